@@ -1,0 +1,198 @@
+package clock
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Source is where readings come from.
+type Source interface {
+	// Wall is the wall clock in Unix nanoseconds. Anybody may set it.
+	Wall() int64
+	// Boot is the time since some fixed point, suspend included. It never
+	// goes back and nobody sets it.
+	Boot() time.Duration
+}
+
+// Defaults of Config.
+const (
+	DefaultMaxForward = time.Second
+	DefaultHold       = 60 * time.Second
+)
+
+// Config of a Believed clock. The zero value of a field means its default.
+type Config struct {
+	MaxForward time.Duration // how far from its course the wall clock is still believed
+	Hold       time.Duration // how long it must stay away to be believed all the same
+	FloorMS    int64         // Unix ms that has certainly passed
+	OnEvent    func(Event)   // told of every change of mind; called without a lock held
+}
+
+// EventKind says what changed.
+type EventKind uint8
+
+// What a Believed clock can tell.
+const (
+	ForwardDisbelieved EventKind = iota + 1 // the wall clock jumped ahead and is not believed
+	ForwardAccepted                         // the difference lasted: believed from now on
+	ForwardConfirmed                        // a provider's clock agrees with the wall clock
+	ForwardReturned                         // the wall clock came back by itself
+	BackwardSeen                            // the wall clock jumped back
+	BackwardAccepted                        // it stayed there: this is its course now
+	BackwardReturned                        // it came back by itself
+)
+
+// Event is a change of mind about the wall clock.
+type Event struct {
+	Kind EventKind
+	Diff time.Duration // wall clock minus course; positive = ahead
+}
+
+// Believed is the clock of the whole daemon. It is safe for concurrent use.
+type Believed struct {
+	src Source
+	cfg Config
+
+	// Readings in [trustFrom, trustTo] are believed without a look at
+	// CLOCK_BOOTTIME, which is a system call. Both change under mu only.
+	trustFrom, trustTo atomic.Int64
+
+	mu     sync.Mutex
+	known  bool          // whether a course exists
+	wall   int64         // the course: this wall reading
+	boot   time.Duration // was right at this moment
+	astray EventKind     // ForwardDisbelieved, BackwardSeen, or 0 while on course
+	since  time.Duration // Boot when it went astray
+}
+
+// NewBelieved returns a clock that believes src as far as cfg says.
+func NewBelieved(src Source, cfg Config) *Believed {
+	if cfg.MaxForward <= 0 {
+		cfg.MaxForward = DefaultMaxForward
+	}
+	if cfg.Hold <= 0 {
+		cfg.Hold = DefaultHold
+	}
+	b := &Believed{src: src, cfg: cfg}
+	b.trustFrom.Store(1)
+	b.trustTo.Store(0) // trust nothing before the first reading
+	return b
+}
+
+// NowNS is the believed time in Unix nanoseconds.
+func (b *Believed) NowNS() int64 {
+	wall := b.src.Wall()
+	if wall >= b.trustFrom.Load() && wall <= b.trustTo.Load() {
+		return wall
+	}
+	return b.judge()
+}
+
+// NowMS is the believed time in Unix milliseconds.
+func (b *Believed) NowMS() int64 { return b.NowNS() / int64(time.Millisecond) }
+
+// Elapsed is the time since some fixed point by the clock that nobody sets,
+// for intervals.
+func (b *Believed) Elapsed() time.Duration { return b.src.Boot() }
+
+// judge takes a reading of both clocks and decides what time it is.
+func (b *Believed) judge() int64 {
+	b.mu.Lock()
+	// Read under the lock, so that readings are judged in the order in which
+	// they were made.
+	wall, boot := b.src.Wall(), b.src.Boot()
+	now, event := b.decide(wall, boot)
+	b.mu.Unlock()
+	b.tell(event)
+	return now
+}
+
+func (b *Believed) decide(wall int64, boot time.Duration) (now int64, event Event) {
+	if !b.known {
+		if wall >= b.cfg.FloorMS*int64(time.Millisecond) {
+			b.follow(wall, boot)
+		}
+		return wall, Event{}
+	}
+	course := b.wall + int64(boot-b.boot)
+	diff := time.Duration(wall - course)
+	switch {
+	case diff > b.cfg.MaxForward:
+		if kind := b.strayed(ForwardDisbelieved, ForwardAccepted, boot); kind != ForwardAccepted {
+			return course, Event{kind, diff}
+		}
+		b.follow(wall, boot)
+		return wall, Event{ForwardAccepted, diff}
+	case diff < -b.cfg.MaxForward:
+		kind := b.strayed(BackwardSeen, BackwardAccepted, boot)
+		if kind == BackwardAccepted {
+			b.follow(wall, boot)
+		}
+		return wall, Event{kind, diff}
+	}
+	switch b.astray {
+	case ForwardDisbelieved:
+		event = Event{ForwardReturned, diff}
+	case BackwardSeen:
+		event = Event{BackwardReturned, diff}
+	}
+	b.follow(wall, boot)
+	return wall, event
+}
+
+// strayed notes that the wall clock is off its course, and returns seen when
+// that is news, accepted when it has lasted, and 0 otherwise.
+func (b *Believed) strayed(seen, accepted EventKind, boot time.Duration) EventKind {
+	switch {
+	case b.astray != seen:
+		b.astray, b.since = seen, boot
+		b.trustFrom.Store(1) // every reading is judged while astray
+		b.trustTo.Store(0)
+		return seen
+	case boot-b.since >= b.cfg.Hold:
+		return accepted
+	}
+	return 0
+}
+
+// follow makes the reading the course.
+func (b *Believed) follow(wall int64, boot time.Duration) {
+	b.known, b.wall, b.boot, b.astray = true, wall, boot, 0
+	b.trustTo.Store(wall + int64(b.cfg.MaxForward))
+	b.trustFrom.Store(wall)
+}
+
+// Confirm tells what a provider's own clock showed just now. A wall clock that
+// is ahead of its course and agrees with the provider is believed at once.
+func (b *Believed) Confirm(providerMS int64) {
+	b.mu.Lock()
+	var event Event
+	if b.astray == ForwardDisbelieved {
+		wall, boot := b.src.Wall(), b.src.Boot()
+		off := time.Duration(wall - providerMS*int64(time.Millisecond))
+		if off.Abs() <= b.cfg.MaxForward {
+			event = Event{ForwardConfirmed, time.Duration(wall - b.wall - int64(boot-b.boot))}
+			b.follow(wall, boot)
+		}
+	}
+	b.mu.Unlock()
+	b.tell(event)
+}
+
+// Astray reports by how much the wall clock is off its course, where it is
+// not believed or was seen to go back; 0 while all is well.
+func (b *Believed) Astray() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.astray == 0 {
+		return 0
+	}
+	return time.Duration(b.src.Wall() - b.wall - int64(b.src.Boot()-b.boot))
+}
+
+func (b *Believed) tell(event Event) {
+	if event.Kind != 0 && b.cfg.OnEvent != nil {
+		b.cfg.OnEvent(event)
+	}
+}

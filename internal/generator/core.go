@@ -1,0 +1,343 @@
+package generator
+
+import (
+	"math/rand/v2"
+	"slices"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// Fallback says which IDs may be made without a valid lease.
+type Fallback string
+
+// The fallback policies.
+const (
+	FallbackCachedRandom Fallback = "cached+random" // the last lease's slot, else random low bits
+	FallbackCached       Fallback = "cached"        // the last lease's slot, while nobody else can hold it
+	FallbackNone         Fallback = "none"
+)
+
+// Config of a generator.
+type Config struct {
+	MaxThroughput int64    // IDs per millisecond, at least 1
+	Fallback      Fallback //
+	MaxBackwardMS int64    // how far the clock may be behind and be waited for; 0 = not at all, negative = no limit
+	Spread        bool     // start milliseconds at a random sequence number where there is room
+	Standalone    bool     // there is no provider to wait for or to blame
+}
+
+// Kind says how an ID was made.
+type Kind uint8
+
+// The kinds of IDs.
+const (
+	Regular Kind = iota
+	FallbackCachedID
+	FallbackRandomID
+	kinds
+)
+
+// Range is Count consecutive IDs from Start on.
+type Range struct {
+	Start snowflake.ID
+	Count int64
+	Kind  Kind
+}
+
+// Wait is what a caller must wait for.
+type Wait uint8
+
+// What there is to wait for.
+const (
+	WaitNone     Wait = iota
+	WaitSequence      // this millisecond is used up
+	WaitClock         // the clock is behind
+	WaitLease         // the first lease since the start
+)
+
+// String is the word used in error details.
+func (w Wait) String() string { return [...]string{"nothing", "sequence", "clock", "lease"}[w] }
+
+// Stop says why no (further) ID can be made now. The zero value means that one
+// was made.
+type Stop struct {
+	Wait    Wait  // what to wait for
+	UntilMS int64 // Unix ms at which to try again; 0 = when something has changed
+	Err     error // or why waiting is no use
+}
+
+// window is a lease as the core sees it.
+type window struct {
+	slot             snowflake.Slot
+	created, expired int64
+	reserved         int64
+}
+
+func (w window) allows(ms int64) bool { return w.created <= ms && ms < w.expired }
+
+// run is the piece of a millisecond's values that is being handed out.
+type run struct {
+	end  int64 // low bits, exclusive
+	kind Kind
+}
+
+// Core is the stream. It is not safe for concurrent use.
+type Core struct {
+	cfg Config
+	tl  snowflake.Timeline
+	rnd *rand.Rand
+
+	held     []window // ascending by slot start
+	cached   []window // what a cached fallback may use, best first
+	cause    error    // why there is no lease
+	starting bool     // the first lease is still worth waiting for
+
+	floor int64 // no ID may embed less than this Unix ms
+	ms    int64 // Unix ms of the last ID; below floor when this life made none
+	low   int64 // low bits of the last ID
+	used  int64 // IDs that embed ms
+	run   run   // what is left of the current run begins at low+1
+
+	recent  int64 // how many IDs recent milliseconds took
+	skipped bool  // this millisecond did not start at its first value
+	full    bool  // this millisecond's exhaustion has been counted
+	behind  bool  // the clock was behind at the last look
+	growth  bool  // held leases were used up below MaxThroughput
+
+	stats Stats
+}
+
+// Stats count since the start.
+type Stats struct {
+	Issued         [kinds]uint64 // by Kind
+	Exhaustions    uint64        // milliseconds whose leases or MaxThroughput were used up
+	BackwardEvents uint64        // how often the clock was found behind
+}
+
+// NewCore returns a stream on the timeline whose IDs embed at least floor, the
+// mark of earlier lives (0 = none).
+func NewCore(cfg Config, tl snowflake.Timeline, floor int64, rnd *rand.Rand) *Core {
+	return &Core{cfg: cfg, tl: tl, rnd: rnd, floor: floor, ms: floor - 1, starting: !cfg.Standalone}
+}
+
+// SetLeases replaces the leases. cached are leases that may have expired and
+// still serve for fallback; held ones serve for it too once they expired.
+func (c *Core) SetLeases(held []lease.Lease, cached *lease.Lease, cause error) {
+	c.held, c.cached = c.held[:0:0], c.cached[:0:0]
+	for _, l := range held {
+		c.held = append(c.held, window{l.Slot(), l.Created, l.Expired, l.ReservedUntil})
+	}
+	slices.SortFunc(c.held, func(a, b window) int { return int(min(max(a.slot.Start-b.slot.Start, -1), 1)) })
+	c.cached = append(c.cached, c.held...)
+	if cached != nil {
+		c.cached = append(c.cached, window{cached.Slot(), cached.Created, cached.Expired, cached.ReservedUntil})
+	}
+	slices.SortStableFunc(c.cached, func(a, b window) int { return int(min(max(b.reserved-a.reserved, -1), 1)) })
+	c.cause = cause
+	c.run = run{} // whatever it was cut from may be gone
+}
+
+// EndStartup says that the first lease is no longer worth waiting for.
+func (c *Core) EndStartup() { c.starting = false }
+
+// LastMS is the largest Unix ms that any ID so far may embed, earlier lives
+// included.
+func (c *Core) LastMS() int64 { return max(c.ms, c.floor-1) }
+
+// Take makes up to want IDs as one range, at the time now (Unix ms). When the
+// range is empty, Stop says why. allowFallback = false asks for regular IDs.
+func (c *Core) Take(now, want int64, allowFallback bool) (Range, Stop) {
+	if now == c.ms && c.low+1 < c.run.end && c.run.kind == Regular && c.used < c.cfg.MaxThroughput {
+		return c.cut(c.ms, c.low+1, want), Stop{}
+	}
+	ms, stop := c.timestamp(now)
+	if stop != (Stop{}) {
+		return Range{}, stop
+	}
+	return c.takeAt(ms, now, want, allowFallback)
+}
+
+// timestamp chooses the millisecond to embed, by the backward policy.
+func (c *Core) timestamp(now int64) (int64, Stop) {
+	earliest := max(c.ms, c.floor, c.tl.EpochMS)
+	if now >= earliest {
+		c.behind = false
+		if now >= c.tl.EndMS() {
+			return 0, Stop{Err: ErrOverflow}
+		}
+		return now, Stop{}
+	}
+	if !c.behind {
+		c.behind = true
+		c.stats.BackwardEvents++
+	}
+	backward := earliest - now
+	if limit := c.cfg.MaxBackwardMS; limit >= 0 && backward > limit {
+		return 0, Stop{Err: &ClockBackwardError{BackwardMS: backward, LimitMS: limit}}
+	}
+	if c.ms == earliest {
+		return c.ms, Stop{} // what is left of the last millisecond can be spent
+	}
+	return 0, Stop{Wait: WaitClock, UntilMS: earliest}
+}
+
+func (c *Core) takeAt(ms, now, want int64, allowFallback bool) (Range, Stop) {
+	fresh := ms > c.ms
+	if !fresh && c.used >= c.cfg.MaxThroughput {
+		return Range{}, c.exhausted(ms, now)
+	}
+	from := int64(0)
+	if !fresh {
+		from = c.low + 1
+	}
+	usable, room := c.usable(ms)
+	if usable {
+		c.starting = false
+		if at, ok := c.regularStart(ms, from, room, want, fresh); ok {
+			return c.cut(ms, at, want), Stop{}
+		}
+		if c.used >= room && !c.skipped && room < c.cfg.MaxThroughput {
+			c.growth = true
+		}
+		return Range{}, c.exhausted(ms, now)
+	}
+	if c.starting {
+		return Range{}, Stop{Wait: WaitLease, UntilMS: c.nextCreated(ms)}
+	}
+	if !allowFallback || c.cfg.Fallback == FallbackNone {
+		if c.cfg.Standalone {
+			return Range{}, Stop{Err: ErrNoProvider}
+		}
+		return Range{}, Stop{Err: &LeaseAcquisitionError{Cause: c.cause}}
+	}
+	return c.fallback(ms, now, max(from, c.tl.FallbackBit()), want, fresh)
+}
+
+// usable reports whether a lease allows the millisecond, and how many values
+// those that do hold together.
+func (c *Core) usable(ms int64) (ok bool, room int64) {
+	for _, w := range c.held {
+		if w.allows(ms) {
+			ok = true
+			room += w.slot.Size()
+		}
+	}
+	return ok, room
+}
+
+// nextCreated is when the next lease that is already granted becomes usable,
+// as Unix ms; 0 when there is none.
+func (c *Core) nextCreated(ms int64) (next int64) {
+	for _, w := range c.held {
+		if w.created > ms && (next == 0 || w.created < next) {
+			next = w.created
+		}
+	}
+	return next
+}
+
+// regularStart finds the first value at or above from in the slot of a lease
+// that allows the millisecond, and sets the run that it begins.
+func (c *Core) regularStart(ms, from, room, want int64, fresh bool) (int64, bool) {
+	skip := int64(0)
+	if fresh {
+		skip = c.open(ms, room, want)
+	}
+	for _, w := range c.held {
+		if !w.allows(ms) {
+			continue
+		}
+		if skip >= w.slot.Size() {
+			skip -= w.slot.Size()
+			continue
+		}
+		if at := max(w.slot.Start+skip, from); at < w.slot.End {
+			c.run = run{end: w.slot.End, kind: Regular}
+			return at, true
+		}
+		skip = 0
+	}
+	return 0, false
+}
+
+// fallback makes IDs without a valid lease: top low bit 1 (seed 2.3).
+func (c *Core) fallback(ms, now, from, want int64, fresh bool) (Range, Stop) {
+	for _, w := range c.cached {
+		// An ID from a lease's slot embeds no time before the lease, and where
+		// certainty is asked for, none that another holder could embed.
+		if ms < w.created || (c.cfg.Fallback == FallbackCached && ms >= w.reserved) {
+			continue
+		}
+		start, end := w.slot.Start+c.tl.FallbackBit(), w.slot.End+c.tl.FallbackBit()
+		if fresh {
+			start += c.open(ms, w.slot.Size(), want)
+		}
+		at := max(start, from)
+		if at >= end {
+			return Range{}, c.exhausted(ms, now)
+		}
+		c.run = run{end: end, kind: FallbackCachedID}
+		return c.cut(ms, at, want), Stop{}
+	}
+	if c.cfg.Fallback == FallbackCached {
+		if c.cfg.Standalone {
+			return Range{}, Stop{Err: ErrNoProvider}
+		}
+		return Range{}, Stop{Err: &LeaseAcquisitionError{Cause: c.cause}}
+	}
+	if fresh {
+		c.open(ms, 1, want)
+	}
+	at, ok := c.randomLow(from, want)
+	if !ok {
+		return Range{}, c.exhausted(ms, now)
+	}
+	c.run = run{end: at + 1, kind: FallbackRandomID}
+	return c.cut(ms, at, want), Stop{}
+}
+
+// exhausted says that the millisecond has no value left.
+func (c *Core) exhausted(ms, now int64) Stop {
+	if !c.full && ms == c.ms {
+		c.full = true
+		c.stats.Exhaustions++
+	}
+	if now < ms {
+		return Stop{Wait: WaitClock, UntilMS: ms + 1}
+	}
+	return Stop{Wait: WaitSequence, UntilMS: ms + 1}
+}
+
+// cut takes up to want values of the current run, beginning at low bits at,
+// and makes them the last ones given out. Every ID leaves through here.
+func (c *Core) cut(ms, at, want int64) Range {
+	n := min(want, c.run.end-at, c.cfg.MaxThroughput-c.used)
+	if n < 1 || ms != c.ms || ms < c.floor || at <= c.low {
+		panic("generator: an ID would not be above the last one")
+	}
+	c.low = at + n - 1
+	c.used += n
+	c.stats.Issued[c.run.kind] += uint64(n)
+	return Range{Start: c.tl.ID(ms, at), Count: n, Kind: c.run.kind}
+}
+
+// Rebase moves the stream to another timeline, as the first lease of a service
+// may ask for. It reports whether it did: not when an ID made so far, in this
+// life or an earlier one, could be above one made from now on.
+func (c *Core) Rebase(tl snowflake.Timeline, now int64) bool {
+	if tl == c.tl {
+		return true
+	}
+	last := c.LastMS()
+	next := max(now, last+1)
+	if !tl.Contains(next) {
+		return false
+	}
+	if last > 0 && c.tl.Contains(last) && c.tl.ID(last, c.tl.MaxLow()) >= tl.ID(next, 0) {
+		return false
+	}
+	c.tl, c.floor = tl, max(c.floor, next)
+	c.held, c.cached, c.run = nil, nil, run{}
+	return true
+}

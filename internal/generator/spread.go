@@ -1,0 +1,58 @@
+package generator
+
+import "math"
+
+// Without a spread start, a quiet service's IDs would all be multiples of
+// 2^bit_seq: that skews whoever shards by the ID's remainder, and it tells how
+// quiet the service is. Starting anywhere would waste throughput under load.
+// So a millisecond starts at a random place among the values that it will not
+// need, judged by what recent milliseconds took.
+
+const (
+	// reserveFactor times the recent use is kept free behind the start.
+	reserveFactor = 2
+	// After a peak the memory of it shrinks by 1/decay per busy millisecond,
+	// and halves every quietHalving idle ones.
+	decay        = 8
+	quietHalving = 8
+)
+
+// open makes ms the millisecond in use, of which nothing is used yet, and
+// chooses how many of its room values to leave out before the first one. The
+// caller wants at least want.
+func (c *Core) open(ms, room, want int64) (skip int64) {
+	c.recent = c.expected(ms)
+	c.ms, c.low, c.used, c.full, c.skipped = ms, -1, 0, false, false
+	if !c.cfg.Spread {
+		return 0
+	}
+	reserve := min(max(reserveFactor*c.recent, want), room, c.cfg.MaxThroughput)
+	skip = c.rnd.Int64N(room - reserve + 1)
+	c.skipped = skip > 0
+	return skip
+}
+
+// expected is how many IDs the new millisecond ms is likely to need.
+func (c *Core) expected(ms int64) int64 {
+	recent := max(c.used, c.recent-c.recent/decay)
+	if c.full && c.skipped {
+		recent = max(recent, c.cfg.MaxThroughput) // too little was left behind the start
+	}
+	return recent >> min((ms-c.ms-1)/quietHalving, 62)
+}
+
+// randomLow chooses the low bits of a random fallback ID at or above from.
+//
+// Within a millisecond the values must ascend, and taken together they should
+// look like a uniform sample, since that is what makes a meeting with another
+// host's values unlikely. If k more values are expected, the next one is drawn
+// as the smallest of k uniform draws from what is left.
+func (c *Core) randomLow(from, want int64) (int64, bool) {
+	room := c.tl.MaxLow() + 1 - from
+	if room <= 0 {
+		return 0, false
+	}
+	k := min(max(c.recent-c.used, want, 1), c.cfg.MaxThroughput)
+	smallest := 1 - math.Pow(c.rnd.Float64(), 1/float64(k))
+	return from + min(int64(smallest*float64(room)), room-1), true
+}

@@ -1,0 +1,64 @@
+package provider
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// Errors without fields. Callers decide with errors.Is.
+var (
+	// ErrConflict: the request ID was used before, and its leases have been
+	// released or have ended. Ask again with a new one.
+	ErrConflict = errors.New("this request ID was used before and its leases have ended")
+	// ErrNotFound: the slot was never granted.
+	ErrNotFound = errors.New("no such lease")
+	// ErrBadSignature: the signature does not verify against the slot's
+	// present lease.
+	ErrBadSignature = errors.New("the release's signature does not match the lease")
+	// ErrTimestampSkew: the release's timestamp is too far from the
+	// provider's time.
+	ErrTimestampSkew = fmt.Errorf("the release's timestamp is more than %v from the provider's time", ReleaseWindow)
+	// ErrInvalid: the request can never succeed as it is.
+	ErrInvalid = errors.New("invalid request")
+	// ErrNone: there is no provider; every ID is a fallback ID.
+	ErrNone = errors.New("no provider is configured")
+)
+
+// FullError: every slot of the pool is taken.
+type FullError struct {
+	Pool      string
+	Slots     int64 // how many slots the pool has in the layout asked for
+	NextEndMS int64 // Unix ms at which the next slot can be granted, if nobody releases one sooner; 0 when not known
+}
+
+func (e *FullError) Error() string {
+	s := fmt.Sprintf("all %d machine IDs of pool %q are taken", e.Slots, e.Pool)
+	if e.NextEndMS > 0 {
+		s += "; the next one is free at " + snowflake.FormatMS(e.NextEndMS)
+	}
+	return s
+}
+
+// FencedError: the store may have forgotten grants, and refuses new ones until
+// every grant that could have been lost has ended.
+type FencedError struct {
+	UntilMS int64 // Unix ms
+	Reason  string
+}
+
+func (e *FencedError) Error() string {
+	return fmt.Sprintf("grants are refused until %s: %s", snowflake.FormatMS(e.UntilMS), e.Reason)
+}
+
+// BusyError: the provider is well but asks for patience.
+type BusyError struct {
+	RetryAfter time.Duration
+	Reason     string
+}
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("the provider asks to come back in %v: %s", e.RetryAfter, e.Reason)
+}

@@ -1,0 +1,129 @@
+// Package provider says what grants leases: the interface, the optional
+// capabilities beside it, and the errors by which a caller decides what to do.
+//
+// # The grant rule
+//
+// In a pool, two grants whose slots overlap have disjoint intervals. Every
+// coordinating provider keeps it like this:
+//
+//   - There is one record per (slot start, bit_seq), never deleted. A grant
+//     replaces the record of the same slot only, and only when every record
+//     whose slot overlaps has end <= now. Check and write are one atomic step.
+//   - A grant sets end = expired + quarantine. A valid release sets
+//     end = max(timestamp+1, created).
+//   - Nothing trusts the clock: if it jumps ahead and back, slots look busy for
+//     longer, and no record is lost.
+//
+// Package providertest is the suite that holds an implementation to this.
+package provider
+
+import (
+	"context"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+)
+
+// Provider grants and takes back leases. Implementations are safe for
+// concurrent use and return soon after ctx is done.
+type Provider interface {
+	// Acquire grants leases of one service whose throughput together reaches
+	// req.ThroughputPerMS, or as many as it can, but at least one.
+	//
+	// Asked again with the same RequestID it returns the same leases as long
+	// as they live; when one was released or has ended, ErrConflict.
+	//
+	// Errors: *FullError when no slot is free, *FencedError while a store that
+	// may have forgotten grants is held back, *BusyError when the provider
+	// asks to come back later, ErrConflict, ErrInvalid for a request that can
+	// never succeed. Anything else means that the provider is unavailable, and
+	// that the grant may or may not have been made: the caller asks again with
+	// the same RequestID.
+	Acquire(ctx context.Context, req AcquireRequest) ([]lease.Lease, error)
+
+	// Release gives a lease back before it ends; its slot is then free after
+	// req.TimestampMS. Releasing what is already released, with a valid
+	// signature, changes nothing and is no error.
+	//
+	// Errors: ErrNotFound when the slot was never granted, ErrBadSignature
+	// when the lease is not the caller's (any more), ErrTimestampSkew when
+	// the timestamp is further than ReleaseWindow from the provider's time.
+	Release(ctx context.Context, req ReleaseRequest) error
+
+	// Info says what kind of promise the provider gives. It does no I/O.
+	Info() Info
+
+	// Close frees what the provider holds open. Leases stay granted.
+	Close() error
+}
+
+// ReleaseWindow is how far a release's timestamp may be from the provider's
+// clock (seed 000, section 4.5).
+const ReleaseWindow = 30 * time.Second
+
+// AcquireRequest asks for leases.
+type AcquireRequest struct {
+	Service         string            // service name; the provider maps it to a pool
+	Meta            map[string]string // who asks: host, pid, version, ...
+	ThroughputPerMS int64             // IDs per millisecond still missing; values below 1 mean 1
+	RequestID       string            // 128 random bits in hex; empty means the request is never repeated
+}
+
+// ReleaseRequest gives one lease back.
+type ReleaseRequest struct {
+	Service     string
+	ID          int64  // machine ID
+	BitSeq      int    // layout of the lease; AnyBitSeq when not known
+	TimestampMS int64  // Unix ms; no ID made under the lease embeds a later one
+	Signature   string // lease.Sign(secret, ID, TimestampMS)
+}
+
+// AnyBitSeq in a ReleaseRequest means the record whose secret verifies.
+const AnyBitSeq = -1
+
+// Scope is how far a provider's promise of uniqueness reaches.
+type Scope string
+
+// The scopes, from the widest promise to none.
+const (
+	ScopeShared     Scope = "shared"     // every host that uses the same store
+	ScopeHost       Scope = "host"       // the processes of this host
+	ScopeUnverified Scope = "unverified" // nobody coordinates: the operator's promise
+	ScopeNone       Scope = "none"       // no provider: every ID is a fallback ID
+)
+
+// Info describes a provider to operators.
+type Info struct {
+	Name  string // the URL scheme, for example "sqlite"
+	URL   string // where it is, without secrets
+	Scope Scope
+	// OwnClock reports whether lease times come from a clock other than this
+	// host's, so that a grant says something about this host's clock.
+	OwnClock bool
+	// Coordinated is false for providers that grant to whoever asks: a single
+	// service may use one, since nothing keeps two apart.
+	Coordinated bool
+}
+
+// Verifier is a provider that can tell whether leases are still the caller's.
+type Verifier interface {
+	// Verify returns those of the leases that are no longer the caller's: taken
+	// over, released, or forgotten by the store. A lease that merely expired is
+	// not among them. An error means that nothing is known.
+	Verify(ctx context.Context, service string, leases []lease.Lease) (lost []lease.Lease, err error)
+}
+
+// Lister is a provider that can show its records.
+type Lister interface {
+	// List returns one entry per slot that was ever granted, ordered by slot.
+	List(ctx context.Context, service string) ([]Record, error)
+}
+
+// Record is what a provider remembers of a slot's latest grant.
+type Record struct {
+	Lease    lease.Lease       // without its secret
+	Service  string            // who asked
+	Meta     map[string]string // as given at the acquire
+	End      int64             // Unix ms; from then on the slot can be granted again
+	Released bool
+}
