@@ -1,0 +1,84 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// given reports whether any source sets the key.
+func (s *Serve) given(key string) bool { return s.origin[key] != "" }
+
+// cite names a key with the place where it was set: "fallback (FILE line 3)".
+func (s *Serve) cite(key string) string {
+	if where := s.origin[key]; where != "" {
+		return key + " (" + where + ")"
+	}
+	return key + " (default)"
+}
+
+// citeIn names a key of one service.
+func (s *Serve) citeIn(service, key string) string {
+	for _, v := range s.overrides[service] {
+		if v.name == key {
+			return v.key + " (" + v.where + ")"
+		}
+	}
+	return s.cite(key)
+}
+
+// check refuses settings that are right one by one and wrong together.
+func (s *Serve) check(now time.Time) error {
+	for _, name := range slices.Sorted(maps.Keys(s.services)) {
+		if err := s.checkService(name, s.services[name], now); err != nil {
+			return err
+		}
+	}
+	if scheme, single := s.singleServiceProvider(); single && len(s.services) > 1 {
+		return fmt.Errorf("%s is %s, which cannot keep services apart, but there are %d (%s): use another provider, or one daemon for each",
+			s.cite("provider"), scheme, len(s.services), strings.Join(slices.Sorted(maps.Keys(s.services)), ", "))
+	}
+	if s.SocketGroup != "" && s.SocketMode&0o020 == 0 {
+		return fmt.Errorf("%s is of no use with %s %04o, which does not let a group connect: add 0060, or leave out socket_group",
+			s.cite("socket_group"), s.cite("socket_mode"), s.SocketMode)
+	}
+	if s.AdminPprof && s.AdminListen == "" {
+		return fmt.Errorf("%s needs admin_listen: set it, for example to 127.0.0.1:9746", s.cite("admin_pprof"))
+	}
+	if s.AdminListen == "unix:"+s.Socket {
+		return fmt.Errorf("%s and %s are the same socket", s.cite("admin_listen"), s.cite("socket"))
+	}
+	return nil
+}
+
+func (s *Serve) checkService(name string, service Service, now time.Time) error {
+	if service.AcquireRetryInterval > service.AcquireRetryMaxInterval {
+		return fmt.Errorf("%s %s is longer than %s %s",
+			s.citeIn(name, "acquire_retry_interval"), formatDuration(service.AcquireRetryInterval),
+			s.citeIn(name, "acquire_retry_max_interval"), formatDuration(service.AcquireRetryMaxInterval))
+	}
+	if scheme(s.Provider) == "none:" && service.Fallback == FallbackNone {
+		return fmt.Errorf("%s none: never gives a lease, and %s none refuses IDs without one: every request for service %s would fail",
+			s.cite("provider"), s.citeIn(name, "fallback"), name)
+	}
+	// Whoever chose too few bits must learn it here and not from the first request.
+	end := time.UnixMilli(service.DefaultEpoch.UnixMilli() + 1<<service.BitTS).UTC()
+	if !now.IsZero() && !end.After(now) {
+		return fmt.Errorf("%s %d and %s %s leave no time: timestamps ran out on %s",
+			s.citeIn(name, "bit_ts"), service.BitTS, s.citeIn(name, "default_epoch"),
+			service.DefaultEpoch.Format(time.RFC3339), end.Format(time.DateOnly))
+	}
+	return nil
+}
+
+// scheme is the part of a provider URL that says which kind it is.
+func scheme(provider string) string { return strings.ToLower(schemeStart.FindString(provider)) }
+
+// singleServiceProvider reports whether nothing coordinates the provider's
+// grants, so that two services would use one slot.
+func (s *Serve) singleServiceProvider() (string, bool) {
+	scheme := scheme(s.Provider)
+	return scheme, scheme == "static:" || scheme == "ip:"
+}

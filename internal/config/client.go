@@ -1,0 +1,127 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// ClientSockets returns where a client looks for the daemon's socket. explicit
+// reports that KAZAHANA_SOCKET names the only place. RUNTIME_DIRECTORY is never
+// among them: in a client it is the directory of the client's own unit.
+func ClientSockets(lookup Lookup, uid int) (paths []string, explicit bool) {
+	if text, _ := lookup("KAZAHANA_SOCKET"); strings.TrimSpace(text) != "" {
+		text = strings.TrimSpace(text)
+		if path, err := SocketPath(text); err == nil {
+			text = path
+		}
+		return []string{text}, true
+	}
+	if dir := absolute(lookup, "XDG_RUNTIME_DIR"); dir != "" {
+		paths = append(paths, filepath.Join(dir, directoryName, socketName))
+	}
+	return append(paths, filepath.Join(systemSocketDir, socketName), tmpSocket(uid)), false
+}
+
+// FindSocket returns the first of ClientSockets that exists. It does not try to
+// connect: a socket that exists and does not answer is the one to report, and
+// not a reason to ask another daemon. The error lists every path tried, and
+// wraps fs.ErrNotExist, or fs.ErrPermission if one could not be looked at.
+func FindSocket(lookup Lookup, uid int) (string, error) {
+	paths, explicit := ClientSockets(lookup, uid)
+	if explicit {
+		text, _ := lookup("KAZAHANA_SOCKET")
+		if _, err := SocketPath(strings.TrimSpace(text)); err != nil {
+			return "", fmt.Errorf("KAZAHANA_SOCKET: %s %w", quote(text), err)
+		}
+	}
+	return findSocket(paths, explicit, tmpSocket(uid), uid)
+}
+
+func findSocket(paths []string, explicit bool, inTmp string, uid int) (string, error) {
+	var tried, hint string
+	var last error = fs.ErrNotExist
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			tried += fmt.Sprintf(", %s (%v)", path, cause(err))
+			if errors.Is(err, fs.ErrPermission) {
+				last, hint = fs.ErrPermission, "; "+DenialHint(path)
+			}
+			continue
+		}
+		if info.Mode().Type() != fs.ModeSocket {
+			return "", fmt.Errorf("%s exists and is not a socket", path)
+		}
+		if path == inTmp {
+			if err := trusted(filepath.Dir(path), uid); err != nil {
+				return "", err
+			}
+		}
+		return path, nil
+	}
+	advice := "start one (kazahanad serve), or name its socket in KAZAHANA_SOCKET"
+	if explicit {
+		advice = "KAZAHANA_SOCKET names this one place; is the daemon running (kazahanad serve)?"
+	}
+	return "", &NoSocketError{
+		message: "no daemon's socket found; tried " + strings.TrimPrefix(tried, ", ") + ": " + advice + strings.TrimSuffix(hint, "; "),
+		cause:   last,
+	}
+}
+
+// NoSocketError is the error of FindSocket when nothing exists at any path.
+type NoSocketError struct {
+	message string
+	cause   error
+}
+
+func (e *NoSocketError) Error() string { return e.message }
+func (e *NoSocketError) Unwrap() error { return e.cause }
+
+// trusted refuses a directory below /tmp that another user could have put there
+// to answer in the daemon's place.
+func trusted(dir string, uid int) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("cannot reach %s: %w", dir, cause(err))
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a directory: its socket is not trusted", dir)
+	case !ok || int(owner.Uid) != uid:
+		return fmt.Errorf("%s belongs to another user: its socket is not trusted", dir)
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("%s can be written by others: its socket is not trusted", dir)
+	}
+	return nil
+}
+
+// DenialHint says what helps somebody whom the system does not let open the
+// socket: which group may. It is empty when nothing can be said.
+func DenialHint(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		// The directory keeps even the socket's owner from being read.
+		path = filepath.Dir(path)
+		if info, err = os.Stat(path); err != nil {
+			return ""
+		}
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	group := strconv.FormatUint(uint64(owner.Gid), 10)
+	if found, err := user.LookupGroupId(group); err == nil {
+		group = found.Name
+	}
+	return fmt.Sprintf("%s belongs to group %s: a user of that group may connect (usermod -aG %s USER, then log in again)", path, group, group)
+}

@@ -1,0 +1,30 @@
+// Package config turns flags, environment variables and one YAML file into the
+// finished settings of a command: it knows the keys, their defaults, how the
+// sources are merged, and which settings contradict each other.
+//
+// # Contract
+//
+//   - A key has one name everywhere: max_backward in the file, --max-backward as
+//     a flag, KAZAHANA_MAX_BACKWARD in the environment. The table in keys.go is
+//     the only list of them.
+//   - Flags outrank the environment, which outranks the file, which outranks the
+//     default. A source that sets a list or a map replaces the whole of it.
+//   - What is not understood stops the start. Unknown keys and variables, duplicate keys, wrong types, values out
+//     of range and contradictions are errors that name the key, where it was
+//     set, the value, and what would be right. A value that another source
+//     overrides is checked all the same.
+//   - An environment variable that is empty counts as unset. The word none
+//     switches off a key whose default is none.
+//   - No error shows a password: every value passes through Redact.
+//   - Settings are values. Nothing here opens a socket, asks a provider or looks
+//     at the clock; the caller passes the environment, the user ID and the time.
+//     The only files read are the YAML file and, to find a client's socket, the
+//     metadata of the places where it can be.
+//
+// # Why kong only collects text
+//
+// Kong ranks its resolvers above the environment, takes an empty variable for a
+// set one, reads the real environment only, and prints the value of a variable
+// it cannot parse, password and all. Hence the fields of Flags remember what was
+// typed, and Load does the rest for all sources alike.
+package config

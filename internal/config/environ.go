@@ -1,0 +1,95 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// variablePrefix begins every variable that is meant for kazahana.
+const variablePrefix = "KAZAHANA_"
+
+// Variables of kazahana's other commands that a daemon may inherit: "kazahanad
+// run" and "kazahanad lock" set them for what they start.
+var foreignVariables = []string{"KAZAHANA_MACHINE_ID", "KAZAHANA_FENCING_TOKEN"}
+
+// Lookup reads an environment variable; os.LookupEnv is one.
+type Lookup func(name string) (string, bool)
+
+// environment is a process environment in which an empty variable is unset.
+type environment struct{ variables map[string]string }
+
+func newEnvironment(environ []string) *environment {
+	e := &environment{variables: map[string]string{}}
+	for _, entry := range environ {
+		name, text, found := strings.Cut(entry, "=")
+		text = strings.TrimSpace(text)
+		// Of a repeated variable the first counts, as for os.LookupEnv.
+		if _, repeated := e.variables[name]; found && !repeated {
+			e.variables[name] = text
+		}
+	}
+	for name, text := range e.variables {
+		if text == "" {
+			delete(e.variables, name)
+		}
+	}
+	return e
+}
+
+func (e *environment) lookup(name string) (string, bool) {
+	text, ok := e.variables[name]
+	return text, ok
+}
+
+// values returns the keys that the environment sets, in a stable order, or an
+// error for a variable that looks like one and is none.
+func (e *environment) values() ([]value, error) {
+	var out []value
+	for name := range e.variables {
+		if !strings.HasPrefix(name, variablePrefix) || slices.Contains(foreignVariables, name) || e.isServiceLink(name) {
+			continue
+		}
+		key := strings.ToLower(strings.TrimPrefix(name, variablePrefix))
+		out = append(out, value{key: key, name: key, where: name, text: e.variables[name]})
+	}
+	slices.SortFunc(out, func(a, b value) int { return strings.Compare(a.where, b.where) })
+	for _, v := range out {
+		if _, known := findKey(v.key); known && v.where == variable(v.key) {
+			continue
+		}
+		hint := "kazahanad serve --help lists the keys"
+		if near := nearest(v.key, keyNames(anyKey)); near != "" {
+			hint = "did you mean " + variable(near) + "?"
+		}
+		return nil, fmt.Errorf("unknown variable %s in the environment: %s", quoteName(v.where), hint)
+	}
+	return out, nil
+}
+
+// variable is the name of the environment variable of a key.
+func variable(key string) string { return variablePrefix + strings.ToUpper(key) }
+
+// isServiceLink reports whether Kubernetes made the variable for a Service whose
+// name begins with kazahana: every pod of the namespace gets
+// KAZAHANA_SERVICE_HOST, KAZAHANA_PORT and their kin, and nobody meant them.
+func (e *environment) isServiceLink(name string) bool {
+	if _, inside := e.lookup("KUBERNETES_SERVICE_HOST"); !inside {
+		return false
+	}
+	for _, part := range []string{"_SERVICE_HOST", "_SERVICE_PORT", "_PORT"} {
+		// A Service's own name may hold the same words, so every place counts.
+		for at := 0; at < len(name); at++ {
+			if !strings.HasPrefix(name[at:], part) {
+				continue
+			}
+			rest := name[at+len(part):]
+			_, host := e.lookup(name[:at] + "_SERVICE_HOST")
+			_, port := e.lookup(name[:at] + "_SERVICE_PORT")
+			if host && port && (rest == "" || (rest[0] == '_' && part != "_SERVICE_HOST")) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,120 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// Flags are the flags of "kazahanad serve", to be embedded in its kong command.
+// They only remember what was typed; Load makes settings of it.
+type Flags struct {
+	Config Text `name:"config" placeholder:"FILE" help:"YAML file to read; none reads no file (default /etc/kazahana/kazahanad.yaml, if present)."`
+
+	Socket         Text `name:"socket" group:"Socket" placeholder:"PATH" help:"Unix socket to serve, as a path or a unix:///PATH URI (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID)."`
+	SocketMode     Text `name:"socket-mode" group:"Socket" placeholder:"MODE" help:"Permissions of the socket, in octal (default 0660)."`
+	SocketGroup    Text `name:"socket-group" group:"Socket" placeholder:"GROUP" help:"Group that owns the socket, by name or number (default none: the daemon's own group)."`
+	AllowUIDs      Text `name:"allow-uids" group:"Socket" placeholder:"UID,..." help:"Numeric user IDs that may connect (default none: all who can open the socket)."`
+	AllowGIDs      Text `name:"allow-gids" group:"Socket" placeholder:"GID,..." help:"Numeric group IDs that may connect, beside allow-uids (default none)."`
+	MaxConnections Text `name:"max-connections" group:"Socket" placeholder:"N" help:"Connections open at the same time, 1 to 1048576 (default 16384)."`
+	MaxInFlight    Text `name:"max-in-flight" group:"Socket" placeholder:"N" help:"Requests that wait at the same time, 1 to 1048576 (default 8192)."`
+	DrainTimeout   Text `name:"drain-timeout" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
+
+	StateDir        Text `name:"state-dir" group:"Leases" placeholder:"DIR" help:"Durable local state; none goes without, and needs --provider (default $STATE_DIRECTORY, else /var/lib/kazahana for root, else $XDG_STATE_HOME/kazahana or ~/.local/state/kazahana)."`
+	Provider        Text `name:"provider" group:"Leases" placeholder:"URL" help:"What grants machine IDs, for example redis://HOST, sqlite:PATH, none: (default sqlite:STATE_DIR/leases.db; inside Kubernetes there is no default)."`
+	ProviderTimeout Text `name:"provider-timeout" group:"Leases" placeholder:"DURATION" help:"Limit of one call to the provider, 1ms or more (default 3s)."`
+	VerifyInterval  Text `name:"verify-interval" group:"Leases" placeholder:"DURATION" help:"How often the provider is asked whether the leases are still this daemon's, 1ms or more (default 10s)."`
+	Meta            Text `name:"meta" group:"Leases" placeholder:"KEY=VALUE,..." help:"Text added to the meta of every lease (default none)."`
+
+	Service  Text `name:"service" group:"Services" placeholder:"NAME" help:"Service of requests that name none (default default)."`
+	Services Text `name:"services" group:"Services" placeholder:"{NAME: {KEY: VALUE}}" help:"Further services and what differs in them, as YAML: any key of the group IDs (default none)."`
+
+	MaxThroughputPerMS      Text `name:"max-throughput-per-ms" group:"IDs (each service in services may differ)" placeholder:"N" help:"IDs a millisecond to hold leases for, 1 to 1048576 (default 256, which is one lease)."`
+	Fallback                Text `name:"fallback" group:"IDs (each service in services may differ)" placeholder:"KIND" help:"IDs made without a lease: cached+random, cached, or none for an error instead (default cached+random)."`
+	SequenceStart           Text `name:"sequence-start" group:"IDs (each service in services may differ)" placeholder:"KIND" help:"Where the sequence of a millisecond begins: spread (at random) or zero (default spread)."`
+	StartupWait             Text `name:"startup-wait" group:"IDs (each service in services may differ)" placeholder:"DURATION" help:"How long requests wait for the very first lease before they get fallback IDs, 0 or more (default 500ms)."`
+	MaxBackward             Text `name:"max-backward" group:"IDs (each service in services may differ)" placeholder:"DURATION" help:"How far the clock may be behind the last ID before a request fails rather than waits; 0 never waits, -1 waits without limit (default 5s)."`
+	AcquireRetryInterval    Text `name:"acquire-retry-interval" group:"IDs (each service in services may differ)" placeholder:"DURATION" help:"Wait after the first failure to acquire a lease, 1ms or more; it doubles from there (default 1s)."`
+	AcquireRetryMaxInterval Text `name:"acquire-retry-max-interval" group:"IDs (each service in services may differ)" placeholder:"DURATION" help:"Longest wait between attempts to acquire a lease, 1ms or more (default 60s)."`
+	BitTS                   Text `name:"bit-ts" group:"IDs (each service in services may differ)" placeholder:"BITS" help:"Bits of the timestamp while no lease has been seen, 32 to 52 (default 41)."`
+	DefaultEpoch            Text `name:"default-epoch" group:"IDs (each service in services may differ)" placeholder:"TIME" help:"Where timestamps start while no lease has been seen, RFC 3339 (default 2026-01-01T00:00:00Z)."`
+	ExternalSecretFile      Text `name:"external-secret-file" group:"IDs (each service in services may differ)" placeholder:"FILE" help:"File with the secret that external IDs are made with (default none: they are scrambled without one)."`
+
+	MaxForward  Text `name:"max-forward" group:"Clock" placeholder:"DURATION" help:"How far the wall clock may leap ahead and still be believed, 1ms or more (default 1s)."`
+	ForwardHold Text `name:"forward-hold" group:"Clock" placeholder:"DURATION" help:"How long a leap ahead must last to be believed after all, 0 or more (default 60s)."`
+
+	AdminListen Text   `name:"admin-listen" group:"Operation" placeholder:"ADDRESS" help:"HOST:PORT or unix:PATH for metrics, health and the status page (default none)."`
+	AdminPprof  Switch `name:"admin-pprof" group:"Operation" help:"Serve /debug/pprof there too (default false)."`
+	LogLevel    Text   `name:"log-level" group:"Operation" placeholder:"LEVEL" help:"debug, info, warn or error (default info)."`
+	LogFormat   Text   `name:"log-format" group:"Operation" placeholder:"FORMAT" help:"json, console, or auto: console on a terminal, else json (default auto)."`
+}
+
+// Help is the text that kong prints below the usage line.
+func (*Flags) Help() string {
+	return `Every flag is also an environment variable (--max-backward is ` +
+		`KAZAHANA_MAX_BACKWARD) and a key of the YAML file (max_backward). A flag ` +
+		`outranks the variable, the variable outranks the file, the file outranks the ` +
+		`default. Durations have a unit: 500ms, 5s, 2m.`
+}
+
+// Text is a flag's value as typed, and whether it was.
+type Text struct{ typed []string }
+
+// Given is a flag that was typed with this text.
+func Given(text string) Text { return Text{typed: []string{text}} }
+
+// Decode implements kong.MapperValue. It takes a number with a minus sign for a
+// value, which kong would take for a flag: --max-backward -1.
+func (t *Text) Decode(ctx *kong.DecodeContext) error {
+	token := ctx.Scan.Peek()
+	text, ok := token.Value.(string)
+	if !ok || !token.IsValue() && !(token.Type == kong.UntypedToken && isNegative(text)) {
+		return fmt.Errorf("needs a value; write --%s=VALUE if it begins with a dash", ctx.Value.Name)
+	}
+	ctx.Scan.Pop()
+	t.typed = append(t.typed, strings.TrimSpace(text))
+	return nil
+}
+
+func isNegative(text string) bool {
+	return len(text) > 1 && text[0] == '-' && text[1] >= '0' && text[1] <= '9'
+}
+
+func (t *Text) texts() []string { return t.typed }
+
+// Switch is a flag that means true when it stands alone.
+type Switch struct{ typed []string }
+
+// Decode implements kong.BoolMapperValue.
+func (s *Switch) Decode(ctx *kong.DecodeContext) error {
+	text := "true"
+	if ctx.Scan.Peek().Type == kong.FlagValueToken {
+		text = ctx.Scan.Pop().String()
+	}
+	s.typed = append(s.typed, strings.TrimSpace(text))
+	return nil
+}
+
+// IsBool tells kong that the flag needs no value.
+func (*Switch) IsBool() bool { return true }
+
+func (s *Switch) texts() []string { return s.typed }
+
+// values returns the flags that were typed, in the order of the struct. Of a
+// flag that was repeated the last counts, unless its key is a list or a map.
+func (f *Flags) values() []value {
+	var out []value
+	fields := reflect.ValueOf(f).Elem()
+	for i := range fields.NumField() {
+		typed := fields.Field(i).Addr().Interface().(interface{ texts() []string }).texts()
+		if len(typed) == 0 {
+			continue
+		}
+		flag := fields.Type().Field(i).Tag.Get("name")
+		key := strings.ReplaceAll(flag, "-", "_")
+		out = append(out, value{key: key, name: key, where: "--" + flag, text: typed[len(typed)-1], repeats: typed})
+	}
+	return out
+}

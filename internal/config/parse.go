@@ -1,0 +1,243 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The parsers turn the text of one setting into its type. Their errors continue
+// a sentence that begins with the value: `"5" has no unit: ...`.
+
+// longestDuration is far beyond any sensible setting; it catches slips of a unit
+// before they overflow.
+const longestDuration = 365 * 24 * time.Hour
+
+// maxSocketPath is what fits, with its closing zero, into the system's
+// sockaddr_un.
+func maxSocketPath() int {
+	if runtime.GOOS == "darwin" {
+		return 103
+	}
+	return 107
+}
+
+func parseText(text string) (string, error) { return text, nil }
+
+// orNone makes the word none stand for the zero value.
+func orNone[T any](parse func(string) (T, error)) func(string) (T, error) {
+	return func(text string) (T, error) {
+		if text == none {
+			var zero T
+			return zero, nil
+		}
+		return parse(text)
+	}
+}
+
+// wholeNumber accepts decimal numbers only: a leading zero is octal to some
+// readers of YAML and not to others.
+func wholeNumber(lowest, highest int64) func(string) (int, error) {
+	return func(text string) (int, error) {
+		n, err := strconv.ParseInt(text, 10, 64)
+		outside := errors.Is(err, strconv.ErrRange)
+		switch {
+		case err != nil && !outside, strconv.FormatInt(n, 10) != text && !outside:
+			return 0, fmt.Errorf("is not a whole number: write one from %d to %d", lowest, highest)
+		case outside, n < lowest, n > highest:
+			return 0, fmt.Errorf("is out of range: write a whole number from %d to %d", lowest, highest)
+		}
+		return int(n), nil
+	}
+}
+
+// parseNumericID accepts a user or group ID. The largest is not one: the system
+// calls use it for "unchanged".
+func parseNumericID(text string) (uint32, error) {
+	n, err := wholeNumber(0, math.MaxUint32-1)(text)
+	if err != nil {
+		return 0, fmt.Errorf("is not a numeric ID: write one from 0 to %d (id NAME shows it)", math.MaxUint32-1)
+	}
+	return uint32(n), nil
+}
+
+var plainNumber = regexp.MustCompile(`^[+-]?[0-9][0-9._]*$`)
+
+// duration accepts Go durations from lowest up, and a plain 0 where that is in
+// range.
+func duration(lowest time.Duration) func(string) (time.Duration, error) {
+	return func(text string) (time.Duration, error) {
+		d, err := time.ParseDuration(text)
+		switch {
+		case err != nil && plainNumber.MatchString(text):
+			return 0, fmt.Errorf("has no unit: write %ss or %sms, for example", text, text)
+		case err != nil:
+			return 0, errors.New("is not a duration: write a number and a unit, for example 500ms, 5s or 2m")
+		case d < lowest:
+			return 0, fmt.Errorf("is too short: the least is %s", formatDuration(lowest))
+		case d > longestDuration:
+			return 0, fmt.Errorf("is too long: the most is %s", formatDuration(longestDuration))
+		}
+		return d, nil
+	}
+}
+
+// parseBackward is a duration that may be negative, for a wait without limit.
+// Since only its sign counts then, -1 needs no unit.
+func parseBackward(text string) (time.Duration, error) {
+	if text == "-1" {
+		return -1, nil
+	}
+	if strings.HasPrefix(text, "-") && plainNumber.MatchString(text) {
+		return 0, errors.New("has no unit: write -1 to wait without limit")
+	}
+	return duration(-longestDuration)(text)
+}
+
+// formatDuration writes 1m and not 1m0s.
+func formatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// oneOf accepts a word of a list.
+func oneOf[T ~string](words ...T) func(string) (T, error) {
+	known := make([]string, len(words))
+	for i, w := range words {
+		known[i] = string(w)
+	}
+	return func(text string) (T, error) {
+		for _, w := range words {
+			if string(w) == text {
+				return w, nil
+			}
+		}
+		hint := ""
+		if near := nearest(text, known); near != "" {
+			hint = ": did you mean " + near + "?"
+		}
+		return "", fmt.Errorf("is none of %s%s", strings.Join(known, ", "), hint)
+	}
+}
+
+func parseSwitch(text string) (bool, error) {
+	switch strings.ToLower(text) {
+	case "true", "yes", "on", "1":
+		return true, nil
+	case "false", "no", "off", "0":
+		return false, nil
+	}
+	return false, errors.New("is neither true nor false")
+}
+
+// parseMode accepts file permissions as chmod does, always octal: YAML readers
+// disagree on what 0660 is, so its text is taken.
+func parseMode(text string) (fs.FileMode, error) {
+	n, err := strconv.ParseUint(strings.TrimPrefix(text, "0o"), 8, 32)
+	switch {
+	case err != nil:
+		return 0, errors.New("is not an octal mode: write for example 0660")
+	case n > 0o777:
+		return 0, errors.New("is more than permissions: write a mode up to 0777")
+	case n&0o200 == 0:
+		return 0, errors.New("leaves its owner no write permission, without which nobody can connect: write for example 0660")
+	}
+	return fs.FileMode(n), nil
+}
+
+// SocketPath returns the path of a Unix socket that is written as a path or as a
+// unix:///path URI. Abstract sockets are refused: they have no permissions.
+func SocketPath(text string) (string, error) {
+	path := text
+	if rest, ok := strings.CutPrefix(text, "unix://"); ok {
+		if !strings.HasPrefix(rest, "/") {
+			return "", errors.New("names a host: write unix:///PATH, with three slashes, or just the path")
+		}
+		path = rest
+	} else if rest, ok := strings.CutPrefix(text, "unix:"); ok {
+		path = rest
+	} else if schemeStart.MatchString(text) && strings.Contains(text, "://") {
+		return "", errors.New("is not a Unix socket: write its path, or unix:///PATH")
+	}
+	switch {
+	case path == "":
+		return "", errors.New("is empty: write the path of a Unix socket")
+	case strings.HasPrefix(path, "@") || strings.HasPrefix(path, "\x00"):
+		return "", errors.New("is an abstract socket, which everybody can open: write a path")
+	case strings.HasSuffix(path, "/"):
+		return "", errors.New("is a directory: write the path of a Unix socket")
+	case len(path) > maxSocketPath():
+		return "", fmt.Errorf("is %d bytes long, and the system allows a socket's path %d", len(path), maxSocketPath())
+	}
+	return path, nil
+}
+
+// parseAdminListen accepts host:port and unix:PATH, and writes the latter in
+// this one way.
+func parseAdminListen(text string) (string, error) {
+	if strings.HasPrefix(text, "unix:") {
+		path, err := SocketPath(text)
+		return "unix:" + path, err
+	}
+	wrong := errors.New("is not an address: write HOST:PORT, for example 127.0.0.1:9746, or unix:PATH, or none")
+	colon := strings.LastIndexByte(text, ':')
+	if colon < 0 || strings.ContainsAny(text, "/ @") {
+		return "", wrong
+	}
+	host, port := text[:colon], text[colon+1:]
+	bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
+	if !bracketed && strings.ContainsAny(host, ":[]") {
+		return "", wrong
+	}
+	if _, err := wholeNumber(0, 65535)(port); err != nil {
+		return "", wrong
+	}
+	return text, nil
+}
+
+// parseProvider checks only that the text has the form of a provider URL. Which
+// ones exist is known where they are opened.
+func parseProvider(text string) (string, error) {
+	if !schemeStart.MatchString(text) {
+		return "", errors.New(`is not a provider URL, which begins with a word and a colon: sqlite:PATH, redis://HOST, "none:" (YAML needs these quotes)`)
+	}
+	return text, nil
+}
+
+var serviceName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+func parseServiceName(text string) (string, error) {
+	if !serviceName.MatchString(text) {
+		return "", errors.New("is not a service name: write 1 to 64 letters, digits, dots, dashes and underscores")
+	}
+	return text, nil
+}
+
+// parseEpoch accepts the instant where timestamps start. now is zero where the
+// clock is not to be asked, as for the default.
+func parseEpoch(text string, now time.Time) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339, text)
+	switch {
+	case err != nil:
+		return t, errors.New("is not a time: write RFC 3339, for example 2026-01-01T00:00:00Z")
+	case t.UnixMilli() < 0:
+		return t, errors.New("is before 1970")
+	case t.Nanosecond()%int(time.Millisecond) != 0:
+		return t, errors.New("is finer than a millisecond, and IDs are not")
+	case !now.IsZero() && t.After(now):
+		return t, fmt.Errorf("is in the future: this host's clock says %s", now.UTC().Format(time.RFC3339))
+	}
+	return t.UTC(), nil
+}

@@ -1,0 +1,266 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// DefaultFile is the configuration file that is read when none is named, if it
+// is there.
+const DefaultFile = "/etc/kazahana/kazahanad.yaml"
+
+// Serve is everything that "kazahanad serve" is told. The meaning of each field
+// is that of the key of the same name in packaging/kazahanad.yaml.
+type Serve struct {
+	Config string // the file that was read; "" for none
+
+	Socket string
+	// SocketInTmp reports that Socket is the last resort below /tmp, where
+	// everybody can create files: its directory must be made 0700, and refused
+	// when it belongs to somebody else.
+	SocketInTmp    bool
+	SocketMode     fs.FileMode
+	SocketGroup    string   // name or number; "" = the daemon's own
+	AllowUIDs      []uint32 // with AllowGIDs: who may connect; both empty = everybody
+	AllowGIDs      []uint32
+	MaxConnections int
+	MaxInFlight    int
+	DrainTimeout   time.Duration
+
+	StateDir        string // "" = none
+	Provider        string // may hold a password: show only Redact(Provider)
+	ProviderTimeout time.Duration
+	VerifyInterval  time.Duration
+	Meta            map[string]string
+	DefaultService  string
+
+	MaxForward  time.Duration
+	ForwardHold time.Duration
+
+	AdminListen string // HOST:PORT or unix:PATH; "" = none
+	AdminPprof  bool
+	LogLevel    LogLevel
+	LogFormat   LogFormat
+
+	base      Service            // the top level of the keys that services override
+	overrides map[string][]value // by service name
+	services  map[string]Service // base and overrides together
+	origin    map[string]string  // where a key was set; missing = default
+}
+
+// Service is what can differ from service to service.
+type Service struct {
+	MaxThroughputPerMS      int
+	Fallback                Fallback
+	SequenceStart           SequenceStart
+	StartupWait             time.Duration
+	MaxBackward             time.Duration // negative = wait without limit
+	AcquireRetryInterval    time.Duration
+	AcquireRetryMaxInterval time.Duration
+	BitTS                   int
+	DefaultEpoch            time.Time // UTC, whole milliseconds
+	ExternalSecretFile      string    // "" = none
+}
+
+// Fallback says which IDs are made without a lease.
+type Fallback string
+
+// The kinds of fallback.
+const (
+	FallbackCachedRandom Fallback = "cached+random"
+	FallbackCached       Fallback = "cached"
+	FallbackNone         Fallback = none
+)
+
+// SequenceStart says where the sequence of a millisecond begins.
+type SequenceStart string
+
+// The ways to begin a millisecond.
+const (
+	SequenceSpread SequenceStart = "spread"
+	SequenceZero   SequenceStart = "zero"
+)
+
+// LogLevel is the least severe level that is logged.
+type LogLevel string
+
+// The log levels.
+const (
+	LogDebug LogLevel = "debug"
+	LogInfo  LogLevel = "info"
+	LogWarn  LogLevel = "warn"
+	LogError LogLevel = "error"
+)
+
+// LogFormat is how a log line is written.
+type LogFormat string
+
+// The log formats. LogAuto is console on a terminal, else JSON.
+const (
+	LogAuto    LogFormat = "auto"
+	LogJSON    LogFormat = "json"
+	LogConsole LogFormat = "console"
+)
+
+// Resolve decides what auto means for a log that does or does not go to a
+// terminal.
+func (f LogFormat) Resolve(terminal bool) LogFormat {
+	switch {
+	case f != LogAuto:
+		return f
+	case terminal:
+		return LogConsole
+	}
+	return LogJSON
+}
+
+// Services returns the settings of every service: the default one and those in
+// services. What a service does not set itself is inherited from the top level.
+func (s *Serve) Services() map[string]Service { return maps.Clone(s.services) }
+
+// Process is what settings depend on besides their sources.
+type Process struct {
+	Environ []string  // as of os.Environ
+	UID     int       // effective user ID
+	Now     time.Time // for settings that must not lie in the future; zero = not checked
+
+	// For tests, in place of DefaultFile and of readFile.
+	defaultFile string
+	readFile    func(path, namedBy string, optional bool) (data []byte, found bool, err error)
+}
+
+// Load merges the flags with the environment, the file and the defaults, and
+// checks the result. The error is one line that says what to change.
+func (f *Flags) Load(p Process) (*Serve, error) {
+	env := newEnvironment(p.Environ)
+	typed := f.values()
+	fromEnv, err := env.values()
+	if err != nil {
+		return nil, err
+	}
+	s := &Serve{origin: map[string]string{}}
+	fromFile, err := s.readConfig(p, typed, fromEnv)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range keys {
+		if k.def != "" {
+			v := value{key: k.name, name: k.name, where: "the defaults", text: k.def}
+			if err := k.set(target{serve: s, service: &s.base}, v); err != nil {
+				panic("config: the default of a key is refused: " + err.Error())
+			}
+		}
+	}
+	into := target{serve: s, service: &s.base, now: p.Now}
+	// The weakest source first: each overwrites what is there.
+	for _, v := range slices.Concat(fromFile, fromEnv, typed) {
+		k, known := findKey(v.key)
+		if !known {
+			return nil, unknownKey(v, anyKey)
+		}
+		if err := k.set(into, v); err != nil {
+			return nil, err
+		}
+		s.origin[v.key] = v.where
+	}
+	if err := s.chooseDirectories(env.lookup, p.UID); err != nil {
+		return nil, err
+	}
+	if err := s.resolveServices(p.Now); err != nil {
+		return nil, err
+	}
+	return s, s.check(p.Now)
+}
+
+// readConfig finds and reads the file.
+func (s *Serve) readConfig(p Process, typed, fromEnv []value) ([]value, error) {
+	path, where, optional := p.defaultFile, "", true
+	if path == "" {
+		path = DefaultFile
+	}
+	for _, v := range slices.Concat(fromEnv, typed) {
+		if v.key != "config" {
+			continue
+		}
+		text, err := v.scalar()
+		if err != nil {
+			return nil, err
+		}
+		path, where, optional = text, v.where, false
+	}
+	if path == none && !optional {
+		return nil, nil
+	}
+	read := p.readFile
+	if read == nil {
+		read = readFile
+	}
+	data, found, err := read(path, where, optional)
+	if err != nil || !found {
+		return nil, err
+	}
+	s.Config = path
+	root, err := parseFile(path, data)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range root.members {
+		if v.key == "config" {
+			return nil, v.errorf("a file cannot name another: use --config or KAZAHANA_CONFIG")
+		}
+	}
+	return root.members, nil
+}
+
+// chooseDirectories fills in what depends on who runs the daemon, and where.
+func (s *Serve) chooseDirectories(lookup Lookup, uid int) error {
+	if !s.given("socket") {
+		s.Socket, s.SocketInTmp = DaemonSocket(lookup, uid)
+		if _, err := SocketPath(s.Socket); err != nil {
+			return fmt.Errorf("the default socket %s %v: set socket", quote(s.Socket), err)
+		}
+	}
+	if !s.given("state_dir") {
+		dir, err := DaemonStateDir(lookup, uid)
+		if err != nil {
+			return err
+		}
+		s.StateDir = dir
+	}
+	if s.given("provider") {
+		return nil
+	}
+	if _, inside := lookup("KUBERNETES_SERVICE_HOST"); inside {
+		return errors.New("provider is not set, and inside Kubernetes there is no default: " +
+			"a SQLite file in each pod would hand out the same machine IDs in all of them; " +
+			"name a shared provider (redis://, etcd://, https://), or sqlite:PATH if one pod is all there is")
+	}
+	if s.StateDir == "" {
+		return fmt.Errorf("%s leaves the default provider no place for its file: set provider", s.cite("state_dir"))
+	}
+	if strings.ContainsAny(s.StateDir, "?#%") {
+		return fmt.Errorf("%s holds a character that a provider URL cannot: set provider", s.cite("state_dir"))
+	}
+	s.Provider = "sqlite:" + s.StateDir + "/leases.db"
+	return nil
+}
+
+// resolveServices applies the overrides, which were checked when they were read.
+func (s *Serve) resolveServices(now time.Time) error {
+	s.services = map[string]Service{s.DefaultService: s.base}
+	for name, overrides := range s.overrides {
+		service := s.base
+		for _, v := range overrides {
+			if err := setPerService(target{service: &service, now: now}, v); err != nil {
+				return err
+			}
+		}
+		s.services[name] = service
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/agnivade/levenshtein"
+)
+
+// kind is the shape in which a source wrote a value.
+type kind int
+
+const (
+	scalar kind = iota
+	list
+	mapping
+)
+
+func (k kind) String() string { return [...]string{"single value", "list", "map"}[k] }
+
+// value is one setting as a source wrote it, before its key gives it a type.
+type value struct {
+	key     string   // full name, for example services.orders.fallback
+	name    string   // last part of key
+	where   string   // "--fallback", "KAZAHANA_FALLBACK", "FILE line 3"; "" for a default
+	kind    kind     //
+	text    string   // scalar
+	repeats []string // scalar: every occurrence of a flag that was given more than once
+	members []value  // list or mapping
+}
+
+// errorf names the key and the place in front of the message.
+func (v value) errorf(format string, args ...any) error {
+	return fmt.Errorf("%s in %s: %s", quoteName(v.key), v.where, fmt.Sprintf(format, args...))
+}
+
+// refuse reports a value of the right shape that its key cannot take. The
+// reason continues the sentence that the value begins.
+func (v value) refuse(text string, reason error) error {
+	return v.errorf("%s %v", quote(text), reason)
+}
+
+// scalar returns the text of a single value.
+func (v value) scalar() (string, error) {
+	if v.kind != scalar {
+		return "", v.errorf("it is a %v, and must be a single value", v.kind)
+	}
+	if err := plain(v.text); err != nil {
+		return "", v.refuse(v.text, err)
+	}
+	return v.text, nil
+}
+
+// elements returns the parts of a list: the members of a YAML list, or the
+// comma-separated parts of all occurrences of a flag or of a variable. The word
+// none alone is the empty list. A list that is empty in any other way is
+// refused, since for a list of who is allowed it could mean everybody or nobody.
+func (v value) elements() ([]value, error) {
+	if v.kind == mapping {
+		return nil, v.errorf("it is a map, and must be a list")
+	}
+	var parts []value
+	for _, m := range v.members {
+		if _, err := m.scalar(); err != nil {
+			return nil, err
+		}
+		parts = append(parts, m)
+	}
+	for _, text := range v.occurrences() {
+		for part := range strings.SplitSeq(text, ",") {
+			one := v
+			one.text, one.repeats = strings.TrimSpace(part), nil
+			if _, err := one.scalar(); err != nil {
+				return nil, err
+			}
+			parts = append(parts, one)
+		}
+	}
+	switch {
+	case len(parts) == 0:
+		return nil, v.errorf("the list is empty: write none, or leave out the key")
+	case len(parts) == 1 && parts[0].text == none:
+		return nil, nil
+	}
+	return parts, nil
+}
+
+// occurrences returns every text of a scalar: more than one only for a flag that
+// was repeated.
+func (v value) occurrences() []string {
+	switch {
+	case v.kind != scalar:
+		return nil
+	case len(v.repeats) > 0:
+		return v.repeats
+	}
+	return []string{v.text}
+}
+
+// none switches off a key whose default is none.
+const none = "none"
+
+// plain refuses text that no setting can hold: an empty one, which is more
+// likely a mistake than a wish, and control characters.
+func plain(text string) error {
+	if text == "" {
+		return errors.New("is empty: give it a value, or leave out the key for its default")
+	}
+	if strings.ContainsFunc(text, unicode.IsControl) {
+		return errors.New("holds a control character (a line break?)")
+	}
+	return nil
+}
+
+// quote shows a value in a message: without passwords, and not at any length.
+func quote(text string) string {
+	const most = 120
+	text = Redact(text)
+	if len(text) > most {
+		return strconv.Quote(strings.ToValidUTF8(text[:most], "")) + "..."
+	}
+	return strconv.Quote(text)
+}
+
+// quoteName shows a name that somebody typed, quoted only where it needs to be.
+func quoteName(name string) string {
+	if name == "" || len(name) > 80 || strings.ContainsFunc(name, odd) || Redact(name) != name {
+		return quote(name)
+	}
+	return name
+}
+
+// quotePath shows the path of a file, which is no URL and has no secrets.
+func quotePath(path string) string {
+	if path == "" || strings.ContainsFunc(path, odd) {
+		return strconv.Quote(path)
+	}
+	return path
+}
+
+func odd(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) || r == '"' }
+
+// nearest returns the known name that was probably meant, or "": one at a small
+// distance, or one that is a part or an extension of what was written.
+func nearest(name string, known []string) string {
+	const longest = 64 // no key is that long, and the distance costs len * len
+	if len(name) > longest {
+		return ""
+	}
+	name = strings.ToLower(strings.ReplaceAll(name, "-", "_"))
+	best, least := "", max(2, len(name)/3)+1
+	for _, k := range known {
+		if d := levenshtein.ComputeDistance(name, k); d < least {
+			best, least = k, d
+		}
+	}
+	for _, k := range known {
+		if best == "" && min(len(k), len(name)) >= 4 && (strings.Contains(k, name) || strings.Contains(name, k)) {
+			best = k
+		}
+	}
+	return best
+}

@@ -1,0 +1,250 @@
+package keeper
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/state"
+)
+
+var (
+	errMismatch = errors.New("the lease has another epoch or bit_ts than this service's IDs")
+	errNoCover  = errors.New("the lease does not cover this host's clock")
+)
+
+// acquire asks the provider for need IDs per millisecond, and deals with the
+// answer.
+func (k *Keeper) acquire(ctx context.Context, need int64) {
+	growing := k.growth && k.remaining(k.Clock.NowMS()) > 0
+	if k.request == nil {
+		k.request = &provider.AcquireRequest{
+			Service: k.cfg.Service, Meta: k.cfg.Meta, ThroughputPerMS: need, RequestID: k.newRequestID(),
+		}
+	}
+	var leases []lease.Lease
+	before := k.Clock.NowMS()
+	err := k.timed(ctx, "acquire", func(ctx context.Context) (err error) {
+		leases, err = k.Provider.Acquire(ctx, *k.request)
+		return err
+	})
+	now := k.Clock.NowMS()
+	if err == nil || settled(err) {
+		k.request = nil
+	}
+	if err == nil && len(leases) == 0 {
+		err = fmt.Errorf("%w: the provider answered without one", lease.ErrMalformed)
+	}
+	if err != nil {
+		k.failed(err)
+		return
+	}
+	k.learnClock(leases[0].Created, before, now)
+	good, bad := k.sort(leases, now)
+	if len(good) > 0 {
+		k.accept(ctx, good, now)
+	}
+	// The good ones are published first: giving back takes time.
+	for _, r := range bad {
+		k.refuse(ctx, r.lease, r.err)
+	}
+	if len(good) == 0 {
+		k.failed(bad[0].err)
+		return
+	}
+	k.pace(growing, need, good)
+}
+
+// newRequestID makes 128 random bits, under which a lost answer can be asked
+// for again.
+func (k *Keeper) newRequestID() string {
+	var b [16]byte
+	for i := range 2 {
+		r := k.Rand.Uint64()
+		for j := range 8 {
+			b[8*i+j] = byte(r >> (8 * j))
+		}
+	}
+	return hex.EncodeToString(b[:])
+}
+
+// settled reports whether an error says for certain that nothing was granted,
+// or that asking again under the same request ID is no use.
+func settled(err error) bool {
+	var full *provider.FullError
+	var fenced *provider.FencedError
+	var busy *provider.BusyError
+	return errors.As(err, &full) || errors.As(err, &fenced) || errors.As(err, &busy) ||
+		errors.Is(err, provider.ErrConflict) || errors.Is(err, provider.ErrInvalid)
+}
+
+// learnClock compares the grant's time with the local clock around the call.
+func (k *Keeper) learnClock(created, before, now int64) {
+	k.skewMS = created - (before+now)/2
+	k.Observer.Skew(created, time.Duration(k.skewMS)*time.Millisecond)
+	if k.Provider.Info().OwnClock {
+		k.Clock.Confirm(created)
+	}
+}
+
+type refusal struct {
+	lease lease.Lease
+	err   error
+}
+
+// sort tells the leases that can be used from those that cannot.
+func (k *Keeper) sort(leases []lease.Lease, now int64) (good []lease.Lease, bad []refusal) {
+	for _, l := range leases {
+		if err := k.check(l, now); err != nil {
+			bad = append(bad, refusal{l, err})
+			continue
+		}
+		good = append(good, l)
+	}
+	return good, bad
+}
+
+func (k *Keeper) check(l lease.Lease, now int64) error {
+	if err := l.Validate(); err != nil {
+		return err
+	}
+	if !covers(l.Created, l.Expired, now) {
+		return fmt.Errorf("%w: %v, and the clock shows %s", errNoCover, l, snowflake.FormatMS(now))
+	}
+	tl := l.Timeline()
+	if tl == k.saved.Timeline {
+		k.saved.Source = state.SourceLease
+		return nil
+	}
+	if k.saved.Source == state.SourceLease || !k.Generator.Rebase(tl) {
+		k.saved.Offered = &tl
+		return fmt.Errorf("%w: lease has epoch %s and bit_ts %d, the service has epoch %s and bit_ts %d; "+
+			"if the change is meant, stop the daemon and run kazahanad state accept-epoch", errMismatch,
+			snowflake.FormatMS(tl.EpochMS), tl.BitTS, snowflake.FormatMS(k.saved.Timeline.EpochMS), k.saved.Timeline.BitTS)
+	}
+	k.saved.Timeline, k.saved.Source = tl, state.SourceLease
+	// Whatever was held is of another timeline.
+	k.saved.Held, k.saved.Cached = nil, nil
+	return nil
+}
+
+// accept takes the leases into use. Expired ones are pruned now and only now,
+// when there is something to live from (seed 000, section 5.9): the last of
+// them is kept for fallback, the others go back.
+func (k *Keeper) accept(ctx context.Context, good []lease.Lease, now int64) {
+	var pruned, leaving []lease.Lease
+	held := slices.Clone(good)
+	for _, l := range k.saved.Held {
+		switch {
+		case slices.ContainsFunc(good, func(g lease.Lease) bool { return g.Key() == l.Key() }):
+			// the answer to a repeated request
+		case now >= l.Expired:
+			pruned = append(pruned, l)
+		default:
+			held = append(held, l)
+		}
+	}
+	if len(pruned) > 0 {
+		slices.SortFunc(pruned, func(a, b lease.Lease) int { return int(min(max(a.Expired-b.Expired, -1), 1)) })
+		last := pruned[len(pruned)-1]
+		leaving = pruned[:len(pruned)-1]
+		if k.saved.Cached != nil {
+			leaving = append(leaving, *k.saved.Cached)
+		}
+		k.saved.Cached = &last
+	}
+	k.saved.Held, k.saved.Offered = held, nil
+	k.cause, k.failures, k.notBefore = nil, 0, 0
+	durable := k.save()
+	k.publish()
+	for _, l := range good {
+		k.Log.Info("worker id allocated", leaseFields(l)...)
+	}
+	k.Observer.Acquired(ResultOK)
+	if durable {
+		k.releaseAll(ctx, leaving)
+	}
+}
+
+// pace sets the rate limits after a success.
+func (k *Keeper) pace(growing bool, need int64, good []lease.Lease) {
+	elapsed := k.Clock.Elapsed()
+	k.term = time.Duration(good[0].Term()) * time.Millisecond
+	if !growing {
+		k.lastAcquire, k.acquired = elapsed, true
+	}
+	for _, l := range good {
+		need -= l.Throughput()
+	}
+	if need <= 0 {
+		k.growthShort = 0
+		return
+	}
+	k.growthShort++
+	k.growthBefore = elapsed + backoff(k.growthShort, k.cfg.RetryInterval, k.cfg.RetryMax, k.Rand.Float64())
+}
+
+// refuse gives back a lease that is of no use here. It was never published,
+// so its own start bounds what was embedded under it, and is near the
+// provider's time however wrong this host's clock is.
+func (k *Keeper) refuse(ctx context.Context, l lease.Lease, err error) {
+	if errors.Is(err, errMismatch) {
+		k.Observer.Mismatch()
+		k.save() // remembers what was offered
+		k.Log.Error("epoch mismatch: lease refused", leaseFields(l, zap.Error(err))...)
+	} else {
+		k.Log.Warn("lease refused", leaseFields(l, zap.Error(err))...)
+	}
+	if !errors.Is(err, lease.ErrMalformed) {
+		k.release(ctx, l, l.Created)
+	}
+}
+
+// failed notes that an acquire brought nothing, and when to try again.
+func (k *Keeper) failed(err error) {
+	elapsed := k.Clock.Elapsed()
+	k.failures++
+	wait := backoff(k.failures, k.cfg.RetryInterval, k.cfg.RetryMax, k.Rand.Float64())
+	result := ResultUnavailable
+	var full *provider.FullError
+	var fenced *provider.FencedError
+	var busy *provider.BusyError
+	switch {
+	case errors.As(err, &fenced):
+		result = ResultFenced
+		wait = max(wait, time.Duration(fenced.UntilMS-k.Clock.NowMS()-k.skewMS)*time.Millisecond)
+	case errors.As(err, &busy):
+		result = ResultRefused
+		wait = max(wait, busy.RetryAfter)
+	case errors.As(err, &full), errors.Is(err, provider.ErrConflict), errors.Is(err, provider.ErrInvalid),
+		errors.Is(err, errNoCover), errors.Is(err, lease.ErrMalformed):
+		result = ResultRefused
+	case errors.Is(err, errMismatch):
+		result = ResultMismatch
+	case errors.Is(err, context.DeadlineExceeded):
+		result = ResultTimeout
+	}
+	k.notBefore = elapsed + wait
+	k.cause = err
+	k.publish()
+	k.Observer.Acquired(result)
+	fields := []zap.Field{zap.Error(err), zap.Int("failures", k.failures), zap.Duration("retry_in", wait)}
+	if k.remaining(k.Clock.NowMS()) == 0 && !k.anyUsable() {
+		k.Log.Error("keep alive failed, circuit breaking", fields...)
+		return
+	}
+	k.Log.Error("failed to allocate worker id", fields...)
+}
+
+func (k *Keeper) anyUsable() bool {
+	now := k.Clock.NowMS()
+	return slices.ContainsFunc(k.saved.Held, func(l lease.Lease) bool { return l.Allows(now) })
+}

@@ -1,0 +1,19 @@
+// Package keeper keeps one service supplied with leases. It is the only caller
+// of the provider, and runs beside the request path, which never waits for it:
+// what it has, it publishes to the generator.
+//
+// Keeper.Step does everything that is due at one moment and says when to come
+// back; Run is only the loop around it. Nothing but Step's caller decides what
+// runs when, so tests and the proof's simulation drive it by hand.
+//
+// # What it upholds
+//
+//   - Single user: before a lease is released the generator is sealed against
+//     it, then it leaves the durable state, then the release is sent, stamped
+//     with max(clock, last embedded timestamp). If the durable state cannot be
+//     written, no release is sent, and the lease runs out by itself.
+//   - A lease that was released, taken over or refused is never published
+//     again, neither as a lease nor as the cached one.
+//   - A lease on another timeline (epoch, bit_ts) is refused.
+//   - There is no renewal: a new lease is acquired at 90% of the term (seed A.1).
+package keeper
