@@ -206,10 +206,7 @@ func (c *Core) takeAt(ms, now, want int64, allowFallback bool) (Range, Stop) {
 		return Range{}, Stop{Wait: WaitLease, UntilMS: c.nextCreated(ms)}
 	}
 	if !allowFallback || c.cfg.Fallback == FallbackNone {
-		if c.cfg.Standalone {
-			return Range{}, Stop{Err: ErrNoProvider}
-		}
-		return Range{}, Stop{Err: &LeaseAcquisitionError{Cause: c.cause}}
+		return Range{}, Stop{Err: c.refusal()}
 	}
 	return c.fallback(ms, now, max(from, c.tl.FallbackBit()), want, fresh)
 }
@@ -263,12 +260,7 @@ func (c *Core) regularStart(ms, from, room, want int64, fresh bool) (int64, bool
 
 // fallback makes IDs without a valid lease: top low bit 1 (seed 2.3).
 func (c *Core) fallback(ms, now, from, want int64, fresh bool) (Range, Stop) {
-	for _, w := range c.cached {
-		// An ID from a lease's slot embeds no time before the lease, and where
-		// certainty is asked for, none that another holder could embed.
-		if ms < w.created || (c.cfg.Fallback == FallbackCached && ms >= w.reserved) {
-			continue
-		}
+	if w := c.cachedAt(ms); w != nil {
 		start, end := w.slot.Start+c.tl.FallbackBit(), w.slot.End+c.tl.FallbackBit()
 		if fresh {
 			start += c.open(ms, w.slot.Size(), want)
@@ -281,10 +273,7 @@ func (c *Core) fallback(ms, now, from, want int64, fresh bool) (Range, Stop) {
 		return c.cut(ms, at, want), Stop{}
 	}
 	if c.cfg.Fallback == FallbackCached {
-		if c.cfg.Standalone {
-			return Range{}, Stop{Err: ErrNoProvider}
-		}
-		return Range{}, Stop{Err: &LeaseAcquisitionError{Cause: c.cause}}
+		return Range{}, Stop{Err: c.refusal()}
 	}
 	if fresh {
 		c.open(ms, 1, want)
@@ -295,6 +284,26 @@ func (c *Core) fallback(ms, now, from, want int64, fresh bool) (Range, Stop) {
 	}
 	c.run = run{end: at + 1, kind: FallbackRandomID}
 	return c.cut(ms, at, want), Stop{}
+}
+
+// cachedAt is the lease whose slot serves for fallback at ms, or nil. An ID
+// from a lease's slot embeds no time before the lease and, where certainty is
+// asked for, none that another holder could embed.
+func (c *Core) cachedAt(ms int64) *window {
+	for i, w := range c.cached {
+		if ms >= w.created && (c.cfg.Fallback != FallbackCached || ms < w.reserved) {
+			return &c.cached[i]
+		}
+	}
+	return nil
+}
+
+// refusal is the error where no ID is allowed.
+func (c *Core) refusal() error {
+	if c.cfg.Standalone {
+		return ErrNoProvider
+	}
+	return &LeaseAcquisitionError{Cause: c.cause}
 }
 
 // exhausted says that the millisecond has no value left.
@@ -340,4 +349,42 @@ func (c *Core) Rebase(tl snowflake.Timeline, now int64) bool {
 	c.tl, c.floor = tl, max(c.floor, next)
 	c.held, c.cached, c.run = nil, nil, run{}
 	return true
+}
+
+// Mode says which IDs would be made at the time now.
+type Mode string
+
+// The modes.
+const (
+	ModeStarting       Mode = "starting"        // the first lease is waited for
+	ModeRegular        Mode = "regular"         //
+	ModeFallbackCached Mode = "fallback_cached" //
+	ModeFallbackRandom Mode = "fallback_random" //
+	ModeUnavailable    Mode = "unavailable"     // none: every request fails
+)
+
+// Mode returns what a request for one ID would get at the time now, and why
+// it would fail.
+func (c *Core) Mode(now int64) (Mode, error) {
+	ms, stop := c.timestamp(now)
+	if stop.Err != nil {
+		return ModeUnavailable, stop.Err
+	}
+	if stop.Wait != WaitNone {
+		ms = stop.UntilMS
+	}
+	usable, _ := c.usable(ms)
+	switch {
+	case usable:
+		return ModeRegular, nil
+	case c.starting:
+		return ModeStarting, nil
+	case c.cfg.Fallback == FallbackNone:
+		return ModeUnavailable, c.refusal()
+	case c.cachedAt(ms) != nil:
+		return ModeFallbackCached, nil
+	case c.cfg.Fallback == FallbackCached:
+		return ModeUnavailable, c.refusal()
+	}
+	return ModeFallbackRandom, nil
 }

@@ -221,6 +221,24 @@ func (g *Generator) LastMS() int64 {
 	return g.core.LastMS()
 }
 
+// Mode returns what a request for one ID would get now; see Core.Mode.
+func (g *Generator) Mode() (Mode, error) {
+	now := g.clock.NowNS() / int64(time.Millisecond)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stopped {
+		return ModeUnavailable, ErrStopped
+	}
+	return g.core.Mode(now)
+}
+
+// Stats are the counts since the start.
+func (g *Generator) Stats() Stats {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.core.stats
+}
+
 // Stop fails those who wait, and everyone who comes after, with ErrStopped.
 func (g *Generator) Stop() {
 	g.mu.Lock()

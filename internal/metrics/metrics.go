@@ -1,0 +1,116 @@
+// Package metrics names what the daemon counts and registers it with
+// Prometheus. Nothing here blocks: counts are atomic, and what services know
+// themselves is asked for when somebody scrapes.
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// Metrics of one daemon.
+type Metrics struct {
+	Registry *prometheus.Registry
+
+	Connections   prometheus.Gauge
+	StateErrors   prometheus.Counter
+	ClockForward  prometheus.Counter // jumps ahead that were not believed
+	ClockAccepted prometheus.Counter // those that lasted and are believed now
+	RPCDuration   prometheus.Histogram
+	rpcRequests   *prometheus.CounterVec
+	acquires      *prometheus.CounterVec
+	lost          *prometheus.CounterVec
+	mismatches    *prometheus.CounterVec
+	skew          *prometheus.GaugeVec
+	providerCalls *prometheus.HistogramVec
+}
+
+// Build identifies the binary.
+type Build struct{ Version, Commit, GoVersion string }
+
+// New registers everything that does not wait for a service.
+func New(b Build) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		Registry:      prometheus.NewRegistry(),
+		Connections:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_connections", Help: "Open client connections."}),
+		StateErrors:   counter("kazahana_state_errors_total", "Failed writes of the durable local state."),
+		ClockForward:  counter("kazahana_clock_forward_events_total", "Jumps of the wall clock ahead that were not believed."),
+		ClockAccepted: counter("kazahana_clock_forward_accepted_total", "Jumps of the wall clock ahead that lasted for forward_hold and were accepted."),
+		RPCDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "kazahana_rpc_duration_seconds", Help: "Time from a whole request read to its answer ready to be written.",
+			Buckets: prometheus.ExponentialBuckets(1e-6, 4, 13), // 1 us to 16.8 s
+		}),
+		rpcRequests: vec("kazahana_rpc_requests_total", "Requests answered on the socket, by method and error code (ok for none).", "method", "code"),
+		acquires:    vec("kazahana_lease_acquires_total", "Acquires by result.", "service", "result"),
+		lost:        vec("kazahana_leases_lost_total", "Leases lost before their end.", "service", "reason"),
+		mismatches:  vec("kazahana_epoch_mismatches_total", "Leases refused for another epoch or bit_ts.", "service"),
+		skew: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "kazahana_clock_skew_seconds", Help: "Provider's clock minus this host's, at the last grant.",
+		}, []string{"service"}),
+		providerCalls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kazahana_provider_request_duration_seconds", Help: "Duration of provider calls.",
+			Buckets: prometheus.ExponentialBuckets(1e-4, 4, 10), // 0.1 ms to 26 s
+		}, []string{"op"}),
+	}
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kazahana_build_info", Help: "1, with what was built as labels.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "commit": b.Commit, "go_version": b.GoVersion},
+	})
+	info.Set(1)
+	m.Registry.MustRegister(m.Connections, m.StateErrors, m.ClockForward, m.ClockAccepted, m.RPCDuration, m.rpcRequests,
+		m.acquires, m.lost, m.mismatches, m.skew, m.providerCalls, info,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Requests is the counter of one method and code. Callers on a hot path keep it.
+func (m *Metrics) Requests(method, code string) prometheus.Counter {
+	return m.rpcRequests.WithLabelValues(method, code)
+}
+
+// Service is what one service's keeper counts.
+type Service struct {
+	m    *Metrics
+	name string
+}
+
+// Service returns the counters of the service, with all results at zero, so
+// that a first failure shows as an increase.
+func (m *Metrics) Service(name string) Service {
+	for _, result := range []string{"ok", "refused", "unavailable", "timeout", "fenced", "mismatch"} {
+		m.acquires.WithLabelValues(name, result)
+	}
+	m.lost.WithLabelValues(name, "taken_over")
+	m.mismatches.WithLabelValues(name)
+	return Service{m, name}
+}
+
+// Acquired counts an acquire by its result.
+func (s Service) Acquired(result string) { s.m.acquires.WithLabelValues(s.name, result).Inc() }
+
+// Called observes how long a provider call took.
+func (s Service) Called(op string, d time.Duration) {
+	s.m.providerCalls.WithLabelValues(op).Observe(d.Seconds())
+}
+
+// Lost counts a lease that ended before its time.
+func (s Service) Lost(reason string) { s.m.lost.WithLabelValues(s.name, reason).Inc() }
+
+// Mismatch counts a lease refused for its epoch or bit_ts.
+func (s Service) Mismatch() { s.m.mismatches.WithLabelValues(s.name).Inc() }
+
+// StateFailed counts a failed write of the durable state.
+func (s Service) StateFailed() { s.m.StateErrors.Inc() }
+
+// Skew shows the provider's clock against the local one.
+func (s Service) Skew(_ int64, skew time.Duration) {
+	s.m.skew.WithLabelValues(s.name).Set(skew.Seconds())
+}

@@ -1,0 +1,212 @@
+// Package unixsock makes the socket that the daemon listens on, and tells who
+// is at the other end. It replaces a socket that a crashed process left, and
+// never one that is alive or a file that is no socket.
+package unixsock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxPath is the longest path that the kernel takes (sun_path, less its NUL),
+// on the stricter of the systems that this runs on.
+const maxPath = 103
+
+// probeTimeout is how long a process that holds the path may take to accept a
+// connection. One that is slower is alive all the same.
+const probeTimeout = time.Second
+
+// InUseError: another process listens on the path.
+type InUseError struct {
+	Path string
+	PID  int // 0 = not known
+}
+
+func (e *InUseError) Error() string {
+	who := "another process"
+	if e.PID > 0 {
+		who = "process " + strconv.Itoa(e.PID)
+	}
+	return fmt.Sprintf("socket %s is in use by %s; stop it, or choose another with --socket", e.Path, who)
+}
+
+// Options of Listen.
+type Options struct {
+	Mode    fs.FileMode // permissions of the socket
+	Group   string      // name or number; "" leaves the process's own
+	Private bool        // the directory is made 0700, and must be the caller's own
+}
+
+// Listener is a Unix socket whose path is this process's until Close.
+type Listener struct {
+	*net.UnixListener
+	lock *os.File
+}
+
+// Listen binds path, and makes its directory where it is missing.
+func Listen(path string, o Options) (*Listener, error) {
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("socket %s: the path has %d bytes, and a socket's may have %d", path, len(path), maxPath)
+	}
+	if err := prepareDirectory(filepath.Dir(path), o.Private); err != nil {
+		return nil, err
+	}
+	lock, err := lockPath(path)
+	if err != nil {
+		return nil, err
+	}
+	l, err := bind(path, o)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return &Listener{UnixListener: l, lock: lock}, nil
+}
+
+// Close stops listening, removes the socket, and frees its path.
+func (l *Listener) Close() error { return errors.Join(l.UnixListener.Close(), l.lock.Close()) }
+
+func prepareDirectory(dir string, private bool) error {
+	mode := fs.FileMode(0o755)
+	if private {
+		mode = 0o700
+	}
+	if err := os.MkdirAll(dir, mode); err != nil {
+		return fmt.Errorf("socket directory: %w", err)
+	}
+	if !private {
+		return nil
+	}
+	// Below /tmp anybody could have made the directory first.
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("socket directory: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return fmt.Errorf("socket directory %s: %w", dir, err)
+	}
+	if !info.IsDir() || int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("socket directory %s must be a directory of user %d with mode 0700, and is %v of user %d; choose another with --socket",
+			dir, os.Geteuid(), info.Mode(), st.Uid)
+	}
+	return nil
+}
+
+// lockPath keeps two processes that start at once from each removing the
+// other's socket as stale. The kernel drops the lock with the process.
+func lockPath(path string) (*os.File, error) {
+	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock for socket: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			_, pid := probe(path)
+			return nil, &InUseError{Path: path, PID: pid}
+		}
+		return nil, fmt.Errorf("lock for socket %s: %w", f.Name(), err)
+	}
+	return f, nil
+}
+
+func bind(path string, o Options) (*net.UnixListener, error) {
+	gid, err := groupID(o.Group)
+	if err != nil {
+		return nil, err
+	}
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	// The socket is born without permissions: nobody connects before they are
+	// what was asked for.
+	old := unix.Umask(0o777)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	unix.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", path, unwrapOp(err))
+	}
+	if gid >= 0 {
+		if err := os.Chown(path, -1, gid); err != nil {
+			return nil, errors.Join(fmt.Errorf("socket %s: cannot give it to group %s: %w", path, o.Group, err), l.Close())
+		}
+	}
+	if err := os.Chmod(path, o.Mode.Perm()); err != nil {
+		return nil, errors.Join(fmt.Errorf("socket: %w", err), l.Close())
+	}
+	return l, nil
+}
+
+// removeStale removes what a process that is gone left at the path.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("socket %s: the path is taken by something that is no socket (%v); move it away, or choose another with --socket",
+			path, info.Mode())
+	}
+	alive, pid := probe(path)
+	if alive {
+		return &InUseError{Path: path, PID: pid}
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("stale socket: %w", err)
+	}
+	return nil
+}
+
+// probe reports whether a process listens on the path, and which. Only a
+// refused connection proves that none does.
+func probe(path string) (alive bool, pid int) {
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist), 0
+	}
+	defer conn.Close()
+	peer, err := PeerOf(conn.(*net.UnixConn))
+	if err != nil {
+		return true, 0
+	}
+	return true, peer.PID
+}
+
+func groupID(name string) (int, error) {
+	if name == "" {
+		return -1, nil
+	}
+	if gid, err := strconv.Atoi(name); err == nil && gid >= 0 {
+		return gid, nil
+	}
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		return 0, fmt.Errorf("socket_group: %w", err)
+	}
+	return strconv.Atoi(g.Gid)
+}
+
+// unwrapOp leaves out what net says about addresses twice.
+func unwrapOp(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}

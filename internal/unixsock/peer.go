@@ -1,0 +1,31 @@
+package unixsock
+
+import (
+	"fmt"
+	"net"
+)
+
+// Peer is the process at the other end of a connection, as the kernel knows
+// it: the credentials with which it connected.
+type Peer struct {
+	PID int // 0 = not known
+	UID uint32
+	GID uint32 // the primary group
+}
+
+// PeerOf asks the kernel who is at the other end.
+func PeerOf(conn *net.UnixConn) (Peer, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return Peer{}, fmt.Errorf("peer credentials: %w", err)
+	}
+	var peer Peer
+	var credErr error
+	if err := raw.Control(func(fd uintptr) { peer, credErr = peerCredentials(int(fd)) }); err != nil {
+		return Peer{}, fmt.Errorf("peer credentials: %w", err)
+	}
+	if credErr != nil {
+		return Peer{}, fmt.Errorf("peer credentials: %w", credErr)
+	}
+	return peer, nil
+}

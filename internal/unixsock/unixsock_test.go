@@ -1,0 +1,193 @@
+package unixsock
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+func listen(t *testing.T, path string, o Options) *Listener {
+	t.Helper()
+	if o.Mode == 0 {
+		o.Mode = 0o660
+	}
+	l, err := Listen(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func TestListenMakesDirectoryAndMode(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a", "b", "s.sock")
+	listen(t, path, Options{Mode: 0o606})
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o606 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+func TestCloseRemovesTheSocketAndFreesThePath(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	for range 3 {
+		l := listen(t, path, Options{})
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Lstat(path); !os.IsNotExist(err) {
+			t.Errorf("the socket is still there: %v", err)
+		}
+	}
+}
+
+func TestStaleSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	_ = l.Close()
+	listen(t, path, Options{})
+}
+
+func TestLiveSocketIsNeverReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var inUse *InUseError
+	if _, err := Listen(path, Options{Mode: 0o660}); !errors.As(err, &inUse) || inUse.PID != os.Getpid() {
+		t.Errorf("got %v, want the PID %d named", err, os.Getpid())
+	}
+	if conn, err := net.Dial("unix", path); err != nil {
+		t.Errorf("the live socket is gone: %v", err)
+	} else {
+		_ = conn.Close()
+	}
+}
+
+func TestSecondListenerOfOurOwnIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	listen(t, path, Options{})
+	var inUse *InUseError
+	if _, err := Listen(path, Options{Mode: 0o660}); !errors.As(err, &inUse) || inUse.PID != os.Getpid() {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestOnlyOneOfManyGetsAStaleSocket: all at once find it stale, and one
+// replaces it; nobody takes it from that one.
+func TestOnlyOneOfManyGetsAStaleSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	_ = l.Close()
+	var mu sync.Mutex
+	var got []*Listener
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if l, err := Listen(path, Options{Mode: 0o660}); err == nil {
+				mu.Lock()
+				got = append(got, l)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if len(got) != 1 {
+		t.Errorf("%d of 20 listen", len(got))
+	}
+	for _, l := range got {
+		_ = l.Close()
+	}
+}
+
+func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{file, link, dir} {
+		if _, err := Listen(path, Options{Mode: 0o660}); err == nil || !strings.Contains(err.Error(), "no socket") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
+		t.Errorf("the file holds %q, %v", b, err)
+	}
+}
+
+func TestPrivateDirectory(t *testing.T) {
+	base := t.TempDir()
+	listen(t, filepath.Join(base, "mine", "s.sock"), Options{Private: true})
+	open := filepath.Join(base, "open")
+	if err := os.Mkdir(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(base, "mine"), filepath.Join(base, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"open", "link"} {
+		if _, err := Listen(filepath.Join(base, dir, "s.sock"), Options{Mode: 0o660, Private: true}); err == nil || !strings.Contains(err.Error(), "0700") {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
+
+func TestGroup(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Listen(filepath.Join(dir, "a"), Options{Mode: 0o660, Group: "no such group"}); err == nil || !strings.Contains(err.Error(), "socket_group") {
+		t.Errorf("an unknown group: %v", err)
+	}
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen(t, filepath.Join(dir, "b"), Options{Group: me.Gid})
+}
+
+func TestLongPath(t *testing.T) {
+	if _, err := Listen("/tmp/"+strings.Repeat("x", 100), Options{Mode: 0o660}); err == nil || !strings.Contains(err.Error(), "103") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestPeer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	l := listen(t, path, Options{})
+	client, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := l.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	peer, err := PeerOf(server)
+	if err != nil || peer.PID != os.Getpid() || int(peer.UID) != os.Geteuid() || int(peer.GID) != os.Getegid() {
+		t.Errorf("peer %+v, %v", peer, err)
+	}
+}

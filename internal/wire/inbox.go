@@ -1,0 +1,113 @@
+package wire
+
+import "fmt"
+
+// An Inbox holds the bytes that came from a peer and cuts them into messages.
+// It does no I/O: fill Space, tell Added, take messages with Next. It is not
+// safe for concurrent use.
+type Inbox struct {
+	split Splitter
+
+	buf        []byte
+	start, end int   // buf[start:end] has not been handed out
+	ready      int   // length of the whole message at start, 0 if none is known
+	last       int   // bytes added last; how busy the peer is
+	filled     bool  // the last addition left no space: more is likely waiting
+	err        error // sticky: no message can be found any more
+}
+
+// NewInbox returns an Inbox for messages of at most limit bytes.
+func NewInbox(limit int) *Inbox { return &Inbox{split: NewSplitter(limit)} }
+
+// Next returns the next whole message, or nil if its end has not come yet. The
+// slice lives until the next call of Space or Release. An error is a
+// *ParseError and stays.
+func (in *Inbox) Next() ([]byte, error) {
+	if !in.Pending() {
+		return nil, nil
+	}
+	if in.err != nil {
+		return nil, in.err
+	}
+	msg := in.buf[in.start : in.start+in.ready : in.start+in.ready]
+	in.start += in.ready
+	in.ready = 0
+	return msg, nil
+}
+
+// Pending reports whether Next has something to say, a message or an error,
+// without more bytes.
+func (in *Inbox) Pending() bool {
+	if in.ready == 0 && in.err == nil && in.start < in.end {
+		in.ready, in.err = in.split.Scan(in.buf[in.start:in.end])
+	}
+	return in.ready > 0 || in.err != nil
+}
+
+// Partial reports whether bytes are held that are not yet handed out.
+func (in *Inbox) Partial() bool { return in.start < in.end }
+
+// Space returns where the next bytes go. It is never empty if Next has been
+// called until it returned nil. Messages handed out before are invalid.
+func (in *Inbox) Space() []byte {
+	held := in.end - in.start
+	size := len(in.buf)
+	switch {
+	case held == 0 && in.filled && size < largeBuffer:
+		in.rebuild(nextSize(size))
+	case held == 0 && in.filled && size == largeBuffer:
+		in.start, in.end = 0, 0
+	case held == 0 && size != idleSize(in.last):
+		in.rebuild(idleSize(in.last))
+	case held == 0:
+		in.start, in.end = 0, 0
+	case in.filled && size < largeBuffer, held == size:
+		// A message that fills the buffer is still within its limit, or the
+		// Splitter would have refused it.
+		in.rebuild(min(nextSize(size), max(in.split.maximum(), largeBuffer)))
+	case size-in.end < size/4 && in.start > 0:
+		// A message moves to the front at most once: O(n) in total.
+		in.end = copy(in.buf, in.buf[in.start:in.end])
+		in.start = 0
+	}
+	return in.buf[in.end:]
+}
+
+// Added tells that the first n bytes of Space are now filled.
+func (in *Inbox) Added(n int) {
+	if n < 0 || n > len(in.buf)-in.end {
+		panic(fmt.Sprintf("wire: %d bytes added to a space of %d", n, len(in.buf)-in.end))
+	}
+	if n == 0 {
+		return
+	}
+	in.end += n
+	in.last = n
+	in.filled = in.end == len(in.buf)
+}
+
+// Release gives the buffer back if it holds nothing, for an event loop that
+// parks thousands of connections. Messages handed out before are invalid.
+func (in *Inbox) Release() {
+	if in.start < in.end {
+		return
+	}
+	giveBack(in.buf)
+	in.buf, in.start, in.end, in.filled = nil, 0, 0, false
+}
+
+// reject makes err the last thing that Next says.
+func (in *Inbox) reject(err error) error {
+	in.err = err
+	return err
+}
+
+// rebuild moves what is held to a buffer of another size.
+func (in *Inbox) rebuild(size int) {
+	buf := borrow(size)
+	in.end = copy(buf, in.buf[in.start:in.end])
+	in.start = 0
+	in.filled = false
+	giveBack(in.buf)
+	in.buf = buf
+}

@@ -1,0 +1,310 @@
+package wire
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// HighWater is how many bytes of replies wait at most before they are written.
+const HighWater = largeBuffer
+
+// structTag is the tag that names the fields of structs on the wire, so that
+// one struct serves JSON and MessagePack.
+const structTag = "json"
+
+// An Outbox encodes replies into one buffer and writes it at Flush, or on its
+// own when HighWater is reached. An error of the writer stays and is told by
+// Flush; what is encoded after it is dropped. Without a writer everything
+// stays in the buffer, for an event loop that sends Unsent by itself.
+//
+// An Outbox is not safe for concurrent use. It must not be copied.
+type Outbox struct {
+	_ noCopy
+
+	w    io.Writer
+	out  sink
+	enc  *msgpack.Encoder // writes to out
+	left int              // elements still due of the array begun
+	err  error
+}
+
+// NewOutbox returns an Outbox that writes to w, which may be nil.
+func NewOutbox(w io.Writer) *Outbox {
+	o := new(Outbox)
+	o.init(w)
+	return o
+}
+
+func (o *Outbox) init(w io.Writer) {
+	o.w = w
+	o.enc = newEncoder(&o.out)
+}
+
+func newEncoder(w io.Writer) *msgpack.Encoder {
+	enc := msgpack.NewEncoder(w)
+	enc.SetCustomStructTag(structTag)
+	enc.SetSortMapKeys(true)
+	return enc
+}
+
+// ReplyUint64 answers with an unsigned integer, always in its 9-byte form: the
+// type that a client sees does not depend on the value.
+func (o *Outbox) ReplyUint64(id uint32, v uint64) {
+	if o.begin(id) {
+		o.must(o.enc.EncodeUint64(v))
+	}
+}
+
+// ReplyInt64 answers with an integer in its shortest form.
+func (o *Outbox) ReplyInt64(id uint32, v int64) {
+	if o.begin(id) {
+		o.must(o.enc.EncodeInt(v))
+	}
+}
+
+// ReplyString answers with a string.
+func (o *Outbox) ReplyString(id uint32, v string) {
+	if o.begin(id) {
+		o.must(o.enc.EncodeString(v))
+	}
+}
+
+// ReplyBool answers with a boolean.
+func (o *Outbox) ReplyBool(id uint32, v bool) {
+	if o.begin(id) {
+		o.must(o.enc.EncodeBool(v))
+	}
+}
+
+// ReplyNil answers with nil.
+func (o *Outbox) ReplyNil(id uint32) {
+	if o.begin(id) {
+		o.must(o.enc.EncodeNil())
+	}
+}
+
+// ReplyAny answers with anything that the msgpack library can encode; structs
+// become maps with the names of their json tags. An error means that v cannot
+// be encoded: nothing was answered then, and the request still waits for a reply.
+//
+// The library knows no json.Marshaler, and gives a time.Time as an extension
+// type, which many clients, ours included, do not read: give times as strings
+// or numbers, and IDs as uint64.
+func (o *Outbox) ReplyAny(id uint32, v any) error {
+	if !o.ready() {
+		return nil
+	}
+	mark := len(o.out.buf)
+	o.head(id)
+	o.must(o.enc.EncodeNil())
+	if err := o.enc.Encode(v); err != nil {
+		o.out.buf = o.out.buf[:mark]
+		return fmt.Errorf("wire: encode a result: %w", err)
+	}
+	return nil
+}
+
+// ReplyError answers with an error.
+func (o *Outbox) ReplyError(id uint32, e *Error) {
+	if !o.ready() {
+		return
+	}
+	o.head(id)
+	o.must(o.enc.EncodeArrayLen(2))
+	o.must(o.enc.EncodeUint(uint64(e.Kind)))
+	o.must(o.enc.EncodeString(e.Error()))
+	o.must(o.enc.EncodeNil())
+}
+
+// A Range is Count integers from Start on.
+type Range struct {
+	Start uint64
+	Count int
+}
+
+// ReplyRanges answers with one array of all the integers of the ranges.
+func (o *Outbox) ReplyRanges(id uint32, ranges []Range) {
+	total := 0
+	for _, r := range ranges {
+		total += r.Count
+	}
+	o.BeginArray(id, total)
+	for _, r := range ranges {
+		o.AppendRange(r.Start, r.Count)
+	}
+}
+
+// BeginArray begins an answer that is an array. Exactly n elements must be
+// appended before anything else is answered; another number of them is a
+// mistake in the program that would ruin the stream: it panics.
+func (o *Outbox) BeginArray(id uint32, n int) {
+	if n < 0 {
+		panic(fmt.Sprintf("wire: an array of %d elements", n))
+	}
+	if o.begin(id) {
+		o.must(o.enc.EncodeArrayLen(n))
+		o.out.grow(min(uint64Size*n, HighWater-len(o.out.buf)))
+		o.left = n
+	}
+}
+
+// uint64Size is the size of an integer in its longest form.
+const uint64Size = 9
+
+// AppendRange appends the n integers from start on, each in its 9-byte form.
+func (o *Outbox) AppendRange(start uint64, n int) {
+	for n > 0 && o.room(uint64Size) {
+		chunk := n
+		if o.w != nil {
+			chunk = min(n, (HighWater-len(o.out.buf))/uint64Size)
+		}
+		o.took(chunk)
+		for i := range uint64(chunk) {
+			o.must(o.enc.EncodeUint64(start + i))
+		}
+		start += uint64(chunk)
+		n -= chunk
+	}
+}
+
+// AppendString appends a string.
+func (o *Outbox) AppendString(v string) {
+	if o.room(len(v) + uint64Size) {
+		o.took(1)
+		o.must(o.enc.EncodeString(v))
+	}
+}
+
+// Flush writes what is waiting. It returns the first error that the writer
+// gave, now or before.
+func (o *Outbox) Flush() error {
+	if o.w == nil {
+		return nil
+	}
+	burst := len(o.out.buf)
+	o.write()
+	o.out.shrink(burst)
+	return o.err
+}
+
+// write leaves the buffer empty, but as large as it is.
+func (o *Outbox) write() {
+	if o.err == nil && len(o.out.buf) > 0 {
+		n, err := o.w.Write(o.out.buf)
+		if err == nil && n < len(o.out.buf) {
+			err = io.ErrShortWrite
+		}
+		o.err = err
+	}
+	o.out.buf = o.out.buf[:0]
+}
+
+// Unsent returns the bytes that are waiting, until the next call of anything else.
+func (o *Outbox) Unsent() []byte { return o.out.buf }
+
+// Sent tells that the first n bytes of Unsent are on their way.
+func (o *Outbox) Sent(n int) {
+	if n == len(o.out.buf) {
+		o.out.buf = o.out.buf[:0]
+		o.out.shrink(n)
+		return
+	}
+	o.out.buf = o.out.buf[:copy(o.out.buf, o.out.buf[n:])]
+}
+
+// Release gives the buffer back if nothing is waiting, for an event loop that
+// parks thousands of connections.
+func (o *Outbox) Release() {
+	if len(o.out.buf) == 0 {
+		giveBack(o.out.buf)
+		o.out.buf = nil
+	}
+}
+
+// begin encodes an answer up to its result, and reports whether the result is
+// wanted.
+func (o *Outbox) begin(id uint32) bool {
+	if !o.ready() {
+		return false
+	}
+	o.head(id)
+	o.must(o.enc.EncodeNil())
+	return true
+}
+
+// ready makes room for an answer's head and a scalar.
+func (o *Outbox) ready() bool {
+	if o.left > 0 && o.err == nil {
+		panic(fmt.Sprintf("wire: an answer begun while %d elements of an array are due", o.left))
+	}
+	return o.room(smallBuffer)
+}
+
+func (o *Outbox) head(id uint32) {
+	o.must(o.enc.EncodeArrayLen(4))
+	o.must(o.enc.EncodeUint(uint64(TypeResponse)))
+	o.must(o.enc.EncodeUint(uint64(id)))
+}
+
+// room makes sure that n bytes fit below HighWater, and reports whether there
+// is a point in encoding them.
+func (o *Outbox) room(n int) bool {
+	if o.w != nil && len(o.out.buf) > 0 && len(o.out.buf)+n > HighWater {
+		o.write()
+	}
+	return o.err == nil
+}
+
+func (o *Outbox) took(n int) {
+	if o.left -= n; o.left < 0 {
+		panic(fmt.Sprintf("wire: %d elements more than the array was begun with", -o.left))
+	}
+}
+
+// must holds for encoding into memory, which cannot fail.
+func (o *Outbox) must(err error) {
+	if err != nil {
+		panic("wire: encoding into memory failed: " + err.Error())
+	}
+}
+
+// sink is the memory that an encoder writes to.
+type sink struct {
+	buf []byte
+}
+
+func (s *sink) Write(b []byte) (int, error) {
+	s.grow(len(b))
+	s.buf = append(s.buf, b...)
+	return len(b), nil
+}
+
+func (s *sink) WriteByte(c byte) error {
+	s.grow(1)
+	s.buf = append(s.buf, c)
+	return nil
+}
+
+// grow makes room for n more bytes.
+func (s *sink) grow(n int) {
+	if need := len(s.buf) + n; need > cap(s.buf) {
+		s.move(max(need, nextSize(cap(s.buf))))
+	}
+}
+
+func (s *sink) move(size int) {
+	buf := borrow(size)
+	buf = buf[:copy(buf, s.buf)]
+	giveBack(s.buf)
+	s.buf = buf
+}
+
+// shrink makes an empty buffer as small as it should be after a burst of so
+// many bytes.
+func (s *sink) shrink(burst int) {
+	if size := idleSize(burst); cap(s.buf) > size {
+		s.move(size)
+	}
+}

@@ -1,0 +1,99 @@
+package wire
+
+import (
+	"errors"
+	"io"
+)
+
+// maxEmptyReads is how many reads in a row may return nothing, neither bytes
+// nor an error.
+const maxEmptyReads = 100
+
+// A ServerConn is the server's end of a stream: it reads requests and, through
+// its Outbox, writes replies. One goroutine at a time may use Read and Pending,
+// and one at a time the Outbox; the two may be different ones.
+//
+// To answer pipelined requests with few writes, flush only when nothing is
+// Pending:
+//
+//	for conn.Read(&req) == nil {
+//		answer(conn, &req)
+//		if !conn.Pending() && conn.Flush() != nil {
+//			break
+//		}
+//	}
+type ServerConn struct {
+	Outbox
+	in      Inbox
+	r       io.Reader
+	readErr error // came together with bytes, which go first
+}
+
+// NewServerConn returns a ServerConn that reads from r and writes to w.
+func NewServerConn(r io.Reader, w io.Writer) *ServerConn {
+	c := &ServerConn{r: r, in: Inbox{split: NewSplitter(MaxMessage)}}
+	c.init(w)
+	return c
+}
+
+// Read makes req the next message, and waits for it as long as the reader
+// does. It returns io.EOF if the stream ends between messages,
+// io.ErrUnexpectedEOF inside one, a *ParseError for what is no message, and
+// the reader's other errors as they are. After an error of the reader, such as
+// a deadline, Read may be called again and goes on where it was; a *ParseError
+// stays.
+//
+// Responses and notifications are returned like requests; nobody waits for an
+// answer to them.
+func (c *ServerConn) Read(req *Request) error {
+	for {
+		msg, err := c.in.Next()
+		if err != nil {
+			return err
+		}
+		if msg != nil {
+			if err := req.Parse(msg); err != nil {
+				return c.in.reject(err)
+			}
+			return nil
+		}
+		if err := c.fill(); err != nil {
+			return err
+		}
+	}
+}
+
+// fill reads once, or as often as the reader returns nothing.
+func (c *ServerConn) fill() error {
+	for range maxEmptyReads {
+		if err := c.readErr; err != nil {
+			c.readErr = nil
+			if err == io.EOF && c.in.Partial() {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+		n, err := c.r.Read(c.in.Space())
+		c.in.Added(n)
+		c.readErr = err
+		if n > 0 {
+			return nil
+		}
+	}
+	return io.ErrNoProgress
+}
+
+// Pending reports whether Read would return without reading from the stream:
+// another message, or the end of all sense, is already in the buffer.
+func (c *ServerConn) Pending() bool { return c.in.Pending() }
+
+// Refuse answers a *ParseError, which Read returned, with one error response
+// that has msgid 0, and flushes; to other errors it has no answer. The
+// connection can only be closed after it.
+func (c *ServerConn) Refuse(err error) error {
+	var parse *ParseError
+	if errors.As(err, &parse) {
+		c.ReplyError(0, Errorf(CodeParseError, "%v", parse))
+	}
+	return c.Flush()
+}

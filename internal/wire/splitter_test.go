@@ -1,0 +1,211 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vmihailenco/msgpack/v5"
+	"pgregory.net/rapid"
+)
+
+func TestSplitterFindsTheEnd(t *testing.T) {
+	rep := func(s string, n int) string { return strings.Repeat(s, n) }
+	cases := []struct{ name, hex string }{
+		{"empty array", "90"},
+		{"empty array 16", "dc0000"},
+		{"empty array 32", "dd00000000"},
+		{"fixed integers", "93 00 7f e0"},
+		{"all unsigned", "94 ccff cdffff ceffffffff cfffffffffffffffff"},
+		{"all signed", "94 d0ff d1ffff d2ffffffff d3ffffffffffffffff"},
+		{"floats", "92 ca00000000 cb0000000000000000"},
+		{"nil and booleans", "93 c0 c2 c3"},
+		{"strings", "95 a0 a161 d90161 da000161 db0000000161"},
+		{"binary", "94 c400 c40161 c5000161 c60000000161"},
+		{"fixed extensions", "95 d401" + rep("00", 1) + "d501" + rep("00", 2) + "d601" + rep("00", 4) +
+			"d701" + rep("00", 8) + "d801" + rep("00", 16)},
+		{"extensions", "94 c70005 c7010561 c800010561 c9000000010561"},
+		{"maps", "94 80 81c0c0 de0001c0c0 df00000001c0c0"},
+		{"arrays in arrays", "92 92 90 91 c0 93 01 02 03"},
+		{"arrays 16 and 32", "91 dc0002 01 dd00000002 02 03"},
+		{"map with containers", "91 82 a161 92 01 02 a162 81 c0 90"},
+		{"as deep as allowed", rep("91", MaxDepth) + "c0"},
+		{"empty below the deepest", rep("91", MaxDepth) + "90"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			msg := unhex(t, c.hex)
+			var s Splitter
+			if n, err := s.Scan(msg); n != len(msg) || err != nil {
+				t.Fatalf("whole: got %d, %v, want %d", n, err, len(msg))
+			}
+			longer := append(slices.Clone(msg), 0xc1)
+			if n, err := s.Scan(longer); n != len(msg) || err != nil {
+				t.Fatalf("with bytes behind: got %d, %v, want %d", n, err, len(msg))
+			}
+			for i := range msg {
+				if n, err := s.Scan(msg[:i]); n != 0 || err != nil {
+					t.Fatalf("%d of %d bytes: got %d, %v", i, len(msg), n, err)
+				}
+			}
+			if n, err := s.Scan(msg); n != len(msg) || err != nil {
+				t.Fatalf("byte by byte: got %d, %v, want %d", n, err, len(msg))
+			}
+		})
+	}
+}
+
+func TestSplitterRefuses(t *testing.T) {
+	rep := strings.Repeat
+	cases := []struct {
+		name, hex, reason string
+		tooLarge          bool
+	}{
+		{"HTTP", "47", "first byte 0x47 does not begin an array", false},
+		{"a map", "80", "first byte 0x80", false},
+		{"a string", "a0", "first byte 0xa0", false},
+		{"the unused byte first", "c1", "first byte 0xc1", false},
+		{"the unused byte inside", "91c1", "0xc1 is never used", false},
+		{"the unused byte deep inside", "9392c0c1", "0xc1 is never used", false},
+		{"array 32", "ddffffffff", "larger than 1048576", true},
+		{"array 32 just too long", "dd00100000", "larger than", true},
+		{"array 16 inside others", rep("dcffff", 17), "larger than", true},
+		{"map 32", "91dfffffffff", "larger than", true},
+		{"map 32 whose pairs are too many", "91df00080000", "larger than", true},
+		{"string 32", "91dbffffffff", "larger than", true},
+		{"string 32 just too long", "91db000ffffb", "larger than", true},
+		{"binary 32", "91c6ffffffff", "larger than", true},
+		{"extension 32", "91c9ffffffff", "larger than", true},
+		{"string that leaves no room for its siblings", "93db000ffff9", "larger than", true},
+		{"too deep", rep("91", MaxDepth+1), "nested deeper than 32", false},
+		{"too deep by maps", "91" + rep("81", MaxDepth), "nested deeper than 32", false},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			b := unhex(t, c.hex)
+			var s Splitter
+			for range 2 { // the error stays
+				var parse *ParseError
+				n, err := s.Scan(b)
+				if n != 0 || !errors.As(err, &parse) || !strings.Contains(err.Error(), c.reason) {
+					t.Fatalf("got %d, %v, want %q", n, err, c.reason)
+				}
+				if errors.Is(err, ErrTooLarge) != c.tooLarge {
+					t.Fatalf("%v: is ErrTooLarge: %v", err, !c.tooLarge)
+				}
+			}
+			s.Reset()
+			if n, err := s.Scan([]byte{0x90}); n != 1 || err != nil {
+				t.Fatalf("after Reset: %d, %v", n, err)
+			}
+		})
+	}
+}
+
+func TestSplitterLimitIsExact(t *testing.T) {
+	build := func(size int) []byte { // an array of one string, size bytes in all
+		msg := append([]byte{0x91, 0xdb}, 0, byte((size-6)>>16), byte((size-6)>>8), byte(size-6))
+		return append(msg, make([]byte, size-6)...)
+	}
+	var s Splitter
+	if n, err := s.Scan(build(MaxMessage)); n != MaxMessage || err != nil {
+		t.Fatalf("%d bytes: got %d, %v", MaxMessage, n, err)
+	}
+	if n, err := s.Scan(build(MaxMessage + 1)[:6]); n != 0 || !errors.Is(err, ErrTooLarge) {
+		t.Fatalf("%d bytes: got %d, %v", MaxMessage+1, n, err)
+	}
+	// A buffer of the limit's size must never be full without a verdict, even
+	// where the last bytes are half a header.
+	small := NewSplitter(10)
+	for _, last := range []byte{0xcf, 0xdb, 0xdd, 0xdf, 0xc9, 0xd8, 0xa1, 0x91, 0x81} {
+		small.Reset()
+		msg := append([]byte{0x99, 0, 0, 0, 0, 0, 0, 0, 0}, last)
+		if n, err := small.Scan(msg); n != 0 || !errors.Is(err, ErrTooLarge) {
+			t.Errorf("last byte %#x: got %d, %v", last, n, err)
+		}
+	}
+}
+
+// Were a Scan to begin anew, these million scans would read half a terabyte.
+func TestSplitterIsLinear(t *testing.T) {
+	msg := append([]byte{0xdd, 0, 0x0f, 0xff, 0xf0}, bytes.Repeat([]byte{0xc0}, 0x0ffff0)...)
+	var s Splitter
+	for i := 1; i < len(msg); i++ {
+		if n, err := s.Scan(msg[:i]); n != 0 || err != nil {
+			t.Fatalf("at %d: %d, %v", i, n, err)
+		}
+	}
+	if n, err := s.Scan(msg); n != len(msg) || err != nil {
+		t.Fatalf("got %d, %v", n, err)
+	}
+}
+
+// anyValue draws a MessagePack value.
+func anyValue(depth int) *rapid.Generator[any] {
+	return rapid.Custom(func(t *rapid.T) any {
+		kinds := 8
+		if depth > 0 {
+			kinds = 10
+		}
+		switch rapid.IntRange(0, kinds-1).Draw(t, "kind") {
+		case 0:
+			return nil
+		case 1:
+			return rapid.Bool().Draw(t, "bool")
+		case 2:
+			return rapid.Int64().Draw(t, "int64")
+		case 3:
+			return rapid.Uint64().Draw(t, "uint64")
+		case 4:
+			return rapid.Float64().Draw(t, "float64")
+		case 5:
+			return rapid.Int().Draw(t, "compact")
+		case 6:
+			return string(rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "string"))
+		case 7:
+			return rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "bytes")
+		case 8:
+			return rapid.SliceOfN(anyValue(depth-1), 0, 20).Draw(t, "array")
+		}
+		return rapid.MapOfN(rapid.String(), anyValue(depth-1), 0, 20).Draw(t, "map")
+	})
+}
+
+func TestSplitterAgreesWithTheLibrary(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		values := rapid.SliceOfN(anyValue(4), 1, 5).Draw(t, "values")
+		stream, err := msgpack.Marshal(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s Splitter
+		for at := rapid.IntRange(0, len(stream)-1).Draw(t, "first"); ; at++ {
+			n, err := s.Scan(stream[:at])
+			if err != nil || n != 0 && n != len(stream) {
+				t.Fatalf("%d of %d bytes: got %d, %v", at, len(stream), n, err)
+			}
+			if n > 0 {
+				return
+			}
+		}
+	})
+}
+
+func TestKinds(t *testing.T) {
+	for c, kind := range map[byte]Kind{
+		0x00: KindInt, 0x7f: KindInt, 0x80: KindMap, 0x8f: KindMap, 0x90: KindArray, 0x9f: KindArray, 0xa0: KindString,
+		0xbf: KindString, 0xc0: KindNil, 0xc1: KindNone, 0xc2: KindBool, 0xc3: KindBool, 0xc4: KindBinary, 0xc6: KindBinary,
+		0xc7: KindExtension, 0xc9: KindExtension, 0xca: KindFloat, 0xcb: KindFloat, 0xcc: KindInt, 0xd3: KindInt,
+		0xd4: KindExtension, 0xd8: KindExtension, 0xd9: KindString, 0xdb: KindString, 0xdc: KindArray, 0xdd: KindArray,
+		0xde: KindMap, 0xdf: KindMap, 0xe0: KindInt, 0xff: KindInt,
+	} {
+		if got := shapes[c].kind; got != kind {
+			t.Errorf("%#x: got %v, want %v", c, got, kind)
+		}
+	}
+	if KindMap.String() != "a map" || Kind(99).String() != "Kind(99)" {
+		t.Errorf("got %v and %v", KindMap, Kind(99))
+	}
+}
