@@ -61,7 +61,7 @@ func (in Inspection) Picture() string {
 	fields := []struct{ bits, name, value string }{
 		{bits[:1], "reserve", ""},
 		{bits[1 : 1+layout.BitTS], "timestamp", fmt.Sprintf("%d ms", in.TimestampMS-in.EpochMS)},
-		{bits[1+layout.BitTS : 2+layout.BitTS], "fallback", in.Kind},
+		{bits[1+layout.BitTS : 2+layout.BitTS], "kind", in.Kind},
 		{bits[2+layout.BitTS : 64-layout.BitSeq], "machine ID", fmt.Sprint(in.MachineID)},
 		{bits[64-layout.BitSeq:], "sequence", fmt.Sprint(in.Sequence)},
 	}

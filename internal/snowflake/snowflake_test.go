@@ -186,7 +186,7 @@ func TestPicture(t *testing.T) {
 		"0 00000000000000000000000000000000000000101 0 0000000000011 00000111",
 		"│ │                                         │ │             └ sequence 7",
 		"│ │                                         │ └ machine ID 3",
-		"│ │                                         └ fallback regular",
+		"│ │                                         └ kind regular",
 		"│ └ timestamp 5 ms",
 		"└ reserve",
 	}, "\n")

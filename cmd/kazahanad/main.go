@@ -1,0 +1,112 @@
+// Command kazahanad issues 64-bit, time-sortable, unique IDs on a Unix socket.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+// Exit codes.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// cli is the command line. Each subcommand has a file of its own.
+type cli struct {
+	Serve   serveCmd   `cmd:"" help:"Run the daemon. Works without any flag or file."`
+	ID      idCmd      `cmd:"" name:"id" help:"Ask the running daemon for IDs, one a line."`
+	Inspect inspectCmd `cmd:"" help:"Explain IDs, offline: when and by which machine ID they were made."`
+	Bounds  boundsCmd  `cmd:"" help:"Smallest and largest ID of a time or an interval, for range scans in a database; offline."`
+	Status  statusCmd  `cmd:"" help:"Show the running daemon's mode, scope, leases and counters."`
+	Health  healthCmd  `cmd:"" help:"Exit 0 if the running daemon can issue IDs."`
+	State   stateCmd   `cmd:"" help:"Show or mend the durable local state."`
+	Version versionCmd `cmd:"" help:"Print version, commit and Go version."`
+}
+
+// usageError is a mistake in the command line or the configuration.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// system is what the subcommands have of the process around them.
+type system struct {
+	ctx    context.Context // done at SIGINT and SIGTERM
+	out    io.Writer
+	err    io.Writer
+	lookup func(string) (string, bool)
+	env    []string
+	uid    int
+	now    func() time.Time
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	s := &system{
+		ctx: ctx, out: os.Stdout, err: os.Stderr, lookup: os.LookupEnv, env: os.Environ(), uid: os.Geteuid(), now: time.Now,
+	}
+	os.Exit(run(s, os.Args[1:]))
+}
+
+// run runs one command line and returns the exit code.
+func run(s *system, args []string) int {
+	var c cli
+	exit := -1
+	parser, err := kong.New(&c,
+		kong.Name("kazahanad"),
+		kong.Description("64-bit, time-sortable, unique IDs on a Unix socket, from leased machine IDs."),
+		kong.Writers(s.out, s.err),
+		kong.Exit(func(code int) { exit = code }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+		kong.Bind(s),
+	)
+	if err != nil {
+		panic(err) // the command line's own definition is wrong
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	k, err := parser.Parse(args)
+	if exit >= 0 {
+		return exit // --help has been printed
+	}
+	if err != nil {
+		return s.fail(usageError{withHint(err, args)})
+	}
+	if err := k.Run(s); err != nil {
+		return s.fail(err)
+	}
+	return exitOK
+}
+
+// withHint points somebody who expects the daemon to start right away.
+func withHint(err error, args []string) error {
+	if strings.HasPrefix(args[0], "-") {
+		return fmt.Errorf("%w (flags come after a subcommand: did you mean kazahanad serve %s?)", err, args[0])
+	}
+	return err
+}
+
+// fail prints the error as one line, and returns the exit code that it means.
+func (s *system) fail(err error) int {
+	var usage usageError
+	code := exitFailure
+	if errors.As(err, &usage) {
+		code = exitUsage
+	}
+	if text := strings.ReplaceAll(err.Error(), "\n", "; "); text != "" {
+		fmt.Fprintf(s.err, "kazahanad: error: %s\n", text)
+	}
+	return code
+}

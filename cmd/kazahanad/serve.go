@@ -1,0 +1,347 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kazahana/kazahana/internal/admin"
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/backend"
+	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/unixsock"
+)
+
+// closeTimeout bounds how long giving back leases may take at the end.
+const closeTimeout = 5 * time.Second
+
+// features is what this daemon can do, for clients that ask Status.
+var features = []string{"ids", "external", "uuid", "regular_only"}
+
+// promises say how far each scope's promise of uniqueness reaches.
+var promises = map[provider.Scope]string{
+	provider.ScopeShared:     "regular IDs are unique among all hosts that use this provider",
+	provider.ScopeHost:       "regular IDs are unique on this host only; other hosts with a file of their own make the same ones: for several hosts choose a shared provider",
+	provider.ScopeUnverified: "nobody checks that no other daemon uses the same machine ID: uniqueness is the operator's promise",
+	provider.ScopeNone:       "there is no provider: every ID is a fallback ID, and only chance keeps those of two daemons apart",
+}
+
+type serveCmd struct {
+	config.Flags
+	Check bool `help:"Validate the configuration, try to open the provider, and exit."`
+}
+
+// Run runs the daemon until it is told to stop.
+func (c *serveCmd) Run(s *system) error {
+	settings, err := c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
+	if err != nil {
+		return usageError{err}
+	}
+	log, err := newLogger(settings, s)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Sync() }()
+	if c.Check {
+		return check(s, settings)
+	}
+	return serve(s.ctx, settings, log)
+}
+
+// check does what serve does up to the first side effect.
+func check(s *system, settings *config.Serve) error {
+	ctx, cancel := context.WithTimeout(s.ctx, settings.ProviderTimeout)
+	defer cancel()
+	if settings.Provider != defaultProvider(settings) { // which serve would create
+		p, err := backend.Open(ctx, settings.Provider, backend.Options{})
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		if err := oneServiceOnly(p.Info(), settings); err != nil {
+			return usageError{err}
+		}
+	}
+	_, err := fmt.Fprintf(s.out, "ok: socket %s, state %s, provider %s, %d service(s)\n",
+		settings.Socket, orNone(settings.StateDir), config.Redact(settings.Provider), len(settings.Services()))
+	return err
+}
+
+func defaultProvider(settings *config.Serve) string {
+	return "sqlite:" + settings.StateDir + "/leases.db"
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "none"
+	}
+	return text
+}
+
+// daemonParts is what serve puts together, in the order in which it is made.
+type daemonParts struct {
+	settings *config.Serve
+	log      *zap.Logger
+	metrics  *metrics.Metrics
+	state    *state.State
+	provider provider.Provider
+	clock    *clock.Believed
+	services map[string]*daemon.Service
+	server   *daemon.Server
+	socket   *unixsock.Listener
+	admin    net.Listener // nil: none
+}
+
+// serve runs the daemon until ctx is done: assemble, run, take down in the
+// reverse of the requests' flow.
+func serve(ctx context.Context, settings *config.Serve, log *zap.Logger) (err error) {
+	d := &daemonParts{
+		settings: settings, log: log,
+		metrics: metrics.New(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	if err := d.assemble(ctx); err != nil {
+		return err
+	}
+	d.announce()
+	if err := d.run(ctx); err != nil {
+		return err
+	}
+	d.log.Info("stopping: leases are given back")
+	return nil
+}
+
+func (d *daemonParts) assemble(ctx context.Context) (err error) {
+	// The state directory's lock comes first: a second daemon must not even
+	// look at the leases.
+	if err := d.openState(); err != nil {
+		return err
+	}
+	if err := d.openProvider(ctx); err != nil {
+		return err
+	}
+	if err := d.openServices(); err != nil {
+		return err
+	}
+	if d.server, err = daemon.NewServer(d.serverConfig(), d.services, d.metrics, d.log); err != nil {
+		return err
+	}
+	if d.socket, err = unixsock.Listen(d.settings.Socket, unixsock.Options{
+		Mode: d.settings.SocketMode, Group: d.settings.SocketGroup, Private: d.settings.SocketInTmp,
+	}); err != nil {
+		return err
+	}
+	if d.settings.AdminListen != "" {
+		network, address := admin.SplitAddress(d.settings.AdminListen)
+		if d.admin, err = net.Listen(network, address); err != nil {
+			return fmt.Errorf("admin_listen: %w", err)
+		}
+	}
+	return nil
+}
+
+func (d *daemonParts) openState() (err error) {
+	if d.settings.StateDir == "" {
+		d.state = state.Ephemeral()
+	} else if d.state, err = state.Open(d.settings.StateDir, state.Options{OnSyncError: func(err error) {
+		d.metrics.StateErrors.Inc()
+		d.log.Error("the mark cannot be brought to the disk", zap.String("component", "state"), zap.Error(err))
+	}}); err != nil {
+		return err
+	}
+	for _, note := range d.state.Notes() {
+		d.log.Warn(note, zap.String("component", "state"))
+	}
+	return nil
+}
+
+func (d *daemonParts) openProvider(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, d.settings.ProviderTimeout)
+	defer cancel()
+	d.provider, err = backend.Open(ctx, d.settings.Provider, backend.Options{})
+	if err != nil {
+		return err
+	}
+	return oneServiceOnly(d.provider.Info(), d.settings)
+}
+
+// oneServiceOnly refuses several services on a provider that would give all of
+// them the same machine ID.
+func oneServiceOnly(info provider.Info, settings *config.Serve) error {
+	if n := len(settings.Services()); !info.Coordinated && n > 1 {
+		return fmt.Errorf("provider %s: gives every service the same machine ID, and %d services are configured", info.Name, n)
+	}
+	return nil
+}
+
+func (d *daemonParts) openServices() error {
+	stored := map[string]*state.Service{}
+	floor := int64(0)
+	for name := range d.settings.Services() {
+		st, err := d.state.Service(name)
+		if err != nil {
+			return err
+		}
+		stored[name] = st
+		floor = max(floor, st.Mark())
+	}
+	d.clock = clock.NewBelieved(clock.System{}, clock.Config{
+		MaxForward: d.settings.MaxForward, Hold: d.settings.ForwardHold, FloorMS: floor, OnEvent: d.clockEvent,
+	})
+	d.services = map[string]*daemon.Service{}
+	for name, settings := range d.settings.Services() {
+		svc, err := daemon.NewService(daemon.ServiceOptions{
+			Name: name, Settings: settings, Meta: leaseMeta(name, d.settings.Meta),
+			ProviderTimeout: d.settings.ProviderTimeout, VerifyInterval: d.settings.VerifyInterval,
+			Provider: d.provider, State: stored[name], Clock: d.clock, Metrics: d.metrics, Log: d.log,
+		})
+		if err != nil {
+			return err
+		}
+		d.services[name] = svc
+	}
+	return nil
+}
+
+// leaseMeta is what a provider is told about the holder of a lease.
+func leaseMeta(service string, more map[string]string) map[string]string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	meta := map[string]string{"host": host, "pid": strconv.Itoa(os.Getpid()), "version": version, "service": service}
+	for k, v := range more {
+		meta[k] = v
+	}
+	return meta
+}
+
+func (d *daemonParts) serverConfig() daemon.Config {
+	info := d.provider.Info()
+	return daemon.Config{
+		AllowUIDs: d.settings.AllowUIDs, AllowGIDs: d.settings.AllowGIDs,
+		MaxConnections: d.settings.MaxConnections, MaxInFlight: d.settings.MaxInFlight,
+		DrainTimeout: d.settings.DrainTimeout, DefaultService: d.settings.DefaultService,
+		Identity: daemon.Identity{
+			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: features,
+			Socket: d.settings.Socket, StateDir: d.settings.StateDir, Provider: info.URL,
+			Scope: string(info.Scope), Promise: promises[info.Scope],
+		},
+	}
+}
+
+func (d *daemonParts) clockEvent(e clock.Event) {
+	log := d.log.With(zap.String("component", "clock"), zap.Duration("difference", e.Diff))
+	switch e.Kind {
+	case clock.ForwardDisbelieved:
+		d.metrics.ClockForward.Inc()
+		log.Warn("the wall clock jumped ahead; it is not believed until it comes back, a provider agrees, or forward_hold has passed")
+	case clock.ForwardAccepted:
+		d.metrics.ClockAccepted.Inc()
+		log.Error("the wall clock has stayed ahead for forward_hold; it is believed from now on")
+	case clock.ForwardConfirmed:
+		log.Info("a provider's clock agrees with the wall clock, which is believed again")
+	case clock.ForwardReturned, clock.BackwardReturned:
+		log.Info("the wall clock came back")
+	case clock.BackwardSeen:
+		log.Warn("the wall clock jumped back")
+	case clock.BackwardAccepted:
+		log.Warn("the wall clock has stayed back for forward_hold; that is its course now")
+	}
+}
+
+// announce says what a person who starts the daemon wants to know.
+func (d *daemonParts) announce() {
+	info := d.provider.Info()
+	d.log.Info("kazahanad is ready",
+		zap.String("socket", d.settings.Socket), zap.String("provider", info.URL), zap.String("scope", string(info.Scope)),
+		zap.String("state_dir", orNone(d.settings.StateDir)), zap.String("version", version))
+	log := d.log.Info
+	if info.Scope != provider.ScopeShared {
+		log = d.log.Warn
+	}
+	log("scope "+string(info.Scope)+": "+promises[info.Scope], zap.String("provider", info.Name))
+	for name, svc := range d.services {
+		d.log.Info("service "+name+": "+svc.Describe(), zap.String("service", name))
+	}
+	if d.admin != nil {
+		d.log.Info("metrics and health", zap.String("admin_listen", d.settings.AdminListen))
+	}
+}
+
+// run works until ctx is done or a part fails, then drains. The keepers and
+// the state outlive the server: requests that are being drained need both.
+func (d *daemonParts) run(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	behind, stopBehind := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBehind()
+
+	var parts errgroup.Group
+	part := func(ctx context.Context, run func(context.Context) error) {
+		parts.Go(func() error {
+			err := run(ctx)
+			if err != nil {
+				stop(err)
+			}
+			return err
+		})
+	}
+	part(behind, d.state.Run)
+	for _, svc := range d.services {
+		part(behind, svc.Run)
+	}
+	if d.admin != nil {
+		part(behind, func(ctx context.Context) error {
+			return admin.Serve(ctx, d.admin, admin.Handler(admin.Options{
+				Registry: d.metrics.Registry, Pprof: d.settings.AdminPprof,
+				Ready: func() error { return d.server.Ready(ctx) },
+			}))
+		})
+	}
+	defer context.AfterFunc(ctx, func() { d.log.Info("stopping: requests under way are answered first") })()
+	err := d.server.Serve(ctx, d.socket)
+	stop(err)
+	stopBehind()
+	return errors.Join(err, parts.Wait())
+}
+
+// close takes down what was assembled, the services first: they give their
+// leases back.
+func (d *daemonParts) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	for _, svc := range d.services {
+		svc.Close(ctx)
+	}
+	var errs []error
+	if d.socket != nil {
+		if err := d.socket.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if d.admin != nil {
+		if err := d.admin.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if d.provider != nil {
+		errs = append(errs, d.provider.Close())
+	}
+	if d.state != nil {
+		errs = append(errs, d.state.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/state"
+)
+
+type stateCmd struct {
+	Show        stateShowCmd   `cmd:"" help:"Show the durable state, also while the daemon runs."`
+	AcceptEpoch stateAcceptCmd `cmd:"" help:"Let a service go on with the epoch of a lease that was refused (daemon stopped)."`
+	ResetFloor  stateResetCmd  `cmd:"" help:"Drop all leases, then lower the mark to now (daemon stopped)."`
+}
+
+type stateFlags struct {
+	StateDir string `placeholder:"DIR" help:"State directory (default $$KAZAHANA_STATE_DIR, else as for serve)."`
+}
+
+func (f *stateFlags) dir(s *system) (string, error) {
+	if f.StateDir != "" {
+		return f.StateDir, nil
+	}
+	if dir, ok := s.lookup("KAZAHANA_STATE_DIR"); ok && dir != "" {
+		return dir, nil
+	}
+	return config.DaemonStateDir(s.lookup, s.uid)
+}
+
+type stateShowCmd struct {
+	stateFlags
+	JSON bool `name:"json" help:"Print JSON."`
+}
+
+// Run shows what is remembered.
+func (c *stateShowCmd) Run(s *system) error {
+	dir, err := c.dir(s)
+	if err != nil {
+		return err
+	}
+	report, err := state.Inspect(dir, state.Options{})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(s.out, report)
+	}
+	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "state\t%s\n", report.Dir)
+	switch {
+	case report.Holder != nil:
+		fmt.Fprintf(w, "daemon\tprocess %d, since %s\n", report.Holder.PID, report.Holder.Since.Format(time.RFC3339))
+	case report.Refusal != "":
+		fmt.Fprintf(w, "daemon\tnone runs; leases would not be adopted: %s\n", report.Refusal)
+	default:
+		fmt.Fprintf(w, "daemon\tnone runs\n")
+	}
+	for _, svc := range report.Services {
+		mark := "none: it never made an ID"
+		if svc.Mark > 0 {
+			mark = snowflake.FormatMS(svc.Mark)
+		}
+		fmt.Fprintf(w, "\nservice %s\t\n  mark\t%s\n", svc.Name, mark)
+		fmt.Fprintf(w, "  epoch\t%s, %d bits of time (set by %s)\n",
+			snowflake.FormatMS(svc.Saved.Timeline.EpochMS), svc.Saved.Timeline.BitTS, svc.Saved.Source)
+		if o := svc.Saved.Offered; o != nil {
+			fmt.Fprintf(w, "  refused\tepoch %s, %d bits of time; see kazahanad state accept-epoch\n", snowflake.FormatMS(o.EpochMS), o.BitTS)
+		}
+		for _, l := range svc.Saved.Held {
+			fmt.Fprintf(w, "  lease\t%v\n", l)
+		}
+		if svc.Saved.Cached != nil {
+			fmt.Fprintf(w, "  cached lease\t%v\n", *svc.Saved.Cached)
+		}
+	}
+	return w.Flush()
+}
+
+type stateAcceptCmd struct {
+	stateFlags
+	Service string `default:"default" placeholder:"NAME" help:"The service."`
+	Force   bool   `help:"Accept even if a new ID could be smaller than, or equal to, an old one."`
+}
+
+// Run moves the service to the timeline that was offered last, after showing
+// what that does to its IDs.
+func (c *stateAcceptCmd) Run(s *system) error {
+	dir, err := c.dir(s)
+	if err != nil {
+		return err
+	}
+	return state.AcceptTimeline(dir, c.Service, state.Options{}, func(svc state.ServiceReport) (snowflake.Timeline, error) {
+		if svc.Saved.Offered == nil {
+			return snowflake.Timeline{}, fmt.Errorf("service %s has refused no lease: there is nothing to accept", c.Service)
+		}
+		next := *svc.Saved.Offered
+		crossing := state.CrossTimelines(svc.Saved.Timeline, next, svc.Mark)
+		fmt.Fprintf(s.out, "old epoch %s, %d bits of time; new epoch %s, %d bits of time\n",
+			snowflake.FormatMS(svc.Saved.Timeline.EpochMS), svc.Saved.Timeline.BitTS, snowflake.FormatMS(next.EpochMS), next.BitTS)
+		if crossing.HasOld {
+			fmt.Fprintf(s.out, "largest old ID   %d\n", crossing.LargestOld)
+		}
+		if crossing.HasNew {
+			fmt.Fprintf(s.out, "smallest new ID  %d\n", crossing.SmallestNew)
+		}
+		switch {
+		case crossing.Ascends():
+			fmt.Fprintln(s.out, "accepted: every new ID is greater than every old one")
+		case c.Force:
+			fmt.Fprintln(s.out, "accepted by force: new IDs can repeat old ones")
+		default:
+			return next, errors.New("refused: a new ID could repeat an old one; --force accepts it all the same")
+		}
+		return next, nil
+	})
+}
+
+type stateResetCmd struct {
+	stateFlags
+	Service string `placeholder:"NAME" help:"The service (default: all)."`
+	Yes     bool   `help:"Do it; without this flag it only says what would happen."`
+}
+
+// Run lowers the mark after the leases are gone, for a host whose clock was
+// ahead when it made IDs.
+func (c *stateResetCmd) Run(s *system) error {
+	dir, err := c.dir(s)
+	if err != nil {
+		return err
+	}
+	const what = "all leases are dropped, then the mark is lowered to now; IDs stay unique, but new ones may be smaller than those that were dated ahead"
+	if !c.Yes {
+		return usageError{fmt.Errorf("reset-floor: %s; repeat with --yes to do it", what)}
+	}
+	floors, err := state.ResetFloor(dir, c.Service, s.now().UnixMilli(), state.Options{})
+	if err != nil {
+		return err
+	}
+	for _, f := range floors {
+		fmt.Fprintf(s.out, "service %s: mark %s -> %s, %d lease(s) dropped\n",
+			f.Service, snowflake.FormatMS(f.Before), snowflake.FormatMS(f.After), f.Leases)
+	}
+	_, err = fmt.Fprintln(s.out, "note: "+what)
+	return err
+}

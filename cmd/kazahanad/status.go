@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+type statusCmd struct {
+	clientFlags
+	JSON bool `name:"json" help:"Print JSON."`
+}
+
+// Run shows the running daemon.
+func (c *statusCmd) Run(s *system) error {
+	var st daemon.Status
+	if err := c.call(s, "Status", &st); err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(s.out, st)
+	}
+	return showStatus(s.out, st)
+}
+
+func showStatus(out io.Writer, st daemon.Status) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	stateDir := st.StateDir
+	if stateDir == "" {
+		stateDir = "none"
+	}
+	fmt.Fprintf(w, "mode\t%s\n", st.Mode)
+	fmt.Fprintf(w, "scope\t%s: %s\n", st.Scope, st.Promise)
+	fmt.Fprintf(w, "provider\t%s\n", st.Provider)
+	fmt.Fprintf(w, "socket\t%s\n", st.Socket)
+	fmt.Fprintf(w, "state\t%s\n", stateDir)
+	fmt.Fprintf(w, "process\t%d, version %s, up %v\n", st.PID, st.Version, seconds(st.UptimeMS))
+	fmt.Fprintf(w, "traffic\t%d connections, %d requests so far, %d waiting\n", st.Connections, st.Requests, st.InFlight)
+	if st.ClockOffMS != 0 {
+		fmt.Fprintf(w, "clock\tthe wall clock is %+d ms off its course\n", st.ClockOffMS)
+	}
+	for _, svc := range st.Services {
+		showService(w, svc)
+	}
+	return w.Flush()
+}
+
+func showService(w io.Writer, svc daemon.ServiceStatus) {
+	fmt.Fprintf(w, "\nservice %s\t%s\n", svc.Service, svc.Mode)
+	if svc.Cause != "" {
+		fmt.Fprintf(w, "  cause\t%s (%d failures in a row, next try in %v)\n", svc.Cause, svc.Failures, seconds(svc.RetryInMS))
+	}
+	if svc.OfferedEpochMS != nil {
+		fmt.Fprintf(w, "  refused\ta lease with epoch %s; see kazahanad state accept-epoch\n", snowflake.FormatMS(*svc.OfferedEpochMS))
+	}
+	fmt.Fprintf(w, "  IDs\t%d regular, %d cached fallback, %d random fallback\n",
+		svc.Issued.Regular, svc.Issued.FallbackCached, svc.Issued.FallbackRandom)
+	fmt.Fprintf(w, "  throughput\t%d of at most %d IDs per ms; %d ms used up\n", svc.Throughput, svc.MaxThroughput, svc.Exhaustions)
+	fmt.Fprintf(w, "  clock\t%d times behind; the provider's is %+d ms off\n", svc.ClockBackward, svc.ClockSkewMS)
+	fmt.Fprintf(w, "  layout\tepoch %s, %d bits of time, until %s\n",
+		snowflake.FormatMS(svc.EpochMS), svc.BitTS, snowflake.FormatMS(svc.ExhaustedMS))
+	for _, l := range svc.Leases {
+		fmt.Fprintf(w, "  lease\t%s\n", describeLease(l))
+	}
+	if svc.Cached != nil {
+		fmt.Fprintf(w, "  cached lease\t%s\n", describeLease(*svc.Cached))
+	}
+}
+
+func describeLease(l daemon.LeaseStatus) string {
+	state := "ends in " + seconds(l.RemainingMS).String()
+	switch {
+	case !l.Usable && l.RemainingMS > 0:
+		state = "not usable before " + snowflake.FormatMS(l.CreatedMS)
+	case !l.Usable:
+		state = "ended at " + snowflake.FormatMS(l.ExpiredMS)
+	}
+	return fmt.Sprintf("machine ID %d (%d/%d bits), %s", l.MachineID, l.BitID, l.BitSeq, state)
+}
+
+func seconds(ms int64) time.Duration {
+	return (time.Duration(ms) * time.Millisecond).Round(100 * time.Millisecond)
+}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// Set by the linker (see Makefile).
+var (
+	version = "dev"
+	commit  = ""
+)
+
+type versionCmd struct{}
+
+// Run prints what this binary is.
+func (versionCmd) Run(s *system) error {
+	_, err := fmt.Fprintf(s.out, "kazahanad %s (commit %s, %s)\n", version, buildCommit(), runtime.Version())
+	return err
+}
+
+// buildCommit is the linker's, or what the Go tool noted.
+func buildCommit() string {
+	if commit != "" {
+		return commit
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				return s.Value
+			}
+		}
+	}
+	return "unknown"
+}

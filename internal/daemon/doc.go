@@ -1,0 +1,19 @@
+// Package daemon answers MessagePack-RPC on a listener it is given.
+//
+// A Service is one named stream of IDs with everything behind it: generator,
+// keeper and durable state. A Server accepts connections and dispatches
+// requests to services; one goroutine reads a connection, answers what it
+// read, in order, and writes when nothing more is waiting to be read, so that
+// pipelined requests share a write.
+//
+// # What it upholds
+//
+//   - The request path touches the generator only: no network, no wait for the
+//     keeper.
+//   - Nothing a peer sends holds memory beyond the limits: messages are bounded
+//     by the wire, connections and waiting requests by the configuration, a peer
+//     that does not read is cut off.
+//   - Stopping reverses the flow: no new connections, then requests under way
+//     are answered and the rest told SHUTTING_DOWN, then the generators stop,
+//     then the leases go back.
+package daemon

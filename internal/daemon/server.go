@@ -1,0 +1,213 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/unixsock"
+)
+
+const (
+	// refuseTimeout is how long a connection that is turned away may take to
+	// send the request by which it hears why.
+	refuseTimeout = time.Second
+	// maxRefusals is how many such connections are heard out at a time; those
+	// beyond are closed without a word.
+	maxRefusals = 64
+	// writeTimeout is how long a peer may leave its answers unread.
+	writeTimeout = 30 * time.Second
+	// drainGrace is how long a draining daemon still reads what peers had sent
+	// before they could know.
+	drainGrace = 50 * time.Millisecond
+	// Pauses after a failed accept, which mostly means no file descriptors.
+	acceptPauseMin = 5 * time.Millisecond
+	acceptPauseMax = time.Second
+)
+
+var errShuttingDown = errors.New("the daemon is stopping")
+
+// Config of a Server.
+type Config struct {
+	AllowUIDs, AllowGIDs []uint32 // who may connect; both empty = everybody
+	MaxConnections       int
+	MaxInFlight          int // requests for IDs under way at a time
+	DrainTimeout         time.Duration
+	DefaultService       string
+	Identity             Identity
+}
+
+// Server answers requests on a socket.
+type Server struct {
+	cfg      Config
+	services map[string]*Service
+	names    []string // of the services, sorted
+	metrics  *metrics.Metrics
+	log      *zap.Logger
+	started  time.Time
+
+	inFlight atomic.Int64
+	refusals atomic.Int64
+	requests atomic.Uint64
+	draining atomic.Bool
+
+	mu    sync.Mutex
+	conns map[*conn]struct{} // guarded by mu
+	wg    sync.WaitGroup     // one for each goroutine that serves a connection
+}
+
+// NewServer returns a server of the services, which must include the default.
+func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log *zap.Logger) (*Server, error) {
+	if services[cfg.DefaultService] == nil {
+		return nil, fmt.Errorf("there is no service %q, which is the default", cfg.DefaultService)
+	}
+	s := &Server{
+		cfg: cfg, services: services, metrics: m, started: time.Now(),
+		log: log.With(zap.String("component", "daemon")), conns: map[*conn]struct{}{},
+	}
+	for name := range services {
+		s.names = append(s.names, name)
+	}
+	slices.Sort(s.names)
+	m.Watch(s.samples)
+	return s, nil
+}
+
+// Serve accepts connections until ctx is done, then drains: requests under way
+// are answered, others told to go elsewhere, and after the drain timeout the
+// rest is cut off. It returns nil then, and the listener is closed.
+func (s *Server) Serve(ctx context.Context, l *unixsock.Listener) error {
+	// Connections outlive ctx by the time of the drain.
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	err := s.accept(ctx, work, l)
+	_ = l.Close()
+	s.drain(cancel)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (s *Server) accept(ctx, work context.Context, l *unixsock.Listener) error {
+	pause := acceptPauseMin
+	for {
+		nc, err := l.AcceptUnix()
+		if err == nil {
+			pause = acceptPauseMin
+			s.take(work, nc)
+			continue
+		}
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) && !errors.Is(err, syscall.ECONNABORTED) &&
+			!errors.Is(err, syscall.ENOMEM) && !errors.Is(err, syscall.ENOBUFS) {
+			return fmt.Errorf("accept: %w", err)
+		}
+		s.log.Warn("cannot accept connections; trying again", zap.Error(err), zap.Duration("in", pause))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, acceptPauseMax)
+	}
+}
+
+// take begins to serve a connection, or to turn it away.
+func (s *Server) take(work context.Context, nc *net.UnixConn) {
+	c := newConn(s, nc)
+	refusal := s.admit(nc)
+	s.mu.Lock()
+	if refusal == nil && len(s.conns) >= s.cfg.MaxConnections {
+		refusal = overloadedConnections(s.cfg.MaxConnections)
+	}
+	if refusal == nil {
+		s.conns[c] = struct{}{}
+		s.metrics.Connections.Set(float64(len(s.conns)))
+	}
+	s.mu.Unlock()
+	switch {
+	case refusal == nil:
+		s.wg.Go(func() {
+			c.serve(work)
+			s.forget(c)
+		})
+	case s.refusals.Add(1) <= maxRefusals:
+		s.wg.Go(func() {
+			c.turnAway(refusal)
+			s.refusals.Add(-1)
+		})
+	default:
+		s.refusals.Add(-1)
+		_ = nc.Close()
+	}
+}
+
+func (s *Server) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	s.metrics.Connections.Set(float64(len(s.conns)))
+}
+
+// drain lets every connection finish what it has begun.
+func (s *Server) drain(cancel context.CancelCauseFunc) {
+	s.draining.Store(true)
+	s.eachConn(func(c *conn) { _ = c.net.SetReadDeadline(time.Now().Add(drainGrace)) })
+	finished := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(finished)
+	}()
+	timeout := time.NewTimer(s.cfg.DrainTimeout)
+	defer timeout.Stop()
+	select {
+	case <-finished:
+		return
+	case <-timeout.C:
+	}
+	s.log.Warn("drain timeout: requests still under way are cut off", zap.Int("connections", s.connections()))
+	cancel(errShuttingDown) // those who wait for IDs get an error
+	s.eachConn(func(c *conn) { _ = c.net.SetDeadline(time.Now().Add(drainGrace)) })
+	<-finished
+}
+
+func (s *Server) eachConn(do func(*conn)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		do(c)
+	}
+}
+
+func (s *Server) connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
+// Ready reports why some service cannot issue IDs now, or nil.
+func (s *Server) Ready(ctx context.Context) error {
+	if s.draining.Load() {
+		return errShuttingDown
+	}
+	for _, name := range s.names {
+		if err := s.services[name].Ready(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+package daemon
+
+import (
+	"context"
+	crand "crypto/rand"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/keeper"
+	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/state"
+)
+
+// ServiceOptions are what a service is assembled from.
+type ServiceOptions struct {
+	Name            string
+	Settings        config.Service
+	Meta            map[string]string
+	ProviderTimeout time.Duration
+	VerifyInterval  time.Duration
+	Provider        provider.Provider
+	State           *state.Service
+	Clock           *clock.Believed
+	Metrics         *metrics.Metrics
+	Log             *zap.Logger
+}
+
+// Service is one stream of IDs and what supplies it.
+type Service struct {
+	name     string
+	settings config.Service
+	gen      *generator.Generator
+	keeper   *keeper.Keeper // nil: standalone
+	state    *state.Service
+	clock    *clock.Believed
+	codec    snowflake.Codec
+	timeline snowflake.Timeline // at the start; the keeper's afterwards
+}
+
+// NewService assembles a service and publishes what its state remembers. Run
+// supplies it, Close takes it down.
+func NewService(o ServiceOptions) (*Service, error) {
+	s := &Service{name: o.Name, settings: o.Settings, state: o.State, clock: o.Clock}
+	var err error
+	if s.codec, err = loadCodec(o.Settings.ExternalSecretFile); err != nil {
+		return nil, err
+	}
+	if s.timeline, err = settleTimeline(o.Name, o.Settings, o.State); err != nil {
+		return nil, err
+	}
+	standalone := o.Provider.Info().Scope == provider.ScopeNone
+	s.gen = generator.New(generator.Options{
+		Config: generator.Config{
+			MaxThroughput: int64(o.Settings.MaxThroughputPerMS),
+			Fallback:      generator.Fallback(o.Settings.Fallback),
+			MaxBackwardMS: backwardMS(o.Settings.MaxBackward),
+			Spread:        o.Settings.SequenceStart == config.SequenceSpread,
+			Standalone:    standalone,
+		},
+		Timeline:    s.timeline,
+		Floor:       o.State.Mark(),
+		StartupWait: o.Settings.StartupWait,
+		Clock:       o.Clock,
+		Mark:        o.State,
+		Rand:        newRand(),
+	})
+	if standalone {
+		return s, nil
+	}
+	s.keeper = keeper.New(keeper.Config{
+		Service:       o.Name,
+		Meta:          o.Meta,
+		MaxThroughput: int64(o.Settings.MaxThroughputPerMS),
+		RetryInterval: o.Settings.AcquireRetryInterval,
+		RetryMax:      o.Settings.AcquireRetryMaxInterval,
+		CallTimeout:   o.ProviderTimeout,
+		VerifyEvery:   o.VerifyInterval,
+	}, keeper.Deps{
+		Provider: o.Provider, Generator: s.gen, Store: o.State, Clock: o.Clock,
+		Observer: o.Metrics.Service(o.Name), Log: o.Log.With(zap.String("component", "keeper"), zap.String("service", o.Name)),
+		Rand: newRand(),
+	})
+	return s, nil
+}
+
+// Run supplies the service with leases until ctx is done.
+func (s *Service) Run(ctx context.Context) error {
+	if s.keeper == nil {
+		return nil
+	}
+	return s.keeper.Run(ctx)
+}
+
+// Close stops the stream, then gives the leases back. Run has returned.
+func (s *Service) Close(ctx context.Context) {
+	s.gen.Stop()
+	if s.keeper != nil {
+		s.keeper.Shutdown(ctx)
+	}
+}
+
+// backwardMS rounds up: a limit below a millisecond is not no limit.
+func backwardMS(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// newRand is seeded by the system: random fallback IDs and spread starts of
+// two hosts must not run alike, and request IDs must not be guessed.
+func newRand() *rand.Rand {
+	var seed [32]byte
+	_, _ = crand.Read(seed[:]) // never fails; crypto/rand ends the process instead
+	return rand.New(rand.NewChaCha8(seed))
+}
+
+// loadCodec reads the secret for external IDs: the file's bytes without one
+// trailing newline.
+func loadCodec(path string) (snowflake.Codec, error) {
+	if path == "" {
+		return snowflake.Codec{}, nil
+	}
+	secret, err := os.ReadFile(path)
+	if err != nil {
+		return snowflake.Codec{}, fmt.Errorf("external_secret_file: %w", err)
+	}
+	if n := len(secret); n > 0 && secret[n-1] == '\n' {
+		secret = secret[:n-1]
+	}
+	codec, err := snowflake.NewCodec(secret)
+	if err != nil {
+		return snowflake.Codec{}, fmt.Errorf("external_secret_file %s: %w", path, err)
+	}
+	return codec, nil
+}
+
+// settleTimeline decides which epoch and bit_ts the service starts with: those
+// that a lease has set, or those of the configuration, where they have never
+// been used or a change of them keeps the IDs increasing.
+func settleTimeline(name string, settings config.Service, st *state.Service) (snowflake.Timeline, error) {
+	saved := st.Load()
+	wanted := snowflake.Timeline{EpochMS: settings.DefaultEpoch.UnixMilli(), BitTS: settings.BitTS}
+	if saved.Source == state.SourceLease || saved.Timeline == wanted {
+		return saved.Timeline, nil
+	}
+	if saved.Source == state.SourceConfig {
+		if c := state.CrossTimelines(saved.Timeline, wanted, st.Mark()); c.HasOld && !c.Ascends() {
+			return wanted, fmt.Errorf("service %s: default_epoch and bit_ts were %s and %d, and IDs were made with them; "+
+				"with %s and %d the next ID would be smaller (%d, after %d): set them back, or give the service another name",
+				name, snowflake.FormatMS(saved.Timeline.EpochMS), saved.Timeline.BitTS,
+				snowflake.FormatMS(wanted.EpochMS), wanted.BitTS, c.SmallestNew, c.LargestOld)
+		}
+	}
+	if err := st.Save(state.Saved{Timeline: wanted, Source: state.SourceConfig}); err != nil {
+		return wanted, err
+	}
+	return wanted, nil
+}
+
+// present is the timeline in use now.
+func (s *Service) present() snowflake.Timeline {
+	if s.keeper != nil {
+		if tl := s.keeper.Status().Timeline; tl != (snowflake.Timeline{}) {
+			return tl
+		}
+	}
+	return s.timeline
+}
+
+// layout is how the service's IDs are split now, as far as one answer is
+// right: that of the first lease, or the default while there was none.
+func (s *Service) layout() snowflake.Layout {
+	tl := s.present()
+	if s.keeper != nil {
+		status := s.keeper.Status()
+		for _, l := range status.Held {
+			return l.Layout()
+		}
+		if status.Cached != nil {
+			return status.Cached.Layout()
+		}
+	}
+	return LayoutFor(tl.BitTS)
+}
+
+// LayoutFor is the layout that a bit_ts goes with where nothing else is known:
+// the default bit_seq, or less where that leaves no room for a machine ID.
+func LayoutFor(bitTS int) snowflake.Layout {
+	low := snowflake.ValueBits - bitTS
+	seq := min(snowflake.DefaultBitSeq, low-1)
+	return snowflake.Layout{BitTS: bitTS, BitID: low - seq, BitSeq: seq}
+}
+
+// Ready reports why the service cannot issue an ID now, or nil.
+func (s *Service) Ready(ctx context.Context) error {
+	if mode, cause := s.gen.Mode(); mode == generator.ModeUnavailable {
+		if cause == nil {
+			cause = errors.New("no lease, and no fallback allowed")
+		}
+		return fmt.Errorf("service %s cannot issue IDs: %w", s.name, cause)
+	}
+	return ctx.Err()
+}
