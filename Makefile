@@ -1,0 +1,55 @@
+# Targets: run, build, test, lint, fuzz, proof, bench, storm, cross, clean.
+# `make run` and `make test` need Go, Python 3 and Node only; what else they
+# need they install.
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+TOOLS   := $(CURDIR)/.tools
+
+.PHONY: run build test setup lint fuzz proof bench storm cross clean
+
+## run: build, start the daemon, show five IDs that came through the socket, keep serving.
+run: build
+	@scripts/run
+
+## build: the one static binary, bin/kazahanad.
+build:
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/kazahanad ./cmd/kazahanad
+
+## test: everything, with the race detector; installs what the tests need.
+test: setup
+	@scripts/test
+
+## setup: what the tests need and a fresh machine lacks.
+setup:
+	@scripts/setup
+
+## lint: gofmt, go vet, staticcheck.
+lint:
+	@scripts/lint
+
+## fuzz: each fuzz target for FUZZTIME (default 20s).
+fuzz:
+	@scripts/fuzz
+
+## proof: the table of the rules of uniqueness, each switched off once.
+proof:
+	@$(GO) test ./internal/proof -count=1 -v -run 'TestNoTwoIDsAreEqual|TestEachRuleIsNeeded' -proof.seeds=4000 | grep -v '^=== '
+
+## bench: the daemon beside a plain Go echo server, one interleaved run.
+bench: build
+	@$(GO) run ./bench
+
+## storm: eight processes ask for 30 s while the daemon is killed -9 and restarted five times.
+storm: build
+	@KAZAHANA_STORM=30s $(GO) test ./cmd/kazahanad -count=1 -v -run TestStorm
+
+## cross: it also builds for arm64 and macOS.
+cross:
+	@for t in linux/arm64 darwin/arm64 darwin/amd64; do \
+		echo "build $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/kazahanad || exit 1; done
+
+clean:
+	@rm -rf bin

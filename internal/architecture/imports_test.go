@@ -1,0 +1,119 @@
+// Package architecture holds the rooms of the repository apart: a test fails
+// when a package gains an import that it must not have.
+package architecture
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/kazahana/kazahana/"
+
+// own says which packages of this module each room may import; outside, which
+// other imports it must not have. A room that is not listed fails the test:
+// whoever adds one writes here what it may know.
+var own = map[string][]string{
+	"cmd/kazahanad":                  {"*"},
+	"bench":                          {"*"},
+	"internal/architecture":          {},
+	"internal/snowflake":             {},
+	"internal/clock":                 {},
+	"internal/wire":                  {},
+	"internal/unixsock":              {},
+	"internal/metrics":               {},
+	"internal/admin":                 {},
+	"internal/config":                {},
+	"internal/lease":                 {"internal/snowflake"},
+	"internal/generator":             {"internal/lease", "internal/snowflake"},
+	"internal/state":                 {"internal/lease", "internal/snowflake"},
+	"internal/provider":              {"internal/lease", "internal/snowflake"},
+	"internal/provider/memory":       {"internal/lease", "internal/provider", "internal/snowflake"},
+	"internal/provider/static":       {"internal/lease", "internal/provider", "internal/snowflake"},
+	"internal/provider/sqlite":       {"internal/lease", "internal/provider", "internal/snowflake"},
+	"internal/provider/providertest": {"internal/lease", "internal/provider", "internal/snowflake"},
+	"internal/provider/backend":      {"internal/lease", "internal/provider", "internal/provider/memory", "internal/provider/sqlite", "internal/provider/static"},
+	"internal/keeper":                {"internal/lease", "internal/provider", "internal/snowflake", "internal/state"},
+	"internal/daemon":                {"internal/clock", "internal/config", "internal/generator", "internal/keeper", "internal/lease", "internal/metrics", "internal/provider", "internal/snowflake", "internal/state", "internal/unixsock", "internal/wire"},
+	"internal/proof":                 {},
+}
+
+var forbidden = map[string][]string{
+	"internal/snowflake": {"context", "net", "os", "io", "sync"},
+	"internal/generator": {"net", "os", "io", "go.uber.org/zap"},
+	"internal/lease":     {"context", "net", "os", "time", "sync"},
+	"internal/wire":      {"net", "os", "go.uber.org/zap"},
+	"internal/clock":     {"net", "os"},
+	"internal/config":    {"net", "database/sql"},
+	"internal/keeper":    {"net", "os", "database/sql"},
+	"internal/daemon":    {"database/sql", "net/http"},
+	"internal/metrics":   {"net", "os", "net/http"},
+	"internal/provider":  {"net", "os", "database/sql", "go.uber.org/zap"},
+}
+
+func TestImports(t *testing.T) {
+	root := filepath.Join("..", "..")
+	seen := map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name := d.Name(); path != root && (strings.HasPrefix(name, ".") || name == "testdata" || name == "node_modules") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		rel, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		room := filepath.ToSlash(rel)
+		seen[room] = true
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, spec := range file.Imports {
+			name, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			check(t, room, path, name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for room := range seen {
+		if _, ok := own[room]; !ok {
+			t.Errorf("%s is a new room: say here what it may know", room)
+		}
+	}
+	if len(seen) < 15 {
+		t.Errorf("only %d rooms found: the walk is wrong", len(seen))
+	}
+}
+
+func check(t *testing.T, room, path, imported string) {
+	t.Helper()
+	if inner, ok := strings.CutPrefix(imported, module); ok {
+		allowed := own[room]
+		if !slices.Contains(allowed, "*") && !slices.Contains(allowed, inner) {
+			t.Errorf("%s imports %s, which %s must not know", path, inner, room)
+		}
+		return
+	}
+	if slices.Contains(forbidden[room], imported) {
+		t.Errorf("%s imports %s, which %s must do without", path, imported, room)
+	}
+}
