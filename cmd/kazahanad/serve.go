@@ -27,6 +27,10 @@ import (
 // closeTimeout bounds how long giving back leases may take at the end.
 const closeTimeout = 5 * time.Second
 
+// clockEventBuffer is how many events of the clock may wait to be logged; those
+// beyond are counted all the same.
+const clockEventBuffer = 64
+
 // features is what this daemon can do, for clients that ask Status.
 var features = []string{"ids", "external", "uuid", "regular_only"}
 
@@ -98,6 +102,7 @@ type daemonParts struct {
 	state    *state.State
 	provider provider.Provider
 	clock    *clock.Believed
+	events   chan clock.Event // of the clock, for the log
 	services map[string]*daemon.Service
 	server   *daemon.Server
 	socket   *unixsock.Listener
@@ -108,7 +113,7 @@ type daemonParts struct {
 // reverse of the requests' flow.
 func serve(ctx context.Context, settings *config.Serve, log *zap.Logger) (err error) {
 	d := &daemonParts{
-		settings: settings, log: log,
+		settings: settings, log: log, events: make(chan clock.Event, clockEventBuffer),
 		metrics: metrics.New(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
@@ -242,14 +247,39 @@ func (d *daemonParts) serverConfig() daemon.Config {
 	}
 }
 
+// clockEvent counts at once and leaves the log to logClock: it is called while
+// a request waits.
 func (d *daemonParts) clockEvent(e clock.Event) {
-	log := d.log.With(zap.String("component", "clock"), zap.Duration("difference", e.Diff))
 	switch e.Kind {
 	case clock.ForwardDisbelieved:
 		d.metrics.ClockForward.Inc()
-		log.Warn("the wall clock jumped ahead; it is not believed until it comes back, a provider agrees, or forward_hold has passed")
 	case clock.ForwardAccepted:
 		d.metrics.ClockAccepted.Inc()
+	}
+	select {
+	case d.events <- e:
+	default:
+	}
+}
+
+// logClock logs the clock's events until ctx is done.
+func (d *daemonParts) logClock(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-d.events:
+			d.logClockEvent(e)
+		}
+	}
+}
+
+func (d *daemonParts) logClockEvent(e clock.Event) {
+	log := d.log.With(zap.String("component", "clock"), zap.Duration("difference", e.Diff))
+	switch e.Kind {
+	case clock.ForwardDisbelieved:
+		log.Warn("the wall clock jumped ahead; it is not believed until it comes back, a provider agrees, or forward_hold has passed")
+	case clock.ForwardAccepted:
 		log.Error("the wall clock has stayed ahead for forward_hold; it is believed from now on")
 	case clock.ForwardConfirmed:
 		log.Info("a provider's clock agrees with the wall clock, which is believed again")
@@ -300,6 +330,7 @@ func (d *daemonParts) run(ctx context.Context) error {
 		})
 	}
 	part(behind, d.state.Run)
+	part(behind, d.logClock)
 	for _, svc := range d.services {
 		part(behind, svc.Run)
 	}

@@ -26,7 +26,7 @@ type Config struct {
 	MaxForward time.Duration // how far from its course the wall clock is still believed
 	Hold       time.Duration // how long it must stay away to be believed all the same
 	FloorMS    int64         // Unix ms that has certainly passed
-	OnEvent    func(Event)   // told of every change of mind; called without a lock held
+	OnEvent    func(Event)   // told of every change of mind, by whoever asked for the time: it must return at once
 }
 
 // EventKind says what changed.

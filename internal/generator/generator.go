@@ -10,7 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// Clock is the believed time.
+// Clock is the believed time. It is read under the generator's lock.
 type Clock interface {
 	NowNS() int64 // Unix nanoseconds
 }
@@ -52,6 +52,8 @@ type Generator struct {
 	mu      sync.Mutex
 	core    *Core
 	queue   []*waiter // in the order in which they are served next
+	joined  int64     // Unix ns, believed clock: when the last one joined; no earlier millisecond is made up for
+	stop    Stop      // why the queue waits
 	wake    *time.Timer
 	startup *time.Timer
 	stopped bool
@@ -84,11 +86,9 @@ type Request struct {
 // but done are guarded by the generator's lock.
 type waiter struct {
 	req    Request
-	since  int64 // Unix ns, believed clock: no millisecond before it is given out
 	start  time.Time
 	need   int64
 	ranges []Range
-	stop   Stop  // why it waits
 	err    error // why it failed
 	ended  bool
 	done   chan struct{} // closed when ended
@@ -100,13 +100,15 @@ type waiter struct {
 // ErrOverflow, *TimeoutError, ErrStopped, or ctx's error. IDs that a failed
 // batch had already taken are never given to anyone.
 func (g *Generator) Next(ctx context.Context, req Request, dst []Range) ([]Range, error) {
-	now := g.clock.NowNS()
 	g.mu.Lock()
 	if g.stopped {
 		g.mu.Unlock()
 		return dst, ErrStopped
 	}
-	need, stop := req.Count, Stop{}
+	// Read under the lock: a reading that waited for it would be behind the IDs
+	// of others, and look like a clock that went back.
+	now := g.clock.NowNS()
+	need, stop := req.Count, g.stop
 	if len(g.queue) == 0 {
 		dst, need, stop = g.takeAll(now, req, dst)
 		if need == 0 || stop.Err != nil {
@@ -118,8 +120,8 @@ func (g *Generator) Next(ctx context.Context, req Request, dst []Range) ([]Range
 		g.mu.Unlock()
 		return dst, &TimeoutError{For: stop.Wait}
 	}
-	w := &waiter{req: req, since: now, start: time.Now(), need: need, ranges: dst, stop: stop, done: make(chan struct{})}
-	g.queue = append(g.queue, w)
+	w := &waiter{req: req, start: time.Now(), need: need, ranges: dst, done: make(chan struct{})}
+	g.queue, g.joined, g.stop = append(g.queue, w), max(g.joined, now), stop
 	g.serve()
 	g.mu.Unlock()
 	return g.await(ctx, w)
@@ -166,7 +168,7 @@ func (g *Generator) await(ctx context.Context, w *waiter) ([]Range, error) {
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	case <-timeout.C:
-		err = &TimeoutError{Waited: time.Since(w.start), For: w.stop.Wait}
+		err = &TimeoutError{Waited: time.Since(w.start)}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -174,7 +176,7 @@ func (g *Generator) await(ctx context.Context, w *waiter) ([]Range, error) {
 		return w.ranges, w.err // served at the last moment
 	}
 	if t, ok := err.(*TimeoutError); ok {
-		t.For = w.stop.Wait
+		t.For = g.stop.Wait
 	}
 	g.remove(w)
 	return nil, err
@@ -203,10 +205,9 @@ func (g *Generator) Update(held []lease.Lease, cached *lease.Lease, cause error)
 
 // Rebase moves the stream to another timeline; see Core.Rebase.
 func (g *Generator) Rebase(tl snowflake.Timeline) bool {
-	now := g.clock.NowNS() / int64(time.Millisecond)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.core.Rebase(tl, now)
+	return g.core.Rebase(tl, g.clock.NowNS()/int64(time.Millisecond))
 }
 
 // Growth has a token when callers used up all leases in a millisecond and
@@ -223,13 +224,12 @@ func (g *Generator) LastMS() int64 {
 
 // Mode returns what a request for one ID would get now; see Core.Mode.
 func (g *Generator) Mode() (Mode, error) {
-	now := g.clock.NowNS() / int64(time.Millisecond)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.stopped {
 		return ModeUnavailable, ErrStopped
 	}
-	return g.core.Mode(now)
+	return g.core.Mode(g.clock.NowNS() / int64(time.Millisecond))
 }
 
 // Stats are the counts since the start.

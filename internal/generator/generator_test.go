@@ -185,6 +185,27 @@ func TestConcurrentCallers(t *testing.T) {
 	wg.Wait()
 }
 
+// TestCallersAreNoBackwardClock: many callers at once, none of whom may be
+// told that the clock is behind because another was faster.
+func TestCallersAreNoBackwardClock(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.MaxThroughput = 1 << 20; o.MaxBackwardMS = 0; o.Standalone = true })
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 20_000 {
+				if _, err := r.try(1, time.Minute); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := r.Stats().BackwardEvents; n != 0 {
+		t.Errorf("%d backward clock events on a clock that never went back", n)
+	}
+}
+
 func TestDeadlineIsHonoured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -205,7 +226,10 @@ func TestDeadlineIsHonoured(t *testing.T) {
 		if _, err := r.Next(ctx, Request{Count: 65_536, Timeout: time.Minute}, nil); !errors.Is(err, gone) {
 			t.Errorf("a cancelled caller: %v", err)
 		}
-		if r.next(t, 1); len(r.queue) != 0 {
+		r.next(t, 1)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.queue) != 0 {
 			t.Errorf("%d waiters are left", len(r.queue))
 		}
 	})

@@ -21,20 +21,11 @@ func (g *Generator) serve() {
 // while everyone here was waiting for them. Only regular IDs are made up for:
 // what was missing then, a lease or the right time, may be here now.
 func (g *Generator) catchUp(nowMS int64) {
-	for at := max(nowMS-catchUpMS, g.core.ms+1, g.allWaiting()); at < nowMS && len(g.queue) > 0; at++ {
+	for at := max(nowMS-catchUpMS, g.core.ms+1, g.joined/int64(time.Millisecond)); at < nowMS && len(g.queue) > 0; at++ {
 		if stop, served := g.share(at, true); served || stop.Wait != WaitSequence {
 			return
 		}
 	}
-}
-
-// allWaiting is the millisecond since which everyone in the queue has waited.
-func (g *Generator) allWaiting() int64 {
-	var newest int64
-	for _, w := range g.queue {
-		newest = max(newest, w.since)
-	}
-	return newest / int64(time.Millisecond)
 }
 
 // share deals out one millisecond in rounds: in each, everyone who waits gets
@@ -50,7 +41,7 @@ func (g *Generator) share(atMS int64, late bool) (stop Stop, served bool) {
 			r, stop := g.take(atMS, min(w.need, part), !w.req.RegularOnly && !late)
 			if r.Count == 0 && (late || stop.Err == nil) {
 				if stop.Err = g.overdue(w, stop); late || stop.Err == nil {
-					g.blame(stop)
+					g.stop = stop
 					return stop, false
 				}
 			}
@@ -86,13 +77,6 @@ func (g *Generator) overdue(w *waiter, stop Stop) error {
 		return nil
 	}
 	return &ClockBackwardError{BackwardMS: waited, LimitMS: limit}
-}
-
-// blame notes for each waiter why it waits, for the text of a timeout.
-func (g *Generator) blame(stop Stop) {
-	for _, w := range g.queue {
-		w.stop = stop
-	}
 }
 
 // end tells the waiter that it has what it gets.

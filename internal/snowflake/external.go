@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 
+	//lint:ignore SA1019 external IDs are 64 bits, and so must the block be; AES has 128
 	"golang.org/x/crypto/xtea"
 )
 
