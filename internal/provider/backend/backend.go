@@ -1,0 +1,93 @@
+// Package backend opens the provider that a URL names. It is the one place that
+// knows them all.
+package backend
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/sqlite"
+	"github.com/kazahana/kazahana/internal/provider/static"
+)
+
+// Options are what a URL does not say.
+type Options struct {
+	// Services has terms of single services; all others have those of the URL.
+	// static: and ip: grant to one service and take none.
+	Services map[string]provider.Terms
+	// NowMS is the clock of providers that use this host's, in Unix
+	// milliseconds; nil means the wall clock.
+	NowMS func() int64
+}
+
+// Schemes returns the schemes that Open knows.
+func Schemes() []string { return []string{"memory", "none", "static", "ip", "sqlite"} }
+
+// Open opens the provider. The error names what is wrong with the URL, and
+// never repeats a part of it that may hold a secret.
+func Open(ctx context.Context, rawURL string, opts Options) (provider.Provider, error) {
+	scheme, _, ok := strings.Cut(rawURL, ":")
+	if !ok || !validScheme(scheme) {
+		if filepath.IsAbs(rawURL) {
+			return nil, fmt.Errorf("a provider is named by a URL: for this file write sqlite:%s", rawURL)
+		}
+		return nil, fmt.Errorf("a provider is named by a URL that begins with one of %s", schemeList())
+	}
+	scheme = strings.ToLower(scheme)
+	if !slices.Contains(Schemes(), scheme) {
+		return nil, fmt.Errorf("there is no provider %q: the URL must begin with one of %s", scheme, schemeList())
+	}
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		// The parser's error repeats the URL, or a part of it.
+		return nil, fmt.Errorf("the provider URL %s:... is malformed: special characters must be percent-encoded", scheme)
+	}
+	if u.Fragment != "" || u.User != nil {
+		return nil, fmt.Errorf("the provider URL %s:... has a part that this provider does not take: a user or password, or something after '#' (in a path, write %%23)", scheme)
+	}
+	switch scheme {
+	case "memory":
+		return opened(memory.FromURL(u, opts.Services, opts.NowMS))
+	case "none":
+		return opened(static.FromNoneURL(u))
+	case "static", "ip":
+		if len(opts.Services) > 0 {
+			return nil, fmt.Errorf("%s: grants one machine ID to one service: terms for several services need a provider that coordinates", scheme)
+		}
+		if scheme == "ip" {
+			return opened(static.FromIPURL(u, opts.NowMS, nil))
+		}
+		return opened(static.FromStaticURL(u, opts.NowMS))
+	case "sqlite":
+		return opened(sqlite.FromURL(ctx, u, opts.Services, opts.NowMS))
+	}
+	panic("backend: Schemes lists " + scheme + ", and Open does not know it")
+}
+
+// opened passes on what a constructor returned, since an interface that holds a
+// nil pointer is not nil.
+func opened[P provider.Provider](p P, err error) (provider.Provider, error) {
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// validScheme reports whether s can be a scheme, and so be shown.
+func validScheme(s string) bool {
+	for i, c := range []byte(strings.ToLower(s)) {
+		letter := 'a' <= c && c <= 'z'
+		if !letter && (i == 0 || !strings.ContainsRune("0123456789+-.", rune(c))) {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 32
+}
+
+func schemeList() string { return strings.Join(Schemes(), ":, ") + ":" }

@@ -1,0 +1,111 @@
+package backend_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/backend"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestOpen(t *testing.T) {
+	dir := t.TempDir()
+	coordinates := backend.Options{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}}
+	for _, test := range []struct {
+		url, name string
+		scope     provider.Scope
+		opts      backend.Options
+	}{
+		{"memory:", "memory", provider.ScopeUnverified, coordinates},
+		{"memory:?term=5s&bit_seq=9", "memory", provider.ScopeUnverified, backend.Options{}},
+		{"none:", "none", provider.ScopeNone, coordinates},
+		{"static:17", "static", provider.ScopeUnverified, backend.Options{}},
+		{"STATIC:17", "static", provider.ScopeUnverified, backend.Options{}},
+		{"sqlite:" + dir + "/a.db?term=1h", "sqlite", provider.ScopeHost, coordinates},
+		{"sqlite://" + dir + "/a.db", "sqlite", provider.ScopeHost, backend.Options{}},
+		{"sqlite:" + dir + "/with space.db", "sqlite", provider.ScopeHost, backend.Options{}},
+	} {
+		p, err := backend.Open(context.Background(), test.url, test.opts)
+		if err != nil {
+			t.Errorf("%s: %v", test.url, err)
+			continue
+		}
+		info := p.Info()
+		if info.Name != test.name || info.Scope != test.scope || info.Coordinated != (test.name != "static") || info.OwnClock {
+			t.Errorf("%s: Info is %+v", test.url, info)
+		}
+		_, err = p.Acquire(context.Background(), provider.AcquireRequest{})
+		if test.name == "none" && !errors.Is(err, provider.ErrNone) || test.name != "none" && err != nil {
+			t.Errorf("%s: Acquire: %v", test.url, err)
+		}
+		if err := p.Close(); err != nil {
+			t.Errorf("%s: Close: %v", test.url, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "with space.db")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	const secret = "hunter2"
+	services := backend.Options{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}}
+	for _, test := range []struct {
+		url  string
+		opts backend.Options
+		want string
+	}{
+		{"", backend.Options{}, "begins with one of memory:, none:, static:, ip:, sqlite:"},
+		{"/var/lib/leases.db", backend.Options{}, "write sqlite:/var/lib/leases.db"},
+		{"leases.db", backend.Options{}, "begins with one of memory:"},
+		{"postgres://user:hunter2@host/db", backend.Options{}, `no provider "postgres": the URL must begin with one of memory:, none:, static:, ip:, sqlite:`},
+		{"redis://:hunter2@host/0", backend.Options{}, `no provider "redis"`},
+		{"hunter2@host:6379", backend.Options{}, "begins with one of"},
+		{"sqlite://u:hunter2/x@host/a.db", backend.Options{}, "malformed"},
+		{"sqlite://u:hunter2@host/a.db", backend.Options{}, "does not take"},
+		{"sqlite:/a%zz", backend.Options{}, "malformed"},
+		{"sqlite:/a#b.db", backend.Options{}, "%23"},
+		{"sqlite:leases.db", backend.Options{}, "relative path"},
+		{"sqlite:/tmp/a.db?pasword=hunter2", backend.Options{}, `"pasword" that is not known here: allowed are term, quarantine, epoch, bit_id, bit_seq, bit_ts, pool, ids`},
+		{"sqlite:/tmp/a.db?term=1m&term=2m", backend.Options{}, `"term" 2 times`},
+		{"sqlite:/tmp/a.db?term=%zz", backend.Options{}, "after '?' is malformed"},
+		{"static:17?ids=1-2", backend.Options{}, `"ids" that is not known here: allowed are term, quarantine, epoch, bit_id, bit_seq, bit_ts`},
+		{"static:17?interface=eth0", backend.Options{}, `"interface"`},
+		{"static:", backend.Options{}, "static:17"},
+		{"static:seven", backend.Options{}, "static:17"},
+		{"static:8192", backend.Options{}, "machine IDs 0-8191"},
+		{"static:-1", backend.Options{}, "machine IDs 0-8191"},
+		{"static://17", backend.Options{}, "static:17"},
+		{"static:17", services, "one service"},
+		{"ip:", services, "one service"},
+		{"ip:?pool=x", backend.Options{}, `"pool"`},
+		{"ip:10.0.0.1", backend.Options{}, "takes no address"},
+		{"none:?term=1m", backend.Options{}, "this provider takes none"},
+		{"none:x", backend.Options{}, "nothing after the colon"},
+		{"memory:/x", backend.Options{}, "no path"},
+	} {
+		p, err := backend.Open(context.Background(), test.url, test.opts)
+		if err == nil {
+			p.Close()
+			t.Errorf("%s was opened", test.url)
+			continue
+		}
+		if p != nil {
+			t.Errorf("%s: a provider comes with the error", test.url)
+		}
+		if !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: the error is %q, want one with %q", test.url, err, test.want)
+		}
+		if strings.Contains(err.Error(), secret) {
+			t.Errorf("%s: the error shows the secret: %v", test.url, err)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package memory_test
+
+import (
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConformance(t *testing.T) {
+	providertest.Run(t, func(*testing.T) providertest.Store {
+		var clock atomic.Int64
+		store := memory.NewStore(clock.Load)
+		return providertest.Store{
+			Open: func(services provider.Services) (provider.Provider, error) {
+				p, err := memory.New(store, services)
+				if err != nil {
+					return nil, err
+				}
+				return p, nil
+			},
+			SetClock: clock.Store,
+		}
+	})
+}
+
+// The suite's way of working with a clock that it cannot set has to work too.
+func TestConformanceInRealTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for leases to end")
+	}
+	providertest.Run(t, func(*testing.T) providertest.Store {
+		store := memory.NewStore(nil)
+		return providertest.Store{Open: func(services provider.Services) (provider.Provider, error) {
+			return memory.New(store, services)
+		}}
+	})
+}
+
+func TestFromURL(t *testing.T) {
+	for raw, wantErr := range map[string]string{
+		"memory:":                       "",
+		"memory:?term=5s&pool=p&ids=1-": "ids=1-",
+		"memory:?term=5s&pool=p":        "",
+		"memory:/x":                     "no path",
+		"memory:x":                      "no path",
+		"memory:?prefix=x":              `"prefix"`,
+	} {
+		u, err := url.Parse(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = memory.FromURL(u, nil, nil)
+		switch {
+		case wantErr == "" && err != nil:
+			t.Errorf("%s: %v", raw, err)
+		case wantErr != "" && (err == nil || !strings.Contains(err.Error(), wantErr)):
+			t.Errorf("%s: the error is %v, want one with %q", raw, err, wantErr)
+		}
+	}
+}

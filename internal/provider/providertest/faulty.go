@@ -1,0 +1,229 @@
+package providertest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// Op is an operation of a provider that can be made to fail.
+type Op string
+
+// The operations.
+const (
+	OpAcquire Op = "acquire"
+	OpRelease Op = "release"
+	OpVerify  Op = "verify"
+)
+
+// ErrAnswerLost is what LoseAnswer returns: the work was done, and the caller
+// cannot know.
+var ErrAnswerLost = errors.New("the answer was lost")
+
+// Fault is what goes wrong in one call. The zero value is no fault. The parts
+// happen in the order of the fields.
+type Fault struct {
+	Delay  time.Duration // pass before anything else, or the context ends the call
+	Hang   bool          // until the context ends, then its error; nothing is done
+	Err    error         // return it; nothing is done
+	Lose   error         // do the work, then return this instead of the answer
+	Change func([]lease.Lease) []lease.Lease
+}
+
+// Fail has a call return err without doing anything.
+func Fail(err error) Fault { return Fault{Err: err} }
+
+// Hang has a call wait until its context ends.
+func Hang() Fault { return Fault{Hang: true} }
+
+// Delay has a call take so much longer.
+func Delay(d time.Duration) Fault { return Fault{Delay: d} }
+
+// LoseAnswer has a call do its work and return ErrAnswerLost.
+func LoseAnswer() Fault { return Fault{Lose: ErrAnswerLost} }
+
+// Fewer cuts what an acquire returns to n leases. The others stay granted.
+func Fewer(n int) Fault {
+	return Fault{Change: func(all []lease.Lease) []lease.Lease { return all[:min(n, len(all))] }}
+}
+
+// Change has an acquire return every lease as edit leaves it.
+func Change(edit func(*lease.Lease)) Fault {
+	return Fault{Change: func(all []lease.Lease) []lease.Lease {
+		for i := range all {
+			edit(&all[i])
+		}
+		return all
+	}}
+}
+
+// Malformed has an acquire return leases that lease.Validate refuses.
+func Malformed() Fault { return Change(func(l *lease.Lease) { l.BitSeq++ }) }
+
+// Shifted has an acquire return leases whose times are off by d, as from a
+// provider with a wrong clock; shifted far enough back, they have expired.
+func Shifted(d time.Duration) Fault {
+	return Change(func(l *lease.Lease) {
+		l.Created += d.Milliseconds()
+		l.Expired += d.Milliseconds()
+		l.ReservedUntil += d.Milliseconds()
+	})
+}
+
+// Faulty passes calls on to a provider, except where it was told to fail. It
+// starts no goroutine and waits on timers and contexts only, never while it
+// holds its lock, so that it works in a synctest bubble. It is safe for
+// concurrent use.
+//
+// It implements Verifier whatever the provider does: one that cannot verify
+// says that nothing was lost. It does not implement the other capabilities.
+type Faulty struct {
+	inner provider.Provider
+
+	mu       sync.Mutex
+	next     map[Op][]Fault
+	always   map[Op]Fault
+	calls    map[Op]int
+	acquires []provider.AcquireRequest
+	releases []provider.ReleaseRequest
+}
+
+var (
+	_ provider.Provider = (*Faulty)(nil)
+	_ provider.Verifier = (*Faulty)(nil)
+)
+
+// NewFaulty returns a wrapper that does nothing yet.
+func NewFaulty(inner provider.Provider) *Faulty {
+	return &Faulty{inner: inner, next: map[Op][]Fault{}, always: map[Op]Fault{}, calls: map[Op]int{}}
+}
+
+// Next has the next calls of op suffer these faults, one each, after those
+// that were queued before. Fault{} lets one pass.
+func (f *Faulty) Next(op Op, faults ...Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.next[op] = append(f.next[op], faults...)
+}
+
+// Always has every call of op suffer the fault, once the queue is empty.
+func (f *Faulty) Always(op Op, fault Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.always[op] = fault
+}
+
+// Heal forgets all faults. Calls under way keep theirs.
+func (f *Faulty) Heal() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.next)
+	clear(f.always)
+}
+
+// Calls is how many calls of op there were, failed ones included.
+func (f *Faulty) Calls(op Op) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls[op]
+}
+
+// Acquires returns what was asked for, oldest first.
+func (f *Faulty) Acquires() []provider.AcquireRequest {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.acquires)
+}
+
+// Releases returns what was given back or meant to be, oldest first.
+func (f *Faulty) Releases() []provider.ReleaseRequest {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.releases)
+}
+
+// begin notes a call and suffers the first part of its fault. An error ends the
+// call.
+func (f *Faulty) begin(ctx context.Context, op Op, note func()) (Fault, error) {
+	f.mu.Lock()
+	f.calls[op]++
+	note()
+	fault := f.always[op]
+	if queue := f.next[op]; len(queue) > 0 {
+		fault, f.next[op] = queue[0], queue[1:]
+	}
+	f.mu.Unlock()
+
+	if fault.Delay > 0 {
+		timer := time.NewTimer(fault.Delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return fault, ctx.Err()
+		}
+	}
+	if fault.Hang {
+		<-ctx.Done()
+		return fault, ctx.Err()
+	}
+	return fault, fault.Err
+}
+
+// Acquire implements provider.Provider.
+func (f *Faulty) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
+	fault, err := f.begin(ctx, OpAcquire, func() { f.acquires = append(f.acquires, req) })
+	if err != nil {
+		return nil, err
+	}
+	leases, err := f.inner.Acquire(ctx, req)
+	switch {
+	case err != nil:
+		return nil, err
+	case fault.Lose != nil:
+		return nil, fault.Lose
+	case fault.Change != nil:
+		return fault.Change(slices.Clone(leases)), nil
+	}
+	return leases, nil
+}
+
+// Release implements provider.Provider.
+func (f *Faulty) Release(ctx context.Context, req provider.ReleaseRequest) error {
+	fault, err := f.begin(ctx, OpRelease, func() { f.releases = append(f.releases, req) })
+	if err != nil {
+		return err
+	}
+	if err := f.inner.Release(ctx, req); err != nil {
+		return err
+	}
+	return fault.Lose
+}
+
+// Verify implements provider.Verifier.
+func (f *Faulty) Verify(ctx context.Context, service string, leases []lease.Lease) ([]lease.Lease, error) {
+	fault, err := f.begin(ctx, OpVerify, func() {})
+	if err != nil {
+		return nil, err
+	}
+	v, ok := f.inner.(provider.Verifier)
+	if !ok {
+		return nil, fault.Lose
+	}
+	lost, err := v.Verify(ctx, service, leases)
+	if err == nil && fault.Lose != nil {
+		return nil, fault.Lose
+	}
+	return lost, err
+}
+
+// Info implements provider.Provider.
+func (f *Faulty) Info() provider.Info { return f.inner.Info() }
+
+// Close implements provider.Provider.
+func (f *Faulty) Close() error { return f.inner.Close() }

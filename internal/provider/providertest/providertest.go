@@ -1,0 +1,340 @@
+// Package providertest holds every provider that coordinates to one behaviour:
+// Run is its conformance suite, called in the same way for each. Faulty makes
+// any provider fail as the tests of its users need it.
+//
+// Whatever a test looks at, its end re-checks the grant rule over all grants
+// and releases that it made: two grants whose slots overlap have disjoint
+// intervals [created, end).
+package providertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// Store is where providers keep their records: empty when a Factory returns
+// it, and the same one for all that are opened on it, like a server that
+// several hosts use.
+type Store struct {
+	// Open returns a provider on the store. The suite closes it.
+	Open func(services provider.Services) (provider.Provider, error)
+
+	// SetClock sets the provider's clock, in Unix milliseconds. nil when it
+	// cannot be set: tests that need time to pass then use short terms and
+	// wait, and those that need a clock to jump are skipped.
+	SetClock func(unixMS int64)
+
+	// Crash has a process that acquires on the store die at the step, one of
+	// CrashSteps. nil when that cannot be arranged.
+	Crash      func(step string, services provider.Services, req provider.AcquireRequest) error
+	CrashSteps []string
+
+	// Check is called between the operations of the property test and reports
+	// what is wrong inside the store. It may be nil.
+	Check func() error
+
+	// Close removes the store once its providers are closed. It may be nil.
+	Close func()
+}
+
+// Factory makes an empty store.
+type Factory func(t *testing.T) Store
+
+// Run runs the whole suite.
+func Run(t *testing.T, factory Factory) {
+	tests := []struct {
+		name string
+		run  func(*suite)
+	}{
+		{"GrantFields", testGrantFields},
+		{"ThroughputToLeases", testThroughputToLeases},
+		{"MaxLeasesPerAcquire", testMaxLeasesPerAcquire},
+		{"InvalidRequests", testInvalidRequests},
+		{"Reopen", testReopen},
+		{"ContextEnded", testContextEnded},
+		{"Pools", testPools},
+		{"TimelineContradiction", testTimelineContradiction},
+
+		{"ReleaseFreesTheSlot", testReleaseFreesTheSlot},
+		{"ReleaseBoundsTheEnd", testReleaseBoundsTheEnd},
+		{"ReleaseNeverLengthens", testReleaseNeverLengthens},
+		{"ReleaseTwice", testReleaseTwice},
+		{"ReleaseForged", testReleaseForged},
+		{"ReleaseSkew", testReleaseSkew},
+		{"ReleaseNotFound", testReleaseNotFound},
+		{"ReleaseWithoutBitSeq", testReleaseWithoutBitSeq},
+		{"ReleaseAfterTakeover", testReleaseAfterTakeover},
+
+		{"RequestReplay", testRequestReplay},
+		{"RequestConflictAfterRelease", testRequestConflictAfterRelease},
+		{"RequestConflictAfterEnd", testRequestConflictAfterEnd},
+		{"RequestConcurrently", testRequestConcurrently},
+
+		{"Quarantine", testQuarantine},
+		{"NoQuarantine", testNoQuarantine},
+		{"FullPool", testFullPool},
+		{"PartialGrant", testPartialGrant},
+		{"IDRanges", testIDRanges},
+		{"LongestFreeFirst", testLongestFreeFirst},
+		{"RoundRobin", testRoundRobin},
+
+		{"CoarseAfterFine", testCoarseAfterFine},
+		{"FineAfterCoarse", testFineAfterCoarse},
+		{"ManyFineInOneCoarse", testManyFineInOneCoarse},
+		{"HugeLayout", testHugeLayout},
+
+		{"Verify", testVerify},
+		{"List", testList},
+		{"Concurrency", testConcurrency},
+		{"ClockAhead", testClockAhead},
+		{"ClockBack", testClockBack},
+		{"ClockOutsideTimeline", testClockOutsideTimeline},
+		{"Crash", testCrash},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := newSuite(t, t, factory)
+			defer s.finish()
+			test.run(s)
+		})
+	}
+	t.Run("Model", func(t *testing.T) {
+		rapid.Check(t, func(rt *rapid.T) {
+			s := newSuite(rt, t, factory)
+			defer s.finish()
+			checkModel(rt, s)
+		})
+	})
+}
+
+// testTime is where settable clocks start.
+const testTime = snowflake.DefaultEpochMS + 100*24*3600*1000
+
+// suite is one test on one store.
+type suite struct {
+	rapid.TB
+	store   Store
+	clock   atomic.Int64 // Unix ms, when the store's can be set
+	ledger  *ledger
+	clients []*client
+}
+
+// newSuite makes a store for a test. Failures are reported to tb; t is the test
+// that the factory may use.
+func newSuite(tb rapid.TB, t *testing.T, factory Factory) *suite {
+	s := &suite{TB: tb, store: factory(t), ledger: newLedger()}
+	if s.store.SetClock != nil {
+		s.set(testTime)
+	}
+	return s
+}
+
+// finish checks the grant rule and closes everything.
+func (s *suite) finish() {
+	s.Helper()
+	for _, c := range s.clients {
+		if err := c.Close(); err != nil {
+			s.Errorf("Close: %v", err)
+		}
+	}
+	if s.store.Close != nil {
+		s.store.Close()
+	}
+	if err := s.ledger.check(); err != nil {
+		s.Errorf("the grant rule is broken: %v\n%s", err, s.ledger)
+	}
+}
+
+func (s *suite) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatalf("%v", err)
+	}
+}
+
+func (s *suite) want(err, want error) {
+	s.Helper()
+	if !errors.Is(err, want) {
+		s.Fatalf("error is %v, want %v", err, want)
+	}
+}
+
+// ctx is for one operation: long enough for a slow machine.
+func (s *suite) ctx() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), time.Minute)
+}
+
+// now is the provider's time as far as the test knows it, in Unix ms.
+func (s *suite) now() int64 {
+	if s.store.SetClock != nil {
+		return s.clock.Load()
+	}
+	return time.Now().UnixMilli()
+}
+
+// set sets the store's clock, which it must have.
+func (s *suite) set(unixMS int64) {
+	s.clock.Store(unixMS)
+	s.store.SetClock(unixMS)
+}
+
+// reach has the provider's time be unixMS or later, by setting its clock or by
+// waiting.
+func (s *suite) reach(unixMS int64) {
+	if s.store.SetClock != nil {
+		s.set(max(unixMS, s.clock.Load()))
+		return
+	}
+	time.Sleep(time.Until(time.UnixMilli(unixMS + 20)))
+}
+
+// needsClock skips the test where the store's clock cannot be set.
+func (s *suite) needsClock() {
+	s.Helper()
+	if s.store.SetClock == nil {
+		s.Skip("the store's clock cannot be set")
+	}
+}
+
+// lasting is terms for leases that must not end during the test.
+func lasting() provider.Terms { return provider.DefaultTerms() }
+
+// passing is terms for leases whose end the test reaches.
+func (s *suite) passing() provider.Terms {
+	t := provider.DefaultTerms()
+	if s.store.SetClock == nil {
+		t.Term, t.Quarantine = 700*time.Millisecond, 400*time.Millisecond
+	}
+	return t
+}
+
+// ids limits terms to the machine IDs low to high, both included.
+func ids(t provider.Terms, low, high int64) provider.Terms {
+	t.IDs = provider.IDRange{Low: low, End: high + 1}
+	return t
+}
+
+// open opens a provider that grants to every service on the same terms.
+func (s *suite) open(terms provider.Terms) *client {
+	s.Helper()
+	return s.openServices(provider.Services{Default: terms})
+}
+
+func (s *suite) openServices(services provider.Services) *client {
+	s.Helper()
+	p, err := s.store.Open(services)
+	if err != nil {
+		s.Fatalf("Open: %v", err)
+	}
+	c := &client{Provider: p, suite: s, services: services}
+	s.clients = append(s.clients, c)
+	return c
+}
+
+// client is a provider whose grants and releases are noted in the ledger.
+type client struct {
+	provider.Provider
+	suite    *suite
+	services provider.Services
+}
+
+// try acquires, checks what a grant must look like, and notes it.
+func (c *client) try(req provider.AcquireRequest) ([]lease.Lease, error) {
+	ctx, cancel := c.suite.ctx()
+	defer cancel()
+	leases, err := c.Acquire(ctx, req)
+	if err != nil {
+		if len(leases) > 0 {
+			return nil, fmt.Errorf("%d leases were returned with the error %w", len(leases), err)
+		}
+		return nil, err
+	}
+	terms := c.services.Of(req.Service)
+	for _, l := range leases {
+		if err := checkLease(l, terms); err != nil {
+			return nil, err
+		}
+		if err := c.suite.ledger.granted(terms.Pool, l); err != nil {
+			return nil, err
+		}
+	}
+	if len(leases) == 0 {
+		return nil, errors.New("Acquire returned neither a lease nor an error")
+	}
+	return leases, nil
+}
+
+// acquire is try where it must succeed.
+func (c *client) acquire(req provider.AcquireRequest) []lease.Lease {
+	c.suite.Helper()
+	leases, err := c.try(req)
+	if err != nil {
+		c.suite.Fatalf("Acquire: %v", err)
+	}
+	return leases
+}
+
+// one acquires a single lease.
+func (c *client) one() lease.Lease {
+	c.suite.Helper()
+	leases := c.acquire(provider.AcquireRequest{})
+	if len(leases) != 1 {
+		c.suite.Fatalf("%d leases were granted, want 1", len(leases))
+	}
+	return leases[0]
+}
+
+// full acquires where nothing must be free.
+func (c *client) full() *provider.FullError {
+	c.suite.Helper()
+	leases, err := c.try(provider.AcquireRequest{})
+	var full *provider.FullError
+	if !errors.As(err, &full) {
+		c.suite.Fatalf("Acquire gave %v and the error %v, want a FullError", leases, err)
+	}
+	return full
+}
+
+// giveBack releases with a valid signature, and notes it.
+func (c *client) giveBack(l lease.Lease, timestampMS int64) error {
+	return c.release(l, provider.ReleaseRequest{
+		ID: l.ID, BitSeq: l.BitSeq, TimestampMS: timestampMS, Signature: lease.Sign(l.Secret, l.ID, timestampMS),
+	})
+}
+
+// release sends the request, and notes it for the lease if it is carried out.
+func (c *client) release(l lease.Lease, req provider.ReleaseRequest) error {
+	ctx, cancel := c.suite.ctx()
+	defer cancel()
+	err := c.Release(ctx, req)
+	if err == nil {
+		c.suite.ledger.released(c.services.Of(req.Service).Pool, l, req.TimestampMS)
+	}
+	return err
+}
+
+// checkLease reports what is wrong with a lease that was granted on the terms.
+func checkLease(l lease.Lease, t provider.Terms) error {
+	if err := l.Validate(); err != nil {
+		return err
+	}
+	want := t.Lease(l.ID, l.Created, l.Created+t.Term.Milliseconds(),
+		l.Created+t.Term.Milliseconds()+t.Quarantine.Milliseconds(), l.Secret)
+	if l != want {
+		return fmt.Errorf("the lease is %+v, want %+v", l, want)
+	}
+	if !t.Range().Contains(l.ID) {
+		return fmt.Errorf("machine ID %d is not in %v", l.ID, t.Range())
+	}
+	return nil
+}

@@ -1,0 +1,160 @@
+package provider
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// TermsParams returns the names of the URL parameters that ParseTerms knows.
+func TermsParams() []string {
+	return []string{"term", "quarantine", "epoch", "bit_id", "bit_seq", "bit_ts", "pool", "ids"}
+}
+
+// ParseQuery reads the query of a provider URL, in which every parameter must
+// be among the allowed ones, and may be given once. Errors name parameters and
+// never repeat a value: a misspelt "pasword=" holds a password all the same.
+func ParseQuery(rawQuery string, allowed []string) (url.Values, error) {
+	q, err := url.ParseQuery(rawQuery)
+	if err != nil {
+		return nil, fmt.Errorf("the part of the provider URL after '?' is malformed: parameters are name=value, separated by '&', with special characters percent-encoded")
+	}
+	names := make([]string, 0, len(q))
+	for name := range q {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		if !slices.Contains(allowed, name) {
+			return nil, fmt.Errorf("the provider URL has a parameter %q that is not known here: %s", name, allowedText(allowed))
+		}
+		if len(q[name]) > 1 {
+			return nil, fmt.Errorf("the provider URL has the parameter %q %d times", name, len(q[name]))
+		}
+	}
+	return q, nil
+}
+
+func allowedText(allowed []string) string {
+	if len(allowed) == 0 {
+		return "this provider takes none"
+	}
+	return "allowed are " + strings.Join(allowed, ", ")
+}
+
+// ParseTerms reads Terms from URL parameters; what is not given has its
+// default. A bit width that is not given follows from the other two, so that
+// bit_seq=9 alone means 41/13/9; quarantine follows term.
+func ParseTerms(q url.Values) (Terms, error) {
+	t := DefaultTerms()
+	if v, ok := given(q, "pool"); ok {
+		t.Pool = v
+	}
+	if err := parseDuration(q, "term", &t.Term); err != nil {
+		return Terms{}, err
+	}
+	t.Quarantine = t.Term
+	if err := parseDuration(q, "quarantine", &t.Quarantine); err != nil {
+		return Terms{}, err
+	}
+	if v, ok := given(q, "epoch"); ok {
+		ms, err := parseEpoch(v)
+		if err != nil {
+			return Terms{}, err
+		}
+		t.Timeline.EpochMS = ms
+	}
+	if err := t.parseLayout(q); err != nil {
+		return Terms{}, err
+	}
+	if v, ok := given(q, "ids"); ok {
+		r, err := ParseIDRange(v)
+		if err != nil {
+			return Terms{}, err
+		}
+		t.IDs = r
+	}
+	return t, t.Validate()
+}
+
+func (t *Terms) parseLayout(q url.Values) error {
+	if err := parseInt(q, "bit_ts", &t.Timeline.BitTS); err != nil {
+		return err
+	}
+	if err := parseInt(q, "bit_seq", &t.BitSeq); err != nil {
+		return err
+	}
+	t.BitID = snowflake.ValueBits - t.Timeline.BitTS - t.BitSeq
+	if err := parseInt(q, "bit_id", &t.BitID); err != nil {
+		return err
+	}
+	if _, ok := given(q, "bit_seq"); !ok {
+		t.BitSeq = snowflake.ValueBits - t.Timeline.BitTS - t.BitID
+	}
+	return nil
+}
+
+// ParseIDRange reads LOW-HIGH, both included.
+func ParseIDRange(s string) (IDRange, error) {
+	low, high, ok := strings.Cut(s, "-")
+	l, lowErr := strconv.ParseInt(low, 10, 62)
+	h, highErr := strconv.ParseInt(high, 10, 62)
+	if !ok || lowErr != nil || highErr != nil || l > h {
+		return IDRange{}, fmt.Errorf("ids=%s: write the lowest and the highest machine ID, for example ids=0-999", s)
+	}
+	return IDRange{Low: l, End: h + 1}, nil
+}
+
+// given looks up a parameter; one that is present but empty counts, so that
+// it is reported by whoever parses the value.
+func given(q url.Values, name string) (string, bool) {
+	v, ok := q[name]
+	if !ok || len(v) == 0 {
+		return "", false
+	}
+	return v[0], true
+}
+
+func parseDuration(q url.Values, name string, d *time.Duration) error {
+	v, ok := given(q, name)
+	if !ok {
+		return nil
+	}
+	parsed, err := time.ParseDuration(v)
+	if err != nil {
+		return fmt.Errorf("%s=%s: write a duration with its unit, for example %s=10m", name, v, name)
+	}
+	*d = parsed
+	return nil
+}
+
+func parseInt(q url.Values, name string, n *int) error {
+	v, ok := given(q, name)
+	if !ok {
+		return nil
+	}
+	parsed, err := strconv.Atoi(v)
+	if err != nil {
+		return fmt.Errorf("%s=%s: write a whole number", name, v)
+	}
+	*n = parsed
+	return nil
+}
+
+func parseEpoch(v string) (int64, error) {
+	if ms, err := strconv.ParseInt(v, 10, 64); err == nil {
+		return ms, nil
+	}
+	// A '+' in a query is a space, and nobody writes %2B09:00.
+	at, err := time.Parse(time.RFC3339Nano, strings.ReplaceAll(v, " ", "+"))
+	if err != nil || at.Nanosecond()%int(time.Millisecond) != 0 {
+		return 0, fmt.Errorf("epoch=%s: write a time in whole milliseconds as RFC 3339 (2026-01-01T00:00:00Z) or as Unix milliseconds", v)
+	}
+	return at.UnixMilli(), nil
+}

@@ -1,0 +1,81 @@
+// # Which free slot
+//
+// A coordinating provider grants the slot with the least (end, distance):
+//
+//   - end is the largest end among the records whose slots overlap it, 0 when
+//     there is none: the longest free first;
+//   - distance is (machine ID - cursor) mod n, counted 1 to n, where cursor is
+//     the machine ID assigned last and n the number of machine IDs: among
+//     equals, round-robin.
+//
+// Every range of machine IDs of every bit_seq (Terms.Range) is a ring of its
+// own, with a cursor of its own. A new ring's cursor is random where several
+// stores might be in use side by side unknown to each other.
+package provider
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// ReleasedEnd is the end of a grant after a valid release: from then on its
+// slot can be granted again.
+//
+// It is never later than the end before. Once that has passed, an overlapping
+// slot may have been granted, and a late release that moved the end behind
+// that grant's beginning would make the two overlap.
+func ReleasedEnd(created, end, timestampMS int64) int64 {
+	return min(end, max(timestampMS+1, created))
+}
+
+// CheckTime reports ErrTimestampSkew when the timestamp is further than
+// ReleaseWindow from the provider's time.
+func (r ReleaseRequest) CheckTime(nowMS int64) error {
+	window := ReleaseWindow.Milliseconds()
+	if r.TimestampMS < nowMS-window || r.TimestampMS > nowMS+window {
+		return ErrTimestampSkew
+	}
+	return nil
+}
+
+// Limits on what a request may hold, so that one peer cannot fill a store.
+const (
+	MaxNameBytes = 200       // of a service name and of a request ID
+	MaxMetaBytes = 16 * 1024 // of all keys and values of meta together
+	MaxMetaKeys  = 64
+)
+
+// Validate reports, wrapping ErrInvalid, what no provider would store.
+func (r AcquireRequest) Validate() error {
+	size := 0
+	for k, v := range r.Meta {
+		size += len(k) + len(v)
+	}
+	switch {
+	case !validName(r.Service):
+		return fmt.Errorf("%w: the service's name is longer than %d bytes or has a NUL byte", ErrInvalid, MaxNameBytes)
+	case !validName(r.RequestID):
+		return fmt.Errorf("%w: the request ID is longer than %d bytes or has a NUL byte", ErrInvalid, MaxNameBytes)
+	case size > MaxMetaBytes || len(r.Meta) > MaxMetaKeys:
+		return fmt.Errorf("%w: meta has more than %d keys or %d bytes", ErrInvalid, MaxMetaKeys, MaxMetaBytes)
+	}
+	return nil
+}
+
+func validName(s string) bool { return len(s) <= MaxNameBytes && !strings.ContainsRune(s, 0) }
+
+// NewSecret is 128 random bits in hex: a lease's secret, or a request ID.
+func NewSecret() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails (crypto/rand ends the program instead)
+	return hex.EncodeToString(b[:])
+}
+
+// CompareRecords orders records as List returns them: by the slot's start,
+// then by bit_seq.
+func CompareRecords(a, b Record) int {
+	return cmp.Or(cmp.Compare(a.Lease.Slot().Start, b.Lease.Slot().Start), cmp.Compare(a.Lease.BitSeq, b.Lease.BitSeq))
+}

@@ -1,0 +1,98 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	sqlitedriver "modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// The errors of this package that callers may want to tell apart.
+var (
+	// ErrMoved: the database file was deleted, moved or replaced while open.
+	ErrMoved = errors.New("the database file was deleted, moved or replaced while in use; nothing is granted from it any more: " +
+		"put it back, or restart once the leases granted from it have ended")
+	// ErrClosed: the provider was closed.
+	ErrClosed = errors.New("the provider is closed")
+
+	// errForeign: the file is no database that this program may write.
+	errForeign = errors.New("this file is not a lease database that can be used")
+)
+
+// Waiting for another process's write lock, which lasts as long as a commit:
+// some milliseconds.
+const (
+	firstBusyWait = 500 * time.Microsecond
+	maxBusyWait   = 8 * time.Millisecond
+)
+
+// retryBusy calls f until it fails with something else than another process's
+// lock, or ctx ends, or closing is closed. SQLite's own busy handler would not
+// know of either.
+func retryBusy(ctx context.Context, closing <-chan struct{}, f func() error) error {
+	wait := firstBusyWait
+	for {
+		err := f()
+		if !isBusy(err) {
+			return err
+		}
+		// Half fixed, half random: processes that met once shall not meet again.
+		timer := time.NewTimer(wait/2 + rand.N(wait/2+1))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("another process holds the database's lock: %w", ctx.Err())
+		case <-closing:
+			timer.Stop()
+			return ErrClosed
+		}
+		wait = min(wait*2, maxBusyWait)
+	}
+}
+
+// isBusy reports whether trying again can help.
+func isBusy(err error) bool {
+	switch primaryCode(err) {
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL:
+		return true
+	}
+	return false
+}
+
+// primaryCode is SQLite's result code without its extension, 0 for errors of
+// other origin.
+func primaryCode(err error) int {
+	var e *sqlitedriver.Error
+	if !errors.As(err, &e) {
+		return 0
+	}
+	return e.Code() & 0xff
+}
+
+// explain puts the path and what to do in front of SQLite's own words.
+func explain(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	hint := ""
+	switch primaryCode(err) {
+	case sqlite3.SQLITE_NOTADB:
+		hint = "this file is not an SQLite database, and is left as it is: "
+	case sqlite3.SQLITE_CORRUPT:
+		hint = "the database is damaged, and is left as it is; restore it, or move it away once every lease granted from it has ended: "
+	case sqlite3.SQLITE_READONLY:
+		hint = "the database cannot be written (the file, its directory or the file system is read-only for this user): "
+	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
+		hint = "the database cannot be opened (check the permissions of the file, of its -wal and -shm files and of the directory): "
+	case sqlite3.SQLITE_FULL:
+		hint = "the disk is full: "
+	case sqlite3.SQLITE_IOERR:
+		hint = "the disk failed or is full: "
+	}
+	return fmt.Errorf("sqlite:%s: %s%w", path, hint, err)
+}

@@ -1,0 +1,142 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// prepareFile makes sure that there is a file at path that may be a database,
+// creating it and its directory when there is none. An empty file is refused:
+// ours never is, so it is what is left of one, or somebody else's.
+func prepareFile(ctx context.Context, path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(path); err == nil {
+			return errors.New("it is a symbolic link to a file that does not exist")
+		}
+		return createFile(ctx, path)
+	}
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return errors.New("it is a directory; name a file in it")
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("it is no regular file (%v)", info.Mode().Type())
+	case info.Size() == 0:
+		return fmt.Errorf("%w: it is empty, so the record of what was granted is lost; "+
+			"if nothing was ever granted from it, remove it and it will be created", errForeign)
+	}
+	return checkAccess(path)
+}
+
+// checkAccess asks the kernel for the reason why SQLite would not be able to
+// write, because SQLite does not tell. It must not open the file, see fillFile.
+func checkAccess(path string) error {
+	const readWrite = unix.R_OK | unix.W_OK
+	if err := unix.Faccessat(unix.AT_FDCWD, path, readWrite, unix.AT_EACCESS); err != nil {
+		return fmt.Errorf("this user may not read and write it: %w", err)
+	}
+	dir := filepath.Dir(path)
+	if err := unix.Faccessat(unix.AT_FDCWD, dir, readWrite|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return fmt.Errorf("this user may not write to its directory %s, where SQLite keeps its log: %w", dir, err)
+	}
+	return nil
+}
+
+// createFile makes a new database under another name and links it to path when
+// it is complete, so that nobody ever sees half of one, and of several
+// processes that do this at once one wins.
+func createFile(ctx context.Context, path string) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	temp := path + ".new-" + provider.NewSecret()[:8]
+	defer os.Remove(temp)
+	if err := fillFile(ctx, temp); err != nil {
+		return fmt.Errorf("a new database cannot be created: %w", err)
+	}
+	if err := os.Link(temp, path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("a new database cannot be created: %w", err)
+	}
+	return syncDir(dir)
+}
+
+func fillFile(ctx context.Context, temp string) error {
+	f, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	s, err := connect(ctx, temp)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(createSchema(s), s.close()); err != nil {
+		return err
+	}
+	// Only now: closing any descriptor of a file drops the locks that SQLite
+	// holds on it in this process.
+	if f, err = os.OpenFile(temp, os.O_RDWR, 0); err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// watch remembers which files the connection has open, to notice when their
+// names come to mean other files. It must not open them itself, see fillFile.
+type watch struct {
+	names []string
+	files []os.FileInfo
+}
+
+// watchFiles is called while the connection has all of them open, before
+// anything is read from it. asNamed is the path as configured, where a symbolic
+// link may change; SQLite keeps its log beside the file that it resolved to.
+func watchFiles(asNamed, resolved string) (watch, error) {
+	w := watch{names: []string{asNamed, resolved + "-wal", resolved + "-shm"}}
+	for _, name := range w.names {
+		info, err := os.Stat(name)
+		if err != nil {
+			return watch{}, err
+		}
+		w.files = append(w.files, info)
+	}
+	return w, nil
+}
+
+// check returns ErrMoved when a name means another file, or none. The inode
+// cannot have been reused as long as the connection holds the file open.
+func (w watch) check() error {
+	for i, name := range w.names {
+		info, err := os.Stat(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("%s: %w", name, ErrMoved)
+		case err != nil:
+			return err
+		case !os.SameFile(info, w.files[i]):
+			return fmt.Errorf("%s: %w", name, ErrMoved)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package sqlite
+
+import (
+	"fmt"
+)
+
+// What the file says of itself, in its header.
+const (
+	applicationID = 0x6b7a686e // "kzhn"
+	schemaVersion = 1
+)
+
+// schema is version 1. Times are Unix milliseconds, slots are low-bit values.
+// Rows of slot are never deleted.
+var schema = []string{
+	// One row per pool; levels has bit n set when a record has bit_seq n.
+	`CREATE TABLE pool (
+		id       INTEGER PRIMARY KEY,
+		name     TEXT    NOT NULL UNIQUE,
+		epoch_ms INTEGER NOT NULL,
+		bit_ts   INTEGER NOT NULL,
+		levels   INTEGER NOT NULL
+	) STRICT`,
+
+	// The latest grant of each slot. From until on it can be granted again.
+	`CREATE TABLE slot (
+		pool       INTEGER NOT NULL,
+		start      INTEGER NOT NULL,
+		bit_seq    INTEGER NOT NULL,
+		created    INTEGER NOT NULL,
+		expired    INTEGER NOT NULL,
+		until      INTEGER NOT NULL,
+		released   INTEGER NOT NULL,
+		secret     TEXT    NOT NULL,
+		service    TEXT    NOT NULL,
+		meta       TEXT    NOT NULL,
+		request    TEXT    NOT NULL,
+		history_id INTEGER NOT NULL,
+		PRIMARY KEY (pool, start, bit_seq)
+	) STRICT, WITHOUT ROWID`,
+
+	// Every grant of the last days: for repeated requests, and for who held
+	// which slot when.
+	`CREATE TABLE history (
+		id       INTEGER PRIMARY KEY,
+		pool     INTEGER NOT NULL,
+		start    INTEGER NOT NULL,
+		bit_seq  INTEGER NOT NULL,
+		created  INTEGER NOT NULL,
+		expired  INTEGER NOT NULL,
+		until    INTEGER NOT NULL,
+		released INTEGER NOT NULL,
+		service  TEXT    NOT NULL,
+		meta     TEXT    NOT NULL,
+		request  TEXT    NOT NULL
+	) STRICT`,
+	`CREATE INDEX history_request ON history (request, pool, service) WHERE request <> ''`,
+	`CREATE INDEX history_slot ON history (pool, start, created)`,
+	`CREATE INDEX history_until ON history (until)`,
+
+	// Below here everything follows from slot; see doc.go. Machine IDs low to
+	// high, both included; cursor is the one assigned last; used is the
+	// history_id of the latest grant.
+	`CREATE TABLE ring (
+		id      INTEGER PRIMARY KEY,
+		pool    INTEGER NOT NULL,
+		bit_seq INTEGER NOT NULL,
+		low     INTEGER NOT NULL,
+		high    INTEGER NOT NULL,
+		cursor  INTEGER NOT NULL,
+		used    INTEGER NOT NULL,
+		UNIQUE (pool, bit_seq, low, high)
+	) STRICT`,
+	`CREATE TABLE run (
+		ring    INTEGER NOT NULL,
+		low     INTEGER NOT NULL,
+		high    INTEGER NOT NULL,
+		free_at INTEGER NOT NULL,
+		PRIMARY KEY (ring, low)
+	) STRICT, WITHOUT ROWID`,
+	`CREATE INDEX run_free ON run (ring, free_at, low)`,
+	`CREATE TABLE inside (
+		ring       INTEGER NOT NULL,
+		machine_id INTEGER NOT NULL,
+		until      INTEGER NOT NULL,
+		start      INTEGER NOT NULL,
+		bit_seq    INTEGER NOT NULL,
+		PRIMARY KEY (ring, machine_id, until, start, bit_seq)
+	) STRICT, WITHOUT ROWID`,
+}
+
+// createSchema fills an empty database. The WAL mode comes last: it is a
+// property of the file, and what precedes it needs no log.
+func createSchema(s *session) error {
+	statements := []string{"PRAGMA synchronous=OFF", "PRAGMA journal_mode=MEMORY", "BEGIN EXCLUSIVE"}
+	statements = append(statements, schema...)
+	statements = append(statements,
+		fmt.Sprintf("PRAGMA application_id=%d", applicationID),
+		fmt.Sprintf("PRAGMA user_version=%d", schemaVersion),
+		"COMMIT", "PRAGMA journal_mode=WAL")
+	for _, q := range statements {
+		if err := s.execOnce(q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkSchema reports, as an error, why the database is not one that this
+// program can use.
+func checkSchema(s *session) error {
+	var id, version int64
+	if err := s.queryRow("PRAGMA application_id", nil, &id); err != nil {
+		return err
+	}
+	if err := s.queryRow("PRAGMA user_version", nil, &version); err != nil {
+		return err
+	}
+	switch {
+	case id != applicationID:
+		return fmt.Errorf("%w: it is an SQLite database of another program (application_id %d)", errForeign, id)
+	case version > schemaVersion:
+		return fmt.Errorf("%w: a newer version of kazahana wrote it (schema %d, this version knows up to %d)", errForeign, version, schemaVersion)
+	case version < schemaVersion:
+		return fmt.Errorf("%w: its schema version is %d, which no version of kazahana writes", errForeign, version)
+	}
+	var mode string
+	if err := s.queryRow("PRAGMA journal_mode=WAL", nil, &mode); err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return fmt.Errorf("%w: its file system does not support a write-ahead log (journal mode %q)", errForeign, mode)
+	}
+	// Reads a page of what matters most, so that a file cut short fails now.
+	var rows int64
+	return s.queryRow("SELECT count(*) FROM (SELECT 1 FROM slot LIMIT 1)", nil, &rows)
+}

@@ -1,0 +1,154 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// The steps of a write that Provider.at is told of.
+const (
+	stepBegun     = "begun"     // holds the lock, nothing written
+	stepWritten   = "written"   // everything written, nothing committed
+	stepCommitted = "committed" // on disk, the caller does not know yet
+)
+
+// work runs the operations one after the other, as SQLite has one writer
+// anyway. It is a goroutine of its own so that a caller whose context ends
+// while a disk hangs in fsync goes its way.
+func (p *Provider) work() {
+	defer close(p.stopped)
+	for {
+		select {
+		case task := <-p.tasks:
+			task()
+		case <-p.closing:
+			p.closeErr = explain(p.path, p.session.close())
+			return
+		}
+	}
+}
+
+// submit has the worker call op, and returns its result, or an error as soon as
+// ctx ends or the provider is closed. op may then still be running or finish
+// later: its effect is unknown.
+func submit[T any](ctx context.Context, p *Provider, op func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	var none T
+	if err := ctx.Err(); err != nil {
+		return none, err
+	}
+	done := make(chan result, 1)
+	task := func() {
+		value, err := op()
+		done <- result{value, err}
+	}
+	select {
+	case p.tasks <- task:
+	case <-ctx.Done():
+		return none, fmt.Errorf("sqlite:%s: waiting for other operations: %w", p.path, ctx.Err())
+	case <-p.closing:
+		return none, ErrClosed
+	}
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		// The worker stops waiting for locks for the same reason, and knows
+		// better what it waited for: take its word if it is there already.
+		select {
+		case r := <-done:
+			return r.value, r.err
+		default:
+			return none, fmt.Errorf("sqlite:%s: %w", p.path, ctx.Err())
+		}
+	}
+}
+
+// transaction is a write under way: the file's lock is held, and nothing is
+// durable before the commit. Operations are methods of it and neither begin
+// nor commit, so that several can share one commit.
+type transaction struct {
+	*session
+	now int64 // Unix ms, read once, under the lock
+	// keep has the commit made although the caller has gone: the transaction
+	// contains work that every later attempt would have to do again.
+	keep bool
+}
+
+// write runs op in a transaction. On errors nothing is written, except that a
+// full pool is an answer like any other.
+func (p *Provider) write(ctx context.Context, op func(*transaction) error) error {
+	if err := p.files.check(); err != nil {
+		return explain(p.path, err)
+	}
+	s := p.session
+	begin := func() error {
+		_, err := s.exec("BEGIN IMMEDIATE")
+		return err
+	}
+	if err := retryBusy(ctx, p.closing, begin); err != nil {
+		return explain(p.path, err)
+	}
+	t := &transaction{session: s, now: p.nowMS()}
+	opErr := p.at(stepBegun)
+	if opErr == nil {
+		opErr = op(t)
+	}
+	if opErr == nil {
+		opErr = p.at(stepWritten)
+	}
+	if opErr == nil && !t.keep {
+		opErr = ctx.Err()
+	}
+	var full *provider.FullError
+	if opErr != nil && !errors.As(opErr, &full) {
+		return errors.Join(p.outward(opErr), explain(p.path, s.rollback()))
+	}
+	if _, err := s.exec("COMMIT"); err != nil {
+		return errors.Join(explain(p.path, err), explain(p.path, s.rollback()))
+	}
+	if err := p.at(stepCommitted); err != nil {
+		return err
+	}
+	// A file that went away before the commit has taken the grant with it.
+	if err := p.files.check(); err != nil {
+		return explain(p.path, err)
+	}
+	return opErr
+}
+
+// outward adds the path to errors of the database, and leaves answers to the
+// caller as they are.
+func (p *Provider) outward(err error) error {
+	if primaryCode(err) != 0 || errors.Is(err, errInconsistent) {
+		return explain(p.path, err)
+	}
+	return err
+}
+
+// rollback ends a transaction that failed. After some errors SQLite has ended
+// it already and says so with its general error, which is none here.
+func (s *session) rollback() error {
+	if _, err := s.exec("ROLLBACK"); primaryCode(err) != sqlite3.SQLITE_ERROR {
+		return err
+	}
+	return nil
+}
+
+// read runs op, repeating it while another process's lock is in the way.
+func (p *Provider) read(ctx context.Context, op func(*session) error) error {
+	if err := p.files.check(); err != nil {
+		return explain(p.path, err)
+	}
+	if err := retryBusy(ctx, p.closing, func() error { return op(p.session) }); err != nil {
+		return explain(p.path, err)
+	}
+	return explain(p.path, p.files.check())
+}

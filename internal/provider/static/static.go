@@ -1,0 +1,220 @@
+// Package static has the providers that nobody coordinates: static:ID grants
+// the machine ID that its URL names, ip: the one that the host's IPv4 address
+// gives, none: grants nothing.
+//
+// # What keeps two holders apart
+//
+// Only the operator's promise that no other generator has the machine ID at
+// the same time. There is no record anywhere, so a second host with the same
+// ID, or a second process on this one, is not noticed, and both make the same
+// IDs. Hence the scope "unverified", and one service per provider: two would
+// be two generators on one slot.
+//
+// A renewal does not take another slot, as elsewhere, but grants the same one
+// anew from now on, while the former lease still runs. That is safe for the
+// one generator that holds both, because it emits strictly increasing values
+// whatever its leases are; it is exactly as safe as the promise for everyone
+// else.
+//
+// # Created never goes back
+//
+// Within a process a grant's created is never below an earlier grant's, nor
+// below the timestamp of a release plus one, even if the clock is. The first
+// keeps a clock that stepped back from re-opening a stretch of time that was
+// granted before. The second puts whoever is granted the slot after a
+// hand-back behind everything that its predecessor embedded, which elsewhere
+// the record's end does. The price is a lease that begins in the future after
+// a step back; nothing could be emitted in that stretch anyway. Across
+// processes the durable mark of the host does the same work.
+package static
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// remembered is how many grants can still be released or asked for again: a
+// keeper holds two at most, the present one and the one it replaced.
+const remembered = 16
+
+// Provider grants one machine ID again and again.
+type Provider struct {
+	terms  provider.Terms
+	nowMS  func() int64
+	locate func() (place, error) // asked at each acquire
+
+	mu     sync.Mutex
+	info   provider.Info
+	floor  int64   // Unix ms; no grant begins earlier
+	recent []grant // the latest last, at most `remembered`
+	closed bool
+}
+
+// place is a machine ID and where it comes from, for operators.
+type place struct {
+	machineID int64
+	url       string
+}
+
+type grant struct {
+	lease     lease.Lease
+	service   string
+	requestID string
+	released  bool
+}
+
+var _ provider.Provider = (*Provider)(nil)
+
+// sharedParams are the parameters of static: and ip:. Without a pool there is
+// nothing that pool or ids could select from.
+func sharedParams() []string {
+	return []string{"term", "quarantine", "epoch", "bit_id", "bit_seq", "bit_ts"}
+}
+
+// StaticParams returns the parameters that a static: URL takes.
+func StaticParams() []string { return sharedParams() }
+
+// FromStaticURL opens static:ID. nowMS is the clock in Unix milliseconds; nil
+// means the wall clock.
+func FromStaticURL(u *url.URL, nowMS func() int64) (*Provider, error) {
+	q, err := provider.ParseQuery(u.RawQuery, StaticParams())
+	if err != nil {
+		return nil, err
+	}
+	terms, err := provider.ParseTerms(q)
+	if err != nil {
+		return nil, err
+	}
+	id, err := strconv.ParseInt(u.Opaque, 10, 64)
+	if err != nil || u.Host != "" || u.Path != "" {
+		return nil, errors.New("static: needs the machine ID as a whole number, for example static:17")
+	}
+	return New(id, terms, nowMS)
+}
+
+// New returns a provider that grants machineID, and no other.
+func New(machineID int64, terms provider.Terms, nowMS func() int64) (*Provider, error) {
+	if err := terms.Validate(); err != nil {
+		return nil, err
+	}
+	if ids := terms.Range(); !ids.Contains(machineID) {
+		return nil, fmt.Errorf("static:%d: the layout %v has machine IDs %v", machineID, terms.Layout(), ids)
+	}
+	here := place{machineID: machineID, url: "static:" + strconv.FormatInt(machineID, 10)}
+	return newProvider("static", here, terms, nowMS, func() (place, error) { return here, nil }), nil
+}
+
+func newProvider(name string, here place, terms provider.Terms, nowMS func() int64, locate func() (place, error)) *Provider {
+	if nowMS == nil {
+		nowMS = func() int64 { return time.Now().UnixMilli() }
+	}
+	info := provider.Info{Name: name, URL: here.url, Scope: provider.ScopeUnverified}
+	return &Provider{info: info, terms: terms, nowMS: nowMS, locate: locate}
+}
+
+// Info implements provider.Provider. The URL says which machine ID was granted
+// last, and why.
+func (p *Provider) Info() provider.Info {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.info
+}
+
+// Close implements provider.Provider.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	return nil
+}
+
+// begin reports why an operation cannot start. p.mu is held.
+func (p *Provider) begin(ctx context.Context) error {
+	if p.closed {
+		return fmt.Errorf("the provider %s is closed", p.info.Name)
+	}
+	return ctx.Err()
+}
+
+// Acquire implements provider.Provider. It grants one lease, whatever
+// throughput is asked for: there is one slot.
+func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
+	if err := req.Validate(); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.begin(ctx); err != nil {
+		return nil, err
+	}
+	now := p.nowMS()
+	if err := p.terms.CheckClock(now); err != nil {
+		return nil, err
+	}
+	if before, ok := p.asked(req); ok {
+		latest := &p.recent[len(p.recent)-1]
+		if before != latest || before.released || now >= before.lease.Expired {
+			return nil, provider.ErrConflict
+		}
+		return []lease.Lease{before.lease}, nil
+	}
+	here, err := p.locate()
+	if err != nil {
+		return nil, err
+	}
+	p.info.URL = here.url
+	l := p.terms.Grant(here.machineID, max(now, p.floor), provider.NewSecret())
+	p.floor = l.Created
+	if len(p.recent) == remembered {
+		p.recent = append(p.recent[:0], p.recent[1:]...)
+	}
+	p.recent = append(p.recent, grant{lease: l, service: req.Service, requestID: req.RequestID})
+	return []lease.Lease{l}, nil
+}
+
+func (p *Provider) asked(req provider.AcquireRequest) (*grant, bool) {
+	for i := range p.recent {
+		if g := &p.recent[i]; req.RequestID != "" && g.requestID == req.RequestID && g.service == req.Service {
+			return g, true
+		}
+	}
+	return nil, false
+}
+
+// Release implements provider.Provider. Giving back a lease that a renewal has
+// replaced changes nothing, as the slot is in use under the later one.
+func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.begin(ctx); err != nil {
+		return err
+	}
+	err := provider.ErrNotFound
+	for i := range p.recent {
+		g := &p.recent[i]
+		if g.lease.ID != req.ID || req.BitSeq != provider.AnyBitSeq && req.BitSeq != g.lease.BitSeq {
+			continue
+		}
+		if !lease.Verify(g.lease.Secret, req.ID, req.TimestampMS, req.Signature) {
+			err = provider.ErrBadSignature
+			continue
+		}
+		if err := req.CheckTime(p.nowMS()); err != nil {
+			return err
+		}
+		if i == len(p.recent)-1 && !g.released {
+			g.released = true
+			p.floor = max(p.floor, req.TimestampMS+1)
+		}
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,208 @@
+package provider
+
+import (
+	"math"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+func parse(t *testing.T, rawQuery string) (Terms, error) {
+	t.Helper()
+	q, err := ParseQuery(rawQuery, TermsParams())
+	if err != nil {
+		return Terms{}, err
+	}
+	return ParseTerms(q)
+}
+
+func TestParseTerms(t *testing.T) {
+	edit := func(f func(*Terms)) Terms {
+		terms := DefaultTerms()
+		f(&terms)
+		return terms
+	}
+	layout := func(ts, id, seq int) Terms {
+		return edit(func(t *Terms) { t.Timeline.BitTS, t.BitID, t.BitSeq = ts, id, seq })
+	}
+	for query, want := range map[string]Terms{
+		"":                                    DefaultTerms(),
+		"term=5m":                             edit(func(t *Terms) { t.Term, t.Quarantine = 5*time.Minute, 5*time.Minute }),
+		"term=5m&quarantine=0":                edit(func(t *Terms) { t.Term, t.Quarantine = 5*time.Minute, 0 }),
+		"quarantine=1500ms":                   edit(func(t *Terms) { t.Quarantine = 1500 * time.Millisecond }),
+		"pool=a.B_c-9":                        edit(func(t *Terms) { t.Pool = "a.B_c-9" }),
+		"ids=0-0":                             edit(func(t *Terms) { t.IDs = IDRange{0, 1} }),
+		"ids=0-8191":                          edit(func(t *Terms) { t.IDs = IDRange{0, 8192} }),
+		"epoch=1000":                          edit(func(t *Terms) { t.Timeline.EpochMS = 1000 }),
+		"epoch=2020-01-01T00:00:00Z":          edit(func(t *Terms) { t.Timeline.EpochMS = 1577836800000 }),
+		"epoch=2020-01-01T09:00:00+09:00":     edit(func(t *Terms) { t.Timeline.EpochMS = 1577836800000 }),
+		"epoch=2020-01-01T09:00:00.5%2B09:00": edit(func(t *Terms) { t.Timeline.EpochMS = 1577836800500 }),
+		"bit_seq=9":                           layout(41, 13, 9),
+		"bit_id=13":                           layout(41, 13, 9),
+		"bit_ts=42":                           layout(42, 13, 8),
+		"bit_ts=42&bit_seq=0":                 layout(42, 21, 0),
+		"bit_ts=40&bit_id=14&bit_seq=9":       layout(40, 14, 9),
+		"bit_ts=33&bit_id=30":                 layout(33, 30, 0),
+		"bit_ts=1&bit_id=1&bit_seq=61":        layout(1, 1, 61),
+		"bit_ts=1&bit_id=62&ids=1-2":          edit(func(t *Terms) { t.Timeline.BitTS, t.BitID, t.BitSeq, t.IDs = 1, 62, 0, IDRange{1, 3} }),
+		"term=1ms&quarantine=8784h":           edit(func(t *Terms) { t.Term, t.Quarantine = time.Millisecond, MaxTerm }),
+	} {
+		if got, err := parse(t, query); err != nil || got != want {
+			t.Errorf("%q gave %+v (%v), want %+v", query, got, err, want)
+		}
+	}
+}
+
+func TestParseTermsRefuses(t *testing.T) {
+	for query, want := range map[string]string{
+		"trem=5m":                         `"trem"`,
+		"term=5":                          "term=5: write a duration",
+		"term=":                           "term=",
+		"term=0s":                         "term is 0s",
+		"term=-1m":                        "term is -1m0s",
+		"term=1500us":                     "whole milliseconds",
+		"term=9000h":                      "term is 9000h",
+		"quarantine=-1ms":                 "quarantine is -1ms",
+		"pool=":                           `pool ""`,
+		"pool=a/b":                        `pool "a/b"`,
+		"pool=" + strings.Repeat("x", 65): "pool",
+		"ids=5":                           "ids=5",
+		"ids=9-5":                         "ids=9-5",
+		"ids=-1-5":                        "ids=-1-5",
+		"ids=0-8192":                      "has 0-8191",
+		"ids=0-9223372036854775807":       "ids=",
+		"epoch=yesterday":                 "epoch=yesterday",
+		"epoch=2020-01-01T00:00:00.0005Z": "whole milliseconds",
+		"bit_seq=x":                       "bit_seq=x",
+		"bit_id=14&bit_seq=9":             "and must be 63",
+		"bit_id=0":                        "bit_id must be at least 1",
+		"bit_seq=-1":                      "at least",
+		"bit_seq=62":                      "at least",
+		"bit_ts=9999999":                  "at least",
+	} {
+		if got, err := parse(t, query); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q gave %+v and the error %v, want one with %q", query, got, err, want)
+		}
+	}
+}
+
+func TestTermsParamsAreAllKnown(t *testing.T) {
+	for _, name := range TermsParams() {
+		if _, err := ParseTerms(url.Values{name: {"?"}}); err == nil {
+			t.Errorf("ParseTerms ignores %s", name)
+		}
+	}
+}
+
+func TestLeaseCount(t *testing.T) {
+	terms := DefaultTerms()
+	for throughput, want := range map[int64]int{
+		math.MinInt64: 1, 0: 1, 1: 1, 256: 1, 257: 2, 1024: 4, 65536: 256, 65537: 256, math.MaxInt64: 256,
+	} {
+		if got := terms.LeaseCount(throughput); got != want {
+			t.Errorf("%d IDs/ms: %d leases, want %d", throughput, got, want)
+		}
+	}
+}
+
+func TestGrantIsValid(t *testing.T) {
+	terms := DefaultTerms()
+	l := terms.Grant(8191, snowflake.DefaultEpochMS, NewSecret())
+	if err := l.Validate(); err != nil {
+		t.Error(err)
+	}
+	if l.Term() != 600_000 || l.ReservedUntil-l.Expired != 600_000 || l.Layout() != terms.Layout() || l.Timeline() != terms.Timeline {
+		t.Errorf("the lease is %+v", l)
+	}
+	if coarse := terms.WithBitSeq(9); coarse.Validate() != nil || coarse.BitID != 13 {
+		t.Errorf("with bit_seq 9: %+v", coarse)
+	}
+}
+
+func TestCheckClock(t *testing.T) {
+	terms := DefaultTerms()
+	end := terms.Timeline.EndMS()
+	for now, ok := range map[int64]bool{
+		terms.Timeline.EpochMS: true, end - 1: true, end: false, terms.Timeline.EpochMS - 1: false,
+		0: false, -1: false, math.MaxInt64: false, math.MinInt64: false,
+	} {
+		if err := terms.CheckClock(now); (err == nil) != ok {
+			t.Errorf("at %d: %v", now, err)
+		}
+	}
+	long := terms
+	long.Timeline = snowflake.Timeline{EpochMS: -1 << 62, BitTS: 62}
+	for _, now := range []int64{-1, math.MaxInt64, math.MaxInt64 - MaxTerm.Milliseconds()} {
+		if long.CheckClock(now) == nil {
+			t.Errorf("a grant at %d would overflow", now)
+		}
+	}
+}
+
+func TestReleasedEnd(t *testing.T) {
+	for _, test := range []struct{ created, end, timestamp, want int64 }{
+		{100, 200, 150, 151},
+		{100, 200, 50, 100},  // before the lease began
+		{100, 200, 100, 101}, // in its first millisecond
+		{100, 200, 199, 200},
+		{100, 200, 500, 200}, // never later than it was
+		{100, 100, 100, 100}, // given back already
+	} {
+		if got := ReleasedEnd(test.created, test.end, test.timestamp); got != test.want {
+			t.Errorf("%+v: got %d", test, got)
+		}
+	}
+}
+
+func TestCheckTime(t *testing.T) {
+	const now = 1_000_000_000
+	for off, want := range map[int64]error{
+		0: nil, 30_000: nil, -30_000: nil, 30_001: ErrTimestampSkew, -30_001: ErrTimestampSkew,
+		math.MaxInt64 - now: ErrTimestampSkew, math.MinInt64: ErrTimestampSkew,
+	} {
+		if got := (ReleaseRequest{TimestampMS: now + off}).CheckTime(now); got != want {
+			t.Errorf("%d off: %v", off, got)
+		}
+	}
+}
+
+func TestServices(t *testing.T) {
+	other := DefaultTerms()
+	other.BitID, other.BitSeq = 13, 9
+	s := Services{Default: DefaultTerms(), Named: map[string]Terms{"a": other}}
+	if err := s.Validate(); err != nil {
+		t.Error(err)
+	}
+	if s.Of("a") != other || s.Of("b") != s.Default || s.Of("") != s.Default {
+		t.Error("services are mixed up")
+	}
+	other.Timeline.EpochMS++
+	s.Named["a"] = other
+	if err := s.Validate(); err == nil || !strings.Contains(err.Error(), `service "a"`) {
+		t.Errorf("one pool has two epochs: %v", err)
+	}
+	other.Pool = "another"
+	s.Named["a"] = other
+	if err := s.Validate(); err != nil {
+		t.Error(err)
+	}
+	other.MaxLeasesPerAcquire = 0
+	s.Named["a"] = other
+	if err := s.Validate(); err == nil {
+		t.Error("invalid terms were accepted")
+	}
+}
+
+func TestNewSecret(t *testing.T) {
+	a, b := NewSecret(), NewSecret()
+	if len(a) != 32 || a == b {
+		t.Errorf("secrets %q and %q", a, b)
+	}
+	if l := (lease.Lease{Secret: a}); strings.Contains(l.String(), a) {
+		t.Error("a lease prints its secret")
+	}
+}
