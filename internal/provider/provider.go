@@ -10,7 +10,7 @@
 //     replaces the record of the same slot only, and only when every record
 //     whose slot overlaps has end <= now. Check and write are one atomic step.
 //   - A grant sets end = expired + quarantine. A valid release sets
-//     end = max(timestamp+1, created).
+//     end = max(timestamp+1, created), and never a later end than before.
 //   - Nothing trusts the clock: if it jumps ahead and back, slots look busy for
 //     longer, and no record is lost.
 //

@@ -29,9 +29,12 @@ type Options struct {
 // Schemes returns the schemes that Open knows.
 func Schemes() []string { return []string{"memory", "none", "static", "ip", "sqlite"} }
 
-// Open opens the provider. The error names what is wrong with the URL, and
-// never repeats a part of it that may hold a secret.
-func Open(ctx context.Context, rawURL string, opts Options) (provider.Provider, error) {
+// Open returns the provider that the URL names. It reaches out to nothing: a
+// store is opened at its first use, and tried again at the next when it cannot
+// be, so that a daemon starts whatever state its store is in. The error names
+// what is wrong with the URL, and never repeats a part of it that may hold a
+// secret.
+func Open(rawURL string, opts Options) (provider.Provider, error) {
 	scheme, _, ok := strings.Cut(rawURL, ":")
 	if !ok || !validScheme(scheme) {
 		if filepath.IsAbs(rawURL) {
@@ -65,7 +68,11 @@ func Open(ctx context.Context, rawURL string, opts Options) (provider.Provider, 
 		}
 		return opened(static.FromStaticURL(u, opts.NowMS))
 	case "sqlite":
-		return opened(sqlite.FromURL(ctx, u, opts.Services, opts.NowMS))
+		cfg, err := sqlite.ParseURL(u, opts.Services, opts.NowMS)
+		if err != nil {
+			return nil, err
+		}
+		return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) { return opened(sqlite.Open(ctx, cfg)) }), nil
 	}
 	panic("backend: Schemes lists " + scheme + ", and Open does not know it")
 }

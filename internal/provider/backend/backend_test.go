@@ -33,7 +33,7 @@ func TestOpen(t *testing.T) {
 		{"sqlite://" + dir + "/a.db", "sqlite", provider.ScopeHost, backend.Options{}},
 		{"sqlite:" + dir + "/with space.db", "sqlite", provider.ScopeHost, backend.Options{}},
 	} {
-		p, err := backend.Open(context.Background(), test.url, test.opts)
+		p, err := backend.Open(test.url, test.opts)
 		if err != nil {
 			t.Errorf("%s: %v", test.url, err)
 			continue
@@ -92,7 +92,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"none:x", backend.Options{}, "nothing after the colon"},
 		{"memory:/x", backend.Options{}, "no path"},
 	} {
-		p, err := backend.Open(context.Background(), test.url, test.opts)
+		p, err := backend.Open(test.url, test.opts)
 		if err == nil {
 			p.Close()
 			t.Errorf("%s was opened", test.url)
@@ -107,5 +107,47 @@ func TestOpenRefuses(t *testing.T) {
 		if strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: the error shows the secret: %v", test.url, err)
 		}
+	}
+}
+
+// TestOpensOnUse: a store that cannot be opened is an error of each call, and
+// none for the daemon; once it can be, it is.
+func TestOpensOnUse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "leases.db")
+	if err := os.WriteFile(path, []byte("this is no database, and long enough to be looked at"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := backend.Open("sqlite:"+path, backend.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("a file that is no database: %v", err)
+		}
+	}
+	if b, err := os.ReadFile(path); err != nil || !strings.HasPrefix(string(b), "this is no database") {
+		t.Errorf("the file was changed: %q, %v", b, err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	leases, err := p.Acquire(context.Background(), provider.AcquireRequest{})
+	if err != nil || len(leases) != 1 {
+		t.Fatalf("after the file was taken away: %v, %v", leases, err)
+	}
+	if lost, err := p.(provider.Verifier).Verify(context.Background(), "", leases); err != nil || len(lost) != 0 {
+		t.Errorf("Verify: %v, %v", lost, err)
+	}
+	if records, err := p.(provider.Lister).List(context.Background(), ""); err != nil || len(records) != 1 {
+		t.Errorf("List: %v, %v", records, err)
+	}
+	for range 2 {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err == nil {
+		t.Error("a closed provider granted a lease")
 	}
 }

@@ -614,7 +614,11 @@ func TestFromURL(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := FromURL(context.Background(), u, nil, nil)
+		cfg, err := ParseURL(u, nil, nil)
+		var p *Provider
+		if err == nil {
+			p, err = Open(context.Background(), cfg)
+		}
 		if err == nil {
 			_, err = p.Acquire(context.Background(), provider.AcquireRequest{})
 			p.Close()

@@ -50,22 +50,23 @@ var (
 // Params returns the parameters that a sqlite: URL takes.
 func Params() []string { return provider.TermsParams() }
 
-// FromURL opens sqlite:PATH. The URL's parameters set the terms of services
-// that named does not have.
-func FromURL(ctx context.Context, u *url.URL, named map[string]provider.Terms, nowMS func() int64) (*Provider, error) {
+// ParseURL reads sqlite:PATH. The URL's parameters set the terms of services
+// that named does not have. It does not touch the file.
+func ParseURL(u *url.URL, named map[string]provider.Terms, nowMS func() int64) (Config, error) {
 	q, err := provider.ParseQuery(u.RawQuery, Params())
 	if err != nil {
-		return nil, err
+		return Config{}, err
 	}
 	terms, err := provider.ParseTerms(q)
 	if err != nil {
-		return nil, err
+		return Config{}, err
 	}
 	path, err := pathOf(u)
 	if err != nil {
-		return nil, err
+		return Config{}, err
 	}
-	return Open(ctx, Config{Path: path, Services: provider.Services{Default: terms, Named: named}, NowMS: nowMS})
+	cfg := Config{Path: path, Services: provider.Services{Default: terms, Named: named}, NowMS: nowMS}
+	return cfg, cfg.Services.Validate()
 }
 
 // pathOf is the file that the URL names. A relative path would name another
@@ -175,10 +176,13 @@ func (p *Provider) checkTimelines() error {
 	return nil
 }
 
-// Info implements provider.Provider.
-func (p *Provider) Info() provider.Info {
-	return provider.Info{Name: "sqlite", URL: "sqlite:" + p.path, Scope: provider.ScopeHost, Coordinated: true}
+// Info describes the provider that Open opens.
+func (c Config) Info() provider.Info {
+	return provider.Info{Name: "sqlite", URL: "sqlite:" + c.Path, Scope: provider.ScopeHost, Coordinated: true}
 }
+
+// Info implements provider.Provider.
+func (p *Provider) Info() provider.Info { return Config{Path: p.path}.Info() }
 
 // Close implements provider.Provider. It waits for the operation under way.
 func (p *Provider) Close() error {

@@ -1,0 +1,111 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// onUse opens a provider when it is first needed, and again as long as that
+// fails. Once open, it stays: what a store forgot while it was away is the
+// store's own matter.
+type onUse struct {
+	info provider.Info
+	open func(context.Context) (provider.Provider, error)
+	// turn holds the provider, nil before it is open. Whoever takes it out has
+	// the right to open it, and puts it back.
+	turn chan provider.Provider
+}
+
+var (
+	_ provider.Verifier = (*onUse)(nil)
+	_ provider.Lister   = (*onUse)(nil)
+)
+
+var errClosed = errors.New("the provider is closed")
+
+func newOnUse(info provider.Info, open func(context.Context) (provider.Provider, error)) *onUse {
+	o := &onUse{info: info, open: open, turn: make(chan provider.Provider, 1)}
+	o.turn <- nil
+	return o
+}
+
+// get returns the provider, and opens it where it is not yet.
+func (o *onUse) get(ctx context.Context) (p provider.Provider, err error) {
+	var ok bool
+	select {
+	case p, ok = <-o.turn:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if !ok {
+		return nil, errClosed
+	}
+	defer func() { o.turn <- p }()
+	if p == nil {
+		p, err = o.open(ctx)
+	}
+	return p, err
+}
+
+// Info implements provider.Provider.
+func (o *onUse) Info() provider.Info { return o.info }
+
+// Acquire implements provider.Provider.
+func (o *onUse) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
+	p, err := o.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.Acquire(ctx, req)
+}
+
+// Release implements provider.Provider.
+func (o *onUse) Release(ctx context.Context, req provider.ReleaseRequest) error {
+	p, err := o.get(ctx)
+	if err != nil {
+		return err
+	}
+	return p.Release(ctx, req)
+}
+
+// Verify implements provider.Verifier. A provider that cannot tell finds
+// nothing lost.
+func (o *onUse) Verify(ctx context.Context, service string, leases []lease.Lease) ([]lease.Lease, error) {
+	p, err := o.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if v, ok := p.(provider.Verifier); ok {
+		return v.Verify(ctx, service, leases)
+	}
+	return nil, nil
+}
+
+// List implements provider.Lister.
+func (o *onUse) List(ctx context.Context, service string) ([]provider.Record, error) {
+	p, err := o.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if l, ok := p.(provider.Lister); ok {
+		return l.List(ctx, service)
+	}
+	return nil, fmt.Errorf("%s: it keeps no records", o.info.Name)
+}
+
+// Close implements provider.Provider. It is the last call.
+func (o *onUse) Close() error {
+	p, ok := <-o.turn
+	if !ok {
+		return nil
+	}
+	close(o.turn)
+	if p == nil {
+		return nil
+	}
+	return p.Close()
+}
