@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// dialect is how one kind of server is asked for IDs, and how its answers are
+// found in a stream and checked. There is one for each connection.
+type dialect interface {
+	// appendRequest appends the request with the given number.
+	appendRequest(b []byte, number uint32) []byte
+	// take checks the answer that begins at b[0] and is due for the request
+	// with the given number. It returns the answer's length, or 0 when more
+	// bytes are needed.
+	take(b []byte, number uint32) (int, error)
+}
+
+// Names of dialects, for the load generator's command line.
+const (
+	dialectRPC  = "kazahana"
+	dialectEcho = "echo"
+)
+
+// newDialect returns the dialect for requests that ask for count IDs each.
+func newDialect(name string, count int) (dialect, error) {
+	rpc := newRPC(count)
+	switch name {
+	case dialectRPC:
+		return rpc, nil
+	case dialectEcho:
+		size := len(rpc.request)
+		if count > 1 {
+			size = rpc.answerSize()
+		}
+		return &echo{request: rpc.request, size: size}, nil
+	}
+	return nil, fmt.Errorf("there is no dialect %q", name)
+}
+
+// firstNumber and all after it take five bytes in MessagePack: requests and
+// answers then have one size each.
+const firstNumber = 1 << 16
+
+const (
+	numberOffset = 3 // in requests and answers: after the array's head, the type and 0xce
+	headSize     = 8 // of an answer: up to and including the error, which is nil
+	idSize       = 9 // of an ID: 0xcf and eight bytes
+	// Of the larger answers one in sampleEvery is checked ID by ID, the others
+	// at both ends: the load generator shares a core with the server.
+	sampleEvery = 64
+)
+
+// rpc speaks MessagePack-RPC to the daemon: NextID for a count of 1, else
+// NextIDs.
+type rpc struct {
+	count   int
+	request []byte // with any number
+	result  []byte // head of the result in an answer, before the first ID's body
+	last    uint64 // the largest ID so far
+	taken   uint64 // answers so far
+}
+
+func newRPC(count int) *rpc {
+	method, params, result := "NextID", []any{}, []byte{}
+	if count > 1 {
+		method, params = "NextIDs", []any{count}
+		out := wire.NewOutbox(nil)
+		out.BeginArray(firstNumber, count)
+		result = bytes.Clone(out.Unsent()[headSize:])
+	}
+	request, err := msgpack.Marshal([]any{0, uint32(firstNumber), method, params})
+	if err != nil {
+		panic(err) // there is nothing in it that could not be encoded
+	}
+	return &rpc{count: count, request: request, result: append(result, 0xcf)}
+}
+
+func (d *rpc) answerSize() int { return headSize + len(d.result) - 1 + d.count*idSize }
+
+func (d *rpc) appendRequest(b []byte, number uint32) []byte {
+	b = append(b, d.request...)
+	binary.BigEndian.PutUint32(b[len(b)-len(d.request)+numberOffset:], number)
+	return b
+}
+
+func (d *rpc) take(b []byte, number uint32) (int, error) {
+	if len(b) < headSize {
+		return 0, nil
+	}
+	wellBegun := b[0] == 0x94 && b[1] == 1 && b[2] == 0xce && b[7] == 0xc0
+	if !wellBegun || binary.BigEndian.Uint32(b[numberOffset:]) != number {
+		return 0, explain(b, number)
+	}
+	// The result's head comes first: an answer with fewer IDs must be noticed,
+	// not waited for.
+	if got := b[headSize:]; !bytes.HasPrefix(got, d.result[:min(len(d.result), len(got))]) {
+		return 0, explain(b, number)
+	}
+	size := d.answerSize()
+	if len(b) < size {
+		return 0, nil
+	}
+	step := max(d.count-1, 1)
+	if d.taken%sampleEvery == 0 {
+		step = 1
+	}
+	d.taken++
+	ids := b[headSize+len(d.result)-1 : size]
+	for i := 0; i < d.count; i += step {
+		// Between two that are looked at there are step-1 others.
+		least := d.last + 1
+		if i > 0 {
+			least = d.last + uint64(step)
+		}
+		id := binary.BigEndian.Uint64(ids[i*idSize+1:])
+		if ids[i*idSize] != 0xcf || id < least {
+			return 0, fmt.Errorf("request %d was answered with an ID that is no integer, or not above the one before it on this connection: "+
+				"ID %d of %d is %d (% x), and must be %d or more", number, i+1, d.count, id, ids[i*idSize:(i+1)*idSize], least)
+		}
+		d.last = id
+	}
+	return size, nil
+}
+
+// explain is the error for an answer that is not what was asked for; nil while
+// the answer is not there as a whole.
+func explain(b []byte, number uint32) error {
+	var splitter wire.Splitter
+	size, err := splitter.Scan(b)
+	if err != nil {
+		return fmt.Errorf("request %d was answered with bytes that are no message: %w", number, err)
+	}
+	if size == 0 {
+		return nil
+	}
+	var answer []any
+	if err := msgpack.Unmarshal(b[:size], &answer); err == nil && len(answer) == 4 && b[1] == 1 && answer[2] != nil {
+		return fmt.Errorf("request %d was answered with the error %v", number, answer[2])
+	}
+	const shown = 64
+	return fmt.Errorf("request %d was answered with something else than what was asked for: % x", number, b[:min(size, shown)])
+}
+
+// echo is for servers that send back what they get. Its requests are those of
+// rpc, byte by byte, so that the same sizes travel. To requests for more than
+// one ID the answer is as long as the daemon's, and begins with the request.
+type echo struct {
+	request []byte
+	size    int // of an answer
+}
+
+var errNoEcho = errors.New("the echo server answered with other bytes than it got")
+
+func (d *echo) appendRequest(b []byte, number uint32) []byte {
+	b = append(b, d.request...)
+	binary.BigEndian.PutUint32(b[len(b)-len(d.request)+numberOffset:], number)
+	return b
+}
+
+func (d *echo) take(b []byte, number uint32) (int, error) {
+	if len(b) < d.size {
+		return 0, nil
+	}
+	const rest = numberOffset + 4
+	if binary.BigEndian.Uint32(b[numberOffset:]) != number || !bytes.Equal(b[rest:len(d.request)], d.request[rest:]) {
+		return 0, errNoEcho
+	}
+	return d.size, nil
+}
