@@ -167,7 +167,7 @@ func (h *host) openLeases(now int64) {
 		}
 	}
 	h.core.SetLeases(open, h.cached, h.cause)
-	switch h.w.rnd.IntN(8) {
+	switch h.w.rnd.IntN(4) {
 	case 0:
 		h.jump()
 	case 1:

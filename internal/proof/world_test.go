@@ -59,9 +59,12 @@ func newWorld(seed uint64, broken rule, real bool) *world {
 	term := 20 + w.rnd.Int64N(60)
 	quarantine := []int64{0, w.rnd.Int64N(40), 3 * term}[w.rnd.IntN(3)]
 	fallbacks := []generator.Fallback{generator.FallbackCachedRandom, generator.FallbackCached, generator.FallbackNone}
-	if broken == quarantineKept || broken == releasedNeverCached {
+	switch broken {
+	case quarantineKept, releasedNeverCached:
 		// These are about fallback in a long reservation.
 		quarantine, fallbacks = 3*term, fallbacks[:2]
+	case embeddedTimestampChecked:
+		quarantine = 0 // which would make up for the breach most of the time
 	}
 	clock := func() int64 { return w.now + w.skew }
 	byHost := map[string]terms{}
@@ -124,6 +127,9 @@ func (w *world) event() {
 	case p < 176:
 		w.skew += w.rnd.Int64N(61) - 30
 	case p < 181:
+		if w.rnd.IntN(2) == 0 {
+			h.jump()
+		}
 		h.keeper.Shutdown(context.Background())
 		w.maybeTick()
 		h.start()
