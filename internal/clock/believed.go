@@ -15,16 +15,10 @@ type Source interface {
 	Boot() time.Duration
 }
 
-// Defaults of Config.
-const (
-	DefaultMaxForward = time.Second
-	DefaultHold       = 60 * time.Second
-)
-
-// Config of a Believed clock. The zero value of a field means its default.
+// Config of a Believed clock.
 type Config struct {
 	MaxForward time.Duration // how far from its course the wall clock is still believed
-	Hold       time.Duration // how long it must stay away to be believed all the same
+	Hold       time.Duration // how long it must stay away to be believed all the same; 0 = not at all
 	FloorMS    int64         // Unix ms that has certainly passed
 	OnEvent    func(Event)   // told of every change of mind, by whoever asked for the time: it must return at once
 }
@@ -68,12 +62,6 @@ type Believed struct {
 
 // NewBelieved returns a clock that believes src as far as cfg says.
 func NewBelieved(src Source, cfg Config) *Believed {
-	if cfg.MaxForward <= 0 {
-		cfg.MaxForward = DefaultMaxForward
-	}
-	if cfg.Hold <= 0 {
-		cfg.Hold = DefaultHold
-	}
 	b := &Believed{src: src, cfg: cfg}
 	b.trustFrom.Store(1)
 	b.trustTo.Store(0) // trust nothing before the first reading
@@ -144,14 +132,17 @@ func (b *Believed) decide(wall int64, boot time.Duration) (now int64, event Even
 // strayed notes that the wall clock is off its course, and returns seen when
 // that is news, accepted when it has lasted, and 0 otherwise.
 func (b *Believed) strayed(seen, accepted EventKind, boot time.Duration) EventKind {
-	switch {
-	case b.astray != seen:
+	news := b.astray != seen
+	if news {
 		b.astray, b.since = seen, boot
 		b.trustFrom.Store(1) // every reading is judged while astray
 		b.trustTo.Store(0)
-		return seen
+	}
+	switch {
 	case boot-b.since >= b.cfg.Hold:
 		return accepted
+	case news:
+		return seen
 	}
 	return 0
 }

@@ -6,7 +6,10 @@ import (
 	"time"
 )
 
-const start int64 = 1_800_000_000_000
+const (
+	start int64 = 1_800_000_000_000
+	hold        = 60 * time.Second
+)
 
 type rig struct {
 	*Fake
@@ -16,6 +19,7 @@ type rig struct {
 
 func newRig(t *testing.T, wallMS int64, cfg Config) *rig {
 	t.Helper()
+	cfg.MaxForward = time.Second
 	r := &rig{Fake: NewFake(wallMS)}
 	cfg.OnEvent = func(e Event) { r.events = append(r.events, e.Kind) }
 	r.Believed = NewBelieved(r.Fake, cfg)
@@ -34,7 +38,7 @@ func (r *rig) expect(t *testing.T, what string, wantMS int64, events ...EventKin
 }
 
 func TestFollowsTheWallClock(t *testing.T) {
-	r := newRig(t, start, Config{})
+	r := newRig(t, start, Config{Hold: hold})
 	for i := range int64(5000) {
 		r.expect(t, "ticking", i)
 		r.Advance(time.Millisecond)
@@ -46,7 +50,7 @@ func TestFollowsTheWallClock(t *testing.T) {
 }
 
 func TestOneReadingAnHourAheadCostsNothing(t *testing.T) {
-	r := newRig(t, start, Config{})
+	r := newRig(t, start, Config{Hold: hold})
 	r.expect(t, "before", 0)
 	r.Advance(10 * time.Millisecond)
 	r.Jump(time.Hour)
@@ -60,7 +64,7 @@ func TestOneReadingAnHourAheadCostsNothing(t *testing.T) {
 }
 
 func TestOneReadingAnHourBehindCostsNothing(t *testing.T) {
-	r := newRig(t, start, Config{})
+	r := newRig(t, start, Config{Hold: hold})
 	r.expect(t, "before", 0)
 	r.Jump(-time.Hour)
 	r.expect(t, "an hour behind is told as it is", -3_600_000, BackwardSeen)
@@ -70,7 +74,7 @@ func TestOneReadingAnHourBehindCostsNothing(t *testing.T) {
 }
 
 func TestLastingForwardJumpIsAcceptedAfterHold(t *testing.T) {
-	r := newRig(t, start, Config{Hold: 60 * time.Second})
+	r := newRig(t, start, Config{Hold: hold})
 	r.expect(t, "before", 0)
 	r.Jump(time.Hour)
 	r.expect(t, "jump", 0, ForwardDisbelieved)
@@ -85,8 +89,18 @@ func TestLastingForwardJumpIsAcceptedAfterHold(t *testing.T) {
 	r.expect(t, "after", 3_661_000, ForwardDisbelieved, ForwardAccepted)
 }
 
+// TestWithoutHold: a jump is accepted at once, and told.
+func TestWithoutHold(t *testing.T) {
+	r := newRig(t, start, Config{})
+	r.expect(t, "before", 0)
+	r.Jump(time.Hour)
+	r.expect(t, "ahead", 3_600_000, ForwardAccepted)
+	r.Jump(-2 * time.Hour)
+	r.expect(t, "back", -3_600_000, ForwardAccepted, BackwardAccepted)
+}
+
 func TestHoldStartsAnewAfterAReturn(t *testing.T) {
-	r := newRig(t, start, Config{Hold: 60 * time.Second})
+	r := newRig(t, start, Config{Hold: hold})
 	r.expect(t, "before", 0)
 	r.Jump(time.Hour)
 	r.expect(t, "jump", 0, ForwardDisbelieved)
@@ -100,7 +114,7 @@ func TestHoldStartsAnewAfterAReturn(t *testing.T) {
 }
 
 func TestLastingBackwardJumpBecomesTheCourse(t *testing.T) {
-	r := newRig(t, start, Config{Hold: 60 * time.Second})
+	r := newRig(t, start, Config{Hold: hold})
 	r.expect(t, "before", 0)
 	r.Jump(-time.Hour)
 	r.expect(t, "jump", -3_600_000, BackwardSeen)
@@ -112,14 +126,14 @@ func TestLastingBackwardJumpBecomesTheCourse(t *testing.T) {
 }
 
 func TestSuspendIsElapsedTime(t *testing.T) {
-	r := newRig(t, start, Config{})
+	r := newRig(t, start, Config{Hold: hold})
 	r.expect(t, "before", 0)
 	r.Advance(8 * time.Hour) // both the wall clock and CLOCK_BOOTTIME go on
 	r.expect(t, "after a night of sleep", 8*3_600_000)
 }
 
 func TestProviderConfirmsAForwardJump(t *testing.T) {
-	r := newRig(t, start, Config{})
+	r := newRig(t, start, Config{Hold: hold})
 	r.expect(t, "before", 0)
 	r.Jump(time.Hour)
 	r.expect(t, "jump", 0, ForwardDisbelieved)
@@ -131,7 +145,7 @@ func TestProviderConfirmsAForwardJump(t *testing.T) {
 
 func TestWrongClockAtBoot(t *testing.T) {
 	t.Run("behind the floor, then set right", func(t *testing.T) {
-		r := newRig(t, 1000, Config{FloorMS: start})
+		r := newRig(t, 1000, Config{Hold: hold, FloorMS: start})
 		if got := r.NowMS(); got != 1000 {
 			t.Errorf("believed %d, want the reading itself", got)
 		}
@@ -140,15 +154,15 @@ func TestWrongClockAtBoot(t *testing.T) {
 		r.expect(t, "set by NTP: believed at once", 0)
 	})
 	t.Run("behind, without a floor, then set right", func(t *testing.T) {
-		r := newRig(t, start-86_400_000, Config{})
+		r := newRig(t, start-86_400_000, Config{Hold: hold})
 		r.expect(t, "boot", -86_400_000)
 		r.Jump(24 * time.Hour)
 		r.expect(t, "not believed yet", -86_400_000, ForwardDisbelieved)
-		r.Advance(DefaultHold)
-		r.expect(t, "believed after hold", int64(DefaultHold/time.Millisecond), ForwardDisbelieved, ForwardAccepted)
+		r.Advance(hold)
+		r.expect(t, "believed after hold", int64(hold/time.Millisecond), ForwardDisbelieved, ForwardAccepted)
 	})
 	t.Run("ahead, then set right", func(t *testing.T) {
-		r := newRig(t, start+3_600_000, Config{FloorMS: start})
+		r := newRig(t, start+3_600_000, Config{Hold: hold, FloorMS: start})
 		r.expect(t, "boot", 3_600_000)
 		r.Jump(-time.Hour)
 		r.expect(t, "the generator's matter", 0, BackwardSeen)
@@ -167,7 +181,7 @@ func TestSystemClock(t *testing.T) {
 }
 
 func BenchmarkNow(b *testing.B) {
-	c := NewBelieved(System{}, Config{})
+	c := NewBelieved(System{}, Config{MaxForward: time.Second, Hold: hold})
 	b.ReportAllocs()
 	for b.Loop() {
 		c.NowNS()

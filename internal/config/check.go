@@ -59,9 +59,9 @@ func (s *Serve) checkService(name string, service Service, now time.Time) error 
 			s.citeIn(name, "acquire_retry_interval"), formatDuration(service.AcquireRetryInterval),
 			s.citeIn(name, "acquire_retry_max_interval"), formatDuration(service.AcquireRetryMaxInterval))
 	}
-	if scheme(s.Provider) == "none:" && service.Fallback == FallbackNone {
-		return fmt.Errorf("%s none: never gives a lease, and %s none refuses IDs without one: every request for service %s would fail",
-			s.cite("provider"), s.citeIn(name, "fallback"), name)
+	if scheme(s.Provider) == "none:" && service.Fallback != FallbackCachedRandom {
+		return fmt.Errorf("%s none: never gives a lease, and %s %s refuses IDs that no lease ever stood behind: every request for service %s would fail",
+			s.cite("provider"), s.citeIn(name, "fallback"), service.Fallback, name)
 	}
 	// Whoever chose too few bits must learn it here and not from the first request.
 	end := time.UnixMilli(service.DefaultEpoch.UnixMilli() + 1<<service.BitTS).UTC()

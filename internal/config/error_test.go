@@ -233,7 +233,7 @@ func TestNoContradiction(t *testing.T) {
 	for _, src := range []sources{
 		{args: []string{"--state-dir=none", "--provider=none:"}},
 		{args: []string{"--provider=static:3", "--service=a", "--services={a: {}}"}},
-		{args: []string{"--provider=none:", "--fallback=cached"}},
+		{args: []string{"--provider=none:", "--fallback=cached+random"}},
 		{args: []string{"--bit-ts=52"}},
 		{env: []string{"KUBERNETES_SERVICE_HOST=10.0.0.1", "KAZAHANA_PROVIDER=sqlite:/x"}},
 		{env: []string{"HOME=/h"}, uid: 1000},

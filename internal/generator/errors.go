@@ -34,9 +34,9 @@ type LeaseAcquisitionError struct{ Cause error }
 
 func (e *LeaseAcquisitionError) Error() string {
 	if e.Cause == nil {
-		return "no lease is valid now, and a fallback ID was not allowed"
+		return "no lease is valid now, and no fallback ID is allowed"
 	}
-	return "no lease is valid now, and a fallback ID was not allowed: " + e.Cause.Error()
+	return "no lease is valid now, and no fallback ID is allowed: " + e.Cause.Error()
 }
 
 func (e *LeaseAcquisitionError) Unwrap() error { return e.Cause }

@@ -26,6 +26,15 @@ type Options struct {
 	NowMS func() int64
 }
 
+// Ready tries to reach the provider, and says why it cannot be reached now. A
+// provider that reaches out to nothing is ready.
+func Ready(ctx context.Context, p provider.Provider) error {
+	if o, ok := p.(*onUse); ok {
+		return o.Ready(ctx)
+	}
+	return nil
+}
+
 // Schemes returns the schemes that Open knows.
 func Schemes() []string { return []string{"memory", "none", "static", "ip", "sqlite"} }
 

@@ -51,6 +51,12 @@ func (o *onUse) get(ctx context.Context) (p provider.Provider, err error) {
 	return p, err
 }
 
+// Ready opens the provider, or says why that is not possible now.
+func (o *onUse) Ready(ctx context.Context) error {
+	_, err := o.get(ctx)
+	return err
+}
+
 // Info implements provider.Provider.
 func (o *onUse) Info() provider.Info { return o.info }
 

@@ -131,11 +131,11 @@ func (w watch) check() error {
 		info, err := os.Stat(name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%s: %w", name, ErrMoved)
+			return fmt.Errorf("%w (%s)", ErrMoved, filepath.Base(name))
 		case err != nil:
 			return err
 		case !os.SameFile(info, w.files[i]):
-			return fmt.Errorf("%s: %w", name, ErrMoved)
+			return fmt.Errorf("%w (%s)", ErrMoved, filepath.Base(name))
 		}
 	}
 	return nil

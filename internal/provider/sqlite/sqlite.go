@@ -157,7 +157,7 @@ func (p *Provider) check(ctx context.Context, before os.FileInfo, resolved strin
 		return err
 	}
 	if !os.SameFile(before, p.files.files[0]) {
-		return fmt.Errorf("%s: %w", p.path, ErrMoved)
+		return ErrMoved
 	}
 	return retryBusy(ctx, nil, p.checkTimelines)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/provider"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -15,6 +16,9 @@ const (
 	stepWritten   = "written"   // everything written, nothing committed
 	stepCommitted = "committed" // on disk, the caller does not know yet
 )
+
+// lastWord is how long a caller whose time is up still listens for the reason.
+const lastWord = 20 * time.Millisecond
 
 // work runs the operations one after the other, as SQLite has one writer
 // anyway. It is a goroutine of its own so that a caller whose context ends
@@ -61,12 +65,14 @@ func submit[T any](ctx context.Context, p *Provider, op func() (T, error)) (T, e
 		return r.value, r.err
 	case <-ctx.Done():
 		// The worker stops waiting for locks for the same reason, and knows
-		// better what it waited for: take its word if it is there already.
+		// better what it waited for: give it a moment to say so.
+		moment := time.NewTimer(lastWord)
+		defer moment.Stop()
 		select {
 		case r := <-done:
 			return r.value, r.err
-		default:
-			return none, fmt.Errorf("sqlite:%s: %w", p.path, ctx.Err())
+		case <-moment.C:
+			return none, fmt.Errorf("sqlite:%s: the disk does not answer: %w", p.path, ctx.Err())
 		}
 	}
 }
