@@ -133,7 +133,8 @@ func (w *world) event() {
 		w.skew += w.rnd.Int64N(61) - 30
 	case p < 181:
 		if w.rnd.IntN(2) == 0 {
-			h.jump()
+			h.emit(5, true) // and then the clock is set back, before the release
+			h.offset -= w.rnd.Int64N(15)
 		}
 		h.keeper.Shutdown(context.Background())
 		w.maybeTick()
