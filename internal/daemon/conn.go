@@ -4,44 +4,66 @@ import (
 	"context"
 	"errors"
 	"net"
-	"slices"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/generator"
-	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
+
+// stream is what a connection needs of a *net.UnixConn.
+type stream interface {
+	net.Conn
+	syscall.Conn
+	CloseWrite() error
+}
 
 // conn is one connection, served by one goroutine.
 type conn struct {
 	server *Server
-	net    *net.UnixConn
+	net    stream
 	wire   *wire.ServerConn
 	req    wire.Request
 	ranges []generator.Range // reused from request to request
 	until  time.Time         // the write deadline as set
+	broken bool              // a write failed: nobody hears the answers
+	warned bool              // the peer has had its time to hear of the drain
+
+	waiting atomic.Bool             // for IDs
+	abandon context.CancelCauseFunc // ends that wait
 }
 
-func newConn(s *Server, nc *net.UnixConn) *conn {
+func newConn(s *Server, nc stream) *conn {
 	c := &conn{server: s, net: nc}
 	c.wire = wire.NewServerConn(nc, (*patientWriter)(c))
 	return c
 }
 
 // patientWriter writes with a deadline, which it moves seldom: setting one
-// costs as much as parsing a request.
+// costs as much as parsing a request. A peer has between half the patience and
+// all of it.
 type patientWriter conn
 
 func (w *patientWriter) Write(b []byte) (int, error) {
-	if now := time.Now(); w.until.Sub(now) < writeTimeout/2 {
-		w.until = now.Add(writeTimeout)
+	patience := w.server.patience.write
+	if now := time.Now(); w.until.Sub(now) < patience/2 {
+		w.until = now.Add(patience)
 		if err := w.net.SetWriteDeadline(w.until); err != nil {
+			w.broken = true
 			return 0, err
 		}
+		// A cut before the line above set a deadline that is lost; one after
+		// it sets the one that holds.
+		if w.server.cut.Load() {
+			w.server.hurry(w.net.SetWriteDeadline)
+		}
 	}
-	return w.net.Write(b)
+	n, err := w.net.Write(b)
+	w.broken = w.broken || err != nil
+	return n, err
 }
 
 // serve answers requests until the peer is done, is wrong, or the daemon
@@ -54,9 +76,21 @@ func (c *conn) serve(ctx context.Context) {
 			return
 		}
 		c.server.handle(ctx, c)
-		if !c.wire.Pending() && c.wire.Flush() != nil {
+		c.lastCall()
+		// Requests that are pending must not use up IDs for a peer that is gone.
+		if c.broken || !c.wire.Pending() && c.wire.Flush() != nil {
 			return
 		}
+	}
+}
+
+// lastCall, once the daemon drains, gives the peer time to hear so: what it
+// sent while its request was under way has not been read yet, and the time
+// that the drain began with may be over.
+func (c *conn) lastCall() {
+	if !c.warned && c.server.draining.Load() {
+		c.warned = true
+		c.server.hurry(c.net.SetReadDeadline)
 	}
 }
 
@@ -78,7 +112,7 @@ func (c *conn) finish(err error) {
 
 // discard reads what the peer still sends, up to a limit of bytes and time.
 func (c *conn) discard() {
-	_ = c.net.SetReadDeadline(time.Now().Add(refuseTimeout))
+	_ = c.net.SetReadDeadline(time.Now().Add(c.server.patience.refuse))
 	var waste [4096]byte
 	for left := wire.MaxMessage; left > 0; {
 		n, err := c.net.Read(waste[:])
@@ -87,44 +121,4 @@ func (c *conn) discard() {
 		}
 		left -= n
 	}
-}
-
-// turnAway answers the peer's first request with the refusal, and closes.
-func (c *conn) turnAway(refusal *wire.Error) {
-	defer c.net.Close()
-	_ = c.net.SetDeadline(time.Now().Add(refuseTimeout))
-	for {
-		if err := c.wire.Read(&c.req); err != nil {
-			return
-		}
-		if c.req.Type == wire.TypeRequest {
-			break
-		}
-	}
-	c.server.metrics.Requests("", string(refusal.Code)).Inc()
-	c.wire.ReplyError(c.req.ID, refusal)
-	_ = c.wire.Flush()
-}
-
-// admit checks the peer's credentials, and returns why it may not connect.
-func (s *Server) admit(nc *net.UnixConn) *wire.Error {
-	if len(s.cfg.AllowUIDs) == 0 && len(s.cfg.AllowGIDs) == 0 {
-		return nil
-	}
-	peer, err := unixsock.PeerOf(nc)
-	if err != nil {
-		s.log.Warn("connection refused: its peer is not known", zap.Error(err))
-		return wire.Errorf(wire.CodePermissionDenied, "the peer's credentials cannot be read")
-	}
-	if slices.Contains(s.cfg.AllowUIDs, peer.UID) || slices.Contains(s.cfg.AllowGIDs, peer.GID) {
-		return nil
-	}
-	s.log.Warn("connection refused: its peer is not allowed",
-		zap.Int("pid", peer.PID), zap.Uint32("uid", peer.UID), zap.Uint32("gid", peer.GID))
-	return wire.Errorf(wire.CodePermissionDenied,
-		"user %d with group %d may not use this daemon: ask its operator to add one of them to allow_uids or allow_gids", peer.UID, peer.GID)
-}
-
-func overloadedConnections(most int) *wire.Error {
-	return wire.Errorf(wire.CodeOverloaded, "all %d connections are in use: share a connection, or raise max_connections", most)
 }

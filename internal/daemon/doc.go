@@ -12,7 +12,7 @@
 //     keeper.
 //   - Nothing a peer sends holds memory beyond the limits: messages are bounded
 //     by the wire, connections and waiting requests by the configuration, a peer
-//     that does not read is cut off.
+//     that does not read is cut off, and one that is gone waits for nothing.
 //   - Stopping reverses the flow: no new connections, then requests under way
 //     are answered and the rest told SHUTTING_DOWN, then the generators stop,
 //     then the leases go back.

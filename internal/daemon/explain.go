@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -91,20 +93,21 @@ func (s *Server) toInternal(_ context.Context, c *conn) error {
 		return err
 	}
 	text := string(raw)
-	latest := int64(-1)
+	latest, limited := int64(0), false
 	svc, err := s.options(c, "service, latest_ms", func(name string) (bool, error) {
 		if name != "latest_ms" {
 			return false, nil
 		}
 		var err error
 		latest, err = c.req.Int64()
+		limited = true
 		return true, err
 	})
 	if err != nil {
 		return err
 	}
 	var id snowflake.ID
-	if latest >= 0 {
+	if limited {
 		id, err = svc.codec.DecodeBefore(text, svc.present(), latest)
 	} else {
 		id, err = svc.codec.Decode(text)
@@ -117,4 +120,78 @@ func (s *Server) toInternal(_ context.Context, c *conn) error {
 	}
 	c.wire.ReplyUint64(c.req.ID, uint64(id))
 	return nil
+}
+
+func (s *Server) ping(_ context.Context, c *conn) error {
+	if err := c.req.End(); err != nil {
+		return err
+	}
+	c.wire.ReplyString(c.req.ID, "pong")
+	return nil
+}
+
+func (s *Server) uuid(_ context.Context, c *conn) error {
+	version := int64(7)
+	if c.req.NumParams() > 0 && !c.req.Nil() {
+		var err error
+		if version, err = c.req.Int64(); err != nil {
+			return err
+		}
+	}
+	if err := c.req.End(); err != nil {
+		return err
+	}
+	var u uuid.UUID
+	var err error
+	switch version {
+	case 4:
+		u, err = uuid.NewRandom()
+	case 7:
+		u, err = uuid.NewV7()
+	default:
+		return wire.Errorf(wire.CodeInvalidParams, "UUID version %d: there are 4 and 7", version)
+	}
+	if err != nil {
+		return err
+	}
+	c.wire.ReplyString(c.req.ID, u.String())
+	return nil
+}
+
+// idParam is an ID as a peer gave it: an integer, or a string in one of the
+// spellings of snowflake.ParseID.
+type idParam struct {
+	number uint64
+	text   string
+	isText bool
+}
+
+func (c *conn) idParam() (p idParam, err error) {
+	switch c.req.Next() {
+	case wire.KindString, wire.KindBinary:
+		var text []byte
+		text, err = c.req.Bytes()
+		p.text, p.isText = string(text), true
+	default:
+		p.number, err = c.req.Uint64()
+	}
+	return p, err
+}
+
+// id reads the parameter, an external ID with the codec.
+func (p idParam) id(codec snowflake.Codec) (snowflake.ID, error) {
+	if !p.isText {
+		if p.number>>snowflake.ValueBits != 0 {
+			return 0, wire.Errorf(wire.CodeInvalidParams, "%d is no ID: its reserve bit is set", p.number)
+		}
+		return snowflake.ID(p.number), nil
+	}
+	id, err := snowflake.ParseID(p.text, codec)
+	switch {
+	case errors.Is(err, snowflake.ErrInvalidExternal):
+		return 0, invalidExternal(p.text, err)
+	case err != nil:
+		return 0, wire.Errorf(wire.CodeInvalidParams, "%s is no ID: not decimal or hexadecimal with at most 63 bits, nor external", wire.Excerpt([]byte(p.text)))
+	}
+	return id, nil
 }

@@ -97,9 +97,40 @@ func (s *Server) generate(ctx context.Context, c *conn, r idRequest) (err error)
 		return wire.Errorf(wire.CodeOverloaded, "%d requests are waiting already, and more may not: see max_in_flight", s.cfg.MaxInFlight)
 	}
 	defer s.inFlight.Add(-1)
-	c.ranges = keepSmall(c.ranges)
-	c.ranges, err = r.service.gen.Next(ctx, r.want, c.ranges)
+	c.waiting.Store(true)
+	defer c.waiting.Store(false)
+	if len(c.wire.Unsent()) > 0 {
+		if done, err := c.goAhead(ctx, r); done || err != nil {
+			return err
+		}
+	}
+	c.ranges, err = r.service.gen.Next(ctx, r.want, c.ranges[:0])
 	return err
+}
+
+// goAhead keeps answers that are ready from waiting together with a request
+// that has to: they are written first, except where a millisecond or so is all
+// there is to wait for. It reports whether the request got its ID meanwhile.
+func (c *conn) goAhead(ctx context.Context, r idRequest) (done bool, err error) {
+	if r.want.Count == 1 { // a batch would lose what it got; it is also worth a write of its own
+		try := r.want
+		try.Timeout = 0
+		c.ranges, err = r.service.gen.Next(ctx, try, c.ranges[:0])
+		if err == nil || r.want.Timeout == 0 {
+			return true, err
+		}
+		var timeout *generator.TimeoutError
+		if !errors.As(err, &timeout) {
+			return true, err
+		}
+		if timeout.For == generator.WaitSequence {
+			return false, nil
+		}
+	}
+	if c.wire.Flush() != nil {
+		return false, errHungUp
+	}
+	return false, nil
 }
 
 // keepSmall reuses the slice unless a huge batch has made it large: idle
@@ -109,7 +140,7 @@ func keepSmall(ranges []generator.Range) []generator.Range {
 	if cap(ranges) > most {
 		return nil
 	}
-	return ranges[:0]
+	return ranges
 }
 
 const idOptionNames = "service, timeout_ms, format, regular_only"
@@ -172,35 +203,4 @@ func (c *conn) formatOption() (idFormat, error) {
 		return formatExternal, nil
 	}
 	return 0, wire.Errorf(wire.CodeInvalidParams, "there is no format %s; there are int, string, external", wire.Excerpt(text))
-}
-
-// asWireError gives the code of an error that has one.
-func asWireError(err error) *wire.Error {
-	var wired *wire.Error
-	var backward *generator.ClockBackwardError
-	var acquisition *generator.LeaseAcquisitionError
-	var timeout *generator.TimeoutError
-	switch {
-	case errors.As(err, &wired):
-		return wired
-	case errors.As(err, &backward):
-		return wire.Errorf(wire.CodeClockBackward, "the clock is behind the last ID: let NTP slew the clock instead of stepping it").
-			With("backward_ms", backward.BackwardMS).With("limit_ms", backward.LimitMS)
-	case errors.As(err, &acquisition):
-		cause := "no lease is valid now"
-		if acquisition.Cause != nil {
-			cause = acquisition.Cause.Error()
-		}
-		return wire.Errorf(wire.CodeLeaseAcquisition, "no valid lease, and a fallback ID was not allowed").With("cause", cause)
-	case errors.As(err, &timeout):
-		return wire.Errorf(wire.CodeTimeout, "no ID in time").
-			With("waited_ms", timeout.Waited.Milliseconds()).With("cause", timeout.For)
-	case errors.Is(err, generator.ErrNoProvider):
-		return wire.Errorf(wire.CodeNoProvider, "%v", generator.ErrNoProvider)
-	case errors.Is(err, generator.ErrOverflow):
-		return wire.Errorf(wire.CodeTimestampOverflow, "%v", generator.ErrOverflow)
-	case errors.Is(err, generator.ErrStopped), errors.Is(err, errShuttingDown):
-		return shuttingDown()
-	}
-	return nil
 }

@@ -18,23 +18,30 @@ import (
 )
 
 const (
-	// refuseTimeout is how long a connection that is turned away may take to
-	// send the request by which it hears why.
-	refuseTimeout = time.Second
-	// maxRefusals is how many such connections are heard out at a time; those
-	// beyond are closed without a word.
+	// maxRefusals is how many connections that are turned away are heard out at
+	// a time; those beyond are closed without a word.
 	maxRefusals = 64
-	// writeTimeout is how long a peer may leave its answers unread.
-	writeTimeout = 30 * time.Second
-	// drainGrace is how long a draining daemon still reads what peers had sent
-	// before they could know.
-	drainGrace = 50 * time.Millisecond
 	// Pauses after a failed accept, which mostly means no file descriptors.
 	acceptPauseMin = 5 * time.Millisecond
 	acceptPauseMax = time.Second
 )
 
-var errShuttingDown = errors.New("the daemon is stopping")
+// patience is how long the server waits for what its peers do.
+type patience struct {
+	write  time.Duration // for a peer to read its answers
+	refuse time.Duration // for the request by which a peer that is turned away hears why
+	drain  time.Duration // for what peers had sent before they could know of the drain
+	hangup time.Duration // before it looks whether those who wait are still there
+}
+
+var usualPatience = patience{
+	write: 30 * time.Second, refuse: time.Second, drain: 50 * time.Millisecond, hangup: time.Second,
+}
+
+var (
+	errShuttingDown = errors.New("the daemon is stopping")
+	errServedBefore = errors.New("a server serves one listener, once")
+)
 
 // Config of a Server.
 type Config struct {
@@ -51,18 +58,23 @@ type Server struct {
 	cfg      Config
 	services map[string]*Service
 	names    []string // of the services, sorted
+	usual    *Service // for requests that name none
+	methods  []countedMethod
 	metrics  *metrics.Metrics
 	log      *zap.Logger
 	started  time.Time
+	patience patience
 
 	inFlight atomic.Int64
-	refusals atomic.Int64
 	requests atomic.Uint64
-	draining atomic.Bool
+	served   atomic.Bool
+	draining atomic.Bool // requests that come now are told to go elsewhere
+	cut      atomic.Bool // the drain timeout is over
 
-	mu    sync.Mutex
-	conns map[*conn]struct{} // guarded by mu
-	wg    sync.WaitGroup     // one for each goroutine that serves a connection
+	mu      sync.Mutex
+	conns   map[*conn]struct{} // guarded by mu
+	refused map[*conn]struct{} // being turned away; guarded by mu
+	wg      sync.WaitGroup     // one for each goroutine that serves a connection
 }
 
 // NewServer returns a server of the services, which must include the default.
@@ -71,8 +83,9 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 		return nil, fmt.Errorf("there is no service %q, which is the default", cfg.DefaultService)
 	}
 	s := &Server{
-		cfg: cfg, services: services, metrics: m, started: time.Now(),
-		log: log.With(zap.String("component", "daemon")), conns: map[*conn]struct{}{},
+		cfg: cfg, services: services, usual: services[cfg.DefaultService], methods: countMethods(m),
+		metrics: m, log: log.With(zap.String("component", "daemon")), started: time.Now(), patience: usualPatience,
+		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{},
 	}
 	for name := range services {
 		s.names = append(s.names, name)
@@ -84,11 +97,18 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 
 // Serve accepts connections until ctx is done, then drains: requests under way
 // are answered, others told to go elsewhere, and after the drain timeout the
-// rest is cut off. It returns nil then, and the listener is closed.
+// rest is cut off. It returns nil then, and the listener is closed. A server
+// serves once.
 func (s *Server) Serve(ctx context.Context, l *unixsock.Listener) error {
+	if s.served.Swap(true) {
+		return errServedBefore
+	}
 	// Connections outlive ctx by the time of the drain.
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	var watch sync.WaitGroup
+	defer watch.Wait()
 	defer cancel(nil)
+	watch.Go(func() { s.watchHangups(work) })
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	err := s.accept(ctx, work, l)
@@ -131,34 +151,42 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 	c := newConn(s, nc)
 	refusal := s.admit(nc)
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if refusal == nil && len(s.conns) >= s.cfg.MaxConnections {
 		refusal = overloadedConnections(s.cfg.MaxConnections)
 	}
-	if refusal == nil {
-		s.conns[c] = struct{}{}
-		s.metrics.Connections.Set(float64(len(s.conns)))
-	}
-	s.mu.Unlock()
 	switch {
 	case refusal == nil:
-		s.wg.Go(func() {
-			c.serve(work)
-			s.forget(c)
-		})
-	case s.refusals.Add(1) <= maxRefusals:
+		s.begin(work, c)
+	case len(s.refused) < maxRefusals:
+		s.refused[c] = struct{}{}
+		c.hearOut()
 		s.wg.Go(func() {
 			c.turnAway(refusal)
-			s.refusals.Add(-1)
+			s.forget(c)
 		})
 	default:
-		s.refusals.Add(-1)
 		_ = nc.Close()
 	}
+}
+
+// begin serves the connection in a goroutine of its own. mu is held.
+func (s *Server) begin(work context.Context, c *conn) {
+	ctx, abandon := context.WithCancelCause(work)
+	c.abandon = abandon
+	s.conns[c] = struct{}{}
+	s.metrics.Connections.Set(float64(len(s.conns)))
+	s.wg.Go(func() {
+		defer abandon(nil)
+		c.serve(ctx)
+		s.forget(c)
+	})
 }
 
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.refused, c)
 	delete(s.conns, c)
 	s.metrics.Connections.Set(float64(len(s.conns)))
 }
@@ -166,7 +194,7 @@ func (s *Server) forget(c *conn) {
 // drain lets every connection finish what it has begun.
 func (s *Server) drain(cancel context.CancelCauseFunc) {
 	s.draining.Store(true)
-	s.eachConn(func(c *conn) { _ = c.net.SetReadDeadline(time.Now().Add(drainGrace)) })
+	s.eachConn(func(c *conn) { s.hurry(c.net.SetReadDeadline) })
 	finished := make(chan struct{})
 	go func() {
 		s.wg.Wait()
@@ -180,15 +208,23 @@ func (s *Server) drain(cancel context.CancelCauseFunc) {
 	case <-timeout.C:
 	}
 	s.log.Warn("drain timeout: requests still under way are cut off", zap.Int("connections", s.connections()))
+	s.cut.Store(true)
 	cancel(errShuttingDown) // those who wait for IDs get an error
-	s.eachConn(func(c *conn) { _ = c.net.SetDeadline(time.Now().Add(drainGrace)) })
+	s.eachConn(func(c *conn) { s.hurry(c.net.SetDeadline) })
 	<-finished
 }
 
+// hurry sets a deadline that is as near as a drain makes it.
+func (s *Server) hurry(set func(time.Time) error) { _ = set(time.Now().Add(s.patience.drain)) }
+
+// eachConn calls do for every connection, those being turned away included.
 func (s *Server) eachConn(do func(*conn)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
+		do(c)
+	}
+	for c := range s.refused {
 		do(c)
 	}
 }

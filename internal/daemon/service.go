@@ -156,10 +156,14 @@ func settleTimeline(name string, settings config.Service, st *state.Service) (sn
 	}
 	if saved.Source == state.SourceConfig {
 		if c := state.CrossTimelines(saved.Timeline, wanted, st.Mark()); c.HasOld && !c.Ascends() {
+			why := fmt.Sprintf("the next ID would be smaller (%d, after %d)", c.SmallestNew, c.LargestOld)
+			if !c.HasNew {
+				why = fmt.Sprintf("time runs out at %s, and IDs of a later time were made", snowflake.FormatMS(wanted.EndMS()))
+			}
 			return wanted, fmt.Errorf("service %s: default_epoch and bit_ts were %s and %d, and IDs were made with them; "+
-				"with %s and %d the next ID would be smaller (%d, after %d): set them back, or give the service another name",
+				"with %s and %d %s: set them back, or give the service another name",
 				name, snowflake.FormatMS(saved.Timeline.EpochMS), saved.Timeline.BitTS,
-				snowflake.FormatMS(wanted.EpochMS), wanted.BitTS, c.SmallestNew, c.LargestOld)
+				snowflake.FormatMS(wanted.EpochMS), wanted.BitTS, why)
 		}
 	}
 	if err := st.Save(state.Saved{Timeline: wanted, Source: state.SourceConfig}); err != nil {

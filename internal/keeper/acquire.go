@@ -25,18 +25,21 @@ var (
 // answer.
 func (k *Keeper) acquire(ctx context.Context, need int64) {
 	growing := k.growth && k.remaining(k.Clock.NowMS()) > 0
-	if k.request == nil {
+	repeated := k.request != nil
+	if !repeated {
 		k.request = &provider.AcquireRequest{
 			Service: k.cfg.Service, Meta: k.cfg.Meta, ThroughputPerMS: need, RequestID: k.newRequestID(),
 		}
+		k.askedMS = k.Clock.NowMS()
 	}
 	var leases []lease.Lease
-	before := k.Clock.NowMS()
 	err := k.timed(ctx, "acquire", func(ctx context.Context) (err error) {
 		leases, err = k.Provider.Acquire(ctx, *k.request)
 		return err
 	})
-	now := k.Clock.NowMS()
+	if err != nil && ctx.Err() != nil {
+		return // told to stop: that says nothing about the provider
+	}
 	if err == nil || settled(err) {
 		k.request = nil
 	}
@@ -47,20 +50,19 @@ func (k *Keeper) acquire(ctx context.Context, need int64) {
 		k.failed(err)
 		return
 	}
-	k.learnClock(leases[0].Created, before, now)
+	k.learnClock(leases, repeated)
+	now := k.Clock.NowMS() // after learnClock, which may have set it right
 	good, bad := k.sort(leases, now)
+	// Callers wait for the one or the other; giving back takes time.
 	if len(good) > 0 {
 		k.accept(ctx, good, now)
-	}
-	// The good ones are published first: giving back takes time.
-	for _, r := range bad {
-		k.refuse(ctx, r.lease, r.err)
-	}
-	if len(good) == 0 {
+		k.pace(growing, good[0])
+	} else {
 		k.failed(bad[0].err)
-		return
 	}
-	k.pace(growing, need, good)
+	for _, r := range bad {
+		k.refuse(ctx, r)
+	}
 }
 
 // newRequestID makes 128 random bits, under which a lost answer can be asked
@@ -86,25 +88,41 @@ func settled(err error) bool {
 		errors.Is(err, provider.ErrConflict) || errors.Is(err, provider.ErrInvalid)
 }
 
-// learnClock compares the grant's time with the local clock around the call.
-func (k *Keeper) learnClock(created, before, now int64) {
-	k.skewMS = created - (before+now)/2
-	k.Observer.Skew(created, time.Duration(k.skewMS)*time.Millisecond)
+// learnClock compares the time of a grant with the local clock, which was
+// between k.askedMS and now when the grant was made.
+func (k *Keeper) learnClock(leases []lease.Lease, repeated bool) {
+	i := slices.IndexFunc(leases, func(l lease.Lease) bool { return l.Validate() == nil })
+	if i < 0 {
+		return
+	}
+	created, asked, now := leases[i].Created, k.askedMS, k.Clock.NowMS()
 	if k.Provider.Info().OwnClock {
 		k.Clock.Confirm(created)
+		asked += k.Clock.NowMS() - now
+		now = k.Clock.NowMS()
 	}
+	if repeated {
+		// Asked for the first time long ago, maybe: anything in between agrees
+		// with the answer, and what was known before is kept where it does.
+		k.skewMS = min(max(k.skewMS, created-now), created-asked)
+	} else {
+		k.skewMS = created - (asked+now)/2
+	}
+	k.Observer.Skew(created, time.Duration(k.skewMS)*time.Millisecond)
 }
 
 type refusal struct {
 	lease lease.Lease
 	err   error
+	known bool // it is held or cached already: not ours to give back as unused
 }
 
 // sort tells the leases that can be used from those that cannot.
 func (k *Keeper) sort(leases []lease.Lease, now int64) (good []lease.Lease, bad []refusal) {
+	known := k.all()
 	for _, l := range leases {
 		if err := k.check(l, now); err != nil {
-			bad = append(bad, refusal{l, err})
+			bad = append(bad, refusal{l, err, !errors.Is(err, lease.ErrMalformed) && has(known, l)})
 			continue
 		}
 		good = append(good, l)
@@ -125,7 +143,6 @@ func (k *Keeper) check(l lease.Lease, now int64) error {
 		return nil
 	}
 	if k.saved.Source == state.SourceLease || !k.Generator.Rebase(tl) {
-		k.saved.Offered = &tl
 		return fmt.Errorf("%w: lease has epoch %s and bit_ts %d, the service has epoch %s and bit_ts %d; "+
 			"if the change is meant, stop the daemon and run kazahanad state accept-epoch", errMismatch,
 			snowflake.FormatMS(tl.EpochMS), tl.BitTS, snowflake.FormatMS(k.saved.Timeline.EpochMS), k.saved.Timeline.BitTS)
@@ -144,7 +161,7 @@ func (k *Keeper) accept(ctx context.Context, good []lease.Lease, now int64) {
 	held := slices.Clone(good)
 	for _, l := range k.saved.Held {
 		switch {
-		case slices.ContainsFunc(good, func(g lease.Lease) bool { return g.Key() == l.Key() }):
+		case has(good, l):
 			// the answer to a repeated request
 		case now >= l.Expired:
 			pruned = append(pruned, l)
@@ -175,16 +192,13 @@ func (k *Keeper) accept(ctx context.Context, good []lease.Lease, now int64) {
 }
 
 // pace sets the rate limits after a success.
-func (k *Keeper) pace(growing bool, need int64, good []lease.Lease) {
+func (k *Keeper) pace(growing bool, l lease.Lease) {
 	elapsed := k.Clock.Elapsed()
-	k.term = time.Duration(good[0].Term()) * time.Millisecond
+	k.term = time.Duration(l.Term()) * time.Millisecond
 	if !growing {
 		k.lastAcquire, k.acquired = elapsed, true
 	}
-	for _, l := range good {
-		need -= l.Throughput()
-	}
-	if need <= 0 {
+	if k.supply(k.Clock.NowMS()) >= k.cfg.MaxThroughput {
 		k.growthShort = 0
 		return
 	}
@@ -194,16 +208,20 @@ func (k *Keeper) pace(growing bool, need int64, good []lease.Lease) {
 
 // refuse gives back a lease that is of no use here. It was never published,
 // so its own start bounds what was embedded under it, and is near the
-// provider's time however wrong this host's clock is.
-func (k *Keeper) refuse(ctx context.Context, l lease.Lease, err error) {
-	if errors.Is(err, errMismatch) {
+// provider's time however wrong this host's clock is. One that is held already
+// (an answer that somebody kept and gave again) stays what it is.
+func (k *Keeper) refuse(ctx context.Context, r refusal) {
+	l := r.lease
+	if errors.Is(r.err, errMismatch) {
+		offered := l.Timeline()
+		k.saved.Offered = &offered
+		k.save()
 		k.Observer.Mismatch()
-		k.save() // remembers what was offered
-		k.Log.Error("epoch mismatch: lease refused", leaseFields(l, zap.Error(err))...)
+		k.Log.Error("epoch mismatch: lease refused", leaseFields(l, zap.Error(r.err))...)
 	} else {
-		k.Log.Warn("lease refused", leaseFields(l, zap.Error(err))...)
+		k.Log.Warn("lease refused", leaseFields(l, zap.Error(r.err))...)
 	}
-	if !errors.Is(err, lease.ErrMalformed) {
+	if !errors.Is(r.err, lease.ErrMalformed) && !r.known {
 		k.release(ctx, l, l.Created)
 	}
 }

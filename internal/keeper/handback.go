@@ -134,6 +134,11 @@ func (k *Keeper) all() []lease.Lease {
 	return all
 }
 
+// has reports whether the grant is among the leases.
+func has(leases []lease.Lease, l lease.Lease) bool {
+	return slices.ContainsFunc(leases, func(other lease.Lease) bool { return other.Key() == l.Key() })
+}
+
 // Shutdown seals the generator against every lease and gives them all back.
 // It is called after Run has returned.
 func (k *Keeper) Shutdown(ctx context.Context) {

@@ -92,6 +92,7 @@ type Keeper struct {
 
 	saved    state.Saved              // held and cached leases, timeline: what the store holds
 	request  *provider.AcquireRequest // sent, and nobody knows whether it was granted
+	askedMS  int64                    // Unix ms: when request was sent first
 	cause    error                    // why the last acquire failed
 	failures int                      // in a row
 	term     time.Duration            // of the last grant
@@ -104,6 +105,8 @@ type Keeper struct {
 	growthShort  int           // growth acquires in a row that brought less than asked
 	growthBefore time.Duration // Elapsed: backoff of growth
 	nextVerify   time.Duration // Elapsed
+	unsaved      bool          // the store does not hold what saved has
+	nextSave     time.Duration // Elapsed: when to try again, if so
 
 	mu     sync.Mutex
 	status Status // guarded by mu
@@ -120,9 +123,26 @@ func New(cfg Config, deps Deps) *Keeper {
 			k.Log.Info("lease adopted from an earlier run", leaseFields(l, zap.Bool("valid", l.Allows(now)))...)
 		}
 		k.term = time.Duration(k.saved.Held[0].Term()) * time.Millisecond
+		k.resumePace(now)
 	}
 	k.publish()
 	return k
+}
+
+// resumePace lets the rate limit go on from the youngest adopted lease that is
+// of use, so that a daemon which crashes again and again before its clock has
+// reached that lease does not take a slot each time.
+func (k *Keeper) resumePace(now int64) {
+	elapsed := k.Clock.Elapsed()
+	for _, l := range k.saved.Held {
+		if !covers(l.Created, l.Expired, now) {
+			continue
+		}
+		at := elapsed - time.Duration(max(now-l.Created, 0))*time.Millisecond
+		if !k.acquired || at > k.lastAcquire {
+			k.lastAcquire, k.acquired = at, true
+		}
+	}
 }
 
 // Run keeps the service supplied until ctx is done. It returns nil.
@@ -145,6 +165,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 
 // Step does what is due now, and returns how long nothing more will be.
 func (k *Keeper) Step(ctx context.Context) time.Duration {
+	if k.unsaved && k.Clock.Elapsed() >= k.nextSave {
+		k.save() // a lease that is not ours any more must not be adopted after a crash
+	}
 	k.handBackReplaced(ctx)
 	if elapsed := k.Clock.Elapsed(); elapsed >= k.nextVerify && k.cfg.VerifyEvery > 0 {
 		k.nextVerify = elapsed + k.cfg.VerifyEvery
@@ -169,6 +192,18 @@ func (k *Keeper) remaining(now int64) (sum int64) {
 	return sum
 }
 
+// supply is the throughput of the leases that are usable now or will be soon,
+// and not due for replacement: what growth has to look at, lest it acquire
+// again and again until the clock has reached the first new lease.
+func (k *Keeper) supply(now int64) (sum int64) {
+	for _, l := range k.saved.Held {
+		if covers(l.Created, l.Expired, now) {
+			sum += l.Throughput()
+		}
+	}
+	return sum
+}
+
 // due returns how much throughput to ask for now; 0 = do not ask.
 func (k *Keeper) due() int64 {
 	now, elapsed := k.Clock.NowMS(), k.Clock.Elapsed()
@@ -177,8 +212,8 @@ func (k *Keeper) due() int64 {
 	if need <= 0 || elapsed < k.notBefore {
 		return 0
 	}
-	if k.growth && remaining > 0 && elapsed >= k.growthBefore {
-		return need
+	if grow := k.cfg.MaxThroughput - k.supply(now); k.growth && grow > 0 && remaining > 0 && elapsed >= k.growthBefore {
+		return grow
 	}
 	aging := slices.ContainsFunc(k.saved.Held, func(l lease.Lease) bool {
 		return now >= renewalMS(l.Created, l.Expired) && now < l.Expired
@@ -222,7 +257,9 @@ func (k *Keeper) publish() {
 
 // save makes the leases durable, and reports whether they are.
 func (k *Keeper) save() bool {
-	if err := k.Store.Save(k.saved); err != nil {
+	err := k.Store.Save(k.saved)
+	k.unsaved, k.nextSave = err != nil, k.Clock.Elapsed()+saveInterval
+	if err != nil {
 		k.Observer.StateFailed()
 		k.Log.Error("the durable state cannot be written; leases are used on, and none is released", zap.Error(err))
 		return false

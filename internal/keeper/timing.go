@@ -18,6 +18,9 @@ const (
 	// pollInterval is how often a keeper looks at the clock at least: it may
 	// have been set, or the machine may have slept.
 	pollInterval = time.Second
+	// saveInterval is how often a write of the durable state that failed is
+	// tried again.
+	saveInterval = 10 * time.Second
 	// minNap keeps a keeper from spinning whatever it computes.
 	minNap = time.Millisecond
 )

@@ -1,0 +1,123 @@
+package daemon
+
+import (
+	"io"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// again reads the same bytes for ever.
+type again struct {
+	bytes []byte
+	at    int
+}
+
+func (a *again) Read(b []byte) (int, error) {
+	n := copy(b, a.bytes[a.at:])
+	a.at = (a.at + n) % len(a.bytes)
+	return n, nil
+}
+
+// inMemory is a connection without a socket that asks the same for ever.
+func inMemory(r *rig, method string, params ...any) *conn {
+	return &conn{server: r.server, wire: wire.NewServerConn(&again{bytes: request(1, method, slice(params))}, io.Discard)}
+}
+
+// busy never lets a request wait, whatever the machine.
+func busy(s *setup) {
+	wide(s)
+	s.source = clock.System{}
+	s.change(func(c *config.Service) { c.Fallback = config.FallbackNone })
+}
+
+func (c *conn) answerOne(t testing.TB) {
+	if err := c.wire.Read(&c.req); err != nil {
+		t.Fatal(err)
+	}
+	c.server.handle(t.Context(), c)
+	if !c.wire.Pending() {
+		if err := c.wire.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAllocations(t *testing.T) {
+	r := newRig(t, busy)
+	for _, test := range []struct {
+		method string
+		params []any
+		most   float64
+	}{
+		{"NextID", nil, 0},
+		{"NextID", []any{options{"service": "default", "timeout_ms": 100, "regular_only": true, "format": "int"}}, 0},
+		{"NextIDs", []any{10}, 0},
+		{"Ping", nil, 0},
+		{"NextID", []any{options{"format": "string"}}, 1},
+		{"NextID", []any{options{"format": "external"}}, 2},
+	} {
+		c := inMemory(r, test.method, test.params...)
+		if got := testing.AllocsPerRun(2000, func() { c.answerOne(t) }); got > test.most {
+			t.Errorf("%s%v: %v allocations, at most %v are right", test.method, test.params, got, test.most)
+		}
+	}
+}
+
+// pipelining asks in bursts of a hundred.
+func pipelining(r *rig) *conn {
+	c := inMemory(r, "")
+	source := &again{}
+	for range 100 {
+		source.bytes = append(source.bytes, request(1, "NextID", []any{})...)
+	}
+	c.wire = wire.NewServerConn(source, io.Discard)
+	return c
+}
+
+func TestAllocationsOfPipelinedRequests(t *testing.T) {
+	c := pipelining(newRig(t, busy))
+	got := testing.AllocsPerRun(20, func() {
+		for range 100 {
+			c.answerOne(t)
+		}
+	})
+	// Buffers may be borrowed anew when the collector has taken them.
+	if got > 5 {
+		t.Errorf("%v allocations for 100 requests", got)
+	}
+}
+
+// A connection that asked for a lot does not keep what that took.
+func TestIdleConnectionsAreSmall(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.early = true }, wide, func(s *setup) {
+		s.change(func(c *config.Service) { c.StartupWait = 0 })
+	})
+	c := inMemory(r, "NextIDs", 5000) // random fallback: as many ranges as IDs
+	c.answerOne(t)
+	if n := cap(c.ranges); n > 64 {
+		t.Errorf("room for %d ranges is kept", n)
+	}
+	if n := r.services["default"].gen.Stats().Issued[2]; n != 5000 {
+		t.Errorf("%d random IDs", n)
+	}
+}
+
+func BenchmarkNextID(b *testing.B) {
+	r := newRig(b, busy)
+	c := inMemory(r, "NextID")
+	b.ReportAllocs()
+	for b.Loop() {
+		c.answerOne(b)
+	}
+}
+
+func BenchmarkPipelinedNextID(b *testing.B) {
+	c := pipelining(newRig(b, busy))
+	b.ReportAllocs()
+	for b.Loop() {
+		c.answerOne(b)
+	}
+}

@@ -1,0 +1,247 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/unixsock"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// drains begins the drain, and returns when peers are told of it.
+func (r *rig) drains() {
+	r.t.Helper()
+	r.cancel()
+	until(r.t, "the drain begins", r.server.draining.Load)
+}
+
+func TestDrainAnswersWhatIsUnderWay(t *testing.T) {
+	r := newRig(t).start()
+	one, batch, idle := r.dial(), r.dial(), r.dial()
+	one.ids(256)
+	idle.alive()
+	one.ask("NextID")
+	batch.ask("NextIDs", 300)
+	r.waiters(2)
+	r.drains()
+	if err := r.server.Ready(t.Context()); !errors.Is(err, errShuttingDown) {
+		t.Errorf("Ready: %v", err)
+	}
+	if _, err := dial(t, r.path); err == nil {
+		t.Error("a new connection")
+	}
+	if _, err := os.Stat(r.path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+	// Whoever asks now, on a connection that is there, is told.
+	for _, method := range []string{"NextID", "Ping", "Nonsense"} {
+		idle.fails(wire.CodeShuttingDown, method)
+	}
+	// Those under way get their IDs as ever.
+	until(t, "both are served", func() bool {
+		r.clock.Advance(time.Millisecond)
+		return awaiting() == 0
+	})
+	if _, err := idOf(one.receive().result); err != nil {
+		t.Error(err)
+	}
+	if ids, err := idsOf(batch.receive().result); err != nil || len(ids) != 300 {
+		t.Errorf("%d IDs, %v", len(ids), err)
+	}
+	one.fails(wire.CodeShuttingDown, "NextID")
+	for _, p := range []*peer{one, batch, idle} {
+		_ = p.CloseWrite()
+		p.ends()
+	}
+	r.stop()
+}
+
+// What a peer sent behind a request that is under way is answered too, though
+// the time for peers that were idle is long over.
+func TestDrainTellsThoseBehind(t *testing.T) {
+	r := newRig(t)
+	client, server := socketpair(t)
+	p := newPeer(t, client)
+	p.send(request(1, "NextIDs", []any{256}))
+	done := make(chan struct{})
+	c := newConn(r.server, server)
+	go func() {
+		defer close(done)
+		c.serve(context.Background())
+	}()
+	p.receive()
+	p.send(request(2, "NextID", []any{}))
+	r.waiters(1)
+	p.send(request(3, "NextID", []any{}))
+	r.server.draining.Store(true)
+	if err := server.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	r.clock.Advance(time.Millisecond)
+	if got := p.receive(); got.id != 2 || got.err != nil {
+		t.Errorf("%+v", got)
+	}
+	got := p.receive()
+	p.wantError(got, wire.CodeShuttingDown)
+	if got.id != 3 {
+		t.Errorf("%+v", got)
+	}
+	_ = p.Close()
+	<-done
+}
+
+func TestDrainClosesIdleConnections(t *testing.T) {
+	ignored := goleak.IgnoreCurrent()
+	r := newRig(t, func(s *setup) { s.patience.drain = time.Millisecond }).start()
+	var idle []*peer
+	for range 20 {
+		p := r.dial()
+		p.alive()
+		idle = append(idle, p)
+	}
+	partial := r.dial()
+	partial.alive()
+	partial.send(request(1, "Ping", []any{})[:4])
+	r.stop()
+	for _, p := range append(idle, partial) {
+		if _, err := p.read(); err == nil {
+			t.Error("an answer nobody asked for")
+		}
+	}
+	r.services["default"].Close(context.Background())
+	goleak.VerifyNone(t, ignored)
+}
+
+func TestDrainTimeout(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.DrainTimeout = time.Millisecond }).start()
+	p, batch := r.dial(), r.dial()
+	p.ids(256)
+	p.ask("NextID", options{"timeout_ms": 3_600_000})
+	batch.ask("NextIDs", 3, options{"timeout_ms": 3_600_000})
+	r.waiters(2)
+	r.cancel()
+	for _, p := range []*peer{p, batch} {
+		p.wantError(p.receive(), wire.CodeShuttingDown)
+		_ = p.CloseWrite()
+		p.ends()
+	}
+	r.stop()
+	if n := r.logs.FilterMessageSnippet("drain timeout").Len(); n != 1 {
+		t.Errorf("logged %d times", n)
+	}
+}
+
+// Nothing that a peer does, or leaves undone, keeps the daemon from stopping.
+func TestDrainIsNotHeldUp(t *testing.T) {
+	hurried := func(s *setup) {
+		s.DrainTimeout, s.patience.drain, s.patience.write, s.patience.refuse = time.Millisecond, time.Millisecond, time.Hour, time.Hour
+	}
+	t.Run("by one that does not read", func(t *testing.T) {
+		r := newRig(t, wide, hurried, func(s *setup) { s.source = clock.System{} }).start()
+		p := r.dial()
+		p.send([]byte(strings.Repeat(string(request(1, "NextIDs", []any{MaxBatch})), 1000)))
+		until(t, "its writer is blocked", func() bool { return writing() == 1 })
+		r.stop()
+	})
+	t.Run("by one that begins to write after the cut", func(t *testing.T) {
+		r := newRig(t, hurried)
+		_, server := socketpair(t)
+		r.server.cut.Store(true)
+		c := newConn(r.server, server)
+		if _, err := (*patientWriter)(c).Write(make([]byte, 16<<20)); !errors.Is(err, os.ErrDeadlineExceeded) || !c.broken {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("by one that is turned away and says nothing", func(t *testing.T) {
+		r := newRig(t, hurried, func(s *setup) { s.MaxConnections = 0 }).start()
+		p := r.dial()
+		until(t, "it is heard out", func() bool {
+			r.server.mu.Lock()
+			defer r.server.mu.Unlock()
+			return len(r.server.refused) == 1
+		})
+		r.stop()
+		p.ends()
+	})
+	t.Run("by one that never stops asking", func(t *testing.T) {
+		r := newRig(t, hurried).start()
+		p := r.dial()
+		p.alive()
+		asked := make(chan struct{})
+		go func() {
+			defer close(asked)
+			for {
+				if _, err := p.Write(request(1, "Ping", []any{})); err != nil {
+					return
+				}
+			}
+		}()
+		go func() { _, _ = io.Copy(io.Discard, p.UnixConn) }()
+		r.stop()
+		<-asked
+	})
+}
+
+func TestServeOnce(t *testing.T) {
+	r := newRig(t).start()
+	p := r.dial()
+	p.alive()
+	l, err := unixsock.Listen(r.path+"2", unixsock.Options{Mode: 0o600})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := r.server.Serve(t.Context(), l); !errors.Is(err, errServedBefore) {
+		t.Errorf("a second Serve, beside the first: %v", err)
+	}
+	p.alive()
+	_ = p.Close()
+	r.stop()
+	if err := r.server.Serve(t.Context(), l); !errors.Is(err, errServedBefore) {
+		t.Errorf("a second Serve, after the first: %v", err)
+	}
+}
+
+func TestServeOfADoneContext(t *testing.T) {
+	r := newRig(t)
+	l, err := unixsock.Listen(t.TempDir()+"/s", unixsock.Options{Mode: 0o600})
+	if err != nil {
+		t.Skip(err) // a long TMPDIR
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.server.Serve(ctx, l); err != nil {
+		t.Error(err)
+	}
+}
+
+// A listener that fails ends the server, in order, with an error.
+func TestServeOfABrokenListener(t *testing.T) {
+	r := newRig(t)
+	l, err := unixsock.Listen(t.TempDir()+"/s", unixsock.Options{Mode: 0o600})
+	if err != nil {
+		t.Skip(err)
+	}
+	if err := l.UnixListener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.server.Serve(t.Context(), l); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNewServerNeedsTheDefaultService(t *testing.T) {
+	r := newRig(t)
+	if _, err := NewServer(Config{DefaultService: "other"}, r.services, r.metrics, r.server.log); err == nil || !strings.Contains(err.Error(), `"other"`) {
+		t.Errorf("%v", err)
+	}
+}

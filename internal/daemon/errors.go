@@ -1,0 +1,67 @@
+package daemon
+
+import (
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// codeInternal marks a mistake in the daemon.
+const codeInternal wire.Code = "INTERNAL"
+
+// wireError turns what went wrong into what the peer is told.
+func (s *Server) wireError(err error) *wire.Error {
+	if e := asWireError(err); e != nil {
+		return e
+	}
+	// Nothing that a peer can cause ends here.
+	s.log.Error("request failed for a reason that has no code", zap.Error(err))
+	return wire.Errorf(codeInternal, "%v", err)
+}
+
+// asWireError gives the code of an error that has one.
+func asWireError(err error) *wire.Error {
+	var wired *wire.Error
+	var backward *generator.ClockBackwardError
+	var acquisition *generator.LeaseAcquisitionError
+	var timeout *generator.TimeoutError
+	switch {
+	case errors.As(err, &wired):
+		return wired
+	case errors.As(err, &backward):
+		return wire.Errorf(wire.CodeClockBackward, "the clock is behind the last ID (or the epoch): let NTP slew the clock instead of stepping it").
+			With("backward_ms", backward.BackwardMS).With("limit_ms", backward.LimitMS)
+	case errors.As(err, &acquisition):
+		cause := "no lease is valid now"
+		if acquisition.Cause != nil {
+			cause = acquisition.Cause.Error()
+		}
+		return wire.Errorf(wire.CodeLeaseAcquisition, "no valid lease, and no fallback ID is allowed").With("cause", cause)
+	case errors.As(err, &timeout):
+		return wire.Errorf(wire.CodeTimeout, "no ID in time").
+			With("waited_ms", timeout.Waited.Milliseconds()).With("cause", timeout.For)
+	case errors.Is(err, generator.ErrNoProvider):
+		return wire.Errorf(wire.CodeNoProvider, "%v", generator.ErrNoProvider)
+	case errors.Is(err, generator.ErrOverflow):
+		return wire.Errorf(wire.CodeTimestampOverflow, "%v", generator.ErrOverflow)
+	case errors.Is(err, generator.ErrStopped), errors.Is(err, errShuttingDown):
+		return shuttingDown()
+	}
+	return nil
+}
+
+func shuttingDown() *wire.Error {
+	return wire.Errorf(wire.CodeShuttingDown, "the daemon is stopping: connect again")
+}
+
+// unknownOption is the error for an option that the method does not have.
+func unknownOption(name []byte, known string) error {
+	return wire.Errorf(wire.CodeInvalidParams, "there is no option %s; there are %s", wire.Excerpt(name), known)
+}
+
+func invalidExternal(text string, err error) error {
+	return wire.Errorf(wire.CodeInvalidExternalID, "%s: %v", wire.Excerpt([]byte(text)), err)
+}

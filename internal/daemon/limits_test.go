@@ -1,0 +1,256 @@
+package daemon
+
+import (
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zapcore"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+func TestMaxInFlight(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.MaxInFlight = 2 }).start()
+	r.dial().ids(256)
+	var waiting []*peer
+	for range 2 {
+		p := r.dial()
+		p.ask("NextID")
+		waiting = append(waiting, p)
+	}
+	r.waiters(2)
+	p := r.dial()
+	if got := p.fails(wire.CodeOverloaded, "NextID"); !strings.Contains(got.Message, "max_in_flight") {
+		t.Errorf("%v does not say what to change", got)
+	}
+	p.fails(wire.CodeOverloaded, "NextIDs", 3)
+	p.alive() // and other methods are no part of the limit
+	if n, _ := asInt(p.table("Status")["in_flight"]); n != 2 {
+		t.Errorf("in flight: %d", n)
+	}
+	r.clock.Advance(time.Millisecond)
+	for _, w := range waiting {
+		if got := w.receive(); got.err != nil {
+			t.Error(got.err)
+		}
+	}
+	p.id()
+}
+
+func TestMaxConnections(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.MaxConnections = 2 }).start()
+	a, b := r.dial(), r.dial()
+	a.alive()
+	b.alive()
+	for _, method := range []string{"NextID", "Ping", "Nonsense"} {
+		p := r.dial()
+		p.send(pack([]any{2, "event", []any{}})) // gets no answer
+		if got := p.fails(wire.CodeOverloaded, method); !strings.Contains(got.Message, "max_connections") {
+			t.Errorf("%v does not say what to change", got)
+		}
+		p.ends()
+	}
+	if n, _ := asInt(a.table("Status")["connections"]); n != 2 {
+		t.Errorf("connections: %d", n)
+	}
+	_ = b.Close()
+	until(t, "a place is free", func() bool { return r.server.connections() == 1 })
+	r.dial().alive()
+	a.alive()
+}
+
+// Those who are turned away and do not ask have a limit of their own.
+func TestRefusalsAreLimited(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.MaxConnections, s.patience.refuse = 1, hang }).start()
+	r.dial().alive()
+	var heard []*peer
+	for range maxRefusals {
+		heard = append(heard, r.dial())
+	}
+	until(t, "all of them are heard out", func() bool {
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		return len(r.server.refused) == maxRefusals
+	})
+	r.dial().ends()
+	for _, p := range heard {
+		p.fails(wire.CodeOverloaded, "Ping")
+		p.ends()
+	}
+}
+
+// One that asks nothing is closed in the end, and one that talks nonsense at
+// once.
+func TestRefusedPeersThatDoNotAsk(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.MaxConnections, s.patience.refuse = 0, time.Millisecond }).start()
+	r.dial().ends()
+	r = newRig(t, func(s *setup) { s.MaxConnections, s.patience.refuse = 0, hang }).start()
+	p := r.dial()
+	p.send([]byte("GET / HTTP/1.1\r\n\r\n"))
+	if _, err := p.read(); err == nil {
+		t.Error("an answer")
+	}
+}
+
+func TestPermission(t *testing.T) {
+	uid, gid := uint32(os.Getuid()), uint32(os.Getgid())
+	for _, test := range []struct {
+		uids, gids []uint32
+		allowed    bool
+	}{
+		{nil, nil, true},
+		{[]uint32{uid}, nil, true},
+		{[]uint32{uid + 1, uid}, nil, true},
+		{nil, []uint32{gid}, true},
+		{[]uint32{uid + 1}, []uint32{gid}, true},
+		{[]uint32{uid}, []uint32{gid + 1}, true},
+		{[]uint32{uid + 1}, nil, false},
+		{nil, []uint32{gid + 1}, false},
+		{[]uint32{uid + 1}, []uint32{gid + 1}, false},
+	} {
+		r := newRig(t, func(s *setup) { s.AllowUIDs, s.AllowGIDs = test.uids, test.gids }).start()
+		p := r.dial()
+		if test.allowed {
+			p.id()
+			continue
+		}
+		got := p.fails(wire.CodePermissionDenied, "NextID")
+		if !strings.Contains(got.Message, "allow_uids") {
+			t.Errorf("%v does not say what to change", got)
+		}
+		p.ends()
+		if n := r.logs.FilterMessage("connection refused: its peer is not allowed").Len(); n != 1 {
+			t.Errorf("logged %d times", n)
+		}
+		if n := r.server.connections(); n != 0 {
+			t.Errorf("%d connections", n)
+		}
+	}
+}
+
+// A peer that asks for much and reads nothing is held at its first answers: it
+// costs little memory, makes no more IDs, keeps nobody from theirs, and is cut
+// off in the end.
+func TestPeerThatDoesNotRead(t *testing.T) {
+	const peers = 8
+	r := newRig(t, wide, func(s *setup) { s.source, s.patience.write = clock.System{}, hang }).start()
+	before := heap()
+	var silent []*peer
+	batch := request(1, "NextIDs", []any{MaxBatch})
+	for range peers {
+		p := r.dial()
+		// Far more answers than any buffer of a socket holds, in one read.
+		p.send([]byte(strings.Repeat(string(batch), 1000)))
+		silent = append(silent, p)
+	}
+	until(t, "all writers are blocked", func() bool { return writing() == peers })
+	held := heap() - before
+	if most := int64(peers * 512 << 10); held > most {
+		t.Errorf("%d peers hold %d bytes, at most %d are right", peers, held, most)
+	}
+	issued := r.issued("default")
+	other := r.dial()
+	for range 100 {
+		other.id()
+		other.alive()
+	}
+	if n := r.issued("default"); n != issued+100 || writing() != peers {
+		t.Errorf("%d IDs were made for nobody", n-issued-100)
+	}
+	// One of them reads, and finds everything in order.
+	last := uint64(0)
+	for range 5 {
+		ids, err := idsOf(silent[0].receive().result)
+		if err != nil || len(ids) != MaxBatch || uint64(ids[0]) <= last {
+			t.Fatalf("%d IDs from %d on, after %d, %v", len(ids), ids[0], last, err)
+		}
+		last = uint64(ids[len(ids)-1])
+	}
+	// The clients close: so ends the test before the patience does.
+	for _, p := range silent {
+		_ = p.Close()
+	}
+	until(t, "they are forgotten", func() bool { return r.server.connections() == 1 })
+}
+
+func TestPeerThatNeverReadsIsCutOff(t *testing.T) {
+	r := newRig(t, wide, func(s *setup) { s.source, s.patience.write = clock.System{}, 20*time.Millisecond }).start()
+	p := r.dial()
+	p.send([]byte(strings.Repeat(string(request(1, "NextIDs", []any{MaxBatch})), 1000)))
+	until(t, "it is cut off", func() bool { return r.issued("default") > 0 && r.server.connections() == 0 })
+	r.dial().id()
+}
+
+// heap is how many bytes are in use.
+func heap() int64 {
+	var m runtime.MemStats
+	for range 3 { // pools give back what they hold in two rounds
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// issued is how many IDs the service has made.
+func (r *rig) issued(service string) uint64 {
+	stats := r.services[service].gen.Stats()
+	return stats.Issued[0] + stats.Issued[1] + stats.Issued[2]
+}
+
+// Whoever is gone gets no further IDs made, however many it has asked for.
+func TestPeerThatIsGone(t *testing.T) {
+	r := newRig(t, wide, func(s *setup) { s.source = clock.System{} })
+	client, server := socketpair(t)
+	if _, err := client.Write([]byte(strings.Repeat(string(request(1, "NextIDs", []any{MaxBatch})), 1000))); err != nil {
+		t.Fatal(err)
+	}
+	_ = client.Close()
+	newConn(r.server, server).serve(t.Context())
+	if n := r.issued("default"); n != MaxBatch {
+		t.Errorf("%d IDs were made for a peer that is gone; its first request may have cost %d", n, MaxBatch)
+	}
+}
+
+// Whoever is gone while its request waits leaves its place to others; whoever
+// only stopped sending still gets its answer.
+func TestPeerThatHangsUpWhileItWaits(t *testing.T) {
+	r := newRig(t, func(s *setup) {
+		s.MaxInFlight = 3
+		s.change(func(c *config.Service) { c.MaxBackward = -1 })
+	}).start()
+	r.dial().ids(256)
+	r.clock.Jump(-time.Hour)
+	patient, half := r.dial(), r.dial()
+	for _, p := range []*peer{patient, half} {
+		p.ask("NextID", options{"timeout_ms": 3_600_000})
+	}
+	if err := half.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	r.waiters(2)
+	for range 5 {
+		p := r.dial()
+		p.ask("NextID", options{"timeout_ms": 3_600_000})
+		r.waiters(3)
+		_ = p.Close()
+		until(t, "its place is free", func() bool { return r.server.inFlight.Load() == 2 })
+	}
+	r.waiters(2)
+	r.clock.Jump(time.Hour + time.Millisecond)
+	for _, p := range []*peer{patient, half} {
+		if got := p.receive(); got.err != nil {
+			t.Error(got.err)
+		}
+	}
+	half.ends()
+	patient.alive()
+	if n := r.logs.FilterLevelExact(zapcore.ErrorLevel).Len(); n != 0 {
+		t.Errorf("%d errors logged: %v", n, r.logs.All())
+	}
+	until(t, "they are forgotten", func() bool { return r.server.connections() <= 2 })
+}

@@ -1,0 +1,209 @@
+package daemon
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// families gathers the metrics by name.
+func (r *rig) families() map[string]*dto.MetricFamily {
+	r.t.Helper()
+	all, err := r.metrics.Registry.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	byName := map[string]*dto.MetricFamily{}
+	for _, f := range all {
+		byName[f.GetName()] = f
+	}
+	return byName
+}
+
+// value is that of the metric with these label values, in the order of the
+// labels' names.
+func (r *rig) value(name string, labels ...string) float64 {
+	r.t.Helper()
+	for _, m := range r.families()[name].GetMetric() {
+		var have []string
+		for _, l := range m.GetLabel() {
+			have = append(have, l.GetValue())
+		}
+		if slices.Equal(have, labels) {
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	r.t.Fatalf("there is no %s%v", name, labels)
+	return 0
+}
+
+// labelNames are those of the family's metrics.
+func labelNames(f *dto.MetricFamily) string {
+	var names []string
+	for _, l := range f.GetMetric()[0].GetLabel() {
+		names = append(names, l.GetName())
+	}
+	return strings.Join(names, ",")
+}
+
+// The names of the contract, and what was added to them.
+func TestMetricNames(t *testing.T) {
+	r := newRig(t).start()
+	p := r.dial()
+	p.ids(10)
+	p.fails(wire.CodeInvalidParams, "NextIDs", 0)
+	r.clock.Advance(time.Hour)
+	r.line.Always(providertest.OpAcquire, providertest.Fail(errors.New("gone")))
+	r.step()
+	p.id()
+	want := map[string]string{
+		"kazahana_ids_issued_total":                          "kind,service",
+		"kazahana_leases_active":                             "service",
+		"kazahana_lease_acquires_total":                      "result,service",
+		"kazahana_leases_lost_total":                         "reason,service",
+		"kazahana_lease_expiry_timestamp_seconds":            "service",
+		"kazahana_fallback_active":                           "service",
+		"kazahana_sequence_exhaustions_total":                "service",
+		"kazahana_clock_backward_events_total":               "service",
+		"kazahana_clock_forward_events_total":                "",
+		"kazahana_clock_skew_seconds":                        "service",
+		"kazahana_epoch_mismatches_total":                    "service",
+		"kazahana_layout_exhaustion_timestamp_seconds":       "service",
+		"kazahana_provider_request_duration_seconds":         "op",
+		"kazahana_state_errors_total":                        "",
+		"kazahana_rpc_requests_total":                        "code,method",
+		"kazahana_rpc_duration_seconds":                      "",
+		"kazahana_connections":                               "",
+		"kazahana_build_info":                                "commit,go_version,version",
+		"kazahana_clock_forward_accepted_total" /* added */ : "",
+	}
+	standard := 0
+	for name, f := range r.families() {
+		labels, ok := want[name]
+		switch {
+		case ok && labelNames(f) != labels:
+			t.Errorf("%s has the labels %s, want %s", name, labelNames(f), labels)
+		case !ok && (strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_")):
+			standard++
+		case !ok:
+			t.Errorf("%s is in no list", name)
+		}
+		if f.GetHelp() == "" {
+			t.Errorf("%s has no help", name)
+		}
+		delete(want, name)
+	}
+	for name := range want {
+		t.Errorf("%s is missing", name)
+	}
+	if standard < 20 {
+		t.Errorf("%d metrics of the process and of Go", standard)
+	}
+}
+
+func TestMetricValues(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.services["orders"] = settings() }).start()
+	p, other := r.dial(), r.dial()
+	other.alive()
+	want := func(value float64, name string, labels ...string) {
+		t.Helper()
+		if got := r.value(name, labels...); got != value {
+			t.Errorf("%s%v is %v, want %v", name, labels, got, value)
+		}
+	}
+	want(2, "kazahana_connections")
+	want(0, "kazahana_rpc_requests_total", "ok", "UUID") // before the first one
+	p.ids(256)
+	p.id(options{"service": "orders"})
+	p.fails(wire.CodeTimeout, "NextID", options{"timeout_ms": 0})
+	want(256, "kazahana_ids_issued_total", "regular", "default")
+	want(1, "kazahana_ids_issued_total", "regular", "orders")
+	want(0, "kazahana_ids_issued_total", "fallback_cached", "default")
+	want(0, "kazahana_ids_issued_total", "fallback_random", "default")
+	want(1, "kazahana_sequence_exhaustions_total", "default")
+	want(1, "kazahana_leases_active", "default")
+	want(float64(startMS+600_000)/1000, "kazahana_lease_expiry_timestamp_seconds", "default")
+	want(0, "kazahana_fallback_active", "default")
+	want(1, "kazahana_lease_acquires_total", "ok", "default")
+	want(0, "kazahana_lease_acquires_total", "refused", "orders")
+	want(0, "kazahana_leases_lost_total", "taken_over", "orders")
+	want(float64(timeline.EndMS())/1000, "kazahana_layout_exhaustion_timestamp_seconds", "orders")
+	want(0, "kazahana_clock_skew_seconds", "default")
+	want(2, "kazahana_provider_request_duration_seconds", "acquire")
+	want(1, "kazahana_rpc_requests_total", "ok", "NextIDs")
+	want(1, "kazahana_rpc_requests_total", "ok", "NextID")
+	want(1, "kazahana_rpc_requests_total", "TIMEOUT", "NextID")
+	want(4, "kazahana_rpc_duration_seconds")
+	want(1, "kazahana_build_info", "abc", "go1", "v1.2.3")
+
+	r.clock.Jump(-time.Hour)
+	p.fails(wire.CodeClockBackward, "NextID")
+	want(1, "kazahana_clock_backward_events_total", "default")
+	r.clock.Jump(time.Hour)
+	r.clock.Advance(time.Hour)
+	p.id()
+	want(1, "kazahana_ids_issued_total", "fallback_cached", "default")
+	want(1, "kazahana_fallback_active", "default")
+	want(0, "kazahana_leases_active", "default")
+	want(0, "kazahana_lease_expiry_timestamp_seconds", "default")
+	r.line.Always(providertest.OpAcquire, providertest.Fail(errors.New("gone")))
+	r.step()
+	want(1, "kazahana_lease_acquires_total", "unavailable", "default")
+	_ = other.Close()
+	until(t, "the gauge follows", func() bool { return r.value("kazahana_connections") == 1 })
+}
+
+// What a peer sends must not become a label: it could choose any number of them.
+func TestPeersChooseNoLabels(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.MaxConnections = 1 }).start()
+	p := r.dial()
+	for _, name := range []string{"a", "b", "NextIDD", "", "ok", "Lock.Acquire", "\xff"} {
+		p.fails(wire.CodeUnknownMethod, name)
+		p.fails(wire.CodeUnknownService, "NextID", options{"service": name + "x"})
+	}
+	turned := r.dial()
+	turned.fails(wire.CodeOverloaded, "zzz")
+	turned.ends()
+	p.send([]byte("GET"))
+	p.wantError(p.receive(), wire.CodeParseError)
+	methods, codes := map[string]bool{}, map[string]bool{}
+	for _, m := range r.families()["kazahana_rpc_requests_total"].GetMetric() {
+		codes[m.GetLabel()[0].GetValue()] = true
+		methods[m.GetLabel()[1].GetValue()] = true
+	}
+	for _, one := range append(methodNames(), "") {
+		if !methods[one] {
+			t.Errorf("no method %q", one)
+		}
+		delete(methods, one)
+	}
+	if len(methods) > 0 {
+		t.Errorf("labels that a peer chose: %v", methods)
+	}
+	for _, code := range []string{"ok", "UNKNOWN_METHOD", "UNKNOWN_SERVICE", "OVERLOADED", "PARSE_ERROR"} {
+		if !codes[code] {
+			t.Errorf("no code %s", code)
+		}
+		delete(codes, code)
+	}
+	if len(codes) > 0 {
+		t.Errorf("further codes: %v", codes)
+	}
+	if got := r.value("kazahana_rpc_requests_total", "UNKNOWN_METHOD", ""); got != 7 {
+		t.Errorf("%v unknown methods", got)
+	}
+}
+
+func methodNames() (names []string) {
+	for _, m := range methods {
+		names = append(names, m.name)
+	}
+	return names
+}

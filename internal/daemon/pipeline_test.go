@@ -1,0 +1,257 @@
+package daemon
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// counted counts what a connection writes.
+type counted struct {
+	*net.UnixConn
+	writes atomic.Int64
+}
+
+func (c *counted) Write(b []byte) (int, error) {
+	c.writes.Add(1)
+	return c.UnixConn.Write(b)
+}
+
+// serveBytes has a server answer what is there before it begins to read, and
+// returns a peer that sees the answers and the connection's writes.
+func serveBytes(t *testing.T, r *rig, sent []byte) (*peer, *counted) {
+	t.Helper()
+	client, server := socketpair(t)
+	if _, err := client.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	nc := &counted{UnixConn: server}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		newConn(r.server, nc).serve(t.Context())
+	}()
+	t.Cleanup(func() {
+		_ = client.Close()
+		<-done
+	})
+	return newPeer(t, client), nc
+}
+
+func TestPipelining(t *testing.T) {
+	const n = 1000
+	r := newRig(t, wide)
+	var sent []byte
+	for i := range n {
+		sent = append(sent, request(i, "NextID", []any{})...)
+	}
+	p, nc := serveBytes(t, r, sent)
+	for i := range n {
+		got := p.receive()
+		id, err := idOf(got.result)
+		if err != nil || got.id != uint32(i) || id != nth(int64(i)) {
+			t.Fatalf("answer %d has msgid %d and ID %d, %v", i, got.id, id, err)
+		}
+	}
+	p.ends()
+	// One for each read, which double until they are large.
+	if writes := nc.writes.Load(); writes > 5 {
+		t.Errorf("%d writes for %d answers", writes, n)
+	} else {
+		t.Logf("%d writes for %d answers", writes, n)
+	}
+}
+
+// Through the listener, with everything mixed, and more answers than fit any
+// buffer.
+func TestPipelinedMixture(t *testing.T) {
+	r := newRig(t, wide).start()
+	p := r.dial()
+	ask := []struct {
+		method string
+		params []any
+		code   wire.Code
+	}{
+		{"NextID", []any{}, ""}, {"Ping", []any{}, ""}, {"NextIDs", []any{500}, ""}, {"Nonsense", []any{}, wire.CodeUnknownMethod},
+		{"Status", []any{}, ""}, {"NextIDs", []any{0}, wire.CodeInvalidParams}, {"NextIDs", []any{5, options{"format": "string"}}, ""},
+		{"Inspect", []any{1}, ""}, {"UUID", []any{}, ""}, {"ToInternal", []any{"x"}, wire.CodeInvalidExternalID},
+	}
+	const n = 1000
+	var sent []byte
+	for i := range n {
+		one := ask[i%len(ask)]
+		sent = append(sent, request(i, one.method, one.params)...)
+		sent = append(sent, pack([]any{2, one.method, one.params})...)
+	}
+	go func() { _, _ = p.Write(sent) }()
+	var last snowflake.ID
+	for i := range n {
+		got, one := p.receive(), ask[i%len(ask)]
+		if got.id != uint32(i) {
+			t.Fatalf("answer %d has msgid %d", i, got.id)
+		}
+		if one.code != "" {
+			p.wantError(got, one.code)
+			continue
+		}
+		if got.err != nil {
+			t.Fatalf("%s: %v", one.method, got.err)
+		}
+		if id, err := idOf(got.result); one.method == "NextID" {
+			if err != nil || id <= last {
+				t.Fatalf("%d after %d, %v", id, last, err)
+			}
+			last = id
+		}
+	}
+	p.alive()
+}
+
+// Answers that are ready go out before the daemon waits for something that may
+// take long.
+func TestReadyAnswersDoNotWait(t *testing.T) {
+	for _, test := range []struct {
+		what   string
+		method string
+		params []any
+		before func(r *rig, p *peer)
+		after  func(r *rig)
+	}{
+		{"clock", "NextID", []any{}, func(r *rig, p *peer) {
+			p.ids(256)
+			r.clock.Jump(-3 * time.Second)
+		}, func(r *rig) { r.clock.Jump(3*time.Second + time.Millisecond) }},
+		{"clock behind others", "NextID", []any{}, func(r *rig, p *peer) {
+			p.ids(256)
+			r.clock.Jump(-3 * time.Second)
+			r.dial().ask("NextID")
+			r.waiters(1)
+		}, func(r *rig) { r.clock.Jump(3*time.Second + time.Millisecond) }},
+		{"a batch", "NextIDs", []any{3}, func(r *rig, p *peer) {
+			p.ids(256)
+			r.clock.Jump(-3 * time.Second)
+		}, func(r *rig) { r.clock.Jump(3*time.Second + time.Millisecond) }},
+		{"lease", "NextID", []any{}, func(*rig, *peer) {}, func(r *rig) { r.step() }},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			r := newRig(t, func(s *setup) { s.early = test.what == "lease" }).start()
+			p := r.dial()
+			test.before(r, p)
+			p.send(append(request(1, "Ping", []any{}), request(2, test.method, test.params)...))
+			if got := p.receive(); got.id != 1 || got.err != nil {
+				t.Errorf("%+v", got)
+			}
+			p.send(request(3, "Ping", []any{}))
+			test.after(r)
+			for id := range uint32(2) {
+				if got := p.receive(); got.id != id+2 || got.err != nil {
+					t.Errorf("%d: %v", got.id, got.err)
+				}
+			}
+		})
+	}
+}
+
+// A pipelined request that may not wait is told so.
+func TestPipelinedRequestsThatMayNotWait(t *testing.T) {
+	r := newRig(t)
+	var sent []byte
+	for i := range 300 {
+		sent = append(sent, request(i, "NextID", []any{options{"timeout_ms": 0}})...)
+	}
+	sent = append(sent, request(300, "NextID", []any{options{"regular_only": true, "timeout_ms": 20}})...)
+	p, _ := serveBytes(t, r, sent)
+	for i := range 301 {
+		if got := p.receive(); i < 256 && got.err != nil {
+			t.Fatal(got.err)
+		} else if i >= 256 {
+			p.wantError(got, wire.CodeTimeout)
+			wantDetail(t, got.err, "cause", "sequence")
+		}
+	}
+	p.ends()
+}
+
+// A full millisecond is no reason to write early: under load it would make as
+// many writes as there are milliseconds.
+func TestFullMillisecondsShareWrites(t *testing.T) {
+	r := newRig(t)
+	var sent []byte
+	for i := range 300 {
+		sent = append(sent, request(i, "NextID", []any{})...)
+	}
+	p, nc := serveBytes(t, r, sent)
+	r.waiters(1)
+	if writes := nc.writes.Load(); writes != 1 { // the answers to the first, small read
+		t.Errorf("%d writes before the wait", writes)
+	}
+	r.clock.Advance(time.Millisecond)
+	for range 300 {
+		if got := p.receive(); got.err != nil {
+			t.Fatal(got.err)
+		}
+	}
+	p.ends()
+}
+
+// A peer gets what it asked for and nothing else.
+func TestNothingUnasked(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.change(func(c *config.Service) { c.MaxBackward = 0 }) }).start()
+	p := r.dial()
+	var sent []byte
+	for _, message := range []any{
+		[]any{2, "NextID", []any{}}, []any{2, "nvim_error_event", []any{0, "x"}}, []any{2, "", options{}}, []any{2, "Ping", nil},
+		[]any{1, 7, nil, 42}, []any{1, 0, []any{0, "no"}, nil}, []any{1, 9, options{"a": options{}}, []any{}},
+		[]any{0, 1, "Ping", []any{}},
+		[]any{2, "NextIDs", []any{65_536}}, []any{1, 1, nil, nil},
+	} {
+		sent = append(sent, pack(message)...)
+	}
+	p.send(sent)
+	if err := p.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(p)
+	if want := pack([]any{1, 1, nil, "pong"}); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the daemon sent %x, %v, want %x", got, err, want)
+	}
+	if n := r.issued("default"); n != 0 {
+		t.Errorf("notifications made %d IDs", n)
+	}
+	// One that connects and says nothing hears nothing, whatever happens.
+	idle := r.dial()
+	idle.alive()
+	r.clock.Jump(-time.Hour)
+	r.step()
+	r.clock.Jump(time.Hour)
+	idle.alive()
+	_ = idle.CloseWrite()
+	idle.ends()
+}
+
+// A message that comes byte by byte is one message.
+func TestSlowSender(t *testing.T) {
+	p := newRig(t).start().dial()
+	for _, b := range append(request(1, "NextID", []any{options{"format": "string"}}), request(2, "Ping", []any{})...) {
+		p.send([]byte{b})
+	}
+	for want := range uint32(2) {
+		if got := p.receive(); got.id != want+1 || got.err != nil {
+			t.Errorf("%+v", got)
+		}
+	}
+	// And half of one is nothing, and harms nothing.
+	p.send(request(3, "NextID", []any{})[:5])
+	_ = p.CloseWrite()
+	p.ends()
+}

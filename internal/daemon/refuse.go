@@ -1,0 +1,55 @@
+package daemon
+
+import (
+	"net"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/unixsock"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// admit checks the peer's credentials, and returns why it may not connect.
+func (s *Server) admit(nc *net.UnixConn) *wire.Error {
+	if len(s.cfg.AllowUIDs) == 0 && len(s.cfg.AllowGIDs) == 0 {
+		return nil
+	}
+	peer, err := unixsock.PeerOf(nc)
+	if err != nil {
+		s.log.Warn("connection refused: its peer is not known", zap.Error(err))
+		return wire.Errorf(wire.CodePermissionDenied, "the peer's credentials cannot be read")
+	}
+	if slices.Contains(s.cfg.AllowUIDs, peer.UID) || slices.Contains(s.cfg.AllowGIDs, peer.GID) {
+		return nil
+	}
+	s.log.Warn("connection refused: its peer is not allowed",
+		zap.Int("pid", peer.PID), zap.Uint32("uid", peer.UID), zap.Uint32("gid", peer.GID))
+	return wire.Errorf(wire.CodePermissionDenied,
+		"user %d with group %d may not use this daemon: ask its operator to add one of them to allow_uids or allow_gids", peer.UID, peer.GID)
+}
+
+func overloadedConnections(most int) *wire.Error {
+	return wire.Errorf(wire.CodeOverloaded, "all %d connections are in use: share a connection, or raise max_connections", most)
+}
+
+// turnAway answers the peer's first request with the refusal, and closes.
+func (c *conn) turnAway(refusal *wire.Error) {
+	defer c.net.Close()
+	for {
+		if err := c.wire.Read(&c.req); err != nil {
+			return
+		}
+		if c.req.Type == wire.TypeRequest {
+			break
+		}
+	}
+	c.server.metrics.Requests("", string(refusal.Code)).Inc()
+	c.wire.ReplyError(c.req.ID, refusal)
+	_ = c.wire.Flush()
+}
+
+// hearOut gives a connection that will be turned away its time to ask. It is
+// called before the drain can see the connection, whose deadline is to win.
+func (c *conn) hearOut() { _ = c.net.SetReadDeadline(time.Now().Add(c.server.patience.refuse)) }

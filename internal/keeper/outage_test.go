@@ -1,0 +1,644 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+)
+
+// gaps is the times between the calls.
+func gaps(calls []call) (gaps []time.Duration) {
+	for i := 1; i < len(calls); i++ {
+		gaps = append(gaps, calls[i].at-calls[i-1].at)
+	}
+	return gaps
+}
+
+func seconds(n ...time.Duration) []time.Duration {
+	for i := range n {
+		n[i] *= time.Second
+	}
+	return n
+}
+
+// requestIDs is the request IDs of the calls, each once for every time that
+// it follows another one.
+func requestIDs(calls []call) (ids []string) {
+	for _, c := range calls {
+		ids = append(ids, c.ask.RequestID)
+	}
+	return slices.Compact(ids)
+}
+
+func TestProviderDownAtStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.fail(unreachable)
+		r.start()
+		// The failure is known at once, so that even the first request does not
+		// wait for its whole startup_wait.
+		r.traffic(maxWait)
+		r.until(20 * time.Second)
+		if why := r.gen.why(); !errors.Is(why, errDown) {
+			t.Errorf("callers are told %v", why)
+		}
+		r.remote.heal()
+		r.until(40 * time.Second)
+		r.wantKinds("random regular")
+		// Tries are at 0, 1, 3, 7, 15 and 31 s.
+		if back := r.stretch(1).from; back > 32*time.Second {
+			t.Errorf("regular again at %v", back)
+		}
+		if why := r.gen.why(); why != nil {
+			t.Errorf("callers are still told %v", why)
+		}
+		if n := r.seen.results(ResultUnavailable); n != 5 {
+			t.Errorf("%d failures counted", n)
+		}
+		if n := len(r.logged("keep alive failed, circuit breaking")); n != 5 {
+			t.Errorf("%d failures logged", n)
+		}
+	})
+}
+
+func TestProviderDownAtRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(8 * time.Minute)
+		r.remote.fail(unreachable)
+		r.until(15 * time.Minute)
+		r.remote.heal()
+		r.until(17 * time.Minute)
+		r.wantKinds("regular cached regular")
+		outage := r.stretch(1)
+		if first := outage.from; first < term || first > term+100*time.Millisecond {
+			t.Errorf("fallback from %v on, though the lease ends at %v", first, term+travelTime)
+		}
+		if back := r.stretch(2).from; back > 16*time.Minute+time.Second {
+			t.Errorf("regular again at %v", back)
+		}
+		if got := r.machineID(outage.last); got != 0 {
+			t.Errorf("fallback from machine ID %d, and the last lease was 0", got)
+		}
+		// While a lease is valid a failure is no break in the circuit.
+		if n := len(r.logged("failed to allocate worker id")); n != 6 {
+			t.Errorf("%d failures logged before the lease's end", n)
+		}
+	})
+}
+
+// TestBackoffFollowsTheTable is seed 000, section 5.7, end to end.
+func TestBackoffFollowsTheTable(t *testing.T) {
+	table := seconds(1, 2, 4, 8, 16, 32, 60, 60, 60)
+	t.Run("without jitter", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.remote.fail(unreachable)
+			r.start()
+			r.until(4*time.Minute + 10*time.Second)
+			if got := gaps(r.remote.of(providertest.OpAcquire)); !slices.Equal(got, table) {
+				t.Errorf("tries after %v, want %v", got, table)
+			}
+		})
+	})
+	t.Run("with all jitter", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, func(s *setup) { s.jitter = maxJitter })
+			r.remote.fail(unreachable)
+			r.start()
+			r.until(4*time.Minute + 40*time.Second)
+			got := gaps(r.acquires(len(table) + 1))
+			for i, want := range table {
+				if got[i] <= want+want/11 || got[i] > want+want/10 {
+					t.Errorf("try %d after %v, want %v and a tenth", i+2, got[i], want)
+				}
+			}
+		})
+	})
+}
+
+func TestSuccessResetsBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.fail(unreachable)
+		r.start()
+		r.until(10 * time.Second)
+		r.remote.heal()
+		r.until(20 * time.Second)
+		if s := r.keeper.Status(); s.Failures != 0 || s.Cause != nil {
+			t.Errorf("after the success: %+v", s)
+		}
+		r.acquires(5) // at 0, 1, 3, 7 and 15 s
+		r.remote.fail(unreachable)
+		r.until(renewal + 25*time.Second)
+		if got, want := gaps(r.acquires(9)[5:]), seconds(1, 2, 4); !slices.Equal(got, want) {
+			t.Errorf("tries after %v, want %v", got, want)
+		}
+	})
+}
+
+// TestHangingProvider: whoever asks for an ID does not notice that the provider
+// takes connections and never answers, neither at the start nor later.
+func TestHangingProvider(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.fail(hanging)
+		r.start()
+		r.traffic(r.setup.startupWait + maxWait)
+		r.until(20 * time.Second)
+		// A call takes its 3 s, then comes the backoff.
+		if got, want := gaps(r.remote.of(providertest.OpAcquire)), seconds(4, 5, 7); !slices.Equal(got, want) {
+			t.Errorf("tries after %v, want %v", got, want)
+		}
+		if n := r.seen.results(ResultTimeout); n != 4 {
+			t.Errorf("%d timeouts counted", n)
+		}
+		r.remote.heal()
+		r.until(8 * time.Minute)
+		r.remote.fail(hanging)
+		r.until(15 * time.Minute)
+		r.remote.heal()
+		r.until(17 * time.Minute)
+		r.wantKinds("random regular cached regular")
+	})
+}
+
+// TestHangingVerifyAndRelease: the operations beside the acquire may hang too.
+// They delay the renewal, which has a minute, and nobody else.
+func TestHangingVerifyAndRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(time.Second)
+		r.remote.fail(hanging, providertest.OpVerify, providertest.OpRelease)
+		r.until(3 * term)
+		r.wantKinds("regular")
+		if len(r.remote.of(providertest.OpVerify)) < 100 || len(r.remote.of(providertest.OpRelease)) != 3 {
+			t.Errorf("%d verifications, %d releases", len(r.remote.of(providertest.OpVerify)), len(r.remote.of(providertest.OpRelease)))
+		}
+		r.acquires(4)
+	})
+}
+
+// TestSlowProvider: answers that take almost the whole deadline are answers.
+func TestSlowProvider(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.fail(providertest.Delay(2900 * time.Millisecond))
+		r.start()
+		r.traffic(r.setup.startupWait + maxWait)
+		r.until(3 * term)
+		r.wantKinds("random regular")
+		if n := r.seen.results(ResultOK); n != 4 {
+			t.Errorf("%d acquires", n)
+		}
+	})
+}
+
+func TestFullPoolIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.terms.IDs.End = 1 })
+		other, err := r.remote.inner.Acquire(t.Context(), provider.AcquireRequest{Service: service})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(10 * time.Second)
+		var full *provider.FullError
+		if !errors.As(r.keeper.Status().Cause, &full) {
+			t.Errorf("the cause is %v", r.keeper.Status().Cause)
+		}
+		r.remote.takeAway(other[0])
+		r.until(20 * time.Second)
+		r.wantKinds("random regular")
+		if n := r.seen.results(ResultRefused); n != 4 {
+			t.Errorf("%d refusals counted", n)
+		}
+		// Nothing was granted, so there is nothing to ask for again.
+		if got := len(requestIDs(r.acquires(5))); got != 5 {
+			t.Errorf("%d request IDs", got)
+		}
+	})
+}
+
+// TestFenceIsHonoured: a provider that says until when it grants nothing is
+// not asked before, and is asked right then.
+func TestFenceIsHonoured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		until := 5 * time.Minute
+		r.remote.fail(providertest.Fail(&provider.FencedError{UntilMS: startMS + until.Milliseconds(), Reason: "restarted"}), providertest.OpAcquire)
+		r.start()
+		r.traffic(maxWait)
+		r.until(until - time.Second)
+		r.acquires(1)
+		r.remote.heal()
+		r.until(until + time.Second)
+		if second := r.acquires(2)[1]; !near(second.at, until) {
+			t.Errorf("asked again at %v", second.at)
+		}
+		if n := r.seen.results(ResultFenced); n != 1 {
+			t.Errorf("%d fences counted", n)
+		}
+		r.wantKinds("random regular")
+	})
+}
+
+// TestFenceIsReadOnTheProvidersClock: until is a time of the provider's, whose
+// clock a grant has shown to be ahead of this host's.
+func TestFenceIsReadOnTheProvidersClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ahead = 30 * time.Second
+		r := newRig(t, nil)
+		r.remote.jump(ahead)
+		r.start()
+		r.until(8 * time.Minute)
+		until := 12 * time.Minute // on the true clock, which is the host's
+		r.remote.fail(providertest.Fail(&provider.FencedError{UntilMS: startMS + (until + ahead).Milliseconds()}), providertest.OpAcquire)
+		r.until(until - 5*time.Second)
+		r.acquires(2)
+		r.remote.heal()
+		r.until(until + 5*time.Second)
+		if third := r.acquires(3)[2]; !near(third.at, until) {
+			t.Errorf("asked again at %v, want %v", third.at, until)
+		}
+	})
+}
+
+// TestFenceThatEndsSoonDoesNotShortenBackoff: so does one that has ended by
+// this host's clock.
+func TestFenceThatEndsSoonDoesNotShortenBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.fail(providertest.Fail(&provider.FencedError{UntilMS: startMS + 500}), providertest.OpAcquire)
+		r.start()
+		r.until(20 * time.Second)
+		if got, want := gaps(r.remote.of(providertest.OpAcquire)), seconds(1, 2, 4, 8); !slices.Equal(got, want) {
+			t.Errorf("tries after %v, want %v", got, want)
+		}
+	})
+}
+
+func TestRetryAfterIsHonoured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.fail(providertest.Fail(&provider.BusyError{RetryAfter: 5 * time.Second, Reason: "too many requests"}), providertest.OpAcquire)
+		r.start()
+		r.until(65 * time.Second)
+		// It is the longer of the two that holds.
+		if got, want := gaps(r.remote.of(providertest.OpAcquire)), seconds(5, 5, 5, 8, 16); !slices.Equal(got, want) {
+			t.Errorf("tries after %v, want %v", got, want)
+		}
+		if n := r.seen.results(ResultRefused); n != 6 {
+			t.Errorf("%d refusals counted", n)
+		}
+	})
+}
+
+// TestLostAnswerIsAskedForAgain: the grant was made, and nobody here knows. The
+// same request ID brings it to light, rather than take a second slot.
+func TestLostAnswerIsAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
+		r.remote.fail(answerLost)
+		r.start()
+		r.until(5 * time.Second)
+		r.remote.heal()
+		r.until(10 * time.Second)
+		r.expect(generator.Regular)
+		if got := len(requestIDs(r.acquires(4))); got != 1 { // at 0, 1, 3 and 7 s
+			t.Errorf("%d request IDs", got)
+		}
+		if n := len(r.remote.records()); n != 2 {
+			t.Errorf("%d slots taken", n)
+		}
+		r.wantHeld(0, 1)
+		// The next request is another one.
+		r.until(renewal + time.Second)
+		if got := len(requestIDs(r.acquires(5))); got != 2 {
+			t.Errorf("%d request IDs after the renewal", got)
+		}
+	})
+}
+
+// TestTimeoutIsAskedForAgain: a deadline that has passed says nothing about the
+// grant either.
+func TestTimeoutIsAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.fail(providertest.Fault{Lose: context.DeadlineExceeded})
+		r.start()
+		r.until(500 * time.Millisecond)
+		r.remote.heal()
+		r.until(10 * time.Second)
+		r.expect(generator.Regular)
+		if got := len(requestIDs(r.acquires(2))); got != 1 {
+			t.Errorf("%d request IDs", got)
+		}
+		if n := len(r.remote.records()); n != 1 {
+			t.Errorf("%d slots taken", n)
+		}
+	})
+}
+
+// TestLateAnswerSaysLittleAboutTheClocks: the grant that a repeated request
+// brings to light was made when it was first sent, not now. Taken for now, it
+// would make the clocks look far apart, and keep leases from being released.
+func TestLateAnswerSaysLittleAboutTheClocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.fail(answerLost)
+		r.start()
+		r.until(40 * time.Second)
+		r.remote.heal()
+		r.until(70 * time.Second)
+		r.acquires(7) // the last at 63 s
+		r.expect(generator.Regular)
+		if got := r.keeper.Status().SkewMS; got < -50 || got > 50 {
+			t.Errorf("the clocks agree, and the skew is given as %d ms", got)
+		}
+		if got := r.seen.lastSkew().Abs(); got > 50*time.Millisecond {
+			t.Errorf("the skew is observed as %v", got)
+		}
+		r.shutdown()
+		if n := len(r.remote.of(providertest.OpRelease)); n != 1 {
+			t.Errorf("%d releases", n)
+		}
+		if n := r.remote.taken(); n != 0 {
+			t.Errorf("%d slots taken after the shutdown", n)
+		}
+	})
+}
+
+// TestConflictLeadsToANewRequestID: the leases of the first request have ended
+// before anybody here heard of them.
+func TestConflictLeadsToANewRequestID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.terms.Term, s.terms.Quarantine = 10*time.Second, 10*time.Second })
+		r.remote.fail(answerLost)
+		r.start()
+		r.until(2 * time.Second)
+		r.remote.fail(unreachable)
+		r.until(12 * time.Second)
+		r.remote.heal()
+		r.until(35 * time.Second)
+		r.expect(generator.Regular)
+		calls := r.acquires(6) // at 0, 1, 3, 7, 15 and 31 s
+		if !errors.Is(calls[4].err, provider.ErrConflict) {
+			t.Errorf("the fifth: %v", calls[4].err)
+		}
+		if got := len(requestIDs(calls[:5])); got != 1 {
+			t.Errorf("%d request IDs before the conflict", got)
+		}
+		if calls[5].ask.RequestID == calls[4].ask.RequestID || calls[5].err != nil {
+			t.Errorf("after the conflict: %v", calls[5])
+		}
+		if n := r.seen.results(ResultRefused); n != 1 {
+			t.Errorf("%d refusals counted", n)
+		}
+	})
+}
+
+// TestPruneOnlyOnSuccess: two leases end while the provider is away. Both stay
+// until there is something else to live from.
+func TestPruneOnlyOnSuccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(8 * time.Minute)
+		r.remote.fail(unreachable)
+		r.until(12 * time.Minute)
+		r.wantHeld(0, 1)
+		if n := len(r.store.Load().Held); n != 2 {
+			t.Errorf("%d leases in the store", n)
+		}
+		if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
+			t.Errorf("%d releases during the outage", n)
+		}
+		r.remote.heal()
+		r.until(14 * time.Minute)
+		r.wantHeld(2, 3)
+		saved := r.store.Load()
+		released := r.remote.of(providertest.OpRelease)
+		if saved.Cached == nil || len(released) != 1 {
+			t.Fatalf("cached %v, released %v", saved.Cached, released)
+		}
+		if saved.Cached.ID+released[0].back.ID != 1 {
+			t.Errorf("machine ID %d is cached, and %d released", saved.Cached.ID, released[0].back.ID)
+		}
+		r.wantKinds("regular cached regular")
+	})
+}
+
+// TestLastPrunedBecomesTheCachedLease: of leases with different ends it is the
+// one that ended last, and the others go back.
+func TestLastPrunedBecomesTheCachedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 })
+		r.start()
+		r.until(3 * time.Minute)
+		r.ask(5000) // used up: a second lease, from now on
+		r.pass(time.Second)
+		r.wantHeld(0, 1)
+		r.kill()
+		r.until(15 * time.Minute)
+		r.restart()
+		r.pass(time.Second)
+		r.wantHeld(2)
+		if cached := r.store.Load().Cached; cached == nil || cached.ID != 1 {
+			t.Errorf("cached is %v", cached)
+		}
+		if released := r.remote.of(providertest.OpRelease); len(released) != 1 || released[0].back.ID != 0 {
+			t.Errorf("released: %v", released)
+		}
+	})
+}
+
+// TestCachedLeaseIsReplacedAndHandedBack: the next outage's last lease takes
+// the place of the one before, which then goes back, if it is still reserved.
+func TestCachedLeaseIsReplacedAndHandedBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		quarantine time.Duration
+		releases   int
+	}{
+		"still reserved":     {2 * time.Hour, 1},
+		"nobody's for long":  {term, 0},
+		"without quarantine": {0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, func(s *setup) { s.terms.Quarantine = c.quarantine })
+				r.start()
+				r.traffic(2*travelTime + maxWait)
+				for i := range 2 {
+					began := time.Duration(i) * 30 * time.Minute
+					r.until(began + 8*time.Minute)
+					r.remote.fail(unreachable)
+					r.until(began + 25*time.Minute)
+					r.remote.heal()
+					r.until(began + 28*time.Minute)
+				}
+				r.wantKinds("regular cached regular cached regular")
+				cached := r.store.Load().Cached
+				if cached == nil || cached.Created < startMS+(20*time.Minute).Milliseconds() {
+					t.Errorf("cached is %v", cached)
+				}
+				var releases []call
+				for _, release := range r.remote.of(providertest.OpRelease) {
+					if release.at > 50*time.Minute {
+						releases = append(releases, release)
+					}
+				}
+				if len(releases) != c.releases {
+					t.Errorf("released: %v", releases)
+				}
+			})
+		})
+	}
+}
+
+// TestMalformedLeasesAreRefused: nothing of what a broken provider says is
+// used, nor does it stop the keeper.
+func TestMalformedLeasesAreRefused(t *testing.T) {
+	for name, spoil := range map[string]func(*lease.Lease){
+		"reserved bits":              func(l *lease.Lease) { l.BitReserve = 2 },
+		"bits that are not 63":       func(l *lease.Lease) { l.BitID = 15 },
+		"no bits of time":            func(l *lease.Lease) { l.BitTS, l.BitID = 0, 55 },
+		"negative sequence bits":     func(l *lease.Lease) { l.BitSeq, l.BitID = -1, 23 },
+		"a fallback slot":            func(l *lease.Lease) { l.ID = 8192 },
+		"a negative machine ID":      func(l *lease.Lease) { l.ID = -1 },
+		"no secret":                  func(l *lease.Lease) { l.Secret = "" },
+		"before 1970":                func(l *lease.Lease) { l.Created = -1 },
+		"no time at all":             func(l *lease.Lease) { l.Expired = l.Created },
+		"an end before the start":    func(l *lease.Lease) { l.Expired = l.Created - 1 },
+		"reserved less than granted": func(l *lease.Lease) { l.ReservedUntil = l.Expired - 1 },
+		"nothing but zeros":          func(l *lease.Lease) { *l = lease.Lease{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil)
+				r.remote.answer(func(leases []lease.Lease) []lease.Lease {
+					spoil(&leases[0])
+					return leases
+				})
+				r.start()
+				r.traffic(2*travelTime + maxWait)
+				r.until(5 * time.Second)
+				if published := r.gen.published(); len(published) != 0 {
+					t.Errorf("published: %v", published)
+				}
+				if leases := r.store.leases(); len(leases) != 0 {
+					t.Errorf("stored: %v", leases)
+				}
+				if cause := r.keeper.Status().Cause; !errors.Is(cause, lease.ErrMalformed) {
+					t.Errorf("the cause is %v", cause)
+				}
+				r.acquires(3) // at 0, 1 and 3 s, and a little
+				if n := r.seen.results(ResultRefused); n != 3 {
+					t.Errorf("%d refusals counted", n)
+				}
+				if got := r.keeper.Status().SkewMS; got != 0 {
+					t.Errorf("a malformed lease told of a skew of %d ms", got)
+				}
+				if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
+					t.Errorf("%d releases of leases that make no sense", n)
+				}
+				r.remote.heal()
+				r.until(20 * time.Second)
+				r.wantKinds("random regular")
+			})
+		})
+	}
+}
+
+// TestMalformedLeasesAtRenewal: what is held meanwhile goes on being used.
+func TestMalformedLeasesAtRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(time.Minute)
+		r.remote.answer(func([]lease.Lease) []lease.Lease { return []lease.Lease{{BitSeq: -1}, {}} })
+		r.until(12 * time.Minute)
+		r.wantHeld(0)
+		r.remote.heal()
+		r.until(14 * time.Minute)
+		r.wantKinds("regular cached regular")
+	})
+}
+
+// TestAnswerWithoutLeases: an empty answer is a failure like any other.
+func TestAnswerWithoutLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.answer(func([]lease.Lease) []lease.Lease { return nil })
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(10 * time.Second)
+		r.acquires(4)
+		if n := r.seen.results(ResultRefused); n != 4 {
+			t.Errorf("%d refusals counted", n)
+		}
+		r.remote.heal()
+		r.until(20 * time.Second)
+		r.wantKinds("random regular")
+	})
+}
+
+// TestExpiredLeasesAreRefused: leases that were good an hour ago, as an answer
+// from somebody's cache would be.
+func TestExpiredLeasesAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.fail(providertest.Shifted(-time.Hour), providertest.OpAcquire)
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(5 * time.Second)
+		r.acquires(3)
+		if published := r.gen.published(); len(published) != 0 {
+			t.Errorf("published: %v", published)
+		}
+		r.remote.heal()
+		r.until(10 * time.Second)
+		r.wantKinds("random regular")
+	})
+}
+
+// TestGoodLeasesAmongBadOnes: what is good is used, and counts as a success.
+func TestGoodLeasesAmongBadOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.MaxThroughput = 1024 })
+		r.remote.answer(func(leases []lease.Lease) []lease.Lease {
+			leases[0].Secret = ""         // malformed
+			leases[1].Created -= 600_000  // ended
+			leases[1].Expired -= 600_000  //
+			leases[3].EpochMS -= 86400000 // another timeline
+			return leases
+		})
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(10 * time.Second)
+		r.wantHeld(2)
+		r.wantKinds("regular")
+		if s := r.keeper.Status(); s.Failures != 0 || s.Cause != nil {
+			t.Errorf("%+v", s)
+		}
+		if offered := r.store.Load().Offered; offered == nil {
+			t.Error("the refused timeline is not remembered for the operator")
+		}
+		r.acquires(1)
+	})
+}

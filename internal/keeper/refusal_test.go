@@ -1,0 +1,397 @@
+package keeper
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/state"
+)
+
+// wantGivenBack checks that every lease granted so far was given back as one
+// that nobody used: its slot is free from its own beginning on.
+func (r *rig) wantGivenBack(n int) {
+	r.t.Helper()
+	released := r.remote.of(providertest.OpRelease)
+	if len(released) != n {
+		r.t.Fatalf("%d releases, want %d: %v", len(released), n, released)
+	}
+	records := r.remote.records()
+	for _, c := range released {
+		if created := records[c.back.ID].Lease.Created; c.back.TimestampMS != created || c.err != nil {
+			r.t.Errorf("%v, want it stamped with the grant's own time %d", c, created)
+		}
+	}
+	if taken := r.remote.taken(); taken != 0 {
+		r.t.Errorf("%d slots are taken", taken)
+	}
+}
+
+// TestClockAnHourOffBurnsNoSlot: a host whose clock is wrong gets leases that
+// it cannot use. It gives each one back as it was, backs off, and says so.
+func TestClockAnHourOffBurnsNoSlot(t *testing.T) {
+	for name, off := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, func(s *setup) { s.clockOff = off })
+				r.start()
+				r.until(40 * time.Second)
+				r.expect(generator.FallbackRandomID)
+				calls := r.acquires(6)
+				for i, gap := range gaps(calls) {
+					// The call and the release take their time.
+					if want := backoff(i+1, time.Second, time.Minute, 0); gap < want || gap > want+5*travelTime {
+						t.Errorf("try %d after %v, want %v", i+2, gap, want)
+					}
+				}
+				r.wantGivenBack(6)
+				if published := r.gen.published(); len(published) != 0 {
+					t.Errorf("published: %v", published)
+				}
+				if n := r.seen.results(ResultRefused); n != 6 {
+					t.Errorf("%d refusals counted", n)
+				}
+				if cause := r.keeper.Status().Cause; !errors.Is(cause, errNoCover) {
+					t.Errorf("the cause is %v", cause)
+				}
+				if got, want := r.seen.lastSkew(), -off; (got - want).Abs() > time.Second {
+					t.Errorf("the skew is observed as %v, want %v", got, want)
+				}
+				// The next try after the clock has been set right succeeds.
+				r.host.jump(-off)
+				r.until(90 * time.Second)
+				r.acquires(7)
+				r.wantHeld(6)
+			})
+		})
+	}
+}
+
+// TestClockAnHourOffAndTheAnswerLost: the lease that comes to light at the
+// second try is given back all the same.
+func TestClockAnHourOffAndTheAnswerLost(t *testing.T) {
+	for name, off := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, func(s *setup) { s.clockOff = off })
+				r.remote.fail(answerLost)
+				r.start()
+				r.until(500 * time.Millisecond)
+				r.remote.heal()
+				r.until(2 * time.Second)
+				r.acquires(2)
+				r.wantGivenBack(1)
+			})
+		})
+	}
+}
+
+// TestClockThatJumpedAndIsConfirmed: this host's clock was an hour behind, and
+// is set right. It is not believed at once, but the provider's next grant is
+// evidence for it, and so is of use itself.
+func TestClockThatJumpedAndIsConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.clockOff = -time.Hour })
+		r.start()
+		r.until(10 * time.Second)
+		r.host.jump(time.Hour)
+		r.until(14 * time.Second)
+		if r.clock.Astray() == 0 {
+			t.Fatal("the clock is believed before a provider confirms it")
+		}
+		r.acquires(4)
+		r.until(20 * time.Second) // the fifth is at 15 s
+		r.acquires(5)
+		r.wantHeld(4)
+		r.expect(generator.Regular)
+		if got := r.keeper.Status().SkewMS; got < -50 || got > 50 {
+			t.Errorf("the clocks agree now, and the skew is given as %d ms", got)
+		}
+		r.shutdown()
+		if taken := r.remote.taken(); taken != 0 {
+			t.Errorf("%d slots are taken after the shutdown", taken)
+		}
+	})
+}
+
+// TestClockOffByLittleIsNoReason to refuse a lease: one that begins ahead of
+// the clock is used when the clock has reached it.
+func TestClockOffByLittleIsNoReason(t *testing.T) {
+	t.Run("provider ahead", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.remote.jump(20 * time.Second)
+			r.start()
+			r.traffic(r.setup.startupWait + maxWait)
+			r.until(time.Minute)
+			r.wantKinds("random regular")
+			if from := r.stretch(1).from; from < 20*time.Second || from > 20*time.Second+100*time.Millisecond {
+				t.Errorf("the lease is used from %v on", from)
+			}
+			// It was enough: nothing else was asked for meanwhile.
+			r.acquires(1)
+			if got, want := r.seen.lastSkew(), 20*time.Second; got != want {
+				t.Errorf("the skew is observed as %v, want %v", got, want)
+			}
+		})
+	})
+	t.Run("provider behind", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.remote.jump(-20 * time.Second)
+			r.start()
+			r.traffic(2*travelTime + maxWait)
+			due := renewal + travelTime - 20*time.Second // on this host's clock
+			r.until(due - time.Second)
+			r.acquires(1)
+			r.until(term)
+			if second := r.acquires(2)[1]; !near(second.at, due) {
+				t.Errorf("renewed at %v, want %v", second.at, due)
+			}
+			r.wantKinds("regular")
+		})
+	})
+	t.Run("provider too far ahead", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.remote.jump(rateGap + time.Second)
+			r.start()
+			r.until(10 * time.Second)
+			r.wantHeld()
+			r.wantGivenBack(4)
+		})
+	})
+}
+
+// TestLeaseInUseIsNotGivenBackAsRefused: an answer from somebody's cache names
+// a lease that is held already and due for renewal. It is of no use as a new
+// lease, but the old one goes on, and must not be released behind its back.
+func TestLeaseInUseIsNotGivenBackAsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(time.Second)
+		first := r.acquires(1)[0].leases
+		r.remote.answer(func([]lease.Lease) []lease.Lease { return first })
+		r.until(term - time.Second)
+		if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
+			t.Errorf("%d releases of a lease in use", n)
+		}
+		r.wantHeld(0)
+		r.until(12 * time.Minute)
+		r.wantKinds("regular cached")
+		if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
+			t.Errorf("%d releases of a lease that fallback lives from", n)
+		}
+		r.remote.heal()
+		r.until(14 * time.Minute)
+		r.wantKinds("regular cached regular")
+	})
+}
+
+// otherEpoch is the default timeline with its start moved by d.
+func otherEpoch(d time.Duration) snowflake.Timeline {
+	tl := snowflake.DefaultTimeline()
+	tl.EpochMS += d.Milliseconds()
+	return tl
+}
+
+const (
+	day  = 24 * time.Hour
+	year = 365 * day
+)
+
+// leaseOfEarlierLife is a lease that ended shortly before the test began.
+func leaseOfEarlierLife(s *setup) *lease.Lease {
+	l := s.terms.Lease(77, startMS-600_000-5_000, startMS-5_000, startMS+595_000, "the secret of an earlier life")
+	return &l
+}
+
+// TestMismatchIsRefused: the provider has another epoch than the IDs made so
+// far. Nothing of it is used, an operator is told, and fallback goes on.
+func TestMismatchIsRefused(t *testing.T) {
+	for name, other := range map[string]snowflake.Timeline{
+		"earlier epoch": otherEpoch(-day),
+		"later epoch":   otherEpoch(day),
+		"other bit_ts":  {EpochMS: snowflake.DefaultEpochMS, BitTS: 42},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, func(s *setup) {
+					s.saved = state.Saved{Timeline: snowflake.DefaultTimeline(), Source: state.SourceLease, Cached: leaseOfEarlierLife(s)}
+					s.terms.Timeline = other
+					s.terms.BitID = snowflake.ValueBits - other.BitTS - s.terms.BitSeq
+					s.VerifyEvery = 0 // the provider never heard of the earlier life
+				})
+				r.start()
+				r.traffic(maxWait + 2*travelTime + r.setup.startupWait)
+				r.until(10 * time.Second)
+
+				if got := gaps(r.acquires(4)); got[0] < time.Second || got[1] < 2*time.Second || got[2] < 4*time.Second {
+					t.Errorf("tries after %v", got)
+				}
+				r.wantGivenBack(4)
+				if leases := r.gen.published(); len(leases) != 1 || leases[0].ID != 77 {
+					t.Errorf("published: %v", leases)
+				}
+				saved := r.store.Load()
+				if saved.Timeline != snowflake.DefaultTimeline() || len(saved.Held) != 0 || saved.Cached == nil {
+					t.Errorf("the store has %+v", saved)
+				}
+				if saved.Offered == nil || *saved.Offered != other {
+					t.Errorf("offered: %+v", saved.Offered)
+				}
+				if s := r.keeper.Status(); s.Offered == nil || *s.Offered != other || !errors.Is(s.Cause, errMismatch) {
+					t.Errorf("status: %+v", s)
+				}
+				if r.seen.mismatches != 4 || r.seen.results(ResultMismatch) != 4 {
+					t.Errorf("%d mismatches, %d acquires counted", r.seen.mismatches, r.seen.results(ResultMismatch))
+				}
+				entries := r.logged("epoch mismatch: lease refused")
+				if len(entries) != 4 || entries[0].Level != zap.ErrorLevel {
+					t.Fatalf("logged: %v", entries)
+				}
+				if text, _ := entries[0].ContextMap()["error"].(string); !strings.Contains(text, "kazahanad state accept-epoch") {
+					t.Errorf("the error does not say what to do: %s", text)
+				}
+				r.wantKinds("cached")
+				last := r.stretch(0).last
+				if age := r.host.ms() - r.timeline.UnixMS(last); r.machineID(last) != 77 || age < 0 || age > 50 {
+					t.Errorf("the last fallback ID has machine ID %d and is %d ms old", r.machineID(last), age)
+				}
+			})
+		})
+	}
+}
+
+// TestMismatchDuringLife: it is the lease that set the timeline, and a provider
+// that changes its mind is refused.
+func TestMismatchDuringLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(time.Minute)
+		if source := r.store.Load().Source; source != state.SourceLease {
+			t.Errorf("the timeline's source is %q", source)
+		}
+		r.remote.answer(func(leases []lease.Lease) []lease.Lease {
+			leases[0].EpochMS -= day.Milliseconds()
+			return leases
+		})
+		r.until(12 * time.Minute)
+		r.wantKinds("regular cached")
+		r.wantHeld(0)
+		r.remote.heal() // an operator has put it back
+		r.until(14 * time.Minute)
+		r.wantKinds("regular cached regular")
+		if offered := r.store.Load().Offered; offered != nil {
+			t.Errorf("still offered: %+v", offered)
+		}
+	})
+}
+
+// TestFirstLeaseSetsTheTimeline: until a lease was seen the timeline is a
+// guess. The first one may move it, as long as IDs go on increasing.
+func TestFirstLeaseSetsTheTimeline(t *testing.T) {
+	for name, c := range map[string]struct {
+		other    snowflake.Timeline
+		down     bool // IDs are made before the first lease comes
+		accepted bool
+	}{
+		"as configured":                     {snowflake.DefaultTimeline(), true, true},
+		"larger IDs":                        {otherEpoch(-year), true, true},
+		"smaller IDs, none made so far":     {otherEpoch(day), false, true},
+		"smaller IDs":                       {otherEpoch(day), true, false},
+		"fewer bits of time, so larger IDs": {snowflake.Timeline{EpochMS: snowflake.DefaultEpochMS, BitTS: 40}, true, true},
+		"more bits of time":                 {snowflake.Timeline{EpochMS: snowflake.DefaultEpochMS, BitTS: 42}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, func(s *setup) {
+					s.terms.Timeline = c.other
+					s.terms.BitID = snowflake.ValueBits - c.other.BitTS - s.terms.BitSeq
+				})
+				r.timeline = c.other
+				if c.down {
+					r.remote.fail(unreachable)
+				}
+				r.start()
+				if c.down {
+					synctest.Wait()
+					r.expect(generator.FallbackRandomID)
+					r.until(5 * time.Second)
+					r.remote.heal()
+				}
+				r.until(10 * time.Second)
+				saved := r.store.Load()
+				if !c.accepted {
+					r.expect(generator.FallbackRandomID)
+					if saved.Offered == nil || *saved.Offered != c.other || saved.Timeline != snowflake.DefaultTimeline() || saved.Source != state.SourceConfig {
+						t.Errorf("the store has %+v", saved)
+					}
+					if r.seen.mismatches == 0 {
+						t.Error("the mismatch is not counted")
+					}
+					r.wantGivenBack(1)
+					return
+				}
+				id := r.expect(generator.Regular) // greater than the fallback ID, as the rig checks
+				if got := c.other.UnixMS(id); got != r.host.ms() {
+					t.Errorf("on the lease's timeline the ID was made at %d, and it is %d", got, r.host.ms())
+				}
+				if saved.Timeline != c.other || saved.Source != state.SourceLease || len(saved.Held) != 1 {
+					t.Errorf("the store has %+v", saved)
+				}
+				if r.keeper.Status().Timeline != c.other {
+					t.Errorf("status has %+v", r.keeper.Status().Timeline)
+				}
+			})
+		})
+	}
+}
+
+// TestFirstLeaseOfTwoTimelines: one answer cannot have two. The first lease
+// sets the timeline, the other one is refused by it.
+func TestFirstLeaseOfTwoTimelines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
+		r.timeline = otherEpoch(-year)
+		r.remote.answer(func(leases []lease.Lease) []lease.Lease {
+			leases[0].EpochMS = otherEpoch(-year).EpochMS
+			return leases
+		})
+		r.start()
+		r.until(time.Second)
+		r.expect(generator.Regular)
+		r.wantHeld(0)
+		if released := r.remote.of(providertest.OpRelease); len(released) != 1 || released[0].back.ID != 1 {
+			t.Errorf("released: %v", released)
+		}
+	})
+}
+
+// TestRefusedTriesAreNotRepeated: each acquire after a refusal is a new request;
+// the old one would bring the same lease.
+func TestRefusedTriesAreNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.clockOff = time.Hour })
+		r.start()
+		r.until(10 * time.Second)
+		ids := requestIDs(r.acquires(4))
+		slices.Sort(ids)
+		if got := len(slices.Compact(ids)); got != 4 {
+			t.Errorf("%d request IDs for 4 tries", got)
+		}
+	})
+}

@@ -1,0 +1,533 @@
+package keeper
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/state"
+)
+
+// ways are the ways in which a lease leaves a keeper that gives it back. Each
+// brings a host to the moment and returns how many releases are to be sent.
+var ways = map[string]func(*rig) int{
+	"replaced and ended": func(r *rig) int {
+		r.start()
+		r.until(term + time.Second)
+		return 2
+	},
+	"pruned after an outage": func(r *rig) int {
+		r.start()
+		r.until(8 * time.Minute)
+		r.remote.fail(unreachable)
+		r.until(12 * time.Minute)
+		r.remote.heal()
+		r.until(14 * time.Minute)
+		return 1 // the other one is kept for fallback
+	},
+	"shutdown": func(r *rig) int {
+		r.start()
+		r.until(time.Minute)
+		r.shutdown()
+		return 2
+	},
+	"shutdown with a cached lease": func(r *rig) int {
+		r.start()
+		r.until(time.Second)
+		r.kill()
+		r.until(term + time.Second)
+		r.restart()
+		r.until(term + time.Minute) // one is released, one is cached, two are new
+		r.shutdown()
+		return 4
+	},
+}
+
+// inEveryWay runs the test once for each way out, on a host with two leases.
+func inEveryWay(t *testing.T, test func(t *testing.T, r *rig, leave func() int)) {
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
+				test(t, r, func() int { return way(r) })
+			})
+		})
+	}
+}
+
+// beforeRelease has f called at the moment at which a release is sent.
+func (r *rig) beforeRelease(f func(lease.Lease)) {
+	r.remote.mu.Lock()
+	defer r.remote.mu.Unlock()
+	r.remote.releasing = f
+}
+
+// TestSealedBeforeRelease: when a release is sent, the generator can make no
+// ID from the lease any more.
+func TestSealedBeforeRelease(t *testing.T) {
+	inEveryWay(t, func(t *testing.T, r *rig, leave func() int) {
+		sent := 0
+		r.beforeRelease(func(l lease.Lease) {
+			sent++
+			if has(r.gen.published(), l) {
+				t.Errorf("at %v: not sealed: %v", r.elapsed(), l)
+			}
+		})
+		if want := leave(); sent != want {
+			t.Errorf("%d releases, want %d", sent, want)
+		}
+	})
+}
+
+// TestForgottenDurablyBeforeRelease: when a release is sent, a crash would not
+// bring the lease back.
+func TestForgottenDurablyBeforeRelease(t *testing.T) {
+	inEveryWay(t, func(t *testing.T, r *rig, leave func() int) {
+		sent := 0
+		r.beforeRelease(func(l lease.Lease) {
+			sent++
+			if has(r.store.leases(), l) {
+				t.Errorf("at %v: not forgotten: %v", r.elapsed(), l)
+			}
+		})
+		if want := leave(); sent != want {
+			t.Errorf("%d releases, want %d", sent, want)
+		}
+	})
+}
+
+// TestNothingIsReleasedThatCannotBeForgotten: while the store cannot be
+// written, leases run out by themselves. They are sealed all the same.
+func TestNothingIsReleasedThatCannotBeForgotten(t *testing.T) {
+	for name, c := range map[string]struct {
+		until time.Duration // the store works until then
+		way   string
+	}{
+		"replaced and ended":     {renewal + time.Second, "replaced and ended"},
+		"pruned after an outage": {11 * time.Minute, "pruned after an outage"},
+		"shutdown":               {30 * time.Second, "shutdown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
+				time.AfterFunc(c.until, func() { r.store.broken.Store(true) })
+				ways[c.way](r)
+				if released := r.remote.of(providertest.OpRelease); len(released) != 0 {
+					t.Errorf("released: %v", released)
+				}
+				if r.seen.stateFailed == 0 {
+					t.Error("the store's failure is not counted")
+				}
+				for _, l := range r.gen.published() {
+					if l.Expired <= r.host.ms() && (r.keeper.Status().Cached == nil || r.keeper.Status().Cached.Key() != l.Key()) {
+						t.Errorf("still published: %v", l)
+					}
+				}
+				if n := len(r.logs.FilterMessageSnippet("durable state cannot be written").All()); n != r.seen.stateFailed {
+					t.Errorf("%d log entries for %d failures", n, r.seen.stateFailed)
+				}
+			})
+		})
+	}
+}
+
+// TestLeasesAreUsedWhileTheStoreIsBroken: it costs a restart its leases, and
+// callers nothing.
+func TestLeasesAreUsedWhileTheStoreIsBroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.store.broken.Store(true)
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(2 * term)
+		r.wantKinds("regular")
+		if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
+			t.Errorf("%d releases", n)
+		}
+	})
+}
+
+// TestStoreIsWrittenOnceItCanBe: a lease that was lost while the disk was full
+// must not come back to life in a crash after it.
+func TestStoreIsWrittenOnceItCanBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		r.until(15 * time.Second)
+		r.store.broken.Store(true)
+		r.remote.takeAway(r.keeper.Status().Held[0])
+		r.until(time.Minute)
+		r.wantHeld(1)
+		if n := r.seen.stateFailed; n < 4 || n > 8 {
+			t.Errorf("%d tries to write the store", n)
+		}
+		if leases := r.store.leases(); len(leases) != 1 || leases[0].ID != 0 {
+			t.Fatalf("stored: %v", leases)
+		}
+		r.store.broken.Store(false)
+		r.pass(saveInterval + time.Second)
+		if leases := r.store.leases(); len(leases) != 1 || leases[0].ID != 1 {
+			t.Errorf("stored: %v", leases)
+		}
+		r.restart()
+		r.expect(generator.Regular)
+	})
+}
+
+// TestReleasedIsNeverCached: what was handed back is somebody else's soon. The
+// next outage lives from the lease after it.
+func TestReleasedIsNeverCached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(term + time.Minute)
+		if n := len(r.remote.of(providertest.OpRelease)); n != 1 {
+			t.Fatalf("%d releases", n)
+		}
+		notThere := func(when string) {
+			t.Helper()
+			for what, leases := range map[string][]lease.Lease{
+				"published": r.gen.published(), "stored": r.store.leases(), "in the status": both(r.keeper.Status().Held, r.keeper.Status().Cached),
+			} {
+				for _, l := range leases {
+					if l.ID == 0 {
+						t.Errorf("%s the released lease is %s", when, what)
+					}
+				}
+			}
+		}
+		notThere("afterwards")
+		r.remote.fail(unreachable)
+		r.until(22 * time.Minute)
+		notThere("in an outage")
+		r.wantKinds("regular cached")
+		if got := r.machineID(r.stretch(1).last); got != 1 {
+			t.Errorf("fallback from machine ID %d", got)
+		}
+		r.remote.heal()
+		r.until(24 * time.Minute)
+		notThere("after the outage")
+		r.restart()
+		notThere("after a restart")
+	})
+}
+
+// TestReleaseThatFailsIsNotRepeated: the lease is gone for good; what the
+// provider has heard, nobody knows.
+func TestReleaseThatFailsIsNotRepeated(t *testing.T) {
+	for name, f := range map[string]providertest.Fault{"refused connection": unreachable, "answer lost": answerLost, "no answer": hanging} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil)
+				r.remote.fail(f, providertest.OpRelease)
+				r.start()
+				r.traffic(2*travelTime + maxWait)
+				r.until(term + time.Minute)
+				r.wantHeld(1)
+				if n := len(r.remote.of(providertest.OpRelease)); n != 1 {
+					t.Errorf("%d releases", n)
+				}
+				if n := len(r.logged("lease not released; it runs out by itself")); n != 1 {
+					t.Errorf("%d log entries", n)
+				}
+				r.wantKinds("regular")
+			})
+		})
+	}
+}
+
+func TestGracefulShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.MaxThroughput = 1024 })
+		r.start()
+		r.until(time.Minute)
+		r.ask(5000)
+		last, now := r.lastMS(), r.host.ms()
+		r.shutdown()
+		released := r.remote.of(providertest.OpRelease)
+		if len(released) != 4 {
+			t.Fatalf("released: %v", released)
+		}
+		granted := r.acquires(1)[0].leases
+		for i, c := range released {
+			l := granted[i]
+			if c.err != nil || c.back.ID != l.ID || !lease.Verify(l.Secret, l.ID, c.back.TimestampMS, c.back.Signature) {
+				t.Errorf("%v", c)
+			}
+			if c.back.TimestampMS < last || c.back.TimestampMS < now {
+				t.Errorf("stamped %d, the last ID embeds %d, and the shutdown began at %d", c.back.TimestampMS, last, now)
+			}
+		}
+		if leases := r.store.leases(); len(leases) != 0 {
+			t.Errorf("the store holds %v", leases)
+		}
+		r.pass(time.Millisecond)
+		if taken := r.remote.taken(); taken != 0 {
+			t.Errorf("%d slots are taken", taken)
+		}
+		if n := len(r.logged("worker id released")); n != 4 {
+			t.Errorf("%d releases logged", n)
+		}
+		// Who comes next begins with what was left: nothing but the timeline.
+		saved := r.store.Load()
+		if saved.Source != state.SourceLease || saved.Timeline != granted[0].Timeline() {
+			t.Errorf("the store has %+v", saved)
+		}
+	})
+}
+
+// TestShutdownEndsWithItsContext: a provider that hangs does not keep the
+// daemon from stopping.
+func TestShutdownEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.MaxThroughput = 1024 })
+		r.start()
+		r.until(time.Second)
+		r.remote.fail(hanging)
+		r.stop()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		began := time.Now()
+		r.keeper.Shutdown(ctx)
+		if took := time.Since(began); took != 5*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if n := len(r.remote.of(providertest.OpRelease)); n != 2 {
+			t.Errorf("%d releases tried", n)
+		}
+		if leases := both(r.gen.published(), nil); len(leases) != 0 || len(r.store.leases()) != 0 {
+			t.Errorf("published %v, stored %v", leases, r.store.leases())
+		}
+	})
+}
+
+// TestShutdownDuringAnAcquire: the keeper does not wait for an answer that may
+// never come.
+func TestShutdownDuringAnAcquire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.fail(hanging)
+		r.start()
+		r.until(time.Second)
+		began := time.Now()
+		r.shutdown()
+		if took := time.Since(began); took != 0 {
+			t.Errorf("it took %v", took)
+		}
+		if failed := r.logs.FilterLevelExact(zap.ErrorLevel).All(); len(failed) != 0 {
+			t.Errorf("to be stopped is no error: %v", failed[0].Message)
+		}
+		if n := r.seen.results(ResultUnavailable) + r.seen.results(ResultTimeout); n != 0 {
+			t.Errorf("to be stopped counts as %d failures", n)
+		}
+	})
+}
+
+// TestReleaseCoversTheLastEmbeddedTimestamp: the clock has gone back since.
+func TestReleaseCoversTheLastEmbeddedTimestamp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		r.until(time.Minute)
+		r.expect(generator.Regular)
+		last := r.lastMS()
+		r.host.jump(-20 * time.Second)
+		r.shutdown()
+		released := r.remote.of(providertest.OpRelease)
+		if len(released) != 1 || released[0].err != nil || released[0].back.TimestampMS != last {
+			t.Errorf("released: %v, and the last ID embeds %d", released, last)
+		}
+		if record := r.remote.records()[0]; record.End != last+1 {
+			t.Errorf("the slot is free from %d on", record.End)
+		}
+	})
+}
+
+// TestReleaseFarFromTheProvidersClock: the provider would refuse what is more
+// than 30 s from its time, so it is not sent. A provider that reads this host's
+// clock knows no other time.
+func TestReleaseFarFromTheProvidersClock(t *testing.T) {
+	for name, c := range map[string]struct {
+		off      time.Duration
+		ownClock bool
+		released bool
+	}{
+		"40 s ahead":                   {40 * time.Second, true, false},
+		"29 s ahead":                   {29 * time.Second, true, true},
+		"29 s behind":                  {-29 * time.Second, true, true},
+		"40 s behind":                  {-40 * time.Second, true, false},
+		"whatever off, the same clock": {time.Hour, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, func(s *setup) { s.clockOff, s.ownClock = c.off, c.ownClock })
+				r.start()
+				r.until(time.Minute)
+				r.expect(generator.Regular)
+				r.shutdown()
+				released := r.remote.of(providertest.OpRelease)
+				if c.released != (len(released) == 1 && released[0].err == nil) {
+					t.Errorf("released: %v", released)
+				}
+				skipped := r.logs.FilterMessageSnippet("the clock is too far from the provider's").Len()
+				if c.released == (skipped == 1) {
+					t.Errorf("%d releases are said to have been skipped", skipped)
+				}
+				if n := len(r.store.leases()); n != 0 {
+					t.Errorf("the store holds %d leases", n)
+				}
+			})
+		})
+	}
+}
+
+// TestLostLeaseIsDroppedAtOnce, and replaced at once: the rate limit is for
+// keepers that have what they asked for.
+func TestLostLeaseIsDroppedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		r.until(15 * time.Second)
+		r.expect(generator.Regular)
+		r.remote.takeAway(r.keeper.Status().Held[0])
+		r.until(23 * time.Second) // verified every 11 s
+		r.wantHeld(1)
+		if second := r.acquires(2)[1]; second.at != 22*time.Second+2*travelTime {
+			t.Errorf("replaced at %v", second.at)
+		}
+		r.expect(generator.Regular)
+		if len(r.seen.lost) != 1 || r.seen.lost[0] != "taken_over" {
+			t.Errorf("counted as lost: %v", r.seen.lost)
+		}
+		entries := r.logged("lease lost: the provider no longer knows it as ours")
+		if len(entries) != 1 || entries[0].Level != zap.ErrorLevel {
+			t.Errorf("logged: %v", entries)
+		}
+		if leases := r.store.leases(); len(leases) != 1 || leases[0].ID != 1 {
+			t.Errorf("stored: %v", leases)
+		}
+		if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
+			t.Errorf("%d releases of what is not ours", n)
+		}
+	})
+}
+
+// TestLostLeaseIsDroppedWhileNothingReplacesIt: fallback is then random, since
+// the slot is somebody else's.
+func TestLostLeaseIsDroppedWhileNothingReplacesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		r.until(15 * time.Second)
+		r.remote.fail(unreachable, providertest.OpAcquire)
+		r.remote.takeAway(r.keeper.Status().Held[0])
+		r.until(23 * time.Second)
+		if leases := r.gen.published(); len(leases) != 0 {
+			t.Errorf("published: %v", leases)
+		}
+		r.expect(generator.FallbackRandomID)
+	})
+}
+
+// TestLostCachedLeaseIsDropped: it is the slot that fallback IDs come from.
+func TestLostCachedLeaseIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) {
+			// The provider has never heard of it.
+			s.saved.Cached = leaseOfEarlierLife(s)
+			s.saved.Source = state.SourceLease
+		})
+		r.remote.fail(unreachable, providertest.OpAcquire)
+		r.start()
+		synctest.Wait()
+		r.expect(generator.FallbackCachedID)
+		r.until(12 * time.Second)
+		r.expect(generator.FallbackRandomID)
+		if len(r.gen.published()) != 0 || len(r.store.leases()) != 0 || r.keeper.Status().Cached != nil {
+			t.Errorf("published %v, stored %v", r.gen.published(), r.store.leases())
+		}
+		if len(r.seen.lost) != 1 {
+			t.Errorf("counted as lost: %v", r.seen.lost)
+		}
+	})
+}
+
+// TestLeasesAreKeptWhenNothingIsKnown: a verification that fails, is not
+// possible or not wanted says nothing against a lease.
+func TestLeasesAreKeptWhenNothingIsKnown(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*setup)
+		fault  providertest.Fault
+		asked  bool
+	}{
+		"provider away":          {fault: unreachable, asked: true},
+		"provider cannot tell":   {change: func(s *setup) { s.plain = true }},
+		"not to be verified":     {change: func(s *setup) { s.VerifyEvery = 0 }},
+		"nothing to be verified": {change: func(s *setup) { s.saved.Cached, s.terms.Quarantine = nil, 0 }, asked: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, c.change)
+				r.remote.fail(c.fault, providertest.OpVerify)
+				r.start()
+				r.traffic(2*travelTime + maxWait)
+				r.until(2 * term)
+				r.wantKinds("regular")
+				if asked := len(r.remote.of(providertest.OpVerify)) > 0; asked != c.asked {
+					t.Errorf("%d verifications", len(r.remote.of(providertest.OpVerify)))
+				}
+				if len(r.seen.lost) != 0 {
+					t.Errorf("counted as lost: %v", r.seen.lost)
+				}
+			})
+		})
+	}
+}
+
+// TestNoSecretIsLogged goes through everything that a keeper logs. That no
+// entry shows a secret is checked by the rig, here as in every test.
+func TestNoSecretIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
+		r.start()
+		r.until(time.Minute)
+		r.remote.takeAway(r.keeper.Status().Held[0]) // lost
+		r.until(2 * time.Minute)
+		r.restart() // adopted
+		r.remote.answer(func(leases []lease.Lease) []lease.Lease {
+			leases[0].EpochMS-- // refused
+			leases[1].BitSeq++  // malformed
+			return leases
+		})
+		r.until(11 * time.Minute)
+		r.remote.heal()
+		r.until(14 * time.Minute)
+		r.remote.fail(unreachable, providertest.OpRelease, providertest.OpVerify)
+		r.store.broken.Store(true)
+		r.until(24 * time.Minute)
+		r.store.broken.Store(false)
+		r.host.jump(time.Hour) // not released, not covered
+		r.until(40 * time.Minute)
+		r.shutdown()
+		for _, message := range []string{
+			"worker id allocated", "lease lost: the provider no longer knows it as ours", "lease adopted from an earlier run",
+			"epoch mismatch: lease refused", "lease refused", "lease not released; it runs out by itself", "worker id released",
+			"keep alive failed, circuit breaking", "failed to allocate worker id", "leases could not be verified",
+			"the durable state cannot be written; leases are used on, and none is released", "keep alive stopped",
+		} {
+			if len(r.logged(message)) == 0 {
+				t.Errorf("this was not logged: %s", message)
+			}
+		}
+		if len(r.remote.secrets()) < 10 {
+			t.Errorf("%d secrets", len(r.remote.secrets()))
+		}
+	})
+}

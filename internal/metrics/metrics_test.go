@@ -1,0 +1,187 @@
+package metrics
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// series are the metrics of the daemon as name{label=value,...} to their value;
+// of histograms the count and the sum.
+func series(t *testing.T, m *Metrics) map[string]float64 {
+	t.Helper()
+	families, err := m.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]float64{}
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), "kazahana_") {
+			continue
+		}
+		for _, one := range f.GetMetric() {
+			var labels []string
+			for _, l := range one.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			name := f.GetName() + "{" + strings.Join(labels, ",") + "}"
+			switch f.GetType() {
+			case dto.MetricType_COUNTER:
+				all[name] = one.GetCounter().GetValue()
+			case dto.MetricType_GAUGE:
+				all[name] = one.GetGauge().GetValue()
+			case dto.MetricType_HISTOGRAM:
+				all[name] = float64(one.GetHistogram().GetSampleCount())
+				all["sum of "+name] = one.GetHistogram().GetSampleSum()
+			default:
+				t.Errorf("%s has the type %v", name, f.GetType())
+			}
+			if strings.HasSuffix(f.GetName(), "_total") != (f.GetType() == dto.MetricType_COUNTER) {
+				t.Errorf("%s is a %v", f.GetName(), f.GetType())
+			}
+		}
+	}
+	return all
+}
+
+func wantSeries(t *testing.T, m *Metrics, want map[string]float64) {
+	t.Helper()
+	got := series(t, m)
+	for name, value := range want {
+		if v, ok := got[name]; !ok || v != value {
+			t.Errorf("%s is %v (%v), want %v", name, v, ok, value)
+		}
+		delete(got, name)
+	}
+	for name := range got {
+		t.Errorf("%s was not expected", name)
+	}
+}
+
+// What a new daemon shows before anything has happened.
+func TestNew(t *testing.T) {
+	m := New(Build{Version: "v1", Commit: "abc", GoVersion: "go1"})
+	wantSeries(t, m, map[string]float64{
+		"kazahana_build_info{commit=abc,go_version=go1,version=v1}": 1,
+		"kazahana_connections{}":                                    0,
+		"kazahana_state_errors_total{}":                             0,
+		"kazahana_clock_forward_events_total{}":                     0,
+		"kazahana_clock_forward_accepted_total{}":                   0,
+		"kazahana_rpc_duration_seconds{}":                           0,
+		"sum of kazahana_rpc_duration_seconds{}":                    0,
+	})
+	families, err := m.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"process_cpu_seconds_total", "go_goroutines", "go_info"} {
+		if !slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == name }) {
+			t.Errorf("no %s", name)
+		}
+	}
+	// A second daemon in the process has its own.
+	New(Build{}).Connections.Set(9)
+	if got := series(t, m)["kazahana_connections{}"]; got != 0 {
+		t.Errorf("connections: %v", got)
+	}
+}
+
+func TestService(t *testing.T) {
+	m := New(Build{})
+	before := series(t, m)
+	orders := m.Service("orders")
+	want := map[string]float64{
+		"kazahana_leases_lost_total{reason=taken_over,service=orders}": 0,
+		"kazahana_epoch_mismatches_total{service=orders}":              0,
+	}
+	for _, result := range []string{"ok", "refused", "unavailable", "timeout", "fenced", "mismatch"} {
+		want["kazahana_lease_acquires_total{result="+result+",service=orders}"] = 0
+	}
+	for name, value := range before {
+		want[name] = value
+	}
+	wantSeries(t, m, want)
+
+	orders.Acquired("fenced")
+	orders.Acquired("fenced")
+	orders.Lost("taken_over")
+	orders.Mismatch()
+	orders.StateFailed()
+	orders.Skew(0, -1500*time.Millisecond)
+	orders.Called("acquire", 250*time.Millisecond)
+	orders.Called("acquire", 250*time.Millisecond)
+	want["kazahana_lease_acquires_total{result=fenced,service=orders}"] = 2
+	want["kazahana_leases_lost_total{reason=taken_over,service=orders}"] = 1
+	want["kazahana_epoch_mismatches_total{service=orders}"] = 1
+	want["kazahana_state_errors_total{}"] = 1
+	want["kazahana_clock_skew_seconds{service=orders}"] = -1.5
+	want["kazahana_provider_request_duration_seconds{op=acquire}"] = 2
+	want["sum of kazahana_provider_request_duration_seconds{op=acquire}"] = 0.5
+	wantSeries(t, m, want)
+}
+
+func TestRequests(t *testing.T) {
+	m := New(Build{})
+	kept := m.Requests("NextID", "ok")
+	for range 5 {
+		kept.Inc()
+	}
+	m.Requests("NextID", "ok").Inc()
+	m.Requests("", "PARSE_ERROR").Inc()
+	m.RPCDuration.Observe(2e-6)
+	got := series(t, m)
+	for name, value := range map[string]float64{
+		"kazahana_rpc_requests_total{code=ok,method=NextID}":    6,
+		"kazahana_rpc_requests_total{code=PARSE_ERROR,method=}": 1,
+		"kazahana_rpc_duration_seconds{}":                       1,
+	} {
+		if got[name] != value {
+			t.Errorf("%s is %v, want %v", name, got[name], value)
+		}
+	}
+}
+
+// The services are asked at every scrape, and a sample becomes these metrics.
+func TestWatch(t *testing.T) {
+	m := New(Build{})
+	before := series(t, m)
+	var samples []Sample
+	asked := 0
+	m.Watch(func() []Sample { asked++; return samples })
+	wantSeries(t, m, before)
+	samples = []Sample{
+		{
+			Service: "a", Regular: 1, FallbackCached: 2, FallbackRandom: 3, Exhaustions: 4, BackwardEvents: 5, ActiveLeases: 6,
+			LeaseExpiryMS: 7500, Fallback: true, LayoutExhaustedMS: 8250,
+		},
+		{Service: "b"},
+	}
+	want := map[string]float64{
+		"kazahana_ids_issued_total{kind=regular,service=a}":         1,
+		"kazahana_ids_issued_total{kind=fallback_cached,service=a}": 2,
+		"kazahana_ids_issued_total{kind=fallback_random,service=a}": 3,
+		"kazahana_sequence_exhaustions_total{service=a}":            4,
+		"kazahana_clock_backward_events_total{service=a}":           5,
+		"kazahana_leases_active{service=a}":                         6,
+		"kazahana_lease_expiry_timestamp_seconds{service=a}":        7.5,
+		"kazahana_fallback_active{service=a}":                       1,
+		"kazahana_layout_exhaustion_timestamp_seconds{service=a}":   8.25,
+	}
+	for name := range maps.Clone(want) {
+		want[strings.Replace(name, "service=a", "service=b", 1)] = 0
+	}
+	for name, value := range before {
+		want[name] = value
+	}
+	wantSeries(t, m, want)
+	if asked != 2 {
+		t.Errorf("asked %d times for 2 scrapes", asked)
+	}
+}
