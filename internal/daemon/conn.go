@@ -29,6 +29,8 @@ type conn struct {
 	req    wire.Request
 	ranges []generator.Range // reused from request to request
 	until  time.Time         // the write deadline as set
+	turned bool              // the connection is being turned away, by a deadline of its own
+	begun  bool              // the read deadline is that of a message's end
 	broken bool              // a write failed: nobody hears the answers
 	warned bool              // the peer has had its time to hear of the drain
 
@@ -38,8 +40,30 @@ type conn struct {
 
 func newConn(s *Server, nc stream) *conn {
 	c := &conn{server: s, net: nc}
-	c.wire = wire.NewServerConn(nc, (*patientWriter)(c))
+	c.wire = wire.NewServerConn((*patientReader)(c), (*patientWriter)(c))
 	return c
+}
+
+// patientReader waits for ever for a message to begin, and not for ever for
+// its end: peers that send a message byte by byte could together hold as many
+// megabytes as there may be connections.
+type patientReader conn
+
+func (r *patientReader) Read(b []byte) (int, error) {
+	if partial := r.wire.Partial(); partial != r.begun && !r.turned {
+		r.begun = partial
+		var until time.Time
+		if partial {
+			until = time.Now().Add(r.server.patience.message)
+		}
+		if err := r.net.SetReadDeadline(until); err != nil {
+			return 0, err
+		}
+		if r.server.draining.Load() { // its deadline may just have been lost
+			r.server.hurry(r.net.SetReadDeadline)
+		}
+	}
+	return r.net.Read(b)
 }
 
 // patientWriter writes with a deadline, which it moves seldom: setting one
@@ -113,6 +137,9 @@ func (c *conn) finish(err error) {
 // discard reads what the peer still sends, up to a limit of bytes and time.
 func (c *conn) discard() {
 	_ = c.net.SetReadDeadline(time.Now().Add(c.server.patience.refuse))
+	if c.server.draining.Load() { // its deadline may just have been lost
+		c.server.hurry(c.net.SetReadDeadline)
+	}
 	var waste [4096]byte
 	for left := wire.MaxMessage; left > 0; {
 		n, err := c.net.Read(waste[:])

@@ -172,6 +172,22 @@ func TestDrainIsNotHeldUp(t *testing.T) {
 		r.stop()
 		p.ends()
 	})
+	t.Run("by one that is heard out after nonsense", func(t *testing.T) {
+		r := newRig(t, hurried).start()
+		p := r.dial()
+		p.send([]byte("GET /"))
+		p.wantError(p.receive(), wire.CodeParseError)
+		r.stop()
+	})
+	t.Run("by one that talks nonsense during the drain", func(t *testing.T) {
+		r := newRig(t, hurried)
+		client, server := socketpair(t)
+		p := newPeer(t, client)
+		p.send([]byte("GET /"))
+		r.server.draining.Store(true)
+		newConn(r.server, server).serve(t.Context())
+		p.wantError(p.receive(), wire.CodeParseError)
+	})
 	t.Run("by one that never stops asking", func(t *testing.T) {
 		r := newRig(t, hurried).start()
 		p := r.dial()

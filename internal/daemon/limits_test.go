@@ -186,6 +186,29 @@ func TestPeerThatNeverReadsIsCutOff(t *testing.T) {
 	r.dial().id()
 }
 
+// A message that begins and does not end holds its connection for a while, an
+// idle connection for ever, and one whose messages end as long as it likes.
+func TestMessageThatDoesNotEnd(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.patience.message = 50 * time.Millisecond }).start()
+	idle, whole, half := r.dial(), r.dial(), r.dial()
+	idle.id()
+	whole.id()
+	message := request(7, "NextID", []any{})
+	half.send(message[:len(message)-1])
+	until(t, "the half message is given up", func() bool { return r.server.connections() == 2 })
+	idle.id()
+	// Its end comes in time, and the deadline does not outlive it.
+	whole.send(message[:3])
+	whole.send(message[3:])
+	if reply := whole.receive(); reply.err != nil {
+		t.Errorf("a message in two pieces: %v", reply.err)
+	}
+	other := r.dial()
+	other.send(message[:3])
+	until(t, "another one is given up", func() bool { return r.server.connections() == 2 })
+	whole.id()
+}
+
 // heap is how many bytes are in use.
 func heap() int64 {
 	var m runtime.MemStats

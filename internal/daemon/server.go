@@ -28,14 +28,15 @@ const (
 
 // patience is how long the server waits for what its peers do.
 type patience struct {
-	write  time.Duration // for a peer to read its answers
-	refuse time.Duration // for the request by which a peer that is turned away hears why
-	drain  time.Duration // for what peers had sent before they could know of the drain
-	hangup time.Duration // before it looks whether those who wait are still there
+	message time.Duration // for a message that has begun to end
+	write   time.Duration // for a peer to read its answers
+	refuse  time.Duration // for the request by which a peer that is turned away hears why
+	drain   time.Duration // for what peers had sent before they could know of the drain
+	hangup  time.Duration // before it looks whether those who wait are still there
 }
 
 var usualPatience = patience{
-	write: 30 * time.Second, refuse: time.Second, drain: 50 * time.Millisecond, hangup: time.Second,
+	message: 30 * time.Second, write: 30 * time.Second, refuse: time.Second, drain: 50 * time.Millisecond, hangup: time.Second,
 }
 
 var (

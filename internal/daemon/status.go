@@ -177,7 +177,7 @@ func (s *Server) samples() (all []metrics.Sample) {
 		one := metrics.Sample{
 			Service: name, Regular: st.Issued.Regular, FallbackCached: st.Issued.FallbackCached,
 			FallbackRandom: st.Issued.FallbackRandom, Exhaustions: st.Exhaustions, BackwardEvents: st.ClockBackward,
-			Fallback: mode != generator.ModeRegular && mode != generator.ModeStarting, LayoutExhaustedMS: st.ExhaustedMS,
+			LayoutExhaustedMS: st.ExhaustedMS,
 		}
 		for _, l := range st.Leases {
 			if l.Usable {
@@ -185,6 +185,7 @@ func (s *Server) samples() (all []metrics.Sample) {
 				one.LeaseExpiryMS = max(one.LeaseExpiryMS, l.ExpiredMS)
 			}
 		}
+		one.Fallback = one.ActiveLeases == 0 && mode != generator.ModeStarting
 		all = append(all, one)
 	}
 	return all

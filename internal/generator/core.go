@@ -151,6 +151,7 @@ func (c *Core) Take(now, want int64, allowFallback bool) (Range, Stop) {
 	if now == c.ms && c.low+1 < c.run.end && c.run.kind == Regular && c.used < c.cfg.MaxThroughput {
 		return c.cut(c.ms, c.low+1, want), Stop{}
 	}
+	c.noteClock(now)
 	ms, stop := c.timestamp(now)
 	if stop != (Stop{}) {
 		return Range{}, stop
@@ -158,19 +159,26 @@ func (c *Core) Take(now, want int64, allowFallback bool) (Range, Stop) {
 	return c.takeAt(ms, now, want, allowFallback)
 }
 
+// earliest is the first Unix ms that the next ID may embed.
+func (c *Core) earliest() int64 { return max(c.ms, c.floor, c.tl.EpochMS) }
+
+// noteClock counts how often the clock is found behind.
+func (c *Core) noteClock(now int64) {
+	behind := now < c.earliest()
+	if behind && !c.behind {
+		c.stats.BackwardEvents++
+	}
+	c.behind = behind
+}
+
 // timestamp chooses the millisecond to embed, by the backward policy.
 func (c *Core) timestamp(now int64) (int64, Stop) {
-	earliest := max(c.ms, c.floor, c.tl.EpochMS)
+	earliest := c.earliest()
 	if now >= earliest {
-		c.behind = false
 		if now >= c.tl.EndMS() {
 			return 0, Stop{Err: ErrOverflow}
 		}
 		return now, Stop{}
-	}
-	if !c.behind {
-		c.behind = true
-		c.stats.BackwardEvents++
 	}
 	backward := earliest - now
 	if limit := c.cfg.MaxBackwardMS; limit >= 0 && backward > limit {

@@ -87,6 +87,9 @@ func (c *ServerConn) fill() error {
 // another message, or the end of all sense, is already in the buffer.
 func (c *ServerConn) Pending() bool { return c.in.Pending() }
 
+// Partial reports whether a message has begun and not ended.
+func (c *ServerConn) Partial() bool { return c.in.Partial() }
+
 // Refuse answers a *ParseError, which Read returned, with one error response
 // that has msgid 0, and flushes; to other errors it has no answer. The
 // connection can only be closed after it.
