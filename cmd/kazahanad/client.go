@@ -21,13 +21,21 @@ type clientFlags struct {
 	Timeout time.Duration `default:"10s" help:"How long to wait for the answer."`
 }
 
+// answerGrace is how long a daemon that was told how long to wait may take to
+// say that it did: it knows what it waited for.
+const answerGrace = 2 * time.Second
+
 // call asks the daemon once.
 func (f *clientFlags) call(s *system, method string, target any, params ...any) error {
+	return f.callWithin(s, f.Timeout, method, target, params...)
+}
+
+func (f *clientFlags) callWithin(s *system, limit time.Duration, method string, target any, params ...any) error {
 	path, err := f.path(s)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, f.Timeout)
+	ctx, cancel := context.WithTimeout(s.ctx, limit)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err != nil {
@@ -37,7 +45,7 @@ func (f *clientFlags) call(s *system, method string, target any, params ...any) 
 	defer client.Close()
 	if err := client.Call(ctx, method, target, params...); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("no answer from %s within %v", path, f.Timeout)
+			return fmt.Errorf("no answer from %s within %v", path, limit)
 		}
 		return err
 	}
@@ -46,11 +54,7 @@ func (f *clientFlags) call(s *system, method string, target any, params ...any) 
 
 func (f *clientFlags) path(s *system) (string, error) {
 	if f.Socket == "" {
-		path, err := config.FindSocket(s.lookup, s.uid)
-		if err != nil {
-			return "", fmt.Errorf("%w; start the daemon with: kazahanad serve", err)
-		}
-		return path, nil
+		return config.FindSocket(s.lookup, s.uid)
 	}
 	path, err := config.SocketPath(f.Socket)
 	if err != nil {

@@ -30,13 +30,13 @@ func (c *idCmd) Run(s *system) error {
 	if c.Format == "external" {
 		options["format"] = "external"
 		var ids []string
-		if err := c.call(s, "NextIDs", &ids, c.N, options); err != nil {
+		if err := c.callWithin(s, c.Timeout+answerGrace, "NextIDs", &ids, c.N, options); err != nil {
 			return err
 		}
 		return c.print(s, ids)
 	}
 	var ids []uint64
-	if err := c.call(s, "NextIDs", &ids, c.N, options); err != nil {
+	if err := c.callWithin(s, c.Timeout+answerGrace, "NextIDs", &ids, c.N, options); err != nil {
 		return err
 	}
 	texts := make([]string, len(ids))

@@ -34,12 +34,21 @@ type secretFlag struct {
 }
 
 func (f *secretFlag) codec() (snowflake.Codec, error) {
-	if f.ExternalSecretFile == "" {
-		return snowflake.Codec{}, nil
-	}
-	secret, err := os.ReadFile(f.ExternalSecretFile)
+	codec, err := readSecret(f.ExternalSecretFile)
 	if err != nil {
 		return snowflake.Codec{}, fmt.Errorf("--external-secret-file: %w", err)
+	}
+	return codec, nil
+}
+
+// readSecret reads a secret as the daemon does; "" stands for none.
+func readSecret(path string) (snowflake.Codec, error) {
+	if path == "" {
+		return snowflake.Codec{}, nil
+	}
+	secret, err := os.ReadFile(path)
+	if err != nil {
+		return snowflake.Codec{}, err
 	}
 	return snowflake.NewCodec(bytes.TrimSuffix(secret, []byte("\n")))
 }

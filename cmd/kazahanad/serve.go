@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 
@@ -24,8 +26,15 @@ import (
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
+// wallSource is the host's clock. Only tests set it.
+var wallSource clock.Source = clock.System{}
+
 // closeTimeout bounds how long giving back leases may take at the end.
 const closeTimeout = 5 * time.Second
+
+// firstLook is how long the start waits to learn whether the provider's store
+// contradicts the configuration.
+const firstLook = 250 * time.Millisecond
 
 // clockEventBuffer is how many events of the clock may wait to be logged; those
 // beyond are counted all the same.
@@ -44,7 +53,7 @@ var promises = map[provider.Scope]string{
 
 type serveCmd struct {
 	config.Flags
-	Check bool `help:"Validate the configuration, try to open the provider, and exit."`
+	Check bool `help:"Validate the configuration and exit."`
 }
 
 // Run runs the daemon until it is told to stop.
@@ -66,25 +75,31 @@ func (c *serveCmd) Run(s *system) error {
 
 // check does what serve does up to the first side effect.
 func check(s *system, settings *config.Serve) error {
-	ctx, cancel := context.WithTimeout(s.ctx, settings.ProviderTimeout)
-	defer cancel()
-	if settings.Provider != defaultProvider(settings) { // which serve would create
-		p, err := backend.Open(ctx, settings.Provider, backend.Options{})
-		if err != nil {
-			return err
+	for _, name := range slices.Sorted(maps.Keys(settings.Services())) {
+		if _, err := readSecret(settings.Services()[name].ExternalSecretFile); err != nil {
+			return fmt.Errorf("service %s: external_secret_file: %w", name, err)
 		}
-		defer p.Close()
-		if err := oneServiceOnly(p.Info(), settings); err != nil {
-			return usageError{err}
-		}
+	}
+	if err := checkProvider(settings); err != nil {
+		return err
 	}
 	_, err := fmt.Fprintf(s.out, "ok: socket %s, state %s, provider %s, %d service(s)\n",
 		settings.Socket, orNone(settings.StateDir), config.Redact(settings.Provider), len(settings.Services()))
 	return err
 }
 
-func defaultProvider(settings *config.Serve) string {
-	return "sqlite:" + settings.StateDir + "/leases.db"
+// checkProvider judges the URL. It does not open the store, which that would
+// create, and make it belong to whoever checks and not to the daemon's user.
+func checkProvider(settings *config.Serve) error {
+	p, err := backend.Open(settings.Provider, backend.Options{})
+	if err != nil {
+		return usageError{err}
+	}
+	defer p.Close()
+	if err := oneServiceOnly(p.Info(), settings); err != nil {
+		return usageError{err}
+	}
+	return nil
 }
 
 func orNone(text string) string {
@@ -124,7 +139,7 @@ func serve(ctx context.Context, settings *config.Serve, log *zap.Logger) (err er
 	if err := d.run(ctx); err != nil {
 		return err
 	}
-	d.log.Info("stopping: leases are given back")
+	d.serveLog().Info("stopping: leases are given back")
 	return nil
 }
 
@@ -134,10 +149,14 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 	if err := d.openState(); err != nil {
 		return err
 	}
+	stored, err := d.openServiceStates()
+	if err != nil {
+		return err
+	}
 	if err := d.openProvider(ctx); err != nil {
 		return err
 	}
-	if err := d.openServices(); err != nil {
+	if err := d.openServices(stored); err != nil {
 		return err
 	}
 	if d.server, err = daemon.NewServer(d.serverConfig(), d.services, d.metrics, d.log); err != nil {
@@ -172,14 +191,24 @@ func (d *daemonParts) openState() (err error) {
 	return nil
 }
 
+// openProvider only looks whether the provider will ever do. One that cannot be
+// reached now is the keepers' matter: IDs go on as fallback.
 func (d *daemonParts) openProvider(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, d.settings.ProviderTimeout)
-	defer cancel()
-	d.provider, err = backend.Open(ctx, d.settings.Provider, backend.Options{})
+	// Providers without a clock of their own go by the believed one: a wall
+	// clock that jumped must not date their grants.
+	d.provider, err = backend.Open(d.settings.Provider, backend.Options{NowMS: d.clock.NowMS})
 	if err != nil {
+		return usageError{err}
+	}
+	if err := oneServiceOnly(d.provider.Info(), d.settings); err != nil {
+		return usageError{err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, firstLook)
+	defer cancel()
+	if err := backend.Ready(ctx, d.provider); errors.Is(err, provider.ErrInvalid) {
 		return err
 	}
-	return oneServiceOnly(d.provider.Info(), d.settings)
+	return nil
 }
 
 // oneServiceOnly refuses several services on a provider that would give all of
@@ -191,20 +220,26 @@ func oneServiceOnly(info provider.Info, settings *config.Serve) error {
 	return nil
 }
 
-func (d *daemonParts) openServices() error {
+// openServiceStates opens each service's part of the state, and the clock,
+// which starts from what they know to have passed.
+func (d *daemonParts) openServiceStates() (map[string]*state.Service, error) {
 	stored := map[string]*state.Service{}
 	floor := int64(0)
-	for name := range d.settings.Services() {
+	for name, settings := range d.settings.Services() {
 		st, err := d.state.Service(name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		stored[name] = st
-		floor = max(floor, st.Mark())
+		floor = max(floor, st.Mark(), settings.DefaultEpoch.UnixMilli(), st.Load().Timeline.EpochMS)
 	}
-	d.clock = clock.NewBelieved(clock.System{}, clock.Config{
+	d.clock = clock.NewBelieved(wallSource, clock.Config{
 		MaxForward: d.settings.MaxForward, Hold: d.settings.ForwardHold, FloorMS: floor, OnEvent: d.clockEvent,
 	})
+	return stored, nil
+}
+
+func (d *daemonParts) openServices(stored map[string]*state.Service) error {
 	d.services = map[string]*daemon.Service{}
 	for name, settings := range d.settings.Services() {
 		svc, err := daemon.NewService(daemon.ServiceOptions{
@@ -292,22 +327,25 @@ func (d *daemonParts) logClockEvent(e clock.Event) {
 	}
 }
 
+// serveLog is for what concerns the daemon as a whole.
+func (d *daemonParts) serveLog() *zap.Logger { return d.log.With(zap.String("component", "serve")) }
+
 // announce says what a person who starts the daemon wants to know.
 func (d *daemonParts) announce() {
-	info := d.provider.Info()
-	d.log.Info("kazahanad is ready",
+	info, log := d.provider.Info(), d.serveLog()
+	log.Info("kazahanad is ready",
 		zap.String("socket", d.settings.Socket), zap.String("provider", info.URL), zap.String("scope", string(info.Scope)),
 		zap.String("state_dir", orNone(d.settings.StateDir)), zap.String("version", version))
-	log := d.log.Info
+	level := zap.InfoLevel
 	if info.Scope != provider.ScopeShared {
-		log = d.log.Warn
+		level = zap.WarnLevel
 	}
-	log("scope "+string(info.Scope)+": "+promises[info.Scope], zap.String("provider", info.Name))
+	log.Log(level, "scope "+string(info.Scope)+": "+promises[info.Scope], zap.String("provider", info.Name))
 	for name, svc := range d.services {
-		d.log.Info("service "+name+": "+svc.Describe(), zap.String("service", name))
+		log.Info("service "+name+": "+svc.Describe(), zap.String("service", name))
 	}
 	if d.admin != nil {
-		d.log.Info("metrics and health", zap.String("admin_listen", d.settings.AdminListen))
+		log.Info("metrics and health", zap.String("admin_listen", d.settings.AdminListen))
 	}
 }
 
@@ -342,9 +380,14 @@ func (d *daemonParts) run(ctx context.Context) error {
 			}))
 		})
 	}
-	defer context.AfterFunc(ctx, func() { d.log.Info("stopping: requests under way are answered first") })()
+	said := make(chan struct{})
+	context.AfterFunc(ctx, func() {
+		defer close(said)
+		d.serveLog().Info("stopping: requests under way are answered first")
+	})
 	err := d.server.Serve(ctx, d.socket)
 	stop(err)
+	<-said // which it is soon, as ctx is done now in any case
 	stopBehind()
 	return errors.Join(err, parts.Wait())
 }

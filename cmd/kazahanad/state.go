@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 )
@@ -14,7 +15,7 @@ import (
 type stateCmd struct {
 	Show        stateShowCmd   `cmd:"" help:"Show the durable state, also while the daemon runs."`
 	AcceptEpoch stateAcceptCmd `cmd:"" help:"Let a service go on with the epoch of a lease that was refused (daemon stopped)."`
-	ResetFloor  stateResetCmd  `cmd:"" help:"Drop all leases, then lower the mark to now (daemon stopped)."`
+	ResetFloor  stateResetCmd  `cmd:"" help:"Drop all leases, then set the mark to now (daemon stopped)."`
 }
 
 type stateFlags struct {
@@ -47,7 +48,7 @@ func (c *stateShowCmd) Run(s *system) error {
 		return err
 	}
 	if c.JSON {
-		return printJSON(s.out, report)
+		return printJSON(s.out, stateReport(report))
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "state\t%s\n", report.Dir)
@@ -78,6 +79,40 @@ func (c *stateShowCmd) Run(s *system) error {
 		}
 	}
 	return w.Flush()
+}
+
+// stateReport is the report as JSON: names and units as in status --json.
+func stateReport(r state.Report) map[string]any {
+	services := []map[string]any{}
+	for _, svc := range r.Services {
+		leases := []map[string]any{}
+		for _, l := range svc.Saved.Held {
+			leases = append(leases, leaseReport(l))
+		}
+		one := map[string]any{
+			"service": svc.Name, "mark_ms": svc.Mark, "epoch_ms": svc.Saved.Timeline.EpochMS, "bit_ts": svc.Saved.Timeline.BitTS,
+			"epoch_set_by": svc.Saved.Source, "leases": leases, "cached_lease": nil, "offered_epoch_ms": nil, "offered_bit_ts": nil,
+		}
+		if svc.Saved.Cached != nil {
+			one["cached_lease"] = leaseReport(*svc.Saved.Cached)
+		}
+		if o := svc.Saved.Offered; o != nil {
+			one["offered_epoch_ms"], one["offered_bit_ts"] = o.EpochMS, o.BitTS
+		}
+		services = append(services, one)
+	}
+	report := map[string]any{"state_dir": r.Dir, "daemon_pid": nil, "not_adopted": r.Refusal, "services": services}
+	if r.Holder != nil {
+		report["daemon_pid"] = r.Holder.PID
+	}
+	return report
+}
+
+func leaseReport(l lease.Lease) map[string]any {
+	return map[string]any{
+		"machine_id": l.ID, "bit_id": l.BitID, "bit_seq": l.BitSeq,
+		"created_ms": l.Created, "expired_ms": l.Expired, "reserved_until_ms": l.ReservedUntil,
+	}
 }
 
 type stateAcceptCmd struct {
@@ -132,7 +167,8 @@ func (c *stateResetCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	const what = "all leases are dropped, then the mark is lowered to now; IDs stay unique, but new ones may be smaller than those that were dated ahead"
+	const what = "all leases are dropped, then the mark is set to now: new IDs may be smaller than those that were dated ahead; " +
+		"regular IDs stay unique where the provider coordinates its grants, which static:, ip: and none: do not"
 	if !c.Yes {
 		return usageError{fmt.Errorf("reset-floor: %s; repeat with --yes to do it", what)}
 	}
@@ -141,8 +177,11 @@ func (c *stateResetCmd) Run(s *system) error {
 		return err
 	}
 	for _, f := range floors {
-		fmt.Fprintf(s.out, "service %s: mark %s -> %s, %d lease(s) dropped\n",
-			f.Service, snowflake.FormatMS(f.Before), snowflake.FormatMS(f.After), f.Leases)
+		before := "none"
+		if f.Before > 0 {
+			before = snowflake.FormatMS(f.Before)
+		}
+		fmt.Fprintf(s.out, "service %s: mark %s -> %s, %d lease(s) dropped\n", f.Service, before, snowflake.FormatMS(f.After), f.Leases)
 	}
 	_, err = fmt.Fprintln(s.out, "note: "+what)
 	return err

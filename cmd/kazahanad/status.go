@@ -52,7 +52,10 @@ func showStatus(out io.Writer, st daemon.Status) error {
 func showService(w io.Writer, svc daemon.ServiceStatus) {
 	fmt.Fprintf(w, "\nservice %s\t%s\n", svc.Service, svc.Mode)
 	if svc.Cause != "" {
-		fmt.Fprintf(w, "  cause\t%s (%d failures in a row, next try in %v)\n", svc.Cause, svc.Failures, seconds(svc.RetryInMS))
+		fmt.Fprintf(w, "  cause\t%s\n", svc.Cause)
+	}
+	if svc.Failures > 0 {
+		fmt.Fprintf(w, "  acquires\t%d failed in a row, next try in %v\n", svc.Failures, seconds(svc.RetryInMS))
 	}
 	if svc.OfferedEpochMS != nil {
 		fmt.Fprintf(w, "  refused\ta lease with epoch %s; see kazahanad state accept-epoch\n", snowflake.FormatMS(*svc.OfferedEpochMS))

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// nobodyID is a user and a group without any right.
+const nobodyID = 65534
+
+// asNobody has the command run as a user without rights.
+func asNobody(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	cmd.SysProcAttr = dieWithParent(&syscall.Credential{Uid: nobodyID, Gid: nobodyID})
+	return cmd
+}
+
+// with runs a subcommand that knows of the site only what env says.
+func (s *site) with(env []string, args ...string) outcome {
+	s.t.Helper()
+	cmd := s.command(args...)
+	cmd.Env = s.environment(env...)
+	return runCommand(s.t, cmd)
+}
+
+func TestSocketDiscovery(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	runtimeDir := s.path("run")
+	s.socket = filepath.Join(runtimeDir, "kazahana", "kazahanad.sock")
+	xdg := "XDG_RUNTIME_DIR=" + runtimeDir
+	cmd := s.command("serve", "--config", "none", "--state-dir", s.state)
+	cmd.Env = s.environment(xdg)
+	s.launchCommand(cmd).awaitReady()
+	for _, env := range [][]string{
+		{xdg},
+		{"KAZAHANA_SOCKET=" + s.socket},
+		{"KAZAHANA_SOCKET=unix://" + s.socket},
+		{"KAZAHANA_SOCKET= unix://" + s.socket + " ", "XDG_RUNTIME_DIR=/nonexistent"},
+		// That is the caller's own unit's directory.
+		{xdg, "RUNTIME_DIRECTORY=" + s.path("unit")},
+	} {
+		for _, command := range []string{"id", "status", "health"} {
+			s.with(env, command).ok(t)
+		}
+	}
+	nowhere := s.path("nowhere")
+	s.with([]string{xdg, "KAZAHANA_SOCKET=" + nowhere}, "id").fails(t, exitFailure, nowhere, "KAZAHANA_SOCKET", "kazahanad serve")
+	s.with([]string{xdg, "KAZAHANA_SOCKET=unix://host/d.sock"}, "id").fails(t, exitFailure, "KAZAHANA_SOCKET", "unix:///")
+	s.with([]string{xdg, "KAZAHANA_SOCKET=tcp://host:1"}, "id").fails(t, exitFailure, "KAZAHANA_SOCKET", "not a Unix socket")
+	s.with([]string{xdg}, "id", "--socket", nowhere).fails(t, exitFailure, nowhere, "kazahanad serve")
+}
+
+func TestRuntimeDirectoryIsTheDaemons(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	unit := s.path("unit")
+	s.socket = filepath.Join(unit, "kazahanad.sock")
+	cmd := s.command("serve", "--config", "none")
+	cmd.Env = s.environment("RUNTIME_DIRECTORY="+unit+":/other", "STATE_DIRECTORY="+s.state+":/other", "XDG_RUNTIME_DIR="+s.path("run"))
+	s.launchCommand(cmd).awaitReady()
+	if st := s.dial().status(); st.Socket != s.socket || st.StateDir != s.state {
+		t.Errorf("socket %s, state %s", st.Socket, st.StateDir)
+	}
+}
+
+// With no daemon anywhere, the error names every place that was looked at.
+func TestNoSocketFound(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	tmp := fmt.Sprintf("/tmp/kazahana-%d/kazahanad.sock", os.Geteuid())
+	for _, path := range []string{"/run/kazahana/kazahanad.sock", tmp} {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Skipf("a daemon of this machine's own has %s", path)
+		}
+	}
+	runtimeDir := s.path("run")
+	for _, command := range []string{"id", "status", "health"} {
+		got := s.with([]string{"XDG_RUNTIME_DIR=" + runtimeDir}, command)
+		if _, err := os.Lstat("/run/kazahana/kazahanad.sock"); err == nil {
+			t.Skip("a daemon of this machine's own has just started")
+		}
+		got.fails(t, exitFailure, runtimeDir+"/kazahana/kazahanad.sock", "/run/kazahana/kazahanad.sock", tmp, "kazahanad serve", "KAZAHANA_SOCKET")
+	}
+}
+
+func TestPermissionDeniedNamesTheGroup(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.start()
+	group := "group " + groupName(t, os.Getegid())
+	cmd := s.command("id", "--socket", s.socket)
+	if os.Geteuid() == 0 {
+		cmd = asNobody(t, cmd)
+	} else if err := os.Chmod(s.socket, 0); err != nil {
+		t.Fatal(err)
+	}
+	runCommand(t, cmd).fails(t, exitFailure, s.socket, "permission denied", group)
+
+	// Here already the directory keeps the client from seeing the socket.
+	hidden := newSite(t)
+	hidden.socket = filepath.Join(hidden.path("private"), "d.sock")
+	hidden.start()
+	cmd = hidden.command("id")
+	cmd.Env = hidden.environment("KAZAHANA_SOCKET=" + hidden.socket)
+	if os.Geteuid() == 0 {
+		cmd = asNobody(t, cmd)
+	}
+	if err := os.Chmod(hidden.path("private"), 0); err != nil {
+		t.Fatal(err)
+	}
+	runCommand(t, cmd).fails(t, exitFailure, hidden.socket, "permission denied", group)
+	if err := os.Chmod(hidden.path("private"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func groupName(t *testing.T, gid int) string {
+	t.Helper()
+	out, err := exec.Command("id", "-gn").Output()
+	if err != nil {
+		return strconv.Itoa(gid)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func TestSocketModeAndGroup(t *testing.T) {
+	t.Parallel()
+	gid := os.Getegid()
+	for _, c := range []struct {
+		args []string
+		mode fs.FileMode
+		gid  int
+	}{
+		{nil, 0o660, gid},
+		{[]string{"--socket-mode", "0600"}, 0o600, gid},
+		{[]string{"--socket-mode", "666"}, 0o666, gid},
+		{[]string{"--socket-group", strconv.Itoa(gid)}, 0o660, gid},
+		{[]string{"--socket-group", groupName(t, gid)}, 0o660, gid},
+		{[]string{"--socket-group", strconv.Itoa(nobodyID)}, 0o660, nobodyID},
+	} {
+		if c.gid != gid && os.Geteuid() != 0 {
+			continue // only root can give a file to a group that it is not in
+		}
+		s := newSite(t)
+		d := s.start(c.args...)
+		info, err := os.Lstat(s.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Sys().(*syscall.Stat_t).Gid; info.Mode() != c.mode|fs.ModeSocket || int(got) != c.gid {
+			t.Errorf("%q: the socket has %v and group %d", c.args, info.Mode(), got)
+		}
+		if c.gid == nobodyID && os.Geteuid() == 0 {
+			runCommand(t, asNobody(t, s.command("id", "--socket", s.socket))).ok(t)
+		}
+		d.kill()
+	}
+	s := newSite(t)
+	if said := s.launch("--socket-group", "no-such-group").failsToStart(exitFailure); !strings.Contains(said, "no-such-group") {
+		t.Errorf("it said %q", said)
+	}
+	if _, err := os.Lstat(s.socket); err == nil {
+		t.Error("a socket with another group than was asked for is there")
+	}
+}
+
+func TestAllowedUsers(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.start("--socket-mode", "0666", "--allow-uids", strconv.Itoa(os.Geteuid()))
+	s.dial().id()
+	runCommand(t, asNobody(t, s.command("id", "--socket", s.socket))).
+		fails(t, exitFailure, "PERMISSION_DENIED", fmt.Sprintf("user %d", nobodyID), "allow_uids")
+
+	byGroup := newSite(t)
+	byGroup.launch("--socket-mode", "0666", "--allow-uids", "12345,12346", "--allow-gids", strconv.Itoa(nobodyID)).awaitListening()
+	runCommand(t, asNobody(t, byGroup.command("id", "--socket", byGroup.socket))).ok(t)
+	byGroup.kazahanad("id").fails(t, exitFailure, "PERMISSION_DENIED")
+}
+
+// Whoever is not allowed is told so, and the connection is closed.
+func TestNotAllowedConnectionIsClosed(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.launch("--allow-uids", strconv.Itoa(os.Geteuid()+1)).awaitListening()
+	c := s.dial()
+	refusal := c.refused(wire.CodePermissionDenied)
+	if !strings.Contains(refusal.Message, fmt.Sprintf("user %d", os.Geteuid())) {
+		t.Errorf("the error is %q", refusal)
+	}
+	select {
+	case <-c.Done():
+	case <-time.After(patience):
+		t.Fatal("the connection stays open")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := c.Call(ctx, "Ping", nil); !errors.Is(err, wire.ErrConnectionLost) {
+		t.Errorf("a further call: %v", err)
+	}
+	s.kazahanad("health").fails(t, exitFailure, "PERMISSION_DENIED")
+}
+
+// Without any directory of their own, a user's daemon and clients meet below
+// /tmp, in a directory that nobody else can have made.
+func TestSocketBelowTmp(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become a user whose directory below /tmp is not in use")
+	}
+	uid := 60_000 + os.Getpid()%5000
+	dir := fmt.Sprintf("/tmp/kazahana-%d", uid)
+	for _, path := range []string{dir, "/run/kazahana/kazahanad.sock"} {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Skipf("%s is there already", path)
+		}
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s := newSite(t)
+	if err := os.Chown(s.dir, uid, uid); err != nil {
+		t.Fatal(err)
+	}
+	s.socket = filepath.Join(dir, "kazahanad.sock")
+	asUser := func(args ...string) *exec.Cmd {
+		cmd := s.command(args...)
+		cmd.SysProcAttr = dieWithParent(&syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)})
+		return cmd
+	}
+	d := s.launchCommand(asUser("serve", "--config", "none"))
+	d.awaitReady()
+	if info, err := os.Lstat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory is %v (%v)", info.Mode(), err)
+	}
+	if st := s.dial().status(); st.StateDir != s.path(".local/state/kazahana") {
+		t.Errorf("the state is in %s", st.StateDir)
+	}
+	if got := runCommand(t, asUser("id")); got.code != exitOK {
+		if _, err := os.Lstat("/run/kazahana/kazahanad.sock"); err == nil {
+			t.Skip("a daemon of this machine's own has just started")
+		}
+		t.Errorf("id: %+v", got)
+	}
+	d.terminate()
+
+	// Somebody else was there first.
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	mkdir(t, dir)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	said := s.launchCommand(asUser("serve", "--config", "none")).failsToStart(exitFailure)
+	if !strings.Contains(said, dir) || !strings.Contains(said, "0700") {
+		t.Errorf("it said %q", said)
+	}
+	l, err := net.Listen("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	got := runCommand(t, asUser("id"))
+	if _, err := os.Lstat("/run/kazahana/kazahanad.sock"); err == nil {
+		t.Skip("a daemon of this machine's own has just started")
+	}
+	got.fails(t, exitFailure, dir, "not trusted")
+}

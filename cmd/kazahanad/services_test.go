@@ -1,0 +1,145 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// configured is a daemon with a configuration file.
+func (s *site) configured(lines ...string) *instance {
+	s.t.Helper()
+	path := s.path("kazahanad.yaml")
+	writeFile(s.t, path, fmt.Sprintf("socket: %s\nstate_dir: %s\n%s\n", s.socket, s.state, strings.Join(lines, "\n")))
+	s.kazahanad("serve", "--check", "--config", path).ok(s.t)
+	d := s.launchCommand(s.command("serve", "--config", path))
+	d.awaitReady()
+	return d
+}
+
+// take asks for many IDs of a service.
+func (s *site) take(service string, batches, size int, options map[string]any) (ids []uint64) {
+	s.t.Helper()
+	c := s.dial()
+	all := map[string]any{"service": service}
+	for k, v := range options {
+		all[k] = v
+	}
+	for range batches {
+		ids = append(ids, c.ids(size, all)...)
+	}
+	if !ascending(ids) {
+		s.t.Errorf("the IDs of %s do not ascend", service)
+	}
+	return ids
+}
+
+// Services of one pool share the space of regular IDs, and never an ID.
+func TestServicesDoNotCollide(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	args := []string{
+		fmt.Sprintf("provider: \"sqlite:%s\"", s.leases()),
+		"service: orders",
+		"startup_wait: 30s",
+		"services:",
+		"  users: {max_throughput_per_ms: 512}",
+		"  invoices: {sequence_start: zero, fallback: none}",
+	}
+	d := s.configured(args...)
+	names := []string{"", "users", "invoices"}
+	var all []uint64
+	for life := range 2 {
+		got := make([][]uint64, len(names))
+		var together sync.WaitGroup
+		for i, name := range names {
+			together.Go(func() { got[i] = s.take(name, 20, 1000, map[string]any{"regular_only": true}) })
+		}
+		together.Wait()
+		all = append(all, slices.Concat(got...)...)
+		if life == 0 {
+			d.kill()
+			d = s.configured(args...)
+		}
+	}
+	if n, first := duplicates(all); n > 0 {
+		t.Errorf("%d of %d IDs came twice; the first is %d", n, len(all), first)
+	}
+	st := s.dial().status()
+	if len(st.Services) != 3 {
+		t.Fatalf("the status has %+v", st.Services)
+	}
+	machines := map[int64]string{}
+	for i, want := range []struct {
+		name     string
+		most     int
+		fallback string
+	}{{"invoices", 256, "none"}, {"orders", 256, "cached+random"}, {"users", 512, "cached+random"}} {
+		svc := st.Services[i]
+		if svc.Service != want.name || svc.MaxThroughput != want.most || svc.Fallback != want.fallback || svc.Mode != "regular" {
+			t.Errorf("services[%d] is %+v", i, svc)
+		}
+		for _, l := range svc.Leases {
+			if other, taken := machines[l.MachineID]; taken {
+				t.Errorf("%s and %s both have machine ID %d", svc.Service, other, l.MachineID)
+			}
+			machines[l.MachineID] = svc.Service
+		}
+	}
+	refusal := s.dial().refused(wire.CodeUnknownService, map[string]any{"service": "default"})
+	for _, want := range []string{`"default"`, "invoices, orders, users"} {
+		if !strings.Contains(refusal.Message, want) {
+			t.Errorf("the error is %q, want %q in it", refusal, want)
+		}
+	}
+	s.kazahanad("id", "--service", "user").fails(t, exitFailure, "UNKNOWN_SERVICE", "invoices, orders, users")
+	s.kazahanad("id", "--service", "users").ok(t)
+}
+
+// The quoted spelling that the error about the unquoted one recommends works.
+func TestServicesWithoutProvider(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.configured(`provider: "none:"`, "services:", "  users: {}", "  orders: {max_throughput_per_ms: 10}")
+	for _, name := range []string{"default", "users", "orders"} {
+		ids := s.take(name, 2, 50, nil)
+		if i := slices.IndexFunc(ids, func(id uint64) bool { return !isFallback(id) }); i >= 0 {
+			t.Errorf("%s: %d is a regular ID", name, ids[i])
+		}
+		s.dial().refused(wire.CodeNoProvider, map[string]any{"service": name, "regular_only": true})
+	}
+}
+
+// One service that cannot issue IDs makes the daemon unhealthy, and leaves the
+// others alone.
+func TestOneServiceUnavailable(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.configured(
+		fmt.Sprintf("provider: \"sqlite:%s?ids=0-0\"", s.leases()), // one machine ID for two services
+		"acquire_retry_interval: 100ms", "acquire_retry_max_interval: 200ms",
+		"services:", "  strict: {fallback: none}", "fallback: none")
+	c := s.dial()
+	eventually(t, "one service has the lease and the other has none", func() bool {
+		st := c.status()
+		modes := []string{st.Services[0].Mode, st.Services[1].Mode}
+		slices.Sort(modes)
+		return slices.Equal(modes, []string{"regular", "unavailable"})
+	})
+	for _, svc := range c.status().Services {
+		if svc.Mode == "regular" {
+			c.id(map[string]any{"service": svc.Service})
+			continue
+		}
+		refusal := c.refused(wire.CodeLeaseAcquisition, map[string]any{"service": svc.Service})
+		// A full pool says when the next slot ends.
+		if cause, _ := refusal.Detail("cause"); !strings.Contains(cause, "until") && !strings.Contains(cause, "ends") && !strings.Contains(cause, "free") {
+			t.Errorf("the cause is %q", cause)
+		}
+		s.kazahanad("health").fails(t, exitFailure, "service "+svc.Service+" cannot issue IDs")
+	}
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/sqlite"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// granted is what the provider's file says of all slots.
+func (s *site) granted() []provider.Record {
+	s.t.Helper()
+	p, err := sqlite.Open(s.t.Context(), sqlite.Config{Path: s.leases(), Services: provider.Services{Default: provider.DefaultTerms()}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer p.Close()
+	records, err := p.List(s.t.Context(), "default")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return records
+}
+
+// remembered is what state show --json says of a service.
+type remembered struct {
+	Service        string               `json:"service"`
+	MarkMS         int64                `json:"mark_ms"`
+	EpochMS        int64                `json:"epoch_ms"`
+	BitTS          int                  `json:"bit_ts"`
+	EpochSetBy     string               `json:"epoch_set_by"`
+	Leases         []daemon.LeaseStatus `json:"leases"`
+	Cached         *daemon.LeaseStatus  `json:"cached_lease"`
+	OfferedEpochMS *int64               `json:"offered_epoch_ms"`
+}
+
+// remembered is what the state holds of the default service.
+func (s *site) remembered() remembered {
+	s.t.Helper()
+	var report struct {
+		StateDir string       `json:"state_dir"`
+		Services []remembered `json:"services"`
+	}
+	decodeJSON(s.t, s.kazahanad("state", "show", "--json").ok(s.t), &report)
+	i := slices.IndexFunc(report.Services, func(r remembered) bool { return r.Service == "default" })
+	if i < 0 || report.StateDir != s.state {
+		s.t.Fatalf("state show of %s says %+v", s.state, report)
+	}
+	return report.Services[i]
+}
+
+// slowBatch asks for a batch that takes a while, and returns once the daemon
+// works on it.
+func (s *site) slowBatch(n int) (answer <-chan []uint64, failure <-chan error) {
+	s.t.Helper()
+	c, answers, failures := s.dial(), make(chan []uint64, 1), make(chan error, 1)
+	go func() {
+		var ids []uint64
+		if err := c.try("NextIDs", &ids, n); err != nil {
+			failures <- err
+			return
+		}
+		answers <- ids
+	}()
+	other := s.dial()
+	eventually(s.t, "the batch is under way", func() bool { return other.status().InFlight == 1 })
+	return answers, failures
+}
+
+func TestGracefulStop(t *testing.T) {
+	t.Parallel()
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		s := newSite(t)
+		// With one machine ID there is, a start that gets it proves that it was
+		// given back.
+		args := []string{"--provider", "sqlite:" + s.leases() + "?ids=5-5", "--max-throughput-per-ms", "32"}
+		d := s.start(args...)
+		s.dial().id()
+		if held := s.remembered().Leases; len(held) != 1 || held[0].MachineID != 5 {
+			t.Errorf("while it runs, the state holds %v", held)
+		}
+		answer, failure := s.slowBatch(20_000)
+		if err := d.cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		var last uint64
+		select {
+		case ids := <-answer:
+			if len(ids) != 20_000 || !ascending(ids) {
+				t.Errorf("the request under way got %d IDs", len(ids))
+			}
+			last = ids[len(ids)-1]
+		case err := <-failure:
+			t.Errorf("the request under way got %v", err)
+		}
+		d.awaitEnd()
+		if code := d.cmd.ProcessState.ExitCode(); code != exitOK {
+			t.Errorf("%v: exit code %d", signal, code)
+		}
+		if _, err := os.Lstat(s.socket); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v: the socket is still there: %v", signal, err)
+		}
+		if saved := s.remembered(); len(saved.Leases) != 0 || saved.Cached != nil {
+			t.Errorf("%v: the state holds %+v", signal, saved)
+		}
+		records := s.granted()
+		if len(records) != 1 || !records[0].Released || records[0].End > time.Now().UnixMilli() {
+			t.Errorf("%v: the provider says %+v", signal, records)
+		}
+
+		s.start(args...)
+		c := s.dial()
+		id := c.id(map[string]any{"regular_only": true})
+		if lease := c.lease(); lease.MachineID != 5 || uint64(id) <= last {
+			t.Errorf("%v: the next start got %+v, and made %d after %d", signal, lease, id, last)
+		}
+	}
+}
+
+// A request that takes longer than a stop may is answered all the same, with an
+// error.
+func TestDrainTimeout(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := s.start("--max-throughput-per-ms", "1", "--drain-timeout", "100ms")
+	answer, failure := s.slowBatch(65536)
+	d.terminate()
+	if code := d.cmd.ProcessState.ExitCode(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	select {
+	case ids := <-answer:
+		t.Errorf("it got %d IDs", len(ids))
+	case err := <-failure:
+		var refusal *wire.Error
+		if !errors.As(err, &refusal) || refusal.Code != wire.CodeShuttingDown {
+			t.Errorf("it got %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("it got no answer")
+	}
+	if !strings.Contains(d.log.String(), "drain timeout") {
+		t.Error("the log does not say that requests were cut off")
+	}
+}
+
+// A provider that does not answer holds up a stop no longer than one call may
+// take, and what could not be given back is not used again.
+func TestStopWhileTheProviderHangs(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	args := []string{"--provider", "sqlite:" + s.leases(), "--provider-timeout", "200ms"}
+	d := s.start(args...)
+	last := s.dial().id()
+	held := s.dial().lease()
+	unlock := lockLeases(t, s.leases())
+	d.terminate()
+	if code := d.cmd.ProcessState.ExitCode(); code != exitOK {
+		t.Errorf("exit code %d\n%s", code, d.log)
+	}
+	if saved := s.remembered(); len(saved.Leases) != 0 || saved.Cached != nil {
+		t.Errorf("the state holds %+v", saved)
+	}
+	unlock()
+	if records := s.granted(); len(records) != 1 || records[0].Released {
+		t.Errorf("the provider says %+v", records)
+	}
+	s.start(args...)
+	c := s.dial()
+	id := c.id(map[string]any{"regular_only": true})
+	if now := c.lease(); now.MachineID == held.MachineID || id <= last {
+		t.Errorf("the next start got machine ID %d after %d, and made %d after %d", now.MachineID, held.MachineID, id, last)
+	}
+}
+
+// An idle connection does not hold up a stop, and hears the end of it.
+func TestStopWithIdleConnections(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := s.start("--drain-timeout", "1h")
+	idle := s.dial()
+	idle.must("Ping", nil)
+	d.terminate()
+	select {
+	case <-idle.Done():
+	case <-time.After(patience):
+		t.Error("the connection stays open")
+	}
+	if mark := s.remembered().MarkMS; mark != 0 {
+		t.Errorf("the mark is %s, and no ID was made", snowflake.FormatMS(mark))
+	}
+}
+
+// A stop may come at any moment of a start.
+func TestStopDuringStart(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for i := range 24 {
+		d := s.launch()
+		// Its lock is the first thing that it takes; what it has done beyond
+		// differs from one start to the next.
+		eventually(t, "the start has begun", func() bool {
+			holder, err := os.ReadFile(s.state + "/lock")
+			return err == nil && strings.HasPrefix(string(holder), fmt.Sprint(d.pid(), " "))
+		})
+		pause(t, time.Duration(i)*time.Millisecond)
+		d.terminate()
+		if code := d.cmd.ProcessState.ExitCode(); code != exitOK {
+			t.Errorf("exit code %d\n%s", code, d.log)
+		}
+		if _, err := os.Lstat(s.socket); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the socket is still there: %v", err)
+		}
+		if strings.Contains(d.log.String(), "kazahanad: error") {
+			t.Errorf("a stop is no error:\n%s", d.log)
+		}
+	}
+	s.start()
+	if held := s.dial().lease(); !held.Usable {
+		t.Errorf("after all that the lease is %+v", held)
+	}
+}
