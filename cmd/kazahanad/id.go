@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"strconv"
 
@@ -59,10 +60,11 @@ func (c *idCmd) print(s *system, ids []string) error {
 	if c.Format == "json" {
 		return printJSON(s.out, ids)
 	}
+	out := bufio.NewWriter(s.out)
 	for _, id := range ids {
-		if _, err := fmt.Fprintln(s.out, id); err != nil {
+		if _, err := fmt.Fprintln(out, id); err != nil {
 			return err
 		}
 	}
-	return nil
+	return out.Flush()
 }

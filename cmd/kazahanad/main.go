@@ -53,6 +53,7 @@ type system struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	s := &system{
 		ctx: ctx, out: os.Stdout, err: os.Stderr, lookup: os.LookupEnv, env: os.Environ(), uid: os.Geteuid(), now: time.Now,
 	}

@@ -123,5 +123,11 @@ func DenialHint(path string) string {
 	if found, err := user.LookupGroupId(group); err == nil {
 		group = found.Name
 	}
+	if owner.Gid == 0 || info.Mode().Perm()&0o020 == 0 {
+		// Nobody should join root's group for this, and joining another one
+		// would not help.
+		return fmt.Sprintf("%s belongs to user %d and group %s with mode %04o: give the daemon a group of its own with --socket-group and --socket-mode 0660",
+			path, owner.Uid, group, info.Mode().Perm())
+	}
 	return fmt.Sprintf("%s belongs to group %s: a user of that group may connect (usermod -aG %s USER, then log in again)", path, group, group)
 }

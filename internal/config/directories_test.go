@@ -196,9 +196,26 @@ func TestSocketInTmpIsTrustedOnlyFromItsOwner(t *testing.T) {
 }
 
 func TestDenialHint(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	if hint := DenialHint(path); !strings.Contains(hint, filepath.Dir(path)+" belongs to group ") {
-		t.Errorf("%q", hint)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s")
+	if os.Geteuid() == 0 {
+		if err := os.Chown(dir, -1, 65534); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for mode, want := range map[os.FileMode]string{
+		0o770: dir + " belongs to group ",
+		0o700: "--socket-group", // joining its group would not help
+	} {
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		if hint := DenialHint(path); !strings.Contains(hint, want) {
+			t.Errorf("mode %o: %q, want %q in it", mode, hint, want)
+		}
+	}
+	if hint := DenialHint("/etc/passwd"); !strings.Contains(hint, "--socket-group") || strings.Contains(hint, "usermod") {
+		t.Errorf("root's group: %q", hint)
 	}
 	if hint := DenialHint(filepath.Join(path, "deeper", "s")); hint != "" {
 		t.Errorf("%q", hint)

@@ -18,16 +18,30 @@ func (s *Server) admit(nc *net.UnixConn) *wire.Error {
 	}
 	peer, err := unixsock.PeerOf(nc)
 	if err != nil {
-		s.log.Warn("connection refused: its peer is not known", zap.Error(err))
+		s.logRefusal("connection refused: its peer is not known", zap.Error(err))
 		return wire.Errorf(wire.CodePermissionDenied, "the peer's credentials cannot be read")
 	}
 	if slices.Contains(s.cfg.AllowUIDs, peer.UID) || slices.Contains(s.cfg.AllowGIDs, peer.GID) {
 		return nil
 	}
-	s.log.Warn("connection refused: its peer is not allowed",
+	s.logRefusal("connection refused: its peer is not allowed",
 		zap.Int("pid", peer.PID), zap.Uint32("uid", peer.UID), zap.Uint32("gid", peer.GID))
 	return wire.Errorf(wire.CodePermissionDenied,
 		"user %d with group %d may not use this daemon: ask its operator to add one of them to allow_uids or allow_gids", peer.UID, peer.GID)
+}
+
+// refusalLogInterval keeps peers that try again and again from filling the log.
+const refusalLogInterval = time.Second
+
+// logRefusal warns of a refused connection, at most once in a while, and says
+// how many went unmentioned. Only the accept loop calls it.
+func (s *Server) logRefusal(message string, fields ...zap.Field) {
+	if now := time.Now(); now.Sub(s.refusalLogged) >= refusalLogInterval {
+		s.log.Warn(message, append(fields, zap.Int("unmentioned", s.refusalsSilent))...)
+		s.refusalLogged, s.refusalsSilent = now, 0
+		return
+	}
+	s.refusalsSilent++
 }
 
 func overloadedConnections(most int) *wire.Error {

@@ -66,6 +66,9 @@ type Server struct {
 	started  time.Time
 	patience patience
 
+	refusalLogged  time.Time // of the accept loop: the last warning, and
+	refusalsSilent int       // how many refusals followed without one
+
 	inFlight atomic.Int64
 	requests atomic.Uint64
 	served   atomic.Bool

@@ -251,8 +251,8 @@ func (k *Keeper) nap() time.Duration {
 
 // publish gives the generator the leases as they are.
 func (k *Keeper) publish() {
+	k.report() // first: a status must not show IDs without the lease they come from
 	k.Generator.Update(k.saved.Held, k.saved.Cached, k.cause)
-	k.report()
 }
 
 // save makes the leases durable, and reports whether they are.
