@@ -68,7 +68,7 @@ func perCall(r testing.BenchmarkResult) float64 {
 }
 
 func benchmarkGenerator(count int64, step time.Duration) (testing.BenchmarkResult, error) {
-	clk := &movedClock{real: clock.NewBelieved(clock.System{}, clock.Config{}), step: int64(step)}
+	clk := &movedClock{real: clock.NewBelieved(clock.System{}, clock.Config{MaxForward: time.Second, Hold: time.Minute}), step: int64(step)}
 	g := generator.New(generator.Options{
 		Config: generator.Config{
 			MaxThroughput: throughput, Fallback: generator.FallbackNone, MaxBackwardMS: 5000, Spread: true,
