@@ -222,7 +222,7 @@ func (k *Keeper) refuse(ctx context.Context, r refusal) {
 		k.Log.Warn("lease refused", leaseFields(l, zap.Error(r.err))...)
 	}
 	if !errors.Is(r.err, lease.ErrMalformed) && !r.known {
-		k.release(ctx, l, l.Created)
+		_ = k.release(ctx, l, l.Created) // logged; it runs out by itself
 	}
 }
 

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"go.uber.org/zap"
@@ -45,8 +46,13 @@ func (k *Keeper) handBack(ctx context.Context, leave func(lease.Lease) bool) {
 func (k *Keeper) releaseAll(ctx context.Context, leaving []lease.Lease) {
 	for _, l := range leaving {
 		// One whose reservation has ended has nothing to give back.
-		if k.Clock.NowMS() < l.ReservedUntil && ctx.Err() == nil {
-			k.release(ctx, l, k.releaseMS())
+		if k.Clock.NowMS() >= l.ReservedUntil {
+			continue
+		}
+		// A provider that hangs is not waited for once per lease: the next
+		// renewal is more important.
+		if err := k.release(ctx, l, k.releaseMS()); errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return
 		}
 	}
 }
@@ -56,12 +62,12 @@ func (k *Keeper) releaseMS() int64 { return max(k.Clock.NowMS(), k.Generator.Las
 
 // release sends one release. Whatever comes of it, the lease is gone: if the
 // provider does not hear of it, the lease runs out by itself.
-func (k *Keeper) release(ctx context.Context, l lease.Lease, timestampMS int64) {
+func (k *Keeper) release(ctx context.Context, l lease.Lease, timestampMS int64) error {
 	if k.Provider.Info().OwnClock {
 		off := timestampMS - k.Clock.NowMS() - k.skewMS
 		if off > provider.ReleaseWindow.Milliseconds() || -off > provider.ReleaseWindow.Milliseconds() {
 			k.Log.Warn("lease not released: the clock is too far from the provider's; it runs out by itself", leaseFields(l)...)
-			return
+			return nil
 		}
 	}
 	err := k.timed(ctx, "release", func(ctx context.Context) error {
@@ -72,9 +78,10 @@ func (k *Keeper) release(ctx context.Context, l lease.Lease, timestampMS int64) 
 	})
 	if err != nil {
 		k.Log.Warn("lease not released; it runs out by itself", leaseFields(l, zap.Error(err))...)
-		return
+		return err
 	}
 	k.Log.Info("worker id released", leaseFields(l)...)
+	return nil
 }
 
 // verify asks the provider whether the leases are still ours, and drops at

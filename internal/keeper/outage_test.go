@@ -69,6 +69,25 @@ func TestProviderDownAtStart(t *testing.T) {
 	})
 }
 
+// TestWithoutFallbackTheCauseIsTold: whoever wants no fallback learns what is
+// wrong with the provider, and gets IDs again when it is back.
+func TestWithoutFallbackTheCauseIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.fallback = generator.FallbackNone })
+		r.remote.fail(unreachable)
+		r.start()
+		r.until(time.Minute / 2)
+		_, err := r.gen.Next(t.Context(), generator.Request{Count: 1, Timeout: time.Minute}, nil)
+		var none *generator.LeaseAcquisitionError
+		if !errors.As(err, &none) || !errors.Is(err, errDown) {
+			t.Errorf("the error is %v", err)
+		}
+		r.remote.heal()
+		r.until(2 * time.Minute)
+		r.expect(generator.Regular)
+	})
+}
+
 func TestProviderDownAtRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)

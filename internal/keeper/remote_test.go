@@ -14,8 +14,8 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 )
 
-// travelTime is how long a message takes to the provider or back. It is no
-// divisor of anything, so that nothing is on time by chance.
+// travelTime is how long a message takes to the provider or back. It keeps what
+// follows from a grant off the whole seconds at which a keeper wakes anyway.
 const travelTime = 15 * time.Millisecond
 
 var (
@@ -49,19 +49,24 @@ type line struct {
 	granted func([]lease.Lease)
 }
 
-// travel takes its time, on the way there and on the way back.
+// travel takes its time on the way there, and again on the way back.
 func (l line) travel(ctx context.Context, call func() error) error {
-	for _, then := range []func() error{call, func() error { return nil }} {
-		select {
-		case <-time.After(travelTime):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if err := then(); err != nil {
-			return err
-		}
+	if err := wait(ctx, travelTime); err != nil {
+		return err
 	}
-	return nil
+	if err := call(); err != nil {
+		return err
+	}
+	return wait(ctx, travelTime)
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (l line) Acquire(ctx context.Context, req provider.AcquireRequest) (leases []lease.Lease, err error) {

@@ -203,6 +203,31 @@ func TestGrowth(t *testing.T) {
 	})
 }
 
+// TestGrowthBackoffStartsAnew: what came short before the keeper had all that it
+// asked for does not slow it down when leases are missing again.
+func TestGrowthBackoffStartsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 768, 1 })
+		r.start()
+		for r.elapsed() < 13*time.Second {
+			r.ask(20_000)
+		}
+		r.wantHeld(0, 1, 2)
+		r.remote.takeAway(r.keeper.Status().Held[0])
+		r.remote.takeAway(r.keeper.Status().Held[1])
+		r.until(23 * time.Second) // verified every 11 s
+		r.wantHeld(0)
+		for r.elapsed() < 30*time.Second {
+			r.ask(20_000)
+		}
+		again := r.acquires(5)[3:]
+		if got := again[1].at - again[0].at - 2*travelTime; !near(got, time.Second) {
+			t.Errorf("the second growth comes after %v", got)
+		}
+		r.wantHeld(0, 3, 4)
+	})
+}
+
 // TestNoGrowthWithoutNeed: fewer leases than asked for are enough until they
 // are used up.
 func TestNoGrowthWithoutNeed(t *testing.T) {
