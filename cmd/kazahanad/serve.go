@@ -245,7 +245,7 @@ func (d *daemonParts) openServices(stored map[string]*state.Service) error {
 		svc, err := daemon.NewService(daemon.ServiceOptions{
 			Name: name, Settings: settings, Meta: leaseMeta(name, d.settings.Meta),
 			ProviderTimeout: d.settings.ProviderTimeout, VerifyInterval: d.settings.VerifyInterval,
-			Provider: d.provider, State: stored[name], Clock: d.clock, Metrics: d.metrics, Log: d.log,
+			Provider: d.provider, Origin: config.Redact(d.settings.Provider), State: stored[name], Clock: d.clock, Metrics: d.metrics, Log: d.log,
 		})
 		if err != nil {
 			return err

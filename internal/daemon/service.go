@@ -29,10 +29,13 @@ type ServiceOptions struct {
 	ProviderTimeout time.Duration
 	VerifyInterval  time.Duration
 	Provider        provider.Provider
-	State           *state.Service
-	Clock           *clock.Believed
-	Metrics         *metrics.Metrics
-	Log             *zap.Logger
+	// Origin names the provider and the part of it that is granted from, without
+	// secrets. Leases that an earlier run got from another one are not adopted.
+	Origin  string
+	State   *state.Service
+	Clock   *clock.Believed
+	Metrics *metrics.Metrics
+	Log     *zap.Logger
 }
 
 // Service is one stream of IDs and what supplies it.
@@ -56,6 +59,9 @@ func NewService(o ServiceOptions) (*Service, error) {
 		return nil, err
 	}
 	if s.timeline, err = settleTimeline(o.Name, o.Settings, o.State); err != nil {
+		return nil, err
+	}
+	if err := dropForeign(o); err != nil {
 		return nil, err
 	}
 	standalone := o.Provider.Info().Scope == provider.ScopeNone
@@ -143,6 +149,23 @@ func loadCodec(path string) (snowflake.Codec, error) {
 		return snowflake.Codec{}, fmt.Errorf("external_secret_file %s: %w", path, err)
 	}
 	return codec, nil
+}
+
+// dropForeign forgets leases that another provider granted, or this one from
+// another pool or range: what it grants now knows nothing of them, and could
+// overlap them.
+func dropForeign(o ServiceOptions) error {
+	saved := o.State.Load()
+	if saved.Origin == o.Origin {
+		return nil
+	}
+	if len(saved.Held) > 0 || saved.Cached != nil {
+		o.Log.Warn("leases of another provider are not adopted; they run out by themselves",
+			zap.String("component", "state"), zap.String("service", o.Name),
+			zap.String("granted_by", saved.Origin), zap.String("provider", o.Origin))
+	}
+	saved.Held, saved.Cached, saved.Origin = nil, nil, o.Origin
+	return o.State.Save(saved)
 }
 
 // settleTimeline decides which epoch and bit_ts the service starts with: those

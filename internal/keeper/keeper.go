@@ -117,6 +117,9 @@ type Keeper struct {
 func New(cfg Config, deps Deps) *Keeper {
 	k := &Keeper{cfg: cfg, Deps: deps, saved: deps.Store.Load()}
 	k.nextVerify = k.Clock.Elapsed() + cfg.VerifyEvery
+	if len(k.all()) > 0 {
+		k.nextVerify = k.Clock.Elapsed() // whose they are now, only the provider knows
+	}
 	if len(k.saved.Held) > 0 {
 		now := k.Clock.NowMS()
 		for _, l := range k.saved.Held {

@@ -35,6 +35,9 @@ type Saved struct {
 	// Offered is the timeline of a lease that was refused, for an operator to
 	// accept; nil if none.
 	Offered *snowflake.Timeline
+	// Origin says who granted the leases, in the caller's words. A lease means
+	// nothing to another provider: the caller drops those of another origin.
+	Origin string
 }
 
 // leases counts them, the cached one included.
@@ -131,6 +134,7 @@ type document struct {
 	Timeline *timelineDocument `json:"timeline,omitempty"`
 	Source   TimelineSource    `json:"timelineSource,omitempty"`
 	Offered  *timelineDocument `json:"offeredTimeline,omitempty"`
+	Origin   string            `json:"origin,omitempty"`
 }
 
 type timelineDocument struct {
@@ -139,7 +143,7 @@ type timelineDocument struct {
 }
 
 func encode(s Saved) (string, error) {
-	doc := document{Held: s.Held, Cached: s.Cached, Source: s.Source}
+	doc := document{Held: s.Held, Cached: s.Cached, Source: s.Source, Origin: s.Origin}
 	if s.Source != SourceNone {
 		doc.Timeline = (*timelineDocument)(&s.Timeline)
 	}
@@ -157,7 +161,7 @@ func decode(text string) (Saved, error) {
 	if err := dec.Decode(&doc); err != nil {
 		return Saved{}, err
 	}
-	s := Saved{Held: doc.Held, Cached: doc.Cached, Source: doc.Source, Offered: (*snowflake.Timeline)(doc.Offered)}
+	s := Saved{Held: doc.Held, Cached: doc.Cached, Source: doc.Source, Offered: (*snowflake.Timeline)(doc.Offered), Origin: doc.Origin}
 	if doc.Timeline != nil {
 		s.Timeline = snowflake.Timeline(*doc.Timeline)
 	}

@@ -41,6 +41,7 @@ func drawLease(t *rapid.T, tl snowflake.Timeline, label string) lease.Lease {
 
 func drawSaved(t *rapid.T) Saved {
 	var s Saved
+	s.Origin = rapid.SampledFrom([]string{"", "sqlite:/a", "sqlite:/b?ids=0-9"}).Draw(t, "origin")
 	s.Source = rapid.SampledFrom([]TimelineSource{SourceNone, SourceConfig, SourceLease}).Draw(t, "source")
 	if s.Source != SourceNone {
 		s.Timeline = drawTimeline(t, "timeline")
