@@ -75,6 +75,9 @@ func run(s *system, args []string) int {
 	if err != nil {
 		panic(err) // the command line's own definition is wrong
 	}
+	if len(args) == 1 && args[0] == "--version" {
+		args = []string{"version"}
+	}
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}

@@ -46,7 +46,7 @@ var features = []string{"ids", "external", "uuid", "regular_only"}
 // promises say how far each scope's promise of uniqueness reaches.
 var promises = map[provider.Scope]string{
 	provider.ScopeShared:     "regular IDs are unique among all hosts that use this provider",
-	provider.ScopeHost:       "regular IDs are unique on this host only; other hosts with a file of their own make the same ones: for several hosts choose a shared provider",
+	provider.ScopeHost:       "regular IDs are unique on this host only; other hosts with a file of their own make the same ones, unless each has its own range of machine IDs (?ids=LOW-HIGH)",
 	provider.ScopeUnverified: "nobody checks that no other daemon uses the same machine ID: uniqueness is the operator's promise",
 	provider.ScopeNone:       "there is no provider: every ID is a fallback ID, and only chance keeps those of two daemons apart",
 }
@@ -83,6 +83,9 @@ func check(s *system, settings *config.Serve) error {
 	if err := checkProvider(settings); err != nil {
 		return err
 	}
+	if err := unixsock.CheckGroup(settings.SocketGroup); err != nil {
+		return err
+	}
 	_, err := fmt.Fprintf(s.out, "ok: socket %s, state %s, provider %s, %d service(s)\n",
 		settings.Socket, orNone(settings.StateDir), config.Redact(settings.Provider), len(settings.Services()))
 	return err
@@ -93,7 +96,7 @@ func check(s *system, settings *config.Serve) error {
 func checkProvider(settings *config.Serve) error {
 	p, err := backend.Open(settings.Provider, backend.Options{})
 	if err != nil {
-		return usageError{err}
+		return usageError{fmt.Errorf("provider: %w", err)}
 	}
 	defer p.Close()
 	if err := oneServiceOnly(p.Info(), settings); err != nil {
@@ -198,7 +201,7 @@ func (d *daemonParts) openProvider(ctx context.Context) (err error) {
 	// clock that jumped must not date their grants.
 	d.provider, err = backend.Open(d.settings.Provider, backend.Options{NowMS: d.clock.NowMS})
 	if err != nil {
-		return usageError{err}
+		return usageError{fmt.Errorf("provider: %w", err)}
 	}
 	if err := oneServiceOnly(d.provider.Info(), d.settings); err != nil {
 		return usageError{err}

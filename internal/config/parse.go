@@ -211,7 +211,7 @@ func parseAdminListen(text string) (string, error) {
 // ones exist is known where they are opened.
 func parseProvider(text string) (string, error) {
 	if !schemeStart.MatchString(text) {
-		return "", errors.New(`is not a provider URL, which begins with a word and a colon: sqlite:PATH, redis://HOST, "none:" (YAML needs these quotes)`)
+		return "", errors.New(`is not a provider URL, which begins with a word and a colon: sqlite:PATH, static:ID, "none:" (YAML needs these quotes)`)
 	}
 	return text, nil
 }

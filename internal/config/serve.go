@@ -238,7 +238,7 @@ func (s *Serve) chooseDirectories(lookup Lookup, uid int) error {
 	if _, inside := lookup("KUBERNETES_SERVICE_HOST"); inside {
 		return errors.New("provider is not set, and inside Kubernetes there is no default: " +
 			"a SQLite file in each pod would hand out the same machine IDs in all of them; " +
-			"name a shared provider (redis://, etcd://, https://), or sqlite:PATH if one pod is all there is")
+			"name one, for example static:ID with a number of its own for each pod, or sqlite:PATH if one pod is all there is")
 	}
 	if s.StateDir == "" {
 		return fmt.Errorf("%s leaves the default provider no place for its file: set provider", s.cite("state_dir"))

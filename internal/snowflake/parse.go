@@ -1,13 +1,14 @@
 package snowflake
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 )
 
 // ParseID reads an ID in any of its spellings: decimal, hexadecimal after 0x,
-// or external. Eleven digits could be either a decimal or an external ID; they
+// or external. Errors do not repeat s. Eleven digits could be either a decimal or an external ID; they
 // are taken as decimal: of external IDs about one in 10^9 has digits alone.
 func ParseID(s string, codec Codec) (ID, error) {
 	digits, base := s, 10
@@ -19,9 +20,13 @@ func ParseID(s string, codec Codec) (ID, error) {
 	case err == nil && n>>ValueBits == 0:
 		return ID(n), nil
 	case err == nil:
-		return 0, fmt.Errorf("%s is no ID: its reserve bit is set", s)
+		return 0, errors.New("no ID: its reserve bit is set")
 	case base == 16 || (s != "" && strings.Trim(s, "0123456789") == ""):
-		return 0, fmt.Errorf("%q is no ID: it is no number of at most 63 bits", s)
+		return 0, errors.New("no ID: it is no number of at most 63 bits")
+	}
+	if len(s) != ExternalLen {
+		return 0, fmt.Errorf("neither decimal, nor hexadecimal after 0x, nor the %d characters of an external ID: %w",
+			ExternalLen, ErrInvalidExternal)
 	}
 	return codec.Decode(s)
 }

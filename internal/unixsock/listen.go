@@ -61,6 +61,10 @@ func Listen(path string, o Options) (*Listener, error) {
 	if err := prepareDirectory(filepath.Dir(path), o.Private); err != nil {
 		return nil, err
 	}
+	// Before the lock's file is made: it does not belong beside what is no socket.
+	if err := checkSocket(path); err != nil {
+		return nil, err
+	}
 	lock, err := lockPath(path)
 	if err != nil {
 		return nil, err
@@ -107,7 +111,7 @@ func prepareDirectory(dir string, private bool) error {
 func lockPath(path string) (*os.File, error) {
 	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock for socket: %w", err)
+		return nil, fmt.Errorf("socket %s: its directory cannot be written; choose another with --socket: %w", path, err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close()
@@ -147,6 +151,23 @@ func bind(path string, o Options) (*net.UnixListener, error) {
 	return l, nil
 }
 
+// checkSocket reports that the path is taken by something else than a socket.
+func checkSocket(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil // nothing there; or what there is will be said on the way
+	}
+	return mustBeSocket(path, info)
+}
+
+func mustBeSocket(path string, info fs.FileInfo) error {
+	if info.Mode().Type() == fs.ModeSocket {
+		return nil
+	}
+	return fmt.Errorf("socket %s: the path is taken by something that is no socket (%v); move it away, or choose another with --socket",
+		path, info.Mode())
+}
+
 // removeStale removes what a process that is gone left at the path.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
@@ -156,9 +177,8 @@ func removeStale(path string) error {
 	if err != nil {
 		return fmt.Errorf("socket: %w", err)
 	}
-	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("socket %s: the path is taken by something that is no socket (%v); move it away, or choose another with --socket",
-			path, info.Mode())
+	if err := mustBeSocket(path, info); err != nil {
+		return err
 	}
 	alive, pid := probe(path)
 	if alive {
@@ -188,6 +208,12 @@ func probe(path string) (alive bool, pid int) {
 	return true, peer.PID
 }
 
+// CheckGroup reports that there is no such group; "" is the process's own.
+func CheckGroup(name string) error {
+	_, err := groupID(name)
+	return err
+}
+
 func groupID(name string) (int, error) {
 	if name == "" {
 		return -1, nil
@@ -197,7 +223,7 @@ func groupID(name string) (int, error) {
 	}
 	g, err := user.LookupGroup(name)
 	if err != nil {
-		return 0, fmt.Errorf("socket_group: %w", err)
+		return 0, fmt.Errorf("socket_group: there is no group %q: create it, or name another: %w", name, err)
 	}
 	return strconv.Atoi(g.Gid)
 }

@@ -178,11 +178,17 @@ func (p *Provider) checkTimelines() error {
 
 // Info describes the provider that Open opens.
 func (c Config) Info() provider.Info {
-	return provider.Info{Name: "sqlite", URL: "sqlite:" + c.Path, Scope: provider.ScopeHost, Coordinated: true}
+	url := "sqlite:" + c.Path
+	if ids := c.Services.Default.IDs; !ids.IsAll() {
+		url += "?ids=" + ids.String()
+	}
+	return provider.Info{Name: "sqlite", URL: url, Scope: provider.ScopeHost, Coordinated: true}
 }
 
 // Info implements provider.Provider.
-func (p *Provider) Info() provider.Info { return Config{Path: p.path}.Info() }
+func (p *Provider) Info() provider.Info {
+	return Config{Path: p.path, Services: p.services}.Info()
+}
 
 // Close implements provider.Provider. It waits for the operation under way.
 func (p *Provider) Close() error {
