@@ -40,3 +40,19 @@ func TestLeaseOfAnotherProviderIsNotAdopted(t *testing.T) {
 		})
 	}
 }
+
+// TestFailedStartKeepsTheLease: a start that comes to nothing gives back no
+// lease that an earlier run held; the next one goes on with it.
+func TestFailedStartKeepsTheLease(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := s.start()
+	s.dial().id()
+	first := s.dial().lease()
+	d.kill()
+	s.launch("--admin-listen", "unix:"+s.path("no such directory/admin.sock")).failsToStart(exitFailure)
+	s.start()
+	if again := s.dial().lease(); again.MachineID != first.MachineID || again.CreatedMS != first.CreatedMS {
+		t.Errorf("the lease was %+v, and is %+v", first, again)
+	}
+}

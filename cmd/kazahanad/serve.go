@@ -125,6 +125,7 @@ type daemonParts struct {
 	server   *daemon.Server
 	socket   *unixsock.Listener
 	admin    net.Listener // nil: none
+	ran      bool         // the services were put to work: their leases are to be given back
 }
 
 // serve runs the daemon until ctx is done: assemble, run, take down in the
@@ -139,6 +140,7 @@ func serve(ctx context.Context, settings *config.Serve, log *zap.Logger) (err er
 		return err
 	}
 	d.announce()
+	d.ran = true
 	if err := d.run(ctx); err != nil {
 		return err
 	}
@@ -248,7 +250,7 @@ func (d *daemonParts) openServices(stored map[string]*state.Service) error {
 		svc, err := daemon.NewService(daemon.ServiceOptions{
 			Name: name, Settings: settings, Meta: leaseMeta(name, d.settings.Meta),
 			ProviderTimeout: d.settings.ProviderTimeout, VerifyInterval: d.settings.VerifyInterval,
-			Provider: d.provider, Origin: config.Redact(d.settings.Provider), State: stored[name], Clock: d.clock, Metrics: d.metrics, Log: d.log,
+			Provider: d.provider, Origin: d.origin(), State: stored[name], Clock: d.clock, Metrics: d.metrics, Log: d.log,
 		})
 		if err != nil {
 			return err
@@ -256,6 +258,12 @@ func (d *daemonParts) openServices(stored map[string]*state.Service) error {
 		d.services[name] = svc
 	}
 	return nil
+}
+
+// origin names what grants: the URL as given, and what the provider made of it,
+// which for ip: is the machine ID.
+func (d *daemonParts) origin() string {
+	return config.Redact(d.settings.Provider) + " " + d.provider.Info().URL
 }
 
 // leaseMeta is what a provider is told about the holder of a lease.
@@ -401,7 +409,11 @@ func (d *daemonParts) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	for _, svc := range d.services {
-		svc.Close(ctx)
+		if d.ran {
+			svc.Close(ctx)
+		} else {
+			svc.Abandon()
+		}
 	}
 	var errs []error
 	if d.socket != nil {

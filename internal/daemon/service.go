@@ -107,6 +107,10 @@ func (s *Service) Run(ctx context.Context) error {
 	return s.keeper.Run(ctx)
 }
 
+// Abandon stops the stream and keeps the leases, for the next start: this one
+// came to nothing.
+func (s *Service) Abandon() { s.gen.Stop() }
+
 // Close stops the stream, then gives the leases back. Run has returned.
 func (s *Service) Close(ctx context.Context) {
 	s.gen.Stop()

@@ -222,10 +222,12 @@ func (c *Core) takeAt(ms, now, want int64, allowFallback bool) (Range, Stop) {
 // usable reports whether a lease allows the millisecond, and how many values
 // those that do hold together.
 func (c *Core) usable(ms int64) (ok bool, room int64) {
+	end := int64(0) // a slot granted twice over, as static: renews, counts once
 	for _, w := range c.held {
 		if w.allows(ms) {
 			ok = true
-			room += w.slot.Size()
+			room += max(w.slot.End-max(w.slot.Start, end), 0)
+			end = max(end, w.slot.End)
 		}
 	}
 	return ok, room
@@ -249,16 +251,19 @@ func (c *Core) regularStart(ms, from, room, want int64, fresh bool) (int64, bool
 	if fresh {
 		skip = c.open(ms, room, want)
 	}
+	end := int64(0)
 	for _, w := range c.held {
-		if !w.allows(ms) {
+		if !w.allows(ms) || w.slot.End <= end {
 			continue
 		}
-		if skip >= w.slot.Size() {
-			skip -= w.slot.Size()
+		start := max(w.slot.Start, end)
+		end = w.slot.End
+		if skip >= end-start {
+			skip -= end - start
 			continue
 		}
-		if at := max(w.slot.Start+skip, from); at < w.slot.End {
-			c.run = run{end: w.slot.End, kind: Regular}
+		if at := max(start+skip, from); at < end {
+			c.run = run{end: end, kind: Regular}
 			return at, true
 		}
 		skip = 0

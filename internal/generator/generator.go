@@ -49,14 +49,17 @@ type Generator struct {
 	growth chan struct{} // capacity 1; a token says that held leases were used up
 
 	// mu guards everything below. Nothing sleeps, logs or does I/O under it.
-	mu      sync.Mutex
-	core    *Core
-	queue   []*waiter // in the order in which they are served next
-	joined  int64     // Unix ns, believed clock: when the last one joined; no earlier millisecond is made up for
-	stop    Stop      // why the queue waits
-	wake    *time.Timer
-	startup *time.Timer
-	stopped bool
+	mu     sync.Mutex
+	core   *Core
+	queue  []*waiter // in the order in which they are served next
+	joined int64     // Unix ns, believed clock: when the last one joined; no earlier millisecond is made up for
+	stop   Stop      // why the queue waits
+	// clockSince is when the queue began to wait for the clock; zero while it
+	// does not.
+	clockSince time.Time
+	wake       *time.Timer
+	startup    *time.Timer
+	stopped    bool
 }
 
 // New returns a generator. Stop ends it.

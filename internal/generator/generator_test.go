@@ -281,6 +281,17 @@ func TestBackwardClock(t *testing.T) {
 	}
 }
 
+// TestSmallStepDuringALongBatch: a batch that has waited long for milliseconds
+// has not waited long for the clock.
+func TestSmallStepDuringALongBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *Options) { o.MaxBackwardMS = 100 })
+		r.grant(7)
+		time.AfterFunc(200*time.Millisecond, func() { r.clock.offset.Add(-int64(3 * time.Millisecond)) })
+		ascending(t, r.next(t, 65_536+65_536))
+	})
+}
+
 // TestClockThatStandsStill: no growing distance, yet nobody waits for ever.
 func TestClockThatStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -440,6 +451,20 @@ func TestSpread(t *testing.T) {
 		r.next(t, 256*100)
 		if took := time.Since(began); took > 103*time.Millisecond {
 			t.Errorf("25,600 IDs took %v, so that spreading costs throughput", took)
+		}
+	})
+}
+
+// TestSlotGrantedTwice: static: renews by granting the slot again, and two
+// leases of one slot give no more than one, and no less.
+func TestSlotGrantedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *Options) { o.Spread = true })
+		r.grant(7, 7)
+		began := time.Now()
+		ascending(t, r.next(t, 256*100))
+		if took := time.Since(began); took > 103*time.Millisecond {
+			t.Errorf("25,600 IDs took %v", took)
 		}
 	})
 }

@@ -72,8 +72,19 @@ func (g *Generator) usedAt(ms int64) int64 {
 // max_backward: a clock that stands still shows no growing distance.
 func (g *Generator) overdue(w *waiter, stop Stop) error {
 	limit := g.core.cfg.MaxBackwardMS
-	waited := time.Since(w.start).Milliseconds()
-	if stop.Wait != WaitClock || limit < 0 || waited <= limit {
+	if stop.Wait != WaitClock {
+		g.clockSince = time.Time{}
+		return nil
+	}
+	if g.clockSince.IsZero() {
+		g.clockSince = time.Now()
+	}
+	since := g.clockSince
+	if w.start.After(since) {
+		since = w.start
+	}
+	waited := time.Since(since).Milliseconds()
+	if limit < 0 || waited <= limit {
 		return nil
 	}
 	return &ClockBackwardError{BackwardMS: waited, LimitMS: limit}

@@ -142,15 +142,27 @@ func (k *Keeper) check(l lease.Lease, now int64) error {
 		k.saved.Source = state.SourceLease
 		return nil
 	}
-	if k.saved.Source == state.SourceLease || !k.Generator.Rebase(tl) {
+	if k.saved.Source == state.SourceLease || !k.rebase(tl) {
 		return fmt.Errorf("%w: lease has epoch %s and bit_ts %d, the service has epoch %s and bit_ts %d; "+
 			"if the change is meant, stop the daemon and run kazahanad state accept-epoch", errMismatch,
 			snowflake.FormatMS(tl.EpochMS), tl.BitTS, snowflake.FormatMS(k.saved.Timeline.EpochMS), k.saved.Timeline.BitTS)
 	}
-	k.saved.Timeline, k.saved.Source = tl, state.SourceLease
-	// Whatever was held is of another timeline.
-	k.saved.Held, k.saved.Cached = nil, nil
 	return nil
+}
+
+// rebase moves the service to the timeline of its first lease, and reports
+// whether it did. It is durable before an ID is made on it: after a crash the
+// old one would make smaller IDs.
+func (k *Keeper) rebase(tl snowflake.Timeline) bool {
+	before := k.saved
+	k.saved.Timeline, k.saved.Source = tl, state.SourceLease
+	k.saved.Held, k.saved.Cached = nil, nil // they are of another timeline
+	if k.save() && k.Generator.Rebase(tl) {
+		return true
+	}
+	k.saved = before
+	k.save()
+	return false
 }
 
 // accept takes the leases into use. Expired ones are pruned now and only now,
