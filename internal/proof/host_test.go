@@ -39,6 +39,8 @@ type host struct {
 	gone   bool          // the process has been killed: calls in flight come to nothing
 }
 
+var errDiskFull = errors.New("no space left")
+
 var errCrashed = errors.New("the process is gone")
 
 func (h *host) clock() int64 { return h.w.now + h.offset }
@@ -77,6 +79,9 @@ func (h *host) Load() state.Saved { return h.saved }
 func (h *host) Save(s state.Saved) error {
 	if h.gone {
 		return errCrashed
+	}
+	if h.w.rnd.IntN(30) == 0 {
+		return errDiskFull
 	}
 	switch h.w.broken {
 	case releasedNeverAdopted:
@@ -134,6 +139,9 @@ func (h *host) Growth() <-chan struct{} { return nil }
 // emit asks the generator for up to n IDs, as a caller would, and tells the
 // world what it got.
 func (h *host) emit(n int64, allowFallback bool) {
+	if h.gone {
+		return
+	}
 	now := h.clock()
 	h.breakSeal()
 	if h.w.broken == embeddedTimestampChecked {
@@ -212,6 +220,10 @@ func (l link) travel() error {
 	}
 	for range l.h.w.rnd.IntN(5) {
 		l.h.w.meanwhile(l.h)
+	}
+	if l.h.w.rnd.IntN(40) == 0 {
+		l.h.gone = true // killed; whoever drives the keeper starts the next life
+		return errCrashed
 	}
 	if l.h.w.now < l.h.w.downUntil || l.h.w.rnd.IntN(12) == 0 {
 		return errLost

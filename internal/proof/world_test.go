@@ -126,7 +126,7 @@ func (w *world) event() {
 	case p < 124:
 		h.emit(1+w.rnd.Int64N(30), w.rnd.IntN(3) > 0)
 	case p < 164:
-		h.keeper.Step(context.Background())
+		h.step()
 	case p < 172:
 		h.jump()
 	case p < 176:
@@ -160,6 +160,15 @@ func (w *world) maybeTick() {
 	}
 }
 
+// step lets the keeper do what is due, and begins the next life if the process
+// was killed in the middle of it.
+func (h *host) step() {
+	h.keeper.Step(context.Background())
+	if h.gone {
+		h.crash(h.w.rnd.IntN(3) == 0)
+	}
+}
+
 func (h *host) jump() { h.offset += h.w.rnd.Int64N(61) - 30 }
 
 // clone copies h's disk over that of another host, which then starts from it.
@@ -188,7 +197,7 @@ func (w *world) meanwhile(h *host) {
 		other := w.hosts[w.rnd.IntN(len(w.hosts))]
 		if other != h && w.depth == 0 { // a host does one thing at a time
 			w.depth++
-			other.keeper.Step(context.Background())
+			other.step()
 			other.emit(1+w.rnd.Int64N(10), true)
 			w.depth--
 		}
