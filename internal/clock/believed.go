@@ -1,6 +1,7 @@
 package clock
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,18 @@ type Source interface {
 	// goes back and nobody sets it.
 	Boot() time.Duration
 }
+
+// Monotonic is a Source with a third clock, which is cheap to read. It runs at
+// the wall clock's speed, is not set when that is, and may stand still while
+// the machine is suspended.
+type Monotonic interface {
+	Source
+	Monotonic() time.Duration
+}
+
+// lookEvery is how long the monotonic clock stands in for the wall clock: a
+// step of that is seen by so much later. Reading the two takes twice as long.
+const lookEvery = 100 * time.Microsecond
 
 // Config of a Believed clock.
 type Config struct {
@@ -48,31 +61,38 @@ type Believed struct {
 	src Source
 	cfg Config
 
-	// Readings in [trustFrom, trustTo] are believed without a look at
-	// CLOCK_BOOTTIME, which is a system call. Both change under mu only.
-	trustFrom, trustTo atomic.Int64
+	mono Monotonic // or nil
 
-	mu     sync.Mutex
-	known  bool          // whether a course exists
-	wall   int64         // the course: this wall reading
-	boot   time.Duration // was right at this moment
-	astray EventKind     // ForwardDisbelieved, BackwardSeen, or 0 while on course
-	since  time.Duration // Boot when it went astray
+	// While mono shows less than until, the time is what it shows plus ahead:
+	// the wall clock was looked at just now, and believed. Only follow sets
+	// ahead, and until after it; so whoever reads them the other way round has
+	// an ahead that was believed, whatever happens in between. While the wall
+	// clock is astray, until has passed and every reading is judged.
+	until, ahead atomic.Int64
+
+	mu       sync.Mutex
+	lookedAt int64         // when mono and the wall clock were last looked at together, by mono
+	distance int64         // wall clock minus mono, as known then
+	known    bool          // whether a course exists
+	wall     int64         // the course: this wall reading
+	boot     time.Duration // was right at this moment
+	astray   EventKind     // ForwardDisbelieved, BackwardSeen, or 0 while on course
+	since    time.Duration // Boot when it went astray
 }
 
 // NewBelieved returns a clock that believes src as far as cfg says.
 func NewBelieved(src Source, cfg Config) *Believed {
-	b := &Believed{src: src, cfg: cfg}
-	b.trustFrom.Store(1)
-	b.trustTo.Store(0) // trust nothing before the first reading
+	b := &Believed{src: src, cfg: cfg, distance: math.MinInt64} // nothing is known, and any bound is above it
+	b.mono, _ = src.(Monotonic)
 	return b
 }
 
 // NowNS is the believed time in Unix nanoseconds.
 func (b *Believed) NowNS() int64 {
-	wall := b.src.Wall()
-	if wall >= b.trustFrom.Load() && wall <= b.trustTo.Load() {
-		return wall
+	if b.mono != nil {
+		if now := int64(b.mono.Monotonic()); now < b.until.Load() {
+			return now + b.ahead.Load()
+		}
 	}
 	return b.judge()
 }
@@ -89,11 +109,28 @@ func (b *Believed) judge() int64 {
 	b.mu.Lock()
 	// Read under the lock, so that readings are judged in the order in which
 	// they were made.
-	wall, boot := b.src.Wall(), b.src.Boot()
-	now, event := b.decide(wall, boot)
+	boot := b.src.Boot()
+	now, event := b.decide(b.readWall(), boot)
 	b.mu.Unlock()
 	b.tell(event)
 	return now
+}
+
+// readWall reads the wall clock, as the monotonic clock plus the distance that
+// the two are known to have. Somewhere between before and after the wall clock
+// was read, so the distance that it shows has bounds. As long as the one that
+// is known lies within them, it stays: noise does not move the time back, and
+// over all it goes back by no more than the wall clock did.
+func (b *Believed) readWall() int64 {
+	if b.mono == nil {
+		return b.src.Wall()
+	}
+	before := int64(b.mono.Monotonic())
+	wall := b.src.Wall()
+	after := int64(b.mono.Monotonic())
+	b.distance = min(max(b.distance, wall-after), wall-before)
+	b.lookedAt = after
+	return after + b.distance
 }
 
 func (b *Believed) decide(wall int64, boot time.Duration) (now int64, event Event) {
@@ -135,8 +172,6 @@ func (b *Believed) strayed(seen, accepted EventKind, boot time.Duration) EventKi
 	news := b.astray != seen
 	if news {
 		b.astray, b.since = seen, boot
-		b.trustFrom.Store(1) // every reading is judged while astray
-		b.trustTo.Store(0)
 	}
 	switch {
 	case boot-b.since >= b.cfg.Hold:
@@ -150,8 +185,10 @@ func (b *Believed) strayed(seen, accepted EventKind, boot time.Duration) EventKi
 // follow makes the reading the course.
 func (b *Believed) follow(wall int64, boot time.Duration) {
 	b.known, b.wall, b.boot, b.astray = true, wall, boot, 0
-	b.trustTo.Store(wall + int64(b.cfg.MaxForward))
-	b.trustFrom.Store(wall)
+	if b.mono != nil {
+		b.ahead.Store(b.distance)
+		b.until.Store(b.lookedAt + int64(lookEvery))
+	}
 }
 
 // Confirm tells what a provider's own clock showed just now. A wall clock that
@@ -160,7 +197,8 @@ func (b *Believed) Confirm(providerMS int64) {
 	b.mu.Lock()
 	var event Event
 	if b.astray == ForwardDisbelieved {
-		wall, boot := b.src.Wall(), b.src.Boot()
+		boot := b.src.Boot()
+		wall := b.readWall()
 		off := time.Duration(wall - providerMS*int64(time.Millisecond))
 		if off.Abs() <= b.cfg.MaxForward {
 			event = Event{ForwardConfirmed, time.Duration(wall - b.wall - int64(boot-b.boot))}
@@ -179,7 +217,8 @@ func (b *Believed) Astray() time.Duration {
 	if b.astray == 0 {
 		return 0
 	}
-	return time.Duration(b.src.Wall() - b.wall - int64(b.src.Boot()-b.boot))
+	boot := b.src.Boot()
+	return time.Duration(b.readWall() - b.wall - int64(boot-b.boot))
 }
 
 func (b *Believed) tell(event Event) {

@@ -19,5 +19,9 @@
 //     as it is and never becomes the course: it is wrong for certain, and no
 //     evidence against the right one that follows.
 //
+// Where the Source has a monotonic clock that is cheap to read, that stands in
+// for the wall clock for a moment after each look at it which was believed: a
+// step is seen, and judged, by so much later.
+//
 // Nothing here is needed for uniqueness; it is about availability and order.
 package clock

@@ -1,68 +1,98 @@
 package generator
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// steppingClock moves on by step at each reading, so that no benchmark depends
-// on how fast the machine is, or ever waits for a millisecond.
-type steppingClock struct{ at, step int64 }
-
-func (c *steppingClock) NowNS() int64 {
-	c.at += c.step
-	return c.at
+// movedClock moves on by step at each reading, so that no benchmark depends on
+// how fast the machine is, or ever waits for a millisecond. With a real clock
+// below it, it also costs what the daemon's clock does.
+type movedClock struct {
+	real        Clock // may be nil
+	moved, step int64
 }
 
-// wallClock costs what reading the time costs.
-type wallClock struct{}
+func (c *movedClock) NowNS() int64 {
+	c.moved += c.step
+	if c.real == nil {
+		return c.moved
+	}
+	return c.real.NowNS() + c.moved
+}
 
-func (wallClock) NowNS() int64 { return time.Now().UnixNano() }
+func epochClock(step time.Duration) *movedClock {
+	return &movedClock{moved: snowflake.DefaultEpochMS * int64(time.Millisecond), step: int64(step)}
+}
 
-// newBusy returns a generator with many leases of 256 IDs per millisecond.
-func newBusy(tb testing.TB, leases int64, clock Clock) *Generator {
+// daemonClock is the clock of the daemon, moved by step where that is not 0.
+func daemonClock(step time.Duration) Clock {
+	real := clock.NewBelieved(clock.System{}, clock.Config{MaxForward: time.Second, Hold: time.Minute})
+	if step == 0 {
+		return real
+	}
+	return &movedClock{real: real, step: int64(step)}
+}
+
+// mappedMark costs what the daemon's memory-mapped mark does.
+type mappedMark struct{ ms atomic.Int64 }
+
+func (m *mappedMark) RaiseMark(ms int64) { m.ms.Store(ms) }
+
+// newBusy returns a generator with many leases of 256 IDs per millisecond, of
+// which only every stride-th machine ID is its own.
+func newBusy(tb testing.TB, leases, stride int64, clock Clock) *Generator {
+	tb.Helper()
+	return newBusyLayout(tb, leases, stride, snowflake.DefaultLayout(), clock)
+}
+
+func newBusyLayout(tb testing.TB, leases, stride int64, layout snowflake.Layout, clock Clock) *Generator {
 	tb.Helper()
 	g := New(Options{
-		Config:   Config{MaxThroughput: leases * 256, Fallback: FallbackNone, MaxBackwardMS: 5000},
-		Timeline: snowflake.DefaultTimeline(), Clock: clock, Mark: &mark{}, Rand: rand.New(rand.NewPCG(1, 2)),
+		Config:   Config{MaxThroughput: leases * layout.Throughput(), Fallback: FallbackNone, MaxBackwardMS: 5000, Spread: true},
+		Timeline: snowflake.DefaultTimeline(), Clock: clock, Mark: &mappedMark{}, Rand: rand.New(rand.NewPCG(1, 2)),
 	})
 	tb.Cleanup(g.Stop)
 	now := clock.NowNS() / int64(time.Millisecond)
-	var held []lease.Lease
-	for id := range leases {
-		held = append(held, lease.Lease{
-			ID: id, Created: now, Expired: now + 1<<40, ReservedUntil: now + 1<<40, Secret: "s",
+	held := make([]lease.Lease, leases)
+	for i := range held {
+		held[i] = lease.Lease{
+			ID: int64(i) * stride, Created: now, Expired: now + 1<<40, ReservedUntil: now + 1<<40, Secret: "s",
 			EpochMS: snowflake.DefaultEpochMS, BitReserve: snowflake.BitReserve,
-			BitTS: snowflake.DefaultBitTS, BitID: snowflake.DefaultBitID, BitSeq: snowflake.DefaultBitSeq,
-		})
+			BitTS: layout.BitTS, BitID: layout.BitID, BitSeq: layout.BitSeq,
+		}
 	}
 	g.Update(held, nil, nil)
 	return g
 }
 
-func epochClock(step time.Duration) *steppingClock {
-	return &steppingClock{at: snowflake.DefaultEpochMS * int64(time.Millisecond), step: int64(step)}
-}
-
-// BenchmarkNext is the request path's part of one call, without contention.
+// BenchmarkNext reads the clock for each call. The time is only moved where
+// the leases do not suffice for the speed of the machine.
 func BenchmarkNext(b *testing.B) {
+	tiny := snowflake.Layout{BitTS: 41, BitID: 20, BitSeq: 2}
 	for _, bench := range []struct {
-		name   string
-		count  int64
-		leases int64
-		clock  Clock
+		name           string
+		count          int64
+		leases, stride int64
+		layout         snowflake.Layout
+		clock          Clock
 	}{
-		{"single/1 lease", 1, 1, epochClock(10 * time.Microsecond)}, // 100 calls per millisecond
-		{"single/256 leases", 1, 256, epochClock(50 * time.Nanosecond)},
-		{"single/256 leases/wall clock", 1, 256, wallClock{}},
-		{"batch of 1000/256 leases", 1000, 256, epochClock(25 * time.Microsecond)}, // 40 calls per millisecond
+		{"single/1 lease, no clock", 1, 1, 1, snowflake.DefaultLayout(), epochClock(10 * time.Microsecond)},
+
+		{"single/256 leases", 1, 256, 1, snowflake.DefaultLayout(), daemonClock(0)},
+		{"single/65536 leases of 4", 1, 65_536, 2, tiny, daemonClock(0)},
+		{"batch of 1000/256 leases", 1000, 256, 1, snowflake.DefaultLayout(), daemonClock(20 * time.Microsecond)},
+		{"batch of 1000/256 leases, none adjacent", 1000, 256, 2, snowflake.DefaultLayout(), daemonClock(20 * time.Microsecond)},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
-			g := newBusy(b, bench.leases, bench.clock)
+			g := newBusyLayout(b, bench.leases, bench.stride, bench.layout, bench.clock)
 			request := Request{Count: bench.count, Timeout: time.Second}
 			ranges := make([]Range, 0, 64)
 			b.ReportAllocs()
@@ -77,34 +107,89 @@ func BenchmarkNext(b *testing.B) {
 	}
 }
 
-// BenchmarkNextContended is single IDs for as many callers as there are cores.
-func BenchmarkNextContended(b *testing.B) {
-	g := newBusy(b, 256, wallClock{})
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		ranges := make([]Range, 0, 1)
-		for pb.Next() {
-			var err error
-			if ranges, err = g.Next(b.Context(), Request{Count: 1, Timeout: time.Second}, ranges[:0]); err != nil {
-				b.Error(err)
-				return
+// BenchmarkStart is single IDs in bursts that share a reading.
+func BenchmarkStart(b *testing.B) {
+	for _, burst := range []int{64, 1 << 14} {
+		b.Run(fmt.Sprint("bursts of ", burst), func(b *testing.B) {
+			g := newBusy(b, 256, 1, daemonClock(0))
+			ranges := make([]Range, 0, 64)
+			var at Reading
+			left := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				if left == 0 {
+					at, left = g.Read(), burst
+				}
+				left--
+				var err error
+				if ranges, _, err = g.Start(at, Request{Count: 1, Timeout: time.Second}, ranges[:0]); err != nil {
+					b.Fatal(err)
+				}
 			}
-		}
+		})
+	}
+}
+
+// BenchmarkContended is single IDs for as many callers as there are cores.
+func BenchmarkContended(b *testing.B) {
+	b.Run("Next", func(b *testing.B) {
+		g := newBusy(b, 256, 1, daemonClock(0))
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			ranges := make([]Range, 0, 1)
+			for pb.Next() {
+				var err error
+				if ranges, err = g.Next(b.Context(), Request{Count: 1, Timeout: time.Second}, ranges[:0]); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	})
+	b.Run("Start, bursts of 64", func(b *testing.B) {
+		g := newBusy(b, 256, 1, daemonClock(0))
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			ranges := make([]Range, 0, 1)
+			for at, left := Reading(0), 0; pb.Next(); left-- {
+				if left == 0 {
+					at, left = g.Read(), 64
+				}
+				var err error
+				if ranges, _, err = g.Start(at, Request{Count: 1, Timeout: time.Second}, ranges[:0]); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
 	})
 }
 
 func TestNextDoesNotAllocate(t *testing.T) {
 	for _, count := range []int64{1, 1000} {
-		g := newBusy(t, 256, epochClock(25*time.Microsecond))
-		request := Request{Count: count, Timeout: time.Second}
-		ranges := make([]Range, 0, 64)
-		if n := testing.AllocsPerRun(1000, func() {
-			var err error
-			if ranges, err = g.Next(t.Context(), request, ranges[:0]); err != nil {
-				t.Fatal(err)
+		for _, stride := range []int64{1, 2} {
+			g := newBusy(t, 256, stride, epochClock(100*time.Microsecond))
+			request := Request{Count: count, Timeout: time.Second}
+			ranges := make([]Range, 0, 64)
+			if n := testing.AllocsPerRun(1000, func() {
+				var err error
+				if ranges, err = g.Next(t.Context(), request, ranges[:0]); err != nil {
+					t.Fatal(err)
+				}
+			}); n != 0 {
+				t.Errorf("%v allocations in a call for %d IDs", n, count)
 			}
-		}); n != 0 {
-			t.Errorf("%v allocations in a call for %d IDs", n, count)
+			if n := testing.AllocsPerRun(1000, func() {
+				at := g.Read()
+				for range 3 {
+					var err error
+					if ranges, _, err = g.Start(at, request, ranges[:0]); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}); n != 0 {
+				t.Errorf("%v allocations in a burst of calls for %d IDs", n, count)
+			}
 		}
 	}
 }

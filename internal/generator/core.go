@@ -1,6 +1,7 @@
 package generator
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 
@@ -67,18 +68,9 @@ type Stop struct {
 	Err     error // or why waiting is no use
 }
 
-// window is a lease as the core sees it.
-type window struct {
-	slot             snowflake.Slot
-	created, expired int64
-	reserved         int64
-}
-
-func (w window) allows(ms int64) bool { return w.created <= ms && ms < w.expired }
-
 // run is the piece of a millisecond's values that is being handed out.
 type run struct {
-	end  int64 // low bits, exclusive
+	end  int64 // low bits, exclusive; where MaxThroughput is reached at the latest
 	kind Kind
 }
 
@@ -89,15 +81,17 @@ type Core struct {
 	rnd *rand.Rand
 
 	held     []window // ascending by slot start
+	usable   usable   // what held allow around a millisecond
 	cached   []window // what a cached fallback may use, best first
 	cause    error    // why there is no lease
 	starting bool     // the first lease is still worth waiting for
 
-	floor int64 // no ID may embed less than this Unix ms
-	ms    int64 // Unix ms of the last ID; below floor when this life made none
-	low   int64 // low bits of the last ID
-	used  int64 // IDs that embed ms
-	run   run   // what is left of the current run begins at low+1
+	floor int64        // no ID may embed less than this Unix ms
+	ms    int64        // Unix ms of the last ID; below floor when this life made none
+	base  snowflake.ID // with which ms begins
+	low   int64        // low bits of the last ID
+	used  int64        // IDs that embed ms
+	run   run          // what is left of the current run begins at low+1
 
 	recent  int64 // how many IDs recent milliseconds took
 	skipped bool  // this millisecond did not start at its first value
@@ -128,14 +122,20 @@ func (c *Core) SetLeases(held []lease.Lease, cached *lease.Lease, cause error) {
 	for _, l := range held {
 		c.held = append(c.held, window{l.Slot(), l.Created, l.Expired, l.ReservedUntil})
 	}
-	slices.SortFunc(c.held, func(a, b window) int { return int(min(max(a.slot.Start-b.slot.Start, -1), 1)) })
+	slices.SortStableFunc(c.held, func(a, b window) int { return cmp.Compare(a.slot.Start, b.slot.Start) })
 	c.cached = append(c.cached, c.held...)
 	if cached != nil {
 		c.cached = append(c.cached, window{cached.Slot(), cached.Created, cached.Expired, cached.ReservedUntil})
 	}
-	slices.SortStableFunc(c.cached, func(a, b window) int { return int(min(max(b.reserved-a.reserved, -1), 1)) })
+	slices.SortStableFunc(c.cached, func(a, b window) int { return cmp.Compare(b.reserved, a.reserved) })
 	c.cause = cause
-	c.run = run{} // whatever it was cut from may be gone
+	c.forget() // whatever it was cut from may be gone
+}
+
+// forget drops what was worked out from the leases so far.
+func (c *Core) forget() {
+	c.run = run{}
+	c.usable.forget()
 }
 
 // EndStartup says that the first lease is no longer worth waiting for.
@@ -148,8 +148,8 @@ func (c *Core) LastMS() int64 { return max(c.ms, c.floor-1) }
 // Take makes up to want IDs as one range, at the time now (Unix ms). When the
 // range is empty, Stop says why. allowFallback = false asks for regular IDs.
 func (c *Core) Take(now, want int64, allowFallback bool) (Range, Stop) {
-	if now == c.ms && c.low+1 < c.run.end && c.run.kind == Regular && c.used < c.cfg.MaxThroughput {
-		return c.cut(c.ms, c.low+1, want), Stop{}
+	if now == c.ms && c.left() > 0 && c.run.kind == Regular {
+		return c.cut(now, c.low+1, want), Stop{}
 	}
 	c.noteClock(now)
 	ms, stop := c.timestamp(now)
@@ -199,10 +199,10 @@ func (c *Core) takeAt(ms, now, want int64, allowFallback bool) (Range, Stop) {
 	if !fresh {
 		from = c.low + 1
 	}
-	usable, room := c.usable(ms)
-	if usable {
+	c.usable.lookAt(ms, c.held)
+	if room := c.usable.room; room > 0 {
 		c.starting = false
-		if at, ok := c.regularStart(ms, from, room, want, fresh); ok {
+		if at, ok := c.regularStart(ms, from, want, fresh); ok {
 			return c.cut(ms, at, want), Stop{}
 		}
 		if c.used >= room && !c.skipped && room < c.cfg.MaxThroughput {
@@ -219,20 +219,6 @@ func (c *Core) takeAt(ms, now, want int64, allowFallback bool) (Range, Stop) {
 	return c.fallback(ms, now, max(from, c.tl.FallbackBit()), want, fresh)
 }
 
-// usable reports whether a lease allows the millisecond, and how many values
-// those that do hold together.
-func (c *Core) usable(ms int64) (ok bool, room int64) {
-	end := int64(0) // a slot granted twice over, as static: renews, counts once
-	for _, w := range c.held {
-		if w.allows(ms) {
-			ok = true
-			room += max(w.slot.End-max(w.slot.Start, end), 0)
-			end = max(end, w.slot.End)
-		}
-	}
-	return ok, room
-}
-
 // nextCreated is when the next lease that is already granted becomes usable,
 // as Unix ms; 0 when there is none.
 func (c *Core) nextCreated(ms int64) (next int64) {
@@ -244,31 +230,20 @@ func (c *Core) nextCreated(ms int64) (next int64) {
 	return next
 }
 
-// regularStart finds the first value at or above from in the slot of a lease
-// that allows the millisecond, and sets the run that it begins.
-func (c *Core) regularStart(ms, from, room, want int64, fresh bool) (int64, bool) {
-	skip := int64(0)
+// regularStart finds the first value at or above from that a lease which
+// allows the millisecond holds, and sets the run that it begins.
+func (c *Core) regularStart(ms, from, want int64, fresh bool) (int64, bool) {
+	u := &c.usable
 	if fresh {
-		skip = c.open(ms, room, want)
+		at, end := u.nth(c.open(ms, u.room, want))
+		c.begin(at, end, Regular)
+		return at, true
 	}
-	end := int64(0)
-	for _, w := range c.held {
-		if !w.allows(ms) || w.slot.End <= end {
-			continue
-		}
-		start := max(w.slot.Start, end)
-		end = w.slot.End
-		if skip >= end-start {
-			skip -= end - start
-			continue
-		}
-		if at := max(start+skip, from); at < end {
-			c.run = run{end: end, kind: Regular}
-			return at, true
-		}
-		skip = 0
+	at, end, ok := u.next(from)
+	if ok {
+		c.begin(at, end, Regular)
 	}
-	return 0, false
+	return at, ok
 }
 
 // fallback makes IDs without a valid lease: top low bit 1 (seed 2.3).
@@ -282,7 +257,7 @@ func (c *Core) fallback(ms, now, from, want int64, fresh bool) (Range, Stop) {
 		if at >= end {
 			return Range{}, c.exhausted(ms, now)
 		}
-		c.run = run{end: end, kind: FallbackCachedID}
+		c.begin(at, end, FallbackCachedID)
 		return c.cut(ms, at, want), Stop{}
 	}
 	if c.cfg.Fallback == FallbackCached {
@@ -295,7 +270,7 @@ func (c *Core) fallback(ms, now, from, want int64, fresh bool) (Range, Stop) {
 	if !ok {
 		return Range{}, c.exhausted(ms, now)
 	}
-	c.run = run{end: at + 1, kind: FallbackRandomID}
+	c.begin(at, at+1, FallbackRandomID)
 	return c.cut(ms, at, want), Stop{}
 }
 
@@ -303,9 +278,13 @@ func (c *Core) fallback(ms, now, from, want int64, fresh bool) (Range, Stop) {
 // from a lease's slot embeds no time before the lease and, where certainty is
 // asked for, none that another holder could embed.
 func (c *Core) cachedAt(ms int64) *window {
-	for i, w := range c.cached {
-		if ms >= w.created && (c.cfg.Fallback != FallbackCached || ms < w.reserved) {
-			return &c.cached[i]
+	for i := range c.cached {
+		w := &c.cached[i]
+		if c.cfg.Fallback == FallbackCached && ms >= w.reserved {
+			return nil // and those that follow are reserved for no longer
+		}
+		if ms >= w.created {
+			return w
 		}
 	}
 	return nil
@@ -331,17 +310,28 @@ func (c *Core) exhausted(ms, now int64) Stop {
 	return Stop{Wait: WaitSequence, UntilMS: ms + 1}
 }
 
-// cut takes up to want values of the current run, beginning at low bits at,
-// and makes them the last ones given out. Every ID leaves through here.
+// begin makes the values in [at, end) the run.
+func (c *Core) begin(at, end int64, kind Kind) {
+	if at < 0 || end > c.tl.MaxLow()+1 {
+		panic("generator: a value does not fit the timeline")
+	}
+	c.run = run{end: min(end, at+c.cfg.MaxThroughput-c.used), kind: kind}
+}
+
+// left is how many values of the run are left.
+func (c *Core) left() int64 { return c.run.end - c.low - 1 }
+
+// cut takes up to want values of the run, beginning at low bits at, and makes
+// them the last ones given out. Every ID leaves through here.
 func (c *Core) cut(ms, at, want int64) Range {
-	n := min(want, c.run.end-at, c.cfg.MaxThroughput-c.used)
+	n := min(want, c.run.end-at)
 	if n < 1 || ms != c.ms || ms < c.floor || at <= c.low {
 		panic("generator: an ID would not be above the last one")
 	}
 	c.low = at + n - 1
 	c.used += n
 	c.stats.Issued[c.run.kind] += uint64(n)
-	return Range{Start: c.tl.ID(ms, at), Count: n, Kind: c.run.kind}
+	return Range{Start: c.base + snowflake.ID(at), Count: n, Kind: c.run.kind}
 }
 
 // Rebase moves the stream to another timeline, as the first lease of a service
@@ -360,7 +350,8 @@ func (c *Core) Rebase(tl snowflake.Timeline, now int64) bool {
 		return false
 	}
 	c.tl, c.floor = tl, max(c.floor, next)
-	c.held, c.cached, c.run = nil, nil, run{}
+	c.held, c.cached = nil, nil
+	c.forget()
 	return true
 }
 
@@ -386,9 +377,9 @@ func (c *Core) Mode(now int64) (Mode, error) {
 	if stop.Wait != WaitNone {
 		ms = stop.UntilMS
 	}
-	usable, _ := c.usable(ms)
+	c.usable.lookAt(ms, c.held)
 	switch {
-	case usable:
+	case c.usable.room > 0:
 		return ModeRegular, nil
 	case c.starting:
 		return ModeStarting, nil

@@ -17,5 +17,8 @@
 //   - Mark: before an ID leaves, the durable mark is above its timestamp; after
 //     a restart nothing below the mark is embedded.
 //   - At most MaxThroughput IDs embed the same millisecond.
+//   - A reading of the clock that others have overtaken is never compared with
+//     what they embedded: it would look like a clock that went back. It counts
+//     only while its millisecond is the one in use.
 //   - When Update returns, no ID is made any more from a lease that it left out.
 package generator

@@ -10,7 +10,8 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// Clock is the believed time. It is read under the generator's lock.
+// Clock is the believed time. It is read under the generator's lock and
+// without, by several goroutines at once.
 type Clock interface {
 	NowNS() int64 // Unix nanoseconds
 }
@@ -51,9 +52,14 @@ type Generator struct {
 	// mu guards everything below. Nothing sleeps, logs or does I/O under it.
 	mu     sync.Mutex
 	core   *Core
-	queue  []*waiter // in the order in which they are served next
-	joined int64     // Unix ns, believed clock: when the last one joined; no earlier millisecond is made up for
-	stop   Stop      // why the queue waits
+	newest Reading // the last one that was used, but for those within the run
+	// [runFrom, runUntil) are the readings that get IDs of the core's run: the
+	// millisecond in use. runUntil is 0 where none does, as while somebody
+	// waits, and after Stop. The run's own end closes it too.
+	runFrom, runUntil Reading
+	queue             []*Pending // in the order in which they are served next
+	joined            Reading    // when the last one joined; no earlier millisecond is made up for
+	stop              Stop       // why the queue waits
 	// clockSince is when the queue began to wait for the clock; zero while it
 	// does not.
 	clockSince time.Time
@@ -85,61 +91,117 @@ type Request struct {
 	Timeout     time.Duration // how long to wait at most; 0 or less = not at all
 }
 
-// waiter is a request that must wait, and what it has got so far. All fields
-// but done are guarded by the generator's lock.
-type waiter struct {
-	req    Request
-	start  time.Time
-	need   int64
-	ranges []Range
-	err    error // why it failed
-	ended  bool
-	done   chan struct{} // closed when ended
-}
+// Reading is a reading of the believed clock, in Unix nanoseconds. One reading
+// serves for a burst of requests that have arrived already; it is not to be
+// kept for longer. The zero value has the clock read for the request.
+type Reading int64
 
-// Next appends ranges that hold req.Count IDs in ascending order to dst.
+func (r Reading) ms() int64 { return int64(r) / int64(time.Millisecond) }
+
+// Read reads the clock for a burst of requests.
+func (g *Generator) Read() Reading { return Reading(g.clock.NowNS()) }
+
+// Next appends ranges that hold req.Count IDs in ascending order to dst. It is
+// Start with a reading of its own, and then Wait.
 //
 // It fails with *ClockBackwardError, *LeaseAcquisitionError, ErrNoProvider,
 // ErrOverflow, *TimeoutError, ErrStopped, or ctx's error. IDs that a failed
 // batch had already taken are never given to anyone.
 func (g *Generator) Next(ctx context.Context, req Request, dst []Range) ([]Range, error) {
-	g.mu.Lock()
-	if g.stopped {
-		g.mu.Unlock()
-		return dst, ErrStopped
+	ranges, pending, err := g.Start(0, req, dst)
+	if pending != nil {
+		return pending.Wait(ctx)
 	}
-	// Read under the lock: a reading that waited for it would be behind the IDs
-	// of others, and look like a clock that went back.
-	now := g.clock.NowNS()
+	return ranges, err
+}
+
+// Start does what Next does as far as it can be done without waiting, by the
+// clock's reading at. Where Next would wait, it returns a Pending that stands
+// in the queue already, holds what was taken so far, and owns dst.
+//
+// A reading that is older than one which was used, or than the last change of
+// the leases, is not used, and none decides that a request fails or waits:
+// the clock is read afresh. So a burst never looks like a clock that went back.
+func (g *Generator) Start(at Reading, req Request, dst []Range) ([]Range, *Pending, error) {
+	if at == 0 {
+		at = g.Read()
+	}
+	g.mu.Lock()
+	// Most requests go on where the last one ended.
+	if c := g.core; g.runFrom <= at && at < g.runUntil && 0 < req.Count && req.Count <= c.left() {
+		r := c.cut(c.ms, c.low+1, req.Count)
+		g.mu.Unlock()
+		return append(dst, r), nil, nil
+	}
+	return g.startLocked(at, req, dst)
+}
+
+// startLocked is Start where the run does not suffice. It unlocks.
+func (g *Generator) startLocked(at Reading, req Request, dst []Range) ([]Range, *Pending, error) {
+	defer g.mu.Unlock()
+	if g.stopped {
+		return dst, nil, ErrStopped
+	}
+	g.runUntil = 0
+	fresh := false
+	// A reading that was made before the newest one in use would look like a
+	// clock that went back. While it is known to have gone back, none from
+	// before that counts.
+	if at < g.newest || g.core.behind {
+		at, fresh = g.Read(), true
+	}
+	g.newest = at
 	need, stop := req.Count, g.stop
 	if len(g.queue) == 0 {
-		dst, need, stop = g.takeAll(now, req, dst)
-		if need == 0 || stop.Err != nil {
-			g.mu.Unlock()
-			return dst, stop.Err
+		dst, need, stop = g.takeAll(at, need, req.RegularOnly, dst)
+		if need > 0 && !fresh {
+			at = g.readAnew()
+			dst, need, stop = g.takeAll(at, need, req.RegularOnly, dst)
+		}
+		if need <= 0 {
+			g.letRun(at)
+		}
+		if need <= 0 || stop.Err != nil {
+			return dst, nil, stop.Err
 		}
 	}
 	if req.Timeout <= 0 {
-		g.mu.Unlock()
-		return dst, &TimeoutError{For: stop.Wait}
+		return dst, nil, &TimeoutError{For: stop.Wait}
 	}
-	w := &waiter{req: req, start: time.Now(), need: need, ranges: dst, done: make(chan struct{})}
-	g.queue, g.joined, g.stop = append(g.queue, w), max(g.joined, now), stop
+	p := &Pending{gen: g, req: req, start: time.Now(), need: need, ranges: dst, done: make(chan struct{})}
+	g.queue, g.joined, g.stop = append(g.queue, p), max(g.joined, g.readAnew()), stop
 	g.serve()
-	g.mu.Unlock()
-	return g.await(ctx, w)
+	if p.ended {
+		return p.ranges, nil, p.err
+	}
+	p.cause = g.stop.Wait
+	return nil, p, nil
+}
+
+// letRun lets readings of the millisecond in use take from the run without a
+// further look, after at, one of them, has done so, and while nobody waits.
+func (g *Generator) letRun(at Reading) {
+	if ms := g.core.ms; at.ms() == ms && g.core.run.kind == Regular {
+		g.runFrom, g.runUntil = Reading(ms*int64(time.Millisecond)), Reading((ms+1)*int64(time.Millisecond))
+	}
+}
+
+// readAnew reads the clock, with the lock held, so that every reading from
+// before counts as overtaken.
+func (g *Generator) readAnew() Reading {
+	g.newest = g.Read()
+	return g.newest
 }
 
 // takeAll takes as much as the present millisecond gives.
-func (g *Generator) takeAll(nowNS int64, req Request, dst []Range) (_ []Range, need int64, stop Stop) {
-	need = req.Count
-	for need > 0 {
+func (g *Generator) takeAll(at Reading, want int64, regularOnly bool, dst []Range) (_ []Range, need int64, stop Stop) {
+	for want > 0 {
 		var r Range
-		r, stop = g.take(nowNS/int64(time.Millisecond), need, !req.RegularOnly)
+		r, stop = g.take(at.ms(), want, !regularOnly)
 		if r.Count == 0 {
-			return dst, need, stop
+			return dst, want, stop
 		}
-		dst, need = append(dst, r), need-r.Count
+		dst, want = append(dst, r), want-r.Count
 	}
 	return dst, 0, Stop{}
 }
@@ -161,45 +223,13 @@ func (g *Generator) take(nowMS, want int64, allowFallback bool) (Range, Stop) {
 	return r, stop
 }
 
-func (g *Generator) await(ctx context.Context, w *waiter) ([]Range, error) {
-	timeout := time.NewTimer(w.req.Timeout)
-	defer timeout.Stop()
-	var err error
-	select {
-	case <-w.done:
-		return w.ranges, w.err
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-timeout.C:
-		err = &TimeoutError{Waited: time.Since(w.start)}
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if w.ended {
-		return w.ranges, w.err // served at the last moment
-	}
-	if t, ok := err.(*TimeoutError); ok {
-		t.For = g.stop.Wait
-	}
-	g.remove(w)
-	return nil, err
-}
-
-func (g *Generator) remove(w *waiter) {
-	for i, other := range g.queue {
-		if other == w {
-			g.queue = append(g.queue[:i], g.queue[i+1:]...)
-			return
-		}
-	}
-}
-
 // Update replaces the leases, as Core.SetLeases does. When it returns, no ID
 // is made from a lease that is not among them.
 func (g *Generator) Update(held []lease.Lease, cached *lease.Lease, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.core.SetLeases(held, cached, cause)
+	g.readAnew() // a reading from before may be from before the new leases begin
 	if cause != nil {
 		g.core.EndStartup()
 	}
@@ -210,7 +240,7 @@ func (g *Generator) Update(held []lease.Lease, cached *lease.Lease, cause error)
 func (g *Generator) Rebase(tl snowflake.Timeline) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.core.Rebase(tl, g.clock.NowNS()/int64(time.Millisecond))
+	return g.core.Rebase(tl, g.readAnew().ms())
 }
 
 // Growth has a token when callers used up all leases in a millisecond and
@@ -232,7 +262,7 @@ func (g *Generator) Mode() (Mode, error) {
 	if g.stopped {
 		return ModeUnavailable, ErrStopped
 	}
-	return g.core.Mode(g.clock.NowNS() / int64(time.Millisecond))
+	return g.core.Mode(g.Read().ms())
 }
 
 // Stats are the counts since the start.
@@ -246,7 +276,7 @@ func (g *Generator) Stats() Stats {
 func (g *Generator) Stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.stopped = true
+	g.stopped, g.runUntil = true, 0
 	if g.startup != nil {
 		g.startup.Stop()
 	}

@@ -545,6 +545,25 @@ func TestRebase(t *testing.T) {
 	})
 }
 
+// TestRebaseDropsTheLeases: they belong to the timeline that is left.
+func TestRebaseDropsTheLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.grant(7)
+		time.Sleep(10 * time.Millisecond)
+		if id := r.next(t, 1)[0]; bubbleTimeline.IsFallback(id) {
+			t.Fatal("a fallback ID under a lease")
+		}
+		earlier := snowflake.Timeline{EpochMS: bubbleTimeline.EpochMS - 1_000_000, BitTS: 41}
+		if !r.Rebase(earlier) {
+			t.Fatal("did not move to an earlier epoch")
+		}
+		if id := r.next(t, 1)[0]; !earlier.IsFallback(id) {
+			t.Error("a regular ID without a lease of this timeline")
+		}
+	})
+}
+
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)

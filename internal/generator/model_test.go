@@ -50,7 +50,10 @@ func (m *model) candidates(ms int64, allowFallback bool) (lows []int64, kind Kin
 			}
 		}
 	}
-	defer func() { slices.Sort(lows) }()
+	defer func() { // a slot that is held twice counts once
+		slices.Sort(lows)
+		lows = slices.Compact(lows)
+	}()
 	usable := false
 	for _, l := range m.held {
 		if l.Allows(ms) {
@@ -129,10 +132,10 @@ func (m *model) check(t *rapid.T, now, want int64, allow bool, r Range, stop Sto
 	if stop != (Stop{}) || r.Count < 1 || r.Count > want {
 		t.Fatalf("%d values are left in %d and %d wanted: got %+v %+v", len(lows), ms, want, r, stop)
 	}
-	m.take(t, ms, lows, kind, r)
+	m.take(t, ms, want, lows, kind, r)
 }
 
-func (m *model) take(t *rapid.T, ms int64, lows []int64, kind Kind, r Range) {
+func (m *model) take(t *rapid.T, ms, want int64, lows []int64, kind Kind, r Range) {
 	allowed := map[int64]bool{}
 	for _, low := range lows {
 		allowed[low] = true
@@ -149,6 +152,15 @@ func (m *model) take(t *rapid.T, ms int64, lows []int64, kind Kind, r Range) {
 	// But for the random starts, the first value is the smallest there is.
 	if kind != FallbackRandomID && (!fresh || !m.cfg.Spread) && testTimeline.Low(r.Start) != lows[0] {
 		t.Fatalf("the first value is %d, and %d was free", testTimeline.Low(r.Start), lows[0])
+	}
+	if kind != FallbackRandomID {
+		i, most := slices.Index(lows, testTimeline.Low(r.Start)), int64(1)
+		for i++; i < len(lows) && lows[i] == lows[i-1]+1; i++ {
+			most++
+		}
+		if most = min(most, want, m.cfg.MaxThroughput-m.perMS[ms]); r.Count != most {
+			t.Fatalf("%d of %d wanted, and %d were to be had in one piece: %v", r.Count, want, most, lows)
+		}
 	}
 	m.lastMS, m.low = ms, testTimeline.Low(r.Start)+r.Count-1
 	m.perMS[ms] += r.Count
@@ -189,12 +201,8 @@ func TestCoreAgainstModel(t *testing.T) {
 			"jump": func(t *rapid.T) { now = max(now+rapid.Int64Range(-60, 60).Draw(t, "ms"), 0) },
 			"leases": func(t *rapid.T) {
 				m.held, m.cached = nil, nil
-				for range rapid.IntRange(0, 3).Draw(t, "held") {
-					if l := drawLease(t, now, "held"); !overlapsAny(l, m.held) {
-						m.held = append(m.held, l)
-					}
-				}
-				slices.SortFunc(m.held, func(a, b lease.Lease) int { return int(a.Slot().Start - b.Slot().Start) })
+				m.held = drawLeases(t, now, 8)
+				slices.SortStableFunc(m.held, func(a, b lease.Lease) int { return int(a.Slot().Start - b.Slot().Start) })
 				if rapid.Bool().Draw(t, "has cached") {
 					l := drawLease(t, now-40, "cached")
 					m.cached = &l
@@ -216,13 +224,4 @@ func TestCoreAgainstModel(t *testing.T) {
 			},
 		})
 	})
-}
-
-func overlapsAny(l lease.Lease, held []lease.Lease) bool {
-	for _, h := range held {
-		if h.Slot().Overlaps(l.Slot()) {
-			return true
-		}
-	}
-	return false
 }

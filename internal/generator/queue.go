@@ -1,6 +1,67 @@
 package generator
 
-import "time"
+import (
+	"context"
+	"time"
+)
+
+// Pending is a request that must wait, and what it has got so far. All fields
+// that change are guarded by the generator's lock.
+type Pending struct {
+	gen    *Generator
+	req    Request
+	start  time.Time
+	cause  Wait // what it waited for when it joined the queue
+	need   int64
+	ranges []Range
+	err    error // why it failed
+	ended  bool
+	done   chan struct{} // closed when ended
+
+	notify func()      // to be called then; nil if nobody asked for it
+	timer  *time.Timer // the timeout, where notify is set
+}
+
+// For is what the request had to wait for when it began to wait.
+func (p *Pending) For() Wait { return p.cause }
+
+// Wait returns what Next would, counting the timeout from the Start. It must
+// be called once and only once: until then the request keeps its place, and
+// may be served.
+func (p *Pending) Wait(ctx context.Context) ([]Range, error) { return p.gen.await(ctx, p) }
+
+func (g *Generator) await(ctx context.Context, p *Pending) ([]Range, error) {
+	timeout := time.NewTimer(p.req.Timeout - time.Since(p.start))
+	defer timeout.Stop()
+	var err error
+	select {
+	case <-p.done:
+		return p.ranges, p.err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-timeout.C:
+		err = &TimeoutError{Waited: time.Since(p.start)}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p.ended {
+		return p.ranges, p.err // served at the last moment
+	}
+	if t, ok := err.(*TimeoutError); ok {
+		t.For = g.stop.Wait
+	}
+	g.remove(p)
+	return nil, err
+}
+
+func (g *Generator) remove(p *Pending) {
+	for i, other := range g.queue {
+		if other == p {
+			g.queue = append(g.queue[:i], g.queue[i+1:]...)
+			return
+		}
+	}
+}
 
 // serve gives the waiters what there is, and sets the timer for the rest. It
 // is called with the lock held: when a caller joins, when the timer fires, and
@@ -9,10 +70,9 @@ func (g *Generator) serve() {
 	if g.stopped || len(g.queue) == 0 {
 		return
 	}
-	now := g.clock.NowNS()
-	nowMS := now / int64(time.Millisecond)
-	g.catchUp(nowMS)
-	if stop, served := g.share(nowMS, false); !served {
+	now := g.readAnew()
+	g.catchUp(now.ms())
+	if stop, served := g.share(now.ms(), false); !served {
 		g.wakeAt(stop.UntilMS, now)
 	}
 }
@@ -21,7 +81,7 @@ func (g *Generator) serve() {
 // while everyone here was waiting for them. Only regular IDs are made up for:
 // what was missing then, a lease or the right time, may be here now.
 func (g *Generator) catchUp(nowMS int64) {
-	for at := max(nowMS-catchUpMS, g.core.ms+1, g.joined/int64(time.Millisecond)); at < nowMS && len(g.queue) > 0; at++ {
+	for at := max(nowMS-catchUpMS, g.core.ms+1, g.joined.ms()); at < nowMS && len(g.queue) > 0; at++ {
 		if stop, served := g.share(at, true); served || stop.Wait != WaitSequence {
 			return
 		}
@@ -70,7 +130,7 @@ func (g *Generator) usedAt(ms int64) int64 {
 
 // overdue is the error of a waiter whom the clock has kept longer than
 // max_backward: a clock that stands still shows no growing distance.
-func (g *Generator) overdue(w *waiter, stop Stop) error {
+func (g *Generator) overdue(w *Pending, stop Stop) error {
 	limit := g.core.cfg.MaxBackwardMS
 	if stop.Wait != WaitClock {
 		g.clockSince = time.Time{}
@@ -90,22 +150,26 @@ func (g *Generator) overdue(w *waiter, stop Stop) error {
 	return &ClockBackwardError{BackwardMS: waited, LimitMS: limit}
 }
 
-// end tells the waiter that it has what it gets.
-func (w *waiter) end(err error) {
+// end tells who waits that it has what it gets.
+func (p *Pending) end(err error) {
 	if err != nil {
-		w.ranges = nil
+		p.ranges = nil
 	}
-	w.err, w.ended = err, true
-	close(w.done)
+	p.err, p.ended = err, true
+	close(p.done)
+	if p.notify != nil {
+		p.timer.Stop()
+		p.notify()
+	}
 }
 
 // wakeAt arranges for serve to run when the clock shows untilMS, or a little
 // later. 0 means that only a change of the leases helps.
-func (g *Generator) wakeAt(untilMS, nowNS int64) {
+func (g *Generator) wakeAt(untilMS int64, now Reading) {
 	if untilMS == 0 {
 		return
 	}
-	nap := min(max(time.Duration(untilMS*int64(time.Millisecond)-nowNS), 0), maxNap)
+	nap := min(max(time.Duration(untilMS*int64(time.Millisecond)-int64(now)), 0), maxNap)
 	if g.wake == nil {
 		g.wake = time.AfterFunc(nap, g.woken)
 		return

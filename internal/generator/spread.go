@@ -23,6 +23,7 @@ const (
 func (c *Core) open(ms, room, want int64) (skip int64) {
 	c.recent = c.expected(ms)
 	c.ms, c.low, c.used, c.full, c.skipped = ms, -1, 0, false, false
+	c.base = c.tl.ID(ms, 0)
 	if !c.cfg.Spread {
 		return 0
 	}

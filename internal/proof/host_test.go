@@ -148,7 +148,9 @@ func (h *host) emit(n int64, allowFallback bool) {
 		h.openLeases(now)
 		now = h.clock()
 	}
-	defer h.core.SetLeases(h.held, h.cached, h.cause)
+	if h.w.broken != noRule { // else the leases are those that were published, and what the core derived from them stays
+		defer h.core.SetLeases(h.held, h.cached, h.cause)
+	}
 	for n > 0 {
 		r, _ := h.core.Take(now, n, allowFallback)
 		if r.Count == 0 {
