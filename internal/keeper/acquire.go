@@ -43,6 +43,12 @@ func (k *Keeper) acquire(ctx context.Context, need int64) {
 	if err == nil || settled(err) {
 		k.request = nil
 	}
+	if repeated && errors.Is(err, provider.ErrConflict) {
+		// The answer that was lost granted leases which have ended since. That is
+		// no failure of the provider's, and a new request may well be granted.
+		k.acquire(ctx, need)
+		return
+	}
 	if err == nil && len(leases) == 0 {
 		err = fmt.Errorf("%w: the provider answered without one", lease.ErrMalformed)
 	}
@@ -250,10 +256,10 @@ func (k *Keeper) failed(err error) {
 	switch {
 	case errors.As(err, &fenced):
 		result = ResultFenced
-		wait = max(wait, time.Duration(fenced.UntilMS-k.Clock.NowMS()-k.skewMS)*time.Millisecond)
+		wait = k.fenceWait(fenced.UntilMS, wait)
 	case errors.As(err, &busy):
 		result = ResultRefused
-		wait = max(wait, busy.RetryAfter)
+		wait = max(wait, min(busy.RetryAfter, maxRetryAfter))
 	case errors.As(err, &full), errors.Is(err, provider.ErrConflict), errors.Is(err, provider.ErrInvalid),
 		errors.Is(err, errNoCover), errors.Is(err, lease.ErrMalformed):
 		result = ResultRefused
@@ -272,6 +278,20 @@ func (k *Keeper) failed(err error) {
 		return
 	}
 	k.Log.Error("failed to allocate worker id", fields...)
+}
+
+// fenceWait is how long to wait before a provider that refuses grants until the
+// time is asked again: right then, but not much later than after any other
+// failure. An operator may lift the fence, and the two clocks may differ by
+// more than was known.
+func (k *Keeper) fenceWait(untilMS int64, usual time.Duration) time.Duration {
+	end := time.Duration(untilMS-k.Clock.NowMS()-k.skewMS) * time.Millisecond
+	if end <= 0 || end > k.cfg.RetryMax {
+		return usual
+	}
+	// Those who wait for one fence do not all come at its end.
+	spread := time.Duration(k.Rand.Float64() * float64(k.cfg.RetryInterval))
+	return max(end, k.cfg.RetryInterval) + spread
 }
 
 func (k *Keeper) anyUsable() bool {

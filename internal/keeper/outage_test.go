@@ -253,25 +253,43 @@ func TestFullPoolIsTriedAgain(t *testing.T) {
 }
 
 // TestFenceIsHonoured: a provider that says until when it grants nothing is
-// not asked before, and is asked right then.
+// asked right then, and before only as often as one that is away: somebody may
+// have lifted the fence.
 func TestFenceIsHonoured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
-		until := 5 * time.Minute
+		until := 5*time.Minute + 30*time.Second
 		r.remote.fail(providertest.Fail(&provider.FencedError{UntilMS: startMS + until.Milliseconds(), Reason: "restarted"}), providertest.OpAcquire)
 		r.start()
 		r.traffic(maxWait)
 		r.until(until - time.Second)
-		r.acquires(1)
-		r.remote.heal()
-		r.until(until + time.Second)
-		if second := r.acquires(2)[1]; !near(second.at, until) {
-			t.Errorf("asked again at %v", second.at)
+		tries := len(r.remote.of(providertest.OpAcquire))
+		if tries < 8 || tries > 12 { // after 1, 2, 4, ... s, then every minute
+			t.Errorf("asked %d times", tries)
 		}
-		if n := r.seen.results(ResultFenced); n != 1 {
+		r.remote.heal()
+		r.until(until + 2*time.Second) // a second is for not all coming at once
+		if last := r.acquires(tries + 1)[tries]; last.at < until || last.at > until+time.Second {
+			t.Errorf("asked again at %v", last.at)
+		}
+		if n := r.seen.results(ResultFenced); n != tries {
 			t.Errorf("%d fences counted", n)
 		}
 		r.wantKinds("random regular")
+	})
+}
+
+// TestFenceFarAway: a fence that ends in a hundred years, by a clock that is
+// wrong, is asked about all the same.
+func TestFenceFarAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.fail(providertest.Fail(&provider.FencedError{UntilMS: startMS + 100*365*24*time.Hour.Milliseconds()}), providertest.OpAcquire)
+		r.start()
+		r.until(90 * time.Second)
+		r.remote.heal()
+		r.until(3 * time.Minute)
+		r.expect(generator.Regular)
 	})
 }
 
@@ -283,30 +301,43 @@ func TestFenceIsReadOnTheProvidersClock(t *testing.T) {
 		r := newRig(t, nil)
 		r.remote.jump(ahead)
 		r.start()
-		r.until(8 * time.Minute)
-		until := 12 * time.Minute // on the true clock, which is the host's
+		r.until(9 * time.Minute)
+		until := 10*time.Minute + 20*time.Second // on the true clock, which is the host's
 		r.remote.fail(providertest.Fail(&provider.FencedError{UntilMS: startMS + (until + ahead).Milliseconds()}), providertest.OpAcquire)
-		r.until(until - 5*time.Second)
+		r.until(until - time.Second)
 		r.acquires(2)
 		r.remote.heal()
-		r.until(until + 5*time.Second)
-		if third := r.acquires(3)[2]; !near(third.at, until) {
+		r.until(until + 2*time.Second)
+		if third := r.acquires(3)[2]; third.at < until-50*time.Millisecond || third.at > until+time.Second+50*time.Millisecond {
 			t.Errorf("asked again at %v, want %v", third.at, until)
 		}
 	})
 }
 
-// TestFenceThatEndsSoonDoesNotShortenBackoff: so does one that has ended by
+// TestFenceThatEndsSoonDoesNotShortenBackoff: nor does one that has ended, by
 // this host's clock.
 func TestFenceThatEndsSoonDoesNotShortenBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
-		r.remote.fail(providertest.Fail(&provider.FencedError{UntilMS: startMS + 500}), providertest.OpAcquire)
+		r.remote.fail(providertest.Fail(&provider.FencedError{UntilMS: startMS}), providertest.OpAcquire)
 		r.start()
 		r.until(20 * time.Second)
 		if got, want := gaps(r.remote.of(providertest.OpAcquire)), seconds(1, 2, 4, 8); !slices.Equal(got, want) {
 			t.Errorf("tries after %v, want %v", got, want)
 		}
+	})
+}
+
+// TestRetryAfterHasABound: a provider that means milliseconds and says hours.
+func TestRetryAfterHasABound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.fail(providertest.Fail(&provider.BusyError{RetryAfter: 1000 * time.Hour}), providertest.OpAcquire)
+		r.start()
+		r.until(time.Minute)
+		r.remote.heal()
+		r.until(11 * time.Minute)
+		r.expect(generator.Regular)
 	})
 }
 
@@ -414,7 +445,7 @@ func TestConflictLeadsToANewRequestID(t *testing.T) {
 		r.remote.heal()
 		r.until(35 * time.Second)
 		r.expect(generator.Regular)
-		calls := r.acquires(6) // at 0, 1, 3, 7, 15 and 31 s
+		calls := r.acquires(8) // at 0, 1, 3, 7 and 15 s, at once again, and to renew
 		if !errors.Is(calls[4].err, provider.ErrConflict) {
 			t.Errorf("the fifth: %v", calls[4].err)
 		}
@@ -424,8 +455,8 @@ func TestConflictLeadsToANewRequestID(t *testing.T) {
 		if calls[5].ask.RequestID == calls[4].ask.RequestID || calls[5].err != nil {
 			t.Errorf("after the conflict: %v", calls[5])
 		}
-		if n := r.seen.results(ResultRefused); n != 1 {
-			t.Errorf("%d refusals counted", n)
+		if calls[5].at-calls[4].at > time.Second/2 || r.seen.results(ResultRefused) != 0 {
+			t.Errorf("the conflict counted as a failure: asked again after %v", calls[5].at-calls[4].at)
 		}
 	})
 }

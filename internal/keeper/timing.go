@@ -15,6 +15,9 @@ const (
 	// jitterPart is the part of a backoff that is added at random, so that
 	// hosts which failed together do not come back together.
 	jitterPart = 10
+	// maxRetryAfter bounds what a provider may ask for, in whatever unit it
+	// meant it.
+	maxRetryAfter = 10 * time.Minute
 	// pollInterval is how often a keeper looks at the clock at least: it may
 	// have been set, or the machine may have slept.
 	pollInterval = time.Second
