@@ -1,4 +1,5 @@
-# Targets: run, build, test, lint, fuzz, proof, bench, storm, cross, clean.
+# Targets: run, build, test, lint, fuzz, proof, bench, bench-check, bench-short,
+# storm, cross, clean.
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
 # need they install.
 
@@ -8,7 +9,7 @@ COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
 
-.PHONY: run build test setup lint fuzz proof bench storm cross clean
+.PHONY: run build test setup lint fuzz proof bench bench-check bench-short storm cross clean
 
 ## run: build, start the daemon, show five IDs that came through the socket, keep serving.
 run: build
@@ -38,9 +39,17 @@ fuzz:
 proof:
 	@$(GO) test ./internal/proof -count=1 -v -run 'TestNoTwoIDsAreEqual|TestEachRuleIsNeeded' -proof.seeds=4000 | grep -v '^=== '
 
-## bench: the daemon beside a plain Go echo server, one interleaved run.
+## bench: the daemon beside echo servers, Redis and katsubushi, one interleaved run of about 8 minutes; BENCH=-h explains.
 bench: build
-	@$(GO) run ./bench
+	@$(GO) run ./bench $(BENCH)
+
+## bench-check: the same; fails if any target is missed by more than 10%.
+bench-check: build
+	@$(GO) run ./bench -check $(BENCH)
+
+## bench-short: all of it for a moment; fails if something does not start, answers wrongly under load, or allocates.
+bench-short: build
+	@$(GO) run ./bench -short $(BENCH)
 
 ## storm: eight processes ask for 30 s while the daemon is killed -9 and restarted five times.
 storm: build

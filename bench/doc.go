@@ -1,5 +1,6 @@
 // Command bench measures the daemon beside what it is compared with, and
-// prints one table.
+// prints a table of figures and a table of targets with a verdict for each.
+// docs/performance.md explains the method at length.
 //
 // # Method
 //
@@ -12,19 +13,26 @@
 // for longer than a few seconds falls on both sides of it. Shown are medians
 // over the rounds, with the least and the greatest.
 //
-// The load generator makes system calls directly, without the runtime's
-// poller: blocking ones for one connection, one epoll loop for many. It checks
-// every answer, so that a server that answers wrongly cannot look fast.
+// Rows that need other settings, or would change what later rows find, start
+// daemons of their own and stop them at once.
 //
 // # Parts
 //
-//	run.go        the plan: start servers, go through the rounds, clean up
-//	servers.go    what is compared; a further reference is one more entry there
-//	workload.go   the rows; a further row is one more entry there
-//	dialect.go    how a server is asked, and how its answers are checked
-//	load.go       the load generator (sub-mode load)
-//	echo.go       the plain Go echo server (sub-mode echo)
-//	generator.go  the generator in process, without a socket (sub-mode generator)
-//	process.go    processes: pinned, and never left behind
-//	table.go      the table
+//	main.go        the program and its sub-modes, each a process
+//	plan.go        the command line
+//	run.go         the run: start servers, go through the rounds, clean up
+//	rows.go        all rows, and those that are measured on every server
+//	generator.go   the generator in process, without a socket
+//	leases.go, growth.go, start.go, quiet.go, memory.go
+//	               rows with daemons of their own; disturb.go is what
+//	               disturbs in the row quiet
+//	targets.go     what is promised of each row
+//	print.go       the report; others.go tells when the machine was not quiet
+//	servers.go     what is compared; a further reference is one more entry
+//	daemon.go      how a daemon is started
+//	goecho.go, cecho.go with cecho/, redis.go, katsubushi.go
+//	               the references
+//	load           the load generator, and how each server is asked
+//	process        processes: pinned, never left behind; what they use
+//	report         samples, targets, verdicts, tables
 package main

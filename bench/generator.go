@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -5,43 +7,77 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/bench/report"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-const (
-	// throughput is what daemon and generator are given to issue per
-	// millisecond: the most that one acquire gets from the SQLite provider, 256
-	// leases of 256 IDs. It is more than one core can send, so that leases are
-	// not what is measured.
-	throughput = 65_536
-	batch      = 1000
-	// batchStep is how much the generator's clock is moved on for each batch:
-	// in process the real time would be too short for that many IDs.
-	batchStep = 25 * time.Microsecond
-)
+const generatorKey = "generator"
 
-// generatorResult is what the sub-mode generator prints, as JSON.
-type generatorResult struct {
-	SingleNS     float64 `json:"single_ns"`     // per ID
-	SingleAllocs int64   `json:"single_allocs"` // per call
-	BatchNS      float64 `json:"batch_ns"`      // per ID
-	BatchAllocs  int64   `json:"batch_allocs"`  // per call
+// batchStep is how much the generator's clock is moved on for each batch: in
+// process the real time would be too short for that many IDs.
+const batchStep = 25 * time.Microsecond
+
+// generatorBenchmarks are ways to ask the generator.
+var generatorBenchmarks = []generatorBenchmark{
+	{key: "single", title: "generator, single IDs", count: 1, bound: 40},
+	{key: "burst", title: "generator, single IDs in bursts of 64", count: 1, burst: 64, bound: 40},
+	{key: "batch", title: "generator, batches of 1000", count: 1000, step: batchStep, bound: 2},
+}
+
+type generatorBenchmark struct {
+	key, title string
+	count      int64         // IDs for each call
+	burst      int           // calls for each reading of the clock; 0: each call reads it
+	step       time.Duration // what the clock gains with each reading
+	bound      float64       // target, nanoseconds per ID
+}
+
+// Quantities of a benchmark, which are also what the sub-mode prints of each.
+
+func (g generatorBenchmark) time() string        { return g.key + " ns/ID" }
+func (g generatorBenchmark) allocations() string { return g.key + " allocations per call" }
+
+func generatorRow() row {
+	// Each benchmark takes about twice its time: it works its way up to it.
+	each := func(p plan) time.Duration { return p.duration / 4 }
+	total := func(p plan) time.Duration { return time.Duration(2*len(generatorBenchmarks)) * each(p) }
+	r := row{
+		key: generatorKey, help: "the generator in process, without a socket: time and allocations per ID",
+		takes: func(p plan, _ int) time.Duration { return total(p) },
+		measure: func(ctx context.Context, b *bench) error {
+			measured := map[string]float64{}
+			err := b.launch.Ask(ctx, 2*total(b.plan)+patience, &measured, "generator", "-duration", each(b.plan).String())
+			for quantity, value := range measured {
+				b.add(generatorKey, kazahanad, quantity, value)
+			}
+			return err
+		},
+		note: fmt.Sprintf("in process, each ID written out into a slice, with the daemon's clock and %d leases; the clock is read once for each call, or for each burst, as the daemon does; "+
+			"in batches it is moved on by %v for each, since the real time would be too short for that many IDs", generatorLeases, batchStep),
+	}
+	for _, g := range generatorBenchmarks {
+		r.figures = append(r.figures,
+			report.Figure{Row: generatorKey, Title: g.title, Quantity: g.time(), Measure: "ns/ID", Format: report.Nanoseconds, Alone: true},
+			report.Figure{Row: generatorKey, Title: g.title, Quantity: g.allocations(), Measure: "allocations", Format: report.Whole, Alone: true})
+	}
+	return r
 }
 
 // generatorMain is the sub-mode generator: IDs without a socket, from the
 // generator and the clock that the daemon has.
 func generatorMain(args []string) error {
 	flags := flag.NewFlagSet("generator", flag.ContinueOnError)
-	duration := flags.Duration("duration", 500*time.Millisecond, "time for each of the two benchmarks")
+	duration := flags.Duration("duration", 500*time.Millisecond, "time for each of the benchmarks")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -49,44 +85,48 @@ func generatorMain(args []string) error {
 	if err := flag.Set("test.benchtime", duration.String()); err != nil {
 		return err
 	}
-	single, err := benchmarkGenerator(1, 0)
-	if err != nil {
-		return err
+	measured := map[string]float64{}
+	for _, g := range generatorBenchmarks {
+		result, err := g.run()
+		if err != nil {
+			return err
+		}
+		measured[g.time()] = float64(result.T.Nanoseconds()) / float64(result.N) / float64(g.count)
+		measured[g.allocations()] = float64(result.AllocsPerOp())
 	}
-	batches, err := benchmarkGenerator(batch, batchStep)
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(os.Stdout).Encode(generatorResult{
-		SingleNS: perCall(single), SingleAllocs: single.AllocsPerOp(),
-		BatchNS: perCall(batches) / batch, BatchAllocs: batches.AllocsPerOp(),
-	})
+	return json.NewEncoder(os.Stdout).Encode(measured)
 }
 
-func perCall(r testing.BenchmarkResult) float64 {
-	return float64(r.T.Nanoseconds()) / float64(r.N)
-}
-
-func benchmarkGenerator(count int64, step time.Duration) (testing.BenchmarkResult, error) {
-	clk := &movedClock{real: clock.NewBelieved(clock.System{}, clock.Config{MaxForward: time.Second, Hold: time.Minute}), step: int64(step)}
-	g := generator.New(generator.Options{
+// run fails if IDs do not increase.
+func (g generatorBenchmark) run() (testing.BenchmarkResult, error) {
+	clk := g.clock()
+	gen := generator.New(generator.Options{
 		Config: generator.Config{
-			MaxThroughput: throughput, Fallback: generator.FallbackNone, MaxBackwardMS: 5000, Spread: true,
+			MaxThroughput: generatorLeases * leaseIDs, Fallback: generator.FallbackNone, MaxBackwardMS: 5000, Spread: true,
 		},
 		Timeline: snowflake.DefaultTimeline(), Clock: clk, Mark: new(memoryMark),
 		Rand: rand.New(rand.NewPCG(1, 2)),
 	})
-	defer g.Stop()
-	g.Update(heldLeases(clk.NowNS()/int64(time.Millisecond)), nil, nil)
+	defer gen.Stop()
+	gen.Update(heldLeases(clk.NowNS()/int64(time.Millisecond)), nil, nil)
 
 	var failed error
-	request := generator.Request{Count: count, Timeout: time.Second}
+	request := generator.Request{Count: g.count, Timeout: time.Second}
 	result := testing.Benchmark(func(b *testing.B) {
 		ranges := make([]generator.Range, 0, 64)
+		ids := make([]snowflake.ID, 0, g.count)
 		var last snowflake.ID
-		for b.Loop() {
+		var reading generator.Reading // zero: the clock is read for the call
+		for i := 0; b.Loop(); i++ {
+			if g.burst > 0 && i%g.burst == 0 {
+				reading = gen.Read()
+			}
+			var pending *generator.Pending
 			var err error
-			ranges, err = g.Next(context.Background(), request, ranges[:0])
+			ranges, pending, err = gen.Start(reading, request, ranges[:0])
+			if pending != nil {
+				ranges, err = pending.Wait(context.Background())
+			}
 			if err != nil {
 				failed = err
 				return
@@ -95,18 +135,41 @@ func benchmarkGenerator(count int64, step time.Duration) (testing.BenchmarkResul
 				failed = errors.New("generator: an ID is not above the one before it")
 				return
 			}
-			end := ranges[len(ranges)-1]
-			last = end.Start + snowflake.ID(end.Count) - 1
+			ids = expand(ids[:0], ranges)
+			last = ids[g.count-1]
 		}
 	})
 	return result, failed
 }
 
-// heldLeases are as many leases of the default layout as throughput needs.
+// clock is the daemon's own, unless it has to be moved on.
+func (g generatorBenchmark) clock() generator.Clock {
+	believed := clock.NewBelieved(clock.System{}, clock.Config{MaxForward: time.Second, Hold: time.Minute})
+	if g.step == 0 {
+		return believed
+	}
+	return &movedClock{real: believed, step: int64(g.step)}
+}
+
+// expand writes out each ID: the generator hands out ranges, and nobody can do
+// anything with a range.
+func expand(ids []snowflake.ID, ranges []generator.Range) []snowflake.ID {
+	for _, r := range ranges {
+		for id := r.Start; id < r.Start+snowflake.ID(r.Count); id++ {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// generatorLeases is the most that one acquire gets.
+const generatorLeases = 256
+
+// heldLeases are leases of the default layout.
 func heldLeases(nowMS int64) []lease.Lease {
 	const year = 365 * 24 * time.Hour
 	timeline := snowflake.DefaultTimeline()
-	held := make([]lease.Lease, throughput>>snowflake.DefaultBitSeq)
+	held := make([]lease.Lease, generatorLeases)
 	for i := range held {
 		held[i] = lease.Lease{
 			ID: int64(i), Created: nowMS, Expired: nowMS + year.Milliseconds(), ReservedUntil: nowMS + year.Milliseconds(),

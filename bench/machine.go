@@ -19,7 +19,7 @@ type machine struct {
 }
 
 func describeMachine() machine {
-	m := machine{cpu: cpuModel(), kernel: "unknown", load: "unknown", cores: runtime.NumCPU()}
+	m := machine{cpu: cpuModel(), kernel: "unknown", load: "unknown", cores: onlineCores()}
 	var name unix.Utsname
 	if unix.Uname(&name) == nil {
 		m.kernel = unix.ByteSliceToString(name.Sysname[:]) + " " + unix.ByteSliceToString(name.Release[:])
@@ -35,16 +35,30 @@ func (m machine) String() string {
 		m.cpu, m.cores, m.kernel, runtime.Version(), runtime.GOARCH, m.load)
 }
 
+// processorInfo are the values that Linux tells of the processors under a key.
+func processorInfo(key string) (values []string) {
+	file, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		if k, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(k) == key {
+			values = append(values, strings.TrimSpace(value))
+		}
+	}
+	return values
+}
+
+// onlineCores counts also those that this process may not use.
+func onlineCores() int {
+	return max(len(processorInfo("processor")), runtime.NumCPU())
+}
+
 // cpuModel is what Linux calls the processor; not every architecture does.
 func cpuModel() string {
-	file, err := os.Open("/proc/cpuinfo")
-	if err == nil {
-		defer file.Close()
-		for lines := bufio.NewScanner(file); lines.Scan(); {
-			if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
-				return strings.TrimSpace(value)
-			}
-		}
+	if names := processorInfo("model name"); len(names) > 0 {
+		return names[0]
 	}
 	return "a processor without a name"
 }

@@ -11,15 +11,19 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
-)
 
-const errorPrefix = "bench: "
+	"github.com/kazahana/kazahana/bench/load"
+	"github.com/kazahana/kazahana/bench/process"
+)
 
 // subModes are run as processes of their own.
 var subModes = map[string]func(args []string) error{
-	"load":      loadMain,
+	"load":      load.Main,
+	"hold":      load.HoldMain,
 	"echo":      echoMain,
 	"generator": generatorMain,
+	"start":     startMain,
+	"disturb":   disturbMain,
 }
 
 func main() {
@@ -32,7 +36,7 @@ func main() {
 	case errors.Is(err, flag.ErrHelp):
 		os.Exit(2)
 	default:
-		fmt.Fprintf(os.Stderr, "%s%v\n", errorPrefix, err)
+		fmt.Fprintf(os.Stderr, "%s%v\n", process.ErrorPrefix, err)
 		os.Exit(1)
 	}
 }
@@ -43,7 +47,7 @@ func dispatch(args []string) error {
 			return subMode(args[1:])
 		}
 	}
-	p, err := parsePlan(args)
+	p, err := parsePlan(args, os.Stderr)
 	if err != nil {
 		return err
 	}

@@ -5,80 +5,44 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/kazahana/kazahana/bench/load"
+	"github.com/kazahana/kazahana/bench/process"
+	"github.com/kazahana/kazahana/bench/report"
 )
 
-// plan is what the command line asks for.
-type plan struct {
-	rounds    int
-	duration  time.Duration // of one measurement
-	rows      []workload
-	generator bool
-	core      int
-	daemon    string
+// bench is a run.
+type bench struct {
+	plan     plan
+	launch   process.Launcher
+	dir      string // for everything that any process writes
+	fresh    int    // directories that freshDir has made
+	progress io.Writer
+
+	main       *daemon // measured beside the references
+	servers    []*server
+	absent     map[string]string // servers that there are not, and why
+	unmeasured map[string]string // rows that could not be measured, and why
+	fewFiles   error             // why many connections cannot be held, or nil
+	quiet      quietFacts
+	others     others
+
+	round   int
+	samples report.Samples
+	remarks []string
 }
 
-const (
-	warmup = 100 * time.Millisecond
-	// patience is how much longer than planned one measurement may take.
-	patience = 10 * time.Second
-	// maxSocketPath is what a Unix socket's address holds.
-	maxSocketPath = 107
-)
+// maxSocketPath is what a Unix socket's address holds.
+const maxSocketPath = 107
 
-func parsePlan(args []string) (p plan, err error) {
-	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.IntVar(&p.rounds, "rounds", 5, "rounds; each measures every row on every server once")
-	flags.DurationVar(&p.duration, "duration", 2*time.Second, "time for each measurement")
-	flags.IntVar(&p.core, "core", 0, "core that servers and load generator share; -1 = not pinned")
-	flags.StringVar(&p.daemon, "daemon", "bin/kazahanad", "the daemon's binary, as make build leaves it")
-	only := flags.String("only", "", "rows, separated by commas: "+strings.Join(rowKeys(), ", "))
-	short := flags.Bool("short", false, "3 rounds of 200ms, unless they are given: shows that all works, figures are rough")
-	if err := flags.Parse(args); err != nil {
-		return p, err
-	}
-	if flags.NArg() > 0 {
-		return p, fmt.Errorf("%q is no sub-mode; see -h", flags.Arg(0))
-	}
-	if *short {
-		given := map[string]bool{}
-		flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
-		if !given["rounds"] {
-			p.rounds = 3
-		}
-		if !given["duration"] {
-			p.duration = 200 * time.Millisecond
-		}
-	}
-	if p.rounds < 1 || p.duration < 10*time.Millisecond {
-		return p, errors.New("needs at least -rounds 1 and -duration 10ms")
-	}
-	p.rows, p.generator, err = selectRows(*only)
-	return p, err
-}
-
-// generatorTime is for each of the generator's two benchmarks; each takes about
-// twice as long, because it works its way up to it.
-func (p plan) generatorTime() time.Duration { return p.duration / 4 }
-
-// expected is how long the run takes with so many servers.
-func (p plan) expected(servers int) time.Duration {
-	const processes = 30 * time.Millisecond
-	round := time.Duration(len(p.rows)*servers) * (warmup + p.duration + processes)
-	if p.generator {
-		round += 4 * p.generatorTime()
-	}
-	return time.Duration(p.rounds) * round
-}
-
-// run carries the plan out and prints the table. Whatever happens, it leaves no
-// process and no file behind.
+// run carries the plan out and prints the tables. Whatever happens, it leaves
+// no process and no file behind.
 func run(ctx context.Context, p plan, out, progress io.Writer) (err error) {
 	machine := describeMachine()
 	self, err := os.Executable()
@@ -96,39 +60,63 @@ func run(ctx context.Context, p plan, out, progress io.Writer) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if longest := filepath.Join(dir, "kazahanad.sock"); len(longest) > maxSocketPath {
+	if longest := filepath.Join(dir, "1000", "disturbed.sock"); len(longest) > maxSocketPath {
 		return fmt.Errorf("%s is too long for the path of a socket: set TMPDIR to a shorter one", longest)
 	}
-	l := launcher{core: p.core, self: self}
-	servers, err := startServers(ctx, l, p.daemon, dir)
+	b := &bench{
+		plan: p, launch: process.Launcher{Core: p.core, Self: self}, dir: dir, progress: progress,
+		absent: map[string]string{}, unmeasured: map[string]string{},
+		// Before any server is started: they inherit it.
+		fewFiles: process.AllowOpenFiles(heldConnections + load.OpenFilesBeside),
+	}
 	defer func() {
-		for _, s := range servers {
-			s.service.stop()
+		for _, s := range b.servers {
+			if s.service != nil {
+				s.service.Stop()
+			}
 		}
 	}()
-	if err != nil {
+	if err := b.startServers(ctx); err != nil {
 		return interrupted(ctx, err)
 	}
-	expected := p.expected(len(servers))
-	fmt.Fprintf(progress, "bench: %d rounds, about %v\n", p.rounds, expected.Round(time.Second))
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*expected+time.Minute, errors.New("the run took far longer than planned"))
-	defer cancel()
+	if err := b.measure(ctx); err != nil {
+		return err
+	}
+	if err := b.describeServers(ctx); err != nil {
+		return interrupted(ctx, err)
+	}
+	return b.report(out, machine)
+}
 
-	r := &results{plan: p, machine: machine, servers: servers, measured: map[cell][]loadResult{}}
-	for round := range p.rounds {
-		fmt.Fprintf(progress, "bench: round %d of %d\n", round+1, p.rounds)
-		if err := r.round(ctx, l); err != nil {
-			return interrupted(ctx, err)
+// measure goes through the rounds.
+func (b *bench) measure(ctx context.Context) error {
+	expected := b.plan.expected(len(b.servers))
+	fmt.Fprintf(b.progress, "bench: %d rounds, about %v\n", b.plan.rounds, expected.Round(time.Second))
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*expected+2*time.Minute, errors.New("the run took far longer than planned"))
+	defer cancel()
+	for b.round = range b.plan.rounds {
+		fmt.Fprintf(b.progress, "bench: round %d of %d:", b.round+1, b.plan.rounds)
+		for _, r := range b.plan.rows {
+			if r.measure == nil {
+				continue
+			}
+			fmt.Fprintf(b.progress, " %s", r.key)
+			if err := r.measure(ctx, b); err != nil {
+				fmt.Fprintln(b.progress)
+				return interrupted(ctx, fmt.Errorf("row %s: %w", r.key, err))
+			}
+		}
+		fmt.Fprintln(b.progress)
+	}
+	for _, r := range b.plan.rows {
+		if r.finish == nil {
+			continue
+		}
+		if err := r.finish(ctx, b); err != nil {
+			return interrupted(ctx, fmt.Errorf("row %s: %w", r.key, err))
 		}
 	}
-	for _, s := range servers {
-		remarks, err := s.finish(ctx)
-		if err != nil {
-			return interrupted(ctx, err)
-		}
-		r.remarks = append(r.remarks, remarks...)
-	}
-	return r.print(out)
+	return nil
 }
 
 // interrupted prefers the reason why everything had to end.
@@ -139,46 +127,86 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// cell is a row on a server.
-type cell struct{ row, server string }
-
-// results are what all rounds measured.
-type results struct {
-	plan      plan
-	machine   machine
-	servers   []*server
-	measured  map[cell][]loadResult // one for each round
-	generator []generatorResult     // one for each round
-	remarks   []string
+// add notes what this round measured.
+func (b *bench) add(row, subject, quantity string, value float64) {
+	b.samples.Add(b.round, report.Series{Row: row, Subject: subject, Quantity: quantity}, value)
 }
 
-// round measures every row on every server once.
-func (r *results) round(ctx context.Context, l launcher) error {
-	if r.plan.generator {
-		var g generatorResult
-		err := l.ask(ctx, 8*r.plan.generatorTime()+patience, &g, "generator", "-duration", r.plan.generatorTime().String())
-		if err != nil {
-			return fmt.Errorf("the generator in process: %w", err)
-		}
-		r.generator = append(r.generator, g)
+// freshDir is a directory for the files of one process. An error shows when the
+// process finds no directory.
+func (b *bench) freshDir() string {
+	b.fresh++
+	dir := filepath.Join(b.dir, fmt.Sprint(b.fresh))
+	_ = os.Mkdir(dir, 0o700)
+	return dir
+}
+
+// load measures a server for the plan's duration, unless the options say
+// otherwise.
+func (b *bench) load(ctx context.Context, s *server, o load.Options) (result load.Result, err error) {
+	if o.Duration == 0 {
+		o.Duration = b.plan.duration
 	}
-	for _, row := range r.plan.rows {
-		for _, s := range r.servers {
-			socket := s.socket(row)
-			if socket == "" {
-				continue
-			}
-			o := loadOptions{
-				Socket: socket, Dialect: s.dialect, Count: row.count, Connections: row.connections, Depth: row.depth,
-				Warmup: warmup, Duration: r.plan.duration,
-			}
-			var result loadResult
-			if err := l.ask(ctx, o.Warmup+o.Duration+patience, &result, o.arguments()...); err != nil {
-				return fmt.Errorf("%s, %s: %w", s.name, row.title, errors.Join(err, s.service.failure()))
-			}
-			c := cell{row.key, s.name}
-			r.measured[c] = append(r.measured[c], result)
+	if o.Warmup == 0 {
+		o.Warmup = warmup
+	}
+	o.Server = s.service.PID()
+	if err := b.launch.Ask(ctx, o.Warmup+o.Duration+patience, &result, o.Arguments()...); err != nil {
+		return result, fmt.Errorf("%s: %w", s.name, errors.Join(err, s.service.Failure()))
+	}
+	return result, nil
+}
+
+// loadDaemon is load for a daemon of a row's own.
+func (b *bench) loadDaemon(ctx context.Context, d *daemon, o load.Options) (load.Result, error) {
+	o.Socket, o.Dialect = d.socket, load.RPC
+	o.Depth = max(o.Depth, 1)
+	return b.load(ctx, &server{name: kazahanad, service: d.Service}, o)
+}
+
+// describeServers tells what was measured, and refuses a run in which the
+// daemon had no leases for some time.
+func (b *bench) describeServers(ctx context.Context) error {
+	st, err := b.main.status(ctx)
+	if err != nil {
+		return err
+	}
+	if err := st.mustBeRegular(); err != nil {
+		return err
+	}
+	b.remarks = append(b.remarks, fmt.Sprintf("kazahanad %s, SQLite provider with %s, max_throughput_per_ms %d unless the row says otherwise, else as shipped",
+		st.Version, wideLayout, throughput))
+	for _, s := range st.Services {
+		// A few are normal: a quiet service begins its milliseconds late.
+		if s.Exhaustions*100 > st.UptimeMS {
+			b.remarks = append(b.remarks, fmt.Sprintf("the leases were used up in %d of the run's %d milliseconds: "+
+				"they limit the rows with batches", s.Exhaustions, st.UptimeMS))
+		}
+	}
+	if remark := b.others.remark(); remark != "" && b.plan.core >= 0 {
+		b.remarks = append(b.remarks, remark)
+	}
+	for _, s := range b.servers {
+		if s.note != "" {
+			b.remarks = append(b.remarks, s.note)
+		}
+	}
+	for _, r := range references {
+		if why := b.absent[r.name]; why != "" {
+			b.remarks = append(b.remarks, r.name+": not measured: "+why)
 		}
 	}
 	return nil
+}
+
+// missed is the error of a run whose targets are missed.
+func missed(verdicts []report.Verdict, what string) error {
+	if len(verdicts) == 0 {
+		return nil
+	}
+	var lines []string
+	for _, v := range verdicts {
+		lines = append(lines, fmt.Sprintf("%s: %s: %v", v.Target.Work, v.Target.Criterion, v))
+	}
+	return fmt.Errorf("%d targets are %s:\n  %s", len(verdicts), what, strings.Join(lines, "\n  "))
 }

@@ -4,163 +4,87 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
-	"strconv"
-	"time"
 
-	"github.com/kazahana/kazahana/internal/wire"
+	"github.com/kazahana/kazahana/bench/load"
+	"github.com/kazahana/kazahana/bench/process"
 )
 
-// server is one of those that are compared. The first one is the subject, the
-// others are what it is held against.
+// server is one of those that are compared.
 type server struct {
 	name    string // as the table shows it
 	dialect string
 	// socket is where a workload is put on it; "" if it takes no part in it.
 	socket  func(workload) string
-	service *service
-	// finish looks at the server after the last round: an error if what was
-	// measured is not what should have been, else remarks for the table.
-	finish func(context.Context) (remarks []string, err error)
+	service *process.Service
+	note    string // what it is, for below the table
 }
 
-const startLimit = 15 * time.Second
+// Names of servers: columns of the table.
+const (
+	kazahanad  = "kazahanad"
+	goEcho     = "Go echo"
+	cEcho      = "C echo"
+	redis      = "Redis"
+	katsubushi = "katsubushi"
+)
 
-// startServers starts all. Whatever the error, those returned must be stopped.
-func startServers(ctx context.Context, l launcher, daemon, dir string) (all []*server, err error) {
-	for _, start := range []func(context.Context, launcher, string, string) (*server, error){startDaemon, startEcho} {
-		s, err := start(ctx, l, daemon, dir)
-		if s != nil {
-			all = append(all, s)
-		}
-		if err != nil {
-			return all, err
-		}
+// references are what the daemon is held against, in the table's order.
+var references = []struct {
+	name  string
+	start func(context.Context, *bench) (*server, error)
+}{
+	{goEcho, startGoEcho},
+	{cEcho, startCEcho},
+	{redis, startRedis},
+	{katsubushi, startKatsubushi},
+}
+
+// absence is the error of a reference that this machine does not have.
+type absence struct{ why string }
+
+func (a absence) Error() string { return a.why }
+
+// startServers starts the daemon and the references that there are.
+func (b *bench) startServers(ctx context.Context) error {
+	d, err := b.startDaemon(ctx, daemonOptions{name: "kazahanad", throughput: throughput, provider: wideLayout})
+	if d != nil {
+		b.main = d
+		b.servers = append(b.servers, &server{
+			name: kazahanad, dialect: load.RPC, service: d.Service, socket: func(workload) string { return d.socket },
+		})
 	}
-	return all, nil
-}
-
-// startDaemon starts the daemon as a user would, except that everything it
-// writes is in dir and that it gets enough leases.
-func startDaemon(ctx context.Context, l launcher, path, dir string) (*server, error) {
-	socket := filepath.Join(dir, "kazahanad.sock")
-	state := filepath.Join(dir, "state")
-	process, err := l.launch(filepath.Join(dir, "kazahanad.log"), path, "serve", "--config", "none",
-		"--socket", socket, "--state-dir", state, "--provider", "sqlite:"+filepath.Join(state, "leases.db"),
-		"--max-throughput-per-ms", strconv.Itoa(throughput))
 	if err != nil {
-		return nil, fmt.Errorf("start the daemon: %w", err)
-	}
-	s := &server{
-		name: "kazahanad", dialect: dialectRPC, service: process,
-		socket: func(workload) string { return socket },
-		finish: func(ctx context.Context) ([]string, error) { return finishDaemon(ctx, socket) },
-	}
-	err = process.await(ctx, startLimit, func(ctx context.Context) error {
-		st, err := statusOf(ctx, socket)
-		if err == nil && (st.Mode != "regular" || st.throughput() < throughput) {
-			err = fmt.Errorf("mode %s, leases for %d of %d IDs per millisecond", st.Mode, st.throughput(), throughput)
-		}
 		return err
-	})
-	if err != nil {
-		return s, fmt.Errorf("the daemon: %w", err)
 	}
-	return s, nil
-}
-
-// daemonStatus is what is needed of the daemon's answer to Status.
-type daemonStatus struct {
-	Version  string `json:"version"`
-	Mode     string `json:"mode"`
-	UptimeMS uint64 `json:"uptime_ms"`
-	Services []struct {
-		Throughput int64 `json:"throughput_per_ms"`
-		Issued     struct {
-			FallbackCached uint64 `json:"fallback_cached"`
-			FallbackRandom uint64 `json:"fallback_random"`
-		} `json:"ids_issued"`
-		Exhaustions uint64 `json:"sequence_exhaustions"`
-	} `json:"services"`
-}
-
-func (st daemonStatus) throughput() (sum int64) {
-	for _, s := range st.Services {
-		sum += s.Throughput
-	}
-	return sum
-}
-
-func statusOf(ctx context.Context, socket string) (st daemonStatus, err error) {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "unix", socket)
-	if err != nil {
-		return st, err
-	}
-	client := wire.NewClient(conn)
-	defer client.Close()
-	err = client.Call(ctx, "Status", &st)
-	return st, err
-}
-
-// finishDaemon refuses a run in which IDs were not made from leases: such IDs
-// cost something else.
-func finishDaemon(ctx context.Context, socket string) (remarks []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
-	defer cancel()
-	st, err := statusOf(ctx, socket)
-	if err != nil {
-		return nil, fmt.Errorf("the daemon's status after the run: %w", err)
-	}
-	remarks = append(remarks, fmt.Sprintf("kazahanad %s, SQLite provider, max_throughput_per_ms %d, otherwise as shipped",
-		st.Version, throughput))
-	for _, s := range st.Services {
-		if n := s.Issued.FallbackCached + s.Issued.FallbackRandom; n > 0 {
-			return nil, fmt.Errorf("%d IDs were fallback IDs: the daemon had no valid lease for some time, and the run says nothing", n)
+	for _, r := range references {
+		s, err := r.start(ctx, b)
+		if s != nil {
+			b.servers = append(b.servers, s)
 		}
-		// A few are normal: a quiet service begins its milliseconds late.
-		if s.Exhaustions*100 > st.UptimeMS {
-			remarks = append(remarks, fmt.Sprintf("the leases were used up in %d of the run's %d milliseconds: "+
-				"they limit the rows with batches", s.Exhaustions, st.UptimeMS))
+		var absent absence
+		if errors.As(err, &absent) {
+			b.absent[r.name] = absent.why
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
 		}
 	}
-	return remarks, nil
+	return nil
 }
 
-// startEcho starts the plain Go echo server, with a socket for each size of
-// answers.
-func startEcho(ctx context.Context, l launcher, _, dir string) (*server, error) {
-	sockets := map[int]echoSocket{} // by IDs per request
-	args := []string{"echo"}
-	for _, w := range workloads {
-		if _, known := sockets[w.count]; known {
-			continue
-		}
-		e := echoSocket{path: filepath.Join(dir, fmt.Sprintf("echo%d.sock", w.count))}
-		if w.count > 1 {
-			rpc := newRPC(w.count)
-			e.request, e.answer = len(rpc.request), rpc.answerSize()
-		}
-		sockets[w.count] = e
-		args = append(args, e.argument())
-	}
-	process, err := l.launch(filepath.Join(dir, "echo.log"), l.self, args...)
+// startReference launches a server, and waits until all its sockets accept.
+func (b *bench) startReference(ctx context.Context, s *server, sockets []string, path string, args ...string) (_ *server, err error) {
+	s.service, err = b.launch.Launch(filepath.Join(b.dir, filepath.Base(sockets[0])+".log"), path, args...)
 	if err != nil {
-		return nil, fmt.Errorf("start the echo server: %w", err)
+		return nil, err
 	}
-	s := &server{
-		name: "Go echo", dialect: dialectEcho, service: process,
-		socket: func(w workload) string { return sockets[w.count].path },
-		finish: func(context.Context) ([]string, error) {
-			return []string{"Go echo: a goroutine per connection sends back the request's bytes; " +
-				"in the rows of NextIDs(n), an answer of as many bytes as the daemon's, and IDs/s means n for each answer"}, nil
-		},
-	}
-	err = process.await(ctx, startLimit, func(context.Context) error {
-		for _, e := range sockets {
-			conn, err := net.Dial("unix", e.path)
+	return s, s.service.Await(ctx, startLimit, func(ctx context.Context) error {
+		var dialer net.Dialer
+		for _, socket := range sockets {
+			conn, err := dialer.DialContext(ctx, "unix", socket)
 			if err != nil {
 				return err
 			}
@@ -168,8 +92,39 @@ func startEcho(ctx context.Context, l launcher, _, dir string) (*server, error) 
 		}
 		return nil
 	})
-	if err != nil {
-		return s, fmt.Errorf("the echo server: %w", err)
+}
+
+// echoSockets are the sockets of an echo server, by IDs per request: one for
+// each size of answers.
+func (b *bench) echoSockets(name string) map[int]echoSocket {
+	sockets := map[int]echoSocket{}
+	for _, w := range workloads {
+		e := echoSocket{path: filepath.Join(b.dir, fmt.Sprintf("%s%d.sock", name, w.count))}
+		if w.count > 1 {
+			e.request, e.answer = load.EchoSizes(w.count)
+		}
+		sockets[w.count] = e
 	}
-	return s, nil
+	return sockets
+}
+
+// startEcho starts an echo server: the program at path, with these arguments
+// and then its sockets.
+func (b *bench) startEcho(ctx context.Context, s *server, file, path string, args ...string) (*server, error) {
+	sockets := b.echoSockets(file)
+	var paths []string
+	for _, e := range sockets {
+		paths = append(paths, e.path)
+		args = append(args, e.argument())
+	}
+	s.dialect = load.Echo
+	s.socket = func(w workload) string { return sockets[w.count].path }
+	return b.startReference(ctx, s, paths, path, args...)
+}
+
+func startGoEcho(ctx context.Context, b *bench) (*server, error) {
+	return b.startEcho(ctx, &server{name: goEcho,
+		note: "Go echo: a goroutine per connection sends back the request's bytes; in the rows of NextIDs(n), an answer of as many bytes " +
+			"as the daemon's, and IDs/s means n for each answer",
+	}, "goecho", b.launch.Self, "echo")
 }

@@ -1,9 +1,11 @@
 //go:build linux
 
-package main
+package load
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/bench/process"
 )
 
 // asSubMode makes the test binary behave as the program: the load generator
@@ -19,7 +23,10 @@ const asSubMode = "BENCH_AS_SUB_MODE"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asSubMode) != "" {
-		main()
+		if err := Main(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		return
 	}
 	os.Exit(m.Run())
@@ -33,9 +40,10 @@ func ask(t *testing.T, limit time.Duration, into any, args ...string) error {
 		t.Fatal(err)
 	}
 	t.Setenv(asSubMode, "1")
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // or each process takes a second longer
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	return launcher{core: -1, self: self}.ask(context.Background(), limit, into, args...)
+	return process.Launcher{Core: -1, Self: self}.Ask(context.Background(), limit, into, args...)
 }
 
 // listen serves connections with serve until the test is over.
@@ -62,26 +70,41 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 	return path
 }
 
+// serveEcho sends back what comes.
+func serveEcho(conn net.Conn) { _, _ = io.Copy(conn, conn) }
+
 func TestLoadOnEcho(t *testing.T) {
-	rpc := newRPC(100)
-	sized := echoSocket{request: len(rpc.request), answer: rpc.answerSize()}
+	request, answer := EchoSizes(100)
+	sized := func(conn net.Conn) {
+		b := make([]byte, answer)
+		for {
+			if _, err := io.ReadFull(conn, b[:request]); err != nil {
+				return
+			}
+			if _, err := conn.Write(b); err != nil {
+				return
+			}
+		}
+	}
 	for name, c := range map[string]struct {
 		serve   func(net.Conn)
-		options loadOptions
+		options Options
 	}{
-		"one":       {echoAll, loadOptions{Count: 1, Connections: 1, Depth: 1}},
-		"many":      {echoAll, loadOptions{Count: 1, Connections: 5, Depth: 1}},
-		"pipelined": {echoAll, loadOptions{Count: 1, Connections: 1, Depth: 64}},
-		"batches":   {sized.answerAll, loadOptions{Count: 100, Connections: 1, Depth: 1}},
+		"one":       {serveEcho, Options{Count: 1, Connections: 1, Depth: 1}},
+		"many":      {serveEcho, Options{Count: 1, Connections: 5, Depth: 1}},
+		"pipelined": {serveEcho, Options{Count: 1, Connections: 1, Depth: 64}},
+		"batches":   {sized, Options{Count: 100, Connections: 1, Depth: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := c.options
-			o.Socket, o.Dialect, o.Warmup, o.Duration = listen(t, c.serve), dialectEcho, time.Millisecond, 300*time.Millisecond
-			var result loadResult
-			if err := ask(t, time.Minute, &result, o.arguments()...); err != nil {
+			o.Socket, o.Dialect, o.Warmup, o.Duration = listen(t, c.serve), Echo, time.Millisecond, 300*time.Millisecond
+			o.Server = os.Getpid()
+			var result Result
+			if err := ask(t, time.Minute, &result, o.Arguments()...); err != nil {
 				t.Fatal(err)
 			}
-			if result.Requests < 1 || result.Elapsed <= 0 || result.P50 <= 0 || result.P99 < result.P50 {
+			if result.Requests < 1 || result.Elapsed <= 0 || result.P50 <= 0 || result.P99 < result.P50 || result.P999 < result.P99 ||
+				result.CPU <= 0 || result.Server <= 0 {
 				t.Errorf("result %+v", result)
 			}
 		})
@@ -95,7 +118,7 @@ func TestLoadRefusesWrongServers(t *testing.T) {
 		serve func(net.Conn)
 		want  string
 	}{
-		"echo":     {echoAll, "something else than what was asked for"},
+		"echo":     {serveEcho, "something else than what was asked for"},
 		"hangs up": {func(conn net.Conn) { _, _ = conn.Read(make([]byte, 100)) }, "closed the connection"},
 		"too much": {func(conn net.Conn) {
 			_, _ = conn.Read(make([]byte, 100))
@@ -112,8 +135,8 @@ func TestLoadRefusesWrongServers(t *testing.T) {
 		}, "not above the one before it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := loadOptions{Socket: listen(t, c.serve), Dialect: dialectRPC, Count: 1, Connections: 1, Depth: 1, Duration: time.Second}
-			err := ask(t, time.Minute, new(loadResult), o.arguments()...)
+			o := Options{Socket: listen(t, c.serve), Dialect: RPC, Count: 1, Connections: 1, Depth: 1, Duration: time.Second}
+			err := ask(t, time.Minute, new(Result), o.Arguments()...)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error is %v, want one with %q", err, c.want)
 			}
@@ -129,8 +152,8 @@ func TestSilentServer(t *testing.T) {
 			}
 		}
 	})
-	o := loadOptions{Socket: path, Dialect: dialectEcho, Count: 1, Connections: 1, Depth: 1, Duration: time.Second}
-	err := ask(t, 100*time.Millisecond, new(loadResult), o.arguments()...)
+	o := Options{Socket: path, Dialect: Echo, Count: 1, Connections: 1, Depth: 1, Duration: time.Second}
+	err := ask(t, 100*time.Millisecond, new(Result), o.Arguments()...)
 	if err == nil || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("error is %v", err)
 	}

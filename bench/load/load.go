@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package load
 
 import (
 	"encoding/json"
@@ -11,10 +11,12 @@ import (
 	"runtime"
 	"runtime/debug"
 	"time"
+
+	"github.com/kazahana/kazahana/bench/process"
 )
 
-// loadOptions describe one measurement of one server.
-type loadOptions struct {
+// Options describe one measurement of one server.
+type Options struct {
 	Socket      string
 	Dialect     string
 	Count       int
@@ -22,36 +24,42 @@ type loadOptions struct {
 	Depth       int
 	Warmup      time.Duration
 	Duration    time.Duration
+	Server      int // process ID whose CPU time is measured too; 0: none
 }
 
-// arguments is the command line of the load generator.
-func (o loadOptions) arguments() []string {
+// Arguments is the command line of the load generator.
+func (o Options) Arguments() []string {
 	return []string{"load", "-socket", o.Socket, "-dialect", o.Dialect, "-count", fmt.Sprint(o.Count),
 		"-connections", fmt.Sprint(o.Connections), "-depth", fmt.Sprint(o.Depth),
-		"-warmup", o.Warmup.String(), "-duration", o.Duration.String()}
+		"-warmup", o.Warmup.String(), "-duration", o.Duration.String(), "-server", fmt.Sprint(o.Server)}
 }
 
-// loadResult is what the load generator prints, as JSON.
-type loadResult struct {
+// Result is what the load generator prints, as JSON.
+type Result struct {
 	Requests int64         `json:"requests"`
 	Elapsed  time.Duration `json:"elapsed_ns"`
 	P50      time.Duration `json:"p50_ns"` // of the time from sending to having all answers
 	P99      time.Duration `json:"p99_ns"`
+	P999     time.Duration `json:"p999_ns"`
+	CPU      time.Duration `json:"cpu_ns"`        // of the load generator
+	Server   time.Duration `json:"server_cpu_ns"` // of Options.Server
 }
 
-func (r loadResult) rate() float64 { return float64(r.Requests) / r.Elapsed.Seconds() }
+// Rate is answers per second.
+func (r Result) Rate() float64 { return float64(r.Requests) / r.Elapsed.Seconds() }
 
-// loadMain is the sub-mode load.
-func loadMain(args []string) error {
-	var o loadOptions
+// Main is the sub-mode load.
+func Main(args []string) error {
+	var o Options
 	flags := flag.NewFlagSet("load", flag.ContinueOnError)
 	flags.StringVar(&o.Socket, "socket", "", "path of the server's socket")
-	flags.StringVar(&o.Dialect, "dialect", dialectRPC, "how the server is asked")
+	flags.StringVar(&o.Dialect, "dialect", RPC, "how the server is asked")
 	flags.IntVar(&o.Count, "count", 1, "IDs per request")
 	flags.IntVar(&o.Connections, "connections", 1, "connections")
 	flags.IntVar(&o.Depth, "depth", 1, "requests sent together, on one connection")
 	flags.DurationVar(&o.Warmup, "warmup", 100*time.Millisecond, "time before counting begins")
 	flags.DurationVar(&o.Duration, "duration", 2*time.Second, "time that is counted")
+	flags.IntVar(&o.Server, "server", 0, "process ID whose CPU time is measured too")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -69,7 +77,7 @@ func loadMain(args []string) error {
 }
 
 // putLoad puts load on a server until the time is up.
-func putLoad(o loadOptions) (loadResult, error) {
+func putLoad(o Options) (Result, error) {
 	sessions := make([]*session, o.Connections)
 	defer func() {
 		for _, s := range sessions {
@@ -79,9 +87,9 @@ func putLoad(o loadOptions) (loadResult, error) {
 		}
 	}()
 	for i := range sessions {
-		s, err := newSession(o)
+		s, err := newSession(o, inputSize)
 		if err != nil {
-			return loadResult{}, err
+			return Result{}, err
 		}
 		sessions[i] = s
 	}
@@ -92,22 +100,45 @@ func putLoad(o loadOptions) (loadResult, error) {
 	} else {
 		poll, err := newPoller(sessions)
 		if err != nil {
-			return loadResult{}, err
+			return Result{}, err
 		}
 		defer poll.close()
 		put = poll.all
 	}
 	if err := put(now()+int64(o.Warmup), m); err != nil {
-		return loadResult{}, err
+		return Result{}, err
+	}
+	before, err := readCPU(o.Server)
+	if err != nil {
+		return Result{}, err
 	}
 	*m = meter{began: now()}
 	if err := put(m.began+int64(o.Duration), m); err != nil {
-		return loadResult{}, err
+		return Result{}, err
 	}
 	if m.requests == 0 {
-		return loadResult{}, fmt.Errorf("no request was answered within %v", o.Duration)
+		return Result{}, fmt.Errorf("no request was answered within %v", o.Duration)
 	}
-	return m.result(), nil
+	after, err := readCPU(o.Server)
+	if err != nil {
+		return Result{}, err
+	}
+	result := m.result()
+	result.CPU, result.Server = after.own-before.own, after.server-before.server
+	return result, nil
+}
+
+// cpu is CPU time so far.
+type cpu struct{ own, server time.Duration }
+
+func readCPU(server int) (c cpu, err error) {
+	if server == 0 {
+		return c, nil
+	}
+	if c.server, err = process.CPUTime(server); err == nil {
+		c.own, err = process.CPUTime(os.Getpid())
+	}
+	return c, err
 }
 
 // meter counts what was answered.
@@ -123,12 +154,14 @@ func (m *meter) add(requests int, at, latency int64) {
 	m.ended = at
 }
 
-func (m *meter) result() loadResult {
-	return loadResult{
+func (m *meter) result() Result {
+	return Result{
 		Requests: m.requests, Elapsed: time.Duration(m.ended - m.began),
-		P50: time.Duration(m.latencies.quantile(0.50)), P99: time.Duration(m.latencies.quantile(0.99)),
+		P50: m.quantile(0.50), P99: m.quantile(0.99), P999: m.quantile(0.999),
 	}
 }
+
+func (m *meter) quantile(q float64) time.Duration { return time.Duration(m.latencies.quantile(q)) }
 
 var start = time.Now()
 
@@ -151,7 +184,8 @@ type session struct {
 // inputSize holds the largest answer and all answers of one burst.
 const inputSize = 64 << 10
 
-func newSession(o loadOptions) (*session, error) {
+// newSession connects. size is how many bytes of answers can wait at once.
+func newSession(o Options, size int) (*session, error) {
 	talk, err := newDialect(o.Dialect, o.Count)
 	if err != nil {
 		return nil, err
@@ -160,7 +194,7 @@ func newSession(o loadOptions) (*session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", o.Socket, err)
 	}
-	return &session{socket: s, talk: talk, next: firstNumber, due: firstNumber, in: make([]byte, inputSize)}, nil
+	return &session{socket: s, talk: talk, next: firstNumber, due: firstNumber, in: make([]byte, size)}, nil
 }
 
 // ask sends n requests in one piece. at is the present time.

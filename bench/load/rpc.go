@@ -1,48 +1,14 @@
-package main
+package load
 
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/kazahana/kazahana/internal/wire"
 )
-
-// dialect is how one kind of server is asked for IDs, and how its answers are
-// found in a stream and checked. There is one for each connection.
-type dialect interface {
-	// appendRequest appends the request with the given number.
-	appendRequest(b []byte, number uint32) []byte
-	// take checks the answer that begins at b[0] and is due for the request
-	// with the given number. It returns the answer's length, or 0 when more
-	// bytes are needed.
-	take(b []byte, number uint32) (int, error)
-}
-
-// Names of dialects, for the load generator's command line.
-const (
-	dialectRPC  = "kazahana"
-	dialectEcho = "echo"
-)
-
-// newDialect returns the dialect for requests that ask for count IDs each.
-func newDialect(name string, count int) (dialect, error) {
-	rpc := newRPC(count)
-	switch name {
-	case dialectRPC:
-		return rpc, nil
-	case dialectEcho:
-		size := len(rpc.request)
-		if count > 1 {
-			size = rpc.answerSize()
-		}
-		return &echo{request: rpc.request, size: size}, nil
-	}
-	return nil, fmt.Errorf("there is no dialect %q", name)
-}
 
 // firstNumber and all after it take five bytes in MessagePack: requests and
 // answers then have one size each.
@@ -91,6 +57,9 @@ func (d *rpc) appendRequest(b []byte, number uint32) []byte {
 }
 
 func (d *rpc) take(b []byte, number uint32) (int, error) {
+	if n := d.takeOne(b, number); n > 0 {
+		return n, nil
+	}
 	if len(b) < headSize {
 		return 0, nil
 	}
@@ -129,6 +98,24 @@ func (d *rpc) take(b []byte, number uint32) (int, error) {
 	return size, nil
 }
 
+// takeOne is take for the answer to NextID when all is well, which is the most
+// frequent by far; else it returns 0 and changes nothing.
+func (d *rpc) takeOne(b []byte, number uint32) int {
+	const size = headSize + idSize
+	if d.count != 1 || len(b) < size {
+		return 0
+	}
+	b = b[:size:size]
+	id := binary.BigEndian.Uint64(b[headSize+1:])
+	if b[0] != 0x94 || b[1] != 1 || b[2] != 0xce || b[7] != 0xc0 || b[headSize] != 0xcf ||
+		binary.BigEndian.Uint32(b[numberOffset:]) != number || id <= d.last {
+		return 0
+	}
+	d.last = id
+	d.taken++
+	return size
+}
+
 // explain is the error for an answer that is not what was asked for; nil while
 // the answer is not there as a whole.
 func explain(b []byte, number uint32) error {
@@ -146,31 +133,4 @@ func explain(b []byte, number uint32) error {
 	}
 	const shown = 64
 	return fmt.Errorf("request %d was answered with something else than what was asked for: % x", number, b[:min(size, shown)])
-}
-
-// echo is for servers that send back what they get. Its requests are those of
-// rpc, byte by byte, so that the same sizes travel. To requests for more than
-// one ID the answer is as long as the daemon's, and begins with the request.
-type echo struct {
-	request []byte
-	size    int // of an answer
-}
-
-var errNoEcho = errors.New("the echo server answered with other bytes than it got")
-
-func (d *echo) appendRequest(b []byte, number uint32) []byte {
-	b = append(b, d.request...)
-	binary.BigEndian.PutUint32(b[len(b)-len(d.request)+numberOffset:], number)
-	return b
-}
-
-func (d *echo) take(b []byte, number uint32) (int, error) {
-	if len(b) < d.size {
-		return 0, nil
-	}
-	const rest = numberOffset + 4
-	if binary.BigEndian.Uint32(b[numberOffset:]) != number || !bytes.Equal(b[rest:len(d.request)], d.request[rest:]) {
-		return 0, errNoEcho
-	}
-	return d.size, nil
 }

@@ -1,4 +1,4 @@
-package main
+package load
 
 import (
 	"bytes"
@@ -146,7 +146,7 @@ func TestSampleIsChecked(t *testing.T) {
 
 func TestEchoAnswers(t *testing.T) {
 	for _, count := range []int{1, 100} {
-		d, err := newDialect(dialectEcho, count)
+		d, err := newDialect(Echo, count)
 		if err != nil {
 			t.Fatal(err)
 		}
