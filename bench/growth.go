@@ -78,7 +78,7 @@ func growthRow() row {
 }
 
 func measureGrowth(ctx context.Context, b *bench) error {
-	err := b.withDaemon(ctx, daemonOptions{name: "growth", throughput: throughput}, func(d *daemon) error {
+	err := b.withDaemon(ctx, daemonOptions{name: "growth", throughput: throughput, provider: wideLayout}, func(d *daemon) error {
 		if err := b.measureActive(ctx, d, quantityAlone); err != nil {
 			return err
 		}

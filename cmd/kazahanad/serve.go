@@ -285,6 +285,7 @@ func (d *daemonParts) serverConfig() daemon.Config {
 		AllowUIDs: d.settings.AllowUIDs, AllowGIDs: d.settings.AllowGIDs,
 		MaxConnections: d.settings.MaxConnections, MaxInFlight: d.settings.MaxInFlight,
 		DrainTimeout: d.settings.DrainTimeout, DefaultService: d.settings.DefaultService,
+		EventLoop: d.settings.EventLoop,
 		Identity: daemon.Identity{
 			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: features,
 			Socket: d.settings.Socket, StateDir: d.settings.StateDir, Provider: info.URL,
@@ -380,6 +381,7 @@ func (d *daemonParts) run(ctx context.Context) error {
 	}
 	part(behind, d.state.Run)
 	part(behind, d.logClock)
+	part(behind, func(ctx context.Context) error { settle(ctx); return nil })
 	for _, svc := range d.services {
 		part(behind, svc.Run)
 	}

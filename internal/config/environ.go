@@ -45,9 +45,15 @@ func (e *environment) lookup(name string) (string, bool) {
 // values returns the keys that the environment sets, in a stable order, or an
 // error for a variable that looks like one and is none.
 func (e *environment) values() ([]value, error) {
+	return e.valuesOf("serve", keys, foreignVariables)
+}
+
+// valuesOf is values for the keys of one command. foreign variables are not its
+// own and no mistake either.
+func (e *environment) valuesOf(command string, keys []key, foreign []string) ([]value, error) {
 	var out []value
 	for name := range e.variables {
-		if !strings.HasPrefix(name, variablePrefix) || slices.Contains(foreignVariables, name) || e.isServiceLink(name) {
+		if !strings.HasPrefix(name, variablePrefix) || slices.Contains(foreign, name) || e.isServiceLink(name) {
 			continue
 		}
 		key := strings.ToLower(strings.TrimPrefix(name, variablePrefix))
@@ -55,11 +61,11 @@ func (e *environment) values() ([]value, error) {
 	}
 	slices.SortFunc(out, func(a, b value) int { return strings.Compare(a.where, b.where) })
 	for _, v := range out {
-		if _, known := findKey(v.key); known && v.where == variable(v.key) {
+		if _, known := findIn(keys, v.key); known && v.where == variable(v.key) {
 			continue
 		}
-		hint := "kazahanad serve --help lists the keys"
-		if near := nearest(v.key, keyNames(anyKey)); near != "" {
+		hint := "kazahanad " + command + " --help lists the keys"
+		if near := nearest(v.key, namesIn(keys, anyKey)); near != "" {
 			hint = "did you mean " + variable(near) + "?"
 		}
 		return nil, fmt.Errorf("unknown variable %s in the environment: %s", quoteName(v.where), hint)

@@ -13,14 +13,15 @@ import (
 type Flags struct {
 	Config Text `name:"config" placeholder:"FILE" help:"YAML file to read; none reads no file (default /etc/kazahana/kazahanad.yaml, if present)."`
 
-	Socket         Text `name:"socket" group:"Socket" placeholder:"PATH" help:"Unix socket to serve, as a path or a unix:///PATH URI (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID)."`
-	SocketMode     Text `name:"socket-mode" group:"Socket" placeholder:"MODE" help:"Permissions of the socket, in octal (default 0660)."`
-	SocketGroup    Text `name:"socket-group" group:"Socket" placeholder:"GROUP" help:"Group that owns the socket, by name or number (default none: the daemon's own group)."`
-	AllowUIDs      Text `name:"allow-uids" group:"Socket" placeholder:"UID,..." help:"Numeric user IDs that may connect (default none: all who can open the socket)."`
-	AllowGIDs      Text `name:"allow-gids" group:"Socket" placeholder:"GID,..." help:"Numeric group IDs that may connect, beside allow-uids (default none)."`
-	MaxConnections Text `name:"max-connections" group:"Socket" placeholder:"N" help:"Connections open at the same time, 1 to 1048576 (default 16384)."`
-	MaxInFlight    Text `name:"max-in-flight" group:"Socket" placeholder:"N" help:"Requests that wait at the same time, 1 to 1048576 (default 8192)."`
-	DrainTimeout   Text `name:"drain-timeout" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
+	Socket         Text   `name:"socket" group:"Socket" placeholder:"PATH" help:"Unix socket to serve, as a path or a unix:///PATH URI (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID)."`
+	SocketMode     Text   `name:"socket-mode" group:"Socket" placeholder:"MODE" help:"Permissions of the socket, in octal (default 0660)."`
+	SocketGroup    Text   `name:"socket-group" group:"Socket" placeholder:"GROUP" help:"Group that owns the socket, by name or number (default none: the daemon's own group)."`
+	AllowUIDs      Text   `name:"allow-uids" group:"Socket" placeholder:"UID,..." help:"Numeric user IDs that may connect (default none: all who can open the socket)."`
+	AllowGIDs      Text   `name:"allow-gids" group:"Socket" placeholder:"GID,..." help:"Numeric group IDs that may connect, beside allow-uids (default none)."`
+	MaxConnections Text   `name:"max-connections" group:"Socket" placeholder:"N" help:"Connections open at the same time, 1 to 1048576 (default 16384)."`
+	MaxInFlight    Text   `name:"max-in-flight" group:"Socket" placeholder:"N" help:"Requests that wait at the same time, 1 to 1048576 (default 8192)."`
+	EventLoop      Switch `name:"event-loop" group:"Socket" help:"On Linux, serve the socket by one event loop, which is faster than a goroutine for each connection (default true)."`
+	DrainTimeout   Text   `name:"drain-timeout" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
 
 	StateDir        Text `name:"state-dir" group:"Leases" placeholder:"DIR" help:"Durable local state; none goes without, and needs --provider (default $STATE_DIRECTORY, else /var/lib/kazahana for root, else $XDG_STATE_HOME/kazahana or ~/.local/state/kazahana)."`
 	Provider        Text `name:"provider" group:"Leases" placeholder:"URL" help:"What grants machine IDs, for example sqlite:PATH, static:ID, none: (default sqlite:STATE_DIR/leases.db; inside Kubernetes there is no default)."`
@@ -104,9 +105,12 @@ func (s *Switch) texts() []string { return s.typed }
 
 // values returns the flags that were typed, in the order of the struct. Of a
 // flag that was repeated the last counts, unless its key is a list or a map.
-func (f *Flags) values() []value {
+func (f *Flags) values() []value { return typedValues(f) }
+
+// typedValues reads a struct of Text and Switch.
+func typedValues(flags any) []value {
 	var out []value
-	fields := reflect.ValueOf(f).Elem()
+	fields := reflect.ValueOf(flags).Elem()
 	for i := range fields.NumField() {
 		typed := fields.Field(i).Addr().Interface().(interface{ texts() []string }).texts()
 		if len(typed) == 0 {

@@ -21,11 +21,13 @@ type key struct {
 }
 
 // target is what a setting is written to. For an override in services, serve is
-// nil.
+// nil; of a lease server's settings only the last two are set.
 type target struct {
 	serve   *Serve
 	service *Service
 	now     time.Time // zero while defaults are set
+	server  *LeaseServer
+	terms   *Terms
 }
 
 // keys is the list of all keys, in the order of the packaged sample. It is
@@ -48,6 +50,8 @@ func socketKeys() []key {
 			set: one(func(t target) *int { return &t.serve.MaxConnections }, wholeNumber(1, 1<<20))},
 		{name: "max_in_flight", def: "8192",
 			set: one(func(t target) *int { return &t.serve.MaxInFlight }, wholeNumber(1, 1<<20))},
+		{name: "event_loop", def: "true",
+			set: one(func(t target) *bool { return &t.serve.EventLoop }, parseSwitch)},
 		{name: "drain_timeout", def: "5s",
 			set: one(func(t target) *time.Duration { return &t.serve.DrainTimeout }, duration(0))},
 	}
@@ -123,7 +127,9 @@ func operationKeys() []key {
 // there is no room below for machine IDs that more than a few hosts can share.
 const minBitTS, maxBitTS = 32, 52
 
-func findKey(name string) (key, bool) {
+func findKey(name string) (key, bool) { return findIn(keys, name) }
+
+func findIn(keys []key, name string) (key, bool) {
 	for _, k := range keys {
 		if k.name == name {
 			return k, true
@@ -134,7 +140,9 @@ func findKey(name string) (key, bool) {
 
 func anyKey(key) bool { return true }
 
-func keyNames(wanted func(key) bool) []string {
+func keyNames(wanted func(key) bool) []string { return namesIn(keys, wanted) }
+
+func namesIn(keys []key, wanted func(key) bool) []string {
 	var names []string
 	for _, k := range keys {
 		if wanted(k) {

@@ -78,7 +78,7 @@ func TestDefaults(t *testing.T) {
 	s := mustLoad(t, sources{})
 	want := &Serve{
 		Socket: "/run/kazahana/kazahanad.sock", SocketMode: 0o660,
-		MaxConnections: 16384, MaxInFlight: 8192, DrainTimeout: 5 * time.Second,
+		MaxConnections: 16384, MaxInFlight: 8192, EventLoop: true, DrainTimeout: 5 * time.Second,
 		StateDir: "/var/lib/kazahana", Provider: "sqlite:/var/lib/kazahana/leases.db",
 		ProviderTimeout: 3 * time.Second, VerifyInterval: 10 * time.Second, DefaultService: "default",
 		MaxForward: time.Second, ForwardHold: time.Minute,
@@ -110,6 +110,7 @@ var precedenceCases = map[string]struct {
 	"allow_uids":      {[3]string{"[1, 2]", "3,4", "5"}, func(s *Serve) any { return s.AllowUIDs }, [3]any{[]uint32{1, 2}, []uint32{3, 4}, []uint32{5}}},
 	"allow_gids":      {[3]string{"1", "2", "3, 4"}, func(s *Serve) any { return s.AllowGIDs }, [3]any{[]uint32{1}, []uint32{2}, []uint32{3, 4}}},
 	"max_connections": {[3]string{"1", "2", "3"}, func(s *Serve) any { return s.MaxConnections }, [3]any{1, 2, 3}},
+	"event_loop":      {[3]string{"false", "0", "no"}, func(s *Serve) any { return s.EventLoop }, [3]any{false, false, false}},
 	"max_in_flight":   {[3]string{"1", "2", "3"}, func(s *Serve) any { return s.MaxInFlight }, [3]any{1, 2, 3}},
 	"drain_timeout":   {[3]string{"1s", "2s", "0"}, func(s *Serve) any { return s.DrainTimeout }, [3]any{time.Second, 2 * time.Second, time.Duration(0)}},
 	"state_dir":       {[3]string{"/a", "/b", "c"}, func(s *Serve) any { return s.StateDir }, [3]any{"/a", "/b", "c"}},
@@ -178,7 +179,7 @@ func TestPrecedence(t *testing.T) {
 			if present&4 != 0 {
 				flag := "--" + strings.ReplaceAll(k.name, "_", "-")
 				src.args = []string{flag + "=" + c.texts[2]}
-				if k.name != "admin_pprof" && present == 4 {
+				if k.name != "admin_pprof" && k.name != "event_loop" && present == 4 {
 					src.args = []string{flag, c.texts[2]} // without "=", also for -1ms
 				}
 				strongest = 2

@@ -30,6 +30,7 @@ type Serve struct {
 	AllowGIDs      []uint32
 	MaxConnections int
 	MaxInFlight    int
+	EventLoop      bool
 	DrainTimeout   time.Duration
 
 	StateDir        string // "" = none
@@ -178,10 +179,17 @@ func (f *Flags) Load(p Process) (*Serve, error) {
 }
 
 // readConfig finds and reads the file.
-func (s *Serve) readConfig(p Process, typed, fromEnv []value) ([]value, error) {
+func (s *Serve) readConfig(p Process, typed, fromEnv []value) (values []value, err error) {
+	values, s.Config, err = p.readConfig(DefaultFile, typed, fromEnv)
+	return values, err
+}
+
+// readConfig reads the file that the key config names, else the default one if it
+// is there. path is "" when none was read.
+func (p Process) readConfig(defaultFile string, typed, fromEnv []value) (values []value, path string, err error) {
 	path, where, optional := p.defaultFile, "", true
 	if path == "" {
-		path = DefaultFile
+		path = defaultFile
 	}
 	for _, v := range slices.Concat(fromEnv, typed) {
 		if v.key != "config" {
@@ -189,12 +197,12 @@ func (s *Serve) readConfig(p Process, typed, fromEnv []value) ([]value, error) {
 		}
 		text, err := v.scalar()
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		path, where, optional = text, v.where, false
 	}
 	if path == none && !optional {
-		return nil, nil
+		return nil, "", nil
 	}
 	read := p.readFile
 	if read == nil {
@@ -202,19 +210,18 @@ func (s *Serve) readConfig(p Process, typed, fromEnv []value) ([]value, error) {
 	}
 	data, found, err := read(path, where, optional)
 	if err != nil || !found {
-		return nil, err
+		return nil, "", err
 	}
-	s.Config = path
 	root, err := parseFile(path, data)
 	if err != nil {
-		return nil, err
+		return nil, path, err
 	}
 	for _, v := range root.members {
 		if v.key == "config" {
-			return nil, v.errorf("a file cannot name another: use --config or KAZAHANA_CONFIG")
+			return nil, path, v.errorf("a file cannot name another: use --config or KAZAHANA_CONFIG")
 		}
 	}
-	return root.members, nil
+	return root.members, path, nil
 }
 
 // chooseDirectories fills in what depends on who runs the daemon, and where.

@@ -3,7 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
-	"net"
+	"io"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -16,8 +16,11 @@ import (
 
 // stream is what a connection needs of a *net.UnixConn.
 type stream interface {
-	net.Conn
+	io.ReadWriteCloser
 	syscall.Conn
+	SetDeadline(time.Time) error
+	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
 	CloseWrite() error
 }
 
@@ -28,14 +31,28 @@ type conn struct {
 	wire   *wire.ServerConn
 	req    wire.Request
 	ranges []generator.Range // reused from request to request
-	until  time.Time         // the write deadline as set
-	turned bool              // the connection is being turned away, by a deadline of its own
-	begun  bool              // the read deadline is that of a message's end
-	broken bool              // a write failed: nobody hears the answers
-	warned bool              // the peer has had its time to hear of the drain
+	luggage
+	idle   bool      // may be parked in the lane
+	until  time.Time // the write deadline as set
+	turned bool      // the connection is being turned away, by a deadline of its own
+	begun  bool      // the read deadline is that of a message's end
+	broken bool      // a write failed: nobody hears the answers
+	warned bool      // the peer has had its time to hear of the drain
 
 	waiting atomic.Bool             // for IDs
 	abandon context.CancelCauseFunc // ends that wait
+
+	// Of the one conn by which the lane answers for all of its connections:
+	hurried bool              // it must not wait
+	reading generator.Reading // of the clock, for all requests of a burst
+	waits   *waiting          // the request that has to wait
+	heavy   bool              // the request is not for the lane
+}
+
+// luggage is what a connection brings along from the lane.
+type luggage struct {
+	input, output []byte // not yet handled, not yet sent
+	waited        *waiting
 }
 
 func newConn(s *Server, nc stream) *conn {
@@ -94,7 +111,13 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 // stops.
 func (c *conn) serve(ctx context.Context) {
 	defer c.net.Close()
+	if !c.unpack(ctx) {
+		return
+	}
 	for {
+		if c.rests() && c.server.park(c) {
+			return
+		}
 		if err := c.wire.Read(&c.req); err != nil {
 			c.finish(err)
 			return
@@ -106,6 +129,33 @@ func (c *conn) serve(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// unpack takes up what the lane left, and reports whether the connection still
+// works.
+func (c *conn) unpack(ctx context.Context) bool {
+	l := c.luggage
+	c.luggage = luggage{}
+	if len(l.output) > 0 {
+		if _, err := (*patientWriter)(c).Write(l.output); err != nil {
+			if l.waited != nil {
+				l.waited.pending.Cancel(errHungUp)
+				c.server.inFlight.Add(-1)
+			}
+			return false
+		}
+	}
+	c.wire.Preload(l.input)
+	if l.waited != nil {
+		c.resume(ctx, l.waited)
+		c.lastCall()
+	}
+	return !c.broken && (c.wire.Pending() || c.wire.Flush() == nil)
+}
+
+// rests reports whether nothing is under way on the connection.
+func (c *conn) rests() bool {
+	return c.idle && !c.wire.Pending() && !c.wire.Partial() && len(c.wire.Unsent()) == 0
 }
 
 // lastCall, once the daemon drains, gives the peer time to hear so: what it

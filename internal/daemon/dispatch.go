@@ -63,10 +63,26 @@ func (s *Server) handle(ctx context.Context, c *conn) {
 	if c.req.Type != wire.TypeRequest {
 		return // nobody waits for an answer
 	}
-	began := time.Since(s.started) // costs half of what time.Now does
+	began := s.elapsed()
 	s.requests.Add(1)
 	m := s.method(c.req.Method)
 	switch err := s.call(ctx, m, c); {
+	case errors.Is(err, errWaits):
+		c.waits.method, c.waits.began = m, began
+	case errors.Is(err, errHeavy):
+		c.heavy = true
+		s.requests.Add(^uint64(0)) // it comes again, elsewhere
+	default:
+		s.finish(c, c.req.ID, m, began, err)
+	}
+}
+
+// elapsed is the time since the start, which costs half of what time.Now does.
+func (s *Server) elapsed() time.Duration { return time.Since(s.started) }
+
+// finish counts a request that was answered, or answers it with the error.
+func (s *Server) finish(c *conn, id uint32, m *countedMethod, began time.Duration, err error) {
+	switch {
 	case err == nil:
 		m.succeeded.Inc()
 	case errors.Is(err, errHungUp):
@@ -74,10 +90,9 @@ func (s *Server) handle(ctx context.Context, c *conn) {
 	default:
 		reply := s.wireError(err)
 		s.failed(m, reply.Code).Inc()
-		c.wire.ReplyError(c.req.ID, reply)
+		c.wire.ReplyError(id, reply)
 	}
-	c.ranges = keepSmall(c.ranges)
-	s.metrics.RPCDuration.Observe((time.Since(s.started) - began).Seconds())
+	s.metrics.RPCDuration.Observe(s.elapsed()-began, 1)
 }
 
 func (s *Server) call(ctx context.Context, m *countedMethod, c *conn) error {

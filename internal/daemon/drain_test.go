@@ -49,7 +49,7 @@ func TestDrainAnswersWhatIsUnderWay(t *testing.T) {
 	// Those under way get their IDs as ever.
 	until(t, "both are served", func() bool {
 		r.clock.Advance(time.Millisecond)
-		return awaiting() == 0
+		return r.awaiting() == 0
 	})
 	if _, err := idOf(one.receive().result); err != nil {
 		t.Error(err)

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"time"
 
@@ -27,8 +26,10 @@ const (
 	formatExternal
 )
 
-// idRequest is what NextID and NextIDs are asked for.
+// idRequest is what NextID or NextIDs is asked for.
 type idRequest struct {
+	id      uint32 // of the message
+	single  bool   // NextID: one ID, not an array of one
 	service *Service
 	format  idFormat
 	want    generator.Request
@@ -39,19 +40,8 @@ func (s *Server) nextID(ctx context.Context, c *conn) error {
 	if err != nil {
 		return err
 	}
-	if err := s.generate(ctx, c, r); err != nil {
-		return err
-	}
-	id := c.ranges[0].Start
-	switch r.format {
-	case formatString:
-		c.wire.ReplyString(c.req.ID, strconv.FormatInt(int64(id), 10))
-	case formatExternal:
-		c.wire.ReplyString(c.req.ID, r.service.codec.Encode(id))
-	default:
-		c.wire.ReplyUint64(c.req.ID, uint64(id))
-	}
-	return nil
+	r.single = true
+	return s.issue(ctx, c, r)
 }
 
 func (s *Server) nextIDs(ctx context.Context, c *conn) error {
@@ -69,10 +59,51 @@ func (s *Server) nextIDs(ctx context.Context, c *conn) error {
 	if err != nil {
 		return err
 	}
-	if err := s.generate(ctx, c, r); err != nil {
+	return s.issue(ctx, c, r)
+}
+
+// issue answers with the IDs. Where they have to be waited for it waits; for a
+// connection in the lane it leaves that to its caller, by errWaits.
+func (s *Server) issue(ctx context.Context, c *conn, r idRequest) error {
+	if c.hurried && r.heavy() {
+		return errHeavy
+	}
+	ranges, pending, err := r.service.gen.Start(c.reading, r.want, c.ranges[:0])
+	if pending != nil {
+		c.ranges = nil // they are the pending request's now
+		if err := s.enter(pending); err != nil {
+			return err
+		}
+		if c.hurried {
+			c.waits = &waiting{request: r, pending: pending}
+			return errWaits
+		}
+		ranges, err = c.await(ctx, pending)
+	}
+	c.ranges = ranges
+	if err != nil {
 		return err
 	}
-	c.wire.BeginArray(c.req.ID, int(count))
+	c.reply(r)
+	return nil
+}
+
+// reply answers with the IDs in c.ranges.
+func (c *conn) reply(r idRequest) {
+	defer func() { c.ranges = keepSmall(c.ranges) }()
+	if r.single {
+		id := c.ranges[0].Start
+		switch r.format {
+		case formatString:
+			c.wire.ReplyString(r.id, strconv.FormatInt(int64(id), 10))
+		case formatExternal:
+			c.wire.ReplyString(r.id, r.service.codec.Encode(id))
+		default:
+			c.wire.ReplyUint64(r.id, uint64(id))
+		}
+		return
+	}
+	c.wire.BeginArray(r.id, int(r.want.Count))
 	for _, g := range c.ranges {
 		if r.format == formatInt {
 			c.wire.AppendRange(uint64(g.Start), int(g.Count))
@@ -87,50 +118,6 @@ func (s *Server) nextIDs(ctx context.Context, c *conn) error {
 			}
 		}
 	}
-	return nil
-}
-
-// generate puts the IDs into c.ranges.
-func (s *Server) generate(ctx context.Context, c *conn, r idRequest) (err error) {
-	if s.inFlight.Add(1) > int64(s.cfg.MaxInFlight) {
-		s.inFlight.Add(-1)
-		return wire.Errorf(wire.CodeOverloaded, "%d requests are waiting already, and more may not: see max_in_flight", s.cfg.MaxInFlight)
-	}
-	defer s.inFlight.Add(-1)
-	c.waiting.Store(true)
-	defer c.waiting.Store(false)
-	if len(c.wire.Unsent()) > 0 {
-		if done, err := c.goAhead(ctx, r); done || err != nil {
-			return err
-		}
-	}
-	c.ranges, err = r.service.gen.Next(ctx, r.want, c.ranges[:0])
-	return err
-}
-
-// goAhead keeps answers that are ready from waiting together with a request
-// that has to: they are written first, except where a millisecond or so is all
-// there is to wait for. It reports whether the request got its ID meanwhile.
-func (c *conn) goAhead(ctx context.Context, r idRequest) (done bool, err error) {
-	if r.want.Count == 1 { // a batch would lose what it got; it is also worth a write of its own
-		try := r.want
-		try.Timeout = 0
-		c.ranges, err = r.service.gen.Next(ctx, try, c.ranges[:0])
-		if err == nil || r.want.Timeout == 0 {
-			return true, err
-		}
-		var timeout *generator.TimeoutError
-		if !errors.As(err, &timeout) {
-			return true, err
-		}
-		if timeout.For == generator.WaitSequence {
-			return false, nil
-		}
-	}
-	if c.wire.Flush() != nil {
-		return false, errHungUp
-	}
-	return false, nil
 }
 
 // keepSmall reuses the slice unless a huge batch has made it large: idle
@@ -146,7 +133,7 @@ func keepSmall(ranges []generator.Range) []generator.Range {
 const idOptionNames = "service, timeout_ms, format, regular_only"
 
 func (s *Server) idOptions(c *conn, count int64) (idRequest, error) {
-	r := idRequest{want: generator.Request{Count: count, Timeout: defaultTimeout}}
+	r := idRequest{id: c.req.ID, want: generator.Request{Count: count, Timeout: defaultTimeout}}
 	if err := c.req.Options(); err != nil {
 		return r, err
 	}

@@ -40,6 +40,9 @@ const (
 	// hang is when a test gives up on something that should happen at once, on
 	// however slow a machine.
 	hang = 60 * time.Second
+	// portable is the environment variable that has all tests run without an
+	// event loop.
+	portable = "KAZAHANA_TEST_PORTABLE"
 	// many IDs per millisecond, where a test is not about waiting for one.
 	manyBits = 16
 	many     = 1 << manyBits
@@ -109,6 +112,7 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 	s := &setup{
 		Config: Config{
 			MaxConnections: 1000, MaxInFlight: 1000, DrainTimeout: hang, DefaultService: "default",
+			EventLoop: os.Getenv(portable) == "",
 			Identity: Identity{
 				Version: "v1.2.3", Commit: "abc", GoVersion: "go1", Features: []string{"ids", "uuid"},
 				Socket: "s", StateDir: "d", Provider: "memory:", Scope: "unverified", Promise: "none",
@@ -238,9 +242,8 @@ func stacks() string {
 	return string(buf[:runtime.Stack(buf, true)])
 }
 
-// awaiting is how many requests wait in a generator's queue, or have just left
-// it.
-func awaiting() int { return strings.Count(stacks(), "generator.(*Generator).await(") }
+// awaiting is how many requests wait for IDs.
+func (r *rig) awaiting() int { return int(r.server.inFlight.Load()) }
 
 // writing is how many connections wait for their peers to read.
 func writing() (n int) {
@@ -256,7 +259,7 @@ func writing() (n int) {
 // waiters waits until exactly n requests wait in a generator's queue.
 func (r *rig) waiters(n int) {
 	r.t.Helper()
-	until(r.t, fmt.Sprintf("%d requests wait", n), func() bool { return awaiting() == n })
+	until(r.t, fmt.Sprintf("%d requests wait", n), func() bool { return r.awaiting() == n })
 }
 
 // peer is a client that sees what is on the wire.

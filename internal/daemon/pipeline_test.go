@@ -182,28 +182,6 @@ func TestPipelinedRequestsThatMayNotWait(t *testing.T) {
 	p.ends()
 }
 
-// A full millisecond is no reason to write early: under load it would make as
-// many writes as there are milliseconds.
-func TestFullMillisecondsShareWrites(t *testing.T) {
-	r := newRig(t)
-	var sent []byte
-	for i := range 300 {
-		sent = append(sent, request(i, "NextID", []any{})...)
-	}
-	p, nc := serveBytes(t, r, sent)
-	r.waiters(1)
-	if writes := nc.writes.Load(); writes != 1 { // the answers to the first, small read
-		t.Errorf("%d writes before the wait", writes)
-	}
-	r.clock.Advance(time.Millisecond)
-	for range 300 {
-		if got := p.receive(); got.err != nil {
-			t.Fatal(got.err)
-		}
-	}
-	p.ends()
-}
-
 // A peer gets what it asked for and nothing else.
 func TestNothingUnasked(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.change(func(c *config.Service) { c.MaxBackward = 0 }) }).start()

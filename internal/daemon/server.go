@@ -51,7 +51,17 @@ type Config struct {
 	MaxInFlight          int // requests for IDs under way at a time
 	DrainTimeout         time.Duration
 	DefaultService       string
+	EventLoop            bool // one thread serves what needs no waiting, where the system has epoll
 	Identity             Identity
+}
+
+// lane serves connections that have no goroutine. Those that need one come
+// back through Server.unpark.
+type lane interface {
+	// park takes the stream over, or reports false.
+	park(stream) bool
+	// close gives back all connections, and takes no more.
+	close()
 }
 
 // Server answers requests on a socket.
@@ -75,8 +85,11 @@ type Server struct {
 	draining atomic.Bool // requests that come now are told to go elsewhere
 	cut      atomic.Bool // the drain timeout is over
 
+	lane lane // nil: every connection has a goroutine
+
 	mu      sync.Mutex
-	conns   map[*conn]struct{} // guarded by mu
+	conns   map[*conn]struct{} // with a goroutine each; guarded by mu
+	parked  int                // connections in the lane; guarded by mu
 	refused map[*conn]struct{} // being turned away; guarded by mu
 	wg      sync.WaitGroup     // one for each goroutine that serves a connection
 }
@@ -113,10 +126,14 @@ func (s *Server) Serve(ctx context.Context, l *unixsock.Listener) error {
 	defer watch.Wait()
 	defer cancel(nil)
 	watch.Go(func() { s.watchHangups(work) })
+	s.openLane(work)
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	err := s.accept(ctx, work, l)
 	_ = l.Close()
+	if s.lane != nil {
+		s.lane.close()
+	}
 	s.drain(cancel)
 	if ctx.Err() != nil {
 		return nil
@@ -152,13 +169,18 @@ func (s *Server) accept(ctx, work context.Context, l *unixsock.Listener) error {
 
 // take begins to serve a connection, or to turn it away.
 func (s *Server) take(work context.Context, nc *net.UnixConn) {
-	c := newConn(s, nc)
 	refusal := s.admit(nc)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if refusal == nil && len(s.conns) >= s.cfg.MaxConnections {
+	if refusal == nil && len(s.conns)+s.parked >= s.cfg.MaxConnections {
 		refusal = overloadedConnections(s.cfg.MaxConnections)
 	}
+	if refusal == nil && s.lane != nil && s.lane.park(nc) {
+		s.parked++
+		s.countConnections()
+		return
+	}
+	c := newConn(s, nc)
 	switch {
 	case refusal == nil:
 		s.begin(work, c)
@@ -179,7 +201,7 @@ func (s *Server) begin(work context.Context, c *conn) {
 	ctx, abandon := context.WithCancelCause(work)
 	c.abandon = abandon
 	s.conns[c] = struct{}{}
-	s.metrics.Connections.Set(float64(len(s.conns)))
+	s.countConnections()
 	s.wg.Go(func() {
 		defer abandon(nil)
 		c.serve(ctx)
@@ -187,12 +209,58 @@ func (s *Server) begin(work context.Context, c *conn) {
 	})
 }
 
+// countConnections shows how many there are. mu is held.
+func (s *Server) countConnections() { s.metrics.Connections.Set(float64(len(s.conns) + s.parked)) }
+
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.refused, c)
 	delete(s.conns, c)
-	s.metrics.Connections.Set(float64(len(s.conns)))
+	s.countConnections()
+}
+
+// openLane opens the lane, if there is to be one.
+func (s *Server) openLane(work context.Context) {
+	if !s.cfg.EventLoop {
+		return
+	}
+	lane, err := newLane(s, work)
+	if err != nil {
+		s.log.Warn("no event loop here: every connection gets a goroutine, which is slower", zap.Error(err))
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lane = lane
+}
+
+// park hands a connection that rests to the lane, and reports whether it did.
+func (s *Server) park(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lane == nil || !s.lane.park(c.net) {
+		return false
+	}
+	delete(s.conns, c)
+	s.parked++
+	return true
+}
+
+// unpark gives a connection of the lane a goroutine.
+func (s *Server) unpark(work context.Context, c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.parked--
+	s.begin(work, c)
+}
+
+// unparkEnded counts a connection of the lane that has ended.
+func (s *Server) unparkEnded() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.parked--
+	s.countConnections()
 }
 
 // drain lets every connection finish what it has begun.
@@ -236,7 +304,7 @@ func (s *Server) eachConn(do func(*conn)) {
 func (s *Server) connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.conns)
+	return len(s.conns) + s.parked
 }
 
 // Ready reports why some service cannot issue IDs now, or nil.

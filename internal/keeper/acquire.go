@@ -200,7 +200,11 @@ func (k *Keeper) accept(ctx context.Context, good []lease.Lease, now int64) {
 	k.cause, k.failures, k.notBefore = nil, 0, 0
 	durable := k.save()
 	k.publish()
-	for _, l := range good {
+	for i, l := range good {
+		if i == maxLogged {
+			k.Log.Info("further worker ids allocated", zap.Int("count", len(good)-i))
+			break
+		}
 		k.Log.Info("worker id allocated", leaseFields(l)...)
 	}
 	k.Observer.Acquired(ResultOK)

@@ -18,6 +18,8 @@ const (
 	// maxRetryAfter bounds what a provider may ask for, in whatever unit it
 	// meant it.
 	maxRetryAfter = 10 * time.Minute
+	// maxLogged is how many leases of one grant get a line each in the log.
+	maxLogged = 16
 	// pollInterval is how often a keeper looks at the clock at least: it may
 	// have been set, or the machine may have slept.
 	pollInterval = time.Second

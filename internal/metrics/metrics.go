@@ -18,7 +18,7 @@ type Metrics struct {
 	StateErrors   prometheus.Counter
 	ClockForward  prometheus.Counter // jumps ahead that were not believed
 	ClockAccepted prometheus.Counter // those that lasted and are believed now
-	RPCDuration   prometheus.Histogram
+	RPCDuration   *Histogram
 	rpcRequests   *prometheus.CounterVec
 	acquires      *prometheus.CounterVec
 	lost          *prometheus.CounterVec
@@ -44,10 +44,8 @@ func New(b Build) *Metrics {
 		StateErrors:   counter("kazahana_state_errors_total", "Failed writes of the durable local state."),
 		ClockForward:  counter("kazahana_clock_forward_events_total", "Jumps of the wall clock ahead that were not believed."),
 		ClockAccepted: counter("kazahana_clock_forward_accepted_total", "Jumps of the wall clock ahead that lasted for forward_hold and were accepted."),
-		RPCDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "kazahana_rpc_duration_seconds", Help: "Time from a whole request read to its answer ready to be written.",
-			Buckets: prometheus.ExponentialBuckets(1e-6, 4, 13), // 1 us to 16.8 s
-		}),
+		RPCDuration: newHistogram("kazahana_rpc_duration_seconds", "Time from a request read to its answer ready to be written.",
+			time.Microsecond, 4, 13), // to 16.8 s
 		rpcRequests: vec("kazahana_rpc_requests_total", "Requests answered on the socket, by method and error code (ok for none).", "method", "code"),
 		acquires:    vec("kazahana_lease_acquires_total", "Acquires by result.", "service", "result"),
 		lost:        vec("kazahana_leases_lost_total", "Leases lost before their end.", "service", "reason"),

@@ -135,7 +135,7 @@ func TestRequests(t *testing.T) {
 	}
 	m.Requests("NextID", "ok").Inc()
 	m.Requests("", "PARSE_ERROR").Inc()
-	m.RPCDuration.Observe(2e-6)
+	m.RPCDuration.Observe(2*time.Microsecond, 1)
 	got := series(t, m)
 	for name, value := range map[string]float64{
 		"kazahana_rpc_requests_total{code=ok,method=NextID}":    6,

@@ -86,6 +86,16 @@ func (in *Inbox) Added(n int) {
 	in.filled = in.end == len(in.buf)
 }
 
+// Preload puts bytes that came in another way before all that is to come. The
+// Inbox is a new one.
+func (in *Inbox) Preload(b []byte) {
+	for len(b) > 0 {
+		n := copy(in.Space(), b)
+		in.Added(n)
+		b = b[n:]
+	}
+}
+
 // Release gives the buffer back if it holds nothing, for an event loop that
 // parks thousands of connections. Messages handed out before are invalid.
 func (in *Inbox) Release() {

@@ -83,6 +83,9 @@ func (c *ServerConn) fill() error {
 	return io.ErrNoProgress
 }
 
+// Preload has Read begin with bytes that were read from the stream already.
+func (c *ServerConn) Preload(b []byte) { c.in.Preload(b) }
+
 // Pending reports whether Read would return without reading from the stream:
 // another message, or the end of all sense, is already in the buffer.
 func (c *ServerConn) Pending() bool { return c.in.Pending() }

@@ -43,8 +43,9 @@ func seen(r *Request) string {
 }
 
 // seenAll reads to the end.
-func seenAll(r io.Reader) (all []string, end error) {
-	conn := NewServerConn(r, io.Discard)
+func seenAll(r io.Reader) (all []string, end error) { return seenOf(NewServerConn(r, io.Discard)) }
+
+func seenOf(conn *ServerConn) (all []string, end error) {
 	var req Request
 	for {
 		if err := conn.Read(&req); err != nil {

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// dropBinaryPages does nothing: what the start touched may stay.
+func dropBinaryPages() {}

@@ -1,0 +1,193 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// DefaultLeaseServerFile is the lease server's configuration file that is read
+// when none is named, if it is there.
+const DefaultLeaseServerFile = "/etc/kazahana/lease-server.yaml"
+
+// LeaseServer is everything that "kazahanad lease-server" is told. The meaning of
+// each field is that of the key of the same name in packaging/lease-server.yaml.
+type LeaseServer struct {
+	Config string // the file that was read; "" for none
+
+	Listen      string // HOST:PORT or unix:PATH
+	SocketMode  fs.FileMode
+	SocketGroup string // name or number; "" = the server's own
+	TLSCert     string
+	TLSKey      string
+	ClientCA    string // "" = none
+	TokensFile  string // "" = none
+	Insecure    bool
+
+	StateDir        string
+	Provider        string // may hold a password: show only Redact(Provider)
+	ProviderTimeout time.Duration
+
+	MaxConnections int
+	MaxInFlight    int
+	RateLimit      int // requests per second and client; 0 = unlimited
+	RateBurst      int
+	DrainDelay     time.Duration
+	DrainTimeout   time.Duration
+	LogLevel       LogLevel
+	LogFormat      LogFormat
+
+	services map[string]Terms
+	origin   map[string]string // where a key was set; missing = default
+}
+
+// Terms is what an entry of services sets; what it leaves out is nil, and as the
+// provider's URL says.
+type Terms struct {
+	Epoch      *time.Time
+	BitTS      *int
+	BitID      *int
+	BitSeq     *int
+	Term       *time.Duration
+	Quarantine *time.Duration
+	Pool       *string
+	IDs        *string // LOW-HIGH
+	MaxLeases  *int
+}
+
+// Services returns the entries of services, by name.
+func (s *LeaseServer) Services() map[string]Terms { return maps.Clone(s.services) }
+
+// Cite names a key with the place where it was set.
+func (s *LeaseServer) Cite(key string) string {
+	if where := s.origin[key]; where != "" {
+		return key + " (" + where + ")"
+	}
+	return key + " (default)"
+}
+
+// Load merges the flags with the environment, the file and the defaults, and
+// checks the result. The error is one line that says what to change.
+func (f *LeaseServerFlags) Load(p Process) (*LeaseServer, error) {
+	env := newEnvironment(p.Environ)
+	typed := typedValues(f)
+	fromEnv, err := env.valuesOf("lease-server", leaseServerKeys, append(foreignVariables, "KAZAHANA_SOCKET"))
+	if err != nil {
+		return nil, err
+	}
+	s := &LeaseServer{origin: map[string]string{}}
+	fromFile, path, err := p.readConfig(DefaultLeaseServerFile, typed, fromEnv)
+	if err != nil {
+		return nil, err
+	}
+	s.Config = path
+	into := target{server: s, now: p.Now}
+	for _, k := range leaseServerKeys {
+		if k.def != "" {
+			v := value{key: k.name, name: k.name, where: "the defaults", text: k.def}
+			if err := k.set(into, v); err != nil {
+				panic("config: the default of a key is refused: " + err.Error())
+			}
+		}
+	}
+	// The weakest source first: each overwrites what is there.
+	for _, v := range slices.Concat(fromFile, fromEnv, typed) {
+		k, known := findIn(leaseServerKeys, v.key)
+		if !known {
+			return nil, unknownIn("lease-server", leaseServerKeys, v)
+		}
+		if err := k.set(into, v); err != nil {
+			return nil, err
+		}
+		s.origin[v.key] = v.where
+	}
+	if err := s.chooseProvider(env.lookup, p.UID); err != nil {
+		return nil, err
+	}
+	return s, s.check()
+}
+
+// unknownIn names the key that was probably meant.
+func unknownIn(command string, keys []key, v value) error {
+	hint := "kazahanad " + command + " --help lists the keys"
+	if near := nearest(v.name, namesIn(keys, anyKey)); near != "" {
+		hint = "did you mean " + near + "?"
+	}
+	return fmt.Errorf("unknown key %s in %s: %s", quoteName(v.key), v.where, hint)
+}
+
+// chooseProvider fills in the file that is granted from where no provider is
+// named: the one that a daemon of this host uses by itself, so that both grant
+// from one file.
+func (s *LeaseServer) chooseProvider(lookup Lookup, uid int) error {
+	if s.origin["provider"] != "" {
+		return nil
+	}
+	if _, inside := lookup("KUBERNETES_SERVICE_HOST"); inside {
+		return errors.New("provider is not set, and inside Kubernetes there is no default: " +
+			"a SQLite file in a pod is lost with it; name one, for example redis://HOST:6379/0, or sqlite:PATH on a persistent volume")
+	}
+	if s.origin["state_dir"] == "" {
+		dir, err := DaemonStateDir(lookup, uid)
+		if err != nil {
+			return fmt.Errorf("%w; or set provider", err)
+		}
+		s.StateDir = dir
+	}
+	if strings.ContainsAny(s.StateDir, "?#%") {
+		return fmt.Errorf("%s holds a character that a provider URL cannot: set provider", s.Cite("state_dir"))
+	}
+	s.Provider = "sqlite:" + s.StateDir + "/leases.db"
+	return nil
+}
+
+// check refuses settings that are right one by one and wrong together.
+func (s *LeaseServer) check() error {
+	if (s.TLSCert == "") != (s.TLSKey == "") {
+		return errors.New("tls_cert and tls_key go together: one of them is not set")
+	}
+	if s.ClientCA != "" && s.TLSCert == "" {
+		return fmt.Errorf("%s needs TLS: set tls_cert and tls_key", s.Cite("client_ca"))
+	}
+	if s.SocketGroup != "" && s.SocketMode&0o020 == 0 {
+		return fmt.Errorf("%s is of no use with %s %04o, which does not let a group connect", s.Cite("socket_group"), s.Cite("socket_mode"), s.SocketMode)
+	}
+	switch scheme(s.Provider) {
+	case "static:", "ip:", "none:":
+		return fmt.Errorf("%s %s grants the same machine ID to whoever asks, or none: a lease server needs one that coordinates, for example sqlite:PATH or redis://HOST:6379/0",
+			s.Cite("provider"), scheme(s.Provider))
+	}
+	if s.Insecure || onLoopback(s.Listen) {
+		return nil
+	}
+	var missing []string
+	if s.TLSCert == "" {
+		missing = append(missing, "TLS (tls_cert, tls_key)")
+	}
+	if s.TokensFile == "" && s.ClientCA == "" {
+		missing = append(missing, "a credential of clients (tokens_file or client_ca)")
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%s %s can be reached from other hosts, and lacks %s: set what is missing, listen on 127.0.0.1 or unix:PATH, or say --insecure if the network itself keeps others out",
+			s.Cite("listen"), s.Listen, strings.Join(missing, " and "))
+	}
+	return nil
+}
+
+// onLoopback reports whether only this host can reach the address.
+func onLoopback(listen string) bool {
+	if strings.HasPrefix(listen, "unix:") {
+		return true
+	}
+	host := listen[:strings.LastIndexByte(listen, ':')]
+	if host == "localhost" {
+		return true
+	}
+	address, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && address.Unmap().IsLoopback()
+}

@@ -1,0 +1,278 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/eventloop"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+const (
+	// laneBuffer is read at a time, and so many bytes of requests are answered
+	// before others have their turn.
+	laneBuffer = 64 << 10
+	// laneOutput is after how many bytes of answers others have their turn.
+	laneOutput = 4 * wire.HighWater
+)
+
+// fastLane serves connections by one thread, in an event loop. It does what
+// takes no time: it reads whole requests, answers them, and lets them wait for
+// IDs. A connection on which anything else happens is given a goroutine: half a
+// message, a peer that does not read, a huge batch, no message at all, the end
+// of the daemon. Limits, patience and the drain have one place, which is not
+// here.
+type fastLane struct {
+	server *Server
+	work   context.Context // of the goroutines that connections are given
+	loop   *eventloop.Loop
+	ended  chan struct{}
+	closed atomic.Bool
+
+	// Of the loop's thread:
+	input    []byte
+	conn     *conn // answers for the connection whose turn it is
+	split    wire.Splitter
+	answered [2]int        // plain requests of this burst, by plainMethod
+	began    time.Duration // of this burst, since the server's start
+}
+
+func newLane(s *Server, work context.Context) (lane, error) {
+	loop, err := eventloop.New()
+	if err != nil {
+		return nil, err
+	}
+	l := &fastLane{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, laneBuffer)}
+	l.conn = &conn{server: s, wire: wire.NewServerConn(nil, nil), hurried: true}
+	go func() {
+		defer close(l.ended)
+		loop.Run()
+	}()
+	return l, nil
+}
+
+// park implements lane.
+func (l *fastLane) park(from stream) bool {
+	raw, err := from.SyscallConn()
+	if err != nil || l.closed.Load() {
+		return false
+	}
+	fd := -1
+	if raw.Control(func(original uintptr) {
+		fd, err = unix.FcntlInt(original, unix.F_DUPFD_CLOEXEC, 0)
+	}) != nil || err != nil {
+		return false
+	}
+	// The runtime's poller is not to be woken by what the lane serves.
+	_ = from.Close()
+	if !l.loop.Post(func() { l.admit(fd) }) {
+		panic("daemon: the lane ended before it was closed")
+	}
+	return true
+}
+
+func (l *fastLane) admit(fd int) {
+	p := &parked{lane: l, fd: fd}
+	p.turn.Handler = p
+	if err := l.loop.Add(fd, p); err != nil {
+		l.server.log.Debug("a connection that the event loop does not take gets a goroutine", zap.Error(err))
+		p.handOver(luggage{}, false)
+	}
+}
+
+// close implements lane. The server accepts no more connections.
+func (l *fastLane) close() {
+	l.server.mu.Lock()
+	l.closed.Store(true) // not in the middle of a park
+	l.server.mu.Unlock()
+	l.loop.Post(func() {
+		l.loop.Stop()
+		l.loop.Each(func(h eventloop.Handler) {
+			p := h.(*parked)
+			p.leave(luggage{input: p.rest, waited: p.wait})
+		})
+	})
+	<-l.ended
+}
+
+// parked is a connection in the lane.
+type parked struct {
+	lane *fastLane
+	fd   int
+	rest []byte   // came behind a request that waits, or is for the next turn
+	wait *waiting // the request that waits for IDs
+	more bool     // there may be something to read
+	half bool     // the peer sends no more, and maybe reads no more
+	gone bool     // it reads no more either
+	turn eventloop.Turn
+}
+
+// Ready implements eventloop.Handler.
+func (p *parked) Ready(events uint32) {
+	p.more = p.more || events != 0
+	// A peer that has merely stopped sending still reads its answers.
+	p.gone = p.gone || events&(unix.EPOLLHUP|unix.EPOLLERR) != 0
+	p.half = p.half || p.gone || events&unix.EPOLLRDHUP != 0
+	switch {
+	case p.wait != nil:
+		if p.gone {
+			p.end()
+		}
+	case len(p.rest) > 0:
+		rest := p.rest
+		p.rest = nil
+		p.serve(rest)
+	case p.more:
+		p.read()
+	}
+}
+
+// read takes what has come. What is left, if anything, comes in another turn.
+func (p *parked) read() {
+	n, errno := eventloop.Receive(p.fd, p.lane.input)
+	switch {
+	case errno == unix.EAGAIN:
+		p.more = false
+	case errno != 0 || n == 0:
+		p.end()
+	default:
+		// A read that fills less took everything, except for the end.
+		p.more = n == len(p.lane.input) || p.half
+		p.serve(p.lane.input[:n])
+	}
+}
+
+// serve answers the requests in b, and gives away the connection if that
+// cannot be done here.
+func (p *parked) serve(b []byte) {
+	l := p.lane
+	l.beginBurst()
+	sent := 0
+	for len(b) > 0 && p.wait == nil {
+		n := l.answer(b)
+		b = b[n:]
+		if l.conn.waits != nil {
+			p.wait, l.conn.waits = l.conn.waits, nil
+			break
+		}
+		if n == 0 {
+			l.endBurst()
+			p.leave(luggage{input: b, output: l.conn.wire.Unsent()})
+			return
+		}
+		if waiting := len(l.conn.wire.Unsent()); waiting >= wire.HighWater {
+			if !p.send(b) {
+				return
+			}
+			if sent += waiting; sent >= laneOutput {
+				break
+			}
+		}
+	}
+	l.endBurst()
+	if !p.send(b) {
+		return
+	}
+	p.rest = bytes.Clone(b)
+	switch {
+	case p.wait != nil && p.gone: // of which the loop has told already
+		p.end()
+	case p.wait != nil:
+		p.wait.pending.Notify(p.served)
+	case len(b) > 0 || p.more:
+		l.loop.Again(&p.turn)
+	}
+}
+
+// send writes the answers that are ready, and reports whether the connection
+// is still here. b is what has not been answered yet.
+func (p *parked) send(b []byte) bool {
+	out := &p.lane.conn.wire.Outbox
+	unsent := out.Unsent()
+	if len(unsent) == 0 {
+		return true
+	}
+	n, errno := eventloop.Send(p.fd, unsent)
+	switch {
+	case errno != 0 && errno != unix.EAGAIN:
+		out.Sent(len(unsent))
+		p.lane.endBurst()
+		p.end()
+		return false
+	case errno != 0 || n < len(unsent):
+		p.lane.endBurst()
+		p.leave(luggage{input: b, output: unsent[max(n, 0):], waited: p.wait})
+		return false
+	}
+	out.Sent(n)
+	return true
+}
+
+// served has the loop answer the request that has waited. Anybody may call it.
+func (p *parked) served() { p.lane.loop.Post(p.resume) }
+
+func (p *parked) resume() {
+	w, l := p.wait, p.lane
+	if w == nil {
+		return // the connection is gone
+	}
+	p.wait = nil
+	l.server.inFlight.Add(-1)
+	ranges, err := w.pending.Result()
+	l.conn.conclude(w, ranges, err)
+	rest := p.rest
+	p.rest = nil
+	p.serve(rest)
+}
+
+// end closes the connection. Nobody waits any more for a request that does.
+func (p *parked) end() {
+	if w := p.wait; w != nil {
+		p.wait = nil
+		w.pending.Cancel(errHungUp)
+		p.lane.server.inFlight.Add(-1)
+	}
+	p.lane.loop.Remove(p.fd)
+	_ = unix.Close(p.fd)
+	p.rest, p.more = nil, false // should it still be due for a turn
+	p.lane.server.unparkEnded()
+}
+
+// leave gives the connection a goroutine.
+func (p *parked) leave(l luggage) {
+	p.lane.loop.Remove(p.fd)
+	p.handOver(l, true)
+}
+
+// handOver gives a connection that the loop does not know a goroutine.
+func (p *parked) handOver(l luggage, mayReturn bool) {
+	p.wait, p.rest, p.more = nil, nil, false
+	c := newConn(p.lane.server, socketFile{os.NewFile(uintptr(p.fd), "connection")})
+	c.idle = mayReturn
+	c.luggage = luggage{input: bytes.Clone(l.input), output: bytes.Clone(l.output), waited: l.waited}
+	out := &p.lane.conn.wire.Outbox
+	out.Sent(len(out.Unsent()))
+	p.lane.server.unpark(p.lane.work, c)
+}
+
+// socketFile is a socket as a file, which takes a descriptor over as it is: a
+// net.Conn would be made of a copy.
+type socketFile struct{ *os.File }
+
+func (f socketFile) CloseWrite() error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = unix.Shutdown(int(fd), unix.SHUT_WR) }); err != nil {
+		return err
+	}
+	return failed
+}

@@ -1,0 +1,1130 @@
+package daemon
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/eventloop"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// newLaneRig is newRig for a test that is about the lane.
+func newLaneRig(t testing.TB, changes ...func(*setup)) *rig {
+	t.Helper()
+	if os.Getenv(portable) != "" {
+		t.Skip("without an event loop there is no lane")
+	}
+	return newRig(t, changes...)
+}
+
+// ample IDs come as fast as anybody asks.
+func ample(s *setup) {
+	wide(s)
+	s.source = clock.System{}
+}
+
+// places are where the connections are: in the lane, and with a goroutine.
+func (r *rig) places() (parked, running int) {
+	r.server.mu.Lock()
+	defer r.server.mu.Unlock()
+	return r.server.parked, len(r.server.conns)
+}
+
+// placed waits until exactly so many connections are in the lane, and have a
+// goroutine.
+func (r *rig) placed(parked, running int) {
+	r.t.Helper()
+	until(r.t, fmt.Sprintf("%d connections are in the lane and %d are not", parked, running), func() bool {
+		p, g := r.places()
+		return p == parked && g == running
+	})
+}
+
+// unserved is a connection that the server does not have yet.
+func unserved(t testing.TB) (client *peer, server *net.UnixConn) {
+	t.Helper()
+	c, server := socketpair(t)
+	return newPeer(t, c), server
+}
+
+// take has the server serve it. Whatever has happened to it before is known at
+// the first look.
+func (r *rig) take(server *net.UnixConn) {
+	r.t.Helper()
+	r.lane()
+	r.server.take(context.Background(), server)
+}
+
+// lane waits until there is one.
+func (r *rig) lane() {
+	r.t.Helper()
+	until(r.t, "the lane is open", func() bool {
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		return r.server.lane != nil
+	})
+}
+
+// patient may wait for as long as a test takes.
+func patient() options { return options{"timeout_ms": 3_600_000} }
+
+// open waits until no request waits and no connection but so many is open.
+func (r *rig) open(connections int) {
+	r.t.Helper()
+	until(r.t, fmt.Sprintf("%d connections are open, and none waits", connections), func() bool {
+		return r.server.connections() == connections && r.awaiting() == 0
+	})
+}
+
+// A request that has to wait does so in the lane, and whatever comes behind it
+// is answered behind it: with the same bytes, or while it waits.
+func TestLaneWaits(t *testing.T) {
+	r := newLaneRig(t).start()
+	p := r.dial()
+	p.ids(256)
+	for _, ask := range []struct {
+		method string
+		params []any
+		count  int
+	}{
+		{"NextID", nil, 1},
+		{"NextIDs", []any{20}, 20},
+		{"NextID", []any{patient()}, 1},
+		{"NextIDs", []any{200, patient()}, 200},
+		{"NextIDs", []any{2, options{"format": "string"}}, 2},
+	} {
+		p.send(slices.Concat(
+			request(1, "Ping", []any{}), request(2, ask.method, slice(ask.params)), request(3, "NextID", []any{}), request(4, "Ping", []any{}),
+		))
+		if got := p.receive(); got.id != 1 || got.err != nil {
+			t.Fatalf("what was ready waits too: %+v", got)
+		}
+		r.waiters(1)
+		r.placed(1, 0)
+		p.send(append(request(5, "Ping", []any{}), request(6, "NextID", []any{})...))
+		r.clock.Advance(time.Millisecond)
+		for id := range uint32(5) {
+			if got := p.receive(); got.id != id+2 || got.err != nil {
+				t.Fatalf("%s%v: %+v at the place of %d", ask.method, ask.params, got, id+2)
+			}
+		}
+		r.placed(1, 0)
+		p.ids(256 - ask.count - 2)
+	}
+}
+
+// One that waits behind one that waited is no different.
+func TestLaneWaitsAgainAndAgain(t *testing.T) {
+	r := newLaneRig(t).start()
+	p := r.dial()
+	var sent []byte
+	const n = 20
+	for id := range n {
+		sent = append(sent, request(id, "NextIDs", []any{256})...)
+	}
+	p.send(sent)
+	last := snowflake.ID(0)
+	for id := range uint32(n) {
+		got := p.receive()
+		ids, err := idsOf(got.result)
+		if err != nil || got.id != id || len(ids) != 256 || ids[0] <= last {
+			t.Fatalf("%d: %d IDs, %v, %v", got.id, len(ids), got.err, err)
+		}
+		last = ids[255]
+		if id < n-1 {
+			r.waiters(1)
+			r.placed(1, 0)
+			r.clock.Advance(time.Millisecond)
+		}
+	}
+}
+
+func TestLaneWaitsForItsTimeout(t *testing.T) {
+	r := newLaneRig(t).start()
+	p := r.dial()
+	p.ids(256)
+	p.send(append(request(1, "NextID", []any{options{"timeout_ms": 2}}), request(2, "Ping", []any{})...))
+	got := p.receive()
+	p.wantError(got, wire.CodeTimeout)
+	wantDetail(t, got.err, "cause", "sequence")
+	if got := p.receive(); got.id != 2 || got.err != nil {
+		t.Errorf("%+v", got)
+	}
+	r.placed(1, 0)
+	if n := r.awaiting(); n != 0 {
+		t.Errorf("%d requests wait", n)
+	}
+	// It has left the queue, and the IDs are others'.
+	r.clock.Advance(time.Millisecond)
+	p.ids(256, options{"timeout_ms": 0})
+	if n := r.value("kazahana_rpc_requests_total", "TIMEOUT", "NextID"); n != 1 {
+		t.Errorf("%v timeouts counted", n)
+	}
+}
+
+// Whoever hangs up while it waits is forgotten, whether it goes at once or
+// stops sending first, and costs others none of the IDs it did not get yet.
+func TestLanePeerHangsUpWhileItWaits(t *testing.T) {
+	r := newLaneRig(t).start()
+	other := r.dial()
+	now := 0
+	for _, halfFirst := range []bool{false, true} {
+		other.ids(200)
+		p := r.dial()
+		p.send(append(request(1, "NextIDs", []any{100, patient()}), request(2, "NextID", []any{})...))
+		r.waiters(1)
+		if halfFirst {
+			_ = p.CloseWrite()
+			other.alive()
+			r.placed(2, 0)
+		}
+		_ = p.Close()
+		r.open(1)
+		r.clock.Advance(time.Millisecond)
+		other.ids(256, options{"timeout_ms": 0})
+		r.clock.Advance(time.Millisecond)
+		if now += 200 + 56 + 256; r.issued("default") != uint64(now) {
+			t.Errorf("%d IDs were made, want %d", r.issued("default"), now)
+		}
+	}
+}
+
+// And so is whoever had gone before its request was even read.
+func TestLanePeerIsGoneBeforeItWaits(t *testing.T) {
+	for name, before := range map[string][]byte{"nothing to answer": nil, "an answer": request(1, "Ping", []any{})} {
+		t.Run(name, func(t *testing.T) {
+			r := newLaneRig(t).start()
+			other := r.dial()
+			other.ids(256)
+			client, server := unserved(t)
+			client.send(append(slices.Clone(before), request(2, "NextID", []any{patient()})...))
+			_ = client.Close()
+			r.take(server)
+			until(t, "its request is read", func() bool { return r.server.requests.Load() >= 2 })
+			r.open(1)
+			r.clock.Advance(time.Millisecond)
+			other.ids(256, options{"timeout_ms": 0})
+		})
+	}
+}
+
+// Half-closed is not gone: the answers to all that was sent come, and then the
+// end. Here the end of the stream comes with the requests, or while one waits.
+func TestLaneHalfClose(t *testing.T) {
+	for _, requests := range []int{1, 3, 20_000} { // the last are more than one read
+		r := newLaneRig(t, ample).start()
+		client, server := unserved(t)
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			for id := range requests {
+				if _, err := client.Write(request(id, "NextID", []any{})); err != nil {
+					t.Error(err)
+				}
+			}
+			_ = client.CloseWrite()
+		}()
+		if requests < 10 {
+			<-sent // the server sees all of it at once
+		}
+		r.take(server)
+		for id := range uint32(requests) {
+			if got := client.receive(); got.id != id || got.err != nil {
+				t.Fatalf("%+v at the place of %d", got, id)
+			}
+		}
+		client.ends()
+		<-sent
+		r.open(0)
+	}
+	for _, before := range []bool{true, false} {
+		r := newLaneRig(t).start()
+		r.dial().ids(256)
+		client, server := unserved(t)
+		client.send(append(request(1, "NextID", []any{patient()}), request(2, "NextID", []any{})...))
+		if before {
+			_ = client.CloseWrite()
+		}
+		r.take(server)
+		r.waiters(1)
+		if !before {
+			_ = client.CloseWrite()
+		}
+		r.placed(2, 0)
+		r.clock.Advance(time.Millisecond)
+		for id := range uint32(2) {
+			if got := client.receive(); got.id != id+1 || got.err != nil {
+				t.Fatalf("%+v", got)
+			}
+		}
+		client.ends()
+		r.open(1)
+	}
+}
+
+// The end of the stream, without a request, is the end.
+func TestLaneClose(t *testing.T) {
+	r := newLaneRig(t).start()
+	for _, half := range []bool{true, false} {
+		p := r.dial()
+		p.alive()
+		r.placed(1, 0)
+		if half {
+			_ = p.CloseWrite()
+			p.ends()
+		}
+		_ = p.Close()
+		r.open(0)
+	}
+}
+
+// The limit of waiting requests is one for both engines.
+func TestLaneMaxInFlight(t *testing.T) {
+	r := newLaneRig(t, func(s *setup) { s.MaxInFlight = 2 }).start()
+	p := r.dial()
+	p.ids(256)
+	light, heavy := r.dial(), r.dial()
+	light.ask("NextID", patient())
+	heavy.ask("NextIDs", MaxBatch, patient())
+	r.waiters(2)
+	r.placed(2, 1)
+	p.send(slices.Concat(request(1, "NextID", []any{}), request(2, "NextIDs", []any{3, options{"format": "string"}}),
+		request(3, "NextIDs", []any{MaxBatch}), request(4, "Ping", []any{})))
+	for id := range uint32(4) {
+		got := p.receive()
+		if got.id != id+1 {
+			t.Fatalf("%+v", got)
+		}
+		if id < 3 {
+			p.wantError(got, wire.CodeOverloaded)
+		}
+	}
+	_ = heavy.Close()
+	_ = light.Close()
+	r.open(1)
+	// Nobody is left in the queue.
+	r.clock.Advance(time.Millisecond)
+	p.ids(256, options{"timeout_ms": 0})
+	if n := r.value("kazahana_rpc_requests_total", "OVERLOADED", "NextIDs"); n != 2 {
+		t.Errorf("%v refusals counted", n)
+	}
+}
+
+// A batch that takes long to encode is no business of the lane; a small one is.
+func TestLaneHeavyBatches(t *testing.T) {
+	const small, large = "small", "large"
+	for _, test := range []struct {
+		what  string
+		count int
+		opts  options
+	}{
+		{small, wire.HighWater / 16, options{}},
+		{large, wire.HighWater/16 + 1, options{}},
+		{large, MaxBatch, options{}},
+		{small, heavyBatch, options{"format": "string"}},
+		{large, heavyBatch + 1, options{"format": "string"}},
+		{small, heavyBatch, options{"format": "external"}},
+		{large, heavyBatch + 1, options{"format": "external"}},
+	} {
+		t.Run(fmt.Sprint(test.count, test.opts), func(t *testing.T) {
+			r := newLaneRig(t).start()
+			p := r.dial()
+			p.ids(256)
+			test.opts["timeout_ms"] = 3_600_000
+			p.send(append(request(1, "NextIDs", []any{test.count, test.opts}), request(2, "Ping", []any{})...))
+			r.waiters(1)
+			if test.what == small {
+				r.placed(1, 0)
+			} else {
+				r.placed(0, 1)
+			}
+			_ = p.Close()
+			r.open(0)
+		})
+	}
+}
+
+// It comes back when it is done, and all its IDs came.
+func TestLaneHeavyBatchesComeBack(t *testing.T) {
+	r := newLaneRig(t, ample).start()
+	p := r.dial()
+	for _, format := range []string{"int", "string", "external"} {
+		p.send(slices.Concat(
+			request(1, "NextID", []any{}), request(2, "NextIDs", []any{MaxBatch, options{"format": format}}), request(3, "NextID", []any{}),
+		))
+		for id := range uint32(3) {
+			got := p.receive()
+			var each []msgpack.RawMessage
+			if id == 1 {
+				p.decode(got.result, &each)
+			}
+			if got.id != id+1 || got.err != nil || id == 1 && len(each) != MaxBatch {
+				t.Fatalf("%s: %d of %d IDs, %v", format, got.id, len(each), got.err)
+			}
+		}
+		r.placed(1, 0)
+	}
+	// Without options too.
+	p.ids(MaxBatch)
+	r.placed(1, 0)
+	if n, want := r.server.requests.Load(), uint64(3*3+1); n != want {
+		t.Errorf("%d requests counted, want %d", n, want)
+	}
+}
+
+// One that does not read leaves the lane to others, with all that it is owed.
+func TestLanePeerThatDoesNotRead(t *testing.T) {
+	r := newLaneRig(t, ample).start()
+	p, other := r.dial(), r.dial()
+	const requests, count = 3000, 1000
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		for id := range requests {
+			if _, err := p.Write(request(id, "NextIDs", []any{count})); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	until(t, "its writer is blocked", func() bool { return writing() == 1 })
+	for range 100 {
+		other.id()
+	}
+	r.placed(1, 1)
+	last := snowflake.ID(0)
+	for id := range uint32(requests) {
+		got := p.receive()
+		ids, err := idsOf(got.result)
+		if err != nil || got.id != id || len(ids) != count || ids[0] <= last {
+			t.Fatalf("%d at the place of %d: %d IDs after %d, %v", got.id, id, len(ids), last, err)
+		}
+		last = ids[count-1]
+	}
+	<-sent
+	r.placed(2, 0)
+	p.alive()
+}
+
+// One that waits, and does not read what was ready before, waits elsewhere.
+func TestLanePeerThatDoesNotReadAndWaits(t *testing.T) {
+	r := newLaneRig(t, func(s *setup) {
+		s.terms.BitSeq, s.terms.BitID = 12, snowflake.ValueBits-snowflake.DefaultBitTS-12
+		s.change(func(c *config.Service) { c.MaxThroughputPerMS = 4096 })
+	}).start()
+	client, server := unserved(t)
+	if err := server.SetWriteBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	client.send(slices.Concat(request(1, "NextIDs", []any{4096}), request(2, "NextID", []any{patient()}), request(3, "Ping", []any{})))
+	r.take(server)
+	r.placed(0, 1)
+	if n := r.awaiting(); n != 1 {
+		t.Errorf("%d requests wait", n)
+	}
+	r.clock.Advance(time.Millisecond)
+	for id := range uint32(3) {
+		if got := client.receive(); got.id != id+1 || got.err != nil {
+			t.Fatalf("%d: %v", got.id, got.err)
+		}
+	}
+	r.placed(1, 0)
+	if n := r.awaiting(); n != 0 {
+		t.Errorf("%d requests wait", n)
+	}
+	// And when its peer goes instead, nothing is left of it.
+	client, server = unserved(t)
+	if err := server.SetWriteBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	client.send(slices.Concat(request(1, "NextIDs", []any{4095}), request(2, "NextID", []any{patient()})))
+	r.take(server)
+	r.placed(1, 1)
+	_ = client.Close()
+	r.open(1)
+}
+
+// Half a message is waited for elsewhere.
+func TestLaneHalfMessages(t *testing.T) {
+	r := newLaneRig(t).start()
+	p := r.dial()
+	message := request(2, "NextID", []any{options{"format": "string"}})
+	for cut := 1; cut < len(message); cut++ {
+		p.send(append(request(1, "Ping", []any{}), message[:cut]...))
+		if got := p.receive(); got.id != 1 || got.err != nil {
+			t.Fatalf("%+v", got)
+		}
+		r.placed(0, 1)
+		p.send(append(message[cut:len(message):len(message)], request(3, "NextID", []any{})...))
+		for id := range uint32(2) {
+			if got := p.receive(); got.id != id+2 || got.err != nil {
+				t.Fatalf("cut at %d: %+v", cut, got)
+			}
+		}
+		r.placed(1, 0)
+	}
+	// Its end does not come.
+	p.send(message[:5])
+	r.placed(0, 1)
+	_ = p.CloseWrite()
+	p.ends()
+	r.open(0)
+}
+
+// What is no message gets its one answer, behind those before it, and the end.
+func TestLaneNonsense(t *testing.T) {
+	r := newLaneRig(t).start()
+	other := r.dial()
+	other.alive()
+	for name, nonsense := range map[string][]byte{
+		"another protocol":       []byte("GET / HTTP/1.1\r\n\r\n"),
+		"an unknown type":        pack([]any{3, 1, "Ping", []any{}}),
+		"a method of no name":    pack([]any{0, 1, 5, []any{}}),
+		"an array of two":        pack([]any{0, 1}),
+		"a message beyond limit": {0x94, 0x00, 0x01, 0xdb, 0xff, 0xff, 0xff, 0xff},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := r.dial()
+			p.send(append(request(1, "NextID", []any{}), nonsense...))
+			if got := p.receive(); got.id != 1 || got.err != nil {
+				t.Errorf("%+v", got)
+			}
+			got := p.receive()
+			p.wantError(got, wire.CodeParseError)
+			if got.id != 0 {
+				t.Errorf("msgid %d", got.id)
+			}
+			p.ends()
+			_ = p.Close()
+			r.placed(1, 0)
+			other.alive()
+		})
+	}
+}
+
+// What nobody answers keeps nobody from the lane.
+func TestLaneNothingUnasked(t *testing.T) {
+	r := newLaneRig(t).start()
+	p := r.dial()
+	for range 10 {
+		p.send(slices.Concat(
+			pack([]any{2, "NextIDs", []any{65_536}}, []any{1, 7, nil, 42}, []any{2, "NextID", []any{}}), request(9, "Ping", []any{}),
+			pack([]any{1, 8, []any{0, "no"}, nil}),
+		))
+		if got := p.receive(); got.id != 9 || got.err != nil {
+			t.Fatalf("%+v", got)
+		}
+		if parked, running := r.places(); parked != 1 || running != 0 {
+			t.Fatalf("%d in the lane, %d not", parked, running)
+		}
+	}
+	if n := r.issued("default"); n != 0 {
+		t.Errorf("notifications made %d IDs", n)
+	}
+}
+
+// The drain finds connections in every state, and each gets what it is owed.
+func TestLaneDrain(t *testing.T) {
+	r := newLaneRig(t).start()
+	idle, half, waits, behind, heavy := r.dial(), r.dial(), r.dial(), r.dial(), r.dial()
+	idle.ids(256)
+	message := request(2, "NextID", []any{})
+	half.send(append(request(1, "Ping", []any{}), message[:4]...))
+	if got := half.receive(); got.id != 1 {
+		t.Fatalf("%+v", got)
+	}
+	waits.ask("NextID", patient())
+	behind.send(slices.Concat(request(1, "NextID", []any{patient()}), request(2, "NextID", []any{}), request(3, "Ping", []any{})))
+	heavy.ask("NextIDs", MaxBatch, patient())
+	r.waiters(3)
+	r.placed(3, 2)
+	r.drains()
+	r.placed(0, 5)
+	if n := r.value("kazahana_connections"); n != 5 {
+		t.Errorf("%v connections", n)
+	}
+	idle.fails(wire.CodeShuttingDown, "NextID")
+	half.send(message[4:])
+	half.wantError(half.receive(), wire.CodeShuttingDown)
+	until(t, "they are served", func() bool {
+		r.clock.Advance(time.Millisecond)
+		return r.awaiting() == 0
+	})
+	for _, p := range []*peer{waits, behind, heavy} {
+		if got := p.receive(); got.id != 1 || got.err != nil {
+			t.Errorf("%d: %v", got.id, got.err)
+		}
+	}
+	for id := range uint32(2) {
+		got := behind.receive()
+		if behind.wantError(got, wire.CodeShuttingDown); got.id != id+2 {
+			t.Errorf("msgid %d", got.id)
+		}
+	}
+	for _, p := range []*peer{idle, half, waits, behind, heavy} {
+		_ = p.CloseWrite()
+		p.ends()
+	}
+	r.stop()
+	if parked, running := r.places(); parked != 0 || running != 0 {
+		t.Errorf("%d connections in the lane, %d not", parked, running)
+	}
+}
+
+// At the cut those who wait hear why they get nothing, in order.
+func TestLaneDrainTimeout(t *testing.T) {
+	r := newLaneRig(t, func(s *setup) { s.DrainTimeout = time.Millisecond }).start()
+	p := r.dial()
+	p.ids(256)
+	p.send(append(request(1, "NextID", []any{patient()}), request(2, "NextID", []any{patient()})...))
+	r.waiters(1)
+	r.placed(1, 0)
+	r.cancel()
+	for id := range uint32(2) {
+		got := p.receive()
+		if p.wantError(got, wire.CodeShuttingDown); got.id != id+1 {
+			t.Errorf("msgid %d", got.id)
+		}
+	}
+	_ = p.CloseWrite()
+	p.ends()
+	r.stop()
+	if n := r.awaiting(); n != 0 {
+		t.Errorf("%d requests wait", n)
+	}
+}
+
+// A peer that goes during the drain, with its request waiting, is forgotten as
+// ever.
+func TestLaneHangUpDuringTheDrain(t *testing.T) {
+	r := newLaneRig(t).start()
+	p := r.dial()
+	p.ids(256)
+	p.ask("NextID", patient())
+	r.waiters(1)
+	r.drains()
+	_ = p.Close()
+	r.open(0)
+	r.stop()
+}
+
+// Connections that move between the engines are always all counted, and none
+// twice: at the limit nobody is turned away for a move, and one more always is.
+func TestLaneMaxConnections(t *testing.T) {
+	const connections, rounds = 6, 60
+	r := newLaneRig(t, ample, func(s *setup) { s.MaxConnections = connections }).start()
+	var peers []*peer
+	for range connections {
+		p := r.dial()
+		p.alive()
+		peers = append(peers, p)
+	}
+	var moving sync.WaitGroup
+	var moved atomic.Int64
+	for i, p := range peers {
+		moving.Go(func() {
+			for round := range rounds {
+				var message []byte
+				switch (i + round) % 3 {
+				case 0:
+					message = request(round, "NextIDs", []any{5000})
+				case 1:
+					message = request(round, "NextIDs", []any{300, options{"format": "string"}})
+				case 2: // in the middle of which it is elsewhere
+					message = request(round, "NextID", []any{})
+					if _, err := p.Write(message[:3]); err != nil {
+						t.Error(err)
+					}
+					message = message[3:]
+				}
+				if _, err := p.Write(message); err != nil {
+					t.Error(err)
+				}
+				if got, err := p.read(); err != nil || got.err != nil {
+					t.Errorf("connection %d: %v, %v", i, got.err, err)
+					return
+				}
+				moved.Add(1)
+			}
+		})
+	}
+	for moved.Load() < connections*rounds && !t.Failed() {
+		if n := r.server.connections(); n != connections {
+			t.Fatalf("%d connections are counted, and %d are open", n, connections)
+		}
+		if n := r.value("kazahana_connections"); n != connections {
+			t.Fatalf("the gauge shows %v connections, and %d are open", n, connections)
+		}
+		more, err := dial(t, r.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		more.fails(wire.CodeOverloaded, "Ping")
+		_ = more.Close()
+	}
+	moving.Wait()
+	r.placed(connections, 0)
+	if n, _ := asInt(peers[0].table("Status")["connections"]); n != connections {
+		t.Errorf("Status tells of %d connections", n)
+	}
+	// One place becomes free, and it is one.
+	_ = peers[0].Close()
+	r.open(connections - 1)
+	again := r.dial()
+	again.alive()
+	r.dial().fails(wire.CodeOverloaded, "Ping")
+	again.alive()
+}
+
+// At no moment a connection that moves is counted twice, or not at all.
+func TestLaneCountsOneThatMoves(t *testing.T) {
+	r := newLaneRig(t).start()
+	p, server := unserved(t)
+	r.lane()
+	c := newConn(r.server, server)
+	r.server.mu.Lock()
+	r.server.conns[c] = struct{}{}
+	r.server.mu.Unlock()
+	if !r.server.park(c) || r.server.connections() != 1 {
+		t.Errorf("%d connections", r.server.connections())
+	}
+	p.alive()
+	r.placed(1, 0)
+}
+
+// inLane calls f for the one connection that is in the lane, on its thread.
+func (r *rig) inLane(f func(*parked)) {
+	r.t.Helper()
+	r.placed(1, 0)
+	l := r.server.lane.(*fastLane)
+	done := make(chan struct{})
+	l.loop.Post(func() {
+		defer close(done)
+		l.loop.Each(func(h eventloop.Handler) { f(h.(*parked)) })
+	})
+	<-done
+}
+
+// Once it is handed over, a connection is the goroutine's alone, whatever is
+// still to come for it in the lane: its request's end, or its turn.
+func TestLaneForgetsWhatItHandsOver(t *testing.T) {
+	r := newLaneRig(t).start()
+	p := r.dial()
+	p.ids(256)
+	p.send(append(request(1, "NextID", []any{patient()}), request(2, "Ping", []any{})...))
+	r.waiters(1)
+	r.inLane(func(p *parked) { p.leave(luggage{input: p.rest, waited: p.wait}) })
+	r.placed(0, 1)
+	r.clock.Advance(time.Millisecond)
+	for id := range uint32(2) {
+		if got := p.receive(); got.id != id+1 || got.err != nil {
+			t.Errorf("%+v", got)
+		}
+	}
+	p.alive()
+	r.inLane(func(p *parked) {
+		p.rest, p.more = request(3, "Ping", []any{}), true
+		p.lane.loop.Again(&p.turn)
+		p.leave(luggage{input: p.rest})
+	})
+	if got := p.receive(); got.id != 3 || got.err != nil {
+		t.Errorf("%+v", got)
+	}
+	p.alive()
+	r.inLane(func(p *parked) {
+		p.rest, p.more = request(4, "Ping", []any{}), true
+		p.lane.loop.Again(&p.turn)
+		p.end()
+	})
+	p.ends()
+	r.dial().alive()
+	r.placed(1, 0)
+	if n := r.awaiting(); n != 0 {
+		t.Errorf("%d requests wait", n)
+	}
+}
+
+// More than one read takes, the first of which ends where a message does, and
+// no further word of it.
+func TestLaneMoreThanOneRead(t *testing.T) {
+	r := newLaneRig(t, ample).start()
+	client, server := unserved(t)
+	const n = laneBuffer/16 + 100
+	var sent []byte
+	for id := range uint32(n) {
+		sent = append(sent, request(id, []byte("NextID"), []any{})...)
+	}
+	if len(sent) != 16*n {
+		t.Fatalf("%d bytes for %d requests", len(sent), n)
+	}
+	client.send(sent)
+	r.take(server)
+	for id := range uint32(n) {
+		if got := client.receive(); got.id != id || got.err != nil {
+			t.Fatalf("%+v at the place of %d", got, id)
+		}
+	}
+	r.placed(1, 0)
+}
+
+// After so many bytes of answers it is others' turn.
+func TestLaneTurnsEndByOutput(t *testing.T) {
+	r := newLaneRig(t, ample).start()
+	client, server := unserved(t)
+	if err := server.SetWriteBuffer(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := server.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	room := 0
+	_ = raw.Control(func(fd uintptr) { room, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF) })
+	if room < laneOutput+2*wire.HighWater {
+		t.Skipf("a socket takes no more than %d bytes here", room)
+	}
+	r.take(server)
+	client.alive()
+	const requests, answer = 20, wire.HighWater / 16 * 9
+	var sent []byte
+	for id := range requests {
+		sent = append(sent, request(id, "NextIDs", []any{wire.HighWater / 16})...)
+	}
+	r.inLane(func(p *parked) {
+		if _, err := client.Write(sent); err != nil {
+			t.Error(err)
+		}
+		p.Ready(unix.EPOLLIN)
+		left := len(p.rest) / (len(sent) / requests)
+		if made := requests - left; made*answer < laneOutput || made*answer > laneOutput+2*wire.HighWater {
+			t.Errorf("%d answers of %d bytes in one turn", made, answer)
+		}
+	})
+	for id := range uint32(requests) {
+		if got := client.receive(); got.id != id || got.err != nil {
+			t.Fatalf("%d: %v", got.id, got.err)
+		}
+	}
+	client.alive()
+}
+
+// One that never stops asking takes turns with others.
+func TestLaneTurns(t *testing.T) {
+	r := newLaneRig(t, ample).start()
+	greedy, modest := r.dial(), r.dial()
+	burst := []byte(strings.Repeat(string(request(1, "NextIDs", []any{wire.HighWater / 16})), 2000))
+	end, ended := make(chan struct{}), make(chan struct{})
+	var got atomic.Int64
+	go func() {
+		for {
+			if _, err := greedy.Write(burst); err != nil {
+				return
+			}
+		}
+	}()
+	go func() {
+		defer close(ended)
+		b := make([]byte, 1<<20)
+		for {
+			n, err := greedy.UnixConn.Read(b)
+			if err != nil {
+				return
+			}
+			got.Add(int64(n))
+		}
+	}()
+	go func() {
+		defer close(end)
+		for range 200 {
+			before := got.Load()
+			if _, err := modest.Write(request(1, "NextID", []any{})); err != nil {
+				t.Error(err)
+			}
+			if answer, err := modest.read(); err != nil || answer.err != nil {
+				t.Error(answer.err, err)
+				return
+			}
+			// And so does the other.
+			until(t, "the greedy one gets more", func() bool { return got.Load() > before })
+		}
+	}()
+	<-end
+	_ = greedy.Close()
+	<-ended
+}
+
+// records is a connection whose every write the peer sees by itself.
+func records(t *testing.T, r *rig) (client *net.UnixConn) {
+	t.Helper()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socketpair")
+		nc, err := net.FileConn(f)
+		_ = f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = nc.Close() })
+		ends[i] = nc.(*net.UnixConn)
+		_ = ends[i].SetDeadline(time.Now().Add(hang))
+	}
+	r.take(ends[1])
+	return ends[0]
+}
+
+// What came together is answered together.
+func TestLaneAnswersABurstAtOnce(t *testing.T) {
+	r := newLaneRig(t).start()
+	client := records(t, r)
+	b := make([]byte, 2*laneBuffer)
+	exchange := func(send []byte, answers int) {
+		t.Helper()
+		if send != nil {
+			if _, err := client.Write(send); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n, err := client.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := wire.NewInbox(wire.MaxMessage)
+		defer in.Release()
+		in.Preload(b[:n])
+		got := 0
+		for message, err := in.Next(); message != nil && err == nil; message, err = in.Next() {
+			got++
+		}
+		if got != answers || in.Partial() {
+			t.Errorf("a write of %d bytes holds %d answers, want %d", n, got, answers)
+		}
+	}
+	mixture := func(n int) (all []byte) {
+		for id := range n {
+			switch id % 4 {
+			case 0:
+				all = append(all, request(id, "NextID", []any{})...)
+			case 1:
+				all = append(all, request(id, "Ping", []any{})...)
+			case 2:
+				all = append(all, request(id, "NextIDs", []any{2, options{"format": "string"}})...)
+			case 3:
+				all = append(all, request(id, "Nonsense", []any{})...)
+			}
+		}
+		return all
+	}
+	exchange(mixture(1), 1)
+	exchange(mixture(100), 100) // 51 of the 256 IDs are left before, 76 after
+	r.clock.Advance(time.Millisecond)
+	exchange(request(0, "NextIDs", []any{256}), 1)
+	// What waits divides it in two.
+	exchange(slices.Concat(mixture(2)[len(request(0, "NextID", []any{})):], mixture(100)), 1)
+	r.waiters(1)
+	r.clock.Advance(time.Millisecond)
+	exchange(nil, 100)
+	r.placed(1, 0)
+}
+
+// What waits to be written stays small, however much one burst asks for.
+func TestLaneWritesBeforeItHoldsMuch(t *testing.T) {
+	const requests, count = 20, wire.HighWater / 16
+	r := newLaneRig(t, ample).start()
+	client := records(t, r)
+	var sent []byte
+	for id := range requests {
+		sent = append(sent, request(id, "NextIDs", []any{count})...)
+	}
+	if _, err := client.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 1<<20)
+	for got := 0; got < requests*count*9; {
+		n, err := client.Read(b)
+		if err != nil {
+			t.Fatalf("%v after %d bytes", err, got)
+		}
+		if n > wire.HighWater+count*9+20 {
+			t.Errorf("a write of %d bytes", n)
+		}
+		got += n
+	}
+}
+
+// A connection costs no goroutine, and nothing is left of it.
+func TestLaneManyConnections(t *testing.T) {
+	const connections = 1000
+	r := newLaneRig(t, ample).start()
+	r.dial().alive()
+	goroutines, files := runtime.NumGoroutine(), descriptors(t)
+	var peers []*peer
+	for range connections - 1 {
+		p := r.dial()
+		p.id()
+		peers = append(peers, p)
+	}
+	r.placed(connections, 0)
+	if n := runtime.NumGoroutine() - goroutines; n > 10 {
+		t.Errorf("%d goroutines more for %d connections", n, len(peers))
+	}
+	// All at once, and each its own.
+	for _, p := range peers {
+		p.ask("NextID")
+	}
+	seen := map[snowflake.ID]bool{}
+	for _, p := range peers {
+		id, err := idOf(p.receive().result)
+		if err != nil || seen[id] {
+			t.Fatalf("%d, %v", id, err)
+		}
+		seen[id] = true
+	}
+	for _, p := range peers {
+		_ = p.Close()
+	}
+	r.open(1)
+	if n := descriptors(t); n != files {
+		t.Errorf("%d descriptors, %d before", n, files)
+	}
+}
+
+// descriptors are how many this process has open.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	names, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip(err)
+	}
+	return len(names)
+}
+
+// Connections that move leave no descriptor behind either, nor does the lane.
+func TestLaneDescriptors(t *testing.T) {
+	before := descriptors(t)
+	r := newLaneRig(t, ample).start()
+	for range 50 {
+		p := r.dial()
+		p.ids(5000)
+		r.placed(1, 0)
+		p.alive()
+		p.send(request(1, "Ping", []any{})[:2])
+		r.placed(0, 1)
+		_ = p.Close()
+		r.open(0)
+	}
+	idle := r.dial()
+	idle.alive()
+	_ = idle.CloseWrite()
+	idle.ends()
+	_ = idle.Close()
+	r.stop()
+	if n := descriptors(t); n > before {
+		t.Errorf("%d descriptors, %d before", n, before)
+	}
+}
+
+// The counts are those of the requests, whichever way they were answered.
+func TestLaneCounts(t *testing.T) {
+	r := newLaneRig(t).start()
+	p := r.dial()
+	p.send(slices.Concat(request(1, "NextIDs", []any{250}), request(2, "NextID", []any{}), request(3, "Status", []any{}), request(4, "NextID", []any{})))
+	for range 2 {
+		p.receive()
+	}
+	var status map[string]any
+	p.decode(p.receive().result, &status)
+	if n, _ := asInt(status["requests_total"]); n != 3 {
+		t.Errorf("Status tells of %d requests, itself included", n)
+	}
+	p.receive()
+	p.ask("NextIDs", 5)
+	r.waiters(1)
+	r.clock.Advance(time.Millisecond)
+	p.receive()
+	p.ask("NextIDs", MaxBatch, options{"timeout_ms": 0})
+	p.wantError(p.receive(), wire.CodeTimeout)
+	p.alive()
+	for labels, want := range map[[2]string]float64{
+		{"ok", "NextID"}: 2, {"ok", "NextIDs"}: 2, {"ok", "Status"}: 1, {"TIMEOUT", "NextIDs"}: 1, {"ok", "Ping"}: 1,
+	} {
+		if got := r.value("kazahana_rpc_requests_total", labels[0], labels[1]); got != want {
+			t.Errorf("%v: %v, want %v", labels, got, want)
+		}
+	}
+	if n := r.value("kazahana_rpc_duration_seconds"); n != 7 {
+		t.Errorf("%v durations", n)
+	}
+	if n := r.server.requests.Load(); n != 7 {
+		t.Errorf("%d requests", n)
+	}
+}
+
+// What one connection left is nobody else's: neither its bytes, nor its
+// answers, nor its place in the buffer that all share.
+func TestLaneConnectionsShareNothing(t *testing.T) {
+	r := newLaneRig(t).start()
+	var peers [8]*peer
+	for i := range peers {
+		peers[i] = r.dial()
+	}
+	peers[0].ids(256)
+	for round := range 20 {
+		for i, p := range peers {
+			base := 1000*i + 10*round
+			p.send(slices.Concat(
+				request(base, "NextID", []any{patient()}), request(base+1, "Ping", []any{}), request(base+2, "NextIDs", []any{2, options{"format": "external"}}),
+			))
+		}
+		r.waiters(len(peers))
+		r.clock.Advance(time.Millisecond)
+		for i, p := range peers {
+			for n := range 3 {
+				if got := p.receive(); got.id != uint32(1000*i+10*round+n) || got.err != nil {
+					t.Fatalf("round %d, connection %d: answer %d is %d, %v", round, i, n, got.id, got.err)
+				}
+			}
+		}
+		if n := 256 - 3*len(peers); n > 0 {
+			peers[round%len(peers)].ids(n)
+		}
+	}
+}
+
+// And a connection that leaves with answers unsent takes them all along.
+func TestLaneTakesAnswersAlong(t *testing.T) {
+	r := newLaneRig(t, ample).start()
+	a, b := r.dial(), r.dial()
+	for round := range 50 {
+		a.send(append(request(2*round, "NextID", []any{}), request(2*round+1, "NextIDs", []any{5000})...))
+		b.send(request(round, "Ping", []any{}))
+		for id := range 2 {
+			if got := a.receive(); got.id != uint32(2*round+id) || got.err != nil {
+				t.Fatalf("%+v", got)
+			}
+		}
+		if got := b.receive(); got.id != uint32(round) || binary.Size(got.result) != 5 {
+			t.Fatalf("%+v", got)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package eventloop
+
+import (
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// hang is when a test gives up on something that should happen at once, on
+// however slow a machine.
+const hang = 60 * time.Second
+
+// start runs a loop until the test ends, or stop is called.
+func start(t *testing.T) (l *Loop, stop func()) {
+	t.Helper()
+	l, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.Run()
+	}()
+	stop = func() {
+		l.Post(l.Stop)
+		await(t, ended)
+	}
+	t.Cleanup(stop)
+	return l, stop
+}
+
+func await(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(hang):
+		t.Fatalf("it never came about:\n%s", stacks())
+	}
+}
+
+// until waits for a condition. The pause only leaves the processor to others.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(hang); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it never came about that %s:\n%s", what, stacks())
+		}
+	}
+}
+
+func stacks() string {
+	buf := make([]byte, 1<<20)
+	return string(buf[:runtime.Stack(buf, true)])
+}
+
+// on has the loop call f, and waits for it.
+func on(t *testing.T, l *Loop, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	if !l.Post(func() {
+		defer close(done)
+		f()
+	}) {
+		t.Fatal("the loop has ended")
+	}
+	await(t, done)
+}
+
+// settle returns when the loop has told of all that was there to be told of.
+func settle(t *testing.T, l *Loop) {
+	t.Helper()
+	for range 3 {
+		on(t, l, func() {})
+	}
+}
+
+// handler is a Handler that is a function.
+type handler func(events uint32)
+
+func (h handler) Ready(events uint32) { h(events) }
+
+// socketpair is closed when the test ends, but for what was closed before.
+func socketpair(t *testing.T) (here, there int) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = unix.Close(fds[0])
+		_ = unix.Close(fds[1])
+	})
+	return fds[0], fds[1]
+}
+
+func write(t *testing.T, fd int, text string) {
+	t.Helper()
+	if n, err := unix.Write(fd, []byte(text)); n != len(text) || err != nil {
+		t.Fatalf("wrote %d bytes, %v", n, err)
+	}
+}
+
+// drain reads all that is there.
+func drain(fd int) (text string) {
+	var b [64]byte
+	for {
+		n, errno := Receive(fd, b[:])
+		if n <= 0 || errno != 0 {
+			return text
+		}
+		text += string(b[:n])
+	}
+}
+
+// descriptors are how many this process has open.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	names, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip(err)
+	}
+	return len(names)
+}

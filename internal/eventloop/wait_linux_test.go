@@ -1,0 +1,238 @@
+package eventloop
+
+import (
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// armed reports whether the loop's timer is going to fire.
+func armed(t *testing.T, l *Loop) bool {
+	t.Helper()
+	var left unix.ItimerSpec
+	if err := unix.TimerfdGettime(l.timer, &left); err != nil {
+		t.Fatal(err)
+	}
+	return left.Value != unix.Timespec{}
+}
+
+// A loop in which nothing happens cools down at the second look, and is hot
+// again with the next event. The test takes the loop's place, step by step.
+func TestCoolDown(t *testing.T) {
+	l, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	step := func() {
+		for _, event := range l.events[:l.wait()] {
+			l.dispatch(event)
+		}
+		l.callPosted()
+	}
+	calls := 0
+	for range 3 {
+		l.Post(func() { calls++ })
+		if step(); !l.hot {
+			t.Fatal("an event has not made it hot")
+		}
+		looks := 0
+		for deadline := time.Now().Add(hang); l.hot; {
+			quiet := l.quiet
+			step()
+			if l.quiet != quiet || !l.hot { // or else the wait was interrupted
+				looks++
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("it is still hot after %d looks", looks)
+			}
+		}
+		if looks != 2 || armed(t, l) {
+			t.Fatalf("cool after %d looks, timer %v", looks, armed(t, l))
+		}
+	}
+	if calls != 3 {
+		t.Errorf("%d calls", calls)
+	}
+}
+
+// An event between two looks keeps it hot.
+func TestEventsKeepItHot(t *testing.T) {
+	l, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	l.heat()
+	for range 3 {
+		l.dispatch(unix.EpollEvent{Fd: int32(l.timer)})
+		l.dispatch(unix.EpollEvent{Fd: int32(l.wake)})
+		if !l.hot {
+			t.Fatal("cool")
+		}
+	}
+	l.tick()
+	l.tick()
+	if l.hot {
+		t.Error("hot without an event")
+	}
+}
+
+// cool reports whether the loop waits by a system call that the runtime knows of.
+func cool() bool {
+	for stack := range strings.SplitSeq(stacks(), "\n\n") {
+		head, _, _ := strings.Cut(stack, "\n")
+		if strings.Contains(head, "[syscall") && strings.Contains(stack, "(*Loop).wait(") {
+			return true
+		}
+	}
+	return false
+}
+
+// It does so by itself, as often as it takes.
+func TestCoolDownOfALoopThatRuns(t *testing.T) {
+	l, _ := start(t)
+	for range 3 {
+		on(t, l, func() {})
+		until(t, "the loop is cool", cool)
+		if armed(t, l) {
+			t.Error("the timer of a cool loop will fire")
+		}
+	}
+}
+
+// Others are not held up by a loop that waits: the world stops when it has to,
+// with however few processors.
+func TestCollectionWhileALoopWaits(t *testing.T) {
+	for _, processors := range []int{1, runtime.GOMAXPROCS(0)} {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(processors))
+		l, stop := start(t)
+		end := make(chan struct{})
+		var all sync.WaitGroup
+		for range 300 {
+			all.Go(func() {
+				var garbage []byte
+				for {
+					select {
+					case <-end:
+						return
+					default:
+						garbage = append(garbage[:0:0], make([]byte, 1000)...)
+						runtime.Gosched()
+					}
+				}
+			})
+		}
+		for range 30 {
+			on(t, l, func() {}) // it is hot now, and waits
+			runtime.GC()
+		}
+		close(end)
+		all.Wait()
+		stop()
+	}
+}
+
+// A processor that a loop holds is missed by nobody, and given back.
+func TestProcessors(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	var stops []func()
+	for n := range 3 {
+		l, stop := start(t)
+		on(t, l, func() {}) // it runs
+		stops = append(stops, stop)
+		if got := runtime.GOMAXPROCS(0); got != before+n+1 {
+			t.Errorf("%d processors with %d loops, %d without", got, n+1, before)
+		}
+	}
+	var all sync.WaitGroup
+	for _, stop := range stops {
+		all.Go(stop)
+	}
+	all.Wait()
+	if got := runtime.GOMAXPROCS(0); got != before {
+		t.Errorf("%d processors, %d before", got, before)
+	}
+}
+
+// Several loops at once pass a token round.
+func TestSeveralLoops(t *testing.T) {
+	const loops, rounds = 4, 200
+	var ring [loops]struct{ here, there int }
+	for i := range ring {
+		ring[i].here, ring[i].there = socketpair(t)
+	}
+	done := make(chan struct{})
+	for i := range ring {
+		l, _ := start(t)
+		passed := 0
+		on(t, l, func() {
+			_ = l.Add(ring[i].here, handler(func(uint32) {
+				token := drain(ring[i].here)
+				if passed++; passed < rounds || i < loops-1 {
+					write(t, ring[(i+1)%loops].there, token)
+				} else if token == "token" {
+					close(done)
+				}
+			}))
+		})
+	}
+	write(t, ring[0].there, "token")
+	await(t, done)
+}
+
+func TestDescriptors(t *testing.T) {
+	before := descriptors(t)
+	for range 20 {
+		l, stop := start(t)
+		on(t, l, func() {})
+		if n := descriptors(t); n != before+3 {
+			t.Fatalf("%d descriptors for a loop", n-before)
+		}
+		stop()
+		if n := descriptors(t); n != before {
+			t.Fatalf("%d descriptors are left", n-before)
+		}
+	}
+}
+
+// Where descriptors run out there is an error, and none is kept.
+func TestNewWithoutDescriptors(t *testing.T) {
+	before := descriptors(t)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Error(err)
+		}
+	}()
+	// The next one that is free, if those in use have no gaps.
+	next, err := unix.Dup(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Close(next)
+	for room := range 3 {
+		few := limit
+		few.Cur = uint64(next + room)
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := New(); !errors.Is(err, unix.EMFILE) {
+			t.Errorf("room for %d: %v", room, err)
+		}
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if n := descriptors(t); n != before {
+		t.Errorf("%d descriptors are left", n-before)
+	}
+}

@@ -1,0 +1,305 @@
+package wire
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/vmihailenco/msgpack/v5"
+	"pgregory.net/rapid"
+)
+
+// agrees holds what ParsePlain makes of b against Scan and Parse, which decide
+// what a message is, and returns its result.
+func agrees(t testing.TB, b []byte) (Plain, int) {
+	t.Helper()
+	var p Plain
+	n := ParsePlain(b, &p)
+	if n == 0 {
+		return p, 0
+	}
+	var s Splitter
+	if whole, err := s.Scan(b); whole != n || err != nil {
+		t.Fatalf("% x: %d bytes are plain, and the message has %d, %v", b, n, whole, err)
+	}
+	var r Request
+	if err := r.Parse(b[:n]); err != nil || r.Type != TypeRequest {
+		t.Fatalf("% x: plain, and a message of type %d, %v", b[:n], r.Type, err)
+	}
+	if p.ID != r.ID || !bytes.Equal(p.Method, r.Method) {
+		t.Fatalf("% x: %d %q, want %d %q", b[:n], p.ID, p.Method, r.ID, r.Method)
+	}
+	switch {
+	case p.Count < 0 && r.NumParams() == 0:
+	case p.Count >= 0 && r.NumParams() == 1:
+		if count, err := r.Int64(); err != nil || count != p.Count {
+			t.Fatalf("% x: a count of %d, want %d, %v", b[:n], p.Count, count, err)
+		}
+	default:
+		t.Fatalf("% x: a count of %d in %d parameters", b[:n], p.Count, r.NumParams())
+	}
+	return p, n
+}
+
+// boundaries are where an unsigned integer of 32 bits changes its form.
+var boundaries = []uint32{0, 1, 0x7f, 0x80, 0xff, 0x100, 0xffff, 0x10000, math.MaxUint32}
+
+// What nearly all clients send is recognised, whatever follows it, and only
+// when it is all there.
+func TestPlainRequests(t *testing.T) {
+	longest := string(bytes.Repeat([]byte("m"), 31))
+	for _, id := range boundaries {
+		for _, method := range []string{"NextID", "NextIDs", "Ping", "", longest} {
+			want := Plain{ID: id, Method: []byte(method)}
+			type form struct {
+				count   int64
+				message []byte
+			}
+			// The library writes an int in its shortest form, and a uint32 in that of its type.
+			messages := []form{{-1, request(t, int(id), method)}, {-1, request(t, id, method)}}
+			for _, count := range boundaries {
+				messages = append(messages, form{int64(count), request(t, id, method, int(count))}, form{int64(count), request(t, int(id), method, count)})
+			}
+			for _, one := range messages {
+				count, message := one.count, one.message
+				for end := range message {
+					if _, n := agrees(t, message[:end]); n != 0 {
+						t.Fatalf("% x: %d bytes of a message cut short", message[:end], n)
+					}
+				}
+				want.Count = count
+				for _, behind := range [][]byte{nil, {0}, {0xc1}, message} {
+					got, n := agrees(t, slices.Concat(message, behind))
+					if n != len(message) || got.ID != want.ID || got.Count != want.Count || !bytes.Equal(got.Method, want.Method) {
+						t.Fatalf("% x: %+v in %d bytes, want %+v in %d", message, got, n, want, len(message))
+					}
+					if cap(got.Method) != len(got.Method) {
+						t.Fatalf("% x: what is appended to the method overwrites the message", message)
+					}
+				}
+			}
+		}
+	}
+}
+
+// What is not plain is left to those who take every form, and so is what is
+// no message.
+func TestNotPlain(t *testing.T) {
+	for name, b := range map[string][]byte{
+		"a notification":              pack(t, []any{2, "NextID", []any{}}),
+		"a response":                  pack(t, []any{1, 5, nil, 7}),
+		"a response like a request":   pack(t, []any{1, 5, "Ping", []any{}}),
+		"a notification of four":      pack(t, []any{2, 5, "Ping", []any{}}),
+		"options":                     request(t, 1, "NextID", map[string]any{"timeout_ms": 5}),
+		"a count and options":         request(t, 1, "NextIDs", 3, map[string]any{}),
+		"two counts":                  request(t, 1, "Bounds", 3, 4),
+		"a negative count":            request(t, 1, "NextIDs", -1),
+		"a count of 64 bits":          request(t, 1, "Inspect", uint64(1)<<62),
+		"a count as a float":          request(t, 1, "NextIDs", 3.0),
+		"a count as text":             request(t, 1, "NextIDs", "3"),
+		"nil":                         request(t, 1, "UUID", nil),
+		"a method of 32 bytes":        request(t, 1, string(make([]byte, 32))),
+		"a method as binary":          request(t, 1, []byte("NextID")),
+		"a method that is no string":  request(t, 1, 7),
+		"no method":                   unhex(t, "94 00 01 c0 90"),
+		"a msgid as a float":          request(t, 1.0, "NextID"),
+		"a msgid of 64 bits":          unhex(t, "94 00 cf0000000000000001 a161 90"),
+		"a signed msgid":              unhex(t, "94 00 d001 a161 90"),
+		"a negative msgid":            unhex(t, "94 00 ff a161 90"),
+		"a type in a longer form":     unhex(t, "94 cc00 01 a161 90"),
+		"an array in a longer form":   unhex(t, "dc0004 00 01 a161 90"),
+		"params in a longer form":     unhex(t, "94 00 01 a161 dc0000"),
+		"params that are nil":         pack(t, []any{0, 1, "a", nil}),
+		"params that are a map":       pack(t, []any{0, 1, "a", map[string]any{}}),
+		"an array of three":           unhex(t, "93 00 01 a161 90"),
+		"an array of five":            unhex(t, "95 00 01 a161 90 c0"),
+		"a signed count":              unhex(t, "94 00 01 a161 91 d005"),
+		"a count that is no value":    unhex(t, "94 00 01 a161 91 c1"),
+		"another protocol altogether": []byte("GET / HTTP/1.1\r\n\r\n"),
+		"nothing":                     {},
+	} {
+		if got, n := agrees(t, b); n != 0 {
+			t.Errorf("%s: % x: %+v in %d bytes", name, b, got, n)
+		}
+	}
+}
+
+func FuzzParsePlain(f *testing.F) {
+	for _, id := range boundaries {
+		f.Add(request(f, int(id), "NextID"))
+		f.Add(request(f, id, "NextIDs", int(id)))
+	}
+	f.Add(request(f, 1, "NextID", map[string]any{"format": "string"}))
+	f.Add(pack(f, []any{2, "event", []any{}}))
+	f.Add(unhex(f, "94 00 ccff bf 91 ceffffffff"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, n := agrees(t, b)
+		for end := range b[:n] {
+			if _, early := agrees(t, b[:end]); early != 0 {
+				t.Fatalf("% x: %d bytes of a message cut short", b[:end], early)
+			}
+		}
+	})
+}
+
+// reference encodes answers with the library alone.
+type reference struct {
+	bytes.Buffer
+	enc *msgpack.Encoder
+}
+
+func newReference() *reference {
+	r := new(reference)
+	r.enc = msgpack.NewEncoder(&r.Buffer)
+	return r
+}
+
+func (r *reference) head(id uint32) {
+	for _, err := range []error{
+		r.enc.EncodeArrayLen(4), r.enc.EncodeUint(uint64(TypeResponse)), r.enc.EncodeUint(uint64(id)), r.enc.EncodeNil(),
+	} {
+		if err != nil {
+			panic(err)
+		}
+	}
+}
+
+func (r *reference) ranges(id uint32, ranges []Range) {
+	r.head(id)
+	total := 0
+	for _, one := range ranges {
+		total += one.Count
+	}
+	if err := r.enc.EncodeArrayLen(total); err != nil {
+		panic(err)
+	}
+	for _, one := range ranges {
+		for i := range one.Count {
+			if err := r.enc.EncodeUint64(one.Start + uint64(i)); err != nil {
+				panic(err)
+			}
+		}
+	}
+}
+
+func anyMsgid() *rapid.Generator[uint32] {
+	return rapid.OneOf(rapid.SampledFrom(boundaries), rapid.Uint32())
+}
+
+// Whatever is answered, and whatever waits before it, the bytes are those of
+// the library, with a writer and without.
+func TestOutboxWritesWhatTheLibraryDoes(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var w writes
+		written, kept, want := NewOutbox(&w), NewOutbox(nil), newReference()
+		both := func(answer func(*Outbox)) {
+			answer(written)
+			answer(kept)
+		}
+		counts := rapid.OneOf(rapid.IntRange(0, 20), rapid.SampledFrom([]int{
+			15, 16, HighWater/uint64Size - 1, HighWater / uint64Size, HighWater/uint64Size + 1, 65535, 65536,
+		}))
+		for range rapid.IntRange(1, 12).Draw(rt, "answers") {
+			id := anyMsgid().Draw(rt, "msgid")
+			switch rapid.IntRange(0, 3).Draw(rt, "answer") {
+			case 0:
+				v := rapid.Uint64().Draw(rt, "value")
+				both(func(o *Outbox) { o.ReplyUint64(id, v) })
+				want.head(id)
+				_ = want.enc.EncodeUint64(v)
+			case 1:
+				v := rapid.StringN(0, 300, -1).Draw(rt, "text")
+				both(func(o *Outbox) { o.ReplyString(id, v) })
+				want.head(id)
+				_ = want.enc.EncodeString(v)
+			case 2:
+				both(func(o *Outbox) { o.ReplyNil(id) })
+				want.head(id)
+				_ = want.enc.EncodeNil()
+			case 3:
+				var ranges []Range
+				for range rapid.IntRange(0, 3).Draw(rt, "ranges") {
+					ranges = append(ranges, Range{Start: rapid.Uint64Max(1<<63).Draw(rt, "start"), Count: counts.Draw(rt, "count")})
+				}
+				both(func(o *Outbox) { o.ReplyRanges(id, ranges) })
+				want.ranges(id, ranges)
+			}
+			if rapid.Bool().Draw(rt, "flush") {
+				must(t, written.Flush())
+			}
+		}
+		must(t, written.Flush())
+		if !bytes.Equal(w.Bytes(), want.Bytes()) || !bytes.Equal(kept.Unsent(), want.Bytes()) {
+			rt.Fatalf("wrote %d bytes, kept %d, want %d", w.Len(), len(kept.Unsent()), want.Len())
+		}
+		if w.largest > HighWater {
+			rt.Fatalf("a write of %d bytes", w.largest)
+		}
+	})
+}
+
+// Every length of what waits before an answer is right, just below the mark
+// too, where the answer must not be torn or lost.
+func TestAnswersAroundTheHighWaterMark(t *testing.T) {
+	for waiting := HighWater - 2*smallBuffer; waiting <= HighWater+smallBuffer; waiting++ {
+		before := string(make([]byte, waiting-4-3)) // behind its head and its length
+		ranges := []Range{{1 << 40, 3}}
+		var w writes
+		o, want := NewOutbox(&w), newReference()
+		o.ReplyString(1, before)
+		o.ReplyRanges(math.MaxUint32, ranges)
+		must(t, o.Flush())
+		want.head(1)
+		_ = want.enc.EncodeString(before)
+		want.ranges(math.MaxUint32, ranges)
+		if !bytes.Equal(w.Bytes(), want.Bytes()) {
+			t.Fatalf("behind %d bytes: %d bytes, want %d", waiting, w.Len(), want.Len())
+		}
+	}
+}
+
+// Bytes that came in another way are no different from those that are read,
+// wherever the cut is.
+func TestPreload(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var stream []byte
+		for range rapid.IntRange(1, 30).Draw(rt, "messages") {
+			stream = append(stream, pack(t, anyMessage().Draw(rt, "message"))...)
+		}
+		if rapid.Bool().Draw(rt, "a large one") {
+			stream = append(stream, request(t, 1, "big", string(make([]byte, rapid.IntRange(1, 100_000).Draw(rt, "size"))))...)
+		}
+		want, wantEnd := seenAll(bytes.NewReader(stream))
+		at := rapid.IntRange(0, min(len(stream), HighWater+HighWater/2)).Draw(rt, "cut")
+		conn := NewServerConn(cut(rt, stream[at:]), nil)
+		conn.Preload(stream[:at])
+		if at > 0 && !conn.Partial() {
+			rt.Fatal("the bytes are not there")
+		}
+		got, end := seenOf(conn)
+		if !slices.Equal(got, want) || end != wantEnd {
+			rt.Fatalf("cut at %d of %d: %d messages, %v, want %d, %v", at, len(stream), len(got), end, len(want), wantEnd)
+		}
+	})
+	// Every cut of a short stream.
+	stream := slices.Concat(request(t, 1, "NextID"), request(t, 300, "NextIDs", 70_000), request(t, 3, "Ping"))
+	for at := range len(stream) + 1 {
+		conn := NewServerConn(bytes.NewReader(stream[at:]), nil)
+		conn.Preload(stream[:at])
+		if got, _ := seenOf(conn); len(got) != 3 {
+			t.Fatalf("cut at %d: %q", at, got)
+		}
+	}
+}
+
+// What is no message stays none.
+func TestPreloadOfNonsense(t *testing.T) {
+	conn := NewServerConn(bytes.NewReader(nil), nil)
+	conn.Preload(append(request(t, 1, "Ping"), "GET /"...))
+	var r Request
+	must(t, conn.Read(&r))
+	if !conn.Pending() || conn.Read(&r) == nil {
+		t.Fatal("nonsense was taken for a message")
+	}
+}
