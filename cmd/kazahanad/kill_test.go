@@ -48,6 +48,7 @@ func childDaemon(args []string) error {
 				return
 			}
 			c.shift.Store(int64(shift))
+			time.Sleep(time.Millisecond) // the wall clock is looked at every 0.1 ms: from here on whoever asks sees the step
 			fmt.Println("ok")
 		}
 	}()
