@@ -154,7 +154,7 @@ func TestInspectSpellings(t *testing.T) {
 	for _, text := range []string{
 		fmt.Sprint(int64(id)), fmt.Sprintf("0x%x", int64(id)), fmt.Sprintf("0X%016X", int64(id)), snowflake.Codec{}.Encode(id),
 	} {
-		said := s.kazahanad("inspect", text).ok(t)
+		said := s.kazahanad("inspect", "--", text).ok(t) // an external ID may begin with a dash
 		for _, want := range []string{
 			fmt.Sprint(int64(id)), fmt.Sprintf("0x%016x", int64(id)), snowflake.Codec{}.Encode(id), "regular",
 			fmt.Sprintf("machine ID  %d", lease.MachineID), snowflake.FormatMS(unixMS(id)), fmt.Sprintf("%064b", int64(id))[1:42],
@@ -186,7 +186,7 @@ func TestInspectWithSecret(t *testing.T) {
 	s.start("--external-secret-file", s.path("secret"))
 	external := strings.TrimSpace(s.kazahanad("id", "--format", "external").ok(t))
 	var in struct{ ID, External, Kind string }
-	decodeJSON(t, s.kazahanad("inspect", "--json", "--external-secret-file", s.path("secret"), external).ok(t), &in)
+	decodeJSON(t, s.kazahanad("inspect", "--json", "--external-secret-file", s.path("secret"), "--", external).ok(t), &in)
 	if in.External != external || in.Kind != "regular" {
 		t.Errorf("inspect says %+v of %s", in, external)
 	}

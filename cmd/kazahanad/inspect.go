@@ -10,7 +10,8 @@ import (
 type inspectCmd struct {
 	layoutFlags
 	secretFlag
-	IDs  []string `arg:"" name:"id" help:"IDs: decimal, hexadecimal after 0x, or external."`
+	holderFlags
+	IDs  []string `arg:"" name:"id" help:"IDs: decimal, hexadecimal after 0x, or external; after -- where an external one begins with a dash."`
 	JSON bool     `name:"json" help:"Print JSON."`
 }
 
@@ -24,7 +25,14 @@ func (c *inspectCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	var all []snowflake.Inspection
+	st, locator, err := c.openHistory(s)
+	if err != nil {
+		return err
+	}
+	if st != nil {
+		defer st.Close()
+	}
+	var all []inspected
 	for _, text := range c.IDs {
 		id, err := snowflake.ParseID(text, codec)
 		if err != nil {
@@ -34,7 +42,13 @@ func (c *inspectCmd) Run(s *system) error {
 		if err != nil {
 			return err
 		}
-		all = append(all, in)
+		one := inspected{Inspection: in, ID: fmt.Sprint(int64(in.ID))}
+		if st != nil {
+			if one.holding, err = st.holdersOf(s, locator, in); err != nil {
+				return err
+			}
+		}
+		all = append(all, one)
 	}
 	if c.JSON {
 		return printInspections(s, all)
@@ -50,36 +64,38 @@ func (c *inspectCmd) Run(s *system) error {
 	return nil
 }
 
-// printInspections writes one object for one ID and an array for several, with
-// IDs as strings: above 2^53 not every JSON reader keeps a number.
-func printInspections(s *system, all []snowflake.Inspection) error {
-	type spelled struct {
-		snowflake.Inspection
-		ID string `json:"id"`
-	}
-	out := make([]spelled, len(all))
-	for i, in := range all {
-		out[i] = spelled{in, fmt.Sprint(int64(in.ID))}
-	}
-	if len(out) == 1 {
-		return printJSON(s.out, out[0])
-	}
-	return printJSON(s.out, out)
+// inspected is what is known of an ID. The ID is a string: above 2^53 not every
+// JSON reader keeps a number.
+type inspected struct {
+	snowflake.Inspection
+	ID string `json:"id"`
+	*holding
 }
 
-func describe(s *system, in snowflake.Inspection) error {
+// printInspections writes one object for one ID and an array for several.
+func printInspections(s *system, all []inspected) error {
+	if len(all) == 1 {
+		return printJSON(s.out, all[0])
+	}
+	return printJSON(s.out, all)
+}
+
+func describe(s *system, in inspected) error {
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	kind := in.Kind + ": made under a valid lease"
 	if in.Kind == snowflake.KindFallback {
 		kind = in.Kind + ": made without a lease; machine ID and sequence are the last lease's, or random"
 	}
-	fmt.Fprintf(w, "id\t%d\n", int64(in.ID))
-	fmt.Fprintf(w, "hex\t0x%016x\n", uint64(in.ID))
+	fmt.Fprintf(w, "id\t%d\n", int64(in.Inspection.ID))
+	fmt.Fprintf(w, "hex\t0x%016x\n", uint64(in.Inspection.ID))
 	fmt.Fprintf(w, "external\t%s\n", in.External)
 	fmt.Fprintf(w, "time\t%s\n", in.Time)
 	fmt.Fprintf(w, "machine ID\t%d\n", in.MachineID)
 	fmt.Fprintf(w, "sequence\t%d\n", in.Sequence)
 	fmt.Fprintf(w, "kind\t%s\n", kind)
+	if in.holding != nil {
+		in.show(w)
+	}
 	if err := w.Flush(); err != nil {
 		return err
 	}

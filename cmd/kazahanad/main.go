@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -24,14 +25,17 @@ const (
 
 // cli is the command line. Each subcommand has a file of its own.
 type cli struct {
-	Serve   serveCmd   `cmd:"" help:"Run the daemon. Works without any flag or file."`
-	ID      idCmd      `cmd:"" name:"id" help:"Ask the running daemon for IDs, one a line."`
-	Inspect inspectCmd `cmd:"" help:"Explain IDs, offline: when and by which machine ID they were made."`
-	Bounds  boundsCmd  `cmd:"" help:"Smallest and largest ID of a time or an interval, for range scans in a database; offline."`
-	Status  statusCmd  `cmd:"" help:"Show the running daemon's mode, scope, leases and counters."`
-	Health  healthCmd  `cmd:"" help:"Exit 0 if the running daemon can issue IDs."`
-	State   stateCmd   `cmd:"" help:"Show or mend the durable local state."`
-	Version versionCmd `cmd:"" help:"Print version, commit and Go version."`
+	Serve       serveCmd       `cmd:"" help:"Run the daemon. Works without any flag or file."`
+	LeaseServer leaseServerCmd `cmd:"" name:"lease-server" help:"Run the HTTP lease server in front of a provider."`
+	ID          idCmd          `cmd:"" name:"id" help:"Ask the running daemon for IDs, one a line."`
+	Inspect     inspectCmd     `cmd:"" help:"Explain IDs, offline: when and by which machine ID they were made."`
+	Bounds      boundsCmd      `cmd:"" help:"Smallest and largest ID of a time or an interval, for range scans in a database; offline."`
+	Status      statusCmd      `cmd:"" help:"Show the running daemon's mode, scope, leases and counters."`
+	Health      healthCmd      `cmd:"" help:"Exit 0 if the running daemon can issue IDs."`
+	Leases      leasesCmd      `cmd:"" help:"Show what a provider has granted, and to whom; declare a store new."`
+	Run         runCmd         `cmd:"" help:"Lease a machine ID for a program that needs one, for as long as it runs."`
+	State       stateCmd       `cmd:"" help:"Show or mend the durable local state."`
+	Version     versionCmd     `cmd:"" help:"Print version, commit and Go version."`
 }
 
 // usageError is a mistake in the command line or the configuration.
@@ -48,6 +52,7 @@ type system struct {
 	env    []string
 	uid    int
 	now    func() time.Time
+	args   []string // the command line as it was typed
 }
 
 func main() {
@@ -81,6 +86,7 @@ func run(s *system, args []string) int {
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
+	s.args = args
 	k, err := parser.Parse(args)
 	if exit >= 0 {
 		return exit // --help has been printed
@@ -99,6 +105,9 @@ func withHint(err error, args []string) error {
 	if strings.HasPrefix(args[0], "-") {
 		return fmt.Errorf("%w (flags come after a subcommand: did you mean kazahanad serve %s?)", err, args[0])
 	}
+	if args[0] == "run" && (!slices.Contains(args, "--") || strings.Contains(err.Error(), "unexpected argument")) {
+		return fmt.Errorf("%w (run leases a machine ID for a command: kazahanad run -- CMD {}; the daemon is started with: kazahanad serve)", err)
+	}
 	return err
 }
 
@@ -108,6 +117,10 @@ func (s *system) fail(err error) int {
 	code := exitFailure
 	if errors.As(err, &usage) {
 		code = exitUsage
+	}
+	var status exitStatus
+	if errors.As(err, &status) {
+		code = status.code
 	}
 	if text := strings.ReplaceAll(err.Error(), "\n", "; "); text != "" {
 		fmt.Fprintf(s.err, "kazahanad: error: %s\n", text)

@@ -109,7 +109,8 @@ type Info struct {
 type Verifier interface {
 	// Verify returns those of the leases that are no longer the caller's: taken
 	// over, released, or forgotten by the store. A lease that merely expired is
-	// not among them. An error means that nothing is known.
+	// not among them, nor is one that was forgotten as long as the store is held
+	// back from granting for that reason. An error means that nothing is known.
 	Verify(ctx context.Context, service string, leases []lease.Lease) (lost []lease.Lease, err error)
 }
 
@@ -126,4 +127,46 @@ type Record struct {
 	Meta     map[string]string // as given at the acquire
 	End      int64             // Unix ms; from then on the slot can be granted again
 	Released bool
+}
+
+// Extender is a provider that can move the end of a living lease. It is there
+// for programs that cannot take a new machine ID while they run (seed 001); the
+// keeper never extends (seed 000, A.1).
+type Extender interface {
+	// Extend makes the lease last for one term from now, by the provider's
+	// clock; it never shortens it. It returns the lease with its new times.
+	//
+	// Errors: ErrNotFound when the slot was never granted, ErrBadSignature when
+	// the lease is not the caller's (any more), ErrConflict when it was released
+	// or has expired. Anything else means that the lease may or may not have been
+	// extended: the caller keeps to the end it knows.
+	Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error)
+}
+
+// Locator is a provider that remembers who held a slot in the past, for as long
+// as its documentation says.
+type Locator interface {
+	// Locate returns the grants of the service's pool whose slot covers the low
+	// bits and whose interval [created, expired) holds the time, the latest
+	// first. A release before the time ends the interval there. None is no error.
+	Locate(ctx context.Context, service string, low, atMS int64) ([]Record, error)
+}
+
+// Initializer is a provider on a store that may forget. Before its first use it
+// must be told that the store is new, or it waits until every grant that could
+// have been lost has ended.
+type Initializer interface {
+	// Init declares that nobody holds a lease that the store does not know. On a
+	// store that is in use and has lost nothing it changes nothing.
+	Init(ctx context.Context, service string) error
+}
+
+// Counter is a provider that counts what was asked of it.
+type Counter interface {
+	// Counters returns what was counted in the service's pool since the store was
+	// new, under the names of seed 001: client_id_count, client_get_id_count,
+	// client_get_id_success, get_id_no_available_id, extend_ttl_count,
+	// extend_ttl_success, extend_ttl_ownership_error, extend_ttl_expire_warning.
+	// What is not counted is missing; a provider may have more of its own.
+	Counters(ctx context.Context, service string) (map[string]int64, error)
 }

@@ -4,6 +4,7 @@ package backend
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"path/filepath"
@@ -11,7 +12,10 @@ import (
 	"strings"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/etcd"
+	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/redis"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/provider/static"
 )
@@ -35,8 +39,20 @@ func Ready(ctx context.Context, p provider.Provider) error {
 	return nil
 }
 
+// Opened returns the provider with exactly the capabilities that it has, once
+// its store can be reached: before that, one that is opened at its first use
+// has them all.
+func Opened(ctx context.Context, p provider.Provider) (provider.Provider, error) {
+	if o, ok := p.(*onUse); ok {
+		return o.get(ctx)
+	}
+	return p, nil
+}
+
 // Schemes returns the schemes that Open knows.
-func Schemes() []string { return []string{"memory", "none", "static", "ip", "sqlite"} }
+func Schemes() []string {
+	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redis.Schemes(), []string{"etcd", "http", "https"})
+}
 
 // Open returns the provider that the URL names. It reaches out to nothing: a
 // store is opened at its first use, and tried again at the next when it cannot
@@ -54,6 +70,15 @@ func Open(rawURL string, opts Options) (provider.Provider, error) {
 	scheme = strings.ToLower(scheme)
 	if !slices.Contains(Schemes(), scheme) {
 		return nil, fmt.Errorf("there is no provider %q: the URL must begin with one of %s", scheme, schemeList())
+	}
+	if scheme == "http" || scheme == "https" {
+		return openHTTP(rawURL, opts)
+	}
+	if slices.Contains(redis.Schemes(), scheme) {
+		return openRedis(rawURL, opts)
+	}
+	if scheme == "etcd" {
+		return openEtcd(rawURL, opts)
 	}
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -84,6 +109,46 @@ func Open(rawURL string, opts Options) (provider.Provider, error) {
 		return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) { return opened(sqlite.Open(ctx, cfg)) }), nil
 	}
 	panic("backend: Schemes lists " + scheme + ", and Open does not know it")
+}
+
+// openEtcd opens a list of hosts, which is none to the parser of URLs.
+func openEtcd(rawURL string, opts Options) (provider.Provider, error) {
+	cfg, err := etcd.ParseURL(rawURL, opts.Services, opts.NowMS)
+	if err != nil {
+		return nil, err
+	}
+	return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) {
+		p, err := etcd.Open(cfg)
+		if err != nil {
+			return nil, err
+		}
+		if err := p.Reach(ctx); err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+		return p, nil
+	}), nil
+}
+
+// openHTTP opens a list of URLs, which is none to the parser of URLs.
+func openHTTP(rawURL string, opts Options) (provider.Provider, error) {
+	if len(opts.Services) > 0 {
+		return nil, errors.New("http: the terms of services are set on the lease server that the URL names, and not here")
+	}
+	cfg, err := httplease.ParseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	return opened(httplease.New(cfg))
+}
+
+// openRedis opens a server or a list of sentinels, which is no URL to the parser
+// of URLs. The clock is the server's.
+func openRedis(rawURL string, opts Options) (provider.Provider, error) {
+	cfg, err := redis.ParseURL(rawURL, opts.Services)
+	if err != nil {
+		return nil, err
+	}
+	return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) { return opened(redis.Open(ctx, cfg)) }), nil
 }
 
 // opened passes on what a constructor returned, since an interface that holds a

@@ -67,7 +67,11 @@ func TestOpenRefuses(t *testing.T) {
 		{"/var/lib/leases.db", backend.Options{}, "write sqlite:/var/lib/leases.db"},
 		{"leases.db", backend.Options{}, "begins with one of memory:"},
 		{"postgres://user:hunter2@host/db", backend.Options{}, `no provider "postgres": the URL must begin with one of memory:, none:, static:, ip:, sqlite:`},
-		{"redis://:hunter2@host/0", backend.Options{}, `no provider "redis"`},
+		{"redis://:hunter2@host/zero", backend.Options{}, "the database is a number"},
+		{"redis://:hunter2@/0", backend.Options{}, "needs a host"},
+		{"redis://host/0?pasword=hunter2", backend.Options{}, `"pasword" that is not known here: allowed are term`},
+		{"redis+sentinel://:hunter2@a:1,b:2", backend.Options{}, "the name that the sentinels give"},
+		{"redis+unix:redis.sock", backend.Options{}, "absolute path"},
 		{"hunter2@host:6379", backend.Options{}, "begins with one of"},
 		{"sqlite://u:hunter2/x@host/a.db", backend.Options{}, "malformed"},
 		{"sqlite://u:hunter2@host/a.db", backend.Options{}, "does not take"},
@@ -91,6 +95,10 @@ func TestOpenRefuses(t *testing.T) {
 		{"none:?term=1m", backend.Options{}, "this provider takes none"},
 		{"none:x", backend.Options{}, "nothing after the colon"},
 		{"memory:/x", backend.Options{}, "no path"},
+		{"http://u:hunter2@host:7464", backend.Options{}, "user or password"},
+		{"https://host:7464?token=hunter2", backend.Options{}, `"token" that is not known here`},
+		{"http://host:7464?term=5m", backend.Options{}, "decides on term itself"},
+		{"http://host:7464", services, "the lease server that the URL names"},
 	} {
 		p, err := backend.Open(test.url, test.opts)
 		if err == nil {
@@ -106,6 +114,37 @@ func TestOpenRefuses(t *testing.T) {
 		}
 		if strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: the error shows the secret: %v", test.url, err)
+		}
+	}
+}
+
+// TestRedisIsOpenedOnUse: a server that is down is an error of each call, and
+// none for the daemon.
+func TestRedisIsOpenedOnUse(t *testing.T) {
+	for url, want := range map[string]string{
+		"redis+unix:" + t.TempDir() + "/none.sock?term=1m":        "no such file",
+		"redis://user:hunter2@127.0.0.1:1/0":                      "connection refused",
+		"redis+sentinel://:hunter2@127.0.0.1:1,127.0.0.1:2/m/0":   "no sentinel answers",
+		"rediss+sentinel://:hunter2@127.0.0.1:1/m?min_replicas=1": "no sentinel answers",
+		"REDISS://:hunter2@127.0.0.1:1?username=u&bit_seq=9":      "connection refused",
+	} {
+		p, err := backend.Open(url, backend.Options{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}})
+		if err != nil {
+			t.Errorf("%s: %v", url, err)
+			continue
+		}
+		if info := p.Info(); info.Scope != provider.ScopeShared || !info.OwnClock || !info.Coordinated || strings.Contains(info.URL, "hunter2") {
+			t.Errorf("%s: Info is %+v", url, info)
+		}
+		_, err = p.Acquire(context.Background(), provider.AcquireRequest{})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: the error is %v, want one with %q", url, err, want)
+		}
+		if err := backend.Ready(context.Background(), p); err == nil {
+			t.Errorf("%s is ready", url)
+		}
+		if err := p.Close(); err != nil {
+			t.Errorf("%s: Close: %v", url, err)
 		}
 	}
 }
@@ -141,6 +180,23 @@ func TestOpensOnUse(t *testing.T) {
 	}
 	if records, err := p.(provider.Lister).List(context.Background(), ""); err != nil || len(records) != 1 {
 		t.Errorf("List: %v, %v", records, err)
+	}
+	if longer, err := p.(provider.Extender).Extend(context.Background(), "", leases[0]); err != nil || longer.Key() != leases[0].Key() {
+		t.Errorf("Extend: %v, %v", longer, err)
+	}
+	if held, err := p.(provider.Locator).Locate(context.Background(), "", leases[0].Slot().Start, leases[0].Created); err != nil || len(held) != 1 {
+		t.Errorf("Locate: %v, %v", held, err)
+	}
+	if counted, err := p.(provider.Counter).Counters(context.Background(), ""); err != nil || counted["client_get_id_success"] != 1 {
+		t.Errorf("Counters: %v, %v", counted, err)
+	}
+	// What the store lacks is an error, and is missing from the provider itself.
+	if err := p.(provider.Initializer).Init(context.Background(), ""); !errors.Is(err, errors.ErrUnsupported) || err.Error() != "the provider sqlite: it needs no declaration" {
+		t.Errorf("Init: %v", err)
+	}
+	itself, err := backend.Opened(context.Background(), p)
+	if _, can := itself.(provider.Initializer); err != nil || can {
+		t.Errorf("Opened: %T, %v", itself, err)
 	}
 	for range 2 {
 		if err := p.Close(); err != nil {

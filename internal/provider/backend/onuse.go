@@ -3,7 +3,6 @@ package backend
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -21,8 +20,12 @@ type onUse struct {
 }
 
 var (
-	_ provider.Verifier = (*onUse)(nil)
-	_ provider.Lister   = (*onUse)(nil)
+	_ provider.Verifier    = (*onUse)(nil)
+	_ provider.Lister      = (*onUse)(nil)
+	_ provider.Extender    = (*onUse)(nil)
+	_ provider.Locator     = (*onUse)(nil)
+	_ provider.Initializer = (*onUse)(nil)
+	_ provider.Counter     = (*onUse)(nil)
 )
 
 var errClosed = errors.New("the provider is closed")
@@ -93,15 +96,65 @@ func (o *onUse) Verify(ctx context.Context, service string, leases []lease.Lease
 
 // List implements provider.Lister.
 func (o *onUse) List(ctx context.Context, service string) ([]provider.Record, error) {
-	p, err := o.get(ctx)
+	l, err := capable[provider.Lister](ctx, o, "it keeps no records")
 	if err != nil {
 		return nil, err
 	}
-	if l, ok := p.(provider.Lister); ok {
-		return l.List(ctx, service)
-	}
-	return nil, fmt.Errorf("%s: it keeps no records", o.info.Name)
+	return l.List(ctx, service)
 }
+
+// Extend implements provider.Extender.
+func (o *onUse) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
+	e, err := capable[provider.Extender](ctx, o, "it cannot extend a lease")
+	if err != nil {
+		return lease.Lease{}, err
+	}
+	return e.Extend(ctx, service, l)
+}
+
+// Locate implements provider.Locator.
+func (o *onUse) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
+	l, err := capable[provider.Locator](ctx, o, "it keeps no history")
+	if err != nil {
+		return nil, err
+	}
+	return l.Locate(ctx, service, low, atMS)
+}
+
+// Init implements provider.Initializer.
+func (o *onUse) Init(ctx context.Context, service string) error {
+	i, err := capable[provider.Initializer](ctx, o, "it needs no declaration")
+	if err != nil {
+		return err
+	}
+	return i.Init(ctx, service)
+}
+
+// Counters implements provider.Counter.
+func (o *onUse) Counters(ctx context.Context, service string) (map[string]int64, error) {
+	c, err := capable[provider.Counter](ctx, o, "it does not count")
+	if err != nil {
+		return nil, err
+	}
+	return c.Counters(ctx, service)
+}
+
+// capable returns the provider as T. The error for one that is none is a
+// *lackError.
+func capable[T any](ctx context.Context, o *onUse, lacking string) (T, error) {
+	p, err := o.get(ctx)
+	capability, ok := p.(T)
+	if err == nil && !ok {
+		err = &lackError{provider: o.info.Name, lacking: lacking}
+	}
+	return capability, err
+}
+
+// lackError: the provider cannot do what was asked. It is errors.ErrUnsupported.
+type lackError struct{ provider, lacking string }
+
+func (e *lackError) Error() string        { return "the provider " + e.provider + ": " + e.lacking }
+func (e *lackError) Is(target error) bool { return target == errors.ErrUnsupported }
 
 // Close implements provider.Provider. It is the last call.
 func (o *onUse) Close() error {

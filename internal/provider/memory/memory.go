@@ -44,6 +44,8 @@ type pool struct {
 	levels   map[int]bool           // each bit_seq that a record has
 	cursors  map[ringKey]int64      // machine ID assigned last
 	requests map[requestKey][]grant // never deleted from: tests end
+	history  []*record              // every grant, oldest first; tests end
+	counters map[string]int64
 }
 
 type slotKey struct {
@@ -77,6 +79,7 @@ type record struct {
 type Provider struct {
 	store    *Store
 	services provider.Services
+	joined   map[string]bool // pools that have counted this client; store.mu is held
 
 	closeOnce sync.Once
 	closed    chan struct{}
@@ -86,6 +89,9 @@ var (
 	_ provider.Provider = (*Provider)(nil)
 	_ provider.Verifier = (*Provider)(nil)
 	_ provider.Lister   = (*Provider)(nil)
+	_ provider.Extender = (*Provider)(nil)
+	_ provider.Locator  = (*Provider)(nil)
+	_ provider.Counter  = (*Provider)(nil)
 )
 
 // Params returns the parameters that a memory: URL takes.
@@ -114,7 +120,7 @@ func New(store *Store, services provider.Services) (*Provider, error) {
 	if err := services.Validate(); err != nil {
 		return nil, err
 	}
-	return &Provider{store: store, services: services, closed: make(chan struct{})}, nil
+	return &Provider{store: store, services: services, joined: map[string]bool{}, closed: make(chan struct{})}, nil
 }
 
 // Info implements provider.Provider.
@@ -157,6 +163,16 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	if err != nil {
 		return nil, err
 	}
+	if !p.joined[terms.Pool] {
+		p.joined[terms.Pool] = true
+		pl.counters["client_id_count"]++
+	}
+	leases, err := pl.acquire(terms, req, now)
+	pl.countAcquire(err)
+	return leases, err
+}
+
+func (pl *pool) acquire(terms provider.Terms, req provider.AcquireRequest, now int64) ([]lease.Lease, error) {
 	key := requestKey{req.Service, req.RequestID}
 	if before, ok := pl.requests[key]; ok && req.RequestID != "" {
 		return pl.replay(before, now)
@@ -181,7 +197,7 @@ func (s *Store) pool(t provider.Terms) (*pool, error) {
 	if !ok {
 		pl = &pool{
 			timeline: t.Timeline, records: map[slotKey]*record{}, levels: map[int]bool{},
-			cursors: map[ringKey]int64{}, requests: map[requestKey][]grant{},
+			cursors: map[ringKey]int64{}, requests: map[requestKey][]grant{}, counters: map[string]int64{},
 		}
 		s.pools[t.Pool] = pl
 	}
@@ -212,7 +228,9 @@ func (pl *pool) grant(t provider.Terms, req provider.AcquireRequest, now int64) 
 		return lease.Lease{}, &provider.FullError{Pool: t.Pool, Slots: t.Range().Count(), NextEndMS: end}
 	}
 	l := t.Grant(id, now, provider.NewSecret())
-	pl.records[keyOf(l)] = &record{lease: l, end: l.ReservedUntil, service: req.Service, meta: maps.Clone(req.Meta)}
+	r := &record{lease: l, end: l.ReservedUntil, service: req.Service, meta: maps.Clone(req.Meta)}
+	pl.records[keyOf(l)] = r
+	pl.history = append(pl.history, r)
 	pl.levels[t.BitSeq] = true
 	pl.cursors[ringKey{t.BitSeq, t.Range()}] = id
 	return l, nil
@@ -289,6 +307,12 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 
 // find is the record that the release means and is signed for.
 func (pl *pool) find(req provider.ReleaseRequest) (*record, error) {
+	// Whoever knows the layout need not ask all records.
+	named := slotKey{req.ID << max(req.BitSeq, 0), req.BitSeq}
+	if r, ok := pl.records[named]; ok && r.lease.ID == req.ID &&
+		lease.Verify(r.lease.Secret, req.ID, req.TimestampMS, req.Signature) {
+		return r, nil
+	}
 	err := provider.ErrNotFound
 	for _, r := range pl.records {
 		if r.lease.ID != req.ID || req.BitSeq != provider.AnyBitSeq && req.BitSeq != r.lease.BitSeq {
@@ -335,9 +359,7 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	}
 	list := make([]provider.Record, 0, len(pl.records))
 	for _, r := range pl.records {
-		l := r.lease
-		l.Secret = ""
-		list = append(list, provider.Record{Lease: l, Service: r.service, Meta: maps.Clone(r.meta), End: r.end, Released: r.released})
+		list = append(list, r.shown())
 	}
 	slices.SortFunc(list, provider.CompareRecords)
 	return list, nil

@@ -27,6 +27,8 @@ type entry struct {
 	pool  string
 	lease lease.Lease
 	end   int64 // ReservedUntil, or less after a release
+	// extended: the lease is not what was granted at first.
+	extended bool
 }
 
 func newLedger() *ledger { return &ledger{entries: map[ledgerKey]*entry{}} }

@@ -30,16 +30,15 @@ type modelRing struct {
 	ids    provider.IDRange
 }
 
-type modelRecord struct {
-	grant    *modelGrant
-	end      int64
-	released bool
-}
+// modelRecord is the latest grant of a slot.
+type modelRecord struct{ grant *modelGrant }
 
 type modelGrant struct {
-	lease   lease.Lease
-	service string
-	request string
+	lease    lease.Lease
+	service  string
+	request  string
+	end      int64
+	released bool
 }
 
 // end is from when on the slot can be granted: the largest end of the records
@@ -48,10 +47,29 @@ func (m *model) end(s snowflake.Slot) int64 {
 	var end int64
 	for _, r := range m.records {
 		if r.grant.lease.Slot().Overlaps(s) {
-			end = max(end, r.end)
+			end = max(end, r.grant.end)
 		}
 	}
 	return end
+}
+
+// extend carries out an extension at nowMS, and returns nil, or the error that
+// is due. The extended lease is what the provider said.
+func (m *model) extend(g *modelGrant, nowMS int64, longer lease.Lease) error {
+	r := m.record(g.lease.ID, g.lease.BitSeq)
+	if r.grant != g {
+		return provider.ErrBadSignature
+	}
+	if g.released || nowMS >= g.lease.Expired {
+		return provider.ErrConflict
+	}
+	for _, other := range m.records {
+		if other != r && other.grant.lease.Slot().Overlaps(g.lease.Slot()) && other.grant.end > nowMS {
+			return provider.ErrConflict
+		}
+	}
+	g.lease, g.end = longer, max(g.end, longer.ReservedUntil)
+	return nil
 }
 
 // record is the latest grant of exactly this slot; nil if it was never granted.
@@ -104,7 +122,8 @@ func (m *model) grant(t provider.Terms, g *modelGrant) error {
 		r = &modelRecord{}
 		m.records = append(m.records, r)
 	}
-	*r = modelRecord{grant: g, end: l.ReservedUntil}
+	g.end = l.ReservedUntil
+	r.grant = g
 	return nil
 }
 
@@ -117,7 +136,7 @@ func (m *model) asked(service, request string, nowMS int64) (grants []*modelGran
 		}
 		grants = append(grants, g)
 		r := m.record(g.lease.ID, g.lease.BitSeq)
-		live = live && r.grant == g && !r.released && nowMS < g.lease.Expired
+		live = live && r.grant == g && !g.released && nowMS < g.lease.Expired
 	}
 	return grants, live
 }
@@ -141,6 +160,12 @@ func checkModel(t *rapid.T, s *suite) {
 	}
 	if _, ok := c.client.Provider.(provider.Verifier); ok {
 		actions["verify"] = c.verify
+	}
+	if _, ok := c.client.Provider.(provider.Extender); ok {
+		actions["extend"] = c.extend
+	}
+	if _, ok := c.client.Provider.(provider.Locator); ok {
+		actions["locate"] = c.locate
 	}
 	t.Repeat(actions)
 	if s.store.SetClock != nil { // where time costs nothing, longer histories
@@ -288,8 +313,8 @@ func (c *checker) release(t *rapid.T) {
 		// The clock ran on.
 	case err != nil:
 		t.Fatalf("Release: %v", err)
-	case !r.released:
-		r.end, r.released = provider.ReleasedEnd(l.Created, r.end, at), true
+	case !g.released:
+		g.end, g.released = provider.ReleasedEnd(l.Created, g.end, at), true
 	}
 }
 
@@ -313,7 +338,7 @@ func (c *checker) list(t *rapid.T) {
 	}
 	for _, r := range records {
 		m := c.model.record(r.Lease.ID, r.Lease.BitSeq)
-		if m == nil || m.end != r.End || m.released != r.Released || m.grant.service != r.Service ||
+		if m == nil || m.grant.end != r.End || m.grant.released != r.Released || m.grant.service != r.Service ||
 			m.grant.lease.Created != r.Lease.Created || m.grant.lease.Expired != r.Lease.Expired {
 			t.Fatalf("List has %+v, want %+v", r, m)
 		}
@@ -324,7 +349,7 @@ func (c *checker) verify(t *rapid.T) {
 	var asked, want []lease.Lease
 	for _, g := range c.model.grants[max(0, len(c.model.grants)-20):] {
 		asked = append(asked, g.lease)
-		if r := c.model.record(g.lease.ID, g.lease.BitSeq); r.grant != g || r.released {
+		if r := c.model.record(g.lease.ID, g.lease.BitSeq); r.grant != g || g.released {
 			want = append(want, g.lease)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -84,4 +85,25 @@ func BenchmarkAcquire(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkAcquireTogether grants single leases to many callers at once, which
+// share commits.
+func BenchmarkAcquireTogether(b *testing.B) {
+	services := provider.Services{Default: provider.DefaultTerms()}
+	services.Default.Term, services.Default.Quarantine = time.Millisecond, 0
+	p, err := Open(context.Background(), Config{Path: benchPath(b, false), Services: services})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer p.Close()
+	b.SetParallelism(1000)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			req := provider.AcquireRequest{RequestID: provider.NewSecret(), Meta: map[string]string{"host": "bench"}}
+			if _, err := p.Acquire(context.Background(), req); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

@@ -46,13 +46,18 @@ func retryBusy(ctx context.Context, closing <-chan struct{}, f func() error) err
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("another process holds the database's lock: %w", ctx.Err())
+			return lockError(ctx.Err())
 		case <-closing:
 			timer.Stop()
 			return ErrClosed
 		}
 		wait = min(wait*2, maxBusyWait)
 	}
+}
+
+// lockError says what was waited for when the time was over.
+func lockError(err error) error {
+	return fmt.Errorf("another process holds the database's lock: %w", err)
 }
 
 // isBusy reports whether trying again can help.

@@ -19,7 +19,9 @@ import (
 func prepareFile(ctx context.Context, path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Lstat(path); err == nil {
+		// One that is no link was made by another process between the two looks;
+		// createFile leaves it in place.
+		if entry, err := os.Lstat(path); err == nil && entry.Mode().Type() == fs.ModeSymlink {
 			return errors.New("it is a symbolic link to a file that does not exist")
 		}
 		return createFile(ctx, path)

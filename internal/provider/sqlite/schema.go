@@ -57,6 +57,7 @@ var schema = []string{
 	`CREATE INDEX history_request ON history (request, pool, service) WHERE request <> ''`,
 	`CREATE INDEX history_slot ON history (pool, start, created)`,
 	`CREATE INDEX history_until ON history (until)`,
+	counterTable,
 
 	// Below here everything follows from slot; see doc.go. Machine IDs low to
 	// high, both included; cursor is the one assigned last; used is the
@@ -88,6 +89,18 @@ var schema = []string{
 		PRIMARY KEY (ring, machine_id, until, start, bit_seq)
 	) STRICT, WITHOUT ROWID`,
 }
+
+// counterTable has what was asked for in each pool, for operators: nothing is
+// decided by it. It is made at the opening where a file does not have it yet.
+const counterTable = `CREATE TABLE IF NOT EXISTS counter (
+		pool             INTEGER PRIMARY KEY,
+		clients          INTEGER NOT NULL DEFAULT 0,
+		granted          INTEGER NOT NULL DEFAULT 0,
+		full             INTEGER NOT NULL DEFAULT 0,
+		extended         INTEGER NOT NULL DEFAULT 0,
+		extend_not_owner INTEGER NOT NULL DEFAULT 0,
+		extend_too_late  INTEGER NOT NULL DEFAULT 0
+	) STRICT`
 
 // createSchema fills an empty database. The WAL mode comes last: it is a
 // property of the file, and what precedes it needs no log.
@@ -130,6 +143,9 @@ func checkSchema(s *session) error {
 	}
 	if mode != "wal" {
 		return fmt.Errorf("%w: its file system does not support a write-ahead log (journal mode %q)", errForeign, mode)
+	}
+	if err := s.execOnce(counterTable); err != nil {
+		return err
 	}
 	// Reads a page of what matters most, so that a file cut short fails now.
 	var rows int64

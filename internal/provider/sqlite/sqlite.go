@@ -30,11 +30,13 @@ type Provider struct {
 	// Owned by the worker goroutine from Open on.
 	session *session
 	files   watch
+	joined  map[string]bool // pools that have counted this client
 	// at is called at the named steps of a write. Only tests set it: there a
 	// process ends itself, or an operation fails.
 	at func(step string) error
 
 	tasks     chan func() // one at a time, in order of arrival
+	writes    chan *job   // operations that may share a commit
 	closeOnce sync.Once
 	closing   chan struct{} // closed by Close
 	stopped   chan struct{} // closed when the worker has ended
@@ -45,6 +47,9 @@ var (
 	_ provider.Provider = (*Provider)(nil)
 	_ provider.Verifier = (*Provider)(nil)
 	_ provider.Lister   = (*Provider)(nil)
+	_ provider.Extender = (*Provider)(nil)
+	_ provider.Locator  = (*Provider)(nil)
+	_ provider.Counter  = (*Provider)(nil)
 )
 
 // Params returns the parameters that a sqlite: URL takes.
@@ -107,8 +112,9 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 	}
 	p := &Provider{
 		path: cfg.Path, services: cfg.Services, nowMS: cfg.NowMS,
-		at:    func(string) error { return nil },
-		tasks: make(chan func()), closing: make(chan struct{}), stopped: make(chan struct{}),
+		at:     func(string) error { return nil },
+		joined: map[string]bool{},
+		tasks:  make(chan func()), writes: make(chan *job), closing: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	if p.nowMS == nil {
 		p.nowMS = func() int64 { return time.Now().UnixMilli() }
@@ -203,25 +209,21 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 		return nil, err
 	}
 	terms := p.services.Of(req.Service)
-	return submit(ctx, p, func() (leases []lease.Lease, err error) {
-		err = p.write(ctx, func(t *transaction) error {
-			leases, err = t.acquire(terms, req)
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		return leases, nil
-	})
+	var leases []lease.Lease
+	err := p.submitWrite(ctx, func(t *transaction) (err error) {
+		leases, err = t.acquire(terms, req)
+		return t.countAcquire(terms.Pool, !p.joined[terms.Pool], err)
+	}, func() { p.joined[terms.Pool] = true })
+	if err != nil {
+		return nil, err
+	}
+	return leases, nil
 }
 
 // Release implements provider.Provider.
 func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) error {
 	pool := p.services.Of(req.Service).Pool
-	_, err := submit(ctx, p, func() (struct{}, error) {
-		return struct{}{}, p.write(ctx, func(t *transaction) error { return t.release(pool, req) })
-	})
-	return err
+	return p.submitWrite(ctx, func(t *transaction) error { return t.release(pool, req) }, nil)
 }
 
 // Verify implements provider.Verifier.

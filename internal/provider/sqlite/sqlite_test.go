@@ -317,6 +317,59 @@ func TestHistoryIsForgotten(t *testing.T) {
 	}
 }
 
+// A lease that is extended for longer than the history is kept stays in it, from
+// its beginning, until it has ended for so long.
+func TestHistoryKeepsWhatIsExtended(t *testing.T) {
+	var clock atomic.Int64
+	clock.Store(snowflake.DefaultEpochMS + 1000)
+	terms := provider.DefaultTerms()
+	terms.Term, terms.Quarantine = 24*time.Hour, 0
+	p := mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: provider.Services{Default: terms}, NowMS: clock.Load})
+	ctx := context.Background()
+	acquire := func() lease.Lease {
+		t.Helper()
+		leases, err := p.Acquire(ctx, provider.AcquireRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return leases[0]
+	}
+	located := func(l lease.Lease, want int) {
+		t.Helper()
+		held, err := p.Locate(ctx, "", l.Slot().Start, l.Created)
+		if err != nil || len(held) != want {
+			t.Errorf("Locate of %v gave %v and the error %v, want %d", l, held, err, want)
+		}
+	}
+	long, short := acquire(), acquire()
+	for began := clock.Load(); clock.Load() < began+2*historyKept.Milliseconds(); {
+		clock.Add(terms.Term.Milliseconds() * 9 / 10)
+		longer, err := p.Extend(ctx, "", long)
+		if err != nil {
+			t.Fatal(err)
+		}
+		long = longer
+		acquire() // which forgets what may be forgotten
+	}
+	located(long, 1)
+	located(short, 0)
+	at := clock.Load()
+	if err := p.Release(ctx, provider.ReleaseRequest{ID: long.ID, BitSeq: long.BitSeq, TimestampMS: at, Signature: lease.Sign(long.Secret, long.ID, at)}); err != nil {
+		t.Fatal(err)
+	}
+	clock.Add(historyKept.Milliseconds() - terms.Term.Milliseconds())
+	acquire()
+	located(long, 1)
+	clock.Add(2 * terms.Term.Milliseconds())
+	for range 100 {
+		acquire()
+	}
+	located(long, 0)
+	if _, err := p.Extend(ctx, "", long); err == nil {
+		t.Error("a lease that was released was extended")
+	}
+}
+
 func TestRelativePath(t *testing.T) {
 	_, err := Open(context.Background(), Config{Path: "leases.db", Services: defaultServices()})
 	if err == nil {
@@ -339,6 +392,17 @@ func TestStatementsUseIndexes(t *testing.T) {
 			t.Fatal(err)
 		}
 		leases = append(leases, got...)
+	}
+	for _, l := range leases[:2] {
+		if _, err := p.Extend(ctx, "", l); err != nil {
+			t.Fatal(err)
+		}
+		if held, err := p.Locate(ctx, "", l.Slot().Start, l.Created); err != nil || len(held) != 1 {
+			t.Fatalf("Locate gave %v and the error %v", held, err)
+		}
+	}
+	if _, err := p.Counters(ctx, ""); err != nil {
+		t.Fatal(err)
 	}
 	for _, l := range leases {
 		at := time.Now().UnixMilli()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/provider"
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
@@ -29,6 +28,8 @@ func (p *Provider) work() {
 		select {
 		case task := <-p.tasks:
 			task()
+		case j := <-p.writes:
+			p.writeAll(p.waiting(j))
 		case <-p.closing:
 			p.closeErr = explain(p.path, p.session.close())
 			return
@@ -44,17 +45,26 @@ func submit[T any](ctx context.Context, p *Provider, op func() (T, error)) (T, e
 		value T
 		err   error
 	}
-	var none T
-	if err := ctx.Err(); err != nil {
-		return none, err
-	}
 	done := make(chan result, 1)
 	task := func() {
 		value, err := op()
 		done <- result{value, err}
 	}
+	r, err := await(ctx, p, p.tasks, task, done)
+	if err != nil {
+		return r.value, err
+	}
+	return r.value, r.err
+}
+
+// await hands what to the worker and returns what comes of it.
+func await[W, R any](ctx context.Context, p *Provider, queue chan<- W, what W, done <-chan R) (R, error) {
+	var none R
+	if err := ctx.Err(); err != nil {
+		return none, err
+	}
 	select {
-	case p.tasks <- task:
+	case queue <- what:
 	case <-ctx.Done():
 		return none, fmt.Errorf("sqlite:%s: waiting for other operations: %w", p.path, ctx.Err())
 	case <-p.closing:
@@ -62,7 +72,7 @@ func submit[T any](ctx context.Context, p *Provider, op func() (T, error)) (T, e
 	}
 	select {
 	case r := <-done:
-		return r.value, r.err
+		return r, nil
 	case <-ctx.Done():
 		// The worker stops waiting for locks for the same reason, and knows
 		// better what it waited for: give it a moment to say so.
@@ -70,7 +80,7 @@ func submit[T any](ctx context.Context, p *Provider, op func() (T, error)) (T, e
 		defer moment.Stop()
 		select {
 		case r := <-done:
-			return r.value, r.err
+			return r, nil
 		case <-moment.C:
 			return none, fmt.Errorf("sqlite:%s: the disk does not answer: %w", p.path, ctx.Err())
 		}
@@ -83,51 +93,10 @@ func submit[T any](ctx context.Context, p *Provider, op func() (T, error)) (T, e
 type transaction struct {
 	*session
 	now int64 // Unix ms, read once, under the lock
-	// keep has the commit made although the caller has gone: the transaction
-	// contains work that every later attempt would have to do again.
+	// keep has an operation committed although its caller has gone: it contains
+	// work that every later attempt would have to do again.
 	keep bool
-}
-
-// write runs op in a transaction. On errors nothing is written, except that a
-// full pool is an answer like any other.
-func (p *Provider) write(ctx context.Context, op func(*transaction) error) error {
-	if err := p.files.check(); err != nil {
-		return explain(p.path, err)
-	}
-	s := p.session
-	begin := func() error {
-		_, err := s.exec("BEGIN IMMEDIATE")
-		return err
-	}
-	if err := retryBusy(ctx, p.closing, begin); err != nil {
-		return explain(p.path, err)
-	}
-	t := &transaction{session: s, now: p.nowMS()}
-	opErr := p.at(stepBegun)
-	if opErr == nil {
-		opErr = op(t)
-	}
-	if opErr == nil {
-		opErr = p.at(stepWritten)
-	}
-	if opErr == nil && !t.keep {
-		opErr = ctx.Err()
-	}
-	var full *provider.FullError
-	if opErr != nil && !errors.As(opErr, &full) {
-		return errors.Join(p.outward(opErr), explain(p.path, s.rollback()))
-	}
-	if _, err := s.exec("COMMIT"); err != nil {
-		return errors.Join(explain(p.path, err), explain(p.path, s.rollback()))
-	}
-	if err := p.at(stepCommitted); err != nil {
-		return err
-	}
-	// A file that went away before the commit has taken the grant with it.
-	if err := p.files.check(); err != nil {
-		return explain(p.path, err)
-	}
-	return opErr
+	kept bool // keep was set by any of the operations
 }
 
 // outward adds the path to errors of the database, and leaves answers to the

@@ -33,6 +33,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -71,7 +72,10 @@ type grant struct {
 	released  bool
 }
 
-var _ provider.Provider = (*Provider)(nil)
+var (
+	_ provider.Provider = (*Provider)(nil)
+	_ provider.Extender = (*Provider)(nil)
+)
 
 // sharedParams are the parameters of static: and ip:. Without a pool there is
 // nothing that pool or ids could select from.
@@ -217,4 +221,32 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 		return nil
 	}
 	return err
+}
+
+// Extend implements provider.Extender, for the lease granted last. A host that
+// has been given another address since cannot extend: ErrConflict.
+func (p *Provider) Extend(ctx context.Context, _ string, l lease.Lease) (lease.Lease, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.begin(ctx); err != nil {
+		return lease.Lease{}, err
+	}
+	i := slices.IndexFunc(p.recent, func(g grant) bool { return g.lease.ID == l.ID && g.lease.BitSeq == l.BitSeq })
+	if i < 0 {
+		return lease.Lease{}, provider.ErrNotFound
+	}
+	g, now := &p.recent[len(p.recent)-1], p.nowMS()
+	if g.lease.Key() != l.Key() {
+		return lease.Lease{}, provider.ErrBadSignature
+	}
+	here, err := p.locate()
+	if err != nil {
+		return lease.Lease{}, err
+	}
+	if g.released || now >= g.lease.Expired || here.machineID != g.lease.ID {
+		return lease.Lease{}, provider.ErrConflict
+	}
+	g.lease.Expired = max(g.lease.Expired, now+p.terms.Term.Milliseconds())
+	g.lease.ReservedUntil = max(g.lease.ReservedUntil, g.lease.Expired+p.terms.Quarantine.Milliseconds())
+	return g.lease, nil
 }

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// historyKept says how long each kind of provider remembers who held what.
+var historyKept = map[string]string{
+	"memory": "all grants of its process",
+	"sqlite": "grants for 30 days after their end",
+	"redis":  "grants for 24 hours after their end, and the last 100,000 at most",
+	"etcd":   "grants for 24 hours after their end, and the last 100,000 at most",
+}
+
+// holderFlags ask a provider who made an ID.
+type holderFlags struct {
+	Provider string        `placeholder:"URL" help:"Ask this provider who held the machine ID at the ID's time."`
+	Service  string        `default:"default" placeholder:"NAME" help:"With --provider: the service whose pool the ID is from."`
+	Timeout  time.Duration `default:"3s" help:"With --provider: how long one question to it may take."`
+}
+
+// holder is a grant that covered an ID's machine ID.
+type holder struct {
+	Host       string            `json:"host"`
+	PID        string            `json:"pid"`
+	Service    string            `json:"service"`
+	MachineID  int64             `json:"machine_id"`
+	BitID      int               `json:"bit_id"`
+	BitSeq     int               `json:"bit_seq"`
+	CreatedMS  int64             `json:"created_ms"`
+	ExpiredMS  int64             `json:"expired_ms"`
+	ReleasedMS *int64            `json:"released_ms"` // from then on it was free; null if it was not handed back
+	Meta       map[string]string `json:"meta"`
+}
+
+// holding is what a provider says of an ID.
+type holding struct {
+	Holders []holder `json:"holders"`
+	Note    string   `json:"holder_note"`
+}
+
+func asHolder(r provider.Record) holder {
+	h := holder{
+		Host: r.Meta["host"], PID: r.Meta["pid"], Service: r.Service, Meta: r.Meta,
+		MachineID: r.Lease.ID, BitID: r.Lease.BitID, BitSeq: r.Lease.BitSeq, CreatedMS: r.Lease.Created, ExpiredMS: r.Lease.Expired,
+	}
+	if r.Released {
+		h.ReleasedMS = &r.End
+	}
+	return h
+}
+
+// openHistory opens the provider that is asked, if any.
+func (f *holderFlags) openHistory(s *system) (*store, provider.Locator, error) {
+	if f.Provider == "" {
+		return nil, nil, nil
+	}
+	st := &store{url: f.Provider, service: f.Service, timeout: f.Timeout}
+	if err := st.open(s.ctx); err != nil {
+		return nil, nil, err
+	}
+	locator, ok := st.Provider.(provider.Locator)
+	if !ok {
+		st.Close()
+		return nil, nil, fmt.Errorf("provider %s: it keeps no history, so nobody can tell who made an ID", config.Redact(f.Provider))
+	}
+	return st, locator, nil
+}
+
+// locate asks who held the low bits at the time, and makes sure that the pool
+// reads IDs as the command does.
+func (st *store) locate(s *system, locator provider.Locator, in snowflake.Inspection, atMS int64) ([]provider.Record, error) {
+	low := in.MachineID<<in.BitSeq | in.Sequence
+	found, err := within(s, st, func(ctx context.Context) ([]provider.Record, error) {
+		return locator.Locate(ctx, st.service, low, atMS)
+	})
+	if err != nil {
+		return nil, err
+	}
+	asked := snowflake.Timeline{EpochMS: in.EpochMS, BitTS: in.Layout().BitTS}
+	for _, r := range found {
+		if tl := r.Lease.Timeline(); tl != asked {
+			return nil, timelineHint(tl)
+		}
+	}
+	if terms, ok := st.terms(); ok && len(found) == 0 && terms.Timeline != asked {
+		return nil, timelineHint(terms.Timeline)
+	}
+	return found, nil
+}
+
+func timelineHint(tl snowflake.Timeline) error {
+	return usageError{fmt.Errorf("the provider's pool has another epoch or other timestamp bits: repeat with --epoch %s --bit-ts %d",
+		snowflake.FormatMS(tl.EpochMS), tl.BitTS)}
+}
+
+// holdersOf says who made the ID, or who may have.
+func (st *store) holdersOf(s *system, locator provider.Locator, in snowflake.Inspection) (*holding, error) {
+	found, err := st.locate(s, locator, in, in.TimestampMS)
+	if err != nil {
+		return nil, err
+	}
+	kept := historyKept[st.Info().Name]
+	if kept == "" {
+		kept = "grants as long as its server's provider does"
+	}
+	h := &holding{Holders: []holder{}}
+	switch {
+	case in.Kind == snowflake.KindFallback:
+		return h, st.cachedHolder(s, locator, in, found, h)
+	case len(found) == 0:
+		h.Note = fmt.Sprintf("nobody known: the history keeps %s", kept)
+	case len(found) > 1:
+		h.Note = "several grants: nobody coordinates them"
+	}
+	for _, r := range found {
+		h.Holders = append(h.Holders, asHolder(r))
+	}
+	return h, nil
+}
+
+// Where the last holder of a slot is looked for, before a fallback ID.
+const (
+	maxLookBack  = 300
+	leastBackMS  = 1000
+	halfATermMS  = int64(provider.DefaultTerm/time.Millisecond) / 2
+	noLeaseStood = "no lease stands behind a fallback ID"
+)
+
+// cachedHolder says whose slot it was, should the ID come from a cached lease:
+// the one that was valid then or, of those before, the last. It is looked for in
+// steps of half a term, since an interval is a term long at least.
+func (st *store) cachedHolder(s *system, locator provider.Locator, in snowflake.Inspection, found []provider.Record, h *holding) (err error) {
+	step := halfATermMS
+	if terms, ok := st.terms(); ok {
+		step = max(terms.Term.Milliseconds()/2, leastBackMS)
+	}
+	for back := int64(1); len(found) == 0 && back <= maxLookBack; back++ {
+		if found, err = st.locate(s, locator, in, in.TimestampMS-back*step); err != nil {
+			return err
+		}
+	}
+	// Released leases are not kept for fallback.
+	found = slices.DeleteFunc(found, func(r provider.Record) bool { return r.Released && r.End <= in.TimestampMS })
+	h.Note = noLeaseStood + "; nobody is known who could have cached one for it, so machine ID and sequence are random, or the history is too short"
+	if len(found) > 0 {
+		h.Note = noLeaseStood + "; if it is a cached one, this is whose slot it was; if its bits are random, this says nothing"
+	}
+	for _, r := range found {
+		h.Holders = append(h.Holders, asHolder(r))
+	}
+	return nil
+}
+
+func (h *holding) show(w io.Writer) {
+	for _, o := range h.Holders {
+		fmt.Fprintf(w, "holder\thost %s, pid %s, service %s\n", printable(o.Host), printable(o.PID), printable(o.Service))
+		released := "not handed back"
+		if o.ReleasedMS != nil {
+			released = "handed back, free from " + snowflake.FormatMS(*o.ReleasedMS)
+		}
+		fmt.Fprintf(w, "lease\tmachine ID %d (%d/%d bits), %s to %s, %s\n", o.MachineID, o.BitID, o.BitSeq,
+			snowflake.FormatMS(o.CreatedMS), snowflake.FormatMS(o.ExpiredMS), released)
+	}
+	if h.Note != "" {
+		fmt.Fprintf(w, "holder\t%s\n", h.Note)
+	}
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+
+	"golang.org/x/term"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+type leasesCmd struct {
+	Show leasesShowCmd `cmd:"" default:"withargs" help:"Show what a provider has granted, and to whom (the default)."`
+	Init leasesInitCmd `cmd:"" help:"Declare that a provider's store is brand-new: nobody holds a lease that it does not know."`
+}
+
+type leasesShowCmd struct {
+	providerFlags
+	All  bool `help:"Show ended and released leases too."`
+	JSON bool `name:"json" help:"Print JSON, with counters."`
+}
+
+// Run lists the records of the service's pool.
+func (c *leasesShowCmd) Run(s *system) error {
+	st, err := c.open(s)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	all, wanted, err := st.records(s)
+	if err != nil {
+		return err
+	}
+	nowMS := s.now().UnixMilli()
+	info := st.Info()
+	report := leasesReport{Provider: info.URL, Scope: string(info.Scope), Service: st.service, Leases: []leaseLine{}}
+	report.addRecords(all, nowMS)
+	if terms, ok := st.terms(); ok {
+		free := freeMachineIDs(all, terms, nowMS)
+		report.UnusingIDs = &free
+	}
+	for _, r := range wanted {
+		if line := lineOf(r, nowMS); c.All || line.State == stateHeld {
+			report.Leases = append(report.Leases, line)
+		}
+	}
+	if !c.JSON {
+		return showLeases(s.out, report, nowMS)
+	}
+	if counter, ok := st.Provider.(provider.Counter); ok {
+		counts, err := within(s, st, func(ctx context.Context) (map[string]int64, error) { return counter.Counters(ctx, st.service) })
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+		report.addCounts(counts)
+	}
+	return printJSON(s.out, report)
+}
+
+func showLeases(out io.Writer, report leasesReport, nowMS int64) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if len(report.Leases) > 0 {
+		fmt.Fprintln(w, "MACHINE ID\tLAYOUT\tHOST\tPID\tSERVICE\tCREATED\tENDS IN\tSTATE")
+	}
+	for _, l := range report.Leases {
+		endsIn, state := "-", l.State
+		if l.State == stateHeld {
+			endsIn = seconds(l.EndsInMS).String()
+		} else if nowMS < l.FreeAtMS {
+			state += ", free in " + seconds(l.FreeAtMS-nowMS).String()
+		}
+		fmt.Fprintf(w, "%d\t%d/%d/%d\t%s\t%s\t%s\t%s\t%s\t%s\n", l.MachineID, l.BitTS, l.BitID, l.BitSeq,
+			printable(l.Host), printable(l.PID), printable(l.Service), snowflake.FormatMS(l.CreatedMS), endsIn, state)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	free := "how many are free is not known here"
+	if report.UnusingIDs != nil {
+		free = fmt.Sprintf("%d free", *report.UnusingIDs)
+	}
+	_, err := fmt.Fprintf(out, "%s: %d machine IDs in use, %d in quarantine, %s\n", report.Provider, report.UsingIDs, report.QuarantinedIDs, free)
+	return err
+}
+
+// printable is what somebody wrote into a record, fit for a terminal and a
+// column of a table.
+func printable(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+type leasesInitCmd struct {
+	providerFlags
+	Yes bool `help:"Do not ask, although the store holds records."`
+}
+
+// Run declares the store brand-new.
+func (c *leasesInitCmd) Run(s *system) error {
+	st, err := c.open(s)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	info := st.Info()
+	unneeded := fmt.Errorf("provider %s: it needs no declaration: its store does not forget what was granted", info.Name)
+	initializer, ok := st.Provider.(provider.Initializer)
+	if !ok {
+		return unneeded
+	}
+	if err := c.confirm(s, st); err != nil {
+		return err
+	}
+	_, err = within(s, st, func(ctx context.Context) (struct{}, error) { return struct{}{}, initializer.Init(ctx, st.service) })
+	if errors.Is(err, errors.ErrUnsupported) {
+		return unneeded
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(s.out, "%s is declared new for the pool of service %s: machine IDs are granted from now on\n", info.URL, st.service)
+	return err
+}
+
+// confirm asks before a store is declared new that does not look it.
+func (c *leasesInitCmd) confirm(s *system, st *store) error {
+	if c.Yes {
+		return nil
+	}
+	all, _, err := st.records(s)
+	if err != nil {
+		return fmt.Errorf("whether the store holds records cannot be told, and --yes does not ask: %w", err)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	nowMS := s.now().UnixMilli()
+	held := len(slices.DeleteFunc(slices.Clone(all), func(r provider.Record) bool { return stateOf(r, nowMS) != stateHeld }))
+	what := fmt.Sprintf("%s holds %d records, %d of them in use, so it does not look brand-new; if it has lost others, their machine IDs may be granted twice",
+		st.Info().URL, len(all), held)
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return usageError{fmt.Errorf("init: %s; repeat with --yes to declare it new all the same", what)}
+	}
+	fmt.Fprintf(s.err, "%s. Declare it new? Type yes: ", what)
+	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err != nil || strings.TrimSpace(answer) != "yes" {
+		return errors.New("init: nothing was declared")
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/backend"
+)
+
+// providerFlags name the provider of the commands that talk to one without a
+// daemon. What is not given is found as serve finds it.
+type providerFlags struct {
+	Config   string `placeholder:"FILE" help:"YAML file to read, the daemon's; none reads no file (default $$KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
+	StateDir string `placeholder:"DIR" help:"State directory, where the default provider has its file (default as for serve)."`
+	Provider string `placeholder:"URL" help:"What grants machine IDs (default as for serve)."`
+	Service  string `placeholder:"NAME" help:"Service, which decides on the pool of machine IDs (default as for serve)."`
+}
+
+// providerVariables are the daemon's variables that say something of its
+// provider. The others are none of these commands' business, whatever they hold.
+var providerVariables = []string{
+	"KAZAHANA_CONFIG", "KAZAHANA_STATE_DIR", "KAZAHANA_PROVIDER", "KAZAHANA_PROVIDER_TIMEOUT", "KAZAHANA_SERVICE", "KAZAHANA_META",
+}
+
+// settings are those that a daemon started here would have.
+func (f *providerFlags) settings(s *system) (*config.Serve, error) {
+	var flags config.Flags
+	for _, given := range []struct {
+		text string
+		into *config.Text
+	}{{f.Config, &flags.Config}, {f.StateDir, &flags.StateDir}, {f.Provider, &flags.Provider}} {
+		if given.text != "" {
+			*given.into = config.Given(given.text)
+		}
+	}
+	environ := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return strings.HasPrefix(name, "KAZAHANA_") && !slices.Contains(providerVariables, name)
+	})
+	settings, err := flags.Load(config.Process{Environ: environ, UID: s.uid, Now: s.now()})
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return settings, nil
+}
+
+// store is a provider that a command has opened.
+type store struct {
+	provider.Provider
+	url     string // may hold a password
+	service string
+	timeout time.Duration // of one call
+	limited bool          // to the records of the service, because it was named
+}
+
+// open opens the provider. It does not create one.
+func (f *providerFlags) open(s *system) (*store, error) {
+	settings, err := f.settings(s)
+	if err != nil {
+		return nil, err
+	}
+	st := &store{url: settings.Provider, service: settings.DefaultService, timeout: settings.ProviderTimeout}
+	if f.Service != "" {
+		st.service, st.limited = f.Service, true
+	}
+	return st, st.open(s.ctx)
+}
+
+func (st *store) open(ctx context.Context) error {
+	p, err := backend.Open(st.url, backend.Options{})
+	if err != nil {
+		return usageError{fmt.Errorf("provider: %w", err)}
+	}
+	if err := mustExist(st.url); err != nil {
+		return errors.Join(err, p.Close())
+	}
+	ctx, cancel := context.WithTimeout(ctx, st.timeout)
+	defer cancel()
+	// What it can do shows only now.
+	if st.Provider, err = backend.Opened(ctx, p); err != nil {
+		return errors.Join(err, p.Close())
+	}
+	return nil
+}
+
+// mustExist refuses a file that is not there: whoever only looks must not make
+// one, which would then be theirs and not the daemon's.
+func mustExist(rawURL string) error {
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Scheme != "sqlite" {
+		return nil
+	}
+	if _, err := os.Stat(u.Path); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("sqlite:%s: there is no such file, so nothing was granted from it; name another with --provider, or start the daemon first", u.Path)
+	}
+	return nil
+}
+
+// within calls the provider with its time limit.
+func within[T any](s *system, st *store, call func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, st.timeout)
+	defer cancel()
+	v, err := call(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("provider %s: no answer within %v: %w", st.Info().URL, st.timeout, err)
+	}
+	return v, err
+}
+
+// records is what the provider has granted; of the service only, if that was
+// named.
+func (st *store) records(s *system) (all, wanted []provider.Record, err error) {
+	lister, ok := st.Provider.(provider.Lister)
+	if !ok {
+		return nil, nil, fmt.Errorf("provider %s: it keeps no records, so there is nothing to list", st.Info().Name)
+	}
+	all, err = within(s, st, func(ctx context.Context) ([]provider.Record, error) { return lister.List(ctx, st.service) })
+	if err != nil {
+		return nil, nil, err
+	}
+	wanted = all
+	if st.limited {
+		wanted = slices.DeleteFunc(slices.Clone(all), func(r provider.Record) bool { return r.Service != st.service })
+	}
+	return all, wanted, nil
+}
+
+// terms is what the provider's URL says of grants; false where a server decides.
+func (st *store) terms() (provider.Terms, bool) {
+	u, err := url.Parse(st.url)
+	if err != nil || !takesIDs(st.url) {
+		return provider.Terms{}, false
+	}
+	t, err := provider.ParseTerms(u.Query())
+	return t, err == nil
+}
+
+// takesIDs reports whether the URL is of a provider that grants by itself from a
+// range of machine IDs, which ids= can limit.
+func takesIDs(rawURL string) bool {
+	scheme, _, _ := strings.Cut(strings.ToLower(rawURL), ":")
+	return !slices.Contains([]string{"none", "static", "ip", "http", "https"}, scheme)
+}

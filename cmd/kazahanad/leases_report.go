@@ -1,0 +1,145 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// leasesReport is what leases --json prints. The counters have seed 001's names;
+// null stands for what this provider does not know.
+type leasesReport struct {
+	Provider string `json:"provider"`
+	Scope    string `json:"scope"`
+	Service  string `json:"service"`
+
+	ClientIDCount           *int64 `json:"client_id_count"`
+	ClientGetIDCount        *int64 `json:"client_get_id_count"`
+	ClientGetIDSuccess      *int64 `json:"client_get_id_success"`
+	GetIDNoAvailableID      *int64 `json:"get_id_no_available_id"`
+	ExtendTTLCount          *int64 `json:"extend_ttl_count"`
+	ExtendTTLSuccess        *int64 `json:"extend_ttl_success"`
+	ExtendTTLOwnershipError *int64 `json:"extend_ttl_ownership_error"`
+	ExtendTTLExpireWarning  *int64 `json:"extend_ttl_expire_warning"`
+	UnusingIDs              *int64 `json:"unusing_ids"`
+	UsingIDs                int64  `json:"using_ids"`
+	QuarantinedIDs          int64  `json:"quarantined_ids"`
+	UsingTTLMax             int64  `json:"using_ttl_max"`
+	UsingTTLMid             int64  `json:"using_ttl_mid"`
+	UsingTTLMin             int64  `json:"using_ttl_min"`
+
+	OtherCounts map[string]int64 `json:"other_counts,omitempty"`
+	Leases      []leaseLine      `json:"leases"`
+}
+
+// counted has the fields that only a provider can count, by name.
+func (r *leasesReport) counted() map[string]**int64 {
+	return map[string]**int64{
+		"client_id_count": &r.ClientIDCount, "client_get_id_count": &r.ClientGetIDCount,
+		"client_get_id_success": &r.ClientGetIDSuccess, "get_id_no_available_id": &r.GetIDNoAvailableID,
+		"extend_ttl_count": &r.ExtendTTLCount, "extend_ttl_success": &r.ExtendTTLSuccess,
+		"extend_ttl_ownership_error": &r.ExtendTTLOwnershipError, "extend_ttl_expire_warning": &r.ExtendTTLExpireWarning,
+	}
+}
+
+// addCounts fills in what the provider counted.
+func (r *leasesReport) addCounts(counts map[string]int64) {
+	fields := r.counted()
+	for name, n := range counts {
+		if field, ok := fields[name]; ok {
+			*field = &n
+			continue
+		}
+		if r.OtherCounts == nil {
+			r.OtherCounts = map[string]int64{}
+		}
+		r.OtherCounts[name] = n
+	}
+}
+
+// addRecords fills in what follows from all records of the pool.
+func (r *leasesReport) addRecords(all []provider.Record, nowMS int64) {
+	var left []int64
+	for _, rec := range all {
+		switch stateOf(rec, nowMS) {
+		case stateHeld:
+			left = append(left, (rec.Lease.Expired-nowMS)/1000)
+		case stateQuarantined:
+			r.QuarantinedIDs++
+		}
+	}
+	slices.Sort(left)
+	if n := len(left); n > 0 {
+		r.UsingIDs, r.UsingTTLMin, r.UsingTTLMid, r.UsingTTLMax = int64(n), left[0], left[n/2], left[n-1]
+	}
+}
+
+// The states of a record.
+const (
+	stateHeld        = "held"
+	stateQuarantined = "quarantined" // ended, not handed back, and not granted again yet
+	stateReleased    = "released"
+	stateEnded       = "ended"
+)
+
+func stateOf(r provider.Record, nowMS int64) string {
+	switch {
+	case r.Released:
+		return stateReleased
+	case nowMS < r.Lease.Expired:
+		return stateHeld
+	case nowMS < r.End:
+		return stateQuarantined
+	}
+	return stateEnded
+}
+
+// freeMachineIDs is how many machine IDs could be granted on the terms now.
+// Records come in the order of List, in which slots are nested or disjoint.
+func freeMachineIDs(all []provider.Record, t provider.Terms, nowMS int64) int64 {
+	ids := t.Range()
+	free, next := ids.Count(), ids.Low // machine IDs below next have been counted
+	for _, r := range all {
+		if nowMS >= r.End {
+			continue
+		}
+		slot := r.Lease.Slot()
+		low, end := max(slot.Start>>t.BitSeq, next), min((slot.End-1)>>t.BitSeq+1, ids.End)
+		if low < end {
+			free -= end - low
+			next = end
+		}
+	}
+	return free
+}
+
+// leaseLine is a record as it is shown.
+type leaseLine struct {
+	MachineID int64             `json:"machine_id"`
+	BitTS     int               `json:"bit_ts"`
+	BitID     int               `json:"bit_id"`
+	BitSeq    int               `json:"bit_seq"`
+	Host      string            `json:"host"`
+	PID       string            `json:"pid"`
+	Service   string            `json:"service"`
+	CreatedMS int64             `json:"created_ms"`
+	ExpiredMS int64             `json:"expired_ms"`
+	FreeAtMS  int64             `json:"free_at_ms"`
+	Released  bool              `json:"released"`
+	State     string            `json:"state"`
+	EndsInMS  int64             `json:"ends_in_ms"` // 0 unless held
+	Meta      map[string]string `json:"meta"`
+}
+
+func lineOf(r provider.Record, nowMS int64) leaseLine {
+	line := leaseLine{
+		MachineID: r.Lease.ID, BitTS: r.Lease.BitTS, BitID: r.Lease.BitID, BitSeq: r.Lease.BitSeq,
+		Host: r.Meta["host"], PID: r.Meta["pid"], Service: r.Service,
+		CreatedMS: r.Lease.Created, ExpiredMS: r.Lease.Expired, FreeAtMS: r.End, Released: r.Released,
+		State: stateOf(r, nowMS), Meta: r.Meta,
+	}
+	if line.State == stateHeld {
+		line.EndsInMS = r.Lease.Expired - nowMS
+	}
+	return line
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// listed is a record that was granted at base.
+func listed(t provider.Terms, id, grantedMS int64, host string) provider.Record {
+	l := t.Grant(id, grantedMS, "")
+	return provider.Record{
+		Lease: l, Service: "orders", End: l.ReservedUntil, Meta: map[string]string{"host": host, "pid": "12"},
+	}
+}
+
+func TestLeasesTable(t *testing.T) {
+	base := snowflake.DefaultEpochMS + 86_400_000
+	terms := provider.DefaultTerms()
+	released := listed(terms, 7, base-60_000, "c")
+	released.Released, released.End = true, base+5_000
+	all := []provider.Record{
+		listed(terms, 3, base-60_000, "a\x1b[2J"),
+		listed(terms, 4, base-660_000, ""),
+		listed(terms, 5, base-3_000_000, "b"),
+		released,
+		listed(terms.WithBitSeq(10), 2, base-120_000, "d"),
+	}
+	report := leasesReport{Provider: "sqlite:/l.db"}
+	report.addRecords(all, base)
+	free := freeMachineIDs(all, terms, base)
+	report.UnusingIDs = &free
+	for _, r := range all {
+		report.Leases = append(report.Leases, lineOf(r, base))
+	}
+	var out strings.Builder
+	if err := showLeases(&out, report, base); err != nil {
+		t.Fatal(err)
+	}
+	// 3, 4 and 7 are taken, and 8 to 11 by one lease of a coarser layout.
+	const want = `MACHINE ID  LAYOUT    HOST   PID  SERVICE  CREATED                   ENDS IN  STATE
+3           41/14/8   a?[2J  12   orders   2026-01-01T23:59:00.000Z  9m0s     held
+4           41/14/8   -      12   orders   2026-01-01T23:49:00.000Z  -        quarantined, free in 9m0s
+5           41/14/8   b      12   orders   2026-01-01T23:10:00.000Z  -        ended
+7           41/14/8   c      12   orders   2026-01-01T23:59:00.000Z  -        released, free in 5s
+2           41/12/10  d      12   orders   2026-01-01T23:58:00.000Z  8m0s     held
+sqlite:/l.db: 2 machine IDs in use, 1 in quarantine, 8185 free
+`
+	if out.String() != want {
+		t.Errorf("the table is\n%s, want\n%s", out.String(), want)
+	}
+	if report.UsingTTLMax != 540 || report.UsingTTLMid != 540 || report.UsingTTLMin != 480 {
+		t.Errorf("the ttls are %d, %d, %d", report.UsingTTLMax, report.UsingTTLMid, report.UsingTTLMin)
+	}
+}
+
+func TestFreeMachineIDs(t *testing.T) {
+	const base = snowflake.DefaultEpochMS + 1000
+	fine := provider.DefaultTerms()
+	coarse := fine.WithBitSeq(10) // four machine IDs of fine
+	all := []provider.Record{listed(coarse, 0, base, ""), listed(fine, 1, base, ""), listed(fine, 4, base, ""), listed(fine, 5, base, ""), listed(fine, 100, base, "")}
+	slices.SortFunc(all, func(a, b provider.Record) int {
+		if a.Lease.Slot().Start == b.Lease.Slot().Start {
+			return a.Lease.BitSeq - b.Lease.BitSeq
+		}
+		return provider.CompareRecords(a, b)
+	})
+	limited := fine
+	limited.IDs = provider.IDRange{Low: 3, End: 6}
+	for _, test := range []struct {
+		terms provider.Terms
+		nowMS int64
+		want  int64
+	}{
+		{fine, base, 8192 - 7}, {coarse, base, 2048 - 3}, {limited, base, 0}, {fine, all[0].End, 8192}, {limited, all[0].End - 1, 0},
+	} {
+		if got := freeMachineIDs(all, test.terms, test.nowMS); got != test.want {
+			t.Errorf("bit_seq %d, %v, at %d: %d free, want %d", test.terms.BitSeq, test.terms.Range(), test.nowMS, got, test.want)
+		}
+	}
+}
+
+func TestLeasesCounts(t *testing.T) {
+	var r leasesReport
+	r.addCounts(map[string]int64{"client_id_count": 0, "extend_ttl_success": 3, "get_id_fenced": 1})
+	if r.ClientIDCount == nil || *r.ClientIDCount != 0 || *r.ExtendTTLSuccess != 3 || r.ExtendTTLCount != nil || r.OtherCounts["get_id_fenced"] != 1 {
+		t.Errorf("the report is %+v", r)
+	}
+}
+
+// leasesJSON is what leases --json says of the site's default provider.
+func (s *site) leasesJSON(args ...string) (r leasesReport) {
+	s.t.Helper()
+	decodeJSON(s.t, s.kazahanad(append([]string{"leases", "--config", "none", "--json"}, args...)...).ok(s.t), &r)
+	return r
+}
+
+func TestLeasesOfADaemon(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.kazahanad("leases", "--config", "none").fails(t, exitFailure, s.state+"/leases.db", "no such file", "--provider")
+	d := s.start()
+	held := s.dial().lease()
+	r := s.leasesJSON()
+	if len(r.Leases) != 1 || r.UsingIDs != 1 || *r.UnusingIDs != 8191 || *r.ClientGetIDSuccess != 1 || *r.ClientIDCount != 1 || r.UsingTTLMax < 1 {
+		t.Fatalf("leases --json says %+v", r)
+	}
+	l := r.Leases[0]
+	if l.MachineID != held.MachineID || l.PID != fmt.Sprint(d.pid()) || l.Service != "default" || l.State != stateHeld || l.CreatedMS != held.CreatedMS {
+		t.Errorf("leases --json says %+v of %+v", l, held)
+	}
+	table := s.kazahanad("leases", "--config", "none").ok(t)
+	for _, want := range []string{"MACHINE ID", fmt.Sprintf("\n%d ", held.MachineID), "41/14/8", fmt.Sprint(d.pid()), "default", "held", "1 machine IDs in use"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("leases does not say %q:\n%s", want, table)
+		}
+	}
+	if r := s.leasesJSON("--service", "other"); len(r.Leases) != 0 || r.UsingIDs != 1 {
+		t.Errorf("leases --service other says %+v", r)
+	}
+	d.terminate()
+	if r := s.leasesJSON(); len(r.Leases) != 0 || r.UsingIDs != 0 {
+		t.Errorf("after the daemon has stopped: %+v", r)
+	}
+	if r := s.leasesJSON("--all"); len(r.Leases) != 1 || r.Leases[0].State != stateReleased {
+		t.Errorf("with --all: %+v", r)
+	}
+	// The provider is found as the daemon finds it; what else it reads does not matter.
+	writeFile(t, s.path("k.yaml"), fmt.Sprintf("provider: \"sqlite:%s/leases.db\"\n", s.state))
+	cmd := s.command("leases", "--all")
+	cmd.Env = s.environment("KAZAHANA_CONFIG="+s.path("k.yaml"), "KAZAHANA_MAX_BACKWARD=rubbish", "KAZAHANA_NONSENSE=1", "KAZAHANA_MACHINE_ID=7")
+	if got := runCommand(t, cmd).ok(t); !strings.Contains(got, stateReleased) {
+		t.Errorf("with KAZAHANA_CONFIG: %s", got)
+	}
+}
+
+func TestLeasesErrors(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.start().terminate()
+	s.kazahanad("leases", "--config", "none", "--provider", "static:17").fails(t, exitFailure, "static", "keeps no records")
+	s.kazahanad("leases", "--config", "none", "--provider", "frob:x").fails(t, exitUsage, "frob", "sqlite:")
+	s.kazahanad("leases", "--config", "none", "--provider", "sqlite:x.db").fails(t, exitUsage, "relative")
+	s.kazahanad("leases", "init", "--config", "none", "--yes").fails(t, exitFailure, "sqlite", "needs no declaration")
+	s.kazahanad("leases", "init", "--config", "none", "--provider", "static:17").fails(t, exitFailure, "static", "needs no declaration")
+}
+
+func TestInspectNamesTheHolder(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := s.start()
+	id := s.dial().id()
+	held := s.dial().lease()
+	url := "sqlite:" + s.state + "/leases.db"
+	inspect := func(id int64, more ...string) (in inspectedJSON) {
+		t.Helper()
+		decodeJSON(t, s.kazahanad(append([]string{"inspect", "--json", "--provider", url, fmt.Sprint(id)}, more...)...).ok(t), &in)
+		return in
+	}
+	in := inspect(int64(id))
+	if len(in.Holders) != 1 || in.Holders[0].PID != fmt.Sprint(d.pid()) || in.Holders[0].CreatedMS != held.CreatedMS || in.Note != "" || in.Kind != "regular" {
+		t.Fatalf("inspect says %+v", in)
+	}
+	said := s.kazahanad("inspect", "--provider", url, fmt.Sprint(int64(id))).ok(t)
+	for _, want := range []string{fmt.Sprintf("pid %d, service default", d.pid()), fmt.Sprintf("machine ID %d (14/8 bits), %s to ", held.MachineID, snowflake.FormatMS(held.CreatedMS)), "not handed back"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("inspect does not say %q:\n%s", want, said)
+		}
+	}
+	tl := snowflake.DefaultTimeline()
+	idAt := func(ms, low int64) int64 { return (ms-tl.EpochMS)<<(snowflake.ValueBits-tl.BitTS) | low }
+	slot := held.MachineID << 8
+	if in := inspect(idAt(held.CreatedMS-1, slot)); len(in.Holders) != 0 || !strings.Contains(in.Note, "nobody known") || !strings.Contains(in.Note, "30 days") {
+		t.Errorf("before the lease: %+v", in)
+	}
+	// Fallback: during the lease, long after it, and after another one's slot.
+	for at, want := range map[int64]int{held.CreatedMS + 1: 1, held.ExpiredMS + 3*3600_000: 1, held.CreatedMS - 1: 0} {
+		in := inspect(idAt(at, slot|tl.FallbackBit()))
+		if len(in.Holders) != want || !strings.Contains(in.Note, "no lease stands behind") || in.Kind != "fallback" {
+			t.Errorf("a fallback ID of %s: %+v, want %d", snowflake.FormatMS(at), in, want)
+		}
+	}
+	d.terminate()
+	if in := inspect(int64(id)); len(in.Holders) != 1 || in.Holders[0].ReleasedMS == nil {
+		t.Errorf("after the lease was handed back: %+v", in)
+	}
+	// One that was handed back is nobody's cached lease.
+	if in := inspect(idAt(held.ExpiredMS+1, slot|tl.FallbackBit())); len(in.Holders) != 0 {
+		t.Errorf("a fallback ID after the lease was handed back: %+v", in)
+	}
+	s.kazahanad("inspect", "--provider", url, "--epoch", "2025-01-01T00:00:00Z", "1").fails(t, exitUsage, "--epoch 2026-01-01")
+	s.kazahanad("inspect", "--provider", "static:17", "1").fails(t, exitFailure, "static", "no history")
+	s.kazahanad("inspect", "--provider", "sqlite:"+s.path("no.db"), "1").fails(t, exitFailure, "no.db")
+	if offline := s.kazahanad("inspect", fmt.Sprint(int64(id))).ok(t); strings.Contains(offline, "holder") {
+		t.Errorf("inspect without --provider says\n%s", offline)
+	}
+}
+
+// inspectedJSON is what inspect --json prints.
+type inspectedJSON struct {
+	ID      string   `json:"id"`
+	Kind    string   `json:"kind"`
+	Holders []holder `json:"holders"`
+	Note    string   `json:"holder_note"`
+}

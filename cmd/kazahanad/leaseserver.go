@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/admin"
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/leaseserver"
+	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/backend"
+	"github.com/kazahana/kazahana/internal/unixsock"
+)
+
+type leaseServerCmd struct {
+	config.LeaseServerFlags
+	Check bool `help:"Validate the configuration and exit."`
+}
+
+// Run runs the lease server until it is told to stop.
+func (c *leaseServerCmd) Run(s *system) error {
+	settings, err := c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
+	if err != nil {
+		return usageError{err}
+	}
+	log, err := newLogger(&config.Serve{LogLevel: settings.LogLevel, LogFormat: settings.LogFormat}, s)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Sync() }()
+	parts := &leaseServerParts{settings: settings, log: log.With(zap.String("component", "leaseserver"))}
+	if c.Check {
+		return parts.check(s)
+	}
+	return parts.run(s.ctx)
+}
+
+// leaseServerParts is what the lease server is put together from.
+type leaseServerParts struct {
+	settings *config.LeaseServer
+	log      *zap.Logger
+	services provider.Services
+	provider provider.Provider
+	tokens   *leaseserver.Reloaded[*leaseserver.Tokens] // nil: none are needed
+	tls      *leaseserver.Reloaded[*tls.Config]         // nil: plain HTTP
+}
+
+// prepare does everything up to the first side effect.
+func (l *leaseServerParts) prepare() (err error) {
+	if err := l.readServices(); err != nil {
+		return usageError{err}
+	}
+	if l.provider, err = backend.Open(l.settings.Provider, backend.Options{Services: l.services.Named}); err != nil {
+		return usageError{fmt.Errorf("provider: %w", err)}
+	}
+	if path := l.settings.TokensFile; path != "" {
+		load := func() (*leaseserver.Tokens, error) { return leaseserver.ReadTokens(path) }
+		if l.tokens, err = leaseserver.NewReloaded("tokens_file", []string{path}, load, l.log); err != nil {
+			return errors.Join(err, l.provider.Close())
+		}
+	}
+	if l.settings.TLSCert != "" {
+		files := leaseserver.TLSFiles{Cert: l.settings.TLSCert, Key: l.settings.TLSKey, ClientCA: l.settings.ClientCA}
+		if l.tls, err = leaseserver.NewTLS(files, l.log); err != nil {
+			return errors.Join(err, l.provider.Close())
+		}
+	}
+	return nil
+}
+
+// readServices makes terms of the provider URL and the services map.
+func (l *leaseServerParts) readServices() error {
+	base, err := backend.Terms(l.settings.Provider)
+	if err != nil {
+		return fmt.Errorf("provider: %w", err)
+	}
+	l.services = provider.Services{Default: base, Named: map[string]provider.Terms{}}
+	for name, t := range l.settings.Services() {
+		maxLeases := 0
+		if t.MaxLeases != nil {
+			maxLeases = *t.MaxLeases
+		}
+		terms, err := backend.Override(base, termsParams(t), maxLeases)
+		if err != nil {
+			return fmt.Errorf("services.%s: %w", name, err)
+		}
+		l.services.Named[name] = terms
+	}
+	// A request that names no service means this one.
+	if terms, ok := l.services.Named["default"]; ok {
+		l.services.Named[""] = terms
+	}
+	return l.services.Validate()
+}
+
+// termsParams writes the terms as a provider URL has them.
+func termsParams(t config.Terms) url.Values {
+	q := url.Values{}
+	if t.Epoch != nil {
+		q.Set("epoch", strconv.FormatInt(t.Epoch.UnixMilli(), 10))
+	}
+	for name, n := range map[string]*int{"bit_ts": t.BitTS, "bit_id": t.BitID, "bit_seq": t.BitSeq} {
+		if n != nil {
+			q.Set(name, strconv.Itoa(*n))
+		}
+	}
+	if t.Term != nil {
+		q.Set("term", t.Term.String())
+	}
+	if t.Quarantine != nil {
+		q.Set("quarantine", t.Quarantine.String())
+	}
+	for name, text := range map[string]*string{"pool": t.Pool, "ids": t.IDs} {
+		if text != nil {
+			q.Set(name, *text)
+		}
+	}
+	return q
+}
+
+func (l *leaseServerParts) check(s *system) error {
+	if err := l.prepare(); err != nil {
+		return err
+	}
+	defer l.provider.Close()
+	if err := unixsock.CheckGroup(l.settings.SocketGroup); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(s.out, "ok: listen %s, provider %s, TLS %s, tokens %s, %d service(s)\n", l.settings.Listen,
+		config.Redact(l.settings.Provider), orNone(l.settings.TLSCert), orNone(l.settings.TokensFile), len(l.settings.Services()))
+	return err
+}
+
+func (l *leaseServerParts) run(ctx context.Context) (err error) {
+	if err := l.prepare(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.provider.Close()) }()
+	first, cancel := context.WithTimeout(ctx, firstLook)
+	defer cancel()
+	if err := backend.Ready(first, l.provider); errors.Is(err, provider.ErrInvalid) {
+		return err
+	}
+	listener, err := l.listen()
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	defer func() {
+		if closeErr := listener.Close(); !errors.Is(closeErr, net.ErrClosed) {
+			err = errors.Join(err, closeErr)
+		}
+	}()
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	done := make(chan struct{})
+	defer close(done)
+	go l.reloadOn(hangup, done)
+
+	listening := leaseserver.Listening{
+		MaxConnections: l.settings.MaxConnections, DrainDelay: l.settings.DrainDelay, DrainTimeout: l.settings.DrainTimeout,
+	}
+	if l.tls != nil {
+		listening.TLS = leaseserver.ServerTLS(l.tls)
+	}
+	server := leaseserver.New(l.options())
+	l.announce(listener.Addr())
+	return server.Serve(ctx, listener, listening)
+}
+
+// reloadOn reads the credentials again at each signal.
+func (l *leaseServerParts) reloadOn(hangup <-chan os.Signal, done <-chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case <-hangup:
+			if l.tls != nil {
+				l.tls.Reload()
+			}
+			if l.tokens != nil {
+				l.tokens.Reload()
+			}
+		}
+	}
+}
+
+func (l *leaseServerParts) listen() (net.Listener, error) {
+	network, address := admin.SplitAddress(l.settings.Listen)
+	if network == "unix" {
+		return unixsock.Listen(address, unixsock.Options{Mode: l.settings.SocketMode, Group: l.settings.SocketGroup})
+	}
+	return net.Listen(network, address)
+}
+
+func (l *leaseServerParts) options() leaseserver.Options {
+	o := leaseserver.Options{
+		Provider: l.provider, Services: l.services, Version: version,
+		ClientCertificates: l.settings.ClientCA != "", ProviderTimeout: l.settings.ProviderTimeout,
+		MaxInFlight: l.settings.MaxInFlight, RateLimit: float64(l.settings.RateLimit), RateBurst: l.settings.RateBurst,
+		Ready:   func(ctx context.Context) error { return backend.Ready(ctx, l.provider) },
+		Metrics: metrics.NewLeaseServer(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
+		Log:     l.log,
+	}
+	if l.tokens != nil {
+		o.Tokens = l.tokens.Get
+	}
+	return o
+}
+
+// announce says what a person who starts the server wants to know.
+func (l *leaseServerParts) announce(address net.Addr) {
+	info := l.provider.Info()
+	l.log.Info("the lease server is ready", zap.String("listen", address.String()), zap.String("provider", info.URL),
+		zap.Bool("tls", l.tls != nil), zap.Bool("client_certificates", l.settings.ClientCA != ""),
+		zap.Bool("tokens", l.tokens != nil), zap.Int("services", len(l.settings.Services())), zap.String("version", version))
+	if info.Scope == provider.ScopeUnverified {
+		l.log.Warn("the leases are kept in this process only, and forgotten with it: after a restart machine IDs are granted twice")
+	}
+	if info.Scope == provider.ScopeHost {
+		l.log.Info("one lease server can use this store: several need redis or etcd behind them")
+	}
+	if l.settings.Insecure {
+		l.log.Warn("insecure: whoever reaches this address takes machine IDs, or can read secrets on the way")
+	}
+	if l.tokens == nil {
+		return
+	}
+	if file, err := os.Stat(l.settings.TokensFile); err == nil && file.Mode().Perm()&0o044 != 0 {
+		l.log.Warn("tokens_file can be read by others: chmod 600", zap.String("file", l.settings.TokensFile))
+	}
+	for _, tenant := range l.tokens.Get().Tenants() {
+		served := tenant == leaseserver.DefaultTenant
+		for name := range l.services.Named {
+			served = served || strings.HasPrefix(name, tenant+"/")
+		}
+		if !served {
+			l.log.Warn("a tenant has tokens and no service: every acquire of its will be refused", zap.String("tenant", tenant))
+		}
+	}
+}

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// runArgs is run on the site's file with the terms, and CMD as a shell script.
+func (s *site) runArgs(terms, script string, more ...string) []string {
+	args := append([]string{"run", "--config", "none", "--provider", "sqlite:" + s.leases() + "?" + terms}, more...)
+	return append(args, "--", "sh", "-c", script, "sh", "{}")
+}
+
+// runStart starts it, and returns when the script has written its first line.
+func (s *site) runStart(terms, script string, more ...string) (*instance, *logBuffer) {
+	s.t.Helper()
+	cmd := s.command(s.runArgs(terms, script, more...)...)
+	out := &logBuffer{}
+	cmd.Stdout = out
+	d := s.launchCommand(cmd)
+	eventually(s.t, "the command runs", func() bool {
+		select {
+		case <-d.ended:
+			s.t.Fatalf("run ended: %v\n%s", d.err, d.log)
+		default:
+		}
+		return strings.Contains(out.String(), "\n")
+	})
+	return d, out
+}
+
+func (d *instance) code() int {
+	d.t.Helper()
+	d.awaitEnd()
+	return d.cmd.ProcessState.ExitCode()
+}
+
+func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+
+func (s *site) recordOf(pid int) leaseLine {
+	s.t.Helper()
+	for _, l := range s.leasesJSON("--all", "--provider", "sqlite:"+s.leases()).Leases {
+		if l.PID == fmt.Sprint(pid) {
+			return l
+		}
+	}
+	s.t.Fatalf("no record of process %d", pid)
+	return leaseLine{}
+}
+
+func TestRunGivesAMachineID(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	cmd := s.command(s.runArgs("term=10m", `read line; echo "$1 $KAZAHANA_MACHINE_ID $line $2"; exit 42`, "--min", "7", "--max", "7", "--meta", "team=blue", "--service", "legacy")...)
+	cmd.Args = append(cmd.Args, "-worker-id={},{}")
+	cmd.Stdin = strings.NewReader("hello\n")
+	cmd.Env = s.environment("KAZAHANA_MACHINE_ID=99", "KAZAHANA_MAX_BACKWARD=rubbish")
+	o := runCommand(t, cmd)
+	if o.code != 42 || o.stdout != "7 7 hello -worker-id=7,7\n" {
+		t.Errorf("%+v", o)
+	}
+	for _, want := range []string{"getting a machine ID from sqlite:", "machine ID: 7, until ", "starting...", "stays taken until"} {
+		if !strings.Contains(o.stderr, want) {
+			t.Errorf("stderr does not say %q:\n%s", want, o.stderr)
+		}
+	}
+	l := s.leasesJSON("--provider", "sqlite:"+s.leases()).Leases[0]
+	if l.MachineID != 7 || l.Meta["team"] != "blue" || l.Service != "legacy" || l.Meta["command"] != "sh" || l.Released {
+		t.Errorf("the record is %+v", l)
+	}
+	// It is taken until it has run out.
+	runCommand(t, s.command(s.runArgs("term=10m", "true", "--min", "7", "--max", "7")...)).says(t, exitFailure, "no machine ID: all 1 machine IDs", "free at")
+	if o := runCommand(t, s.command(s.runArgs("term=10m", "kill -USR1 $$", "-q")...)); o.code != 128+int(syscall.SIGUSR1) || o.stderr != "" {
+		t.Errorf("killed by a signal: %+v", o)
+	}
+	if o := runCommand(t, s.command(s.runArgs("term=10m", "true", "--quiet")...)); o.code != 0 || o.stderr != "" {
+		t.Errorf("quietly: %+v", o)
+	}
+}
+
+// says is fails for a command that speaks of its progress before.
+func (o outcome) says(t *testing.T, code int, words ...string) {
+	t.Helper()
+	lines := strings.SplitAfter(strings.TrimSuffix(o.stderr, "\n"), "\n")
+	o.stderr = lines[len(lines)-1] + "\n"
+	o.fails(t, code, words...)
+}
+
+func TestRunErrors(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for _, args := range []string{"", "sh", "sh -c true", "--provider memory:", "--", "sh -- true", "--socket x"} {
+		s.kazahanad(append([]string{"run"}, strings.Fields(args)...)...).fails(t, exitUsage, "kazahanad run -- CMD {}", "kazahanad serve")
+	}
+	run := func(args string) outcome {
+		return s.kazahanad(append([]string{"run", "--config", "none"}, strings.Fields(args)...)...)
+	}
+	run("-- no-such-command").fails(t, exitFailure, "no-such-command", "not found")
+	run("--provider frob: -- true").fails(t, exitUsage, "frob")
+	run("--delay -1s -- true").fails(t, exitUsage, "delay")
+	run("--min 9 --max 8 -- true").fails(t, exitUsage, "--min 9", "--max 8")
+	run("--max 8192 -- true").fails(t, exitUsage, "8192", "0-8191")
+	run("--provider memory:?ids=10-19 --min 5 -- true").fails(t, exitUsage, "10-19")
+	run("--provider none: -- true").says(t, exitFailure, "none", "cannot extend")
+	run("--provider static:17 --max 16 -- true").says(t, exitFailure, "machine ID 17", "--max")
+	writeFile(t, s.path("unusable.db"), "this is no database, and long enough to be looked at")
+	run("--provider sqlite:"+s.path("unusable.db")+" -- true").says(t, exitFailure, "not an SQLite database")
+}
+
+func TestRunExtends(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d, _ := s.runStart("term=6s", `echo started; exec sleep 60`)
+	first := s.recordOf(d.pid())
+	eventually(t, "the lease is extended twice", func() bool {
+		return *s.leasesJSON("--provider", "sqlite:"+s.leases()).ExtendTTLSuccess >= 2
+	})
+	if now := s.recordOf(d.pid()); now.MachineID != first.MachineID || now.CreatedMS != first.CreatedMS || now.ExpiredMS <= first.ExpiredMS {
+		t.Errorf("%+v became %+v", first, now)
+	}
+	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	if code := d.code(); code != 128+int(syscall.SIGTERM) {
+		t.Errorf("exit code %d\n%s", code, d.log)
+	}
+	// The lease's end was near enough to be told: no quarantine follows it.
+	if l := s.recordOf(d.pid()); !l.Released || l.FreeAtMS != l.ExpiredMS {
+		t.Errorf("the record is %+v", l)
+	}
+}
+
+// While the provider is away, CMD goes on until shortly before the lease's end.
+func TestRunEndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, script string
+		code         int
+	}{
+		{"polite", `trap 'echo told; exit 0' TERM; echo started; while :; do sleep 0.05; done`, exitFailure},
+		{"with a code", `trap 'echo told; exit 9' TERM; echo started; while :; do sleep 0.05; done`, 9},
+		{"deaf", `trap 'echo told' TERM; echo started; while :; do sleep 0.05; done`, 128 + int(syscall.SIGKILL)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			d, out := s.runStart("term=8s", test.script)
+			l := s.recordOf(d.pid())
+			rename(t, s.leases(), s.leases()+".away")
+			code := d.code()
+			if code != test.code || !strings.Contains(out.String(), "told") {
+				t.Errorf("exit code %d, want %d; stdout %q\n%s", code, test.code, out, d.log)
+			}
+			if !strings.Contains(d.log.String(), fmt.Sprintf("machine ID %d could not be extended in time", l.MachineID)) {
+				t.Errorf("the reason is not told:\n%s", d.log)
+			}
+			// Over before the end by the provider's clock, which here is the host's.
+			if late := time.Now().UnixMilli() - l.ExpiredMS; late > 0 {
+				t.Errorf("it went on for %d ms after the lease's end", late)
+			}
+		})
+	}
+}
+
+func TestRunPassesSignalsOn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d, out := s.runStart("term=10m", `for s in HUP USR1 USR2 WINCH INT QUIT; do trap "echo $s" $s; done; trap 'exit 5' TERM; echo started; while :; do sleep 0.05; done`)
+	for _, sig := range []struct {
+		number syscall.Signal
+		name   string
+	}{{syscall.SIGHUP, "HUP"}, {syscall.SIGUSR1, "USR1"}, {syscall.SIGUSR2, "USR2"}, {syscall.SIGWINCH, "WINCH"}, {syscall.SIGINT, "INT"}, {syscall.SIGQUIT, "QUIT"}} {
+		_ = d.cmd.Process.Signal(sig.number)
+		eventually(t, "the command got "+sig.name, func() bool { return strings.Contains(out.String(), sig.name+"\n") })
+	}
+	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	if code := d.code(); code != 5 {
+		t.Errorf("exit code %d, want CMD's\n%s", code, d.log)
+	}
+	if n := strings.Count(out.String(), "INT\n"); n != 1 {
+		t.Errorf("SIGINT came %d times", n)
+	}
+}
+
+// A signal before the start ends the wait, and the machine ID is free at once.
+func TestRunIsInterruptedBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := s.launchCommand(s.command(s.runArgs("term=10m", "echo ran", "--delay", "5m")...))
+	eventually(t, "it waits", func() bool { return strings.Contains(d.log.String(), "waiting 5m0s more") })
+	_ = d.cmd.Process.Signal(syscall.SIGINT)
+	if code := d.code(); code != 128+int(syscall.SIGINT) {
+		t.Errorf("exit code %d\n%s", code, d.log)
+	}
+	if l := s.recordOf(d.pid()); !l.Released || l.FreeAtMS >= l.ExpiredMS {
+		t.Errorf("the record is %+v", l)
+	}
+}
+
+// Whatever becomes of kazahanad, nobody is left who makes IDs.
+func TestRunLeavesNobodyBehind(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d, out := s.runStart("term=10m", `echo $$; exec sleep 600`)
+	pid, err := strconv.Atoi(strings.TrimSpace(out.String()))
+	if err != nil || !alive(pid) {
+		t.Fatalf("CMD is process %q: %v", out, err)
+	}
+	if _, err := os.Stat("/proc/self/stat"); err == nil { // Linux
+		d.kill()
+		eventually(t, "CMD has ended with kazahanad", func() bool { return !alive(pid) })
+	}
+	// And what CMD leaves behind itself.
+	o := runCommand(t, s.command(s.runArgs("term=10m", `sleep 600 >/dev/null 2>&1 & echo $!`, "-q")...))
+	left, err := strconv.Atoi(strings.TrimSpace(o.stdout))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what CMD left behind has ended", func() bool { return !alive(left) })
+}
+
+// On a terminal Ctrl-C reaches CMD once, and the terminal is given back.
+func TestRunOnATerminal(t *testing.T) {
+	t.Parallel()
+	outside, inside := terminal(t)
+	s := newSite(t)
+	script := `trap 'echo interrupted; n=$((n+1))' INT; echo started; until read line; do :; done; echo "read $line $n"; exit 6`
+	args := s.runArgs("term=10m", script, "-q")
+	cmd := exec.Command("sh", append([]string{"-c", `"$0" "$@"; echo "code $?"; read more; echo "shell read $more"`, executable}, args...)...)
+	cmd.Env = s.environment()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = inside, inside, inside
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	d := s.launchCommand(cmd)
+	said := &logBuffer{}
+	heardAll := make(chan struct{})
+	go func() {
+		defer close(heardAll)
+		_, _ = outside.WriteTo(said) // ends with an error when the last writer has gone
+	}()
+	heard := func(text string) {
+		t.Helper()
+		eventually(t, "the terminal shows "+text, func() bool { return strings.Contains(said.String(), text) })
+	}
+	heard("started")
+	_, _ = outside.WriteString("\x03")
+	heard("interrupted")
+	_, _ = outside.WriteString("a line\n")
+	heard("read a line 1")
+	heard("code 6")
+	_, _ = outside.WriteString("another\n")
+	heard("shell read another")
+	d.awaitEnd()
+	_ = inside.Close()
+	<-heardAll
+}

@@ -1,0 +1,193 @@
+package capacity
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/sqlite"
+)
+
+var seed = flag.Uint64("capacity.seed", 1, "from which all random numbers of a run are drawn")
+
+// with is the terms on a pool of so many slots.
+func with(t provider.Terms, slots int) provider.Terms {
+	t.IDs = provider.IDRange{Low: 0, End: int64(slots)}
+	return t
+}
+
+// play runs the scenario in memory, on a pool of so many slots.
+func play(s scenario, slots int) *world {
+	s.terms = with(s.terms, slots)
+	w := newWorld(*seed, s, inMemory(s.terms))
+	w.run()
+	return w
+}
+
+// onDisk opens the SQLite provider, where there is one in a directory that need
+// not survive anything: what a commit costs is not asked here.
+func onDisk(t *testing.T, terms provider.Terms) func(func() int64) provider.Provider {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "kazahana-capacity-")
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return func(nowMS func() int64) provider.Provider {
+		p, err := sqlite.Open(context.Background(), sqlite.Config{
+			Path: filepath.Join(dir, "leases.db"), Services: provider.Services{Default: terms}, NowMS: nowMS,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		return p
+	}
+}
+
+// TestSevenThousandHosts: 7,000 hosts fit on the default pool, with restarts
+// and deployments. The whole day is in TestTables.
+func TestSevenThousandHosts(t *testing.T) {
+	s := busy(7000, 90*minute)
+	d, w := measure(*seed, s)
+	if w.fault != "" {
+		t.Error(w.fault)
+	}
+	if peak := d.peak(s.hosts); peak > slots {
+		t.Errorf("seed %d: 7,000 hosts need %d slots", *seed, peak)
+	} else {
+		t.Logf("%d acquires; at most %d of %d slots were taken at a time", w.acquires, peak, slots)
+	}
+}
+
+// TestTooManyHosts: the simulation notices when there are.
+func TestTooManyHosts(t *testing.T) {
+	s := calm(8300)
+	s.stopAtFault = true
+	w := play(s, slots)
+	if w.failed == 0 || !strings.Contains(w.fault, "all 8192 machine IDs") {
+		t.Errorf("8,300 hosts fit on %d slots, or failed in another way: %q", slots, w.fault)
+	}
+	t.Log(w.fault)
+}
+
+// TestHandBackIsNeeded: without it, each lease would take its slot for its
+// quarantine too.
+func TestHandBackIsNeeded(t *testing.T) {
+	s := calm(7000)
+	s.keepReleases, s.stopAtFault = true, true
+	w := play(s, slots)
+	if w.failed == 0 || !strings.Contains(w.fault, "all 8192 machine IDs") {
+		t.Errorf("7,000 hosts fit without hand-back, or failed in another way: %q", w.fault)
+	}
+	t.Log(w.fault)
+}
+
+// rough is all that can happen to a host.
+func rough() scenario {
+	s := busy(0, 8*hour)
+	s.crashes, s.lost = 0.2, 0.5
+	return s
+}
+
+// TestFitIsExact holds what doc.go says of how the largest number is found.
+func TestFitIsExact(t *testing.T) {
+	const pool = 256
+	s := rough()
+	s.hosts = 240
+	d, _ := measure(*seed, s)
+	fit := d.fit(pool)
+	if fit < 180 || fit >= s.hosts {
+		t.Fatalf("seed %d: %d hosts fit on %d slots", *seed, fit, pool)
+	}
+	s.hosts = fit
+	d, roomy := measure(*seed, s)
+	w := play(s, pool)
+	if w.fault != "" {
+		t.Error(w.fault)
+	}
+	if w.trace != roomy.trace {
+		t.Errorf("seed %d: the run depends on the number of slots although they suffice", *seed)
+	}
+	records, err := w.provider.(provider.Lister).List(context.Background(), "service0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := 0
+	for _, r := range records {
+		if r.End > w.nowMS() {
+			taken++
+		}
+	}
+	if want := d.taken(w.nowMS()); taken != want {
+		t.Errorf("seed %d: the provider has %d slots taken at the end, and %d were counted", *seed, taken, want)
+	}
+	s.hosts++
+	s.stopAtFault = true
+	if w = play(s, pool); w.failed == 0 {
+		t.Errorf("seed %d: %d hosts fit on %d slots, and so does one more", *seed, fit, pool)
+	}
+}
+
+// TestPollsChangeNothing: a keeper that is woken only when something is due does
+// the same as one that looks every second. The slots are too few, so that
+// refusals and waits after them are compared as well.
+func TestPollsChangeNothing(t *testing.T) {
+	s := rough()
+	s.hosts, s.length, s.services, s.startOver = 15, 90*minute, 2, 4*minute
+	for _, slots := range []int{28, 34} {
+		rare := play(s, slots)
+		s.everyPoll = true
+		often := play(s, slots)
+		s.everyPoll = false
+		if rare.trace != often.trace {
+			t.Errorf("seed %d, %d slots: %d acquires, %d failed, when woken every second: %d, %d",
+				*seed, slots, rare.acquires, rare.failed, often.acquires, often.failed)
+		}
+		if rare.failed == 0 {
+			t.Errorf("seed %d, %d slots: none was refused", *seed, slots)
+		}
+	}
+}
+
+// TestSQLiteIsTheSame: the default provider grants and refuses as the one in
+// memory does.
+func TestSQLiteIsTheSame(t *testing.T) {
+	s := rough()
+	s.hosts, s.length = 30, 90*minute
+	for _, slots := range []int{31, 50} {
+		want := play(s, slots)
+		s.terms = with(s.terms, slots)
+		w := newWorld(*seed, s, onDisk(t, s.terms))
+		w.run()
+		if w.trace != want.trace {
+			t.Errorf("seed %d, %d slots: %d acquires, %d failed; in memory %d, %d\n%s\n%s",
+				*seed, slots, w.acquires, w.failed, want.acquires, want.failed, w.fault, want.fault)
+		}
+		if few := slots == 31; few != (w.failed > 0) {
+			t.Errorf("seed %d, %d slots: %d acquires failed", *seed, slots, w.failed)
+		}
+	}
+}
+
+// TestSeedRepeatsARun: or a failure could not be looked at again.
+func TestSeedRepeatsARun(t *testing.T) {
+	s := rough()
+	s.hosts, s.length = 50, 2*hour
+	sum := func(seed uint64) string {
+		w := newWorld(seed, s, inMemory(s.terms))
+		w.run()
+		return fmt.Sprintf("%d acquires, %x", w.acquires, w.trace)
+	}
+	if first, second := sum(*seed), sum(*seed); first != second {
+		t.Errorf("seed %d gives %s, then %s", *seed, first, second)
+	}
+	if first, other := sum(*seed), sum(*seed+1); first == other {
+		t.Errorf("seeds %d and %d give the same: %s", *seed, *seed+1, first)
+	}
+}

@@ -1,0 +1,315 @@
+package capacity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/keeper"
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/state"
+)
+
+// The defaults of packaging/kazahanad.yaml.
+const (
+	retryInterval  = time.Second
+	retryMax       = time.Minute
+	callTimeout    = 3 * time.Second
+	verifyInterval = 10 * time.Second
+)
+
+// poll is how often a keeper asks to be woken while nothing is due. The clocks
+// of this simulation are never set, so a world may leave those steps out.
+const poll = time.Second
+
+// How long a host is down: a process that was told to stop is started again at
+// once, one that was killed when somebody notices.
+const (
+	restartTakes = 10 * second
+	crashTakes   = 30 * second
+)
+
+var errGap = errors.New("no lease is usable, and one was")
+
+// host is a machine: it is up or down with all its services.
+type host struct {
+	w        *world
+	number   int
+	rnd      *rand.Rand
+	up       bool
+	services []*service
+}
+
+func newHost(w *world, number int) *host {
+	h := &host{w: w, number: number, rnd: newRand(w.seed, number)}
+	for i := range w.services {
+		s := &service{host: h, name: fmt.Sprint("service", i)}
+		s.forget()
+		h.services = append(h.services, s)
+	}
+	w.at(h.within(w.startOver), h.start)
+	for _, v := range w.waves {
+		w.at(v.at+h.within(v.over), h.restart)
+	}
+	h.again(w.restarts, h.restart)
+	h.again(w.crashes, h.crash)
+	return h
+}
+
+// within is an even random time below limit.
+func (h *host) within(limit int64) int64 { return h.rnd.Int64N(max(limit, 1)) }
+
+// again has do called at random times, so often per hour on average.
+func (h *host) again(perHour float64, do func()) {
+	if perHour == 0 {
+		return
+	}
+	h.w.at(h.w.now+int64(h.rnd.ExpFloat64()/perHour*float64(hour)), func() {
+		do()
+		h.again(perHour, do)
+	})
+}
+
+func (h *host) start() {
+	h.up = true
+	for _, s := range h.services {
+		s.start()
+	}
+}
+
+// restart stops the host's process as SIGTERM does, and starts it again.
+func (h *host) restart() {
+	if !h.up {
+		return
+	}
+	h.up = false
+	for _, s := range h.services {
+		s.keeper.Shutdown(context.Background())
+		s.life++
+	}
+	h.w.at(h.w.now+h.within(restartTakes), h.start)
+}
+
+// crash ends the process as kill -9 does. Where the state is lost, as with a
+// container that is replaced, nothing tells the next life of its leases.
+func (h *host) crash() {
+	if !h.up {
+		return
+	}
+	h.up = false
+	lost := h.rnd.Float64() < h.w.lost
+	for _, s := range h.services {
+		s.life++
+		if lost {
+			s.forget()
+		}
+	}
+	h.w.at(h.w.now+h.within(crashTakes), h.start)
+}
+
+// service is one keeper with its surroundings: it is the keeper's generator,
+// store, clock, observer, and the way to its provider.
+type service struct {
+	host   *host
+	name   string
+	saved  state.Saved // durable
+	taken  []taken     // grants that the keeper may yet release
+	life   int         // counts the processes
+	keeper *keeper.Keeper
+	held   []lease.Lease
+	had    bool // a usable lease in this life
+}
+
+// taken points at the record of a grant.
+type taken struct {
+	key   lease.Key
+	grant int
+}
+
+// forget empties the durable state.
+func (s *service) forget() {
+	s.saved = state.Saved{Timeline: s.host.w.terms.Timeline, Source: state.SourceConfig}
+	s.taken = nil
+}
+
+// start begins a life.
+func (s *service) start() {
+	w := s.host.w
+	cfg := keeper.Config{
+		Service: s.name, MaxThroughput: w.leases * w.terms.Layout().Throughput(),
+		RetryInterval: retryInterval, RetryMax: retryMax, CallTimeout: callTimeout, VerifyEvery: verifyInterval,
+	}
+	way := provider.Provider(link{s})
+	if w.everyPoll {
+		way = verifying{link{s}}
+	} else {
+		cfg.VerifyEvery = 0
+	}
+	s.held, s.had = nil, false
+	s.keeper = keeper.New(cfg, keeper.Deps{
+		Provider: way, Generator: s, Store: s, Clock: clock{w}, Observer: silent{}, Log: zap.NewNop(), Rand: s.host.rnd,
+	})
+	s.had = s.usable() // an adopted lease
+	s.step(s.life)
+}
+
+// step does what is due, unless the process is gone, and comes back for what
+// is due next.
+func (s *service) step(life int) {
+	if life != s.life {
+		return
+	}
+	s.look()
+	nap := s.keeper.Step(context.Background())
+	s.look()
+	s.host.w.at(s.next(nap), func() { s.step(life) })
+}
+
+// next is when the keeper is to be woken. It asked for a nap; one that is as
+// long as its poll says only that nothing is due, and then the next time at
+// which something can be is when a lease or the wait after a failure ends. A
+// test compares this with waking it at every poll.
+func (s *service) next(nap time.Duration) int64 {
+	w := s.host.w
+	if w.everyPoll || nap < poll {
+		return w.now + nap.Milliseconds()
+	}
+	next := w.length + 1
+	sooner := func(t int64) {
+		if t > w.now {
+			next = min(next, t)
+		}
+	}
+	if retry := s.keeper.Status().RetryIn; retry > 0 {
+		sooner(w.now + (retry + time.Millisecond - 1).Milliseconds())
+	}
+	for _, l := range s.held {
+		created := l.Created - beginMS
+		sooner(created + l.Term()/10) // the limit on the rate of acquires
+		sooner(created + l.Term()*9/10)
+		sooner(created + l.Term())
+	}
+	return next
+}
+
+func (s *service) usable() bool {
+	now := s.host.w.nowMS()
+	return slices.ContainsFunc(s.held, func(l lease.Lease) bool { return l.Allows(now) })
+}
+
+// look finds a service that is without a lease after it had one.
+func (s *service) look() {
+	usable := s.usable()
+	if s.had && !usable {
+		s.host.w.gaps++
+		s.host.w.blame(s, errGap)
+	}
+	s.had = usable
+}
+
+// The durable state.
+
+func (s *service) Load() state.Saved { return s.saved }
+
+func (s *service) Save(saved state.Saved) error {
+	s.saved = saved
+	return nil
+}
+
+// The keeper's view of the generator. It is busy: it makes IDs all the time.
+
+func (s *service) Update(held []lease.Lease, _ *lease.Lease, _ error) { s.held = held }
+func (s *service) Rebase(snowflake.Timeline) bool                     { return true }
+func (s *service) LastMS() int64                                      { return s.host.w.nowMS() }
+func (s *service) Growth() <-chan struct{}                            { return nil }
+
+// clock is the right time.
+type clock struct{ w *world }
+
+func (c clock) NowMS() int64           { return c.w.nowMS() }
+func (c clock) Elapsed() time.Duration { return time.Duration(c.w.now) * time.Millisecond }
+func (c clock) Confirm(int64)          {}
+
+// link is the way to the provider. It notes what comes of each call.
+type link struct{ s *service }
+
+func (l link) Info() provider.Info {
+	info := l.s.host.w.provider.Info()
+	info.OwnClock = true // as on a server
+	return info
+}
+
+func (l link) Close() error { return nil }
+
+func (l link) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
+	w := l.s.host.w
+	w.acquires++
+	leases, err := w.provider.Acquire(ctx, req)
+	if short := w.terms.LeaseCount(req.ThroughputPerMS) - len(leases); err == nil && short > 0 {
+		err = fmt.Errorf("%d of %d leases are missing", short, short+len(leases))
+		w.failed++
+		w.lastFailed = w.now
+		w.blame(l.s, err)
+		w.note(l.s, "short")
+		err = nil // the keeper takes what there is
+	} else if err != nil {
+		w.failed++
+		w.lastFailed = w.now
+		w.blame(l.s, fmt.Errorf("acquire: %w", err))
+		w.note(l.s, "refused")
+		return nil, err
+	}
+	w.note(l.s, "granted")
+	for _, old := range l.s.held {
+		if left := old.Expired - w.nowMS(); left > 0 {
+			w.closest = min(w.closest, left)
+		}
+	}
+	for _, granted := range leases {
+		l.s.taken = append(l.s.taken, taken{granted.Key(), len(w.grants)})
+		w.grants = append(w.grants, grant{host: l.s.host.number, from: granted.Created, to: granted.ReservedUntil})
+	}
+	return leases, nil
+}
+
+func (l link) Release(ctx context.Context, req provider.ReleaseRequest) error {
+	w := l.s.host.w
+	if w.keepReleases {
+		return nil
+	}
+	w.note(l.s, "released")
+	err := w.provider.Release(ctx, req)
+	if err != nil {
+		w.blame(l.s, fmt.Errorf("release: %w", err))
+		return err
+	}
+	start := w.terms.Layout().Slot(req.ID).Start
+	i := slices.IndexFunc(l.s.taken, func(t taken) bool { return t.key.Start == start && w.grants[t.grant].to > w.nowMS() })
+	g := &w.grants[l.s.taken[i].grant]
+	g.to = provider.ReleasedEnd(g.from, g.to, req.TimestampMS)
+	l.s.taken = slices.Delete(l.s.taken, i, i+1)
+	return nil
+}
+
+// verifying is a link that can be asked whose leases they are.
+type verifying struct{ link }
+
+func (v verifying) Verify(ctx context.Context, service string, leases []lease.Lease) ([]lease.Lease, error) {
+	return v.s.host.w.provider.(provider.Verifier).Verify(ctx, service, leases)
+}
+
+type silent struct{}
+
+func (silent) Acquired(string)              {}
+func (silent) Called(string, time.Duration) {}
+func (silent) Lost(string)                  {}
+func (silent) Mismatch()                    {}
+func (silent) StateFailed()                 {}
+func (silent) Skew(int64, time.Duration)    {}

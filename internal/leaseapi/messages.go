@@ -1,0 +1,139 @@
+package leaseapi
+
+import (
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// Paths of the API, below the server's URL.
+const (
+	PathLease   = "/lease"         // POST acquires; DELETE PathLease/{id} releases; POST PathLease/{id}/extend
+	PathExtend  = "/extend"        // after PathLease/{id}
+	PathLeases  = "/leases"        // GET lists
+	PathVerify  = "/leases/verify" // POST
+	PathHistory = "/leases/at"     // GET: who held the low bits at the time
+	PathStats   = "/stats"         // GET
+)
+
+// Names of query parameters.
+const (
+	ParamService   = "serviceId"
+	ParamSignature = "signature"
+	ParamTimestamp = "timestamp"
+	ParamBitSeq    = "bitSeq"
+	ParamLow       = "low"
+	ParamAt        = "at"
+)
+
+// MaxRequestBytes bounds a request's body: the largest meta that a provider
+// stores, with every byte escaped as six.
+const MaxRequestBytes = 6*provider.MaxMetaBytes + 16*1024
+
+// MaxVerify is how many leases one request may verify. A host that holds more
+// asks several times.
+const MaxVerify = 256
+
+// ContentType and ProblemType are the media types of answers.
+const (
+	ContentType = "application/json"
+	ProblemType = "application/problem+json"
+)
+
+// AcquireRequest is the body of POST /lease.
+type AcquireRequest struct {
+	ServiceID       string            `json:"serviceId,omitempty"`
+	Meta            map[string]string `json:"meta,omitempty"`
+	ThroughputPerMS int64             `json:"throughputPerMs,omitempty"`
+	RequestID       string            `json:"requestId,omitempty"`
+}
+
+// AcquireResponse is its answer.
+type AcquireResponse struct {
+	Leases []lease.Lease `json:"leases"`
+}
+
+// ReleaseRequest is the body of DELETE /lease/{id}, or its query.
+type ReleaseRequest struct {
+	Signature string `json:"signature"`
+	Timestamp *int64 `json:"timestamp"` // Unix ms
+	ServiceID string `json:"serviceId,omitempty"`
+	BitSeq    *int   `json:"bitSeq,omitempty"` // nil: the record whose secret verifies
+}
+
+// ExtendRequest is the body of POST /lease/{id}/extend.
+type ExtendRequest struct {
+	ServiceID string      `json:"serviceId,omitempty"`
+	Lease     lease.Lease `json:"lease"`
+}
+
+// ExtendResponse is its answer. The lease comes without its secret.
+type ExtendResponse struct {
+	Lease lease.Lease `json:"lease"`
+}
+
+// VerifyRequest is the body of POST /leases/verify.
+type VerifyRequest struct {
+	ServiceID string        `json:"serviceId,omitempty"`
+	Leases    []lease.Lease `json:"leases"`
+}
+
+// VerifyResponse is its answer: the positions in the request of the leases that
+// are no longer the caller's.
+type VerifyResponse struct {
+	Lost []int `json:"lost"`
+}
+
+// RecordsResponse is the answer to GET /leases and GET /leases/at.
+type RecordsResponse struct {
+	Records []Record `json:"records"`
+}
+
+// Record is what a provider remembers of a grant.
+type Record struct {
+	ID            int64             `json:"id"`
+	Created       int64             `json:"created"`
+	Expired       int64             `json:"expired"`
+	ReservedUntil int64             `json:"reservedUntil"`
+	EpochMS       int64             `json:"customEpoch"`
+	BitReserve    int               `json:"bitReserve"`
+	BitTS         int               `json:"bitTs"`
+	BitID         int               `json:"bitId"`
+	BitSeq        int               `json:"bitSeq"`
+	ServiceID     string            `json:"serviceId"`
+	Meta          map[string]string `json:"meta"`
+	End           int64             `json:"end"` // Unix ms; from then on the slot can be granted again
+	Released      bool              `json:"released"`
+}
+
+// FromRecord is the record without any secret.
+func FromRecord(r provider.Record) Record {
+	l := r.Lease
+	return Record{
+		ID: l.ID, Created: l.Created, Expired: l.Expired, ReservedUntil: l.ReservedUntil,
+		EpochMS: l.EpochMS, BitReserve: l.BitReserve, BitTS: l.BitTS, BitID: l.BitID, BitSeq: l.BitSeq,
+		ServiceID: r.Service, Meta: r.Meta, End: r.End, Released: r.Released,
+	}
+}
+
+// Record is the same for package provider.
+func (r Record) Record() provider.Record {
+	return provider.Record{
+		Lease: lease.Lease{
+			ID: r.ID, Created: r.Created, Expired: r.Expired, ReservedUntil: r.ReservedUntil,
+			EpochMS: r.EpochMS, BitReserve: r.BitReserve, BitTS: r.BitTS, BitID: r.BitID, BitSeq: r.BitSeq,
+		},
+		Service: r.ServiceID, Meta: r.Meta, End: r.End, Released: r.Released,
+	}
+}
+
+// Stats is the answer to GET /stats: one JSON object of numbers, under the names
+// of seed 001 where it has one. What StatsGauges lists is the pool's state now,
+// all else was counted.
+type Stats map[string]int64
+
+// StatsGauges are the members of Stats that are the state of the service's pool.
+// TTLs are in seconds; quarantined_ids are those of unusing_ids that cannot be
+// granted yet.
+var StatsGauges = []string{
+	"unusing_ids", "using_ids", "using_ttl_max", "using_ttl_mid", "using_ttl_min", "quarantined_ids",
+}

@@ -1,0 +1,306 @@
+package leaseserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+)
+
+// The fields of a lease are those of seed 000, and their names.
+func TestLeaseFields(t *testing.T) {
+	g := newRig(t, nil)
+	r := g.send("POST", "/lease", "", `{"serviceId":"orders","meta":{"host":"a"},"throughputPerMs":257,"requestId":"r","somethingNew":{"x":[1]}}`)
+	var got struct {
+		Leases []map[string]any `json:"leases"`
+	}
+	if err := json.Unmarshal([]byte(r.body), &got); err != nil || r.status != 200 || len(got.Leases) != 2 {
+		t.Fatalf("status %d, %v: %s", r.status, err, r.body)
+	}
+	want := []string{"bitId", "bitReserve", "bitSeq", "bitTs", "created", "customEpoch", "expired", "id", "reservedUntil", "secret"}
+	for _, l := range got.Leases {
+		var names []string
+		for name := range l {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		if !slices.Equal(names, want) {
+			t.Errorf("fields %v, want %v", names, want)
+		}
+	}
+	if r.header.Get("Content-Type") != "application/json" || r.header.Get("Cache-Control") != "no-store" {
+		t.Errorf("headers %v", r.header)
+	}
+	// A body is not needed: everything in it is optional.
+	g.acquire("", "")
+}
+
+func TestRelease(t *testing.T) {
+	g := newRig(t, func(g *rig) { g.services.Default.IDs = provider.IDRange{Low: 5, End: 6} })
+	sign := func(l lease.Lease) string { return lease.Sign(l.Secret, l.ID, testNow) }
+	body := func(l lease.Lease) string {
+		return fmt.Sprintf(`{"signature":"%s","timestamp":%d}`, sign(l), testNow)
+	}
+	query := func(l lease.Lease) string {
+		return "?" + url.Values{"signature": {sign(l)}, "timestamp": {strconv.FormatInt(testNow, 10)}, "bitSeq": {"8"}}.Encode()
+	}
+	now := int64(testNow)
+	for name, release := range map[string]func(lease.Lease) reply{
+		"in the body":         func(l lease.Lease) reply { return g.send("DELETE", "/lease/5", "", body(l)) },
+		"in the query":        func(l lease.Lease) reply { return g.send("DELETE", "/lease/5"+query(l), "", "") },
+		"in the query and {}": func(l lease.Lease) reply { return g.send("DELETE", "/lease/5"+query(l), "", "{}") },
+		"twice is once": func(l lease.Lease) reply {
+			g.send("DELETE", "/lease/5", "", body(l))
+			return g.send("DELETE", "/lease/5", "", body(l))
+		},
+		"with a wrong service": func(l lease.Lease) reply { return g.send("DELETE", "/lease/5?serviceId=unknown", "", body(l)) },
+	} {
+		l := g.acquire("", "")
+		if r := release(l); r.status != 204 || r.body != "" {
+			t.Errorf("%s: status %d, %q", name, r.status, r.body)
+		}
+		now += 2 // past the timestamp, and within the window
+		g.clock.Store(now)
+	}
+	l := g.acquire("", "")
+	good := body(l)
+	for name, test := range map[string]struct {
+		target, body string
+		code         leaseapi.Code
+	}{
+		"forged":          {"/lease/5", `{"signature":"00","timestamp":` + strconv.FormatInt(testNow, 10) + `}`, leaseapi.CodeBadSignature},
+		"no signature":    {"/lease/5", `{"timestamp":` + strconv.FormatInt(testNow, 10) + `}`, leaseapi.CodeBadSignature},
+		"no timestamp":    {"/lease/5", `{"signature":"00"}`, leaseapi.CodeInvalidRequest},
+		"bad timestamp":   {"/lease/5?timestamp=soon", ``, leaseapi.CodeInvalidRequest},
+		"too old":         {"/lease/5", fmt.Sprintf(`{"signature":"%s","timestamp":%d}`, lease.Sign(l.Secret, 5, testNow-40_000), testNow-40_000), leaseapi.CodeTimestampSkew},
+		"another machine": {"/lease/6", good, leaseapi.CodeLeaseNotFound},
+		"another layout":  {"/lease/5?bitSeq=9", good, leaseapi.CodeLeaseNotFound},
+		"negative layout": {"/lease/5?bitSeq=-1", good, leaseapi.CodeLeaseNotFound},
+		"no number":       {"/lease/five", good, leaseapi.CodeInvalidRequest},
+	} {
+		g.want(name, g.send("DELETE", test.target, "", test.body), test.code)
+	}
+	full := g.send("POST", "/lease", "", "")
+	g.want("full", full, leaseapi.CodeNoMachineID)
+	if full.header.Get("Retry-After") != "60" || full.problem.Pool != "default" || full.problem.Slots != 1 || full.problem.NextEndMS != l.ReservedUntil {
+		t.Errorf("full: Retry-After %q, %+v", full.header.Get("Retry-After"), full.problem)
+	}
+}
+
+// A request that is repeated gets the same lease, and a conflict when that was
+// given back.
+func TestRequestID(t *testing.T) {
+	g := newRig(t, nil)
+	const body = `{"requestId":"0123456789abcdef"}`
+	l := g.acquire("", body)
+	if again := g.acquire("", body); again != l {
+		t.Errorf("%v, then %v", l, again)
+	}
+	r := g.send("DELETE", fmt.Sprintf("/lease/%d", l.ID), "", fmt.Sprintf(`{"signature":"%s","timestamp":%d}`, lease.Sign(l.Secret, l.ID, testNow), testNow))
+	if r.status != 204 {
+		t.Fatal(r)
+	}
+	g.want("released", g.send("POST", "/lease", "", body), leaseapi.CodeConflict)
+}
+
+func TestMalformedRequests(t *testing.T) {
+	g := newRig(t, nil)
+	for name, test := range map[string]struct {
+		method, target, body string
+		code                 leaseapi.Code
+	}{
+		"no JSON":           {"POST", "/lease", "throughput=1", leaseapi.CodeInvalidRequest},
+		"half of it":        {"POST", "/lease", `{"serviceId":`, leaseapi.CodeInvalidRequest},
+		"more than one":     {"POST", "/lease", `{} {}`, leaseapi.CodeInvalidRequest},
+		"a list":            {"POST", "/lease", `[]`, leaseapi.CodeInvalidRequest},
+		"null":              {"POST", "/lease", `null`, leaseapi.CodeInvalidRequest},
+		"a wrong type":      {"POST", "/lease", `{"serviceId":7}`, leaseapi.CodeInvalidRequest},
+		"a fraction":        {"POST", "/lease", `{"throughputPerMs":0.5}`, leaseapi.CodeInvalidRequest},
+		"beyond an integer": {"POST", "/lease", `{"throughputPerMs":1e30}`, leaseapi.CodeInvalidRequest},
+		"much meta":         {"POST", "/lease", `{"meta":{"a":"` + strings.Repeat("x", provider.MaxMetaBytes) + `"}}`, leaseapi.CodeInvalidRequest},
+		"a long request ID": {"POST", "/lease", `{"requestId":"` + strings.Repeat("x", provider.MaxNameBytes+1) + `"}`, leaseapi.CodeInvalidRequest},
+		"a huge body":       {"POST", "/lease", `{"x":"` + strings.Repeat("x", leaseapi.MaxRequestBytes) + `"}`, leaseapi.CodeTooLarge},
+		"verify nothing":    {"POST", "/leases/verify", `{"leases":[{}]}`, leaseapi.CodeInvalidRequest},
+		"extend nothing":    {"POST", "/lease/0/extend", ``, leaseapi.CodeInvalidRequest},
+		"extend another":    {"POST", "/lease/1/extend", `{"lease":{"id":2}}`, leaseapi.CodeInvalidRequest},
+		"at no time":        {"GET", "/leases/at?low=1", "", leaseapi.CodeInvalidRequest},
+		"a broken query":    {"GET", "/leases?serviceId=%zz", "", leaseapi.CodeInvalidRequest},
+		"nowhere":           {"GET", "/lock", "", leaseapi.CodeNotFound},
+		"GET":               {"GET", "/lease", "", leaseapi.CodeMethodNotAllowed},
+		"PUT":               {"PUT", "/leases", "", leaseapi.CodeMethodNotAllowed},
+	} {
+		g.want(name, g.send(test.method, test.target, "", test.body), test.code)
+	}
+	if records := g.send("GET", "/leases", "", ""); !strings.Contains(records.body, `"records":[]`) {
+		t.Errorf("a malformed request took a lease: %s", records.body)
+	}
+	many := leaseapi.VerifyRequest{Leases: slices.Repeat([]lease.Lease{g.acquire("", "")}, leaseapi.MaxVerify+1)}
+	g.want("verify many", g.send("POST", "/leases/verify", "", mustJSON(t, many)), leaseapi.CodeInvalidRequest)
+}
+
+// A page in a browser can send some requests without asking first; none of those
+// takes a machine ID.
+func TestBrowsersAreRefused(t *testing.T) {
+	g := newRig(t, nil)
+	for _, media := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", ";;"} {
+		g.want(media, g.send("POST", "/lease", "", `{}`, "Content-Type", media), leaseapi.CodeUnsupportedMedia)
+	}
+	g.want("another site", g.send("POST", "/lease", "", "", "Sec-Fetch-Site", "cross-site"), leaseapi.CodeForbidden)
+	g.want("another origin", g.send("POST", "/lease", "", "", "Origin", "https://evil.example"), leaseapi.CodeForbidden)
+	if r := g.send("POST", "/lease", "", `{}`, "Content-Type", "application/json; charset=utf-8"); r.status != 200 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// failing is a provider that fails, and can do nothing but the least.
+type failing struct {
+	provider.Provider
+	err error
+}
+
+func (f *failing) Acquire(context.Context, provider.AcquireRequest) ([]lease.Lease, error) {
+	return nil, f.err
+}
+func (f *failing) Release(context.Context, provider.ReleaseRequest) error { return f.err }
+
+func TestProviderFailure(t *testing.T) {
+	f := &failing{err: errors.New("dial tcp redis.internal:6379: connection refused")}
+	g := newRig(t, func(g *rig) {
+		p, err := memory.New(memory.NewStore(g.clock.Load), g.services)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Provider, g.options.Provider = p, f
+	})
+	if r := g.send("GET", "/readyz", "", ""); r.status != 200 {
+		t.Errorf("ready before: %+v", r)
+	}
+	r := g.send("POST", "/lease", "", "")
+	g.want("unavailable", r, leaseapi.CodeUnavailable)
+	if strings.Contains(r.body, "redis") || r.header.Get("Retry-After") == "" {
+		t.Errorf("%+v", r)
+	}
+	g.want("not ready", g.send("GET", "/readyz", "", ""), leaseapi.CodeUnavailable)
+	if r := g.send("GET", "/healthz", "", ""); r.status != 200 {
+		t.Errorf("healthz: %+v", r)
+	}
+	g.clock.Add(unreadyAfterFailure.Milliseconds())
+	if r := g.send("GET", "/readyz", "", ""); r.status != 200 {
+		t.Errorf("ready after a while: %+v", r)
+	}
+	f.err = &provider.FencedError{UntilMS: g.clock.Load() + 30_000, Reason: "the store was restarted"}
+	r = g.send("POST", "/lease", "", "")
+	g.want("fenced", r, leaseapi.CodeFenced)
+	if r.header.Get("Retry-After") != "30" || r.problem.UntilMS != g.clock.Load()+30_000 || r.problem.Reason != "the store was restarted" {
+		t.Errorf("%+v", r)
+	}
+	for _, target := range []string{"/leases", "/leases/at?low=1&at=1", "/stats"} {
+		g.want(target, g.send("GET", target, "", ""), leaseapi.CodeNotSupported)
+	}
+	l := provider.DefaultTerms().Grant(7, testNow, "s")
+	g.want("extend", g.send("POST", "/lease/7/extend", "", mustJSON(t, leaseapi.ExtendRequest{Lease: l})), leaseapi.CodeNotSupported)
+	if r := g.send("POST", "/leases/verify", "", mustJSON(t, leaseapi.VerifyRequest{Leases: []lease.Lease{l}})); r.body != `{"lost":[]}`+"\n" {
+		t.Errorf("one that cannot verify: %+v", r)
+	}
+}
+
+// No answer but an acquire's has a secret.
+func TestSecretsStay(t *testing.T) {
+	g := newRig(t, nil)
+	l := g.acquire("", `{"meta":{"host":"a"}}`)
+	low := l.Slot().Start
+	for _, r := range []reply{
+		g.send("GET", "/leases", "", ""),
+		g.send("GET", fmt.Sprintf("/leases/at?low=%d&at=%d", low, testNow), "", ""),
+		g.send("POST", "/leases/verify", "", mustJSON(t, leaseapi.VerifyRequest{Leases: []lease.Lease{l}})),
+		g.send("POST", fmt.Sprintf("/lease/%d/extend", l.ID), "", mustJSON(t, leaseapi.ExtendRequest{Lease: l})),
+		g.send("GET", "/stats", "", ""), g.send("GET", "/metrics", "", ""), g.send("GET", "/", "", ""),
+	} {
+		if r.status != 200 || strings.Contains(r.body, l.Secret) {
+			t.Errorf("status %d: %s", r.status, r.body)
+		}
+	}
+}
+
+func TestStatsAndMetrics(t *testing.T) {
+	g := newRig(t, func(g *rig) {
+		g.services.Default.IDs = provider.IDRange{Low: 0, End: 10}
+		g.pool("orders", "orders")
+	})
+	g.acquire("", `{"throughputPerMs":1024}`)
+	g.acquire("", `{"serviceId":"orders"}`)
+	g.acquire("", `{"serviceId":"made-up"}`)
+	g.clock.Add(10_000)
+	g.acquire("", "")
+	var stats leaseapi.Stats
+	r := g.send("GET", "/stats", "", "")
+	if err := json.Unmarshal([]byte(r.body), &stats); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int64{
+		"using_ids": 6, "unusing_ids": 4, "quarantined_ids": 0, "using_ttl_min": 590, "using_ttl_mid": 590, "using_ttl_max": 600,
+		"client_get_id_success": 3,
+	} {
+		if got, ok := stats[name]; !ok || got != want {
+			t.Errorf("%s is %d, want %d: %s", name, got, want, r.body)
+		}
+	}
+	metrics := g.send("GET", "/metrics", "", "").body
+	for _, line := range []string{
+		`kazahana_server_leases_active{service="default"} 5`, `kazahana_server_leases_active{service="orders"} 1`,
+		`kazahana_server_leases_active{service="other"} 1`,
+		`kazahana_server_slots_free{pool="default"} 4`, `kazahana_server_slots_free{pool="orders"} 8191`,
+		`kazahana_server_acquires_total{result="ok",service="other"} 1`, `kazahana_server_acquires_total{result="full",service="orders"} 0`,
+		`kazahana_server_requests_total{route="/lease",status="200"} 4`,
+	} {
+		if !strings.Contains(metrics, line+"\n") {
+			t.Errorf("no %s", line)
+		}
+	}
+	if strings.Contains(metrics, "made-up") {
+		t.Error("a client's choice of a name is a label")
+	}
+	g.clock.Add(provider.DefaultTerm.Milliseconds())
+	if r := g.send("GET", "/stats", "", ""); !strings.Contains(r.body, `"quarantined_ids":6`) {
+		t.Errorf("after the term: %s", r.body)
+	}
+}
+
+// Machine IDs are counted once, whatever the layouts of the records that cover
+// them.
+func TestCovered(t *testing.T) {
+	terms := provider.DefaultTerms()
+	record := func(id int64, bitSeq int) provider.Record {
+		return provider.Record{Lease: terms.WithBitSeq(bitSeq).Grant(id, testNow, "")}
+	}
+	all := func(provider.Record) bool { return true }
+	for name, test := range map[string]struct {
+		records []provider.Record
+		ids     provider.IDRange
+		want    int64
+	}{
+		"none":                  {nil, provider.IDRange{}, 0},
+		"same layout":           {[]provider.Record{record(1, 8), record(5, 8)}, provider.IDRange{}, 2},
+		"a coarse covers two":   {[]provider.Record{record(2, 9)}, provider.IDRange{}, 2},
+		"and what is in it":     {[]provider.Record{record(4, 8), record(2, 9), record(5, 8)}, provider.IDRange{}, 2},
+		"two fine in one":       {[]provider.Record{record(8, 7), record(9, 7)}, provider.IDRange{}, 1},
+		"outside the range":     {[]provider.Record{record(1, 8), record(9, 8)}, provider.IDRange{Low: 2, End: 9}, 0},
+		"at the range's border": {[]provider.Record{record(1, 9)}, provider.IDRange{Low: 3, End: 9}, 1},
+	} {
+		on := terms
+		on.IDs = test.ids
+		if got := covered(test.records, on, all); got != test.want {
+			t.Errorf("%s: %d, want %d", name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package leaseserver
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/metrics"
+)
+
+func metricsHandler(m *metrics.LeaseServer) http.Handler {
+	return promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{})
+}
+
+func writeText(w http.ResponseWriter, text string) error {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+// writeJSON answers with the value. The error is of the connection.
+func writeJSON(w http.ResponseWriter, status int, media string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", media)
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1))
+	w.WriteHeader(status)
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
+
+func answer(w http.ResponseWriter, v any) error {
+	_ = writeJSON(w, http.StatusOK, leaseapi.ContentType, v) // the peer has gone, or not
+	return nil
+}
+
+// readBody reads a JSON object, and leaves into as it is when there is no body.
+func readBody(w http.ResponseWriter, r *http.Request, into any) error {
+	body := http.MaxBytesReader(w, r.Body, leaseapi.MaxRequestBytes)
+	b, err := io.ReadAll(body)
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return leaseapi.NewProblem(leaseapi.CodeTooLarge, "the body is larger than %d bytes", tooLarge.Limit)
+		}
+		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the body could not be read to its end")
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	if err := checkMedia(r.Header.Get("Content-Type")); err != nil {
+		return err
+	}
+	return decode(b, into)
+}
+
+// checkMedia insists on JSON: a web page can have a browser send anything else
+// without asking this server first.
+func checkMedia(header string) error {
+	media, _, err := mime.ParseMediaType(header)
+	if err != nil || media != leaseapi.ContentType && !strings.HasSuffix(media, "+json") {
+		return leaseapi.NewProblem(leaseapi.CodeUnsupportedMedia, "the body must be JSON: send the header Content-Type: application/json")
+	}
+	return nil
+}
+
+// decode reads one JSON object and nothing after it. Fields that are not known
+// are ignored: see package leaseapi.
+func decode(b []byte, into any) error {
+	if trimmed := strings.TrimLeft(string(b[:min(len(b), 64)]), " \t\r\n"); trimmed != "" && trimmed[0] != '{' {
+		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the body must be a JSON object")
+	}
+	err := json.Unmarshal(b, into)
+	var wrongType *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &wrongType):
+		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the field %q cannot be a JSON %s here", wrongType.Field, wrongType.Value)
+	case errors.As(err, &syntax):
+		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the body is not JSON: %v at byte %d", syntax, syntax.Offset)
+	case err != nil:
+		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the body is not JSON")
+	}
+	return nil
+}
+
+// machineID is the {id} of the path.
+func machineID(r *http.Request) (int64, error) {
+	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	if err != nil {
+		return 0, leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the path ends in a machine ID, a whole number")
+	}
+	return id, nil
+}
+
+// readQuery reads the query, in which what is not known is ignored as in a body.
+func readQuery(r *http.Request) (url.Values, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the query is malformed")
+	}
+	return q, nil
+}
+
+// number reads a whole number from the query, nil when it is not there.
+func number(q url.Values, name string) (*int64, error) {
+	if !q.Has(name) {
+		return nil, nil
+	}
+	n, err := strconv.ParseInt(q.Get(name), 10, 64)
+	if err != nil {
+		return nil, leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the parameter %q must be a whole number", name)
+	}
+	return &n, nil
+}
+
+// fill takes from the query what the body leaves out, for proxies that drop the
+// body of a DELETE.
+func fill(req *leaseapi.ReleaseRequest, q url.Values) error {
+	if req.Signature == "" {
+		req.Signature = q.Get(leaseapi.ParamSignature)
+	}
+	if req.ServiceID == "" {
+		req.ServiceID = q.Get(leaseapi.ParamService)
+	}
+	if req.Timestamp == nil {
+		at, err := number(q, leaseapi.ParamTimestamp)
+		if err != nil {
+			return err
+		}
+		req.Timestamp = at
+	}
+	if req.BitSeq == nil {
+		n, err := number(q, leaseapi.ParamBitSeq)
+		if err != nil {
+			return err
+		}
+		if n != nil {
+			bitSeq := int(*n)
+			req.BitSeq = &bitSeq
+		}
+	}
+	if req.Timestamp == nil {
+		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the timestamp is missing: give it in the body or as a query parameter")
+	}
+	return nil
+}

@@ -1,0 +1,32 @@
+// Package leaseserver is the HTTP front of any provider: it grants leases over
+// the network on the terms that its operator configured.
+//
+// # What keeps tenants apart
+//
+// A request acts for the tenant and the owner of its credential, which nothing
+// in the request can change.
+//
+//   - A tenant's services are its own: service S of tenant T is T/S in the services
+//     map, and one that the map does not have is refused. The tenant default uses
+//     names without a slash, configured or not; those that are not have the terms of
+//     the provider URL.
+//   - A request ID reaches the provider as a digest of tenant, owner and ID, so that
+//     guessing another's request ID gives nobody its lease. Instances in front of one
+//     store compute the same, and a repetition may reach another instance.
+//   - Lists hold the caller's tenant's records only, short of the scope admin.
+//
+// A lease itself is guarded by its secret, whoever asks.
+//
+// # Order of checks
+//
+// In-flight limit, credential, rate limit, scope, body, service; then the provider
+// is called, under a deadline. What is refused before that was certainly not done,
+// and its code says so. Health endpoints stand outside all of it.
+//
+// # Stopping
+//
+// When Serve is told to stop, /readyz fails at once and connections are closed
+// after their next answer; the listener stays open for the drain delay, so that
+// whoever balances load hears of it first. Then no connection is accepted, and what
+// is under way is answered within the drain timeout.
+package leaseserver

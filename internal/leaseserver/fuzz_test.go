@@ -1,0 +1,78 @@
+package leaseserver
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// Whatever a request holds, the answer is one of those that are documented, and
+// no lease is granted twice.
+func FuzzRequests(f *testing.F) {
+	granted := provider.DefaultTerms().Grant(5, testNow, "secret")
+	f.Add(0, "", `{"serviceId":"orders","meta":{"host":"a"},"throughputPerMs":1024,"requestId":"abc"}`)
+	f.Add(0, "", `{"throughputPerMs":9223372036854775807}`)
+	f.Add(0, "", `{"throughputPerMs":-1,"meta":null}`)
+	f.Add(1, "5", `{"signature":"00","timestamp":1,"bitSeq":8}`)
+	f.Add(1, "5?signature=00&timestamp=1&bitSeq=-1", ``)
+	f.Add(1, "-9223372036854775808?timestamp=%31", `{"bitSeq":9223372036854775807}`)
+	for op, body := range map[int]any{
+		2: leaseapi.ExtendRequest{Lease: granted},
+		3: leaseapi.VerifyRequest{Leases: []lease.Lease{granted, granted}},
+	} {
+		b, err := json.Marshal(body)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(op, "5", string(b))
+	}
+	f.Fuzz(func(t *testing.T, op int, id, body string) {
+		g := newRig(t, func(g *rig) { g.services.Default.MaxLeasesPerAcquire = 4 })
+		held := g.acquire("", "")
+		if strings.ContainsAny(id, " \r\n\t#\x00\x7f") || strings.Contains(id, "..") {
+			return
+		}
+		method, target := "POST", "/lease"
+		switch op & 3 {
+		case 1:
+			method, target = "DELETE", "/lease/"+id
+		case 2:
+			target = "/lease/" + id + "/extend"
+		case 3:
+			target = "/leases/verify"
+		}
+		r := httptest.NewRequest("POST", "/", strings.NewReader(body))
+		u, err := r.URL.Parse(target)
+		if err != nil {
+			return
+		}
+		r.Method, r.URL = method, u
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		g.server.ServeHTTP(w, r)
+		switch {
+		case w.Code >= 500 && w.Code != 503, w.Code == 503 && !strings.Contains(w.Body.String(), "NO_MACHINE_ID"):
+			t.Errorf("%s %s %q: status %d, %s", method, target, body, w.Code, w.Body)
+		case w.Code >= 400:
+			var p leaseapi.Problem
+			if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || leaseapi.Codes()[p.Code] != w.Code {
+				t.Errorf("%s %s %q: status %d without its problem, %s", method, target, body, w.Code, w.Body)
+			}
+		case w.Code == 200 && op&3 == 0:
+			var out leaseapi.AcquireResponse
+			if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil || len(out.Leases) < 1 || len(out.Leases) > 4 {
+				t.Fatalf("%q: %v, %s", body, err, w.Body)
+			}
+			for _, l := range out.Leases {
+				if err := l.Validate(); err != nil || l.ID == held.ID {
+					t.Errorf("%q gave %v: %v", body, l, err)
+				}
+			}
+		}
+	})
+}

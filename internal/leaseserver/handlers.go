@@ -1,0 +1,299 @@
+package leaseserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// otherServices labels, in metrics, services that are not configured: their
+// names are the clients' choice, and there is no end to them.
+const otherServices = "other"
+
+// service is the provider's name for a service of the caller's tenant.
+func (s *Server) service(who Credential, name string) (string, error) {
+	if who.Tenant == DefaultTenant {
+		if strings.Contains(name, "/") {
+			return "", leaseapi.NewProblem(leaseapi.CodeForbidden, "service names with a slash are those of other tenants")
+		}
+		return name, nil
+	}
+	if name == "" {
+		name = provider.DefaultPool
+	}
+	full := who.Tenant + "/" + name
+	if _, ok := s.o.Services.Named[full]; !ok || strings.Contains(name, "/") {
+		return "", leaseapi.NewProblem(leaseapi.CodeForbidden, "tenant %q has no service of this name here", who.Tenant)
+	}
+	return full, nil
+}
+
+// label is the service in metrics.
+func (s *Server) label(service string) string {
+	if service == "" || service == provider.DefaultPool {
+		return provider.DefaultPool
+	}
+	if _, ok := s.o.Services.Named[service]; ok {
+		return service
+	}
+	return otherServices
+}
+
+// scopedRequestID makes another's request ID impossible to hit. The parts
+// cannot be confused, as no tenant and no owner has a NUL byte.
+func scopedRequestID(who Credential, id string) string {
+	if id == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(who.Tenant + "\x00" + who.Owner + "\x00" + id))
+	return hex.EncodeToString(sum[:16])
+}
+
+// result is the word by which metrics count an error.
+func result(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	switch code := leaseapi.FromError(err, 0).Code; {
+	case code == leaseapi.CodeNoMachineID:
+		return "full"
+	case code == leaseapi.CodeFenced:
+		return "fenced"
+	case code == leaseapi.CodeBusy:
+		return "busy"
+	case code == leaseapi.CodeConflict:
+		return "conflict"
+	case code == leaseapi.CodeUnavailable && errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	case code == leaseapi.CodeUnavailable:
+		return "unavailable"
+	}
+	return "refused"
+}
+
+func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential) error {
+	var in leaseapi.AcquireRequest
+	if err := readBody(w, r, &in); err != nil {
+		return err
+	}
+	service, err := s.service(who, in.ServiceID)
+	if err != nil {
+		return err
+	}
+	req := provider.AcquireRequest{Service: service, Meta: in.Meta, ThroughputPerMS: in.ThroughputPerMS, RequestID: in.RequestID}
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	req.RequestID = scopedRequestID(who, in.RequestID)
+	var leases []lease.Lease
+	err = s.called(r.Context(), "acquire", func(ctx context.Context) (err error) {
+		leases, err = s.o.Provider.Acquire(ctx, req)
+		return err
+	})
+	s.o.Metrics.Acquired(s.label(service), result(err))
+	s.counters.countAcquire(who, r.RemoteAddr, in.Meta, err)
+	if err != nil {
+		return err
+	}
+	return answer(w, leaseapi.AcquireResponse{Leases: leases})
+}
+
+func (s *Server) release(w http.ResponseWriter, r *http.Request, who Credential) error {
+	id, err := machineID(r)
+	if err != nil {
+		return err
+	}
+	var in leaseapi.ReleaseRequest
+	if err := readBody(w, r, &in); err != nil {
+		return err
+	}
+	q, err := readQuery(r)
+	if err != nil {
+		return err
+	}
+	if err := fill(&in, q); err != nil {
+		return err
+	}
+	service, err := s.service(who, in.ServiceID)
+	if err != nil {
+		return err
+	}
+	req := provider.ReleaseRequest{
+		Service: service, ID: id, BitSeq: provider.AnyBitSeq, TimestampMS: *in.Timestamp, Signature: in.Signature,
+	}
+	if in.BitSeq != nil {
+		// A negative one is no layout, and must not come to mean any.
+		if req.BitSeq = *in.BitSeq; req.BitSeq < 0 {
+			return provider.ErrNotFound
+		}
+	}
+	err = s.called(r.Context(), "release", func(ctx context.Context) error { return s.o.Provider.Release(ctx, req) })
+	s.o.Metrics.Released(s.label(service), result(err))
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) error {
+	id, err := machineID(r)
+	if err != nil {
+		return err
+	}
+	var in leaseapi.ExtendRequest
+	if err := readBody(w, r, &in); err != nil {
+		return err
+	}
+	service, err := s.service(who, in.ServiceID)
+	if err != nil {
+		return err
+	}
+	if in.Lease.ID != id {
+		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the path names machine ID %d, and the lease has %d", id, in.Lease.ID)
+	}
+	if err := in.Lease.Validate(); err != nil {
+		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "%v", err)
+	}
+	extender, ok := s.o.Provider.(provider.Extender)
+	if !ok {
+		return s.cannot("extend leases")
+	}
+	var extended lease.Lease
+	err = s.called(r.Context(), "extend", func(ctx context.Context) (err error) {
+		extended, err = extender.Extend(ctx, service, in.Lease)
+		return err
+	})
+	s.counters.countExtend(err)
+	if err != nil {
+		return err
+	}
+	extended.Secret = ""
+	return answer(w, leaseapi.ExtendResponse{Lease: extended})
+}
+
+func (s *Server) cannot(what string) error {
+	return leaseapi.NewProblem(leaseapi.CodeNotSupported, "the provider %s behind this server cannot %s", s.o.Provider.Info().Name, what)
+}
+
+func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) error {
+	var in leaseapi.VerifyRequest
+	if err := readBody(w, r, &in); err != nil {
+		return err
+	}
+	service, err := s.service(who, in.ServiceID)
+	if err != nil {
+		return err
+	}
+	if len(in.Leases) > leaseapi.MaxVerify {
+		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "%d leases are more than the %d of one request", len(in.Leases), leaseapi.MaxVerify)
+	}
+	for i, l := range in.Leases {
+		if err := l.Validate(); err != nil {
+			return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "lease %d: %v", i, err)
+		}
+	}
+	out := leaseapi.VerifyResponse{Lost: []int{}}
+	verifier, ok := s.o.Provider.(provider.Verifier)
+	if !ok {
+		return answer(w, out) // one that cannot tell finds nothing lost
+	}
+	var lost []lease.Lease
+	if err := s.called(r.Context(), "verify", func(ctx context.Context) (err error) {
+		lost, err = verifier.Verify(ctx, service, in.Leases)
+		return err
+	}); err != nil {
+		return err
+	}
+	for i, l := range in.Leases {
+		if slices.ContainsFunc(lost, func(other lease.Lease) bool { return other.Key() == l.Key() }) {
+			out.Lost = append(out.Lost, i)
+		}
+	}
+	return answer(w, out)
+}
+
+func (s *Server) list(w http.ResponseWriter, r *http.Request, who Credential) error {
+	return s.records(w, r, who, "list", func(ctx context.Context, service string) ([]provider.Record, error) {
+		lister, ok := s.o.Provider.(provider.Lister)
+		if !ok {
+			return nil, s.cannot("list leases")
+		}
+		return lister.List(ctx, service)
+	})
+}
+
+func (s *Server) locate(w http.ResponseWriter, r *http.Request, who Credential) error {
+	q, err := readQuery(r)
+	if err != nil {
+		return err
+	}
+	low, err := number(q, leaseapi.ParamLow)
+	if err != nil {
+		return err
+	}
+	at, err := number(q, leaseapi.ParamAt)
+	if err != nil {
+		return err
+	}
+	if low == nil || at == nil {
+		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the parameters low (the low bits of an ID) and at (Unix milliseconds) are needed")
+	}
+	return s.records(w, r, who, "locate", func(ctx context.Context, service string) ([]provider.Record, error) {
+		locator, ok := s.o.Provider.(provider.Locator)
+		if !ok {
+			return nil, s.cannot("tell who held a machine ID")
+		}
+		return locator.Locate(ctx, service, *low, *at)
+	})
+}
+
+// records answers with those records of a service's pool that the caller may
+// see.
+func (s *Server) records(w http.ResponseWriter, r *http.Request, who Credential, op string,
+	ask func(context.Context, string) ([]provider.Record, error),
+) error {
+	q, err := readQuery(r)
+	if err != nil {
+		return err
+	}
+	service, err := s.service(who, q.Get(leaseapi.ParamService))
+	if err != nil {
+		return err
+	}
+	var records []provider.Record
+	if err := s.called(r.Context(), op, func(ctx context.Context) (err error) {
+		records, err = ask(ctx, service)
+		return err
+	}); err != nil {
+		return err
+	}
+	out := leaseapi.RecordsResponse{Records: []leaseapi.Record{}}
+	for _, record := range records {
+		if name, ok := visible(who, record.Service); ok {
+			record.Service = name
+			out.Records = append(out.Records, leaseapi.FromRecord(record))
+		}
+	}
+	return answer(w, out)
+}
+
+// visible reports whether the caller may see records of the service, and under
+// which name.
+func visible(who Credential, service string) (string, bool) {
+	if slices.Contains(who.Scopes, ScopeAdmin) {
+		return service, true
+	}
+	if who.Tenant == DefaultTenant {
+		return service, !strings.Contains(service, "/")
+	}
+	return strings.CutPrefix(service, who.Tenant+"/")
+}

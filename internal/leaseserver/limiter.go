@@ -1,0 +1,90 @@
+package leaseserver
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// maxClients is how many clients have a bucket of their own at the same time.
+const maxClients = 1 << 16
+
+// limiter holds each client to a rate of requests.
+type limiter struct {
+	limit rate.Limit
+	burst int
+
+	mu      sync.Mutex
+	clients map[string]*rate.Limiter
+	// others is shared by clients that come when the table is full of busy ones.
+	others *rate.Limiter
+}
+
+// newLimiter allows perSecond requests, and burst at once. 0 limits nothing.
+func newLimiter(perSecond float64, burst int) *limiter {
+	l := &limiter{limit: rate.Limit(perSecond), burst: burst, clients: map[string]*rate.Limiter{}}
+	if perSecond <= 0 {
+		l.limit = rate.Inf
+	}
+	l.others = rate.NewLimiter(l.limit, burst)
+	return l
+}
+
+// wait counts a request, and returns 0 if it may be served, else after which
+// time one would be.
+func (l *limiter) wait(client string, now time.Time) time.Duration {
+	if l.limit == rate.Inf {
+		return 0
+	}
+	reservation := l.of(client, now).ReserveN(now, 1)
+	wait := reservation.DelayFrom(now)
+	if wait > 0 {
+		reservation.CancelAt(now)
+	}
+	return wait
+}
+
+func (l *limiter) of(client string, now time.Time) *rate.Limiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known, ok := l.clients[client]; ok {
+		return known
+	}
+	if len(l.clients) >= maxClients {
+		l.sweep(now)
+	}
+	if len(l.clients) >= maxClients {
+		return l.others
+	}
+	fresh := rate.NewLimiter(l.limit, l.burst)
+	l.clients[client] = fresh
+	return fresh
+}
+
+// sweep forgets clients whose bucket is full again: a new one would be the same.
+func (l *limiter) sweep(now time.Time) {
+	for name, c := range l.clients {
+		if c.TokensAt(now) >= float64(l.burst) {
+			delete(l.clients, name)
+		}
+	}
+}
+
+// clientKey tells clients apart: by credential, and by the address they come
+// from, since all hosts may share one token. Whoever has one IPv6 address has the
+// 2^64 of its network.
+func clientKey(who Credential, remote string) string {
+	peer := remote // "@" or "" on a Unix socket
+	if at, err := netip.ParseAddrPort(remote); err == nil {
+		address := at.Addr().Unmap().WithZone("")
+		if address.Is6() {
+			if network, err := address.Prefix(64); err == nil {
+				address = network.Addr()
+			}
+		}
+		peer = address.String()
+	}
+	return who.Tenant + "\x00" + who.Owner + "\x00" + peer
+}

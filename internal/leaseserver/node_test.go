@@ -1,0 +1,36 @@
+package leaseserver
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/provider/memory"
+)
+
+// A client that somebody wrote from the design alone works.
+func TestSeedClient(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("node is not installed")
+	}
+	g := newRig(t, func(g *rig) {
+		p, err := memory.New(memory.NewStore(nil), g.services) // by the clock that the client has, too
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.options.Provider = p
+	})
+	address, stop, done := g.listening(Listening{DrainTimeout: long})
+	ctx, cancel := context.WithTimeout(context.Background(), long)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, node, "testdata/seed-client.mjs", "http://"+address).CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "ok" {
+		t.Errorf("%v: %s", err, out)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

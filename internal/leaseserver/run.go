@@ -1,0 +1,86 @@
+package leaseserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/net/netutil"
+)
+
+// maxHeaderBytes bounds the head of a request, which holds a token at most.
+const maxHeaderBytes = 32 << 10
+
+// phases is how long a peer may take over each part of an exchange. It bounds
+// what somebody who sends a byte a minute can hold.
+type phases struct {
+	header, read, write, idle time.Duration // read is head and body; write begins at the head's end
+}
+
+// patience is the phases outside of tests. idle is longer than a client's, so
+// that the client is the one to close a connection that nobody uses.
+var patience = phases{header: 5 * time.Second, read: 15 * time.Second, write: time.Minute, idle: 2 * time.Minute}
+
+// Listening is how Serve runs.
+type Listening struct {
+	TLS            *tls.Config // nil = plain HTTP
+	MaxConnections int         // further ones wait to be accepted
+	DrainDelay     time.Duration
+	DrainTimeout   time.Duration
+}
+
+// Serve answers on the listener until ctx is done, then stops as the package's
+// documentation says. It closes the listener.
+func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
+	server := &http.Server{
+		Handler: s, TLSConfig: o.TLS,
+		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
+		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(debugWriter{s.o.Log}, "", 0),
+	}
+	served := make(chan error, 1)
+	go func() {
+		l := netutil.LimitListener(l, o.MaxConnections)
+		if o.TLS != nil {
+			served <- server.ServeTLS(l, "", "")
+		} else {
+			served <- server.Serve(l)
+		}
+	}()
+	select {
+	case err := <-served:
+		return fmt.Errorf("the listener failed: %w", err)
+	case <-ctx.Done():
+	}
+	s.stopping.Store(true)
+	server.SetKeepAlivesEnabled(false)
+	s.o.Log.Info("stopping: requests under way are answered first", zap.Duration("drain_delay", o.DrainDelay))
+	select {
+	case err := <-served:
+		return fmt.Errorf("the listener failed while stopping: %w", err)
+	case <-time.After(o.DrainDelay):
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.DrainTimeout)
+	defer cancel()
+	err := server.Shutdown(drain)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.o.Log.Warn("requests were cut off: they took longer than drain_timeout")
+		err = server.Close()
+	}
+	<-served
+	return err
+}
+
+// debugWriter takes what net/http says of its peers, which any peer can provoke.
+type debugWriter struct{ log *zap.Logger }
+
+// Write implements io.Writer.
+func (w debugWriter) Write(p []byte) (int, error) {
+	w.log.Debug("connection", zap.ByteString("said", p))
+	return len(p), nil
+}

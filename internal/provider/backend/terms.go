@@ -1,0 +1,60 @@
+package backend
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// Terms is what the provider URL grants to services that have no terms of their
+// own.
+func Terms(rawURL string) (provider.Terms, error) {
+	_, query, _ := strings.Cut(rawURL, "?")
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		// Which provider.ParseQuery says without repeating the query.
+		_, err = provider.ParseQuery(query, nil)
+		return provider.Terms{}, err
+	}
+	own := url.Values{}
+	for _, name := range provider.TermsParams() {
+		if q.Has(name) {
+			own[name] = q[name]
+		}
+	}
+	return provider.ParseTerms(own)
+}
+
+// Override is the base terms but for what the parameters say, which are those of
+// a URL. As there, a bit width that is not given follows from the other two, and
+// a quarantine that is not given from a term that is. 0 leaves maxLeases as it is.
+func Override(base provider.Terms, params url.Values, maxLeases int) (provider.Terms, error) {
+	q := url.Values{
+		"pool":  {base.Pool},
+		"epoch": {strconv.FormatInt(base.Timeline.EpochMS, 10)}, "bit_ts": {strconv.Itoa(base.Timeline.BitTS)},
+		"term": {base.Term.String()},
+	}
+	if !params.Has("term") {
+		q.Set("quarantine", base.Quarantine.String())
+	}
+	if !params.Has("bit_id") && !params.Has("bit_seq") {
+		q.Set("bit_seq", strconv.Itoa(base.BitSeq))
+	}
+	if !base.IDs.IsAll() {
+		q.Set("ids", base.IDs.String())
+	}
+	for name, v := range params {
+		q[name] = v
+	}
+	out, err := provider.ParseTerms(q)
+	if err != nil {
+		return out, fmt.Errorf("its terms together: %w", err)
+	}
+	if out.MaxLeasesPerAcquire = base.MaxLeasesPerAcquire; maxLeases > 0 {
+		out.MaxLeasesPerAcquire = maxLeases
+	}
+	return out, nil
+}

@@ -1,0 +1,217 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// callTime is what the keeper gives one call by default.
+const callTime = 3 * time.Second
+
+// eventually calls f, each time with callTime, until it succeeds.
+func eventually(t *testing.T, what string, f func(context.Context) error) {
+	t.Helper()
+	deadline := time.Now().Add(startPatience)
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), callTime)
+		err := f(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestMembersAreLost(t *testing.T) {
+	t.Parallel()
+	members := cluster(t, 3, "http")
+	cfg := Config{Prefix: DefaultPrefix, Services: defaultServices()}
+	for _, m := range members {
+		cfg.Endpoints = append(cfg.Endpoints, m.client)
+	}
+	p := mustOpen(t, cfg)
+	var held []lease.Lease
+	acquire := func(ctx context.Context) error {
+		leases, err := p.Acquire(ctx, provider.AcquireRequest{RequestID: provider.NewSecret()})
+		held = append(held, leases...)
+		return err
+	}
+	for range 20 { // a view is there by then
+		eventually(t, "three members", acquire)
+	}
+	lead := leader(t, members)
+	lead.kill()
+	begun := time.Now()
+	eventually(t, "two members", acquire)
+	t.Logf("granted %v after the leader was killed", time.Since(begun))
+	for range 20 {
+		eventually(t, "two members", acquire)
+	}
+	eventually(t, "two members: release", func(ctx context.Context) error {
+		now := time.Now().UnixMilli()
+		l := held[0]
+		return p.Release(ctx, provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: now, Signature: lease.Sign(l.Secret, l.ID, now)})
+	})
+
+	second := members[0]
+	if second == lead {
+		second = members[1]
+	}
+	second.kill()
+	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	begun = time.Now()
+	err := acquire(ctx)
+	took := time.Since(begun)
+	cancel()
+	if err == nil || took > callTime+500*time.Millisecond {
+		t.Fatalf("one member of three: %v after %v", err, took)
+	}
+	if !strings.Contains(err.Error(), "majority") {
+		t.Errorf("the error does not say what is wrong: %v", err)
+	}
+	t.Logf("one member of three, after %v: %v", took, err)
+
+	for _, m := range []*member{lead, second} {
+		if err := m.start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "all back", acquire)
+	for range 20 {
+		eventually(t, "all back", acquire)
+	}
+	noneTwice(t, held)
+	if lost, err := p.Verify(within(t, callTime), "", held); err != nil || len(lost) != 1 {
+		t.Errorf("%d leases were lost (%v), want the one given back", len(lost), err)
+	}
+}
+
+// leader is the member that leads at this moment.
+func leader(t *testing.T, members []*member) *member {
+	t.Helper()
+	for _, m := range members {
+		cl, err := newClient(clientv3.Config{Endpoints: []string{m.client}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cl.Close()
+		status, err := cl.Status(within(t, callTime), m.client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status.Leader == status.Header.MemberId {
+			return m
+		}
+	}
+	t.Fatal("nobody leads")
+	return nil
+}
+
+// A member that hangs keeps its connections: nothing but time tells.
+func TestHungServer(t *testing.T) {
+	m := cluster(t, 1, "http")[0]
+	p := mustOpen(t, Config{Endpoints: []string{m.client}, Prefix: DefaultPrefix, Services: defaultServices()})
+	l, err := p.Acquire(within(t, callTime), provider.AcquireRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.signal(syscall.SIGSTOP)
+	const patience = 500 * time.Millisecond
+	req := provider.AcquireRequest{RequestID: provider.NewSecret()}
+	now := time.Now().UnixMilli()
+	for name, call := range map[string]func(context.Context) error{
+		"Acquire": func(ctx context.Context) error { _, err := p.Acquire(ctx, req); return err },
+		"Verify":  func(ctx context.Context) error { _, err := p.Verify(ctx, "", l); return err },
+		"List":    func(ctx context.Context) error { _, err := p.List(ctx, ""); return err },
+		"Extend":  func(ctx context.Context) error { _, err := p.Extend(ctx, "", l[0]); return err },
+		"Locate":  func(ctx context.Context) error { _, err := p.Locate(ctx, "", 0, 0); return err },
+		"Release": func(ctx context.Context) error {
+			return p.Release(ctx, provider.ReleaseRequest{ID: l[0].ID, BitSeq: 8, TimestampMS: now, Signature: lease.Sign(l[0].Secret, l[0].ID, now)})
+		},
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		begun := time.Now()
+		err := call(ctx)
+		took := time.Since(begun)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || took > patience+300*time.Millisecond {
+			t.Errorf("%s: %v after %v", name, err, took)
+		} else if !strings.Contains(err.Error(), m.client) || !strings.Contains(err.Error(), "answer in time") {
+			t.Errorf("%s: the error does not say what is wrong: %v", name, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if _, err := p.Acquire(ctx, req); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	m.signal(syscall.SIGCONT)
+	eventually(t, "running again", func(ctx context.Context) error { _, err := p.Acquire(ctx, req); return err })
+}
+
+// One hung member of three costs a part of the time that a call has.
+func TestOneOfThreeHangs(t *testing.T) {
+	t.Parallel()
+	members := cluster(t, 3, "http")
+	cfg := Config{Prefix: DefaultPrefix, Services: defaultServices()}
+	for _, m := range members {
+		cfg.Endpoints = append(cfg.Endpoints, m.client)
+	}
+	p := mustOpen(t, cfg)
+	acquire := func(ctx context.Context) error {
+		_, err := p.Acquire(ctx, provider.AcquireRequest{})
+		return err
+	}
+	eventually(t, "three members", acquire)
+	follower := members[0]
+	if follower == leader(t, members) {
+		follower = members[1]
+	}
+	follower.signal(syscall.SIGSTOP)
+	failed := 0
+	for range 5 {
+		ctx, cancel := context.WithTimeout(context.Background(), callTime)
+		if err := acquire(ctx); err != nil {
+			failed++
+			t.Logf("%v", err)
+		}
+		cancel()
+	}
+	if failed > 1 {
+		t.Errorf("%d acquires of 5 failed although two members of three are well", failed)
+	}
+}
+
+// A server that is not there yet is an error of the call, at once or soon.
+func TestServerIsDown(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	p := mustOpen(t, Config{Endpoints: []string{address}, Prefix: DefaultPrefix, Services: defaultServices()})
+	_, err = p.Acquire(within(t, callTime), provider.AcquireRequest{})
+	if err == nil || !strings.Contains(err.Error(), "refused") || !strings.Contains(err.Error(), address) {
+		t.Errorf("the error is %v", err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{}); !errors.Is(err, ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}

@@ -1,0 +1,169 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/grpclog"
+	"google.golang.org/grpc/status"
+)
+
+// ErrClosed: the provider was closed.
+var ErrClosed = errors.New("the provider is closed")
+
+// A call is tried several times within its deadline, because the client sends
+// each try to the next member: one that hangs must not use up all the time.
+const (
+	patientTries = 3
+	// maxTries is how often a call is tried that fails at once, with waits that
+	// double from firstWait on: about a second in all, in which a cluster that
+	// has just lost its leader elects another.
+	maxTries  = 6
+	firstWait = 30 * time.Millisecond
+	// longestTry bounds a try of a call that has all the time in the world.
+	longestTry = 5 * time.Second
+)
+
+// call runs f, which is one exchange with etcd and changes nothing when it is
+// done twice.
+func (p *Provider) call(ctx context.Context, f func(context.Context) error) error {
+	var last, reason error // reason is the last one that is not merely that time was up
+	token := p.login.present()
+	for try := 1; ; try++ {
+		if err := p.usable(ctx); err != nil {
+			return p.unavailable(err, reason)
+		}
+		patience := longestTry
+		if deadline, ok := ctx.Deadline(); ok {
+			patience = min(patience, time.Until(deadline)/time.Duration(max(patientTries-try+1, 1)))
+		}
+		tryCtx, cancel := context.WithTimeout(ctx, patience)
+		err := p.login.renew(tryCtx, p.kv, token, last)
+		token = p.login.present()
+		if err == nil {
+			err = f(clientv3.WithRequireLeader(tryCtx))
+		}
+		cancel()
+		if err == nil {
+			return nil
+		}
+		last = err
+		if reason == nil || !isTimeout(err) {
+			reason = err
+		}
+		if err := p.usable(ctx); err != nil {
+			return p.unavailable(err, reason)
+		}
+		if try == maxTries || !isTransient(err) {
+			return p.explain(reason)
+		}
+		wait := time.NewTimer(firstWait << (try - 1))
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+		}
+	}
+}
+
+// usable reports why no call can be made: ctx has ended, or the provider is
+// closed.
+func (p *Provider) usable(ctx context.Context) error {
+	if p.lifetime.Err() != nil {
+		return ErrClosed
+	}
+	return ctx.Err()
+}
+
+func isTimeout(err error) bool {
+	code := codeOf(err)
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || code == codes.DeadlineExceeded ||
+		// A member that has lost the others says so in its own way.
+		code == codes.Unknown && strings.HasSuffix(err.Error(), context.DeadlineExceeded.Error())
+}
+
+// isTransient reports whether another member, or the same one a moment later,
+// may well do what this one did not.
+func isTransient(err error) bool {
+	if isTimeout(err) {
+		return true
+	}
+	return refusesToken(err) || errors.Is(err, rpctypes.ErrNotCapable) || codeOf(err) == codes.Unavailable
+}
+
+func codeOf(err error) codes.Code {
+	var e rpctypes.EtcdError
+	if errors.As(err, &e) {
+		return e.Code()
+	}
+	return status.Code(err)
+}
+
+// unavailable is what a call that ran out of time says: err is why it ended,
+// reason what etcd or the network said before.
+func (p *Provider) unavailable(err, reason error) error {
+	if reason == nil || isTimeout(reason) && errors.Is(err, context.DeadlineExceeded) {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("%s: it does not answer in time (is a majority of its members up, and reachable from here?): %w", p.where, err)
+		}
+		return fmt.Errorf("%s: %w", p.where, err)
+	}
+	return fmt.Errorf("%w (%w)", p.explain(reason), err)
+}
+
+// explain puts where etcd is and what to do in front of its own words.
+func (p *Provider) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	hint := ""
+	for _, known := range hints {
+		if errors.Is(err, known.err) {
+			hint = known.hint + ": "
+			break
+		}
+	}
+	if hint == "" {
+		switch code := codeOf(err); {
+		case code == codes.Unavailable:
+			hint = "no member can be reached, or a majority of them is down: "
+		case code == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max"):
+			hint = "a request or an answer is larger than gRPC allows: "
+		case isTimeout(err):
+			hint = "it does not answer in time (is a majority of its members up, and reachable from here?): "
+		}
+	}
+	return fmt.Errorf("%s: %s%w", p.where, hint, err)
+}
+
+var hints = []struct {
+	err  error
+	hint string
+}{
+	{rpctypes.ErrNoSpace, "its database is full (alarm NOSPACE), and nothing can be granted; compact, defragment, disarm the alarm (docs/providers/etcd.md)"},
+	{rpctypes.ErrCorrupt, "it found its database corrupt (alarm CORRUPT), and nothing can be granted"},
+	{rpctypes.ErrRequestTooLarge, "the request is larger than --max-request-bytes allows; shorten the lease's meta, or raise the limit"},
+	{rpctypes.ErrTooManyOps, fmt.Sprintf("its --max-txn-ops is below %d, which is its default and what is needed", maxTxnOps)},
+	{rpctypes.ErrPermissionDenied, "this user may not read and write the keys below the prefix; grant its role readwrite on the prefix"},
+	{rpctypes.ErrAuthFailed, "it refuses the user name or the password; check username and password_file"},
+	{rpctypes.ErrUserEmpty, "it asks for a user; give username and password_file"},
+	{rpctypes.ErrAuthNotEnabled, "it has authentication switched off"},
+	{rpctypes.ErrInvalidAuthToken, "it refuses this client's token, again after a new one was fetched"},
+	{rpctypes.ErrNoLeader, "its members have no leader: a majority of them is down or cannot be reached"},
+	{rpctypes.ErrTimeout, "a majority of its members is down, or too slow"},
+	{rpctypes.ErrCompacted, "its history was compacted away while it was read"},
+}
+
+// quiet keeps gRPC's own log, which is one for the whole process and writes to
+// stderr, from saying what the errors of this package say already.
+var quiet = sync.OnceFunc(func() {
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+})

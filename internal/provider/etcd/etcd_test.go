@@ -1,0 +1,52 @@
+package etcd
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+)
+
+var errCrash = errors.New("the process is gone")
+
+func TestConformance(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) providertest.Store {
+		var clock atomic.Int64
+		cfg := config(t, provider.Services{}, clock.Load)
+		open := func(services provider.Services) (*Provider, error) {
+			c := cfg
+			c.Services = services
+			return Open(c)
+		}
+		return providertest.Store{
+			Open: func(services provider.Services) (provider.Provider, error) {
+				p, err := open(services)
+				if err != nil {
+					return nil, err
+				}
+				return p, nil
+			},
+			SetClock:   clock.Store,
+			CrashSteps: []string{stepChosen, stepGranted},
+			Crash: func(step string, services provider.Services, req provider.AcquireRequest) error {
+				p, err := open(services)
+				if err != nil {
+					return err
+				}
+				p.at = func(at string) error {
+					if at == step {
+						return errCrash
+					}
+					return nil
+				}
+				if _, err := p.Acquire(within(t, 10*time.Second), req); !errors.Is(err, errCrash) {
+					return err
+				}
+				return p.Close()
+			},
+		}
+	})
+}

@@ -1,0 +1,281 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+func rawClient(t testing.TB, m *member) *clientv3.Client {
+	t.Helper()
+	cl, err := newClient(clientv3.Config{Endpoints: []string{m.client}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cl.Close() })
+	return cl
+}
+
+// A database over its quota refuses everything that writes, and says so; what
+// is granted stays, and can be verified.
+func TestNoSpace(t *testing.T) {
+	m := cluster(t, 1, "http", "--quota-backend-bytes", "1048576")[0]
+	p := mustOpen(t, Config{Endpoints: []string{m.client}, Prefix: DefaultPrefix, Services: defaultServices()})
+	leases, err := p.Acquire(within(t, callTime), provider.AcquireRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cl := rawClient(t, m)
+	for i := 0; ; i++ {
+		if _, err := cl.Put(within(t, callTime), fmt.Sprint("/fill", i), strings.Repeat("x", 100_000)); err != nil {
+			break
+		}
+	}
+	_, err = p.Acquire(within(t, callTime), provider.AcquireRequest{})
+	if err == nil || !strings.Contains(err.Error(), "NOSPACE") {
+		t.Errorf("Acquire: %v", err)
+	}
+	if lost, err := p.Verify(within(t, callTime), "", leases); err != nil || len(lost) != 0 {
+		t.Errorf("Verify: %v, %v", lost, err)
+	}
+}
+
+func TestRequestTooLarge(t *testing.T) {
+	m := cluster(t, 1, "http", "--max-request-bytes", "8192")[0]
+	p := mustOpen(t, Config{Endpoints: []string{m.client}, Prefix: DefaultPrefix, Services: defaultServices()})
+	_, err := p.Acquire(within(t, callTime), provider.AcquireRequest{Meta: map[string]string{"k": strings.Repeat("v", 16_000)}})
+	if err == nil || !strings.Contains(err.Error(), "--max-request-bytes") {
+		t.Errorf("the error is %v", err)
+	}
+	m = cluster(t, 1, "http", "--max-txn-ops", "4")[0]
+	p = mustOpen(t, Config{Endpoints: []string{m.client}, Prefix: DefaultPrefix, Services: defaultServices()})
+	_, err = p.Acquire(within(t, callTime), provider.AcquireRequest{})
+	if err == nil || !strings.Contains(err.Error(), "--max-txn-ops") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// 256 leases with the largest meta still fit, in several transactions.
+func TestLargestRequest(t *testing.T) {
+	services := defaultServices()
+	services.Named = map[string]provider.Terms{"coarse": provider.DefaultTerms().WithBitSeq(12)}
+	p := mustOpen(t, config(t, services, nil))
+	if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{Service: "coarse"}); err != nil {
+		t.Fatal(err)
+	}
+	req := provider.AcquireRequest{
+		ThroughputPerMS: 1 << 40, RequestID: provider.NewSecret(),
+		Meta: map[string]string{"k": strings.Repeat("\x01", provider.MaxMetaBytes-1)},
+	}
+	leases, err := p.Acquire(within(t, 30*time.Second), req)
+	if err != nil || len(leases) != provider.DefaultMaxLeasesPerAcquire {
+		t.Fatalf("%d leases, %v", len(leases), err)
+	}
+	noneTwice(t, leases)
+	again, err := p.Acquire(within(t, 30*time.Second), req)
+	if err != nil || len(again) != len(leases) || again[0] != leases[0] || again[255] != leases[255] {
+		t.Errorf("repeated: %d leases, %v", len(again), err)
+	}
+}
+
+// Between the transactions of one acquire the process dies; another one asks
+// again with the same request ID. Or both go on, and agree.
+func TestCrashBetweenTransactions(t *testing.T) {
+	for _, dies := range []bool{true, false} {
+		cfg := config(t, defaultServices(), nil)
+		p, q := mustOpen(t, cfg), mustOpen(t, cfg)
+		req := provider.AcquireRequest{ThroughputPerMS: 256 * 200, RequestID: provider.NewSecret()}
+		a := &acquisition{
+			p: p, pool: p.pool(provider.DefaultPool), terms: provider.DefaultTerms(), req: req,
+			now: time.Now().UnixMilli(), need: 200,
+		}
+		a.key = a.pool.keys.request("", req.RequestID)
+		ctx := within(t, 10*time.Second)
+		st, err := a.read(ctx)
+		for ; err == nil && (st.poolRev == 0 || !st.hasLevel(8)); st, err = a.read(ctx) {
+			if _, err := a.setUp(ctx, st); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := a.find(ctx, st, a.need)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := a.batchSize(st)
+		if lost, err := a.commit(ctx, st, found, found.ids[:size]); err != nil || len(lost) > 0 {
+			t.Fatal(lost, err)
+		}
+		// The process is gone, or only slow.
+		again, err := q.Acquire(ctx, req)
+		if err != nil || len(again) != size {
+			t.Fatalf("the same request again: %d leases, want the %d of the first transaction (%v)", len(again), size, err)
+		}
+		if dies {
+			continue
+		}
+		found.ids = found.ids[size:]
+		own, err := a.grant(ctx, st, found)
+		if err != nil || len(own) != size || own[0] != again[0] || own[size-1] != again[size-1] {
+			t.Errorf("who was slow got %d leases, want the same %d (%v)", len(own), size, err)
+		}
+	}
+}
+
+// The store's history is compacted at every moment; nothing but time is lost.
+func TestCompaction(t *testing.T) {
+	m := cluster(t, 1, "http")[0]
+	p := mustOpen(t, Config{Endpoints: []string{m.client}, Prefix: DefaultPrefix, Services: defaultServices()})
+	cl := rawClient(t, m)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), callTime)
+			if resp, err := cl.Put(ctx, "/other", ""); err == nil {
+				_, _ = cl.Compact(ctx, resp.Header.Revision)
+			}
+			cancel()
+		}
+	}()
+	var held []lease.Lease
+	for range 100 {
+		leases, err := p.Acquire(within(t, callTime), provider.AcquireRequest{ThroughputPerMS: 256 * 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, leases...)
+	}
+	close(stop)
+	<-stopped
+	noneTwice(t, held)
+	if records, err := p.List(within(t, callTime), ""); err != nil || len(records) != len(held) {
+		t.Errorf("List: %d records, %v", len(records), err)
+	}
+}
+
+// What somebody else wrote among the records stops grants, and is named.
+func TestForeignValues(t *testing.T) {
+	terms := provider.DefaultTerms()
+	terms.IDs = provider.IDRange{Low: 5, End: 6}
+	for name, foreign := range map[string]struct{ key, value string }{
+		"no JSON":      {"slot/0000000000000500/08", "x"},
+		"another slot": {"slot/0000000000000500/08", `{"id":7,"bit_seq":8}`},
+		"no bit_seq":   {"level/xx", ""},
+		"pool":         {"pool", "x"},
+	} {
+		cfg := config(t, provider.Services{Default: terms}, nil)
+		p := mustOpen(t, cfg)
+		cl := rawClient(t, shared.member)
+		key := cfg.Prefix + "default/" + foreign.key
+		if _, err := cl.Put(within(t, callTime), key, foreign.value); err != nil {
+			t.Fatal(err)
+		}
+		_, err := p.Acquire(within(t, callTime), provider.AcquireRequest{})
+		if err == nil || !strings.Contains(err.Error(), foreign.key) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Requests that were answered long ago are forgotten, at about the pace at
+// which new ones come; those of leases that live never are.
+func TestRequestsAreForgotten(t *testing.T) {
+	var clock atomic.Int64
+	clock.Store(snowflake.DefaultEpochMS + 1e9)
+	cfg := config(t, defaultServices(), clock.Load)
+	p := mustOpen(t, cfg)
+	cl := rawClient(t, shared.member)
+	prefix := cfg.Prefix + "default/request/"
+	count := func() int64 {
+		resp, err := cl.Get(within(t, callTime), prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Count
+	}
+	acquire := func(n int) {
+		for range n {
+			if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	acquire(200)
+	if n := count(); n != 200 {
+		t.Fatalf("%d requests are remembered, want 200", n)
+	}
+	clock.Add((requestsKept + time.Hour).Milliseconds())
+	acquire(200)
+	if n := count(); n < 200 || n > 300 {
+		t.Errorf("%d requests are remembered, want the last 200 and a few", n)
+	}
+}
+
+func TestEstimate(t *testing.T) {
+	s := spaceOf("/", "p")
+	p := mustOpen(t, config(t, defaultServices(), nil))
+	ctx := within(t, time.Minute)
+	const n = 4000
+	for i := 0; i < n; i += 100 {
+		var ops []clientv3.Op
+		for j := range 100 {
+			ops = append(ops, clientv3.OpPut(p.cfg.Prefix+strings.TrimPrefix(s.request("", fmt.Sprint(i+j)), "/"), ""))
+		}
+		if _, err := p.kv.Txn(ctx).Then(ops...).Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prefix := p.cfg.Prefix + "p/request/"
+	sum, rounds := 0.0, 200
+	for range rounds {
+		op, _ := around(prefix, requestSample)
+		resp, err := p.kv.Do(ctx, op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += estimate(prefix, resp.Get().Kvs)
+	}
+	if mean := sum / float64(rounds); mean < n/2 || mean > n*4 {
+		t.Errorf("%d keys are estimated to be %.0f", n, mean)
+	}
+}
+
+// Somebody revoked the lease that votes hang on; slots do not hang on it.
+func TestVoiceIsLost(t *testing.T) {
+	p := mustOpen(t, config(t, defaultServices(), nil))
+	first, err := p.Acquire(within(t, callTime), provider.AcquireRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.kv.Revoke(within(t, callTime), p.pool(provider.DefaultPool).voice.id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{}); err != nil {
+		t.Errorf("after the lease was revoked: %v", err)
+	}
+	if lost, err := p.Verify(within(t, callTime), "", first); err != nil || len(lost) > 0 {
+		t.Errorf("a slot's record went with the etcd lease: %v, %v", lost, err)
+	}
+	var full *provider.FullError
+	if errors.As(err, &full) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,204 @@
+package etcd
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// space is the keys of one pool:
+//
+//	POOL/pool                        the timeline; written once
+//	POOL/level/BB                    a bit_seq that has records; written once
+//	POOL/slot/START/BB               the latest grant of a slot; never deleted
+//	POOL/history/START/BB/N          an earlier or the latest grant; N goes round
+//	POOL/request/HASH                which grants answered a request
+//	POOL/cursor/BB/LOW-HIGH          the machine ID assigned last in a ring
+//	POOL/last                        written with every change of a slot
+//	POOL/clock/HASH                  what a host's clock showed; ends by itself
+//
+// START is 16 hex digits and BB two decimal ones, so that keys sort like slots.
+type space struct{ base string }
+
+func spaceOf(prefix, pool string) space { return space{prefix + pool + "/"} }
+
+func (s space) pool() string { return s.base + "pool" }
+func (s space) last() string { return s.base + "last" }
+
+func (s space) level(bitSeq int) string { return fmt.Sprintf("%slevel/%02d", s.base, bitSeq) }
+
+func (s space) slot(start int64, bitSeq int) string {
+	return fmt.Sprintf("%s%02d", s.slotsFrom(start), bitSeq)
+}
+
+// slotsFrom is a bound: [slotsFrom(a), slotsFrom(b)) holds the records of all
+// slots, of whatever bit_seq, that start in [a, b).
+func (s space) slotsFrom(start int64) string { return fmt.Sprintf("%sslot/%016x/", s.base, start) }
+
+func (s space) history(start int64, bitSeq int) string {
+	return fmt.Sprintf("%shistory/%016x/%02d/", s.base, start, bitSeq)
+}
+
+// historyOf is the key of the grant with this number, which a later grant of
+// the slot overwrites when its number is one round further.
+func (s space) historyOf(start int64, bitSeq int, number, kept int64) string {
+	return s.history(start, bitSeq) + strconv.FormatInt(number%kept, 10)
+}
+
+func (s space) requests() string { return s.base + "request/" }
+func (s space) clocks() string   { return s.base + "clock/" }
+
+// request is a hash, because a service's name and a request ID may hold
+// anything, and because hashes are spread evenly (see trim).
+func (s space) request(service, id string) string {
+	sum := sha256.Sum256([]byte(service + "\x00" + id))
+	return s.requests() + hex.EncodeToString(sum[:16])
+}
+
+func (s space) clock(host string) string {
+	sum := sha256.Sum256([]byte(host))
+	return s.clocks() + hex.EncodeToString(sum[:16])
+}
+
+func (s space) cursor(bitSeq int, ids provider.IDRange) string {
+	return fmt.Sprintf("%scursor/%02d/%d-%d", s.base, bitSeq, ids.Low, ids.End-1)
+}
+
+// after is the end of the range of all keys that begin with a prefix.
+func after(prefix string) string {
+	b := []byte(prefix)
+	b[len(b)-1]++ // a '/', never 0xff
+	return string(b)
+}
+
+// poolRecord is the value of POOL/pool.
+type poolRecord struct {
+	EpochMS int64 `json:"epoch_ms"`
+	BitTS   int   `json:"bit_ts"`
+}
+
+func (r poolRecord) timeline() snowflake.Timeline {
+	return snowflake.Timeline{EpochMS: r.EpochMS, BitTS: r.BitTS}
+}
+
+// slotRecord is the value of POOL/slot/... and, without its secret, of
+// POOL/history/... .
+type slotRecord struct {
+	ID       int64             `json:"id"`
+	BitSeq   int               `json:"bit_seq"`
+	Created  int64             `json:"created"`
+	Expired  int64             `json:"expired"`
+	End      int64             `json:"end"`
+	Released bool              `json:"released,omitempty"`
+	Secret   string            `json:"secret,omitempty"`
+	Service  string            `json:"service,omitempty"`
+	Meta     map[string]string `json:"meta,omitempty"`
+	Number   int64             `json:"number"` // how many grants of the slot came before
+	Kept     int64             `json:"kept"`   // how many of them the history has room for
+}
+
+func (r slotRecord) start() int64 { return r.ID << r.BitSeq }
+
+// record is what operators see of it.
+func (r slotRecord) record(terms provider.Terms) provider.Record {
+	return provider.Record{
+		Lease:   terms.WithBitSeq(r.BitSeq).Lease(r.ID, r.Created, r.Expired, r.End, ""),
+		Service: r.Service, Meta: r.Meta, End: r.End, Released: r.Released,
+	}
+}
+
+// requestRecord is the value of POOL/request/... .
+type requestRecord struct {
+	// Created is when the request was first answered, in Unix ms, and End when
+	// the last of its grants would have ended.
+	Created int64 `json:"created"`
+	End     int64 `json:"end"`
+	// Open says that its first caller has not finished: a request for many
+	// leases is granted in several steps. Whoever repeats the request closes
+	// it, and what was granted by then is the answer.
+	Open   bool          `json:"open,omitempty"`
+	Grants []grantRecord `json:"grants"`
+}
+
+// grantRecord points at a slot's record as it was when it was granted.
+type grantRecord struct {
+	ID     int64  `json:"id"`
+	BitSeq int    `json:"bit_seq"`
+	Secret string `json:"secret"`
+}
+
+// clockRecord is the value of POOL/clock/... .
+type clockRecord struct {
+	Host  string `json:"host"`
+	NowMS int64  `json:"now"`
+	TTLMS int64  `json:"ttl"` // how long etcd keeps it
+}
+
+// encode never fails: every type above can be written as JSON.
+func encode(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("etcd: a record cannot be encoded: %v", err))
+	}
+	return string(b)
+}
+
+func decode[T any](key, value []byte) (v T, err error) {
+	if err := json.Unmarshal(value, &v); err != nil {
+		return v, fmt.Errorf("the value of the key %q is damaged, and nothing is granted past it: %w", key, err)
+	}
+	return v, nil
+}
+
+// mark is as much of a slot's record as finding a free slot needs.
+type mark struct {
+	start, end, number int64
+	rev                int64 // the key's mod revision
+	bitSeq             int
+}
+
+func (m mark) slot() snowflake.Slot {
+	return snowflake.Slot{Start: m.start, End: m.start + 1<<m.bitSeq}
+}
+
+// compareMarks orders by start, the coarse before the fine: a slot comes right
+// after those that contain it.
+func compareMarks(a, b mark) int {
+	return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(b.bitSeq, a.bitSeq))
+}
+
+// markOf reads a key and value of POOL/slot/... . The key says which slot it
+// is: a value that disagrees was put there by somebody else.
+func markOf(s space, key, value []byte, rev int64) (mark, error) {
+	r, err := decode[struct {
+		ID     int64 `json:"id"`
+		BitSeq int   `json:"bit_seq"`
+		End    int64 `json:"end"`
+		Number int64 `json:"number"`
+	}](key, value)
+	if err != nil {
+		return mark{}, err
+	}
+	if r.BitSeq < 0 || r.BitSeq >= snowflake.ValueBits || s.slot(r.ID<<r.BitSeq, r.BitSeq) != string(key) {
+		return mark{}, fmt.Errorf("the value of the key %q is of machine ID %d (bit_seq %d): somebody else wrote it, and nothing is granted past it",
+			key, r.ID, r.BitSeq)
+	}
+	return mark{start: r.ID << r.BitSeq, end: r.End, number: r.Number, bitSeq: r.BitSeq, rev: rev}, nil
+}
+
+// levelOf reads a key of POOL/level/... .
+func levelOf(key []byte) (int, error) {
+	text := string(key[strings.LastIndexByte(string(key), '/')+1:])
+	bitSeq, err := strconv.Atoi(text)
+	if err != nil || bitSeq < 0 || bitSeq >= snowflake.ValueBits {
+		return 0, fmt.Errorf("the key %q names no bit_seq: somebody else wrote it", key)
+	}
+	return bitSeq, nil
+}

@@ -1,0 +1,190 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+const (
+	// maxTxnOps is how many comparisons, and how many operations, etcd takes in
+	// one transaction by default.
+	maxTxnOps = 128
+	// voteSample is how many other hosts' clocks an acquire looks at.
+	voteSample = 32
+	// requestSample is how many old requests it looks at to forget them.
+	requestSample = 4
+)
+
+// state is what an acquire reads of its pool before anything else, in one
+// exchange: a bounded number of keys, whatever the pool's size.
+type state struct {
+	rev int64 // of the store, when it was read
+
+	poolRev  int64 // mod revision of POOL/pool; 0 when there is no pool yet
+	timeline snowflake.Timeline
+	levels   []int // every bit_seq that has or is about to have records
+
+	request    requestRecord
+	requestRev int64 // 0 when the request is new
+
+	cursor      int64
+	cursorKnown bool
+	// last is the mod revision of POOL/last: the latest change of a slot.
+	last int64
+
+	view *view // nil where there is none to look at
+
+	votes []clockRecord
+	stale []string // keys of requests that can be forgotten
+}
+
+func (st *state) hasLevel(bitSeq int) bool {
+	for _, l := range st.levels {
+		if l == bitSeq {
+			return true
+		}
+	}
+	return false
+}
+
+// around gives the keys below a prefix that ends with '/' from a random place
+// on, in a circle: up to n from there to the end, and up to n from the
+// beginning to there. The keys end with hashes, so that this is a fair sample.
+func around(prefix string, n int64) (later, earlier clientv3.Op) {
+	middle := fmt.Sprintf("%s%016x", prefix, rand.Uint64())
+	return clientv3.OpGet(middle, clientv3.WithRange(after(prefix)), clientv3.WithLimit(n)),
+		clientv3.OpGet(prefix, clientv3.WithRange(middle), clientv3.WithLimit(n))
+}
+
+// stateOps is the reads that a state is made of; parseState knows their order.
+func (a *acquisition) stateOps() []clientv3.Op {
+	k := a.pool.keys
+	laterVotes, earlierVotes := around(k.clocks(), voteSample)
+	requests, _ := around(k.requests(), requestSample)
+	levels := k.base + "level/"
+	return []clientv3.Op{
+		clientv3.OpGet(k.pool()),
+		clientv3.OpGet(levels, clientv3.WithRange(after(levels)), clientv3.WithKeysOnly()),
+		clientv3.OpGet(a.key),
+		clientv3.OpGet(k.cursor(a.terms.BitSeq, a.terms.Range())),
+		clientv3.OpGet(k.last(), clientv3.WithKeysOnly()),
+		laterVotes, earlierVotes, requests,
+	}
+}
+
+// read reads the state.
+func (a *acquisition) read(ctx context.Context) (*state, error) {
+	v := a.p.useView(a.pool, time.Now())
+	seen := v.revision()
+	var resp *clientv3.TxnResponse
+	err := a.p.call(ctx, func(ctx context.Context) (err error) {
+		resp, err = a.p.kv.Txn(ctx).Then(a.stateOps()...).Commit()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	answers := make([][]*mvccpb.KeyValue, len(resp.Responses))
+	for i, r := range resp.Responses {
+		answers[i] = r.GetResponseRange().Kvs
+	}
+	st := &state{rev: resp.Header.Revision, view: v}
+	if st.rev < seen {
+		// The store has gone back behind what was seen before: somebody has set
+		// it up anew from a backup. What the view knows is of another history.
+		v.end()
+		st.view = nil
+	}
+	if err := st.parse(a, answers); err != nil {
+		return nil, fmt.Errorf("%s: %w", a.p.where, err)
+	}
+	return st, nil
+}
+
+func (st *state) parse(a *acquisition, answers [][]*mvccpb.KeyValue) error {
+	poolKVs, levels, request, cursor, last := answers[0], answers[1], answers[2], answers[3], answers[4]
+	for _, kv := range poolKVs {
+		r, err := decode[poolRecord](kv.Key, kv.Value)
+		if err != nil {
+			return err
+		}
+		st.poolRev, st.timeline = kv.ModRevision, r.timeline()
+	}
+	for _, kv := range levels {
+		level, err := levelOf(kv.Key)
+		if err != nil {
+			return err
+		}
+		st.levels = append(st.levels, level)
+	}
+	for _, kv := range request {
+		var err error
+		if st.request, err = decode[requestRecord](kv.Key, kv.Value); err != nil {
+			return err
+		}
+		st.requestRev = kv.ModRevision
+	}
+	for _, kv := range cursor {
+		// A damaged cursor is no cursor: it decides nothing but the order.
+		id, err := strconv.ParseInt(string(kv.Value), 10, 64)
+		st.cursor, st.cursorKnown = id, err == nil
+	}
+	for _, kv := range last {
+		st.last = kv.ModRevision
+	}
+	st.parseVotes(a, append(answers[5], answers[6]...))
+	st.parseStale(a, answers[7])
+	return nil
+}
+
+// parseVotes reads other hosts' clocks; a damaged one is none.
+func (st *state) parseVotes(a *acquisition, kvs []*mvccpb.KeyValue) {
+	own := a.pool.keys.clock(a.p.cfg.Host)
+	for _, kv := range kvs[:min(len(kvs), voteSample)] {
+		if string(kv.Key) == own {
+			continue
+		}
+		if v, err := decode[clockRecord](kv.Key, kv.Value); err == nil {
+			st.votes = append(st.votes, v)
+		}
+	}
+}
+
+// setUp creates the pool, and notes the bit_seq, where that was not yet done.
+// It reports whether it was, so that the state holds.
+func (a *acquisition) setUp(ctx context.Context, st *state) (done bool, err error) {
+	k := a.pool.keys
+	if st.poolRev != 0 && st.timeline != a.terms.Timeline {
+		return false, provider.TimelineError(a.terms.Pool, st.timeline, a.terms.Timeline)
+	}
+	if st.poolRev != 0 && st.hasLevel(a.terms.BitSeq) {
+		return true, nil
+	}
+	// Another one may do the same at this moment; the state is read again.
+	var ifs []clientv3.Cmp
+	var puts []clientv3.Op
+	if st.poolRev == 0 {
+		ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(k.pool()), "=", 0))
+		puts = append(puts, clientv3.OpPut(k.pool(), encode(poolRecord{a.terms.Timeline.EpochMS, a.terms.Timeline.BitTS})))
+	} else {
+		ifs = append(ifs, clientv3.Compare(clientv3.ModRevision(k.pool()), "=", st.poolRev))
+	}
+	if !st.hasLevel(a.terms.BitSeq) {
+		level := k.level(a.terms.BitSeq)
+		ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(level), "=", 0))
+		puts = append(puts, clientv3.OpPut(level, ""))
+	}
+	return false, a.p.call(ctx, func(ctx context.Context) error {
+		_, err := a.p.kv.Txn(ctx).If(ifs...).Then(puts...).Commit()
+		return err
+	})
+}

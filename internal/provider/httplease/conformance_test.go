@@ -1,0 +1,151 @@
+package httplease_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/leaseserver"
+	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/httplease"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/provider/sqlite"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long anything may take on a busy machine.
+const patience = 45 * time.Second
+
+// front is a lease server in front of a provider, on a listener of its own.
+type front struct {
+	url    string
+	server *leaseserver.Server
+	inner  provider.Provider
+	stop   context.CancelFunc
+	done   chan error
+}
+
+// options of a server that limits nothing which a test does not mean to.
+func options(p provider.Provider, services provider.Services) leaseserver.Options {
+	return leaseserver.Options{
+		Provider: p, Services: services, Version: "test",
+		ProviderTimeout: patience, MaxInFlight: 1000, RateBurst: 1,
+		Metrics: metrics.NewLeaseServer(metrics.Build{}), Log: zap.NewNop(),
+	}
+}
+
+func serve(o leaseserver.Options) (*front, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	return serveOn(l, o), nil
+}
+
+func serveOn(l net.Listener, o leaseserver.Options) *front {
+	ctx, stop := context.WithCancel(context.Background())
+	f := &front{url: "http://" + l.Addr().String(), server: leaseserver.New(o), inner: o.Provider, stop: stop, done: make(chan error, 1)}
+	go func() {
+		f.done <- f.server.Serve(ctx, l, leaseserver.Listening{MaxConnections: 1000, DrainTimeout: patience})
+	}()
+	return f
+}
+
+// close stops the server, then its provider.
+func (f *front) close() error {
+	f.stop()
+	if err := <-f.done; err != nil && err != http.ErrServerClosed {
+		return err
+	}
+	return f.inner.Close()
+}
+
+// client is the http provider with the server that only it uses.
+type client struct {
+	*httplease.Provider
+	front *front
+	once  atomic.Bool
+}
+
+// Close closes both once; what comes later sees a closed provider.
+func (c *client) Close() error {
+	err := c.Provider.Close()
+	if c.once.CompareAndSwap(false, true) {
+		if closeErr := c.front.close(); err == nil {
+			err = closeErr
+		}
+	}
+	return err
+}
+
+// open puts a server in front of the provider, and a client in front of that.
+func open(p provider.Provider, services provider.Services, nowMS func() int64) (provider.Provider, error) {
+	o := options(p, services)
+	o.NowMS = nowMS
+	f, err := serve(o)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := httplease.ParseURL(f.url)
+	if err != nil {
+		return nil, err
+	}
+	h, err := httplease.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &client{Provider: h, front: f}, nil
+}
+
+// Several servers in front of one memory store.
+func TestConformanceOnMemory(t *testing.T) {
+	providertest.Run(t, func(*testing.T) providertest.Store {
+		var clock atomic.Int64
+		store := memory.NewStore(clock.Load)
+		return providertest.Store{
+			Open: func(services provider.Services) (provider.Provider, error) {
+				p, err := memory.New(store, services)
+				if err != nil {
+					return nil, err
+				}
+				return open(p, services, clock.Load)
+			},
+			SetClock: clock.Store,
+		}
+	})
+}
+
+func TestConformanceOnSQLite(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-")
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	var files atomic.Int64
+	providertest.Run(t, func(*testing.T) providertest.Store {
+		var clock atomic.Int64
+		path := filepath.Join(dir, fmt.Sprintf("leases-%d.db", files.Add(1)))
+		return providertest.Store{
+			Open: func(services provider.Services) (provider.Provider, error) {
+				p, err := sqlite.Open(context.Background(), sqlite.Config{Path: path, Services: services, NowMS: clock.Load})
+				if err != nil {
+					return nil, err
+				}
+				return open(p, services, clock.Load)
+			},
+			SetClock: clock.Store,
+		}
+	})
+}

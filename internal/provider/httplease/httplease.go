@@ -1,0 +1,209 @@
+package httplease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// Provider leases from a lease server.
+type Provider struct {
+	info   provider.Info
+	client *client
+
+	closeOnce sync.Once
+	ctx       context.Context // done when the provider is closed
+	cancel    context.CancelCauseFunc
+}
+
+var (
+	_ provider.Provider = (*Provider)(nil)
+	_ provider.Verifier = (*Provider)(nil)
+	_ provider.Lister   = (*Provider)(nil)
+	_ provider.Extender = (*Provider)(nil)
+	_ provider.Locator  = (*Provider)(nil)
+	_ provider.Counter  = (*Provider)(nil)
+)
+
+var errClosed = errors.New("the provider is closed")
+
+// New returns the provider. It reads the files that cfg names, and connects to
+// nothing.
+func New(cfg Config) (*Provider, error) {
+	c, err := newClient(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.Info().Name, err)
+	}
+	p := &Provider{info: cfg.Info(), client: c}
+	p.ctx, p.cancel = context.WithCancelCause(context.Background())
+	return p, nil
+}
+
+// Info implements provider.Provider.
+func (p *Provider) Info() provider.Info { return p.info }
+
+// Close implements provider.Provider.
+func (p *Provider) Close() error {
+	p.closeOnce.Do(func() {
+		p.cancel(errClosed)
+		p.client.http.CloseIdleConnections()
+	})
+	return nil
+}
+
+// do is client.do until the provider is closed.
+func (p *Provider) do(ctx context.Context, k call) error {
+	if p.ctx.Err() != nil {
+		return errClosed
+	}
+	inner, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(p.ctx, func() { cancel(errClosed) })()
+	err := p.client.do(inner, k)
+	if err != nil && p.ctx.Err() != nil && ctx.Err() == nil {
+		return errClosed
+	}
+	return err
+}
+
+// Acquire implements provider.Provider.
+func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
+	if err := validText(req); err != nil {
+		return nil, err
+	}
+	if req.RequestID == "" {
+		req.RequestID = provider.NewSecret() // else a repetition would be another grant
+	}
+	var answer leaseapi.AcquireResponse
+	err := p.do(ctx, call{
+		method: http.MethodPost, path: leaseapi.PathLease, limit: maxAnswer, answer: &answer,
+		body: leaseapi.AcquireRequest{
+			ServiceID: req.Service, Meta: req.Meta, ThroughputPerMS: req.ThroughputPerMS, RequestID: req.RequestID,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(answer.Leases) == 0 {
+		return nil, fmt.Errorf("%s: %w: the server answered without one", p.info.URL, lease.ErrMalformed)
+	}
+	return answer.Leases, nil
+}
+
+// validText refuses what JSON cannot carry: it would arrive as something else.
+func validText(req provider.AcquireRequest) error {
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	ok := utf8.ValidString(req.Service) && utf8.ValidString(req.RequestID)
+	for k, v := range req.Meta {
+		ok = ok && utf8.ValidString(k) && utf8.ValidString(v)
+	}
+	if !ok {
+		return fmt.Errorf("%w: the service's name, the request ID and meta must be UTF-8", provider.ErrInvalid)
+	}
+	return nil
+}
+
+// Release implements provider.Provider.
+func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) error {
+	body := leaseapi.ReleaseRequest{Signature: req.Signature, Timestamp: &req.TimestampMS, ServiceID: req.Service}
+	if req.BitSeq != provider.AnyBitSeq {
+		body.BitSeq = &req.BitSeq
+	}
+	return p.do(ctx, call{method: http.MethodDelete, path: leasePath(req.ID), body: body})
+}
+
+func leasePath(id int64) string { return leaseapi.PathLease + "/" + strconv.FormatInt(id, 10) }
+
+// Verify implements provider.Verifier.
+func (p *Provider) Verify(ctx context.Context, service string, leases []lease.Lease) ([]lease.Lease, error) {
+	var lost []lease.Lease
+	for {
+		part := leases[:min(len(leases), leaseapi.MaxVerify)]
+		leases = leases[len(part):]
+		var answer leaseapi.VerifyResponse
+		if err := p.do(ctx, call{
+			method: http.MethodPost, path: leaseapi.PathVerify, limit: maxAnswer, answer: &answer,
+			body: leaseapi.VerifyRequest{ServiceID: service, Leases: part},
+		}); err != nil {
+			return nil, err
+		}
+		for _, i := range answer.Lost {
+			if i < 0 || i >= len(part) {
+				return nil, fmt.Errorf("%s: the answer is malformed: lease %d of %d is lost", p.info.URL, i, len(part))
+			}
+			lost = append(lost, part[i])
+		}
+		if len(leases) == 0 {
+			return lost, nil
+		}
+	}
+}
+
+// List implements provider.Lister. With a credential that has not the scope
+// admin it returns the records of the credential's tenant.
+func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
+	return p.records(ctx, leaseapi.PathLeases, url.Values{leaseapi.ParamService: {service}})
+}
+
+// Locate implements provider.Locator, with the same restriction.
+func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
+	return p.records(ctx, leaseapi.PathHistory, url.Values{
+		leaseapi.ParamService: {service},
+		leaseapi.ParamLow:     {strconv.FormatInt(low, 10)}, leaseapi.ParamAt: {strconv.FormatInt(atMS, 10)},
+	})
+}
+
+func (p *Provider) records(ctx context.Context, path string, query url.Values) ([]provider.Record, error) {
+	var answer leaseapi.RecordsResponse
+	if err := p.do(ctx, call{method: http.MethodGet, path: path, query: query, answer: &answer, limit: maxList}); err != nil {
+		return nil, err
+	}
+	records := make([]provider.Record, len(answer.Records))
+	for i, r := range answer.Records {
+		records[i] = r.Record()
+	}
+	return records, nil
+}
+
+// Extend implements provider.Extender.
+func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
+	var answer leaseapi.ExtendResponse
+	if err := p.do(ctx, call{
+		method: http.MethodPost, path: leasePath(l.ID) + leaseapi.PathExtend, limit: maxAnswer, answer: &answer,
+		body: leaseapi.ExtendRequest{ServiceID: service, Lease: l},
+	}); err != nil {
+		return lease.Lease{}, err
+	}
+	extended := answer.Lease
+	extended.Secret = l.Secret // which the server does not repeat
+	if extended.ID != l.ID || extended.Slot() != l.Slot() || extended.Expired < l.Expired {
+		return lease.Lease{}, fmt.Errorf("%s: the answer is malformed: %v was extended to %v", p.info.URL, l, extended)
+	}
+	return extended, nil
+}
+
+// Counters implements provider.Counter. The credential needs the scope admin.
+func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
+	var answer leaseapi.Stats
+	if err := p.do(ctx, call{
+		method: http.MethodGet, path: leaseapi.PathStats, query: url.Values{leaseapi.ParamService: {service}},
+		answer: &answer, limit: maxAnswer,
+	}); err != nil {
+		return nil, err
+	}
+	for _, gauge := range leaseapi.StatsGauges {
+		delete(answer, gauge)
+	}
+	return answer, nil
+}

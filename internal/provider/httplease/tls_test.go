@@ -1,0 +1,252 @@
+package httplease_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/leaseserver"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/httplease"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+)
+
+// authority issues certificates into files of a directory.
+type authority struct {
+	t    *testing.T
+	dir  string
+	file string // its own certificate
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T, name string) *authority {
+	t.Helper()
+	a := &authority{t: t, dir: t.TempDir()}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	a.key = newKey(t)
+	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.cert, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	a.file = filepath.Join(a.dir, "ca.pem")
+	writePEM(t, a.file, "CERTIFICATE", der)
+	return a
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func writePEM(t *testing.T, path, kind string, der []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// issue makes a certificate for a server on 127.0.0.1 and for a client alike.
+func (a *authority) issue(name string) (cert, key string) {
+	a.t.Helper()
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<60))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	private := newKey(a.t)
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}, a.cert, private.Public(), a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	cert, key = filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+".key")
+	writePEM(a.t, cert, "CERTIFICATE", der)
+	writePEM(a.t, key, "EC PRIVATE KEY", keyDER)
+	return cert, key
+}
+
+// serveTLS runs a server on the files, and returns its URL and what reloads them.
+func serveTLS(t *testing.T, files leaseserver.TLSFiles) (url string, reload func()) {
+	t.Helper()
+	services := provider.Services{Default: provider.DefaultTerms()}
+	m, err := memory.New(memory.NewStore(nil), services)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options(m, services)
+	o.ClientCertificates = files.ClientCA != ""
+	certificates, err := leaseserver.NewTLS(files, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- leaseserver.New(o).Serve(ctx, l, leaseserver.Listening{
+			TLS: leaseserver.ServerTLS(certificates), MaxConnections: 100, DrainTimeout: patience,
+		})
+	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return "https://" + l.Addr().String(), certificates.Reload
+}
+
+func acquireOnce(t *testing.T, raw string) (string, error) {
+	t.Helper()
+	p := mustOpen(t, raw)
+	defer p.Close()
+	leases, err := p.Acquire(within(t, patience), provider.AcquireRequest{RequestID: "always the same"})
+	if err != nil {
+		return "", err
+	}
+	return leases[0].Secret, nil
+}
+
+func TestTLS(t *testing.T) {
+	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+	cert, key := ours.issue("server")
+	server, reload := serveTLS(t, leaseserver.TLSFiles{Cert: cert, Key: key})
+	if _, err := acquireOnce(t, server+"?ca_file="+ours.file); err != nil {
+		t.Error(err)
+	}
+	for name, raw := range map[string]string{
+		"another authority": server + "?ca_file=" + theirs.file,
+		"the system's":      server,
+		"no TLS":            strings.Replace(server, "https", "http", 1),
+	} {
+		if _, err := acquireOnce(t, raw); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	// The certificate is replaced under way.
+	newCert, newKey := theirs.issue("server")
+	for from, to := range map[string]string{newCert: cert, newKey: key} {
+		b, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(to, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reload()
+	if _, err := acquireOnce(t, server+"?ca_file="+theirs.file); err != nil {
+		t.Errorf("after the replacement: %v", err)
+	}
+}
+
+func TestMutualTLS(t *testing.T) {
+	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+	cert, key := ours.issue("server")
+	server, _ := serveTLS(t, leaseserver.TLSFiles{Cert: cert, Key: key, ClientCA: ours.file})
+	as := func(a *authority, name string) string {
+		c, k := a.issue(name)
+		return server + "?ca_file=" + ours.file + "&cert_file=" + c + "&key_file=" + k
+	}
+	a := as(ours, "host-a")
+	first, err := acquireOnce(t, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := acquireOnce(t, a); err != nil || again != first {
+		t.Errorf("the same host's request was answered differently: %v", err)
+	}
+	// The certificate is the owner: another host's request is another request.
+	if other, err := acquireOnce(t, as(ours, "host-b")); err != nil || other == first {
+		t.Errorf("another host was given the lease: %v", err)
+	}
+	var p *leaseapi.Problem
+	if _, err := acquireOnce(t, server+"?ca_file="+ours.file); !errors.As(err, &p) || p.Code != leaseapi.CodeUnauthenticated {
+		t.Errorf("without a certificate: %v", err)
+	}
+	if _, err := acquireOnce(t, as(theirs, "host-c")); err == nil {
+		t.Error("another authority's certificate was accepted")
+	}
+	// A health probe has none.
+	pool := x509.NewCertPool()
+	pool.AddCert(ours.cert)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
+	defer transport.CloseIdleConnections()
+	res, err := (&http.Client{Transport: transport}).Get(server + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.Body.Close(); res.StatusCode != 200 {
+		t.Errorf("healthz: %s", res.Status)
+	}
+}
+
+// Files that are no good stop the start.
+func TestTLSFiles(t *testing.T) {
+	a := newAuthority(t, "ours")
+	cert, key := a.issue("client")
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for raw, want := range map[string]string{
+		"https://h?ca_file=/does/not/exist":                          "ca_file",
+		"https://h?ca_file=" + empty:                                 "no certificate in PEM form",
+		"https://h?cert_file=" + cert + "&key_file=" + empty:         "cert_file and key_file",
+		"https://h?cert_file=/does/not/exist&key_file=" + key:        "cert_file and key_file",
+		"https://h?cert_file=" + a.file + "&key_file=" + key:         "cert_file and key_file",
+		"https://h?token_file=" + filepath.Join(t.TempDir(), "none"): "token_file",
+	} {
+		cfg, err := httplease.ParseURL(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := httplease.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	for _, files := range []leaseserver.TLSFiles{
+		{Cert: cert, Key: empty}, {Cert: cert, Key: key, ClientCA: empty}, {Cert: cert, Key: key, ClientCA: "/does/not/exist"},
+	} {
+		if _, err := leaseserver.NewTLS(files, zap.NewNop()); err == nil {
+			t.Errorf("%+v was accepted", files)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package httplease
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// maxServers bounds the list of URLs: a call shares its time among them.
+const maxServers = 16
+
+// Config says which servers to ask, and as whom.
+type Config struct {
+	Servers   []*url.URL // scheme, host and path; at least one
+	TokenFile string     // bearer token; "" = none
+	CAFile    string     // certificates to trust in place of the system's; "" = those
+	CertFile  string     // client certificate, with KeyFile; "" = none
+	KeyFile   string
+}
+
+// Params returns the parameters that an http: or https: URL takes. Terms are not
+// among them: the server decides what it grants.
+func Params() []string { return []string{"token_file", "ca_file", "cert_file", "key_file"} }
+
+// ParseURL reads http://HOST:PORT[/PATH][,http://HOST:PORT...][?PARAMETERS]. A
+// server after the first may leave out the scheme. Errors repeat no part of the
+// URL that may hold a secret.
+func ParseURL(raw string) (Config, error) {
+	list, query, _ := strings.Cut(raw, "?")
+	if strings.Contains(raw, "#") {
+		return Config{}, errors.New("the provider URL has a part after '#', which an HTTP URL of servers does not take")
+	}
+	q, err := provider.ParseQuery(query, Params())
+	if err != nil {
+		return Config{}, withTermsHint(query, err)
+	}
+	cfg := Config{
+		TokenFile: q.Get("token_file"), CAFile: q.Get("ca_file"), CertFile: q.Get("cert_file"), KeyFile: q.Get("key_file"),
+	}
+	first := ""
+	for i, text := range strings.Split(list, ",") {
+		u, err := parseServer(text, first)
+		if err != nil {
+			return Config{}, fmt.Errorf("server %d of the provider URL %w", i+1, err)
+		}
+		first = u.Scheme
+		for _, other := range cfg.Servers {
+			if *other == *u {
+				return Config{}, fmt.Errorf("server %d of the provider URL is given twice", i+1)
+			}
+		}
+		cfg.Servers = append(cfg.Servers, u)
+	}
+	return cfg, cfg.check()
+}
+
+// withTermsHint explains why terms, which other providers take, are unknown.
+func withTermsHint(query string, err error) error {
+	given, parseErr := url.ParseQuery(query)
+	if parseErr != nil {
+		return err
+	}
+	for _, name := range provider.TermsParams() {
+		if given.Has(name) {
+			return fmt.Errorf("the provider URL has the parameter %q: a lease server decides on %s itself, in its services map", name, name)
+		}
+	}
+	return err
+}
+
+func parseServer(text, scheme string) (*url.URL, error) {
+	if !strings.Contains(text, "://") && scheme != "" {
+		text = scheme + "://" + text
+	}
+	u, err := url.Parse(strings.TrimSpace(text))
+	switch {
+	case err != nil:
+		return nil, errors.New("is malformed: write http://HOST:PORT or https://HOST:PORT, several separated by commas")
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "" || u.Opaque != "":
+		return nil, errors.New("is no address: write http://HOST:PORT or https://HOST:PORT, several separated by commas")
+	case u.User != nil:
+		return nil, errors.New("has a user or password in it: put the token into a file, and name it with token_file=")
+	case scheme != "" && u.Scheme != scheme:
+		return nil, errors.New("has another scheme than the first: the token would be sent in clear to one of them")
+	}
+	return &url.URL{Scheme: u.Scheme, Host: u.Host, Path: strings.TrimRight(u.Path, "/")}, nil
+}
+
+func (c Config) check() error {
+	if len(c.Servers) > maxServers {
+		return fmt.Errorf("the provider URL has %d servers, and may have %d", len(c.Servers), maxServers)
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		return errors.New("cert_file and key_file of the provider URL go together: one of them is missing")
+	}
+	if c.Servers[0].Scheme == "http" && (c.CAFile != "" || c.CertFile != "") {
+		return errors.New("ca_file and cert_file of the provider URL are of no use with http: write https://")
+	}
+	return nil
+}
+
+// Info describes the provider that New makes.
+func (c Config) Info() provider.Info {
+	servers := make([]string, len(c.Servers))
+	for i, u := range c.Servers {
+		servers[i] = u.String()
+	}
+	return provider.Info{
+		Name: c.Servers[0].Scheme, URL: strings.Join(servers, ","),
+		Scope: provider.ScopeShared, OwnClock: true, Coordinated: true,
+	}
+}

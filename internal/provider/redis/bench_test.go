@@ -1,0 +1,106 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// BenchmarkAcquire grants single leases in a pool where so many are alive. The
+// clock moves so that each new one takes the place of one that has ended.
+func BenchmarkAcquire(b *testing.B) {
+	huge := provider.DefaultTerms()
+	huge.Timeline.BitTS, huge.Timeline.EpochMS = 33, testTime-1000
+	huge = huge.WithBitSeq(0)
+	for name, terms := range map[string]provider.Terms{"2^13": provider.DefaultTerms(), "2^29": huge} {
+		for _, alive := range []int{10, 1000, 8000} {
+			b.Run(fmt.Sprintf("%s machine IDs, %d alive", name, alive), func(b *testing.B) {
+				p, clock := fill(b, terms, alive)
+				step := (terms.Term + terms.Quarantine).Milliseconds() / int64(alive)
+				before := serverCPU(b)
+				for b.Loop() {
+					clock.Add(step)
+					acquireOne(b, p)
+				}
+				b.ReportMetric((serverCPU(b)-before)*1e6/float64(b.N), "server-µs/op")
+			})
+		}
+	}
+}
+
+// BenchmarkAcquireParallel is many callers at once.
+func BenchmarkAcquireParallel(b *testing.B) {
+	terms := provider.DefaultTerms()
+	p, clock := fill(b, terms, 1000)
+	step := (terms.Term + terms.Quarantine).Milliseconds() / 1000
+	b.SetParallelism(64)
+	before := serverCPU(b)
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			clock.Add(step)
+			acquireOne(b, p)
+		}
+	})
+	b.ReportMetric((serverCPU(b)-before)*1e6/float64(b.N), "server-µs/op")
+}
+
+// BenchmarkRing builds the ring of a layout that is asked for the first time.
+func BenchmarkRing(b *testing.B) {
+	p, clock := fill(b, provider.DefaultTerms(), 8000)
+	server := sharedServer(b)
+	before := serverCPU(b)
+	for b.Loop() {
+		clock.Add(1000)
+		server.do(b, "DEL", p.key(provider.DefaultPool, "rings"))
+		acquireOne(b, p)
+	}
+	b.ReportMetric((serverCPU(b)-before)*1e6/float64(b.N), "server-µs/op")
+}
+
+// serverCPU is how many seconds of processor time the server has used: what
+// bounds the rate of all clients together, and does not depend on what else the
+// machine does.
+func serverCPU(b *testing.B) float64 {
+	b.Helper()
+	var seconds float64
+	for line := range strings.Lines(sharedServer(b).do(b, "INFO", "cpu")) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name == "used_cpu_sys" || name == "used_cpu_user" {
+			n, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			seconds += n
+		}
+	}
+	return seconds
+}
+
+func fill(b *testing.B, terms provider.Terms, alive int) (*Provider, *atomic.Int64) {
+	b.Helper()
+	var clock atomic.Int64
+	clock.Store(testTime)
+	cfg := sharedServer(b).config(provider.Services{Default: terms})
+	cfg.nowMS = clock.Load
+	p := mustOpen(b, cfg)
+	mustInit(b, p)
+	step := (terms.Term + terms.Quarantine).Milliseconds() / int64(alive)
+	for range alive {
+		clock.Add(step)
+		acquireOne(b, p)
+	}
+	return p, &clock
+}
+
+func acquireOne(b *testing.B, p *Provider) {
+	req := provider.AcquireRequest{RequestID: provider.NewSecret(), Meta: map[string]string{"host": "bench"}}
+	if _, err := p.Acquire(context.Background(), req); err != nil {
+		b.Fatal(err)
+	}
+}

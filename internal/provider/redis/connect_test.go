@@ -1,0 +1,358 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// useAll has a provider do everything once.
+func useAll(t *testing.T, p *Provider) {
+	t.Helper()
+	ctx := testContext(t)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(p.Init(ctx, ""))
+	leases, err := p.Acquire(ctx, provider.AcquireRequest{RequestID: provider.NewSecret(), ThroughputPerMS: 1000})
+	must(err)
+	_, err = p.Extend(ctx, "", leases[0])
+	must(err)
+	lost, err := p.Verify(ctx, "", leases)
+	must(err)
+	if len(lost) > 0 {
+		t.Errorf("%v are said to be lost", lost)
+	}
+	records, err := p.List(ctx, "")
+	must(err)
+	records = slices.DeleteFunc(records, func(r provider.Record) bool { return r.Released }) // by an earlier call
+	if len(records) != len(leases) {
+		t.Errorf("there are %d records of %d leases", len(records), len(leases))
+	}
+	held, err := p.Locate(ctx, "", leases[0].Slot().Start, leases[0].Created)
+	must(err)
+	if len(held) != 1 {
+		t.Errorf("%v held it", held)
+	}
+	_, err = p.Counters(ctx, "")
+	must(err)
+	at := time.Now().UnixMilli()
+	for _, l := range leases {
+		must(p.Release(ctx, provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at)}))
+	}
+}
+
+func mustParse(t *testing.T, url string) Config {
+	t.Helper()
+	cfg, err := ParseURL(url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// refused opens where that must fail, with these words and without the secret.
+func refused(t *testing.T, cfg Config, want ...string) {
+	t.Helper()
+	p, err := Open(testContext(t), cfg)
+	if err == nil {
+		p.Close()
+		t.Errorf("%s was opened, want an error with %q", cfg.place(), want)
+		return
+	}
+	for _, text := range append(want, cfg.place()) {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("the error is %q, want one with %q", err, text)
+		}
+	}
+	if strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("the error shows the password: %v", err)
+	}
+}
+
+func TestUnixSocketAndTCP(t *testing.T) {
+	s := newPortServer(t)
+	useAll(t, mustOpen(t, mustParse(t, "redis+unix:"+s.sock+"?db=3")))
+	useAll(t, mustOpen(t, mustParse(t, fmt.Sprintf("redis://127.0.0.1:%d/4", s.port))))
+	for db, want := range map[int]string{3: "1", 4: "1", 0: "0"} {
+		c := s.raw()
+		conn := c.Conn()
+		_ = conn.Select(context.Background(), db).Err()
+		if got := fmt.Sprint(conn.Exists(context.Background(), "{kazahana}:default:pool").Val()); got != want {
+			t.Errorf("in database %d there are %s pools, want %s", db, got, want)
+		}
+		conn.Close()
+		c.Close()
+	}
+	refused(t, mustParse(t, "redis+unix:"+s.sock+"?db=99"), "does not have this database")
+	refused(t, mustParse(t, "redis+unix:"+s.sock+"x"), "no such file")
+	refused(t, mustParse(t, fmt.Sprintf("redis://127.0.0.1:%d/0", freePort(t))), "connection refused")
+}
+
+func TestPasswords(t *testing.T) {
+	s := newPortServer(t, "--requirepass", "hunter2!")
+	at := fmt.Sprintf("127.0.0.1:%d/0", s.port)
+	file := filepath.Join(t.TempDir(), "password")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("hunter2!\n")
+	useAll(t, mustOpen(t, mustParse(t, "redis://:hunter2%21@"+at)))
+	useAll(t, mustOpen(t, mustParse(t, "redis://default:hunter2!@"+at)))
+	useAll(t, mustOpen(t, mustParse(t, "redis://"+at+"?username=default&password_file="+file)))
+	refused(t, mustParse(t, "redis://"+at), "the server wants a password")
+	refused(t, mustParse(t, "redis://:hunter22@"+at), "the user name or password is wrong")
+	refused(t, mustParse(t, "redis://"+at+"?password_file=/nonexistent"), "/nonexistent")
+
+	// A file that changes is read at the next connection.
+	p := mustOpen(t, mustParse(t, "redis://"+at+"?password_file="+file))
+	c := s.raw()
+	defer c.Close()
+	ctx := context.Background()
+	_ = c.Do(ctx, "AUTH", "hunter2!").Err()
+	conn := c.Conn()
+	defer conn.Close()
+	if err := conn.Auth(ctx, "hunter2!").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.ConfigSet(ctx, "requirepass", "another").Err(); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Do(ctx, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err()
+	write("another")
+	if _, err := p.List(testContext(t), ""); err != nil {
+		t.Error(err)
+	}
+}
+
+// The rule is the one that the documentation shows.
+func TestLeastPrivileges(t *testing.T) {
+	s := newServer(t)
+	page, err := os.ReadFile("../../../docs/providers/redis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rule, ok := strings.Cut(string(page), "ACL SETUSER kazahana ")
+	rule, _, _ = strings.Cut(rule, "\n")
+	if !ok {
+		t.Fatal("docs/providers/redis.md shows no ACL rule")
+	}
+	rule = strings.ReplaceAll(strings.ReplaceAll(rule, "'", ""), "PASSWORD", "hunter2")
+	words := strings.Fields(rule)
+	set := func(words []string) {
+		t.Helper()
+		args := []any{"ACL", "SETUSER", "kazahana", "reset"}
+		for _, w := range words {
+			args = append(args, w)
+		}
+		s.do(t, args...)
+	}
+	set(words)
+	cfg := mustParse(t, "redis+unix://kazahana:hunter2@"+s.sock)
+	cfg.MinReplicas = 0
+	useAll(t, mustOpen(t, cfg))
+	replicas := cfg
+	replicas.MinReplicas = 1
+	if _, err := mustOpen(t, replicas).confirmed(testContext(t), mustOpen(t, replicas).client.Conn()); err != nil {
+		t.Error(err)
+	}
+	// Nothing in it is more than is needed, and what lacks is said at the start.
+	for i, w := range words {
+		if !strings.HasPrefix(w, "+") || w == "+select" {
+			continue
+		}
+		set(append(append([]string{}, words[:i]...), words[i+1:]...))
+		p, err := Open(testContext(t), cfg)
+		if err == nil {
+			p.Close()
+			t.Errorf("%s can be left out", w)
+		} else if !strings.Contains(err.Error(), "ACL does not allow") {
+			t.Errorf("without %s: %v", w, err)
+		}
+	}
+	set(words)
+	cfg.Prefix = "{other}:"
+	refused(t, cfg, "ACL does not allow")
+}
+
+func TestTLS(t *testing.T) {
+	ca, cert, key := certificates(t)
+	port := freePort(t)
+	newServer(t, "--tls-port", strconv.Itoa(port), "--bind", "127.0.0.1", "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca)
+	at := fmt.Sprintf("127.0.0.1:%d/0", port)
+	files := "ca_file=" + ca + "&cert_file=" + cert + "&key_file=" + key
+	useAll(t, mustOpen(t, mustParse(t, "rediss://"+at+"?"+files)))
+	refused(t, mustParse(t, "rediss://"+at+"?cert_file="+cert+"&key_file="+key), "not signed by an authority known here (ca_file=)")
+	refused(t, mustParse(t, "rediss://"+strings.Replace(at, "127.0.0.1", "localhost", 1)+"?"+files), "for another name")
+	refused(t, mustParse(t, "rediss://"+at+"?ca_file="+ca)) // the server wants a certificate too
+	refused(t, mustParse(t, "rediss://"+at+"?ca_file="+key), "no certificate in PEM form")
+	refused(t, mustParse(t, "rediss://"+at+"?ca_file="+ca+"&cert_file="+cert+"&key_file="+cert), "cert_file and key_file")
+	plain := newPortServer(t)
+	refused(t, mustParse(t, fmt.Sprintf("rediss://127.0.0.1:%d/0?%s", plain.port, files)), "is it TLS that it speaks on this port?")
+	refused(t, mustParse(t, "redis://"+at))
+}
+
+// A server that hangs takes no longer than the caller's deadline, and neither
+// does one that is cancelled without one.
+func TestHungServer(t *testing.T) {
+	s := newServer(t)
+	r := newRig(t, s)
+	r.acquire(r.provider)
+	s.signal(stop)
+	defer s.signal(resume)
+	request := provider.NewSecret()
+	for want, end := range map[error]func() (context.Context, context.CancelFunc){
+		context.DeadlineExceeded: func() (context.Context, context.CancelFunc) {
+			return context.WithTimeout(context.Background(), 100*time.Millisecond)
+		},
+		context.Canceled: func() (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(context.Background())
+			time.AfterFunc(100*time.Millisecond, cancel)
+			return ctx, cancel
+		},
+	} {
+		ctx, cancel := end()
+		begun := time.Now()
+		_, err := r.provider.Acquire(ctx, provider.AcquireRequest{RequestID: request})
+		if took := time.Since(begun); took > 3*time.Second {
+			t.Errorf("%v: it took %v", want, took)
+		}
+		if !errors.Is(err, want) {
+			t.Errorf("the error is %v, want %v", err, want)
+		}
+		cancel()
+	}
+	s.signal(resume)
+	// Whether the calls above were granted or not: one request has one lease.
+	first, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{RequestID: request})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{RequestID: request})
+	if err != nil || again[0] != first[0] {
+		t.Errorf("the request was answered with %v and %v (%v)", first, again, err)
+	}
+}
+
+func TestCloseEndsCalls(t *testing.T) {
+	s := newServer(t)
+	r := newRig(t, s)
+	s.signal(stop)
+	defer s.signal(resume)
+	ended := make(chan error)
+	go func() {
+		_, err := r.provider.Acquire(context.Background(), provider.AcquireRequest{})
+		ended <- err
+	}()
+	time.Sleep(50 * time.Millisecond) // long enough to be under way; if not, the test shows less
+	r.provider.Close()
+	if err := <-ended; !errors.Is(err, ErrClosed) {
+		t.Errorf("the error is %v, want ErrClosed", err)
+	}
+}
+
+// Connections that were closed since the last call are not noticed by anybody.
+func TestStaleConnections(t *testing.T) {
+	s := newServer(t)
+	r := newRig(t, s)
+	for range 4 {
+		s.do(t, "CLIENT", "KILL", "TYPE", "normal")
+		r.acquire(r.provider)
+	}
+}
+
+// The answer is lost with the connection. A request that can be told from
+// others is sent again, and brings what it brought before; one that cannot is
+// the caller's to repeat.
+func TestAnswerLost(t *testing.T) {
+	s := newServer(t)
+	proxy := newProxy(t, s)
+	r := newRig(t, s)
+	p := r.on(&server{sock: proxy.path})
+	t.Cleanup(func() { p.Close() })
+	proxy.swallow.Store(true)
+	r.acquire(p)
+	if records, err := p.List(testContext(t), ""); err != nil || len(records) != 1 {
+		t.Errorf("there are %d records, want 1 (%v)", len(records), err)
+	}
+	proxy.swallow.Store(true)
+	if leases, err := p.Acquire(testContext(t), provider.AcquireRequest{}); err == nil {
+		t.Errorf("the lost answer was %v", leases)
+	}
+	if records, err := p.List(testContext(t), ""); err != nil || len(records) != 2 {
+		t.Errorf("there are %d records, want 2 (%v)", len(records), err)
+	}
+}
+
+func TestErrorsSayWhatToDo(t *testing.T) {
+	for answer, want := range map[string]string{
+		"-LOADING Redis is loading the dataset in memory":                    "reading its data from disk",
+		"-READONLY You can't write against a read only replica.":             "name its primary, or use redis+sentinel://",
+		"-MISCONF Redis is configured to save RDB snapshots":                 "cannot write its snapshot",
+		"-OOM command not allowed when used memory > 'maxmemory'.":           "no memory left",
+		"-CLUSTERDOWN The cluster is down":                                   "clusters are not supported",
+		"-MOVED 3999 127.0.0.1:6381":                                         "clusters are not supported",
+		"-MASTERDOWN Link with MASTER is down":                               "has lost its primary",
+		"-NOREPLICAS Not enough good replicas to write.":                     "min-replicas-to-write",
+		"-BUSY Redis is busy running a script.":                              "another script",
+		"-NOAUTH Authentication required.":                                   "password_file=",
+		"-NOPERM User kazahana has no permissions to run the 'info' command": "ACL does not allow",
+		"-WRONGTYPE Operation against a key holding the wrong kind of value": "choose another prefix=",
+		"-DENIED Redis is running in protected mode":                         "takes local connections only",
+		"*2\r\n$7\r\nversion\r\n$6\r\n6.0.16":                                "its version is 6.0.16, and must be 7.0 or later",
+		"*1\r\n$7\r\nnorunid":                                                "run_id",
+		"*2\r\n$6\r\nformat\r\n$1\r\n2":                                      "another version of kazahana",
+		"*1\r\n$5\r\nwhat?":                                                  "does not know",
+		"*0":                                                                 "no answer",
+		"+PONG":                                                              "",
+	} {
+		refused(t, mustParse(t, "redis+unix:"+fake(t, answer)), want)
+	}
+}
+
+func TestServersThatCannotBeUsed(t *testing.T) {
+	s := newPortServer(t)
+	r := newRig(t, s)
+	policy := func(name string) { s.do(t, "CONFIG", "SET", "maxmemory-policy", name) }
+	policy("allkeys-lru")
+	refused(t, r.cfg, "maxmemory-policy is allkeys-lru", "set it to noeviction")
+	if _, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), "noeviction") {
+		t.Errorf("changed while in use: %v", err)
+	}
+	policy("noeviction")
+	r.acquire(r.provider)
+
+	s.do(t, "CONFIG", "SET", "maxmemory", "1")
+	if _, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), "no memory left") {
+		t.Errorf("out of memory: %v", err)
+	}
+	s.do(t, "CONFIG", "SET", "maxmemory", "0")
+	s.do(t, "CONFIG", "SET", "min-replicas-to-write", "1")
+	if _, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), "fewer good replicas") {
+		t.Errorf("min-replicas-to-write: %v", err)
+	}
+	s.do(t, "CONFIG", "SET", "min-replicas-to-write", "0")
+	r.acquire(r.provider)
+	if err := checkRings(s, r.cfg.Prefix+"default:"); err != nil {
+		t.Error(err)
+	}
+	replica := newPortServer(t)
+	replica.follow(s)
+	refused(t, Config{Scheme: schemeUnix, Addrs: []string{replica.sock}, Prefix: r.cfg.Prefix, Services: defaultServices()}, "name its primary")
+}

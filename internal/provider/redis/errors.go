@@ -1,0 +1,122 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The errors of this package that callers may want to tell apart.
+var (
+	// ErrClosed: the provider was closed.
+	ErrClosed = errors.New("the provider is closed")
+	// ErrUnconfirmed: too few replicas confirmed a grant or an extension.
+	ErrUnconfirmed = errors.New("too few replicas confirmed it")
+
+	// errInconsistent: the keys contradict each other. It stops a grant that
+	// would break the grant rule.
+	errInconsistent = errors.New("the index of free machine IDs contradicts the records; nothing was granted, and the index will be built anew")
+	// errServer: the server is not one that leases can be granted from.
+	errServer = errors.New("this Redis server cannot be used")
+)
+
+// hints is what to do about the errors of Redis, by the word they begin with.
+var hints = []struct{ code, hint string }{
+	{"WRONGPASS", "the user name or password is wrong"},
+	{"NOAUTH", "the server wants a password: put it into a file and name that with password_file="},
+	{"NOPERM", "the user's ACL does not allow this command or key; the page on this provider has the rule to set"},
+	{"LOADING", "the server is reading its data from disk; it will be back"},
+	{"READONLY", "the server is a replica: name its primary, or use redis+sentinel://"},
+	{"MISCONF", "the server cannot write its snapshot to disk, and refuses to change anything"},
+	{"OOM", "the server has no memory left (maxmemory)"},
+	{"NOREPLICAS", "the server has fewer good replicas than its min-replicas-to-write"},
+	{"CLUSTERDOWN", "this is a Redis Cluster that is down, and clusters are not supported: use a single primary, with Sentinel"},
+	{"MOVED", "this is a Redis Cluster, and clusters are not supported: use a single primary, with Sentinel"},
+	{"CROSSSLOT", "this is a Redis Cluster, and clusters are not supported: use a single primary, with Sentinel"},
+	{"MASTERDOWN", "the server is a replica that has lost its primary"},
+	{"BUSY", "another script has been running on the server for seconds"},
+	{"WRONGTYPE", "another program uses the same keys: choose another prefix="},
+	{"ERR DB index", "the server does not have this database"},
+	{"ERR invalid DB index", "the server does not have this database"},
+	{"ERR max number of clients", "the server has reached its maxclients"},
+	{"DENIED", "the server is in protected mode: it has no password and takes local connections only"},
+}
+
+// explain puts where and what to do in front of the server's own words.
+func (c Config) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if isTimeout(err) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		// The connection's own timeout is that of the caller's context, and may
+		// be noticed a moment before it.
+		return fmt.Errorf("%s: %s%w (%w)", c.place(), c.hintFor(err), err, context.DeadlineExceeded)
+	}
+	return fmt.Errorf("%s: %s%w", c.place(), c.hintFor(err), err)
+}
+
+func (c Config) hintFor(err error) string {
+	var answer redis.Error
+	if errors.As(err, &answer) {
+		for _, h := range hints {
+			if strings.HasPrefix(answer.Error(), h.code) {
+				return h.hint + ": "
+			}
+		}
+		return ""
+	}
+	var unknown x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var record tls.RecordHeaderError
+	switch {
+	case errors.As(err, &unknown):
+		return "the server's certificate is not signed by an authority known here (ca_file=): "
+	case errors.As(err, &name):
+		return "the server's certificate is for another name: "
+	case errors.As(err, &record):
+		return "the server does not speak TLS on this port (redis:// is without): "
+	case strings.Contains(err.Error(), "all sentinels"):
+		return "no sentinel answers, or none knows the set by this name: "
+	case errors.Is(err, os.ErrPermission):
+		return "the socket cannot be opened by this user: "
+	case isTLS(c.Scheme) && isTimeout(err):
+		return "the server did not answer in time (is it TLS that it speaks on this port?): "
+	case isTimeout(err):
+		return "the server did not answer in time: "
+	case errors.Is(err, io.EOF):
+		return "the server closed the connection: "
+	}
+	return ""
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// isReadOnly reports whether the server was not the primary (any more). Such a
+// script has done nothing.
+func isReadOnly(err error) bool {
+	var answer redis.Error
+	return errors.As(err, &answer) && strings.HasPrefix(answer.Error(), "READONLY")
+}
+
+// isBroken reports whether the connection failed by itself, and not because the
+// caller's time was up: the operation may or may not have been carried out.
+func isBroken(err error) bool {
+	var answer redis.Error
+	if err == nil || errors.As(err, &answer) || isTimeout(err) {
+		return false
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}

@@ -1,0 +1,450 @@
+package redis
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+const testTime = snowflake.DefaultEpochMS + 100*24*3600*1000
+
+// rig is one pool, whose clock the test sets, on servers that come and go.
+type rig struct {
+	*testing.T
+	clock    atomic.Int64
+	cfg      Config
+	longest  int64
+	provider *Provider
+}
+
+// newRig opens a declared pool of four machine IDs.
+func newRig(t *testing.T, s *server, edit ...func(*Config)) *rig {
+	t.Helper()
+	terms := provider.DefaultTerms()
+	terms.IDs = provider.IDRange{Low: 0, End: 4}
+	r := &rig{T: t, cfg: s.config(provider.Services{Default: terms})}
+	r.clock.Store(testTime)
+	r.cfg.nowMS = r.clock.Load
+	r.cfg.confirmWait = startTimeout // a slow machine's replica is not a silent one
+	for _, e := range edit {
+		e(&r.cfg)
+	}
+	r.longest = r.cfg.longestMS(provider.DefaultPool)
+	r.provider = mustOpen(t, r.cfg)
+	mustInit(t, r.provider)
+	return r
+}
+
+// on opens the same pool on another server, or with other settings.
+func (r *rig) on(s *server, edit ...func(*Config)) *Provider {
+	r.Helper()
+	cfg := r.cfg
+	cfg.Addrs = []string{s.sock}
+	for _, e := range edit {
+		e(&cfg)
+	}
+	return mustOpen(r, cfg)
+}
+
+func (r *rig) acquire(p *Provider) lease.Lease {
+	r.Helper()
+	leases, err := p.Acquire(testContext(r), provider.AcquireRequest{RequestID: provider.NewSecret()})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return leases[0]
+}
+
+// fenced acquires where the fence must refuse until a time.
+func (r *rig) fenced(p *Provider, untilMS int64, why string) {
+	r.Helper()
+	leases, err := p.Acquire(testContext(r), provider.AcquireRequest{RequestID: provider.NewSecret()})
+	var fenced *provider.FencedError
+	if !errors.As(err, &fenced) {
+		r.Fatalf("Acquire gave %v and the error %v, want a FencedError", leases, err)
+	}
+	if fenced.UntilMS != untilMS || !strings.Contains(fenced.Reason, why) {
+		r.Fatalf("the error is %v (%d ms from now), want one until %d ms from now because of %q",
+			err, fenced.UntilMS-r.clock.Load(), untilMS-r.clock.Load(), why)
+	}
+}
+
+func (r *rig) lost(p *Provider, leases ...lease.Lease) int {
+	r.Helper()
+	lost, err := p.Verify(testContext(r), "", leases)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return len(lost)
+}
+
+const (
+	whyMissing = "had no record of pool"
+	whyChanged = "was restarted, or another one has taken its place"
+)
+
+// persistent has every write on disk before it is answered.
+func persistent(tb testing.TB) *server {
+	return newServer(tb, "--appendonly", "yes", "--appendfsync", "always")
+}
+
+func TestRestartEmpty(t *testing.T) {
+	s := newServer(t)
+	r := newRig(t, s)
+	l := r.acquire(r.provider)
+	r.clock.Add(1000)
+	s.restart()
+	until := r.clock.Load() + r.longest
+	r.fenced(r.provider, until, whyMissing)
+	if r.lost(r.provider, l) != 0 {
+		t.Error("Verify says that a lease is lost which the fence protects")
+	}
+	r.clock.Store(until - 1)
+	r.fenced(r.provider, until, whyMissing)
+	r.clock.Store(until)
+	if next := r.acquire(r.provider); next.Created < l.ReservedUntil {
+		t.Errorf("%v follows %v", next, l)
+	}
+}
+
+func TestRestartWithPersistence(t *testing.T) {
+	s := persistent(t)
+	r := newRig(t, s)
+	l, m := r.acquire(r.provider), r.acquire(r.provider)
+	request := provider.AcquireRequest{RequestID: provider.NewSecret()}
+	if _, err := r.provider.Acquire(testContext(t), request); err != nil {
+		t.Fatal(err)
+	}
+	s.restart()
+	until := r.clock.Load() + r.longest
+	r.fenced(r.provider, until, whyChanged)
+	// A repeated request is no exception: its grant may have been given back, its
+	// slot granted to another, and both forgotten.
+	var fenced *provider.FencedError
+	if leases, err := r.provider.Acquire(testContext(t), request); !errors.As(err, &fenced) {
+		t.Errorf("repeated behind a restart: %v, %v", leases, err)
+	}
+	// What the store knows goes on: leases are their holders', can be extended
+	// and given back.
+	if r.lost(r.provider, l, m) != 0 {
+		t.Error("Verify says that a lease is lost which the store has")
+	}
+	r.clock.Add(1000)
+	if _, err := r.provider.Extend(testContext(t), "", l); err != nil {
+		t.Error(err)
+	}
+	at := r.clock.Load()
+	if err := r.provider.Release(testContext(t), provider.ReleaseRequest{ID: m.ID, BitSeq: m.BitSeq, TimestampMS: at, Signature: lease.Sign(m.Secret, m.ID, at)}); err != nil {
+		t.Error(err)
+	}
+	r.fenced(r.provider, until, whyChanged)
+	r.clock.Store(until)
+	if next := r.acquire(r.provider); next.ID == l.ID {
+		t.Errorf("%v was granted over the extended %v", next, l)
+	}
+	r.acquire(r.provider) // no more fence
+}
+
+func TestFlushAll(t *testing.T) {
+	s := newServer(t)
+	r := newRig(t, s, func(c *Config) { c.FailoverFenceSet = true })
+	r.acquire(r.provider)
+	s.do(t, "FLUSHALL")
+	// failover_fence is about confirmed writes, not about a lost pool.
+	until := r.clock.Load() + r.longest
+	r.fenced(r.provider, until, whyMissing)
+	// Nor does a restart with failover_fence=0 end that fence.
+	s.do(t, "SAVE")
+	s.restart()
+	r.fenced(r.provider, until, whyMissing)
+	r.clock.Store(until)
+	r.acquire(r.provider)
+}
+
+func TestFailoverFence(t *testing.T) {
+	for name, test := range map[string]struct{ fence, want time.Duration }{
+		"none": {0, 0}, "a minute": {time.Minute, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := persistent(t)
+			r := newRig(t, s, func(c *Config) { c.FailoverFence, c.FailoverFenceSet = test.fence, true })
+			before := r.acquire(r.provider)
+			s.restart()
+			if test.want > 0 {
+				until := r.clock.Load() + test.want.Milliseconds()
+				r.fenced(r.provider, until, whyChanged)
+				r.clock.Store(until)
+			}
+			if l := r.acquire(r.provider); l.ID == before.ID {
+				t.Errorf("%v was granted over %v", l, before)
+			}
+		})
+	}
+}
+
+// Only the pool's record is gone: those of slots count on, also when they last
+// longer than the fence.
+func TestLostPoolRecord(t *testing.T) {
+	s := newServer(t)
+	r := newRig(t, s, func(c *Config) {
+		long := c.Services.Default.WithBitSeq(9)
+		long.Term, long.IDs = 5*time.Hour, provider.IDRange{Low: 0, End: 1}
+		c.Services.Named = map[string]provider.Terms{"long": long}
+	})
+	long, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{Service: "long"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.do(t, "DEL", r.cfg.Prefix+"default:pool")
+	p := r.on(s, func(c *Config) { c.Services.Named = nil })
+	until := r.clock.Load() + p.cfg.longestMS(provider.DefaultPool)
+	r.fenced(p, until, whyMissing)
+	r.clock.Store(until)
+	for range 2 { // of four machine IDs, two lie in the long one
+		if l := r.acquire(p); l.Slot().Overlaps(long[0].Slot()) {
+			t.Errorf("%v was granted over %v", l, long[0])
+		}
+	}
+	_, err = p.Acquire(testContext(t), provider.AcquireRequest{})
+	var full *provider.FullError
+	if !errors.As(err, &full) {
+		t.Errorf("the error is %v, want a FullError", err)
+	}
+	// Its holder can still give it back.
+	at := r.clock.Load()
+	if err := p.Release(testContext(t), provider.ReleaseRequest{
+		ID: long[0].ID, BitSeq: provider.AnyBitSeq, TimestampMS: at, Signature: lease.Sign(long[0].Secret, long[0].ID, at),
+	}); err != nil {
+		t.Error(err)
+	}
+	r.clock.Add(1)
+	r.acquire(p)
+	if err := checkRings(s, r.cfg.Prefix+"default:"); err != nil {
+		t.Error(err)
+	}
+}
+
+// pair is a primary and its replica.
+func pair(t *testing.T) (primary, replica *server) {
+	primary, replica = newPortServer(t), newPortServer(t)
+	replica.follow(primary)
+	return primary, replica
+}
+
+// cutOff stops the replica so that nothing more reaches it, not even what the
+// primary would leave in the connection.
+func cutOff(t *testing.T, primary, replica *server) {
+	t.Helper()
+	replica.signal(stop)
+	eventually(t, "the replica is cut off", func() error {
+		primary.do(t, "CLIENT", "KILL", "TYPE", "replica")
+		if info := primary.do(t, "INFO", "replication"); !strings.Contains(info, "connected_slaves:0") {
+			return errors.New(info)
+		}
+		return nil
+	})
+}
+
+func TestFailover(t *testing.T) {
+	primary, replica := pair(t)
+	r := newRig(t, primary)
+	known := r.acquire(r.provider)
+	inStep(t, primary)
+	cutOff(t, primary, replica)
+	r.clock.Add(1000)
+	lost := r.acquire(r.provider)
+	primary.kill()
+	replica.signal(resume)
+	replica.promote()
+	r.clock.Add(1000)
+
+	p := r.on(replica)
+	until := r.clock.Load() + r.longest
+	r.fenced(p, until, whyChanged)
+	if r.lost(p, known, lost) != 0 {
+		t.Error("Verify says that a lease is lost which the fence protects")
+	}
+	r.clock.Store(until)
+	if r.lost(p, known) != 0 || r.lost(p, lost) != 1 {
+		t.Error("Verify does not tell, once grants are made again, which lease was lost")
+	}
+	for range 4 {
+		if l := r.acquire(p); l.Created < lost.ReservedUntil {
+			t.Errorf("%v overlaps %v", l, lost)
+		}
+	}
+}
+
+// The same process is the primary, then a replica, then the primary again: its
+// run_id has not changed, and yet it has taken over the data of another.
+func TestFailoverBack(t *testing.T) {
+	a, b := pair(t)
+	r := newRig(t, a)
+	r.acquire(r.provider)
+	inStep(t, a)
+	cutOff(t, a, b)
+	lost := r.acquire(r.provider)
+	// b is promoted without the last grant, a becomes its replica, and is
+	// promoted in turn before anybody has asked b.
+	port := a.port
+	a.do(t, "CONFIG", "SET", "port", freePort(t)) // b must not come back to it
+	b.signal(resume)
+	b.promote()
+	a.do(t, "CONFIG", "SET", "port", port)
+	a.follow(b)
+	a.promote()
+	until := r.clock.Load() + r.longest
+	r.fenced(r.provider, until, whyChanged)
+	r.clock.Store(until)
+	if r.lost(r.provider, lost) != 1 {
+		t.Error("nothing was lost: the test does not show what it should")
+	}
+}
+
+// A replica that comes or goes is no failover.
+func TestReplicaComesAndGoes(t *testing.T) {
+	primary, replica := newPortServer(t, "--repl-backlog-ttl", "1"), newPortServer(t)
+	r := newRig(t, primary)
+	ids := map[string]bool{}
+	replID := func() string {
+		_, after, _ := strings.Cut(primary.do(t, "INFO", "replication"), "master_replid:")
+		return after[:40]
+	}
+	ids[replID()] = true
+	r.acquire(r.provider)
+	replica.follow(primary)
+	ids[replID()] = true
+	r.acquire(r.provider)
+	replica.promote()
+	eventually(t, "the backlog is dropped", func() error {
+		if ids[replID()] {
+			return errors.New("the replication ID is the same")
+		}
+		return nil
+	})
+	ids[replID()] = true
+	r.acquire(r.provider)
+	if len(ids) != 3 {
+		t.Errorf("the replication ID was %v, want three values", ids)
+	}
+	primary.restart()
+	r.fenced(r.provider, r.clock.Load()+r.longest, whyMissing)
+}
+
+// The new server's clock is behind the old one's: the fence is counted from
+// where the old one had come.
+func TestFailoverToASlowClock(t *testing.T) {
+	s := persistent(t)
+	r := newRig(t, s)
+	l := r.acquire(r.provider)
+	s.restart()
+	r.clock.Add(-time.Hour.Milliseconds())
+	r.fenced(r.provider, l.Created+r.longest, whyChanged)
+}
+
+func TestFailoverDuringAFence(t *testing.T) {
+	s := persistent(t)
+	r := newRig(t, s)
+	r.acquire(r.provider)
+	for range 3 {
+		s.restart()
+		r.clock.Add(r.longest / 2)
+		r.fenced(r.provider, r.clock.Load()+r.longest, whyChanged)
+	}
+	r.clock.Add(r.longest)
+	r.acquire(r.provider)
+}
+
+func TestManySeeTheChangeAtOnce(t *testing.T) {
+	s := persistent(t)
+	r := newRig(t, s)
+	r.acquire(r.provider)
+	s.restart()
+	until := r.clock.Load() + r.longest
+	var wg sync.WaitGroup
+	for range 5 {
+		p := r.on(s)
+		for range 5 {
+			wg.Go(func() {
+				_, err := p.Acquire(testContext(t), provider.AcquireRequest{})
+				var fenced *provider.FencedError
+				if !errors.As(err, &fenced) || fenced.UntilMS != until {
+					t.Errorf("the error is %v, want a fence until %d", err, until)
+				}
+				r.clock.Add(1) // later ones do not move it
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// A client with a longer term that comes after a failover may have lost grants
+// of its own; one whose operator confirms every write has not.
+func TestLongerTermAfterAFailover(t *testing.T) {
+	for name, set := range map[string]bool{"fenced": false, "failover_fence=0": true} {
+		t.Run(name, func(t *testing.T) {
+			s := persistent(t)
+			r := newRig(t, s, func(c *Config) { c.FailoverFenceSet = set })
+			r.acquire(r.provider)
+			s.restart()
+			from := r.clock.Load()
+			if !set {
+				r.fenced(r.provider, from+r.longest, whyChanged)
+				r.clock.Store(from + r.longest)
+			}
+			r.acquire(r.provider)
+			long := r.on(s, func(c *Config) { c.Services.Default.Term = 3 * time.Hour })
+			if set {
+				r.acquire(long)
+				return
+			}
+			until := from + long.cfg.longestMS(provider.DefaultPool)
+			r.fenced(long, until, whyChanged)
+			r.fenced(r.provider, until, whyChanged)
+			r.clock.Store(until)
+			r.acquire(r.provider)
+		})
+	}
+}
+
+// The longest term that was ever granted counts, whoever finds the change.
+func TestLongestTermIsRemembered(t *testing.T) {
+	s := persistent(t)
+	r := newRig(t, s)
+	long := r.on(s, func(c *Config) { c.Services.Default.Term = 3 * time.Hour })
+	r.acquire(long)
+	s.restart()
+	r.fenced(r.provider, r.clock.Load()+long.cfg.longestMS(provider.DefaultPool), whyChanged)
+}
+
+func TestInit(t *testing.T) {
+	s := persistent(t)
+	r := newRig(t, s)
+	l := r.acquire(r.provider)
+	s.restart()
+	r.fenced(r.provider, r.clock.Load()+r.longest, whyChanged)
+	mustInit(t, r.provider) // the operator knows that nothing was lost
+	if next := r.acquire(r.provider); next.ID == l.ID {
+		t.Errorf("%v was granted over %v", next, l)
+	}
+	s.restart()
+	mustInit(t, r.provider) // before anybody has asked
+	r.acquire(r.provider)
+	s.restart()
+	until := r.clock.Load() + r.longest
+	r.fenced(r.provider, until, whyChanged)
+	r.clock.Store(until)
+	r.acquire(r.provider)
+	before := s.do(t, "HGETALL", r.cfg.Prefix+"default:pool")
+	mustInit(t, r.provider) // on a store in use
+	if after := s.do(t, "HGETALL", r.cfg.Prefix+"default:pool"); after != before {
+		t.Errorf("Init changed the pool from %s to %s", before, after)
+	}
+}

@@ -1,0 +1,362 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// Should a ring ever contradict the records, the records hold: nothing is
+// granted that they say is taken, and the ring is built anew.
+func TestRecordsOutweighTheIndex(t *testing.T) {
+	for _, first := range []string{"", "coarse"} {
+		for _, second := range []string{"", "coarse"} {
+			s := sharedServer(t)
+			r := newRig(t, s, func(c *Config) {
+				coarse := c.Services.Default.WithBitSeq(9)
+				coarse.IDs = provider.IDRange{Low: 0, End: 1}
+				c.Services.Default.IDs = provider.IDRange{Low: 1, End: 2}
+				c.Services.Named = map[string]provider.Terms{"coarse": coarse}
+			})
+			acquire := func(service string) error {
+				_, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{Service: service})
+				return err
+			}
+			if err := acquire(first); err != nil {
+				t.Fatal(err)
+			}
+			var full *provider.FullError
+			if err := acquire(second); !errors.As(err, &full) { // and its ring exists
+				t.Fatalf("the error is %v, want a FullError", err)
+			}
+			for _, name := range []string{"8:1-1", "9:0-0"} {
+				ring := r.cfg.Prefix + "default:ring:" + name + ":"
+				low := strings.Split(strings.Split(name, ":")[1], "-")[0]
+				s.do(t, "DEL", ring+"runs", ring+"free")
+				s.do(t, "ZADD", ring+"runs", 0, fmt.Sprintf("%016s:%016s:%016d", low, low, 0))
+				s.do(t, "ZADD", ring+"free", 0, fmt.Sprintf("%016d:%016s", 0, low))
+			}
+			if err := acquire(second); !errors.Is(err, errInconsistent) {
+				t.Errorf("%q over %q: the error is %v, want errInconsistent", second, first, err)
+			}
+			if err := acquire(second); !errors.As(err, &full) {
+				t.Errorf("%q over %q, built anew: the error is %v, want a FullError", second, first, err)
+			}
+		}
+	}
+}
+
+// A release whose slot changed hands between its two steps ends nothing.
+func TestReleaseChecksTheSecretInTheStore(t *testing.T) {
+	r := newRig(t, sharedServer(t))
+	l := r.acquire(r.provider)
+	var args arguments
+	args.set("id", l.ID)
+	args.set("bit_seq", l.BitSeq)
+	args.set("secret", provider.NewSecret()) // the one that was there a moment ago
+	args.set("timestamp_ms", r.clock.Load())
+	args.set("window_ms", 30_000)
+	answer, err := r.provider.eval(testContext(t), r.provider.client.Conn(), releaseScript, provider.DefaultPool, args)
+	if err != nil || answer.text() != "badsignature" {
+		t.Errorf("the answer is %v (%v)", answer, err)
+	}
+	if r.lost(r.provider, l) != 0 {
+		t.Error("somebody else's lease was ended")
+	}
+}
+
+// Rings come and go; what they say always follows from the records.
+func TestRingsGiveWay(t *testing.T) {
+	s := sharedServer(t)
+	base := provider.DefaultTerms()
+	base.Timeline.BitTS = 56
+	base.Term, base.Quarantine = 50*time.Millisecond, 20*time.Millisecond
+	named := map[string]provider.Terms{}
+	for i := range 24 {
+		terms := base.WithBitSeq(i % 4)
+		ids := terms.Range().End
+		low := int64(i/4) % (ids / 2)
+		terms.IDs = provider.IDRange{Low: low, End: low + ids/2 + 1}
+		named[strconv.Itoa(i)] = terms
+	}
+	r := newRig(t, s, func(c *Config) { c.Services = provider.Services{Default: base.WithBitSeq(2), Named: named} })
+	random := rand.New(rand.NewPCG(1, 2))
+	var held []lease.Lease
+	for i := range 400 {
+		service := strconv.Itoa(random.IntN(24))
+		leases, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{Service: service, ThroughputPerMS: random.Int64N(9)})
+		var full *provider.FullError
+		if err != nil && !errors.As(err, &full) {
+			t.Fatal(err)
+		}
+		held = append(held, leases...)
+		for len(held) > 0 && random.IntN(2) == 0 {
+			n := random.IntN(len(held))
+			l, at := held[n], r.clock.Load()+random.Int64N(60)-40
+			held = append(held[:n], held[n+1:]...)
+			err := r.provider.Release(testContext(t), provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at)})
+			if err != nil && !errors.Is(err, provider.ErrBadSignature) {
+				t.Fatal(err)
+			}
+		}
+		if err := checkRings(s, r.cfg.Prefix+"default:"); err != nil {
+			t.Fatalf("after %d: %v", i, err)
+		}
+		r.clock.Add([]int64{random.Int64N(40), 1000, -900}[max(0, random.IntN(20)-17)])
+	}
+	if n := s.do(t, "HLEN", r.cfg.Prefix+"default:rings"); n != strconv.Itoa(maxRings) {
+		t.Errorf("there are %s rings, want %d", n, maxRings)
+	}
+}
+
+func TestHistoryIsForgotten(t *testing.T) {
+	s := sharedServer(t)
+	r := newRig(t, s, func(c *Config) { c.Services.Default.IDs = provider.IDRange{} })
+	acquire := func() {
+		t.Helper()
+		if _, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{ThroughputPerMS: 4 * 256, RequestID: provider.NewSecret()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sizes := func() string {
+		base := r.cfg.Prefix + "default:"
+		return s.do(t, "HLEN", base+"history") + " " + s.do(t, "ZCARD", base+"held") + " " + s.do(t, "HLEN", base+"requests")
+	}
+	for range 5 {
+		acquire()
+	}
+	if got := sizes(); got != "20 20 5" {
+		t.Errorf("history, held and requests have %s entries", got)
+	}
+	r.clock.Add((historyKept + time.Hour).Milliseconds())
+	// Each acquire of four forgets eight, as long as there are so many.
+	for i, want := range []string{"16 16 4", "12 12 3", "12 12 3", "16 16 4"} {
+		acquire()
+		if got := sizes(); got != want {
+			t.Errorf("after acquire %d history, held and requests have %s entries, want %s", i, got, want)
+		}
+	}
+	if n := s.do(t, "ZCARD", r.cfg.Prefix+"default:slots"); n != "36" {
+		t.Errorf("%s records, want 36: they are never deleted", n)
+	}
+}
+
+// The history has no more entries than it may, however young they are.
+func TestHistoryIsBounded(t *testing.T) {
+	s := sharedServer(t)
+	r := newRig(t, s, func(c *Config) { c.Services.Default.IDs = provider.IDRange{} })
+	r.acquire(r.provider)
+	// As if so many had been granted in between.
+	s.do(t, "HSET", r.cfg.Prefix+"default:pool", "grants", historyMax+1)
+	for range 2 {
+		r.acquire(r.provider)
+	}
+	if oldest := s.do(t, "HGET", r.cfg.Prefix+"default:pool", "oldest"); oldest != "5" {
+		t.Errorf("the oldest grant in the history is %s, want 5", oldest)
+	}
+	if n := s.do(t, "HLEN", r.cfg.Prefix+"default:history"); n != "2" {
+		t.Errorf("the history has %s entries, want 2", n)
+	}
+}
+
+var commandCalls = regexp.MustCompile(`cmdstat_([a-z]+):calls=(\d+)`)
+
+// calls is how many commands the server has run so far, by name.
+func calls(t *testing.T, s *server) map[string]int {
+	all := map[string]int{}
+	for _, m := range commandCalls.FindAllStringSubmatch(s.do(t, "INFO", "commandstats"), -1) {
+		all[m[1]], _ = strconv.Atoi(m[2])
+	}
+	return all
+}
+
+// What an acquire does depends neither on the size of the layout nor on how
+// many leases are alive, and no command looks through the keys.
+func TestAcquireTouchesAHandful(t *testing.T) {
+	huge := provider.DefaultTerms()
+	huge.Timeline.BitTS, huge.Timeline.EpochMS = 33, testTime-1000
+	huge = huge.WithBitSeq(0)
+	for name, terms := range map[string]provider.Terms{"8,192 machine IDs": provider.DefaultTerms(), "2^29 machine IDs": huge} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			r := newRig(t, s, func(c *Config) {
+				c.Services = provider.Services{Default: terms, Named: map[string]provider.Terms{"coarse": terms.WithBitSeq(terms.BitSeq + 6)}}
+			})
+			r.acquire(r.provider)
+			if _, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{Service: "coarse"}); err != nil {
+				t.Fatal(err)
+			}
+			var costs []int
+			for _, n := range []int{10, 1000, 3000} {
+				for i := range n {
+					if i%100 == 0 {
+						r.clock.Add(1)
+					}
+					r.acquire(r.provider)
+				}
+				before := calls(t, s)
+				r.acquire(r.provider)
+				total := 0
+				for command, after := range calls(t, s) {
+					if diff := after - before[command]; diff > 0 && command != "info" {
+						total += diff
+						if command == "keys" || command == "scan" || strings.HasSuffix(command, "scan") {
+							t.Errorf("an acquire runs %s", command)
+						}
+					}
+				}
+				costs = append(costs, total)
+			}
+			t.Logf("commands of one acquire: %v", costs)
+			if costs[2] > costs[0]+4 || costs[2] > 60 {
+				t.Errorf("one acquire runs %v commands with 10, 1,000 and 4,000 leases alive", costs)
+			}
+			if runs, _ := strconv.Atoi(s.do(t, "DBSIZE")); runs > 4100 {
+				t.Errorf("%d keys", runs)
+			}
+		})
+	}
+}
+
+// 200 callers at once, on several clients: no machine ID twice.
+func TestConcurrentCallers(t *testing.T) {
+	r := newRig(t, sharedServer(t), func(c *Config) { c.Services.Default.IDs = provider.IDRange{} })
+	clients := []*Provider{r.provider}
+	for range 4 {
+		clients = append(clients, r.on(&server{sock: r.cfg.Addrs[0]}))
+	}
+	const callers, each = 200, 5
+	var mu sync.Mutex
+	seen := map[int64]bool{}
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			for range each {
+				leases, err := clients[i%len(clients)].Acquire(testContext(t), provider.AcquireRequest{RequestID: provider.NewSecret(), ThroughputPerMS: 512})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				for _, l := range leases {
+					if seen[l.ID] {
+						t.Errorf("machine ID %d was granted twice", l.ID)
+					}
+					seen[l.ID] = true
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if len(seen) != 2*callers*each {
+		t.Errorf("%d machine IDs, want %d", len(seen), 2*callers*each)
+	}
+}
+
+func TestMany(t *testing.T) {
+	r := newRig(t, sharedServer(t), func(c *Config) { c.Services.Default.IDs = provider.IDRange{} })
+	leases, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{ThroughputPerMS: 1 << 30, RequestID: provider.NewSecret()})
+	if err != nil || len(leases) != provider.DefaultMaxLeasesPerAcquire {
+		t.Errorf("%d leases (%v)", len(leases), err)
+	}
+	if r.lost(r.provider, leases...) != 0 {
+		t.Error("some are lost")
+	}
+	for range 8 { // 9*256 records are more than one page
+		if _, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{ThroughputPerMS: 1 << 30}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if records, err := r.provider.List(testContext(t), ""); err != nil || len(records) != 9*256 {
+		t.Errorf("List has %d records (%v), want %d", len(records), err, 9*256)
+	}
+}
+
+func TestCounters(t *testing.T) {
+	r := newRig(t, sharedServer(t))
+	counters := func() map[string]int64 {
+		t.Helper()
+		all, err := r.provider.Counters(testContext(t), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	for name, n := range counters() {
+		if n != 0 {
+			t.Errorf("%s begins at %d", name, n)
+		}
+	}
+	other := r.on(&server{sock: r.cfg.Addrs[0]})
+	var l lease.Lease
+	for range 2 {
+		l = r.acquire(r.provider)
+		r.acquire(other)
+	}
+	_, _ = other.Acquire(testContext(t), provider.AcquireRequest{}) // none is free
+	forged := l
+	forged.Secret = "x"
+	for _, l := range []lease.Lease{l, forged} {
+		_, _ = r.provider.Extend(testContext(t), "", l)
+	}
+	r.clock.Add(time.Hour.Milliseconds())
+	_, _ = r.provider.Extend(testContext(t), "", l)
+	want := map[string]int64{
+		"client_id_count": 2, "client_get_id_count": 5, "client_get_id_success": 4, "get_id_no_available_id": 1, "get_id_fenced": 0,
+		"extend_ttl_count": 3, "extend_ttl_success": 1, "extend_ttl_ownership_error": 1, "extend_ttl_expire_warning": 1,
+	}
+	got := counters()
+	for name, n := range want {
+		if got[name] != n {
+			t.Errorf("%s is %d, want %d", name, got[name], n)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("the counters are %v", got)
+	}
+}
+
+// Scripts that the server has forgotten are sent again.
+func TestScriptFlush(t *testing.T) {
+	s := newServer(t)
+	r := newRig(t, s)
+	r.acquire(r.provider)
+	s.do(t, "SCRIPT", "FLUSH")
+	r.acquire(r.provider)
+}
+
+// Times are the server's, not this host's.
+func TestServersClock(t *testing.T) {
+	s := sharedServer(t)
+	cfg := s.config(defaultServices())
+	p := mustOpen(t, cfg)
+	mustInit(t, p)
+	c := s.raw()
+	defer c.Close()
+	before, err := c.Time(context.Background()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, err := p.Acquire(testContext(t), provider.AcquireRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := c.Time(context.Background()).Result()
+	if err != nil || leases[0].Created < before.UnixMilli() || leases[0].Created > after.UnixMilli() {
+		t.Errorf("created is %d, between %d and %d (%v)", leases[0].Created, before.UnixMilli(), after.UnixMilli(), err)
+	}
+	if ttl := c.TTL(context.Background(), cfg.Prefix+"default:pool").Val(); ttl != -1 {
+		t.Errorf("the pool's record ends in %v", ttl)
+	}
+}

@@ -1,0 +1,49 @@
+-- extend: moves the end of a living lease to one term from now.
+
+-- other_end is the greatest end of the other records whose slots overlap. It
+-- looks at every finer slot inside: extending is rare.
+local function other_end(p, rec)
+  local size, till = 2 ^ rec.bit_seq, 0
+  local start = rec.id * size
+  for _, level in ipairs(p.level_list) do
+    if level > rec.bit_seq then till = math.max(till, slot_end(level, math.floor(start / 2 ^ level))) end
+  end
+  for _, member in ipairs(redis.call('ZRANGE', base .. 'slots', int(start), int(start + size - 1), 'BYSCORE')) do
+    local level, id = string.match(member, '^(%d+):(%d+)$')
+    if tonumber(level) < rec.bit_seq then till = math.max(till, slot_end(tonumber(level), tonumber(id))) end
+  end
+  return till
+end
+
+local function extend()
+  local s, refusal = server()
+  if refusal then return refusal end
+  local p, other = pool()
+  if other then return other end
+  count('extend_ttl_count')
+  local rec = p and slot(tonumber(A.bit_seq), tonumber(A.id))
+  if not rec then return {'notfound'} end
+  if rec.secret ~= A.secret then
+    count('extend_ttl_ownership_error')
+    return {'badsignature'}
+  end
+  local t = clock()
+  -- A clock that was ahead for a while may have had an overlapping slot granted.
+  if rec.released or t >= rec.expired or other_end(p, rec) > t then
+    count('extend_ttl_expire_warning')
+    return {'conflict'}
+  end
+  if s.replicas < tonumber(A.min_replicas) then return {'replicas', int(s.replicas)} end
+  local longest = tonumber(A.longest_ms)
+  if longest > p.longest_ms then redis.call('HSET', KEYS[1], 'longest_ms', int(longest)) end
+  local before = rec.till
+  rec.expired = math.max(rec.expired, t + tonumber(A.term_ms))
+  rec.till = math.max(rec.till, rec.expired + tonumber(A.quarantine_ms))
+  redis.call('HSET', slot_key(rec.bit_seq, rec.id), 'expired', int(rec.expired), 'end', int(rec.till))
+  note(rec)
+  if rec.till ~= before then raise(all_rings(), rec.bit_seq, rec.id, before, rec.till) end
+  count('extend_ttl_success')
+  return {'ok', int(rec.created), int(rec.expired), int(rec.till)}
+end
+
+return extend()

@@ -1,0 +1,21 @@
+-- release: ends a grant early, if the record still has the secret that the
+-- caller has checked the signature with.
+local function release()
+  local _, refusal = server()
+  if refusal then return refusal end
+  local p, other = pool()
+  if other then return other end
+  local rec = p and slot(tonumber(A.bit_seq), tonumber(A.id))
+  if not rec then return {'notfound'} end
+  if rec.secret ~= A.secret then return {'badsignature'} end
+  local t, at, window = clock(), tonumber(A.timestamp_ms), tonumber(A.window_ms)
+  if at < t - window or at > t + window then return {'skew'} end
+  if not rec.released then
+    -- Never later than the end before: an overlapping slot may have been
+    -- granted at that.
+    end_grant(p, rec, math.min(rec.till, math.max(at + 1, rec.created)))
+  end
+  return {'ok'}
+end
+
+return release()

@@ -1,0 +1,165 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// sentinels starts three sentinels that watch the primary, and waits until they
+// know each other and its replica. It returns their addresses.
+func sentinels(t *testing.T, primary *server, more, password string) []string {
+	t.Helper()
+	bin := binary(t, "redis-sentinel")
+	var addrs []string
+	for range 3 {
+		dir, err := os.MkdirTemp("", "kazahana-sentinel-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		port := freePort(t)
+		config := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nlogfile %s\nsentinel monitor the-set 127.0.0.1 %d 2\n"+
+			"sentinel down-after-milliseconds the-set 500\nsentinel failover-timeout the-set 3000\n%s\n",
+			port, dir, filepath.Join(dir, "log"), primary.port, more)
+		path := filepath.Join(dir, "sentinel.conf")
+		if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(bin, path)
+		cmd.SysProcAttr = parentDeath()
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
+	}
+	silence()
+	for _, addr := range addrs {
+		c := redis.NewSentinelClient(&redis.Options{Addr: addr, Password: password, DisableIdentity: true})
+		defer c.Close()
+		eventually(t, "the sentinels know each other", func() error {
+			set, err := c.Master(context.Background(), "the-set").Result()
+			if err == nil && (set["num-other-sentinels"] != "2" || set["num-slaves"] != "1") {
+				err = fmt.Errorf("%v", set)
+			}
+			return err
+		})
+	}
+	return addrs
+}
+
+// TestSentinelFailover: the primary dies, the sentinels promote the replica. The
+// provider finds it by itself, refuses grants for as long as the fence lasts,
+// and grants again, with nothing granted twice.
+func TestSentinelFailover(t *testing.T) {
+	t.Run("the primary is killed", func(t *testing.T) { testSentinelFailover(t, (*server).kill) })
+	// It still has its connections, and answers nothing.
+	t.Run("the primary hangs", func(t *testing.T) { testSentinelFailover(t, func(s *server) { s.signal(stop) }) })
+}
+
+func testSentinelFailover(t *testing.T, end func(*server)) {
+	primary, replica := pair(t)
+	addrs := sentinels(t, primary, "", "")
+	url := fmt.Sprintf("redis+sentinel://%s/the-set/0?min_replicas=1&term=1500ms&quarantine=500ms&ids=0-7", strings.Join(addrs, ","))
+	cfg, err := ParseURL(url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := mustOpen(t, cfg)
+	mustInit(t, p)
+	var held []lease.Lease
+	for range 3 {
+		leases, err := p.Acquire(testContext(t), provider.AcquireRequest{RequestID: provider.NewSecret()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, leases...)
+	}
+	end(primary)
+	// The new primary has no replica left to confirm anything.
+	cfg.MinReplicas = 0
+	q := mustOpenEventually(t, cfg)
+	var fenced *provider.FencedError
+	refused := 0
+	eventually(t, "the fence is noticed", func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err := p.Acquire(ctx, provider.AcquireRequest{RequestID: provider.NewSecret()})
+		if errors.As(err, &fenced) {
+			return nil
+		}
+		refused++
+		if err == nil {
+			t.Fatal("a lease was granted behind a failover")
+		}
+		return err
+	})
+	t.Logf("%d failed calls until the fence was noticed", refused)
+	if lost, err := q.Verify(testContext(t), "", held); err != nil || len(lost) > 0 {
+		t.Errorf("confirmed leases %v were lost (%v)", lost, err)
+	}
+	last := held[len(held)-1].ReservedUntil
+	if fenced.UntilMS < last {
+		t.Errorf("the fence ends at %d, and a lease is reserved until %d", fenced.UntilMS, last)
+	}
+	var next []lease.Lease
+	eventually(t, "leases are granted again", func() error {
+		next, err = q.Acquire(testContext(t), provider.AcquireRequest{})
+		return err
+	})
+	if next[0].Created < fenced.UntilMS {
+		t.Errorf("%v was granted during the fence", next[0])
+	}
+	if info := replica.do(t, "INFO", "replication"); !strings.Contains(info, "role:master") {
+		t.Error("the replica was not promoted")
+	}
+}
+
+func mustOpenEventually(t *testing.T, cfg Config) (p *Provider) {
+	t.Helper()
+	eventually(t, "the new primary answers", func() (err error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		p, err = Open(ctx, cfg)
+		return err
+	})
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// The sentinels have users and passwords of their own.
+func TestSentinelPassword(t *testing.T) {
+	primary, _ := pair(t)
+	primary.do(t, "CONFIG", "SET", "requirepass", "data-secret")
+	addrs := sentinels(t, primary, "sentinel auth-pass the-set data-secret\nrequirepass watch-secret\nsentinel sentinel-pass watch-secret", "watch-secret")
+	dir := t.TempDir()
+	file := filepath.Join(dir, "password")
+	if err := os.WriteFile(file, []byte("watch-secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	url := "redis+sentinel://:data-secret@" + strings.Join(addrs, ",") + "/the-set?sentinel_username=default&sentinel_password_file=" + file
+	cfg, err := ParseURL(url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustInit(t, mustOpen(t, cfg))
+	cfg.SentinelPasswordFile = ""
+	if p, err := Open(testContext(t), cfg); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("without the sentinels' password: %v, %v", p, err)
+	}
+}

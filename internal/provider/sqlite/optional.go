@@ -1,0 +1,247 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"crypto/subtle"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// Extend implements provider.Extender.
+func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
+	terms := p.services.Of(service)
+	return submit(ctx, p, func() (longer lease.Lease, err error) {
+		// A refusal is committed too, because it is counted.
+		var refusal error
+		err = p.write(ctx, func(t *transaction) error {
+			longer, refusal, err = t.extend(terms, l)
+			return err
+		})
+		if err = cmp.Or(err, refusal); err != nil {
+			return lease.Lease{}, err
+		}
+		return longer, nil
+	})
+}
+
+// extend moves the end of a living lease. refusal says why it does not.
+func (t *transaction) extend(terms provider.Terms, l lease.Lease) (longer lease.Lease, refusal, err error) {
+	pl, err := findPool(t.session, terms.Pool, &terms.Timeline)
+	if errors.Is(err, errNoPool) {
+		return lease.Lease{}, provider.ErrNotFound, nil
+	}
+	if err != nil {
+		return lease.Lease{}, nil, err
+	}
+	if l.BitSeq < 0 || pl.levels>>l.BitSeq&1 == 0 || !pl.layoutTerms(l.BitSeq).Range().Contains(l.ID) {
+		return lease.Lease{}, provider.ErrNotFound, nil
+	}
+	longer, refusal, err = t.extendSlot(pl, terms, l)
+	if err != nil {
+		return lease.Lease{}, nil, err
+	}
+	return longer, refusal, t.countExtend(pl.name, refusal)
+}
+
+func (t *transaction) extendSlot(pl *pool, terms provider.Terms, l lease.Lease) (longer lease.Lease, refusal, err error) {
+	start := l.ID << l.BitSeq
+	var created, expired, until, historyID int64
+	var released bool
+	var secret string
+	err = t.queryRow("SELECT created, expired, until, released, secret, history_id FROM slot WHERE pool = ? AND start = ? AND bit_seq = ?",
+		[]any{pl.id, start, l.BitSeq}, &created, &expired, &until, &released, &secret, &historyID)
+	if errors.Is(err, sql.ErrNoRows) {
+		return l, provider.ErrNotFound, nil
+	}
+	if err != nil {
+		return l, nil, err
+	}
+	if subtle.ConstantTimeCompare([]byte(secret), []byte(l.Secret)) != 1 {
+		return l, provider.ErrBadSignature, nil
+	}
+	if released || t.now >= expired {
+		return l, provider.ErrConflict, nil
+	}
+	// As for a grant, all others that overlap must have ended: while the clock
+	// was ahead, one may have been granted that the longer lease would meet.
+	others, err := t.othersUntil(pl, start, l.BitSeq)
+	if err != nil {
+		return l, nil, err
+	}
+	if others > t.now {
+		return l, provider.ErrConflict, nil
+	}
+	before := until
+	expired = max(expired, t.now+terms.Term.Milliseconds())
+	until = max(until, expired+terms.Quarantine.Milliseconds())
+	longer = pl.layoutTerms(l.BitSeq).Lease(l.ID, created, expired, until, secret)
+	return longer, nil, t.lengthen(pl, longer, historyID, before)
+}
+
+// othersUntil is the greatest end of the other slots' records that overlap the
+// slot. It looks at every finer one inside: extending is rare.
+func (t *transaction) othersUntil(pl *pool, start int64, bitSeq int) (latest int64, err error) {
+	for levels := pl.levels >> (bitSeq + 1) << (bitSeq + 1); levels != 0; levels &= levels - 1 {
+		coarser := bits.TrailingZeros64(levels)
+		until, err := t.slotUntil(pl, start>>coarser<<coarser, coarser)
+		if err != nil {
+			return 0, err
+		}
+		latest = max(latest, until)
+	}
+	if pl.levels&(1<<bitSeq-1) == 0 {
+		return latest, nil
+	}
+	var finer int64
+	err = t.queryRow("SELECT coalesce(max(until), 0) FROM slot WHERE pool = ? AND start >= ? AND start < ? AND bit_seq < ?",
+		[]any{pl.id, start, start + 1<<bitSeq, bitSeq}, &finer)
+	return max(latest, finer), err
+}
+
+// lengthen writes the new times of a lease whose slot was taken until `before`.
+func (t *transaction) lengthen(pl *pool, l lease.Lease, historyID, before int64) (err error) {
+	start := l.Slot().Start
+	if _, err := t.exec("UPDATE slot SET expired = ?, until = ? WHERE pool = ? AND start = ? AND bit_seq = ?",
+		l.Expired, l.ReservedUntil, pl.id, start, l.BitSeq); err != nil {
+		return err
+	}
+	// The history may have lost the grant, after a clock that was far ahead.
+	if _, err := t.exec("UPDATE history SET expired = ?, until = ? WHERE id = ? AND pool = ? AND start = ? AND bit_seq = ?",
+		l.Expired, l.ReservedUntil, historyID, pl.id, start, l.BitSeq); err != nil {
+		return err
+	}
+	if l.ReservedUntil == before {
+		return nil
+	}
+	if pl.rings, err = t.rings(pl.id); err != nil {
+		return err
+	}
+	// As after a grant, no other record that overlaps ends as late as this one.
+	return t.raise(pl, start, l.BitSeq, before, l.ReservedUntil)
+}
+
+// Locate implements provider.Locator. It knows the grants that have ended in
+// the last 30 days, and those that have not.
+func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
+	poolName := p.services.Of(service).Pool
+	return submit(ctx, p, func() (found []provider.Record, err error) {
+		err = p.read(ctx, func(s *session) error {
+			found, err = locate(s, poolName, low, atMS)
+			return err
+		})
+		return found, err
+	})
+}
+
+func locate(s *session, poolName string, low, atMS int64) ([]provider.Record, error) {
+	pl, err := findPool(s, poolName, nil)
+	if errors.Is(err, errNoPool) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if low < 0 || low >= pl.timeline.FallbackBit() {
+		return nil, nil // no slot covers it
+	}
+	var found []provider.Record
+	for levels := pl.levels; levels != 0; levels &= levels - 1 {
+		bitSeq := bits.TrailingZeros64(levels)
+		start := low >> bitSeq << bitSeq
+		const query = `SELECT created, expired, until, released, service, meta FROM history
+			WHERE pool = ? AND start = ? AND bit_seq = ? AND created <= ? AND expired > ? AND (released = 0 OR until > ?)`
+		err := s.queryRows(query, []any{pl.id, start, bitSeq, atMS, atMS, atMS}, func(scan func(...any) error) error {
+			var created, expired int64
+			var meta string
+			var r provider.Record
+			if err := scan(&created, &expired, &r.End, &r.Released, &r.Service, &meta); err != nil {
+				return err
+			}
+			if err := json.Unmarshal([]byte(meta), &r.Meta); err != nil {
+				return fmt.Errorf("the meta of a grant of the slot at %d is damaged: %w", start, err)
+			}
+			r.Lease = pl.layoutTerms(bitSeq).Lease(start>>bitSeq, created, expired, r.End, "")
+			found = append(found, r)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(found, func(a, b provider.Record) int { return cmp.Compare(b.Lease.Created, a.Lease.Created) })
+	return found, nil
+}
+
+// count adds to the pool's counters.
+func (t *transaction) count(poolName string, clients, granted, full, extended, notOwner, tooLate int) error {
+	_, err := t.exec(`INSERT INTO counter (pool, clients, granted, full, extended, extend_not_owner, extend_too_late)
+		SELECT id, ?, ?, ?, ?, ?, ? FROM pool WHERE name = ? ON CONFLICT DO UPDATE SET
+			clients = clients + excluded.clients, granted = granted + excluded.granted, full = full + excluded.full,
+			extended = extended + excluded.extended, extend_not_owner = extend_not_owner + excluded.extend_not_owner,
+			extend_too_late = extend_too_late + excluded.extend_too_late`,
+		clients, granted, full, extended, notOwner, tooLate, poolName)
+	return err
+}
+
+// countAcquire counts an acquire that was granted or found the pool full, and
+// returns its outcome. Others leave nothing in the file, so they are not counted.
+// first says that this client was not granted anything before.
+func (t *transaction) countAcquire(poolName string, first bool, outcome error) error {
+	var full *provider.FullError
+	if outcome != nil && !errors.As(outcome, &full) {
+		return outcome
+	}
+	return cmp.Or(t.count(poolName, one(first && outcome == nil), one(outcome == nil), one(outcome != nil), 0, 0, 0), outcome)
+}
+
+func (t *transaction) countExtend(poolName string, refusal error) error {
+	return t.count(poolName, 0, 0, 0, one(refusal == nil),
+		one(errors.Is(refusal, provider.ErrBadSignature)), one(errors.Is(refusal, provider.ErrConflict)))
+}
+
+func one(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// Counters implements provider.Counter.
+func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
+	poolName := p.services.Of(service).Pool
+	return submit(ctx, p, func() (counted map[string]int64, err error) {
+		err = p.read(ctx, func(s *session) error {
+			counted, err = counters(s, poolName)
+			return err
+		})
+		return counted, err
+	})
+}
+
+func counters(s *session, poolName string) (map[string]int64, error) {
+	var clients, granted, full, extended, notOwner, tooLate int64
+	err := s.queryRow(`SELECT c.clients, c.granted, c.full, c.extended, c.extend_not_owner, c.extend_too_late
+		FROM pool p JOIN counter c ON c.pool = p.id WHERE p.name = ?`, []any{poolName},
+		&clients, &granted, &full, &extended, &notOwner, &tooLate)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return nil, err
+	}
+	return map[string]int64{
+		"client_id_count":            clients,
+		"client_get_id_count":        granted + full,
+		"client_get_id_success":      granted,
+		"get_id_no_available_id":     full,
+		"extend_ttl_count":           extended + notOwner + tooLate,
+		"extend_ttl_success":         extended,
+		"extend_ttl_ownership_error": notOwner,
+		"extend_ttl_expire_warning":  tooLate,
+	}, nil
+}

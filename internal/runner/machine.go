@@ -1,0 +1,215 @@
+package runner
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// The parts of a term after which, or before whose end, something is due.
+const (
+	extendPart     = 3   // ask for more a third of a term after it was asked for last
+	firstRetryPart = 60  // the wait after the first failure
+	mostRetryPart  = 15  // the longest wait between attempts
+	terminatePart  = 10  // before the end: SIGTERM
+	killPart       = 100 // before the end: SIGKILL; more than a slewed clock drifts in a term
+	pollPart       = 20
+)
+
+// pollInterval is how often the clocks are looked at at least: timers stand
+// still while the machine sleeps, and somebody may set the wall clock.
+const pollInterval = time.Second
+
+// minRetry keeps a short term from becoming a storm of requests.
+const minRetry = 10 * time.Millisecond
+
+// action is what is due.
+type action int
+
+const (
+	wait      action = iota
+	start            // start the program
+	extend           // ask the provider for more
+	terminate        // SIGTERM
+	kill             // SIGKILL
+	abandon          // do not start the program at all
+)
+
+func (a action) String() string {
+	return [...]string{"wait", "start", "extend", "terminate", "kill", "abandon"}[a]
+}
+
+type phase int
+
+const (
+	waiting phase = iota // for the clock, and for the delay
+	running
+	ending // SIGTERM was sent, because the lease ends
+	killed
+)
+
+// machine decides what to do when. Boot times are readings of the clock that
+// nobody sets.
+type machine struct {
+	lease lease.Lease   // with the times that it has now
+	term  time.Duration // as it was granted
+	delay time.Duration
+
+	phase     phase
+	end       time.Duration // boot time at which the lease is over, at the latest possible count
+	killAt    time.Duration // boot time, while ending
+	reached   bool          // the wall clock has reached the lease's beginning
+	reachedAt time.Duration // boot time
+
+	asking     bool
+	askedAt    time.Duration // boot time
+	nextExtend time.Duration // boot time
+	failures   int           // in a row
+	lastErr    error         // of the latest extension that failed; nil after one that did not
+	lost       error         // why there is nothing to extend any more
+}
+
+// newMachine begins with a lease that was asked for at a boot time.
+func newMachine(l lease.Lease, askedAt, delay time.Duration) *machine {
+	term := time.Duration(l.Term()) * time.Millisecond
+	return &machine{
+		lease: l, term: term, delay: delay,
+		end: askedAt + term, nextExtend: askedAt + term/extendPart,
+	}
+}
+
+// next is what is due now, and, when nothing is, how long to wait at most before
+// asking again. What is due stays so until the machine is told that it was done.
+func (m *machine) next(boot time.Duration, wallMS int64) (due action, pause time.Duration) {
+	tooLate := m.lost != nil || boot >= m.end-m.term/terminatePart
+	switch m.phase {
+	case waiting:
+		if tooLate {
+			return abandon, 0
+		}
+		m.lookAtWall(boot, wallMS)
+		if m.reached && boot >= m.reachedAt+m.delay {
+			return start, 0
+		}
+	case running:
+		if boot >= m.end-m.term/killPart {
+			return kill, 0
+		}
+		if tooLate {
+			return terminate, 0
+		}
+	case ending:
+		if boot >= m.killAt {
+			return kill, 0
+		}
+	}
+	if m.phase <= running && !m.asking && boot >= m.nextExtend {
+		return extend, 0
+	}
+	return wait, m.pause(boot, wallMS)
+}
+
+// lookAtWall notes when the wall clock reached the lease's beginning. One that
+// goes back behind it has not.
+func (m *machine) lookAtWall(boot time.Duration, wallMS int64) {
+	reached := wallMS >= m.lease.Created
+	if reached && !m.reached {
+		m.reachedAt = boot
+	}
+	m.reached = reached
+}
+
+func (m *machine) pause(boot time.Duration, wallMS int64) time.Duration {
+	pause := min(pollInterval, m.term/pollPart)
+	upTo := func(at time.Duration) { pause = min(pause, at-boot) }
+	switch m.phase {
+	case waiting:
+		upTo(m.end - m.term/terminatePart)
+		if m.reached {
+			upTo(m.reachedAt + m.delay)
+		} else {
+			upTo(boot + time.Duration(m.lease.Created-wallMS)*time.Millisecond)
+		}
+	case running:
+		upTo(m.end - m.term/terminatePart)
+	case ending:
+		upTo(m.killAt)
+	}
+	if m.phase <= running && !m.asking {
+		upTo(m.nextExtend)
+	}
+	return max(pause, time.Millisecond)
+}
+
+// started notes that the program runs.
+func (m *machine) started() { m.phase = running }
+
+// terminated notes that SIGTERM was sent. The program has until the end of the
+// lease, or, when the lease is somebody else's, as long as that would be.
+func (m *machine) terminated(boot time.Duration) {
+	m.phase = ending
+	m.killAt = min(m.end-m.term/killPart, boot+m.term/terminatePart-m.term/killPart)
+}
+
+// killedNow notes that SIGKILL was sent.
+func (m *machine) killedNow() { m.phase = killed }
+
+// asked notes that an extension is about to be requested.
+func (m *machine) asked(boot time.Duration) { m.asking, m.askedAt = true, boot }
+
+// answered notes the outcome of the extension.
+func (m *machine) answered(boot time.Duration, longer lease.Lease, err error) {
+	m.asking = false
+	if err == nil && longer.Key() != m.lease.Key() {
+		err = fmt.Errorf("the provider extended %v instead of %v", longer, m.lease)
+	}
+	switch {
+	case err == nil:
+		moved := time.Duration(longer.Expired-m.lease.Expired) * time.Millisecond
+		m.end = max(m.end, min(m.end+moved, m.askedAt+m.term))
+		m.lease, m.failures, m.lastErr = longer, 0, nil
+		m.nextExtend = m.askedAt + m.term/extendPart
+	case final(err):
+		m.lost = err
+	default:
+		m.failures++
+		m.lastErr = err
+		m.nextExtend = boot + backoff(m.failures, m.term)
+	}
+}
+
+// final reports whether asking again cannot help.
+func final(err error) bool {
+	for _, f := range []error{provider.ErrBadSignature, provider.ErrNotFound, provider.ErrConflict, provider.ErrInvalid, errors.ErrUnsupported} {
+		if errors.Is(err, f) {
+			return true
+		}
+	}
+	return false
+}
+
+func backoff(failures int, term time.Duration) time.Duration {
+	d := max(term/firstRetryPart, minRetry)
+	for range min(failures-1, 20) {
+		d *= 2
+	}
+	return min(d, max(term/mostRetryPart, minRetry))
+}
+
+// cause is why the lease is over, or about to be; nil while it is not.
+func (m *machine) cause(boot time.Duration) error {
+	switch {
+	case errors.Is(m.lost, provider.ErrBadSignature):
+		return fmt.Errorf("machine ID %d was granted to somebody else: %w", m.lease.ID, m.lost)
+	case m.lost != nil:
+		return fmt.Errorf("the lease of machine ID %d cannot be extended: %w", m.lease.ID, m.lost)
+	case boot < m.end-m.term/terminatePart:
+		return nil
+	case m.lastErr != nil:
+		return fmt.Errorf("the lease of machine ID %d could not be extended in time: %w", m.lease.ID, m.lastErr)
+	}
+	return fmt.Errorf("the lease of machine ID %d was not extended in time", m.lease.ID)
+}
