@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +19,7 @@ func dropBinaryPages() {
 	if err != nil {
 		return
 	}
-	fixed := loadedAtFixedAddress(self)
+	fixed := changedByNobody(self)
 	maps, err := os.Open("/proc/self/maps")
 	if err != nil {
 		return
@@ -33,8 +34,8 @@ func dropBinaryPages() {
 		if _, err := fmt.Sscanf(lines.Text(), "%x-%x %s", &from, &to, &mode); err != nil {
 			continue
 		}
-		// Only what the file still has as it is in memory. In a binary that can be
-		// loaded anywhere, the loader has changed pages that cannot be written now.
+		// Only what the file still has as it is in memory: a loader may have
+		// changed pages that cannot be written now.
 		if code := mode == "r-xp"; !code && (mode != "r--p" || !fixed) {
 			continue
 		}
@@ -43,12 +44,15 @@ func dropBinaryPages() {
 	}
 }
 
-// loadedAtFixedAddress reports whether the binary says so of itself.
-func loadedAtFixedAddress(path string) bool {
+// changedByNobody reports whether the binary is in memory as it is in its file,
+// but for what can be written: it is loaded at a fixed address, and nothing is
+// relocated and then protected (PT_GNU_RELRO), as with an external linker.
+func changedByNobody(path string) bool {
 	file, err := elf.Open(path)
 	if err != nil {
 		return false
 	}
 	defer file.Close()
-	return file.Type == elf.ET_EXEC
+	relocated := slices.ContainsFunc(file.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_GNU_RELRO })
+	return file.Type == elf.ET_EXEC && !relocated
 }

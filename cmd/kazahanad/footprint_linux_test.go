@@ -1,11 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
-
-	"fmt"
 )
 
 // TestDropBinaryPages: the pages go, and the program does not notice.

@@ -60,6 +60,7 @@ func (l *fastLane) answer(b []byte) int {
 	}
 	l.endBurst() // Status tells of those before it
 	l.server.handle(l.work, c)
+	l.began = l.server.elapsed() // those behind it have not waited for it to be read
 	if c.heavy {
 		c.heavy = false
 		return 0

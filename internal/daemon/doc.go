@@ -2,9 +2,17 @@
 //
 // A Service is one named stream of IDs with everything behind it: generator,
 // keeper and durable state. A Server accepts connections and dispatches
-// requests to services; one goroutine reads a connection, answers what it
+// requests to services. Whoever serves a connection reads, answers what was
 // read, in order, and writes when nothing more is waiting to be read, so that
 // pipelined requests share a write.
+//
+// # Two engines
+//
+// A goroutine can serve a connection through everything that happens to it
+// (conn.go). On Linux connections that rest are parked in the lane, where one
+// thread in an event loop serves them all (lane_linux.go): it answers whole
+// requests and lets them wait for IDs, and gives a connection a goroutine for
+// anything else, until it rests again. Config.EventLoop = false does without.
 //
 // # What it upholds
 //

@@ -127,7 +127,7 @@ func (p *parked) Ready(events uint32) {
 	case len(p.rest) > 0:
 		rest := p.rest
 		p.rest = nil
-		p.serve(rest)
+		p.serve(rest, true)
 	case p.more:
 		p.read()
 	}
@@ -142,15 +142,18 @@ func (p *parked) read() {
 	case errno != 0 || n == 0:
 		p.end()
 	default:
-		// A read that fills less took everything, except for the end.
+		// A read that fills less took everything, except for the end. (Not where
+		// the peer passes descriptors, for which there is no use here: what it
+		// sends behind one is read together with what it sends next.)
 		p.more = n == len(p.lane.input) || p.half
-		p.serve(p.lane.input[:n])
+		p.serve(p.lane.input[:n], false)
 	}
 }
 
 // serve answers the requests in b, and gives away the connection if that
-// cannot be done here.
-func (p *parked) serve(b []byte) {
+// cannot be done here. own says that b is the connection's, and not overwritten
+// when others have their turn.
+func (p *parked) serve(b []byte, own bool) {
 	l := p.lane
 	l.beginBurst()
 	sent := 0
@@ -179,7 +182,9 @@ func (p *parked) serve(b []byte) {
 	if !p.send(b) {
 		return
 	}
-	p.rest = bytes.Clone(b)
+	if p.rest = b; !own || len(b) == 0 {
+		p.rest = append([]byte(nil), b...)
+	}
 	switch {
 	case p.wait != nil && p.gone: // of which the loop has told already
 		p.end()
@@ -228,7 +233,7 @@ func (p *parked) resume() {
 	l.conn.conclude(w, ranges, err)
 	rest := p.rest
 	p.rest = nil
-	p.serve(rest)
+	p.serve(rest, true)
 }
 
 // end closes the connection. Nobody waits any more for a request that does.

@@ -11,7 +11,8 @@
 // While there is work the loop is hot: it waits by system calls that the
 // runtime does not know of. That saves the runtime's bookkeeping around each of
 // them, and keeps the processor (P) that the loop runs on; so that nobody else
-// misses that one, GOMAXPROCS is raised by one while a loop runs. The runtime
+// misses that one, GOMAXPROCS is raised by one while a loop runs (from then on
+// Go no longer follows changes of a container's CPU limit by itself). The runtime
 // interrupts such a wait by a signal when it has to stop the world. A timer of
 // the kernel's ends it every coolDown in any case; when nothing has happened
 // in between, the loop cools down: the timer is stopped, and the loop waits by
