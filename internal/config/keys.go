@@ -265,26 +265,12 @@ func metaPairs(v value) ([]value, error) {
 // setServices checks every override, and keeps them until what they override is
 // known.
 func setServices(into target, v value) error {
-	if v.kind == scalar {
-		text, err := v.scalar()
-		switch {
-		case err != nil:
-			return err
-		case text == none:
-			into.serve.overrides = nil
-			return nil
-		case !strings.HasPrefix(text, "{"):
-			return v.refuse(text, errors.New("is not a map: write {NAME: {KEY: VALUE}}"))
-		}
-		if v, err = v.parseFlow(text); err != nil {
-			return err
-		}
-	}
-	if v.kind != mapping {
-		return v.errorf("it is a %v, and must be a map of service names", v.kind)
+	members, err := v.services()
+	if err != nil {
+		return err
 	}
 	overrides := map[string][]value{}
-	for _, service := range v.members {
+	for _, service := range members {
 		if _, err := parseServiceName(service.name); err != nil {
 			return fmt.Errorf("services in %s: %s %w", service.where, quote(service.name), err)
 		}

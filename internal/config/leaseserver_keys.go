@@ -118,26 +118,12 @@ var tenantService = regexp.MustCompile(`^([A-Za-z0-9._@-]{1,64}/)?[A-Za-z0-9._-]
 
 // setTerms reads services.
 func setTerms(into target, v value) error {
-	if v.kind == scalar {
-		text, err := v.scalar()
-		switch {
-		case err != nil:
-			return err
-		case text == none:
-			into.server.services = nil
-			return nil
-		case !strings.HasPrefix(text, "{"):
-			return v.refuse(text, errors.New("is not a map: write {NAME: {KEY: VALUE}}"))
-		}
-		if v, err = v.parseFlow(text); err != nil {
-			return err
-		}
-	}
-	if v.kind != mapping {
-		return v.errorf("it is a %v, and must be a map of service names", v.kind)
+	members, err := v.services()
+	if err != nil {
+		return err
 	}
 	services := map[string]Terms{}
-	for _, service := range v.members {
+	for _, service := range members {
 		if !tenantService.MatchString(service.name) || strings.HasPrefix(service.name, "default/") {
 			return fmt.Errorf("services in %s: %s is not a service name: write SERVICE, or TENANT/SERVICE for another tenant than default",
 				service.where, quote(service.name))

@@ -88,6 +88,26 @@ func (v value) elements() ([]value, error) {
 	return parts, nil
 }
 
+// services returns the entries of a map of services, none if the value is none.
+func (v value) services() ([]value, error) {
+	if v.kind == scalar {
+		text, err := v.scalar()
+		switch {
+		case err != nil || text == none:
+			return nil, err
+		case !strings.HasPrefix(text, "{"):
+			return nil, v.refuse(text, errors.New("is not a map: write {NAME: {KEY: VALUE}}"))
+		}
+		if v, err = v.parseFlow(text); err != nil {
+			return nil, err
+		}
+	}
+	if v.kind != mapping {
+		return nil, v.errorf("it is a %v, and must be a map of service names", v.kind)
+	}
+	return v.members, nil
+}
+
 // occurrences returns every text of a scalar: more than one only for a flag that
 // was repeated.
 func (v value) occurrences() []string {

@@ -44,7 +44,7 @@ func (l *fastLane) answer(b []byte) int {
 		case plain.Count < 0 && string(plain.Method) == "NextID":
 			l.plain(plainNextID, 1, plain.ID)
 			return n
-		case 0 < plain.Count && plain.Count <= wire.HighWater/16 && string(plain.Method) == "NextIDs":
+		case 0 < plain.Count && plain.Count <= maxLaneBatch && string(plain.Method) == "NextIDs":
 			l.plain(plainNextIDs, plain.Count, plain.ID)
 			return n
 		}

@@ -12,18 +12,7 @@ import (
 )
 
 func (s *Server) inspect(_ context.Context, c *conn) error {
-	if c.req.NumParams() == 0 {
-		return wire.Errorf(wire.CodeInvalidParams, "Inspect needs an ID")
-	}
-	param, err := c.idParam()
-	if err != nil {
-		return err
-	}
-	svc, err := s.options(c, "service", nil)
-	if err != nil {
-		return err
-	}
-	id, err := param.id(svc.codec)
+	svc, id, err := s.oneID(c, "Inspect")
 	if err != nil {
 		return err
 	}
@@ -65,18 +54,7 @@ func (s *Server) bounds(_ context.Context, c *conn) error {
 }
 
 func (s *Server) toExternal(_ context.Context, c *conn) error {
-	if c.req.NumParams() == 0 {
-		return wire.Errorf(wire.CodeInvalidParams, "ToExternal needs an ID")
-	}
-	param, err := c.idParam()
-	if err != nil {
-		return err
-	}
-	svc, err := s.options(c, "service", nil)
-	if err != nil {
-		return err
-	}
-	id, err := param.id(svc.codec)
+	svc, id, err := s.oneID(c, "ToExternal")
 	if err != nil {
 		return err
 	}
@@ -156,6 +134,24 @@ func (s *Server) uuid(_ context.Context, c *conn) error {
 	}
 	c.wire.ReplyString(c.req.ID, u.String())
 	return nil
+}
+
+// oneID reads the parameters of a method that takes an ID, and a service whose
+// codec reads an external one.
+func (s *Server) oneID(c *conn, method string) (*Service, snowflake.ID, error) {
+	if c.req.NumParams() == 0 {
+		return nil, 0, wire.Errorf(wire.CodeInvalidParams, "%s needs an ID", method)
+	}
+	param, err := c.idParam()
+	if err != nil {
+		return nil, 0, err
+	}
+	svc, err := s.options(c, "service", nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	id, err := param.id(svc.codec)
+	return svc, id, err
 }
 
 // idParam is an ID as a peer gave it: an integer, or a string in one of the

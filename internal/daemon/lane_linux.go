@@ -20,6 +20,10 @@ const (
 	laneBuffer = 64 << 10
 	// laneOutput is after how many bytes of answers others have their turn.
 	laneOutput = 4 * wire.HighWater
+	// laneFull is after how many bytes of answers they are sent. The largest
+	// answer that is made here still fits behind them into a buffer that is
+	// used again: 9 bytes an ID, and less than 1 for each is its head.
+	laneFull = wire.HighWater - 10*maxLaneBatch
 )
 
 // fastLane serves connections by one thread, in an event loop. It does what
@@ -169,7 +173,7 @@ func (p *parked) serve(b []byte, own bool) {
 			p.leave(luggage{input: b, output: l.conn.wire.Unsent()})
 			return
 		}
-		if waiting := len(l.conn.wire.Unsent()); waiting >= wire.HighWater {
+		if waiting := len(l.conn.wire.Unsent()); waiting >= laneFull {
 			if !p.send(b) {
 				return
 			}

@@ -335,13 +335,13 @@ func TestLaneHeavyBatches(t *testing.T) {
 		count int
 		opts  options
 	}{
-		{small, wire.HighWater / 16, options{}},
-		{large, wire.HighWater/16 + 1, options{}},
+		{small, maxLaneBatch, options{}},
+		{large, maxLaneBatch + 1, options{}},
 		{large, MaxBatch, options{}},
-		{small, heavyBatch, options{"format": "string"}},
-		{large, heavyBatch + 1, options{"format": "string"}},
-		{small, heavyBatch, options{"format": "external"}},
-		{large, heavyBatch + 1, options{"format": "external"}},
+		{small, maxLaneTexts, options{"format": "string"}},
+		{large, maxLaneTexts + 1, options{"format": "string"}},
+		{small, maxLaneTexts, options{"format": "external"}},
+		{large, maxLaneTexts + 1, options{"format": "external"}},
 	} {
 		t.Run(fmt.Sprint(test.count, test.opts), func(t *testing.T) {
 			r := newLaneRig(t).start()
@@ -426,14 +426,14 @@ func TestLanePeerThatDoesNotRead(t *testing.T) {
 // One that waits, and does not read what was ready before, waits elsewhere.
 func TestLanePeerThatDoesNotReadAndWaits(t *testing.T) {
 	r := newLaneRig(t, func(s *setup) {
-		s.terms.BitSeq, s.terms.BitID = 12, snowflake.ValueBits-snowflake.DefaultBitTS-12
-		s.change(func(c *config.Service) { c.MaxThroughputPerMS = 4096 })
+		s.terms.BitSeq, s.terms.BitID = 11, snowflake.ValueBits-snowflake.DefaultBitTS-11
+		s.change(func(c *config.Service) { c.MaxThroughputPerMS = 2048 })
 	}).start()
 	client, server := unserved(t)
 	if err := server.SetWriteBuffer(4 << 10); err != nil {
 		t.Fatal(err)
 	}
-	client.send(slices.Concat(request(1, "NextIDs", []any{4096}), request(2, "NextID", []any{patient()}), request(3, "Ping", []any{})))
+	client.send(slices.Concat(request(1, "NextIDs", []any{2048}), request(2, "NextID", []any{patient()}), request(3, "Ping", []any{})))
 	r.take(server)
 	r.placed(0, 1)
 	if n := r.awaiting(); n != 1 {
@@ -454,7 +454,7 @@ func TestLanePeerThatDoesNotReadAndWaits(t *testing.T) {
 	if err := server.SetWriteBuffer(4 << 10); err != nil {
 		t.Fatal(err)
 	}
-	client.send(slices.Concat(request(1, "NextIDs", []any{4095}), request(2, "NextID", []any{patient()})))
+	client.send(slices.Concat(request(1, "NextIDs", []any{2047}), request(2, "NextID", []any{patient()})))
 	r.take(server)
 	r.placed(1, 1)
 	_ = client.Close()
@@ -802,10 +802,10 @@ func TestLaneTurnsEndByOutput(t *testing.T) {
 	}
 	r.take(server)
 	client.alive()
-	const requests, answer = 20, wire.HighWater / 16 * 9
+	const requests, answer = 20, maxLaneBatch * 9
 	var sent []byte
 	for id := range requests {
-		sent = append(sent, request(id, "NextIDs", []any{wire.HighWater / 16})...)
+		sent = append(sent, request(id, "NextIDs", []any{maxLaneBatch})...)
 	}
 	r.inLane(func(p *parked) {
 		if _, err := client.Write(sent); err != nil {
@@ -829,7 +829,7 @@ func TestLaneTurnsEndByOutput(t *testing.T) {
 func TestLaneTurns(t *testing.T) {
 	r := newLaneRig(t, ample).start()
 	greedy, modest := r.dial(), r.dial()
-	burst := []byte(strings.Repeat(string(request(1, "NextIDs", []any{wire.HighWater / 16})), 2000))
+	burst := []byte(strings.Repeat(string(request(1, "NextIDs", []any{maxLaneBatch})), 2000))
 	end, ended := make(chan struct{}), make(chan struct{})
 	var got atomic.Int64
 	go func() {
@@ -949,7 +949,7 @@ func TestLaneAnswersABurstAtOnce(t *testing.T) {
 
 // What waits to be written stays small, however much one burst asks for.
 func TestLaneWritesBeforeItHoldsMuch(t *testing.T) {
-	const requests, count = 20, wire.HighWater / 16
+	const requests, count = 20, maxLaneBatch
 	r := newLaneRig(t, ample).start()
 	client := records(t, r)
 	var sent []byte
@@ -965,7 +965,7 @@ func TestLaneWritesBeforeItHoldsMuch(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v after %d bytes", err, got)
 		}
-		if n > wire.HighWater+count*9+20 {
+		if n > wire.HighWater {
 			t.Errorf("a write of %d bytes", n)
 		}
 		got += n

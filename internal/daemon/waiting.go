@@ -16,17 +16,21 @@ var (
 	errHeavy = errors.New("the request is too much for the lane")
 )
 
-// heavyBatch is how many IDs may be made as text in the lane, where everybody
-// else waits meanwhile. As integers it is what fits into HighWater.
-const heavyBatch = 256
+const (
+	// maxLaneBatch is how many IDs of one request may be made in the lane, where
+	// everybody else waits meanwhile.
+	maxLaneBatch = 4096
+	// maxLaneTexts is the same for IDs as text.
+	maxLaneTexts = 256
+)
 
 // heavy reports whether the answer takes longer than others may be kept
 // waiting, or more memory than a peer that does not read it may take.
 func (r *idRequest) heavy() bool {
 	if r.format == formatInt {
-		return r.want.Count > wire.HighWater/16
+		return r.want.Count > maxLaneBatch
 	}
-	return r.want.Count > heavyBatch
+	return r.want.Count > maxLaneTexts
 }
 
 // waiting is a request that waits for IDs.

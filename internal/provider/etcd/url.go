@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/clienttls"
 )
 
 const (
@@ -197,27 +197,9 @@ func (c Config) tlsConfig() (*tls.Config, error) {
 	if !c.TLS {
 		return nil, nil
 	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("etcd: ca_file: %w", err)
-		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("etcd: ca_file %s holds no certificate in PEM", c.CAFile)
-		}
-	}
-	if c.CertFile == "" {
-		return t, nil
-	}
-	if _, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile); err != nil {
-		return nil, fmt.Errorf("etcd: cert_file %s, key_file %s: %w", c.CertFile, c.KeyFile, err)
-	}
-	// Read at each connection: certificates are renewed while the daemon runs.
-	t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-		return &pair, err
+	t, err := clienttls.Config(c.CAFile, c.CertFile, c.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
 	}
 	return t, nil
 }

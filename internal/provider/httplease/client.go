@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/provider/clienttls"
 )
 
 // Limits of the connections and of what a server may answer.
@@ -51,7 +51,7 @@ type client struct {
 }
 
 func newClient(c Config) (*client, error) {
-	tlsConfig, err := c.tls()
+	tlsConfig, err := clienttls.Config(c.CAFile, c.CertFile, c.KeyFile)
 	if err != nil {
 		return nil, err
 	}
@@ -66,34 +66,6 @@ func newClient(c Config) (*client, error) {
 			MaxIdleConnsPerHost: maxIdlePerHost, IdleConnTimeout: idleTimeout, MaxResponseHeaderBytes: maxHeaderBytes,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	return out, nil
-}
-
-func (c Config) tls() (*tls.Config, error) {
-	out := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("ca_file: %w", err)
-		}
-		out.RootCAs = x509.NewCertPool()
-		if !out.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("ca_file: %s holds no certificate in PEM form", c.CAFile)
-		}
-	}
-	if c.CertFile != "" {
-		load := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-			if err != nil {
-				return nil, fmt.Errorf("cert_file and key_file: %w", err)
-			}
-			return &pair, nil
-		}
-		if _, err := load(nil); err != nil {
-			return nil, err
-		}
-		out.GetClientCertificate = load
 	}
 	return out, nil
 }

@@ -229,9 +229,9 @@ func TestTLSFiles(t *testing.T) {
 	for raw, want := range map[string]string{
 		"https://h?ca_file=/does/not/exist":                          "ca_file",
 		"https://h?ca_file=" + empty:                                 "no certificate in PEM form",
-		"https://h?cert_file=" + cert + "&key_file=" + empty:         "cert_file and key_file",
-		"https://h?cert_file=/does/not/exist&key_file=" + key:        "cert_file and key_file",
-		"https://h?cert_file=" + a.file + "&key_file=" + key:         "cert_file and key_file",
+		"https://h?cert_file=" + cert + "&key_file=" + empty:         "and key_file ",
+		"https://h?cert_file=/does/not/exist&key_file=" + key:        "and key_file ",
+		"https://h?cert_file=" + a.file + "&key_file=" + key:         "and key_file ",
 		"https://h?token_file=" + filepath.Join(t.TempDir(), "none"): "token_file",
 	} {
 		cfg, err := httplease.ParseURL(raw)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/kazahana/kazahana/internal/provider/clienttls"
 )
 
 // The connections. A daemon calls every few seconds at most; a lease server
@@ -102,30 +103,5 @@ func (c Config) tlsConfig() (*tls.Config, error) {
 	if !isTLS(c.Scheme) {
 		return nil, nil
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("ca_file: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("ca_file %s holds no certificate in PEM form", c.CAFile)
-		}
-	}
-	if c.CertFile != "" {
-		load := func() (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-			if err != nil {
-				return nil, fmt.Errorf("cert_file and key_file: %w", err)
-			}
-			return &pair, nil
-		}
-		if _, err := load(); err != nil {
-			return nil, err
-		}
-		// Read again for each connection: certificates are renewed.
-		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
-	}
-	return cfg, nil
+	return clienttls.Config(c.CAFile, c.CertFile, c.KeyFile)
 }

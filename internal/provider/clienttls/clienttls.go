@@ -1,0 +1,43 @@
+// Package clienttls is the TLS side of the provider URLs: what the parameters
+// ca_file, cert_file and key_file mean, for all providers that take them.
+package clienttls
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+)
+
+// Config returns the configuration of a client that trusts the authorities in
+// caFile, in PEM ("" = the system's), and shows the certificate in certFile and
+// keyFile ("" = none). That one is read for each connection, since certificates
+// are renewed while the daemon runs; it is read once here, for an early error.
+func Config(caFile, certFile, keyFile string) (*tls.Config, error) {
+	out := &tls.Config{MinVersion: tls.VersionTLS12}
+	if caFile != "" {
+		pem, err := os.ReadFile(caFile)
+		if err != nil {
+			return nil, fmt.Errorf("ca_file: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("ca_file %s holds no certificate in PEM form", caFile)
+		}
+	}
+	if certFile == "" {
+		return out, nil
+	}
+	load := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+		if err != nil {
+			return nil, fmt.Errorf("cert_file %s and key_file %s: %w", certFile, keyFile, err)
+		}
+		return &pair, nil
+	}
+	if _, err := load(nil); err != nil {
+		return nil, err
+	}
+	out.GetClientCertificate = load
+	return out, nil
+}
