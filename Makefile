@@ -1,5 +1,5 @@
 # Targets: run, build, test, lint, fuzz, proof, capacity, bench, bench-check, bench-short,
-# bench-leases, storm, cross, clean.
+# bench-leases, test-etcd, storm, cross, clean.
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
 # need they install.
 
@@ -9,7 +9,7 @@ COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
 
-.PHONY: run build test setup lint fuzz proof capacity bench bench-check bench-short bench-leases storm cross clean
+.PHONY: run build test setup lint fuzz proof capacity bench bench-check bench-short bench-leases test-etcd storm cross clean
 
 ## run: build, start the daemon, show five IDs that came through the socket, keep serving.
 run: build
@@ -58,6 +58,10 @@ bench-short: build
 ## bench-leases: 4,000 hosts acquire at once from a lease server on SQLite; fails below 3,000 acquires/s or above 2 s at p99.
 bench-leases: build
 	@$(GO) run ./benchleases -check $(BENCH)
+
+## test-etcd: the etcd provider's tests against ETCD (default v3.6.6) instead of Debian's release.
+test-etcd:
+	@scripts/test-etcd $(ETCD)
 
 ## storm: eight processes ask for 30 s while the daemon is killed -9 and restarted five times.
 storm: build
