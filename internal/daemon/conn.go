@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -24,11 +25,15 @@ type stream interface {
 	CloseWrite() error
 }
 
-// conn is one connection, served by one goroutine.
+// conn is one connection, served by one goroutine. Slow requests have others,
+// which answer beside it.
 type conn struct {
 	server *Server
 	net    stream
 	wire   *wire.ServerConn
+	// mu guards the answers: the outbox of wire, what is written, and slow. The
+	// serving goroutine holds it, except while it waits: for the peer, or for IDs.
+	mu     sync.Mutex
 	req    wire.Request
 	ranges []generator.Range // reused from request to request
 	luggage
@@ -39,8 +44,9 @@ type conn struct {
 	broken bool      // a write failed: nobody hears the answers
 	warned bool      // the peer has had its time to hear of the drain
 
-	waiting atomic.Bool             // for IDs
+	waiting atomic.Bool             // for IDs, or for slow requests after the last
 	abandon context.CancelCauseFunc // ends that wait
+	slow    slowRequests
 
 	// Of the one conn by which the lane answers for all of its connections:
 	hurried bool              // it must not wait
@@ -80,6 +86,8 @@ func (r *patientReader) Read(b []byte) (int, error) {
 			r.server.hurry(r.net.SetReadDeadline)
 		}
 	}
+	r.mu.Unlock()
+	defer r.mu.Lock()
 	return r.net.Read(b)
 }
 
@@ -110,7 +118,8 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 // serve answers requests until the peer is done, is wrong, or the daemon
 // stops.
 func (c *conn) serve(ctx context.Context) {
-	defer c.net.Close()
+	c.mu.Lock()
+	defer c.close()
 	if !c.unpack(ctx) {
 		return
 	}
@@ -155,7 +164,7 @@ func (c *conn) unpack(ctx context.Context) bool {
 
 // rests reports whether nothing is under way on the connection.
 func (c *conn) rests() bool {
-	return c.idle && !c.wire.Pending() && !c.wire.Partial() && len(c.wire.Unsent()) == 0
+	return c.idle && c.slow.rest() && !c.wire.Pending() && !c.wire.Partial() && len(c.wire.Unsent()) == 0
 }
 
 // lastCall, once the daemon drains, gives the peer time to hear so: what it
@@ -182,6 +191,7 @@ func (c *conn) finish(err error) {
 		return
 	}
 	_ = c.wire.Flush()
+	c.outlast()
 }
 
 // discard reads what the peer still sends, up to a limit of bytes and time.

@@ -69,6 +69,8 @@ func (s *Server) handle(ctx context.Context, c *conn) {
 	switch err := s.call(ctx, m, c); {
 	case errors.Is(err, errWaits):
 		c.waits.method, c.waits.began = m, began
+	case errors.Is(err, errLater):
+		s.answerLater(ctx, c, m, began)
 	case errors.Is(err, errHeavy):
 		c.heavy = true
 		s.requests.Add(^uint64(0)) // it comes again, elsewhere

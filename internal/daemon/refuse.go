@@ -50,7 +50,8 @@ func overloadedConnections(most int) *wire.Error {
 
 // turnAway answers the peer's first request with the refusal, and closes.
 func (c *conn) turnAway(refusal *wire.Error) {
-	defer c.net.Close()
+	c.mu.Lock()
+	defer c.close()
 	c.turned = true
 	for {
 		if err := c.wire.Read(&c.req); err != nil {

@@ -43,13 +43,19 @@ type waiting struct {
 
 // enter counts a request that waits, unless there are too many.
 func (s *Server) enter(pending *generator.Pending) error {
+	err := s.countWaiting()
+	if err != nil {
+		pending.Cancel(err)
+	}
+	return err
+}
+
+func (s *Server) countWaiting() error {
 	if s.inFlight.Add(1) <= int64(s.cfg.MaxInFlight) {
 		return nil
 	}
 	s.inFlight.Add(-1)
-	err := wire.Errorf(wire.CodeOverloaded, "%d requests are waiting already, and more may not: see max_in_flight", s.cfg.MaxInFlight)
-	pending.Cancel(err)
-	return err
+	return wire.Errorf(wire.CodeOverloaded, "%d requests are waiting already, and more may not: see max_in_flight", s.cfg.MaxInFlight)
 }
 
 // await waits for the IDs of a request that was counted by enter. Answers that
@@ -62,6 +68,8 @@ func (c *conn) await(ctx context.Context, pending *generator.Pending) ([]generat
 		pending.Cancel(errHungUp)
 		return nil, errHungUp
 	}
+	c.mu.Unlock()
+	defer c.mu.Lock()
 	return pending.Wait(ctx)
 }
 

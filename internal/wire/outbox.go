@@ -107,6 +107,26 @@ func (o *Outbox) ReplyAny(id uint32, v any) error {
 	return nil
 }
 
+// Notify sends a notification, to which nobody answers. The peer must have asked
+// for it. An error means that a parameter cannot be encoded, and nothing is sent.
+func (o *Outbox) Notify(method string, params ...any) error {
+	if !o.ready() {
+		return nil
+	}
+	mark := len(o.out.buf)
+	o.must(o.enc.EncodeArrayLen(3))
+	o.must(o.enc.EncodeUint(uint64(TypeNotification)))
+	o.must(o.enc.EncodeString(method))
+	o.must(o.enc.EncodeArrayLen(len(params)))
+	for _, p := range params {
+		if err := o.enc.Encode(p); err != nil {
+			o.out.buf = o.out.buf[:mark]
+			return fmt.Errorf("wire: encode a notification: %w", err)
+		}
+	}
+	return nil
+}
+
 // ReplyError answers with an error.
 func (o *Outbox) ReplyError(id uint32, e *Error) {
 	if !o.ready() {

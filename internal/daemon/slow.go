@@ -1,0 +1,111 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// A slow request waits for more than IDs: for a store, or for somebody else to
+// free a lock. It is answered beside the connection's other requests, which may
+// overtake it.
+
+// errLater: the answer comes later, from the work that aside was given.
+var errLater = errors.New("the request is answered later")
+
+// slowWork finds the answer of a slow request. When ctx is done it returns soon,
+// and nobody hears the answer.
+type slowWork func(ctx context.Context) (answer any, err error)
+
+// slowRequests are those of a connection. Its mu guards them.
+type slowRequests struct {
+	next    slowWork // of the present request
+	n       int      // under way
+	running sync.WaitGroup
+	onClose []func() // gives back what the peer holds while the connection lasts
+}
+
+func (r *slowRequests) rest() bool { return r.n == 0 && len(r.onClose) == 0 }
+
+// aside has a method answered by work, which must not use the connection's
+// request: the next one takes its place. The method returns what aside does.
+func (c *conn) aside(work slowWork) error {
+	if c.hurried {
+		return errHeavy
+	}
+	c.slow.next = work
+	return errLater
+}
+
+// answerLater begins a slow request.
+func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, began time.Duration) {
+	id, work := c.req.ID, c.slow.next
+	c.slow.next = nil
+	if err := s.countWaiting(); err != nil {
+		s.finish(c, id, m, began, err)
+		return
+	}
+	c.slow.n++
+	c.slow.running.Go(func() {
+		defer s.inFlight.Add(-1)
+		answer, err := work(ctx)
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.slow.n--
+		if err == nil {
+			err = c.wire.ReplyAny(id, answer)
+		}
+		s.finish(c, id, m, began, err)
+		_ = c.wire.Flush() // if it fails, the peer is gone, and reading ends too
+	})
+}
+
+// attach keeps the connection from the lane, and has done called when it ends,
+// however it does. Only slow work may call it.
+func (c *conn) attach(done func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.slow.onClose = append(c.slow.onClose, done)
+}
+
+// notify sends what the peer has asked to be told.
+func (c *conn) notify(method string, params ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.wire.Notify(method, params...); err != nil {
+		panic("daemon: a notification cannot be encoded: " + err.Error())
+	}
+	_ = c.wire.Flush()
+}
+
+// outlast waits, after the peer's last request, for the slow ones to be answered.
+func (c *conn) outlast() {
+	if c.slow.n == 0 {
+		return
+	}
+	c.waiting.Store(true) // from now on somebody looks whether the peer is there
+	if hungUp(c.net) {
+		c.abandon(errHungUp)
+	}
+	c.mu.Unlock()
+	c.slow.running.Wait()
+	c.mu.Lock()
+}
+
+// close ends the connection, and what its peer held by it. mu is held, and left
+// for good.
+func (c *conn) close() {
+	if c.slow.n > 0 {
+		c.abandon(errHungUp)
+	}
+	c.mu.Unlock()
+	c.slow.running.Wait()
+	for _, done := range c.slow.onClose {
+		done()
+	}
+	_ = c.net.Close()
+}

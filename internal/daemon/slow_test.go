@@ -1,0 +1,221 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// slowly adds a method Slow to the server. Each call waits for an answer from
+// the channel, and puts what ended it into ended.
+func slowly(r *rig) (answers chan any, ended chan error) {
+	answers, ended = make(chan any), make(chan error, 1000)
+	r.with("Slow", func(_ *Server, _ context.Context, c *conn) error {
+		return c.aside(func(ctx context.Context) (any, error) {
+			select {
+			case answer := <-answers:
+				ended <- nil
+				return answer, nil
+			case <-ctx.Done():
+				ended <- context.Cause(ctx)
+				return nil, ctx.Err()
+			}
+		})
+	})
+	return answers, ended
+}
+
+func (r *rig) with(name string, call func(*Server, context.Context, *conn) error) {
+	r.server.methods = append(r.server.methods, countedMethod{method{name, call}, r.metrics.Requests(name, "ok")})
+}
+
+func TestSlowRequestIsOvertaken(t *testing.T) {
+	r := newRig(t)
+	answers, _ := slowly(r)
+	r.start()
+	p := r.dial()
+	p.ask("Slow")
+	slow := p.lastID
+	p.id()
+	p.alive()
+	answers <- "late"
+	var text string
+	got := p.receive()
+	p.decode(got.result, &text)
+	if got.id != slow || text != "late" {
+		t.Errorf("message %d: %q; want %d", got.id, text, slow)
+	}
+	p.alive()
+}
+
+// While one request waits for IDs, a slow one is answered.
+func TestSlowRequestOvertakesOneThatWaitsForIDs(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.change(func(c *config.Service) { c.MaxBackward = -1 }) })
+	answers, _ := slowly(r)
+	r.start()
+	p := r.dial()
+	p.ids(256)
+	p.ask("Slow")
+	slow := p.lastID
+	p.ask("NextID")
+	r.waiters(2)
+	answers <- "first"
+	if got := p.receive(); got.id != slow || got.err != nil {
+		t.Errorf("message %d: %v", got.id, got.err)
+	}
+	until(t, "the other is served", func() bool {
+		r.clock.Advance(1e6)
+		return r.awaiting() == 0
+	})
+	if got := p.receive(); got.err != nil {
+		t.Error(got.err)
+	}
+}
+
+// Answers of slow requests never come amid another answer, however long.
+func TestSlowAnswersStayWhole(t *testing.T) {
+	const calls, batches = 200, 20
+	r := newRig(t, wide, func(s *setup) { s.source = clock.System{} })
+	answers, _ := slowly(r)
+	r.start()
+	p := r.dial()
+	for range calls {
+		p.ask("Slow")
+	}
+	r.waiters(calls)
+	go func() {
+		for range calls {
+			answers <- "a word"
+		}
+	}()
+	for range batches {
+		p.ask("NextIDs", 20_000)
+	}
+	words := 0
+	for range calls + batches {
+		got := p.receive()
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		var text string
+		if msgpack.Unmarshal(got.result, &text) == nil && text == "a word" {
+			words++
+		}
+	}
+	if words != calls {
+		t.Errorf("%d words of %d", words, calls)
+	}
+}
+
+func TestSlowRequestEndsWithItsPeer(t *testing.T) {
+	r := newRig(t)
+	_, ended := slowly(r)
+	r.start()
+	p := r.dial()
+	p.ask("Slow")
+	r.waiters(1)
+	_ = p.Close()
+	if err := <-ended; !errors.Is(err, errHungUp) {
+		t.Errorf("it ended with %v", err)
+	}
+	until(t, "nothing is left of it", func() bool { return r.awaiting() == 0 && r.server.connections() == 0 })
+}
+
+// Who has sent all there is to send still gets the answers; and who is gone
+// after that is noticed.
+func TestSlowRequestOfAHalfClosedPeer(t *testing.T) {
+	r := newRig(t)
+	answers, ended := slowly(r)
+	r.start()
+	for _, stays := range []bool{true, false} {
+		p := r.dial()
+		p.ask("Slow")
+		r.waiters(1)
+		if err := p.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if !stays {
+			_ = p.Close()
+			if err := <-ended; !errors.Is(err, errHungUp) {
+				t.Errorf("it ended with %v", err)
+			}
+			continue
+		}
+		answers <- "yes"
+		<-ended
+		if got := p.receive(); got.err != nil {
+			t.Error(got.err)
+		}
+		p.ends()
+	}
+}
+
+func TestSlowRequestsAreLimited(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.MaxInFlight = 2 })
+	answers, _ := slowly(r)
+	r.start()
+	p := r.dial()
+	p.ask("Slow")
+	p.ask("Slow")
+	r.waiters(2)
+	p.fails(wire.CodeOverloaded, "Slow")
+	for range 2 {
+		answers <- "ok"
+		if got := p.receive(); got.err != nil {
+			t.Error(got.err)
+		}
+	}
+}
+
+func TestSlowRequestIsCutOffByTheDrain(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.DrainTimeout, s.patience.drain = 1, usualPatience.drain })
+	slowly(r)
+	r.start()
+	p := r.dial()
+	p.ask("Slow")
+	r.waiters(1)
+	r.drains()
+	p.wantError(p.receive(), wire.CodeShuttingDown)
+	p.ends()
+}
+
+// What a peer holds by its connection is given back when it ends, and the
+// notices that it asked for reach it and nobody else.
+func TestWhatTheConnectionHolds(t *testing.T) {
+	r := newRig(t)
+	var held atomic.Int64
+	holders := make(chan *conn, 1)
+	r.with("Hold", func(_ *Server, _ context.Context, c *conn) error {
+		return c.aside(func(context.Context) (any, error) {
+			held.Add(1)
+			c.attach(func() { held.Add(-1) })
+			holders <- c
+			return "held", nil
+		})
+	})
+	r.start()
+	p, other := r.dial(), r.dial()
+	p.result("Hold")
+	c := <-holders
+	p.alive() // would go back to the lane after this
+	c.notify("Lost", map[string]any{"key": "k"})
+	var message []any
+	if err := p.dec.Decode(&message); err != nil || len(message) != 3 || message[1] != "Lost" {
+		t.Fatalf("the notification: %v, %v", message, err)
+	}
+	other.alive()
+	p.alive()
+	if held.Load() != 1 {
+		t.Error("given back too early")
+	}
+	_ = p.Close()
+	until(t, "it is given back", func() bool { return held.Load() == 0 })
+	other.alive()
+}
