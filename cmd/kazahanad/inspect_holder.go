@@ -12,14 +12,6 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// historyKept says how long each kind of provider remembers who held what.
-var historyKept = map[string]string{
-	"memory": "all grants of its process",
-	"sqlite": "grants for 30 days after their end",
-	"redis":  "grants for 24 hours after their end, and the last 100,000 at most",
-	"etcd":   "grants for 24 hours after their end, and the last 100,000 at most",
-}
-
 // holderFlags ask a provider who made an ID.
 type holderFlags struct {
 	Provider string        `placeholder:"URL" help:"Ask this provider who held the machine ID at the ID's time."`
@@ -108,8 +100,8 @@ func (st *store) holdersOf(s *system, locator provider.Locator, in snowflake.Ins
 	if err != nil {
 		return nil, err
 	}
-	kept := historyKept[st.Info().Name]
-	if kept == "" {
+	kept := st.Info().History
+	if kept == "" { // of a server that does not say
 		kept = "grants as long as its server's provider does"
 	}
 	h := &holding{Holders: []holder{}}

@@ -35,9 +35,6 @@ const (
 	runRetryAfter = time.Second
 )
 
-// releaseSlack is what a release stays away from the edge of its window.
-const releaseSlack = time.Second
-
 type runCmd struct {
 	providerFlags
 	Min     *int64            `placeholder:"N" help:"Lowest machine ID that CMD can use (default the lowest there is)."`
@@ -161,7 +158,7 @@ func (j *job) run() error {
 		return j.orInterrupted(err)
 	}
 	if err := j.suits(l); err != nil {
-		j.handBack(l, j.now().UnixMilli())
+		j.handBack(l, false)
 		return err
 	}
 	j.say("machine ID: %d, until %s unless extended", l.ID, snowflake.FormatMS(l.Expired))
@@ -272,29 +269,35 @@ func (j *job) orInterrupted(err error) error {
 
 // leave gives back what a run leaves. CMD made IDs by its own rules, so nothing
 // is known of what it dated how: the machine ID stays taken until the lease's
-// end, which a release can say only when that is near. Otherwise the lease runs
-// out by itself, with its quarantine.
+// end. Where this host's clock is past that, so may be CMD's IDs, and the lease
+// runs out by itself, with its quarantine.
 func (j *job) leave(r runner.Result) {
 	switch {
 	case !r.Started:
 		j.say("releasing machine ID %d...", r.Lease.ID)
-		j.handBack(r.Lease, j.now().UnixMilli())
+		j.handBack(r.Lease, false)
 	case errors.Is(r.Lost, provider.ErrBadSignature), errors.Is(r.Lost, provider.ErrNotFound), errors.Is(r.Lost, provider.ErrConflict):
 		// It is not ours to give back.
-	case r.Remains < provider.ReleaseWindow-releaseSlack:
-		j.say("releasing machine ID %d as of the lease's end, %s...", r.Lease.ID, snowflake.FormatMS(r.Lease.Expired))
-		j.handBack(r.Lease, r.Lease.Expired-1)
-	default:
+	case j.now().UnixMilli() >= r.Lease.Expired:
 		j.say("machine ID %d stays taken until its lease has run out, at %s", r.Lease.ID, snowflake.FormatMS(r.Lease.ReservedUntil))
+	default:
+		j.say("releasing machine ID %d as of the lease's end, %s...", r.Lease.ID, snowflake.FormatMS(r.Lease.Expired))
+		j.handBack(r.Lease, true)
 	}
 }
 
-// handBack releases the lease. One that is not heard of runs out by itself.
-func (j *job) handBack(l lease.Lease, timestampMS int64) {
+// handBack releases the lease, as of now or as of its end. One that is not heard
+// of runs out by itself.
+func (j *job) handBack(l lease.Lease, atEnd bool) {
+	timestampMS := j.now().UnixMilli()
+	if atEnd {
+		timestampMS = l.Expired - 1
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.ctx), j.settings.ProviderTimeout)
 	defer cancel()
 	err := j.provider.Release(ctx, provider.ReleaseRequest{
-		Service: j.service, ID: l.ID, BitSeq: l.BitSeq, TimestampMS: timestampMS, Signature: lease.Sign(l.Secret, l.ID, timestampMS),
+		Service: j.service, ID: l.ID, BitSeq: l.BitSeq, TimestampMS: timestampMS, AtEnd: atEnd,
+		Signature: lease.Sign(l.Secret, l.ID, timestampMS),
 	})
 	if err != nil {
 		j.say("not released, the lease runs out by itself: %v", err)

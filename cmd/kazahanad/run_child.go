@@ -80,24 +80,20 @@ func (c *child) close() { signal.Stop(c.resumed) }
 
 // Start implements runner.Program.
 func (c *child) Start() error {
-	type outcome struct {
-		pid int
-		err error
-	}
-	began := make(chan outcome)
+	began := make(chan error)
 	go func() {
 		// The kernel ends CMD when this thread does, see processAttributes; the
 		// thread ends with the goroutine, because it stays locked.
 		runtime.LockOSThread()
 		pid, err := syscall.ForkExec(c.path, c.argv, &syscall.ProcAttr{Env: c.env, Files: stdio(), Sys: processAttributes(c.terminal)})
-		began <- outcome{pid, err}
+		// Before anybody waits: CMD may have ended when Start returns.
+		c.pid = pid
+		began <- err
 		if err == nil {
 			c.reap(pid)
 		}
 	}()
-	o := <-began
-	c.pid = o.pid
-	return o.err
+	return <-began
 }
 
 // reap waits for CMD, and for whatever else is left to this process, which is

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/runner"
+	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // runArgs is run on the site's file with the terms, and CMD as a shell script.
@@ -65,16 +73,19 @@ func TestRunGivesAMachineID(t *testing.T) {
 	if o.code != 42 || o.stdout != "7 7 hello -worker-id=7,7\n" {
 		t.Errorf("%+v", o)
 	}
-	for _, want := range []string{"getting a machine ID from sqlite:", "machine ID: 7, until ", "starting...", "stays taken until"} {
+	for _, want := range []string{"getting a machine ID from sqlite:", "machine ID: 7, until ", "starting...", "releasing machine ID 7 as of the lease's end"} {
 		if !strings.Contains(o.stderr, want) {
 			t.Errorf("stderr does not say %q:\n%s", want, o.stderr)
 		}
 	}
-	l := s.leasesJSON("--provider", "sqlite:"+s.leases()).Leases[0]
-	if l.MachineID != 7 || l.Meta["team"] != "blue" || l.Service != "legacy" || l.Meta["command"] != "sh" || l.Released {
+	l := s.leasesJSON("--all", "--provider", "sqlite:"+s.leases()).Leases[0]
+	if l.MachineID != 7 || l.Meta["team"] != "blue" || l.Service != "legacy" || l.Meta["command"] != "sh" {
 		t.Errorf("the record is %+v", l)
 	}
-	// It is taken until it has run out.
+	// It is taken until the lease's end, and no longer.
+	if !l.Released || l.FreeAtMS != l.ExpiredMS || l.ExpiredMS-l.CreatedMS != 10*time.Minute.Milliseconds() {
+		t.Errorf("the record is %+v", l)
+	}
 	runCommand(t, s.command(s.runArgs("term=10m", "true", "--min", "7", "--max", "7")...)).says(t, exitFailure, "no machine ID: all 1 machine IDs", "free at")
 	if o := runCommand(t, s.command(s.runArgs("term=10m", "kill -USR1 $$", "-q")...)); o.code != 128+int(syscall.SIGUSR1) || o.stderr != "" {
 		t.Errorf("killed by a signal: %+v", o)
@@ -128,7 +139,7 @@ func TestRunExtends(t *testing.T) {
 	if code := d.code(); code != 128+int(syscall.SIGTERM) {
 		t.Errorf("exit code %d\n%s", code, d.log)
 	}
-	// The lease's end was near enough to be told: no quarantine follows it.
+	// No quarantine follows the end that it was extended to.
 	if l := s.recordOf(d.pid()); !l.Released || l.FreeAtMS != l.ExpiredMS {
 		t.Errorf("the record is %+v", l)
 	}
@@ -256,4 +267,47 @@ func TestRunOnATerminal(t *testing.T) {
 	d.awaitEnd()
 	_ = inside.Close()
 	<-heardAll
+}
+
+// What becomes of the lease depends on what CMD may have dated by its clock,
+// which is this host's.
+func TestRunLeaves(t *testing.T) {
+	t.Parallel()
+	const grantedAt = snowflake.DefaultEpochMS + 1_000_000
+	second := time.Second.Milliseconds()
+	for name, test := range map[string]struct {
+		result runner.Result
+		after  int64 // ms since the grant, by this host's clock
+		end    func(lease.Lease) int64
+	}{
+		"before the start":         {runner.Result{}, second, func(l lease.Lease) int64 { return l.Created + second + 1 }},
+		"at once":                  {runner.Result{Started: true}, 0, func(l lease.Lease) int64 { return l.Expired }},
+		"in the last millisecond":  {runner.Result{Started: true}, 600*second - 1, func(l lease.Lease) int64 { return l.Expired }},
+		"by a clock past the end":  {runner.Result{Started: true}, 600 * second, func(l lease.Lease) int64 { return l.ReservedUntil }},
+		"by a clock an hour ahead": {runner.Result{Started: true}, 3600 * second, func(l lease.Lease) int64 { return l.ReservedUntil }},
+		"not extended in time":     {runner.Result{Started: true, Lost: errors.New("away")}, second, func(l lease.Lease) int64 { return l.Expired }},
+		"no longer ours":           {runner.Result{Started: true, Lost: provider.ErrConflict}, second, func(l lease.Lease) int64 { return l.ReservedUntil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := memory.New(memory.NewStore(func() int64 { return grantedAt }), provider.Services{Default: provider.DefaultTerms()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			leases, err := p.Acquire(t.Context(), provider.AcquireRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := leases[0]
+			j := &job{
+				runCmd: &runCmd{Quiet: true}, settings: &config.Serve{ProviderTimeout: patience}, provider: p,
+				system: &system{ctx: t.Context(), now: func() time.Time { return time.UnixMilli(grantedAt + test.after) }},
+			}
+			test.result.Lease = l
+			j.leave(test.result)
+			records, err := p.List(t.Context(), "")
+			if want := test.end(l); err != nil || records[0].End != want {
+				t.Errorf("free at %d (%v), want %d of a lease from %d to %d", records[0].End, err, want, l.Created, l.Expired)
+			}
+		})
+	}
 }

@@ -21,6 +21,7 @@ const (
 	ParamSignature = "signature"
 	ParamTimestamp = "timestamp"
 	ParamBitSeq    = "bitSeq"
+	ParamAtEnd     = "atEnd"
 	ParamLow       = "low"
 	ParamAt        = "at"
 )
@@ -58,6 +59,7 @@ type ReleaseRequest struct {
 	Timestamp *int64 `json:"timestamp"` // Unix ms
 	ServiceID string `json:"serviceId,omitempty"`
 	BitSeq    *int   `json:"bitSeq,omitempty"` // nil: the record whose secret verifies
+	AtEnd     bool   `json:"atEnd,omitempty"`  // Timestamp is the lease's last millisecond, however far ahead
 }
 
 // ExtendRequest is the body of POST /lease/{id}/extend.
@@ -86,6 +88,7 @@ type VerifyResponse struct {
 // RecordsResponse is the answer to GET /leases and GET /leases/at.
 type RecordsResponse struct {
 	Records []Record `json:"records"`
+	History string   `json:"history,omitempty"` // of GET /leases/at: provider.Info.History
 }
 
 // Record is what a provider remembers of a grant.

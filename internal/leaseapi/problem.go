@@ -185,7 +185,7 @@ func (p *Problem) Err() error {
 		return provider.ErrTimestampSkew
 	case CodeInvalidRequest, CodeTooLarge, CodeUnsupportedMedia:
 		return fmt.Errorf("%w: %s", provider.ErrInvalid, p.Error())
-	case CodeNotSupported:
+	case CodeNotSupported, CodeNotFound, CodeMethodNotAllowed: // of a server that is older than the path
 		return fmt.Errorf("%s: %w", strings.TrimSuffix(p.Error(), ": "+errors.ErrUnsupported.Error()), errors.ErrUnsupported)
 	}
 	return p

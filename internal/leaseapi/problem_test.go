@@ -83,7 +83,13 @@ func TestRefusalsAreBusy(t *testing.T) {
 			t.Errorf("%s: %v", code, err)
 		}
 	}
-	for _, code := range []leaseapi.Code{leaseapi.CodeUnauthenticated, leaseapi.CodeForbidden, leaseapi.CodeNotFound} {
+	// A server that does not have the path cannot, whatever it is asked next.
+	for _, code := range []leaseapi.Code{leaseapi.CodeNotSupported, leaseapi.CodeNotFound, leaseapi.CodeMethodNotAllowed} {
+		if err := leaseapi.NewProblem(code, "no").Err(); !errors.Is(err, errors.ErrUnsupported) || !strings.HasPrefix(err.Error(), "no") {
+			t.Errorf("%s: %v", code, err)
+		}
+	}
+	for _, code := range []leaseapi.Code{leaseapi.CodeUnauthenticated, leaseapi.CodeForbidden} {
 		if err := leaseapi.NewProblem(code, "no").Err(); !errors.As(err, new(*leaseapi.Problem)) {
 			t.Errorf("%s: %v", code, err)
 		}

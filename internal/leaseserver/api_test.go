@@ -74,6 +74,9 @@ func TestRelease(t *testing.T) {
 	}
 	l := g.acquire("", "")
 	good := body(l)
+	at := func(l lease.Lease, ms int64, more string) string {
+		return fmt.Sprintf(`{"signature":"%s","timestamp":%d%s}`, lease.Sign(l.Secret, 5, ms), ms, more)
+	}
 	for name, test := range map[string]struct {
 		target, body string
 		code         leaseapi.Code
@@ -83,6 +86,10 @@ func TestRelease(t *testing.T) {
 		"no timestamp":    {"/lease/5", `{"signature":"00"}`, leaseapi.CodeInvalidRequest},
 		"bad timestamp":   {"/lease/5?timestamp=soon", ``, leaseapi.CodeInvalidRequest},
 		"too old":         {"/lease/5", fmt.Sprintf(`{"signature":"%s","timestamp":%d}`, lease.Sign(l.Secret, 5, testNow-40_000), testNow-40_000), leaseapi.CodeTimestampSkew},
+		"too far ahead":   {"/lease/5", at(l, now+31_000, ""), leaseapi.CodeTimestampSkew},
+		"its end, unsaid": {"/lease/5", at(l, l.Expired-1, ""), leaseapi.CodeTimestampSkew},
+		"not its end":     {"/lease/5", at(l, l.Expired-2, `,"atEnd":true`), leaseapi.CodeTimestampSkew},
+		"end, unsaid":     {"/lease/5?atEnd=false", at(l, l.Expired-1, ""), leaseapi.CodeTimestampSkew},
 		"another machine": {"/lease/6", good, leaseapi.CodeLeaseNotFound},
 		"another layout":  {"/lease/5?bitSeq=9", good, leaseapi.CodeLeaseNotFound},
 		"negative layout": {"/lease/5?bitSeq=-1", good, leaseapi.CodeLeaseNotFound},
@@ -94,6 +101,17 @@ func TestRelease(t *testing.T) {
 	g.want("full", full, leaseapi.CodeNoMachineID)
 	if full.header.Get("Retry-After") != "60" || full.problem.Pool != "default" || full.problem.Slots != 1 || full.problem.NextEndMS != l.ReservedUntil {
 		t.Errorf("full: Retry-After %q, %+v", full.header.Get("Retry-After"), full.problem)
+	}
+	// As of the lease's end, said in the body or in the query.
+	for _, test := range []struct{ target, more string }{{"/lease/5", `,"atEnd":true`}, {"/lease/5?atEnd=true", ""}} {
+		if r := g.send("DELETE", test.target, "", at(l, l.Expired-1, test.more)); r.status != 204 {
+			t.Errorf("%+v: status %d, %q", test, r.status, r.body)
+		}
+		if full := g.send("POST", "/lease", "", ""); full.problem.NextEndMS != l.Expired {
+			t.Errorf("released as of %d, it is free at %d", l.Expired, full.problem.NextEndMS)
+		}
+		g.clock.Store(l.Expired)
+		l = g.acquire("", "")
 	}
 }
 

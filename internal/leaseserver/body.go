@@ -133,6 +133,7 @@ func fill(req *leaseapi.ReleaseRequest, q url.Values) error {
 	if req.ServiceID == "" {
 		req.ServiceID = q.Get(leaseapi.ParamService)
 	}
+	req.AtEnd = req.AtEnd || q.Get(leaseapi.ParamAtEnd) == "true"
 	if req.Timestamp == nil {
 		at, err := number(q, leaseapi.ParamTimestamp)
 		if err != nil {

@@ -127,7 +127,7 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, who Credential)
 		return err
 	}
 	req := provider.ReleaseRequest{
-		Service: service, ID: id, BitSeq: provider.AnyBitSeq, TimestampMS: *in.Timestamp, Signature: in.Signature,
+		Service: service, ID: id, BitSeq: provider.AnyBitSeq, TimestampMS: *in.Timestamp, Signature: in.Signature, AtEnd: in.AtEnd,
 	}
 	if in.BitSeq != nil {
 		// A negative one is no layout, and must not come to mean any.
@@ -222,7 +222,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) 
 }
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request, who Credential) error {
-	return s.records(w, r, who, "list", func(ctx context.Context, service string) ([]provider.Record, error) {
+	return s.records(w, r, who, "list", "", func(ctx context.Context, service string) ([]provider.Record, error) {
 		lister, ok := s.o.Provider.(provider.Lister)
 		if !ok {
 			return nil, s.cannot("list leases")
@@ -247,7 +247,7 @@ func (s *Server) locate(w http.ResponseWriter, r *http.Request, who Credential) 
 	if low == nil || at == nil {
 		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the parameters low (the low bits of an ID) and at (Unix milliseconds) are needed")
 	}
-	return s.records(w, r, who, "locate", func(ctx context.Context, service string) ([]provider.Record, error) {
+	return s.records(w, r, who, "locate", s.o.Provider.Info().History, func(ctx context.Context, service string) ([]provider.Record, error) {
 		locator, ok := s.o.Provider.(provider.Locator)
 		if !ok {
 			return nil, s.cannot("tell who held a machine ID")
@@ -258,7 +258,7 @@ func (s *Server) locate(w http.ResponseWriter, r *http.Request, who Credential) 
 
 // records answers with those records of a service's pool that the caller may
 // see.
-func (s *Server) records(w http.ResponseWriter, r *http.Request, who Credential, op string,
+func (s *Server) records(w http.ResponseWriter, r *http.Request, who Credential, op, history string,
 	ask func(context.Context, string) ([]provider.Record, error),
 ) error {
 	q, err := readQuery(r)
@@ -276,7 +276,7 @@ func (s *Server) records(w http.ResponseWriter, r *http.Request, who Credential,
 	}); err != nil {
 		return err
 	}
-	out := leaseapi.RecordsResponse{Records: []leaseapi.Record{}}
+	out := leaseapi.RecordsResponse{Records: []leaseapi.Record{}, History: history}
 	for _, record := range records {
 		if name, ok := visible(who, record.Service); ok {
 			record.Service = name

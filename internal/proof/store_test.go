@@ -126,7 +126,7 @@ func (s *store) current(l lease.Lease) *record {
 }
 
 func (s *store) Release(_ context.Context, req provider.ReleaseRequest) error {
-	if err := req.CheckTime(s.now()); err != nil {
+	if err := req.CheckTime(s.now(), 0); err != nil {
 		return err
 	}
 	for _, r := range s.records {

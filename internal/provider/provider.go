@@ -47,7 +47,8 @@ type Provider interface {
 	//
 	// Errors: ErrNotFound when the slot was never granted, ErrBadSignature
 	// when the lease is not the caller's (any more), ErrTimestampSkew when
-	// the timestamp is further than ReleaseWindow from the provider's time.
+	// the timestamp is further than ReleaseWindow from the provider's time and
+	// not the one that req.AtEnd allows.
 	Release(ctx context.Context, req ReleaseRequest) error
 
 	// Info says what kind of promise the provider gives. It does no I/O.
@@ -76,6 +77,10 @@ type ReleaseRequest struct {
 	BitSeq      int    // layout of the lease; AnyBitSeq when not known
 	TimestampMS int64  // Unix ms; no ID made under the lease embeds a later one
 	Signature   string // lease.Sign(secret, ID, TimestampMS)
+	// AtEnd: TimestampMS is the lease's last millisecond, Expired-1, however far
+	// ahead that is. The slot stays taken until Expired, without a quarantine.
+	// For holders that do not know what their IDs embed.
+	AtEnd bool
 }
 
 // AnyBitSeq in a ReleaseRequest means the record whose secret verifies.
@@ -103,6 +108,9 @@ type Info struct {
 	// Coordinated is false for providers that grant to whoever asks: a single
 	// service may use one, since nothing keeps two apart.
 	Coordinated bool
+	// History says, for people, what a Locator remembers: "grants for 30 days
+	// after their end". Empty where that is not known, and for others.
+	History string
 }
 
 // Verifier is a provider that can tell whether leases are still the caller's.
@@ -144,7 +152,7 @@ type Extender interface {
 }
 
 // Locator is a provider that remembers who held a slot in the past, for as long
-// as its documentation says.
+// as Info.History says.
 type Locator interface {
 	// Locate returns the grants of the service's pool whose slot covers the low
 	// bits and whose interval [created, expired) holds the time, the latest

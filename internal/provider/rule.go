@@ -32,9 +32,13 @@ func ReleasedEnd(created, end, timestampMS int64) int64 {
 }
 
 // CheckTime reports ErrTimestampSkew when the timestamp is further than
-// ReleaseWindow from the provider's time.
-func (r ReleaseRequest) CheckTime(nowMS int64) error {
+// ReleaseWindow from the provider's time, and is not the last of a lease until
+// expiredMS that the request gives back AtEnd.
+func (r ReleaseRequest) CheckTime(nowMS, expiredMS int64) error {
 	window := ReleaseWindow.Milliseconds()
+	if r.AtEnd && r.TimestampMS == expiredMS-1 {
+		return nil
+	}
 	if r.TimestampMS < nowMS-window || r.TimestampMS > nowMS+window {
 		return ErrTimestampSkew
 	}

@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/connurl"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 func parse(t *testing.T, rawQuery string) (Terms, error) {
 	t.Helper()
-	q, err := ParseQuery(rawQuery, TermsParams())
+	q, err := connurl.ParseQuery(rawQuery, TermsParams())
 	if err != nil {
 		return Terms{}, err
 	}
@@ -164,8 +165,20 @@ func TestCheckTime(t *testing.T) {
 		0: nil, 30_000: nil, -30_000: nil, 30_001: ErrTimestampSkew, -30_001: ErrTimestampSkew,
 		math.MaxInt64 - now: ErrTimestampSkew, math.MinInt64: ErrTimestampSkew,
 	} {
-		if got := (ReleaseRequest{TimestampMS: now + off}).CheckTime(now); got != want {
+		if got := (ReleaseRequest{TimestampMS: now + off}).CheckTime(now, now+off+1); got != want {
 			t.Errorf("%d off: %v", off, got)
+		}
+	}
+	for _, test := range []struct {
+		off, expired int64
+		want         error
+	}{
+		{599_999, 600_000, nil}, {-60_001, -60_000, nil},
+		{599_998, 600_000, ErrTimestampSkew}, {600_000, 600_000, ErrTimestampSkew}, {-60_001, 600_000, ErrTimestampSkew},
+		{1000, 600_000, nil},
+	} {
+		if got := (ReleaseRequest{TimestampMS: now + test.off, AtEnd: true}).CheckTime(now, now+test.expired); got != test.want {
+			t.Errorf("at the end, %+v: %v", test, got)
 		}
 	}
 }

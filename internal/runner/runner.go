@@ -63,8 +63,7 @@ type Config struct {
 
 // Result is what became of a run.
 type Result struct {
-	Lease   lease.Lease   // with the times that it has now
-	Remains time.Duration // that the lease lasts, at least
+	Lease   lease.Lease // with the times that it has now
 	Started bool
 	Exit    Exit           // of a program that was started
 	Signal  syscall.Signal // that came before the program was started; 0 for none
@@ -85,7 +84,6 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		r.answered(<-r.answers) // it may have been extended all the same
 	}
 	r.result.Lease = r.machine.lease
-	r.result.Remains = r.machine.end - c.Clock.Boot()
 	return r.result, err
 }
 

@@ -28,6 +28,9 @@ type Options struct {
 	// NowMS is the clock of providers that use this host's, in Unix
 	// milliseconds; nil means the wall clock.
 	NowMS func() int64
+	// Host is what tells this host's clock from others', for providers that
+	// compare them; empty means the host's name.
+	Host string
 }
 
 // Ready tries to reach the provider, and says why it cannot be reached now. A
@@ -51,7 +54,7 @@ func Opened(ctx context.Context, p provider.Provider) (provider.Provider, error)
 
 // Schemes returns the schemes that Open knows.
 func Schemes() []string {
-	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redis.Schemes(), []string{"etcd", "http", "https"})
+	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redis.Schemes(), []string{"etcd"}, httplease.Schemes())
 }
 
 // Open returns the provider that the URL names. It reaches out to nothing: a
@@ -71,7 +74,7 @@ func Open(rawURL string, opts Options) (provider.Provider, error) {
 	if !slices.Contains(Schemes(), scheme) {
 		return nil, fmt.Errorf("there is no provider %q: the URL must begin with one of %s", scheme, schemeList())
 	}
-	if scheme == "http" || scheme == "https" {
+	if slices.Contains(httplease.Schemes(), scheme) {
 		return openHTTP(rawURL, opts)
 	}
 	if slices.Contains(redis.Schemes(), scheme) {
@@ -117,6 +120,7 @@ func openEtcd(rawURL string, opts Options) (provider.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.Host = opts.Host
 	return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) {
 		p, err := etcd.Open(cfg)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kazahana/kazahana/internal/connurl"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
@@ -15,8 +16,8 @@ func Terms(rawURL string) (provider.Terms, error) {
 	_, query, _ := strings.Cut(rawURL, "?")
 	q, err := url.ParseQuery(query)
 	if err != nil {
-		// Which provider.ParseQuery says without repeating the query.
-		_, err = provider.ParseQuery(query, nil)
+		// Which connurl.ParseQuery says without repeating the query.
+		_, err = connurl.ParseQuery(query, nil)
 		return provider.Terms{}, err
 	}
 	own := url.Values{}

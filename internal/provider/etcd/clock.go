@@ -80,8 +80,8 @@ func (a *acquisition) voiceFor(ctx context.Context) (clientv3.LeaseID, error) {
 	}
 	asked := time.Now()
 	var resp *clientv3.LeaseGrantResponse
-	err := a.p.call(ctx, func(ctx context.Context) (err error) {
-		resp, err = a.p.kv.Grant(ctx, int64(ttl/time.Second))
+	err := a.p.conn.Call(ctx, func(ctx context.Context) (err error) {
+		resp, err = a.p.conn.KV.Grant(ctx, int64(ttl/time.Second))
 		return err
 	})
 	if err != nil {
@@ -112,8 +112,8 @@ func (a *acquisition) vote(id clientv3.LeaseID) clientv3.Op {
 // voteOnly leaves the vote of a host that is granted nothing.
 func (a *acquisition) voteOnly(ctx context.Context) error {
 	return a.withVoice(ctx, func(id clientv3.LeaseID) error {
-		return a.p.call(ctx, func(ctx context.Context) error {
-			_, err := a.p.kv.Do(ctx, a.vote(id))
+		return a.p.conn.Call(ctx, func(ctx context.Context) error {
+			_, err := a.p.conn.KV.Do(ctx, a.vote(id))
 			return err
 		})
 	})

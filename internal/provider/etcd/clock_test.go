@@ -152,11 +152,11 @@ func TestVotesEnd(t *testing.T) {
 	}
 	for _, h := range all[:3] {
 		p := h.pool(provider.DefaultPool)
-		resp, err := h.kv.TimeToLive(within(t, callTime), p.voice.id, clientv3.WithAttachedKeys())
+		resp, err := h.conn.KV.TimeToLive(within(t, callTime), p.voice.id, clientv3.WithAttachedKeys())
 		if err != nil || resp.GrantedTTL != 600 || len(resp.Keys) != 1 || !strings.Contains(string(resp.Keys[0]), "/clock/") {
 			t.Errorf("the vote's lease is %+v (%v), want 600 s and nothing but the vote on it", resp, err)
 		}
-		if _, err := h.kv.Revoke(context.Background(), p.voice.id); err != nil {
+		if _, err := h.conn.KV.Revoke(context.Background(), p.voice.id); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/kazahana/kazahana/internal/etcdconn"
+	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 )
@@ -21,7 +23,7 @@ const callTime = 3 * time.Second
 // eventually calls f, each time with callTime, until it succeeds.
 func eventually(t *testing.T, what string, f func(context.Context) error) {
 	t.Helper()
-	deadline := time.Now().Add(startPatience)
+	deadline := time.Now().Add(etcdtest.StartPatience)
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), callTime)
 		err := f(ctx)
@@ -37,10 +39,10 @@ func eventually(t *testing.T, what string, f func(context.Context) error) {
 
 func TestMembersAreLost(t *testing.T) {
 	t.Parallel()
-	members := cluster(t, 3, "http")
-	cfg := Config{Prefix: DefaultPrefix, Services: defaultServices()}
+	members := etcdtest.Cluster(t, 3, "http")
+	cfg := Config{Config: etcdconn.Config{Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()}
 	for _, m := range members {
-		cfg.Endpoints = append(cfg.Endpoints, m.client)
+		cfg.Endpoints = append(cfg.Endpoints, m.Client)
 	}
 	p := mustOpen(t, cfg)
 	var held []lease.Lease
@@ -53,7 +55,7 @@ func TestMembersAreLost(t *testing.T) {
 		eventually(t, "three members", acquire)
 	}
 	lead := leader(t, members)
-	lead.kill()
+	lead.Kill()
 	begun := time.Now()
 	eventually(t, "two members", acquire)
 	t.Logf("granted %v after the leader was killed", time.Since(begun))
@@ -70,7 +72,7 @@ func TestMembersAreLost(t *testing.T) {
 	if second == lead {
 		second = members[1]
 	}
-	second.kill()
+	second.Kill()
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	begun = time.Now()
 	err := acquire(ctx)
@@ -85,7 +87,7 @@ func TestMembersAreLost(t *testing.T) {
 	t.Logf("one member of three, after %v: %v", took, err)
 
 	for _, m := range []*member{lead, second} {
-		if err := m.start(); err != nil {
+		if err := m.Start(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,16 +101,76 @@ func TestMembersAreLost(t *testing.T) {
 	}
 }
 
+// A member that has lost its leader says so: calls fail with that and without
+// using up their time, and the view, which would be told of nothing, ends.
+func TestMemberWithoutLeader(t *testing.T) {
+	t.Parallel()
+	members := etcdtest.Cluster(t, 3, "http")
+	alone := members[0]
+	p := mustOpen(t, Config{
+		Config: etcdconn.Config{Prefix: etcdconn.DefaultPrefix, Endpoints: []string{alone.Client}}, Services: defaultServices(),
+	})
+	acquire := func(ctx context.Context) error {
+		_, err := p.Acquire(ctx, provider.AcquireRequest{})
+		return err
+	}
+	pl := p.pool(provider.DefaultPool)
+	var v *view
+	eventually(t, "a view is there", func(ctx context.Context) error {
+		if err := acquire(ctx); err != nil {
+			return err
+		}
+		pl.mu.Lock()
+		defer pl.mu.Unlock()
+		if v = pl.view; v.revision() == 0 {
+			return errors.New("no view yet")
+		}
+		return nil
+	})
+	cl, err := etcdtest.NewClient(clientv3.Config{Endpoints: []string{alone.Client}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	members[1].Kill()
+	members[2].Kill()
+	eventually(t, "the member knows that it has no leader", func(ctx context.Context) error {
+		status, err := cl.Status(ctx, alone.Client)
+		if err == nil && status.Leader != 0 {
+			err = errors.New("it has a leader")
+		}
+		return err
+	})
+	eventually(t, "the view ends", func(context.Context) error {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if !v.ended {
+			time.Sleep(10 * time.Millisecond)
+			return errors.New("it follows a member that is told of nothing")
+		}
+		return nil
+	})
+	for name, call := range map[string]func(context.Context) error{
+		"Acquire": acquire,
+		"List":    func(ctx context.Context) error { _, err := p.List(ctx, ""); return err },
+	} {
+		err := call(within(t, etcdtest.StartPatience))
+		if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no leader") {
+			t.Errorf("%s without a leader: %v", name, err)
+		}
+	}
+}
+
 // leader is the member that leads at this moment.
 func leader(t *testing.T, members []*member) *member {
 	t.Helper()
 	for _, m := range members {
-		cl, err := newClient(clientv3.Config{Endpoints: []string{m.client}})
+		cl, err := etcdtest.NewClient(clientv3.Config{Endpoints: []string{m.Client}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer cl.Close()
-		status, err := cl.Status(within(t, callTime), m.client)
+		status, err := cl.Status(within(t, callTime), m.Client)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,13 +184,13 @@ func leader(t *testing.T, members []*member) *member {
 
 // A member that hangs keeps its connections: nothing but time tells.
 func TestHungServer(t *testing.T) {
-	m := cluster(t, 1, "http")[0]
-	p := mustOpen(t, Config{Endpoints: []string{m.client}, Prefix: DefaultPrefix, Services: defaultServices()})
+	m := etcdtest.Cluster(t, 1, "http")[0]
+	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
 	l, err := p.Acquire(within(t, callTime), provider.AcquireRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.signal(syscall.SIGSTOP)
+	m.Signal(syscall.SIGSTOP)
 	const patience = 500 * time.Millisecond
 	req := provider.AcquireRequest{RequestID: provider.NewSecret()}
 	now := time.Now().UnixMilli()
@@ -149,7 +211,7 @@ func TestHungServer(t *testing.T) {
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || took > patience+300*time.Millisecond {
 			t.Errorf("%s: %v after %v", name, err, took)
-		} else if !strings.Contains(err.Error(), m.client) || !strings.Contains(err.Error(), "answer in time") {
+		} else if !strings.Contains(err.Error(), m.Client) || !strings.Contains(err.Error(), "answer in time") {
 			t.Errorf("%s: the error does not say what is wrong: %v", name, err)
 		}
 	}
@@ -158,17 +220,17 @@ func TestHungServer(t *testing.T) {
 	if _, err := p.Acquire(ctx, req); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	m.signal(syscall.SIGCONT)
+	m.Signal(syscall.SIGCONT)
 	eventually(t, "running again", func(ctx context.Context) error { _, err := p.Acquire(ctx, req); return err })
 }
 
 // One hung member of three costs a part of the time that a call has.
 func TestOneOfThreeHangs(t *testing.T) {
 	t.Parallel()
-	members := cluster(t, 3, "http")
-	cfg := Config{Prefix: DefaultPrefix, Services: defaultServices()}
+	members := etcdtest.Cluster(t, 3, "http")
+	cfg := Config{Config: etcdconn.Config{Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()}
 	for _, m := range members {
-		cfg.Endpoints = append(cfg.Endpoints, m.client)
+		cfg.Endpoints = append(cfg.Endpoints, m.Client)
 	}
 	p := mustOpen(t, cfg)
 	acquire := func(ctx context.Context) error {
@@ -180,7 +242,7 @@ func TestOneOfThreeHangs(t *testing.T) {
 	if follower == leader(t, members) {
 		follower = members[1]
 	}
-	follower.signal(syscall.SIGSTOP)
+	follower.Signal(syscall.SIGSTOP)
 	failed := 0
 	for range 5 {
 		ctx, cancel := context.WithTimeout(context.Background(), callTime)
@@ -203,7 +265,7 @@ func TestServerIsDown(t *testing.T) {
 	}
 	address := l.Addr().String()
 	l.Close()
-	p := mustOpen(t, Config{Endpoints: []string{address}, Prefix: DefaultPrefix, Services: defaultServices()})
+	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{address}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
 	_, err = p.Acquire(within(t, callTime), provider.AcquireRequest{})
 	if err == nil || !strings.Contains(err.Error(), "refused") || !strings.Contains(err.Error(), address) {
 		t.Errorf("the error is %v", err)
@@ -211,7 +273,7 @@ func TestServerIsDown(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{}); !errors.Is(err, ErrClosed) {
+	if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{}); !errors.Is(err, etcdconn.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }

@@ -2,43 +2,24 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 
+	"github.com/kazahana/kazahana/internal/etcdconn"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-)
-
-// What keeps a connection honest: a member that hangs is left after at most
-// keepAliveTime + keepAliveTimeout, and until then call tries the next.
-const (
-	keepAliveTime    = 6 * time.Second
-	keepAliveTimeout = 2 * time.Second
-	// clientRetries: none. Calls are tried again by call, which keeps the reason.
-	clientRetries = 1
-	// reconnectMax is how long a lost member is left alone at most. gRPC's own
-	// two minutes would be as long in fallback for nothing.
-	reconnectMax   = 2 * time.Second
-	connectTimeout = 2 * time.Second
 )
 
 // Provider grants leases from one etcd cluster.
 type Provider struct {
 	cfg      Config
-	where    string // for errors
 	services provider.Services
 	nowMS    func() int64
-	kv       *clientv3.Client
-	login    *login
+	conn     *etcdconn.Client
 
 	mu     sync.Mutex
 	pools  map[string]*pool // by name
@@ -67,12 +48,15 @@ var (
 
 // Open prepares the connections to etcd. It reaches out to nothing yet.
 func Open(cfg Config) (*Provider, error) {
-	if err := cfg.validate(); err != nil {
+	if err := cfg.Services.Validate(); err != nil {
 		return nil, err
 	}
-	quiet()
+	conn, err := etcdconn.Open(cfg.Config)
+	if err != nil {
+		return nil, err
+	}
 	p := &Provider{
-		cfg: cfg, where: "etcd://" + strings.Join(cfg.Endpoints, ","), services: cfg.Services, nowMS: cfg.NowMS,
+		cfg: cfg, services: cfg.Services, nowMS: cfg.NowMS, conn: conn,
 		pools: map[string]*pool{}, at: func(string) error { return nil }, contended: func() {},
 	}
 	if p.nowMS == nil {
@@ -81,50 +65,8 @@ func Open(cfg Config) (*Provider, error) {
 	if p.cfg.Host == "" {
 		p.cfg.Host, _ = os.Hostname() // without one, all such hosts count as one
 	}
-	p.login = newLogin(cfg)
 	p.lifetime, p.end = context.WithCancel(context.Background())
-	if err := p.connect(); err != nil {
-		p.end()
-		return nil, err
-	}
 	return p, nil
-}
-
-func (p *Provider) connect() error {
-	if _, err := p.cfg.password(); err != nil { // sooner than at the first login
-		return err
-	}
-	tlsConfig, err := p.cfg.tlsConfig()
-	if err != nil {
-		return err
-	}
-	scheme := "http://"
-	if tlsConfig != nil {
-		scheme = "https://"
-	}
-	endpoints := make([]string, len(p.cfg.Endpoints))
-	for i, e := range p.cfg.Endpoints {
-		endpoints[i] = scheme + e
-	}
-	p.kv, err = clientv3.New(clientv3.Config{
-		Context: p.lifetime, Endpoints: endpoints, TLS: tlsConfig, Logger: zap.NewNop(),
-		DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout, MaxUnaryRetries: clientRetries,
-		DialOptions: []grpc.DialOption{
-			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
-				MinConnectTimeout: connectTimeout,
-			}),
-			grpc.WithChainUnaryInterceptor(failFast),
-			grpc.WithPerRPCCredentials(p.login),
-		},
-	})
-	return p.explain(err)
-}
-
-// failFast has a call fail when no member can be reached, with the reason. The
-// client would wait for one until time is up, and then not know why.
-func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	return invoke(ctx, method, req, reply, cc, append(opts, grpc.WaitForReady(false))...)
 }
 
 // Info implements provider.Provider.
@@ -138,9 +80,7 @@ func (p *Provider) Close() error {
 		p.mu.Unlock()
 		p.end()
 		p.views.Wait()
-		if err := p.kv.Close(); err != nil && !errors.Is(err, context.Canceled) {
-			p.closeErr = p.explain(err)
-		}
+		p.closeErr = p.conn.Close()
 	})
 	return p.closeErr
 }
@@ -154,8 +94,8 @@ func (p *Provider) Reach(ctx context.Context) error {
 	}
 	for _, t := range all {
 		var resp *clientv3.GetResponse
-		err := p.call(ctx, func(ctx context.Context) (err error) {
-			resp, err = p.kv.Get(ctx, spaceOf(p.cfg.Prefix, t.Pool).pool())
+		err := p.conn.Call(ctx, func(ctx context.Context) (err error) {
+			resp, err = p.conn.KV.Get(ctx, spaceOf(p.cfg.Prefix, t.Pool).pool())
 			return err
 		})
 		if err != nil {
@@ -164,7 +104,7 @@ func (p *Provider) Reach(ctx context.Context) error {
 		for _, kv := range resp.Kvs {
 			r, err := decode[poolRecord](kv.Key, kv.Value)
 			if err != nil {
-				return fmt.Errorf("%s: %w", p.where, err)
+				return fmt.Errorf("%s: %w", p.cfg.Place(), err)
 			}
 			if r.timeline() != t.Timeline {
 				return provider.TimelineError(t.Pool, r.timeline(), t.Timeline)
@@ -176,8 +116,8 @@ func (p *Provider) Reach(ctx context.Context) error {
 
 // begin reports why an operation cannot start.
 func (p *Provider) begin(ctx context.Context) error {
-	if err := p.usable(ctx); err != nil {
-		return fmt.Errorf("%s: %w", p.where, err)
+	if err := p.conn.Usable(ctx); err != nil {
+		return fmt.Errorf("%s: %w", p.cfg.Place(), err)
 	}
 	return nil
 }

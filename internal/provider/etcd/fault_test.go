@@ -11,6 +11,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/kazahana/kazahana/internal/etcdconn"
+	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -18,7 +20,7 @@ import (
 
 func rawClient(t testing.TB, m *member) *clientv3.Client {
 	t.Helper()
-	cl, err := newClient(clientv3.Config{Endpoints: []string{m.client}})
+	cl, err := etcdtest.NewClient(clientv3.Config{Endpoints: []string{m.Client}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,8 +31,8 @@ func rawClient(t testing.TB, m *member) *clientv3.Client {
 // A database over its quota refuses everything that writes, and says so; what
 // is granted stays, and can be verified.
 func TestNoSpace(t *testing.T) {
-	m := cluster(t, 1, "http", "--quota-backend-bytes", "1048576")[0]
-	p := mustOpen(t, Config{Endpoints: []string{m.client}, Prefix: DefaultPrefix, Services: defaultServices()})
+	m := etcdtest.Cluster(t, 1, "http", "--quota-backend-bytes", "1048576")[0]
+	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
 	leases, err := p.Acquire(within(t, callTime), provider.AcquireRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -51,14 +53,14 @@ func TestNoSpace(t *testing.T) {
 }
 
 func TestRequestTooLarge(t *testing.T) {
-	m := cluster(t, 1, "http", "--max-request-bytes", "8192")[0]
-	p := mustOpen(t, Config{Endpoints: []string{m.client}, Prefix: DefaultPrefix, Services: defaultServices()})
+	m := etcdtest.Cluster(t, 1, "http", "--max-request-bytes", "8192")[0]
+	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
 	_, err := p.Acquire(within(t, callTime), provider.AcquireRequest{Meta: map[string]string{"k": strings.Repeat("v", 16_000)}})
 	if err == nil || !strings.Contains(err.Error(), "--max-request-bytes") {
 		t.Errorf("the error is %v", err)
 	}
-	m = cluster(t, 1, "http", "--max-txn-ops", "4")[0]
-	p = mustOpen(t, Config{Endpoints: []string{m.client}, Prefix: DefaultPrefix, Services: defaultServices()})
+	m = etcdtest.Cluster(t, 1, "http", "--max-txn-ops", "4")[0]
+	p = mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
 	_, err = p.Acquire(within(t, callTime), provider.AcquireRequest{})
 	if err == nil || !strings.Contains(err.Error(), "--max-txn-ops") {
 		t.Errorf("the error is %v", err)
@@ -136,8 +138,8 @@ func TestCrashBetweenTransactions(t *testing.T) {
 
 // The store's history is compacted at every moment; nothing but time is lost.
 func TestCompaction(t *testing.T) {
-	m := cluster(t, 1, "http")[0]
-	p := mustOpen(t, Config{Endpoints: []string{m.client}, Prefix: DefaultPrefix, Services: defaultServices()})
+	m := etcdtest.Cluster(t, 1, "http")[0]
+	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{m.Client}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
 	cl := rawClient(t, m)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -183,7 +185,7 @@ func TestForeignValues(t *testing.T) {
 	} {
 		cfg := config(t, provider.Services{Default: terms}, nil)
 		p := mustOpen(t, cfg)
-		cl := rawClient(t, shared.member)
+		cl := rawClient(t, etcdtest.SharedMember())
 		key := cfg.Prefix + "default/" + foreign.key
 		if _, err := cl.Put(within(t, callTime), key, foreign.value); err != nil {
 			t.Fatal(err)
@@ -202,7 +204,7 @@ func TestRequestsAreForgotten(t *testing.T) {
 	clock.Store(snowflake.DefaultEpochMS + 1e9)
 	cfg := config(t, defaultServices(), clock.Load)
 	p := mustOpen(t, cfg)
-	cl := rawClient(t, shared.member)
+	cl := rawClient(t, etcdtest.SharedMember())
 	prefix := cfg.Prefix + "default/request/"
 	count := func() int64 {
 		resp, err := cl.Get(within(t, callTime), prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
@@ -239,7 +241,7 @@ func TestEstimate(t *testing.T) {
 		for j := range 100 {
 			ops = append(ops, clientv3.OpPut(p.cfg.Prefix+strings.TrimPrefix(s.request("", fmt.Sprint(i+j)), "/"), ""))
 		}
-		if _, err := p.kv.Txn(ctx).Then(ops...).Commit(); err != nil {
+		if _, err := p.conn.KV.Txn(ctx).Then(ops...).Commit(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -247,7 +249,7 @@ func TestEstimate(t *testing.T) {
 	sum, rounds := 0.0, 200
 	for range rounds {
 		op, _ := around(prefix, requestSample)
-		resp, err := p.kv.Do(ctx, op)
+		resp, err := p.conn.KV.Do(ctx, op)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -265,7 +267,7 @@ func TestVoiceIsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.kv.Revoke(within(t, callTime), p.pool(provider.DefaultPool).voice.id); err != nil {
+	if _, err := p.conn.KV.Revoke(within(t, callTime), p.pool(provider.DefaultPool).voice.id); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{}); err != nil {

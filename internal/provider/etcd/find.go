@@ -211,8 +211,8 @@ func sorted(marks []mark) []mark {
 // scanOnce reads one page.
 func (a *acquisition) scanOnce(ctx context.Context, st *state, from, to string) (page []mark, more bool, err error) {
 	var resp *clientv3.GetResponse
-	err = a.p.call(ctx, func(ctx context.Context) (err error) {
-		resp, err = a.p.kv.Get(ctx, from, clientv3.WithRange(to), clientv3.WithLimit(scanPage), clientv3.WithRev(st.rev))
+	err = a.p.conn.Call(ctx, func(ctx context.Context) (err error) {
+		resp, err = a.p.conn.KV.Get(ctx, from, clientv3.WithRange(to), clientv3.WithLimit(scanPage), clientv3.WithRev(st.rev))
 		return err
 	})
 	if err != nil {
@@ -248,8 +248,8 @@ func (a *acquisition) coarser(ctx context.Context, st *state, r ring, id int64) 
 		return nil, nil
 	}
 	var resp *clientv3.TxnResponse
-	err := a.p.call(ctx, func(ctx context.Context) (err error) {
-		resp, err = a.p.kv.Txn(ctx).Then(ops...).Commit()
+	err := a.p.conn.Call(ctx, func(ctx context.Context) (err error) {
+		resp, err = a.p.conn.KV.Txn(ctx).Then(ops...).Commit()
 		return err
 	})
 	if err != nil {
@@ -273,8 +273,8 @@ func (p *Provider) eachSlot(ctx context.Context, keys space, rev *int64, f func(
 	to := after(from)
 	for {
 		var resp *clientv3.GetResponse
-		err := p.call(ctx, func(ctx context.Context) (err error) {
-			resp, err = p.kv.Get(ctx, from, clientv3.WithRange(to), clientv3.WithLimit(viewPage), clientv3.WithRev(*rev))
+		err := p.conn.Call(ctx, func(ctx context.Context) (err error) {
+			resp, err = p.conn.KV.Get(ctx, from, clientv3.WithRange(to), clientv3.WithLimit(viewPage), clientv3.WithRev(*rev))
 			return err
 		})
 		if errors.Is(err, rpctypes.ErrCompacted) {
@@ -289,7 +289,7 @@ func (p *Provider) eachSlot(ctx context.Context, keys space, rev *int64, f func(
 		for _, kv := range resp.Kvs {
 			goOn, err := f(kv)
 			if err != nil {
-				return fmt.Errorf("%s: %w", p.where, err)
+				return fmt.Errorf("%s: %w", p.cfg.Place(), err)
 			}
 			if !goOn {
 				return nil

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/kazahana/kazahana/internal/etcdconn"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 )
@@ -148,7 +149,7 @@ func (a *acquisition) closed(ctx context.Context) ([]lease.Lease, error) {
 		return nil, err
 	}
 	if st.requestRev == 0 {
-		return nil, fmt.Errorf("%s: the pool's keys were removed while leases were granted", a.p.where)
+		return nil, fmt.Errorf("%s: the pool's keys were removed while leases were granted", a.p.cfg.Place())
 	}
 	return a.replay(ctx, st)
 }
@@ -176,8 +177,8 @@ func (a *acquisition) batchSize(st *state) int {
 	for k, v := range a.req.Meta {
 		meta += len(k) + len(v)
 	}
-	byCompares := (maxTxnOps - fixedCompares) / (1 + coarser)
-	byOps := (maxTxnOps - fixedOps - requestSample) / 2
+	byCompares := (etcdconn.MaxTxnOps - fixedCompares) / (1 + coarser)
+	byOps := (etcdconn.MaxTxnOps - fixedOps - requestSample) / 2
 	// JSON writes a byte that it must escape as six.
 	byBytes := maxTxnBytes / (2*6*meta + recordBytes)
 	return max(1, min(byCompares, byOps, byBytes))
@@ -233,8 +234,8 @@ func (a *acquisition) exchange(ctx context.Context, ifs []clientv3.Cmp, puts, el
 	err = a.withVoice(ctx, func(id clientv3.LeaseID) error {
 		thens := append(puts[:len(puts):len(puts)], a.vote(id))
 		// Done twice, it is not granted twice: the request's record is in the way.
-		return a.p.call(ctx, func(ctx context.Context) (err error) {
-			resp, err = a.p.kv.Txn(ctx).If(ifs...).Then(thens...).Else(elses...).Commit()
+		return a.p.conn.Call(ctx, func(ctx context.Context) (err error) {
+			resp, err = a.p.conn.KV.Txn(ctx).If(ifs...).Then(thens...).Else(elses...).Commit()
 			return err
 		})
 	})

@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/kazahana/kazahana/internal/etcdconn"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 )
@@ -27,8 +28,8 @@ func (a *acquisition) replay(ctx context.Context, st *state) ([]lease.Lease, err
 		closed := st.request
 		closed.Open = false
 		var resp *clientv3.TxnResponse
-		err := a.p.call(ctx, func(ctx context.Context) (err error) {
-			resp, err = a.p.kv.Txn(ctx).
+		err := a.p.conn.Call(ctx, func(ctx context.Context) (err error) {
+			resp, err = a.p.conn.KV.Txn(ctx).
 				If(clientv3.Compare(clientv3.ModRevision(a.key), "=", st.requestRev)).
 				Then(clientv3.OpPut(a.key, encode(closed))).Commit()
 			return err
@@ -68,14 +69,14 @@ type stored struct {
 // slots reads the keys of slots, in as few exchanges as etcd allows.
 func (p *Provider) slots(ctx context.Context, keys []string) ([]stored, error) {
 	all := make([]stored, 0, len(keys))
-	for part := range slices.Chunk(keys, maxTxnOps) {
+	for part := range slices.Chunk(keys, etcdconn.MaxTxnOps) {
 		ops := make([]clientv3.Op, len(part))
 		for i, key := range part {
 			ops[i] = clientv3.OpGet(key)
 		}
 		var resp *clientv3.TxnResponse
-		err := p.call(ctx, func(ctx context.Context) (err error) {
-			resp, err = p.kv.Txn(ctx).Then(ops...).Commit()
+		err := p.conn.Call(ctx, func(ctx context.Context) (err error) {
+			resp, err = p.conn.KV.Txn(ctx).Then(ops...).Commit()
 			return err
 		})
 		if err != nil {
@@ -85,7 +86,7 @@ func (p *Provider) slots(ctx context.Context, keys []string) ([]stored, error) {
 			s := stored{}
 			for _, kv := range r.GetResponseRange().Kvs {
 				if s.record, err = decode[slotRecord](kv.Key, kv.Value); err != nil {
-					return nil, fmt.Errorf("%s: %w", p.where, err)
+					return nil, fmt.Errorf("%s: %w", p.cfg.Place(), err)
 				}
 				s.rev = kv.ModRevision
 			}
@@ -99,8 +100,8 @@ func (p *Provider) slots(ctx context.Context, keys []string) ([]stored, error) {
 func (p *Provider) poolLevels(ctx context.Context, keys space) (levels []int, rev int64, err error) {
 	from := keys.base + "level/"
 	var resp *clientv3.GetResponse
-	err = p.call(ctx, func(ctx context.Context) (err error) {
-		resp, err = p.kv.Get(ctx, from, clientv3.WithRange(after(from)), clientv3.WithKeysOnly())
+	err = p.conn.Call(ctx, func(ctx context.Context) (err error) {
+		resp, err = p.conn.KV.Get(ctx, from, clientv3.WithRange(after(from)), clientv3.WithKeysOnly())
 		return err
 	})
 	if err != nil {
@@ -109,7 +110,7 @@ func (p *Provider) poolLevels(ctx context.Context, keys space) (levels []int, re
 	for _, kv := range resp.Kvs {
 		level, err := levelOf(kv.Key)
 		if err != nil {
-			return nil, 0, fmt.Errorf("%s: %w", p.where, err)
+			return nil, 0, fmt.Errorf("%s: %w", p.cfg.Place(), err)
 		}
 		levels = append(levels, level)
 	}
@@ -143,7 +144,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 			return err
 		}
 	}
-	return fmt.Errorf("%s: %w", p.where, errRaced)
+	return fmt.Errorf("%s: %w", p.cfg.Place(), errRaced)
 }
 
 // releaseOnce reports whether the release was carried out, or had been before.
@@ -165,7 +166,7 @@ func (p *Provider) releaseOnce(ctx context.Context, keys space, levels []int, re
 			notOurs = provider.ErrBadSignature
 			continue
 		}
-		if err := req.CheckTime(p.nowMS()); err != nil || s.record.Released {
+		if err := req.CheckTime(p.nowMS(), s.record.Expired); err != nil || s.record.Released {
 			return true, err
 		}
 		r := s.record
@@ -181,8 +182,8 @@ func (p *Provider) rewrite(ctx context.Context, keys space, r slotRecord, rev in
 	ifs := append([]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(keys.slot(r.start(), r.BitSeq)), "=", rev)}, further...)
 	puts := append(keys.putSlot(r), clientv3.OpPut(keys.last(), ""))
 	var resp *clientv3.TxnResponse
-	err = p.call(ctx, func(ctx context.Context) (err error) {
-		resp, err = p.kv.Txn(ctx).If(ifs...).Then(puts...).Commit()
+	err = p.conn.Call(ctx, func(ctx context.Context) (err error) {
+		resp, err = p.conn.KV.Txn(ctx).If(ifs...).Then(puts...).Commit()
 		return err
 	})
 	return err == nil && resp.Succeeded, err
@@ -266,7 +267,7 @@ func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (l
 			return terms.WithBitSeq(l.BitSeq).Lease(r.ID, r.Created, r.Expired, r.End, r.Secret), nil
 		}
 	}
-	return lease.Lease{}, fmt.Errorf("%s: %w", p.where, errRaced)
+	return lease.Lease{}, fmt.Errorf("%s: %w", p.cfg.Place(), errRaced)
 }
 
 // overlapping reads the lease's own record and the marks of all that overlap
@@ -280,8 +281,8 @@ func (p *Provider) overlapping(ctx context.Context, keys space, l lease.Lease, l
 		}
 	}
 	var resp *clientv3.TxnResponse
-	err = p.call(ctx, func(ctx context.Context) (err error) {
-		resp, err = p.kv.Txn(ctx).Then(ops...).Commit()
+	err = p.conn.Call(ctx, func(ctx context.Context) (err error) {
+		resp, err = p.conn.KV.Txn(ctx).Then(ops...).Commit()
 		return err
 	})
 	if err != nil {
@@ -291,7 +292,7 @@ func (p *Provider) overlapping(ctx context.Context, keys space, l lease.Lease, l
 		for _, kv := range answer.GetResponseRange().Kvs {
 			m, err := markOf(keys, kv.Key, kv.Value, kv.ModRevision)
 			if err != nil {
-				return nil, stored{}, fmt.Errorf("%s: %w", p.where, err)
+				return nil, stored{}, fmt.Errorf("%s: %w", p.cfg.Place(), err)
 			}
 			marks = append(marks, m)
 			if m.start == slot.Start && m.bitSeq == l.BitSeq {
@@ -345,8 +346,8 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 	for _, level := range levels {
 		prefix := keys.history(low>>level<<level, level)
 		var resp *clientv3.GetResponse
-		err := p.call(ctx, func(ctx context.Context) (err error) {
-			resp, err = p.kv.Get(ctx, prefix, clientv3.WithRange(after(prefix)), clientv3.WithLimit(math.MaxInt16))
+		err := p.conn.Call(ctx, func(ctx context.Context) (err error) {
+			resp, err = p.conn.KV.Get(ctx, prefix, clientv3.WithRange(after(prefix)), clientv3.WithLimit(math.MaxInt16))
 			return err
 		})
 		if err != nil {
@@ -355,7 +356,7 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 		for _, kv := range resp.Kvs {
 			r, err := decode[slotRecord](kv.Key, kv.Value)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", p.where, err)
+				return nil, fmt.Errorf("%s: %w", p.cfg.Place(), err)
 			}
 			ended := r.Expired
 			if r.Released {

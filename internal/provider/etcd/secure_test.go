@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 )
@@ -94,12 +95,12 @@ func TestTLSAndPassword(t *testing.T) {
 	other := t.TempDir()
 	certificate(t, other, "ca", nil, nil)
 	file := func(name string) string { return filepath.Join(dir, name) }
-	m := cluster(t, 1, "https", "--cert-file", file("server.crt"), "--key-file", file("server.key"),
+	m := etcdtest.Cluster(t, 1, "https", "--cert-file", file("server.crt"), "--key-file", file("server.key"),
 		"--trusted-ca-file", file("ca.crt"), "--client-cert-auth", "--auth-token-ttl", "1")[0]
 
 	run := func(password string, command ...string) error {
 		cmd := exec.Command("etcdctl", command...)
-		cmd.Env = append(os.Environ(), "ETCDCTL_API=3", "ETCDCTL_ENDPOINTS=https://"+m.client, "ETCDCTL_CACERT="+file("ca.crt"),
+		cmd.Env = append(os.Environ(), "ETCDCTL_API=3", "ETCDCTL_ENDPOINTS=https://"+m.Client, "ETCDCTL_CACERT="+file("ca.crt"),
 			"ETCDCTL_CERT="+file("client.crt"), "ETCDCTL_KEY="+file("client.key"), "ETCDCTL_DIAL_TIMEOUT=2s")
 		cmd.Stdin = strings.NewReader(password + "\n")
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -122,7 +123,7 @@ func TestTLSAndPassword(t *testing.T) {
 		}
 		return file(name)
 	}
-	good := "etcd://" + m.client + "?ca_file=" + file("ca.crt") + "&cert_file=" + file("client.crt") + "&key_file=" + file("client.key") +
+	good := "etcd://" + m.Client + "?ca_file=" + file("ca.crt") + "&cert_file=" + file("client.crt") + "&key_file=" + file("client.key") +
 		"&username=kazahana&password_file=" + write("password", password+"\n")
 	open := func(url string) (*Provider, error) {
 		cfg, err := ParseURL(url, nil, nil)
@@ -165,8 +166,8 @@ func TestTLSAndPassword(t *testing.T) {
 		exercise()
 		time.Sleep(2500 * time.Millisecond) // the token has a time to live of one second
 	}
-	m.kill() // and a simple token does not survive its member
-	if err := m.start(); err != nil {
+	m.Kill() // and a simple token does not survive its member
+	if err := m.Start(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "after a restart", func(ctx context.Context) error { _, err := p.List(ctx, ""); return err })
@@ -179,7 +180,7 @@ func TestTLSAndPassword(t *testing.T) {
 		"other prefix":     {good + "&prefix=/other/", "grant its role"},
 		"other authority":  {strings.Replace(good, file("ca.crt"), filepath.Join(other, "ca.crt"), 1), "certificate"},
 		"no certificate":   {strings.Replace(good, "&cert_file="+file("client.crt")+"&key_file="+file("client.key"), "", 1), "no member can be reached"}, // by then the server has hung up, mostly after "tls: bad certificate"
-		"not encrypted":    {"etcd://" + m.client, "no member can be reached"},
+		"not encrypted":    {"etcd://" + m.Client, "no member can be reached"},
 		"no password file": {strings.Replace(good, file("password"), file("absent"), 1), "absent"},
 	} {
 		p, err := open(bad.url)

@@ -15,9 +15,6 @@ import (
 )
 
 const (
-	// maxTxnOps is how many comparisons, and how many operations, etcd takes in
-	// one transaction by default.
-	maxTxnOps = 128
 	// voteSample is how many other hosts' clocks an acquire looks at.
 	voteSample = 32
 	// requestSample is how many old requests it looks at to forget them.
@@ -86,8 +83,8 @@ func (a *acquisition) read(ctx context.Context) (*state, error) {
 	v := a.p.useView(a.pool, time.Now())
 	seen := v.revision()
 	var resp *clientv3.TxnResponse
-	err := a.p.call(ctx, func(ctx context.Context) (err error) {
-		resp, err = a.p.kv.Txn(ctx).Then(a.stateOps()...).Commit()
+	err := a.p.conn.Call(ctx, func(ctx context.Context) (err error) {
+		resp, err = a.p.conn.KV.Txn(ctx).Then(a.stateOps()...).Commit()
 		return err
 	})
 	if err != nil {
@@ -105,7 +102,7 @@ func (a *acquisition) read(ctx context.Context) (*state, error) {
 		st.view = nil
 	}
 	if err := st.parse(a, answers); err != nil {
-		return nil, fmt.Errorf("%s: %w", a.p.where, err)
+		return nil, fmt.Errorf("%s: %w", a.p.cfg.Place(), err)
 	}
 	return st, nil
 }
@@ -183,8 +180,8 @@ func (a *acquisition) setUp(ctx context.Context, st *state) (done bool, err erro
 		ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(level), "=", 0))
 		puts = append(puts, clientv3.OpPut(level, ""))
 	}
-	return false, a.p.call(ctx, func(ctx context.Context) error {
-		_, err := a.p.kv.Txn(ctx).If(ifs...).Then(puts...).Commit()
+	return false, a.p.conn.Call(ctx, func(ctx context.Context) error {
+		_, err := a.p.conn.KV.Txn(ctx).If(ifs...).Then(puts...).Commit()
 		return err
 	})
 }

@@ -131,7 +131,7 @@ func (v *view) advance(rev int64) {
 // view; the client has tried the other members by then.
 func (v *view) follow(ctx context.Context, p *Provider) {
 	from := v.pool.keys.base + "slot/"
-	watch := p.kv.Watch(clientv3.WithRequireLeader(ctx), from,
+	watch := p.conn.KV.Watch(clientv3.WithRequireLeader(ctx), from,
 		clientv3.WithRange(after(from)), clientv3.WithRev(v.rev+1), clientv3.WithFilterDelete())
 	idle := time.NewTicker(viewIdle)
 	defer idle.Stop()

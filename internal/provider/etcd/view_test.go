@@ -152,7 +152,7 @@ func TestPoolIsReplacedMeanwhile(t *testing.T) {
 	acquireOne(t, p)
 	p.at = func(string) error {
 		p.at = func(string) error { return nil }
-		_, err := p.kv.Put(within(t, callTime), cfg.Prefix+"default/pool", encode(poolRecord{EpochMS: 1, BitTS: 41}))
+		_, err := p.conn.KV.Put(within(t, callTime), cfg.Prefix+"default/pool", encode(poolRecord{EpochMS: 1, BitTS: 41}))
 		return err
 	}
 	_, err := p.Acquire(within(t, callTime), provider.AcquireRequest{})
@@ -212,7 +212,7 @@ func TestLevelIsRemovedMeanwhile(t *testing.T) {
 	keys := p.pool(provider.DefaultPool).keys
 	p.at = func(string) error {
 		p.at = func(string) error { return nil }
-		_, err := p.kv.Delete(within(t, callTime), keys.level(8))
+		_, err := p.conn.KV.Delete(within(t, callTime), keys.level(8))
 		return err
 	}
 	acquireOne(t, p)

@@ -18,8 +18,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/connurl"
 	"github.com/kazahana/kazahana/internal/leaseapi"
-	"github.com/kazahana/kazahana/internal/provider/clienttls"
 )
 
 // Limits of the connections and of what a server may answer.
@@ -51,7 +51,7 @@ type client struct {
 }
 
 func newClient(c Config) (*client, error) {
-	tlsConfig, err := clienttls.Config(c.CAFile, c.CertFile, c.KeyFile)
+	tlsConfig, err := connurl.TLS(c.CAFile, c.CertFile, c.KeyFile)
 	if err != nil {
 		return nil, err
 	}
@@ -59,10 +59,14 @@ func newClient(c Config) (*client, error) {
 	if _, err := out.token(); err != nil {
 		return nil, err
 	}
+	dial := (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext
+	if socket := c.Servers[0]; socket.Scheme == SchemeUnix {
+		overTCP := dial
+		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return overTCP(ctx, "unix", socket.Path) }
+	}
 	out.http = &http.Client{
 		Transport: &http.Transport{
-			DialContext:     (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
-			TLSClientConfig: tlsConfig, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
+			DialContext: dial, TLSClientConfig: tlsConfig, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
 			MaxIdleConnsPerHost: maxIdlePerHost, IdleConnTimeout: idleTimeout, MaxResponseHeaderBytes: maxHeaderBytes,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -207,6 +211,9 @@ func (c *client) attempt(ctx context.Context, server *url.URL, k call, body []by
 
 func (c *client) request(ctx context.Context, server *url.URL, k call, body []byte) (*http.Request, error) {
 	to := *server
+	if server.Scheme == SchemeUnix {
+		to = url.URL{Scheme: "http", Host: "localhost"}
+	}
 	to.Path += k.path
 	to.RawQuery = k.query.Encode()
 	req, err := http.NewRequestWithContext(ctx, k.method, to.String(), bytes.NewReader(body))

@@ -2,11 +2,15 @@ package httplease_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,7 +24,9 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/provider/redis"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
+	"github.com/kazahana/kazahana/internal/redisconn/redistest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -148,4 +154,70 @@ func TestConformanceOnSQLite(t *testing.T) {
 			SetClock: clock.Store,
 		}
 	})
+}
+
+// Several servers in front of one Redis, whose clock is its own.
+func TestConformanceOnRedis(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for leases to end")
+	}
+	server := redistest.New(t)
+	providertest.Run(t, func(*testing.T) providertest.Store {
+		connection := server.Config() // with a prefix that no other store has
+		return providertest.Store{
+			Open: func(services provider.Services) (provider.Provider, error) {
+				p, err := redis.Open(context.Background(), redis.Config{Config: connection, Services: services})
+				if err != nil {
+					return nil, err
+				}
+				names := append([]string{""}, slices.Collect(maps.Keys(services.Named))...)
+				for _, name := range names {
+					if err := p.Init(context.Background(), name); err != nil {
+						return nil, errors.Join(err, p.Close())
+					}
+				}
+				return open(p, services, nil)
+			},
+		}
+	})
+}
+
+// A server on a Unix socket serves the same, and is named in errors by its path.
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "l s.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := memory.New(memory.NewStore(nil), provider.Services{Default: provider.DefaultTerms()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := serveOn(l, options(p, provider.Services{Default: provider.DefaultTerms()}))
+	cfg, err := httplease.ParseURL("http+unix:" + strings.ReplaceAll(path, " ", "%20"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := httplease.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	leases, err := h.Acquire(t.Context(), provider.AcquireRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lost, err := h.Verify(t.Context(), "", leases); err != nil || len(lost) != 0 {
+		t.Errorf("lost %v: %v", lost, err)
+	}
+	if found, err := h.Locate(t.Context(), "", leases[0].Slot().Start, leases[0].Created); err != nil || len(found) != 1 ||
+		h.Info().History != p.Info().History {
+		t.Errorf("located %v (%v), history %q", found, err, h.Info().History)
+	}
+	if err := f.close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Acquire(t.Context(), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), "http+unix:"+strings.ReplaceAll(path, " ", "%20")) {
+		t.Errorf("the server is gone: %v", err)
+	}
 }

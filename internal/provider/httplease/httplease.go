@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/kazahana/kazahana/internal/lease"
@@ -19,6 +20,8 @@ import (
 type Provider struct {
 	info   provider.Info
 	client *client
+	// history is Info.History as a server told it with its last answer.
+	history atomic.Pointer[string]
 
 	closeOnce sync.Once
 	ctx       context.Context // done when the provider is closed
@@ -48,8 +51,14 @@ func New(cfg Config) (*Provider, error) {
 	return p, nil
 }
 
-// Info implements provider.Provider.
-func (p *Provider) Info() provider.Info { return p.info }
+// Info implements provider.Provider. History is known after the first Locate.
+func (p *Provider) Info() provider.Info {
+	info := p.info
+	if history := p.history.Load(); history != nil {
+		info.History = *history
+	}
+	return info
+}
 
 // Close implements provider.Provider.
 func (p *Provider) Close() error {
@@ -116,7 +125,7 @@ func validText(req provider.AcquireRequest) error {
 
 // Release implements provider.Provider.
 func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) error {
-	body := leaseapi.ReleaseRequest{Signature: req.Signature, Timestamp: &req.TimestampMS, ServiceID: req.Service}
+	body := leaseapi.ReleaseRequest{Signature: req.Signature, Timestamp: &req.TimestampMS, ServiceID: req.Service, AtEnd: req.AtEnd}
 	if req.BitSeq != provider.AnyBitSeq {
 		body.BitSeq = &req.BitSeq
 	}
@@ -153,27 +162,32 @@ func (p *Provider) Verify(ctx context.Context, service string, leases []lease.Le
 // List implements provider.Lister. With a credential that has not the scope
 // admin it returns the records of the credential's tenant.
 func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
-	return p.records(ctx, leaseapi.PathLeases, url.Values{leaseapi.ParamService: {service}})
+	records, _, err := p.records(ctx, leaseapi.PathLeases, url.Values{leaseapi.ParamService: {service}})
+	return records, err
 }
 
 // Locate implements provider.Locator, with the same restriction.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
-	return p.records(ctx, leaseapi.PathHistory, url.Values{
+	records, history, err := p.records(ctx, leaseapi.PathHistory, url.Values{
 		leaseapi.ParamService: {service},
 		leaseapi.ParamLow:     {strconv.FormatInt(low, 10)}, leaseapi.ParamAt: {strconv.FormatInt(atMS, 10)},
 	})
+	if err == nil {
+		p.history.Store(&history)
+	}
+	return records, err
 }
 
-func (p *Provider) records(ctx context.Context, path string, query url.Values) ([]provider.Record, error) {
+func (p *Provider) records(ctx context.Context, path string, query url.Values) (records []provider.Record, history string, err error) {
 	var answer leaseapi.RecordsResponse
 	if err := p.do(ctx, call{method: http.MethodGet, path: path, query: query, answer: &answer, limit: maxList}); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	records := make([]provider.Record, len(answer.Records))
+	records = make([]provider.Record, len(answer.Records))
 	for i, r := range answer.Records {
 		records[i] = r.Record()
 	}
-	return records, nil
+	return records, shorten(answer.History), nil
 }
 
 // Extend implements provider.Extender.

@@ -1,6 +1,5 @@
 // Package memory is a provider that keeps its records in the process. It is
-// for tests, and is written to be obviously right rather than fast: other
-// providers are compared with it.
+// for tests and simulations.
 //
 // It forgets with the process. Two processes with a memory provider each grant
 // the same machine IDs, so its scope is "unverified".
@@ -15,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/connurl"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -40,9 +40,9 @@ func NewStore(nowMS func() int64) *Store {
 
 type pool struct {
 	timeline snowflake.Timeline
-	records  map[slotKey]*record    // never deleted from
-	levels   map[int]bool           // each bit_seq that a record has
-	cursors  map[ringKey]int64      // machine ID assigned last
+	records  map[slotKey]*record // never deleted from
+	levels   map[int]bool        // each bit_seq that a record has
+	rings    map[ringKey]*ring
 	requests map[requestKey][]grant // never deleted from: tests end
 	history  []*record              // every grant, oldest first; tests end
 	counters map[string]int64
@@ -103,7 +103,7 @@ func FromURL(u *url.URL, named map[string]provider.Terms, nowMS func() int64) (*
 	if u.Opaque != "" || u.Host != "" || u.Path != "" {
 		return nil, errors.New("memory: has no path; parameters follow after '?'")
 	}
-	q, err := provider.ParseQuery(u.RawQuery, Params())
+	q, err := connurl.ParseQuery(u.RawQuery, Params())
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func New(store *Store, services provider.Services) (*Provider, error) {
 
 // Info implements provider.Provider.
 func (p *Provider) Info() provider.Info {
-	return provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified, Coordinated: true}
+	return provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified, Coordinated: true, History: "all grants of its process"}
 }
 
 // Close implements provider.Provider. The store keeps its records.
@@ -197,7 +197,7 @@ func (s *Store) pool(t provider.Terms) (*pool, error) {
 	if !ok {
 		pl = &pool{
 			timeline: t.Timeline, records: map[slotKey]*record{}, levels: map[int]bool{},
-			cursors: map[ringKey]int64{}, requests: map[requestKey][]grant{}, counters: map[string]int64{},
+			rings: map[ringKey]*ring{}, requests: map[requestKey][]grant{}, counters: map[string]int64{},
 		}
 		s.pools[t.Pool] = pl
 	}
@@ -223,55 +223,38 @@ func (pl *pool) replay(grants []grant, now int64) ([]lease.Lease, error) {
 }
 
 func (pl *pool) grant(t provider.Terms, req provider.AcquireRequest, now int64) (lease.Lease, error) {
-	id, end := pl.choose(t)
+	ring := pl.ring(t)
+	id, end := ring.choose()
 	if end > now {
 		return lease.Lease{}, &provider.FullError{Pool: t.Pool, Slots: t.Range().Count(), NextEndMS: end}
 	}
 	l := t.Grant(id, now, provider.NewSecret())
-	r := &record{lease: l, end: l.ReservedUntil, service: req.Service, meta: maps.Clone(req.Meta)}
+	r := &record{lease: l, service: req.Service, meta: maps.Clone(req.Meta)}
 	pl.records[keyOf(l)] = r
 	pl.history = append(pl.history, r)
 	pl.levels[t.BitSeq] = true
-	pl.cursors[ringKey{t.BitSeq, t.Range()}] = id
+	ring.cursor = id
+	pl.setEnd(r, l.ReservedUntil)
 	return l, nil
 }
 
-// choose walks the ring once from the cursor on and returns the first machine
-// ID with the least end. A new ring begins at its lowest machine ID, so that
-// tests can count on it.
-func (pl *pool) choose(t provider.Terms) (id, end int64) {
-	ids := t.Range()
-	cursor, ok := pl.cursors[ringKey{t.BitSeq, ids}]
-	if !ok {
-		cursor = ids.End - 1
-	}
-	end = -1
-	for step := int64(1); step <= ids.Count(); step++ {
-		candidate := ids.Low + (cursor-ids.Low+step)%ids.Count()
-		if e := pl.end(t.Layout().Slot(candidate)); end < 0 || e < end {
-			id, end = candidate, e
-		}
-		if end == 0 {
-			break // nothing is less than never granted
-		}
-	}
-	return id, end
-}
-
-// end is the largest end of the records that overlap the slot, 0 if none does.
+// end is the largest end of the records that lie in the slot, 0 if none does.
 func (pl *pool) end(s snowflake.Slot) int64 {
 	var end int64
 	for level := range pl.levels {
 		size := int64(1) << level
+		if size > s.Size() {
+			continue
+		}
 		if s.Size()/size > int64(len(pl.records)) {
 			for _, r := range pl.records {
-				if s.Overlaps(r.lease.Slot()) {
+				if r.lease.BitSeq == level && s.Overlaps(r.lease.Slot()) {
 					end = max(end, r.end)
 				}
 			}
 			continue
 		}
-		for start := s.Start / size * size; start < s.End; start += size {
+		for start := s.Start; start < s.End; start += size {
 			if r, ok := pl.records[slotKey{start, level}]; ok {
 				end = max(end, r.end)
 			}
@@ -295,11 +278,11 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 	if err != nil {
 		return err
 	}
-	if err := req.CheckTime(p.store.nowMS()); err != nil {
+	if err := req.CheckTime(p.store.nowMS(), r.lease.Expired); err != nil {
 		return err
 	}
 	if !r.released {
-		r.end = provider.ReleasedEnd(r.lease.Created, r.end, req.TimestampMS)
+		pl.setEnd(r, provider.ReleasedEnd(r.lease.Created, r.end, req.TimestampMS))
 		r.released = true
 	}
 	return nil

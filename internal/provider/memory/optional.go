@@ -70,7 +70,7 @@ func (pl *pool) extend(t provider.Terms, l lease.Lease, now int64) (*record, err
 	}
 	r.lease.Expired = max(r.lease.Expired, now+t.Term.Milliseconds())
 	r.lease.ReservedUntil = max(r.lease.ReservedUntil, r.lease.Expired+t.Quarantine.Milliseconds())
-	r.end = r.lease.ReservedUntil
+	pl.setEnd(r, r.lease.ReservedUntil)
 	return r, nil
 }
 

@@ -78,6 +78,7 @@ func Run(t *testing.T, factory Factory) {
 		{"ReleaseTwice", testReleaseTwice},
 		{"ReleaseForged", testReleaseForged},
 		{"ReleaseSkew", testReleaseSkew},
+		{"ReleaseAtEnd", testReleaseAtEnd},
 		{"ReleaseNotFound", testReleaseNotFound},
 		{"ReleaseWithoutBitSeq", testReleaseWithoutBitSeq},
 		{"ReleaseAfterTakeover", testReleaseAfterTakeover},

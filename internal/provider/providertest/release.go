@@ -111,6 +111,36 @@ func testReleaseSkew(s *suite) {
 	s.must(c.giveBack(l, s.now()-window+slack))
 }
 
+// testReleaseAtEnd: a lease can be given back as of its end, from far before it,
+// which spares the quarantine and nothing else.
+func testReleaseAtEnd(s *suite) {
+	c := s.open(ids(lasting(), 5, 5))
+	l := c.one()
+	atEnd := func(timestampMS int64, secret string) error {
+		return c.release(l, provider.ReleaseRequest{
+			ID: l.ID, BitSeq: l.BitSeq, TimestampMS: timestampMS, Signature: lease.Sign(secret, l.ID, timestampMS), AtEnd: true,
+		})
+	}
+	s.want(atEnd(l.Expired, l.Secret), provider.ErrTimestampSkew)
+	s.want(atEnd(l.Expired-2, l.Secret), provider.ErrTimestampSkew)
+	s.want(atEnd(l.ReservedUntil-1, l.Secret), provider.ErrTimestampSkew)
+	s.want(atEnd(l.Expired-1, "forged"), provider.ErrBadSignature)
+	s.want(c.giveBack(l, l.Expired-1), provider.ErrTimestampSkew) // who does not say so is held to the window
+	if full := c.full(); full.NextEndMS != l.ReservedUntil {
+		s.Errorf("after refusals the slot is free at %d, want %d", full.NextEndMS, l.ReservedUntil)
+	}
+	for range 2 { // repeated, it changes nothing
+		s.must(atEnd(l.Expired-1, l.Secret))
+		if full := c.full(); full.NextEndMS != l.Expired {
+			s.Errorf("the slot is free at %d, want the lease's end %d", full.NextEndMS, l.Expired)
+		}
+	}
+	if s.store.SetClock != nil {
+		s.reach(l.Expired)
+		c.one()
+	}
+}
+
 func testReleaseNotFound(s *suite) {
 	c := s.open(ids(lasting(), 5, 5))
 	absent := func(id int64, bitSeq int) {

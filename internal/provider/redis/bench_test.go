@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/redisconn/redistest"
 )
 
 // BenchmarkAcquire grants single leases in a pool where so many are alive. The
@@ -53,11 +54,11 @@ func BenchmarkAcquireParallel(b *testing.B) {
 // BenchmarkRing builds the ring of a layout that is asked for the first time.
 func BenchmarkRing(b *testing.B) {
 	p, clock := fill(b, provider.DefaultTerms(), 8000)
-	server := sharedServer(b)
+	server := redistest.Shared(b)
 	before := serverCPU(b)
 	for b.Loop() {
 		clock.Add(1000)
-		server.do(b, "DEL", p.key(provider.DefaultPool, "rings"))
+		server.Do(b, "DEL", p.key(provider.DefaultPool, "rings"))
 		acquireOne(b, p)
 	}
 	b.ReportMetric((serverCPU(b)-before)*1e6/float64(b.N), "server-µs/op")
@@ -69,7 +70,7 @@ func BenchmarkRing(b *testing.B) {
 func serverCPU(b *testing.B) float64 {
 	b.Helper()
 	var seconds float64
-	for line := range strings.Lines(sharedServer(b).do(b, "INFO", "cpu")) {
+	for line := range strings.Lines(redistest.Shared(b).Do(b, "INFO", "cpu")) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 		if name == "used_cpu_sys" || name == "used_cpu_user" {
 			n, err := strconv.ParseFloat(value, 64)
@@ -86,8 +87,8 @@ func fill(b *testing.B, terms provider.Terms, alive int) (*Provider, *atomic.Int
 	b.Helper()
 	var clock atomic.Int64
 	clock.Store(testTime)
-	cfg := sharedServer(b).config(provider.Services{Default: terms})
-	cfg.nowMS = clock.Load
+	cfg := configOf(redistest.Shared(b), provider.Services{Default: terms})
+	cfg.NowMS = clock.Load
 	p := mustOpen(b, cfg)
 	mustInit(b, p)
 	step := (terms.Term + terms.Quarantine).Milliseconds() / int64(alive)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/redisconn/redistest"
 )
 
 var errDied = errors.New("the process died")
@@ -27,10 +28,10 @@ type testStore struct {
 }
 
 func (s *testStore) open(services provider.Services) (*Provider, error) {
-	cfg := s.server.config(services)
+	cfg := configOf(s.server, services)
 	cfg.Prefix = s.prefix
 	if s.clock != nil {
-		cfg.nowMS = s.clock.Load
+		cfg.NowMS = s.clock.Load
 	}
 	p, err := Open(context.Background(), cfg)
 	if err != nil {
@@ -57,7 +58,7 @@ func (s *testStore) open(services provider.Services) (*Provider, error) {
 // forget deletes the keys, as FLUSHALL would if they were alone.
 func (s *testStore) forget() error {
 	s.forgot = true
-	c := s.server.raw()
+	c := s.server.Raw()
 	defer c.Close()
 	keys, err := c.Keys(context.Background(), s.prefix+"*").Result()
 	if err != nil || len(keys) == 0 {
@@ -87,9 +88,9 @@ func (s *testStore) crash(step string, services provider.Services, req provider.
 
 func factory(settable bool) providertest.Factory {
 	return func(t *testing.T) providertest.Store {
-		server := sharedServer(t)
+		server := redistest.Shared(t)
 		s := &testStore{
-			t: t, server: server, prefix: fmt.Sprintf("{t%d}:", prefixes.Add(1)), declared: map[string]bool{},
+			t: t, server: server, prefix: server.Config().Prefix, declared: map[string]bool{},
 		}
 		store := providertest.Store{
 			Open: func(services provider.Services) (provider.Provider, error) {
@@ -127,7 +128,7 @@ func TestConformanceInRealTime(t *testing.T) {
 // machine ID.
 func checkRings(server *server, base string) error {
 	ctx := context.Background()
-	c := server.raw()
+	c := server.Raw()
 	defer c.Close()
 	type record struct {
 		bitSeq         int

@@ -14,6 +14,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/redisconn"
+	"github.com/kazahana/kazahana/internal/redisconn/redistest"
 )
 
 // useAll has a provider do everything once.
@@ -70,10 +72,10 @@ func refused(t *testing.T, cfg Config, want ...string) {
 	p, err := Open(testContext(t), cfg)
 	if err == nil {
 		p.Close()
-		t.Errorf("%s was opened, want an error with %q", cfg.place(), want)
+		t.Errorf("%s was opened, want an error with %q", cfg.Place(), want)
 		return
 	}
-	for _, text := range append(want, cfg.place()) {
+	for _, text := range append(want, cfg.Place()) {
 		if !strings.Contains(err.Error(), text) {
 			t.Errorf("the error is %q, want one with %q", err, text)
 		}
@@ -84,11 +86,11 @@ func refused(t *testing.T, cfg Config, want ...string) {
 }
 
 func TestUnixSocketAndTCP(t *testing.T) {
-	s := newPortServer(t)
-	useAll(t, mustOpen(t, mustParse(t, "redis+unix:"+s.sock+"?db=3")))
-	useAll(t, mustOpen(t, mustParse(t, fmt.Sprintf("redis://127.0.0.1:%d/4", s.port))))
+	s := redistest.NewWithPort(t)
+	useAll(t, mustOpen(t, mustParse(t, "redis+unix:"+s.Sock+"?db=3")))
+	useAll(t, mustOpen(t, mustParse(t, fmt.Sprintf("redis://127.0.0.1:%d/4", s.Port))))
 	for db, want := range map[int]string{3: "1", 4: "1", 0: "0"} {
-		c := s.raw()
+		c := s.Raw()
 		conn := c.Conn()
 		_ = conn.Select(context.Background(), db).Err()
 		if got := fmt.Sprint(conn.Exists(context.Background(), "{kazahana}:default:pool").Val()); got != want {
@@ -97,14 +99,14 @@ func TestUnixSocketAndTCP(t *testing.T) {
 		conn.Close()
 		c.Close()
 	}
-	refused(t, mustParse(t, "redis+unix:"+s.sock+"?db=99"), "does not have this database")
-	refused(t, mustParse(t, "redis+unix:"+s.sock+"x"), "no such file")
-	refused(t, mustParse(t, fmt.Sprintf("redis://127.0.0.1:%d/0", freePort(t))), "connection refused")
+	refused(t, mustParse(t, "redis+unix:"+s.Sock+"?db=99"), "does not have this database")
+	refused(t, mustParse(t, "redis+unix:"+s.Sock+"x"), "no such file")
+	refused(t, mustParse(t, fmt.Sprintf("redis://127.0.0.1:%d/0", redistest.FreePort(t))), "connection refused")
 }
 
 func TestPasswords(t *testing.T) {
-	s := newPortServer(t, "--requirepass", "hunter2!")
-	at := fmt.Sprintf("127.0.0.1:%d/0", s.port)
+	s := redistest.NewWithPort(t, "--requirepass", "hunter2!")
+	at := fmt.Sprintf("127.0.0.1:%d/0", s.Port)
 	file := filepath.Join(t.TempDir(), "password")
 	write := func(text string) {
 		t.Helper()
@@ -122,7 +124,7 @@ func TestPasswords(t *testing.T) {
 
 	// A file that changes is read at the next connection.
 	p := mustOpen(t, mustParse(t, "redis://"+at+"?password_file="+file))
-	c := s.raw()
+	c := s.Raw()
 	defer c.Close()
 	ctx := context.Background()
 	_ = c.Do(ctx, "AUTH", "hunter2!").Err()
@@ -143,7 +145,7 @@ func TestPasswords(t *testing.T) {
 
 // The rule is the one that the documentation shows.
 func TestLeastPrivileges(t *testing.T) {
-	s := newServer(t)
+	s := redistest.New(t)
 	page, err := os.ReadFile("../../../docs/providers/redis.md")
 	if err != nil {
 		t.Fatal(err)
@@ -161,15 +163,16 @@ func TestLeastPrivileges(t *testing.T) {
 		for _, w := range words {
 			args = append(args, w)
 		}
-		s.do(t, args...)
+		s.Do(t, args...)
 	}
 	set(words)
-	cfg := mustParse(t, "redis+unix://kazahana:hunter2@"+s.sock)
+	cfg := mustParse(t, "redis+unix://kazahana:hunter2@"+s.Sock)
 	cfg.MinReplicas = 0
 	useAll(t, mustOpen(t, cfg))
 	replicas := cfg
 	replicas.MinReplicas = 1
-	if _, err := mustOpen(t, replicas).confirmed(testContext(t), mustOpen(t, replicas).client.Conn()); err != nil {
+	waiting := mustOpen(t, replicas).client
+	if _, err := redisconn.Run(testContext(t), waiting, redisconn.Repeatable, waiting.Confirmed); err != nil {
 		t.Error(err)
 	}
 	// Nothing in it is more than is needed, and what lacks is said at the start.
@@ -193,8 +196,8 @@ func TestLeastPrivileges(t *testing.T) {
 
 func TestTLS(t *testing.T) {
 	ca, cert, key := certificates(t)
-	port := freePort(t)
-	newServer(t, "--tls-port", strconv.Itoa(port), "--bind", "127.0.0.1", "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca)
+	port := redistest.FreePort(t)
+	redistest.New(t, "--tls-port", strconv.Itoa(port), "--bind", "127.0.0.1", "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca)
 	at := fmt.Sprintf("127.0.0.1:%d/0", port)
 	files := "ca_file=" + ca + "&cert_file=" + cert + "&key_file=" + key
 	useAll(t, mustOpen(t, mustParse(t, "rediss://"+at+"?"+files)))
@@ -203,19 +206,19 @@ func TestTLS(t *testing.T) {
 	refused(t, mustParse(t, "rediss://"+at+"?ca_file="+ca)) // the server wants a certificate too
 	refused(t, mustParse(t, "rediss://"+at+"?ca_file="+key), "no certificate in PEM form")
 	refused(t, mustParse(t, "rediss://"+at+"?ca_file="+ca+"&cert_file="+cert+"&key_file="+cert), "and key_file ")
-	plain := newPortServer(t)
-	refused(t, mustParse(t, fmt.Sprintf("rediss://127.0.0.1:%d/0?%s", plain.port, files)), "is it TLS that it speaks on this port?")
+	plain := redistest.NewWithPort(t)
+	refused(t, mustParse(t, fmt.Sprintf("rediss://127.0.0.1:%d/0?%s", plain.Port, files)), "is it TLS that it speaks on this port?")
 	refused(t, mustParse(t, "redis://"+at))
 }
 
 // A server that hangs takes no longer than the caller's deadline, and neither
 // does one that is cancelled without one.
 func TestHungServer(t *testing.T) {
-	s := newServer(t)
+	s := redistest.New(t)
 	r := newRig(t, s)
 	r.acquire(r.provider)
-	s.signal(stop)
-	defer s.signal(resume)
+	s.Signal(stop)
+	defer s.Signal(resume)
 	request := provider.NewSecret()
 	for want, end := range map[error]func() (context.Context, context.CancelFunc){
 		context.DeadlineExceeded: func() (context.Context, context.CancelFunc) {
@@ -238,7 +241,7 @@ func TestHungServer(t *testing.T) {
 		}
 		cancel()
 	}
-	s.signal(resume)
+	s.Signal(resume)
 	// Whether the calls above were granted or not: one request has one lease.
 	first, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{RequestID: request})
 	if err != nil {
@@ -251,10 +254,10 @@ func TestHungServer(t *testing.T) {
 }
 
 func TestCloseEndsCalls(t *testing.T) {
-	s := newServer(t)
+	s := redistest.New(t)
 	r := newRig(t, s)
-	s.signal(stop)
-	defer s.signal(resume)
+	s.Signal(stop)
+	defer s.Signal(resume)
 	ended := make(chan error)
 	go func() {
 		_, err := r.provider.Acquire(context.Background(), provider.AcquireRequest{})
@@ -262,17 +265,17 @@ func TestCloseEndsCalls(t *testing.T) {
 	}()
 	time.Sleep(50 * time.Millisecond) // long enough to be under way; if not, the test shows less
 	r.provider.Close()
-	if err := <-ended; !errors.Is(err, ErrClosed) {
-		t.Errorf("the error is %v, want ErrClosed", err)
+	if err := <-ended; !errors.Is(err, redisconn.ErrClosed) {
+		t.Errorf("the error is %v, want redisconn.ErrClosed", err)
 	}
 }
 
 // Connections that were closed since the last call are not noticed by anybody.
 func TestStaleConnections(t *testing.T) {
-	s := newServer(t)
+	s := redistest.New(t)
 	r := newRig(t, s)
 	for range 4 {
-		s.do(t, "CLIENT", "KILL", "TYPE", "normal")
+		s.Do(t, "CLIENT", "KILL", "TYPE", "normal")
 		r.acquire(r.provider)
 	}
 }
@@ -281,10 +284,10 @@ func TestStaleConnections(t *testing.T) {
 // others is sent again, and brings what it brought before; one that cannot is
 // the caller's to repeat.
 func TestAnswerLost(t *testing.T) {
-	s := newServer(t)
+	s := redistest.New(t)
 	proxy := newProxy(t, s)
 	r := newRig(t, s)
-	p := r.on(&server{sock: proxy.path})
+	p := r.on(&server{Sock: proxy.path})
 	t.Cleanup(func() { p.Close() })
 	proxy.swallow.Store(true)
 	r.acquire(p)
@@ -327,9 +330,9 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 }
 
 func TestServersThatCannotBeUsed(t *testing.T) {
-	s := newPortServer(t)
+	s := redistest.NewWithPort(t)
 	r := newRig(t, s)
-	policy := func(name string) { s.do(t, "CONFIG", "SET", "maxmemory-policy", name) }
+	policy := func(name string) { s.Do(t, "CONFIG", "SET", "maxmemory-policy", name) }
 	policy("allkeys-lru")
 	refused(t, r.cfg, "maxmemory-policy is allkeys-lru", "set it to noeviction")
 	if _, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), "noeviction") {
@@ -338,21 +341,21 @@ func TestServersThatCannotBeUsed(t *testing.T) {
 	policy("noeviction")
 	r.acquire(r.provider)
 
-	s.do(t, "CONFIG", "SET", "maxmemory", "1")
+	s.Do(t, "CONFIG", "SET", "maxmemory", "1")
 	if _, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), "no memory left") {
 		t.Errorf("out of memory: %v", err)
 	}
-	s.do(t, "CONFIG", "SET", "maxmemory", "0")
-	s.do(t, "CONFIG", "SET", "min-replicas-to-write", "1")
+	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
+	s.Do(t, "CONFIG", "SET", "min-replicas-to-write", "1")
 	if _, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), "fewer good replicas") {
 		t.Errorf("min-replicas-to-write: %v", err)
 	}
-	s.do(t, "CONFIG", "SET", "min-replicas-to-write", "0")
+	s.Do(t, "CONFIG", "SET", "min-replicas-to-write", "0")
 	r.acquire(r.provider)
 	if err := checkRings(s, r.cfg.Prefix+"default:"); err != nil {
 		t.Error(err)
 	}
-	replica := newPortServer(t)
-	replica.follow(s)
-	refused(t, Config{Scheme: schemeUnix, Addrs: []string{replica.sock}, Prefix: r.cfg.Prefix, Services: defaultServices()}, "name its primary")
+	replica := redistest.NewWithPort(t)
+	replica.Follow(s)
+	refused(t, Config{Config: redisconn.Config{Scheme: redisconn.SchemeUnix, Addrs: []string{replica.Sock}, Prefix: r.cfg.Prefix}, Services: defaultServices()}, "name its primary")
 }

@@ -31,7 +31,7 @@ type proxy struct {
 }
 
 func newProxy(t *testing.T, s *server) *proxy {
-	p := &proxy{path: filepath.Join(s.dir, "proxy.sock")}
+	p := &proxy{path: filepath.Join(s.Dir, "proxy.Sock")}
 	l, err := net.Listen("unix", p.path)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func newProxy(t *testing.T, s *server) *proxy {
 			if err != nil {
 				return
 			}
-			server, err := net.Dial("unix", s.sock)
+			server, err := net.Dial("unix", s.Sock)
 			if err != nil {
 				client.Close()
 				continue
@@ -74,7 +74,7 @@ func fake(t *testing.T, answer string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(dir, "s.sock")
+	path := filepath.Join(dir, "s.Sock")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/redisconn/redistest"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
@@ -29,10 +30,10 @@ func newRig(t *testing.T, s *server, edit ...func(*Config)) *rig {
 	t.Helper()
 	terms := provider.DefaultTerms()
 	terms.IDs = provider.IDRange{Low: 0, End: 4}
-	r := &rig{T: t, cfg: s.config(provider.Services{Default: terms})}
+	r := &rig{T: t, cfg: configOf(s, provider.Services{Default: terms})}
 	r.clock.Store(testTime)
-	r.cfg.nowMS = r.clock.Load
-	r.cfg.confirmWait = startTimeout // a slow machine's replica is not a silent one
+	r.cfg.NowMS = r.clock.Load
+	r.cfg.ConfirmWait = redistest.StartTimeout // a slow machine's replica is not a silent one
 	for _, e := range edit {
 		e(&r.cfg)
 	}
@@ -46,7 +47,7 @@ func newRig(t *testing.T, s *server, edit ...func(*Config)) *rig {
 func (r *rig) on(s *server, edit ...func(*Config)) *Provider {
 	r.Helper()
 	cfg := r.cfg
-	cfg.Addrs = []string{s.sock}
+	cfg.Addrs = []string{s.Sock}
 	for _, e := range edit {
 		e(&cfg)
 	}
@@ -92,15 +93,15 @@ const (
 
 // persistent has every write on disk before it is answered.
 func persistent(tb testing.TB) *server {
-	return newServer(tb, "--appendonly", "yes", "--appendfsync", "always")
+	return redistest.New(tb, "--appendonly", "yes", "--appendfsync", "always")
 }
 
 func TestRestartEmpty(t *testing.T) {
-	s := newServer(t)
+	s := redistest.New(t)
 	r := newRig(t, s)
 	l := r.acquire(r.provider)
 	r.clock.Add(1000)
-	s.restart()
+	s.Restart()
 	until := r.clock.Load() + r.longest
 	r.fenced(r.provider, until, whyMissing)
 	if r.lost(r.provider, l) != 0 {
@@ -122,7 +123,7 @@ func TestRestartWithPersistence(t *testing.T) {
 	if _, err := r.provider.Acquire(testContext(t), request); err != nil {
 		t.Fatal(err)
 	}
-	s.restart()
+	s.Restart()
 	until := r.clock.Load() + r.longest
 	r.fenced(r.provider, until, whyChanged)
 	// A repeated request is no exception: its grant may have been given back, its
@@ -153,16 +154,16 @@ func TestRestartWithPersistence(t *testing.T) {
 }
 
 func TestFlushAll(t *testing.T) {
-	s := newServer(t)
+	s := redistest.New(t)
 	r := newRig(t, s, func(c *Config) { c.FailoverFenceSet = true })
 	r.acquire(r.provider)
-	s.do(t, "FLUSHALL")
+	s.Do(t, "FLUSHALL")
 	// failover_fence is about confirmed writes, not about a lost pool.
 	until := r.clock.Load() + r.longest
 	r.fenced(r.provider, until, whyMissing)
 	// Nor does a restart with failover_fence=0 end that fence.
-	s.do(t, "SAVE")
-	s.restart()
+	s.Do(t, "SAVE")
+	s.Restart()
 	r.fenced(r.provider, until, whyMissing)
 	r.clock.Store(until)
 	r.acquire(r.provider)
@@ -176,7 +177,7 @@ func TestFailoverFence(t *testing.T) {
 			s := persistent(t)
 			r := newRig(t, s, func(c *Config) { c.FailoverFence, c.FailoverFenceSet = test.fence, true })
 			before := r.acquire(r.provider)
-			s.restart()
+			s.Restart()
 			if test.want > 0 {
 				until := r.clock.Load() + test.want.Milliseconds()
 				r.fenced(r.provider, until, whyChanged)
@@ -192,7 +193,7 @@ func TestFailoverFence(t *testing.T) {
 // Only the pool's record is gone: those of slots count on, also when they last
 // longer than the fence.
 func TestLostPoolRecord(t *testing.T) {
-	s := newServer(t)
+	s := redistest.New(t)
 	r := newRig(t, s, func(c *Config) {
 		long := c.Services.Default.WithBitSeq(9)
 		long.Term, long.IDs = 5*time.Hour, provider.IDRange{Low: 0, End: 1}
@@ -202,7 +203,7 @@ func TestLostPoolRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.do(t, "DEL", r.cfg.Prefix+"default:pool")
+	s.Do(t, "DEL", r.cfg.Prefix+"default:pool")
 	p := r.on(s, func(c *Config) { c.Services.Named = nil })
 	until := r.clock.Load() + p.cfg.longestMS(provider.DefaultPool)
 	r.fenced(p, until, whyMissing)
@@ -233,8 +234,8 @@ func TestLostPoolRecord(t *testing.T) {
 
 // pair is a primary and its replica.
 func pair(t *testing.T) (primary, replica *server) {
-	primary, replica = newPortServer(t), newPortServer(t)
-	replica.follow(primary)
+	primary, replica = redistest.NewWithPort(t), redistest.NewWithPort(t)
+	replica.Follow(primary)
 	return primary, replica
 }
 
@@ -242,10 +243,10 @@ func pair(t *testing.T) (primary, replica *server) {
 // primary would leave in the connection.
 func cutOff(t *testing.T, primary, replica *server) {
 	t.Helper()
-	replica.signal(stop)
-	eventually(t, "the replica is cut off", func() error {
-		primary.do(t, "CLIENT", "KILL", "TYPE", "replica")
-		if info := primary.do(t, "INFO", "replication"); !strings.Contains(info, "connected_slaves:0") {
+	replica.Signal(stop)
+	redistest.Eventually(t, "the replica is cut off", func() error {
+		primary.Do(t, "CLIENT", "KILL", "TYPE", "replica")
+		if info := primary.Do(t, "INFO", "replication"); !strings.Contains(info, "connected_slaves:0") {
 			return errors.New(info)
 		}
 		return nil
@@ -256,13 +257,13 @@ func TestFailover(t *testing.T) {
 	primary, replica := pair(t)
 	r := newRig(t, primary)
 	known := r.acquire(r.provider)
-	inStep(t, primary)
+	redistest.InStep(t, primary)
 	cutOff(t, primary, replica)
 	r.clock.Add(1000)
 	lost := r.acquire(r.provider)
-	primary.kill()
-	replica.signal(resume)
-	replica.promote()
+	primary.Kill()
+	replica.Signal(resume)
+	replica.Promote()
 	r.clock.Add(1000)
 
 	p := r.on(replica)
@@ -288,18 +289,18 @@ func TestFailoverBack(t *testing.T) {
 	a, b := pair(t)
 	r := newRig(t, a)
 	r.acquire(r.provider)
-	inStep(t, a)
+	redistest.InStep(t, a)
 	cutOff(t, a, b)
 	lost := r.acquire(r.provider)
 	// b is promoted without the last grant, a becomes its replica, and is
 	// promoted in turn before anybody has asked b.
-	port := a.port
-	a.do(t, "CONFIG", "SET", "port", freePort(t)) // b must not come back to it
-	b.signal(resume)
-	b.promote()
-	a.do(t, "CONFIG", "SET", "port", port)
-	a.follow(b)
-	a.promote()
+	port := a.Port
+	a.Do(t, "CONFIG", "SET", "port", redistest.FreePort(t)) // b must not come back to it
+	b.Signal(resume)
+	b.Promote()
+	a.Do(t, "CONFIG", "SET", "port", port)
+	a.Follow(b)
+	a.Promote()
 	until := r.clock.Load() + r.longest
 	r.fenced(r.provider, until, whyChanged)
 	r.clock.Store(until)
@@ -310,20 +311,20 @@ func TestFailoverBack(t *testing.T) {
 
 // A replica that comes or goes is no failover.
 func TestReplicaComesAndGoes(t *testing.T) {
-	primary, replica := newPortServer(t, "--repl-backlog-ttl", "1"), newPortServer(t)
+	primary, replica := redistest.NewWithPort(t, "--repl-backlog-ttl", "1"), redistest.NewWithPort(t)
 	r := newRig(t, primary)
 	ids := map[string]bool{}
 	replID := func() string {
-		_, after, _ := strings.Cut(primary.do(t, "INFO", "replication"), "master_replid:")
+		_, after, _ := strings.Cut(primary.Do(t, "INFO", "replication"), "master_replid:")
 		return after[:40]
 	}
 	ids[replID()] = true
 	r.acquire(r.provider)
-	replica.follow(primary)
+	replica.Follow(primary)
 	ids[replID()] = true
 	r.acquire(r.provider)
-	replica.promote()
-	eventually(t, "the backlog is dropped", func() error {
+	replica.Promote()
+	redistest.Eventually(t, "the backlog is dropped", func() error {
 		if ids[replID()] {
 			return errors.New("the replication ID is the same")
 		}
@@ -334,7 +335,7 @@ func TestReplicaComesAndGoes(t *testing.T) {
 	if len(ids) != 3 {
 		t.Errorf("the replication ID was %v, want three values", ids)
 	}
-	primary.restart()
+	primary.Restart()
 	r.fenced(r.provider, r.clock.Load()+r.longest, whyMissing)
 }
 
@@ -344,7 +345,7 @@ func TestFailoverToASlowClock(t *testing.T) {
 	s := persistent(t)
 	r := newRig(t, s)
 	l := r.acquire(r.provider)
-	s.restart()
+	s.Restart()
 	r.clock.Add(-time.Hour.Milliseconds())
 	r.fenced(r.provider, l.Created+r.longest, whyChanged)
 }
@@ -354,7 +355,7 @@ func TestFailoverDuringAFence(t *testing.T) {
 	r := newRig(t, s)
 	r.acquire(r.provider)
 	for range 3 {
-		s.restart()
+		s.Restart()
 		r.clock.Add(r.longest / 2)
 		r.fenced(r.provider, r.clock.Load()+r.longest, whyChanged)
 	}
@@ -366,7 +367,7 @@ func TestManySeeTheChangeAtOnce(t *testing.T) {
 	s := persistent(t)
 	r := newRig(t, s)
 	r.acquire(r.provider)
-	s.restart()
+	s.Restart()
 	until := r.clock.Load() + r.longest
 	var wg sync.WaitGroup
 	for range 5 {
@@ -393,7 +394,7 @@ func TestLongerTermAfterAFailover(t *testing.T) {
 			s := persistent(t)
 			r := newRig(t, s, func(c *Config) { c.FailoverFenceSet = set })
 			r.acquire(r.provider)
-			s.restart()
+			s.Restart()
 			from := r.clock.Load()
 			if !set {
 				r.fenced(r.provider, from+r.longest, whyChanged)
@@ -420,7 +421,7 @@ func TestLongestTermIsRemembered(t *testing.T) {
 	r := newRig(t, s)
 	long := r.on(s, func(c *Config) { c.Services.Default.Term = 3 * time.Hour })
 	r.acquire(long)
-	s.restart()
+	s.Restart()
 	r.fenced(r.provider, r.clock.Load()+long.cfg.longestMS(provider.DefaultPool), whyChanged)
 }
 
@@ -428,23 +429,23 @@ func TestInit(t *testing.T) {
 	s := persistent(t)
 	r := newRig(t, s)
 	l := r.acquire(r.provider)
-	s.restart()
+	s.Restart()
 	r.fenced(r.provider, r.clock.Load()+r.longest, whyChanged)
 	mustInit(t, r.provider) // the operator knows that nothing was lost
 	if next := r.acquire(r.provider); next.ID == l.ID {
 		t.Errorf("%v was granted over %v", next, l)
 	}
-	s.restart()
+	s.Restart()
 	mustInit(t, r.provider) // before anybody has asked
 	r.acquire(r.provider)
-	s.restart()
+	s.Restart()
 	until := r.clock.Load() + r.longest
 	r.fenced(r.provider, until, whyChanged)
 	r.clock.Store(until)
 	r.acquire(r.provider)
-	before := s.do(t, "HGETALL", r.cfg.Prefix+"default:pool")
+	before := s.Do(t, "HGETALL", r.cfg.Prefix+"default:pool")
 	mustInit(t, r.provider) // on a store in use
-	if after := s.do(t, "HGETALL", r.cfg.Prefix+"default:pool"); after != before {
+	if after := s.Do(t, "HGETALL", r.cfg.Prefix+"default:pool"); after != before {
 		t.Errorf("Init changed the pool from %s to %s", before, after)
 	}
 }

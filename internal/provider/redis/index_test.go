@@ -12,8 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/redisconn"
+	"github.com/kazahana/kazahana/internal/redisconn/redistest"
 )
 
 // Should a ring ever contradict the records, the records hold: nothing is
@@ -21,7 +25,7 @@ import (
 func TestRecordsOutweighTheIndex(t *testing.T) {
 	for _, first := range []string{"", "coarse"} {
 		for _, second := range []string{"", "coarse"} {
-			s := sharedServer(t)
+			s := redistest.Shared(t)
 			r := newRig(t, s, func(c *Config) {
 				coarse := c.Services.Default.WithBitSeq(9)
 				coarse.IDs = provider.IDRange{Low: 0, End: 1}
@@ -42,9 +46,9 @@ func TestRecordsOutweighTheIndex(t *testing.T) {
 			for _, name := range []string{"8:1-1", "9:0-0"} {
 				ring := r.cfg.Prefix + "default:ring:" + name + ":"
 				low := strings.Split(strings.Split(name, ":")[1], "-")[0]
-				s.do(t, "DEL", ring+"runs", ring+"free")
-				s.do(t, "ZADD", ring+"runs", 0, fmt.Sprintf("%016s:%016s:%016d", low, low, 0))
-				s.do(t, "ZADD", ring+"free", 0, fmt.Sprintf("%016d:%016s", 0, low))
+				s.Do(t, "DEL", ring+"runs", ring+"free")
+				s.Do(t, "ZADD", ring+"runs", 0, fmt.Sprintf("%016s:%016s:%016d", low, low, 0))
+				s.Do(t, "ZADD", ring+"free", 0, fmt.Sprintf("%016d:%016s", 0, low))
 			}
 			if err := acquire(second); !errors.Is(err, errInconsistent) {
 				t.Errorf("%q over %q: the error is %v, want errInconsistent", second, first, err)
@@ -58,16 +62,18 @@ func TestRecordsOutweighTheIndex(t *testing.T) {
 
 // A release whose slot changed hands between its two steps ends nothing.
 func TestReleaseChecksTheSecretInTheStore(t *testing.T) {
-	r := newRig(t, sharedServer(t))
+	r := newRig(t, redistest.Shared(t))
 	l := r.acquire(r.provider)
 	var args arguments
-	args.set("id", l.ID)
-	args.set("bit_seq", l.BitSeq)
-	args.set("secret", provider.NewSecret()) // the one that was there a moment ago
-	args.set("timestamp_ms", r.clock.Load())
-	args.set("window_ms", 30_000)
-	answer, err := r.provider.eval(testContext(t), r.provider.client.Conn(), releaseScript, provider.DefaultPool, args)
-	if err != nil || answer.text() != "badsignature" {
+	args.Set("id", l.ID)
+	args.Set("bit_seq", l.BitSeq)
+	args.Set("secret", provider.NewSecret()) // the one that was there a moment ago
+	args.Set("timestamp_ms", r.clock.Load())
+	args.Set("window_ms", 30_000)
+	answer, err := redisconn.Run(testContext(t), r.provider.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (*reply, error) {
+		return r.provider.eval(ctx, conn, releaseScript, provider.DefaultPool, args)
+	})
+	if err != nil || answer.Text() != "badsignature" {
 		t.Errorf("the answer is %v (%v)", answer, err)
 	}
 	if r.lost(r.provider, l) != 0 {
@@ -77,7 +83,7 @@ func TestReleaseChecksTheSecretInTheStore(t *testing.T) {
 
 // Rings come and go; what they say always follows from the records.
 func TestRingsGiveWay(t *testing.T) {
-	s := sharedServer(t)
+	s := redistest.Shared(t)
 	base := provider.DefaultTerms()
 	base.Timeline.BitTS = 56
 	base.Term, base.Quarantine = 50*time.Millisecond, 20*time.Millisecond
@@ -114,13 +120,13 @@ func TestRingsGiveWay(t *testing.T) {
 		}
 		r.clock.Add([]int64{random.Int64N(40), 1000, -900}[max(0, random.IntN(20)-17)])
 	}
-	if n := s.do(t, "HLEN", r.cfg.Prefix+"default:rings"); n != strconv.Itoa(maxRings) {
+	if n := s.Do(t, "HLEN", r.cfg.Prefix+"default:rings"); n != strconv.Itoa(maxRings) {
 		t.Errorf("there are %s rings, want %d", n, maxRings)
 	}
 }
 
 func TestHistoryIsForgotten(t *testing.T) {
-	s := sharedServer(t)
+	s := redistest.Shared(t)
 	r := newRig(t, s, func(c *Config) { c.Services.Default.IDs = provider.IDRange{} })
 	acquire := func() {
 		t.Helper()
@@ -130,7 +136,7 @@ func TestHistoryIsForgotten(t *testing.T) {
 	}
 	sizes := func() string {
 		base := r.cfg.Prefix + "default:"
-		return s.do(t, "HLEN", base+"history") + " " + s.do(t, "ZCARD", base+"held") + " " + s.do(t, "HLEN", base+"requests")
+		return s.Do(t, "HLEN", base+"history") + " " + s.Do(t, "ZCARD", base+"held") + " " + s.Do(t, "HLEN", base+"requests")
 	}
 	for range 5 {
 		acquire()
@@ -146,25 +152,25 @@ func TestHistoryIsForgotten(t *testing.T) {
 			t.Errorf("after acquire %d history, held and requests have %s entries, want %s", i, got, want)
 		}
 	}
-	if n := s.do(t, "ZCARD", r.cfg.Prefix+"default:slots"); n != "36" {
+	if n := s.Do(t, "ZCARD", r.cfg.Prefix+"default:slots"); n != "36" {
 		t.Errorf("%s records, want 36: they are never deleted", n)
 	}
 }
 
 // The history has no more entries than it may, however young they are.
 func TestHistoryIsBounded(t *testing.T) {
-	s := sharedServer(t)
+	s := redistest.Shared(t)
 	r := newRig(t, s, func(c *Config) { c.Services.Default.IDs = provider.IDRange{} })
 	r.acquire(r.provider)
 	// As if so many had been granted in between.
-	s.do(t, "HSET", r.cfg.Prefix+"default:pool", "grants", historyMax+1)
+	s.Do(t, "HSET", r.cfg.Prefix+"default:pool", "grants", historyMax+1)
 	for range 2 {
 		r.acquire(r.provider)
 	}
-	if oldest := s.do(t, "HGET", r.cfg.Prefix+"default:pool", "oldest"); oldest != "5" {
+	if oldest := s.Do(t, "HGET", r.cfg.Prefix+"default:pool", "oldest"); oldest != "5" {
 		t.Errorf("the oldest grant in the history is %s, want 5", oldest)
 	}
-	if n := s.do(t, "HLEN", r.cfg.Prefix+"default:history"); n != "2" {
+	if n := s.Do(t, "HLEN", r.cfg.Prefix+"default:history"); n != "2" {
 		t.Errorf("the history has %s entries, want 2", n)
 	}
 }
@@ -174,7 +180,7 @@ var commandCalls = regexp.MustCompile(`cmdstat_([a-z]+):calls=(\d+)`)
 // calls is how many commands the server has run so far, by name.
 func calls(t *testing.T, s *server) map[string]int {
 	all := map[string]int{}
-	for _, m := range commandCalls.FindAllStringSubmatch(s.do(t, "INFO", "commandstats"), -1) {
+	for _, m := range commandCalls.FindAllStringSubmatch(s.Do(t, "INFO", "commandstats"), -1) {
 		all[m[1]], _ = strconv.Atoi(m[2])
 	}
 	return all
@@ -188,7 +194,7 @@ func TestAcquireTouchesAHandful(t *testing.T) {
 	huge = huge.WithBitSeq(0)
 	for name, terms := range map[string]provider.Terms{"8,192 machine IDs": provider.DefaultTerms(), "2^29 machine IDs": huge} {
 		t.Run(name, func(t *testing.T) {
-			s := newServer(t)
+			s := redistest.New(t)
 			r := newRig(t, s, func(c *Config) {
 				c.Services = provider.Services{Default: terms, Named: map[string]provider.Terms{"coarse": terms.WithBitSeq(terms.BitSeq + 6)}}
 			})
@@ -221,7 +227,7 @@ func TestAcquireTouchesAHandful(t *testing.T) {
 			if costs[2] > costs[0]+4 || costs[2] > 60 {
 				t.Errorf("one acquire runs %v commands with 10, 1,000 and 4,000 leases alive", costs)
 			}
-			if runs, _ := strconv.Atoi(s.do(t, "DBSIZE")); runs > 4100 {
+			if runs, _ := strconv.Atoi(s.Do(t, "DBSIZE")); runs > 4100 {
 				t.Errorf("%d keys", runs)
 			}
 		})
@@ -230,10 +236,10 @@ func TestAcquireTouchesAHandful(t *testing.T) {
 
 // 200 callers at once, on several clients: no machine ID twice.
 func TestConcurrentCallers(t *testing.T) {
-	r := newRig(t, sharedServer(t), func(c *Config) { c.Services.Default.IDs = provider.IDRange{} })
+	r := newRig(t, redistest.Shared(t), func(c *Config) { c.Services.Default.IDs = provider.IDRange{} })
 	clients := []*Provider{r.provider}
 	for range 4 {
-		clients = append(clients, r.on(&server{sock: r.cfg.Addrs[0]}))
+		clients = append(clients, r.on(&server{Sock: r.cfg.Addrs[0]}))
 	}
 	const callers, each = 200, 5
 	var mu sync.Mutex
@@ -265,7 +271,7 @@ func TestConcurrentCallers(t *testing.T) {
 }
 
 func TestMany(t *testing.T) {
-	r := newRig(t, sharedServer(t), func(c *Config) { c.Services.Default.IDs = provider.IDRange{} })
+	r := newRig(t, redistest.Shared(t), func(c *Config) { c.Services.Default.IDs = provider.IDRange{} })
 	leases, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{ThroughputPerMS: 1 << 30, RequestID: provider.NewSecret()})
 	if err != nil || len(leases) != provider.DefaultMaxLeasesPerAcquire {
 		t.Errorf("%d leases (%v)", len(leases), err)
@@ -284,7 +290,7 @@ func TestMany(t *testing.T) {
 }
 
 func TestCounters(t *testing.T) {
-	r := newRig(t, sharedServer(t))
+	r := newRig(t, redistest.Shared(t))
 	counters := func() map[string]int64 {
 		t.Helper()
 		all, err := r.provider.Counters(testContext(t), "")
@@ -298,7 +304,7 @@ func TestCounters(t *testing.T) {
 			t.Errorf("%s begins at %d", name, n)
 		}
 	}
-	other := r.on(&server{sock: r.cfg.Addrs[0]})
+	other := r.on(&server{Sock: r.cfg.Addrs[0]})
 	var l lease.Lease
 	for range 2 {
 		l = r.acquire(r.provider)
@@ -329,20 +335,20 @@ func TestCounters(t *testing.T) {
 
 // Scripts that the server has forgotten are sent again.
 func TestScriptFlush(t *testing.T) {
-	s := newServer(t)
+	s := redistest.New(t)
 	r := newRig(t, s)
 	r.acquire(r.provider)
-	s.do(t, "SCRIPT", "FLUSH")
+	s.Do(t, "SCRIPT", "FLUSH")
 	r.acquire(r.provider)
 }
 
 // Times are the server's, not this host's.
 func TestServersClock(t *testing.T) {
-	s := sharedServer(t)
-	cfg := s.config(defaultServices())
+	s := redistest.Shared(t)
+	cfg := configOf(s, defaultServices())
 	p := mustOpen(t, cfg)
 	mustInit(t, p)
-	c := s.raw()
+	c := s.Raw()
 	defer c.Close()
 	before, err := c.Time(context.Background()).Result()
 	if err != nil {

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/redisconn"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
@@ -29,7 +31,7 @@ func (p *Provider) Verify(ctx context.Context, service string, leases []lease.Le
 	terms := p.cfg.Services.Of(service)
 	var lost []lease.Lease
 	for page := range slices.Chunk(append([]lease.Lease{}, leases...), verifyPage) {
-		more, err := run(ctx, p, repeatable, func(ctx context.Context, conn *redis.Conn) ([]lease.Lease, error) {
+		more, err := redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) ([]lease.Lease, error) {
 			return p.verify(ctx, conn, terms, page)
 		})
 		if err != nil {
@@ -42,32 +44,32 @@ func (p *Provider) Verify(ctx context.Context, service string, leases []lease.Le
 
 func (p *Provider) verify(ctx context.Context, conn *redis.Conn, terms provider.Terms, leases []lease.Lease) ([]lease.Lease, error) {
 	var args arguments
-	args.set("count", len(leases))
+	args.Set("count", len(leases))
 	for i, l := range leases {
-		args.set(fmt.Sprintf("bit_seq%d", i+1), l.BitSeq)
-		args.set(fmt.Sprintf("id%d", i+1), l.ID)
-		args.set(fmt.Sprintf("secret%d", i+1), l.Secret)
-		args.set(fmt.Sprintf("created%d", i+1), l.Created)
+		args.Set(fmt.Sprintf("bit_seq%d", i+1), l.BitSeq)
+		args.Set(fmt.Sprintf("id%d", i+1), l.ID)
+		args.Set(fmt.Sprintf("secret%d", i+1), l.Secret)
+		args.Set(fmt.Sprintf("created%d", i+1), l.Created)
 	}
 	if p.cfg.FailoverFenceSet {
-		args.set("failover_fence_ms", p.cfg.FailoverFence.Milliseconds())
+		args.Set("failover_fence_ms", p.cfg.FailoverFence.Milliseconds())
 	}
 	r, err := p.eval(ctx, conn, verifyScript, terms.Pool, args)
 	if err != nil {
 		return nil, err
 	}
-	if word := r.text(); word != "ok" {
+	if word := r.Text(); word != "ok" {
 		return nil, p.refusal(word, r, terms)
 	}
 	var lost []lease.Lease
-	for r.more() {
-		i := r.number()
-		if r.broken != nil || i < 1 || i > int64(len(leases)) {
+	for r.More() {
+		i := r.Number()
+		if r.Err() != nil || i < 1 || i > int64(len(leases)) {
 			return nil, fmt.Errorf("a script named a lease that was not asked about")
 		}
 		lost = append(lost, leases[i-1])
 	}
-	return lost, r.broken
+	return lost, r.Err()
 }
 
 // List implements provider.Lister. It reads page by page, so that grants are
@@ -77,21 +79,21 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	var all []provider.Record
 	start, bitSeq := int64(0), -1
 	for more := true; more; {
-		page, err := run(ctx, p, repeatable, func(ctx context.Context, conn *redis.Conn) (page []provider.Record, err error) {
+		page, err := redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (page []provider.Record, err error) {
 			var args arguments
-			args.set("start", start)
-			args.set("bit_seq", bitSeq)
-			args.set("limit", listPage)
+			args.Set("start", start)
+			args.Set("bit_seq", bitSeq)
+			args.Set("limit", listPage)
 			r, err := p.eval(ctx, conn, listScript, terms.Pool, args)
 			if err != nil {
 				return nil, err
 			}
-			if word := r.text(); word != "ok" {
+			if word := r.Text(); word != "ok" {
 				return nil, p.refusal(word, r, terms)
 			}
-			timeline := snowflake.Timeline{EpochMS: r.number(), BitTS: int(r.number())}
-			more = r.number() == 1
-			return r.records(terms.Pool, timeline)
+			timeline := snowflake.Timeline{EpochMS: r.Number(), BitTS: int(r.Number())}
+			more = r.Number() == 1
+			return recordsOf(r, terms.Pool, timeline)
 		})
 		if err != nil {
 			return nil, err
@@ -106,48 +108,48 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	return all, nil
 }
 
-// records reads records of eight words each.
-func (r *reply) records(pool string, timeline snowflake.Timeline) ([]provider.Record, error) {
+// recordsOf reads records of eight words each.
+func recordsOf(r *reply, pool string, timeline snowflake.Timeline) ([]provider.Record, error) {
 	var all []provider.Record
-	for r.more() {
-		bitSeq, id := int(r.number()), r.number()
-		created, expired, end := r.number(), r.number(), r.number()
-		rec := provider.Record{End: end, Released: r.text() == "1", Service: r.text()}
-		if err := json.Unmarshal([]byte(r.text()), &rec.Meta); err != nil && r.broken == nil {
+	for r.More() {
+		bitSeq, id := int(r.Number()), r.Number()
+		created, expired, end := r.Number(), r.Number(), r.Number()
+		rec := provider.Record{End: end, Released: r.Text() == "1", Service: r.Text()}
+		if err := json.Unmarshal([]byte(r.Text()), &rec.Meta); err != nil && r.Err() == nil {
 			return nil, fmt.Errorf("the meta of machine ID %d (bit_seq %d) is damaged: %w", id, bitSeq, err)
 		}
 		rec.Lease = provider.Terms{Pool: pool, Timeline: timeline}.WithBitSeq(bitSeq).Lease(id, created, expired, end, "")
 		all = append(all, rec)
 	}
-	return all, r.broken
+	return all, r.Err()
 }
 
 // Extend implements provider.Extender.
 func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
 	terms := p.cfg.Services.Of(service)
-	return run(ctx, p, repeatable, func(ctx context.Context, conn *redis.Conn) (lease.Lease, error) {
+	return redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (lease.Lease, error) {
 		var args arguments
-		args.set("id", l.ID)
-		args.set("bit_seq", l.BitSeq)
-		args.set("secret", l.Secret)
-		args.set("term_ms", terms.Term.Milliseconds())
-		args.set("quarantine_ms", terms.Quarantine.Milliseconds())
+		args.Set("id", l.ID)
+		args.Set("bit_seq", l.BitSeq)
+		args.Set("secret", l.Secret)
+		args.Set("term_ms", terms.Term.Milliseconds())
+		args.Set("quarantine_ms", terms.Quarantine.Milliseconds())
 		p.setFenceArgs(&args, terms)
 		r, err := p.eval(ctx, conn, extendScript, terms.Pool, args)
 		if err != nil {
 			return lease.Lease{}, err
 		}
-		if word := r.text(); word != "ok" {
+		if word := r.Text(); word != "ok" {
 			return lease.Lease{}, p.refusal(word, r, terms)
 		}
-		l.Created, l.Expired, l.ReservedUntil = r.number(), r.number(), r.number()
-		if r.broken != nil || p.cfg.MinReplicas == 0 {
-			return l, r.broken
+		l.Created, l.Expired, l.ReservedUntil = r.Number(), r.Number(), r.Number()
+		if r.Err() != nil || p.cfg.MinReplicas == 0 {
+			return l, r.Err()
 		}
-		n, err := p.confirmed(ctx, conn)
+		n, err := p.client.Confirmed(ctx, conn)
 		if err == nil && n < int64(p.cfg.MinReplicas) {
 			// Not taken back: the record is on the safe side.
-			err = fmt.Errorf("%w: %d of min_replicas=%d know of the extension", ErrUnconfirmed, n, p.cfg.MinReplicas)
+			err = fmt.Errorf("%w: %d of min_replicas=%d know of the extension", redisconn.ErrUnconfirmed, n, p.cfg.MinReplicas)
 		}
 		return l, err
 	})
@@ -157,23 +159,23 @@ func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (l
 // end, and of those the last 100,000.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
 	terms := p.cfg.Services.Of(service)
-	all, err := run(ctx, p, repeatable, func(ctx context.Context, conn *redis.Conn) ([]provider.Record, error) {
+	all, err := redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) ([]provider.Record, error) {
 		if low < 0 || low >= terms.Timeline.FallbackBit() || atMS < 0 || atMS > maxClockMS {
 			return nil, nil // outside everything that was ever granted
 		}
 		var args arguments
-		args.set("low", low)
-		args.set("at_ms", atMS)
-		args.set("limit", locateLimit)
+		args.Set("low", low)
+		args.Set("at_ms", atMS)
+		args.Set("limit", locateLimit)
 		r, err := p.eval(ctx, conn, locateScript, terms.Pool, args)
 		if err != nil {
 			return nil, err
 		}
-		if word := r.text(); word != "ok" {
+		if word := r.Text(); word != "ok" {
 			return nil, p.refusal(word, r, terms)
 		}
-		timeline := snowflake.Timeline{EpochMS: r.number(), BitTS: int(r.number())}
-		return r.records(terms.Pool, timeline)
+		timeline := snowflake.Timeline{EpochMS: r.Number(), BitTS: int(r.Number())}
+		return recordsOf(r, terms.Pool, timeline)
 	})
 	slices.SortStableFunc(all, func(a, b provider.Record) int {
 		return int(min(max(b.Lease.Created-a.Lease.Created, -1), 1))
@@ -184,7 +186,7 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 // Init implements provider.Initializer.
 func (p *Provider) Init(ctx context.Context, service string) error {
 	terms := p.cfg.Services.Of(service)
-	_, err := run(ctx, p, repeatable, func(ctx context.Context, conn *redis.Conn) (struct{}, error) {
+	_, err := redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (struct{}, error) {
 		args := timelineArgs(terms)
 		p.setFenceArgs(&args, terms)
 		return struct{}{}, p.expectOK(p.eval(ctx, conn, initScript, terms.Pool, args))(terms)
@@ -202,7 +204,7 @@ var counters = []string{
 // Counters implements provider.Counter. All names are there.
 func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
 	terms := p.cfg.Services.Of(service)
-	return run(ctx, p, repeatable, func(ctx context.Context, conn *redis.Conn) (map[string]int64, error) {
+	return redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (map[string]int64, error) {
 		all := map[string]int64{}
 		for _, name := range counters {
 			all[name] = 0
@@ -223,8 +225,8 @@ func hashOfNumbers(cmd *redis.MapStringStringCmd) (map[string]int64, error) {
 	}
 	all := make(map[string]int64, len(text))
 	for name, v := range text {
-		r := reply{words: []string{v}}
-		if all[name] = r.number(); r.broken != nil {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if all[name] = n; err != nil {
 			return nil, fmt.Errorf("the counter %q is damaged", name)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	mathrand "math/rand/v2"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/redisconn"
 )
 
 // What the scripts are bounded by.
@@ -42,22 +42,20 @@ const (
 	stepConfirmed = "confirmed" // the caller does not know yet
 )
 
+// errInconsistent: the keys contradict each other. It stops a grant that would
+// break the grant rule.
+var errInconsistent = errors.New("the index of free machine IDs contradicts the records; nothing was granted, and the index will be built anew")
+
 // Provider grants leases from a Redis server.
 type Provider struct {
 	cfg      Config
-	client   *redis.Client
+	client   *redisconn.Client
 	clientID string                  // one per opened provider, for people who read the records
 	joined   map[string]*atomic.Bool // by pool: whether this client has been counted
 
 	// at is called at the named steps of an acquire. Only tests set it: there a
 	// process dies.
 	at func(step string) error
-
-	closeOnce sync.Once
-	closing   chan struct{}  // closed by Close
-	calls     sync.WaitGroup // operations under way
-	mu        sync.Mutex     // held to add to calls, or to close closing
-	closeErr  error
 }
 
 var (
@@ -80,13 +78,13 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	client, err := cfg.connect()
+	client, err := redisconn.Open(cfg.Config)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", cfg.place(), err)
+		return nil, err
 	}
 	p := &Provider{
 		cfg: cfg, client: client, clientID: newClientID(), joined: map[string]*atomic.Bool{},
-		at: func(string) error { return nil }, closing: make(chan struct{}),
+		at: func(string) error { return nil },
 	}
 	for _, t := range cfg.allTerms() {
 		if p.joined[t.Pool] != nil {
@@ -113,9 +111,9 @@ func newClientID() string {
 }
 
 func (p *Provider) hello(ctx context.Context, terms provider.Terms) error {
-	_, err := run(ctx, p, repeatable, func(ctx context.Context, conn *redis.Conn) (struct{}, error) {
+	_, err := redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (struct{}, error) {
 		args := timelineArgs(terms)
-		args.set("commands", commands)
+		args.Set("commands", commands)
 		return struct{}{}, p.expectOK(p.eval(ctx, conn, helloScript, terms.Pool, args))(terms)
 	})
 	return err
@@ -127,7 +125,7 @@ func (p *Provider) expectOK(r *reply, err error) func(provider.Terms) error {
 		if err != nil {
 			return err
 		}
-		if word := r.text(); word != "ok" {
+		if word := r.Text(); word != "ok" {
 			return p.refusal(word, r, terms)
 		}
 		return nil
@@ -137,8 +135,8 @@ func (p *Provider) expectOK(r *reply, err error) func(provider.Terms) error {
 // timelineArgs has a script compare the pool's timeline.
 func timelineArgs(t provider.Terms) arguments {
 	var a arguments
-	a.set("epoch_ms", t.Timeline.EpochMS)
-	a.set("bit_ts", t.Timeline.BitTS)
+	a.Set("epoch_ms", t.Timeline.EpochMS)
+	a.Set("bit_ts", t.Timeline.BitTS)
 	return a
 }
 
@@ -146,16 +144,7 @@ func timelineArgs(t provider.Terms) arguments {
 func (p *Provider) Info() provider.Info { return p.cfg.Info() }
 
 // Close implements provider.Provider. Operations under way fail.
-func (p *Provider) Close() error {
-	p.closeOnce.Do(func() {
-		p.mu.Lock()
-		close(p.closing)
-		p.mu.Unlock()
-		p.closeErr = p.client.Close()
-		p.calls.Wait()
-	})
-	return p.closeErr
-}
+func (p *Provider) Close() error { return p.client.Close() }
 
 // Acquire implements provider.Provider.
 func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
@@ -170,19 +159,19 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	// Of those that ask at once, one is the client's first.
 	joined := p.joined[terms.Pool]
 	if joined.CompareAndSwap(false, true) {
-		args.set("join", 1)
+		args.Set("join", 1)
 		defer func() {
 			if err != nil && !isAnswer(err) {
 				joined.Store(false)
 			}
 		}()
 	}
-	again := repeatable
+	again := redisconn.Repeatable
 	if req.RequestID == "" {
-		again = once
+		again = redisconn.Once
 	}
 	var leases []lease.Lease
-	leases, err = run(ctx, p, again, func(ctx context.Context, conn *redis.Conn) ([]lease.Lease, error) {
+	leases, err = redisconn.Run(ctx, p.client, again, func(ctx context.Context, conn *redis.Conn) ([]lease.Lease, error) {
 		if err := p.at(stepAsked); err != nil {
 			return nil, err
 		}
@@ -190,13 +179,13 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 		if err != nil {
 			return nil, err
 		}
-		if word := r.text(); word != "ok" {
+		if word := r.Text(); word != "ok" {
 			return nil, p.refusal(word, r, terms)
 		}
-		fresh := r.text() == "1"
-		leases := r.leases(terms)
-		if r.broken != nil {
-			return nil, r.broken
+		fresh := r.Text() == "1"
+		leases := leasesOf(r, terms)
+		if r.Err() != nil {
+			return nil, r.Err()
 		}
 		if err := p.at(stepGranted); err != nil {
 			return nil, err
@@ -223,38 +212,38 @@ func (p *Provider) acquireArgs(terms provider.Terms, req provider.AcquireRequest
 	}
 	ids := terms.Range()
 	a := timelineArgs(terms)
-	a.set("service", req.Service)
-	a.set("request", req.RequestID)
-	a.set("meta", meta)
-	a.set("client", p.clientID)
-	a.set("secrets", strings.Join(secrets, " "))
-	a.set("bit_seq", terms.BitSeq)
-	a.set("low", ids.Low)
-	a.set("high", ids.End-1)
-	a.set("cursor", ids.Low+mathrand.Int64N(ids.Count()))
-	a.set("term_ms", terms.Term.Milliseconds())
-	a.set("quarantine_ms", terms.Quarantine.Milliseconds())
-	a.set("clock_from_ms", max(terms.Timeline.EpochMS, 0))
-	a.set("clock_to_ms", min(terms.Timeline.EndMS(), maxClockMS))
-	a.set("max_rings", maxRings)
-	a.set("history_ms", historyKept.Milliseconds())
-	a.set("history_max", historyMax)
+	a.Set("service", req.Service)
+	a.Set("request", req.RequestID)
+	a.Set("meta", meta)
+	a.Set("client", p.clientID)
+	a.Set("secrets", strings.Join(secrets, " "))
+	a.Set("bit_seq", terms.BitSeq)
+	a.Set("low", ids.Low)
+	a.Set("high", ids.End-1)
+	a.Set("cursor", ids.Low+mathrand.Int64N(ids.Count()))
+	a.Set("term_ms", terms.Term.Milliseconds())
+	a.Set("quarantine_ms", terms.Quarantine.Milliseconds())
+	a.Set("clock_from_ms", max(terms.Timeline.EpochMS, 0))
+	a.Set("clock_to_ms", min(terms.Timeline.EndMS(), maxClockMS))
+	a.Set("max_rings", maxRings)
+	a.Set("history_ms", historyKept.Milliseconds())
+	a.Set("history_max", historyMax)
 	p.setFenceArgs(&a, terms)
 	return a, nil
 }
 
 func (p *Provider) setFenceArgs(a *arguments, terms provider.Terms) {
-	a.set("longest_ms", p.cfg.longestMS(terms.Pool))
-	a.set("min_replicas", p.cfg.MinReplicas)
+	a.Set("longest_ms", p.cfg.longestMS(terms.Pool))
+	a.Set("min_replicas", p.cfg.MinReplicas)
 	if p.cfg.FailoverFenceSet {
-		a.set("failover_fence_ms", p.cfg.FailoverFence.Milliseconds())
+		a.Set("failover_fence_ms", p.cfg.FailoverFence.Milliseconds())
 	}
 }
 
 // Release implements provider.Provider.
 func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) error {
 	terms := p.cfg.Services.Of(req.Service)
-	_, err := run(ctx, p, repeatable, func(ctx context.Context, conn *redis.Conn) (struct{}, error) {
+	_, err := redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (struct{}, error) {
 		return struct{}{}, p.release(ctx, conn, terms, req)
 	})
 	return err
@@ -264,29 +253,35 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 // and then has the grant ended if the record still has that secret.
 func (p *Provider) release(ctx context.Context, conn *redis.Conn, terms provider.Terms, req provider.ReleaseRequest) error {
 	var args arguments
-	args.set("id", req.ID)
-	args.set("bit_seq", req.BitSeq)
+	args.Set("id", req.ID)
+	args.Set("bit_seq", req.BitSeq)
 	r, err := p.eval(ctx, conn, secretsScript, terms.Pool, args)
 	if err != nil {
 		return err
 	}
-	if word := r.text(); word != "ok" {
+	if word := r.Text(); word != "ok" {
 		return p.refusal(word, r, terms)
 	}
 	notOurs := provider.ErrNotFound
-	for r.more() {
-		bitSeq, secret := r.number(), r.text()
+	for r.More() {
+		bitSeq, secret := r.Number(), r.Text()
 		if !lease.Verify(secret, req.ID, req.TimestampMS, req.Signature) {
 			notOurs = provider.ErrBadSignature
 			continue
 		}
 		var args arguments
-		args.set("id", req.ID)
-		args.set("bit_seq", bitSeq)
-		args.set("secret", secret)
-		args.set("timestamp_ms", req.TimestampMS)
-		args.set("window_ms", provider.ReleaseWindow.Milliseconds())
+		args.Set("id", req.ID)
+		args.Set("bit_seq", bitSeq)
+		args.Set("secret", secret)
+		args.Set("timestamp_ms", req.TimestampMS)
+		args.Set("window_ms", provider.ReleaseWindow.Milliseconds())
+		if req.AtEnd {
+			args.Set("at_end", 1)
+		}
 		return p.expectOK(p.eval(ctx, conn, releaseScript, terms.Pool, args))(terms)
 	}
-	return errors.Join(r.broken, notOurs)
+	if r.Err() != nil {
+		return r.Err()
+	}
+	return redisconn.Answer(notOurs)
 }

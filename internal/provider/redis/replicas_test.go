@@ -8,18 +8,20 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/redisconn"
+	"github.com/kazahana/kazahana/internal/redisconn/redistest"
 )
 
 func minReplicas(n int) func(*Config) { return func(c *Config) { c.MinReplicas = n } }
 
 // impatient waits for silent replicas no longer than a test should.
-func impatient(c *Config) { c.confirmWait = 100 * time.Millisecond }
+func impatient(c *Config) { c.ConfirmWait = 100 * time.Millisecond }
 
 func (r *rig) unconfirmed(p *Provider, request, text string) {
 	r.Helper()
 	leases, err := p.Acquire(testContext(r), provider.AcquireRequest{RequestID: request, ThroughputPerMS: 512})
-	if !errors.Is(err, ErrUnconfirmed) || !strings.Contains(err.Error(), text) {
-		r.Fatalf("Acquire gave %v and the error %v, want ErrUnconfirmed with %q", leases, err, text)
+	if !errors.Is(err, redisconn.ErrUnconfirmed) || !strings.Contains(err.Error(), text) {
+		r.Fatalf("Acquire gave %v and the error %v, want redisconn.ErrUnconfirmed with %q", leases, err, text)
 	}
 }
 
@@ -31,8 +33,8 @@ func TestConfirmedByReplicas(t *testing.T) {
 		t.Fatalf("%v, %v", leases, err)
 	}
 	// The replica has what was confirmed, at once and after the primary's end.
-	primary.kill()
-	replica.promote()
+	primary.Kill()
+	replica.Promote()
 	p := r.on(replica, minReplicas(0))
 	if r.lost(p, leases...) != 0 {
 		t.Error("a confirmed lease was lost")
@@ -44,7 +46,7 @@ func TestUnconfirmedIsGivenBack(t *testing.T) {
 	r := newRig(t, primary, minReplicas(1))
 	request := provider.NewSecret()
 	hasty := r.on(primary, impatient)
-	replica.signal(stop)
+	replica.Signal(stop)
 	for range 3 { // each time both machine IDs are free again
 		r.unconfirmed(hasty, request, "it was given back")
 	}
@@ -60,7 +62,7 @@ func TestUnconfirmedIsGivenBack(t *testing.T) {
 	if err := checkRings(primary, r.cfg.Prefix+"default:"); err != nil {
 		t.Error(err)
 	}
-	replica.signal(resume)
+	replica.Signal(resume)
 	all, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{RequestID: request, ThroughputPerMS: 4 * 256})
 	if err != nil || len(all) != 4 {
 		t.Errorf("after that, %v and the error %v: want all four machine IDs", all, err)
@@ -70,7 +72,7 @@ func TestUnconfirmedIsGivenBack(t *testing.T) {
 func TestTooFewReplicasConnected(t *testing.T) {
 	primary, _ := pair(t)
 	r := newRig(t, primary, minReplicas(2))
-	r.unconfirmed(r.provider, "", "1 are connected, and min_replicas=2 must confirm each grant; nothing was granted")
+	r.unconfirmed(r.provider, "", "1 are connected, and min_replicas=2 must confirm each write; nothing was done")
 	if records, err := r.provider.List(testContext(t), ""); err != nil || len(records) > 0 {
 		t.Errorf("there are records %v (%v)", records, err)
 	}
@@ -83,7 +85,7 @@ func TestCrashBeforeConfirmation(t *testing.T) {
 	primary, replica := pair(t)
 	r := newRig(t, primary, minReplicas(1))
 	request := provider.NewSecret()
-	replica.signal(stop)
+	replica.Signal(stop)
 	dying := r.on(primary)
 	dying.at = func(step string) error {
 		if step == stepGranted {
@@ -99,7 +101,7 @@ func TestCrashBeforeConfirmation(t *testing.T) {
 	if err != nil || len(before) != 2 || before[0].Released || before[1].Released {
 		t.Fatalf("the records are %v (%v), want two that are not released", before, err)
 	}
-	replica.signal(resume)
+	replica.Signal(resume)
 	leases, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{RequestID: request, ThroughputPerMS: 512})
 	if err != nil || len(leases) != 2 {
 		t.Fatalf("%v, %v", leases, err)
@@ -116,9 +118,9 @@ func TestCrashBeforeConfirmation(t *testing.T) {
 // replicas do not confirm must not give back what the other uses.
 func TestAnsweredTwiceIsNotGivenBack(t *testing.T) {
 	primary, _ := pair(t)
-	silent := newPortServer(t)
-	silent.follow(primary)
-	silent.signal(stop) // and still connected
+	silent := redistest.NewWithPort(t)
+	silent.Follow(primary)
+	silent.Signal(stop) // and still connected
 	r := newRig(t, primary)
 	request := provider.NewSecret()
 	patient, hasty := r.on(primary, minReplicas(2), impatient), r.on(primary, minReplicas(1))
@@ -140,16 +142,16 @@ func TestUnconfirmedExtension(t *testing.T) {
 	r := newRig(t, primary, minReplicas(1))
 	l := r.acquire(r.provider)
 	r.clock.Add(1000)
-	replica.signal(stop)
-	if longer, err := r.on(primary, impatient).Extend(testContext(t), "", l); !errors.Is(err, ErrUnconfirmed) {
-		t.Errorf("Extend gave %v and the error %v, want ErrUnconfirmed", longer, err)
+	replica.Signal(stop)
+	if longer, err := r.on(primary, impatient).Extend(testContext(t), "", l); !errors.Is(err, redisconn.ErrUnconfirmed) {
+		t.Errorf("Extend gave %v and the error %v, want redisconn.ErrUnconfirmed", longer, err)
 	}
 	// The slot stays taken for as long as anybody may think.
 	records, err := r.provider.List(testContext(t), "")
 	if err != nil || len(records) != 1 || records[0].End != l.ReservedUntil+1000 {
 		t.Errorf("the records are %+v (%v)", records, err)
 	}
-	replica.signal(resume)
+	replica.Signal(resume)
 	longer, err := r.provider.Extend(testContext(t), "", l)
 	if err != nil || longer.Expired != l.Expired+1000 {
 		t.Errorf("Extend gave %v and the error %v", longer, err)
@@ -161,7 +163,7 @@ func TestReleaseWithoutReplicas(t *testing.T) {
 	primary, replica := pair(t)
 	r := newRig(t, primary, minReplicas(1))
 	l := r.acquire(r.provider)
-	replica.signal(stop)
+	replica.Signal(stop)
 	at := r.clock.Load()
 	err := r.provider.Release(testContext(t), provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at)})
 	if err != nil {

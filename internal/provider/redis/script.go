@@ -3,14 +3,14 @@ package redis
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/redisconn"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
@@ -36,106 +36,57 @@ const commands = "info time hget hset hmget hgetall hdel hincrby zadd zrem zrang
 
 // load joins the parts of a script.
 func load(parts ...string) *redis.Script {
-	var b strings.Builder
-	for _, part := range parts {
+	for i, part := range parts {
 		text, err := sources.ReadFile("lua/" + part + ".lua")
 		if err != nil {
 			panic("redis: a script is missing from the binary: " + err.Error())
 		}
-		b.Write(text)
+		parts[i] = string(text)
 	}
-	return redis.NewScript(b.String())
+	return redisconn.NewScript(parts...)
 }
 
-// arguments is what a script is told, by name.
-type arguments []any
+type (
+	arguments = redisconn.Args
+	reply     = redisconn.Reply
+)
 
-func (a *arguments) set(name string, value any) { *a = append(*a, name, value) }
-
-// eval runs a script on the pool's keys: by its hash, and in full where the
-// server does not know it.
+// eval runs a script on the pool's keys.
 func (p *Provider) eval(ctx context.Context, conn *redis.Conn, s *redis.Script, pool string, args arguments) (*reply, error) {
-	if p.cfg.nowMS != nil {
-		args.set("now", p.cfg.nowMS())
-	}
-	answer, err := s.Run(ctx, conn, []string{p.key(pool, "pool")}, args...).StringSlice()
-	if err != nil {
-		return nil, err
-	}
-	if len(answer) == 0 {
-		return nil, fmt.Errorf("a script gave no answer")
-	}
-	return &reply{words: answer}, nil
+	return p.client.Eval(ctx, conn, s, p.key(pool, "pool"), args)
 }
 
 func (p *Provider) key(pool, name string) string { return p.cfg.Prefix + pool + ":" + name }
 
-// reply is the answer of a script: words, read one after the other. What cannot
-// be read is reported once, by err.
-type reply struct {
-	words  []string
-	at     int
-	broken error
-}
-
-func (r *reply) more() bool { return r.broken == nil && r.at < len(r.words) }
-
-func (r *reply) text() string {
-	if r.at >= len(r.words) {
-		r.fail("it is too short")
-		return ""
-	}
-	r.at++
-	return r.words[r.at-1]
-}
-
-func (r *reply) number() int64 {
-	n, err := strconv.ParseInt(r.text(), 10, 64)
-	if err != nil {
-		r.fail("a number was expected")
-	}
-	return n
-}
-
-func (r *reply) fail(why string) {
-	if r.broken == nil {
-		r.broken = fmt.Errorf("the answer of a script cannot be read: %s", why)
-	}
-}
-
 // refusal is the error for an answer that is none of those that an operation
 // knows. The answer's first word has been read.
 func (p *Provider) refusal(word string, r *reply, terms provider.Terms) error {
+	err := p.refusalOf(word, r, terms)
+	if isAnswer(err) {
+		return redisconn.Answer(err)
+	}
+	return err
+}
+
+func (p *Provider) refusalOf(word string, r *reply, terms provider.Terms) error {
 	switch word {
-	case "version":
-		return fmt.Errorf("%w: its version is %s, and must be 7.0 or later", errServer, r.text())
-	case "policy":
-		return fmt.Errorf("%w: its maxmemory-policy is %s, which deletes keys when memory is short, and with them who holds which machine ID; "+
-			"set it to noeviction", errServer, r.text())
-	case "norunid":
-		return fmt.Errorf("%w: INFO does not tell its run_id, without which a restart goes unnoticed", errServer)
-	case "acl":
-		return fmt.Errorf("%w: the user's ACL does not allow %s on the keys %s*; the page on this provider has the rule to set",
-			errServer, strings.ToUpper(r.text()), p.cfg.Prefix)
 	case "format":
-		return fmt.Errorf("%w: another version of kazahana wrote the keys of pool %q (format %s, this version knows 1)", errServer, terms.Pool, r.text())
+		return fmt.Errorf("another version of kazahana wrote the keys of pool %q (format %s, this version knows 1)", terms.Pool, r.Text())
 	case "timeline":
-		recorded := snowflake.Timeline{EpochMS: r.number(), BitTS: int(r.number())}
+		recorded := snowflake.Timeline{EpochMS: r.Number(), BitTS: int(r.Number())}
 		return provider.TimelineError(terms.Pool, recorded, terms.Timeline)
-	case "replicas":
-		return fmt.Errorf("%w: %d are connected, and min_replicas=%d must confirm each grant; nothing was granted", ErrUnconfirmed, r.number(), p.cfg.MinReplicas)
 	case "inconsistent":
-		return fmt.Errorf("%w: machine ID %d (bit_seq %d)", errInconsistent, r.number(), terms.BitSeq)
+		return fmt.Errorf("%w: machine ID %d (bit_seq %d)", errInconsistent, r.Number(), terms.BitSeq)
 	case "clock":
-		now := r.number()
+		now := r.Number()
 		if err := terms.CheckClock(now); err != nil {
 			return err
 		}
 		return fmt.Errorf("the server's clock says %s, which is later than can be counted with", snowflake.FormatMS(now))
 	case "fenced":
-		return &provider.FencedError{UntilMS: r.number(), Reason: fenceReason(r.text(), terms.Pool)}
+		return &provider.FencedError{UntilMS: r.Number(), Reason: fenceReason(r.Text(), terms.Pool)}
 	case "full":
-		return &provider.FullError{Pool: terms.Pool, Slots: terms.Range().Count(), NextEndMS: r.number()}
+		return &provider.FullError{Pool: terms.Pool, Slots: terms.Range().Count(), NextEndMS: r.Number()}
 	case "conflict":
 		return provider.ErrConflict
 	case "notfound":
@@ -145,7 +96,7 @@ func (p *Provider) refusal(word string, r *reply, terms provider.Terms) error {
 	case "skew":
 		return provider.ErrTimestampSkew
 	}
-	return fmt.Errorf("a script gave an answer that this version does not know: %q", word)
+	return p.client.Refusal(word, r)
 }
 
 // fenceReason explains a fence.
@@ -157,13 +108,23 @@ func fenceReason(code, pool string) string {
 	return fmt.Sprintf("the Redis server was restarted, or another one has taken its place, and it may have lost the latest grants of pool %q", pool)
 }
 
-// leases reads what acquire granted: six words each.
-func (r *reply) leases(terms provider.Terms) []lease.Lease {
+// leasesOf reads what acquire granted: six words each.
+func leasesOf(r *reply, terms provider.Terms) []lease.Lease {
 	var all []lease.Lease
-	for r.more() {
-		bitSeq, id := int(r.number()), r.number()
-		created, expired, until := r.number(), r.number(), r.number()
-		all = append(all, terms.WithBitSeq(bitSeq).Lease(id, created, expired, until, r.text()))
+	for r.More() {
+		bitSeq, id := int(r.Number()), r.Number()
+		created, expired, until := r.Number(), r.Number(), r.Number()
+		all = append(all, terms.WithBitSeq(bitSeq).Lease(id, created, expired, until, r.Text()))
 	}
 	return all
+}
+
+// isAnswer reports whether the error is an answer to the caller as package
+// provider has them, and not a failure of the server.
+func isAnswer(err error) bool {
+	var full *provider.FullError
+	var fenced *provider.FencedError
+	return errors.As(err, &full) || errors.As(err, &fenced) ||
+		errors.Is(err, provider.ErrConflict) || errors.Is(err, provider.ErrNotFound) ||
+		errors.Is(err, provider.ErrBadSignature) || errors.Is(err, provider.ErrTimestampSkew) || errors.Is(err, provider.ErrInvalid)
 }

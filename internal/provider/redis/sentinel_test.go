@@ -15,13 +15,15 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/redisconn"
+	"github.com/kazahana/kazahana/internal/redisconn/redistest"
 )
 
 // sentinels starts three sentinels that watch the primary, and waits until they
 // know each other and its replica. It returns their addresses.
 func sentinels(t *testing.T, primary *server, more, password string) []string {
 	t.Helper()
-	bin := binary(t, "redis-sentinel")
+	bin := redistest.Binary(t, "redis-sentinel")
 	var addrs []string
 	for range 3 {
 		dir, err := os.MkdirTemp("", "kazahana-sentinel-")
@@ -29,16 +31,16 @@ func sentinels(t *testing.T, primary *server, more, password string) []string {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { os.RemoveAll(dir) })
-		port := freePort(t)
+		port := redistest.FreePort(t)
 		config := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nlogfile %s\nsentinel monitor the-set 127.0.0.1 %d 2\n"+
 			"sentinel down-after-milliseconds the-set 500\nsentinel failover-timeout the-set 3000\n%s\n",
-			port, dir, filepath.Join(dir, "log"), primary.port, more)
+			port, dir, filepath.Join(dir, "log"), primary.Port, more)
 		path := filepath.Join(dir, "sentinel.conf")
 		if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		cmd := exec.Command(bin, path)
-		cmd.SysProcAttr = parentDeath()
+		cmd.SysProcAttr = redistest.ParentDeath()
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -48,11 +50,11 @@ func sentinels(t *testing.T, primary *server, more, password string) []string {
 		})
 		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
 	}
-	silence()
+	redisconn.Silence()
 	for _, addr := range addrs {
 		c := redis.NewSentinelClient(&redis.Options{Addr: addr, Password: password, DisableIdentity: true})
 		defer c.Close()
-		eventually(t, "the sentinels know each other", func() error {
+		redistest.Eventually(t, "the sentinels know each other", func() error {
 			set, err := c.Master(context.Background(), "the-set").Result()
 			if err == nil && (set["num-other-sentinels"] != "2" || set["num-slaves"] != "1") {
 				err = fmt.Errorf("%v", set)
@@ -67,9 +69,9 @@ func sentinels(t *testing.T, primary *server, more, password string) []string {
 // provider finds it by itself, refuses grants for as long as the fence lasts,
 // and grants again, with nothing granted twice.
 func TestSentinelFailover(t *testing.T) {
-	t.Run("the primary is killed", func(t *testing.T) { testSentinelFailover(t, (*server).kill) })
+	t.Run("the primary is killed", func(t *testing.T) { testSentinelFailover(t, (*server).Kill) })
 	// It still has its connections, and answers nothing.
-	t.Run("the primary hangs", func(t *testing.T) { testSentinelFailover(t, func(s *server) { s.signal(stop) }) })
+	t.Run("the primary hangs", func(t *testing.T) { testSentinelFailover(t, func(s *server) { s.Signal(stop) }) })
 }
 
 func testSentinelFailover(t *testing.T, end func(*server)) {
@@ -96,7 +98,7 @@ func testSentinelFailover(t *testing.T, end func(*server)) {
 	q := mustOpenEventually(t, cfg)
 	var fenced *provider.FencedError
 	refused := 0
-	eventually(t, "the fence is noticed", func() error {
+	redistest.Eventually(t, "the fence is noticed", func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_, err := p.Acquire(ctx, provider.AcquireRequest{RequestID: provider.NewSecret()})
@@ -118,21 +120,21 @@ func testSentinelFailover(t *testing.T, end func(*server)) {
 		t.Errorf("the fence ends at %d, and a lease is reserved until %d", fenced.UntilMS, last)
 	}
 	var next []lease.Lease
-	eventually(t, "leases are granted again", func() error {
+	redistest.Eventually(t, "leases are granted again", func() error {
 		next, err = q.Acquire(testContext(t), provider.AcquireRequest{})
 		return err
 	})
 	if next[0].Created < fenced.UntilMS {
 		t.Errorf("%v was granted during the fence", next[0])
 	}
-	if info := replica.do(t, "INFO", "replication"); !strings.Contains(info, "role:master") {
+	if info := replica.Do(t, "INFO", "replication"); !strings.Contains(info, "role:master") {
 		t.Error("the replica was not promoted")
 	}
 }
 
 func mustOpenEventually(t *testing.T, cfg Config) (p *Provider) {
 	t.Helper()
-	eventually(t, "the new primary answers", func() (err error) {
+	redistest.Eventually(t, "the new primary answers", func() (err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		p, err = Open(ctx, cfg)
@@ -145,7 +147,7 @@ func mustOpenEventually(t *testing.T, cfg Config) (p *Provider) {
 // The sentinels have users and passwords of their own.
 func TestSentinelPassword(t *testing.T) {
 	primary, _ := pair(t)
-	primary.do(t, "CONFIG", "SET", "requirepass", "data-secret")
+	primary.Do(t, "CONFIG", "SET", "requirepass", "data-secret")
 	addrs := sentinels(t, primary, "sentinel auth-pass the-set data-secret\nrequirepass watch-secret\nsentinel sentinel-pass watch-secret", "watch-secret")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "password")

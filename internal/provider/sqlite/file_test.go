@@ -15,6 +15,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // madeFile is a healthy file with some grants, that nobody has open.
@@ -36,13 +37,13 @@ func madeFile(t *testing.T) string {
 // execute runs statements on a file that nobody has open.
 func execute(t *testing.T, path string, statements ...string) {
 	t.Helper()
-	s, err := connect(context.Background(), path)
+	s, err := sqlitefile.Connect(context.Background(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	for _, q := range statements {
-		if err := s.execOnce(q); err != nil {
+		if err := s.ExecOnce(q); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -217,18 +218,18 @@ func TestFileGoneOrReplaced(t *testing.T) {
 				t.Fatal(err)
 			}
 			harm(t, path)
-			if got, err := p.Acquire(context.Background(), provider.AcquireRequest{}); !errors.Is(err, ErrMoved) {
-				t.Errorf("Acquire gave %v and the error %v, want ErrMoved", got, err)
+			if got, err := p.Acquire(context.Background(), provider.AcquireRequest{}); !errors.Is(err, sqlitefile.ErrMoved) {
+				t.Errorf("Acquire gave %v and the error %v, want sqlitefile.ErrMoved", got, err)
 			}
-			if _, err := p.Verify(context.Background(), "", l); !errors.Is(err, ErrMoved) {
-				t.Errorf("Verify: the error is %v, want ErrMoved", err)
+			if _, err := p.Verify(context.Background(), "", l); !errors.Is(err, sqlitefile.ErrMoved) {
+				t.Errorf("Verify: the error is %v, want sqlitefile.ErrMoved", err)
 			}
 			at := time.Now().UnixMilli()
 			err = p.Release(context.Background(), provider.ReleaseRequest{
 				ID: l[0].ID, BitSeq: 8, TimestampMS: at, Signature: lease.Sign(l[0].Secret, l[0].ID, at),
 			})
-			if !errors.Is(err, ErrMoved) {
-				t.Errorf("Release: the error is %v, want ErrMoved", err)
+			if !errors.Is(err, sqlitefile.ErrMoved) {
+				t.Errorf("Release: the error is %v, want sqlitefile.ErrMoved", err)
 			}
 		})
 	}
@@ -239,13 +240,13 @@ func TestFileGoneBeforeCommit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "leases.db")
 	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
 	p.at = func(step string) error {
-		if step == stepWritten {
+		if step == sqlitefile.StepWritten {
 			return os.Rename(path, path+".old")
 		}
 		return nil
 	}
-	if got, err := p.Acquire(context.Background(), provider.AcquireRequest{}); !errors.Is(err, ErrMoved) || got != nil {
-		t.Fatalf("Acquire gave %v and the error %v, want ErrMoved", got, err)
+	if got, err := p.Acquire(context.Background(), provider.AcquireRequest{}); !errors.Is(err, sqlitefile.ErrMoved) || got != nil {
+		t.Fatalf("Acquire gave %v and the error %v, want sqlitefile.ErrMoved", got, err)
 	}
 }
 
@@ -306,8 +307,8 @@ func TestSymbolicLink(t *testing.T) {
 	if err := os.Symlink(other, link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); !errors.Is(err, ErrMoved) {
-		t.Errorf("the error is %v, want ErrMoved", err)
+	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); !errors.Is(err, sqlitefile.ErrMoved) {
+		t.Errorf("the error is %v, want sqlitefile.ErrMoved", err)
 	}
 }
 
@@ -315,15 +316,15 @@ func TestSymbolicLink(t *testing.T) {
 // ends.
 func lockFile(t *testing.T, path string) (unlock func()) {
 	t.Helper()
-	s, err := connect(context.Background(), path)
+	s, err := sqlitefile.Connect(context.Background(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.execOnce("BEGIN IMMEDIATE"); err != nil {
+	if err := s.ExecOnce("BEGIN IMMEDIATE"); err != nil {
 		t.Fatal(err)
 	}
 	return func() {
-		if err := errors.Join(s.rollback(), s.close()); err != nil {
+		if err := errors.Join(s.ExecOnce("ROLLBACK"), s.Close()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -369,8 +370,8 @@ func TestCloseWhileWaiting(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := <-done; !errors.Is(err, ErrClosed) {
-		t.Errorf("Acquire: the error is %v, want ErrClosed", err)
+	if err := <-done; !errors.Is(err, sqlitefile.ErrClosed) {
+		t.Errorf("Acquire: the error is %v, want sqlitefile.ErrClosed", err)
 	}
 }
 
@@ -379,7 +380,7 @@ func TestHangingDisk(t *testing.T) {
 	p := mustOpen(t, Config{Path: madeFile(t), Services: defaultServices()})
 	hang := make(chan struct{})
 	p.at = func(step string) error {
-		if step == stepCommitted {
+		if step == sqlitefile.StepCommitted {
 			<-hang
 		}
 		return nil
@@ -406,7 +407,7 @@ func TestCallerGoneBeforeCommit(t *testing.T) {
 	p := mustOpen(t, Config{Path: madeFile(t), Services: defaultServices()})
 	ctx, cancel := context.WithCancel(context.Background())
 	p.at = func(step string) error {
-		if step == stepWritten {
+		if step == sqlitefile.StepWritten {
 			cancel()
 		}
 		return nil
@@ -437,8 +438,8 @@ func TestDatabaseFull(t *testing.T) {
 	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
 	limit := func(pages string) {
 		t.Helper()
-		if _, err := submit(context.Background(), p, func() (struct{}, error) {
-			return struct{}{}, p.session.execOnce("PRAGMA max_page_count=" + pages)
+		if _, err := sqlitefile.Read(context.Background(), p.file, func(s *sqlitefile.Session) (struct{}, error) {
+			return struct{}{}, s.ExecOnce("PRAGMA max_page_count=" + pages)
 		}); err != nil {
 			t.Fatal(err)
 		}

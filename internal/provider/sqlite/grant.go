@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // historyKept is how long a grant is remembered after its end, beyond the
@@ -30,15 +31,15 @@ var (
 	errNoPool = errors.New("the pool does not exist yet")
 	// errInconsistent: the tables contradict each other. It stops a grant that
 	// would break the grant rule.
-	errInconsistent = errors.New("the database is inconsistent: its index of free machine IDs contradicts its records; nothing is granted")
+	errInconsistent = fmt.Errorf("%w: its index of free machine IDs contradicts its records; nothing is granted", sqlitefile.ErrInconsistent)
 )
 
 // findPool reads the pool. With want it is an error if the pool has another
 // timeline.
-func findPool(s *session, name string, want *snowflake.Timeline) (*pool, error) {
+func findPool(s *sqlitefile.Session, name string, want *snowflake.Timeline) (*pool, error) {
 	pl := &pool{name: name}
 	levels := int64(0)
-	err := s.queryRow("SELECT id, epoch_ms, bit_ts, levels FROM pool WHERE name = ?", []any{name},
+	err := s.QueryRow("SELECT id, epoch_ms, bit_ts, levels FROM pool WHERE name = ?", []any{name},
 		&pl.id, &pl.timeline.EpochMS, &pl.timeline.BitTS, &levels)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, errNoPool
@@ -55,13 +56,13 @@ func findPool(s *session, name string, want *snowflake.Timeline) (*pool, error) 
 
 // pool reads the service's pool with its rings, and records it if it is new.
 func (t *transaction) pool(terms provider.Terms) (*pool, error) {
-	pl, err := findPool(t.session, terms.Pool, &terms.Timeline)
+	pl, err := findPool(t.Session, terms.Pool, &terms.Timeline)
 	if errors.Is(err, errNoPool) {
-		if _, err := t.exec("INSERT INTO pool (name, epoch_ms, bit_ts, levels) VALUES (?, ?, ?, 0)",
+		if _, err := t.Exec("INSERT INTO pool (name, epoch_ms, bit_ts, levels) VALUES (?, ?, ?, 0)",
 			terms.Pool, terms.Timeline.EpochMS, terms.Timeline.BitTS); err != nil {
 			return nil, err
 		}
-		pl, err = findPool(t.session, terms.Pool, &terms.Timeline)
+		pl, err = findPool(t.Session, terms.Pool, &terms.Timeline)
 	}
 	if err != nil {
 		return nil, err
@@ -77,7 +78,7 @@ func (pl *pool) layoutTerms(bitSeq int) provider.Terms {
 
 // acquire grants what is asked for, or as much as is free.
 func (t *transaction) acquire(terms provider.Terms, req provider.AcquireRequest) ([]lease.Lease, error) {
-	if err := terms.CheckClock(t.now); err != nil {
+	if err := terms.CheckClock(t.NowMS); err != nil {
 		return nil, err
 	}
 	pl, err := t.pool(terms)
@@ -101,13 +102,13 @@ func (t *transaction) acquire(terms provider.Terms, req provider.AcquireRequest)
 		if err != nil {
 			return nil, err
 		}
-		if freeAt > t.now && len(leases) > 0 {
+		if freeAt > t.NowMS && len(leases) > 0 {
 			break // some are better than none
 		}
-		if freeAt > t.now {
+		if freeAt > t.NowMS {
 			return nil, &provider.FullError{Pool: pl.name, Slots: r.high - r.low + 1, NextEndMS: freeAt}
 		}
-		l := terms.Grant(id, t.now, provider.NewSecret())
+		l := terms.Grant(id, t.NowMS, provider.NewSecret())
 		if err := t.record(pl, r, l, req, string(meta)); err != nil {
 			return nil, err
 		}
@@ -128,7 +129,7 @@ func (t *transaction) replay(pl *pool, req provider.AcquireRequest) ([]lease.Lea
 		FROM history h LEFT JOIN slot s
 		  ON s.pool = h.pool AND s.start = h.start AND s.bit_seq = h.bit_seq AND s.history_id = h.id
 		WHERE h.request = ? AND h.pool = ? AND h.service = ? AND h.request <> '' ORDER BY h.id`
-	err := t.queryRows(query, []any{req.RequestID, pl.id, req.Service}, func(scan func(...any) error) error {
+	err := t.QueryRows(query, []any{req.RequestID, pl.id, req.Service}, func(scan func(...any) error) error {
 		var start, created, expired, until int64
 		var bitSeq int
 		var secret sql.NullString
@@ -136,7 +137,7 @@ func (t *transaction) replay(pl *pool, req provider.AcquireRequest) ([]lease.Lea
 		if err := scan(&start, &bitSeq, &created, &expired, &until, &secret, &released); err != nil {
 			return err
 		}
-		if !secret.Valid || released.Bool || t.now >= expired {
+		if !secret.Valid || released.Bool || t.NowMS >= expired {
 			return provider.ErrConflict
 		}
 		leases = append(leases, pl.layoutTerms(bitSeq).Lease(start>>bitSeq, created, expired, until, secret.String))
@@ -154,7 +155,7 @@ func (t *transaction) record(pl *pool, r *ring, l lease.Lease, req provider.Acqu
 		if err != nil {
 			return err
 		}
-		if busyUntil > t.now {
+		if busyUntil > t.NowMS {
 			return fmt.Errorf("%w: machine ID %d (bit_seq %d)", errInconsistent, l.ID, l.BitSeq)
 		}
 	}
@@ -162,7 +163,7 @@ func (t *transaction) record(pl *pool, r *ring, l lease.Lease, req provider.Acqu
 	if err != nil {
 		return err
 	}
-	inserted, err := t.exec(`INSERT INTO history (pool, start, bit_seq, created, expired, until, released, service, meta, request)
+	inserted, err := t.Exec(`INSERT INTO history (pool, start, bit_seq, created, expired, until, released, service, meta, request)
 		VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?)`,
 		pl.id, start, l.BitSeq, l.Created, l.Expired, l.ReservedUntil, req.Service, meta, req.RequestID)
 	if err != nil {
@@ -172,12 +173,12 @@ func (t *transaction) record(pl *pool, r *ring, l lease.Lease, req provider.Acqu
 	if err != nil {
 		return err
 	}
-	written, err := t.exec(`INSERT INTO slot (pool, start, bit_seq, created, expired, until, released, secret, service, meta, request, history_id)
+	written, err := t.Exec(`INSERT INTO slot (pool, start, bit_seq, created, expired, until, released, secret, service, meta, request, history_id)
 		VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?9, ?10, ?11)
 		ON CONFLICT DO UPDATE SET created = ?4, expired = ?5, until = ?6, released = 0, secret = ?7, service = ?8,
 			meta = ?9, request = ?10, history_id = ?11
 		WHERE until <= ?12`,
-		pl.id, start, l.BitSeq, l.Created, l.Expired, l.ReservedUntil, l.Secret, req.Service, meta, req.RequestID, historyID, t.now)
+		pl.id, start, l.BitSeq, l.Created, l.Expired, l.ReservedUntil, l.Secret, req.Service, meta, req.RequestID, historyID, t.NowMS)
 	if err != nil {
 		return err
 	}
@@ -186,7 +187,7 @@ func (t *transaction) record(pl *pool, r *ring, l lease.Lease, req provider.Acqu
 	}
 	if level := uint64(1) << l.BitSeq; pl.levels&level == 0 {
 		pl.levels |= level
-		if _, err := t.exec("UPDATE pool SET levels = ? WHERE id = ?", int64(pl.levels), pl.id); err != nil {
+		if _, err := t.Exec("UPDATE pool SET levels = ? WHERE id = ?", int64(pl.levels), pl.id); err != nil {
 			return err
 		}
 	}
@@ -198,7 +199,7 @@ func (t *transaction) record(pl *pool, r *ring, l lease.Lease, req provider.Acqu
 
 // slotUntil is the slot's own end, 0 when it was never granted.
 func (t *transaction) slotUntil(pl *pool, start int64, bitSeq int) (until int64, err error) {
-	err = t.queryRow("SELECT until FROM slot WHERE pool = ? AND start = ? AND bit_seq = ?", []any{pl.id, start, bitSeq}, &until)
+	err = t.QueryRow("SELECT until FROM slot WHERE pool = ? AND start = ? AND bit_seq = ?", []any{pl.id, start, bitSeq}, &until)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	}
@@ -209,22 +210,22 @@ func (t *transaction) slotUntil(pl *pool, start int64, bitSeq int) (until int64,
 // that jumps far ahead makes it remove some too early, n for each grant; the
 // records of slots are not touched.
 func (t *transaction) forget(n int) error {
-	cutoff := t.now - historyKept.Milliseconds()
+	cutoff := t.NowMS - historyKept.Milliseconds()
 	var oldest int64
-	err := t.queryRow("SELECT until FROM history ORDER BY until LIMIT 1", nil, &oldest)
+	err := t.QueryRow("SELECT until FROM history ORDER BY until LIMIT 1", nil, &oldest)
 	if errors.Is(err, sql.ErrNoRows) || err == nil && oldest >= cutoff {
 		return nil
 	}
 	if err == nil {
 		// The sum keeps SQLite from preparing the statement anew for each limit.
-		_, err = t.exec("DELETE FROM history WHERE id IN (SELECT id FROM history WHERE until < ? ORDER BY until LIMIT ? + 0)", cutoff, n)
+		_, err = t.Exec("DELETE FROM history WHERE id IN (SELECT id FROM history WHERE until < ? ORDER BY until LIMIT ? + 0)", cutoff, n)
 	}
 	return err
 }
 
 // release ends a grant early.
 func (t *transaction) release(poolName string, req provider.ReleaseRequest) error {
-	pl, err := findPool(t.session, poolName, nil)
+	pl, err := findPool(t.Session, poolName, nil)
 	if errors.Is(err, errNoPool) {
 		return provider.ErrNotFound
 	}
@@ -255,11 +256,11 @@ func (t *transaction) release(poolName string, req provider.ReleaseRequest) erro
 // releaseSlot ends the grant of one slot, if the request is signed for it.
 func (t *transaction) releaseSlot(pl *pool, req provider.ReleaseRequest, bitSeq int) error {
 	start := req.ID << bitSeq
-	var created, until, historyID int64
+	var created, expired, until, historyID int64
 	var released bool
 	var secret string
-	err := t.queryRow("SELECT created, until, released, secret, history_id FROM slot WHERE pool = ? AND start = ? AND bit_seq = ?",
-		[]any{pl.id, start, bitSeq}, &created, &until, &released, &secret, &historyID)
+	err := t.QueryRow("SELECT created, expired, until, released, secret, history_id FROM slot WHERE pool = ? AND start = ? AND bit_seq = ?",
+		[]any{pl.id, start, bitSeq}, &created, &expired, &until, &released, &secret, &historyID)
 	if errors.Is(err, sql.ErrNoRows) {
 		return provider.ErrNotFound
 	}
@@ -269,15 +270,15 @@ func (t *transaction) releaseSlot(pl *pool, req provider.ReleaseRequest, bitSeq 
 	if !lease.Verify(secret, req.ID, req.TimestampMS, req.Signature) {
 		return provider.ErrBadSignature
 	}
-	if err := req.CheckTime(t.now); err != nil || released {
+	if err := req.CheckTime(t.NowMS, expired); err != nil || released {
 		return err
 	}
 	end := provider.ReleasedEnd(created, until, req.TimestampMS)
-	if _, err := t.exec("UPDATE slot SET until = ?, released = 1 WHERE pool = ? AND start = ? AND bit_seq = ?",
+	if _, err := t.Exec("UPDATE slot SET until = ?, released = 1 WHERE pool = ? AND start = ? AND bit_seq = ?",
 		end, pl.id, start, bitSeq); err != nil {
 		return err
 	}
-	if _, err := t.exec("UPDATE history SET until = ?, released = 1 WHERE id = ? AND pool = ? AND start = ? AND bit_seq = ?",
+	if _, err := t.Exec("UPDATE history SET until = ?, released = 1 WHERE id = ? AND pool = ? AND start = ? AND bit_seq = ?",
 		end, historyID, pl.id, start, bitSeq); err != nil {
 		return err
 	}

@@ -3,13 +3,14 @@ package sqlite
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 const groupNow = snowflake.DefaultEpochMS + 1000
@@ -17,26 +18,6 @@ const groupNow = snowflake.DefaultEpochMS + 1000
 func groupProvider(t *testing.T) *Provider {
 	t.Helper()
 	return mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: defaultServices(), NowMS: func() int64 { return groupNow }})
-}
-
-// together runs the jobs in one transaction.
-func together(t *testing.T, p *Provider, jobs ...*job) {
-	t.Helper()
-	if _, err := submit(context.Background(), p, func() (struct{}, error) {
-		p.writeAll(jobs)
-		return struct{}{}, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// acquiring is a job that acquires one lease, and where it goes.
-func acquiring(ctx context.Context) (*job, *[]lease.Lease) {
-	var leases []lease.Lease
-	return &job{ctx: ctx, op: func(t *transaction) (err error) {
-		leases, err = t.acquire(provider.DefaultTerms(), provider.AcquireRequest{RequestID: provider.NewSecret()})
-		return err
-	}}, &leases
 }
 
 func records(t *testing.T, p *Provider) int {
@@ -48,155 +29,37 @@ func records(t *testing.T, p *Provider) int {
 	return len(list)
 }
 
-// What fails alone takes nothing else with it, and leaves nothing behind.
-func TestGroupKeepsApart(t *testing.T) {
-	p := groupProvider(t)
-	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
-		t.Fatal(err) // makes the pool and its ring
-	}
-	gone, cancel := context.WithCancel(context.Background())
-	a, aLeases := acquiring(context.Background())
-	undone, _ := acquiring(context.Background())
-	grant := undone.op
-	undone.op = func(t *transaction) error { return errors.Join(grant(t), provider.ErrConflict) }
-	never, _ := acquiring(gone)
-	leaving, _ := acquiring(context.Background())
-	left, leave := context.WithCancel(context.Background())
-	leaving.ctx, grant = left, leaving.op
-	leaving.op = func(t *transaction) error { defer leave(); return grant(t) }
-	forged := &job{ctx: context.Background(), op: func(t *transaction) error {
-		return t.release(provider.DefaultPool, provider.ReleaseRequest{ID: 99999, BitSeq: 8, TimestampMS: groupNow})
-	}}
-	b, bLeases := acquiring(context.Background())
-	committed := 0
-	for _, j := range []*job{a, undone, never, leaving, forged, b} {
-		j.committed = func() { committed++ }
-	}
-	cancel()
-	together(t, p, a, undone, never, leaving, forged, b)
-	for name, test := range map[string]struct {
-		j    *job
-		want error
-	}{
-		"first": {a, nil}, "undone": {undone, provider.ErrConflict}, "gone before": {never, context.Canceled},
-		"gone meanwhile": {leaving, context.Canceled}, "not found": {forged, provider.ErrNotFound}, "last": {b, nil},
-	} {
-		if !errors.Is(test.j.err, test.want) {
-			t.Errorf("%s: %v, want %v", name, test.j.err, test.want)
-		}
-	}
-	if n := records(t, p); n != 3 || committed != 2 {
-		t.Errorf("%d records and %d committed, want 3 and 2", n, committed)
-	}
-	if (*aLeases)[0].ID == (*bLeases)[0].ID {
-		t.Error("one commit granted a slot twice")
-	}
-	if err := checkIndex(p); err != nil {
-		t.Error(err)
-	}
-}
-
-// An error of the database ends the transaction for all: after some of them
-// SQLite has rolled back, and what follows would commit by itself.
-func TestGroupFailsTogether(t *testing.T) {
-	p := groupProvider(t)
-	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	a, _ := acquiring(context.Background())
-	broken := &job{ctx: context.Background(), op: func(t *transaction) error {
-		_, err := t.exec("INSERT INTO pool (id, name, epoch_ms, bit_ts, levels) VALUES (1, 'x', 0, 0, 0)")
-		return err
-	}}
-	b, _ := acquiring(context.Background())
-	together(t, p, a, broken, b)
-	for _, j := range []*job{a, broken, b} {
-		if j.err == nil {
-			t.Error("a job of the group reports success")
-		}
-	}
-	if n := records(t, p); n != 1 {
-		t.Errorf("%d records, want 1", n)
-	}
-	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
-		t.Errorf("afterwards: %v", err)
-	}
-}
-
-// Nobody is told of a grant before it is on the disk, whoever shares its commit.
-func TestGroupCommitFails(t *testing.T) {
-	p := groupProvider(t)
-	stop := errors.New("the power fails")
-	p.at = func(step string) error {
-		if step == stepWritten {
-			return stop
-		}
-		return nil
-	}
-	a, _ := acquiring(context.Background())
-	b, _ := acquiring(context.Background())
-	together(t, p, a, b)
-	if !errors.Is(a.err, stop) || !errors.Is(b.err, stop) {
-		t.Errorf("%v, %v", a.err, b.err)
-	}
-	p.at = func(string) error { return nil }
-	if n := records(t, p); n != 0 {
-		t.Errorf("%d records", n)
-	}
-}
-
-// A full pool is an answer, to the one as to the other.
+// A full pool is an answer, to the one as to the other, and takes nothing of
+// what shares its commit with it.
 func TestGroupFull(t *testing.T) {
-	p := groupProvider(t)
 	terms := provider.DefaultTerms()
 	terms.IDs = provider.IDRange{Low: 5, End: 6}
-	var jobs []*job
-	for range 3 {
-		jobs = append(jobs, &job{ctx: context.Background(), op: func(t *transaction) error {
-			_, err := t.acquire(terms, provider.AcquireRequest{})
-			return err
-		}})
-	}
-	together(t, p, jobs...)
-	var full *provider.FullError
-	if jobs[0].err != nil || !errors.As(jobs[1].err, &full) || !errors.As(jobs[2].err, &full) {
-		t.Errorf("%v, %v, %v", jobs[0].err, jobs[1].err, jobs[2].err)
-	}
-	if n := records(t, p); n != 1 {
-		t.Errorf("%d records", n)
-	}
-}
-
-// Those that wait while another process has the lock leave when their time is
-// up, and the others are served when it is free.
-func TestGroupWaitsForTheLock(t *testing.T) {
-	path := filepath.Join(memoryDir(t), "leases.db")
-	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
-	other := mustOpen(t, Config{Path: path, Services: defaultServices()})
-	if _, err := submit(context.Background(), other, func() (struct{}, error) {
-		_, err := other.session.exec("BEGIN IMMEDIATE")
-		return struct{}{}, err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	gone, leave := context.WithCancel(context.Background())
-	impatient, _ := acquiring(gone)
-	patient, leases := acquiring(context.Background())
+	p := mustOpen(t, Config{
+		Path: newPath(memoryDir(t)), Services: provider.Services{Default: terms}, NowMS: func() int64 { return groupNow },
+	})
+	const callers = 30
+	var granted, refused atomic.Int64
 	var all sync.WaitGroup
-	all.Go(func() { together(t, p, impatient, patient) })
-	leave()
-	if _, err := submit(context.Background(), other, func() (struct{}, error) {
-		_, err := other.session.exec("COMMIT")
-		return struct{}{}, err
-	}); err != nil {
-		t.Fatal(err)
+	for range callers {
+		all.Go(func() {
+			_, err := p.Acquire(context.Background(), provider.AcquireRequest{})
+			var full *provider.FullError
+			switch {
+			case err == nil:
+				granted.Add(1)
+			case errors.As(err, &full):
+				refused.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
 	}
 	all.Wait()
-	if !errors.Is(impatient.err, context.Canceled) || patient.err != nil || len(*leases) != 1 {
-		t.Errorf("%v; %v, %v", impatient.err, patient.err, *leases)
+	if granted.Load() != 1 || refused.Load() != callers-1 || records(t, p) != 1 {
+		t.Errorf("%d granted, %d refused, %d records", granted.Load(), refused.Load(), records(t, p))
 	}
-	if n := records(t, p); n != 1 {
-		t.Errorf("%d records", n)
+	if counted, err := p.Counters(context.Background(), ""); err != nil || counted["get_id_no_available_id"] != callers-1 {
+		t.Errorf("counted %v (%v)", counted, err)
 	}
 }
 
@@ -205,7 +68,7 @@ func TestManyAcquireTogether(t *testing.T) {
 	p := groupProvider(t)
 	commits := 0
 	p.at = func(step string) error {
-		if step == stepCommitted {
+		if step == sqlitefile.StepCommitted {
 			commits++
 		}
 		return nil
@@ -229,6 +92,52 @@ func TestManyAcquireTogether(t *testing.T) {
 	all.Wait()
 	if len(seen) != callers || commits >= callers {
 		t.Errorf("%d slots in %d commits", len(seen), commits)
+	}
+	if err := checkIndex(p); err != nil {
+		t.Error(err)
+	}
+}
+
+// Extensions at once share commits. One that is refused is counted, and takes
+// nothing of the others with it.
+func TestManyExtendTogether(t *testing.T) {
+	p := groupProvider(t)
+	const callers = 200
+	var leases []lease.Lease
+	for range callers {
+		granted, err := p.Acquire(context.Background(), provider.AcquireRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		leases = append(leases, granted[0])
+	}
+	commits := 0
+	p.at = func(step string) error {
+		if step == sqlitefile.StepCommitted {
+			commits++
+		}
+		return nil
+	}
+	var all sync.WaitGroup
+	for i, l := range leases {
+		all.Go(func() {
+			forged := i%2 == 1
+			if forged {
+				l.Secret = provider.NewSecret()
+			}
+			longer, err := p.Extend(context.Background(), "", l)
+			if !forged && (err != nil || longer.Key() != l.Key()) || forged && !errors.Is(err, provider.ErrBadSignature) {
+				t.Errorf("forged %v: %v, %v", forged, longer, err)
+			}
+		})
+	}
+	all.Wait()
+	counted, err := p.Counters(context.Background(), "")
+	if err != nil || counted["extend_ttl_success"] != callers/2 || counted["extend_ttl_ownership_error"] != callers/2 {
+		t.Errorf("counted %v (%v)", counted, err)
+	}
+	if commits >= callers {
+		t.Errorf("%d extensions in %d commits", callers, commits)
 	}
 	if err := checkIndex(p); err != nil {
 		t.Error(err)

@@ -13,28 +13,31 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // Extend implements provider.Extender.
 func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
 	terms := p.services.Of(service)
-	return submit(ctx, p, func() (longer lease.Lease, err error) {
-		// A refusal is committed too, because it is counted.
-		var refusal error
-		err = p.write(ctx, func(t *transaction) error {
-			longer, refusal, err = t.extend(terms, l)
-			return err
-		})
-		if err = cmp.Or(err, refusal); err != nil {
-			return lease.Lease{}, err
-		}
-		return longer, nil
-	})
+	var longer lease.Lease
+	// A refusal is committed too, because it is counted.
+	var refusal error
+	err := p.write(ctx, func(t *transaction) (err error) {
+		longer, refusal, err = t.extend(terms, l)
+		return err
+	}, nil)
+	if err != nil {
+		return lease.Lease{}, err // op may still be running
+	}
+	if refusal != nil {
+		return lease.Lease{}, refusal
+	}
+	return longer, nil
 }
 
 // extend moves the end of a living lease. refusal says why it does not.
 func (t *transaction) extend(terms provider.Terms, l lease.Lease) (longer lease.Lease, refusal, err error) {
-	pl, err := findPool(t.session, terms.Pool, &terms.Timeline)
+	pl, err := findPool(t.Session, terms.Pool, &terms.Timeline)
 	if errors.Is(err, errNoPool) {
 		return lease.Lease{}, provider.ErrNotFound, nil
 	}
@@ -56,7 +59,7 @@ func (t *transaction) extendSlot(pl *pool, terms provider.Terms, l lease.Lease) 
 	var created, expired, until, historyID int64
 	var released bool
 	var secret string
-	err = t.queryRow("SELECT created, expired, until, released, secret, history_id FROM slot WHERE pool = ? AND start = ? AND bit_seq = ?",
+	err = t.QueryRow("SELECT created, expired, until, released, secret, history_id FROM slot WHERE pool = ? AND start = ? AND bit_seq = ?",
 		[]any{pl.id, start, l.BitSeq}, &created, &expired, &until, &released, &secret, &historyID)
 	if errors.Is(err, sql.ErrNoRows) {
 		return l, provider.ErrNotFound, nil
@@ -67,7 +70,7 @@ func (t *transaction) extendSlot(pl *pool, terms provider.Terms, l lease.Lease) 
 	if subtle.ConstantTimeCompare([]byte(secret), []byte(l.Secret)) != 1 {
 		return l, provider.ErrBadSignature, nil
 	}
-	if released || t.now >= expired {
+	if released || t.NowMS >= expired {
 		return l, provider.ErrConflict, nil
 	}
 	// As for a grant, all others that overlap must have ended: while the clock
@@ -76,11 +79,11 @@ func (t *transaction) extendSlot(pl *pool, terms provider.Terms, l lease.Lease) 
 	if err != nil {
 		return l, nil, err
 	}
-	if others > t.now {
+	if others > t.NowMS {
 		return l, provider.ErrConflict, nil
 	}
 	before := until
-	expired = max(expired, t.now+terms.Term.Milliseconds())
+	expired = max(expired, t.NowMS+terms.Term.Milliseconds())
 	until = max(until, expired+terms.Quarantine.Milliseconds())
 	longer = pl.layoutTerms(l.BitSeq).Lease(l.ID, created, expired, until, secret)
 	return longer, nil, t.lengthen(pl, longer, historyID, before)
@@ -101,7 +104,7 @@ func (t *transaction) othersUntil(pl *pool, start int64, bitSeq int) (latest int
 		return latest, nil
 	}
 	var finer int64
-	err = t.queryRow("SELECT coalesce(max(until), 0) FROM slot WHERE pool = ? AND start >= ? AND start < ? AND bit_seq < ?",
+	err = t.QueryRow("SELECT coalesce(max(until), 0) FROM slot WHERE pool = ? AND start >= ? AND start < ? AND bit_seq < ?",
 		[]any{pl.id, start, start + 1<<bitSeq, bitSeq}, &finer)
 	return max(latest, finer), err
 }
@@ -109,12 +112,12 @@ func (t *transaction) othersUntil(pl *pool, start int64, bitSeq int) (latest int
 // lengthen writes the new times of a lease whose slot was taken until `before`.
 func (t *transaction) lengthen(pl *pool, l lease.Lease, historyID, before int64) (err error) {
 	start := l.Slot().Start
-	if _, err := t.exec("UPDATE slot SET expired = ?, until = ? WHERE pool = ? AND start = ? AND bit_seq = ?",
+	if _, err := t.Exec("UPDATE slot SET expired = ?, until = ? WHERE pool = ? AND start = ? AND bit_seq = ?",
 		l.Expired, l.ReservedUntil, pl.id, start, l.BitSeq); err != nil {
 		return err
 	}
 	// The history may have lost the grant, after a clock that was far ahead.
-	if _, err := t.exec("UPDATE history SET expired = ?, until = ? WHERE id = ? AND pool = ? AND start = ? AND bit_seq = ?",
+	if _, err := t.Exec("UPDATE history SET expired = ?, until = ? WHERE id = ? AND pool = ? AND start = ? AND bit_seq = ?",
 		l.Expired, l.ReservedUntil, historyID, pl.id, start, l.BitSeq); err != nil {
 		return err
 	}
@@ -132,16 +135,12 @@ func (t *transaction) lengthen(pl *pool, l lease.Lease, historyID, before int64)
 // the last 30 days, and those that have not.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
 	poolName := p.services.Of(service).Pool
-	return submit(ctx, p, func() (found []provider.Record, err error) {
-		err = p.read(ctx, func(s *session) error {
-			found, err = locate(s, poolName, low, atMS)
-			return err
-		})
-		return found, err
+	return sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) ([]provider.Record, error) {
+		return locate(s, poolName, low, atMS)
 	})
 }
 
-func locate(s *session, poolName string, low, atMS int64) ([]provider.Record, error) {
+func locate(s *sqlitefile.Session, poolName string, low, atMS int64) ([]provider.Record, error) {
 	pl, err := findPool(s, poolName, nil)
 	if errors.Is(err, errNoPool) {
 		return nil, nil
@@ -158,7 +157,7 @@ func locate(s *session, poolName string, low, atMS int64) ([]provider.Record, er
 		start := low >> bitSeq << bitSeq
 		const query = `SELECT created, expired, until, released, service, meta FROM history
 			WHERE pool = ? AND start = ? AND bit_seq = ? AND created <= ? AND expired > ? AND (released = 0 OR until > ?)`
-		err := s.queryRows(query, []any{pl.id, start, bitSeq, atMS, atMS, atMS}, func(scan func(...any) error) error {
+		err := s.QueryRows(query, []any{pl.id, start, bitSeq, atMS, atMS, atMS}, func(scan func(...any) error) error {
 			var created, expired int64
 			var meta string
 			var r provider.Record
@@ -182,7 +181,7 @@ func locate(s *session, poolName string, low, atMS int64) ([]provider.Record, er
 
 // count adds to the pool's counters.
 func (t *transaction) count(poolName string, clients, granted, full, extended, notOwner, tooLate int) error {
-	_, err := t.exec(`INSERT INTO counter (pool, clients, granted, full, extended, extend_not_owner, extend_too_late)
+	_, err := t.Exec(`INSERT INTO counter (pool, clients, granted, full, extended, extend_not_owner, extend_too_late)
 		SELECT id, ?, ?, ?, ?, ?, ? FROM pool WHERE name = ? ON CONFLICT DO UPDATE SET
 			clients = clients + excluded.clients, granted = granted + excluded.granted, full = full + excluded.full,
 			extended = extended + excluded.extended, extend_not_owner = extend_not_owner + excluded.extend_not_owner,
@@ -199,7 +198,11 @@ func (t *transaction) countAcquire(poolName string, first bool, outcome error) e
 	if outcome != nil && !errors.As(outcome, &full) {
 		return outcome
 	}
-	return cmp.Or(t.count(poolName, one(first && outcome == nil), one(outcome == nil), one(outcome != nil), 0, 0, 0), outcome)
+	err := t.count(poolName, one(first && outcome == nil), one(outcome == nil), one(outcome != nil), 0, 0, 0)
+	if err == nil && outcome != nil {
+		err = sqlitefile.Answer(outcome)
+	}
+	return err
 }
 
 func (t *transaction) countExtend(poolName string, refusal error) error {
@@ -217,18 +220,14 @@ func one(is bool) int {
 // Counters implements provider.Counter.
 func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
 	poolName := p.services.Of(service).Pool
-	return submit(ctx, p, func() (counted map[string]int64, err error) {
-		err = p.read(ctx, func(s *session) error {
-			counted, err = counters(s, poolName)
-			return err
-		})
-		return counted, err
+	return sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) (map[string]int64, error) {
+		return counters(s, poolName)
 	})
 }
 
-func counters(s *session, poolName string) (map[string]int64, error) {
+func counters(s *sqlitefile.Session, poolName string) (map[string]int64, error) {
 	var clients, granted, full, extended, notOwner, tooLate int64
-	err := s.queryRow(`SELECT c.clients, c.granted, c.full, c.extended, c.extend_not_owner, c.extend_too_late
+	err := s.QueryRow(`SELECT c.clients, c.granted, c.full, c.extended, c.extend_not_owner, c.extend_too_late
 		FROM pool p JOIN counter c ON c.pool = p.id WHERE p.name = ?`, []any{poolName},
 		&clients, &granted, &full, &extended, &notOwner, &tooLate)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {

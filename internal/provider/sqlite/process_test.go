@@ -18,6 +18,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // childEnv names what a copy of the test binary is to do instead of testing.
@@ -285,13 +286,13 @@ func checkEvents(events []event) (grants int, err error) {
 // checkIntegrity has SQLite examine the whole file.
 func checkIntegrity(t *testing.T, path string) {
 	t.Helper()
-	s, err := connect(context.Background(), path)
+	s, err := sqlitefile.Connect(context.Background(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	var answer string
-	if err := s.queryRow("PRAGMA integrity_check", nil, &answer); err != nil || answer != "ok" {
+	if err := s.QueryRow("PRAGMA integrity_check", nil, &answer); err != nil || answer != "ok" {
 		t.Errorf("integrity_check says %q (%v)", answer, err)
 	}
 }
@@ -300,20 +301,20 @@ func checkIntegrity(t *testing.T, path string) {
 // also those that no process lived to report.
 func checkHistory(t *testing.T, path string) {
 	t.Helper()
-	s, err := connect(context.Background(), path)
+	s, err := sqlitefile.Connect(context.Background(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	var pairs, rows int
-	err = s.queryRow(`SELECT count(*) FROM history a JOIN history b
+	err = s.QueryRow(`SELECT count(*) FROM history a JOIN history b
 		ON a.id < b.id AND a.pool = b.pool
 		AND a.start < b.start + (1 << b.bit_seq) AND b.start < a.start + (1 << a.bit_seq)
 		AND a.created < b.until AND b.created < a.until`, nil, &pairs)
 	if err != nil || pairs != 0 {
 		t.Errorf("%d pairs of grants in the history overlap (%v)", pairs, err)
 	}
-	if err := s.queryRow("SELECT count(*) FROM history", nil, &rows); err != nil {
+	if err := s.QueryRow("SELECT count(*) FROM history", nil, &rows); err != nil {
 		t.Error(err)
 	}
 	t.Logf("the history has %d grants", rows)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // listPage is how many records are read at a time: some milliseconds in which
@@ -15,7 +16,7 @@ import (
 const listPage = 1000
 
 // verify returns the leases that are no longer the caller's.
-func verify(s *session, poolName string, leases []lease.Lease) ([]lease.Lease, error) {
+func verify(s *sqlitefile.Session, poolName string, leases []lease.Lease) ([]lease.Lease, error) {
 	pl, err := findPool(s, poolName, nil)
 	if errors.Is(err, errNoPool) {
 		return leases, nil
@@ -27,7 +28,7 @@ func verify(s *session, poolName string, leases []lease.Lease) ([]lease.Lease, e
 	for _, l := range leases {
 		var secret string
 		var released bool
-		err := s.queryRow("SELECT secret, released FROM slot WHERE pool = ? AND start = ? AND bit_seq = ?",
+		err := s.QueryRow("SELECT secret, released FROM slot WHERE pool = ? AND start = ? AND bit_seq = ?",
 			[]any{pl.id, l.Slot().Start, l.BitSeq}, &secret, &released)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
@@ -42,7 +43,7 @@ func verify(s *session, poolName string, leases []lease.Lease) ([]lease.Lease, e
 }
 
 // list reads the page of records that follows those read before.
-func list(s *session, poolName string, before []provider.Record) ([]provider.Record, error) {
+func list(s *sqlitefile.Session, poolName string, before []provider.Record) ([]provider.Record, error) {
 	pl, err := findPool(s, poolName, nil)
 	if errors.Is(err, errNoPool) {
 		return nil, nil
@@ -57,7 +58,7 @@ func list(s *session, poolName string, before []provider.Record) ([]provider.Rec
 	var page []provider.Record
 	const query = `SELECT start, bit_seq, created, expired, until, released, service, meta FROM slot
 		WHERE pool = ? AND (start, bit_seq) > (?, ?) ORDER BY start, bit_seq LIMIT ? + 0`
-	err = s.queryRows(query, []any{pl.id, lastStart, lastBitSeq, listPage}, func(scan func(...any) error) error {
+	err = s.QueryRows(query, []any{pl.id, lastStart, lastBitSeq, listPage}, func(scan func(...any) error) error {
 		var start, created, expired int64
 		var bitSeq int
 		var meta string

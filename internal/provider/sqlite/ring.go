@@ -32,7 +32,7 @@ func (r *ring) within(start int64, bitSeq int) (low, high int64, ok bool) {
 
 func (t *transaction) rings(poolID int64) ([]ring, error) {
 	var all []ring
-	err := t.queryRows("SELECT id, bit_seq, low, high, cursor FROM ring WHERE pool = ?", []any{poolID},
+	err := t.QueryRows("SELECT id, bit_seq, low, high, cursor FROM ring WHERE pool = ?", []any{poolID},
 		func(scan func(...any) error) error {
 			var r ring
 			if err := scan(&r.id, &r.bitSeq, &r.low, &r.high, &r.cursor); err != nil {
@@ -60,7 +60,7 @@ func (t *transaction) ring(pl *pool, terms provider.Terms) (*ring, error) {
 		}
 	}
 	r := ring{bitSeq: terms.BitSeq, low: ids.Low, high: ids.End - 1, cursor: ids.Low + rand.Int64N(ids.Count())}
-	inserted, err := t.exec("INSERT INTO ring (pool, bit_seq, low, high, cursor, used) VALUES (?, ?, ?, ?, ?, 0)",
+	inserted, err := t.Exec("INSERT INTO ring (pool, bit_seq, low, high, cursor, used) VALUES (?, ?, ?, ?, ?, 0)",
 		pl.id, r.bitSeq, r.low, r.high, r.cursor)
 	if err != nil {
 		return nil, err
@@ -76,11 +76,11 @@ func (t *transaction) ring(pl *pool, terms provider.Terms) (*ring, error) {
 // stay; it is built anew if it is asked for again.
 func (t *transaction) dropRing(pl *pool) error {
 	var id int64
-	if err := t.queryRow("SELECT id FROM ring WHERE pool = ? ORDER BY used, id LIMIT 1", []any{pl.id}, &id); err != nil {
+	if err := t.QueryRow("SELECT id FROM ring WHERE pool = ? ORDER BY used, id LIMIT 1", []any{pl.id}, &id); err != nil {
 		return err
 	}
 	for _, q := range []string{"DELETE FROM run WHERE ring = ?", "DELETE FROM inside WHERE ring = ?", "DELETE FROM ring WHERE id = ?"} {
-		if _, err := t.exec(q, id); err != nil {
+		if _, err := t.Exec(q, id); err != nil {
 			return err
 		}
 	}
@@ -96,7 +96,7 @@ func (t *transaction) dropRing(pl *pool) error {
 // move sets the ring's cursor.
 func (t *transaction) move(r *ring, machineID, historyID int64) error {
 	r.cursor = machineID
-	_, err := t.exec("UPDATE ring SET cursor = ?, used = ? WHERE id = ?", machineID, historyID, r.id)
+	_, err := t.Exec("UPDATE ring SET cursor = ?, used = ? WHERE id = ?", machineID, historyID, r.id)
 	return err
 }
 
@@ -106,7 +106,7 @@ type run struct{ low, high, freeAt int64 }
 // choose is the machine ID with the least (free_at, distance from the cursor),
 // and when it can be granted.
 func (t *transaction) choose(r *ring) (machineID, freeAt int64, err error) {
-	if err := t.queryRow("SELECT free_at FROM run WHERE ring = ? ORDER BY free_at LIMIT 1", []any{r.id}, &freeAt); err != nil {
+	if err := t.QueryRow("SELECT free_at FROM run WHERE ring = ? ORDER BY free_at LIMIT 1", []any{r.id}, &freeAt); err != nil {
 		return 0, 0, err
 	}
 	next := r.cursor + 1
@@ -118,16 +118,16 @@ func (t *transaction) choose(r *ring) (machineID, freeAt int64, err error) {
 		return next, freeAt, err
 	}
 	const query = "SELECT low FROM run WHERE ring = ? AND free_at = ? AND low >= ? ORDER BY low LIMIT 1"
-	err = t.queryRow(query, []any{r.id, freeAt, next}, &machineID)
+	err = t.QueryRow(query, []any{r.id, freeAt, next}, &machineID)
 	if errors.Is(err, sql.ErrNoRows) {
-		err = t.queryRow(query, []any{r.id, freeAt, r.low}, &machineID)
+		err = t.QueryRow(query, []any{r.id, freeAt, r.low}, &machineID)
 	}
 	return machineID, freeAt, err
 }
 
 // runAt is the run that the machine ID lies in.
 func (t *transaction) runAt(r *ring, machineID int64) (at run, err error) {
-	err = t.queryRow("SELECT low, high, free_at FROM run WHERE ring = ? AND low <= ? ORDER BY low DESC LIMIT 1",
+	err = t.QueryRow("SELECT low, high, free_at FROM run WHERE ring = ? AND low <= ? ORDER BY low DESC LIMIT 1",
 		[]any{r.id, machineID}, &at.low, &at.high, &at.freeAt)
 	return at, err
 }
@@ -139,7 +139,7 @@ func (t *transaction) setRun(r *ring, low, high, freeAt int64) error {
 		return err
 	}
 	if first.low == low && first.high == high {
-		_, err := t.exec("UPDATE run SET free_at = ? WHERE ring = ? AND low = ?", freeAt, r.id, low)
+		_, err := t.Exec("UPDATE run SET free_at = ? WHERE ring = ? AND low = ?", freeAt, r.id, low)
 		return err
 	}
 	last := first
@@ -149,11 +149,11 @@ func (t *transaction) setRun(r *ring, low, high, freeAt int64) error {
 		}
 	}
 	if first.low < low {
-		if _, err := t.exec("UPDATE run SET high = ? WHERE ring = ? AND low = ?", low-1, r.id, first.low); err != nil {
+		if _, err := t.Exec("UPDATE run SET high = ? WHERE ring = ? AND low = ?", low-1, r.id, first.low); err != nil {
 			return err
 		}
 	}
-	if _, err := t.exec("DELETE FROM run WHERE ring = ? AND low BETWEEN ? AND ?", r.id, low, high); err != nil {
+	if _, err := t.Exec("DELETE FROM run WHERE ring = ? AND low BETWEEN ? AND ?", r.id, low, high); err != nil {
 		return err
 	}
 	if err := t.insertRun(r, run{low, high, freeAt}); err != nil || last.high <= high {
@@ -163,7 +163,7 @@ func (t *transaction) setRun(r *ring, low, high, freeAt int64) error {
 }
 
 func (t *transaction) insertRun(r *ring, n run) error {
-	_, err := t.exec("INSERT INTO run (ring, low, high, free_at) VALUES (?, ?, ?, ?)", r.id, n.low, n.high, n.freeAt)
+	_, err := t.Exec("INSERT INTO run (ring, low, high, free_at) VALUES (?, ?, ?, ?)", r.id, n.low, n.high, n.freeAt)
 	return err
 }
 
@@ -259,7 +259,7 @@ func (t *transaction) available(pl *pool, r *ring, machineID int64) (freeAt int6
 		return freeAt, nil
 	}
 	var finer int64
-	err = t.queryRow("SELECT until FROM inside WHERE ring = ? AND machine_id = ? ORDER BY until DESC LIMIT 1",
+	err = t.QueryRow("SELECT until FROM inside WHERE ring = ? AND machine_id = ? ORDER BY until DESC LIMIT 1",
 		[]any{r.id, machineID}, &finer)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return 0, err
@@ -271,12 +271,12 @@ func (t *transaction) available(pl *pool, r *ring, machineID int64) (freeAt int6
 // machine ID.
 func (t *transaction) setInside(r *ring, machineID, start int64, bitSeq int, before, until int64) error {
 	if before != 0 {
-		if _, err := t.exec("DELETE FROM inside WHERE ring = ? AND machine_id = ? AND until = ? AND start = ? AND bit_seq = ?",
+		if _, err := t.Exec("DELETE FROM inside WHERE ring = ? AND machine_id = ? AND until = ? AND start = ? AND bit_seq = ?",
 			r.id, machineID, before, start, bitSeq); err != nil {
 			return err
 		}
 	}
-	_, err := t.exec("INSERT INTO inside (ring, machine_id, until, start, bit_seq) VALUES (?, ?, ?, ?, ?)",
+	_, err := t.Exec("INSERT INTO inside (ring, machine_id, until, start, bit_seq) VALUES (?, ?, ?, ?, ?)",
 		r.id, machineID, until, start, bitSeq)
 	return err
 }
@@ -318,7 +318,7 @@ func (t *transaction) build(pl *pool, r *ring) error {
 	if err != nil {
 		return err
 	}
-	t.keep = t.keep || len(records) > 0
+	t.Keep = t.Keep || len(records) > 0
 	for _, rec := range records {
 		low, high, ok := r.within(rec.start, rec.bitSeq)
 		if !ok {
@@ -351,7 +351,7 @@ type recordEnd struct {
 
 func (t *transaction) endsInOrder(pl *pool) ([]recordEnd, error) {
 	var all []recordEnd
-	err := t.queryRows("SELECT start, bit_seq, until FROM slot WHERE pool = ? ORDER BY start, bit_seq DESC", []any{pl.id},
+	err := t.QueryRows("SELECT start, bit_seq, until FROM slot WHERE pool = ? ORDER BY start, bit_seq DESC", []any{pl.id},
 		func(scan func(...any) error) error {
 			var r recordEnd
 			if err := scan(&r.start, &r.bitSeq, &r.until); err != nil {

@@ -1,8 +1,6 @@
 package sqlite
 
-import (
-	"fmt"
-)
+import "github.com/kazahana/kazahana/internal/sqlitefile"
 
 // What the file says of itself, in its header.
 const (
@@ -102,52 +100,11 @@ const counterTable = `CREATE TABLE IF NOT EXISTS counter (
 		extend_too_late  INTEGER NOT NULL DEFAULT 0
 	) STRICT`
 
-// createSchema fills an empty database. The WAL mode comes last: it is a
-// property of the file, and what precedes it needs no log.
-func createSchema(s *session) error {
-	statements := []string{"PRAGMA synchronous=OFF", "PRAGMA journal_mode=MEMORY", "BEGIN EXCLUSIVE"}
-	statements = append(statements, schema...)
-	statements = append(statements,
-		fmt.Sprintf("PRAGMA application_id=%d", applicationID),
-		fmt.Sprintf("PRAGMA user_version=%d", schemaVersion),
-		"COMMIT", "PRAGMA journal_mode=WAL")
-	for _, q := range statements {
-		if err := s.execOnce(q); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkSchema reports, as an error, why the database is not one that this
-// program can use.
-func checkSchema(s *session) error {
-	var id, version int64
-	if err := s.queryRow("PRAGMA application_id", nil, &id); err != nil {
-		return err
-	}
-	if err := s.queryRow("PRAGMA user_version", nil, &version); err != nil {
-		return err
-	}
-	switch {
-	case id != applicationID:
-		return fmt.Errorf("%w: it is an SQLite database of another program (application_id %d)", errForeign, id)
-	case version > schemaVersion:
-		return fmt.Errorf("%w: a newer version of kazahana wrote it (schema %d, this version knows up to %d)", errForeign, version, schemaVersion)
-	case version < schemaVersion:
-		return fmt.Errorf("%w: its schema version is %d, which no version of kazahana writes", errForeign, version)
-	}
-	var mode string
-	if err := s.queryRow("PRAGMA journal_mode=WAL", nil, &mode); err != nil {
-		return err
-	}
-	if mode != "wal" {
-		return fmt.Errorf("%w: its file system does not support a write-ahead log (journal mode %q)", errForeign, mode)
-	}
-	if err := s.execOnce(counterTable); err != nil {
-		return err
-	}
-	// Reads a page of what matters most, so that a file cut short fails now.
-	var rows int64
-	return s.queryRow("SELECT count(*) FROM (SELECT 1 FROM slot LIMIT 1)", nil, &rows)
+// kind is what a lease file is.
+var kind = sqlitefile.Kind{
+	Name: "lease database", ApplicationID: applicationID, Version: schemaVersion,
+	Schema: schema, Additions: []string{counterTable},
+	Probe:   "SELECT count(*) FROM (SELECT 1 FROM slot LIMIT 1)",
+	Moved:   "put it back, or restart once the leases granted from it have ended",
+	Damaged: "restore it, or move it away once every lease granted from it has ended",
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 func TestMain(m *testing.M) {
@@ -77,7 +78,7 @@ func TestConformance(t *testing.T) {
 			},
 			SetClock:   clock.Store,
 			Check:      func() error { return checkIndex(first) },
-			CrashSteps: []string{stepBegun, stepWritten, stepCommitted},
+			CrashSteps: []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted},
 			Crash: func(step string, services provider.Services, req provider.AcquireRequest) error {
 				return crashAt(t, step, path, services, req, clock.Load())
 			},
@@ -88,32 +89,29 @@ func TestConformance(t *testing.T) {
 // checkIndex compares the tables that a free slot is found by with what the
 // records say, machine ID by machine ID.
 func checkIndex(p *Provider) error {
-	_, err := submit(context.Background(), p, func() (struct{}, error) {
-		return struct{}{}, p.write(context.Background(), func(t *transaction) error {
-			pl, err := findPool(t.session, provider.DefaultPool, nil)
-			if errors.Is(err, errNoPool) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			records, err := t.endsInOrder(pl)
-			if err != nil {
-				return err
-			}
-			rings, err := t.rings(pl.id)
-			if err != nil {
-				return err
-			}
-			for _, r := range rings {
-				if err := t.checkRing(&r, records); err != nil {
-					return fmt.Errorf("ring %+v: %w", r, err)
-				}
-			}
+	return p.write(context.Background(), func(t *transaction) error {
+		pl, err := findPool(t.Session, provider.DefaultPool, nil)
+		if errors.Is(err, errNoPool) {
 			return nil
-		})
-	})
-	return err
+		}
+		if err != nil {
+			return err
+		}
+		records, err := t.endsInOrder(pl)
+		if err != nil {
+			return err
+		}
+		rings, err := t.rings(pl.id)
+		if err != nil {
+			return err
+		}
+		for _, r := range rings {
+			if err := t.checkRing(&r, records); err != nil {
+				return fmt.Errorf("ring %+v: %w", r, err)
+			}
+		}
+		return nil
+	}, nil)
 }
 
 func (t *transaction) checkRing(r *ring, records []recordEnd) error {
@@ -131,7 +129,7 @@ func (t *transaction) checkRing(r *ring, records []recordEnd) error {
 		return end
 	}
 	next := r.low
-	err := t.queryRows("SELECT low, high, free_at FROM run WHERE ring = ? ORDER BY low", []any{r.id}, func(scan func(...any) error) error {
+	err := t.QueryRows("SELECT low, high, free_at FROM run WHERE ring = ? ORDER BY low", []any{r.id}, func(scan func(...any) error) error {
 		var n run
 		if err := scan(&n.low, &n.high, &n.freeAt); err != nil {
 			return err
@@ -153,7 +151,7 @@ func (t *transaction) checkRing(r *ring, records []recordEnd) error {
 		return fmt.Errorf("the runs end at %d", next-1)
 	}
 	var inside int
-	if err := t.queryRow("SELECT count(*) FROM inside WHERE ring = ?", []any{r.id}, &inside); err != nil {
+	if err := t.QueryRow("SELECT count(*) FROM inside WHERE ring = ?", []any{r.id}, &inside); err != nil {
 		return err
 	}
 	if inside != finer {
@@ -221,8 +219,8 @@ func TestRingsAreDroppedAndRebuilt(t *testing.T) {
 		}
 	}
 	var rings int
-	_, err := submit(ctx, p, func() (struct{}, error) {
-		return struct{}{}, p.session.queryRow("SELECT count(*) FROM ring", nil, &rings)
+	_, err := sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) (struct{}, error) {
+		return struct{}{}, s.QueryRow("SELECT count(*) FROM ring", nil, &rings)
 	})
 	if err != nil || rings != maxRings {
 		t.Errorf("there are %d rings (%v), want %d", rings, err, maxRings)
@@ -250,8 +248,8 @@ func TestRecordsOutweighTheIndex(t *testing.T) {
 			if err := acquire(second); err == nil { // and its ring exists
 				t.Fatal("granted over another grant")
 			}
-			if _, err := submit(context.Background(), p, func() (struct{}, error) {
-				return struct{}{}, p.session.execOnce("UPDATE run SET free_at = 0")
+			if _, err := sqlitefile.Read(context.Background(), p.file, func(s *sqlitefile.Session) (struct{}, error) {
+				return struct{}{}, s.ExecOnce("UPDATE run SET free_at = 0")
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -290,8 +288,8 @@ func TestHistoryIsForgotten(t *testing.T) {
 	}
 	count := func(table string) (n int) {
 		t.Helper()
-		_, err := submit(context.Background(), p, func() (struct{}, error) {
-			return struct{}{}, p.session.queryRow("SELECT count(*) FROM "+table, nil, &n)
+		_, err := sqlitefile.Read(context.Background(), p.file, func(s *sqlitefile.Session) (struct{}, error) {
+			return struct{}{}, s.QueryRow("SELECT count(*) FROM "+table, nil, &n)
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -414,15 +412,15 @@ func TestStatementsUseIndexes(t *testing.T) {
 	if _, err := p.List(ctx, ""); err != nil {
 		t.Fatal(err)
 	}
-	_, err := submit(ctx, p, func() (struct{}, error) { return struct{}{}, checkPlans(t, p.session) })
+	_, err := sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) (struct{}, error) { return struct{}{}, checkPlans(t, s) })
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func checkPlans(t *testing.T, s *session) error {
+func checkPlans(t *testing.T, s *sqlitefile.Session) error {
 	var queries []string
-	for q := range s.statements {
+	for _, q := range s.Statements() {
 		if !strings.HasPrefix(q, "PRAGMA") && !strings.HasPrefix(q, "BEGIN") && q != "COMMIT" && q != "ROLLBACK" {
 			queries = append(queries, q)
 		}
@@ -432,7 +430,7 @@ func checkPlans(t *testing.T, s *session) error {
 		if strings.Contains(q, "?12") {
 			args = make([]any, 12)
 		}
-		err := s.queryRows("EXPLAIN QUERY PLAN "+q, args, func(scan func(...any) error) error {
+		err := s.QueryRows("EXPLAIN QUERY PLAN "+q, args, func(scan func(...any) error) error {
 			var id, parent, unused int
 			var step string
 			if err := scan(&id, &parent, &unused, &step); err != nil {
@@ -472,8 +470,8 @@ func TestHugeLayoutStaysSmall(t *testing.T) {
 		}
 	}
 	var runs int
-	if _, err := submit(context.Background(), p, func() (struct{}, error) {
-		return struct{}{}, p.session.queryRow("SELECT count(*) FROM run", nil, &runs)
+	if _, err := sqlitefile.Read(context.Background(), p.file, func(s *sqlitefile.Session) (struct{}, error) {
+		return struct{}{}, s.QueryRow("SELECT count(*) FROM run", nil, &runs)
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/kazahana/kazahana/internal/connurl"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
@@ -35,7 +36,7 @@ type HostAddress struct {
 // the promise that this provider rests on: a host that has been given another
 // address must not keep the machine ID of the former one.
 func FromIPURL(u *url.URL, nowMS func() int64, addresses func() ([]HostAddress, error)) (*Provider, error) {
-	q, err := provider.ParseQuery(u.RawQuery, IPParams())
+	q, err := connurl.ParseQuery(u.RawQuery, IPParams())
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/url"
 
+	"github.com/kazahana/kazahana/internal/connurl"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 )
@@ -16,7 +17,7 @@ var _ provider.Provider = None{}
 
 // FromNoneURL opens none:, which takes no parameters.
 func FromNoneURL(u *url.URL) (None, error) {
-	if _, err := provider.ParseQuery(u.RawQuery, nil); err != nil {
+	if _, err := connurl.ParseQuery(u.RawQuery, nil); err != nil {
 		return None{}, err
 	}
 	if u.Opaque != "" || u.Host != "" || u.Path != "" {

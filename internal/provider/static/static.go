@@ -38,6 +38,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/connurl"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 )
@@ -89,7 +90,7 @@ func StaticParams() []string { return sharedParams() }
 // FromStaticURL opens static:ID. nowMS is the clock in Unix milliseconds; nil
 // means the wall clock.
 func FromStaticURL(u *url.URL, nowMS func() int64) (*Provider, error) {
-	q, err := provider.ParseQuery(u.RawQuery, StaticParams())
+	q, err := connurl.ParseQuery(u.RawQuery, StaticParams())
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +212,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 			err = provider.ErrBadSignature
 			continue
 		}
-		if err := req.CheckTime(p.nowMS()); err != nil {
+		if err := req.CheckTime(p.nowMS(), g.lease.Expired); err != nil {
 			return err
 		}
 		if i == len(p.recent)-1 && !g.released {

@@ -1,55 +1,12 @@
--- What every script begins with: its arguments, the server it runs on, and the
--- pool's record. Scripts answer with an array whose first element says what it
--- is; only what Redis itself refuses is an error.
---
--- Times are Unix milliseconds. Numbers stay below 2^53, where a Lua number is
--- exact; tostring is not used on them, since it rounds to 14 digits.
-
--- Arguments come as name, value, name, value, ...
-local A = {}
-for i = 1, #ARGV, 2 do A[ARGV[i]] = ARGV[i + 1] end
+-- What the scripts of leases begin with, after server.lua: the pool's record.
 
 -- KEYS[1] is the pool's record; all other keys of the pool share its beginning.
 local base = string.sub(KEYS[1], 1, -5)
 
-local no_replid = string.rep('0', 40)
-
-local function int(n) return string.format('%.0f', n) end
-
 -- Sorted sets whose scores are equal order their members as text.
 local function wide(n) return string.format('%016.0f', n) end
 
-local function clock()
-  if A.now then return tonumber(A.now) end -- tests only
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
-end
-
 local function count(name) redis.call('HINCRBY', base .. 'stats', name, 1) end
-
--- server is what INFO says of the instance that runs this script, or the
--- answer that refuses to work on it.
-local function server()
-  local info = redis.pcall('INFO', 'server', 'replication', 'memory')
-  if type(info) == 'table' then
-    -- Several sections at once are new in Redis 7.
-    if string.find(info.err, 'syntax') then return nil, {'version', 'older than 7'} end
-    return nil, info
-  end
-  local function field(name) return string.match(info, '\n' .. name .. ':([^\r\n]*)') or '' end
-  local s = {
-    version = field('redis_version'), role = field('role'), policy = field('maxmemory_policy'),
-    run_id = field('run_id'), repl_id = field('master_replid'), repl_id2 = field('master_replid2'),
-    replicas = tonumber(field('connected_slaves')) or 0,
-  }
-  if (tonumber(string.match(s.version, '^%d+')) or 0) < 7 then return nil, {'version', s.version} end
-  if s.role ~= 'master' then
-    return nil, redis.error_reply('READONLY this server is a replica')
-  end
-  if s.policy ~= 'noeviction' then return nil, {'policy', s.policy} end
-  if s.run_id == '' or s.repl_id == '' then return nil, {'norunid'} end
-  return s
-end
 
 local pool_fields = {
   'format', 'epoch_ms', 'bit_ts', 'run_id', 'repl_id', 'levels', 'longest_ms', 'last_ms',
@@ -105,14 +62,6 @@ local function new_pool(s, fence_from, fence_until, fence_reason)
   end
   redis.call('HSET', KEYS[1], unpack(fields))
   return p
-end
-
--- forgetful reports whether the data may be other than what was last granted
--- from: another process (run_id), or the same one that was a replica in between
--- (a promotion gives a new replication ID and keeps the one before it; losing
--- or gaining a first replica gives a new one and clears the one before it).
-local function forgetful(p, s)
-  return p.run_id ~= s.run_id or p.repl_id ~= s.repl_id and s.repl_id2 ~= no_replid
 end
 
 -- admit is the fence: it returns the pool's record, and the answer that refuses

@@ -1,6 +1,4 @@
-// Package clienttls is the TLS side of the provider URLs: what the parameters
-// ca_file, cert_file and key_file mean, for all providers that take them.
-package clienttls
+package connurl
 
 import (
 	"crypto/tls"
@@ -9,11 +7,11 @@ import (
 	"os"
 )
 
-// Config returns the configuration of a client that trusts the authorities in
+// TLS returns the configuration of a client that trusts the authorities in
 // caFile, in PEM ("" = the system's), and shows the certificate in certFile and
 // keyFile ("" = none). That one is read for each connection, since certificates
 // are renewed while the daemon runs; it is read once here, for an early error.
-func Config(caFile, certFile, keyFile string) (*tls.Config, error) {
+func TLS(caFile, certFile, keyFile string) (*tls.Config, error) {
 	out := &tls.Config{MinVersion: tls.VersionTLS12}
 	if caFile != "" {
 		pem, err := os.ReadFile(caFile)

@@ -1,4 +1,4 @@
-package redis
+package redisconn
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/kazahana/kazahana/internal/provider/clienttls"
+	"github.com/kazahana/kazahana/internal/connurl"
 )
 
 // The connections. A daemon calls every few seconds at most; a lease server
@@ -27,9 +27,9 @@ const (
 	maxPasswordFile = 4096
 )
 
-// silence keeps the client library from writing to standard error: what it has
+// Silence keeps the client library from writing to standard error: what it has
 // to say comes back as errors too.
-var silence = sync.OnceFunc(func() { redis.SetLogger(noLog{}) })
+var Silence = sync.OnceFunc(func() { redis.SetLogger(noLog{}) })
 
 type noLog struct{}
 
@@ -38,14 +38,14 @@ func (noLog) Printf(context.Context, string, ...any) {}
 
 // connect makes a client. It does not reach out yet.
 func (c Config) connect() (*redis.Client, error) {
-	silence()
+	Silence()
 	tlsConfig, err := c.tlsConfig()
 	if err != nil {
 		return nil, err
 	}
 	if !isSentinel(c.Scheme) {
 		network := "tcp"
-		if c.Scheme == schemeUnix {
+		if c.Scheme == SchemeUnix {
 			network = "unix"
 		}
 		return redis.NewClient(&redis.Options{
@@ -103,5 +103,5 @@ func (c Config) tlsConfig() (*tls.Config, error) {
 	if !isTLS(c.Scheme) {
 		return nil, nil
 	}
-	return clienttls.Config(c.CAFile, c.CertFile, c.KeyFile)
+	return connurl.TLS(c.CAFile, c.CertFile, c.KeyFile)
 }

@@ -1,4 +1,4 @@
-package redis
+package etcdtest
 
 import "syscall"
 

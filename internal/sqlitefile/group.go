@@ -1,22 +1,30 @@
-package sqlite
+package sqlitefile
 
 import (
 	"context"
 	"errors"
-
-	"github.com/kazahana/kazahana/internal/provider"
 )
 
 // maxGroup is how many operations one commit may hold: enough that the disk's
 // part of each is small, and few enough that the first need not wait long.
 const maxGroup = 256
 
-// job is one operation that waits for its commit. Operations that arrive while
-// another commit is on its way to the disk share the next one: most of what a
-// grant costs is bringing it to the disk, and that is done once for all of them.
+// Tx is a write under way: the file's lock is held, and nothing is durable
+// before the commit. An operation neither begins nor commits, so that several
+// can share one commit.
+type Tx struct {
+	*Session
+	NowMS int64 // the clock in Unix ms, read once, under the lock
+	// Keep has an operation committed although its caller has gone: it contains
+	// work that every later attempt would have to do again.
+	Keep bool
+	kept bool // Keep was set by any of the operations
+}
+
+// job is one operation that waits for its commit. See the package's page on sharing.
 type job struct {
 	ctx context.Context
-	op  func(*transaction) error
+	op  func(*Tx) error
 	// committed is called in the worker, before anybody else's operation runs,
 	// when op was carried out and is on the disk. It may be nil.
 	committed func()
@@ -26,21 +34,25 @@ type job struct {
 	done chan struct{} // closed when err is final; nil: nobody waits
 }
 
-// submitWrite is submit for an operation that may share its commit.
-func (p *Provider) submitWrite(ctx context.Context, op func(*transaction) error, committed func()) error {
+// Write has op run in a transaction, which it may share with others, and returns
+// once that is on the disk; see the package's page for how errors end it.
+// committed, which may be nil, is called before anybody else's operation runs
+// when op was carried out and is on the disk. When ctx ends or the file is
+// closed first, op may still be running or finish later: its effect is unknown.
+func (f *File) Write(ctx context.Context, op func(*Tx) error, committed func()) error {
 	j := &job{ctx: ctx, op: op, committed: committed, done: make(chan struct{})}
-	if _, err := await(ctx, p, p.writes, j, j.done); err != nil {
+	if _, err := await(ctx, f, f.writes, j, j.done); err != nil {
 		return err
 	}
 	return j.err
 }
 
 // waiting returns the first job and those that wait behind it.
-func (p *Provider) waiting(first *job) []*job {
+func (f *File) waiting(first *job) []*job {
 	group := []*job{first}
 	for len(group) < maxGroup {
 		select {
-		case j := <-p.writes:
+		case j := <-f.writes:
 			group = append(group, j)
 		default:
 			return group
@@ -49,18 +61,10 @@ func (p *Provider) waiting(first *job) []*job {
 	return group
 }
 
-// write runs op in a transaction of its own. On errors nothing is written,
-// except that a full pool is an answer like any other.
-func (p *Provider) write(ctx context.Context, op func(*transaction) error) error {
-	j := &job{ctx: ctx, op: op}
-	p.writeAll([]*job{j})
-	return j.err
-}
-
 // writeAll runs the jobs in one transaction, in order. Nobody learns how an
 // operation went before all of them are on the disk.
-func (p *Provider) writeAll(group []*job) {
-	err := p.runGroup(group)
+func (f *File) writeAll(group []*job) {
+	err := f.runGroup(group)
 	for _, j := range group {
 		if err != nil && !j.over {
 			j.err = err
@@ -75,42 +79,51 @@ func (p *Provider) writeAll(group []*job) {
 }
 
 // runGroup returns the error that meets all jobs that are not over.
-func (p *Provider) runGroup(group []*job) error {
-	if err := p.files.check(); err != nil {
-		return explain(p.path, err)
+func (f *File) runGroup(group []*job) error {
+	if err := f.files.check(); err != nil {
+		return f.explain(err)
 	}
-	if err := p.begin(group); err != nil {
-		return explain(p.path, err)
+	if err := f.begin(group); err != nil {
+		return f.explain(err)
 	}
-	t := &transaction{session: p.session, now: p.nowMS()}
-	err := p.at(stepBegun)
+	t := &Tx{Session: f.session, NowMS: f.nowMS()}
+	err := f.at(StepBegun)
 	for i := 0; i < len(group) && err == nil; i++ {
 		err = t.run(group[i], len(group) > 1)
 	}
 	if err == nil {
-		err = p.at(stepWritten)
+		err = f.at(StepWritten)
 	}
 	if err == nil && !t.kept {
 		err = allGone(group)
 	}
 	if err == nil && allOver(group) {
-		return explain(p.path, p.session.rollback())
+		return f.explain(f.session.rollback())
 	}
 	if err != nil {
-		return errors.Join(p.outward(err), explain(p.path, p.session.rollback()))
+		return errors.Join(f.outward(err), f.explain(f.session.rollback()))
 	}
-	if _, err := p.session.exec("COMMIT"); err != nil {
-		return errors.Join(explain(p.path, err), explain(p.path, p.session.rollback()))
+	if _, err := f.session.Exec("COMMIT"); err != nil {
+		return errors.Join(f.explain(err), f.explain(f.session.rollback()))
 	}
-	if err := p.at(stepCommitted); err != nil {
+	if err := f.at(StepCommitted); err != nil {
 		return err
 	}
-	// A file that went away before the commit has taken the grants with it.
-	return explain(p.path, p.files.check())
+	// A file that went away before the commit has taken the operations with it.
+	return f.explain(f.files.check())
+}
+
+// outward adds the path to errors of the database, and leaves answers to the
+// caller as they are.
+func (f *File) outward(err error) error {
+	if primaryCode(err) != 0 || errors.Is(err, ErrInconsistent) {
+		return f.explain(err)
+	}
+	return err
 }
 
 // allGone returns the error of the first caller when no caller is left to hear
-// that its operation was carried out: a grant that nobody uses would be committed.
+// that its operation was carried out: what nobody knows of would be committed.
 func allGone(group []*job) error {
 	for _, j := range group {
 		if !j.over && j.ctx.Err() == nil {
@@ -136,9 +149,9 @@ func allOver(group []*job) bool {
 
 // begin takes the file's write lock. While another process has it, jobs whose
 // callers have gone leave the group; it fails when none is left.
-func (p *Provider) begin(group []*job) error {
+func (f *File) begin(group []*job) error {
 	begin := func() error {
-		_, err := p.session.exec("BEGIN IMMEDIATE")
+		_, err := f.session.Exec("BEGIN IMMEDIATE")
 		return err
 	}
 	if err := begin(); !isBusy(err) {
@@ -151,14 +164,14 @@ func (p *Provider) begin(group []*job) error {
 				defer context.AfterFunc(j.ctx, cancel)()
 			}
 		}
-		err := retryBusy(any, p.closing, begin)
+		err := retryBusy(any, f.closing, begin)
 		cancel()
 		if !errors.Is(err, context.Canceled) {
 			return err
 		}
 		for _, j := range group {
 			if !j.over && j.ctx.Err() != nil {
-				j.over, j.err = true, explain(p.path, lockError(j.ctx.Err()))
+				j.over, j.err = true, f.explain(lockError(j.ctx.Err()))
 			}
 		}
 		if allOver(group) {
@@ -170,7 +183,7 @@ func (p *Provider) begin(group []*job) error {
 // run runs one job. It returns an error when the transaction is of no use any
 // more. What keeps the job alone from being carried out is undone up to the
 // savepoint, so that it does not take the others with it.
-func (t *transaction) run(j *job, shared bool) error {
+func (t *Tx) run(j *job, shared bool) error {
 	if !j.over && j.ctx.Err() != nil {
 		j.over, j.err = true, j.ctx.Err()
 	}
@@ -178,32 +191,32 @@ func (t *transaction) run(j *job, shared bool) error {
 		return nil
 	}
 	if shared {
-		if _, err := t.exec("SAVEPOINT job"); err != nil {
+		if _, err := t.Exec("SAVEPOINT job"); err != nil {
 			return err
 		}
 	}
-	t.keep = false
+	t.Keep = false
 	err := j.op(t)
-	t.kept = t.kept || t.keep
-	if err == nil && !t.keep {
+	t.kept = t.kept || t.Keep
+	if err == nil && !t.Keep {
 		err = j.ctx.Err()
 	}
-	var full *provider.FullError
+	var told *answer
 	switch {
-	case errors.As(err, &full):
-		j.err = err // an answer, and committed
-	case primaryCode(err) != 0 || errors.Is(err, errInconsistent):
+	case errors.As(err, &told):
+		j.err = told.error
+	case primaryCode(err) != 0 || errors.Is(err, ErrInconsistent):
 		return err
 	case err != nil:
 		j.over, j.err = true, err
 		if shared {
-			if _, err := t.exec("ROLLBACK TO job"); err != nil {
+			if _, err := t.Exec("ROLLBACK TO job"); err != nil {
 				return err
 			}
 		}
 	}
 	if shared {
-		_, err = t.exec("RELEASE job")
+		_, err = t.Exec("RELEASE job")
 		return err
 	}
 	return nil

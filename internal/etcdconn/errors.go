@@ -1,4 +1,4 @@
-package etcd
+package etcdconn
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ErrClosed: the provider was closed.
-var ErrClosed = errors.New("the provider is closed")
+// ErrClosed: the client was closed.
+var ErrClosed = errors.New("the connection to etcd is closed")
 
 // A call is tried several times within its deadline, because the client sends
 // each try to the next member: one that hangs must not use up all the time.
@@ -32,22 +32,22 @@ const (
 	longestTry = 5 * time.Second
 )
 
-// call runs f, which is one exchange with etcd and changes nothing when it is
+// Call runs f, which is one exchange with etcd and changes nothing when it is
 // done twice.
-func (p *Provider) call(ctx context.Context, f func(context.Context) error) error {
+func (c *Client) Call(ctx context.Context, f func(context.Context) error) error {
 	var last, reason error // reason is the last one that is not merely that time was up
-	token := p.login.present()
+	token := c.login.present()
 	for try := 1; ; try++ {
-		if err := p.usable(ctx); err != nil {
-			return p.unavailable(err, reason)
+		if err := c.Usable(ctx); err != nil {
+			return c.unavailable(err, reason)
 		}
 		patience := longestTry
 		if deadline, ok := ctx.Deadline(); ok {
 			patience = min(patience, time.Until(deadline)/time.Duration(max(patientTries-try+1, 1)))
 		}
 		tryCtx, cancel := context.WithTimeout(ctx, patience)
-		err := p.login.renew(tryCtx, p.kv, token, last)
-		token = p.login.present()
+		err := c.login.renew(tryCtx, c.KV, token, last)
+		token = c.login.present()
 		if err == nil {
 			err = f(clientv3.WithRequireLeader(tryCtx))
 		}
@@ -59,11 +59,11 @@ func (p *Provider) call(ctx context.Context, f func(context.Context) error) erro
 		if reason == nil || !isTimeout(err) {
 			reason = err
 		}
-		if err := p.usable(ctx); err != nil {
-			return p.unavailable(err, reason)
+		if err := c.Usable(ctx); err != nil {
+			return c.unavailable(err, reason)
 		}
 		if try == maxTries || !isTransient(err) {
-			return p.explain(reason)
+			return c.Explain(reason)
 		}
 		wait := time.NewTimer(firstWait << (try - 1))
 		select {
@@ -74,10 +74,10 @@ func (p *Provider) call(ctx context.Context, f func(context.Context) error) erro
 	}
 }
 
-// usable reports why no call can be made: ctx has ended, or the provider is
+// Usable reports why no call can be made: ctx has ended, or the client is
 // closed.
-func (p *Provider) usable(ctx context.Context) error {
-	if p.lifetime.Err() != nil {
+func (c *Client) Usable(ctx context.Context) error {
+	if c.lifetime.Err() != nil {
 		return ErrClosed
 	}
 	return ctx.Err()
@@ -109,18 +109,18 @@ func codeOf(err error) codes.Code {
 
 // unavailable is what a call that ran out of time says: err is why it ended,
 // reason what etcd or the network said before.
-func (p *Provider) unavailable(err, reason error) error {
+func (c *Client) unavailable(err, reason error) error {
 	if reason == nil || isTimeout(reason) && errors.Is(err, context.DeadlineExceeded) {
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("%s: it does not answer in time (is a majority of its members up, and reachable from here?): %w", p.where, err)
+			return fmt.Errorf("%s: it does not answer in time (is a majority of its members up, and reachable from here?): %w", c.cfg.Place(), err)
 		}
-		return fmt.Errorf("%s: %w", p.where, err)
+		return fmt.Errorf("%s: %w", c.cfg.Place(), err)
 	}
-	return fmt.Errorf("%w (%w)", p.explain(reason), err)
+	return fmt.Errorf("%w (%w)", c.Explain(reason), err)
 }
 
-// explain puts where etcd is and what to do in front of its own words.
-func (p *Provider) explain(err error) error {
+// Explain puts where etcd is and what to do in front of its own words.
+func (c *Client) Explain(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -141,17 +141,17 @@ func (p *Provider) explain(err error) error {
 			hint = "it does not answer in time (is a majority of its members up, and reachable from here?): "
 		}
 	}
-	return fmt.Errorf("%s: %s%w", p.where, hint, err)
+	return fmt.Errorf("%s: %s%w", c.cfg.Place(), hint, err)
 }
 
 var hints = []struct {
 	err  error
 	hint string
 }{
-	{rpctypes.ErrNoSpace, "its database is full (alarm NOSPACE), and nothing can be granted; compact, defragment, disarm the alarm (docs/providers/etcd.md)"},
-	{rpctypes.ErrCorrupt, "it found its database corrupt (alarm CORRUPT), and nothing can be granted"},
-	{rpctypes.ErrRequestTooLarge, "the request is larger than --max-request-bytes allows; shorten the lease's meta, or raise the limit"},
-	{rpctypes.ErrTooManyOps, fmt.Sprintf("its --max-txn-ops is below %d, which is its default and what is needed", maxTxnOps)},
+	{rpctypes.ErrNoSpace, "its database is full (alarm NOSPACE), and nothing can be written; compact, defragment, disarm the alarm (docs/providers/etcd.md)"},
+	{rpctypes.ErrCorrupt, "it found its database corrupt (alarm CORRUPT), and nothing can be written"},
+	{rpctypes.ErrRequestTooLarge, "the request is larger than --max-request-bytes allows; make what is stored shorter, or raise the limit"},
+	{rpctypes.ErrTooManyOps, fmt.Sprintf("its --max-txn-ops is below %d, which is its default and what is needed", MaxTxnOps)},
 	{rpctypes.ErrPermissionDenied, "this user may not read and write the keys below the prefix; grant its role readwrite on the prefix"},
 	{rpctypes.ErrAuthFailed, "it refuses the user name or the password; check username and password_file"},
 	{rpctypes.ErrUserEmpty, "it asks for a user; give username and password_file"},
@@ -162,8 +162,8 @@ var hints = []struct {
 	{rpctypes.ErrCompacted, "its history was compacted away while it was read"},
 }
 
-// quiet keeps gRPC's own log, which is one for the whole process and writes to
+// Quiet keeps gRPC's own log, which is one for the whole process and writes to
 // stderr, from saying what the errors of this package say already.
-var quiet = sync.OnceFunc(func() {
+var Quiet = sync.OnceFunc(func() {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 })

@@ -1,4 +1,4 @@
-package sqlite
+package sqlitefile
 
 import (
 	"context"
@@ -14,13 +14,12 @@ import (
 // The errors of this package that callers may want to tell apart.
 var (
 	// ErrMoved: the database file was deleted, moved or replaced while open.
-	ErrMoved = errors.New("the database file was deleted, moved or replaced while in use; nothing is granted from it any more: " +
-		"put it back, or restart once the leases granted from it have ended")
-	// ErrClosed: the provider was closed.
-	ErrClosed = errors.New("the provider is closed")
-
-	// errForeign: the file is no database that this program may write.
-	errForeign = errors.New("this file is not a lease database that can be used")
+	ErrMoved = errors.New("the database file was deleted, moved or replaced while in use; nothing more is done with it")
+	// ErrClosed: the file was closed by this process.
+	ErrClosed = errors.New("the database is closed")
+	// ErrInconsistent: what the file holds contradicts itself. An operation whose
+	// error wraps it ends the transaction for all that share it.
+	ErrInconsistent = errors.New("the database is inconsistent")
 )
 
 // Waiting for another process's write lock, which lasts as long as a commit:
@@ -79,8 +78,16 @@ func primaryCode(err error) int {
 	return e.Code() & 0xff
 }
 
+// Answer makes an operation that returns it committed although the caller gets
+// err: what it tells is recorded in the file.
+func Answer(err error) error { return &answer{err} }
+
+type answer struct{ error }
+
+func (a *answer) Unwrap() error { return a.error }
+
 // explain puts the path and what to do in front of SQLite's own words.
-func explain(path string, err error) error {
+func (k *Kind) explain(path string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -89,7 +96,7 @@ func explain(path string, err error) error {
 	case sqlite3.SQLITE_NOTADB:
 		hint = "this file is not an SQLite database, and is left as it is: "
 	case sqlite3.SQLITE_CORRUPT:
-		hint = "the database is damaged, and is left as it is; restore it, or move it away once every lease granted from it has ended: "
+		hint = "the database is damaged, and is left as it is; " + k.Damaged + ": "
 	case sqlite3.SQLITE_READONLY:
 		hint = "the database cannot be written (the file, its directory or the file system is read-only for this user): "
 	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
@@ -98,6 +105,9 @@ func explain(path string, err error) error {
 		hint = "the disk is full: "
 	case sqlite3.SQLITE_IOERR:
 		hint = "the disk failed or is full: "
+	}
+	if errors.Is(err, ErrMoved) {
+		return fmt.Errorf("sqlite:%s: %w: %s", path, err, k.Moved)
 	}
 	return fmt.Errorf("sqlite:%s: %s%w", path, hint, err)
 }

@@ -1,4 +1,4 @@
-package etcd
+package etcdconn
 
 import (
 	"context"

@@ -1,22 +1,21 @@
-package sqlite
+package sqlitefile
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/kazahana/kazahana/internal/provider"
 )
 
 // prepareFile makes sure that there is a file at path that may be a database,
 // creating it and its directory when there is none. An empty file is refused:
 // ours never is, so it is what is left of one, or somebody else's.
-func prepareFile(ctx context.Context, path string) error {
+func (k *Kind) prepareFile(ctx context.Context, path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		// One that is no link was made by another process between the two looks;
@@ -24,7 +23,7 @@ func prepareFile(ctx context.Context, path string) error {
 		if entry, err := os.Lstat(path); err == nil && entry.Mode().Type() == fs.ModeSymlink {
 			return errors.New("it is a symbolic link to a file that does not exist")
 		}
-		return createFile(ctx, path)
+		return k.createFile(ctx, path)
 	}
 	switch {
 	case err != nil:
@@ -34,8 +33,7 @@ func prepareFile(ctx context.Context, path string) error {
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("it is no regular file (%v)", info.Mode().Type())
 	case info.Size() == 0:
-		return fmt.Errorf("%w: it is empty, so the record of what was granted is lost; "+
-			"if nothing was ever granted from it, remove it and it will be created", errForeign)
+		return k.foreign("it is empty, so what it recorded is lost; if it never recorded anything, remove it and it will be created")
 	}
 	return checkAccess(path)
 }
@@ -57,14 +55,14 @@ func checkAccess(path string) error {
 // createFile makes a new database under another name and links it to path when
 // it is complete, so that nobody ever sees half of one, and of several
 // processes that do this at once one wins.
-func createFile(ctx context.Context, path string) error {
+func (k *Kind) createFile(ctx context.Context, path string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	temp := path + ".new-" + provider.NewSecret()[:8]
+	temp := fmt.Sprintf("%s.new-%08x", path, rand.Uint32())
 	defer os.Remove(temp)
-	if err := fillFile(ctx, temp); err != nil {
+	if err := k.fillFile(ctx, temp); err != nil {
 		return fmt.Errorf("a new database cannot be created: %w", err)
 	}
 	if err := os.Link(temp, path); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -73,7 +71,7 @@ func createFile(ctx context.Context, path string) error {
 	return syncDir(dir)
 }
 
-func fillFile(ctx context.Context, temp string) error {
+func (k *Kind) fillFile(ctx context.Context, temp string) error {
 	f, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -81,11 +79,11 @@ func fillFile(ctx context.Context, temp string) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	s, err := connect(ctx, temp)
+	s, err := Connect(ctx, temp)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(createSchema(s), s.close()); err != nil {
+	if err := errors.Join(k.create(s), s.Close()); err != nil {
 		return err
 	}
 	// Only now: closing any descriptor of a file drops the locks that SQLite

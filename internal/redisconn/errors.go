@@ -1,4 +1,4 @@
-package redis
+package redisconn
 
 import (
 	"context"
@@ -17,15 +17,12 @@ import (
 
 // The errors of this package that callers may want to tell apart.
 var (
-	// ErrClosed: the provider was closed.
-	ErrClosed = errors.New("the provider is closed")
-	// ErrUnconfirmed: too few replicas confirmed a grant or an extension.
+	// ErrClosed: the client was closed.
+	ErrClosed = errors.New("the connection to Redis is closed")
+	// ErrUnconfirmed: too few replicas confirmed a write.
 	ErrUnconfirmed = errors.New("too few replicas confirmed it")
 
-	// errInconsistent: the keys contradict each other. It stops a grant that
-	// would break the grant rule.
-	errInconsistent = errors.New("the index of free machine IDs contradicts the records; nothing was granted, and the index will be built anew")
-	// errServer: the server is not one that leases can be granted from.
+	// errServer: the server is not one to rely on.
 	errServer = errors.New("this Redis server cannot be used")
 )
 
@@ -59,9 +56,9 @@ func (c Config) explain(err error) error {
 	if isTimeout(err) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		// The connection's own timeout is that of the caller's context, and may
 		// be noticed a moment before it.
-		return fmt.Errorf("%s: %s%w (%w)", c.place(), c.hintFor(err), err, context.DeadlineExceeded)
+		return fmt.Errorf("%s: %s%w (%w)", c.Place(), c.hintFor(err), err, context.DeadlineExceeded)
 	}
-	return fmt.Errorf("%s: %s%w", c.place(), c.hintFor(err), err)
+	return fmt.Errorf("%s: %s%w", c.Place(), c.hintFor(err), err)
 }
 
 func (c Config) hintFor(err error) string {

@@ -1,0 +1,40 @@
+package connurl
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"sort"
+	"strings"
+)
+
+// ParseQuery reads the query of a provider URL, in which every parameter must
+// be among the allowed ones, and may be given once. Errors name parameters and
+// never repeat a value: a misspelt "pasword=" holds a password all the same.
+func ParseQuery(rawQuery string, allowed []string) (url.Values, error) {
+	q, err := url.ParseQuery(rawQuery)
+	if err != nil {
+		return nil, fmt.Errorf("the part of the provider URL after '?' is malformed: parameters are name=value, separated by '&', with special characters percent-encoded")
+	}
+	names := make([]string, 0, len(q))
+	for name := range q {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		if !slices.Contains(allowed, name) {
+			return nil, fmt.Errorf("the provider URL has a parameter %q that is not known here: %s", name, allowedText(allowed))
+		}
+		if len(q[name]) > 1 {
+			return nil, fmt.Errorf("the provider URL has the parameter %q %d times", name, len(q[name]))
+		}
+	}
+	return q, nil
+}
+
+func allowedText(allowed []string) string {
+	if len(allowed) == 0 {
+		return "this provider takes none"
+	}
+	return "allowed are " + strings.Join(allowed, ", ")
+}

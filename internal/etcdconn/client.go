@@ -1,0 +1,110 @@
+package etcdconn
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+)
+
+// What keeps a connection honest: a member that hangs is left after at most
+// keepAliveTime + keepAliveTimeout, and until then call tries the next.
+const (
+	keepAliveTime    = 6 * time.Second
+	keepAliveTimeout = 2 * time.Second
+	// clientRetries: none. Calls are tried again by call, which keeps the reason.
+	clientRetries = 1
+	// reconnectMax is how long a lost member is left alone at most. gRPC's own
+	// two minutes would be as long in fallback for nothing.
+	reconnectMax   = 2 * time.Second
+	connectTimeout = 2 * time.Second
+)
+
+// MaxTxnOps is how many comparisons, and how many operations, etcd takes in one
+// transaction by default.
+const MaxTxnOps = 128
+
+// Client is connected to one etcd cluster. Its methods may be called by many
+// goroutines.
+type Client struct {
+	// KV is the client library's, to be used inside of Call, and for watches.
+	KV *clientv3.Client
+
+	cfg       Config
+	login     *login
+	lifetime  context.Context // ends with Close
+	end       context.CancelFunc
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Open prepares the connections to etcd. It reaches out to nothing yet.
+func Open(cfg Config) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	Quiet()
+	c := &Client{cfg: cfg, login: newLogin(cfg)}
+	c.lifetime, c.end = context.WithCancel(context.Background())
+	if err := c.connect(); err != nil {
+		c.end()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Client) connect() (err error) {
+	if _, err := c.cfg.password(); err != nil { // sooner than at the first login
+		return err
+	}
+	tlsConfig, err := c.cfg.tlsConfig()
+	if err != nil {
+		return err
+	}
+	scheme := "http://"
+	if tlsConfig != nil {
+		scheme = "https://"
+	}
+	endpoints := make([]string, len(c.cfg.Endpoints))
+	for i, e := range c.cfg.Endpoints {
+		endpoints[i] = scheme + e
+	}
+	c.KV, err = clientv3.New(clientv3.Config{
+		Context: c.lifetime, Endpoints: endpoints, TLS: tlsConfig, Logger: zap.NewNop(),
+		DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout, MaxUnaryRetries: clientRetries,
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
+				MinConnectTimeout: connectTimeout,
+			}),
+			grpc.WithChainUnaryInterceptor(failFast),
+			grpc.WithPerRPCCredentials(c.login),
+		},
+	})
+	return c.Explain(err)
+}
+
+// failFast has a call fail when no member can be reached, with the reason. The
+// client would wait for one until time is up, and then not know why.
+func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoke(ctx, method, req, reply, cc, append(opts, grpc.WaitForReady(false))...)
+}
+
+// Close ends the connections. Calls under way fail.
+func (c *Client) Close() error {
+	c.closeOnce.Do(func() {
+		c.end()
+		if err := c.KV.Close(); err != nil && !errors.Is(err, context.Canceled) {
+			c.closeErr = c.Explain(err)
+		}
+	})
+	return c.closeErr
+}
+
+// Config is what the client was opened with.
+func (c *Client) Config() Config { return c.cfg }

@@ -1,0 +1,253 @@
+package sqlitefile
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var noteKind = Kind{
+	Name: "notebook", ApplicationID: 0x6e6f7465, Version: 3,
+	Schema:  []string{"CREATE TABLE note (text TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"},
+	Probe:   "SELECT count(*) FROM (SELECT 1 FROM note LIMIT 1)",
+	Moved:   "look for it",
+	Damaged: "buy a new one",
+}
+
+func mustOpen(t *testing.T, path string, opts Options) *File {
+	t.Helper()
+	f, err := Open(context.Background(), path, &noteKind, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// newPath names a file in a directory that need not survive anything.
+func newPath(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-")
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "notes.db")
+}
+
+func writing(ctx context.Context, text string) *job {
+	return &job{ctx: ctx, op: func(t *Tx) error { return note(t, text) }}
+}
+
+func note(t *Tx, text string) error {
+	_, err := t.Exec("INSERT INTO note (text) VALUES (?)", text)
+	return err
+}
+
+// together runs the jobs in one transaction.
+func together(f *File, jobs ...*job) {
+	done := make(chan struct{})
+	f.tasks <- func() {
+		f.writeAll(jobs)
+		close(done)
+	}
+	<-done
+}
+
+func notes(t *testing.T, f *File) (all string) {
+	t.Helper()
+	all, err := Read(context.Background(), f, func(s *Session) (all string, err error) {
+		err = s.QueryRow("SELECT coalesce(group_concat(text, ' ' ORDER BY text), '') FROM note", nil, &all)
+		return all, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+var errRefused = errors.New("refused")
+
+// What fails alone takes nothing else with it, and leaves nothing behind; an
+// answer is kept although it is an error.
+func TestGroupKeepsApart(t *testing.T) {
+	f := mustOpen(t, newPath(t), Options{})
+	gone, cancel := context.WithCancel(context.Background())
+	a := writing(context.Background(), "a")
+	undone := &job{ctx: context.Background(), op: func(t *Tx) error { return errors.Join(note(t, "undone"), errRefused) }}
+	answered := &job{ctx: context.Background(), op: func(t *Tx) error { return errors.Join(note(t, "answered"), Answer(errRefused)) }}
+	never := writing(gone, "never")
+	left, leave := context.WithCancel(context.Background())
+	leaving := &job{ctx: left, op: func(t *Tx) error { defer leave(); return note(t, "leaving") }}
+	stays, stay := context.WithCancel(context.Background())
+	keeping := &job{ctx: stays, op: func(t *Tx) error { defer stay(); t.Keep = true; return note(t, "kept") }}
+	b := writing(context.Background(), "b")
+	committed := 0
+	for _, j := range []*job{a, undone, answered, never, leaving, keeping, b} {
+		j.committed = func() { committed++ }
+	}
+	cancel()
+	together(f, a, undone, answered, never, leaving, keeping, b)
+	for name, test := range map[string]struct {
+		j    *job
+		want error
+	}{
+		"first": {a, nil}, "undone": {undone, errRefused}, "answered": {answered, errRefused},
+		"gone before": {never, context.Canceled}, "gone meanwhile": {leaving, context.Canceled},
+		"worth keeping": {keeping, nil}, "last": {b, nil},
+	} {
+		if !errors.Is(test.j.err, test.want) {
+			t.Errorf("%s: %v, want %v", name, test.j.err, test.want)
+		}
+	}
+	if got := notes(t, f); got != "a answered b kept" || committed != 3 {
+		t.Errorf("there is %q, and %d were told of their commit", got, committed)
+	}
+}
+
+// An error of the database ends the transaction for all: after some of them
+// SQLite has rolled back, and what follows would commit by itself.
+func TestGroupFailsTogether(t *testing.T) {
+	f := mustOpen(t, newPath(t), Options{})
+	for name, harm := range map[string]func(*Tx) error{
+		"SQLite's error": func(t *Tx) error { return errors.Join(note(t, "x"), note(t, "x")) },
+		"inconsistent":   func(t *Tx) error { return ErrInconsistent },
+	} {
+		a, broken, b := writing(context.Background(), "a"), &job{ctx: context.Background(), op: harm}, writing(context.Background(), "b")
+		together(f, a, broken, b)
+		for _, j := range []*job{a, broken, b} {
+			if j.err == nil {
+				t.Errorf("%s: a job of the group reports success", name)
+			}
+		}
+		if got := notes(t, f); got != "" {
+			t.Errorf("%s: there is %q", name, got)
+		}
+	}
+	if err := f.Write(context.Background(), func(t *Tx) error { return note(t, "later") }, nil); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// Nobody is told of a write before it is on the disk, whoever shares its commit.
+func TestGroupCommitFails(t *testing.T) {
+	stop := errors.New("the power fails")
+	failing := true
+	f := mustOpen(t, newPath(t), Options{At: func(step string) error {
+		if failing && step == StepWritten {
+			return stop
+		}
+		return nil
+	}})
+	a, b := writing(context.Background(), "a"), writing(context.Background(), "b")
+	together(f, a, b)
+	if !errors.Is(a.err, stop) || !errors.Is(b.err, stop) {
+		t.Errorf("%v, %v", a.err, b.err)
+	}
+	failing = false
+	if got := notes(t, f); got != "" {
+		t.Errorf("there is %q", got)
+	}
+}
+
+// Those that wait while another process has the lock leave when their time is
+// up, and the others are served when it is free.
+func TestGroupWaitsForTheLock(t *testing.T) {
+	path := newPath(t)
+	f := mustOpen(t, path, Options{})
+	other, err := Connect(context.Background(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := other.ExecOnce("BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	gone, leave := context.WithCancel(context.Background())
+	impatient, patient := writing(gone, "impatient"), writing(context.Background(), "patient")
+	var all sync.WaitGroup
+	all.Go(func() { together(f, impatient, patient) })
+	leave()
+	if err := other.ExecOnce("COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+	if got := notes(t, f); !errors.Is(impatient.err, context.Canceled) || patient.err != nil || got != "patient" {
+		t.Errorf("%v; %v; there is %q", impatient.err, patient.err, got)
+	}
+}
+
+// Two kinds of files are never taken for each other, and an older file of a
+// kind gets what it lacks.
+func TestKindsAreKeptApart(t *testing.T) {
+	path := newPath(t)
+	if err := mustOpen(t, path, Options{}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	other := noteKind
+	other.Name, other.ApplicationID = "ledger", 0x6c656467
+	if f, err := Open(context.Background(), path, &other, Options{}); err == nil {
+		f.Close()
+		t.Fatal("a notebook was opened as a ledger")
+	} else if want := "sqlite:" + path + ": this file is not a ledger that can be used: " +
+		"it is an SQLite database of another program (application_id 1852798053)"; err.Error() != want {
+		t.Errorf("the error is %q, want %q", err, want)
+	}
+	more := noteKind
+	more.Additions = []string{"CREATE TABLE IF NOT EXISTS page (number INTEGER) STRICT"}
+	for range 2 {
+		f, err := Open(context.Background(), path, &more, Options{Check: func(s *Session) error {
+			var n int
+			return s.QueryRow("SELECT count(*) FROM page", nil, &n)
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A store and a file of leases beside it are never taken for each other, and
+// several systems share a store.
+func TestStoreIsSharedAndKeptApart(t *testing.T) {
+	path := StoreBeside(newPath(t))
+	if filepath.Base(path) != StoreName {
+		t.Fatalf("the store beside is %s", path)
+	}
+	tables := func(name string) []string {
+		return []string{"CREATE TABLE IF NOT EXISTS " + name + " (n INTEGER) STRICT"}
+	}
+	for _, more := range [][][]string{{tables("a")}, {tables("a"), tables("b")}} {
+		f, err := OpenStore(context.Background(), path, Options{}, more...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = f.Write(context.Background(), func(t *Tx) error {
+			_, err := t.Exec("INSERT INTO a VALUES (1)")
+			return err
+		}, nil)
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f, err := Open(context.Background(), path, &noteKind, Options{}); err == nil {
+		f.Close()
+		t.Error("a store was opened as a notebook")
+	}
+	notebook := newPath(t)
+	if err := mustOpen(t, notebook, Options{}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := OpenStore(context.Background(), notebook, Options{}); err == nil {
+		f.Close()
+		t.Error("a notebook was opened as a store")
+	}
+}

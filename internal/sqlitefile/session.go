@@ -1,0 +1,117 @@
+package sqlitefile
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"maps"
+	"net/url"
+	"slices"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// Session is one connection and its prepared statements. It is used by one
+// goroutine at a time: File hands it to one operation after the other.
+//
+// Statements run without a context: each takes microseconds, and a cancelled
+// one costs a goroutine. Contexts are watched where waiting happens, between
+// attempts to get the lock and around whole operations.
+type Session struct {
+	db         *sql.DB
+	conn       *sql.Conn
+	statements map[string]*sql.Stmt
+}
+
+// Connect opens the file, which must exist, without any check: File is for use,
+// this for looking at a file that nobody else has open. It reads nothing yet.
+func Connect(ctx context.Context, path string) (*Session, error) {
+	dsn := url.URL{Scheme: "file", Path: path, RawQuery: "mode=rw"}
+	db, err := sql.Open("sqlite", dsn.String())
+	if err != nil {
+		return nil, err
+	}
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return &Session{db: db, conn: conn, statements: map[string]*sql.Stmt{}}, nil
+}
+
+// Close ends the connection.
+func (s *Session) Close() error {
+	var errs []error
+	for _, st := range s.statements {
+		errs = append(errs, st.Close())
+	}
+	return errors.Join(append(errs, s.conn.Close(), s.db.Close())...)
+}
+
+// ExecOnce runs a statement that is not worth preparing.
+func (s *Session) ExecOnce(query string) error {
+	_, err := s.conn.ExecContext(context.Background(), query)
+	return err
+}
+
+// Statements returns the text of all that were prepared, for tests that look at
+// how SQLite carries them out.
+func (s *Session) Statements() []string { return slices.Collect(maps.Keys(s.statements)) }
+
+func (s *Session) prepared(query string) (*sql.Stmt, error) {
+	if st, ok := s.statements[query]; ok {
+		return st, nil
+	}
+	st, err := s.conn.PrepareContext(context.Background(), query)
+	if err != nil {
+		return nil, err
+	}
+	s.statements[query] = st
+	return st, nil
+}
+
+// Exec runs a statement.
+func (s *Session) Exec(query string, args ...any) (sql.Result, error) {
+	st, err := s.prepared(query)
+	if err != nil {
+		return nil, err
+	}
+	return st.ExecContext(context.Background(), args...)
+}
+
+// QueryRow reads one row; sql.ErrNoRows when there is none.
+func (s *Session) QueryRow(query string, args []any, dest ...any) error {
+	st, err := s.prepared(query)
+	if err != nil {
+		return err
+	}
+	return st.QueryRowContext(context.Background(), args...).Scan(dest...)
+}
+
+// QueryRows calls each for every row, which scans it.
+func (s *Session) QueryRows(query string, args []any, each func(scan func(dest ...any) error) error) (err error) {
+	st, err := s.prepared(query)
+	if err != nil {
+		return err
+	}
+	rows, err := st.QueryContext(context.Background(), args...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := each(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// rollback ends a transaction that failed. After some errors SQLite has ended
+// it already and says so with its general error, which is none here.
+func (s *Session) rollback() error {
+	if _, err := s.Exec("ROLLBACK"); primaryCode(err) != sqlite3.SQLITE_ERROR {
+		return err
+	}
+	return nil
+}
