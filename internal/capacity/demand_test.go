@@ -95,10 +95,10 @@ func (d *demand) fit(slots int) int {
 }
 
 // formula is the number of hosts that docs/capacity.md gives for so many slots,
-// on average over time: each lease is replaced after 9/10 of its term and kept
-// to the end, and each that a crash leaves behind takes its slot for half a term
-// more on average, and for the quarantine.
+// on average over time: each lease takes one, and each that a crash leaves
+// behind takes it until it ends, which is 0.55 terms later on average as it is
+// replaced at 0.9 of one, and for the quarantine.
 func (s scenario) formula(slots int) float64 {
-	behind := s.crashes * s.lost * (s.terms.Term.Hours()/2 + s.terms.Quarantine.Hours())
-	return 0.9 * float64(slots) / (float64(s.services) * float64(s.leases) * (1 + behind))
+	behind := s.crashes * s.lost * (0.55*s.terms.Term.Hours() + s.terms.Quarantine.Hours())
+	return float64(slots) / (float64(s.services) * float64(s.leases) * (1 + behind))
 }

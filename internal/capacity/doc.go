@@ -5,8 +5,9 @@
 // seed repeats a run exactly, and a day of thousands of hosts takes seconds.
 //
 // Hosts start, restart and crash at times drawn from random numbers of their
-// own. Calls take no simulated time and are never lost: what is asked here is
-// only whether the slots suffice.
+// own. Calls are never lost and take no simulated time, but a release may take
+// some until it has an effect: what is asked here is only whether the slots
+// suffice.
 //
 // # How the largest number of hosts is found
 //

@@ -58,6 +58,9 @@ func newHost(w *world, number int) *host {
 	for _, v := range w.waves {
 		w.at(v.at+h.within(v.over), h.restart)
 	}
+	if i := w.hosts - number; i <= w.guests {
+		w.at(w.guestsLeave+h.within(minute), h.stop)
+	}
 	h.again(w.restarts, h.restart)
 	h.again(w.crashes, h.crash)
 	return h
@@ -84,8 +87,8 @@ func (h *host) start() {
 	}
 }
 
-// restart stops the host's process as SIGTERM does, and starts it again.
-func (h *host) restart() {
+// stop ends the host's process as SIGTERM does.
+func (h *host) stop() {
 	if !h.up {
 		return
 	}
@@ -94,6 +97,14 @@ func (h *host) restart() {
 		s.keeper.Shutdown(context.Background())
 		s.life++
 	}
+}
+
+// restart stops the host's process and starts it again.
+func (h *host) restart() {
+	if !h.up {
+		return
+	}
+	h.stop()
 	h.w.at(h.w.now+h.within(restartTakes), h.start)
 }
 
@@ -207,6 +218,9 @@ func (s *service) usable() bool {
 // look finds a service that is without a lease after it had one.
 func (s *service) look() {
 	usable := s.usable()
+	if !usable {
+		s.host.w.lastGap = s.host.w.now
+	}
 	if s.had && !usable {
 		s.host.w.gaps++
 		s.host.w.blame(s, errGap)
@@ -279,22 +293,29 @@ func (l link) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease
 	return leases, nil
 }
 
-func (l link) Release(ctx context.Context, req provider.ReleaseRequest) error {
+func (l link) Release(_ context.Context, req provider.ReleaseRequest) error {
 	w := l.s.host.w
 	if w.keepReleases {
 		return nil
 	}
 	w.note(l.s, "released")
-	err := w.provider.Release(ctx, req)
-	if err != nil {
-		w.blame(l.s, fmt.Errorf("release: %w", err))
-		return err
-	}
 	start := w.terms.Layout().Slot(req.ID).Start
 	i := slices.IndexFunc(l.s.taken, func(t taken) bool { return t.key.Start == start && w.grants[t.grant].to > w.nowMS() })
-	g := &w.grants[l.s.taken[i].grant]
-	g.to = provider.ReleasedEnd(g.from, g.to, req.TimestampMS)
+	number := l.s.taken[i].grant
 	l.s.taken = slices.Delete(l.s.taken, i, i+1)
+	arrive := func() {
+		if err := w.provider.Release(context.Background(), req); err != nil {
+			w.blame(l.s, fmt.Errorf("release: %w", err))
+			return
+		}
+		g := &w.grants[number]
+		g.to = max(provider.ReleasedEnd(g.from, g.to, req.TimestampMS), w.nowMS())
+	}
+	if w.releaseTakes > 0 {
+		w.at(w.now+w.releaseTakes, arrive)
+		return nil
+	}
+	arrive()
 	return nil
 }
 

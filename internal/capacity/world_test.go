@@ -35,9 +35,14 @@ type scenario struct {
 	crashes   float64 // per host and hour
 	lost      float64 // share of the crashes that take the durable state with them
 
-	keepReleases bool // releases do not reach the provider
-	everyPoll    bool // keepers are woken as often as they ask to be, and verify
+	guests      int   // of the hosts, the last ones
+	guestsLeave int64 // when they stop for good, all within a minute
+
+	releaseTakes int64 // from when it is sent until the slot is free
+	keepReleases bool  // releases do not reach the provider
+	everyPoll    bool  // keepers are woken as often as they ask to be, and verify
 	stopAtFault  bool
+	stopAtGap    bool
 }
 
 // wave is a deployment: every host restarts once, evenly within over from at on.
@@ -80,6 +85,7 @@ type world struct {
 	failed     int    // acquires that brought nothing or less than was asked for
 	lastFailed int64  // when the last of them was
 	gaps       int    // times that a service had a lease and then none
+	lastGap    int64  // when a host was without a lease last
 	closest    int64  // least time that was left of a lease when its successor came
 	fault      string // the first of either
 	trace      uint64 // of who asked for what, when, and how it went
@@ -106,7 +112,7 @@ func (w *world) nowMS() int64 { return beginMS + w.now }
 // run lets the time pass until the scenario ends.
 func (w *world) run() {
 	for len(w.queue) > 0 && w.queue[0].at <= w.length {
-		if w.stopAtFault && w.fault != "" {
+		if w.stopAtFault && w.fault != "" || w.stopAtGap && w.gaps > 0 {
 			return
 		}
 		e := heap.Pop(&w.queue).(event)
@@ -121,6 +127,18 @@ func (w *world) run() {
 func (w *world) at(t int64, do func()) {
 	w.queued++
 	heap.Push(&w.queue, event{at: t, order: w.queued, do: do})
+}
+
+// without is how many services are without a usable lease.
+func (w *world) without() (n int) {
+	for _, h := range w.all {
+		for _, s := range h.services {
+			if h.up && !s.usable() {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // blame notes what must not happen.

@@ -16,4 +16,6 @@
 //     again, neither as a lease nor as the cached one.
 //   - A lease on another timeline (epoch, bit_ts) is refused.
 //   - There is no renewal: a new lease is acquired at 90% of the term (seed A.1).
+//     The old one is handed back as soon as the whole throughput is there
+//     without it; what replaces it in part only does not end it.
 package keeper

@@ -11,14 +11,19 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// handBackReplaced gives back the leases that have expired while another one
-// is usable, so that the quarantine costs slots only after crashes.
+// handBackReplaced gives back the leases that are no longer needed: those due
+// for replacement once the whole throughput is there without them, and those
+// that have expired once any other is usable. So a host takes a second slot
+// only for as long as a replacement takes, whenever the others do it.
 func (k *Keeper) handBackReplaced(ctx context.Context) {
 	now := k.Clock.NowMS()
-	if !k.anyUsable() {
-		return // the expired ones are what fallback lives from
+	if ctx.Err() != nil || !k.anyUsable() {
+		return // Shutdown releases them; fallback lives from the expired ones
 	}
-	k.handBack(ctx, func(l lease.Lease) bool { return now >= l.Expired })
+	replaced := k.remaining(now) >= k.cfg.MaxThroughput
+	k.handBack(ctx, func(l lease.Lease) bool {
+		return now >= l.Expired || replaced && now >= renewalMS(l.Created, l.Expired)
+	})
 }
 
 // handBack releases the held leases that leave says, in the order on which

@@ -178,6 +178,7 @@ func (k *Keeper) Step(ctx context.Context) time.Duration {
 	}
 	if need := k.due(); need > 0 && ctx.Err() == nil {
 		k.acquire(ctx, need)
+		k.handBackReplaced(ctx)
 	}
 	k.growth = false
 	k.report()

@@ -17,8 +17,15 @@ import (
 // ways are the ways in which a lease leaves a keeper that gives it back. Each
 // brings a host to the moment and returns how many releases are to be sent.
 var ways = map[string]func(*rig) int{
-	"replaced and ended": func(r *rig) int {
+	"replaced": func(r *rig) int {
 		r.start()
+		r.until(renewal + time.Second)
+		return 2
+	},
+	"partly replaced and ended": func(r *rig) int {
+		r.start()
+		r.until(time.Second)
+		r.remote.fail(providertest.Fewer(1), providertest.OpAcquire)
 		r.until(term + time.Second)
 		return 2
 	},
@@ -109,9 +116,10 @@ func TestNothingIsReleasedThatCannotBeForgotten(t *testing.T) {
 		until time.Duration // the store works until then
 		way   string
 	}{
-		"replaced and ended":     {renewal + time.Second, "replaced and ended"},
-		"pruned after an outage": {11 * time.Minute, "pruned after an outage"},
-		"shutdown":               {30 * time.Second, "shutdown"},
+		"replaced":                  {renewal - time.Second, "replaced"},
+		"partly replaced and ended": {renewal + time.Second, "partly replaced and ended"},
+		"pruned after an outage":    {11 * time.Minute, "pruned after an outage"},
+		"shutdown":                  {30 * time.Second, "shutdown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -125,7 +133,7 @@ func TestNothingIsReleasedThatCannotBeForgotten(t *testing.T) {
 					t.Error("the store's failure is not counted")
 				}
 				for _, l := range r.gen.published() {
-					if l.Expired <= r.host.ms() && (r.keeper.Status().Cached == nil || r.keeper.Status().Cached.Key() != l.Key()) {
+					if l.Created+renewal.Milliseconds() <= r.host.ms() && (r.keeper.Status().Cached == nil || r.keeper.Status().Cached.Key() != l.Key()) {
 						t.Errorf("still published: %v", l)
 					}
 				}

@@ -43,9 +43,9 @@ func (c call) String() string {
 	return fmt.Sprintf("\n%v: %s %d, request %s: %v %v", c.at, c.op, c.ask.ThroughputPerMS, c.ask.RequestID, c.leases, c.err)
 }
 
-// line is the way to a memory provider and back.
+// line is the way to a provider and back.
 type line struct {
-	*memory.Provider
+	provider.Provider
 	granted func([]lease.Lease)
 }
 
@@ -84,17 +84,17 @@ func (l line) Release(ctx context.Context, req provider.ReleaseRequest) error {
 
 func (l line) Verify(ctx context.Context, service string, leases []lease.Lease) (lost []lease.Lease, err error) {
 	err = l.travel(ctx, func() (err error) {
-		lost, err = l.Provider.Verify(ctx, service, leases)
+		lost, err = l.Provider.(provider.Verifier).Verify(ctx, service, leases)
 		return err
 	})
 	return lost, err
 }
 
-// remote is a memory provider at the end of a line that tests can cut. It
-// records every call, and holds the keeper to what must be true of one.
+// remote is a provider, in memory unless the setup has another, at the end of
+// a line that tests can cut. It records every call, and holds the keeper to what must be true of one.
 type remote struct {
 	rig    *rig
-	inner  *memory.Provider
+	inner  provider.Provider
 	faulty *providertest.Faulty
 	wrong  atomic.Int64 // the provider's clock minus the true time, ms
 
@@ -109,12 +109,17 @@ type remote struct {
 
 func newRemote(r *rig) *remote {
 	p := &remote{rig: r, left: map[lease.Key]string{}}
-	inner, err := memory.New(memory.NewStore(p.nowMS), provider.Services{Default: r.setup.terms})
-	if err != nil {
+	open := r.setup.open
+	if open == nil {
+		open = func(terms provider.Terms, nowMS func() int64) (provider.Provider, error) {
+			return memory.New(memory.NewStore(nowMS), provider.Services{Default: terms})
+		}
+	}
+	var err error
+	if p.inner, err = open(r.setup.terms, p.nowMS); err != nil {
 		r.t.Fatal(err)
 	}
-	p.inner = inner
-	p.faulty = providertest.NewFaulty(line{inner, func(leases []lease.Lease) {
+	p.faulty = providertest.NewFaulty(line{p.inner, func(leases []lease.Lease) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.granted = append(p.granted, leases...)
@@ -306,7 +311,7 @@ func (p *remote) of(op providertest.Op) (calls []call) {
 
 // records is what the provider remembers, by machine ID.
 func (p *remote) records() map[int64]provider.Record {
-	list, err := p.inner.List(context.Background(), service)
+	list, err := p.inner.(provider.Lister).List(context.Background(), service)
 	if err != nil {
 		p.rig.t.Fatal(err)
 	}

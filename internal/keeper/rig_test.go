@@ -63,7 +63,8 @@ type setup struct {
 	plain       bool   // the provider cannot verify
 	jitter      uint64 // low 53 bits of every random number: none, or maxJitter
 	clockOff    time.Duration
-	saved       state.Saved // what an earlier life left
+	saved       state.Saved                                                   // what an earlier life left
+	open        func(provider.Terms, func() int64) (provider.Provider, error) // nil = in memory
 }
 
 const maxJitter = 1<<53 - 1
@@ -467,6 +468,8 @@ func (s *store) leases() []lease.Lease {
 
 // seen is what the metrics were told.
 type seen struct {
+	noted func(result string) // called when an acquire has ended, if set
+
 	mu          sync.Mutex
 	acquired    map[string]int
 	lost        []string
@@ -476,6 +479,9 @@ type seen struct {
 }
 
 func (s *seen) Acquired(result string) {
+	if s.noted != nil {
+		s.noted(result)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.acquired[result]++

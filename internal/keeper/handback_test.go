@@ -1,0 +1,310 @@
+package keeper
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/provider/static"
+)
+
+// wantReleased compares the machine IDs whose release was sent so far.
+func (r *rig) wantReleased(want ...int64) {
+	r.t.Helper()
+	var got []int64
+	for _, c := range r.remote.of(providertest.OpRelease) {
+		got = append(got, c.back.ID)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		r.t.Errorf("at %v: machine IDs %v were released, want %v", r.elapsed(), got, want)
+	}
+}
+
+// TestReplacedLeaseIsHandedBackAtOnce follows one lease through its whole life,
+// under traffic: it ends with the acquire that replaces it, not a tenth of a
+// term later, in which hosts that started together would need two slots each.
+func TestReplacedLeaseIsHandedBackAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		stop := r.traffic(2*travelTime + maxWait)
+		replaced := renewal + 3*travelTime // granted on the way there, due, there and back
+		r.until(replaced - 2*time.Millisecond)
+		r.wantHeld(0)
+		if got := r.machineID(r.stretch(0).last); got != 0 {
+			t.Errorf("before the replacement, machine ID %d is used", got)
+		}
+		r.wantReleased()
+		r.until(replaced + time.Second)
+		stop()
+		r.wantHeld(1)
+		if got := r.machineID(r.stretch(0).last); got != 1 {
+			t.Errorf("after the replacement, machine ID %d is used", got)
+		}
+		r.wantKinds("regular")
+
+		released := r.remote.of(providertest.OpRelease)
+		if len(released) != 1 || !near(released[0].at, replaced) || released[0].err != nil {
+			t.Fatalf("releases: %+v", released)
+		}
+		back := released[0].back
+		if back.ID != 0 || back.BitSeq != 8 || back.TimestampMS < startMS+replaced.Milliseconds() {
+			t.Errorf("the release is %+v", back)
+		}
+		old := r.remote.records()[0]
+		if !old.Released || old.End != back.TimestampMS+1 || r.remote.taken() != 1 {
+			t.Errorf("the slot is not free: %+v", old)
+		}
+		if leases := r.store.leases(); len(leases) != 1 || leases[0].ID != 1 {
+			t.Errorf("the store holds %v", leases)
+		}
+	})
+}
+
+// TestPartlyReplacedLeasesAreUsedToTheirEnd: where the pool has not enough for
+// the whole throughput, what a host has is more than what it would have left.
+func TestPartlyReplacedLeasesAreUsedToTheirEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.IDs.End = 512, 3 })
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(term)
+		r.wantHeld(0, 1, 2)
+		r.wantReleased()
+		r.until(term + 5*time.Second)
+		r.wantReleased(0, 1)
+		r.until(3 * term)
+		r.wantKinds("regular")
+	})
+}
+
+// TestHandBackWaitsForAUsableSuccessor: a new lease that the clock has not
+// reached is nothing to live from, so the old one still serves: for regular IDs,
+// and once it has expired for fallback.
+func TestHandBackWaitsForAUsableSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(renewal)
+		r.remote.fail(unreachable)
+		r.until(renewal + 25*time.Second)
+		r.remote.heal()
+		r.remote.jump(55 * time.Second)
+		r.until(term + 5*time.Second)
+		r.wantHeld(0, 1)
+		r.wantReleased()
+		r.until(term + 2*time.Minute)
+		r.wantHeld(1)
+		r.wantReleased() // its clock is too far from the provider's
+		r.wantKinds("regular cached regular")
+		if got := r.machineID(r.stretch(1).last); got != 0 {
+			t.Errorf("fallback from machine ID %d", got)
+		}
+	})
+}
+
+// TestHandBackWhenTheClockReachesTheSuccessor: on a host whose clock is a little
+// behind the provider's, that is the same little later.
+func TestHandBackWhenTheClockReachesTheSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ahead = 20 * time.Second
+		r := newRig(t, func(s *setup) { s.startupWait = time.Minute })
+		r.remote.jump(ahead)
+		r.start()
+		r.traffic(ahead + 2*travelTime + maxWait)
+		r.until(ahead + renewal + time.Second)
+		r.acquires(2)
+		r.wantHeld(0, 1)
+		r.wantReleased()
+		r.until(ahead + renewal + ahead + time.Second)
+		r.wantReleased(0)
+		// The clock reached the first lease, its renewal was due, and the second
+		// one began as much ahead as it was granted later.
+		if at := r.remote.of(providertest.OpRelease)[0].at; !near(at, 2*ahead+renewal+2*travelTime) {
+			t.Errorf("released at %v", at)
+		}
+		r.wantKinds("regular")
+	})
+}
+
+// TestNothingIsReleasedWhenTheDiskFillsUpInBetween: the replacement was saved
+// and the removal of the old lease was not. A restart would adopt both, so
+// both have to stay this host's.
+func TestNothingIsReleasedWhenTheDiskFillsUpInBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.seen.noted = func(string) { r.store.broken.Store(r.elapsed() > renewal) }
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(renewal + time.Second)
+		r.wantHeld(1)
+		if leases := r.store.leases(); len(leases) != 2 {
+			t.Fatalf("stored: %v", leases)
+		}
+		r.store.broken.Store(false)
+		r.until(renewal + time.Minute)
+		r.wantReleased()
+		if leases := r.store.leases(); len(leases) != 1 || leases[0].ID != 1 {
+			t.Errorf("stored: %v", leases)
+		}
+		r.wantKinds("regular")
+	})
+}
+
+// TestEachLeaseIsHandedBackWhenItIsReplaced: leases that growth brought are of
+// another age than the first ones.
+func TestEachLeaseIsHandedBackWhenItIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 })
+		r.start()
+		r.until(5 * time.Minute)
+		r.ask(5000)
+		r.until(renewal - time.Second)
+		r.wantHeld(0, 1)
+		r.until(renewal + time.Second)
+		r.wantHeld(1, 2)
+		r.wantReleased(0)
+		r.until(5*time.Minute + renewal - time.Second)
+		r.wantHeld(1, 2)
+		r.until(5*time.Minute + renewal + time.Second)
+		r.wantHeld(2, 3)
+		r.wantReleased(0, 1)
+	})
+}
+
+// TestManySmallLeasesAreHandedBack: all of them, and none of their successors.
+func TestManySmallLeasesAreHandedBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.terms = s.terms.WithBitSeq(2) })
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(renewal + 3*time.Second)
+		for _, id := range r.held() {
+			if id < 64 || id > 127 {
+				t.Errorf("machine ID %d is held", id)
+			}
+		}
+		if held, back := len(r.held()), len(r.remote.of(providertest.OpRelease)); held != 64 || back != 64 {
+			t.Errorf("%d leases are held, %d were released", held, back)
+		}
+		if taken := r.remote.taken(); taken != 64 {
+			t.Errorf("%d slots are taken", taken)
+		}
+		r.wantKinds("regular")
+	})
+}
+
+// TestProviderThatHangsOnReleases: it is waited for once per renewal, not once
+// per lease, callers do not notice, and the next renewal comes in time.
+func TestProviderThatHangsOnReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(s *setup) { s.MaxThroughput = 1024 })
+		r.remote.fail(hanging, providertest.OpRelease)
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(2*renewal + time.Second)
+		if back := len(r.remote.of(providertest.OpRelease)); back != 2 {
+			t.Errorf("%d releases", back)
+		}
+		for i, c := range r.acquires(3) {
+			if want := time.Duration(i) * (renewal + travelTime); c.at < want || c.at > want+5*time.Millisecond {
+				t.Errorf("acquire %d at %v, want %v", i, c.at, want)
+			}
+		}
+		r.wantHeld(8, 9, 10, 11)
+		r.wantKinds("regular")
+	})
+}
+
+// TestReplacementInTheSameSlot: a provider with one machine ID grants it anew.
+// What is handed back is the old grant of it, not the slot.
+func TestReplacementInTheSameSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p *static.Provider
+		r := newRig(t, func(s *setup) {
+			s.plain = true // it cannot verify
+			s.open = func(terms provider.Terms, nowMS func() int64) (_ provider.Provider, err error) {
+				p, err = static.New(7, terms, nowMS)
+				return p, err
+			}
+		})
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		for i := range 3 {
+			r.until(time.Duration(i+1)*(renewal+travelTime) + time.Second)
+			if r.wantHeld(7); t.Failed() {
+				return
+			}
+			released := r.remote.of(providertest.OpRelease)
+			if len(released) != i+1 || released[i].err != nil {
+				t.Fatalf("released: %v", released)
+			}
+			held, granted := r.keeper.Status().Held[0], r.acquires(i + 2)[i+1].leases[0]
+			if held.Key() != granted.Key() || held.Expired <= r.host.ms() {
+				t.Errorf("held: %v, and the last grant is %v", held, granted)
+			}
+			if _, err := p.Extend(t.Context(), service, held); err != nil {
+				t.Errorf("the provider has ended the lease that is in use: %v", err)
+			}
+		}
+		r.wantKinds("regular")
+	})
+}
+
+// TestNothingIsLeftWhenTheReplacementIsLost: what was handed back does not come
+// back, whatever becomes of its successor. Until the next acquire fallback is
+// random then, as it is for the rest of every term: to keep a second lease for
+// this case would cost each host a second slot.
+func TestNothingIsLeftWhenTheReplacementIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		r.until(renewal + time.Second)
+		r.wantHeld(1)
+		r.remote.fail(unreachable, providertest.OpAcquire)
+		r.remote.takeAway(r.keeper.Status().Held[0])
+		r.pass(11 * time.Second)
+		if leases := both(r.gen.published(), r.keeper.Status().Cached); len(leases) != 0 || len(r.store.leases()) != 0 {
+			t.Errorf("published %v, stored %v", leases, r.store.leases())
+		}
+		r.expect(generator.FallbackRandomID)
+		r.remote.heal()
+		r.pass(3 * time.Second)
+		r.wantHeld(2)
+		r.expect(generator.Regular)
+	})
+}
+
+// TestStoppedWhileALeaseIsReplaced: a hand-back needs the provider's ear, which
+// a keeper that is being stopped has only in Shutdown.
+func TestStoppedWhileALeaseIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.start()
+		r.until(renewal - time.Second)
+		r.stop()
+		r.until(renewal + time.Second)
+		ctx, stop := context.WithCancel(t.Context())
+		r.remote.answer(func(leases []lease.Lease) []lease.Lease {
+			stop()
+			return leases
+		})
+		r.keeper.Step(ctx)
+		r.wantReleased()
+		r.wantHeld(0, 1)
+		r.shutdown()
+		r.wantReleased(0, 1)
+		r.pass(time.Millisecond)
+		if taken := r.remote.taken(); taken != 0 {
+			t.Errorf("%d slots are taken", taken)
+		}
+	})
+}
