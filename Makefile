@@ -1,5 +1,5 @@
 # Targets: run, build, test, lint, fuzz, proof, capacity, bench, bench-check, bench-short,
-# bench-leases, test-etcd, storm, cross, clean.
+# bench-leases, test-etcd, storm, chaos, cross, clean.
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
 # need they install.
 
@@ -9,7 +9,7 @@ COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
 
-.PHONY: run build test setup lint fuzz proof capacity bench bench-check bench-short bench-leases test-etcd storm cross clean
+.PHONY: run build test setup lint fuzz proof capacity bench bench-check bench-short bench-leases test-etcd storm chaos cross clean
 
 ## run: build, start the daemon, show five IDs that came through the socket, keep serving.
 run: build
@@ -66,6 +66,10 @@ test-etcd:
 ## storm: eight processes ask for 30 s while the daemon is killed -9 and restarted five times.
 storm: build
 	@KAZAHANA_STORM=30s $(GO) test ./cmd/kazahanad -count=1 -v -run TestStorm
+
+## chaos: providers are killed, emptied and frozen under 22 daemons, 4 minutes; docs/chaos.md has the options for CHAOS.
+chaos: setup
+	@$(GO) test ./cmd/kazahanad -count=1 -v -timeout 30m -run '^TestChaos$$' -chaos.full $(CHAOS)
 
 ## cross: it also builds for arm64 and macOS.
 cross:

@@ -28,6 +28,10 @@ type shiftedClock struct {
 // Wall implements clock.Source.
 func (c *shiftedClock) Wall() int64 { return c.System.Wall() + c.shift.Load() }
 
+// hostEnv is the name of a child daemon's host: providers may compare the clocks
+// of hosts, and several share one in a test.
+const hostEnv = "KZTEST_HOST"
+
 // childDaemon is the command whose host's wall clock is wrong by the first
 // argument, and by each duration that comes on standard input; "ok" on
 // standard output says that it has been set.
@@ -38,7 +42,7 @@ func childDaemon(args []string) error {
 	}
 	c := &shiftedClock{}
 	c.shift.Store(int64(shift))
-	wallSource = c
+	wallSource, hostName = c, os.Getenv(hostEnv)
 	go func() {
 		lines := bufio.NewScanner(os.Stdin)
 		for lines.Scan() {
@@ -72,7 +76,7 @@ func (s *site) launchShifted(shift time.Duration, args ...string) *shifted {
 		s.t.Fatal(err)
 	}
 	cmd := exec.Command(exe, append([]string{shift.String()}, s.serveArgs(args...)...)...)
-	cmd.Env = s.environment(childEnv + "=daemon")
+	cmd.Env = s.environment(childEnv+"=daemon", hostEnv+"="+s.host)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		s.t.Fatal(err)

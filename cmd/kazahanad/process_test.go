@@ -46,6 +46,7 @@ type site struct {
 	dir    string // open to everybody, and short: a socket's path may have 103 bytes
 	socket string
 	state  string
+	host   string // what launchShifted calls the host; "" = by its own name
 }
 
 func newSite(t *testing.T) *site {

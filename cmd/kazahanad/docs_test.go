@@ -1,0 +1,208 @@
+package main
+
+import (
+	"encoding/pem"
+	"io/fs"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// docPages are the pages of the repository, by path from its root.
+func docPages(t *testing.T) map[string]string {
+	t.Helper()
+	pages := map[string]string{"README.md": "", "CHANGELOG.md": ""}
+	err := fs.WalkDir(os.DirFS("../.."), "docs", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && filepath.Ext(path) == ".md" {
+			pages[path] = ""
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range pages {
+		content, err := os.ReadFile(filepath.Join("../..", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages[path] = string(content)
+	}
+	return pages
+}
+
+var (
+	docFence   = regexp.MustCompile("(?sm)^( *)```(\\w*)\n(.*?)^ *```$")
+	docLink    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	docHeading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	docCode    = regexp.MustCompile("`[^`\n]+`|(?m)^    +.*kazahanad .*$")
+	docFlag    = regexp.MustCompile(`(?:^|\s)(--[a-z][a-z-]*|-[a-z]\b)`)
+	docKey     = regexp.MustCompile("`([a-z_]+): [^` ]+`")
+	docMetric  = regexp.MustCompile(`\bkazahana_[a-z_]+`)
+)
+
+// anchors are the names that headings of a page can be linked by.
+func anchors(page string) (all []string) {
+	for _, m := range docHeading.FindAllStringSubmatch(docFence.ReplaceAllString(page, ""), -1) {
+		all = append(all, strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+				return unicode.ToLower(r)
+			}
+			return -1
+		}, m[1]))
+	}
+	return all
+}
+
+func TestDocsLinks(t *testing.T) {
+	pages := docPages(t)
+	for path, page := range pages {
+		for _, m := range docLink.FindAllStringSubmatch(docFence.ReplaceAllString(page, ""), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			file, anchor, _ := strings.Cut(m[1], "#")
+			target := path
+			if file != "" {
+				target = filepath.Join(filepath.Dir(path), file)
+			}
+			if _, err := os.Stat(filepath.Join("../..", target)); err != nil {
+				t.Errorf("%s links to %s: %v", path, m[1], err)
+			} else if anchor != "" && !slices.Contains(anchors(pages[target]), anchor) {
+				t.Errorf("%s links to %s, and %s has no such heading", path, m[1], target)
+			}
+		}
+	}
+}
+
+// docConfigs are the configurations that the pages show, with the files that
+// they name put into the site.
+func docConfigs(t *testing.T, s *site, pages map[string]string) map[string][]string {
+	t.Helper()
+	configs := map[string][]string{}
+	for path, page := range pages {
+		for _, m := range docFence.FindAllStringSubmatch(page, -1) {
+			if m[2] == "yaml" {
+				text := strings.ReplaceAll("\n"+m[3], "\n"+m[1], "\n")[1:]
+				configs[path] = append(configs[path], strings.ReplaceAll(text, "/etc/kazahana/", s.dir+"/"))
+			}
+		}
+	}
+	return configs
+}
+
+// What a page shows as configuration, serve or lease-server understands.
+func TestDocsConfigurations(t *testing.T) {
+	s := newSite(t)
+	for _, name := range []string{"redis-password", "etcd-password", "external-secret", "token"} {
+		writeFile(t, s.path(name), "0123456789abcdef0123456789abcdef\n")
+	}
+	server := httptest.NewTLSServer(nil)
+	server.Close()
+	writeFile(t, s.path("etcd-ca.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	for path, texts := range docConfigs(t, s, docPages(t)) {
+		for _, text := range texts {
+			file := s.path("doc.yaml")
+			writeFile(t, file, text)
+			var tries []outcome
+			if strings.HasPrefix(text, "- ") {
+				tries = append(tries, s.kazahanad("lease-server", "--check", "--config", "none", "--tokens-file", file))
+			} else {
+				tries = append(tries, s.kazahanad("serve", "--check", "--config", file), s.kazahanad("lease-server", "--check", "--config", file))
+			}
+			if !slices.ContainsFunc(tries, func(o outcome) bool { return o.code == exitOK }) {
+				t.Errorf("%s shows a configuration that is refused:\n%s%s", path, text, tries[0].stderr)
+			}
+		}
+	}
+}
+
+// Flags and keys that the pages name exist.
+func TestDocsFlagsAndKeys(t *testing.T) {
+	s := newSite(t)
+	help := map[string]string{}
+	helpOf := func(command string) string {
+		if _, known := help[command]; !known {
+			words := strings.Fields(command)
+			if command == "leases" {
+				words = append(words, "show") // what it does by itself
+			}
+			help[command] = s.kazahanad(append(words, "--help")...).ok(t)
+		}
+		return help[command]
+	}
+	commands := []string{
+		"serve", "lease-server", "id", "inspect", "bounds", "status", "health", "leases init", "leases", "run",
+		"state show", "state accept-epoch", "state reset-floor", "version",
+	}
+	keys := helpOf("serve") + helpOf("lease-server")
+	for path, page := range docPages(t) {
+		lines := docCode.FindAllString(docFence.ReplaceAllString(page, ""), -1)
+		for _, m := range docFence.FindAllStringSubmatch(page, -1) {
+			lines = append(lines, strings.Split(strings.ReplaceAll(m[3], "\\\n", " "), "\n")...)
+		}
+		for _, line := range lines {
+			line = strings.Trim(line, "`")
+			for i, call := range strings.Split(line, "kazahanad ") {
+				command := slices.IndexFunc(commands, func(c string) bool { return call == c || strings.HasPrefix(call, c+" ") })
+				if i == 0 || command < 0 {
+					continue
+				}
+				call = regexp.MustCompile(` -- | \| | > |[;)#&] `).Split(call, 2)[0]
+				for _, m := range docFlag.FindAllStringSubmatch(call, -1) {
+					if !regexp.MustCompile(`(?m)(^|[ ,])` + m[1] + `\b`).MatchString(helpOf(commands[command])) {
+						t.Errorf("%s: kazahanad %s has no flag %s: %s", path, commands[command], m[1], line)
+					}
+				}
+			}
+		}
+		for _, m := range docKey.FindAllStringSubmatch(page, -1) {
+			if flag := "--" + strings.ReplaceAll(m[1], "_", "-"); !strings.Contains(keys, flag) && m[1] != "format" { // an option on the wire
+				t.Errorf("%s: neither serve nor lease-server has the key %s: %s", path, m[1], m[0])
+			}
+		}
+	}
+}
+
+// Metrics that the pages name exist, and those that exist are on a page.
+func TestDocsMetrics(t *testing.T) {
+	named := regexp.MustCompile(`"(kazahana_[a-z_]+)"`)
+	defined := map[string]bool{}
+	files, err := filepath.Glob("../../internal/metrics/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for _, m := range named.FindAllStringSubmatch(string(source), -1) {
+			defined[m[1]] = false
+		}
+	}
+	for path, page := range docPages(t) {
+		for _, name := range docMetric.FindAllString(page, -1) {
+			if _, ok := defined[strings.TrimSuffix(name, "_bucket")]; !ok {
+				t.Errorf("%s names the metric %s, which does not exist", path, name)
+			}
+			defined[strings.TrimSuffix(name, "_bucket")] = true
+		}
+	}
+	for name, shown := range defined {
+		if !shown {
+			t.Errorf("no page names the metric %s", name)
+		}
+	}
+}
