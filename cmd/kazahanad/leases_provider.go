@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
+	"github.com/kazahana/kazahana/internal/provider/httplease"
 )
 
 // providerFlags name the provider of the commands that talk to one without a
@@ -148,5 +149,5 @@ func (st *store) terms() (provider.Terms, bool) {
 // range of machine IDs, which ids= can limit.
 func takesIDs(rawURL string) bool {
 	scheme, _, _ := strings.Cut(strings.ToLower(rawURL), ":")
-	return !slices.Contains([]string{"none", "static", "ip", "http", "https"}, scheme)
+	return !slices.Contains([]string{"none", "static", "ip", "http", "https", httplease.SchemeUnix}, scheme)
 }

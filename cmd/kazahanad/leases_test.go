@@ -207,3 +207,48 @@ type inspectedJSON struct {
 	Holders []holder `json:"holders"`
 	Note    string   `json:"holder_note"`
 }
+
+// On a terminal init asks before it declares a store new that holds records, and
+// takes nothing but yes for an answer.
+func TestLeasesInitAsks(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := s.startRedis("--appendonly", "yes", "--appendfsync", "always")
+	url := s.initialised(server.url() + "ids=7-8")
+	run := []string{"run", "--config", "none", "-q", "--provider", url, "--", "true"}
+	s.kazahanad(run...).ok(t)
+	server.kill()
+	s.runRedis(server)
+	granted := func() bool { return s.kazahanad(run...).code == 0 }
+	if granted() {
+		t.Fatal("the store was restarted, and grants before it was declared new")
+	}
+	for _, test := range []struct {
+		name, typed string
+		code        int
+	}{
+		{"no", "no\n", exitFailure}, {"nothing", "\n", exitFailure}, {"y", "y\n", exitFailure}, {"almost", "yes please\n", exitFailure},
+		{"the end of the input", "\x04", exitFailure}, {"the end after it", "yes\x04\x04", exitFailure}, {"yes", " yes \n", exitOK},
+	} {
+		outside, inside := terminal(t)
+		cmd := s.command("leases", "init", "--config", "none", "--provider", url)
+		cmd.Stdin = inside
+		var out strings.Builder
+		cmd.Stdout = &out
+		d := s.launchCommand(cmd)
+		eventually(t, test.name+": it asks", func() bool { return strings.Contains(d.log.String(), "Type yes: ") })
+		if !strings.Contains(d.log.String(), "holds 1 records, ") {
+			t.Errorf("it asks: %s", d.log)
+		}
+		if _, err := outside.WriteString(test.typed); err != nil {
+			t.Fatal(err)
+		}
+		code := d.code()
+		refused := strings.Contains(d.log.String(), "nothing was declared")
+		if yes := code == exitOK; code != test.code || refused == yes || strings.Contains(out.String(), "is declared new") != yes || granted() != yes {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q", test.name, code, out.String(), d.log)
+		}
+	}
+	// Without a terminal nobody can be asked.
+	s.kazahanad("leases", "init", "--config", "none", "--provider", url).fails(t, exitUsage, "--yes", "2 records")
+}

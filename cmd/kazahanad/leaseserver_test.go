@@ -116,6 +116,24 @@ func TestLeaseServerTakesBack(t *testing.T) {
 	}
 }
 
+// A daemon of the same host can use a server that listens on a Unix socket.
+func TestLeaseServerOnASocket(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	server := s.startLeaseServer("unix:"+s.path("l.sock"), "--provider", "sqlite:"+s.leases()+"?ids=7-7")
+	url := "http+unix:" + s.path("l.sock")
+	d := s.start("--provider", url)
+	c := s.dial()
+	if l := c.lease(); l.MachineID != 7 || c.status().Provider != url {
+		t.Errorf("the lease is %+v, the status %+v", l, c.status())
+	}
+	if r := s.leasesJSON("--provider", url); len(r.Leases) != 1 || r.Leases[0].MachineID != 7 {
+		t.Errorf("leases says %+v", r)
+	}
+	d.terminate()
+	server.terminate()
+}
+
 // SIGTERM ends the server with exit code 0, and SIGHUP reads the tokens again.
 func TestLeaseServerSignals(t *testing.T) {
 	t.Parallel()

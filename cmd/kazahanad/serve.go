@@ -29,6 +29,9 @@ import (
 // wallSource is the host's clock. Only tests set it.
 var wallSource clock.Source = clock.System{}
 
+// hostName replaces the host's name. Only tests set it.
+var hostName string
+
 // closeTimeout bounds how long giving back leases may take at the end.
 const closeTimeout = 5 * time.Second
 
@@ -83,6 +86,9 @@ func check(s *system, settings *config.Serve) error {
 	if err := checkProvider(settings); err != nil {
 		return err
 	}
+	if err := checkStore(settings); err != nil {
+		return err
+	}
 	if err := unixsock.CheckGroup(settings.SocketGroup); err != nil {
 		return err
 	}
@@ -119,6 +125,7 @@ type daemonParts struct {
 	metrics  *metrics.Metrics
 	state    *state.State
 	provider provider.Provider
+	keeping  *keeping // nil: no locks and sequences
 	clock    *clock.Believed
 	events   chan clock.Event // of the clock, for the log
 	services map[string]*daemon.Service
@@ -161,6 +168,9 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 	if err := d.openProvider(ctx); err != nil {
 		return err
 	}
+	if err := d.openStore(); err != nil {
+		return err
+	}
 	if err := d.openServices(stored); err != nil {
 		return err
 	}
@@ -201,7 +211,7 @@ func (d *daemonParts) openState() (err error) {
 func (d *daemonParts) openProvider(ctx context.Context) (err error) {
 	// Providers without a clock of their own go by the believed one: a wall
 	// clock that jumped must not date their grants.
-	d.provider, err = backend.Open(d.settings.Provider, backend.Options{NowMS: d.clock.NowMS})
+	d.provider, err = backend.Open(d.settings.Provider, backend.Options{NowMS: d.clock.NowMS, Host: hostName})
 	if err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
@@ -281,13 +291,19 @@ func leaseMeta(service string, more map[string]string) map[string]string {
 
 func (d *daemonParts) serverConfig() daemon.Config {
 	info := d.provider.Info()
+	locks, sequences := d.keepingConfig()
+	known := features
+	if locks != nil {
+		known = slices.Concat(features, []string{"locks", "sequences"})
+	}
 	return daemon.Config{
+		Locks: locks, Sequences: sequences,
 		AllowUIDs: d.settings.AllowUIDs, AllowGIDs: d.settings.AllowGIDs,
 		MaxConnections: d.settings.MaxConnections, MaxInFlight: d.settings.MaxInFlight,
 		DrainTimeout: d.settings.DrainTimeout, DefaultService: d.settings.DefaultService,
 		EventLoop: d.settings.EventLoop,
 		Identity: daemon.Identity{
-			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: features,
+			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: known,
 			Socket: d.settings.Socket, StateDir: d.settings.StateDir, Provider: info.URL,
 			Scope: string(info.Scope), Promise: promises[info.Scope],
 		},
@@ -417,7 +433,7 @@ func (d *daemonParts) close() error {
 			svc.Abandon()
 		}
 	}
-	var errs []error
+	errs := []error{d.keeping.close(ctx)}
 	if d.socket != nil {
 		if err := d.socket.Close(); !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)

@@ -32,6 +32,9 @@ type Flags struct {
 	Service  Text `name:"service" group:"Services" placeholder:"NAME" help:"Service of requests that name none (default default)."`
 	Services Text `name:"services" group:"Services" placeholder:"{NAME: {KEY: VALUE}}" help:"Further services and what differs in them, as YAML: any key of the group IDs (default none)."`
 
+	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., http(s)://... of a lease server, or none (default the provider, where it can; else a SQLite file in the state directory)."`
+	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl, block (default none: 1, 2, 3, ...)."`
+
 	MaxThroughputPerMS      Text `name:"max-throughput-per-ms" group:"IDs (each service in services may differ)" placeholder:"N" help:"IDs a millisecond to hold leases for, 1 to 1048576 (default 256, which is one lease)."`
 	Fallback                Text `name:"fallback" group:"IDs (each service in services may differ)" placeholder:"KIND" help:"IDs made without a lease: cached+random, cached, or none for an error instead (default cached+random)."`
 	SequenceStart           Text `name:"sequence-start" group:"IDs (each service in services may differ)" placeholder:"KIND" help:"Where the sequence of a millisecond begins: spread (at random) or zero (default spread)."`

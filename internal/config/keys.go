@@ -20,14 +20,15 @@ type key struct {
 	set        func(into target, v value) error
 }
 
-// target is what a setting is written to. For an override in services, serve is
-// nil; of a lease server's settings only the last two are set.
+// target is what a setting is written to: one of its parts.
 type target struct {
 	serve   *Serve
 	service *Service
 	now     time.Time // zero while defaults are set
 	server  *LeaseServer
 	terms   *Terms
+
+	sequence *Sequence
 }
 
 // keys is the list of all keys, in the order of the packaged sample. It is
@@ -69,6 +70,8 @@ func leaseKeys() []key {
 		{name: "service", def: "default",
 			set: one(func(t target) *string { return &t.serve.DefaultService }, parseServiceName)},
 		{name: "services", set: setServices},
+		{name: "store", set: one(func(t target) *string { return &t.serve.Store }, parseStore)},
+		{name: "sequences", set: setSequences(func(t target) *[]Sequence { return &t.serve.Sequences })},
 	}
 }
 
@@ -265,7 +268,7 @@ func metaPairs(v value) ([]value, error) {
 // setServices checks every override, and keeps them until what they override is
 // known.
 func setServices(into target, v value) error {
-	members, err := v.services()
+	members, err := v.entries("service names")
 	if err != nil {
 		return err
 	}

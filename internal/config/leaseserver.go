@@ -32,6 +32,8 @@ type LeaseServer struct {
 	StateDir        string
 	Provider        string // may hold a password: show only Redact(Provider)
 	ProviderTimeout time.Duration
+	Store           string // as Provider; "" = beside the provider, "none" = none
+	Sequences       []Sequence
 
 	MaxConnections int
 	MaxInFlight    int

@@ -40,6 +40,8 @@ func leaseServerOtherKeys() []key {
 		{name: "provider_timeout", def: "3s",
 			set: one(func(t target) *time.Duration { return &t.server.ProviderTimeout }, duration(time.Millisecond))},
 		{name: "services", set: setTerms},
+		{name: "store", set: one(func(t target) *string { return &t.server.Store }, parseStore)},
+		{name: "sequences", set: setSequences(func(t target) *[]Sequence { return &t.server.Sequences })},
 		{name: "max_connections", def: "16384",
 			set: one(func(t target) *int { return &t.server.MaxConnections }, wholeNumber(1, 1<<20))},
 		{name: "max_in_flight", def: "8192",
@@ -118,7 +120,7 @@ var tenantService = regexp.MustCompile(`^([A-Za-z0-9._@-]{1,64}/)?[A-Za-z0-9._-]
 
 // setTerms reads services.
 func setTerms(into target, v value) error {
-	members, err := v.services()
+	members, err := v.entries("service names")
 	if err != nil {
 		return err
 	}

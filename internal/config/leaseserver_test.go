@@ -70,6 +70,7 @@ func TestLeaseServerPrecedence(t *testing.T) {
 		"tls_cert": {"a", "b", "c"}, "tls_key": {"a", "b", "c"}, "client_ca": {"a", "b", "c"}, "tokens_file": {"a", "b", "c"},
 		"insecure": {"true", "yes", "on"}, "state_dir": {"/a", "/b", "/c"}, "provider": {"sqlite:/a", "redis://b", "etcd://c"},
 		"provider_timeout": {"1s", "2s", "4s"}, "services": {"{a: {}}", "{b: {}}", "{c: {}}"},
+		"store": {"sqlite:/a", "none", "etcd://c"}, "sequences": {"{a: {}}", "{b: {step: 3}}", "{c: {}}"},
 		"max_connections": {"1", "2", "3"}, "max_in_flight": {"1", "2", "3"}, "rate_limit": {"0", "2", "3"}, "rate_burst": {"1", "2", "3"},
 		"drain_delay": {"2s", "3s", "0"}, "drain_timeout": {"1s", "2s", "0"}, "log_level": {"debug", "warn", "error"}, "log_format": {"json", "console", "json"},
 	}

@@ -125,6 +125,13 @@ var precedenceCases = map[string]struct {
 	"services": {[3]string{"\n  a: {}\n  b: {}", "{c: {}}", "{d: {}, e: {bit_ts: 42}}"},
 		func(s *Serve) any { return slices.Sorted(maps.Keys(s.Services())) },
 		[3]any{[]string{"a", "b", "default"}, []string{"c", "default"}, []string{"d", "default", "e"}}},
+	"store": {[3]string{"'sqlite:/a'", "none", "etcd://c"}, func(s *Serve) any { return s.Store }, [3]any{"sqlite:/a", "none", "etcd://c"}},
+	"sequences": {[3]string{"\n  a: {step: 2}\n  ab: {start: 0, ttl: 5s}", "{c: {block: 7, on_max: error}}", "{d: {max_value: 9}, '': {}}"},
+		func(s *Serve) any { return s.Sequences },
+		[3]any{
+			[]Sequence{{Prefix: "ab", StartSet: true, TTL: 5 * time.Second}, {Prefix: "a", Step: 2}},
+			[]Sequence{{Prefix: "c", Block: 7, OnMax: "error"}}, []Sequence{{Prefix: "d", MaxValue: 9}, {}},
+		}},
 	"max_throughput_per_ms": {[3]string{"1", "2", "1048576"}, func(s *Serve) any { return s.base.MaxThroughputPerMS }, [3]any{1, 2, 1 << 20}},
 	"fallback":              {[3]string{"none", "cached", "none"}, func(s *Serve) any { return s.base.Fallback }, [3]any{FallbackNone, FallbackCached, FallbackNone}},
 	"sequence_start":        {[3]string{"zero", "zero", "zero"}, func(s *Serve) any { return s.base.SequenceStart }, [3]any{SequenceZero, SequenceZero, SequenceZero}},

@@ -39,6 +39,8 @@ type Serve struct {
 	VerifyInterval  time.Duration
 	Meta            map[string]string
 	DefaultService  string
+	Store           string // as Provider; "" = beside the provider, "none" = none
+	Sequences       []Sequence
 
 	MaxForward  time.Duration
 	ForwardHold time.Duration

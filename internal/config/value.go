@@ -88,8 +88,8 @@ func (v value) elements() ([]value, error) {
 	return parts, nil
 }
 
-// services returns the entries of a map of services, none if the value is none.
-func (v value) services() ([]value, error) {
+// entries returns the entries of a map of what, none if the value is none.
+func (v value) entries(what string) ([]value, error) {
 	if v.kind == scalar {
 		text, err := v.scalar()
 		switch {
@@ -103,7 +103,7 @@ func (v value) services() ([]value, error) {
 		}
 	}
 	if v.kind != mapping {
-		return nil, v.errorf("it is a %v, and must be a map of service names", v.kind)
+		return nil, v.errorf("it is a %v, and must be a map of %s", v.kind, what)
 	}
 	return v.members, nil
 }

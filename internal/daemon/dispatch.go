@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +32,13 @@ var methods = []method{
 	{"Status", (*Server).statusCall},
 	{"Ping", (*Server).ping},
 	{"UUID", (*Server).uuid},
+	{"Lock.Acquire", (*Server).lockAcquire},
+	{"Lock.Renew", (*Server).lockRenew},
+	{"Lock.Release", (*Server).lockRelease},
+	{"Lock.Get", (*Server).lockGet},
+	{"Lock.Watch", (*Server).lockWatch},
+	{"Sequence.Next", (*Server).sequenceNext},
+	{"Sequence.NextBatch", (*Server).sequenceNextBatch},
 }
 
 // countedMethod is a method with the counter of its answers without an error,
@@ -162,4 +171,30 @@ func (s *Server) options(c *conn, known string, other func(name string) (bool, e
 			return nil, unknownOption(name, known)
 		}
 	}
+}
+
+// eachOption has read take the value of each option of a method, and refuses
+// those that it does not have.
+func (c *conn) eachOption(known []string, read func(name string) error) error {
+	if err := c.req.Options(); err != nil {
+		return err
+	}
+	for {
+		name, ok, err := c.req.NextOption()
+		if err != nil || !ok {
+			return err
+		}
+		if !slices.Contains(known, string(name)) {
+			return unknownOption(name, cmp.Or(strings.Join(known, ", "), "none"))
+		}
+		if err := read(string(name)); err != nil {
+			return err
+		}
+	}
+}
+
+// text is a string that outlives the request.
+func (c *conn) text() (string, error) {
+	b, err := c.req.Bytes()
+	return string(b), err
 }

@@ -6,11 +6,15 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // codeInternal marks a mistake in the daemon.
 const codeInternal wire.Code = "INTERNAL"
+
+// codeNoStore: the daemon keeps no locks and sequences.
+const codeNoStore wire.Code = "NO_STORE"
 
 // wireError turns what went wrong into what the peer is told.
 func (s *Server) wireError(err error) *wire.Error {
@@ -47,10 +51,18 @@ func asWireError(err error) *wire.Error {
 		return wire.Errorf(wire.CodeNoProvider, "%v", generator.ErrNoProvider)
 	case errors.Is(err, generator.ErrOverflow):
 		return wire.Errorf(wire.CodeTimestampOverflow, "%v", generator.ErrOverflow)
-	case errors.Is(err, generator.ErrStopped), errors.Is(err, errShuttingDown):
+	case errors.Is(err, generator.ErrStopped), errors.Is(err, errShuttingDown), errors.Is(err, lock.ErrClosed):
 		return shuttingDown()
 	}
-	return nil
+	var store storeError
+	if errors.As(err, &store) {
+		return wire.Errorf(wire.CodeStoreUnavailable, "the store failed; what it did is not known: ask again with the same request_id").
+			With("cause", store.Error())
+	}
+	if e := lockError(err); e != nil {
+		return e
+	}
+	return sequenceError(err)
 }
 
 func shuttingDown() *wire.Error {
@@ -64,4 +76,9 @@ func unknownOption(name []byte, known string) error {
 
 func invalidExternal(text string, err error) error {
 	return wire.Errorf(wire.CodeInvalidExternalID, "%s: %v", wire.Excerpt([]byte(text)), err)
+}
+
+// noStore is the error of the methods that need a store where there is none.
+func noStore() *wire.Error {
+	return wire.Errorf(codeNoStore, "this daemon has nowhere to keep locks and sequences: its operator can set store, or a state_dir")
 }

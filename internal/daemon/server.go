@@ -53,6 +53,8 @@ type Config struct {
 	DefaultService       string
 	EventLoop            bool // one thread serves what needs no waiting, where the system has epoll
 	Identity             Identity
+	Locks                *Locks     // nil: none
+	Sequences            *Sequences // nil: none
 }
 
 // lane serves connections that have no goroutine. Those that need one come
@@ -85,6 +87,10 @@ type Server struct {
 	draining atomic.Bool // requests that come now are told to go elsewhere
 	cut      atomic.Bool // the drain timeout is over
 
+	leaving context.Context // ends when the drain begins
+	leave   context.CancelFunc
+	holds   holds
+
 	lane lane // nil: every connection has a goroutine
 
 	mu      sync.Mutex
@@ -104,6 +110,8 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 		metrics: m, log: log.With(zap.String("component", "daemon")), started: time.Now(), patience: usualPatience,
 		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{},
 	}
+	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
+	s.leaving, s.leave = context.WithCancel(context.Background())
 	for name := range services {
 		s.names = append(s.names, name)
 	}
@@ -135,6 +143,7 @@ func (s *Server) Serve(ctx context.Context, l *unixsock.Listener) error {
 		s.lane.close()
 	}
 	s.drain(cancel)
+	s.holds.notices.Wait()
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -266,6 +275,7 @@ func (s *Server) unparkEnded() {
 // drain lets every connection finish what it has begun.
 func (s *Server) drain(cancel context.CancelCauseFunc) {
 	s.draining.Store(true)
+	s.leave()
 	s.eachConn(func(c *conn) { s.hurry(c.net.SetReadDeadline) })
 	finished := make(chan struct{})
 	go func() {

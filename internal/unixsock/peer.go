@@ -2,7 +2,7 @@ package unixsock
 
 import (
 	"fmt"
-	"net"
+	"syscall"
 )
 
 // Peer is the process at the other end of a connection, as the kernel knows
@@ -14,7 +14,7 @@ type Peer struct {
 }
 
 // PeerOf asks the kernel who is at the other end.
-func PeerOf(conn *net.UnixConn) (Peer, error) {
+func PeerOf(conn syscall.Conn) (Peer, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return Peer{}, fmt.Errorf("peer credentials: %w", err)

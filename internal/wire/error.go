@@ -11,8 +11,7 @@ import (
 // Code names what went wrong. Codes are part of the public contract.
 type Code string
 
-// The codes that every method may give. Locks, sequences and placement add
-// their own.
+// The codes that methods may give.
 const (
 	CodeClockBackward     Code = "CLOCK_BACKWARD"
 	CodeLeaseAcquisition  Code = "LEASE_ACQUISITION"
@@ -27,6 +26,15 @@ const (
 	CodeOverloaded        Code = "OVERLOADED"
 	CodeShuttingDown      Code = "SHUTTING_DOWN"
 	CodeParseError        Code = "PARSE_ERROR"
+	CodeRequestIDReused   Code = "REQUEST_ID_REUSED"
+	CodeStoreUnavailable  Code = "STORE_UNAVAILABLE"
+	CodeLockHeld          Code = "LOCK_HELD"
+	CodeLockNotOwned      Code = "LOCK_NOT_OWNED"
+	CodeLockExpired       Code = "LOCK_EXPIRED"
+	CodeLockNotFound      Code = "LOCK_NOT_FOUND"
+	CodeLockFenced        Code = "LOCK_FENCED"
+	CodeSequenceExhausted Code = "SEQUENCE_EXHAUSTED"
+	CodeSequenceFenced    Code = "SEQUENCE_FENCED"
 )
 
 // ErrorKind is the first element of an error on the wire.
@@ -41,7 +49,7 @@ const (
 // Kind returns the kind that errors with this code have.
 func (c Code) Kind() ErrorKind {
 	switch c {
-	case CodeUnknownService, CodeUnknownMethod, CodeInvalidParams, CodeInvalidExternalID, CodeParseError:
+	case CodeUnknownService, CodeUnknownMethod, CodeInvalidParams, CodeInvalidExternalID, CodeParseError, CodeRequestIDReused:
 		return WrongRequest
 	}
 	return Failed

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/stores"
+)
+
+// keeping is what a process needs for locks and sequences.
+type keeping struct {
+	store     *stores.Store
+	locks     *lock.Host
+	sequences sequence.Store
+	options   func(key string) sequence.Options
+	timeout   time.Duration
+}
+
+// openKeeping opens the store: the one that is named, else the one beside the
+// provider. It reaches out to nothing yet. nil means that there is none.
+func openKeeping(named, providerURL, stateDir string, counts []config.Sequence, timeout time.Duration, believed *clock.Believed) (*keeping, error) {
+	options, err := sequenceOptions(counts)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	url, opts := named, stores.Options{NowMS: believed.NowMS}
+	if named == "" {
+		url, opts.Ignore = stores.Beside(providerURL, stateDir), provider.TermsParams()
+	}
+	if url == "" || url == "none" {
+		return nil, nil
+	}
+	s, err := stores.Open(url, opts)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("store: %w", err)}
+	}
+	return &keeping{
+		store: s, locks: lock.NewHost(s.Locks, believed, timeout), options: options, timeout: timeout,
+		sequences: sequence.NewBlocks(s.Sequences, believed.Elapsed),
+	}, nil
+}
+
+// close releases the locks that connections hold, and closes the store.
+func (k *keeping) close(ctx context.Context) error {
+	if k == nil {
+		return nil
+	}
+	return errors.Join(k.locks.Close(ctx), k.store.Close())
+}
+
+// sequenceOptions is how keys count: as the entry with the longest prefix says,
+// which comes first.
+func sequenceOptions(counts []config.Sequence) (func(key string) sequence.Options, error) {
+	all := make([]sequence.Options, len(counts))
+	for i, c := range counts {
+		o := sequence.DefaultOptions()
+		if c.Step != 0 {
+			o.Step = c.Step
+		}
+		if c.OnMax != "" {
+			o.OnMax = sequence.OnMax(c.OnMax)
+		}
+		o.Start, o.StartSet, o.Max, o.TTL, o.Block = c.Start, c.StartSet, c.MaxValue, c.TTL, c.Block
+		if err := o.Validate(); err != nil {
+			return nil, fmt.Errorf("sequences.%s: %s", c.Prefix, strings.TrimPrefix(err.Error(), sequence.ErrInvalid.Error()+": "))
+		}
+		all[i] = o
+	}
+	return func(key string) sequence.Options {
+		for i, c := range counts {
+			if strings.HasPrefix(key, c.Prefix) {
+				return all[i]
+			}
+		}
+		return sequence.DefaultOptions()
+	}, nil
+}
+
+// lockOwner is what this host calls itself to the store: its name, and something
+// that keeps two hosts of one name apart.
+func lockOwner() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		name = "unknown"
+	}
+	name = strings.Map(func(r rune) rune {
+		if r > 'z' || !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_", r) {
+			return '-'
+		}
+		return r
+	}, name)
+	machine, err := os.ReadFile("/etc/machine-id")
+	if err != nil || len(strings.TrimSpace(string(machine))) == 0 {
+		return name[:min(len(name), 64)]
+	}
+	// Not the machine's ID itself, which man machine-id asks to keep confidential.
+	sum := sha256.Sum256(append([]byte("kazahana lock owner "), machine...))
+	return name[:min(len(name), 64)] + "+" + hex.EncodeToString(sum[:4])
+}
+
+// openStore opens what locks and sequences need.
+func (d *daemonParts) openStore() (err error) {
+	s := d.settings
+	d.keeping, err = openKeeping(s.Store, s.Provider, s.StateDir, s.Sequences, s.ProviderTimeout, d.clock)
+	return err
+}
+
+// keepingConfig is what the daemon's methods need of it.
+func (d *daemonParts) keepingConfig() (*daemon.Locks, *daemon.Sequences) {
+	k := d.keeping
+	if k == nil {
+		return nil, nil
+	}
+	d.serveLog().Info("locks and sequences", zap.String("store", k.store.URL))
+	return &daemon.Locks{Host: k.locks, Store: k.store.Locks, Owner: lockOwner(), Timeout: k.timeout},
+		&daemon.Sequences{Store: k.sequences, Options: k.options, Timeout: k.timeout}
+}
+
+// checkStore judges the settings of locks and sequences, without a side effect.
+func checkStore(s *config.Serve) error {
+	k, err := openKeeping(s.Store, s.Provider, s.StateDir, s.Sequences, s.ProviderTimeout,
+		clock.NewBelieved(wallSource, clock.Config{}))
+	if err != nil {
+		return err
+	}
+	return k.close(context.Background())
+}

@@ -1,0 +1,177 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/kazahana/kazahana/internal/lock"
+)
+
+// holds are the locks that peers hold by their connections: renewed while the
+// connection lives, and released when it ends.
+type holds struct {
+	mu      sync.Mutex // guards all below, and the fields of each hold
+	byLease map[string]*hold
+	byConn  map[*conn]*attachments
+	notices sync.WaitGroup // under way to those who watch
+}
+
+// hold is one of them.
+type hold struct {
+	lease    lock.Lease // its name; its times are the holding's matter
+	holding  *lock.Holding
+	holder   *conn
+	watchers map[*conn]struct{} // want to be told of the loss
+	over     bool
+}
+
+// attachments are what a connection has to do with, until it ends.
+type attachments struct {
+	held, watched map[*hold]struct{}
+}
+
+// hold acquires a lock that lasts as long as the connection.
+func (s *Server) hold(ctx context.Context, c *conn, want lock.Wanted) (any, error) {
+	h := &hold{holder: c, watchers: map[*conn]struct{}{}}
+	holding, err := s.cfg.Locks.Host.Hold(ctx, want, func(l lock.Lease, why error) { s.lost(h, l, why) })
+	if err != nil {
+		return nil, lockFailure(err)
+	}
+	mine := s.attach(c)
+	s.holds.mu.Lock()
+	defer s.holds.mu.Unlock()
+	if h.over {
+		return nil, fmt.Errorf("%w: as soon as it was acquired", lock.ErrExpired)
+	}
+	h.lease, h.holding = holding.Lease(), holding
+	if before := s.holds.byLease[h.lease.LeaseID]; before != nil {
+		// The same request came again. The latest connection is the holder.
+		s.holds.pass(before, h)
+	}
+	s.holds.byLease[h.lease.LeaseID] = h
+	mine.held[h] = struct{}{}
+	return h.lease.Answer(), nil
+}
+
+// attach gives the connection its attachments, which end with it.
+func (s *Server) attach(c *conn) *attachments {
+	s.holds.mu.Lock()
+	mine := s.holds.byConn[c]
+	known := mine != nil
+	if !known {
+		mine = &attachments{held: map[*hold]struct{}{}, watched: map[*hold]struct{}{}}
+		s.holds.byConn[c] = mine
+	}
+	s.holds.mu.Unlock()
+	if !known {
+		c.attach(func() { s.detach(c) })
+	}
+	return mine
+}
+
+// detach is at the end of a connection: what it held is released.
+func (s *Server) detach(c *conn) {
+	s.holds.mu.Lock()
+	mine := s.holds.byConn[c]
+	delete(s.holds.byConn, c)
+	var leaving []*lock.Holding
+	for h := range mine.watched {
+		delete(h.watchers, c)
+	}
+	for h := range mine.held {
+		leaving = append(leaving, h.holding)
+		s.holds.forget(h)
+	}
+	s.holds.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.Locks.Timeout)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, holding := range leaving {
+		all.Go(func() { _ = holding.Release(ctx) }) // the host goes on trying
+	}
+	all.Wait()
+}
+
+// forget takes a hold that is over out of everything. mu is held.
+func (t *holds) forget(h *hold) {
+	h.over = true
+	if t.byLease[h.lease.LeaseID] == h {
+		delete(t.byLease, h.lease.LeaseID)
+	}
+	if holder := t.byConn[h.holder]; holder != nil {
+		delete(holder.held, h)
+	}
+	for c := range h.watchers {
+		if watcher := t.byConn[c]; watcher != nil {
+			delete(watcher.watched, h)
+		}
+	}
+}
+
+// pass gives a hold's watchers to its successor. mu is held.
+func (t *holds) pass(from, to *hold) {
+	watchers := from.watchers
+	t.forget(from)
+	to.watchers = watchers
+	for c := range watchers {
+		t.byConn[c].watched[to] = struct{}{}
+	}
+}
+
+// released forgets the hold whose lock was released by its name.
+func (t *holds) released(leaseID string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if h := t.byLease[leaseID]; h != nil {
+		t.forget(h)
+	}
+}
+
+// watch has the connection told when a lock is lost: one that it holds, or one
+// of the same owner whose lease it can name.
+func (s *Server) watch(c *conn, r lock.Request) (lock.Lease, error) {
+	mine := s.attach(c)
+	s.holds.mu.Lock()
+	defer s.holds.mu.Unlock()
+	h := s.holds.byLease[r.LeaseID]
+	if r.LeaseID == "" {
+		for own := range mine.held {
+			if own.lease.Key == r.Key {
+				h = own
+			}
+		}
+	}
+	if h == nil || h.lease.Key != r.Key || h.lease.Owner != r.Owner {
+		return lock.Lease{}, fmt.Errorf("%w: only a lock that is held by a connection can be watched, by that one, or by its lease_id", lock.ErrNotOwned)
+	}
+	h.watchers[c] = struct{}{}
+	mine.watched[h] = struct{}{}
+	return h.holding.Lease(), nil
+}
+
+// lostLock is the notice of a loss.
+type lostLock struct {
+	lock.Answer
+	Reason string `json:"reason"` // expired, taken_over or refused
+	Cause  string `json:"cause"`
+}
+
+// lost is called once, when the lock is no longer the holder's.
+func (s *Server) lost(h *hold, l lock.Lease, why error) {
+	notice := lostLock{Answer: l.Answer(), Reason: "refused", Cause: why.Error()}
+	switch {
+	case errors.Is(why, lock.ErrExpired):
+		notice.Reason = "expired"
+	case errors.Is(why, lock.ErrNotOwned):
+		notice.Reason = "taken_over"
+	}
+	s.holds.mu.Lock()
+	defer s.holds.mu.Unlock()
+	for c := range h.watchers {
+		// Aside: a peer that does not read keeps nobody else waiting.
+		s.holds.notices.Go(func() { c.notify("Lock.Lost", notice) })
+	}
+	s.holds.forget(h)
+}

@@ -1,0 +1,195 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/unixsock"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+const (
+	// localTenant is the tenant of everybody who comes through the socket.
+	localTenant = "default"
+	// defaultLockTTL is the term of a lock whose caller names none.
+	defaultLockTTL = 30 * time.Second
+	// maxLockWait bounds wait_ms.
+	maxLockWait = 24 * time.Hour
+)
+
+// Locks is what the lock methods need.
+type Locks struct {
+	Host  *lock.Host
+	Store lock.Store
+	// Owner is who this host is to the store. What a peer holds belongs to
+	// Owner/UID.
+	Owner   string
+	Timeout time.Duration // of one call of the store
+}
+
+// lockCall is the request of a lock method.
+type lockCall struct {
+	lock.Request
+	wait time.Duration
+	hold bool // for as long as the connection lasts
+}
+
+// lockOptions are the options that lock methods have.
+var lockOptions = map[string]func(*lockCall, *conn) error{
+	"ttl_ms":     func(call *lockCall, c *conn) (err error) { call.TTLMS, err = c.req.Int64(); return err },
+	"request_id": func(call *lockCall, c *conn) (err error) { call.RequestID, err = c.text(); return err },
+	"lease_id":   func(call *lockCall, c *conn) (err error) { call.LeaseID, err = c.text(); return err },
+	"wait_ms": func(call *lockCall, c *conn) error {
+		ms, err := c.req.Int64()
+		if err == nil && (ms < 0 || ms > maxLockWait.Milliseconds()) {
+			err = wire.Errorf(wire.CodeInvalidParams, "wait_ms of %d is out of range: 0 to %d", ms, maxLockWait.Milliseconds())
+		}
+		call.wait = time.Duration(ms) * time.Millisecond
+		return err
+	},
+	"hold": func(call *lockCall, c *conn) error {
+		text, err := c.text()
+		if err == nil && text != "connection" {
+			err = wire.Errorf(wire.CodeInvalidParams, "there is no hold %s; there is connection", wire.Excerpt([]byte(text)))
+		}
+		call.hold = true
+		return err
+	},
+}
+
+// lockCall reads the request of a lock method that knows the options.
+func (s *Server) lockCall(c *conn, op lock.Op, options ...string) (lockCall, error) {
+	call := lockCall{Request: lock.Request{Op: op, Tenant: localTenant}}
+	switch {
+	case s.cfg.Locks == nil:
+		return call, noStore()
+	case c.hurried:
+		return call, errHeavy // the lane knows no peers
+	case c.req.NumParams() == 0:
+		return call, wire.Errorf(wire.CodeInvalidParams, "%s needs a key", c.req.Method)
+	}
+	peer, err := unixsock.PeerOf(c.net)
+	if err != nil {
+		return call, wire.Errorf(wire.CodePermissionDenied, "the peer's credentials cannot be read")
+	}
+	call.Owner = fmt.Sprintf("%s/%d", s.cfg.Locks.Owner, peer.UID)
+	if op == lock.Acquire || op == lock.Renew {
+		call.TTLMS = defaultLockTTL.Milliseconds()
+	}
+	if call.Key, err = c.text(); err != nil {
+		return call, err
+	}
+	return call, c.eachOption(options, func(name string) error { return lockOptions[name](&call, c) })
+}
+
+func (s *Server) lockAcquire(_ context.Context, c *conn) error {
+	call, err := s.lockCall(c, lock.Acquire, "ttl_ms", "wait_ms", "request_id", "hold")
+	if err != nil {
+		return err
+	}
+	want := lock.Wanted{
+		Tenant: call.Tenant, Key: call.Key, Owner: call.Owner, RequestID: call.RequestID, TTL: call.TTL(), Wait: call.wait,
+	}
+	return c.aside(func(ctx context.Context) (any, error) {
+		// Whoever waits for a lock is told at once when the daemon stops.
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(s.leaving, func() { cancel(errShuttingDown) })()
+		if call.hold {
+			return s.hold(ctx, c, want)
+		}
+		l, err := s.cfg.Locks.Host.Acquire(ctx, want)
+		return l.Answer(), lockFailure(err)
+	})
+}
+
+func (s *Server) lockRenew(_ context.Context, c *conn) error {
+	call, err := s.lockCall(c, lock.Renew, "ttl_ms", "lease_id", "request_id")
+	if err != nil {
+		return err
+	}
+	return c.changeLock(call)
+}
+
+func (s *Server) lockRelease(_ context.Context, c *conn) error {
+	call, err := s.lockCall(c, lock.Release, "lease_id", "request_id")
+	if err != nil {
+		return err
+	}
+	return c.changeLock(call)
+}
+
+func (c *conn) changeLock(call lockCall) error {
+	return c.aside(func(ctx context.Context) (any, error) {
+		s := c.server
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.Locks.Timeout)
+		defer cancel()
+		l, err := s.cfg.Locks.Host.Change(ctx, call.Request)
+		if err == nil && call.Op == lock.Release {
+			s.holds.released(l.LeaseID)
+		}
+		return l.Answer(), lockFailure(err)
+	})
+}
+
+func (s *Server) lockGet(_ context.Context, c *conn) error {
+	call, err := s.lockCall(c, 0)
+	if err != nil {
+		return err
+	}
+	return c.aside(func(ctx context.Context) (any, error) {
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.Locks.Timeout)
+		defer cancel()
+		l, err := s.cfg.Locks.Store.Get(ctx, call.Tenant, call.Key)
+		return l.Answer(), lockFailure(err)
+	})
+}
+
+func (s *Server) lockWatch(_ context.Context, c *conn) error {
+	call, err := s.lockCall(c, 0, "lease_id")
+	if err != nil {
+		return err
+	}
+	return c.aside(func(context.Context) (any, error) {
+		l, err := s.watch(c, call.Request)
+		return l.Answer(), lockFailure(err)
+	})
+}
+
+// lockFailure tells what a store failed with from what it answered.
+func lockFailure(err error) error {
+	if lock.IsAnswer(err) || errors.Is(err, lock.ErrClosed) || errors.Is(err, lock.ErrOverloaded) ||
+		errors.Is(err, errShuttingDown) || errors.Is(err, errHungUp) {
+		return err
+	}
+	return storeError{err}
+}
+
+// lockError gives the code of an error of a lock method.
+func lockError(err error) *wire.Error {
+	var held *lock.HeldError
+	var fenced *lock.FencedError
+	switch {
+	case errors.As(err, &held):
+		return wire.Errorf(wire.CodeLockHeld, "somebody else holds the lock").
+			With("retry_after_ms", held.RemainingMS).With("owner", held.Owner)
+	case errors.As(err, &fenced):
+		return wire.Errorf(wire.CodeLockFenced, "%s", fenced.Reason).With("until_ms", fenced.UntilMS)
+	case errors.Is(err, lock.ErrRequestReused):
+		return wire.Errorf(wire.CodeRequestIDReused, "%v", err)
+	case errors.Is(err, lock.ErrNotOwned):
+		return wire.Errorf(wire.CodeLockNotOwned, "%v", err)
+	case errors.Is(err, lock.ErrExpired):
+		return wire.Errorf(wire.CodeLockExpired, "%v", err)
+	case errors.Is(err, lock.ErrNotFound):
+		return wire.Errorf(wire.CodeLockNotFound, "nobody has held the lock lately")
+	case errors.Is(err, lock.ErrInvalid):
+		return wire.Errorf(wire.CodeInvalidParams, "%v", err)
+	case errors.Is(err, lock.ErrOverloaded):
+		return wire.Errorf(wire.CodeOverloaded, "%v", err)
+	}
+	return nil
+}

@@ -1,0 +1,261 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// frail is a lock store that can fail.
+type frail struct {
+	lock.Store
+	fails atomic.Bool
+}
+
+var errAway = errors.New("the store is away")
+
+func (f *frail) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	if f.fails.Load() {
+		return lock.Lease{}, errAway
+	}
+	return f.Store.Do(ctx, r)
+}
+
+// withLocks gives the server locks and sequences in memory.
+func withLocks(t *testing.T, changes ...func(*setup)) (*rig, *frail) {
+	t.Helper()
+	now := func() int64 { return time.Now().UnixMilli() }
+	store := &frail{Store: lock.NewMemory(now)}
+	host := lock.NewHost(store, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
+	r := newRig(t, append(changes, func(s *setup) {
+		s.Locks = &Locks{Host: host, Store: store, Owner: "alpha", Timeout: hang}
+		s.Sequences = &Sequences{Store: sequence.NewMemory(now), Options: func(string) sequence.Options { return sequence.DefaultOptions() }, Timeout: hang}
+	})...)
+	t.Cleanup(func() {
+		if err := host.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return r.start(), store
+}
+
+func (p *peer) token(method, key string, opts options) int64 {
+	p.t.Helper()
+	n, _ := asInt(p.table(method, key, opts)["fencing_token"])
+	return int64(n)
+}
+
+func TestLockMethods(t *testing.T) {
+	r, _ := withLocks(t)
+	a, b := r.dial(), r.dial()
+	got := a.table("Lock.Acquire", "orders", options{"ttl_ms": 60_000, "request_id": "r1"})
+	want := map[string]any{
+		"tenant_id": "default", "lock_key": "orders", "owner_id": fmt.Sprintf("alpha/%d", os.Getuid()),
+		"state": "ACTIVE", "lease_id": got["lease_id"], "acquired_at": got["acquired_at"], "expires_at": got["expires_at"],
+	}
+	for name, value := range want {
+		if got[name] != value {
+			t.Errorf("%s: %v, want %v", name, got[name], value)
+		}
+	}
+	if n, _ := asInt(got["fencing_token"]); n != 1 {
+		t.Errorf("the first token is %d", n)
+	}
+	if n, _ := asInt(got["expires_in_ms"]); n < 1 || n > 60_000 {
+		t.Errorf("it expires in %d ms", n)
+	}
+	if again := a.table("Lock.Acquire", "orders", options{"ttl_ms": 60_000, "request_id": "r1"}); again["lease_id"] != got["lease_id"] {
+		t.Error("the same request was granted another lease")
+	}
+	a.fails(wire.CodeRequestIDReused, "Lock.Acquire", "orders", options{"ttl_ms": 50_000, "request_id": "r1"})
+	held := b.fails(wire.CodeLockHeld, "Lock.Acquire", "orders")
+	if owner, _ := held.Detail("owner"); owner != want["owner_id"] {
+		t.Errorf("it is held by %q", owner)
+	}
+	if ms, ok := held.Detail("retry_after_ms"); !ok || ms == "0" {
+		t.Errorf("retry after %q", ms)
+	}
+	b.fails(wire.CodeLockNotOwned, "Lock.Renew", "orders", options{"lease_id": "00000000000000000000000000000000"})
+	b.table("Lock.Renew", "orders", options{"ttl_ms": 90_000, "lease_id": got["lease_id"]})
+	if now := b.table("Lock.Get", "orders"); now["lease_id"] != got["lease_id"] || now["state"] != "ACTIVE" {
+		t.Errorf("it is shown as %v", now)
+	}
+	if end := a.table("Lock.Release", "orders", options{"lease_id": got["lease_id"]}); end["state"] != "RELEASED" {
+		t.Errorf("released: %v", end)
+	}
+	a.fails(wire.CodeLockNotOwned, "Lock.Release", "orders")
+	a.fails(wire.CodeLockNotFound, "Lock.Get", "never")
+	if n := b.token("Lock.Acquire", "orders", options{}); n != 2 {
+		t.Errorf("the second token is %d", n)
+	}
+}
+
+func TestLockMethodsRefuse(t *testing.T) {
+	r, store := withLocks(t)
+	p := r.dial()
+	for _, c := range []struct {
+		method string
+		params []any
+	}{
+		{"Lock.Acquire", nil},
+		{"Lock.Acquire", slice([]any{""})},
+		{"Lock.Acquire", slice([]any{7})},
+		{"Lock.Acquire", slice([]any{"k", options{"ttl_ms": 1}})},
+		{"Lock.Acquire", slice([]any{"k", options{"ttl_ms": "long"}})},
+		{"Lock.Acquire", slice([]any{"k", options{"wait_ms": -1}})},
+		{"Lock.Acquire", slice([]any{"k", options{"hold": "for ever"}})},
+		{"Lock.Acquire", slice([]any{"k", options{"lease_id": "x"}})},
+		{"Lock.Renew", slice([]any{"k", options{"wait_ms": 1}})},
+		{"Lock.Release", slice([]any{"k", options{"ttl_ms": 1000}})},
+		{"Lock.Get", slice([]any{"k", options{"ttl_ms": 1000}})},
+		{"Sequence.Next", nil},
+		{"Sequence.Next", slice([]any{"k", options{"colour": 1}})},
+		{"Sequence.Next", slice([]any{"k", options{"step": 0}})},
+		{"Sequence.Next", slice([]any{"k", options{"on_max": "explode"}})},
+		{"Sequence.NextBatch", slice([]any{"k"})},
+		{"Sequence.NextBatch", slice([]any{"k", 0})},
+		{"Sequence.NextBatch", slice([]any{"k", 65_537})},
+	} {
+		p.fails(wire.CodeInvalidParams, c.method, c.params...)
+	}
+	store.fails.Store(true)
+	p.fails(wire.CodeStoreUnavailable, "Lock.Release", "k")
+	p.alive()
+}
+
+func TestLocksWithoutAStore(t *testing.T) {
+	p := newRig(t).start().dial()
+	for _, method := range []string{"Lock.Acquire", "Lock.Renew", "Lock.Release", "Lock.Get", "Lock.Watch", "Sequence.Next"} {
+		p.fails(codeNoStore, method, "k")
+	}
+	p.fails(codeNoStore, "Sequence.NextBatch", "k", 3)
+}
+
+// Who waits for a lock gets it as soon as the holder's connection ends.
+func TestLockHeldByAConnection(t *testing.T) {
+	r, _ := withLocks(t)
+	holder, next := r.dial(), r.dial()
+	first := holder.token("Lock.Acquire", "k", options{"hold": "connection"})
+	next.ask("Lock.Acquire", "k", options{"hold": "connection", "wait_ms": 60_000})
+	next.id() // which is not kept waiting
+	r.waiters(1)
+	_ = holder.Close()
+	got := map[string]any{}
+	next.decode(next.receive().result, &got)
+	if n, _ := asInt(got["fencing_token"]); int64(n) != first+1 || got["state"] != "ACTIVE" {
+		t.Errorf("after token %d: %v", first, got)
+	}
+	// What is released by name is not released again with the connection.
+	next.table("Lock.Release", "k")
+	last := r.dial()
+	last.table("Lock.Acquire", "k", options{"ttl_ms": 3_600_000})
+	_ = next.Close()
+	until(t, "the connection is gone", func() bool { return r.server.connections() == 1 })
+	if now := last.table("Lock.Get", "k"); now["state"] != "ACTIVE" {
+		t.Errorf("it is shown as %v", now)
+	}
+}
+
+// A loss is told to those who asked to be told, and to nobody else.
+func TestLockWatch(t *testing.T) {
+	r, store := withLocks(t)
+	holder, friend, stranger := r.dial(), r.dial(), r.dial()
+	lease := holder.table("Lock.Acquire", "k", options{"hold": "connection", "ttl_ms": 200})["lease_id"]
+	stranger.fails(wire.CodeLockNotOwned, "Lock.Watch", "k")
+	stranger.fails(wire.CodeLockNotOwned, "Lock.Watch", "other", options{"lease_id": lease})
+	holder.table("Lock.Watch", "k")
+	friend.table("Lock.Watch", "k", options{"lease_id": lease})
+	store.fails.Store(true) // until the term is over
+	for _, p := range []*peer{holder, friend} {
+		var notice []any
+		if err := p.dec.Decode(&notice); err != nil || len(notice) != 3 || notice[1] != "Lock.Lost" {
+			t.Fatalf("the notice: %v, %v", notice, err)
+		}
+		told := notice[2].([]any)[0].(map[string]any)
+		if told["lock_key"] != "k" || told["lease_id"] != lease || told["reason"] != "expired" {
+			t.Errorf("the notice: %v", told)
+		}
+	}
+	store.fails.Store(false)
+	for _, p := range []*peer{holder, friend, stranger} {
+		p.alive() // with no notice before the answer
+	}
+	holder.fails(wire.CodeLockNotOwned, "Lock.Watch", "k")
+}
+
+// Asked again from another connection under the same request ID, that one is
+// the holder from then on.
+func TestLockHeldAgainElsewhere(t *testing.T) {
+	r, _ := withLocks(t)
+	opts := options{"hold": "connection", "request_id": "one"}
+	a, b, watcher := r.dial(), r.dial(), r.dial()
+	lease := a.table("Lock.Acquire", "k", opts)["lease_id"]
+	watcher.table("Lock.Watch", "k", options{"lease_id": lease})
+	if again := b.table("Lock.Acquire", "k", opts)["lease_id"]; again != lease {
+		t.Fatalf("lease %v, then %v", lease, again)
+	}
+	_ = a.Close()
+	until(t, "the first connection is gone", func() bool { return r.server.connections() == 2 })
+	if now := b.table("Lock.Get", "k"); now["state"] != "ACTIVE" || now["lease_id"] != lease {
+		t.Errorf("it is shown as %v", now)
+	}
+	_ = b.Close()
+	until(t, "the lock is free", func() bool { return watcher.table("Lock.Get", "k")["state"] == "RELEASED" })
+}
+
+// Whoever waits for a lock hears at once that the daemon stops, and what
+// connections held is released by then.
+func TestLocksWhenTheDaemonStops(t *testing.T) {
+	r, store := withLocks(t)
+	holder, waiting := r.dial(), r.dial()
+	holder.table("Lock.Acquire", "k", options{"hold": "connection"})
+	waiting.ask("Lock.Acquire", "k", options{"wait_ms": 3_600_000})
+	r.waiters(1)
+	r.drains()
+	waiting.wantError(waiting.receive(), wire.CodeShuttingDown)
+	_ = holder.Close()
+	_ = waiting.Close()
+	r.stop()
+	if l, err := store.Get(t.Context(), "default", "k"); err != nil || l.State != lock.Released {
+		t.Errorf("after the stop: %+v, %v", l, err)
+	}
+}
+
+func TestSequenceMethods(t *testing.T) {
+	r, _ := withLocks(t)
+	p := r.dial()
+	var n int64
+	for want := int64(1); want <= 3; want++ {
+		if p.decode(p.result("Sequence.Next", "alice"), &n); n != want {
+			t.Errorf("%d, want %d", n, want)
+		}
+	}
+	var batch []int64
+	p.decode(p.result("Sequence.NextBatch", "alice", 4, options{"request_id": "b"}), &batch)
+	if fmt.Sprint(batch) != "[4 5 6 7]" {
+		t.Errorf("the batch: %v", batch)
+	}
+	p.decode(p.result("Sequence.NextBatch", "alice", 4, options{"request_id": "b"}), &batch)
+	if fmt.Sprint(batch) != "[4 5 6 7]" {
+		t.Errorf("the batch again: %v", batch)
+	}
+	limited := options{"step": 10, "start": 5, "max_value": 30, "on_max": "error", "ttl_ms": 60_000}
+	p.decode(p.result("Sequence.NextBatch", "bob", 3, limited), &batch)
+	if fmt.Sprint(batch) != "[5 15 25]" {
+		t.Errorf("steps: %v", batch)
+	}
+	exhausted := p.fails(wire.CodeSequenceExhausted, "Sequence.Next", "bob", limited)
+	if most, _ := exhausted.Detail("max_value"); most != "30" {
+		t.Errorf("%v", exhausted)
+	}
+	p.fails(wire.CodeInvalidParams, "Sequence.Next", "bob") // it counts otherwise
+}

@@ -1,0 +1,46 @@
+package lock
+
+import "time"
+
+// Answer is a lease under the names that it has outside, on the socket and over
+// HTTP.
+type Answer struct {
+	TenantID     string `json:"tenant_id"`
+	LockKey      string `json:"lock_key"`
+	LeaseID      string `json:"lease_id"`
+	OwnerID      string `json:"owner_id"`
+	FencingToken int64  `json:"fencing_token"`
+	State        Status `json:"state"`
+	AcquiredAt   string `json:"acquired_at"` // RFC 3339 with ms, UTC, the store's clock
+	ExpiresAt    string `json:"expires_at"`  // likewise
+	// ExpiresInMS is how long the lease still lives, counted from the answer; 0
+	// when it is not ACTIVE.
+	ExpiresInMS int64 `json:"expires_in_ms"`
+}
+
+const answerTime = "2006-01-02T15:04:05.000Z"
+
+// Answer is the lease as it is shown outside.
+func (l Lease) Answer() Answer {
+	at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(answerTime) }
+	return Answer{
+		TenantID: l.Tenant, LockKey: l.Key, LeaseID: l.LeaseID, OwnerID: l.Owner, FencingToken: l.Token, State: l.State,
+		AcquiredAt: at(l.AcquiredMS), ExpiresAt: at(l.ExpiresMS), ExpiresInMS: l.RemainingMS,
+	}
+}
+
+// Lease is what the answer says; the error is about a time that cannot be read.
+func (a Answer) Lease() (Lease, error) {
+	acquired, err := time.Parse(time.RFC3339, a.AcquiredAt)
+	if err != nil {
+		return Lease{}, err
+	}
+	expires, err := time.Parse(time.RFC3339, a.ExpiresAt)
+	if err != nil {
+		return Lease{}, err
+	}
+	return Lease{
+		Tenant: a.TenantID, Key: a.LockKey, LeaseID: a.LeaseID, Owner: a.OwnerID, Token: a.FencingToken, State: a.State,
+		AcquiredMS: acquired.UnixMilli(), ExpiresMS: expires.UnixMilli(), RemainingMS: a.ExpiresInMS,
+	}, nil
+}

@@ -1,0 +1,177 @@
+package lock
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Op is what a Request asks for.
+type Op uint8
+
+// The operations.
+const (
+	Acquire Op = iota + 1
+	Renew
+	Release
+)
+
+func (o Op) String() string {
+	switch o {
+	case Acquire:
+		return "acquire"
+	case Renew:
+		return "renew"
+	case Release:
+		return "release"
+	}
+	return fmt.Sprintf("Op(%d)", uint8(o))
+}
+
+// Limits of what a caller may name.
+const (
+	MaxKey       = 512 // bytes of UTF-8
+	MaxRequestID = 128 // characters
+	// MinTTL is the shortest term: with less, a renewal would be late by the
+	// ordinary delays of a network and a scheduler.
+	MinTTL = 100 * time.Millisecond
+	MaxTTL = 24 * time.Hour
+	// MaxReceipts is how many answers a key remembers for requests that come
+	// again, beside the one that made its latest lease.
+	MaxReceipts = 16
+	// MaxToken keeps tokens exact in every JSON reader and in Lua. Counted in
+	// microseconds of Unix time it is reached in the year 2255.
+	MaxToken = 1<<53 - 1
+	// KeepIdle is how long after its lease's end a key is remembered at least,
+	// before a store may delete it. Its receipts go with it.
+	KeepIdle = time.Hour
+)
+
+var (
+	// tenantName is what the lease server's credentials allow.
+	tenantName = regexp.MustCompile(`^[A-Za-z0-9._@-]{1,64}$`)
+	// ownerName has room for what a host adds to its own name to tell its users
+	// apart.
+	ownerName     = regexp.MustCompile(`^[A-Za-z0-9._@:/+=-]{1,128}$`)
+	requestIDForm = regexp.MustCompile(`^[\x21-\x7e]{1,128}$`)
+	leaseIDForm   = regexp.MustCompile(`^[0-9a-f]{32}$`)
+)
+
+// Request asks for one transition of one key.
+type Request struct {
+	Op     Op
+	Tenant string // 1 to 64 of A-Z a-z 0-9 . _ @ -
+	Key    string // 1 to MaxKey bytes of UTF-8 without control characters
+	Owner  string // 1 to 128 of the tenant's characters and : / + =
+
+	// RequestID makes the request safe to send again: up to MaxRequestID visible
+	// ASCII characters, scoped to the tenant and the key. Empty means that it is
+	// never sent again.
+	RequestID string
+
+	// LeaseID is 32 hexadecimal digits. Acquire: the name of the lease that may
+	// be granted, 128 random bits; a repeated request may bring another one.
+	// Renew and Release: where it is not empty, the lease must be this one.
+	LeaseID string
+
+	TTLMS int64 // Acquire and Renew: the term in ms from the store's now on, MinTTL to MaxTTL; Release: 0
+}
+
+// TTL is the term that the request asks for.
+func (r Request) TTL() time.Duration { return time.Duration(r.TTLMS) * time.Millisecond }
+
+// Validate says what makes the request impossible; the error wraps ErrInvalid.
+// Every Store calls it first.
+func (r Request) Validate() error {
+	if err := CheckKey(r.Tenant, r.Key); err != nil {
+		return err
+	}
+	ttl := r.TTL()
+	switch {
+	case r.Op < Acquire || r.Op > Release:
+		return fmt.Errorf("%w: there is no operation %v", ErrInvalid, r.Op)
+	case !ownerName.MatchString(r.Owner):
+		return fmt.Errorf("%w: owner %q must be 1 to 128 of A-Z a-z 0-9 . _ @ : / + = -", ErrInvalid, clip(r.Owner))
+	case r.RequestID != "" && !requestIDForm.MatchString(r.RequestID):
+		return fmt.Errorf("%w: the request ID must be 1 to %d visible ASCII characters", ErrInvalid, MaxRequestID)
+	case (r.Op == Acquire || r.LeaseID != "") && !leaseIDForm.MatchString(r.LeaseID):
+		return fmt.Errorf("%w: the lease ID must be 32 hexadecimal digits in lower case", ErrInvalid)
+	case r.Op == Release && r.TTLMS != 0:
+		return fmt.Errorf("%w: a release has no term", ErrInvalid)
+	case r.Op != Release && (r.TTLMS > MaxTTL.Milliseconds() || ttl < MinTTL):
+		return fmt.Errorf("%w: a term of %d ms is not between %v and %v", ErrInvalid, r.TTLMS, MinTTL, MaxTTL)
+	}
+	return nil
+}
+
+// CheckKey says what is wrong with the name of a lock; the error wraps
+// ErrInvalid. Control characters are refused because keys are shown in logs and
+// on terminals.
+func CheckKey(tenant, key string) error {
+	switch {
+	case !tenantName.MatchString(tenant):
+		return fmt.Errorf("%w: tenant %q must be 1 to 64 of A-Z a-z 0-9 . _ @ -", ErrInvalid, clip(tenant))
+	case key == "" || len(key) > MaxKey:
+		return fmt.Errorf("%w: the key has %d bytes, and must have 1 to %d", ErrInvalid, len(key), MaxKey)
+	case !utf8.ValidString(key):
+		return fmt.Errorf("%w: the key is not UTF-8", ErrInvalid)
+	}
+	for i, r := range key {
+		if unicode.IsControl(r) {
+			return fmt.Errorf("%w: the key has the control character %U at byte %d", ErrInvalid, r, i)
+		}
+	}
+	return nil
+}
+
+// CheckPage says what is wrong with the parameters of a List; the error wraps
+// ErrInvalid.
+func CheckPage(tenant, after string, limit int) error {
+	if limit < 1 || limit > MaxList {
+		return fmt.Errorf("%w: a page has 1 to %d locks, not %d", ErrInvalid, MaxList, limit)
+	}
+	return CheckKey(tenant, cmp.Or(after, "-"))
+}
+
+// clip keeps what a caller sent from filling a message.
+func clip(s string) string { return s[:min(len(s), 64)] }
+
+// Status is where a lease is in its life.
+type Status string
+
+// The states of a lease. From the last two there is no way back.
+const (
+	Active   Status = "ACTIVE"
+	Released Status = "RELEASED"
+	Expired  Status = "EXPIRED" // the store's now >= ExpiresMS
+)
+
+// Lease is a lock held by someone, or once held.
+type Lease struct {
+	Tenant  string
+	Key     string
+	LeaseID string // 32 hexadecimal digits
+	Owner   string
+
+	// Token is the fencing token, 1 to MaxToken: greater than that of every
+	// earlier lease of the key.
+	Token int64
+
+	State      Status
+	AcquiredMS int64 // Unix ms, the store's clock
+	ExpiresMS  int64 // Unix ms, the store's clock; what was promised, also after a release
+
+	// RemainingMS is how long the lease still lives, by the store's clock at the
+	// moment of the answer; 0 when it is not ACTIVE. Counted from before the
+	// request was sent, it needs no agreement between the clocks.
+	RemainingMS int64
+
+	// Repeated: nothing was done, this answers a request that was carried out
+	// before.
+	Repeated bool
+}
+
+func (l Lease) remaining() time.Duration { return time.Duration(l.RemainingMS) * time.Millisecond }

@@ -1,0 +1,179 @@
+package locktest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/kazahana/kazahana/internal/lock"
+)
+
+// checkTime bounds one judgement. It is only reached by histories that leave far
+// too much open.
+const checkTime = 2 * time.Minute
+
+// History is what concurrent clients asked of a backend, and what they saw. It
+// knows nothing of the core: its model is the specification, written once more,
+// with the store's clock as far as answers tell it.
+type History struct {
+	// Jumps: the backend may forget: its tokens may grow by more than one, and its
+	// clock may be another one after a failover.
+	Jumps bool
+
+	mu    sync.Mutex
+	clock int64 // orders calls and returns
+	calls []call
+}
+
+// call is one request. While nobody knows what became of it, returned is
+// math.MaxInt64: it may take effect at any time, or never.
+type call struct {
+	client           int
+	request          lock.Request // Op 0: a Get
+	called, returned int64
+	lease            lock.Lease
+	err              error
+}
+
+func (c call) unknown() bool { return !lock.IsAnswer(c.err) }
+
+// Client returns the store, with everything that is asked of it recorded. Request
+// IDs must tell requests apart, as a client's do. Reused is told from repeated
+// only within MaxReceipts changes of a key.
+func (h *History) Client(id int, store lock.Store) lock.Store { return recorder{store, h, id} }
+
+type recorder struct {
+	lock.Store
+	history *History
+	id      int
+}
+
+func (r recorder) Do(ctx context.Context, request lock.Request) (lock.Lease, error) {
+	i := r.history.begin(r.id, request)
+	l, err := r.Store.Do(ctx, request)
+	r.history.end(i, l, err)
+	return l, err
+}
+
+func (r recorder) Get(ctx context.Context, tenant, key string) (lock.Lease, error) {
+	i := r.history.begin(r.id, lock.Request{Tenant: tenant, Key: key})
+	l, err := r.Store.Get(ctx, tenant, key)
+	r.history.end(i, l, err)
+	return l, err
+}
+
+func (h *History) begin(client int, r lock.Request) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.clock++
+	h.calls = append(h.calls, call{client: client, request: r, called: h.clock, returned: math.MaxInt64, err: errUnknown})
+	return len(h.calls) - 1
+}
+
+func (h *History) end(i int, l lock.Lease, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.clock++
+	c := &h.calls[i]
+	c.lease, c.err = l, err
+	if !c.unknown() {
+		c.returned = h.clock
+	}
+}
+
+// Check reports that no order of the calls, each taking effect at one moment
+// between its call and its return, explains what the clients saw. The error shows
+// the calls on the key.
+func (h *History) Check() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	byKey := map[name][]porcupine.Operation{}
+	for _, c := range h.calls {
+		if c.unknown() && c.request.Op == 0 {
+			continue // tells nothing and does nothing
+		}
+		n := name{c.request.Tenant, c.request.Key}
+		byKey[n] = append(byKey[n], porcupine.Operation{ClientId: c.client, Input: c, Call: c.called, Return: c.returned})
+	}
+	model := h.model()
+	for n, operations := range byKey {
+		switch porcupine.CheckOperationsTimeout(model, operations, checkTime) {
+		case porcupine.Illegal:
+			return fmt.Errorf("no lock behaves like %s %q:\n%s", n.tenant, n.key, h.show(n))
+		case porcupine.Unknown:
+			return fmt.Errorf("%d calls on %q could not be judged in %v", len(operations), n.key, checkTime)
+		}
+	}
+	return nil
+}
+
+// Len is how many calls were recorded, and how many of them nobody knows the
+// outcome of.
+func (h *History) Len() (calls, unknown int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.calls {
+		if c.unknown() {
+			unknown++
+		}
+	}
+	return len(h.calls), unknown
+}
+
+func (h *History) show(n name) string {
+	var b strings.Builder
+	for _, c := range h.calls {
+		if (name{c.request.Tenant, c.request.Key}) != n {
+			continue
+		}
+		fmt.Fprintf(&b, "%5d to %-5s client %d: %s\n", c.called, until(c.returned), c.client, c)
+	}
+	return b.String()
+}
+
+func until(returned int64) string {
+	if returned == math.MaxInt64 {
+		return "?"
+	}
+	return fmt.Sprint(returned)
+}
+
+func (c call) String() string {
+	what := "get"
+	if c.request.Op != 0 {
+		what = fmt.Sprintf("%v by %s, request %s, lease %s, %d ms", c.request.Op, c.request.Owner, tail(c.request.RequestID), tail(c.request.LeaseID), c.request.TTLMS)
+	}
+	if c.err != nil {
+		return what + ": " + c.err.Error()
+	}
+	return fmt.Sprintf("%s: %s %s of %s, token %d, %d to %d, %d left, repeated %v", what, c.lease.State, tail(c.lease.LeaseID),
+		c.lease.Owner, c.lease.Token, c.lease.AcquiredMS, c.lease.ExpiresMS, c.lease.RemainingMS, c.lease.Repeated)
+}
+
+func tail(id string) string { return id[max(0, len(id)-6):] }
+
+func (h *History) model() porcupine.Model {
+	nm := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{world{jumps: h.Jumps, token: guess{loose: true}}} },
+		Step: func(state, input, _ any) []any {
+			var next []any
+			for _, w := range state.(world).step(input.(call)) {
+				next = append(next, w)
+			}
+			return next
+		},
+		Equal: func(a, b any) bool { return a.(world).equal(b.(world)) },
+	}
+	return nm.ToModel()
+}
+
+func (w world) equal(o world) bool {
+	return w.token == o.token && w.lease == o.lease && w.owner == o.owner && w.status == o.status &&
+		w.expires == o.expires && w.now == o.now && slices.Equal(w.done, o.done)
+}

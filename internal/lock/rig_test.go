@@ -1,0 +1,306 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lock"
+)
+
+const (
+	tenant      = "default"
+	key         = "orders/42"
+	ttl         = 30 * time.Second
+	callTimeout = 3 * time.Second
+)
+
+// bubble runs a test in bubble time, and ends with nothing left running.
+func bubble(t *testing.T, test func(*rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{T: t, began: time.Now()}
+		r.memory = lock.NewMemory(r.storeMS)
+		t.Cleanup(func() {
+			for _, h := range r.hosts {
+				r.must(h.Close(context.Background()))
+			}
+			r.late.Wait()
+		})
+		test(r)
+	})
+}
+
+// rig is a store in memory and the hosts that use it, all in bubble time.
+type rig struct {
+	*testing.T
+	began  time.Time
+	memory *lock.Memory
+	hosts  []*lock.Host
+	late   sync.WaitGroup // requests still on their way
+}
+
+func (r *rig) storeMS() int64         { return startMS + time.Since(r.began).Milliseconds() }
+func (r *rig) elapsed() time.Duration { return time.Since(r.began) }
+
+func (r *rig) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatalf("at %v: %v", r.elapsed(), err)
+	}
+}
+
+func (r *rig) want(err, want error) {
+	r.Helper()
+	if !errors.Is(err, want) {
+		r.Fatalf("at %v: error is %v, want %v", r.elapsed(), err, want)
+	}
+}
+
+func (r *rig) wantHeld(err error) *lock.HeldError {
+	r.Helper()
+	var held *lock.HeldError
+	if !errors.As(err, &held) {
+		r.Fatalf("at %v: error is %v, want a HeldError", r.elapsed(), err)
+	}
+	return held
+}
+
+// host is a host at the end of a line to the store, which can be cut.
+type host struct {
+	*lock.Host
+	*link
+}
+
+// host makes one that the store tells of releases.
+func (r *rig) host() *host { return r.connect(&link{memory: r.memory}, false) }
+
+// plain makes one that has to ask.
+func (r *rig) plain() *host { return r.connect(&link{memory: r.memory}, true) }
+
+func (r *rig) connect(l *link, plain bool) *host {
+	l.began, l.late = r.began, &r.late
+	var store lock.Store = wire{l}
+	if plain {
+		store = struct{ lock.Store }{wire{l}}
+	}
+	h := &host{lock.NewHost(store, l, callTimeout), l}
+	r.hosts = append(r.hosts, h.Host)
+	return h
+}
+
+// link is a host's way to the store, and its clock.
+type link struct {
+	memory    *lock.Memory
+	began     time.Time
+	suspended atomic.Int64 // nanoseconds that the clock counts beside bubble time
+
+	calls atomic.Int64
+	late  *sync.WaitGroup
+
+	subscribing time.Duration // how long Notify takes
+
+	mu    sync.Mutex
+	fate  func(lock.Request) error // instead of carrying out, where it returns one
+	after func(lock.Request) error // instead of the answer, likewise
+	delay time.Duration            // on the way there; who gives up does not call the request back
+}
+
+func (l *link) Elapsed() time.Duration {
+	return time.Since(l.began) + time.Duration(l.suspended.Load())
+}
+
+// meet sets what requests and answers meet on their way.
+func (l *link) meet(fate, after func(lock.Request) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fate, l.after, l.delay = fate, after, 0
+}
+
+// delayed has requests arrive so much later, also those that were given up.
+func (l *link) delayed(d time.Duration) {
+	l.up()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.delay = d
+}
+
+var errDown = errors.New("connection refused")
+
+func (l *link) down() { l.meet(func(lock.Request) error { return errDown }, nil) }
+func (l *link) up()   { l.meet(nil, nil) }
+
+// deaf carries out acquires, whose answers are lost, and nothing else.
+func (l *link) deaf() {
+	l.meet(func(r lock.Request) error {
+		if r.Op != lock.Acquire {
+			return errDown
+		}
+		return nil
+	}, func(lock.Request) error { return errDown })
+}
+
+// slow has answers take their time.
+func (l *link) slow(d time.Duration) {
+	l.meet(nil, func(lock.Request) error { time.Sleep(d); return nil })
+}
+
+// wire is the store at the end of the link.
+type wire struct{ *link }
+
+func (l wire) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	l.calls.Add(1)
+	l.mu.Lock()
+	fate, after, delay := l.fate, l.after, l.delay
+	l.mu.Unlock()
+	if delay > 0 {
+		return l.arrive(ctx, r, delay)
+	}
+	if fate != nil {
+		if err := fate(r); err != nil {
+			return lock.Lease{}, err
+		}
+	}
+	lease, err := l.memory.Do(ctx, r)
+	if after != nil {
+		if lost := after(r); lost != nil {
+			return lock.Lease{}, lost
+		}
+	}
+	return lease, err
+}
+
+func (l wire) arrive(ctx context.Context, r lock.Request, delay time.Duration) (lock.Lease, error) {
+	done := make(chan result, 1)
+	l.late.Go(func() {
+		time.Sleep(delay)
+		lease, err := l.memory.Do(context.WithoutCancel(ctx), r)
+		done <- result{lease: lease, err: err}
+	})
+	select {
+	case got := <-done:
+		return got.lease, got.err
+	case <-ctx.Done():
+		return lock.Lease{}, ctx.Err()
+	}
+}
+
+func (l wire) Get(ctx context.Context, tenant, key string) (lock.Lease, error) {
+	return l.memory.Get(ctx, tenant, key)
+}
+
+func (l wire) List(ctx context.Context, tenant, after string, limit int) ([]lock.Lease, error) {
+	return l.memory.List(ctx, tenant, after, limit)
+}
+
+func (l wire) Notify(ctx context.Context, tenant, key string) (<-chan struct{}, error) {
+	time.Sleep(l.subscribing)
+	return l.memory.Notify(ctx, tenant, key)
+}
+
+func (l wire) Close() error { return nil }
+
+// wanted is a lock that the owner wants and waits for.
+func wanted(owner string, wait time.Duration) lock.Wanted {
+	return lock.Wanted{Tenant: tenant, Key: key, Owner: owner, TTL: ttl, Wait: wait}
+}
+
+// state is the lock as the store has it.
+func (r *rig) state() lock.Lease {
+	r.Helper()
+	l, err := r.memory.Get(context.Background(), tenant, key)
+	if err != nil && !errors.Is(err, lock.ErrNotFound) {
+		r.Fatal(err)
+	}
+	return l
+}
+
+// take acquires where the lock is free.
+func (r *rig) take(h *host, owner string) lock.Lease {
+	r.Helper()
+	l, err := h.Acquire(context.Background(), wanted(owner, 0))
+	r.must(err)
+	return l
+}
+
+// free releases what someone holds, through a host.
+func (r *rig) free(h *host, l lock.Lease) {
+	r.Helper()
+	_, err := h.Change(context.Background(), lock.Request{Op: lock.Release, Tenant: tenant, Key: key, Owner: l.Owner, LeaseID: l.LeaseID})
+	r.must(err)
+}
+
+// result is how a wait ended.
+type result struct {
+	lease lock.Lease
+	err   error
+	at    time.Duration
+}
+
+// line has someone wait in the background.
+func (r *rig) line(ctx context.Context, h *host, want lock.Wanted) <-chan result {
+	c := make(chan result, 1)
+	go func() {
+		l, err := h.Acquire(ctx, want)
+		c <- result{l, err, r.elapsed()}
+	}()
+	synctest.Wait()
+	return c
+}
+
+// waits checks that somebody still waits.
+func (r *rig) waits(c <-chan result) {
+	r.Helper()
+	synctest.Wait()
+	select {
+	case got := <-c:
+		r.Fatalf("at %v the wait is over: %+v", r.elapsed(), got)
+	default:
+	}
+}
+
+// now is how a wait ended, which it must have.
+func (r *rig) now(c <-chan result) result {
+	r.Helper()
+	synctest.Wait()
+	select {
+	case got := <-c:
+		return got
+	default:
+		r.Fatalf("at %v somebody still waits", r.elapsed())
+		return result{}
+	}
+}
+
+// losses is what a holder was told.
+type losses struct {
+	mu  sync.Mutex
+	all []result
+	rig *rig
+}
+
+func (l *losses) told(lease lock.Lease, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, result{lease, err, l.rig.elapsed()})
+}
+
+func (l *losses) seen() []result {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all
+}
+
+// hold holds the lock, which must be free.
+func (r *rig) hold(h *host, want lock.Wanted) (*lock.Holding, *losses) {
+	r.Helper()
+	lost := &losses{rig: r}
+	g, err := h.Hold(context.Background(), want, lost.told)
+	r.must(err)
+	return g, lost
+}

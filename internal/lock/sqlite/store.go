@@ -1,0 +1,209 @@
+// Package sqlite keeps locks in an SQLite file, for the processes of one host or
+// behind a lease server. What it has answered is on the disk. Its clock is the
+// host's, or whatever clock the file was opened with.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
+)
+
+const (
+	// sweep is how many idle keys a write deletes: more than it can add.
+	sweep = 2
+	// stretch is how many keys a List looks at before others have their turn.
+	stretch = 1000
+)
+
+// Tables are the statements that make this package's part of a store file.
+var Tables = []string{
+	// A key's lock.State in JSON; ends is its ExpiresMS.
+	`CREATE TABLE IF NOT EXISTS locks (
+		tenant TEXT    NOT NULL,
+		key    TEXT    NOT NULL,
+		state  TEXT    NOT NULL,
+		ends   INTEGER NOT NULL,
+		PRIMARY KEY (tenant, key)
+	) STRICT, WITHOUT ROWID`,
+	`CREATE INDEX IF NOT EXISTS locks_by_end ON locks (ends)`,
+	// The highest token among the keys that were deleted.
+	`CREATE TABLE IF NOT EXISTS lock_floor (
+		only  INTEGER PRIMARY KEY CHECK (only = 1),
+		token INTEGER NOT NULL
+	) STRICT`,
+	`INSERT OR IGNORE INTO lock_floor VALUES (1, 0)`,
+}
+
+// Store is locks in a store file, which it does not own.
+type Store struct{ file *sqlitefile.File }
+
+var _ lock.Store = (*Store)(nil)
+
+// New uses a file that was opened with Tables. Whoever opened it closes it.
+func New(file *sqlitefile.File) *Store { return &Store{file} }
+
+// Close implements lock.Store. The file stays open.
+func (s *Store) Close() error { return nil }
+
+// Do implements lock.Store.
+func (s *Store) Do(ctx context.Context, r lock.Request) (l lock.Lease, err error) {
+	if err := r.Validate(); err != nil {
+		return lock.Lease{}, err
+	}
+	err = s.file.Write(ctx, func(tx *sqlitefile.Tx) (err error) {
+		l, err = do(tx, r)
+		return err
+	}, nil)
+	if err != nil {
+		return lock.Lease{}, err
+	}
+	return l, nil
+}
+
+func do(tx *sqlitefile.Tx, r lock.Request) (lock.Lease, error) {
+	var known lock.Known
+	switch err := tx.QueryRow(`SELECT token FROM lock_floor`, nil, &known.Floor); {
+	case errors.Is(err, sql.ErrNoRows):
+		return lock.Lease{}, fmt.Errorf("%w: the floor of the tokens is missing", sqlitefile.ErrInconsistent)
+	case err != nil:
+		return lock.Lease{}, err
+	}
+	var err error
+	if known.State, err = read(tx.Session, r.Tenant, r.Key); err != nil && !errors.Is(err, lock.ErrNotFound) {
+		return lock.Lease{}, err
+	}
+	state, l, err := lock.Apply(known, r, tx.NowMS)
+	if err != nil || l.Repeated {
+		return l, err
+	}
+	text, err := json.Marshal(state)
+	if err != nil {
+		return lock.Lease{}, err
+	}
+	if _, err := tx.Exec(`INSERT INTO locks (tenant, key, state, ends) VALUES (?, ?, ?, ?)
+		ON CONFLICT (tenant, key) DO UPDATE SET state = excluded.state, ends = excluded.ends`,
+		r.Tenant, r.Key, string(text), state.ExpiresMS); err != nil {
+		return lock.Lease{}, err
+	}
+	return l, deleteIdle(tx, known.Floor)
+}
+
+func read(s *sqlitefile.Session, tenant, key string) (state lock.State, err error) {
+	var text string
+	err = s.QueryRow(`SELECT state FROM locks WHERE tenant = ? AND key = ?`, []any{tenant, key}, &text)
+	if errors.Is(err, sql.ErrNoRows) {
+		return state, lock.ErrNotFound
+	}
+	if err != nil {
+		return state, err
+	}
+	return parse(key, text)
+}
+
+func parse(key, text string) (state lock.State, err error) {
+	if err := json.Unmarshal([]byte(text), &state); err != nil {
+		return state, fmt.Errorf("%w: the state of lock %q: %w", sqlitefile.ErrInconsistent, key, err)
+	}
+	return state, nil
+}
+
+// deleteIdle deletes a few of the keys that have been idle for long. The floor
+// rises to their tokens first, in the same transaction: none is granted again.
+func deleteIdle(tx *sqlitefile.Tx, floor int64) error {
+	type name struct{ tenant, key string }
+	var idle []name
+	highest := floor
+	err := tx.QueryRows(`SELECT tenant, key, state FROM locks WHERE ends <= ? ORDER BY ends LIMIT ?`,
+		[]any{tx.NowMS - lock.KeepIdle.Milliseconds(), sweep}, func(scan func(...any) error) error {
+			var n name
+			var text string
+			if err := scan(&n.tenant, &n.key, &text); err != nil {
+				return err
+			}
+			state, err := parse(n.key, text)
+			if err == nil && state.Idle(tx.NowMS) {
+				idle, highest = append(idle, n), max(highest, state.Token)
+			}
+			return err
+		})
+	if err != nil || len(idle) == 0 {
+		return err
+	}
+	if _, err := tx.Exec(`UPDATE lock_floor SET token = ?`, highest); err != nil {
+		return err
+	}
+	for _, n := range idle {
+		if _, err := tx.Exec(`DELETE FROM locks WHERE tenant = ? AND key = ?`, n.tenant, n.key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Get implements lock.Store.
+func (s *Store) Get(ctx context.Context, tenant, key string) (lock.Lease, error) {
+	if err := lock.CheckKey(tenant, key); err != nil {
+		return lock.Lease{}, err
+	}
+	return sqlitefile.Read(ctx, s.file, func(session *sqlitefile.Session) (lock.Lease, error) {
+		state, err := read(session, tenant, key)
+		if err != nil {
+			return lock.Lease{}, err
+		}
+		return state.Lease(tenant, key, s.file.NowMS()), nil
+	})
+}
+
+// List implements lock.Store. It looks at a stretch of keys at a time, so that
+// requests are not held up.
+func (s *Store) List(ctx context.Context, tenant, after string, limit int) ([]lock.Lease, error) {
+	if err := lock.CheckPage(tenant, after, limit); err != nil {
+		return nil, err
+	}
+	var page []lock.Lease
+	for {
+		part, err := sqlitefile.Read(ctx, s.file, func(session *sqlitefile.Session) (stretchOf, error) {
+			return look(session, tenant, after, s.file.NowMS())
+		})
+		if err != nil {
+			return nil, err
+		}
+		page = append(page, part.live...)
+		if !part.more || len(page) >= limit {
+			return page[:min(limit, len(page))], nil
+		}
+		after = part.last
+	}
+}
+
+// stretchOf is what a stretch of keys holds.
+type stretchOf struct {
+	live []lock.Lease
+	last string // the last key looked at
+	more bool   // there may be others behind it
+}
+
+func look(session *sqlitefile.Session, tenant, after string, nowMS int64) (part stretchOf, err error) {
+	seen := 0
+	err = session.QueryRows(`SELECT key, state FROM locks WHERE tenant = ? AND key > ? ORDER BY key LIMIT ?`,
+		[]any{tenant, after, stretch}, func(scan func(...any) error) error {
+			var text string
+			if err := scan(&part.last, &text); err != nil {
+				return err
+			}
+			seen++
+			state, err := parse(part.last, text)
+			if l := state.Lease(tenant, part.last, nowMS); l.State == lock.Active {
+				part.live = append(part.live, l)
+			}
+			return err
+		})
+	part.more = seen == stretch
+	return part, err
+}

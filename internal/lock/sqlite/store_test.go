@@ -1,0 +1,86 @@
+package sqlite
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/lock/locktest"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// owned closes the file with the store.
+type owned struct {
+	*Store
+	file *sqlitefile.File
+}
+
+func (o owned) Close() error { return o.file.Close() }
+
+func open(path string, nowMS func() int64) (owned, error) {
+	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{NowMS: nowMS}, Tables)
+	if err != nil {
+		return owned{}, err
+	}
+	return owned{New(file), file}, nil
+}
+
+func newPath(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, sqlitefile.StoreName)
+}
+
+func TestConformance(t *testing.T) {
+	locktest.Run(t, func(t *testing.T) locktest.Backend {
+		path := newPath(t)
+		var now atomic.Int64
+		now.Store(1_800_000_000_000)
+		advance := func(d time.Duration) { now.Add(d.Milliseconds()) }
+		return locktest.Backend{
+			Open:    func() (lock.Store, error) { return open(path, now.Load) },
+			Advance: advance,
+			Restart: func() error { return nil }, // all is in the file, which every Open opens anew
+			Sweep: func() error {
+				advance(lock.MaxTTL + lock.KeepIdle + time.Second)
+				return sweepAll(path, now.Load)
+			},
+		}
+	})
+}
+
+// sweepAll has writes delete the keys that have been idle for long.
+func sweepAll(path string, nowMS func() int64) error {
+	s, err := open(path, nowMS)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for {
+		n := 0
+		err := s.file.Write(context.Background(), func(tx *sqlitefile.Tx) error {
+			var floor int64
+			if err := tx.QueryRow(`SELECT token FROM lock_floor`, nil, &floor); err != nil {
+				return err
+			}
+			if err := deleteIdle(tx, floor); err != nil {
+				return err
+			}
+			return tx.QueryRow(`SELECT count(*) FROM locks WHERE ends <= ?`, []any{tx.NowMS - lock.KeepIdle.Milliseconds()}, &n)
+		}, nil)
+		if err != nil || n == 0 {
+			return err
+		}
+	}
+}

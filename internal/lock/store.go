@@ -1,0 +1,72 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+// Store keeps the locks. Implementations are safe for concurrent use and return
+// soon after ctx is done. Package locktest is the suite that holds one to this.
+type Store interface {
+	// Do carries out one request, atomically per key, and answers when the result
+	// is as durable as the store ever makes it. Its own clock decides what has
+	// expired.
+	//
+	// Errors: *HeldError (acquire), *FencedError (acquire, on a store that may
+	// have forgotten), ErrNotOwned and ErrExpired (renew, release),
+	// ErrRequestReused, ErrInvalid, ErrTokensUsedUp: nothing was changed. Anything
+	// else means that the store is unavailable, and that the request may or may
+	// not have been carried out, or may yet be: the caller asks again with the
+	// same RequestID.
+	Do(ctx context.Context, r Request) (Lease, error)
+
+	// Get returns the key's latest lease, alive or not.
+	//
+	// Errors: ErrNotFound when the store knows nothing of the key, which is so
+	// once it has been idle for long; ErrInvalid.
+	Get(ctx context.Context, tenant, key string) (Lease, error)
+
+	// List returns live leases of a tenant in the order of their keys' bytes,
+	// beginning after the key named, "" for the first page. A page shorter than
+	// limit, which is 1 to MaxList, is the last. Leases that come and go meanwhile
+	// may be shown or not; each is shown at most once.
+	List(ctx context.Context, tenant, after string, limit int) ([]Lease, error)
+
+	// Close frees what the store holds open. Leases stay as they are.
+	Close() error
+}
+
+// MaxList is the most leases of one page.
+const MaxList = 1000
+
+// Notifier is a store that can tell when a key may have become free, without
+// being asked again and again.
+type Notifier interface {
+	// Notify returns a channel that gets a token when a lease of the key is
+	// released after Notify has returned, whoever did it; it may get one at other
+	// times. Tokens that nobody took are one. The channel is closed when ctx is
+	// done, or when the store cannot tell any more.
+	Notify(ctx context.Context, tenant, key string) (<-chan struct{}, error)
+}
+
+// Waiter is a store that can wait by itself until a key is free.
+type Waiter interface {
+	// AcquireWithin is Do of an acquire that may take up to wait longer: the
+	// *HeldError comes only then.
+	AcquireWithin(ctx context.Context, r Request, wait time.Duration) (Lease, error)
+}
+
+// IsAnswer reports whether an error of a Store is its answer to the request.
+// Anything else leaves open whether the request was carried out.
+func IsAnswer(err error) bool {
+	var held *HeldError
+	var fenced *FencedError
+	if err == nil || errors.As(err, &held) || errors.As(err, &fenced) {
+		return true
+	}
+	return slices.ContainsFunc(refusals, func(known error) bool { return errors.Is(err, known) })
+}
+
+var refusals = []error{ErrNotOwned, ErrExpired, ErrRequestReused, ErrNotFound, ErrInvalid, ErrTokensUsedUp}

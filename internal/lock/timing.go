@@ -1,0 +1,70 @@
+package lock
+
+import "time"
+
+const (
+	// renewPart: a held lease is renewed after this part of what is left of it.
+	renewPart = 3
+	// marginPart of what is left of a lease is not relied on: the holder has to be
+	// told before its end, and clocks run at different speeds.
+	marginPart = 20
+	// watchInterval is how often a held lease is looked at, at least: timers stand
+	// still while the machine is suspended, and the lease's end does not.
+	watchInterval = time.Second
+
+	// storeTick is what a store's clock may have been behind itself, since it counts
+	// whole milliseconds: a lease is shorter by up to that much.
+	storeTick = time.Millisecond
+
+	// How often a store is asked again whether a lock is free, where nothing tells
+	// that it is; where something does, it is asked at noticeMost all the same.
+	pollFirst  = 20 * time.Millisecond
+	pollMost   = time.Second
+	noticeMost = 5 * time.Second
+	// spread is how far the hosts that wait for the same end come apart.
+	spread = 10 * time.Millisecond
+
+	// How soon a store that has failed is asked again.
+	retryFirst = 20 * time.Millisecond
+	retryMost  = 2 * time.Second
+
+	// storeWait is how long a store that waits by itself is left to it at a time.
+	storeWait = 20 * time.Second
+
+	// maxHeld bounds the goroutines and the renewals of one host.
+	maxHeld = 10_000
+)
+
+// reliedUntil is until when a lease counts that had so much left in an answer to
+// what was sent at the time.
+func reliedUntil(sent, remaining time.Duration) time.Duration {
+	return sent + remaining - remaining/marginPart
+}
+
+// renewalAt is when a lease is due for renewal, likewise.
+func renewalAt(sent, remaining time.Duration) time.Duration { return sent + remaining/renewPart }
+
+// backoff is how long to wait after so many failures in a row, the first being 1.
+// random is in [0, 1), and takes up to a half away.
+func backoff(failures int, first, most time.Duration, random float64) time.Duration {
+	d := first
+	for i := 1; i < failures && d < most; i++ {
+		d *= 2
+	}
+	d = min(d, most)
+	return d - time.Duration(random*float64(d)/2)
+}
+
+// askAgainIn is how long to leave a lock alone that has been found held so many
+// times in a row, by a lease with so much left. A store may be late to see that a
+// lease has ended, and is not asked without a pause.
+func askAgainIn(found int, remaining time.Duration, notified bool, random float64) time.Duration {
+	end := remaining + time.Duration(random*float64(spread))
+	if found > 1 {
+		end = max(end, pollFirst)
+	}
+	if notified {
+		return min(end, noticeMost)
+	}
+	return min(end, backoff(found, pollFirst, pollMost, random))
+}

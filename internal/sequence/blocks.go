@@ -1,0 +1,190 @@
+package sequence
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// maxBlocks is how many keys a host holds values of. The one used longest ago
+// gives way, and what was left of its block is a gap.
+const maxBlocks = 10_000
+
+// Blocks is a Store before another: it hands out values from blocks that it
+// takes in advance, for keys whose Options have a Block: one exchange with the
+// store for so many values, and one at a time.
+//
+// No value is handed out twice, and each host hands out its own in order. What
+// is given up for speed: between hosts there is no order, and what is left of a
+// block is skipped when the process ends, when a batch does not fit into it and
+// another host has taken what follows, when the key has been used too little
+// (below), or when the values begin anew.
+//
+// The store sees a key used only when a block is taken. So that a key in use
+// does not expire there, a block is used for half the key's TTL at most; a key
+// that is used more rarely than that may start over.
+type Blocks struct {
+	store   Store
+	elapsed func() time.Duration
+
+	mu     sync.Mutex
+	blocks map[name]*block
+	order  *list.List // of *block that nobody is using, the one used last in front
+}
+
+// block is what a host has left of a key.
+type block struct {
+	name  name
+	users int           // callers that have or wait for the turn; guarded by Blocks.mu
+	place *list.Element // in Blocks.order; nil while there are users
+
+	// turn has a value while nobody changes what follows.
+	turn     chan struct{}
+	options  string
+	left     Range
+	takenAt  time.Duration
+	asked    *Request // of the store, whose answer is not known
+	receipts []handed // oldest first, at most MaxReceipts
+}
+
+// handed is a call that was answered.
+type handed struct {
+	requestID string
+	values    Range
+}
+
+var _ Store = (*Blocks)(nil)
+
+// NewBlocks uses the store, and does not own it. elapsed is time that passes also
+// while the host is suspended, from any beginning.
+func NewBlocks(store Store, elapsed func() time.Duration) *Blocks {
+	return &Blocks{store: store, elapsed: elapsed, blocks: map[name]*block{}, order: list.New()}
+}
+
+// Next implements Store. Where r.Options have no Block it is the store's Next;
+// else r.AtLeast is not heeded, and a RequestID is remembered by this host and
+// not by others.
+func (b *Blocks) Next(ctx context.Context, r Request) (Range, error) {
+	if r.Options.Block <= 1 {
+		return b.store.Next(ctx, r)
+	}
+	r.AtLeast = 0
+	if err := r.Validate(); err != nil {
+		return Range{}, err
+	}
+	k := b.enter(name{r.Tenant, r.Key})
+	defer b.leave(k)
+	select {
+	case <-k.turn:
+		defer func() { k.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return Range{}, fmt.Errorf("sequence %q: waiting for the block of values: %w", r.Key, ctx.Err())
+	}
+	return b.next(ctx, k, r)
+}
+
+// enter finds the key's block, and counts a user of it.
+func (b *Blocks) enter(n name) *block {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	k, ok := b.blocks[n]
+	if !ok {
+		k = &block{name: n, turn: make(chan struct{}, 1)}
+		k.turn <- struct{}{}
+		b.blocks[n] = k
+	}
+	if k.place != nil {
+		b.order.Remove(k.place)
+		k.place = nil
+	}
+	k.users++
+	return k
+}
+
+func (b *Blocks) leave(k *block) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if k.users--; k.users > 0 {
+		return
+	}
+	k.place = b.order.PushFront(k)
+	for len(b.blocks) > maxBlocks && b.order.Len() > 0 {
+		last := b.order.Back()
+		b.order.Remove(last)
+		delete(b.blocks, last.Value.(*block).name)
+	}
+}
+
+// next is Next for who has the turn.
+func (b *Blocks) next(ctx context.Context, k *block, r Request) (Range, error) {
+	if text := r.Options.Text(); k.options != text { // configured anew
+		k.options, k.left, k.asked, k.receipts = text, Range{}, nil, nil
+	}
+	for _, h := range k.receipts {
+		if r.RequestID == "" || h.requestID != r.RequestID {
+			continue
+		}
+		if h.values.Count != r.Count {
+			return Range{}, ErrRequestReused
+		}
+		return h.values, nil
+	}
+	if ttl := r.Options.TTL; ttl > 0 && b.elapsed()-k.takenAt >= ttl/2 {
+		k.left = Range{}
+	}
+	for k.left.Count < r.Count {
+		if err := b.fetch(ctx, k, r); err != nil {
+			return Range{}, err
+		}
+	}
+	return k.hand(r), nil
+}
+
+// fetch takes another block from the store. A call whose answer did not come is
+// repeated as it was, so that its values are not skipped.
+func (b *Blocks) fetch(ctx context.Context, k *block, r Request) error {
+	if k.asked == nil {
+		missing := r.Count - k.left.Count
+		ask := r
+		ask.Count, ask.AtLeast, ask.RequestID = max(missing, r.Options.Block), missing, NewRequestID()
+		k.asked = &ask
+	}
+	before := b.elapsed()
+	got, err := b.store.Next(ctx, *k.asked)
+	if err == nil || IsAnswer(err) {
+		k.asked = nil
+	}
+	var exhausted *ExhaustedError
+	if errors.As(err, &exhausted) {
+		more := *exhausted
+		more.Left += int64(k.left.Count)
+		return &more
+	}
+	if err != nil {
+		return err
+	}
+	if k.left.Count > 0 && got.First == k.left.Last()+got.Step {
+		got = Range{First: k.left.First, Step: got.Step, Count: k.left.Count + got.Count}
+	}
+	k.left, k.takenAt = got, before
+	return nil
+}
+
+// hand takes r.Count values, which are there, from the front.
+func (k *block) hand(r Request) Range {
+	values := Range{First: k.left.First, Step: k.left.Step, Count: r.Count}
+	if k.left.Count -= r.Count; k.left.Count > 0 {
+		k.left.First = values.Last() + k.left.Step
+	}
+	if r.RequestID != "" {
+		k.receipts = append(k.receipts, handed{r.RequestID, values})
+		k.receipts = k.receipts[max(0, len(k.receipts)-MaxReceipts):]
+	}
+	return values
+}
+
+// Close implements Store. The store behind it stays open.
+func (b *Blocks) Close() error { return nil }

@@ -1,0 +1,153 @@
+package sequence
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// State is everything that is remembered of one key. The zero value is a key
+// that is not known.
+type State struct {
+	Options Options // what the key was made with; Step is 0 where it is not known
+	Last    int64   // the last value that was handed out, in this run
+	UsedMS  int64   // Unix ms of the last use, by the store's clock
+	// Receipts are the last calls that had a RequestID, oldest first, at most
+	// MaxReceipts.
+	Receipts []Receipt
+}
+
+// Receipt is a call that was carried out.
+type Receipt struct {
+	RequestID string
+	Last      int64 // the last value that it got
+	Count     int
+}
+
+// Known reports whether the state is that of a key that was used.
+func (s State) Known() bool { return s.Options.Step != 0 }
+
+// Expired reports whether nobody has used the key for its TTL.
+func (s State) Expired(nowMS int64) bool {
+	return s.Known() && s.Options.TTL > 0 && nowMS >= s.UsedMS+s.Options.ttlMS()
+}
+
+// Next is the transition that a request makes: what the key's state is
+// afterwards, and the values that the request gets. With an error nothing
+// changes. The request must be valid.
+func Next(s State, r Request, nowMS int64) (State, Range, error) {
+	if s.Expired(nowMS) {
+		s = State{}
+	}
+	if !s.Known() {
+		fresh := State{Options: r.Options, UsedMS: nowMS}
+		fresh.Options.Block = 0
+		return fresh.restarted().take(r, FreshCount(r), nowMS)
+	}
+	if recorded, asked := s.Options.Text(), r.Options.Text(); recorded != asked {
+		return s, Range{}, &MismatchError{Key: r.Key, Recorded: recorded, Asked: asked}
+	}
+	if again, ok := s.receipt(r.RequestID); ok {
+		if again.Count < r.Least() || again.Count > r.Count {
+			return s, Range{}, ErrRequestReused
+		}
+		// It counts as a use: whoever gets values knows when they may come again.
+		s.UsedMS = max(s.UsedMS, nowMS)
+		return s, rangeTo(again.Last, s.Options.Step, again.Count), nil
+	}
+	switch left := s.left(); {
+	case left >= int64(r.Count):
+		return s.take(r, r.Count, nowMS)
+	case left >= int64(r.Least()):
+		return s.take(r, int(left), nowMS)
+	case s.Options.Max != 0 && s.Options.OnMax == Reset:
+		return s.restarted().take(r, FreshCount(r), nowMS)
+	default:
+		return s, Range{}, &ExhaustedError{Key: r.Key, Max: s.Options.Limit(), Left: left}
+	}
+}
+
+// left is how many values there are before the limit.
+func (s State) left() int64 { return (s.Options.Limit() - s.Last) / s.Options.Step }
+
+// FreshCount is how many values the request gets of a key that begins.
+func FreshCount(r Request) int {
+	if r.Options.fits(r.Count) {
+		return r.Count
+	}
+	return int((r.Options.Limit()-r.Options.First())/r.Options.Step) + 1
+}
+
+// restarted is the state before the first value of the next run; it has the
+// receipts of the run before.
+func (s State) restarted() State {
+	// Both are 0 or more, so this may be negative but does not overflow.
+	s.Last = s.Options.First() - s.Options.Step
+	return s
+}
+
+// take hands out count values, which fit.
+func (s State) take(r Request, count int, nowMS int64) (State, Range, error) {
+	if !s.Known() {
+		panic("sequence: values were taken of a key without options")
+	}
+	got := Range{First: s.Last + s.Options.Step, Step: s.Options.Step, Count: count}
+	s.Last = got.Last()
+	s.UsedMS = max(s.UsedMS, nowMS)
+	if r.RequestID != "" {
+		s.Receipts = append(slices.Clone(s.Receipts), Receipt{r.RequestID, s.Last, count})
+		s.Receipts = s.Receipts[max(0, len(s.Receipts)-MaxReceipts):]
+	}
+	return s, got, nil
+}
+
+func (s State) receipt(requestID string) (Receipt, bool) {
+	if requestID == "" {
+		return Receipt{}, false
+	}
+	for _, known := range s.Receipts {
+		if known.RequestID == requestID {
+			return known, true
+		}
+	}
+	return Receipt{}, false
+}
+
+// Declared is the state that an operator declares.
+func Declared(d Declaration, nowMS int64) State {
+	s := State{Options: d.Options, Last: d.Last, UsedMS: nowMS}
+	s.Options.Block = 0
+	return s
+}
+
+// ReceiptsText is the receipts as stores keep them: a line each, of request ID,
+// last value and count, every line after a line feed.
+func (s State) ReceiptsText() string {
+	var b strings.Builder
+	for _, r := range s.Receipts {
+		fmt.Fprintf(&b, "\n%s %d %d", r.RequestID, r.Last, r.Count)
+	}
+	return b.String()
+}
+
+// ParseReceipts reads what ReceiptsText wrote.
+func ParseReceipts(text string) ([]Receipt, error) {
+	var all []Receipt
+	for line := range strings.SplitSeq(strings.TrimPrefix(text, "\n"), "\n") {
+		if line == "" {
+			continue
+		}
+		f := strings.Split(line, " ")
+		if len(f) != 3 {
+			return nil, fmt.Errorf("the recorded requests are damaged")
+		}
+		last, err1 := strconv.ParseInt(f[1], 10, 64)
+		count, err2 := strconv.Atoi(f[2])
+		if err1 != nil || err2 != nil || count < 1 || count > MaxCount {
+			return nil, fmt.Errorf("the recorded requests are damaged")
+		}
+		all = append(all, Receipt{f[0], last, count})
+	}
+	return all, nil
+}

@@ -1,0 +1,30 @@
+// Package sequence hands out the values of named sequences: 1, 2, 3, ... for
+// each key, across hosts.
+//
+// # What is promised
+//
+// Within one run of a key, no value is handed out twice, and values come in
+// their order: a call that begins after another has answered gets greater ones.
+// A run begins with the first value, and ends where the key's maximum is reached
+// and it starts over (OnMax), or where nobody used the key for its TTL. Without
+// a maximum and a TTL there is one run, for ever.
+//
+// Nothing is skipped, so that n values handed out are the first n of the run,
+// with these exceptions: a call whose answer was lost and that is not repeated;
+// a batch that does not fit before the maximum, which begins the next run as a
+// whole, because a batch is always n values one step apart; an operator's
+// Declare; and Blocks.
+//
+// A call that is repeated with its RequestID gets the values of the first, so
+// that a lost answer need not leave a gap. A key remembers its last MaxReceipts
+// calls. One that comes back later gets new values: a gap, and never a value
+// twice.
+//
+// # How
+//
+// Next is the whole of the rules, as a pure transition from one State to the
+// next. A Store carries it out in one atomic step, by its own clock, and answers
+// when that is as durable as the store ever makes it. A store that may have
+// forgotten values that it handed out refuses with a FencedError rather than
+// guess; see docs/sequences.md.
+package sequence

@@ -1,0 +1,26 @@
+package sequence_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestMemoryConformance(t *testing.T) {
+	sequencetest.Run(t, func(*testing.T) sequencetest.Target {
+		var clock atomic.Int64
+		clock.Store(1_800_000_000_000)
+		store := sequence.NewMemory(clock.Load)
+		return sequencetest.Target{
+			Open:    func() (sequence.Store, error) { return store, nil },
+			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
+		}
+	})
+}

@@ -1,0 +1,269 @@
+package sqlite
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
+)
+
+// childEnv names the store that a copy of the test binary takes values from
+// without end, instead of testing.
+const childEnv = "KAZAHANA_SEQUENCE_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(childEnv); path != "" {
+		fmt.Fprintln(os.Stderr, childTake(path, os.Getenv(childEnv+"_STEP")))
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// owned closes the file with the store.
+type owned struct {
+	*Store
+	file *sqlitefile.File
+}
+
+func (o owned) Close() error { return o.file.Close() }
+
+func open(path string, opts sqlitefile.Options) (owned, error) {
+	file, err := sqlitefile.OpenStore(context.Background(), path, opts, Tables)
+	if err != nil {
+		return owned{}, err
+	}
+	return owned{New(file), file}, nil
+}
+
+func newPath(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, sqlitefile.StoreName)
+}
+
+func TestConformance(t *testing.T) {
+	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
+		var clock atomic.Int64
+		clock.Store(1_800_000_000_000)
+		path := newPath(t)
+		return sequencetest.Target{
+			Open:    func() (sequence.Store, error) { return open(path, sqlitefile.Options{NowMS: clock.Load}) },
+			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
+		}
+	})
+}
+
+// Keys that nobody uses any more leave the file, whoever uses others.
+func TestExpiredKeysAreForgotten(t *testing.T) {
+	var clock atomic.Int64
+	s, err := open(newPath(t), sqlitefile.Options{NowMS: clock.Load})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	short, plain := sequence.DefaultOptions(), sequence.DefaultOptions()
+	short.TTL = time.Second
+	take := func(key string, o sequence.Options) {
+		t.Helper()
+		if _, err := s.Next(context.Background(), sequence.Request{Tenant: "t", Key: key, Count: 1, Options: o}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 10 {
+		take(fmt.Sprint(i), short)
+	}
+	clock.Add(1000)
+	for range 5 {
+		take("kept", plain)
+	}
+	rows, err := sqlitefile.Read(context.Background(), s.file, func(s *sqlitefile.Session) (n int, err error) {
+		return n, s.QueryRow("SELECT count(*) FROM sequence", nil, &n)
+	})
+	if err != nil || rows != 1 {
+		t.Errorf("%d keys are left (%v), want 1", rows, err)
+	}
+}
+
+// childTake says which call it begins, makes it, says what it got, and dies at
+// the step of the seventh call.
+func childTake(path, step string) error {
+	begun := 0
+	s, err := open(path, sqlitefile.Options{At: func(at string) error {
+		if at == sqlitefile.StepBegun {
+			begun++
+		}
+		if at == step && begun == 7 {
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		return nil
+	}})
+	if err != nil {
+		return err
+	}
+	for {
+		id := sequence.NewRequestID()
+		fmt.Println("begin", id)
+		got, err := s.Next(context.Background(), childRequest(id))
+		if err != nil {
+			return err
+		}
+		fmt.Println("got", got.First, got.Last())
+	}
+}
+
+func childRequest(id string) sequence.Request {
+	return sequence.Request{Tenant: "t", Key: "k", Count: 3, RequestID: id, Options: sequence.DefaultOptions()}
+}
+
+// A process is killed in the middle of a call, at each step of it: no value is
+// handed out twice, and repeating the call leaves no gap.
+func TestKilledInTheMiddle(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted} {
+		t.Run(step, func(t *testing.T) {
+			path := newPath(t)
+			cmd := exec.Command(exe)
+			cmd.Env = append(os.Environ(), childEnv+"="+path, childEnv+"_STEP="+step)
+			out, err := cmd.Output()
+			if exit, ok := err.(*exec.ExitError); !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+				t.Fatalf("the child ended with %v: %s", err, out)
+			}
+			var last int64
+			var pending string
+			for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {
+				var first, to int64
+				if _, err := fmt.Sscanf(lines.Text(), "got %d %d", &first, &to); err != nil {
+					pending = strings.TrimPrefix(lines.Text(), "begin ")
+					continue
+				}
+				if first != last+1 || to != first+2 {
+					t.Fatalf("%d to %d after %d", first, to, last)
+				}
+				last = to
+			}
+			if last != 18 {
+				t.Fatalf("six calls ended with %d", last)
+			}
+			s, err := open(path, sqlitefile.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			for id, want := range map[string]int64{pending: last + 1} {
+				for range 2 {
+					if got, err := s.Next(context.Background(), childRequest(id)); err != nil || got.First != want {
+						t.Errorf("the call repeated got %v (%v), want %d", got, err, want)
+					}
+				}
+			}
+			got, err := s.Next(context.Background(), childRequest(""))
+			if err != nil || got.First != last+4 {
+				t.Errorf("the next call got %v (%v), want %d", got, err, last+4)
+			}
+		})
+	}
+}
+
+// Several processes take from one key and are killed at any moment. Together
+// with the calls that were under way, repeated, every value is handed out once.
+func TestProcessesKilled(t *testing.T) {
+	const processes, enough = 3, 40
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), sqlitefile.StoreName) // a disk
+	var mu sync.Mutex
+	var values []int64
+	var pending []string
+	var all sync.WaitGroup
+	for range processes {
+		all.Go(func() {
+			cmd := exec.Command(exe)
+			cmd.Env = append(os.Environ(), childEnv+"="+path)
+			out, err := cmd.StdoutPipe()
+			if err == nil {
+				err = cmd.Start()
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			begun := ""
+			calls := 0
+			for lines := bufio.NewScanner(out); lines.Scan(); {
+				var first, last int64
+				if _, err := fmt.Sscanf(lines.Text(), "got %d %d", &first, &last); err != nil {
+					if begun = strings.TrimPrefix(lines.Text(), "begin "); calls >= enough {
+						_ = cmd.Process.Kill() // and what it still says counts
+					}
+					continue
+				}
+				begun = ""
+				calls++
+				mu.Lock()
+				values = append(values, first, first+1, last)
+				mu.Unlock()
+			}
+			_ = cmd.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if calls < enough {
+				t.Errorf("a process ended after %d calls", calls)
+			}
+			if begun != "" {
+				pending = append(pending, begun)
+			}
+		})
+	}
+	all.Wait()
+	s, err := open(path, sqlitefile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, id := range pending {
+		got, err := s.Next(context.Background(), childRequest(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		values = append(values, got.Values()...)
+	}
+	slices.Sort(values)
+	for i, v := range values {
+		if v != int64(i+1) {
+			t.Fatalf("value %d in order is %d", i+1, v)
+		}
+	}
+	t.Logf("%d values, %d calls were under way", len(values), len(pending))
+}
+
+func BenchmarkStore(b *testing.B) {
+	s, err := open(filepath.Join(b.TempDir(), sqlitefile.StoreName), sqlitefile.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	sequencetest.Benchmark(b, s)
+}

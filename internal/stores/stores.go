@@ -1,0 +1,154 @@
+// Package stores chooses where locks and sequences live, by URL: the one room that
+// knows all of their backends. What a URL names is opened at its first use.
+package stores
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/connurl"
+	"github.com/kazahana/kazahana/internal/etcdconn"
+	"github.com/kazahana/kazahana/internal/lock"
+	lockdb "github.com/kazahana/kazahana/internal/lock/sqlite"
+	"github.com/kazahana/kazahana/internal/redisconn"
+	"github.com/kazahana/kazahana/internal/sequence"
+	etcdseq "github.com/kazahana/kazahana/internal/sequence/etcd"
+	redisseq "github.com/kazahana/kazahana/internal/sequence/redis"
+	sequencedb "github.com/kazahana/kazahana/internal/sequence/sqlite"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
+)
+
+// Options are what a URL does not say.
+type Options struct {
+	// NowMS is the clock of stores that use this host's, in Unix ms.
+	NowMS func() int64
+	// Ignore names parameters of the URL that concern others: of the provider's
+	// URL, where that names the store too.
+	Ignore []string
+}
+
+// Store is locks and sequences in one place.
+type Store struct {
+	Locks     lock.Store
+	Sequences sequence.Store
+	URL       string // without secrets
+	Shared    bool   // other hosts use the same one
+	lazy      *lazy
+}
+
+// Close ends the use of the store. What it holds stays.
+func (s *Store) Close() error { return s.lazy.close() }
+
+// ErrCannot: locks and sequences cannot be kept where the URL says.
+var ErrCannot = errors.New("keeps no locks and sequences")
+
+// Beside is the URL of the store that goes with a provider where none is named,
+// "" for none: the provider itself where it can, else a file in the state
+// directory.
+func Beside(providerURL, stateDir string) string {
+	scheme, rest, _ := strings.Cut(providerURL, ":")
+	switch scheme = strings.ToLower(scheme); {
+	case scheme == "sqlite":
+		path, _, _ := strings.Cut(rest, "?")
+		return "sqlite:" + sqlitefile.StoreBeside(path)
+	case scheme == "memory" || canShare(scheme):
+		return providerURL
+	case stateDir == "":
+		return ""
+	}
+	return "sqlite:" + (&url.URL{Path: filepath.Join(stateDir, sqlitefile.StoreName)}).EscapedPath()
+}
+
+func canShare(scheme string) bool {
+	return slices.Contains(redisconn.Schemes(), scheme) || scheme == "etcd"
+}
+
+// Open returns the store that the URL names. It reaches out to nothing. The error
+// names what is wrong with the URL, and never repeats a part of it that may hold
+// a secret.
+func Open(rawURL string, opts Options) (*Store, error) {
+	if opts.NowMS == nil {
+		opts.NowMS = func() int64 { return time.Now().UnixMilli() }
+	}
+	scheme, _, ok := strings.Cut(rawURL, ":")
+	switch scheme = strings.ToLower(scheme); {
+	case !ok:
+		return nil, errors.New("a store is named by a URL, for example sqlite:/var/lib/kazahana/store.db")
+	case scheme == "memory":
+		return opened("memory:", false, func(context.Context) (*systems, error) {
+			return &systems{locks: lock.NewMemory(opts.NowMS), sequences: sequence.NewMemory(opts.NowMS)}, nil
+		}), nil
+	case scheme == "sqlite":
+		return openSQLite(rawURL, opts)
+	case scheme == "etcd":
+		return openEtcd(rawURL, opts)
+	case slices.Contains(redisconn.Schemes(), scheme):
+		return openRedis(rawURL, opts)
+	}
+	return nil, fmt.Errorf("%q %w; what does: memory, sqlite, %s, etcd", scheme, ErrCannot, strings.Join(redisconn.Schemes(), ", "))
+}
+
+func opened(url string, shared bool, open func(context.Context) (*systems, error)) *Store {
+	l := newLazy(open)
+	return &Store{Locks: lockStore{l}, Sequences: sequenceStore{l}, URL: url, Shared: shared, lazy: l}
+}
+
+func openSQLite(rawURL string, opts Options) (*Store, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Fragment != "" || u.User != nil {
+		return nil, errors.New("the store URL sqlite:... is malformed: special characters in the path must be percent-encoded")
+	}
+	path, err := sqlitefile.PathOf(u, "/var/lib/kazahana/"+sqlitefile.StoreName)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := connurl.ParseQuery(u.RawQuery, opts.Ignore); err != nil {
+		return nil, err
+	}
+	return opened("sqlite:"+path, false, func(ctx context.Context) (*systems, error) {
+		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{NowMS: opts.NowMS}, lockdb.Tables, sequencedb.Tables)
+		if err != nil {
+			return nil, err
+		}
+		return &systems{locks: lockdb.New(file), sequences: sequencedb.New(file), closers: []io.Closer{file}}, nil
+	}), nil
+}
+
+func openEtcd(rawURL string, opts Options) (*Store, error) {
+	cfg, _, err := etcdconn.ParseURL(rawURL, opts.Ignore)
+	if err != nil {
+		return nil, err
+	}
+	return opened(cfg.Place(), true, func(context.Context) (*systems, error) {
+		client, err := etcdconn.Open(cfg)
+		if err != nil {
+			return nil, err
+		}
+		return &systems{sequences: etcdseq.New(client), closers: []io.Closer{client}}, nil
+	}), nil
+}
+
+func openRedis(rawURL string, opts Options) (*Store, error) {
+	cfg, _, err := redisconn.ParseURL(rawURL, opts.Ignore)
+	if err != nil {
+		return nil, err
+	}
+	return opened(cfg.Place(), true, func(ctx context.Context) (*systems, error) {
+		client, err := redisconn.Open(cfg)
+		if err != nil {
+			return nil, err
+		}
+		sequences, err := redisseq.Open(ctx, client)
+		if err != nil {
+			return nil, errors.Join(err, client.Close())
+		}
+		return &systems{sequences: sequences, closers: []io.Closer{client}}, nil
+	}), nil
+}
