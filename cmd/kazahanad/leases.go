@@ -16,6 +16,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/stores"
 )
 
 type leasesCmd struct {
@@ -134,7 +135,22 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(s.out, "%s is declared new for the pool of service %s: machine IDs are granted from now on\n", info.URL, st.service)
+	if err := c.initStore(s, st); err != nil {
+		return fmt.Errorf("machine IDs are granted from now on, but locks and sequences could not be declared new: %w", err)
+	}
+	_, err = fmt.Fprintf(s.out, "%s is declared new for the pool of service %s: machine IDs, locks and sequences are granted from now on\n", info.URL, st.service)
+	return err
+}
+
+// initStore declares the store of locks and sequences new, where that is the
+// provider itself.
+func (c *leasesInitCmd) initStore(s *system, st *store) error {
+	beside, err := stores.Open(st.url, stores.Options{Ignore: provider.TermsParams()})
+	if err != nil {
+		return err
+	}
+	defer beside.Close()
+	_, err = within(s, st, func(ctx context.Context) (struct{}, error) { return struct{}{}, beside.Init(ctx) })
 	return err
 }
 

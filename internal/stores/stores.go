@@ -16,6 +16,8 @@ import (
 	"github.com/kazahana/kazahana/internal/connurl"
 	"github.com/kazahana/kazahana/internal/etcdconn"
 	"github.com/kazahana/kazahana/internal/lock"
+	etcdlock "github.com/kazahana/kazahana/internal/lock/etcd"
+	redislock "github.com/kazahana/kazahana/internal/lock/redis"
 	lockdb "github.com/kazahana/kazahana/internal/lock/sqlite"
 	"github.com/kazahana/kazahana/internal/redisconn"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -45,6 +47,24 @@ type Store struct {
 
 // Close ends the use of the store. What it holds stays.
 func (s *Store) Close() error { return s.lazy.close() }
+
+// Init says of a store that may forget that it is new, or knows all there is to
+// know: locks are granted and values handed out from now on. On others it does
+// nothing.
+func (s *Store) Init(ctx context.Context) error {
+	opened, err := s.lazy.get(ctx)
+	if err != nil {
+		return err
+	}
+	for _, system := range []any{opened.locks, opened.sequences} {
+		if i, ok := system.(interface{ Init(context.Context) error }); ok {
+			if err := i.Init(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // ErrCannot: locks and sequences cannot be kept where the URL says.
 var ErrCannot = errors.New("keeps no locks and sequences")
@@ -131,7 +151,8 @@ func openEtcd(rawURL string, opts Options) (*Store, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &systems{sequences: etcdseq.New(client), closers: []io.Closer{client}}, nil
+		locks := etcdlock.New(client)
+		return &systems{locks: locks, sequences: etcdseq.New(client), closers: []io.Closer{locks, client}}, nil
 	}), nil
 }
 
@@ -145,10 +166,14 @@ func openRedis(rawURL string, opts Options) (*Store, error) {
 		if err != nil {
 			return nil, err
 		}
-		sequences, err := redisseq.Open(ctx, client)
+		locks, err := redislock.Open(ctx, client, redislock.Options{})
 		if err != nil {
 			return nil, errors.Join(err, client.Close())
 		}
-		return &systems{sequences: sequences, closers: []io.Closer{client}}, nil
+		sequences, err := redisseq.Open(ctx, client)
+		if err != nil {
+			return nil, errors.Join(err, locks.Close(), client.Close())
+		}
+		return &systems{locks: locks, sequences: sequences, closers: []io.Closer{locks, client}}, nil
 	}), nil
 }

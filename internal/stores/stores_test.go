@@ -1,0 +1,135 @@
+package stores
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/sequence"
+)
+
+func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
+
+func TestBeside(t *testing.T) {
+	for _, c := range []struct{ provider, stateDir, want string }{
+		{"sqlite:/var/lib/kazahana/leases.db", "/s", "sqlite:/var/lib/kazahana/store.db"},
+		{"sqlite:/a%20b/leases.db?term=5s", "/s", "sqlite:/a%20b/store.db"},
+		{"redis://h/0?ids=1-2", "/s", "redis://h/0?ids=1-2"},
+		{"rediss+sentinel://h/m/0", "", "rediss+sentinel://h/m/0"},
+		{"ETCD://h", "/s", "ETCD://h"},
+		{"memory:", "/s", "memory:"},
+		{"static:3", "/s p", "sqlite:/s%20p/store.db"},
+		{"ip:", "/s", "sqlite:/s/store.db"},
+		{"none:", "", ""},
+	} {
+		if got := Beside(c.provider, c.stateDir); got != c.want {
+			t.Errorf("Beside(%q, %q) = %q, want %q", c.provider, c.stateDir, got, c.want)
+		}
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	for url, want := range map[string]string{
+		"":                              "a store is named by a URL",
+		"static:3":                      "keeps no locks",
+		"ftp://h":                       "keeps no locks",
+		"sqlite:relative.db":            "relative",
+		"sqlite:":                       "needs the path",
+		"sqlite:/a#b":                   "malformed",
+		"sqlite:/a?trem=5s":             "trem",
+		"redis://u:hunter2@h/0?term=5s": "term",
+		"etcd:h":                        "two slashes",
+	} {
+		_, err := Open(url, Options{})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v, want one with %q", url, err, want)
+		}
+	}
+	if _, err := Open("redis://h/0?term=5s&ids=1-2", Options{Ignore: provider.TermsParams()}); err != nil {
+		t.Errorf("the URL of a provider: %v", err)
+	}
+}
+
+// works has both systems work, and returns the lock.
+func works(t *testing.T, s *Store) lock.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.Init(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r := lock.Request{Op: lock.Acquire, Tenant: "default", Key: "k", Owner: "o", LeaseID: lock.NewLeaseID(), TTLMS: 60_000}
+	l, err := s.Locks.Do(ctx, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Locks.Get(ctx, "default", "k"); err != nil || got.LeaseID != l.LeaseID {
+		t.Errorf("it is shown as %+v, %v", got, err)
+	}
+	if all, err := s.Locks.List(ctx, "default", "", 10); err != nil || len(all) != 1 {
+		t.Errorf("listed are %+v, %v", all, err)
+	}
+	q := sequence.Request{Tenant: "default", Key: "k", Count: 3, Options: sequence.DefaultOptions()}
+	if got, err := s.Sequences.Next(ctx, q); err != nil || got.Last() != 3 {
+		t.Errorf("the values are %+v, %v", got, err)
+	}
+	if _, err := s.Locks.Do(ctx, lock.Request{}); !errors.Is(err, lock.ErrInvalid) {
+		t.Errorf("an empty request: %v", err)
+	}
+	return l
+}
+
+func TestStores(t *testing.T) {
+	for scheme, url := range map[string]func(*testing.T) string{
+		"memory": func(*testing.T) string { return "memory:" },
+		"sqlite": func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "new", "store.db") },
+		"redis":  func(t *testing.T) string { return "redis+unix:" + redistest.New(t).Sock },
+		"etcd": func(t *testing.T) string {
+			cfg := etcdtest.Shared(t)
+			return "etcd://" + cfg.Endpoints[0] + "?prefix=" + cfg.Prefix
+		},
+	} {
+		t.Run(scheme, func(t *testing.T) {
+			s, err := Open(url(t), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			works(t, s)
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			if _, err := s.Locks.Get(t.Context(), "default", "k"); err == nil {
+				t.Error("a closed store answers")
+			}
+		})
+	}
+}
+
+// A store that cannot be opened now is tried again.
+func TestOpenedAtFirstUse(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "store.db")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open("sqlite:"+path, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Locks.Get(t.Context(), "default", "k"); err == nil || !strings.Contains(err.Error(), "directory") {
+		t.Errorf("a directory: %v", err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	works(t, s)
+}
