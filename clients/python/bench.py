@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""What an ID costs, beside uuid.uuid4() and a bare round trip over a Unix socket.
+
+    python3 bench.py [--daemon ../../bin/kazahanad] [--rounds 9] [--seconds 0.2] [--check] [--json]
+
+All rows run in turn, several rounds, so that a disturbance hits each of them; compare the ratios, not
+the absolute figures. The echo server is a Python process that sends back as many bytes as the daemon would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Callable
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))
+import kazahana
+
+PIPELINED_THREADS, PIPELINED_TASKS = 16, 64
+BATCH, PREFETCH = 100, 64
+REQUEST, ANSWER = b"\x94\x00\x01\xa6NextID\x90", 13  # what a single call sends, and how much it gets
+BUSY = 1.5  # mean by median of the bare round trip, beyond which others take the processor away
+AIMS = [
+    ("single", "echo", 1 / 1.5, "a single call costs at most 1.5 bare round trips"),
+    ("prefetch 64", "uuid4", 2.5, "with prefetch, at least 2.5 times as fast as uuid4"),
+]
+
+
+def repeat(call: Callable[[], object], seconds: float, batch: int = 1) -> tuple[float, list[float]]:
+    """Call for a while; return IDs a second, and how long each call took."""
+    clock, took = time.perf_counter, []
+    begin = before = clock()
+    end = begin + seconds
+    while before < end:
+        call()
+        now = clock()
+        took.append(now - before)
+        before = now
+    return len(took) * batch / (before - begin), took
+
+
+def tight(call: Callable[[], object], seconds: float) -> tuple[float, list[float]]:
+    """As repeat, for calls that are cheaper than reading the clock: the rate by whole runs, latencies apart."""
+    _, took = repeat(call, seconds / 4)
+    done, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        for _ in range(256):
+            call()
+        done += 256
+    return done / (time.perf_counter() - begin), took
+
+
+def threads(call: Callable[[], object], seconds: float) -> tuple[float, list[float]]:
+    """Many threads over one connection."""
+    results: list[tuple[float, list[float]]] = []
+    running = [threading.Thread(target=lambda: results.append(repeat(call, seconds))) for _ in range(PIPELINED_THREADS)]
+    begin = time.perf_counter()
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    took = [one for _, latencies in results for one in latencies]
+    return len(took) / (time.perf_counter() - begin), took
+
+
+def tasks(path: str, seconds: float) -> tuple[float, list[float]]:
+    """Many tasks over one connection."""
+    took: list[float] = []
+
+    async def work(client: kazahana.AsyncClient, end: float) -> None:
+        before = time.perf_counter()
+        while before < end:
+            await client.next_id()
+            now = time.perf_counter()
+            took.append(now - before)
+            before = now
+
+    async def main() -> float:
+        async with kazahana.AsyncClient(path) as client:
+            await client.ping()
+            begin = time.perf_counter()
+            await asyncio.gather(*(work(client, begin + seconds) for _ in range(PIPELINED_TASKS)))
+            return time.perf_counter() - begin
+
+    elapsed = asyncio.run(main())
+    return len(took) / elapsed, took
+
+
+def serve_echo(path: str) -> None:
+    """The other end of the bare round trip, in a process of its own."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        connection, _ = listener.accept()
+        with connection:
+            while data := connection.recv(4096):
+                connection.sendall(data.ljust(ANSWER)[:ANSWER])
+
+
+def wait_for(path: str) -> None:
+    deadline = time.monotonic() + 30
+    while not os.path.exists(path):
+        if time.monotonic() > deadline:
+            sys.exit(f"nothing listens at {path}")
+        time.sleep(0.01)
+
+
+def measure(path: str, echo_path: str, rounds: int, seconds: float) -> dict[str, list[tuple[float, list[float]]]]:
+    """Run every row once in each round."""
+    plain, fetching = kazahana.Client(path), kazahana.Client(path, prefetch=PREFETCH)
+    echo = socket.socket(socket.AF_UNIX)
+    echo.connect(echo_path)
+
+    def round_trip() -> None:
+        echo.sendall(REQUEST)
+        echo.recv(4096)
+
+    rows: dict[str, Callable[[], tuple[float, list[float]]]] = {
+        "echo": lambda: repeat(round_trip, seconds),
+        "single": lambda: repeat(plain.next_id, seconds),
+        f"pipelined, {PIPELINED_THREADS} threads": lambda: threads(plain.next_id, seconds),
+        f"pipelined, {PIPELINED_TASKS} tasks": lambda: tasks(path, seconds),
+        f"batch of {BATCH}": lambda: repeat(lambda: plain.next_ids(BATCH), seconds, BATCH),
+        "uuid4": lambda: tight(uuid.uuid4, seconds),
+        f"prefetch {PREFETCH}": lambda: tight(fetching.next_id, seconds),
+    }
+    for run in rows.values():  # warm up
+        run()
+    results: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in rows}
+    for _ in range(rounds):
+        for name, run in rows.items():
+            results[name].append(run())
+    echo.close()
+    plain.close()
+    fetching.close()
+    return results
+
+
+def summarize(results: dict[str, list[tuple[float, list[float]]]]) -> list[dict[str, float | str]]:
+    table: list[dict[str, float | str]] = []
+    for name, rounds in results.items():
+        took = sorted(one for _, latencies in rounds for one in latencies)
+
+        def against(other: str, rounds: list[tuple[float, list[float]]] = rounds) -> float:
+            return statistics.median(mine[0] / theirs[0] for mine, theirs in zip(rounds, results[other]))
+
+        table.append(
+            {
+                "row": name,
+                "per_second": statistics.median(rate for rate, _ in rounds),
+                "p50_us": took[len(took) // 2] * 1e6,
+                "p99_us": took[len(took) * 99 // 100] * 1e6,
+                "of_echo": against("echo"),
+                "of_uuid4": against("uuid4"),
+            }
+        )
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(__file__).resolve().parents[2] / "bin" / "kazahanad"
+    parser.add_argument("--daemon", default=os.environ.get("KAZAHANAD", str(default)))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of each row in each round")
+    parser.add_argument("--check", action="store_true", help="fail if an aim is missed by more than 10%%")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--echo", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.echo:
+        serve_echo(options.echo)
+        return 0
+
+    directory = tempfile.mkdtemp(prefix="kzbench")
+    path, echo_path = directory + "/k.sock", directory + "/echo.sock"
+    # By default the daemon gives 256 IDs a millisecond, fewer than one thread can take from a prefetched batch.
+    serve = [options.daemon, "serve", "--socket", path, "--state-dir", directory, "--max-throughput-per-ms", "4096"]
+    provider = ["--provider", f"sqlite:{directory}/leases.db?bit_seq=12"]
+    running = [
+        subprocess.Popen([*serve, *provider], stderr=subprocess.DEVNULL),
+        subprocess.Popen([sys.executable, __file__, "--echo", echo_path]),
+    ]
+    try:
+        wait_for(path)
+        wait_for(echo_path)
+        table = summarize(measure(path, echo_path, options.rounds, options.seconds))
+    finally:
+        for process in running:
+            process.terminate()
+            process.wait()
+        shutil.rmtree(directory, ignore_errors=True)
+    by_name = {row["row"]: row for row in table}
+    if options.json:
+        print(json.dumps(table, indent=2))
+    else:
+        print(f"Python {sys.version.split()[0]}, {options.rounds} rounds of {options.seconds} s a row; medians")
+        print(f"{'':24}{'IDs/s':>12}{'p50 us':>10}{'p99 us':>10}{'x echo':>9}{'x uuid4':>9}")
+        for row in table:
+            print(
+                f"{row['row']:24}{row['per_second']:>12,.0f}{row['p50_us']:>10.2f}{row['p99_us']:>10.2f}"
+                f"{row['of_echo']:>9.2f}{row['of_uuid4']:>9.2f}"
+            )
+    echo = by_name["echo"]
+    waits = 1e6 / float(echo["per_second"]) / float(echo["p50_us"])
+    if waits > BUSY:
+        print(f"the machine is busy: a bare round trip takes {waits:.1f} times its median on average", file=sys.stderr)
+    missed = False
+    for name, other, aim, text in AIMS:
+        got = float(by_name[name]["of_" + other])
+        missed |= got < aim * 0.9
+        verdict = "met" if got >= aim else "within 10%" if got >= aim * 0.9 else "MISSED"
+        print(f"aim: {text}: {got:.2f} of {aim:.2f}: {verdict}", file=sys.stderr if options.json else sys.stdout)
+    return 1 if missed and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

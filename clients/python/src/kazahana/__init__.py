@@ -1,0 +1,76 @@
+"""64-bit, time-sortable, unique IDs from the kazahana daemon of this host."""
+
+from .async_client import AsyncClient
+from .calls import Inspection, LockState
+from .client import Client
+from .errors import (
+    ClockBackwardError,
+    ClosedError,
+    DaemonUnavailableError,
+    InternalError,
+    InvalidExternalIDError,
+    InvalidParamsError,
+    KazahanaError,
+    LeaseAcquisitionError,
+    LockExpiredError,
+    LockFencedError,
+    LockHeldError,
+    LockNotFoundError,
+    LockNotOwnedError,
+    NoProviderError,
+    OverloadedError,
+    PermissionDeniedError,
+    ProtocolError,
+    RequestIDReusedError,
+    RequestTimeoutError,
+    SequenceExhaustedError,
+    SequenceFencedError,
+    ShuttingDownError,
+    SocketUnusableError,
+    StoreUnavailableError,
+    TimestampOverflowError,
+    UnknownMethodError,
+    UnknownServiceError,
+)
+from .external import ExternalCodec
+from .lock import AsyncLock, Lock, Lost
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncClient",
+    "Inspection",
+    "LockState",
+    "Client",
+    "ClockBackwardError",
+    "ClosedError",
+    "DaemonUnavailableError",
+    "InternalError",
+    "InvalidExternalIDError",
+    "InvalidParamsError",
+    "KazahanaError",
+    "LeaseAcquisitionError",
+    "LockExpiredError",
+    "LockFencedError",
+    "LockHeldError",
+    "LockNotFoundError",
+    "LockNotOwnedError",
+    "NoProviderError",
+    "OverloadedError",
+    "PermissionDeniedError",
+    "ProtocolError",
+    "RequestIDReusedError",
+    "RequestTimeoutError",
+    "SequenceExhaustedError",
+    "SequenceFencedError",
+    "ShuttingDownError",
+    "SocketUnusableError",
+    "StoreUnavailableError",
+    "TimestampOverflowError",
+    "UnknownMethodError",
+    "UnknownServiceError",
+    "ExternalCodec",
+    "AsyncLock",
+    "Lock",
+    "Lost",
+]

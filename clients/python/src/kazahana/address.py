@@ -1,0 +1,112 @@
+"""Where the daemon's socket is, and what to say when it is not there."""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import stat
+from collections.abc import Mapping
+
+from .errors import DaemonUnavailableError, InvalidParamsError, SocketUnusableError
+
+_NAME = "kazahanad.sock"
+_START = "start the daemon with `kazahanad serve`"
+# A daemon that restarts is away like this for a moment.
+_TRANSIENT = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN, errno.ECONNRESET, errno.EPIPE)
+
+
+def parse(text: str) -> str:
+    """Read a path or a unix:///path URI."""
+    text = text.strip()
+    path = text[len("unix://") :] if text.startswith("unix://") else text
+    if "://" in path or not path or (path != text and not path.startswith("/")):
+        raise InvalidParamsError(f"socket {text!r}: want a path or a unix:///path URI")
+    return path
+
+
+def candidates(environ: Mapping[str, str], uid: int) -> tuple[list[str], bool]:
+    """Return the places to look at, and whether the user named the only one.
+
+    RUNTIME_DIRECTORY is not among them: in a client it belongs to the client's own unit.
+    """
+    named = environ.get("KAZAHANA_SOCKET", "").strip()
+    if named:
+        return [parse(named)], True
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    paths = [os.path.join(runtime, "kazahana", _NAME)] if os.path.isabs(runtime) else []
+    return [*paths, f"/run/kazahana/{_NAME}", f"/tmp/kazahana-{uid}/{_NAME}"], False
+
+
+def find(socket: str | None = None) -> str:
+    """Return the path of the socket to connect to: the one named, else the first that exists."""
+    if socket is not None:
+        return parse(socket)
+    uid = os.geteuid()
+    paths, named = candidates(os.environ, uid)
+    if named:
+        return paths[0]
+    tried = []
+    for path in paths:
+        try:
+            os.stat(path)
+        except OSError as error:
+            tried.append(f"{path} ({error.strerror})")
+            continue
+        if path.startswith(f"/tmp/kazahana-{uid}/"):
+            _distrust(os.path.dirname(path), uid)
+        return path
+    raise DaemonUnavailableError(
+        f"no daemon's socket found; tried {', '.join(tried)}: {_START}, "
+        "or name its socket in KAZAHANA_SOCKET or with Client(socket=...)",
+        path=paths[0],
+    )
+
+
+def _distrust(directory: str, uid: int) -> None:
+    """Refuse a directory below /tmp that another user may have put there to answer in the daemon's place."""
+    info = os.lstat(directory)
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != uid or info.st_mode & 0o022:
+        raise SocketUnusableError(
+            f"{directory} is not a directory that only user {uid} can write: its socket is not trusted", path=directory
+        )
+
+
+def unavailable(path: str, error: OSError) -> DaemonUnavailableError:
+    """Say why nobody answers at path, and what helps."""
+    kind = DaemonUnavailableError if error.errno in _TRANSIENT else SocketUnusableError
+    if error.errno == errno.ECONNREFUSED and os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
+        kind, error = SocketUnusableError, OSError(errno.ENOTSOCK, "it is not a socket")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        reason = f"permission denied{_who_may(path)}"
+    elif error.errno == errno.ENOENT:
+        reason = f"it does not exist; {_START}, or name its socket in KAZAHANA_SOCKET or with Client(socket=...)"
+    elif error.errno == errno.ECONNREFUSED:
+        reason = f"no daemon listens on it; {_START}"
+    else:
+        reason = f"{error.strerror or error}; {_START}, or name another socket in KAZAHANA_SOCKET"
+    failure = kind(f"cannot connect to {path}: {reason}", path=path)
+    failure.__cause__ = error
+    return failure
+
+
+def _who_may(path: str) -> str:
+    for place in (path, os.path.dirname(path)):
+        try:
+            info = os.stat(place)
+        except OSError:  # its directory may not even be looked into
+            continue
+        try:
+            group = grp.getgrgid(info.st_gid).gr_name
+        except KeyError:
+            group = str(info.st_gid)
+        if info.st_gid == 0 or not info.st_mode & stat.S_IWGRP:
+            return (
+                f"; {place} belongs to user {info.st_uid} and group {group} with mode {info.st_mode & 0o7777:04o}: "
+                "give the daemon a group of its own with --socket-group and --socket-mode 0660"
+            )
+        return (
+            f"; {place} belongs to group {group}: a user of that group may connect "
+            f"(usermod -aG {group} USER, then log in again)"
+        )
+    return ""

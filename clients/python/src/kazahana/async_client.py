@@ -1,0 +1,153 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from . import address, fork
+from .aio import AsyncChannel
+from .calls import Calls, IDOptions, Inspection, Moment, Options
+from .lock import AsyncLock
+from .prefetch import Prefetch
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class AsyncClient:
+    """Asks the kazahana daemon of this host, as Client does, from a coroutine.
+
+    All tasks share one connection, which belongs to the running event loop; under another loop, a new
+    one is made. With prefetch, most calls of next_id return without going through the loop.
+    """
+
+    def __init__(
+        self,
+        socket: str | None = None,
+        *,
+        service: str | None = None,
+        timeout: float = 10.0,
+        prefetch: int = 0,
+        max_age: float = 0.05,
+    ) -> None:
+        self._socket = None if socket is None else address.parse(socket)
+        self._calls = Calls(service, timeout)
+        self._prefetch = Prefetch(prefetch, max_age)
+        self._prefetching = prefetch > 0
+        self._refill_call = self._calls.next_ids(prefetch or 1)
+        self._channel = self._open()
+        self._refilling: asyncio.Lock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # that _refilling belongs to
+        fork.track(self)
+
+    def _open(self) -> AsyncChannel:
+        return AsyncChannel(self._socket)
+
+    def after_fork(self) -> None:
+        self._refilling = None
+
+    async def close(self) -> None:
+        """Close the connection; whoever waits on it gets a ClosedError."""
+        self._channel.close()
+        self._prefetch.drop()
+        await asyncio.sleep(0)  # the loop closes the socket now
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @overload
+    async def next_id(self, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> int: ...
+    @overload
+    async def next_id(self, *, format: Literal["string", "external"], **options: Unpack[IDOptions]) -> str: ...
+    async def next_id(self, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
+        """Return a new ID, greater than every one whose call had ended when this one began.
+
+        format: int, string (decimal) or external. Options: service; timeout, in seconds;
+        regular_only=True for a LeaseAcquisitionError rather than a fallback ID.
+        """
+        if options or format != "int":
+            return await self._ids(self._calls.next_id(format, **options))
+        if not self._prefetching:
+            return await self._channel.perform(self._calls.plain)
+        batch = self._prefetch.batch
+        id = batch.pop() if batch else None
+        return id if id is not None and monotonic() < batch.expires else await self._refill()
+
+    @overload
+    async def next_ids(self, n: int, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> list[int]: ...
+    @overload
+    async def next_ids(
+        self, n: int, *, format: Literal["string", "external"], **options: Unpack[IDOptions]
+    ) -> list[str]: ...
+    async def next_ids(self, n: int, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
+        """Return n new IDs, ascending; n is 1 to 65,536. Format and options as for next_id."""
+        return await self._ids(self._calls.next_ids(n, format, **options))
+
+    async def _ids(self, call: Any) -> Any:
+        result = await self._channel.perform(call)
+        if self._prefetching:
+            self._prefetch.drop()
+        return result
+
+    async def _refill(self) -> int:
+        prefetch = self._prefetch
+        loop = asyncio.get_running_loop()
+        if self._refilling is None or self._loop is not loop:
+            self._refilling, self._loop = asyncio.Lock(), loop
+        async with self._refilling:
+            batch = prefetch.batch
+            started = monotonic()
+            if batch and started < batch.expires:  # another task has refilled it
+                return batch.pop()
+            ids = await self._channel.perform(self._refill_call)
+            return prefetch.install(batch, ids, started)
+
+    async def inspect(self, id: int | str, **options: Unpack[Options]) -> Inspection:
+        """Explain an ID: a number, decimal or hexadecimal (0x) text, or external. Options: service, timeout."""
+        return await self._channel.perform(self._calls.inspect(id, **options))
+
+    async def is_fallback(self, id: int | str, **options: Unpack[Options]) -> bool:
+        """Report whether the ID was made without a valid lease."""
+        return (await self.inspect(id, **options)).is_fallback
+
+    async def bounds(self, start: Moment, end: Moment, **options: Unpack[Options]) -> tuple[int, int]:
+        """Return the smallest and the largest ID from start until before end (Unix ms, or datetimes with a zone)."""
+        return await self._channel.perform(self._calls.bounds(start, end, **options))
+
+    async def to_external(self, id: int, **options: Unpack[Options]) -> str:
+        """Return the external ID, made with the service's secret."""
+        return await self._channel.perform(self._calls.to_external(id, **options))
+
+    async def to_internal(self, external: str, latest: Moment | None = None, **options: Unpack[Options]) -> int:
+        """Return the ID of an external ID. One from after latest is refused: it is forged."""
+        return await self._channel.perform(self._calls.to_internal(external, latest, **options))
+
+    async def uuid(self, version: int = 7, *, timeout: float | None = None) -> uuid.UUID:
+        """Return a new UUID, version 4 or 7."""
+        return await self._channel.perform(self._calls.uuid(version, timeout))
+
+    async def status(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """Return what `kazahanad status --json` prints."""
+        return await self._channel.perform(self._calls.status(timeout))
+
+    async def ping(self, *, timeout: float | None = None) -> str:
+        """Return "pong"."""
+        return await self._channel.perform(self._calls.ping(timeout))
+
+    async def next_sequence(self, key: str, *, timeout: float | None = None, **options: Any) -> int:
+        """Return the next value of a sequence. Options are the daemon's: block, step, max_value, ..."""
+        return await self._channel.perform(self._calls.next_sequence(key, timeout, options))
+
+    async def next_sequences(self, key: str, n: int, *, timeout: float | None = None, **options: Any) -> list[int]:
+        """Return the next n values, ascending; n is 1 to 65,536."""
+        return await self._channel.perform(self._calls.next_sequences(key, n, timeout, options))
+
+    def lock(self, key: str, *, ttl: float = 30.0, wait: float = 0.0) -> AsyncLock:
+        """Return a lock for an `async with` block; see AsyncLock."""
+        return AsyncLock(self._open, self._calls, key, ttl, wait)

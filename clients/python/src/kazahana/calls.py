@@ -1,0 +1,243 @@
+"""The calls of the daemon, and what their results look like in Python."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta, timezone
+from typing import Any, Callable, TypedDict, Union
+
+from .errors import InvalidParamsError, LockExpiredError, ProtocolError
+from .protocol import MAX_TIMEOUT, Call
+
+MAX_BATCH = 65_536
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_TEXT_FORMATS = ("string", "external")
+
+Moment = Union[int, datetime]
+
+
+class Options(TypedDict, total=False):
+    """What nearly every call takes, with the client's as default."""
+
+    service: str | None
+    timeout: float | None
+
+
+class IDOptions(Options, total=False):
+    regular_only: bool
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What is in an ID. Machine ID and sequence are read with the service's present layout."""
+
+    id: int
+    external: str
+    timestamp_ms: int
+    """Unix time"""
+    time: str
+    """the same as RFC 3339"""
+    machine_id: int
+    sequence: int
+    kind: str
+    """regular or fallback"""
+    bit_id: int
+    bit_seq: int
+    epoch_ms: int
+
+    @property
+    def datetime(self) -> datetime:
+        return _EPOCH + timedelta(milliseconds=self.timestamp_ms)
+
+    @property
+    def is_fallback(self) -> bool:
+        return self.kind == "fallback"
+
+
+@dataclass(frozen=True)
+class LockState:
+    """A lock as the daemon tells it; times are of the store's clock."""
+
+    lock_key: str
+    lease_id: str
+    owner_id: str
+    fencing_token: int
+    state: str
+    """ACTIVE, RELEASED or EXPIRED"""
+    acquired_at: str
+    expires_at: str
+    expires_in_ms: int
+    tenant_id: str = ""
+
+
+def _exactly(kind: Any, what: str) -> Callable[[Any], Any]:
+    def parse(value: Any) -> Any:
+        if type(value) is not kind:
+            raise ProtocolError(f"the daemon answered {type(value).__name__} where {what} was due")
+        return value
+
+    return parse
+
+
+_integer, _text, _table = _exactly(int, "an integer"), _exactly(str, "a text"), _exactly(dict, "a map")
+
+
+def _list_of(kind: Any, count: int) -> Callable[[Any], Any]:
+    def parse(value: Any) -> Any:
+        if type(value) is not list or len(value) != count or not all(type(item) is kind for item in value):
+            raise ProtocolError(f"the daemon did not answer {count} values of type {kind.__name__}")
+        return value
+
+    return parse
+
+
+def _record(kind: Any) -> Callable[[Any], Any]:
+    names = [field.name for field in fields(kind)]
+
+    def parse(value: Any) -> Any:
+        try:
+            return kind(**{name: value[name] for name in names if name in value})
+        except TypeError as error:
+            raise ProtocolError(f"the daemon's answer is not complete: {error}") from error
+
+    return parse
+
+
+_pair, _inspection, _lock_state = _list_of(int, 2), _record(Inspection), _record(LockState)
+
+
+def _active(value: Any) -> LockState:
+    state: LockState = _lock_state(value)
+    if state.state != "ACTIVE":
+        raise LockExpiredError(f"the lock {state.lock_key!r} was lost as soon as it was granted")
+    return state
+
+
+def milliseconds(moment: Moment) -> int:
+    """Read a time: Unix milliseconds, or a datetime that knows its zone."""
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise InvalidParamsError(f"{moment!r} has no time zone: add one, for example tzinfo=timezone.utc")
+        return (moment - _EPOCH) // timedelta(milliseconds=1)
+    return moment
+
+
+def _count(n: int) -> int:
+    if not 1 <= n <= MAX_BATCH:
+        raise InvalidParamsError(f"a count of {n} is out of range: 1 to {MAX_BATCH}")
+    return n
+
+
+class Calls:
+    """Makes each call, with a client's service and timeout where none is given."""
+
+    def __init__(self, service: str | None, timeout: float) -> None:
+        self.service = service
+        self.timeout = timeout
+        self.plain: Call[int] = self.next_id()
+
+    def _make(
+        self,
+        method: str,
+        params: list[Any],
+        parse: Any,
+        timeout: float | None,
+        options: Mapping[str, Any] | None = None,
+        *,
+        timed: bool = False,
+    ) -> Call[Any]:
+        return Call(method, params, parse, self.timeout if timeout is None else timeout, options, timed=timed)
+
+    def next_id(
+        self,
+        format: str = "int",
+        service: str | None = None,
+        timeout: float | None = None,
+        regular_only: bool = False,
+    ) -> Call[Any]:
+        parse = _text if format in _TEXT_FORMATS else _integer
+        return self._make("NextID", [], parse, timeout, self._wanted(format, service, regular_only), timed=True)
+
+    def next_ids(
+        self,
+        n: int,
+        format: str = "int",
+        service: str | None = None,
+        timeout: float | None = None,
+        regular_only: bool = False,
+    ) -> Call[Any]:
+        parse = _list_of(str if format in _TEXT_FORMATS else int, _count(n))
+        return self._make("NextIDs", [n], parse, timeout, self._wanted(format, service, regular_only), timed=True)
+
+    def _wanted(self, format: str, service: str | None, regular_only: bool) -> dict[str, Any]:
+        format_option = None if format == "int" else format
+        return {**self._of(service), "format": format_option, "regular_only": regular_only or None}
+
+    def _of(self, service: str | None) -> dict[str, Any]:
+        return {"service": self.service if service is None else service}
+
+    def inspect(self, id: int | str, service: str | None = None, timeout: float | None = None) -> Call[Inspection]:
+        return self._make("Inspect", [id], _inspection, timeout, self._of(service))
+
+    def bounds(
+        self, start: Moment, end: Moment, service: str | None = None, timeout: float | None = None
+    ) -> Call[tuple[int, int]]:
+        params = [milliseconds(start), milliseconds(end)]
+        return self._make("Bounds", params, lambda value: tuple(_pair(value)), timeout, self._of(service))
+
+    def to_external(self, id: int, service: str | None = None, timeout: float | None = None) -> Call[str]:
+        return self._make("ToExternal", [id], _text, timeout, self._of(service))
+
+    def to_internal(
+        self,
+        external: str,
+        latest: Moment | None,
+        service: str | None = None,
+        timeout: float | None = None,
+    ) -> Call[int]:
+        limit = None if latest is None else milliseconds(latest)
+        return self._make("ToInternal", [external], _integer, timeout, {**self._of(service), "latest_ms": limit})
+
+    def uuid(self, version: int, timeout: float | None) -> Call[uuid.UUID]:
+        return self._make("UUID", [version], lambda value: uuid.UUID(_text(value)), timeout)
+
+    def status(self, timeout: float | None) -> Call[dict[str, Any]]:
+        return self._make("Status", [], _table, timeout)
+
+    def ping(self, timeout: float | None) -> Call[str]:
+        return self._make("Ping", [], _text, timeout)
+
+    def next_sequence(self, key: str, timeout: float | None, options: Mapping[str, Any]) -> Call[int]:
+        options = {"request_id": uuid.uuid4().hex, **options}
+        return self._make("Sequence.Next", [key], _integer, timeout, options)
+
+    def next_sequences(self, key: str, n: int, timeout: float | None, options: Mapping[str, Any]) -> Call[list[int]]:
+        options = {"request_id": uuid.uuid4().hex, **options}
+        return self._make("Sequence.NextBatch", [key, _count(n)], _list_of(int, n), timeout, options)
+
+    def acquire(self, key: str, ttl: float, wait: float) -> Call[LockState]:
+        if not (ttl > 0 and wait >= 0):
+            raise InvalidParamsError(f"ttl={ttl} or wait={wait} is out of range: more than 0 s, and at least 0 s")
+        options = {
+            "ttl_ms": max(1, int(ttl * 1000)),
+            "wait_ms": int(wait * 1000),
+            "request_id": uuid.uuid4().hex,
+            "hold": "connection",
+        }
+        return self._make("Lock.Acquire", [key], _lock_state, min(self.timeout + wait, MAX_TIMEOUT), options)
+
+    def release(self, key: str, lease_id: str) -> Call[LockState]:
+        return self._make(
+            "Lock.Release", [key], _lock_state, None, {"lease_id": lease_id, "request_id": uuid.uuid4().hex}
+        )
+
+    def watch(self, key: str, lease_id: str) -> Call[LockState]:
+        return self._make("Lock.Watch", [key], _active, None, {"lease_id": lease_id})
+
+
+def _positive_ms(name: str, seconds: float) -> int:
+    if not seconds > 0:
+        raise InvalidParamsError(f"a {name} of {seconds} s is out of range: more than 0")
+    return max(1, int(seconds * 1000))

@@ -1,0 +1,171 @@
+"""The client for threads."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Callable, Literal, overload
+
+from . import address, fork
+from .calls import Calls, IDOptions, Inspection, Moment, Options
+from .errors import RequestTimeoutError
+from .lock import Lock
+from .prefetch import Prefetch
+from .sync import Channel
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Client:
+    """Asks the kazahana daemon of this host.
+
+    socket is a path or a unix:///path URI (default: KAZAHANA_SOCKET, else the usual places); service
+    names one of the daemon's services (default: the daemon's); timeout, in seconds, bounds every
+    call, with all its tries. prefetch=N fetches N IDs at a time and hands them out one by one for
+    at most max_age seconds: most calls of next_id then cost no system call.
+
+    The connection is made by the first call, shared by all threads, and made again when the
+    daemon restarts. A process that was forked makes its own. Not for use in signal handlers.
+    """
+
+    def __init__(
+        self,
+        socket: str | None = None,
+        *,
+        service: str | None = None,
+        timeout: float = 10.0,
+        prefetch: int = 0,
+        max_age: float = 0.05,
+    ) -> None:
+        self._socket = None if socket is None else address.parse(socket)
+        self._calls = Calls(service, timeout)
+        self._prefetch = Prefetch(prefetch, max_age)
+        self._prefetching = prefetch > 0
+        self._refill_call = self._calls.next_ids(prefetch or 1)
+        self._channel = self._open()
+        self._refilling = threading.Lock()
+        fork.track(self)
+
+    def _open(self) -> Channel:
+        return Channel(self._socket)
+
+    def after_fork(self) -> None:
+        self._refilling = threading.Lock()
+
+    def close(self) -> None:
+        """Close the connection; whoever waits on it gets a ClosedError."""
+        self._channel.close()
+        self._prefetch.drop()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @overload
+    def next_id(self, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> int: ...
+    @overload
+    def next_id(self, *, format: Literal["string", "external"], **options: Unpack[IDOptions]) -> str: ...
+    def next_id(self, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
+        """Return a new ID, greater than every one whose call had ended when this one began.
+
+        format: int, string (decimal) or external. Options: service; timeout, in seconds;
+        regular_only=True for a LeaseAcquisitionError rather than a fallback ID.
+        """
+        if options or format != "int":
+            return self._ids(self._calls.next_id(format, **options))
+        if not self._prefetching:
+            return self._channel.perform(self._calls.plain)
+        batch = self._prefetch.batch
+        try:
+            id = batch.pop()
+        except IndexError:
+            return self._refill()
+        return id if monotonic() < batch.expires else self._refill()
+
+    @overload
+    def next_ids(self, n: int, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> list[int]: ...
+    @overload
+    def next_ids(self, n: int, *, format: Literal["string", "external"], **options: Unpack[IDOptions]) -> list[str]: ...
+    def next_ids(self, n: int, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
+        """Return n new IDs, ascending; n is 1 to 65,536. Format and options as for next_id."""
+        return self._ids(self._calls.next_ids(n, format, **options))
+
+    def _ids(self, call: Any) -> Any:
+        result = self._channel.perform(call)
+        if self._prefetching:
+            self._prefetch.drop()
+        return result
+
+    def _refill(self) -> int:
+        prefetch, call, began = self._prefetch, self._refill_call, monotonic()
+        waited = not self._refilling.acquire(blocking=False)
+        if waited and not self._refilling.acquire(timeout=call.timeout):
+            raise RequestTimeoutError("no IDs in time", waited_ms=int(call.timeout * 1000), cause="answer")
+        try:
+            batch = prefetch.batch
+            asked = monotonic()
+            with contextlib.suppress(IndexError):
+                id = batch.pop()
+                if asked < batch.expires:  # another thread has refilled it
+                    return id
+            if waited:
+                call = self._calls.next_ids(prefetch.size, timeout=max(call.timeout - (asked - began), 0.001))
+            return prefetch.install(batch, self._channel.perform(call), asked)
+        finally:
+            self._refilling.release()
+
+    def inspect(self, id: int | str, **options: Unpack[Options]) -> Inspection:
+        """Explain an ID: a number, decimal or hexadecimal (0x) text, or external. Options: service, timeout."""
+        return self._channel.perform(self._calls.inspect(id, **options))
+
+    def is_fallback(self, id: int | str, **options: Unpack[Options]) -> bool:
+        """Report whether the ID was made without a valid lease."""
+        return self.inspect(id, **options).is_fallback
+
+    def bounds(self, start: Moment, end: Moment, **options: Unpack[Options]) -> tuple[int, int]:
+        """Return the smallest and the largest ID from start until before end (Unix ms, or datetimes with a zone)."""
+        return self._channel.perform(self._calls.bounds(start, end, **options))
+
+    def to_external(self, id: int, **options: Unpack[Options]) -> str:
+        """Return the external ID, made with the service's secret."""
+        return self._channel.perform(self._calls.to_external(id, **options))
+
+    def to_internal(self, external: str, latest: Moment | None = None, **options: Unpack[Options]) -> int:
+        """Return the ID of an external ID. One from after latest is refused: it is forged."""
+        return self._channel.perform(self._calls.to_internal(external, latest, **options))
+
+    def uuid(self, version: int = 7, *, timeout: float | None = None) -> uuid.UUID:
+        """Return a new UUID, version 4 or 7."""
+        return self._channel.perform(self._calls.uuid(version, timeout))
+
+    def status(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """Return what `kazahanad status --json` prints."""
+        return self._channel.perform(self._calls.status(timeout))
+
+    def ping(self, *, timeout: float | None = None) -> str:
+        """Return "pong"."""
+        return self._channel.perform(self._calls.ping(timeout))
+
+    def next_sequence(self, key: str, *, timeout: float | None = None, **options: Any) -> int:
+        """Return the next value of a sequence. Options are the daemon's: block, step, max_value, ..."""
+        return self._channel.perform(self._calls.next_sequence(key, timeout, options))
+
+    def next_sequences(self, key: str, n: int, *, timeout: float | None = None, **options: Any) -> list[int]:
+        """Return the next n values, ascending; n is 1 to 65,536."""
+        return self._channel.perform(self._calls.next_sequences(key, n, timeout, options))
+
+    def lock(
+        self,
+        key: str,
+        *,
+        ttl: float = 30.0,
+        wait: float = 0.0,
+        on_lost: Callable[[str], object] | None = None,
+    ) -> Lock:
+        """Return a lock for a `with` block; see Lock."""
+        return Lock(self._open, self._calls, key, ttl, wait, on_lost)

@@ -1,0 +1,55 @@
+"""IDs fetched ahead."""
+
+from __future__ import annotations
+
+import threading
+
+from . import fork
+from .calls import MAX_BATCH
+from .errors import InvalidParamsError
+
+
+class Batch(list[int]):
+    """IDs in descending order: pop, which is atomic, takes the smallest. Good until `expires`, a monotonic time."""
+
+    __slots__ = ("expires",)
+    expires: float
+
+
+class Prefetch:
+    """The present batch. Whoever pops checks `expires` after that, so that ID and age belong together."""
+
+    def __init__(self, size: int, max_age: float) -> None:
+        if not 0 <= size <= MAX_BATCH:
+            raise InvalidParamsError(f"prefetch={size} is out of range: 0 (off) to {MAX_BATCH}")
+        if not max_age > 0:
+            raise InvalidParamsError(f"max_age={max_age} s is out of range: more than 0")
+        self.size = size
+        self.max_age = max_age
+        self.after_fork()
+        if size:
+            fork.track(self)
+
+    def after_fork(self) -> None:
+        self.batch = Batch()
+        self._swap = threading.Lock()
+
+    def install(self, asked_after: Batch, ids: list[int], asked: float) -> int:
+        """Take over IDs that were asked for at the time `asked`; return the first.
+
+        They are as old as the question, not as the answer. If drop was called since, the rest
+        is dropped too.
+        """
+        ids.reverse()
+        first = ids.pop()
+        batch = Batch(ids)
+        batch.expires = asked + self.max_age
+        with self._swap:
+            if self.batch is asked_after:
+                self.batch = batch
+        return first
+
+    def drop(self) -> None:
+        """Forget what was fetched: a caller has got larger IDs by now, and the next is to be larger still."""
+        with self._swap:
+            self.batch = Batch()

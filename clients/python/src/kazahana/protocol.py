@@ -1,0 +1,215 @@
+"""The protocol without I/O: what to send, what arrived, and whether to try again.
+
+Nothing here reads a clock, sleeps or touches a socket; the sync and the asyncio client
+are two thin shells around it.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable, Generic, TypeVar
+
+import msgpack
+
+from .errors import (
+    ClosedError,
+    DaemonUnavailableError,
+    InvalidParamsError,
+    KazahanaError,
+    ProtocolError,
+    RequestTimeoutError,
+    ShuttingDownError,
+    from_wire,
+)
+
+T = TypeVar("T")
+W = TypeVar("W")
+
+MAX_REQUEST = 1 << 20  # the daemon takes no larger one
+MAX_RESPONSE = 4 << 20  # 65,536 IDs as decimal text are 1.4 MB
+DAEMON_TIMEOUT = 10.0  # s; what the daemon takes where a request names none
+ANSWER_GRACE = 0.05  # s
+MAX_TIMEOUT = 3600.0  # s; the daemon's limit for timeout_ms
+_MAX_MSGID = (1 << 32) - 1
+_SMALL_MSGIDS = 127  # those that take one byte
+
+_HEAD = b"\x94\x00"  # an array of four, a request
+
+
+class Call(Generic[T]):
+    """One request, without its msgid, and how to read the result."""
+
+    __slots__ = ("method", "params", "parse", "timeout", "tail")
+
+    def __init__(
+        self,
+        method: str,
+        params: Sequence[Any],
+        parse: Callable[[Any], T],
+        timeout: float,
+        options: Mapping[str, Any] | None = None,
+        *,
+        timed: bool = False,
+    ) -> None:
+        """timeout, in seconds, is how long to wait. A timed call tells the daemon, and leaves it a
+        moment more, since it knows what it waited for.
+        """
+        if not 0 < timeout <= MAX_TIMEOUT:
+            raise InvalidParamsError(
+                f"a timeout of {timeout} s is out of range: more than 0, at most {MAX_TIMEOUT:.0f}"
+            )
+        options = {name: value for name, value in (options or {}).items() if value is not None}
+        if timed and timeout != DAEMON_TIMEOUT:
+            options["timeout_ms"] = int(timeout * 1000)
+        self.method = method
+        self.params = [*params, options] if options else list(params)
+        self.parse = parse
+        self.timeout = timeout + min(timeout / 10, ANSWER_GRACE) if timed else timeout
+        try:
+            self.tail: bytes = msgpack.packb(method) + msgpack.packb(self.params)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidParamsError(f"{method}: cannot send {params!r}: {error}") from error
+        if len(self.tail) > MAX_REQUEST - 16:
+            raise InvalidParamsError(
+                f"{method}: a request of {len(self.tail)} bytes is too large, at most {MAX_REQUEST}"
+            )
+
+
+class Session(Generic[W]):
+    """One connection: requests under way, each with whoever waits for it, and bytes not yet read.
+
+    Not synchronised. After feed has raised, the connection is of no use any more.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, W | None] = {}  # by msgid; None = its caller gave up
+        self.notifications: list[tuple[str, Any]] = []  # for whoever wants them to take away
+        self._last = 0
+        self._wide = _SMALL_MSGIDS
+        self._unpacker = msgpack.Unpacker(max_buffer_size=MAX_RESPONSE, strict_map_key=False, raw=False)
+        self._fed = self._end = 0  # bytes: all, and up to the end of the last whole message
+        self._whole = True  # no part of a message is left in the unpacker
+
+    def request(self, call: Call[Any], waiter: W) -> bytes:
+        """Register the waiter and return what to send."""
+        msgid = self._last = self._last % _SMALL_MSGIDS + 1
+        if msgid in self.waiting:
+            wide: bytes = msgpack.packb(self._wide_msgid(waiter))
+            return _HEAD + wide + call.tail
+        self.waiting[msgid] = waiter
+        return _HEAD + _BYTE[msgid] + call.tail
+
+    def _wide_msgid(self, waiter: W) -> int:
+        while True:
+            self._wide = self._wide + 1 if self._wide < _MAX_MSGID else _SMALL_MSGIDS + 1
+            if self._wide not in self.waiting:
+                self.waiting[self._wide] = waiter
+                return self._wide
+
+    def forget(self, waiter: W) -> None:
+        """Give up waiting. The msgid stays taken until its answer arrives, which may be late."""
+        for msgid, other in self.waiting.items():
+            if other is waiter:
+                self.waiting[msgid] = None
+                return
+
+    def feed(self, data: bytes) -> list[tuple[W, KazahanaError | None, Any]]:
+        """Read bytes; return who is answered, each with an error or a result.
+
+        It raises the daemon's last word (an error with msgid 0) or a ProtocolError.
+        """
+        # The answer to NextID, alone: nearly all that an unbatched client ever reads.
+        if len(data) == 13 and self._whole and data[:2] == b"\x94\x01" and data[3:5] == b"\xc0\xcf":
+            waiter = self.waiting.pop(data[2], None)
+            return [] if waiter is None else [(waiter, None, int.from_bytes(data[5:], "big"))]
+        answers = []
+        try:
+            self._unpacker.feed(data)
+            self._fed += len(data)
+            for message in self._unpacker:
+                self._end = self._unpacker.tell()
+                answer = self._take(message)
+                if answer is not None:
+                    answers.append(answer)
+            self._whole = self._end == self._fed
+        except KazahanaError:
+            raise
+        except Exception as error:  # the unpacker raises a dozen kinds
+            raise ProtocolError(f"the answer is not MessagePack-RPC: {error}") from error
+        return answers
+
+    def _take(self, message: Any) -> tuple[W, KazahanaError | None, Any] | None:
+        if isinstance(message, list) and len(message) == 3 and message[0] == 2:
+            if isinstance(message[1], str):
+                self.notifications.append((message[1], message[2]))
+            return None
+        if not isinstance(message, list) or len(message) != 4 or message[0] != 1 or type(message[1]) is not int:
+            raise ProtocolError("the answer is not MessagePack-RPC: is this the socket of a kazahana daemon?")
+        _, msgid, problem, result = message
+        error = None
+        if problem is not None:
+            if not isinstance(problem, list) or len(problem) != 2 or not isinstance(problem[1], str):
+                raise ProtocolError("an error of the daemon is not [kind, text]")
+            error = from_wire(problem[1])
+            if msgid == 0:
+                raise error
+        waiter = self.waiting.pop(msgid, None)
+        return None if waiter is None else (waiter, error, result)
+
+    def waiters(self) -> Iterator[W]:
+        return (waiter for waiter in self.waiting.values() if waiter is not None)
+
+
+_BYTE = [struct.pack("B", i) for i in range(_SMALL_MSGIDS + 1)]
+
+
+class Retry:
+    """Decides whether a failed call is tried again, and when. One per call.
+
+    All calls may be repeated: an ID that was made and not received is a gap, and what has
+    effects carries a request ID. A daemon that restarts therefore costs time, not an error.
+    """
+
+    FIRST, LONGEST = 0.005, 0.25  # s between tries: from, to, doubling
+    FIRST_CONTACT = 1.0  # s for a daemon that has never been there: it may be starting, but hardly longer
+
+    def __init__(self, started: float, timeout: float, reached: bool) -> None:
+        """reached tells whether the daemon has ever answered this client."""
+        self._limit = started + (timeout if reached else min(timeout, self.FIRST_CONTACT))
+        self._tries = 0 if reached else 1
+
+    def pause(self, error: KazahanaError, now: float, chance: Callable[[], float] = random.random) -> float:
+        """Return how many seconds to wait before the next try, or raise the error if there is to be none."""
+        transient = isinstance(error, ShuttingDownError) or getattr(error, "transient", False)
+        # The first try after a lost connection is free: a successor may listen already.
+        delay = min(self.LONGEST, self.FIRST * 2 ** (self._tries - 1)) * (1 - chance() / 2) if self._tries else 0.0
+        if not transient or now + delay >= self._limit:
+            raise error
+        self._tries = min(self._tries + 1, 16)
+        return delay
+
+
+def lost(path: str, cause: BaseException | None = None) -> DaemonUnavailableError:
+    error = DaemonUnavailableError(f"the daemon at {path} closed the connection", path=path)
+    error.__cause__ = cause
+    return error
+
+
+def unanswered(call: Call[Any], path: str) -> RequestTimeoutError:
+    return RequestTimeoutError(
+        f"no answer to {call.method} from {path} in time", waited_ms=int(call.timeout * 1000), cause="answer"
+    )
+
+
+def copy_of(error: KazahanaError) -> KazahanaError:
+    """Return an error like it, since one instance must not be raised in several threads."""
+    made = type(error)(error.message, **error.details)
+    made.code = error.code
+    made.__cause__ = error.__cause__
+    return made
+
+
+def closed() -> ClosedError:
+    return ClosedError("the client was closed")

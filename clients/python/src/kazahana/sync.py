@@ -1,0 +1,324 @@
+"""Connections for threads. Whoever waits reads for all: there is no background thread."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import select
+import socket
+import struct
+import threading
+import time
+from time import monotonic
+from typing import Any, TypeVar
+
+from . import address, fork
+from .errors import KazahanaError, LockExpiredError, ShuttingDownError
+from .protocol import Call, Retry, Session, closed, copy_of, lost, unanswered
+
+T = TypeVar("T")
+
+_NOW = socket.MSG_DONTWAIT
+_SEND = _NOW | getattr(socket, "MSG_NOSIGNAL", 0)
+# How long a read blocks in the system before it looks at its deadline. An answer is there sooner
+# as a rule, and this way it takes one system call, not two.
+_PATIENCE = struct.pack("@ll", 0, 2000)
+_SMALL, _LARGE = 4096, 1 << 18
+
+
+class _Slot:
+    """Whoever waits for an answer. Guarded by the connection's mutex."""
+
+    done = False
+    error: KazahanaError | None = None
+    result: Any = None
+    wake: threading.Lock | None = None  # of one who waits for another to read
+
+    def settle(self, error: KazahanaError | None, result: Any) -> None:
+        if error is not None:
+            self.error = error
+        self.result = result
+        self.done = True
+        if self.wake is not None:
+            self.rouse()
+
+    def rouse(self) -> None:
+        wake, self.wake = self.wake, None
+        if wake is not None:
+            wake.release()
+
+
+class Connection:
+    """One socket with many callers. One of those who wait, the leader, reads for all of them;
+    when it has its own answer, it passes the lead on.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.broken = False
+        self.lock_lost: str | None = None  # why, once the daemon has said so
+        self._mutex = threading.Lock()
+        self._session: Session[_Slot] = Session()
+        self._leader: _Slot | None = None
+        self._listeners: dict[_Slot, None] = {}
+        self._error: KazahanaError | None = None
+        self._unsent = bytearray()
+        self._torn = False  # bytes may have been read and not fed
+        self._chunk = _SMALL
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.setblocking(False)  # a full backlog is an error, not a wait without end
+            self._socket.connect(path)
+            self._socket.setblocking(True)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
+        except OSError as error:
+            self._socket.close()
+            raise address.unavailable(path, error) from error
+
+    def call(self, call: Call[Any], deadline: float) -> Any:
+        """Send, and return the result or raise the daemon's error, or what became of the connection."""
+        slot = _Slot()
+        try:
+            with self._mutex:
+                if self._error is not None:
+                    raise copy_of(self._error)
+                self._send(self._session.request(call, slot))
+                lead = self._leader is None and not self._unsent
+                if lead:
+                    self._leader = slot
+            if lead:
+                self._read(slot, deadline)
+            if not slot.done:
+                self._wait(slot, deadline)
+        finally:
+            if not slot.done or self._leader is slot:
+                self._leave(slot)
+        if slot.error is not None:
+            raise slot.error
+        if not slot.done:
+            raise unanswered(call, self.path)
+        return slot.result
+
+    def listen(self, timeout: float | None) -> str | None:
+        """Wait for the loss of the lock that this connection holds; return the reason, None if there is none yet."""
+        slot = _Slot()
+        try:
+            with self._mutex:
+                if self.lock_lost is None and self._error is None:
+                    self._listeners[slot] = None
+                else:
+                    slot.done = True
+            self._wait(
+                slot, 0.0 if timeout == 0 else monotonic() + (threading.TIMEOUT_MAX if timeout is None else timeout)
+            )
+        finally:
+            self._leave(slot)
+        return "disconnected" if self.broken and self.lock_lost is None else self.lock_lost
+
+    def fail(self, error: KazahanaError) -> None:
+        """Use the connection no more; whoever waits is told the error."""
+        with self._mutex:
+            self._break(error)
+
+    def after_fork(self) -> None:
+        """Close the child's copy of the socket: the parent goes on with its own, and its end is to be noticed."""
+        self._socket.close()
+
+    def _send(self, data: bytes) -> None:
+        if not self._unsent:
+            try:
+                data = data[self._socket.send(data, _SEND) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                return  # the reader finds the daemon's last word, or the end
+        if data:
+            self._unsent += data
+
+    def _flush(self, deadline: float) -> None:
+        """Send what the socket's buffer could not take. Meanwhile others read, or the daemon might not."""
+        while True:
+            with self._mutex:
+                if self._error is not None or not self._unsent:
+                    return
+                waiting, self._unsent = bytes(self._unsent), bytearray()
+                self._send(waiting)
+                if not self._unsent:
+                    return
+                poller = select.poll()
+                poller.register(self._socket, select.POLLOUT)
+            remaining = deadline - monotonic()
+            if remaining <= 0:
+                return
+            poller.poll(min(remaining * 1000 + 1, 50))
+
+    def _wait(self, slot: _Slot, deadline: float) -> None:
+        """Return when the slot is settled or the deadline has passed; 0 = do not wait at all."""
+        if self._unsent:
+            self._flush(deadline)
+        while not slot.done:
+            if self._leader is slot:
+                if not self._read(slot, deadline):
+                    return
+                continue
+            with self._mutex:
+                if slot.done:
+                    return
+                if self._leader is None:
+                    self._leader = slot
+                    continue
+                wake = slot.wake = threading.Lock()
+                wake.acquire()
+            remaining = deadline - monotonic()
+            if remaining <= 0 or not wake.acquire(timeout=min(remaining, threading.TIMEOUT_MAX)):
+                return
+
+    def _read(self, slot: _Slot, deadline: float) -> bool:
+        """As the leader, read once and tell whoever is answered; report False when the time is up."""
+        failure: OSError | None = None
+        self._torn = True
+        try:
+            data = self._socket.recv(self._chunk, 0 if deadline else _NOW)
+        except BlockingIOError:
+            self._torn = False
+            remaining = deadline - monotonic()
+            if remaining <= 0:
+                return False
+            poller = select.poll()
+            poller.register(self._socket, select.POLLIN)
+            poller.poll(min(remaining * 1000 + 1, 1e9))
+            return True
+        except OSError as error:
+            data, failure = b"", error
+        self._chunk = _LARGE if len(data) == self._chunk else _SMALL
+        with self._mutex:
+            try:
+                if not data:
+                    raise lost(self.path, failure)
+                for waiter, problem, result in self._session.feed(data):
+                    waiter.settle(problem, result)
+            except KazahanaError as error:
+                self._break(error)
+            self._torn = False
+            if self._session.notifications:
+                self._notice()
+            if slot.done:
+                self._leader = None
+                if self._session.waiting or self._listeners or self._error is not None:
+                    self._pass_on()
+        return True
+
+    def _notice(self) -> None:
+        for method, params in self._session.notifications:
+            if method == "Lock.Lost" and self.lock_lost is None:
+                about = params[0] if isinstance(params, list) and params else None
+                self.lock_lost = str(about.get("reason", "lost")) if isinstance(about, dict) else "lost"
+                for listener in self._listeners:
+                    listener.settle(None, None)
+        self._session.notifications.clear()
+
+    def _leave(self, slot: _Slot) -> None:
+        with self._mutex:
+            self._listeners.pop(slot, None)
+            slot.wake = None
+            if not slot.done:
+                self._session.forget(slot)
+            if self._leader is slot:
+                if self._torn:  # by a signal's exception: what comes next would be read wrongly
+                    self._break(lost(self.path))
+                self._leader = None
+            if self._leader is None:
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._error is not None:
+            self._socket.close()  # not before: a leader may be reading, and the number be used again
+            return
+        for waiter in itertools.chain(self._session.waiters(), self._listeners):
+            if waiter.wake is not None:
+                waiter.rouse()
+                return
+
+    def _break(self, error: KazahanaError) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        self.broken = True
+        for waiter in itertools.chain(self._session.waiters(), self._listeners):
+            waiter.settle(copy_of(error), None)
+        self._session.waiting.clear()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the leader
+        if self._leader is None:
+            self._socket.close()
+
+
+class Channel:
+    """A connection that is made when it is needed, and made again when it was lost."""
+
+    def __init__(self, socket: str | None = None) -> None:
+        self._named = socket
+        self._connection: Connection | None = None
+        self._opening = threading.Lock()
+        self._reached = False
+        self._pinned = False
+        self._closed = False
+        fork.track(self)
+
+    def perform(self, call: Call[T]) -> T:
+        """Call, and call again while the daemon is away and the call's time lasts."""
+        started = monotonic()
+        deadline = started + call.timeout
+        retry: Retry | None = None
+        while True:
+            connection = self._connection
+            try:
+                if connection is None or connection.broken:
+                    connection = self._connect(deadline)
+                return call.parse(connection.call(call, deadline))
+            except KazahanaError as error:
+                if retry is None:
+                    retry = Retry(started, call.timeout, self._reached)
+                if connection is not None and isinstance(error, ShuttingDownError):
+                    connection.fail(lost(connection.path, error))
+                pause = retry.pause(error, monotonic())
+            time.sleep(pause)
+
+    def pin(self) -> None:
+        """From now on, a lost connection is not replaced: a lock went with it."""
+        self._pinned = True
+
+    def listen(self, timeout: float | None) -> str | None:
+        connection = self._connection
+        return "disconnected" if connection is None else connection.listen(timeout)
+
+    def close(self) -> None:
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.fail(closed())
+
+    def after_fork(self) -> None:
+        self._opening = threading.Lock()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.after_fork()
+
+    def _connect(self, deadline: float) -> Connection:
+        if not self._opening.acquire(timeout=max(0.0, deadline - monotonic())):
+            raise lost(address.find(self._named))
+        try:
+            connection = self._connection
+            if connection is not None and not connection.broken:
+                return connection
+            if self._closed:
+                raise closed()
+            if self._pinned:
+                raise LockExpiredError("the connection that held the lock was lost", reason="disconnected")
+            made = self._connection = Connection(address.find(self._named))
+            self._reached = True
+            if self._closed:  # meanwhile
+                self.close()
+            return made
+        finally:
+            self._opening.release()

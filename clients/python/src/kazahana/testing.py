@@ -1,0 +1,291 @@
+"""Clients for the unit tests of programs that use kazahana: deterministic, and without a daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any, Callable, TypeVar
+
+import msgpack
+
+from .aio import AsyncChannel
+from .async_client import AsyncClient
+from .client import Client
+from .errors import (
+    InvalidExternalIDError,
+    InvalidParamsError,
+    KazahanaError,
+    LockHeldError,
+    LockNotFoundError,
+    UnknownMethodError,
+)
+from .external import ExternalCodec
+from .protocol import Call, closed
+from .sync import Channel
+
+T = TypeVar("T")
+
+# The layout of a daemon without configuration.
+_EPOCH_MS, _LOW_BITS, _SEQUENCE_BITS = 1_767_225_600_000, 22, 8
+_MACHINE_ID = 1
+_FALLBACK_BIT = 1 << _LOW_BITS - 1
+_START_MS = 1_800_000_000_000
+
+
+class FakeDaemon:
+    """What the fake clients ask. Its clock stands still unless advance moves it."""
+
+    def __init__(self, secret: str | bytes | None = None) -> None:
+        self.now_ms = _START_MS
+        self.fallback = False
+        """whether IDs are fallback IDs"""
+        self.calls: list[tuple[str, list[Any]]] = []
+        """what was asked: method and parameters, in order"""
+        self._codec = ExternalCodec.plain() if secret is None else ExternalCodec(secret)
+        self._last = 0
+        self._uuids = 0
+        self._failures: list[tuple[str | None, KazahanaError, float]] = []
+        self._sequences: dict[str, int] = {}
+        self._locks: dict[str, dict[str, Any]] = {}
+        self._tokens = 0
+        self._mutex = threading.Lock()
+        self._lost: dict[str, Callable[[str], None]] = {}
+
+    def advance(self, ms: int) -> None:
+        """Move the clock."""
+        self.now_ms += ms
+
+    def fail(self, error: KazahanaError, *, times: float = float("inf"), method: str | None = None) -> None:
+        """Let the next calls fail: `times` calls, of a method of the wire ("NextID") or of any."""
+        self._failures.append((method, error, times))
+
+    def recover(self) -> None:
+        """Let nothing fail any more."""
+        self._failures.clear()
+
+    def lose(self, key: str, reason: str = "expired") -> None:
+        """Let the holder of a lock lose it."""
+        with self._mutex:
+            lock = self._locks[key]
+            lock["state"] = "EXPIRED"
+            tell = self._lost.pop(lock["lease_id"], None)
+        if tell is not None:
+            tell(reason)
+
+    def answer(self, method: str, params: Sequence[Any]) -> Any:
+        """Carry out a request of the wire."""
+        given: list[Any] = msgpack.unpackb(msgpack.packb(list(params)))  # as it would arrive
+        with self._mutex:
+            self.calls.append((method, list(given)))
+            self._fail(method)
+            options = given.pop() if given and isinstance(given[-1], dict) else {}
+            handler = getattr(self, "_" + method.replace(".", "_").lower(), None)
+            if handler is None:
+                raise UnknownMethodError(f"there is no method {method!r}")
+            return handler(*given, options)
+
+    def _fail(self, method: str) -> None:
+        for i, (only, error, times) in enumerate(self._failures):
+            if only in (None, method):
+                self._failures[i] = (only, error, times - 1)
+                if times <= 1:
+                    del self._failures[i]
+                raise error
+
+    def _nextids(self, count: int, options: dict[str, Any]) -> list[Any]:
+        low = (_FALLBACK_BIT if self.fallback else 0) | _MACHINE_ID << _SEQUENCE_BITS
+        ids: list[Any] = []
+        for _ in range(count):
+            first = self.now_ms - _EPOCH_MS << _LOW_BITS | low
+            following = self._last + 1
+            if following & (1 << _SEQUENCE_BITS) - 1 == 0:  # this millisecond is used up
+                following = (following - 1 >> _LOW_BITS) + 1 << _LOW_BITS | low
+            self._last = max(first, following)
+            ids.append(self._last)
+        formats: dict[str, Callable[[Any], Any]] = {"string": str, "external": self._codec.encode}
+        convert = formats.get(options.get("format", "int"))
+        return [convert(id) for id in ids] if convert else ids
+
+    def _nextid(self, options: dict[str, Any]) -> Any:
+        return self._nextids(1, options)[0]
+
+    def _inspect(self, given: int | str, options: dict[str, Any]) -> dict[str, Any]:
+        id = given if isinstance(given, int) else int(given, 0) if given[:1].isdigit() and len(given) != 11 else None
+        id = self._codec.decode(str(given)) if id is None else id
+        at, low = (id >> _LOW_BITS) + _EPOCH_MS, id & (1 << _LOW_BITS) - 1
+        return {
+            "id": id,
+            "external": self._codec.encode(id),
+            "timestamp_ms": at,
+            "time": _rfc3339(at),
+            "machine_id": (low & ~_FALLBACK_BIT) >> _SEQUENCE_BITS,
+            "sequence": low & (1 << _SEQUENCE_BITS) - 1,
+            "kind": "fallback" if low & _FALLBACK_BIT else "regular",
+            "bit_id": _LOW_BITS - _SEQUENCE_BITS,
+            "bit_seq": _SEQUENCE_BITS,
+            "epoch_ms": _EPOCH_MS,
+        }
+
+    def _bounds(self, start: int, end: int, options: dict[str, Any]) -> list[int]:
+        if end <= start:
+            raise InvalidParamsError("the interval is empty")
+        return [max(start - _EPOCH_MS, 0) << _LOW_BITS, (end - _EPOCH_MS << _LOW_BITS) - 1]
+
+    def _toexternal(self, id: int, options: dict[str, Any]) -> str:
+        return self._codec.encode(id)
+
+    def _tointernal(self, external: str, options: dict[str, Any]) -> int:
+        id = self._codec.decode(external)
+        if (id >> _LOW_BITS) + _EPOCH_MS > options.get("latest_ms", float("inf")):
+            raise InvalidExternalIDError(f"{external!r} would be of a later time than plausible")
+        return id
+
+    def _uuid(self, version: int, options: dict[str, Any]) -> str:
+        self._uuids += 1
+        bits = (self.now_ms if version == 7 else 0) << 80 | self._uuids
+        return str(uuid.UUID(int=bits & ~(0xF << 76 | 3 << 62) | version << 76 | 2 << 62))
+
+    def _status(self, options: dict[str, Any]) -> dict[str, Any]:
+        features = ["ids", "external", "uuid", "regular_only", "locks", "sequences"]
+        return {"version": "fake", "features": features, "scope": "unverified", "mode": "regular"}
+
+    def _ping(self, options: dict[str, Any]) -> str:
+        return "pong"
+
+    def _sequence_next(self, key: str, options: dict[str, Any]) -> int:
+        return self._sequence_nextbatch(key, 1, options)[0]
+
+    def _sequence_nextbatch(self, key: str, count: int, options: dict[str, Any]) -> list[int]:
+        step = options.get("step", 1)
+        last = self._sequences.get(key, options.get("start", step) - step)
+        self._sequences[key] = last + step * count
+        return [last + step * (i + 1) for i in range(count)]
+
+    def _lock_acquire(self, key: str, options: dict[str, Any]) -> dict[str, Any]:
+        held = self._locks.get(key)
+        if held is not None and held["state"] == "ACTIVE":
+            raise LockHeldError(f"the lock {key!r} is held", owner=held["owner_id"], retry_after_ms=options["ttl_ms"])
+        self._tokens += 1
+        self._locks[key] = {
+            "tenant_id": "default",
+            "lock_key": key,
+            "lease_id": f"lease-{self._tokens}",
+            "owner_id": "fake",
+            "fencing_token": self._tokens,
+            "state": "ACTIVE",
+            "acquired_at": _rfc3339(self.now_ms),
+            "expires_at": _rfc3339(self.now_ms + options["ttl_ms"]),
+            "expires_in_ms": options["ttl_ms"],
+        }
+        return dict(self._locks[key])
+
+    def _lock_get(self, key: str, options: dict[str, Any]) -> dict[str, Any]:
+        if key not in self._locks:
+            raise LockNotFoundError(f"no lock {key!r} is known")
+        return dict(self._locks[key])
+
+    _lock_watch = _lock_get
+
+    def _lock_release(self, key: str, options: dict[str, Any]) -> dict[str, Any]:
+        self._locks[key].update(state="RELEASED", expires_in_ms=0)
+        self._lost.pop(options["lease_id"], None)
+        return dict(self._locks[key])
+
+
+def _rfc3339(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class _Holder:
+    """What the fake channels have in common: a daemon, and the lock that they hold."""
+
+    def __init__(self, daemon: FakeDaemon) -> None:
+        self.daemon = daemon
+        self.lease: str | None = None
+        self.reason: str | None = None
+
+    def perform(self, call: Call[T], told: Callable[[str], None]) -> T:
+        result = self.daemon.answer(call.method, call.params)
+        if call.method == "Lock.Acquire":
+            self.lease = result["lease_id"]
+            self.daemon._lost[result["lease_id"]] = told
+        return call.parse(result)
+
+    def close(self) -> None:
+        """As the daemon does when the connection ends: take back the lock."""
+        with self.daemon._mutex:
+            for lock in self.daemon._locks.values():
+                if lock["lease_id"] == self.lease and lock["state"] == "ACTIVE":
+                    lock.update(state="RELEASED", expires_in_ms=0)
+
+
+class _FakeChannel(Channel):
+    def __init__(self, daemon: FakeDaemon) -> None:
+        super().__init__()
+        self._holder = _Holder(daemon)
+        self._told = threading.Event()
+
+    def perform(self, call: Call[T]) -> T:
+        if self._closed:
+            raise closed()
+        return self._holder.perform(call, self._tell)
+
+    def _tell(self, reason: str) -> None:
+        self._holder.reason = reason
+        self._told.set()
+
+    def listen(self, timeout: float | None) -> str | None:
+        self._told.wait(timeout)
+        return self._holder.reason
+
+    def close(self) -> None:
+        super().close()
+        self._holder.close()
+        self._told.set()
+
+
+class _FakeAsyncChannel(AsyncChannel):
+    def __init__(self, daemon: FakeDaemon) -> None:
+        super().__init__()
+        self._holder = _Holder(daemon)
+        self._told: asyncio.Future[str] | None = None
+
+    async def perform(self, call: Call[T]) -> T:
+        if self._closed:
+            raise closed()
+        await asyncio.sleep(0)  # other tasks run, as they would
+        self._told = self._told or asyncio.get_running_loop().create_future()
+        return self._holder.perform(call, self._told.set_result)
+
+    async def listen(self) -> str:
+        assert self._told is not None
+        return await asyncio.shield(self._told)
+
+    def close(self) -> None:
+        super().close()
+        self._holder.close()
+
+
+class FakeClient(Client):
+    """A Client of a FakeDaemon, its own or one that several clients share."""
+
+    def __init__(self, daemon: FakeDaemon | None = None, **options: Any) -> None:
+        self.daemon = daemon or FakeDaemon()
+        super().__init__(**options)
+
+    def _open(self) -> Channel:
+        return _FakeChannel(self.daemon)
+
+
+class AsyncFakeClient(AsyncClient):
+    """An AsyncClient of a FakeDaemon, its own or one that several clients share."""
+
+    def __init__(self, daemon: FakeDaemon | None = None, **options: Any) -> None:
+        self.daemon = daemon or FakeDaemon()
+        super().__init__(**options)
+
+    def _open(self) -> AsyncChannel:
+        return _FakeAsyncChannel(self.daemon)

@@ -1,0 +1,238 @@
+"""The real daemon, and a scripted one that speaks what a test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable
+
+import msgpack
+import pytest
+from hypothesis import configuration, settings
+
+import kazahana
+
+settings.register_profile("kazahana", database=None, deadline=None)  # a busy machine is no failure
+settings.load_profile("kazahana")
+
+PACKAGE = Path(__file__).resolve().parents[1]
+REPOSITORY = PACKAGE.parents[1]
+TOOLS = REPOSITORY / ".tools" / "python-client"
+configuration.set_hypothesis_home_dir(TOOLS / "hypothesis")
+
+
+def build_daemon() -> str:
+    """The binary of KAZAHANAD, else one that is built once."""
+    named = os.environ.get("KAZAHANAD")
+    if named:
+        return os.path.abspath(named)
+    built = TOOLS / "kazahanad"
+    built.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["go", "build", "-o", str(built), "./cmd/kazahanad"], cwd=REPOSITORY, check=True)
+    return str(built)
+
+
+class Daemon:
+    """A daemon with a directory of its own."""
+
+    def __init__(self, binary: str, *arguments: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="kzpy"))
+        self.socket = str(self.directory / "k.sock")
+        self._command = [binary, "serve", "--socket", self.socket, "--state-dir", str(self.directory), *arguments]
+        self._log = (self.directory / "log").open("ab")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Daemon:
+        # Variables that configure the daemon of whoever runs the tests are none of this one's.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("KAZAHANA")}
+        self._process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log, env=environment)
+        deadline = time.monotonic() + 30
+        while True:
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(5)
+                probe.connect(self.socket)
+                probe.sendall(msgpack.packb([0, 1, "Ping", []]))
+                assert probe.recv(100)
+                return self
+            assert self._process.poll() is None and time.monotonic() < deadline, (self.directory / "log").read_text()
+            time.sleep(0.01)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            if number == signal.SIGSTOP:
+                os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
+            if number in (signal.SIGTERM, signal.SIGKILL):
+                self._process.wait(timeout=30)
+                self._process = None
+
+    def remove(self) -> None:
+        self.stop(signal.SIGKILL)
+        self._log.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def binary() -> str:
+    return build_daemon()
+
+
+@pytest.fixture
+def make_daemon(binary: str) -> Iterator[Callable[..., Daemon]]:
+    made: list[Daemon] = []
+
+    def make(*arguments: str) -> Daemon:
+        made.append(Daemon(binary, *arguments))
+        return made[-1].start()
+
+    yield make
+    for one in made:
+        one.remove()
+
+
+@pytest.fixture(scope="session")
+def daemon(binary: str) -> Iterator[Daemon]:
+    one = Daemon(binary).start()
+    yield one
+    one.remove()
+
+
+Answer = Callable[["Peer", int, str, "list[Any]"], None]
+
+
+class Peer:
+    """A connection of the scripted daemon."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+
+    def send(self, *message: Any) -> None:
+        self.connection.sendall(msgpack.packb(message))
+
+    def result(self, msgid: int, value: Any) -> None:
+        self.send(1, msgid, None, value)
+
+    def error(self, msgid: int, text: str, kind: int = 0) -> None:
+        self.send(1, msgid, [kind, text], None)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+
+class Script:
+    """A daemon that answers by a function. `asked` holds every request: connection number, method, params."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.directory = tempfile.mkdtemp(prefix="kzpy")
+        self.socket = self.directory + "/k.sock"
+        self.asked: list[tuple[int, str, list[Any]]] = []
+        self.peers: list[Peer] = []
+        self.ended: list[threading.Event] = []
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.socket)
+        self._listener.listen(64)
+        self._run(self._accept)
+
+    def _run(self, target: Callable[..., None], *args: Any) -> None:
+        self._threads.append(threading.Thread(target=target, args=args, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.peers.append(Peer(connection))
+            self.ended.append(threading.Event())
+            self._run(self._serve, len(self.peers) - 1)
+
+    def _serve(self, number: int) -> None:
+        peer, unpacker = self.peers[number], msgpack.Unpacker()
+        with contextlib.suppress(OSError):
+            while data := peer.connection.recv(65536):
+                unpacker.feed(data)
+                for _, msgid, method, params in unpacker:
+                    self.asked.append((number, method, params))
+                    self.answer(peer, msgid, method, params)
+        self.ended[number].set()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for peer in self.peers:
+            peer.close()
+        for thread in self._threads:
+            thread.join(10)
+        for peer in self.peers:
+            peer.connection.close()
+        shutil.rmtree(self.directory)
+
+
+@pytest.fixture
+def script() -> Iterator[Callable[[Answer], Script]]:
+    made: list[Script] = []
+
+    def make(answer: Answer) -> Script:
+        made.append(Script(answer))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def exchanges() -> list[dict[str, Any]]:
+    """The recorded exchanges, with integers beyond 2^53 as they are."""
+
+    def integers(table: dict[str, Any]) -> Any:
+        return int(table["$int"]) if set(table) == {"$int"} else table
+
+    text = (REPOSITORY / "testdata" / "wire_exchanges.json").read_text("utf-8")
+    return json.loads(text, object_hook=integers)
+
+
+class Driven:
+    """An AsyncClient that is called as a Client is, so that one test can hold both to the same."""
+
+    def __init__(self, client: Any) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.client = client
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self.loop.run_until_complete(getattr(self.client, name)(*args, **kwargs))
+
+    def finish(self) -> None:
+        self.loop.run_until_complete(self.client.close())
+        self.loop.close()
+
+
+@pytest.fixture(params=["sync", "async"])
+def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """Makes clients of both kinds."""
+    made: list[Any] = []
+
+    def make(*args: Any, **options: Any) -> Any:
+        if request.param == "sync":
+            made.append(kazahana.Client(*args, **options))
+        else:
+            made.append(Driven(kazahana.AsyncClient(*args, **options)))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.finish() if isinstance(client, Driven) else client.close()

@@ -1,0 +1,464 @@
+"""Both clients against the real daemon, and against a scripted one for what the real one seldom does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from conftest import Daemon, exchanges
+
+import kazahana
+
+
+def test_ids(connect: Any, daemon: Daemon) -> None:
+    client = connect(daemon.socket)
+    ids = [
+        client.next_id(),
+        *client.next_ids(3),
+        client.next_id(),
+        *client.next_ids(1000),
+        client.next_id(service="default"),
+    ]
+    assert ids == sorted(set(ids)) and all(type(id) is int for id in ids)
+    text = client.next_id(format="string")
+    external = client.next_ids(2, format="external", regular_only=True, timeout=5)
+    assert int(text) > ids[-1]
+    plain = kazahana.ExternalCodec.plain()
+    assert [plain.decode(one) for one in external] > [int(text)]
+
+
+def test_largest_batch(connect: Any, make_daemon: Any) -> None:
+    daemon = make_daemon("--max-throughput-per-ms", "4096")
+    client = connect(daemon.socket)
+    for format, kind in (("int", int), ("string", str)):
+        ids = client.next_ids(65_536, format=format)
+        assert len(set(ids)) == 65_536 and type(ids[0]) is kind and [int(id) for id in ids] == sorted(map(int, ids))
+
+
+def test_explaining(connect: Any, daemon: Daemon) -> None:
+    client = connect(daemon.socket)
+    id = client.next_id()
+    seen = client.inspect(id)
+    assert seen.id == id and seen.kind == "regular" and not seen.is_fallback and not client.is_fallback(id)
+    assert client.is_fallback(id | 1 << 21)
+    assert abs(seen.datetime - datetime.now(timezone.utc)) < timedelta(minutes=1)
+    assert client.inspect(seen.external) == client.inspect(str(id)) == client.inspect(hex(id)) == seen
+    assert client.to_external(id) == seen.external == kazahana.ExternalCodec.plain().encode(id)
+    assert client.to_internal(seen.external) == client.to_internal(seen.external, latest=seen.datetime) == id
+    with pytest.raises(kazahana.InvalidExternalIDError):
+        client.to_internal(seen.external, latest=seen.timestamp_ms - 1)
+    low, high = client.bounds(seen.datetime, seen.timestamp_ms + 1)
+    assert low <= id <= high and client.bounds(seen.timestamp_ms, seen.timestamp_ms + 1) == (low, high)
+    with pytest.raises(kazahana.InvalidParamsError, match="time zone"):
+        client.bounds(datetime(2026, 1, 1), 0)
+
+
+def test_the_rest(connect: Any, daemon: Daemon) -> None:
+    client = connect("unix://" + daemon.socket, service="default", timeout=3)
+    assert client.ping() == "pong"
+    assert client.uuid().version == 7 and client.uuid(4).version == 4 and isinstance(client.uuid(), uuid.UUID)
+    status = client.status()
+    assert status["mode"] == "regular" and "ids" in status["features"]
+
+
+@pytest.mark.parametrize("exchange", [one for one in exchanges() if one["recorded"]], ids=lambda one: one["name"])
+def test_recorded_exchanges_are_still_so(connect: Any, make_daemon: Any, exchange: dict[str, Any]) -> None:
+    from kazahana.protocol import Call
+
+    if exchange["error"]["code"] == "UNKNOWN_METHOD" if "error" in exchange else False:
+        exchange = {**exchange, "error": {**exchange["error"], "message": None}}  # it lists what there is
+    client = connect(make_daemon("--provider", "none:").socket)
+    channel = getattr(client, "client", client)._channel
+    call: Call[Any] = Call(exchange["method"], exchange["params"], lambda value: value, 5)
+    run = client.loop.run_until_complete if hasattr(client, "loop") else (lambda value: value)
+    if "error" not in exchange:
+        assert run(channel.perform(call)) == exchange["result"]
+        return
+    with pytest.raises(kazahana.KazahanaError) as caught:
+        run(channel.perform(call))
+    assert caught.value.code == exchange["error"]["code"]
+    assert exchange["error"]["message"] in (None, caught.value.message)
+
+
+def test_wrong_requests_leave_the_connection_alone(connect: Any, daemon: Daemon) -> None:
+    client = connect(daemon.socket)
+    first = client.next_id()
+    for wrong, code in [
+        (lambda: client.next_id(service="nobody"), "UNKNOWN_SERVICE"),
+        (lambda: client.next_id(format="roman"), "INVALID_PARAMS"),
+        (lambda: client.next_ids(0), "INVALID_PARAMS"),
+        (lambda: client.next_ids(65_537), "INVALID_PARAMS"),
+        (lambda: client.inspect(-1), "INVALID_PARAMS"),
+        (lambda: client.to_internal("short"), "INVALID_EXTERNAL_ID"),
+        (lambda: client.uuid(5), "INVALID_PARAMS"),
+        (lambda: client.ping(timeout=0), "INVALID_PARAMS"),
+    ]:
+        with pytest.raises(kazahana.KazahanaError) as caught:
+            wrong()
+        assert caught.value.code == code
+    assert client.next_id() > first
+    assert client.status()["connections"] >= 1
+
+
+def test_no_id_without_a_lease(connect: Any, make_daemon: Any) -> None:
+    client = connect(make_daemon("--provider", "none:").socket)
+    assert client.is_fallback(client.next_id())
+    with pytest.raises(kazahana.NoProviderError):
+        client.next_id(regular_only=True)
+
+
+def test_deadline(connect: Any, script: Any) -> None:
+    """A daemon that does not answer costs the timeout, and its late answer reaches nobody."""
+    late: list[Any] = []
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        late.append((peer, msgid)) if len(late) < 1 else peer.result(msgid, 42)
+
+    client = connect(script(answer).socket)
+    started = time.monotonic()
+    with pytest.raises(kazahana.RequestTimeoutError) as caught:
+        client.next_id(timeout=0.2)
+    assert time.monotonic() - started >= 0.2
+    assert caught.value.cause == "answer" and isinstance(caught.value, TimeoutError)
+    late[0][0].result(late[0][1], 13)
+    assert [client.next_id() for _ in range(300)] == [42] * 300
+
+
+def test_timeout_of_the_daemon_tells_the_cause(connect: Any, script: Any) -> None:
+    server = script(lambda peer, msgid, *_: peer.error(msgid, "TIMEOUT: no ID in time waited_ms=100 cause=lease"))
+    with pytest.raises(kazahana.RequestTimeoutError) as caught:
+        connect(server.socket, timeout=0.1).next_id()
+    assert (caught.value.waited_ms, caught.value.cause) == (100, "lease")
+    assert server.asked[0][2] == [{"timeout_ms": 100}]
+
+
+def test_shutting_down_is_asked_again_elsewhere(connect: Any, script: Any) -> None:
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        if len(server.peers) < 3:
+            peer.error(msgid, "SHUTTING_DOWN: the daemon is stopping: connect again")
+        else:
+            peer.result(msgid, 7)
+
+    server = script(answer)
+    assert connect(server.socket).next_id() == 7
+    assert len(server.peers) == 3
+
+
+def test_lost_connection_is_made_again(connect: Any, script: Any) -> None:
+    server = script(
+        lambda peer, msgid, *_: peer.close() if len(server.asked) % 2 else peer.result(msgid, len(server.asked))
+    )
+    client = connect(server.socket)
+    assert [client.next_id() for _ in range(3)] == [2, 4, 6]
+
+
+def test_never_there_fails_soon(connect: Any) -> None:
+    started = time.monotonic()
+    with pytest.raises(kazahana.DaemonUnavailableError):
+        connect("/nowhere/k.sock", timeout=60).next_id()
+    assert time.monotonic() - started < 30
+
+
+def test_what_is_no_daemon(connect: Any, script: Any) -> None:
+    server = script(lambda peer, *_: peer.connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+    with pytest.raises(kazahana.ProtocolError, match="kazahana daemon"):
+        connect(server.socket).next_id()
+
+
+@pytest.mark.parametrize("wrong", ["text", None, True, 1.5, [1]])
+def test_wrong_types_are_not_passed_on(connect: Any, script: Any, wrong: Any) -> None:
+    server = script(lambda peer, msgid, *_: peer.result(msgid, wrong))
+    client = connect(server.socket)
+    for call in (
+        client.next_id,
+        lambda: client.next_ids(2),
+        lambda: client.inspect(1),
+        lambda: client.bounds(1, 2),
+        client.status,
+    ):
+        with pytest.raises(kazahana.ProtocolError):
+            call()
+
+
+def test_refusal(connect: Any, script: Any) -> None:
+    def refuse(peer: Any, msgid: int, *_: Any) -> None:
+        peer.error(msgid, "PERMISSION_DENIED: user 7 may not use this daemon")
+        peer.close()
+
+    client = connect(script(refuse).socket)
+    for _ in range(2):
+        with pytest.raises(kazahana.PermissionDeniedError, match="user 7"):
+            client.ping()
+
+
+def test_close(connect: Any, daemon: Daemon) -> None:
+    client = connect(daemon.socket)
+    client.ping()
+    client.close()
+    client.close()
+    with pytest.raises(kazahana.ClosedError):
+        client.ping()
+
+
+def test_close_wakes_whoever_waits(script: Any) -> None:
+    asked = threading.Event()
+    server = script(lambda *_: asked.set())
+    client = kazahana.Client(server.socket)
+    caught: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.ping()
+        except kazahana.KazahanaError as error:
+            caught.append(error)
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    asked.wait(10)
+    while len(server.asked) < 3:
+        time.sleep(0.001)
+    client.close()
+    for thread in threads:
+        thread.join(10)
+    assert [type(error) for error in caught] == [kazahana.ClosedError] * 3
+    assert len(set(map(id, caught))) == 3
+
+
+def test_threads_share_one_connection(daemon: Daemon) -> None:
+    with kazahana.Client(daemon.socket) as client:
+        before = client.status()["connections"]
+        seen: list[list[int]] = []
+        threads = [
+            threading.Thread(target=lambda: seen.append([client.next_id() for _ in range(300)])) for _ in range(16)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(seen) == 16 and all(one == sorted(one) for one in seen)
+        assert len(set().union(*seen)) == 16 * 300
+        assert client.status()["connections"] == before
+
+
+def test_answers_in_another_order(script: Any) -> None:
+    """The thread that reads hands the others theirs, and passes reading on when it leaves."""
+    pending: list[tuple[int, str]] = []
+    gate = threading.Lock()
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        with gate:
+            pending.append((msgid, params[0]))
+            if len(pending) == 8:
+                for id, text in reversed(pending):
+                    peer.result(id, text.upper())
+                pending.clear()
+
+    client = kazahana.Client(script(answer).socket)
+    results: dict[str, str] = {}
+
+    def ask(name: str) -> None:
+        for turn in range(50):
+            text = f"{name}{turn}"
+            results[text] = client._channel.perform(kazahana.protocol.Call("Echo", [text], str, 30))
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in "abcdefgh"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    client.close()
+    assert len(results) == 400 and all(value == text.upper() for text, value in results.items())
+
+
+def test_leader_that_gives_up_passes_the_lead_on(script: Any) -> None:
+    held: list[Any] = []
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        if params == ["never"]:
+            held.append(msgid)
+        else:
+            threading.Timer(0.4, peer.result, (msgid, "late")).start()
+
+    client = kazahana.Client(script(answer).socket)
+    call = kazahana.protocol.Call
+    errors: list[BaseException] = []
+
+    def lead() -> None:
+        try:
+            client._channel.perform(call("Echo", ["never"], str, 0.1))
+        except kazahana.RequestTimeoutError as error:
+            errors.append(error)
+
+    leader = threading.Thread(target=lead)
+    leader.start()
+    while not held:
+        time.sleep(0.001)
+    assert client._channel.perform(call("Echo", ["later"], str, 30)) == "late"
+    leader.join(10)
+    assert len(errors) == 1
+    client.close()
+
+
+def test_interrupted_reader_leaves_no_torn_stream(script: Any) -> None:
+    """A signal's exception after the bytes were read: nobody may take what follows for the beginning of an answer."""
+
+    class Interrupted:
+        def __init__(self, socket: Any) -> None:
+            self.socket = socket
+
+        def recv(self, size: int, flags: int = 0) -> bytes:
+            self.socket.recv(4)
+            raise KeyboardInterrupt
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.socket, name)
+
+    server = script(lambda peer, msgid, *_: peer.result(msgid, [7, 8, 9]))
+    client = kazahana.Client(server.socket)
+    assert client.next_ids(3) == [7, 8, 9]
+    connection = client._channel._connection
+    assert connection is not None
+    connection._socket = Interrupted(connection._socket)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        client.next_ids(3)
+    assert connection.broken
+    assert client.next_ids(3) == [7, 8, 9]
+    assert len(server.peers) == 2
+    client.close()
+
+
+def test_more_than_the_socket_takes(script: Any) -> None:
+    """A daemon that does not read for a while: what could not be sent waits, and nobody is stuck."""
+    gate = threading.Event()
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        gate.wait(30)
+        peer.result(msgid, len(params[0]))
+
+    client = kazahana.Client(script(answer).socket)
+    big, got = "x" * 200_000, []
+    threads = [
+        threading.Thread(
+            target=lambda: got.append(client._channel.perform(kazahana.protocol.Call("Echo", [big], int, 60)))
+        )
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    while not client._channel._connection or not client._channel._connection._unsent:
+        time.sleep(0.001)
+    gate.set()
+    for thread in threads:
+        thread.join(60)
+    assert got == [200_000] * 8
+    client.close()
+
+
+def test_tasks_share_one_connection(daemon: Daemon) -> None:
+    async def main() -> None:
+        async with kazahana.AsyncClient(daemon.socket) as client:
+            before = (await client.status())["connections"]
+            ids = await asyncio.gather(*(client.next_id() for _ in range(500)))
+            assert len(set(ids)) == 500
+            assert (await client.status())["connections"] == before
+
+    asyncio.run(main())
+
+
+def test_cancelled_task_harms_nobody(script: Any) -> None:
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        if len(server.asked) > 1:
+            peer.result(msgid, 2)
+
+    server = script(answer)
+
+    async def main() -> None:
+        async with kazahana.AsyncClient(server.socket) as client:
+            task = asyncio.ensure_future(client.next_id())
+            while not server.asked:  # noqa: ASYNC110 - by another thread
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await client.next_id() == 2
+            server.peers[0].result(1, 99)  # the answer that nobody waits for
+            assert await client.next_id() == 2
+
+    asyncio.run(main())
+
+
+def test_answer_in_the_moment_of_cancelling(script: Any) -> None:
+    """The future is cancelled, and its task has not run yet."""
+    server = script(lambda peer, msgid, method, _: peer.result(msgid, "pong") if method == "Ping" else None)
+
+    async def main() -> None:
+        async with kazahana.AsyncClient(server.socket) as client:
+            assert await client.ping() == "pong"
+            task = asyncio.ensure_future(client.next_id())
+            await asyncio.sleep(0)
+            connection = client._channel._connection
+            assert connection is not None
+            task.cancel()
+            connection.data_received(b"\x94\x01\x02\xc0\xcf" + bytes(8))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await client.ping() == "pong"
+            assert len(server.peers) == 1
+
+    asyncio.run(main())
+
+
+def test_one_client_under_several_loops(daemon: Daemon) -> None:
+    client = kazahana.AsyncClient(daemon.socket)
+
+    async def ask() -> int:
+        return await client.next_id()
+
+    async def last() -> int:
+        id = await client.next_id()
+        await client.close()
+        return id
+
+    loops = [asyncio.new_event_loop() for _ in range(2)]
+    ids = [loop.run_until_complete(ask()) for loop in [*loops, *loops]]
+    ids.append(loops[0].run_until_complete(last()))
+    assert ids == sorted(set(ids))
+    for loop in loops:
+        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.close()
+
+
+def test_sequences(connect: Any, script: Any) -> None:
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        if len(server.asked) == 1:
+            peer.close()  # the same request ID is used again, so that no value is lost
+        elif method == "Sequence.Next":
+            peer.result(msgid, 1001)
+        else:
+            peer.result(msgid, [1002, 1003, 1004])
+
+    server = script(answer)
+    client = connect(server.socket)
+    assert client.next_sequence("invoices") == 1001
+    assert client.next_sequences("invoices", 3, step=1, timeout=3) == [1002, 1003, 1004]
+    (_, first, lost), (_, second, again), (_, batch, params) = server.asked
+    assert (first, second, batch) == ("Sequence.Next", "Sequence.Next", "Sequence.NextBatch")
+    assert lost == again and again[0] == "invoices" and len(again[1]["request_id"]) == 32
+    assert (
+        params[:2] == ["invoices", 3] and params[2]["step"] == 1 and params[2]["request_id"] != again[1]["request_id"]
+    )
+
+
+def test_sequences_of_the_daemon(connect: Any, daemon: Daemon) -> None:
+    client = connect(daemon.socket)
+    if "sequences" not in client.status()["features"]:
+        pytest.skip("this daemon has no sequences yet: Status.features lacks them")
+    key = f"test/{uuid.uuid4()}"
+    first = client.next_sequence(key)
+    assert client.next_sequences(key, 3)[0] > first

@@ -1,0 +1,197 @@
+"""The examples of the documentation do what they say, with the real libraries; the package is what it should be."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PACKAGE, Daemon
+
+import kazahana
+
+README = (PACKAGE / "README.md").read_text("utf-8")
+RECIPES = (PACKAGE / "docs" / "recipes.md").read_text("utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.S)
+
+
+def python(code: str, daemon: Daemon, directory: Path, interpreter: str = sys.executable) -> str:
+    """Run a program whose client finds the daemon by its environment."""
+    environment = {**os.environ, "KAZAHANA_SOCKET": "unix://" + daemon.socket}
+    if interpreter == sys.executable:
+        environment["PYTHONPATH"] = os.pathsep.join([str(directory), str(PACKAGE / "src")])
+    else:
+        environment.pop("PYTHONPATH", None)
+    run = subprocess.run([interpreter, "-c", code], cwd=directory, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+def readme_as_a_program(features: list[str]) -> str:
+    """All examples, in order. Where the daemon has no locks yet, the fake client stands in for them."""
+    program = ""
+    for example in EXAMPLES:
+        if ".lock(" in example and not {"locks", "sequences"} <= set(features):
+            example = (
+                "import kazahana.testing\nreal, client = client, kazahana.testing.FakeClient()\n"
+                + example
+                + "client = real\n"
+            )
+        program += example + "\n"
+    return program
+
+
+def test_readme(daemon: Daemon, tmp_path: Path) -> None:
+    assert len(EXAMPLES) >= 9
+    with kazahana.Client(daemon.socket) as client:
+        printed = python(readme_as_a_program(client.status()["features"]), daemon, tmp_path)
+    assert "200" in printed.split() and "UNKNOWN_SERVICE" in printed
+
+
+def test_readme_lists_every_error() -> None:
+    for name in kazahana.__all__:
+        kind = getattr(kazahana, name)
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            assert (f"`{name}`" in README and f"`{kind.code}`" in README) or kind is kazahana.KazahanaError
+
+
+def recipe(name: str) -> str:
+    found = re.search(rf"<!-- {name} -->\n```python\n(.*?)```", RECIPES, re.S)
+    assert found
+    return found[1]
+
+
+def test_sqlalchemy(daemon: Daemon, tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    code = (
+        recipe("sqlalchemy")
+        + """
+from sqlalchemy import create_engine, select
+from sqlalchemy.orm import Session
+engine = create_engine("sqlite://")
+Base.metadata.create_all(engine)
+with Session(engine) as session:
+    session.add_all([Order(article=str(i)) for i in range(200)])
+    session.commit()
+    rows = session.execute(select(Order.id, Order.article).order_by(Order.id)).all()
+print(len({id for id, _ in rows}), [int(article) for _, article in rows] == list(range(200)), min(rows)[0] > 1 << 53)
+"""
+    )
+    assert python(code, daemon, tmp_path).split() == ["200", "True", "True"]
+
+
+def test_django(daemon: Daemon, tmp_path: Path) -> None:
+    pytest.importorskip("django")
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "shop" / "models.py").write_text(recipe("django"))
+    code = """
+import django
+from django.conf import settings
+from django.core.management import call_command
+database = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+settings.configure(INSTALLED_APPS=["shop"], DATABASES=database, USE_TZ=True)
+django.setup()
+call_command("makemigrations", "shop", verbosity=0)
+call_command("migrate", verbosity=0)
+from shop.models import Order
+for i in range(100):
+    Order.objects.create(article=str(i))
+Order.objects.bulk_create([Order(article=str(i)) for i in range(100, 200)])
+articles = [int(order.article) for order in Order.objects.order_by("id")]
+print(Order.objects.count(), articles == list(range(200)), Order.objects.first().id > 1 << 53)
+"""
+    assert python(code, daemon, tmp_path).split() == ["200", "True", "True"]
+    assert "shop.models.next_id" in next((tmp_path / "shop" / "migrations").glob("0001*")).read_text()
+
+
+def test_fastapi(daemon: Daemon, tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    pytest.importorskip("httpx")
+    code = (
+        recipe("fastapi")
+        + """
+from fastapi.testclient import TestClient
+with TestClient(app) as http:
+    ids = [int(http.post("/orders").json()["id"]) for _ in range(100)]
+print(len(set(ids)), min(ids) > 1 << 53)
+"""
+    )
+    assert python(code, daemon, tmp_path).split() == ["100", "True"]
+
+
+def test_command(daemon: Daemon, tmp_path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "KAZAHANA_SOCKET": daemon.socket, "PYTHONPATH": str(PACKAGE / "src")}
+        command = [sys.executable, "-m", "kazahana", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+
+    ids = [int(line) for line in run("-n", "5").stdout.splitlines()]
+    assert len(ids) == 5 and ids == sorted(set(ids))
+    assert int(run("--format", "hex").stdout, 16) > ids[-1]
+    assert len(run("--format", "external", "--service", "default", "--regular-only").stdout) == 12
+    wrong = [run("-n", "0"), run("--socket", "http://x"), run("--timeout", "-1"), run("--format", "roman")]
+    assert [one.returncode for one in wrong] == [2, 2, 2, 2]
+    away = run("--socket", str(tmp_path / "none.sock"), "--timeout", "0.05")
+    assert away.returncode == 1 and away.stdout == "" and "kazahanad serve" in away.stderr
+    assert len(away.stderr.splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("build")
+    target = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), str(PACKAGE)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return target
+
+
+@pytest.mark.parametrize("pattern", ["*.whl", "*.tar.gz"])
+def test_installs_into_an_empty_environment(built: Path, pattern: str, daemon: Daemon, tmp_path: Path) -> None:
+    (artefact,) = built.glob(pattern)
+    venv.create(tmp_path / "env", with_pip=True, symlinks=True)
+    interpreter = str(tmp_path / "env" / "bin" / "python3")
+    install = [interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(artefact)]
+    subprocess.run(install, check=True, env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
+    with kazahana.Client(daemon.socket) as client:
+        printed = python(readme_as_a_program(client.status()["features"]), daemon, tmp_path, interpreter)
+    assert "UNKNOWN_SERVICE" in printed
+    where = python("import kazahana; print(kazahana.__file__, kazahana.__version__)", daemon, tmp_path, interpreter)
+    assert str(tmp_path) in where and kazahana.__version__ in where
+    assert int(subprocess.check_output([str(tmp_path / "env" / "bin" / "kazahana"), "--socket", daemon.socket])) > 0
+
+
+def test_wheel_holds_what_it_must(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "kazahana/py.typed" in names and any(name.endswith("licenses/LICENSE") for name in names)
+    assert {name.split("/")[0] for name in names} == {"kazahana", f"kazahana-{kazahana.__version__}.dist-info"}
+    assert not [name for name in names if "test_" in name or name.endswith(".pyc")]
+
+
+def test_pure_python_msgpack(daemon: Daemon, tmp_path: Path) -> None:
+    code = """
+import os
+os.environ["MSGPACK_PUREPYTHON"] = "1"
+import kazahana, msgpack
+from msgpack import fallback
+assert msgpack.Unpacker is fallback.Unpacker
+with kazahana.Client(prefetch=3) as client:
+    ids = [client.next_id() for _ in range(10)] + client.next_ids(65536)
+    print(len(ids), ids == sorted(set(ids)), client.inspect(ids[0]).kind)
+"""
+    assert python(code, daemon, tmp_path).split() == ["65546", "True", "regular"]
+
+
+def test_small_enough() -> None:
+    lines: dict[str, Any] = {
+        path.name: len(path.read_text("utf-8").splitlines()) for path in (PACKAGE / "src" / "kazahana").glob("*.py")
+    }
+    assert max(lines.values()) <= 500, lines

@@ -1,0 +1,253 @@
+"""Locks, against a scripted daemon that keeps the rules of the wire, and the real one once it has them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from typing import Any
+
+import pytest
+from conftest import Daemon, Driven
+
+import kazahana
+
+
+class Store:
+    """Locks of a scripted daemon: held by a connection, and released with it."""
+
+    def __init__(self) -> None:
+        self.holder: Any = None
+        self.lease: dict[str, Any] = {}
+        self.tokens = 41
+
+    def __call__(self, peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        key, options = params
+        if method == "Lock.Acquire":
+            assert options["hold"] == "connection" and len(options["request_id"]) == 32
+            if self.holder is not None:
+                peer.error(msgid, "LOCK_HELD: the lock is held retry_after_ms=1200 owner=anonymous/1001")
+                return
+            self.tokens += 1
+            self.holder = peer
+            self.lease = {
+                "tenant_id": "default", "lock_key": key, "lease_id": f"lease-{self.tokens}", "owner_id": "anonymous/0",
+                "fencing_token": self.tokens, "state": "ACTIVE", "acquired_at": "2026-11-20T20:27:22.455Z",
+                "expires_at": "2026-11-20T20:27:52.455Z", "expires_in_ms": options["ttl_ms"],
+            }  # fmt: skip
+        assert method == "Lock.Acquire" or options["lease_id"] == self.lease["lease_id"]
+        if method == "Lock.Release":
+            self.holder = None
+            self.lease = {**self.lease, "state": "RELEASED", "expires_in_ms": 0}
+        peer.result(msgid, self.lease)
+
+    def lose(self, reason: str) -> None:
+        self.holder.send(2, "Lock.Lost", [{**self.lease, "reason": reason}])
+        self.holder = None
+
+
+class Held:
+    """A lock of either client, as a context manager of this thread."""
+
+    def __init__(self, client: Any, key: str = "reports/daily", **options: Any) -> None:
+        self.run = client.loop.run_until_complete if isinstance(client, Driven) else (lambda value: value)
+        self.lock = (client.client if isinstance(client, Driven) else client).lock(key, **options)
+
+    def __enter__(self) -> Held:
+        self.run(self.lock.acquire())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self.lock.release())
+
+    def wait_lost(self) -> str:
+        waiting = self.lock.lost.wait()
+        if not isinstance(waiting, bool):
+            self.run(asyncio.wait_for(waiting, 30))
+            return str(self.lock.lost_reason)
+        return str(self.lock.lost.reason)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def test_held_and_released(connect: Any, script: Any, store: Store) -> None:
+    server = script(store)
+    client = connect(server.socket)
+    with Held(client, ttl=5, wait=1.5) as held:
+        assert held.lock.token == 42 and held.lock.state.lease_id == "lease-42" and not held.lock.lost.is_set()
+        assert store.holder is not None
+        with pytest.raises(RuntimeError, match="already"):
+            held.run(held.lock.acquire())
+    assert [method for _, method, _ in server.asked] == ["Lock.Acquire", "Lock.Watch", "Lock.Release"]
+    assert {number for number, _, _ in server.asked} == {0}
+    options = server.asked[0][2][1]
+    assert (options["ttl_ms"], options["wait_ms"]) == (5000, 1500)
+    assert server.ended[0].wait(30)  # its own connection ends with it
+    with held:
+        assert held.lock.token == 43
+
+
+def test_held_by_another(connect: Any, script: Any, store: Store) -> None:
+    client = connect(script(store).socket)
+    with Held(client):
+        with pytest.raises(kazahana.LockHeldError) as caught:
+            Held(client).__enter__()
+        assert (caught.value.retry_after_ms, caught.value.owner) == (1200, "anonymous/1001")
+    with Held(client):
+        pass
+
+
+def test_lost(connect: Any, script: Any, store: Store) -> None:
+    held = Held(connect(script(store).socket))
+    with pytest.raises(kazahana.LockExpiredError) as caught, held:
+        store.lose("taken_over")
+        assert held.wait_lost() == "taken_over"
+        assert held.lock.lost.is_set()
+    assert caught.value.reason == "taken_over"
+
+
+def test_lost_with_the_daemon(connect: Any, script: Any, store: Store) -> None:
+    server = script(store)
+    held = Held(connect(server.socket))
+    with pytest.raises(kazahana.LockExpiredError), held:
+        store.holder.close()
+        assert held.wait_lost() == "disconnected"
+    assert len(server.peers) == 1  # a new connection would not hold it
+
+
+def test_connection_that_breaks_before_the_lock_is_watched(connect: Any, script: Any, store: Store) -> None:
+    """The daemon has taken the lock back with the connection: it is asked for anew, as a new request."""
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        if method == "Lock.Watch" and len(server.peers) == 1:
+            store.holder = None
+            peer.close()
+        else:
+            store(peer, msgid, method, params)
+
+    server = script(answer)
+    with Held(connect(server.socket)) as held:
+        assert held.lock.token == 43
+    requests = [params[1]["request_id"] for _, method, params in server.asked if method == "Lock.Acquire"]
+    assert len(set(requests)) == 2
+
+
+def test_restart_while_it_is_asked_for(connect: Any, script: Any, store: Store) -> None:
+    """The same request again: a lease that was granted before the daemon died is the same one."""
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        peer.close() if len(server.peers) == 1 else store(peer, msgid, method, params)
+
+    server = script(answer)
+    with Held(connect(server.socket)):
+        requests = [params[1]["request_id"] for _, method, params in server.asked if method == "Lock.Acquire"]
+        assert len(requests) == 2 and len(set(requests)) == 1
+
+
+def test_expired_before_it_was_watched(connect: Any, script: Any, store: Store) -> None:
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        if method == "Lock.Watch" and store.tokens == 42:
+            store.holder = None
+            peer.result(msgid, {**store.lease, "state": "EXPIRED"})
+        else:
+            store(peer, msgid, method, params)
+
+    with Held(connect(script(answer).socket)) as held:
+        assert held.lock.token == 43
+
+
+def test_an_error_of_the_block_is_not_hidden(script: Any, store: Store) -> None:
+    with kazahana.Client(script(store).socket) as client, pytest.raises(ZeroDivisionError), client.lock("key"):
+        store.lose("expired")
+        1 / 0  # noqa: B018
+
+    async def main() -> None:
+        store.holder = None
+        async with kazahana.AsyncClient(script(store).socket) as client:
+            async with client.lock("key") as lock:
+                assert lock.token == 43
+            with pytest.raises(ZeroDivisionError):
+                async with client.lock("key"):
+                    store.lose("expired")
+                    1 / 0  # noqa: B018
+
+    asyncio.run(main())
+
+
+def test_callback(script: Any, store: Store) -> None:
+    told: list[str] = []
+    called = threading.Event()
+
+    def on_lost(reason: str) -> None:
+        told.append(reason)
+        called.set()
+
+    def watchers() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "lock key"]
+
+    with kazahana.Client(script(store).socket) as client:
+        with client.lock("key", on_lost=on_lost):
+            (watcher,) = watchers()
+        watcher.join(30)
+        with client.lock("key"):
+            assert watchers() == []  # no thread unless it is asked for
+        with pytest.raises(kazahana.LockExpiredError), client.lock("key", on_lost=on_lost):
+            store.lose("refused")
+            assert called.wait(30)
+    assert told == ["refused"]
+
+
+def test_waiting_for_the_loss_does_not_keep_others_from_releasing(script: Any, store: Store) -> None:
+    with kazahana.Client(script(store).socket) as client:
+        lock = client.lock("key").acquire()
+        assert not lock.lost.wait(0.01)
+        waited: list[bool] = []
+        thread = threading.Thread(target=lambda: waited.append(lock.lost.wait(60)))
+        thread.start()
+        time.sleep(0.05)
+        lock.release()
+        thread.join(30)
+        assert waited == [True]
+        assert lock.lost.reason == "released"
+        lock.release()  # once is enough
+
+
+def test_not_acquired() -> None:
+    lock = kazahana.Client("/nowhere").lock("key")
+    with pytest.raises(RuntimeError, match="not been acquired"):
+        assert lock.token
+    for wrong in ({"ttl": 0}, {"wait": -1}):
+        with pytest.raises(kazahana.InvalidParamsError):
+            kazahana.Client("/nowhere").lock("key", **wrong).acquire()
+
+
+@pytest.fixture
+def locking(connect: Any, daemon: Daemon) -> Any:
+    client = connect(daemon.socket)
+    if "locks" not in client.status()["features"]:
+        pytest.skip("this daemon has no locks yet: Status.features lacks them")
+    return client
+
+
+def test_locks_of_the_daemon(locking: Any) -> None:
+    key = f"test/{uuid.uuid4()}"
+    with Held(locking, key, ttl=5) as held:
+        token = held.lock.token
+        with pytest.raises(kazahana.LockHeldError):
+            Held(locking, key).__enter__()
+    with Held(locking, key) as again:
+        assert again.lock.token > token
+
+
+def test_locks_end_with_the_process(locking: Any, daemon: Daemon) -> None:
+    key = f"test/{uuid.uuid4()}"
+    other = kazahana.Client(daemon.socket).lock(key, ttl=60)
+    other.acquire()
+    assert other._channel is not None
+    other._channel.close()  # as a process that dies
+    with Held(locking, key, wait=10) as held:
+        assert held.lock.token > other.token

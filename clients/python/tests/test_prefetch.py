@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from conftest import Daemon, Script
+
+import kazahana
+from kazahana import prefetch
+
+
+def counting(script: Any) -> Script:
+    """A daemon whose IDs count up, which shows who got which batch."""
+    last = [0]
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        count = params[0] if method == "NextIDs" else 1
+        ids = list(range(last[0] + 1, last[0] + count + 1))
+        last[0] += count
+        peer.result(msgid, ids if method == "NextIDs" else ids[0])
+
+    made: Script = script(answer)
+    return made
+
+
+def test_batches(connect: Any, script: Any) -> None:
+    server = counting(script)
+    client = connect(server.socket, prefetch=10, max_age=1000)
+    assert [client.next_id() for _ in range(25)] == list(range(1, 26))
+    assert [(method, params) for _, method, params in server.asked] == [("NextIDs", [10])] * 3
+
+
+class Clock:
+    """Stands in for monotonic where age is judged."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in ("client", "async_client"):
+        monkeypatch.setattr(f"kazahana.{module}.monotonic", made)
+    return made
+
+
+def test_nothing_older_than_max_age(connect: Any, script: Any, clock: Clock) -> None:
+    client = connect(counting(script).socket, prefetch=10, max_age=0.05)
+    assert [client.next_id(), client.next_id()] == [1, 2]
+    clock.now += 0.049
+    assert client.next_id() == 3
+    clock.now += 0.002
+    assert client.next_id() == 11
+    clock.now += 0.049
+    assert client.next_id() == 12
+
+
+def test_age_counts_from_the_question(connect: Any, script: Any, clock: Clock) -> None:
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        clock.now += 1  # the daemon had to wait
+        first = len(server.asked) * 100
+        peer.result(msgid, list(range(first, first + params[0])))
+
+    server = script(answer)
+    client = connect(server.socket, prefetch=10, max_age=0.5)
+    assert [client.next_id() for _ in range(3)] == [100, 200, 300]
+
+
+def test_order_across_other_calls(connect: Any, script: Any) -> None:
+    """What was fetched is dropped once the caller has got larger IDs."""
+    client = connect(counting(script).socket, prefetch=10, max_age=1000)
+    assert client.next_id() == 1
+    assert client.next_ids(3) == [11, 12, 13]
+    assert client.next_id() == 14
+    assert client.next_id(timeout=5) == 24
+    assert client.next_id() == 25
+
+
+def test_dropped_while_it_was_asked_for() -> None:
+    ahead = prefetch.Prefetch(10, 1.0)
+    asked_after = ahead.batch
+    ahead.drop()
+    assert ahead.install(asked_after, [1, 2, 3], 0.0) == 1
+    assert list(ahead.batch) == []
+    assert ahead.install(ahead.batch, [4, 5, 6], 7.0) == 4
+    assert list(ahead.batch) == [6, 5] and ahead.batch.expires == 8.0
+
+
+def test_threads(daemon: Daemon) -> None:
+    with kazahana.Client(daemon.socket, prefetch=64) as client:
+        seen: list[list[int]] = []
+        threads = [
+            threading.Thread(target=lambda: seen.append([client.next_id() for _ in range(5000)])) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(seen) == 8 and all(one == sorted(one) for one in seen)
+        assert len(set().union(*seen)) == 8 * 5000
+
+
+def test_tasks(daemon: Daemon) -> None:
+    async def main() -> None:
+        async with kazahana.AsyncClient(daemon.socket, prefetch=64) as client:
+
+            async def some() -> list[int]:
+                return [await client.next_id() for _ in range(100)]
+
+            seen = await asyncio.gather(*(some() for _ in range(50)))
+            assert all(one == sorted(one) for one in seen)
+            assert len(set().union(*seen)) == 5000
+
+    asyncio.run(main())
+
+
+def test_limits() -> None:
+    for wrong in ({"prefetch": -1}, {"prefetch": 65_537}, {"max_age": 0}, {"max_age": float("nan")}):
+        with pytest.raises(kazahana.InvalidParamsError, match="out of range"):
+            kazahana.Client(**wrong)  # type: ignore[arg-type]
+
+
+def test_waiting_for_a_refill_ends_at_the_deadline(script: Any) -> None:
+    asked = threading.Event()
+    client = kazahana.Client(script(lambda *_: asked.set()).socket, prefetch=10, timeout=0.3)
+    failures: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.next_id()
+        except kazahana.RequestTimeoutError as error:
+            failures.append(error)
+
+    started = time.monotonic()
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    client.close()
+    assert len(failures) == 4
+    assert time.monotonic() - started < 4 * 0.3  # one after another would take longer
+
+
+def test_one_refill_serves_whoever_waits(script: Any) -> None:
+    gate = threading.Event()
+
+    def answer(peer: Any, msgid: int, method: str, params: list[Any]) -> None:
+        gate.wait(30)
+        peer.result(msgid, list(range(1, params[0] + 1)))
+
+    server = script(answer)
+    client = kazahana.Client(server.socket, prefetch=10, max_age=1000)
+    got: list[int] = []
+    threads = [threading.Thread(target=lambda: got.append(client.next_id())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while not server.asked:
+        time.sleep(0.001)
+    gate.set()
+    for thread in threads:
+        thread.join(60)
+    client.close()
+    assert sorted(got) == [1, 2, 3, 4] and len(server.asked) == 1
