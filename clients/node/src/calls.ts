@@ -1,0 +1,234 @@
+import { randomUUID } from 'node:crypto';
+import { InvalidParamsError, ProtocolError } from './errors.js';
+import { encodeCall } from './protocol.js';
+import type { Body } from './channel.js';
+import type { Value } from './msgpack.js';
+import type { Lock, LockOptions } from './lock.js';
+
+export interface CallOptions {
+  /** The longest that the call may take, in milliseconds, over all its attempts: 1 to 3,600,000. Default: the client's. */
+  timeout?: number | undefined;
+  /** Ends the call: it rejects with the signal's reason. */
+  signal?: AbortSignal | undefined;
+}
+
+export interface ServiceOptions extends CallOptions {
+  /** The daemon's service (stream of IDs) that is meant. Default: the client's, else the daemon's. */
+  service?: string | undefined;
+}
+
+export interface IdOptions extends ServiceOptions {
+  /** `int`, the default: bigint. `string`: decimal. `external`: the 11 characters of an external ID, with the service's secret. */
+  format?: 'int' | 'string' | 'external' | undefined;
+  /** Fail rather than give a fallback ID, which the daemon makes while it has no lease. */
+  regularOnly?: boolean | undefined;
+}
+type TextOptions = IdOptions & { format: 'string' | 'external' };
+type IntOptions = IdOptions & { format?: 'int' | undefined };
+
+export interface SequenceOptions extends CallOptions {
+  /** Repeating a call with the same request ID gives the same values. Default: a new one for each call, kept over its own retries. */
+  requestId?: string | undefined;
+}
+
+/** What an ID tells. Times are Unix milliseconds. */
+export interface Inspection {
+  id: bigint;
+  external: string;
+  timestampMs: number;
+  /** RFC 3339, UTC, with milliseconds. */
+  time: string;
+  machineId: number;
+  sequence: number;
+  kind: 'regular' | 'fallback';
+  bitId: number;
+  bitSeq: number;
+  epochMs: number;
+}
+
+export interface ServiceStatus {
+  service: string;
+  mode: string;
+  fallback: string;
+  leases: { machineId: number; expiredMs: number; remainingMs: number; usable: boolean; [key: string]: unknown }[];
+  [key: string]: unknown;
+}
+
+/** What `kazahanad status --json` prints, in camelCase. Newer daemons tell more. */
+export interface Status {
+  version: string;
+  features: string[];
+  socket: string;
+  provider: string;
+  scope: string;
+  mode: string;
+  services: ServiceStatus[];
+  [key: string]: unknown;
+}
+
+const MAX_TIMEOUT_MS = 3_600_000;
+/** The daemon is told to give up this share of the timeout, at most so many milliseconds, earlier: its error tells more than ours. */
+const MARGIN = 0.05;
+const MAX_MARGIN_MS = 100;
+
+/** How long the daemon may take, given what is left. */
+export function daemonTimeout(remaining: number): number {
+  return Math.max(Math.floor(remaining - Math.min(remaining * MARGIN, MAX_MARGIN_MS)), 0);
+}
+
+export function checkTimeout(ms: number, name = 'timeout'): number {
+  if (!(ms >= 1 && ms <= MAX_TIMEOUT_MS)) throw new InvalidParamsError(`${name} of ${ms}: 1 to ${MAX_TIMEOUT_MS} milliseconds are right`);
+  return ms;
+}
+
+/** Everything that can be asked of a daemon; Client asks a real one, FakeClient of kazahana/testing itself. */
+export abstract class Calls {
+  readonly timeout: number;
+  readonly service: string | undefined;
+
+  constructor(options: { timeout?: number | undefined; service?: string | undefined }) {
+    this.timeout = checkTimeout(options.timeout ?? 10_000);
+    this.service = options.service;
+  }
+
+  /** Sends a request. `params` gets the milliseconds that are left. */
+  protected abstract request(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value>;
+
+  abstract close(): Promise<void>;
+
+  /** One ID, greater than every ID that this client got before (of the same service). */
+  nextId(options?: IntOptions): Promise<bigint>;
+  nextId(options: TextOptions): Promise<string>;
+  nextId(options: IdOptions): Promise<bigint | string>;
+  nextId(options: IdOptions = {}): Promise<bigint | string> {
+    return this.ids('NextID', [], options).then((value) => (isText(options) ? text(value) : integer(value)));
+  }
+
+  /**
+   * A prefetched ID, if a fresh one is in memory, else undefined (always without `prefetch`): the way to an ID without a promise in a hot
+   * loop, as `client.tryNextId() ?? (await client.nextId())`.
+   */
+  abstract tryNextId(): bigint | undefined;
+
+  /** `count` IDs, ascending: 1 to 65,536. */
+  nextIds(count: number, options?: IntOptions): Promise<bigint[]>;
+  nextIds(count: number, options: TextOptions): Promise<string[]>;
+  nextIds(count: number, options: IdOptions): Promise<bigint[] | string[]>;
+  nextIds(count: number, options: IdOptions = {}): Promise<bigint[] | string[]> {
+    return this.ids('NextIDs', [count], options).then((values) => (isText(options) ? list(values, text) : integers(values)));
+  }
+
+  private ids(method: string, params: unknown[], options: IdOptions): Promise<Value> {
+    return this.request(method, (remaining) => [...params, this.idParams(options, remaining)], options);
+  }
+
+  protected idParams(options: IdOptions, remaining: number): object {
+    const { service = this.service, format, regularOnly } = options;
+    return { service, format, regular_only: regularOnly, timeout_ms: daemonTimeout(remaining) };
+  }
+
+  /** Explains an ID: an integer, or a string that is decimal, hexadecimal after 0x, or external. */
+  async inspect(id: bigint | string, options: ServiceOptions = {}): Promise<Inspection> {
+    const found = camelCase(await this.call('Inspect', [id], options, true)) as Record<string, Value>;
+    return { ...found, id: integer(found['id']!) } as Inspection;
+  }
+
+  /** Reports whether the ID was made while the daemon had no valid lease. */
+  async isFallback(id: bigint | string, options: ServiceOptions = {}): Promise<boolean> {
+    return (await this.inspect(id, options)).kind === 'fallback';
+  }
+
+  /** The smallest and the largest ID that a time in [from, to) can have, for a range scan in a database. */
+  async bounds(from: Date | number, to: Date | number, options: ServiceOptions = {}): Promise<[smallest: bigint, largest: bigint]> {
+    const params = [Math.floor(Number(from)), Math.ceil(Number(to))];
+    return integers(await this.call('Bounds', params, options, true)) as [bigint, bigint];
+  }
+
+  /** The external spelling, with the service's secret, which the daemon knows. */
+  async toExternal(id: bigint | string, options: ServiceOptions = {}): Promise<string> {
+    return text(await this.call('ToExternal', [id], options, true));
+  }
+
+  /** The ID behind an external spelling. With `latest`, IDs from after that time are refused: almost every forged one. */
+  async toInternal(external: string, options: ServiceOptions & { latest?: Date | number | undefined } = {}): Promise<bigint> {
+    const { latest, service = this.service } = options;
+    const latest_ms = latest === undefined ? undefined : Math.floor(Number(latest));
+    return integer(await this.call('ToInternal', [external, { service, latest_ms }], options));
+  }
+
+  /** A UUID of version 7 (sortable by time) or 4 (random). */
+  async uuid(version: 4 | 7 = 7, options: CallOptions = {}): Promise<string> {
+    return text(await this.call('UUID', [version], options));
+  }
+
+  async status(options: CallOptions = {}): Promise<Status> {
+    return camelCase(await this.call('Status', [], options)) as unknown as Status;
+  }
+
+  /** Resolves when the daemon has answered. */
+  async ping(options: CallOptions = {}): Promise<void> {
+    await this.call('Ping', [], options);
+  }
+
+  /** The next value of the sequence of that name. */
+  async nextSequence(key: string, options: SequenceOptions = {}): Promise<bigint> {
+    return integer(await this.call('Sequence.Next', [key, { request_id: options.requestId ?? randomUUID() }], options));
+  }
+
+  /** The next `count` values, ascending: 1 to 65,536. */
+  async nextSequences(key: string, count: number, options: SequenceOptions = {}): Promise<bigint[]> {
+    const params = [key, count, { request_id: options.requestId ?? randomUUID() }];
+    return integers(await this.call('Sequence.NextBatch', params, options));
+  }
+
+  /** Takes a lock, which `await using` or release() gives back. It rejects with LockHeldError while somebody else has it. */
+  abstract lock(key: string, options?: LockOptions): Promise<Lock>;
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  private call(method: string, params: unknown[], options: ServiceOptions, ofService = false): Promise<Value> {
+    const service = options.service ?? this.service;
+    const all = ofService && service !== undefined ? [...params, { service }] : params;
+    return this.request(method, () => all, options);
+  }
+}
+
+/** A request as a channel sends it. */
+export function body(method: string, params: (remaining: number) => unknown[]): Body {
+  return (remaining) => encodeCall(method, params(remaining));
+}
+
+export function integer(value: Value): bigint {
+  if (typeof value === 'bigint') return value;
+  if (typeof value === 'number' && Number.isSafeInteger(value)) return BigInt(value);
+  throw new ProtocolError(`the daemon answered with ${typeof value} where an integer is due`);
+}
+
+function isText({ format }: IdOptions): boolean {
+  return format === 'string' || format === 'external';
+}
+
+export function text(value: Value): string {
+  if (typeof value === 'string') return value;
+  throw new ProtocolError(`the daemon answered with ${typeof value} where a string is due`);
+}
+
+/** An array of integers, as it was decoded wherever that is possible. */
+export function integers(values: Value): bigint[] {
+  return Array.isArray(values) && values.every((value) => typeof value === 'bigint') ? values : list(values, integer);
+}
+
+export function list<T>(values: Value, read: (value: Value) => T): T[] {
+  if (Array.isArray(values)) return values.map(read);
+  throw new ProtocolError(`the daemon answered with ${typeof values} where an array is due`);
+}
+
+/** Spells the keys of maps, at every level, as JavaScript does: `machine_id` becomes `machineId`. */
+export function camelCase(value: Value): Value {
+  if (Array.isArray(value)) return value.map(camelCase);
+  if (value === null || typeof value !== 'object' || value instanceof Uint8Array) return value;
+  const spelled = ([key, member]: [string, Value]) => [key.replace(/_([a-z0-9])/g, (_, c: string) => c.toUpperCase()), camelCase(member)];
+  return Object.fromEntries(Object.entries(value).map(spelled as (entry: [string, Value]) => [string, Value]));
+}

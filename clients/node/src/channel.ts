@@ -1,0 +1,361 @@
+import { setMaxListeners } from 'node:events';
+import * as net from 'node:net';
+import { performance } from 'node:perf_hooks';
+import {
+  ClientClosedError, DaemonUnavailableError, OverloadedError, PermissionDeniedError, ProtocolError, RequestTimeoutError, ShuttingDownError,
+  type KazahanaError,
+} from './errors.js';
+import type { Value } from './msgpack.js';
+import { Protocol, type Receiver } from './protocol.js';
+import { findSocket, isHopeless, unavailable } from './socket.js';
+
+/** How long the first connection is tried for: a daemon that is being started beside this process gets its time, a missing one is told soon. */
+export const FIRST_CONNECT_MS = 1000;
+const BACKOFF_MS = 5;
+const MAX_BACKOFF_MS = 200;
+const READ_BUFFER = 64 << 10;
+/** Deadlines are looked at together, at most this often. */
+const SWEEP_MS = 4;
+
+/** Somebody who waits, until a deadline. Whoever ends the wait calls Channel.finish first, and does nothing if that returns false. */
+export class Waiter<T> {
+  readonly promise: Promise<T>;
+  readonly deadline: number;
+  resolve!: (value: T) => void;
+  reject!: (error: unknown) => void;
+  onAbort: (() => void) | undefined = undefined;
+  done = false;
+
+  constructor(
+    readonly timeout: number,
+    readonly signal: AbortSignal | undefined,
+    now: number,
+  ) {
+    this.deadline = now + timeout;
+    this.promise = new Promise((resolve, reject) => {
+      this.resolve = resolve;
+      this.reject = reject;
+    });
+  }
+}
+
+/** A waiter of whatever type: it can be told of a failure. */
+type Waiting = Omit<Waiter<unknown>, 'promise' | 'resolve'>;
+
+/** Encodes a request of which so many milliseconds are left. */
+export type Body = (remaining: number) => Uint8Array;
+
+class Call extends Waiter<Value> {
+  connection: Connection | undefined = undefined;
+  msgid = 0;
+  constructor(
+    readonly body: Body,
+    timeout: number,
+    signal: AbortSignal | undefined,
+    now: number,
+  ) {
+    super(timeout, signal, now);
+  }
+}
+
+interface Listener {
+  opened(connection: Connection): void;
+  answered(call: Call, error: KazahanaError | null, result: Value): void;
+  notified(method: string, params: Value): void;
+  closed(connection: Connection, error: unknown, refusal: KazahanaError | undefined): void;
+}
+
+/** A socket with a Protocol on it. It closes once, and never opens again. */
+class Connection implements Receiver<Call> {
+  readonly protocol = new Protocol<Call>(this);
+  isOpen = false;
+  isRetired = false;
+  private readonly socket: net.Socket;
+  private error: unknown;
+  private refusal: KazahanaError | undefined;
+
+  constructor(
+    readonly file: string,
+    private readonly listener: Listener,
+  ) {
+    this.socket = net.connect({
+      path: file,
+      onread: { buffer: Buffer.allocUnsafeSlow(READ_BUFFER), callback: (length, buffer) => this.read(buffer as Buffer, length) },
+    });
+    this.socket.on('connect', () => {
+      this.isOpen = true;
+      listener.opened(this);
+    });
+    this.socket.on('error', (error) => (this.error ??= error));
+    this.socket.on('close', () => listener.closed(this, this.error, this.refusal));
+  }
+
+  flush(): void {
+    const bytes = this.protocol.take();
+    if (bytes.length > 0) this.socket.write(bytes);
+  }
+
+  /** Sends nothing more, and closes when everything is answered. */
+  retire(): void {
+    this.isRetired = true;
+    if (this.protocol.pending === 0) this.socket.destroy();
+  }
+
+  destroy(): void {
+    this.socket.destroy();
+  }
+
+  ref(needed: boolean): void {
+    if (needed) this.socket.ref();
+    else this.socket.unref();
+  }
+
+  private read(buffer: Buffer, length: number): boolean {
+    try {
+      this.protocol.feed(buffer.subarray(0, length));
+    } catch (error) {
+      if (!(error instanceof ProtocolError)) throw error;
+      this.refusal = this.error = error;
+      this.socket.destroy();
+      return false;
+    }
+    if (this.isRetired && this.protocol.pending === 0) this.socket.destroy();
+    return true;
+  }
+
+  answered(call: Call, error: KazahanaError | null, result: Value): void {
+    // Whom the daemon turns away it tells once, and then closes.
+    this.refusal = error instanceof PermissionDeniedError || error instanceof OverloadedError ? error : undefined;
+    this.listener.answered(call, error, result);
+  }
+
+  refused(error: KazahanaError): void {
+    this.refusal = error;
+  }
+
+  notified(method: string, params: Value): void {
+    this.listener.notified(method, params);
+  }
+}
+
+/**
+ * Calls over one connection at a time. The calls of a tick share a write. A lost connection is replaced, and the calls that were under way
+ * are sent again: every method that this package calls may be repeated.
+ */
+export class Channel implements Listener {
+  /** Called with each notification. */
+  onNotification: ((method: string, params: Value) => void) | undefined;
+  private connection: Connection | undefined;
+  private readonly retiring = new Set<Connection>();
+  private readonly waiters = new Set<Waiting>();
+  private queue: Call[] = [];
+  private isFlushing = false;
+  private onLoss: ((error: KazahanaError) => void) | undefined; // set: the connection is not replaced
+  private closedBy: KazahanaError | undefined;
+  private wasConnected = false;
+  private failingSince: number | undefined;
+  private lastFailure: DaemonUnavailableError | undefined;
+  private backoff = BACKOFF_MS;
+  private retry: NodeJS.Timeout | undefined;
+  private sweeper: NodeJS.Timeout | undefined;
+  private sweepAt = Infinity;
+
+  constructor(private readonly socket: string | undefined) {}
+
+  /** Calls a method. It rejects with the daemon's error, at the deadline, or with the signal's reason. */
+  call(body: Body, timeout: number, signal?: AbortSignal): Promise<Value> {
+    const call = new Call(body, timeout, signal, performance.now());
+    if (this.wait(call)) {
+      this.queue.push(call);
+      this.flushSoon();
+    }
+    return call.promise;
+  }
+
+  /** Counts a waiter's time, and keeps the process alive meanwhile. It reports false if the wait is over already. */
+  wait(waiter: Waiting): boolean {
+    const { signal } = waiter;
+    if (this.closedBy || signal?.aborted) {
+      waiter.done = true;
+      waiter.reject(this.closedBy ?? signal?.reason);
+      return false;
+    }
+    if (signal) {
+      setMaxListeners(0, signal); // one signal may end many calls: that is no leak
+      waiter.onAbort = () => this.fail(waiter, signal.reason);
+      signal.addEventListener('abort', waiter.onAbort, { once: true });
+    }
+    if (this.waiters.size === 0) this.keepAlive(true);
+    this.waiters.add(waiter);
+    if (waiter.deadline < this.sweepAt) this.sweepBy(waiter.deadline);
+    return true;
+  }
+
+  /** Ends a wait, and reports whether it had not ended before. */
+  finish(waiter: Waiting): boolean {
+    if (waiter.done) return false;
+    waiter.done = true;
+    this.waiters.delete(waiter);
+    if (waiter.onAbort) waiter.signal?.removeEventListener('abort', waiter.onAbort);
+    if (this.waiters.size === 0) this.keepAlive(false);
+    return true;
+  }
+
+  /** From now on a lost connection ends the channel, and is told. */
+  pin(onLoss: (error: KazahanaError) => void): void {
+    this.onLoss = onLoss;
+    if (!this.connection?.isOpen) this.close(this.lastFailure ?? new DaemonUnavailableError('the connection to the daemon was lost'));
+  }
+
+  /** Fails what waits and lets go of the connection. */
+  close(reason: KazahanaError = new ClientClosedError('the client is closed')): void {
+    if (this.closedBy) return;
+    this.closedBy = reason;
+    clearTimeout(this.retry);
+    clearTimeout(this.sweeper);
+    this.queue = [];
+    for (const waiter of [...this.waiters]) this.fail(waiter, reason);
+    for (const connection of [this.connection, ...this.retiring]) connection?.destroy();
+    this.onLoss?.(reason);
+  }
+
+  private fail(waiter: Waiting, reason: unknown): void {
+    if (!this.finish(waiter)) return;
+    if (waiter instanceof Call) waiter.connection?.protocol.forget(waiter.msgid);
+    waiter.reject(reason);
+  }
+
+  private keepAlive(needed: boolean): void {
+    this.connection?.ref(needed);
+    for (const connection of this.retiring) connection.ref(needed);
+    if (needed) this.retry?.ref();
+    else this.retry?.unref();
+  }
+
+  private sweepBy(deadline: number): void {
+    clearTimeout(this.sweeper);
+    this.sweepAt = deadline;
+    // A socket or a retry keeps the process alive while somebody waits.
+    this.sweeper = setTimeout(() => this.sweep(), Math.max(Math.ceil(deadline - performance.now()), 1)).unref();
+  }
+
+  private sweep(): void {
+    const now = performance.now();
+    let next = Infinity;
+    for (const waiter of this.waiters) {
+      if (waiter.deadline > now) next = Math.min(next, waiter.deadline);
+      else this.fail(waiter, this.timeoutError(waiter));
+    }
+    this.sweepAt = Infinity;
+    if (next < Infinity) this.sweepBy(Math.max(next, now + SWEEP_MS));
+  }
+
+  private timeoutError(waiter: Waiting): KazahanaError {
+    if (!this.connection?.isOpen && this.lastFailure) return this.lastFailure;
+    return new RequestTimeoutError(`no answer from the daemon within ${waiter.timeout} ms`, { details: { waited_ms: String(waiter.timeout) } });
+  }
+
+  private flushSoon(): void {
+    if (this.isFlushing) return;
+    this.isFlushing = true;
+    process.nextTick(() => {
+      this.isFlushing = false;
+      this.flush();
+    });
+  }
+
+  private flush(): void {
+    const { connection, queue } = this;
+    if (queue.length === 0) return;
+    if (!connection) return this.connect();
+    if (!connection.isOpen) return;
+    this.queue = [];
+    const now = performance.now();
+    for (const call of queue) {
+      if (call.done) continue;
+      call.connection = connection;
+      call.msgid = connection.protocol.request(call.body(call.deadline - now), call);
+    }
+    connection.flush();
+  }
+
+  private connect(): void {
+    if (this.retry || this.closedBy) return;
+    let file = this.socket;
+    try {
+      file ??= findSocket();
+    } catch (error) {
+      return this.disconnected(error as DaemonUnavailableError);
+    }
+    this.connection = new Connection(file, this);
+  }
+
+  opened(connection: Connection): void {
+    this.wasConnected = true;
+    this.failingSince = this.lastFailure = undefined;
+    if (this.waiters.size === 0) connection.ref(false);
+    this.flush();
+  }
+
+  answered(call: Call, error: KazahanaError | null, result: Value): void {
+    if (error instanceof ShuttingDownError && !this.onLoss) return this.askAgain(call);
+    this.backoff = BACKOFF_MS;
+    if (!this.finish(call)) return;
+    if (error) call.reject(error);
+    else call.resolve(result);
+  }
+
+  notified(method: string, params: Value): void {
+    this.onNotification?.(method, params);
+  }
+
+  /** The daemon is stopping: what it has begun it still answers, the rest goes to the next one. */
+  private askAgain(call: Call): void {
+    const { connection } = call;
+    this.queue.push(call);
+    this.flushSoon();
+    if (!connection || connection !== this.connection) return;
+    this.connection = undefined;
+    this.retiring.add(connection);
+    connection.retire();
+    this.reconnectLater();
+  }
+
+  closed(connection: Connection, error: unknown, refusal: KazahanaError | undefined): void {
+    this.retiring.delete(connection);
+    const calls = connection.protocol.drain();
+    const isCurrent = connection === this.connection;
+    if (isCurrent) this.connection = undefined;
+    if (this.closedBy) return;
+    for (const call of calls) if (refusal) this.fail(call, refusal);
+    this.queue = [...calls.filter((call) => !call.done), ...this.queue];
+    if (!isCurrent) return;
+    const failure = unavailable(connection.file, error ?? new Error('the connection was closed'));
+    if (this.onLoss) this.close(refusal ?? failure);
+    else this.disconnected(failure);
+  }
+
+  /** Decides what becomes of those who wait, and tries again while it makes sense. */
+  private disconnected(failure: DaemonUnavailableError): void {
+    const now = performance.now();
+    this.failingSince ??= now;
+    this.lastFailure = failure;
+    const patience = this.wasConnected ? Infinity : FIRST_CONNECT_MS;
+    if (isHopeless(this.lastFailure) || now - this.failingSince >= patience) {
+      this.failingSince = undefined;
+      this.queue = [];
+      for (const waiter of [...this.waiters]) this.fail(waiter, failure);
+    }
+    if (this.waiters.size > 0) this.reconnectLater();
+    else this.failingSince = undefined;
+  }
+
+  private reconnectLater(): void {
+    const delay = this.backoff * (0.5 + Math.random() / 2);
+    this.backoff = Math.min(2 * this.backoff, MAX_BACKOFF_MS);
+    this.retry ??= setTimeout(() => {
+      this.retry = undefined;
+      if (this.waiters.size > 0) this.connect();
+    }, delay);
+  }
+}

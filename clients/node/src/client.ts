@@ -1,0 +1,113 @@
+import { body, Calls, checkTimeout, integer, integers, type CallOptions, type IdOptions } from './calls.js';
+import { Channel, type Body } from './channel.js';
+import { InvalidParamsError } from './errors.js';
+import { acquire, type Lock, type LockOptions } from './lock.js';
+import type { Value } from './msgpack.js';
+import { Prefetcher } from './prefetch.js';
+import { encodeCall } from './protocol.js';
+import { socketPath } from './socket.js';
+
+export interface ClientOptions {
+  /** Path of the daemon's socket, or a unix:/// URI. Default: KAZAHANA_SOCKET, else the first that exists of the usual places. */
+  socket?: string | undefined;
+  /** The daemon's service that is meant where a call names none. Default: the daemon's. */
+  service?: string | undefined;
+  /** Milliseconds that a call may take: 1 to 3,600,000. Default 10,000. */
+  timeout?: number | undefined;
+  /** Fetch so many IDs at once and hand them out from memory: 0 to 65,536. Default 0: every call asks the daemon. */
+  prefetch?: number | undefined;
+  /** Milliseconds after which a prefetched ID is thrown away, since an old ID sorts wrongly. Default 50. */
+  maxAge?: number | undefined;
+}
+
+/**
+ * A client of the kazahana daemon of this host. It connects with the first call, connects again whenever it has to, and never keeps an
+ * otherwise finished process alive. One client serves any number of concurrent calls.
+ */
+export class Client extends Calls {
+  private readonly socket: string | undefined;
+  private readonly channel: Channel;
+  private readonly prefetcher: Prefetcher | undefined;
+  private readonly single: Body;
+
+  constructor(options: ClientOptions = {}) {
+    super(options);
+    const { socket, prefetch = 0, maxAge = 50 } = options;
+    this.socket = socket === undefined ? undefined : socketPath(socket, 'socket');
+    if (!(Number.isInteger(prefetch) && prefetch >= 0 && prefetch <= 65_536)) {
+      throw new InvalidParamsError(`prefetch of ${prefetch}: 0 to 65536 IDs are right`);
+    }
+    checkTimeout(maxAge, 'maxAge');
+    this.channel = new Channel(this.socket);
+    this.single = this.frequent('NextID', []);
+    if (prefetch > 0) {
+      const batch = this.frequent('NextIDs', [prefetch]);
+      const fetch = (count: number) => {
+        const request = count === prefetch ? batch : body('NextIDs', (remaining) => [count, this.idParams({}, remaining)]);
+        return this.channel.call(request, this.timeout).then(integers);
+      };
+      this.prefetcher = new Prefetcher(this.channel, fetch, prefetch, maxAge);
+    }
+  }
+
+  /** A request with the client's own options, which is encoded once for as long as almost no time has passed. */
+  private frequent(method: string, params: unknown[]): Body {
+    const encoded = (remaining: number) => encodeCall(method, [...params, this.idParams({}, remaining)]);
+    const whole = encoded(this.timeout);
+    return (remaining) => (this.timeout - remaining < 1 ? whole : encoded(remaining));
+  }
+
+  // async: what is wrong with the options rejects.
+  protected async request(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value> {
+    const { timeout = this.timeout, signal } = options;
+    return this.channel.call(body(method, params), checkTimeout(timeout), signal);
+  }
+
+  override nextId(options?: IdOptions & { format?: 'int' | undefined }): Promise<bigint>;
+  override nextId(options: IdOptions & { format: 'string' | 'external' }): Promise<string>;
+  override nextId(options: IdOptions): Promise<bigint | string>;
+  override nextId(options?: IdOptions): Promise<bigint | string> {
+    const { prefetcher } = this;
+    if (!options) {
+      if (!prefetcher) return this.channel.call(this.single, this.timeout).then(integer);
+      const id = prefetcher.take();
+      return id === undefined ? prefetcher.wait(this.timeout, undefined) : Promise.resolve(id);
+    }
+    const { service, format, regularOnly } = options;
+    if (prefetcher && format !== 'external' && !regularOnly && (service === undefined || service === this.service)) {
+      return this.prefetched(prefetcher, options);
+    }
+    prefetcher?.drop();
+    return super.nextId(options);
+  }
+
+  private async prefetched(prefetcher: Prefetcher, options: IdOptions): Promise<bigint | string> {
+    const { timeout = this.timeout, signal, format } = options;
+    checkTimeout(timeout);
+    const id = (signal?.aborted ? undefined : prefetcher.take()) ?? (await prefetcher.wait(timeout, signal));
+    return format === 'string' ? String(id) : id;
+  }
+
+  override nextIds(count: number, options?: IdOptions & { format?: 'int' | undefined }): Promise<bigint[]>;
+  override nextIds(count: number, options: IdOptions & { format: 'string' | 'external' }): Promise<string[]>;
+  override nextIds(count: number, options: IdOptions): Promise<bigint[] | string[]>;
+  override nextIds(count: number, options: IdOptions = {}): Promise<bigint[] | string[]> {
+    this.prefetcher?.drop();
+    return super.nextIds(count, options);
+  }
+
+  tryNextId(): bigint | undefined {
+    return this.prefetcher?.take();
+  }
+
+  lock(key: string, options: LockOptions = {}): Promise<Lock> {
+    return acquire(key, { ...options, timeout: options.timeout ?? this.timeout }, this.socket, this.channel);
+  }
+
+  /** Fails the calls under way with ClientClosedError and closes the connection. Locks live on. */
+  close(): Promise<void> {
+    this.channel.close();
+    this.prefetcher?.drop();
+    return Promise.resolve();
+  }
+}

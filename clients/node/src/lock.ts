@@ -1,0 +1,198 @@
+import { randomUUID } from 'node:crypto';
+import { performance } from 'node:perf_hooks';
+import { body, camelCase, checkTimeout, integer, text, type CallOptions } from './calls.js';
+import { Channel } from './channel.js';
+import { KazahanaError, LockExpiredError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './errors.js';
+import type { Value } from './msgpack.js';
+
+export interface LockOptions extends CallOptions {
+  /** Milliseconds that the lock outlives a holder that is gone without a word. Default 30,000. */
+  ttl?: number | undefined;
+  /** Milliseconds to wait for a lock that somebody else holds. Default 0: LockHeldError at once. `timeout` comes on top. */
+  wait?: number | undefined;
+  /**
+   * `connection`, the default: the daemon renews the lock while this process keeps a connection of its own for it, and releases it when
+   * that closes. `none`: the lock ends after ttl, unless renew() is called.
+   */
+  hold?: 'connection' | 'none' | undefined;
+}
+
+/** A lock that this process holds, until release() or `lost`. */
+export interface Lock extends AsyncDisposable {
+  readonly key: string;
+  /** The fencing token: greater than that of every earlier holder. Give it to whatever the lock protects, to refuse late writers. */
+  readonly token: bigint;
+  readonly leaseId: string;
+  readonly ownerId: string;
+  /** Aborted, with a LockLostError, when the lock can no longer be relied upon. */
+  readonly lost: AbortSignal;
+  /** Makes the lock last another ttl from now. Only needed with `hold: 'none'`. */
+  renew(ttl?: number): Promise<void>;
+  /** Gives the lock back. It resolves as well if the lock was lost: `lost` tells. */
+  release(): Promise<void>;
+}
+
+interface Lease {
+  leaseId: string;
+  ownerId: string;
+  fencingToken: Value;
+  state: string;
+  expiresInMs: number;
+}
+
+/** Of the ttl: how often a held lock is looked at, and how soon again when that failed. */
+const CHECK = 1 / 3;
+const RETRY = 1 / 10;
+
+/** Takes a lock; `shared` is used unless the lock needs a connection of its own. */
+export async function acquire(key: string, options: LockOptions & { timeout: number }, socket: string | undefined, shared: Channel): Promise<Lock> {
+  const { timeout, signal, hold = 'connection' } = options;
+  const ttl = checkTimeout(options.ttl ?? 30_000, 'ttl');
+  const wait = options.wait ? checkTimeout(options.wait, 'wait') : 0;
+  checkTimeout(timeout);
+  const isOwn = hold === 'connection';
+  const channel = isOwn ? new Channel(socket) : shared;
+  const until = performance.now() + wait + timeout;
+  const take = (requestId: string) => {
+    const params = (remaining: number) => [
+      key,
+      { ttl_ms: ttl, wait_ms: Math.floor(Math.min(Math.max(remaining - timeout, 0), wait)), request_id: requestId, hold: isOwn ? hold : undefined },
+    ];
+    return channel.call(body('Lock.Acquire', params), Math.max(until - performance.now(), 1), signal);
+  };
+  try {
+    const taken = await take(randomUUID()).catch((error: unknown) => {
+      // A first attempt was granted, and released with the connection it came by.
+      if (error instanceof RequestIdReusedError) return take(randomUUID());
+      throw error;
+    });
+    const lock = new HeldLock(key, ttl, taken, channel, isOwn);
+    await lock.begin(Math.max(until - performance.now(), 1), signal);
+    return lock;
+  } catch (error) {
+    if (isOwn) channel.close();
+    throw error;
+  }
+}
+
+class HeldLock implements Lock {
+  readonly token: bigint;
+  readonly leaseId: string;
+  readonly ownerId: string;
+  private readonly losing = new AbortController();
+  private until = 0; // in performance.now(): the lock certainly lives until then
+  private timer: NodeJS.Timeout | undefined;
+  private releasing: Promise<void> | undefined;
+
+  constructor(
+    readonly key: string,
+    private ttl: number,
+    taken: Value,
+    private readonly channel: Channel,
+    private readonly isOwn: boolean,
+  ) {
+    const lease = camelCase(taken) as unknown as Lease;
+    this.token = integer(lease.fencingToken);
+    this.leaseId = text(lease.leaseId);
+    this.ownerId = text(lease.ownerId);
+    if (isOwn) {
+      channel.pin((error) => this.lose('the connection to the daemon was lost', error));
+      channel.onNotification = (method, params) => {
+        const lost = (Array.isArray(params) ? params[0] : {}) as Record<string, Value>;
+        if (method === 'Lock.Lost' && lost['lease_id'] === this.leaseId) this.lose(`the daemon says: ${String(lost['reason'])}`);
+      };
+    }
+  }
+
+  get lost(): AbortSignal {
+    return this.losing.signal;
+  }
+
+  /** Learns how long the lock lives (the acquire may have waited), and asks to be told of its loss. */
+  async begin(timeout: number, signal: AbortSignal | undefined): Promise<void> {
+    await this.ask(this.isOwn ? 'Lock.Watch' : 'Lock.Get', this.isOwn ? { lease_id: this.leaseId } : undefined, timeout, signal);
+    this.checkIn(this.ttl * CHECK);
+  }
+
+  async renew(ttl = this.ttl): Promise<void> {
+    this.ttl = checkTimeout(ttl, 'ttl');
+    this.lost.throwIfAborted();
+    await this.ask('Lock.Renew', { ttl_ms: ttl, lease_id: this.leaseId, request_id: randomUUID() }, Math.max(this.until - performance.now(), 1));
+    this.checkIn(this.ttl * CHECK);
+  }
+
+  release(): Promise<void> {
+    return (this.releasing ??= this.giveBack());
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.release();
+  }
+
+  private async giveBack(): Promise<void> {
+    clearTimeout(this.timer);
+    if (this.lost.aborted) return;
+    const params = [this.key, { lease_id: this.leaseId, request_id: randomUUID() }];
+    try {
+      await this.channel.call(body('Lock.Release', () => params), Math.max(Math.min(this.until - performance.now(), this.ttl), 1000));
+    } catch (error) {
+      if (isGone(error)) this.lose(error.message, error);
+      // A connection that is gone has released the lock, or shortly its ttl does.
+      else if (!this.isOwn) throw error;
+    } finally {
+      if (this.isOwn) this.channel.close();
+    }
+  }
+
+  /** Calls a method that answers with the lock, and notes until when it certainly lives: counted from before the request was sent. */
+  private async ask(method: string, options: object | undefined, timeout: number, signal?: AbortSignal): Promise<void> {
+    const sent = performance.now();
+    const params = options ? [this.key, options] : [this.key];
+    let answer: Value;
+    try {
+      answer = await this.channel.call(body(method, () => params), timeout, signal);
+    } catch (error) {
+      if (isGone(error)) this.lose(error.message, error);
+      throw error;
+    }
+    const lease = camelCase(answer) as unknown as Lease;
+    if (lease.leaseId !== this.leaseId || lease.state !== 'ACTIVE') this.lose(lease.leaseId === this.leaseId ? `it is ${lease.state}` : 'somebody else holds it');
+    this.until = sent + Number(lease.expiresInMs);
+    this.lost.throwIfAborted();
+  }
+
+  /** Looks after the lock: one that is renewed by the daemon is checked, any other one ends at its time. */
+  private checkIn(pause: number): void {
+    clearTimeout(this.timer);
+    if (this.lost.aborted || this.releasing) return;
+    const left = Math.max(this.until - performance.now(), 0);
+    this.timer = setTimeout(() => {
+      if (this.isOwn) void this.check();
+      else this.lose('its time ran out');
+    }, this.isOwn ? Math.min(pause, left) : left).unref();
+  }
+
+  private async check(): Promise<void> {
+    // Whoever was kept from running for long still learns whether the daemon has renewed meanwhile.
+    const left = this.until - performance.now();
+    try {
+      await this.ask('Lock.Get', undefined, left > 0 ? Math.max(Math.min(left, this.ttl * CHECK), 1) : this.ttl * CHECK);
+      this.checkIn(this.ttl * CHECK);
+    } catch (error) {
+      if (performance.now() >= this.until) this.lose('the daemon does not tell whether it lives', error);
+      else this.checkIn(this.ttl * RETRY);
+    }
+  }
+
+  private lose(why: string, cause?: unknown): void {
+    if (this.lost.aborted || (this.releasing && !isGone(cause))) return;
+    clearTimeout(this.timer);
+    this.losing.abort(new LockLostError(`the lock ${JSON.stringify(this.key)} is lost: ${why}`, { cause }));
+    if (this.isOwn) this.channel.close();
+  }
+}
+
+/** Reports whether the error says that the lock is not ours any more. */
+function isGone(error: unknown): error is KazahanaError {
+  return error instanceof LockNotOwnedError || error instanceof LockExpiredError || error instanceof LockNotFoundError;
+}

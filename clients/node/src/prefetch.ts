@@ -1,0 +1,102 @@
+import { performance } from 'node:perf_hooks';
+import { Waiter, type Channel } from './channel.js';
+
+const MAX_BATCH = 65_536;
+/** Batches grow, at most so many times, while each is used up in less than this. */
+const GROWTH = 16;
+const SHORT_MS = 1;
+
+/** Consecutive IDs of one answer, and until when they may be handed out, on both clocks: only one counts a suspend, only the other is steady. */
+interface Batch {
+  ids: bigint[];
+  until: number; // in performance.now()
+  wallUntil: number; // in Date.now()
+}
+
+const NOTHING: Batch = { ids: [], until: 0, wallUntil: 0 };
+
+/** IDs fetched in batches, ahead of those who ask, and never handed out when they are older than maxAge. */
+export class Prefetcher {
+  private batch = NOTHING;
+  private at = 0; // of the batch's next ID
+  private next: Batch | undefined;
+  private waiting: Waiter<bigint>[] = [];
+  private isFetching = false;
+  private fetched = -Infinity; // when the last fetch began
+  private count: number;
+  private era = 0; // what was asked for in an earlier one is not kept
+
+  constructor(
+    private readonly channel: Channel,
+    private readonly fetch: (count: number) => Promise<bigint[]>,
+    private readonly size: number,
+    private readonly maxAge: number,
+  ) {
+    this.count = size;
+  }
+
+  /** An ID, if a fresh one is here. It sees to it that the next ones are under way. */
+  take(): bigint | undefined {
+    const { batch } = this;
+    if (this.at < batch.ids.length && performance.now() <= batch.until && Date.now() <= batch.wallUntil) {
+      // Soon enough for the next batch to be here in time, and not before this one proves useful.
+      if (this.at === batch.ids.length >> 2) this.refill();
+      return batch.ids[this.at++];
+    }
+    this.at = 0;
+    this.batch = this.next ?? NOTHING;
+    this.next = undefined;
+    if (this.batch !== NOTHING) return this.take();
+    this.refill();
+    return undefined;
+  }
+
+  /** An ID from the next batch. */
+  wait(timeout: number, signal: AbortSignal | undefined): Promise<bigint> {
+    const waiter = new Waiter<bigint>(timeout, signal, performance.now());
+    if (this.channel.wait(waiter)) {
+      this.waiting.push(waiter);
+      this.refill();
+    }
+    return waiter.promise;
+  }
+
+  /** Forgets what is here or under way, because greater IDs are about to be handed out. */
+  drop(): void {
+    this.era++;
+    this.batch = NOTHING;
+    this.next = undefined;
+  }
+
+  private refill(): void {
+    if (this.isFetching || this.next) return;
+    this.isFetching = true;
+    const { era } = this;
+    const now = performance.now();
+    this.count = now - this.fetched < SHORT_MS ? Math.min(2 * this.count, GROWTH * this.size) : Math.max(this.count >> 1, this.size);
+    this.fetched = now;
+    // An ID is not older than the request for it.
+    const limits = { until: now + this.maxAge, wallUntil: Date.now() + this.maxAge };
+    this.fetch(Math.min(Math.max(this.count, this.waiting.length), MAX_BATCH)).then(
+      (ids) => this.came(ids, era === this.era ? limits : NOTHING),
+      (error: unknown) => {
+        this.isFetching = false;
+        for (const waiter of this.waiting.splice(0)) if (this.channel.finish(waiter)) waiter.reject(error);
+      },
+    );
+  }
+
+  private came(ids: bigint[], { until, wallUntil }: Omit<Batch, 'ids'>): void {
+    this.isFetching = false;
+    let [given, served] = [0, 0];
+    for (; served < this.waiting.length && given < ids.length; served++) {
+      const waiter = this.waiting[served]!;
+      if (this.channel.finish(waiter)) waiter.resolve(ids[given++]!);
+    }
+    this.waiting = this.waiting.slice(served);
+    const batch = { ids: given === 0 ? ids : ids.slice(given), until, wallUntil };
+    if (this.at < this.batch.ids.length) this.next = batch;
+    else [this.batch, this.at] = [batch, 0];
+    if (this.waiting.length > 0) this.refill();
+  }
+}

@@ -1,0 +1,106 @@
+import * as fs from 'node:fs';
+import * as path from 'node:path';
+import { DaemonUnavailableError, InvalidParamsError } from './errors.js';
+
+const SYSTEM_SOCKET = '/run/kazahana/kazahanad.sock';
+
+/** Reads a socket's path, or a unix:/// URI with one. `source` names where it was written. */
+export function socketPath(text: string, source: string): string {
+  const uri = /^unix:(\/\/)?(.*)$/s.exec(text);
+  const file = uri ? uri[2]! : text;
+  const wrong = (why: string) => new InvalidParamsError(`${source}: ${JSON.stringify(text)} ${why}`);
+  if (uri?.[1] && !file.startsWith('/')) throw wrong('names a host: write unix:///PATH, with three slashes, or just the path');
+  if (!uri && /^[a-z][a-z0-9+.-]*:\/\//i.test(text)) throw wrong('is not a Unix socket: write its path, or unix:///PATH');
+  if (file === '') throw wrong('is empty: write the path of a Unix socket');
+  if (file.startsWith('@') || file.includes('\0')) throw wrong('is an abstract socket, which everybody can open: write a path');
+  return file;
+}
+
+/**
+ * Finds the daemon's socket: KAZAHANA_SOCKET, else the first of the usual places that exists. It does not try to connect: a socket that
+ * exists and does not answer is the one to report, and not a reason to ask another daemon.
+ */
+export function findSocket(env: NodeJS.ProcessEnv = process.env, uid = process.getuid?.() ?? 0): string {
+  const named = env['KAZAHANA_SOCKET']?.trim();
+  if (named) return socketPath(named, 'KAZAHANA_SOCKET');
+  const inTmp = `/tmp/kazahana-${uid}/kazahanad.sock`;
+  const runtime = env['XDG_RUNTIME_DIR'];
+  const places = [SYSTEM_SOCKET, inTmp];
+  if (runtime && path.isAbsolute(runtime)) places.unshift(path.join(runtime, 'kazahana/kazahanad.sock'));
+  const tried: string[] = [];
+  let denied: unknown;
+  for (const place of places) {
+    try {
+      fs.statSync(place);
+      if (place === inTmp) checkOwner(path.dirname(place), uid);
+      return place;
+    } catch (error) {
+      if (error instanceof DaemonUnavailableError) throw error;
+      const code = errorCode(error);
+      if (code === 'EACCES') denied = error;
+      tried.push(`${place} (${code === 'ENOENT' ? 'no such file' : code === 'EACCES' ? `permission denied: ${denialHint(place)}` : code})`);
+    }
+  }
+  const message = `no daemon's socket found; tried ${tried.join(', ')}: start one (kazahanad serve), or name its socket in KAZAHANA_SOCKET`;
+  throw new DaemonUnavailableError(message, { cause: denied ?? Object.assign(new Error('no such file'), { code: 'ENOENT' }) });
+}
+
+/** Refuses a directory below /tmp that another user could have put there to answer in the daemon's place. */
+function checkOwner(directory: string, uid: number): void {
+  const info = fs.lstatSync(directory);
+  const why = !info.isDirectory() ? 'is not a directory'
+    : info.uid !== uid ? 'belongs to another user'
+    : (info.mode & 0o022) !== 0 ? 'can be written by others' : undefined;
+  if (why) throw new DaemonUnavailableError(`${directory} ${why}: its socket is not trusted`);
+}
+
+/** The error for a socket that cannot be connected to, with what to do about it. */
+export function unavailable(file: string, cause: unknown): DaemonUnavailableError {
+  if (cause instanceof DaemonUnavailableError) return cause;
+  const advice = `start it with: kazahanad serve --socket ${file}`;
+  const why: Record<string, string> = {
+    ENOENT: `there is no socket at ${file}; ${advice}`,
+    ECONNREFUSED: isSocket(file) ? `no daemon listens on ${file}; ${advice}` : `${file} exists and is not a socket`,
+    ENOTSOCK: `${file} exists and is not a socket`,
+    EACCES: `permission denied on ${file}: ${denialHint(file)}`,
+  };
+  const code = errorCode(cause) ?? '';
+  return new DaemonUnavailableError(why[code] ?? `cannot reach the daemon at ${file}: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
+}
+
+/** Reports whether waiting cannot help: only somebody else can change what is wrong. */
+export function isHopeless({ cause, message }: DaemonUnavailableError): boolean {
+  return cause === undefined || ['EACCES', 'EPERM', 'ENOTSOCK'].includes(errorCode(cause) ?? '') || message.endsWith('is not a socket');
+}
+
+function isSocket(file: string): boolean {
+  try {
+    return fs.statSync(file).isSocket();
+  } catch {
+    return true;
+  }
+}
+
+/** Says which group may open the socket. The directory may keep even that from being read; then the directory's group is meant. */
+function denialHint(file: string): string {
+  for (const place of [file, path.dirname(file)]) {
+    try {
+      const group = groupName(fs.statSync(place).gid);
+      return group === 'root'
+        ? `${place} belongs to group root: give the daemon a group of its own with --socket-group`
+        : `${place} belongs to group ${group}: a user of that group may connect (usermod -aG ${group} USER, then log in again)`;
+    } catch {
+      continue;
+    }
+  }
+  return 'its directory cannot be read either';
+}
+
+function groupName(gid: number): string {
+  const lines = fs.readFileSync('/etc/group', 'utf8').split('\n');
+  return lines.find((line) => line.split(':')[2] === String(gid))?.split(':')[0] ?? String(gid);
+}
+
+function errorCode(error: unknown): string | undefined {
+  return (error as NodeJS.ErrnoException).code;
+}

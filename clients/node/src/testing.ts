@@ -1,0 +1,162 @@
+import { Calls, type CallOptions } from './calls.js';
+import { ClientClosedError, InvalidParamsError, LockHeldError, LockLostError, UnknownMethodError } from './errors.js';
+import { ExternalCodec } from './external.js';
+import type { Lock, LockOptions } from './lock.js';
+import type { Value } from './msgpack.js';
+
+const EPOCH_MS = Date.UTC(2026, 0, 1);
+const MAX_TIME_MS = 2 ** 41;
+const LOW_BITS = 22n;
+const FALLBACK_BIT = 1n << 21n;
+const MACHINE_ID = 1;
+
+export interface FakeOptions {
+  service?: string | undefined;
+  timeout?: number | undefined;
+  /** When the first ID seems to be made, in Unix ms; 256 IDs share a millisecond. Default 2026-01-02T00:00:00Z. */
+  start?: number | undefined;
+  /** Make fallback IDs, as a daemon without a lease does. */
+  fallback?: boolean | undefined;
+  /** The secret for external IDs. Default: none. */
+  secret?: string | undefined;
+}
+
+type Options = Record<string, Value>;
+
+/**
+ * A Client for unit tests. It needs no daemon and gives the same answers in every run: IDs of the default layout, and sequences and locks
+ * that count from 1. It never waits: a held lock is a LockHeldError even with `wait`.
+ */
+export class FakeClient extends Calls {
+  /** The methods that were asked for, in order, by their names on the wire. */
+  readonly calls: string[] = [];
+  private readonly codec: ExternalCodec;
+  private readonly start: number;
+  private readonly lowest: bigint;
+  private readonly failures: Error[] = [];
+  private readonly sequences = new Map<string, bigint>();
+  private readonly locks = new Map<string, AbortController>();
+  private count = 0;
+  private uuids = 0;
+  private tokens = 0n;
+  private isClosed = false;
+
+  constructor(options: FakeOptions = {}) {
+    super(options);
+    this.codec = options.secret === undefined ? ExternalCodec.plain() : new ExternalCodec(options.secret);
+    this.start = options.start ?? EPOCH_MS + 86_400_000;
+    this.lowest = (options.fallback ? FALLBACK_BIT : 0n) | (BigInt(MACHINE_ID) << 8n);
+  }
+
+  /** Makes the next `times` calls reject with the error, or throw it where they are synchronous. */
+  fail(error: Error, times = 1): void {
+    for (let i = 0; i < times; i++) this.failures.push(error);
+  }
+
+  /** Makes the holder of the lock lose it. */
+  loseLock(key: string): void {
+    this.locks.get(key)?.abort(new LockLostError(`the lock ${JSON.stringify(key)} is lost: the test says so`));
+    this.locks.delete(key);
+  }
+
+  tryNextId(): bigint {
+    this.begin('NextID', undefined);
+    return this.id();
+  }
+
+  async lock(key: string, options: LockOptions = {}): Promise<Lock> {
+    this.begin('Lock.Acquire', options.signal);
+    if (this.locks.has(key)) throw new LockHeldError(`${JSON.stringify(key)} is held`, { details: { retry_after_ms: '1000', owner: 'fake' } });
+    const losing = new AbortController();
+    this.locks.set(key, losing);
+    const token = ++this.tokens;
+    const release = () => {
+      if (this.locks.get(key) === losing) this.locks.delete(key);
+      return Promise.resolve();
+    };
+    const renew = () => {
+      losing.signal.throwIfAborted();
+      return Promise.resolve();
+    };
+    return { key, token, leaseId: `fake-${token}`, ownerId: 'fake', lost: losing.signal, renew, release, [Symbol.asyncDispose]: release };
+  }
+
+  close(): Promise<void> {
+    this.isClosed = true;
+    return Promise.resolve();
+  }
+
+  protected async request(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value> {
+    this.begin(method, options.signal);
+    return this.answer(method, params(options.timeout ?? this.timeout) as Value[]);
+  }
+
+  private begin(method: string, signal: AbortSignal | undefined): void {
+    this.calls.push(method);
+    if (this.isClosed) throw new ClientClosedError('the client is closed');
+    signal?.throwIfAborted();
+    const failure = this.failures.shift();
+    if (failure) throw failure;
+  }
+
+  private answer(method: string, params: Value[]): Value {
+    switch (method) {
+      case 'NextID': return this.spelled(params[0] as Options);
+      case 'NextIDs': return Array.from({ length: counted(params[0]!) }, () => this.spelled(params[1] as Options));
+      case 'Inspect': return this.explain(params[0]!);
+      case 'Bounds': return bounds(Number(params[0]), Number(params[1]));
+      case 'ToExternal': return this.codec.encode(this.read(params[0]!));
+      case 'ToInternal': return this.codec.decode(params[0] as string);
+      case 'UUID': return `00000000-0000-${String(params[0])}000-8000-${(++this.uuids).toString(16).padStart(12, '0')}`;
+      case 'Status': return { version: 'fake', features: ['ids', 'uuid', 'locks', 'sequences'], socket: '', provider: 'memory:', scope: 'host', mode: 'regular', services: [] };
+      case 'Ping': return 'pong';
+      case 'Sequence.Next': return this.values(params[0] as string, 1)[0]!;
+      case 'Sequence.NextBatch': return this.values(params[0] as string, counted(params[1]!));
+      default: throw new UnknownMethodError(`there is no method ${method}`);
+    }
+  }
+
+  private id(): bigint {
+    const n = this.count++;
+    const time = this.start - EPOCH_MS + Math.floor(n / 256);
+    return (BigInt(time) << LOW_BITS) | this.lowest | BigInt(n % 256);
+  }
+
+  private spelled(options: Options): Value {
+    const id = this.id();
+    return options['format'] === 'string' ? String(id) : options['format'] === 'external' ? this.codec.encode(id) : id;
+  }
+
+  private read(id: Value): bigint {
+    if (typeof id !== 'string') return BigInt(id as bigint);
+    return /^(0x[0-9a-f]+|\d+)$/i.test(id) ? BigInt(id) : this.codec.decode(id);
+  }
+
+  private explain(spelling: Value): Value {
+    const id = this.read(spelling);
+    const time = Number(id >> LOW_BITS) + EPOCH_MS;
+    const low = Number(id & (FALLBACK_BIT - 1n));
+    return {
+      id, external: this.codec.encode(id), timestamp_ms: time, time: new Date(time).toISOString(), machine_id: low >> 8, sequence: low & 255,
+      kind: id & FALLBACK_BIT ? 'fallback' : 'regular', bit_id: 14, bit_seq: 8, epoch_ms: EPOCH_MS,
+    };
+  }
+
+  private values(key: string, count: number): bigint[] {
+    const last = this.sequences.get(key) ?? 0n;
+    this.sequences.set(key, last + BigInt(count));
+    return Array.from({ length: count }, (_, i) => last + BigInt(i + 1));
+  }
+}
+
+function counted(count: Value): number {
+  if (Number.isInteger(count) && Number(count) >= 1 && Number(count) <= 65_536) return count as number;
+  throw new InvalidParamsError(`a count of ${String(count)} is out of range: 1 to 65536`);
+}
+
+function bounds(from: number, to: number): bigint[] {
+  const first = Math.max(from - EPOCH_MS, 0);
+  const last = Math.min(to - EPOCH_MS, MAX_TIME_MS);
+  if (!(to > from && last > first)) throw new InvalidParamsError('the interval holds no ID');
+  return [BigInt(first) << LOW_BITS, (BigInt(last) << LOW_BITS) - 1n];
+}

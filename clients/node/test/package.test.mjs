@@ -1,0 +1,78 @@
+// The package as users get it: packed, installed into an empty folder, and the README's examples run there.
+import assert from 'node:assert/strict';
+import { execFile, execFileSync } from 'node:child_process';
+import fs from 'node:fs';
+import path from 'node:path';
+import test from 'node:test';
+import { promisify } from 'node:util';
+import { Daemon, packageDir, temporary } from './support.mjs';
+
+const run = promisify(execFile);
+const readme = fs.readFileSync(path.join(packageDir, 'README.md'), 'utf8');
+const examples = (language) => [...readme.matchAll(/^```(\w+)\n(.*?)^```/gms)].filter(([, found]) => found === language).map(([, , code]) => code);
+
+/** Node 20 does not know `await using`; TypeScript makes it what every version knows. */
+function compiled(code, name, directory) {
+  fs.writeFileSync(path.join(directory, name), code);
+  const tsc = path.join(packageDir, 'node_modules/typescript/bin/tsc');
+  const types = path.join(packageDir, 'node_modules/@types');
+  execFileSync(process.execPath, [tsc, '--outDir', 'out', '--strict', '--target', 'es2022', '--lib', 'es2022,esnext.disposable', '--module', 'nodenext', '--typeRoots', types, '--types', 'node', ...(name.endsWith('.ts') || name.endsWith('.mts') ? [] : ['--allowJs']), name], { cwd: directory });
+  return path.join(directory, 'out', name.replace(/ts$/, 'js'));
+}
+
+test('the tarball', async (t) => {
+  const directory = temporary(t);
+  const npm = (...args) => execFileSync('npm', args, { cwd: directory, encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
+  const [{ filename, files }] = JSON.parse(npm('pack', '--json', '--ignore-scripts', '--pack-destination', directory, packageDir));
+  const names = files.map((file) => file.path);
+  for (const name of ['LICENSE', 'README.md', 'package.json', 'dist/index.js', 'dist/index.mjs', 'dist/index.d.ts', 'dist/index.d.mts', 'dist/testing.mjs', 'dist/bin.js']) {
+    assert.ok(names.includes(name), `${name} in ${names}`);
+  }
+  assert.deepEqual(names.filter((name) => !/^(dist\/.*\.m?js|dist\/.*\.d\.m?ts|LICENSE|README\.md|package\.json)$/.test(name)), []);
+  fs.writeFileSync(path.join(directory, 'package.json'), '{"name": "empty", "private": true}');
+  npm('install', '--offline', '--no-audit', '--no-fund', `./${filename}`);
+  assert.deepEqual(fs.readdirSync(path.join(directory, 'node_modules')).filter((name) => !name.startsWith('.')), ['kazahana']);
+
+  const daemon = await Daemon.start(t);
+  const env = { ...process.env, KAZAHANA_SOCKET: daemon.socket };
+  const [esm, cjs, ts] = ['js', 'cjs', 'ts'].map(examples);
+  assert.deepEqual([esm.length, cjs.length, ts.length], [6, 1, 1]);
+  for (const [i, code] of esm.entries()) {
+    await t.test(`README, ESM example ${i + 1}`, async () => {
+      const name = `example${i}.mjs`;
+      fs.writeFileSync(path.join(directory, name), code);
+      const { stdout } = await run(process.execPath, [code.includes('await using') ? compiled(code, name, directory) : name], { cwd: directory, env });
+      assert.notEqual(stdout, '');
+      // What a comment promises is what is printed, where it does not depend on the time.
+      for (const [, promised] of code.matchAll(/\/\/ (\S+)(?: in every run)?$/gm)) if (!promised.startsWith('117360159400092')) assert.ok(stdout.split('\n').includes(promised), `${promised} in ${stdout}`);
+    });
+  }
+  await t.test('README, CommonJS example', async () => {
+    fs.writeFileSync(path.join(directory, 'example.cjs'), cjs[0]);
+    const { stdout } = await run(process.execPath, ['example.cjs'], { cwd: directory, env });
+    assert.match(stdout, /^\d+n\n$/);
+  });
+  await t.test('README, TypeScript example', () => {
+    compiled(ts[0], 'example.mts', directory);
+    compiled(ts[0], 'example.cts', directory);
+  });
+  await t.test('both module systems get the same classes', async () => {
+    fs.writeFileSync(path.join(directory, 'same.mjs'), `
+      import { createRequire } from 'node:module';
+      import * as esm from 'kazahana';
+      import { FakeClient } from 'kazahana/testing';
+      const require = createRequire(import.meta.url);
+      const cjs = require('kazahana');
+      console.log(esm.Client === cjs.Client, FakeClient === require('kazahana/testing').FakeClient, Object.keys(cjs).sort().join() === Object.keys(esm).filter((name) => name !== 'default' && name !== 'module.exports' && name !== '__esModule').sort().join());`);
+    assert.equal((await run(process.execPath, ['same.mjs'], { cwd: directory })).stdout, 'true true true\n');
+  });
+  await t.test('npx kazahana', async () => {
+    const npx = (...args) => run('npx', ['--no-install', 'kazahana', ...args], { cwd: directory, env });
+    const ids = (await npx('-n', '5')).stdout.trim().split('\n').map(BigInt);
+    assert.equal(new Set(ids).size, 5);
+    assert.match((await npx('--format', 'external')).stdout, /^[\w-]{11}\n$/);
+    assert.match((await npx('--help')).stdout, /^Usage: kazahana/);
+    await assert.rejects(npx('-n', 'many'), (error) => error.code === 2 && /-n many: write a number/.test(error.stderr));
+    await assert.rejects(npx('--socket', '/nowhere/k.sock'), (error) => error.code === 1 && /kazahana: there is no socket at \/nowhere\/k.sock; start it with/.test(error.stderr));
+  });
+});

@@ -1,0 +1,145 @@
+import assert from 'node:assert/strict';
+import { performance } from 'node:perf_hooks';
+import test from 'node:test';
+import { Client } from '../dist/index.js';
+import { Script, until } from './support.mjs';
+
+const FIRST = 117360159400092001n;
+
+/** Answers like a daemon that counts up, and notes the size of each batch. */
+async function counting(t, options) {
+  let next = FIRST;
+  const batches = [];
+  const script = await Script.start(t, ({ method, params, reply }) => {
+    if (method === 'NextIDs') batches.push(params[0]);
+    reply(method === 'NextID' ? next++ : Array.from({ length: params[0] }, () => next++));
+  });
+  const client = new Client({ socket: script.socket, ...options });
+  t.after(() => client.close());
+  return { client, script, batches };
+}
+
+/** Stops a clock of this process; the returned function moves it on. */
+function stopClock(t, object) {
+  let now = object.now();
+  t.mock.method(object, 'now', () => now);
+  return (ms) => (now += ms);
+}
+
+test('IDs are handed out from batches, ascending, none twice', async (t) => {
+  const { client, script } = await counting(t, { prefetch: 64 });
+  let last = 0n;
+  for (let i = 0; i < 5000; i++) {
+    const id = client.tryNextId() ?? (await client.nextId());
+    assert.ok(id > last);
+    last = id;
+  }
+  assert.ok(script.requests.length <= 5000 / 64 + 2, `${script.requests.length} requests`);
+});
+
+test('callers at the same time share a batch that is large enough', async (t) => {
+  const { client, batches } = await counting(t, { prefetch: 10 });
+  const ids = await Promise.all(Array.from({ length: 500 }, () => client.nextId()));
+  assert.deepEqual(ids, Array.from({ length: 500 }, (_, i) => FIRST + BigInt(i)));
+  assert.ok(batches.length <= 4, String(batches));
+});
+
+for (const [name, clock] of [['the steady clock', performance], ['the wall clock, which counts a suspend', Date]]) {
+  test(`an ID is never older than maxAge, by ${name}`, async (t) => {
+    const advance = stopClock(t, clock);
+    const { client, script } = await counting(t, { prefetch: 100, maxAge: 20 });
+    assert.equal(await client.nextId(), FIRST);
+    advance(20);
+    assert.equal(await client.nextId(), FIRST + 1n);
+    assert.equal(script.requests.length, 1);
+    advance(1);
+    assert.equal(client.tryNextId(), undefined);
+    assert.equal(await client.nextId(), FIRST + 100n);
+  });
+}
+
+test('age counts from the request: IDs that were long on their way serve only those who wait', async (t) => {
+  const advance = stopClock(t, performance);
+  let next = FIRST;
+  const script = await Script.start(t, ({ params, reply }) => {
+    advance(21);
+    reply(Array.from({ length: params[0] }, () => next++));
+  });
+  const client = new Client({ socket: script.socket, prefetch: 10, maxAge: 20 });
+  t.after(() => client.close());
+  assert.deepEqual(await Promise.all([client.nextId(), client.nextId()]), [FIRST, FIRST + 1n]);
+  assert.equal(await client.nextId(), FIRST + 10n);
+});
+
+test('nothing is fetched while nobody asks', async (t) => {
+  const { client, script } = await counting(t, { prefetch: 10 });
+  await client.nextId();
+  await client.nextId();
+  await new Promise((resolve) => setTimeout(resolve, 150));
+  assert.equal(script.requests.length, 1);
+});
+
+test('batches grow only while they are used up fast, and to 16 times at most', async (t) => {
+  const advance = stopClock(t, performance);
+  const { client, batches } = await counting(t, { prefetch: 4, maxAge: 1000 });
+  for (let i = 0; i < 400; i++) await client.nextId();
+  assert.equal(Math.max(...batches), 64);
+  advance(5);
+  for (let i = 0; i < 400; i++) {
+    advance(1);
+    await client.nextId();
+  }
+  assert.equal(batches.at(-1), 4);
+});
+
+test('the IDs of one client ascend, whichever way it asks', async (t) => {
+  const { client } = await counting(t, { prefetch: 10 });
+  let last = 0n;
+  const ascends = (id) => {
+    assert.ok(BigInt(id) > last, `${id} after ${last}`);
+    last = BigInt(id);
+  };
+  for (let i = 0; i < 100; i++) {
+    ascends(await client.nextId());
+    if (i % 3 === 0) for (const id of await client.nextIds(3)) ascends(id);
+    if (i % 4 === 0) ascends(await client.nextId({ regularOnly: true }));
+    if (i % 5 === 0) ascends(await client.nextId({ timeout: 1000 }));
+    if (i % 7 === 0) ascends(await client.nextId({ format: 'string' }));
+  }
+});
+
+test('a closed client hands out nothing more', async (t) => {
+  const { client } = await counting(t, { prefetch: 10 });
+  await client.nextId();
+  await client.close();
+  assert.equal(client.tryNextId(), undefined);
+  await assert.rejects(client.nextId(), { code: 'CLIENT_CLOSED' });
+});
+
+test('a call with other options asks the daemon', async (t) => {
+  const { client, script } = await counting(t, { prefetch: 10 });
+  for (const options of [{ service: 'other' }, { regularOnly: true }]) {
+    await client.nextId(options);
+    assert.equal(script.requests.at(-1).method, 'NextID');
+  }
+});
+
+test('a failed batch fails those who waited for it, and the next call asks again', async (t) => {
+  let isBroken = true;
+  const script = await Script.start(t, ({ params, reply, fail }) => (isBroken ? fail('NO_PROVIDER: none') : reply(Array.from({ length: params[0] }, (_, i) => i))));
+  const client = new Client({ socket: script.socket, prefetch: 10 });
+  t.after(() => client.close());
+  for (const { reason } of await Promise.allSettled([client.nextId(), client.nextId()])) assert.equal(reason.code, 'NO_PROVIDER');
+  isBroken = false;
+  assert.equal(await client.nextId(), 0n);
+});
+
+test('tryNextId fetches for the next time, and never without prefetch', async (t) => {
+  const { client, script } = await counting(t, { prefetch: 3 });
+  assert.equal(client.tryNextId(), undefined);
+  await until('the batch is here', () => client.tryNextId() !== undefined);
+  const without = new Client({ socket: script.socket });
+  await without.nextId();
+  assert.equal(without.tryNextId(), undefined);
+  await without.close();
+});

@@ -1,0 +1,221 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { ProtocolError } from '../dist/errors.js';
+import { encode, MAX_DEPTH, Reader, Splitter } from '../dist/msgpack.js';
+import { encodeCall, MAX_RESPONSE, Protocol } from '../dist/protocol.js';
+import { testdata } from './support.mjs';
+
+const decode = (bytes) => new Reader(Buffer.from(bytes)).valueAt(0);
+const hex = (text) => Buffer.from(text.replaceAll(' ', ''), 'hex');
+
+/** A small generator of numbers that repeats for a seed (mulberry32). */
+function random(seed) {
+  return (below) => {
+    seed = (seed + 0x6d2b79f5) | 0;
+    let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return Math.floor((((t ^ (t >>> 14)) >>> 0) / 2 ** 32) * below);
+  };
+}
+
+function anyValue(pick, depth = 0) {
+  switch (pick(depth < 4 ? 9 : 6)) {
+    case 0: return null;
+    case 1: return pick(2) === 1;
+    case 2: return pick(200) - 100;
+    case 3: return pick(2 ** 32) * (pick(2) ? 1 : -1) * 2 ** pick(21);
+    case 4: return (BigInt(pick(2 ** 32)) << 31n) | (1n << 62n);
+    case 5: return 'kä花'.repeat(pick(40)) + 'x'.repeat(pick(3) * 20_000 * (depth === 1 ? 1 : 0));
+    case 6: return pick(1000) / 3;
+    case 7: return Array.from({ length: pick(20) }, () => anyValue(pick, depth + 1));
+    default: return Object.fromEntries(Array.from({ length: pick(20) }, (_, i) => [`key${i}`, anyValue(pick, depth + 1)]));
+  }
+}
+
+class Heard {
+  events = [];
+  answered(call, error, result) {
+    this.events.push(['answered', call, error, result]);
+  }
+  refused(error) {
+    this.events.push(['refused', error]);
+  }
+  notified(method, params) {
+    this.events.push(['notified', method, params]);
+  }
+}
+
+function asking(...calls) {
+  const heard = new Heard();
+  const protocol = new Protocol(heard);
+  const ids = calls.map((call) => protocol.request(encodeCall('Ping', []), call));
+  return { heard, protocol, ids };
+}
+
+test('every form of a value is read', () => {
+  for (const [bytes, want] of [
+    ['c0', null], ['c2', false], ['c3', true], ['00', 0], ['7f', 127], ['ff', -1], ['e0', -32],
+    ['cc ff', 255], ['cd ffff', 65535], ['ce ffffffff', 4294967295], ['cf 001fffffffffffff', Number.MAX_SAFE_INTEGER],
+    ['cf 0020000000000000', 2n ** 53n], ['cf 0020000000000001', 2n ** 53n + 1n], ['cf ffffffffffffffff', 2n ** 64n - 1n], ['cf 0000000000000007', 7],
+    ['d0 80', -128], ['d1 8000', -32768], ['d2 80000000', -2147483648], ['d3 ffe0000000000001', -Number.MAX_SAFE_INTEGER],
+    ['d3 ffdfffffffffffff', -(2n ** 53n) - 1n], ['d3 8000000000000000', -(2n ** 63n)], ['d3 0000000000000005', 5],
+    ['ca 3fc00000', 1.5], ['cb 3ff8000000000000', 1.5], ['a3 6b c3a4', 'kä'], ['d9 01 78', 'x'], ['da 0001 78', 'x'], ['db 00000001 78', 'x'],
+    ['92 01 c0', [1, null]], ['dc 0001 01', [1]], ['dd 00000001 01', [1]], ['81 a1 61 01', { a: 1 }], ['de 0001 a1 61 01', { a: 1 }],
+    ['df 00000001 01 02', { 1: 2 }], ['c4 02 0102', Uint8Array.of(1, 2)], ['c5 0001 01', Uint8Array.of(1)], ['c6 00000001 01', Uint8Array.of(1)],
+    ['d4 05 01', { type: 5, data: Uint8Array.of(1) }], ['d7 ff 0102030405060708', { type: -1, data: Uint8Array.of(1, 2, 3, 4, 5, 6, 7, 8) }],
+    ['c7 02 05 0102', { type: 5, data: Uint8Array.of(1, 2) }], ['c8 0001 05 01', { type: 5, data: Uint8Array.of(1) }], ['c9 00000000 05', { type: 5, data: Uint8Array.of() }],
+  ]) {
+    const whole = hex(bytes);
+    assert.deepStrictEqual(decode(whole), want, bytes);
+    const splitter = new Splitter(100);
+    for (let n = 1; n < whole.length; n++) assert.equal(splitter.end(whole, 0, n), -1, `${bytes}, ${n} bytes of it`);
+    assert.equal(splitter.end(Buffer.concat([whole, whole]), 0, 2 * whole.length), whole.length, bytes);
+  }
+});
+
+test('what is encoded is decoded to the same', () => {
+  for (let seed = 1; seed <= 300; seed++) {
+    const value = anyValue(random(seed));
+    assert.deepStrictEqual(decode(encode(value)), value, `seed ${seed}`);
+  }
+  assert.deepStrictEqual(decode(encode({ a: undefined, b: 1 })), { b: 1 });
+  assert.throws(() => encode(2n ** 64n), { code: 'INVALID_PARAMS' });
+  assert.throws(() => encode(-(2n ** 63n) - 1n), { code: 'INVALID_PARAMS' });
+  assert.throws(() => encode(() => 1), { code: 'INVALID_PARAMS' });
+});
+
+test('a key of __proto__ is a member like any other', () => {
+  const value = decode(hex('82 a9 5f5f70726f746f5f5f 81 a1 78 01 a1 61 02'));
+  assert.deepEqual(Object.keys(value), ['__proto__', 'a']);
+  assert.equal(value.x, undefined);
+  assert.equal(Object.getPrototypeOf(value), Object.prototype);
+});
+
+test('answers are found however the bytes are cut', () => {
+  for (let seed = 1; seed <= 60; seed++) {
+    const pick = random(seed);
+    const { protocol, heard, ids } = asking(...Array.from({ length: 12 }, (_, i) => i));
+    const order = ids.map((id, call) => ({ id, call, result: anyValue(pick, 1) })).sort(() => pick(3) - 1);
+    const bytes = Buffer.concat(order.map(({ id, result }) => encode([1, id, null, result])));
+    for (let at = 0; at < bytes.length; ) {
+      const size = 1 + pick(pick(4) === 0 ? 70_000 : 12);
+      // The socket uses its buffer again: nothing may refer to it.
+      const chunk = Buffer.from(bytes.subarray(at, at + size));
+      protocol.feed(chunk);
+      chunk.fill(0xc1);
+      at += size;
+    }
+    assert.deepStrictEqual(heard.events, order.map(({ call, result }) => ['answered', call, null, result]), `seed ${seed}`);
+    assert.equal(protocol.pending, 0);
+  }
+});
+
+test('a large answer that comes byte by byte is looked at once', () => {
+  const bytes = encode(Array.from({ length: 2000 }, (_, i) => 2n ** 60n + BigInt(i)));
+  let looks = 0;
+  const watched = new Proxy(bytes, { get: (target, key) => (typeof key === 'string' && /^\d+$/.test(key) && looks++, Reflect.get(target, key)) });
+  const splitter = new Splitter(1 << 20);
+  for (let n = 1; n < bytes.length; n++) assert.equal(splitter.end(watched, 0, n), -1);
+  assert.equal(splitter.end(watched, 0, bytes.length), bytes.length);
+  assert.ok(looks <= 2 * 2000 + 10, `${looks} looks`);
+
+  const { protocol, heard, ids } = asking('call');
+  const numbers = Array.from({ length: 20_000 }, (_, i) => 2n ** 60n + BigInt(i));
+  for (const byte of encode([1, ids[0], null, numbers])) protocol.feed(Buffer.of(byte));
+  assert.deepStrictEqual(heard.events, [['answered', 'call', null, numbers]]);
+});
+
+test('what is no MessagePack-RPC ends the connection', () => {
+  for (const [what, bytes] of Object.entries({
+    'a byte without meaning': 'c1',
+    'HTTP': Buffer.from('HTTP/1.1 400 Bad Request').toString('hex'),
+    'a map': '80',
+    'too short an array': '92 01 01',
+    'an unknown type': '93 05 01 c0',
+    'a msgid that is text': '94 01 a1 78 c0 c0',
+    'an array of four billion': 'dd ffffffff',
+    'a map of two billion': 'df 7fffffff',
+    'a string of four billion bytes': 'db ffffffff',
+    'one byte too many': 'c6 ' + (MAX_RESPONSE - 4).toString(16).padStart(8, '0'),
+  })) {
+    assert.throws(() => asking().protocol.feed(hex(bytes)), ProtocolError, what);
+  }
+  for (const nest of ['91', '81 01']) {
+    decode(hex(nest.repeat(MAX_DEPTH) + 'c0'));
+    assert.throws(() => decode(hex(nest.repeat(MAX_DEPTH + 1) + 'c0')), /nest deeper than 32/);
+  }
+});
+
+test('messages that nobody waits for are ignored', () => {
+  const { protocol, heard, ids } = asking('first', 'second');
+  protocol.forget(ids[0]);
+  for (const message of [[0, 1, 'Ping', []], [1, ids[0], null, 1], [1, 99, null, 1], [1, ids[1], null, 2], [1, ids[1], null, 3]]) protocol.feed(encode(message));
+  assert.deepStrictEqual(heard.events, [['answered', 'second', null, 2]]);
+});
+
+test('notifications and the last word are told', () => {
+  const { protocol, heard } = asking();
+  protocol.feed(encode([2, 'Lock.Lost', [{ lease_id: 'x' }]]));
+  protocol.feed(encode([1, 0, [1, 'PARSE_ERROR: bytes that are no message'], null]));
+  assert.deepStrictEqual(heard.events[0], ['notified', 'Lock.Lost', [{ lease_id: 'x' }]]);
+  assert.equal(heard.events[1][1].code, 'PARSE_ERROR');
+});
+
+test('requests are one run of bytes, and bytes that were taken never change', () => {
+  const { protocol } = asking();
+  const taken = [];
+  let sent = 0;
+  for (const pick = random(7); sent < 5000; ) {
+    for (let n = 1 + pick(60); n > 0; n--) protocol.request(encodeCall('Ping', ['x'.repeat(pick(pick(50) === 0 ? 40_000 : 300))]), sent++);
+    const bytes = protocol.take();
+    taken.push([bytes, Buffer.from(bytes)]);
+  }
+  assert.equal(protocol.take().length, 0);
+  const splitter = new Splitter(1 << 20);
+  let id = 0;
+  for (const [bytes, copy] of taken) {
+    assert.deepEqual(bytes, copy);
+    for (let at = 0, end; at < bytes.length; at = end) {
+      end = splitter.end(bytes, at, bytes.length);
+      const [type, msgid, method] = new Reader(bytes).valueAt(at);
+      assert.deepEqual([type, msgid, method], [0, ++id, 'Ping']);
+    }
+  }
+  assert.equal(id, sent);
+});
+
+test('a msgid is never 0 and never one that waits', () => {
+  const { protocol } = asking('first');
+  protocol.lastId = 2 ** 32 - 2;
+  assert.deepEqual([1, 2, 3].map((call) => protocol.request(encodeCall('Ping', []), call)), [2 ** 32 - 1, 2, 3]);
+});
+
+test('recorded exchanges', async (t) => {
+  const revive = (value) => {
+    if (Array.isArray(value)) return value.map(revive);
+    if (value === null || typeof value !== 'object') return value;
+    if ('$int' in value) return BigInt(value.$int);
+    return Object.fromEntries(Object.entries(value).map(([key, member]) => [key, revive(member)]));
+  };
+  const exchanges = testdata('wire_exchanges.json');
+  assert.ok(exchanges.length >= 20);
+  for (const { name, method, params, request_hex, response_hex, result, error } of exchanges) {
+    await t.test(name, () => {
+      const request = decode(hex(request_hex));
+      const { heard, protocol } = asking();
+      protocol.lastId = request[1] - 1;
+      if (request[1] > 0) {
+        protocol.request(encodeCall(method, revive(params)), 'call');
+        assert.deepStrictEqual(decode(protocol.take()), request);
+        protocol.feed(hex(response_hex));
+      } else protocol.feed(Buffer.concat([hex(response_hex), encode([2, 'end', []])]));
+      const [[event, call, failure, answer]] = heard.events;
+      if (request[1] === 0) return assert.equal(event, 'notified');
+      assert.deepEqual([event, call], ['answered', 'call']);
+      if (!error) return assert.deepStrictEqual([failure, answer], [null, revive(result)]);
+      assert.equal(failure.code, error.code);
+      assert.ok(failure.message.startsWith(error.message), failure.message);
+      assert.deepEqual(failure.details, error.details);
+    });
+  }
+});

@@ -1,0 +1,83 @@
+import assert from 'node:assert/strict';
+import fs from 'node:fs';
+import path from 'node:path';
+import test from 'node:test';
+import { DaemonUnavailableError, InvalidParamsError } from '../dist/index.js';
+import { findSocket, isHopeless, socketPath, unavailable } from '../dist/socket.js';
+import { Script, temporary } from './support.mjs';
+
+test('a socket is a path or a URI', () => {
+  for (const [text, want] of [['/run/k.sock', '/run/k.sock'], ['unix:///run/k.sock', '/run/k.sock'], ['unix:k.sock', 'k.sock'], ['./k.sock', './k.sock']]) {
+    assert.equal(socketPath(text, 'socket'), want);
+  }
+  for (const [text, why] of [['unix://host/k.sock', /three slashes/], ['tcp://localhost:1', /not a Unix socket/], ['', /empty/], ['unix:', /empty/], ['@name', /abstract/], ['\0name', /abstract/]]) {
+    assert.throws(() => socketPath(text, 'socket'), (error) => error instanceof InvalidParamsError && why.test(error.message), text);
+  }
+});
+
+test('the socket is found in the order of the contract', async (t) => {
+  const runtime = temporary(t);
+  assert.equal(findSocket({ KAZAHANA_SOCKET: ' unix:///here/k.sock ', XDG_RUNTIME_DIR: runtime }), '/here/k.sock');
+  assert.throws(() => findSocket({ KAZAHANA_SOCKET: 'http://x' }), /KAZAHANA_SOCKET: "http:\/\/x" is not a Unix socket/);
+  fs.mkdirSync(path.join(runtime, 'kazahana'));
+  const inRuntime = path.join(runtime, 'kazahana/kazahanad.sock');
+  await Script.start(t, () => {}, inRuntime);
+  assert.equal(findSocket({ XDG_RUNTIME_DIR: runtime }), inRuntime);
+  // The caller's own unit's directory is not the daemon's.
+  const found = (env) => {
+    try {
+      return findSocket(env, 54321);
+    } catch (error) {
+      return error.message;
+    }
+  };
+  assert.ok(!found({ RUNTIME_DIRECTORY: path.join(runtime, 'kazahana') }).includes(runtime));
+  assert.ok(!found({ XDG_RUNTIME_DIR: 'relative' }).includes('relative'));
+});
+
+test('an error lists every place that was tried', { skip: fs.existsSync('/run/kazahana/kazahanad.sock') && 'a daemon runs on this machine' }, (t) => {
+  const runtime = temporary(t);
+  assert.throws(() => findSocket({ XDG_RUNTIME_DIR: runtime }, 54321), (error) => {
+    assert.ok(error instanceof DaemonUnavailableError);
+    for (const place of [`${runtime}/kazahana/kazahanad.sock`, '/run/kazahana/kazahanad.sock', '/tmp/kazahana-54321/kazahanad.sock', 'kazahanad serve', 'KAZAHANA_SOCKET']) {
+      assert.ok(error.message.includes(place), `${place} in: ${error.message}`);
+    }
+    return !isHopeless(error);
+  });
+});
+
+test('a directory below /tmp that is not one\'s own is not trusted', { skip: fs.existsSync('/run/kazahana/kazahanad.sock') && 'a daemon runs on this machine' }, (t) => {
+  const uid = 1_000_000 + process.pid;
+  const directory = `/tmp/kazahana-${uid}`;
+  fs.mkdirSync(directory, { mode: 0o700 });
+  t.after(() => fs.rmSync(directory, { recursive: true }));
+  fs.writeFileSync(path.join(directory, 'kazahanad.sock'), '');
+  assert.throws(() => findSocket({}, uid), (error) => /belongs to another user: its socket is not trusted/.test(error.message) && isHopeless(error));
+  if (process.getuid() === 0) {
+    fs.chownSync(directory, uid, 0);
+    assert.equal(findSocket({}, uid), path.join(directory, 'kazahanad.sock'));
+    fs.chmodSync(directory, 0o770);
+    assert.throws(() => findSocket({}, uid), /can be written by others/);
+  }
+});
+
+test('each failure says what to do, and whether waiting helps', (t) => {
+  const directory = temporary(t);
+  const [missing, file] = [path.join(directory, 'none'), path.join(directory, 'file')];
+  fs.writeFileSync(file, '');
+  const failure = (code) => Object.assign(new Error(code), { code });
+  for (const [place, code, why, hopeless] of [
+    [missing, 'ENOENT', /no socket at .*none; start it with: kazahanad serve --socket .*none/, false],
+    [missing, 'ECONNREFUSED', /no daemon listens on .*none; start it with/, false],
+    [file, 'ECONNREFUSED', /file exists and is not a socket/, true],
+    [file, 'EACCES', /permission denied on .*file: .*belongs to group/, true],
+    [missing, 'EACCES', /permission denied on .*none: .*belongs to group/, true],
+    [file, 'EMFILE', /cannot reach the daemon at .*file: EMFILE/, false],
+  ]) {
+    const error = unavailable(place, failure(code));
+    assert.match(error.message, why);
+    assert.equal(error.cause.code, code);
+    assert.equal(isHopeless(error), hopeless, code);
+  }
+  assert.equal(isHopeless(unavailable(missing, new Error('the connection was closed'))), false);
+});

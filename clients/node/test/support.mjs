@@ -1,0 +1,124 @@
+// What the tests share: a real daemon, and a scripted one.
+import { execFileSync, spawn } from 'node:child_process';
+import fs from 'node:fs';
+import net from 'node:net';
+import os from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { Reader, Splitter, encode } from '../dist/msgpack.js';
+
+export const packageDir = fileURLToPath(new URL('..', import.meta.url));
+const repository = path.resolve(packageDir, '../..');
+export const testdata = (name) => JSON.parse(fs.readFileSync(path.join(repository, 'testdata', name), 'utf8'));
+
+/** KAZAHANAD, else a binary that is built once for all test files. */
+export function kazahanad() {
+  if (process.env.KAZAHANAD) return process.env.KAZAHANAD;
+  const file = path.join(packageDir, 'node_modules/.cache/kazahanad');
+  execFileSync('go', ['build', '-o', file, './cmd/kazahanad'], { cwd: repository, stdio: 'inherit' });
+  return (process.env.KAZAHANAD = file);
+}
+
+/** A directory that is short enough for sockets and goes away with the test. */
+export function temporary(t) {
+  const directory = fs.mkdtempSync(path.join(os.tmpdir(), 'kz-'));
+  t.after(() => fs.rmSync(directory, { recursive: true, force: true }));
+  return directory;
+}
+
+export const delay = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** Waits for something that will come true; only a hang lets it fail. */
+export async function until(what, condition) {
+  for (const end = Date.now() + 30_000; !(await condition()); await delay(5)) {
+    if (Date.now() > end) throw new Error(`in vain: ${what}`);
+  }
+}
+
+function accepts(file) {
+  return new Promise((resolve) => {
+    const socket = net.connect({ path: file });
+    socket.on('connect', () => socket.destroy());
+    socket.on('error', () => {});
+    socket.on('close', (failed) => resolve(!failed));
+  });
+}
+
+/** A real daemon with a state directory of its own, which can be killed and started again. */
+export class Daemon {
+  static async start(t, ...flags) {
+    const daemon = new Daemon();
+    const directory = fs.mkdtempSync(path.join(os.tmpdir(), 'kz-'));
+    daemon.socket = path.join(directory, 'k.sock');
+    daemon.flags = ['serve', '--config', 'none', '--socket', daemon.socket, '--state-dir', path.join(directory, 'state'), ...flags];
+    t.after(async () => {
+      await daemon.end('SIGKILL');
+      fs.rmSync(directory, { recursive: true, force: true });
+    });
+    await daemon.up();
+    return daemon;
+  }
+
+  async up() {
+    this.log = '';
+    this.process = spawn(kazahanad(), this.flags, { stdio: ['ignore', 'ignore', 'pipe'] });
+    this.process.stderr.on('data', (text) => (this.log += text));
+    this.ended = new Promise((resolve) => this.process.on('exit', resolve));
+    await until(`the daemon starts: ${this.log}`, () => {
+      if (this.process.exitCode !== null) throw new Error(`the daemon ended: ${this.log}`);
+      return accepts(this.socket);
+    });
+  }
+
+  async end(signal) {
+    this.process.kill(signal);
+    await this.ended;
+  }
+}
+
+/**
+ * A daemon that does what the test says: `answer(request)` is called with { method, params, id, socket, reply, fail } for each request.
+ * It counts connections and keeps the chunks that came.
+ */
+export class Script {
+  connections = [];
+  chunks = [];
+  requests = [];
+
+  static async start(t, answer, file = path.join(temporary(t), 's.sock')) {
+    const script = new Script();
+    script.socket = file;
+    script.answer = answer;
+    script.server = net.createServer((socket) => script.serve(socket));
+    await new Promise((resolve) => script.server.listen(file, resolve));
+    t.after(() => script.stop());
+    return script;
+  }
+
+  stop() {
+    this.server.close();
+    for (const socket of this.connections) socket.destroy();
+  }
+
+  serve(socket) {
+    this.connections.push(socket);
+    const splitter = new Splitter(1 << 20);
+    let bytes = Buffer.alloc(0);
+    socket.on('error', () => {});
+    socket.on('data', (chunk) => {
+      this.chunks.push(chunk);
+      bytes = Buffer.concat([bytes, chunk]);
+      for (let end; bytes.length > 0 && (end = splitter.end(bytes, 0, bytes.length)) > 0; bytes = bytes.subarray(end)) {
+        const [, id, method, params] = new Reader(bytes).valueAt(0);
+        const send = (...message) => socket.destroyed || socket.write(encode(message));
+        const request = {
+          id, method, params, socket, send,
+          reply: (result) => send(1, id, null, result),
+          fail: (text, kind = 0) => send(1, id, [kind, text], null),
+        };
+        this.requests.push(request);
+        this.answer(request);
+      }
+    });
+  }
+}
