@@ -44,10 +44,10 @@ func (c *leasesShowCmd) Run(s *system) error {
 	nowMS := s.now().UnixMilli()
 	info := st.Info()
 	report := leasesReport{Provider: info.URL, Scope: string(info.Scope), Service: st.service, Leases: []leaseLine{}}
-	report.addRecords(all, nowMS)
 	if terms, ok := st.terms(); ok {
-		free := freeMachineIDs(all, terms, nowMS)
-		report.UnusingIDs = &free
+		report.addUsage(provider.UsageOf(all, &terms, nowMS), true)
+	} else {
+		report.addUsage(provider.UsageOf(all, nil, nowMS), false)
 	}
 	for _, r := range wanted {
 		if line := lineOf(r, nowMS); c.All || line.State == stateHeld {
@@ -60,7 +60,8 @@ func (c *leasesShowCmd) Run(s *system) error {
 	if counter, ok := st.Provider.(provider.Counter); ok {
 		counts, err := within(s, st, func(ctx context.Context) (map[string]int64, error) { return counter.Counters(ctx, st.service) })
 		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
-			return err
+			// A credential that may list leases need not be one that may see these.
+			fmt.Fprintf(s.err, "kazahanad: the counters are left out: %v\n", err)
 		}
 		report.addCounts(counts)
 	}
@@ -121,6 +122,9 @@ func (c *leasesInitCmd) Run(s *system) error {
 	defer st.Close()
 	info := st.Info()
 	unneeded := fmt.Errorf("provider %s: it needs no declaration: its store does not forget what was granted", info.Name)
+	if strings.HasPrefix(info.Name, "http") {
+		unneeded = fmt.Errorf("provider %s: declare the store behind the lease server, with the URL that it has in the server's provider key", info.Name)
+	}
 	initializer, ok := st.Provider.(provider.Initializer)
 	if !ok {
 		return unneeded
@@ -138,7 +142,11 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if err := c.initStore(s, st); err != nil {
 		return fmt.Errorf("machine IDs are granted from now on, but locks and sequences could not be declared new: %w", err)
 	}
-	_, err = fmt.Fprintf(s.out, "%s is declared new for the pool of service %s: machine IDs, locks and sequences are granted from now on\n", info.URL, st.service)
+	pool := provider.DefaultPool
+	if terms, ok := st.terms(); ok {
+		pool = terms.Pool
+	}
+	_, err = fmt.Fprintf(s.out, "%s is declared new for pool %s: machine IDs, locks and sequences are granted from now on\n", info.URL, pool)
 	return err
 }
 

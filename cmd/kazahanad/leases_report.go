@@ -1,8 +1,6 @@
 package main
 
 import (
-	"slices"
-
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
@@ -57,21 +55,14 @@ func (r *leasesReport) addCounts(counts map[string]int64) {
 	}
 }
 
-// addRecords fills in what follows from all records of the pool.
-func (r *leasesReport) addRecords(all []provider.Record, nowMS int64) {
-	var left []int64
-	for _, rec := range all {
-		switch stateOf(rec, nowMS) {
-		case stateHeld:
-			left = append(left, (rec.Lease.Expired-nowMS)/1000)
-		case stateQuarantined:
-			r.QuarantinedIDs++
-		}
+// addUsage fills in what follows from all records of the pool, and what is free
+// where that is known.
+func (r *leasesReport) addUsage(u provider.Usage, free bool) {
+	if free {
+		r.UnusingIDs = &u.Free
 	}
-	slices.Sort(left)
-	if n := len(left); n > 0 {
-		r.UsingIDs, r.UsingTTLMin, r.UsingTTLMid, r.UsingTTLMax = int64(n), left[0], left[n/2], left[n-1]
-	}
+	r.UsingIDs, r.QuarantinedIDs = u.Held, u.Quarantined()
+	r.UsingTTLMin, r.UsingTTLMid, r.UsingTTLMax = u.TTLMin, u.TTLMid, u.TTLMax
 }
 
 // The states of a record.
@@ -92,25 +83,6 @@ func stateOf(r provider.Record, nowMS int64) string {
 		return stateQuarantined
 	}
 	return stateEnded
-}
-
-// freeMachineIDs is how many machine IDs could be granted on the terms now.
-// Records come in the order of List, in which slots are nested or disjoint.
-func freeMachineIDs(all []provider.Record, t provider.Terms, nowMS int64) int64 {
-	ids := t.Range()
-	free, next := ids.Count(), ids.Low // machine IDs below next have been counted
-	for _, r := range all {
-		if nowMS >= r.End {
-			continue
-		}
-		slot := r.Lease.Slot()
-		low, end := max(slot.Start>>t.BitSeq, next), min((slot.End-1)>>t.BitSeq+1, ids.End)
-		if low < end {
-			free -= end - low
-			next = end
-		}
-	}
-	return free
 }
 
 // leaseLine is a record as it is shown.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -31,9 +30,7 @@ func TestLeasesTable(t *testing.T) {
 		listed(terms.WithBitSeq(10), 2, base-120_000, "d"),
 	}
 	report := leasesReport{Provider: "sqlite:/l.db"}
-	report.addRecords(all, base)
-	free := freeMachineIDs(all, terms, base)
-	report.UnusingIDs = &free
+	report.addUsage(provider.UsageOf(all, &terms, base), true)
 	for _, r := range all {
 		report.Leases = append(report.Leases, lineOf(r, base))
 	}
@@ -41,46 +38,21 @@ func TestLeasesTable(t *testing.T) {
 	if err := showLeases(&out, report, base); err != nil {
 		t.Fatal(err)
 	}
-	// 3, 4 and 7 are taken, and 8 to 11 by one lease of a coarser layout.
+	// 3, 4 and 7 are taken, the latter two after their ends, and 8 to 11 by one
+	// lease of a coarser layout.
 	const want = `MACHINE ID  LAYOUT    HOST   PID  SERVICE  CREATED                   ENDS IN  STATE
 3           41/14/8   a?[2J  12   orders   2026-01-01T23:59:00.000Z  9m0s     held
 4           41/14/8   -      12   orders   2026-01-01T23:49:00.000Z  -        quarantined, free in 9m0s
 5           41/14/8   b      12   orders   2026-01-01T23:10:00.000Z  -        ended
 7           41/14/8   c      12   orders   2026-01-01T23:59:00.000Z  -        released, free in 5s
 2           41/12/10  d      12   orders   2026-01-01T23:58:00.000Z  8m0s     held
-sqlite:/l.db: 2 machine IDs in use, 1 in quarantine, 8185 free
+sqlite:/l.db: 5 machine IDs in use, 2 in quarantine, 8185 free
 `
 	if out.String() != want {
 		t.Errorf("the table is\n%s, want\n%s", out.String(), want)
 	}
 	if report.UsingTTLMax != 540 || report.UsingTTLMid != 540 || report.UsingTTLMin != 480 {
 		t.Errorf("the ttls are %d, %d, %d", report.UsingTTLMax, report.UsingTTLMid, report.UsingTTLMin)
-	}
-}
-
-func TestFreeMachineIDs(t *testing.T) {
-	const base = snowflake.DefaultEpochMS + 1000
-	fine := provider.DefaultTerms()
-	coarse := fine.WithBitSeq(10) // four machine IDs of fine
-	all := []provider.Record{listed(coarse, 0, base, ""), listed(fine, 1, base, ""), listed(fine, 4, base, ""), listed(fine, 5, base, ""), listed(fine, 100, base, "")}
-	slices.SortFunc(all, func(a, b provider.Record) int {
-		if a.Lease.Slot().Start == b.Lease.Slot().Start {
-			return a.Lease.BitSeq - b.Lease.BitSeq
-		}
-		return provider.CompareRecords(a, b)
-	})
-	limited := fine
-	limited.IDs = provider.IDRange{Low: 3, End: 6}
-	for _, test := range []struct {
-		terms provider.Terms
-		nowMS int64
-		want  int64
-	}{
-		{fine, base, 8192 - 7}, {coarse, base, 2048 - 3}, {limited, base, 0}, {fine, all[0].End, 8192}, {limited, all[0].End - 1, 0},
-	} {
-		if got := freeMachineIDs(all, test.terms, test.nowMS); got != test.want {
-			t.Errorf("bit_seq %d, %v, at %d: %d free, want %d", test.terms.BitSeq, test.terms.Range(), test.nowMS, got, test.want)
-		}
 	}
 }
 

@@ -230,8 +230,9 @@ func (k *Keeper) pace(growing bool, l lease.Lease) {
 
 // refuse gives back a lease that is of no use here. It was never published,
 // so its own start bounds what was embedded under it, and is near the
-// provider's time however wrong this host's clock is. One that is held already
-// (an answer that somebody kept and gave again) stays what it is.
+// provider's time however wrong this host's clock is; but for one that was
+// granted long ago and is told of only now, so is any later time. One that is held already (an answer that
+// somebody kept and gave again) stays what it is.
 func (k *Keeper) refuse(ctx context.Context, r refusal) {
 	l := r.lease
 	if errors.Is(r.err, errMismatch) {
@@ -244,7 +245,11 @@ func (k *Keeper) refuse(ctx context.Context, r refusal) {
 		k.Log.Warn("lease refused", leaseFields(l, zap.Error(r.err))...)
 	}
 	if !errors.Is(r.err, lease.ErrMalformed) && !r.known {
-		_ = k.release(ctx, l, l.Created) // logged; it runs out by itself
+		at := l.Created
+		if theirs := k.Clock.NowMS() + k.skewMS; theirs-at > provider.ReleaseWindow.Milliseconds()/2 {
+			at = theirs
+		}
+		_ = k.release(ctx, l, at) // logged; it runs out by itself
 	}
 }
 

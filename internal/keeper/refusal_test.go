@@ -95,6 +95,26 @@ func TestClockAnHourOffAndTheAnswerLost(t *testing.T) {
 	}
 }
 
+// TestLateLeaseIsGivenBack: a lease that comes to light only when it is due for
+// replacement is of no use, and its slot is free at once all the same.
+func TestLateLeaseIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.remote.fail(answerLost)
+		r.start()
+		r.until(renewal - 40*time.Second)
+		r.remote.heal()
+		r.until(renewal + 20*time.Second)
+		released := r.remote.of(providertest.OpRelease)
+		if len(released) != 1 || released[0].err != nil {
+			t.Fatalf("the releases: %v", released)
+		}
+		if taken, held := r.remote.taken(), len(r.keeper.Status().Held); taken != held {
+			t.Errorf("%d slots are taken, and %d leases held", taken, held)
+		}
+	})
+}
+
 // TestClockThatJumpedAndIsConfirmed: this host's clock was an hour behind, and
 // is set right. It is not believed at once, but the provider's next grant is
 // evidence for it, and so is of use itself.

@@ -70,6 +70,9 @@ type Wanted struct {
 	// nobody knows what became is left to it. Without, it is released.
 	RequestID string
 
+	// LeaseID is as in Request; empty means a new one.
+	LeaseID string
+
 	TTL time.Duration
 
 	// Wait is how long the lock may be waited for; 0 for an answer at once, and
@@ -123,7 +126,10 @@ func (h *Host) acquire(ctx context.Context, want Wanted) (granted, error) {
 	w := &waiter{elsewhere: want.Elsewhere, anonymous: want.RequestID == "", done: make(chan struct{})}
 	w.request = Request{
 		Op: Acquire, Tenant: want.Tenant, Key: want.Key, Owner: want.Owner,
-		RequestID: want.RequestID, LeaseID: NewLeaseID(), TTLMS: want.TTL.Milliseconds(),
+		RequestID: want.RequestID, LeaseID: want.LeaseID, TTLMS: want.TTL.Milliseconds(),
+	}
+	if w.request.LeaseID == "" {
+		w.request.LeaseID = NewLeaseID()
 	}
 	if w.anonymous {
 		w.request.RequestID = w.request.LeaseID // the host itself asks again
@@ -158,6 +164,14 @@ func (h *Host) acquire(ctx context.Context, want Wanted) (granted, error) {
 			return w.granted, w.err // settled just before
 		}
 	}
+}
+
+// HasLine reports whether anybody waits for the lock here, whom nobody who asks
+// the store by itself should overtake.
+func (h *Host) HasLine(tenant, key string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lines[name{tenant, key}] != nil
 }
 
 // Change renews or releases, once. A lock that this host keeps by Hold is no

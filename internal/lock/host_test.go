@@ -248,7 +248,7 @@ func TestReleaseBeforeTheSubscription(t *testing.T) {
 		c := r.line(r.Context(), h, wanted("next", -1))
 		time.Sleep(500 * time.Millisecond)
 		r.free(other, held)
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(time.Second)
 		r.must(r.now(c).err)
 	})
 }
@@ -361,6 +361,44 @@ func TestStoreDownWhileWaiting(t *testing.T) {
 	})
 }
 
+// TestWaitEndsDuringAnOutage: nothing is known, and the store is asked less and
+// less often; the wait ends in time all the same.
+func TestWaitEndsDuringAnOutage(t *testing.T) {
+	bubble(t, func(r *rig) {
+		h := r.plain()
+		h.down()
+		first := r.line(r.Context(), h, wanted("first", 11*time.Second))
+		second := r.line(r.Context(), h, wanted("second", 10*time.Second))
+		time.Sleep(12 * time.Second)
+		for c, want := range map[<-chan result]time.Duration{first: 11 * time.Second, second: 10 * time.Second} {
+			got := r.now(c)
+			r.want(got.err, errDown)
+			if got.at != want {
+				t.Errorf("the wait of %v ended at %v", want, got.at)
+			}
+		}
+	})
+}
+
+// TestGrantToOneWhoIsGoneAfterALoss: the first answer was lost, the second came too
+// late.
+func TestGrantToOneWhoIsGoneAfterALoss(t *testing.T) {
+	bubble(t, func(r *rig) {
+		h := r.plain()
+		h.deaf()
+		ctx, cancel := context.WithCancel(r.Context())
+		c := r.line(ctx, h, wanted("gone", -1))
+		h.slow(time.Second)
+		time.Sleep(100 * time.Millisecond)
+		cancel()
+		r.want(r.now(c).err, context.Canceled)
+		time.Sleep(10 * time.Second)
+		if l := r.state(); l.State != lock.Released {
+			t.Errorf("the lock is %+v, want it released", l)
+		}
+	})
+}
+
 // wantOpen checks for an error that tells why nothing is known, or that somebody
 // held the lock when last something was.
 func (r *rig) wantOpen(err error) {
@@ -374,22 +412,26 @@ func (r *rig) wantOpen(err error) {
 // TestHolderAsksAgain: its first answer was lost on the way to it, and others
 // wait for the lock.
 func TestHolderAsksAgain(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h := r.plain()
-		want := wanted("holder", -1)
-		want.RequestID = "again"
-		first, err := h.Acquire(r.Context(), want)
-		r.must(err)
-		waiter := r.line(r.Context(), h, wanted("waiter", -1))
-		again := r.now(r.line(r.Context(), h, want))
-		r.must(again.err)
-		if !again.lease.Repeated || again.lease.LeaseID != first.LeaseID {
-			t.Errorf("asked again, it answers %+v, want %+v", again.lease, first)
-		}
-		r.waits(waiter)
-		r.free(h, first)
-		r.must(r.now(waiter).err)
-	})
+	for _, wait := range []time.Duration{0, time.Second, -1} {
+		t.Run(fmt.Sprint(wait), func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				h := r.plain()
+				want := wanted("holder", wait)
+				want.RequestID = "again"
+				first, err := h.Acquire(r.Context(), want)
+				r.must(err)
+				waiter := r.line(r.Context(), h, wanted("waiter", -1))
+				again := r.now(r.line(r.Context(), h, want))
+				r.must(again.err)
+				if !again.lease.Repeated || again.lease.LeaseID != first.LeaseID {
+					t.Errorf("asked again, it answers %+v, want %+v", again.lease, first)
+				}
+				r.waits(waiter)
+				r.free(h, first)
+				r.must(r.now(waiter).err)
+			})
+		})
+	}
 }
 
 // TestRemainingIsOfNow: the answer took its time.

@@ -68,10 +68,21 @@ func (h *Host) join(w *waiter) (*line, error) {
 		l.forget()
 	}
 	l.admitHolder()
-	if l.queue[0] != w {
-		l.answerLate(l.known())
+	if w.late {
+		l.hurry()
 	}
 	return l, nil
+}
+
+// hurry answers those who cannot wait, or has the store be asked for an answer.
+// Under host.mu.
+func (l *line) hurry() {
+	if known := l.known(); known != nil {
+		l.answerLate(known)
+	} else {
+		l.tryAt = 0
+	}
+	l.poke()
 }
 
 // forget has the store be asked at once. Under host.mu.
@@ -82,7 +93,7 @@ func (l *line) forget() {
 
 // known is what stands in the way as of now, as far as that is known. Under
 // host.mu.
-func (l *line) known() error {
+func (l *line) known() *HeldError {
 	if l.held == nil {
 		return nil
 	}
@@ -100,9 +111,7 @@ func (l *line) admitHolder() {
 	if l.held == nil || len(l.queue) == 0 || l.queue[0].asking {
 		return
 	}
-	i := slices.IndexFunc(l.queue, func(w *waiter) bool {
-		return w.request.RequestID == l.held.RequestID && w.request.Owner == l.held.Owner
-	})
+	i := slices.IndexFunc(l.queue, l.isHolder)
 	if i < 0 {
 		return
 	}
@@ -110,6 +119,11 @@ func (l *line) admitHolder() {
 	l.queue = slices.Insert(slices.Delete(l.queue, i, i+1), 0, w)
 	l.tryAt = 0
 	l.poke()
+}
+
+// isHolder reports whether one asks again for what it has already. Under host.mu.
+func (l *line) isHolder(w *waiter) bool {
+	return l.held != nil && w.request.RequestID == l.held.RequestID && w.request.Owner == l.held.Owner
 }
 
 // poke has the goroutine look again.
@@ -139,14 +153,11 @@ func (l *line) drop(w *waiter) {
 	l.poke()
 }
 
-// answerLate gives those who cannot wait what is known, if anything; but not one
-// for whom the store was asked, which is told what became of that. Under host.mu.
+// answerLate gives those who cannot wait what is known; but not one for whom the
+// store was asked, which is told what became of that. Under host.mu.
 func (l *line) answerLate(err error) {
-	if err == nil {
-		return
-	}
 	for _, w := range slices.Clone(l.queue) {
-		if w.late && !w.gone && !w.asking && !w.open {
+		if w.late && !w.gone && !w.asking && !w.open && !l.isHolder(w) {
 			l.settle(w, granted{}, err)
 		}
 	}
@@ -157,8 +168,7 @@ func (l *line) timeUp(w *waiter) {
 	l.host.mu.Lock()
 	defer l.host.mu.Unlock()
 	w.late = true
-	l.answerLate(l.known())
-	l.poke()
+	l.hurry()
 }
 
 // leave notes that nobody waits for the answer any more, and reports false when
@@ -219,8 +229,7 @@ func (l *line) next() (w *waiter, what step, pause time.Duration) {
 	if w.gone {
 		return w, clearUp, 0
 	}
-	pause = l.tryAt - l.host.clock.Elapsed()
-	if mayAsk := w.late && l.known() == nil; pause > 0 && !mayAsk {
+	if pause = l.tryAt - l.host.clock.Elapsed(); pause > 0 {
 		return nil, sleepInLine, pause
 	}
 	w.asking = true
@@ -241,9 +250,7 @@ func (l *line) refuse(w *waiter, err error) {
 
 // sleep waits until it is time, or something happens.
 func (l *line) sleep(pause time.Duration) {
-	if l.subscribe() {
-		return
-	}
+	l.subscribe()
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -255,23 +262,18 @@ func (l *line) sleep(pause time.Duration) {
 			l.unsubscribe()
 			l.tokens = nil
 		}
-		l.askNow()
+		l.host.mu.Lock()
+		l.tryAt = 0
+		l.host.mu.Unlock()
 	}
 }
 
-func (l *line) askNow() {
-	l.host.mu.Lock()
-	defer l.host.mu.Unlock()
-	l.tryAt = 0
-}
-
-// subscribe asks the store to tell of releases. It reports whether it has begun
-// to: a release before that has gone unnoticed, so that the store must be asked
-// once more.
-func (l *line) subscribe() bool {
+// subscribe asks the store to tell of releases. One before that goes unnoticed,
+// but the store is asked again soon: not being subscribed, the line polls.
+func (l *line) subscribe() {
 	now := l.host.clock.Elapsed()
 	if l.host.notifier == nil || l.tokens != nil || now < l.subscribeAt {
-		return false
+		return
 	}
 	l.subscribeAt = now + noticeMost
 	ctx, cancel := context.WithCancel(l.host.life)
@@ -279,11 +281,9 @@ func (l *line) subscribe() bool {
 	tokens, err := l.host.notifier.Notify(ctx, l.name.tenant, l.name.key)
 	if !timeout.Stop() || err != nil {
 		cancel()
-		return false
+		return
 	}
 	l.tokens, l.unsubscribe = tokens, cancel
-	l.askNow()
-	return true
 }
 
 // ask asks the store for the first in line.
@@ -314,17 +314,20 @@ func (l *line) ask(w *waiter) {
 	l.answered(w, lease, err, wait)
 }
 
-// storeWait is how long the store may wait by itself.
+// storeWait is how long the store may wait by itself: as long as it is known what
+// to tell those whose own wait ends meanwhile.
 func (l *line) storeWait(w *waiter) time.Duration {
 	l.host.mu.Lock()
 	defer l.host.mu.Unlock()
-	if l.host.waiter == nil || w.late {
+	known := l.known()
+	if l.host.waiter == nil || w.late || known == nil {
 		return 0
 	}
-	if w.patient {
-		return storeWait
+	wait := min(storeWait, known.remaining())
+	if !w.patient {
+		wait = min(wait, w.until-l.host.clock.Elapsed())
 	}
-	return max(0, min(storeWait, w.until-l.host.clock.Elapsed()))
+	return max(0, wait)
 }
 
 // answered does what the store's answer demands. Under host.mu.
@@ -343,8 +346,8 @@ func (l *line) answered(w *waiter, lease Lease, err error, wait time.Duration) {
 		l.held, l.heldAt = held, w.sent
 		l.found++
 		l.tryAt = now + askAgainIn(l.found, held.remaining(), l.tokens != nil, rand.Float64())
-		if wait > 0 && now-w.sent >= wait {
-			l.tryAt = now // the store has waited
+		if waited := wait >= pollFirst && now-w.sent >= wait; waited || wait == 0 && h.waiter != nil {
+			l.tryAt = now // the store itself has waited, or will
 		}
 		l.finish(w, err)
 	case errors.As(err, &fenced):
@@ -374,16 +377,13 @@ func (l *line) granted(w *waiter, lease Lease) {
 		RequestID: w.request.RequestID,
 	}
 	l.heldAt = w.sent
-	l.tryAt = w.sent + askAgainIn(1, l.held.remaining(), l.host.notifier != nil, rand.Float64())
-	switch {
-	case !w.gone:
-		l.settle(w, granted{lease, w.sent}, nil)
-	case lease.Repeated:
-		l.drop(w) // its owner has it by an earlier request
-	default:
+	l.tryAt = w.sent + askAgainIn(1, l.held.remaining(), l.tokens != nil, rand.Float64())
+	if w.gone {
 		w.open = true // run clears up after it
+	} else {
+		l.settle(w, granted{lease, w.sent}, nil)
 	}
-	l.answerLate(l.known())
+	l.hurry()
 	l.admitHolder()
 }
 

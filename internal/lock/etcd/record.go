@@ -68,8 +68,8 @@ func (s *Store) understand(p paths, answers []*etcdserverpb.ResponseOp) (k known
 	}
 	if kv := first(answers[1]); kv != nil {
 		k.markerRev, k.lease = kv.ModRevision, clientv3.LeaseID(kv.Lease)
-		if k.rev != kv.ModRevision && k.Status != lock.Active {
-			return known{}, fmt.Errorf("%s: %s is there and %s does not say that the lock is held; was one of them changed by hand?", s.place(), p.marker, p.record)
+		if k.rev != k.markerRev {
+			return known{}, fmt.Errorf("%s: %s and %s were not written together: one of them was changed by hand", s.place(), p.record, p.marker)
 		}
 	}
 	if kv := first(answers[2]); kv != nil {

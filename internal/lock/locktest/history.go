@@ -26,6 +26,10 @@ type History struct {
 	// clock may be another one after a failover.
 	Jumps bool
 
+	// NoClock: the times that answers tell are those of hosts, and those of
+	// concurrent calls may contradict each other.
+	NoClock bool
+
 	mu    sync.Mutex
 	clock int64 // orders calls and returns
 	calls []call
@@ -160,7 +164,7 @@ func tail(id string) string { return id[max(0, len(id)-6):] }
 
 func (h *History) model() porcupine.Model {
 	nm := porcupine.NondeterministicModel{
-		Init: func() []any { return []any{world{jumps: h.Jumps, token: guess{loose: true}}} },
+		Init: func() []any { return []any{world{jumps: h.Jumps, noClock: h.NoClock, token: guess{loose: true}}} },
 		Step: func(state, input, _ any) []any {
 			var next []any
 			for _, w := range state.(world).step(input.(call)) {

@@ -53,6 +53,9 @@ type Backend struct {
 	// forget.
 	Jumps bool
 
+	// NoClock: the backend tells no time, see History.
+	NoClock bool
+
 	// Close removes the backend once its clients are closed. It may be nil.
 	Close func()
 }

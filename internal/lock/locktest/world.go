@@ -24,6 +24,7 @@ func (g guess) see(n int64) (guess, bool) {
 // world is what can be known of one key.
 type world struct {
 	jumps   bool
+	noClock bool
 	token   guess // of the latest lease
 	lease   string
 	owner   string
@@ -58,7 +59,7 @@ func (w world) step(c call) []world {
 // at moves the clock on to a time that an answer tells. A backend that may forget
 // may go on with another clock.
 func (w world) at(ms int64) (world, bool) {
-	if ms < w.now && !w.jumps {
+	if ms < w.now && !w.jumps && !w.noClock {
 		return w, false
 	}
 	w.now = max(w.now, ms)
@@ -101,6 +102,14 @@ func (w world) see(token, expires int64) (world, bool) {
 	w.token, a = w.token.see(token)
 	w.expires, b = w.expires.see(expires)
 	return w, a && b
+}
+
+// unseenEnd is the end of a term that was granted without an answer.
+func (w world) unseenEnd(r lock.Request) guess {
+	if w.noClock {
+		return guess{0, true}
+	}
+	return guess{w.now + r.TTLMS, true}
 }
 
 // alive is this world if the lease can be alive at the time.
@@ -189,7 +198,7 @@ func (w world) granted(r lock.Request, l *lock.Lease) []world {
 			w.now = max(w.now, w.expires.n)
 		}
 		w.token = guess{w.token.n + 1, w.token.loose || w.jumps}
-		w.lease, w.expires = r.LeaseID, guess{w.now + r.TTLMS, true}
+		w.lease, w.expires = r.LeaseID, w.unseenEnd(r)
 	} else {
 		next := guess{w.token.n + 1, w.token.loose || w.jumps}
 		token, fits := next.see(l.Token)
@@ -211,7 +220,7 @@ func (w world) granted(r lock.Request, l *lock.Lease) []world {
 
 func (w world) renewed(r lock.Request, l *lock.Lease) []world {
 	if l == nil {
-		w.expires = guess{w.now + r.TTLMS, true}
+		w.expires = w.unseenEnd(r)
 		return []world{w.record(r)}
 	}
 	now := l.ExpiresMS - r.TTLMS

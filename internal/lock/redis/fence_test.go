@@ -281,3 +281,22 @@ func TestNothingGrantedYet(t *testing.T) {
 	server.Restart()
 	r.fencedFor(lock.MaxTTL, whyChanged)
 }
+
+// Another failover does not shorten the fence of the one before.
+func TestFailoverDuringAFence(t *testing.T) {
+	server := persistent(t)
+	r := newRig(t, server)
+	r.locked("a", time.Hour)
+	server.Restart()
+	until := r.clock.Load() + 64*time.Minute.Milliseconds()
+	r.fenced(until, whyChanged)
+	server.Restart()
+	trusting := r.cfg
+	trusting.FailoverFenceSet = true
+	r.store = r.open(trusting, Options{})
+	r.fenced(until, whyChanged)
+	r.store = r.on(server)
+	server.Restart()
+	r.clock.Add(time.Minute.Milliseconds())
+	r.fenced(until+time.Minute.Milliseconds(), whyChanged)
+}

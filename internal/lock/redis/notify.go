@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -230,7 +231,7 @@ func (s *subscription) tidy(name string, t *topic) {
 func (s *subscription) lost(err error) {
 	s.owner.mu.Lock()
 	defer s.owner.mu.Unlock()
-	s.finish(errors.Join(errNoSubscription, err))
+	s.finish(fmt.Errorf("%s: %w: %w", s.owner.client.Config().Place(), errNoSubscription, err))
 }
 
 // finish ends the subscription. Under the mutex.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -192,23 +193,21 @@ func TestLongestTerm(t *testing.T) {
 }
 
 func TestUnfitServers(t *testing.T) {
-	r := newRig(t, redistest.New(t))
-	server := redistest.New(t, "--maxmemory-policy", "allkeys-lru")
-	if s, err := open(t, server.Config(), Options{}); err == nil || !strings.Contains(err.Error(), "noeviction") {
-		s.Close()
-		t.Errorf("a server that evicts: %v", err)
+	refused := func(cfg redisconn.Config, words string) {
+		t.Helper()
+		s, err := open(t, cfg, Options{})
+		if err == nil {
+			s.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("the error is %v, want one with %q", err, words)
+		}
 	}
-	redistest.Shared(t).Do(t, "HSET", r.cfg.Prefix+"@lock", "format", "2")
-	if _, err := open(t, r.onShared(), Options{}); err == nil || !strings.Contains(err.Error(), "format 2") {
-		t.Errorf("another format: %v", err)
-	}
-	redistest.Shared(t).Do(t, "DEL", r.cfg.Prefix+"@lock")
-}
-
-func (r *rig) onShared() redisconn.Config {
-	cfg := r.cfg
-	cfg.Addrs = []string{redistest.Shared(r).Sock}
-	return cfg
+	refused(redistest.New(t, "--maxmemory-policy", "allkeys-lru").Config(), "noeviction")
+	server := redistest.Shared(t)
+	cfg := server.Config()
+	server.Do(t, "HSET", cfg.Prefix+"@lock", "format", "2")
+	refused(cfg, "format 2")
 }
 
 // The user needs these rights, and no other.
@@ -246,6 +245,13 @@ func TestRights(t *testing.T) {
 	receive(t, tokens)
 	if _, err := r.store.List(testContext(t), "t", "", 1); err != nil {
 		t.Error(err)
+	}
+	page, err := os.ReadFile("../../../docs/providers/redis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rule := "'~{kazahana}:*' '&{kazahana}:@lock:*' +" + strings.ReplaceAll(commands, " ", " +") + " +select\n"; !strings.Contains(string(page), rule) {
+		t.Errorf("docs/providers/redis.md does not show the rule %s", rule)
 	}
 	for i, word := range words[fixed:] {
 		set(append(append([]string{}, words[:fixed+i]...), words[fixed+i+1:]...))

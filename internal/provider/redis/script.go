@@ -102,8 +102,12 @@ func (p *Provider) refusalOf(word string, r *reply, terms provider.Terms) error 
 // fenceReason explains a fence.
 func fenceReason(code, pool string) string {
 	if code == "missing" {
+		how := "kazahanad leases init"
+		if pool != provider.DefaultPool {
+			how += ", with pool=" + pool + " in the provider URL"
+		}
 		return fmt.Sprintf("the Redis server had no record of pool %q: it is new, or it has lost its data and with it who holds which machine ID. "+
-			"Where it is new, say so with: kazahanad leases init", pool)
+			"Where it is new, say so with: %s", pool, how)
 	}
 	return fmt.Sprintf("the Redis server was restarted, or another one has taken its place, and it may have lost the latest grants of pool %q", pool)
 }

@@ -13,7 +13,8 @@ end
 local function tidy(t)
   local base = string.sub(KEYS[1], 1, #KEYS[1] - #A.key)
   for _, key in ipairs(redis.call('ZRANDMEMBER', A.index, 2)) do
-    if read(base .. key, t).status ~= 'ACTIVE' then redis.call('ZREM', A.index, key) end
+    local f = redis.call('HMGET', base .. key, 'status', 'expires')
+    if f[1] ~= 'ACTIVE' or t >= tonumber(f[2]) then redis.call('ZREM', A.index, key) end
   end
 end
 

@@ -43,8 +43,11 @@ end
 
 local function remember(k, line)
   k.receipts = k.receipts .. line
-  local _, lines = string.gsub(k.receipts, '\n', '')
-  if lines > tonumber(A.max_receipts) then k.receipts = string.match(k.receipts, '^\n[^\n]*(.*)$') end
+  local lines, at = 0, 1
+  while at do
+    lines, at = lines + 1, string.find(k.receipts, '\n', at + 1, true)
+  end
+  if lines > tonumber(A.max_receipts) then k.receipts = string.sub(k.receipts, (string.find(k.receipts, '\n', 2, true))) end
 end
 
 local function find(k)

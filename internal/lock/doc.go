@@ -1,0 +1,25 @@
+// Package lock is the lock service of LS-SPEC-001: exclusive leases with fencing
+// tokens, one per tenant and key.
+//
+// # Layers
+//
+//   - The core, Apply, is a pure transition (what is known of a key, request,
+//     now) -> (state, answer). Every decision is made here, and every Store makes
+//     it on its own record, atomically, by its own clock.
+//   - A Store keeps the records. Package locktest holds each to the same
+//     behaviour; docs/locks.md has the table of requirements and tests.
+//   - A Host stands before a Store and waits, in line, and renews for its clients.
+//
+// # What it upholds
+//
+//   - At most one lease of a key is ACTIVE by the store's clock, and tokens of a
+//     key strictly increase, whatever is deleted, restarted or forgotten.
+//   - A request ID is carried out once. A repeated answer tells what is so now,
+//     never more than is left of a lease.
+//   - A Host counts a lease's end from before its request was sent, on a clock that
+//     counts suspend, and tells the holder of the loss before that end. So those
+//     whom hosts serve never believe in two holders at once, unless one of them is
+//     paused: that is what the tokens are for.
+//   - What a Host was granted for somebody who is gone, it releases, before anybody
+//     is served who could be told of it as his own.
+package lock

@@ -1,0 +1,420 @@
+package http_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/httpconn"
+	"github.com/kazahana/kazahana/internal/lock"
+	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
+	"github.com/kazahana/kazahana/internal/lock/locktest"
+	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
+)
+
+// site is a file, and what the test has in front of it.
+type site struct {
+	*testing.T
+	dir string
+}
+
+func newSite(t *testing.T) *site { return &site{t, newDir(t)} }
+
+func (s *site) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *site) serve() *front {
+	s.Helper()
+	f, err := serve(filepath.Join(s.dir, sqlitefile.StoreName), nil)
+	s.must(err)
+	s.Cleanup(func() {
+		if err := f.close(); err != nil {
+			s.Error(err)
+		}
+	})
+	return f
+}
+
+// store is a client of the servers.
+func (s *site) store(urls, token string) *lockhttp.Store {
+	s.Helper()
+	c, err := connect(s.dir, urls, token)
+	s.must(err)
+	s.Cleanup(func() { _ = c.Close() })
+	return lockhttp.New(c)
+}
+
+func (s *site) context() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	s.Cleanup(cancel)
+	return ctx
+}
+
+func acquire(requestID string) lock.Request {
+	return lock.Request{Op: lock.Acquire, Tenant: "default", Key: "k", Owner: "a", RequestID: requestID, LeaseID: lock.NewLeaseID(), TTLMS: 600_000}
+}
+
+func release(requestID string) lock.Request {
+	return lock.Request{Op: lock.Release, Tenant: "default", Key: "k", Owner: "a", RequestID: requestID}
+}
+
+// lossy passes requests on to the server and loses the answers.
+func (s *site) lossy(to string) (url string, passed *atomic.Int64) {
+	passed = &atomic.Int64{}
+	transport := &http.Transport{DisableKeepAlives: true}
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		on, err := http.NewRequest(r.Method, to+r.URL.EscapedPath(), bytes.NewReader(body))
+		if err == nil {
+			on.Header = r.Header.Clone()
+			var res *http.Response
+			if res, err = transport.RoundTrip(on); err == nil {
+				_ = res.Body.Close()
+				passed.Add(1)
+			}
+		}
+		if err != nil {
+			s.Error(err)
+		}
+		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
+			_ = conn.Close()
+		}
+	}))
+	s.Cleanup(proxy.Close)
+	return proxy.URL, passed
+}
+
+// A request whose answer was lost is repeated at the next server, and was carried
+// out once.
+func TestAnswerIsLost(t *testing.T) {
+	s := newSite(t)
+	a, b := s.serve(), s.serve()
+	through, passed := s.lossy(a.url)
+	acquiring := s.store(through+","+b.url, tokenOf["default"])
+	l, err := acquiring.Do(s.context(), acquire("one"))
+	s.must(err)
+	if passed.Load() != 1 || !l.Repeated || l.Token != 1 || l.Owner != "a" {
+		t.Errorf("%d requests were passed on, and the lease is %+v", passed.Load(), l)
+	}
+	releasing := s.store(through+","+b.url, tokenOf["default"])
+	l, err = releasing.Do(s.context(), release("two"))
+	s.must(err)
+	if passed.Load() != 2 || !l.Repeated || l.State != lock.Released {
+		t.Errorf("%d requests were passed on, and the lease is %+v", passed.Load(), l)
+	}
+	// With one server, nobody knows; asked again, it tells.
+	alone := s.store(through, tokenOf["default"])
+	r := acquire("three")
+	if _, err := alone.Do(s.context(), r); err == nil || lock.IsAnswer(err) {
+		t.Errorf("the error is %v, want one that leaves open what was done", err)
+	}
+	if l, err = s.store(b.url, tokenOf["default"]).Do(s.context(), r); err != nil || !l.Repeated || l.Token != 2 {
+		t.Errorf("asked again: %+v, %v", l, err)
+	}
+}
+
+// TestWithoutRequestIDItIsSentOnce: repeated, a release would be answered as if it
+// had failed.
+func TestWithoutRequestIDItIsSentOnce(t *testing.T) {
+	s := newSite(t)
+	a, b := s.serve(), s.serve()
+	through, passed := s.lossy(a.url)
+	direct := s.store(b.url, tokenOf["default"])
+	_, err := direct.Do(s.context(), acquire("one"))
+	s.must(err)
+	if _, err = s.store(through+","+b.url, tokenOf["default"]).Do(s.context(), release("")); err == nil || lock.IsAnswer(err) || passed.Load() != 1 {
+		t.Errorf("%d requests were passed on, the error is %v, want one that leaves open what was done", passed.Load(), err)
+	}
+	if l, err := direct.Get(s.context(), "default", "k"); err != nil || l.State != lock.Released {
+		t.Errorf("%+v, %v", l, err)
+	}
+	// A renewal that names its lease may be repeated: it does the same.
+	held, err := direct.Do(s.context(), acquire("two"))
+	s.must(err)
+	renewal := lock.Request{Op: lock.Renew, Tenant: "default", Key: "k", Owner: "a", LeaseID: held.LeaseID, TTLMS: 900_000}
+	if l, err := s.store(through+","+b.url, tokenOf["default"]).Do(s.context(), renewal); err != nil || passed.Load() != 2 || l.Token != held.Token {
+		t.Errorf("%d requests were passed on: %+v, %v", passed.Load(), l, err)
+	}
+}
+
+// One who is not served at the first server, which is down or has too much to do,
+// is at the second, and stays there.
+func TestFailover(t *testing.T) {
+	s := newSite(t)
+	f := s.serve()
+	var asked atomic.Int64
+	overloaded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Content-Type", problem.MediaType)
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_ = json.NewEncoder(w).Encode(problem.New(problem.Overloaded, "much to do").After(time.Second))
+	}))
+	s.Cleanup(overloaded.Close)
+	down, err := net.Listen("tcp", "127.0.0.1:0")
+	s.must(err)
+	s.must(down.Close())
+	store := s.store("http://"+down.Addr().String()+","+overloaded.URL+","+f.url, tokenOf["default"])
+	for i := range 3 {
+		r := acquire(fmt.Sprint(i))
+		r.Key, r.RequestID = fmt.Sprint(i), "" // what was certainly not done is tried elsewhere all the same
+		if l, err := store.Do(s.context(), r); err != nil || l.Token != 1 {
+			t.Errorf("%+v, %v", l, err)
+		}
+	}
+	if asked.Load() != 1 {
+		t.Errorf("the server that refused was asked %d times", asked.Load())
+	}
+	_, err = s.store(overloaded.URL, tokenOf["default"]).Do(s.context(), acquire("x"))
+	if err == nil || lock.IsAnswer(err) || !strings.Contains(err.Error(), "much to do") {
+		t.Errorf("alone: %v", err)
+	}
+	_, err = s.store(f.url, "a-token-that-nobody-knows").Do(s.context(), acquire("x"))
+	if err == nil || lock.IsAnswer(err) || !strings.Contains(err.Error(), "token") {
+		t.Errorf("an unknown token: %v", err)
+	}
+}
+
+// Owners of this credential are shown as they were named, others in full. What a
+// credential holds, only it is told the request ID of.
+func TestOwners(t *testing.T) {
+	s := newSite(t)
+	f := s.serve()
+	mine, theirs := s.store(f.url, tokenOf["default"]), s.store(f.url, "token-of-another-host")
+	l, err := mine.Do(s.context(), acquire("mine"))
+	s.must(err)
+	if l.Owner != "a" {
+		t.Errorf("my lease is %+v", l)
+	}
+	for name, test := range map[string]struct {
+		store            *lockhttp.Store
+		owner, requestID string
+	}{"mine": {mine, "a", "mine"}, "theirs": {theirs, "hosts/a", ""}} {
+		r := acquire("another")
+		r.Owner = "b"
+		var held *lock.HeldError
+		if _, err := test.store.Do(s.context(), r); !errors.As(err, &held) || held.Owner != test.owner || held.RequestID != test.requestID || held.Token != l.Token ||
+			held.ExpiresMS != l.ExpiresMS || held.RemainingMS < 1 || held.RemainingMS > 600_000 {
+			t.Errorf("%s: told is %+v, %v", name, held, err)
+		}
+		if got, err := test.store.Get(s.context(), "default", "k"); err != nil || got.Owner != test.owner {
+			t.Errorf("%s: got %+v, %v", name, got, err)
+		}
+		if page, err := test.store.List(s.context(), "default", "", 10); err != nil || len(page) != 1 || page[0].Owner != test.owner {
+			t.Errorf("%s: listed %+v, %v", name, page, err)
+		}
+	}
+	if _, err := theirs.Do(s.context(), release("x")); !errors.Is(err, lock.ErrNotOwned) {
+		t.Errorf("another credential's owner of the same name releases: %v", err)
+	}
+}
+
+// The server waits, and what remains is told as of when the request was sent.
+func TestServerWaits(t *testing.T) {
+	s := newSite(t)
+	f := s.serve()
+	store := s.store(f.url, tokenOf["default"])
+	held, err := store.Do(s.context(), acquire("first"))
+	s.must(err)
+	began := time.Now()
+	done := make(chan error, 1)
+	var l lock.Lease
+	go func() {
+		r := acquire("second")
+		r.Owner, r.TTLMS = "b", 60_000
+		var err error
+		l, err = store.AcquireWithin(s.context(), r, time.Hour)
+		done <- err
+	}()
+	for deadline := time.Now().Add(patience); !f.host.HasLine("default", "k"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody waits")
+		}
+	}
+	time.Sleep(30 * time.Millisecond)
+	_, err = store.Do(s.context(), release("third"))
+	s.must(err)
+	s.must(<-done)
+	if l.Token != held.Token+1 || l.Owner != "b" {
+		t.Errorf("%+v", l)
+	}
+	// 1 ms each for the ticks of the store, the host and the answer.
+	if least, most := int64(60_000+30-3), 60_000+time.Since(began).Milliseconds(); l.RemainingMS < least || l.RemainingMS > most {
+		t.Errorf("%d ms remain, want %d to %d", l.RemainingMS, least, most)
+	}
+	// For as long as was asked, and no longer.
+	var held2 *lock.HeldError
+	if _, err := store.AcquireWithin(s.context(), acquire("fourth"), time.Millisecond); !errors.As(err, &held2) || held2.Owner != "b" {
+		t.Errorf("%+v, %v", held2, err)
+	}
+}
+
+// TestWaitIsAddedToWhatRemains: a host counts what remains from before it sent the
+// request. If the wait were not added, a lease shorter than the wait would seem to
+// have ended when it was granted.
+func TestWaitIsAddedToWhatRemains(t *testing.T) {
+	var got lockhttp.Request
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = lockhttp.Request{}
+		_ = json.NewDecoder(r.Body).Decode(&got)
+		w.Header().Set("Content-Type", "application/json")
+		l := lock.Lease{Tenant: "default", Key: "k", LeaseID: got.LeaseID, Owner: "hosts/a", Token: 7, State: lock.Active, AcquiredMS: 1, ExpiresMS: 5001, RemainingMS: 4990}
+		_ = json.NewEncoder(w).Encode(lockhttp.Answer{Answer: l.Answer(), OwnerSuffix: got.OwnerSuffix, WaitedMS: 20_000})
+	}))
+	defer server.Close()
+	cfg, err := httpconn.ParseURL(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := httpconn.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	store := lockhttp.New(c)
+	l, err := store.AcquireWithin(t.Context(), acquire("r"), 25*time.Second)
+	if err != nil || l.RemainingMS != 24_990 || got.WaitMS != 25_000 {
+		t.Errorf("%+v, %v; asked was %+v", l, err, got)
+	}
+	if l, err = store.Do(t.Context(), acquire("r")); err != nil || l.RemainingMS != 4990 || got.WaitMS != 0 {
+		t.Errorf("%+v, %v; asked was %+v", l, err, got)
+	}
+	// A daemon's host over this store is served, though the wait was longer than the
+	// lease.
+	host := lock.NewHost(store, wall{time.Now()}, patience)
+	if l, err = host.Acquire(t.Context(), lock.Wanted{Tenant: "default", Key: "k", Owner: "a", TTL: 5 * time.Second, Wait: 25 * time.Second}); err != nil || l.Token != 7 {
+		t.Errorf("%+v, %v", l, err)
+	}
+	if err := host.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// What is no lease server is no answer.
+func TestMalformedAnswers(t *testing.T) {
+	for _, body := range []string{`{}`, `{"locks": [{}]}`, `{"lock_key":"k"}`, `[`, `{"acquired_at":"x"}`} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, body)
+		}))
+		cfg, _ := httpconn.ParseURL(server.URL)
+		c, err := httpconn.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, err := lockhttp.New(c).Do(t.Context(), acquire("r")); err == nil || lock.IsAnswer(err) {
+			t.Errorf("%s: %+v, %v", body, l, err)
+		}
+		_ = c.Close()
+		server.Close()
+	}
+}
+
+// child is a server in a process of its own.
+type child struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+}
+
+func startChild(path, address string) (*child, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), childEnv+"="+path+"|"+address)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || line != "ready <nil>\n" {
+		_ = cmd.Process.Kill()
+		return nil, errors.Join(fmt.Errorf("the server said %q", line), err, cmd.Wait())
+	}
+	return &child{cmd, stdin}, nil
+}
+
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+	_ = c.stdin.Close()
+}
+
+// What clients see of two servers that are killed in turn, and started again, is
+// what a lock can do, whatever became of the requests under way.
+func TestServersKilled(t *testing.T) {
+	const clients, kills, between = 4, 6, 250 * time.Millisecond
+	s := newSite(t)
+	path := filepath.Join(s.dir, sqlitefile.StoreName)
+	var servers []*child
+	var addresses, urls []string
+	for range 2 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		s.must(err)
+		addresses = append(addresses, l.Addr().String())
+		urls = append(urls, "http://"+l.Addr().String())
+		s.must(l.Close())
+	}
+	defer func() {
+		for _, c := range servers {
+			c.kill()
+		}
+	}()
+	for _, address := range addresses {
+		c, err := startChild(path, address)
+		s.must(err)
+		servers = append(servers, c)
+	}
+	var stores []lock.Store
+	for range clients {
+		stores = append(stores, s.store(strings.Join(urls, ","), tokenOf["default"]))
+	}
+	ctx, cancel := context.WithCancel(s.context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		calls, unknown, err := locktest.Hammer(ctx, stores, false, false, lock.MinTTL, 5*time.Second)
+		if err != nil {
+			t.Error(err)
+		}
+		t.Logf("%d calls, of %d nobody knows the outcome", calls, unknown)
+		if calls == unknown {
+			t.Error("the test does not show what it should")
+		}
+	}()
+	for i := range kills {
+		time.Sleep(between)
+		servers[i%2].kill()
+		c, err := startChild(path, addresses[i%2])
+		s.must(err)
+		servers[i%2] = c
+	}
+	cancel()
+	<-done
+}

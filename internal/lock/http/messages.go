@@ -1,0 +1,153 @@
+package http
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/problem"
+)
+
+// Path is that of the locks, below the server's URL: GET lists. GET Path/{key}
+// shows one, POST Path/{key}/{operation} changes it.
+const Path = "/v1/locks"
+
+// Names of query parameters of the list.
+const (
+	ParamAfter = "after"
+	ParamLimit = "limit"
+)
+
+const (
+	// MaxWait is how long a server waits at most for a lock to become free; it is
+	// well below what proxies in between wait for an answer. Whoever wants it
+	// longer asks again, with the same request ID.
+	MaxWait = 30 * time.Second
+	// DefaultTTL is the term of a request that names none.
+	DefaultTTL = 30 * time.Second
+	// DefaultLimit is how many locks a page of the list has, unless it says so.
+	DefaultLimit = 100
+)
+
+// Request is the body of an acquire, a renewal or a release. All members are
+// optional.
+type Request struct {
+	TTLSeconds  *int64  `json:"ttl_seconds,omitempty"` // acquire, renew: 1 to 86,400
+	TTLMS       *int64  `json:"ttl_ms,omitempty"`      // the same in ms, 100 to 86,400,000; not both
+	WaitMS      int64   `json:"wait_ms,omitempty"`     // acquire: how long to wait for it; at most MaxWait is waited
+	RequestID   string  `json:"request_id,omitempty"`
+	LeaseID     string  `json:"lease_id,omitempty"`     // acquire: the name of the lease that may be granted
+	OwnerID     string  `json:"owner_id,omitempty"`     // the credential's owner, or that with "/" and a suffix
+	OwnerSuffix *string `json:"owner_suffix,omitempty"` // the same by its suffix alone
+}
+
+// TTL is the term that the request asks for.
+func (r Request) TTL() (time.Duration, error) {
+	const perDay = int64(24 * time.Hour / time.Second)
+	switch {
+	case r.TTLSeconds != nil && r.TTLMS != nil:
+		return 0, fmt.Errorf("%w: ttl_seconds and ttl_ms say the same: give one of them", lock.ErrInvalid)
+	case r.TTLMS != nil:
+		if *r.TTLMS < lock.MinTTL.Milliseconds() || *r.TTLMS > lock.MaxTTL.Milliseconds() {
+			return 0, fmt.Errorf("%w: ttl_ms of %d is not %d to %d", lock.ErrInvalid, *r.TTLMS, lock.MinTTL.Milliseconds(), lock.MaxTTL.Milliseconds())
+		}
+		return time.Duration(*r.TTLMS) * time.Millisecond, nil
+	case r.TTLSeconds != nil:
+		if *r.TTLSeconds < 1 || *r.TTLSeconds > perDay {
+			return 0, fmt.Errorf("%w: ttl_seconds of %d is not 1 to %d", lock.ErrInvalid, *r.TTLSeconds, perDay)
+		}
+		return time.Duration(*r.TTLSeconds) * time.Second, nil
+	}
+	return DefaultTTL, nil
+}
+
+// Answer is a lease.
+type Answer struct {
+	lock.Answer
+	// OwnerSuffix is there when the owner is the caller's credential, and is what
+	// owner_id has behind that.
+	OwnerSuffix *string `json:"owner_suffix,omitempty"`
+	// Repeated: nothing was done, this answers a request that was carried out
+	// before.
+	Repeated bool `json:"repeated,omitempty"`
+	// WaitedMS is how long the server had the request when it answered, if it was
+	// to wait. From when it was sent, the lease lives for at least WaitedMS +
+	// ExpiresInMS.
+	WaitedMS int64 `json:"waited_ms,omitempty"`
+}
+
+// Page is the answer to a list.
+type Page struct {
+	Locks []Answer `json:"locks"`
+}
+
+// FromError is the problem by which a store's refusal travels, nil for any other
+// error.
+func FromError(err error) *problem.Problem {
+	var held *lock.HeldError
+	var fenced *lock.FencedError
+	switch {
+	case errors.As(err, &held):
+		p := problem.New(problem.LockHeld, "%v", held).After(time.Duration(held.RemainingMS) * time.Millisecond)
+		p.OwnerID, p.FencingToken = held.Owner, held.Token
+		p.ExpiresAt = lock.Lease{ExpiresMS: held.ExpiresMS}.Answer().ExpiresAt
+		return p
+	case errors.As(err, &fenced):
+		p := problem.New(problem.LockFenced, "%v", fenced).After(time.Duration(fenced.RemainingMS) * time.Millisecond)
+		p.UntilMS, p.Reason = fenced.UntilMS, fenced.Reason
+		return p
+	}
+	for _, r := range refusals {
+		if errors.Is(err, r.err) {
+			return problem.New(r.code, "%v", strings.TrimPrefix(err.Error(), lock.ErrInvalid.Error()+": "))
+		}
+	}
+	return nil
+}
+
+// refusals are those that have no members of their own.
+var refusals = []struct {
+	err  error
+	code problem.Code
+}{
+	{lock.ErrRequestReused, problem.RequestIDReused},
+	{lock.ErrNotOwned, problem.LockNotOwned},
+	{lock.ErrExpired, problem.LockExpired},
+	{lock.ErrNotFound, problem.LockNotFound},
+	{lock.ErrTokensUsedUp, problem.LockTokensUsedUp},
+	{lock.ErrInvalid, problem.InvalidRequest},
+}
+
+// toError is the refusal that the problem stands for, nil where it stands for
+// none: then nobody has judged the request.
+func toError(key string, p *problem.Problem) error {
+	switch p.Code {
+	case problem.LockHeld:
+		expires, err := lock.Answer{AcquiredAt: p.ExpiresAt, ExpiresAt: p.ExpiresAt}.Lease()
+		if err != nil {
+			return nil
+		}
+		return &lock.HeldError{
+			Key: key, Owner: owner(p.OwnerID, p.OwnerSuffix), Token: p.FencingToken,
+			ExpiresMS: expires.ExpiresMS, RemainingMS: p.RetryAfterMS, RequestID: p.RequestID,
+		}
+	case problem.LockFenced:
+		return &lock.FencedError{UntilMS: p.UntilMS, RemainingMS: p.RetryAfterMS, Reason: p.Reason}
+	}
+	for _, r := range refusals {
+		if r.code == p.Code {
+			return fmt.Errorf("%w: %s", r.err, strings.TrimPrefix(p.Detail, r.err.Error()+": "))
+		}
+	}
+	return nil
+}
+
+// owner is how this host calls the owner of a lease.
+func owner(full string, suffix *string) string {
+	if suffix == nil || *suffix == "" {
+		return full
+	}
+	return *suffix
+}

@@ -1,0 +1,44 @@
+package http
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/problem"
+)
+
+// Every refusal arrives as it was sent.
+func TestRefusalsTravel(t *testing.T) {
+	for _, err := range []error{
+		&lock.HeldError{Key: "k", Owner: "o", Token: 1 << 52, ExpiresMS: 1_800_000_000_123, RemainingMS: 90_000_123},
+		&lock.FencedError{UntilMS: 1_800_000_000_123, RemainingMS: 90_000_123, Reason: "restarted"},
+		lock.ErrNotOwned, lock.ErrExpired, lock.ErrRequestReused, lock.ErrNotFound, lock.ErrInvalid, lock.ErrTokensUsedUp,
+	} {
+		for _, sent := range []error{err, fmt.Errorf("%w: why", err)} {
+			b, jsonErr := json.Marshal(FromError(sent))
+			if jsonErr != nil {
+				t.Fatal(jsonErr)
+			}
+			var p problem.Problem
+			if err := json.Unmarshal(b, &p); err != nil {
+				t.Fatal(err)
+			}
+			got := toError("k", &p)
+			if !errors.Is(got, err) && !reflect.DeepEqual(got, err) || !lock.IsAnswer(got) {
+				t.Errorf("%v arrived as %#v", sent, got)
+			}
+		}
+	}
+	if p := FromError(errors.New("dial redis.internal")); p != nil {
+		t.Errorf("a failure became %+v", p)
+	}
+	for _, code := range []problem.Code{problem.Overloaded, problem.RateLimited, problem.Forbidden, problem.Unauthenticated, problem.NotFound, problem.NotSupported, problem.Unavailable} {
+		if err := toError("k", problem.New(code, "no")); err != nil {
+			t.Errorf("%s became the answer %v", code, err)
+		}
+	}
+}

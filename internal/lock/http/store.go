@@ -1,0 +1,120 @@
+package http
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/httpconn"
+	"github.com/kazahana/kazahana/internal/lock"
+)
+
+// maxAnswer bounds an answer: the largest page, with keys of which every byte is
+// escaped as six.
+const maxAnswer = lock.MaxList * (6*lock.MaxKey + 1024)
+
+// Store is locks on a lease server.
+type Store struct{ client *httpconn.Client }
+
+var (
+	_ lock.Store  = (*Store)(nil)
+	_ lock.Waiter = (*Store)(nil)
+)
+
+// New uses a client, which whoever made it closes.
+func New(client *httpconn.Client) *Store { return &Store{client} }
+
+// Close implements lock.Store. The client stays open.
+func (s *Store) Close() error { return nil }
+
+// Do implements lock.Store.
+func (s *Store) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	l, _, err := s.do(ctx, r, 0)
+	return l, err
+}
+
+// AcquireWithin implements lock.Waiter. RemainingMS has what the server waited
+// added to it, because it is counted from before the request was sent.
+func (s *Store) AcquireWithin(ctx context.Context, r lock.Request, wait time.Duration) (lock.Lease, error) {
+	l, waited, err := s.do(ctx, r, min(wait, MaxWait))
+	l.RemainingMS += waited
+	return l, err
+}
+
+func (s *Store) do(ctx context.Context, r lock.Request, wait time.Duration) (l lock.Lease, waitedMS int64, err error) {
+	if err := r.Validate(); err != nil {
+		return l, 0, err
+	}
+	body := Request{WaitMS: wait.Milliseconds(), RequestID: r.RequestID, LeaseID: r.LeaseID, OwnerSuffix: &r.Owner}
+	if r.Op != lock.Release {
+		body.TTLMS = &r.TTLMS
+	}
+	var answer Answer
+	err = s.call(ctx, r.Key, httpconn.Call{
+		Method: "POST", Path: Path + "/" + httpconn.Escape(r.Key) + "/" + r.Op.String(), Body: body, Answer: &answer, Limit: maxAnswer,
+		Patience: wait, Once: r.RequestID == "" && (r.Op != lock.Renew || r.LeaseID == ""),
+	})
+	if err != nil {
+		return l, 0, err
+	}
+	l, err = answer.lease()
+	return l, answer.WaitedMS, err
+}
+
+// Get implements lock.Store.
+func (s *Store) Get(ctx context.Context, tenant, key string) (lock.Lease, error) {
+	if err := lock.CheckKey(tenant, key); err != nil {
+		return lock.Lease{}, err
+	}
+	var answer Answer
+	err := s.call(ctx, key, httpconn.Call{Method: "GET", Path: Path + "/" + httpconn.Escape(key), Answer: &answer, Limit: maxAnswer})
+	if err != nil {
+		return lock.Lease{}, err
+	}
+	return answer.lease()
+}
+
+// List implements lock.Store.
+func (s *Store) List(ctx context.Context, tenant, after string, limit int) ([]lock.Lease, error) {
+	if err := lock.CheckPage(tenant, after, limit); err != nil {
+		return nil, err
+	}
+	query := url.Values{ParamLimit: {strconv.Itoa(limit)}}
+	if after != "" {
+		query.Set(ParamAfter, after)
+	}
+	var page Page
+	if err := s.call(ctx, "", httpconn.Call{Method: "GET", Path: Path, Query: query, Answer: &page, Limit: maxAnswer}); err != nil {
+		return nil, err
+	}
+	locks := make([]lock.Lease, len(page.Locks))
+	for i, a := range page.Locks {
+		var err error
+		if locks[i], err = a.lease(); err != nil {
+			return nil, err
+		}
+	}
+	return locks, nil
+}
+
+// call asks the servers. A settled refusal becomes the error of package lock.
+func (s *Store) call(ctx context.Context, key string, k httpconn.Call) error {
+	err := s.client.Do(ctx, k)
+	if p := httpconn.Settled(err); p != nil {
+		if refusal := toError(key, p); refusal != nil {
+			return refusal
+		}
+	}
+	return err
+}
+
+func (a Answer) lease() (lock.Lease, error) {
+	l, err := a.Answer.Lease()
+	if err != nil || l.Key == "" || l.LeaseID == "" || l.Token < 1 || l.State == "" {
+		return lock.Lease{}, errors.New("the server's answer is no lease: is it a lease server?")
+	}
+	l.Owner, l.Repeated = owner(a.OwnerID, a.OwnerSuffix), a.Repeated
+	return l, nil
+}

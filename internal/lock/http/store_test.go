@@ -1,0 +1,208 @@
+package http_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/httpconn"
+	"github.com/kazahana/kazahana/internal/leaseserver"
+	"github.com/kazahana/kazahana/internal/lock"
+	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
+	"github.com/kazahana/kazahana/internal/lock/locktest"
+	lockdb "github.com/kazahana/kazahana/internal/lock/sqlite"
+	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
+)
+
+// childEnv has the test binary be a server: the file and the address.
+const childEnv = "KAZAHANA_TEST_LOCK_SERVER"
+
+func TestMain(m *testing.M) {
+	if path, address, ok := strings.Cut(os.Getenv(childEnv), "|"); ok {
+		l, err := net.Listen("tcp", address)
+		if err == nil {
+			_, err = serveOn(l, path, nil)
+		}
+		fmt.Println("ready", err)
+		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed, or its parent has gone
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// patience is how long anything may take on a busy machine.
+const patience = 45 * time.Second
+
+// tokens are a credential of each tenant that the tests name.
+const tokens = `
+- {token: token-of-default-hosts, owner: hosts, scopes: [locks]}
+- {token: token-of-another-host, owner: other, scopes: [locks]}
+- {token: token-of-acme-hosts, tenant: acme, owner: hosts, scopes: [locks]}
+`
+
+var tokenOf = map[string]string{"default": "token-of-default-hosts", "acme": "token-of-acme-hosts"}
+
+// wall is a clock for waiting.
+type wall struct{ began time.Time }
+
+func (w wall) Elapsed() time.Duration { return time.Since(w.began) }
+
+// front is a lease server on an SQLite file, on a listener of its own.
+type front struct {
+	url  string
+	file *sqlitefile.File
+	host *lock.Host
+	stop context.CancelFunc
+	done chan error
+}
+
+// serve starts one; nowMS is the file's clock, nil for the wall clock.
+func serve(path string, nowMS func() int64) (*front, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	return serveOn(l, path, nowMS)
+}
+
+func serveOn(l net.Listener, path string, nowMS func() int64) (*front, error) {
+	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{NowMS: nowMS}, lockdb.Tables)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	known, err := leaseserver.ParseTokens([]byte(tokens))
+	if err != nil {
+		return nil, errors.Join(err, l.Close(), file.Close())
+	}
+	terms := provider.Services{Default: provider.DefaultTerms()}
+	p, err := memory.New(memory.NewStore(nil), terms)
+	if err != nil {
+		return nil, errors.Join(err, l.Close(), file.Close())
+	}
+	store := lockdb.New(file)
+	host := lock.NewHost(store, wall{time.Now()}, patience)
+	server := leaseserver.New(leaseserver.Options{
+		Provider: p, Services: terms, Version: "test", Tokens: func() *leaseserver.Tokens { return known },
+		Locks:           &leaseserver.Locks{Store: store, Host: host},
+		ProviderTimeout: patience, MaxInFlight: 1000, RateBurst: 1,
+		Metrics: metrics.NewLeaseServer(metrics.Build{}), Log: zap.NewNop(),
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	f := &front{url: "http://" + l.Addr().String(), file: file, host: host, stop: stop, done: make(chan error, 1)}
+	go func() {
+		f.done <- server.Serve(ctx, l, leaseserver.Listening{MaxConnections: 1000, DrainTimeout: patience})
+	}()
+	return f, nil
+}
+
+func (f *front) close() error {
+	f.stop()
+	err := <-f.done
+	if errors.Is(err, http.ErrServerClosed) {
+		err = nil
+	}
+	return errors.Join(err, f.host.Close(context.Background()), f.file.Close())
+}
+
+// connect returns a client of the servers with the token.
+func connect(dir, urls, token string) (*httpconn.Client, error) {
+	path := filepath.Join(dir, token)
+	if err := os.WriteFile(path, []byte(token), 0o600); err != nil {
+		return nil, err
+	}
+	cfg, err := httpconn.ParseURL(urls + "?token_file=" + path)
+	if err != nil {
+		return nil, err
+	}
+	return httpconn.New(cfg)
+}
+
+// tenants is a store for each tenant, and closes everything with it.
+type tenants struct {
+	lock.Store // of the tenant default, and of names that are none
+	acme       lock.Store
+	closers    []func() error
+}
+
+func (s *tenants) of(tenant string) lock.Store {
+	if tenant == "acme" {
+		return s.acme
+	}
+	return s.Store
+}
+
+func (s *tenants) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	return s.of(r.Tenant).Do(ctx, r)
+}
+
+func (s *tenants) Get(ctx context.Context, tenant, key string) (lock.Lease, error) {
+	return s.of(tenant).Get(ctx, tenant, key)
+}
+
+func (s *tenants) List(ctx context.Context, tenant, after string, limit int) ([]lock.Lease, error) {
+	return s.of(tenant).List(ctx, tenant, after, limit)
+}
+
+func (s *tenants) Close() error {
+	var errs []error
+	for _, c := range s.closers {
+		errs = append(errs, c())
+	}
+	return errors.Join(errs...)
+}
+
+func newDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// Each client has a server of its own, in front of one file.
+func TestConformance(t *testing.T) {
+	locktest.Run(t, func(t *testing.T) locktest.Backend {
+		dir := newDir(t)
+		var now atomic.Int64
+		now.Store(1_800_000_000_000)
+		return locktest.Backend{
+			Open: func() (lock.Store, error) {
+				f, err := serve(filepath.Join(dir, sqlitefile.StoreName), now.Load)
+				if err != nil {
+					return nil, err
+				}
+				out := &tenants{}
+				stores := map[string]lock.Store{}
+				for tenant, token := range tokenOf {
+					c, err := connect(dir, f.url, token)
+					if err != nil {
+						return nil, errors.Join(err, f.close())
+					}
+					stores[tenant] = lockhttp.New(c)
+					out.closers = append(out.closers, c.Close)
+				}
+				out.Store, out.acme = stores["default"], stores["acme"]
+				out.closers = append(out.closers, f.close)
+				return out, nil
+			},
+			Advance: func(d time.Duration) { now.Add(d.Milliseconds()) },
+			Restart: func() error { return nil }, // every Open starts a server on the file
+		}
+	})
+}
