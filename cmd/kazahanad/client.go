@@ -8,10 +8,11 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"slices"
 	"syscall"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/address"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -37,9 +38,17 @@ func (f *clientFlags) callWithin(s *system, limit time.Duration, method string, 
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, limit)
 	defer cancel()
+	return callAt(ctx, path, method, target, params...)
+}
+
+// callAt asks the daemon at a path once, by a connection of its own. The context
+// has a deadline.
+func callAt(ctx context.Context, path, method string, target any, params ...any) error {
+	deadline, _ := ctx.Deadline()
+	limit := time.Until(deadline).Round(time.Millisecond)
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err != nil {
-		return connectError(path, err)
+		return unreachableError{connectError(path, err)}
 	}
 	client := wire.NewClient(conn)
 	defer client.Close()
@@ -52,11 +61,54 @@ func (f *clientFlags) callWithin(s *system, limit time.Duration, method string, 
 	return nil
 }
 
+// unreachableError: the daemon was not asked anything.
+type unreachableError struct{ error }
+
+func (e unreachableError) Unwrap() error { return e.error }
+
+// unreachable reports whether a call failed before anything was sent.
+func unreachable(err error) bool {
+	var u unreachableError
+	return errors.As(err, &u)
+}
+
+// unanswered reports whether a call may be answered when it is repeated: it was
+// not, or by a daemon that could not tell yet.
+func unanswered(err error) bool {
+	var refusal *wire.Error
+	if errors.As(err, &refusal) {
+		return slices.Contains([]wire.Code{
+			wire.CodeStoreUnavailable, wire.CodeShuttingDown, wire.CodeOverloaded, wire.CodeTimeout,
+		}, refusal.Code)
+	}
+	var usage usageError
+	return err != nil && !errors.As(err, &usage)
+}
+
+// repeatPause is how long to wait before a call is repeated.
+const repeatPause = 100 * time.Millisecond
+
+// repeat calls again and again as long as the outcome is one to repeat for and ctx
+// is not done. What is called must do no harm when it is carried out twice.
+func repeat(ctx context.Context, again func(error) bool, call func() error) error {
+	for {
+		err := call()
+		if !again(err) {
+			return err
+		}
+		select {
+		case <-time.After(repeatPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
 func (f *clientFlags) path(s *system) (string, error) {
 	if f.Socket == "" {
-		return config.FindSocket(s.lookup, s.uid)
+		return address.Find(s.lookup, s.uid)
 	}
-	path, err := config.SocketPath(f.Socket)
+	path, err := address.Parse(f.Socket)
 	if err != nil {
 		return "", usageError{fmt.Errorf("--socket: %q %w", f.Socket, err)}
 	}
@@ -71,7 +123,7 @@ func connectError(path string, err error) error {
 	}
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("cannot connect to %s: permission denied; %s", path, config.DenialHint(path))
+		return fmt.Errorf("cannot connect to %s: permission denied; %s", path, address.DenialHint(path))
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("cannot connect to %s: it does not exist; start the daemon with: kazahanad serve", path)
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -22,6 +22,7 @@ import (
 	"github.com/kazahana/kazahana/internal/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
+	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -54,6 +55,7 @@ type leaseServerParts struct {
 	log      *zap.Logger
 	services provider.Services
 	provider provider.Provider
+	keeping  *keeping                                   // nil: no locks and sequences
 	tokens   *leaseserver.Reloaded[*leaseserver.Tokens] // nil: none are needed
 	tls      *leaseserver.Reloaded[*tls.Config]         // nil: plain HTTP
 }
@@ -78,7 +80,18 @@ func (l *leaseServerParts) prepare() (err error) {
 			return errors.Join(err, l.provider.Close())
 		}
 	}
+	set := l.settings
+	if l.keeping, err = openKeeping(set.Store, set.Provider, set.StateDir, set.Sequences, set.ProviderTimeout, steadyClock()); err != nil {
+		return errors.Join(err, l.provider.Close())
+	}
 	return nil
+}
+
+// close ends what prepare opened.
+func (l *leaseServerParts) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	return errors.Join(l.keeping.close(ctx), l.provider.Close())
 }
 
 // readServices makes terms of the provider URL and the services map.
@@ -135,7 +148,7 @@ func (l *leaseServerParts) check(s *system) error {
 	if err := l.prepare(); err != nil {
 		return err
 	}
-	defer l.provider.Close()
+	defer l.close()
 	if err := unixsock.CheckGroup(l.settings.SocketGroup); err != nil {
 		return err
 	}
@@ -148,7 +161,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	if err := l.prepare(); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.provider.Close()) }()
+	defer func() { err = errors.Join(err, l.close()) }()
 	first, cancel := context.WithTimeout(ctx, firstLook)
 	defer cancel()
 	if err := backend.Ready(first, l.provider); errors.Is(err, provider.ErrInvalid) {
@@ -217,6 +230,10 @@ func (l *leaseServerParts) options() leaseserver.Options {
 	}
 	if l.tokens != nil {
 		o.Tokens = l.tokens.Get
+	}
+	if k := l.keeping; k != nil {
+		o.Locks = &leaseserver.Locks{Store: k.store.Locks, Host: k.locks}
+		o.Sequences = &leaseserver.Sequences{Store: k.store.Sequences, Options: func(_, key string) (sequence.Options, bool) { return k.options(key) }}
 	}
 	return o
 }

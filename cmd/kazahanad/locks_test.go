@@ -2,10 +2,13 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -68,5 +71,49 @@ func TestStoreSettings(t *testing.T) {
 	s.start("--store=none")
 	if err := s.dial().try("Sequence.Next", nil, "k"); err == nil || !strings.Contains(err.Error(), "NO_STORE") {
 		t.Errorf("without a store: %v", err)
+	}
+}
+
+// All pages are listed, each lock once, as a table and as JSON.
+func TestLocksLists(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.start()
+	if got := s.kazahanad("locks").ok(t); got != "no lock is held\n" {
+		t.Errorf("%q", got)
+	}
+	var none lockPage
+	if text := s.kazahanad("locks", "--json").ok(t); !strings.Contains(text, "[]") {
+		t.Errorf("%s", text)
+	} else if decodeJSON(t, text, &none); len(none.Locks) != 0 {
+		t.Errorf("%v", none)
+	}
+	const n = lock.MaxList + 1
+	c := s.dial()
+	var all sync.WaitGroup
+	for worker := range 8 {
+		all.Go(func() {
+			for i := worker; i < n; i += 8 {
+				if err := c.try("Lock.Acquire", nil, fmt.Sprintf("key\u200b%04d", i), map[string]any{"ttl_ms": 600_000}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	var report lockPage
+	decodeJSON(t, s.kazahanad("locks", "--json").ok(t), &report)
+	if len(report.Locks) != n {
+		t.Fatalf("%d locks are listed, not %d", len(report.Locks), n)
+	}
+	for i, l := range report.Locks {
+		if want := fmt.Sprintf("key\u200b%04d", i); l.LockKey != want || l.State != lock.Active || l.FencingToken != 1 || l.ExpiresInMS <= 0 {
+			t.Fatalf("lock %d is %+v, not %q", i, l, want)
+		}
+	}
+	lines := strings.Split(s.kazahanad("locks").ok(t), "\n")
+	last := strings.Fields(lines[n])
+	if len(lines) != n+2 || !strings.HasPrefix(lines[0], "KEY ") || last[0] != "key?1000" || last[1] != report.Locks[n-1].OwnerID || last[2] != "1" {
+		t.Errorf("%d lines, the first %q and the last %q", len(lines), lines[0], last)
 	}
 }

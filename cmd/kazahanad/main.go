@@ -34,6 +34,9 @@ type cli struct {
 	Health      healthCmd      `cmd:"" help:"Exit 0 if the running daemon can issue IDs."`
 	Leases      leasesCmd      `cmd:"" help:"Show what a provider has granted, and to whom; declare a store new."`
 	Run         runCmd         `cmd:"" help:"Lease a machine ID for a program that needs one, for as long as it runs."`
+	Lock        lockCmd        `cmd:"" help:"Run a program under a lock, and end it before the lock could be lost."`
+	Locks       locksCmd       `cmd:"" help:"Show the locks that are held, and by whom."`
+	Seq         seqCmd         `cmd:"" name:"seq" help:"Take the next values of a sequence, one a line."`
 	State       stateCmd       `cmd:"" help:"Show or mend the durable local state."`
 	Version     versionCmd     `cmd:"" help:"Print version, commit and Go version."`
 }
@@ -107,6 +110,9 @@ func withHint(err error, args []string) error {
 	}
 	if args[0] == "run" && (!slices.Contains(args, "--") || strings.Contains(err.Error(), "unexpected argument")) {
 		return fmt.Errorf("%w (run leases a machine ID for a command: kazahanad run -- CMD {}; the daemon is started with: kazahanad serve)", err)
+	}
+	if args[0] == "lock" && strings.Contains(err.Error(), "unexpected argument") {
+		return fmt.Errorf("%w (%s)", err, lockUsage)
 	}
 	return err
 }

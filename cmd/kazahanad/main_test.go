@@ -27,6 +27,7 @@ const childEnv = "KZTEST_CHILD"
 var childModes = map[string]func(args []string) error{
 	"daemon": childDaemon,
 	"storm":  childStorm,
+	"locks":  childLocks,
 }
 
 func TestMain(m *testing.M) {

@@ -35,6 +35,9 @@ const (
 	runRetryAfter = time.Second
 )
 
+// signalGrace is how long a signal that has ended a wait may take to be told.
+const signalGrace = time.Second
+
 type runCmd struct {
 	providerFlags
 	Min     *int64            `placeholder:"N" help:"Lowest machine ID that CMD can use (default the lowest there is)."`
@@ -143,8 +146,13 @@ type job struct {
 
 func (j *job) say(format string, args ...any) {
 	if !j.Quiet {
-		fmt.Fprintf(j.err, "%s kazahanad: %s\n", j.now().Format("2006/01/02 15:04:05"), fmt.Sprintf(format, args...))
+		j.system.say(format, args...)
 	}
+}
+
+// say tells the person at the terminal, or the log, what goes on.
+func (s *system) say(format string, args ...any) {
+	fmt.Fprintf(s.err, "%s kazahanad: %s\n", s.now().Format("2006/01/02 15:04:05"), fmt.Sprintf(format, args...))
 }
 
 func (j *job) run() error {
@@ -155,24 +163,30 @@ func (j *job) run() error {
 	}
 	l, askedAt, err := j.acquire()
 	if err != nil {
-		return j.orInterrupted(err)
+		return j.orInterrupted(j.signals, err)
 	}
 	if err := j.suits(l); err != nil {
 		j.handBack(l, false)
 		return err
 	}
 	j.say("machine ID: %d, until %s unless extended", l.ID, snowflake.FormatMS(l.Expired))
-	child := newChild(j.path, j.commandFor(l.ID), j.environment(l.ID))
+	child := newChild(j.path, j.commandFor(l.ID), j.environmentWith(map[string]string{machineIDVariable: strconv.FormatInt(l.ID, 10)}))
 	defer child.close()
+	held := runner.HoldLease(l, extender, j.service, j.clock, j.say)
 	// The signals that end this process are CMD's matter from here on.
 	result, err := runner.Run(context.WithoutCancel(j.ctx), runner.Config{
-		Clock: j.clock, Extender: extender, Service: j.service, Lease: l, AskedAt: askedAt, Delay: j.Delay,
+		Clock: j.clock, Holding: held, AskedAt: askedAt, Term: held.Term, BeginMS: l.Created, Delay: j.Delay,
 		Timeout: j.settings.ProviderTimeout, Program: child, Signals: j.signals, Say: j.say,
 	})
-	j.leave(result)
+	j.leave(held, result)
+	return exitOf(j.path, result, err)
+}
+
+// exitOf is the exit code that a run's end means.
+func exitOf(path string, result runner.Result, err error) error {
 	switch {
 	case err != nil:
-		return fmt.Errorf("cannot run %s: %w", j.path, err)
+		return fmt.Errorf("cannot run %s: %w", path, err)
 	case result.Signal != 0:
 		return exitStatus{code: 128 + int(result.Signal)}
 	case result.Lost != nil && result.Exit.Status() == exitOK:
@@ -249,19 +263,28 @@ func (j *job) commandFor(machineID int64) []string {
 	return argv
 }
 
-func (j *job) environment(machineID int64) []string {
-	env := slices.DeleteFunc(slices.Clone(j.env), func(entry string) bool { return strings.HasPrefix(entry, machineIDVariable+"=") })
-	return append(env, fmt.Sprintf("%s=%d", machineIDVariable, machineID))
+// environmentWith is this process's environment with other values of variables,
+// for CMD.
+func (s *system) environmentWith(variables map[string]string) []string {
+	env := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		_, replaced := variables[name]
+		return replaced
+	})
+	for name, value := range variables {
+		env = append(env, name+"="+value)
+	}
+	return env
 }
 
-// orInterrupted is the exit code of a signal that came before there was a lease,
-// or the error.
-func (j *job) orInterrupted(err error) error {
-	if j.ctx.Err() != nil {
+// orInterrupted is the exit code of a signal that came before CMD could be
+// started, or the error.
+func (s *system) orInterrupted(signals <-chan syscall.Signal, err error) error {
+	if s.ctx.Err() != nil {
 		select {
-		case signal := <-j.signals:
+		case signal := <-signals:
 			return exitStatus{code: 128 + int(signal)}
-		default:
+		case <-time.After(signalGrace):
 		}
 	}
 	return err
@@ -269,20 +292,21 @@ func (j *job) orInterrupted(err error) error {
 
 // leave gives back what a run leaves. CMD made IDs by its own rules, so nothing
 // is known of what it dated how: the machine ID stays taken until the lease's
-// end. Where this host's clock is past that, so may be CMD's IDs, and the lease
-// runs out by itself, with its quarantine.
-func (j *job) leave(r runner.Result) {
+// end. Where this host's clock is past that, or was, so may be CMD's IDs, and the
+// lease runs out by itself, with its quarantine.
+func (j *job) leave(held *runner.LeaseHolding, r runner.Result) {
+	l := held.Lease
 	switch {
 	case !r.Started:
-		j.say("releasing machine ID %d...", r.Lease.ID)
-		j.handBack(r.Lease, false)
+		j.say("releasing machine ID %d...", l.ID)
+		j.handBack(l, false)
 	case errors.Is(r.Lost, provider.ErrBadSignature), errors.Is(r.Lost, provider.ErrNotFound), errors.Is(r.Lost, provider.ErrConflict):
 		// It is not ours to give back.
-	case j.now().UnixMilli() >= r.Lease.Expired:
-		j.say("machine ID %d stays taken until its lease has run out, at %s", r.Lease.ID, snowflake.FormatMS(r.Lease.ReservedUntil))
+	case held.Passed || j.now().UnixMilli() >= l.Expired:
+		j.say("machine ID %d stays taken until its lease has run out, at %s", l.ID, snowflake.FormatMS(l.ReservedUntil))
 	default:
-		j.say("releasing machine ID %d as of the lease's end, %s...", r.Lease.ID, snowflake.FormatMS(r.Lease.Expired))
-		j.handBack(r.Lease, true)
+		j.say("releasing machine ID %d as of the lease's end, %s...", l.ID, snowflake.FormatMS(l.Expired))
+		j.handBack(l, true)
 	}
 }
 

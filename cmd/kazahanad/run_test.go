@@ -277,16 +277,18 @@ func TestRunLeaves(t *testing.T) {
 	second := time.Second.Milliseconds()
 	for name, test := range map[string]struct {
 		result runner.Result
+		passed bool  // the clock was past the end, and was set right
 		after  int64 // ms since the grant, by this host's clock
 		end    func(lease.Lease) int64
 	}{
-		"before the start":         {runner.Result{}, second, func(l lease.Lease) int64 { return l.Created + second + 1 }},
-		"at once":                  {runner.Result{Started: true}, 0, func(l lease.Lease) int64 { return l.Expired }},
-		"in the last millisecond":  {runner.Result{Started: true}, 600*second - 1, func(l lease.Lease) int64 { return l.Expired }},
-		"by a clock past the end":  {runner.Result{Started: true}, 600 * second, func(l lease.Lease) int64 { return l.ReservedUntil }},
-		"by a clock an hour ahead": {runner.Result{Started: true}, 3600 * second, func(l lease.Lease) int64 { return l.ReservedUntil }},
-		"not extended in time":     {runner.Result{Started: true, Lost: errors.New("away")}, second, func(l lease.Lease) int64 { return l.Expired }},
-		"no longer ours":           {runner.Result{Started: true, Lost: provider.ErrConflict}, second, func(l lease.Lease) int64 { return l.ReservedUntil }},
+		"before the start":         {runner.Result{}, false, second, func(l lease.Lease) int64 { return l.Created + second + 1 }},
+		"at once":                  {runner.Result{Started: true}, false, 0, func(l lease.Lease) int64 { return l.Expired }},
+		"in the last millisecond":  {runner.Result{Started: true}, false, 600*second - 1, func(l lease.Lease) int64 { return l.Expired }},
+		"by a clock past the end":  {runner.Result{Started: true}, false, 600 * second, func(l lease.Lease) int64 { return l.ReservedUntil }},
+		"by a clock an hour ahead": {runner.Result{Started: true}, false, 3600 * second, func(l lease.Lease) int64 { return l.ReservedUntil }},
+		"not extended in time":     {runner.Result{Started: true, Lost: errors.New("away")}, false, second, func(l lease.Lease) int64 { return l.Expired }},
+		"by a clock set right":     {runner.Result{Started: true}, true, second, func(l lease.Lease) int64 { return l.ReservedUntil }},
+		"no longer ours":           {runner.Result{Started: true, Lost: provider.ErrConflict}, false, second, func(l lease.Lease) int64 { return l.ReservedUntil }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := memory.New(memory.NewStore(func() int64 { return grantedAt }), provider.Services{Default: provider.DefaultTerms()})
@@ -302,8 +304,7 @@ func TestRunLeaves(t *testing.T) {
 				runCmd: &runCmd{Quiet: true}, settings: &config.Serve{ProviderTimeout: patience}, provider: p,
 				system: &system{ctx: t.Context(), now: func() time.Time { return time.UnixMilli(grantedAt + test.after) }},
 			}
-			test.result.Lease = l
-			j.leave(test.result)
+			j.leave(&runner.LeaseHolding{Lease: l, Passed: test.passed}, test.result)
 			records, err := p.List(t.Context(), "")
 			if want := test.end(l); err != nil || records[0].End != want {
 				t.Errorf("free at %d (%v), want %d of a lease from %d to %d", records[0].End, err, want, l.Created, l.Expired)

@@ -26,7 +26,7 @@ type keeping struct {
 	store     *stores.Store
 	locks     *lock.Host
 	sequences sequence.Store
-	options   func(key string) sequence.Options
+	options   func(key string) (o sequence.Options, configured bool)
 	timeout   time.Duration
 }
 
@@ -64,7 +64,7 @@ func (k *keeping) close(ctx context.Context) error {
 
 // sequenceOptions is how keys count: as the entry with the longest prefix says,
 // which comes first.
-func sequenceOptions(counts []config.Sequence) (func(key string) sequence.Options, error) {
+func sequenceOptions(counts []config.Sequence) (func(key string) (o sequence.Options, configured bool), error) {
 	all := make([]sequence.Options, len(counts))
 	for i, c := range counts {
 		o := sequence.DefaultOptions()
@@ -80,13 +80,13 @@ func sequenceOptions(counts []config.Sequence) (func(key string) sequence.Option
 		}
 		all[i] = o
 	}
-	return func(key string) sequence.Options {
+	return func(key string) (sequence.Options, bool) {
 		for i, c := range counts {
 			if strings.HasPrefix(key, c.Prefix) {
-				return all[i]
+				return all[i], true
 			}
 		}
-		return sequence.DefaultOptions()
+		return sequence.DefaultOptions(), false
 	}, nil
 }
 
@@ -127,15 +127,23 @@ func (d *daemonParts) keepingConfig() (*daemon.Locks, *daemon.Sequences) {
 	}
 	d.serveLog().Info("locks and sequences", zap.String("store", k.store.URL))
 	return &daemon.Locks{Host: k.locks, Store: k.store.Locks, Owner: lockOwner(), Timeout: k.timeout},
-		&daemon.Sequences{Store: k.sequences, Options: k.options, Timeout: k.timeout}
+		&daemon.Sequences{Store: k.sequences, Timeout: k.timeout, Options: func(key string) sequence.Options {
+			o, _ := k.options(key)
+			return o
+		}}
 }
 
 // checkStore judges the settings of locks and sequences, without a side effect.
 func checkStore(s *config.Serve) error {
-	k, err := openKeeping(s.Store, s.Provider, s.StateDir, s.Sequences, s.ProviderTimeout,
-		clock.NewBelieved(wallSource, clock.Config{}))
+	k, err := openKeeping(s.Store, s.Provider, s.StateDir, s.Sequences, s.ProviderTimeout, steadyClock())
 	if err != nil {
 		return err
 	}
 	return k.close(context.Background())
+}
+
+// steadyClock is the believed clock of a process that makes no IDs, as serve has
+// it by default.
+func steadyClock() *clock.Believed {
+	return clock.NewBelieved(wallSource, clock.Config{MaxForward: time.Second, Hold: time.Minute})
 }

@@ -11,7 +11,7 @@ const variablePrefix = "KAZAHANA_"
 
 // Variables of kazahana's other commands that a daemon may inherit: "kazahanad
 // run" and "kazahanad lock" set them for what they start.
-var foreignVariables = []string{"KAZAHANA_MACHINE_ID", "KAZAHANA_FENCING_TOKEN"}
+var foreignVariables = []string{"KAZAHANA_MACHINE_ID", "KAZAHANA_FENCING_TOKEN", "KAZAHANA_LOCK_KEY", "KAZAHANA_LEASE_ID"}
 
 // Lookup reads an environment variable; os.LookupEnv is one.
 type Lookup func(name string) (string, bool)

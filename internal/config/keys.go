@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/kazahana/kazahana/internal/address"
 )
 
 // key is one setting: its name in every source, its default, and how it is read.
@@ -42,7 +44,7 @@ func init() {
 func socketKeys() []key {
 	return []key{
 		{name: "config", set: ignored},
-		{name: "socket", set: one(func(t target) *string { return &t.serve.Socket }, SocketPath)},
+		{name: "socket", set: one(func(t target) *string { return &t.serve.Socket }, address.Parse)},
 		{name: "socket_mode", def: "0660", set: one(func(t target) *fs.FileMode { return &t.serve.SocketMode }, parseMode)},
 		{name: "socket_group", set: one(func(t target) *string { return &t.serve.SocketGroup }, orNone(parseText))},
 		{name: "allow_uids", set: many(func(t target) *[]uint32 { return &t.serve.AllowUIDs }, parseNumericID)},

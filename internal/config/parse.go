@@ -6,10 +6,11 @@ import (
 	"io/fs"
 	"math"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/address"
 )
 
 // The parsers turn the text of one setting into its type. Their errors continue
@@ -18,15 +19,6 @@ import (
 // longestDuration is far beyond any sensible setting; it catches slips of a unit
 // before they overflow.
 const longestDuration = 365 * 24 * time.Hour
-
-// maxSocketPath is what fits, with its closing zero, into the system's
-// sockaddr_un.
-func maxSocketPath() int {
-	if runtime.GOOS == "darwin" {
-		return 103
-	}
-	return 107
-}
 
 func parseText(text string) (string, error) { return text, nil }
 
@@ -157,38 +149,11 @@ func parseMode(text string) (fs.FileMode, error) {
 	return fs.FileMode(n), nil
 }
 
-// SocketPath returns the path of a Unix socket that is written as a path or as a
-// unix:///path URI. Abstract sockets are refused: they have no permissions.
-func SocketPath(text string) (string, error) {
-	path := text
-	if rest, ok := strings.CutPrefix(text, "unix://"); ok {
-		if !strings.HasPrefix(rest, "/") {
-			return "", errors.New("names a host: write unix:///PATH, with three slashes, or just the path")
-		}
-		path = rest
-	} else if rest, ok := strings.CutPrefix(text, "unix:"); ok {
-		path = rest
-	} else if schemeStart.MatchString(text) && strings.Contains(text, "://") {
-		return "", errors.New("is not a Unix socket: write its path, or unix:///PATH")
-	}
-	switch {
-	case path == "":
-		return "", errors.New("is empty: write the path of a Unix socket")
-	case strings.HasPrefix(path, "@") || strings.HasPrefix(path, "\x00"):
-		return "", errors.New("is an abstract socket, which everybody can open: write a path")
-	case strings.HasSuffix(path, "/"):
-		return "", errors.New("is a directory: write the path of a Unix socket")
-	case len(path) > maxSocketPath():
-		return "", fmt.Errorf("is %d bytes long, and the system allows a socket's path %d", len(path), maxSocketPath())
-	}
-	return path, nil
-}
-
 // parseAdminListen accepts host:port and unix:PATH, and writes the latter in
 // this one way.
 func parseAdminListen(text string) (string, error) {
 	if strings.HasPrefix(text, "unix:") {
-		path, err := SocketPath(text)
+		path, err := address.Parse(text)
 		return "unix:" + path, err
 	}
 	wrong := errors.New("is not an address: write HOST:PORT, for example 127.0.0.1:9746, or unix:PATH, or none")

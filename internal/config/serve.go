@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/address"
 )
 
 // DefaultFile is the configuration file that is read when none is named, if it
@@ -229,8 +231,8 @@ func (p Process) readConfig(defaultFile string, typed, fromEnv []value) (values 
 // chooseDirectories fills in what depends on who runs the daemon, and where.
 func (s *Serve) chooseDirectories(lookup Lookup, uid int) error {
 	if !s.given("socket") {
-		s.Socket, s.SocketInTmp = DaemonSocket(lookup, uid)
-		if _, err := SocketPath(s.Socket); err != nil {
+		s.Socket, s.SocketInTmp = address.Daemon(lookup, uid)
+		if _, err := address.Parse(s.Socket); err != nil {
 			return fmt.Errorf("the default socket %s %v: set socket", quote(s.Socket), err)
 		}
 	}

@@ -36,6 +36,7 @@ var methods = []method{
 	{"Lock.Renew", (*Server).lockRenew},
 	{"Lock.Release", (*Server).lockRelease},
 	{"Lock.Get", (*Server).lockGet},
+	{"Lock.List", (*Server).lockList},
 	{"Lock.Watch", (*Server).lockWatch},
 	{"Sequence.Next", (*Server).sequenceNext},
 	{"Sequence.NextBatch", (*Server).sequenceNextBatch},

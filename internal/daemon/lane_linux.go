@@ -162,6 +162,14 @@ func (p *parked) serve(b []byte, own bool) {
 	l.beginBurst()
 	sent := 0
 	for len(b) > 0 && p.wait == nil {
+		if waiting := len(l.conn.wire.Unsent()); waiting >= laneFull {
+			if !p.send(b) {
+				return
+			}
+			if sent += waiting; sent >= laneOutput {
+				break
+			}
+		}
 		n := l.answer(b)
 		b = b[n:]
 		if l.conn.waits != nil {
@@ -172,14 +180,6 @@ func (p *parked) serve(b []byte, own bool) {
 			l.endBurst()
 			p.leave(luggage{input: b, output: l.conn.wire.Unsent()})
 			return
-		}
-		if waiting := len(l.conn.wire.Unsent()); waiting >= laneFull {
-			if !p.send(b) {
-				return
-			}
-			if sent += waiting; sent >= laneOutput {
-				break
-			}
 		}
 	}
 	l.endBurst()

@@ -148,6 +148,43 @@ func (s *Server) lockGet(_ context.Context, c *conn) error {
 	})
 }
 
+// lockPage is the answer of Lock.List.
+type lockPage struct {
+	Locks []lock.Answer `json:"locks"` // in the order of their keys' bytes
+}
+
+// lockList shows live locks. A page with fewer than limit is the last.
+func (s *Server) lockList(_ context.Context, c *conn) error {
+	if s.cfg.Locks == nil {
+		return noStore()
+	}
+	after, limit := "", int64(lock.MaxList)
+	err := c.eachOption([]string{"after", "limit"}, func(name string) (err error) {
+		if name == "after" {
+			after, err = c.text()
+		} else {
+			limit, err = c.req.Int64()
+		}
+		return err
+	})
+	if err == nil {
+		err = lock.CheckPage(localTenant, after, int(limit))
+	}
+	if err != nil {
+		return err
+	}
+	return c.aside(func(ctx context.Context) (any, error) {
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.Locks.Timeout)
+		defer cancel()
+		leases, err := s.cfg.Locks.Store.List(ctx, localTenant, after, int(limit))
+		page := lockPage{Locks: make([]lock.Answer, len(leases))}
+		for i, l := range leases {
+			page.Locks[i] = l.Answer()
+		}
+		return page, lockFailure(err)
+	})
+}
+
 func (s *Server) lockWatch(_ context.Context, c *conn) error {
 	call, err := s.lockCall(c, 0, "lease_id")
 	if err != nil {

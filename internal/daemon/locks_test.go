@@ -30,6 +30,13 @@ func (f *frail) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	return f.Store.Do(ctx, r)
 }
 
+func (f *frail) List(ctx context.Context, tenant, after string, limit int) ([]lock.Lease, error) {
+	if f.fails.Load() {
+		return nil, errAway
+	}
+	return f.Store.List(ctx, tenant, after, limit)
+}
+
 // withLocks gives the server locks and sequences in memory.
 func withLocks(t *testing.T, changes ...func(*setup)) (*rig, *frail) {
 	t.Helper()
@@ -99,6 +106,37 @@ func TestLockMethods(t *testing.T) {
 	}
 }
 
+// Pages show what is alive, in the order of the keys, each lock once.
+func TestLockList(t *testing.T) {
+	r, _ := withLocks(t)
+	p := r.dial()
+	if locks := p.table("Lock.List")["locks"].([]any); len(locks) != 0 {
+		t.Errorf("before anybody asked for one: %v", locks)
+	}
+	for _, key := range []string{"c", "é", "a", "b", "over"} {
+		p.table("Lock.Acquire", key, options{"ttl_ms": 60_000})
+	}
+	p.table("Lock.Release", "over")
+	var keys []string
+	for after := ""; ; {
+		page := p.table("Lock.List", options{"after": after, "limit": 3})["locks"].([]any)
+		for _, entry := range page {
+			l := entry.(map[string]any)
+			after = l["lock_key"].(string)
+			keys = append(keys, after)
+			if shown := p.table("Lock.Get", after); l["lease_id"] != shown["lease_id"] || l["owner_id"] != shown["owner_id"] || l["state"] != "ACTIVE" {
+				t.Errorf("listed as %v, and shown as %v", l, shown)
+			}
+		}
+		if len(page) < 3 {
+			break
+		}
+	}
+	if fmt.Sprint(keys) != "[a b c é]" {
+		t.Errorf("the pages have the keys %q", keys)
+	}
+}
+
 func TestLockMethodsRefuse(t *testing.T) {
 	r, store := withLocks(t)
 	p := r.dial()
@@ -117,6 +155,11 @@ func TestLockMethodsRefuse(t *testing.T) {
 		{"Lock.Renew", slice([]any{"k", options{"wait_ms": 1}})},
 		{"Lock.Release", slice([]any{"k", options{"ttl_ms": 1000}})},
 		{"Lock.Get", slice([]any{"k", options{"ttl_ms": 1000}})},
+		{"Lock.List", slice([]any{"k"})},
+		{"Lock.List", slice([]any{options{"limit": 0}})},
+		{"Lock.List", slice([]any{options{"limit": lock.MaxList + 1}})},
+		{"Lock.List", slice([]any{options{"after": "\x00"}})},
+		{"Lock.List", slice([]any{options{"before": "k"}})},
 		{"Sequence.Next", nil},
 		{"Sequence.Next", slice([]any{"k", options{"colour": 1}})},
 		{"Sequence.Next", slice([]any{"k", options{"step": 0}})},
@@ -129,6 +172,7 @@ func TestLockMethodsRefuse(t *testing.T) {
 	}
 	store.fails.Store(true)
 	p.fails(wire.CodeStoreUnavailable, "Lock.Release", "k")
+	p.fails(wire.CodeStoreUnavailable, "Lock.List")
 	p.alive()
 }
 
@@ -138,6 +182,7 @@ func TestLocksWithoutAStore(t *testing.T) {
 		p.fails(codeNoStore, method, "k")
 	}
 	p.fails(codeNoStore, "Sequence.NextBatch", "k", 3)
+	p.fails(codeNoStore, "Lock.List")
 }
 
 // Who waits for a lock gets it as soon as the holder's connection ends.

@@ -331,7 +331,7 @@ func TestWrongRequests(t *testing.T) {
 	}{
 		{"", list(), wire.CodeUnknownMethod, `there is no method ""; there are NextID, NextIDs, Inspect`},
 		{"nextid", list(), wire.CodeUnknownMethod, `there is no method "nextid"`},
-		{"Lock.Acquire", list("k"), wire.CodeUnknownMethod, "Lock.Acquire"},
+		{"Lock.Steal", list("k"), wire.CodeUnknownMethod, "Lock.Steal"},
 		{"NextID\x00", list(), wire.CodeUnknownMethod, `"NextID\x00"`},
 
 		{"NextID", options{}, params, "params must be an array, not a map"},

@@ -164,7 +164,7 @@ func TestMetricValues(t *testing.T) {
 func TestPeersChooseNoLabels(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.MaxConnections = 1 }).start()
 	p := r.dial()
-	for _, name := range []string{"a", "b", "NextIDD", "", "ok", "Lock.Acquire", "\xff"} {
+	for _, name := range []string{"a", "b", "NextIDD", "", "ok", "Lock.Steal", "\xff"} {
 		p.fails(wire.CodeUnknownMethod, name)
 		p.fails(wire.CodeUnknownService, "NextID", options{"service": name + "x"})
 	}

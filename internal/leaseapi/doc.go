@@ -10,7 +10,7 @@
 //     client must get leases from an older server, and clients pass on options of
 //     their own. What a reader knows has to have the right type.
 //   - An error is an RFC 9457 problem whose code says what to do about it. FromError
-//     and Problem.Err are inverse to each other for every error by which callers of a
+//     and ToError are inverse to each other for every error by which callers of a
 //     provider decide; anything else is PROVIDER_UNAVAILABLE, whose detail stays in
 //     the server's log.
 //   - A secret is in the answer to an acquire, and in the body of POST requests to

@@ -34,11 +34,8 @@ const MaxRequestBytes = 6*provider.MaxMetaBytes + 16*1024
 // asks several times.
 const MaxVerify = 256
 
-// ContentType and ProblemType are the media types of answers.
-const (
-	ContentType = "application/json"
-	ProblemType = "application/problem+json"
-)
+// ContentType is the media type of answers.
+const ContentType = "application/json"
 
 // AcquireRequest is the body of POST /lease.
 type AcquireRequest struct {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
@@ -20,21 +21,21 @@ func TestErrorsTravel(t *testing.T) {
 	for _, test := range []struct {
 		err    error
 		is     error // nil: it arrives with its fields
-		code   leaseapi.Code
+		code   problem.Code
 		status int
 		after  string // Retry-After
 	}{
-		{&provider.FullError{Pool: "orders", Slots: 8192, NextEndMS: now + 4200}, nil, leaseapi.CodeNoMachineID, 503, "5"},
-		{&provider.FullError{Pool: "orders", Slots: 8192, NextEndMS: now - 5}, nil, leaseapi.CodeNoMachineID, 503, "1"},
-		{&provider.FullError{Pool: "orders", Slots: 1}, nil, leaseapi.CodeNoMachineID, 503, "1"},
-		{&provider.FencedError{UntilMS: now + 600_000, Reason: "restarted"}, nil, leaseapi.CodeFenced, 503, "60"},
-		{&provider.BusyError{RetryAfter: 2500 * time.Millisecond, Reason: "loading"}, nil, leaseapi.CodeBusy, 503, "3"},
-		{provider.ErrConflict, provider.ErrConflict, leaseapi.CodeConflict, 409, ""},
-		{provider.ErrNotFound, provider.ErrNotFound, leaseapi.CodeLeaseNotFound, 404, ""},
-		{provider.ErrBadSignature, provider.ErrBadSignature, leaseapi.CodeBadSignature, 403, ""},
-		{provider.ErrTimestampSkew, provider.ErrTimestampSkew, leaseapi.CodeTimestampSkew, 403, ""},
-		{fmt.Errorf("%w: meta has more than 64 keys", provider.ErrInvalid), provider.ErrInvalid, leaseapi.CodeInvalidRequest, 400, ""},
-		{fmt.Errorf("it keeps no records: %w", errors.ErrUnsupported), errors.ErrUnsupported, leaseapi.CodeNotSupported, 501, ""},
+		{&provider.FullError{Pool: "orders", Slots: 8192, NextEndMS: now + 4200}, nil, problem.NoMachineID, 503, "5"},
+		{&provider.FullError{Pool: "orders", Slots: 8192, NextEndMS: now - 5}, nil, problem.NoMachineID, 503, "1"},
+		{&provider.FullError{Pool: "orders", Slots: 1}, nil, problem.NoMachineID, 503, "1"},
+		{&provider.FencedError{UntilMS: now + 600_000, Reason: "restarted"}, nil, problem.Fenced, 503, "60"},
+		{&provider.BusyError{RetryAfter: 2500 * time.Millisecond, Reason: "loading"}, nil, problem.Busy, 503, "3"},
+		{provider.ErrConflict, provider.ErrConflict, problem.Conflict, 409, ""},
+		{provider.ErrNotFound, provider.ErrNotFound, problem.LeaseNotFound, 404, ""},
+		{provider.ErrBadSignature, provider.ErrBadSignature, problem.BadSignature, 403, ""},
+		{provider.ErrTimestampSkew, provider.ErrTimestampSkew, problem.TimestampSkew, 403, ""},
+		{fmt.Errorf("%w: meta has more than 64 keys", provider.ErrInvalid), provider.ErrInvalid, problem.InvalidRequest, 400, ""},
+		{fmt.Errorf("it keeps no records: %w", errors.ErrUnsupported), errors.ErrUnsupported, problem.NotSupported, 501, ""},
 	} {
 		for _, sent := range []error{test.err, fmt.Errorf("wrapped: %w", test.err)} {
 			p := leaseapi.FromError(sent, now)
@@ -45,11 +46,11 @@ func TestErrorsTravel(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var arrived leaseapi.Problem
+			var arrived problem.Problem
 			if err := json.Unmarshal(b, &arrived); err != nil {
 				t.Fatal(err)
 			}
-			got := arrived.Err()
+			got := leaseapi.ToError(&arrived)
 			if test.is != nil && !errors.Is(got, test.is) || test.is == nil && !reflect.DeepEqual(got, test.err) {
 				t.Errorf("%v arrived as %#v", sent, got)
 			}
@@ -60,10 +61,10 @@ func TestErrorsTravel(t *testing.T) {
 // What says nothing to a client tells it nothing: it may name files and hosts.
 func TestUnavailableTellsNothing(t *testing.T) {
 	p := leaseapi.FromError(errors.New("dial redis.internal:6379: refused"), now)
-	if p.Code != leaseapi.CodeUnavailable || p.Status != 503 || p.RetryAfter() == "" || strings.Contains(p.Detail, "redis") {
+	if p.Code != problem.Unavailable || p.Status != 503 || p.RetryAfter() == "" || strings.Contains(p.Detail, "redis") {
 		t.Errorf("%+v", p)
 	}
-	if got := p.Err(); !errors.As(got, new(*leaseapi.Problem)) {
+	if got := leaseapi.ToError(p); !errors.As(got, new(*problem.Problem)) {
 		t.Errorf("%#v", got)
 	}
 }
@@ -71,26 +72,26 @@ func TestUnavailableTellsNothing(t *testing.T) {
 // What was refused before anything was done is settled, and comes with the time
 // to come back.
 func TestRefusalsAreBusy(t *testing.T) {
-	for _, code := range []leaseapi.Code{leaseapi.CodeRateLimited, leaseapi.CodeOverloaded} {
-		err := leaseapi.NewProblem(code, "slowly").After(90 * time.Second).Err()
+	for _, code := range []problem.Code{problem.RateLimited, problem.Overloaded} {
+		err := leaseapi.ToError(problem.New(code, "slowly").After(90 * time.Second))
 		var busy *provider.BusyError
 		if !errors.As(err, &busy) || busy.RetryAfter != 90*time.Second || busy.Reason != "slowly" {
 			t.Errorf("%s: %#v", code, err)
 		}
 	}
-	for _, code := range []leaseapi.Code{leaseapi.CodeTooLarge, leaseapi.CodeUnsupportedMedia} {
-		if err := leaseapi.NewProblem(code, "no").Err(); !errors.Is(err, provider.ErrInvalid) {
+	for _, code := range []problem.Code{problem.TooLarge, problem.UnsupportedMedia} {
+		if err := leaseapi.ToError(problem.New(code, "no")); !errors.Is(err, provider.ErrInvalid) {
 			t.Errorf("%s: %v", code, err)
 		}
 	}
 	// A server that does not have the path cannot, whatever it is asked next.
-	for _, code := range []leaseapi.Code{leaseapi.CodeNotSupported, leaseapi.CodeNotFound, leaseapi.CodeMethodNotAllowed} {
-		if err := leaseapi.NewProblem(code, "no").Err(); !errors.Is(err, errors.ErrUnsupported) || !strings.HasPrefix(err.Error(), "no") {
+	for _, code := range []problem.Code{problem.NotSupported, problem.NotFound, problem.MethodNotAllowed} {
+		if err := leaseapi.ToError(problem.New(code, "no")); !errors.Is(err, errors.ErrUnsupported) || !strings.HasPrefix(err.Error(), "no") {
 			t.Errorf("%s: %v", code, err)
 		}
 	}
-	for _, code := range []leaseapi.Code{leaseapi.CodeUnauthenticated, leaseapi.CodeForbidden} {
-		if err := leaseapi.NewProblem(code, "no").Err(); !errors.As(err, new(*leaseapi.Problem)) {
+	for _, code := range []problem.Code{problem.Unauthenticated, problem.Forbidden} {
+		if err := leaseapi.ToError(problem.New(code, "no")); !errors.As(err, new(*problem.Problem)) {
 			t.Errorf("%s: %v", code, err)
 		}
 	}

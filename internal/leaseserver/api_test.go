@@ -13,6 +13,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 )
@@ -79,26 +80,26 @@ func TestRelease(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		target, body string
-		code         leaseapi.Code
+		code         problem.Code
 	}{
-		"forged":          {"/lease/5", `{"signature":"00","timestamp":` + strconv.FormatInt(testNow, 10) + `}`, leaseapi.CodeBadSignature},
-		"no signature":    {"/lease/5", `{"timestamp":` + strconv.FormatInt(testNow, 10) + `}`, leaseapi.CodeBadSignature},
-		"no timestamp":    {"/lease/5", `{"signature":"00"}`, leaseapi.CodeInvalidRequest},
-		"bad timestamp":   {"/lease/5?timestamp=soon", ``, leaseapi.CodeInvalidRequest},
-		"too old":         {"/lease/5", fmt.Sprintf(`{"signature":"%s","timestamp":%d}`, lease.Sign(l.Secret, 5, testNow-40_000), testNow-40_000), leaseapi.CodeTimestampSkew},
-		"too far ahead":   {"/lease/5", at(l, now+31_000, ""), leaseapi.CodeTimestampSkew},
-		"its end, unsaid": {"/lease/5", at(l, l.Expired-1, ""), leaseapi.CodeTimestampSkew},
-		"not its end":     {"/lease/5", at(l, l.Expired-2, `,"atEnd":true`), leaseapi.CodeTimestampSkew},
-		"end, unsaid":     {"/lease/5?atEnd=false", at(l, l.Expired-1, ""), leaseapi.CodeTimestampSkew},
-		"another machine": {"/lease/6", good, leaseapi.CodeLeaseNotFound},
-		"another layout":  {"/lease/5?bitSeq=9", good, leaseapi.CodeLeaseNotFound},
-		"negative layout": {"/lease/5?bitSeq=-1", good, leaseapi.CodeLeaseNotFound},
-		"no number":       {"/lease/five", good, leaseapi.CodeInvalidRequest},
+		"forged":          {"/lease/5", `{"signature":"00","timestamp":` + strconv.FormatInt(testNow, 10) + `}`, problem.BadSignature},
+		"no signature":    {"/lease/5", `{"timestamp":` + strconv.FormatInt(testNow, 10) + `}`, problem.BadSignature},
+		"no timestamp":    {"/lease/5", `{"signature":"00"}`, problem.InvalidRequest},
+		"bad timestamp":   {"/lease/5?timestamp=soon", ``, problem.InvalidRequest},
+		"too old":         {"/lease/5", fmt.Sprintf(`{"signature":"%s","timestamp":%d}`, lease.Sign(l.Secret, 5, testNow-40_000), testNow-40_000), problem.TimestampSkew},
+		"too far ahead":   {"/lease/5", at(l, now+31_000, ""), problem.TimestampSkew},
+		"its end, unsaid": {"/lease/5", at(l, l.Expired-1, ""), problem.TimestampSkew},
+		"not its end":     {"/lease/5", at(l, l.Expired-2, `,"atEnd":true`), problem.TimestampSkew},
+		"end, unsaid":     {"/lease/5?atEnd=false", at(l, l.Expired-1, ""), problem.TimestampSkew},
+		"another machine": {"/lease/6", good, problem.LeaseNotFound},
+		"another layout":  {"/lease/5?bitSeq=9", good, problem.LeaseNotFound},
+		"negative layout": {"/lease/5?bitSeq=-1", good, problem.LeaseNotFound},
+		"no number":       {"/lease/five", good, problem.InvalidRequest},
 	} {
 		g.want(name, g.send("DELETE", test.target, "", test.body), test.code)
 	}
 	full := g.send("POST", "/lease", "", "")
-	g.want("full", full, leaseapi.CodeNoMachineID)
+	g.want("full", full, problem.NoMachineID)
 	if full.header.Get("Retry-After") != "60" || full.problem.Pool != "default" || full.problem.Slots != 1 || full.problem.NextEndMS != l.ReservedUntil {
 		t.Errorf("full: Retry-After %q, %+v", full.header.Get("Retry-After"), full.problem)
 	}
@@ -128,34 +129,34 @@ func TestRequestID(t *testing.T) {
 	if r.status != 204 {
 		t.Fatal(r)
 	}
-	g.want("released", g.send("POST", "/lease", "", body), leaseapi.CodeConflict)
+	g.want("released", g.send("POST", "/lease", "", body), problem.Conflict)
 }
 
 func TestMalformedRequests(t *testing.T) {
 	g := newRig(t, nil)
 	for name, test := range map[string]struct {
 		method, target, body string
-		code                 leaseapi.Code
+		code                 problem.Code
 	}{
-		"no JSON":           {"POST", "/lease", "throughput=1", leaseapi.CodeInvalidRequest},
-		"half of it":        {"POST", "/lease", `{"serviceId":`, leaseapi.CodeInvalidRequest},
-		"more than one":     {"POST", "/lease", `{} {}`, leaseapi.CodeInvalidRequest},
-		"a list":            {"POST", "/lease", `[]`, leaseapi.CodeInvalidRequest},
-		"null":              {"POST", "/lease", `null`, leaseapi.CodeInvalidRequest},
-		"a wrong type":      {"POST", "/lease", `{"serviceId":7}`, leaseapi.CodeInvalidRequest},
-		"a fraction":        {"POST", "/lease", `{"throughputPerMs":0.5}`, leaseapi.CodeInvalidRequest},
-		"beyond an integer": {"POST", "/lease", `{"throughputPerMs":1e30}`, leaseapi.CodeInvalidRequest},
-		"much meta":         {"POST", "/lease", `{"meta":{"a":"` + strings.Repeat("x", provider.MaxMetaBytes) + `"}}`, leaseapi.CodeInvalidRequest},
-		"a long request ID": {"POST", "/lease", `{"requestId":"` + strings.Repeat("x", provider.MaxNameBytes+1) + `"}`, leaseapi.CodeInvalidRequest},
-		"a huge body":       {"POST", "/lease", `{"x":"` + strings.Repeat("x", leaseapi.MaxRequestBytes) + `"}`, leaseapi.CodeTooLarge},
-		"verify nothing":    {"POST", "/leases/verify", `{"leases":[{}]}`, leaseapi.CodeInvalidRequest},
-		"extend nothing":    {"POST", "/lease/0/extend", ``, leaseapi.CodeInvalidRequest},
-		"extend another":    {"POST", "/lease/1/extend", `{"lease":{"id":2}}`, leaseapi.CodeInvalidRequest},
-		"at no time":        {"GET", "/leases/at?low=1", "", leaseapi.CodeInvalidRequest},
-		"a broken query":    {"GET", "/leases?serviceId=%zz", "", leaseapi.CodeInvalidRequest},
-		"nowhere":           {"GET", "/lock", "", leaseapi.CodeNotFound},
-		"GET":               {"GET", "/lease", "", leaseapi.CodeMethodNotAllowed},
-		"PUT":               {"PUT", "/leases", "", leaseapi.CodeMethodNotAllowed},
+		"no JSON":           {"POST", "/lease", "throughput=1", problem.InvalidRequest},
+		"half of it":        {"POST", "/lease", `{"serviceId":`, problem.InvalidRequest},
+		"more than one":     {"POST", "/lease", `{} {}`, problem.InvalidRequest},
+		"a list":            {"POST", "/lease", `[]`, problem.InvalidRequest},
+		"null":              {"POST", "/lease", `null`, problem.InvalidRequest},
+		"a wrong type":      {"POST", "/lease", `{"serviceId":7}`, problem.InvalidRequest},
+		"a fraction":        {"POST", "/lease", `{"throughputPerMs":0.5}`, problem.InvalidRequest},
+		"beyond an integer": {"POST", "/lease", `{"throughputPerMs":1e30}`, problem.InvalidRequest},
+		"much meta":         {"POST", "/lease", `{"meta":{"a":"` + strings.Repeat("x", provider.MaxMetaBytes) + `"}}`, problem.InvalidRequest},
+		"a long request ID": {"POST", "/lease", `{"requestId":"` + strings.Repeat("x", provider.MaxNameBytes+1) + `"}`, problem.InvalidRequest},
+		"a huge body":       {"POST", "/lease", `{"x":"` + strings.Repeat("x", leaseapi.MaxRequestBytes) + `"}`, problem.TooLarge},
+		"verify nothing":    {"POST", "/leases/verify", `{"leases":[{}]}`, problem.InvalidRequest},
+		"extend nothing":    {"POST", "/lease/0/extend", ``, problem.InvalidRequest},
+		"extend another":    {"POST", "/lease/1/extend", `{"lease":{"id":2}}`, problem.InvalidRequest},
+		"at no time":        {"GET", "/leases/at?low=1", "", problem.InvalidRequest},
+		"a broken query":    {"GET", "/leases?serviceId=%zz", "", problem.InvalidRequest},
+		"nowhere":           {"GET", "/lock", "", problem.NotFound},
+		"GET":               {"GET", "/lease", "", problem.MethodNotAllowed},
+		"PUT":               {"PUT", "/leases", "", problem.MethodNotAllowed},
 	} {
 		g.want(name, g.send(test.method, test.target, "", test.body), test.code)
 	}
@@ -163,7 +164,7 @@ func TestMalformedRequests(t *testing.T) {
 		t.Errorf("a malformed request took a lease: %s", records.body)
 	}
 	many := leaseapi.VerifyRequest{Leases: slices.Repeat([]lease.Lease{g.acquire("", "")}, leaseapi.MaxVerify+1)}
-	g.want("verify many", g.send("POST", "/leases/verify", "", mustJSON(t, many)), leaseapi.CodeInvalidRequest)
+	g.want("verify many", g.send("POST", "/leases/verify", "", mustJSON(t, many)), problem.InvalidRequest)
 }
 
 // A page in a browser can send some requests without asking first; none of those
@@ -171,10 +172,10 @@ func TestMalformedRequests(t *testing.T) {
 func TestBrowsersAreRefused(t *testing.T) {
 	g := newRig(t, nil)
 	for _, media := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", ";;"} {
-		g.want(media, g.send("POST", "/lease", "", `{}`, "Content-Type", media), leaseapi.CodeUnsupportedMedia)
+		g.want(media, g.send("POST", "/lease", "", `{}`, "Content-Type", media), problem.UnsupportedMedia)
 	}
-	g.want("another site", g.send("POST", "/lease", "", "", "Sec-Fetch-Site", "cross-site"), leaseapi.CodeForbidden)
-	g.want("another origin", g.send("POST", "/lease", "", "", "Origin", "https://evil.example"), leaseapi.CodeForbidden)
+	g.want("another site", g.send("POST", "/lease", "", "", "Sec-Fetch-Site", "cross-site"), problem.Forbidden)
+	g.want("another origin", g.send("POST", "/lease", "", "", "Origin", "https://evil.example"), problem.Forbidden)
 	if r := g.send("POST", "/lease", "", `{}`, "Content-Type", "application/json; charset=utf-8"); r.status != 200 {
 		t.Errorf("%+v", r)
 	}
@@ -204,11 +205,11 @@ func TestProviderFailure(t *testing.T) {
 		t.Errorf("ready before: %+v", r)
 	}
 	r := g.send("POST", "/lease", "", "")
-	g.want("unavailable", r, leaseapi.CodeUnavailable)
+	g.want("unavailable", r, problem.Unavailable)
 	if strings.Contains(r.body, "redis") || r.header.Get("Retry-After") == "" {
 		t.Errorf("%+v", r)
 	}
-	g.want("not ready", g.send("GET", "/readyz", "", ""), leaseapi.CodeUnavailable)
+	g.want("not ready", g.send("GET", "/readyz", "", ""), problem.Unavailable)
 	if r := g.send("GET", "/healthz", "", ""); r.status != 200 {
 		t.Errorf("healthz: %+v", r)
 	}
@@ -218,15 +219,15 @@ func TestProviderFailure(t *testing.T) {
 	}
 	f.err = &provider.FencedError{UntilMS: g.clock.Load() + 30_000, Reason: "the store was restarted"}
 	r = g.send("POST", "/lease", "", "")
-	g.want("fenced", r, leaseapi.CodeFenced)
+	g.want("fenced", r, problem.Fenced)
 	if r.header.Get("Retry-After") != "30" || r.problem.UntilMS != g.clock.Load()+30_000 || r.problem.Reason != "the store was restarted" {
 		t.Errorf("%+v", r)
 	}
 	for _, target := range []string{"/leases", "/leases/at?low=1&at=1", "/stats"} {
-		g.want(target, g.send("GET", target, "", ""), leaseapi.CodeNotSupported)
+		g.want(target, g.send("GET", target, "", ""), problem.NotSupported)
 	}
 	l := provider.DefaultTerms().Grant(7, testNow, "s")
-	g.want("extend", g.send("POST", "/lease/7/extend", "", mustJSON(t, leaseapi.ExtendRequest{Lease: l})), leaseapi.CodeNotSupported)
+	g.want("extend", g.send("POST", "/lease/7/extend", "", mustJSON(t, leaseapi.ExtendRequest{Lease: l})), problem.NotSupported)
 	if r := g.send("POST", "/leases/verify", "", mustJSON(t, leaseapi.VerifyRequest{Leases: []lease.Lease{l}})); r.body != `{"lost":[]}`+"\n" {
 		t.Errorf("one that cannot verify: %+v", r)
 	}
@@ -291,34 +292,5 @@ func TestStatsAndMetrics(t *testing.T) {
 	g.clock.Add(provider.DefaultTerm.Milliseconds())
 	if r := g.send("GET", "/stats", "", ""); !strings.Contains(r.body, `"quarantined_ids":6`) {
 		t.Errorf("after the term: %s", r.body)
-	}
-}
-
-// Machine IDs are counted once, whatever the layouts of the records that cover
-// them.
-func TestCovered(t *testing.T) {
-	terms := provider.DefaultTerms()
-	record := func(id int64, bitSeq int) provider.Record {
-		return provider.Record{Lease: terms.WithBitSeq(bitSeq).Grant(id, testNow, "")}
-	}
-	all := func(provider.Record) bool { return true }
-	for name, test := range map[string]struct {
-		records []provider.Record
-		ids     provider.IDRange
-		want    int64
-	}{
-		"none":                  {nil, provider.IDRange{}, 0},
-		"same layout":           {[]provider.Record{record(1, 8), record(5, 8)}, provider.IDRange{}, 2},
-		"a coarse covers two":   {[]provider.Record{record(2, 9)}, provider.IDRange{}, 2},
-		"and what is in it":     {[]provider.Record{record(4, 8), record(2, 9), record(5, 8)}, provider.IDRange{}, 2},
-		"two fine in one":       {[]provider.Record{record(8, 7), record(9, 7)}, provider.IDRange{}, 1},
-		"outside the range":     {[]provider.Record{record(1, 8), record(9, 8)}, provider.IDRange{Low: 2, End: 9}, 0},
-		"at the range's border": {[]provider.Record{record(1, 9)}, provider.IDRange{Low: 3, End: 9}, 1},
-	} {
-		on := terms
-		on.IDs = test.ids
-		if got := covered(test.records, on, all); got != test.want {
-			t.Errorf("%s: %d, want %d", name, got, test.want)
-		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/problem"
 )
 
 func metricsHandler(m *metrics.LeaseServer) http.Handler {
@@ -51,9 +52,9 @@ func readBody(w http.ResponseWriter, r *http.Request, into any) error {
 	if err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
-			return leaseapi.NewProblem(leaseapi.CodeTooLarge, "the body is larger than %d bytes", tooLarge.Limit)
+			return problem.New(problem.TooLarge, "the body is larger than %d bytes", tooLarge.Limit)
 		}
-		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the body could not be read to its end")
+		return problem.New(problem.InvalidRequest, "the body could not be read to its end")
 	}
 	if len(b) == 0 {
 		return nil
@@ -69,7 +70,7 @@ func readBody(w http.ResponseWriter, r *http.Request, into any) error {
 func checkMedia(header string) error {
 	media, _, err := mime.ParseMediaType(header)
 	if err != nil || media != leaseapi.ContentType && !strings.HasSuffix(media, "+json") {
-		return leaseapi.NewProblem(leaseapi.CodeUnsupportedMedia, "the body must be JSON: send the header Content-Type: application/json")
+		return problem.New(problem.UnsupportedMedia, "the body must be JSON: send the header Content-Type: application/json")
 	}
 	return nil
 }
@@ -78,18 +79,18 @@ func checkMedia(header string) error {
 // are ignored: see package leaseapi.
 func decode(b []byte, into any) error {
 	if trimmed := strings.TrimLeft(string(b[:min(len(b), 64)]), " \t\r\n"); trimmed != "" && trimmed[0] != '{' {
-		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the body must be a JSON object")
+		return problem.New(problem.InvalidRequest, "the body must be a JSON object")
 	}
 	err := json.Unmarshal(b, into)
 	var wrongType *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &wrongType):
-		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the field %q cannot be a JSON %s here", wrongType.Field, wrongType.Value)
+		return problem.New(problem.InvalidRequest, "the field %q cannot be a JSON %s here", wrongType.Field, wrongType.Value)
 	case errors.As(err, &syntax):
-		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the body is not JSON: %v at byte %d", syntax, syntax.Offset)
+		return problem.New(problem.InvalidRequest, "the body is not JSON: %v at byte %d", syntax, syntax.Offset)
 	case err != nil:
-		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the body is not JSON")
+		return problem.New(problem.InvalidRequest, "the body is not JSON")
 	}
 	return nil
 }
@@ -98,7 +99,7 @@ func decode(b []byte, into any) error {
 func machineID(r *http.Request) (int64, error) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil {
-		return 0, leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the path ends in a machine ID, a whole number")
+		return 0, problem.New(problem.InvalidRequest, "the path ends in a machine ID, a whole number")
 	}
 	return id, nil
 }
@@ -107,7 +108,7 @@ func machineID(r *http.Request) (int64, error) {
 func readQuery(r *http.Request) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the query is malformed")
+		return nil, problem.New(problem.InvalidRequest, "the query is malformed")
 	}
 	return q, nil
 }
@@ -119,7 +120,7 @@ func number(q url.Values, name string) (*int64, error) {
 	}
 	n, err := strconv.ParseInt(q.Get(name), 10, 64)
 	if err != nil {
-		return nil, leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the parameter %q must be a whole number", name)
+		return nil, problem.New(problem.InvalidRequest, "the parameter %q must be a whole number", name)
 	}
 	return &n, nil
 }
@@ -152,7 +153,7 @@ func fill(req *leaseapi.ReleaseRequest, q url.Values) error {
 		}
 	}
 	if req.Timestamp == nil {
-		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the timestamp is missing: give it in the body or as a query parameter")
+		return problem.New(problem.InvalidRequest, "the timestamp is missing: give it in the body or as a query parameter")
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/problem"
 )
 
 // Scope is a right that a credential has.
@@ -38,6 +38,10 @@ const (
 	DefaultTenant  = "default"
 	AnonymousOwner = "anonymous"
 )
+
+// certificateOwner comes before a certificate's subject. No owner of a token has
+// a colon.
+const certificateOwner = "certificate:"
 
 // Credential is for whom a request acts.
 type Credential struct {
@@ -207,20 +211,20 @@ func (s *Server) authenticate(r *http.Request) (Credential, error) {
 	who := Credential{Tenant: DefaultTenant, Owner: AnonymousOwner, Scopes: allScopes}
 	if s.o.ClientCertificates {
 		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
-			return Credential{}, leaseapi.NewProblem(leaseapi.CodeUnauthenticated, "a client certificate is needed")
+			return Credential{}, problem.New(problem.Unauthenticated, "a client certificate is needed")
 		}
-		who.Owner = "certificate:" + r.TLS.VerifiedChains[0][0].Subject.String()
+		who.Owner = certificateOwner + r.TLS.VerifiedChains[0][0].Subject.String()
 	}
 	if s.o.Tokens == nil {
 		return who, nil
 	}
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return Credential{}, leaseapi.NewProblem(leaseapi.CodeUnauthenticated, "a token is needed: send the header Authorization: Bearer TOKEN")
+		return Credential{}, problem.New(problem.Unauthenticated, "a token is needed: send the header Authorization: Bearer TOKEN")
 	}
 	found, ok := s.o.Tokens().find(token)
 	if !ok {
-		return Credential{}, leaseapi.NewProblem(leaseapi.CodeUnauthenticated, "the token is not known here")
+		return Credential{}, problem.New(problem.Unauthenticated, "the token is not known here")
 	}
 	return found, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
@@ -53,30 +54,30 @@ func tenantsRig(t *testing.T) *rig {
 // Who may do what.
 func TestAccess(t *testing.T) {
 	g := tenantsRig(t)
-	const ok = leaseapi.Code("")
+	const ok = problem.Code("")
 	for _, test := range []struct {
 		name, method, target, token, body string
-		code                              leaseapi.Code
+		code                              problem.Code
 	}{
-		{"no token", "POST", "/lease", "", "", leaseapi.CodeUnauthenticated},
-		{"unknown token", "POST", "/lease", tokenHost + "x", "", leaseapi.CodeUnauthenticated},
-		{"a digest is no token", "POST", "/lease", hex.EncodeToString(make([]byte, 32)), "", leaseapi.CodeUnauthenticated},
+		{"no token", "POST", "/lease", "", "", problem.Unauthenticated},
+		{"unknown token", "POST", "/lease", tokenHost + "x", "", problem.Unauthenticated},
+		{"a digest is no token", "POST", "/lease", hex.EncodeToString(make([]byte, 32)), "", problem.Unauthenticated},
 		{"token", "POST", "/lease", tokenHost, "", ok},
 		{"token by its digest", "POST", "/lease", tokenOther, "", ok},
 		{"any service of its own", "POST", "/lease", tokenHost, `{"serviceId":"whatever"}`, ok},
-		{"another tenant's service", "POST", "/lease", tokenHost, `{"serviceId":"acme/orders"}`, leaseapi.CodeForbidden},
-		{"wrong scope", "POST", "/lease", tokenLocks, "", leaseapi.CodeForbidden},
+		{"another tenant's service", "POST", "/lease", tokenHost, `{"serviceId":"acme/orders"}`, problem.Forbidden},
+		{"wrong scope", "POST", "/lease", tokenLocks, "", problem.Forbidden},
 		{"tenant's service", "POST", "/lease", tokenAcme, `{"serviceId":"orders"}`, ok},
 		{"tenant's default service", "POST", "/lease", tokenAcme, ``, ok},
-		{"a tenant without one", "POST", "/lease", tokenGlobex, ``, leaseapi.CodeForbidden},
-		{"a tenant's service that is not there", "POST", "/lease", tokenAcme, `{"serviceId":"payments"}`, leaseapi.CodeForbidden},
-		{"a tenant that names another", "POST", "/lease", tokenAcme, `{"serviceId":"globex/orders"}`, leaseapi.CodeForbidden},
-		{"a tenant that names itself", "POST", "/lease", tokenAcme, `{"serviceId":"acme/orders"}`, leaseapi.CodeForbidden},
-		{"list without a token", "GET", "/leases", "", "", leaseapi.CodeUnauthenticated},
-		{"list another tenant's", "GET", "/leases?serviceId=globex/orders", tokenAcme, "", leaseapi.CodeForbidden},
-		{"stats", "GET", "/stats", tokenHost, "", leaseapi.CodeForbidden},
+		{"a tenant without one", "POST", "/lease", tokenGlobex, ``, problem.Forbidden},
+		{"a tenant's service that is not there", "POST", "/lease", tokenAcme, `{"serviceId":"payments"}`, problem.Forbidden},
+		{"a tenant that names another", "POST", "/lease", tokenAcme, `{"serviceId":"globex/orders"}`, problem.Forbidden},
+		{"a tenant that names itself", "POST", "/lease", tokenAcme, `{"serviceId":"acme/orders"}`, problem.Forbidden},
+		{"list without a token", "GET", "/leases", "", "", problem.Unauthenticated},
+		{"list another tenant's", "GET", "/leases?serviceId=globex/orders", tokenAcme, "", problem.Forbidden},
+		{"stats", "GET", "/stats", tokenHost, "", problem.Forbidden},
 		{"stats of the operator", "GET", "/stats", tokenAdmin, "", ok},
-		{"metrics", "GET", "/metrics", tokenHost, "", leaseapi.CodeForbidden},
+		{"metrics", "GET", "/metrics", tokenHost, "", problem.Forbidden},
 		{"metrics of the operator", "GET", "/metrics", tokenAdmin, "", ok},
 		{"health", "GET", "/healthz", "", "", ok},
 		{"readiness", "GET", "/readyz", "", "", ok},
@@ -86,12 +87,12 @@ func TestAccess(t *testing.T) {
 		if r.problem.Code != test.code || test.code == ok && r.status != 200 {
 			t.Errorf("%s: status %d, %s, want %q", test.name, r.status, r.body, test.code)
 		}
-		if (r.header.Get("WWW-Authenticate") != "") != (test.code == leaseapi.CodeUnauthenticated) {
+		if (r.header.Get("WWW-Authenticate") != "") != (test.code == problem.Unauthenticated) {
 			t.Errorf("%s: WWW-Authenticate is %q", test.name, r.header.Get("WWW-Authenticate"))
 		}
 	}
 	for _, header := range []string{"Basic " + tokenHost, tokenHost, "Bearer", "Bearer  ", "bearer\t" + tokenHost} {
-		g.want(header, g.send("POST", "/lease", "", "", "Authorization", header), leaseapi.CodeUnauthenticated)
+		g.want(header, g.send("POST", "/lease", "", "", "Authorization", header), problem.Unauthenticated)
 	}
 	if r := g.send("POST", "/lease", "", "", "Authorization", "bearer "+tokenHost); r.status != 200 {
 		t.Errorf("the scheme's case counts: %+v", r)
@@ -162,8 +163,8 @@ func TestLeasesAreTheHolders(t *testing.T) {
 		return g.send("DELETE", fmt.Sprintf("/lease/%d", l.ID), token,
 			fmt.Sprintf(`{"serviceId":"%s","signature":"%s","timestamp":%d}`, service, lease.Sign(secret, l.ID, testNow), testNow))
 	}
-	g.want("another tenant", release(tokenGlobex, "orders", l.Secret), leaseapi.CodeLeaseNotFound)
-	g.want("another secret", release(tokenAcme, "orders", "x"), leaseapi.CodeBadSignature)
+	g.want("another tenant", release(tokenGlobex, "orders", l.Secret), problem.LeaseNotFound)
+	g.want("another secret", release(tokenAcme, "orders", "x"), problem.BadSignature)
 	if r := release(tokenAcme, "orders", l.Secret); r.status != 204 {
 		t.Errorf("%+v", r)
 	}

@@ -1,5 +1,7 @@
 // Package leaseserver is the HTTP front of any provider: it grants leases over
-// the network on the terms that its operator configured.
+// the network on the terms that its operator configured. Beside them it serves
+// locks and sequences from their stores. api/openapi.yaml describes all that it
+// answers; the tests hold every answer to it.
 //
 // # What keeps tenants apart
 //
@@ -16,6 +18,17 @@
 //   - Lists hold the caller's tenant's records only, short of the scope admin.
 //
 // A lease itself is guarded by its secret, whoever asks.
+//
+// Locks and sequences are their tenant's. A lock's owner is the credential, or
+// begins with it and a slash; request IDs reach the stores behind a mark of the
+// credential.
+//
+// # Waiting for locks
+//
+// Who waits stands in the line of lock.Host, and gives its place among the
+// requests under way back. Waiters have a limit of their own, which leaves
+// connections for others. The wait ends with the client's connection, and when
+// the server is told to stop.
 //
 // # Order of checks
 //

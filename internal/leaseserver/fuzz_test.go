@@ -3,11 +3,14 @@ package leaseserver
 import (
 	"encoding/json"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
@@ -21,6 +24,11 @@ func FuzzRequests(f *testing.F) {
 	f.Add(1, "5", `{"signature":"00","timestamp":1,"bitSeq":8}`)
 	f.Add(1, "5?signature=00&timestamp=1&bitSeq=-1", ``)
 	f.Add(1, "-9223372036854775808?timestamp=%31", `{"bitSeq":9223372036854775807}`)
+	f.Add(4, "orders/42", `{"ttl_seconds":30,"request_id":"r","wait_ms":1,"owner_suffix":"a","lease_id":"00112233445566778899aabbccddeeff"}`)
+	f.Add(4, "/", `{"ttl_ms":86400000,"owner_id":"anonymous/a"}`)
+	f.Add(5, "k", `{"ttl_ms":100,"lease_id":null}`)
+	f.Add(6, "k", `{"request_id":"r"}`)
+	f.Add(7, "k", `{"count":65536,"at_least":1,"step":9223372036854775807,"start":0,"max_value":9,"on_max":"reset","ttl_ms":1000,"request_id":"r"}`)
 	for op, body := range map[int]any{
 		2: leaseapi.ExtendRequest{Lease: granted},
 		3: leaseapi.VerifyRequest{Leases: []lease.Lease{granted, granted}},
@@ -32,19 +40,26 @@ func FuzzRequests(f *testing.F) {
 		f.Add(op, "5", string(b))
 	}
 	f.Fuzz(func(t *testing.T, op int, id, body string) {
-		g := newRig(t, func(g *rig) { g.services.Default.MaxLeasesPerAcquire = 4 })
+		g := newRig(t, func(g *rig) {
+			g.services.Default.MaxLeasesPerAcquire, g.anyRequest = 4, true
+			g.keep(lock.NewMemory(g.clock.Load))
+		})
 		held := g.acquire("", "")
 		if strings.ContainsAny(id, " \r\n\t#\x00\x7f") || strings.Contains(id, "..") {
 			return
 		}
 		method, target := "POST", "/lease"
-		switch op & 3 {
+		switch op & 7 {
 		case 1:
 			method, target = "DELETE", "/lease/"+id
 		case 2:
 			target = "/lease/" + id + "/extend"
 		case 3:
 			target = "/leases/verify"
+		case 4, 5, 6:
+			target = "/v1/locks/" + url.PathEscape(id) + "/" + lock.Op(op&7-3).String()
+		case 7:
+			target = "/v1/sequences/" + url.PathEscape(id) + "/next"
 		}
 		r := httptest.NewRequest("POST", "/", strings.NewReader(body))
 		u, err := r.URL.Parse(target)
@@ -59,11 +74,11 @@ func FuzzRequests(f *testing.F) {
 		case w.Code >= 500 && w.Code != 503, w.Code == 503 && !strings.Contains(w.Body.String(), "NO_MACHINE_ID"):
 			t.Errorf("%s %s %q: status %d, %s", method, target, body, w.Code, w.Body)
 		case w.Code >= 400:
-			var p leaseapi.Problem
-			if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || leaseapi.Codes()[p.Code] != w.Code {
+			var p problem.Problem
+			if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || problem.Codes()[p.Code] != w.Code {
 				t.Errorf("%s %s %q: status %d without its problem, %s", method, target, body, w.Code, w.Body)
 			}
-		case w.Code == 200 && op&3 == 0:
+		case w.Code == 200 && op&7 == 0:
 			var out leaseapi.AcquireResponse
 			if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil || len(out.Leases) < 1 || len(out.Leases) > 4 {
 				t.Fatalf("%q: %v, %s", body, err, w.Body)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
@@ -22,7 +23,7 @@ const otherServices = "other"
 func (s *Server) service(who Credential, name string) (string, error) {
 	if who.Tenant == DefaultTenant {
 		if strings.Contains(name, "/") {
-			return "", leaseapi.NewProblem(leaseapi.CodeForbidden, "service names with a slash are those of other tenants")
+			return "", problem.New(problem.Forbidden, "service names with a slash are those of other tenants")
 		}
 		return name, nil
 	}
@@ -31,7 +32,7 @@ func (s *Server) service(who Credential, name string) (string, error) {
 	}
 	full := who.Tenant + "/" + name
 	if _, ok := s.o.Services.Named[full]; !ok || strings.Contains(name, "/") {
-		return "", leaseapi.NewProblem(leaseapi.CodeForbidden, "tenant %q has no service of this name here", who.Tenant)
+		return "", problem.New(problem.Forbidden, "tenant %q has no service of this name here", who.Tenant)
 	}
 	return full, nil
 }
@@ -58,25 +59,26 @@ func scopedRequestID(who Credential, id string) string {
 }
 
 // result is the word by which metrics count an error.
-func result(err error) string {
+func (s *Server) result(err error) string {
 	if err == nil {
 		return "ok"
 	}
-	switch code := leaseapi.FromError(err, 0).Code; {
-	case code == leaseapi.CodeNoMachineID:
-		return "full"
-	case code == leaseapi.CodeFenced:
-		return "fenced"
-	case code == leaseapi.CodeBusy:
-		return "busy"
-	case code == leaseapi.CodeConflict:
-		return "conflict"
-	case code == leaseapi.CodeUnavailable && errors.Is(err, context.DeadlineExceeded):
+	p := s.problemOf(err)
+	if p.Code == problem.Unavailable && errors.Is(err, context.DeadlineExceeded) {
 		return "timeout"
-	case code == leaseapi.CodeUnavailable:
-		return "unavailable"
+	}
+	if word, ok := results[p.Code]; ok {
+		return word
 	}
 	return "refused"
+}
+
+// results are the words of the codes that have one of their own.
+var results = map[problem.Code]string{
+	problem.NoMachineID: "full", problem.Busy: "busy", problem.Conflict: "conflict", problem.Unavailable: "unavailable",
+	problem.Fenced: "fenced", problem.LockFenced: "fenced", problem.SequenceFenced: "fenced",
+	problem.LockHeld: "held", problem.LockNotOwned: "not_owned", problem.LockExpired: "expired", problem.RequestIDReused: "reused",
+	problem.SequenceUsedUp: "exhausted",
 }
 
 func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential) error {
@@ -98,7 +100,7 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential)
 		leases, err = s.o.Provider.Acquire(ctx, req)
 		return err
 	})
-	s.o.Metrics.Acquired(s.label(service), result(err))
+	s.o.Metrics.Acquired(s.label(service), s.result(err))
 	s.counters.countAcquire(who, r.RemoteAddr, in.Meta, err)
 	if err != nil {
 		return err
@@ -136,7 +138,7 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, who Credential)
 		}
 	}
 	err = s.called(r.Context(), "release", func(ctx context.Context) error { return s.o.Provider.Release(ctx, req) })
-	s.o.Metrics.Released(s.label(service), result(err))
+	s.o.Metrics.Released(s.label(service), s.result(err))
 	if err != nil {
 		return err
 	}
@@ -158,10 +160,10 @@ func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) 
 		return err
 	}
 	if in.Lease.ID != id {
-		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the path names machine ID %d, and the lease has %d", id, in.Lease.ID)
+		return problem.New(problem.InvalidRequest, "the path names machine ID %d, and the lease has %d", id, in.Lease.ID)
 	}
 	if err := in.Lease.Validate(); err != nil {
-		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "%v", err)
+		return problem.New(problem.InvalidRequest, "%v", err)
 	}
 	extender, ok := s.o.Provider.(provider.Extender)
 	if !ok {
@@ -181,7 +183,7 @@ func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) 
 }
 
 func (s *Server) cannot(what string) error {
-	return leaseapi.NewProblem(leaseapi.CodeNotSupported, "the provider %s behind this server cannot %s", s.o.Provider.Info().Name, what)
+	return problem.New(problem.NotSupported, "the provider %s behind this server cannot %s", s.o.Provider.Info().Name, what)
 }
 
 func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) error {
@@ -194,11 +196,11 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) 
 		return err
 	}
 	if len(in.Leases) > leaseapi.MaxVerify {
-		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "%d leases are more than the %d of one request", len(in.Leases), leaseapi.MaxVerify)
+		return problem.New(problem.InvalidRequest, "%d leases are more than the %d of one request", len(in.Leases), leaseapi.MaxVerify)
 	}
 	for i, l := range in.Leases {
 		if err := l.Validate(); err != nil {
-			return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "lease %d: %v", i, err)
+			return problem.New(problem.InvalidRequest, "lease %d: %v", i, err)
 		}
 	}
 	out := leaseapi.VerifyResponse{Lost: []int{}}
@@ -245,7 +247,7 @@ func (s *Server) locate(w http.ResponseWriter, r *http.Request, who Credential) 
 		return err
 	}
 	if low == nil || at == nil {
-		return leaseapi.NewProblem(leaseapi.CodeInvalidRequest, "the parameters low (the low bits of an ID) and at (Unix milliseconds) are needed")
+		return problem.New(problem.InvalidRequest, "the parameters low (the low bits of an ID) and at (Unix milliseconds) are needed")
 	}
 	return s.records(w, r, who, "locate", s.o.Provider.Info().History, func(ctx context.Context, service string) ([]provider.Record, error) {
 		locator, ok := s.o.Provider.(provider.Locator)

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
-	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 )
@@ -29,7 +29,7 @@ func TestRateLimit(t *testing.T) {
 		g.acquire(tokenHost, "")
 	}
 	r := g.send("POST", "/lease", tokenHost, "")
-	g.want("beyond the burst", r, leaseapi.CodeRateLimited)
+	g.want("beyond the burst", r, problem.RateLimited)
 	if r.header.Get("Retry-After") != "60" || r.problem.RetryAfterMS < 60_000 {
 		t.Errorf("%+v", r)
 	}
@@ -133,7 +133,7 @@ func TestInFlightLimit(t *testing.T) {
 		<-s.entered
 	}
 	r := g.send("POST", "/lease", "", "")
-	g.want("a third", r, leaseapi.CodeOverloaded)
+	g.want("a third", r, problem.Overloaded)
 	if r.header.Get("Retry-After") != "1" {
 		t.Errorf("%+v", r)
 	}
@@ -147,7 +147,7 @@ func TestInFlightLimit(t *testing.T) {
 
 func TestProviderTimeout(t *testing.T) {
 	g, _ := slowRig(t, func(g *rig) { g.options.ProviderTimeout = time.Millisecond })
-	g.want("a provider that hangs", g.send("POST", "/lease", "", ""), leaseapi.CodeUnavailable)
+	g.want("a provider that hangs", g.send("POST", "/lease", "", ""), problem.Unavailable)
 	if m := g.send("GET", "/metrics", "", "").body; !strings.Contains(m, `kazahana_server_acquires_total{result="timeout",service="default"} 1`) {
 		t.Error("the timeout is not counted")
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -36,6 +37,9 @@ type rig struct {
 	services provider.Services
 	options  Options
 	server   *Server
+	stub     *stub // of contractRig
+
+	anyRequest bool // what is sent need not be as the API's description has it
 }
 
 // newRig makes a server; change sees its options first.
@@ -51,15 +55,22 @@ func newRig(t *testing.T, change func(*rig)) *rig {
 		change(g)
 	}
 	if g.options.Provider == nil {
-		p, err := memory.New(memory.NewStore(g.clock.Load), g.services)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g.options.Provider = p
+		g.options.Provider = g.memory()
 	}
 	g.options.Services = g.services
 	g.server = New(g.options)
+	g.server.handler = g.recorded(g.server.handler)
 	return g
+}
+
+// memory is a provider that has nothing yet.
+func (g *rig) memory() provider.Provider {
+	g.t.Helper()
+	p, err := memory.New(memory.NewStore(g.clock.Load), g.services)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return p
 }
 
 // pool adds a service with a pool of its own.
@@ -83,7 +94,7 @@ type reply struct {
 	status  int
 	header  http.Header
 	body    string
-	problem leaseapi.Problem // when it is one
+	problem problem.Problem // when it is one
 }
 
 // send sends a request with a JSON body ("" for none) and a token ("" for none).
@@ -102,7 +113,7 @@ func (g *rig) send(method, target, token, body string, headers ...string) reply 
 	w := httptest.NewRecorder()
 	g.server.ServeHTTP(w, r)
 	out := reply{status: w.Code, header: w.Header(), body: w.Body.String()}
-	if strings.HasPrefix(w.Header().Get("Content-Type"), leaseapi.ProblemType) {
+	if strings.HasPrefix(w.Header().Get("Content-Type"), problem.MediaType) {
 		if err := json.Unmarshal(w.Body.Bytes(), &out.problem); err != nil {
 			g.t.Errorf("%s %s: the problem is malformed: %s", method, target, w.Body)
 		}
@@ -127,9 +138,9 @@ func (g *rig) acquire(token, body string) lease.Lease {
 }
 
 // want fails unless the reply is the problem.
-func (g *rig) want(what string, r reply, code leaseapi.Code) {
+func (g *rig) want(what string, r reply, code problem.Code) {
 	g.t.Helper()
-	if r.problem.Code != code || r.status != leaseapi.Codes()[code] {
+	if r.problem.Code != code || r.status != problem.Codes()[code] {
 		g.t.Errorf("%s: status %d, %s; want %s", what, r.status, r.body, code)
 	}
 }

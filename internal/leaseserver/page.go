@@ -20,6 +20,9 @@ POST   /lease/{id}/extend  extend
 POST   /leases/verify      are these leases still mine?
 GET    /leases             who holds which machine ID
 GET    /leases/at          who held a machine ID at a time
+POST   /v1/locks/{key}/acquire, /renew, /release
+GET    /v1/locks, /v1/locks/{key}
+POST   /v1/sequences/{key}/next
 GET    /stats              counters
 GET    /metrics            Prometheus metrics
 GET    /healthz, /readyz   health

@@ -43,6 +43,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(debugWriter{s.o.Log}, "", 0),
 	}
+	s.maxWaiters.Store(min(maxWaiters, int64(o.MaxConnections)/2))
 	served := make(chan error, 1)
 	go func() {
 		l := netutil.LimitListener(l, o.MaxConnections)
@@ -58,6 +59,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	case <-ctx.Done():
 	}
 	s.stopping.Store(true)
+	s.leave()
 	server.SetKeepAlivesEnabled(false)
 	s.o.Log.Info("stopping: requests under way are answered first", zap.Duration("drain_delay", o.DrainDelay))
 	select {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,8 +17,11 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
+	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
+	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
 // Options of a server. All but those marked optional must be set.
@@ -32,7 +37,10 @@ type Options struct {
 	// certificate, which the TLS configuration verifies.
 	ClientCertificates bool
 
-	ProviderTimeout time.Duration // of one provider call
+	Locks     *Locks     // optional: without, there is no lock service
+	Sequences *Sequences // optional: without, there is no sequence service
+
+	ProviderTimeout time.Duration // of one call to the provider or to a store
 	MaxInFlight     int
 	RateLimit       float64 // requests per second and client; 0 = unlimited
 	RateBurst       int
@@ -47,6 +55,8 @@ type Options struct {
 type Server struct {
 	o        Options
 	mux      *http.ServeMux
+	handler  http.Handler // the mux; tests see through it what is answered
+	patterns []string     // that the mux has
 	origins  *http.CrossOriginProtection
 	slots    chan struct{} // one element per request under way
 	limits   *limiter
@@ -56,6 +66,11 @@ type Server struct {
 	failedMS atomic.Int64 // when the provider was last unavailable; 0 = it answered since
 	sparing  rate.Sometimes
 	phases   phases
+
+	leaving    context.Context // done from when the server is told to stop
+	leave      context.CancelFunc
+	waiters    atomic.Int64 // requests that wait for locks
+	maxWaiters atomic.Int64
 }
 
 // overloadedRetry is when to come back to a server that has too much to do.
@@ -80,11 +95,18 @@ func New(o Options) *Server {
 		sparing: rate.Sometimes{First: 3, Interval: time.Second},
 		phases:  patience,
 	}
+	s.leaving, s.leave = context.WithCancel(context.Background())
+	s.maxWaiters.Store(maxWaiters)
+	s.sampled.pools = map[string]poolSample{}
 	for _, name := range append([]string{"", otherServices}, slices.Collect(maps.Keys(o.Services.Named))...) {
 		o.Metrics.Service(s.label(name))
 	}
+	if o.Locks != nil || o.Sequences != nil {
+		o.Metrics.Keeping()
+	}
 	o.Metrics.Watch(s.sample)
 	s.routes()
+	s.handler = s.mux
 	return s
 }
 
@@ -96,6 +118,12 @@ func (s *Server) routes() {
 	s.api("GET "+leaseapi.PathLeases, ScopeLeases, s.list)
 	s.api("GET "+leaseapi.PathHistory, ScopeLeases, s.locate)
 	s.api("GET "+leaseapi.PathStats, ScopeAdmin, s.stats)
+	s.route("POST "+lockhttp.Path+"/{key}/acquire", s.lockAcquire)
+	s.api("POST "+lockhttp.Path+"/{key}/renew", ScopeLocks, s.lockRenew)
+	s.api("POST "+lockhttp.Path+"/{key}/release", ScopeLocks, s.lockRelease)
+	s.api("GET "+lockhttp.Path+"/{key}", ScopeLocks, s.lockGet)
+	s.api("GET "+lockhttp.Path, ScopeLocks, s.lockList)
+	s.api("POST "+sequencehttp.Path+"/{key}/next", ScopeSequences, s.sequenceNext)
 	s.api("GET /metrics", ScopeAdmin, s.metrics)
 	s.open("GET /healthz", s.healthz)
 	s.open("GET /readyz", s.readyz)
@@ -104,7 +132,37 @@ func (s *Server) routes() {
 }
 
 // ServeHTTP implements http.Handler.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	segments := strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
+	for i, segment := range segments {
+		switch {
+		case segment == "." || segment == ".." || segment == "" && len(segments) > 1:
+			// The mux would redirect to a path without these, in which a key may have
+			// become another.
+			r = r.Clone(r.Context())
+			r.URL = &url.URL{Path: "/-"} // which no route takes
+			s.handler.ServeHTTP(w, r)
+			return
+		case strings.EqualFold(segment, "%2F"):
+			// The mux takes this, and nothing like it, for the end of a path.
+			r = r.Clone(context.WithValue(r.Context(), slashKey{}, true))
+			segments[i] = "-"
+			r.URL.Path, r.URL.RawPath = "/"+strings.Join(segments, "/"), ""
+		}
+	}
+	s.handler.ServeHTTP(w, r)
+}
+
+// slashKey is in the context of a request whose key is "/".
+type slashKey struct{}
+
+// pathKey is the {key} of the path.
+func pathKey(r *http.Request) string {
+	if r.Context().Value(slashKey{}) != nil {
+		return "/"
+	}
+	return r.PathValue("key")
+}
 
 // handler answers a request, or returns what kept it from doing so.
 type handler func(w http.ResponseWriter, r *http.Request, who Credential) error
@@ -117,31 +175,51 @@ func (s *Server) open(pattern string, h func(http.ResponseWriter, *http.Request)
 // api registers a handler that needs a credential with the scope.
 func (s *Server) api(pattern string, scope Scope, h handler) {
 	s.route(pattern, func(w http.ResponseWriter, r *http.Request) error {
-		select {
-		case s.slots <- struct{}{}:
-			defer func() { <-s.slots }()
-		default:
-			return leaseapi.NewProblem(leaseapi.CodeOverloaded, "this server has %d requests under way, which is its limit", cap(s.slots)).After(overloadedRetry)
-		}
-		s.o.Metrics.InFlight.Inc()
-		defer s.o.Metrics.InFlight.Dec()
-		who, err := s.authenticate(r)
+		leave, err := s.enter()
 		if err != nil {
 			return err
 		}
-		if wait := s.limits.wait(clientKey(who, r.RemoteAddr), time.Now()); wait > 0 {
-			return leaseapi.NewProblem(leaseapi.CodeRateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)
-		}
-		if !slices.Contains(who.Scopes, scope) {
-			return leaseapi.NewProblem(leaseapi.CodeForbidden, "this credential has not the scope %q", scope)
-		}
-		// A page in somebody's browser must not take machine IDs from a server
-		// that trusts whoever reaches it.
-		if err := s.origins.Check(r); err != nil {
-			return leaseapi.NewProblem(leaseapi.CodeForbidden, "requests from pages of other sites are refused")
+		defer leave()
+		who, err := s.admit(r, scope)
+		if err != nil {
+			return err
 		}
 		return h(w, r, who)
 	})
+}
+
+// enter takes a place among the requests under way, until leave.
+func (s *Server) enter() (leave func(), err error) {
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		return nil, problem.New(problem.Overloaded, "this server has %d requests under way, which is its limit", cap(s.slots)).After(overloadedRetry)
+	}
+	s.o.Metrics.InFlight.Inc()
+	return sync.OnceFunc(func() {
+		s.o.Metrics.InFlight.Dec()
+		<-s.slots
+	}), nil
+}
+
+// admit tells for whom the request acts, who must have the scope.
+func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
+	who, err := s.authenticate(r)
+	if err != nil {
+		return Credential{}, err
+	}
+	if wait := s.limits.wait(clientKey(who, r.RemoteAddr), time.Now()); wait > 0 {
+		return Credential{}, problem.New(problem.RateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)
+	}
+	if !slices.Contains(who.Scopes, scope) {
+		return Credential{}, problem.New(problem.Forbidden, "this credential has not the scope %q", scope)
+	}
+	// A page in somebody's browser must not take machine IDs from a server
+	// that trusts whoever reaches it.
+	if err := s.origins.Check(r); err != nil {
+		return Credential{}, problem.New(problem.Forbidden, "requests from pages of other sites are refused")
+	}
+	return who, nil
 }
 
 // route registers a handler with what all have in common.
@@ -150,6 +228,7 @@ func (s *Server) route(pattern string, h func(http.ResponseWriter, *http.Request
 	if pattern == "/" {
 		name = "unknown"
 	}
+	s.patterns = append(s.patterns, pattern)
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		w.Header().Set("Cache-Control", "no-store")
@@ -177,17 +256,17 @@ func (w *statusWriter) WriteHeader(status int) {
 
 // refuse answers with the problem that the error is.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	p := leaseapi.FromError(err, s.o.NowMS())
-	if p.Code == leaseapi.CodeUnavailable && r.Context().Err() == nil {
-		s.sparing.Do(func() { s.o.Log.Error("the provider failed", zap.String("route", r.Pattern), zap.Error(err)) })
+	p := s.problemOf(err)
+	if p.Code == problem.Unavailable && r.Context().Err() == nil {
+		s.sparing.Do(func() { s.o.Log.Error("the store failed", zap.String("route", r.Pattern), zap.Error(err)) })
 	}
-	if p.Code == leaseapi.CodeUnauthenticated {
+	if p.Code == problem.Unauthenticated {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="kazahana"`)
 	}
 	if after := p.RetryAfter(); after != "" {
 		w.Header().Set("Retry-After", after)
 	}
-	_ = writeJSON(w, p.Status, leaseapi.ProblemType, p) // the peer has gone, or not
+	_ = writeJSON(w, p.Status, problem.MediaType, p) // the peer has gone, or not
 }
 
 // called runs one provider call under its deadline, and remembers how it went.
@@ -198,7 +277,7 @@ func (s *Server) called(ctx context.Context, op string, call func(context.Contex
 	err := call(ctx)
 	s.o.Metrics.Called(op, time.Since(began))
 	switch {
-	case err == nil || leaseapi.FromError(err, 0).Code != leaseapi.CodeUnavailable:
+	case err == nil || leaseapi.FromError(err, 0).Code != problem.Unavailable:
 		s.failedMS.Store(0)
 	case !errors.Is(ctx.Err(), context.Canceled): // which says something about the peer only
 		s.failedMS.Store(s.o.NowMS())
@@ -210,7 +289,7 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) error { return 
 
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	if s.stopping.Load() {
-		return leaseapi.NewProblem(leaseapi.CodeOverloaded, "this server is stopping").After(overloadedRetry)
+		return errStopping
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.o.ProviderTimeout)
 	defer cancel()
@@ -235,9 +314,9 @@ func (s *Server) unknown(w http.ResponseWriter, r *http.Request) error {
 	}
 	if len(allowed) > 0 {
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
-		return leaseapi.NewProblem(leaseapi.CodeMethodNotAllowed, "this path takes %s", strings.Join(allowed, ", "))
+		return problem.New(problem.MethodNotAllowed, "this path takes %s", strings.Join(allowed, ", "))
 	}
-	return leaseapi.NewProblem(leaseapi.CodeNotFound, "there is no such path here")
+	return problem.New(problem.NotFound, "there is no such path here")
 }
 
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request, _ Credential) error {

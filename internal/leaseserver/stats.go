@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -112,54 +114,26 @@ func (s *Server) stats(w http.ResponseWriter, r *http.Request, _ Credential) err
 }
 
 // gauges is the state of a pool by its records.
-func gauges(records []provider.Record, terms provider.Terms, now int64) map[string]int64 {
-	left := []int64{}
-	for _, r := range records {
-		if held(r, now) {
-			left = append(left, (r.Lease.Expired-now)/1000)
-		}
-	}
-	if slices.Sort(left); len(left) == 0 {
-		left = []int64{0}
-	}
-	using := covered(records, terms, func(r provider.Record) bool { return held(r, now) })
+func gauges(records []provider.Record, terms provider.Terms, nowMS int64) map[string]int64 {
+	u := provider.UsageOf(records, &terms, nowMS)
 	return map[string]int64{
-		"using_ids": using, "unusing_ids": terms.Range().Count() - using,
-		"quarantined_ids": covered(records, terms, func(r provider.Record) bool { return r.End > now }) - using,
-		"using_ttl_min":   left[0], "using_ttl_mid": left[len(left)/2], "using_ttl_max": left[len(left)-1],
+		"using_ids": u.Held, "unusing_ids": u.Free, "quarantined_ids": u.Quarantined(),
+		"using_ttl_min": u.TTLMin, "using_ttl_mid": u.TTLMid, "using_ttl_max": u.TTLMax,
 	}
 }
 
-// held reports whether the record's lease is valid now.
-func held(r provider.Record, nowMS int64) bool {
-	return !r.Released && r.Lease.Created <= nowMS && nowMS < r.Lease.Expired
-}
-
-// covered is how many machine IDs of the terms' layout and range have a slot that
-// a wanted record's slot overlaps. The records are in the order of their slots.
-func covered(records []provider.Record, terms provider.Terms, wanted func(provider.Record) bool) int64 {
-	ids := terms.Range()
-	count, next := int64(0), ids.Low // below next everything has been counted
-	for _, r := range records {
-		if !wanted(r) {
-			continue
-		}
-		slot := r.Lease.Slot()
-		low := max(slot.Start>>terms.BitSeq, next)
-		end := min((slot.End-1)>>terms.BitSeq+1, ids.End)
-		if low < end {
-			count += end - low
-			next = end
-		}
-	}
-	return count
-}
-
-// sampled is what metrics were told last.
+// sampled is what was found when the pools were looked at last.
 type sampled struct {
-	mu sync.Mutex
-	at time.Time
-	metrics.PoolSample
+	mu    sync.Mutex
+	at    time.Time
+	pools map[string]poolSample
+}
+
+// poolSample is one of them.
+type poolSample struct {
+	at     time.Time
+	active map[string]int64 // by service, as metrics call it
+	free   int64
 }
 
 const (
@@ -167,44 +141,62 @@ const (
 	// the provider list its records all the time.
 	sampleAge     = 5 * time.Second
 	sampleTimeout = 2 * time.Second
+	// sampleKept is for how long a pool that cannot be looked at is shown as it
+	// was last. After that it is not shown at all: 0 leases would be a lie.
+	sampleKept = 2 * time.Minute
 )
 
 // sample looks at all pools for a scrape of the metrics.
 func (s *Server) sample() metrics.PoolSample {
 	s.sampled.mu.Lock()
 	defer s.sampled.mu.Unlock()
-	if now := time.Now(); s.sampled.at.IsZero() || now.Sub(s.sampled.at) >= sampleAge {
-		s.sampled.PoolSample, s.sampled.at = s.look(), now
+	now := time.Now()
+	if s.sampled.at.IsZero() || now.Sub(s.sampled.at) >= sampleAge {
+		s.sampled.at = now
+		s.look(now)
 	}
-	return s.sampled.PoolSample
+	out := metrics.PoolSample{Active: map[string]int64{}, Free: map[string]int64{}}
+	for pool, p := range s.sampled.pools {
+		if now.Sub(p.at) < sampleKept {
+			out.Free[pool] = p.free
+			for service, n := range p.active {
+				out.Active[service] += n
+			}
+		}
+	}
+	return out
 }
 
-func (s *Server) look() metrics.PoolSample {
-	out := metrics.PoolSample{Active: map[string]int64{}, Free: map[string]int64{}}
+func (s *Server) look(at time.Time) {
 	lister, ok := s.o.Provider.(provider.Lister)
 	if !ok {
-		return out
+		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), sampleTimeout)
 	defer cancel()
-	for _, name := range append([]string{""}, slices.Collect(maps.Keys(s.o.Services.Named))...) {
-		out.Active[s.label(name)] = 0
-	}
 	now := s.o.NowMS()
 	for pool, service := range s.pools() {
 		records, err := lister.List(ctx, service)
 		if err != nil {
-			continue // the provider's failures show elsewhere
-		}
-		for _, r := range records {
-			if held(r, now) {
-				out.Active[s.label(r.Service)]++
-			}
+			s.sparing.Do(func() {
+				s.o.Log.Warn("the leases cannot be counted for the metrics", zap.String("pool", pool), zap.Error(err))
+			})
+			continue
 		}
 		terms := s.o.Services.Of(service)
-		out.Free[pool] = terms.Range().Count() - covered(records, terms, func(r provider.Record) bool { return r.End > now })
+		p := poolSample{at: at, active: map[string]int64{}, free: provider.UsageOf(records, &terms, now).Free}
+		for _, name := range append([]string{""}, slices.Collect(maps.Keys(s.o.Services.Named))...) {
+			if s.o.Services.Of(name).Pool == pool {
+				p.active[s.label(name)] = 0
+			}
+		}
+		for _, r := range records {
+			if r.Held(now) {
+				p.active[s.label(r.Service)]++
+			}
+		}
+		s.sampled.pools[pool] = p
 	}
-	return out
 }
 
 // pools maps each pool to the service whose layout its machine IDs are counted

@@ -12,17 +12,27 @@ type LeaseServer struct {
 	Registry *prometheus.Registry
 
 	InFlight      prometheus.Gauge
+	LockWaiters   prometheus.Gauge
 	acquires      *prometheus.CounterVec
 	releases      *prometheus.CounterVec
 	requests      *prometheus.CounterVec
 	duration      *prometheus.HistogramVec
 	providerCalls *prometheus.HistogramVec
+	locks         *prometheus.CounterVec
+	sequences     *prometheus.CounterVec
+	values        prometheus.Counter
 }
 
-// The results of an acquire and of a release that are shown from the start.
+// The results of requests that are shown from the start.
 var (
 	serverAcquireResults = []string{"ok", "full", "fenced", "busy", "conflict", "refused", "unavailable", "timeout"}
 	serverReleaseResults = []string{"ok", "refused", "unavailable", "timeout"}
+	serverLockResults    = map[string][]string{
+		"acquire": {"ok", "held", "reused", "fenced", "refused", "unavailable", "timeout"},
+		"renew":   {"ok", "not_owned", "expired", "reused", "refused", "unavailable", "timeout"},
+		"release": {"ok", "not_owned", "expired", "reused", "refused", "unavailable", "timeout"},
+	}
+	serverSequenceResults = []string{"ok", "exhausted", "reused", "fenced", "refused", "unavailable", "timeout"}
 )
 
 // NewLeaseServer registers everything that does not need the provider.
@@ -44,12 +54,17 @@ func NewLeaseServer(b Build) *LeaseServer {
 			Name: "kazahana_provider_request_duration_seconds", Help: "Duration of provider calls.", Buckets: seconds,
 		}, []string{"op"}),
 	}
+	m.LockWaiters = prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_server_lock_waiters", Help: "Requests that wait for a lock."})
+	m.locks = vec("kazahana_server_lock_requests_total", "Requests for locks by operation and result.", "op", "result")
+	m.sequences = vec("kazahana_server_sequence_requests_total", "Requests for values of sequences by result.", "result")
+	m.values = prometheus.NewCounter(prometheus.CounterOpts{Name: "kazahana_server_sequence_values_total", Help: "Values of sequences handed out."})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "kazahana_build_info", Help: "1, with what was built as labels.",
 		ConstLabels: prometheus.Labels{"version": b.Version, "commit": b.Commit, "go_version": b.GoVersion},
 	})
 	info.Set(1)
-	m.Registry.MustRegister(m.InFlight, m.acquires, m.releases, m.requests, m.duration, m.providerCalls, info,
+	m.Registry.MustRegister(m.InFlight, m.acquires, m.releases, m.requests, m.duration, m.providerCalls,
+		m.LockWaiters, m.locks, m.sequences, m.values, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -73,6 +88,27 @@ func (m *LeaseServer) Acquired(service, result string) {
 // Released counts a release.
 func (m *LeaseServer) Released(service, result string) {
 	m.releases.WithLabelValues(service, result).Inc()
+}
+
+// Keeping has all results of locks and sequences show as zero.
+func (m *LeaseServer) Keeping() {
+	for op, results := range serverLockResults {
+		for _, result := range results {
+			m.locks.WithLabelValues(op, result)
+		}
+	}
+	for _, result := range serverSequenceResults {
+		m.sequences.WithLabelValues(result)
+	}
+}
+
+// Lock counts a request for a lock.
+func (m *LeaseServer) Lock(op, result string) { m.locks.WithLabelValues(op, result).Inc() }
+
+// Sequence counts a request for values, and how many it got.
+func (m *LeaseServer) Sequence(result string, values int) {
+	m.sequences.WithLabelValues(result).Inc()
+	m.values.Add(float64(values))
 }
 
 // Answered counts an HTTP request.

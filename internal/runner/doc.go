@@ -1,24 +1,23 @@
-// Package runner keeps a leased machine ID for a foreign program for as long as
-// the program runs, and ends the program before the lease would.
+// Package runner keeps what a foreign program needs, a leased machine ID or a
+// lock, for as long as the program runs, and ends the program before that would.
 //
 // # What it rests on
 //
-// A foreign program does not keep the emit rule: it makes IDs from its own clock
-// until it is stopped. So the lease is about real time here, and three things
-// keep two holders of a machine ID apart:
+// A foreign program knows nothing of leases: it goes on until it is stopped. So a
+// lease is about real time here, and three things keep two holders apart:
 //
 //   - The program is started when the local clock has reached the lease's
-//     beginning, and not before.
+//     beginning, and not before: a machine ID's user makes IDs from that clock.
 //   - The lease's end is counted on a clock that nobody sets and that goes on
-//     while the machine sleeps, from before the request for it was sent: the
-//     provider granted it later than that. An extension moves the end by no more
-//     than the provider said that it moved, and no further than a term from
-//     before the request for it.
+//     while the machine sleeps, from before the request for it was sent: it was
+//     granted later than that. So is every extension. What a provider that goes
+//     by its own clock says is believed only as far as that allows.
 //   - The program is told to end a safe margin before that, and is killed before
 //     the end if it has not.
 //
 // The machine (machine.go) is a pure function of the readings of two clocks and
-// of what happened; Run is the loop around it.
+// of what happened; Run is the loop around it. A Holding is what differs between
+// a machine ID and a lock.
 //
 //	asked ── a third of the term: extend ── ... retries ... ── 9/10: SIGTERM ── 99/100: SIGKILL ── end
 package runner

@@ -4,9 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/kazahana/kazahana/internal/lease"
-	"github.com/kazahana/kazahana/internal/provider"
 )
 
 // The parts of a term after which, or before whose end, something is due.
@@ -32,7 +29,7 @@ type action int
 const (
 	wait      action = iota
 	start            // start the program
-	extend           // ask the provider for more
+	extend           // ask for more
 	terminate        // SIGTERM
 	kill             // SIGKILL
 	abandon          // do not start the program at all
@@ -47,21 +44,22 @@ type phase int
 const (
 	waiting phase = iota // for the clock, and for the delay
 	running
-	ending // SIGTERM was sent, because the lease ends
+	ending // SIGTERM was sent, because what is held ends
 	killed
 )
 
 // machine decides what to do when. Boot times are readings of the clock that
 // nobody sets.
 type machine struct {
-	lease lease.Lease   // with the times that it has now
-	term  time.Duration // as it was granted
-	delay time.Duration
+	name    string // of what is held
+	beginMS int64  // wall clock: when it begins
+	term    time.Duration
+	delay   time.Duration
 
 	phase     phase
-	end       time.Duration // boot time at which the lease is over, at the latest possible count
+	end       time.Duration // boot time at which it is over
 	killAt    time.Duration // boot time, while ending
-	reached   bool          // the wall clock has reached the lease's beginning
+	reached   bool          // the wall clock has reached the beginning
 	reachedAt time.Duration // boot time
 
 	asking     bool
@@ -72,12 +70,10 @@ type machine struct {
 	lost       error         // why there is nothing to extend any more
 }
 
-// newMachine begins with a lease that was asked for at a boot time.
-func newMachine(l lease.Lease, askedAt, delay time.Duration) *machine {
-	term := time.Duration(l.Term()) * time.Millisecond
+func newMachine(c Config) *machine {
 	return &machine{
-		lease: l, term: term, delay: delay,
-		end: askedAt + term, nextExtend: askedAt + term/extendPart,
+		name: c.Holding.Name(), beginMS: c.BeginMS, term: c.Term, delay: c.Delay,
+		end: c.AskedAt + c.Term, nextExtend: c.AskedAt + c.Term/extendPart,
 	}
 }
 
@@ -112,10 +108,10 @@ func (m *machine) next(boot time.Duration, wallMS int64) (due action, pause time
 	return wait, m.pause(boot, wallMS)
 }
 
-// lookAtWall notes when the wall clock reached the lease's beginning. One that
-// goes back behind it has not.
+// lookAtWall notes when the wall clock reached the beginning. One that goes back
+// behind it has not.
 func (m *machine) lookAtWall(boot time.Duration, wallMS int64) {
-	reached := wallMS >= m.lease.Created
+	reached := wallMS >= m.beginMS
 	if reached && !m.reached {
 		m.reachedAt = boot
 	}
@@ -131,7 +127,7 @@ func (m *machine) pause(boot time.Duration, wallMS int64) time.Duration {
 		if m.reached {
 			upTo(m.reachedAt + m.delay)
 		} else {
-			upTo(boot + time.Duration(m.lease.Created-wallMS)*time.Millisecond)
+			upTo(boot + time.Duration(m.beginMS-wallMS)*time.Millisecond)
 		}
 	case running:
 		upTo(m.end - m.term/terminatePart)
@@ -147,8 +143,8 @@ func (m *machine) pause(boot time.Duration, wallMS int64) time.Duration {
 // started notes that the program runs.
 func (m *machine) started() { m.phase = running }
 
-// terminated notes that SIGTERM was sent. The program has until the end of the
-// lease, or, when the lease is somebody else's, as long as that would be.
+// terminated notes that SIGTERM was sent. The program has until the end, or, when
+// what it had is somebody else's, as long as that would be.
 func (m *machine) terminated(boot time.Duration) {
 	m.phase = ending
 	m.killAt = min(m.end-m.term/killPart, boot+m.term/terminatePart-m.term/killPart)
@@ -160,35 +156,21 @@ func (m *machine) killedNow() { m.phase = killed }
 // asked notes that an extension is about to be requested.
 func (m *machine) asked(boot time.Duration) { m.asking, m.askedAt = true, boot }
 
-// answered notes the outcome of the extension.
-func (m *machine) answered(boot time.Duration, longer lease.Lease, err error) {
+// answered notes the outcome of the extension, and until when it lasts.
+func (m *machine) answered(boot, until time.Duration, err error) {
 	m.asking = false
-	if err == nil && longer.Key() != m.lease.Key() {
-		err = fmt.Errorf("the provider extended %v instead of %v", longer, m.lease)
-	}
+	var lost *LostError
 	switch {
 	case err == nil:
-		moved := time.Duration(longer.Expired-m.lease.Expired) * time.Millisecond
-		m.end = max(m.end, min(m.end+moved, m.askedAt+m.term))
-		m.lease, m.failures, m.lastErr = longer, 0, nil
+		m.end, m.failures, m.lastErr = until, 0, nil
 		m.nextExtend = m.askedAt + m.term/extendPart
-	case final(err):
-		m.lost = err
+	case errors.As(err, &lost):
+		m.lost = lost.Err
 	default:
 		m.failures++
 		m.lastErr = err
 		m.nextExtend = boot + backoff(m.failures, m.term)
 	}
-}
-
-// final reports whether asking again cannot help.
-func final(err error) bool {
-	for _, f := range []error{provider.ErrBadSignature, provider.ErrNotFound, provider.ErrConflict, provider.ErrInvalid, errors.ErrUnsupported} {
-		if errors.Is(err, f) {
-			return true
-		}
-	}
-	return false
 }
 
 func backoff(failures int, term time.Duration) time.Duration {
@@ -199,17 +181,15 @@ func backoff(failures int, term time.Duration) time.Duration {
 	return min(d, max(term/mostRetryPart, minRetry))
 }
 
-// cause is why the lease is over, or about to be; nil while it is not.
+// cause is why it is over, or about to be; nil while it is not.
 func (m *machine) cause(boot time.Duration) error {
 	switch {
-	case errors.Is(m.lost, provider.ErrBadSignature):
-		return fmt.Errorf("machine ID %d was granted to somebody else: %w", m.lease.ID, m.lost)
 	case m.lost != nil:
-		return fmt.Errorf("the lease of machine ID %d cannot be extended: %w", m.lease.ID, m.lost)
+		return m.lost
 	case boot < m.end-m.term/terminatePart:
 		return nil
 	case m.lastErr != nil:
-		return fmt.Errorf("the lease of machine ID %d could not be extended in time: %w", m.lease.ID, m.lastErr)
+		return fmt.Errorf("%s could not be extended in time: %w", m.name, m.lastErr)
 	}
-	return fmt.Errorf("the lease of machine ID %d was not extended in time", m.lease.ID)
+	return fmt.Errorf("%s was not extended in time", m.name)
 }

@@ -3,15 +3,29 @@ package runner
 import (
 	"context"
 	"errors"
-	"fmt"
 	"syscall"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/clock"
-	"github.com/kazahana/kazahana/internal/lease"
-	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
+
+// Holding is what the program needs for as long as it runs.
+type Holding interface {
+	// Name is for messages, "the lease of machine ID 17" for example.
+	Name() string
+	// Extend asks for another term. sent is the reading of Clock.Boot from before
+	// the call, and end the one at which it is over so far; the answer is the one
+	// at which it is over now. A *LostError says that asking again cannot help.
+	// Calls do not overlap, and none is under way when Run has returned.
+	Extend(ctx context.Context, sent, end time.Duration) (until time.Duration, err error)
+}
+
+// LostError: there is nothing to extend any more. Err says what and why.
+type LostError struct{ Err error }
+
+func (e *LostError) Error() string { return e.Err.Error() }
+func (e *LostError) Unwrap() error { return e.Err }
 
 // Program is the foreign program. Its methods do not wait for it, but for
 // Suspend.
@@ -49,41 +63,39 @@ func (e Exit) Status() int {
 
 // Config is one run.
 type Config struct {
-	Clock    clock.Source
-	Extender provider.Extender
-	Service  string
-	Lease    lease.Lease
-	AskedAt  time.Duration // reading of Clock.Boot from before the lease was asked for
-	Delay    time.Duration // to wait after the clock has reached the lease's beginning
-	Timeout  time.Duration // of one call to the provider
-	Program  Program
-	Signals  <-chan syscall.Signal // that this process received
-	Say      func(format string, args ...any)
+	Clock   clock.Source
+	Holding Holding
+	AskedAt time.Duration // reading of Clock.Boot from before it was asked for
+	Term    time.Duration // how long it lasts from then on
+	BeginMS int64         // Clock.Wall in Unix ms before which the program must not start; 0 = it may at once
+	Delay   time.Duration // to wait after that
+	Timeout time.Duration // of one extension
+	Program Program
+	Signals <-chan syscall.Signal // that this process received
+	Say     func(format string, args ...any)
 }
 
 // Result is what became of a run.
 type Result struct {
-	Lease   lease.Lease // with the times that it has now
 	Started bool
 	Exit    Exit           // of a program that was started
 	Signal  syscall.Signal // that came before the program was started; 0 for none
 	Lost    error          // why the program was told to end, or was not started; nil when neither
 }
 
-// Run waits until the program may be started, starts it, extends the lease while
-// it runs, and returns when it has ended. The error says why it could not be
+// Run waits until the program may be started, starts it, extends what it needs
+// while it runs, and returns when it has ended. The error says why it could not be
 // started.
 func Run(ctx context.Context, c Config) (Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &run{Config: c, machine: newMachine(c.Lease, c.AskedAt, c.Delay), answers: make(chan answer, 1)}
+	r := &run{Config: c, machine: newMachine(c), answers: make(chan answer, 1)}
 	r.announceWait()
 	err := r.loop(ctx)
 	cancel()
 	if r.machine.asking {
 		r.answered(<-r.answers) // it may have been extended all the same
 	}
-	r.result.Lease = r.machine.lease
 	return r.result, err
 }
 
@@ -97,7 +109,7 @@ func (r *run) loop(ctx context.Context) error {
 			continue
 		}
 		if r.suspended {
-			// Only now: what a lease that ended meanwhile demands has been done.
+			// Only now: what an end that came meanwhile demands has been done.
 			r.suspended = false
 			r.Program.Resume()
 		}
@@ -117,7 +129,7 @@ type run struct {
 }
 
 type answer struct {
-	lease lease.Lease
+	until time.Duration
 	err   error
 }
 
@@ -136,12 +148,12 @@ func (r *run) do(ctx context.Context, due action) (over bool, err error) {
 		r.machine.started()
 	case extend:
 		r.machine.asked(boot)
-		go func(l lease.Lease) {
+		go func(end time.Duration) {
 			ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 			defer cancel()
-			longer, err := r.Extender.Extend(ctx, r.Service, l)
-			r.answers <- answer{longer, err}
-		}(r.machine.lease)
+			until, err := r.Holding.Extend(ctx, boot, end)
+			r.answers <- answer{until, err}
+		}(r.machine.end)
 	case terminate:
 		r.result.Lost = r.machine.cause(boot)
 		r.Say("%v: sending SIGTERM", r.result.Lost)
@@ -179,7 +191,7 @@ func (r *run) await(pause time.Duration) (over bool) {
 			r.suspend()
 		case r.result.Started:
 			r.Program.Signal(signal)
-		case ends(signal):
+		case Ends(signal):
 			r.result.Signal = signal
 			return true
 		}
@@ -187,8 +199,8 @@ func (r *run) await(pause time.Duration) (over bool) {
 	return false
 }
 
-// ends reports whether a signal ends a program that does not care.
-func ends(s syscall.Signal) bool {
+// Ends reports whether a signal ends a program that does not care.
+func Ends(s syscall.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGHUP || s == syscall.SIGQUIT
 }
 
@@ -200,36 +212,22 @@ func (r *run) suspend() {
 // answered tells the machine, and a reader of the log what is worth knowing.
 func (r *run) answered(a answer) {
 	failures := r.machine.failures
-	r.machine.answered(r.Clock.Boot(), a.lease, a.err)
+	r.machine.answered(r.Clock.Boot(), a.until, a.err)
 	switch {
 	case a.err != nil && r.machine.lost == nil && !errors.Is(a.err, context.Canceled):
-		r.Say("the lease was not extended, trying again: %v", a.err)
+		r.Say("%s was not extended, trying again: %v", r.machine.name, a.err)
 	case a.err == nil && failures > 0:
-		r.Say("the lease is extended, after %d failures", failures)
-	}
-	if l := r.machine.lease; r.wallMS() >= l.Expired {
-		r.Say("this host's clock is ahead of the provider's, past the lease's end at %s: IDs dated then can be repeated by the machine ID's next holder; see that both clocks are right",
-			snowflake.FormatMS(l.Expired))
+		r.Say("%s is extended, after %d failures", r.machine.name, failures)
 	}
 }
 
 // announceWait says what the start waits for.
 func (r *run) announceWait() {
-	if behind := r.Lease.Created - r.wallMS(); behind > 0 {
+	if behind := r.BeginMS - r.wallMS(); behind > 0 {
 		r.Say("this host's clock is behind the provider's: waiting %v for the lease to begin at %s",
-			time.Duration(behind)*time.Millisecond, snowflake.FormatMS(r.Lease.Created))
+			time.Duration(behind)*time.Millisecond, snowflake.FormatMS(r.BeginMS))
 	}
 	if r.Delay > 0 {
 		r.Say("waiting %v more, as --delay says, for others with the same machine ID to end", r.Delay)
 	}
-}
-
-// CheckClock reports, as an error, that the local clock is past the lease, which
-// was granted just now.
-func CheckClock(l lease.Lease, wallMS int64) error {
-	if wallMS < l.Expired {
-		return nil
-	}
-	return fmt.Errorf("this host's clock is %v ahead of the provider's: the lease has ended by it before it began; see that both clocks are right (NTP)",
-		(time.Duration(wallMS-l.Created) * time.Millisecond).Round(time.Second))
 }

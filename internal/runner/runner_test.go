@@ -44,6 +44,7 @@ type stage struct {
 	ended    chan Exit
 	stopped  chan struct{}
 	signals  chan syscall.Signal
+	held     *LeaseHolding
 }
 
 const term = 100 * time.Second
@@ -145,10 +146,11 @@ func play(t *testing.T, s *stage, edit func(*Config)) (Result, error) {
 		s.answers = []func(lease.Lease) (lease.Lease, error){granted}
 	}
 	now := time.Now().UnixMilli()
+	say := func(string, ...any) {}
+	s.held = HoldLease(lease.Lease{ID: 17, Created: now, Expired: now + term.Milliseconds(), ReservedUntil: now + term.Milliseconds(), Secret: "s", BitTS: 41, BitID: 14, BitSeq: 8},
+		s, "", s, say)
 	c := Config{
-		Clock: s, Extender: s, Program: s, Signals: s.signals, AskedAt: s.Boot(), Timeout: 3 * time.Second,
-		Lease: lease.Lease{ID: 17, Created: now, Expired: now + term.Milliseconds(), ReservedUntil: now + term.Milliseconds(), Secret: "s", BitTS: 41, BitID: 14, BitSeq: 8},
-		Say:   func(string, ...any) {},
+		Clock: s, Holding: s.held, Program: s, Signals: s.signals, AskedAt: s.Boot(), Term: term, BeginMS: now, Timeout: 3 * time.Second, Say: say,
 	}
 	if edit != nil {
 		edit(&c)
@@ -375,8 +377,8 @@ func TestEndsDuringExtension(t *testing.T) {
 			return granted(l)
 		}}
 		r, err := play(t, s, nil)
-		if err != nil || r.Lease.Expired != s.began.Add(35*time.Second+term).UnixMilli()+333 {
-			t.Errorf("%+v (%v) after %q", r, err, s.transcript)
+		if err != nil || s.held.Lease.Expired != s.began.Add(35*time.Second+term).UnixMilli()+333 {
+			t.Errorf("%+v, %+v (%v) after %q", r, s.held.Lease, err, s.transcript)
 		}
 	})
 }
@@ -389,4 +391,39 @@ func TestCheckClock(t *testing.T) {
 	if err := CheckClock(l, 2_000_000); err == nil || !strings.Contains(err.Error(), "16m40s ahead") {
 		t.Error(err)
 	}
+}
+
+// lasting is a Holding whose extensions do as the test says.
+type lasting struct {
+	*stage
+	answers []func(sent, end time.Duration) (time.Duration, error)
+}
+
+func (lasting) Name() string { return "the thing" }
+
+func (l *lasting) Extend(_ context.Context, sent, end time.Duration) (time.Duration, error) {
+	answer := l.answers[0]
+	l.answers = l.answers[1:]
+	l.note("extend at %v, over at %v", (sent - time.Hour).Round(time.Second), (end - time.Hour).Round(time.Second))
+	return answer(sent, end)
+}
+
+// What a Holding answers is when it is over, be it sooner than before; and what it
+// says of a loss is what the caller is told.
+func TestHoldingSaysWhenItIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{}
+		held := &lasting{stage: s, answers: []func(sent, end time.Duration) (time.Duration, error){
+			func(sent, _ time.Duration) (time.Duration, error) { return sent + term, nil },
+			func(sent, _ time.Duration) (time.Duration, error) { return sent + term/2, nil },
+			func(_, end time.Duration) (time.Duration, error) {
+				return end, &LostError{errors.New("the thing is gone")}
+			},
+		}}
+		r, err := play(t, s, func(c *Config) { c.Holding, c.BeginMS = held, 0 })
+		want := "0 start, 33 extend at 33s, over at 1m40s, 66 extend at 1m7s, over at 2m13s, 99 extend at 1m40s, over at 1m57s, 99 SIGTERM"
+		if got := strings.Join(s.transcript, ", "); err != nil || got != want || r.Lost == nil || r.Lost.Error() != "the thing is gone" {
+			t.Errorf("%s\nwant\n%s\n%+v, %v", got, want, r, err)
+		}
+	})
 }

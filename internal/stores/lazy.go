@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"sync"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -90,7 +89,7 @@ func (l *lazy) close() error {
 }
 
 // lockStore is the locks of a store that is opened at its first use. It is a
-// Notifier and a Waiter as far as what it opens is.
+// Notifier as far as what it opens is.
 type lockStore struct{ *lazy }
 
 func (s lockStore) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
@@ -136,18 +135,6 @@ func (s lockStore) Notify(ctx context.Context, tenant, key string) (<-chan struc
 // Close implements lock.Store. The systems share what is open: Store.Close ends
 // them.
 func (lockStore) Close() error { return nil }
-
-// waitingLockStore is one whose store can wait by itself.
-type waitingLockStore struct{ lockStore }
-
-// AcquireWithin implements lock.Waiter.
-func (s waitingLockStore) AcquireWithin(ctx context.Context, r lock.Request, wait time.Duration) (lock.Lease, error) {
-	opened, err := s.get(ctx)
-	if err != nil {
-		return lock.Lease{}, err
-	}
-	return opened.locks.(lock.Waiter).AcquireWithin(ctx, r, wait)
-}
 
 // sequenceStore is the sequences of a store that is opened at its first use.
 type sequenceStore struct{ *lazy }

@@ -15,13 +15,16 @@ import (
 
 	"github.com/kazahana/kazahana/internal/connurl"
 	"github.com/kazahana/kazahana/internal/etcdconn"
+	"github.com/kazahana/kazahana/internal/httpconn"
 	"github.com/kazahana/kazahana/internal/lock"
 	etcdlock "github.com/kazahana/kazahana/internal/lock/etcd"
+	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	redislock "github.com/kazahana/kazahana/internal/lock/redis"
 	lockdb "github.com/kazahana/kazahana/internal/lock/sqlite"
 	"github.com/kazahana/kazahana/internal/redisconn"
 	"github.com/kazahana/kazahana/internal/sequence"
 	etcdseq "github.com/kazahana/kazahana/internal/sequence/etcd"
+	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 	redisseq "github.com/kazahana/kazahana/internal/sequence/redis"
 	sequencedb "github.com/kazahana/kazahana/internal/sequence/sqlite"
 	"github.com/kazahana/kazahana/internal/sqlitefile"
@@ -87,7 +90,7 @@ func Beside(providerURL, stateDir string) string {
 }
 
 func canShare(scheme string) bool {
-	return slices.Contains(redisconn.Schemes(), scheme) || scheme == "etcd"
+	return slices.Contains(redisconn.Schemes(), scheme) || slices.Contains(httpconn.Schemes(), scheme) || scheme == "etcd"
 }
 
 // Open returns the store that the URL names. It reaches out to nothing. The error
@@ -111,8 +114,11 @@ func Open(rawURL string, opts Options) (*Store, error) {
 		return openEtcd(rawURL, opts)
 	case slices.Contains(redisconn.Schemes(), scheme):
 		return openRedis(rawURL, opts)
+	case slices.Contains(httpconn.Schemes(), scheme):
+		return openHTTP(rawURL)
 	}
-	return nil, fmt.Errorf("%q %w; what does: memory, sqlite, %s, etcd", scheme, ErrCannot, strings.Join(redisconn.Schemes(), ", "))
+	return nil, fmt.Errorf("%q %w; what does: memory, sqlite, %s, etcd, %s", scheme, ErrCannot,
+		strings.Join(redisconn.Schemes(), ", "), strings.Join(httpconn.Schemes(), ", "))
 }
 
 func opened(url string, shared bool, open func(context.Context) (*systems, error)) *Store {
@@ -176,4 +182,21 @@ func openRedis(rawURL string, opts Options) (*Store, error) {
 		}
 		return &systems{locks: locks, sequences: sequences, closers: []io.Closer{locks, client}}, nil
 	}), nil
+}
+
+// openHTTP opens the services of a lease server, which wait by themselves until a
+// lock is free.
+func openHTTP(rawURL string) (*Store, error) {
+	cfg, err := httpconn.ParseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	client, err := httpconn.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	kept := &systems{locks: lockhttp.New(client), sequences: sequencehttp.New(client), closers: []io.Closer{client}}
+	return &Store{
+		Locks: kept.locks, Sequences: kept.sequences, URL: cfg.Names(), Shared: true, lazy: &lazy{opened: kept},
+	}, nil
 }

@@ -32,38 +32,53 @@ var (
 )
 
 // A Client calls methods over one stream. Calls may run concurrently: they are
-// pipelined, and their answers found by msgid. Notifications, requests and
-// answers that nobody waits for are ignored.
+// pipelined, and their answers found by msgid. Requests and answers that nobody
+// waits for are ignored.
 type Client struct {
 	conn io.ReadWriteCloser
+	told func(*Request) // of notifications; may be nil
 	send chan *outgoing // to the writing goroutine
 	done chan struct{}  // closed by fail, once
 	both sync.WaitGroup // the reading and the writing goroutine
 
 	mu       sync.Mutex
 	lastID   uint32
-	waiting  map[uint32]chan answer // each has room for its one answer
+	waiting  map[uint32]*waiter
 	farewell *Error                 // an error with msgid 0: the server's last word
 	err      error                  // set before done is closed
 	closeErr error                  // likewise
 }
 
+// waiter is a call that waits for its answer. Whoever takes it out of the map
+// sets target, or raw, and then sends the one answer.
+type waiter struct {
+	target any
+	raw    []byte      // the result, where target is left to the caller
+	done   chan answer // has room for one
+}
+
 // answer is what became of a call.
 type answer struct {
-	result  []byte
 	refusal *Error // from the server
 	err     error  // from the stream
+	result  error  // about decoding
 }
 
 // NewClient returns a Client on conn, which it owns from now on. A Close of
 // conn must end its blocked Reads and Writes, as that of a socket does. The
-// Client must be closed.
-func NewClient(conn io.ReadWriteCloser) *Client {
+// Client must be closed. It ignores notifications.
+func NewClient(conn io.ReadWriteCloser) *Client { return NewNotifiedClient(conn, nil) }
+
+// NewNotifiedClient is NewClient with a function that is called with each
+// notification, one after another, by the goroutine that reads: it must neither
+// wait for the Client nor keep the notification.
+func NewNotifiedClient(conn io.ReadWriteCloser, told func(*Request)) *Client {
 	c := &Client{
 		conn:    conn,
+		told:    told,
 		send:    make(chan *outgoing, maxWaiting),
 		done:    make(chan struct{}),
-		waiting: make(map[uint32]chan answer),
+		waiting: make(map[uint32]*waiter),
 	}
 	c.both.Go(c.readAll)
 	c.both.Go(c.writeAll)
@@ -104,7 +119,7 @@ func (c *Client) Call(ctx context.Context, method string, target any, params ...
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("wire: call %s: %w", method, err)
 	}
-	id, done, err := c.register()
+	id, w, err := c.register(target)
 	if err != nil {
 		return fmt.Errorf("wire: call %s: %w", method, err)
 	}
@@ -120,12 +135,12 @@ func (c *Client) Call(ctx context.Context, method string, target any, params ...
 	}
 	var got answer
 	select {
-	case got = <-done:
+	case got = <-w.done:
 	case <-ctx.Done():
 		if c.forget(id) {
 			return fmt.Errorf("wire: call %s: %w", method, ctx.Err())
 		}
-		got = <-done // it is coming right now
+		got = <-w.done // it is coming right now
 	}
 	if got.refusal != nil {
 		return got.refusal
@@ -133,15 +148,18 @@ func (c *Client) Call(ctx context.Context, method string, target any, params ...
 	if got.err != nil {
 		return fmt.Errorf("wire: call %s: %w", method, got.err)
 	}
-	if err := decodeResult(got.result, target); err != nil {
-		return fmt.Errorf("wire: result of %s: %w", method, err)
+	if w.raw != nil {
+		got.result = decodeResult(w.raw, target)
+	}
+	if got.result != nil {
+		return fmt.Errorf("wire: result of %s: %w", method, got.result)
 	}
 	return nil
 }
 
 // register reserves a msgid that no waiting call has. It never gives 0, with
 // which servers answer what they could not read.
-func (c *Client) register() (uint32, chan answer, error) {
+func (c *Client) register(target any) (uint32, *waiter, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
@@ -153,9 +171,9 @@ func (c *Client) register() (uint32, chan answer, error) {
 			break
 		}
 	}
-	done := make(chan answer, 1)
-	c.waiting[c.lastID] = done
-	return c.lastID, done, nil
+	w := &waiter{target: target, done: make(chan answer, 1)}
+	c.waiting[c.lastID] = w
+	return c.lastID, w, nil
 }
 
 // forget gives up waiting, and reports whether there still was no answer.
@@ -164,12 +182,12 @@ func (c *Client) forget(id uint32) bool {
 }
 
 // take removes a waiting call, so that it gets exactly one answer.
-func (c *Client) take(id uint32) chan answer {
+func (c *Client) take(id uint32) *waiter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done := c.waiting[id]
+	w := c.waiting[id]
 	delete(c.waiting, id)
-	return done
+	return w
 }
 
 // fail ends the Client for the given reason; only the first one counts.
@@ -192,8 +210,8 @@ func (c *Client) fail(reason error) {
 
 	c.closeErr = c.conn.Close()
 	close(c.done)
-	for _, done := range waiting {
-		done <- answer{err: reason}
+	for _, w := range waiting {
+		w.done <- answer{err: reason}
 	}
 }
 
@@ -234,9 +252,14 @@ func (c *Client) deliverAll(in *Inbox, message *Request) error {
 		if msg == nil {
 			return nil
 		}
-		if message.Type == TypeResponse {
+		switch message.Type {
+		case TypeResponse:
 			if err := c.deliver(message); err != nil {
 				return err
+			}
+		case TypeNotification:
+			if c.told != nil {
+				c.told(message)
 			}
 		}
 	}
@@ -248,22 +271,23 @@ func (c *Client) deliver(message *Request) error {
 	if err != nil {
 		return err
 	}
-	result, err := message.values.bytesOfNext()
-	if err != nil {
-		return err
-	}
 	if message.ID == 0 && answered != nil {
 		c.mu.Lock()
 		c.farewell = answered
 		c.mu.Unlock()
 	}
-	done := c.take(message.ID)
+	w := c.take(message.ID)
 	switch {
-	case done == nil: // its call gave up, or never was
+	case w == nil: // its call gave up, or never was
 	case answered != nil:
-		done <- answer{refusal: answered}
+		w.done <- answer{refusal: answered}
 	default:
-		done <- answer{result: slices.Clone(result)}
+		// Integers cost less to decode than to copy for somebody else.
+		taken, err := message.values.integers(w.target)
+		if !taken {
+			w.raw = slices.Clone(message.values.raw[message.values.pos():])
+		}
+		w.done <- answer{result: err}
 	}
 	return nil
 }

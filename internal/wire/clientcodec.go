@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -96,21 +97,20 @@ func pairError(raw []byte) *Error {
 	return ParseErrorText(ErrorKind(kind), string(text))
 }
 
+// Decode stores the next value in target, as Client.Call does with a result.
+func (r *Request) Decode(target any) error {
+	raw, err := r.Raw()
+	if err != nil {
+		return err
+	}
+	return decodeResult(raw, target)
+}
+
 // decodeResult stores a result, one whole value, in target.
 func decodeResult(raw []byte, target any) (err error) {
 	var v values
 	v.reset(raw)
-	switch t := target.(type) {
-	case nil:
-		return nil
-	case *uint64:
-		*t, err = v.uint64()
-		return err
-	case *int64:
-		*t, err = v.int64()
-		return err
-	case *[]uint64:
-		*t, err = v.uint64s()
+	if taken, err := v.integers(target); taken {
 		return err
 	}
 	// The library skips the head of an extension type where it wants a map,
@@ -128,16 +128,49 @@ func decodeResult(raw []byte, target any) (err error) {
 	return v.dec.Decode(target)
 }
 
+// integers stores the next value in target if that is for integers, or nothing,
+// and reports whether it is.
+func (v *values) integers(target any) (taken bool, err error) {
+	switch t := target.(type) {
+	case nil:
+	case *uint64:
+		*t, err = v.uint64()
+	case *int64:
+		*t, err = v.int64()
+	case *[]uint64:
+		*t, err = v.uint64s()
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
 func (v *values) uint64s() ([]uint64, error) {
 	n, err := v.arrayLen()
 	if err != nil {
 		return nil, err
 	}
 	all := make([]uint64, n)
+	if fixed := v.raw[v.pos():]; len(fixed) == n*uint64Size && readFixed(fixed, all) {
+		return all, nil
+	}
 	for i := range all {
 		if all[i], err = v.uint64(); err != nil {
 			return nil, fmt.Errorf("element %d: %w", i, err)
 		}
 	}
 	return all, nil
+}
+
+// readFixed reads integers that all have the 9-byte form, as those of a batch of
+// IDs do: at a tenth of what the library costs.
+func readFixed(b []byte, all []uint64) bool {
+	for i := range all {
+		if b[0] != codeUint64 {
+			return false
+		}
+		all[i] = binary.BigEndian.Uint64(b[1:uint64Size])
+		b = b[uint64Size:]
+	}
+	return true
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/sqlitefile"
@@ -17,6 +18,11 @@ import (
 const (
 	// sweep is how many idle keys a write deletes: more than it can add.
 	sweep = 2
+	// sweepPause is how long nothing is looked for after nothing was found.
+	sweepPause = time.Second
+	// parsed is how many states are kept as they were read last: most of what a
+	// request costs beside the disk is reading the receipts of a busy key.
+	parsed = 1000
 	// stretch is how many keys a List looks at before others have their turn.
 	stretch = 1000
 )
@@ -41,12 +47,18 @@ var Tables = []string{
 }
 
 // Store is locks in a store file, which it does not own.
-type Store struct{ file *sqlitefile.File }
+type Store struct {
+	file *sqlitefile.File
+
+	// Used by writes alone, which come one after the other.
+	states      map[string]lock.State // by the text that they were read from, at most parsed
+	nothingIdle int64                 // Unix ms: when there was nothing to delete; 0: not so
+}
 
 var _ lock.Store = (*Store)(nil)
 
 // New uses a file that was opened with Tables. Whoever opened it closes it.
-func New(file *sqlitefile.File) *Store { return &Store{file} }
+func New(file *sqlitefile.File) *Store { return &Store{file: file, states: map[string]lock.State{}} }
 
 // Close implements lock.Store. The file stays open.
 func (s *Store) Close() error { return nil }
@@ -57,7 +69,7 @@ func (s *Store) Do(ctx context.Context, r lock.Request) (l lock.Lease, err error
 		return lock.Lease{}, err
 	}
 	err = s.file.Write(ctx, func(tx *sqlitefile.Tx) (err error) {
-		l, err = do(tx, r)
+		l, err = s.do(tx, r)
 		return err
 	}, nil)
 	if err != nil {
@@ -66,7 +78,7 @@ func (s *Store) Do(ctx context.Context, r lock.Request) (l lock.Lease, err error
 	return l, nil
 }
 
-func do(tx *sqlitefile.Tx, r lock.Request) (lock.Lease, error) {
+func (s *Store) do(tx *sqlitefile.Tx, r lock.Request) (lock.Lease, error) {
 	var known lock.Known
 	switch err := tx.QueryRow(`SELECT token FROM lock_floor`, nil, &known.Floor); {
 	case errors.Is(err, sql.ErrNoRows):
@@ -74,8 +86,11 @@ func do(tx *sqlitefile.Tx, r lock.Request) (lock.Lease, error) {
 	case err != nil:
 		return lock.Lease{}, err
 	}
-	var err error
-	if known.State, err = read(tx.Session, r.Tenant, r.Key); err != nil && !errors.Is(err, lock.ErrNotFound) {
+	before, err := find(tx.Session, r.Tenant, r.Key)
+	if err == nil {
+		known.State, err = s.parse(r.Key, before)
+	}
+	if err != nil && !errors.Is(err, lock.ErrNotFound) {
 		return lock.Lease{}, err
 	}
 	state, l, err := lock.Apply(known, r, tx.NowMS)
@@ -91,19 +106,41 @@ func do(tx *sqlitefile.Tx, r lock.Request) (lock.Lease, error) {
 		r.Tenant, r.Key, string(text), state.ExpiresMS); err != nil {
 		return lock.Lease{}, err
 	}
-	return l, deleteIdle(tx, known.Floor)
+	delete(s.states, before)
+	s.remember(string(text), state)
+	return l, s.sweep(tx, known.Floor)
 }
 
-func read(s *sqlitefile.Session, tenant, key string) (state lock.State, err error) {
-	var text string
+// parse is parse for a write. That a state belongs to its text is true whatever
+// becomes of the transaction, and whoever else writes to the file.
+func (s *Store) parse(key, text string) (lock.State, error) {
+	if state, ok := s.states[text]; ok {
+		return state, nil
+	}
+	state, err := parse(key, text)
+	if err == nil {
+		s.remember(text, state)
+	}
+	return state, err
+}
+
+func (s *Store) remember(text string, state lock.State) {
+	for other := range s.states {
+		if len(s.states) < parsed {
+			break
+		}
+		delete(s.states, other)
+	}
+	s.states[text] = state
+}
+
+// find is the text of the key's state.
+func find(s *sqlitefile.Session, tenant, key string) (text string, err error) {
 	err = s.QueryRow(`SELECT state FROM locks WHERE tenant = ? AND key = ?`, []any{tenant, key}, &text)
 	if errors.Is(err, sql.ErrNoRows) {
-		return state, lock.ErrNotFound
+		return "", lock.ErrNotFound
 	}
-	if err != nil {
-		return state, err
-	}
-	return parse(key, text)
+	return text, err
 }
 
 func parse(key, text string) (state lock.State, err error) {
@@ -113,13 +150,26 @@ func parse(key, text string) (state lock.State, err error) {
 	return state, nil
 }
 
+// sweep deletes idle keys, and looks for them now and then where there are none.
+func (s *Store) sweep(tx *sqlitefile.Tx, floor int64) error {
+	if since := tx.NowMS - s.nothingIdle; since >= 0 && since < sweepPause.Milliseconds() {
+		return nil
+	}
+	s.nothingIdle = 0
+	deleted, err := deleteIdle(tx, floor)
+	if err == nil && deleted == 0 {
+		s.nothingIdle = tx.NowMS
+	}
+	return err
+}
+
 // deleteIdle deletes a few of the keys that have been idle for long. The floor
 // rises to their tokens first, in the same transaction: none is granted again.
-func deleteIdle(tx *sqlitefile.Tx, floor int64) error {
+func deleteIdle(tx *sqlitefile.Tx, floor int64) (deleted int, err error) {
 	type name struct{ tenant, key string }
 	var idle []name
 	highest := floor
-	err := tx.QueryRows(`SELECT tenant, key, state FROM locks WHERE ends <= ? ORDER BY ends LIMIT ?`,
+	err = tx.QueryRows(`SELECT tenant, key, state FROM locks WHERE ends <= ? ORDER BY ends LIMIT ?`,
 		[]any{tx.NowMS - lock.KeepIdle.Milliseconds(), sweep}, func(scan func(...any) error) error {
 			var n name
 			var text string
@@ -133,17 +183,17 @@ func deleteIdle(tx *sqlitefile.Tx, floor int64) error {
 			return err
 		})
 	if err != nil || len(idle) == 0 {
-		return err
+		return 0, err
 	}
 	if _, err := tx.Exec(`UPDATE lock_floor SET token = ?`, highest); err != nil {
-		return err
+		return 0, err
 	}
 	for _, n := range idle {
 		if _, err := tx.Exec(`DELETE FROM locks WHERE tenant = ? AND key = ?`, n.tenant, n.key); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return len(idle), nil
 }
 
 // Get implements lock.Store.
@@ -152,7 +202,11 @@ func (s *Store) Get(ctx context.Context, tenant, key string) (lock.Lease, error)
 		return lock.Lease{}, err
 	}
 	return sqlitefile.Read(ctx, s.file, func(session *sqlitefile.Session) (lock.Lease, error) {
-		state, err := read(session, tenant, key)
+		text, err := find(session, tenant, key)
+		if err != nil {
+			return lock.Lease{}, err
+		}
+		state, err := parse(key, text)
 		if err != nil {
 			return lock.Lease{}, err
 		}

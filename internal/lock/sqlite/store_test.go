@@ -74,7 +74,7 @@ func sweepAll(path string, nowMS func() int64) error {
 			if err := tx.QueryRow(`SELECT token FROM lock_floor`, nil, &floor); err != nil {
 				return err
 			}
-			if err := deleteIdle(tx, floor); err != nil {
+			if _, err := deleteIdle(tx, floor); err != nil {
 				return err
 			}
 			return tx.QueryRow(`SELECT count(*) FROM locks WHERE ends <= ?`, []any{tx.NowMS - lock.KeepIdle.Milliseconds()}, &n)

@@ -7,10 +7,10 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"unicode/utf8"
 
+	"github.com/kazahana/kazahana/internal/httpconn"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -19,13 +19,9 @@ import (
 // Provider leases from a lease server.
 type Provider struct {
 	info   provider.Info
-	client *client
+	client *httpconn.Client
 	// history is Info.History as a server told it with its last answer.
 	history atomic.Pointer[string]
-
-	closeOnce sync.Once
-	ctx       context.Context // done when the provider is closed
-	cancel    context.CancelCauseFunc
 }
 
 var (
@@ -37,18 +33,20 @@ var (
 	_ provider.Counter  = (*Provider)(nil)
 )
 
-var errClosed = errors.New("the provider is closed")
+// Limits of what a server may answer.
+const (
+	maxAnswer = 16 << 20
+	maxList   = 512 << 20 // a full pool of small layouts with large meta
+)
 
 // New returns the provider. It reads the files that cfg names, and connects to
 // nothing.
 func New(cfg Config) (*Provider, error) {
-	c, err := newClient(cfg)
+	c, err := httpconn.New(cfg.Config)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Info().Name, err)
 	}
-	p := &Provider{info: cfg.Info(), client: c}
-	p.ctx, p.cancel = context.WithCancelCause(context.Background())
-	return p, nil
+	return &Provider{info: cfg.Info(), client: c}, nil
 }
 
 // Info implements provider.Provider. History is known after the first Locate.
@@ -61,27 +59,19 @@ func (p *Provider) Info() provider.Info {
 }
 
 // Close implements provider.Provider.
-func (p *Provider) Close() error {
-	p.closeOnce.Do(func() {
-		p.cancel(errClosed)
-		p.client.http.CloseIdleConnections()
-	})
-	return nil
-}
+func (p *Provider) Close() error { return p.client.Close() }
 
-// do is client.do until the provider is closed.
-func (p *Provider) do(ctx context.Context, k call) error {
-	if p.ctx.Err() != nil {
-		return errClosed
+// do makes the call. A settled refusal becomes an error of package provider.
+func (p *Provider) do(ctx context.Context, k httpconn.Call) error {
+	err := p.client.Do(ctx, k)
+	refusal := httpconn.Settled(err)
+	if refusal == nil {
+		return err
 	}
-	inner, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(p.ctx, func() { cancel(errClosed) })()
-	err := p.client.do(inner, k)
-	if err != nil && p.ctx.Err() != nil && ctx.Err() == nil {
-		return errClosed
+	if answer := leaseapi.ToError(refusal); !errors.Is(answer, error(refusal)) {
+		return answer
 	}
-	return err
+	return err // which names the server
 }
 
 // Acquire implements provider.Provider.
@@ -93,9 +83,9 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 		req.RequestID = provider.NewSecret() // else a repetition would be another grant
 	}
 	var answer leaseapi.AcquireResponse
-	err := p.do(ctx, call{
-		method: http.MethodPost, path: leaseapi.PathLease, limit: maxAnswer, answer: &answer,
-		body: leaseapi.AcquireRequest{
+	err := p.do(ctx, httpconn.Call{
+		Method: http.MethodPost, Path: leaseapi.PathLease, Limit: maxAnswer, Answer: &answer,
+		Body: leaseapi.AcquireRequest{
 			ServiceID: req.Service, Meta: req.Meta, ThroughputPerMS: req.ThroughputPerMS, RequestID: req.RequestID,
 		},
 	})
@@ -129,7 +119,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 	if req.BitSeq != provider.AnyBitSeq {
 		body.BitSeq = &req.BitSeq
 	}
-	return p.do(ctx, call{method: http.MethodDelete, path: leasePath(req.ID), body: body})
+	return p.do(ctx, httpconn.Call{Method: http.MethodDelete, Path: leasePath(req.ID), Body: body})
 }
 
 func leasePath(id int64) string { return leaseapi.PathLease + "/" + strconv.FormatInt(id, 10) }
@@ -141,9 +131,9 @@ func (p *Provider) Verify(ctx context.Context, service string, leases []lease.Le
 		part := leases[:min(len(leases), leaseapi.MaxVerify)]
 		leases = leases[len(part):]
 		var answer leaseapi.VerifyResponse
-		if err := p.do(ctx, call{
-			method: http.MethodPost, path: leaseapi.PathVerify, limit: maxAnswer, answer: &answer,
-			body: leaseapi.VerifyRequest{ServiceID: service, Leases: part},
+		if err := p.do(ctx, httpconn.Call{
+			Method: http.MethodPost, Path: leaseapi.PathVerify, Limit: maxAnswer, Answer: &answer,
+			Body: leaseapi.VerifyRequest{ServiceID: service, Leases: part},
 		}); err != nil {
 			return nil, err
 		}
@@ -180,22 +170,22 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 
 func (p *Provider) records(ctx context.Context, path string, query url.Values) (records []provider.Record, history string, err error) {
 	var answer leaseapi.RecordsResponse
-	if err := p.do(ctx, call{method: http.MethodGet, path: path, query: query, answer: &answer, limit: maxList}); err != nil {
+	if err := p.do(ctx, httpconn.Call{Method: http.MethodGet, Path: path, Query: query, Answer: &answer, Limit: maxList}); err != nil {
 		return nil, "", err
 	}
 	records = make([]provider.Record, len(answer.Records))
 	for i, r := range answer.Records {
 		records[i] = r.Record()
 	}
-	return records, shorten(answer.History), nil
+	return records, httpconn.Shorten(answer.History), nil
 }
 
 // Extend implements provider.Extender.
 func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
 	var answer leaseapi.ExtendResponse
-	if err := p.do(ctx, call{
-		method: http.MethodPost, path: leasePath(l.ID) + leaseapi.PathExtend, limit: maxAnswer, answer: &answer,
-		body: leaseapi.ExtendRequest{ServiceID: service, Lease: l},
+	if err := p.do(ctx, httpconn.Call{
+		Method: http.MethodPost, Path: leasePath(l.ID) + leaseapi.PathExtend, Limit: maxAnswer, Answer: &answer,
+		Body: leaseapi.ExtendRequest{ServiceID: service, Lease: l},
 	}); err != nil {
 		return lease.Lease{}, err
 	}
@@ -210,9 +200,9 @@ func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (l
 // Counters implements provider.Counter. The credential needs the scope admin.
 func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
 	var answer leaseapi.Stats
-	if err := p.do(ctx, call{
-		method: http.MethodGet, path: leaseapi.PathStats, query: url.Values{leaseapi.ParamService: {service}},
-		answer: &answer, limit: maxAnswer,
+	if err := p.do(ctx, httpconn.Call{
+		Method: http.MethodGet, Path: leaseapi.PathStats, Query: url.Values{leaseapi.ParamService: {service}},
+		Answer: &answer, Limit: maxAnswer,
 	}); err != nil {
 		return nil, err
 	}

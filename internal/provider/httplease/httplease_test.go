@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
-	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/memory"
@@ -127,9 +127,9 @@ func newStub(t *testing.T, answer http.HandlerFunc) *stub {
 	return s
 }
 
-func problem(p *leaseapi.Problem) http.HandlerFunc {
+func refusing(p *problem.Problem) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", leaseapi.ProblemType)
+		w.Header().Set("Content-Type", problem.MediaType)
 		if after := p.RetryAfter(); after != "" {
 			w.Header().Set("Retry-After", after)
 		}
@@ -172,11 +172,40 @@ func deadURL(t *testing.T) string {
 }
 
 func busy() http.HandlerFunc {
-	return problem(leaseapi.NewProblem(leaseapi.CodeOverloaded, "much to do").After(7 * time.Second))
+	return refusing(problem.New(problem.Overloaded, "much to do").After(7 * time.Second))
 }
 
 func unavailable() http.HandlerFunc {
-	return problem(leaseapi.NewProblem(leaseapi.CodeUnavailable, "the store is away").After(time.Second))
+	return refusing(problem.New(problem.Unavailable, "the store is away").After(time.Second))
+}
+
+// A server that cut the connection may have granted. What the next one says of
+// the request does not settle that; what it says of the store does.
+func TestFailoverStaysUncertain(t *testing.T) {
+	for name, test := range map[string]struct {
+		second  http.HandlerFunc
+		settled bool
+	}{
+		"rate limited":  {refusing(problem.New(problem.RateLimited, "slowly").After(time.Second)), false},
+		"invalid":       {refusing(problem.New(problem.InvalidRequest, "what?")), false},
+		"unknown token": {refusing(problem.New(problem.Unauthenticated, "who?")), false},
+		"an old server": {plain(404, "text/plain", "404 page not found"), false},
+		"full":          {refusing(problem.New(problem.NoMachineID, "full")), true},
+		"conflict":      {refusing(problem.New(problem.Conflict, "over")), true},
+	} {
+		first, second := newStub(t, cut), newStub(t, test.second)
+		p := mustOpen(t, first.URL+","+second.URL)
+		_, err := p.Acquire(within(t, patience), provider.AcquireRequest{RequestID: "r"})
+		var busy *provider.BusyError
+		var full *provider.FullError
+		settled := errors.As(err, &busy) || errors.As(err, &full) || errors.Is(err, provider.ErrInvalid) || errors.Is(err, provider.ErrConflict)
+		if err == nil || settled != test.settled {
+			t.Errorf("%s: the result is %v, settled: %v", name, err, settled)
+		}
+		if !settled && (!strings.Contains(err.Error(), first.URL) || !strings.Contains(err.Error(), second.URL)) {
+			t.Errorf("%s: %v does not name both servers", name, err)
+		}
+	}
 }
 
 // What the first of two servers does, and whether the second is asked.
@@ -191,11 +220,12 @@ func TestFailover(t *testing.T) {
 		"a proxy's 502":     {plain(502, "text/html", "<h1>Bad gateway</h1>"), true},
 		"no lease server":   {plain(200, "text/html", "hello"), true},
 		"half an answer":    {plain(200, "application/json", `{"leases":[`), true},
-		"full":              {problem(leaseapi.NewProblem(leaseapi.CodeNoMachineID, "full")), false},
-		"fenced":            {problem(leaseapi.NewProblem(leaseapi.CodeFenced, "fenced")), false},
-		"conflict":          {problem(leaseapi.NewProblem(leaseapi.CodeConflict, "conflict")), false},
-		"rate limited":      {problem(leaseapi.NewProblem(leaseapi.CodeRateLimited, "slowly")), false},
-		"unknown token":     {problem(leaseapi.NewProblem(leaseapi.CodeUnauthenticated, "who?")), false},
+		"full":              {refusing(problem.New(problem.NoMachineID, "full")), false},
+		"fenced":            {refusing(problem.New(problem.Fenced, "fenced")), false},
+		"conflict":          {refusing(problem.New(problem.Conflict, "conflict")), false},
+		"rate limited":      {refusing(problem.New(problem.RateLimited, "slowly")), false},
+		"unknown token":     {refusing(problem.New(problem.Unauthenticated, "who?")), true},
+		"token without it":  {refusing(problem.New(problem.Forbidden, "you may not")), true},
 		"the wrong path":    {plain(404, "text/plain", "404 page not found"), false},
 		"a redirect elsewhere": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://example.invalid/", http.StatusTemporaryRedirect)
@@ -383,7 +413,7 @@ func TestMalformedAnswers(t *testing.T) {
 		"endless":         {plain(200, "application/json", `{"x":"`+strings.Repeat("x", 17<<20)), "larger than"},
 		"a long problem":  {plain(500, "text/plain", strings.Repeat("x", 1<<20)), "HTTP 500"},
 		"control signs":   {plain(500, "text/plain", "a\x1b[31m\nb\x00"), "a [31m b"},
-		"not its problem": {plain(503, leaseapi.ProblemType, `{"title":`), "HTTP 503"},
+		"not its problem": {plain(503, problem.MediaType, `{"title":`), "HTTP 503"},
 	} {
 		s := newStub(t, test.answer)
 		_, err := mustOpen(t, s.URL).Acquire(within(t, patience), provider.AcquireRequest{})

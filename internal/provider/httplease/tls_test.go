@@ -21,8 +21,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/leaseserver"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/memory"
@@ -197,8 +197,8 @@ func TestMutualTLS(t *testing.T) {
 	if other, err := acquireOnce(t, as(ours, "host-b")); err != nil || other == first {
 		t.Errorf("another host was given the lease: %v", err)
 	}
-	var p *leaseapi.Problem
-	if _, err := acquireOnce(t, server+"?ca_file="+ours.file); !errors.As(err, &p) || p.Code != leaseapi.CodeUnauthenticated {
+	var p *problem.Problem
+	if _, err := acquireOnce(t, server+"?ca_file="+ours.file); !errors.As(err, &p) || p.Code != problem.Unauthenticated {
 		t.Errorf("without a certificate: %v", err)
 	}
 	if _, err := acquireOnce(t, as(theirs, "host-c")); err == nil {

@@ -1,4 +1,4 @@
-package config
+package address
 
 import (
 	"errors"
@@ -12,39 +12,40 @@ import (
 	"syscall"
 )
 
-// ClientSockets returns where a client looks for the daemon's socket. explicit
+// Candidates returns where a client looks for the daemon's socket. explicit
 // reports that KAZAHANA_SOCKET names the only place. RUNTIME_DIRECTORY is never
 // among them: in a client it is the directory of the client's own unit.
-func ClientSockets(lookup Lookup, uid int) (paths []string, explicit bool) {
+func Candidates(lookup Lookup, uid int) (paths []string, explicit bool) {
 	if text, _ := lookup("KAZAHANA_SOCKET"); strings.TrimSpace(text) != "" {
 		text = strings.TrimSpace(text)
-		if path, err := SocketPath(text); err == nil {
+		if path, err := Parse(text); err == nil {
 			text = path
 		}
 		return []string{text}, true
 	}
-	if dir := absolute(lookup, "XDG_RUNTIME_DIR"); dir != "" {
+	if dir := Absolute(lookup, "XDG_RUNTIME_DIR"); dir != "" {
 		paths = append(paths, filepath.Join(dir, directoryName, socketName))
 	}
 	return append(paths, filepath.Join(systemSocketDir, socketName), tmpSocket(uid)), false
 }
 
-// FindSocket returns the first of ClientSockets that exists. It does not try to
+// Find returns the first of Candidates that exists. It does not try to
 // connect: a socket that exists and does not answer is the one to report, and
 // not a reason to ask another daemon. The error lists every path tried, and
 // wraps fs.ErrNotExist, or fs.ErrPermission if one could not be looked at.
-func FindSocket(lookup Lookup, uid int) (string, error) {
-	paths, explicit := ClientSockets(lookup, uid)
+func Find(lookup Lookup, uid int) (string, error) {
+	paths, explicit := Candidates(lookup, uid)
 	if explicit {
 		text, _ := lookup("KAZAHANA_SOCKET")
-		if _, err := SocketPath(strings.TrimSpace(text)); err != nil {
-			return "", fmt.Errorf("KAZAHANA_SOCKET: %s %w", quote(text), err)
+		if _, err := Parse(strings.TrimSpace(text)); err != nil {
+			// The text is not shown: a URL by mistake may have a password in it.
+			return "", fmt.Errorf("KAZAHANA_SOCKET %w", err)
 		}
 	}
-	return findSocket(paths, explicit, tmpSocket(uid), uid)
+	return find(paths, explicit, tmpSocket(uid), uid)
 }
 
-func findSocket(paths []string, explicit bool, inTmp string, uid int) (string, error) {
+func find(paths []string, explicit bool, inTmp string, uid int) (string, error) {
 	var tried, hint string
 	var last error = fs.ErrNotExist
 	for _, path := range paths {
@@ -70,20 +71,20 @@ func findSocket(paths []string, explicit bool, inTmp string, uid int) (string, e
 	if explicit {
 		advice = "KAZAHANA_SOCKET names this one place; is the daemon running (kazahanad serve)?"
 	}
-	return "", &NoSocketError{
+	return "", &NotFoundError{
 		message: "no daemon's socket found; tried " + strings.TrimPrefix(tried, ", ") + ": " + advice + strings.TrimSuffix(hint, "; "),
 		cause:   last,
 	}
 }
 
-// NoSocketError is the error of FindSocket when nothing exists at any path.
-type NoSocketError struct {
+// NotFoundError is the error of Find when nothing exists at any path.
+type NotFoundError struct {
 	message string
 	cause   error
 }
 
-func (e *NoSocketError) Error() string { return e.message }
-func (e *NoSocketError) Unwrap() error { return e.cause }
+func (e *NotFoundError) Error() string { return e.message }
+func (e *NotFoundError) Unwrap() error { return e.cause }
 
 // trusted refuses a directory below /tmp that another user could have put there
 // to answer in the daemon's place.
@@ -130,4 +131,13 @@ func DenialHint(path string) string {
 			path, owner.Uid, group, info.Mode().Perm())
 	}
 	return fmt.Sprintf("%s belongs to group %s: a user of that group may connect (usermod -aG %s USER, then log in again)", path, group, group)
+}
+
+// cause leaves out the operation and the path that the system's error begins with.
+func cause(err error) error {
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		return pathError.Err
+	}
+	return err
 }

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/runner"
+)
+
+// Variables that tell CMD of its lock.
+const (
+	fencingTokenVariable = "KAZAHANA_FENCING_TOKEN"
+	lockKeyVariable      = "KAZAHANA_LOCK_KEY"
+	leaseIDVariable      = "KAZAHANA_LEASE_ID"
+)
+
+// minLockTTL is the shortest term that a program can be run under: with less,
+// there is no time to end it in.
+const minLockTTL = time.Second
+
+// renewPart is the part of a term that one renewal may take: some of them have to
+// fit between the first, after a third, and the end.
+const renewPart = 5
+
+const lockUsage = "lock needs a key, and a command after --, for example: kazahanad lock nightly-report -- ./report"
+
+type lockCmd struct {
+	clientFlags
+	TTL     time.Duration `name:"ttl" default:"30s" help:"Term of the lock, 1s to 24h: how long it stays taken if this process is killed. It is renewed after each third."`
+	Wait    time.Duration `default:"10s" help:"How long to wait for the lock while somebody else has it, up to 24h; 0s for not at all."`
+	Quiet   bool          `short:"q" help:"Say nothing but errors."`
+	Key     string        `arg:"" optional:"" help:"Name of the lock."`
+	Command []string      `arg:"" optional:"" name:"CMD" help:"After --: the command and its arguments."`
+}
+
+// Help is the text that kong prints below the usage line.
+func (*lockCmd) Help() string {
+	return `Holds a lock for as long as CMD runs: kazahanad lock nightly-report -- ./report. ` +
+		`CMD finds its fencing token in KAZAHANA_FENCING_TOKEN, which whatever the lock protects should compare; ` +
+		`KAZAHANA_LOCK_KEY and KAZAHANA_LEASE_ID name the lock. ` +
+		`A daemon that restarts does not lose the lock. CMD is told to end (SIGTERM, then SIGKILL) before the lock could be lost. ` +
+		`The exit code is CMD's, 128+N if signal N killed it; 1 if somebody else has the lock.`
+}
+
+// Run acquires the lock, and runs the command under it.
+func (c *lockCmd) Run(s *system) error {
+	if err := c.check(s.args); err != nil {
+		return err
+	}
+	path, err := exec.LookPath(c.Command[0])
+	if err != nil {
+		return fmt.Errorf("cannot run %s: %w", c.Command[0], err)
+	}
+	socket, err := c.path(s)
+	if err != nil {
+		return err
+	}
+	signals, stop := notifySignals()
+	defer stop()
+	j := &lockJob{
+		lockCmd: c, system: s, path: path, signals: signals,
+		held: &heldLock{socket: socket, key: c.Key, ttl: c.TTL, timeout: c.Timeout, clock: clock.System{}, requestID: lock.NewLeaseID()},
+	}
+	return j.run()
+}
+
+// check refuses what nobody can have meant. args are those of the whole command
+// line.
+func (c *lockCmd) check(args []string) error {
+	dashes := slices.Index(args, "--")
+	switch {
+	case dashes < 0 || c.Key == "" || len(c.Command) == 0 || len(c.Command) != len(args)-dashes-1:
+		return usageError{errors.New(lockUsage)}
+	case c.TTL < minLockTTL || c.TTL > lock.MaxTTL:
+		return usageError{fmt.Errorf("--ttl %v: a term is %v to %v", c.TTL, minLockTTL, lock.MaxTTL)}
+	case c.TTL%time.Millisecond != 0:
+		return usageError{fmt.Errorf("--ttl %v: a term is a whole number of milliseconds", c.TTL)}
+	case c.Wait < 0:
+		return usageError{fmt.Errorf("--wait %v: a wait is not negative", c.Wait)}
+	case c.Timeout <= 0:
+		return usageError{fmt.Errorf("--timeout %v: a timeout is more than 0", c.Timeout)}
+	}
+	return nil
+}
+
+// lockJob is a run under a lock.
+type lockJob struct {
+	*lockCmd
+	*system
+	path    string // of CMD
+	held    *heldLock
+	signals <-chan syscall.Signal
+}
+
+func (j *lockJob) say(format string, args ...any) {
+	if !j.Quiet {
+		j.system.say(format, args...)
+	}
+}
+
+func (j *lockJob) run() error {
+	j.say("acquiring lock %q...", j.Key)
+	if err := j.held.acquire(j.ctx, j.Wait); err != nil {
+		err = j.orInterrupted(j.signals, err)
+		if j.held.inDoubt {
+			ctx, cancel := j.untilSignal(j.Timeout)
+			defer cancel()
+			if undone := j.held.undo(ctx); undone != nil {
+				j.say("if lock %q was acquired after all, it is free again after its term of %v: %v", j.Key, j.TTL, undone)
+			}
+		}
+		return err
+	}
+	l := j.held.lease
+	j.say("lock %q is acquired, with the fencing token %d", j.Key, l.FencingToken)
+	child := newChild(j.path, j.Command, j.environmentWith(map[string]string{
+		fencingTokenVariable: strconv.FormatInt(l.FencingToken, 10), lockKeyVariable: l.LockKey, leaseIDVariable: l.LeaseID,
+	}))
+	defer child.close()
+	// The signals that end this process are CMD's matter from here on.
+	result, err := runner.Run(context.WithoutCancel(j.ctx), runner.Config{
+		Clock: j.held.clock, Holding: j.held, AskedAt: j.held.sentAt, Term: j.held.end - j.held.sentAt,
+		Timeout: min(j.Timeout, j.TTL/renewPart), Program: child, Signals: j.signals, Say: j.say,
+	})
+	j.leave(result)
+	return exitOf(j.path, result, err)
+}
+
+// leave releases the lock after CMD, unless it is somebody else's.
+func (j *lockJob) leave(result runner.Result) {
+	left := j.held.end - j.held.clock.Boot()
+	if left <= 0 || lostForGood(result.Lost) {
+		return
+	}
+	j.say("releasing lock %q...", j.Key)
+	ctx, cancel := j.untilSignal(min(j.Timeout, left))
+	defer cancel()
+	if err := j.held.release(ctx); err != nil {
+		j.say("not released, it is free again in %v at most: %v", left.Round(time.Millisecond), err)
+	}
+}
+
+// untilSignal is a context for what is left to do at the end, for so long at most
+// or until a signal comes that means that this process should end.
+func (j *lockJob) untilSignal(limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.ctx), limit)
+	go func() {
+		for {
+			select {
+			case signal := <-j.signals:
+				if runner.Ends(signal) {
+					cancel()
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, cancel
+}

@@ -1,0 +1,98 @@
+// Command fenced-store is a tiny store of values over HTTP that refuses whoever
+// comes with an old fencing token.
+//
+//	GET /KEY    the value
+//	PUT /KEY    the body becomes the value
+//
+// Both take the token of the lock from the header Fencing-Token.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+)
+
+// maxValue bounds what is stored, in bytes.
+const maxValue = 1 << 20
+
+// store keeps each value together with the greatest token that was seen with it.
+// A store on disk writes both in one transaction: whoever restarts with the
+// values and without the tokens lets everybody in again.
+type store struct {
+	check bool // whether tokens count at all
+
+	mu      sync.Mutex
+	entries map[string]entry
+}
+
+type entry struct {
+	value []byte
+	token int64
+}
+
+func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	token, err := strconv.ParseInt(r.Header.Get("Fencing-Token"), 10, 64)
+	if err != nil && s.check {
+		http.Error(w, "the header Fencing-Token must be the token of your lock", http.StatusBadRequest)
+		return
+	}
+	switch r.Method {
+	case http.MethodGet:
+		value, err := s.use(r.URL.Path, token, nil)
+		answer(w, value, err)
+	case http.MethodPut:
+		value, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxValue))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		_, err = s.use(r.URL.Path, token, value)
+		answer(w, nil, err)
+	default:
+		http.Error(w, "there are GET and PUT", http.StatusMethodNotAllowed)
+	}
+}
+
+func answer(w http.ResponseWriter, value []byte, err error) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
+	_, _ = w.Write(value)
+}
+
+// use returns the value, or replaces it unless value is nil. Comparing the token
+// and writing are one step. Reading counts too: what the present holder has read
+// must not change under its hands.
+func (s *store) use(key string, token int64, value []byte) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[key]
+	if s.check && token < e.token {
+		return nil, fmt.Errorf("the fencing token %d is old: somebody came with %d", token, e.token)
+	}
+	e.token = max(e.token, token)
+	if value != nil {
+		e.value = value
+	}
+	s.entries[key] = e
+	return e.value, nil
+}
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:7070", "address to listen on")
+	check := flag.Bool("check", true, "refuse old fencing tokens; without, updates get lost")
+	flag.Parse()
+	listener, err := net.Listen("tcp", *listen)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("http://%s\n", listener.Addr())
+	log.Fatal(http.Serve(listener, &store{check: *check, entries: map[string]entry{}}))
+}

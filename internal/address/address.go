@@ -1,0 +1,98 @@
+// Package address knows where the daemon's socket is: where a daemon that was
+// not told opens it, and where a client looks for it.
+package address
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+// The parts that the daemon's and the clients' paths have in common.
+const (
+	socketName      = "kazahanad.sock"
+	directoryName   = "kazahana"
+	systemSocketDir = "/run/kazahana"
+)
+
+// Lookup reads an environment variable; os.LookupEnv is one.
+type Lookup = func(name string) (string, bool)
+
+var schemeStart = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
+
+// Daemon chooses the socket of a daemon that was not told one: in
+// systemd's runtime directory, in the user's, in the system's for root, and
+// below /tmp as the last resort, which inTmp reports.
+func Daemon(lookup Lookup, uid int) (path string, inTmp bool) {
+	if dir := FirstEntry(lookup, "RUNTIME_DIRECTORY"); dir != "" {
+		return filepath.Join(dir, socketName), false
+	}
+	if dir := Absolute(lookup, "XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, directoryName, socketName), false
+	}
+	if uid == 0 {
+		return filepath.Join(systemSocketDir, socketName), false
+	}
+	return tmpSocket(uid), true
+}
+
+// FirstEntry reads a variable of systemd's that lists directories, colon
+// separated: several if the unit asks for several.
+func FirstEntry(lookup Lookup, name string) string {
+	text, _ := lookup(name)
+	first, _, _ := strings.Cut(text, ":")
+	return first
+}
+
+// Absolute reads a directory variable. A relative path is invalid by the XDG
+// base directory specification, and to be ignored.
+func Absolute(lookup Lookup, name string) string {
+	if text, _ := lookup(name); filepath.IsAbs(text) {
+		return text
+	}
+	return ""
+}
+
+func tmpSocket(uid int) string {
+	return filepath.Join("/tmp", directoryName+"-"+strconv.Itoa(uid), socketName)
+}
+
+// maxSocketPath is what fits, with its closing zero, into the system's
+// sockaddr_un.
+func maxSocketPath() int {
+	if runtime.GOOS == "darwin" {
+		return 103
+	}
+	return 107
+}
+
+// Parse returns the path of a Unix socket that is written as a path or as a
+// unix:///path URI. Abstract sockets are refused: they have no permissions.
+func Parse(text string) (string, error) {
+	path := text
+	if rest, ok := strings.CutPrefix(text, "unix://"); ok {
+		if !strings.HasPrefix(rest, "/") {
+			return "", errors.New("names a host: write unix:///PATH, with three slashes, or just the path")
+		}
+		path = rest
+	} else if rest, ok := strings.CutPrefix(text, "unix:"); ok {
+		path = rest
+	} else if schemeStart.MatchString(text) && strings.Contains(text, "://") {
+		return "", errors.New("is not a Unix socket: write its path, or unix:///PATH")
+	}
+	switch {
+	case path == "":
+		return "", errors.New("is empty: write the path of a Unix socket")
+	case strings.HasPrefix(path, "@") || strings.HasPrefix(path, "\x00"):
+		return "", errors.New("is an abstract socket, which everybody can open: write a path")
+	case strings.HasSuffix(path, "/"):
+		return "", errors.New("is a directory: write the path of a Unix socket")
+	case len(path) > maxSocketPath():
+		return "", fmt.Errorf("is %d bytes long, and the system allows a socket's path %d", len(path), maxSocketPath())
+	}
+	return path, nil
+}

@@ -1,0 +1,154 @@
+package httpconn
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/problem"
+)
+
+const (
+	maxProblem = 256 << 10
+	// shownText is how much of an answer that is no problem an error shows.
+	shownText = 120
+)
+
+// uncertainError: the call may have been carried out. Whatever a server says
+// later about itself does not settle that.
+type uncertainError struct{ err error }
+
+func (e *uncertainError) Error() string { return e.err.Error() }
+func (e *uncertainError) Unwrap() error { return e.err }
+
+// Settled returns the problem that a server answered with, where no server can
+// have carried the call out; else nil.
+func Settled(err error) *problem.Problem {
+	var p *problem.Problem
+	if errors.As(err, new(*uncertainError)) || !errors.As(err, &p) {
+		return nil
+	}
+	return p
+}
+
+// isServersOwn reports whether the error is about one server, so that another
+// one may do better.
+func isServersOwn(err error) bool {
+	var p *problem.Problem
+	switch {
+	case err == nil:
+		return false
+	case !errors.As(err, &p):
+		return true // no answer, or not a lease server's
+	case p.Code == problem.Overloaded || p.Code == problem.Unavailable,
+		p.Code == problem.Unauthenticated || p.Code == problem.Forbidden: // others may know the credential
+		return true
+	case p.Code == "":
+		return p.Status >= http.StatusInternalServerError // of a proxy in between
+	}
+	return false
+}
+
+// isRequests reports whether the error is about the request as such: no store was
+// asked.
+func isRequests(err error) bool {
+	var p *problem.Problem
+	if !errors.As(err, &p) {
+		return false
+	}
+	switch p.Code {
+	case problem.RateLimited, problem.InvalidRequest, problem.TooLarge, problem.UnsupportedMedia, problem.NotFound, problem.MethodNotAllowed, problem.NotSupported, "":
+		return true
+	}
+	return false
+}
+
+// transportError drops the URL, which the caller names, and says whether the
+// server can have seen the request.
+func transportError(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return err
+	}
+	var cert *tls.CertificateVerificationError
+	if errors.As(err, &cert) {
+		return err
+	}
+	return &uncertainError{err}
+}
+
+// readJSON reads an answer of at most limit bytes.
+func readJSON(res *http.Response, limit int64, into any) error {
+	if media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err != nil || media != jsonType {
+		return fmt.Errorf("the answer is %q and not JSON: is this a lease server?", Shorten(res.Header.Get("Content-Type")))
+	}
+	body := &io.LimitedReader{R: res.Body, N: limit + 1}
+	decoder := json.NewDecoder(body)
+	if err := decoder.Decode(into); err != nil {
+		if body.N <= 0 {
+			return fmt.Errorf("the answer is larger than %d bytes", limit)
+		}
+		return fmt.Errorf("the answer is malformed: %w", err)
+	}
+	// What is left must be nothing, and reading it lets the connection be reused.
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("the answer is malformed: something follows the JSON")
+	}
+	return nil
+}
+
+// problemOf is the answer of a server that did not do what it was asked.
+func problemOf(res *http.Response) error {
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxProblem))
+	if err != nil {
+		return &uncertainError{err}
+	}
+	p := &problem.Problem{}
+	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if media != problem.MediaType || json.Unmarshal(body, p) != nil || p.Code == "" {
+		p = &problem.Problem{Detail: fmt.Sprintf("HTTP %s, and not as a lease server says it: %s", res.Status, Shorten(strings.TrimSpace(string(body))))}
+		if to := res.Header.Get("Location"); to != "" && res.StatusCode < 400 {
+			p.Detail = fmt.Sprintf("HTTP %s: redirects are not followed, since they would carry the credential elsewhere", res.Status)
+		}
+	}
+	p.Status = res.StatusCode
+	if p.RetryAfterMS <= 0 {
+		if s, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && s > 0 {
+			p.RetryAfterMS = int64(min(s, int(time.Hour/time.Second))) * 1000
+		}
+	}
+	switch {
+	case p.Code == "" && res.StatusCode == http.StatusTooManyRequests:
+		p.Code = problem.RateLimited // of a proxy in between
+	case p.Code == "" && res.StatusCode >= http.StatusInternalServerError, p.Code == problem.Unavailable:
+		return &uncertainError{p}
+	}
+	return p
+}
+
+// Shorten keeps what a stranger answered from filling a log.
+func Shorten(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if len(s) > shownText {
+		return strings.ToValidUTF8(s[:shownText], "") + "..."
+	}
+	return s
+}

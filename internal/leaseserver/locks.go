@@ -1,0 +1,253 @@
+package leaseserver
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/lock"
+	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
+	"github.com/kazahana/kazahana/internal/problem"
+	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
+)
+
+// Locks is what the lock service needs.
+type Locks struct {
+	Store lock.Store
+	Host  *lock.Host // of the Store
+}
+
+// maxWaiters is how many requests wait for locks at the same time, at most; of
+// the connections it is half, so that waiting keeps nobody out.
+const maxWaiters = 4096
+
+var errNoLocks = problem.New(problem.NotSupported, "this server has no store for locks")
+
+// errStopping answers those who wait when the server stops.
+var errStopping = problem.New(problem.Overloaded, "this server is stopping").After(overloadedRetry)
+
+// lockCall is what a request about one lock says.
+type lockCall struct {
+	lock.Request
+	wait time.Duration
+}
+
+// readLockCall reads a request, for whom it acts included.
+func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Credential, op lock.Op) (call lockCall, err error) {
+	if s.o.Locks == nil {
+		return call, errNoLocks
+	}
+	var in lockhttp.Request
+	if err := readBody(w, r, &in); err != nil {
+		return call, err
+	}
+	call.Request = lock.Request{Op: op, Tenant: who.Tenant, Key: pathKey(r), LeaseID: in.LeaseID}
+	if call.RequestID, err = who.markRequestID(in.RequestID); err != nil {
+		return call, err
+	}
+	if call.Owner, err = who.ownerOf(in.OwnerID, in.OwnerSuffix); err != nil {
+		return call, err
+	}
+	if op != lock.Release {
+		ttl, err := in.TTL()
+		if err != nil {
+			return call, err
+		}
+		call.TTLMS = ttl.Milliseconds()
+	}
+	if op == lock.Acquire {
+		if in.WaitMS < 0 {
+			return call, problem.New(problem.InvalidRequest, "wait_ms of %d is negative", in.WaitMS)
+		}
+		call.wait = time.Duration(min(in.WaitMS, lockhttp.MaxWait.Milliseconds())) * time.Millisecond
+		if call.LeaseID == "" {
+			call.LeaseID = lock.NewLeaseID()
+		}
+	}
+	return call, call.Validate()
+}
+
+// lockAcquire gives its place among the requests under way back while it waits in
+// line.
+func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request) error {
+	began := time.Now()
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	who, err := s.admit(r, ScopeLocks)
+	if err != nil {
+		return err
+	}
+	call, err := s.readLockCall(w, r, who, lock.Acquire)
+	if err != nil {
+		return lockRefusal(who, err)
+	}
+	var l lock.Lease
+	if call.wait == 0 {
+		l, err = s.acquireNow(r.Context(), call)
+	} else {
+		leave()
+		l, err = s.acquireWithin(r.Context(), call)
+	}
+	s.o.Metrics.Lock(lock.Acquire.String(), s.result(err))
+	if err != nil {
+		return lockRefusal(who, err)
+	}
+	out := lockAnswer(who, l)
+	if call.wait > 0 {
+		out.WaitedMS = time.Since(began).Milliseconds()
+	}
+	return answer(w, out)
+}
+
+// acquireNow asks the store, unless others wait for the lock already.
+func (s *Server) acquireNow(ctx context.Context, call lockCall) (l lock.Lease, err error) {
+	err = s.storeCall(ctx, "lock_acquire", func(ctx context.Context) error {
+		if s.o.Locks.Host.HasLine(call.Tenant, call.Key) {
+			l, err = s.o.Locks.Host.Acquire(ctx, call.wanted())
+		} else {
+			l, err = s.o.Locks.Store.Do(ctx, call.Request)
+		}
+		return err
+	})
+	return l, err
+}
+
+// acquireWithin waits in line for as long as the client does, and the server.
+func (s *Server) acquireWithin(ctx context.Context, call lockCall) (lock.Lease, error) {
+	if n := s.waiters.Add(1); n > s.maxWaiters.Load() {
+		s.waiters.Add(-1)
+		return lock.Lease{}, problem.New(problem.Overloaded, "%d requests wait for locks here, which is the limit", n-1).After(overloadedRetry)
+	}
+	s.o.Metrics.LockWaiters.Inc()
+	defer func() {
+		s.o.Metrics.LockWaiters.Dec()
+		s.waiters.Add(-1)
+	}()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.leaving, func() { cancel(errStopping) })()
+	return s.o.Locks.Host.Acquire(ctx, call.wanted())
+}
+
+// wanted is the call as the line has it. A client that has a request ID may ask
+// again, here or at another instance.
+func (c lockCall) wanted() lock.Wanted {
+	return lock.Wanted{
+		Tenant: c.Tenant, Key: c.Key, Owner: c.Owner, RequestID: c.RequestID, LeaseID: c.LeaseID, TTL: c.TTL(), Wait: c.wait,
+		Elsewhere: c.RequestID != "",
+	}
+}
+
+func (s *Server) lockRenew(w http.ResponseWriter, r *http.Request, who Credential) error {
+	return s.lockChange(w, r, who, lock.Renew)
+}
+
+func (s *Server) lockRelease(w http.ResponseWriter, r *http.Request, who Credential) error {
+	return s.lockChange(w, r, who, lock.Release)
+}
+
+func (s *Server) lockChange(w http.ResponseWriter, r *http.Request, who Credential, op lock.Op) error {
+	call, err := s.readLockCall(w, r, who, op)
+	if err != nil {
+		return lockRefusal(who, err)
+	}
+	var l lock.Lease
+	err = s.storeCall(r.Context(), "lock_"+op.String(), func(ctx context.Context) (err error) {
+		l, err = s.o.Locks.Host.Change(ctx, call.Request)
+		return err
+	})
+	s.o.Metrics.Lock(op.String(), s.result(err))
+	if err != nil {
+		return lockRefusal(who, err)
+	}
+	return answer(w, lockAnswer(who, l))
+}
+
+func (s *Server) lockGet(w http.ResponseWriter, r *http.Request, who Credential) error {
+	if s.o.Locks == nil {
+		return errNoLocks
+	}
+	var l lock.Lease
+	if err := s.storeCall(r.Context(), "lock_get", func(ctx context.Context) (err error) {
+		l, err = s.o.Locks.Store.Get(ctx, who.Tenant, pathKey(r))
+		return err
+	}); err != nil {
+		return err
+	}
+	return answer(w, lockAnswer(who, l))
+}
+
+func (s *Server) lockList(w http.ResponseWriter, r *http.Request, who Credential) error {
+	if s.o.Locks == nil {
+		return errNoLocks
+	}
+	q, err := readQuery(r)
+	if err != nil {
+		return err
+	}
+	limit := int64(lockhttp.DefaultLimit)
+	if given, err := number(q, lockhttp.ParamLimit); err != nil {
+		return err
+	} else if given != nil {
+		limit = min(max(*given, 0), lock.MaxList+1) // out of range stays so
+	}
+	var page []lock.Lease
+	if err := s.storeCall(r.Context(), "lock_list", func(ctx context.Context) (err error) {
+		page, err = s.o.Locks.Store.List(ctx, who.Tenant, q.Get(lockhttp.ParamAfter), int(limit))
+		return err
+	}); err != nil {
+		return err
+	}
+	out := lockhttp.Page{Locks: make([]lockhttp.Answer, len(page))}
+	for i, l := range page {
+		out.Locks[i] = lockAnswer(who, l)
+	}
+	return answer(w, out)
+}
+
+func lockAnswer(who Credential, l lock.Lease) lockhttp.Answer {
+	return lockhttp.Answer{Answer: l.Answer(), OwnerSuffix: who.suffixOf(l.Owner), Repeated: l.Repeated}
+}
+
+// lockRefusal adds to a refusal what only this credential may know.
+func lockRefusal(who Credential, err error) error {
+	var held *lock.HeldError
+	if !errors.As(err, &held) {
+		return err
+	}
+	p := lockhttp.FromError(held)
+	if p.OwnerSuffix = who.suffixOf(held.Owner); p.OwnerSuffix != nil {
+		p.RequestID = who.readRequestID(held.RequestID)
+	}
+	return p
+}
+
+// storeCall runs one call to the store of locks or sequences, under the deadline
+// of the provider's.
+func (s *Server) storeCall(ctx context.Context, op string, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
+	defer cancel()
+	began := time.Now()
+	err := call(ctx)
+	s.o.Metrics.Called(op, time.Since(began))
+	return err
+}
+
+// problemOf is the problem that the error is.
+func (s *Server) problemOf(err error) *problem.Problem {
+	if p := lockhttp.FromError(err); p != nil {
+		return p
+	}
+	if p := sequencehttp.FromError(err, s.o.NowMS()); p != nil {
+		return p
+	}
+	if errors.Is(err, lock.ErrClosed) {
+		return errStopping
+	}
+	return leaseapi.FromError(err, s.o.NowMS())
+}

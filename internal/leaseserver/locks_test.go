@@ -1,0 +1,620 @@
+package leaseserver
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
+	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/sequence"
+)
+
+// elapsed is a clock for waiting.
+type elapsed struct{ began time.Time }
+
+func (e elapsed) Elapsed() time.Duration { return time.Since(e.began) }
+
+const keepingTokens = `
+- {token: ` + tokenHost + `, owner: hosts, scopes: [locks, sequences]}
+- {token: ` + tokenOther + `, owner: other-hosts, scopes: [locks, sequences]}
+- {token: ` + tokenAcme + `, tenant: acme, owner: hosts, scopes: [locks, sequences]}
+- {token: ` + tokenAdmin + `, owner: operator, scopes: [admin, leases]}
+`
+
+// keep gives the rig locks and sequences, in memory.
+func (g *rig) keep(store lock.Store) {
+	host := lock.NewHost(store, elapsed{time.Now()}, long)
+	g.t.Cleanup(func() {
+		if err := host.Close(context.Background()); err != nil {
+			g.t.Error(err)
+		}
+	})
+	g.options.Locks = &Locks{Store: store, Host: host}
+	g.options.Sequences = &Sequences{Store: sequence.NewMemory(g.clock.Load)}
+}
+
+func lockRig(t *testing.T, change func(*rig)) *rig {
+	t.Helper()
+	return newRig(t, func(g *rig) {
+		g.tokens(keepingTokens)
+		g.keep(lock.NewMemory(g.clock.Load))
+		if change != nil {
+			change(g)
+		}
+	})
+}
+
+// locked is the answer of a request that must succeed.
+func (g *rig) locked(op, key, token, body string) lockhttp.Answer {
+	g.t.Helper()
+	r := g.send("POST", "/v1/locks/"+key+"/"+op, token, body)
+	var out lockhttp.Answer
+	if err := json.Unmarshal([]byte(r.body), &out); r.status != 200 || err != nil {
+		g.t.Fatalf("%s of %s with %s: status %d, %s", op, key, body, r.status, r.body)
+	}
+	return out
+}
+
+// The names and the values of an answer are those of the contract.
+func TestLockAnswer(t *testing.T) {
+	g := lockRig(t, nil)
+	r := g.send("POST", "/v1/locks/orders%2F42/acquire", tokenHost, `{"ttl_seconds": 30, "request_id": "r", "lease_id": "00112233445566778899aabbccddeeff"}`)
+	at := time.UnixMilli(testNow).UTC()
+	want := fmt.Sprintf(`{"tenant_id":"default","lock_key":"orders/42","lease_id":"00112233445566778899aabbccddeeff","owner_id":"hosts","fencing_token":1,`+
+		`"state":"ACTIVE","acquired_at":"%s","expires_at":"%s","expires_in_ms":30000,"owner_suffix":""}`,
+		at.Format("2006-01-02T15:04:05.000Z"), at.Add(30*time.Second).Format("2006-01-02T15:04:05.000Z"))
+	if r.status != 200 || strings.TrimSpace(r.body) != want {
+		t.Errorf("status %d, %s\nwant %s", r.status, r.body, want)
+	}
+	again := g.locked("acquire", "orders%2F42", tokenHost, `{"ttl_seconds": 30, "request_id": "r"}`)
+	if !again.Repeated || again.FencingToken != 1 {
+		t.Errorf("again: %+v", again)
+	}
+	held := g.send("POST", "/v1/locks/orders%2F42/acquire", tokenOther, `{"ttl_seconds": 30, "request_id": "r"}`)
+	g.want("held", held, problem.LockHeld)
+	if p := held.problem; p.OwnerID != "hosts" || p.RetryAfterMS != 30_000 || p.FencingToken != 1 || p.OwnerSuffix != nil || p.RequestID != "" ||
+		held.header.Get("Retry-After") != "30" {
+		t.Errorf("held: %s, %v", held.body, held.header)
+	}
+	if got := g.locked("renew", "orders%2F42", tokenHost, `{"ttl_ms": 1500}`); got.ExpiresInMS != 1500 {
+		t.Errorf("renewed: %+v", got)
+	}
+	if got := g.locked("release", "orders%2F42", tokenHost, ``); got.State != lock.Released || got.ExpiresInMS != 0 {
+		t.Errorf("released: %+v", got)
+	}
+	for _, metric := range []string{
+		`kazahana_server_lock_requests_total{op="acquire",result="ok"} 2`, `kazahana_server_lock_requests_total{op="acquire",result="held"} 1`,
+		`kazahana_server_lock_requests_total{op="release",result="ok"} 1`, `kazahana_server_lock_requests_total{op="renew",result="expired"} 0`,
+		`kazahana_server_lock_waiters 0`,
+	} {
+		if m := g.send("GET", "/metrics", tokenAdmin, "").body; !strings.Contains(m, metric) {
+			t.Errorf("there is no %s", metric)
+		}
+	}
+}
+
+// Any key arrives as it was meant, whatever is in it.
+func TestLockKeys(t *testing.T) {
+	g := lockRig(t, nil)
+	keys := []string{
+		"a", "a/b", "/", "//", "a//b", "/a/", ".", "..", "a/../b", "acquire", "x/acquire", "%2F", "a b", "?x=1", "#", "ключ", "錠前", "🔒", `\`, `"`, "a;b", "+",
+		strings.Repeat("k", lock.MaxKey), strings.Repeat("錠", lock.MaxKey/3), strings.Repeat("%", lock.MaxKey),
+	}
+	escape := func(key string) string { return strings.ReplaceAll(url.PathEscape(key), ".", "%2E") }
+	for i, key := range keys {
+		if got := g.locked("acquire", escape(key), tokenHost, fmt.Sprintf(`{"owner_suffix": "%d"}`, i)); got.LockKey != key {
+			t.Errorf("%q became %q", key, got.LockKey)
+		}
+	}
+	for i, key := range keys {
+		r := g.send("GET", "/v1/locks/"+escape(key), tokenHost, "")
+		var got lockhttp.Answer
+		if err := json.Unmarshal([]byte(r.body), &got); err != nil || got.LockKey != key || *got.OwnerSuffix != fmt.Sprint(i) {
+			t.Errorf("%q: status %d, %s", key, r.status, r.body)
+		}
+	}
+	for path, code := range map[string]problem.Code{
+		strings.Repeat("k", lock.MaxKey+1): problem.InvalidRequest, "%00": problem.InvalidRequest, "a%0Ab": problem.InvalidRequest,
+		"%FF": problem.InvalidRequest, "a/b": problem.NotFound, "": problem.NotFound, ".": problem.NotFound, "..": problem.NotFound,
+		"a/../b": problem.NotFound, "a//acquire": problem.NotFound,
+	} {
+		g.want(path, g.send("POST", "/v1/locks/"+path+"/acquire", tokenHost, ""), code)
+	}
+}
+
+// TestLSAUTH001OwnerIsTheCredential: LS-AUTH-001. Owner and tenant come from the
+// credential; a body that claims another owner is refused, and nothing is done.
+func TestLSAUTH001OwnerIsTheCredential(t *testing.T) {
+	g := lockRig(t, nil)
+	for body, want := range map[string]string{
+		``: "hosts", `{"owner_id": "hosts"}`: "hosts", `{"owner_id": "hosts/1000"}`: "hosts/1000", `{"owner_suffix": "1000"}`: "hosts/1000",
+		`{"owner_suffix": ""}`: "hosts", `{"owner_id": "hosts/a", "owner_suffix": "a"}`: "hosts/a", `{"tenant_id": "acme", "tenant": "acme"}`: "hosts",
+	} {
+		if got := g.locked("acquire", "k", tokenHost, body); got.OwnerID != want || got.TenantID != "default" {
+			t.Errorf("%s: %+v", body, got)
+		}
+		g.locked("release", "k", tokenHost, body)
+	}
+	for _, op := range []string{"acquire", "renew", "release"} {
+		for body, code := range map[string]problem.Code{
+			`{"owner_id": "other-hosts"}`: problem.Forbidden, `{"owner_id": "hosts2"}`: problem.Forbidden, `{"owner_id": "host"}`: problem.Forbidden,
+			`{"owner_id": "other-hosts/hosts"}`: problem.Forbidden, `{"owner_id": "/hosts"}`: problem.Forbidden, `{"owner_id": "HOSTS"}`: problem.Forbidden,
+			`{"owner_id": "hosts", "owner_suffix": "a"}`: problem.InvalidRequest, `{"owner_id": "hosts/a b"}`: problem.InvalidRequest,
+			`{"owner_suffix": "` + strings.Repeat("x", 128) + `"}`: problem.InvalidRequest,
+		} {
+			g.want(op+body, g.send("POST", "/v1/locks/k/"+op, tokenHost, body), code)
+		}
+	}
+	if got := g.locked("acquire", "k", tokenHost, `{"owner_suffix": "a"}`); got.FencingToken != 8 {
+		t.Errorf("a request that was refused has acquired: %+v", got)
+	}
+	for name, token := range map[string]string{"another owner": tokenOther, "another tenant": tokenAcme} {
+		for _, op := range []string{"renew", "release"} {
+			g.want(name, g.send("POST", "/v1/locks/k/"+op, token, `{"owner_suffix": "a"}`), problem.LockNotOwned)
+		}
+	}
+	// Another tenant's lock of this name is another lock, and nobody sees it.
+	if got := g.locked("acquire", "k", tokenAcme, ``); got.TenantID != "acme" || got.OwnerID != "hosts" {
+		t.Errorf("another tenant: %+v", got)
+	}
+	if page := g.send("GET", "/v1/locks", tokenOther, "").body; strings.Contains(page, "acme") || !strings.Contains(page, `"owner_id":"hosts/a"`) || strings.Contains(page, "owner_suffix") {
+		t.Errorf("the list is %s", page)
+	}
+	g.want("no scope", g.send("GET", "/v1/locks", tokenAdmin, ""), problem.Forbidden)
+}
+
+// A request ID is its credential's: nobody gets another's answer by it, or makes
+// it useless.
+func TestRequestIDsOfOthers(t *testing.T) {
+	for _, id := range []string{"r", strings.Repeat("r", lock.MaxRequestID)} {
+		g := lockRig(t, nil)
+		body := fmt.Sprintf(`{"request_id": "%s"}`, id)
+		g.locked("acquire", "k", tokenHost, body)
+		g.locked("release", "k", tokenHost, `{}`)
+		if got := g.locked("acquire", "k", tokenOther, body); got.Repeated || got.FencingToken != 2 {
+			t.Errorf("another owner's request: %+v", got)
+		}
+		// One's own users share the credential, and its request IDs.
+		g.want("another user", g.send("POST", "/v1/locks/k/acquire", tokenOther, strings.Replace(body, "{", `{"owner_suffix": "b", `, 1)), problem.RequestIDReused)
+		held := g.send("POST", "/v1/locks/k/acquire", tokenOther, `{"owner_suffix": "b"}`)
+		if p := held.problem; p.OwnerSuffix == nil || *p.OwnerSuffix != "" || len(id) == 1 && p.RequestID != id {
+			t.Errorf("a credential is not told what it holds: %s", held.body)
+		}
+		next := func(token string) string { return g.send("POST", "/v1/sequences/s/next", token, body).body }
+		if a, b, again := next(tokenHost), next(tokenOther), next(tokenHost); a == b || a != again {
+			t.Errorf("values %s, another owner's %s, again %s", a, b, again)
+		}
+	}
+	g := lockRig(t, nil)
+	for _, id := range []string{strings.Repeat("r", lock.MaxRequestID+1), "a b", strings.Repeat("a ", 60), "ü"} {
+		g.want(id, g.send("POST", "/v1/locks/k/acquire", tokenHost, fmt.Sprintf(`{"request_id": "%s"}`, id)), problem.InvalidRequest)
+		g.want(id, g.send("POST", "/v1/sequences/k/next", tokenHost, fmt.Sprintf(`{"request_id": "%s"}`, id)), problem.InvalidRequest)
+	}
+}
+
+func TestMalformedLockRequests(t *testing.T) {
+	g := lockRig(t, nil)
+	for _, body := range []string{
+		`{"ttl_seconds": 0}`, `{"ttl_seconds": 86401}`, `{"ttl_seconds": -1}`, `{"ttl_seconds": 1.5}`, `{"ttl_seconds": "1"}`, `{"ttl_ms": 99}`,
+		`{"ttl_ms": 86400001}`, `{"ttl_ms": 1000, "ttl_seconds": 1}`, `{"wait_ms": -1}`, `{"lease_id": "x"}`, `{"ttl_seconds": 9223372036854775807}`, `[]`, `x`,
+	} {
+		g.want(body, g.send("POST", "/v1/locks/k/acquire", tokenHost, body), problem.InvalidRequest)
+	}
+	for _, query := range []string{"limit=0", "limit=1001", "limit=x", "limit=-9223372036854775808", "after=%00", "after=%zz"} {
+		g.want(query, g.send("GET", "/v1/locks?"+query, tokenHost, ""), problem.InvalidRequest)
+	}
+	for _, path := range []string{"/v1", "/v1/locks/k/hold", "/v1/locks/k/acquire/x", "/v1/sequences", "/v1/sequences/k"} {
+		g.want(path, g.send("POST", path, tokenHost, ""), problem.NotFound)
+	}
+	g.want("two keys", g.send("POST", "/v1/locks/%2F/%2F", tokenHost, ""), problem.NotFound)
+	g.want("method", g.send("GET", "/v1/locks/k/acquire", tokenHost, ""), problem.MethodNotAllowed)
+	if page := g.send("GET", "/v1/locks", tokenHost, "").body; strings.TrimSpace(page) != `{"locks":[]}` {
+		t.Errorf("a malformed request acquired: %s", page)
+	}
+	without := newRig(t, nil)
+	for path, method := range map[string]string{
+		"/v1/locks": "GET", "/v1/locks/k": "GET", "/v1/locks/k/acquire": "POST", "/v1/locks/k/renew": "POST", "/v1/locks/k/release": "POST", "/v1/sequences/k/next": "POST",
+	} {
+		without.want(path, without.send(method, path, "", ""), problem.NotSupported)
+	}
+}
+
+func TestLockPages(t *testing.T) {
+	g := lockRig(t, nil)
+	for i := range 150 {
+		g.locked("acquire", fmt.Sprintf("k%03d", i), tokenHost, "")
+	}
+	for query, want := range map[string][2]string{
+		"": {"k000", "k099"}, "?limit=2": {"k000", "k001"}, "?after=k140": {"k141", "k149"}, "?after=k0005&limit=1": {"k001", "k001"}, "?limit=1000": {"k000", "k149"},
+	} {
+		var page lockhttp.Page
+		r := g.send("GET", "/v1/locks"+query, tokenHost, "")
+		if err := json.Unmarshal([]byte(r.body), &page); err != nil || len(page.Locks) == 0 {
+			t.Fatalf("%s: status %d, %s", query, r.status, r.body)
+		}
+		if first, last := page.Locks[0].LockKey, page.Locks[len(page.Locks)-1].LockKey; first != want[0] || last != want[1] {
+			t.Errorf("%s: from %s to %s, want %v", query, first, last, want)
+		}
+	}
+}
+
+// What a store refuses has a code of its own; what it fails with tells nothing.
+type refusing struct {
+	lock.Store
+	err error
+}
+
+func (r *refusing) Do(context.Context, lock.Request) (lock.Lease, error) { return lock.Lease{}, r.err }
+
+func TestLockRefusals(t *testing.T) {
+	store := &refusing{}
+	g := newRig(t, func(g *rig) {
+		store.Store = lock.NewMemory(g.clock.Load)
+		g.keep(store)
+	})
+	for _, test := range []struct {
+		err   error
+		code  problem.Code
+		after string
+	}{
+		{&lock.FencedError{UntilMS: testNow + 90_000, RemainingMS: 90_000, Reason: "restarted"}, problem.LockFenced, "60"},
+		{lock.ErrNotOwned, problem.LockNotOwned, ""}, {lock.ErrExpired, problem.LockExpired, ""}, {lock.ErrRequestReused, problem.RequestIDReused, ""},
+		{lock.ErrTokensUsedUp, problem.LockTokensUsedUp, ""}, {lock.ErrInvalid, problem.InvalidRequest, ""}, {lock.ErrClosed, problem.Overloaded, "1"},
+		{errors.New("dial redis.internal: refused"), problem.Unavailable, "1"},
+	} {
+		store.err = test.err
+		op := "acquire"
+		if test.code == problem.LockNotOwned {
+			op = "renew"
+		}
+		r := g.send("POST", "/v1/locks/k/"+op, "", "")
+		g.want(test.err.Error(), r, test.code)
+		if r.header.Get("Retry-After") != test.after || strings.Contains(r.body, "redis") {
+			t.Errorf("%v: Retry-After %q, %s", test.err, r.header.Get("Retry-After"), r.body)
+		}
+		if test.code == problem.LockFenced && (r.problem.UntilMS != testNow+90_000 || r.problem.RetryAfterMS != 90_000 || r.problem.Reason != "restarted") {
+			t.Errorf("%s", r.body)
+		}
+	}
+	if r := g.send("GET", "/readyz", "", ""); r.status != 200 {
+		t.Errorf("without its locks the server grants leases all the same: %+v", r)
+	}
+}
+
+// A certificate's subject is the owner: as it is, where that can be a name.
+func TestLockOwnerOfACertificate(t *testing.T) {
+	names := map[string]bool{}
+	for _, test := range []struct {
+		subject pkix.Name
+		want    string // "" = a digest
+	}{
+		{pkix.Name{CommonName: "host-a"}, "certificate:CN=host-a"},
+		{pkix.Name{CommonName: "host-a/1000"}, ""},
+		{pkix.Name{CommonName: "host-a", Organization: []string{"Acme Inc"}}, ""},
+		{pkix.Name{CommonName: "host-b", Organization: []string{"Acme Inc"}}, ""},
+		{pkix.Name{CommonName: strings.Repeat("x", 64)}, ""},
+	} {
+		g := newRig(t, func(g *rig) {
+			g.keep(lock.NewMemory(g.clock.Load))
+			g.options.ClientCertificates = true
+		})
+		r := httptest.NewRequest("POST", "/v1/locks/k/acquire", strings.NewReader(`{"owner_suffix": "1000"}`))
+		r.Header.Set("Content-Type", "application/json")
+		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: test.subject}}}}
+		w := httptest.NewRecorder()
+		g.server.ServeHTTP(w, r)
+		var got lockhttp.Answer
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 {
+			t.Fatalf("%v: status %d, %s", test.subject, w.Code, w.Body)
+		}
+		own, suffix, _ := strings.Cut(got.OwnerID, "/")
+		if suffix != "1000" || names[own] || test.want != "" && own != test.want || test.want == "" && !strings.HasPrefix(own, "certificate:sha256=") {
+			t.Errorf("%v became %q", test.subject, got.OwnerID)
+		}
+		names[own] = true
+	}
+}
+
+// waiting is a request for a lock that somebody else has, on a connection.
+type waiting struct {
+	cancel context.CancelFunc
+	reply  chan *http.Response // nil when there was none
+}
+
+// wait sends one and returns when it waits.
+func (g *rig) wait(client *http.Client, address, body string) *waiting {
+	g.t.Helper()
+	before := g.server.waiters.Load()
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &waiting{cancel, make(chan *http.Response, 1)}
+	go func() {
+		defer close(w.reply)
+		r, err := http.NewRequestWithContext(ctx, "POST", "http://"+address+"/v1/locks/k/acquire", strings.NewReader(body))
+		if err != nil {
+			g.t.Error(err)
+			return
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Authorization", "Bearer "+tokenOther)
+		res, err := client.Do(r)
+		if err != nil {
+			return
+		}
+		b, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		res.Body = io.NopCloser(bytes.NewReader(b))
+		w.reply <- res
+	}()
+	g.eventually("the request waits", func() bool { return g.server.waiters.Load() > before })
+	return w
+}
+
+func (g *rig) eventually(what string, is func() bool) {
+	g.t.Helper()
+	for deadline := time.Now().Add(long); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			g.t.Fatalf("it never came true that %s", what)
+		}
+	}
+}
+
+func (g *rig) client() *http.Client {
+	c := &http.Client{Transport: &http.Transport{}}
+	g.t.Cleanup(c.CloseIdleConnections)
+	return c
+}
+
+// TestWaitersTakeNoPlaces: however many wait for locks, leases are granted, and
+// the lock changes hands.
+func TestWaitersTakeNoPlaces(t *testing.T) {
+	g := lockRig(t, func(g *rig) { g.options.MaxInFlight = 1 })
+	address, stop, done := g.listening(Listening{DrainTimeout: long})
+	held := g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
+	first := g.wait(g.client(), address, `{"wait_ms": 30000, "request_id": "a"}`)
+	second := g.wait(g.client(), address, `{"wait_ms": 30000, "request_id": "b"}`)
+	g.acquire(tokenAdmin, "")
+	if n := len(g.server.slots); n != 0 {
+		t.Errorf("%d places are taken", n)
+	}
+	if m := g.send("GET", "/metrics", tokenAdmin, "").body; !strings.Contains(m, "kazahana_server_lock_waiters 2") {
+		t.Error("those who wait are not counted")
+	}
+	for i, w := range []*waiting{first, second} {
+		g.locked("release", "k", map[int]string{0: tokenHost, 1: tokenOther}[i], `{}`)
+		res := <-w.reply
+		var got lockhttp.Answer
+		if res == nil || json.NewDecoder(res.Body).Decode(&got) != nil || res.StatusCode != 200 || got.FencingToken != held.FencingToken+int64(i)+1 {
+			t.Fatalf("waiter %d: %v, %+v", i, res, got)
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWaitersHaveALimit: of the connections, half may wait.
+func TestWaitersHaveALimit(t *testing.T) {
+	g := lockRig(t, nil)
+	address, stop, done := g.listening(Listening{MaxConnections: 5, DrainTimeout: long})
+	g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
+	g.wait(g.client(), address, `{"wait_ms": 30000}`)
+	g.wait(g.client(), address, `{"wait_ms": 30000}`)
+	r := g.send("POST", "/v1/locks/k/acquire", tokenOther, `{"wait_ms": 1}`)
+	g.want("a third", r, problem.Overloaded)
+	g.want("one that does not wait", g.send("POST", "/v1/locks/k/acquire", tokenOther, ``), problem.LockHeld)
+	if n := g.server.waiters.Load(); n != 2 {
+		t.Errorf("%d wait", n)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWaitOutlivesTheTimeForABody: the time that a peer has for its request does
+// not end a wait, and neither does a slow line.
+func TestWaitOutlivesTheTimeForABody(t *testing.T) {
+	g := lockRig(t, nil)
+	g.server.phases = phases{header: 20 * time.Millisecond, read: 40 * time.Millisecond, write: long, idle: long}
+	address, stop, done := g.listening(Listening{DrainTimeout: long})
+	g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
+	began := time.Now()
+	w := g.wait(g.client(), address, `{"wait_ms": 200}`)
+	res := <-w.reply
+	if res == nil || res.StatusCode != 409 || time.Since(began) < 200*time.Millisecond {
+		t.Errorf("after %v: %v", time.Since(began), res)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWaitersAreToldOfTheStop at once, and when to come back.
+func TestWaitersAreToldOfTheStop(t *testing.T) {
+	g := lockRig(t, nil)
+	address, stop, done := g.listening(Listening{DrainTimeout: long})
+	g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
+	var all []*waiting
+	for range 3 {
+		all = append(all, g.wait(g.client(), address, `{"wait_ms": 30000}`))
+	}
+	began := time.Now()
+	stop()
+	for _, w := range all {
+		res := <-w.reply
+		var p problem.Problem
+		if res == nil || json.NewDecoder(res.Body).Decode(&p) != nil || res.StatusCode != 503 || p.Code != problem.Overloaded || res.Header.Get("Retry-After") == "" {
+			t.Errorf("%v, %+v", res, p)
+		}
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("the stop took %v", took)
+	}
+}
+
+// TestWaitEndsWithTheConnection: who has gone is given nothing.
+func TestWaitEndsWithTheConnection(t *testing.T) {
+	g := lockRig(t, nil)
+	address, stop, done := g.listening(Listening{DrainTimeout: long})
+	g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
+	gone := g.wait(g.client(), address, `{"wait_ms": 30000}`)
+	gone.cancel()
+	<-gone.reply
+	g.eventually("nobody waits", func() bool { return g.server.waiters.Load() == 0 })
+	g.locked("release", "k", tokenHost, `{}`)
+	g.eventually("the line is gone", func() bool { return !g.server.o.Locks.Host.HasLine("default", "k") })
+	if got := g.locked("acquire", "k", tokenHost, ``); got.FencingToken != 2 {
+		t.Errorf("somebody had it in between: %+v", got)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWaitReleasesWhatNobodyCanAskFor: what was granted to one who has gone is
+// released, unless the request ID lets it ask again.
+func TestWaitReleasesWhatNobodyCanAskFor(t *testing.T) {
+	for body, want := range map[string]lock.Status{
+		`{"wait_ms": 30000, "ttl_seconds": 3600}`: lock.Released, `{"wait_ms": 30000, "ttl_seconds": 3600, "request_id": "r"}`: lock.Active,
+	} {
+		slow := &slowLocks{entered: make(chan struct{}, 100), letGo: make(chan struct{})}
+		g := lockRig(t, func(g *rig) {
+			slow.Store = lock.NewMemory(g.clock.Load)
+			g.keep(slow)
+		})
+		address, stop, done := g.listening(Listening{DrainTimeout: long})
+		w := g.wait(g.client(), address, body)
+		<-slow.entered
+		w.cancel()
+		<-w.reply
+		g.eventually("nobody waits", func() bool { return g.server.waiters.Load() == 0 })
+		close(slow.letGo)
+		g.eventually("the line is gone", func() bool { return !g.server.o.Locks.Host.HasLine("default", "k") })
+		if l, err := slow.Get(t.Context(), "default", "k"); err != nil || l.State != want {
+			t.Errorf("%s: the lock is %+v, %v; want it %s", body, l, err, want)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestHastyDoesNotOvertake: who does not wait is not served before those who do.
+func TestHastyDoesNotOvertake(t *testing.T) {
+	slow := &slowLocks{entered: make(chan struct{}, 100), letGo: make(chan struct{})}
+	g := lockRig(t, func(g *rig) {
+		slow.Store = lock.NewMemory(g.clock.Load)
+		g.keep(slow)
+	})
+	address, stop, done := g.listening(Listening{DrainTimeout: long})
+	w := g.wait(g.client(), address, `{"wait_ms": 30000, "owner_suffix": "first"}`)
+	<-slow.entered // the first in line is on its way to the store
+	hasty := make(chan reply, 1)
+	go func() { hasty <- g.send("POST", "/v1/locks/k/acquire", tokenHost, `{}`) }()
+	select {
+	case <-slow.entered:
+		t.Error("the store was asked for one who does not wait")
+	case <-time.After(20 * time.Millisecond): // it would be there at once
+	}
+	close(slow.letGo)
+	if res := <-w.reply; res == nil || res.StatusCode != 200 {
+		t.Errorf("the first in line: %v", res)
+	}
+	g.want("the hasty one", <-hasty, problem.LockHeld)
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// slowLocks are locks whose acquires wait to be let go.
+type slowLocks struct {
+	lock.Store
+	entered chan struct{}
+	letGo   chan struct{}
+}
+
+func (s *slowLocks) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	s.entered <- struct{}{}
+	select {
+	case <-s.letGo:
+	case <-ctx.Done():
+		return lock.Lease{}, ctx.Err()
+	}
+	return s.Store.Do(ctx, r)
+}
+
+// The rate limit holds for locks and sequences too, and for those who wait.
+func TestRateLimitOfLocks(t *testing.T) {
+	g := lockRig(t, func(g *rig) { g.options.RateLimit, g.options.RateBurst = 0.001, 2 })
+	g.locked("acquire", "k", tokenHost, ``)
+	g.send("POST", "/v1/sequences/k/next", tokenHost, ``)
+	g.want("locks", g.send("POST", "/v1/locks/k/acquire", tokenHost, `{"wait_ms": 1000}`), problem.RateLimited)
+	g.want("sequences", g.send("POST", "/v1/sequences/k/next", tokenHost, ``), problem.RateLimited)
+}
+
+// Waiters and those who do not wait, all at once: one at a time has the lock.
+func TestLocksUnderLoad(t *testing.T) {
+	g := lockRig(t, nil)
+	address, stop, done := g.listening(Listening{DrainTimeout: long})
+	client := g.client()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	holders, tokens := 0, map[int64]bool{}
+	for i := range 8 {
+		all.Go(func() {
+			for range 5 {
+				body := fmt.Sprintf(`{"wait_ms": 30000, "owner_suffix": "%d", "ttl_seconds": 3600}`, i)
+				r, _ := http.NewRequest("POST", "http://"+address+"/v1/locks/busy/acquire", strings.NewReader(body))
+				r.Header.Set("Content-Type", "application/json")
+				r.Header.Set("Authorization", "Bearer "+tokenHost)
+				res, err := client.Do(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				var got lockhttp.Answer
+				err = json.NewDecoder(res.Body).Decode(&got)
+				_ = res.Body.Close()
+				mu.Lock()
+				if holders++; err != nil || res.StatusCode != 200 || holders != 1 || tokens[got.FencingToken] {
+					t.Errorf("%d holders, status %d, %+v, %v", holders, res.StatusCode, got, err)
+				}
+				tokens[got.FencingToken] = true
+				holders--
+				mu.Unlock()
+				g.locked("release", "busy", tokenHost, fmt.Sprintf(`{"owner_suffix": "%d", "lease_id": "%s"}`, i, got.LeaseID))
+			}
+		})
+	}
+	all.Wait()
+	if len(tokens) != 40 {
+		t.Errorf("%d grants", len(tokens))
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,67 @@
+package leaseserver
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/sequence"
+	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
+)
+
+// Sequences is what the sequence service needs.
+type Sequences struct {
+	Store sequence.Store
+	// Options says how a key of a tenant counts, and whether that is configured:
+	// then no request may say otherwise. Optional: without, nothing is configured.
+	Options func(tenant, key string) (o sequence.Options, configured bool)
+}
+
+func (q *Sequences) options(tenant, key string, in sequencehttp.Request) (sequence.Options, error) {
+	base, configured := sequence.DefaultOptions(), false
+	if q.Options != nil {
+		if o, ok := q.Options(tenant, key); ok {
+			base, configured = o, true
+		}
+	}
+	base.Block = 0 // blocks are a host's own
+	asked, err := in.Options(base)
+	if err == nil && configured && asked.Text() != base.Text() {
+		err = &sequence.MismatchError{Key: key, Recorded: base.Text(), Asked: asked.Text()}
+	}
+	return asked, err
+}
+
+func (s *Server) sequenceNext(w http.ResponseWriter, r *http.Request, who Credential) error {
+	if s.o.Sequences == nil {
+		return problem.New(problem.NotSupported, "this server has no store for sequences")
+	}
+	var in sequencehttp.Request
+	if err := readBody(w, r, &in); err != nil {
+		return err
+	}
+	req := sequence.Request{Tenant: who.Tenant, Key: pathKey(r), Count: 1, AtLeast: in.AtLeast}
+	var err error
+	if req.RequestID, err = who.markRequestID(in.RequestID); err != nil {
+		return err
+	}
+	if in.Count != nil {
+		req.Count = *in.Count
+	}
+	if req.Options, err = s.o.Sequences.options(req.Tenant, req.Key, in); err != nil {
+		return err
+	}
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	var got sequence.Range
+	err = s.storeCall(r.Context(), "sequence_next", func(ctx context.Context) (err error) {
+		got, err = s.o.Sequences.Store.Next(ctx, req)
+		return err
+	})
+	s.o.Metrics.Sequence(s.result(err), got.Count)
+	if err != nil {
+		return err
+	}
+	return answer(w, sequencehttp.FromRange(req.Key, got))
+}

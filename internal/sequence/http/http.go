@@ -1,0 +1,175 @@
+// Package http is sequences over HTTP: the messages of the lease server's sequence
+// service, and the Store that asks such a server.
+//
+// The tenant is that of the client's credential, whatever tenant a Request names.
+// A request without a request ID is sent once; one that has it may be sent again,
+// to the next server too: see package httpconn.
+package http
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/httpconn"
+	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/sequence"
+)
+
+// Path is that of the sequences, below the server's URL: POST Path/{key}/next.
+const Path = "/v1/sequences"
+
+// Request is the body of a next. All members are optional. How a key counts is
+// set by the server's configuration for keys that it names, else here; what the
+// key was made with decides.
+type Request struct {
+	Count     *int   `json:"count,omitempty"`    // default 1
+	AtLeast   int    `json:"at_least,omitempty"` // how many will do where count do not fit before the maximum; default count
+	RequestID string `json:"request_id,omitempty"`
+
+	Step     *int64  `json:"step,omitempty"`
+	Start    *int64  `json:"start,omitempty"`
+	MaxValue *int64  `json:"max_value,omitempty"` // 0 = none
+	OnMax    *string `json:"on_max,omitempty"`
+	TTLMS    *int64  `json:"ttl_ms,omitempty"` // 0 = for ever
+}
+
+// Options are the given ones with what the request says in their place.
+func (r Request) Options(o sequence.Options) (sequence.Options, error) {
+	if r.Step != nil {
+		o.Step = *r.Step
+	}
+	if r.Start != nil {
+		o.Start, o.StartSet = *r.Start, true
+	}
+	if r.MaxValue != nil {
+		o.Max = *r.MaxValue
+	}
+	if r.OnMax != nil {
+		o.OnMax = sequence.OnMax(*r.OnMax)
+	}
+	if r.TTLMS != nil {
+		if *r.TTLMS < 0 || *r.TTLMS > sequence.MaxTTL.Milliseconds() {
+			return o, fmt.Errorf("%w: ttl_ms of %d is not 0 to %d", sequence.ErrInvalid, *r.TTLMS, sequence.MaxTTL.Milliseconds())
+		}
+		o.TTL = time.Duration(*r.TTLMS) * time.Millisecond
+	}
+	return o, nil
+}
+
+// Answer is values one step apart.
+type Answer struct {
+	Key    string  `json:"key"`
+	First  int64   `json:"first"`
+	Last   int64   `json:"last"`
+	Step   int64   `json:"step"`
+	Values []int64 `json:"values"`
+}
+
+// FromRange is the answer.
+func FromRange(key string, r sequence.Range) Answer {
+	return Answer{Key: key, First: r.First, Last: r.Last(), Step: r.Step, Values: r.Values()}
+}
+
+const (
+	// maxAnswer bounds an answer: so many values of 19 digits, and a key of which
+	// every byte is escaped as six.
+	maxAnswer = sequence.MaxCount*20 + 6*sequence.MaxKey + 1024
+	// operatorRetry is when to come back to a sequence that waits for an operator.
+	operatorRetry = time.Minute
+)
+
+// FromError is the problem by which a store's refusal travels, nil for any other
+// error.
+func FromError(err error, nowMS int64) *problem.Problem {
+	var exhausted *sequence.ExhaustedError
+	var fenced *sequence.FencedError
+	var mismatch *sequence.MismatchError
+	switch {
+	case errors.As(err, &exhausted):
+		p := problem.New(problem.SequenceUsedUp, "%v", exhausted)
+		p.MaxValue, p.Left = exhausted.Max, &exhausted.Left
+		return p
+	case errors.As(err, &fenced):
+		p := problem.New(problem.SequenceFenced, "%v", fenced).After(operatorRetry)
+		if fenced.UntilMS > 0 {
+			p.After(problem.Until(fenced.UntilMS, nowMS))
+		}
+		p.UntilMS, p.Reason = fenced.UntilMS, fenced.Reason
+		return p
+	case errors.Is(err, sequence.ErrRequestReused):
+		return problem.New(problem.RequestIDReused, "%v", err)
+	case errors.Is(err, sequence.ErrInvalid):
+		p := problem.New(problem.InvalidRequest, "%s", strings.TrimPrefix(err.Error(), sequence.ErrInvalid.Error()+": "))
+		if errors.As(err, &mismatch) {
+			p.Recorded, p.Asked = mismatch.Recorded, mismatch.Asked
+		}
+		return p
+	}
+	return nil
+}
+
+// toError is the refusal that the problem stands for, nil where it stands for
+// none: then nobody has judged the request.
+func toError(key string, p *problem.Problem) error {
+	switch p.Code {
+	case problem.SequenceUsedUp:
+		e := &sequence.ExhaustedError{Key: key, Max: p.MaxValue}
+		if p.Left != nil {
+			e.Left = *p.Left
+		}
+		return e
+	case problem.SequenceFenced:
+		return &sequence.FencedError{Key: key, UntilMS: p.UntilMS, Reason: p.Reason}
+	case problem.RequestIDReused:
+		return sequence.ErrRequestReused
+	case problem.InvalidRequest:
+		if p.Recorded != "" {
+			return &sequence.MismatchError{Key: key, Recorded: p.Recorded, Asked: p.Asked}
+		}
+		return fmt.Errorf("%w: %s", sequence.ErrInvalid, p.Detail)
+	}
+	return nil
+}
+
+// Store is sequences on a lease server.
+type Store struct{ client *httpconn.Client }
+
+var _ sequence.Store = (*Store)(nil)
+
+// New uses a client, which whoever made it closes.
+func New(client *httpconn.Client) *Store { return &Store{client} }
+
+// Close implements sequence.Store. The client stays open.
+func (s *Store) Close() error { return nil }
+
+// Next implements sequence.Store.
+func (s *Store) Next(ctx context.Context, r sequence.Request) (sequence.Range, error) {
+	if err := r.Validate(); err != nil {
+		return sequence.Range{}, err
+	}
+	first, onMax, ttl := r.Options.First(), string(r.Options.OnMax), r.Options.TTL.Milliseconds()
+	var answer Answer
+	err := s.client.Do(ctx, httpconn.Call{
+		Method: "POST", Path: Path + "/" + httpconn.Escape(r.Key) + "/next", Answer: &answer, Limit: maxAnswer, Once: r.RequestID == "",
+		Body: Request{
+			Count: &r.Count, AtLeast: r.AtLeast, RequestID: r.RequestID,
+			Step: &r.Options.Step, Start: &first, MaxValue: &r.Options.Max, OnMax: &onMax, TTLMS: &ttl,
+		},
+	})
+	if p := httpconn.Settled(err); p != nil {
+		if refusal := toError(r.Key, p); refusal != nil {
+			return sequence.Range{}, refusal
+		}
+	}
+	if err != nil {
+		return sequence.Range{}, err
+	}
+	got := sequence.Range{First: answer.First, Step: answer.Step, Count: len(answer.Values)}
+	if got.Count < r.Least() || got.Count > r.Count || got.Step != r.Options.Step || got.Last() != answer.Last {
+		return sequence.Range{}, fmt.Errorf("the server answered with %d values from %d to %d, %d apart, when asked for %d", got.Count, got.First, answer.Last, got.Step, r.Count)
+	}
+	return got, nil
+}

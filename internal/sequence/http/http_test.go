@@ -1,0 +1,329 @@
+package http_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/httpconn"
+	"github.com/kazahana/kazahana/internal/leaseserver"
+	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/sequence"
+	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
+	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
+	sequencedb "github.com/kazahana/kazahana/internal/sequence/sqlite"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long anything may take on a busy machine.
+const patience = 45 * time.Second
+
+// tenants are those that the suite names; each has a token.
+var tenants = []string{"default", "t", "t.u", "u"}
+
+func token(tenant string) string { return "token-of-the-tenant-" + tenant }
+
+// front is a lease server on an SQLite file, on a listener of its own.
+type front struct {
+	url  string
+	file *sqlitefile.File
+	stop context.CancelFunc
+	done chan error
+}
+
+// serve starts a server; through sees its store.
+func serve(path string, nowMS func() int64, options func(tenant, key string) (sequence.Options, bool), through func(sequence.Store) sequence.Store) (*front, error) {
+	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{NowMS: nowMS}, sequencedb.Tables)
+	if err != nil {
+		return nil, err
+	}
+	var yaml strings.Builder
+	for _, tenant := range tenants {
+		fmt.Fprintf(&yaml, "- {token: %s, tenant: %s, owner: hosts, scopes: [sequences]}\n", token(tenant), tenant)
+	}
+	known, err := leaseserver.ParseTokens([]byte(yaml.String()))
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	terms := provider.Services{Default: provider.DefaultTerms()}
+	p, err := memory.New(memory.NewStore(nil), terms)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	var store sequence.Store = sequencedb.New(file)
+	if through != nil {
+		store = through(store)
+	}
+	server := leaseserver.New(leaseserver.Options{
+		Provider: p, Services: terms, Version: "test", Tokens: func() *leaseserver.Tokens { return known },
+		Sequences:       &leaseserver.Sequences{Store: store, Options: options},
+		ProviderTimeout: patience, MaxInFlight: 1000, RateBurst: 1,
+		Metrics: metrics.NewLeaseServer(metrics.Build{}), Log: zap.NewNop(),
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	f := &front{url: "http://" + l.Addr().String(), file: file, stop: stop, done: make(chan error, 1)}
+	go func() {
+		f.done <- server.Serve(ctx, l, leaseserver.Listening{MaxConnections: 1000, DrainTimeout: patience})
+	}()
+	return f, nil
+}
+
+func (f *front) close() error {
+	f.stop()
+	err := <-f.done
+	if errors.Is(err, http.ErrServerClosed) {
+		err = nil
+	}
+	return errors.Join(err, f.file.Close())
+}
+
+// byTenant is a store for each tenant, and closes everything with it.
+type byTenant struct {
+	stores  map[string]sequence.Store
+	closers []func() error
+}
+
+func (s *byTenant) Next(ctx context.Context, r sequence.Request) (sequence.Range, error) {
+	store, ok := s.stores[r.Tenant]
+	if !ok {
+		store = s.stores["default"] // which refuses a name that is none
+	}
+	return store.Next(ctx, r)
+}
+
+func (s *byTenant) Close() error {
+	var errs []error
+	for _, c := range s.closers {
+		errs = append(errs, c())
+	}
+	return errors.Join(errs...)
+}
+
+func connect(dir, urls string) (*byTenant, error) {
+	out := &byTenant{stores: map[string]sequence.Store{}}
+	for _, tenant := range tenants {
+		path := filepath.Join(dir, tenant)
+		if err := os.WriteFile(path, []byte(token(tenant)), 0o600); err != nil {
+			return nil, err
+		}
+		cfg, err := httpconn.ParseURL(urls + "?token_file=" + path)
+		if err != nil {
+			return nil, err
+		}
+		c, err := httpconn.New(cfg)
+		if err != nil {
+			return nil, err
+		}
+		out.stores[tenant] = sequencehttp.New(c)
+		out.closers = append(out.closers, c.Close)
+	}
+	return out, nil
+}
+
+func newDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// Each client has a server of its own, in front of one file.
+func TestConformance(t *testing.T) {
+	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
+		dir := newDir(t)
+		var now atomic.Int64
+		now.Store(1_800_000_000_000)
+		return sequencetest.Target{
+			Open: func() (sequence.Store, error) {
+				f, err := serve(filepath.Join(dir, sqlitefile.StoreName), now.Load, nil, nil)
+				if err != nil {
+					return nil, err
+				}
+				store, err := connect(dir, f.url)
+				if err != nil {
+					return nil, errors.Join(err, f.close())
+				}
+				store.closers = append(store.closers, f.close)
+				return store, nil
+			},
+			Advance: func(d time.Duration) { now.Add(d.Milliseconds()) },
+		}
+	})
+}
+
+// lossy passes requests on to the server and loses the answers.
+func lossy(t *testing.T, to string) string {
+	transport := &http.Transport{DisableKeepAlives: true}
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		on, err := http.NewRequest(r.Method, to+r.URL.EscapedPath(), bytes.NewReader(body))
+		if err == nil {
+			on.Header = r.Header.Clone()
+			var res *http.Response
+			if res, err = transport.RoundTrip(on); err == nil {
+				_ = res.Body.Close()
+			}
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
+			_ = conn.Close()
+		}
+	}))
+	t.Cleanup(proxy.Close)
+	return proxy.URL
+}
+
+// A call whose answer was lost is repeated at the next server when it has a
+// request ID, without a gap; else it is sent once, and leaves one.
+func TestAnswerIsLost(t *testing.T) {
+	dir := newDir(t)
+	path := filepath.Join(dir, sqlitefile.StoreName)
+	var urls []string
+	for range 2 {
+		f, err := serve(path, nil, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.close() })
+		urls = append(urls, f.url)
+	}
+	open := func(urls string) *byTenant {
+		s, err := connect(dir, urls)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	}
+	first := lossy(t, urls[0])
+	request := sequence.Request{Tenant: "default", Key: "k", Count: 3, RequestID: "one", Options: sequence.DefaultOptions()}
+	got, err := open(first+","+urls[1]).Next(t.Context(), request)
+	if err != nil || !slices.Equal(got.Values(), []int64{1, 2, 3}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	request.RequestID = ""
+	if got, err = open(first+","+urls[1]).Next(t.Context(), request); err == nil || sequence.IsAnswer(err) {
+		t.Errorf("%v and the error %v, want one that leaves open what was done", got, err)
+	}
+	if got, err = open(urls[1]).Next(t.Context(), request); err != nil || got.First != 7 {
+		t.Errorf("after a call that was sent once: %v, %v", got, err)
+	}
+}
+
+// How a key counts that the server is configured for, nobody else decides.
+func TestConfiguredKeys(t *testing.T) {
+	dir := newDir(t)
+	tens := sequence.Options{Step: 10, OnMax: sequence.Fail, Max: 30, Block: 100}
+	f, err := serve(filepath.Join(dir, sqlitefile.StoreName), nil, func(tenant, key string) (sequence.Options, bool) {
+		return tens, tenant == "default" && strings.HasPrefix(key, "tens/")
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	post := func(tenant, key, body string) string {
+		r, err := http.NewRequest("POST", f.url+"/v1/sequences/"+key+"/next", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token(tenant))
+		r.Header.Set("Content-Type", "application/json")
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(b))
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	for _, test := range []struct{ tenant, key, body, want string }{
+		{"default", "tens%2Fa", ``, `{"key":"tens/a","first":10,"last":10,"step":10,"values":[10]}`},
+		{"default", "tens%2Fa", `{"count": 2, "step": 10, "max_value": 30}`, `{"key":"tens/a","first":20,"last":30,"step":10,"values":[20,30]}`},
+		{"default", "tens%2Fa", `{}`, `"code":"SEQUENCE_EXHAUSTED","max_value":30,"left":0}`},
+		{"default", "tens%2Fb", `{"step": 1}`, `"code":"INVALID_REQUEST","recorded":"step=10 start=10 max_value=30 on_max=error ttl_ms=0","asked":"step=1 start=1 max_value=30 on_max=error ttl_ms=0"}`},
+		{"t", "tens%2Fa", ``, `{"key":"tens/a","first":1,"last":1,"step":1,"values":[1]}`},
+		{"default", "ones", `{"step": 7, "start": 0}`, `{"key":"ones","first":0,"last":0,"step":7,"values":[0]}`},
+		{"default", "ones", `{"count": 0}`, `"code":"INVALID_REQUEST"`},
+		{"default", "ones", `{"ttl_ms": -1}`, `"code":"INVALID_REQUEST"`},
+		{"default", "ones", `{"ttl_ms": 9223372036854775807}`, `"code":"INVALID_REQUEST"`},
+		{"default", "huge", `{"start": 9223372036854775806, "count": 2}`, `"values":[9223372036854775806,9223372036854775807]`},
+	} {
+		if got := post(test.tenant, test.key, test.body); !strings.Contains(got, test.want) {
+			t.Errorf("%s %s: %s, want %s", test.key, test.body, got, test.want)
+		}
+	}
+}
+
+// Every refusal arrives as it was sent.
+func TestRefusalsTravel(t *testing.T) {
+	refusal := &struct{ atomic.Value }{}
+	dir := newDir(t)
+	f, err := serve(filepath.Join(dir, sqlitefile.StoreName), nil, nil, func(s sequence.Store) sequence.Store { return refusing{s, refusal} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	store, err := connect(dir, f.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	for _, want := range []error{
+		&sequence.ExhaustedError{Key: "k", Max: 1<<63 - 1, Left: 1<<63 - 2}, &sequence.ExhaustedError{Key: "k", Max: 7},
+		&sequence.FencedError{Key: "k", UntilMS: 1_800_000_000_000, Reason: "restarted"}, &sequence.FencedError{Key: "k", Reason: "restarted"},
+		&sequence.MismatchError{Key: "k", Recorded: "a", Asked: "b"}, sequence.ErrRequestReused, sequence.ErrInvalid,
+	} {
+		refusal.Store([1]error{want})
+		_, got := store.Next(t.Context(), sequence.Request{Tenant: "default", Key: "k", Count: 1, Options: sequence.DefaultOptions()})
+		if !errors.Is(got, want) && !reflect.DeepEqual(got, want) || !sequence.IsAnswer(got) {
+			t.Errorf("%v arrived as %#v", want, got)
+		}
+	}
+	refusal.Store([1]error{errors.New("dial redis.internal")})
+	_, got := store.Next(t.Context(), sequence.Request{Tenant: "default", Key: "k", Count: 1, Options: sequence.DefaultOptions()})
+	if got == nil || sequence.IsAnswer(got) || strings.Contains(got.Error(), "redis") {
+		t.Errorf("a failure arrived as %v", got)
+	}
+}
+
+// refusing refuses everything.
+type refusing struct {
+	sequence.Store
+	err *struct{ atomic.Value }
+}
+
+func (r refusing) Next(context.Context, sequence.Request) (sequence.Range, error) {
+	return sequence.Range{}, r.err.Load().([1]error)[0]
+}
