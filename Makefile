@@ -1,5 +1,5 @@
 # Targets: run, build, test, lint, fuzz, proof, capacity, bench, bench-check, bench-short,
-# bench-leases, test-etcd, storm, chaos, cross, clean.
+# bench-leases, bench-locks, test-etcd, storm, chaos, cross, clean.
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
 # need they install.
 
@@ -9,7 +9,7 @@ COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
 
-.PHONY: run build test setup lint fuzz proof capacity bench bench-check bench-short bench-leases test-etcd storm chaos cross clean
+.PHONY: run build test setup lint fuzz proof capacity bench bench-check bench-short bench-leases bench-locks test-etcd storm chaos cross clean
 
 ## run: build, start the daemon, show five IDs that came through the socket, keep serving.
 run: build
@@ -59,6 +59,10 @@ bench-short: build
 bench-leases: build
 	@$(GO) run ./benchleases -check $(BENCH)
 
+## bench-locks: locks and sequences on SQLite, Redis and etcd beside the bare commands, about 6 minutes; BENCH=-h explains, BENCH=-check fails if a target is missed.
+bench-locks: build
+	@$(GO) run ./benchlocks $(BENCH)
+
 ## test-etcd: the etcd provider's tests against ETCD (default v3.6.6) instead of Debian's release.
 test-etcd:
 	@scripts/test-etcd $(ETCD)
@@ -67,7 +71,7 @@ test-etcd:
 storm: build
 	@KAZAHANA_STORM=30s $(GO) test ./cmd/kazahanad -count=1 -v -run TestStorm
 
-## chaos: providers are killed, emptied and frozen under 22 daemons, 4 minutes; docs/chaos.md has the options for CHAOS.
+## chaos: providers are killed, emptied and frozen under 22 daemons, and servers of locks under 16 processes, 8 minutes; docs/chaos.md has the options for CHAOS.
 chaos: setup
 	@$(GO) test ./cmd/kazahanad -count=1 -v -timeout 30m -run '^TestChaos$$' -chaos.full $(CHAOS)
 

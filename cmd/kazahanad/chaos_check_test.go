@@ -57,10 +57,15 @@ const (
 // chaosShown is how many violations of a kind are described.
 const chaosShown = 3
 
+// findings are violations of what was promised.
+type findings struct {
+	count      map[string]int // of violations, by what they are
+	violations []string       // the first of each kind
+}
+
 // chaosResult is what the checker found.
 type chaosResult struct {
-	count             map[string]int // of violations, by what they are
-	violations        []string       // the first of each kind
+	findings
 	regular, fallback int
 	fallbackTwice     int // allowed: random ones can meet
 	longestGap        time.Duration
@@ -68,15 +73,24 @@ type chaosResult struct {
 	backAfter         time.Duration // until the last host was back in normal mode
 }
 
-func (res *chaosResult) violates(what, format string, args ...any) {
-	if res.count[what]++; res.count[what] <= chaosShown {
-		res.violations = append(res.violations, what+": "+fmt.Sprintf(format, args...))
+func (f *findings) violates(what, format string, args ...any) {
+	if f.count[what]++; f.count[what] <= chaosShown {
+		f.violations = append(f.violations, what+": "+fmt.Sprintf(format, args...))
+	}
+}
+
+// summarise says how much more there was of each kind.
+func (f *findings) summarise() {
+	for _, what := range slices.Sorted(maps.Keys(f.count)) {
+		if more := f.count[what] - chaosShown; more > 0 {
+			f.violations = append(f.violations, fmt.Sprintf("%s: %d times more", what, more))
+		}
 	}
 }
 
 // check merges everything and says what must not be.
 func (r chaosRecord) check() chaosResult {
-	res := chaosResult{count: map[string]int{}}
+	res := chaosResult{findings: findings{count: map[string]int{}}}
 	r.checkUnique(&res)
 	for _, s := range r.streams {
 		r.checkStream(&res, s)
@@ -84,11 +98,7 @@ func (r chaosRecord) check() chaosResult {
 			res.violates(chaosFault, "%s: %s", s.host, f)
 		}
 	}
-	for _, what := range slices.Sorted(maps.Keys(res.count)) {
-		if more := res.count[what] - chaosShown; more > 0 {
-			res.violations = append(res.violations, fmt.Sprintf("%s: %d times more", what, more))
-		}
-	}
+	res.summarise()
 	return res
 }
 

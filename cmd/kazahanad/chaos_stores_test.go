@@ -216,13 +216,18 @@ func (s *site) startEtcd() (members []*etcdMember) {
 	return members
 }
 
-func chaosEtcd(c *chaos) {
-	members := c.startEtcd()
+// etcdURL names the members.
+func (s *site) etcdURL(members []*etcdMember) string {
 	var clients []string
 	for _, m := range members {
 		clients = append(clients, m.client)
 	}
-	c.start("etcd://" + strings.Join(clients, ",") + "?" + c.terms())
+	return "etcd://" + strings.Join(clients, ",")
+}
+
+func chaosEtcd(c *chaos) {
+	members := c.startEtcd()
+	c.start(c.etcdURL(members) + "?" + c.terms())
 	c.rng.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
 	c.pause(c.term * 3 / 2)
 	members[0].kill()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"text/tabwriter"
@@ -13,10 +14,12 @@ import (
 )
 
 var (
-	chaosFull = flag.Bool("chaos.full", false, "run all scenarios at their full size, as make chaos does")
-	chaosSeed = flag.Uint64("chaos.seed", 1, "what the clocks, the victims and the pauses of a scenario are drawn from")
-	chaosTerm = flag.Duration("chaos.term", 6*time.Second, "term of a lease, and its quarantine, in the full scenarios")
-	chaosMany = flag.Int("chaos.daemons", 20, "daemons of a full scenario, besides the two whose clocks are an hour off")
+	chaosFull    = flag.Bool("chaos.full", false, "run all scenarios at their full size, as make chaos does")
+	chaosSeed    = flag.Uint64("chaos.seed", 1, "what the clocks, the victims and the pauses of a scenario are drawn from")
+	chaosTerm    = flag.Duration("chaos.term", 6*time.Second, "term of a lease, and its quarantine, in the full scenarios")
+	chaosUse     = flag.Duration("chaos.use", time.Minute, "how long locks are used in a full scenario of theirs")
+	chaosThrough = flag.String("chaos.through", throughServer, "who serves the locks: a "+throughDaemon+" on its socket, or a "+throughServer+" over HTTP")
+	chaosMany    = flag.Int("chaos.daemons", 20, "daemons of a full scenario, besides the two whose clocks are an hour off")
 )
 
 const (
@@ -24,23 +27,33 @@ const (
 	// host may be without an answer, its daemon's restart included.
 	chaosTimeout = time.Second
 	chaosGap     = 5 * chaosTimeout
-	// chaosShort is the scenario that runs without -chaos.full.
-	chaosShort = "redis-emptied"
 )
 
-// chaosScenario breaks a provider under running daemons, and mends it.
+// Who serves locks.
+const (
+	throughDaemon = "daemon"
+	throughServer = "lease-server"
+)
+
+// chaosScenario breaks a provider under running daemons, and mends it; or it
+// kills whoever serves locks.
 type chaosScenario struct {
 	name, about string
 	run         func(c *chaos)
+	locks       *chaosLocks // instead of run
+	short       bool        // it runs without -chaos.full too
 }
 
 var chaosScenarios = []chaosScenario{
-	{"redis-failover", "the Redis primary is killed, and Sentinel promotes a replica", chaosRedisFailover},
-	{"redis-emptied", "Redis is killed, and comes back without its data", chaosRedisEmptied},
-	{"redis-frozen", "Redis is frozen for longer than a term", chaosRedisFrozen},
-	{"etcd", "one of three etcd members is killed, then a second; then both come back", chaosEtcd},
-	{"lease-server", "a lease server on SQLite is killed, and comes back", chaosLeaseServer},
-	{"two-lease-servers", "of two lease servers on one Redis one is killed, then the other; then both come back", chaosTwoLeaseServers},
+	{name: "redis-failover", about: "the Redis primary is killed, and Sentinel promotes a replica", run: chaosRedisFailover},
+	{name: "redis-emptied", about: "Redis is killed, and comes back without its data", run: chaosRedisEmptied, short: true},
+	{name: "redis-frozen", about: "Redis is frozen for longer than a term", run: chaosRedisFrozen},
+	{name: "etcd", about: "one of three etcd members is killed, then a second; then both come back", run: chaosEtcd},
+	{name: "lease-server", about: "a lease server on SQLite is killed, and comes back", run: chaosLeaseServer},
+	{name: "two-lease-servers", about: "of two lease servers on one Redis one is killed, then the other; then both come back", run: chaosTwoLeaseServers},
+	{name: "locks-sqlite", about: "who serves locks from SQLite is killed again and again", locks: &chaosLocks{store: (*chaos).locksInSQLite}, short: true},
+	{name: "locks-redis", about: "who serves locks from Redis is killed again and again", locks: &chaosLocks{store: (*chaos).locksInRedis, jumps: true}},
+	{name: "locks-etcd", about: "who serves locks from etcd is killed again and again", locks: &chaosLocks{store: (*chaos).locksInEtcd}},
 }
 
 // chaos is one scenario that is being run.
@@ -60,77 +73,109 @@ type chaos struct {
 	record     chaosRecord
 }
 
-// TestChaos breaks providers under many daemons that issue IDs all the time.
-// Without -chaos.full it is one short scenario, so that the test itself is kept
-// in order.
-func TestChaos(t *testing.T) {
-	if *chaosMany < 2 || *chaosTerm < time.Second {
-		t.Fatal("-chaos.daemons is 2 or more, and -chaos.term 1s or more")
+// chaosTable is what scenarios of one kind end with.
+type chaosTable struct {
+	columns string
+	rows    []string
+}
+
+func (table chaosTable) print(t *testing.T) {
+	if len(table.rows) == 0 {
+		return
 	}
-	var rows, found []string
+	w := tabwriter.NewWriter(t.Output(), 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "\n%s\n", table.columns)
+	for _, row := range table.rows {
+		fmt.Fprintln(w, row)
+	}
+	_ = w.Flush()
+}
+
+// TestChaos breaks providers under many daemons that issue IDs all the time, and
+// kills whoever serves locks under many processes that use them. Without
+// -chaos.full it is a short scenario of each kind, so that the test itself is
+// kept in order.
+func TestChaos(t *testing.T) {
+	if *chaosMany < 2 || *chaosTerm < time.Second || *chaosUse < time.Second {
+		t.Fatal("-chaos.daemons is 2 or more, and -chaos.term and -chaos.use 1s or more")
+	}
+	if *chaosThrough != throughDaemon && *chaosThrough != throughServer {
+		t.Fatalf("-chaos.through is %s or %s", throughDaemon, throughServer)
+	}
+	var found []string
+	ids := &chaosTable{columns: "SCENARIO\tREGULAR\tFALLBACK\tTWICE\tOUT OF ORDER\tLONGEST GAP\tNORMAL AFTER\tRESULT\t"}
+	locks := &chaosTable{columns: "SCENARIO\tACQUIRED\tRENEWED\tRELEASED\tVALUES\tNO ANSWER\tTWO HOLDERS\tBAD TOKENS\tAPPLIED TWICE\tBAD VALUES\tLONGEST GAP\tRESULT\t"}
 	for _, s := range chaosScenarios {
-		if !*chaosFull && s.name != chaosShort {
+		if !*chaosFull && !s.short {
 			continue
 		}
 		t.Run(s.name, func(t *testing.T) {
-			c := &chaos{term: time.Second, daemons: 5, record: chaosRecord{gap: patience}}
-			if *chaosFull {
-				c.term, c.daemons, c.record.gap = *chaosTerm, *chaosMany, chaosGap
+			table, perform := ids, (*chaos).perform
+			if s.locks != nil {
+				table, perform = locks, (*chaos).performLocks
 			}
-			row := s.name + "\t\t\t\t\t\t\tnot finished\t"
+			row := s.name + strings.Repeat("\t", strings.Count(table.columns, "\t")-1) + "not finished\t"
 			defer func() {
 				if !t.Skipped() {
-					rows = append(rows, row)
+					table.rows = append(table.rows, row)
 				}
 			}()
 			var violations []string
-			row, violations = c.perform(t, s)
-			found = append(found, violations...)
+			row, violations = perform(&chaos{}, t, s)
+			for _, v := range violations {
+				found = append(found, s.name+": "+v)
+			}
+			if len(violations) > 0 {
+				t.Error("violated: see below the table")
+			}
 		})
 	}
-	if len(rows) == 0 {
-		if *chaosFull {
-			t.Fatal("-run names no scenario")
-		}
-		return
+	if *chaosFull && len(ids.rows)+len(locks.rows) == 0 {
+		t.Fatal("-run names no scenario")
 	}
-	table := tabwriter.NewWriter(t.Output(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "\nSCENARIO\tREGULAR\tFALLBACK\tTWICE\tOUT OF ORDER\tLONGEST GAP\tNORMAL AFTER\tRESULT\t")
-	for _, row := range rows {
-		fmt.Fprintln(table, row)
-	}
-	_ = table.Flush()
+	ids.print(t)
+	locks.print(t)
 	for _, v := range found {
 		t.Error(v)
 	}
+}
+
+// begin prepares a scenario, and says what it is about.
+func (c *chaos) begin(t *testing.T, s chaosScenario, how string) {
+	t.Helper()
+	h := fnv.New64a()
+	h.Write([]byte(s.name))
+	c.site, c.begun, c.rng = newSite(t), time.Now(), rand.New(rand.NewPCG(*chaosSeed, h.Sum64()))
+	c.say("%s: %s (seed %d, %s)", s.name, s.about, *chaosSeed, how)
 }
 
 // perform runs a scenario, and returns its line of the table and what is to be
 // said below that.
 func (c *chaos) perform(t *testing.T, s chaosScenario) (row string, violations []string) {
 	t.Helper()
-	h := fnv.New64a()
-	h.Write([]byte(s.name))
-	c.site, c.begun, c.rng = newSite(t), time.Now(), rand.New(rand.NewPCG(*chaosSeed, h.Sum64()))
-	c.say("%s: %s (seed %d, term and quarantine %v)", s.name, s.about, *chaosSeed, c.term)
+	c.term, c.daemons, c.record.gap = time.Second, 5, patience
+	if *chaosFull {
+		c.term, c.daemons, c.record.gap = *chaosTerm, *chaosMany, chaosGap
+	}
+	c.begin(t, s, fmt.Sprintf("term and quarantine %v", c.term))
 	s.run(c)
 	c.awaitRegular()
 	c.pause(c.term) // all leases are renewed once more
 	res := c.end()
-	verdict := "ok"
-	if len(res.violations) > 0 {
-		verdict = "VIOLATED"
-		t.Error("violated: see below the table")
-		for _, v := range res.violations {
-			violations = append(violations, s.name+": "+v)
-		}
-	}
 	c.say("checked %d regular IDs (%d twice), the order of %d IDs on %d hosts (%d out of order), gaps (longest %v of %s, allowed %v), "+
 		"the return to normal mode (last host %v after the provider was well), both outliers; fallback IDs that met: %d",
 		res.regular, res.count[chaosTwice], res.regular+res.fallback, len(c.hosts), res.count[chaosUnordered], res.longestGap.Round(time.Millisecond), res.longestOf, c.record.gap,
 		res.backAfter.Round(time.Millisecond), res.fallbackTwice)
 	return fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%v\t%v\t%s\t", s.name, res.regular, res.fallback, res.count[chaosTwice], res.count[chaosUnordered],
-		res.longestGap.Round(time.Millisecond), res.backAfter.Round(10*time.Millisecond), verdict), violations
+		res.longestGap.Round(time.Millisecond), res.backAfter.Round(10*time.Millisecond), res.verdict()), res.violations
+}
+
+// verdict is the last column.
+func (f *findings) verdict() string {
+	if len(f.violations) > 0 {
+		return "VIOLATED"
+	}
+	return "ok"
 }
 
 // now is the time since the scenario began.

@@ -44,9 +44,9 @@ type Client struct {
 	mu       sync.Mutex
 	lastID   uint32
 	waiting  map[uint32]*waiter
-	farewell *Error                 // an error with msgid 0: the server's last word
-	err      error                  // set before done is closed
-	closeErr error                  // likewise
+	farewell *Error // an error with msgid 0: the server's last word
+	err      error  // set before done is closed
+	closeErr error  // likewise
 }
 
 // waiter is a call that waits for its answer. Whoever takes it out of the map

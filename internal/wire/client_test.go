@@ -488,3 +488,75 @@ func ExampleError() {
 	fmt.Println(err.Code, limit)
 	// Output: CLOCK_BACKWARD 5000
 }
+
+// Notifications go to the one who asked for them, between answers, in order.
+func TestNotifications(t *testing.T) {
+	near, far := newPipe()
+	type notice struct {
+		method string
+		word   string
+		n      uint64
+	}
+	var got []notice
+	c := NewNotifiedClient(near, func(r *Request) {
+		n := notice{method: string(r.Method)}
+		if err := errors.Join(r.Decode(&n.word), r.Decode(&n.n)); err != nil {
+			t.Error(err)
+		}
+		if err := r.Decode(&n.n); err == nil {
+			t.Error("a parameter that is not there")
+		}
+		got = append(got, n)
+	})
+	defer c.Close()
+	go func() {
+		defer far.Close()
+		conn := NewServerConn(far, far)
+		var r Request
+		for conn.Read(&r) == nil {
+			_ = conn.Notify("event", "before", uint64(r.ID))
+			conn.ReplyNil(r.ID)
+			if conn.Flush() != nil {
+				return
+			}
+		}
+	}()
+	for range 2 {
+		if err := c.Call(t.Context(), "m", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []notice{{"event", "before", 1}, {"event", "before", 2}}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// The quick way of reading a batch agrees with the library's.
+func TestIntegersOfEveryForm(t *testing.T) {
+	forms := []any{uint64(1 << 63), uint64(1 << 40), uint8(7), int64(9), float64(11)}
+	for n := range 64 {
+		values := []any{}
+		var want []uint64
+		for i := range n % 7 {
+			v := forms[0]
+			if n > 30 {
+				v = forms[(n*7+i*3)%len(forms)]
+			}
+			values = append(values, v)
+			var one uint64
+			if err := decodeResult(pack(t, v), &one); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, one)
+		}
+		var got []uint64
+		if err := decodeResult(pack(t, values), &got); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%v: %v, %v", values, got, err)
+		}
+	}
+	// As many bytes as two of the 9-byte form, and not that.
+	var got []uint64
+	if err := decodeResult(unhex(t, "92 cf0000000000000001 a8 6162636465666768"), &got); err == nil {
+		t.Errorf("a string became %v", got)
+	}
+}

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -82,5 +83,39 @@ func sweepAll(path string, nowMS func() int64) error {
 		if err != nil || n == 0 {
 			return err
 		}
+	}
+}
+
+// Writes delete what has been idle for long, although they do not look for it
+// each time. Nobody's token is granted again.
+func TestWritesDeleteIdleKeys(t *testing.T) {
+	var now atomic.Int64
+	now.Store(1_800_000_000_000)
+	s, err := open(newPath(t), now.Load)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	acquire := func(key string) lock.Lease {
+		t.Helper()
+		l, err := s.Do(t.Context(), lock.Request{
+			Op: lock.Acquire, Tenant: "default", Key: key, Owner: "o", LeaseID: lock.NewLeaseID(), TTLMS: lock.MinTTL.Milliseconds(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	acquire("idle")
+	acquire("idle too") // nothing was idle just before
+	now.Add((lock.MinTTL + lock.KeepIdle).Milliseconds())
+	acquire("other")
+	for _, key := range []string{"idle", "idle too"} {
+		if l, err := s.Get(t.Context(), "default", key); !errors.Is(err, lock.ErrNotFound) {
+			t.Errorf("after %v without use there is %+v, %v", lock.KeepIdle, l, err)
+		}
+	}
+	if l := acquire("idle"); l.Token < 2 {
+		t.Errorf("token %d was granted again", l.Token)
 	}
 }

@@ -1,0 +1,296 @@
+package kazahana
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+const (
+	// firstConnect is how long a daemon that was never reached is waited for:
+	// one that is being started gets its time, a missing one is told soon.
+	firstConnect = time.Second
+	// The pause before a connection is tried again doubles from one to the other.
+	minPause = 5 * time.Millisecond
+	maxPause = 200 * time.Millisecond
+)
+
+// dialer connects to the daemon. Its errors are *DaemonUnavailableErrors, and
+// hopeless ones where waiting cannot help.
+type dialer func(context.Context) (net.Conn, error)
+
+// channel is one connection at a time, and another one whenever it is lost.
+type channel struct {
+	dial dialer
+	told func(*wire.Request) // of notifications; may be nil
+	ctx  context.Context     // ends with the channel
+	end  context.CancelFunc
+	work sync.WaitGroup // openings
+
+	mu           sync.Mutex
+	conn         *wire.Client
+	former       map[*wire.Client]struct{} // stopping daemons still answer what they began
+	opening      *opening
+	failures     int // in a row, since the last answer
+	failingSince time.Time
+	connected    bool // ever
+}
+
+// opening is an attempt to connect, which all who need a connection share.
+type opening struct {
+	done chan struct{} // closed when the others are set
+	conn *wire.Client
+	err  error
+}
+
+func newChannel(dial dialer, told func(*wire.Request)) *channel {
+	ctx, end := context.WithCancel(context.Background())
+	return &channel{dial: dial, told: told, ctx: ctx, end: end, former: map[*wire.Client]struct{}{}}
+}
+
+// close fails the calls under way with ErrClosed, and returns when nothing of
+// the channel runs any more.
+func (c *channel) close() {
+	c.mu.Lock()
+	c.end() // under the lock: no opening begins after it
+	c.mu.Unlock()
+	c.work.Wait()
+	c.mu.Lock()
+	conn, former := c.conn, c.former
+	c.conn, c.former = nil, nil
+	c.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close()
+	}
+	for conn := range former {
+		_ = conn.Close()
+	}
+}
+
+// request is a call of a method.
+type request struct {
+	method string
+	params []any
+	// options are the last parameter, if any, given how long the daemon may take.
+	options func(time.Duration) any
+}
+
+// call asks until there is an answer, or the time is up. Every method that it is
+// used for can be repeated without harm.
+func (c *channel) call(ctx context.Context, timeout time.Duration, r request, result any) error {
+	return c.do(ctx, timeout, r.method, func(ctx context.Context, conn *wire.Client) error {
+		params := r.params
+		if r.options != nil {
+			deadline, _ := ctx.Deadline()
+			params = append(params[:len(params):len(params)], r.options(time.Until(deadline)))
+		}
+		return conn.Call(ctx, r.method, result, params...)
+	})
+}
+
+// verdict says what an attempt's error means.
+type verdict uint8
+
+const (
+	final   verdict = iota // it is the call's
+	again                  // another attempt may succeed
+	expired                // the context is done
+)
+
+// againError is what an attempt returns that is worth another connection.
+type againError struct{ error }
+
+// do makes attempts until one succeeds, or fails for good, or the time is up.
+func (c *channel) do(parent context.Context, timeout time.Duration, what string, attempt func(context.Context, *wire.Client) error) error {
+	began := time.Now()
+	ctx, cancel := context.WithDeadline(parent, began.Add(timeout))
+	defer cancel()
+	var last error
+	for {
+		err, means := c.attempt(ctx, attempt)
+		switch {
+		case means == final:
+			return err
+		case means == again:
+			last = err
+		}
+		switch {
+		case ctx.Err() == nil:
+		case last != nil && parent.Err() != context.Canceled:
+			return last
+		default:
+			return endOf(ctx, what, began)
+		}
+	}
+}
+
+// endOf is the error of a call whose context is done.
+func endOf(ctx context.Context, what string, began time.Time) error {
+	if ctx.Err() == context.Canceled {
+		return fmt.Errorf("kazahana: %s: %w", what, context.Canceled)
+	}
+	return outOfTime(what, time.Since(began))
+}
+
+func (c *channel) attempt(ctx context.Context, attempt func(context.Context, *wire.Client) error) (error, verdict) {
+	conn, err := c.connection(ctx)
+	if err != nil {
+		return err, c.judgeConnect(err)
+	}
+	if err = attempt(ctx, conn); err == nil {
+		c.answered()
+		return nil, final
+	}
+	return c.judge(ctx, conn, err)
+}
+
+// judge says what an attempt's error is to the caller, and what it means.
+func (c *channel) judge(ctx context.Context, conn *wire.Client, err error) (error, verdict) {
+	var refusal *wire.Error
+	var garbage *wire.ParseError
+	var wish againError
+	switch {
+	case errors.As(err, &wish):
+		c.retire(conn)
+		return wish.error, again
+	case errors.As(err, &refusal) && refusal.Code == wire.CodeShuttingDown:
+		c.retire(conn)
+		return fromWire(refusal), again
+	case errors.As(err, &refusal):
+		c.answered()
+		return fromWire(refusal), final
+	case errors.As(err, &garbage):
+		return &Error{Code: ErrProtocol, Message: "what answers is no kazahana daemon: " + garbage.Error()}, final
+	case errors.Is(err, wire.ErrClosed) && c.ctx.Err() != nil:
+		return ErrClosed, final
+	case errors.Is(err, wire.ErrConnectionLost):
+		return &DaemonUnavailableError{Err: err}, again
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		return err, expired
+	}
+	return fmt.Errorf("kazahana: %w", err), final
+}
+
+// judgeConnect says what it means that there is no connection.
+func (c *channel) judgeConnect(err error) verdict {
+	switch {
+	case !errors.Is(err, ErrDaemonUnavailable) && !errors.Is(err, ErrClosed):
+		return expired
+	case !errors.Is(err, ErrDaemonUnavailable) || errors.Is(err, errHopeless):
+		return final
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.connected || c.failingSince.IsZero() || time.Since(c.failingSince) < firstConnect {
+		return again
+	}
+	c.failures, c.failingSince = 0, time.Time{} // the next call has its own patience
+	return final
+}
+
+// connection returns the present connection, or waits for the next one.
+func (c *channel) connection(ctx context.Context) (*wire.Client, error) {
+	c.mu.Lock()
+	if c.ctx.Err() != nil {
+		c.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if c.conn != nil {
+		if c.conn.Err() == nil {
+			defer c.mu.Unlock()
+			return c.conn, nil
+		}
+		c.drop(c.conn)
+	}
+	o := c.opening
+	if o == nil {
+		o = &opening{done: make(chan struct{})}
+		c.opening = o
+		pause := c.pause()
+		c.work.Go(func() { c.open(o, pause) })
+	}
+	c.mu.Unlock()
+	select {
+	case <-o.done:
+		return o.conn, o.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// pause is how long to wait before the next connection. mu is held.
+func (c *channel) pause() time.Duration {
+	if c.failures <= 1 {
+		return 0
+	}
+	longest := min(minPause<<min(c.failures-2, 16), maxPause)
+	return longest/2 + rand.N(longest/2)
+}
+
+// open connects, after the pause.
+func (c *channel) open(o *opening, pause time.Duration) {
+	defer close(o.done)
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.ctx.Done():
+	}
+	nc, err := c.dial(c.ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.opening = nil
+	switch {
+	case c.ctx.Err() != nil:
+		if err == nil {
+			_ = nc.Close()
+		}
+		o.err = ErrClosed
+	case err != nil:
+		if c.failures++; c.failingSince.IsZero() {
+			c.failingSince = time.Now()
+		}
+		o.err = err
+	default:
+		c.connected, c.failingSince = true, time.Time{}
+		c.conn = wire.NewNotifiedClient(nc, c.told)
+		o.conn = c.conn
+	}
+}
+
+// answered notes that the daemon is well.
+func (c *channel) answered() {
+	c.mu.Lock()
+	c.failures = 0
+	c.mu.Unlock()
+}
+
+// retire sends nothing more over a connection, which is left open for the
+// answers that are still to come.
+func (c *channel) retire(conn *wire.Client) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == conn {
+		c.drop(conn)
+	}
+}
+
+// drop makes room for the next connection. mu is held.
+func (c *channel) drop(conn *wire.Client) {
+	c.conn = nil
+	c.failures++
+	for old := range c.former {
+		if old.Err() != nil {
+			delete(c.former, old)
+		}
+	}
+	if conn.Err() == nil {
+		c.former[conn] = struct{}{}
+	}
+}

@@ -1,0 +1,378 @@
+package kazahana
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// cutAfter reads a request, writes some bytes, and hangs up.
+func cutAfter(bytes ...byte) script {
+	return func(conn net.Conn) {
+		_, _ = conn.Read(make([]byte, 1024))
+		_, _ = conn.Write(bytes)
+	}
+}
+
+// A stream that ends, wherever in an answer, costs no error.
+func TestCutStreamsAreRepeated(t *testing.T) {
+	for what, first := range map[string]script{
+		"before the request":  func(net.Conn) {},
+		"before the answer":   cutAfter(),
+		"inside the answer":   cutAfter(0x94, 1, 1, 0xc0, 0xcf, 0, 0),
+		"after another one's": cutAfter(0x94, 1, 77, 0xc0, 5),
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := newClient(t, scripted(t, first, first, number(7)))
+			if id, err := c.NextID(t.Context()); err != nil || id != 7 {
+				t.Errorf("%d, %v", id, err)
+			}
+		})
+	}
+}
+
+func TestShuttingDownIsRepeated(t *testing.T) {
+	stopping := refuse(wire.Errorf(wire.CodeShuttingDown, "the daemon is stopping"))
+	c := newClient(t, scripted(t, stopping, stopping, number(7)))
+	if id, err := c.NextID(t.Context()); err != nil || id != 7 {
+		t.Errorf("%d, %v", id, err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(scripted(t, stopping), WithTimeout(3*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		began := time.Now()
+		if _, err := c.NextID(t.Context()); !errors.Is(err, ErrShuttingDown) || time.Since(began) != 3*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// What the daemon refuses is not asked for again.
+func TestRefusalsAreFinal(t *testing.T) {
+	for _, code := range []wire.Code{
+		wire.CodePermissionDenied, wire.CodeOverloaded, wire.CodeInvalidParams, wire.CodeStoreUnavailable, wire.CodeTimeout, "SOMETHING_NEW",
+	} {
+		times := 0
+		c := newClient(t, scripted(t, answering(func(c *wire.ServerConn, r *wire.Request) bool {
+			times++
+			c.ReplyError(r.ID, wire.Errorf(code, "no").With("cause", "this"))
+			return true
+		})))
+		_, err := c.NextID(t.Context())
+		var e *Error
+		if !errors.As(err, &e) || e.Code != Code(code) || e.Message != "no" || e.Details["cause"] != "this" || times != 1 {
+			t.Errorf("%s: %v after %d times", code, err, times)
+		}
+	}
+}
+
+// Whom the daemon turns away by msgid 0 it has told for good.
+func TestFarewellIsFinal(t *testing.T) {
+	c := newClient(t, scripted(t, answering(func(c *wire.ServerConn, _ *wire.Request) bool {
+		c.ReplyError(0, wire.Errorf(wire.CodePermissionDenied, "not you"))
+		_ = c.Flush()
+		return false
+	})))
+	if _, err := c.NextID(t.Context()); !errors.Is(err, ErrPermissionDenied) {
+		t.Error(err)
+	}
+}
+
+func TestSomethingElseAnswers(t *testing.T) {
+	c := newClient(t, scripted(t, cutAfter([]byte("HTTP/1.1 400 Bad Request\r\n")...)))
+	if _, err := c.NextID(t.Context()); !errors.Is(err, ErrProtocol) {
+		t.Error(err)
+	}
+}
+
+// silent reads, and never answers.
+func silent(conn net.Conn) {
+	for b := make([]byte, 1024); ; {
+		if _, err := conn.Read(b); err != nil {
+			return
+		}
+	}
+}
+
+func TestDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New(scripted(t, silent), WithTimeout(3*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for _, test := range []struct{ limit, want time.Duration }{{time.Second, time.Second}, {time.Minute, 3 * time.Second}} {
+			ctx, cancel := context.WithTimeout(t.Context(), test.limit)
+			began := time.Now()
+			_, err = c.NextID(ctx)
+			var timeout *RequestTimeoutError
+			if !errors.As(err, &timeout) || timeout.Waited != test.want || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrTimeout) {
+				t.Errorf("%v", err)
+			}
+			if waited := time.Since(began); waited != test.want {
+				t.Errorf("it took %v, not %v", waited, test.want)
+			}
+			cancel()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if _, err = c.NextID(ctx); !errors.Is(err, context.Canceled) || errors.Is(err, ErrTimeout) {
+			t.Error(err)
+		}
+	})
+}
+
+// The daemon hears how long it has, a little less than the call.
+func TestDaemonIsToldTheTime(t *testing.T) {
+	for timeout, want := range map[time.Duration]int64{10 * time.Second: 9899, time.Second: 949, 2 * time.Millisecond: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			var told int64
+			c, err := New(WithTimeout(timeout+time.Nanosecond), scripted(t, answering(func(c *wire.ServerConn, r *wire.Request) bool {
+				var opts map[string]any
+				if err := r.Decode(&opts); err != nil {
+					t.Error(err)
+				}
+				told, _ = opts["timeout_ms"].(int64)
+				c.ReplyUint64(r.ID, 1)
+				return true
+			})))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := c.NextID(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if told != want && told != want+1 {
+				t.Errorf("of %v the daemon was told %d ms", timeout, told)
+			}
+		})
+	}
+}
+
+// A daemon that was never there is given up soon, one that was there not.
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		absent := errors.New("nobody there")
+		there := false
+		near, far := net.Pipe()
+		go number(7)(far)
+		c, err := New(WithDialer(func(context.Context) (net.Conn, error) {
+			if there {
+				there = false
+				return near, nil
+			}
+			return nil, absent
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for range 2 {
+			began := time.Now()
+			_, err := c.NextID(t.Context())
+			var unavailable *DaemonUnavailableError
+			if !errors.As(err, &unavailable) || !errors.Is(err, absent) {
+				t.Errorf("%v", err)
+			}
+			if waited := time.Since(began); waited < firstConnect || waited > firstConnect+maxPause {
+				t.Errorf("given up after %v", waited)
+			}
+		}
+		there = true
+		if id, err := c.NextID(t.Context()); id != 7 || err != nil {
+			t.Fatal(id, err)
+		}
+		_ = far.Close()
+		began := time.Now()
+		if _, err := c.NextID(t.Context()); !errors.Is(err, ErrDaemonUnavailable) || time.Since(began) != DefaultTimeout {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+func TestPausesGrow(t *testing.T) {
+	var c channel
+	for failures, most := range []time.Duration{0, 0, minPause, 2 * minPause, 4 * minPause, 8 * minPause, 16 * minPause, 32 * minPause, maxPause, maxPause} {
+		c.failures = failures
+		for range 100 {
+			if got := c.pause(); got < most/2 || got > most {
+				t.Fatalf("after %d failures: %v", failures, got)
+			}
+		}
+	}
+	c.failures = 1 << 40
+	if got := c.pause(); got > maxPause || got < maxPause/2 {
+		t.Error(got)
+	}
+}
+
+// What waiting cannot mend fails at once.
+func TestHopelessSockets(t *testing.T) {
+	dir, err := os.MkdirTemp("", "kz-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	failsAtOnce := func(opt ...Option) (got error) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			c, err := New(append(opt, WithTimeout(time.Hour))...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			began := time.Now()
+			if _, got = c.NextID(t.Context()); time.Since(began) != 0 {
+				t.Errorf("%v, after %v", got, time.Since(began))
+			}
+		})
+		return got
+	}
+	var unavailable *DaemonUnavailableError
+	if err := failsAtOnce(WithSocket(file)); !errors.As(err, &unavailable) || unavailable.Socket != file || !strings.Contains(err.Error(), "not a socket") {
+		t.Error(err)
+	}
+	t.Setenv("KAZAHANA_SOCKET", "http://example.com")
+	if err := failsAtOnce(); !errors.Is(err, ErrDaemonUnavailable) || !strings.Contains(err.Error(), "KAZAHANA_SOCKET") {
+		t.Error(err)
+	}
+}
+
+// The error names the place, and what to do.
+func TestMissingDaemon(t *testing.T) {
+	dir := t.TempDir()
+	missing := filepath.Join(dir, "no.sock")
+	_, err := newClient(t, WithSocket(missing)).NextID(t.Context())
+	if !errors.Is(err, ErrDaemonUnavailable) || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "kazahanad serve --socket "+missing) {
+		t.Error(err)
+	}
+	t.Setenv("KAZAHANA_SOCKET", "unix://"+missing)
+	if _, err = newClient(t).NextID(t.Context()); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), missing) {
+		t.Error(err)
+	}
+}
+
+func TestWrongOptions(t *testing.T) {
+	for _, opt := range []Option{
+		WithSocket(""), WithSocket("http://x/"), WithTimeout(0), WithTimeout(2 * time.Hour),
+		WithPrefetch(-1, 0), WithPrefetch(MaxBatch+1, 0), WithPrefetch(1, -1), WithPrefetch(1, 2*time.Hour),
+	} {
+		if c, err := New(opt); !errors.Is(err, ErrInvalidParams) || c != nil {
+			t.Errorf("%v, %v", c, err)
+		}
+	}
+}
+
+func TestClose(t *testing.T) {
+	c := newClient(t, scripted(t, silent), WithPrefetch(8, 0))
+	var calls sync.WaitGroup
+	for i := range 8 {
+		calls.Go(func() {
+			var err error
+			if i%2 == 0 {
+				_, err = c.NextID(t.Context())
+			} else {
+				err = c.Ping(t.Context())
+			}
+			if !errors.Is(err, ErrClosed) {
+				t.Error(err)
+			}
+		})
+	}
+	_ = c.Close()
+	calls.Wait()
+	if err := c.Ping(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	if _, err := c.NextID(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A sequence's attempts carry one request ID, so that none takes values twice,
+// and two calls carry two.
+func TestSequenceRepeatsItsRequestID(t *testing.T) {
+	var asked []string
+	take := func(answered bool) script {
+		return answering(func(c *wire.ServerConn, r *wire.Request) bool {
+			var key string
+			var opts map[string]string
+			if err := errors.Join(r.Decode(&key), r.Decode(&opts)); err != nil || key != "k" {
+				t.Error(key, err)
+			}
+			asked = append(asked, opts["request_id"])
+			c.ReplyInt64(r.ID, 1)
+			return answered
+		})
+	}
+	c := newClient(t, scripted(t, take(false), take(false), take(true)))
+	for range 2 {
+		if v, err := c.NextSequence(t.Context(), "k"); v != 1 || err != nil {
+			t.Error(v, err)
+		}
+	}
+	if _, err := c.NextSequence(t.Context(), "k", WithRequestID("mine")); err != nil {
+		t.Error(err)
+	}
+	if len(asked) != 5 || asked[0] == "" || asked[0] != asked[1] || asked[1] != asked[2] || asked[3] == asked[2] || asked[4] != "mine" {
+		t.Errorf("the request IDs were %q", asked)
+	}
+}
+
+// Many goroutines share one connection, and get what they asked for.
+func TestPipelining(t *testing.T) {
+	d := newDaemon(t)
+	c := d.client()
+	var mu sync.Mutex
+	var all []ID
+	var work sync.WaitGroup
+	for range 64 {
+		work.Go(func() {
+			var own []ID
+			for i := range 100 {
+				id, err := c.NextID(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if i > 0 && id <= own[i-1] {
+					t.Errorf("%d after %d", id, own[i-1])
+				}
+				own = append(own, id)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, own...)
+		})
+	}
+	work.Wait()
+	slices.Sort(all)
+	if n := len(slices.Compact(all)); n != 6400 {
+		t.Errorf("%d different IDs of 6400", n)
+	}
+	if st, err := c.Status(t.Context()); err != nil || st.Connections != 1 {
+		t.Errorf("%d connections, %v", st.Connections, err)
+	}
+}

@@ -1,0 +1,231 @@
+package kazahana
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// A Client asks the daemon of this host. It connects with the first call, and
+// again whenever it has to. Any number of goroutines may share it: their calls
+// are pipelined over its one connection.
+type Client struct {
+	*channel
+	service string
+	timeout time.Duration
+	ahead   *prefetcher // nil: without
+}
+
+// New returns a Client. It does not connect: an error is about the options.
+func New(opts ...Option) (*Client, error) {
+	s := settings{dial: dialSocket(""), timeout: DefaultTimeout}
+	for _, opt := range opts {
+		if err := opt(&s); err != nil {
+			return nil, err
+		}
+	}
+	c := &Client{channel: newChannel(s.dial, nil), service: s.service, timeout: s.timeout}
+	if s.prefetch > 0 {
+		c.ahead = newPrefetcher(s.prefetch, s.maxAge, func(n int) ([]uint64, error) {
+			return c.nextNumbers(context.Background(), n, callOptions{service: c.service})
+		})
+	}
+	return c, nil
+}
+
+// Close fails the calls under way with ErrClosed, and closes the connection.
+// Locks that the Client took live on.
+func (c *Client) Close() error {
+	c.channel.close()
+	if c.ahead != nil {
+		c.ahead.close()
+	}
+	return nil
+}
+
+func (c *Client) options(opts []CallOption) callOptions {
+	o := callOptions{service: c.service}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o
+}
+
+// idOptions are the options of NextID and NextIDs on the wire.
+type idOptions struct {
+	Service     string `json:"service,omitempty"`
+	TimeoutMS   int64  `json:"timeout_ms"`
+	Format      string `json:"format,omitempty"`
+	RegularOnly bool   `json:"regular_only,omitempty"`
+}
+
+// The daemon is told to give up this part of the time, and at most so much,
+// earlier than the call does: its error tells more.
+const (
+	marginPart = 20
+	maxMargin  = 100 * time.Millisecond
+)
+
+func (o callOptions) ids(format string) func(time.Duration) any {
+	return func(left time.Duration) any {
+		left -= min(left/marginPart, maxMargin)
+		return idOptions{o.service, max(left.Milliseconds(), 0), format, o.regularOnly}
+	}
+}
+
+// NextID returns an ID, greater than every one that was returned before the call
+// (of the same service). With WithPrefetch it mostly comes from memory, and is
+// greater than those that this Client returned before.
+func (c *Client) NextID(ctx context.Context, opts ...CallOption) (ID, error) {
+	if c.ahead != nil {
+		if len(opts) == 0 {
+			return c.ahead.get(ctx)
+		}
+		defer c.ahead.drop()
+	}
+	var id int64
+	err := c.call(ctx, c.timeout, request{method: "NextID", options: c.options(opts).ids("")}, &id)
+	return ID(id), err
+}
+
+// NextIDs returns n IDs, ascending: 1 to MaxBatch.
+func (c *Client) NextIDs(ctx context.Context, n int, opts ...CallOption) ([]ID, error) {
+	if c.ahead != nil {
+		defer c.ahead.drop()
+	}
+	numbers, err := c.nextNumbers(ctx, n, c.options(opts))
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]ID, n)
+	for i, number := range numbers {
+		ids[i] = ID(number)
+	}
+	return ids, nil
+}
+
+func (c *Client) nextNumbers(ctx context.Context, n int, o callOptions) (numbers []uint64, err error) {
+	err = c.call(ctx, c.timeout, request{"NextIDs", []any{n}, o.ids("")}, &numbers)
+	if err == nil && len(numbers) != n {
+		err = &Error{Code: ErrProtocol, Message: fmt.Sprintf("%d IDs came where %d were asked for", len(numbers), n)}
+	}
+	return numbers, err
+}
+
+// NextExternalIDs returns n IDs in their external spelling, ascending as IDs.
+func (c *Client) NextExternalIDs(ctx context.Context, n int, opts ...CallOption) (externals []string, err error) {
+	if c.ahead != nil {
+		defer c.ahead.drop()
+	}
+	err = c.call(ctx, c.timeout, request{"NextIDs", []any{n}, c.options(opts).ids("external")}, &externals)
+	return externals, err
+}
+
+// ofService asks a method whose one option is the service.
+func (c *Client) ofService(ctx context.Context, opts []CallOption, method string, result any, params ...any) error {
+	if o := c.options(opts); o.service != "" {
+		params = append(params, map[string]any{"service": o.service})
+	}
+	return c.call(ctx, c.timeout, request{method: method, params: params}, result)
+}
+
+// Inspect takes an ID apart by the service's present layout. Layout.Inspect does
+// it without the daemon.
+func (c *Client) Inspect(ctx context.Context, id ID, opts ...CallOption) (Inspection, error) {
+	var in snowflake.Inspection
+	if err := c.ofService(ctx, opts, "Inspect", &in, int64(id)); err != nil {
+		return Inspection{}, err
+	}
+	return inspection(in), nil
+}
+
+// IsFallback reports whether the ID was made while the daemon had no valid lease.
+func (c *Client) IsFallback(ctx context.Context, id ID, opts ...CallOption) (bool, error) {
+	in, err := c.Inspect(ctx, id, opts...)
+	return in.Fallback, err
+}
+
+// Bounds returns the smallest and the largest ID that a time in [from, to) can
+// have, for a range scan over a column of IDs.
+func (c *Client) Bounds(ctx context.Context, from, to time.Time, opts ...CallOption) (smallest, largest ID, err error) {
+	var bounds []uint64
+	// The daemon counts in milliseconds: the one that `to` is in belongs to it.
+	end := to.Add(time.Millisecond - 1).UnixMilli()
+	if err := c.ofService(ctx, opts, "Bounds", &bounds, from.UnixMilli(), end); err != nil {
+		return 0, 0, err
+	}
+	if len(bounds) != 2 {
+		return 0, 0, &Error{Code: ErrProtocol, Message: fmt.Sprintf("%d bounds came where 2 are due", len(bounds))}
+	}
+	return ID(bounds[0]), ID(bounds[1]), nil
+}
+
+// ToExternal spells an ID for the outside, with the service's secret, which the
+// daemon knows.
+func (c *Client) ToExternal(ctx context.Context, id ID, opts ...CallOption) (external string, err error) {
+	err = c.ofService(ctx, opts, "ToExternal", &external, int64(id))
+	return external, err
+}
+
+// ToInternal returns the ID behind an external spelling.
+func (c *Client) ToInternal(ctx context.Context, external string, opts ...CallOption) (ID, error) {
+	o := c.options(opts)
+	options := map[string]any{}
+	if o.service != "" {
+		options["service"] = o.service
+	}
+	if !o.latest.IsZero() {
+		options["latest_ms"] = o.latest.UnixMilli()
+	}
+	var id int64
+	err := c.call(ctx, c.timeout, request{method: "ToInternal", params: []any{external, options}}, &id)
+	return ID(id), err
+}
+
+// UUID returns a UUID of version 7, which begins with its time.
+func (c *Client) UUID(ctx context.Context) (string, error) { return c.uuid(ctx, 7) }
+
+// UUIDv4 returns a random UUID.
+func (c *Client) UUIDv4(ctx context.Context) (string, error) { return c.uuid(ctx, 4) }
+
+func (c *Client) uuid(ctx context.Context, version int) (text string, err error) {
+	err = c.call(ctx, c.timeout, request{method: "UUID", params: []any{version}}, &text)
+	return text, err
+}
+
+// Ping asks for a sign of life.
+func (c *Client) Ping(ctx context.Context) error {
+	return c.call(ctx, c.timeout, request{method: "Ping"}, nil)
+}
+
+// NextSequence returns the next value of a sequence.
+func (c *Client) NextSequence(ctx context.Context, key string, opts ...CallOption) (value int64, err error) {
+	err = c.sequence(ctx, opts, "Sequence.Next", &value, key)
+	return value, err
+}
+
+// NextSequences returns the next n values of a sequence, ascending: 1 to MaxBatch.
+func (c *Client) NextSequences(ctx context.Context, key string, n int, opts ...CallOption) (values []int64, err error) {
+	err = c.sequence(ctx, opts, "Sequence.NextBatch", &values, key, n)
+	return values, err
+}
+
+// sequence sends one request ID with every attempt, so that none takes values twice.
+func (c *Client) sequence(ctx context.Context, opts []CallOption, method string, result any, params ...any) error {
+	id := c.options(opts).requestID
+	if id == "" {
+		id = rand.Text()
+	}
+	return c.call(ctx, c.timeout, request{method: method, params: append(params, map[string]any{"request_id": id})}, result)
+}
+
+// Call calls any method of the daemon, by its name on the wire: see
+// docs/protocol.md. It is repeated when the connection is lost, so it must be
+// one that can be carried out twice without harm, by its nature or by a
+// request_id among the params. Structs use their json tags; result may be nil.
+func (c *Client) Call(ctx context.Context, method string, result any, params ...any) error {
+	return c.call(ctx, c.timeout, request{method: method, params: params}, result)
+}

@@ -1,0 +1,76 @@
+package kazahana
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"syscall"
+
+	"github.com/kazahana/kazahana/internal/address"
+)
+
+// errHopeless marks failures that waiting does not end: somebody has to change
+// something first.
+var errHopeless = errors.New("waiting cannot help")
+
+// hopeless is such a failure.
+type hopeless struct{ error }
+
+func (e hopeless) Unwrap() error        { return e.error }
+func (e hopeless) Is(target error) bool { return target == errHopeless }
+
+// dialSocket connects to the socket, or to the one that is found at the time.
+func dialSocket(path string) dialer {
+	return func(ctx context.Context) (net.Conn, error) {
+		path := path
+		if path == "" {
+			var err error
+			if path, err = address.Find(os.LookupEnv, os.Getuid()); err != nil {
+				var none *address.NotFoundError
+				if !errors.As(err, &none) || errors.Is(err, fs.ErrPermission) {
+					err = hopeless{err}
+				}
+				return nil, &DaemonUnavailableError{Err: err}
+			}
+		}
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+		if err != nil {
+			return nil, &DaemonUnavailableError{Socket: path, Err: connectError(path, err)}
+		}
+		return conn, nil
+	}
+}
+
+// dialWith connects by the user's own function.
+func dialWith(dial func(context.Context) (net.Conn, error)) dialer {
+	return func(ctx context.Context) (net.Conn, error) {
+		conn, err := dial(ctx)
+		if err != nil {
+			return nil, &DaemonUnavailableError{Err: err}
+		}
+		return conn, nil
+	}
+}
+
+// connectError says why nobody answers, and what helps.
+func connectError(path string, err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		err = op.Err
+	}
+	info, statErr := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return hopeless{fmt.Errorf("cannot connect to %s: %w; %s", path, err, address.DenialHint(path))}
+	case statErr == nil && info.Mode().Type() != fs.ModeSocket:
+		return hopeless{fmt.Errorf("cannot connect to %s: it is not a socket (%w)", path, err)}
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("cannot connect to %s: it does not exist (%w); start the daemon with: kazahanad serve --socket %s", path, err, path)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("cannot connect to %s: no daemon listens on it (%w); start it with: kazahanad serve --socket %s", path, err, path)
+	}
+	return fmt.Errorf("cannot connect to %s: %w", path, err)
+}

@@ -1,0 +1,310 @@
+package kazahanatest
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"time"
+
+	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// The low bits of the default layout.
+const (
+	sequenceBits = 8
+	lowBits      = 22
+	low          = MachineID << sequenceBits
+	fallbackBit  = 1 << (lowBits - 1)
+)
+
+var layout = kazahana.DefaultLayout()
+
+// query is a request that is being answered. The Fake is locked.
+type query struct {
+	*Fake
+	conn    *conn
+	params  []any
+	options map[string]any
+}
+
+var methods = map[string]func(query) (any, error){
+	"NextID":             query.nextID,
+	"NextIDs":            query.nextIDs,
+	"Inspect":            query.inspect,
+	"Bounds":             query.bounds,
+	"ToExternal":         query.toExternal,
+	"ToInternal":         query.toInternal,
+	"UUID":               query.uuid,
+	"Ping":               func(query) (any, error) { return "pong", nil },
+	"Status":             query.status,
+	"Sequence.Next":      query.sequenceNext,
+	"Sequence.NextBatch": query.sequenceNextBatch,
+	"Lock.Acquire":       query.lockAcquire,
+	"Lock.Watch":         query.lockGet,
+	"Lock.Get":           query.lockGet,
+	"Lock.Renew":         query.lockGet,
+	"Lock.Release":       query.lockRelease,
+}
+
+// integer reads a parameter.
+func (q query) integer(i int) (int64, error) {
+	if i < len(q.params) {
+		switch n := q.params[i].(type) {
+		case int64:
+			return n, nil
+		case uint64:
+			if n <= math.MaxInt64 {
+				return int64(n), nil
+			}
+		}
+	}
+	return 0, invalid("parameter %d must be an integer", i+1)
+}
+
+func (q query) text(i int) (string, error) {
+	if i < len(q.params) {
+		if text, ok := q.params[i].(string); ok {
+			return text, nil
+		}
+	}
+	return "", invalid("parameter %d must be a string", i+1)
+}
+
+func (q query) count(i int) (int, error) {
+	n, err := q.integer(i)
+	if err == nil && (n < 1 || n > kazahana.MaxBatch) {
+		err = invalid("a count of %d is out of range: 1 to %d", n, kazahana.MaxBatch)
+	}
+	return int(n), err
+}
+
+func (q query) nextID() (any, error) {
+	id := q.after()
+	q.last = id
+	switch q.options["format"] {
+	case "string":
+		return id.String(), nil
+	case "external":
+		return q.codec.Encode(id), nil
+	}
+	return uint64(id), nil
+}
+
+// after is the ID after the last one.
+func (q query) after() kazahana.ID {
+	var base kazahana.ID = low
+	if q.fallback {
+		base |= fallbackBit
+	}
+	first := kazahana.ID(q.now.Sub(layout.Epoch).Milliseconds())<<lowBits | base
+	if first > q.last {
+		return first
+	}
+	again := q.last>>lowBits<<lowBits | base // in the last ID's millisecond
+	next := q.last + 1
+	switch {
+	case next>>sequenceBits == again>>sequenceBits:
+		return next
+	case again > q.last:
+		return again
+	}
+	return again + 1<<lowBits
+}
+
+func (q query) nextIDs() (any, error) {
+	n, err := q.count(0)
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]any, n)
+	for i := range ids {
+		ids[i], _ = q.nextID()
+	}
+	return ids, nil
+}
+
+// id reads an ID in any of its spellings.
+func (q query) id() (kazahana.ID, error) {
+	text, err := q.text(0)
+	if err != nil {
+		n, err := q.integer(0)
+		return kazahana.ID(n), err
+	}
+	if id, err := kazahana.ParseID(text); err == nil {
+		return id, nil
+	}
+	return q.decode(text)
+}
+
+func (q query) decode(text string) (kazahana.ID, error) {
+	id, err := q.codec.Decode(text)
+	var e *kazahana.Error
+	if errors.As(err, &e) {
+		return 0, wire.Errorf(wire.CodeInvalidExternalID, "%s", e.Message)
+	}
+	return id, err
+}
+
+func (q query) inspect() (any, error) {
+	id, err := q.id()
+	if err != nil {
+		return nil, err
+	}
+	in, err := layout.Inspect(id)
+	if err != nil {
+		return nil, invalid("%v", err)
+	}
+	kind := "regular"
+	if in.Fallback {
+		kind = "fallback"
+	}
+	return map[string]any{
+		"id": uint64(id), "external": q.codec.Encode(id), "timestamp_ms": in.Time.UnixMilli(), "time": rfc3339(in.Time),
+		"machine_id": in.MachineID, "sequence": in.Sequence, "kind": kind,
+		"bit_id": layout.BitID, "bit_seq": layout.BitSeq, "epoch_ms": layout.Epoch.UnixMilli(),
+	}, nil
+}
+
+func (q query) bounds() (any, error) {
+	from, err1 := q.integer(0)
+	to, err2 := q.integer(1)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	smallest, largest, err := layout.Bounds(time.UnixMilli(from), time.UnixMilli(to))
+	if err != nil {
+		return nil, invalid("%v", err)
+	}
+	return []uint64{uint64(smallest), uint64(largest)}, nil
+}
+
+func (q query) toExternal() (any, error) {
+	id, err := q.id()
+	return q.codec.Encode(id), err
+}
+
+func (q query) toInternal() (any, error) {
+	text, err := q.text(0)
+	if err != nil {
+		return nil, err
+	}
+	id, err := q.decode(text)
+	if latest, ok := q.options["latest_ms"].(int64); ok && err == nil && id.Time(layout).UnixMilli() > latest {
+		err = wire.Errorf(wire.CodeInvalidExternalID, "it would have been made at %s", rfc3339(id.Time(layout)))
+	}
+	return uint64(id), err
+}
+
+func (q query) uuid() (any, error) {
+	version := int64(7)
+	if len(q.params) > 0 {
+		version, _ = q.integer(0)
+	}
+	if version != 4 && version != 7 {
+		return nil, invalid("UUID version %d: there are 4 and 7", version)
+	}
+	q.uuids++
+	return fmt.Sprintf("00000000-0000-%d000-8000-%012x", version, q.uuids), nil
+}
+
+func (q query) status() (any, error) {
+	mode := "regular"
+	if q.fallback {
+		mode = "fallback_random"
+	}
+	return map[string]any{
+		"version": "fake", "features": []string{"ids", "external", "uuid", "regular_only", "locks", "sequences"},
+		"provider": "memory:", "scope": "unverified", "mode": mode, "clock_ms": q.now.UnixMilli(),
+		"services": []any{map[string]any{"service": "default", "mode": mode}},
+	}, nil
+}
+
+func (q query) sequenceNext() (any, error) {
+	values, err := q.values(1)
+	if err != nil {
+		return nil, err
+	}
+	return values[0], nil
+}
+
+func (q query) sequenceNextBatch() (any, error) {
+	n, err := q.count(1)
+	if err != nil {
+		return nil, err
+	}
+	return q.values(n)
+}
+
+func (q query) values(n int) ([]int64, error) {
+	key, err := q.text(0)
+	if err != nil {
+		return nil, err
+	}
+	request := fmt.Sprint(key, "\x00", q.options["request_id"])
+	if q.options["request_id"] != nil {
+		if values, ok := q.requests[request]; ok {
+			return values, nil
+		}
+	}
+	values := make([]int64, n)
+	for i := range values {
+		q.sequences[key]++
+		values[i] = q.sequences[key]
+	}
+	q.requests[request] = values
+	return values, nil
+}
+
+func (q query) lockAcquire() (any, error) {
+	key, err := q.text(0)
+	if err != nil {
+		return nil, err
+	}
+	if held := q.locks[key]; held != nil {
+		return nil, wire.Errorf(wire.CodeLockHeld, "somebody else holds the lock").
+			With("retry_after_ms", held.answer["expires_in_ms"]).With("owner", held.answer["owner_id"])
+	}
+	ttl, ok := q.options["ttl_ms"].(int64)
+	if !ok {
+		ttl = kazahana.DefaultLockTTL.Milliseconds()
+	}
+	q.tokens++
+	end := q.now.Add(time.Duration(ttl) * time.Millisecond)
+	q.locks[key] = &lock{q.conn, map[string]any{
+		"tenant_id": "default", "lock_key": key, "lease_id": fmt.Sprintf("lease-%d", q.tokens), "owner_id": "fake",
+		"fencing_token": q.tokens, "state": "ACTIVE", "acquired_at": rfc3339(q.now), "expires_at": rfc3339(end), "expires_in_ms": ttl,
+	}}
+	return maps.Clone(q.locks[key].answer), nil
+}
+
+// lockGet is the lock, if it is held by the lease that the options may name.
+func (q query) lockGet() (any, error) {
+	key, err := q.text(0)
+	if err != nil {
+		return nil, err
+	}
+	l := q.locks[key]
+	if l == nil {
+		return nil, wire.Errorf(wire.CodeLockNotFound, "nobody has held the lock lately")
+	}
+	if id := q.options["lease_id"]; id != nil && id != l.answer["lease_id"] {
+		return nil, wire.Errorf(wire.CodeLockNotOwned, "the lock is held by another lease")
+	}
+	return maps.Clone(l.answer), nil
+}
+
+func (q query) lockRelease() (any, error) {
+	answer, err := q.lockGet()
+	if err != nil {
+		return nil, err
+	}
+	key, _ := q.text(0)
+	delete(q.locks, key)
+	released := answer.(map[string]any)
+	released["state"], released["expires_in_ms"] = "RELEASED", 0
+	return released, nil
+}
+
+func rfc3339(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }

@@ -1,0 +1,110 @@
+package kazahana
+
+import (
+	"time"
+
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// A Layout says how the 63 bits of an ID are split, and where its time begins:
+// what is needed to read IDs without a daemon. The zero value is not valid;
+// DefaultLayout is that of a daemon without configuration.
+type Layout struct {
+	BitTS  int // milliseconds since the epoch
+	BitID  int // machine ID, its top bit being that of fallback IDs
+	BitSeq int // sequence within a millisecond and a machine ID
+	Epoch  time.Time
+}
+
+// DefaultLayout is 41/14/8 bits since 2026-01-01T00:00:00Z.
+func DefaultLayout() Layout {
+	return Layout{
+		BitTS: snowflake.DefaultBitTS, BitID: snowflake.DefaultBitID, BitSeq: snowflake.DefaultBitSeq,
+		Epoch: time.UnixMilli(snowflake.DefaultEpochMS).UTC(),
+	}
+}
+
+func (l Layout) timeline() snowflake.Timeline {
+	return snowflake.Timeline{EpochMS: l.Epoch.UnixMilli(), BitTS: l.BitTS}
+}
+
+// Inspect takes an ID apart. Its external spelling is the one without a secret.
+func (l Layout) Inspect(id ID) (Inspection, error) {
+	in, err := snowflake.Inspect(snowflake.ID(id), snowflake.Layout{BitTS: l.BitTS, BitID: l.BitID, BitSeq: l.BitSeq},
+		l.Epoch.UnixMilli(), snowflake.Codec{})
+	if err != nil {
+		return Inspection{}, invalid(ErrInvalidParams, "%v", err)
+	}
+	return inspection(in), nil
+}
+
+// Bounds returns the smallest and the largest ID that a time in [from, to) can
+// have, for a range scan over a column of IDs.
+func (l Layout) Bounds(from, to time.Time) (smallest, largest ID, err error) {
+	if err := l.timeline().Validate(); err != nil {
+		return 0, 0, invalid(ErrInvalidParams, "%v", err)
+	}
+	first, last, err := l.timeline().Bounds(from, to)
+	if err != nil {
+		return 0, 0, invalid(ErrInvalidParams, "%v", err)
+	}
+	return ID(first), ID(last), nil
+}
+
+// An Inspection is what an ID tells of its making.
+type Inspection struct {
+	ID        ID
+	External  string // the external spelling
+	Time      time.Time
+	MachineID int64
+	Sequence  int64
+	Fallback  bool // made without a valid lease
+	Layout    Layout
+}
+
+func inspection(in snowflake.Inspection) Inspection {
+	split := in.Layout()
+	return Inspection{
+		ID: ID(in.ID), External: in.External, Time: time.UnixMilli(in.TimestampMS).UTC(),
+		MachineID: in.MachineID, Sequence: in.Sequence, Fallback: in.Kind == snowflake.KindFallback,
+		Layout: Layout{BitTS: split.BitTS, BitID: split.BitID, BitSeq: split.BitSeq, Epoch: time.UnixMilli(in.EpochMS).UTC()},
+	}
+}
+
+// An ExternalCodec spells IDs for the outside, in 11 characters, and reads them
+// again, without a daemon. The zero value has no secret: it hides the sequence
+// from a casual look, and anyone can undo it.
+type ExternalCodec struct{ codec snowflake.Codec }
+
+// NewExternalCodec returns a codec for the service's secret: the content of the
+// daemon's external_secret_file without one trailing newline.
+func NewExternalCodec(secret string) (ExternalCodec, error) {
+	codec, err := snowflake.NewCodec([]byte(secret))
+	if err != nil {
+		return ExternalCodec{}, invalid(ErrInvalidParams, "%v", err)
+	}
+	return ExternalCodec{codec}, nil
+}
+
+// Encode spells the ID.
+func (c ExternalCodec) Encode(id ID) string { return c.codec.Encode(snowflake.ID(id)) }
+
+// Decode undoes Encode. About half of all forged strings pass; see DecodeBefore.
+// The error has ErrInvalidExternalID.
+func (c ExternalCodec) Decode(external string) (ID, error) {
+	id, err := c.codec.Decode(external)
+	if err != nil {
+		return 0, invalid(ErrInvalidExternalID, "%v", err)
+	}
+	return ID(id), nil
+}
+
+// DecodeBefore is Decode for whoever knows the latest time that an ID can
+// plausibly have: now, plus some tolerance. It refuses almost every forged string.
+func (c ExternalCodec) DecodeBefore(external string, layout Layout, latest time.Time) (ID, error) {
+	id, err := c.codec.DecodeBefore(external, layout.timeline(), latest.UnixMilli())
+	if err != nil {
+		return 0, invalid(ErrInvalidExternalID, "%v", err)
+	}
+	return ID(id), nil
+}

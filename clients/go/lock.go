@@ -1,0 +1,255 @@
+package kazahana
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// DefaultLockTTL is the term of a lock if nothing else is said.
+const DefaultLockTTL = 30 * time.Second
+
+const (
+	// A held lock is looked at so often in its term, and again sooner where
+	// that failed.
+	checkPart = 3
+	retryPart = 10
+)
+
+// LockOptions are the options of Lock. The zero value is good.
+type LockOptions struct {
+	// TTL is how long others wait after a crash of the daemon, or of the whole
+	// host: 100 ms to 24 h. 0 means DefaultLockTTL. How long the work takes does
+	// not matter: the daemon renews.
+	TTL time.Duration
+	// Wait is how long to wait while somebody else holds the lock, up to 24 h,
+	// beside the Client's timeout. 0: LOCK_HELD at once.
+	Wait time.Duration
+}
+
+// A Lock is held by this process until Release, or until Lost. The daemon renews
+// it while the Lock's own connection lives, and releases it when that closes:
+// a process that ends, however, holds nothing any more.
+type Lock struct {
+	lease   lease
+	channel *channel
+	conn    *wire.Client
+	ttl     time.Duration
+	clock   clock.System // counts suspend
+	until   time.Duration
+	lost    chan struct{}   // closed by lose, once
+	holding context.Context // ends with Release
+	stop    context.CancelFunc
+	work    sync.WaitGroup
+
+	mu       sync.Mutex
+	err      *LockLostError
+	released bool
+}
+
+// lease is a lock in an answer.
+type lease struct {
+	Key         string `json:"lock_key"`
+	LeaseID     string `json:"lease_id"`
+	OwnerID     string `json:"owner_id"`
+	Token       int64  `json:"fencing_token"`
+	State       string `json:"state"`
+	ExpiresInMS int64  `json:"expires_in_ms"`
+	Reason      string `json:"reason"` // in a notice of its loss
+}
+
+// Lock takes a lock. While somebody else has it, the error is a *LockHeldError.
+//
+// Closing the Client does not release it. What the lock protects should refuse
+// tokens smaller than the greatest it has seen, since no lock service can keep a
+// process that was paused from going on: see docs/locks.md.
+func (c *Client) Lock(ctx context.Context, key string, opts LockOptions) (*Lock, error) {
+	if opts.TTL == 0 {
+		opts.TTL = DefaultLockTTL
+	}
+	if opts.TTL%time.Millisecond != 0 || opts.Wait < 0 {
+		return nil, invalid(ErrInvalidParams, "a term of %v and a wait of %v: whole milliseconds, and no negative wait, are right", opts.TTL, opts.Wait)
+	}
+	l := &Lock{ttl: opts.TTL, lost: make(chan struct{})}
+	l.holding, l.stop = context.WithCancel(context.Background())
+	notices := make(chan lease, 1)
+	l.channel = newChannel(c.dial, func(n *wire.Request) { notice(n, notices) })
+	if err := l.acquire(ctx, key, opts.Wait, c.timeout); err != nil {
+		l.stop()
+		l.channel.close()
+		return nil, err
+	}
+	l.work.Go(func() { l.watch(notices) })
+	return l, nil
+}
+
+// notice passes on the daemon's word that a lock is lost, which comes once.
+func notice(n *wire.Request, notices chan<- lease) {
+	var lost lease
+	if string(n.Method) == "Lock.Lost" && n.Decode(&lost) == nil {
+		select {
+		case notices <- lost:
+		default: // this connection has one lock
+		}
+	}
+}
+
+// acquire takes the lock by a connection that is to be its own.
+func (l *Lock) acquire(ctx context.Context, key string, wait, timeout time.Duration) error {
+	began, requestID := l.clock.Boot(), rand.Text()
+	return l.channel.do(ctx, wait+timeout, "Lock", func(ctx context.Context, conn *wire.Client) error {
+		left := max(wait-(l.clock.Boot()-began), 0)
+		err := conn.Call(ctx, "Lock.Acquire", &l.lease, key, map[string]any{
+			"ttl_ms": l.ttl.Milliseconds(), "wait_ms": left.Milliseconds(), "request_id": requestID, "hold": "connection",
+		})
+		if errors.Is(err, &wire.Error{Code: wire.CodeRequestIDReused}) {
+			// An earlier attempt was granted, and released with its connection.
+			requestID = rand.Text()
+			return againError{fromWire(wire.Errorf(wire.CodeRequestIDReused, "the lock was lost with its connection"))}
+		}
+		if err != nil {
+			return err
+		}
+		// The acquire may have waited: this tells how long the lock lives by now.
+		err = l.ask(ctx, conn, "Lock.Watch", map[string]any{"lease_id": l.lease.LeaseID})
+		if isGone(err) {
+			return againError{err}
+		}
+		l.conn = conn
+		return err
+	})
+}
+
+// ask calls a method that answers with the lock, and notes until when it lives
+// for certain: counted from before the request was sent.
+func (l *Lock) ask(ctx context.Context, conn *wire.Client, method string, options ...any) error {
+	sent := l.clock.Boot()
+	var now lease
+	if err := conn.Call(ctx, method, &now, append([]any{l.lease.Key}, options...)...); err != nil {
+		return err
+	}
+	if now.LeaseID != l.lease.LeaseID || now.State != "ACTIVE" {
+		return wire.Errorf(wire.CodeLockNotOwned, "the lock is %s by %s", now.State, now.OwnerID)
+	}
+	l.until = sent + time.Duration(now.ExpiresInMS)*time.Millisecond
+	return nil
+}
+
+// isGone reports whether an error says that the lock is not ours any more.
+func isGone(err error) bool {
+	var refusal *wire.Error
+	return errors.As(err, &refusal) &&
+		(refusal.Code == wire.CodeLockNotOwned || refusal.Code == wire.CodeLockExpired || refusal.Code == wire.CodeLockNotFound)
+}
+
+// Key returns the lock's name.
+func (l *Lock) Key() string { return l.lease.Key }
+
+// Token returns the fencing token: greater than that of every earlier holder.
+func (l *Lock) Token() int64 { return l.lease.Token }
+
+// LeaseID names this holding of the lock.
+func (l *Lock) LeaseID() string { return l.lease.LeaseID }
+
+// OwnerID is who holds the lock, as others see it.
+func (l *Lock) OwnerID() string { return l.lease.OwnerID }
+
+// Lost returns a channel that is closed when the lock can no longer be relied
+// upon. Err then says why. A release is no loss; a lost lock is to be released,
+// too, which frees its connection.
+func (l *Lock) Lost() <-chan struct{} { return l.lost }
+
+// Err returns a *LockLostError once the lock is lost, else nil.
+func (l *Lock) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		return nil
+	}
+	return l.err
+}
+
+// Release gives the lock back. If it was lost before, the error is the
+// *LockLostError. Only the first call does anything.
+func (l *Lock) Release(ctx context.Context) error {
+	l.mu.Lock()
+	if l.released {
+		l.mu.Unlock()
+		return nil
+	}
+	l.released = true
+	l.stop()
+	l.mu.Unlock()
+	l.work.Wait()
+	// Whatever becomes of the call, the end of the connection releases as well.
+	defer l.channel.close()
+	if err := l.Err(); err != nil {
+		return err
+	}
+	left := max(l.until-l.clock.Boot(), time.Second)
+	ctx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	err := l.conn.Call(ctx, "Lock.Release", nil, l.lease.Key, map[string]any{"lease_id": l.lease.LeaseID, "request_id": rand.Text()})
+	if isGone(err) {
+		return &LockLostError{Key: l.lease.Key, Reason: "expired", Err: err}
+	}
+	return nil
+}
+
+// watch looks after the lock until it is released or lost.
+func (l *Lock) watch(notices <-chan lease) {
+	timer := time.NewTimer(l.ttl / checkPart)
+	defer timer.Stop()
+	for {
+		select {
+		case <-l.holding.Done():
+			return
+		case lost := <-notices:
+			l.lose(lost.Reason, nil)
+			return
+		case <-l.conn.Done():
+			l.lose("disconnected", l.conn.Err())
+			return
+		case <-timer.C:
+		}
+		pause, err := l.check()
+		if err != nil {
+			l.lose("expired", err)
+			return
+		}
+		timer.Reset(pause)
+	}
+}
+
+// check asks whether the lock lives: the daemon may hang, and this process may
+// have been kept from running. It returns when to look again.
+func (l *Lock) check() (time.Duration, error) {
+	// Whoever was away past the end still hears whether the daemon renewed.
+	left := max(l.until-l.clock.Boot(), l.ttl/retryPart)
+	ctx, cancel := context.WithTimeout(l.holding, min(left, l.ttl/checkPart))
+	defer cancel()
+	err := l.ask(ctx, l.conn, "Lock.Get")
+	switch {
+	case err == nil:
+		return l.ttl / checkPart, nil
+	case isGone(err), l.clock.Boot() >= l.until:
+		return 0, fmt.Errorf("the daemon does not say that it lives: %w", err)
+	}
+	return min(l.ttl/retryPart, max(l.until-l.clock.Boot(), 0)), nil
+}
+
+func (l *Lock) lose(reason string, why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.released {
+		return
+	}
+	l.err = &LockLostError{Key: l.lease.Key, Reason: reason, Err: why}
+	close(l.lost)
+}

@@ -1,0 +1,138 @@
+package kazahana
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// expectLost waits for the loss and returns why.
+func expectLost(t *testing.T, l *Lock) *LockLostError {
+	t.Helper()
+	select {
+	case <-l.Lost():
+	case <-time.After(patience):
+		t.Fatal("the lock is not lost")
+	}
+	var lost *LockLostError
+	if err := l.Err(); !errors.As(err, &lost) || !errors.Is(err, ErrLockLost) {
+		t.Fatalf("lost by %v", err)
+	}
+	return lost
+}
+
+func mustLock(t *testing.T, c *Client, key string, opts LockOptions) *Lock {
+	t.Helper()
+	l, err := c.Lock(t.Context(), key, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Release(t.Context()) })
+	return l
+}
+
+func TestLock(t *testing.T) {
+	d := newDaemon(t)
+	c := d.client()
+	first := mustLock(t, c, "k", LockOptions{})
+	if first.Key() != "k" || first.Token() < 1 || first.LeaseID() == "" || first.OwnerID() == "" || first.Err() != nil {
+		t.Errorf("%+v", first.lease)
+	}
+	var held *LockHeldError
+	if _, err := c.Lock(t.Context(), "k", LockOptions{}); !errors.As(err, &held) || held.Owner != first.OwnerID() || held.RetryAfter <= 0 {
+		t.Errorf("taken twice: %v", err)
+	}
+	if err := first.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := first.Release(t.Context()); err != nil {
+		t.Errorf("the second release: %v", err)
+	}
+	second := mustLock(t, c, "k", LockOptions{})
+	if second.Token() <= first.Token() {
+		t.Errorf("token %d after %d", second.Token(), first.Token())
+	}
+	waited := make(chan error, 1)
+	go func() {
+		third, err := c.Lock(t.Context(), "k", LockOptions{Wait: patience})
+		if err == nil {
+			err = third.Release(t.Context())
+		}
+		waited <- err
+	}()
+	if err := second.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-waited; err != nil {
+		t.Errorf("the one in line: %v", err)
+	}
+	select {
+	case <-first.Lost():
+		t.Error("a release is a loss")
+	default:
+	}
+}
+
+// The daemon renews: a lock outlives its term.
+func TestLockOutlivesItsTerm(t *testing.T) {
+	c := newDaemon(t).client()
+	l := mustLock(t, c, "k", LockOptions{TTL: 200 * time.Millisecond})
+	select {
+	case <-l.Lost():
+		t.Fatal(l.Err())
+	case <-time.After(time.Second): // five terms
+	}
+	if _, err := c.Lock(t.Context(), "k", LockOptions{}); !errors.Is(err, ErrLockHeld) {
+		t.Error(err)
+	}
+}
+
+func TestLockLostWithTheDaemon(t *testing.T) {
+	d := newDaemon(t)
+	l := mustLock(t, d.client(), "k", LockOptions{})
+	d.kill()
+	if lost := expectLost(t, l); lost.Key != "k" || lost.Reason != "disconnected" {
+		t.Error(lost)
+	}
+	if err := l.Release(t.Context()); !errors.Is(err, ErrLockLost) {
+		t.Errorf("the release of a lost lock: %v", err)
+	}
+}
+
+// A daemon that hangs renews nothing and says nothing.
+func TestLockLostWhenTheDaemonHangs(t *testing.T) {
+	d := newDaemon(t)
+	l := mustLock(t, d.client(), "k", LockOptions{TTL: 300 * time.Millisecond})
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.cmd.Process.Signal(syscall.SIGCONT) }()
+	if lost := expectLost(t, l); lost.Reason != "expired" {
+		t.Error(lost)
+	}
+}
+
+// A release by the lease's name is a loss to the one who thinks that it holds it.
+func TestLockReleasedBehindItsBack(t *testing.T) {
+	c := newDaemon(t).client()
+	l := mustLock(t, c, "k", LockOptions{TTL: 300 * time.Millisecond})
+	if err := c.Call(t.Context(), "Lock.Release", nil, "k", map[string]any{"lease_id": l.LeaseID()}); err != nil {
+		t.Fatal(err)
+	}
+	expectLost(t, l)
+}
+
+func TestWrongLocks(t *testing.T) {
+	c := newDaemon(t).client()
+	for _, opts := range []LockOptions{{TTL: time.Nanosecond}, {TTL: -time.Second}, {TTL: 100 * time.Hour}, {Wait: -1}} {
+		if _, err := c.Lock(t.Context(), "k", opts); !errors.Is(err, ErrInvalidParams) {
+			t.Errorf("%+v: %v", opts, err)
+		}
+	}
+	missing := newClient(t, WithSocket(os.TempDir()+"/kz-no-such.sock"))
+	if _, err := missing.Lock(t.Context(), "k", LockOptions{}); !errors.Is(err, ErrDaemonUnavailable) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,114 @@
+package kazahana
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+func protocolPage(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(page)
+}
+
+// The bytes that the page shows are those of the recorded exchanges.
+func TestProtocolPageBytes(t *testing.T) {
+	recorded := map[string]exchange{}
+	for _, e := range exchanges(t) {
+		recorded[e.Name] = e
+	}
+	shown := regexp.MustCompile("(?s)<!-- (request|response): ([^\n]+) -->\n```hex\n(.*?)```").FindAllStringSubmatch(protocolPage(t), -1)
+	if len(shown) < 8 {
+		t.Errorf("only %d messages found", len(shown))
+	}
+	for _, m := range shown {
+		e, ok := recorded[m[2]]
+		want := map[string]string{"request": e.Request, "response": e.Response}[m[1]]
+		text := regexp.MustCompile("#.*|\\s").ReplaceAllString(m[3], "")
+		if !ok || text != want {
+			t.Errorf("the %s %q is shown as %s, and was recorded as %s", m[1], m[2], text, want)
+		}
+	}
+}
+
+// The page names every method that a daemon has, and every code.
+func TestProtocolPageIsComplete(t *testing.T) {
+	page := protocolPage(t)
+	err := newDaemon(t).client().Call(t.Context(), "NoSuchMethod", nil)
+	var e *Error
+	if !errors.As(err, &e) {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(e.Message, "there are ")
+	names := strings.Split(list, ", ")
+	if len(names) < 15 {
+		t.Errorf("methods: %q", names)
+	}
+	for _, name := range names {
+		if !strings.Contains(page, "`"+name+"`") {
+			t.Errorf("the page does not have the method %s", name)
+		}
+	}
+	for _, code := range []Code{
+		ErrClockBackward, ErrLeaseAcquisition, ErrNoProvider, ErrTimeout, ErrTimestampOverflow, ErrUnknownService, ErrUnknownMethod, ErrInvalidParams,
+		ErrInvalidExternalID, ErrPermissionDenied, ErrOverloaded, ErrShuttingDown, ErrRequestIDReused, ErrNoStore, ErrStoreUnavailable, ErrLockHeld,
+		ErrLockNotOwned, ErrLockExpired, ErrLockNotFound, ErrLockFenced, ErrSequenceExhausted, ErrSequenceFenced, Code(wire.CodeParseError),
+	} {
+		if !strings.Contains(page, "`"+string(code)+"`") {
+			t.Errorf("the page does not have the code %s", code)
+		}
+	}
+}
+
+// What the page shows for the shell works, where the tools are installed.
+func TestProtocolPageByHand(t *testing.T) {
+	d := newDaemon(t)
+	c := d.client()
+	for _, m := range regexp.MustCompile("(?s)<!-- run: ([^\n]+) -->\n```sh\n(.*?)```").FindAllStringSubmatch(protocolPage(t), -1) {
+		t.Run(m[1], func(t *testing.T) {
+			for _, tool := range strings.Fields(m[1]) {
+				if _, err := exec.LookPath(tool); err != nil {
+					t.Skip(err)
+				}
+			}
+			before, err := c.NextID(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command("sh", "-e", "-c", m[2])
+			cmd.Dir = t.TempDir()
+			cmd.Env = append(os.Environ(), "KAZAHANA_SOCKET="+d.socket)
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			after, err := c.NextID(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			id, err := ParseID(lines[0])
+			if answer, ok := strings.CutPrefix(lines[0], "940101c0cf"); ok {
+				id, err = ParseID("0x" + answer)
+			}
+			if err != nil || id <= before || id >= after {
+				t.Errorf("%d is not between %d and %d: %v\n%s", id, before, after, err, out)
+			}
+			if m[1] == "nvim" && (lines[1] != "regular" || !strings.Contains(lines[2], "INVALID_PARAMS: a count of 0")) {
+				t.Errorf("Neovim found %q", lines)
+			}
+			if m[1] == "python3" && lines[1] != id.String() {
+				t.Errorf("Python read %s, of %s", lines[1], lines[0])
+			}
+		})
+	}
+}

@@ -1,0 +1,165 @@
+package kazahana
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"reflect"
+	"testing"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// exchange is a request and its answer, of the file that all languages share.
+type exchange struct {
+	Name     string `json:"name"`
+	Method   string `json:"method"`
+	Params   []any  `json:"params"`
+	Request  string `json:"request_hex"`
+	Response string `json:"response_hex"`
+	Result   any    `json:"result"`
+	Error    *struct {
+		Code    Code              `json:"code"`
+		Message string            `json:"message"`
+		Details map[string]string `json:"details"`
+	} `json:"error"`
+}
+
+func exchanges(t *testing.T) (all []exchange) {
+	t.Helper()
+	text, err := os.ReadFile("../../testdata/wire_exchanges.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&all); err != nil || len(all) == 0 {
+		t.Fatal(err, len(all))
+	}
+	return all
+}
+
+// plain makes numbers of what the file writes as such: json.Number, and
+// {"$int": "..."} beyond 2^53.
+func plain(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		n, err := v.Int64()
+		if err != nil {
+			panic(err)
+		}
+		return n
+	case []any:
+		for i := range v {
+			v[i] = plain(v[i])
+		}
+	case map[string]any:
+		if text, ok := v["$int"].(string); ok {
+			return plain(json.Number(text))
+		}
+		for key := range v {
+			v[key] = plain(v[key])
+		}
+	}
+	return v
+}
+
+// decoded is a value of the wire, with its integers as int64.
+func decoded(t *testing.T, b []byte) any {
+	t.Helper()
+	d := msgpack.NewDecoder(bytes.NewReader(b))
+	d.UseLooseInterfaceDecoding(true)
+	v, err := d.DecodeInterfaceLoose()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed(v)
+}
+
+func signed(v any) any {
+	switch v := v.(type) {
+	case uint64:
+		if v <= 1<<63-1 {
+			return int64(v)
+		}
+	case []any:
+		for i := range v {
+			v[i] = signed(v[i])
+		}
+	case map[string]any:
+		for key := range v {
+			v[key] = signed(v[key])
+		}
+	}
+	return v
+}
+
+// The client sends what was recorded, but for the msgid, and makes of the answer
+// what the file says.
+func TestRecordedExchanges(t *testing.T) {
+	for _, e := range exchanges(t) {
+		t.Run(e.Name, func(t *testing.T) {
+			if e.Error != nil && e.Error.Code == ErrShuttingDown {
+				return // it would be asked again: TestShuttingDownIsRepeated
+			}
+			request, err1 := hex.DecodeString(e.Request)
+			response, err2 := hex.DecodeString(e.Response)
+			if err := errors.Join(err1, err2); err != nil {
+				t.Fatal(err)
+			}
+			want := decoded(t, request).([]any)
+			c := newClient(t, scripted(t, func(conn net.Conn) {
+				var got []byte
+				for b, s := make([]byte, 4096), wire.NewSplitter(0); ; {
+					n, err := conn.Read(b)
+					if err != nil {
+						return
+					}
+					got = append(got, b[:n]...)
+					if n, err := s.Scan(got); n > 0 || err != nil {
+						break
+					}
+				}
+				sent := decoded(t, got).([]any)
+				if sent[2] != want[2] || !reflect.DeepEqual(sent[3], want[3]) {
+					t.Errorf("sent %v, want %v", sent, want)
+				}
+				// Only the first answer of a connection has msgid 1.
+				if _, err := conn.Write(withMsgid1(response)); err != nil {
+					t.Error(err)
+				}
+			}))
+			var result any
+			err := c.Call(t.Context(), e.Method, &result, want[3].([]any)...)
+			if e.Error == nil {
+				if err != nil || !reflect.DeepEqual(signed(result), plain(e.Result)) {
+					t.Errorf("%v, %v, want %v", result, err, e.Result)
+				}
+				return
+			}
+			var got *Error
+			if !errors.As(err, &got) || got.Code != e.Error.Code || got.Message != e.Error.Message || len(got.Details) != len(e.Error.Details) {
+				t.Fatalf("%v, want %+v", err, e.Error)
+			}
+			for key, value := range e.Error.Details {
+				if got.Details[key] != value {
+					t.Errorf("%s is %q, want %q", key, got.Details[key], value)
+				}
+			}
+		})
+	}
+}
+
+// withMsgid1 replaces the msgid of a response.
+func withMsgid1(response []byte) []byte {
+	size := 1
+	if response[2] == 0xce {
+		size = 5
+	}
+	return append([]byte{response[0], response[1], 1}, response[2+size:]...)
+}

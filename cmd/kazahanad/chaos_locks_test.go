@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/clock"
+)
+
+// chaosLocks is a scenario of locks and sequences.
+type chaosLocks struct {
+	store func(c *chaos) (url string)
+	jumps bool // the store begins to count tokens by the time
+}
+
+// chaosUsers is how many processes use locks, and how much of them there is.
+type chaosUsers struct {
+	processes, keys, sequences, kills, sample int
+	lasts                                     time.Duration
+	ttl                                       time.Duration
+	gap                                       time.Duration
+}
+
+// lockServer serves locks and sequences from a store.
+type lockServer interface {
+	url() string // for clients
+	kill()
+	restart()
+}
+
+// startLockServer starts a lease server, or a daemon that is asked through its
+// socket.
+func (c *chaos) startLockServer(store string) lockServer {
+	c.t.Helper()
+	if *chaosThrough == throughDaemon {
+		d := &daemonOfLocks{site: c.site, args: []string{"--store", store}}
+		d.restart()
+		return d
+	}
+	args := []string{"--provider", "sqlite:" + c.leases(), "--store", store, "--rate-limit", "0"}
+	return &serverOfLocks{site: c.site, args: args, server: c.startLeaseServer("127.0.0.1:0", args...)}
+}
+
+type daemonOfLocks struct {
+	*site
+	args   []string
+	daemon *instance
+}
+
+func (d *daemonOfLocks) url() string { return "unix:" + d.socket }
+func (d *daemonOfLocks) kill()       { d.daemon.kill() }
+func (d *daemonOfLocks) restart()    { d.daemon = d.start(d.args...) }
+
+type serverOfLocks struct {
+	*site
+	args   []string
+	server *leaseServer
+}
+
+func (s *serverOfLocks) url() string { return s.server.url() }
+func (s *serverOfLocks) kill()       { s.server.kill() }
+func (s *serverOfLocks) restart()    { s.server = s.startLeaseServer(s.server.address, s.args...) }
+
+func (c *chaos) locksInSQLite() string { return "sqlite:" + c.path("locks.db") }
+
+func (c *chaos) locksInRedis() string { return c.initialised(c.startRedis().url()) }
+
+func (c *chaos) locksInEtcd() string { return c.etcdURL(c.startEtcd()) }
+
+// lockProcesses are those that use locks.
+type lockProcesses struct {
+	*chaos
+	procs []*instance
+	stdin []io.WriteCloser
+	files []string
+}
+
+func (c *chaos) startLockProcesses(url string, u chaosUsers) *lockProcesses {
+	c.t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	p := &lockProcesses{chaos: c}
+	seed := c.rng.Uint64()
+	for i := range u.processes {
+		plan := lockPlan{
+			URL: url, Process: i, Keys: u.keys, Sequences: u.sequences, TTLMS: u.ttl.Milliseconds(), Seed: seed, File: c.path(fmt.Sprintf("asked-%d", i)),
+		}
+		text, err := json.Marshal(plan)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		cmd := exec.Command(exe, string(text))
+		cmd.Env = c.environment(childEnv + "=locks")
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		p.stdin, p.procs, p.files = append(p.stdin, stdin), append(p.procs, c.launchCommand(cmd)), append(p.files, plan.File)
+	}
+	return p
+}
+
+// end tells the processes to finish, and returns what they recorded.
+func (p *lockProcesses) end() (all []lockAttempt) {
+	p.t.Helper()
+	for _, stdin := range p.stdin {
+		_ = stdin.Close()
+	}
+	for i, proc := range p.procs {
+		proc.awaitEnd()
+		if proc.err != nil {
+			p.t.Fatalf("process %d ended with %v: %s", i, proc.err, proc.log)
+		}
+		file, err := os.Open(p.files[i])
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		decoder := json.NewDecoder(bufio.NewReader(file))
+		for {
+			var a lockAttempt
+			if err = decoder.Decode(&a); err != nil {
+				break
+			}
+			all = append(all, a)
+		}
+		_ = file.Close()
+		if !errors.Is(err, io.EOF) {
+			p.t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// performLocks is perform for a scenario of locks.
+func (c *chaos) performLocks(t *testing.T, s chaosScenario) (row string, violations []string) {
+	t.Helper()
+	u := chaosUsers{processes: 4, keys: 40, sequences: 4, kills: 1, sample: 8, lasts: 3 * time.Second, ttl: time.Second, gap: patience}
+	if *chaosFull {
+		u = chaosUsers{processes: 16, keys: 200, sequences: 8, kills: 3, sample: 50, lasts: *chaosUse, ttl: 2 * time.Second, gap: chaosGap}
+	}
+	c.begin(t, s, fmt.Sprintf("terms of %v, through a %s", u.ttl, *chaosThrough))
+	server := c.startLockServer(s.locks.store(c))
+	r := lockRecord{from: int64(clock.System{}.Boot()), gap: u.gap, sample: u.sample, jumps: s.locks.jumps}
+	users := c.startLockProcesses(server.url(), u)
+	c.say("%d processes acquire, renew and release %d locks, and take values of %d sequences", u.processes, u.keys, u.sequences)
+	for range u.kills {
+		c.pause(u.lasts / time.Duration(u.kills+1) * 5 / 6) // and a fifth of that more, at most
+		server.kill()
+		away := time.Duration(c.rng.Int64N(int64(u.ttl)))
+		pause(t, away)
+		server.restart()
+		c.say("killed it with -9, and started it again after %v", away.Round(time.Millisecond))
+	}
+	c.pause(u.lasts / time.Duration(u.kills+1) * 5 / 6)
+	r.until = int64(clock.System{}.Boot())
+	r.attempts = users.end()
+	res := r.check()
+	if res.done["acquire"] == 0 || res.done["release"] == 0 || res.done["next"] == 0 || *chaosFull && res.unknown == 0 {
+		t.Errorf("it tested nothing: %v, %d without an answer", res.done, res.unknown)
+	}
+	c.say("checked %d requests, %d of which had no answer and were sent again; %d answers to what was answered before; %d leases that ran out; "+
+		"the order of all %d calls on each of %d keys; gaps (longest %v of process %d, allowed %v)",
+		res.asked, res.unknown, res.again, res.left, res.judged, res.keys, res.longestGap.Round(time.Millisecond), res.longestOf, u.gap)
+	n := res.count
+	return fmt.Sprintf("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%v\t%s\t", s.name, res.done["acquire"], res.done["renew"], res.done["release"], res.values, res.unknown,
+		n[locksTwoHolders]+n[locksLost]+n[locksHistory], n[locksTokens]+n[locksRepeated], n[locksApplied], n[locksValueTwice]+n[locksMissing]+n[locksDisorder],
+		res.longestGap.Round(time.Millisecond), res.verdict()), res.violations
+}
