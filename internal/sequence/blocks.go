@@ -149,7 +149,8 @@ func (b *Blocks) fetch(ctx context.Context, k *block, r Request) error {
 	if k.asked == nil {
 		missing := r.Count - k.left.Count
 		ask := r
-		ask.Count, ask.AtLeast, ask.RequestID = max(missing, r.Options.Block), missing, NewRequestID()
+		// Enough for all of it: others may have taken what follows what is left.
+		ask.Count, ask.AtLeast, ask.RequestID = max(r.Count, r.Options.Block), missing, NewRequestID()
 		k.asked = &ask
 	}
 	before := b.elapsed()

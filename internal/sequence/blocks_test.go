@@ -19,11 +19,20 @@ type slow struct {
 	*Memory
 	calls int
 	lose  int // so many answers from now on
+	// others is how many values another host takes before each call.
+	others int
 }
 
 func (s *slow) Next(ctx context.Context, r Request) (Range, error) {
 	s.calls++
 	time.Sleep(time.Millisecond)
+	if s.others > 0 {
+		other := r
+		other.Count, other.AtLeast, other.RequestID = s.others, 0, ""
+		if _, err := s.Memory.Next(ctx, other); err != nil {
+			return Range{}, err
+		}
+	}
 	got, err := s.Memory.Next(ctx, r)
 	if s.lose > 0 {
 		s.lose--
@@ -184,6 +193,23 @@ func TestBlocksOfKeysThatExpire(t *testing.T) {
 		time.Sleep(time.Hour)
 		w.take(other, asking(1, o), 1)
 		w.take(w.host, asking(1, o), 11) // not 22, which the next run will have too
+	})
+}
+
+// A batch that is larger than a block is had with one call, however busy other
+// hosts are: they take values between any two.
+func TestBlocksBatchBesideBusyHosts(t *testing.T) {
+	inWorld(t, func(w *world) {
+		o := blocksOf(4)
+		w.take(w.host, asking(2, o), 1, 2)
+		w.store.others = 1
+		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+		defer cancel()
+		got, err := w.host.Next(ctx, asking(6, o))
+		if err != nil || got.Count != 6 || got.First <= 4 {
+			w.Errorf("a batch of 6: %v (%v)", got.Values(), err)
+		}
+		w.called(2)
 	})
 }
 
