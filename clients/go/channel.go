@@ -113,7 +113,7 @@ func (c *channel) do(parent context.Context, timeout time.Duration, what string,
 	defer cancel()
 	var last error
 	for {
-		err, means := c.attempt(ctx, attempt)
+		means, err := c.attempt(ctx, attempt)
 		switch {
 		case means == final:
 			return err
@@ -138,43 +138,43 @@ func endOf(ctx context.Context, what string, began time.Time) error {
 	return outOfTime(what, time.Since(began))
 }
 
-func (c *channel) attempt(ctx context.Context, attempt func(context.Context, *wire.Client) error) (error, verdict) {
+func (c *channel) attempt(ctx context.Context, attempt func(context.Context, *wire.Client) error) (verdict, error) {
 	conn, err := c.connection(ctx)
 	if err != nil {
-		return err, c.judgeConnect(err)
+		return c.judgeConnect(err), err
 	}
 	if err = attempt(ctx, conn); err == nil {
 		c.answered()
-		return nil, final
+		return final, nil
 	}
 	return c.judge(ctx, conn, err)
 }
 
 // judge says what an attempt's error is to the caller, and what it means.
-func (c *channel) judge(ctx context.Context, conn *wire.Client, err error) (error, verdict) {
+func (c *channel) judge(ctx context.Context, conn *wire.Client, err error) (verdict, error) {
 	var refusal *wire.Error
 	var garbage *wire.ParseError
 	var wish againError
 	switch {
 	case errors.As(err, &wish):
 		c.retire(conn)
-		return wish.error, again
+		return again, wish.error
 	case errors.As(err, &refusal) && refusal.Code == wire.CodeShuttingDown:
 		c.retire(conn)
-		return fromWire(refusal), again
+		return again, fromWire(refusal)
 	case errors.As(err, &refusal):
 		c.answered()
-		return fromWire(refusal), final
+		return final, fromWire(refusal)
 	case errors.As(err, &garbage):
-		return &Error{Code: ErrProtocol, Message: "what answers is no kazahana daemon: " + garbage.Error()}, final
+		return final, &Error{Code: ErrProtocol, Message: "what answers is no kazahana daemon: " + garbage.Error()}
 	case errors.Is(err, wire.ErrClosed) && c.ctx.Err() != nil:
-		return ErrClosed, final
+		return final, ErrClosed
 	case errors.Is(err, wire.ErrConnectionLost):
-		return &DaemonUnavailableError{Err: err}, again
+		return again, &DaemonUnavailableError{Err: err}
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		return err, expired
+		return expired, err
 	}
-	return fmt.Errorf("kazahana: %w", err), final
+	return final, fmt.Errorf("kazahana: %w", err)
 }
 
 // judgeConnect says what it means that there is no connection.

@@ -2,7 +2,6 @@ package kazahana
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -225,9 +224,4 @@ func outOfTime(method string, waited time.Duration) error {
 // invalid is the error for an argument that no daemon would take.
 func invalid(code Code, format string, args ...any) error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
-}
-
-// hasCode reports whether the error is one of the codes.
-func hasCode(err error, codes ...Code) bool {
-	return slices.ContainsFunc(codes, func(c Code) bool { return errors.Is(err, c) })
 }

@@ -112,7 +112,9 @@ func TestExternalVectors(t *testing.T) {
 	for _, wrong := range file.Rejected {
 		var codec ExternalCodec
 		if wrong.Secret != "" {
-			codec, err = NewExternalCodec(wrong.Secret)
+			if codec, err = NewExternalCodec(wrong.Secret); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if id, err := codec.Decode(wrong.External); !errors.Is(err, ErrInvalidExternalID) {
 			t.Errorf("%q (%s): %d, %v", wrong.External, wrong.Why, id, err)

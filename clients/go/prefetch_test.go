@@ -39,6 +39,13 @@ func (s *source) fetch(n int) ([]uint64, error) {
 	return ids, nil
 }
 
+// batches are the sizes of those that were asked for.
+func (s *source) batches() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.sizes)
+}
+
 func newSource(took time.Duration) *source { return &source{took: took, asked: map[uint64]time.Time{}} }
 
 // An ID is never older than the age allowed when it is handed out, whatever the
@@ -207,7 +214,7 @@ func TestBatchesGrowAndShrink(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if biggest := slices.Max(s.sizes); biggest != 8*maxGrowth {
+		if biggest := slices.Max(s.batches()); biggest != 8*maxGrowth {
 			t.Errorf("the biggest batch has %d", biggest)
 		}
 		for range 20_000 {
@@ -216,9 +223,9 @@ func TestBatchesGrowAndShrink(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if last := s.sizes[len(s.sizes)-1]; last != 8 {
-			t.Errorf("the last batch has %d", last)
-		}
 		p.close()
+		if all := s.batches(); all[len(all)-1] != 8 {
+			t.Errorf("the last batch has %d", all[len(all)-1])
+		}
 	})
 }

@@ -26,14 +26,14 @@ func TestProtocolPageBytes(t *testing.T) {
 	for _, e := range exchanges(t) {
 		recorded[e.Name] = e
 	}
-	shown := regexp.MustCompile("(?s)<!-- (request|response): ([^\n]+) -->\n```hex\n(.*?)```").FindAllStringSubmatch(protocolPage(t), -1)
+	shown := regexp.MustCompile(`(?s)<!-- (request|response): ([^\n]+) -->\n\x60{3}hex\n(.*?)\x60{3}`).FindAllStringSubmatch(protocolPage(t), -1)
 	if len(shown) < 8 {
 		t.Errorf("only %d messages found", len(shown))
 	}
 	for _, m := range shown {
 		e, ok := recorded[m[2]]
 		want := map[string]string{"request": e.Request, "response": e.Response}[m[1]]
-		text := regexp.MustCompile("#.*|\\s").ReplaceAllString(m[3], "")
+		text := regexp.MustCompile(`#.*|\s`).ReplaceAllString(m[3], "")
 		if !ok || text != want {
 			t.Errorf("the %s %q is shown as %s, and was recorded as %s", m[1], m[2], text, want)
 		}
@@ -73,7 +73,7 @@ func TestProtocolPageIsComplete(t *testing.T) {
 func TestProtocolPageByHand(t *testing.T) {
 	d := newDaemon(t)
 	c := d.client()
-	for _, m := range regexp.MustCompile("(?s)<!-- run: ([^\n]+) -->\n```sh\n(.*?)```").FindAllStringSubmatch(protocolPage(t), -1) {
+	for _, m := range regexp.MustCompile(`(?s)<!-- run: ([^\n]+) -->\n\x60{3}sh\n(.*?)\x60{3}`).FindAllStringSubmatch(protocolPage(t), -1) {
 		t.Run(m[1], func(t *testing.T) {
 			for _, tool := range strings.Fields(m[1]) {
 				if _, err := exec.LookPath(tool); err != nil {

@@ -1,6 +1,7 @@
 package kazahana_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -58,26 +59,34 @@ func TestREADMECompiles(t *testing.T) {
 	if len(blocks) < 7 {
 		t.Fatalf("only %d examples found", len(blocks))
 	}
-	// Inside the module, where internal packages resolve; the leading
-	// underscore keeps ./... away from it.
-	dir, err := os.MkdirTemp(".", "_readme")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
+	// The files seem to be inside the module, where internal packages resolve.
+	dir := t.TempDir()
+	files := map[string]string{}
 	for i, block := range blocks {
 		text := block[1]
 		for _, names := range unused.FindAllStringSubmatch(text, -1) {
 			text += "_ = []any{" + names[1] + "}\n"
 		}
-		folder := filepath.Join(dir, fmt.Sprint("example", i))
-		if err := os.Mkdir(folder, 0o700); err != nil {
+		file := filepath.Join(dir, fmt.Sprint(i, ".go"))
+		if err := os.WriteFile(file, []byte(strings.Replace(program, "%s", text, 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(folder, "main.go"), []byte(strings.Replace(program, "%s", text, 1)), 0o600); err != nil {
+		seeming, err := filepath.Abs(fmt.Sprintf("testdata/readme%d/main.go", i))
+		if err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.Command("go", "build", "./"+folder).CombinedOutput(); err != nil {
+		files[seeming] = file
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i, block := range blocks {
+		out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), fmt.Sprintf("./testdata/readme%d", i)).CombinedOutput()
+		if err != nil {
 			t.Errorf("%v: %s\n%s", err, out, block[1])
 		}
 	}
