@@ -78,11 +78,11 @@ func TestLock(t *testing.T) {
 // The daemon renews: a lock outlives its term.
 func TestLockOutlivesItsTerm(t *testing.T) {
 	c := newDaemon(t).client()
-	l := mustLock(t, c, "k", LockOptions{TTL: 200 * time.Millisecond})
+	l := mustLock(t, c, "k", LockOptions{TTL: 3 * time.Second})
 	select {
 	case <-l.Lost():
 		t.Fatal(l.Err())
-	case <-time.After(time.Second): // five terms
+	case <-time.After(4 * time.Second): // which is longer than the term
 	}
 	if _, err := c.Lock(t.Context(), "k", LockOptions{}); !errors.Is(err, ErrLockHeld) {
 		t.Error(err)
