@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strconv"
@@ -176,6 +177,21 @@ func TestBrowsersAreRefused(t *testing.T) {
 	}
 	g.want("another site", g.send("POST", "/lease", "", "", "Sec-Fetch-Site", "cross-site"), problem.Forbidden)
 	g.want("another origin", g.send("POST", "/lease", "", "", "Origin", "https://evil.example"), problem.Forbidden)
+	for host, refused := range map[string]bool{
+		"evil.example:7464": true, "evil.example": true, "localhost:7464": false, "127.0.0.1:7464": false, "[::1]:7464": false,
+	} {
+		r := httptest.NewRequest("POST", "/lease", nil)
+		r.Host = host
+		r.Header.Set("Origin", "http://"+host)
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+		w := httptest.NewRecorder()
+		if g.server.ServeHTTP(w, r); (w.Code == 403) != refused {
+			t.Errorf("a page of %s: %d", host, w.Code)
+		}
+	}
+	if r := httptest.NewRequest("POST", "http://lease-server.example/lease", nil); ofRenamedPage(r) {
+		t.Error("a client that is no browser is refused")
+	}
 	if r := g.send("POST", "/lease", "", `{}`, "Content-Type", "application/json; charset=utf-8"); r.status != 200 {
 		t.Errorf("%+v", r)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -216,10 +218,24 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	}
 	// A page in somebody's browser must not take machine IDs from a server
 	// that trusts whoever reaches it.
-	if err := s.origins.Check(r); err != nil {
+	if err := s.origins.Check(r); err != nil || s.o.Tokens == nil && !s.o.ClientCertificates && ofRenamedPage(r) {
 		return Credential{}, problem.New(problem.Forbidden, "requests from pages of other sites are refused")
 	}
 	return who, nil
+}
+
+// ofRenamedPage reports whether a browser sends the request for a page that may
+// be another site's, whose name was made to mean this server's address.
+func ofRenamedPage(r *http.Request) bool {
+	if r.Header.Get("Origin") == "" && r.Header.Get("Sec-Fetch-Site") == "" {
+		return false // no browser
+	}
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	_, err = netip.ParseAddr(strings.Trim(host, "[]"))
+	return err != nil && host != "localhost"
 }
 
 // route registers a handler with what all have in common.
@@ -269,7 +285,8 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	_ = writeJSON(w, p.Status, problem.MediaType, p) // the peer has gone, or not
 }
 
-// called runs one provider call under its deadline, and remembers how it went.
+// called runs one provider call under its deadline, and remembers how it went. To
+// list may take too long where all else is well.
 func (s *Server) called(ctx context.Context, op string, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
 	defer cancel()
@@ -277,6 +294,7 @@ func (s *Server) called(ctx context.Context, op string, call func(context.Contex
 	err := call(ctx)
 	s.o.Metrics.Called(op, time.Since(began))
 	switch {
+	case op == "list" || op == "locate" || op == "stats":
 	case err == nil || leaseapi.FromError(err, 0).Code != problem.Unavailable:
 		s.failedMS.Store(0)
 	case !errors.Is(ctx.Err(), context.Canceled): // which says something about the peer only
