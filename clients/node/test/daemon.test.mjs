@@ -65,6 +65,7 @@ test('UUIDs, ping and status', async (t) => {
   assert.match(await client.uuid(), /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
   assert.match(await client.uuid(4), /^.{14}4/);
   assert.equal(await client.ping(), undefined);
+  await client.nextId(); // which waits for the first lease
   const status = await client.status();
   assert.deepEqual([status.socket, status.mode, status.scope], [daemon.socket, 'regular', 'host']);
   assert.ok(status.features.includes('ids'));
