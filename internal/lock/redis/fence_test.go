@@ -31,6 +31,7 @@ func TestUnknownServerIsFenced(t *testing.T) {
 		}
 	}
 	// A client that allows longer terms may have been granted one of its own.
+	r.store = r.open(r.cfg, Options{MaxTTL: time.Hour})
 	server.Do(t, "FLUSHALL")
 	from := r.clock.Load()
 	r.fenced(from+time.Hour.Milliseconds(), whyMissing)
