@@ -391,7 +391,7 @@ func (r lockRecord) checkHistories(res *lockResult, locks map[string][]*lockAske
 		}
 		// What times mean is judged above. The clock of the store is read for a Get
 		// beside that for a change, so that here they count for less.
-		h := &locktest.History{Jumps: r.jumps, NoClock: true}
+		h := &locktest.History{Allowed: locktest.Allowed{Jumps: r.jumps, NoClock: true}}
 		for _, c := range calls {
 			h.Add(c.process, c.request, c.called, c.returned, c.lease, c.err)
 		}

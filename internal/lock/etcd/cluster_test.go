@@ -46,7 +46,7 @@ func TestChaos(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		calls, unknown, err := locktest.Hammer(ctx, stores, false, true, time.Second, patience)
+		calls, unknown, err := locktest.Hammer(ctx, stores, locktest.Allowed{NoClock: true, Resends: true}, time.Second, patience)
 		if err != nil {
 			t.Error(err)
 		}

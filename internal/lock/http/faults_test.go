@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -367,25 +366,6 @@ func (c *child) kill() {
 	_ = c.stdin.Close()
 }
 
-// resending is a store whose client sends a request again by itself when a server
-// dies over it. That the second server finds it carried out already is no answer
-// that the history knows of: to the caller it was the first.
-type resending struct {
-	lock.Store
-	seen sync.Map // request IDs that the caller has sent
-}
-
-var errResent = errors.New("carried out at the first of two attempts, which was cut off")
-
-func (r *resending) Do(ctx context.Context, req lock.Request) (lock.Lease, error) {
-	_, again := r.seen.LoadOrStore(req.RequestID, true)
-	l, err := r.Store.Do(ctx, req)
-	if err == nil && l.Repeated && !again {
-		return lock.Lease{}, errResent
-	}
-	return l, err
-}
-
 // What clients see of two servers that are killed in turn, and started again, is
 // what a lock can do, whatever became of the requests under way.
 func TestServersKilled(t *testing.T) {
@@ -413,13 +393,13 @@ func TestServersKilled(t *testing.T) {
 	}
 	var stores []lock.Store
 	for range clients {
-		stores = append(stores, &resending{Store: s.store(strings.Join(urls, ","), tokenOf["default"])})
+		stores = append(stores, s.store(strings.Join(urls, ","), tokenOf["default"]))
 	}
 	ctx, cancel := context.WithCancel(s.context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		calls, unknown, err := locktest.Hammer(ctx, stores, false, false, lock.MinTTL, 5*time.Second)
+		calls, unknown, err := locktest.Hammer(ctx, stores, locktest.Allowed{Resends: true}, lock.MinTTL, 5*time.Second)
 		if err != nil {
 			t.Error(err)
 		}

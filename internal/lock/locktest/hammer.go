@@ -14,10 +14,10 @@ import (
 // while the caller does harm to the backend. It judges what the clients saw, and
 // returns how many calls they made and of how many nobody knows the outcome.
 // short is the shortest term, patience what a client has with one call.
-func Hammer(ctx context.Context, stores []lock.Store, jumps, noClock bool, short, patience time.Duration) (calls, unknown int, err error) {
+func Hammer(ctx context.Context, stores []lock.Store, allowed Allowed, short, patience time.Duration) (calls, unknown int, err error) {
 	seed := rand.Uint64()
 	for round := 0; ctx.Err() == nil; round++ {
-		h := &History{Jumps: jumps, NoClock: noClock}
+		h := &History{Allowed: allowed}
 		var group sync.WaitGroup
 		for i, store := range stores {
 			c := &chaosClient{

@@ -2,6 +2,7 @@ package locktest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -18,10 +19,8 @@ import (
 // too much open.
 const checkTime = 2 * time.Minute
 
-// History is what concurrent clients asked of a backend, and what they saw. It
-// knows nothing of the core: its model is the specification, written once more,
-// with the store's clock as far as answers tell it.
-type History struct {
+// Allowed is what a history may show of a backend that others may not.
+type Allowed struct {
 	// Jumps: the backend may forget: its tokens may grow by more than one, and its
 	// clock may be another one after a failover.
 	Jumps bool
@@ -29,6 +28,17 @@ type History struct {
 	// NoClock: the times that answers tell are those of hosts, and those of
 	// concurrent calls may contradict each other.
 	NoClock bool
+
+	// Resends: the store may send a request again by itself, after an attempt that
+	// got no answer, and answer with what the second one met.
+	Resends bool
+}
+
+// History is what concurrent clients asked of a backend, and what they saw. It
+// knows nothing of the core: its model is the specification, written once more,
+// with the store's clock as far as answers tell it.
+type History struct {
+	Allowed
 
 	mu    sync.Mutex
 	clock int64 // orders calls and returns
@@ -98,12 +108,16 @@ func (h *History) Check() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	byKey := map[name][]porcupine.Operation{}
-	for _, c := range h.calls {
+	for i, c := range h.calls {
 		if c.unknown() && c.request.Op == 0 {
 			continue // tells nothing and does nothing
 		}
 		n := name{c.request.Tenant, c.request.Key}
 		byKey[n] = append(byKey[n], porcupine.Operation{ClientId: c.client, Input: c, Call: c.called, Return: c.returned})
+		if h.resent(i) {
+			c.lease, c.err = lock.Lease{}, errUnknown
+			byKey[n] = append(byKey[n], porcupine.Operation{ClientId: c.client, Input: c, Call: c.called, Return: c.returned})
+		}
 	}
 	model := h.model()
 	for n, operations := range byKey {
@@ -115,6 +129,15 @@ func (h *History) Check() error {
 		}
 	}
 	return nil
+}
+
+// resent reports that a call met its own request, which no call before it sent.
+func (h *History) resent(i int) bool {
+	c := h.calls[i]
+	if !h.Resends || c.request.RequestID == "" || !c.lease.Repeated && !errors.Is(c.err, lock.ErrRequestReused) {
+		return false
+	}
+	return !slices.ContainsFunc(h.calls[:i], func(o call) bool { return o.request.RequestID == c.request.RequestID })
 }
 
 // Len is how many calls were recorded, and how many of them nobody knows the

@@ -158,6 +158,37 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestCheckOfResends: a store that sends a request again by itself may answer
+// with what the second attempt met, and no other may.
+func TestCheckOfResends(t *testing.T) {
+	a := granted("alice", 1, 1, 0)
+	repeated := with(a, func(l *lock.Lease) { l.Repeated = true })
+	release := said{2, 7, req(lock.Release, "alice", 3), released(a), nil}
+	for _, test := range []struct {
+		name    string
+		resends bool // what it takes to accept it
+		always  bool // it is accepted either way
+		calls   []said
+	}{
+		{"carried out by the first attempt", true, false, []said{{1, 2, req(lock.Acquire, "alice", 1), repeated, nil}}},
+		{"and ended before the second", true, false, []said{{3, 11, req(lock.Acquire, "alice", 1), lock.Lease{}, lock.ErrRequestReused}, release}},
+		{"repeated by the caller", true, true, []said{{1, 2, req(lock.Acquire, "alice", 1), a, nil}, {3, 4, req(lock.Acquire, "alice", 1), repeated, nil}}},
+		{"reused, and nobody ever held it", false, false, []said{
+			{1, 2, req(lock.Acquire, "alice", 1), lock.Lease{}, lock.ErrRequestReused}, {3, 4, lock.Request{Tenant: tenant, Key: key}, lock.Lease{}, lock.ErrNotFound},
+		}},
+		{"granted twice", false, false, []said{{1, 2, req(lock.Acquire, "alice", 1), a, nil}, {3, 4, req(lock.Acquire, "bob", 2), with(granted("bob", 2, 2, 10), func(l *lock.Lease) { l.Repeated = true }), nil}}},
+	} {
+		for _, resends := range []bool{false, true} {
+			h := &History{Allowed: Allowed{Resends: resends}}
+			h.add(test.calls)
+			want := test.always || test.resends && resends
+			if err := h.Check(); (err == nil) != want {
+				t.Errorf("%s, resends %v: %v", test.name, resends, err)
+			}
+		}
+	}
+}
+
 // splitBrain is a store of two halves that know nothing of each other, as after a
 // failover that went wrong.
 type splitBrain struct {

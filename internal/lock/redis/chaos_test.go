@@ -48,7 +48,7 @@ func TestChaos(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				calls, unknown, err := locktest.Hammer(ctx, stores, true, false, lock.MinTTL, patience)
+				calls, unknown, err := locktest.Hammer(ctx, stores, locktest.Allowed{Jumps: true}, lock.MinTTL, patience)
 				if err != nil {
 					t.Error(err)
 				}
