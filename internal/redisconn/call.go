@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -26,6 +27,9 @@ type Client struct {
 	cfg   Config
 	redis *redis.Client
 
+	opened time.Time
+	looked atomic.Int64 // when a script last looked at the whole server, a Duration after opened
+
 	closeOnce sync.Once
 	closing   chan struct{}  // closed by Close
 	calls     sync.WaitGroup // operations under way
@@ -42,7 +46,7 @@ func Open(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Place(), err)
 	}
-	return &Client{cfg: cfg, redis: client, closing: make(chan struct{})}, nil
+	return &Client{cfg: cfg, redis: client, opened: time.Now(), closing: make(chan struct{})}, nil
 }
 
 // Config is what the client was opened with.

@@ -2,19 +2,37 @@
 -- Scripts answer with an array whose first element says what it is; only what
 -- Redis itself refuses is an error.
 --
--- Times are Unix milliseconds. Numbers stay below 2^53, where a Lua number is
--- exact; tostring is not used on them, since it rounds to 14 digits.
+-- Times are Unix milliseconds. Numbers are whole and stay below 2^53, where a
+-- Lua number is exact; tostring is not used on them, since it rounds to 14 digits.
 
 -- Arguments come as name, value, name, value, ...
 local A = {}
 for i = 1, #ARGV, 2 do A[ARGV[i]] = ARGV[i + 1] end
 
-local function int(n) return string.format('%.0f', n) end
+local function int(n) return string.format('%d', n) end
 
 local function clock()
   if A.now then return tonumber(A.now) end -- tests only
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- line finds a line of INFO's answer. The plain search first: a pattern is tried
+-- at each of some thousand places, which would be most of what a script takes.
+local function line(info, name)
+  local _, at = string.find(info, '\n' .. name .. ':', 1, true)
+  return at and string.match(info, '^[^\r\n]*', at + 1) or ''
+end
+
+-- same_server is the part of server() that changes all the time, and nil where
+-- that may not be all: A.quick says that the caller has looked at the rest a moment
+-- ago, and repl_id is the replication ID that was recorded. A process begins with a
+-- new one, and so does a replica that is promoted: under the same one nothing was
+-- forgotten.
+local function same_server(repl_id)
+  local info = A.quick and redis.pcall('INFO', 'replication')
+  if type(info) ~= 'string' or line(info, 'master_replid') ~= repl_id or line(info, 'role') ~= 'master' then return nil end
+  return {repl_id = repl_id, replicas = tonumber(line(info, 'connected_slaves')) or 0}
 end
 
 -- server is what INFO says of the instance that runs this script, or the
@@ -26,12 +44,7 @@ local function server()
     if string.find(info.err, 'syntax') then return nil, {'version', 'older than 7'} end
     return nil, info
   end
-  -- The plain search first: a pattern is tried at each of some thousand places,
-  -- which would be most of what a script takes.
-  local function field(name)
-    local _, at = string.find(info, '\n' .. name .. ':', 1, true)
-    return at and string.match(info, '^[^\r\n]*', at + 1) or ''
-  end
+  local function field(name) return line(info, name) end
   local s = {
     version = field('redis_version'), role = field('role'), policy = field('maxmemory_policy'),
     run_id = field('run_id'), repl_id = field('master_replid'), repl_id2 = field('master_replid2'),
@@ -64,6 +77,7 @@ local no_replid = string.rep('0', 40)
 -- (a promotion gives a new replication ID and keeps the one before it; losing
 -- or gaining a first replica gives a new one and clears the one before it).
 local function forgetful(p, s)
+  if not s.run_id then return false end -- the same_server
   return p.run_id ~= s.run_id or p.repl_id ~= s.repl_id and s.repl_id2 ~= no_replid
 end
 

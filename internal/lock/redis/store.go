@@ -129,7 +129,7 @@ func (s *Store) eval(ctx context.Context, conn *redis.Conn, script *redis.Script
 	if s.cfg.FailoverFenceSet {
 		args.Set("failover_fence_ms", s.cfg.FailoverFence.Milliseconds())
 	}
-	return s.client.Eval(ctx, conn, script, key, args)
+	return s.client.EvalQuick(ctx, conn, script, key, args)
 }
 
 // Do implements lock.Store.

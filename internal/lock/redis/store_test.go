@@ -262,3 +262,28 @@ func TestRights(t *testing.T) {
 		}
 	}
 }
+
+// A setting that is changed under a running store is noticed, though most
+// scripts do not look.
+func TestPolicyChangedLater(t *testing.T) {
+	server := redistest.New(t)
+	r := newRig(t, server)
+	r.locked("a", time.Minute)
+	server.Do(t, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+	redistest.Eventually(t, "refused", func() error {
+		_, err := r.store.Do(testContext(t), r.acquire("a", lock.MinTTL))
+		if err == nil || !strings.Contains(err.Error(), "noeviction") {
+			return fmt.Errorf("the error is %v", err)
+		}
+		return nil
+	})
+	// It stays refused: a refusal is no look that found all well.
+	for range 3 {
+		if _, err := r.store.Do(testContext(t), r.acquire("a", lock.MinTTL)); err == nil || !strings.Contains(err.Error(), "noeviction") {
+			t.Errorf("the error is %v", err)
+		}
+	}
+	server.Do(t, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+	r.clock.Add(time.Minute.Milliseconds())
+	r.locked("a", time.Minute)
+}

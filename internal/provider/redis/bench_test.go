@@ -3,8 +3,6 @@ package redis
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -23,12 +21,12 @@ func BenchmarkAcquire(b *testing.B) {
 			b.Run(fmt.Sprintf("%s machine IDs, %d alive", name, alive), func(b *testing.B) {
 				p, clock := fill(b, terms, alive)
 				step := (terms.Term + terms.Quarantine).Milliseconds() / int64(alive)
-				before := serverCPU(b)
+				before := redistest.Shared(b).CPU(b)
 				for b.Loop() {
 					clock.Add(step)
 					acquireOne(b, p)
 				}
-				b.ReportMetric((serverCPU(b)-before)*1e6/float64(b.N), "server-µs/op")
+				b.ReportMetric(float64((redistest.Shared(b).CPU(b)-before).Microseconds())/float64(b.N), "server-µs/op")
 			})
 		}
 	}
@@ -40,7 +38,7 @@ func BenchmarkAcquireParallel(b *testing.B) {
 	p, clock := fill(b, terms, 1000)
 	step := (terms.Term + terms.Quarantine).Milliseconds() / 1000
 	b.SetParallelism(64)
-	before := serverCPU(b)
+	before := redistest.Shared(b).CPU(b)
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
@@ -48,39 +46,20 @@ func BenchmarkAcquireParallel(b *testing.B) {
 			acquireOne(b, p)
 		}
 	})
-	b.ReportMetric((serverCPU(b)-before)*1e6/float64(b.N), "server-µs/op")
+	b.ReportMetric(float64((redistest.Shared(b).CPU(b)-before).Microseconds())/float64(b.N), "server-µs/op")
 }
 
 // BenchmarkRing builds the ring of a layout that is asked for the first time.
 func BenchmarkRing(b *testing.B) {
 	p, clock := fill(b, provider.DefaultTerms(), 8000)
 	server := redistest.Shared(b)
-	before := serverCPU(b)
+	before := redistest.Shared(b).CPU(b)
 	for b.Loop() {
 		clock.Add(1000)
 		server.Do(b, "DEL", p.key(provider.DefaultPool, "rings"))
 		acquireOne(b, p)
 	}
-	b.ReportMetric((serverCPU(b)-before)*1e6/float64(b.N), "server-µs/op")
-}
-
-// serverCPU is how many seconds of processor time the server has used: what
-// bounds the rate of all clients together, and does not depend on what else the
-// machine does.
-func serverCPU(b *testing.B) float64 {
-	b.Helper()
-	var seconds float64
-	for line := range strings.Lines(redistest.Shared(b).Do(b, "INFO", "cpu")) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if name == "used_cpu_sys" || name == "used_cpu_user" {
-			n, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				b.Fatal(err)
-			}
-			seconds += n
-		}
-	}
-	return seconds
+	b.ReportMetric(float64((redistest.Shared(b).CPU(b)-before).Microseconds())/float64(b.N), "server-µs/op")
 }
 
 func fill(b *testing.B, terms provider.Terms, alive int) (*Provider, *atomic.Int64) {

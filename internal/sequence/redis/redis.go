@@ -104,7 +104,7 @@ func (s *Store) eval(ctx context.Context, conn *redis.Conn, script *redis.Script
 	if s.cfg.FailoverFenceSet {
 		args.Set("failover_fence_ms", s.cfg.FailoverFence.Milliseconds())
 	}
-	r, err := s.client.Eval(ctx, conn, script, key, args)
+	r, err := s.client.EvalQuick(ctx, conn, script, key, args)
 	if err != nil {
 		return nil, err
 	}

@@ -58,11 +58,11 @@ end
 
 -- begin reads what every change needs, or the answer that refuses it.
 local function begin()
-  local s, refusal = server()
-  if refusal then return nil, nil, refusal end
-  local t = clock()
   local p, other = store()
-  if other then return nil, nil, other end
+  local s, refusal = p and same_server(p.repl_id)
+  if not s then s, refusal = server() end
+  if refusal or other then return nil, nil, refusal or other end
+  local t = clock()
   p = settle(p, s, t)
   if s.replicas < tonumber(A.min_replicas) then return nil, nil, {'replicas', int(s.replicas)} end
   return p, t

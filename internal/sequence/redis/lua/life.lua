@@ -7,13 +7,12 @@
 --
 -- Values are decimal text: a Lua number would round them.
 
--- life is the store's record. A life begins where the data may be other than
+-- life understands the store's record, whose fields begin() has read. A life begins where the data may be other than
 -- what was last written: what is recorded in an earlier life may lack the last
 -- values that were handed out, and a key that is missing may have been forgotten.
 -- That matters until the operator says otherwise: `trusted` is the life of which
 -- all is known.
-local function life(s, t)
-  local f = redis.call('HMGET', A.store, 'format', 'run_id', 'repl_id', 'life', 'trusted', 'from_ms', 'reason')
+local function life(f, s, t)
   if not f[1] then
     local l = {life = int(t), trusted = '', from_ms = t, reason = 'missing'}
     redis.call('HSET', A.store, 'format', '1', 'run_id', s.run_id, 'repl_id', s.repl_id,
@@ -42,10 +41,12 @@ end
 
 -- begin reads what every script needs, or the answer that refuses.
 local function begin()
-  local s, refusal = server()
+  local f = redis.call('HMGET', A.store, 'format', 'run_id', 'repl_id', 'life', 'trusted', 'from_ms', 'reason')
+  local s, refusal = f[1] and same_server(f[3])
+  if not s then s, refusal = server() end
   if refusal then return nil, nil, refusal end
   local t = clock()
-  local l, other = life(s, t)
+  local l, other = life(f, s, t)
   if other then return nil, nil, other end
   if s.replicas < tonumber(A.min_replicas) then return nil, nil, {'replicas', int(s.replicas)} end
   return l, t
