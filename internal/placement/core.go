@@ -1,0 +1,314 @@
+package placement
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// State is what the coordinator can do at a moment.
+type State string
+
+// The states.
+const (
+	StateStopped  State = "stopped"
+	StateNotReady State = "not_ready" // started, and no topology, or its membership has ended
+	StateClient   State = "client"    // resolves keys, and is the authority of none
+	StateMember   State = "member"
+)
+
+// Core is the coordinator of one host. It is not safe for concurrent use.
+type Core struct {
+	self     string // authority, "" for a client
+	started  bool
+	token    int64         // of the own membership, 0: none
+	until    time.Duration // when that ends
+	topology *Topology     // nil: not known yet
+	kinds    map[string]bool
+
+	entries map[Key]*entry
+	pending map[RequestID]*entry
+	last    RequestID
+	serial  uint64
+	ignored uint64
+
+	events   []Event
+	commands []Command
+	done     []Done
+}
+
+// NewCore makes a coordinator that is stopped. authority is the host's name among
+// the members, "" for one that only resolves.
+func NewCore(authority string) *Core {
+	return &Core{self: authority, kinds: map[string]bool{}, entries: map[Key]*entry{}, pending: map[RequestID]*entry{}}
+}
+
+// Outcome is what to do after the core was told something.
+type Outcome struct {
+	Commands []Command // to carry out, those of one key in their order
+	Done     []Done    // keys whose activation was under way, and what became of it
+}
+
+// Done ends the wait for an activation.
+type Done struct {
+	Key        Key
+	Resolution Resolution // if Err is nil
+	Err        error
+}
+
+// Locality is where the authority of a key is.
+type Locality string
+
+// The localities.
+const (
+	Local  Locality = "local"
+	Remote Locality = "remote"
+)
+
+// Resolution is where a key lives. PID, Version and Token are known of local ones.
+type Resolution struct {
+	Key        Key
+	Authority  string
+	Locality   Locality
+	PID        string
+	Version    int64
+	Token      int64
+	ObservedMS int64 // when it was decided, Unix ms
+}
+
+// Start begins to coordinate.
+func (c *Core) Start() { c.started = true }
+
+// Stop ends it: whatever is activated is passivated. The core has stopped when
+// Idle reports so; until then results are still due.
+func (c *Core) Stop(now Moment) Outcome {
+	c.started = false
+	c.loseAll(now)
+	return c.outcome()
+}
+
+// Idle reports whether nothing is activated or under way.
+func (c *Core) Idle() bool { return len(c.entries) == 0 }
+
+// SetKinds says for which kinds there is a process on this host.
+func (c *Core) SetKinds(kinds []string) {
+	clear(c.kinds)
+	for _, kind := range kinds {
+		c.kinds[kind] = true
+	}
+}
+
+// SetMembership says that this host is a member under the token until a time
+// that it counts itself. Another token than before is another membership, and
+// what was activated under the one before has to go; token 0 is none.
+func (c *Core) SetMembership(token int64, until time.Duration, now Moment) Outcome {
+	if token != c.token {
+		c.loseAll(now)
+	}
+	c.token, c.until = token, until
+	return c.outcome()
+}
+
+// Tick has the core notice that its membership has ended, and try again what
+// failed before. It is to be called at least every second.
+func (c *Core) Tick(now Moment) Outcome {
+	if c.token != 0 && now.Boot >= c.until {
+		c.token = 0
+		c.loseAll(now)
+	}
+	for _, e := range c.which(func(e *entry) bool { return e.step == retrying }) {
+		c.remove(e)
+	}
+	return c.outcome()
+}
+
+// UpdateTopology says who the members are. What this host is not the authority
+// of any more is passivated.
+func (c *Core) UpdateTopology(members []Member, now Moment) Outcome {
+	c.setTopology(NewTopology(members), now)
+	return c.outcome()
+}
+
+// MemberLeft is an UpdateTopology without the member.
+func (c *Core) MemberLeft(authority string, now Moment) Outcome {
+	if c.topology != nil {
+		c.setTopology(c.topology.without(authority), now)
+	}
+	return c.outcome()
+}
+
+func (c *Core) setTopology(t *Topology, now Moment) {
+	before := c.topology
+	c.topology = t
+	if before == nil || len(c.entries) == 0 {
+		return
+	}
+	// Only newcomers can take keys away: the others have lost against this host
+	// before.
+	newcomers := t.newcomers(before)
+	if len(newcomers) == 0 {
+		return
+	}
+	for _, e := range c.which(func(e *entry) bool {
+		h := e.key.hash()
+		return slices.ContainsFunc(newcomers, func(name string) bool { return beats(h, name, c.self) })
+	}) {
+		c.lose(e, now)
+	}
+}
+
+// State is what Resolve can do at the moment.
+func (c *Core) State(now Moment) State {
+	switch {
+	case !c.started:
+		return StateStopped
+	case c.topology == nil || len(c.topology.members) == 0:
+		return StateNotReady
+	case c.self == "":
+		return StateClient
+	case !c.isMember(now):
+		return StateNotReady
+	}
+	return StateMember
+}
+
+// isMember reports whether this host is a member by its own reckoning and by what
+// is known of the topology.
+func (c *Core) isMember(now Moment) bool {
+	return c.token != 0 && now.Boot < c.until && c.topology != nil && c.topology.Has(Member{c.self, c.token})
+}
+
+// Resolve tells where a key lives. Where that is here, and the key is not
+// activated yet, the outcome has the commands that begin it.
+//
+// Errors: ErrInvalid; ErrNotReady; ErrNoExecutor; ErrPending, while an activation
+// or passivation is under way: Outcome.Done of a later call tells its end.
+func (c *Core) Resolve(key Key, now Moment) (Resolution, Outcome, error) {
+	if err := key.Validate(); err != nil {
+		return Resolution{}, Outcome{}, err
+	}
+	switch state := c.State(now); state {
+	case StateStopped, StateNotReady:
+		return Resolution{}, Outcome{}, fmt.Errorf("%w: %s", ErrNotReady, c.why(state))
+	}
+	authority, _ := c.topology.Authority(key)
+	r := Resolution{Key: key, Authority: authority, Locality: Remote, ObservedMS: now.UnixMS}
+	c.tell(Event{Kind: Resolved, Key: key, Authority: authority, ObservedMS: now.UnixMS})
+	if authority != c.self {
+		return r, c.outcome(), nil
+	}
+	e := c.entries[key]
+	switch {
+	case e == nil && !c.kinds[key.Kind]:
+		return Resolution{}, c.outcome(), fmt.Errorf("%w: %q", ErrNoExecutor, key.Kind)
+	case e == nil:
+		c.begin(key, now)
+	case e.activated && !e.unwanted:
+		e.used = now.Boot
+		return e.resolution(c.self, now), c.outcome(), nil
+	case e.unwanted:
+		e.asked = true
+	}
+	return Resolution{}, c.outcome(), ErrPending
+}
+
+func (c *Core) why(s State) string {
+	switch {
+	case s == StateStopped:
+		return "it is stopped"
+	case c.topology == nil:
+		return "the members are not known yet"
+	case len(c.topology.members) == 0:
+		return "there are no members"
+	}
+	return "this host's membership has ended"
+}
+
+// PassivateIdle passivates what has not been resolved for so long.
+func (c *Core) PassivateIdle(ttl time.Duration, now Moment) Outcome {
+	for _, e := range c.which(func(e *entry) bool { return e.activated && now.Boot-e.used >= ttl }) {
+		c.lose(e, now)
+	}
+	return c.outcome()
+}
+
+// Ended says that a process has lost an activation, as when its connection died.
+// The token tells which one.
+func (c *Core) Ended(key Key, token int64, now Moment) Outcome {
+	if e := c.entries[key]; e != nil && e.record.Token == token && e.activated {
+		e.activated, e.unwanted = false, true
+		c.tell(Event{Kind: Passivated, Key: key, Authority: c.self, PID: e.record.PID, Token: token, Reason: "the process has ended it", ObservedMS: now.UnixMS})
+		if e.step == resting {
+			c.remove(e)
+		}
+	}
+	return c.outcome()
+}
+
+func (c *Core) loseAll(now Moment) {
+	for _, e := range c.which(func(*entry) bool { return true }) {
+		c.lose(e, now)
+	}
+}
+
+// which are some of the keys, in the order in which they came: what the core does
+// depends on what it was told alone.
+func (c *Core) which(some func(*entry) bool) (entries []*entry) {
+	for _, e := range c.entries {
+		if some(e) {
+			entries = append(entries, e)
+		}
+	}
+	slices.SortFunc(entries, func(a, b *entry) int { return cmp.Compare(a.serial, b.serial) })
+	return entries
+}
+
+func (c *Core) outcome() Outcome {
+	o := Outcome{c.commands, c.done}
+	c.commands, c.done = nil, nil
+	return o
+}
+
+func (c *Core) tell(e Event) { c.events = append(c.events, e) }
+
+// DrainEvents returns what happened since it was last called, in its order.
+func (c *Core) DrainEvents() []Event {
+	events := c.events
+	c.events = nil
+	return events
+}
+
+// Activation is what a snapshot tells of one key.
+type Activation struct {
+	Key     Key
+	Doing   string // resting, or what is under way
+	Active  bool
+	Record  Record
+	IdleFor time.Duration
+}
+
+// Snapshot is the coordinator at a moment.
+type Snapshot struct {
+	State       State
+	Authority   string
+	Members     []Member
+	Activations []Activation // in no order
+	Ignored     uint64       // results that matched no request
+}
+
+// Snapshot tells all that the core knows.
+func (c *Core) Snapshot(now Moment) Snapshot {
+	s := Snapshot{State: c.State(now), Authority: c.self, Ignored: c.ignored}
+	if c.topology != nil {
+		s.Members = c.topology.Members()
+	}
+	for key, e := range c.entries {
+		s.Activations = append(s.Activations, Activation{key, string(e.step), e.activated, e.record, now.Boot - e.used})
+	}
+	return s
+}
+
+// isRefusal reports whether a store's error says that nothing was written.
+func isRefusal(err error) bool { return errors.Is(err, ErrStale) || errors.Is(err, ErrInvalid) }

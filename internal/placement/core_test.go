@@ -1,0 +1,525 @@
+package placement
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+var (
+	room    = Key{"room", "42"}
+	refused = errors.New("held by another")
+)
+
+// desk is a core whose commands a test carries out by hand.
+type desk struct {
+	*testing.T
+	core *Core
+	now  Moment
+	todo []Command
+	done []Done
+}
+
+func newDesk(t *testing.T) *desk {
+	d := &desk{T: t, core: NewCore("me:1"), now: Moment{Boot: time.Hour, UnixMS: 1_800_000_000_000}}
+	d.core.SetKinds([]string{"room"})
+	return d
+}
+
+// member makes the core a member among others.
+func (d *desk) member(others ...string) {
+	d.core.Start()
+	d.take(d.core.SetMembership(7, d.now.Boot+10*time.Second, d.now))
+	d.topology(others...)
+}
+
+func (d *desk) topology(others ...string) {
+	members := []Member{{"me:1", 7}}
+	for _, name := range others {
+		members = append(members, Member{name, 3})
+	}
+	d.take(d.core.UpdateTopology(members, d.now))
+}
+
+func (d *desk) take(o Outcome) {
+	d.todo = append(d.todo, o.Commands...)
+	d.done = append(d.done, o.Done...)
+}
+
+func (d *desk) resolve() (Resolution, error) {
+	r, o, err := d.core.Resolve(room, d.now)
+	d.take(o)
+	return r, err
+}
+
+func (d *desk) pending() {
+	d.Helper()
+	if r, err := d.resolve(); !errors.Is(err, ErrPending) {
+		d.Fatalf("resolved to %+v, %v; want ErrPending", r, err)
+	}
+}
+
+// expect takes the one command that is due.
+func (d *desk) expect(op Op) Command {
+	d.Helper()
+	if len(d.todo) != 1 || d.todo[0].Op != op {
+		d.Fatalf("to do is %+v, want %s", d.todo, op)
+	}
+	c := d.todo[0]
+	d.todo = nil
+	return c
+}
+
+func (d *desk) idle() {
+	d.Helper()
+	if len(d.todo) != 0 {
+		d.Fatalf("to do is %+v, want nothing", d.todo)
+	}
+}
+
+// answer carries out the command that is due.
+func (d *desk) answer(op Op, r Result) Command {
+	d.Helper()
+	c := d.expect(op)
+	r.ID = c.ID
+	d.take(d.core.HandleResult(r, d.now))
+	return c
+}
+
+func (d *desk) activated() Resolution {
+	d.Helper()
+	d.pending()
+	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+	d.answer(Load, Result{})
+	d.answer(Store, Result{})
+	d.answer(Ensure, Result{PID: "pid"})
+	d.answer(Store, Result{})
+	d.answer(Release, Result{})
+	r, err := d.resolve()
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.idle()
+	return r
+}
+
+// failed expects the end of an activation, and nothing left behind.
+func (d *desk) failed(with error) {
+	d.Helper()
+	d.idle()
+	if len(d.done) != 1 || !errors.Is(d.done[0].Err, with) || !d.core.Idle() {
+		d.Fatalf("done is %+v, want %v; idle: %v", d.done, with, d.core.Idle())
+	}
+}
+
+// mine finds a set of others under which the key is, or is not, the core's.
+func others(t *testing.T, mine bool) []string {
+	for i := range 1000 {
+		name := fmt.Sprintf("other-%d:1", i)
+		if a, _ := NewTopology([]Member{{"me:1", 7}, {name, 3}}).Authority(room); (a == "me:1") == mine {
+			return []string{name}
+		}
+	}
+	t.Fatal("no such name")
+	return nil
+}
+
+// Seed 004, 1.1: a resolve decides the placement.
+func TestResolveDecides(t *testing.T) {
+	d := newDesk(t)
+	other := others(t, false)
+	d.member(other...)
+	r, err := d.resolve()
+	want := Resolution{Key: room, Authority: other[0], Locality: Remote, ObservedMS: d.now.UnixMS}
+	if err != nil || r != want {
+		t.Errorf("resolved to %+v, %v; want %+v", r, err, want)
+	}
+	d.idle() // remote: no commands
+}
+
+// 1.2: a changed topology counts from then on, also for what is activated.
+func TestTopologyCounts(t *testing.T) {
+	d := newDesk(t)
+	d.member(others(t, true)...)
+	d.activated()
+	other := others(t, false)
+	d.topology(other...)
+	if r, err := d.resolve(); err != nil || r.Authority != other[0] || r.Locality != Remote {
+		t.Errorf("resolved to %+v, %v", r, err)
+	}
+	c := d.answer(Passivate, Result{Snapshot: []byte("s")})
+	if c.Record.Token != 5 {
+		t.Errorf("passivated is %+v", c.Record)
+	}
+	if c := d.answer(Remove, Result{}); string(c.Record.Snapshot) != "s" || c.Keep {
+		t.Errorf("removed is %+v", c)
+	}
+	d.idle()
+	d.take(d.core.MemberLeft(other[0], d.now))
+	d.pending()
+	d.expect(TryAcquire)
+}
+
+// A topology that takes nothing away leaves alone what is activated.
+func TestTopologyLeavesAlone(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	first := d.activated()
+	for range 3 {
+		d.topology(others(t, true)...)
+		d.topology()
+	}
+	if r, err := d.resolve(); err != nil || r != first {
+		t.Errorf("resolved to %+v, %v", r, err)
+	}
+	d.idle()
+}
+
+// 1.3: what is not known is refused.
+func TestNotReadyIsRefused(t *testing.T) {
+	d := newDesk(t)
+	refused := func(state State) {
+		t.Helper()
+		if got := d.core.State(d.now); got != state {
+			t.Errorf("the state is %s, want %s", got, state)
+		}
+		if r, err := d.resolve(); !errors.Is(err, ErrNotReady) {
+			t.Errorf("resolved to %+v, %v", r, err)
+		}
+		d.idle()
+	}
+	refused(StateStopped)
+	d.core.Start()
+	refused(StateNotReady)
+	d.take(d.core.SetMembership(7, d.now.Boot+time.Second, d.now))
+	refused(StateNotReady)
+	d.take(d.core.UpdateTopology(nil, d.now))
+	refused(StateNotReady)
+	d.take(d.core.UpdateTopology([]Member{{"me:1", 6}}, d.now)) // an earlier membership of this host
+	refused(StateNotReady)
+	d.topology()
+	if got := d.core.State(d.now); got != StateMember {
+		t.Errorf("the state is %s", got)
+	}
+	d.now.Boot += time.Second - 1
+	if got := d.core.State(d.now); got != StateMember {
+		t.Errorf("the state is %s", got)
+	}
+	d.now.Boot++
+	refused(StateNotReady) // the membership has ended by this host's own clock
+}
+
+func TestClientResolves(t *testing.T) {
+	c := NewCore("")
+	c.Start()
+	c.UpdateTopology([]Member{{"a:1", 1}}, Moment{})
+	r, o, err := c.Resolve(room, Moment{})
+	if err != nil || r.Authority != "a:1" || r.Locality != Remote || len(o.Commands) != 0 || c.State(Moment{}) != StateClient {
+		t.Errorf("resolved to %+v, %+v, %v", r, o, err)
+	}
+}
+
+// 2.1: an activation is begun, and its steps come in the order that is safe.
+func TestActivation(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.pending()
+	d.pending() // nothing is begun twice
+	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+	d.answer(Load, Result{Found: true, Record: Record{Version: 3, Token: 4, Snapshot: []byte("s")}})
+	reserved := d.answer(Store, Result{}).Record
+	if reserved.Owner != (Member{"me:1", 7}) || reserved.PID != "" || reserved.Version != 4 || reserved.Token != 5 {
+		t.Errorf("reserved is %+v", reserved)
+	}
+	ensure := d.answer(Ensure, Result{PID: "pid"})
+	if ensure.Record.Version != 4 || ensure.Record.Token != 5 || string(ensure.Record.Snapshot) != "s" || ensure.Until != time.Hour+10*time.Second {
+		t.Errorf("asked for is %+v", ensure)
+	}
+	if recorded := d.answer(Store, Result{}).Record; recorded.PID != "pid" || string(recorded.Snapshot) != "s" {
+		t.Errorf("recorded is %+v", recorded)
+	}
+	if len(d.done) != 1 || d.done[0].Err != nil || d.done[0].Resolution.PID != "pid" {
+		t.Errorf("done is %+v", d.done)
+	}
+	d.answer(Release, Result{Err: refused}) // it expires
+	d.idle()
+}
+
+// 2.2: what is activated is used again, without any I/O.
+func TestActivationIsReused(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	first := d.activated()
+	if first.Locality != Local || first.PID != "pid" || first.Version != 1 || first.Token != 5 {
+		t.Errorf("resolved to %+v", first)
+	}
+	d.now.UnixMS++
+	if again, err := d.resolve(); err != nil || again.PID != "pid" || again.ObservedMS != first.ObservedMS+1 {
+		t.Errorf("resolved to %+v, %v", again, err)
+	}
+	d.idle()
+}
+
+// 3.1: without the lock nothing is done, and the denial is told.
+func TestLockDenied(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.pending()
+	d.answer(TryAcquire, Result{Err: refused})
+	d.failed(refused)
+	events := d.core.DrainEvents()
+	if len(events) < 2 || events[1].Kind != LockDenied || events[1].Reason != refused.Error() {
+		t.Errorf("told is %+v", events)
+	}
+}
+
+// 3.5: the lock is given back, whatever fails and when; and what was begun is
+// taken back before.
+func TestWhateverFails(t *testing.T) {
+	ok := map[Op]Result{TryAcquire: {Lease: Lease{"l", 5}}, Load: {Found: true, Record: Record{Owner: Member{"old:1", 2}, Version: 1, Token: 2}},
+		CheckOwner: {Ended: true}, Ensure: {PID: "pid"}}
+	steps := []Op{TryAcquire, Load, CheckOwner, Store, Ensure, Store}
+	for i, test := range []struct {
+		fails Result
+		after []Op
+		with  error
+	}{
+		{Result{Err: refused}, nil, refused},
+		{Result{Err: refused}, []Op{Release}, refused},
+		{Result{Err: refused}, []Op{Release}, refused},
+		{Result{Err: refused}, []Op{Remove, Release}, refused},
+		{Result{Err: refused}, []Op{Remove, Release}, refused},
+		{Result{Err: refused}, []Op{Passivate, Remove, Release}, refused},
+		2 + 4: {Result{Ended: false}, []Op{Release}, ErrOwned},                                    // CheckOwner
+		3 + 4: {Result{Err: ErrStale}, []Op{Release}, ErrStale},                                   // Store: nothing to take back
+		4 + 4: {Result{Err: refused, Unknown: true}, []Op{Passivate, Remove, Release}, refused},   // Ensure
+		5 + 4: {Result{Err: ErrStale, Unknown: true}, []Op{Passivate, Remove, Release}, ErrStale}, // the second Store
+	} {
+		d := newDesk(t)
+		d.member()
+		d.pending()
+		at := i
+		if i >= len(steps) {
+			at -= 4
+		}
+		for _, op := range steps[:at] {
+			d.answer(op, ok[op])
+		}
+		d.answer(steps[at], test.fails)
+		for _, op := range test.after {
+			d.answer(op, Result{})
+		}
+		d.failed(test.with)
+	}
+}
+
+// The same when the key is lost meanwhile: an activation that is not wanted any
+// more goes no step further.
+func TestLostMeanwhile(t *testing.T) {
+	lost := map[string]func(*desk){
+		"authority":  func(d *desk) { d.topology(others(t, false)...) },
+		"membership": func(d *desk) { d.take(d.core.SetMembership(0, 0, d.now)) },
+		"time":       func(d *desk) { d.now.Boot += 10 * time.Second },
+		"stop":       func(d *desk) { d.take(d.core.Stop(d.now)) },
+	}
+	for what, lose := range lost {
+		steps := []Op{TryAcquire, Load, Store, Ensure, Store}
+		after := [][]Op{{Release}, {Release}, {Remove, Release}, {Passivate, Remove, Release}, {Passivate, Remove, Release}}
+		for i := range steps {
+			t.Run(fmt.Sprintf("%s, step %d", what, i), func(t *testing.T) {
+				d := newDesk(t)
+				d.member()
+				d.pending()
+				for j := range i {
+					d.answer(steps[j], Result{Lease: Lease{"l", 5}, PID: "pid"})
+				}
+				lose(d)
+				d.answer(steps[i], Result{Lease: Lease{"l", 5}, PID: "pid"})
+				for _, op := range after[i] {
+					d.answer(op, Result{})
+				}
+				d.failed(ErrLost)
+			})
+		}
+	}
+}
+
+// A record that could not be removed keeps everybody away: it is tried again.
+func TestRemovedInTheEnd(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.activated()
+	d.take(d.core.PassivateIdle(0, d.now))
+	d.answer(Passivate, Result{Err: refused})
+	for range 3 {
+		if c := d.answer(Remove, Result{Err: refused}); !c.Keep {
+			t.Error("the snapshot of a process that did not answer is replaced")
+		}
+		d.idle()
+		d.pending()
+		d.take(d.core.Tick(d.now))
+	}
+	d.answer(Remove, Result{})
+	d.done = d.done[1:] // the activation
+	d.failed(ErrLost)   // for those who asked: they ask again
+	d.pending()
+	d.expect(TryAcquire)
+}
+
+// A host that comes back takes over what its earlier membership left behind, and
+// nobody's who came after.
+func TestOwnRecords(t *testing.T) {
+	for token, op := range map[int64]Op{6: Store, 7: Store, 8: CheckOwner} {
+		d := newDesk(t)
+		d.member()
+		d.pending()
+		d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+		d.answer(Load, Result{Found: true, Record: Record{Owner: Member{"me:1", token}, Version: 1, Token: 4}})
+		d.expect(op)
+	}
+}
+
+// A store of locks that has forgotten its tokens is found out.
+func TestTokensGrow(t *testing.T) {
+	for _, stored := range []int64{5, 6} {
+		d := newDesk(t)
+		d.member()
+		d.pending()
+		d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+		d.answer(Load, Result{Found: true, Record: Record{Version: 1, Token: stored}})
+		d.answer(Release, Result{})
+		if len(d.done) != 1 || d.done[0].Err == nil {
+			t.Errorf("done is %+v", d.done)
+		}
+	}
+}
+
+// 4.1: start and stop; stopping gives back what is activated.
+func TestStartAndStop(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.activated()
+	d.take(d.core.Stop(d.now))
+	if d.core.Idle() || d.core.State(d.now) != StateStopped {
+		t.Errorf("the state is %s, idle: %v", d.core.State(d.now), d.core.Idle())
+	}
+	d.answer(Passivate, Result{})
+	d.answer(Remove, Result{})
+	d.idle()
+	if !d.core.Idle() {
+		t.Error("something is left")
+	}
+	d.core.Start()
+	d.pending()
+	d.expect(TryAcquire)
+}
+
+// The membership has ended by this host's own clock: what runs has to end.
+func TestMembershipEnds(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.activated()
+	d.now.Boot += 10*time.Second - 1
+	d.take(d.core.Tick(d.now))
+	d.idle()
+	d.now.Boot++
+	d.take(d.core.Tick(d.now))
+	d.answer(Passivate, Result{})
+	d.answer(Remove, Result{})
+	d.idle()
+	// Another membership is another member.
+	d.take(d.core.SetMembership(9, d.now.Boot+10*time.Second, d.now))
+	if got := d.core.State(d.now); got != StateNotReady {
+		t.Errorf("the state is %s before the topology has this membership", got)
+	}
+}
+
+// What a process ended itself is removed; an earlier activation's end is nothing.
+func TestEnded(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.activated()
+	d.take(d.core.Ended(room, 4, d.now))
+	d.idle()
+	d.take(d.core.Ended(room, 5, d.now))
+	d.pending() // asked meanwhile
+	if c := d.answer(Remove, Result{}); !c.Keep {
+		t.Error("the snapshot is lost")
+	}
+	d.done = d.done[1:]
+	d.failed(ErrLost)
+}
+
+// Only what is idle is passivated.
+func TestPassivateIdle(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.activated()
+	d.now.Boot += time.Second
+	if _, err := d.resolve(); err != nil {
+		t.Fatal(err)
+	}
+	d.now.Boot += time.Second
+	d.take(d.core.PassivateIdle(2*time.Second, d.now))
+	d.idle()
+	d.take(d.core.PassivateIdle(time.Second, d.now))
+	d.answer(Passivate, Result{})
+	d.expect(Remove)
+}
+
+func TestNoExecutor(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.core.SetKinds(nil)
+	if _, err := d.resolve(); !errors.Is(err, ErrNoExecutor) {
+		t.Errorf("the error is %v", err)
+	}
+	d.idle()
+}
+
+// 4.4: each resolve is told, in order, and everything else that happens.
+func TestEvents(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.activated()
+	d.now.UnixMS += 5
+	d.take(d.core.PassivateIdle(0, d.now))
+	d.answer(Passivate, Result{Err: refused})
+	var kinds []EventKind
+	for _, e := range d.core.DrainEvents() {
+		kinds = append(kinds, e.Kind)
+		if e.Key != room || e.Authority != "me:1" || e.ObservedMS == 0 {
+			t.Errorf("told is %+v", e)
+		}
+		if e.Kind == Passivated && (e.Reason != refused.Error() || e.ObservedMS != d.now.UnixMS || e.Token != 5) {
+			t.Errorf("told is %+v", e)
+		}
+	}
+	if want := []EventKind{Resolved, Activated, Resolved, Passivated}; !slices.Equal(kinds, want) {
+		t.Errorf("told is %v, want %v", kinds, want)
+	}
+	if len(d.core.DrainEvents()) != 0 {
+		t.Error("told twice")
+	}
+}
+
+// Results belong to requests.
+func TestUnknownResults(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.pending()
+	c := d.expect(TryAcquire)
+	for _, r := range []Result{{ID: c.ID + 1}, {ID: 0}} {
+		d.take(d.core.HandleResult(r, d.now))
+		d.idle()
+	}
+	d.take(d.core.HandleResult(Result{ID: c.ID, Lease: Lease{"l", 5}}, d.now))
+	d.expect(Load)
+	d.take(d.core.HandleResult(Result{ID: c.ID, Lease: Lease{"l", 5}}, d.now)) // twice
+	d.idle()
+	if s := d.core.Snapshot(d.now); s.Ignored != 3 {
+		t.Errorf("ignored are %d", s.Ignored)
+	}
+}

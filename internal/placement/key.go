@@ -1,0 +1,101 @@
+package placement
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Limits of names, in bytes of UTF-8.
+const (
+	MaxKind      = 64
+	MaxIdentity  = 256
+	MaxPID       = 256
+	MaxAuthority = 255
+	MaxSnapshot  = 64 << 10
+)
+
+// Key names an actor.
+type Key struct{ Kind, Identity string }
+
+// String is kind/identity. A kind has no slash, so that it can be read back.
+func (k Key) String() string { return k.Kind + "/" + k.Identity }
+
+// ParseKey reads what String wrote.
+func ParseKey(s string) (Key, error) {
+	kind, identity, ok := strings.Cut(s, "/")
+	if !ok {
+		return Key{}, fmt.Errorf("%w: %q is not KIND/IDENTITY", ErrInvalid, s)
+	}
+	k := Key{kind, identity}
+	return k, k.Validate()
+}
+
+// Validate reports what is wrong with the key.
+func (k Key) Validate() error {
+	if err := CheckKind(k.Kind); err != nil {
+		return err
+	}
+	return check("identity", k.Identity, MaxIdentity)
+}
+
+// CheckKind reports what is wrong with a kind's name.
+func CheckKind(kind string) error {
+	if strings.Contains(kind, "/") {
+		return fmt.Errorf("%w: the kind %q has a slash", ErrInvalid, kind)
+	}
+	return check("kind", kind, MaxKind)
+}
+
+func check(what, name string, limit int) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: the %s is empty", ErrInvalid, what)
+	case len(name) > limit:
+		return fmt.Errorf("%w: the %s has %d bytes, and at most %d are allowed", ErrInvalid, what, len(name), limit)
+	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
+		return fmt.Errorf("%w: the %s is not UTF-8 without NUL", ErrInvalid, what)
+	}
+	return nil
+}
+
+// Why a key cannot be resolved now.
+var (
+	ErrInvalid    = errors.New("invalid")
+	ErrNotReady   = errors.New("placement is not ready")                               // no member, no topology, or stopped
+	ErrPending    = errors.New("the activation is under way")                          // ask again
+	ErrOwned      = errors.New("another member still owns the activation")             // until it has passivated, or its membership ends
+	ErrNoExecutor = errors.New("no process on this host has registered for this kind") // on the key's authority
+	ErrLost       = errors.New("this host is not the key's authority any more")        // while the activation was under way
+	ErrStale      = errors.New("the record is older than the stored one")              // of a store
+)
+
+// Member is one host of the topology. Token is the fencing token of its
+// membership: a host that comes back under its name is another member.
+type Member struct {
+	Authority string
+	Token     int64
+}
+
+// Record is the activation of a key, as it is stored: the only truth about it.
+type Record struct {
+	Owner    Member // Authority "": nobody, the activation has ended
+	PID      string // "" while the process has not answered yet
+	Version  int64  // of activations of the key, from 1 on
+	Token    int64  // fencing token of the activation; grows with the version
+	Snapshot []byte // what the last passivation left behind
+}
+
+// Lease is the key's lock, held while an activation is under way.
+type Lease struct {
+	ID    string
+	Token int64
+}
+
+// Moment is when the core is told something.
+type Moment struct {
+	Boot   time.Duration // on the host's clock that counts suspend
+	UnixMS int64         // on the wall clock, for those who read events
+}
