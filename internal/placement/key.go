@@ -99,3 +99,19 @@ type Moment struct {
 	Boot   time.Duration // on the host's clock that counts suspend
 	UnixMS int64         // on the wall clock, for those who read events
 }
+
+// Validate reports what is wrong with a record that names somebody.
+func (r Record) Validate() error {
+	if err := check("owner", r.Owner.Authority, MaxAuthority); err != nil {
+		return err
+	}
+	switch {
+	case r.Version < 1 || r.Token < 1 || r.Owner.Token < 1:
+		return fmt.Errorf("%w: version %d, token %d and membership %d must be 1 or more", ErrInvalid, r.Version, r.Token, r.Owner.Token)
+	case len(r.PID) > MaxPID:
+		return fmt.Errorf("%w: the pid has %d bytes, and at most %d are allowed", ErrInvalid, len(r.PID), MaxPID)
+	case len(r.Snapshot) > MaxSnapshot:
+		return fmt.Errorf("%w: the snapshot has %d bytes, and at most %d are allowed", ErrInvalid, len(r.Snapshot), MaxSnapshot)
+	}
+	return nil
+}
