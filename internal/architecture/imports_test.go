@@ -56,6 +56,7 @@ var own = map[string][]string{
 	"internal/sequence/sequencetest":         {"internal/sequence"},
 	"internal/lock":                          {},
 	"internal/placement":                     {},
+	"internal/placement/driver":              {"internal/lock", "internal/placement", "internal/placement/storage"},
 	"internal/placement/storage":             {"internal/placement"},
 	"internal/placement/storage/etcd":        {"internal/etcdconn", "internal/placement/storage"},
 	"internal/placement/storage/redis":       {"internal/placement/storage", "internal/redisconn"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -55,8 +56,8 @@ func check(what, name string, limit int) error {
 		return fmt.Errorf("%w: the %s is empty", ErrInvalid, what)
 	case len(name) > limit:
 		return fmt.Errorf("%w: the %s has %d bytes, and at most %d are allowed", ErrInvalid, what, len(name), limit)
-	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
-		return fmt.Errorf("%w: the %s is not UTF-8 without NUL", ErrInvalid, what)
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+		return fmt.Errorf("%w: the %s is not UTF-8 without control characters", ErrInvalid, what)
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func Run(t *testing.T, b Backend) {
 // key is one that no test has used.
 func (s *suite) key() placement.Key {
 	s.serial++
-	return placement.Key{Kind: "room", Identity: fmt.Sprintf("%s/%d ü\n/", s.Name(), s.serial)}
+	return placement.Key{Kind: "room", Identity: fmt.Sprintf("%s/%d ü /", s.Name(), s.serial)}
 }
 
 func record(owner string, version, token int64) placement.Record {

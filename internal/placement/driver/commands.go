@@ -1,0 +1,96 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement"
+)
+
+// What placement calls its locks.
+const (
+	membersPrefix    = "members/"
+	activationPrefix = "activation/"
+)
+
+// carryOut does what the core asks for.
+func (d *Driver) carryOut(life context.Context, c placement.Command) placement.Result {
+	ctx, cancel := context.WithTimeout(life, commandTimeout)
+	defer cancel()
+	r := placement.Result{ID: c.ID}
+	switch c.Op {
+	case placement.TryAcquire:
+		var l lock.Lease
+		l, r.Err = d.ask(ctx, lock.Request{Op: lock.Acquire, Key: activationPrefix + c.Key.String(), LeaseID: lock.NewLeaseID(), TTLMS: d.cfg.TTL.Milliseconds()})
+		r.Lease = placement.Lease{ID: l.LeaseID, Token: l.Token}
+	case placement.Release:
+		_, r.Err = d.ask(ctx, lock.Request{Op: lock.Release, Key: activationPrefix + c.Key.String(), LeaseID: c.Lease.ID})
+	case placement.CheckOwner:
+		r.Ended, r.Err = d.ended(ctx, c.Record.Owner)
+	case placement.Load:
+		r.Record, r.Err = d.cfg.Records.Load(ctx, d.cfg.Tenant, c.Key)
+		r.Found = r.Record.Version > 0
+	case placement.Store:
+		r.Err = d.cfg.Records.Store(ctx, d.cfg.Tenant, c.Key, c.Record)
+	case placement.Remove:
+		r.Err = d.cfg.Records.Remove(ctx, d.cfg.Tenant, c.Key, c.Record, c.Keep)
+	case placement.Ensure:
+		// The last look at the clock before the process is asked.
+		if valid := c.Until - d.cfg.Clock.Elapsed(); valid > 0 {
+			r.PID, r.Err = d.cfg.Executor.Activate(ctx, c.Key, c.Record, valid)
+		} else {
+			r.Err = errors.New("this host's membership ended before the process was asked")
+		}
+		r.Unknown = errors.Is(r.Err, ErrUnknown)
+	case placement.Passivate:
+		r.Snapshot, r.Err = d.cfg.Executor.Passivate(ctx, c.Key, c.Record)
+	default:
+		panic("placement asks for what no driver knows: " + string(c.Op))
+	}
+	if r.Err != nil {
+		r.Err = fmt.Errorf("%s: %w", c.Op, r.Err)
+		d.failed(string(c.Op), r.Err)
+	}
+	return r
+}
+
+// ask has the store of locks carry out a request, once: as long as nobody knows
+// what became of it, the same is sent again.
+func (d *Driver) ask(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	r.Tenant, r.Owner, r.RequestID = d.cfg.Tenant, d.cfg.Owner, lock.NewLeaseID()
+	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+		l, err := d.cfg.Locks.Do(ctx, r)
+		if lock.IsAnswer(err) {
+			return l, err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return lock.Lease{}, err
+		}
+	}
+}
+
+// ended reports whether a membership has ended, by the store and as of now. It
+// never comes back then: a host that does is a member under another token.
+func (d *Driver) ended(ctx context.Context, m placement.Member) (bool, error) {
+	l, err := d.cfg.Locks.Get(ctx, d.cfg.Tenant, membersPrefix+m.Authority)
+	if errors.Is(err, lock.ErrNotFound) {
+		return true, nil
+	}
+	return err == nil && (l.State != lock.Active || l.Token != m.Token), err
+}
+
+// failed tells of what the store or a process did not do. Somebody else's lock is
+// no failure.
+func (d *Driver) failed(what string, err error) {
+	var held *lock.HeldError
+	if d.cfg.Failed != nil && !errors.As(err, &held) && !errors.Is(err, context.Canceled) {
+		d.cfg.Failed(what, err)
+	}
+}

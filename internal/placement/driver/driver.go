@@ -1,0 +1,250 @@
+package driver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/placement/storage"
+)
+
+// What a driver does by default, and bounds.
+const (
+	DefaultTTL      = 10 * time.Second // of a membership, and of the lock of an activation
+	MinTTL          = time.Second
+	MaxTTL          = 10 * time.Minute
+	DefaultInterval = time.Second // between looks at the members
+
+	commandTimeout = 5 * time.Second // for one command
+	maxCommands    = 64              // under way at once; others wait
+	tickInterval   = 500 * time.Millisecond
+	// retryFirst and retryMost are between the tries of a Resolve that waits for
+	// another host to let go.
+	retryFirst = 20 * time.Millisecond
+	retryMost  = 500 * time.Millisecond
+	// MaxWaiting is how many callers may wait for activations at once.
+	MaxWaiting = 10_000
+)
+
+// ErrOverloaded: MaxWaiting callers wait already.
+var ErrOverloaded = errors.New("too many wait for activations")
+
+// Executor is the processes of this host.
+type Executor interface {
+	// Activate has a process activate the key under the record's version and token,
+	// with its snapshot, and returns how the process calls it. The process may rely
+	// on it for valid, and longer once Valid says so.
+	//
+	// Errors: any; one that wraps ErrUnknown leaves open whether it is activated.
+	Activate(ctx context.Context, key placement.Key, r placement.Record, valid time.Duration) (pid string, err error)
+
+	// Passivate has it end the activation, and returns what it leaves behind.
+	Passivate(ctx context.Context, key placement.Key, r placement.Record) (snapshot []byte, err error)
+
+	// Valid says that what is activated may be relied on for so long from now.
+	Valid(d time.Duration)
+}
+
+// ErrUnknown: a process may have activated the key all the same.
+var ErrUnknown = errors.New("nobody knows whether it was carried out")
+
+// Config is what a driver needs.
+type Config struct {
+	Tenant    string
+	Authority string // this host's name among the members; "" for one that only resolves
+	Owner     string // as whom locks are taken
+	TTL       time.Duration
+	Interval  time.Duration
+	Locks     lock.Store
+	Records   storage.Storage
+	Executor  Executor
+	Clock     lock.Clock   // counts suspend
+	NowMS     func() int64 // wall clock, for events
+	Failed    func(what string, err error)
+}
+
+// Driver is the placement of one host. Run has it work.
+type Driver struct {
+	cfg   Config
+	slots chan struct{} // a value for each command under way
+
+	mu      sync.Mutex // guards all below
+	core    *placement.Core
+	waiting map[placement.Key][]chan placement.Done
+	callers int             // that wait
+	idle    chan struct{}   // not nil: to be closed when nothing is activated any more
+	life    context.Context // of commands; nil before Run and after it
+	work    sync.WaitGroup  // commands; added to under mu, while life is not nil
+	feed    feed
+}
+
+// New makes a driver.
+func New(cfg Config) *Driver {
+	cfg.TTL, cfg.Interval = cmp.Or(cfg.TTL, DefaultTTL), cmp.Or(cfg.Interval, DefaultInterval)
+	return &Driver{
+		cfg: cfg, core: placement.NewCore(cfg.Authority), slots: make(chan struct{}, maxCommands), waiting: map[placement.Key][]chan placement.Done{},
+	}
+}
+
+func (d *Driver) now() placement.Moment {
+	return placement.Moment{Boot: d.cfg.Clock.Elapsed(), UnixMS: d.cfg.NowMS()}
+}
+
+// tell has the core know something, and does what follows.
+func (d *Driver) tell(f func(c *placement.Core, now placement.Moment) placement.Outcome) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.follow(f(d.core, d.now()))
+}
+
+// follow is called with mu held.
+func (d *Driver) follow(o placement.Outcome) {
+	d.feed.publish(d.core.DrainEvents())
+	for _, done := range o.Done {
+		for _, c := range d.waiting[done.Key] {
+			c <- done // has room
+		}
+		delete(d.waiting, done.Key)
+	}
+	if d.idle != nil && d.core.Idle() {
+		close(d.idle)
+		d.idle = nil
+	}
+	life := d.life
+	if life == nil { // before Run, when there is nothing to do, or after it, when that is too late
+		return
+	}
+	for _, c := range o.Commands {
+		d.work.Go(func() {
+			d.slots <- struct{}{}
+			r := d.carryOut(life, c)
+			<-d.slots
+			d.tell(func(core *placement.Core, now placement.Moment) placement.Outcome { return core.HandleResult(r, now) })
+		})
+	}
+}
+
+// Resolve tells where the key lives, activating it if that is here, and waits for
+// that up to wait, or until ctx is done.
+//
+// Errors: placement.ErrInvalid, ErrNotReady, ErrNoExecutor; ErrPending when the
+// wait is over; ErrOverloaded; *lock.HeldError and others, why the activation
+// failed.
+func (d *Driver) Resolve(ctx context.Context, key placement.Key, wait time.Duration) (placement.Resolution, error) {
+	var over <-chan time.Time
+	if wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		over = timer.C
+	}
+	last := error(placement.ErrPending)
+	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+		r, done, err := d.try(key, wait > 0)
+		if done == nil {
+			return r, err
+		}
+		var result placement.Done
+		select {
+		case result = <-done:
+			err = nil
+		case <-over:
+			err = pending(last)
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		d.leave(key, done)
+		if err != nil {
+			return placement.Resolution{}, err
+		}
+		if last = result.Err; last == nil || !passes(last) {
+			return result.Resolution, last
+		}
+		again := time.NewTimer(pause)
+		select {
+		case <-again.C:
+			continue
+		case <-over:
+			err = pending(last)
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		again.Stop()
+		return placement.Resolution{}, err
+	}
+}
+
+// leave ends a wait.
+func (d *Driver) leave(key placement.Key, done chan placement.Done) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.callers--
+	rest := slices.DeleteFunc(d.waiting[key], func(c chan placement.Done) bool { return c == done })
+	if len(rest) == 0 {
+		delete(d.waiting, key)
+		return
+	}
+	d.waiting[key] = rest
+}
+
+// passes reports whether what stood in the way of an activation will go: another
+// host lets go of it, or this one has just done so.
+func passes(err error) bool {
+	var held *lock.HeldError
+	return errors.Is(err, placement.ErrOwned) || errors.Is(err, placement.ErrLost) || errors.As(err, &held)
+}
+
+// pending is the error of one who has waited in vain.
+func pending(last error) error {
+	if errors.Is(last, placement.ErrPending) {
+		return last
+	}
+	return fmt.Errorf("%w: %w", placement.ErrPending, last)
+}
+
+// try resolves once, and joins those who wait where there is something to wait for.
+func (d *Driver) try(key placement.Key, wait bool) (placement.Resolution, chan placement.Done, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r, o, err := d.core.Resolve(key, d.now())
+	d.follow(o)
+	if !wait || !errors.Is(err, placement.ErrPending) {
+		return r, nil, err
+	}
+	if d.callers >= MaxWaiting {
+		return r, nil, ErrOverloaded
+	}
+	d.callers++
+	done := make(chan placement.Done, 1)
+	d.waiting[key] = append(d.waiting[key], done)
+	return r, done, nil
+}
+
+// SetKinds says for which kinds there is a process on this host.
+func (d *Driver) SetKinds(kinds []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.core.SetKinds(kinds)
+}
+
+// Ended says that a process has lost activations: its connection is gone.
+func (d *Driver) Ended(key placement.Key, token int64) {
+	d.tell(func(c *placement.Core, now placement.Moment) placement.Outcome { return c.Ended(key, token, now) })
+}
+
+// PassivateIdle passivates what nobody has resolved for so long.
+func (d *Driver) PassivateIdle(ttl time.Duration) {
+	d.tell(func(c *placement.Core, now placement.Moment) placement.Outcome { return c.PassivateIdle(ttl, now) })
+}
+
+// Snapshot tells all that this host knows.
+func (d *Driver) Snapshot() placement.Snapshot {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.Snapshot(d.now())
+}

@@ -1,0 +1,409 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/placement/storage"
+)
+
+// site is hosts around one store, on the fake clock of a bubble.
+type site struct {
+	*testing.T
+	locks   *lock.Memory
+	records storage.Storage
+	guard   sync.Mutex
+	live    map[placement.Key]map[string]int64 // host: token
+	tokens  map[placement.Key]int64
+	worst   int // how many had a key activated at once
+}
+
+type host struct {
+	*site
+	*Driver
+	name   string
+	cancel func()
+	over   chan struct{}
+	cut    atomic.Bool // the host's network is down
+	deaf   atomic.Bool // its processes do not answer
+	until  time.Time   // of what its processes rely on; guarded by site.guard
+}
+
+func newSite(t *testing.T) *site {
+	return &site{
+		T: t, locks: lock.NewMemory(func() int64 { return time.Now().UnixMilli() }), records: storage.NewMemory(),
+		live: map[placement.Key]map[string]int64{}, tokens: map[placement.Key]int64{},
+	}
+}
+
+var errCut = errors.New("the network is down")
+
+// A host reaches the stores through these.
+type reach struct {
+	lock.Store
+	*host
+}
+
+func (r reach) Do(ctx context.Context, q lock.Request) (lock.Lease, error) {
+	if r.cut.Load() {
+		return lock.Lease{}, errCut
+	}
+	return r.Store.Do(ctx, q)
+}
+
+func (r reach) List(ctx context.Context, tenant, after string, limit int) ([]lock.Lease, error) {
+	if r.cut.Load() {
+		return nil, errCut
+	}
+	return r.Store.List(ctx, tenant, after, limit)
+}
+
+type since struct{ time.Time }
+
+func (s since) Elapsed() time.Duration { return time.Since(s.Time) }
+
+func (s *site) start(name string, edit ...func(*Config)) *host {
+	ctx, cancel := context.WithCancel(context.Background())
+	h := &host{site: s, name: name, cancel: cancel, over: make(chan struct{})}
+	cfg := Config{
+		Tenant: "t", Authority: name, Owner: "o", Locks: reach{s.locks, h}, Records: s.records, Executor: h, Clock: since{time.Now()},
+		NowMS: func() int64 { return time.Now().UnixMilli() },
+	}
+	for _, e := range edit {
+		e(&cfg)
+	}
+	h.Driver = New(cfg)
+	h.SetKinds([]string{"room"})
+	go func() {
+		defer close(h.over)
+		h.Run(ctx)
+	}()
+	return h
+}
+
+func (h *host) stop() {
+	h.cancel()
+	<-h.over
+}
+
+// Activate implements Executor.
+func (h *host) Activate(ctx context.Context, k placement.Key, r placement.Record, valid time.Duration) (string, error) {
+	time.Sleep(5 * time.Millisecond)
+	h.guard.Lock()
+	defer h.guard.Unlock()
+	h.until = later(h.until, time.Now().Add(valid))
+	if h.live[k] == nil {
+		h.live[k] = map[string]int64{}
+	}
+	h.live[k][h.name] = r.Token
+	n := 0
+	for _, other := range h.hostsWith(k) {
+		if other == h.name || h.reliable(other) {
+			n++
+		}
+	}
+	h.worst = max(h.worst, n)
+	if r.Token <= h.tokens[k] {
+		h.Errorf("%v: token %d after %d", k, r.Token, h.tokens[k])
+	}
+	h.tokens[k] = r.Token
+	return fmt.Sprint(h.name, "#", r.Token), nil
+}
+
+func (s *site) hostsWith(k placement.Key) (names []string) {
+	for name := range s.live[k] {
+		names = append(names, name)
+	}
+	return names
+}
+
+var hosts sync.Map // name: *host, of the running bubble
+
+func (s *site) reliable(name string) bool {
+	h, ok := hosts.Load(name)
+	return ok && time.Now().Before(h.(*host).until)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// Passivate implements Executor.
+func (h *host) Passivate(ctx context.Context, k placement.Key, r placement.Record) ([]byte, error) {
+	if h.deaf.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	h.guard.Lock()
+	defer h.guard.Unlock()
+	if h.live[k][h.name] == r.Token {
+		delete(h.live[k], h.name)
+	}
+	return []byte("left by " + h.name), nil
+}
+
+// Valid implements Executor.
+func (h *host) Valid(d time.Duration) {
+	h.guard.Lock()
+	defer h.guard.Unlock()
+	h.until = time.Now().Add(d)
+}
+
+func room(i int) placement.Key { return placement.Key{Kind: "room", Identity: fmt.Sprint(i)} }
+
+const rooms = 60
+
+// settled has every room resolved from everywhere: all agree, and each is alive
+// where they say, and there alone.
+func (s *site) settled(all ...*host) {
+	s.Helper()
+	for i := range rooms {
+		var first placement.Resolution
+		for _, h := range all {
+			if _, err := h.Resolve(s.Context(), room(i), 10*time.Second); err != nil {
+				s.Fatalf("%s: room %d: %v", h.name, i, err)
+			}
+		}
+		for n, h := range all {
+			r, err := h.Resolve(s.Context(), room(i), 0)
+			if err != nil {
+				s.Fatalf("%s: room %d: %v", h.name, i, err)
+			}
+			if n == 0 {
+				first = r
+			}
+			if r.Authority != first.Authority || (r.Locality == placement.Local) != (r.Authority == h.name) {
+				s.Fatalf("room %d is %+v for %s, and %+v for %s", i, r, h.name, first, all[0].name)
+			}
+			s.guard.Lock()
+			if _, alive := s.live[room(i)][h.name]; alive != (r.Authority == h.name) {
+				s.Errorf("room %d belongs to %s, and on %s it is alive: %v", i, r.Authority, h.name, alive)
+			}
+			s.guard.Unlock()
+		}
+	}
+	if s.worst > 1 {
+		s.Fatalf("%d hosts had a room activated at once", s.worst)
+	}
+}
+
+func bubble(t *testing.T, f func(*testing.T, *site)) {
+	synctest.Test(t, func(t *testing.T) {
+		hosts.Clear()
+		f(t, newSite(t))
+	})
+}
+
+func (s *site) run(name string) *host {
+	h := s.start(name)
+	hosts.Store(name, h)
+	return h
+}
+
+// ready waits until the hosts see each other.
+func ready() { time.Sleep(2 * DefaultInterval) }
+
+func TestHostsComeAndGo(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a, b := s.run("a:1"), s.run("b:1")
+		ready()
+		s.settled(a, b)
+		c := s.run("c:1") // joins
+		ready()
+		s.settled(a, b, c)
+		b.stop() // politely
+		ready()
+		s.settled(a, c)
+		for i := range rooms {
+			r, err := s.records.Load(t.Context(), "t", room(i))
+			if err != nil || r.Version < 1 || r.Owner.Authority == "b:1" {
+				t.Errorf("room %d is recorded as %+v, %v", i, r, err)
+			}
+		}
+		a.stop()
+		c.stop()
+		if n := len(must(s.locks.List(t.Context(), "t", "", lock.MaxList))(t)); n != 0 {
+			t.Errorf("%d locks are left", n)
+		}
+		for k, live := range s.live {
+			if len(live) != 0 {
+				t.Errorf("%v is left alive: %v", k, live)
+			}
+		}
+	})
+}
+
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// A host that cannot reach the store ends what it runs by its own reckoning, and
+// the others take over only when its membership has ended.
+func TestCutOff(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a, b := s.run("a:1"), s.run("b:1")
+		ready()
+		s.settled(a, b)
+		b.cut.Store(true)
+		time.Sleep(DefaultTTL + 2*DefaultInterval)
+		if state := b.Snapshot().State; state != placement.StateNotReady {
+			t.Errorf("the host that is cut off is %s", state)
+		}
+		if _, err := b.Resolve(t.Context(), room(1), time.Second); !errors.Is(err, placement.ErrNotReady) {
+			t.Errorf("it resolves: %v", err)
+		}
+		s.settled(a)
+		b.cut.Store(false)
+		time.Sleep(2 * DefaultTTL)
+		s.settled(a, b)
+		a.stop()
+		b.stop()
+	})
+}
+
+// A process that does not answer keeps nobody away for ever.
+func TestDeafProcess(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.run("a:1")
+		ready()
+		s.settled(a)
+		a.deaf.Store(true)
+		a.PassivateIdle(0)
+		synctest.Wait()
+		if _, err := a.Resolve(t.Context(), room(1), 0); !errors.Is(err, placement.ErrPending) {
+			t.Errorf("resolved: %v", err)
+		}
+		time.Sleep(commandTimeout)
+		a.deaf.Store(false)
+		if r, err := a.Resolve(t.Context(), room(1), time.Minute); err != nil || r.Version != 2 {
+			t.Errorf("resolved to %+v, %v", r, err)
+		}
+		a.stop()
+	})
+}
+
+// Callers wait for one activation together, and leave when their time is up.
+func TestWaiting(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.run("a:1")
+		ready()
+		var group sync.WaitGroup
+		for range 100 {
+			group.Go(func() {
+				if r, err := a.Resolve(t.Context(), room(1), time.Second); err != nil || r.Version != 1 {
+					t.Errorf("resolved to %+v, %v", r, err)
+				}
+			})
+		}
+		group.Wait()
+		blocked := lock.Request{Op: lock.Acquire, Tenant: "t", Owner: "other", Key: "activation/room/2", LeaseID: lock.NewLeaseID(), TTLMS: 60_000}
+		if _, err := s.locks.Do(t.Context(), blocked); err != nil {
+			t.Fatal(err)
+		}
+		var held *lock.HeldError
+		if _, err := a.Resolve(t.Context(), room(2), 3*time.Second); !errors.Is(err, placement.ErrPending) || !errors.As(err, &held) {
+			t.Errorf("the error is %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := a.Resolve(ctx, room(2), time.Minute); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the error is %v", err)
+		}
+		if a.callers != 0 || len(a.waiting) != 0 {
+			t.Errorf("%d callers still wait, for %v", a.callers, a.waiting)
+		}
+		if r, err := a.Resolve(t.Context(), room(2), 2*time.Minute); err != nil || r.Version != 1 {
+			t.Errorf("resolved to %+v, %v", r, err)
+		}
+		a.stop()
+	})
+}
+
+// Events come in order; a subscriber that is too slow is told by the end of its
+// channel.
+func TestEvents(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.run("a:1")
+		ready()
+		quick, slow := a.Subscribe(), a.Subscribe()
+		if _, err := a.Resolve(t.Context(), room(1), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if first, second := <-quick.Events, <-quick.Events; first.Kind != placement.Resolved || second.Kind != placement.Activated || second.PID == "" {
+			t.Errorf("told is %+v, %+v", first, second)
+		}
+		quick.Close()
+		quick.Close()
+		for range maxBehind {
+			if _, err := a.Resolve(t.Context(), room(1), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := 0
+		for range slow.Events {
+			n++
+		}
+		if n != maxBehind {
+			t.Errorf("the slow one got %d events", n)
+		}
+		a.stop()
+		if _, open := <-a.Subscribe().Events; open {
+			t.Error("something is told after the end")
+		}
+	})
+}
+
+// A process whose connection is gone has lost what it ran.
+func TestEnded(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.run("a:1")
+		ready()
+		r, err := a.Resolve(t.Context(), room(1), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.guard.Lock()
+		delete(s.live[room(1)], "a:1")
+		s.guard.Unlock()
+		a.Ended(room(1), r.Token)
+		again, err := a.Resolve(t.Context(), room(1), time.Second)
+		if err != nil || again.Version != 2 || again.Token <= r.Token {
+			t.Errorf("resolved to %+v, %v", again, err)
+		}
+		a.stop()
+	})
+}
+
+// One that only resolves is no member.
+func TestClient(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a, c := s.run("a:1"), s.start("client", func(c *Config) { c.Authority = "" })
+		ready()
+		r, err := c.Resolve(t.Context(), room(1), time.Second)
+		if err != nil || r.Authority != "a:1" || r.Locality != placement.Remote {
+			t.Errorf("resolved to %+v, %v", r, err)
+		}
+		if members := a.Snapshot().Members; len(members) != 1 {
+			t.Errorf("members are %v", members)
+		}
+		c.stop()
+		a.stop()
+	})
+}
