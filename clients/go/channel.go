@@ -27,11 +27,12 @@ type dialer func(context.Context) (net.Conn, error)
 
 // channel is one connection at a time, and another one whenever it is lost.
 type channel struct {
-	dial dialer
-	told func(*wire.Request) // of notifications; may be nil
-	ctx  context.Context     // ends with the channel
-	end  context.CancelFunc
-	work sync.WaitGroup // openings
+	dial   dialer
+	single bool                // no call makes a second attempt
+	told   func(*wire.Request) // of notifications; may be nil
+	ctx    context.Context     // ends with the channel
+	end    context.CancelFunc
+	work   sync.WaitGroup // openings
 
 	mu           sync.Mutex
 	conn         *wire.Client
@@ -49,9 +50,9 @@ type opening struct {
 	err  error
 }
 
-func newChannel(dial dialer, told func(*wire.Request)) *channel {
+func newChannel(dial dialer, single bool, told func(*wire.Request)) *channel {
 	ctx, end := context.WithCancel(context.Background())
-	return &channel{dial: dial, told: told, ctx: ctx, end: end, former: map[*wire.Client]struct{}{}}
+	return &channel{dial: dial, single: single, told: told, ctx: ctx, end: end, former: map[*wire.Client]struct{}{}}
 }
 
 // close fails the calls under way with ErrClosed, and returns when nothing of
@@ -115,7 +116,7 @@ func (c *channel) do(parent context.Context, timeout time.Duration, what string,
 	for {
 		means, err := c.attempt(ctx, attempt)
 		switch {
-		case means == final:
+		case means == final || means == again && c.single:
 			return err
 		case means == again:
 			last = err

@@ -273,7 +273,7 @@ func TestMissingDaemon(t *testing.T) {
 
 func TestWrongOptions(t *testing.T) {
 	for _, opt := range []Option{
-		WithSocket(""), WithSocket("http://x/"), WithTimeout(0), WithTimeout(2 * time.Hour),
+		WithSocket(""), WithSocket("http://x/"), WithTimeout(0), WithTimeout(MaxTimeout + 1),
 		WithPrefetch(-1, 0), WithPrefetch(MaxBatch+1, 0), WithPrefetch(1, -1), WithPrefetch(1, 2*time.Hour),
 	} {
 		if c, err := New(opt); !errors.Is(err, ErrInvalidParams) || c != nil {
@@ -374,5 +374,44 @@ func TestPipelining(t *testing.T) {
 	}
 	if st, err := c.Status(t.Context()); err != nil || st.Connections != 1 {
 		t.Errorf("%d connections, %v", st.Connections, err)
+	}
+}
+
+// With a single attempt nothing is waited for, and nothing asked again.
+func TestSingleAttempt(t *testing.T) {
+	stopping := refuse(wire.Errorf(wire.CodeShuttingDown, "the daemon is stopping"))
+	absent := WithDialer(func(context.Context) (net.Conn, error) { return nil, errors.New("nobody there") })
+	for what, test := range map[string]struct {
+		scripts []script // none: nobody is there
+		want    error
+	}{
+		"missing":  {nil, ErrDaemonUnavailable},
+		"lost":     {[]script{cutAfter(), number(7)}, ErrDaemonUnavailable},
+		"stopping": {[]script{stopping, number(7)}, ErrShuttingDown},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			server := absent
+			if test.scripts != nil {
+				server = scripted(t, test.scripts...)
+			}
+			c, err := New(server, WithSingleAttempt())
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			if id, err := c.NextID(t.Context()); !errors.Is(err, test.want) || time.Since(began) != 0 {
+				t.Errorf("%s: %d, %v after %v", what, id, err, time.Since(began))
+			}
+			// It is no reason not to ask the next time.
+			if id, err := c.NextID(t.Context()); test.scripts != nil && (id != 7 || err != nil) {
+				t.Errorf("%s, and the next call: %d, %v", what, id, err)
+			}
+			_ = c.Close()
+		})
+	}
+	// Nor does a lock that was lost with its connection get another one.
+	c := newClient(t, scripted(t, refuse(wire.Errorf(wire.CodeRequestIDReused, "no")), silent), WithSingleAttempt())
+	if _, err := c.Lock(t.Context(), "k", LockOptions{}); !errors.Is(err, ErrRequestIDReused) {
+		t.Error(err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // A Client asks the daemon of this host. It connects with the first call, and
@@ -27,10 +28,14 @@ func New(opts ...Option) (*Client, error) {
 			return nil, err
 		}
 	}
-	c := &Client{channel: newChannel(s.dial, nil), service: s.service, timeout: s.timeout}
+	c := &Client{channel: newChannel(s.dial, s.single, nil), service: s.service, timeout: s.timeout}
 	if s.prefetch > 0 {
-		c.ahead = newPrefetcher(s.prefetch, s.maxAge, func(n int) ([]uint64, error) {
-			return c.nextNumbers(context.Background(), n, callOptions{service: c.service})
+		c.ahead = newPrefetcher(s.prefetch, s.maxAge, func(n int) (runs []wire.Range, err error) {
+			err = c.call(context.Background(), c.timeout, request{"NextIDs", []any{n}, c.options(nil).ids("")}, &runs)
+			if got := total(runs); err == nil && got != n {
+				return nil, miscounted(got, n)
+			}
+			return runs, err
 		})
 	}
 	return c, nil
@@ -69,10 +74,14 @@ const (
 	maxMargin  = 100 * time.Millisecond
 )
 
+// maxDaemonWait is the longest that the daemon can be told to wait for an ID.
+const maxDaemonWait = time.Hour
+
 func (o callOptions) ids(format string) func(time.Duration) any {
 	return func(left time.Duration) any {
 		left -= min(left/marginPart, maxMargin)
-		return idOptions{o.service, max(left.Milliseconds(), 0), format, o.regularOnly}
+		left = min(max(left, 0), maxDaemonWait)
+		return idOptions{o.service, left.Milliseconds(), format, o.regularOnly}
 	}
 }
 
@@ -80,10 +89,18 @@ func (o callOptions) ids(format string) func(time.Duration) any {
 // (of the same service). With WithPrefetch it mostly comes from memory, and is
 // greater than those that this Client returned before.
 func (c *Client) NextID(ctx context.Context, opts ...CallOption) (ID, error) {
-	if c.ahead != nil {
-		if len(opts) == 0 {
-			return c.ahead.get(ctx)
+	if c.ahead != nil && len(opts) == 0 {
+		if id, ok := c.ahead.take(); ok {
+			return id, nil
 		}
+		return c.ahead.wait(ctx)
+	}
+	return c.askID(ctx, opts)
+}
+
+// askID is apart from NextID, whose way to memory is short without it.
+func (c *Client) askID(ctx context.Context, opts []CallOption) (ID, error) {
+	if c.ahead != nil {
 		defer c.ahead.drop()
 	}
 	var id int64
@@ -96,9 +113,12 @@ func (c *Client) NextIDs(ctx context.Context, n int, opts ...CallOption) ([]ID, 
 	if c.ahead != nil {
 		defer c.ahead.drop()
 	}
-	numbers, err := c.nextNumbers(ctx, n, c.options(opts))
-	if err != nil {
+	var numbers []uint64
+	if err := c.call(ctx, c.timeout, request{"NextIDs", []any{n}, c.options(opts).ids("")}, &numbers); err != nil {
 		return nil, err
+	}
+	if len(numbers) != n {
+		return nil, miscounted(len(numbers), n)
 	}
 	ids := make([]ID, n)
 	for i, number := range numbers {
@@ -107,12 +127,8 @@ func (c *Client) NextIDs(ctx context.Context, n int, opts ...CallOption) ([]ID, 
 	return ids, nil
 }
 
-func (c *Client) nextNumbers(ctx context.Context, n int, o callOptions) (numbers []uint64, err error) {
-	err = c.call(ctx, c.timeout, request{"NextIDs", []any{n}, o.ids("")}, &numbers)
-	if err == nil && len(numbers) != n {
-		err = &Error{Code: ErrProtocol, Message: fmt.Sprintf("%d IDs came where %d were asked for", len(numbers), n)}
-	}
-	return numbers, err
+func miscounted(got, want int) error {
+	return &Error{Code: ErrProtocol, Message: fmt.Sprintf("%d IDs came where %d were asked for", got, want)}
 }
 
 // NextExternalIDs returns n IDs in their external spelling, ascending as IDs.

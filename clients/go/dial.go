@@ -57,9 +57,9 @@ func dialWith(dial func(context.Context) (net.Conn, error)) dialer {
 
 // connectError says why nobody answers, and what helps.
 func connectError(path string, err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
-		err = op.Err
+	var call *os.SyscallError
+	if errors.As(err, &call) {
+		err = call.Err // without the operation, and the path
 	}
 	info, statErr := os.Stat(path)
 	switch {

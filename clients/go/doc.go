@@ -16,7 +16,7 @@
 // That is harmless: an ID that nobody received is a gap, and a sequence knows
 // the request by an ID that is sent with it. So a restart of the daemon costs a
 // caller time, and no error. A Client that never reached a daemon gives up after
-// a second.
+// a second. WithSingleAttempt has none of this.
 //
 // # Order
 //

@@ -126,3 +126,39 @@ func ExampleCode() {
 	}
 	// Output: the clock went back by 7s
 }
+
+func ExampleWithSingleAttempt() {
+	client, err := kazahana.New(kazahana.WithSocket("/nonexistent/kazahanad.sock"), kazahana.WithSingleAttempt())
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
+
+	_, err = client.Status(context.Background()) // a probe, which is to be told at once
+	fmt.Println(errors.Is(err, kazahana.ErrDaemonUnavailable))
+	// Output: true
+}
+
+func ExampleClient_Call() {
+	client := kazahanatest.New().Client()
+	defer client.Close()
+
+	var pong string
+	err := client.Call(context.Background(), "Ping", &pong)
+	fmt.Println(pong, err)
+	// Output: pong <nil>
+}
+
+func ExampleID() {
+	id, err := kazahana.ParseID("117360159433646374")
+	if err != nil {
+		panic(err)
+	}
+	text, _ := json.Marshal(map[string]kazahana.ID{"id": id})
+	column, _ := id.Value() // as database/sql stores it
+
+	var again kazahana.ID
+	err = again.Scan(column)
+	fmt.Printf("%s %T %v %v\n", text, column, again == id, err)
+	// Output: {"id":"117360159433646374"} int64 true <nil>
+}

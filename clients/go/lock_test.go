@@ -78,11 +78,24 @@ func TestLock(t *testing.T) {
 // The daemon renews: a lock outlives its term.
 func TestLockOutlivesItsTerm(t *testing.T) {
 	c := newDaemon(t).client()
-	l := mustLock(t, c, "k", LockOptions{TTL: 3 * time.Second})
-	select {
-	case <-l.Lost():
-		t.Fatal(l.Err())
-	case <-time.After(4 * time.Second): // which is longer than the term
+	l := mustLock(t, c, "k", LockOptions{TTL: 6 * time.Second})
+	var first, now struct {
+		ExpiresAt string `json:"expires_at"`
+	}
+	get := func(target any) {
+		t.Helper()
+		if err := c.Call(t.Context(), "Lock.Get", target, "k"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get(&first)
+	for end := time.Now().Add(patience); now.ExpiresAt <= first.ExpiresAt; time.Sleep(10 * time.Millisecond) {
+		if get(&now); time.Now().After(end) {
+			t.Fatalf("it still ends at %s", now.ExpiresAt)
+		}
+	}
+	if err := l.Err(); err != nil {
+		t.Error(err)
 	}
 	if _, err := c.Lock(t.Context(), "k", LockOptions{}); !errors.Is(err, ErrLockHeld) {
 		t.Error(err)
@@ -104,7 +117,7 @@ func TestLockLostWithTheDaemon(t *testing.T) {
 // A daemon that hangs renews nothing and says nothing.
 func TestLockLostWhenTheDaemonHangs(t *testing.T) {
 	d := newDaemon(t)
-	l := mustLock(t, d.client(), "k", LockOptions{TTL: 300 * time.Millisecond})
+	l := mustLock(t, d.client(), "k", LockOptions{TTL: 2 * time.Second})
 	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +130,7 @@ func TestLockLostWhenTheDaemonHangs(t *testing.T) {
 // A release by the lease's name is a loss to the one who thinks that it holds it.
 func TestLockReleasedBehindItsBack(t *testing.T) {
 	c := newDaemon(t).client()
-	l := mustLock(t, c, "k", LockOptions{TTL: 300 * time.Millisecond})
+	l := mustLock(t, c, "k", LockOptions{TTL: 6 * time.Second})
 	if err := c.Call(t.Context(), "Lock.Release", nil, "k", map[string]any{"lease_id": l.LeaseID()}); err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ const patience = 45 * time.Second
 
 // daemon is a kazahanad of one test, which can be killed and started again.
 type daemon struct {
-	t      *testing.T
+	t      testing.TB
 	dir    string
 	socket string
 	args   []string
@@ -59,7 +59,7 @@ type daemon struct {
 	log    bytes.Buffer
 }
 
-func newDaemon(t *testing.T, args ...string) *daemon {
+func newDaemon(t testing.TB, args ...string) *daemon {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kz-") // short: a socket's path is limited
 	if err != nil {
@@ -121,7 +121,7 @@ func (d *daemon) client(opts ...Option) *Client {
 	}
 }
 
-func newClient(t *testing.T, opts ...Option) *Client {
+func newClient(t testing.TB, opts ...Option) *Client {
 	t.Helper()
 	c, err := New(opts...)
 	if err != nil {

@@ -15,8 +15,10 @@ const (
 	DefaultMaxAge = 50 * time.Millisecond
 	// MaxBatch is how many IDs or values one call can give.
 	MaxBatch = 65_536
+	// MaxTimeout is the longest timeout: more than a lock can be waited for.
+	MaxTimeout = 48 * time.Hour
 
-	maxTimeout = time.Hour
+	maxMaxAge = time.Hour
 )
 
 // An Option is an option of New.
@@ -26,6 +28,7 @@ type settings struct {
 	dial     dialer
 	service  string
 	timeout  time.Duration
+	single   bool
 	prefetch int
 	maxAge   time.Duration
 }
@@ -65,13 +68,24 @@ func WithService(name string) Option {
 }
 
 // WithTimeout bounds how long a call may take over all its attempts, 1 ms to
-// 1 h. A context that ends sooner counts. Default: DefaultTimeout.
+// MaxTimeout. A context that ends sooner counts. Default: DefaultTimeout.
 func WithTimeout(timeout time.Duration) Option {
 	return func(s *settings) error {
-		if timeout < time.Millisecond || timeout > maxTimeout {
-			return invalid(ErrInvalidParams, "a timeout of %v: 1ms to %v are right", timeout, maxTimeout)
+		if timeout < time.Millisecond || timeout > MaxTimeout {
+			return invalid(ErrInvalidParams, "a timeout of %v: 1ms to %v are right", timeout, MaxTimeout)
 		}
 		s.timeout = timeout
+		return nil
+	}
+}
+
+// WithSingleAttempt has a call make one attempt. It fails at once where it would
+// otherwise wait for a daemon and ask again: while none is there, when it is
+// stopping, when the connection is lost. That suits probes, and whoever repeats by
+// rules of his own.
+func WithSingleAttempt() Option {
+	return func(s *settings) error {
+		s.single = true
 		return nil
 	}
 }
@@ -89,8 +103,8 @@ func WithPrefetch(n int, maxAge time.Duration) Option {
 		if maxAge == 0 {
 			maxAge = DefaultMaxAge
 		}
-		if n < 0 || n > MaxBatch || maxAge < time.Millisecond || maxAge > maxTimeout {
-			return invalid(ErrInvalidParams, "a prefetch of %d for %v: 0 to %d IDs, for 1ms to %v, are right", n, maxAge, MaxBatch, maxTimeout)
+		if n < 0 || n > MaxBatch || maxAge < time.Millisecond || maxAge > maxMaxAge {
+			return invalid(ErrInvalidParams, "a prefetch of %d for %v: 0 to %d IDs, for 1ms to %v, are right", n, maxAge, MaxBatch, maxMaxAge)
 		}
 		s.prefetch, s.maxAge = n, maxAge
 		return nil

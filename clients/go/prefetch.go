@@ -2,21 +2,25 @@ package kazahana
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 const (
 	// A batch grows, up to so many times the least one, while each is used up
-	// within the time.
+	// within the time. 64 times 64 IDs are 37 KB, which still come with one read;
+	// larger answers cost more an ID.
 	maxGrowth  = 64
 	busyWithin = time.Millisecond
 	// refillPart is the part of a batch that is used when the next one is
 	// fetched: soon enough to be here in time, not before this one proves useful.
 	refillPart = 16
 	// wallEvery is how many IDs share a look at the wall clock, which tells of a
-	// suspend and costs as much as an ID. A power of two.
+	// suspend and costs nearly as much as an ID. A power of two.
 	wallEvery = 16
 )
 
@@ -24,7 +28,7 @@ const (
 type prefetcher struct {
 	least  int
 	maxAge time.Duration
-	fetch  func(n int) ([]uint64, error)
+	fetch  func(n int) ([]wire.Range, error)
 	start  time.Time // of the monotonic clock that ages are counted by
 	now    atomic.Pointer[batch]
 	work   sync.WaitGroup
@@ -38,21 +42,36 @@ type prefetcher struct {
 	closed   bool
 }
 
-// batch is the IDs of one answer. Nothing but used changes.
+// batch is IDs of one answer that follow each other without a gap, as most do.
+// Nothing but used changes.
 type batch struct {
-	ids       []uint64
-	refillAt  int64
+	first     uint64
+	count     int64
+	refillAt  int64         // fetch another answer with this one of them; -1: do not
 	until     time.Duration // since start
 	wallUntil int64         // Unix ns
+	rest      *batch        // what comes behind in the answer
 	used      atomic.Int64
 }
+
+func (b *batch) usedUp() bool { return b.used.Load() >= b.count }
 
 type fetching struct {
 	done chan struct{} // closed when err is set
 	err  error
+	// queue is who waits for it, longest first; guarded by the prefetcher's mu.
+	// They are served before anybody else: whoever takes IDs without a pause
+	// would leave them none of any batch.
+	queue []chan given
 }
 
-func newPrefetcher(least int, maxAge time.Duration, fetch func(int) ([]uint64, error)) *prefetcher {
+// given is the ID of one who waited.
+type given struct {
+	id ID
+	of *batch
+}
+
+func newPrefetcher(least int, maxAge time.Duration, fetch func(int) ([]wire.Range, error)) *prefetcher {
 	p := &prefetcher{least: least, maxAge: maxAge, fetch: fetch, start: time.Now(), size: least, asked: -busyWithin}
 	p.now.Store(new(batch))
 	return p
@@ -67,37 +86,38 @@ func (p *prefetcher) close() {
 	p.work.Wait()
 }
 
-// take returns an ID that is fresh, if there is one.
+// take returns an ID that is fresh, if there is one. Most of its time goes into
+// the clock, which it reads for each ID, and once the ID is ours: whoever is kept
+// from running in between throws it away. A time that another goroutine notes
+// would cost nothing, and be late exactly when this process was kept from running.
 func (p *prefetcher) take() (ID, bool) {
 	b := p.now.Load()
 	i := b.used.Add(1) - 1
-	if i >= int64(len(b.ids)) {
+	if i >= b.count {
 		return 0, false
 	}
-	// The clock is read once the ID is ours: whoever is kept from running in
-	// between throws it away.
-	if time.Since(p.start) > b.until || i%wallEvery == 0 && time.Now().UnixNano() > b.wallUntil {
-		b.used.Store(int64(len(b.ids)))
+	var fresh bool
+	if i%wallEvery == 0 {
+		now := time.Now()
+		fresh = now.Sub(p.start) <= b.until && now.UnixNano() <= b.wallUntil
+	} else {
+		fresh = time.Since(p.start) <= b.until
+	}
+	if !fresh {
+		b.used.Store(b.count)
 		return 0, false
 	}
 	if i == b.refillAt {
 		p.refill()
 	}
-	return ID(b.ids[i]), true
+	return ID(b.first + uint64(i)), true
 }
 
-// get returns an ID, and waits for one only where none is at hand.
-func (p *prefetcher) get(ctx context.Context) (ID, error) {
-	if id, ok := p.take(); ok {
-		return id, nil
-	}
-	return p.wait(ctx)
-}
-
+// wait returns an ID that is not at hand yet.
 func (p *prefetcher) wait(ctx context.Context) (ID, error) {
 	began := time.Now()
 	for {
-		f := p.advance()
+		f, mine := p.advance()
 		if f != nil {
 			select {
 			case <-f.done:
@@ -107,6 +127,13 @@ func (p *prefetcher) wait(ctx context.Context) (ID, error) {
 			if f.err != nil {
 				return 0, f.err
 			}
+			select {
+			case g := <-mine:
+				if now := time.Now(); now.Sub(p.start) <= g.of.until && now.UnixNano() <= g.of.wallUntil {
+					return g.id, nil
+				}
+			default: // there were not enough
+			}
 		}
 		if id, ok := p.take(); ok {
 			return id, nil
@@ -115,19 +142,24 @@ func (p *prefetcher) wait(ctx context.Context) (ID, error) {
 }
 
 // advance replaces a batch that is used up. Without another one it returns the
-// fetch to wait for.
-func (p *prefetcher) advance() *fetching {
+// fetch to wait for, which gives an ID unless it brings too few.
+func (p *prefetcher) advance() (*fetching, <-chan given) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case p.now.Load().used.Load() < int64(len(p.now.Load().ids)):
-		return nil // somebody else was here
+	switch now := p.now.Load(); {
+	case !now.usedUp():
+		return nil, nil // somebody else was here
+	case now.rest != nil:
+		p.now.Store(now.rest)
+		return nil, nil
 	case p.next != nil:
 		p.now.Store(p.next)
 		p.next = nil
-		return nil
+		return nil, nil
 	}
-	return p.begin()
+	f, mine := p.begin(), make(chan given, 1)
+	f.queue = append(f.queue, mine)
+	return f, mine
 }
 
 func (p *prefetcher) refill() {
@@ -157,27 +189,70 @@ func (p *prefetcher) begin() *fetching {
 	f := &fetching{done: make(chan struct{})}
 	p.fetching = f
 	// An ID is not older than the request for it.
-	b := &batch{until: now + p.maxAge, wallUntil: time.Now().Add(p.maxAge).UnixNano()}
+	until, wallUntil := now+p.maxAge, time.Now().Add(p.maxAge).UnixNano()
 	size, era := p.size, p.era
-	p.work.Go(func() { p.run(f, b, size, era) })
+	p.work.Go(func() {
+		defer close(f.done)
+		var runs []wire.Range // none with an error
+		runs, f.err = p.fetch(size)
+		p.accept(chain(runs, until, wallUntil), era)
+	})
 	return f
 }
 
-// run carries out a fetch.
-func (p *prefetcher) run(f *fetching, b *batch, size int, era uint64) {
-	defer close(f.done)
-	b.ids, f.err = p.fetch(size)
-	b.refillAt = int64(len(b.ids) / refillPart)
+func total(runs []wire.Range) (n int) {
+	for _, r := range runs {
+		n += r.Count
+	}
+	return n
+}
+
+// chain makes batches of an answer.
+func chain(runs []wire.Range, until time.Duration, wallUntil int64) (first *batch) {
+	end := int64(total(runs))
+	refillAt := end / refillPart
+	for _, r := range slices.Backward(runs) {
+		first = &batch{first: r.Start, count: int64(r.Count), refillAt: -1, until: until, wallUntil: wallUntil, rest: first}
+		if end -= first.count; end <= refillAt && refillAt < end+first.count {
+			first.refillAt = refillAt - end
+		}
+	}
+	return first
+}
+
+// accept puts an answer where take finds it.
+func (p *prefetcher) accept(b *batch, era uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.fetching != nil && era == p.era {
+		b = b.serve(p.fetching.queue)
+	}
 	p.fetching = nil
 	switch now := p.now.Load(); {
-	case f.err != nil || era != p.era:
-	case now.used.Load() >= int64(len(now.ids)):
+	case b == nil || era != p.era:
+	case now.usedUp() && now.rest == nil:
 		p.now.Store(b)
 	default:
 		p.next = b
 	}
+}
+
+// serve gives an ID to each who waits, as far as there are enough, and returns
+// the batches that are left.
+func (b *batch) serve(queue []chan given) *batch {
+	for _, mine := range queue {
+		for b != nil && b.usedUp() {
+			b = b.rest
+		}
+		if b == nil {
+			return nil
+		}
+		mine <- given{ID(b.first + uint64(b.used.Add(1)-1)), b}
+		if b.refillAt >= 0 {
+			b.refillAt = min(max(b.refillAt, b.used.Load()), b.count-1)
+		}
+	}
+	return b
 }
 
 // drop forgets what is here or on its way, because greater IDs have been

@@ -1,14 +1,19 @@
 package kazahana
 
 import (
+	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // source counts up, and notes when each ID was asked for.
@@ -21,7 +26,8 @@ type source struct {
 	sizes []int
 }
 
-func (s *source) fetch(n int) ([]uint64, error) {
+// fetch answers with runs of up to maxRun.
+func (s *source) fetch(n int) (runs []wire.Range, err error) {
 	began := time.Now()
 	time.Sleep(s.took) // a bubble's time stands still while a mutex is waited for
 	s.mu.Lock()
@@ -30,13 +36,23 @@ func (s *source) fetch(n int) ([]uint64, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	ids := make([]uint64, n)
-	for i := range ids {
-		s.last++
-		ids[i] = s.last
-		s.asked[s.last] = began
+	for left := n; left > 0; {
+		run := wire.Range{Start: s.last + 1, Count: min(left, 1+rand.N(maxRun))}
+		runs = append(runs, run)
+		left -= run.Count
+		for range run.Count {
+			s.last++
+			s.asked[s.last] = began
+		}
 	}
-	return ids, nil
+	return runs, nil
+}
+
+const maxRun = 40
+
+// get is Client.NextID without the client.
+func (p *prefetcher) get(ctx context.Context) (ID, error) {
+	return (&Client{ahead: p}).NextID(ctx)
 }
 
 // batches are the sizes of those that were asked for.
@@ -88,7 +104,9 @@ func TestPrefetchNoticesSuspend(t *testing.T) {
 	if id, err := p.get(t.Context()); id != 1 || err != nil {
 		t.Fatal(id, err)
 	}
-	p.now.Load().wallUntil = time.Now().Add(-time.Second).UnixNano()
+	for b := p.now.Load(); b != nil; b = b.rest {
+		b.wallUntil = time.Now().Add(-time.Second).UnixNano()
+	}
 	for i := range wallEvery {
 		id, err := p.get(t.Context())
 		if err != nil {
@@ -99,6 +117,48 @@ func TestPrefetchNoticesSuspend(t *testing.T) {
 		}
 		if i == wallEvery-1 {
 			t.Errorf("%d IDs from before the suspend", wallEvery)
+		}
+	}
+	p.close()
+}
+
+// A wall clock that was set back does not make IDs younger.
+func TestPrefetchedIDsAgeWhateverTheWallClockSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		last := uint64(0)
+		p := newPrefetcher(64, time.Second, func(n int) ([]wire.Range, error) {
+			last += 1000
+			return []wire.Range{{Start: last, Count: n}}, nil
+		})
+		for i := range uint64(wallEvery) {
+			if id, err := p.get(t.Context()); uint64(id) != 1000+i || err != nil {
+				t.Fatal(id, err)
+			}
+		}
+		synctest.Wait() // the next answer is here, too
+		for _, b := range []*batch{p.now.Load(), p.next} {
+			b.wallUntil = math.MaxInt64
+		}
+		time.Sleep(time.Second + 1)
+		if id, err := p.get(t.Context()); id < 3000 || err != nil {
+			t.Errorf("after the maximal age came %d (%v), which was asked for before", id, err)
+		}
+		p.close()
+	})
+}
+
+// What is left of an answer comes before the next one.
+func TestAnAnswerIsUsedToItsEnd(t *testing.T) {
+	p := newPrefetcher(8, time.Hour, newSource(0).fetch)
+	far := time.Now().Add(time.Hour).UnixNano()
+	p.now.Store(chain([]wire.Range{{Start: 1, Count: 1}, {Start: 10, Count: 1}}, time.Hour, far))
+	p.now.Load().refillAt = -1
+	for i, want := range []ID{1, 10, 100} {
+		if id, err := p.get(t.Context()); id != want || err != nil {
+			t.Errorf("%d, not %d (%v)", id, want, err)
+		}
+		if i == 0 {
+			p.accept(chain([]wire.Range{{Start: 100, Count: 9}}, time.Hour, far), p.era)
 		}
 	}
 	p.close()
@@ -185,6 +245,24 @@ func TestDropForgetsWhatIsOnItsWay(t *testing.T) {
 	})
 }
 
+// An answer with another number of IDs is an error: were it taken for one, an empty
+// one would be asked for again and again.
+func TestMiscountedAnswers(t *testing.T) {
+	for _, n := range []int{0, 1, 9} {
+		wrong := scripted(t, answering(func(c *wire.ServerConn, r *wire.Request) bool {
+			c.BeginArray(r.ID, n)
+			c.AppendRange(1, n)
+			return true
+		}))
+		if ids, err := newClient(t, wrong).NextIDs(t.Context(), 8); !errors.Is(err, ErrProtocol) {
+			t.Errorf("%d of 8: %v, %v", n, ids, err)
+		}
+		if id, err := newClient(t, wrong, WithPrefetch(8, 0)).NextID(t.Context()); !errors.Is(err, ErrProtocol) {
+			t.Errorf("%d of 8 ahead: %v, %v", n, id, err)
+		}
+	}
+}
+
 func TestPrefetchFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource(time.Millisecond)
@@ -202,6 +280,29 @@ func TestPrefetchFailures(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// The next answer is fetched once a sixteenth of one is used, whatever runs it
+// comes in.
+func TestRefillIsAskedForOnce(t *testing.T) {
+	for _, runs := range [][]wire.Range{
+		{{Start: 1, Count: 160}},
+		{{Start: 1, Count: 10}, {Start: 20, Count: 150}},
+		{{Start: 1, Count: 5}, {Start: 20, Count: 5}, {Start: 30, Count: 1}, {Start: 40, Count: 149}},
+		{{Start: 1, Count: 11}, {Start: 20, Count: 149}},
+	} {
+		var at []int64
+		before := int64(0)
+		for b := chain(runs, 0, 0); b != nil; b = b.rest {
+			if b.refillAt >= 0 && b.refillAt < b.count {
+				at = append(at, before+b.refillAt)
+			}
+			before += b.count
+		}
+		if before != 160 || !slices.Equal(at, []int64{10}) {
+			t.Errorf("%v: %d IDs, a refill with %v", runs, before, at)
+		}
+	}
 }
 
 // Batches grow while they are used up at once, and shrink again.
@@ -228,4 +329,49 @@ func TestBatchesGrowAndShrink(t *testing.T) {
 			t.Errorf("the last batch has %d", all[len(all)-1])
 		}
 	})
+}
+
+// Whoever waits gets an ID of the answer that comes, however fast others take what
+// is there. With one processor, a goroutine that takes IDs without a pause left the
+// others none.
+func TestWaitersAreServedFirst(t *testing.T) {
+	const waiters = 3
+	p := newPrefetcher(64, time.Hour, func(int) ([]wire.Range, error) {
+		t.Error("it fetches again")
+		return nil, errors.New("no")
+	})
+	f := &fetching{done: make(chan struct{})}
+	p.fetching = f // as if it were on its way
+	got := make(chan ID, waiters)
+	for range waiters {
+		go func() {
+			id, err := p.get(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			got <- id
+		}()
+	}
+	for registered := 0; registered < waiters; runtime.Gosched() {
+		p.mu.Lock()
+		registered = len(f.queue)
+		p.mu.Unlock()
+	}
+	answer := chain([]wire.Range{{Start: 1, Count: 2}, {Start: 11, Count: 2}}, time.Hour, math.MaxInt64)
+	answer.refillAt = -1
+	p.accept(answer, p.era)
+	if id, ok := p.take(); !ok || id != 12 {
+		t.Errorf("%d, %v beside %d who wait", id, ok, waiters)
+	}
+	if id, ok := p.take(); ok {
+		t.Errorf("%d is one too many", id)
+	}
+	close(f.done)
+	seen := map[ID]bool{}
+	for range waiters {
+		seen[<-got] = true
+	}
+	if len(seen) != waiters || !seen[1] || !seen[2] || !seen[11] {
+		t.Errorf("they got %v", seen)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,22 +70,32 @@ func TestProtocolPageIsComplete(t *testing.T) {
 	}
 }
 
-// What the page shows for the shell works, where the tools are installed.
+// What the page shows to be done by hand works, where the tools are installed.
 func TestProtocolPageByHand(t *testing.T) {
 	d := newDaemon(t)
 	c := d.client()
-	for _, m := range regexp.MustCompile(`(?s)<!-- run: ([^\n]+) -->\n\x60{3}sh\n(.*?)\x60{3}`).FindAllStringSubmatch(protocolPage(t), -1) {
+	examples := regexp.MustCompile(`(?s)<!-- run: ([^\n]+) -->\n\x60{3}(sh|ruby)\n(.*?)\x60{3}`).FindAllStringSubmatch(protocolPage(t), -1)
+	if len(examples) < 4 {
+		t.Errorf("only %d examples found", len(examples))
+	}
+	for _, m := range examples {
 		t.Run(m[1], func(t *testing.T) {
 			for _, tool := range strings.Fields(m[1]) {
 				if _, err := exec.LookPath(tool); err != nil {
-					t.Skip(err)
+					t.Skipf("%v; make setup installs it", err)
 				}
+			}
+			if out, err := exec.Command("ruby", "-rmsgpack", "-e", "").CombinedOutput(); m[2] == "ruby" && err != nil {
+				t.Skipf("ruby has no msgpack; make setup installs ruby-msgpack: %s", out)
 			}
 			before, err := c.NextID(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command("sh", "-e", "-c", m[2])
+			cmd := exec.Command(m[2], "-e", m[3])
+			if m[2] == "sh" {
+				cmd = exec.Command("sh", "-e", "-c", m[3])
+			}
 			cmd.Dir = t.TempDir()
 			cmd.Env = append(os.Environ(), "KAZAHANA_SOCKET="+d.socket)
 			out, err := cmd.CombinedOutput()
@@ -105,6 +116,9 @@ func TestProtocolPageByHand(t *testing.T) {
 			}
 			if m[1] == "nvim" && (lines[1] != "regular" || !strings.Contains(lines[2], "INVALID_PARAMS: a count of 0")) {
 				t.Errorf("Neovim found %q", lines)
+			}
+			if m[1] == "ruby" && (len(lines) != 4 || !slices.IsSorted(lines)) {
+				t.Errorf("Ruby found %q", lines)
 			}
 			if m[1] == "python3" && lines[1] != id.String() {
 				t.Errorf("Python read %s, of %s", lines[1], lines[0])

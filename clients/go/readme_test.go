@@ -1,4 +1,4 @@
-package kazahana_test
+package kazahana
 
 import (
 	"encoding/json"
@@ -59,35 +59,48 @@ func TestREADMECompiles(t *testing.T) {
 	if len(blocks) < 7 {
 		t.Fatalf("only %d examples found", len(blocks))
 	}
-	// The files seem to be inside the module, where internal packages resolve.
-	dir := t.TempDir()
-	files := map[string]string{}
-	for i, block := range blocks {
+	var texts []string
+	for _, block := range blocks {
 		text := block[1]
 		for _, names := range unused.FindAllStringSubmatch(text, -1) {
 			text += "_ = []any{" + names[1] + "}\n"
 		}
-		file := filepath.Join(dir, fmt.Sprint(i, ".go"))
-		if err := os.WriteFile(file, []byte(strings.Replace(program, "%s", text, 1)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		seeming, err := filepath.Abs(fmt.Sprintf("testdata/readme%d/main.go", i))
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[seeming] = file
+		texts = append(texts, strings.Replace(program, "%s", text, 1))
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": files})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	overlay := seeming(t, texts...)
 	for i, block := range blocks {
-		out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), fmt.Sprintf("./testdata/readme%d", i)).CombinedOutput()
+		out, err := exec.Command("go", "build", "-overlay", overlay, fmt.Sprintf("./testdata/readme%d", i)).CombinedOutput()
 		if err != nil {
 			t.Errorf("%v: %s\n%s", err, out, block[1])
 		}
 	}
+}
+
+// seeming makes files that seem to be inside the module, where internal packages
+// resolve: the i-th is all of ./testdata/readme<i>. It returns the overlay for the
+// go command.
+func seeming(t *testing.T, texts ...string) (overlay string) {
+	t.Helper()
+	dir := t.TempDir()
+	files := map[string]string{}
+	for i, text := range texts {
+		file := filepath.Join(dir, fmt.Sprint(i, ".go"))
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		seems, err := filepath.Abs(fmt.Sprintf("testdata/readme%d/main.go", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[seems] = file
+	}
+	overlay = filepath.Join(dir, "overlay.json")
+	text, err := json.Marshal(map[string]any{"Replace": files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(overlay, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return overlay
 }

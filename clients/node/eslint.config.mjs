@@ -2,7 +2,7 @@ import js from '@eslint/js';
 import tseslint from 'typescript-eslint';
 
 const globals = Object.fromEntries(
-  ['AbortController', 'AbortSignal', 'Buffer', 'TextEncoder', 'URL', 'clearTimeout', 'console', 'performance', 'process', 'setTimeout'].map((name) => [name, 'readonly']),
+  ['AbortController', 'AbortSignal', 'Buffer', 'TextEncoder', 'URL', 'clearTimeout', 'console', 'performance', 'process', 'setImmediate', 'setTimeout'].map((name) => [name, 'readonly']),
 );
 
 export default tseslint.config(

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What an ID costs, beside uuid.uuid4() and a bare round trip over a Unix socket.
 
-    python3 bench.py [--daemon ../../bin/kazahanad] [--rounds 9] [--seconds 0.2] [--check] [--json]
+    python3 bench.py [--daemon ../../bin/kazahanad] [--rounds 9] [--seconds 0.2] [--json]
 
-All rows run in turn, several rounds, so that a disturbance hits each of them; compare the ratios, not
-the absolute figures. The echo server is a Python process that sends back as many bytes as the daemon would.
+All rows run in turn, several rounds, so that a disturbance hits each of them; compare the ratios, not the absolute
+figures. `make bench-clients` runs this beside the other languages' and holds it against the aims. The echo server is a
+Python process that sends back as many bytes as the daemon would.
 """
 
 from __future__ import annotations
@@ -31,11 +32,6 @@ import kazahana
 PIPELINED_THREADS, PIPELINED_TASKS = 16, 64
 BATCH, PREFETCH = 100, 64
 REQUEST, ANSWER = b"\x94\x00\x01\xa6NextID\x90", 13  # what a single call sends, and how much it gets
-BUSY = 1.5  # mean by median of the bare round trip, beyond which others take the processor away
-AIMS = [
-    ("single", "echo", 1 / 1.5, "a single call costs at most 1.5 bare round trips"),
-    ("prefetch 64", "uuid4", 2.5, "with prefetch, at least 2.5 times as fast as uuid4"),
-]
 
 
 def repeat(call: Callable[[], object], seconds: float, batch: int = 1) -> tuple[float, list[float]]:
@@ -120,15 +116,17 @@ def wait_for(path: str) -> None:
 def measure(path: str, echo_path: str, rounds: int, seconds: float) -> dict[str, list[tuple[float, list[float]]]]:
     """Run every row once in each round."""
     plain, fetching = kazahana.Client(path), kazahana.Client(path, prefetch=PREFETCH)
-    echo = socket.socket(socket.AF_UNIX)
+    echo, raw = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
     echo.connect(echo_path)
+    raw.connect(path)
 
-    def round_trip() -> None:
-        echo.sendall(REQUEST)
-        echo.recv(4096)
+    def round_trip(peer: socket.socket) -> None:
+        peer.sendall(REQUEST)
+        peer.recv(4096)
 
     rows: dict[str, Callable[[], tuple[float, list[float]]]] = {
-        "echo": lambda: repeat(round_trip, seconds),
+        "echo": lambda: repeat(lambda: round_trip(echo), seconds),
+        "bytes of NextID": lambda: repeat(lambda: round_trip(raw), seconds),
         "single": lambda: repeat(plain.next_id, seconds),
         f"pipelined, {PIPELINED_THREADS} threads": lambda: threads(plain.next_id, seconds),
         f"pipelined, {PIPELINED_TASKS} tasks": lambda: tasks(path, seconds),
@@ -142,7 +140,8 @@ def measure(path: str, echo_path: str, rounds: int, seconds: float) -> dict[str,
     for _ in range(rounds):
         for name, run in rows.items():
             results[name].append(run())
-    echo.close()
+    for peer in (echo, raw):
+        peer.close()
     plain.close()
     fetching.close()
     return results
@@ -175,7 +174,6 @@ def main() -> int:
     parser.add_argument("--daemon", default=os.environ.get("KAZAHANAD", str(default)))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.2, help="of each row in each round")
-    parser.add_argument("--check", action="store_true", help="fail if an aim is missed by more than 10%%")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--echo", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -186,10 +184,10 @@ def main() -> int:
     directory = tempfile.mkdtemp(prefix="kzbench")
     path, echo_path = directory + "/k.sock", directory + "/echo.sock"
     # By default the daemon gives 256 IDs a millisecond, fewer than one thread can take from a prefetched batch.
-    serve = [options.daemon, "serve", "--socket", path, "--state-dir", directory, "--max-throughput-per-ms", "4096"]
-    provider = ["--provider", f"sqlite:{directory}/leases.db?bit_seq=12"]
+    serve = [options.daemon, "serve", "--config", "none", "--socket", path, "--state-dir", directory]
+    wide = ["--max-throughput-per-ms", "65536", "--provider", f"sqlite:{directory}/leases.db?bit_seq=16"]
     running = [
-        subprocess.Popen([*serve, *provider], stderr=subprocess.DEVNULL),
+        subprocess.Popen([*serve, *wide], stderr=subprocess.DEVNULL),
         subprocess.Popen([sys.executable, __file__, "--echo", echo_path]),
     ]
     try:
@@ -201,7 +199,6 @@ def main() -> int:
             process.terminate()
             process.wait()
         shutil.rmtree(directory, ignore_errors=True)
-    by_name = {row["row"]: row for row in table}
     if options.json:
         print(json.dumps(table, indent=2))
     else:
@@ -212,17 +209,7 @@ def main() -> int:
                 f"{row['row']:24}{row['per_second']:>12,.0f}{row['p50_us']:>10.2f}{row['p99_us']:>10.2f}"
                 f"{row['of_echo']:>9.2f}{row['of_uuid4']:>9.2f}"
             )
-    echo = by_name["echo"]
-    waits = 1e6 / float(echo["per_second"]) / float(echo["p50_us"])
-    if waits > BUSY:
-        print(f"the machine is busy: a bare round trip takes {waits:.1f} times its median on average", file=sys.stderr)
-    missed = False
-    for name, other, aim, text in AIMS:
-        got = float(by_name[name]["of_" + other])
-        missed |= got < aim * 0.9
-        verdict = "met" if got >= aim else "within 10%" if got >= aim * 0.9 else "MISSED"
-        print(f"aim: {text}: {got:.2f} of {aim:.2f}: {verdict}", file=sys.stderr if options.json else sys.stdout)
-    return 1 if missed and options.check else 0
+    return 0
 
 
 if __name__ == "__main__":

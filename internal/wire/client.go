@@ -107,9 +107,9 @@ func (c *Client) Err() error {
 // Call calls a method and stores its result in target, a pointer, or nowhere
 // if target is nil. Structs, in params and in target, use their json tags.
 //
-// An integer result is read strictly into *uint64, *int64 and *[]uint64: whole
-// floats pass, and what does not fit is an error. *any takes anything; other
-// targets follow the rules of the msgpack library.
+// An integer result is read strictly into *uint64 and *int64, and an array of
+// them into *[]uint64 and *[]Range: whole floats pass, and what does not fit is an
+// error. *any takes anything; other targets follow the rules of the msgpack library.
 //
 // The error is an *Error if the server answered with one; ctx.Err(), wrapped,
 // if ctx ended first, which leaves open whether the server carried the call

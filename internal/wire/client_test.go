@@ -115,7 +115,9 @@ func TestCallResults(t *testing.T) {
 		{uint64(1 << 63), new(int64), "too large"},
 		{"x", new(uint64), "want an integer, got a string"},
 		{[]any{1, "x"}, new([]uint64), "element 1: want an integer, got a string"},
+		{[]any{1, "x"}, new([]Range), "element 1: want an integer, got a string"},
 		{1, new([]uint64), "want an array, got an integer"},
+		{1, new([]Range), "want an array, got an integer"},
 		{"x", new(bool), "Echo"},
 	} {
 		err := c.Call(t.Context(), "Echo", x.target, x.param)
@@ -553,10 +555,46 @@ func TestIntegersOfEveryForm(t *testing.T) {
 		if err := decodeResult(pack(t, values), &got); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%v: %v, %v", values, got, err)
 		}
+		var ranges []Range
+		if err := decodeResult(pack(t, values), &ranges); err != nil || !slices.Equal(expand(ranges), want) {
+			t.Errorf("%v: %v, %v", values, ranges, err)
+		}
 	}
 	// As many bytes as two of the 9-byte form, and not that.
 	var got []uint64
 	if err := decodeResult(unhex(t, "92 cf0000000000000001 a8 6162636465666768"), &got); err == nil {
 		t.Errorf("a string became %v", got)
+	}
+}
+
+func expand(ranges []Range) (all []uint64) {
+	for _, r := range ranges {
+		for i := range r.Count {
+			all = append(all, r.Start+uint64(i))
+		}
+	}
+	return all
+}
+
+// Ranges are as few as can be, in whatever form the integers come.
+func TestRanges(t *testing.T) {
+	want := []Range{{5, 3}, {5, 1}, {300, 2}, {9, 1}}
+	for form, of := range map[string]func(uint64) any{
+		"the longest":          func(n uint64) any { return n },
+		"the library's choice": func(n uint64) any { return int(n) },
+		"floats":               func(n uint64) any { return float64(n) },
+	} {
+		var values []any
+		for _, n := range expand(want) {
+			values = append(values, of(n))
+		}
+		var got []Range
+		if err := decodeResult(pack(t, values), &got); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v, %v", form, got, err)
+		}
+	}
+	var none []Range
+	if err := decodeResult(pack(t, []any{}), &none); err != nil || none != nil {
+		t.Errorf("%v, %v", none, err)
 	}
 }

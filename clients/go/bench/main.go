@@ -105,6 +105,11 @@ func run(daemon string, rounds int, each time.Duration, check, asJSON bool) erro
 		defer func() { _ = cmd.Wait() }()
 		defer func() { _ = cmd.Process.Signal(os.Interrupt) }()
 	}
+	for _, path := range []string{socket, echo} {
+		if err := await(path); err != nil {
+			return err
+		}
+	}
 	table, err := measure(socket, echo, rounds, each)
 	if err != nil {
 		return err
@@ -120,6 +125,16 @@ func run(daemon string, rounds int, each time.Duration, check, asJSON bool) erro
 		err = fmt.Errorf("an aim is missed")
 	}
 	return err
+}
+
+// await returns when a server has its socket, however busy the machine is.
+func await(path string) error {
+	const patience = 30 * time.Second
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(path); err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 // sample is a row in one round.

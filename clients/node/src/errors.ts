@@ -113,6 +113,10 @@ export class SequenceFencedError extends KazahanaError {
 export class StoreUnavailableError extends KazahanaError {
   static override readonly code = 'STORE_UNAVAILABLE';
 }
+/** The daemon keeps no locks and sequences. */
+export class NoStoreError extends KazahanaError {
+  static override readonly code = 'NO_STORE';
+}
 export class RequestIdReusedError extends KazahanaError {
   static override readonly code = 'REQUEST_ID_REUSED';
 }
@@ -134,17 +138,17 @@ const BY_CODE = new Map(
     ClockBackwardError, LeaseAcquisitionError, NoProviderError, RequestTimeoutError, TimestampOverflowError,
     UnknownServiceError, UnknownMethodError, InvalidParamsError, InvalidExternalIdError, PermissionDeniedError,
     OverloadedError, ShuttingDownError, LockHeldError, LockNotOwnedError, LockExpiredError, LockNotFoundError,
-    LockFencedError, SequenceExhaustedError, SequenceFencedError, StoreUnavailableError, RequestIdReusedError,
+    LockFencedError, SequenceExhaustedError, SequenceFencedError, StoreUnavailableError, NoStoreError, RequestIdReusedError,
   ].map((type) => [type.code, type]),
 );
 
 /** Turns the text of an error on the wire, `CODE: message key=value key="a value"`, into an error of the class for its code. */
 export function errorFromText(text: string): KazahanaError {
   const head = /^([A-Z][A-Z0-9_]*):(?: |$)/.exec(text);
-  const code = head?.[1] ?? '';
+  const code = head?.[1] ?? ProtocolError.code;
   const message = text.slice(head?.[0].length ?? 0);
   const details = parseDetails(message);
-  const type = BY_CODE.get(code) ?? KazahanaError;
+  const type = head ? (BY_CODE.get(code) ?? KazahanaError) : ProtocolError;
   return new type(message, { code, details, cause: details['cause'] });
 }
 

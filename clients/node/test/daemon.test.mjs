@@ -5,7 +5,7 @@ import fs from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
 import * as kazahana from '../dist/index.js';
-import { Daemon, temporary, until } from './support.mjs';
+import { Daemon, delay, temporary, until } from './support.mjs';
 
 const { Client, ExternalCodec } = kazahana;
 
@@ -169,12 +169,12 @@ test('locks of the real daemon', async (t) => {
   assert.ok(next.token > lock.token);
   assert.equal(next.lost.aborted, false);
   // Longer than the ttl: the daemon renews it.
-  const short = await client.lock(`${key}/short`, { ttl: 1000 });
-  await new Promise((resolve) => setTimeout(resolve, 2500));
+  const short = await client.lock(`${key}/short`, { ttl: 3000 });
+  await delay(3200);
   assert.equal(short.lost.aborted, false);
   await short.release();
   await next.release();
-  const manual = await client.lock(key, { ttl: 1000, hold: 'none' });
+  const manual = await client.lock(key, { ttl: 30_000, hold: 'none' });
   await manual.renew(60_000);
   await manual.release();
   await (await client.lock(key)).release();

@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict';
+import fs from 'node:fs';
+import path from 'node:path';
 import test from 'node:test';
 import * as kazahana from '../dist/index.js';
 import { errorFromText } from '../dist/errors.js';
+import { packageDir } from './support.mjs';
 
 test('the text of an error becomes a typed error', () => {
   const backward = errorFromText('CLOCK_BACKWARD: the clock is behind the last ID backward_ms=7000 limit_ms=5000');
@@ -24,7 +27,7 @@ test('an unknown code and a foreign text are still errors', () => {
   const unknown = errorFromText('BRAND_NEW: something why=because');
   assert.deepEqual([unknown.constructor, unknown.code, unknown.details], [kazahana.KazahanaError, 'BRAND_NEW', { why: 'because' }]);
   const foreign = errorFromText('it broke: badly');
-  assert.deepEqual([foreign.code, foreign.message, foreign.cause], ['', 'it broke: badly', undefined]);
+  assert.deepEqual([foreign.constructor, foreign.code, foreign.message, foreign.cause], [kazahana.ProtocolError, 'PROTOCOL_ERROR', 'it broke: badly', undefined]);
 });
 
 test('details are the longest tail of the text that reads as such', () => {
@@ -50,7 +53,7 @@ test('a text that no daemon sends is a message without details', () => {
   }
 });
 
-test('every class has a name and a code of its own', () => {
+test('every class has a name and a code of its own, and is in the README', () => {
   const classes = Object.entries(kazahana).filter(([name]) => name.endsWith('Error'));
   assert.ok(classes.length > 20);
   const codes = new Set();
@@ -61,4 +64,6 @@ test('every class has a name and a code of its own', () => {
     codes.add(error.code);
   }
   assert.equal(codes.size, classes.length);
+  const readme = fs.readFileSync(path.join(packageDir, 'README.md'), 'utf8');
+  assert.deepEqual(classes.map(([name]) => name).filter((name) => !readme.includes(`\`${name}\``)), [], 'not in the README');
 });

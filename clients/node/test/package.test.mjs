@@ -11,14 +11,19 @@ const run = promisify(execFile);
 const readme = fs.readFileSync(path.join(packageDir, 'README.md'), 'utf8');
 const examples = (language) => [...readme.matchAll(/^```(\w+)\n(.*?)^```/gms)].filter(([, found]) => found === language).map(([, , code]) => code);
 
-/** Node 20 does not know `await using`; TypeScript makes it what every version knows. */
-function compiled(code, name, directory) {
-  fs.writeFileSync(path.join(directory, name), code);
+/** Compiles programs in a folder, by name, to out. Node 20 does not know `await using`; TypeScript makes it what every version knows. */
+function compile(programs, directory) {
+  for (const [name, code] of Object.entries(programs)) fs.writeFileSync(path.join(directory, name), code);
   const tsc = path.join(packageDir, 'node_modules/typescript/bin/tsc');
   const types = path.join(packageDir, 'node_modules/@types');
-  execFileSync(process.execPath, [tsc, '--outDir', 'out', '--strict', '--target', 'es2022', '--lib', 'es2022,esnext.disposable', '--module', 'nodenext', '--typeRoots', types, '--types', 'node', ...(name.endsWith('.ts') || name.endsWith('.mts') ? [] : ['--allowJs']), name], { cwd: directory });
-  return path.join(directory, 'out', name.replace(/ts$/, 'js'));
+  execFileSync(process.execPath, [tsc, '--outDir', 'out', '--strict', '--target', 'es2022', '--lib', 'es2022,esnext.disposable', '--module', 'nodenext', '--typeRoots', types, '--types', 'node', '--allowJs', ...Object.keys(programs)], { cwd: directory });
 }
+
+test('the sources are checked against the oldest Node that the package is for', () => {
+  const { engines, devDependencies } = JSON.parse(fs.readFileSync(path.join(packageDir, 'package.json'), 'utf8'));
+  const oldest = /^>=(\d+)$/.exec(engines.node)[1];
+  assert.match(devDependencies['@types/node'], new RegExp(`^\\^${oldest}\\.`));
+});
 
 test('the tarball', async (t) => {
   const directory = temporary(t);
@@ -37,11 +42,13 @@ test('the tarball', async (t) => {
   const env = { ...process.env, KAZAHANA_SOCKET: daemon.socket };
   const [esm, cjs, ts] = ['js', 'cjs', 'ts'].map(examples);
   assert.deepEqual([esm.length, cjs.length, ts.length], [6, 1, 1]);
+  const modern = esm.findIndex((code) => code.includes('await using'));
+  await t.test('README, TypeScript example, in both module systems', () => compile({ 'example.mts': ts[0], 'example.cts': ts[0], [`example${modern}.mjs`]: esm[modern] }, directory));
   for (const [i, code] of esm.entries()) {
     await t.test(`README, ESM example ${i + 1}`, async () => {
       const name = `example${i}.mjs`;
-      fs.writeFileSync(path.join(directory, name), code);
-      const { stdout } = await run(process.execPath, [code.includes('await using') ? compiled(code, name, directory) : name], { cwd: directory, env });
+      if (i !== modern) fs.writeFileSync(path.join(directory, name), code);
+      const { stdout } = await run(process.execPath, [i === modern ? `out/${name}` : name], { cwd: directory, env });
       assert.notEqual(stdout, '');
       // What a comment promises is what is printed, where it does not depend on the time.
       for (const [, promised] of code.matchAll(/\/\/ (\S+)(?: in every run)?$/gm)) if (!promised.startsWith('117360159400092')) assert.ok(stdout.split('\n').includes(promised), `${promised} in ${stdout}`);
@@ -51,10 +58,6 @@ test('the tarball', async (t) => {
     fs.writeFileSync(path.join(directory, 'example.cjs'), cjs[0]);
     const { stdout } = await run(process.execPath, ['example.cjs'], { cwd: directory, env });
     assert.match(stdout, /^\d+n\n$/);
-  });
-  await t.test('README, TypeScript example', () => {
-    compiled(ts[0], 'example.mts', directory);
-    compiled(ts[0], 'example.cts', directory);
   });
   await t.test('both module systems get the same classes', async () => {
     fs.writeFileSync(path.join(directory, 'same.mjs'), `
@@ -67,12 +70,12 @@ test('the tarball', async (t) => {
     assert.equal((await run(process.execPath, ['same.mjs'], { cwd: directory })).stdout, 'true true true\n');
   });
   await t.test('npx kazahana', async () => {
-    const npx = (...args) => run('npx', ['--no-install', 'kazahana', ...args], { cwd: directory, env });
-    const ids = (await npx('-n', '5')).stdout.trim().split('\n').map(BigInt);
+    const kazahana = (...args) => run('node_modules/.bin/kazahana', args, { cwd: directory, env }); // what npx runs, without its second
+    const ids = (await run('npx', ['--no-install', 'kazahana', '-n', '5'], { cwd: directory, env })).stdout.trim().split('\n').map(BigInt);
     assert.equal(new Set(ids).size, 5);
-    assert.match((await npx('--format', 'external')).stdout, /^[\w-]{11}\n$/);
-    assert.match((await npx('--help')).stdout, /^Usage: kazahana/);
-    await assert.rejects(npx('-n', 'many'), (error) => error.code === 2 && /-n many: write a number/.test(error.stderr));
-    await assert.rejects(npx('--socket', '/nowhere/k.sock'), (error) => error.code === 1 && /kazahana: there is no socket at \/nowhere\/k.sock; start it with/.test(error.stderr));
+    assert.match((await kazahana('--format', 'external')).stdout, /^[\w-]{11}\n$/);
+    assert.match((await kazahana('--help')).stdout, /^Usage: kazahana/);
+    await assert.rejects(kazahana('-n', 'many'), (error) => error.code === 2 && /-n many: write a number/.test(error.stderr));
+    await assert.rejects(kazahana('--socket', '/nowhere/k.sock'), (error) => error.code === 1 && /kazahana: there is no socket at \/nowhere\/k.sock; start it with/.test(error.stderr));
   });
 });

@@ -2,9 +2,10 @@ import assert from 'node:assert/strict';
 import { performance } from 'node:perf_hooks';
 import test from 'node:test';
 import { Client } from '../dist/index.js';
-import { Script, until } from './support.mjs';
+import { Script, stopClock, until } from './support.mjs';
 
 const FIRST = 117360159400092001n;
+const LONG = 3_600_000; // ms: for tests that are not about age
 
 /** Answers like a daemon that counts up, and notes the size of each batch. */
 async function counting(t, options) {
@@ -19,15 +20,8 @@ async function counting(t, options) {
   return { client, script, batches };
 }
 
-/** Stops a clock of this process; the returned function moves it on. */
-function stopClock(t, object) {
-  let now = object.now();
-  t.mock.method(object, 'now', () => now);
-  return (ms) => (now += ms);
-}
-
 test('IDs are handed out from batches, ascending, none twice', async (t) => {
-  const { client, script } = await counting(t, { prefetch: 64 });
+  const { client, script } = await counting(t, { prefetch: 64, maxAge: LONG });
   let last = 0n;
   for (let i = 0; i < 5000; i++) {
     const id = client.tryNextId() ?? (await client.nextId());
@@ -44,8 +38,9 @@ test('callers at the same time share a batch that is large enough', async (t) =>
   assert.ok(batches.length <= 4, String(batches));
 });
 
-for (const [name, clock] of [['the steady clock', performance], ['the wall clock, which counts a suspend', Date]]) {
+for (const [name, clock, other] of [['the steady clock', performance, Date], ['the wall clock, which counts a suspend', Date, performance]]) {
   test(`an ID is never older than maxAge, by ${name}`, async (t) => {
+    stopClock(t, other);
     const advance = stopClock(t, clock);
     const { client, script } = await counting(t, { prefetch: 100, maxAge: 20 });
     assert.equal(await client.nextId(), FIRST);
@@ -72,7 +67,7 @@ test('age counts from the request: IDs that were long on their way serve only th
 });
 
 test('nothing is fetched while nobody asks', async (t) => {
-  const { client, script } = await counting(t, { prefetch: 10 });
+  const { client, script } = await counting(t, { prefetch: 10, maxAge: LONG });
   await client.nextId();
   await client.nextId();
   await new Promise((resolve) => setTimeout(resolve, 150));
@@ -81,7 +76,7 @@ test('nothing is fetched while nobody asks', async (t) => {
 
 test('batches grow only while they are used up fast, and to 16 times at most', async (t) => {
   const advance = stopClock(t, performance);
-  const { client, batches } = await counting(t, { prefetch: 4, maxAge: 1000 });
+  const { client, batches } = await counting(t, { prefetch: 4, maxAge: LONG });
   for (let i = 0; i < 400; i++) await client.nextId();
   assert.equal(Math.max(...batches), 64);
   advance(5);
@@ -135,7 +130,7 @@ test('a failed batch fails those who waited for it, and the next call asks again
 });
 
 test('tryNextId fetches for the next time, and never without prefetch', async (t) => {
-  const { client, script } = await counting(t, { prefetch: 3 });
+  const { client, script } = await counting(t, { prefetch: 3, maxAge: LONG });
   assert.equal(client.tryNextId(), undefined);
   await until('the batch is here', () => client.tryNextId() !== undefined);
   const without = new Client({ socket: script.socket });

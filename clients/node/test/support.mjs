@@ -1,5 +1,5 @@
 // What the tests share: a real daemon, and a scripted one.
-import { execFileSync, spawn } from 'node:child_process';
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import fs from 'node:fs';
 import net from 'node:net';
 import os from 'node:os';
@@ -28,10 +28,18 @@ export function temporary(t) {
 
 export const delay = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
+/** Stops a clock of this process, performance or Date; the returned function moves it on. */
+export function stopClock(t, clock) {
+  let now = clock.now();
+  t.mock.method(clock, 'now', () => now);
+  return (ms) => (now += ms);
+}
+
 /** Waits for something that will come true; only a hang lets it fail. */
 export async function until(what, condition) {
-  for (const end = Date.now() + 30_000; !(await condition()); await delay(5)) {
-    if (Date.now() > end) throw new Error(`in vain: ${what}`);
+  const end = process.hrtime.bigint() + 60_000_000_000n; // a clock that no test stops
+  for (; !(await condition()); await delay(5)) {
+    if (process.hrtime.bigint() > end) throw new Error(`in vain: ${what}`);
   }
 }
 
@@ -43,6 +51,9 @@ function accepts(file) {
     socket.on('close', (failed) => resolve(!failed));
   });
 }
+
+/** The kernel ends the daemon when the tests are killed (Linux). */
+const dieWithParent = spawnSync('setpriv', ['--version']).error ? [] : ['setpriv', '--pdeathsig', 'KILL'];
 
 /** A real daemon with a state directory of its own, which can be killed and started again. */
 export class Daemon {
@@ -61,7 +72,8 @@ export class Daemon {
 
   async up() {
     this.log = '';
-    this.process = spawn(kazahanad(), this.flags, { stdio: ['ignore', 'ignore', 'pipe'] });
+    const command = [...dieWithParent, kazahanad()];
+    this.process = spawn(command[0], [...command.slice(1), ...this.flags], { stdio: ['ignore', 'ignore', 'pipe'] });
     this.process.stderr.on('data', (text) => (this.log += text));
     this.ended = new Promise((resolve) => this.process.on('exit', resolve));
     await until(`the daemon starts: ${this.log}`, () => {

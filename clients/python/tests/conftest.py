@@ -29,6 +29,8 @@ settings.load_profile("kazahana")
 PACKAGE = Path(__file__).resolve().parents[1]
 REPOSITORY = PACKAGE.parents[1]
 TOOLS = REPOSITORY / ".tools" / "python-client"
+# The kernel ends the daemon when the tests are killed (Linux).
+DIE_WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 configuration.set_hypothesis_home_dir(TOOLS / "hypothesis")
 
 
@@ -49,7 +51,8 @@ class Daemon:
     def __init__(self, binary: str, *arguments: str) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="kzpy"))
         self.socket = str(self.directory / "k.sock")
-        self._command = [binary, "serve", "--socket", self.socket, "--state-dir", str(self.directory), *arguments]
+        serve = [binary, "serve", "--config", "none", "--socket", self.socket, "--state-dir", str(self.directory)]
+        self._command = [*DIE_WITH_PARENT, *serve, *arguments]
         self._log = (self.directory / "log").open("ab")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -83,6 +86,14 @@ class Daemon:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for what will come true; only a hang lets it fail."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 @pytest.fixture(scope="session")
 def binary() -> str:
     return build_daemon()
@@ -103,9 +114,11 @@ def make_daemon(binary: str) -> Iterator[Callable[..., Daemon]]:
 
 @pytest.fixture(scope="session")
 def daemon(binary: str) -> Iterator[Daemon]:
-    one = Daemon(binary).start()
-    yield one
-    one.remove()
+    one = Daemon(binary)
+    try:
+        yield one.start()
+    finally:
+        one.remove()
 
 
 Answer = Callable[["Peer", int, str, "list[Any]"], None]
@@ -204,6 +217,17 @@ def exchanges() -> list[dict[str, Any]]:
 
     text = (REPOSITORY / "testdata" / "wire_exchanges.json").read_text("utf-8")
     return json.loads(text, object_hook=integers)
+
+
+def stateless_exchanges() -> list[dict[str, Any]]:
+    """Those to which every daemon gives the recorded answer, whatever it was asked before."""
+
+    def is_stateless(exchange: dict[str, Any]) -> bool:
+        if "error" in exchange:
+            return bool(exchange["error"]["kind"] == 1 and exchange["error"]["code"] != "REQUEST_ID_REUSED")
+        return exchange["method"] in ("Ping", "Inspect", "Bounds", "ToExternal", "ToInternal")
+
+    return list(filter(is_stateless, exchanges()))
 
 
 class Driven:

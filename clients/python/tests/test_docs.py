@@ -156,16 +156,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("pattern", ["*.whl", "*.tar.gz"])
 def test_installs_into_an_empty_environment(built: Path, pattern: str, daemon: Daemon, tmp_path: Path) -> None:
     (artefact,) = built.glob(pattern)
-    venv.create(tmp_path / "env", with_pip=True, symlinks=True)
+    venv.create(tmp_path / "env", symlinks=True)
     interpreter = str(tmp_path / "env" / "bin" / "python3")
-    install = [interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(artefact)]
+    pip = [sys.executable, "-m", "pip", "--python", interpreter]  # an empty environment does without one of its own
+    install = [*pip, "install", "--quiet", "--disable-pip-version-check", str(artefact)]
     subprocess.run(install, check=True, env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
     with kazahana.Client(daemon.socket) as client:
         printed = python(readme_as_a_program(client.status()["features"]), daemon, tmp_path, interpreter)
     assert "UNKNOWN_SERVICE" in printed
     where = python("import kazahana; print(kazahana.__file__, kazahana.__version__)", daemon, tmp_path, interpreter)
     assert str(tmp_path) in where and kazahana.__version__ in where
-    assert int(subprocess.check_output([str(tmp_path / "env" / "bin" / "kazahana"), "--socket", daemon.socket])) > 0
+    script = str(tmp_path / "env" / "bin" / "kazahana")
+    for command in ([script], [interpreter, "-m", "kazahana"]):
+        lines = subprocess.check_output([*command, "-n", "5", "--socket", daemon.socket], cwd=tmp_path).split()
+        assert len({int(line) for line in lines}) == 5
 
 
 def test_wheel_holds_what_it_must(built: Path) -> None:

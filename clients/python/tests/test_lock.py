@@ -103,7 +103,7 @@ def test_held_by_another(connect: Any, script: Any, store: Store) -> None:
 
 def test_lost(connect: Any, script: Any, store: Store) -> None:
     held = Held(connect(script(store).socket))
-    with pytest.raises(kazahana.LockExpiredError) as caught, held:
+    with pytest.raises(kazahana.LockLostError) as caught, held:
         store.lose("taken_over")
         assert held.wait_lost() == "taken_over"
         assert held.lock.lost.is_set()
@@ -113,7 +113,7 @@ def test_lost(connect: Any, script: Any, store: Store) -> None:
 def test_lost_with_the_daemon(connect: Any, script: Any, store: Store) -> None:
     server = script(store)
     held = Held(connect(server.socket))
-    with pytest.raises(kazahana.LockExpiredError), held:
+    with pytest.raises(kazahana.LockLostError), held:
         store.holder.close()
         assert held.wait_lost() == "disconnected"
     assert len(server.peers) == 1  # a new connection would not hold it
@@ -195,7 +195,7 @@ def test_callback(script: Any, store: Store) -> None:
         watcher.join(30)
         with client.lock("key"):
             assert watchers() == []  # no thread unless it is asked for
-        with pytest.raises(kazahana.LockExpiredError), client.lock("key", on_lost=on_lost):
+        with pytest.raises(kazahana.LockLostError), client.lock("key", on_lost=on_lost):
             store.lose("refused")
             assert called.wait(30)
     assert told == ["refused"]

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from typing import Any
 
 import pytest
-from conftest import Daemon, Script
+from conftest import Daemon, Script, wait_until
 
 import kazahana
 from kazahana import prefetch
@@ -26,15 +27,8 @@ def counting(script: Any) -> Script:
     return made
 
 
-def test_batches(connect: Any, script: Any) -> None:
-    server = counting(script)
-    client = connect(server.socket, prefetch=10, max_age=1000)
-    assert [client.next_id() for _ in range(25)] == list(range(1, 26))
-    assert [(method, params) for _, method, params in server.asked] == [("NextIDs", [10])] * 3
-
-
 class Clock:
-    """Stands in for monotonic where age is judged."""
+    """Stands in for the clock by which age is judged."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -47,8 +41,33 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     for module in ("client", "async_client"):
-        monkeypatch.setattr(f"kazahana.{module}.monotonic", made)
+        monkeypatch.setattr(f"kazahana.{module}.now", made)
     return made
+
+
+def test_batches(connect: Any, script: Any, clock: Clock) -> None:
+    server = counting(script)
+    client = connect(server.socket, prefetch=10, max_age=1000)
+    for id in range(1, 26):
+        assert client.next_id() == id
+        clock.now += 0.001
+    assert [(method, params) for _, method, params in server.asked] == [("NextIDs", [10])] * 3
+
+
+def test_batches_grow_while_they_are_used_up_fast(connect: Any, script: Any, clock: Clock) -> None:
+    server = counting(script)
+    client = connect(server.socket, prefetch=10, max_age=1000)
+
+    def asked_for(pause: float) -> int:
+        """Use up a batch, and return the size of the next one."""
+        before = len(server.asked)
+        while len(server.asked) == before:
+            client.next_id()
+        clock.now += pause
+        return int(server.asked[-1][2][0])
+
+    assert [asked_for(0.0009) for _ in range(6)] == [10, 20, 40, 80, 160, 160]
+    assert [asked_for(0.0011) for _ in range(7)] == [160, 80, 40, 20, 10, 10, 10]
 
 
 def test_nothing_older_than_max_age(connect: Any, script: Any, clock: Clock) -> None:
@@ -60,6 +79,11 @@ def test_nothing_older_than_max_age(connect: Any, script: Any, clock: Clock) -> 
     assert client.next_id() == 11
     clock.now += 0.049
     assert client.next_id() == 12
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock tells here")
+def test_age_counts_a_suspend() -> None:
+    assert isinstance(prefetch.now, functools.partial) and prefetch.now.args == (time.CLOCK_BOOTTIME,)
 
 
 def test_age_counts_from_the_question(connect: Any, script: Any, clock: Clock) -> None:
@@ -128,8 +152,8 @@ def test_limits() -> None:
 
 
 def test_waiting_for_a_refill_ends_at_the_deadline(script: Any) -> None:
-    asked = threading.Event()
-    client = kazahana.Client(script(lambda *_: asked.set()).socket, prefetch=10, timeout=0.3)
+    server = script(lambda *_: None)
+    client = kazahana.Client(server.socket, prefetch=10, timeout=0.3)
     failures: list[BaseException] = []
 
     def wait() -> None:
@@ -138,7 +162,6 @@ def test_waiting_for_a_refill_ends_at_the_deadline(script: Any) -> None:
         except kazahana.RequestTimeoutError as error:
             failures.append(error)
 
-    started = time.monotonic()
     threads = [threading.Thread(target=wait) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -146,7 +169,21 @@ def test_waiting_for_a_refill_ends_at_the_deadline(script: Any) -> None:
         thread.join(60)
     client.close()
     assert len(failures) == 4
-    assert time.monotonic() - started < 4 * 0.3  # one after another would take longer
+    first, *later = (params[-1]["timeout_ms"] for _, _, params in server.asked)
+    assert first == 300 and (not later or min(later) < 300)  # what is left, not as much again
+
+
+def test_tasks_that_wait_for_a_refill_end_at_the_deadline(script: Any) -> None:
+    server = script(lambda *_: None)
+
+    async def main() -> None:
+        async with kazahana.AsyncClient(server.socket, prefetch=10, timeout=0.3) as client:
+            for failure in await asyncio.gather(*(client.next_id() for _ in range(4)), return_exceptions=True):
+                assert isinstance(failure, kazahana.RequestTimeoutError)
+
+    asyncio.run(main())
+    first, *later = (params[-1]["timeout_ms"] for _, _, params in server.asked)
+    assert first == 300 and all(timeout < 300 for timeout in later)
 
 
 def test_one_refill_serves_whoever_waits(script: Any) -> None:
@@ -162,8 +199,7 @@ def test_one_refill_serves_whoever_waits(script: Any) -> None:
     threads = [threading.Thread(target=lambda: got.append(client.next_id())) for _ in range(4)]
     for thread in threads:
         thread.start()
-    while not server.asked:
-        time.sleep(0.001)
+    wait_until(lambda: server.asked)
     gate.set()
     for thread in threads:
         thread.join(60)

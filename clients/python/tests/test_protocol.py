@@ -5,10 +5,11 @@ from typing import Any
 
 import msgpack
 import pytest
-from conftest import exchanges
+from conftest import Daemon, exchanges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import kazahana
 from kazahana import InvalidParamsError, ProtocolError, ShuttingDownError
 from kazahana.calls import Calls
 from kazahana.errors import KazahanaError
@@ -54,6 +55,15 @@ def test_golden_exchange(exchange: dict[str, Any]) -> None:
         assert type(error) is not KazahanaError
     else:
         assert error is None and result == exchange["result"]
+
+
+def test_every_method_is_recorded(daemon: Daemon) -> None:
+    """When the daemon learns a method, clients/record has to."""
+    with kazahana.Client(daemon.socket) as client, pytest.raises(kazahana.UnknownMethodError) as caught:
+        client._channel.perform(call("NoSuchMethod"))
+    methods = caught.value.message.partition("there are ")[2].split(", ")
+    assert len(methods) >= 17
+    assert set(methods) == {one["method"] for one in EXCHANGES if one["recorded"] and "result" in one}
 
 
 def reply(msgid: int, value: Any) -> bytes:
@@ -169,8 +179,9 @@ def test_last_word_and_notifications() -> None:
     session.request(call(), 1)
     assert session.feed(msgpack.packb([2, "Lock.Lost", [{"reason": "expired"}]])) == []
     assert session.notifications == [("Lock.Lost", [{"reason": "expired"}])]
-    with pytest.raises(ProtocolError, match="not MessagePack"):
+    with pytest.raises(KazahanaError, match="not MessagePack") as caught:
         session.feed(msgpack.packb([1, 0, [1, "PARSE_ERROR: not MessagePack"], None]))
+    assert caught.value.code == "PARSE_ERROR"
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 3601, float("nan"), float("inf")])

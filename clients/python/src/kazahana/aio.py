@@ -9,7 +9,7 @@ import socket
 from typing import Any, TypeVar
 
 from . import address, fork
-from .errors import KazahanaError, LockExpiredError, ShuttingDownError
+from .errors import KazahanaError, LockLostError, ShuttingDownError
 from .protocol import Call, Retry, Session, closed, copy_of, lost, unanswered
 
 T = TypeVar("T")
@@ -42,6 +42,8 @@ class _Connection(asyncio.Protocol):
     async def call(self, call: Call[Any], deadline: float) -> Any:
         if self._error is not None or self._transport is None:
             raise copy_of(self._error or lost(self.path))
+        if self._transport.is_closing():  # connection_lost comes with the loop's next turn
+            raise lost(self.path)
         answer = self.loop.create_future()
         self._transport.write(self._session.request(call, answer))
         alarm = self.loop.call_at(deadline, self._expire, answer, call)
@@ -166,7 +168,7 @@ class AsyncChannel:
             if self._closed:
                 raise closed()
             if self._pinned:
-                raise LockExpiredError("the connection that held the lock was lost", reason="disconnected")
+                raise LockLostError("the connection that held the lock was lost", reason="disconnected")
             if connection is not None and not connection.loop.is_closed():
                 connection.loop.call_soon_threadsafe(connection.fail, closed())
             connection = _Connection(address.find(self._named), loop)

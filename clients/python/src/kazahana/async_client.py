@@ -4,53 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from . import address, fork
 from .aio import AsyncChannel
-from .calls import Calls, IDOptions, Inspection, Moment, Options
+from .base import Base
+from .calls import IDOptions, Inspection, Moment, Options
 from .lock import AsyncLock
-from .prefetch import Prefetch
+from .prefetch import now
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class AsyncClient:
+class AsyncClient(Base[AsyncChannel]):
     """Asks the kazahana daemon of this host, as Client does, from a coroutine.
 
     All tasks share one connection, which belongs to the running event loop; under another loop, a new
     one is made. With prefetch, most calls of next_id return without going through the loop.
     """
 
-    def __init__(
-        self,
-        socket: str | None = None,
-        *,
-        service: str | None = None,
-        timeout: float = 10.0,
-        prefetch: int = 0,
-        max_age: float = 0.05,
-    ) -> None:
-        self._socket = None if socket is None else address.parse(socket)
-        self._calls = Calls(service, timeout)
-        self._prefetch = Prefetch(prefetch, max_age)
-        self._prefetching = prefetch > 0
-        self._refill_call = self._calls.next_ids(prefetch or 1)
-        self._channel = self._open()
-        self._refilling: asyncio.Lock | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # that _refilling belongs to
-        fork.track(self)
-
     def _open(self) -> AsyncChannel:
         return AsyncChannel(self._socket)
 
     def after_fork(self) -> None:
-        self._refilling = None
+        self._refilling: asyncio.Lock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # that _refilling belongs to
 
     async def close(self) -> None:
-        """Close the connection; whoever waits on it gets a ClosedError."""
+        """Close the connection; whoever waits on it gets a ClientClosedError."""
         self._channel.close()
         self._prefetch.drop()
         await asyncio.sleep(0)  # the loop closes the socket now
@@ -77,7 +58,7 @@ class AsyncClient:
             return await self._channel.perform(self._calls.plain)
         batch = self._prefetch.batch
         id = batch.pop() if batch else None
-        return id if id is not None and monotonic() < batch.expires else await self._refill()
+        return id if id is not None and now() < batch.expires else await self._refill()
 
     @overload
     async def next_ids(self, n: int, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> list[int]: ...
@@ -96,17 +77,19 @@ class AsyncClient:
         return result
 
     async def _refill(self) -> int:
-        prefetch = self._prefetch
+        prefetch, timeout, began = self._prefetch, self._calls.timeout, now()
         loop = asyncio.get_running_loop()
         if self._refilling is None or self._loop is not loop:
             self._refilling, self._loop = asyncio.Lock(), loop
+        waited = self._refilling.locked()
         async with self._refilling:
             batch = prefetch.batch
-            started = monotonic()
-            if batch and started < batch.expires:  # another task has refilled it
+            asked = now()
+            if batch and asked < batch.expires:  # another task has refilled it
                 return batch.pop()
-            ids = await self._channel.perform(self._refill_call)
-            return prefetch.install(batch, ids, started)
+            remaining = max(timeout - (asked - began), 0.001) if waited else timeout
+            call = self._calls.next_ids(prefetch.count(asked), timeout=remaining)
+            return prefetch.install(batch, await self._channel.perform(call), asked)
 
     async def inspect(self, id: int | str, **options: Unpack[Options]) -> Inspection:
         """Explain an ID: a number, decimal or hexadecimal (0x) text, or external. Options: service, timeout."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any, Callable, TypedDict, Union
 
-from .errors import InvalidParamsError, LockExpiredError, ProtocolError
+from .errors import InvalidParamsError, LockLostError, ProtocolError
 from .protocol import MAX_TIMEOUT, Call
 
 MAX_BATCH = 65_536
@@ -86,7 +86,7 @@ _integer, _text, _table = _exactly(int, "an integer"), _exactly(str, "a text"), 
 
 def _list_of(kind: Any, count: int) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
-        if type(value) is not list or len(value) != count or not all(type(item) is kind for item in value):
+        if type(value) is not list or len(value) != count or not set(map(type, value)) <= {kind}:
             raise ProtocolError(f"the daemon did not answer {count} values of type {kind.__name__}")
         return value
 
@@ -111,7 +111,7 @@ _pair, _inspection, _lock_state = _list_of(int, 2), _record(Inspection), _record
 def _active(value: Any) -> LockState:
     state: LockState = _lock_state(value)
     if state.state != "ACTIVE":
-        raise LockExpiredError(f"the lock {state.lock_key!r} was lost as soon as it was granted")
+        raise LockLostError(f"the lock {state.lock_key!r} was lost as soon as it was granted")
     return state
 
 
@@ -235,9 +235,3 @@ class Calls:
 
     def watch(self, key: str, lease_id: str) -> Call[LockState]:
         return self._make("Lock.Watch", [key], _active, None, {"lease_id": lease_id})
-
-
-def _positive_ms(name: str, seconds: float) -> int:
-    if not seconds > 0:
-        raise InvalidParamsError(f"a {name} of {seconds} s is out of range: more than 0")
-    return max(1, int(seconds * 1000))

@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Callable, Literal, overload
 
-from . import address, fork
-from .calls import Calls, IDOptions, Inspection, Moment, Options
+from .base import Base
+from .calls import IDOptions, Inspection, Moment, Options
 from .errors import RequestTimeoutError
 from .lock import Lock
-from .prefetch import Prefetch
+from .prefetch import now
 from .sync import Channel
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class Client:
+class Client(Base[Channel]):
     """Asks the kazahana daemon of this host.
 
     socket is a path or a unix:///path URI (default: KAZAHANA_SOCKET, else the usual places); service
@@ -31,24 +30,6 @@ class Client:
     daemon restarts. A process that was forked makes its own. Not for use in signal handlers.
     """
 
-    def __init__(
-        self,
-        socket: str | None = None,
-        *,
-        service: str | None = None,
-        timeout: float = 10.0,
-        prefetch: int = 0,
-        max_age: float = 0.05,
-    ) -> None:
-        self._socket = None if socket is None else address.parse(socket)
-        self._calls = Calls(service, timeout)
-        self._prefetch = Prefetch(prefetch, max_age)
-        self._prefetching = prefetch > 0
-        self._refill_call = self._calls.next_ids(prefetch or 1)
-        self._channel = self._open()
-        self._refilling = threading.Lock()
-        fork.track(self)
-
     def _open(self) -> Channel:
         return Channel(self._socket)
 
@@ -56,7 +37,7 @@ class Client:
         self._refilling = threading.Lock()
 
     def close(self) -> None:
-        """Close the connection; whoever waits on it gets a ClosedError."""
+        """Close the connection; whoever waits on it gets a ClientClosedError."""
         self._channel.close()
         self._prefetch.drop()
 
@@ -85,7 +66,7 @@ class Client:
             id = batch.pop()
         except IndexError:
             return self._refill()
-        return id if monotonic() < batch.expires else self._refill()
+        return id if now() < batch.expires else self._refill()
 
     @overload
     def next_ids(self, n: int, *, format: Literal["int"] = ..., **options: Unpack[IDOptions]) -> list[int]: ...
@@ -102,19 +83,19 @@ class Client:
         return result
 
     def _refill(self) -> int:
-        prefetch, call, began = self._prefetch, self._refill_call, monotonic()
+        prefetch, timeout, began = self._prefetch, self._calls.timeout, now()
         waited = not self._refilling.acquire(blocking=False)
-        if waited and not self._refilling.acquire(timeout=call.timeout):
-            raise RequestTimeoutError("no IDs in time", waited_ms=int(call.timeout * 1000), cause="answer")
+        if waited and not self._refilling.acquire(timeout=timeout):
+            raise RequestTimeoutError("no IDs in time", waited_ms=int(timeout * 1000), cause="answer")
         try:
             batch = prefetch.batch
-            asked = monotonic()
+            asked = now()
             with contextlib.suppress(IndexError):
                 id = batch.pop()
                 if asked < batch.expires:  # another thread has refilled it
                     return id
-            if waited:
-                call = self._calls.next_ids(prefetch.size, timeout=max(call.timeout - (asked - began), 0.001))
+            remaining = max(timeout - (asked - began), 0.001) if waited else timeout
+            call = self._calls.next_ids(prefetch.count(asked), timeout=remaining)
             return prefetch.install(batch, self._channel.perform(call), asked)
         finally:
             self._refilling.release()

@@ -120,12 +120,6 @@ class ShuttingDownError(KazahanaError):
     code = "SHUTTING_DOWN"
 
 
-class InternalError(KazahanaError):
-    """A mistake in the daemon."""
-
-    code = "INTERNAL"
-
-
 class LockHeldError(KazahanaError):
     """Somebody else holds the lock."""
 
@@ -141,9 +135,15 @@ class LockNotOwnedError(KazahanaError):
 
 
 class LockExpiredError(KazahanaError):
-    """The lock was lost before it was released: what it protected may have been done twice."""
+    """The lock's term is over."""
 
     code = "LOCK_EXPIRED"
+
+
+class LockLostError(KazahanaError):
+    """A lock was lost before it was released: what it protected may have been done twice."""
+
+    code = "LOCK_LOST"
     reason: str = ""
 
 
@@ -187,6 +187,12 @@ class StoreUnavailableError(KazahanaError):
     cause: str = ""
 
 
+class NoStoreError(KazahanaError):
+    """The daemon keeps no locks and sequences."""
+
+    code = "NO_STORE"
+
+
 class DaemonUnavailableError(KazahanaError, ConnectionError):
     """Nobody answers at the socket `path`. __cause__ is the system's error, if it was one."""
 
@@ -204,13 +210,13 @@ class SocketUnusableError(DaemonUnavailableError):
 class ProtocolError(KazahanaError):
     """What answered does not speak as a kazahana daemon does."""
 
-    code = "PARSE_ERROR"
+    code = "PROTOCOL_ERROR"
 
 
-class ClosedError(KazahanaError):
+class ClientClosedError(KazahanaError):
     """The client was closed."""
 
-    code = "CLOSED"
+    code = "CLIENT_CLOSED"
 
 
 def _all(kind: type[KazahanaError]) -> dict[str, type[KazahanaError]]:
@@ -249,5 +255,5 @@ def from_wire(text: str) -> KazahanaError:
         details.clear()
         at = rest.find(" ", at) + 1 or len(rest)
     message = rest[:begin].rstrip() if details else rest
-    name = code[1] if code else "ERROR"
+    name = code[1] if code else ProtocolError.code
     return _rebuild(BY_CODE.get(name, KazahanaError), name, message or name, details)

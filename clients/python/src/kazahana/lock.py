@@ -6,15 +6,17 @@ import asyncio
 import os
 import threading
 from time import monotonic
-from typing import Callable
+from typing import Callable, Generic, TypeVar
 
 from .aio import AsyncChannel
 from .calls import Calls, LockState
-from .errors import KazahanaError, LockExpiredError, RequestIDReusedError
+from .errors import KazahanaError, LockExpiredError, LockLostError, RequestIDReusedError
 from .sync import Channel
 
+C = TypeVar("C")
+
 # What a grant ends in whose connection broke before the lock was watched: it is asked for anew.
-LOST_AT_ONCE = (LockExpiredError, RequestIDReusedError)
+LOST_AT_ONCE = (LockLostError, LockExpiredError, RequestIDReusedError)
 
 
 class Lost:
@@ -41,31 +43,14 @@ class Lost:
         return self._reason is not None
 
 
-class Lock:
-    """A lock that the daemon holds, and renews, for as long as this object's own connection lives.
+class _Asked(Generic[C]):
+    """What is asked for, by a channel of type C, and what was granted."""
 
-    Whoever writes to something shared under it sends `token` along, which grows with every holder,
-    and lets the other side refuse smaller ones. `lost` is set when the lock is gone; on_lost(reason),
-    if given, is called then, in a thread of its own. Leaving the block raises a LockExpiredError if
-    the lock was lost inside.
-    """
-
-    def __init__(
-        self,
-        open_channel: Callable[[], Channel],
-        calls: Calls,
-        key: str,
-        ttl: float,
-        wait: float,
-        on_lost: Callable[[str], object] | None = None,
-    ) -> None:
+    def __init__(self, open_channel: Callable[[], C], calls: Calls, key: str, ttl: float, wait: float) -> None:
         self.key = key
-        self._open, self._calls = open_channel, calls
-        self._ttl, self._wait, self._on_lost = ttl, wait, on_lost
-        self._channel: Channel | None = None
+        self._open, self._calls, self._ttl, self._wait = open_channel, calls, ttl, wait
+        self._channel: C | None = None
         self._state: LockState | None = None
-        self._pid = 0
-        self.lost = Lost(self._check)
 
     @property
     def token(self) -> int:
@@ -79,11 +64,39 @@ class Lock:
             raise RuntimeError(f"the lock {self.key!r} has not been acquired")
         return self._state
 
-    def acquire(self) -> Lock:
-        """Take the lock, or raise a LockHeldError when it is not free within `wait` seconds."""
+    def _deadline(self) -> float:
+        """Return until when to acquire."""
         if self._channel is not None:
             raise RuntimeError(f"the lock {self.key!r} is held by this object already")
-        deadline = monotonic() + self._calls.timeout + self._wait
+        return monotonic() + self._calls.timeout + self._wait
+
+
+class Lock(_Asked[Channel]):
+    """A lock that the daemon holds, and renews, for as long as this object's own connection lives.
+
+    Whoever writes to something shared under it sends `token` along, which grows with every holder,
+    and lets the other side refuse smaller ones. `lost` is set when the lock is gone; on_lost(reason),
+    if given, is called then, in a thread of its own. Leaving the block raises a LockLostError if
+    the lock was lost inside.
+    """
+
+    def __init__(
+        self,
+        open_channel: Callable[[], Channel],
+        calls: Calls,
+        key: str,
+        ttl: float,
+        wait: float,
+        on_lost: Callable[[str], object] | None = None,
+    ) -> None:
+        super().__init__(open_channel, calls, key, ttl, wait)
+        self._on_lost = on_lost
+        self._pid = 0
+        self.lost = Lost(self._check)
+
+    def acquire(self) -> Lock:
+        """Take the lock, or raise a LockHeldError when it is not free within `wait` seconds."""
+        deadline = self._deadline()
         while True:
             channel = self._open()
             try:
@@ -101,7 +114,7 @@ class Lock:
         return self
 
     def release(self) -> None:
-        """Give the lock back, or raise a LockExpiredError if it was lost before."""
+        """Give the lock back, or raise a LockLostError if it was lost before."""
         channel, reason = self._channel, self.lost.reason
         if channel is None:
             return
@@ -110,7 +123,7 @@ class Lock:
             if reason is None:
                 channel.perform(self._calls.release(self.key, self.state.lease_id))
             elif reason != "forked":
-                raise LockExpiredError(f"the lock {self.key!r} was lost before it was released", reason=reason)
+                raise LockLostError(f"the lock {self.key!r} was lost before it was released", reason=reason)
         finally:
             channel.close()
 
@@ -139,7 +152,7 @@ class Lock:
             self._on_lost(lost.reason or "lost")
 
 
-class AsyncLock:
+class AsyncLock(_Asked[AsyncChannel]):
     """A lock that the daemon holds, and renews, for as long as this object's own connection lives.
 
     As Lock is, for `async with`. `lost` is set when the lock is gone, and `lost_reason` tells why.
@@ -148,25 +161,10 @@ class AsyncLock:
     def __init__(
         self, open_channel: Callable[[], AsyncChannel], calls: Calls, key: str, ttl: float, wait: float
     ) -> None:
-        self.key = key
+        super().__init__(open_channel, calls, key, ttl, wait)
         self.lost_reason: str | None = None
         self._lost: asyncio.Event | None = None  # made by acquire, in the loop that it belongs to
-        self._open, self._calls, self._ttl, self._wait = open_channel, calls, ttl, wait
-        self._channel: AsyncChannel | None = None
-        self._state: LockState | None = None
         self._listening: asyncio.Task[None] | None = None
-
-    @property
-    def token(self) -> int:
-        """The fencing token: greater than that of every earlier holder."""
-        return self.state.fencing_token
-
-    @property
-    def state(self) -> LockState:
-        """What the daemon said when the lock was taken."""
-        if self._state is None:
-            raise RuntimeError(f"the lock {self.key!r} has not been acquired")
-        return self._state
 
     @property
     def lost(self) -> asyncio.Event:
@@ -176,9 +174,7 @@ class AsyncLock:
 
     async def acquire(self) -> AsyncLock:
         """Take the lock, or raise a LockHeldError when it is not free within `wait` seconds."""
-        if self._channel is not None:
-            raise RuntimeError(f"the lock {self.key!r} is held by this object already")
-        deadline = monotonic() + self._calls.timeout + self._wait
+        deadline = self._deadline()
         while True:
             channel = self._open()
             try:
@@ -195,16 +191,14 @@ class AsyncLock:
         return self
 
     async def release(self) -> None:
-        """Give the lock back, or raise a LockExpiredError if it was lost before."""
+        """Give the lock back, or raise a LockLostError if it was lost before."""
         channel, self._channel = self._channel, None
         if channel is None or self._listening is None:
             return
         self._listening.cancel()
         try:
             if self.lost_reason is not None:
-                raise LockExpiredError(
-                    f"the lock {self.key!r} was lost before it was released", reason=self.lost_reason
-                )
+                raise LockLostError(f"the lock {self.key!r} was lost before it was released", reason=self.lost_reason)
             await channel.perform(self._calls.release(self.key, self.state.lease_id))
         finally:
             channel.close()

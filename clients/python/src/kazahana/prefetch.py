@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
+from functools import partial
 
 from . import fork
 from .calls import MAX_BATCH
 from .errors import InvalidParamsError
 
+# Batches grow, at most so many times, while each is used up in less than this many seconds.
+GROWTH, SHORT = 16, 0.001
+
+# Age counts on while the machine is suspended, where a clock tells.
+now = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+
 
 class Batch(list[int]):
-    """IDs in descending order: pop, which is atomic, takes the smallest. Good until `expires`, a monotonic time."""
+    """IDs in descending order: pop, which is atomic, takes the smallest. Good until now() is `expires`."""
 
     __slots__ = ("expires",)
     expires: float
@@ -24,8 +32,9 @@ class Prefetch:
             raise InvalidParamsError(f"prefetch={size} is out of range: 0 (off) to {MAX_BATCH}")
         if not max_age > 0:
             raise InvalidParamsError(f"max_age={max_age} s is out of range: more than 0")
-        self.size = size
+        self.size = self._count = size
         self.max_age = max_age
+        self._asked = float("-inf")
         self.after_fork()
         if size:
             fork.track(self)
@@ -33,6 +42,15 @@ class Prefetch:
     def after_fork(self) -> None:
         self.batch = Batch()
         self._swap = threading.Lock()
+
+    def count(self, now: float) -> int:
+        """Return how many IDs to ask for now."""
+        if now - self._asked < SHORT:
+            self._count = min(2 * self._count, GROWTH * self.size, MAX_BATCH)
+        else:
+            self._count = max(self._count // 2, self.size)
+        self._asked = now
+        return self._count
 
     def install(self, asked_after: Batch, ids: list[int], asked: float) -> int:
         """Take over IDs that were asked for at the time `asked`; return the first.
@@ -53,3 +71,4 @@ class Prefetch:
         """Forget what was fetched: a caller has got larger IDs by now, and the next is to be larger still."""
         with self._swap:
             self.batch = Batch()
+            self._asked = float("-inf")  # it was not used up

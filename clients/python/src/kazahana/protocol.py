@@ -14,7 +14,7 @@ from typing import Any, Callable, Generic, TypeVar
 import msgpack
 
 from .errors import (
-    ClosedError,
+    ClientClosedError,
     DaemonUnavailableError,
     InvalidParamsError,
     KazahanaError,
@@ -172,7 +172,7 @@ class Retry:
     effects carries a request ID. A daemon that restarts therefore costs time, not an error.
     """
 
-    FIRST, LONGEST = 0.005, 0.25  # s between tries: from, to, doubling
+    FIRST, LONGEST = 0.005, 0.2  # s between tries: from, to, doubling
     FIRST_CONTACT = 1.0  # s for a daemon that has never been there: it may be starting, but hardly longer
 
     def __init__(self, started: float, timeout: float, reached: bool) -> None:
@@ -211,5 +211,5 @@ def copy_of(error: KazahanaError) -> KazahanaError:
     return made
 
 
-def closed() -> ClosedError:
-    return ClosedError("the client was closed")
+def closed() -> ClientClosedError:
+    return ClientClosedError("the client was closed")

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from . import address, fork
-from .errors import KazahanaError, LockExpiredError, ShuttingDownError
+from .errors import KazahanaError, LockLostError, ShuttingDownError
 from .protocol import Call, Retry, Session, closed, copy_of, lost, unanswered
 
 T = TypeVar("T")
@@ -314,7 +314,7 @@ class Channel:
             if self._closed:
                 raise closed()
             if self._pinned:
-                raise LockExpiredError("the connection that held the lock was lost", reason="disconnected")
+                raise LockLostError("the connection that held the lock was lost", reason="disconnected")
             made = self._connection = Connection(address.find(self._named))
             self._reached = True
             if self._closed:  # meanwhile

@@ -1,0 +1,13 @@
+//go:build !linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() {
+	fmt.Fprintln(os.Stderr, "benchclients: runs on Linux only: it needs processes that end with their parent, and one core for all")
+	os.Exit(1)
+}

@@ -1,0 +1,40 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// The programs of all languages give the rows that the aims are about.
+func TestRun(t *testing.T) {
+	for _, program := range []string{"python3", "node", "npm"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("the clients need %s: %v", program, err)
+		}
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	t.Chdir("..")
+	p := plan{rounds: 1, seconds: 0.01, core: -1, daemon: os.Getenv("KAZAHANAD")}
+	if p.daemon == "" {
+		p.daemon = filepath.Join(t.TempDir(), "kazahanad")
+		if out, err := exec.Command("go", "build", "-o", p.daemon, "./cmd/kazahanad").CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	var out strings.Builder
+	if err := run(t.Context(), p, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{inPython, inNode, inGo, "batch of 100", "pipelined", "not pinned"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
