@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	room    = Key{"room", "42"}
-	refused = errors.New("held by another")
+	room       = Key{"room", "42"}
+	errRefused = errors.New("held by another")
 )
 
 // desk is a core whose commands a test carries out by hand.
@@ -177,7 +177,7 @@ func TestTopologyLeavesAlone(t *testing.T) {
 	d.idle()
 }
 
-// 1.3: what is not known is refused.
+// 1.3: what is not known is errRefused.
 func TestNotReadyIsRefused(t *testing.T) {
 	d := newDesk(t)
 	refused := func(state State) {
@@ -243,7 +243,7 @@ func TestActivation(t *testing.T) {
 	if len(d.done) != 1 || d.done[0].Err != nil || d.done[0].Resolution.PID != "pid" {
 		t.Errorf("done is %+v", d.done)
 	}
-	d.answer(Release, Result{Err: refused}) // it expires
+	d.answer(Release, Result{Err: errRefused}) // it expires
 	d.idle()
 }
 
@@ -267,10 +267,10 @@ func TestLockDenied(t *testing.T) {
 	d := newDesk(t)
 	d.member()
 	d.pending()
-	d.answer(TryAcquire, Result{Err: refused})
-	d.failed(refused)
+	d.answer(TryAcquire, Result{Err: errRefused})
+	d.failed(errRefused)
 	events := d.core.DrainEvents()
-	if len(events) < 2 || events[1].Kind != LockDenied || events[1].Reason != refused.Error() {
+	if len(events) < 2 || events[1].Kind != LockDenied || events[1].Reason != errRefused.Error() {
 		t.Errorf("told is %+v", events)
 	}
 }
@@ -286,16 +286,16 @@ func TestWhateverFails(t *testing.T) {
 		after []Op
 		with  error
 	}{
-		{Result{Err: refused}, nil, refused},
-		{Result{Err: refused}, []Op{Release}, refused},
-		{Result{Err: refused}, []Op{Release}, refused},
-		{Result{Err: refused}, []Op{Remove, Release}, refused},
-		{Result{Err: refused}, []Op{Remove, Release}, refused},
-		{Result{Err: refused}, []Op{Passivate, Remove, Release}, refused},
-		2 + 4: {Result{Ended: false}, []Op{Release}, ErrOwned},                                    // CheckOwner
-		3 + 4: {Result{Err: ErrStale}, []Op{Release}, ErrStale},                                   // Store: nothing to take back
-		4 + 4: {Result{Err: refused, Unknown: true}, []Op{Passivate, Remove, Release}, refused},   // Ensure
-		5 + 4: {Result{Err: ErrStale, Unknown: true}, []Op{Passivate, Remove, Release}, ErrStale}, // the second Store
+		{Result{Err: errRefused}, nil, errRefused},
+		{Result{Err: errRefused}, []Op{Release}, errRefused},
+		{Result{Err: errRefused}, []Op{Release}, errRefused},
+		{Result{Err: errRefused}, []Op{Remove, Release}, errRefused},
+		{Result{Err: errRefused}, []Op{Remove, Release}, errRefused},
+		{Result{Err: errRefused}, []Op{Passivate, Remove, Release}, errRefused},
+		2 + 4: {Result{Ended: false}, []Op{Release}, ErrOwned},                                        // CheckOwner
+		3 + 4: {Result{Err: ErrStale}, []Op{Release}, ErrStale},                                       // Store: nothing to take back
+		4 + 4: {Result{Err: errRefused, Unknown: true}, []Op{Passivate, Remove, Release}, errRefused}, // Ensure
+		5 + 4: {Result{Err: ErrStale, Unknown: true}, []Op{Passivate, Remove, Release}, ErrStale},     // the second Store
 	} {
 		d := newDesk(t)
 		d.member()
@@ -352,9 +352,9 @@ func TestRemovedInTheEnd(t *testing.T) {
 	d.member()
 	d.activated()
 	d.take(d.core.PassivateIdle(0, d.now))
-	d.answer(Passivate, Result{Err: refused})
+	d.answer(Passivate, Result{Err: errRefused})
 	for range 3 {
-		if c := d.answer(Remove, Result{Err: refused}); !c.Keep {
+		if c := d.answer(Remove, Result{Err: errRefused}); !c.Keep {
 			t.Error("the snapshot of a process that did not answer is replaced")
 		}
 		d.idle()
@@ -486,14 +486,14 @@ func TestEvents(t *testing.T) {
 	d.activated()
 	d.now.UnixMS += 5
 	d.take(d.core.PassivateIdle(0, d.now))
-	d.answer(Passivate, Result{Err: refused})
+	d.answer(Passivate, Result{Err: errRefused})
 	var kinds []EventKind
 	for _, e := range d.core.DrainEvents() {
 		kinds = append(kinds, e.Kind)
 		if e.Key != room || e.Authority != "me:1" || e.ObservedMS == 0 {
 			t.Errorf("told is %+v", e)
 		}
-		if e.Kind == Passivated && (e.Reason != refused.Error() || e.ObservedMS != d.now.UnixMS || e.Token != 5) {
+		if e.Kind == Passivated && (e.Reason != errRefused.Error() || e.ObservedMS != d.now.UnixMS || e.Token != 5) {
 			t.Errorf("told is %+v", e)
 		}
 	}
