@@ -33,8 +33,15 @@ const (
 )
 
 // Call runs f, which is one exchange with etcd and changes nothing when it is
-// done twice.
+// done twice. It fails where the store's keys are of a format that is not known.
 func (c *Client) Call(ctx context.Context, f func(context.Context) error) error {
+	if err := c.checkFormat(ctx); err != nil {
+		return err
+	}
+	return c.call(ctx, f)
+}
+
+func (c *Client) call(ctx context.Context, f func(context.Context) error) error {
 	var last, reason error // reason is the last one that is not merely that time was up
 	token := c.login.present()
 	for try := 1; ; try++ {

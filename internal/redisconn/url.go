@@ -65,6 +65,9 @@ type Config struct {
 	// choose, where FailoverFenceSet.
 	FailoverFence    time.Duration
 	FailoverFenceSet bool
+	// MaxLockTTL is the longest term of a lock, for whoever keeps locks there; 0
+	// where the URL does not say.
+	MaxLockTTL time.Duration
 
 	// Tests only.
 	NowMS       func() int64  // replaces the server's clock in scripts
@@ -78,7 +81,7 @@ func Schemes() []string {
 
 // Params returns the parameters of a URL of the scheme that this package reads.
 func Params(scheme string) []string {
-	all := []string{"prefix", "min_replicas", "failover_fence", "username", "password_file"}
+	all := []string{"prefix", "min_replicas", "failover_fence", "max_lock_ttl", "username", "password_file"}
 	if scheme == SchemeUnix {
 		all = append(all, "db")
 	}
@@ -283,6 +286,13 @@ func (c *Config) parseParams(q url.Values) error {
 			return fmt.Errorf("failover_fence=%s: write how long grants are refused after a failover or a restart, for example failover_fence=0", v[0])
 		}
 		c.FailoverFence, c.FailoverFenceSet = d, true
+	}
+	if v, ok := q["max_lock_ttl"]; ok {
+		d, err := time.ParseDuration(v[0])
+		if err != nil || d <= 0 || d%time.Millisecond != 0 {
+			return fmt.Errorf("max_lock_ttl=%s: write the longest term that a lock may have, for example max_lock_ttl=10m", v[0])
+		}
+		c.MaxLockTTL = d
 	}
 	return nil
 }

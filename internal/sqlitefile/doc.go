@@ -17,7 +17,9 @@
 // before each operation and again after each commit, and nothing more is done
 // with it. A file that is not a healthy database of the Kind, in a version that
 // is known, is an error and never replaced; the Kind's application ID keeps two
-// kinds of files from being taken for each other.
+// kinds of files from being taken for each other. One of an earlier version is
+// migrated when it is opened, in one transaction, after a copy; the version is
+// looked at before each operation, so that a process of before stops then.
 //
 // # How an operation may end
 //

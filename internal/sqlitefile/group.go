@@ -87,7 +87,10 @@ func (f *File) runGroup(group []*job) error {
 		return f.explain(err)
 	}
 	t := &Tx{Session: f.session, NowMS: f.nowMS()}
-	err := f.at(StepBegun)
+	err := f.kind.current(f.session)
+	if err == nil {
+		err = f.at(StepBegun)
+	}
 	for i := 0; i < len(group) && err == nil; i++ {
 		err = t.run(group[i], len(group) > 1)
 	}
@@ -116,7 +119,8 @@ func (f *File) runGroup(group []*job) error {
 // outward adds the path to errors of the database, and leaves answers to the
 // caller as they are.
 func (f *File) outward(err error) error {
-	if primaryCode(err) != 0 || errors.Is(err, ErrInconsistent) {
+	var schema *SchemaError
+	if primaryCode(err) != 0 || errors.Is(err, ErrInconsistent) || errors.As(err, &schema) {
 		return f.explain(err)
 	}
 	return err

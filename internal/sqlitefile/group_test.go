@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var noteKind = Kind{
-	Name: "notebook", ApplicationID: 0x6e6f7465, Version: 3,
+	Name: "notebook", ApplicationID: 0x6e6f7465,
 	Schema:  []string{"CREATE TABLE note (text TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"},
 	Probe:   "SELECT count(*) FROM (SELECT 1 FROM note LIMIT 1)",
 	Moved:   "look for it",

@@ -1,6 +1,7 @@
 package sqlitefile
 
 import (
+	"context"
 	"fmt"
 )
 
@@ -8,11 +9,16 @@ import (
 type Kind struct {
 	// Name completes "this file is not a ... that can be used".
 	Name string
-	// ApplicationID and Version are what the file's header says of it.
+	// ApplicationID is what the file's header says of it.
 	ApplicationID int32
-	Version       int32
-	// Schema are the statements that fill an empty database.
+	// Schema are the statements that fill an empty database, of the latest version.
 	Schema []string
+	// Migrations are what each version has changed: the first are the statements
+	// that lead from version 1 to 2. The latest version follows from them.
+	Migrations [][]string
+	// Not is a table that tells a file of another kind with the same application
+	// ID; "" where there is none.
+	Not string
 	// Additions are statements that give an older file of the same version what
 	// it lacks. They run at every opening, and change nothing at the second.
 	Additions []string
@@ -31,7 +37,7 @@ func (k *Kind) create(s *Session) error {
 	statements = append(statements, k.Schema...)
 	statements = append(statements,
 		fmt.Sprintf("PRAGMA application_id=%d", k.ApplicationID),
-		fmt.Sprintf("PRAGMA user_version=%d", k.Version),
+		fmt.Sprintf("PRAGMA user_version=%d", k.version()),
 		"COMMIT", "PRAGMA journal_mode=WAL")
 	for _, q := range statements {
 		if err := s.ExecOnce(q); err != nil {
@@ -42,22 +48,26 @@ func (k *Kind) create(s *Session) error {
 }
 
 // check reports, as an error, why the database is not one that this program can
-// use as this kind.
-func (k *Kind) check(s *Session) error {
-	var id, version int32
+// use as this kind, and migrates an older one.
+func (k *Kind) check(ctx context.Context, s *Session, path string) error {
+	var id int32
 	if err := s.QueryRow("PRAGMA application_id", nil, &id); err != nil {
 		return err
 	}
-	if err := s.QueryRow("PRAGMA user_version", nil, &version); err != nil {
-		return err
-	}
-	switch {
-	case id != k.ApplicationID:
+	if id != k.ApplicationID {
 		return k.foreign("it is an SQLite database of another program (application_id %d)", id)
-	case version > k.Version:
-		return k.foreign("a newer version of kazahana wrote it (schema %d, this version knows up to %d)", version, k.Version)
-	case version < k.Version:
-		return k.foreign("its schema version is %d, which no version of kazahana writes", version)
+	}
+	if k.Not != "" {
+		var other int
+		if err := s.QueryRow("SELECT count(*) FROM sqlite_schema WHERE name = ?", []any{k.Not}, &other); err != nil {
+			return err
+		}
+		if other > 0 {
+			return k.foreign("it is another file of kazahana's, with a table %s", k.Not)
+		}
+	}
+	if err := k.migrate(ctx, s, path); err != nil {
+		return err
 	}
 	var mode string
 	if err := s.QueryRow("PRAGMA journal_mode=WAL", nil, &mode); err != nil {

@@ -127,7 +127,7 @@ func (f *File) check(ctx context.Context, before os.FileInfo, resolved string, m
 			return err
 		}
 	}
-	if err := retryBusy(ctx, nil, func() error { return f.kind.check(s) }); err != nil {
+	if err := retryBusy(ctx, nil, func() error { return f.kind.check(ctx, s, resolved) }); err != nil {
 		return err
 	}
 	var err error

@@ -57,7 +57,12 @@ func (f *File) read(ctx context.Context, op func(*Session) error) error {
 	if err := f.files.check(); err != nil {
 		return f.explain(err)
 	}
-	if err := retryBusy(ctx, f.closing, func() error { return op(f.session) }); err != nil {
+	if err := retryBusy(ctx, f.closing, func() error {
+		if err := f.kind.current(f.session); err != nil {
+			return err
+		}
+		return op(f.session)
+	}); err != nil {
 		return f.explain(err)
 	}
 	return f.explain(f.files.check())

@@ -15,8 +15,9 @@ import (
 
 const (
 	applicationID = 0x6b7a6873 // "kzhs": tells state.db from any other SQLite file
-	schemaVersion = 1
 
+	// schema is version 1. Whoever changes it adds to migrations what leads
+	// there, and files of the version before to cmd/kazahanad/testdata.
 	schema = `
 CREATE TABLE binding (
 	one        INTEGER PRIMARY KEY CHECK (one = 1),
@@ -103,7 +104,7 @@ func fillDatabase(path string, b binding, generation uint64) error {
 		return err
 	}
 	db.SetMaxOpenConns(1)
-	_, err = db.Exec("BEGIN;" + schema + fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d;", applicationID, schemaVersion))
+	_, err = db.Exec("BEGIN;" + schema + fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d;", applicationID, schemaVersion()))
 	if err == nil {
 		_, err = db.Exec("INSERT INTO binding VALUES (1, ?, ?, ?, ?, ?); COMMIT",
 			b.machine, b.boot, int64(b.file.device), int64(b.file.inode), int64(generation))
@@ -158,8 +159,8 @@ func (d *database) check(writable bool) error {
 		return &FileError{Path: d.path, Problem: "is a SQLite database of something else",
 			Remedy: "find out what it is and move it away, or set another state_dir"}
 	}
-	if version != schemaVersion {
-		return newerVersion(d.path, version, schemaVersion)
+	if err := d.checkVersion(version, writable); err != nil {
+		return err
 	}
 	// The file is a few pages long, so that looking at all of it costs nothing.
 	var result string
@@ -179,6 +180,9 @@ func (d *database) check(writable bool) error {
 	if mode != "wal" {
 		return &FileError{Path: d.path, Problem: "SQLite cannot use a write-ahead log there",
 			Remedy: "set state_dir to a directory on a local file system"}
+	}
+	if err := d.migrate(version); err != nil {
+		return err
 	}
 	return d.tryWrite()
 }

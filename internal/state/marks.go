@@ -156,7 +156,7 @@ func checkHeader(path string, header []byte, size int64) error {
 		return damagedMarks(path, fmt.Sprintf("it has %d bytes instead of %d", size, marksSize))
 	}
 	if version := binary.NativeEndian.Uint32(header[8:]); version != marksVersion {
-		return newerVersion(path, int64(version), marksVersion)
+		return otherVersion(path, int64(version), marksVersion)
 	}
 	if size != marksSize || binary.NativeEndian.Uint32(header[12:]) != MaxServices {
 		return damagedMarks(path, fmt.Sprintf("it has %d bytes instead of %d", size, marksSize))
@@ -171,11 +171,6 @@ func allZero(b []byte) bool {
 		}
 	}
 	return true
-}
-
-func newerVersion(path string, version, known int64) *FileError {
-	return &FileError{Path: path, Problem: fmt.Sprintf("has format version %d, and this kazahanad knows %d", version, known),
-		Remedy: "use the kazahanad that wrote it or a newer one"}
 }
 
 func damagedMarks(path, what string) *FileError {

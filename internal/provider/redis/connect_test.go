@@ -320,7 +320,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"-DENIED Redis is running in protected mode":                         "takes local connections only",
 		"*2\r\n$7\r\nversion\r\n$6\r\n6.0.16":                                "its version is 6.0.16, and must be 7.0 or later",
 		"*1\r\n$7\r\nnorunid":                                                "run_id",
-		"*2\r\n$6\r\nformat\r\n$1\r\n2":                                      "another version of kazahana",
+		"*2\r\n$6\r\nformat\r\n$1\r\n2":                                      "written by a newer kazahanad (format 2, this one knows up to 1)",
 		"*1\r\n$5\r\nwhat?":                                                  "does not know",
 		"*0":                                                                 "no answer",
 		"+PONG":                                                              "",

@@ -71,7 +71,7 @@ func (p *Provider) refusal(word string, r *reply, terms provider.Terms) error {
 func (p *Provider) refusalOf(word string, r *reply, terms provider.Terms) error {
 	switch word {
 	case "format":
-		return fmt.Errorf("another version of kazahana wrote the keys of pool %q (format %s, this version knows 1)", terms.Pool, r.Text())
+		return redisconn.FormatError(p.key(terms.Pool, "pool"), r.Text())
 	case "timeline":
 		recorded := snowflake.Timeline{EpochMS: r.Number(), BitTS: int(r.Number())}
 		return provider.TimelineError(terms.Pool, recorded, terms.Timeline)

@@ -91,7 +91,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 		"cut in the middle":     {truncate(9 * 4096), "damaged"},
 		"zeroed header":         {overwrite(0, 100), "not an SQLite database"},
 		"damaged schema page":   {overwrite(100, 3000), "damaged"},
-		"newer schema":          {sql("PRAGMA user_version=2"), "a newer version of kazahana wrote it (schema 2, this version knows up to 1)"},
+		"newer schema":          {sql("PRAGMA user_version=2"), "it was written by a newer kazahanad (schema 2, this one knows up to 1): upgrade this one"},
 		"no schema version":     {sql("PRAGMA user_version=0"), "schema version is 0"},
 		"another program's":     {sql("PRAGMA application_id=252006674"), "another program"},
 		"another program's, 0":  {sql("PRAGMA application_id=0"), "another program"},

@@ -2,13 +2,11 @@ package sqlite
 
 import "github.com/kazahana/kazahana/internal/sqlitefile"
 
-// What the file says of itself, in its header.
-const (
-	applicationID = 0x6b7a686e // "kzhn"
-	schemaVersion = 1
-)
+// applicationID is what the file says of itself, in its header: "kzhn".
+const applicationID = 0x6b7a686e
 
-// schema is version 1. Times are Unix milliseconds, slots are low-bit values.
+// schema is version 1. Whoever changes it adds to kind.Migrations what leads
+// there, and a file of the version before to cmd/kazahanad/testdata. Times are Unix milliseconds, slots are low-bit values.
 // Rows of slot are never deleted.
 var schema = []string{
 	// One row per pool; levels has bit n set when a record has bit_seq n.
@@ -102,7 +100,7 @@ const counterTable = `CREATE TABLE IF NOT EXISTS counter (
 
 // kind is what a lease file is.
 var kind = sqlitefile.Kind{
-	Name: "lease database", ApplicationID: applicationID, Version: schemaVersion,
+	Name: "lease database", ApplicationID: applicationID,
 	Schema: schema, Additions: []string{counterTable},
 	Probe:   "SELECT count(*) FROM (SELECT 1 FROM slot LIMIT 1)",
 	Moved:   "put it back, or restart once the leases granted from it have ended",

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// completions are what is typed before the tabulator key, and what then stands on
+// the line. In all of them there is one way to go on.
+var completions = []struct{ typed, want string }{
+	{"kazahanad statu", "kazahanad status"},
+	{"kazahanad lease-s", "kazahanad lease-server"},
+	{"kazahanad state acc", "kazahanad state accept-epoch"},
+	{"kazahanad leases ini", "kazahanad leases init"},
+	{"kazahanad serve --log-f", "kazahanad serve --log-format"},
+	{"kazahanad state reset-floor --ye", "kazahanad state reset-floor --yes"},
+	{"kazahanad serve --log-level w", "kazahanad serve --log-level warn"},
+	{"kazahanad serve --sequence-start=sp", "kazahanad serve --sequence-start=spread"},
+	{"kazahanad id --format ex", "kazahanad id --format external"},
+	{"kazahanad completion fi", "kazahanad completion fish"},
+	{"kazahanad serve --config onlyhe", "kazahanad serve --config onlyhere.yaml"},
+	{"kazahanad serve --state-dir onlydi", "kazahanad serve --state-dir onlydir"},
+	// A value is no subcommand, and hides none.
+	{"kazahanad leases --service init --al", "kazahanad leases --service init --all"},
+	{"kazahanad lock key -- onlycomm", "kazahanad lock key -- onlycommand"},
+}
+
+// completionHome is a directory with the files that the completions name, and a
+// PATH that has the program.
+func completionHome(t *testing.T) (dir string, env []string) {
+	t.Helper()
+	dir = t.TempDir()
+	writeFile(t, filepath.Join(dir, "onlyhere.yaml"), "")
+	bin := filepath.Join(dir, "onlydir")
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(executable, filepath.Join(bin, "kazahanad")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bin, "onlycommand"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir, []string{"HOME=" + dir, "PATH=" + bin + ":/usr/bin:/bin", "TERM=dumb", "LC_ALL=C.UTF-8", "COLUMNS=200", "PS1=> ", "PROMPT=> "}
+}
+
+func needShell(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("%s is not installed: scripts/setup installs it where it may", name)
+	}
+	return path
+}
+
+// shell is an interactive shell on a terminal.
+type shell struct {
+	t       *testing.T
+	outside *os.File
+	mu      sync.Mutex
+	shown   string
+}
+
+func startShell(t *testing.T, argv ...string) *shell {
+	t.Helper()
+	path := needShell(t, argv[0])
+	dir, env := completionHome(t)
+	outside, inside := terminal(t)
+	if err := unix.IoctlSetWinsize(int(inside.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 200}); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, argv[1:]...)
+	cmd.Dir, cmd.Env = dir, env
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = inside, inside, inside
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = inside.Close()
+	s := &shell{t: t, outside: outside}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		buffer := make([]byte, 4096)
+		for {
+			n, err := outside.Read(buffer)
+			if err != nil {
+				return // the shell has gone
+			}
+			s.mu.Lock()
+			s.shown += string(buffer[:n])
+			s.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		<-read
+	})
+	return s
+}
+
+// send types the text, and waits until want is shown after it.
+func (s *shell) send(text, want string) {
+	s.t.Helper()
+	s.mu.Lock()
+	s.shown = ""
+	s.mu.Unlock()
+	if _, err := s.outside.WriteString(text); err != nil {
+		s.t.Fatal(err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		s.mu.Lock()
+		shown := s.shown
+		s.mu.Unlock()
+		if strings.Contains(shown, want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%q was typed, and %q is not shown but %q", text, want, shown)
+		}
+	}
+}
+
+// completesAll types each completion, and clears the line after it.
+func (s *shell) completesAll() {
+	for i, c := range completions {
+		s.send(c.typed+"\t", c.want)
+		s.send(fmt.Sprintf("\x15echo end-$((%d+1000))\n", i), fmt.Sprintf("end-%d", i+1000))
+	}
+}
+
+func TestCompletionInBash(t *testing.T) {
+	t.Parallel()
+	s := startShell(t, "bash", "--norc", "--noprofile", "-i")
+	s.send("source <(kazahanad completion bash); echo sourced-$?\n", "sourced-0")
+	s.completesAll()
+	// Of several ways to go on, all are listed.
+	s.send("kazahanad serve --log-level \t\t", "debug  error  info   warn")
+}
+
+func TestCompletionInZsh(t *testing.T) {
+	t.Parallel()
+	s := startShell(t, "zsh", "-f", "-i")
+	s.send("autoload -Uz compinit; compinit -u -D; source <(kazahanad completion zsh); echo sourced-$?\n", "sourced-0")
+	s.completesAll()
+	s.send("kazahanad state \t", "accept-epoch  -- Let a service go on with the epoch")
+}
+
+// fish tells what it would offer.
+func TestCompletionInFish(t *testing.T) {
+	t.Parallel()
+	fish := needShell(t, "fish")
+	dir, env := completionHome(t)
+	script := "kazahanad completion fish | source\n"
+	for i, c := range completions {
+		script += fmt.Sprintf("echo case %d\ncomplete -C %q\n", i, c.typed)
+	}
+	cmd := exec.Command(fish, "--no-config", "-c", script)
+	cmd.Dir, cmd.Env = dir, env
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	parts := strings.Split(string(out), "case ")
+	if len(parts) != len(completions)+1 || strings.TrimSpace(parts[0]) != "" {
+		t.Fatalf("fish says %s", out)
+	}
+	for i, c := range completions {
+		words := strings.Fields(c.want)
+		want := words[len(words)-1]
+		var offered []string
+		for line := range strings.Lines(parts[i+1]) {
+			word, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
+			offered = append(offered, strings.TrimSuffix(word, "/"))
+		}
+		if !slices.Equal(offered[1:], []string{want}) {
+			t.Errorf("%q is completed with %q, want %q", c.typed, offered[1:], want)
+		}
+	}
+}
+
+func TestCompletionOfAnotherShell(t *testing.T) {
+	t.Parallel()
+	got := newSite(t).kazahanad("completion", "tcsh")
+	if got.code != exitUsage || !strings.Contains(got.stderr, `"bash","zsh","fish"`) {
+		t.Errorf("%+v", got)
+	}
+}

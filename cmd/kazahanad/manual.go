@@ -1,0 +1,26 @@
+package main
+
+import (
+	"os"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/kazahana/kazahana/internal/manual"
+)
+
+// manualCmd is for packages: man pages that are as new as the command line.
+type manualCmd struct {
+	Sample string `arg:"" optional:"" help:"A commented configuration, to print the page about it."`
+}
+
+// Run prints a manual page in roff: of the configuration, or of the command.
+func (c *manualCmd) Run(s *system, k *kong.Context) error {
+	if c.Sample == "" {
+		return manual.Command(s.out, k.Model, version)
+	}
+	sample, err := os.ReadFile(c.Sample)
+	if err != nil {
+		return err
+	}
+	return manual.Config(s.out, c.Sample, sample, version)
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+)
+
+// The page has every command and every flag that is shown, with its help.
+func TestManualOfTheCommand(t *testing.T) {
+	t.Parallel()
+	page := newSite(t).kazahanad("manual").ok(t)
+	parser, err := kong.New(&cli{}, kong.Name("kazahanad"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := plain(page)
+	commands, flags := 0, 0
+	err = kong.Visit(parser.Model, func(v kong.Visitable, next kong.Next) error {
+		switch n := v.(type) {
+		case *kong.Node:
+			if n.Hidden {
+				if strings.Contains(text, "kazahanad "+n.Name+"\n") {
+					t.Errorf("%s is hidden, and on the page", n.Name)
+				}
+				return nil
+			}
+			commands++
+			if !strings.Contains(text, n.Name) || !strings.Contains(text, n.Help) {
+				t.Errorf("%q is not on the page, or without its help %q", n.Path(), n.Help)
+			}
+		case *kong.Flag:
+			flags++
+			if n.Name != "help" && !strings.Contains(text, "--"+n.Name) || n.Name != "help" && !strings.Contains(text, n.Help) {
+				t.Errorf("--%s is not on the page, or without its help %q", n.Name, n.Help)
+			}
+		}
+		return next(nil)
+	})
+	if err != nil || commands < 15 || flags < 60 {
+		t.Errorf("%d commands and %d flags were looked for: %v", commands, flags, err)
+	}
+	lint(t, page)
+}
+
+// The page of a configuration has all of its keys, with what the sample says.
+func TestManualOfTheConfigurations(t *testing.T) {
+	t.Parallel()
+	key := regexp.MustCompile(`(?m)^#?([a-z][a-z0-9_]*):`)
+	for _, name := range []string{"kazahanad.yaml", "lease-server.yaml"} {
+		path := filepath.Join("..", "..", "packaging", name)
+		page := newSite(t).kazahanad("manual", path).ok(t)
+		sample, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := plain(page)
+		keys := key.FindAllStringSubmatch(string(sample), -1)
+		var terms []string
+		for _, m := range regexp.MustCompile(`(?m)^\.TP\n\\fB(.*)\\fR$`).FindAllStringSubmatch(page, -1) {
+			terms = append(terms, strings.Split(m[1], ", ")...)
+		}
+		for _, m := range keys {
+			if !slices.Contains(terms, m[1]) {
+				t.Errorf("%s: %s is not on the page", name, m[1])
+			}
+		}
+		if len(keys) < 15 {
+			t.Errorf("%s: only %d keys found", name, len(keys))
+		}
+		for line := range strings.Lines(string(sample)) {
+			line = strings.TrimSpace(strings.TrimPrefix(line, "#"))
+			if !strings.HasPrefix(line, "---- ") && !strings.HasPrefix(line, "Configuration of") && !strings.Contains(text, line) {
+				t.Errorf("%s: the page lacks the line %q", name, line)
+			}
+		}
+		lint(t, page)
+	}
+}
+
+// plain undoes the page's escapes.
+func plain(page string) string {
+	return strings.NewReplacer(`\-`, "-", `\(aq`, "'", `\e`, `\`, "\\`", "`", `\(ha`, "^", `\(ti`, "~", `\(dq`, `"`, `\&`, "").Replace(page)
+}
+
+// lint has groff typeset the page, with every warning.
+func lint(t *testing.T, page string) {
+	t.Helper()
+	groff, err := exec.LookPath("groff")
+	if err != nil {
+		t.Log("groff is not installed: the page is not typeset")
+		return
+	}
+	cmd := exec.Command(groff, "-man", "-ww", "-Tascii", "-z")
+	cmd.Stdin = strings.NewReader(page)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("groff: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// testdata/schema-1 is what the first version of every store's schema looks like,
+// as a daemon left it that was killed: it held a lease (the machine IDs below),
+// had taken 1 to 5 of the sequence orders, and the lock report three times. Only
+// the mark was set to the second day of the epoch, for machines whose clock is
+// early. A new version of a schema keeps these files, which it must migrate, and
+// adds its own.
+const firstSchema = "testdata/schema-1"
+
+const (
+	sqliteHeld, redisHeld, etcdHeld = 265, 1099, 6038
+	firstMark                       = 1767312000000
+)
+
+// firstFiles puts the files of the first schema into a state directory.
+func (s *site) firstFiles(names ...string) {
+	s.t.Helper()
+	if err := os.MkdirAll(s.state, 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, name := range names {
+		packed, err := os.ReadFile(filepath.Join(firstSchema, name+".gz"))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		r, err := gzip.NewReader(bytes.NewReader(packed))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		content, err := io.ReadAll(r)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(s.state, name), content, 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+var firstFiles = []string{"state.db", "marks", "leases.db", "store.db"}
+
+// goesOn checks that the daemon at the site goes on where the one before ended.
+// lastToken is the fencing token of the lock report.
+func (s *site) goesOn(held int64, lastToken int64, args ...string) {
+	s.t.Helper()
+	d := s.start(args...)
+	var id struct {
+		MachineID int64  `json:"machine_id"`
+		Kind      string `json:"kind"`
+	}
+	decodeJSON(s.t, s.kazahanad("inspect", "--json", strings.TrimSpace(s.kazahanad("id", "--regular-only").ok(s.t))).ok(s.t), &id)
+	if id.MachineID == held || id.Kind != "regular" {
+		s.t.Errorf("the ID is %+v, and machine ID %d is of a lease that may be used elsewhere", id, held)
+	}
+	if next, err := strconv.Atoi(strings.TrimSpace(s.kazahanad("seq", "orders").ok(s.t))); err != nil || next != 6 {
+		s.t.Errorf("the sequence goes on with %d, after 5 (%v)", next, err)
+	}
+	token, err := strconv.ParseInt(strings.TrimSpace(s.kazahanad("lock", "-q", "report", "--", "sh", "-c", "echo $KAZAHANA_FENCING_TOKEN").ok(s.t)), 10, 64)
+	if err != nil || token <= lastToken {
+		s.t.Errorf("the lock's token is %d, after %d (%v)", token, lastToken, err)
+	}
+	d.terminate()
+	d.awaitEnd()
+}
+
+func (s *site) knowsHolder(provider string, held int64) {
+	s.t.Helper()
+	if out := s.kazahanad("leases", "--all", "--config", "none", "--provider", provider).ok(s.t); !strings.Contains(out, fmt.Sprintf("\n%d ", held)) {
+		s.t.Errorf("the lease of machine ID %d is not known any more:\n%s", held, out)
+	}
+}
+
+func TestFirstSchemaOfFiles(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.firstFiles(firstFiles...)
+	text := s.kazahanad("state", "show", "--json").ok(t)
+	if !strings.Contains(text, fmt.Sprint(firstMark)) {
+		t.Errorf("the mark is lost: %s", text)
+	}
+	s.knowsHolder("sqlite:"+filepath.Join(s.state, "leases.db"), sqliteHeld)
+	s.goesOn(sqliteHeld, 3)
+}
+
+func TestFirstSchemaOnRedis(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	url, _ := s.firstRedis()
+	s.knowsHolder(url, redisHeld)
+	// The server is another one, and may have forgotten something.
+	s.initialised(url)
+	s.goesOn(redisHeld, 1795279243809003, "--provider", url)
+}
+
+func TestFirstSchemaOnEtcd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	url, _ := s.firstEtcd()
+	s.knowsHolder(url, etcdHeld)
+	s.goesOn(etcdHeld, 3, "--provider", url)
+}
+
+// firstRedis starts a server with the keys of the first format.
+func (s *site) firstRedis() (url string, client *redis.Client) {
+	s.t.Helper()
+	r := s.startRedis()
+	client = redis.NewClient(&redis.Options{Addr: r.address})
+	s.t.Cleanup(func() { _ = client.Close() })
+	var keys map[string]struct {
+		Type  string         `json:"type"`
+		Value map[string]any `json:"value"`
+	}
+	s.readFixture("redis.json", &keys)
+	for key, k := range keys {
+		for member, value := range k.Value {
+			var err error
+			switch k.Type {
+			case "hash":
+				err = client.HSet(s.t.Context(), key, member, value).Err()
+			case "zset":
+				err = client.ZAdd(s.t.Context(), key, redis.Z{Member: member, Score: value.(float64)}).Err()
+			default:
+				err = fmt.Errorf("it is a %s", k.Type)
+			}
+			if err != nil {
+				s.t.Fatalf("%s: %v", key, err)
+			}
+		}
+	}
+	return strings.TrimSuffix(r.url(), "?"), client
+}
+
+// firstEtcd starts a cluster with the keys of the first format.
+func (s *site) firstEtcd() (url string, client *clientv3.Client) {
+	s.t.Helper()
+	var endpoints []string
+	for _, m := range s.startEtcd() {
+		endpoints = append(endpoints, m.client)
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Context: s.t.Context()})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = client.Close() })
+	keys := map[string]string{}
+	s.readFixture("etcd.json", &keys)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if _, err := client.Put(s.t.Context(), key, keys[key]); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return "etcd://" + strings.Join(endpoints, ","), client
+}
+
+func (s *site) readFixture(name string, into any) {
+	s.t.Helper()
+	text, err := os.ReadFile(filepath.Join(firstSchema, name))
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// What a newer kazahanad wrote is refused by name, and left as it is.
+func TestNewerSchemaOfFiles(t *testing.T) {
+	t.Parallel()
+	const newer = "written by a newer kazahanad (schema 2, this one knows up to 1)"
+	ask := map[string]func(*site) outcome{
+		"state.db": func(s *site) outcome { return s.kazahanadServe() },
+		"marks":    func(s *site) outcome { return s.kazahanadServe() },
+		"leases.db": func(s *site) outcome {
+			return s.kazahanad("leases", "--config", "none", "--provider", "sqlite:"+filepath.Join(s.state, "leases.db"))
+		},
+		"store.db": func(s *site) outcome {
+			d := s.start()
+			got := s.kazahanad("seq", "orders")
+			d.kill()
+			return got
+		},
+	}
+	for name, ask := range ask {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.firstFiles(firstFiles...)
+			path := filepath.Join(s.state, name)
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "marks" {
+				binary.NativeEndian.PutUint32(content[8:], 2)
+			} else {
+				binary.BigEndian.PutUint32(content[60:], 2) // user_version, in SQLite's header
+			}
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			ask(s).fails(t, exitFailure, path, newer, "docs/compatibility.md")
+			if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, content) {
+				t.Errorf("the refused file was changed (%v)", err)
+			}
+		})
+	}
+}
+
+func TestNewerFormatOnRedis(t *testing.T) {
+	t.Parallel()
+	for record, ask := range askShared {
+		t.Run(record, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			url, client := s.firstRedis()
+			key := "{kazahana}:" + record
+			if was, err := client.HGet(t.Context(), key, "format").Result(); was != "1" || err != nil {
+				t.Fatalf("%s has the format %q: %v", key, was, err)
+			}
+			if err := client.HSet(t.Context(), key, "format", "2").Err(); err != nil {
+				t.Fatal(err)
+			}
+			ask(s, url).fails(t, exitFailure, key, "written by a newer kazahanad (format 2, this one knows up to 1)", "docs/compatibility.md")
+		})
+	}
+}
+
+func TestNewerFormatOnEtcd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	url, client := s.firstEtcd()
+	if _, err := client.Put(t.Context(), "/kazahana/@format", "2"); err != nil {
+		t.Fatal(err)
+	}
+	for _, ask := range askShared {
+		ask(s, url).fails(t, exitFailure, "/kazahana/@format", "written by a newer kazahanad (format ", "this one knows up to 1)", "docs/compatibility.md")
+	}
+}
+
+// askShared are questions that need the record, by its name on Redis.
+var askShared = map[string]func(s *site, url string) outcome{
+	"default:pool": func(s *site, url string) outcome { return s.kazahanad("leases", "--config", "none", "--provider", url) },
+	"@lock":        func(s *site, url string) outcome { return s.askDaemon(url, "locks") },
+	"@seq":         func(s *site, url string) outcome { return s.askDaemon(url, "seq", "orders") },
+}
+
+func (s *site) askDaemon(store string, args ...string) outcome {
+	d := s.start("--provider", "none:", "--store", store)
+	defer d.kill()
+	return s.kazahanad(args...)
+}

@@ -1,0 +1,56 @@
+package manual
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// generators write a completion script each.
+var generators = map[string]func(w io.Writer, program string, root *command) error{
+	"bash": bash, "zsh": zsh, "fish": fish,
+}
+
+// Shells are those that Completion knows.
+func Shells() []string { return slices.Sorted(maps.Keys(generators)) }
+
+// Completion writes the script that has a shell, one of Shells, complete the
+// command line of app.
+func Completion(w io.Writer, shell string, app *kong.Application) error {
+	generate, ok := generators[shell]
+	if !ok {
+		return fmt.Errorf("%q is none of %s", shell, strings.Join(Shells(), ", "))
+	}
+	return generate(w, app.Name, modelOf(app))
+}
+
+// quoted is a word in single quotes, as all three shells read it.
+func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// names are those of the children.
+func (c *command) names() []string {
+	var out []string
+	for _, child := range c.children {
+		out = append(out, child.path[len(child.path)-1])
+	}
+	return out
+}
+
+// spellings are the ways to type the flags that wanted holds for.
+func (c *command) spellings(wanted func(flag) bool) []string {
+	var out []string
+	for _, f := range c.flags {
+		if !wanted(f) {
+			continue
+		}
+		if f.short != "" {
+			out = append(out, "-"+f.short)
+		}
+		out = append(out, "--"+f.name)
+	}
+	return out
+}

@@ -1,0 +1,14 @@
+package redisconn
+
+import "fmt"
+
+// Format is the version of the keys' layout that this program writes and knows.
+// Each record that keys hang on has it in its field format; scripts look at it
+// before they touch anything.
+const Format = "1"
+
+// FormatError is the error about a record of another format.
+func FormatError(record, found string) error {
+	return fmt.Errorf("%s was written by a newer kazahanad (format %s, this one knows up to %s): "+
+		"upgrade this one, or go back as docs/compatibility.md says", record, found, Format)
+}
