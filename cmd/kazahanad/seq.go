@@ -2,10 +2,8 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 
-	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -14,16 +12,25 @@ type seqCmd struct {
 	Key  string `arg:"" help:"Name of the sequence."`
 	N    int    `short:"n" default:"1" placeholder:"N" help:"How many values, 1 to 65536."`
 	JSON bool   `name:"json" help:"Print one JSON array of integers."`
+	declareFlags
 }
 
-// Run prints the next values of a sequence, ascending.
+// Run prints the next values of a sequence, ascending, or declares one.
 func (c *seqCmd) Run(s *system) error {
+	if c.Declare != nil {
+		return c.declare(s, c.Key)
+	}
 	if c.N < 1 || c.N > sequence.MaxCount {
 		return usageError{fmt.Errorf("-n %d: 1 to %d values can be had at a time", c.N, sequence.MaxCount)}
 	}
-	values, err := c.take(s)
+	client, err := c.client(c.Timeout) // it asks again when an answer is lost, for the same values
 	if err != nil {
-		return refusedUsage(err)
+		return err
+	}
+	defer client.Close()
+	values, err := client.NextSequences(s.ctx, c.Key, c.N)
+	if err != nil {
+		return refusedUsage(ofClient(err))
 	}
 	if c.JSON {
 		return printJSON(s.out, values)
@@ -35,25 +42,4 @@ func (c *seqCmd) Run(s *system) error {
 		}
 	}
 	return out.Flush()
-}
-
-// take asks once more when the answer is lost: the daemon gives the same values to
-// the same request, so none is skipped.
-func (c *seqCmd) take(s *system) (values []int64, err error) {
-	path, err := c.path(s)
-	if err != nil {
-		return nil, err
-	}
-	options := map[string]any{"request_id": provider.NewSecret()}
-	ask := func() error {
-		ctx, cancel := context.WithTimeout(s.ctx, c.Timeout)
-		defer cancel()
-		return callAt(ctx, path, "Sequence.NextBatch", &values, c.Key, c.N, options)
-	}
-	if err = ask(); !unanswered(err) || unreachable(err) {
-		return values, err
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, c.Timeout)
-	defer cancel()
-	return values, repeat(ctx, unreachable, ask) // a daemon that is restarting is waited for
 }

@@ -238,6 +238,7 @@ func (c *Client) request(ctx context.Context, server *url.URL, k Call, body []by
 		req.Header.Set("Content-Type", jsonType)
 	}
 	req.Header.Set("Accept", jsonType+", "+problem.MediaType)
+	addHeader(ctx, req.Header)
 	if !k.Once {
 		// An empty list is not sent. It tells the transport that the request may be
 		// repeated when the server has closed the idle connection it was sent on.

@@ -86,6 +86,7 @@ type VerifyResponse struct {
 type RecordsResponse struct {
 	Records []Record `json:"records"`
 	History string   `json:"history,omitempty"` // of GET /leases/at: provider.Info.History
+	Next    string   `json:"next,omitempty"`    // of a page of GET /leases that is not the last: after which the next one begins
 }
 
 // Record is what a provider remembers of a grant.

@@ -123,7 +123,7 @@ type granted struct {
 }
 
 func (h *Host) acquire(ctx context.Context, want Wanted) (granted, error) {
-	w := &waiter{elsewhere: want.Elsewhere, anonymous: want.RequestID == "", done: make(chan struct{})}
+	w := &waiter{values: ctx, elsewhere: want.Elsewhere, anonymous: want.RequestID == "", done: make(chan struct{})}
 	w.request = Request{
 		Op: Acquire, Tenant: want.Tenant, Key: want.Key, Owner: want.Owner,
 		RequestID: want.RequestID, LeaseID: want.LeaseID, TTLMS: want.TTL.Milliseconds(),

@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -32,10 +33,11 @@ type line struct {
 // waiter is one who waits.
 type waiter struct {
 	request   Request
-	anonymous bool          // nobody but the host knows the request ID
-	elsewhere bool          // as Wanted.Elsewhere
-	patient   bool          // it waits without a limit
-	until     time.Duration // Elapsed: the end of its wait, where it has one
+	values    context.Context // the caller's, for what it carries besides its end: a trace
+	anonymous bool            // nobody but the host knows the request ID
+	elsewhere bool            // as Wanted.Elsewhere
+	patient   bool            // it waits without a limit
+	until     time.Duration   // Elapsed: the end of its wait, where it has one
 
 	// Guarded by host.mu.
 	late   bool               // its wait is over: the next answer will do
@@ -50,7 +52,7 @@ type waiter struct {
 	done    chan struct{} // closed under host.mu, once
 }
 
-// join puts a waiter at the end of its line.
+// join puts a waiter at the end of its line, or where it stands already.
 func (h *Host) join(w *waiter) (*line, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,7 +66,13 @@ func (h *Host) join(w *waiter) (*line, error) {
 		h.lines[n] = l
 		h.work.Go(l.run)
 	}
-	if l.queue = append(l.queue, w); len(l.queue) == 1 {
+	place := len(l.queue)
+	for i := place - 1; i >= 0; i-- {
+		if w.repeats(l.queue[i]) {
+			place = l.supersede(i, w)
+		}
+	}
+	if l.queue = slices.Insert(l.queue, place, w); len(l.queue) == 1 {
 		l.forget()
 	}
 	l.admitHolder()
@@ -72,6 +80,30 @@ func (h *Host) join(w *waiter) (*line, error) {
 		l.hurry()
 	}
 	return l, nil
+}
+
+// repeats reports whether one asks for what another asks for already.
+func (w *waiter) repeats(earlier *waiter) bool {
+	a, b := &w.request, &earlier.request
+	return !earlier.gone && a.RequestID == b.RequestID && a.Owner == b.Owner && a.TTLMS == b.TTLMS
+}
+
+// supersede ends the wait of one who asks again by w, and hears nothing any more
+// the first time: once w is answered, the first is granted nothing. It returns the
+// place in the line, which w takes over. Under host.mu.
+func (l *line) supersede(place int, w *waiter) int {
+	earlier := l.queue[place]
+	if earlier.asking || earlier.open {
+		w.open, w.sent = true, earlier.sent // the store is to tell what became of it
+	}
+	if !earlier.asking {
+		l.refuse(earlier, fmt.Errorf("%w: it was made again before it was answered", ErrRequestReused))
+		return place
+	}
+	if earlier.late = true; earlier.hangUp != nil {
+		earlier.hangUp()
+	}
+	return place + 1
 }
 
 // hurry answers those who cannot wait, or has the store be asked for an answer.
@@ -290,7 +322,7 @@ func (l *line) subscribe() {
 func (l *line) ask(w *waiter) {
 	h := l.host
 	wait := l.storeWait(w)
-	ctx, cancel := context.WithTimeout(h.life, h.callTimeout+wait)
+	ctx, cancel := context.WithTimeout(withValues{h.life, w.values}, h.callTimeout+wait)
 	defer cancel()
 	h.mu.Lock()
 	w.sent = h.clock.Elapsed()
@@ -421,6 +453,20 @@ func (l *line) clear(w *waiter) {
 
 func (e *HeldError) remaining() time.Duration {
 	return time.Duration(e.RemainingMS) * time.Millisecond
+}
+
+// withValues ends when its Context does, and carries the values of another too.
+type withValues struct {
+	context.Context
+	values context.Context
+}
+
+// Value implements context.Context.
+func (c withValues) Value(key any) any {
+	if own := c.Context.Value(key); own != nil { // what concerns its end, above all
+		return own
+	}
+	return c.values.Value(key)
 }
 
 // retryIn is how long to leave a store alone that has failed.

@@ -123,9 +123,10 @@ func (m *LeaseServer) Called(op string, d time.Duration) {
 }
 
 // PoolSample is what a provider knows at one moment: how many leases are active
-// by service, and how many slots are free by pool.
+// by service, and how many slots each pool has and can grant.
 type PoolSample struct {
 	Active map[string]int64
+	Slots  map[string]int64
 	Free   map[string]int64
 }
 
@@ -135,18 +136,20 @@ func (m *LeaseServer) Watch(ask func() PoolSample) {
 	m.Registry.MustRegister(&poolSampler{
 		ask:    ask,
 		active: prometheus.NewDesc("kazahana_server_leases_active", "Leases valid now, by service (other: not configured).", []string{"service"}, nil),
+		slots:  prometheus.NewDesc("kazahana_server_slots", "Machine IDs of the layout and range, by pool.", []string{"pool"}, nil),
 		free:   prometheus.NewDesc("kazahana_server_slots_free", "Machine IDs that can be granted now, by pool.", []string{"pool"}, nil),
 	})
 }
 
 type poolSampler struct {
-	ask          func() PoolSample
-	active, free *prometheus.Desc
+	ask                 func() PoolSample
+	active, slots, free *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (s *poolSampler) Describe(ch chan<- *prometheus.Desc) {
 	ch <- s.active
+	ch <- s.slots
 	ch <- s.free
 }
 
@@ -155,6 +158,9 @@ func (s *poolSampler) Collect(ch chan<- prometheus.Metric) {
 	sample := s.ask()
 	for service, n := range sample.Active {
 		ch <- prometheus.MustNewConstMetric(s.active, prometheus.GaugeValue, float64(n), service)
+	}
+	for pool, n := range sample.Slots {
+		ch <- prometheus.MustNewConstMetric(s.slots, prometheus.GaugeValue, float64(n), pool)
 	}
 	for pool, n := range sample.Free {
 		ch <- prometheus.MustNewConstMetric(s.free, prometheus.GaugeValue, float64(n), pool)

@@ -13,6 +13,9 @@ var (
 	// ErrRequestReused: the request ID was used before, for another number of
 	// values. REQUEST_ID_REUSED.
 	ErrRequestReused = errors.New("the request ID was used before, for another number of values")
+	// ErrTTL is part of an error of a store that could not be reached where it was
+	// about to set a key's TTL, before anything else.
+	ErrTTL = errors.New("the TTL was not set")
 )
 
 // ExhaustedError: so many values do not fit before the key's maximum, and the

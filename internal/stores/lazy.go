@@ -150,5 +150,21 @@ func (s sequenceStore) Next(ctx context.Context, r sequence.Request) (sequence.R
 	return opened.sequences.Next(ctx, r)
 }
 
+// Declare implements sequence.Declarer, as far as what it opens does.
+func (s sequenceStore) Declare(ctx context.Context, d sequence.Declaration) error {
+	if err := d.Validate(); err != nil {
+		return err
+	}
+	opened, err := s.get(ctx)
+	if err != nil {
+		return err
+	}
+	declarer, ok := opened.sequences.(sequence.Declarer)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return declarer.Declare(ctx, d)
+}
+
 // Close implements sequence.Store; see lockStore.Close.
 func (sequenceStore) Close() error { return nil }

@@ -167,12 +167,16 @@ func openRedis(rawURL string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	limits := redislock.Options{MaxTTL: cfg.MaxLockTTL}
+	if err := limits.Validate(); err != nil {
+		return nil, err
+	}
 	return opened(cfg.Place(), true, func(ctx context.Context) (*systems, error) {
 		client, err := redisconn.Open(cfg)
 		if err != nil {
 			return nil, err
 		}
-		locks, err := redislock.Open(ctx, client, redislock.Options{})
+		locks, err := redislock.Open(ctx, client, limits)
 		if err != nil {
 			return nil, errors.Join(err, client.Close())
 		}

@@ -46,6 +46,9 @@ func TestOpenRefuses(t *testing.T) {
 		"sqlite:/a#b":                   "malformed",
 		"sqlite:/a?trem=5s":             "trem",
 		"redis://u:hunter2@h/0?term=5s": "term",
+		"redis://h/0?max_lock_ttl=25h":  "max_lock_ttl",
+		"redis://h/0?max_lock_ttl=1":    "max_lock_ttl",
+		"etcd://h?max_lock_ttl=1h":      "max_lock_ttl",
 		"etcd:h":                        "two slashes",
 	} {
 		_, err := Open(url, Options{})

@@ -68,7 +68,7 @@ func fenceReason(code string) string {
 // refusal is the error for an answer that no operation knows.
 func (s *Store) refusal(word string, reply *redisconn.Reply) error {
 	if word == "format" {
-		return fmt.Errorf("another version of kazahana wrote %s (format %s, this version knows 1)", s.storeKey(), reply.Text())
+		return redisconn.FormatError(s.storeKey(), reply.Text())
 	}
 	return s.client.Refusal(word, reply)
 }

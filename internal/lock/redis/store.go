@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -54,6 +55,14 @@ type Options struct {
 	MaxTTL time.Duration
 }
 
+// Validate says what is wrong with the options.
+func (o Options) Validate() error {
+	if o.MaxTTL != 0 && (o.MaxTTL < lock.MinTTL || o.MaxTTL > lock.MaxTTL || o.MaxTTL%time.Millisecond != 0) {
+		return fmt.Errorf("max_lock_ttl: the longest term of a lock is %v to %v in whole milliseconds, not %v", lock.MinTTL, lock.MaxTTL, o.MaxTTL)
+	}
+	return nil
+}
+
 // Store is locks on a Redis server, whose client it does not own.
 type Store struct {
 	client  *redisconn.Client
@@ -70,12 +79,10 @@ var (
 // Open reaches out to the server and checks that it can be used. Whoever opened
 // the client closes it, after the store.
 func Open(ctx context.Context, client *redisconn.Client, o Options) (*Store, error) {
-	if o.MaxTTL == 0 {
-		o.MaxTTL = lock.MaxTTL
+	if err := o.Validate(); err != nil {
+		return nil, err
 	}
-	if o.MaxTTL < lock.MinTTL || o.MaxTTL > lock.MaxTTL || o.MaxTTL%time.Millisecond != 0 {
-		return nil, fmt.Errorf("the longest term of a lock is %v to %v in whole milliseconds, not %v", lock.MinTTL, lock.MaxTTL, o.MaxTTL)
-	}
+	o.MaxTTL = cmp.Or(o.MaxTTL, lock.MaxTTL)
 	s := &Store{client: client, cfg: client.Config(), maxTTL: o.MaxTTL}
 	s.waiters.client = client
 	var args redisconn.Args
@@ -138,7 +145,7 @@ func (s *Store) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 		return lock.Lease{}, err
 	}
 	if r.TTL() > s.maxTTL {
-		return lock.Lease{}, fmt.Errorf("%w: a term of %d ms is above the longest that is granted here, %v", lock.ErrInvalid, r.TTLMS, s.maxTTL)
+		return lock.Lease{}, fmt.Errorf("%w: a term of %v is longer than max_lock_ttl in the URL of the store, %v", lock.ErrInvalid, r.TTL(), s.maxTTL)
 	}
 	again := redisconn.Repeatable
 	if r.RequestID == "" {

@@ -36,7 +36,7 @@ type Options struct {
 // Ready tries to reach the provider, and says why it cannot be reached now. A
 // provider that reaches out to nothing is ready.
 func Ready(ctx context.Context, p provider.Provider) error {
-	if o, ok := p.(*onUse); ok {
+	if o, ok := p.(interface{ Ready(context.Context) error }); ok {
 		return o.Ready(ctx)
 	}
 	return nil

@@ -152,32 +152,46 @@ func (p *Provider) Verify(ctx context.Context, service string, leases []lease.Le
 // List implements provider.Lister. With a credential that has not the scope
 // admin it returns the records of the credential's tenant.
 func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
-	records, _, err := p.records(ctx, leaseapi.PathLeases, url.Values{leaseapi.ParamService: {service}})
-	return records, err
+	query := url.Values{leaseapi.ParamService: {service}, leaseapi.ParamLimit: {strconv.Itoa(leaseapi.MaxPage)}}
+	var all []provider.Record
+	for {
+		page, answer, err := p.records(ctx, leaseapi.PathLeases, query)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		if answer.Next == "" { // of the last page, or of a server that knows no pages
+			return all, nil
+		}
+		if answer.Next == query.Get(leaseapi.ParamAfter) {
+			return nil, fmt.Errorf("%s: the answer is malformed: the page after %q is followed by itself", p.info.URL, httpconn.Shorten(answer.Next))
+		}
+		query.Set(leaseapi.ParamAfter, answer.Next)
+	}
 }
 
 // Locate implements provider.Locator, with the same restriction.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
-	records, history, err := p.records(ctx, leaseapi.PathHistory, url.Values{
+	records, answer, err := p.records(ctx, leaseapi.PathHistory, url.Values{
 		leaseapi.ParamService: {service},
 		leaseapi.ParamLow:     {strconv.FormatInt(low, 10)}, leaseapi.ParamAt: {strconv.FormatInt(atMS, 10)},
 	})
 	if err == nil {
+		history := httpconn.Shorten(answer.History)
 		p.history.Store(&history)
 	}
 	return records, err
 }
 
-func (p *Provider) records(ctx context.Context, path string, query url.Values) (records []provider.Record, history string, err error) {
-	var answer leaseapi.RecordsResponse
+func (p *Provider) records(ctx context.Context, path string, query url.Values) (records []provider.Record, answer leaseapi.RecordsResponse, err error) {
 	if err := p.do(ctx, httpconn.Call{Method: http.MethodGet, Path: path, Query: query, Answer: &answer, Limit: maxList}); err != nil {
-		return nil, "", err
+		return nil, answer, err
 	}
 	records = make([]provider.Record, len(answer.Records))
 	for i, r := range answer.Records {
 		records[i] = r.Record()
 	}
-	return records, httpconn.Shorten(answer.History), nil
+	return records, answer, nil
 }
 
 // Extend implements provider.Extender.

@@ -263,5 +263,8 @@ func (s *Store) leaseFor(ctx context.Context, k known, ttl time.Duration) (id cl
 		}
 		return err
 	})
+	if err != nil {
+		err = fmt.Errorf("%w: %w", sequence.ErrTTL, err)
+	}
 	return id, aliveAt, err
 }

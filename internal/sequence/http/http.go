@@ -18,17 +18,33 @@ import (
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
-// Path is that of the sequences, below the server's URL: POST Path/{key}/next.
+// Path is that of the sequences, below the server's URL: POST Path/{key}/next, and
+// POST Path/{key}/declare.
 const Path = "/v1/sequences"
 
-// Request is the body of a next. All members are optional. How a key counts is
-// set by the server's configuration for keys that it names, else here; what the
-// key was made with decides.
+// Request is the body of a next. All members are optional.
 type Request struct {
 	Count     *int   `json:"count,omitempty"`    // default 1
 	AtLeast   int    `json:"at_least,omitempty"` // how many will do where count do not fit before the maximum; default count
 	RequestID string `json:"request_id,omitempty"`
+	Counting
+}
 
+// Declaration is the body of a declare.
+type Declaration struct {
+	Last *int64 `json:"last"`
+	Counting
+}
+
+// Declared is the answer to a declare.
+type Declared struct {
+	Key  string `json:"key"`
+	Last int64  `json:"last"`
+}
+
+// Counting is how a key counts: set by the server's configuration for keys that it
+// names, else here; what the key was made with decides.
+type Counting struct {
 	Step     *int64  `json:"step,omitempty"`
 	Start    *int64  `json:"start,omitempty"`
 	MaxValue *int64  `json:"max_value,omitempty"` // 0 = none
@@ -37,7 +53,7 @@ type Request struct {
 }
 
 // Options are the given ones with what the request says in their place.
-func (r Request) Options(o sequence.Options) (sequence.Options, error) {
+func (r Counting) Options(o sequence.Options) (sequence.Options, error) {
 	if r.Step != nil {
 		o.Step = *r.Step
 	}
@@ -137,7 +153,10 @@ func toError(key string, p *problem.Problem) error {
 // Store is sequences on a lease server.
 type Store struct{ client *httpconn.Client }
 
-var _ sequence.Store = (*Store)(nil)
+var (
+	_ sequence.Store    = (*Store)(nil)
+	_ sequence.Declarer = (*Store)(nil)
+)
 
 // New uses a client, which whoever made it closes.
 func New(client *httpconn.Client) *Store { return &Store{client} }
@@ -150,26 +169,48 @@ func (s *Store) Next(ctx context.Context, r sequence.Request) (sequence.Range, e
 	if err := r.Validate(); err != nil {
 		return sequence.Range{}, err
 	}
-	first, onMax, ttl := r.Options.First(), string(r.Options.OnMax), r.Options.TTL.Milliseconds()
 	var answer Answer
 	err := s.client.Do(ctx, httpconn.Call{
 		Method: "POST", Path: Path + "/" + httpconn.Escape(r.Key) + "/next", Answer: &answer, Limit: maxAnswer, Once: r.RequestID == "",
 		Body: Request{
-			Count: &r.Count, AtLeast: r.AtLeast, RequestID: r.RequestID,
-			Step: &r.Options.Step, Start: &first, MaxValue: &r.Options.Max, OnMax: &onMax, TTLMS: &ttl,
+			Count: &r.Count, AtLeast: r.AtLeast, RequestID: r.RequestID, Counting: counting(r.Options),
 		},
 	})
-	if p := httpconn.Settled(err); p != nil {
-		if refusal := toError(r.Key, p); refusal != nil {
-			return sequence.Range{}, refusal
-		}
-	}
 	if err != nil {
-		return sequence.Range{}, err
+		return sequence.Range{}, refusal(r.Key, err)
 	}
 	got := sequence.Range{First: answer.First, Step: answer.Step, Count: len(answer.Values)}
 	if got.Count < r.Least() || got.Count > r.Count || got.Step != r.Options.Step || got.Last() != answer.Last {
 		return sequence.Range{}, fmt.Errorf("the server answered with %d values from %d to %d, %d apart, when asked for %d", got.Count, got.First, answer.Last, got.Step, r.Count)
 	}
 	return got, nil
+}
+
+// Declare implements sequence.Declarer, for the tenant of the credential, which needs
+// the scope admin.
+func (s *Store) Declare(ctx context.Context, d sequence.Declaration) error {
+	if err := d.Validate(); err != nil {
+		return err
+	}
+	var answer Declared
+	err := s.client.Do(ctx, httpconn.Call{
+		Method: "POST", Path: Path + "/" + httpconn.Escape(d.Key) + "/declare", Answer: &answer, Limit: maxAnswer,
+		Body: Declaration{Last: &d.Last, Counting: counting(d.Options)},
+	})
+	return refusal(d.Key, err)
+}
+
+func counting(o sequence.Options) Counting {
+	first, onMax, ttl := o.First(), string(o.OnMax), o.TTL.Milliseconds()
+	return Counting{Step: &o.Step, Start: &first, MaxValue: &o.Max, OnMax: &onMax, TTLMS: &ttl}
+}
+
+// refusal is the error of a call, as package sequence has it where it does.
+func refusal(key string, err error) error {
+	if p := httpconn.Settled(err); p != nil {
+		if refused := toError(key, p); refused != nil {
+			return refused
+		}
+	}
+	return err
 }

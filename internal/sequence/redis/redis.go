@@ -251,7 +251,7 @@ func (s *Store) explain(refused *refusal, r sequence.Request) error {
 	case "fenced":
 		err = &sequence.FencedError{Key: r.Key, UntilMS: reply.Number(), Reason: fenceReason(reply.Text())}
 	case "format":
-		return fmt.Errorf("another version of kazahana wrote %s (format %s, this version knows 1)", s.storeKey(), reply.Text())
+		return redisconn.FormatError(s.storeKey(), reply.Text())
 	default:
 		return s.client.Refusal(refused.word, reply)
 	}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/sequence"
+)
+
+// declareFlags have the operator's word on a sequence written to the store itself.
+// What is not given is found as serve finds it.
+type declareFlags struct {
+	Declare   *int64 `group:"Declaring" placeholder:"LAST" help:"Instead of taking values, say on the store that LAST was the last one handed out: the next one follows it. Nothing checks that. It ends the key's fence, and has it count as the configuration says."`
+	Store     string `group:"Declaring" placeholder:"URL" help:"The store (default as for serve)."`
+	Sequences string `group:"Declaring" placeholder:"MAP" help:"How keys count (default as for serve)."`
+	Tenant    string `group:"Declaring" default:"default" placeholder:"NAME" help:"Whose sequence it is: default, or a tenant of the lease server."`
+	Config    string `group:"Declaring" placeholder:"FILE" help:"YAML file to read, the daemon's; none reads no file (default $$KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
+	StateDir  string `group:"Declaring" placeholder:"DIR" help:"State directory (default as for serve)."`
+}
+
+// declareVariables are the daemon's variables that say which store, and how keys
+// count.
+var declareVariables = slices.Concat(providerVariables, []string{"KAZAHANA_STORE", "KAZAHANA_SEQUENCES"})
+
+// settings are those that a daemon started here would have.
+func (f *declareFlags) settings(s *system) (*config.Serve, error) {
+	var flags config.Flags
+	for _, given := range []struct {
+		text string
+		into *config.Text
+	}{{f.Config, &flags.Config}, {f.StateDir, &flags.StateDir}, {f.Store, &flags.Store}, {f.Sequences, &flags.Sequences}} {
+		if given.text != "" {
+			*given.into = config.Given(given.text)
+		}
+	}
+	environ := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return strings.HasPrefix(name, "KAZAHANA_") && !slices.Contains(declareVariables, name)
+	})
+	settings, err := flags.Load(config.Process{Environ: environ, UID: s.uid, Now: s.now()})
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return settings, nil
+}
+
+// declare writes the declaration to the store, and says how the key goes on.
+func (f *declareFlags) declare(s *system, key string) error {
+	settings, err := f.settings(s)
+	if err != nil {
+		return err
+	}
+	k, err := openKeeping(settings.Store, settings.Provider, settings.StateDir, settings.Sequences, settings.ProviderTimeout,
+		steadyClock(), watching{log: zap.NewNop()})
+	if err != nil {
+		return err
+	}
+	if k == nil {
+		return usageError{errors.New("--declare: there is no store: name one with --store")}
+	}
+	defer func() { _ = k.close(s.ctx) }()
+	if err := storeExists(k.store.URL); err != nil {
+		return err
+	}
+	d := sequence.Declaration{Tenant: f.Tenant, Key: key, Last: *f.Declare}
+	d.Options, _ = k.options(key)
+	if err := d.Validate(); err != nil {
+		return usageError{errors.New("--declare: " + strings.TrimPrefix(err.Error(), sequence.ErrInvalid.Error()+": "))}
+	}
+	declarer, ok := k.direct.(sequence.Declarer)
+	if !ok {
+		return fmt.Errorf("the store %s takes no declarations", k.store.URL)
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, settings.ProviderTimeout)
+	defer cancel()
+	if err := declarer.Declare(ctx, d); err != nil {
+		return fmt.Errorf("sequence %q on %s: %w", key, k.store.URL, err)
+	}
+	_, err = fmt.Fprintf(s.out, "sequence %q on %s goes on after %d, with %s\n", key, k.store.URL, d.Last, d.Options.Text())
+	return err
+}
+
+// storeExists refuses a file that is not there: made here, it would belong to whoever
+// declares, and not to the daemon.
+func storeExists(rawURL string) error {
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Scheme != "sqlite" {
+		return nil
+	}
+	path, err := url.PathUnescape(u.Opaque + u.Path)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: there is no such file; name another with --store, or start the daemon first", path)
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/tracing/otlptest"
+)
+
+// traces are the spans of one process, by name.
+type traces map[string][]otlptest.Span
+
+func tracesOf(c *otlptest.Collector, service string) traces {
+	all := traces{}
+	for _, s := range c.Spans() {
+		if s.Resource["service.name"] == service {
+			all[s.Name] = append(all[s.Name], s)
+		}
+	}
+	return all
+}
+
+// childOf finds the span of the name whose parent is that one, in its trace.
+func (all traces) childOf(t *testing.T, parent otlptest.Span, name string) otlptest.Span {
+	t.Helper()
+	for _, s := range all[name] {
+		if s.ParentID == parent.ID && s.TraceID == parent.TraceID {
+			return s
+		}
+	}
+	t.Fatalf("no %q belongs to %+v; there are %+v", name, parent, all[name])
+	return otlptest.Span{}
+}
+
+// first is a span of the name that begins a trace.
+func (all traces) first(t *testing.T, name string) otlptest.Span {
+	t.Helper()
+	for _, s := range all[name] {
+		if s.ParentID == "" {
+			return s
+		}
+	}
+	t.Fatalf("no trace begins with %q; there are %+v", name, all)
+	return otlptest.Span{}
+}
+
+// tracedPair runs a lease server and a daemon that gets leases, locks and sequences
+// from it, and has them do some of everything.
+func tracedPair(t *testing.T, variables ...string) (server *leaseServer, d *instance) {
+	t.Helper()
+	far, near := newSite(t), newSite(t)
+	far.env, near.env = variables, variables
+	server = far.startLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+far.leases())
+	d = near.start("--provider", server.url(), "--verify-interval", "50ms", "--log-format", "json")
+	c := near.dial()
+	c.ids(1000)
+	for range 100 {
+		c.id()
+	}
+	var held, value any
+	c.must("Lock.Acquire", &held, "customer-wilhelmina", map[string]any{"ttl_ms": 60_000})
+	waits := near.dial()
+	if err := waits.try("Lock.Acquire", &held, "customer-wilhelmina", map[string]any{"ttl_ms": 60_000, "wait_ms": 50}); err == nil {
+		t.Error("a lock that is held was acquired")
+	}
+	c.must("Lock.Release", &held, "customer-wilhelmina")
+	c.must("Sequence.NextBatch", &value, "customer-wilhelmina", 5)
+	return server, d
+}
+
+// A request on the socket is followed into the lease server and its store, provider
+// calls likewise; IDs and keys are in no span.
+func TestTraces(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range []string{"http/protobuf", "grpc"} {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			collector := otlptest.New(t)
+			endpoint := collector.HTTP
+			if protocol == "grpc" {
+				endpoint = collector.GRPC
+			}
+			server, d := tracedPair(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol, "OTEL_BSP_SCHEDULE_DELAY=100")
+			eventually(t, "leases are verified, which is seen before the daemon ends", func() bool {
+				return len(tracesOf(collector, "kazahanad")["provider verify"]) > 0
+			})
+			d.terminate()
+			server.terminate()
+			near, far := tracesOf(collector, "kazahanad"), tracesOf(collector, "kazahana-lease-server")
+
+			for call, route := range map[string]string{"acquire": "POST /lease", "release": "DELETE /lease/{id}", "verify": "POST /leases/verify"} {
+				asked := near.first(t, "provider "+call)
+				if host, port, _ := net.SplitHostPort(server.address); asked.Attributes["server.address"] != host || asked.Attributes["server.port"] != port {
+					t.Errorf("%s went to %v", call, asked.Attributes)
+				}
+				answered := far.childOf(t, asked, route)
+				if granted := far.childOf(t, answered, "provider "+call); granted.Attributes["db.system.name"] != "sqlite" {
+					t.Errorf("%s was carried out by %v", call, granted.Attributes)
+				}
+			}
+			for method, op := range map[string]string{"Lock.Acquire": "lock store acquire", "Lock.Release": "lock store release", "Sequence.NextBatch": "sequence store next"} {
+				route := map[string]string{
+					"Lock.Acquire": "POST /v1/locks/{key}/acquire", "Lock.Release": "POST /v1/locks/{key}/release", "Sequence.NextBatch": "POST /v1/sequences/{key}/next",
+				}[method]
+				asked := near.childOf(t, near.first(t, method), op)
+				far.childOf(t, far.childOf(t, asked, route), op)
+			}
+			codes := map[string]int{}
+			for _, s := range near["Lock.Acquire"] {
+				codes[s.Attributes["rpc.response.status_code"]]++
+			}
+			if codes["ok"] != 1 || codes["LOCK_HELD"] != 1 {
+				t.Errorf("locks were answered with %v", codes)
+			}
+			for _, s := range collector.Spans() {
+				if text := fmt.Sprint(s); strings.Contains(text, "wilhelmina") || strings.Contains(s.Name, "NextID") {
+					t.Errorf("a key or a request for IDs is in %s", text)
+				}
+			}
+			for _, log := range []*logBuffer{d.log, server.log} {
+				if !logsOf(t, log)[event{"info", "tracing", "traces are sent"}] {
+					t.Errorf("the log does not say where traces go:\n%s", log)
+				}
+			}
+		})
+	}
+}
+
+// A collector that is away, or that hangs, costs a line now and then and the time
+// that a stop may take.
+func TestTracesNobodyTakes(t *testing.T) {
+	t.Parallel()
+	hangs, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = hangs.Close() }) // after the parts of this test
+	for what, endpoint := range map[string]string{"away": "http://127.0.0.1:1", "hanging": "http://" + hangs.Addr().String()} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			// With the library's own patience the ends would take minutes.
+			server, d := tracedPair(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "KAZAHANA_LOG_LEVEL=debug", "OTEL_BSP_SCHEDULE_DELAY=10",
+				"OTEL_EXPORTER_OTLP_TIMEOUT=600000", "OTEL_BSP_EXPORT_TIMEOUT=600000")
+			d.terminate()
+			server.terminate()
+			for _, process := range []*instance{d, server.instance} {
+				if process.err != nil {
+					t.Errorf("it ended with %v", process.err)
+				}
+				logsOf(t, process.log)
+				if n := strings.Count(process.log.String(), `"component":"tracing"`); n < 2 || n > 3 {
+					t.Errorf("%d lines about traces:\n%s", n, process.log)
+				}
+			}
+		})
+	}
+}
+
+// Variables that make no sense are a warning each, and keep nobody from an ID.
+func TestTracesMisconfigured(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.env = []string{"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317", "OTEL_SDK_DISABLED=perhaps", "OTEL_TRACES_SAMPLER=never"}
+	d := s.start("--log-format", "json")
+	s.dial().id()
+	d.terminate()
+	warned := 0
+	for _, line := range d.log.lines(t) {
+		if line["component"] == "tracing" && line["level"] == "warn" {
+			warned++
+		}
+	}
+	if warned != 3 {
+		t.Errorf("%d warnings:\n%s", warned, d.log)
+	}
+}

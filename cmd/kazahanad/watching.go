@@ -1,0 +1,34 @@
+package main
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/events"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/stores"
+	"github.com/kazahana/kazahana/internal/tracing"
+)
+
+// watching is who is told what locks and sequences do.
+type watching struct {
+	tracing *tracing.Tracing
+	log     *zap.Logger
+	called  func(op string, took time.Duration) // of a call of the store; nil: nobody
+}
+
+// stores has the calls of the store watched.
+func (w watching) stores(s *stores.Store) {
+	s.Locks = lock.Observed(w.tracing.Locks(s.Locks, s.URL), events.Locks(w.log, w.called))
+	s.Sequences = w.tracing.Sequences(s.Sequences, s.URL)
+	if w.called != nil {
+		s.Sequences = sequence.Observed(s.Sequences, events.SequenceCalls(w.called))
+	}
+}
+
+// sequences has the values that are handed out watched.
+func (w watching) sequences(s sequence.Store) sequence.Store {
+	return sequence.Observed(s, events.Sequences(w.log))
+}

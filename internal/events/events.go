@@ -1,0 +1,141 @@
+// Package events logs what happens to locks and sequences. The table of all events
+// is docs/logs.md.
+//
+// What goes well, and what a caller did wrong, is Debug: anybody who may use the
+// store could fill the log with it. What a store does wrong is an Error, of which an
+// outage makes one for every request: a few are logged, and how many were not.
+package events
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/time/rate"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/sequence"
+)
+
+// Of one kind of failure so many lines are logged at once, and then one per pause.
+const (
+	failureBurst = 3
+	failurePause = 10 * time.Second
+)
+
+// sparing logs failures.
+type sparing struct {
+	log      *zap.Logger
+	limit    *rate.Limiter
+	unlogged atomic.Int64
+	level    zapcore.Level
+	message  string
+}
+
+func newSparing(log *zap.Logger, level zapcore.Level, message string) *sparing {
+	return &sparing{log: log, limit: rate.NewLimiter(rate.Every(failurePause), failureBurst), level: level, message: message}
+}
+
+func (s *sparing) say(fields ...zap.Field) {
+	if !s.limit.Allow() {
+		s.unlogged.Add(1)
+		return
+	}
+	if n := s.unlogged.Swap(0); n > 0 {
+		fields = append(fields, zap.Int64("unmentioned", n))
+	}
+	s.log.Log(s.level, s.message, fields...)
+}
+
+// lockVerbs are what a failed operation did not do, and one that went well did.
+var lockVerbs = map[string]struct{ failed, done string }{
+	"acquire": {"failed to acquire lock", "lock acquired"},
+	"renew":   {"failed to renew lock", "lock renewed"},
+	"release": {"failed to release lock", "lock released"},
+	"get":     {"failed to read lock", ""},
+	"list":    {"failed to list locks", ""},
+}
+
+// Locks logs the operations of a store of locks, and tells called how long each took.
+// called is optional.
+func Locks(log *zap.Logger, called func(op string, took time.Duration)) lock.Observer {
+	log = log.With(zap.String("component", "locks"))
+	failures := map[string]*sparing{}
+	for name, verbs := range lockVerbs {
+		failures[name] = newSparing(log, zap.ErrorLevel, verbs.failed)
+	}
+	return lock.Observer{After: func(_ context.Context, o lock.Operation) {
+		if called != nil {
+			called("lock_"+o.Name, o.Took)
+		}
+		outcome := lock.Outcome(o.Err)
+		switch done := lockVerbs[o.Name].done; {
+		case lock.Failed(outcome):
+			failures[o.Name].say(zap.String("key", o.Request.Key), zap.String("outcome", outcome), zap.Error(o.Err))
+		case o.Err == nil && done != "":
+			if line := log.Check(zap.DebugLevel, done); line != nil {
+				line.Write(zap.String("key", o.Request.Key), zap.String("owner", o.Request.Owner), zap.Int64("fencing_token", o.Lease.Token),
+					zap.Int64("expires_in_ms", o.Lease.RemainingMS), zap.Bool("repeated", o.Lease.Repeated), zap.Duration("took", o.Took))
+			}
+		case o.Err != nil:
+			if line := log.Check(zap.DebugLevel, "lock request refused"); line != nil {
+				line.Write(zap.String("op", o.Name), zap.String("key", o.Request.Key), zap.String("owner", o.Request.Owner),
+					zap.String("outcome", outcome), zap.Error(o.Err))
+			}
+		}
+	}}
+}
+
+// SequenceCalls tells called how long each call of a store of sequences took.
+func SequenceCalls(called func(op string, took time.Duration)) sequence.Observer {
+	return sequence.Observer{After: func(_ context.Context, o sequence.Operation) { called("sequence_"+o.Name, o.Took) }}
+}
+
+// Sequences logs the requests for values: the events of a sequence generator as its
+// callers see it.
+func Sequences(log *zap.Logger) sequence.Observer {
+	log = log.With(zap.String("component", "sequences"))
+	failed := newSparing(log, zap.ErrorLevel, "failed to increment sequence")
+	unreset := newSparing(log, zap.ErrorLevel, "failed to reset sequence")
+	unlimited := newSparing(log, zap.WarnLevel, "failed to set ttl")
+	stuck := newSparing(log, zap.WarnLevel, "sequence hands out nothing")
+	return sequence.Observer{After: func(_ context.Context, o sequence.Operation) {
+		outcome := sequence.Outcome(o.Err)
+		key := zap.String("key", o.Request.Key)
+		switch {
+		case o.Err == nil && o.Name == "declare":
+			log.Info("sequence reset", key, zap.String("options", o.Request.Options.Text()))
+		case o.Err == nil:
+			generated(log, o)
+		case o.Name == "declare" && sequence.Failed(outcome):
+			unreset.say(key, zap.String("outcome", outcome), zap.Error(o.Err))
+		case sequence.Failed(outcome):
+			if errors.Is(o.Err, sequence.ErrTTL) {
+				unlimited.say(key, zap.Duration("ttl", o.Request.Options.TTL), zap.Error(o.Err))
+			}
+			failed.say(key, zap.Int("count", o.Request.Count), zap.String("outcome", outcome), zap.Error(o.Err))
+		case outcome == "exhausted", outcome == "fenced": // it takes an operator to end that
+			stuck.say(key, zap.String("outcome", outcome), zap.Error(o.Err))
+		default:
+			if line := log.Check(zap.DebugLevel, "sequence request refused"); line != nil {
+				line.Write(key, zap.String("outcome", outcome), zap.Error(o.Err))
+			}
+		}
+	}}
+}
+
+func generated(log *zap.Logger, o sequence.Operation) {
+	if o.Values.Count == 1 {
+		if line := log.Check(zap.DebugLevel, "generated sequence number"); line != nil {
+			line.Write(zap.String("key", o.Request.Key), zap.Int64("value", o.Values.First))
+		}
+		return
+	}
+	if line := log.Check(zap.DebugLevel, "generated sequence batch"); line != nil {
+		line.Write(zap.String("key", o.Request.Key), zap.Int64("first", o.Values.First), zap.Int64("last", o.Values.Last()),
+			zap.Int("count", o.Values.Count))
+	}
+}

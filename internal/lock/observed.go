@@ -1,0 +1,137 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Operation is one call of an Observed store, as it ended.
+type Operation struct {
+	Name    string        // acquire, renew, release, get or list
+	Request Request       // of get and list only Tenant and Key, after which a page begins
+	Lease   Lease         // what came of it; the zero value for a list
+	Err     error         // likewise
+	Took    time.Duration // from before the call to after it
+}
+
+// Observer is told of the operations of an Observed store. Its functions return
+// at once.
+type Observer struct {
+	// Before returns the context that the operation is carried out with. Optional.
+	Before func(ctx context.Context, name string, r Request) context.Context
+	// After has that context.
+	After func(ctx context.Context, o Operation)
+}
+
+// Observed returns the store with an observer. It can what the store can.
+func Observed(s Store, by Observer) Store {
+	o := &observed{Store: s, by: by}
+	notifier, notifies := s.(Notifier)
+	waiter, waits := s.(Waiter)
+	switch {
+	case notifies && waits:
+		return struct {
+			*observed
+			Notifier
+			observedWaiter
+		}{o, notifier, observedWaiter{o, waiter}}
+	case notifies:
+		return struct {
+			*observed
+			Notifier
+		}{o, notifier}
+	case waits:
+		return struct {
+			*observed
+			observedWaiter
+		}{o, observedWaiter{o, waiter}}
+	}
+	return o
+}
+
+type observed struct {
+	Store
+	by Observer
+}
+
+func (s *observed) before(ctx context.Context, name string, r Request) (context.Context, time.Time) {
+	if s.by.Before != nil {
+		ctx = s.by.Before(ctx, name, r)
+	}
+	return ctx, time.Now()
+}
+
+// Do implements Store.
+func (s *observed) Do(ctx context.Context, r Request) (Lease, error) {
+	ctx, began := s.before(ctx, r.Op.String(), r)
+	l, err := s.Store.Do(ctx, r)
+	s.by.After(ctx, Operation{r.Op.String(), r, l, err, time.Since(began)})
+	return l, err
+}
+
+// Get implements Store.
+func (s *observed) Get(ctx context.Context, tenant, key string) (Lease, error) {
+	r := Request{Tenant: tenant, Key: key}
+	ctx, began := s.before(ctx, "get", r)
+	l, err := s.Store.Get(ctx, tenant, key)
+	s.by.After(ctx, Operation{"get", r, l, err, time.Since(began)})
+	return l, err
+}
+
+// List implements Store.
+func (s *observed) List(ctx context.Context, tenant, after string, limit int) ([]Lease, error) {
+	r := Request{Tenant: tenant, Key: after}
+	ctx, began := s.before(ctx, "list", r)
+	page, err := s.Store.List(ctx, tenant, after, limit)
+	s.by.After(ctx, Operation{"list", r, Lease{}, err, time.Since(began)})
+	return page, err
+}
+
+type observedWaiter struct {
+	o      *observed
+	waiter Waiter
+}
+
+// AcquireWithin implements Waiter.
+func (s observedWaiter) AcquireWithin(ctx context.Context, r Request, wait time.Duration) (Lease, error) {
+	ctx, began := s.o.before(ctx, r.Op.String(), r)
+	l, err := s.waiter.AcquireWithin(ctx, r, wait)
+	s.o.by.After(ctx, Operation{r.Op.String(), r, l, err, time.Since(began)})
+	return l, err
+}
+
+// Outcome is one word for what became of a request, for metrics, logs and traces:
+// ok; held, not_owned, expired, reused, fenced or refused where the store has
+// answered; canceled where the caller did not wait for that; timeout or
+// unavailable where it did, in vain.
+func Outcome(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	if _, ok := errors.AsType[*HeldError](err); ok {
+		return "held"
+	}
+	if _, ok := errors.AsType[*FencedError](err); ok {
+		return "fenced"
+	}
+	switch {
+	case errors.Is(err, ErrRequestReused):
+		return "reused"
+	case errors.Is(err, ErrNotOwned):
+		return "not_owned"
+	case errors.Is(err, ErrExpired):
+		return "expired"
+	case IsAnswer(err), errors.Is(err, ErrOverloaded):
+		return "refused"
+	case errors.Is(err, context.Canceled), errors.Is(err, ErrClosed):
+		return "canceled"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	}
+	return "unavailable"
+}
+
+// Failed reports whether an Outcome says something about the store: it did not do
+// its work.
+func Failed(outcome string) bool { return outcome == "timeout" || outcome == "unavailable" }

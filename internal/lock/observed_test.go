@@ -1,0 +1,161 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/lock"
+)
+
+type tells struct{}
+
+func (tells) Notify(context.Context, string, string) (<-chan struct{}, error) {
+	return nil, errors.New("told")
+}
+
+type waits struct{}
+
+func (waits) AcquireWithin(ctx context.Context, _ lock.Request, _ time.Duration) (lock.Lease, error) {
+	return lock.Lease{Token: 7}, fmt.Errorf("waited with %v", ctx.Value(markKey{}))
+}
+
+type markKey struct{}
+
+// A store that is observed can what it could before, and no more.
+func TestObservedKeepsCapabilities(t *testing.T) {
+	memory := lock.NewMemory(func() int64 { return startMS })
+	for what, store := range map[string]lock.Store{
+		"neither": struct{ lock.Store }{memory},
+		"notifies": struct {
+			lock.Store
+			tells
+		}{memory, tells{}},
+		"waits": struct {
+			lock.Store
+			waits
+		}{memory, waits{}},
+		"both": struct {
+			lock.Store
+			tells
+			waits
+		}{memory, tells{}, waits{}},
+	} {
+		var seen []string
+		observed := lock.Observed(store, lock.Observer{
+			Before: func(ctx context.Context, name string, _ lock.Request) context.Context {
+				return context.WithValue(ctx, markKey{}, name)
+			},
+			After: func(ctx context.Context, o lock.Operation) {
+				seen = append(seen, fmt.Sprint(ctx.Value(markKey{}), o.Name, o.Request.Key, o.Lease.Token, o.Err))
+			},
+		})
+		_, notified := store.(lock.Notifier)
+		_, waited := store.(lock.Waiter)
+		notifier, ok := observed.(lock.Notifier)
+		if ok != notified {
+			t.Errorf("%s: Notifier %v", what, ok)
+		}
+		if ok {
+			if _, err := notifier.Notify(t.Context(), "", ""); err == nil || err.Error() != "told" {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		waiter, ok := observed.(lock.Waiter)
+		if ok != waited {
+			t.Errorf("%s: Waiter %v", what, ok)
+		}
+		if ok {
+			_, err := waiter.AcquireWithin(t.Context(), lock.Request{Op: lock.Acquire, Key: "k"}, time.Second)
+			if want := []string{"acquireacquirek7waited with acquire"}; err == nil || !slices.Equal(seen, []string{fmt.Sprint("acquire", "acquire", "k", 7, err)}) {
+				t.Errorf("%s: %v, %q, want %q", what, err, seen, want)
+			}
+		}
+	}
+}
+
+func TestObservedOperations(t *testing.T) {
+	var seen []string
+	s := lock.Observed(lock.NewMemory(func() int64 { return startMS }), lock.Observer{After: func(_ context.Context, o lock.Operation) {
+		seen = append(seen, fmt.Sprintf("%s %s %d %s", o.Name, o.Request.Key, o.Lease.Token, lock.Outcome(o.Err)))
+		if o.Took < 0 {
+			t.Errorf("%s took %v", o.Name, o.Took)
+		}
+	}})
+	r := lock.Request{Op: lock.Acquire, Tenant: "default", Key: "k", Owner: "o", LeaseID: lock.NewLeaseID(), TTLMS: 1000}
+	do := func(op lock.Op, owner string) {
+		r.Op, r.Owner = op, owner
+		if r.TTLMS = 1000; op == lock.Release {
+			r.TTLMS = 0
+		}
+		_, _ = s.Do(t.Context(), r)
+	}
+	do(lock.Acquire, "o")
+	r.LeaseID = lock.NewLeaseID()
+	do(lock.Acquire, "p")
+	r.LeaseID = ""
+	do(lock.Renew, "o")
+	do(lock.Renew, "p")
+	_, _ = s.Get(t.Context(), "default", "k")
+	_, _ = s.Get(t.Context(), "default", "other")
+	_, _ = s.List(t.Context(), "default", "j", 10)
+	do(lock.Release, "o")
+	want := []string{
+		"acquire k 1 ok", "acquire k 0 held", "renew k 1 ok", "renew k 0 not_owned", "get k 1 ok", "get other 0 refused", "list j 0 ok", "release k 1 ok",
+	}
+	if !slices.Equal(seen, want) {
+		t.Errorf("seen\n%q, want\n%q", seen, want)
+	}
+}
+
+func TestOutcome(t *testing.T) {
+	for want, errs := range map[string][]error{
+		"ok":          {nil},
+		"held":        {&lock.HeldError{}},
+		"fenced":      {&lock.FencedError{}},
+		"reused":      {lock.ErrRequestReused, fmt.Errorf("%w: %w", lock.ErrRequestReused, lock.ErrExpired)},
+		"not_owned":   {lock.ErrNotOwned},
+		"expired":     {lock.ErrExpired},
+		"refused":     {lock.ErrInvalid, lock.ErrNotFound, lock.ErrTokensUsedUp, lock.ErrOverloaded},
+		"canceled":    {context.Canceled, lock.ErrClosed},
+		"timeout":     {fmt.Errorf("redis: %w", context.DeadlineExceeded)},
+		"unavailable": {errors.New("connection refused")},
+	} {
+		for _, err := range errs {
+			if got := lock.Outcome(err); got != want {
+				t.Errorf("%v is %s, want %s", err, got, want)
+			}
+		}
+		if lock.Failed(want) != (want == "timeout" || want == "unavailable") {
+			t.Errorf("%s: %v", want, lock.Failed(want))
+		}
+	}
+}
+
+// What the caller's context carries goes with the request to the store, though its
+// end does not.
+func TestHostPassesValuesOn(t *testing.T) {
+	marks := make(chan any, 1)
+	store := lock.Observed(lock.NewMemory(func() int64 { return startMS }), lock.Observer{After: func(ctx context.Context, _ lock.Operation) {
+		_, limited := ctx.Deadline()
+		if !limited || ctx.Err() != nil {
+			t.Errorf("the store's context: limited %v, %v", limited, ctx.Err())
+		}
+		marks <- ctx.Value(markKey{})
+	}})
+	host := lock.NewHost(store, clock.NewBelieved(clock.System{}, clock.Config{}), time.Minute)
+	ctx := context.WithValue(t.Context(), markKey{}, "mine")
+	if _, err := host.Acquire(ctx, lock.Wanted{Tenant: "default", Key: "k", Owner: "o", TTL: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-marks; got != "mine" {
+		t.Errorf("the store saw %v", got)
+	}
+	if err := host.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,147 @@
+package metrics
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Where there are locks and sequences, all their series show from the start.
+func TestKeeping(t *testing.T) {
+	m := New(Build{})
+	want := series(t, m)
+	held := 0
+	k := m.Keeping(func() int { return held })
+	for op, results := range map[string][]string{
+		"acquire": {"ok", "held", "reused", "expired", "fenced", "refused", "unavailable", "timeout", "canceled"},
+		"renew":   {"ok", "not_owned", "expired", "reused", "refused", "unavailable", "timeout", "canceled"},
+		"release": {"ok", "not_owned", "expired", "reused", "refused", "unavailable", "timeout", "canceled"},
+		"get":     {"ok", "refused", "unavailable", "timeout", "canceled"},
+		"list":    {"ok", "refused", "unavailable", "timeout", "canceled"},
+	} {
+		for _, result := range results {
+			want["kazahana_lock_requests_total{op="+op+",result="+result+"}"] = 0
+		}
+	}
+	for _, reason := range []string{"expired", "taken_over", "refused"} {
+		want["kazahana_locks_lost_total{reason="+reason+"}"] = 0
+	}
+	for _, result := range []string{"ok", "exhausted", "reused", "fenced", "refused", "unavailable", "timeout", "canceled"} {
+		want["kazahana_sequence_requests_total{result="+result+"}"] = 0
+	}
+	maps.Copy(want, map[string]float64{
+		"kazahana_locks_held{}": 0, "kazahana_lock_waiters{}": 0, "kazahana_sequence_values_total{}": 0,
+		"kazahana_lock_wait_seconds{}": 0, "sum of kazahana_lock_wait_seconds{}": 0,
+	})
+	wantSeries(t, m, want)
+
+	held = 3
+	k.LockWaiters.Inc()
+	k.LockWait.Observe(2*time.Second, 1)
+	k.Lock("acquire", "held")
+	k.Lock("get", "held") // which there is not
+	k.Lost("expired")
+	k.Sequence("ok", 5)
+	k.Sequence("ok", 1)
+	k.Sequence("exhausted", 0)
+	m.StoreCalled("lock_renew", 250*time.Millisecond)
+	maps.Copy(want, map[string]float64{
+		"kazahana_locks_held{}": 3, "kazahana_lock_waiters{}": 1, "kazahana_lock_wait_seconds{}": 1, "sum of kazahana_lock_wait_seconds{}": 2,
+		"kazahana_lock_requests_total{op=acquire,result=held}": 1, "kazahana_lock_requests_total{op=get,result=refused}": 1,
+		"kazahana_locks_lost_total{reason=expired}": 1, "kazahana_sequence_values_total{}": 6,
+		"kazahana_sequence_requests_total{result=ok}": 2, "kazahana_sequence_requests_total{result=exhausted}": 1,
+		"kazahana_provider_request_duration_seconds{op=lock_renew}": 1, "sum of kazahana_provider_request_duration_seconds{op=lock_renew}": 0.25,
+	})
+	wantSeries(t, m, want)
+}
+
+// To count costs an atomic addition: no memory, whatever is counted.
+func TestKeepingIsCheap(t *testing.T) {
+	k := New(Build{}).Keeping(func() int { return 0 })
+	if n := testing.AllocsPerRun(100, func() {
+		k.Lock("acquire", "ok")
+		k.Lost("expired")
+		k.Sequence("ok", 5)
+		k.LockWait.Observe(time.Second, 1)
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// What the seeds ask to be watched, and the metric that shows it.
+func TestEveryMonitoringItemHasAMetric(t *testing.T) {
+	m, server := New(Build{}), NewLeaseServer(Build{})
+	m.Service("default").Called("acquire", time.Millisecond)
+	m.Service("default").Skew(0, 0)
+	m.Requests("NextID", "ok")
+	m.Watch(func() []Sample { return []Sample{{Service: "default"}} })
+	m.Keeping(func() int { return 0 })
+	server.Service("default")
+	server.Keeping()
+	server.Answered("/lease", "200", time.Millisecond)
+	server.Watch(func() PoolSample {
+		return PoolSample{Active: map[string]int64{"default": 1}, Free: map[string]int64{"default": 1}}
+	})
+	types := typesOf(t, m.Registry, server.Registry)
+	for _, item := range []struct{ asked, metric, kind string }{
+		// Seed 000, section 10.3, in its order; and 5.6, the clock.
+		{"active leases", "kazahana_leases_active", "GAUGE"},
+		{"share of acquires that fail", "kazahana_lease_acquires_total", "COUNTER"},
+		{"share of fallback", "kazahana_ids_issued_total", "COUNTER"},
+		{"fallback now", "kazahana_fallback_active", "GAUGE"},
+		{"exhausted sequence numbers", "kazahana_sequence_exhaustions_total", "COUNTER"},
+		{"IDs by service", "kazahana_ids_issued_total", "COUNTER"},
+		{"clock found behind", "kazahana_clock_backward_events_total", "COUNTER"},
+		// Seed 003, chapter 7: its events, as what can be counted of them.
+		{"worker id allocated, failed to allocate worker id", "kazahana_lease_acquires_total", "COUNTER"},
+		{"keep alive failed, circuit breaking", "kazahana_leases_lost_total", "COUNTER"},
+		{"generated sequence number, failed to increment, reset or set ttl", "kazahana_sequence_requests_total", "COUNTER"},
+		{"generated sequence batch", "kazahana_sequence_values_total", "COUNTER"},
+		// Seed 002: who holds, waits and loses.
+		{"acquire, renew, release", "kazahana_lock_requests_total", "COUNTER"},
+		{"locks held", "kazahana_locks_held", "GAUGE"},
+		{"locks lost", "kazahana_locks_lost_total", "COUNTER"},
+		{"time to the lock", "kazahana_lock_wait_seconds", "HISTOGRAM"},
+		{"waiting for locks", "kazahana_lock_waiters", "GAUGE"},
+		// The contract.
+		{"", "kazahana_lease_expiry_timestamp_seconds", "GAUGE"},
+		{"", "kazahana_clock_forward_events_total", "COUNTER"},
+		{"", "kazahana_clock_skew_seconds", "GAUGE"},
+		{"", "kazahana_epoch_mismatches_total", "COUNTER"},
+		{"", "kazahana_layout_exhaustion_timestamp_seconds", "GAUGE"},
+		{"", "kazahana_provider_request_duration_seconds", "HISTOGRAM"},
+		{"", "kazahana_state_errors_total", "COUNTER"},
+		{"", "kazahana_rpc_requests_total", "COUNTER"},
+		{"", "kazahana_rpc_duration_seconds", "HISTOGRAM"},
+		{"", "kazahana_connections", "GAUGE"},
+		{"", "kazahana_build_info", "GAUGE"},
+		{"", "kazahana_server_leases_active", "GAUGE"},
+		{"", "kazahana_server_acquires_total", "COUNTER"},
+		{"", "kazahana_server_slots_free", "GAUGE"},
+		{"", "kazahana_server_lock_requests_total", "COUNTER"},
+		{"", "kazahana_server_sequence_requests_total", "COUNTER"},
+		{"", "kazahana_server_sequence_values_total", "COUNTER"},
+	} {
+		if got := types[item.metric]; got != item.kind {
+			t.Errorf("%s: %s is %q, want %s", item.asked, item.metric, got, item.kind)
+		}
+	}
+}
+
+// typesOf are the types of all that a registry shows, by name.
+func typesOf(t *testing.T, registries ...*prometheus.Registry) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, r := range registries {
+		families, err := r.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			all[f.GetName()] = f.GetType().String()
+		}
+	}
+	return all
+}

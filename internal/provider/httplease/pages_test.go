@@ -1,0 +1,58 @@
+package httplease_test
+
+import (
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+)
+
+// A pool larger than a page arrives whole, in order.
+func TestListComesInPages(t *testing.T) {
+	services := provider.Services{Default: provider.DefaultTerms()}
+	inner, err := memory.New(memory.NewStore(func() int64 { return provider.DefaultTerms().Timeline.EpochMS + 1 }), services)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const acquires = 9
+	for range acquires {
+		if _, err := inner.Acquire(t.Context(), provider.AcquireRequest{ThroughputPerMS: 256 << 8}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := open(inner, services, func() int64 { return 0 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	got, err := p.(provider.Lister).List(t.Context(), "")
+	want, wantErr := inner.List(t.Context(), "")
+	if err != nil || wantErr != nil || len(want) != acquires*256 || len(want) < 2*leaseapi.MaxPage {
+		t.Fatal(err, wantErr, len(want))
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%d records arrived, of %d", len(got), len(want))
+	}
+}
+
+// A server that knows no pages sends all at once, and one that goes round in
+// circles is refused.
+func TestListOfOtherServers(t *testing.T) {
+	record := `{"id":1,"created":1,"expired":2,"customEpoch":0,"bitReserve":1,"bitTs":41,"bitId":14,"bitSeq":8}`
+	var asked atomic.Int64
+	old := newStub(t, func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		plain(http.StatusOK, "application/json", `{"records":[`+record+`]}`)(w, r)
+	})
+	if records, err := mustOpen(t, old.URL).List(t.Context(), ""); err != nil || len(records) != 1 || asked.Load() != 1 {
+		t.Errorf("%d records, %v, after %d requests", len(records), err, asked.Load())
+	}
+	circle := newStub(t, plain(http.StatusOK, "application/json", `{"records":[`+record+`],"next":"1.8"}`))
+	if _, err := mustOpen(t, circle.URL).List(t.Context(), ""); err == nil {
+		t.Error("it goes round in circles")
+	}
+}

@@ -1,0 +1,60 @@
+package sequence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+)
+
+type declares struct{ Store }
+
+func (declares) Declare(context.Context, Declaration) error { return ErrInvalid }
+
+func TestObserved(t *testing.T) {
+	type key struct{}
+	for _, store := range []Store{NewMemory(func() int64 { return 1_800_000_000_000 }), declares{NewMemory(func() int64 { return 1_800_000_000_000 })}} {
+		var seen []string
+		s := Observed(store, Observer{
+			Before: func(ctx context.Context, name string, _ Request) context.Context {
+				return context.WithValue(ctx, key{}, name)
+			},
+			After: func(ctx context.Context, o Operation) {
+				seen = append(seen, fmt.Sprint(ctx.Value(key{}), " ", o.Name, " ", o.Request.Key, " ", o.Values.Count, " ", Outcome(o.Err)))
+			},
+		})
+		_, _ = s.Next(t.Context(), Request{Tenant: "default", Key: "k", Count: 3, Options: DefaultOptions()})
+		_, _ = s.Next(t.Context(), Request{Tenant: "default", Key: "k", Count: -1, Options: DefaultOptions()})
+		want := []string{"next next k 3 ok", "next next k 0 refused"}
+		_, could := store.(Declarer)
+		d, can := s.(Declarer)
+		if can != could {
+			t.Errorf("%T: a Declarer %v, and observed %v", store, could, can)
+		}
+		if can {
+			_ = d.Declare(t.Context(), Declaration{Key: "k"})
+			want = append(want, "declare declare k 0 refused")
+		}
+		if !slices.Equal(seen, want) {
+			t.Errorf("%T: seen %q, want %q", store, seen, want)
+		}
+	}
+}
+
+func TestOutcome(t *testing.T) {
+	for want, errs := range map[string][]error{
+		"ok": {nil}, "exhausted": {&ExhaustedError{}}, "fenced": {&FencedError{}}, "reused": {ErrRequestReused},
+		"refused": {ErrInvalid, &MismatchError{}, errors.ErrUnsupported}, "canceled": {context.Canceled},
+		"timeout": {fmt.Errorf("etcd: %w", context.DeadlineExceeded)}, "unavailable": {errors.New("connection refused"), fmt.Errorf("%w: x", ErrTTL)},
+	} {
+		for _, err := range errs {
+			if got := Outcome(err); got != want {
+				t.Errorf("%v is %s, want %s", err, got, want)
+			}
+		}
+		if Failed(want) != (want == "timeout" || want == "unavailable") {
+			t.Errorf("%s: %v", want, Failed(want))
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package tracing
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The protocols of OTLP that there are here.
+const (
+	protocolGRPC = "grpc"
+	protocolHTTP = "http/protobuf"
+)
+
+// insecure are variables that are for endpoints without a scheme.
+var insecure = []string{"OTEL_EXPORTER_OTLP_INSECURE", "OTEL_EXPORTER_OTLP_TRACES_INSECURE"}
+
+// environment is what the OTEL_* variables say, as far as this package decides by
+// them; the library reads the others.
+type environment struct {
+	enabled  bool
+	protocol string
+	place    string   // of the collector, without secrets
+	warnings []string // about variables that are ignored, without their values where these may be secret
+}
+
+// readEnvironment judges the variables that concern traces. As the standard asks, a
+// value that means nothing is a warning, and as if it were not set: these variables
+// are often set for a whole fleet, by others than who runs this daemon.
+func readEnvironment(get func(string) string) environment {
+	r := &environmentReader{get: func(name string) string { return strings.TrimSpace(get(name)) }}
+	endpoint := cmp.Or(r.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), r.get("OTEL_EXPORTER_OTLP_ENDPOINT"))
+	exporters := r.list("OTEL_TRACES_EXPORTER", "otlp", "none")
+	if r.flag("OTEL_SDK_DISABLED") || endpoint == "" || slices.Contains(exporters, "none") {
+		return environment{warnings: r.warnings}
+	}
+	env := environment{protocol: protocolHTTP}
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"} {
+		env.protocol = cmp.Or(r.word(name, protocolGRPC, protocolHTTP), env.protocol)
+	}
+	env.enabled, env.place = r.endpoint(endpoint), place(endpoint)
+	r.others()
+	env.warnings = r.warnings
+	return env
+}
+
+type environmentReader struct {
+	get      func(string) string
+	warnings []string
+}
+
+func (r *environmentReader) warn(name, format string, args ...any) {
+	r.warnings = append(r.warnings, name+" is ignored: "+fmt.Sprintf(format, args...))
+}
+
+// endpoint reports whether the URL can be one of a collector.
+func (r *environmentReader) endpoint(text string) bool {
+	u, err := url.Parse(text)
+	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" {
+		return true
+	}
+	r.warnings = append(r.warnings, "no traces are sent: the endpoint in OTEL_EXPORTER_OTLP_ENDPOINT or "+
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is a URL like http://localhost:4318, or for grpc http://localhost:4317")
+	return false
+}
+
+// flag reads a boolean.
+func (r *environmentReader) flag(name string) bool {
+	switch text := strings.ToLower(r.get(name)); text {
+	case "true":
+		return true
+	case "", "false":
+	default:
+		r.warn(name, "%q is neither true nor false", text)
+	}
+	return false
+}
+
+// word reads one of several, "" for none of them.
+func (r *environmentReader) word(name string, known ...string) string {
+	text := r.get(name)
+	if text == "" || slices.Contains(known, text) {
+		return text
+	}
+	r.warn(name, "there is no %q here, but %s", text, strings.Join(known, ", "))
+	return ""
+}
+
+// list reads several, separated by commas.
+func (r *environmentReader) list(name string, known ...string) (all []string) {
+	for text := range strings.SplitSeq(r.get(name), ",") {
+		if text = strings.TrimSpace(text); slices.Contains(known, text) {
+			all = append(all, text)
+		} else if text != "" {
+			r.warn(name, "there is no %q here, but %s", text, strings.Join(known, ", "))
+		}
+	}
+	return all
+}
+
+// others warns of variables that the library ignores without a word, or with one
+// that nobody would see.
+func (r *environmentReader) others() {
+	for _, kind := range []string{"", "TRACES_"} {
+		prefix := "OTEL_EXPORTER_OTLP_" + kind
+		r.number(prefix+"TIMEOUT", 1)
+		r.word(prefix+"COMPRESSION", "gzip", "none")
+		r.pairs(prefix + "HEADERS")
+		for _, file := range []string{"CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"} {
+			r.file(prefix + file)
+		}
+	}
+	for _, name := range []string{"SCHEDULE_DELAY", "EXPORT_TIMEOUT", "MAX_QUEUE_SIZE", "MAX_EXPORT_BATCH_SIZE"} {
+		r.number("OTEL_BSP_"+name, 0)
+	}
+	r.pairs("OTEL_RESOURCE_ATTRIBUTES")
+	switch r.word("OTEL_TRACES_SAMPLER", "always_on", "always_off", "traceidratio",
+		"parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio") {
+	case "traceidratio", "parentbased_traceidratio":
+		if arg := r.get("OTEL_TRACES_SAMPLER_ARG"); arg != "" {
+			if share, err := strconv.ParseFloat(arg, 64); err != nil || !(share >= 0 && share <= 1) {
+				r.warn("OTEL_TRACES_SAMPLER_ARG", "%q is not a share of 0 to 1", arg)
+			}
+		}
+	}
+}
+
+func (r *environmentReader) number(name string, least int) {
+	if text := r.get(name); text != "" {
+		if n, err := strconv.Atoi(text); err != nil || n < least {
+			r.warn(name, "%q is not a whole number of %d or more", text, least)
+		}
+	}
+}
+
+// pairs does not repeat values, which may be secrets.
+func (r *environmentReader) pairs(name string) {
+	for pair := range strings.SplitSeq(r.get(name), ",") {
+		if strings.TrimSpace(pair) == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(pair, "=")
+		if _, err := url.PathUnescape(value); !ok || err != nil || strings.TrimSpace(key) == "" {
+			r.warn(name, "it is a list of key=value, separated by commas, with special characters as %%XX; a part of it is none")
+			return
+		}
+	}
+}
+
+func (r *environmentReader) file(name string) {
+	if path := r.get(name); path != "" {
+		f, err := os.Open(path)
+		if err != nil {
+			r.warn(name, "%v", err)
+			return
+		}
+		_ = f.Close()
+	}
+}
