@@ -36,8 +36,8 @@ type Flags struct {
 	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl, block (default none: 1, 2, 3, ...)."`
 
 	MaxThroughputPerMS      Text `name:"max-throughput-per-ms" group:"IDs (each service in services may differ)" placeholder:"N" help:"IDs a millisecond to hold leases for, 1 to 1048576 (default 256, which is one lease)."`
-	Fallback                Text `name:"fallback" group:"IDs (each service in services may differ)" placeholder:"KIND" help:"IDs made without a lease: cached+random, cached, or none for an error instead (default cached+random)."`
-	SequenceStart           Text `name:"sequence-start" group:"IDs (each service in services may differ)" placeholder:"KIND" help:"Where the sequence of a millisecond begins: spread (at random) or zero (default spread)."`
+	Fallback                Text `name:"fallback" values:"cached+random,cached,none" group:"IDs (each service in services may differ)" placeholder:"KIND" help:"IDs made without a lease: cached+random, cached, or none for an error instead (default cached+random)."`
+	SequenceStart           Text `name:"sequence-start" values:"spread,zero" group:"IDs (each service in services may differ)" placeholder:"KIND" help:"Where the sequence of a millisecond begins: spread (at random) or zero (default spread)."`
 	StartupWait             Text `name:"startup-wait" group:"IDs (each service in services may differ)" placeholder:"DURATION" help:"How long requests wait for the very first lease before they get fallback IDs, 0 or more (default 500ms)."`
 	MaxBackward             Text `name:"max-backward" group:"IDs (each service in services may differ)" placeholder:"DURATION" help:"How far the clock may be behind the last ID before a request fails rather than waits; 0 never waits, -1 waits without limit (default 5s)."`
 	AcquireRetryInterval    Text `name:"acquire-retry-interval" group:"IDs (each service in services may differ)" placeholder:"DURATION" help:"Wait after the first failure to acquire a lease, 1ms or more; it doubles from there (default 1s)."`
@@ -51,8 +51,8 @@ type Flags struct {
 
 	AdminListen Text   `name:"admin-listen" group:"Operation" placeholder:"ADDRESS" help:"HOST:PORT or unix:PATH for metrics and health (default none)."`
 	AdminPprof  Switch `name:"admin-pprof" group:"Operation" help:"Serve /debug/pprof there too (default false)."`
-	LogLevel    Text   `name:"log-level" group:"Operation" placeholder:"LEVEL" help:"debug, info, warn or error (default info)."`
-	LogFormat   Text   `name:"log-format" group:"Operation" placeholder:"FORMAT" help:"json, console, or auto: console on a terminal, else json (default auto)."`
+	LogLevel    Text   `name:"log-level" group:"Operation" placeholder:"LEVEL" values:"debug,info,warn,error" help:"debug, info, warn or error (default info)."`
+	LogFormat   Text   `name:"log-format" group:"Operation" placeholder:"FORMAT" values:"auto,json,console" help:"json, console, or auto: console on a terminal, else json (default auto)."`
 }
 
 // Help is the text that kong prints below the usage line.

@@ -29,8 +29,8 @@ type LeaseServerFlags struct {
 	DrainDelay     Text `name:"drain-delay" group:"Limits" placeholder:"DURATION" help:"How long a stop goes on serving while /readyz already fails, 0 or more (default 1s)."`
 	DrainTimeout   Text `name:"drain-timeout" group:"Limits" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
 
-	LogLevel  Text `name:"log-level" group:"Operation" placeholder:"LEVEL" help:"debug, info, warn or error (default info)."`
-	LogFormat Text `name:"log-format" group:"Operation" placeholder:"FORMAT" help:"json, console, or auto: console on a terminal, else json (default auto)."`
+	LogLevel  Text `name:"log-level" group:"Operation" placeholder:"LEVEL" values:"debug,info,warn,error" help:"debug, info, warn or error (default info)."`
+	LogFormat Text `name:"log-format" group:"Operation" placeholder:"FORMAT" values:"auto,json,console" help:"json, console, or auto: console on a terminal, else json (default auto)."`
 }
 
 // Help is the text that kong prints below the usage line.

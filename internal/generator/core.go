@@ -132,6 +132,13 @@ func (c *Core) SetLeases(held []lease.Lease, cached *lease.Lease, cause error) {
 	c.forget() // whatever it was cut from may be gone
 }
 
+// SetConfig replaces the configuration. It bounds what is made from now on, and
+// takes back nothing: the stream ascends whatever it says.
+func (c *Core) SetConfig(cfg Config) {
+	c.cfg = cfg
+	c.forget() // the run was cut by the old limits
+}
+
 // forget drops what was worked out from the leases so far.
 func (c *Core) forget() {
 	c.run = run{}

@@ -236,6 +236,14 @@ func (g *Generator) Update(held []lease.Lease, cached *lease.Lease, cause error)
 	g.serve()
 }
 
+// SetConfig replaces the configuration, for those who wait as well.
+func (g *Generator) SetConfig(cfg Config) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.core.SetConfig(cfg)
+	g.serve()
+}
+
 // Rebase moves the stream to another timeline; see Core.Rebase.
 func (g *Generator) Rebase(tl snowflake.Timeline) bool {
 	g.mu.Lock()

@@ -187,7 +187,8 @@ func drawLease(t *rapid.T, now int64, label string) lease.Lease {
 }
 
 // TestCoreAgainstModel drives the core with clocks that jump both ways, leases
-// that come, overlap, expire and vanish, batches, fallback and restarts.
+// that come, overlap, expire and vanish, batches, fallback, other settings and
+// restarts.
 func TestCoreAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := drawConfig(t)
@@ -208,6 +209,11 @@ func TestCoreAgainstModel(t *testing.T) {
 					m.cached = &l
 				}
 				core.SetLeases(m.held, m.cached, nil)
+			},
+			"config": func(t *rapid.T) {
+				cfg = drawConfig(t)
+				m.cfg = cfg
+				core.SetConfig(cfg)
 			},
 			"restart": func(t *rapid.T) {
 				m.floor = core.LastMS() + 1

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -85,10 +86,13 @@ type Deps struct {
 }
 
 // Keeper supplies one service. Step, Run and Shutdown are for one goroutine;
-// Status is for any.
+// Status, Turns and SetConfig are for any.
 type Keeper struct {
 	cfg Config
 	Deps
+
+	newCfg atomic.Pointer[Config] // takes the place of cfg at the next step
+	turns  atomic.Uint64
 
 	saved    state.Saved              // held and cached leases, timeline: what the store holds
 	request  *provider.AcquireRequest // sent, and nobody knows whether it was granted
@@ -166,8 +170,20 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
+// SetConfig replaces the configuration from the next step on, which is soon.
+func (k *Keeper) SetConfig(cfg Config) { k.newCfg.Store(&cfg) }
+
+// Turns grows while the keeper goes on: with each step, and with each call of the
+// provider that ends, in whatever way. Between two of them lie pollInterval, the
+// writing of the durable state, or CallTimeout.
+func (k *Keeper) Turns() uint64 { return k.turns.Load() }
+
 // Step does what is due now, and returns how long nothing more will be.
 func (k *Keeper) Step(ctx context.Context) time.Duration {
+	k.turns.Add(1)
+	if cfg := k.newCfg.Swap(nil); cfg != nil {
+		k.cfg = *cfg
+	}
 	if k.unsaved && k.Clock.Elapsed() >= k.nextSave {
 		k.save() // a lease that is not ours any more must not be adopted after a crash
 	}
@@ -277,6 +293,7 @@ func (k *Keeper) timed(ctx context.Context, op string, call func(context.Context
 	defer cancel()
 	began := k.Clock.Elapsed()
 	err := call(ctx)
+	k.turns.Add(1)
 	k.Observer.Called(op, k.Clock.Elapsed()-began)
 	return err
 }

@@ -47,10 +47,11 @@ type Options struct {
 	Private bool        // the directory is made 0700, and must be the caller's own
 }
 
-// Listener is a Unix socket whose path is this process's until Close.
+// Listener is a Unix socket whose path is this process's until Close, or one that
+// another process keeps.
 type Listener struct {
 	*net.UnixListener
-	lock *os.File
+	lock *os.File // nil: inherited
 }
 
 // Listen binds path, and makes its directory where it is missing.
@@ -76,8 +77,17 @@ func Listen(path string, o Options) (*Listener, error) {
 	return &Listener{UnixListener: l, lock: lock}, nil
 }
 
-// Close stops listening, removes the socket, and frees its path.
-func (l *Listener) Close() error { return errors.Join(l.UnixListener.Close(), l.lock.Close()) }
+// Close stops listening. It removes the socket and frees its path, unless it is
+// inherited.
+func (l *Listener) Close() error {
+	if l.lock == nil {
+		return l.UnixListener.Close()
+	}
+	return errors.Join(l.UnixListener.Close(), l.lock.Close())
+}
+
+// Path is where clients find the socket.
+func (l *Listener) Path() string { return l.Addr().(*net.UnixAddr).Name }
 
 func prepareDirectory(dir string, private bool) error {
 	mode := fs.FileMode(0o755)

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/systemd"
+)
+
+const (
+	// keeperPatience is what a keeper is granted beyond one call of the provider:
+	// it writes to a disk that may be slow.
+	keeperPatience = 20 * time.Second
+	// stopPatience is what a stop takes beyond draining and giving back leases.
+	stopPatience = 10 * time.Second
+	// shownServices and shownLeases are how much of a large daemon fits a line.
+	shownServices = 4
+	shownLeases   = 4
+)
+
+// manage tells the service manager, if there is one, what the daemon does until
+// ctx is done.
+func (d *daemonParts) manage(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case <-d.server.Serving():
+		if d.tell(systemd.Ready, systemd.Status(d.statusLine())) {
+			d.watch(ctx)
+		}
+	}
+	<-ctx.Done()
+	d.tell(systemd.Stopping, systemd.Status("stopping: requests under way are answered, leases given back"),
+		systemd.ExtendTimeout(d.server.DrainTimeout()+closeTimeout+stopPatience))
+	return nil
+}
+
+// watch proves to the watchdog that the daemon works, up to its stop, which has a
+// timeout of its own.
+func (d *daemonParts) watch(ctx context.Context) {
+	interval, err := systemd.WatchdogInterval()
+	if err != nil {
+		d.serveLog().Warn("the watchdog that is asked for is not understood", zap.Error(err))
+	}
+	w := systemd.Watch{Watchdog: interval, Parts: d.watched(), Status: d.statusLine, Notify: d.sup.notify, Log: d.serveLog()}
+	w.Run(ctx)
+}
+
+// tell tells the service manager, and reports whether there is one.
+func (d *daemonParts) tell(assignments ...string) bool {
+	told, err := d.sup.notify(assignments...)
+	if err != nil {
+		d.serveLog().Warn("the service manager does not hear", zap.Error(err))
+	}
+	return told
+}
+
+// watched is what has to go on for the daemon to be of use. That the provider
+// answers is not among it.
+func (d *daemonParts) watched() []systemd.Part {
+	parts := []systemd.Part{
+		{Name: "accept loop", Turns: d.server.AcceptTurns, Prod: d.server.Prod},
+		{Name: "event loop", Turns: d.server.LaneTurns}, // prodded by the same
+	}
+	for name, svc := range d.services {
+		if turns := svc.KeeperTurns(); turns != nil {
+			parts = append(parts, systemd.Part{Name: "keeper of " + name, Turns: turns, Patience: d.settings.ProviderTimeout + keeperPatience})
+		}
+	}
+	return parts
+}
+
+// statusLine is what systemctl status shows.
+func (d *daemonParts) statusLine() string {
+	line := statusText(d.server.Status())
+	if d.sup.refused.Load() {
+		line += "; the configuration that was read last was refused: see the log"
+	}
+	return line
+}
+
+// statusText says in a line which IDs there are, and on the strength of what.
+func statusText(st daemon.Status) string {
+	var all []string
+	for _, one := range st.Services[:min(len(st.Services), shownServices)] {
+		text := one.Mode
+		if len(st.Services) > 1 {
+			text = one.Service + " " + text
+		}
+		all = append(all, text+": "+describeLeases(one))
+	}
+	if more := len(st.Services) - shownServices; more > 0 {
+		all = append(all, fmt.Sprintf("and %d more services, the worst of all %s", more, st.Mode))
+	}
+	return strings.Join(all, "; ")
+}
+
+func describeLeases(st daemon.ServiceStatus) string {
+	var ids []string
+	most := int64(0)
+	for _, l := range st.Leases {
+		if l.Usable {
+			ids = append(ids, fmt.Sprint(l.MachineID))
+			most = max(most, l.RemainingMS)
+		}
+	}
+	if len(ids) == 0 {
+		switch cause := st.Cause; {
+		case cause != "":
+			return "no lease: " + cause
+		case st.Mode == string(generator.ModeStarting):
+			return "no lease yet"
+		}
+		return "no lease"
+	}
+	word := "machine ID "
+	if len(ids) > 1 {
+		word = "machine IDs "
+	}
+	if more := len(ids) - shownLeases; more > 0 {
+		ids = append(ids[:shownLeases], fmt.Sprintf("%d more", more))
+	}
+	return word + strings.Join(ids, ", ") + ", ends in " + roughly(time.Duration(most)*time.Millisecond)
+}
+
+// roughly rounds down to what is worth a new line in systemctl status.
+func roughly(d time.Duration) string {
+	switch {
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	case d >= time.Minute:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	}
+	return fmt.Sprintf("%ds", d/(10*time.Second)*10)
+}

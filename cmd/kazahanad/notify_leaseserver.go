@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/systemd"
+)
+
+// leaseSupervision is what a lease server has of whoever started it.
+type leaseSupervision struct {
+	load  func() (*config.LeaseServer, error) // reads the configuration again
+	level zap.AtomicLevel                     // of the log
+}
+
+// manage tells the service manager, if there is one, what the lease server does
+// until ctx is done. The accept loop is what has to go on: every connection has a
+// goroutine and deadlines of its own, and no provider is asked for this.
+func (l *leaseServerParts) manage(ctx context.Context, listener *systemd.Listener) {
+	line := fmt.Sprintf("serving on %s, from %s", listener.Addr(), l.provider.Info().URL)
+	if l.tell(systemd.Ready, systemd.Status(line)) {
+		interval, err := systemd.WatchdogInterval()
+		if err != nil {
+			l.log.Warn("the watchdog that is asked for is not understood", zap.Error(err))
+		}
+		w := systemd.Watch{
+			Watchdog: interval, Notify: systemd.Notify, Log: l.log, Status: func() string { return line },
+			Parts: []systemd.Part{{Name: "accept loop", Turns: listener.Turns, Prod: listener.Prod}},
+		}
+		w.Run(ctx)
+	}
+	<-ctx.Done()
+	l.tell(systemd.Stopping, systemd.Status("stopping: requests under way are answered"),
+		systemd.ExtendTimeout(l.settings.DrainDelay+l.settings.DrainTimeout+closeTimeout+stopPatience))
+}
+
+func (l *leaseServerParts) tell(assignments ...string) bool {
+	told, err := systemd.Notify(assignments...)
+	if err != nil {
+		l.log.Warn("the service manager does not hear", zap.Error(err))
+	}
+	return told
+}
+
+// listenWatched is listen, for an accept loop that can be watched.
+func (l *leaseServerParts) listenWatched() (*systemd.Listener, error) {
+	listener, err := l.listen()
+	if err != nil {
+		return nil, err
+	}
+	return systemd.NewListener(listener, l.settings.MaxConnections), nil
+}
+
+// reloadOn reads credentials and configuration again at each signal.
+func (l *leaseServerParts) reloadOn(hangup <-chan os.Signal, done <-chan struct{}) {
+	running := l.settings
+	for {
+		select {
+		case <-done:
+			return
+		case <-hangup:
+			l.tell(systemd.Reloading()...)
+			if l.tls != nil {
+				l.tls.Reload()
+			}
+			if l.tokens != nil {
+				l.tokens.Reload()
+			}
+			running = l.reload(running)
+			l.tell(systemd.Ready)
+		}
+	}
+}
+
+// reload returns the settings that are in force from now on.
+func (l *leaseServerParts) reload(running *config.LeaseServer) *config.LeaseServer {
+	next, err := l.sup.load()
+	if err == nil {
+		merged, r := running.Reload(next)
+		var level zapcore.Level
+		if level, err = zapcore.ParseLevel(string(merged.LogLevel)); err == nil {
+			l.sup.level.SetLevel(level)
+			logReload(l.log, r)
+			return merged
+		}
+	}
+	l.log.Error("the configuration cannot be read again; what was in force stays in force", zap.Error(err))
+	return running
+}

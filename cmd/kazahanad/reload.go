@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/systemd"
+)
+
+// reloadOn reads the configuration again at each SIGHUP until ctx is done.
+func (d *daemonParts) reloadOn(ctx context.Context) error {
+	running := d.settings
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.sup.hangup:
+			running = d.reload(running)
+		}
+	}
+}
+
+// reload brings into force what a running daemon can take over, all of it or
+// nothing, and returns the settings that are in force then.
+func (d *daemonParts) reload(running *config.Serve) *config.Serve {
+	d.tell(systemd.Reloading()...)
+	merged, r, err := d.readAgain(running)
+	d.sup.refused.Store(err != nil)
+	if err != nil {
+		d.serveLog().Error("the configuration cannot be read again; what was in force stays in force", zap.Error(err))
+		merged = running
+	} else {
+		logReload(d.serveLog(), r)
+	}
+	d.tell(systemd.Ready, systemd.Status(d.statusLine()))
+	return merged
+}
+
+func (d *daemonParts) readAgain(running *config.Serve) (*config.Serve, config.Reload, error) {
+	next, err := d.sup.load()
+	if err != nil {
+		return nil, config.Reload{}, err
+	}
+	merged, r, err := running.Reload(next, time.Now())
+	if err != nil {
+		return nil, r, err
+	}
+	// Everything that can fail comes before anything that takes effect.
+	level, err := zapcore.ParseLevel(string(merged.LogLevel))
+	if err != nil {
+		return nil, r, fmt.Errorf("log_level: %w", err)
+	}
+	var apply []func()
+	for _, name := range slices.Sorted(maps.Keys(d.services)) {
+		one, secret, err := d.services[name].Prepare(merged.Services()[name])
+		if err != nil {
+			return nil, r, fmt.Errorf("service %s: %w", name, err)
+		}
+		apply = append(apply, one)
+		if secret {
+			r.Changed = append(r.Changed, "external_secret_file of service "+name+" (what it holds)")
+		}
+	}
+	for _, one := range apply {
+		one()
+	}
+	d.server.SetLimits(daemon.Limits{
+		AllowUIDs: merged.AllowUIDs, AllowGIDs: merged.AllowGIDs,
+		MaxConnections: merged.MaxConnections, MaxInFlight: merged.MaxInFlight, DrainTimeout: merged.DrainTimeout,
+	})
+	d.sup.level.SetLevel(level)
+	return merged, r, nil
+}
+
+// logReload says what a configuration that was read again has changed.
+func logReload(log *zap.Logger, r config.Reload) {
+	if len(r.Changed)+len(r.Restart) == 0 {
+		log.Info("configuration read again: nothing has changed")
+		return
+	}
+	log.Info("configuration read again", zap.Strings("changed", r.Changed))
+	if len(r.Restart) > 0 {
+		log.Warn("some keys that were changed take effect only after a restart", zap.Strings("restart_needed", r.Restart))
+	}
+}

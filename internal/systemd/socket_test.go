@@ -1,0 +1,151 @@
+package systemd
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// hang is when a test gives up on something that should happen at once.
+const hang = 60 * time.Second
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(hang); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", hang, what)
+		}
+	}
+}
+
+// TestNotify: what is sent arrives in one message at a real socket, and nobody
+// is told where there is none.
+func TestNotify(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "")
+	if told, err := Notify(Ready); told || err != nil {
+		t.Errorf("without a manager: %v, %v", told, err)
+	}
+	path := filepath.Join(t.TempDir(), "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	if told, err := Notify(Ready, Status("all\nwell")); !told || err != nil {
+		t.Errorf("%v, %v", told, err)
+	}
+	b := make([]byte, 1000)
+	n, err := l.Read(b)
+	if err != nil || string(b[:n]) != "READY=1\nSTATUS=all well" {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+	_ = l.Close()
+	if _, err := Notify(Ready); err == nil || !strings.Contains(err.Error(), "NOTIFY_SOCKET") {
+		t.Errorf("a manager that is gone: %v", err)
+	}
+}
+
+func TestOnlyOneSocket(t *testing.T) {
+	if l, err := only(nil); l != nil || err != nil {
+		t.Errorf("none: %v, %v", l, err)
+	}
+	dir := t.TempDir()
+	var files []*os.File
+	for _, name := range []string{"a", "b"} {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, name)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		f, err := l.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	if _, err := only(files); err == nil || !strings.Contains(err.Error(), "2 descriptors") {
+		t.Errorf("two: %v", err)
+	}
+}
+
+func listening(t *testing.T, most int) (*Listener, string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return NewListener(l, most), l.Addr().String()
+}
+
+// TestListenerCountsTheLoopsTurns: a loop that waits turns when it is prodded,
+// as often as it is, and one that does something else does not.
+func TestListenerCountsTheLoopsTurns(t *testing.T) {
+	l, address := listening(t, 10)
+	release, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			<-release // the loop is stuck
+			_ = c.Close()
+		}
+	}()
+	for range 20 {
+		before := l.Turns()
+		eventually(t, "the loop turns", func() bool { l.Prod(); return l.Turns() > before })
+	}
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	eventually(t, "it is accepted", func() bool { return l.open.Load() == 1 })
+	before := l.Turns()
+	for range 20 {
+		l.Prod()
+		time.Sleep(time.Millisecond)
+	}
+	if n := l.Turns(); n != before {
+		t.Errorf("a stuck loop took %d turns", n-before)
+	}
+	close(release)
+	eventually(t, "it goes on", func() bool { l.Prod(); return l.Turns() > before })
+	_ = l.Close()
+	<-ended
+}
+
+// A loop that rests since there are enough connections is not stuck.
+func TestListenerAtItsLimit(t *testing.T) {
+	l, address := listening(t, 1)
+	out, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	in, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := l.Turns()
+	if l.Prod(); l.Turns() == before {
+		t.Error("at the limit, and taken for stuck")
+	}
+	_ = in.Close()
+	_ = in.Close() // counts once
+	before = l.Turns()
+	if l.Prod(); l.Turns() != before || l.open.Load() != 0 {
+		t.Errorf("below the limit a prod counted for itself; %d open", l.open.Load())
+	}
+}

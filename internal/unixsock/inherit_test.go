@@ -1,0 +1,139 @@
+package unixsock
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// managed is a socket as a service manager has it: bound, and listening for
+// longer than any process that it is given to.
+func managed(t *testing.T) (*net.UnixListener, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l, path
+}
+
+// given is the descriptor as another process gets it.
+func given(t *testing.T, from interface{ File() (*os.File, error) }) *os.File {
+	t.Helper()
+	f, err := from.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestInheritedSocketOutlivesClose: a connection made while nobody accepts waits
+// for the next process, and the path keeps its mode.
+func TestInheritedSocketOutlivesClose(t *testing.T) {
+	manager, path := managed(t)
+	if err := os.Chmod(path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 3 {
+		waiting, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatalf("round %d: nobody can connect: %v", round, err)
+		}
+		l, err := Inherit(given(t, manager))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Path() != path {
+			t.Errorf("path %s, want %s", l.Path(), path)
+		}
+		if err := l.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			t.Fatalf("round %d: the connection that waited is lost: %v", round, err)
+		}
+		_, _ = conn.Close(), waiting.Close()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		after, err := os.Lstat(path)
+		if err != nil || !os.SameFile(before, after) || after.Mode() != before.Mode() {
+			t.Fatalf("round %d: the path was touched: %v, %v", round, after, err)
+		}
+	}
+	if _, err := os.Lstat(path + ".lock"); !os.IsNotExist(err) {
+		t.Errorf("a lock file beside a socket that is not ours: %v", err)
+	}
+}
+
+// A daemon started by hand does not take the path of one that a service
+// manager listens on, even while no process accepts.
+func TestInheritedSocketIsNotTakenByListen(t *testing.T) {
+	manager, path := managed(t)
+	l, err := Inherit(given(t, manager))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{"accepts", "has stopped"} {
+		if _, err := Listen(path, Options{Mode: 0o660}); err == nil || !strings.Contains(err.Error(), "in use") {
+			t.Errorf("while the process %s: %v", when, err)
+		}
+		_ = l.Close()
+	}
+}
+
+func TestInheritRefuses(t *testing.T) {
+	dir := t.TempDir()
+	regular, err := os.Create(filepath.Join(dir, "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	packets, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "packets")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packets.Close()
+	manager, path := managed(t)
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	served, err := manager.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer served.Close()
+	for _, c := range []struct {
+		name string
+		f    *os.File
+		want string
+	}{
+		{"a file", regular, "no socket"},
+		{"a TCP socket", given(t, tcp), "no Unix socket"},
+		{"a datagram socket", given(t, packets), "no stream socket"},
+		{"a connection", given(t, served), "Accept=no"},
+	} {
+		if _, err := Inherit(c.f); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q in it", c.name, err, c.want)
+		}
+		if err := c.f.Close(); err == nil {
+			t.Errorf("%s: the descriptor was left open", c.name)
+		}
+	}
+}

@@ -1,0 +1,456 @@
+//go:build linux
+
+package systemd_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+const (
+	service = "kazahanad.service"
+	socket  = "kazahanad.socket"
+	server  = "kazahanad-lease-server.service"
+)
+
+// TestCheck: the units are what systemd takes them for, and as closed as they
+// should be. The check fails where either is not so.
+func TestCheck(t *testing.T) {
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("there is no systemd-analyze: scripts/setup installs it")
+	}
+	for _, c := range []struct{ name, old, new, complains string }{
+		{name: "as they are"},
+		{name: "a key that systemd does not know", old: "ProtectHome=yes", new: "ProtectHouse=yes", complains: "ProtectHouse"},
+		{name: "hardening that is missing", old: "SystemCallFilter=@system-service\nSystemCallFilter=~@privileged @resources\n", complains: "too exposed"},
+		{name: "a line without its section", old: "[Service]\n", complains: "Service"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for _, name := range []string{"check", service, socket, server} {
+				b, err := os.ReadFile(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text := string(b)
+				if name == service && c.old != "" {
+					if text = strings.Replace(text, c.old, c.new, 1); text == string(b) {
+						t.Fatalf("%s has no %q", name, c.old)
+					}
+				}
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			out, err := exec.Command(filepath.Join(dir, "check")).CombinedOutput()
+			if c.complains == "" && (err != nil || len(out) > 0) {
+				t.Errorf("%v\n%s", err, out)
+			}
+			if c.complains != "" && (err == nil || !strings.Contains(string(out), c.complains)) {
+				t.Errorf("%v, and nothing about %q:\n%s", err, c.complains, out)
+			}
+		})
+	}
+}
+
+// TestUnitsDoWithout: what would break the socket, its peers' names or the next
+// start must not come in by the way of hardening.
+func TestUnitsDoWithout(t *testing.T) {
+	without := map[string][]string{
+		service: {"RuntimeDirectory", "DynamicUser", "PrivateUsers", "ProcSubset"}, // the last hides the boot ID
+		server:  {"DynamicUser", "PrivateUsers"},
+	}
+	for unit, directives := range without {
+		b, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, directive := range directives {
+			if regexp.MustCompile(`(?m)^` + directive + `=`).Match(b) {
+				t.Errorf("%s sets %s=", unit, directive)
+			}
+			if !regexp.MustCompile(`(?m)^# .*` + directive + `=`).Match(b) {
+				t.Errorf("%s does not say why there is no %s=", unit, directive)
+			}
+		}
+	}
+}
+
+// stage is a root with what a package would install.
+func stage(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	copyTo := func(src, dst string, mode os.FileMode) {
+		b, err := os.ReadFile(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dst = filepath.Join(root, dst)
+		if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(dst, b, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	binary := filepath.Join(t.TempDir(), "kazahanad")
+	// As the shipped binary is built, so that both share what the build remembers.
+	build := exec.Command("go", "build", "-trimpath", "-o", binary, "../../cmd/kazahanad")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	copyTo(binary, "usr/bin/kazahanad", 0o755)
+	for _, unit := range []string{service, socket, server} {
+		copyTo(unit, "usr/lib/systemd/system/"+unit, 0o644)
+	}
+	copyTo("sysusers.d/kazahana.conf", "usr/lib/sysusers.d/kazahana.conf", 0o644)
+	copyTo("tmpfiles.d/kazahana.conf", "usr/lib/tmpfiles.d/kazahana.conf", 0o644)
+	// Those who ask: one of the group, and one who is not.
+	users := filepath.Join(root, "usr/lib/sysusers.d/zz-users.conf")
+	if err := os.WriteFile(users, []byte("u app -\nm app kazahana\nu stranger -\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// TestUnderSystemd runs the units under a booted systemd, as an operator would.
+// The parts build on each other.
+func TestUnderSystemd(t *testing.T) {
+	root := stage(t)
+	clients := programs(t, root)
+	h := boot(t, root)
+	for _, part := range []struct {
+		name string
+		test func(*host)
+	}{
+		{"install", install}, {"first connection", firstConnection}, {"sandbox", sandbox}, {"reload", reload},
+		{"credentials", credentials}, {"restart under load", func(h *host) { restartUnderLoad(h, clients) }},
+		{"watchdog", watchdog}, {"crash", crash}, {"bad configuration", badConfiguration},
+		{"stop", stop}, {"socket elsewhere", socketElsewhere}, {"lease server", leaseServer},
+	} {
+		if !t.Run(part.name, func(t *testing.T) {
+			part.test(&host{t: t, leader: h.leader})
+		}) {
+			t.Fatalf("%s failed; what follows builds on it", part.name)
+		}
+	}
+}
+
+// as runs a command as another user.
+func (h *host) as(user string, args ...string) outcome {
+	h.t.Helper()
+	return h.try(append([]string{"runuser", "-u", user, "--"}, args...)...)
+}
+
+// id is an ID that a program of the group gets.
+func (h *host) id() string {
+	h.t.Helper()
+	o := h.as("app", "kazahanad", "id")
+	if o.code != 0 || !regexp.MustCompile(`^[0-9]{15,19}$`).MatchString(o.out) {
+		h.t.Fatalf("kazahanad id: %+v\n%s", o, h.journal())
+	}
+	return o.out
+}
+
+// fresh forgets how often units were started.
+func (h *host) fresh() { h.do("systemctl", "reset-failed") }
+
+func (h *host) dropIn(unit, name, text string) {
+	h.t.Helper()
+	h.write("/etc/systemd/system/"+unit+".d/"+name+".conf", "644", text)
+	h.do("systemctl", "daemon-reload")
+}
+
+func (h *host) stat(path string) string {
+	h.t.Helper()
+	return h.do("stat", "-Lc", "%a %U:%G %F", path)
+}
+
+func install(h *host) {
+	h.do("systemd-sysusers")
+	h.do("systemd-tmpfiles", "--create", "kazahana.conf")
+	h.do("systemctl", "enable", "--now", socket)
+	if got := h.do("getent", "passwd", "kazahana"); !strings.HasSuffix(got, ":/var/lib/kazahana:/usr/sbin/nologin") {
+		h.t.Errorf("the user: %s", got)
+	}
+	for path, want := range map[string]string{
+		"/run/kazahana":                "755 root:root directory",
+		"/run/kazahana/kazahanad.sock": "660 kazahana:kazahana socket",
+	} {
+		if got := h.stat(path); got != want {
+			h.t.Errorf("%s is %s, want %s", path, got, want)
+		}
+	}
+	if got := h.show(service, "ActiveState"); got != "inactive" {
+		h.t.Errorf("the service is %s before anybody asked", got)
+	}
+	if got := h.do("systemctl", "enable", service); got != "" {
+		h.t.Errorf("enable says %q", got)
+	}
+	if got := h.do("systemctl", "is-enabled", service, socket); got != "enabled\nenabled" {
+		h.t.Errorf("enabled: %q", got)
+	}
+}
+
+func firstConnection(h *host) {
+	h.id()
+	if state := h.show(service, "ActiveState"); state != "active" {
+		h.t.Errorf("the service is %s", state)
+	}
+	h.eventually("systemctl status shows the lease", func() bool {
+		return regexp.MustCompile(`^regular: machine ID [0-9]+, ends in [0-9]+m$`).MatchString(h.show(service, "StatusText"))
+	})
+	if o := h.as("stranger", "kazahanad", "id"); o.code != 1 || !strings.Contains(o.err, "group kazahana") {
+		h.t.Errorf("who is not in the group: %+v", o)
+	}
+	if got := h.stat("/var/lib/kazahana"); got != "700 kazahana:kazahana directory" {
+		h.t.Errorf("the state directory is %s", got)
+	}
+	if got := h.shell("stat -c '%a %U %n' /var/lib/kazahana/* | grep -v '^6[04]0 kazahana\\|^600 kazahana' || true"); got != "" {
+		h.t.Errorf("files of others: %s", got)
+	}
+	if got := h.do("kazahanad", "status", "--json"); !strings.Contains(got, `/run/kazahana/kazahanad.sock`) {
+		h.t.Errorf("status: %s", got)
+	}
+}
+
+// The hardening is in force, and nothing that the daemon does meets it.
+func sandbox(h *host) {
+	pid := h.show(service, "MainPID")
+	status := h.do("cat", "/proc/"+pid+"/status")
+	for _, want := range []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"} {
+		if !strings.Contains(status, want+"\n") {
+			h.t.Errorf("not %q:\n%s", want, status)
+		}
+	}
+	if got := h.do("stat", "-c", "%U", "/proc/"+pid); got != "kazahana" {
+		h.t.Errorf("it runs as %s", got)
+	}
+	inside := []string{"nsenter", "-t", pid, "-m", "runuser", "-u", "kazahana", "--"}
+	for path, want := range map[string]bool{"/var/lib/kazahana/x": true, "/etc/x": false, "/usr/x": false, "/run/kazahana/x": false} {
+		if got := h.try(append(inside, "touch", path)...).code == 0; got != want {
+			h.t.Errorf("it may write %s: %v", path, got)
+		}
+	}
+	h.do("rm", "/var/lib/kazahana/x")
+	if got := h.shell("journalctl --no-pager -o cat -u kazahanad | grep -i 'not permitted\\|denied\\|\"level\":\"error\"' || true"); got != "" {
+		h.t.Errorf("something is forbidden to it: %s", got)
+	}
+	// Who asks is known by its own name, not by that of a user namespace.
+	app := h.do("id", "-u", "app")
+	h.write("/etc/kazahana/kazahanad.yaml", "644", "allow_uids: ["+app+"]\n")
+	h.do("systemctl", "reload", service)
+	h.eventually("app may connect and root may not", func() bool {
+		return h.try("kazahanad", "id").code != 0 && h.as("app", "kazahanad", "id").code == 0
+	})
+	h.do("rm", "/etc/kazahana/kazahanad.yaml")
+	h.do("systemctl", "reload", service)
+	h.eventually("root may connect again", func() bool { return h.try("kazahanad", "id").code == 0 })
+}
+
+// logged waits for a line of the daemon's log.
+func (h *host) logged(pattern string) {
+	h.t.Helper()
+	h.eventually("the log says "+pattern, func() bool {
+		return h.try("bash", "-c", `journalctl --no-pager -o cat -u kazahanad -u kazahanad-lease-server | grep -E -- "$0"`, pattern).code == 0
+	})
+}
+
+func reload(h *host) {
+	pid := h.show(service, "MainPID")
+	h.write("/etc/kazahana/kazahanad.yaml", "644", "max_throughput_per_ms: 512\nbit_ts: 42\nlog_level: debug\n")
+	h.do("systemctl", "reload", service)
+	h.logged(`configuration read again.*"changed":\["log_level","max_throughput_per_ms"\]`)
+	h.logged(`only after a restart.*"restart_needed":\["bit_ts"\]`)
+	if got := h.do("kazahanad", "status", "--json"); !regexp.MustCompile(`"max_throughput_per_ms": *512`).MatchString(got) {
+		h.t.Errorf("status: %s", got)
+	}
+	h.write("/etc/kazahana/kazahanad.yaml", "644", "max_throughput_per_ms: many\n")
+	h.do("systemctl", "reload", service)
+	h.logged(`cannot be read again.*max_throughput_per_ms in /etc/kazahana/kazahanad.yaml line 1`)
+	h.eventually("systemctl status says so too", func() bool {
+		return strings.Contains(h.show(service, "StatusText"), "refused")
+	})
+	if got := h.do("kazahanad", "status", "--json"); !regexp.MustCompile(`"max_throughput_per_ms": *512`).MatchString(got) {
+		h.t.Errorf("status after a bad reload: %s", got)
+	}
+	h.do("rm", "/etc/kazahana/kazahanad.yaml")
+	h.do("systemctl", "reload", service)
+	h.eventually("the status is as before", func() bool { return !strings.Contains(h.show(service, "StatusText"), "refused") })
+	if state := h.show(service, "ActiveState"); state != "active" || h.show(service, "MainPID") != pid {
+		h.t.Errorf("the service is %s", state)
+	}
+}
+
+// A secret that only root can read reaches the daemon, and nobody else.
+func credentials(h *host) {
+	h.write("/etc/kazahana/external-secret", "600", "correct horse\n")
+	h.dropIn(service, "secret", "[Service]\nLoadCredential=external-secret:/etc/kazahana/external-secret\nEnvironment=KAZAHANA_EXTERNAL_SECRET_FILE=%d/external-secret\n")
+	h.do("systemctl", "restart", service)
+	codec, err := snowflake.NewCodec([]byte("correct horse"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	id, err := codec.Decode(h.do("kazahanad", "id", "--format", "external"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if now := snowflake.DefaultTimeline().UnixMS(id); time.Since(time.UnixMilli(now)).Abs() > time.Hour {
+		h.t.Errorf("the external ID is of %v: it was made with another secret", time.UnixMilli(now))
+	}
+	if o := h.as("app", "cat", "/run/credentials/kazahanad.service/external-secret"); o.code == 0 {
+		h.t.Error("others can read the credential")
+	}
+	h.do("rm", "-r", "/etc/systemd/system/kazahanad.service.d")
+	h.do("systemctl", "daemon-reload")
+	h.do("systemctl", "restart", service)
+}
+
+// A daemon that stands still is killed and started anew, and who asked meanwhile
+// is answered.
+func watchdog(h *host) {
+	h.fresh()
+	h.dropIn(service, "watchdog", "[Service]\nWatchdogSec=2\nTimeoutAbortSec=1\n")
+	h.do("systemctl", "restart", service)
+	pid := h.freeze(service)
+	h.id()
+	if now := h.show(service, "MainPID"); now == pid {
+		h.t.Error("a process that stood still has answered")
+	}
+	h.eventually("systemd says why", func() bool {
+		return strings.Contains(h.do("journalctl", "--no-pager", "-o", "cat", "-u", service), "Watchdog timeout")
+	})
+	h.do("rm", "-r", "/etc/systemd/system/kazahanad.service.d")
+	h.do("systemctl", "daemon-reload")
+}
+
+// freeze stops a unit's process, when its watchdog has been fed twice, and returns
+// its PID.
+func (h *host) freeze(unit string) (pid string) {
+	h.t.Helper()
+	for range 2 {
+		before := h.show(unit, "WatchdogTimestampMonotonic")
+		h.eventually("the watchdog is fed", func() bool { return h.show(unit, "WatchdogTimestampMonotonic") != before })
+	}
+	return h.do("bash", "-ec", `pid=$(systemctl show --value -p MainPID "$0"); kill -STOP "$pid"; echo "$pid"`, unit)
+}
+
+func crash(h *host) {
+	h.fresh()
+	before := h.id()
+	// The last is what the watchdog sends, and how a panic ends.
+	for _, signal := range []string{"KILL", "SEGV", "ABRT"} {
+		pid := h.show(service, "MainPID")
+		h.do("kill", "-"+signal, pid)
+		h.eventually("it runs again", func() bool {
+			now := h.show(service, "MainPID")
+			return now != pid && now != "0" && h.show(service, "ActiveState") == "active"
+		})
+		after := h.id()
+		if len(after) < len(before) || len(after) == len(before) && after <= before {
+			h.t.Errorf("ID %s after %s", after, before)
+		}
+		before = after
+	}
+}
+
+// What no restart mends is not tried again and again.
+func badConfiguration(h *host) {
+	h.fresh()
+	h.write("/etc/kazahana/kazahanad.yaml", "644", "fallbck: none\n")
+	if o := h.try("systemctl", "restart", service); o.code == 0 {
+		h.t.Error("a daemon with a bad configuration has started")
+	}
+	if state, n, code := h.show(service, "ActiveState"), h.show(service, "NRestarts"), h.show(service, "ExecMainStatus"); state != "failed" || n != "0" || code != "2" {
+		h.t.Errorf("the service is %s, was restarted %s times, exit code %s", state, n, code)
+	}
+	h.logged("did you mean fallback")
+	// Whoever connects has it tried again, up to the limit, and hears of the end.
+	if o := h.as("app", "kazahanad", "id"); o.code != 1 {
+		h.t.Errorf("%+v", o)
+	}
+	h.eventually("the socket has failed with the service", func() bool { return h.show(socket, "ActiveState") == "failed" })
+	h.do("rm", "/etc/kazahana/kazahanad.yaml")
+	h.do("systemctl", "reset-failed", service, socket)
+	h.do("systemctl", "start", socket)
+	h.id()
+}
+
+func stop(h *host) {
+	before := h.stat("/run/kazahana/kazahanad.sock") + h.do("stat", "-c", "%i", "/run/kazahana/kazahanad.sock")
+	h.do("systemctl", "stop", service)
+	h.logged("worker id released")
+	if result := h.show(service, "Result"); result != "success" {
+		h.t.Errorf("the stop ended with %s\n%s", result, h.journal())
+	}
+	if after := h.stat("/run/kazahana/kazahanad.sock") + h.do("stat", "-c", "%i", "/run/kazahana/kazahanad.sock"); after != before {
+		h.t.Errorf("the socket was %s and is %s", before, after)
+	}
+	if got := h.do("ls", "-A", "/run/kazahana"); got != "kazahanad.sock" {
+		h.t.Errorf("beside the socket: %s", got)
+	}
+	h.id()
+	h.do("systemctl", "stop", socket) // and with it the service that requires it
+	h.eventually("both have stopped", func() bool {
+		return h.show(service, "ActiveState") == "inactive" && h.show(socket, "ActiveState") == "inactive"
+	})
+	h.do("systemctl", "start", service) // and with it the socket
+	h.id()
+}
+
+// The key socket, where it is set, has to say what the socket unit does.
+func socketElsewhere(h *host) {
+	h.fresh()
+	h.write("/etc/kazahana/kazahanad.yaml", "644", "socket: /run/elsewhere.sock\n")
+	if o := h.try("systemctl", "restart", service); o.code == 0 {
+		h.t.Error("started with a socket key that contradicts the socket unit")
+	}
+	h.logged("socket .*/etc/kazahana/kazahanad.yaml line 1.* is /run/elsewhere.sock, and the socket that the service manager opened is /run/kazahana/kazahanad.sock")
+	h.write("/etc/kazahana/kazahanad.yaml", "644", "socket: /var/run/kazahana/kazahanad.sock\nsocket_mode: 0666\n")
+	h.fresh()
+	h.do("systemctl", "restart", service)
+	h.logged("socket_mode has no effect")
+	if got := h.stat("/run/kazahana/kazahanad.sock"); got != "660 kazahana:kazahana socket" {
+		h.t.Errorf("the socket is %s", got)
+	}
+	h.do("rm", "/etc/kazahana/kazahanad.yaml")
+	h.do("systemctl", "restart", service)
+}
+
+func leaseServer(h *host) {
+	h.fresh()
+	h.write("/etc/kazahana/tokens.yaml", "600", "- {token: first-token-first-token-first, owner: web, scopes: [leases]}\n")
+	h.dropIn(server, "tokens", "[Service]\nLoadCredential=tokens:/etc/kazahana/tokens.yaml\nEnvironment=KAZAHANA_TOKENS_FILE=%d/tokens\nWatchdogSec=2\nTimeoutAbortSec=1\n")
+	h.do("systemctl", "start", server)
+	if got := h.show(server, "StatusText"); !strings.HasPrefix(got, "serving on 127.0.0.1:7464, from sqlite:/var/lib/kazahana/leases.db") {
+		h.t.Errorf("status: %s", got)
+	}
+	lease := `exec 3<>/dev/tcp/127.0.0.1/7464; printf 'POST /lease HTTP/1.0\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}' "$0" >&3; head -1 <&3`
+	for token, want := range map[string]string{"first-token-first-token-first": "200", "wrong": "401"} {
+		if got := h.do("bash", "-ec", lease, token); !strings.Contains(got, want) {
+			h.t.Errorf("with token %s: %s, want %s", token, got, want)
+		}
+	}
+	h.write("/etc/kazahana/lease-server.yaml", "644", "log_level: debug\nmax_in_flight: 5\n")
+	h.do("systemctl", "reload", server)
+	h.logged(`"component":"leaseserver".*"changed":\["log_level"\]`)
+	h.logged(`"component":"leaseserver".*"restart_needed":\["max_in_flight"\]`)
+	h.do("rm", "/etc/kazahana/lease-server.yaml")
+	pid := h.freeze(server)
+	h.eventually("it was killed and started anew", func() bool {
+		now := h.show(server, "MainPID")
+		return now != pid && now != "0" && h.show(server, "ActiveState") == "active"
+	})
+	h.do("systemctl", "stop", server)
+	if result := h.show(server, "Result"); result != "success" {
+		h.t.Errorf("the stop ended with %s\n%s", result, h.journal())
+	}
+}
