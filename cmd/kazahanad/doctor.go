@@ -1,0 +1,331 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/address"
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/doctor"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/backend"
+	"github.com/kazahana/kazahana/internal/provider/etcd"
+	"github.com/kazahana/kazahana/internal/provider/httplease"
+	"github.com/kazahana/kazahana/internal/provider/redis"
+	"github.com/kazahana/kazahana/internal/provider/sqlite"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/unixsock"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+type doctorCmd struct {
+	config.Flags
+	JSON bool `name:"json" help:"Print JSON."`
+}
+
+// Help is the text that kong prints below the usage line.
+func (*doctorCmd) Help() string {
+	return `Looks at the configuration, the socket, the running daemon, its state, its provider, ` +
+		`the clock and the limits of this host, changes nothing, and says what to do. Give it the ` +
+		`flags, the environment and the user that the daemon has. Exits 1 if anything fails.`
+}
+
+// doctorTimeout is how long the daemon, and the provider, may take to answer.
+const doctorTimeout = 10 * time.Second
+
+// Run looks at everything, and prints what it found.
+func (c *doctorCmd) Run(s *system) error {
+	x := &examination{system: s, place: doctor.ProbePlace(s.lookup), clock: doctor.ProbeClock()}
+	x.configuration(c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()}))
+	x.socket()
+	x.daemon()
+	x.stateDir()
+	x.provider()
+	x.found = append(x.found, doctor.JudgeClock(x.clock)...)
+	x.layouts()
+	x.files()
+	if err := x.print(c.JSON); err != nil {
+		return err
+	}
+	if doctor.Worst(x.found) == doctor.Fail {
+		return errors.New("") // all has been said
+	}
+	return nil
+}
+
+// examination is one look at an installation.
+type examination struct {
+	system   *system
+	settings *config.Serve // nil: the configuration cannot be used
+	url      string        // of the provider, to be looked at; "" = none
+	info     provider.Info // of that
+	place    doctor.Place
+	clock    doctor.Clock
+	status   *daemon.Status // nil: no daemon answers
+	peer     unixsock.Peer  // the daemon, as seen from here; of use with a status
+	found    []doctor.Finding
+}
+
+func (x *examination) add(found ...doctor.Finding) { x.found = append(x.found, found...) }
+
+func (x *examination) configuration(settings *config.Serve, err error) {
+	if err == nil {
+		x.settings = settings
+		x.url = settings.Provider
+		for _, name := range slices.Sorted(maps.Keys(settings.Services())) {
+			if _, secret := readSecret(settings.Services()[name].ExternalSecretFile); secret != nil {
+				err = errors.Join(err, fmt.Errorf("service %s: external_secret_file: %w", name, secret))
+			}
+		}
+		err = errors.Join(err, unixsock.CheckGroup(settings.SocketGroup))
+	}
+	read := "no file"
+	if settings != nil && settings.Config != "" {
+		read = settings.Config
+	}
+	x.add(doctor.JudgeConfiguration(read, err))
+}
+
+// socketPath is where the daemon of this configuration listens, or, where that
+// leads nowhere, the one that a client of this user would find.
+func (x *examination) socketPath() string {
+	path := ""
+	if x.settings != nil {
+		path = x.settings.Socket
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	if found, err := address.Find(x.system.lookup, x.system.uid); err == nil {
+		return found
+	}
+	return path
+}
+
+func (x *examination) socket() {
+	path := x.socketPath()
+	if path == "" {
+		return
+	}
+	s := doctor.ProbeSocket(path)
+	s.Hint = address.DenialHint(path)
+	s.Limited = x.settings != nil && len(x.settings.AllowUIDs)+len(x.settings.AllowGIDs) > 0
+	answered := ""
+	if s.Exists && s.Mode.Type() == os.ModeSocket {
+		x.ask(&s)
+	}
+	if x.status != nil {
+		answered = x.status.Mode
+	}
+	x.add(doctor.JudgeSocket(s, answered)...)
+}
+
+// ask asks the daemon who and how it is.
+func (x *examination) ask(s *doctor.Socket) {
+	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", s.Path)
+	if err != nil {
+		s.Denied, s.Refused = errors.Is(err, os.ErrPermission), !errors.Is(err, os.ErrPermission)
+		return
+	}
+	peer, peerErr := unixsock.PeerOf(conn.(*net.UnixConn))
+	client := wire.NewClient(conn)
+	defer client.Close()
+	var status daemon.Status
+	err = client.Call(ctx, "Status", &status)
+	var refusal *wire.Error
+	switch {
+	case errors.As(err, &refusal) && refusal.Code == wire.CodePermissionDenied:
+		s.Denied, s.Hint = true, "the daemon's allow_uids and allow_gids keep it out"
+	case err != nil:
+		s.Err = err
+	default:
+		x.status, x.peer = &status, peer
+		s.Err = peerErr
+	}
+}
+
+func (x *examination) daemon() {
+	if x.status == nil {
+		return
+	}
+	d := doctor.Daemon{
+		PID: x.status.PID, Version: x.status.Version, Installed: version, Mode: x.status.Mode,
+		Provider: x.status.Provider, StateDir: x.status.StateDir,
+	}
+	for _, svc := range x.status.Services {
+		if svc.Cause != "" {
+			d.Cause = "service " + svc.Service + ": " + svc.Cause
+		}
+	}
+	if x.settings != nil {
+		if p, err := backend.Open(x.settings.Provider, backend.Options{}); err == nil {
+			d.ConfiguredFor, d.ConfiguredStates = p.Info().URL, x.settings.StateDir
+			_ = p.Close() // nothing was opened
+		}
+	}
+	x.add(doctor.JudgeDaemon(d)...)
+	if d.Provider != d.ConfiguredFor {
+		// What it says of itself counts. It leaves out what may be secret, which
+		// the local ones do not have.
+		x.url = ""
+		if scheme, _, _ := strings.Cut(d.Provider, ":"); slices.Contains([]string{"sqlite", "static", "ip", "memory", "none"}, scheme) {
+			x.url = d.Provider
+		}
+	}
+}
+
+func (x *examination) stateDir() {
+	var path string
+	switch {
+	case x.status != nil:
+		path = x.status.StateDir
+	case x.settings != nil:
+		path = x.settings.StateDir
+	default:
+		return
+	}
+	s := doctor.ProbeStateDir(path, x.status != nil)
+	s.DaemonUID, s.Known, s.Kubernetes = uint32(x.system.uid), x.status != nil, x.place.Kubernetes
+	if s.Known {
+		s.DaemonUID = x.peer.UID
+	}
+	x.add(doctor.JudgeStateDir(s)...)
+}
+
+func (x *examination) provider() {
+	if x.url == "" {
+		if x.status != nil {
+			x.add(doctor.JudgeScope(x.status.Scope, x.status.Provider, x.place), doctor.Unlooked(x.status.Provider))
+		}
+		return
+	}
+	p, err := backend.Open(x.url, backend.Options{})
+	if err == nil && x.settings != nil {
+		if err = oneServiceOnly(p.Info(), x.settings); err != nil {
+			_ = p.Close()
+		}
+	}
+	if err != nil {
+		x.add(doctor.InvalidProvider(err))
+		return
+	}
+	defer p.Close()
+	x.info = p.Info()
+	x.add(doctor.JudgeScope(string(x.info.Scope), x.info.URL, x.place))
+	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
+	defer cancel()
+	x.add(x.store(ctx, p)...)
+}
+
+// store looks at what the provider keeps its grants in.
+func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.Finding {
+	ready := func(ctx context.Context) error { return backend.Ready(ctx, p) }
+	scheme, _, _ := strings.Cut(strings.ToLower(x.url), ":")
+	switch {
+	case scheme == "sqlite":
+		id, latest := sqlite.Header()
+		return doctor.JudgeSQLite(doctor.ProbeSQLite(ctx, strings.TrimPrefix(x.info.URL, "sqlite:")), id, latest)
+	case slices.Contains(redis.Schemes(), scheme):
+		cfg, err := redis.ParseURL(x.url, nil)
+		if err != nil {
+			return []doctor.Finding{doctor.InvalidProvider(err)}
+		}
+		return doctor.JudgeRedis(doctor.ProbeRedis(ctx, cfg.Config, ready, &x.clock))
+	case scheme == "etcd":
+		cfg, err := etcd.ParseURL(x.url, nil, nil)
+		if err != nil {
+			return []doctor.Finding{doctor.InvalidProvider(err)}
+		}
+		return doctor.JudgeEtcd(doctor.ProbeEtcd(ctx, cfg.Config, ready))
+	case slices.Contains(httplease.Schemes(), scheme):
+		cfg, err := httplease.ParseURL(x.url)
+		if err != nil {
+			return []doctor.Finding{doctor.InvalidProvider(err)}
+		}
+		// The least that needs the token: whether no lease is still ours.
+		present := func(ctx context.Context) error {
+			_, err := p.(provider.Verifier).Verify(ctx, x.service(), nil)
+			return err
+		}
+		var found []doctor.Finding
+		for _, server := range doctor.ProbeHTTP(ctx, cfg.Config, present, &x.clock) {
+			found = append(found, doctor.JudgeHTTP(server, x.system.now())...)
+		}
+		return found
+	}
+	return nil
+}
+
+func (x *examination) service() string {
+	if x.settings == nil {
+		return "default"
+	}
+	return x.settings.DefaultService
+}
+
+func (x *examination) layouts() {
+	now := x.system.now()
+	if x.status != nil {
+		for _, svc := range x.status.Services {
+			x.add(doctor.JudgeLayout(svc.Service, time.UnixMilli(svc.ExhaustedMS), now))
+		}
+		return
+	}
+	if x.settings == nil {
+		return
+	}
+	services := x.settings.Services()
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		timeline := snowflake.Timeline{EpochMS: services[name].DefaultEpoch.UnixMilli(), BitTS: services[name].BitTS}
+		x.add(doctor.JudgeLayout(name, time.UnixMilli(timeline.EndMS()), now))
+	}
+}
+
+func (x *examination) files() {
+	if x.settings == nil {
+		return
+	}
+	if x.status == nil {
+		x.add(doctor.JudgeFiles(doctor.ProbeFiles(0, x.settings.MaxConnections)))
+		return
+	}
+	// Not the number that it calls itself by, which may be another container's.
+	x.add(doctor.JudgeFiles(doctor.ProbeFiles(cmp.Or(x.peer.PID, -1), x.settings.MaxConnections)))
+}
+
+func (x *examination) print(asJSON bool) error {
+	if asJSON {
+		return printJSON(x.system.out, map[string]any{"worst": doctor.Worst(x.found), "findings": x.found})
+	}
+	return printFindings(x.system.out, x.found)
+}
+
+func printFindings(out io.Writer, found []doctor.Finding) error {
+	counts := map[doctor.Level]int{}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, f := range found {
+		counts[f.Level]++
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Level, f.Code, f.Says)
+		if f.Do != "" {
+			fmt.Fprintf(w, "\t\t-> %s\n", f.Do)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "\n%d ok, %d unknown, %d warn, %d fail\n", counts[doctor.OK], counts[doctor.Unknown], counts[doctor.Warn], counts[doctor.Fail])
+	return err
+}

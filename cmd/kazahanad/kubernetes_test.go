@@ -1,0 +1,530 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// manifest is a document of packaging/k8s-*.yaml, in the parts that are run here.
+// That it is one Kubernetes takes, packaging/validate tests.
+type manifest struct {
+	Kind     string
+	Metadata struct{ Name string }
+	Spec     struct {
+		Template struct{ Spec podSpec }
+	}
+	Data       map[string]string
+	StringData map[string]string `yaml:"stringData"`
+}
+
+type podSpec struct {
+	InitContainers []container `yaml:"initContainers"`
+	Containers     []container
+}
+
+type container struct {
+	Name, Image   string
+	Command, Args []string
+	Env           []struct {
+		Name, Value string
+		ValueFrom   struct {
+			FieldRef struct {
+				FieldPath string `yaml:"fieldPath"`
+			} `yaml:"fieldRef"`
+		} `yaml:"valueFrom"`
+	}
+	StartupProbe   containerProbe `yaml:"startupProbe"`
+	ReadinessProbe containerProbe `yaml:"readinessProbe"`
+	LivenessProbe  containerProbe `yaml:"livenessProbe"`
+	VolumeMounts   []struct {
+		Name      string
+		MountPath string `yaml:"mountPath"`
+	} `yaml:"volumeMounts"`
+}
+
+type containerProbe struct{ Exec struct{ Command []string } }
+
+// podID is the user and the group that the manifests run everything as.
+const podID = 65532
+
+// readManifests reads packaging/k8s-NAME.yaml.
+func readManifests(t *testing.T, name string) (all []manifest) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "packaging", "k8s-"+name+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for documents := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var m manifest
+		err := documents.Decode(&m)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, m)
+	}
+}
+
+// ofKind is the manifest of a kind and a name; of the first one if that is "".
+func ofKind(t *testing.T, all []manifest, kind, name string) manifest {
+	t.Helper()
+	i := slices.IndexFunc(all, func(m manifest) bool { return m.Kind == kind && (name == "" || m.Metadata.Name == name) })
+	if i < 0 {
+		t.Fatalf("there is no %s %s", kind, name)
+	}
+	return all[i]
+}
+
+// pod is a pod of a manifest on this host: what it mounts are directories of the
+// site.
+type pod struct {
+	*site
+	mounts map[string]string // directory here by the path in the container
+	fields map[string]string // downward API
+}
+
+func (s *site) pod(name string) *pod {
+	return &pod{site: s, mounts: map[string]string{}, fields: map[string]string{
+		"metadata.name": name, "metadata.namespace": "shop", "spec.nodeName": "node-7",
+	}}
+}
+
+// mount puts a directory where the containers expect it.
+func (p *pod) mount(path, dir string) { p.mounts[path] = dir }
+
+// here replaces the paths of the container in a text.
+func (p *pod) here(text string) string {
+	for path, dir := range p.mounts {
+		text = strings.ReplaceAll(text, path, dir)
+	}
+	return text
+}
+
+// environ is what Kubernetes gives the container.
+func (p *pod) environ(c container, more ...string) []string {
+	p.t.Helper()
+	env := p.environment("KUBERNETES_SERVICE_HOST=10.96.0.1")
+	before := map[string]string{} // a variable sees only those before it in the list
+	for _, e := range c.Env {
+		value := e.Value
+		if field := e.ValueFrom.FieldRef.FieldPath; field != "" {
+			value = p.fields[field]
+		}
+		for name, text := range before {
+			value = strings.ReplaceAll(value, "$("+name+")", text)
+		}
+		if value == "" || strings.Contains(value, "$(") {
+			p.t.Errorf("%s is %q", e.Name, value)
+		}
+		before[e.Name] = value
+		env = append(env, e.Name+"="+p.here(value))
+	}
+	return append(env, more...)
+}
+
+// run is a command in the container: with its environment and as its user.
+func (p *pod) run(c container, args []string, more ...string) *exec.Cmd {
+	cmd := p.command(args...)
+	// Of a repeated variable the last one counts to the command that is started.
+	cmd.Env = p.environ(c, more...)
+	cmd.SysProcAttr = dieWithParent(&syscall.Credential{Uid: podID, Gid: podID, Groups: []uint32{podID}})
+	return cmd
+}
+
+// probe is whether a probe of the container succeeds now.
+func (p *pod) probe(c container, probe containerProbe) bool {
+	return runCommand(p.t, p.run(c, probe.Exec.Command[1:])).code == exitOK
+}
+
+// emptyDir is a volume as the kubelet makes it for a pod with an fsGroup.
+func (p *pod) emptyDir(name string) string {
+	p.t.Helper()
+	dir := p.path(name)
+	mkdir(p.t, dir)
+	if err := errors.Join(os.Chown(dir, 0, podID), os.Chmod(dir, 0o777|os.ModeSetgid)); err != nil {
+		p.t.Fatal(err)
+	}
+	return dir
+}
+
+// secretDir is the volume of a Secret: files of root's that the fsGroup reads.
+func (s *site) secretDir(name string, files map[string]string) string {
+	s.t.Helper()
+	dir := s.path(name)
+	mkdir(s.t, dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	for file, text := range files {
+		path := filepath.Join(dir, file)
+		writeFile(s.t, path, text)
+		if err := errors.Join(os.Chown(path, 0, podID), os.Chmod(path, 0o440)); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make the volumes of a pod and become its user")
+	}
+}
+
+// loopbackCertificate is one for 127.0.0.1 that signs itself, and its key.
+func loopbackCertificate(t *testing.T) (certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+}
+
+// cluster is what the manifests of the lease server and of the Secrets make:
+// the volumes of the server and of its clients.
+type cluster struct{ server, client string }
+
+// cluster fills in the templates of k8s-secrets.yaml, and mounts them as
+// k8s-lease-server.yaml says. provider takes the place of its Redis.
+func (s *site) cluster(provider string) cluster {
+	s.t.Helper()
+	const token = "0123456789abcdef0123456789abcdef"
+	sum := sha256.Sum256([]byte(token))
+	certificate, key := loopbackCertificate(s.t)
+	fill := strings.NewReplacer("REPLACE_WITH_SHA256_OF_THE_TOKEN", hex.EncodeToString(sum[:]), "REPLACE_WITH_PASSWORD_OF_REDIS", "secret",
+		"REPLACE_WITH_CERTIFICATE_IN_PEM_FORM", certificate, "REPLACE_WITH_PRIVATE_KEY_IN_PEM_FORM", key,
+		"REPLACE_WITH_THE_TOKEN", token, "REPLACE_WITH_THE_AUTHORITY_IN_PEM_FORM", certificate)
+	server, client := map[string]string{}, map[string]string{}
+	secrets := readManifests(s.t, "secrets")
+	for _, name := range []string{"kazahana-lease-server", "kazahana-lease-server-tls", "kazahana-client"} {
+		into := server
+		if name == "kazahana-client" {
+			into = client
+		}
+		for file, text := range ofKind(s.t, secrets, "Secret", name).StringData {
+			into[file] = fill.Replace(text)
+		}
+	}
+	for file, text := range ofKind(s.t, readManifests(s.t, "lease-server"), "ConfigMap", "").Data {
+		text = strings.ReplaceAll(text, "/etc/kazahana/", s.path("server")+"/")
+		if provider != "" {
+			text = strings.ReplaceAll(text, `listen: ":7464"`, "listen: 127.0.0.1:0")
+			text = regexp.MustCompile(`(?m)^provider: .*$`).ReplaceAllString(text, "provider: "+provider)
+			text = strings.ReplaceAll(text, "drain_delay: 5s", "drain_delay: 0s")
+		}
+		server[file] = text
+	}
+	return cluster{s.secretDir("server", server), s.secretDir("client", client)}
+}
+
+// The command line, the environment and the configuration of each container are
+// what this binary takes: every flag, key, value and probe.
+func TestKubernetesManifestsAreAccepted(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	s := newSite(t)
+	made := s.cluster("")
+	server := ofKind(t, readManifests(t, "lease-server"), "Deployment", "").Spec.Template.Spec.Containers[0]
+	p := s.pod("kazahana-lease-server-0")
+	if file := server.VolumeMounts[0].MountPath + "/lease-server.yaml"; file != config.DefaultLeaseServerFile {
+		t.Errorf("the configuration is mounted as %s, and read from %s", file, config.DefaultLeaseServerFile)
+	}
+	file := "KAZAHANA_CONFIG=" + made.server + "/lease-server.yaml"
+	check := func(more ...string) outcome {
+		return runCommand(t, p.run(server, append(server.Args, "--check"), append(more, file)...))
+	}
+	if said := check().ok(t); !strings.Contains(said, "ok: listen :7464, provider redis://redis.kazahana.svc:6379") {
+		t.Error(said)
+	}
+	writeFile(t, made.server+"/tokens.yaml", ofKind(t, readManifests(t, "secrets"), "Secret", "kazahana-lease-server").StringData["tokens.yaml"])
+	check().fails(t, exitFailure, "tokens_file", "entry 1") // a template is not taken for a token
+
+	for name, kind := range map[string]string{"sidecar": "Deployment", "daemonset": "DaemonSet"} {
+		spec := ofKind(t, readManifests(t, name), kind, "").Spec.Template.Spec
+		for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+			if !strings.HasPrefix(c.Image, "kazahana") {
+				continue
+			}
+			p := s.pod(name + "-0")
+			for _, m := range c.VolumeMounts {
+				p.mount(m.MountPath, s.path(name+"-"+m.Name))
+			}
+			p.mount("/etc/kazahana", made.client)
+			if said := runCommand(t, p.run(c, append(c.Args, "--check"))).ok(t); !strings.Contains(said, "provider https://kazahana-lease-server.kazahana.svc:7464") {
+				t.Error(said)
+			}
+			// Why the manifest names one.
+			runCommand(t, p.run(c, append(c.Args, "--check"), "KAZAHANA_PROVIDER=")).fails(t, exitUsage, "provider is not set", "inside Kubernetes")
+			for _, probe := range []containerProbe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
+				got := runCommand(t, p.run(c, probe.Exec.Command[1:]))
+				if got.code != exitFailure || strings.Contains(got.stderr, "unknown flag") {
+					t.Errorf("%s: probe %v without a daemon: code %d, %s", name, probe.Exec.Command, got.code, got.stderr)
+				}
+			}
+		}
+	}
+}
+
+// The sidecar as its manifest says, without Kubernetes: as its user, in volumes
+// like a pod's, against the lease server of the other manifest. It is killed and
+// started again, then moved to a new pod. No ID comes twice, none is a fallback
+// ID, and those of a pod ascend.
+func TestKubernetesSidecar(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	s := newSite(t)
+	made := s.cluster("sqlite:" + s.leases())
+	if err := os.Chown(s.dir, podID, podID); err != nil { // the store's directory
+		t.Fatal(err)
+	}
+	server := ofKind(t, readManifests(t, "lease-server"), "Deployment", "").Spec.Template.Spec.Containers[0]
+	l := &leaseServer{instance: s.launchCommand(s.pod("lease-server-0").run(server, server.Args,
+		"KAZAHANA_CONFIG="+made.server+"/lease-server.yaml"))}
+	l.awaitAddress()
+
+	c := ofKind(t, readManifests(t, "sidecar"), "Deployment", "").Spec.Template.Spec.InitContainers[0]
+	var all []uint64
+	var machines []int64
+	for _, name := range []string{"orders-1", "orders-2"} {
+		p := s.pod(name)
+		p.mount("/run/kazahana", p.emptyDir(name+"-run"))
+		p.mount("/var/lib/kazahana", p.emptyDir(name+"-state"))
+		p.mount("/etc/kazahana", made.client)
+		p.mount("https://kazahana-lease-server.kazahana.svc:7464", "https://"+l.address)
+		ids, machine := p.lives(c)
+		if !ascending(ids) {
+			t.Errorf("the IDs of pod %s do not ascend", name)
+		}
+		all, machines = append(all, ids...), append(machines, machine)
+	}
+	if n, first := duplicates(all); n > 0 {
+		t.Errorf("%d IDs came twice; the first is %d", n, first)
+	}
+	if machines[0] == machines[1] {
+		t.Errorf("both pods had machine ID %d, and the first did not give it back", machines[0])
+	}
+	l.terminate()
+}
+
+// lives runs the daemon twice in the same pod, with a kill in between, and
+// returns the IDs that the application got.
+func (p *pod) lives(c container) (ids []uint64, machine int64) {
+	p.t.Helper()
+	p.socket = p.here("/run/kazahana/kazahanad.sock")
+	for life := range 2 {
+		// That the answer must not be a fallback ID is the test's wish.
+		d := p.launchCommand(p.run(c, c.Args, "KAZAHANA_ADMIN_LISTEN=none", "KAZAHANA_STARTUP_WAIT=30s"))
+		eventually(p.t, "the startup probe succeeds", func() bool { return p.probe(c, c.StartupProbe) })
+		if !p.probe(c, c.ReadinessProbe) || !p.probe(c, c.LivenessProbe) {
+			p.t.Error("the daemon is started, and not ready or not alive")
+		}
+		ids = append(ids, p.dial().ids(5000, map[string]any{"regular_only": true})...)
+		p.seenByApplication()
+		lease := p.dial().lease()
+		if life == 1 && lease.MachineID != machine {
+			p.t.Errorf("after the restart the machine ID is %d, before it was %d: the state did not survive", lease.MachineID, machine)
+		}
+		machine = lease.MachineID
+		p.heldByPod(c, machine)
+		d.kill()
+		if p.probe(c, c.LivenessProbe) {
+			p.t.Error("the liveness probe succeeds without a daemon")
+		}
+	}
+	info, err := os.Stat(p.here("/var/lib/kazahana/state"))
+	if err != nil || info.Mode().Perm() != 0o700 {
+		p.t.Errorf("the state directory: %v, %v", info, err)
+	}
+	// Why it is not the volume itself.
+	runCommand(p.t, p.run(c, c.Args, "KAZAHANA_STATE_DIR="+p.here("/var/lib/kazahana"))).fails(p.t, exitFailure, "everybody may write")
+	return ids, machine
+}
+
+// seenByApplication has another user of the pod ask for an ID, through a mount
+// that is read-only; and one who is not in the volumes' group.
+func (p *pod) seenByApplication() {
+	p.t.Helper()
+	if err := exec.Command("unshare", "--mount", "true").Run(); err != nil {
+		p.t.Logf("no mount namespace can be made here, so the read-only mount is not tried: %v", err)
+		return
+	}
+	ask := func(groups string) outcome {
+		cmd := exec.Command("unshare", "--mount", "sh", "-ec",
+			`mount --bind "$1" "$1"; mount -o remount,bind,ro "$1"; exec setpriv --reuid 1234 --regid 1234 `+groups+` "$0" id --socket "$2"`,
+			executable, filepath.Dir(p.socket), p.socket)
+		cmd.Env = p.environment()
+		return runCommand(p.t, cmd)
+	}
+	ask("--groups 65532").ok(p.t)
+	ask("--clear-groups").fails(p.t, exitFailure, "permission denied")
+}
+
+// heldByPod asks the lease server, in the container, whose the machine ID is.
+func (p *pod) heldByPod(c container, machine int64) {
+	p.t.Helper()
+	var report leasesReport
+	// What only an administrator may see is left out, with a note on stderr.
+	decodeJSON(p.t, runCommand(p.t, p.run(c, []string{"leases", "--json"})).stdout, &report)
+	for _, l := range report.Leases {
+		if l.MachineID == machine {
+			for name, field := range map[string]string{"pod": "metadata.name", "namespace": "metadata.namespace", "node": "spec.nodeName"} {
+				if l.Meta[name] != p.fields[field] {
+					p.t.Errorf("the lease's meta is %v", l.Meta)
+				}
+			}
+			return
+		}
+	}
+	p.t.Errorf("nothing is said of machine ID %d", machine)
+}
+
+// The DaemonSet's init container gives the node's directories to the daemon,
+// which needs nothing of root's then; and does so again at each start.
+func TestKubernetesDaemonSet(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	s := newSite(t)
+	spec := ofKind(t, readManifests(t, "daemonset"), "DaemonSet", "").Spec.Template.Spec
+	first, c := spec.InitContainers[0], spec.Containers[0]
+	p := s.pod("kazahanad-x")
+	for _, m := range c.VolumeMounts {
+		dir := p.path(m.Name) // as the kubelet makes it: root's, 0755
+		mkdir(t, dir)
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p.mount(m.MountPath, dir)
+	}
+	s.socket = p.here("/run/kazahana/kazahanad.sock")
+	args := []string{"serve", "--provider", "sqlite:" + p.here("/var/lib/kazahana") + "/leases.db", "--admin-listen", "none"}
+	runCommand(t, p.run(c, args)).fails(t, exitFailure, "permission denied")
+	for range 2 {
+		script := []string{}
+		for _, a := range first.Args {
+			script = append(script, p.here(a))
+		}
+		if out, err := exec.Command(first.Command[0], append(first.Command[1:], script...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		d := s.launchCommand(p.run(c, args))
+		d.awaitReady()
+		for path, mode := range map[string]os.FileMode{"/run/kazahana": 0o755, "/var/lib/kazahana": 0o700} {
+			info, err := os.Stat(p.here(path))
+			if err != nil || info.Mode().Perm() != mode {
+				t.Errorf("%s: %v, %v", path, info, err)
+			}
+		}
+		if id := s.dial().id(); id <= snowflake.ID(0) {
+			t.Errorf("ID %d", id)
+		}
+		d.terminate()
+	}
+}
+
+// The commands of docs/kubernetes.md make the Secrets that the manifests name,
+// with keys and tokens that the lease server takes and a certificate for its name.
+func TestKubernetesDocsMakeTheSecrets(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Skip("openssl is not installed")
+	}
+	s := newSite(t)
+	// Instead of a cluster: Secrets become directories.
+	writeFile(t, s.path("kubectl"), `#!/bin/sh
+case " $* " in *" create secret "*) ;; *) exit 0 ;; esac
+while [ "$1" != secret ]; do shift; done
+mkdir -p "$SECRETS/$3"
+for a; do case $a in
+--from-file=*) cp "${a#*=}" "$SECRETS/$3/" ;;
+--cert=*) cp "${a#*=}" "$SECRETS/$3/tls.crt" ;;
+--key=*) cp "${a#*=}" "$SECRETS/$3/tls.key" ;;
+esac; done
+`)
+	if err := os.Chmod(s.path("kubectl"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var script strings.Builder
+	for _, m := range docFence.FindAllStringSubmatch(docPages(t)["docs/kubernetes.md"], -1) {
+		if m[2] == "sh" && !strings.Contains(m[3], "docker build") {
+			script.WriteString(m[3])
+		}
+	}
+	cmd := exec.Command("bash", "-euc", script.String())
+	cmd.Dir, cmd.Env = s.dir, s.environment("SECRETS="+s.path("secrets"), "REDIS_PASSWORD=secret")
+	cmd.Env = append(cmd.Env, "PATH="+s.dir+":"+os.Getenv("PATH"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	read := func(path string) string {
+		text, err := os.ReadFile(s.path("secrets/" + path))
+		if err != nil {
+			t.Error(err)
+		}
+		return string(text)
+	}
+	for _, secret := range readManifests(t, "secrets") {
+		for key := range secret.StringData {
+			if read(secret.Metadata.Name+"/"+key) == "" {
+				t.Errorf("the commands make no %s of Secret %s", key, secret.Metadata.Name)
+			}
+		}
+	}
+	sum := sha256.Sum256([]byte(read("kazahana-client/token")))
+	if tokens := read("kazahana-lease-server/tokens.yaml"); !strings.Contains(tokens, hex.EncodeToString(sum[:])) {
+		t.Errorf("the token's digest is not in %s", tokens)
+	}
+	s.kazahanad("lease-server", "--check", "--config", "none", "--listen", ":7464",
+		"--tokens-file", s.path("secrets/kazahana-lease-server/tokens.yaml"),
+		"--tls-cert", s.path("secrets/kazahana-lease-server-tls/tls.crt"), "--tls-key", s.path("secrets/kazahana-lease-server-tls/tls.key")).ok(t)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(read("kazahana-client/ca.crt")))
+	block, _ := pem.Decode([]byte(read("kazahana-lease-server-tls/tls.crt")))
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := certificate.Verify(x509.VerifyOptions{DNSName: "kazahana-lease-server.kazahana.svc", Roots: roots}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,156 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Level is how bad a finding is.
+type Level string
+
+// The levels, from good to bad.
+const (
+	OK      Level = "ok"
+	Unknown Level = "unknown" // it could not be looked at
+	Warn    Level = "warn"    // it works, and may not for long, or not as one would wish
+	Fail    Level = "fail"    // it does not work, or promises more than it keeps
+)
+
+// Finding is one thing that was looked at.
+type Finding struct {
+	Code  string `json:"code"` // what it is, for programs and for docs/doctor.md
+	Level Level  `json:"level"`
+	Says  string `json:"says"`         // what was found, with names and numbers
+	Do    string `json:"do,omitempty"` // what to do about it
+}
+
+// finding makes one of the catalogue's.
+func finding(code, format string, args ...any) Finding {
+	i := slices.IndexFunc(Catalogue, func(e Entry) bool { return e.Code == code })
+	if i < 0 {
+		panic("doctor: the catalogue has no finding " + code)
+	}
+	return Finding{Code: code, Level: Catalogue[i].Level, Says: fmt.Sprintf(format, args...), Do: Catalogue[i].Do}
+}
+
+// Worst is the worst level among the findings.
+func Worst(all []Finding) Level {
+	order := []Level{OK, Unknown, Warn, Fail}
+	worst := 0
+	for _, f := range all {
+		worst = max(worst, slices.Index(order, f.Level))
+	}
+	return order[worst]
+}
+
+// Entry is a finding that there can be.
+type Entry struct {
+	Code  string
+	Level Level
+	Do    string // "" where there is nothing to do
+}
+
+// Catalogue is every finding that there can be.
+var Catalogue = []Entry{
+	{"config.invalid", Fail, "Correct what is named; kazahanad serve --check says the same."},
+	{"config.ok", OK, ""},
+	{"config.unlike_daemon", Warn, "Restart the daemon if the configuration was changed; else run doctor with the daemon's flags, environment and user."},
+
+	{"socket.answers", OK, ""},
+	{"socket.denied", Warn, "Let this user connect if it should: put it into the group that is named."},
+	{"socket.everybody", Warn, "Set socket_mode to 0660 and socket_group to the group of the programs that need IDs, or name them in allow_uids and allow_gids."},
+	{"socket.missing", Warn, "Start the daemon: systemctl start kazahanad, or kazahanad serve."},
+	{"socket.not_a_socket", Fail, "Move away what is there, or set another socket."},
+	{"socket.root_only", Warn, "Set socket_group to a group of the programs that need IDs."},
+	{"socket.silent", Fail, "Look at the daemon's log; restart it."},
+	{"socket.stale", Warn, "Start the daemon; it replaces the socket that was left."},
+
+	{"daemon.fallback", Warn, "Mend what keeps leases from being granted; see the findings about the provider."},
+	{"daemon.regular", OK, ""},
+	{"daemon.starting", OK, ""},
+	{"daemon.unavailable", Fail, "Mend what keeps leases from being granted; see the findings about the provider."},
+	{"daemon.version", Warn, "Restart the daemon, so that it runs the version that is installed."},
+
+	{"state.damaged", Fail, "Follow what the message says; docs/operations.md has a section on the state directory."},
+	{"state.foreign_owner", Fail, "Give the directory and what is in it to the daemon's user: chown -R."},
+	{"state.full", Fail, "Free some space on that file system."},
+	{"state.low", Warn, "Free some space on that file system."},
+	{"state.network", Fail, "Set state_dir to a directory on a local file system: locks and memory-mapped files do not work reliably over a network."},
+	{"state.new", OK, ""},
+	{"state.none", Warn, "Set state_dir, unless the daemon may forget its leases and the order of its IDs at every restart."},
+	{"state.not_a_directory", Fail, "Set state_dir to a directory."},
+	{"state.ok", OK, ""},
+	{"state.open", Warn, "Run chmod o-w on it: whoever can write there can give the daemon leases."},
+	{"state.open_foreign", Fail, "Set state_dir to a directory inside it, or run chmod o-w and chown."},
+	{"state.read_only", Fail, "Mount it writable, or set state_dir to a directory on another file system."},
+	{"state.refused_epoch", Warn, "Decide which epoch is right; kazahanad state accept-epoch accepts the one that was refused."},
+	{"state.unmappable", Fail, "Set state_dir to a directory on a local file system that can map files into memory."},
+	{"state.unreadable", Unknown, "Run doctor as root or as the daemon's user."},
+	{"state.volatile", Warn, "Set state_dir to a directory that outlives the container and the host's reboot."},
+
+	{"scope.container", Warn, "Name a provider that the containers share, or mount one file into all containers of this host and run no others."},
+	{"scope.host", OK, ""},
+	{"scope.kubernetes", Fail, "Name a provider that all pods share: http(s)://, redis:// or etcd://."},
+	{"scope.none", Warn, "Name a provider, unless IDs that only chance keeps apart will do."},
+	{"scope.shared", OK, ""},
+	{"scope.unverified", Warn, "Make sure by other means that no two daemons have the same machine ID, or name a provider that coordinates."},
+
+	{"provider.invalid", Fail, "Correct the provider URL."},
+	{"provider.unlooked", Unknown, "Run doctor with the daemon's configuration and user."},
+
+	{"sqlite.damaged", Fail, "Stop everything that uses the file, and follow docs/providers/sqlite.md."},
+	{"sqlite.foreign", Fail, "Name another file: this one is not a lease database of this version."},
+	{"sqlite.full", Fail, "Free some space on that file system."},
+	{"sqlite.journal", Fail, "Stop everything that uses the file, then: sqlite3 FILE 'PRAGMA journal_mode=wal'."},
+	{"sqlite.network", Fail, "Put the file on a local file system, or use a lease server, Redis or etcd."},
+	{"sqlite.new", OK, ""},
+	{"sqlite.ok", OK, ""},
+	{"sqlite.unreadable", Unknown, "Run doctor as root or as the daemon's user."},
+
+	{"redis.aof_off", Warn, "Set appendonly yes: after a crash Redis forgets the grants since its last snapshot, and no lease is granted for a term."},
+	{"redis.eviction", Fail, "Set maxmemory-policy noeviction: with any other one Redis may drop grants."},
+	{"redis.memory", Warn, "Raise maxmemory: when it is reached, Redis refuses grants."},
+	{"redis.no_persistence", Warn, "Set appendonly yes: after every restart Redis has forgotten all grants, and no lease is granted for a term."},
+	{"redis.ok", OK, ""},
+	{"redis.refused", Fail, "Do what the message says; docs/providers/redis.md explains it."},
+	{"redis.replica", Fail, "Name the primary in the provider URL, or the sentinels."},
+	{"redis.replicas_missing", Fail, "Bring the replicas back, or lower min_replicas: until then every acquire fails."},
+	{"redis.unconfirmed", Warn, "Add min_replicas=1 to the provider URL, so that a failover loses no grant that counted."},
+	{"redis.unlooked", Unknown, "Allow the user INFO, or look at the settings by hand."},
+	{"redis.unreachable", Fail, "Bring the server back, or correct the provider URL."},
+	{"redis.version", Fail, "Use Redis 7 or later."},
+	{"redis.write_errors", Fail, "Look at the log and the disk of Redis: what it confirms does not reach the disk."},
+
+	{"etcd.alarm", Fail, "Free space (compact, defragment) or mend the member, then: etcdctl alarm disarm."},
+	{"etcd.member", Warn, "Bring the member back: with fewer than a majority nothing is granted."},
+	{"etcd.no_leader", Fail, "Bring members back until there is a majority."},
+	{"etcd.ok", OK, ""},
+	{"etcd.refused", Fail, "Do what the message says; docs/providers/etcd.md explains it."},
+	{"etcd.single", Warn, "Use three members or more, if grants should go on while one is away."},
+	{"etcd.space", Warn, "Turn on auto-compaction, defragment, or raise --quota-backend-bytes: when the quota is reached, etcd refuses grants."},
+	{"etcd.unlooked", Unknown, "Look at the cluster with etcdctl endpoint status and etcdctl alarm list."},
+	{"etcd.unreachable", Fail, "Bring the cluster back, or correct the provider URL."},
+	{"etcd.version", Fail, "Use etcd 3.4 or later."},
+
+	{"http.certificate", Warn, "Renew the lease server's certificate."},
+	{"http.not_ready", Fail, "Look at the lease server's log: its own store cannot be used."},
+	{"http.ok", OK, ""},
+	{"http.plain", Warn, "Use https://: whoever can listen in reads the token and the leases' secrets."},
+	{"http.refused", Fail, "Put a token with the scope leases into token_file."},
+	{"http.unreachable", Fail, "Bring the lease server back, or correct the provider URL, its ca_file or its certificate."},
+
+	{"clock.ok", OK, ""},
+	{"clock.skew", Warn, "Synchronise the clocks of this host and of the provider's (chrony, systemd-timesyncd)."},
+	{"clock.slow_source", Warn, "Use the processor's own counter if the kernel trusts it: reading this clock source is slow, and every ID reads it."},
+	{"clock.unknown", Unknown, "Look by hand whether something synchronises this clock."},
+	{"clock.unsynchronised", Warn, "Run chrony or systemd-timesyncd on this host; docs/clocks.md has their settings."},
+	{"clock.wrong", Fail, "Set the clock: leases are refused or not handed back when it is this far off."},
+
+	{"layout.ok", OK, ""},
+	{"layout.over", Fail, "Move to a later epoch or to more bits of time; docs/ids.md says how."},
+	{"layout.soon", Warn, "Plan the move to a later epoch or to more bits of time; docs/ids.md says how."},
+
+	{"files.low", Warn, "Raise the limit (LimitNOFILE= in the unit), or lower max_connections."},
+	{"files.ok", OK, ""},
+	{"files.unknown", Unknown, "Run doctor as root or as the daemon's user."},
+}

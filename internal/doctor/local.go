@@ -1,0 +1,290 @@
+package doctor
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+)
+
+// JudgeConfiguration judges what was read from the place, and what came of it.
+func JudgeConfiguration(read string, err error) Finding {
+	if err != nil {
+		return finding("config.invalid", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return finding("config.ok", "the configuration is valid (%s)", read)
+}
+
+// Socket is what there is to know of the daemon's socket.
+type Socket struct {
+	Path    string
+	Exists  bool
+	Mode    fs.FileMode
+	UID     uint32 // owner
+	Group   string // owning group, by name where it has one
+	GID     uint32
+	Limited bool   // allow_uids or allow_gids is set
+	Hint    string // who may connect; for a denied one
+	Denied  bool   // this user may not connect, or not look
+	Refused bool   // nobody listens
+	Err     error  // it was connected to, and no answer came
+}
+
+// JudgeSocket judges the socket. Answered, in the words of its mode, is what the
+// daemon said.
+func JudgeSocket(s Socket, answered string) []Finding {
+	switch {
+	case s.Denied:
+		return []Finding{finding("socket.denied", "this user may not connect to %s; %s", s.Path, s.Hint)}
+	case !s.Exists:
+		return []Finding{finding("socket.missing", "there is no socket at %s: no daemon runs", s.Path)}
+	case s.Mode.Type() != fs.ModeSocket:
+		return []Finding{finding("socket.not_a_socket", "%s is no socket (%v)", s.Path, s.Mode)}
+	case s.Refused:
+		return []Finding{finding("socket.stale", "nobody listens on %s: the daemon that made it is gone", s.Path)}
+	case s.Err != nil:
+		return []Finding{finding("socket.silent", "%s does not answer: %v", s.Path, s.Err)}
+	}
+	found := []Finding{finding("socket.answers", "%s answers (%s); mode %04o, user %d, group %s", s.Path, answered, s.Mode.Perm(), s.UID, s.Group)}
+	switch everybody := s.Mode.Perm()&0o002 != 0; {
+	case everybody && !s.Limited:
+		found = append(found, finding("socket.everybody", "every user of this host can connect to %s (mode %04o)", s.Path, s.Mode.Perm()))
+	case !everybody && s.UID == 0 && (s.GID == 0 || s.Mode.Perm()&0o020 == 0):
+		found = append(found, finding("socket.root_only", "only root can connect to %s (mode %04o, group %s)", s.Path, s.Mode.Perm(), s.Group))
+	}
+	return found
+}
+
+// Daemon is what a running daemon says of itself.
+type Daemon struct {
+	PID              int
+	Version          string
+	Installed        string // version of the command that asks
+	Mode, Cause      string
+	Provider         string // as in provider.Info.URL
+	ConfiguredFor    string // the same, as the configuration has it; "" = not known
+	StateDir         string // "" = none
+	ConfiguredStates string
+}
+
+// JudgeDaemon judges a running daemon.
+func JudgeDaemon(d Daemon) []Finding {
+	var found []Finding
+	cause := d.Cause
+	if cause == "" {
+		cause = "no cause is known"
+	}
+	switch d.Mode {
+	case "regular":
+		found = append(found, finding("daemon.regular", "process %d issues regular IDs", d.PID))
+	case "starting":
+		found = append(found, finding("daemon.starting", "process %d waits for its first lease", d.PID))
+	case "unavailable":
+		found = append(found, finding("daemon.unavailable", "process %d can issue no IDs: %s", d.PID, cause))
+	default:
+		found = append(found, finding("daemon.fallback", "process %d issues fallback IDs (%s): %s", d.PID, d.Mode, cause))
+	}
+	if d.Version != d.Installed {
+		found = append(found, finding("daemon.version", "process %d runs version %s, and %s is installed", d.PID, d.Version, d.Installed))
+	}
+	var unlike []string
+	if d.ConfiguredFor != "" && d.Provider != d.ConfiguredFor {
+		unlike = append(unlike, fmt.Sprintf("it leases from %s, the configuration names %s", d.Provider, d.ConfiguredFor))
+	}
+	if d.ConfiguredFor != "" && d.StateDir != d.ConfiguredStates {
+		unlike = append(unlike, fmt.Sprintf("its state is in %s, the configuration says %s", orNone(d.StateDir), orNone(d.ConfiguredStates)))
+	}
+	if len(unlike) > 0 {
+		found = append(found, finding("config.unlike_daemon", "process %d was started with other settings than are seen here: %s", d.PID, strings.Join(unlike, "; ")))
+	}
+	return found
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "none"
+	}
+	return text
+}
+
+// Space that a state directory or a store should have. They take little, but a
+// full disk stops every save.
+const (
+	spaceNeeded = 4 << 20
+	spaceWished = 64 << 20
+)
+
+// FileSystem is where a file or a directory is.
+type FileSystem struct {
+	Type     string // "ext4", "nfs"; "" = not known
+	Free     uint64 // bytes, for those who are not root
+	ReadOnly bool
+}
+
+// Kinds of file systems, by what they lack.
+var (
+	networkTypes  = []string{"nfs", "nfs4", "cifs", "smb", "smb2", "9p", "afs", "ceph", "coda", "gfs2", "lustre", "ocfs2", "fuse"}
+	volatileTypes = []string{"tmpfs", "ramfs", "overlay"}
+)
+
+// StateDir is what there is to know of a state directory.
+type StateDir struct {
+	Path       string // "" = none
+	Exists     bool
+	Directory  bool
+	Mode       fs.FileMode
+	UID        uint32
+	DaemonUID  uint32 // the running daemon's user, else this one's
+	Known      bool   // DaemonUID is the running daemon's
+	Unreadable bool   // this user may not look inside
+	Kubernetes bool
+	FS         FileSystem
+	MapErr     error // the marks cannot be mapped
+	Damage     error // what is stored cannot be used
+	Refused    []string
+}
+
+// JudgeStateDir judges a state directory.
+func JudgeStateDir(s StateDir) []Finding {
+	switch {
+	case s.Path == "":
+		return []Finding{finding("state.none", "there is no state directory")}
+	case s.Unreadable && !s.Exists:
+		return []Finding{finding("state.unreadable", "%s cannot be looked at by this user", s.Path)}
+	case !s.Exists:
+		return []Finding{finding("state.new", "%s is not there yet: the daemon makes it at its first start", s.Path)}
+	case !s.Directory:
+		return []Finding{finding("state.not_a_directory", "%s is no directory (%v)", s.Path, s.Mode)}
+	}
+	var found []Finding
+	foreign := s.UID != s.DaemonUID && (s.Known || s.DaemonUID != 0)
+	switch everybody := s.Mode.Perm()&0o002 != 0; {
+	case everybody && foreign:
+		found = append(found, finding("state.open_foreign", "everybody may write to %s, and it belongs to user %d: a daemon of user %d refuses it", s.Path, s.UID, s.DaemonUID))
+	case everybody:
+		found = append(found, finding("state.open", "everybody may write to %s (mode %04o)", s.Path, s.Mode.Perm()))
+	case foreign && s.Known && s.DaemonUID != 0:
+		found = append(found, finding("state.foreign_owner", "%s belongs to user %d, and the daemon is user %d", s.Path, s.UID, s.DaemonUID))
+	}
+	found = append(found, judgeFileSystem("state", s.Path, s.FS, s.Kubernetes)...)
+	if s.MapErr != nil {
+		found = append(found, finding("state.unmappable", "%s cannot be mapped into memory: %v", s.Path, s.MapErr))
+	}
+	if s.Damage != nil {
+		found = append(found, finding("state.damaged", "%v", s.Damage))
+	}
+	for _, service := range s.Refused {
+		found = append(found, finding("state.refused_epoch", "service %s was offered a lease with another epoch or other bits of time, and refused it", service))
+	}
+	if s.Unreadable {
+		found = append(found, finding("state.unreadable", "what is in %s cannot be looked at by this user", s.Path))
+	}
+	if len(found) == 0 {
+		found = append(found, finding("state.ok", "%s: user %d, mode %04o, %s, %s free", s.Path, s.UID, s.Mode.Perm(), s.FS.name(), size(s.FS.Free)))
+	}
+	return found
+}
+
+func (f FileSystem) name() string {
+	if f.Type == "" {
+		return "unknown file system"
+	}
+	return f.Type
+}
+
+// judgeFileSystem judges where the state or a SQLite store is.
+func judgeFileSystem(area, path string, f FileSystem, volatileIsFine bool) (found []Finding) {
+	kind, _, _ := strings.Cut(f.Type, ".") // fuse.sshfs
+	if slices.Contains(networkTypes, kind) {
+		found = append(found, finding(area+".network", "%s is on a file system of type %s", path, f.Type))
+	}
+	if area == "state" {
+		if f.ReadOnly {
+			found = append(found, finding("state.read_only", "%s is on a file system that is mounted read-only", path))
+		}
+		if slices.Contains(volatileTypes, kind) && !volatileIsFine {
+			found = append(found, finding("state.volatile", "%s is on a file system of type %s: it is gone after a reboot, or with the container", path, f.Type))
+		}
+	}
+	switch {
+	case f.Type == "" || f.ReadOnly:
+	case f.Free < spaceNeeded:
+		found = append(found, finding(area+".full", "%s has %s free", path, size(f.Free)))
+	case f.Free < spaceWished && area == "state" && !volatileIsFine: // a pod's volume is small on purpose
+		found = append(found, finding("state.low", "%s has %s free", path, size(f.Free)))
+	}
+	return found
+}
+
+func size(n uint64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d KiB", n>>10)
+}
+
+// Place is what kind of machine this is.
+type Place struct {
+	Kubernetes bool
+	Container  bool
+}
+
+// JudgeScope judges how far the provider's promise reaches, for where it is used.
+// scope is as of provider.Info.
+func JudgeScope(scope, provider string, place Place) Finding {
+	switch {
+	case scope == "shared":
+		return finding("scope.shared", "%s coordinates all hosts that use it", provider)
+	case scope == "host" && place.Kubernetes:
+		return finding("scope.kubernetes", "%s coordinates the daemons that use this one file, and every pod has its own", provider)
+	case scope == "host" && place.Container:
+		return finding("scope.container", "%s coordinates the daemons that use this one file, and containers may have one each", provider)
+	case scope == "host":
+		return finding("scope.host", "%s coordinates the daemons of this host; other hosts with a file of their own make the same IDs", provider)
+	case scope == "none":
+		return finding("scope.none", "there is no provider: every ID is a fallback ID")
+	}
+	return finding("scope.unverified", "%s coordinates nobody", provider)
+}
+
+// layoutNotice is how long before the end of a layout's time to speak up.
+const layoutNotice = 3 * 365 * 24 * time.Hour
+
+// JudgeLayout judges when a service's time runs out.
+func JudgeLayout(service string, end, now time.Time) Finding {
+	date := end.UTC().Format(time.DateOnly)
+	switch left := end.Sub(now); {
+	case left <= 0:
+		return finding("layout.over", "service %s: the time of its layout ran out on %s", service, date)
+	case left < layoutNotice:
+		return finding("layout.soon", "service %s: the time of its layout runs out on %s", service, date)
+	}
+	return finding("layout.ok", "service %s: the time of its layout runs out on %s", service, date)
+}
+
+// filesBeside is what a daemon opens beside its connections.
+const filesBeside = 64
+
+// Files is how many files a daemon may have open.
+type Files struct {
+	Whose          string
+	Limit          uint64
+	MaxConnections int
+	Err            error
+}
+
+// JudgeFiles judges the limit of open files.
+func JudgeFiles(f Files) Finding {
+	need := uint64(f.MaxConnections) + filesBeside
+	switch {
+	case f.Err != nil:
+		return finding("files.unknown", "the limit of open files of %s cannot be read: %v", f.Whose, f.Err)
+	case f.Limit < need:
+		return finding("files.low", "%s may have %d files open, and %d connections (max_connections) need %d", f.Whose, f.Limit, f.MaxConnections, need)
+	}
+	return finding("files.ok", "%s may have %d files open", f.Whose, f.Limit)
+}

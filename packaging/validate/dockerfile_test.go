@@ -1,0 +1,162 @@
+package validate
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+	"github.com/moby/buildkit/frontend/dockerfile/parser"
+)
+
+// image is what the Dockerfile says, in the parts that matter to who runs it.
+type image struct {
+	build       []string // commands of the first stage
+	copies      []copied // of the last one
+	env         []string
+	user        string
+	entrypoint  []string
+	command     []string
+	healthcheck []string
+}
+
+// copied is a COPY --from=build.
+type copied struct{ from, to, owner string }
+
+func readDockerfile(t *testing.T) (i image) {
+	t.Helper()
+	text, err := os.ReadFile("../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := parser.Parse(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(parsed.Warnings) > 0 {
+		t.Errorf("the parser warns: %+v", parsed.Warnings)
+	}
+	stages, _, err := instructions.Parse(parsed.AST, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(stages) != 2 || stages[1].BaseName != "scratch" {
+		t.Fatalf("%d stages, the last one from %s: want a build and an empty one", len(stages), stages[len(stages)-1].BaseName)
+	}
+	for _, c := range stages[0].Commands {
+		if run, ok := c.(*instructions.RunCommand); ok {
+			i.build = append(i.build, strings.Join(run.CmdLine, " "))
+		}
+	}
+	for _, c := range stages[1].Commands {
+		switch c := c.(type) {
+		case *instructions.CopyCommand:
+			if c.From != stages[0].Name || len(c.SourcePaths) != 1 {
+				t.Errorf("COPY %v from %q", c.SourcePaths, c.From)
+			}
+			i.copies = append(i.copies, copied{c.SourcePaths[0], c.DestPath, c.Chown})
+		case *instructions.EnvCommand:
+			for _, kv := range c.Env {
+				i.env = append(i.env, kv.Key+"="+kv.Value)
+			}
+		case *instructions.UserCommand:
+			i.user = c.User
+		case *instructions.EntrypointCommand:
+			i.entrypoint = execForm(t, c.CmdLine, c.PrependShell)
+		case *instructions.CmdCommand:
+			i.command = execForm(t, c.CmdLine, c.PrependShell)
+		case *instructions.HealthCheckCommand:
+			i.healthcheck = execForm(t, c.Health.Test[1:], c.Health.Test[0] != "CMD")
+		case *instructions.ExposeCommand:
+		default:
+			t.Errorf("the image is made by an unexpected instruction: %v", c)
+		}
+	}
+	return i
+}
+
+// execForm makes sure that a command needs no shell: there is none.
+func execForm(t *testing.T, command []string, shell bool) []string {
+	t.Helper()
+	if shell {
+		t.Errorf("%v needs a shell, and the image has none", command)
+	}
+	return command
+}
+
+func TestDockerfile(t *testing.T) {
+	i := readDockerfile(t)
+	if i.user != "65532:65532" {
+		t.Errorf("the image runs as %q, the manifests as %d", i.user, userID)
+	}
+	if !slices.Equal(i.entrypoint, i.healthcheck[:1]) {
+		t.Errorf("the entrypoint is %v, and the health check runs %v", i.entrypoint, i.healthcheck)
+	}
+	for _, w := range workloads(t) {
+		for _, c := range w.containers() {
+			if c.Image != imageName(t) || c.ReadinessProbe.Exec == nil {
+				continue
+			}
+			for _, command := range [][]string{c.ReadinessProbe.Exec.Command, c.StartupProbe.Exec.Command, c.LivenessProbe.Exec.Command} {
+				if command[0] != i.entrypoint[0] {
+					t.Errorf("%s: a probe runs %s, which the image does not have", w.file, command[0])
+				}
+			}
+		}
+	}
+}
+
+// What the Dockerfile builds from is let through to it, and nothing else.
+func TestBuildContext(t *testing.T) {
+	text, err := os.ReadFile("../Dockerfile.dockerignore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]bool{} // by path that is let through
+	for line := range strings.Lines(string(text)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "!"); ok {
+			used[name] = false
+		}
+	}
+	root := repository(t)
+	list := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.Dir}}{{end}}{{end}}", "./cmd/kazahanad")
+	list.Dir, list.Stderr = root, os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	needed := []string{filepath.Join(root, "go.mod"), filepath.Join(root, "go.sum")}
+	for _, path := range append(needed, strings.Fields(string(out))...) {
+		relative, err := filepath.Rel(root, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for name := range used {
+			if strings.HasPrefix(filepath.ToSlash(relative)+"/", name+"/") {
+				found, used[name] = true, true
+			}
+		}
+		if !found {
+			t.Errorf("the build needs %s, which the Dockerfile's .dockerignore keeps out", relative)
+		}
+	}
+	for name, needed := range used {
+		if !needed {
+			t.Errorf("nothing in the build needs %s", name)
+		}
+	}
+}
+
+func repository(t *testing.T) string {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}

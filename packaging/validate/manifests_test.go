@@ -1,0 +1,422 @@
+// Package validate checks what packaging ships for containers: the manifests by
+// the Kubernetes API types and its pod security standards, the Dockerfile by its
+// own parser and by doing what it says. It is a module of its own so that these
+// are no dependencies of kazahana.
+package validate
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	podsecurity "k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+)
+
+const (
+	sidecarFile     = "../k8s-sidecar.yaml"
+	daemonSetFile   = "../k8s-daemonset.yaml"
+	leaseServerFile = "../k8s-lease-server.yaml"
+	secretsFile     = "../k8s-secrets.yaml"
+)
+
+// userID is what everything runs as, user and group.
+const userID = 65532
+
+// scheme has the kinds that the manifests may use.
+func scheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme} {
+		if err := add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// decode reads the documents of a manifest as the API server would: unknown and
+// repeated fields, and values of a wrong type, are errors.
+func decode(t *testing.T, manifest []byte) (objects []runtime.Object, err error) {
+	t.Helper()
+	decoder := serializer.NewCodecFactory(scheme(t), serializer.EnableStrict).UniversalDeserializer()
+	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		object, _, err := decoder.Decode(document, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, object)
+	}
+}
+
+// manifests are all objects of packaging, by file.
+func manifests(t *testing.T) map[string][]runtime.Object {
+	t.Helper()
+	files, err := filepath.Glob("../k8s-*.yaml")
+	if err != nil || len(files) != 4 {
+		t.Fatalf("manifests: %v, %v", files, err)
+	}
+	all := map[string][]runtime.Object{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all[file], err = decode(t, text); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+	}
+	return all
+}
+
+// workload is a Deployment or a DaemonSet.
+type workload struct {
+	file      string
+	namespace string
+	selector  *metav1.LabelSelector
+	pod       corev1.PodTemplateSpec
+}
+
+func workloads(t *testing.T) (all []workload) {
+	t.Helper()
+	for file, objects := range manifests(t) {
+		for _, object := range objects {
+			switch o := object.(type) {
+			case *appsv1.Deployment:
+				all = append(all, workload{file, o.Namespace, o.Spec.Selector, o.Spec.Template})
+			case *appsv1.DaemonSet:
+				all = append(all, workload{file, o.Namespace, o.Spec.Selector, o.Spec.Template})
+			}
+		}
+	}
+	if len(all) != 3 {
+		t.Fatalf("%d workloads, want the sidecar's, the DaemonSet and the lease server", len(all))
+	}
+	return all
+}
+
+func find[T runtime.Object](t *testing.T, file string) (found []T) {
+	t.Helper()
+	for _, object := range manifests(t)[file] {
+		if o, ok := object.(T); ok {
+			found = append(found, o)
+		}
+	}
+	if len(found) == 0 {
+		t.Fatalf("%s has no %T", file, *new(T))
+	}
+	return found
+}
+
+// containers are those of a pod, its init containers first.
+func (w workload) containers() []corev1.Container {
+	return slices.Concat(w.pod.Spec.InitContainers, w.pod.Spec.Containers)
+}
+
+// Mistakes that are easily made are found.
+func TestStrictDecoding(t *testing.T) {
+	good, err := os.ReadFile(sidecarFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := decode(t, good); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range [][2]string{
+		{"restartPolicy: Always", "restartpolicy: Always"},
+		{"fsGroup: 65532", "fsGroup: kazahana"},
+		{"fsGroup: 65532", "fsGroup: 65532\n        fsGroup: 65532"},
+		{"periodSeconds: 1\n", "periodSecond: 1\n"},
+		{"apiVersion: apps/v1", "apiVersion: apps/v1beta9"},
+	} {
+		bad := strings.Replace(string(good), change[0], change[1], 1)
+		if bad == string(good) {
+			t.Fatalf("%s does not hold %q", sidecarFile, change[0])
+		}
+		if _, err := decode(t, []byte(bad)); err == nil {
+			t.Errorf("%q in place of %q is accepted", change[1], change[0])
+		}
+	}
+}
+
+// The admission controller of Kubernetes itself says that the sidecar and the
+// lease server run on its strictest level, and the namespaces enforce what is
+// possible. The DaemonSet needs a hostPath volume, and nothing else.
+func TestPodSecurity(t *testing.T) {
+	checks, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restricted := podsecurity.LevelVersion{Level: podsecurity.LevelRestricted, Version: podsecurity.LatestVersion()}
+	for _, w := range workloads(t) {
+		pod := w.pod.DeepCopy()
+		if w.file == daemonSetFile {
+			pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil })
+			// What makes the directories is root, by name.
+			pod.Spec.InitContainers = nil
+		}
+		result := policy.AggregateCheckResults(checks.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec))
+		if !result.Allowed {
+			t.Errorf("%s is not fit for the level restricted: %s", w.file, result.ForbiddenDetail())
+		}
+		// The check that was just passed can fail.
+		pod.Spec.Containers[0].SecurityContext.Capabilities.Drop = nil
+		if policy.AggregateCheckResults(checks.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec)).Allowed {
+			t.Error("capabilities that are kept are not noticed")
+		}
+	}
+	for file, level := range map[string]podsecurity.Level{leaseServerFile: podsecurity.LevelRestricted, daemonSetFile: podsecurity.LevelPrivileged} {
+		namespace := find[*corev1.Namespace](t, file)[0]
+		if got := namespace.Labels[podsecurity.EnforceLevelLabel]; got != string(level) {
+			t.Errorf("%s: the namespace enforces %q, want %q", file, got, level)
+		}
+	}
+}
+
+// What the strictest level does not ask for and we do.
+func TestContainers(t *testing.T) {
+	image := imageName(t)
+	for _, w := range workloads(t) {
+		s := w.pod.Spec
+		if !*s.SecurityContext.RunAsNonRoot || *s.SecurityContext.RunAsUser != userID ||
+			*s.SecurityContext.RunAsGroup != userID || *s.SecurityContext.FSGroup != userID {
+			t.Errorf("%s: the pod runs as %+v", w.file, s.SecurityContext)
+		}
+		if *s.AutomountServiceAccountToken || *s.EnableServiceLinks || *s.TerminationGracePeriodSeconds < 20 {
+			t.Errorf("%s: a service account's token, service links, or too short a grace period", w.file)
+		}
+		ours := 0
+		for _, c := range w.containers() {
+			where := w.file + ", container " + c.Name
+			if !*c.SecurityContext.ReadOnlyRootFilesystem || *c.SecurityContext.AllowPrivilegeEscalation {
+				t.Errorf("%s: %+v", where, c.SecurityContext)
+			}
+			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
+				t.Errorf("%s: requests %v, limits %v", where, c.Resources.Requests, c.Resources.Limits)
+			}
+			if strings.HasPrefix(c.Image, "kazahana") {
+				ours++
+				if c.Image != image {
+					t.Errorf("%s: image %s, and the Dockerfile makes %s", where, c.Image, image)
+				}
+				if c.Command != nil {
+					t.Errorf("%s: it has a command in place of the image's", where)
+				}
+				if c.StartupProbe == nil || c.ReadinessProbe == nil || c.LivenessProbe == nil {
+					t.Errorf("%s: it lacks a probe", where)
+				}
+			}
+			volumesExist(t, where, w.pod.Spec, c)
+			probesReachable(t, where, c)
+		}
+		if ours != 1 {
+			t.Errorf("%s: %d containers of kazahana", w.file, ours)
+		}
+	}
+}
+
+// imageName is what the Dockerfile's own example calls the image.
+func imageName(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	match := regexp.MustCompile(`(?m)^#.* -t (\S+)`).FindSubmatch(text)
+	if match == nil {
+		t.Fatal("the Dockerfile does not say how the image is called")
+	}
+	return string(match[1])
+}
+
+func volumesExist(t *testing.T, where string, spec corev1.PodSpec, c corev1.Container) {
+	t.Helper()
+	for _, m := range c.VolumeMounts {
+		if !slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
+			t.Errorf("%s: there is no volume %s", where, m.Name)
+		}
+		if m.SubPath != "" {
+			t.Errorf("%s: a subPath is not updated with its volume", where)
+		}
+	}
+}
+
+func probesReachable(t *testing.T, where string, c corev1.Container) {
+	t.Helper()
+	for _, p := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
+		switch {
+		case p == nil:
+		case p.HTTPGet != nil:
+			if !slices.ContainsFunc(c.Ports, func(port corev1.ContainerPort) bool { return port.Name == p.HTTPGet.Port.StrVal }) {
+				t.Errorf("%s: a probe's port %s is none of its own", where, p.HTTPGet.Port.StrVal)
+			}
+		case p.Exec == nil:
+			t.Errorf("%s: a probe of an unknown kind", where)
+		case fmt.Sprintf("--timeout=%ds", p.TimeoutSeconds-1) != p.Exec.Command[len(p.Exec.Command)-1]:
+			// The command then says what is wrong, before it is killed.
+			t.Errorf("%s: probe %v with a limit of %d s", where, p.Exec.Command, p.TimeoutSeconds)
+		}
+	}
+}
+
+// The application starts after the socket answers, sees it, and outlives the
+// daemon's restarts.
+func TestSidecar(t *testing.T) {
+	pod := find[*appsv1.Deployment](t, sidecarFile)[0].Spec.Template.Spec
+	daemon, app := pod.InitContainers[0], pod.Containers[0]
+	if daemon.RestartPolicy == nil || *daemon.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+		t.Error("an init container without restartPolicy Always must end before the application starts")
+	}
+	if got := daemon.StartupProbe.Exec.Command[1]; got != "health" {
+		t.Errorf("the startup probe asks %q", got)
+	}
+	socket := env(daemon, "KAZAHANA_SOCKET")
+	if socket == "" || socket != env(app, "KAZAHANA_SOCKET") {
+		t.Errorf("the daemon's socket is %q, and the application's %q", socket, env(app, "KAZAHANA_SOCKET"))
+	}
+	ours, theirs := mountOf(daemon, socket), mountOf(app, socket)
+	if ours == nil || theirs == nil || ours.Name != theirs.Name || ours.MountPath != theirs.MountPath || ours.ReadOnly {
+		t.Fatalf("the socket's volume is mounted as %+v and %+v", ours, theirs)
+	}
+	for _, name := range []string{ours.Name, mountOf(daemon, env(daemon, "KAZAHANA_STATE_DIR")).Name} {
+		volume := pod.Volumes[slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == name })]
+		if volume.EmptyDir == nil || volume.EmptyDir.Medium != corev1.StorageMediumMemory || volume.EmptyDir.SizeLimit == nil {
+			t.Errorf("volume %s is %+v", name, volume.VolumeSource)
+		}
+	}
+	if state := mountOf(daemon, env(daemon, "KAZAHANA_STATE_DIR")); state.MountPath == env(daemon, "KAZAHANA_STATE_DIR") {
+		t.Error("the state directory is the volume's root, to which everybody may write")
+	} else if slices.ContainsFunc(app.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == state.Name }) {
+		t.Error("the application sees the daemon's state, which holds the leases' secrets")
+	}
+}
+
+// env is the value of a variable.
+func env(c corev1.Container, name string) string {
+	for _, e := range c.Env {
+		if e.Name == name {
+			return e.Value
+		}
+	}
+	return ""
+}
+
+// mountOf is what a path lies in.
+func mountOf(c corev1.Container, path string) *corev1.VolumeMount {
+	for i, m := range c.VolumeMounts {
+		if path == m.MountPath || strings.HasPrefix(path, m.MountPath+"/") {
+			return &c.VolumeMounts[i]
+		}
+	}
+	return nil
+}
+
+// Everything that a manifest refers to by its name is there.
+func TestReferences(t *testing.T) {
+	secrets := map[string]*corev1.Secret{}
+	for _, s := range find[*corev1.Secret](t, secretsFile) {
+		secrets[s.Name] = s
+		for key, value := range s.StringData {
+			if !strings.Contains(value, "REPLACE_WITH_") {
+				t.Errorf("Secret %s holds a value for %s that somebody could use", s.Name, key)
+			}
+		}
+	}
+	config := find[*corev1.ConfigMap](t, leaseServerFile)[0]
+	for _, w := range workloads(t) {
+		mustSelect(t, w.file+": its own selector", w.selector, w.pod.Labels)
+		for _, v := range w.pod.Spec.Volumes {
+			switch {
+			case v.Secret != nil && secrets[v.Secret.SecretName] == nil:
+				t.Errorf("%s: there is no Secret %s", w.file, v.Secret.SecretName)
+			case v.Secret != nil && *v.Secret.DefaultMode&0o007 != 0:
+				t.Errorf("%s: everybody in the pod can read Secret %s", w.file, v.Secret.SecretName)
+			case v.Projected != nil:
+				for _, source := range v.Projected.Sources {
+					if source.ConfigMap != nil && source.ConfigMap.Name != config.Name {
+						t.Errorf("%s: there is no ConfigMap %s", w.file, source.ConfigMap.Name)
+					}
+					if source.Secret == nil {
+						continue
+					}
+					for _, item := range source.Secret.Items {
+						if s := secrets[source.Secret.Name]; s == nil || s.StringData[item.Key] == "" {
+							t.Errorf("%s: there is no Secret %s with the key %s", w.file, source.Secret.Name, item.Key)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func mustSelect(t *testing.T, what string, selector *metav1.LabelSelector, pod map[string]string) {
+	t.Helper()
+	s, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil || s.Empty() || !s.Matches(labels.Set(pod)) {
+		t.Errorf("%s does not select %v: %v, %v", what, pod, s, err)
+	}
+}
+
+// The daemons reach the lease server: by the Service's name and port, past its
+// NetworkPolicy; and a drain leaves one of it.
+func TestLeaseServerIsReached(t *testing.T) {
+	deployment := find[*appsv1.Deployment](t, leaseServerFile)[0]
+	pod := deployment.Spec.Template
+	service := find[*corev1.Service](t, leaseServerFile)[0]
+	mustSelect(t, "the Service", &metav1.LabelSelector{MatchLabels: service.Spec.Selector}, pod.Labels)
+	port := pod.Spec.Containers[0].Ports[0]
+	if service.Spec.Ports[0].TargetPort != intstr.FromString(port.Name) {
+		t.Errorf("the Service leads to port %v, the container's is %s", service.Spec.Ports[0].TargetPort, port.Name)
+	}
+	url := fmt.Sprintf("https://%s.%s.svc:%d?", service.Name, service.Namespace, service.Spec.Ports[0].Port)
+	network := find[*networkingv1.NetworkPolicy](t, leaseServerFile)[0]
+	mustSelect(t, "the NetworkPolicy", &network.Spec.PodSelector, pod.Labels)
+	if got := network.Spec.Ingress[0].Ports[0].Port.IntValue(); got != int(port.ContainerPort) {
+		t.Errorf("the NetworkPolicy opens port %d, the container's is %d", got, port.ContainerPort)
+	}
+	for _, w := range workloads(t) {
+		if w.file == leaseServerFile {
+			continue
+		}
+		mustSelect(t, "who the NetworkPolicy lets in", network.Spec.Ingress[0].From[0].PodSelector, w.pod.Labels)
+		for _, c := range w.containers() {
+			if provider := env(c, "KAZAHANA_PROVIDER"); c.Image == imageName(t) && !strings.HasPrefix(provider, url) {
+				t.Errorf("%s: the provider is %s, and the Service %s", w.file, provider, url)
+			}
+		}
+		theirs := find[*networkingv1.NetworkPolicy](t, w.file)[0]
+		mustSelect(t, w.file+": the NetworkPolicy", &theirs.Spec.PodSelector, w.pod.Labels)
+	}
+	budget := find[*policyv1.PodDisruptionBudget](t, leaseServerFile)[0]
+	mustSelect(t, "the PodDisruptionBudget", budget.Spec.Selector, pod.Labels)
+	if budget.Spec.MaxUnavailable.IntValue() >= int(*deployment.Spec.Replicas) {
+		t.Error("a drain may stop all lease servers")
+	}
+}
