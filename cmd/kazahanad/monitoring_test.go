@@ -1,0 +1,456 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+const (
+	alertRules = "../../packaging/prometheus/kazahana-alerts.yaml"
+	dashboard  = "../../packaging/grafana/kazahana.json"
+)
+
+// exported is what processes show at /metrics.
+type exported struct {
+	types  map[string]string              // of families
+	series map[string][]map[string]string // labels, by the series' name
+}
+
+var (
+	promType   = regexp.MustCompile(`^# TYPE (\S+) (\S+)$`)
+	promSeries = regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? \S+$`)
+	promLabel  = regexp.MustCompile(`([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"`)
+)
+
+// readMetrics reads Prometheus' text format.
+func readMetrics(t *testing.T, text string) exported {
+	t.Helper()
+	e := exported{map[string]string{}, map[string][]map[string]string{}}
+	lines := bufio.NewScanner(strings.NewReader(text))
+	for lines.Scan() {
+		if m := promType.FindStringSubmatch(lines.Text()); m != nil {
+			e.types[m[1]] = m[2]
+		}
+		if strings.HasPrefix(lines.Text(), "#") {
+			continue
+		}
+		m := promSeries.FindStringSubmatch(lines.Text())
+		if m == nil {
+			t.Fatalf("no series: %s", lines.Text())
+		}
+		labels := map[string]string{}
+		for _, l := range promLabel.FindAllStringSubmatch(m[2], -1) {
+			labels[l[1]] = l[2]
+		}
+		e.series[m[1]] = append(e.series[m[1]], labels)
+	}
+	return e
+}
+
+// with is what both show.
+func (e exported) with(other exported) exported {
+	both := exported{maps.Clone(e.types), maps.Clone(e.series)}
+	maps.Copy(both.types, other.types)
+	for name, series := range other.series {
+		both.series[name] = slices.Concat(both.series[name], series)
+	}
+	return both
+}
+
+// labels are the names of the labels that series of the name have.
+func (e exported) labels(name string) (all []string) {
+	for _, series := range e.series[name] {
+		all = append(all, slices.Collect(maps.Keys(series))...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// provokedDaemon is what a daemon shows after much has gone wrong with it.
+func provokedDaemon(t *testing.T) exported {
+	s := newSite(t)
+	d := s.launchShifted(0, s.brief("--admin-listen", "unix:"+s.path("admin.sock"), "--max-backward", "0",
+		"--max-connections", "4", "--forward-hold", "0s")...)
+	d.awaitReady()
+	c := s.dial()
+	c.lease()
+	c.id()
+	c.ids(10)
+	var slow []uint64
+	if err := c.try("NextIDs", &slow, 65536, map[string]any{"timeout_ms": 1}); !isRefusal(err, wire.CodeTimeout) {
+		t.Errorf("65,536 IDs in a millisecond: %v", err)
+	}
+	var lock, value any
+	c.must("Lock.Acquire", &lock, "key", map[string]any{"ttl_ms": 60_000})
+	c.must("Sequence.Next", &value, "key")
+	eventually(t, "a connection is turned away", func() bool {
+		return isRefusal(s.dial().try("Ping", &value), wire.CodeOverloaded)
+	})
+	d.set(-time.Minute)
+	c.refused(wire.CodeClockBackward)
+	d.set(0)
+	mend := outages["moved away"](t, s)
+	c.awaitMode(fallbackModes...)
+	c.refused(wire.CodeLeaseAcquisition, map[string]any{"regular_only": true})
+	mend()
+	d.set(100 * 365 * 24 * time.Hour)
+	c.refused(wire.CodeTimestampOverflow)
+	_, text := s.get("/metrics")
+	return readMetrics(t, text)
+}
+
+func isRefusal(err error, code wire.Code) bool {
+	refusal, ok := err.(*wire.Error)
+	return ok && refusal.Code == code
+}
+
+// provokedServer is what a lease server shows after some requests.
+func provokedServer(t *testing.T) exported {
+	s := newSite(t)
+	const operator, host = "the-token-of-operators", "the-token-of-hosts"
+	tokens := s.path("tokens.yaml")
+	writeFile(t, tokens, fmt.Sprintf("- {token: %s, owner: o, scopes: [admin]}\n- {token: %s, owner: h, scopes: [leases]}\n", operator, host))
+	server := s.startLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.leases(), "--tokens-file", tokens)
+	ask := func(method, path, token string) (status int, body string) {
+		t.Helper()
+		req, err := http.NewRequest(method, server.url()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.StatusCode, string(text)
+	}
+	for token, want := range map[string]int{"a-token-of-nobody": 401, operator: 403, host: 200} {
+		if status, body := ask("POST", "/lease", token); status != want {
+			t.Errorf("a lease for %s: %d %s", token, status, body)
+		}
+	}
+	status, text := ask("GET", "/metrics", operator)
+	if status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	return readMetrics(t, text)
+}
+
+// TestMonitoring: what alerts, dashboard and documentation say of metrics is
+// what a real daemon and a real lease server export.
+func TestMonitoring(t *testing.T) {
+	t.Parallel()
+	daemon, server := provokedDaemon(t), provokedServer(t)
+	t.Run("docs", func(t *testing.T) {
+		checkMetricsTable(t, "../../docs/operations.md", daemon)
+		checkMetricsTable(t, "../../docs/lease-server.md", server)
+	})
+	c := &queryCheck{exported: daemon.with(server), recorded: map[string]query{}, used: map[string]bool{}}
+	t.Run("alerts", func(t *testing.T) { c.alerts(t) })
+	t.Run("dashboard", func(t *testing.T) { c.dashboard(t) })
+}
+
+// queryCheck holds queries against what is exported.
+type queryCheck struct {
+	exported
+	recorded map[string]query // by the name under which the result is recorded
+	used     map[string]bool  // names of series in queries of the dashboard
+}
+
+// fromPrometheus are the labels of series that Prometheus makes itself; those
+// two it gives to all.
+var fromPrometheus = map[string][]string{"up": {}, "ALERTS": {"alertname", "alertstate"}, "": {"job", "instance"}}
+
+// check finds what a query asks for in vain, and returns the labels that its
+// series have.
+func (c *queryCheck) check(t *testing.T, where, expr string) (q query, known []string) {
+	t.Helper()
+	q, err := readQuery(expr)
+	if err != nil {
+		t.Errorf("%s: %v", where, err)
+	}
+	known = slices.Clone(fromPrometheus[""])
+	for _, s := range q.selectors {
+		labels, ok := fromPrometheus[s.metric]
+		if recorded, is := c.recorded[s.metric]; is {
+			for _, inner := range recorded.selectors {
+				labels = append(labels, c.labels(inner.metric)...)
+			}
+			ok = true
+		}
+		if series := c.series[s.metric]; series != nil {
+			labels, ok = c.labels(s.metric), true
+		}
+		if !ok {
+			t.Errorf("%s: nothing exports %s: %s", where, s.metric, expr)
+		}
+		known = append(known, labels...)
+		for _, m := range s.matchers {
+			c.checkMatcher(t, where, s, m, labels)
+		}
+	}
+	for _, label := range q.labels {
+		if !slices.Contains(known, label) {
+			t.Errorf("%s: nothing has the label %s: %s", where, label, expr)
+		}
+	}
+	return q, known
+}
+
+func (c *queryCheck) checkMatcher(t *testing.T, where string, s selector, m matcher, labels []string) {
+	t.Helper()
+	if slices.Contains(fromPrometheus[""], m.label) {
+		return
+	}
+	if !slices.Contains(labels, m.label) {
+		t.Errorf("%s: %s has no label %s", where, s, m.label)
+		return
+	}
+	if strings.HasPrefix(m.value, "$") || c.series[s.metric] == nil {
+		return
+	}
+	values := []string{m.value}
+	if m.op == "=~" || m.op == "!~" {
+		values = strings.Split(m.value, "|")
+	}
+	for _, value := range values {
+		if m.op == "=" || m.op == "!=" {
+			value = regexp.QuoteMeta(value)
+		}
+		whole := regexp.MustCompile("^(?:" + value + ")$")
+		if !slices.ContainsFunc(c.series[s.metric], func(series map[string]string) bool { return whole.MatchString(series[m.label]) }) {
+			t.Errorf("%s: no %s has %s=%q", where, s.metric, m.label, value)
+		}
+	}
+}
+
+func (c *queryCheck) alerts(t *testing.T) {
+	var file struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Record, Expr string
+				Annotations         map[string]string
+			}
+		}
+	}
+	b, err := os.ReadFile(alertRules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(b, &file); err != nil {
+		t.Fatal(err)
+	}
+	template := regexp.MustCompile(`\$labels\.(\w+)`)
+	for _, g := range file.Groups {
+		for _, r := range g.Rules {
+			q, known := c.check(t, r.Alert+r.Record, r.Expr)
+			if r.Record != "" {
+				c.recorded[r.Record] = q
+			}
+			for _, text := range r.Annotations {
+				for _, m := range template.FindAllStringSubmatch(text, -1) {
+					if !slices.Contains(known, m[1]) {
+						t.Errorf("%s: its series have no label %s: %s", r.Alert, m[1], text)
+					}
+				}
+			}
+		}
+	}
+}
+
+// dashboardModel is what is looked at of a Grafana dashboard.
+type dashboardModel struct {
+	UID           string
+	Title         string
+	SchemaVersion int
+	Panels        []dashboardPanel
+	Templating    struct {
+		List []struct {
+			Name, Type string
+			Query      any
+		}
+	}
+	Annotations struct {
+		List []struct{ Name, Expr string }
+	}
+}
+
+type dashboardPanel struct {
+	ID          int
+	Type, Title string
+	GridPos     struct{ H, W, X, Y int }
+	Datasource  *dashboardSource
+	Targets     []dashboardTarget
+}
+
+type dashboardSource struct{ Type, UID string }
+
+type dashboardTarget struct {
+	RefID, Expr, LegendFormat string
+	Datasource                *dashboardSource
+}
+
+func readDashboard(t *testing.T) (d dashboardModel) {
+	t.Helper()
+	b, err := os.ReadFile(dashboard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+var legendLabel = regexp.MustCompile(`\{\{(\w+)\}\}`)
+
+func (c *queryCheck) dashboard(t *testing.T) {
+	d := readDashboard(t)
+	for _, p := range d.Panels {
+		for _, target := range p.Targets {
+			where := fmt.Sprintf("panel %q", p.Title)
+			q, known := c.check(t, where, target.Expr)
+			if strings.Contains(target.Expr, " by (") {
+				known = q.labels
+			}
+			for _, m := range legendLabel.FindAllStringSubmatch(target.LegendFormat, -1) {
+				if !slices.Contains(known, m[1]) {
+					t.Errorf("%s: no label %s for the legend %s", where, m[1], target.LegendFormat)
+				}
+			}
+			for _, s := range q.selectors {
+				c.used[s.metric] = true
+			}
+		}
+	}
+	for _, a := range d.Annotations.List {
+		c.check(t, "annotation "+a.Name, a.Expr)
+	}
+	for _, v := range d.Templating.List {
+		if v.Type != "query" {
+			continue
+		}
+		asked, _ := v.Query.(map[string]any)["query"].(string)
+		m := regexp.MustCompile(`^label_values\((.*), (\w+)\)$`).FindStringSubmatch(asked)
+		if m == nil {
+			t.Errorf("variable %s: %q", v.Name, asked)
+			continue
+		}
+		if _, known := c.check(t, "variable "+v.Name, m[1]); !slices.Contains(known, m[2]) {
+			t.Errorf("variable %s: nothing has the label %s", v.Name, m[2])
+		}
+	}
+	for name := range c.types {
+		if strings.HasPrefix(name, "kazahana_") && !c.used[name] && !c.used[name+"_bucket"] {
+			t.Errorf("no panel shows %s", name)
+		}
+	}
+}
+
+// The dashboard can be imported: it brings no data source of its maker's, every
+// panel has its place, and every variable is used.
+func TestDashboard(t *testing.T) {
+	d := readDashboard(t)
+	if d.UID == "" || d.Title != "kazahana" || d.SchemaVersion < 36 {
+		t.Errorf("uid %q, title %q, schema %d", d.UID, d.Title, d.SchemaVersion)
+	}
+	b, err := os.ReadFile(dashboard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range d.Templating.List {
+		if !strings.Contains(string(b), "$"+v.Name) && !strings.Contains(string(b), "${"+v.Name+"}") {
+			t.Errorf("nothing uses the variable %s", v.Name)
+		}
+	}
+	source := func(s *dashboardSource) bool { return s != nil && s.Type == "prometheus" && s.UID == "${datasource}" }
+	ids, titles, taken := map[int]bool{}, map[string]bool{}, map[[2]int]string{}
+	for _, p := range d.Panels {
+		if ids[p.ID] || p.ID == 0 || p.Title == "" || titles[p.Title] && p.Type != "row" {
+			t.Errorf("panel %d %q is there twice, or has no number or title", p.ID, p.Title)
+		}
+		ids[p.ID], titles[p.Title] = true, true
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
+					t.Fatalf("panel %q lies over %q, or beyond the edge", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		if !source(p.Datasource) || len(p.Targets) == 0 {
+			t.Errorf("panel %q has the data source %v and %d queries", p.Title, p.Datasource, len(p.Targets))
+		}
+		for _, target := range p.Targets {
+			if !source(target.Datasource) {
+				t.Errorf("panel %q: query %s has the data source %v", p.Title, target.RefID, target.Datasource)
+			}
+		}
+	}
+}
+
+var metricRow = regexp.MustCompile("(?m)^\\| (`kazahana_[^|]*) \\| (\\w+) \\| (.*) \\|$")
+
+// checkMetricsTable holds the table of a page against what is exported: each
+// metric with its type and labels, and nothing else.
+func checkMetricsTable(t *testing.T, path string, e exported) {
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]bool{}
+	for _, m := range metricRow.FindAllStringSubmatch(string(page), -1) {
+		for _, cell := range strings.Split(m[1], ", `") {
+			name, labels, _ := strings.Cut(strings.Trim(cell, "`}"), "{")
+			if shown[name] {
+				t.Errorf("%s has %s twice", path, name)
+			}
+			shown[name] = true
+			if e.types[name] != m[2] {
+				t.Errorf("%s says that %s is a %s; it is a %q", path, name, m[2], e.types[name])
+			}
+			series := name
+			if m[2] == "histogram" {
+				series += "_count"
+			}
+			var want []string
+			if labels != "" {
+				want = strings.Split(labels, ",")
+				slices.Sort(want)
+			}
+			if got := e.labels(series); !slices.Equal(got, want) {
+				t.Errorf("%s gives %s the labels %v; it has %v", path, name, want, got)
+			}
+			if len(m[3]) < 1 {
+				t.Errorf("%s does not say what %s means", path, name)
+			}
+		}
+	}
+	for name := range e.types {
+		if strings.HasPrefix(name, "kazahana_") && !shown[name] {
+			t.Errorf("%s lacks %s", path, name)
+		}
+	}
+}
