@@ -1,5 +1,7 @@
 # Targets: run, build, test, lint, fuzz, proof, capacity, bench, bench-check, bench-short,
-# bench-leases, bench-locks, test-etcd, storm, chaos, cross, clean.
+# bench-leases, bench-locks, bench-clients, test-etcd, storm, storm-clients,
+# chaos, validate-k8s, pictures, cross, packages,
+# test-packages, release, release-check, clean.
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
 # need they install.
 
@@ -9,7 +11,7 @@ COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
 
-.PHONY: run build test setup lint fuzz proof capacity bench bench-check bench-short bench-leases bench-locks test-etcd storm chaos cross clean
+.PHONY: run build test setup lint fuzz proof capacity bench bench-check bench-short bench-leases bench-locks bench-clients test-etcd storm storm-clients chaos validate-k8s pictures cross packages test-packages release release-check clean
 
 ## run: build, start the daemon, show five IDs that came through the socket, keep serving.
 run: build
@@ -63,6 +65,10 @@ bench-leases: build
 bench-locks: build
 	@$(GO) run ./benchlocks $(BENCH)
 
+## bench-clients: the clients of all languages beside UUIDs and a bare round trip, about 2 minutes; BENCH=-h explains, BENCH=-check fails if an aim is missed.
+bench-clients: build
+	@$(GO) run ./benchclients $(BENCH)
+
 ## test-etcd: the etcd provider's tests against ETCD (default v3.6.6) instead of Debian's release.
 test-etcd:
 	@scripts/test-etcd $(ETCD)
@@ -71,14 +77,42 @@ test-etcd:
 storm: build
 	@KAZAHANA_STORM=30s $(GO) test ./cmd/kazahanad -count=1 -v -run TestStorm
 
+## storm-clients: 8 Python processes, 4 of Node and one of Go ask for 30 s while the daemon is killed -9 and restarted twice.
+storm-clients:
+	@KAZAHANA_STORM_CLIENTS=30s $(GO) test ./clients/storm -count=1 -v -run '^TestStorm$$'
+
 ## chaos: providers are killed, emptied and frozen under 22 daemons, and servers of locks under 16 processes, 8 minutes; docs/chaos.md has the options for CHAOS.
 chaos: setup
 	@$(GO) test ./cmd/kazahanad -count=1 -v -timeout 30m -run '^TestChaos$$' -chaos.full $(CHAOS)
+
+## validate-k8s: the Kubernetes manifests by the API server's own validation; building that takes minutes.
+validate-k8s:
+	@cd packaging/validate/apiserver && CGO_ENABLED=0 $(GO) test -count=1 -v ./...
+
+## pictures: takes those of docs/status-page.md anew, in four minutes.
+pictures: setup
+	@$(GO) test ./cmd/kazahanad -count=1 -timeout 15m -run '^TestPictures$$|^TestStatusPages$$' -pictures $(CURDIR)/docs/images
 
 ## cross: it also builds for arm64 and macOS.
 cross:
 	@for t in linux/arm64 darwin/arm64 darwin/amd64; do \
 		echo "build $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/kazahanad || exit 1; done
+
+## packages: .deb, .rpm and .tar.gz for this machine's architecture, in dist/.
+packages:
+	@scripts/packages
+
+## test-packages: lintian, and the .deb installed, upgraded, removed and purged in a Debian 12 that is booted; needs root.
+test-packages:
+	@scripts/test-packages
+
+## release: everything that is published of this commit, in dist/, with a bill of materials and checksums; docs/packages.md.
+release:
+	@scripts/release
+
+## release-check: the release of this commit, built twice in different places, is the same to the byte.
+release-check:
+	@scripts/release-check
 
 clean:
 	@rm -rf bin

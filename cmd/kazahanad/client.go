@@ -1,19 +1,16 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"net"
 	"slices"
-	"syscall"
+	"strings"
 	"time"
 
+	kazahana "github.com/kazahana/kazahana/clients/go"
 	"github.com/kazahana/kazahana/internal/address"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // clientFlags are common to the subcommands that ask a running daemon.
@@ -22,114 +19,69 @@ type clientFlags struct {
 	Timeout time.Duration `default:"10s" help:"How long to wait for the answer."`
 }
 
-// answerGrace is how long a daemon that was told how long to wait may take to
-// say that it did: it knows what it waited for.
-const answerGrace = 2 * time.Second
-
-// call asks the daemon once.
-func (f *clientFlags) call(s *system, method string, target any, params ...any) error {
-	return f.callWithin(s, f.Timeout, method, target, params...)
+// client returns a client whose calls take so long at most.
+func (f *clientFlags) client(limit time.Duration, opts ...kazahana.Option) (*kazahana.Client, error) {
+	opts = append(opts, kazahana.WithTimeout(limit))
+	if f.Socket != "" {
+		path, err := address.Parse(f.Socket)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--socket: %q %w", f.Socket, err)}
+		}
+		opts = append(opts, kazahana.WithSocket(path))
+	}
+	client, err := kazahana.New(opts...)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--timeout: %w", ofClient(err))}
+	}
+	return client, nil
 }
 
-func (f *clientFlags) callWithin(s *system, limit time.Duration, method string, target any, params ...any) error {
-	path, err := f.path(s)
+// once is for what a person or a probe waits for: a daemon that is not there is
+// told at once.
+var once = kazahana.WithSingleAttempt()
+
+// ask calls a method once.
+func (f *clientFlags) ask(s *system, limit time.Duration, method string, result any, params ...any) error {
+	client, err := f.client(limit, once)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, limit)
-	defer cancel()
-	return callAt(ctx, path, method, target, params...)
-}
-
-// callAt asks the daemon at a path once, by a connection of its own. The context
-// has a deadline.
-func callAt(ctx context.Context, path, method string, target any, params ...any) error {
-	deadline, _ := ctx.Deadline()
-	limit := time.Until(deadline).Round(time.Millisecond)
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
-	if err != nil {
-		return unreachableError{connectError(path, err)}
-	}
-	client := wire.NewClient(conn)
 	defer client.Close()
-	if err := client.Call(ctx, method, target, params...); err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("no answer from %s within %v", path, limit)
-		}
-		return err
-	}
-	return nil
+	return ofClient(client.Call(s.ctx, method, result, params...))
 }
 
-// unreachableError: the daemon was not asked anything.
-type unreachableError struct{ error }
-
-func (e unreachableError) Unwrap() error { return e.error }
-
-// unreachable reports whether a call failed before anything was sent.
-func unreachable(err error) bool {
-	var u unreachableError
-	return errors.As(err, &u)
+// ofClient has the client's error say what it says in a program whose users do
+// not know that it has a client.
+func ofClient(err error) error {
+	if err == nil {
+		return nil
+	}
+	return clientError{err}
 }
 
-// unanswered reports whether a call may be answered when it is repeated: it was
-// not, or by a daemon that could not tell yet.
-func unanswered(err error) bool {
-	var refusal *wire.Error
-	if errors.As(err, &refusal) {
-		return slices.Contains([]wire.Code{
-			wire.CodeStoreUnavailable, wire.CodeShuttingDown, wire.CodeOverloaded, wire.CodeTimeout,
-		}, refusal.Code)
+type clientError struct{ error }
+
+func (e clientError) Unwrap() error { return e.error }
+
+func (e clientError) Error() string {
+	var unavailable *kazahana.DaemonUnavailableError
+	if errors.As(e.error, &unavailable) {
+		return unavailable.Err.Error()
 	}
-	var usage usageError
-	return err != nil && !errors.As(err, &usage)
+	return strings.TrimPrefix(e.error.Error(), "kazahana: ")
 }
 
-// repeatPause is how long to wait before a call is repeated.
-const repeatPause = 100 * time.Millisecond
-
-// repeat calls again and again as long as the outcome is one to repeat for and ctx
-// is not done. What is called must do no harm when it is carried out twice.
-func repeat(ctx context.Context, again func(error) bool, call func() error) error {
-	for {
-		err := call()
-		if !again(err) {
-			return err
-		}
-		select {
-		case <-time.After(repeatPause):
-		case <-ctx.Done():
-			return err
-		}
-	}
+// hasCode reports whether an error says one of the codes.
+func hasCode(err error, codes ...kazahana.Code) bool {
+	return slices.ContainsFunc(codes, func(c kazahana.Code) bool { return errors.Is(err, c) })
 }
 
-func (f *clientFlags) path(s *system) (string, error) {
-	if f.Socket == "" {
-		return address.Find(s.lookup, s.uid)
+// refusedUsage makes a usage error of a refusal that will come again.
+func refusedUsage(err error) error {
+	if hasCode(err, kazahana.ErrInvalidParams, kazahana.ErrUnknownMethod, kazahana.ErrNoStore) {
+		return usageError{err}
 	}
-	path, err := address.Parse(f.Socket)
-	if err != nil {
-		return "", usageError{fmt.Errorf("--socket: %q %w", f.Socket, err)}
-	}
-	return path, nil
-}
-
-// connectError says why nobody answers, and what helps.
-func connectError(path string, err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
-		err = op.Err
-	}
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("cannot connect to %s: permission denied; %s", path, address.DenialHint(path))
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("cannot connect to %s: it does not exist; start the daemon with: kazahanad serve", path)
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("cannot connect to %s: no daemon listens on it; start it with: kazahanad serve", path)
-	}
-	return fmt.Errorf("cannot connect to %s: %w", path, err)
+	return err
 }
 
 // printJSON writes the value for programs.

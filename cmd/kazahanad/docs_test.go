@@ -83,6 +83,29 @@ func TestDocsLinks(t *testing.T) {
 	}
 }
 
+// Who begins with the README finds every page.
+func TestDocsReachable(t *testing.T) {
+	pages := docPages(t)
+	found, look := map[string]bool{"CHANGELOG.md": true}, []string{"README.md"}
+	for len(look) > 0 {
+		path := look[0]
+		look = look[1:]
+		if _, isPage := pages[path]; !isPage || found[path] {
+			continue
+		}
+		found[path] = true
+		for _, m := range docLink.FindAllStringSubmatch(docFence.ReplaceAllString(pages[path], ""), -1) {
+			file, _, _ := strings.Cut(m[1], "#")
+			look = append(look, filepath.Join(filepath.Dir(path), file))
+		}
+	}
+	for path := range pages {
+		if !found[path] {
+			t.Errorf("no link leads to %s", path)
+		}
+	}
+}
+
 // docConfigs are the configurations that the pages show, with the files that
 // they name put into the site.
 func docConfigs(t *testing.T, s *site, pages map[string]string) map[string][]string {
@@ -141,7 +164,7 @@ func TestDocsFlagsAndKeys(t *testing.T) {
 	}
 	commands := []string{
 		"serve", "lease-server", "id", "inspect", "bounds", "status", "health", "leases init", "leases", "run", "lock", "locks", "seq",
-		"state show", "state accept-epoch", "state reset-floor", "version",
+		"state show", "state accept-epoch", "state reset-floor", "doctor", "version",
 	}
 	keys := helpOf("serve") + helpOf("lease-server")
 	// Options on the wire, and keys of the entries of sequences.

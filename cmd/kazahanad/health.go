@@ -25,7 +25,7 @@ func (c *healthCmd) Run(s *system) error {
 
 func (c *healthCmd) check(s *system) error {
 	var st daemon.Status
-	if err := c.call(s, "Status", &st); err != nil {
+	if err := c.ask(s, c.Timeout, "Status", &st); err != nil {
 		return err
 	}
 	for _, svc := range st.Services {

@@ -4,9 +4,14 @@ import (
 	"bufio"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/daemon"
 )
+
+// answerGrace is how long a daemon that was told how long to wait may take to
+// say that it did: it knows what it waited for.
+const answerGrace = 2 * time.Second
 
 type idCmd struct {
 	clientFlags
@@ -31,13 +36,13 @@ func (c *idCmd) Run(s *system) error {
 	if c.Format == "external" {
 		options["format"] = "external"
 		var ids []string
-		if err := c.callWithin(s, c.Timeout+answerGrace, "NextIDs", &ids, c.N, options); err != nil {
+		if err := c.ask(s, c.Timeout+answerGrace, "NextIDs", &ids, c.N, options); err != nil {
 			return err
 		}
 		return c.print(s, ids)
 	}
 	var ids []uint64
-	if err := c.callWithin(s, c.Timeout+answerGrace, "NextIDs", &ids, c.N, options); err != nil {
+	if err := c.ask(s, c.Timeout+answerGrace, "NextIDs", &ids, c.N, options); err != nil {
 		return err
 	}
 	texts := make([]string, len(ids))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/config"
@@ -96,6 +95,10 @@ func timelineHint(tl snowflake.Timeline) error {
 
 // holdersOf says who made the ID, or who may have.
 func (st *store) holdersOf(s *system, locator provider.Locator, in snowflake.Inspection) (*holding, error) {
+	h := &holding{Holders: []holder{}}
+	if in.Kind == snowflake.KindFallback {
+		return h, st.cachedHolder(s, locator, in, h)
+	}
 	found, err := st.locate(s, locator, in, in.TimestampMS)
 	if err != nil {
 		return nil, err
@@ -104,10 +107,7 @@ func (st *store) holdersOf(s *system, locator provider.Locator, in snowflake.Ins
 	if kept == "" { // of a server that does not say
 		kept = "grants as long as its server's provider does"
 	}
-	h := &holding{Holders: []holder{}}
 	switch {
-	case in.Kind == snowflake.KindFallback:
-		return h, st.cachedHolder(s, locator, in, found, h)
 	case len(found) == 0:
 		h.Note = fmt.Sprintf("nobody known: the history keeps %s", kept)
 	case len(found) > 1:
@@ -119,29 +119,24 @@ func (st *store) holdersOf(s *system, locator provider.Locator, in snowflake.Ins
 	return h, nil
 }
 
-// Where the last holder of a slot is looked for, before a fallback ID.
-const (
-	maxLookBack  = 300
-	leastBackMS  = 1000
-	halfATermMS  = int64(provider.DefaultTerm/time.Millisecond) / 2
-	noLeaseStood = "no lease stands behind a fallback ID"
-)
+// maxLookBack is how far back the last holder of a slot is looked for, before a
+// fallback ID, in halves of a term.
+const maxLookBack = 300
 
-// cachedHolder says whose slot it was, should the ID come from a cached lease:
-// the one that was valid then or, of those before, the last. It is looked for in
-// steps of half a term, since an interval is a term long at least.
-func (st *store) cachedHolder(s *system, locator provider.Locator, in snowflake.Inspection, found []provider.Record, h *holding) (err error) {
-	step := halfATermMS
+const noLeaseStood = "no lease stands behind a fallback ID"
+
+// cachedHolder says whose slot it was, should the ID come from a cached lease.
+func (st *store) cachedHolder(s *system, locator provider.Locator, in snowflake.Inspection, h *holding) error {
+	term := provider.DefaultTerm
 	if terms, ok := st.terms(); ok {
-		step = max(terms.Term.Milliseconds()/2, leastBackMS)
+		term = terms.Term
 	}
-	for back := int64(1); len(found) == 0 && back <= maxLookBack; back++ {
-		if found, err = st.locate(s, locator, in, in.TimestampMS-back*step); err != nil {
-			return err
-		}
+	found, err := provider.LookBack(in.TimestampMS, term, maxLookBack, func(atMS int64) ([]provider.Record, error) {
+		return st.locate(s, locator, in, atMS)
+	})
+	if err != nil {
+		return err
 	}
-	// Released leases are not kept for fallback.
-	found = slices.DeleteFunc(found, func(r provider.Record) bool { return r.Released && r.End <= in.TimestampMS })
 	h.Note = noLeaseStood + "; nobody is known who could have cached one for it, so machine ID and sequence are random, or the history is too short"
 	if len(found) > 0 {
 		h.Note = noLeaseStood + "; if it is a cached one, this is whose slot it was; if its bits are random, this says nothing"

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"go.uber.org/zap"
@@ -23,6 +24,8 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/statuspage"
+	"github.com/kazahana/kazahana/internal/tracing"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -42,17 +45,28 @@ func (c *leaseServerCmd) Run(s *system) error {
 		return err
 	}
 	defer func() { _ = log.Sync() }()
-	parts := &leaseServerParts{settings: settings, log: log.With(zap.String("component", "leaseserver"))}
+	recent := &statuspage.Recent{}
+	log = recent.Tee(log)
+	parts := &leaseServerParts{settings: settings, recent: recent, base: log, log: log.With(zap.String("component", "leaseserver"))}
 	if c.Check {
 		return parts.check(s)
 	}
+	parts.sup = leaseSupervision{level: s.level, load: func() (*config.LeaseServer, error) {
+		return c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
+	}}
+	parts.tracing = tracing.Start(tracing.Options{Service: "kazahana-lease-server", Version: version, Log: log})
+	defer parts.tracing.Close()
 	return parts.run(s.ctx)
 }
 
 // leaseServerParts is what the lease server is put together from.
 type leaseServerParts struct {
 	settings *config.LeaseServer
+	sup      leaseSupervision
+	base     *zap.Logger // of log, without its component
 	log      *zap.Logger
+	recent   *statuspage.Recent // what the log warned of, for the status page
+	tracing  *tracing.Tracing   // nil: none
 	services provider.Services
 	provider provider.Provider
 	keeping  *keeping                                   // nil: no locks and sequences
@@ -68,6 +82,7 @@ func (l *leaseServerParts) prepare() (err error) {
 	if l.provider, err = backend.Open(l.settings.Provider, backend.Options{Services: l.services.Named}); err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
+	l.provider = l.tracing.Provider(l.provider)
 	if path := l.settings.TokensFile; path != "" {
 		load := func() (*leaseserver.Tokens, error) { return leaseserver.ReadTokens(path) }
 		if l.tokens, err = leaseserver.NewReloaded("tokens_file", []string{path}, load, l.log); err != nil {
@@ -81,7 +96,8 @@ func (l *leaseServerParts) prepare() (err error) {
 		}
 	}
 	set := l.settings
-	if l.keeping, err = openKeeping(set.Store, set.Provider, set.StateDir, set.Sequences, set.ProviderTimeout, steadyClock()); err != nil {
+	watch := watching{tracing: l.tracing, log: l.base}
+	if l.keeping, err = openKeeping(set.Store, set.Provider, set.StateDir, set.Sequences, set.ProviderTimeout, steadyClock(), watch); err != nil {
 		return errors.Join(err, l.provider.Close())
 	}
 	return nil
@@ -167,7 +183,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	if err := backend.Ready(first, l.provider); errors.Is(err, provider.ErrInvalid) {
 		return err
 	}
-	listener, err := l.listen()
+	listener, err := l.listenWatched()
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -191,24 +207,12 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	}
 	server := leaseserver.New(l.options())
 	l.announce(listener.Addr())
+	managed, stopManaging := context.WithCancel(ctx)
+	var managing sync.WaitGroup
+	managing.Go(func() { l.manage(managed, listener) })
+	defer managing.Wait()
+	defer stopManaging()
 	return server.Serve(ctx, listener, listening)
-}
-
-// reloadOn reads the credentials again at each signal.
-func (l *leaseServerParts) reloadOn(hangup <-chan os.Signal, done <-chan struct{}) {
-	for {
-		select {
-		case <-done:
-			return
-		case <-hangup:
-			if l.tls != nil {
-				l.tls.Reload()
-			}
-			if l.tokens != nil {
-				l.tokens.Reload()
-			}
-		}
-	}
 }
 
 func (l *leaseServerParts) listen() (net.Listener, error) {
@@ -227,13 +231,15 @@ func (l *leaseServerParts) options() leaseserver.Options {
 		Ready:   func(ctx context.Context) error { return backend.Ready(ctx, l.provider) },
 		Metrics: metrics.NewLeaseServer(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
 		Log:     l.log,
+		Recent:  l.recent,
+		Trace:   l.tracing.Route,
 	}
 	if l.tokens != nil {
 		o.Tokens = l.tokens.Get
 	}
 	if k := l.keeping; k != nil {
 		o.Locks = &leaseserver.Locks{Store: k.store.Locks, Host: k.locks}
-		o.Sequences = &leaseserver.Sequences{Store: k.store.Sequences, Options: func(_, key string) (sequence.Options, bool) { return k.options(key) }}
+		o.Sequences = &leaseserver.Sequences{Store: k.direct, Options: func(_, key string) (sequence.Options, bool) { return k.options(key) }}
 	}
 	return o
 }
@@ -256,8 +262,8 @@ func (l *leaseServerParts) announce(address net.Addr) {
 	if l.tokens == nil {
 		return
 	}
-	if file, err := os.Stat(l.settings.TokensFile); err == nil && file.Mode().Perm()&0o044 != 0 {
-		l.log.Warn("tokens_file can be read by others: chmod 600", zap.String("file", l.settings.TokensFile))
+	if file, err := os.Stat(l.settings.TokensFile); err == nil && file.Mode().Perm()&0o004 != 0 {
+		l.log.Warn("tokens_file can be read by everybody: chmod o-r", zap.String("file", l.settings.TokensFile))
 	}
 	for _, tenant := range l.tokens.Get().Tenants() {
 		served := tenant == leaseserver.DefaultTenant

@@ -25,23 +25,35 @@ func (l *leaseServer) url() string { return "http://" + l.address }
 // startLeaseServer runs a lease server, and returns when it answers.
 func (s *site) startLeaseServer(address string, args ...string) *leaseServer {
 	s.t.Helper()
+	return s.startLeaseServerWith("none", address, args...)
+}
+
+// startLeaseServerWith is the same with a configuration file.
+func (s *site) startLeaseServerWith(config, address string, args ...string) *leaseServer {
+	s.t.Helper()
 	l := &leaseServer{instance: s.launchCommand(s.command(append([]string{
-		"lease-server", "--config", "none", "--listen", address, "--drain-delay", "0", "--log-format", "json",
+		"lease-server", "--config", config, "--listen", address, "--drain-delay", "0", "--log-format", "json",
 	}, args...)...))}
-	eventually(s.t, "the lease server says where it listens", func() bool {
+	l.awaitAddress()
+	return l
+}
+
+// awaitAddress returns when the server has said where it listens.
+func (l *leaseServer) awaitAddress() {
+	l.t.Helper()
+	eventually(l.t, "the lease server says where it listens", func() bool {
 		select {
 		case <-l.ended:
-			s.t.Fatalf("the lease server ended: %v\n%s", l.err, l.log)
+			l.t.Fatalf("the lease server ended: %v\n%s", l.err, l.log)
 		default:
 		}
-		for _, line := range l.log.lines(s.t) {
+		for _, line := range l.log.lines(l.t) {
 			if line["msg"] == "the lease server is ready" {
 				l.address = line["listen"].(string)
 			}
 		}
 		return l.address != ""
 	})
-	return l
 }
 
 // ready reports whether the server answers.

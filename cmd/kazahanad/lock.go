@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	kazahana "github.com/kazahana/kazahana/clients/go"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/runner"
@@ -59,7 +61,8 @@ func (c *lockCmd) Run(s *system) error {
 	if err != nil {
 		return fmt.Errorf("cannot run %s: %w", c.Command[0], err)
 	}
-	socket, err := c.path(s)
+	connect := func() (*kazahana.Client, error) { return c.client(kazahana.MaxTimeout, once) } // each call has its own end
+	client, err := connect()
 	if err != nil {
 		return err
 	}
@@ -67,8 +70,11 @@ func (c *lockCmd) Run(s *system) error {
 	defer stop()
 	j := &lockJob{
 		lockCmd: c, system: s, path: path, signals: signals,
-		held: &heldLock{socket: socket, key: c.Key, ttl: c.TTL, timeout: c.Timeout, clock: clock.System{}, requestID: lock.NewLeaseID()},
+		held: &heldLock{
+			client: client, again: connect, key: c.Key, ttl: c.TTL, timeout: c.Timeout, clock: clock.System{}, requestID: lock.NewLeaseID(),
+		},
 	}
+	defer j.held.close()
 	return j.run()
 }
 
@@ -107,16 +113,19 @@ func (j *lockJob) say(format string, args ...any) {
 }
 
 func (j *lockJob) run() error {
-	j.say("acquiring lock %q...", j.Key)
-	if err := j.held.acquire(j.ctx, j.Wait); err != nil {
-		err = j.orInterrupted(j.signals, err)
-		if j.held.inDoubt {
-			ctx, cancel := j.untilSignal(j.Timeout)
-			defer cancel()
-			if undone := j.held.undo(ctx); undone != nil {
-				j.say("if lock %q was acquired after all, it is free again after its term of %v: %v", j.Key, j.TTL, undone)
-			}
-		}
+	ctx, stop := j.untilSignal(j.ctx)
+	err := j.held.reach(ctx)
+	if err == nil {
+		j.say("acquiring lock %q...", j.Key)
+		err = j.held.acquire(ctx, j.Wait)
+	}
+	if signal := stop(); signal != 0 {
+		err = exitStatus{code: 128 + int(signal)}
+	} else if j.ctx.Err() != nil {
+		err = j.orInterrupted(j.signals, cmp.Or(err, j.ctx.Err()))
+	}
+	if err != nil {
+		j.abandon()
 		return err
 	}
 	l := j.held.lease
@@ -134,6 +143,22 @@ func (j *lockJob) run() error {
 	return exitOf(j.path, result, err)
 }
 
+// abandon sees to it that nobody has the lock if CMD is not to run: it may have
+// been granted all the same, at the moment of the signal or to an answer that was
+// lost.
+func (j *lockJob) abandon() {
+	if !j.held.inDoubt {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.ctx), j.Timeout)
+	defer cancel()
+	ctx, stop := j.untilSignal(ctx)
+	defer stop()
+	if err := j.held.undo(ctx); err != nil {
+		j.say("if lock %q was acquired after all, it is free again after its term of %v: %v", j.Key, j.TTL, err)
+	}
+}
+
 // leave releases the lock after CMD, unless it is somebody else's.
 func (j *lockJob) leave(result runner.Result) {
 	left := j.held.end - j.held.clock.Boot()
@@ -141,28 +166,37 @@ func (j *lockJob) leave(result runner.Result) {
 		return
 	}
 	j.say("releasing lock %q...", j.Key)
-	ctx, cancel := j.untilSignal(min(j.Timeout, left))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.ctx), min(j.Timeout, left))
 	defer cancel()
+	ctx, stop := j.untilSignal(ctx)
+	defer stop()
 	if err := j.held.release(ctx); err != nil {
 		j.say("not released, it is free again in %v at most: %v", left.Round(time.Millisecond), err)
 	}
 }
 
-// untilSignal is a context for what is left to do at the end, for so long at most
-// or until a signal comes that means that this process should end.
-func (j *lockJob) untilSignal(limit time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.ctx), limit)
+// untilSignal is a context that also ends with a signal that means that this
+// process should end. stop ends it, and tells the signal; 0 for none.
+func (j *lockJob) untilSignal(parent context.Context) (_ context.Context, stop func() syscall.Signal) {
+	ctx, cancel := context.WithCancel(parent)
+	came := make(chan syscall.Signal, 1)
 	go func() {
+		defer close(came)
 		for {
 			select {
 			case signal := <-j.signals:
 				if runner.Ends(signal) {
+					came <- signal
 					cancel()
+					return
 				}
 			case <-ctx.Done():
 				return
 			}
 		}
 	}()
-	return ctx, cancel
+	return ctx, func() syscall.Signal {
+		cancel()
+		return <-came
+	}
 }

@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
+	kazahana "github.com/kazahana/kazahana/clients/go"
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/runner"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // freshPart is the part of a term that an answer may have taken for the end to be
@@ -18,27 +17,47 @@ import (
 // which tells what is left by then.
 const freshPart = 3
 
-// codeNoStore: the daemon keeps no locks and sequences.
-const codeNoStore wire.Code = "NO_STORE"
+// repeatPause is how long to wait before a call is repeated.
+const repeatPause = 100 * time.Millisecond
 
-// heldLock is a lock that this process asks the daemon for, renews and releases,
-// by a connection for each request: so it is not lost with the daemon. It
-// implements runner.Holding.
+// heldLock is a lock that this process asks the daemon for, renews and releases. It
+// is not bound to a connection (hold), which a restart of the daemon would end, and
+// the lock with it. It implements runner.Holding.
 type heldLock struct {
-	socket  string
+	client  *kazahana.Client
+	again   func() (*kazahana.Client, error) // another one
 	key     string
 	ttl     time.Duration
 	timeout time.Duration // of an answer
 	clock   clock.Source
 
 	requestID string      // of the acquire
-	inDoubt   bool        // the acquire failed, and may have been carried out
+	inDoubt   bool        // the acquire was, or may have been, carried out
 	lease     lock.Answer // as it was acquired
 	sentAt    time.Duration
 	end       time.Duration // readings of clock.Boot: when the acquire was sent, and the earliest end
 }
 
 var _ runner.Holding = (*heldLock)(nil)
+
+func (h *heldLock) close() { _ = h.client.Close() }
+
+// call calls a method, for as long as ctx and the timeout of an answer allow.
+func (h *heldLock) call(ctx context.Context, method string, result any, params ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, h.timeout)
+	defer cancel()
+	return ofClient(h.client.Call(ctx, method, result, params...))
+}
+
+// reach fails if there is no daemon, which is not waited for. One that is lost
+// later is.
+func (h *heldLock) reach(ctx context.Context) error {
+	err := h.call(ctx, "Ping", nil)
+	if hasCode(err, kazahana.ErrDaemonUnavailable) {
+		return err
+	}
+	return ctx.Err()
+}
 
 // acquire waits for the lock, and repeats what was not answered. inDoubt tells
 // whether the lock may have been acquired in spite of an error.
@@ -47,14 +66,11 @@ func (h *heldLock) acquire(ctx context.Context, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, wait+h.timeout)
 	defer cancel()
 	ask := func() error { return h.ask(ctx, max(0, until-h.clock.Boot())) }
-	err := ask()
-	if unreachable(err) {
-		return err // there is no daemon
+	err := repeat(ctx, ask)
+	for err == nil && h.clock.Boot()-h.sentAt > h.ttl/freshPart {
+		err = repeat(ctx, ask)
 	}
-	for unanswered(err) && ctx.Err() == nil || err == nil && h.clock.Boot()-h.sentAt > h.ttl/freshPart {
-		err = repeat(ctx, unanswered, ask)
-	}
-	h.inDoubt = unanswered(err)
+	h.inDoubt = err == nil || unanswered(err)
 	return h.explain(err, wait)
 }
 
@@ -63,9 +79,9 @@ func (h *heldLock) ask(ctx context.Context, wait time.Duration) error {
 	h.sentAt = h.clock.Boot()
 	ctx, cancel := context.WithTimeout(ctx, wait+h.timeout)
 	defer cancel()
-	err := callAt(ctx, h.socket, "Lock.Acquire", &h.lease, h.key, map[string]any{
+	err := ofClient(h.client.Call(ctx, "Lock.Acquire", &h.lease, h.key, map[string]any{
 		"ttl_ms": h.ttl.Milliseconds(), "wait_ms": wait.Milliseconds(), "request_id": h.requestID,
-	})
+	}))
 	if err == nil {
 		h.count(h.sentAt, h.lease)
 	}
@@ -81,42 +97,58 @@ func (h *heldLock) count(sent time.Duration, l lock.Answer) {
 
 // explain says why there is no lock.
 func (h *heldLock) explain(err error, wait time.Duration) error {
-	var refusal *wire.Error
-	if !errors.As(err, &refusal) {
-		return err
-	}
-	switch refusal.Code {
-	case wire.CodeLockHeld:
-		owner, _ := refusal.Detail("owner")
-		text, _ := refusal.Detail("retry_after_ms")
-		ms, _ := strconv.ParseInt(text, 10, 64)
+	var held *kazahana.LockHeldError
+	switch {
+	case errors.As(err, &held):
 		waited := ""
 		if wait > 0 {
 			waited = fmt.Sprintf(" and was not free within %v", wait)
 		}
 		return fmt.Errorf("%s: lock %q is held by %s%s; try again in %v, when it ends unless it is renewed",
-			refusal.Code, h.key, owner, waited, time.Duration(ms)*time.Millisecond)
-	case wire.CodeRequestIDReused:
+			kazahana.ErrLockHeld, h.key, held.Owner, waited, held.RetryAfter)
+	case hasCode(err, kazahana.ErrRequestIDReused):
 		return fmt.Errorf("lock %q: its term of %v was over before the daemon's answer came", h.key, h.ttl)
 	}
 	return refusedUsage(err)
 }
 
-// refusedUsage makes a usage error of a refusal that will come again.
-func refusedUsage(err error) error {
-	var refusal *wire.Error
-	if errors.As(err, &refusal) && (refusal.Kind == wire.WrongRequest || refusal.Code == codeNoStore) {
-		return usageError{err}
+// unanswered reports whether a call may be answered when it is repeated: it was
+// not, or by a daemon that could not tell yet.
+func unanswered(err error) bool {
+	var refusal *kazahana.Error
+	if errors.As(err, &refusal) {
+		return hasCode(err, kazahana.ErrStoreUnavailable, kazahana.ErrShuttingDown, kazahana.ErrOverloaded, kazahana.ErrTimeout)
 	}
-	return err
+	return err != nil
+}
+
+// repeat calls until it is answered, or ctx is done. What is called must do no harm
+// when it is carried out twice.
+func repeat(ctx context.Context, call func() error) error {
+	for {
+		err := call()
+		if !unanswered(err) {
+			return err
+		}
+		select {
+		case <-time.After(repeatPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // undo frees what an acquire that nobody waits for any more may have been granted.
 // The same request, which the daemon answers only once it has dealt with the one
 // whose connection was closed, tells.
 func (h *heldLock) undo(ctx context.Context) error {
-	err := repeat(ctx, unanswered, func() error { return h.ask(ctx, 0) })
-	if err == nil {
+	client, err := h.again()
+	if err != nil {
+		return err
+	}
+	h.close()
+	h.client = client
+	if err = repeat(ctx, func() error { return h.ask(ctx, 0) }); err == nil {
 		return h.release(ctx)
 	}
 	if unanswered(err) {
@@ -131,7 +163,7 @@ func (h *heldLock) Name() string { return fmt.Sprintf("lock %q", h.key) }
 // Extend implements runner.Holding.
 func (h *heldLock) Extend(ctx context.Context, sent, end time.Duration) (time.Duration, error) {
 	var l lock.Answer
-	err := callAt(ctx, h.socket, "Lock.Renew", &l, h.key, map[string]any{"ttl_ms": h.ttl.Milliseconds(), "lease_id": h.lease.LeaseID})
+	err := h.call(ctx, "Lock.Renew", &l, h.key, map[string]any{"ttl_ms": h.ttl.Milliseconds(), "lease_id": h.lease.LeaseID})
 	switch {
 	case err == nil:
 		h.count(sent, l)
@@ -144,17 +176,11 @@ func (h *heldLock) Extend(ctx context.Context, sent, end time.Duration) (time.Du
 
 // lostForGood reports whether an error says that the lock is not ours any more.
 func lostForGood(err error) bool {
-	var refusal *wire.Error
-	return errors.As(err, &refusal) &&
-		(refusal.Code == wire.CodeLockNotOwned || refusal.Code == wire.CodeLockExpired || refusal.Code == wire.CodeLockNotFound)
+	return hasCode(err, kazahana.ErrLockNotOwned, kazahana.ErrLockExpired, kazahana.ErrLockNotFound)
 }
 
 // release frees the lock, for as long as ctx allows.
 func (h *heldLock) release(ctx context.Context) error {
 	options := map[string]any{"lease_id": h.lease.LeaseID, "request_id": lock.NewLeaseID()}
-	return repeat(ctx, unanswered, func() error {
-		ctx, cancel := context.WithTimeout(ctx, h.timeout)
-		defer cancel()
-		return callAt(ctx, h.socket, "Lock.Release", nil, h.key, options)
-	})
+	return repeat(ctx, func() error { return h.call(ctx, "Lock.Release", nil, h.key, options) })
 }

@@ -20,11 +20,16 @@ type lockPage struct {
 
 // Run lists the locks that are held now.
 func (c *locksCmd) Run(s *system) error {
+	client, err := c.client(c.Timeout, once)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
 	all, after := lockPage{Locks: []lock.Answer{}}, ""
 	for {
 		var page lockPage
-		if err := c.call(s, "Lock.List", &page, map[string]any{"after": after, "limit": lock.MaxList}); err != nil {
-			return refusedUsage(err)
+		if err := client.Call(s.ctx, "Lock.List", &page, map[string]any{"after": after, "limit": lock.MaxList}); err != nil {
+			return refusedUsage(ofClient(err))
 		}
 		all.Locks = append(all.Locks, page.Locks...)
 		if len(page.Locks) < lock.MaxList {

@@ -23,6 +23,7 @@ type lockView struct {
 // Locks outlive a killed daemon until their terms are over; tokens go on above
 // what they were; and no value of a sequence comes twice.
 func TestLocksAndSequencesOutliveAKill(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	d := s.start()
 	c := s.dial()
@@ -31,7 +32,7 @@ func TestLocksAndSequencesOutliveAKill(t *testing.T) {
 	}
 	var first, now lockView
 	var n, last int64
-	c.must("Lock.Acquire", &first, "k", map[string]any{"ttl_ms": 2000, "hold": "connection"})
+	c.must("Lock.Acquire", &first, "k", map[string]any{"ttl_ms": 10_000, "hold": "connection"})
 	c.must("Sequence.NextBatch", nil, "orders", 10)
 	c.must("Sequence.Next", &last, "orders")
 	d.kill()

@@ -13,10 +13,11 @@ import (
 
 // newLogger logs to stderr: for people on a terminal, as JSON elsewhere.
 func newLogger(settings *config.Serve, s *system) (*zap.Logger, error) {
-	level, err := zapcore.ParseLevel(string(settings.LogLevel))
+	level, err := zap.ParseAtomicLevel(string(settings.LogLevel))
 	if err != nil {
 		return nil, fmt.Errorf("log_level: %w", err)
 	}
+	s.level = level
 	f, isFile := s.err.(*os.File)
 	terminal := isFile && term.IsTerminal(int(f.Fd()))
 	var encoder zapcore.Encoder

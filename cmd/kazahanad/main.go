@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"go.uber.org/zap"
 )
 
 // Exit codes.
@@ -38,6 +39,9 @@ type cli struct {
 	Locks       locksCmd       `cmd:"" help:"Show the locks that are held, and by whom."`
 	Seq         seqCmd         `cmd:"" name:"seq" help:"Take the next values of a sequence, one a line."`
 	State       stateCmd       `cmd:"" help:"Show or mend the durable local state."`
+	Completion  completionCmd  `cmd:"" help:"Print the script that completes command lines in bash, zsh or fish."`
+	Manual      manualCmd      `cmd:"" hidden:"" help:"Print the manual page, for packages."`
+	Doctor      doctorCmd      `cmd:"" help:"Check the installation, and say what to do."`
 	Version     versionCmd     `cmd:"" help:"Print version, commit and Go version."`
 }
 
@@ -55,7 +59,8 @@ type system struct {
 	env    []string
 	uid    int
 	now    func() time.Time
-	args   []string // the command line as it was typed
+	args   []string        // the command line as it was typed
+	level  zap.AtomicLevel // of the log, once there is one
 }
 
 func main() {

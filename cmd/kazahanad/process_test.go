@@ -46,6 +46,7 @@ type site struct {
 	dir    string // open to everybody, and short: a socket's path may have 103 bytes
 	socket string
 	state  string
+	env    []string
 	host   string // what launchShifted calls the host; "" = by its own name
 }
 
@@ -68,7 +69,7 @@ func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
 // who runs the tests.
 func (s *site) environment(more ...string) []string {
 	// With the race detector every process would sleep a second when it ends.
-	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "GORACE=atexit_sleep_ms=0"}, more...)
+	return slices.Concat([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "GORACE=atexit_sleep_ms=0"}, s.env, more)
 }
 
 // serveArgs has requests wait for the first lease: on a busy machine it may

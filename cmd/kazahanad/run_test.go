@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -237,36 +236,16 @@ func TestRunLeavesNobodyBehind(t *testing.T) {
 // On a terminal Ctrl-C reaches CMD once, and the terminal is given back.
 func TestRunOnATerminal(t *testing.T) {
 	t.Parallel()
-	outside, inside := terminal(t)
 	s := newSite(t)
 	script := `trap 'echo interrupted; n=$((n+1))' INT; echo started; until read line; do :; done; echo "read $line $n"; exit 6`
-	args := s.runArgs("term=10m", script, "-q")
-	cmd := exec.Command("sh", append([]string{"-c", `"$0" "$@"; echo "code $?"; read more; echo "shell read $more"`, executable}, args...)...)
-	cmd.Env = s.environment()
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = inside, inside, inside
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
-	d := s.launchCommand(cmd)
-	said := &logBuffer{}
-	heardAll := make(chan struct{})
-	go func() {
-		defer close(heardAll)
-		_, _ = outside.WriteTo(said) // ends with an error when the last writer has gone
-	}()
-	heard := func(text string) {
-		t.Helper()
-		eventually(t, "the terminal shows "+text, func() bool { return strings.Contains(said.String(), text) })
-	}
-	heard("started")
-	_, _ = outside.WriteString("\x03")
-	heard("interrupted")
-	_, _ = outside.WriteString("a line\n")
-	heard("read a line 1")
-	heard("code 6")
-	_, _ = outside.WriteString("another\n")
-	heard("shell read another")
-	d.awaitEnd()
-	_ = inside.Close()
-	<-heardAll
+	on := s.onTerminal(s.runArgs("term=10m", script, "-q")...)
+	on.heard("started")
+	on.typed(ctrlC)
+	on.heard("interrupted")
+	on.typed("a line\n")
+	on.heard("read a line 1")
+	on.heard("code 6")
+	on.ends()
 }
 
 // What becomes of the lease depends on what CMD may have dated by its clock,

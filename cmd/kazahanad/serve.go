@@ -23,6 +23,9 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/statuspage"
+	"github.com/kazahana/kazahana/internal/systemd"
+	"github.com/kazahana/kazahana/internal/tracing"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -73,7 +76,15 @@ func (c *serveCmd) Run(s *system) error {
 	if c.Check {
 		return check(s, settings)
 	}
-	return serve(s.ctx, settings, log)
+	load := func() (*config.Serve, error) {
+		return c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
+	}
+	sup, stop, err := supervise(s, settings, load)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return serve(s.ctx, settings, log, sup)
 }
 
 // check does what serve does up to the first side effect.
@@ -122,10 +133,14 @@ func orNone(text string) string {
 type daemonParts struct {
 	settings *config.Serve
 	log      *zap.Logger
+	sup      *supervision
+	recent   *statuspage.Recent // what the log warned of, for the status page
+	history  statuspage.History
 	metrics  *metrics.Metrics
 	state    *state.State
 	provider provider.Provider
-	keeping  *keeping // nil: no locks and sequences
+	keeping  *keeping         // nil: no locks and sequences
+	tracing  *tracing.Tracing // nil: none
 	clock    *clock.Believed
 	events   chan clock.Event // of the clock, for the log
 	services map[string]*daemon.Service
@@ -137,13 +152,20 @@ type daemonParts struct {
 
 // serve runs the daemon until ctx is done: assemble, run, take down in the
 // reverse of the requests' flow.
-func serve(ctx context.Context, settings *config.Serve, log *zap.Logger) (err error) {
+func serve(ctx context.Context, settings *config.Serve, log *zap.Logger, sup *supervision) (err error) {
+	recent := &statuspage.Recent{}
+	log = recent.Tee(log)
 	d := &daemonParts{
-		settings: settings, log: log, events: make(chan clock.Event, clockEventBuffer),
+		settings: settings, log: log, sup: sup, recent: recent, events: make(chan clock.Event, clockEventBuffer),
 		metrics: metrics.New(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
 	}
+	d.tracing = tracing.Start(tracing.Options{Service: "kazahanad", Version: version, Log: log})
+	defer d.tracing.Close() // after all that is traced
 	defer func() { err = errors.Join(err, d.close()) }()
-	if err := d.assemble(ctx); err != nil {
+	started := systemd.Starting(ctx, sup.notify)
+	err = d.assemble(ctx)
+	started()
+	if err != nil {
 		return err
 	}
 	d.announce()
@@ -177,7 +199,9 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 	if d.server, err = daemon.NewServer(d.serverConfig(), d.services, d.metrics, d.log); err != nil {
 		return err
 	}
-	if d.socket, err = unixsock.Listen(d.settings.Socket, unixsock.Options{
+	if d.socket = d.sup.socket; d.socket != nil {
+		warnOfIdleKeys(d.settings, d.serveLog())
+	} else if d.socket, err = unixsock.Listen(d.settings.Socket, unixsock.Options{
 		Mode: d.settings.SocketMode, Group: d.settings.SocketGroup, Private: d.settings.SocketInTmp,
 	}); err != nil {
 		return err
@@ -215,6 +239,7 @@ func (d *daemonParts) openProvider(ctx context.Context) (err error) {
 	if err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
+	d.provider = d.tracing.Provider(d.provider)
 	if err := oneServiceOnly(d.provider.Info(), d.settings); err != nil {
 		return usageError{err}
 	}
@@ -297,7 +322,7 @@ func (d *daemonParts) serverConfig() daemon.Config {
 		known = slices.Concat(features, []string{"locks", "sequences"})
 	}
 	return daemon.Config{
-		Locks: locks, Sequences: sequences,
+		Locks: locks, Sequences: sequences, Trace: d.tracing.Method(),
 		AllowUIDs: d.settings.AllowUIDs, AllowGIDs: d.settings.AllowGIDs,
 		MaxConnections: d.settings.MaxConnections, MaxInFlight: d.settings.MaxInFlight,
 		DrainTimeout: d.settings.DrainTimeout, DefaultService: d.settings.DefaultService,
@@ -396,6 +421,8 @@ func (d *daemonParts) run(ctx context.Context) error {
 		})
 	}
 	part(behind, d.state.Run)
+	part(ctx, d.manage)
+	part(ctx, d.reloadOn)
 	part(behind, d.logClock)
 	part(behind, func(ctx context.Context) error { settle(ctx); return nil })
 	for _, svc := range d.services {
@@ -403,11 +430,9 @@ func (d *daemonParts) run(ctx context.Context) error {
 	}
 	if d.admin != nil {
 		part(behind, func(ctx context.Context) error {
-			return admin.Serve(ctx, d.admin, admin.Handler(admin.Options{
-				Registry: d.metrics.Registry, Pprof: d.settings.AdminPprof,
-				Ready: func() error { return d.server.Ready(ctx) },
-			}))
+			return admin.Serve(ctx, d.admin, d.adminHandler(ctx))
 		})
+		part(behind, d.watchForPage)
 	}
 	said := make(chan struct{})
 	context.AfterFunc(ctx, func() {

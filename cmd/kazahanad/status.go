@@ -18,7 +18,7 @@ type statusCmd struct {
 // Run shows the running daemon.
 func (c *statusCmd) Run(s *system) error {
 	var st daemon.Status
-	if err := c.call(s, "Status", &st); err != nil {
+	if err := c.ask(s, c.Timeout, "Status", &st); err != nil {
 		return err
 	}
 	if c.JSON {

@@ -25,14 +25,16 @@ import (
 type keeping struct {
 	store     *stores.Store
 	locks     *lock.Host
-	sequences sequence.Store
+	sequences sequence.Store // with the blocks of this host
+	direct    sequence.Store // without
 	options   func(key string) (o sequence.Options, configured bool)
 	timeout   time.Duration
+	log       *zap.Logger
 }
 
 // openKeeping opens the store: the one that is named, else the one beside the
 // provider. It reaches out to nothing yet. nil means that there is none.
-func openKeeping(named, providerURL, stateDir string, counts []config.Sequence, timeout time.Duration, believed *clock.Believed) (*keeping, error) {
+func openKeeping(named, providerURL, stateDir string, counts []config.Sequence, timeout time.Duration, believed *clock.Believed, watch watching) (*keeping, error) {
 	options, err := sequenceOptions(counts)
 	if err != nil {
 		return nil, usageError{err}
@@ -48,9 +50,10 @@ func openKeeping(named, providerURL, stateDir string, counts []config.Sequence, 
 	if err != nil {
 		return nil, usageError{fmt.Errorf("store: %w", err)}
 	}
+	watch.stores(s)
 	return &keeping{
-		store: s, locks: lock.NewHost(s.Locks, believed, timeout), options: options, timeout: timeout,
-		sequences: sequence.NewBlocks(s.Sequences, believed.Elapsed),
+		store: s, locks: lock.NewHost(s.Locks, believed, timeout), options: options, timeout: timeout, log: watch.log,
+		sequences: watch.sequences(sequence.NewBlocks(s.Sequences, believed.Elapsed)), direct: watch.sequences(s.Sequences),
 	}, nil
 }
 
@@ -59,7 +62,12 @@ func (k *keeping) close(ctx context.Context) error {
 	if k == nil {
 		return nil
 	}
-	return errors.Join(k.locks.Close(ctx), k.store.Close())
+	err := k.locks.Close(ctx)
+	if errors.Is(err, context.DeadlineExceeded) { // the store is away, which is no failure of the stop
+		k.log.Warn("locks could not be released in time; they end with their terms", zap.String("component", "serve"))
+		err = nil
+	}
+	return errors.Join(err, k.store.Close())
 }
 
 // sequenceOptions is how keys count: as the entry with the longest prefix says,
@@ -115,7 +123,8 @@ func lockOwner() string {
 // openStore opens what locks and sequences need.
 func (d *daemonParts) openStore() (err error) {
 	s := d.settings
-	d.keeping, err = openKeeping(s.Store, s.Provider, s.StateDir, s.Sequences, s.ProviderTimeout, d.clock)
+	watch := watching{tracing: d.tracing, log: d.log, called: d.metrics.StoreCalled}
+	d.keeping, err = openKeeping(s.Store, s.Provider, s.StateDir, s.Sequences, s.ProviderTimeout, d.clock, watch)
 	return err
 }
 
@@ -135,7 +144,7 @@ func (d *daemonParts) keepingConfig() (*daemon.Locks, *daemon.Sequences) {
 
 // checkStore judges the settings of locks and sequences, without a side effect.
 func checkStore(s *config.Serve) error {
-	k, err := openKeeping(s.Store, s.Provider, s.StateDir, s.Sequences, s.ProviderTimeout, steadyClock())
+	k, err := openKeeping(s.Store, s.Provider, s.StateDir, s.Sequences, s.ProviderTimeout, steadyClock(), watching{log: zap.NewNop()})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -28,10 +29,16 @@ type Options struct {
 	Registry *prometheus.Registry
 	Ready    func() error // why no ID can be issued now; nil = one can
 	Pprof    bool
+	Page     http.Handler // optional: for people, at /
+	Status   func() any   // optional: what the page shows, as JSON at StatusPath
 }
 
+// StatusPath is where the page's data is.
+const StatusPath = "/status.json"
+
 // Handler serves /metrics, /healthz (the process runs), /readyz (IDs can be
-// issued, be it as fallback) and, where wanted, /debug/pprof.
+// issued, be it as fallback) and, where wanted, a page for people, its data and
+// /debug/pprof.
 func Handler(o Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}))
@@ -43,6 +50,12 @@ func Handler(o Options) http.Handler {
 		}
 		fmt.Fprintln(w, "ok")
 	})
+	if o.Page != nil {
+		mux.Handle("GET /{$}", o.Page)
+	}
+	if o.Status != nil {
+		mux.HandleFunc("GET "+StatusPath, func(w http.ResponseWriter, _ *http.Request) { serveStatus(w, o.Status()) })
+	}
 	if o.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -51,6 +64,19 @@ func Handler(o Options) http.Handler {
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
 	return mux
+}
+
+func serveStatus(w http.ResponseWriter, status any) {
+	b, err := json.Marshal(status)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
+	_, _ = w.Write(append(b, '\n')) // the peer has gone, or not
 }
 
 // SplitAddress tells the network of an admin_listen value: unix:PATH, or

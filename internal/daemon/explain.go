@@ -16,7 +16,7 @@ func (s *Server) inspect(_ context.Context, c *conn) error {
 	if err != nil {
 		return err
 	}
-	in, err := snowflake.Inspect(id, svc.layout(), svc.present().EpochMS, svc.codec)
+	in, err := snowflake.Inspect(id, svc.layout(), svc.present().EpochMS, *svc.external.Load())
 	if err != nil {
 		return wire.Errorf(wire.CodeInvalidParams, "%v", err)
 	}
@@ -58,7 +58,7 @@ func (s *Server) toExternal(_ context.Context, c *conn) error {
 	if err != nil {
 		return err
 	}
-	c.wire.ReplyString(c.req.ID, svc.codec.Encode(id))
+	c.wire.ReplyString(c.req.ID, svc.external.Load().Encode(id))
 	return nil
 }
 
@@ -86,9 +86,9 @@ func (s *Server) toInternal(_ context.Context, c *conn) error {
 	}
 	var id snowflake.ID
 	if limited {
-		id, err = svc.codec.DecodeBefore(text, svc.present(), latest)
+		id, err = svc.external.Load().DecodeBefore(text, svc.present(), latest)
 	} else {
-		id, err = svc.codec.Decode(text)
+		id, err = svc.external.Load().Decode(text)
 	}
 	if errors.Is(err, snowflake.ErrInvalidExternal) {
 		return invalidExternal(text, err)
@@ -150,7 +150,7 @@ func (s *Server) oneID(c *conn, method string) (*Service, snowflake.ID, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	id, err := param.id(svc.codec)
+	id, err := param.id(*svc.external.Load())
 	return svc, id, err
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 
+	"go.uber.org/zap"
+
 	"github.com/kazahana/kazahana/internal/lock"
 )
 
@@ -37,7 +39,7 @@ func (s *Server) hold(ctx context.Context, c *conn, want lock.Wanted) (any, erro
 	h := &hold{holder: c, watchers: map[*conn]struct{}{}}
 	holding, err := s.cfg.Locks.Host.Hold(ctx, want, func(l lock.Lease, why error) { s.lost(h, l, why) })
 	if err != nil {
-		return nil, lockFailure(err)
+		return nil, err
 	}
 	mine := s.attach(c)
 	s.holds.mu.Lock()
@@ -120,6 +122,13 @@ func (t *holds) pass(from, to *hold) {
 	}
 }
 
+// count is how many locks are held.
+func (t *holds) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byLease)
+}
+
 // released forgets the hold whose lock was released by its name.
 func (t *holds) released(leaseID string) {
 	t.mu.Lock()
@@ -167,6 +176,9 @@ func (s *Server) lost(h *hold, l lock.Lease, why error) {
 	case errors.Is(why, lock.ErrNotOwned):
 		notice.Reason = "taken_over"
 	}
+	s.keeping.Lost(notice.Reason)
+	s.log.Warn("lock lost", zap.String("key", l.Key), zap.String("owner", l.Owner),
+		zap.Int64("fencing_token", l.Token), zap.String("reason", notice.Reason), zap.Error(why))
 	s.holds.mu.Lock()
 	defer s.holds.mu.Unlock()
 	for c := range h.watchers {

@@ -97,13 +97,14 @@ func (c *conn) reply(r idRequest) {
 		case formatString:
 			c.wire.ReplyString(r.id, strconv.FormatInt(int64(id), 10))
 		case formatExternal:
-			c.wire.ReplyString(r.id, r.service.codec.Encode(id))
+			c.wire.ReplyString(r.id, r.service.external.Load().Encode(id))
 		default:
 			c.wire.ReplyUint64(r.id, uint64(id))
 		}
 		return
 	}
 	c.wire.BeginArray(r.id, int(r.want.Count))
+	codec := r.service.external.Load() // one for the whole answer
 	for _, g := range c.ranges {
 		if r.format == formatInt {
 			c.wire.AppendRange(uint64(g.Start), int(g.Count))
@@ -112,7 +113,7 @@ func (c *conn) reply(r idRequest) {
 		for i := range g.Count {
 			id := g.Start + snowflake.ID(i)
 			if r.format == formatExternal {
-				c.wire.AppendString(r.service.codec.Encode(id))
+				c.wire.AppendString(codec.Encode(id))
 			} else {
 				c.wire.AppendString(strconv.FormatInt(int64(id), 10))
 			}

@@ -81,6 +81,9 @@ func (l *fastLane) park(from stream) bool {
 	return true
 }
 
+// prod implements lane.
+func (l *fastLane) prod(turn func()) { l.loop.Post(turn) }
+
 func (l *fastLane) admit(fd int) {
 	p := &parked{lane: l, fd: fd}
 	p.turn.Handler = p

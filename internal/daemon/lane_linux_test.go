@@ -393,7 +393,7 @@ func TestLaneHeavyBatchesComeBack(t *testing.T) {
 func TestLanePeerThatDoesNotRead(t *testing.T) {
 	r := newLaneRig(t, ample).start()
 	p, other := r.dial(), r.dial()
-	const requests, count = 3000, 1000
+	const requests, count = 600, 1000
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)

@@ -98,12 +98,33 @@ func (s *Server) lockAcquire(_ context.Context, c *conn) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer context.AfterFunc(s.leaving, func() { cancel(errShuttingDown) })()
-		if call.hold {
-			return s.hold(ctx, c, want)
+		began := s.elapsed()
+		s.keeping.LockWaiters.Inc()
+		answer, err := s.acquire(ctx, c, call.hold, want)
+		s.keeping.LockWaiters.Dec()
+		if s.countLock(lock.Acquire.String(), err); err == nil {
+			s.keeping.LockWait.Observe(s.elapsed()-began, 1)
 		}
-		l, err := s.cfg.Locks.Host.Acquire(ctx, want)
-		return l.Answer(), lockFailure(err)
+		return answer, lockFailure(err)
 	})
+}
+
+func (s *Server) acquire(ctx context.Context, c *conn, hold bool, want lock.Wanted) (any, error) {
+	if hold {
+		return s.hold(ctx, c, want)
+	}
+	l, err := s.cfg.Locks.Host.Acquire(ctx, want)
+	if err == nil && !l.Repeated && hungUp(c.net) {
+		// Its peer may have made sure by another connection that it holds
+		// nothing, before this request was so much as read.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Locks.Timeout)
+		defer cancel()
+		_, _ = s.cfg.Locks.Host.Change(ctx, lock.Request{
+			Op: lock.Release, Tenant: want.Tenant, Key: want.Key, Owner: want.Owner, LeaseID: l.LeaseID,
+		})
+		err = errHungUp
+	}
+	return l.Answer(), err
 }
 
 func (s *Server) lockRenew(_ context.Context, c *conn) error {
@@ -131,6 +152,7 @@ func (c *conn) changeLock(call lockCall) error {
 		if err == nil && call.Op == lock.Release {
 			s.holds.released(l.LeaseID)
 		}
+		s.countLock(call.Op.String(), err)
 		return l.Answer(), lockFailure(err)
 	})
 }
@@ -144,6 +166,7 @@ func (s *Server) lockGet(_ context.Context, c *conn) error {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Locks.Timeout)
 		defer cancel()
 		l, err := s.cfg.Locks.Store.Get(ctx, call.Tenant, call.Key)
+		s.countLock("get", err)
 		return l.Answer(), lockFailure(err)
 	})
 }
@@ -177,6 +200,7 @@ func (s *Server) lockList(_ context.Context, c *conn) error {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Locks.Timeout)
 		defer cancel()
 		leases, err := s.cfg.Locks.Store.List(ctx, localTenant, after, int(limit))
+		s.countLock("list", err)
 		page := lockPage{Locks: make([]lock.Answer, len(leases))}
 		for i, l := range leases {
 			page.Locks[i] = l.Answer()
@@ -194,6 +218,15 @@ func (s *Server) lockWatch(_ context.Context, c *conn) error {
 		l, err := s.watch(c, call.Request)
 		return l.Answer(), lockFailure(err)
 	})
+}
+
+// countLock counts what became of a request for a lock.
+func (s *Server) countLock(op string, err error) {
+	result := lock.Outcome(err)
+	if errors.Is(err, errShuttingDown) || errors.Is(err, errHungUp) {
+		result = "canceled"
+	}
+	s.keeping.Lock(op, result)
 }
 
 // lockFailure tells what a store failed with from what it answered.

@@ -13,7 +13,8 @@ import (
 
 // admit checks the peer's credentials, and returns why it may not connect.
 func (s *Server) admit(nc *net.UnixConn) *wire.Error {
-	if len(s.cfg.AllowUIDs) == 0 && len(s.cfg.AllowGIDs) == 0 {
+	allowed := s.limits.Load()
+	if len(allowed.AllowUIDs) == 0 && len(allowed.AllowGIDs) == 0 {
 		return nil
 	}
 	peer, err := unixsock.PeerOf(nc)
@@ -21,7 +22,7 @@ func (s *Server) admit(nc *net.UnixConn) *wire.Error {
 		s.logRefusal("connection refused: its peer is not known", zap.Error(err))
 		return wire.Errorf(wire.CodePermissionDenied, "the peer's credentials cannot be read")
 	}
-	if slices.Contains(s.cfg.AllowUIDs, peer.UID) || slices.Contains(s.cfg.AllowGIDs, peer.GID) {
+	if slices.Contains(allowed.AllowUIDs, peer.UID) || slices.Contains(allowed.AllowGIDs, peer.GID) {
 		return nil
 	}
 	s.logRefusal("connection refused: its peer is not allowed",

@@ -41,6 +41,7 @@ func (s *Server) sequence(c *conn, count func() (int64, error), answer func(sequ
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Sequences.Timeout)
 		defer cancel()
 		values, err := s.cfg.Sequences.Store.Next(ctx, r)
+		s.keeping.Sequence(sequence.Outcome(err), values.Count)
 		switch {
 		case err == nil:
 			return answer(values), nil

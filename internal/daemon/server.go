@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -55,6 +56,10 @@ type Config struct {
 	Identity             Identity
 	Locks                *Locks     // nil: none
 	Sequences            *Sequences // nil: none
+	// Trace returns what traces a request that is answered later, as it is called
+	// when one begins: the request's context, and what is told the code of its
+	// answer, "" for none. nil: nothing is traced.
+	Trace func(ctx context.Context, method string) (context.Context, func(code string))
 }
 
 // lane serves connections that have no goroutine. Those that need one come
@@ -62,6 +67,8 @@ type Config struct {
 type lane interface {
 	// park takes the stream over, or reports false.
 	park(stream) bool
+	// prod calls turn in the lane, soon, unless it is closed.
+	prod(turn func())
 	// close gives back all connections, and takes no more.
 	close()
 }
@@ -74,12 +81,16 @@ type Server struct {
 	usual    *Service // for requests that name none
 	methods  []countedMethod
 	metrics  *metrics.Metrics
+	keeping  *metrics.Keeping // nil: no locks and sequences
 	log      *zap.Logger
 	started  time.Time
 	patience patience
 
 	refusalLogged  time.Time // of the accept loop: the last warning, and
 	refusalsSilent int       // how many refusals followed without one
+
+	limits   atomic.Pointer[Limits]
+	progress progress
 
 	inFlight atomic.Int64
 	requests atomic.Uint64
@@ -111,12 +122,20 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{},
 	}
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
+	s.SetLimits(Limits{
+		AllowUIDs: cfg.AllowUIDs, AllowGIDs: cfg.AllowGIDs,
+		MaxConnections: cfg.MaxConnections, MaxInFlight: cfg.MaxInFlight, DrainTimeout: cfg.DrainTimeout,
+	})
+	s.progress.serving = make(chan struct{})
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	for name := range services {
 		s.names = append(s.names, name)
 	}
 	slices.Sort(s.names)
 	m.Watch(s.samples)
+	if cfg.Locks != nil || cfg.Sequences != nil {
+		s.keeping = m.Keeping(s.holds.count)
+	}
 	return s, nil
 }
 
@@ -152,11 +171,17 @@ func (s *Server) Serve(ctx context.Context, l *unixsock.Listener) error {
 
 func (s *Server) accept(ctx, work context.Context, l *unixsock.Listener) error {
 	pause := acceptPauseMin
+	s.progress.begin(l)
 	for {
+		s.progress.accept.Add(1)
 		nc, err := l.AcceptUnix()
 		if err == nil {
 			pause = acceptPauseMin
 			s.take(work, nc)
+			continue
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) { // by Prod
+			_ = l.SetDeadline(time.Time{})
 			continue
 		}
 		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
@@ -181,8 +206,8 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 	refusal := s.admit(nc)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if refusal == nil && len(s.conns)+s.parked >= s.cfg.MaxConnections {
-		refusal = overloadedConnections(s.cfg.MaxConnections)
+	if most := s.limits.Load().MaxConnections; refusal == nil && len(s.conns)+s.parked >= most {
+		refusal = overloadedConnections(most)
 	}
 	if refusal == nil && s.lane != nil && s.lane.park(nc) {
 		s.parked++
@@ -282,7 +307,7 @@ func (s *Server) drain(cancel context.CancelCauseFunc) {
 		s.wg.Wait()
 		close(finished)
 	}()
-	timeout := time.NewTimer(s.cfg.DrainTimeout)
+	timeout := time.NewTimer(s.limits.Load().DrainTimeout)
 	defer timeout.Stop()
 	select {
 	case <-finished:

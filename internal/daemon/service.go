@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -41,23 +42,26 @@ type ServiceOptions struct {
 // Service is one stream of IDs and what supplies it.
 type Service struct {
 	name     string
-	settings config.Service
+	settings atomic.Pointer[config.Service]
 	gen      *generator.Generator
 	keeper   *keeper.Keeper // nil: standalone
 	state    *state.Service
 	clock    *clock.Believed
-	codec    snowflake.Codec
+	external atomic.Pointer[snowflake.Codec]
 	timeline snowflake.Timeline // at the start; the keeper's afterwards
+	supply   keeper.Config      // what of it settings decide changes with them
 }
 
 // NewService assembles a service and publishes what its state remembers. Run
 // supplies it, Close takes it down.
 func NewService(o ServiceOptions) (*Service, error) {
-	s := &Service{name: o.Name, settings: o.Settings, state: o.State, clock: o.Clock}
-	var err error
-	if s.codec, err = loadCodec(o.Settings.ExternalSecretFile); err != nil {
+	s := &Service{name: o.Name, state: o.State, clock: o.Clock}
+	s.settings.Store(&o.Settings)
+	codec, err := loadCodec(o.Settings.ExternalSecretFile)
+	if err != nil {
 		return nil, err
 	}
+	s.external.Store(&codec)
 	if s.timeline, err = settleTimeline(o.Name, o.Settings, o.State); err != nil {
 		return nil, err
 	}
@@ -66,13 +70,7 @@ func NewService(o ServiceOptions) (*Service, error) {
 	}
 	standalone := o.Provider.Info().Scope == provider.ScopeNone
 	s.gen = generator.New(generator.Options{
-		Config: generator.Config{
-			MaxThroughput: int64(o.Settings.MaxThroughputPerMS),
-			Fallback:      generator.Fallback(o.Settings.Fallback),
-			MaxBackwardMS: backwardMS(o.Settings.MaxBackward),
-			Spread:        o.Settings.SequenceStart == config.SequenceSpread,
-			Standalone:    standalone,
-		},
+		Config:      streamConfig(o.Settings, standalone),
 		Timeline:    s.timeline,
 		Floor:       o.State.Mark(),
 		StartupWait: o.Settings.StartupWait,
@@ -83,20 +81,30 @@ func NewService(o ServiceOptions) (*Service, error) {
 	if standalone {
 		return s, nil
 	}
-	s.keeper = keeper.New(keeper.Config{
-		Service:       o.Name,
-		Meta:          o.Meta,
-		MaxThroughput: int64(o.Settings.MaxThroughputPerMS),
-		RetryInterval: o.Settings.AcquireRetryInterval,
-		RetryMax:      o.Settings.AcquireRetryMaxInterval,
-		CallTimeout:   o.ProviderTimeout,
-		VerifyEvery:   o.VerifyInterval,
-	}, keeper.Deps{
+	s.supply = keeper.Config{Service: o.Name, Meta: o.Meta, CallTimeout: o.ProviderTimeout, VerifyEvery: o.VerifyInterval}
+	s.keeper = keeper.New(s.supplyConfig(o.Settings), keeper.Deps{
 		Provider: o.Provider, Generator: s.gen, Store: o.State, Clock: o.Clock,
 		Observer: o.Metrics.Service(o.Name), Log: o.Log.With(zap.String("component", "keeper"), zap.String("service", o.Name)),
 		Rand: newRand(),
 	})
 	return s, nil
+}
+
+func streamConfig(settings config.Service, standalone bool) generator.Config {
+	return generator.Config{
+		MaxThroughput: int64(settings.MaxThroughputPerMS),
+		Fallback:      generator.Fallback(settings.Fallback),
+		MaxBackwardMS: backwardMS(settings.MaxBackward),
+		Spread:        settings.SequenceStart == config.SequenceSpread,
+		Standalone:    standalone,
+	}
+}
+
+func (s *Service) supplyConfig(settings config.Service) keeper.Config {
+	cfg := s.supply
+	cfg.MaxThroughput = int64(settings.MaxThroughputPerMS)
+	cfg.RetryInterval, cfg.RetryMax = settings.AcquireRetryInterval, settings.AcquireRetryMaxInterval
+	return cfg
 }
 
 // Run supplies the service with leases until ctx is done.

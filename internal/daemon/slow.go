@@ -47,6 +47,10 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 		return
 	}
 	c.slow.n++
+	traced := func(string) {}
+	if s.cfg.Trace != nil {
+		ctx, traced = s.cfg.Trace(ctx, m.name)
+	}
 	c.slow.running.Go(func() {
 		defer s.inFlight.Add(-1)
 		answer, err := work(ctx)
@@ -60,8 +64,23 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 			err = c.wire.ReplyAny(id, answer)
 		}
 		s.finish(c, id, m, began, err)
+		traced(codeOf(err))
 		_ = c.wire.Flush() // if it fails, the peer is gone, and reading ends too
 	})
+}
+
+// codeOf is the code of the answer that err makes, "" for none.
+func codeOf(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	if errors.Is(err, errHungUp) {
+		return ""
+	}
+	if e := asWireError(err); e != nil {
+		return string(e.Code)
+	}
+	return string(codeInternal)
 }
 
 // attach keeps the connection from the lane, and has done called when it ends,

@@ -129,7 +129,7 @@ func (s *Service) status() (generator.Mode, ServiceStatus) {
 	stats, now, tl := s.gen.Stats(), s.clock.NowMS(), s.present()
 	st := ServiceStatus{
 		Service: s.name, Mode: string(mode), EpochMS: tl.EpochMS, BitTS: tl.BitTS, ExhaustedMS: tl.EndMS(),
-		MaxThroughput: s.settings.MaxThroughputPerMS, Fallback: string(s.settings.Fallback),
+		MaxThroughput: s.settings.Load().MaxThroughputPerMS, Fallback: string(s.settings.Load().Fallback),
 		Leases: []LeaseStatus{},
 		Issued: IssuedStatus{
 			stats.Issued[generator.Regular], stats.Issued[generator.FallbackCachedID], stats.Issued[generator.FallbackRandomID],

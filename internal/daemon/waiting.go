@@ -51,11 +51,12 @@ func (s *Server) enter(pending *generator.Pending) error {
 }
 
 func (s *Server) countWaiting() error {
-	if s.inFlight.Add(1) <= int64(s.cfg.MaxInFlight) {
+	most := s.limits.Load().MaxInFlight
+	if s.inFlight.Add(1) <= int64(most) {
 		return nil
 	}
 	s.inFlight.Add(-1)
-	return wire.Errorf(wire.CodeOverloaded, "%d requests are waiting already, and more may not: see max_in_flight", s.cfg.MaxInFlight)
+	return wire.Errorf(wire.CodeOverloaded, "%d requests are waiting already, and more may not: see max_in_flight", most)
 }
 
 // await waits for the IDs of a request that was counted by enter. Answers that

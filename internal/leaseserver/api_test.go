@@ -295,6 +295,7 @@ func TestStatsAndMetrics(t *testing.T) {
 		`kazahana_server_leases_active{service="default"} 5`, `kazahana_server_leases_active{service="orders"} 1`,
 		`kazahana_server_leases_active{service="other"} 1`,
 		`kazahana_server_slots_free{pool="default"} 4`, `kazahana_server_slots_free{pool="orders"} 8191`,
+		`kazahana_server_slots{pool="default"} 10`, `kazahana_server_slots{pool="orders"} 8192`,
 		`kazahana_server_acquires_total{result="ok",service="other"} 1`, `kazahana_server_acquires_total{result="full",service="orders"} 0`,
 		`kazahana_server_requests_total{route="/lease",status="200"} 4`,
 	} {

@@ -30,6 +30,13 @@
 // connections for others. The wait ends with the client's connection, and when
 // the server is told to stop.
 //
+// # Looking at pools
+//
+// The status page, its searches and the metrics go by views: what a pool's records
+// were a moment ago, without their meta. However many look, a pool is listed once
+// at a time, and a large one seldom. What must be of now (GET /leases, acquires)
+// asks the store.
+//
 // # Order of checks
 //
 // In-flight limit, credential, rate limit, scope, body, service; then the provider

@@ -102,6 +102,8 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential)
 	})
 	s.o.Metrics.Acquired(s.label(service), s.result(err))
 	s.counters.countAcquire(who, r.RemoteAddr, in.Meta, err)
+	s.counters.leases.Add(int64(len(leases)))
+	s.views.acquired(s.o.Services.Of(service).Pool, err)
 	if err != nil {
 		return err
 	}
@@ -224,6 +226,11 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) 
 }
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request, who Credential) error {
+	if q, err := readQuery(r); err != nil {
+		return err
+	} else if q.Has(leaseapi.ParamLimit) || q.Has(leaseapi.ParamAfter) {
+		return s.listPage(w, r, who, q)
+	}
 	return s.records(w, r, who, "list", "", func(ctx context.Context, service string) ([]provider.Record, error) {
 		lister, ok := s.o.Provider.(provider.Lister)
 		if !ok {

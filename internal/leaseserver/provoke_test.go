@@ -33,14 +33,18 @@ var good = map[string]func(g *rig) request{
 	"POST /leases/verify": func(g *rig) request {
 		return request{"/leases/verify", mustJSON(g.t, leaseapi.VerifyRequest{Leases: []lease.Lease{g.granted()}})}
 	},
-	"GET /leases":    func(g *rig) request { g.granted(); return request{"/leases", ""} },
-	"GET /leases/at": func(g *rig) request { g.granted(); return request{"/leases/at?low=1792&at=1", ""} },
-	"GET /stats":     func(*rig) request { return request{"/stats", ""} },
-	"GET /metrics":   func(*rig) request { return request{"/metrics", ""} },
-	"GET /healthz":   func(*rig) request { return request{"/healthz", ""} },
-	"GET /readyz":    func(*rig) request { return request{"/readyz", ""} },
-	"GET /":          func(*rig) request { return request{"/", ""} },
-	"GET /v1/locks":  func(g *rig) request { g.held(); return request{"/v1/locks?limit=5", ""} },
+	"GET /leases":       func(g *rig) request { g.granted(); return request{"/leases", ""} },
+	"GET /leases/at":    func(g *rig) request { g.granted(); return request{"/leases/at?low=1792&at=1", ""} },
+	"GET /leases/map":   func(g *rig) request { g.granted(); return request{"/leases/map?cells=1", ""} },
+	"GET /leases/find":  func(g *rig) request { g.granted(); return request{"/leases/find?from=7&to=8", ""} },
+	"GET /leases/maker": func(g *rig) request { g.granted(); return request{"/leases/maker?id=4194304000001792", ""} },
+	"GET /status.json":  func(g *rig) request { g.granted(); return request{"/status.json", ""} },
+	"GET /stats":        func(*rig) request { return request{"/stats", ""} },
+	"GET /metrics":      func(*rig) request { return request{"/metrics", ""} },
+	"GET /healthz":      func(*rig) request { return request{"/healthz", ""} },
+	"GET /readyz":       func(*rig) request { return request{"/readyz", ""} },
+	"GET /":             func(*rig) request { return request{"/", ""} },
+	"GET /v1/locks":     func(g *rig) request { g.held(); return request{"/v1/locks?limit=5", ""} },
 	"GET /v1/locks/{key}": func(g *rig) request {
 		g.held()
 		return request{"/v1/locks/held", ""}
@@ -50,6 +54,9 @@ var good = map[string]func(g *rig) request{
 	"POST /v1/locks/{key}/release": func(g *rig) request { g.held(); return request{"/v1/locks/held/release", `{}`} },
 	"POST /v1/sequences/{key}/next": func(*rig) request {
 		return request{"/v1/sequences/numbers/next", `{"count": 3, "request_id": "good"}`}
+	},
+	"POST /v1/sequences/{key}/declare": func(*rig) request {
+		return request{"/v1/sequences/numbers/declare", `{"last": 41}`}
 	},
 }
 
@@ -168,6 +175,13 @@ func (s sequenceStub) Next(ctx context.Context, r sequence.Request) (sequence.Ra
 	return s.Store.Next(ctx, r)
 }
 
+func (s sequenceStub) Declare(ctx context.Context, d sequence.Declaration) error {
+	if s.stub.err != nil {
+		return s.stub.err
+	}
+	return s.Store.(sequence.Declarer).Declare(ctx, d)
+}
+
 // contractRig is a server with everything behind it, in memory, and machine ID 7.
 func contractRig(t *testing.T, change func(*rig)) *rig {
 	t.Helper()
@@ -266,7 +280,7 @@ var everywhere = map[string]provocation{
 
 // wrongToken is a token without the scope of the operation.
 func wrongToken(o operation) string {
-	if strings.Contains(o.path, "/lease") {
+	if strings.HasPrefix(o.path, "/lease") {
 		return "a-token-for-locks-and-nothing-else"
 	}
 	return "a-token-for-leases-and-nothing-else"

@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -44,6 +45,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(debugWriter{s.o.Log}, "", 0),
 	}
 	s.maxWaiters.Store(min(maxWaiters, int64(o.MaxConnections)/2))
+	watching, unwatch := context.WithCancel(ctx)
+	var watched sync.WaitGroup
+	watched.Go(func() { s.watch(watching) })
+	defer watched.Wait()
+	defer unwatch()
 	served := make(chan error, 1)
 	go func() {
 		l := netutil.LimitListener(l, o.MaxConnections)

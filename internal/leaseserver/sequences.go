@@ -17,7 +17,9 @@ type Sequences struct {
 	Options func(tenant, key string) (o sequence.Options, configured bool)
 }
 
-func (q *Sequences) options(tenant, key string, in sequencehttp.Request) (sequence.Options, error) {
+var errNoSequences = problem.New(problem.NotSupported, "this server has no store for sequences")
+
+func (q *Sequences) options(tenant, key string, in sequencehttp.Counting) (sequence.Options, error) {
 	base, configured := sequence.DefaultOptions(), false
 	if q.Options != nil {
 		if o, ok := q.Options(tenant, key); ok {
@@ -34,7 +36,7 @@ func (q *Sequences) options(tenant, key string, in sequencehttp.Request) (sequen
 
 func (s *Server) sequenceNext(w http.ResponseWriter, r *http.Request, who Credential) error {
 	if s.o.Sequences == nil {
-		return problem.New(problem.NotSupported, "this server has no store for sequences")
+		return errNoSequences
 	}
 	var in sequencehttp.Request
 	if err := readBody(w, r, &in); err != nil {
@@ -48,7 +50,7 @@ func (s *Server) sequenceNext(w http.ResponseWriter, r *http.Request, who Creden
 	if in.Count != nil {
 		req.Count = *in.Count
 	}
-	if req.Options, err = s.o.Sequences.options(req.Tenant, req.Key, in); err != nil {
+	if req.Options, err = s.o.Sequences.options(req.Tenant, req.Key, in.Counting); err != nil {
 		return err
 	}
 	if err := req.Validate(); err != nil {
@@ -64,4 +66,31 @@ func (s *Server) sequenceNext(w http.ResponseWriter, r *http.Request, who Creden
 		return err
 	}
 	return answer(w, sequencehttp.FromRange(req.Key, got))
+}
+
+// sequenceDeclare has an operator say how a sequence goes on.
+func (s *Server) sequenceDeclare(w http.ResponseWriter, r *http.Request, who Credential) error {
+	if s.o.Sequences == nil {
+		return errNoSequences
+	}
+	var in sequencehttp.Declaration
+	if err := readBody(w, r, &in); err != nil {
+		return err
+	}
+	declarer, ok := s.o.Sequences.Store.(sequence.Declarer)
+	if !ok {
+		return problem.New(problem.NotSupported, "the store behind this server takes no declarations")
+	}
+	if in.Last == nil {
+		return problem.New(problem.InvalidRequest, "last is missing: the last value that was handed out")
+	}
+	d := sequence.Declaration{Tenant: who.Tenant, Key: pathKey(r), Last: *in.Last}
+	var err error
+	if d.Options, err = s.o.Sequences.options(d.Tenant, d.Key, in.Counting); err != nil {
+		return err
+	}
+	if err := s.storeCall(r.Context(), "sequence_declare", func(ctx context.Context) error { return declarer.Declare(ctx, d) }); err != nil {
+		return err
+	}
+	return answer(w, sequencehttp.Declared{Key: d.Key, Last: d.Last})
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
+	"github.com/kazahana/kazahana/internal/statuspage"
 )
 
 // Options of a server. All but those marked optional must be set.
@@ -51,6 +52,9 @@ type Options struct {
 	NowMS   func() int64                // optional: for Retry-After and statistics
 	Metrics *metrics.LeaseServer
 	Log     *zap.Logger
+	Recent  *statuspage.Recent // optional: what the log warned of, for the status page
+	// Trace returns what answers the requests of a route, and traces them. Optional.
+	Trace func(pattern string, next http.HandlerFunc) http.HandlerFunc
 }
 
 // Server is the HTTP handler.
@@ -64,6 +68,10 @@ type Server struct {
 	limits   *limiter
 	counters counters
 	sampled  sampled
+	views    *views
+	listings listings
+	past     statuspage.History
+	started  time.Time
 	stopping atomic.Bool
 	failedMS atomic.Int64 // when the provider was last unavailable; 0 = it answered since
 	sparing  rate.Sometimes
@@ -91,7 +99,7 @@ func New(o Options) *Server {
 		o.Ready = func(context.Context) error { return nil }
 	}
 	s := &Server{
-		o: o, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
+		o: o, started: time.Now(), views: newViews(), mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
 		slots: make(chan struct{}, o.MaxInFlight), limits: newLimiter(o.RateLimit, o.RateBurst),
 		// An outage makes every request fail: some lines tell as much as all.
 		sparing: rate.Sometimes{First: 3, Interval: time.Second},
@@ -119,6 +127,10 @@ func (s *Server) routes() {
 	s.api("POST "+leaseapi.PathVerify, ScopeLeases, s.verify)
 	s.api("GET "+leaseapi.PathLeases, ScopeLeases, s.list)
 	s.api("GET "+leaseapi.PathHistory, ScopeLeases, s.locate)
+	s.api("GET "+leaseapi.PathMap, ScopeAdmin, s.slotMap)
+	s.api("GET "+leaseapi.PathFind, ScopeAdmin, s.find)
+	s.api("GET "+leaseapi.PathMaker, ScopeAdmin, s.maker)
+	s.api("GET "+leaseapi.PathStatus, ScopeAdmin, s.overview)
 	s.api("GET "+leaseapi.PathStats, ScopeAdmin, s.stats)
 	s.route("POST "+lockhttp.Path+"/{key}/acquire", s.lockAcquire)
 	s.api("POST "+lockhttp.Path+"/{key}/renew", ScopeLocks, s.lockRenew)
@@ -126,6 +138,7 @@ func (s *Server) routes() {
 	s.api("GET "+lockhttp.Path+"/{key}", ScopeLocks, s.lockGet)
 	s.api("GET "+lockhttp.Path, ScopeLocks, s.lockList)
 	s.api("POST "+sequencehttp.Path+"/{key}/next", ScopeSequences, s.sequenceNext)
+	s.api("POST "+sequencehttp.Path+"/{key}/declare", ScopeAdmin, s.sequenceDeclare)
 	s.api("GET /metrics", ScopeAdmin, s.metrics)
 	s.open("GET /healthz", s.healthz)
 	s.open("GET /readyz", s.readyz)
@@ -245,7 +258,7 @@ func (s *Server) route(pattern string, h func(http.ResponseWriter, *http.Request
 		name = "unknown"
 	}
 	s.patterns = append(s.patterns, pattern)
-	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+	answer := func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -256,7 +269,11 @@ func (s *Server) route(pattern string, h func(http.ResponseWriter, *http.Request
 		s.o.Metrics.Answered(name, strconv.Itoa(out.status), time.Since(began))
 		s.o.Log.Debug("answered", zap.String("route", pattern), zap.Int("status", out.status),
 			zap.String("peer", r.RemoteAddr), zap.Duration("took", time.Since(began)))
-	})
+	}
+	if s.o.Trace != nil {
+		answer = s.o.Trace(pattern, answer)
+	}
+	s.mux.HandleFunc(pattern, answer)
 }
 
 // statusWriter remembers the status of the answer.
@@ -306,10 +323,18 @@ func (s *Server) called(ctx context.Context, op string, call func(context.Contex
 func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) error { return writeText(w, "ok\n") }
 
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
+	if err := s.readyNow(r.Context()); err != nil {
+		return err
+	}
+	return writeText(w, "ok\n")
+}
+
+// readyNow is why nothing can be granted now, nil where it can.
+func (s *Server) readyNow(ctx context.Context) error {
 	if s.stopping.Load() {
 		return errStopping
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), s.o.ProviderTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
 	defer cancel()
 	if err := s.o.Ready(ctx); err != nil {
 		return err
@@ -317,7 +342,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	if at := s.failedMS.Load(); at != 0 && s.o.NowMS()-at < unreadyAfterFailure.Milliseconds() {
 		return errors.New("the provider failed a moment ago")
 	}
-	return writeText(w, "ok\n")
+	return nil
 }
 
 // unknown answers what no route takes.

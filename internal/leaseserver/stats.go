@@ -22,6 +22,7 @@ import (
 // that do not.
 type counters struct {
 	acquires, granted, full, clients  atomic.Int64
+	leases                            atomic.Int64 // that the granted ones gave
 	extends, extended, foreign, ended atomic.Int64
 
 	mu   sync.Mutex
@@ -133,6 +134,7 @@ type sampled struct {
 type poolSample struct {
 	at     time.Time
 	active map[string]int64 // by service, as metrics call it
+	slots  int64
 	free   int64
 }
 
@@ -155,10 +157,10 @@ func (s *Server) sample() metrics.PoolSample {
 		s.sampled.at = now
 		s.look(now)
 	}
-	out := metrics.PoolSample{Active: map[string]int64{}, Free: map[string]int64{}}
+	out := metrics.PoolSample{Active: map[string]int64{}, Slots: map[string]int64{}, Free: map[string]int64{}}
 	for pool, p := range s.sampled.pools {
 		if now.Sub(p.at) < sampleKept {
-			out.Free[pool] = p.free
+			out.Slots[pool], out.Free[pool] = p.slots, p.free
 			for service, n := range p.active {
 				out.Active[service] += n
 			}
@@ -168,23 +170,23 @@ func (s *Server) sample() metrics.PoolSample {
 }
 
 func (s *Server) look(at time.Time) {
-	lister, ok := s.o.Provider.(provider.Lister)
-	if !ok {
+	if _, ok := s.o.Provider.(provider.Lister); !ok {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), sampleTimeout)
 	defer cancel()
 	now := s.o.NowMS()
 	for pool, service := range s.pools() {
-		records, err := lister.List(ctx, service)
+		v, err := s.view(ctx, service)
 		if err != nil {
 			s.sparing.Do(func() {
 				s.o.Log.Warn("the leases cannot be counted for the metrics", zap.String("pool", pool), zap.Error(err))
 			})
 			continue
 		}
-		terms := s.o.Services.Of(service)
-		p := poolSample{at: at, active: map[string]int64{}, free: provider.UsageOf(records, &terms, now).Free}
+		terms, records := s.o.Services.Of(service), v.records
+		usage := provider.UsageOf(records, &terms, now)
+		p := poolSample{at: at, active: map[string]int64{}, slots: usage.Total, free: usage.Free}
 		for _, name := range append([]string{""}, slices.Collect(maps.Keys(s.o.Services.Named))...) {
 			if s.o.Services.Of(name).Pool == pool {
 				p.active[s.label(name)] = 0

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// A person or a probe is told at once: nothing is waited for, and nothing asked a
+// second time, of a daemon that hangs up.
+func TestCommandsAskOnce(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	listener, err := net.Listen("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var connections atomic.Int64
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			connections.Add(1)
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() { <-over })
+	t.Cleanup(func() { _ = listener.Close() })
+	for _, args := range []string{"id", "status", "health", "locks", "lock k -- true"} {
+		before := connections.Load()
+		s.kazahanad(strings.Fields(args)...).fails(t, exitFailure, "connection lost")
+		if n := connections.Load() - before; n != 1 {
+			t.Errorf("%s connected %d times", args, n)
+		}
+	}
+}
+
+// A timeout that the client cannot have is the command line's mistake.
+func TestTimeoutsOfCommands(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for _, args := range []string{"status --timeout 0s", "health --timeout=-1s", "locks --timeout 49h", "seq k --timeout 0s"} {
+		s.kazahanad(strings.Fields(args)...).fails(t, exitUsage, "--timeout", "48h0m0s")
+	}
+}

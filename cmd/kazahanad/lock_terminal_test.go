@@ -1,0 +1,140 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/lock"
+)
+
+// screen is a terminal with a shell's job in front of it.
+type screen struct {
+	*instance
+	outside, inside *os.File
+	said            *logBuffer
+	heardAll        chan struct{}
+}
+
+// onTerminal runs kazahanad from a shell that has a terminal to itself. The shell
+// says the exit code, and goes on to read a line.
+func (s *site) onTerminal(args ...string) *screen {
+	s.t.Helper()
+	outside, inside := terminal(s.t)
+	cmd := exec.Command("sh", append([]string{"-c", `trap : INT; "$0" "$@"; echo "code $?"; read more; echo "shell read $more"`, executable}, args...)...)
+	cmd.Env = s.environment()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = inside, inside, inside
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	on := &screen{instance: s.launchCommand(cmd), outside: outside, inside: inside, said: &logBuffer{}, heardAll: make(chan struct{})}
+	go func() {
+		defer close(on.heardAll)
+		_, _ = outside.WriteTo(on.said) // ends with an error when the last writer has gone
+	}()
+	return on
+}
+
+func (on *screen) heard(text string) {
+	on.t.Helper()
+	eventually(on.t, "the terminal shows "+text, func() bool { return strings.Contains(on.said.String(), text) })
+}
+
+func (on *screen) typed(text string) { _, _ = on.outside.WriteString(text) }
+
+// ctrlC is what the key sends.
+const ctrlC = "\x03"
+
+// ends has the shell, which got its terminal back, read a line and end.
+func (on *screen) ends() {
+	on.t.Helper()
+	on.typed("another\n")
+	on.heard("shell read another")
+	on.awaitEnd()
+	_ = on.inside.Close()
+	<-on.heardAll
+}
+
+// On a terminal Ctrl-C reaches CMD, once, and what CMD makes of it is the exit code.
+func TestLockOnATerminal(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ script, after, code string }{
+		"caught": {`trap 'echo interrupted; n=$((n+1))' INT; echo started; until read line; do :; done; echo "read $line $n"; exit 6`, "interrupted", "code 6"},
+		"fatal":  {`echo started; exec sleep 600`, "code 130", "code 130"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.start()
+			c := s.dial()
+			on := s.onTerminal(s.lockArgs("k", test.script, "-q")...)
+			on.heard("started")
+			c.wantLock("k", lock.Active, 1)
+			on.typed(ctrlC)
+			on.heard(test.after)
+			if name == "caught" {
+				c.wantLock("k", lock.Active, 1) // CMD goes on, and so does the lock
+				on.typed("a line\n")
+				on.heard("read a line 1")
+			}
+			on.heard(test.code)
+			c.wantLock("k", lock.Released, 1)
+			on.ends()
+		})
+	}
+}
+
+// Ctrl-C while waiting for the lock ends the wait, and leaves nothing behind.
+func TestLockOnATerminalInterruptedWhileWaiting(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.start()
+	c := s.dial()
+	var held lock.Answer
+	c.must("Lock.Acquire", &held, "k", map[string]any{"ttl_ms": 600_000})
+	on := s.onTerminal(s.lockArgs("k", "echo ran", "--wait", "1h")...)
+	on.heard("acquiring lock")
+	eventually(t, "it waits", func() bool { return c.status().InFlight == 1 })
+	on.typed(ctrlC)
+	on.heard("code 130")
+	eventually(t, "nobody waits", func() bool { return c.status().InFlight == 0 })
+	c.must("Lock.Release", nil, "k", map[string]any{"lease_id": held.LeaseID})
+	c.wantLock("k", lock.Released, 1)
+	on.ends()
+	if strings.Contains(on.said.String(), "ran\r\n") {
+		t.Errorf("CMD ran:\n%s", on.said)
+	}
+}
+
+// A signal that comes as the lock is granted: whichever is first, nobody has the
+// lock in the end.
+func TestLockInterruptedAsItIsGranted(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.start()
+	c := s.dial()
+	for token := int64(1); token < 20; {
+		var held lock.Answer
+		c.must("Lock.Acquire", &held, "k", map[string]any{"ttl_ms": 600_000, "wait_ms": 10_000}) // less than what a lost one would last
+		token = held.FencingToken
+		waiter := s.launchCommand(s.command(s.lockArgs("k", "exec sleep 600", "--wait", "1h")...))
+		c.awaitWaiters(1, waiter)
+		granted := make(chan struct{})
+		go func() {
+			defer close(granted)
+			c.must("Lock.Release", nil, "k", map[string]any{"lease_id": held.LeaseID})
+		}()
+		_ = waiter.cmd.Process.Signal([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}[token%3])
+		<-granted
+		if code := waiter.code(); code <= 128 {
+			t.Errorf("it ended with %v\n%s", waiter.cmd.ProcessState, waiter.log)
+		}
+		// What is granted to nobody the daemon releases by itself, a moment later.
+		eventually(t, "nobody waits", func() bool { return c.status().InFlight == 0 })
+		var l lock.Answer
+		eventually(t, "nobody holds the lock", func() bool { l = c.lockOf("k"); return l.State != lock.Active })
+		if l.State != lock.Released { // but ran out by itself
+			t.Fatalf("after the signal the lock is %+v\n%s", l, waiter.log)
+		}
+	}
+}

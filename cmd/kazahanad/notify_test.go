@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/metrics"
+)
+
+func TestStatusText(t *testing.T) {
+	lease := func(id int64, remaining time.Duration) daemon.LeaseStatus {
+		return daemon.LeaseStatus{MachineID: id, RemainingMS: remaining.Milliseconds(), Usable: remaining > 0}
+	}
+	one := func(name, mode, cause string, leases ...daemon.LeaseStatus) daemon.ServiceStatus {
+		return daemon.ServiceStatus{Service: name, Mode: mode, Cause: cause, Leases: leases}
+	}
+	for _, c := range []struct {
+		services []daemon.ServiceStatus
+		want     string
+	}{
+		{[]daemon.ServiceStatus{one("default", "regular", "", lease(17, 9*time.Minute+59*time.Second))}, "regular: machine ID 17, ends in 9m"},
+		{[]daemon.ServiceStatus{one("default", "regular", "", lease(17, 59*time.Second))}, "regular: machine ID 17, ends in 50s"},
+		{[]daemon.ServiceStatus{one("default", "regular", "", lease(17, 0), lease(18, 26*time.Hour))}, "regular: machine ID 18, ends in 26h"},
+		{[]daemon.ServiceStatus{one("default", "regular", "", lease(1, time.Minute), lease(2, time.Hour), lease(3, time.Minute), lease(4, 1), lease(5, 1), lease(6, 1))},
+			"regular: machine IDs 1, 2, 3, 4, 2 more, ends in 60m"},
+		{[]daemon.ServiceStatus{one("default", "starting", "")}, "starting: no lease yet"},
+		{[]daemon.ServiceStatus{one("default", "fallback_cached", "connection refused", lease(17, 0))}, "fallback_cached: no lease: connection refused"},
+		{[]daemon.ServiceStatus{one("default", "fallback_random", "")}, "fallback_random: no lease"},
+		{[]daemon.ServiceStatus{one("a", "regular", "", lease(1, time.Minute)), one("b", "unavailable", "full")},
+			"a regular: machine ID 1, ends in 1m; b unavailable: no lease: full"},
+		{slices.Repeat([]daemon.ServiceStatus{one("x", "starting", "")}, 6),
+			"x starting: no lease yet; x starting: no lease yet; x starting: no lease yet; x starting: no lease yet; and 2 more services, the worst of all starting"},
+	} {
+		if got := statusText(daemon.Status{Mode: "starting", Services: c.services}); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+// TestWatchedParts: everything without which nobody is served is watched, of every
+// service, and goes on while the daemon works.
+func TestWatchedParts(t *testing.T) {
+	s := newSite(t)
+	var flags config.Flags
+	parser, err := kong.New(&flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse([]string{"--config", "none", "--socket", s.socket, "--state-dir", s.state, "--services", "{orders: {}}"}); err != nil {
+		t.Fatal(err)
+	}
+	settings, err := flags.Load(config.Process{Environ: []string{"HOME=" + s.dir}, UID: os.Geteuid(), Now: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deaf := func(...string) (bool, error) { return false, nil }
+	d := &daemonParts{settings: settings, log: zap.NewNop(), sup: &supervision{notify: deaf}, metrics: metrics.New(metrics.Build{}), events: make(chan clock.Event, 1)}
+	if err := d.assemble(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d.ran = true
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.run(ctx) }()
+	<-d.server.Serving()
+	var names []string
+	for _, part := range d.watched() {
+		names = append(names, part.Name)
+		before := part.Turns()
+		eventually(t, part.Name+" takes a turn", func() bool {
+			d.server.Prod()
+			return part.Turns() > before
+		})
+	}
+	slices.Sort(names)
+	if want := []string{"accept loop", "event loop", "keeper of default", "keeper of orders"}; !slices.Equal(names, want) {
+		t.Errorf("watched: %q, want %q", names, want)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := d.close(); err != nil {
+		t.Error(err)
+	}
+}

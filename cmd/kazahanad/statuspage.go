@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"os"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/admin"
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/statuspage"
+)
+
+// daemonPage is what the daemon's status page shows, as /status.json on the
+// admin listener: what status --json prints, and more.
+type daemonPage struct {
+	daemon.Status
+	Host     string                         `json:"host"`
+	History  statuspage.Past                `json:"history"` // counters: requests, and KIND:SERVICE for IDs
+	Events   []statuspage.Event             `json:"events"`
+	Counters map[string][]statuspage.Sample `json:"counters"` // by the metrics' names
+}
+
+// watchForPage follows the counters whose course the page shows.
+func (d *daemonParts) watchForPage(ctx context.Context) error {
+	d.history.Run(ctx, func() map[string]uint64 {
+		st := d.server.Status()
+		counts := map[string]uint64{"requests": st.Requests}
+		for _, svc := range st.Services {
+			counts["regular:"+svc.Service] = svc.Issued.Regular
+			counts["fallback_cached:"+svc.Service] = svc.Issued.FallbackCached
+			counts["fallback_random:"+svc.Service] = svc.Issued.FallbackRandom
+		}
+		return counts
+	})
+	return nil
+}
+
+func (d *daemonParts) page() any {
+	p := daemonPage{Status: d.server.Status(), Host: thisHost(), History: d.history.Past(), Events: d.recent.Events()}
+	var err error
+	if p.Counters, err = statuspage.Counters(d.metrics.Registry); err != nil {
+		d.serveLog().Warn("the status page lacks the counters", zap.Error(err))
+	}
+	return p
+}
+
+func thisHost() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return host
+}
+
+// adminHandler is what the admin listener serves.
+func (d *daemonParts) adminHandler(ctx context.Context) http.Handler {
+	return admin.OwnNames(d.admin.Addr(), d.settings.AdminListen, admin.Handler(admin.Options{
+		Registry: d.metrics.Registry, Pprof: d.settings.AdminPprof, Page: statuspage.Daemon(), Status: d.page,
+		Ready: func() error { return d.server.Ready(ctx) },
+	}))
+}

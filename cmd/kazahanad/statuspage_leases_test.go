@@ -1,0 +1,233 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/statuspage/browser"
+)
+
+const (
+	adminToken = "token-of-the-operator-for-tests"
+	hostToken  = "token-of-the-hosts-for-tests"
+)
+
+// adminAndLeases is a token for what the command line asks.
+const adminAndLeases = "token-of-the-command-line-for-tests"
+
+// startPageServer runs a lease server with several pools and tokens.
+func (s *site) startPageServer(address string) *leaseServer {
+	s.t.Helper()
+	writeFile(s.t, s.path("tokens.yaml"), fmt.Sprintf("- {token: %s, owner: operator, scopes: [admin]}\n- {token: %s, owner: hosts, scopes: [leases]}\n"+
+		"- {token: %s, owner: cli, scopes: [leases, admin]}\n", adminToken, hostToken, adminAndLeases))
+	writeFile(s.t, s.path("server.yaml"), "services:\n  batch: {term: 2s, quarantine: 10m}\n  imports: {pool: imports, ids: 0-99}\n"+
+		"  wide: {pool: wide, bit_id: 21, bit_seq: 1}\n")
+	return s.startLeaseServerWith(s.path("server.yaml"), address, "--provider", "sqlite:"+s.leases(), "--tokens-file", s.path("tokens.yaml"))
+}
+
+// asked sends the server a request with the token, and fills in the answer.
+func (l *leaseServer) asked(method, path, token string, body, into any) {
+	l.t.Helper()
+	text, err := json.Marshal(body)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(l.t.Context(), method, l.url()+path, bytes.NewReader(text))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer "+token)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	answer, err := client.Do(r)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode >= 300 {
+		l.t.Fatalf("%s %s: status %d, %v: %s", method, path, answer.StatusCode, err, b)
+	}
+	if into != nil {
+		decodeJSON(l.t, string(b), into)
+	}
+}
+
+// granted has the host take leases.
+func (l *leaseServer) granted(service, host string, leases int) []lease.Lease {
+	l.t.Helper()
+	each := 256 // IDs per ms
+	if service == "wide" {
+		each = 2
+	}
+	var out leaseapi.AcquireResponse
+	l.asked("POST", "/lease", hostToken, leaseapi.AcquireRequest{
+		ServiceID: service, Meta: map[string]string{"host": host, "pid": "4711"}, ThroughputPerMS: int64(leases * each),
+	}, &out)
+	if len(out.Leases) != leases {
+		l.t.Fatalf("%d leases, want %d", len(out.Leases), leases)
+	}
+	return out.Leases
+}
+
+// cellOf is where the map's canvas shows the machine ID, in pixels of the window.
+// It reads the canvas as a person does: cells stand in rows of equal squares.
+func cellOf(tab *browser.Tab, id, from, ids int64) (x, y float64) {
+	var at struct{ X, Y, W, H float64 }
+	tab.Eval(`(() => {
+		const map = document.querySelector("#map");
+		map.scrollIntoView({block: "center"});
+		const r = map.getBoundingClientRect();
+		return {X: r.x, Y: r.y, W: r.width, H: r.height};
+	})()`, &at)
+	columns := int64(1)
+	for size := at.W; float64((ids+columns-1)/columns)*size > at.H; size = min(26, at.W/float64(columns)) {
+		columns *= 2
+	}
+	size := min(26, at.W/float64(columns))
+	return at.X + (float64((id-from)%columns)+0.5)*size, at.Y + (float64((id-from)/columns)+0.5)*size
+}
+
+// giveToken types the token that the page asks for.
+func giveToken(tab *browser.Tab, token string) {
+	tab.Await(`document.activeElement === document.querySelector("#token-text") && document.querySelector("#token-text").value === ""`)
+	tab.Type(token)
+	tab.Await(fmt.Sprintf(`document.querySelector("#token-text").value === %q`, token))
+	tab.Press("Enter")
+}
+
+const detail = `document.querySelector("#map-detail").innerText`
+
+// The lease server's page asks for a token, shows the pools and their slots,
+// tells holders, and finds who made an ID.
+func lookAtLeaseServer(t *testing.T, b *browser.Browser) {
+	s := newSite(t)
+	server := s.startPageServer("127.0.0.1:0")
+	for i := range 40 {
+		server.granted("", fmt.Sprintf("web-%02d.example.net", i), 20)
+	}
+	crashed := server.granted("batch", "batch-01.example.net", 60)
+	server.granted("imports", "import-01.example.net", 37)
+	wide := server.granted("wide", "wide-01.example.net", 1)[0]
+
+	tab := b.Open(t, server.url()+"/", desk)
+	tab.Await(`document.querySelector("#token:not([hidden])") && document.querySelector("#main").hidden`)
+	giveToken(tab, hostToken)
+	tab.Await(`document.querySelector("#token-why").innerText.includes('has not the scope "admin"')`)
+	giveToken(tab, adminToken)
+	tab.Await(`document.querySelector("#main:not([hidden])") && document.querySelector("#token").hidden`)
+	clean(t, tab, server.url(), "status of 401", "status of 403")
+	tab.Await(`sessionStorage.length === 1 && localStorage.length === 0 && document.cookie === ""`)
+
+	// The pools, as leases --json has them once the batch's short leases are over.
+	tab.Await(`document.querySelector('#pools tr[data-key="default"] td:nth-child(4)').innerText === "60"`)
+	writeFile(t, s.path("token"), adminAndLeases)
+	for service, pool := range map[string]string{"default": "default", "imports": "imports"} {
+		var report leasesReport
+		decodeJSON(t, s.kazahanad("leases", "--json", "--service", service, "--provider", server.url()+"?token_file="+s.path("token")).ok(t), &report)
+		var cells []string
+		tab.Eval(fmt.Sprintf(`[...document.querySelectorAll('#pools tr[data-key="%s"] td.n')].map((td) => td.innerText.replace(",", ""))`, pool), &cells)
+		if want := []string{fmt.Sprint(report.UsingIDs), fmt.Sprint(report.QuarantinedIDs)}; !slices.Equal(cells[:2], want) {
+			t.Errorf("pool %s: the page has %v leased and quarantined, leases --json %v", pool, cells[:2], want)
+		}
+	}
+	tab.Await(`document.querySelector("#figures").innerText.includes("not known yet: watched for")`)
+
+	// The map.
+	tab.Await(`document.querySelector("#map-title").innerText === "Slots of pool default"`)
+	x, y := cellOf(tab, crashed[7].ID, 0, 8192)
+	tab.Point(x, y)
+	tab.Await(fmt.Sprintf(`%s.startsWith("Machine ID %d: quarantined, of batch-01.example.net, process 4711, service batch")`, detail, crashed[7].ID))
+	last := server.granted("", "late.example.net", 1)[0]
+	x, y = cellOf(tab, last.ID, 0, 8192)
+	tab.Point(x, y)
+	tab.Await(fmt.Sprintf(`%s.startsWith("Machine ID %d: leased to late.example.net")`, detail, last.ID))
+	tab.Eval(`document.querySelector("#map").focus()`, nil)
+	tab.Press("Home")
+	tab.Await(detail + `.startsWith("Machine ID 0: ")`)
+	tab.Press("ArrowRight")
+	tab.Await(detail + `.startsWith("Machine ID 1: ")`)
+	tab.Press("Escape")
+	tab.Await(detail + `.startsWith("Point at a slot")`)
+	s.picture(tab, "lease-server")
+
+	// The search.
+	search := func(what, text string, wants ...string) {
+		t.Helper()
+		tab.Eval(fmt.Sprintf(`(() => {
+			document.querySelector("#search-answer").replaceChildren();
+			document.querySelector("#search-what").value = %q;
+			document.querySelector("#search-text").value = %q;
+			document.querySelector("#search-form").requestSubmit();
+		})()`, what, text), nil)
+		tab.Await(`document.querySelector("#search-answer").innerText !== ""`)
+		for _, want := range wants {
+			if got := tab.Text("#search-answer"); !strings.Contains(got, want) {
+				t.Errorf("search for %s %s: %q, want %q in it", what, text, got, want)
+			}
+		}
+	}
+	id := last.Timeline().ID(last.Created+1, last.Slot().Start+5)
+	var codec snowflake.Codec
+	for _, text := range []string{fmt.Sprint(int64(id)), fmt.Sprintf("0x%x", int64(id)), codec.Encode(id)} {
+		search("id", text, "late.example.net", "4711", fmt.Sprintf("%d is a regular ID of", int64(id)), fmt.Sprintf("machine ID %d, sequence 5", last.ID))
+	}
+	search("id", "nonsense", "The server says: the parameter id")
+	search("host", "WEB-07", "20 found in pool default", "web-07.example.net")
+	search("host", "<b>nobody", "Nobody found")
+	search("machine", fmt.Sprint(last.ID), "1 found", "late.example.net", "leased")
+	tab.Eval(`document.querySelector("#search-answer button").click()`, nil)
+	tab.Await(fmt.Sprintf(`%s.startsWith("Machine ID %d: leased to late.example.net")`, detail, last.ID))
+
+	// A pool of a million slots is looked into part by part.
+	tab.Eval(`document.querySelector('#pools tr[data-key="wide"] button').click()`, nil)
+	tab.Await(`document.querySelector("#map-title").innerText === "Slots of pool wide"`)
+	tab.Await(`document.querySelector("#trail").innerText.includes("128 in each cell")`)
+	x, y = cellOf(tab, wide.ID/128, 0, 8192)
+	tab.Point(x, y)
+	tab.Await(detail + `.includes("wide-01.example.net")`)
+	tab.Click(x, y)
+	part := wide.ID / 128 * 128
+	tab.Await(`document.querySelector("#trail button")?.innerText.startsWith("all, 0 to 1,048,575")`)
+	tab.Await(`!document.querySelector("#trail").innerText.includes("in each cell")`)
+	x, y = cellOf(tab, wide.ID, part, 128)
+	tab.Point(x, y)
+	tab.Await(fmt.Sprintf(`%s.startsWith("Machine ID %d: leased to wide-01.example.net")`, detail, wide.ID))
+	tab.Eval(`document.querySelector("#trail button").click()`, nil)
+	tab.Await(`document.querySelector("#trail").innerText.includes("128 in each cell")`)
+
+	tab.Eval(`document.querySelector('#pools tr[data-key="default"] button').click()`, nil)
+	tab.Await(`document.querySelector("#map-title").innerText === "Slots of pool default"`)
+	readable(t, tab)
+	clean(t, tab, server.url(), "status of 400") // of the search for nonsense
+}
+
+// The lease server's page says so when the server is away, and goes on by itself
+// when that is back. The token outlives a reload, and not the tab.
+func lookAtReturn(t *testing.T, b *browser.Browser) {
+	s := newSite(t)
+	server := s.startPageServer("127.0.0.1:0")
+	tab := b.Open(t, server.url()+"/", desk)
+	giveToken(tab, adminToken)
+	tab.Await(`document.querySelector("#main:not([hidden])")`)
+	tab.Eval(`window.loaded = "once"`, nil)
+	server.terminate()
+	tab.Await(`document.querySelector("#lost:not([hidden])")?.innerText.startsWith("Connection lost since ")`)
+	again := s.startPageServer(server.address)
+	again.granted("", "web-01.example.net", 3)
+	tab.Await(`document.querySelector("#lost").hidden && document.querySelector('#pools tr[data-key="default"] td:nth-child(3)').innerText === "3"`)
+	tab.Await(fmt.Sprintf(`window.loaded === "once" && document.querySelector("footer").innerText.includes("process %d")`, again.pid()))
+	tab.Call("Page.reload", map[string]any{}, nil)
+	tab.Await(`window.loaded === undefined && document.querySelector("#main:not([hidden])")`)
+	other := b.Open(t, server.url()+"/", desk)
+	other.Await(`document.querySelector("#token:not([hidden])")`)
+}

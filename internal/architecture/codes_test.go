@@ -1,0 +1,67 @@
+package architecture
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// codesIn are the error codes that the files declare, in whatever language.
+func codesIn(t *testing.T, declaration string, files ...string) (codes []string) {
+	t.Helper()
+	for _, file := range files {
+		text, err := os.ReadFile(filepath.Join("..", "..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(declaration).FindAllStringSubmatch(string(text), -1) {
+			codes = append(codes, m[1])
+		}
+	}
+	slices.Sort(codes)
+	if len(slices.Compact(slices.Clone(codes))) != len(codes) {
+		t.Errorf("%v declare a code twice: %v", files, codes)
+	}
+	if len(codes) == 0 {
+		t.Fatalf("%v declare no codes: the test reads them wrongly", files)
+	}
+	return codes
+}
+
+// The codes of errors are the same in every client, are those of the daemon and
+// the few that arise without one, and docs/protocol.md tells of each.
+func TestErrorCodesAreTheSameInAllLanguages(t *testing.T) {
+	clients := codesIn(t, `Err\w+ +Code = "([A-Z_]+)"`, "clients/go/errors.go")
+	for language, codes := range map[string][]string{
+		"Python": codesIn(t, `(?m)^    code = "([A-Z_]+)"`, "clients/python/src/kazahana/errors.py"),
+		"Node":   codesIn(t, `static override readonly code = '([A-Z_]+)'`, "clients/node/src/errors.ts"),
+	} {
+		if !slices.Equal(codes, clients) {
+			t.Errorf("%s has the codes %v\nGo has %v", language, codes, clients)
+		}
+	}
+
+	daemon := codesIn(t, `(?i:code)\w+ +(?:wire\.)?Code = "([A-Z_]+)"`, "internal/wire/error.go", "internal/daemon/errors.go")
+	own := []string{"CLIENT_CLOSED", "DAEMON_UNAVAILABLE", "LOCK_LOST", "PROTOCOL_ERROR"}
+	// Mistakes in a client and in the daemon: no program should expect them.
+	mistakes := []string{"INTERNAL", "PARSE_ERROR"}
+	want := slices.Sorted(slices.Values(append(slices.DeleteFunc(slices.Clone(daemon), func(c string) bool {
+		return slices.Contains(mistakes, c)
+	}), own...)))
+	if !slices.Equal(clients, want) {
+		t.Errorf("the clients have the codes %v\nthe daemon's and their own are %v", clients, want)
+	}
+
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "protocol.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range append(daemon, own...) {
+		if !strings.Contains(string(page), "`"+code+"`") {
+			t.Errorf("docs/protocol.md does not tell of %s", code)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/lock"
+)
+
+// leaving is a store whose callers are gone when it answers.
+type leaving struct {
+	lock.Store
+	leave func(key string)
+}
+
+func (l leaving) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	got, err := l.Store.Do(ctx, r)
+	if r.Op == lock.Acquire {
+		l.leave(r.Key)
+	}
+	return got, err
+}
+
+// A lock that is granted when its peer is gone already is released, not left until
+// its term is over, whether the daemon has noticed the end of the connection or not.
+func TestLockGrantedToNobodyIsReleased(t *testing.T) {
+	var mu sync.Mutex // of peers
+	peers := map[string]*peer{}
+	store := leaving{lock.NewMemory(func() int64 { return time.Now().UnixMilli() }), func(key string) {
+		mu.Lock()
+		defer mu.Unlock()
+		_ = peers[key].Close()
+	}}
+	host := lock.NewHost(store, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
+	r := newRig(t, func(s *setup) { s.Locks = &Locks{Host: host, Store: store, Owner: "alpha", Timeout: hang} })
+	t.Cleanup(func() {
+		if err := host.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	r.start()
+	mu.Lock()
+	for i := range 50 {
+		key := fmt.Sprint("k", i)
+		peers[key] = r.dial()
+		peers[key].send(request(1, "Lock.Acquire", []any{key, options{"ttl_ms": 600_000, "request_id": "mine"}}))
+	}
+	mu.Unlock()
+	c := r.dial()
+	for key := range peers {
+		until(t, key+" is released", func() bool {
+			r := c.call("Lock.Get", key) // LOCK_NOT_FOUND until the request is read
+			var l map[string]any
+			if r.err == nil {
+				c.decode(r.result, &l)
+			}
+			return l["state"] == "RELEASED"
+		})
+	}
+}

@@ -1,0 +1,114 @@
+package leaseserver
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+
+	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/statuspage"
+)
+
+// Overview is the server and its pools.
+type Overview struct {
+	Version  string                         `json:"version"`
+	Host     string                         `json:"host"`
+	PID      int                            `json:"pid"`
+	Started  int64                          `json:"started"` // Unix ms
+	Now      int64                          `json:"now"`
+	State    string                         `json:"state"` // ready, or why nothing can be granted
+	Provider string                         `json:"provider"`
+	Scope    string                         `json:"scope"`
+	Tokens   bool                           `json:"tokens"`
+	Pools    []leaseapi.Pool                `json:"pools"`
+	Granted  int64                          `json:"granted"` // leases, since the start
+	Refused  int64                          `json:"refused"` // acquires
+	Past     statuspage.Past                `json:"past"`    // of these two
+	Events   []statuspage.Event             `json:"events"`
+	Counters map[string][]statuspage.Sample `json:"counters"`
+}
+
+// page says to a person what answers here. It is the same for everybody: what it
+// shows it asks for with the person's token.
+func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
+	statuspage.LeaseServer().ServeHTTP(w, r)
+	return nil
+}
+
+// overview answers with the server and its pools.
+func (s *Server) overview(w http.ResponseWriter, r *http.Request, _ Credential) error {
+	info := s.o.Provider.Info()
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	out := Overview{
+		Version: s.o.Version, Host: host, PID: os.Getpid(), Started: s.started.UnixMilli(), Now: s.o.NowMS(), State: "ready",
+		Provider: info.URL, Scope: string(info.Scope), Tokens: s.o.Tokens != nil,
+		Granted: s.counters.leases.Load(), Refused: s.counters.refused(), Pools: []leaseapi.Pool{}, Past: s.past.Past(), Events: []statuspage.Event{},
+	}
+	if err := s.readyNow(r.Context()); err != nil {
+		out.State = s.problemOf(err).Detail
+	}
+	if s.o.Recent != nil {
+		out.Events = s.o.Recent.Events()
+	}
+	pools := s.pools()
+	for _, pool := range slices.Sorted(maps.Keys(pools)) {
+		out.Pools = append(out.Pools, s.poolOverview(r.Context(), pool, pools[pool]))
+	}
+	if out.Counters, err = statuspage.Counters(s.o.Metrics.Registry); err != nil {
+		return err
+	}
+	return answer(w, out)
+}
+
+// poolOverview is one pool, counted in the layout of the service.
+func (s *Server) poolOverview(ctx context.Context, pool, service string) leaseapi.Pool {
+	terms, now := s.o.Services.Of(service), s.o.NowMS()
+	ids := terms.Range()
+	out := leaseapi.Pool{
+		Pool: pool, Service: service, Services: []string{}, Epoch: terms.Timeline.EpochMS, BitTS: terms.Timeline.BitTS,
+		BitID: terms.BitID, BitSeq: terms.BitSeq, LayoutEnds: terms.Timeline.EndMS(), Low: ids.Low, End: ids.End,
+		Term: terms.Term.Milliseconds(), Quarantine: terms.Quarantine.Milliseconds(),
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.o.Services.Named)) {
+		if name != "" && s.o.Services.Named[name].Pool == pool {
+			out.Services = append(out.Services, name)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
+	defer cancel()
+	v, err := s.view(ctx, service)
+	if err != nil {
+		out.Problem = s.problemOf(err).Detail
+		out.Forecast.Note = "not known: the pool cannot be looked at"
+		return out
+	}
+	usage := provider.UsageOf(v.records, &terms, now)
+	out.Leased, out.Quarantined, out.Free, out.ListedAt = usage.Held, usage.Quarantined(), usage.Free, v.atMS
+	s.views.mu.Lock()
+	defer s.views.mu.Unlock()
+	out.Forecast = s.views.trends[pool].forecast(now, usage.Free)
+	if until := s.views.fenced[pool]; until > now {
+		out.FencedUntil = until
+	}
+	return out
+}
+
+// watch follows the counters whose course the page shows, until ctx is done.
+func (s *Server) watch(ctx context.Context) {
+	s.past.Run(ctx, func() map[string]uint64 {
+		return map[string]uint64{"granted": uint64(s.counters.leases.Load()), "refused": uint64(s.counters.refused())}
+	})
+}
+
+// refused is how many acquires were not granted. Granted is read first: it counts
+// later.
+func (c *counters) refused() int64 {
+	granted := c.granted.Load()
+	return c.acquires.Load() - granted
+}

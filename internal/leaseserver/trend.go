@@ -1,0 +1,93 @@
+package leaseserver
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/leaseapi"
+)
+
+// How long a pool is watched for its forecast.
+const (
+	trendStep  = 10 * time.Second // between two points, at least
+	trendSpan  = time.Hour
+	trendLeast = 5 * time.Minute // nothing is forecast from less
+	trendTell  = 90 * 24 * time.Hour
+	// trendSure is by how many standard errors a slope must be above 0: what comes
+	// and goes has none.
+	trendSure = 3
+)
+
+// trend is the course of how many slots of a pool are taken.
+type trend struct{ points []trendPoint }
+
+type trendPoint struct{ atMS, taken int64 }
+
+// add adds a point, unless the last one was a moment ago.
+func (t *trend) add(atMS, taken int64) {
+	if n := len(t.points); n > 0 && atMS-t.points[n-1].atMS < trendStep.Milliseconds() {
+		return
+	}
+	t.points = append(t.points, trendPoint{atMS, taken})
+	first := 0
+	for atMS-t.points[first].atMS > trendSpan.Milliseconds() {
+		first++
+	}
+	t.points = append(t.points[:0], t.points[first:]...)
+}
+
+// forecast is when none of the free slots will be left, if it goes on as it did.
+func (t *trend) forecast(nowMS, free int64) leaseapi.Forecast {
+	var f leaseapi.Forecast
+	if t != nil && len(t.points) > 0 {
+		f.Watched = t.points[len(t.points)-1].atMS - t.points[0].atMS
+	}
+	if free == 0 {
+		f.FullAt, f.Note = &nowMS, "no slot is free"
+		return f
+	}
+	if watched := time.Duration(f.Watched) * time.Millisecond; watched < trendLeast {
+		f.Note = fmt.Sprintf("not known yet: watched for %.0f s of the %.0f min that it takes", watched.Seconds(), trendLeast.Minutes())
+		return f
+	}
+	slope, deviation := t.slope()
+	f.PerHour = math.Round(slope*time.Hour.Seconds()*1e4) / 10 // of ms
+	if slope <= trendSure*deviation || slope <= 0 {
+		f.PerHour, f.Note = 0, "not filling up"
+		return f
+	}
+	left := float64(free) / slope
+	if left > float64(trendTell.Milliseconds()) {
+		f.Note = fmt.Sprintf("not within %d days", int(trendTell.Hours()/24))
+		return f
+	}
+	at := nowMS + int64(left)
+	f.FullAt, f.Note = &at, "if it goes on as in the time watched"
+	return f
+}
+
+// slope is that of the straight line that fits best, in slots per ms, and its
+// standard error.
+func (t *trend) slope() (slope, deviation float64) {
+	n := float64(len(t.points))
+	if n < 3 {
+		return 0, 0
+	}
+	var meanX, meanY float64
+	at := func(p trendPoint) (x, y float64) { return float64(p.atMS - t.points[0].atMS), float64(p.taken) }
+	for _, p := range t.points {
+		x, y := at(p)
+		meanX, meanY = meanX+x/n, meanY+y/n
+	}
+	var xx, xy, yy float64
+	for _, p := range t.points {
+		x, y := at(p)
+		xx, xy, yy = xx+(x-meanX)*(x-meanX), xy+(x-meanX)*(y-meanY), yy+(y-meanY)*(y-meanY)
+	}
+	if xx == 0 {
+		return 0, 0
+	}
+	slope = xy / xx
+	return slope, math.Sqrt(max(yy-slope*xy, 0) / (n - 2) / xx)
+}
