@@ -153,7 +153,7 @@ func (e *SequenceExhaustedError) Unwrap() error { return e.Err }
 // LockLostError: a lock was held, and is not any more.
 type LockLostError struct {
 	Key    string
-	Reason string // expired, taken_over, refused or disconnected
+	Reason string // expired, taken_over, refused, released (by another connection) or disconnected
 	Err    error  // what is known beyond that, or nil
 }
 

@@ -129,15 +129,6 @@ func (t *holds) count() int {
 	return len(t.byLease)
 }
 
-// released forgets the hold whose lock was released by its name.
-func (t *holds) released(leaseID string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if h := t.byLease[leaseID]; h != nil {
-		t.forget(h)
-	}
-}
-
 // watch has the connection told when a lock is lost: one that it holds, or one
 // of the same owner whose lease it can name.
 func (s *Server) watch(c *conn, r lock.Request) (lock.Lease, error) {
@@ -163,27 +154,58 @@ func (s *Server) watch(c *conn, r lock.Request) (lock.Lease, error) {
 // lostLock is the notice of a loss.
 type lostLock struct {
 	lock.Answer
-	Reason string `json:"reason"` // expired, taken_over or refused
+	Reason string `json:"reason"` // expired, taken_over, refused or released
 	Cause  string `json:"cause"`
 }
 
 // lost is called once, when the lock is no longer the holder's.
 func (s *Server) lost(h *hold, l lock.Lease, why error) {
-	notice := lostLock{Answer: l.Answer(), Reason: "refused", Cause: why.Error()}
+	reason := "refused"
 	switch {
 	case errors.Is(why, lock.ErrExpired):
-		notice.Reason = "expired"
+		reason = "expired"
 	case errors.Is(why, lock.ErrNotOwned):
-		notice.Reason = "taken_over"
+		reason = "taken_over"
 	}
-	s.keeping.Lost(notice.Reason)
-	s.log.Warn("lock lost", zap.String("key", l.Key), zap.String("owner", l.Owner),
-		zap.Int64("fencing_token", l.Token), zap.String("reason", notice.Reason), zap.Error(why))
+	s.reportLoss(l, reason, why)
 	s.holds.mu.Lock()
 	defer s.holds.mu.Unlock()
-	for c := range h.watchers {
-		// Aside: a peer that does not read keeps nobody else waiting.
-		s.holds.notices.Go(func() { c.notify("Lock.Lost", notice) })
-	}
+	s.holds.tellLoss(h, lostLock{l.Answer(), reason, why.Error()}, nil)
 	s.holds.forget(h)
+}
+
+var errReleased = errors.New("another connection of the same user has released it")
+
+// released is after a lock was released by its name, which is a loss to a holder
+// that has not done it.
+func (s *Server) released(l lock.Lease, by *conn) {
+	s.holds.mu.Lock()
+	h := s.holds.byLease[l.LeaseID]
+	lost := h != nil && h.holder != by
+	if lost {
+		s.holds.tellLoss(h, lostLock{l.Answer(), "released", errReleased.Error()}, by)
+	}
+	if h != nil {
+		s.holds.forget(h)
+	}
+	s.holds.mu.Unlock()
+	if lost {
+		s.reportLoss(l, "released", errReleased)
+	}
+}
+
+func (s *Server) reportLoss(l lock.Lease, reason string, why error) {
+	s.keeping.Lost(reason)
+	s.log.Warn("lock lost", zap.String("key", l.Key), zap.String("owner", l.Owner),
+		zap.Int64("fencing_token", l.Token), zap.String("reason", reason), zap.Error(why))
+}
+
+// tellLoss tells those who watch, but not the one who knows. mu is held.
+func (t *holds) tellLoss(h *hold, notice lostLock, knows *conn) {
+	for c := range h.watchers {
+		if c != knows {
+			// Aside: a peer that does not read keeps nobody else waiting.
+			t.notices.Go(func() { c.notify("Lock.Lost", notice) })
+		}
+	}
 }

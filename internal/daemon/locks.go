@@ -150,7 +150,7 @@ func (c *conn) changeLock(call lockCall) error {
 		defer cancel()
 		l, err := s.cfg.Locks.Host.Change(ctx, call.Request)
 		if err == nil && call.Op == lock.Release {
-			s.holds.released(l.LeaseID)
+			s.released(l, c)
 		}
 		s.countLock(call.Op.String(), err)
 		return l.Answer(), lockFailure(err)

@@ -210,6 +210,19 @@ func TestLockHeldByAConnection(t *testing.T) {
 	}
 }
 
+// toldOfLoss reads the notice that the lock "k" is lost.
+func (p *peer) toldOfLoss(lease any, reason string) {
+	p.t.Helper()
+	var notice []any
+	if err := p.dec.Decode(&notice); err != nil || len(notice) != 3 || notice[1] != "Lock.Lost" {
+		p.t.Fatalf("the notice: %v, %v", notice, err)
+	}
+	told := notice[2].([]any)[0].(map[string]any)
+	if told["lock_key"] != "k" || told["lease_id"] != lease || told["reason"] != reason {
+		p.t.Errorf("the notice: %v, want the reason %s", told, reason)
+	}
+}
+
 // A loss is told to those who asked to be told, and to nobody else.
 func TestLockWatch(t *testing.T) {
 	r, store := withLocks(t)
@@ -221,20 +234,58 @@ func TestLockWatch(t *testing.T) {
 	friend.table("Lock.Watch", "k", options{"lease_id": lease})
 	store.fails.Store(true) // until the term is over
 	for _, p := range []*peer{holder, friend} {
-		var notice []any
-		if err := p.dec.Decode(&notice); err != nil || len(notice) != 3 || notice[1] != "Lock.Lost" {
-			t.Fatalf("the notice: %v, %v", notice, err)
-		}
-		told := notice[2].([]any)[0].(map[string]any)
-		if told["lock_key"] != "k" || told["lease_id"] != lease || told["reason"] != "expired" {
-			t.Errorf("the notice: %v", told)
-		}
+		p.toldOfLoss(lease, "expired")
 	}
 	store.fails.Store(false)
 	for _, p := range []*peer{holder, friend, stranger} {
 		p.alive() // with no notice before the answer
 	}
 	holder.fails(wire.CodeLockNotOwned, "Lock.Watch", "k")
+}
+
+// Any connection of the user may release the lock by name. To the holder that is a
+// loss, which it hears of as of any other.
+func TestHeldLockReleasedByAnotherConnection(t *testing.T) {
+	r, _ := withLocks(t)
+	holder, friend, other := r.dial(), r.dial(), r.dial()
+	lease := holder.table("Lock.Acquire", "k", options{"hold": "connection"})["lease_id"]
+	for _, p := range []*peer{holder, friend, other} {
+		p.table("Lock.Watch", "k", options{"lease_id": lease})
+	}
+	if released := other.table("Lock.Release", "k"); released["lease_id"] != lease {
+		t.Fatalf("released: %v", released)
+	}
+	for _, p := range []*peer{holder, friend} {
+		p.toldOfLoss(lease, "released")
+	}
+	for _, p := range []*peer{holder, friend, other} {
+		p.alive() // with no notice before the answer: who releases it knows
+	}
+	until(t, "the loss is counted", func() bool { return r.value("kazahana_locks_lost_total", "released") == 1 })
+	until(t, "the loss is logged", func() bool { return r.logs.FilterMessage("lock lost").Len() == 1 })
+	if fields := r.logs.FilterMessage("lock lost").All()[0].ContextMap(); fields["key"] != "k" || fields["reason"] != "released" {
+		t.Errorf("the log has %v", fields)
+	}
+	// The holder's own release is none, to nobody.
+	lease = holder.table("Lock.Acquire", "k", options{"hold": "connection"})["lease_id"]
+	friend.table("Lock.Watch", "k", options{"lease_id": lease})
+	holder.table("Lock.Release", "k")
+	friend.fails(wire.CodeLockNotOwned, "Lock.Watch", "k", options{"lease_id": lease})
+	holder.alive()
+	if n := r.value("kazahana_locks_lost_total", "released"); n != 1 {
+		t.Errorf("%v locks are counted as lost", n)
+	}
+}
+
+// The time that is left goes on between renewals.
+func TestLockWatchTellsWhatIsLeft(t *testing.T) {
+	r, _ := withLocks(t)
+	p := r.dial()
+	granted, _ := asInt(p.table("Lock.Acquire", "k", options{"hold": "connection", "ttl_ms": 3_600_000})["expires_in_ms"])
+	until(t, "less is left", func() bool {
+		left, _ := asInt(p.table("Lock.Watch", "k")["expires_in_ms"])
+		return left < granted
+	})
 }
 
 // Asked again from another connection under the same request ID, that one is

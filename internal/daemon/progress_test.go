@@ -43,19 +43,14 @@ func TestStuckAcceptLoopTakesNoTurns(t *testing.T) {
 	}()
 	<-stuck
 	r.dial()
-	until(t, "the loop is stuck on the connection", func() bool {
+	until(t, "the loop is stuck on the connection, and prods turn it no more", func() bool {
 		before := r.server.AcceptTurns()
-		time.Sleep(10 * time.Millisecond)
+		for range 10 {
+			_ = r.server.progress.listener.Load().SetDeadline(time.Now()) // as Prod does, which would be stuck too
+			time.Sleep(time.Millisecond)
+		}
 		return r.server.AcceptTurns() == before
 	})
-	before := r.server.AcceptTurns()
-	for range 10 {
-		_ = r.server.progress.listener.Load().SetDeadline(time.Now()) // as Prod does, which would be stuck too
-		time.Sleep(time.Millisecond)
-	}
-	if n := r.server.AcceptTurns() - before; n != 0 {
-		t.Errorf("%d turns of a loop that is stuck", n)
-	}
 	close(held)
 	r.prodded()
 }

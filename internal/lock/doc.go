@@ -19,7 +19,8 @@
 //   - A Host counts a lease's end from before its request was sent, on a clock that
 //     counts suspend, and tells the holder of the loss before that end. So those
 //     whom hosts serve never believe in two holders at once, unless one of them is
-//     paused: that is what the tokens are for.
+//     paused, or the store's own clock jumps ahead (SQLite, Redis) and ends leases
+//     before their time: that is what the tokens are for.
 //   - What a Host was granted for somebody who is gone, it releases, before anybody
 //     is served who could be told of it as his own.
 package lock

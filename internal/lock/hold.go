@@ -23,7 +23,9 @@ type Holding struct {
 	ttl       time.Duration
 	sent      time.Duration // Elapsed: when the last renewal that succeeded was sent
 	until     time.Duration // Elapsed: until then it is relied on
-	releasing bool          // a refused renewal is no loss
+	asked     int           // releases under way that the holder asked for by name
+	gone      bool          // nobody holds it any more: if those fail, it is to be released
+	releasing bool          // letGo has begun
 	over      bool          // released, lost, or another Holding's
 }
 
@@ -61,10 +63,6 @@ func (h *Host) Hold(ctx context.Context, want Wanted, lost func(Lease, error)) (
 	g := &Holding{host: h, name: name{want.Tenant, want.Key}, lost: lost, lease: got.lease, ttl: want.TTL}
 	g.renewing, g.stop = context.WithCancel(h.life)
 	g.renewed(got)
-	if h.clock.Elapsed() >= g.until {
-		g.stop()
-		return nil, tooLate(want)
-	}
 	if err := h.keep(g); err != nil {
 		g.stop()
 		return nil, err
@@ -76,11 +74,30 @@ func (h *Host) confirm(ctx context.Context, l Lease, want Wanted) (granted, erro
 	sent := h.clock.Elapsed()
 	ctx, cancel := context.WithTimeout(ctx, h.callTimeout)
 	defer cancel()
-	l, err := h.store.Do(ctx, renewal(l, want.TTL))
-	if errors.Is(err, ErrNotOwned) || errors.Is(err, ErrExpired) {
+	r := renewal(l, want.TTL)
+	l, err := h.store.Do(ctx, r)
+	switch {
+	case errors.Is(err, ErrNotOwned) || errors.Is(err, ErrExpired):
 		err = fmt.Errorf("%w: %w", ErrRequestReused, err)
+	case err != nil && want.RequestID == "":
+		h.discard(r) // it was this host that asked again, and nobody else will
 	}
 	return granted{l, sent}, err
+}
+
+// discard releases in the background what nobody holds.
+func (h *Host) discard(r Request) {
+	release := func() {
+		_ = h.abandon(r, h.clock.Elapsed()+r.TTL()) // the renewal may be carried out yet
+		h.wake(name{r.Tenant, r.Key})
+	}
+	h.mu.Lock()
+	if !h.closed {
+		h.work.Go(release)
+		release = func() {}
+	}
+	h.mu.Unlock()
+	release()
 }
 
 // renewal names the lease, so that it needs no request ID: done twice, it does
@@ -89,11 +106,12 @@ func renewal(l Lease, ttl time.Duration) Request {
 	return Request{Op: Renew, Tenant: l.Tenant, Key: l.Key, Owner: l.Owner, LeaseID: l.LeaseID, TTLMS: ttl.Milliseconds()}
 }
 
-// keep begins to renew.
+// keep begins to renew, or releases what was granted too late.
 func (h *Host) keep(g *Holding) error {
 	h.mu.Lock()
 	before := h.held[g.name]
 	same := before != nil && before.lease.LeaseID == g.lease.LeaseID
+	late := h.clock.Elapsed() >= g.until
 	switch {
 	case h.closed && !same:
 		h.mu.Unlock()
@@ -102,27 +120,39 @@ func (h *Host) keep(g *Holding) error {
 	case h.closed:
 		h.mu.Unlock()
 		return ErrClosed // which releases it
-	case same && before.releasing:
+	case same && before.ending():
 		h.mu.Unlock()
 		return fmt.Errorf("%w: its lease is being released", ErrRequestReused)
+	case same && late:
+		h.mu.Unlock()
+		return tooLate(g.ttl) // the holding before goes on
 	case same:
 		before.end()
 	}
 	h.held[g.name] = g
-	h.work.Go(g.run)
+	var err error
+	if late {
+		err = tooLate(g.ttl)
+		g.letGo()
+	} else {
+		h.work.Go(g.run)
+	}
 	h.mu.Unlock()
 	if before != nil && !same {
 		before.lose(fmt.Errorf("%w: this host has acquired it anew", ErrExpired))
 	}
-	return nil
+	return err
 }
 
-// Lease is the lease as of the last renewal.
+// Lease is the lease as of the last renewal, and what is left of it as of now.
 func (g *Holding) Lease() Lease {
 	g.host.mu.Lock()
 	defer g.host.mu.Unlock()
-	return g.lease
+	return g.asOfNow()
 }
+
+// asOfNow is under host.mu.
+func (g *Holding) asOfNow() Lease { return granted{g.lease, g.sent}.asOf(g.host.clock.Elapsed()) }
 
 func (g *Holding) renewed(got granted) {
 	g.lease, g.sent = got.lease, got.sent
@@ -137,6 +167,10 @@ func (g *Holding) end() {
 		delete(g.host.held, g.name)
 	}
 }
+
+// ending reports whether a release is under way, so that a refused renewal is no
+// loss. Under host.mu.
+func (g *Holding) ending() bool { return g.releasing || g.asked > 0 }
 
 // run renews until the holding is over. A renewal is waited for beside the clock,
 // because a store may hang, whatever its context says.
@@ -232,8 +266,8 @@ func (g *Holding) renew(r Request) error {
 // reports whether it did.
 func (g *Holding) lose(why error) bool {
 	g.host.mu.Lock()
-	tell := !g.over && !g.releasing
-	l := g.lease
+	tell := !g.over && !g.ending()
+	l := g.asOfNow()
 	if tell {
 		g.end()
 	}
@@ -277,10 +311,12 @@ func (g *Holding) Release(ctx context.Context) error {
 	}
 }
 
-// letGo begins to release, unless there is nothing to or that has begun. Under
-// host.mu.
+// letGo begins to release, unless there is nothing to or that has begun. Another
+// release, which the holder asked for, is waited for, so that it is answered with
+// what it did; but not by a host that is closing. Under host.mu.
 func (g *Holding) letGo() <-chan error {
-	if g.over || g.releasing {
+	g.gone = true
+	if g.over || g.releasing || g.asked > 0 && !g.host.closed {
 		return nil
 	}
 	g.releasing = true
@@ -308,7 +344,7 @@ func (g *Holding) allow(r Request) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r.Op == Release {
-		g.releasing = true
+		g.asked++
 		return nil
 	}
 	if r.TTL() < g.ttl {
@@ -323,9 +359,11 @@ func (g *Holding) changed(l Lease, err error) {
 	h := g.host
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err == nil && l.LeaseID == g.lease.LeaseID {
+	g.asked--
+	switch {
+	case err == nil && l.LeaseID == g.lease.LeaseID:
 		g.end()
-		return
+	case g.gone:
+		g.letGo()
 	}
-	g.releasing = false
 }

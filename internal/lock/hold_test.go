@@ -2,6 +2,7 @@ package lock_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -358,6 +359,30 @@ func TestReleaseOutlastsAnOutage(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		if l := r.state(); l.State != lock.Released {
 			t.Errorf("the lock is %+v, want it released", l)
+		}
+	})
+}
+
+// TestTakingOverTooLate: the new connection is refused, and the old one's holding
+// goes on as if nothing had been.
+func TestTakingOverTooLate(t *testing.T) {
+	bubble(t, func(r *rig) {
+		h := r.host()
+		want := wanted("holder", 0)
+		want.RequestID, want.TTL = "again", 2*time.Second
+		old, lost := r.hold(h, want)
+		var renewals atomic.Int64
+		h.meet(func(q lock.Request) error {
+			if q.Op == lock.Renew && renewals.Add(1) == 1 {
+				time.Sleep(callTimeout - time.Second/2)
+			}
+			return nil
+		}, nil)
+		_, err := h.Hold(r.Context(), want, (&losses{rig: r}).told)
+		r.want(err, lock.ErrExpired)
+		time.Sleep(time.Hour)
+		if l := r.state(); l.State != lock.Active || l.LeaseID != old.Lease().LeaseID || len(lost.seen()) != 0 {
+			t.Errorf("the lock is %+v, and the holder was told %+v", l, lost.seen())
 		}
 	})
 }

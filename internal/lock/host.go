@@ -105,21 +105,28 @@ func (h *Host) Acquire(ctx context.Context, want Wanted) (Lease, error) {
 	if err != nil {
 		return Lease{}, err
 	}
-	left := got.lease.remaining() - (h.clock.Elapsed() - got.sent) - storeTick
-	if got.lease.RemainingMS = left.Milliseconds(); got.lease.RemainingMS < 1 {
-		return Lease{}, tooLate(want)
+	l := got.asOf(h.clock.Elapsed())
+	if l.RemainingMS == 0 {
+		return Lease{}, tooLate(want.TTL)
 	}
-	return got.lease, nil
+	return l, nil
 }
 
-func tooLate(want Wanted) error {
-	return fmt.Errorf("%w: its term of %v was over before the store's answer came", ErrExpired, want.TTL)
+func tooLate(ttl time.Duration) error {
+	return fmt.Errorf("%w: its term of %v was over before the store's answer came", ErrExpired, ttl)
 }
 
 // granted is a lease, and when it was asked for.
 type granted struct {
 	lease Lease
 	sent  time.Duration // by the host's clock
+}
+
+// asOf is the lease with what is left of it by now, at least.
+func (g granted) asOf(now time.Duration) Lease {
+	l := g.lease
+	l.RemainingMS = max(0, (l.remaining() - (now - g.sent) - storeTick).Milliseconds())
+	return l
 }
 
 func (h *Host) acquire(ctx context.Context, want Wanted) (granted, error) {

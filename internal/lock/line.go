@@ -20,7 +20,8 @@ type line struct {
 	held   *HeldError    // what stood in the way last; nil: not known
 	heldAt time.Duration // Elapsed: when that was so, or somewhat before
 	tryAt  time.Duration // Elapsed: when to ask the store
-	found  int           // how often in a row the lock was found held
+	found  int           // how often in a row the lock was found held, anew at the end of its term
+	over   bool          // it was found with next to nothing left: the store is late to see the end
 
 	poked  chan struct{} // buffer of 1: look again
 	failed int           // how often in a row the store has failed
@@ -376,15 +377,16 @@ func (l *line) answered(w *waiter, lease Lease, err error, wait time.Duration) {
 		l.granted(w, lease)
 	case errors.As(err, &held):
 		l.held, l.heldAt = held, w.sent
-		l.found++
+		l.foundHeld(held.remaining())
 		l.tryAt = now + askAgainIn(l.found, held.remaining(), l.tokens != nil, rand.Float64())
-		if waited := wait >= pollFirst && now-w.sent >= wait; waited || wait == 0 && h.waiter != nil {
+		if waited := wait >= pollFirst && now-w.sent >= wait; waited || wait == 0 && h.waiter != nil && !l.over && l.known() != nil {
 			l.tryAt = now // the store itself has waited, or will
 		}
 		l.finish(w, err)
 	case errors.As(err, &fenced):
-		l.found++
-		l.tryAt = now + askAgainIn(l.found, time.Duration(fenced.RemainingMS)*time.Millisecond, false, rand.Float64())
+		left := time.Duration(fenced.RemainingMS) * time.Millisecond
+		l.foundHeld(left)
+		l.tryAt = now + askAgainIn(l.found, left, false, rand.Float64())
 		l.finish(w, err)
 	case IsAnswer(err):
 		if w.gone {
@@ -400,10 +402,27 @@ func (l *line) answered(w *waiter, lease Lease, err error, wait time.Duration) {
 	}
 }
 
+// foundHeld counts. Who has waited for the end for long asks often again when it
+// comes. Under host.mu.
+func (l *line) foundHeld(remaining time.Duration) {
+	over := remaining < pollFirst
+	if over && !l.over {
+		l.found = 0
+	}
+	l.found, l.over = l.found+1, over
+}
+
 // granted gives the lock to the first in line. If that is gone, it stays first
 // until the lock is free again. Under host.mu.
 func (l *line) granted(w *waiter, lease Lease) {
 	l.found = 0
+	// A store that has waited by itself adds that to what remains. The end stays, but
+	// the term did not begin before the wait: a part of it would be a part of both.
+	waited := min(lease.remaining()-w.request.TTL(), l.host.clock.Elapsed()-w.sent).Truncate(time.Millisecond)
+	if waited > 0 {
+		w.sent += waited
+		lease.RemainingMS -= waited.Milliseconds()
+	}
 	l.held = &HeldError{
 		Key: lease.Key, Owner: lease.Owner, Token: lease.Token, ExpiresMS: lease.ExpiresMS, RemainingMS: lease.RemainingMS,
 		RequestID: w.request.RequestID,

@@ -57,14 +57,20 @@ func backoff(failures int, first, most time.Duration, random float64) time.Durat
 
 // askAgainIn is how long to leave a lock alone that has been found held so many
 // times in a row, by a lease with so much left. A store may be late to see that a
-// lease has ended, and is not asked without a pause.
+// lease has ended, etcd by seconds: it is then asked at pauses that double, so that
+// this host is late by about twice as much at worst, and by pollMost at most where
+// nothing tells of the end, else noticeMost.
 func askAgainIn(found int, remaining time.Duration, notified bool, random float64) time.Duration {
-	end := remaining + time.Duration(random*float64(spread))
-	if found > 1 {
-		end = max(end, pollFirst)
-	}
+	most := pollMost
 	if notified {
-		return min(end, noticeMost)
+		most = noticeMost
 	}
-	return min(end, backoff(found, pollFirst, pollMost, random))
+	if found > 1 && remaining < pollFirst {
+		return backoff(found, pollFirst, most, random)
+	}
+	end := remaining + time.Duration(random*float64(spread))
+	if notified {
+		return min(end, most)
+	}
+	return min(end, backoff(found, pollFirst, most, random))
 }

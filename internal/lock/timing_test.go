@@ -50,7 +50,12 @@ func TestAskAgainIn(t *testing.T) {
 		{1, time.Hour, true, 0, noticeMost},
 		{1, 300 * time.Millisecond, true, 0.5, 305 * time.Millisecond},
 		{1, time.Millisecond, true, 0, time.Millisecond},
-		{2, time.Millisecond, true, 0, pollFirst}, // the store is late to see the end
+		// The store is late to see the end.
+		{2, time.Millisecond, true, 0, 2 * pollFirst},
+		{2, time.Millisecond, false, 0, 2 * pollFirst},
+		{99, time.Millisecond, true, 0, noticeMost},
+		{99, time.Millisecond, false, 0, pollMost},
+		{99, pollFirst, false, 0, pollFirst},
 	} {
 		if got := askAgainIn(test.found, test.remaining, test.notified, test.random); got != test.want {
 			t.Errorf("%+v: %v", test, got)

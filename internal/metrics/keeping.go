@@ -29,7 +29,7 @@ var (
 		"get":     {"ok", "refused", "unavailable", "timeout", "canceled"},
 		"list":    {"ok", "refused", "unavailable", "timeout", "canceled"},
 	}
-	lockLosses      = []string{"expired", "taken_over", "refused"}
+	lockLosses      = []string{"expired", "taken_over", "refused", "released"}
 	sequenceResults = slices.Concat(serverSequenceResults, canceled)
 )
 

@@ -25,7 +25,7 @@ func TestKeeping(t *testing.T) {
 			want["kazahana_lock_requests_total{op="+op+",result="+result+"}"] = 0
 		}
 	}
-	for _, reason := range []string{"expired", "taken_over", "refused"} {
+	for _, reason := range []string{"expired", "taken_over", "refused", "released"} {
 		want["kazahana_locks_lost_total{reason="+reason+"}"] = 0
 	}
 	for _, result := range []string{"ok", "exhausted", "reused", "fenced", "refused", "unavailable", "timeout", "canceled"} {

@@ -165,8 +165,8 @@ func (f *Fake) Start() {
 	f.stopped = false
 }
 
-// LoseLock has the holder of a lock lose it, for a reason: expired, taken_over
-// or refused. It reports whether somebody held it.
+// LoseLock has the holder of a lock lose it, for a reason: expired, taken_over,
+// refused or released. It reports whether somebody held it.
 func (f *Fake) LoseLock(key, reason string) bool {
 	f.mu.Lock()
 	l := f.locks[key]

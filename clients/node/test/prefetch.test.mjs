@@ -32,7 +32,7 @@ test('IDs are handed out from batches, ascending, none twice', async (t) => {
 });
 
 test('callers at the same time share a batch that is large enough', async (t) => {
-  const { client, batches } = await counting(t, { prefetch: 10 });
+  const { client, batches } = await counting(t, { prefetch: 10, maxAge: LONG });
   const ids = await Promise.all(Array.from({ length: 500 }, () => client.nextId()));
   assert.deepEqual(ids, Array.from({ length: 500 }, (_, i) => FIRST + BigInt(i)));
   assert.ok(batches.length <= 4, String(batches));

@@ -64,11 +64,12 @@ func New(file *sqlitefile.File) *Store { return &Store{file: file, states: map[s
 func (s *Store) Close() error { return nil }
 
 // Do implements lock.Store.
-func (s *Store) Do(ctx context.Context, r lock.Request) (l lock.Lease, err error) {
+func (s *Store) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	if err := r.Validate(); err != nil {
 		return lock.Lease{}, err
 	}
-	err = s.file.Write(ctx, func(tx *sqlitefile.Tx) (err error) {
+	var l lock.Lease // no named result: who gives up returns while this is still written
+	err := s.file.Write(ctx, func(tx *sqlitefile.Tx) (err error) {
 		l, err = s.do(tx, r)
 		return err
 	}, nil)

@@ -40,6 +40,9 @@ const (
 	maxWait   = 100 * time.Millisecond
 )
 
+// errOutrun leaves open what became of a call without a request ID.
+var errOutrun = errors.New("the answer of a transaction was lost, and the sequence was changed since: nobody can tell whether it was carried out")
+
 // Store is sequences in etcd, whose client it does not own.
 type Store struct {
 	conn   *etcdconn.Client
@@ -57,6 +60,8 @@ type known struct {
 	state sequence.State
 	rev   int64            // mod revision; 0: there is no record
 	lease clientv3.LeaseID // that the record hangs on; 0: none
+	// writer is the nonce of the call that wrote the record.
+	writer string
 	// aliveAt is when the lease was last kept alive by this process, from before
 	// that was asked for.
 	aliveAt time.Time
@@ -67,6 +72,14 @@ type record struct {
 	Options  string `json:"options"`
 	Last     int64  `json:"last"`
 	Receipts string `json:"done,omitempty"`
+	Writer   string `json:"by,omitempty"`
+}
+
+// call is one that changes a key.
+type call struct {
+	path  string // of the key
+	nonce string // tells what this call wrote from what others did
+	named bool   // it has a request ID, so that its receipt tells what became of it
 }
 
 var (
@@ -94,7 +107,7 @@ func (s *Store) Next(ctx context.Context, r sequence.Request) (sequence.Range, e
 		return sequence.Range{}, err
 	}
 	var got sequence.Range
-	err := s.change(ctx, r.Tenant, r.Key, func(before sequence.State) (after sequence.State, err error) {
+	err := s.change(ctx, r.Tenant, r.Key, r.RequestID != "", func(before sequence.State) (after sequence.State, err error) {
 		// The cluster removes what has expired: here no time passes.
 		after, got, err = sequence.Next(before, r, 0)
 		return after, err
@@ -110,14 +123,15 @@ func (s *Store) Declare(ctx context.Context, d sequence.Declaration) error {
 	if err := d.Validate(); err != nil {
 		return err
 	}
-	return s.change(ctx, d.Tenant, d.Key, func(sequence.State) (sequence.State, error) {
+	return s.change(ctx, d.Tenant, d.Key, false, func(sequence.State) (sequence.State, error) {
 		return sequence.Declared(d, 0), nil
 	})
 }
 
 // change replaces a key's state by what next makes of it.
-func (s *Store) change(ctx context.Context, tenant, key string, next func(sequence.State) (sequence.State, error)) error {
+func (s *Store) change(ctx context.Context, tenant, key string, named bool, next func(sequence.State) (sequence.State, error)) error {
 	path := s.prefix + tenant + "/" + key
+	c := call{path: path, nonce: sequence.NewRequestID(), named: named}
 	turn := s.turns[maphash.String(s.seed, path)%stripes]
 	var k known
 	select {
@@ -144,7 +158,9 @@ func (s *Store) change(ctx context.Context, tenant, key string, next func(sequen
 			sure = false
 			continue
 		}
-		if k, sure, err = s.replace(ctx, k, path, after); err != nil || sure {
+		if k, sure, err = s.replace(ctx, c, k, after); errors.Is(err, errOutrun) {
+			return fmt.Errorf("%s: sequence %q: %w", s.conn.Config().Place(), key, err)
+		} else if err != nil || sure {
 			return err
 		}
 		if k.path != "" {
@@ -198,15 +214,16 @@ func (s *Store) understand(path string, kvs []*mvccpb.KeyValue) (known, error) {
 		if err != nil {
 			return known{}, fmt.Errorf("%s: the record %s is damaged: %w", s.conn.Config().Place(), path, err)
 		}
-		k.state.Last, k.rev, k.lease = rec.Last, kv.ModRevision, clientv3.LeaseID(kv.Lease)
+		k.state.Last, k.rev, k.lease, k.writer = rec.Last, kv.ModRevision, clientv3.LeaseID(kv.Lease), rec.Writer
 	}
 	return k, nil
 }
 
 // replace writes the state if the record is still the one that is known. done
 // is false where it is not, and then the record that there is comes back, or
-// nothing where that must be read.
-func (s *Store) replace(ctx context.Context, k known, path string, after sequence.State) (now known, done bool, err error) {
+// nothing where that must be read. Where answers were lost, what this call wrote
+// itself is no one else's.
+func (s *Store) replace(ctx context.Context, c call, k known, after sequence.State) (now known, done bool, err error) {
 	lease, aliveAt, err := s.leaseFor(ctx, k, after.Options.TTL)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return known{}, false, nil // the key has expired in the meantime
@@ -214,29 +231,41 @@ func (s *Store) replace(ctx context.Context, k known, path string, after sequenc
 	if err != nil {
 		return known{}, false, err
 	}
-	value, err := json.Marshal(record{Options: after.Options.Text(), Last: after.Last, Receipts: after.ReceiptsText()})
+	value, err := json.Marshal(record{Options: after.Options.Text(), Last: after.Last, Receipts: after.ReceiptsText(), Writer: c.nonce})
 	if err != nil {
 		return known{}, false, err
 	}
 	var resp *clientv3.TxnResponse
+	tries := 0 // all but the last have unknown outcomes
 	err = s.conn.Call(ctx, func(ctx context.Context) (err error) {
+		tries++
 		resp, err = s.conn.KV.Txn(ctx).
-			If(clientv3.Compare(clientv3.ModRevision(path), "=", k.rev)).
-			Then(clientv3.OpPut(path, string(value), clientv3.WithLease(lease))).
-			Else(clientv3.OpGet(path)).Commit()
+			If(clientv3.Compare(clientv3.ModRevision(c.path), "=", k.rev)).
+			Then(clientv3.OpPut(c.path, string(value), clientv3.WithLease(lease))).
+			Else(clientv3.OpGet(c.path)).Commit()
 		return err
 	})
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		return known{}, false, nil
-	}
-	if err != nil {
+	gone := errors.Is(err, rpctypes.ErrLeaseNotFound)
+	if err != nil && !gone {
 		return known{}, false, err
 	}
-	if !resp.Succeeded {
-		now, err = s.understand(path, resp.Responses[0].GetResponseRange().Kvs)
-		return now, false, err
+	if !gone && resp.Succeeded {
+		return known{path: c.path, state: after, rev: resp.Header.Revision, lease: lease, aliveAt: aliveAt}, true, nil
 	}
-	return known{path: path, state: after, rev: resp.Header.Revision, lease: lease, aliveAt: aliveAt}, true, nil
+	if !gone {
+		if now, err = s.understand(c.path, resp.Responses[0].GetResponseRange().Kvs); err != nil {
+			return known{}, false, err
+		}
+	}
+	switch {
+	case now.writer == c.nonce:
+		now.aliveAt = aliveAt
+		return now, true, nil
+	case tries > 1 && !c.named:
+		return known{}, false, errOutrun
+	default:
+		return now, false, nil
+	}
 }
 
 // leaseFor returns a lease that lasts for the TTL from now on, and when it was

@@ -122,31 +122,6 @@ func TestUseKeepsTheLeaseAlive(t *testing.T) {
 	take(t, s, o, 2)
 }
 
-// A call whose answer was lost is repeated by the client itself: what the first
-// try took is what the second returns.
-func TestLostAnswerLeavesNoGap(t *testing.T) {
-	cfg := etcdtest.Shared(t)
-	s := mustOpen(t, cfg)
-	r := sequence.Request{Tenant: "default", Key: "k", Count: 2, RequestID: "named", Options: sequence.DefaultOptions()}
-	if _, err := s.Next(testContext(t), r); err != nil {
-		t.Fatal(err)
-	}
-	// The transaction is sent once more, as after an answer that did not come.
-	path := s.prefix + "default/k"
-	state, got, err := sequence.Next(sequence.State{}, r, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	now, done, err := s.replace(testContext(t), known{path: path}, path, state)
-	if err != nil || done || now.state.Last != got.Last() {
-		t.Fatalf("%+v, %v (%v)", now, done, err)
-	}
-	if again, err := s.Next(testContext(t), r); err != nil || again != got {
-		t.Errorf("the repeated call got %v (%v), want %v", again, err, got)
-	}
-	take(t, s, sequence.DefaultOptions(), 3)
-}
-
 func TestDamagedRecord(t *testing.T) {
 	s := mustOpen(t, etcdtest.Shared(t))
 	path := s.prefix + "default/k"

@@ -25,6 +25,7 @@ class Lost:
     def __init__(self, check: Callable[[float | None], str | None]) -> None:
         self._check = check
         self._reason: str | None = None
+        self.given_back = False  # "released" is also what the daemon says when somebody else has done it
 
     @property
     def reason(self) -> str | None:
@@ -118,6 +119,7 @@ class Lock(_Asked[Channel]):
         channel, reason = self._channel, self.lost.reason
         if channel is None:
             return
+        self.lost.given_back = reason is None
         self._channel = None
         try:
             if reason is None:
@@ -148,7 +150,7 @@ class Lock(_Asked[Channel]):
 
     def _report(self, lost: Lost) -> None:
         lost.wait()
-        if lost.reason != "released" and self._on_lost is not None:
+        if not lost.given_back and self._on_lost is not None:
             self._on_lost(lost.reason or "lost")
 
 
