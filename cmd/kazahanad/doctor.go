@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -153,8 +154,20 @@ func (x *examination) ask(s *doctor.Socket) {
 		s.Err = err
 	default:
 		x.status, x.peer = &status, peer
+		if peer.PID == 1 && status.PID != 1 {
+			x.peer = ofProcess(status.PID) // the service manager has opened the socket
+		}
 		s.Err = peerErr
 	}
+}
+
+// ofProcess is the process as its peers would see it, as far as this user may know.
+func ofProcess(pid int) unixsock.Peer {
+	peer := unixsock.Peer{PID: pid}
+	if info, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
+		peer.UID = info.Sys().(*syscall.Stat_t).Uid
+	}
+	return peer
 }
 
 func (x *examination) daemon() {
@@ -163,21 +176,30 @@ func (x *examination) daemon() {
 	}
 	d := doctor.Daemon{
 		PID: x.status.PID, Version: x.status.Version, Installed: version, Mode: x.status.Mode,
-		Provider: x.status.Provider, StateDir: x.status.StateDir,
+		Provider: x.status.Provider, StateDir: x.status.StateDir, ConfiguredStates: x.status.StateDir,
 	}
 	for _, svc := range x.status.Services {
 		if svc.Cause != "" {
 			d.Cause = "service " + svc.Service + ": " + svc.Cause
 		}
 	}
+	configured := ""
 	if x.settings != nil {
 		if p, err := backend.Open(x.settings.Provider, backend.Options{}); err == nil {
-			d.ConfiguredFor, d.ConfiguredStates = p.Info().URL, x.settings.StateDir
+			configured = p.Info().URL
 			_ = p.Close() // nothing was opened
+		}
+		// A default depends on who asks: systemd gives the daemon its directory.
+		states := x.settings.Given("state_dir")
+		if states {
+			d.ConfiguredStates = x.settings.StateDir
+		}
+		if states || x.settings.Given("provider") {
+			d.ConfiguredFor = configured
 		}
 	}
 	x.add(doctor.JudgeDaemon(d)...)
-	if d.Provider != d.ConfiguredFor {
+	if d.Provider != configured {
 		// What it says of itself counts. It leaves out what may be secret, which
 		// the local ones do not have.
 		x.url = ""

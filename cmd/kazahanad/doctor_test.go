@@ -125,6 +125,21 @@ func TestDoctor(t *testing.T) {
 	unchanged("state.damaged")
 }
 
+// A daemon has its state directory from the service manager, and doctor, run by hand,
+// has not.
+func TestDoctorWithoutTheServiceManager(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	serve := s.command("serve", "--config", "none", "--socket", s.socket, "--startup-wait", "30s")
+	serve.Env = s.environment("STATE_DIRECTORY=" + s.state)
+	s.launchCommand(serve).awaitReady()
+	s.dial().id()
+	withoutStates := []string{"KAZAHANA_STATE_DIR="}
+	s.examined(withoutStates).has("daemon.regular", "no config.unlike_daemon", "no provider.unlooked", "no state.new", "no sqlite.new")
+	s.examined(withoutStates, "--provider", "static:5").has("config.unlike_daemon")
+	s.examined(nil, "--state-dir", s.path("other")).has("config.unlike_daemon")
+}
+
 // What the settings, and the place where they are used, are worth.
 func TestDoctorScope(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"os/signal"
@@ -204,6 +205,11 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	}
 	if l.tls != nil {
 		listening.TLS = leaseserver.ServerTLS(l.tls)
+	}
+	// Browsers put no mark on what a page reads from its own site, which a renamed
+	// one takes this server for.
+	if l.tokens == nil && l.settings.ClientCA == "" && !l.settings.Insecure {
+		listening.Guard = func(h http.Handler) http.Handler { return admin.OwnNames(listener.Addr(), l.settings.Listen, h) }
 	}
 	server := leaseserver.New(l.options())
 	l.announce(listener.Addr())

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -125,6 +127,48 @@ func TestLeaseServerTakesBack(t *testing.T) {
 	s.start("--provider", server.url()) // the one machine ID is free again
 	if l := s.dial().lease(); l.MachineID != 7 {
 		t.Errorf("the lease is %+v", l)
+	}
+}
+
+// What a browser sends for a page whose name was made to mean 127.0.0.1 has no mark
+// but the name.
+func TestLeaseServerIsNotReadUnderAnotherName(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	tokens := s.path("tokens.yaml")
+	writeFile(t, tokens, "- {token: first-token-first-token-first, owner: web, scopes: [leases]}\n")
+	status := func(l *leaseServer, network, host, path string) int {
+		t.Helper()
+		client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, network, strings.TrimPrefix(l.address, "unix:"))
+			}}}
+		res, err := client.Get("http://" + host + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		return res.StatusCode
+	}
+	open := s.startLeaseServer("127.0.0.1:0", "--state-dir", s.path("open"))
+	for _, path := range []string{"/", "/leases", "/stats", "/status.json", "/leases/map", "/v1/locks", "/metrics"} {
+		for host, want := range map[string]int{"evil.example:17464": 421, "localhost:17464": 200, "127.0.0.1": 200} {
+			if got := status(open, "tcp", host, path); got != want {
+				t.Errorf("GET %s of %s: %d, want %d", path, host, got, want)
+			}
+		}
+	}
+	insecure := s.startLeaseServer("127.0.0.1:0", "--state-dir", s.path("insecure"), "--insecure")
+	guarded := s.startLeaseServer("127.0.0.1:0", "--state-dir", s.path("guarded"), "--tokens-file", tokens)
+	socket := s.startLeaseServer("unix:"+s.path("l.sock"), "--state-dir", s.path("socket"))
+	for _, c := range []struct {
+		server  *leaseServer
+		network string
+		want    int
+	}{{insecure, "tcp", 200}, {guarded, "tcp", 401}, {socket, "unix", 200}} {
+		if got := status(c.server, c.network, "lease-server.example", "/leases"); got != c.want {
+			t.Errorf("%s under another name: %d, want %d", c.server.address, got, c.want)
+		}
 	}
 }
 

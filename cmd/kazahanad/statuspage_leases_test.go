@@ -118,6 +118,10 @@ func lookAtLeaseServer(t *testing.T, b *browser.Browser) {
 	crashed := server.granted("batch", "batch-01.example.net", 60)
 	server.granted("imports", "import-01.example.net", 37)
 	wide := server.granted("wide", "wide-01.example.net", 1)[0]
+	outside := server.granted("wide", "wide-02.example.net", 1)[0]
+	for outside.ID/128 == wide.ID/128 {
+		outside = server.granted("wide", "wide-02.example.net", 1)[0]
+	}
 
 	tab := b.Open(t, server.url()+"/", desk)
 	tab.Await(`document.querySelector("#token:not([hidden])") && document.querySelector("#main").hidden`)
@@ -202,8 +206,11 @@ func lookAtLeaseServer(t *testing.T, b *browser.Browser) {
 	x, y = cellOf(tab, wide.ID, part, 128)
 	tab.Point(x, y)
 	tab.Await(fmt.Sprintf(`%s.startsWith("Machine ID %d: leased to wide-01.example.net")`, detail, wide.ID))
-	tab.Eval(`document.querySelector("#trail button").click()`, nil)
+	// A search for what is not in this part leads out of it.
+	search("machine", fmt.Sprint(outside.ID), "1 found", "wide-02.example.net")
+	tab.Eval(`document.querySelector("#search-answer button").click()`, nil)
 	tab.Await(`document.querySelector("#trail").innerText.includes("128 in each cell")`)
+	tab.Await(detail + `.includes("wide-02.example.net")`)
 
 	tab.Eval(`document.querySelector('#pools tr[data-key="default"] button').click()`, nil)
 	tab.Await(`document.querySelector("#map-title").innerText === "Slots of pool default"`)
@@ -230,4 +237,38 @@ func lookAtReturn(t *testing.T, b *browser.Browser) {
 	tab.Await(`window.loaded === undefined && document.querySelector("#main:not([hidden])")`)
 	other := b.Open(t, server.url()+"/", desk)
 	other.Await(`document.querySelector("#token:not([hidden])")`)
+}
+
+// What clients say of themselves is text on the page, whatever it says.
+func lookAtHostileNames(t *testing.T, b *browser.Browser) {
+	const host, process = `<img src=x onerror=document.title="xss">`, `<script>document.title="xss"</script>&amp;`
+	s := newSite(t)
+	server := s.startPageServer("127.0.0.1:0")
+	var out leaseapi.AcquireResponse
+	server.asked("POST", "/lease", hostToken, leaseapi.AcquireRequest{
+		Meta: map[string]string{"host": host, "pid": process, host: process}, ThroughputPerMS: 1,
+	}, &out)
+	id := out.Leases[0].ID
+	tab := b.Open(t, server.url()+"/", desk)
+	giveToken(tab, adminToken)
+	tab.Await(`document.querySelector('#pools tr[data-key="default"] td:nth-child(3)')?.innerText === "1"`)
+	tab.Await(`document.querySelector("#map-title").innerText === "Slots of pool default"`)
+	x, y := cellOf(tab, id, 0, 8192)
+	tab.Point(x, y)
+	tab.Await(fmt.Sprintf(`%s.startsWith(%q)`, detail, fmt.Sprintf("Machine ID %d: leased to %s, process %s, service default", id, host, process)))
+	tab.Eval(`(() => {
+		document.querySelector("#search-what").value = "host";
+		document.querySelector("#search-text").value = "<IMG";
+		document.querySelector("#search-form").requestSubmit();
+	})()`, nil)
+	tab.Await(fmt.Sprintf(`["#search-answer td:nth-child(1)", "#search-answer td:nth-child(2)"].map((at) => document.querySelector(at)?.innerText).join(" ") === %q`, host+" "+process))
+	var made struct {
+		Elements int
+		Title    string
+	}
+	tab.Eval(`({Elements: document.querySelectorAll("img, main script, [onerror]").length, Title: document.title})`, &made)
+	if made.Elements != 0 || strings.Contains(made.Title, "xss") {
+		t.Errorf("names have become elements: %+v", made)
+	}
+	clean(t, tab, server.url(), "status of 401")
 }

@@ -150,7 +150,7 @@ func TestStatusPages(t *testing.T) {
 	b := browser.Start(t)
 	for name, look := range map[string]func(*testing.T, *browser.Browser){
 		"daemon": lookAtDaemon, "daemon in an outage": lookAtOutage, "without scripts": lookWithoutScripts,
-		"lease server": lookAtLeaseServer, "lease server comes back": lookAtReturn,
+		"lease server": lookAtLeaseServer, "lease server comes back": lookAtReturn, "hostile names": lookAtHostileNames,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -10,7 +10,7 @@ import (
 
 // OwnNames has a handler that listens on a loopback address answer to this
 // host's own names only: localhost, loopback addresses, and the host of the
-// admin_listen value. A page of another site, whose name was made to mean
+// configured address. A page of another site, whose name was made to mean
 // 127.0.0.1 (DNS rebinding), would else be of the same origin, and could read
 // everything. Handlers on Unix sockets, which no browser reaches, and on other
 // addresses, which have names that nobody knows here, answer to all.

@@ -20,7 +20,7 @@ type LeaseServerFlags struct {
 	Services        Text `name:"services" group:"Leases" placeholder:"{NAME: {KEY: VALUE}}" help:"Terms of single services, as YAML: epoch, bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids (default none: those of the provider URL)."`
 
 	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., or none (default the provider; beside it for SQLite)."`
-	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl, block (default none: 1, 2, 3, ...)."`
+	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl (default none: 1, 2, 3, ...)."`
 
 	MaxConnections Text `name:"max-connections" group:"Limits" placeholder:"N" help:"Connections open at the same time, 1 to 1048576; further ones wait (default 16384)."`
 	MaxInFlight    Text `name:"max-in-flight" group:"Limits" placeholder:"N" help:"Requests under way at the same time, 1 to 1048576 (default 8192)."`

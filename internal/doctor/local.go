@@ -63,9 +63,9 @@ type Daemon struct {
 	Installed        string // version of the command that asks
 	Mode, Cause      string
 	Provider         string // as in provider.Info.URL
-	ConfiguredFor    string // the same, as the configuration has it; "" = not known
+	ConfiguredFor    string // the same, as the configuration has it; "" = it names none
 	StateDir         string // "" = none
-	ConfiguredStates string
+	ConfiguredStates string // the same, as the configuration has it; StateDir where it has none
 }
 
 // JudgeDaemon judges a running daemon.
@@ -92,7 +92,7 @@ func JudgeDaemon(d Daemon) []Finding {
 	if d.ConfiguredFor != "" && d.Provider != d.ConfiguredFor {
 		unlike = append(unlike, fmt.Sprintf("it leases from %s, the configuration names %s", d.Provider, d.ConfiguredFor))
 	}
-	if d.ConfiguredFor != "" && d.StateDir != d.ConfiguredStates {
+	if d.StateDir != d.ConfiguredStates {
 		unlike = append(unlike, fmt.Sprintf("its state is in %s, the configuration says %s", orNone(d.StateDir), orNone(d.ConfiguredStates)))
 	}
 	if len(unlike) > 0 {

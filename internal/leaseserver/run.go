@@ -30,8 +30,9 @@ var patience = phases{header: 5 * time.Second, read: 15 * time.Second, write: ti
 
 // Listening is how Serve runs.
 type Listening struct {
-	TLS            *tls.Config // nil = plain HTTP
-	MaxConnections int         // further ones wait to be accepted
+	TLS            *tls.Config                     // nil = plain HTTP
+	Guard          func(http.Handler) http.Handler // optional: what every request meets first
+	MaxConnections int                             // further ones wait to be accepted
 	DrainDelay     time.Duration
 	DrainTimeout   time.Duration
 }
@@ -39,8 +40,12 @@ type Listening struct {
 // Serve answers on the listener until ctx is done, then stops as the package's
 // documentation says. It closes the listener.
 func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
+	handler := http.Handler(s)
+	if o.Guard != nil {
+		handler = o.Guard(s)
+	}
 	server := &http.Server{
-		Handler: s, TLSConfig: o.TLS,
+		Handler: handler, TLSConfig: o.TLS,
 		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(debugWriter{s.o.Log}, "", 0),
 	}

@@ -87,7 +87,11 @@ func end(ctx context.Context, err error, leases ...lease.Lease) {
 		}
 		attributes = []attribute.KeyValue{keyLeases.Int(len(leases)), keyIDs.Int64Slice(ids)}
 	}
-	finish(ctx, word, failed, err, attributes...)
+	text := ""
+	if failed {
+		text = err.Error()
+	}
+	finish(ctx, word, failed, text, attributes...)
 }
 
 // Acquire implements provider.Provider.

@@ -76,14 +76,15 @@ func (t *Tracing) call(ctx context.Context, name string, attributes ...attribute
 }
 
 // finish ends the span of ctx. A refusal is no failure: the store has done its work.
-func finish(ctx context.Context, result string, failed bool, err error, attributes ...attribute.KeyValue) {
+// The text, which says why it failed, must name no key.
+func finish(ctx context.Context, result string, failed bool, text string, attributes ...attribute.KeyValue) {
 	span := trace.SpanFromContext(ctx)
 	if span.IsRecording() {
 		span.SetAttributes(keyResult.String(result))
 		span.SetAttributes(attributes...)
 		if failed {
 			span.SetAttributes(semconv.ErrorTypeKey.String(result))
-			span.SetStatus(codes.Error, err.Error())
+			span.SetStatus(codes.Error, text)
 		}
 	}
 	span.End()
@@ -109,7 +110,7 @@ func (t *Tracing) Locks(s lock.Store, at string) lock.Store {
 			if o.Lease.Token > 0 {
 				more = append(more, keyToken.Int64(o.Lease.Token))
 			}
-			finish(ctx, result, lock.Failed(result), o.Err, more...)
+			finish(ctx, result, lock.Failed(result), result, more...)
 		},
 	})
 }
@@ -130,7 +131,7 @@ func (t *Tracing) Sequences(s sequence.Store, at string) sequence.Store {
 		},
 		After: func(ctx context.Context, o sequence.Operation) {
 			result := sequence.Outcome(o.Err)
-			finish(ctx, result, sequence.Failed(result), o.Err)
+			finish(ctx, result, sequence.Failed(result), result)
 		},
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -204,6 +205,20 @@ func TestFailedCall(t *testing.T) {
 	}
 }
 
+// Stores whose errors name the key, as those of real ones do.
+type (
+	failingLocks     struct{ lock.Store }
+	failingSequences struct{ sequence.Store }
+)
+
+func (failingLocks) Do(_ context.Context, r lock.Request) (lock.Lease, error) {
+	return lock.Lease{}, fmt.Errorf("lock %q: connection refused", r.Key)
+}
+
+func (failingSequences) Next(_ context.Context, r sequence.Request) (sequence.Range, error) {
+	return sequence.Range{}, fmt.Errorf("sequence %q: connection refused", r.Key)
+}
+
 func TestLocksAndSequences(t *testing.T) {
 	const key = "customer/wilhelmina"
 	tr, c := to(t)
@@ -217,6 +232,8 @@ func TestLocksAndSequences(t *testing.T) {
 	}
 	_, _ = locks.List(t.Context(), "default", "", 10)
 	_, _ = values.Next(t.Context(), sequence.Request{Tenant: "default", Key: key, Count: 3, Options: sequence.DefaultOptions()})
+	_, _ = tr.Locks(failingLocks{lock.NewMemory(now)}, "sqlite:/x/store.db").Do(t.Context(), r)
+	_, _ = tr.Sequences(failingSequences{sequence.NewMemory(now)}, "sqlite:/x/store.db").Next(t.Context(), sequence.Request{Key: key})
 	tr.Close()
 	results := map[string]int{}
 	for _, s := range c.Spans() {
@@ -224,13 +241,20 @@ func TestLocksAndSequences(t *testing.T) {
 		if text := fmt.Sprint(s); strings.Contains(text, "wilhelmina") {
 			t.Errorf("a key is in %s", text)
 		}
+		if result := s.Attributes["kazahana.result"]; s.Error != (result == "unavailable") || s.Error && s.Message != result {
+			t.Errorf("%s is %s, error %v, with the text %q", s.Name, result, s.Error, s.Message)
+		}
 	}
-	for _, want := range []string{"lock store acquire ok", "lock store acquire held", "lock store list ok", "sequence store next ok"} {
+	for _, want := range []string{
+		"lock store acquire ok", "lock store acquire held", "lock store list ok", "sequence store next ok",
+		"lock store acquire unavailable", "sequence store next unavailable",
+	} {
 		if results[want] != 1 {
 			t.Errorf("%d of %q among %v", results[want], want, results)
 		}
 	}
-	if s := one(t, c, "sequence store next"); s.Attributes["server.address"] != "h1" || s.Attributes["server.port"] != "2379" ||
+	s := c.Spans()[slices.IndexFunc(c.Spans(), func(s otlptest.Span) bool { return s.Name == "sequence store next" && !s.Error })]
+	if s.Attributes["server.address"] != "h1" || s.Attributes["server.port"] != "2379" ||
 		s.Attributes["db.system.name"] != "etcd" || s.Attributes["kazahana.sequence.count"] != "3" {
 		t.Errorf("%+v", s)
 	}

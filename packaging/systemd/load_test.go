@@ -9,8 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// load says how many IDs there were, and the longest pause in ms.
+// load says a dot for every 100 IDs, then how many there were, and the longest pause
+// in ms.
 func load(end string) error {
 	client, err := kazahana.New(kazahana.WithTimeout(patience))
 	if err != nil {
@@ -54,6 +55,9 @@ func load(end string) error {
 			return fmt.Errorf("%d after %d", id, last)
 		}
 		count, last, longest = count+1, id, max(longest, time.Since(began))
+		if count%100 == 0 {
+			fmt.Print(".")
+		}
 	}
 }
 
@@ -115,29 +119,30 @@ func restartUnderLoad(h *host, all []program) {
 	h.fresh()
 	ctx, cancel := context.WithTimeout(h.t.Context(), 2*patience)
 	defer cancel()
-	ended := map[string]func() (string, error){}
+	running := map[string]*asking{}
 	for _, p := range all {
 		if p.missing == "" {
-			ended[p.client] = h.begin(ctx, append([]string{"runuser", "-u", "app", "--", "env", loadEnv + "=" + end}, append(p.args, end)...))
+			running[p.client] = h.begin(ctx, append([]string{"runuser", "-u", "app", "--", "env", loadEnv + "=" + end}, append(p.args, end)...))
 		}
 	}
 	for range restarts {
-		h.awaitRequests(500)
+		h.awaitIDs(running)
 		h.do("systemctl", "restart", service)
 	}
-	h.awaitRequests(500)
+	h.awaitIDs(running)
 	h.do("touch", end)
 	for _, p := range all {
 		h.t.Run(p.client, func(t *testing.T) {
 			if p.missing != "" {
 				t.Skip(p.missing)
 			}
-			said, err := ended[p.client]()
+			err := running[p.client].cmd.Wait()
+			said := strings.TrimLeft(running[p.client].String(), ".")
 			if err != nil {
 				t.Fatalf("%v: %s\n%s", err, said, h.journal())
 			}
 			var count, longest int
-			if _, err := fmt.Sscan(said, &count, &longest); err != nil || count < 100 {
+			if _, err := fmt.Sscan(said, &count, &longest); err != nil {
 				t.Errorf("it says %q", said)
 			}
 			t.Logf("%d IDs over %d restarts, the longest pause %d ms", count, restarts, longest)
@@ -145,29 +150,41 @@ func restartUnderLoad(h *host, all []program) {
 	}
 }
 
-// begin starts a command; end waits for it, and returns what it has said.
-func (h *host) begin(ctx context.Context, args []string) (end func() (string, error)) {
-	h.t.Helper()
-	var said bytes.Buffer
-	cmd := h.command(ctx, args...)
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Start(); err != nil {
-		h.t.Fatal(err)
-	}
-	return func() (string, error) {
-		err := cmd.Wait()
-		return said.String(), err
-	}
+// asking is a program that was started, and what it has said.
+type asking struct {
+	cmd  *exec.Cmd
+	mu   sync.Mutex // guards said
+	said bytes.Buffer
 }
 
-// awaitRequests waits until the daemon has answered so many, since its start.
-func (h *host) awaitRequests(n int) {
+// Write implements io.Writer.
+func (a *asking) Write(p []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.said.Write(p)
+}
+
+func (a *asking) String() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.said.String()
+}
+
+func (h *host) begin(ctx context.Context, args []string) *asking {
 	h.t.Helper()
-	h.eventually("requests are answered", func() bool {
-		out := h.do("kazahanad", "status", "--json")
-		_, rest, _ := strings.Cut(out, `"requests_total":`)
-		digits := strings.TrimSpace(rest)
-		total, _ := strconv.Atoi(digits[:max(strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }), 0)])
-		return total > n
-	})
+	a := &asking{cmd: h.command(ctx, args...)}
+	a.cmd.Stdout, a.cmd.Stderr = a, a
+	if err := a.cmd.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	return a
+}
+
+// awaitIDs waits until each program has had 100 IDs more, all of them from now on.
+func (h *host) awaitIDs(running map[string]*asking) {
+	h.t.Helper()
+	for client, a := range running {
+		before := len(a.String())
+		h.eventually(client+" goes on", func() bool { return len(a.String()) >= before+2 })
+	}
 }

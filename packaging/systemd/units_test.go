@@ -220,6 +220,12 @@ func firstConnection(h *host) {
 	if got := h.do("kazahanad", "status", "--json"); !strings.Contains(got, `/run/kazahana/kazahanad.sock`) {
 		h.t.Errorf("status: %s", got)
 	}
+	for _, user := range []string{"root", "kazahana"} {
+		looked := "the daemon (process " + h.show(service, "MainPID") + ") may have "
+		if o := h.as(user, "kazahanad", "doctor"); o.code != 0 || !strings.Contains(o.out, looked) || strings.Contains(o.out, "config.unlike_daemon") {
+			h.t.Errorf("doctor, run by %s: %+v", user, o)
+		}
+	}
 }
 
 // The hardening is in force, and nothing that the daemon does meets it.
@@ -321,7 +327,7 @@ func watchdog(h *host) {
 	h.dropIn(service, "watchdog", "[Service]\nWatchdogSec=2\nTimeoutAbortSec=1\n")
 	h.do("systemctl", "restart", service)
 	pid := h.freeze(service)
-	h.id()
+	h.eventually("who asks is answered", func() bool { return h.as("app", "kazahanad", "id").code == 0 })
 	if now := h.show(service, "MainPID"); now == pid {
 		h.t.Error("a process that stood still has answered")
 	}
@@ -379,9 +385,11 @@ func badConfiguration(h *host) {
 	}
 	h.eventually("the socket has failed with the service", func() bool { return h.show(socket, "ActiveState") == "failed" })
 	h.do("rm", "/etc/kazahana/kazahanad.yaml")
-	h.do("systemctl", "reset-failed", service, socket)
-	h.do("systemctl", "start", socket)
-	h.id()
+	h.eventually("it is up again", func() bool { // once systemd's limit of activations, 20 in 2 s, allows one
+		h.do("systemctl", "reset-failed", service, socket)
+		h.do("systemctl", "start", socket)
+		return h.as("app", "kazahanad", "id").code == 0
+	})
 }
 
 func stop(h *host) {

@@ -27,6 +27,7 @@ export class Slots {
     this.trail = [];
     this.cell = -1; // that the reader has turned to
     this.pinned = false; // it stays when the pointer leaves
+    this.wanted = -1; // the machine ID to turn to when the map has it
     this.columns = 1;
     this.size = leastCell;
     this.listen();
@@ -44,6 +45,7 @@ export class Slots {
     this.map = null;
     this.cell = -1;
     this.pinned = false;
+    this.wanted = -1;
   }
 
   /** @param {SlotMap} map @param {boolean} fenced */
@@ -55,6 +57,7 @@ export class Slots {
     this.draw();
     this.showTrail();
     if (this.cell >= 0) this.tell();
+    if (this.wanted >= map.from && this.wanted < map.to) this.goTo(this.wanted);
   }
 
   /** The machine IDs of a cell, the last one included. @param {number} cell @returns {[number, number]} */
@@ -69,9 +72,11 @@ export class Slots {
     if (!this.map || id < this.map.low || id >= this.map.end) return;
     if (id < this.map.from || id >= this.map.to) {
       this.trail = [];
+      this.wanted = id;
       this.zoomed();
       return;
     }
+    this.wanted = -1;
     this.pinned = true;
     this.turn(Math.floor((id - this.map.from) / this.map.idsPerCell));
     this.canvas.scrollIntoView({ block: 'nearest' });
@@ -169,7 +174,7 @@ export class Slots {
     nav.dataset.shown = key;
     const step = (depth, label) => {
       const button = make('button', { type: 'button' }, label);
-      button.addEventListener('click', () => { this.trail.length = depth; this.turn(-1); this.zoomed(); });
+      button.addEventListener('click', () => { this.trail.length = depth; this.wanted = -1; this.turn(-1); this.zoomed(); });
       return button;
     };
     const parts = [];
@@ -185,6 +190,7 @@ export class Slots {
     const [from, last] = this.range(this.cell);
     this.trail.push([from, last + 1]);
     this.pinned = false;
+    this.wanted = -1;
     this.turn(-1);
     this.zoomed();
   }

@@ -1,4 +1,4 @@
-// Asks for IDs until the file argv[2] is there; says how many, and the longest pause in ms.
+// Asks for IDs until the file argv[2] is there; says a dot for every 100, then how many, and the longest pause in ms.
 import { existsSync } from 'node:fs';
 import { Client } from './dist/index.mjs';
 
@@ -13,6 +13,7 @@ while (!existsSync(process.argv[2])) {
   if (value <= last) throw new Error(`${value} after ${last}`);
   last = value;
   count++;
+  if (count % 100 === 0) process.stdout.write('.');
 }
 client.close();
 console.log(count, Math.round(longest));

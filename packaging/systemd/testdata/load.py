@@ -1,4 +1,4 @@
-"""Asks for IDs until the file argv[1] is there; says how many, and the longest pause in ms."""
+"""Asks for IDs until the file argv[1] is there; says a dot for every 100, then how many, and the longest pause in ms."""
 
 import os
 import sys
@@ -15,4 +15,6 @@ with kazahana.Client(timeout=60.0) as client:
         longest = max(longest, time.monotonic() - began)
         assert value > last, f"{value} after {last}"
         last, count = value, count + 1
+        if count % 100 == 0:
+            print(".", end="", flush=True)
 print(count, round(longest * 1000))
