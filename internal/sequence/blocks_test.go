@@ -154,7 +154,8 @@ func TestBlocksShareACall(t *testing.T) {
 		}
 		wg.Wait()
 		w.called(2 * callers / 20)
-		if !slices.IsSorted(all) || all[0] != 1 || all[len(all)-1] != 2*callers || len(slices.Compact(all)) != 2*callers {
+		slices.Sort(all) // callers tell what they got in any order
+		if all[0] != 1 || all[len(all)-1] != 2*callers || len(slices.Compact(all)) != 2*callers {
 			w.Errorf("the values are %v", all)
 		}
 	})

@@ -189,6 +189,34 @@ func TestCheckOfResends(t *testing.T) {
 	}
 }
 
+// TestCheckOfLooseGets: a Get may tell what was so just before a change whose time
+// is earlier than its own, where that is allowed.
+func TestCheckOfLooseGets(t *testing.T) {
+	a := granted("alice", 1, 1, 0)
+	get := func(at int64) said {
+		return said{2, 9, lock.Request{Tenant: tenant, Key: key}, with(a, func(l *lock.Lease) { l.RemainingMS = 1000 - at }), nil}
+	}
+	shorter := req(lock.Renew, "alice", 3)
+	shorter.TTLMS = 100
+	calls := []said{
+		{1, 2, req(lock.Acquire, "alice", 1), a, nil}, get(100),
+		{4, 7, shorter, with(a, func(l *lock.Lease) { l.ExpiresMS, l.RemainingMS = t0+100, 100 }), nil},
+		{5, 8, req(lock.Acquire, "bob", 2), granted("bob", 2, 2, 100), nil},
+	}
+	for _, loose := range []bool{false, true} {
+		h := &History{Allowed: Allowed{LooseGets: loose}}
+		h.add(calls)
+		if err := h.Check(); (err == nil) != loose {
+			t.Errorf("loose %v: %v", loose, err)
+		}
+	}
+	h := &History{Allowed: Allowed{LooseGets: true}}
+	h.add(append(calls[:3:3], said{10, 11, lock.Request{Tenant: tenant, Key: key}, a, nil}))
+	if h.Check() == nil {
+		t.Error("a Get that shows the old end after the renewal is accepted")
+	}
+}
+
 // splitBrain is a store of two halves that know nothing of each other, as after a
 // failover that went wrong.
 type splitBrain struct {

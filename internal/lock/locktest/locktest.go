@@ -53,8 +53,8 @@ type Backend struct {
 	// forget.
 	Jumps bool
 
-	// NoClock: the backend tells no time, see History.
-	NoClock bool
+	// NoClock and LooseGets are as in Allowed.
+	NoClock, LooseGets bool
 
 	// Close removes the backend once its clients are closed. It may be nil.
 	Close func()

@@ -23,15 +23,16 @@ func (g guess) see(n int64) (guess, bool) {
 
 // world is what can be known of one key.
 type world struct {
-	jumps   bool
-	noClock bool
-	token   guess // of the latest lease
-	lease   string
-	owner   string
-	status  lock.Status // "" before the first lease
-	expires guess
-	now     int64  // the store's clock shows this or more
-	done    []deed // everything that was carried out under a request ID
+	jumps     bool
+	noClock   bool
+	looseGets bool
+	token     guess // of the latest lease
+	lease     string
+	owner     string
+	status    lock.Status // "" before the first lease
+	expires   guess
+	now       int64  // the store's clock shows this or more
+	done      []deed // everything that was carried out under a request ID
 }
 
 type deed struct {
@@ -79,6 +80,10 @@ func (w world) shown(c call) []world {
 	w, ok := w.see(c.lease.Token, c.lease.ExpiresMS)
 	if !ok {
 		return nil
+	}
+	if w.looseGets && c.lease.State != lock.Released {
+		ends := c.lease.State == lock.Expired || c.lease.RemainingMS > 0
+		return keep(w, ends && (w.status == lock.Active || w.status == lock.Expired && c.lease.State == lock.Expired))
 	}
 	switch c.lease.State {
 	case lock.Active:
