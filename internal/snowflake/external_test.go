@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"strconv"
 	"testing"
@@ -16,6 +17,7 @@ import (
 // made by an implementation of its own, from the algorithms' descriptions.
 type vectorFile struct {
 	Untransformed, Plain []vector
+	Inspected            []map[string]any
 	Keyed                []struct {
 		Name, Secret string
 		Vectors      []vector
@@ -50,6 +52,36 @@ func keyed(t testing.TB, secret string) Codec {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// TestInspectedVectors: the fields have the same names on the wire.
+func TestInspectedVectors(t *testing.T) {
+	f := loadVectors(t)
+	if len(f.Inspected) != len(f.Plain) {
+		t.Fatalf("%d are inspected of %d", len(f.Inspected), len(f.Plain))
+	}
+	for _, want := range f.Inspected {
+		n, err := strconv.ParseInt(want["id"].(string), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := Inspect(ID(n), DefaultLayout(), DefaultEpochMS, Codec{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := json.Marshal(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]any
+		if err := json.Unmarshal(raw, &got); err != nil {
+			t.Fatal(err)
+		}
+		got["id"] = strconv.FormatInt(int64(in.ID), 10)
+		if !maps.Equal(got, want) {
+			t.Errorf("%d is %v, want %v", n, got, want)
+		}
+	}
 }
 
 func checkVectors(t *testing.T, c Codec, vectors []vector) {

@@ -5,7 +5,7 @@ import fs from 'node:fs';
 import path from 'node:path';
 import test from 'node:test';
 import * as kazahana from '../dist/index.js';
-import { Daemon, delay, temporary, until } from './support.mjs';
+import { Daemon, delay, temporary, testdata, until } from './support.mjs';
 
 const { Client, ExternalCodec } = kazahana;
 
@@ -26,6 +26,18 @@ test('IDs in every format', async (t) => {
   const large = await client.nextIds(65_536, { timeout: 60_000 });
   assert.equal(new Set(large).size, 65_536);
   assert.ok(large.every((id) => typeof id === 'bigint'));
+});
+
+test('the golden inspections', async (t) => {
+  const { client } = await start(t);
+  const { inspected } = testdata('external_ids.json');
+  assert.ok(inspected.length > 20);
+  for (const want of inspected) {
+    assert.deepEqual(await client.inspect(BigInt(want.id)), {
+      id: BigInt(want.id), external: want.external, timestampMs: want.timestamp_ms, time: want.time, machineId: want.machine_id,
+      sequence: want.sequence, kind: want.kind, bitId: want.bit_id, bitSeq: want.bit_seq, epochMs: want.epoch_ms,
+    });
+  }
 });
 
 test('an ID is explained', async (t) => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 import uuid
@@ -10,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from conftest import Daemon, stateless_exchanges, wait_until
+from conftest import REPOSITORY, Daemon, stateless_exchanges, wait_until
 
 import kazahana
 
@@ -38,6 +39,15 @@ def test_largest_batch(connect: Any, make_daemon: Any) -> None:
     for format, kind in (("int", int), ("string", str)):
         ids = client.next_ids(65_536, format=format)
         assert len(set(ids)) == 65_536 and type(ids[0]) is kind and [int(id) for id in ids] == sorted(map(int, ids))
+
+
+def test_the_golden_inspections(connect: Any, daemon: Daemon) -> None:
+    client = connect(daemon.socket)
+    inspected = json.loads((REPOSITORY / "testdata" / "external_ids.json").read_text("utf-8"))["inspected"]
+    assert len(inspected) > 20
+    for want in inspected:
+        seen = client.inspect(int(want["id"]))
+        assert {name: getattr(seen, name) for name in want} == {**want, "id": int(want["id"])}
 
 
 def test_explaining(connect: Any, daemon: Daemon) -> None:

@@ -51,9 +51,9 @@ func TestConformance(t *testing.T) {
 		advance := func(d time.Duration) { now.Add(d.Milliseconds()) }
 		return locktest.Backend{
 			LooseGets: true,
-			Open:    func() (lock.Store, error) { return open(path, now.Load) },
-			Advance: advance,
-			Restart: func() error { return nil }, // all is in the file, which every Open opens anew
+			Open:      func() (lock.Store, error) { return open(path, now.Load) },
+			Advance:   advance,
+			Restart:   func() error { return nil }, // all is in the file, which every Open opens anew
 			Sweep: func() error {
 				advance(lock.MaxTTL + lock.KeepIdle + time.Second)
 				return sweepAll(path, now.Load)
