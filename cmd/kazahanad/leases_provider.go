@@ -35,17 +35,25 @@ var providerVariables = []string{
 // settings are those that a daemon started here would have.
 func (f *providerFlags) settings(s *system) (*config.Serve, error) {
 	var flags config.Flags
-	for _, given := range []struct {
-		text string
-		into *config.Text
-	}{{f.Config, &flags.Config}, {f.StateDir, &flags.StateDir}, {f.Provider, &flags.Provider}} {
-		if given.text != "" {
-			*given.into = config.Given(given.text)
-		}
+	give(f.Config, &flags.Config)
+	give(f.StateDir, &flags.StateDir)
+	give(f.Provider, &flags.Provider)
+	return loadOnly(s, flags, providerVariables)
+}
+
+// give hands a flag on that was given.
+func give(text string, into *config.Text) {
+	if text != "" {
+		*into = config.Given(text)
 	}
+}
+
+// loadOnly reads the daemon's configuration for a command that needs little of it,
+// and heeds no other variables of its own than those.
+func loadOnly(s *system, flags config.Flags, variables []string) (*config.Serve, error) {
 	environ := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
-		return strings.HasPrefix(name, "KAZAHANA_") && !slices.Contains(providerVariables, name)
+		return strings.HasPrefix(name, "KAZAHANA_") && !slices.Contains(variables, name)
 	})
 	settings, err := flags.Load(config.Process{Environ: environ, UID: s.uid, Now: s.now()})
 	if err != nil {

@@ -34,23 +34,11 @@ var declareVariables = slices.Concat(providerVariables, []string{"KAZAHANA_STORE
 // settings are those that a daemon started here would have.
 func (f *declareFlags) settings(s *system) (*config.Serve, error) {
 	var flags config.Flags
-	for _, given := range []struct {
-		text string
-		into *config.Text
-	}{{f.Config, &flags.Config}, {f.StateDir, &flags.StateDir}, {f.Store, &flags.Store}, {f.Sequences, &flags.Sequences}} {
-		if given.text != "" {
-			*given.into = config.Given(given.text)
-		}
-	}
-	environ := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
-		name, _, _ := strings.Cut(entry, "=")
-		return strings.HasPrefix(name, "KAZAHANA_") && !slices.Contains(declareVariables, name)
-	})
-	settings, err := flags.Load(config.Process{Environ: environ, UID: s.uid, Now: s.now()})
-	if err != nil {
-		return nil, usageError{err}
-	}
-	return settings, nil
+	give(f.Config, &flags.Config)
+	give(f.StateDir, &flags.StateDir)
+	give(f.Store, &flags.Store)
+	give(f.Sequences, &flags.Sequences)
+	return loadOnly(s, flags, declareVariables)
 }
 
 // declare writes the declaration to the store, and says how the key goes on.
