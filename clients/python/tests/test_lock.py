@@ -230,8 +230,7 @@ def test_not_acquired() -> None:
 @pytest.fixture
 def locking(connect: Any, daemon: Daemon) -> Any:
     client = connect(daemon.socket)
-    if "locks" not in client.status()["features"]:
-        pytest.skip("this daemon has no locks yet: Status.features lacks them")
+    assert "locks" in client.status()["features"]
     return client
 
 
