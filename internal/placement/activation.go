@@ -37,6 +37,7 @@ type entry struct {
 	request   RequestID // under way
 	unwanted  bool      // to be passivated, as soon as nothing is under way
 	activated bool
+	ended     bool   // while the process was asked: its answer means nothing
 	reserved  bool   // the store's record may name this host
 	lease     Lease  // held if ID is not empty
 	record    Record // what is, or is to be, in the store
@@ -165,6 +166,9 @@ func (c *Core) stored(e *entry, r Result, now Moment) {
 }
 
 func (c *Core) ensured(e *entry, r Result, now Moment) {
+	if r.Err == nil && e.ended {
+		r.Err = errors.New("the process is gone")
+	}
 	switch {
 	case r.Err != nil:
 		// What may have been activated has to be told that it must not be.
@@ -249,6 +253,7 @@ func (c *Core) removed(e *entry, r Result, now Moment) {
 	if r.Err != nil && !isRefusal(r.Err) {
 		// As long as the record names this host nobody else can have the key.
 		e.step = retrying
+		c.retries = append(c.retries, e)
 		return
 	}
 	e.reserved = false

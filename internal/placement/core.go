@@ -30,6 +30,7 @@ type Core struct {
 
 	entries map[Key]*entry
 	pending map[RequestID]*entry
+	retries []*entry // to be removed at the next Tick
 	last    RequestID
 	serial  uint64
 	ignored uint64
@@ -118,7 +119,9 @@ func (c *Core) Tick(now Moment) Outcome {
 		c.token = 0
 		c.loseAll(now)
 	}
-	for _, e := range c.which(func(e *entry) bool { return e.step == retrying }) {
+	retries := c.retries
+	c.retries = nil
+	for _, e := range retries {
 		c.remove(e)
 	}
 	return c.outcome()
@@ -234,10 +237,38 @@ func (c *Core) PassivateIdle(ttl time.Duration, now Moment) Outcome {
 	return c.outcome()
 }
 
+// MaxPromise bounds for how long Check says that an activation may be relied on. A
+// process that has not answered a Passivate for longer relies on nothing any more.
+const MaxPromise = 3 * time.Second
+
+// Check tells for how long a process may rely on the activation of a token,
+// counted from now, and whether it may at all. While the process is being asked
+// for the activation it may.
+func (c *Core) Check(key Key, token int64, now Moment) (valid time.Duration, ok bool) {
+	e := c.entries[key]
+	if e == nil || e.record.Token != token || e.unwanted || !c.isMember(now) {
+		return 0, false
+	}
+	return min(c.until-now.Boot, MaxPromise), true
+}
+
+// Evict passivates the activation of a token, if it is there.
+func (c *Core) Evict(key Key, token int64, now Moment) Outcome {
+	if e := c.entries[key]; e != nil && e.record.Token == token {
+		c.lose(e, now)
+	}
+	return c.outcome()
+}
+
 // Ended says that a process has lost an activation, as when its connection died.
 // The token tells which one.
 func (c *Core) Ended(key Key, token int64, now Moment) Outcome {
-	if e := c.entries[key]; e != nil && e.record.Token == token && e.activated {
+	e := c.entries[key]
+	switch {
+	case e == nil || e.record.Token != token:
+	case e.step == ensuring:
+		e.ended = true // before its answer was told
+	case e.activated:
 		e.activated, e.unwanted = false, true
 		c.tell(Event{Kind: Passivated, Key: key, Authority: c.self, PID: e.record.PID, Token: token, Reason: "the process has ended it", ObservedMS: now.UnixMS})
 		if e.step == resting {

@@ -39,8 +39,8 @@ func (d *Driver) carryOut(life context.Context, c placement.Command) placement.R
 		r.Err = d.cfg.Records.Remove(ctx, d.cfg.Tenant, c.Key, c.Record, c.Keep)
 	case placement.Ensure:
 		// The last look at the clock before the process is asked.
-		if valid := c.Until - d.cfg.Clock.Elapsed(); valid > 0 {
-			r.PID, r.Err = d.cfg.Executor.Activate(ctx, c.Key, c.Record, valid)
+		if d.cfg.Clock.Elapsed() < c.Until {
+			r.PID, r.Err = d.cfg.Executor.Activate(ctx, c.Key, c.Record)
 		} else {
 			r.Err = errors.New("this host's membership ended before the process was asked")
 		}

@@ -21,8 +21,9 @@ const (
 	MaxTTL          = 10 * time.Minute
 	DefaultInterval = time.Second // between looks at the members
 
-	commandTimeout = 5 * time.Second // for one command
-	maxCommands    = 64              // under way at once; others wait
+	// commandTimeout is for one command. It is longer than placement.MaxPromise.
+	commandTimeout = 5 * time.Second
+	maxCommands    = 64 // under way at once; others wait
 	tickInterval   = 500 * time.Millisecond
 	// retryFirst and retryMost are between the tries of a Resolve that waits for
 	// another host to let go.
@@ -38,17 +39,13 @@ var ErrOverloaded = errors.New("too many wait for activations")
 // Executor is the processes of this host.
 type Executor interface {
 	// Activate has a process activate the key under the record's version and token,
-	// with its snapshot, and returns how the process calls it. The process may rely
-	// on it for valid, and longer once Valid says so.
+	// with its snapshot, and returns how the process calls it.
 	//
 	// Errors: any; one that wraps ErrUnknown leaves open whether it is activated.
-	Activate(ctx context.Context, key placement.Key, r placement.Record, valid time.Duration) (pid string, err error)
+	Activate(ctx context.Context, key placement.Key, r placement.Record) (pid string, err error)
 
 	// Passivate has it end the activation, and returns what it leaves behind.
 	Passivate(ctx context.Context, key placement.Key, r placement.Record) (snapshot []byte, err error)
-
-	// Valid says that what is activated may be relied on for so long from now.
-	Valid(d time.Duration)
 }
 
 // ErrUnknown: a process may have activated the key all the same.
@@ -177,6 +174,31 @@ func (d *Driver) Resolve(ctx context.Context, key placement.Key, wait time.Durat
 		again.Stop()
 		return placement.Resolution{}, err
 	}
+}
+
+// Now resolves without a wait, and without keeping the caller: busy reports that
+// somebody else would have done so.
+func (d *Driver) Now(key placement.Key) (r placement.Resolution, busy bool, err error) {
+	if !d.mu.TryLock() {
+		return r, true, nil
+	}
+	defer d.mu.Unlock()
+	r, o, err := d.core.Resolve(key, d.now())
+	d.follow(o)
+	return r, false, err
+}
+
+// Check tells for how long a process may rely on the activation of a token,
+// counted from before the call, and whether it may at all.
+func (d *Driver) Check(key placement.Key, token int64) (valid time.Duration, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.Check(key, token, d.now())
+}
+
+// Evict passivates the activation of a token, if it is there.
+func (d *Driver) Evict(key placement.Key, token int64) {
+	d.tell(func(c *placement.Core, now placement.Moment) placement.Outcome { return c.Evict(key, token, now) })
 }
 
 // leave ends a wait.

@@ -22,8 +22,14 @@ type site struct {
 	records storage.Storage
 	guard   sync.Mutex
 	live    map[placement.Key]map[string]int64 // host: token
+	relied  map[activation]time.Time           // until when its process relies on it
 	tokens  map[placement.Key]int64
 	worst   int // how many had a key activated at once
+}
+
+type activation struct {
+	placement.Key
+	token int64
 }
 
 type host struct {
@@ -34,13 +40,12 @@ type host struct {
 	over   chan struct{}
 	cut    atomic.Bool // the host's network is down
 	deaf   atomic.Bool // its processes do not answer
-	until  time.Time   // of what its processes rely on; guarded by site.guard
 }
 
 func newSite(t *testing.T) *site {
 	return &site{
 		T: t, locks: lock.NewMemory(func() int64 { return time.Now().UnixMilli() }), records: storage.NewMemory(),
-		live: map[placement.Key]map[string]int64{}, tokens: map[placement.Key]int64{},
+		live: map[placement.Key]map[string]int64{}, relied: map[activation]time.Time{}, tokens: map[placement.Key]int64{},
 	}
 }
 
@@ -82,6 +87,7 @@ func (s *site) start(name string, edit ...func(*Config)) *host {
 	}
 	h.Driver = New(cfg)
 	h.SetKinds([]string{"room"})
+	go h.processes()
 	go func() {
 		defer close(h.over)
 		h.Run(ctx)
@@ -95,18 +101,17 @@ func (h *host) stop() {
 }
 
 // Activate implements Executor.
-func (h *host) Activate(ctx context.Context, k placement.Key, r placement.Record, valid time.Duration) (string, error) {
+func (h *host) Activate(ctx context.Context, k placement.Key, r placement.Record) (string, error) {
 	time.Sleep(5 * time.Millisecond)
 	h.guard.Lock()
 	defer h.guard.Unlock()
-	h.until = later(h.until, time.Now().Add(valid))
 	if h.live[k] == nil {
 		h.live[k] = map[string]int64{}
 	}
 	h.live[k][h.name] = r.Token
-	n := 0
-	for _, other := range h.hostsWith(k) {
-		if other == h.name || h.reliable(other) {
+	n := 1
+	for other, token := range h.live[k] {
+		if other != h.name && time.Now().Before(h.relied[activation{k, token}]) {
 			n++
 		}
 	}
@@ -118,25 +123,25 @@ func (h *host) Activate(ctx context.Context, k placement.Key, r placement.Record
 	return fmt.Sprint(h.name, "#", r.Token), nil
 }
 
-func (s *site) hostsWith(k placement.Key) (names []string) {
-	for name := range s.live[k] {
-		names = append(names, name)
+// processes are those of the host: again and again they look for how long they may
+// rely on what they run, also when they answer nothing.
+func (h *host) processes() {
+	for {
+		h.guard.Lock()
+		for k, live := range h.live {
+			if token := live[h.name]; token != 0 {
+				if valid, ok := h.Check(k, token); ok {
+					h.relied[activation{k, token}] = time.Now().Add(valid)
+				}
+			}
+		}
+		h.guard.Unlock()
+		select {
+		case <-h.over:
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
-	return names
-}
-
-var hosts sync.Map // name: *host, of the running bubble
-
-func (s *site) reliable(name string) bool {
-	h, ok := hosts.Load(name)
-	return ok && time.Now().Before(h.(*host).until)
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // Passivate implements Executor.
@@ -151,13 +156,6 @@ func (h *host) Passivate(ctx context.Context, k placement.Key, r placement.Recor
 		delete(h.live[k], h.name)
 	}
 	return []byte("left by " + h.name), nil
-}
-
-// Valid implements Executor.
-func (h *host) Valid(d time.Duration) {
-	h.guard.Lock()
-	defer h.guard.Unlock()
-	h.until = time.Now().Add(d)
 }
 
 func room(i int) placement.Key { return placement.Key{Kind: "room", Identity: fmt.Sprint(i)} }
@@ -200,15 +198,8 @@ func (s *site) settled(all ...*host) {
 
 func bubble(t *testing.T, f func(*testing.T, *site)) {
 	synctest.Test(t, func(t *testing.T) {
-		hosts.Clear()
 		f(t, newSite(t))
 	})
-}
-
-func (s *site) run(name string) *host {
-	h := s.start(name)
-	hosts.Store(name, h)
-	return h
 }
 
 // ready waits until the hosts see each other.
@@ -216,10 +207,10 @@ func ready() { time.Sleep(2 * DefaultInterval) }
 
 func TestHostsComeAndGo(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
-		a, b := s.run("a:1"), s.run("b:1")
+		a, b := s.start("a:1"), s.start("b:1")
 		ready()
 		s.settled(a, b)
-		c := s.run("c:1") // joins
+		c := s.start("c:1") // joins
 		ready()
 		s.settled(a, b, c)
 		b.stop() // politely
@@ -258,7 +249,7 @@ func must[T any](v T, err error) func(*testing.T) T {
 // the others take over only when its membership has ended.
 func TestCutOff(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
-		a, b := s.run("a:1"), s.run("b:1")
+		a, b := s.start("a:1"), s.start("b:1")
 		ready()
 		s.settled(a, b)
 		b.cut.Store(true)
@@ -281,7 +272,7 @@ func TestCutOff(t *testing.T) {
 // A process that does not answer keeps nobody away for ever.
 func TestDeafProcess(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
-		a := s.run("a:1")
+		a := s.start("a:1")
 		ready()
 		s.settled(a)
 		a.deaf.Store(true)
@@ -299,10 +290,41 @@ func TestDeafProcess(t *testing.T) {
 	})
 }
 
+// The next owner waits until a process that does not answer relies on nothing any
+// more.
+func TestDeafProcessIsOutwaited(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.start("a:1")
+		ready()
+		s.settled(a)
+		a.deaf.Store(true)
+		b := s.start("b:1")
+		moved := 0
+		for i := range rooms {
+			r, err := b.Resolve(t.Context(), room(i), time.Minute)
+			for errors.Is(err, placement.ErrNotReady) { // not a member yet
+				time.Sleep(tickInterval)
+				r, err = b.Resolve(t.Context(), room(i), time.Minute)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Authority == "b:1" {
+				moved++
+			}
+		}
+		if moved == 0 || s.worst > 1 {
+			t.Errorf("%d rooms moved, and up to %d hosts relied on one at once", moved, s.worst)
+		}
+		a.stop()
+		b.stop()
+	})
+}
+
 // Callers wait for one activation together, and leave when their time is up.
 func TestWaiting(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
-		a := s.run("a:1")
+		a := s.start("a:1")
 		ready()
 		var group sync.WaitGroup
 		for range 100 {
@@ -340,7 +362,7 @@ func TestWaiting(t *testing.T) {
 // channel.
 func TestEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
-		a := s.run("a:1")
+		a := s.start("a:1")
 		ready()
 		quick, slow := a.Subscribe(), a.Subscribe()
 		if _, err := a.Resolve(t.Context(), room(1), time.Second); err != nil {
@@ -373,7 +395,7 @@ func TestEvents(t *testing.T) {
 // A process whose connection is gone has lost what it ran.
 func TestEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
-		a := s.run("a:1")
+		a := s.start("a:1")
 		ready()
 		r, err := a.Resolve(t.Context(), room(1), time.Second)
 		if err != nil {
@@ -394,7 +416,7 @@ func TestEnded(t *testing.T) {
 // One that only resolves is no member.
 func TestClient(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
-		a, c := s.run("a:1"), s.start("client", func(c *Config) { c.Authority = "" })
+		a, c := s.start("a:1"), s.start("client", func(c *Config) { c.Authority = "" })
 		ready()
 		r, err := c.Resolve(t.Context(), room(1), time.Second)
 		if err != nil || r.Authority != "a:1" || r.Locality != placement.Remote {

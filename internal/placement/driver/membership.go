@@ -209,9 +209,6 @@ func (d *Driver) became(token int64, until time.Duration) {
 	d.tell(func(c *placement.Core, now placement.Moment) placement.Outcome {
 		return c.SetMembership(token, until, now)
 	})
-	if valid := until - d.cfg.Clock.Elapsed(); token != 0 && valid > 0 {
-		d.cfg.Executor.Valid(valid)
-	}
 }
 
 // leaveMembers gives the membership back, so that others need not wait for its

@@ -1,0 +1,92 @@
+package placement
+
+import (
+	"testing"
+	"time"
+)
+
+// check asks for the activation of a token.
+func (d *desk) check(token int64) (time.Duration, bool) { return d.core.Check(room, token, d.now) }
+
+// A process may rely on what it is asked to activate, and on what it has
+// activated, as long as the membership lasts and no longer than MaxPromise.
+func TestCheck(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.pending()
+	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+	d.answer(Load, Result{})
+	d.answer(Store, Result{})
+	want := func(token int64, valid time.Duration, ok bool) {
+		t.Helper()
+		if v, may := d.check(token); v != valid || may != ok {
+			t.Errorf("token %d: %v, %v; want %v, %v", token, v, may, valid, ok)
+		}
+	}
+	want(5, MaxPromise, true)
+	d.answer(Ensure, Result{PID: "pid"})
+	d.answer(Store, Result{})
+	d.answer(Release, Result{})
+	want(5, MaxPromise, true)
+	want(4, 0, false)
+	want(6, 0, false)
+	d.now.Boot += 10*time.Second - MaxPromise + time.Second
+	want(5, MaxPromise-time.Second, true)
+	d.now.Boot += MaxPromise - time.Second - 1
+	want(5, 1, true)
+	d.now.Boot++
+	want(5, 0, false) // also before the Tick that notices
+}
+
+// From the moment that a process is to let go nothing is promised any more.
+func TestNothingIsPromisedAtTheEnd(t *testing.T) {
+	for name, end := range map[string]func(d *desk){
+		"idle":    func(d *desk) { d.take(d.core.PassivateIdle(0, d.now)) },
+		"evicted": func(d *desk) { d.take(d.core.Evict(room, 5, d.now)) },
+		"stopped": func(d *desk) { d.take(d.core.Stop(d.now)) },
+		"moved":   func(d *desk) { d.topology(others(t, false)...) },
+	} {
+		d := newDesk(t)
+		d.member()
+		d.activated()
+		end(d)
+		if v, ok := d.check(5); ok {
+			t.Errorf("%s: valid for %v more", name, v)
+		}
+		d.answer(Passivate, Result{})
+		d.answer(Remove, Result{})
+		if _, ok := d.check(5); ok || !d.core.Idle() {
+			t.Errorf("%s: it is still there", name)
+		}
+	}
+}
+
+// Only the activation of the token is evicted.
+func TestEvict(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.activated()
+	d.take(d.core.Evict(room, 4, d.now))
+	d.take(d.core.Evict(Key{"room", "other"}, 5, d.now))
+	d.idle()
+	d.take(d.core.Evict(room, 5, d.now))
+	d.expect(Passivate)
+}
+
+// A process that ends before its answer is told has activated nothing, whatever
+// the answer says.
+func TestEndedWhileItIsAsked(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.pending()
+	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+	d.answer(Load, Result{})
+	d.answer(Store, Result{})
+	d.take(d.core.Ended(room, 5, d.now))
+	d.answer(Ensure, Result{PID: "pid"})
+	d.answer(Remove, Result{})
+	d.answer(Release, Result{})
+	if len(d.done) != 1 || d.done[0].Err == nil || !d.core.Idle() {
+		t.Errorf("done is %+v", d.done)
+	}
+}
