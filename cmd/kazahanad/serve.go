@@ -131,23 +131,24 @@ func orNone(text string) string {
 
 // daemonParts is what serve puts together, in the order in which it is made.
 type daemonParts struct {
-	settings *config.Serve
-	log      *zap.Logger
-	sup      *supervision
-	recent   *statuspage.Recent // what the log warned of, for the status page
-	history  statuspage.History
-	metrics  *metrics.Metrics
-	state    *state.State
-	provider provider.Provider
-	keeping  *keeping         // nil: no locks and sequences
-	tracing  *tracing.Tracing // nil: none
-	clock    *clock.Believed
-	events   chan clock.Event // of the clock, for the log
-	services map[string]*daemon.Service
-	server   *daemon.Server
-	socket   *unixsock.Listener
-	admin    net.Listener // nil: none
-	ran      bool         // the services were put to work: their leases are to be given back
+	settings  *config.Serve
+	log       *zap.Logger
+	sup       *supervision
+	recent    *statuspage.Recent // what the log warned of, for the status page
+	history   statuspage.History
+	metrics   *metrics.Metrics
+	state     *state.State
+	provider  provider.Provider
+	keeping   *keeping         // nil: no locks and sequences
+	tracing   *tracing.Tracing // nil: none
+	clock     *clock.Believed
+	events    chan clock.Event // of the clock, for the log
+	services  map[string]*daemon.Service
+	server    *daemon.Server
+	socket    *unixsock.Listener
+	admin     net.Listener      // nil: none
+	placement *daemon.Placement // nil: off
+	ran       bool              // the services were put to work: their leases are to be given back
 }
 
 // serve runs the daemon until ctx is done: assemble, run, take down in the
@@ -191,6 +192,9 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 		return err
 	}
 	if err := d.openStore(); err != nil {
+		return err
+	}
+	if err := d.openPlacement(); err != nil {
 		return err
 	}
 	if err := d.openServices(stored); err != nil {
@@ -317,18 +321,14 @@ func leaseMeta(service string, more map[string]string) map[string]string {
 func (d *daemonParts) serverConfig() daemon.Config {
 	info := d.provider.Info()
 	locks, sequences := d.keepingConfig()
-	known := features
-	if locks != nil {
-		known = slices.Concat(features, []string{"locks", "sequences"})
-	}
 	return daemon.Config{
-		Locks: locks, Sequences: sequences, Trace: d.tracing.Method(),
+		Locks: locks, Sequences: sequences, Placement: d.placement, Trace: d.tracing.Method(),
 		AllowUIDs: d.settings.AllowUIDs, AllowGIDs: d.settings.AllowGIDs,
 		MaxConnections: d.settings.MaxConnections, MaxInFlight: d.settings.MaxInFlight,
 		DrainTimeout: d.settings.DrainTimeout, DefaultService: d.settings.DefaultService,
 		EventLoop: d.settings.EventLoop,
 		Identity: daemon.Identity{
-			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: known,
+			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: d.knownFeatures(),
 			Socket: d.settings.Socket, StateDir: d.settings.StateDir, Provider: info.URL,
 			Scope: string(info.Scope), Promise: promises[info.Scope],
 		},
@@ -439,7 +439,18 @@ func (d *daemonParts) run(ctx context.Context) error {
 		defer close(said)
 		d.serveLog().Info("stopping: requests under way are answered first")
 	})
-	err := d.server.Serve(ctx, d.socket)
+	serving := ctx
+	if d.placement != nil {
+		// Peers are asked to let go of their actors as long as they are served.
+		var over context.CancelFunc
+		serving, over = context.WithCancel(behind)
+		defer over()
+		part(ctx, func(ctx context.Context) error {
+			defer over()
+			return d.placement.Run(ctx)
+		})
+	}
+	err := d.server.Serve(serving, d.socket)
 	stop(err)
 	<-said // which it is soon, as ctx is done now in any case
 	stopBehind()

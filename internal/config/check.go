@@ -47,6 +47,13 @@ func (s *Serve) check(now time.Time) error {
 	if s.AdminPprof && s.AdminListen == "" {
 		return fmt.Errorf("%s needs admin_listen: set it, for example to 127.0.0.1:9746", s.cite("admin_pprof"))
 	}
+	if s.PlacementAuthority != "" && s.Store == none {
+		return fmt.Errorf("%s needs a store, and %s is none: placement lives on its locks", s.cite("placement_authority"), s.cite("store"))
+	}
+	if s.TopologyInterval > s.PlacementTTL/2 {
+		return fmt.Errorf("%s %s is longer than half of %s %s", s.cite("topology_interval"), formatDuration(s.TopologyInterval),
+			s.cite("placement_ttl"), formatDuration(s.PlacementTTL))
+	}
 	if s.AdminListen == "unix:"+s.Socket {
 		return fmt.Errorf("%s and %s are the same socket", s.cite("admin_listen"), s.cite("socket"))
 	}

@@ -35,6 +35,11 @@ type Flags struct {
 	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., http(s)://... of a lease server, or none (default the provider, where it can; else a SQLite file in the state directory)."`
 	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl, block (default none: 1, 2, 3, ...)."`
 
+	PlacementAuthority Text `name:"placement-authority" group:"Placement (experimental)" placeholder:"HOST:PORT" help:"This host's name among those that actors are placed on, by which others reach its processes; client only resolves; none is off (default none)."`
+	PlacementTTL       Text `name:"placement-ttl" group:"Placement (experimental)" placeholder:"DURATION" help:"After how long without a sign of life a host's actors may live elsewhere, 1s to 10m (default 10s)."`
+	PlacementIdleTTL   Text `name:"placement-idle-ttl" group:"Placement (experimental)" placeholder:"DURATION" help:"Actors that were not resolved for so long are passivated; 0 is never (default 0s)."`
+	TopologyInterval   Text `name:"topology-interval" group:"Placement (experimental)" placeholder:"DURATION" help:"Time between looks at who the hosts are, 50ms to half of placement-ttl (default 1s)."`
+
 	MaxThroughputPerMS      Text `name:"max-throughput-per-ms" group:"IDs (each service in services may differ)" placeholder:"N" help:"IDs a millisecond to hold leases for, 1 to 1048576 (default 256, which is one lease)."`
 	Fallback                Text `name:"fallback" values:"cached+random,cached,none" group:"IDs (each service in services may differ)" placeholder:"KIND" help:"IDs made without a lease: cached+random, cached, or none for an error instead (default cached+random)."`
 	SequenceStart           Text `name:"sequence-start" values:"spread,zero" group:"IDs (each service in services may differ)" placeholder:"KIND" help:"Where the sequence of a millisecond begins: spread (at random) or zero (default spread)."`

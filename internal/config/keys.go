@@ -38,7 +38,7 @@ type target struct {
 var keys []key
 
 func init() {
-	keys = slices.Concat(socketKeys(), leaseKeys(), serviceKeys(), clockKeys(), operationKeys())
+	keys = slices.Concat(socketKeys(), leaseKeys(), placementKeys(), serviceKeys(), clockKeys(), operationKeys())
 }
 
 func socketKeys() []key {
@@ -74,6 +74,22 @@ func leaseKeys() []key {
 		{name: "services", set: setServices},
 		{name: "store", set: one(func(t target) *string { return &t.serve.Store }, parseStore)},
 		{name: "sequences", set: setSequences(func(t target) *[]Sequence { return &t.serve.Sequences })},
+	}
+}
+
+// maxPlacementTTL keeps the actors of a host that has died from being out of reach
+// for ever.
+const maxPlacementTTL = 10 * time.Minute
+
+func placementKeys() []key {
+	return []key{
+		{name: "placement_authority", set: one(func(t target) *string { return &t.serve.PlacementAuthority }, orNone(parseAuthority))},
+		{name: "placement_ttl", def: "10s",
+			set: one(func(t target) *time.Duration { return &t.serve.PlacementTTL }, atMost(maxPlacementTTL, duration(time.Second)))},
+		{name: "placement_idle_ttl", def: "0s",
+			set: one(func(t target) *time.Duration { return &t.serve.PlacementIdleTTL }, duration(0))},
+		{name: "topology_interval", def: "1s",
+			set: one(func(t target) *time.Duration { return &t.serve.TopologyInterval }, duration(50*time.Millisecond))},
 	}
 }
 

@@ -149,6 +149,34 @@ func parseMode(text string) (fs.FileMode, error) {
 	return fs.FileMode(n), nil
 }
 
+// atMost refuses durations beyond the highest.
+func atMost(highest time.Duration, parse func(string) (time.Duration, error)) func(string) (time.Duration, error) {
+	return func(text string) (time.Duration, error) {
+		d, err := parse(text)
+		if err == nil && d > highest {
+			err = fmt.Errorf("is too long: the most is %s", formatDuration(highest))
+		}
+		return d, err
+	}
+}
+
+// PlacementClient is the authority of a host that only resolves.
+const PlacementClient = "client"
+
+func parseAuthority(text string) (string, error) {
+	if text == PlacementClient {
+		return text, nil
+	}
+	host, port, ok := splitAddress(text)
+	if !ok || host == "" || port == 0 || len(text) > maxAuthority || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errors.New("is not an authority: write HOST:PORT, by which other hosts reach this one's processes, or client, or none")
+	}
+	return text, nil
+}
+
+// maxAuthority is how long an authority may be, in bytes.
+const maxAuthority = 255
+
 // parseAdminListen accepts host:port and unix:PATH, and writes the latter in
 // this one way.
 func parseAdminListen(text string) (string, error) {
@@ -156,20 +184,25 @@ func parseAdminListen(text string) (string, error) {
 		path, err := address.Parse(text)
 		return "unix:" + path, err
 	}
-	wrong := errors.New("is not an address: write HOST:PORT, for example 127.0.0.1:9746, or unix:PATH, or none")
-	colon := strings.LastIndexByte(text, ':')
-	if colon < 0 || strings.ContainsAny(text, "/ @") {
-		return "", wrong
-	}
-	host, port := text[:colon], text[colon+1:]
-	bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
-	if !bracketed && strings.ContainsAny(host, ":[]") {
-		return "", wrong
-	}
-	if _, err := wholeNumber(0, 65535)(port); err != nil {
-		return "", wrong
+	if _, _, ok := splitAddress(text); !ok {
+		return "", errors.New("is not an address: write HOST:PORT, for example 127.0.0.1:9746, or unix:PATH, or none")
 	}
 	return text, nil
+}
+
+// splitAddress reads HOST:PORT, where a host with colons is in brackets.
+func splitAddress(text string) (host string, port int, ok bool) {
+	colon := strings.LastIndexByte(text, ':')
+	if colon < 0 || strings.ContainsAny(text, "/ @") {
+		return "", 0, false
+	}
+	host = text[:colon]
+	bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
+	if !bracketed && strings.ContainsAny(host, ":[]") {
+		return "", 0, false
+	}
+	port, err := wholeNumber(0, 65535)(text[colon+1:])
+	return host, port, err == nil
 }
 
 // parseProvider checks only that the text has the form of a provider URL. Which

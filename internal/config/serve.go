@@ -44,6 +44,11 @@ type Serve struct {
 	Store           string // as Provider; "" = beside the provider, "none" = none
 	Sequences       []Sequence
 
+	PlacementAuthority string // HOST:PORT, or PlacementClient; "" = none
+	PlacementTTL       time.Duration
+	PlacementIdleTTL   time.Duration // 0 = never
+	TopologyInterval   time.Duration
+
 	MaxForward  time.Duration
 	ForwardHold time.Duration
 

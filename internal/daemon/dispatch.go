@@ -40,6 +40,12 @@ var methods = []method{
 	{"Lock.Watch", (*Server).lockWatch},
 	{"Sequence.Next", (*Server).sequenceNext},
 	{"Sequence.NextBatch", (*Server).sequenceNextBatch},
+	{"Placement.Resolve", (*Server).placementResolve},
+	{"Placement.Check", (*Server).placementCheck},
+	{"Placement.Register", (*Server).placementRegister},
+	{"Placement.Unregister", (*Server).placementUnregister},
+	{"Placement.Watch", (*Server).placementWatch},
+	{"Placement.Snapshot", (*Server).placementSnapshot},
 }
 
 // countedMethod is a method with the counter of its answers without an error,
@@ -71,6 +77,9 @@ func (s *Server) method(name []byte) *countedMethod {
 // handle answers the connection's present request.
 func (s *Server) handle(ctx context.Context, c *conn) {
 	if c.req.Type != wire.TypeRequest {
+		if e := s.executorOf(c); e != nil && c.req.Type == wire.TypeResponse {
+			e.calls.answer(&c.req)
+		}
 		return // nobody waits for an answer
 	}
 	began := s.elapsed()
@@ -112,14 +121,27 @@ func (s *Server) call(ctx context.Context, m *countedMethod, c *conn) error {
 	case s.draining.Load():
 		return shuttingDown()
 	case m == nil:
-		var names []string
-		for _, one := range methods {
-			names = append(names, one.name)
-		}
-		return wire.Errorf(wire.CodeUnknownMethod, "there is no method %s; there are %s",
-			wire.Excerpt(c.req.Method), strings.Join(names, ", "))
+		return wire.Errorf(wire.CodeUnknownMethod, "there is no method %s; there are %s", wire.Excerpt(c.req.Method), methodList())
 	}
 	return m.call(s, ctx, c)
+}
+
+// methodList is all there are, in a line.
+func methodList() string {
+	var names []string
+	group := ""
+	for _, one := range methods {
+		before, name, grouped := strings.Cut(one.name, ".")
+		switch {
+		case !grouped:
+			names = append(names, one.name)
+		case before == group:
+			names[len(names)-1] += "/" + name
+		default:
+			names, group = append(names, one.name), before
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // failed is the counter of answers with an error.

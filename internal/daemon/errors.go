@@ -54,6 +54,9 @@ func asWireError(err error) *wire.Error {
 	case errors.Is(err, generator.ErrStopped), errors.Is(err, errShuttingDown), errors.Is(err, lock.ErrClosed):
 		return shuttingDown()
 	}
+	if e := placementError(err); e != nil {
+		return e
+	}
 	var store storeError
 	if errors.As(err, &store) {
 		return wire.Errorf(wire.CodeStoreUnavailable, "the store failed; what it did is not known: ask again with the same request_id").

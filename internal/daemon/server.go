@@ -56,6 +56,7 @@ type Config struct {
 	Identity             Identity
 	Locks                *Locks     // nil: none
 	Sequences            *Sequences // nil: none
+	Placement            *Placement // nil: none
 	// Trace returns what traces a request that is answered later, as it is called
 	// when one begins: the request's context, and what is told the code of its
 	// answer, "" for none. nil: nothing is traced.

@@ -83,13 +83,16 @@ func codeOf(err error) string {
 	return string(codeInternal)
 }
 
-// attach keeps the connection from the lane, and has done called when it ends,
-// however it does. Only slow work may call it.
+// attach is atEnd for slow work.
 func (c *conn) attach(done func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.slow.onClose = append(c.slow.onClose, done)
+	c.atEnd(done)
 }
+
+// atEnd keeps the connection from the lane, and has done called when it ends,
+// however it does. mu is held.
+func (c *conn) atEnd(done func()) { c.slow.onClose = append(c.slow.onClose, done) }
 
 // notify sends what the peer has asked to be told.
 func (c *conn) notify(method string, params ...any) {
@@ -99,6 +102,21 @@ func (c *conn) notify(method string, params ...any) {
 		panic("daemon: a notification cannot be encoded: " + err.Error())
 	}
 	_ = c.wire.Flush()
+}
+
+// request asks the peer for something that it has offered. flush sends it.
+func (c *conn) request(id uint32, method string, params any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.wire.Request(id, method, params); err != nil {
+		panic("daemon: a request cannot be encoded: " + err.Error())
+	}
+}
+
+func (c *conn) flush() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.wire.Flush() // if it fails, the peer is gone, and reading ends too
 }
 
 // outlast waits, after the peer's last request, for the slow ones to be answered.

@@ -43,6 +43,7 @@ type entry struct {
 	record    Record // what is, or is to be, in the store
 	other     Record // checking: whose record is in the way
 	failure   error  // why the activation under way has failed
+	why       string // it is to be passivated
 	keep      bool   // the stored snapshot stays when the record is removed
 	asked     bool   // somebody waits for the end of the retreat
 	used      time.Duration
@@ -95,7 +96,10 @@ func (c *Core) HandleResult(r Result, now Moment) Outcome {
 	case releasing:
 		c.released(e, now)
 	case passivating:
-		if r.Err == nil {
+		if len(r.Snapshot) > MaxSnapshot {
+			r.Err = fmt.Errorf("the process leaves %d bytes behind, and at most %d are kept", len(r.Snapshot), MaxSnapshot)
+		}
+		if r.Err == nil && r.Snapshot != nil {
 			e.record.Snapshot, e.keep = r.Snapshot, false
 		}
 		c.passivated(e, r.Err, now)
@@ -166,8 +170,11 @@ func (c *Core) stored(e *entry, r Result, now Moment) {
 }
 
 func (c *Core) ensured(e *entry, r Result, now Moment) {
-	if r.Err == nil && e.ended {
+	switch {
+	case r.Err == nil && e.ended:
 		r.Err = errors.New("the process is gone")
+	case len(r.PID) > MaxPID:
+		r.Err, r.Unknown = fmt.Errorf("the process calls it by %d bytes, and at most %d are allowed", len(r.PID), MaxPID), true
 	}
 	switch {
 	case r.Err != nil:
@@ -207,13 +214,15 @@ func (c *Core) goesOn(e *entry, now Moment) bool {
 
 // fail ends an activation that is under way, and takes back what it did.
 func (c *Core) fail(e *entry, err error, now Moment) {
-	e.failure, e.unwanted = err, true
+	e.failure, e.unwanted, e.why = err, true, err.Error()
 	c.retreat(e, now)
 }
 
 // lose has the key passivated.
-func (c *Core) lose(e *entry, now Moment) {
-	e.unwanted = true
+func (c *Core) lose(e *entry, why string, now Moment) {
+	if !e.unwanted {
+		e.unwanted, e.why = true, why
+	}
 	if e.step == resting {
 		c.retreat(e, now)
 	}
@@ -234,15 +243,19 @@ func (c *Core) retreat(e *entry, now Moment) {
 }
 
 func (c *Core) passivated(e *entry, err error, now Moment) {
-	reason := ""
+	why := e.why
 	if err != nil {
-		reason = err.Error()
+		why = err.Error()
 	}
 	if e.activated { // not when Ended came first
 		e.activated = false
-		c.tell(Event{Kind: Passivated, Key: e.key, Authority: c.self, PID: e.record.PID, Version: e.record.Version, Token: e.record.Token, Reason: reason, ObservedMS: now.UnixMS})
+		c.tellPassivated(e, why, now)
 	}
 	c.retreat(e, now)
+}
+
+func (c *Core) tellPassivated(e *entry, why string, now Moment) {
+	c.tell(Event{Kind: Passivated, Key: e.key, Authority: c.self, PID: e.record.PID, Version: e.record.Version, Token: e.record.Token, Reason: why, ObservedMS: now.UnixMS})
 }
 
 func (c *Core) remove(e *entry) {

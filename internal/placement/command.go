@@ -24,7 +24,8 @@ const (
 	// error; with Unknown where the process may have done it all the same.
 	Ensure Op = "ensure"
 	// Passivate has the process end the activation of Record.Token. Result:
-	// Snapshot, or an error: the process does not answer, or is gone.
+	// Snapshot, nil for the one that is stored; or an error: the process does not
+	// answer, or is gone.
 	Passivate Op = "passivate"
 	// Remove has the record name nobody, unless the stored one is newer than Record,
 	// and keeps version, token and snapshot: Record's, or with Keep the stored one.

@@ -86,7 +86,7 @@ func (c *Core) Start() { c.started = true }
 // Idle reports so; until then results are still due.
 func (c *Core) Stop(now Moment) Outcome {
 	c.started = false
-	c.loseAll(now)
+	c.loseAll("this host stops", now)
 	return c.outcome()
 }
 
@@ -106,7 +106,7 @@ func (c *Core) SetKinds(kinds []string) {
 // what was activated under the one before has to go; token 0 is none.
 func (c *Core) SetMembership(token int64, until time.Duration, now Moment) Outcome {
 	if token != c.token {
-		c.loseAll(now)
+		c.loseAll(membershipEnded, now)
 	}
 	c.token, c.until = token, until
 	return c.outcome()
@@ -117,7 +117,7 @@ func (c *Core) SetMembership(token int64, until time.Duration, now Moment) Outco
 func (c *Core) Tick(now Moment) Outcome {
 	if c.token != 0 && now.Boot >= c.until {
 		c.token = 0
-		c.loseAll(now)
+		c.loseAll(membershipEnded, now)
 	}
 	retries := c.retries
 	c.retries = nil
@@ -158,7 +158,7 @@ func (c *Core) setTopology(t *Topology, now Moment) {
 		h := e.key.hash()
 		return slices.ContainsFunc(newcomers, func(name string) bool { return beats(h, name, c.self) })
 	}) {
-		c.lose(e, now)
+		c.lose(e, "another host is its authority now", now)
 	}
 }
 
@@ -196,21 +196,24 @@ func (c *Core) Resolve(key Key, now Moment) (Resolution, Outcome, error) {
 	case StateStopped, StateNotReady:
 		return Resolution{}, Outcome{}, fmt.Errorf("%w: %s", ErrNotReady, c.why(state))
 	}
+	e := c.entries[key]
+	if e != nil && e.activated && !e.unwanted {
+		// A host that takes the key away makes it unwanted: there is nothing to hash.
+		e.used = now.Boot
+		c.tell(Event{Kind: Resolved, Key: key, Authority: c.self, ObservedMS: now.UnixMS})
+		return e.resolution(c.self, now), c.outcome(), nil
+	}
 	authority, _ := c.topology.Authority(key)
 	r := Resolution{Key: key, Authority: authority, Locality: Remote, ObservedMS: now.UnixMS}
 	c.tell(Event{Kind: Resolved, Key: key, Authority: authority, ObservedMS: now.UnixMS})
 	if authority != c.self {
 		return r, c.outcome(), nil
 	}
-	e := c.entries[key]
 	switch {
 	case e == nil && !c.kinds[key.Kind]:
 		return Resolution{}, c.outcome(), fmt.Errorf("%w: %q", ErrNoExecutor, key.Kind)
 	case e == nil:
 		c.begin(key, now)
-	case e.activated && !e.unwanted:
-		e.used = now.Boot
-		return e.resolution(c.self, now), c.outcome(), nil
 	case e.unwanted:
 		e.asked = true
 	}
@@ -226,13 +229,13 @@ func (c *Core) why(s State) string {
 	case len(c.topology.members) == 0:
 		return "there are no members"
 	}
-	return "this host's membership has ended"
+	return membershipEnded
 }
 
 // PassivateIdle passivates what has not been resolved for so long.
 func (c *Core) PassivateIdle(ttl time.Duration, now Moment) Outcome {
 	for _, e := range c.which(func(e *entry) bool { return e.activated && now.Boot-e.used >= ttl }) {
-		c.lose(e, now)
+		c.lose(e, "nobody has asked for it lately", now)
 	}
 	return c.outcome()
 }
@@ -255,7 +258,7 @@ func (c *Core) Check(key Key, token int64, now Moment) (valid time.Duration, ok 
 // Evict passivates the activation of a token, if it is there.
 func (c *Core) Evict(key Key, token int64, now Moment) Outcome {
 	if e := c.entries[key]; e != nil && e.record.Token == token {
-		c.lose(e, now)
+		c.lose(e, "its process lets it go", now)
 	}
 	return c.outcome()
 }
@@ -270,7 +273,7 @@ func (c *Core) Ended(key Key, token int64, now Moment) Outcome {
 		e.ended = true // before its answer was told
 	case e.activated:
 		e.activated, e.unwanted = false, true
-		c.tell(Event{Kind: Passivated, Key: key, Authority: c.self, PID: e.record.PID, Token: token, Reason: "the process has ended it", ObservedMS: now.UnixMS})
+		c.tellPassivated(e, "the process is gone", now)
 		if e.step == resting {
 			c.remove(e)
 		}
@@ -278,9 +281,12 @@ func (c *Core) Ended(key Key, token int64, now Moment) Outcome {
 	return c.outcome()
 }
 
-func (c *Core) loseAll(now Moment) {
+// membershipEnded is why everything has to go.
+const membershipEnded = "this host's membership has ended"
+
+func (c *Core) loseAll(why string, now Moment) {
 	for _, e := range c.which(func(*entry) bool { return true }) {
-		c.lose(e, now)
+		c.lose(e, why, now)
 	}
 }
 

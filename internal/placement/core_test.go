@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -126,7 +127,8 @@ func others(t *testing.T, mine bool) []string {
 	return nil
 }
 
-// Seed 004, 1.1: a resolve decides the placement.
+// PL-1.1, PL-C1: a resolve decides the placement, and no command is made of a
+// remote one.
 func TestResolveDecides(t *testing.T) {
 	d := newDesk(t)
 	other := others(t, false)
@@ -139,7 +141,7 @@ func TestResolveDecides(t *testing.T) {
 	d.idle() // remote: no commands
 }
 
-// 1.2: a changed topology counts from then on, also for what is activated.
+// PL-1.2: a changed topology counts from then on, also for what is activated.
 func TestTopologyCounts(t *testing.T) {
 	d := newDesk(t)
 	d.member(others(t, true)...)
@@ -177,7 +179,7 @@ func TestTopologyLeavesAlone(t *testing.T) {
 	d.idle()
 }
 
-// 1.3: what is not known is errRefused.
+// PL-1.3: what is not known is refused.
 func TestNotReadyIsRefused(t *testing.T) {
 	d := newDesk(t)
 	refused := func(state State) {
@@ -221,7 +223,8 @@ func TestClientResolves(t *testing.T) {
 	}
 }
 
-// 2.1: an activation is begun, and its steps come in the order that is safe.
+// PL-2.1, PL-C3: an activation is begun, once, and its steps come in the order that
+// is safe.
 func TestActivation(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -247,7 +250,7 @@ func TestActivation(t *testing.T) {
 	d.idle()
 }
 
-// 2.2: what is activated is used again, without any I/O.
+// PL-2.2: what is activated is used again, without any I/O.
 func TestActivationIsReused(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -262,7 +265,7 @@ func TestActivationIsReused(t *testing.T) {
 	d.idle()
 }
 
-// 3.1: without the lock nothing is done, and the denial is told.
+// PL-3.1: without the lock nothing is done, and the denial is told.
 func TestLockDenied(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -275,7 +278,7 @@ func TestLockDenied(t *testing.T) {
 	}
 }
 
-// 3.5: the lock is given back, whatever fails and when; and what was begun is
+// PL-3.5: the lock is given back, whatever fails and when; and what was begun is
 // taken back before.
 func TestWhateverFails(t *testing.T) {
 	ok := map[Op]Result{TryAcquire: {Lease: Lease{"l", 5}}, Load: {Found: true, Record: Record{Owner: Member{"old:1", 2}, Version: 1, Token: 2}},
@@ -396,7 +399,7 @@ func TestTokensGrow(t *testing.T) {
 	}
 }
 
-// 4.1: start and stop; stopping gives back what is activated.
+// PL-4.1: start and stop; stopping gives back what is activated.
 func TestStartAndStop(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -479,7 +482,7 @@ func TestNoExecutor(t *testing.T) {
 	d.idle()
 }
 
-// 4.4: each resolve is told, in order, and everything else that happens.
+// PL-4.4: each resolve is told, in order, and everything else that happens.
 func TestEvents(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -505,7 +508,32 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// Results belong to requests.
+// PL-C6: whoever waits and whoever watches hears why an activation failed.
+func TestFailuresAreTold(t *testing.T) {
+	for step, results := range map[string][]Result{
+		"lock":    {{Err: errRefused}},
+		"load":    {{Lease: Lease{"l", 5}}, {Err: errRefused}, {}},
+		"reserve": {{Lease: Lease{"l", 5}}, {}, {Err: errRefused}, {}, {}},
+		"process": {{Lease: Lease{"l", 5}}, {}, {}, {Err: errRefused}, {}, {}},
+	} {
+		t.Run(step, func(t *testing.T) {
+			d := newDesk(t)
+			d.member()
+			d.pending()
+			for _, r := range results {
+				d.answer(d.todo[0].Op, r)
+			}
+			d.failed(errRefused)
+			events := d.core.DrainEvents()
+			last := events[len(events)-1]
+			if last.Kind != ActivationFailed || last.Key != room || !strings.Contains(last.Reason, errRefused.Error()) || last.ObservedMS != d.now.UnixMS {
+				t.Errorf("told is %+v", events)
+			}
+		})
+	}
+}
+
+// PL-C2: results belong to requests.
 func TestUnknownResults(t *testing.T) {
 	d := newDesk(t)
 	d.member()

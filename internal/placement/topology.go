@@ -42,7 +42,14 @@ func NewTopology(members []Member) *Topology {
 func (t *Topology) Members() []Member { return t.members }
 
 // Has reports whether the set contains the member.
-func (t *Topology) Has(m Member) bool { return slices.Contains(t.members, m) }
+func (t *Topology) Has(m Member) bool {
+	at, there := t.find(m.Authority)
+	return there && t.members[at].Token == m.Token
+}
+
+func (t *Topology) find(authority string) (at int, there bool) {
+	return slices.BinarySearchFunc(t.members, authority, func(m Member, name string) int { return strings.Compare(m.Authority, name) })
+}
 
 // Authority is the key's, false where there are no members.
 func (t *Topology) Authority(k Key) (string, bool) {
@@ -66,7 +73,7 @@ func (t *Topology) without(authority string) *Topology {
 // newcomers are the names that other did not have.
 func (t *Topology) newcomers(other *Topology) (names []string) {
 	for _, m := range t.members {
-		if _, had := slices.BinarySearchFunc(other.members, m.Authority, func(o Member, name string) int { return strings.Compare(o.Authority, name) }); !had {
+		if _, had := other.find(m.Authority); !had {
 			names = append(names, m.Authority)
 		}
 	}

@@ -35,6 +35,7 @@ const (
 	LockTokensUsedUp Code = "LOCK_TOKENS_USED_UP"    // 409: the key's fencing token cannot grow any more
 	RequestIDReused  Code = "REQUEST_ID_REUSED"      // 409: the request ID stands for something else
 	SequenceUsedUp   Code = "SEQUENCE_EXHAUSTED"     // 409: so many values do not fit before the key's maximum
+	PlacementStale   Code = "PLACEMENT_STALE"        // 409: the stored activation record is not older
 	TooLarge         Code = "REQUEST_TOO_LARGE"      // 413
 	UnsupportedMedia Code = "UNSUPPORTED_MEDIA_TYPE" // 415: a body that is not JSON
 	RateLimited      Code = "RATE_LIMITED"           // 429, with Retry-After
@@ -55,7 +56,7 @@ var status = map[Code]int{
 	LeaseNotFound: http.StatusNotFound, LockNotFound: http.StatusNotFound, NotFound: http.StatusNotFound,
 	MethodNotAllowed: http.StatusMethodNotAllowed, Conflict: http.StatusConflict,
 	LockHeld: http.StatusConflict, LockNotOwned: http.StatusConflict, LockExpired: http.StatusConflict,
-	LockTokensUsedUp: http.StatusConflict, RequestIDReused: http.StatusConflict, SequenceUsedUp: http.StatusConflict,
+	LockTokensUsedUp: http.StatusConflict, RequestIDReused: http.StatusConflict, SequenceUsedUp: http.StatusConflict, PlacementStale: http.StatusConflict,
 	TooLarge: http.StatusRequestEntityTooLarge, UnsupportedMedia: http.StatusUnsupportedMediaType,
 	RateLimited: http.StatusTooManyRequests, NotSupported: http.StatusNotImplemented,
 	NoMachineID: http.StatusServiceUnavailable, Fenced: http.StatusServiceUnavailable,

@@ -5,16 +5,41 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
 // systems are what a store keeps.
 type systems struct {
-	locks     lock.Store
-	sequences sequence.Store
-	closers   []io.Closer // in the order of closing
+	locks      lock.Store
+	sequences  sequence.Store
+	placements func(context.Context) (storage.Storage, error)
+	closers    []io.Closer // in the order of closing
+}
+
+// always is records that are open as soon as the store is.
+func always(s storage.Storage) func(context.Context) (storage.Storage, error) {
+	return func(context.Context) (storage.Storage, error) { return s, nil }
+}
+
+// whenUsed opens records at their first use, and again at the next when that
+// fails. What open returns holds nothing: two may be opened at once.
+func whenUsed(open func(context.Context) (storage.Storage, error)) func(context.Context) (storage.Storage, error) {
+	var opened atomic.Pointer[storage.Storage]
+	return func(ctx context.Context) (storage.Storage, error) {
+		if s := opened.Load(); s != nil {
+			return *s, nil
+		}
+		s, err := open(ctx)
+		if err == nil {
+			opened.Store(&s)
+		}
+		return s, err
+	}
 }
 
 func (s *systems) close() error {
@@ -168,3 +193,51 @@ func (s sequenceStore) Declare(ctx context.Context, d sequence.Declaration) erro
 
 // Close implements sequence.Store; see lockStore.Close.
 func (sequenceStore) Close() error { return nil }
+
+// placementStore is the activation records of a store that is opened at its first
+// use.
+type placementStore struct{ *lazy }
+
+func (s placementStore) records(ctx context.Context, key placement.Key) (storage.Storage, error) {
+	if err := key.Validate(); err != nil {
+		return nil, err
+	}
+	opened, err := s.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return opened.placements(ctx)
+}
+
+func (s placementStore) Load(ctx context.Context, tenant string, key placement.Key) (placement.Record, error) {
+	records, err := s.records(ctx, key)
+	if err != nil {
+		return placement.Record{}, err
+	}
+	return records.Load(ctx, tenant, key)
+}
+
+func (s placementStore) Store(ctx context.Context, tenant string, key placement.Key, r placement.Record) error {
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	records, err := s.records(ctx, key)
+	if err != nil {
+		return err
+	}
+	return records.Store(ctx, tenant, key, r)
+}
+
+func (s placementStore) Remove(ctx context.Context, tenant string, key placement.Key, r placement.Record, keep bool) error {
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	records, err := s.records(ctx, key)
+	if err != nil {
+		return err
+	}
+	return records.Remove(ctx, tenant, key, r, keep)
+}
+
+// Close implements storage.Storage; see lockStore.Close.
+func (placementStore) Close() error { return nil }

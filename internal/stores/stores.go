@@ -1,5 +1,6 @@
-// Package stores chooses where locks and sequences live, by URL: the one room that
-// knows all of their backends. What a URL names is opened at its first use.
+// Package stores chooses where locks, sequences and activation records live, by
+// URL: the one room that knows all of their backends. What a URL names is opened
+// at its first use.
 package stores
 
 import (
@@ -21,6 +22,11 @@ import (
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	redislock "github.com/kazahana/kazahana/internal/lock/redis"
 	lockdb "github.com/kazahana/kazahana/internal/lock/sqlite"
+	"github.com/kazahana/kazahana/internal/placement/storage"
+	placementetcd "github.com/kazahana/kazahana/internal/placement/storage/etcd"
+	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
+	placementredis "github.com/kazahana/kazahana/internal/placement/storage/redis"
+	placementdb "github.com/kazahana/kazahana/internal/placement/storage/sqlite"
 	"github.com/kazahana/kazahana/internal/redisconn"
 	"github.com/kazahana/kazahana/internal/sequence"
 	etcdseq "github.com/kazahana/kazahana/internal/sequence/etcd"
@@ -39,13 +45,14 @@ type Options struct {
 	Ignore []string
 }
 
-// Store is locks and sequences in one place.
+// Store is locks, sequences and activation records in one place.
 type Store struct {
-	Locks     lock.Store
-	Sequences sequence.Store
-	URL       string // without secrets
-	Shared    bool   // other hosts use the same one
-	lazy      *lazy
+	Locks      lock.Store
+	Sequences  sequence.Store
+	Placements storage.Storage
+	URL        string // without secrets
+	Shared     bool   // other hosts use the same one
+	lazy       *lazy
 }
 
 // Close ends the use of the store. What it holds stays.
@@ -106,7 +113,9 @@ func Open(rawURL string, opts Options) (*Store, error) {
 		return nil, errors.New("a store is named by a URL, for example sqlite:/var/lib/kazahana/store.db")
 	case scheme == "memory":
 		return opened("memory:", false, func(context.Context) (*systems, error) {
-			return &systems{locks: lock.NewMemory(opts.NowMS), sequences: sequence.NewMemory(opts.NowMS)}, nil
+			return &systems{
+				locks: lock.NewMemory(opts.NowMS), sequences: sequence.NewMemory(opts.NowMS), placements: always(storage.NewMemory()),
+			}, nil
 		}), nil
 	case scheme == "sqlite":
 		return openSQLite(rawURL, opts)
@@ -123,7 +132,7 @@ func Open(rawURL string, opts Options) (*Store, error) {
 
 func opened(url string, shared bool, open func(context.Context) (*systems, error)) *Store {
 	l := newLazy(open)
-	return &Store{Locks: lockStore{l}, Sequences: sequenceStore{l}, URL: url, Shared: shared, lazy: l}
+	return &Store{Locks: lockStore{l}, Sequences: sequenceStore{l}, Placements: placementStore{l}, URL: url, Shared: shared, lazy: l}
 }
 
 func openSQLite(rawURL string, opts Options) (*Store, error) {
@@ -139,11 +148,13 @@ func openSQLite(rawURL string, opts Options) (*Store, error) {
 		return nil, err
 	}
 	return opened("sqlite:"+path, false, func(ctx context.Context) (*systems, error) {
-		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{NowMS: opts.NowMS}, lockdb.Tables, sequencedb.Tables)
+		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{NowMS: opts.NowMS}, lockdb.Tables, sequencedb.Tables, placementdb.Tables)
 		if err != nil {
 			return nil, err
 		}
-		return &systems{locks: lockdb.New(file), sequences: sequencedb.New(file), closers: []io.Closer{file}}, nil
+		return &systems{
+			locks: lockdb.New(file), sequences: sequencedb.New(file), placements: always(placementdb.New(file)), closers: []io.Closer{file},
+		}, nil
 	}), nil
 }
 
@@ -158,7 +169,9 @@ func openEtcd(rawURL string, opts Options) (*Store, error) {
 			return nil, err
 		}
 		locks := etcdlock.New(client)
-		return &systems{locks: locks, sequences: etcdseq.New(client), closers: []io.Closer{locks, client}}, nil
+		return &systems{
+			locks: locks, sequences: etcdseq.New(client), placements: always(placementetcd.New(client)), closers: []io.Closer{locks, client},
+		}, nil
 	}), nil
 }
 
@@ -184,7 +197,10 @@ func openRedis(rawURL string, opts Options) (*Store, error) {
 		if err != nil {
 			return nil, errors.Join(err, locks.Close(), client.Close())
 		}
-		return &systems{locks: locks, sequences: sequences, closers: []io.Closer{locks, client}}, nil
+		// Activation records need rights that locks and sequences do without: they
+		// are asked for by whoever uses records.
+		placements := whenUsed(func(ctx context.Context) (storage.Storage, error) { return placementredis.Open(ctx, client) })
+		return &systems{locks: locks, sequences: sequences, placements: placements, closers: []io.Closer{locks, client}}, nil
 	}), nil
 }
 
@@ -201,6 +217,7 @@ func openHTTP(rawURL string) (*Store, error) {
 	}
 	kept := &systems{locks: lockhttp.New(client), sequences: sequencehttp.New(client), closers: []io.Closer{client}}
 	return &Store{
-		Locks: kept.locks, Sequences: kept.sequences, URL: cfg.Names(), Shared: true, lazy: &lazy{opened: kept},
+		Locks: kept.locks, Sequences: kept.sequences, Placements: placementhttp.New(client), URL: cfg.Names(), Shared: true,
+		lazy: &lazy{opened: kept},
 	}, nil
 }

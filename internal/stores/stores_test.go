@@ -61,7 +61,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// works has both systems work, and returns the lock.
+// works has the systems work, and returns the lock.
 func works(t *testing.T, s *Store) lock.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -87,6 +87,7 @@ func works(t *testing.T, s *Store) lock.Lease {
 	if _, err := s.Locks.Do(ctx, lock.Request{}); !errors.Is(err, lock.ErrInvalid) {
 		t.Errorf("an empty request: %v", err)
 	}
+	places(t, s)
 	return l
 }
 
@@ -99,6 +100,7 @@ func TestStores(t *testing.T) {
 			cfg := etcdtest.Shared(t)
 			return "etcd://" + cfg.Endpoints[0] + "?prefix=" + cfg.Prefix
 		},
+		"http": leaseServer,
 	} {
 		t.Run(scheme, func(t *testing.T) {
 			s, err := Open(url(t), Options{})
@@ -111,6 +113,9 @@ func TestStores(t *testing.T) {
 			}
 			if _, err := s.Locks.Get(t.Context(), "default", "k"); err == nil {
 				t.Error("a closed store answers")
+			}
+			if _, err := s.Placements.Load(t.Context(), "default", lobby); err == nil {
+				t.Error("closed records are loaded")
 			}
 		})
 	}

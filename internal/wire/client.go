@@ -36,10 +36,10 @@ var (
 // waits for are ignored.
 type Client struct {
 	conn io.ReadWriteCloser
-	told func(*Request) // of notifications; may be nil
-	send chan *outgoing // to the writing goroutine
-	done chan struct{}  // closed by fail, once
-	both sync.WaitGroup // the reading and the writing goroutine
+	told func(*Client, *Request) // of what the peer sends by itself; may be nil
+	send chan *outgoing          // to the writing goroutine
+	done chan struct{}           // closed by fail, once
+	both sync.WaitGroup          // the reading and the writing goroutine
 
 	mu       sync.Mutex
 	lastID   uint32
@@ -66,13 +66,13 @@ type answer struct {
 
 // NewClient returns a Client on conn, which it owns from now on. A Close of
 // conn must end its blocked Reads and Writes, as that of a socket does. The
-// Client must be closed. It ignores notifications.
-func NewClient(conn io.ReadWriteCloser) *Client { return NewNotifiedClient(conn, nil) }
+// Client must be closed. It ignores what the peer sends by itself.
+func NewClient(conn io.ReadWriteCloser) *Client { return NewToldClient(conn, nil) }
 
-// NewNotifiedClient is NewClient with a function that is called with each
-// notification, one after another, by the goroutine that reads: it must neither
-// wait for the Client nor keep the notification.
-func NewNotifiedClient(conn io.ReadWriteCloser, told func(*Request)) *Client {
+// NewToldClient is NewClient with a function that is called with each notification
+// and each request of the peer's, one after another, by the goroutine that reads:
+// it must neither wait for the Client nor keep the message. Answer is for later.
+func NewToldClient(conn io.ReadWriteCloser, told func(*Client, *Request)) *Client {
 	c := &Client{
 		conn:    conn,
 		told:    told,
@@ -153,6 +153,23 @@ func (c *Client) Call(ctx context.Context, method string, target any, params ...
 	}
 	if got.result != nil {
 		return fmt.Errorf("wire: result of %s: %w", method, got.result)
+	}
+	return nil
+}
+
+// Answer answers a request of the peer's: with the text of refusal unless that is
+// nil, else with result. An error says that nothing was sent.
+func (c *Client) Answer(id uint32, result any, refusal error) error {
+	out, err := encodeAnswer(id, result, refusal)
+	if err == nil {
+		err = c.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("wire: answer: %w", err)
+	}
+	select {
+	case c.send <- out:
+	case <-c.done: // it was lost with the stream
 	}
 	return nil
 }
@@ -257,9 +274,9 @@ func (c *Client) deliverAll(in *Inbox, message *Request) error {
 			if err := c.deliver(message); err != nil {
 				return err
 			}
-		case TypeNotification:
+		case TypeNotification, TypeRequest:
 			if c.told != nil {
-				c.told(message)
+				c.told(c, message)
 			}
 		}
 	}

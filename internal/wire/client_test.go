@@ -500,7 +500,7 @@ func TestNotifications(t *testing.T) {
 		n      uint64
 	}
 	var got []notice
-	c := NewNotifiedClient(near, func(r *Request) {
+	c := NewToldClient(near, func(_ *Client, r *Request) {
 		n := notice{method: string(r.Method)}
 		if err := errors.Join(r.Decode(&n.word), r.Decode(&n.n)); err != nil {
 			t.Error(err)
@@ -531,6 +531,78 @@ func TestNotifications(t *testing.T) {
 	if want := []notice{{"event", "before", 1}, {"event", "before", 2}}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
+}
+
+// A peer may ask, too: its requests and the answers to them have msgids of their
+// own, and go between those of the calls.
+func TestAnswersToThePeer(t *testing.T) {
+	near, far := newPipe()
+	var work sync.WaitGroup
+	c := NewToldClient(near, func(c *Client, r *Request) {
+		id, method := r.ID, string(r.Method)
+		work.Go(func() {
+			var err error
+			switch method {
+			case "yes":
+				err = c.Answer(id, map[string]any{"pid": "p", "snapshot": []byte{1}}, nil)
+			case "no":
+				err = c.Answer(id, nil, errors.New(strings.Repeat("no! ", maxRefusal)))
+			default:
+				if err = c.Answer(id, make([]byte, MaxMessage), nil); errors.Is(err, ErrTooLarge) {
+					err = c.Answer(id, nil, errors.New("too large"))
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	server := NewServerConn(far, far)
+	var r Request
+	called := make(chan error, 1)
+	go func() { called <- c.Call(t.Context(), "m", nil) }()
+	if err := server.Read(&r); err != nil || r.ID != 1 {
+		t.Fatal(r.ID, err)
+	}
+	for _, x := range []struct {
+		id     uint32
+		method string
+		want   string // the error
+	}{{1, "yes", ""}, {2, "no", strings.TrimSpace(strings.Repeat("no! ", maxRefusal/4))}, {1 << 31, "large", "too large"}} {
+		request, err := encodeRequest(x.id, x.method, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := far.Write(request.out.buf); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.Read(&r); err != nil || r.Type != TypeResponse || r.ID != x.id {
+			t.Fatalf("%+v, %v", r.Type, err)
+		}
+		refusal, err := r.values.answerError()
+		if err != nil || (refusal == nil) != (x.want == "") || refusal != nil && refusal.Error() != x.want {
+			t.Errorf("%s is refused with %v, %v", x.method, refusal, err)
+		}
+		if x.want == "" {
+			var result struct {
+				PID      string `json:"pid"`
+				Snapshot []byte `json:"snapshot"`
+			}
+			if err := decodeResult(r.values.raw[r.values.pos():], &result); err != nil || result.PID != "p" || !bytes.Equal(result.Snapshot, []byte{1}) {
+				t.Errorf("%+v, %v", result, err)
+			}
+		}
+	}
+	server.ReplyNil(1)
+	if err := errors.Join(server.Flush(), <-called); err != nil {
+		t.Error(err)
+	}
+	work.Wait()
+	_ = c.Close()
+	if err := c.Answer(9, nil, nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+	_ = far.Close()
 }
 
 // The quick way of reading a batch agrees with the library's.

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// outgoing is an encoded request on its way to the stream.
+// outgoing is an encoded request or answer on its way to the stream.
 type outgoing struct {
 	out sink
 	enc *msgpack.Encoder // writes to out
@@ -44,6 +45,31 @@ func encodeRequest(id uint32, method string, params []any) (*outgoing, error) {
 			}
 		}
 	}
+	return o.whole(err)
+}
+
+// maxRefusal is how many bytes of an error a peer is told.
+const maxRefusal = 1024
+
+func encodeAnswer(id uint32, result any, refusal error) (*outgoing, error) {
+	var shown any
+	if refusal != nil {
+		text := refusal.Error()
+		text = strings.ToValidUTF8(text[:min(len(text), maxRefusal)], "\uFFFD")
+		shown, result = []any{uint8(Failed), text}, nil
+	}
+	o := outgoings.Get().(*outgoing)
+	return o.whole(errors.Join(
+		o.enc.EncodeArrayLen(4),
+		o.enc.EncodeUint(uint64(TypeResponse)),
+		o.enc.EncodeUint(uint64(id)),
+		o.enc.Encode(shown),
+		o.enc.Encode(result),
+	))
+}
+
+// whole returns a message that was encoded, unless it cannot be sent.
+func (o *outgoing) whole(err error) (*outgoing, error) {
 	if size := len(o.out.buf); err == nil && size > MaxMessage {
 		err = fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, size, MaxMessage)
 	}

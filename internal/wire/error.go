@@ -35,6 +35,10 @@ const (
 	CodeLockFenced        Code = "LOCK_FENCED"
 	CodeSequenceExhausted Code = "SEQUENCE_EXHAUSTED"
 	CodeSequenceFenced    Code = "SEQUENCE_FENCED"
+	CodePlacementNotReady Code = "PLACEMENT_NOT_READY"
+	CodePlacementPending  Code = "PLACEMENT_PENDING"
+	CodeActivationFailed  Code = "ACTIVATION_FAILED"
+	CodeActivationEnded   Code = "ACTIVATION_ENDED"
 )
 
 // ErrorKind is the first element of an error on the wire.

@@ -110,18 +110,37 @@ func (o *Outbox) ReplyAny(id uint32, v any) error {
 // Notify sends a notification, to which nobody answers. The peer must have asked
 // for it. An error means that a parameter cannot be encoded, and nothing is sent.
 func (o *Outbox) Notify(method string, params ...any) error {
+	return o.ask(method, params, func() {
+		o.must(o.enc.EncodeArrayLen(3))
+		o.must(o.enc.EncodeUint(uint64(TypeNotification)))
+	})
+}
+
+// Request sends a request, which the peer must have asked for. Its answer is read
+// like a request from the peer, and has the same id; see Request.Answer. The ids of
+// both directions have nothing to do with each other. An error means that a
+// parameter cannot be encoded, and nothing is sent.
+func (o *Outbox) Request(id uint32, method string, params ...any) error {
+	return o.ask(method, params, func() {
+		o.must(o.enc.EncodeArrayLen(4))
+		o.must(o.enc.EncodeUint(uint64(TypeRequest)))
+		o.must(o.enc.EncodeUint(uint64(id)))
+	})
+}
+
+// ask sends what begins with the head.
+func (o *Outbox) ask(method string, params []any, head func()) error {
 	if !o.ready() {
 		return nil
 	}
 	mark := len(o.out.buf)
-	o.must(o.enc.EncodeArrayLen(3))
-	o.must(o.enc.EncodeUint(uint64(TypeNotification)))
+	head()
 	o.must(o.enc.EncodeString(method))
 	o.must(o.enc.EncodeArrayLen(len(params)))
 	for _, p := range params {
 		if err := o.enc.Encode(p); err != nil {
 			o.out.buf = o.out.buf[:mark]
-			return fmt.Errorf("wire: encode a notification: %w", err)
+			return fmt.Errorf("wire: encode %s: %w", method, err)
 		}
 	}
 	return nil

@@ -114,6 +114,23 @@ func (r *Request) parseType(length int) error {
 	return nil
 }
 
+// Answer reads a response: its result into target, as Client.Call does, or its
+// error, which is an *Error. It may be called once.
+func (r *Request) Answer(target any) error {
+	failure, err := r.values.answerError()
+	if err != nil {
+		return err
+	}
+	if failure != nil {
+		return failure
+	}
+	raw, err := r.values.bytesOfNext()
+	if err != nil {
+		return err
+	}
+	return decodeResult(raw, target)
+}
+
 // Detach returns a copy that does not depend on the connection's buffer, for a
 // method that is answered later. Its cursor stands before the first parameter.
 func (r *Request) Detach() *Request {

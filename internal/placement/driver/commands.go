@@ -16,11 +16,41 @@ const (
 	activationPrefix = "activation/"
 )
 
-// carryOut does what the core asks for.
-func (d *Driver) carryOut(life context.Context, c placement.Command) placement.Result {
-	ctx, cancel := context.WithTimeout(life, commandTimeout)
-	defer cancel()
-	r := placement.Result{ID: c.ID}
+// carryOut does what the core asks for. What is up to a process is only begun.
+func (d *Driver) carryOut(life context.Context, c placement.Command) {
+	switch c.Op {
+	case placement.Ensure:
+		// The last look at the clock before the process is asked.
+		if d.cfg.Clock.Elapsed() >= c.Until {
+			d.finish(c, placement.Result{Err: errors.New("this host's membership ended before the process was asked")})
+			return
+		}
+		d.cfg.Executor.Activate(c.Key, c.Record, commandTimeout, func(pid string, err error) {
+			d.finish(c, placement.Result{PID: pid, Err: err, Unknown: errors.Is(err, ErrUnknown)})
+		})
+	case placement.Passivate:
+		d.cfg.Executor.Passivate(c.Key, c.Record, commandTimeout, func(snapshot []byte, err error) {
+			d.finish(c, placement.Result{Snapshot: snapshot, Err: err})
+		})
+	default:
+		ctx, cancel := context.WithTimeout(life, commandTimeout)
+		defer cancel()
+		d.finish(c, d.askStore(ctx, c))
+	}
+}
+
+// finish tells the core what became of a command.
+func (d *Driver) finish(c placement.Command, r placement.Result) {
+	r.ID = c.ID
+	if r.Err != nil {
+		r.Err = fmt.Errorf("%s: %w", c.Op, r.Err)
+		d.failed(string(c.Op), r.Err)
+	}
+	d.tell(func(core *placement.Core, now placement.Moment) placement.Outcome { return core.HandleResult(r, now) })
+}
+
+// askStore carries out what is up to a store.
+func (d *Driver) askStore(ctx context.Context, c placement.Command) (r placement.Result) {
 	switch c.Op {
 	case placement.TryAcquire:
 		var l lock.Lease
@@ -37,22 +67,8 @@ func (d *Driver) carryOut(life context.Context, c placement.Command) placement.R
 		r.Err = d.cfg.Records.Store(ctx, d.cfg.Tenant, c.Key, c.Record)
 	case placement.Remove:
 		r.Err = d.cfg.Records.Remove(ctx, d.cfg.Tenant, c.Key, c.Record, c.Keep)
-	case placement.Ensure:
-		// The last look at the clock before the process is asked.
-		if d.cfg.Clock.Elapsed() < c.Until {
-			r.PID, r.Err = d.cfg.Executor.Activate(ctx, c.Key, c.Record)
-		} else {
-			r.Err = errors.New("this host's membership ended before the process was asked")
-		}
-		r.Unknown = errors.Is(r.Err, ErrUnknown)
-	case placement.Passivate:
-		r.Snapshot, r.Err = d.cfg.Executor.Passivate(ctx, c.Key, c.Record)
 	default:
 		panic("placement asks for what no driver knows: " + string(c.Op))
-	}
-	if r.Err != nil {
-		r.Err = fmt.Errorf("%s: %w", c.Op, r.Err)
-		d.failed(string(c.Op), r.Err)
 	}
 	return r
 }

@@ -36,16 +36,18 @@ const (
 // ErrOverloaded: MaxWaiting callers wait already.
 var ErrOverloaded = errors.New("too many wait for activations")
 
-// Executor is the processes of this host.
+// Executor is the processes of this host. Its methods return at once, and call
+// done once, from any goroutine, within the time.
 type Executor interface {
 	// Activate has a process activate the key under the record's version and token,
-	// with its snapshot, and returns how the process calls it.
+	// with its snapshot; pid is how the process calls it.
 	//
 	// Errors: any; one that wraps ErrUnknown leaves open whether it is activated.
-	Activate(ctx context.Context, key placement.Key, r placement.Record) (pid string, err error)
+	Activate(key placement.Key, r placement.Record, within time.Duration, done func(pid string, err error))
 
-	// Passivate has it end the activation, and returns what it leaves behind.
-	Passivate(ctx context.Context, key placement.Key, r placement.Record) (snapshot []byte, err error)
+	// Passivate has it end the activation. It may leave a snapshot behind; nil
+	// leaves the one that is there.
+	Passivate(key placement.Key, r placement.Record, within time.Duration, done func(snapshot []byte, err error))
 }
 
 // ErrUnknown: a process may have activated the key all the same.
@@ -58,6 +60,7 @@ type Config struct {
 	Owner     string // as whom locks are taken
 	TTL       time.Duration
 	Interval  time.Duration
+	IdleTTL   time.Duration // what was not resolved for so long is passivated; 0: never
 	Locks     lock.Store
 	Records   storage.Storage
 	Executor  Executor
@@ -68,8 +71,7 @@ type Config struct {
 
 // Driver is the placement of one host. Run has it work.
 type Driver struct {
-	cfg   Config
-	slots chan struct{} // a value for each command under way
+	cfg Config
 
 	mu      sync.Mutex // guards all below
 	core    *placement.Core
@@ -77,7 +79,9 @@ type Driver struct {
 	callers int             // that wait
 	idle    chan struct{}   // not nil: to be closed when nothing is activated any more
 	life    context.Context // of commands; nil before Run and after it
-	work    sync.WaitGroup  // commands; added to under mu, while life is not nil
+	queue   []placement.Command
+	workers int            // that eat the queue, up to maxCommands
+	work    sync.WaitGroup // the workers; added to under mu, while life is not nil
 	feed    feed
 }
 
@@ -85,7 +89,7 @@ type Driver struct {
 func New(cfg Config) *Driver {
 	cfg.TTL, cfg.Interval = cmp.Or(cfg.TTL, DefaultTTL), cmp.Or(cfg.Interval, DefaultInterval)
 	return &Driver{
-		cfg: cfg, core: placement.NewCore(cfg.Authority), slots: make(chan struct{}, maxCommands), waiting: map[placement.Key][]chan placement.Done{},
+		cfg: cfg, core: placement.NewCore(cfg.Authority), waiting: map[placement.Key][]chan placement.Done{},
 	}
 }
 
@@ -117,13 +121,26 @@ func (d *Driver) follow(o placement.Outcome) {
 	if life == nil { // before Run, when there is nothing to do, or after it, when that is too late
 		return
 	}
-	for _, c := range o.Commands {
-		d.work.Go(func() {
-			d.slots <- struct{}{}
-			r := d.carryOut(life, c)
-			<-d.slots
-			d.tell(func(core *placement.Core, now placement.Moment) placement.Outcome { return core.HandleResult(r, now) })
-		})
+	d.queue = append(d.queue, o.Commands...)
+	for ; d.workers < min(maxCommands, len(d.queue)); d.workers++ {
+		d.work.Go(func() { d.eat(life) })
+	}
+}
+
+// eat carries out commands as long as there are any.
+func (d *Driver) eat(life context.Context) {
+	for {
+		d.mu.Lock()
+		if len(d.queue) == 0 || life.Err() != nil {
+			d.queue = nil // lets go of what it grew to
+			d.workers--
+			d.mu.Unlock()
+			return
+		}
+		c := d.queue[0]
+		d.queue = d.queue[1:]
+		d.mu.Unlock()
+		d.carryOut(life, c)
 	}
 }
 
@@ -215,10 +232,11 @@ func (d *Driver) leave(key placement.Key, done chan placement.Done) {
 }
 
 // passes reports whether what stood in the way of an activation will go: another
-// host lets go of it, or this one has just done so.
+// host lets go of it, this one has just done so, or the fence of a store ends.
 func passes(err error) bool {
 	var held *lock.HeldError
-	return errors.Is(err, placement.ErrOwned) || errors.Is(err, placement.ErrLost) || errors.As(err, &held)
+	var fenced *lock.FencedError
+	return errors.Is(err, placement.ErrOwned) || errors.Is(err, placement.ErrLost) || errors.As(err, &held) || errors.As(err, &fenced)
 }
 
 // pending is the error of one who has waited in vain.
@@ -259,9 +277,11 @@ func (d *Driver) Ended(key placement.Key, token int64) {
 	d.tell(func(c *placement.Core, now placement.Moment) placement.Outcome { return c.Ended(key, token, now) })
 }
 
-// PassivateIdle passivates what nobody has resolved for so long.
-func (d *Driver) PassivateIdle(ttl time.Duration) {
-	d.tell(func(c *placement.Core, now placement.Moment) placement.Outcome { return c.PassivateIdle(ttl, now) })
+// State is what Resolve can do at the moment.
+func (d *Driver) State() placement.State {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.State(d.now())
 }
 
 // Snapshot tells all that this host knows.

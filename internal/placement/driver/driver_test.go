@@ -49,7 +49,10 @@ func newSite(t *testing.T) *site {
 	}
 }
 
-var errCut = errors.New("the network is down")
+var (
+	errCut  = errors.New("the network is down")
+	errDeaf = errors.New("the process does not answer")
+)
 
 // A host reaches the stores through these.
 type reach struct {
@@ -101,7 +104,11 @@ func (h *host) stop() {
 }
 
 // Activate implements Executor.
-func (h *host) Activate(ctx context.Context, k placement.Key, r placement.Record) (string, error) {
+func (h *host) Activate(k placement.Key, r placement.Record, _ time.Duration, done func(string, error)) {
+	go func() { done(h.activate(k, r)) }()
+}
+
+func (h *host) activate(k placement.Key, r placement.Record) (string, error) {
 	time.Sleep(5 * time.Millisecond)
 	h.guard.Lock()
 	defer h.guard.Unlock()
@@ -145,10 +152,14 @@ func (h *host) processes() {
 }
 
 // Passivate implements Executor.
-func (h *host) Passivate(ctx context.Context, k placement.Key, r placement.Record) ([]byte, error) {
+func (h *host) Passivate(k placement.Key, r placement.Record, within time.Duration, done func([]byte, error)) {
+	go func() { done(h.passivate(k, r, within)) }()
+}
+
+func (h *host) passivate(k placement.Key, r placement.Record, within time.Duration) ([]byte, error) {
 	if h.deaf.Load() {
-		<-ctx.Done()
-		return nil, ctx.Err()
+		time.Sleep(within)
+		return nil, errDeaf
 	}
 	h.guard.Lock()
 	defer h.guard.Unlock()
@@ -205,6 +216,8 @@ func bubble(t *testing.T, f func(*testing.T, *site)) {
 // ready waits until the hosts see each other.
 func ready() { time.Sleep(2 * DefaultInterval) }
 
+// PL-C8: every command is carried out, and its result comes back, while hosts join,
+// stop and leave.
 func TestHostsComeAndGo(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a, b := s.start("a:1"), s.start("b:1")
@@ -276,7 +289,7 @@ func TestDeafProcess(t *testing.T) {
 		ready()
 		s.settled(a)
 		a.deaf.Store(true)
-		a.PassivateIdle(0)
+		a.passivateIdle(0)
 		synctest.Wait()
 		if _, err := a.Resolve(t.Context(), room(1), 0); !errors.Is(err, placement.ErrPending) {
 			t.Errorf("resolved: %v", err)
@@ -358,7 +371,7 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// Events come in order; a subscriber that is too slow is told by the end of its
+// PL-C7: events come in order; a subscriber that is too slow is told by the end of its
 // channel.
 func TestEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {

@@ -17,6 +17,8 @@ const (
 	// marginPart of what is left of it is not relied on: clocks run at different
 	// speeds, and processes have to be told.
 	marginPart = 10
+	// idlePart of IdleTTL is between looks for what is idle.
+	idlePart = 10
 	// stopTimeout bounds how long the end waits for processes and stores.
 	stopTimeout = 8 * time.Second
 	releaseTime = time.Second // of it, to give the membership back
@@ -76,14 +78,24 @@ func (d *Driver) drain() {
 func (d *Driver) tick(ctx context.Context) {
 	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
+	looked := d.cfg.Clock.Elapsed()
 	for {
 		select {
 		case <-ticker.C:
 			d.tell((*placement.Core).Tick)
+			// All activations are looked at, so not too often.
+			if now := d.cfg.Clock.Elapsed(); d.cfg.IdleTTL > 0 && now-looked >= d.cfg.IdleTTL/idlePart {
+				looked = now
+				d.passivateIdle(d.cfg.IdleTTL)
+			}
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+func (d *Driver) passivateIdle(ttl time.Duration) {
+	d.tell(func(c *placement.Core, now placement.Moment) placement.Outcome { return c.PassivateIdle(ttl, now) })
 }
 
 // watch looks at the members again and again, and at once when look says so.
@@ -212,9 +224,12 @@ func (d *Driver) became(token int64, until time.Duration) {
 }
 
 // leaveMembers gives the membership back, so that others need not wait for its
-// end.
+// end. They have to, where a process may still run what it has not let go of.
 func (d *Driver) leaveMembers(ctx context.Context, held lock.Lease) {
-	if held.Token == 0 {
+	d.mu.Lock()
+	idle := d.core.Idle()
+	d.mu.Unlock()
+	if held.Token == 0 || !idle {
 		return
 	}
 	d.became(0, 0)

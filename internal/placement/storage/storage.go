@@ -56,8 +56,13 @@ func New(cells Cells) Storage { return &storage{cells} }
 
 type storage struct{ cells Cells }
 
+// format is the version of a cell's layout that this program writes and knows.
+// Version 1 does not write it.
+const format = 1
+
 // cell is a record as it is stored.
 type cell struct {
+	Format     int    `json:"format,omitempty"`
 	Owner      string `json:"owner,omitempty"`
 	Membership int64  `json:"membership,omitempty"`
 	PID        string `json:"pid,omitempty"`
@@ -67,7 +72,7 @@ type cell struct {
 }
 
 func encode(r placement.Record) ([]byte, error) {
-	return json.Marshal(cell{r.Owner.Authority, r.Owner.Token, r.PID, r.Version, r.Token, r.Snapshot})
+	return json.Marshal(cell{Owner: r.Owner.Authority, Membership: r.Owner.Token, PID: r.PID, Version: r.Version, Token: r.Token, Snapshot: r.Snapshot})
 }
 
 func decode(name string, b []byte) (placement.Record, error) {
@@ -75,7 +80,12 @@ func decode(name string, b []byte) (placement.Record, error) {
 		return placement.Record{}, nil
 	}
 	var c cell
-	if err := json.Unmarshal(b, &c); err != nil || c.Version < 1 {
+	err := json.Unmarshal(b, &c)
+	if c.Format > format {
+		return placement.Record{}, fmt.Errorf("the activation record %s was written by a newer kazahanad (format %d, this one knows up to %d): "+
+			"upgrade this one, or go back as docs/compatibility.md says", name, c.Format, format)
+	}
+	if err != nil || c.Version < 1 {
 		return placement.Record{}, fmt.Errorf("the activation record %s is damaged: %w", name, errors.Join(err, fmt.Errorf("its version is %d", c.Version)))
 	}
 	return placement.Record{Owner: placement.Member{Authority: c.Owner, Token: c.Membership}, PID: c.PID, Version: c.Version, Token: c.Token, Snapshot: c.Snapshot}, nil

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/placement/driver"
+)
+
+// placementTenant keeps what placement holds by locks apart from the locks of
+// those who come through the socket: nobody there can make a member.
+const placementTenant = "placement"
+
+// placementLogEvery is how often a failure of one kind is logged. It comes again
+// with each try.
+const placementLogEvery = 10 * time.Second
+
+// openPlacement makes what answers where actors live, if that is wanted.
+func (d *daemonParts) openPlacement() error {
+	s := d.settings
+	if s.PlacementAuthority == "" {
+		return nil
+	}
+	if d.keeping == nil {
+		return usageError{fmt.Errorf("placement_authority: there is no store to keep memberships in: set store, or a state_dir")}
+	}
+	log := d.log.With(zap.String("component", "placement"))
+	seldom := log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, placementLogEvery, 1, 0)
+	}))
+	cfg := driver.Config{
+		Tenant: placementTenant, Owner: lockOwner(), TTL: s.PlacementTTL, Interval: s.TopologyInterval, IdleTTL: s.PlacementIdleTTL,
+		Locks: d.keeping.store.Locks, Records: d.keeping.store.Placements, Clock: d.clock, NowMS: d.clock.NowMS,
+		Failed: func(what string, err error) { seldom.Warn("placement: "+what+" failed", zap.Error(err)) },
+	}
+	if s.PlacementAuthority != config.PlacementClient {
+		cfg.Authority = s.PlacementAuthority
+	}
+	d.placement = daemon.NewPlacement(cfg, d.keeping.timeout)
+	log.Info("placement (experimental)", zap.String("placement_authority", s.PlacementAuthority), zap.String("store", d.keeping.store.URL))
+	if !d.keeping.store.Shared && cfg.Authority != "" {
+		log.Warn("no other host uses this store: placement knows only the daemons of this host", zap.String("store", d.keeping.store.URL))
+	}
+	return nil
+}
+
+// knownFeatures is what this daemon can do, for clients that ask Status.
+func (d *daemonParts) knownFeatures() []string {
+	known := slices.Clone(features)
+	if d.keeping != nil {
+		known = append(known, "locks", "sequences")
+	}
+	if d.placement != nil {
+		known = append(known, "placement", "experimental:placement")
+	}
+	return known
+}

@@ -1,0 +1,142 @@
+package architecture
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// requirements are those that a page has a table of.
+var requirements = map[string][]string{
+	// LS-SPEC-001.
+	"locks.md": {
+		"LS-INV-001", "LS-INV-002", "LS-INV-003", "LS-INV-004",
+		"LS-ACQ-001", "LS-ACQ-002", "LS-ACQ-003", "LS-ACQ-004",
+		"LS-RNW-001", "LS-RNW-002", "LS-RNW-003",
+		"LS-REL-001", "LS-REL-002", "LS-REL-003",
+		"LS-CC-001", "LS-EXP-001", "LS-AUTH-001", "LS-FENCE-001",
+		"LS-ACC-01", "LS-ACC-02", "LS-ACC-03", "LS-ACC-04",
+	},
+	// The design of placement: its table of traceability, and its contracts.
+	"placement.md": {
+		"PL-1.1", "PL-1.2", "PL-1.3", "PL-2.1", "PL-2.2", "PL-3.1", "PL-3.5", "PL-4.1", "PL-4.4",
+		"PL-C1", "PL-C2", "PL-C3", "PL-C4", "PL-C5", "PL-C6", "PL-C7", "PL-C8", "PL-C9",
+	},
+}
+
+var (
+	rowForm       = regexp.MustCompile(`^\| ([A-Z]+-[A-Z0-9.-]+): [^|]+ \| ([^|]+) \| ([^|]+) \|$`)
+	referenceForm = regexp.MustCompile("`([^`: ]+): ([A-Za-z0-9_]+)`")
+)
+
+// TestRequirementsTables holds pages of docs to the lists of requirements, and to
+// the code and the tests that they name.
+func TestRequirementsTables(t *testing.T) {
+	for page, wanted := range requirements {
+		t.Run(page, func(t *testing.T) { checkRequirements(t, page, wanted) })
+	}
+}
+
+func checkRequirements(t *testing.T, page string, wanted []string) {
+	const root = "../.."
+	text, err := os.ReadFile(filepath.Join(root, "docs", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	family, _, _ := strings.Cut(wanted[0], "-")
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "| "+family+"-") {
+			continue
+		}
+		row := rowForm.FindStringSubmatch(line)
+		if row == nil {
+			t.Errorf("this row is not `| ID: requirement | code | test |`: %s", line)
+			continue
+		}
+		id := row[1]
+		switch {
+		case !slices.Contains(wanted, id):
+			t.Errorf("%s is no requirement", id)
+		case seen[id]:
+			t.Errorf("%s has two rows", id)
+		}
+		seen[id] = true
+		checkReferences(t, root, id, row[2], func(name string) bool { return !isTest(name) })
+		checkReferences(t, root, id, row[3], isTest)
+		if !carried(t, root, id, row[3]) {
+			t.Errorf("%s: none of its tests carries its number", id)
+		}
+	}
+	for _, id := range wanted {
+		if !seen[id] {
+			t.Errorf("%s has no row", id)
+		}
+	}
+}
+
+func isTest(name string) bool {
+	return strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "test")
+}
+
+// checkReferences checks that a cell names functions that exist, and of the right
+// kind.
+func checkReferences(t *testing.T, root, id, cell string, kind func(string) bool) {
+	t.Helper()
+	references := referenceForm.FindAllStringSubmatch(cell, -1)
+	if len(references) == 0 || len(references) != strings.Count(cell, ": ") {
+		t.Errorf("%s: %q is not a list of `file: function`", id, cell)
+	}
+	for _, r := range references {
+		if !declares(t, filepath.Join(root, r[1]), r[2]) {
+			t.Errorf("%s: %s has no function %s", id, r[1], r[2])
+		}
+		if !kind(r[2]) {
+			t.Errorf("%s: %s is in the wrong column", id, r[2])
+		}
+	}
+}
+
+func declares(t *testing.T, path, function string) bool {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Errorf("%v", err)
+		return false
+	}
+	return slices.ContainsFunc(file.Decls, func(d ast.Decl) bool {
+		f, ok := d.(*ast.FuncDecl)
+		return ok && f.Name.Name == function
+	})
+}
+
+// carried reports whether one of the tests runs under the requirement's number:
+// in the suite's list, or in the text of its own file.
+func carried(t *testing.T, root, id, cell string) bool {
+	t.Helper()
+	const suite = "internal/lock/locktest"
+	list, err := os.ReadFile(filepath.Join(root, suite, "locktest.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range referenceForm.FindAllStringSubmatch(cell, -1) {
+		if strings.HasPrefix(r[1], suite) {
+			if strings.Contains(string(list), `{"`+id+`", `+r[2]+`}`) {
+				return true
+			}
+			continue
+		}
+		own, err := os.ReadFile(filepath.Join(root, r[1]))
+		if err == nil && regexp.MustCompile(regexp.QuoteMeta(id)+`\b`).Match(own) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,255 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/placement/driver"
+)
+
+// Executors are the processes that have registered for kinds of actors, each by a
+// connection. They implement driver.Executor by requests to them.
+type Executors struct {
+	mu       sync.Mutex // guards all below, and the fields of each executor
+	byConn   map[*conn]*executor
+	byKind   map[string]map[*executor]struct{}
+	assigned map[placement.Key]assignment // also while the process is being asked
+	driver   *driver.Driver               // set once, before the first connection
+}
+
+// NewExecutors returns a registry that nobody has registered in.
+func NewExecutors() *Executors {
+	return &Executors{
+		byConn: map[*conn]*executor{}, byKind: map[string]map[*executor]struct{}{}, assigned: map[placement.Key]assignment{},
+	}
+}
+
+// executor is one of them.
+type executor struct {
+	conn  *conn
+	kinds []string
+	keys  map[placement.Key]struct{} // assigned to it
+	empty chan struct{}              // not nil: to be closed when it has no keys any more
+	calls *calls
+}
+
+// assignment is who runs, or is to run, an activation.
+type assignment struct {
+	executor *executor
+	token    int64
+}
+
+var (
+	errNoExecutor   = errors.New("no process on this host has registered for the kind")
+	errExecutorGone = errors.New("the process has closed its connection")
+	errPIDMissing   = errors.New("the process answers Activate without a pid")
+)
+
+// register makes the connection an executor for the kinds, beside those it has,
+// and returns all of them. The connection's mu is held.
+func (x *Executors) register(c *conn, kinds []string) []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := x.byConn[c]
+	if e == nil {
+		e = &executor{conn: c, keys: map[placement.Key]struct{}{}, calls: newCalls(c)}
+		x.byConn[c] = e
+		c.atEnd(func() { x.gone(c) })
+	}
+	for _, kind := range kinds {
+		if !slices.Contains(e.kinds, kind) {
+			e.kinds = append(e.kinds, kind)
+		}
+		if x.byKind[kind] == nil {
+			x.byKind[kind] = map[*executor]struct{}{}
+		}
+		x.byKind[kind][e] = struct{}{}
+	}
+	x.announce()
+	return slices.Clone(e.kinds)
+}
+
+// kinds are those that somebody has registered for.
+func (x *Executors) kinds() []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	kinds := slices.AppendSeq([]string{}, maps.Keys(x.byKind)) // none is a list too
+	slices.Sort(kinds)
+	return kinds
+}
+
+// announce tells the driver for which kinds there is somebody. mu is held.
+func (x *Executors) announce() {
+	x.driver.SetKinds(slices.Collect(maps.Keys(x.byKind)))
+}
+
+// retire takes the executor out of the choice. mu is held.
+func (x *Executors) retire(e *executor) {
+	for _, kind := range e.kinds {
+		delete(x.byKind[kind], e)
+		if len(x.byKind[kind]) == 0 {
+			delete(x.byKind, kind)
+		}
+	}
+	e.kinds = nil
+	x.announce()
+}
+
+// unregister has all that the connection runs passivated, and returns how many
+// that were.
+func (x *Executors) unregister(ctx context.Context, c *conn) (int, error) {
+	x.mu.Lock()
+	e := x.byConn[c]
+	if e == nil {
+		x.mu.Unlock()
+		return 0, nil
+	}
+	x.retire(e)
+	n := len(e.keys)
+	var empty chan struct{}
+	if n > 0 {
+		if e.empty == nil {
+			e.empty = make(chan struct{})
+		}
+		empty = e.empty
+	}
+	tokens := make(map[placement.Key]int64, n)
+	for key := range e.keys {
+		tokens[key] = x.assigned[key].token
+	}
+	x.mu.Unlock()
+	if n == 0 {
+		return 0, nil
+	}
+	for key, token := range tokens {
+		x.driver.Evict(key, token)
+	}
+	select {
+	case <-empty:
+		return n, nil
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+// gone is at the end of a connection: what it ran has ended.
+func (x *Executors) gone(c *conn) {
+	x.mu.Lock()
+	e := x.byConn[c]
+	delete(x.byConn, c)
+	x.retire(e)
+	ended := make(map[placement.Key]int64, len(e.keys))
+	for key := range e.keys {
+		ended[key] = x.assigned[key].token
+		delete(x.assigned, key)
+	}
+	clear(e.keys)
+	x.mu.Unlock()
+	e.calls.close(errExecutorGone)
+	for key, token := range ended {
+		x.driver.Ended(key, token)
+	}
+}
+
+// assign chooses who runs an activation: the one that has the fewest.
+func (x *Executors) assign(key placement.Key, token int64) (*executor, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var best *executor
+	for e := range x.byKind[key.Kind] {
+		if best == nil || len(e.keys) < len(best.keys) {
+			best = e
+		}
+	}
+	if best == nil {
+		return nil, fmt.Errorf("%w %q", errNoExecutor, key.Kind)
+	}
+	best.keys[key] = struct{}{}
+	x.assigned[key] = assignment{best, token}
+	return best, nil
+}
+
+// release ends an assignment, if it is still that of the token.
+func (x *Executors) release(key placement.Key, token int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	a, ok := x.assigned[key]
+	if !ok || a.token != token {
+		return
+	}
+	delete(x.assigned, key)
+	delete(a.executor.keys, key)
+	if len(a.executor.keys) == 0 && a.executor.empty != nil {
+		close(a.executor.empty)
+		a.executor.empty = nil
+	}
+}
+
+// activateParams and passivateParams are what the process is asked.
+type activateParams struct {
+	Kind     string `json:"kind"`
+	Identity string `json:"identity"`
+	Version  int64  `json:"version"`
+	Token    int64  `json:"token"`
+	Snapshot []byte `json:"snapshot"` // nil: none
+}
+
+type passivateParams struct {
+	Kind     string `json:"kind"`
+	Identity string `json:"identity"`
+	Version  int64  `json:"version"`
+	Token    int64  `json:"token"`
+}
+
+// Activate implements driver.Executor.
+func (x *Executors) Activate(key placement.Key, r placement.Record, within time.Duration, done func(string, error)) {
+	e, err := x.assign(key, r.Token)
+	if err != nil {
+		done("", err)
+		return
+	}
+	var answer struct {
+		PID string `json:"pid"`
+	}
+	e.calls.ask("Activate", activateParams{key.Kind, key.Identity, r.Version, r.Token, r.Snapshot}, &answer, within, func(err error) {
+		if err == nil && answer.PID == "" {
+			err = fmt.Errorf("%w: %w", driver.ErrUnknown, errPIDMissing)
+		}
+		if err != nil && !errors.Is(err, driver.ErrUnknown) { // the process has refused, or is gone
+			x.release(key, r.Token)
+		}
+		done(answer.PID, err)
+	})
+}
+
+// Passivate implements driver.Executor.
+func (x *Executors) Passivate(key placement.Key, r placement.Record, within time.Duration, done func([]byte, error)) {
+	e := x.runs(key, r.Token)
+	if e == nil {
+		done(nil, errExecutorGone)
+		return
+	}
+	var answer struct {
+		Snapshot []byte `json:"snapshot"`
+	}
+	e.calls.ask("Passivate", passivateParams{key.Kind, key.Identity, r.Version, r.Token}, &answer, within, func(err error) {
+		x.release(key, r.Token)
+		done(answer.Snapshot, err)
+	})
+}
+
+// runs is who runs the activation of a token, nil for nobody.
+func (x *Executors) runs(key placement.Key, token int64) *executor {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if a, ok := x.assigned[key]; ok && a.token == token {
+		return a.executor
+	}
+	return nil
+}

@@ -1,0 +1,383 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/placement/driver"
+	"github.com/kazahana/kazahana/internal/placement/storage"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+const (
+	// defaultPlacementWait is for a Resolve that does not say how long it waits.
+	defaultPlacementWait = 10 * time.Second
+	maxPlacementWait     = 10 * time.Minute
+	// maxKinds is how many kinds one connection may register for.
+	maxKinds = 64
+	// maxSnapshotPage is how many activations one Snapshot shows.
+	maxSnapshotPage     = 1000
+	defaultSnapshotPage = 100
+)
+
+// Placement is what the placement methods need.
+type Placement struct {
+	driver    *driver.Driver
+	executors *Executors
+	records   storage.Storage
+	tenant    string // of the records
+	authority string
+	ttl       time.Duration
+	timeout   time.Duration
+}
+
+// NewPlacement is what the placement methods need to serve a driver, which is made
+// here: its processes are the server's peers.
+func NewPlacement(cfg driver.Config, timeout time.Duration) *Placement {
+	x := NewExecutors()
+	cfg.Executor = x
+	x.driver = driver.New(cfg)
+	return &Placement{driver: x.driver, executors: x, records: cfg.Records, tenant: cfg.Tenant, authority: cfg.Authority, ttl: cmp.Or(cfg.TTL, driver.DefaultTTL), timeout: timeout}
+}
+
+// Run is the life of the driver. It ends before the server does: what is activated
+// is passivated by the peers.
+func (p *Placement) Run(ctx context.Context) error {
+	p.driver.Run(ctx)
+	return nil
+}
+
+// executorOf is what the connection has registered as, nil if it has not.
+func (s *Server) executorOf(c *conn) *executor {
+	if s.cfg.Placement == nil {
+		return nil
+	}
+	x := s.cfg.Placement.executors
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.byConn[c]
+}
+
+func placementOff() *wire.Error {
+	return wire.Errorf(wire.CodePlacementNotReady, "placement is off: the daemon's operator can set placement_authority").With("state", "off")
+}
+
+// placementError gives the code of an error of a placement method.
+func placementError(err error) *wire.Error {
+	switch {
+	case errors.Is(err, placement.ErrPending) && lockError(err) != nil:
+		return lockError(err)
+	case errors.Is(err, placement.ErrPending):
+		e := wire.Errorf(wire.CodePlacementPending, "%v", placement.ErrPending)
+		if cause := err.Error(); cause != placement.ErrPending.Error() {
+			e = e.With("cause", cause)
+		}
+		return e
+	case errors.Is(err, driver.ErrOverloaded):
+		return wire.Errorf(wire.CodeOverloaded, "%v", err)
+	case errors.Is(err, placement.ErrInvalid):
+		return wire.Errorf(wire.CodeInvalidParams, "%v", err)
+	}
+	return nil
+}
+
+// placementKey reads the kind and the identity.
+func (c *conn) placementKey() (k placement.Key, err error) {
+	if c.req.NumParams() < 2 {
+		return k, wire.Errorf(wire.CodeInvalidParams, "%s needs a kind and an identity", c.req.Method)
+	}
+	if k.Kind, err = c.text(); err != nil {
+		return k, err
+	}
+	if k.Identity, err = c.text(); err != nil {
+		return k, err
+	}
+	return k, k.Validate()
+}
+
+// resolution is the answer of Placement.Resolve.
+type resolution struct {
+	Kind       string             `json:"kind"`
+	Identity   string             `json:"identity"`
+	Authority  string             `json:"authority"`
+	Locality   placement.Locality `json:"locality"`
+	PID        string             `json:"pid"`
+	Version    int64              `json:"version"`
+	Token      int64              `json:"token"`
+	ObservedMS int64              `json:"observed_ms"`
+}
+
+func answerResolution(r placement.Resolution) resolution {
+	return resolution{r.Key.Kind, r.Key.Identity, r.Authority, r.Locality, r.PID, r.Version, r.Token, r.ObservedMS}
+}
+
+func (s *Server) placementResolve(_ context.Context, c *conn) error {
+	p := s.cfg.Placement
+	if p == nil {
+		return placementOff()
+	}
+	key, err := c.placementKey()
+	if err != nil {
+		return err
+	}
+	wait := defaultPlacementWait
+	if err := c.eachOption([]string{"wait_ms"}, func(string) error {
+		ms, err := c.req.Int64()
+		if err == nil && (ms < 0 || ms > maxPlacementWait.Milliseconds()) {
+			err = wire.Errorf(wire.CodeInvalidParams, "wait_ms of %d is out of range: 0 to %d", ms, maxPlacementWait.Milliseconds())
+		}
+		wait = time.Duration(ms) * time.Millisecond
+		return err
+	}); err != nil {
+		return err
+	}
+	r, busy, err := p.driver.Now(key)
+	switch {
+	case !busy && err == nil:
+		return c.wire.ReplyAny(c.req.ID, answerResolution(r))
+	case !busy && (!errors.Is(err, placement.ErrPending) || wait == 0):
+		return p.activationError(err)
+	}
+	return c.aside(func(ctx context.Context) (any, error) {
+		// Whoever waits is told at once when the daemon stops.
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(s.leaving, func() { cancel(errShuttingDown) })()
+		r, err := p.driver.Resolve(ctx, key, wait)
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return answerResolution(r), p.activationError(err)
+	})
+}
+
+// activationError is the error of a resolve: what has no code of its own is why an
+// activation has failed.
+func (p *Placement) activationError(err error) error {
+	if errors.Is(err, placement.ErrNotReady) {
+		return wire.Errorf(wire.CodePlacementNotReady, "%v", err).With("state", p.driver.State())
+	}
+	if err == nil || placementError(err) != nil || errors.Is(err, placement.ErrPending) ||
+		errors.Is(err, errShuttingDown) || errors.Is(err, errHungUp) {
+		return err
+	}
+	return wire.Errorf(wire.CodeActivationFailed, "the activation has failed").With("cause", err)
+}
+
+// checked is the answer of Placement.Check.
+type checked struct {
+	ValidMS int64 `json:"valid_ms"`
+}
+
+func (s *Server) placementCheck(_ context.Context, c *conn) error {
+	p := s.cfg.Placement
+	if p == nil {
+		return placementOff()
+	}
+	key, err := c.placementKey()
+	if err != nil {
+		return err
+	}
+	token, err := c.req.Int64()
+	if err == nil {
+		err = c.req.End()
+	}
+	if err != nil {
+		return err
+	}
+	// Only to whom it runs: that one is asked to let it go in good time, or is known
+	// to be gone.
+	e := p.executors.runs(key, token)
+	valid, ok := p.driver.Check(key, token)
+	if !ok || e == nil || e.conn != c {
+		return wire.Errorf(wire.CodeActivationEnded, "the activation of token %d has ended", token)
+	}
+	return c.wire.ReplyAny(c.req.ID, checked{valid.Milliseconds()})
+}
+
+// registered is the answer of Placement.Register.
+type registered struct {
+	Authority string   `json:"authority"`
+	TTLMS     int64    `json:"ttl_ms"`
+	Kinds     []string `json:"kinds"`
+}
+
+func (s *Server) placementRegister(_ context.Context, c *conn) error {
+	p := s.cfg.Placement
+	switch {
+	case p == nil:
+		return placementOff()
+	case c.hurried:
+		return errHeavy
+	case p.authority == "":
+		return wire.Errorf(wire.CodePlacementNotReady, "this daemon only resolves: nothing is activated here").With("state", string(placement.StateClient))
+	}
+	n, err := c.req.ArrayLen()
+	if err != nil {
+		return err
+	}
+	if n < 1 || n > maxKinds {
+		return wire.Errorf(wire.CodeInvalidParams, "%d kinds are out of range: 1 to %d", n, maxKinds)
+	}
+	kinds := make([]string, n)
+	for i := range kinds {
+		if kinds[i], err = c.text(); err == nil {
+			err = placement.CheckKind(kinds[i])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := c.req.End(); err != nil {
+		return err
+	}
+	return c.wire.ReplyAny(c.req.ID, registered{p.authority, p.ttl.Milliseconds(), p.executors.register(c, kinds)})
+}
+
+// unregistered is the answer of Placement.Unregister.
+type unregistered struct {
+	Passivated int `json:"passivated"`
+}
+
+func (s *Server) placementUnregister(_ context.Context, c *conn) error {
+	p := s.cfg.Placement
+	if p == nil {
+		return placementOff()
+	}
+	if err := c.req.End(); err != nil {
+		return err
+	}
+	return c.aside(func(ctx context.Context) (any, error) {
+		n, err := p.executors.unregister(ctx, c)
+		return unregistered{n}, err
+	})
+}
+
+// snapshotPage is the answer of Placement.Snapshot.
+type snapshotPage struct {
+	State       placement.State      `json:"state"`
+	Authority   string               `json:"authority"`
+	Members     []snapshotMember     `json:"members"`
+	Kinds       []string             `json:"kinds"` // that processes here have registered for
+	Activations []snapshotActivation `json:"activations"`
+	Total       int                  `json:"activations_total"`
+	Ignored     uint64               `json:"ignored_results"`
+	Key         *snapshotKey         `json:"key"` // the one that was asked for, else nil
+}
+
+type snapshotMember struct {
+	Authority string `json:"authority"`
+	Token     int64  `json:"token"`
+}
+
+type snapshotActivation struct {
+	Kind     string `json:"kind"`
+	Identity string `json:"identity"`
+	Doing    string `json:"doing"`
+	Active   bool   `json:"active"`
+	PID      string `json:"pid"`
+	Version  int64  `json:"version"`
+	Token    int64  `json:"token"`
+	IdleMS   int64  `json:"idle_ms"`
+}
+
+type snapshotKey struct {
+	Authority string             `json:"authority"` // "": there are no members
+	Locality  placement.Locality `json:"locality"`
+	Record    *snapshotRecord    `json:"record"` // nil: none
+}
+
+type snapshotRecord struct {
+	Owner   string `json:"owner"` // "": nobody
+	PID     string `json:"pid"`
+	Version int64  `json:"version"`
+	Token   int64  `json:"token"`
+}
+
+// snapshotWanted is what of a snapshot is asked for.
+type snapshotWanted struct {
+	after string
+	limit int64
+	key   placement.Key
+}
+
+func (c *conn) snapshotOptions() (w snapshotWanted, err error) {
+	w.limit = defaultSnapshotPage
+	err = c.eachOption([]string{"after", "limit", "kind", "identity"}, func(name string) (err error) {
+		switch name {
+		case "after":
+			w.after, err = c.text()
+		case "limit":
+			w.limit, err = c.req.Int64()
+			if err == nil && (w.limit < 0 || w.limit > maxSnapshotPage) {
+				err = wire.Errorf(wire.CodeInvalidParams, "limit of %d is out of range: 0 to %d", w.limit, maxSnapshotPage)
+			}
+		case "kind":
+			w.key.Kind, err = c.text()
+		case "identity":
+			w.key.Identity, err = c.text()
+		}
+		return err
+	})
+	if err == nil && w.key != (placement.Key{}) {
+		err = w.key.Validate()
+	}
+	return w, err
+}
+
+func (s *Server) placementSnapshot(_ context.Context, c *conn) error {
+	p := s.cfg.Placement
+	if p == nil {
+		return placementOff()
+	}
+	want, err := c.snapshotOptions()
+	if err != nil {
+		return err
+	}
+	return c.aside(func(ctx context.Context) (any, error) {
+		ctx, cancel := context.WithTimeout(ctx, p.timeout)
+		defer cancel()
+		return p.page(ctx, want)
+	})
+}
+
+// page is the part of the snapshot that is asked for.
+func (p *Placement) page(ctx context.Context, want snapshotWanted) (snapshotPage, error) {
+	now := p.driver.Snapshot()
+	page := snapshotPage{
+		State: now.State, Authority: now.Authority, Members: []snapshotMember{}, Kinds: p.executors.kinds(),
+		Activations: []snapshotActivation{}, Total: len(now.Activations), Ignored: now.Ignored,
+	}
+	for _, m := range now.Members {
+		page.Members = append(page.Members, snapshotMember(m))
+	}
+	single := want.key != placement.Key{}
+	now.Activations = slices.DeleteFunc(now.Activations, func(a placement.Activation) bool {
+		return single && a.Key != want.key || !single && a.Key.String() <= want.after
+	})
+	slices.SortFunc(now.Activations, func(a, b placement.Activation) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
+	for _, a := range now.Activations[:min(len(now.Activations), int(want.limit))] {
+		page.Activations = append(page.Activations, snapshotActivation{
+			a.Key.Kind, a.Key.Identity, a.Doing, a.Active, a.Record.PID, a.Record.Version, a.Record.Token, a.IdleFor.Milliseconds(),
+		})
+	}
+	if !single {
+		return page, nil
+	}
+	page.Key = &snapshotKey{Locality: placement.Remote}
+	if page.Key.Authority, _ = placement.NewTopology(now.Members).Authority(want.key); page.Key.Authority == p.authority && p.authority != "" {
+		page.Key.Locality = placement.Local
+	}
+	r, err := p.records.Load(ctx, p.tenant, want.key)
+	if err != nil {
+		return page, storeError{err}
+	}
+	if r.Version > 0 {
+		page.Key.Record = &snapshotRecord{r.Owner.Authority, r.PID, r.Version, r.Token}
+	}
+	return page, nil
+}

@@ -1,0 +1,105 @@
+package daemon
+
+import (
+	"context"
+	"slices"
+
+	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/placement/driver"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// eventKinds are all that can be watched.
+var eventKinds = []placement.EventKind{
+	placement.Resolved, placement.LockDenied, placement.Activated, placement.ActivationFailed, placement.Passivated,
+}
+
+// placementEvent is the notice of an event.
+type placementEvent struct {
+	Event      placement.EventKind `json:"event"`
+	Kind       string              `json:"kind"`
+	Identity   string              `json:"identity"`
+	Authority  string              `json:"authority"`
+	PID        string              `json:"pid"`
+	Version    int64               `json:"version"`
+	Token      int64               `json:"token"`
+	Reason     string              `json:"reason"`
+	ObservedMS int64               `json:"observed_ms"`
+}
+
+// watchEnded is the notice that no more events come.
+type watchEnded struct {
+	Reason string `json:"reason"` // too_slow or stopping
+}
+
+// watching is the answer of Placement.Watch.
+type watching struct {
+	Authority string          `json:"authority"`
+	State     placement.State `json:"state"`
+}
+
+func (s *Server) placementWatch(_ context.Context, c *conn) error {
+	p := s.cfg.Placement
+	switch {
+	case p == nil:
+		return placementOff()
+	case c.hurried:
+		return errHeavy
+	}
+	wanted, err := c.wantedEvents()
+	if err != nil {
+		return err
+	}
+	events, ended := p.driver.Subscribe(), make(chan struct{})
+	c.atEnd(func() {
+		events.Close()
+		<-ended
+	})
+	err = c.wire.ReplyAny(c.req.ID, watching{p.authority, p.driver.State()})
+	go func() { // its first notice comes behind the answer
+		defer close(ended)
+		p.tellEvents(c, events, wanted)
+	}()
+	return err
+}
+
+// wantedEvents reads which events the peer wants: all but those of every resolve,
+// unless it says so.
+func (c *conn) wantedEvents() ([]placement.EventKind, error) {
+	wanted := slices.DeleteFunc(slices.Clone(eventKinds), func(k placement.EventKind) bool { return k == placement.Resolved })
+	err := c.eachOption([]string{"events"}, func(string) error {
+		n, err := c.req.ArrayLen()
+		if err != nil {
+			return err
+		}
+		wanted = wanted[:0]
+		for range n {
+			name, err := c.text()
+			if err != nil {
+				return err
+			}
+			if !slices.Contains(eventKinds, placement.EventKind(name)) {
+				return wire.Errorf(wire.CodeInvalidParams, "there is no event %s; there are %v", wire.Excerpt([]byte(name)), eventKinds)
+			}
+			wanted = append(wanted, placement.EventKind(name))
+		}
+		return nil
+	})
+	return wanted, err
+}
+
+// tellEvents tells the peer of events until there are no more.
+func (p *Placement) tellEvents(c *conn, events *driver.Subscription, wanted []placement.EventKind) {
+	for e := range events.Events {
+		if slices.Contains(wanted, e.Kind) {
+			c.notify("Placement.Event", placementEvent{
+				e.Kind, e.Key.Kind, e.Key.Identity, e.Authority, e.PID, e.Version, e.Token, e.Reason, e.ObservedMS,
+			})
+		}
+	}
+	reason := "too_slow"
+	if p.driver.State() == placement.StateStopped {
+		reason = "stopping"
+	}
+	c.notify("Placement.WatchEnded", watchEnded{reason})
+}

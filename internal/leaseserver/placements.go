@@ -1,0 +1,75 @@
+package leaseserver
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/placement/storage"
+	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
+	"github.com/kazahana/kazahana/internal/problem"
+)
+
+// Placements is what the placement service needs.
+type Placements struct{ Records storage.Storage }
+
+var errNoPlacements = problem.New(problem.NotSupported, "this server has no store for activation records")
+
+// placementKey is the key of the path, which the store checks.
+func placementKey(r *http.Request) placement.Key {
+	return placement.Key{Kind: pathSegment(r, "kind", placementSegment), Identity: pathSegment(r, "identity", placementSegment+1)}
+}
+
+// placementCall runs one call to the store of activation records, and counts it.
+func (s *Server) placementCall(r *http.Request, op string, call func(context.Context, storage.Storage) error) error {
+	err := s.storeCall(r.Context(), "placement_"+op, func(ctx context.Context) error { return call(ctx, s.o.Placements.Records) })
+	s.o.Metrics.Placement(op, s.result(err))
+	return err
+}
+
+func (s *Server) placementLoad(w http.ResponseWriter, r *http.Request, who Credential) error {
+	if s.o.Placements == nil {
+		return errNoPlacements
+	}
+	if _, err := readQuery(r); err != nil {
+		return err
+	}
+	key := placementKey(r)
+	var record placement.Record
+	if err := s.placementCall(r, "load", func(ctx context.Context, records storage.Storage) (err error) {
+		record, err = records.Load(ctx, who.Tenant, key)
+		return err
+	}); err != nil {
+		return err
+	}
+	return answer(w, placementhttp.Loaded{Kind: key.Kind, Identity: key.Identity, Record: placementhttp.FromRecord(record)})
+}
+
+func (s *Server) placementStore(w http.ResponseWriter, r *http.Request, who Credential) error {
+	return s.placementChange(w, r, "store", func(ctx context.Context, records storage.Storage, key placement.Key, in placementhttp.Removal) error {
+		return records.Store(ctx, who.Tenant, key, in.Placement())
+	})
+}
+
+func (s *Server) placementRemove(w http.ResponseWriter, r *http.Request, who Credential) error {
+	return s.placementChange(w, r, "remove", func(ctx context.Context, records storage.Storage, key placement.Key, in placementhttp.Removal) error {
+		return records.Remove(ctx, who.Tenant, key, in.Placement(), in.Keep)
+	})
+}
+
+// placementChange reads a body, of which a store ignores keep, has it carried out,
+// and answers with what it was about.
+func (s *Server) placementChange(w http.ResponseWriter, r *http.Request, op string, do func(context.Context, storage.Storage, placement.Key, placementhttp.Removal) error) error {
+	if s.o.Placements == nil {
+		return errNoPlacements
+	}
+	var in placementhttp.Removal
+	if err := readBody(w, r, &in); err != nil {
+		return err
+	}
+	key := placementKey(r)
+	if err := s.placementCall(r, op, func(ctx context.Context, records storage.Storage) error { return do(ctx, records, key, in) }); err != nil {
+		return err
+	}
+	return answer(w, placementhttp.Done{Kind: key.Kind, Identity: key.Identity, Version: in.Version, Token: in.Token})
+}

@@ -1,0 +1,201 @@
+package leaseserver
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement"
+	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
+	"github.com/kazahana/kazahana/internal/problem"
+)
+
+const (
+	placementTokens = `
+- {token: ` + tokenHost + `, owner: hosts, scopes: [placements]}
+- {token: ` + tokenAcme + `, tenant: acme, owner: hosts, scopes: [placements]}
+- {token: ` + tokenOther + `, owner: others, scopes: [leases, locks, sequences]}
+- {token: ` + tokenAdmin + `, owner: operator, scopes: [admin]}
+`
+	firstRecord = `{"owner":"a:1","membership":3,"pid":"p","version":1,"token":4,"snapshot":"c25hcA=="}`
+)
+
+func placementRig(t *testing.T) *rig {
+	t.Helper()
+	return newRig(t, func(g *rig) {
+		g.tokens(placementTokens)
+		g.keep(lock.NewMemory(g.clock.Load))
+	})
+}
+
+// loaded is the record of the actor, by the path's last two segments.
+func (g *rig) loaded(actor, token string) placementhttp.Loaded {
+	g.t.Helper()
+	r := g.send("GET", "/v1/placements/"+actor, token, "")
+	var out placementhttp.Loaded
+	if err := json.Unmarshal([]byte(r.body), &out); r.status != 200 || err != nil {
+		g.t.Fatalf("%s: status %d, %s", actor, r.status, r.body)
+	}
+	return out
+}
+
+// The names and the values of an answer are those of the contract, and each
+// request is counted.
+func TestPlacementAnswer(t *testing.T) {
+	g := placementRig(t)
+	const lobby = "/v1/placements/room/lobby"
+	for _, test := range []struct{ method, path, body, want string }{
+		{"GET", lobby, "", `{"kind":"room","identity":"lobby","owner":"","membership":0,"pid":"","version":0,"token":0}`},
+		{"POST", lobby + "/store", firstRecord, `{"kind":"room","identity":"lobby","version":1,"token":4}`},
+		{"POST", lobby + "/store", firstRecord, `{"kind":"room","identity":"lobby","version":1,"token":4}`},
+		{"GET", lobby, "", `{"kind":"room","identity":"lobby",` + firstRecord[1:]},
+		{"POST", lobby + "/remove", `{"owner":"a:1","membership":3,"version":1,"token":4,"keep":true}`, `{"kind":"room","identity":"lobby","version":1,"token":4}`},
+		{"GET", lobby, "", `{"kind":"room","identity":"lobby","owner":"","membership":0,"pid":"","version":1,"token":4,"snapshot":"c25hcA=="}`},
+	} {
+		if r := g.send(test.method, test.path, tokenHost, test.body); r.status != 200 || strings.TrimSpace(r.body) != test.want {
+			t.Errorf("%s %s: status %d, %s\nwant %s", test.method, test.path, r.status, r.body, test.want)
+		}
+	}
+	g.want("it was removed", g.send("POST", lobby+"/store", tokenHost, firstRecord), problem.PlacementStale)
+	m := g.send("GET", "/metrics", tokenAdmin, "").body
+	for _, metric := range []string{
+		`{op="load",result="ok"} 3`, `{op="store",result="ok"} 2`, `{op="store",result="stale"} 1`, `{op="remove",result="ok"} 1`, `{op="remove",result="timeout"} 0`,
+	} {
+		if !strings.Contains(m, "kazahana_server_placement_requests_total"+metric) {
+			t.Errorf("there is no %s", metric)
+		}
+	}
+	if !strings.Contains(m, `kazahana_provider_request_duration_seconds_count{op="placement_store"} 3`) {
+		t.Error("the calls of the store are not counted")
+	}
+}
+
+// Any actor arrives as it was meant, whatever is in its name.
+func TestPlacementKeys(t *testing.T) {
+	g := placementRig(t)
+	names := []string{"a", ".", "..", "-", "store", "%2F", "a b", "?x=1", "#", "ключ", "🔒", `\`, `"`, "a;b", "+"}
+	escape := func(name string) string { return strings.ReplaceAll(url.PathEscape(name), ".", "%2E") }
+	stored := map[string]placement.Key{}
+	for _, kind := range append(names, strings.Repeat("k", placement.MaxKind)) {
+		for _, identity := range append(names, "/", "//", "a/b", "/a/", "a/../b", strings.Repeat("錠", placement.MaxIdentity/3)) {
+			actor := escape(kind) + "/" + escape(identity)
+			stored[actor] = placement.Key{Kind: kind, Identity: identity}
+			body := strings.Replace(firstRecord, `"token":4`, fmt.Sprintf(`"token":%d`, len(stored)), 1)
+			if r := g.send("POST", "/v1/placements/"+actor+"/store", tokenHost, body); r.status != 200 {
+				t.Errorf("%s: status %d, %s", actor, r.status, r.body)
+			}
+			if got := g.loaded(actor, tokenHost); got.Kind != kind || got.Identity != identity || got.Token != int64(len(stored)) {
+				t.Errorf("%q %q became %+v", kind, identity, got)
+			}
+		}
+	}
+	for actor, key := range stored {
+		r, err := g.options.Placements.Records.Load(t.Context(), DefaultTenant, key)
+		if err != nil || r.Token != g.loaded(actor, tokenHost).Token {
+			t.Errorf("%s is not %v: %+v, %v", actor, key, r, err)
+		}
+	}
+	for actor, code := range map[string]problem.Code{
+		"%2F/a": problem.InvalidRequest, "%2F/-": problem.InvalidRequest, "%2F/%2F": problem.InvalidRequest, "a%2Fb/c": problem.InvalidRequest,
+		"a/%00": problem.InvalidRequest, "a%0A/b": problem.InvalidRequest, "a/%FF": problem.InvalidRequest,
+		strings.Repeat("k", placement.MaxKind+1) + "/a": problem.InvalidRequest, "a/" + strings.Repeat("i", placement.MaxIdentity+1): problem.InvalidRequest,
+		"a": problem.NotFound, "a/": problem.NotFound, "/a": problem.NotFound, "a/b/c": problem.NotFound, "a/..": problem.NotFound, "./a": problem.NotFound,
+	} {
+		g.want(actor, g.send("GET", "/v1/placements/"+actor, tokenHost, ""), code)
+	}
+}
+
+// TestPlacementTenants: the same actor of another tenant is another one, which
+// nobody sees or changes from outside; a credential without the scope does nothing.
+func TestPlacementTenants(t *testing.T) {
+	g := placementRig(t)
+	const lobby = "/v1/placements/room/lobby"
+	theirs := strings.NewReplacer("a:1", "b:1", `"version":1`, `"version":9`, `"token":4`, `"token":90`, "c25hcA==", "dGhlaXJz").Replace(firstRecord)
+	for token, body := range map[string]string{tokenHost: firstRecord, tokenAcme: theirs} {
+		if r := g.send("POST", lobby+"/store", token, body); r.status != 200 {
+			t.Fatalf("status %d, %s", r.status, r.body)
+		}
+	}
+	for token, owner := range map[string]string{tokenHost: "a:1", tokenAcme: "b:1"} {
+		if got := g.loaded("room/lobby", token); got.Owner != owner {
+			t.Errorf("the owner for %s is %+v", owner, got)
+		}
+	}
+	if r := g.send("POST", lobby+"/remove", tokenAcme, theirs); r.status != 200 {
+		t.Errorf("status %d, %s", r.status, r.body)
+	}
+	if got := g.loaded("room/lobby", tokenHost); got.Owner != "a:1" {
+		t.Errorf("another tenant has removed it: %+v", got)
+	}
+	for _, token := range []string{tokenOther, tokenAdmin} {
+		g.want("load", g.send("GET", lobby, token, ""), problem.Forbidden)
+		g.want("store", g.send("POST", lobby+"/store", token, strings.ReplaceAll(theirs, "9", "8")), problem.Forbidden)
+		g.want("remove", g.send("POST", lobby+"/remove", token, firstRecord), problem.Forbidden)
+	}
+	if got := g.loaded("room/lobby", tokenHost); got.Owner != "a:1" || got.Version != 1 {
+		t.Errorf("a credential without the scope has changed it: %+v", got)
+	}
+}
+
+func TestMalformedPlacementRequests(t *testing.T) {
+	g := placementRig(t)
+	with := func(field, value string) string {
+		var body map[string]json.RawMessage
+		if err := json.Unmarshal([]byte(firstRecord), &body); err != nil {
+			t.Fatal(err)
+		}
+		body[field] = json.RawMessage(value)
+		return mustJSON(t, body)
+	}
+	long := func(n int) string { return `"` + strings.Repeat("x", n) + `"` }
+	tooLarge := base64.StdEncoding.EncodeToString(make([]byte, placement.MaxSnapshot+1))
+	for _, op := range []string{"store", "remove"} {
+		send := func(body string) reply { return g.send("POST", "/v1/placements/room/lobby/"+op, tokenHost, body) }
+		for _, body := range []string{
+			``, `{}`, `[]`, `x`, with("owner", `""`), with("owner", `"a\n"`), with("owner", `7`), with("owner", long(placement.MaxAuthority+1)), with("membership", `0`),
+			with("version", `0`), with("version", `-1`), with("version", `1.5`), with("version", `9223372036854775808`), with("token", `0`), with("token", `"4"`),
+			with("pid", long(placement.MaxPID+1)), with("snapshot", `"`+tooLarge+`"`), with("snapshot", `{}`),
+		} {
+			g.want(op+" "+body[:min(len(body), 100)], send(body), problem.InvalidRequest)
+		}
+		bad := send(with("snapshot", `"c25hcA"`))
+		g.want("bad base64", bad, problem.InvalidRequest)
+		if !strings.Contains(bad.problem.Detail, "base64") {
+			t.Errorf("the detail is %q", bad.problem.Detail)
+		}
+		g.want("a huge body", send(with("snapshot", `"`+strings.Repeat("A", 200_000)+`"`)), problem.TooLarge)
+	}
+	if got := g.loaded("room/lobby", tokenHost); got.Version != 0 {
+		t.Errorf("a malformed request has stored %+v", got)
+	}
+	without := newRig(t, nil)
+	for path, method := range map[string]string{"": "GET", "/store": "POST", "/remove": "POST"} {
+		without.want(path, without.send(method, "/v1/placements/room/lobby"+path, "", ""), problem.NotSupported)
+	}
+}
+
+// slowRecords take as long as they may.
+type slowRecords struct{ recordStub }
+
+func (s slowRecords) Load(ctx context.Context, _ string, _ placement.Key) (placement.Record, error) {
+	<-ctx.Done()
+	return placement.Record{}, ctx.Err()
+}
+
+// A store that does not answer is given up after provider_timeout, and the client
+// is told to come back.
+func TestPlacementTimeout(t *testing.T) {
+	g := contractRig(t, func(g *rig) {
+		g.options.ProviderTimeout = 1 // ns: over before it began
+		g.options.Placements.Records = slowRecords{recordStub{g.stub.records, g.stub}}
+	})
+	g.want("load", g.send("GET", "/v1/placements/room/lobby", "", ""), problem.Unavailable)
+	if m := g.send("GET", "/metrics", "", "").body; !strings.Contains(m, `kazahana_server_placement_requests_total{op="load",result="timeout"} 1`) {
+		t.Error("it is not counted as a timeout")
+	}
+}

@@ -1,0 +1,96 @@
+package placement
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// What a process answers must not make a record that no store takes: it would go
+// on naming this host, and nobody else could have the key.
+func TestAnswersThatAreTooLong(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.pending()
+	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+	d.answer(Load, Result{})
+	d.answer(Store, Result{})
+	d.answer(Ensure, Result{PID: strings.Repeat("p", MaxPID+1)})
+	d.answer(Passivate, Result{}) // the process believes that it has the key
+	if c := d.answer(Remove, Result{}); c.Record.Validate() != nil {
+		t.Errorf("removed is %v", c.Record.Validate())
+	}
+	d.answer(Release, Result{})
+	if len(d.done) != 1 || d.done[0].Err == nil || !d.core.Idle() {
+		t.Errorf("done is %+v", d.done)
+	}
+
+	d = newDesk(t)
+	d.member()
+	d.activated()
+	d.take(d.core.PassivateIdle(0, d.now))
+	d.answer(Passivate, Result{Snapshot: make([]byte, MaxSnapshot+1)})
+	if c := d.answer(Remove, Result{}); c.Record.Validate() != nil || !c.Keep {
+		t.Errorf("removed is %v, kept: %v", c.Record.Validate(), c.Keep)
+	}
+	events := d.core.DrainEvents()
+	if last := events[len(events)-1]; last.Kind != Passivated || !strings.Contains(last.Reason, "65537 bytes") {
+		t.Errorf("told is %+v", last)
+	}
+}
+
+// The longest answers are taken.
+func TestAnswersAtTheLimit(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.pending()
+	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+	d.answer(Load, Result{})
+	d.answer(Store, Result{})
+	d.answer(Ensure, Result{PID: strings.Repeat("p", MaxPID)})
+	d.answer(Store, Result{})
+	d.answer(Release, Result{})
+	d.take(d.core.PassivateIdle(0, d.now))
+	d.answer(Passivate, Result{Snapshot: make([]byte, MaxSnapshot)})
+	if c := d.answer(Remove, Result{}); c.Record.Validate() != nil || c.Keep || len(c.Record.Snapshot) != MaxSnapshot {
+		t.Errorf("removed is %v, kept: %v", c.Record.Validate(), c.Keep)
+	}
+}
+
+// A process that has nothing to leave, or has never known the key, leaves the
+// snapshot that is stored; an empty one replaces it.
+func TestSnapshotsThatAreKept(t *testing.T) {
+	for _, test := range []struct {
+		answer Result
+		keep   bool
+	}{
+		{Result{}, true}, {Result{Err: errors.New("no answer")}, true}, {Result{Snapshot: []byte{}}, false}, {Result{Snapshot: []byte("s")}, false},
+	} {
+		d := newDesk(t)
+		d.member()
+		d.activated()
+		d.take(d.core.PassivateIdle(0, d.now))
+		d.answer(Passivate, test.answer)
+		if c := d.answer(Remove, Result{}); c.Keep != test.keep || string(c.Record.Snapshot) != string(test.answer.Snapshot) {
+			t.Errorf("%+v: kept: %v, stored is %q", test.answer, c.Keep, c.Record.Snapshot)
+		}
+	}
+}
+
+// What is not on record yet is not told to anybody: the store may yet refuse it.
+func TestNothingIsResolvedBeforeItIsRecorded(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.pending()
+	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+	d.answer(Load, Result{})
+	d.answer(Store, Result{})
+	d.pending()
+	d.answer(Ensure, Result{PID: "pid"})
+	d.pending()
+	d.answer(Store, Result{})
+	if r, err := d.resolve(); err != nil || r.PID != "pid" {
+		t.Errorf("resolved to %+v, %v", r, err)
+	}
+	d.answer(Release, Result{})
+}

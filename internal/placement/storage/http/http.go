@@ -1,0 +1,155 @@
+// Package http is activation records over HTTP: the messages of the lease server's
+// placement service, and the Storage that asks such a server.
+//
+// The tenant is that of the client's credential, whatever tenant a caller names.
+// To store and to remove may be repeated, so that a call whose answer was lost is
+// sent again, to the next server too: see package httpconn.
+package http
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/kazahana/kazahana/internal/httpconn"
+	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/placement/storage"
+	"github.com/kazahana/kazahana/internal/problem"
+)
+
+// Path is that of the records, below the server's URL: GET Path/{kind}/{identity},
+// POST Path/{kind}/{identity}/store, and POST Path/{kind}/{identity}/remove.
+const Path = "/v1/placements"
+
+// Record is a record as it travels: the body of a store, and part of the answer to
+// a GET.
+type Record struct {
+	Owner      string `json:"owner"` // "": nobody
+	Membership int64  `json:"membership"`
+	PID        string `json:"pid"`
+	Version    int64  `json:"version"` // 0: there is none
+	Token      int64  `json:"token"`
+	Snapshot   []byte `json:"snapshot,omitempty"` // base64
+}
+
+// Removal is the body of a remove.
+type Removal struct {
+	Record
+	Keep bool `json:"keep,omitempty"` // the stored snapshot stays
+}
+
+// Loaded is the answer to a GET.
+type Loaded struct {
+	Kind     string `json:"kind"`
+	Identity string `json:"identity"`
+	Record
+}
+
+// Done is the answer to a store and a remove, with what was asked for.
+type Done struct {
+	Kind     string `json:"kind"`
+	Identity string `json:"identity"`
+	Version  int64  `json:"version"`
+	Token    int64  `json:"token"`
+}
+
+// maxAnswer bounds an answer: the largest record, with every byte of its texts
+// escaped as six.
+const maxAnswer = (placement.MaxSnapshot+2)/3*4 + 6*(placement.MaxKind+placement.MaxIdentity+placement.MaxAuthority+placement.MaxPID) + 1024
+
+// FromRecord is the record as it travels.
+func FromRecord(r placement.Record) Record {
+	return Record{r.Owner.Authority, r.Owner.Token, r.PID, r.Version, r.Token, r.Snapshot}
+}
+
+// Placement is the record that travelled.
+func (r Record) Placement() placement.Record {
+	return placement.Record{Owner: placement.Member{Authority: r.Owner, Token: r.Membership}, PID: r.PID, Version: r.Version, Token: r.Token, Snapshot: r.Snapshot}
+}
+
+// FromError is the problem by which a storage's refusal travels, nil for any other
+// error.
+func FromError(err error) *problem.Problem {
+	for code, refusal := range refusals {
+		if errors.Is(err, refusal) {
+			return problem.New(code, "%s", strings.TrimPrefix(err.Error(), placement.ErrInvalid.Error()+": "))
+		}
+	}
+	return nil
+}
+
+var refusals = map[problem.Code]error{
+	problem.PlacementStale: placement.ErrStale,
+	problem.InvalidRequest: placement.ErrInvalid,
+}
+
+// refusal is the error of a call, as package placement has it where it does.
+func refusal(err error) error {
+	if p := httpconn.Settled(err); p != nil {
+		if refused := refusals[p.Code]; refused != nil {
+			return fmt.Errorf("%w: %s", refused, strings.TrimPrefix(p.Detail, refused.Error()+": "))
+		}
+	}
+	return err
+}
+
+type store struct{ client *httpconn.Client }
+
+// New uses a client, which whoever made it closes.
+func New(client *httpconn.Client) storage.Storage { return &store{client} }
+
+// Close implements storage.Storage. The client stays open.
+func (s *store) Close() error { return nil }
+
+func pathOf(key placement.Key) string {
+	return Path + "/" + httpconn.Escape(key.Kind) + "/" + httpconn.Escape(key.Identity)
+}
+
+// Load implements storage.Storage.
+func (s *store) Load(ctx context.Context, _ string, key placement.Key) (placement.Record, error) {
+	if err := key.Validate(); err != nil {
+		return placement.Record{}, err
+	}
+	var answer Loaded
+	if err := s.client.Do(ctx, httpconn.Call{Method: "GET", Path: pathOf(key), Answer: &answer, Limit: maxAnswer}); err != nil {
+		return placement.Record{}, refusal(err)
+	}
+	r := answer.Placement()
+	if r.Version < 0 || r.Token < 0 || r.Owner.Authority != "" && r.Validate() != nil {
+		return placement.Record{}, fmt.Errorf("the server answered with version %d and token %d of %q, which is no record", r.Version, r.Token, r.Owner.Authority)
+	}
+	return r, isOf(key, answer.Kind, answer.Identity)
+}
+
+// Store implements storage.Storage.
+func (s *store) Store(ctx context.Context, _ string, key placement.Key, r placement.Record) error {
+	return s.change(ctx, key, r, "/store", FromRecord(r))
+}
+
+// Remove implements storage.Storage.
+func (s *store) Remove(ctx context.Context, _ string, key placement.Key, r placement.Record, keep bool) error {
+	return s.change(ctx, key, r, "/remove", Removal{FromRecord(r), keep})
+}
+
+func (s *store) change(ctx context.Context, key placement.Key, r placement.Record, operation string, body any) error {
+	if err := errors.Join(key.Validate(), r.Validate()); err != nil {
+		return err
+	}
+	var answer Done
+	if err := s.client.Do(ctx, httpconn.Call{Method: "POST", Path: pathOf(key) + operation, Body: body, Answer: &answer, Limit: maxAnswer}); err != nil {
+		return refusal(err)
+	}
+	if answer.Version != r.Version || answer.Token != r.Token {
+		return fmt.Errorf("the server answered for version %d with token %d, when asked about %d with %d", answer.Version, answer.Token, r.Version, r.Token)
+	}
+	return isOf(key, answer.Kind, answer.Identity)
+}
+
+// isOf checks whom an answer is about: what is no lease server is not believed.
+func isOf(key placement.Key, kind, identity string) error {
+	if got := (placement.Key{Kind: kind, Identity: identity}); got != key {
+		return fmt.Errorf("the server answered about %q when asked about %q: is it a lease server?", got, key)
+	}
+	return nil
+}

@@ -1,0 +1,346 @@
+package http_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/httpconn"
+	"github.com/kazahana/kazahana/internal/leaseserver"
+	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/placement/storage"
+	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
+	placementredis "github.com/kazahana/kazahana/internal/placement/storage/redis"
+	placementdb "github.com/kazahana/kazahana/internal/placement/storage/sqlite"
+	"github.com/kazahana/kazahana/internal/placement/storage/storagetest"
+	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/redisconn"
+	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
+)
+
+func TestMain(m *testing.M) { os.Exit(redistest.Run(m)) }
+
+// patience is how long anything may take on a busy machine.
+const patience = 45 * time.Second
+
+// tenants are those that the tests name; each has a token.
+var tenants = []string{"t", "other"}
+
+func token(tenant string) string { return "token-of-the-tenant-" + tenant }
+
+// front is a lease server in front of the records, nil for none.
+func front(t testing.TB, records storage.Storage) http.Handler {
+	t.Helper()
+	var yaml strings.Builder
+	for _, tenant := range tenants {
+		fmt.Fprintf(&yaml, "- {token: %s, tenant: %s, owner: hosts, scopes: [placements]}\n", token(tenant), tenant)
+	}
+	known, err := leaseserver.ParseTokens([]byte(yaml.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	terms := provider.Services{Default: provider.DefaultTerms()}
+	p, err := memory.New(memory.NewStore(nil), terms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := leaseserver.Options{
+		Provider: p, Services: terms, Version: "test", Tokens: func() *leaseserver.Tokens { return known },
+		ProviderTimeout: patience, MaxInFlight: 1000, RateBurst: 1,
+		Metrics: metrics.NewLeaseServer(metrics.Build{}), Log: zap.NewNop(),
+	}
+	if records != nil {
+		o.Placements = &leaseserver.Placements{Records: records}
+	}
+	return leaseserver.New(o)
+}
+
+// listen returns a URL of the server.
+func listen(t testing.TB, server http.Handler) string {
+	l := httptest.NewServer(server)
+	t.Cleanup(l.Close)
+	return l.URL
+}
+
+// byTenant is a storage for each tenant.
+type byTenant map[string]storage.Storage
+
+func (s byTenant) Load(ctx context.Context, tenant string, key placement.Key) (placement.Record, error) {
+	return s[tenant].Load(ctx, tenant, key)
+}
+
+func (s byTenant) Store(ctx context.Context, tenant string, key placement.Key, r placement.Record) error {
+	return s[tenant].Store(ctx, tenant, key, r)
+}
+
+func (s byTenant) Remove(ctx context.Context, tenant string, key placement.Key, r placement.Record, keep bool) error {
+	return s[tenant].Remove(ctx, tenant, key, r, keep)
+}
+
+func (s byTenant) Close() error { return nil }
+
+// connect is a host that uses the servers.
+func connect(t testing.TB, urls ...string) storage.Storage {
+	t.Helper()
+	out, dir := byTenant{}, t.TempDir()
+	for _, tenant := range tenants {
+		path := filepath.Join(dir, tenant)
+		if err := os.WriteFile(path, []byte(token(tenant)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := httpconn.ParseURL(strings.Join(urls, ",") + "?token_file=" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := httpconn.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		out[tenant] = placementhttp.New(c)
+	}
+	return out
+}
+
+// backends open a store anew each time, as each of several servers does.
+func backends(t *testing.T) map[string]func(testing.TB) storage.Storage {
+	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	cfg := redistest.Shared(t).Config()
+	return map[string]func(testing.TB) storage.Storage{
+		"sqlite": func(t testing.TB) storage.Storage {
+			file, err := sqlitefile.OpenStore(context.Background(), filepath.Join(dir, sqlitefile.StoreName), sqlitefile.Options{}, placementdb.Tables)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { file.Close() })
+			return placementdb.New(file)
+		},
+		"redis": func(t testing.TB) storage.Storage {
+			client, err := redisconn.Open(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { client.Close() })
+			records, err := placementredis.Open(context.Background(), client)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return records
+		},
+	}
+}
+
+// Each host has a server of its own, in front of one store.
+func TestConformance(t *testing.T) {
+	for name, open := range backends(t) {
+		t.Run(name, func(t *testing.T) {
+			storagetest.Run(t, storagetest.Backend{Slow: true, Open: func(t testing.TB) storage.Storage {
+				return connect(t, listen(t, front(t, open(t))))
+			}})
+		})
+	}
+}
+
+// loses has every other request be carried out, and its answer be lost: whoever
+// asks again is answered.
+func loses(next http.Handler, lost *atomic.Int64) http.Handler {
+	var asked atomic.Int64
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1)%2 == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(httptest.NewRecorder(), r)
+		lost.Add(1)
+		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
+			_ = conn.Close()
+		}
+	})
+}
+
+// Each request is carried out twice, the first time without an answer, and the
+// storage is what it would be without that.
+func TestConformanceWithLostAnswers(t *testing.T) {
+	for name, open := range backends(t) {
+		t.Run(name, func(t *testing.T) {
+			var lost atomic.Int64
+			storagetest.Run(t, storagetest.Backend{Slow: true, Open: func(t testing.TB) storage.Storage {
+				server := loses(front(t, open(t)), &lost)
+				return connect(t, listen(t, server), listen(t, server))
+			}})
+			if least := int64(100); lost.Load() < least {
+				t.Errorf("%d answers were lost, want %d or more", lost.Load(), least)
+			}
+		})
+	}
+}
+
+var (
+	key  = placement.Key{Kind: "room", Identity: "1"}
+	mine = placement.Record{Owner: placement.Member{Authority: "a", Token: 1}, Version: 1, Token: 5}
+)
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// With one server, nobody knows what became of a request whose answer was lost;
+// asked again, the server tells.
+func TestLostAnswerIsNoAnswer(t *testing.T) {
+	records := storage.NewMemory()
+	store := connect(t, listen(t, loses(front(t, records), &atomic.Int64{})))
+	err := store.Store(within(t), "t", key, mine)
+	if err == nil || errors.Is(err, placement.ErrStale) || errors.Is(err, placement.ErrInvalid) {
+		t.Errorf("the answer was lost: %v", err)
+	}
+	if r, err := records.Load(within(t), "t", key); err != nil || r.Owner != mine.Owner {
+		t.Fatalf("it was carried out: %+v, %v", r, err)
+	}
+	if err := store.Store(within(t), "t", key, mine); err != nil {
+		t.Errorf("asked again: %v", err)
+	}
+}
+
+// Who is not served at the first server, which is down or has too much to do, is
+// at the second.
+func TestFailover(t *testing.T) {
+	var asked atomic.Int64
+	overloaded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Content-Type", problem.MediaType)
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_ = json.NewEncoder(w).Encode(problem.New(problem.Overloaded, "much to do").After(time.Second))
+	}))
+	t.Cleanup(overloaded.Close)
+	down, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := down.Close(); err != nil {
+		t.Fatal(err)
+	}
+	store := connect(t, "http://"+down.Addr().String(), overloaded.URL, listen(t, front(t, storage.NewMemory())))
+	if err := store.Store(within(t), "t", key, mine); err != nil {
+		t.Error(err)
+	}
+	if r, err := store.Load(within(t), "t", key); err != nil || r.Owner != mine.Owner {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if err := store.Remove(within(t), "t", key, mine, true); err != nil {
+		t.Error(err)
+	}
+	if asked.Load() != 1 {
+		t.Errorf("the server that refused was asked %d times", asked.Load())
+	}
+}
+
+// The largest record fits, however it is written.
+func TestLargestRecord(t *testing.T) {
+	store := connect(t, listen(t, front(t, storage.NewMemory())))
+	for _, filler := range []string{"<", `"`, "%", "a"} {
+		k := placement.Key{Kind: strings.Repeat(filler, placement.MaxKind), Identity: strings.Repeat(filler, placement.MaxIdentity)}
+		want := placement.Record{
+			Owner: placement.Member{Authority: strings.Repeat(filler, placement.MaxAuthority), Token: 1<<63 - 1}, PID: strings.Repeat("\x01", placement.MaxPID),
+			Version: 1<<63 - 1, Token: 1<<63 - 1, Snapshot: bytes.Repeat([]byte{0xff}, placement.MaxSnapshot),
+		}
+		if err := store.Store(within(t), "t", k, want); err != nil {
+			t.Fatalf("%s: %v", filler, err)
+		}
+		got, err := store.Load(within(t), "t", k)
+		if err != nil || got.Owner != want.Owner || got.PID != want.PID || got.Version != want.Version || got.Token != want.Token || !bytes.Equal(got.Snapshot, want.Snapshot) {
+			t.Errorf("%s: it came back with %d bytes of snapshot, %v", filler, len(got.Snapshot), err)
+		}
+		if err := store.Remove(within(t), "t", k, want, false); err != nil {
+			t.Errorf("%s: %v", filler, err)
+		}
+	}
+}
+
+// What a lease server refuses is no answer of a storage: nobody has looked at the
+// record.
+func TestNoStorage(t *testing.T) {
+	older := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", problem.MediaType)
+		w.WriteHeader(http.StatusNotFound)
+		_ = json.NewEncoder(w).Encode(problem.New(problem.NotFound, "there is no such path here"))
+	}))
+	t.Cleanup(older.Close)
+	records := storage.NewMemory()
+	for what, test := range map[string]struct {
+		store storage.Storage
+		want  string
+	}{
+		"a server without a store":       {connect(t, listen(t, front(t, nil))), "no store for activation records"},
+		"a server that does not know it": {connect(t, older.URL), "no such path"},
+		"a store that fails":             {connect(t, listen(t, front(t, failing{records}))), "unavailable"},
+	} {
+		_, err := test.store.Load(within(t), "t", key)
+		for op, err := range map[string]error{
+			"load": err, "store": test.store.Store(within(t), "t", key, mine), "remove": test.store.Remove(within(t), "t", key, mine, false),
+		} {
+			if err == nil || errors.Is(err, placement.ErrStale) || errors.Is(err, placement.ErrInvalid) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%s: %s: %v, want one with %q", what, op, err, test.want)
+			}
+		}
+	}
+}
+
+type failing struct{ storage.Storage }
+
+func (failing) Load(context.Context, string, placement.Key) (placement.Record, error) {
+	return placement.Record{}, errors.New("the disk has gone")
+}
+
+func (failing) Store(context.Context, string, placement.Key, placement.Record) error {
+	return errors.New("the disk has gone")
+}
+
+func (failing) Remove(context.Context, string, placement.Key, placement.Record, bool) error {
+	return errors.New("the disk has gone")
+}
+
+// What is no lease server, or answers for another key, is not believed.
+func TestMalformedAnswers(t *testing.T) {
+	for _, body := range []string{
+		`{}`, `[`, `{"kind":"room","identity":"2","version":1,"token":5}`, `{"kind":"hall","identity":"1","version":1,"token":5}`,
+		`{"kind":"room","identity":"1","version":-1,"token":5}`, `{"kind":"room","identity":"1","owner":"a","version":0,"token":0}`,
+		`{"kind":"room","identity":"1","version":1.5,"token":5}`, `{"kind":"room","identity":"1","owner":"a","membership":1,"version":2,"token":5,"snapshot":"?"}`,
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, body)
+		}))
+		store := connect(t, server.URL)
+		r, err := store.Load(within(t), "t", key)
+		for op, err := range map[string]error{"load": err, "store": store.Store(within(t), "t", key, mine), "remove": store.Remove(within(t), "t", key, mine, false)} {
+			if err == nil || errors.Is(err, placement.ErrStale) || errors.Is(err, placement.ErrInvalid) {
+				t.Errorf("%s: %s: %+v, %v", op, body, r, err)
+			}
+		}
+		server.Close()
+	}
+}

@@ -1,0 +1,86 @@
+package placement
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Whoever writes the hash anew, from what docs/placement.md says alone, can hold it
+// against the vectors. PL-C9: all of them agree.
+func TestOtherLanguagesAgree(t *testing.T) {
+	for _, program := range [][]string{{"python3", "-I", "testdata/rendezvous.py"}, {"node", "testdata/rendezvous.mjs"}} {
+		t.Run(program[0], func(t *testing.T) {
+			if _, err := exec.LookPath(program[0]); err != nil {
+				t.Skipf("%s is not installed", program[0])
+			}
+			out, err := exec.CommandContext(t.Context(), program[0], append(program[1:], vectorFile)...).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			v := readVectors(t)
+			if want := strconv.Itoa(len(v.Scores)+len(v.Placements)) + " agree"; strings.TrimSpace(string(out)) != want {
+				t.Errorf("it says %q, want %q", out, want)
+			}
+		})
+	}
+}
+
+// A vector that is wrong is noticed.
+func TestOtherLanguagesNotice(t *testing.T) {
+	v := readVectors(t)
+	last := &v.Placements[len(v.Placements)-1]
+	last.Authority = last.Members[0] + "0"
+	v.Scores[0].Score = "0af9ca690b2b9488"
+	wrong := t.TempDir() + "/wrong.json"
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(wrong, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range [][]string{{"python3", "-I", "testdata/rendezvous.py"}, {"node", "testdata/rendezvous.mjs"}} {
+		if _, err := exec.LookPath(program[0]); err != nil {
+			t.Logf("%s is not installed", program[0])
+			continue
+		}
+		out, err := exec.CommandContext(t.Context(), program[0], append(program[1:], wrong)...).CombinedOutput()
+		if err == nil || strings.Count(string(out), "want") != 2 {
+			t.Errorf("%s: %v\n%s", program[0], err, out)
+		}
+	}
+}
+
+// The lines of the vectors that docs/placement.md shows are right.
+func TestPageShowsTheVectors(t *testing.T) {
+	page, err := os.ReadFile("../../docs/placement.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scores := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| `([^`]+)` \\| `([0-9a-f]{16})` \\|$").FindAllStringSubmatch(string(page), -1)
+	placements := regexp.MustCompile("(?m)^\\| ([0-9]+) \\| `([^`]+)` \\| `([^`]+)` \\| `([^`]+)` \\|$").FindAllStringSubmatch(string(page), -1)
+	if len(scores) < 4 || len(placements) < 5 {
+		t.Fatalf("the page shows %d scores and %d placements", len(scores), len(placements))
+	}
+	for _, row := range scores {
+		if got := score(Key{row[1], row[2]}, row[3]); got != row[4] {
+			t.Errorf("the score of %s/%s for %s is %s, and the page says %s", row[1], row[2], row[3], got, row[4])
+		}
+	}
+	for _, row := range placements {
+		n, _ := strconv.Atoi(row[1])
+		if got, _ := NewTopology(members(hosts(n)...)).Authority(Key{row[2], row[3]}); got != row[4] {
+			t.Errorf("the authority of %s/%s among %d is %s, and the page says %s", row[2], row[3], n, got, row[4])
+		}
+	}
+	for _, constant := range []string{"0xbf58476d1ce4e5b9", "0x94d049bb133111eb"} {
+		if !strings.Contains(string(page), constant) {
+			t.Errorf("the page does not have the constant %s", constant)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package stores
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/leaseserver"
+	"github.com/kazahana/kazahana/internal/lock"
+	lockdb "github.com/kazahana/kazahana/internal/lock/sqlite"
+	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/sequence"
+	sequencedb "github.com/kazahana/kazahana/internal/sequence/sqlite"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
+)
+
+var lobby = placement.Key{Kind: "room", Identity: "lobby"}
+
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// places has the activation records work.
+func places(t *testing.T, s *Store) {
+	t.Helper()
+	ctx := within(t)
+	first := placement.Record{Owner: placement.Member{Authority: "a:1", Token: 1}, PID: "p", Version: 1, Token: 4, Snapshot: []byte("snap")}
+	if err := s.Placements.Store(ctx, "default", lobby, first); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.Placements.Load(ctx, "default", lobby); err != nil || r.Owner != first.Owner || r.PID != "p" || string(r.Snapshot) != "snap" {
+		t.Errorf("stored is %+v, %v", r, err)
+	}
+	if r, err := s.Placements.Load(ctx, "acme", lobby); err != nil || s.URL[:4] != "http" && r.Version != 0 { // there the credential says whose it is
+		t.Errorf("another tenant has %+v, %v", r, err)
+	}
+	other := first
+	other.Owner.Authority = "b:1"
+	if err := s.Placements.Store(ctx, "default", lobby, other); !errors.Is(err, placement.ErrStale) {
+		t.Errorf("another owner of the version: %v", err)
+	}
+	if err := s.Placements.Remove(ctx, "default", lobby, first, true); err != nil {
+		t.Error(err)
+	}
+	if r, err := s.Placements.Load(ctx, "default", lobby); err != nil || r.Owner.Authority != "" || r.Version != 1 || string(r.Snapshot) != "snap" {
+		t.Errorf("removed is %+v, %v", r, err)
+	}
+	if _, err := s.Placements.Load(ctx, "default", placement.Key{}); !errors.Is(err, placement.ErrInvalid) {
+		t.Errorf("an empty key: %v", err)
+	}
+	for _, err := range []error{
+		s.Placements.Store(ctx, "default", lobby, placement.Record{}), s.Placements.Remove(ctx, "default", lobby, placement.Record{}, false),
+		s.Placements.Store(ctx, "default", placement.Key{}, first), s.Placements.Remove(ctx, "default", placement.Key{}, first, false),
+	} {
+		if !errors.Is(err, placement.ErrInvalid) {
+			t.Errorf("an empty record or key: %v", err)
+		}
+	}
+}
+
+// leaseServer is the URL of one in front of a store of its own.
+func leaseServer(t *testing.T) string {
+	s, err := Open("memory:", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	terms := provider.Services{Default: provider.DefaultTerms()}
+	p, err := memory.New(memory.NewStore(nil), terms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := lock.NewHost(s.Locks, elapsed{time.Now()}, time.Minute)
+	server := httptest.NewServer(leaseserver.New(leaseserver.Options{
+		Provider: p, Services: terms, Version: "test", ProviderTimeout: time.Minute, MaxInFlight: 100, RateBurst: 1,
+		Locks: &leaseserver.Locks{Store: s.Locks, Host: host}, Sequences: &leaseserver.Sequences{Store: s.Sequences},
+		Placements: &leaseserver.Placements{Records: s.Placements},
+		Metrics:    metrics.NewLeaseServer(metrics.Build{}), Log: zap.NewNop(),
+	}))
+	t.Cleanup(func() {
+		server.Close()
+		if err := errors.Join(host.Close(context.Background()), s.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return server.URL
+}
+
+type elapsed struct{ began time.Time }
+
+func (e elapsed) Elapsed() time.Duration { return time.Since(e.began) }
+
+// firstStore is a store file as the first schema left it: without activation
+// records, and with the values 1 to 5 of the sequence orders.
+func firstStore(t *testing.T) string {
+	t.Helper()
+	packed, err := os.ReadFile("../../cmd/kazahanad/testdata/schema-1/store.db.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), sqlitefile.StoreName)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestOlderFileGetsRecords: a store file of before keeps activation records from its
+// next opening on, keeps what it had, and those who know nothing of records go on
+// with it, also at the same time.
+func TestOlderFileGetsRecords(t *testing.T) {
+	path := firstStore(t)
+	openOlder := func() *sqlitefile.File {
+		t.Helper()
+		f, err := sqlitefile.OpenStore(t.Context(), path, sqlitefile.Options{}, lockdb.Tables, sequencedb.Tables)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	next := func(from sequence.Store, want int64) {
+		t.Helper()
+		got, err := from.Next(within(t), sequence.Request{Tenant: "default", Key: "orders", Count: 1, Options: sequence.DefaultOptions()})
+		if err != nil || got.First != want {
+			t.Errorf("the sequence goes on with %+v, %v; want %d", got, err, want)
+		}
+	}
+	running := sequencedb.New(openOlder())
+	next(running, 6)
+	s, err := Open("sqlite:"+path, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	places(t, s)
+	next(s.Sequences, 7)
+	next(running, 8)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next(sequencedb.New(openOlder()), 9)
+	if s, err = Open("sqlite:"+path, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if r, err := s.Placements.Load(within(t), "default", lobby); err != nil || r.Version != 1 {
+		t.Errorf("the record is %+v, %v", r, err)
+	}
+	if copies, err := filepath.Glob(path + ".schema-*"); err != nil || len(copies) != 0 {
+		t.Errorf("it was taken for another schema: %q, %v", copies, err)
+	}
+}
+
+// TestRightsForRecords: a user of Redis who may do what locks and sequences need, as
+// before there were records, goes on using them. Records name the right that is
+// missing, and work once it is given.
+func TestRightsForRecords(t *testing.T) {
+	server := redistest.New(t)
+	words := []any{"ACL", "SETUSER", "kazahana", "on", ">secret", "~{kazahana}:*", "&{kazahana}:@lock:*"}
+	for command := range strings.FieldsSeq("info time hget hset hmget hincrby del pexpire pexpireat zadd zrem zrange zrandmember publish subscribe unsubscribe ping eval evalsha wait") {
+		words = append(words, "+"+command)
+	}
+	server.Do(t, words...)
+	s, err := Open("redis+unix://kazahana:secret@"+server.Sock, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Init(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Sequences.Next(within(t), sequence.Request{Tenant: "default", Key: "k", Count: 1, Options: sequence.DefaultOptions()}); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Placements.Load(within(t), "default", lobby); err == nil || !strings.Contains(err.Error(), "ACL does not allow GET") {
+		t.Errorf("without the right: %v", err)
+	}
+	server.Do(t, "ACL", "SETUSER", "kazahana", "+get", "+set")
+	places(t, s)
+}
