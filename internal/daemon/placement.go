@@ -135,12 +135,8 @@ func (s *Server) placementResolve(_ context.Context, c *conn) error {
 	}); err != nil {
 		return err
 	}
-	r, busy, err := p.driver.Now(key)
-	switch {
-	case !busy && err == nil:
+	if r, ok := p.driver.Known(key); ok {
 		return c.wire.ReplyAny(c.req.ID, answerResolution(r))
-	case !busy && (!errors.Is(err, placement.ErrPending) || wait == 0):
-		return p.activationError(err)
 	}
 	return c.aside(func(ctx context.Context) (any, error) {
 		// Whoever waits is told at once when the daemon stops.

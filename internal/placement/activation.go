@@ -49,6 +49,11 @@ type entry struct {
 	used      time.Duration
 }
 
+// resolved reports whether the activation is made, and the store knows of it.
+func (e *entry) resolved() bool {
+	return e.activated && !e.unwanted && (e.step == releasing || e.step == resting)
+}
+
 func (e *entry) resolution(self string, now Moment) Resolution {
 	return Resolution{
 		Key: e.key, Authority: self, Locality: Local, PID: e.record.PID, Version: e.record.Version, Token: e.record.Token, ObservedMS: now.UnixMS,

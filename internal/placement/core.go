@@ -196,19 +196,11 @@ func (c *Core) Resolve(key Key, now Moment) (Resolution, Outcome, error) {
 	case StateStopped, StateNotReady:
 		return Resolution{}, Outcome{}, fmt.Errorf("%w: %s", ErrNotReady, c.why(state))
 	}
-	e := c.entries[key]
-	if e != nil && e.activated && !e.unwanted {
-		// A host that takes the key away makes it unwanted: there is nothing to hash.
-		e.used = now.Boot
-		c.tell(Event{Kind: Resolved, Key: key, Authority: c.self, ObservedMS: now.UnixMS})
-		return e.resolution(c.self, now), c.outcome(), nil
-	}
-	authority, _ := c.topology.Authority(key)
-	r := Resolution{Key: key, Authority: authority, Locality: Remote, ObservedMS: now.UnixMS}
-	c.tell(Event{Kind: Resolved, Key: key, Authority: authority, ObservedMS: now.UnixMS})
-	if authority != c.self {
+	if r, ok := c.known(key, now); ok {
 		return r, c.outcome(), nil
 	}
+	c.tell(Event{Kind: Resolved, Key: key, Authority: c.self, ObservedMS: now.UnixMS})
+	e := c.entries[key]
 	switch {
 	case e == nil && !c.kinds[key.Kind]:
 		return Resolution{}, c.outcome(), fmt.Errorf("%w: %q", ErrNoExecutor, key.Kind)
@@ -218,6 +210,29 @@ func (c *Core) Resolve(key Key, now Moment) (Resolution, Outcome, error) {
 		e.asked = true
 	}
 	return Resolution{}, c.outcome(), ErrPending
+}
+
+// Known is Resolve for what can be answered with nothing to do: it is activated
+// here, or it is another host's. Otherwise nothing has happened.
+func (c *Core) Known(key Key, now Moment) (r Resolution, ok bool) {
+	if s := c.State(now); key.Validate() != nil || s != StateMember && s != StateClient {
+		return r, false
+	}
+	return c.known(key, now)
+}
+
+func (c *Core) known(key Key, now Moment) (r Resolution, ok bool) {
+	if e := c.entries[key]; e != nil && e.resolved() {
+		// A host that takes the key away makes it unwanted: there is nothing to hash.
+		e.used = now.Boot
+		r = e.resolution(c.self, now)
+	} else if authority, _ := c.topology.Authority(key); authority != c.self {
+		r = Resolution{Key: key, Authority: authority, Locality: Remote, ObservedMS: now.UnixMS}
+	} else {
+		return r, false
+	}
+	c.tell(Event{Kind: Resolved, Key: key, Authority: r.Authority, ObservedMS: now.UnixMS})
+	return r, true
 }
 
 func (c *Core) why(s State) string {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-var seeds = flag.Int("placement.seeds", 200, "worlds that TestSimulation looks at")
+var seeds = flag.Int("placement.seeds", 120, "worlds that TestSimulation looks at")
 
 // The world of the simulation: times in ms of true time.
 const (

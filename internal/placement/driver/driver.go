@@ -193,16 +193,17 @@ func (d *Driver) Resolve(ctx context.Context, key placement.Key, wait time.Durat
 	}
 }
 
-// Now resolves without a wait, and without keeping the caller: busy reports that
-// somebody else would have done so.
-func (d *Driver) Now(key placement.Key) (r placement.Resolution, busy bool, err error) {
+// Known is Resolve for what needs no wait for anything, be it a lock in memory. ok
+// reports whether it is: otherwise nothing has happened.
+func (d *Driver) Known(key placement.Key) (r placement.Resolution, ok bool) {
 	if !d.mu.TryLock() {
-		return r, true, nil
+		return r, false
 	}
 	defer d.mu.Unlock()
-	r, o, err := d.core.Resolve(key, d.now())
-	d.follow(o)
-	return r, false, err
+	if r, ok = d.core.Known(key, d.now()); ok {
+		d.feed.publish(d.core.DrainEvents())
+	}
+	return r, ok
 }
 
 // Check tells for how long a process may rely on the activation of a token,

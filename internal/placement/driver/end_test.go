@@ -1,0 +1,127 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement"
+)
+
+// What nobody has resolved for the time is passivated, and comes back.
+func TestIdle(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.start("a:1", func(c *Config) { c.IdleTTL = time.Minute })
+		ready()
+		s.settled(a)
+		for range 12 {
+			time.Sleep(10 * time.Second)
+			if _, err := a.Resolve(t.Context(), room(1), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(a.Snapshot().Activations); n != 1 {
+			t.Errorf("%d rooms are left, of which one was in use", n)
+		}
+		s.settled(a)
+		a.stop()
+	})
+}
+
+// A host whose process has not let go in time does not give its membership back:
+// others wait for its end.
+func TestMembershipOutlastsDeafProcess(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.start("a:1", func(c *Config) { c.Executor = silent{} })
+		a.SetKinds([]string{"room"})
+		ready()
+		_, _ = a.Resolve(t.Context(), room(1), time.Millisecond)
+		a.stop()
+		l, err := s.locks.Get(t.Context(), "t", membersPrefix+"a:1")
+		if err != nil || l.State != lock.Active {
+			t.Errorf("the membership is %+v, %v", l, err)
+		}
+	})
+}
+
+// silent is a process that never answers, not even that it was too late.
+type silent struct{}
+
+func (silent) Activate(placement.Key, placement.Record, time.Duration, func(string, error))  {}
+func (silent) Passivate(placement.Key, placement.Record, time.Duration, func([]byte, error)) {}
+
+// fencedStore refuses for a while, as Redis does after it may have forgotten.
+type fencedStore struct {
+	lock.Store
+	on atomic.Bool
+}
+
+func (f *fencedStore) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	if f.on.Load() && r.Op == lock.Acquire {
+		return lock.Lease{}, &lock.FencedError{Reason: "it may have forgotten", UntilMS: 1}
+	}
+	return f.Store.Do(ctx, r)
+}
+
+// The end of a store's fence is waited for.
+func TestFenceIsWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		fence := &fencedStore{Store: s.locks}
+		a := s.start("a:1", func(c *Config) { c.Locks = fence })
+		ready()
+		fence.on.Store(true)
+		var fenced *lock.FencedError
+		if _, err := a.Resolve(t.Context(), room(1), time.Second); !errors.Is(err, placement.ErrPending) || !errors.As(err, &fenced) {
+			t.Errorf("the error is %v", err)
+		}
+		time.AfterFunc(5*time.Second, func() { fence.on.Store(false) })
+		if _, err := a.Resolve(t.Context(), room(1), time.Minute); err != nil {
+			t.Error(err)
+		}
+		a.stop()
+	})
+}
+
+// A crowd of commands is carried out by few.
+func TestFewWorkers(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		slow := &slowStore{Store: s.locks}
+		a := s.start("a:1", func(c *Config) { c.Locks = slow })
+		ready()
+		const crowd = 1000
+		for i := range crowd {
+			if _, err := a.Resolve(t.Context(), room(i), 0); !errors.Is(err, placement.ErrPending) {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if n := slow.most.Load(); n != maxCommands {
+			t.Errorf("%d calls of the store at once, want %d", n, maxCommands)
+		}
+		for i := range crowd {
+			if _, err := a.Resolve(t.Context(), room(i), time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.stop()
+	})
+}
+
+// slowStore takes a while, and counts how many it is asked for at once.
+type slowStore struct {
+	lock.Store
+	now, most atomic.Int64
+}
+
+func (s *slowStore) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	if r.Op == lock.Acquire && r.Key[:1] == "a" {
+		s.most.Store(max(s.most.Load(), s.now.Add(1)))
+		time.Sleep(100 * time.Millisecond)
+		s.now.Add(-1)
+	}
+	return s.Store.Do(ctx, r)
+}
