@@ -10,12 +10,14 @@ import (
 
 	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/daemon"
+	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 )
 
 // placementTenant keeps what placement holds by locks apart from the locks of
-// those who come through the socket: nobody there can make a member.
-const placementTenant = "placement"
+// those who come through the socket: nobody there can make a member. It is where
+// a lease server has the same for the tenant default.
+const placementTenant = "default" + lockhttp.PlacementTenants
 
 // placementLogEvery is how often a failure of one kind is logged. It comes again
 // with each try.
@@ -36,7 +38,7 @@ func (d *daemonParts) openPlacement() error {
 	}))
 	cfg := driver.Config{
 		Tenant: placementTenant, Owner: lockOwner(), TTL: s.PlacementTTL, Interval: s.TopologyInterval, IdleTTL: s.PlacementIdleTTL,
-		Locks: d.keeping.store.Locks, Records: d.keeping.store.Placements, Clock: d.clock, NowMS: d.clock.NowMS,
+		Locks: d.keeping.store.Locks, Records: d.keeping.store.Placements, Changes: d.keeping.store.Changes, Clock: d.clock, NowMS: d.clock.NowMS,
 		Failed: func(what string, err error) { seldom.Warn("placement: "+what+" failed", zap.Error(err)) },
 	}
 	if s.PlacementAuthority != config.PlacementClient {

@@ -58,6 +58,23 @@ type Store struct {
 // Close ends the use of the store. What it holds stays.
 func (s *Store) Close() error { return s.lazy.close() }
 
+// Changes gives a token when a lock whose key has the prefix may have come or gone.
+// The channel is closed when ctx is done or nothing is told any more. The error is
+// errors.ErrUnsupported where the store cannot tell.
+func (s *Store) Changes(ctx context.Context, tenant, prefix string) (<-chan struct{}, error) {
+	opened, err := s.lazy.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	teller, ok := opened.locks.(interface {
+		Changes(ctx context.Context, tenant, prefix string) (<-chan struct{}, error)
+	})
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	return teller.Changes(ctx, tenant, prefix)
+}
+
 // Init says of a store that may forget that it is new, or knows all there is to
 // know: locks are granted and values handed out from now on. On others it does
 // nothing.

@@ -3,6 +3,7 @@ package etcd
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -17,6 +18,18 @@ const watchTime = 5 * time.Second
 // Notify implements lock.Notifier. It tells of leases that have expired too: the
 // marker goes.
 func (s *Store) Notify(ctx context.Context, tenant, key string) (<-chan struct{}, error) {
+	return s.follow(ctx, s.pathsOf(tenant, key).marker, clientv3.WithFilterPut())
+}
+
+// Changes gives a token when a lock whose key has the prefix was acquired, or has
+// become free. One token may stand for several such moments. The channel is closed
+// when ctx is done or nothing is told any more.
+func (s *Store) Changes(ctx context.Context, tenant, prefix string) (<-chan struct{}, error) {
+	return s.follow(ctx, s.pathsOf(tenant, prefix).marker, clientv3.WithPrefix())
+}
+
+// follow gives a token when a marker comes or goes.
+func (s *Store) follow(ctx context.Context, path string, which clientv3.OpOption) (<-chan struct{}, error) {
 	if err := s.conn.Usable(ctx); err != nil {
 		return nil, err
 	}
@@ -27,7 +40,7 @@ func (s *Store) Notify(ctx context.Context, tenant, key string) (<-chan struct{}
 	var end context.CancelCauseFunc
 	startCtx, started := context.WithTimeout(ctx, watchTime)
 	err := s.conn.Call(startCtx, func(tryCtx context.Context) (err error) {
-		events, end, err = s.watch(ctx, tryCtx, s.pathsOf(tenant, key).marker)
+		events, end, err = s.watch(ctx, tryCtx, path, which)
 		return err
 	})
 	started()
@@ -46,8 +59,8 @@ func (s *Store) Notify(ctx context.Context, tenant, key string) (<-chan struct{}
 			if answer.Err() != nil {
 				return
 			}
-			if len(answer.Events) == 0 {
-				continue
+			if !slices.ContainsFunc(answer.Events, func(e *clientv3.Event) bool { return e.Type == clientv3.EventTypeDelete || e.IsCreate() }) {
+				continue // a lease was renewed
 			}
 			select {
 			case tokens <- struct{}{}:
@@ -60,12 +73,12 @@ func (s *Store) Notify(ctx context.Context, tenant, key string) (<-chan struct{}
 
 // watch begins a watch that lasts as long as ctx, if it is there before tryCtx
 // ends.
-func (s *Store) watch(ctx, tryCtx context.Context, path string) (clientv3.WatchChan, context.CancelCauseFunc, error) {
+func (s *Store) watch(ctx, tryCtx context.Context, path string, which clientv3.OpOption) (clientv3.WatchChan, context.CancelCauseFunc, error) {
 	ctx, end := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	late := context.AfterFunc(tryCtx, func() { end(context.Cause(tryCtx)) })
 	closing := context.AfterFunc(s.lifetime, func() { end(etcdconn.ErrClosed) })
 	defer closing()
-	events := s.conn.KV.Watch(ctx, path, clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+	events := s.conn.KV.Watch(ctx, path, which, clientv3.WithCreatedNotify())
 	first, ok := <-events
 	if late() && ok && first.Created && first.Err() == nil {
 		return events, end, nil

@@ -63,10 +63,14 @@ type Config struct {
 	IdleTTL   time.Duration // what was not resolved for so long is passivated; 0: never
 	Locks     lock.Store
 	Records   storage.Storage
-	Executor  Executor
-	Clock     lock.Clock   // counts suspend
-	NowMS     func() int64 // wall clock, for events
-	Failed    func(what string, err error)
+	// Changes tells when the locks below a prefix have changed, so that members are
+	// looked at at once and not only after Interval. nil, or errors.ErrUnsupported:
+	// nobody does.
+	Changes  func(ctx context.Context, tenant, prefix string) (<-chan struct{}, error)
+	Executor Executor
+	Clock    lock.Clock   // counts suspend
+	NowMS    func() int64 // wall clock, for events
+	Failed   func(what string, err error)
 }
 
 // Driver is the placement of one host. Run has it work.

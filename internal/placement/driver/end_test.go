@@ -125,3 +125,33 @@ func (s *slowStore) Do(ctx context.Context, r lock.Request) (lock.Lease, error) 
 	}
 	return s.Store.Do(ctx, r)
 }
+
+// Where the store tells of members that come and go, nobody waits for the next
+// look.
+func TestChangesAreHeard(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		tokens := make(chan struct{}, 1)
+		a := s.start("a:1", func(c *Config) {
+			c.Interval = time.Hour
+			c.Changes = func(ctx context.Context, tenant, prefix string) (<-chan struct{}, error) {
+				if tenant != "t" || prefix != membersPrefix {
+					t.Errorf("watched is %s of %s", prefix, tenant)
+				}
+				context.AfterFunc(ctx, func() { close(tokens) })
+				return tokens, nil
+			}
+		})
+		b := s.start("b:1")
+		ready()
+		if n := len(a.Snapshot().Members); n > 1 {
+			t.Fatalf("%d members are known already", n)
+		}
+		tokens <- struct{}{}
+		synctest.Wait()
+		if n := len(a.Snapshot().Members); n != 2 {
+			t.Errorf("%d members are known", n)
+		}
+		b.stop()
+		a.stop()
+	})
+}

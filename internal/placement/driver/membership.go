@@ -40,6 +40,9 @@ func (d *Driver) Run(ctx context.Context) {
 	look := make(chan struct{}, 1)
 	loops.Go(func() { d.watch(going, look) })
 	loops.Go(func() { d.tick(going) })
+	if d.cfg.Changes != nil {
+		loops.Go(func() { d.hear(going, look) })
+	}
 	var member lock.Lease
 	if d.cfg.Authority != "" {
 		loops.Go(func() { member = d.keepMembership(going, look) })
@@ -126,6 +129,31 @@ func (d *Driver) watch(ctx context.Context, look <-chan struct{}) {
 		select {
 		case <-ticker.C:
 		case <-look:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// hear has the members looked at when the store tells of a change.
+func (d *Driver) hear(ctx context.Context, look chan<- struct{}) {
+	for {
+		tokens, err := d.cfg.Changes(ctx, d.cfg.Tenant, membersPrefix)
+		if errors.Is(err, errors.ErrUnsupported) {
+			return
+		}
+		if err != nil && ctx.Err() == nil {
+			d.failed("watch", err)
+		}
+		for open := err == nil; open; {
+			if _, open = <-tokens; open {
+				nudge(look)
+			}
+		}
+		// The look after each interval goes on meanwhile.
+		select {
+		case <-time.After(d.cfg.Interval):
+			nudge(look) // what was missed
 		case <-ctx.Done():
 			return
 		}
