@@ -18,7 +18,11 @@ func TestChanges(t *testing.T) {
 	}
 	do := func(op lock.Op, key, lease string) {
 		t.Helper()
-		if _, err := s.Do(ctx, lock.Request{Op: op, Tenant: "t", Key: key, Owner: "o", LeaseID: lease, TTLMS: 60_000}); err != nil {
+		r := lock.Request{Op: op, Tenant: "t", Key: key, Owner: "o", LeaseID: lease, TTLMS: 60_000}
+		if op == lock.Release {
+			r.TTLMS = 0
+		}
+		if _, err := s.Do(ctx, r); err != nil {
 			t.Fatal(err)
 		}
 	}
