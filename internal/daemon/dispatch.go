@@ -121,27 +121,14 @@ func (s *Server) call(ctx context.Context, m *countedMethod, c *conn) error {
 	case s.draining.Load():
 		return shuttingDown()
 	case m == nil:
-		return wire.Errorf(wire.CodeUnknownMethod, "there is no method %s; there are %s", wire.Excerpt(c.req.Method), methodList())
+		var names []string
+		for _, one := range methods {
+			names = append(names, one.name)
+		}
+		return wire.Errorf(wire.CodeUnknownMethod, "there is no method %s; there are %s",
+			wire.Excerpt(c.req.Method), strings.Join(names, ", "))
 	}
 	return m.call(s, ctx, c)
-}
-
-// methodList is all there are, in a line.
-func methodList() string {
-	var names []string
-	group := ""
-	for _, one := range methods {
-		before, name, grouped := strings.Cut(one.name, ".")
-		switch {
-		case !grouped:
-			names = append(names, one.name)
-		case before == group:
-			names[len(names)-1] += "/" + name
-		default:
-			names, group = append(names, one.name), before
-		}
-	}
-	return strings.Join(names, ", ")
 }
 
 // failed is the counter of answers with an error.

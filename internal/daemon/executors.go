@@ -20,6 +20,7 @@ type Executors struct {
 	byConn   map[*conn]*executor
 	byKind   map[string]map[*executor]struct{}
 	assigned map[placement.Key]assignment // also while the process is being asked
+	running  map[string]int               // how many are assigned of each kind
 	driver   *driver.Driver               // set once, before the first connection
 }
 
@@ -27,6 +28,7 @@ type Executors struct {
 func NewExecutors() *Executors {
 	return &Executors{
 		byConn: map[*conn]*executor{}, byKind: map[string]map[*executor]struct{}{}, assigned: map[placement.Key]assignment{},
+		running: map[string]int{},
 	}
 }
 
@@ -138,7 +140,9 @@ func (x *Executors) unregister(ctx context.Context, c *conn) (int, error) {
 	}
 }
 
-// gone is at the end of a connection: what it ran has ended.
+// gone is at the end of a connection: what it ran has ended. The process has closed
+// it, or is dead, or has been silent for the server's patience, which is longer
+// than any promise of Check lasts: it relies on nothing any more.
 func (x *Executors) gone(c *conn) {
 	x.mu.Lock()
 	e := x.byConn[c]
@@ -147,7 +151,7 @@ func (x *Executors) gone(c *conn) {
 	ended := make(map[placement.Key]int64, len(e.keys))
 	for key := range e.keys {
 		ended[key] = x.assigned[key].token
-		delete(x.assigned, key)
+		x.unassign(key)
 	}
 	clear(e.keys)
 	x.mu.Unlock()
@@ -171,8 +175,21 @@ func (x *Executors) assign(key placement.Key, token int64) (*executor, error) {
 		return nil, fmt.Errorf("%w %q", errNoExecutor, key.Kind)
 	}
 	best.keys[key] = struct{}{}
+	x.unassign(key)
 	x.assigned[key] = assignment{best, token}
+	x.running[key.Kind]++
 	return best, nil
+}
+
+// unassign forgets who runs an activation. mu is held.
+func (x *Executors) unassign(key placement.Key) {
+	if _, ok := x.assigned[key]; !ok {
+		return
+	}
+	delete(x.assigned, key)
+	if x.running[key.Kind]--; x.running[key.Kind] == 0 {
+		delete(x.running, key.Kind)
+	}
 }
 
 // release ends an assignment, if it is still that of the token.
@@ -183,7 +200,7 @@ func (x *Executors) release(key placement.Key, token int64) {
 	if !ok || a.token != token {
 		return
 	}
-	delete(x.assigned, key)
+	x.unassign(key)
 	delete(a.executor.keys, key)
 	if len(a.executor.keys) == 0 && a.executor.empty != nil {
 		close(a.executor.empty)

@@ -448,7 +448,7 @@ func TestErrorsAreShort(t *testing.T) {
 	} {
 		p.send(ask)
 		got := p.receive()
-		if got.err == nil || got.err.Kind != wire.WrongRequest || len(got.err.Error()) > 400 {
+		if got.err == nil || got.err.Kind != wire.WrongRequest || len(got.err.Error()) > 600 {
 			t.Errorf("%.30q: %.500v", ask, got.err)
 		}
 	}

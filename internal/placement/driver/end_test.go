@@ -141,9 +141,11 @@ func TestChangesAreHeard(t *testing.T) {
 				return tokens, nil
 			}
 		})
-		b := s.start("b:1")
+		ready() // a has looked because it has become a member
 		ready()
-		if n := len(a.Snapshot().Members); n > 1 {
+		b := s.start("b:1")
+		synctest.Wait()
+		if n := len(a.Snapshot().Members); n != 1 {
 			t.Fatalf("%d members are known already", n)
 		}
 		tokens <- struct{}{}
