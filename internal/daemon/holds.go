@@ -47,6 +47,9 @@ func (s *Server) hold(ctx context.Context, c *conn, want lock.Wanted) (any, erro
 	if h.over {
 		return nil, fmt.Errorf("%w: as soon as it was acquired", lock.ErrExpired)
 	}
+	if holding.Over() { // released found no hold to tell
+		return nil, fmt.Errorf("%w: it was released, or acquired again by the same request, as soon as it was acquired", lock.ErrNotOwned)
+	}
 	h.lease, h.holding = holding.Lease(), holding
 	if before := s.holds.byLease[h.lease.LeaseID]; before != nil {
 		// The same request came again. The latest connection is the holder.

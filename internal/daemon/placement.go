@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/metrics"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/placement/storage"
@@ -33,15 +34,22 @@ type Placement struct {
 	authority string
 	ttl       time.Duration
 	timeout   time.Duration
+	counts    *metrics.Placement
+	lately    lately
 }
 
 // NewPlacement is what the placement methods need to serve a driver, which is made
 // here: its processes are the server's peers.
 func NewPlacement(cfg driver.Config, timeout time.Duration) *Placement {
 	x := NewExecutors()
-	cfg.Executor = x
+	p := &Placement{
+		executors: x, records: cfg.Records, tenant: cfg.Tenant, authority: cfg.Authority, ttl: cmp.Or(cfg.TTL, driver.DefaultTTL), timeout: timeout,
+		counts: metrics.NewPlacement(),
+	}
+	cfg.Executor, cfg.Observe, cfg.Failed = x, p.observe, p.counting(cfg.Failed)
 	x.driver = driver.New(cfg)
-	return &Placement{driver: x.driver, executors: x, records: cfg.Records, tenant: cfg.Tenant, authority: cfg.Authority, ttl: cmp.Or(cfg.TTL, driver.DefaultTTL), timeout: timeout}
+	p.driver = x.driver
+	return p
 }
 
 // Run is the life of the driver. It ends before the server does: what is activated
@@ -136,6 +144,7 @@ func (s *Server) placementResolve(_ context.Context, c *conn) error {
 		return err
 	}
 	if r, ok := p.driver.Known(key); ok {
+		p.countResolve(r, nil)
 		return c.wire.ReplyAny(c.req.ID, answerResolution(r))
 	}
 	return c.aside(func(ctx context.Context) (any, error) {
@@ -147,6 +156,7 @@ func (s *Server) placementResolve(_ context.Context, c *conn) error {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
+		p.countResolve(r, err)
 		return answerResolution(r), p.activationError(err)
 	})
 }
@@ -231,6 +241,7 @@ func (s *Server) placementRegister(_ context.Context, c *conn) error {
 	if err := c.req.End(); err != nil {
 		return err
 	}
+	p.counts.Seen(kinds)
 	return c.wire.ReplyAny(c.req.ID, registered{p.authority, p.ttl.Milliseconds(), p.executors.register(c, kinds)})
 }
 

@@ -137,6 +137,9 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 	if cfg.Locks != nil || cfg.Sequences != nil {
 		s.keeping = m.Keeping(s.holds.count)
 	}
+	if p := cfg.Placement; p != nil {
+		m.Placement(p.counts, p.sample)
+	}
 	return s, nil
 }
 

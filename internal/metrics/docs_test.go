@@ -59,6 +59,7 @@ func TestDocsListWhatIsShown(t *testing.T) {
 	m.Requests("NextID", "ok")
 	m.Watch(func() []Sample { return []Sample{{Service: "default"}} })
 	m.Keeping(func() int { return 0 })
+	m.Placement(NewPlacement(), func() PlacementSample { return PlacementSample{Executors: map[string]int{"room": 1}} })
 	server.Service("default")
 	server.Keeping()
 	server.Answered("/lease", "200", time.Millisecond)

@@ -21,6 +21,7 @@ type LeaseServer struct {
 	locks         *prometheus.CounterVec
 	sequences     *prometheus.CounterVec
 	values        prometheus.Counter
+	placements    *prometheus.CounterVec
 }
 
 // The results of requests that are shown from the start.
@@ -32,7 +33,12 @@ var (
 		"renew":   {"ok", "not_owned", "expired", "reused", "refused", "unavailable", "timeout"},
 		"release": {"ok", "not_owned", "expired", "reused", "refused", "unavailable", "timeout"},
 	}
-	serverSequenceResults = []string{"ok", "exhausted", "reused", "fenced", "refused", "unavailable", "timeout"}
+	serverSequenceResults  = []string{"ok", "exhausted", "reused", "fenced", "refused", "unavailable", "timeout"}
+	serverPlacementResults = map[string][]string{
+		"load":   {"ok", "refused", "unavailable", "timeout"},
+		"store":  {"ok", "stale", "refused", "unavailable", "timeout"},
+		"remove": {"ok", "refused", "unavailable", "timeout"},
+	}
 )
 
 // NewLeaseServer registers everything that does not need the provider.
@@ -58,13 +64,14 @@ func NewLeaseServer(b Build) *LeaseServer {
 	m.locks = vec("kazahana_server_lock_requests_total", "Requests for locks by operation and result.", "op", "result")
 	m.sequences = vec("kazahana_server_sequence_requests_total", "Requests for values of sequences by result.", "result")
 	m.values = prometheus.NewCounter(prometheus.CounterOpts{Name: "kazahana_server_sequence_values_total", Help: "Values of sequences handed out."})
+	m.placements = vec("kazahana_server_placement_requests_total", "Requests for activation records by operation and result.", "op", "result")
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "kazahana_build_info", Help: "1, with what was built as labels.",
 		ConstLabels: prometheus.Labels{"version": b.Version, "commit": b.Commit, "go_version": b.GoVersion},
 	})
 	info.Set(1)
 	m.Registry.MustRegister(m.InFlight, m.acquires, m.releases, m.requests, m.duration, m.providerCalls,
-		m.LockWaiters, m.locks, m.sequences, m.values, info,
+		m.LockWaiters, m.locks, m.sequences, m.values, m.placements, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -90,11 +97,13 @@ func (m *LeaseServer) Released(service, result string) {
 	m.releases.WithLabelValues(service, result).Inc()
 }
 
-// Keeping has all results of locks and sequences show as zero.
+// Keeping has all results of locks, sequences and activation records show as zero.
 func (m *LeaseServer) Keeping() {
-	for op, results := range serverLockResults {
-		for _, result := range results {
-			m.locks.WithLabelValues(op, result)
+	for vec, byOp := range map[*prometheus.CounterVec]map[string][]string{m.locks: serverLockResults, m.placements: serverPlacementResults} {
+		for op, results := range byOp {
+			for _, result := range results {
+				vec.WithLabelValues(op, result)
+			}
 		}
 	}
 	for _, result := range serverSequenceResults {
@@ -110,6 +119,9 @@ func (m *LeaseServer) Sequence(result string, values int) {
 	m.sequences.WithLabelValues(result).Inc()
 	m.values.Add(float64(values))
 }
+
+// Placement counts a request for an activation record.
+func (m *LeaseServer) Placement(op, result string) { m.placements.WithLabelValues(op, result).Inc() }
 
 // Answered counts an HTTP request.
 func (m *LeaseServer) Answered(route, status string, d time.Duration) {

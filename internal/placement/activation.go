@@ -177,7 +177,7 @@ func (c *Core) stored(e *entry, r Result, now Moment) {
 func (c *Core) ensured(e *entry, r Result, now Moment) {
 	switch {
 	case r.Err == nil && e.ended:
-		r.Err = errors.New("the process is gone")
+		r.Err = errors.New(ProcessGone)
 	case len(r.PID) > MaxPID:
 		r.Err, r.Unknown = fmt.Errorf("the process calls it by %d bytes, and at most %d are allowed", len(r.PID), MaxPID), true
 	}
@@ -200,8 +200,8 @@ func (c *Core) recorded(e *entry, r Result, now Moment) {
 	case r.Err != nil:
 		c.fail(e, r.Err, now)
 	case c.goesOn(e, now):
+		c.tell(Event{Kind: Activated, Key: e.key, Authority: c.self, PID: e.record.PID, Version: e.record.Version, Token: e.record.Token, ObservedMS: now.UnixMS, Took: now.Boot - e.used})
 		e.used, e.record.Snapshot = now.Boot, nil // it is in the store
-		c.tell(Event{Kind: Activated, Key: e.key, Authority: c.self, PID: e.record.PID, Version: e.record.Version, Token: e.record.Token, ObservedMS: now.UnixMS})
 		c.done = append(c.done, Done{Key: e.key, Resolution: e.resolution(c.self, now)})
 		c.release(e)
 	}
@@ -254,13 +254,13 @@ func (c *Core) passivated(e *entry, err error, now Moment) {
 	}
 	if e.activated { // not when Ended came first
 		e.activated = false
-		c.tellPassivated(e, why, now)
+		c.tellPassivated(e, why, err, now)
 	}
 	c.retreat(e, now)
 }
 
-func (c *Core) tellPassivated(e *entry, why string, now Moment) {
-	c.tell(Event{Kind: Passivated, Key: e.key, Authority: c.self, PID: e.record.PID, Version: e.record.Version, Token: e.record.Token, Reason: why, ObservedMS: now.UnixMS})
+func (c *Core) tellPassivated(e *entry, why string, err error, now Moment) {
+	c.tell(Event{Kind: Passivated, Key: e.key, Authority: c.self, PID: e.record.PID, Version: e.record.Version, Token: e.record.Token, Reason: why, Err: err, ObservedMS: now.UnixMS})
 }
 
 func (c *Core) remove(e *entry) {
@@ -304,7 +304,7 @@ func (c *Core) gone(e *entry, now Moment) {
 		return
 	}
 	if !errors.Is(err, ErrLost) {
-		c.tell(Event{Kind: ActivationFailed, Key: e.key, Authority: c.self, Reason: err.Error(), ObservedMS: now.UnixMS})
+		c.tell(Event{Kind: ActivationFailed, Key: e.key, Authority: c.self, Reason: err.Error(), Err: err, ObservedMS: now.UnixMS})
 	}
 	c.done = append(c.done, Done{Key: e.key, Err: err})
 }

@@ -82,5 +82,18 @@ type Event struct {
 	Version    int64
 	Token      int64
 	Reason     string
-	ObservedMS int64 // Unix ms
+	ObservedMS int64         // Unix ms
+	Err        error         // ActivationFailed; Passivated where the process was asked in vain
+	Took       time.Duration // Activated: since it was first asked for
 }
+
+// Why what was activated is so no more, as the Reason of Passivated tells it. There
+// are others, where something has failed.
+const (
+	HostStops       = "this host stops"
+	MembershipEnded = "this host's membership has ended"
+	OtherAuthority  = "another host is its authority now"
+	NotAskedFor     = "nobody has asked for it lately"
+	LetGo           = "its process lets it go"
+	ProcessGone     = "the process is gone"
+)

@@ -86,7 +86,7 @@ func (c *Core) Start() { c.started = true }
 // Idle reports so; until then results are still due.
 func (c *Core) Stop(now Moment) Outcome {
 	c.started = false
-	c.loseAll("this host stops", now)
+	c.loseAll(HostStops, now)
 	return c.outcome()
 }
 
@@ -106,7 +106,7 @@ func (c *Core) SetKinds(kinds []string) {
 // what was activated under the one before has to go; token 0 is none.
 func (c *Core) SetMembership(token int64, until time.Duration, now Moment) Outcome {
 	if token != c.token {
-		c.loseAll(membershipEnded, now)
+		c.loseAll(MembershipEnded, now)
 	}
 	c.token, c.until = token, until
 	return c.outcome()
@@ -117,7 +117,7 @@ func (c *Core) SetMembership(token int64, until time.Duration, now Moment) Outco
 func (c *Core) Tick(now Moment) Outcome {
 	if c.token != 0 && now.Boot >= c.until {
 		c.token = 0
-		c.loseAll(membershipEnded, now)
+		c.loseAll(MembershipEnded, now)
 	}
 	retries := c.retries
 	c.retries = nil
@@ -158,7 +158,7 @@ func (c *Core) setTopology(t *Topology, now Moment) {
 		h := e.key.hash()
 		return slices.ContainsFunc(newcomers, func(name string) bool { return beats(h, name, c.self) })
 	}) {
-		c.lose(e, "another host is its authority now", now)
+		c.lose(e, OtherAuthority, now)
 	}
 }
 
@@ -244,13 +244,13 @@ func (c *Core) why(s State) string {
 	case len(c.topology.members) == 0:
 		return "there are no members"
 	}
-	return membershipEnded
+	return MembershipEnded
 }
 
 // PassivateIdle passivates what has not been resolved for so long.
 func (c *Core) PassivateIdle(ttl time.Duration, now Moment) Outcome {
 	for _, e := range c.which(func(e *entry) bool { return e.activated && now.Boot-e.used >= ttl }) {
-		c.lose(e, "nobody has asked for it lately", now)
+		c.lose(e, NotAskedFor, now)
 	}
 	return c.outcome()
 }
@@ -273,7 +273,7 @@ func (c *Core) Check(key Key, token int64, now Moment) (valid time.Duration, ok 
 // Evict passivates the activation of a token, if it is there.
 func (c *Core) Evict(key Key, token int64, now Moment) Outcome {
 	if e := c.entries[key]; e != nil && e.record.Token == token {
-		c.lose(e, "its process lets it go", now)
+		c.lose(e, LetGo, now)
 	}
 	return c.outcome()
 }
@@ -288,16 +288,13 @@ func (c *Core) Ended(key Key, token int64, now Moment) Outcome {
 		e.ended = true // before its answer was told
 	case e.activated:
 		e.activated, e.unwanted = false, true
-		c.tellPassivated(e, "the process is gone", now)
+		c.tellPassivated(e, ProcessGone, nil, now)
 		if e.step == resting {
 			c.remove(e)
 		}
 	}
 	return c.outcome()
 }
-
-// membershipEnded is why everything has to go.
-const membershipEnded = "this host's membership has ended"
 
 func (c *Core) loseAll(why string, now Moment) {
 	for _, e := range c.which(func(*entry) bool { return true }) {
@@ -350,12 +347,18 @@ type Snapshot struct {
 	Ignored     uint64       // results that matched no request
 }
 
-// Snapshot tells all that the core knows.
-func (c *Core) Snapshot(now Moment) Snapshot {
+// Overview is a Snapshot without activations, of which there can be many.
+func (c *Core) Overview(now Moment) Snapshot {
 	s := Snapshot{State: c.State(now), Authority: c.self, Ignored: c.ignored}
 	if c.topology != nil {
 		s.Members = c.topology.Members()
 	}
+	return s
+}
+
+// Snapshot tells all that the core knows.
+func (c *Core) Snapshot(now Moment) Snapshot {
+	s := c.Overview(now)
 	for key, e := range c.entries {
 		s.Activations = append(s.Activations, Activation{key, string(e.step), e.activated, e.record, now.Boot - e.used})
 	}

@@ -2,9 +2,33 @@ package placement
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
+	"time"
 )
+
+// docs/placement.md tells of the limits as they are, and of what can be under way.
+func TestPageShowsTheLimits(t *testing.T) {
+	page, err := os.ReadFile("../../docs/placement.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := []string{
+		fmt.Sprintf("| kind | 1 to %d bytes", MaxKind), fmt.Sprintf("| identity | 1 to %d bytes", MaxIdentity),
+		fmt.Sprintf("| authority | up to %d bytes", MaxAuthority), fmt.Sprintf("| pid | 1 to %d bytes", MaxPID),
+		fmt.Sprintf("| snapshot | up to %d KiB", MaxSnapshot>>10), fmt.Sprintf("| promise of a Check | %d s", MaxPromise/time.Second),
+	}
+	for _, s := range []step{acquiring, loading, checking, reserving, ensuring, recording, releasing, resting, passivating, removing, retrying} {
+		shown = append(shown, string(s))
+	}
+	for _, text := range shown {
+		if !strings.Contains(string(page), text) {
+			t.Errorf("the page does not have %q", text)
+		}
+	}
+}
 
 // What a process answers must not make a record that no store takes: it would go
 // on naming this host, and nobody else could have the key.

@@ -19,6 +19,7 @@ type node struct {
 	core      *Core         // nil: down
 	life      int           // of the daemon: what an earlier one began is not for this one
 	paused    int64         // until then the daemon does nothing
+	cut       int64         // until then it does not reach the store
 	member    int64         // token
 	memberEnd time.Duration // as the daemon counts it
 	busy      map[Key]Op    // under way
@@ -88,7 +89,7 @@ func (n *node) within(answer func(error)) func(error) {
 func (n *node) call(do func(), answer func(error)) {
 	finish := n.within(answer)
 	n.after(n.delay(), func() {
-		if n.down || n.unlucky() {
+		if n.down || n.cut > n.now || n.unlucky() {
 			return
 		}
 		do()

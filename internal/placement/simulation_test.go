@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-var seeds = flag.Int("placement.seeds", 120, "worlds that TestSimulation looks at")
+var seeds = flag.Int("placement.seeds", 80, "worlds that TestSimulation looks at")
 
 // The world of the simulation: times in ms of true time.
 const (
@@ -20,7 +20,7 @@ const (
 	simTTL      = 5_000 // of memberships and locks
 	simRenew    = 1_500
 	simMargin   = 500 // of a membership that its holder counts as over
-	simPoll     = 400
+	simPoll     = 250
 	simTick     = 500
 	simDeadline = 1_000 // of a command, and of what Check promises
 	simDrift    = 0.02  // of a host's clock, faster or slower
@@ -135,7 +135,7 @@ func (w *world) delay() int64 {
 	switch w.rng.IntN(20) {
 	case 0:
 		return w.rng.Int64N(2 * simDeadline) // late
-	case 1, 2, 3:
+	case 1, 2:
 		return w.rng.Int64N(200)
 	}
 	return 1 + w.rng.Int64N(10)
@@ -189,7 +189,7 @@ func (w *world) remove(k Key, r Record, keep bool) {
 // harm does something to somebody, again and again until simHarm.
 func (w *world) harm() {
 	n := w.nodes[w.rng.IntN(len(w.nodes))]
-	switch w.rng.IntN(10) {
+	switch w.rng.IntN(11) {
 	case 0, 1:
 		if n.core != nil {
 			n.crash()
@@ -211,9 +211,11 @@ func (w *world) harm() {
 	case 8:
 		n.frozen = max(n.frozen, w.until(w.now+w.rng.Int64N(2*simTTL)))
 	case 9:
+		n.cut = max(n.cut, w.until(w.now+w.rng.Int64N(2*simTTL)))
+	case 10:
 		n.clock(1+simDrift*(2*w.rng.Float64()-1), w.rng.Int64N(1e9))
 	}
-	w.after(w.rng.Int64N(1000), w.resolveAll)
+	w.after(w.rng.Int64N(800), w.resolveAll)
 	if next := w.rng.Int64N(1500); w.now+next < simHarm {
 		w.after(next, w.harm)
 	}
@@ -235,12 +237,9 @@ func newWorld(t *testing.T, seed uint64, without careless) *world {
 	var ask func()
 	ask = func() {
 		n := w.nodes[w.rng.IntN(simNodes)]
-		if w.rng.IntN(2) == 0 {
-			_ = n.resolve(simKey(w.rng.Int64N(simKeys)))
-		} else {
-			n.act(simKey(w.rng.Int64N(simKeys)))
-		}
-		w.after(1+w.rng.Int64N(60), ask)
+		_ = n.resolve(simKey(w.rng.Int64N(simKeys)))
+		n.act(simKey(w.rng.Int64N(simKeys)))
+		w.after(1+w.rng.Int64N(50), ask)
 	}
 	w.after(1, ask)
 	w.after(simTTL, w.harm)

@@ -71,22 +71,26 @@ type Config struct {
 	Clock    lock.Clock   // counts suspend
 	NowMS    func() int64 // wall clock, for events
 	Failed   func(what string, err error)
+	// Observe is told of every event, in their order. It returns at once, and asks
+	// the driver nothing.
+	Observe func(placement.Event)
 }
 
 // Driver is the placement of one host. Run has it work.
 type Driver struct {
 	cfg Config
 
-	mu      sync.Mutex // guards all below
-	core    *placement.Core
-	waiting map[placement.Key][]chan placement.Done
-	callers int             // that wait
-	idle    chan struct{}   // not nil: to be closed when nothing is activated any more
-	life    context.Context // of commands; nil before Run and after it
-	queue   []placement.Command
-	workers int            // that eat the queue, up to maxCommands
-	work    sync.WaitGroup // the workers; added to under mu, while life is not nil
-	feed    feed
+	mu       sync.Mutex // guards all below
+	core     *placement.Core
+	waiting  map[placement.Key][]chan placement.Done
+	callers  int // that wait
+	stopping bool
+	idle     chan struct{}   // not nil: to be closed when nothing is activated any more
+	life     context.Context // of commands; nil before Run and after it
+	queue    []placement.Command
+	workers  int            // that eat the queue, up to maxCommands
+	work     sync.WaitGroup // the workers; added to under mu, while life is not nil
+	feed     feed
 }
 
 // New makes a driver.
@@ -108,9 +112,20 @@ func (d *Driver) tell(f func(c *placement.Core, now placement.Moment) placement.
 	d.follow(f(d.core, d.now()))
 }
 
+// publish tells what has happened. mu is held.
+func (d *Driver) publish() {
+	events := d.core.DrainEvents()
+	d.feed.publish(events)
+	if d.cfg.Observe != nil {
+		for _, e := range events {
+			d.cfg.Observe(e)
+		}
+	}
+}
+
 // follow is called with mu held.
 func (d *Driver) follow(o placement.Outcome) {
-	d.feed.publish(d.core.DrainEvents())
+	d.publish()
 	for _, done := range o.Done {
 		for _, c := range d.waiting[done.Key] {
 			c <- done // has room
@@ -149,7 +164,7 @@ func (d *Driver) eat(life context.Context) {
 }
 
 // Resolve tells where the key lives, activating it if that is here, and waits for
-// that up to wait, or until ctx is done.
+// that, and for this host to be ready, up to wait, or until ctx is done.
 //
 // Errors: placement.ErrInvalid, ErrNotReady, ErrNoExecutor; ErrPending when the
 // wait is over; ErrOverloaded; *lock.HeldError and others, why the activation
@@ -161,28 +176,16 @@ func (d *Driver) Resolve(ctx context.Context, key placement.Key, wait time.Durat
 		defer timer.Stop()
 		over = timer.C
 	}
-	last := error(placement.ErrPending)
+	var last error
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
-		r, done, err := d.try(key, wait > 0)
-		if done == nil {
+		r, err := d.attempt(ctx, key, over)
+		if over == nil || !d.passes(err) {
+			if errors.Is(err, placement.ErrPending) {
+				err = pending(last)
+			}
 			return r, err
 		}
-		var result placement.Done
-		select {
-		case result = <-done:
-			err = nil
-		case <-over:
-			err = pending(last)
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		d.leave(key, done)
-		if err != nil {
-			return placement.Resolution{}, err
-		}
-		if last = result.Err; last == nil || !passes(last) {
-			return result.Resolution, last
-		}
+		last = err
 		again := time.NewTimer(pause)
 		select {
 		case <-again.C:
@@ -197,6 +200,24 @@ func (d *Driver) Resolve(ctx context.Context, key placement.Key, wait time.Durat
 	}
 }
 
+// attempt resolves once, and waits for what that begins, until over tells the end
+// of the time; nil does not wait.
+func (d *Driver) attempt(ctx context.Context, key placement.Key, over <-chan time.Time) (placement.Resolution, error) {
+	r, done, err := d.try(key, over != nil)
+	if done == nil {
+		return r, err
+	}
+	defer d.leave(key, done)
+	select {
+	case result := <-done:
+		return result.Resolution, result.Err
+	case <-over:
+		return r, placement.ErrPending
+	case <-ctx.Done():
+		return r, ctx.Err()
+	}
+}
+
 // Known is Resolve for what needs no wait for anything, be it a lock in memory. ok
 // reports whether it is: otherwise nothing has happened.
 func (d *Driver) Known(key placement.Key) (r placement.Resolution, ok bool) {
@@ -205,7 +226,7 @@ func (d *Driver) Known(key placement.Key) (r placement.Resolution, ok bool) {
 	}
 	defer d.mu.Unlock()
 	if r, ok = d.core.Known(key, d.now()); ok {
-		d.feed.publish(d.core.DrainEvents())
+		d.publish()
 	}
 	return r, ok
 }
@@ -237,16 +258,26 @@ func (d *Driver) leave(key placement.Key, done chan placement.Done) {
 }
 
 // passes reports whether what stood in the way of an activation will go: another
-// host lets go of it, this one has just done so, or the fence of a store ends.
-func passes(err error) bool {
+// host lets go of it, this one has just done so, the fence of a store ends, or this
+// host becomes a member.
+func (d *Driver) passes(err error) bool {
 	var held *lock.HeldError
 	var fenced *lock.FencedError
+	if errors.Is(err, placement.ErrNotReady) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return !d.stopping
+	}
 	return errors.Is(err, placement.ErrOwned) || errors.Is(err, placement.ErrLost) || errors.As(err, &held) || errors.As(err, &fenced)
 }
 
-// pending is the error of one who has waited in vain.
+// pending is the error of one who has waited in vain; last is why, nil for nothing
+// in particular.
 func pending(last error) error {
-	if errors.Is(last, placement.ErrPending) {
+	switch {
+	case last == nil:
+		return placement.ErrPending
+	case errors.Is(last, placement.ErrNotReady):
 		return last
 	}
 	return fmt.Errorf("%w: %w", placement.ErrPending, last)
@@ -287,6 +318,13 @@ func (d *Driver) State() placement.State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.core.State(d.now())
+}
+
+// Overview is a Snapshot without activations.
+func (d *Driver) Overview() placement.Snapshot {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.Overview(d.now())
 }
 
 // Snapshot tells all that this host knows.

@@ -157,3 +157,22 @@ func TestChangesAreHeard(t *testing.T) {
 		a.stop()
 	})
 }
+
+// Who asks right after the start waits until the host is ready; who asks one that
+// stops does not.
+func TestReadinessIsWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.start("a:1")
+		if _, err := a.Resolve(t.Context(), room(1), 0); !errors.Is(err, placement.ErrNotReady) {
+			t.Errorf("without a wait: %v", err)
+		}
+		if _, err := a.Resolve(t.Context(), room(1), time.Minute); err != nil {
+			t.Errorf("with a wait: %v", err)
+		}
+		a.stop()
+		began := time.Now()
+		if _, err := a.Resolve(t.Context(), room(1), time.Minute); !errors.Is(err, placement.ErrNotReady) || time.Since(began) > 0 {
+			t.Errorf("after the stop, and %v: %v", time.Since(began), err)
+		}
+	})
+}

@@ -64,7 +64,7 @@ func (d *Driver) Run(ctx context.Context) {
 func (d *Driver) drain() {
 	idle := make(chan struct{})
 	d.mu.Lock()
-	d.idle = idle
+	d.idle, d.stopping = idle, true
 	d.follow(d.core.Stop(d.now()))
 	d.mu.Unlock()
 	timer := time.NewTimer(stopTimeout - releaseTime)

@@ -1,0 +1,208 @@
+package metrics
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// MaxKinds is how many kinds of actors have series of their own: processes name
+// them, and there is no end of names. The others count together, as OtherKinds.
+const (
+	MaxKinds   = 50
+	OtherKinds = "other"
+)
+
+// The words by which a daemon counts placement.
+var (
+	placementStates    = []string{"stopped", "not_ready", "client", "member"}
+	resolveResults     = []string{"local", "remote", "pending", "held", "not_ready", "overloaded", "canceled", "failed"}
+	passivationReasons = []string{"moved", "idle", "released", "stopped", "membership_ended", "process_gone", "unanswered", "failed"}
+	placementStoreOps  = []string{"membership", "members", "try_acquire", "load", "check_owner", "store", "remove", "release"}
+)
+
+// Placement is what a daemon counts of placement. It is safe for concurrent use.
+type Placement struct {
+	ResolvedLocal  prometheus.Counter // answered at once, or after an activation
+	ResolvedRemote prometheus.Counter
+	resolves       map[string]prometheus.Counter
+	activationTime *Histogram
+	passivations   map[string]prometheus.Counter
+	storeErrors    map[string]prometheus.Counter
+	activations    *prometheus.CounterVec
+	collectors     []prometheus.Collector
+
+	mu    sync.Mutex // guards kinds
+	kinds map[string]activationResults
+}
+
+// activationResults are the counters of one kind.
+type activationResults struct{ ok, held, failed prometheus.Counter }
+
+// PlacementSample is what placement knows of itself at one moment.
+type PlacementSample struct {
+	State       string
+	Members     int
+	Activations map[string]int // by kind, also those that a process is being asked for
+	Executors   map[string]int // processes by the kinds that they have registered for
+	Ignored     uint64         // results that came too late
+}
+
+// NewPlacement makes the counters, which show when Metrics.Placement has registered
+// them.
+func NewPlacement() *Placement {
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	resolves := vec("kazahana_placement_resolves_total", "Requests to resolve an actor by result.", "result")
+	passivations := vec("kazahana_placement_passivations_total", "Activations that ended by reason.", "reason")
+	storeErrors := vec("kazahana_placement_store_errors_total", "What the store did not do for placement, by operation.", "op")
+	p := &Placement{
+		resolves: counters(resolves, resolveResults), passivations: counters(passivations, passivationReasons),
+		storeErrors: counters(storeErrors, placementStoreOps),
+		activations: vec("kazahana_placement_activations_total", "Attempts to activate an actor by its kind and result.", "kind", "result"),
+		activationTime: newHistogram("kazahana_placement_activation_duration_seconds", "Time from the first request for an actor to its activation.",
+			100*time.Microsecond, 4, 10), // to 26 s
+		kinds: map[string]activationResults{},
+	}
+	p.ResolvedLocal, p.ResolvedRemote = p.resolves["local"], p.resolves["remote"]
+	p.collectors = []prometheus.Collector{resolves, passivations, storeErrors, p.activations, p.activationTime}
+	return p
+}
+
+// Placement registers the counters, and what is asked at a scrape, once.
+func (m *Metrics) Placement(p *Placement, ask func() PlacementSample) {
+	m.Registry.MustRegister(p.collectors...)
+	m.Registry.MustRegister(newPlacementSampler(p, ask))
+}
+
+// Resolved counts a request that was answered with an error, by its result.
+func (p *Placement) Resolved(result string) { inc(p.resolves, result) }
+
+// Activated counts an activation, and how long it took since it was first asked for.
+func (p *Placement) Activated(kind string, took time.Duration) {
+	p.kind(kind).ok.Inc()
+	p.activationTime.Observe(took, 1)
+}
+
+// NotActivated counts an attempt without success; held: another host has the actor
+// for now.
+func (p *Placement) NotActivated(kind string, held bool) {
+	if held {
+		p.kind(kind).held.Inc()
+		return
+	}
+	p.kind(kind).failed.Inc()
+}
+
+// Passivated counts an activation that ended.
+func (p *Placement) Passivated(reason string) { inc(p.passivations, reason) }
+
+// StoreFailed counts what a store did not do.
+func (p *Placement) StoreFailed(op string) { inc(p.storeErrors, op) }
+
+// inc adds one to the counter of a word; one that there is not counts nowhere.
+func inc(by map[string]prometheus.Counter, word string) {
+	if c, ok := by[word]; ok {
+		c.Inc()
+	}
+}
+
+// Seen has the kinds have series, as far as they get any.
+func (p *Placement) Seen(kinds []string) {
+	for _, kind := range kinds {
+		p.kind(kind)
+	}
+}
+
+// label is what a kind is called in labels. mu is held.
+func (p *Placement) label(kind string) string {
+	if _, known := p.kinds[kind]; known {
+		return kind
+	}
+	if len(p.kinds) >= MaxKinds {
+		kind = OtherKinds
+	}
+	if _, known := p.kinds[kind]; !known {
+		counter := func(result string) prometheus.Counter { return p.activations.WithLabelValues(kind, result) }
+		p.kinds[kind] = activationResults{counter("ok"), counter("held"), counter("failed")}
+	}
+	return kind
+}
+
+func (p *Placement) kind(kind string) activationResults {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.kinds[p.label(kind)]
+}
+
+// placementSampler asks placement when somebody scrapes.
+type placementSampler struct {
+	p   *Placement
+	ask func() PlacementSample
+
+	state, members, activations, executors, ignored *prometheus.Desc
+}
+
+func newPlacementSampler(p *Placement, ask func() PlacementSample) *placementSampler {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return &placementSampler{
+		p: p, ask: ask,
+		state:       desc("kazahana_placement_state", "1 for what this host is in placement, else 0.", "state"),
+		members:     desc("kazahana_placement_members", "Hosts that actors are placed on, as this one sees it."),
+		activations: desc("kazahana_placement_activations", "Actors that processes of this host run, or are asked to.", "kind"),
+		executors:   desc("kazahana_placement_executors", "Processes of this host that have registered for a kind.", "kind"),
+		ignored:     desc("kazahana_placement_ignored_results_total", "Results that came when nobody waited for them any more."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (s *placementSampler) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{s.state, s.members, s.activations, s.executors, s.ignored} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (s *placementSampler) Collect(to chan<- prometheus.Metric) {
+	now := s.ask()
+	gauge := func(d *prometheus.Desc, value int, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
+	}
+	for _, state := range placementStates {
+		present := 0
+		if state == now.State {
+			present = 1
+		}
+		gauge(s.state, present, state)
+	}
+	gauge(s.members, now.Members)
+	s.p.byLabel(now.Executors) // whose kinds show 0 activations
+	for label, n := range s.p.byLabel(now.Activations) {
+		gauge(s.activations, n, label)
+	}
+	for label, n := range s.p.byLabel(now.Executors) {
+		gauge(s.executors, n, label)
+	}
+	to <- prometheus.MustNewConstMetric(s.ignored, prometheus.CounterValue, float64(now.Ignored))
+}
+
+// byLabel adds up what kinds of one label have. A kind that was there shows 0 when
+// it is there no more: an end of the series would look like a lost scrape.
+func (p *Placement) byLabel(byKind map[string]int) map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sums := map[string]int{}
+	for _, kind := range slices.Sorted(maps.Keys(byKind)) {
+		sums[p.label(kind)] += byKind[kind]
+	}
+	for kind := range p.kinds {
+		sums[kind] += 0
+	}
+	return sums
+}
