@@ -4,6 +4,8 @@ import { encodeCall } from './protocol.js';
 import type { Body } from './channel.js';
 import type { Value } from './msgpack.js';
 import type { Lock, LockOptions } from './lock.js';
+import type { PlacementEventOptions, PlacementEvents } from './events.js';
+import type { Executor, PlacementSnapshot, PlacementSnapshotOptions, RegisterOptions, Resolution, ResolveOptions } from './placement.js';
 
 export interface CallOptions {
   /** The longest that the call may take, in milliseconds, over all its attempts: 1 to 3,600,000. Default: the client's. */
@@ -67,6 +69,7 @@ export interface Status {
 }
 
 const MAX_TIMEOUT_MS = 3_600_000;
+const MAX_WAIT_MS = 600_000;
 /** The daemon is told to give up this share of the timeout, at most so many milliseconds, earlier: its error tells more than ours. */
 const MARGIN = 0.05;
 const MAX_MARGIN_MS = 100;
@@ -184,6 +187,30 @@ export abstract class Calls {
   /** Takes a lock, which `await using` or release() gives back. It rejects with LockHeldError while somebody else has it. */
   abstract lock(key: string, options?: LockOptions): Promise<Lock>;
 
+  /** Says where an identity lives. What lives nowhere is activated, by a process that has registered for its kind, on the host that it belongs to. */
+  async resolve(kind: string, identity: string, options: ResolveOptions = {}): Promise<Resolution> {
+    const { wait = 10_000, timeout = this.timeout, signal } = options;
+    checkTimeout(timeout);
+    if (!(wait >= 0 && wait <= MAX_WAIT_MS)) throw new InvalidParamsError(`wait of ${wait}: 0 to ${MAX_WAIT_MS} milliseconds are right`);
+    // A repeated request waits for what is left.
+    const params = (remaining: number) => [kind, identity, { wait_ms: Math.floor(Math.min(Math.max(remaining - timeout, 0), wait)) }];
+    const found = await this.request('Placement.Resolve', params, { timeout: Math.min(wait + timeout, MAX_TIMEOUT_MS), signal });
+    const resolution = withTokens(found) as Omit<Resolution, 'isLocal'>;
+    return { ...resolution, isLocal: resolution.locality === 'local' };
+  }
+
+  /** Offers this process to activate identities of some kinds. It resolves when the daemon knows. */
+  abstract register(options: RegisterOptions): Promise<Executor>;
+
+  /** Tells what happens to activations on this host, from now on. */
+  abstract placementEvents(options?: PlacementEventOptions): PlacementEvents;
+
+  /** Tells the members and what is active on this host; with `kind` and `identity`, only of that one, and what the store has of it. */
+  async placementSnapshot(options: PlacementSnapshotOptions = {}): Promise<PlacementSnapshot> {
+    const { after, limit, kind, identity } = options;
+    return withTokens(await this.call('Placement.Snapshot', [{ after, limit, kind, identity }], options)) as PlacementSnapshot;
+  }
+
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
@@ -225,10 +252,21 @@ export function list<T>(values: Value, read: (value: Value) => T): T[] {
   throw new ProtocolError(`the daemon answered with ${typeof values} where an array is due`);
 }
 
-/** Spells the keys of maps, at every level, as JavaScript does: `machine_id` becomes `machineId`. */
-export function camelCase(value: Value): Value {
-  if (Array.isArray(value)) return value.map(camelCase);
+/** Spells the keys of maps, at every level, as JavaScript does: `machine_id` becomes `machineId`. Some are to be bigints. */
+export function camelCase(value: Value, bigints?: ReadonlySet<string>): Value {
+  if (Array.isArray(value)) return value.map((element) => camelCase(element, bigints));
   if (value === null || typeof value !== 'object' || value instanceof Uint8Array) return value;
-  const spelled = ([key, member]: [string, Value]) => [key.replace(/_([a-z0-9])/g, (_, c: string) => c.toUpperCase()), camelCase(member)];
-  return Object.fromEntries(Object.entries(value).map(spelled as (entry: [string, Value]) => [string, Value]));
+  const spelled = ([key, member]: [string, Value]): [string, Value] => [
+    key.replace(/_([a-z0-9])/g, (_, c: string) => c.toUpperCase()),
+    bigints?.has(key) ? integer(member) : camelCase(member, bigints),
+  ];
+  return Object.fromEntries(Object.entries(value).map(spelled));
+}
+
+const EXACT: ReadonlySet<string> = new Set(['version', 'token']);
+
+/** A map of placement, whose versions and tokens may exceed 2^53. */
+export function withTokens(value: Value | undefined): object {
+  if (value === null || typeof value !== 'object') throw new ProtocolError('the daemon sent no map where one is due');
+  return camelCase(value, EXACT) as object;
 }

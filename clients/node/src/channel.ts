@@ -58,10 +58,14 @@ class Call extends Waiter<Value> {
   }
 }
 
+/** Answers a request of the daemon, once: with the text of an error, or a result. */
+export type Answer = (error: string | null, result: unknown) => void;
+
 interface Listener {
-  opened(connection: Connection): void;
+  opened(): void;
   answered(call: Call, error: KazahanaError | null, result: Value): void;
   notified(method: string, params: Value): void;
+  requested(method: string, params: Value, answer: Answer): void;
   closed(connection: Connection, error: unknown, refusal: KazahanaError | undefined): void;
 }
 
@@ -84,7 +88,7 @@ class Connection implements Receiver<Call> {
     });
     this.socket.on('connect', () => {
       this.isOpen = true;
-      listener.opened(this);
+      listener.opened();
     });
     this.socket.on('error', (error) => (this.error ??= error));
     this.socket.on('close', () => listener.closed(this, this.error, this.refusal));
@@ -136,6 +140,13 @@ class Connection implements Receiver<Call> {
   notified(method: string, params: Value): void {
     this.listener.notified(method, params);
   }
+
+  requested(msgid: number, method: string, params: Value): void {
+    this.listener.requested(method, params, (error, result) => {
+      this.protocol.respond(msgid, error, result);
+      this.flush();
+    });
+  }
 }
 
 /**
@@ -145,6 +156,8 @@ class Connection implements Receiver<Call> {
 export class Channel implements Listener {
   /** Called with each notification. */
   onNotification: ((method: string, params: Value) => void) | undefined;
+  /** Called with each request of the daemon, which only asks who has registered. */
+  onRequest: ((method: string, params: Value, answer: Answer) => void) | undefined;
   private connection: Connection | undefined;
   private readonly retiring = new Set<Connection>();
   private readonly waiters = new Set<Waiting>();
@@ -152,7 +165,8 @@ export class Channel implements Listener {
   private isFlushing = false;
   private onLoss: ((error: KazahanaError) => void) | undefined; // set: the connection is not replaced
   private closedBy: KazahanaError | undefined;
-  private wasConnected = false;
+  /** Reports whether there ever was a daemon. */
+  wasConnected = false;
   private failingSince: number | undefined;
   private lastFailure: DaemonUnavailableError | undefined;
   private backoff = BACKOFF_MS;
@@ -160,7 +174,11 @@ export class Channel implements Listener {
   private sweeper: NodeJS.Timeout | undefined;
   private sweepAt = Infinity;
 
-  constructor(private readonly socket: string | undefined) {}
+  /** One that is kept keeps the process alive until it is closed, any other only while somebody waits. */
+  constructor(
+    private readonly socket: string | undefined,
+    private readonly isKept = false,
+  ) {}
 
   /** Calls a method. It rejects with the daemon's error, at the deadline, or with the signal's reason. */
   call(body: Body, timeout: number, signal?: AbortSignal): Promise<Value> {
@@ -201,10 +219,10 @@ export class Channel implements Listener {
     return true;
   }
 
-  /** From now on a lost connection ends the channel, and is told. */
+  /** From now on, or else from the first connection on, a lost connection ends the channel, and is told. */
   pin(onLoss: (error: KazahanaError) => void): void {
     this.onLoss = onLoss;
-    if (!this.connection?.isOpen) this.close(this.lastFailure ?? new DaemonUnavailableError('the connection to the daemon was lost'));
+    if (this.wasConnected && !this.connection?.isOpen) this.close(this.lastFailure ?? new DaemonUnavailableError('the connection to the daemon was lost'));
   }
 
   /** Fails what waits and lets go of the connection. */
@@ -226,6 +244,7 @@ export class Channel implements Listener {
   }
 
   private keepAlive(needed: boolean): void {
+    if (this.isKept) return;
     this.connection?.ref(needed);
     for (const connection of this.retiring) connection.ref(needed);
     if (needed) this.retry?.ref();
@@ -290,10 +309,10 @@ export class Channel implements Listener {
     this.connection = new Connection(file, this);
   }
 
-  opened(connection: Connection): void {
+  opened(): void {
     this.wasConnected = true;
     this.failingSince = this.lastFailure = undefined;
-    if (this.waiters.size === 0) connection.ref(false);
+    if (this.waiters.size === 0) this.keepAlive(false);
     this.flush();
   }
 
@@ -307,6 +326,10 @@ export class Channel implements Listener {
 
   notified(method: string, params: Value): void {
     this.onNotification?.(method, params);
+  }
+
+  requested(method: string, params: Value, answer: Answer): void {
+    this.onRequest?.(method, params, answer);
   }
 
   /** The daemon is stopping: what it has begun it still answers, the rest goes to the next one. */
@@ -331,7 +354,7 @@ export class Channel implements Listener {
     this.queue = [...calls.filter((call) => !call.done), ...this.queue];
     if (!isCurrent) return;
     const failure = unavailable(connection.file, error ?? new Error('the connection was closed'));
-    if (this.onLoss) this.close(refusal ?? failure);
+    if (this.onLoss && this.wasConnected) this.close(refusal ?? failure);
     else this.disconnected(failure);
   }
 

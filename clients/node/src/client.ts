@@ -1,8 +1,11 @@
 import { body, Calls, checkTimeout, integer, integers, type CallOptions, type IdOptions } from './calls.js';
 import { Channel, type Body } from './channel.js';
 import { InvalidParamsError } from './errors.js';
+import { watch, type PlacementEventOptions, type PlacementEvents } from './events.js';
+import { register } from './executor.js';
 import { acquire, type Lock, type LockOptions } from './lock.js';
 import type { Value } from './msgpack.js';
+import type { Executor, RegisterOptions } from './placement.js';
 import { Prefetcher } from './prefetch.js';
 import { encodeCall } from './protocol.js';
 import { socketPath } from './socket.js';
@@ -104,7 +107,15 @@ export class Client extends Calls {
     return acquire(key, { ...options, timeout: options.timeout ?? this.timeout }, this.socket, this.channel);
   }
 
-  /** Fails the calls under way with ClientClosedError and closes the connection. Locks live on. */
+  register(options: RegisterOptions): Promise<Executor> {
+    return register({ ...options, timeout: options.timeout ?? this.timeout }, this.socket);
+  }
+
+  placementEvents(options: PlacementEventOptions = {}): PlacementEvents {
+    return watch({ ...options, timeout: options.timeout ?? this.timeout }, this.socket);
+  }
+
+  /** Fails the calls under way with ClientClosedError and closes the connection. Locks, executors and events have their own, and live on. */
   close(): Promise<void> {
     this.channel.close();
     this.prefetcher?.drop();

@@ -120,6 +120,23 @@ export class NoStoreError extends KazahanaError {
 export class RequestIdReusedError extends KazahanaError {
   static override readonly code = 'REQUEST_ID_REUSED';
 }
+/** The daemon has no part in placement yet, or any more: `state` says which, `off` that it is not configured to. */
+export class PlacementNotReadyError extends KazahanaError {
+  static override readonly code = 'PLACEMENT_NOT_READY';
+  readonly state: string | undefined = this.details['state'];
+}
+/** The wait is over, and the activation, or the passivation before it, is still under way. */
+export class PlacementPendingError extends KazahanaError {
+  static override readonly code = 'PLACEMENT_PENDING';
+}
+/** No process of the host has activated the identity; `cause` is what it said, or that none has registered for the kind. */
+export class ActivationFailedError extends KazahanaError {
+  static override readonly code = 'ACTIVATION_FAILED';
+}
+/** The activation may not be relied upon any more. */
+export class ActivationEndedError extends KazahanaError {
+  static override readonly code = 'ACTIVATION_ENDED';
+}
 /** No daemon answers at the socket; `cause` is the system's error. */
 export class DaemonUnavailableError extends KazahanaError {
   static override readonly code = 'DAEMON_UNAVAILABLE';
@@ -139,6 +156,7 @@ const BY_CODE = new Map(
     UnknownServiceError, UnknownMethodError, InvalidParamsError, InvalidExternalIdError, PermissionDeniedError,
     OverloadedError, ShuttingDownError, LockHeldError, LockNotOwnedError, LockExpiredError, LockNotFoundError,
     LockFencedError, SequenceExhaustedError, SequenceFencedError, StoreUnavailableError, NoStoreError, RequestIdReusedError,
+    PlacementNotReadyError, PlacementPendingError, ActivationFailedError, ActivationEndedError,
   ].map((type) => [type.code, type]),
 );
 

@@ -11,7 +11,7 @@ export interface Extension {
 /** How deep values may nest: more than any answer does, and no danger to the stack. */
 export const MAX_DEPTH = 32;
 
-/** Encodes values one after another: null, booleans, numbers, bigints of 64 bits, strings, arrays, and maps, whose undefined members are left out. */
+/** Encodes values one after another: null, booleans, numbers, bigints of 64 bits, strings, bytes, arrays, and maps, whose undefined members are left out. */
 export function encode(...values: unknown[]): Buffer {
   const out = new Writer();
   for (const value of values) out.value(value);
@@ -43,7 +43,7 @@ class Writer {
     this.buf[at] = b;
   }
 
-  /** The head of a string, array or map: in one byte up to `most`, else code with 16 bits, or the next code with 32. */
+  /** The head of a string, bytes, an array or a map: in one byte up to `most`, else code with 16 bits, or the next code with 32. */
   header(length: number, fixed: number, most: number, code: number): void {
     if (length <= most) return this.byte(fixed | length);
     const at = this.room(length < 0x10000 ? 3 : 5);
@@ -74,6 +74,12 @@ class Writer {
     this.buf.write(s, at, 'utf8');
   }
 
+  private binary(bytes: Uint8Array): void {
+    this.header(bytes.length, 0, -1, 0xc5);
+    const at = this.room(bytes.length);
+    this.buf.set(bytes, at);
+  }
+
   value(v: unknown): void {
     if (v === null || v === undefined) return this.byte(0xc0);
     if (typeof v === 'boolean') return this.byte(v ? 0xc3 : 0xc2);
@@ -85,6 +91,7 @@ class Writer {
       for (const element of v) this.value(element);
       return;
     }
+    if (v instanceof Uint8Array) return this.binary(v);
     if (typeof v !== 'object') throw new InvalidParamsError(`a ${typeof v} cannot be sent to the daemon`);
     const members = Object.entries(v).filter(([, member]) => member !== undefined);
     this.header(members.length, 0x80, 15, 0xde);

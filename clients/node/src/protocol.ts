@@ -19,6 +19,8 @@ export interface Receiver<Call> {
   /** The daemon answered what it could not read: its last word. */
   refused(error: KazahanaError): void;
   notified(method: string, params: Value): void;
+  /** The daemon asks something: respond() with the same msgid. */
+  requested(msgid: number, method: string, params: Value): void;
 }
 
 /** One connection's MessagePack-RPC, without I/O: requests become bytes, and chunks of bytes become answers, matched by msgid. */
@@ -44,16 +46,8 @@ export class Protocol<Call> {
     do this.lastId = (this.lastId + 1) >>> 0;
     while (this.lastId === 0 || this.waiting.has(this.lastId));
     this.waiting.set(this.lastId, call);
-    const size = HEAD + body.length;
-    if (this.end + size > this.out.length) {
-      // What was taken may still be on its way out: it is never written again.
-      const next = Buffer.allocUnsafe(Math.max(CHUNK, 2 * (this.end - this.taken + size)));
-      this.out.copy(next, 0, this.taken, this.end);
-      this.end -= this.taken;
-      this.taken = 0;
-      this.out = next;
-    }
-    const { out, end, lastId } = this;
+    const end = this.room(HEAD + body.length);
+    const { out, lastId } = this;
     out[end] = 0x94;
     out[end + 1] = 0;
     out[end + 2] = 0xce;
@@ -62,11 +56,31 @@ export class Protocol<Call> {
     out[end + 5] = lastId >>> 8;
     out[end + 6] = lastId;
     out.set(body, end + HEAD);
-    this.end += size;
     return lastId;
   }
 
-  /** The bytes of the requests since the last call. */
+  /** Adds the answer to a request of the daemon: an error, by its text, or a result. */
+  respond(msgid: number, error: string | null, result: unknown): void {
+    const answer = encode([1, msgid, error === null ? null : [0, error], result]);
+    const at = this.room(answer.length);
+    this.out.set(answer, at);
+  }
+
+  /** Makes room for so many bytes and returns where they go. */
+  private room(size: number): number {
+    if (this.end + size > this.out.length) {
+      // What was taken may still be on its way out: it is never written again.
+      const next = Buffer.allocUnsafe(Math.max(CHUNK, 2 * (this.end - this.taken + size)));
+      this.out.copy(next, 0, this.taken, this.end);
+      this.end -= this.taken;
+      this.taken = 0;
+      this.out = next;
+    }
+    this.end += size;
+    return this.end - size;
+  }
+
+  /** The bytes of the requests and answers since the last call. */
   take(): Buffer {
     const bytes = this.out.subarray(this.taken, this.end);
     this.taken = this.end;
@@ -119,8 +133,8 @@ export class Protocol<Call> {
     if (!Array.isArray(message)) throw new ProtocolError('the daemon sent no MessagePack-RPC: is another program behind the socket?');
     const [type, id, error, result] = message;
     if (type === 2 && message.length === 3 && typeof id === 'string') return this.receiver.notified(id, error as Value);
-    if (type === 0) return; // nobody may call a client
-    if (type !== 1 || message.length !== 4 || typeof id !== 'number') throw new ProtocolError('the daemon sent an array that is no response');
+    if (type === 0 && message.length === 4 && typeof id === 'number' && typeof error === 'string') return this.receiver.requested(id, error, result as Value);
+    if (type !== 1 || message.length !== 4 || typeof id !== 'number') throw new ProtocolError('the daemon sent an array that is no message');
     const failure = error === null ? null : errorOf(error as Value);
     if (id === 0 && failure) return this.receiver.refused(failure);
     const call = this.waiting.get(id);

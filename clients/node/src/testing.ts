@@ -1,8 +1,11 @@
 import { Calls, type CallOptions } from './calls.js';
 import { ClientClosedError, InvalidParamsError, LockHeldError, LockLostError, UnknownMethodError } from './errors.js';
+import type { PlacementEventOptions, PlacementEvents } from './events.js';
 import { ExternalCodec } from './external.js';
+import { FakePlacement } from './fakeplacement.js';
 import type { Lock, LockOptions } from './lock.js';
 import type { Value } from './msgpack.js';
+import type { Executor, PlacementSnapshotOptions, RegisterOptions } from './placement.js';
 
 const EPOCH_MS = Date.UTC(2026, 0, 1);
 const MAX_TIME_MS = 2 ** 41;
@@ -25,7 +28,8 @@ type Options = Record<string, Value>;
 
 /**
  * A Client for unit tests. It needs no daemon and gives the same answers in every run: IDs of the default layout, and sequences and locks
- * that count from 1. It never waits: a held lock is a LockHeldError even with `wait`.
+ * that count from 1. It never waits: a held lock is a LockHeldError even with `wait`. In placement it is the only host, and its executors
+ * activate for its own `resolve`.
  */
 export class FakeClient extends Calls {
   /** The methods that were asked for, in order, by their names on the wire. */
@@ -36,6 +40,7 @@ export class FakeClient extends Calls {
   private readonly failures: Error[] = [];
   private readonly sequences = new Map<string, bigint>();
   private readonly locks = new Map<string, AbortController>();
+  private readonly placement: FakePlacement;
   private count = 0;
   private uuids = 0;
   private tokens = 0n;
@@ -45,6 +50,7 @@ export class FakeClient extends Calls {
     super(options);
     this.codec = options.secret === undefined ? ExternalCodec.plain() : new ExternalCodec(options.secret);
     this.start = options.start ?? EPOCH_MS + 86_400_000;
+    this.placement = new FakePlacement(this.start);
     this.lowest = (options.fallback ? FALLBACK_BIT : 0n) | (BigInt(MACHINE_ID) << 8n);
   }
 
@@ -57,6 +63,16 @@ export class FakeClient extends Calls {
   loseLock(key: string): void {
     this.locks.get(key)?.abort(new LockLostError(`the lock ${JSON.stringify(key)} is lost: the test says so`));
     this.locks.delete(key);
+  }
+
+  /** Passivates what is active, as the daemon does when the identity moves to another host. */
+  passivate(kind: string, identity: string): Promise<void> {
+    return this.placement.passivate(`${kind}/${identity}`);
+  }
+
+  /** Ends all activations and events, as a daemon does that dies and is started again: `ended` is called, and the executors live on. */
+  restartPlacement(): void {
+    this.placement.restart();
   }
 
   tryNextId(): bigint {
@@ -81,6 +97,16 @@ export class FakeClient extends Calls {
     return { key, token, leaseId: `fake-${token}`, ownerId: 'fake', lost: losing.signal, renew, release, [Symbol.asyncDispose]: release };
   }
 
+  async register(options: RegisterOptions): Promise<Executor> {
+    this.begin('Placement.Register', options.signal);
+    return this.placement.register({ ...options, timeout: options.timeout ?? this.timeout });
+  }
+
+  placementEvents(options: PlacementEventOptions = {}): PlacementEvents {
+    this.begin('Placement.Watch', options.signal);
+    return this.placement.watch(options);
+  }
+
   close(): Promise<void> {
     this.isClosed = true;
     return Promise.resolve();
@@ -99,7 +125,7 @@ export class FakeClient extends Calls {
     if (failure) throw failure;
   }
 
-  private answer(method: string, params: Value[]): Value {
+  private answer(method: string, params: Value[]): Value | Promise<Value> {
     switch (method) {
       case 'NextID': return this.spelled(params[0] as Options);
       case 'NextIDs': return Array.from({ length: counted(params[0]!) }, () => this.spelled(params[1] as Options));
@@ -108,10 +134,12 @@ export class FakeClient extends Calls {
       case 'ToExternal': return this.codec.encode(this.read(params[0]!));
       case 'ToInternal': return this.codec.decode(params[0] as string);
       case 'UUID': return `00000000-0000-${String(params[0])}000-8000-${(++this.uuids).toString(16).padStart(12, '0')}`;
-      case 'Status': return { version: 'fake', features: ['ids', 'uuid', 'locks', 'sequences'], socket: '', provider: 'memory:', scope: 'host', mode: 'regular', services: [] };
+      case 'Status': return { version: 'fake', features: ['ids', 'uuid', 'locks', 'sequences', 'placement'], socket: '', provider: 'memory:', scope: 'host', mode: 'regular', services: [] };
       case 'Ping': return 'pong';
       case 'Sequence.Next': return this.values(params[0] as string, 1)[0]!;
       case 'Sequence.NextBatch': return this.values(params[0] as string, counted(params[1]!));
+      case 'Placement.Resolve': return this.placement.resolve(params[0] as string, params[1] as string);
+      case 'Placement.Snapshot': return this.placement.snapshot(params[0] as PlacementSnapshotOptions);
       default: throw new UnknownMethodError(`there is no method ${method}`);
     }
   }

@@ -38,12 +38,15 @@ test('the tarball', async (t) => {
   npm('install', '--offline', '--no-audit', '--no-fund', `./${filename}`);
   assert.deepEqual(fs.readdirSync(path.join(directory, 'node_modules')).filter((name) => !name.startsWith('.')), ['kazahana']);
 
-  const daemon = await Daemon.start(t);
+  const daemon = await Daemon.start(t, '--placement-authority', '127.0.0.1:7001');
   const env = { ...process.env, KAZAHANA_SOCKET: daemon.socket };
   const [esm, cjs, ts] = ['js', 'cjs', 'ts'].map(examples);
-  assert.deepEqual([esm.length, cjs.length, ts.length], [6, 1, 1]);
+  assert.deepEqual([esm.length, cjs.length, ts.length], [7, 1, 2]);
   const modern = esm.findIndex((code) => code.includes('await using'));
-  await t.test('README, TypeScript example, in both module systems', () => compile({ 'example.mts': ts[0], 'example.cts': ts[0], [`example${modern}.mjs`]: esm[modern] }, directory));
+  await t.test('README, TypeScript examples, in both module systems', () => {
+    const programs = ts.flatMap((code, i) => [[`typed${i}.mts`, code], [`typed${i}.cts`, code]]);
+    compile({ ...Object.fromEntries(programs), [`example${modern}.mjs`]: esm[modern] }, directory);
+  });
   for (const [i, code] of esm.entries()) {
     await t.test(`README, ESM example ${i + 1}`, async () => {
       const name = `example${i}.mjs`;

@@ -43,6 +43,9 @@ class Heard {
   notified(method, params) {
     this.events.push(['notified', method, params]);
   }
+  requested(msgid, method, params) {
+    this.events.push(['requested', msgid, method, params]);
+  }
 }
 
 function asking(...calls) {
@@ -77,6 +80,10 @@ test('what is encoded is decoded to the same', () => {
   for (let seed = 1; seed <= 300; seed++) {
     const value = anyValue(random(seed));
     assert.deepStrictEqual(decode(encode(value)), value, `seed ${seed}`);
+  }
+  for (const size of [0, 1, 255, 256, 65_535, 65_536]) {
+    const bytes = Uint8Array.from({ length: size }, (_, i) => i);
+    assert.deepStrictEqual(decode(encode({ bytes, buffer: Buffer.from(bytes) })), { bytes, buffer: bytes });
   }
   assert.deepStrictEqual(decode(encode({ a: undefined, b: 1 })), { b: 1 });
   assert.throws(() => encode(2n ** 64n), { code: 'INVALID_PARAMS' });
@@ -133,6 +140,7 @@ test('what is no MessagePack-RPC ends the connection', () => {
     'too short an array': '92 01 01',
     'an unknown type': '93 05 01 c0',
     'a msgid that is text': '94 01 a1 78 c0 c0',
+    'a request without params': '93 00 01 a1 78',
     'an array of four billion': 'dd ffffffff',
     'a map of two billion': 'df 7fffffff',
     'a string of four billion bytes': 'db ffffffff',
@@ -149,7 +157,7 @@ test('what is no MessagePack-RPC ends the connection', () => {
 test('messages that nobody waits for are ignored', () => {
   const { protocol, heard, ids } = asking('first', 'second');
   protocol.forget(ids[0]);
-  for (const message of [[0, 1, 'Ping', []], [1, ids[0], null, 1], [1, 99, null, 1], [1, ids[1], null, 2], [1, ids[1], null, 3]]) protocol.feed(encode(message));
+  for (const message of [[1, ids[0], null, 1], [1, 99, null, 1], [1, ids[1], null, 2], [1, ids[1], null, 3]]) protocol.feed(encode(message));
   assert.deepStrictEqual(heard.events, [['answered', 'second', null, 2]]);
 });
 
@@ -159,6 +167,26 @@ test('notifications and the last word are told', () => {
   protocol.feed(encode([1, 0, [1, 'PARSE_ERROR: bytes that are no message'], null]));
   assert.deepStrictEqual(heard.events[0], ['notified', 'Lock.Lost', [{ lease_id: 'x' }]]);
   assert.equal(heard.events[1][1].code, 'PARSE_ERROR');
+});
+
+// Recorded between an executor of this package and a daemon.
+test('the daemon asks by msgids of its own, and is answered', () => {
+  const { protocol, heard } = asking();
+  protocol.request(encodeCall('Placement.Register', [['room']]), 'register');
+  assert.equal(protocol.take().subarray(-27).toString('hex'), '01b2506c6163656d656e742e52656769737465729191a4726f6f6d');
+  const activate = '940001a841637469766174659185a46b696e64a4726f6f6da86964656e74697479a23433a776657273696f6ed30000000000000002a5746f6b656ed30000000000000002a8736e617073686f74c404736e6170';
+  const passivate = '940002a95061737369766174659184a46b696e64a4726f6f6da86964656e74697479a23433a776657273696f6ed30000000000000001a5746f6b656ed30000000000000001';
+  // The first has the msgid of a request that waits, which is none of its business.
+  protocol.feed(hex(activate + passivate + '940101c083a9617574686f72697479a3613a31a674746c5f6d73d30000000000002710a56b696e647391a4726f6f6d'));
+  assert.deepStrictEqual(heard.events, [
+    ['requested', 1, 'Activate', [{ kind: 'room', identity: '43', version: 2, token: 2, snapshot: Uint8Array.from(Buffer.from('snap')) }]],
+    ['requested', 2, 'Passivate', [{ kind: 'room', identity: '43', version: 1, token: 1 }]],
+    ['answered', 'register', null, { authority: 'a:1', ttl_ms: 10_000, kinds: ['room'] }],
+  ]);
+  protocol.respond(1, null, { pid: 'me' });
+  protocol.respond(2, null, { snapshot: Buffer.from('snap') });
+  protocol.respond(1, 'no', null);
+  assert.equal(protocol.take().toString('hex'), '940101c081a3706964a26d65' + '940102c081a8736e617073686f74c50004736e6170' + '9401019200a26e6fc0');
 });
 
 test('requests are one run of bytes, and bytes that were taken never change', () => {

@@ -90,12 +90,13 @@ export class Daemon {
 
 /**
  * A daemon that does what the test says: `answer(request)` is called with { method, params, id, socket, reply, fail } for each request.
- * It counts connections and keeps the chunks that came.
+ * It counts connections, and keeps the chunks that came and the answers to its own requests.
  */
 export class Script {
   connections = [];
   chunks = [];
   requests = [];
+  answers = [];
 
   static async start(t, answer, file = path.join(temporary(t), 's.sock')) {
     const script = new Script();
@@ -121,7 +122,11 @@ export class Script {
       this.chunks.push(chunk);
       bytes = Buffer.concat([bytes, chunk]);
       for (let end; bytes.length > 0 && (end = splitter.end(bytes, 0, bytes.length)) > 0; bytes = bytes.subarray(end)) {
-        const [, id, method, params] = new Reader(bytes).valueAt(0);
+        const [type, id, method, params] = new Reader(bytes).valueAt(0);
+        if (type === 1) {
+          this.answers.push({ id, error: method, result: params, socket });
+          continue;
+        }
         const send = (...message) => socket.destroyed || socket.write(encode(message));
         const request = {
           id, method, params, socket, send,

@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
+import * as kazahana from '../dist/index.js';
 import { ClockBackwardError, Client, LockHeldError } from '../dist/index.js';
 import { FakeClient } from '../dist/testing.js';
-import { Daemon } from './support.mjs';
+import { Daemon, until } from './support.mjs';
 
 test('the same answers in every run', async () => {
   const run = async () => {
@@ -52,8 +53,86 @@ test('locks exclude each other and can be lost', async () => {
   assert.deepEqual((await fake.lock('k')).token, 3n);
 });
 
+/** An executor of a fake, and what it was told. */
+async function rooms(fake, callbacks = {}) {
+  const told = [];
+  const executor = await fake.register({
+    kinds: ['room'],
+    activate: ({ identity, version, token, snapshot }) => {
+      told.push(`activate ${identity} ${version} ${token} ${snapshot ? Buffer.from(snapshot) : ''}`);
+      return callbacks.activate?.(identity);
+    },
+    passivate: ({ identity }) => {
+      told.push(`passivate ${identity}`);
+      return Buffer.from(`left by ${identity}`);
+    },
+    ended: ({ identity }) => told.push(`ended ${identity}`),
+  });
+  return { executor, told };
+}
+
+test('resolve activates by the callbacks of register', async () => {
+  const fake = new FakeClient();
+  await assert.rejects(fake.resolve('room', 'a'), (error) => error instanceof kazahana.ActivationFailedError && /registered for the kind "room"/.test(error.cause));
+  const { executor, told } = await rooms(fake, { activate: (identity) => (identity === 'a' ? undefined : `me of ${identity}`) });
+  const [one, two] = await Promise.all([fake.resolve('room', 'a'), fake.resolve('room', 'a')]);
+  assert.deepEqual(one, two);
+  assert.deepEqual(one, { kind: 'room', identity: 'a', authority: 'localhost:1', locality: 'local', isLocal: true, pid: String(process.pid), version: 1n, token: 1n, observedMs: Date.UTC(2026, 0, 2) });
+  assert.equal((await fake.resolve('room', 'b')).pid, 'me of b');
+  const [activation] = executor.activations;
+  await activation.check();
+  await fake.passivate('room', 'a');
+  await fake.passivate('room', 'nobody');
+  await assert.rejects(activation.check(), kazahana.ActivationEndedError);
+  await fake.resolve('room', 'a');
+  fake.restartPlacement();
+  assert.deepEqual(executor.activations, []);
+  await fake.resolve('room', 'b');
+  await executor.activations[0].check();
+  await executor.close();
+  assert.deepEqual(told, [
+    'activate a 1 1 ', 'activate b 1 2 ', 'passivate a', 'activate a 2 3 left by a', 'ended b', 'ended a', 'activate b 2 4 ', 'passivate b',
+  ]);
+  await assert.rejects(fake.resolve('room', 'b'), kazahana.ActivationFailedError);
+  assert.deepEqual(fake.calls, ['Placement.Resolve', 'Placement.Register', ...Array(5).fill('Placement.Resolve'), 'Placement.Resolve']);
+});
+
+test('executors share what is activated, and can fail', async () => {
+  const fake = new FakeClient();
+  const first = await rooms(fake, { activate: () => 'first' });
+  const second = await rooms(fake, { activate: () => 'second' });
+  const pids = [];
+  for (const name of ['a', 'b', 'c', 'd']) pids.push((await fake.resolve('room', name)).pid);
+  assert.deepEqual(pids, ['first', 'second', 'first', 'second']);
+  await first.executor.close();
+  assert.equal((await fake.resolve('room', 'a')).pid, 'second');
+  await second.executor[Symbol.asyncDispose]();
+  await rooms(fake, { activate: () => { throw new Error('no room left'); } });
+  await assert.rejects(fake.resolve('room', 'a'), (error) => error.code === 'ACTIVATION_FAILED' && error.cause === 'no room left');
+  fake.fail(new kazahana.PlacementNotReadyError('as the test wants it', { details: { state: 'off' } }));
+  await assert.rejects(fake.register({ kinds: [] }), { code: 'PLACEMENT_NOT_READY', state: 'off' });
+});
+
+test('events of a fake', async () => {
+  const fake = new FakeClient();
+  const events = fake.placementEvents();
+  const all = fake.placementEvents({ events: ['resolved'] });
+  await events.ready;
+  const { executor } = await rooms(fake, { activate: (identity) => { if (identity === 'bad') throw new Error('no room left'); } });
+  await fake.resolve('room', 'a');
+  await fake.resolve('room', 'bad').catch(() => undefined);
+  await executor.close();
+  fake.restartPlacement();
+  const seen = [];
+  await assert.rejects(async () => {
+    for await (const { event, identity, token, reason } of events) seen.push([event, identity, token, reason]);
+  }, kazahana.DaemonUnavailableError);
+  assert.deepEqual(seen, [['activated', 'a', 1n, ''], ['activation_failed', 'bad', 0n, 'no room left'], ['passivated', 'a', 1n, '']]);
+  assert.equal((await all.next()).value.identity, 'a');
+});
+
 test('its answers have the shape of a real daemon\'s', async (t) => {
-  const daemon = await Daemon.start(t);
+  const daemon = await Daemon.start(t, '--placement-authority', 'localhost:1');
   const [real, fake] = [new Client({ socket: daemon.socket }), new FakeClient()];
   t.after(() => real.close());
   const id = await real.nextId();
@@ -64,4 +143,20 @@ test('its answers have the shape of a real daemon\'s', async (t) => {
   assert.deepEqual(members(fake), members(real));
   const [a, b] = [await fake.status(), await real.status()];
   for (const key of Object.keys(a)) assert.equal(typeof a[key], typeof b[key], key);
+  await until('it is a member', async () => (await real.placementSnapshot()).state === 'member');
+  const placed = [];
+  for (const client of [fake, real]) {
+    const events = client.placementEvents();
+    await events.ready;
+    const { executor } = await rooms(client);
+    const { observedMs: resolved, ...resolution } = await client.resolve('room', 'a');
+    const { observedMs: happened, ...event } = (await events.next()).value;
+    assert.deepEqual([typeof resolved, typeof happened], ['number', 'number']);
+    await until('it rests', async () => (await client.placementSnapshot()).activations[0].doing === 'resting');
+    const snapshots = [await client.placementSnapshot(), await client.placementSnapshot({ kind: 'room', identity: 'a' })];
+    for (const { activations } of snapshots) activations[0].idleMs = typeof activations[0].idleMs;
+    await Promise.all([events.return(), executor.close()]);
+    placed.push([resolution, event, snapshots]);
+  }
+  assert.deepEqual(placed[0], placed[1]);
 });

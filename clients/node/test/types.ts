@@ -1,5 +1,8 @@
 // Compiled, never run: what users may write, and what they may not.
-import { Client, ClockBackwardError, ExternalCodec, KazahanaError, type KazahanaClient, type Inspection, type Lock } from 'kazahana';
+import {
+  ActivationFailedError, Client, ClockBackwardError, ExternalCodec, KazahanaError,
+  type Activation, type Executor, type Inspection, type KazahanaClient, type Lock, type PlacementEvent, type PlacementSnapshot, type Resolution,
+} from 'kazahana';
 import { FakeClient } from 'kazahana/testing';
 
 const client = new Client({ socket: '/run/k.sock', service: 'orders', timeout: 1000, prefetch: 64, maxAge: 50 });
@@ -40,8 +43,42 @@ export async function others(any: KazahanaClient): Promise<Inspection> {
   return any.inspect('SoAkz6KzylI');
 }
 
+export async function placement(any: KazahanaClient): Promise<PlacementSnapshot> {
+  const { version, pid, isLocal }: Resolution = await any.resolve('room', 'lobby', { wait: 5000, signal: new AbortController().signal });
+  const stop = async (activation: Activation): Promise<void> => activation.check({ timeout: 1000 });
+  await using executor: Executor = await any.register({
+    kinds: ['room'],
+    activate: async ({ snapshot, token }) => {
+      const size: number | undefined = snapshot?.length;
+      const next: bigint = token + 1n;
+      console.log(size, next);
+    },
+    passivate: stop,
+    ended: stop,
+  });
+  await any.register({ kinds: executor.kinds, activate: () => 'me', passivate: () => Buffer.from('left') });
+  await any.register({ kinds: ['room'], activate: async () => 'me', passivate: async () => new Uint8Array(4) });
+  await any.register({ kinds: ['room'], activate: () => {}, passivate: () => {} });
+  // @ts-expect-error a pid is text
+  await any.register({ kinds: ['room'], activate: () => 5, passivate: stop });
+  // @ts-expect-error a snapshot is bytes
+  await any.register({ kinds: ['room'], activate: stop, passivate: async () => 'left' });
+  // @ts-expect-error it must know how to stop
+  await any.register({ kinds: ['room'], activate: stop });
+  // @ts-expect-error there is no such event
+  any.placementEvents({ events: ['danced'] });
+  for await (const { event, token, observedMs } of any.placementEvents({ events: ['activated', 'resolved'] })) {
+    const told: [PlacementEvent['event'], bigint, number] = [event, token, observedMs];
+    console.log(told, version, pid, isLocal);
+  }
+  // @ts-expect-error what is active is the executor's business
+  executor.activations = [];
+  return any.placementSnapshot({ after: 'room/lobby', limit: 10 });
+}
+
 export function errors(error: unknown): number | string {
   if (error instanceof ClockBackwardError) return error.backwardMs;
+  if (error instanceof ActivationFailedError) return String(error.cause);
   if (error instanceof KazahanaError) return error.code;
   return '';
 }
@@ -50,4 +87,5 @@ export const codecs: ExternalCodec[] = [ExternalCodec.plain(), new ExternalCodec
 // @ts-expect-error without a secret there is ExternalCodec.plain()
 export const none = new ExternalCodec();
 
+export const placed: Promise<PlacementSnapshot>[] = [placement(client), placement(new FakeClient())];
 export const clients: Promise<Inspection>[] = [others(client), others(new FakeClient({ fallback: true }))];
