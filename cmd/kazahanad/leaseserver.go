@@ -245,6 +245,7 @@ func (l *leaseServerParts) options() leaseserver.Options {
 	}
 	if k := l.keeping; k != nil {
 		o.Locks = &leaseserver.Locks{Store: k.store.Locks, Host: k.locks}
+		o.Placements = &leaseserver.Placements{Records: k.store.Placements}
 		o.Sequences = &leaseserver.Sequences{Store: k.direct, Options: func(_, key string) (sequence.Options, bool) { return k.options(key) }}
 	}
 	return o

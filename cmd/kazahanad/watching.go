@@ -7,12 +7,13 @@ import (
 
 	"github.com/kazahana/kazahana/internal/events"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/tracing"
 )
 
-// watching is who is told what locks and sequences do.
+// watching is who is told what locks, sequences and activation records do.
 type watching struct {
 	tracing *tracing.Tracing
 	log     *zap.Logger
@@ -25,6 +26,7 @@ func (w watching) stores(s *stores.Store) {
 	s.Sequences = w.tracing.Sequences(s.Sequences, s.URL)
 	if w.called != nil {
 		s.Sequences = sequence.Observed(s.Sequences, events.SequenceCalls(w.called))
+		s.Placements = storage.Observed(s.Placements, func(op string, took time.Duration) { w.called("placement_"+op, took) })
 	}
 }
 

@@ -1,6 +1,7 @@
 package leaseserver
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -84,11 +85,14 @@ func decode(b []byte, into any) error {
 	err := json.Unmarshal(b, into)
 	var wrongType *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
+	var encoding base64.CorruptInputError
 	switch {
 	case errors.As(err, &wrongType):
 		return problem.New(problem.InvalidRequest, "the field %q cannot be a JSON %s here", wrongType.Field, wrongType.Value)
 	case errors.As(err, &syntax):
 		return problem.New(problem.InvalidRequest, "the body is not JSON: %v at byte %d", syntax, syntax.Offset)
+	case errors.As(err, &encoding):
+		return problem.New(problem.InvalidRequest, "a field must be base64, and is not at byte %d of its text", int64(encoding))
 	case err != nil:
 		return problem.New(problem.InvalidRequest, "the body is not JSON")
 	}

@@ -17,6 +17,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/problem"
 )
 
@@ -25,13 +26,14 @@ type Scope string
 
 // The scopes.
 const (
-	ScopeLeases    Scope = "leases"    // acquire, release, extend, verify, and see the tenant's leases
-	ScopeLocks     Scope = "locks"     // the lock service
-	ScopeSequences Scope = "sequences" // the sequence service
-	ScopeAdmin     Scope = "admin"     // /metrics, /stats, and the leases of all tenants
+	ScopeLeases     Scope = "leases"     // acquire, release, extend, verify, and see the tenant's leases
+	ScopeLocks      Scope = "locks"      // the lock service
+	ScopeSequences  Scope = "sequences"  // the sequence service
+	ScopePlacements Scope = "placements" // the activation records of placement
+	ScopeAdmin      Scope = "admin"      // /metrics, /stats, and the leases of all tenants
 )
 
-var allScopes = []Scope{ScopeLeases, ScopeLocks, ScopeSequences, ScopeAdmin}
+var allScopes = []Scope{ScopeLeases, ScopeLocks, ScopeSequences, ScopePlacements, ScopeAdmin}
 
 // What a request is where no token is asked for.
 const (
@@ -166,6 +168,8 @@ func (c Credential) check() error {
 	switch {
 	case !accountName.MatchString(c.Tenant), !accountName.MatchString(c.Owner):
 		return errors.New("tenant and owner must be 1 to 64 letters, digits, '.', '_', '@' or '-'")
+	case strings.HasSuffix(c.Tenant, lockhttp.PlacementTenants):
+		return fmt.Errorf("the tenant must not end in %q: stores have what is another tenant's under such a name", lockhttp.PlacementTenants)
 	case len(c.Scopes) == 0:
 		return fmt.Errorf("scopes is missing: list some of %v", allScopes)
 	}

@@ -1,6 +1,6 @@
 // Package leaseserver is the HTTP front of any provider: it grants leases over
 // the network on the terms that its operator configured. Beside them it serves
-// locks and sequences from their stores. api/openapi.yaml describes all that it
+// locks, sequences and the activation records of placement from their stores. api/openapi.yaml describes all that it
 // answers; the tests hold every answer to it.
 //
 // # What keeps tenants apart
@@ -19,7 +19,8 @@
 //
 // A lease itself is guarded by its secret, whoever asks.
 //
-// Locks and sequences are their tenant's. A lock's owner is the credential, or
+// Locks, sequences and activation records are their tenant's. What its daemons hold
+// for placement is an area of its own in stores, for credentials with that scope. A lock's owner is the credential, or
 // begins with it and a slash; request IDs reach the stores behind a mark of the
 // credential.
 //

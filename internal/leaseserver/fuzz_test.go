@@ -29,6 +29,9 @@ func FuzzRequests(f *testing.F) {
 	f.Add(5, "k", `{"ttl_ms":100,"lease_id":null}`)
 	f.Add(6, "k", `{"request_id":"r"}`)
 	f.Add(7, "k", `{"count":65536,"at_least":1,"step":9223372036854775807,"start":0,"max_value":9,"on_max":"reset","ttl_ms":1000,"request_id":"r"}`)
+	f.Add(8, "room/lobby", `{"owner":"a:1","membership":3,"pid":"p","version":9223372036854775807,"token":4,"snapshot":"c25hcA=="}`)
+	f.Add(9, "room//", `{"owner":"a:1","membership":3,"version":1,"token":4,"snapshot":"c25hcA","keep":true}`)
+	f.Add(10, "//-", ``)
 	for op, body := range map[int]any{
 		2: leaseapi.ExtendRequest{Lease: granted},
 		3: leaseapi.VerifyRequest{Leases: []lease.Lease{granted, granted}},
@@ -49,7 +52,7 @@ func FuzzRequests(f *testing.F) {
 			return
 		}
 		method, target := "POST", "/lease"
-		switch op & 7 {
+		switch op & 15 {
 		case 1:
 			method, target = "DELETE", "/lease/"+id
 		case 2:
@@ -57,9 +60,15 @@ func FuzzRequests(f *testing.F) {
 		case 3:
 			target = "/leases/verify"
 		case 4, 5, 6:
-			target = "/v1/locks/" + url.PathEscape(id) + "/" + lock.Op(op&7-3).String()
+			target = "/v1/locks/" + url.PathEscape(id) + "/" + lock.Op(op&15-3).String()
 		case 7:
 			target = "/v1/sequences/" + url.PathEscape(id) + "/next"
+		case 8, 9, 10:
+			kind, identity, _ := strings.Cut(id, "/")
+			target = "/v1/placements/" + url.PathEscape(kind) + "/" + url.PathEscape(identity) + []string{"/store", "/remove", ""}[op&15-8]
+			if op&15 == 10 {
+				method = "GET"
+			}
 		}
 		r := httptest.NewRequest("POST", "/", strings.NewReader(body))
 		u, err := r.URL.Parse(target)
@@ -78,7 +87,7 @@ func FuzzRequests(f *testing.F) {
 			if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || problem.Codes()[p.Code] != w.Code {
 				t.Errorf("%s %s %q: status %d without its problem, %s", method, target, body, w.Code, w.Body)
 			}
-		case w.Code == 200 && op&7 == 0:
+		case w.Code == 200 && target == "/lease":
 			var out leaseapi.AcquireResponse
 			if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil || len(out.Leases) < 1 || len(out.Leases) > 4 {
 				t.Fatalf("%q: %v, %s", body, err, w.Body)

@@ -78,7 +78,7 @@ var results = map[problem.Code]string{
 	problem.NoMachineID: "full", problem.Busy: "busy", problem.Conflict: "conflict", problem.Unavailable: "unavailable",
 	problem.Fenced: "fenced", problem.LockFenced: "fenced", problem.SequenceFenced: "fenced",
 	problem.LockHeld: "held", problem.LockNotOwned: "not_owned", problem.LockExpired: "expired", problem.RequestIDReused: "reused",
-	problem.SequenceUsedUp: "exhausted",
+	problem.SequenceUsedUp: "exhausted", problem.PlacementStale: "stale",
 }
 
 func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential) error {

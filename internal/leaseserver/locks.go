@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
+	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
@@ -28,6 +30,26 @@ var errNoLocks = problem.New(problem.NotSupported, "this server has no store for
 // errStopping answers those who wait when the server stops.
 var errStopping = problem.New(problem.Overloaded, "this server is stopping").After(overloadedRetry)
 
+// lockTenant is whose locks the request is about.
+func lockTenant(r *http.Request, who Credential) (string, error) {
+	q, err := readQuery(r)
+	if err != nil {
+		return "", err
+	}
+	switch area := q.Get(lockhttp.ParamArea); {
+	case area == "":
+		return who.Tenant, nil
+	case area != lockhttp.AreaPlacement:
+		return "", problem.New(problem.InvalidRequest, "the area %q is not %q, the only one beside that without a name", area, lockhttp.AreaPlacement)
+	case !slices.Contains(who.Scopes, ScopePlacements):
+		return "", problem.New(problem.Forbidden, "this credential has not the scope %q", ScopePlacements)
+	}
+	return who.placementTenant(), nil
+}
+
+// placementTenant is what stores call the tenant where placement is concerned.
+func (c Credential) placementTenant() string { return c.Tenant + lockhttp.PlacementTenants }
+
 // lockCall is what a request about one lock says.
 type lockCall struct {
 	lock.Request
@@ -43,7 +65,10 @@ func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Creden
 	if err := readBody(w, r, &in); err != nil {
 		return call, err
 	}
-	call.Request = lock.Request{Op: op, Tenant: who.Tenant, Key: pathKey(r), LeaseID: in.LeaseID}
+	call.Request = lock.Request{Op: op, Key: pathKey(r), LeaseID: in.LeaseID}
+	if call.Tenant, err = lockTenant(r, who); err != nil {
+		return call, err
+	}
 	if call.RequestID, err = who.markRequestID(in.RequestID); err != nil {
 		return call, err
 	}
@@ -72,7 +97,6 @@ func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Creden
 // lockAcquire gives its place among the requests under way back while it waits in
 // line.
 func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request) error {
-	began := time.Now()
 	leave, err := s.enter()
 	if err != nil {
 		return err
@@ -87,20 +111,19 @@ func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request) error {
 		return lockRefusal(who, err)
 	}
 	var l lock.Lease
+	var waited time.Duration
 	if call.wait == 0 {
 		l, err = s.acquireNow(r.Context(), call)
 	} else {
 		leave()
-		l, err = s.acquireWithin(r.Context(), call)
+		l, waited, err = s.acquireWithin(r.Context(), call)
 	}
 	s.o.Metrics.Lock(lock.Acquire.String(), s.result(err))
 	if err != nil {
 		return lockRefusal(who, err)
 	}
 	out := lockAnswer(who, l)
-	if call.wait > 0 {
-		out.WaitedMS = time.Since(began).Milliseconds()
-	}
+	out.WaitedMS = waited.Milliseconds()
 	return answer(w, out)
 }
 
@@ -118,10 +141,10 @@ func (s *Server) acquireNow(ctx context.Context, call lockCall) (l lock.Lease, e
 }
 
 // acquireWithin waits in line for as long as the client does, and the server.
-func (s *Server) acquireWithin(ctx context.Context, call lockCall) (lock.Lease, error) {
+func (s *Server) acquireWithin(ctx context.Context, call lockCall) (lock.Lease, time.Duration, error) {
 	if n := s.waiters.Add(1); n > s.maxWaiters.Load() {
 		s.waiters.Add(-1)
-		return lock.Lease{}, problem.New(problem.Overloaded, "%d requests wait for locks here, which is the limit", n-1).After(overloadedRetry)
+		return lock.Lease{}, 0, problem.New(problem.Overloaded, "%d requests wait for locks here, which is the limit", n-1).After(overloadedRetry)
 	}
 	s.o.Metrics.LockWaiters.Inc()
 	defer func() {
@@ -131,7 +154,7 @@ func (s *Server) acquireWithin(ctx context.Context, call lockCall) (lock.Lease, 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.leaving, func() { cancel(errStopping) })()
-	return s.o.Locks.Host.Acquire(ctx, call.wanted())
+	return s.o.Locks.Host.AcquireTimed(ctx, call.wanted())
 }
 
 // wanted is the call as the line has it. A client that has a request ID may ask
@@ -172,9 +195,13 @@ func (s *Server) lockGet(w http.ResponseWriter, r *http.Request, who Credential)
 	if s.o.Locks == nil {
 		return errNoLocks
 	}
+	tenant, err := lockTenant(r, who)
+	if err != nil {
+		return err
+	}
 	var l lock.Lease
 	if err := s.storeCall(r.Context(), "lock_get", func(ctx context.Context) (err error) {
-		l, err = s.o.Locks.Store.Get(ctx, who.Tenant, pathKey(r))
+		l, err = s.o.Locks.Store.Get(ctx, tenant, pathKey(r))
 		return err
 	}); err != nil {
 		return err
@@ -190,6 +217,10 @@ func (s *Server) lockList(w http.ResponseWriter, r *http.Request, who Credential
 	if err != nil {
 		return err
 	}
+	tenant, err := lockTenant(r, who)
+	if err != nil {
+		return err
+	}
 	limit := int64(lockhttp.DefaultLimit)
 	if given, err := number(q, lockhttp.ParamLimit); err != nil {
 		return err
@@ -198,7 +229,7 @@ func (s *Server) lockList(w http.ResponseWriter, r *http.Request, who Credential
 	}
 	var page []lock.Lease
 	if err := s.storeCall(r.Context(), "lock_list", func(ctx context.Context) (err error) {
-		page, err = s.o.Locks.Store.List(ctx, who.Tenant, q.Get(lockhttp.ParamAfter), int(limit))
+		page, err = s.o.Locks.Store.List(ctx, tenant, q.Get(lockhttp.ParamAfter), int(limit))
 		return err
 	}); err != nil {
 		return err
@@ -227,8 +258,8 @@ func lockRefusal(who Credential, err error) error {
 	return p
 }
 
-// storeCall runs one call to the store of locks or sequences, under the deadline
-// of the provider's.
+// storeCall runs one call to the store of locks, sequences or activation records,
+// under the deadline of the provider's.
 func (s *Server) storeCall(ctx context.Context, op string, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
 	defer cancel()
@@ -244,6 +275,9 @@ func (s *Server) problemOf(err error) *problem.Problem {
 		return p
 	}
 	if p := sequencehttp.FromError(err, s.o.NowMS()); p != nil {
+		return p
+	}
+	if p := placementhttp.FromError(err); p != nil {
 		return p
 	}
 	if errors.Is(err, lock.ErrClosed) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
+	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
@@ -36,7 +37,7 @@ const keepingTokens = `
 - {token: ` + tokenAdmin + `, owner: operator, scopes: [admin, leases]}
 `
 
-// keep gives the rig locks and sequences, in memory.
+// keep gives the rig locks, sequences and activation records, in memory.
 func (g *rig) keep(store lock.Store) {
 	host := lock.NewHost(store, elapsed{time.Now()}, long)
 	g.t.Cleanup(func() {
@@ -46,6 +47,7 @@ func (g *rig) keep(store lock.Store) {
 	})
 	g.options.Locks = &Locks{Store: store, Host: host}
 	g.options.Sequences = &Sequences{Store: sequence.NewMemory(g.clock.Load)}
+	g.options.Placements = &Placements{Records: storage.NewMemory()}
 }
 
 func lockRig(t *testing.T, change func(*rig)) *rig {

@@ -37,7 +37,7 @@ func (s *Server) placementLoad(w http.ResponseWriter, r *http.Request, who Crede
 	key := placementKey(r)
 	var record placement.Record
 	if err := s.placementCall(r, "load", func(ctx context.Context, records storage.Storage) (err error) {
-		record, err = records.Load(ctx, who.Tenant, key)
+		record, err = records.Load(ctx, who.placementTenant(), key)
 		return err
 	}); err != nil {
 		return err
@@ -47,13 +47,13 @@ func (s *Server) placementLoad(w http.ResponseWriter, r *http.Request, who Crede
 
 func (s *Server) placementStore(w http.ResponseWriter, r *http.Request, who Credential) error {
 	return s.placementChange(w, r, "store", func(ctx context.Context, records storage.Storage, key placement.Key, in placementhttp.Removal) error {
-		return records.Store(ctx, who.Tenant, key, in.Placement())
+		return records.Store(ctx, who.placementTenant(), key, in.Placement())
 	})
 }
 
 func (s *Server) placementRemove(w http.ResponseWriter, r *http.Request, who Credential) error {
 	return s.placementChange(w, r, "remove", func(ctx context.Context, records storage.Storage, key placement.Key, in placementhttp.Removal) error {
-		return records.Remove(ctx, who.Tenant, key, in.Placement(), in.Keep)
+		return records.Remove(ctx, who.placementTenant(), key, in.Placement(), in.Keep)
 	})
 }
 

@@ -95,7 +95,7 @@ func TestPlacementKeys(t *testing.T) {
 		}
 	}
 	for actor, key := range stored {
-		r, err := g.options.Placements.Records.Load(t.Context(), DefaultTenant, key)
+		r, err := g.options.Placements.Records.Load(t.Context(), "default@placement", key)
 		if err != nil || r.Token != g.loaded(actor, tokenHost).Token {
 			t.Errorf("%s is not %v: %+v, %v", actor, key, r, err)
 		}
@@ -139,6 +139,54 @@ func TestPlacementTenants(t *testing.T) {
 	}
 	if got := g.loaded("room/lobby", tokenHost); got.Owner != "a:1" || got.Version != 1 {
 		t.Errorf("a credential without the scope has changed it: %+v", got)
+	}
+}
+
+// TestLockArea: the locks that daemons hold for placement are out of reach for
+// those whose requests have no area, though they come with the same credential,
+// for credentials without the scope, and for other tenants.
+func TestLockArea(t *testing.T) {
+	const daemon, user, theirs = "a-token-of-the-daemons-here", "a-token-of-a-program-here", "a-token-of-daemons-elsewhere"
+	g := lockRig(t, func(g *rig) {
+		g.tokens(`
+- {token: ` + daemon + `, owner: hosts, scopes: [locks, placements]}
+- {token: ` + theirs + `, tenant: acme, owner: hosts, scopes: [locks, placements]}
+- {token: ` + user + `, owner: program, scopes: [locks]}
+- {token: a-token-for-the-wrong-thing, owner: hosts, scopes: [placements]}
+`)
+	})
+	do := func(method, path, token string) reply { return g.send(method, "/v1/locks"+path, token, "") }
+	const area, key = "?area=placement", "/members%2Fa:1"
+	for _, test := range []struct{ query, token, tenant string }{
+		{area, daemon, "default@placement"}, {"", daemon, "default"}, {area, theirs, "acme@placement"}, {"", theirs, "acme"},
+	} {
+		if r := do("POST", key+"/acquire"+test.query, test.token); r.status != 200 || !strings.Contains(r.body, `"tenant_id":"`+test.tenant+`"`) {
+			t.Errorf("%+v: status %d, %s", test, r.status, r.body)
+		}
+	}
+	// One's own lock of the key is another lock than the daemon's.
+	for _, op := range []string{"/renew", "/release"} {
+		if r := do("POST", key+op, daemon); r.status != 200 {
+			t.Errorf("status %d, %s", r.status, r.body)
+		}
+	}
+	for path, method := range map[string]string{"": "GET", key: "GET", key + "/acquire": "POST", key + "/renew": "POST", key + "/release": "POST"} {
+		g.want(path, do(method, path+area, user), problem.Forbidden)
+		g.want(path, do(method, path+"?area=users", daemon), problem.InvalidRequest)
+		g.want(path, do(method, path+area, "a-token-for-the-wrong-thing"), problem.Forbidden)
+	}
+	held := do("GET", key+area, daemon)
+	if !strings.Contains(held.body, `"state":"ACTIVE"`) || !strings.Contains(held.body, `"fencing_token":1`) {
+		t.Errorf("the daemons' lock is %s", held.body)
+	}
+	if page := do("GET", area, daemon); strings.Count(page.body, "lock_key") != 1 || !strings.Contains(page.body, "default@placement") {
+		t.Errorf("the daemons' locks are %s", page.body)
+	}
+	if page := do("GET", "", daemon); strings.TrimSpace(page.body) != `{"locks":[]}` {
+		t.Errorf("the users' locks are %s", page.body)
+	}
+	if _, err := ParseTokens([]byte("- {token: a-token-with-a-clever-tenant, tenant: default@placement, owner: o, scopes: [locks]}")); err == nil || !strings.Contains(err.Error(), "@placement") {
+		t.Errorf("a tenant with the name of an area: %v", err)
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -58,6 +60,18 @@ var good = map[string]func(g *rig) request{
 	"POST /v1/sequences/{key}/declare": func(*rig) request {
 		return request{"/v1/sequences/numbers/declare", `{"last": 41}`}
 	},
+	"GET /v1/placements/{kind}/{identity}": func(g *rig) request {
+		g.placed()
+		return request{"/v1/placements/room/lobby", ""}
+	},
+	"POST /v1/placements/{kind}/{identity}/store": func(g *rig) request {
+		g.placed()
+		return request{"/v1/placements/room/lobby/store", `{"owner": "a:1", "membership": 1, "pid": "p", "version": 2, "token": 5, "snapshot": "c25hcA=="}`}
+	},
+	"POST /v1/placements/{kind}/{identity}/remove": func(g *rig) request {
+		g.placed()
+		return request{"/v1/placements/room/lobby/remove", `{"owner": "a:1", "membership": 1, "version": 1, "token": 4, "keep": true}`}
+	},
 }
 
 // granted is a lease of machine ID 7, granted past the server, whose stub may fail.
@@ -85,12 +99,23 @@ func (g *rig) held() {
 	}
 }
 
+// placed has the member a:1 own the actor room/lobby.
+func (g *rig) placed() {
+	g.t.Helper()
+	err := g.stub.records.Store(context.Background(), "default@placement", placement.Key{Kind: "room", Identity: "lobby"},
+		placement.Record{Owner: placement.Member{Authority: "a:1", Token: 1}, PID: "p", Version: 1, Token: 4, Snapshot: []byte("snap")})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
 // stub is everything behind a server, and answers with the error where there is
 // one.
 type stub struct {
 	provider.Provider
 	locks     lock.Store
 	sequences sequence.Store
+	records   storage.Storage
 	err       error
 }
 
@@ -182,15 +207,42 @@ func (s sequenceStub) Declare(ctx context.Context, d sequence.Declaration) error
 	return s.Store.(sequence.Declarer).Declare(ctx, d)
 }
 
+type recordStub struct {
+	storage.Storage
+	stub *stub
+}
+
+func (s recordStub) Load(ctx context.Context, tenant string, key placement.Key) (placement.Record, error) {
+	if s.stub.err != nil {
+		return placement.Record{}, s.stub.err
+	}
+	return s.Storage.Load(ctx, tenant, key)
+}
+
+func (s recordStub) Store(ctx context.Context, tenant string, key placement.Key, r placement.Record) error {
+	if s.stub.err != nil {
+		return s.stub.err
+	}
+	return s.Storage.Store(ctx, tenant, key, r)
+}
+
+func (s recordStub) Remove(ctx context.Context, tenant string, key placement.Key, r placement.Record, keep bool) error {
+	if s.stub.err != nil {
+		return s.stub.err
+	}
+	return s.Storage.Remove(ctx, tenant, key, r, keep)
+}
+
 // contractRig is a server with everything behind it, in memory, and machine ID 7.
 func contractRig(t *testing.T, change func(*rig)) *rig {
 	t.Helper()
 	return newRig(t, func(g *rig) {
 		g.services.Default.IDs = provider.IDRange{Low: 7, End: 8}
-		g.stub = &stub{Provider: g.memory(), locks: lock.NewMemory(g.clock.Load), sequences: sequence.NewMemory(g.clock.Load)}
+		g.stub = &stub{Provider: g.memory(), locks: lock.NewMemory(g.clock.Load), sequences: sequence.NewMemory(g.clock.Load), records: storage.NewMemory()}
 		g.options.Provider = g.stub
 		g.keep(lockStub{g.stub.locks, g.stub})
 		g.options.Sequences.Store = sequenceStub{g.stub.sequences, g.stub}
+		g.options.Placements.Records = recordStub{g.stub.records, g.stub}
 		g.options.Ready = func(context.Context) error { return g.stub.err }
 		if change != nil {
 			change(g)
@@ -230,7 +282,7 @@ func instead(requests ...request) provocation {
 }
 
 const allTokens = `
-- {token: a-token-that-may-do-everything, owner: all, scopes: [leases, locks, sequences, admin]}
+- {token: a-token-that-may-do-everything, owner: all, scopes: [leases, locks, sequences, placements, admin]}
 - {token: a-token-for-leases-and-nothing-else, owner: leases, scopes: [leases]}
 - {token: a-token-for-locks-and-nothing-else, owner: locks, scopes: [locks]}
 `
@@ -266,7 +318,7 @@ var everywhere = map[string]provocation{
 	"503 PROVIDER_BUSY":        fails(&provider.BusyError{RetryAfter: time.Second, Reason: "it is loading"}),
 	"503 FENCED":               fails(&provider.FencedError{UntilMS: testNow + 1000, Reason: "it was restarted"}),
 	"501 NOT_SUPPORTED": on(func(g *rig) {
-		g.options.Locks, g.options.Sequences = nil, nil
+		g.options.Locks, g.options.Sequences, g.options.Placements = nil, nil, nil
 		g.options.Provider = struct{ provider.Provider }{g.stub.Provider} // which can do the least only
 	}, send),
 	"400 INVALID_REQUEST": on(nil, func(g *rig, o operation, r request) reply {
@@ -336,6 +388,11 @@ var here = map[string]provocation{
 	"POST /v1/sequences/{key}/next 409 REQUEST_ID_REUSED": instead(
 		request{"/v1/sequences/k/next", `{"request_id": "r"}`}, request{"/v1/sequences/k/next", `{"request_id": "r", "count": 2}`}),
 	"POST /v1/sequences/{key}/next 503 SEQUENCE_FENCED": fails(&sequence.FencedError{Key: "numbers", Reason: "restarted"}),
+
+	"GET /v1/placements/{kind}/{identity} 400 INVALID_REQUEST": instead(request{"/v1/placements/room/a%0Ab", ``}),
+	"POST /v1/placements/{kind}/{identity}/store 409 PLACEMENT_STALE": instead(
+		request{"/v1/placements/room/lobby/store", `{"owner": "a:1", "membership": 1, "version": 1, "token": 4}`},
+		request{"/v1/placements/room/lobby/store", `{"owner": "b:1", "membership": 2, "version": 1, "token": 5}`}),
 
 	"GET /readyz 503 OVERLOADED": on(nil, func(g *rig, o operation, r request) reply {
 		g.server.stopping.Store(true)
@@ -431,7 +488,7 @@ func TestContractElsewhere(t *testing.T) {
 			if _, known := c.find(method, o.path); known {
 				continue
 			}
-			r := g.send(method, strings.NewReplacer("{id}", "7", "{key}", "k").Replace(o.path), "", "")
+			r := g.send(method, strings.NewReplacer("{id}", "7", "{key}", "k", "{kind}", "k", "{identity}", "i").Replace(o.path), "", "")
 			g.want(method+" "+o.path, r, problem.MethodNotAllowed)
 			if allowed := strings.Split(r.header.Get("Allow"), ", "); !slices.Contains(allowed, o.method) {
 				t.Errorf("%s %s: allowed is %v", method, o.path, allowed)

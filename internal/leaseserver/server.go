@@ -21,6 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/metrics"
+	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
@@ -40,8 +41,9 @@ type Options struct {
 	// certificate, which the TLS configuration verifies.
 	ClientCertificates bool
 
-	Locks     *Locks     // optional: without, there is no lock service
-	Sequences *Sequences // optional: without, there is no sequence service
+	Locks      *Locks      // optional: without, there is no lock service
+	Sequences  *Sequences  // optional: without, there is no sequence service
+	Placements *Placements // optional: without, there is no placement service
 
 	ProviderTimeout time.Duration // of one call to the provider or to a store
 	MaxInFlight     int
@@ -111,7 +113,7 @@ func New(o Options) *Server {
 	for _, name := range append([]string{"", otherServices}, slices.Collect(maps.Keys(o.Services.Named))...) {
 		o.Metrics.Service(s.label(name))
 	}
-	if o.Locks != nil || o.Sequences != nil {
+	if o.Locks != nil || o.Sequences != nil || o.Placements != nil {
 		o.Metrics.Keeping()
 	}
 	o.Metrics.Watch(s.sample)
@@ -139,6 +141,9 @@ func (s *Server) routes() {
 	s.api("GET "+lockhttp.Path, ScopeLocks, s.lockList)
 	s.api("POST "+sequencehttp.Path+"/{key}/next", ScopeSequences, s.sequenceNext)
 	s.api("POST "+sequencehttp.Path+"/{key}/declare", ScopeAdmin, s.sequenceDeclare)
+	s.api("GET "+placementhttp.Path+"/{kind}/{identity}", ScopePlacements, s.placementLoad)
+	s.api("POST "+placementhttp.Path+"/{kind}/{identity}/store", ScopePlacements, s.placementStore)
+	s.api("POST "+placementhttp.Path+"/{kind}/{identity}/remove", ScopePlacements, s.placementRemove)
 	s.api("GET /metrics", ScopeAdmin, s.metrics)
 	s.open("GET /healthz", s.healthz)
 	s.open("GET /readyz", s.readyz)
@@ -149,6 +154,7 @@ func (s *Server) routes() {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	segments := strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
+	var slashes []int
 	for i, segment := range segments {
 		switch {
 		case segment == "." || segment == ".." || segment == "" && len(segments) > 1:
@@ -160,24 +166,38 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		case strings.EqualFold(segment, "%2F"):
 			// The mux takes this, and nothing like it, for the end of a path.
-			r = r.Clone(context.WithValue(r.Context(), slashKey{}, true))
 			segments[i] = "-"
-			r.URL.Path, r.URL.RawPath = "/"+strings.Join(segments, "/"), ""
+			slashes = append(slashes, i)
 		}
+	}
+	if slashes != nil {
+		r = r.Clone(context.WithValue(r.Context(), slashSegments{}, slashes))
+		r.URL.RawPath = "/" + strings.Join(segments, "/")
+		r.URL.Path, _ = url.PathUnescape(r.URL.RawPath) // of parts of an escaped path
 	}
 	s.handler.ServeHTTP(w, r)
 }
 
-// slashKey is in the context of a request whose key is "/".
-type slashKey struct{}
+// slashSegments is in the context of a request of whose path some segments are
+// "/": which, from 0 on.
+type slashSegments struct{}
 
-// pathKey is the {key} of the path.
-func pathKey(r *http.Request) string {
-	if r.Context().Value(slashKey{}) != nil {
+// The segments of paths that are a key, or begin one, from 0 on.
+const (
+	keySegment       = 2
+	placementSegment = 2
+)
+
+// pathSegment is the named part of the path, a segment of it.
+func pathSegment(r *http.Request, name string, segment int) string {
+	if slashes, _ := r.Context().Value(slashSegments{}).([]int); slices.Contains(slashes, segment) {
 		return "/"
 	}
-	return r.PathValue("key")
+	return r.PathValue(name)
 }
+
+// pathKey is the {key} of the path.
+func pathKey(r *http.Request) string { return pathSegment(r, "key", keySegment) }
 
 // handler answers a request, or returns what kept it from doing so.
 type handler func(w http.ResponseWriter, r *http.Request, who Credential) error

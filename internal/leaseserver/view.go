@@ -53,18 +53,18 @@ func newViews() *views {
 // may be a little old.
 func (s *Server) view(ctx context.Context, service string) (*view, error) {
 	pool := s.o.Services.Of(service).Pool
-	s.views.mu.Lock()
-	known := s.views.byPool[pool]
-	s.views.mu.Unlock()
-	age := viewKept
-	if known != nil {
-		age = time.Since(known.at)
-		if s.views.fresh > 0 && age < max(s.views.fresh, viewPerTook*known.took) {
-			return known, nil
-		}
+	known, fresh := s.views.latest(pool)
+	if fresh {
+		return known, nil
 	}
-	coming := s.views.listing.DoChan(pool, func() (any, error) { return s.listPool(service, pool) })
-	if s.views.fresh > 0 && known != nil && age < viewKept {
+	coming := s.views.listing.DoChan(pool, func() (any, error) {
+		// Whoever looked before the listing of others was done, and comes after it.
+		if v, fresh := s.views.latest(pool); fresh {
+			return v, nil
+		}
+		return s.listPool(service, pool)
+	})
+	if s.views.fresh > 0 && known != nil && time.Since(known.at) < viewKept {
 		return known, nil
 	}
 	select {
@@ -74,6 +74,14 @@ func (s *Server) view(ctx context.Context, service string) (*view, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// latest is the pool's view, nil where there is none, and whether it is of now.
+func (v *views) latest(pool string) (known *view, fresh bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	known = v.byPool[pool]
+	return known, v.fresh > 0 && known != nil && time.Since(known.at) < max(v.fresh, viewPerTook*known.took)
 }
 
 // listPool makes a view.

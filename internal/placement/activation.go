@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 )
 
 // step is what is under way for a key: one command, or none.
@@ -178,8 +179,8 @@ func (c *Core) ensured(e *entry, r Result, now Moment) {
 	switch {
 	case r.Err == nil && e.ended:
 		r.Err = errors.New(ProcessGone)
-	case len(r.PID) > MaxPID:
-		r.Err, r.Unknown = fmt.Errorf("the process calls it by %d bytes, and at most %d are allowed", len(r.PID), MaxPID), true
+	case r.Err == nil && (len(r.PID) > MaxPID || !utf8.ValidString(r.PID)):
+		r.Err, r.Unknown = fmt.Errorf("the process calls it by what is not up to %d bytes of UTF-8", MaxPID), true
 	}
 	switch {
 	case r.Err != nil:

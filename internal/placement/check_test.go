@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -88,5 +89,38 @@ func TestEndedWhileItIsAsked(t *testing.T) {
 	d.answer(Release, Result{})
 	if len(d.done) != 1 || d.done[0].Err == nil || !d.core.Idle() {
 		t.Errorf("done is %+v", d.done)
+	}
+}
+
+// What a process answers that cannot be stored ends the activation.
+func TestUnusablePID(t *testing.T) {
+	for _, pid := range []string{strings.Repeat("x", MaxPID+1), "\xff"} {
+		d := newDesk(t)
+		d.member()
+		d.pending()
+		d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+		d.answer(Load, Result{})
+		d.answer(Store, Result{})
+		d.answer(Ensure, Result{PID: pid})
+		d.answer(Passivate, Result{})
+		d.answer(Remove, Result{})
+		d.answer(Release, Result{})
+		if len(d.done) != 1 || d.done[0].Err == nil || !d.core.Idle() {
+			t.Errorf("%.9q: done is %+v", pid, d.done)
+		}
+	}
+}
+
+// A late Store of what was not known yet does not undo a later one.
+func TestLateStoreKeepsThePID(t *testing.T) {
+	early := Record{Owner: Member{"a", 1}, Version: 2, Token: 3}
+	known := early
+	known.PID = "p"
+	if next, err := Put(known, early); err != nil || next.PID != "p" {
+		t.Errorf("stored is %+v, %v", next, err)
+	}
+	newer := Record{Owner: Member{"a", 1}, Version: 3, Token: 4}
+	if next, err := Put(known, newer); err != nil || next.PID != "" {
+		t.Errorf("stored is %+v, %v", next, err)
 	}
 }

@@ -14,6 +14,9 @@ func Put(stored, record Record) (next Record, err error) {
 		return stored, fmt.Errorf("%w: version %d with token %d is stored, version %d with token %d came", ErrStale,
 			stored.Version, stored.Token, record.Version, record.Token)
 	}
+	if again && record.PID == "" {
+		record.PID = stored.PID // it comes late, after the one that knew the process
+	}
 	return record, nil
 }
 

@@ -227,6 +227,30 @@ func TestOwners(t *testing.T) {
 	}
 }
 
+// TestPlacementArea: what a daemon locks for placement is out of reach of its
+// users, with the same client and the same key.
+func TestPlacementArea(t *testing.T) {
+	s := newSite(t)
+	store := s.store(s.serve().url, "token-of-placing-hosts")
+	area := acquire("one")
+	area.Tenant += lockhttp.PlacementTenants
+	l, err := store.Do(s.context(), area)
+	s.must(err)
+	user := acquire("two")
+	user.Owner = "b"
+	if got, err := store.Do(s.context(), user); err != nil || got.LeaseID == l.LeaseID {
+		t.Errorf("a user's lock of that key is %+v, %v", got, err)
+	}
+	if got, err := store.Get(s.context(), area.Tenant, area.Key); err != nil || got.LeaseID != l.LeaseID || got.Owner != "a" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for tenant, want := range map[string]string{area.Tenant: "a", user.Tenant: "b"} {
+		if page, err := store.List(s.context(), tenant, "", 10); err != nil || len(page) != 1 || page[0].Owner != want {
+			t.Errorf("the locks of %s are %+v, %v", tenant, page, err)
+		}
+	}
+}
+
 // The server waits, and what remains is told as of when the request was sent.
 func TestServerWaits(t *testing.T) {
 	s := newSite(t)

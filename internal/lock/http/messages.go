@@ -14,10 +14,21 @@ import (
 // shows one, POST Path/{key}/{operation} changes it.
 const Path = "/v1/locks"
 
-// Names of query parameters of the list.
+// Names of query parameters: of the list, and of all requests.
 const (
 	ParamAfter = "after"
 	ParamLimit = "limit"
+	ParamArea  = "area" // which of the tenant's locks are meant: without it those of its users
+)
+
+const (
+	// AreaPlacement is the locks that a tenant's daemons hold for placement. A
+	// daemon has one credential for these and for its users' locks: in the same
+	// area, whoever may use its socket could make a member.
+	AreaPlacement = "placement"
+	// PlacementTenants is what the names of tenants end in by which stores know
+	// that area. No tenant of a credential has such a name.
+	PlacementTenants = "@" + AreaPlacement
 )
 
 const (
@@ -72,9 +83,9 @@ type Answer struct {
 	// Repeated: nothing was done, this answers a request that was carried out
 	// before.
 	Repeated bool `json:"repeated,omitempty"`
-	// WaitedMS is how long the server had the request when it answered, if it was
-	// to wait. From when it was sent, the lease lives for at least WaitedMS +
-	// ExpiresInMS.
+	// WaitedMS is how long the server had the request until the moment that
+	// ExpiresInMS counts from, if it was to wait. From when it was sent, the lease
+	// lives for at least WaitedMS + ExpiresInMS.
 	WaitedMS int64 `json:"waited_ms,omitempty"`
 }
 

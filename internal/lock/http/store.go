@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/httpconn"
@@ -53,7 +54,7 @@ func (s *Store) do(ctx context.Context, r lock.Request, wait time.Duration) (l l
 	}
 	var answer Answer
 	err = s.call(ctx, r.Key, httpconn.Call{
-		Method: "POST", Path: Path + "/" + httpconn.Escape(r.Key) + "/" + r.Op.String(), Body: body, Answer: &answer, Limit: maxAnswer,
+		Method: "POST", Path: Path + "/" + httpconn.Escape(r.Key) + "/" + r.Op.String(), Query: areaOf(r.Tenant), Body: body, Answer: &answer, Limit: maxAnswer,
 		Patience: wait, Once: r.RequestID == "" && (r.Op != lock.Renew || r.LeaseID == ""),
 	})
 	if err != nil {
@@ -69,7 +70,7 @@ func (s *Store) Get(ctx context.Context, tenant, key string) (lock.Lease, error)
 		return lock.Lease{}, err
 	}
 	var answer Answer
-	err := s.call(ctx, key, httpconn.Call{Method: "GET", Path: Path + "/" + httpconn.Escape(key), Answer: &answer, Limit: maxAnswer})
+	err := s.call(ctx, key, httpconn.Call{Method: "GET", Path: Path + "/" + httpconn.Escape(key), Query: areaOf(tenant), Answer: &answer, Limit: maxAnswer})
 	if err != nil {
 		return lock.Lease{}, err
 	}
@@ -81,7 +82,8 @@ func (s *Store) List(ctx context.Context, tenant, after string, limit int) ([]lo
 	if err := lock.CheckPage(tenant, after, limit); err != nil {
 		return nil, err
 	}
-	query := url.Values{ParamLimit: {strconv.Itoa(limit)}}
+	query := areaOf(tenant)
+	query.Set(ParamLimit, strconv.Itoa(limit))
 	if after != "" {
 		query.Set(ParamAfter, after)
 	}
@@ -97,6 +99,15 @@ func (s *Store) List(ctx context.Context, tenant, after string, limit int) ([]lo
 		}
 	}
 	return locks, nil
+}
+
+// areaOf is the query of a request for a tenant, of whose name the server goes by
+// no more than the area: the rest is the credential's.
+func areaOf(tenant string) url.Values {
+	if strings.HasSuffix(tenant, PlacementTenants) {
+		return url.Values{ParamArea: {AreaPlacement}}
+	}
+	return url.Values{}
 }
 
 // call asks the servers. A settled refusal becomes the error of package lock.

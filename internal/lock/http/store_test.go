@@ -53,6 +53,7 @@ const tokens = `
 - {token: token-of-default-hosts, owner: hosts, scopes: [locks]}
 - {token: token-of-another-host, owner: other, scopes: [locks]}
 - {token: token-of-acme-hosts, tenant: acme, owner: hosts, scopes: [locks]}
+- {token: token-of-placing-hosts, owner: hosts, scopes: [locks, placements]}
 `
 
 var tokenOf = map[string]string{"default": "token-of-default-hosts", "acme": "token-of-acme-hosts"}

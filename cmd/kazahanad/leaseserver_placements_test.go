@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/stores"
+)
+
+// Lease servers in front of one Redis have the same activation records, of which
+// none is lost when one of the servers is killed; a token of one tenant sees
+// nothing of another's.
+func TestLeaseServersHavePlacements(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	const ours, theirs = "a-token-of-our-own-hosts", "a-token-of-the-other-tenant"
+	tokens := s.path("tokens.yaml")
+	writeFile(t, tokens, "- {token: "+ours+", owner: hosts, scopes: [placements]}\n- {token: "+theirs+", tenant: other, owner: hosts, scopes: [placements]}\n")
+	args := []string{"--provider", "memory:", "--store", s.startRedis().url(), "--tokens-file", tokens}
+	first, second := s.startLeaseServer("127.0.0.1:0", args...), s.startLeaseServer("127.0.0.1:0", args...)
+	open := func(token string) *stores.Store {
+		path := s.path(token)
+		writeFile(t, path, token)
+		store, err := stores.Open(first.url()+","+second.url()+"?token_file="+path, stores.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = store.Close() })
+		return store
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	key := placement.Key{Kind: "room", Identity: "lobby/1"}
+	record := placement.Record{Owner: placement.Member{Authority: "a:1", Token: 1}, PID: "p", Version: 1, Token: 4, Snapshot: []byte("snap")}
+	store := open(ours)
+	if err := store.Placements.Store(ctx, "default", key, record); err != nil {
+		t.Fatal(err)
+	}
+	first.kill()
+	if r, err := store.Placements.Load(ctx, "default", key); err != nil || r.Owner != record.Owner || string(r.Snapshot) != "snap" {
+		t.Errorf("the other server has %+v, %v", r, err)
+	}
+	if r, err := open(theirs).Placements.Load(ctx, "default", key); err != nil || r.Version != 0 {
+		t.Errorf("another tenant has %+v, %v", r, err)
+	}
+	record.Owner.Authority = "b:1"
+	if err := store.Placements.Store(ctx, "default", key, record); !errors.Is(err, placement.ErrStale) {
+		t.Errorf("another owner of the version: %v", err)
+	}
+}
+
+// Daemons that reach one Redis directly and through a lease server are members of one
+// placement, with the same records; and whoever may use a daemon's socket makes no
+// member of it, though the daemon's users and its placement have the same token.
+func TestPlacementThroughALeaseServer(t *testing.T) {
+	t.Parallel()
+	direct, through := newSite(t), newSite(t)
+	store := direct.startRedis().url()
+	direct.initialised(store)
+	const token = "a-token-of-our-own-hosts"
+	tokens, tokenFile := through.path("tokens.yaml"), through.path("token")
+	writeFile(t, tokens, "- {token: "+token+", owner: hosts, scopes: [locks, sequences, placements]}\n")
+	writeFile(t, tokenFile, token)
+	server := through.startLeaseServer("127.0.0.1:0", "--provider", "memory:", "--store", store, "--tokens-file", tokens).url() + "?token_file=" + tokenFile
+	direct.start("--provider", "none:", "--store", store, "--placement-authority", "a:1")
+	through.start("--provider", "none:", "--store", server, "--placement-authority", "b:1")
+	snapshot := func(s *site, args ...string) (report kazahana.PlacementSnapshot) {
+		decodeJSON(t, s.kazahanad(append([]string{"placement", "--json"}, args...)...).ok(t), &report)
+		return report
+	}
+	eventually(t, "both see both", func() bool {
+		a, b := snapshot(direct), snapshot(through)
+		return len(a.Members) == 2 && slices.Equal(a.Members, b.Members)
+	})
+
+	for _, s := range []*site{direct, through} {
+		client := s.executor()
+		locals := 0
+		for i := range 20 { // whose hosts follow from the names, and are both
+			r, err := client.Resolve(t.Context(), "room", fmt.Sprint(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.IsLocal() {
+				locals++
+				if key := snapshot(s, "room/"+r.Identity).Key; key == nil || key.Record == nil || key.Record.Owner != r.Authority || key.Record.Token != r.Token {
+					t.Errorf("%+v has the record %+v", r, key)
+				}
+			}
+		}
+		if locals == 0 || locals == 20 {
+			t.Errorf("%d of 20 actors are on this host", locals)
+		}
+	}
+
+	if err := through.dial().try("Lock.Acquire", nil, "members/evil:1", map[string]any{"ttl_ms": 600_000}); err != nil {
+		t.Fatal(err)
+	}
+	locks, err := stores.Open(server, stores.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locks.Close()
+	for tenant, want := range map[string]string{placementTenant: "[members/a:1 members/b:1]", "default": "[members/evil:1]"} {
+		page, err := locks.Locks.List(t.Context(), tenant, "members/", lock.MaxList)
+		var keys []string
+		for _, l := range page {
+			keys = append(keys, l.Key)
+		}
+		if err != nil || fmt.Sprint(keys) != want {
+			t.Errorf("the locks of %s are %v, want %s (%v)", tenant, keys, want, err)
+		}
+	}
+}
