@@ -45,7 +45,7 @@ func TestErrorCodesAreTheSameInAllLanguages(t *testing.T) {
 	}
 
 	daemon := codesIn(t, `(?i:code)\w+ +(?:wire\.)?Code = "([A-Z_]+)"`, "internal/wire/error.go", "internal/daemon/errors.go")
-	own := []string{"CLIENT_CLOSED", "DAEMON_UNAVAILABLE", "LOCK_LOST", "PROTOCOL_ERROR"}
+	own := []string{"CLIENT_CLOSED", "DAEMON_UNAVAILABLE", "LOCK_LOST", "PROTOCOL_ERROR", "WATCH_ENDED"}
 	// Mistakes in a client and in the daemon: no program should expect them.
 	mistakes := []string{"INTERNAL", "PARSE_ERROR"}
 	want := slices.Sorted(slices.Values(append(slices.DeleteFunc(slices.Clone(daemon), func(c string) bool {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -10,28 +11,45 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
+// callWindow is how many requests a peer may have without having answered. A crowd
+// of them waits here, where its time does not run as long as the peer answers at all.
+const callWindow = 256
+
+// maxRefusal is how many bytes of a peer's error others are told.
+const maxRefusal = 1024
+
 // calls are requests to a peer. They are sent in their order by a goroutine of
 // their own, since a peer that does not read must keep nobody waiting.
 type calls struct {
 	conn *conn
-	more chan struct{} // there is something to send; has room for one
+	more chan struct{} // something may be sent; has room for one
 
 	mu      sync.Mutex // guards all below
 	last    uint32
 	unsent  []*call
-	waiting map[uint32]*call
+	waiting map[uint32]*call // for their answers, the unsent ones included
+	window  int              // of them are sent
 	closed  error
+	silent  bool // the peer has let a request's time go by, and answered none since
 }
 
 // call is one of them.
 type call struct {
-	id     uint32
 	method string
 	params any
 	target any // of the answer
+	within time.Duration
+	wanted func() bool // asked right before it is sent; nil: it is
+	useful bool        // also when it is sent after its time
 	done   func(error)
-	timer  *time.Timer
+
+	id    uint32
+	sent  bool
+	timer *time.Timer
 }
+
+// errNotAsked: the peer knows nothing of the request.
+var errNotAsked = errors.New("the process was not asked: when its turn came it was not wanted any more")
 
 func newCalls(c *conn) *calls {
 	a := &calls{conn: c, more: make(chan struct{}, 1), waiting: map[uint32]*call{}}
@@ -39,83 +57,143 @@ func newCalls(c *conn) *calls {
 	return a
 }
 
-// ask sends a request, and has done called when its answer is in target, or there
-// is none within the time.
+// ask sends a request, and has its done called when its answer is in target, or there
+// is none within the time after it was sent.
 //
-// Errors: the peer's, which is a *wire.Error; what close was given; one that wraps
-// driver.ErrUnknown where the peer may still carry it out.
-func (a *calls) ask(method string, params, target any, within time.Duration, done func(error)) {
+// Errors: the peer's refusal; what close was given; errNotAsked; one
+// that wraps driver.ErrUnknown where the peer may still carry it out.
+func (a *calls) ask(one *call) {
 	a.mu.Lock()
 	if closed := a.closed; closed != nil {
 		a.mu.Unlock()
-		done(closed)
+		one.done(closed)
 		return
 	}
 	a.last++
-	one := &call{id: a.last, method: method, params: params, target: target, done: done}
+	one.id = a.last
 	a.waiting[one.id] = one
-	one.timer = time.AfterFunc(within, func() { a.late(one, within) })
+	one.timer = time.AfterFunc(one.within, func() { a.late(one) })
 	a.unsent = append(a.unsent, one)
+	a.prod()
+	a.mu.Unlock()
+}
+
+// prod wakes the sender. mu is held, and calls are not closed.
+func (a *calls) prod() {
 	select {
 	case a.more <- struct{}{}:
 	default:
 	}
-	a.mu.Unlock()
 }
 
 // send sends what is asked, until close.
 func (a *calls) send() {
 	for range a.more {
 		for one := a.next(); one != nil; one = a.next() {
+			if one.wanted != nil && !one.wanted() {
+				if a.take(one.id) != nil {
+					one.done(errNotAsked)
+				}
+				continue
+			}
 			a.conn.request(one.id, one.method, one.params)
 		}
 		a.conn.flush()
 	}
 }
 
-// next is what is to be sent now. What nobody waits for any more is not: the peer
-// would do it after what it was asked later.
+// next is what is to be sent now. What nobody waits for any more is not, unless the
+// peer has to hear of it.
 func (a *calls) next() *call {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for len(a.unsent) > 0 {
+	for len(a.unsent) > 0 && a.window < callWindow {
 		one := a.unsent[0]
 		a.unsent = a.unsent[1:]
 		if a.waiting[one.id] != nil {
+			one.sent = true
+			a.window++
+			one.timer.Reset(one.within)
+			return one
+		}
+		if one.useful {
 			return one
 		}
 	}
-	a.unsent = nil // lets go of what it grew to
+	if len(a.unsent) == 0 {
+		a.unsent = nil // lets go of what it grew to
+	}
 	return nil
 }
 
-// take ends the wait for an answer, and reports whether somebody waited.
+// take ends the wait for an answer, and returns who waited, nil for nobody.
 func (a *calls) take(id uint32) *call {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	one := a.waiting[id]
+	if one == nil {
+		return nil
+	}
+	one.timer.Stop()
 	delete(a.waiting, id)
+	if one.sent {
+		a.window--
+		a.prod()
+	}
 	return one
 }
 
-func (a *calls) late(one *call, within time.Duration) {
-	if a.take(one.id) != nil {
-		one.done(fmt.Errorf("%w: the process has not answered %s within %v", driver.ErrUnknown, one.method, within))
+// late is when the time of a call is over.
+func (a *calls) late(one *call) {
+	a.mu.Lock()
+	if a.waiting[one.id] != nil && !one.sent && !a.silent {
+		one.timer.Reset(one.within) // the peer is busy with those before it
+		a.mu.Unlock()
+		return
 	}
+	a.mu.Unlock()
+	if a.take(one.id) != nil {
+		a.hear(false)
+		one.done(fmt.Errorf("%w: the process has not answered %s within %v", driver.ErrUnknown, one.method, one.within))
+	}
+}
+
+// hear notes whether the peer answers.
+func (a *calls) hear(answers bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.silent = !answers
+}
+
+// isSilent reports whether the peer has let the time of a request go by, and has
+// answered none since.
+func (a *calls) isSilent() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.silent
 }
 
 // answer takes a response of the peer. One that nobody waits for is ignored.
 func (a *calls) answer(r *wire.Request) {
+	a.hear(true)
 	one := a.take(r.ID)
 	if one == nil {
 		return
 	}
-	one.timer.Stop()
 	err := r.Answer(one.target)
-	if failure := (*wire.Error)(nil); err != nil && !errors.As(err, &failure) {
+	if failure := (*wire.Error)(nil); errors.As(err, &failure) {
+		err = refusal(failure)
+	} else if err != nil {
 		err = fmt.Errorf("%w: the process answers %s with what cannot be read: %w", driver.ErrUnknown, one.method, err)
 	}
 	one.done(err)
+}
+
+// refusal is a peer's error as others are told of it: not longer than they can
+// bear, since it is kept with events, and not with a code that is the daemon's.
+func refusal(failure *wire.Error) error {
+	text := failure.Error()
+	return errors.New(strings.ToValidUTF8(text[:min(len(text), maxRefusal)], "\uFFFD"))
 }
 
 // close answers all that wait, and whoever asks from now on.
@@ -123,6 +201,7 @@ func (a *calls) close(why error) {
 	a.mu.Lock()
 	waiting := a.waiting
 	a.waiting, a.unsent, a.closed = map[uint32]*call{}, nil, why
+	a.window = 0
 	close(a.more)
 	a.mu.Unlock()
 	for _, one := range waiting {

@@ -47,6 +47,7 @@ type conn struct {
 	waiting atomic.Bool             // for IDs, or for slow requests after the last
 	abandon context.CancelCauseFunc // ends that wait
 	slow    slowRequests
+	watches bool // the events of placement
 
 	// Of the one conn by which the lane answers for all of its connections:
 	hurried bool              // it must not wait

@@ -77,8 +77,11 @@ func (s *Server) method(name []byte) *countedMethod {
 // handle answers the connection's present request.
 func (s *Server) handle(ctx context.Context, c *conn) {
 	if c.req.Type != wire.TypeRequest {
-		if e := s.executorOf(c); e != nil && c.req.Type == wire.TypeResponse {
-			e.calls.answer(&c.req)
+		// In the lane nobody is asked, and no lock may be waited for.
+		if c.req.Type == wire.TypeResponse && !c.hurried {
+			if e := s.executorOf(c); e != nil {
+				e.calls.answer(&c.req)
+			}
 		}
 		return // nobody waits for an answer
 	}

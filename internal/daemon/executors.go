@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/driver"
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // Executors are the processes that have registered for kinds of actors, each by a
@@ -55,10 +56,13 @@ var (
 
 // register makes the connection an executor for the kinds, beside those it has,
 // and returns all of them. The connection's mu is held.
-func (x *Executors) register(c *conn, kinds []string) []string {
+func (x *Executors) register(c *conn, kinds []string) ([]string, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	e := x.byConn[c]
+	if err := x.room(e, kinds); err != nil {
+		return nil, err
+	}
 	if e == nil {
 		e = &executor{conn: c, keys: map[placement.Key]struct{}{}, calls: newCalls(c)}
 		x.byConn[c] = e
@@ -74,7 +78,34 @@ func (x *Executors) register(c *conn, kinds []string) []string {
 		x.byKind[kind][e] = struct{}{}
 	}
 	x.announce()
-	return slices.Clone(e.kinds)
+	return slices.Clone(e.kinds), nil
+}
+
+// room reports why more kinds would be too many, nil if they are not. e is nil for
+// who has none yet. mu is held.
+func (x *Executors) room(e *executor, kinds []string) error {
+	mine, all := map[string]bool{}, len(x.byKind)
+	for _, kind := range kinds {
+		if mine[kind] {
+			continue
+		}
+		mine[kind] = true
+		if x.byKind[kind] == nil {
+			all++
+		}
+	}
+	if e != nil {
+		for _, kind := range e.kinds {
+			mine[kind] = true
+		}
+	}
+	switch {
+	case len(mine) > maxKinds:
+		return wire.Errorf(wire.CodeInvalidParams, "one connection may register for %d kinds, and not for %d", maxKinds, len(mine))
+	case all > maxAllKinds:
+		return wire.Errorf(wire.CodeOverloaded, "there would be %d kinds, and at most %d are allowed", all, maxAllKinds)
+	}
+	return nil
 }
 
 // kinds are those that somebody has registered for.
@@ -161,13 +192,14 @@ func (x *Executors) gone(c *conn) {
 	}
 }
 
-// assign chooses who runs an activation: the one that has the fewest.
+// assign chooses who runs an activation: the one that has the fewest. One that does
+// not answer never has any, and is asked only where nobody else is.
 func (x *Executors) assign(key placement.Key, token int64) (*executor, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var best *executor
 	for e := range x.byKind[key.Kind] {
-		if best == nil || len(e.keys) < len(best.keys) {
+		if best == nil || e.before(best) {
 			best = e
 		}
 	}
@@ -179,6 +211,14 @@ func (x *Executors) assign(key placement.Key, token int64) (*executor, error) {
 	x.assigned[key] = assignment{best, token}
 	x.running[key.Kind]++
 	return best, nil
+}
+
+// before reports whether the executor is the better choice.
+func (e *executor) before(other *executor) bool {
+	if silent := e.calls.isSilent(); silent != other.calls.isSilent() {
+		return !silent
+	}
+	return len(e.keys) < len(other.keys)
 }
 
 // unassign forgets who runs an activation. mu is held.
@@ -234,7 +274,12 @@ func (x *Executors) Activate(key placement.Key, r placement.Record, within time.
 	var answer struct {
 		PID string `json:"pid"`
 	}
-	e.calls.ask("Activate", activateParams{key.Kind, key.Identity, r.Version, r.Token, r.Snapshot}, &answer, within, func(err error) {
+	params := activateParams{key.Kind, key.Identity, r.Version, r.Token, r.Snapshot}
+	wanted := func() bool {
+		_, ok := x.driver.Check(key, r.Token) // it may have waited behind others
+		return ok
+	}
+	e.calls.ask(&call{method: "Activate", params: params, target: &answer, within: within, wanted: wanted, done: func(err error) {
 		if err == nil && answer.PID == "" {
 			err = fmt.Errorf("%w: %w", driver.ErrUnknown, errPIDMissing)
 		}
@@ -242,7 +287,7 @@ func (x *Executors) Activate(key placement.Key, r placement.Record, within time.
 			x.release(key, r.Token)
 		}
 		done(answer.PID, err)
-	})
+	}})
 }
 
 // Passivate implements driver.Executor.
@@ -255,10 +300,12 @@ func (x *Executors) Passivate(key placement.Key, r placement.Record, within time
 	var answer struct {
 		Snapshot []byte `json:"snapshot"`
 	}
-	e.calls.ask("Passivate", passivateParams{key.Kind, key.Identity, r.Version, r.Token}, &answer, within, func(err error) {
+	params := passivateParams{key.Kind, key.Identity, r.Version, r.Token}
+	// A process that was too busy to read must not go on with it.
+	e.calls.ask(&call{method: "Passivate", params: params, target: &answer, within: within, useful: true, done: func(err error) {
 		x.release(key, r.Token)
 		done(answer.Snapshot, err)
-	})
+	}})
 }
 
 // runs is who runs the activation of a token, nil for nobody.

@@ -18,8 +18,10 @@ const (
 	// defaultPlacementWait is for a Resolve that does not say how long it waits.
 	defaultPlacementWait = 10 * time.Second
 	maxPlacementWait     = 10 * time.Minute
-	// maxKinds is how many kinds one connection may register for.
-	maxKinds = 64
+	// maxKinds is how many kinds one connection may register for, and maxAllKinds how
+	// many all together may.
+	maxKinds    = 64
+	maxAllKinds = 1024
 	// maxSnapshotPage is how many activations one Snapshot shows.
 	maxSnapshotPage     = 1000
 	defaultSnapshotPage = 100
@@ -123,6 +125,15 @@ func answerResolution(r placement.Resolution) resolution {
 	return resolution{r.Key.Kind, r.Key.Identity, r.Authority, r.Locality, r.PID, r.Version, r.Token, r.ObservedMS}
 }
 
+// fields are the same, for an answer that is quickly written.
+func (r resolution) fields() [8]wire.Field {
+	return [8]wire.Field{
+		wire.TextField("kind", r.Kind), wire.TextField("identity", r.Identity), wire.TextField("authority", r.Authority),
+		wire.TextField("locality", string(r.Locality)), wire.TextField("pid", r.PID), wire.NumberField("version", r.Version),
+		wire.NumberField("token", r.Token), wire.NumberField("observed_ms", r.ObservedMS),
+	}
+}
+
 func (s *Server) placementResolve(_ context.Context, c *conn) error {
 	p := s.cfg.Placement
 	if p == nil {
@@ -145,7 +156,9 @@ func (s *Server) placementResolve(_ context.Context, c *conn) error {
 	}
 	if r, ok := p.driver.Known(key); ok {
 		p.countResolve(r, nil)
-		return c.wire.ReplyAny(c.req.ID, answerResolution(r))
+		fields := answerResolution(r).fields()
+		c.wire.ReplyMap(c.req.ID, fields[:]...)
+		return nil
 	}
 	return c.aside(func(ctx context.Context) (any, error) {
 		// Whoever waits is told at once when the daemon stops.
@@ -181,8 +194,11 @@ type checked struct {
 
 func (s *Server) placementCheck(_ context.Context, c *conn) error {
 	p := s.cfg.Placement
-	if p == nil {
+	switch {
+	case p == nil:
 		return placementOff()
+	case c.hurried:
+		return errHeavy // it waits for a mutex, and no executor is in the lane
 	}
 	key, err := c.placementKey()
 	if err != nil {
@@ -241,8 +257,11 @@ func (s *Server) placementRegister(_ context.Context, c *conn) error {
 	if err := c.req.End(); err != nil {
 		return err
 	}
+	if kinds, err = p.executors.register(c, kinds); err != nil {
+		return err
+	}
 	p.counts.Seen(kinds)
-	return c.wire.ReplyAny(c.req.ID, registered{p.authority, p.ttl.Milliseconds(), p.executors.register(c, kinds)})
+	return c.wire.ReplyAny(c.req.ID, registered{p.authority, p.ttl.Milliseconds(), kinds})
 }
 
 // unregistered is the answer of Placement.Unregister.

@@ -50,7 +50,15 @@ func (s *Server) placementWatch(_ context.Context, c *conn) error {
 	if err != nil {
 		return err
 	}
-	events, ended := p.driver.Subscribe(), make(chan struct{})
+	if c.watches {
+		return wire.Errorf(wire.CodeInvalidParams, "this connection watches already; another one can")
+	}
+	events, err := p.driver.Subscribe(wanted)
+	if err != nil {
+		return err
+	}
+	c.watches = true
+	ended := make(chan struct{})
 	c.atEnd(func() {
 		events.Close()
 		<-ended
@@ -58,7 +66,7 @@ func (s *Server) placementWatch(_ context.Context, c *conn) error {
 	err = c.wire.ReplyAny(c.req.ID, watching{p.authority, p.driver.State()})
 	go func() { // its first notice comes behind the answer
 		defer close(ended)
-		p.tellEvents(c, events, wanted)
+		p.tellEvents(c, events)
 	}()
 	return err
 }
@@ -89,13 +97,11 @@ func (c *conn) wantedEvents() ([]placement.EventKind, error) {
 }
 
 // tellEvents tells the peer of events until there are no more.
-func (p *Placement) tellEvents(c *conn, events *driver.Subscription, wanted []placement.EventKind) {
+func (p *Placement) tellEvents(c *conn, events *driver.Subscription) {
 	for e := range events.Events {
-		if slices.Contains(wanted, e.Kind) {
-			c.notify("Placement.Event", placementEvent{
-				e.Kind, e.Key.Kind, e.Key.Identity, e.Authority, e.PID, e.Version, e.Token, e.Reason, e.ObservedMS,
-			})
-		}
+		c.notify("Placement.Event", placementEvent{
+			e.Kind, e.Key.Kind, e.Key.Identity, e.Authority, e.PID, e.Version, e.Token, e.Reason, e.ObservedMS,
+		})
 	}
 	reason := "too_slow"
 	if p.driver.State() == placement.StateStopped {

@@ -134,7 +134,7 @@ type PlacementKind struct {
 // PlacementHappening is an event.
 type PlacementHappening struct {
 	Serial   int                 `json:"serial"` // from 1 on
-	At       int64               `json:"at"` // Unix ms
+	At       int64               `json:"at"`     // Unix ms
 	Event    placement.EventKind `json:"event"`
 	Kind     string              `json:"kind"`
 	Identity string              `json:"identity"`

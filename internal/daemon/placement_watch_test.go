@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/wire"
+	"pgregory.net/rapid"
 )
 
 // A daemon without placement has no metrics of it; with it, all of them, with help.
@@ -187,4 +189,26 @@ func TestPlacementStatusIsBounded(t *testing.T) {
 	if (*Placement)(nil).Status() != nil {
 		t.Error("without placement there is something to show")
 	}
+}
+
+// What is quickly written is what the encoder makes of the answer.
+func TestResolutionIsWrittenOut(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := func(name string, most int) string { return rapid.StringN(0, -1, most).Draw(t, name) }
+		r := resolution{
+			Kind: text("kind", placement.MaxKind), Identity: text("identity", placement.MaxIdentity), Authority: text("authority", placement.MaxAuthority),
+			Locality: rapid.SampledFrom([]placement.Locality{placement.Local, placement.Remote}).Draw(t, "locality"),
+			PID:      text("pid", placement.MaxPID), Version: rapid.Int64().Draw(t, "version"), Token: rapid.Int64().Draw(t, "token"),
+			ObservedMS: rapid.Int64().Draw(t, "observed"),
+		}
+		want, got := wire.NewOutbox(nil), wire.NewOutbox(nil)
+		if err := want.ReplyAny(7, r); err != nil {
+			t.Fatal(err)
+		}
+		fields := r.fields()
+		got.ReplyMap(7, fields[:]...)
+		if !bytes.Equal(got.Unsent(), want.Unsent()) {
+			t.Fatalf("%+v: % x, want % x", r, got.Unsent(), want.Unsent())
+		}
+	})
 }

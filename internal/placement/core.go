@@ -36,6 +36,7 @@ type Core struct {
 	ignored uint64
 
 	events   []Event
+	spare    []Event // what was drained last, to be used again
 	commands []Command
 	done     []Done
 }
@@ -322,10 +323,17 @@ func (c *Core) outcome() Outcome {
 
 func (c *Core) tell(e Event) { c.events = append(c.events, e) }
 
-// DrainEvents returns what happened since it was last called, in its order.
+// maxSpare is how many events are made room for ahead. A resolve has one.
+const maxSpare = 64
+
+// DrainEvents returns what happened since it was last called, in its order. The
+// next call takes the slice back.
 func (c *Core) DrainEvents() []Event {
 	events := c.events
-	c.events = nil
+	c.events, c.spare = c.spare[:0], nil
+	if cap(events) <= maxSpare {
+		c.spare = events
+	}
 	return events
 }
 

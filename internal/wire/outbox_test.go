@@ -224,3 +224,46 @@ func TestWithoutWriterEverythingWaits(t *testing.T) {
 		t.Fatal("Release dropped bytes")
 	}
 }
+
+// What is written without the library is what the library would write.
+func TestReplyMap(t *testing.T) {
+	type answer struct {
+		Short  string `json:"s"`
+		Long   string `json:"a_name_of_more_than_thirty-one_bytes"`
+		Number int64  `json:"number"`
+	}
+	for _, length := range []int{0, 1, 31, 32, 255, 256, 65535, 65536, 2 * HighWater} {
+		for _, number := range []int64{0, 1, -1, 127, 1 << 40, math.MaxInt64, math.MinInt64} {
+			a := answer{"é", strings.Repeat("x", length), number}
+			var want, got bytes.Buffer
+			library, quick := NewOutbox(&want), NewOutbox(&got)
+			for id := range uint32(3) {
+				must(t, library.ReplyAny(id<<16, a))
+				quick.ReplyMap(id<<16, TextField("s", a.Short), TextField("a_name_of_more_than_thirty-one_bytes", a.Long), NumberField("number", a.Number))
+			}
+			must(t, library.Flush())
+			must(t, quick.Flush())
+			if !bytes.Equal(got.Bytes(), want.Bytes()) {
+				t.Fatalf("%d bytes of text, %d: %d bytes, want %d", length, number, got.Len(), want.Len())
+			}
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a map of 16 fields was written")
+		}
+	}()
+	NewOutbox(nil).ReplyMap(1, make([]Field, 16)...)
+}
+
+// The answer to a frequent request costs no memory.
+func TestReplyMapIsCheap(t *testing.T) {
+	o := NewOutbox(io.Discard)
+	name := strings.Repeat("x", 100)
+	if n := testing.AllocsPerRun(100, func() {
+		o.ReplyMap(1, TextField("name", name), NumberField("n", 7))
+		_ = o.Flush()
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

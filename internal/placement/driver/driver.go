@@ -23,21 +23,23 @@ const (
 
 	// commandTimeout is for one command. It is longer than placement.MaxPromise.
 	commandTimeout = 5 * time.Second
-	maxCommands    = 64 // under way at once; others wait
+	maxCommands    = 64   // under way at once; others wait
+	maxBegun       = 1024 // activations under way at once; others wait
 	tickInterval   = 500 * time.Millisecond
 	// retryFirst and retryMost are between the tries of a Resolve that waits for
 	// another host to let go.
 	retryFirst = 20 * time.Millisecond
 	retryMost  = 500 * time.Millisecond
-	// MaxWaiting is how many callers may wait for activations at once.
+	// MaxWaiting is how many callers may wait for activations at once, and how many
+	// activations for their turn.
 	MaxWaiting = 10_000
 )
 
-// ErrOverloaded: MaxWaiting callers wait already.
-var ErrOverloaded = errors.New("too many wait for activations")
+// ErrOverloaded: as many ask for something as may.
+var ErrOverloaded = errors.New("placement is overloaded")
 
 // Executor is the processes of this host. Its methods return at once, and call
-// done once, from any goroutine, within the time.
+// done once, from any goroutine: within the time after the process was asked.
 type Executor interface {
 	// Activate has a process activate the key under the record's version and token,
 	// with its snapshot; pid is how the process calls it.
@@ -85,9 +87,11 @@ type Driver struct {
 	waiting  map[placement.Key][]chan placement.Done
 	callers  int // that wait
 	stopping bool
-	idle     chan struct{}   // not nil: to be closed when nothing is activated any more
-	life     context.Context // of commands; nil before Run and after it
-	queue    []placement.Command
+	idle     chan struct{}       // not nil: to be closed when nothing is activated any more
+	life     context.Context     // of commands; nil before Run and after it
+	queue    []placement.Command // of keys that have begun
+	fresh    []placement.Command // that begin a key
+	begun    map[placement.Key]struct{}
 	workers  int            // that eat the queue, up to maxCommands
 	work     sync.WaitGroup // the workers; added to under mu, while life is not nil
 	feed     feed
@@ -98,6 +102,7 @@ func New(cfg Config) *Driver {
 	cfg.TTL, cfg.Interval = cmp.Or(cfg.TTL, DefaultTTL), cmp.Or(cfg.Interval, DefaultInterval)
 	return &Driver{
 		cfg: cfg, core: placement.NewCore(cfg.Authority), waiting: map[placement.Key][]chan placement.Done{},
+		begun: map[placement.Key]struct{}{},
 	}
 }
 
@@ -131,6 +136,7 @@ func (d *Driver) follow(o placement.Outcome) {
 			c <- done // has room
 		}
 		delete(d.waiting, done.Key)
+		delete(d.begun, done.Key)
 	}
 	if d.idle != nil && d.core.Idle() {
 		close(d.idle)
@@ -140,24 +146,48 @@ func (d *Driver) follow(o placement.Outcome) {
 	if life == nil { // before Run, when there is nothing to do, or after it, when that is too late
 		return
 	}
-	d.queue = append(d.queue, o.Commands...)
-	for ; d.workers < min(maxCommands, len(d.queue)); d.workers++ {
+	for _, c := range o.Commands {
+		if c.Op == placement.TryAcquire {
+			d.fresh = append(d.fresh, c)
+		} else {
+			d.queue = append(d.queue, c)
+		}
+	}
+	// One for each command: those that are there may be held up by a store.
+	due := len(d.queue) + min(len(d.fresh), maxBegun-len(d.begun))
+	for ; due > 0 && d.workers < maxCommands; due-- {
+		d.workers++
 		d.work.Go(func() { d.eat(life) })
 	}
+}
+
+// next is the command to be carried out now. What goes on with a key comes before
+// what begins one, and not too many are begun: else of a crowd of keys none would
+// be done before the locks of all have ended. mu is held.
+func (d *Driver) next() (c placement.Command, ok bool) {
+	switch {
+	case len(d.queue) > 0:
+		c, d.queue = d.queue[0], d.queue[1:]
+	case len(d.fresh) > 0 && len(d.begun) < maxBegun:
+		c, d.fresh = d.fresh[0], d.fresh[1:]
+		d.begun[c.Key] = struct{}{}
+	default:
+		d.queue = nil // lets go of what it grew to
+		return c, false
+	}
+	return c, true
 }
 
 // eat carries out commands as long as there are any.
 func (d *Driver) eat(life context.Context) {
 	for {
 		d.mu.Lock()
-		if len(d.queue) == 0 || life.Err() != nil {
-			d.queue = nil // lets go of what it grew to
+		c, ok := d.next()
+		if !ok || life.Err() != nil {
 			d.workers--
 			d.mu.Unlock()
 			return
 		}
-		c := d.queue[0]
-		d.queue = d.queue[1:]
 		d.mu.Unlock()
 		d.carryOut(life, c)
 	}
@@ -287,13 +317,20 @@ func pending(last error) error {
 func (d *Driver) try(key placement.Key, wait bool) (placement.Resolution, chan placement.Done, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if len(d.fresh) >= MaxWaiting {
+		if r, ok := d.core.Known(key, d.now()); ok {
+			d.publish()
+			return r, nil, nil
+		}
+		return placement.Resolution{}, nil, fmt.Errorf("%w: %d activations wait for their turn, and no more may", ErrOverloaded, MaxWaiting)
+	}
 	r, o, err := d.core.Resolve(key, d.now())
 	d.follow(o)
 	if !wait || !errors.Is(err, placement.ErrPending) {
 		return r, nil, err
 	}
 	if d.callers >= MaxWaiting {
-		return r, nil, ErrOverloaded
+		return r, nil, fmt.Errorf("%w: %d wait for activations, and no more may", ErrOverloaded, MaxWaiting)
 	}
 	d.callers++
 	done := make(chan placement.Done, 1)

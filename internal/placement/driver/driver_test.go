@@ -377,7 +377,9 @@ func TestEvents(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a := s.start("a:1")
 		ready()
-		quick, slow := a.Subscribe(), a.Subscribe()
+		everything := []placement.EventKind{placement.Resolved, placement.Activated}
+		quick, slow := must(a.Subscribe(everything))(t), must(a.Subscribe(everything))(t)
+		few := must(a.Subscribe([]placement.EventKind{placement.Activated}))(t)
 		if _, err := a.Resolve(t.Context(), room(1), time.Second); err != nil {
 			t.Fatal(err)
 		}
@@ -398,8 +400,19 @@ func TestEvents(t *testing.T) {
 		if n != maxBehind {
 			t.Errorf("the slow one got %d events", n)
 		}
+		// Who does not want what there is too much of is not behind.
+		if e := <-few.Events; e.Kind != placement.Activated || len(few.Events) != 0 {
+			t.Errorf("the one that wants few is told %+v", e)
+		}
+		few.Close()
+		for range maxSubscribers {
+			must(a.Subscribe(everything))(t)
+		}
+		if _, err := a.Subscribe(nil); !errors.Is(err, ErrOverloaded) {
+			t.Errorf("one subscriber too many: %v", err)
+		}
 		a.stop()
-		if _, open := <-a.Subscribe().Events; open {
+		if _, open := <-must(a.Subscribe(everything))(t).Events; open {
 			t.Error("something is told after the end")
 		}
 	})

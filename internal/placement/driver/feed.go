@@ -1,18 +1,24 @@
 package driver
 
 import (
+	"fmt"
 	"sync"
 
 	"github.com/kazahana/kazahana/internal/placement"
 )
 
-// maxBehind is how many events a subscriber may be behind.
-const maxBehind = 4096
+const (
+	// maxBehind is how many events a subscriber may be behind.
+	maxBehind = 4096
+	// maxSubscribers is how many there may be: each costs memory, and the driver time.
+	maxSubscribers = 128
+)
 
 // feed hands events to subscribers, in their order.
 type feed struct {
 	mu     sync.Mutex
 	subs   map[*Subscription]struct{}
+	byKind map[placement.EventKind]map[*Subscription]struct{} // who wants them
 	closed bool
 }
 
@@ -23,21 +29,37 @@ type Subscription struct {
 	feed   *feed
 }
 
-// Subscribe begins with the next event.
-func (d *Driver) Subscribe() *Subscription {
-	events := make(chan placement.Event, maxBehind)
-	s := &Subscription{events, events, &d.feed}
+// Subscribe begins with the next event of one of the kinds.
+//
+// Errors: ErrOverloaded: there are too many subscribers.
+func (d *Driver) Subscribe(kinds []placement.EventKind) (*Subscription, error) {
 	d.feed.mu.Lock()
 	defer d.feed.mu.Unlock()
+	if len(d.feed.subs) >= maxSubscribers {
+		return nil, fmt.Errorf("%w: %d watch the events of placement, and no more may", ErrOverloaded, maxSubscribers)
+	}
+	events := make(chan placement.Event, maxBehind)
+	s := &Subscription{events, events, &d.feed}
 	if d.feed.closed {
 		close(events)
-		return s
+		return s, nil
 	}
-	if d.feed.subs == nil {
-		d.feed.subs = map[*Subscription]struct{}{}
+	d.feed.begin(s, kinds)
+	return s, nil
+}
+
+// begin is called with mu held.
+func (f *feed) begin(s *Subscription, kinds []placement.EventKind) {
+	if f.subs == nil {
+		f.subs, f.byKind = map[*Subscription]struct{}{}, map[placement.EventKind]map[*Subscription]struct{}{}
 	}
-	d.feed.subs[s] = struct{}{}
-	return s
+	f.subs[s] = struct{}{}
+	for _, kind := range kinds {
+		if f.byKind[kind] == nil {
+			f.byKind[kind] = map[*Subscription]struct{}{}
+		}
+		f.byKind[kind][s] = struct{}{}
+	}
 }
 
 // Close ends it.
@@ -47,11 +69,16 @@ func (s *Subscription) Close() {
 	s.feed.end(s)
 }
 
+// end is called with mu held.
 func (f *feed) end(s *Subscription) {
-	if _, ok := f.subs[s]; ok {
-		delete(f.subs, s)
-		close(s.events)
+	if _, ok := f.subs[s]; !ok {
+		return
 	}
+	delete(f.subs, s)
+	for _, subs := range f.byKind {
+		delete(subs, s)
+	}
+	close(s.events)
 }
 
 func (f *feed) publish(events []placement.Event) {
@@ -60,15 +87,13 @@ func (f *feed) publish(events []placement.Event) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for s := range f.subs {
-		for _, e := range events {
+	for _, e := range events {
+		for s := range f.byKind[e.Kind] {
 			select {
 			case s.events <- e:
-				continue
 			default:
+				f.end(s) // told to nobody what would have a gap
 			}
-			f.end(s) // told to nobody what would have a gap
-			break
 		}
 	}
 }

@@ -1,0 +1,118 @@
+package daemon
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// idleExecutor is the one that runs nothing.
+func (r *placed) idleExecutor() *executor {
+	r.placement.executors.mu.Lock()
+	defer r.placement.executors.mu.Unlock()
+	for _, e := range r.placement.executors.byConn {
+		if len(e.keys) == 0 {
+			return e
+		}
+	}
+	r.t.Fatal("there is no executor without activations")
+	return nil
+}
+
+// late asks the process for what nobody waits for long, and waits for that.
+func (e *executor) late(one call) error {
+	told := make(chan error, 1)
+	one.within, one.done = time.Millisecond, func(err error) { told <- err }
+	e.calls.ask(&one)
+	return <-told
+}
+
+// A process that answers nothing has the fewest for ever: it must not be asked for
+// everything.
+func TestSilentExecutorIsPassedOver(t *testing.T) {
+	r := newSite(t).start("a:1").sees(1)
+	good := r.worker()
+	r.activate(good, "1")
+	silent := r.worker()
+	if err := r.idleExecutor().late(call{method: "Passivate", params: activateParams{Identity: "2"}, useful: true}); err == nil {
+		t.Fatal("a process that does not answer has answered")
+	}
+	r.activate(good, "3")
+	// One that answers, be it late, is asked again.
+	silent.answer(silent.want("Passivate", "2"), nil, nil)
+	silent.alive()
+	r.activate(silent, "4")
+}
+
+// A process hears that it is to let go, also when it has been too busy to read.
+func TestLatePassivateIsSent(t *testing.T) {
+	r := newSite(t).start("a:1").sees(1)
+	w := r.worker()
+	e := r.idleExecutor()
+	e.conn.mu.Lock() // as while the peer does not read
+	for _, one := range []call{{method: "Activate"}, {method: "Passivate", useful: true}, {method: "Activate"}} {
+		one.params = activateParams{Identity: "1"}
+		if err := e.late(one); err == nil {
+			t.Errorf("%s has been answered", one.method)
+		}
+	}
+	e.conn.mu.Unlock()
+	q := w.next()
+	if q.method == "Activate" { // was on its way
+		q = w.next()
+	}
+	if q.method != "Passivate" {
+		t.Errorf("asked for %+v", q)
+	}
+	w.alive()
+}
+
+// The error of a process goes to others, and is kept with events: its length is not
+// up to the process, nor is the code of the answer.
+func TestLongRefusalIsCut(t *testing.T) {
+	r := newSite(t).start("a:1").sees(1)
+	w, p := r.worker(), r.dial()
+	p.ask("Placement.Resolve", "room", "1")
+	w.answer(w.want("Activate", "1"), []any{0, "SHUTTING_DOWN: " + strings.Repeat("\xff", wire.MaxMessage/2)}, nil)
+	got := p.receive()
+	p.wantError(got, wire.CodeActivationFailed)
+	if cause, _ := got.err.Detail("cause"); cause == "" || len(cause) > 8*maxRefusal || !utf8.ValidString(cause) {
+		t.Errorf("the cause has %d bytes", len(cause))
+	}
+	for _, e := range r.placement.lately.latest() {
+		if len(e.Reason) > 2*maxRefusal {
+			t.Errorf("the event %s has %d bytes", e.Event, len(e.Reason))
+		}
+	}
+}
+
+// A peer can neither have the daemon keep names without end, nor events.
+func TestPeersAreBounded(t *testing.T) {
+	r := newSite(t).start("a:1").sees(1)
+	p := r.dial()
+	kinds := func(from, n int) (names []string) {
+		for i := range n {
+			names = append(names, fmt.Sprint("kind", from+i))
+		}
+		return names
+	}
+	for range 3 { // the same again are not more
+		p.result("Placement.Register", kinds(0, maxKinds))
+	}
+	if e := p.fails(wire.CodeInvalidParams, "Placement.Register", kinds(maxKinds, 1)); !strings.Contains(e.Error(), "64 kinds") {
+		t.Errorf("one kind too many: %v", e)
+	}
+	for n := maxKinds; n < maxAllKinds; n += maxKinds {
+		r.dial().result("Placement.Register", kinds(n, maxKinds))
+	}
+	q := r.dial()
+	q.fails(wire.CodeOverloaded, "Placement.Register", []string{"one more"})
+	q.result("Placement.Register", kinds(0, 1)) // it is known
+	p.result("Placement.Watch")
+	p.fails(wire.CodeInvalidParams, "Placement.Watch")
+	p.alive()
+}
