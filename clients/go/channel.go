@@ -28,9 +28,9 @@ type dialer func(context.Context) (net.Conn, error)
 // channel is one connection at a time, and another one whenever it is lost.
 type channel struct {
 	dial   dialer
-	single bool                // no call makes a second attempt
-	told   func(*wire.Request) // of notifications; may be nil
-	ctx    context.Context     // ends with the channel
+	single bool                              // no call makes a second attempt
+	told   func(*wire.Client, *wire.Request) // of what the daemon sends by itself; may be nil
+	ctx    context.Context                   // ends with the channel
 	end    context.CancelFunc
 	work   sync.WaitGroup // openings
 
@@ -50,7 +50,7 @@ type opening struct {
 	err  error
 }
 
-func newChannel(dial dialer, single bool, told func(*wire.Request)) *channel {
+func newChannel(dial dialer, single bool, told func(*wire.Client, *wire.Request)) *channel {
 	ctx, end := context.WithCancel(context.Background())
 	return &channel{dial: dial, single: single, told: told, ctx: ctx, end: end, former: map[*wire.Client]struct{}{}}
 }
@@ -93,6 +93,20 @@ func (c *channel) call(ctx context.Context, timeout time.Duration, r request, re
 		}
 		return conn.Call(ctx, r.method, result, params...)
 	})
+}
+
+// once calls a method over one connection and no other.
+func (c *channel) once(ctx context.Context, conn *wire.Client, method string, result any, params ...any) error {
+	began := time.Now()
+	err := conn.Call(ctx, method, result, params...)
+	if err == nil {
+		return nil
+	}
+	means, err := c.judge(ctx, conn, err)
+	if means == expired {
+		return endOf(ctx, method, began)
+	}
+	return err
 }
 
 // verdict says what an attempt's error means.
@@ -260,7 +274,7 @@ func (c *channel) open(o *opening, pause time.Duration) {
 		o.err = err
 	default:
 		c.connected, c.failingSince = true, time.Time{}
-		c.conn = wire.NewNotifiedClient(nc, c.told)
+		c.conn = wire.NewToldClient(nc, c.told)
 		o.conn = c.conn
 	}
 }

@@ -52,7 +52,7 @@ func (c *Client) Close() error {
 }
 
 func (c *Client) options(opts []CallOption) callOptions {
-	o := callOptions{service: c.service}
+	o := callOptions{service: c.service, wait: DefaultResolveWait}
 	for _, opt := range opts {
 		opt(&o)
 	}

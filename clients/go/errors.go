@@ -46,6 +46,11 @@ const (
 	ErrLockLost          Code = "LOCK_LOST"           // a *LockLostError
 	ErrSequenceExhausted Code = "SEQUENCE_EXHAUSTED"  // a *SequenceExhaustedError
 	ErrSequenceFenced    Code = "SEQUENCE_FENCED"     // a *FencedError
+	ErrPlacementNotReady Code = "PLACEMENT_NOT_READY" // a *PlacementNotReadyError
+	ErrPlacementPending  Code = "PLACEMENT_PENDING"   // a *PlacementPendingError
+	ErrActivationFailed  Code = "ACTIVATION_FAILED"   // an *ActivationFailedError
+	ErrActivationEnded   Code = "ACTIVATION_ENDED"    // an *ActivationEndedError
+	ErrWatchEnded        Code = "WATCH_ENDED"         // a *WatchEndedError
 	ErrDaemonUnavailable Code = "DAEMON_UNAVAILABLE"  // a *DaemonUnavailableError
 	ErrProtocol          Code = "PROTOCOL_ERROR"      // what answers is no kazahana daemon
 	ErrClosed            Code = "CLIENT_CLOSED"       // the Client was closed
@@ -121,7 +126,7 @@ func (e *RequestTimeoutError) Is(target error) bool { return target == context.D
 // Timeout reports true, as net.Error wants it.
 func (e *RequestTimeoutError) Timeout() bool { return true }
 
-// LockHeldError: somebody else holds the lock.
+// LockHeldError: somebody else holds the lock; of Resolve, that of the activation.
 type LockHeldError struct {
 	RetryAfter time.Duration // when it ends, unless it is renewed
 	Owner      string
@@ -149,6 +154,73 @@ type SequenceExhaustedError struct {
 
 func (e *SequenceExhaustedError) Error() string { return e.Err.Error() }
 func (e *SequenceExhaustedError) Unwrap() error { return e.Err }
+
+// PlacementNotReadyError: the daemon cannot tell where actors live.
+type PlacementNotReadyError struct {
+	State string // off, stopped, not_ready, or client: it resolves, and takes no Executor
+	Err   *Error
+}
+
+func (e *PlacementNotReadyError) Error() string { return e.Err.Error() }
+func (e *PlacementNotReadyError) Unwrap() error { return e.Err }
+
+// PlacementPendingError: the wait is over, and the activation is still under way,
+// or the passivation before it. The next Resolve may find it done.
+type PlacementPendingError struct {
+	Cause string // what stands in the way, if the daemon knows
+	Err   *Error
+}
+
+func (e *PlacementPendingError) Error() string { return e.Err.Error() }
+func (e *PlacementPendingError) Unwrap() error { return e.Err }
+
+// ActivationFailedError: no process has activated the actor.
+type ActivationFailedError struct {
+	Cause string // the error of Executor.Activate, or why it was not called
+	Err   *Error
+}
+
+func (e *ActivationFailedError) Error() string { return e.Err.Error() }
+func (e *ActivationFailedError) Unwrap() error { return e.Err }
+
+// ActivationEndedError: an activation has ended, or nobody can say that it has
+// not. It must not be relied on.
+type ActivationEndedError struct {
+	Kind, Identity string
+	Reason         string // passivated, disconnected, refused (by the daemon) or unanswered
+	Err            error  // what is known beyond that, or nil
+}
+
+func (e *ActivationEndedError) Error() string {
+	text := fmt.Sprintf("kazahana: %s: the activation of %q is not to be relied on: %s", ErrActivationEnded, e.Kind+"/"+e.Identity, e.Reason)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+func (e *ActivationEndedError) Unwrap() error { return e.Err }
+
+// Is reports whether target is ErrActivationEnded.
+func (e *ActivationEndedError) Is(target error) bool { return target == ErrActivationEnded }
+
+// WatchEndedError: there are no more events. Some may have happened that nobody
+// was told.
+type WatchEndedError struct {
+	Reason string // too_slow: they were not read in time; stopping, or disconnected: of the daemon
+	Err    error  // what is known beyond that, or nil
+}
+
+func (e *WatchEndedError) Error() string {
+	text := fmt.Sprintf("kazahana: %s: no more events come: %s", ErrWatchEnded, e.Reason)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+func (e *WatchEndedError) Unwrap() error { return e.Err }
+
+// Is reports whether target is ErrWatchEnded.
+func (e *WatchEndedError) Is(target error) bool { return target == ErrWatchEnded }
 
 // LockLostError: a lock was held, and is not any more.
 type LockLostError struct {
@@ -209,6 +281,12 @@ func fromWire(w *wire.Error) error {
 			fenced.Until = time.UnixMilli(until)
 		}
 		return fenced
+	case ErrPlacementNotReady:
+		return &PlacementNotReadyError{e.Details["state"], e}
+	case ErrPlacementPending:
+		return &PlacementPendingError{e.Details["cause"], e}
+	case ErrActivationFailed:
+		return &ActivationFailedError{e.Details["cause"], e}
 	case ErrSequenceExhausted:
 		return &SequenceExhaustedError{e.number("max_value"), e.number("left"), e}
 	}

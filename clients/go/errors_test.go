@@ -44,9 +44,22 @@ func TestErrorTypes(t *testing.T) {
 			var e *SequenceExhaustedError
 			return errors.As(err, &e) && e.MaxValue == 9999 && e.Left == 3
 		},
-		"NO_PROVIDER: none":   func(err error) bool { return errors.Is(err, ErrNoProvider) },
-		"NEW_CODE: new a=1":   func(err error) bool { return errors.Is(err, Code("NEW_CODE")) },
-		"no text of a daemon": func(err error) bool { return errors.Is(err, ErrProtocol) },
+		"PLACEMENT_NOT_READY: off state=off": func(err error) bool {
+			var e *PlacementNotReadyError
+			return errors.As(err, &e) && e.State == "off"
+		},
+		`PLACEMENT_PENDING: wait cause="another member still owns it"`: func(err error) bool {
+			var e *PlacementPendingError
+			return errors.As(err, &e) && e.Cause == "another member still owns it"
+		},
+		"ACTIVATION_FAILED: failed cause=full": func(err error) bool {
+			var e *ActivationFailedError
+			return errors.As(err, &e) && e.Cause == "full"
+		},
+		"ACTIVATION_ENDED: over": func(err error) bool { return errors.Is(err, ErrActivationEnded) },
+		"NO_PROVIDER: none":      func(err error) bool { return errors.Is(err, ErrNoProvider) },
+		"NEW_CODE: new a=1":      func(err error) bool { return errors.Is(err, Code("NEW_CODE")) },
+		"no text of a daemon":    func(err error) bool { return errors.Is(err, ErrProtocol) },
 	} {
 		w := wire.ParseErrorText(wire.Failed, text)
 		err := fromWire(w)
@@ -73,6 +86,7 @@ func TestCodesAreComplete(t *testing.T) {
 		ErrClockBackward, ErrLeaseAcquisition, ErrNoProvider, ErrTimeout, ErrTimestampOverflow, ErrUnknownService, ErrUnknownMethod,
 		ErrInvalidParams, ErrInvalidExternalID, ErrPermissionDenied, ErrOverloaded, ErrShuttingDown, ErrRequestIDReused, ErrNoStore,
 		ErrStoreUnavailable, ErrLockHeld, ErrLockNotOwned, ErrLockExpired, ErrLockNotFound, ErrLockFenced, ErrSequenceExhausted, ErrSequenceFenced, ErrProtocol,
+		ErrPlacementNotReady, ErrPlacementPending, ErrActivationFailed, ErrActivationEnded,
 	} {
 		known[wire.Code(c)] = true
 	}
@@ -81,6 +95,7 @@ func TestCodesAreComplete(t *testing.T) {
 		wire.CodeUnknownService, wire.CodeUnknownMethod, wire.CodeInvalidParams, wire.CodeInvalidExternalID, wire.CodePermissionDenied,
 		wire.CodeOverloaded, wire.CodeShuttingDown, wire.CodeRequestIDReused, wire.CodeStoreUnavailable, wire.CodeLockHeld,
 		wire.CodeLockNotOwned, wire.CodeLockExpired, wire.CodeLockNotFound, wire.CodeLockFenced, wire.CodeSequenceExhausted, wire.CodeSequenceFenced,
+		wire.CodePlacementNotReady, wire.CodePlacementPending, wire.CodeActivationFailed, wire.CodeActivationEnded,
 	} {
 		if !known[c] {
 			t.Errorf("%s has no name", c)

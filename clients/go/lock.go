@@ -79,7 +79,7 @@ func (c *Client) Lock(ctx context.Context, key string, opts LockOptions) (*Lock,
 	l := &Lock{ttl: opts.TTL, lost: make(chan struct{})}
 	l.holding, l.stop = context.WithCancel(context.Background())
 	notices := make(chan lease, 1)
-	l.channel = newChannel(c.dial, c.single, func(n *wire.Request) { notice(n, notices) })
+	l.channel = newChannel(c.dial, c.single, func(_ *wire.Client, n *wire.Request) { notice(n, notices) })
 	if err := l.acquire(ctx, key, opts.Wait, c.timeout); err != nil {
 		l.stop()
 		l.channel.close()

@@ -23,6 +23,9 @@ import (
 var executable = os.Getenv("KAZAHANAD")
 
 func TestMain(m *testing.M) {
+	if socket := os.Getenv(executorOf); socket != "" {
+		beExecutor(socket)
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "kz-")
 		if err != nil {

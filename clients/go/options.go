@@ -119,6 +119,7 @@ type callOptions struct {
 	regularOnly bool
 	latest      time.Time
 	requestID   string
+	wait        time.Duration
 }
 
 // ForService names the daemon's service that is meant.
@@ -142,4 +143,10 @@ func NotAfter(latest time.Time) CallOption {
 // it while it is repeated.
 func WithRequestID(id string) CallOption {
 	return func(o *callOptions) { o.requestID = id }
+}
+
+// WithWait says how long Resolve waits for an activation that is under way, 0 to
+// MaxResolveWait. 0: not at all. Default: DefaultResolveWait.
+func WithWait(wait time.Duration) CallOption {
+	return func(o *callOptions) { o.wait = wait }
 }

@@ -37,8 +37,14 @@ var (
 	_ *sql.DB
 )
 
+type roomSet interface {
+	Open(a *kazahana.Activation) error
+	Close(a *kazahana.Activation) ([]byte, error)
+	Drop(a *kazahana.Activation)
+}
+
 func example(ctx context.Context, client *kazahana.Client, db *sql.DB, id kazahana.ID, day time.Time, secret string,
-	parts []string, store func(string, int64) error, err error) error {
+	parts []string, store func(string, int64) error, rooms roomSet, forward func(authority string) error, err error) error {
 	{
 %s
 	}

@@ -31,7 +31,7 @@ func TestCommandsAskOnce(t *testing.T) {
 	}()
 	t.Cleanup(func() { <-over })
 	t.Cleanup(func() { _ = listener.Close() })
-	for _, args := range []string{"id", "status", "health", "locks", "lock k -- true"} {
+	for _, args := range []string{"id", "status", "health", "locks", "placement", "lock k -- true"} {
 		before := connections.Load()
 		s.kazahanad(strings.Fields(args)...).fails(t, exitFailure, "connection lost")
 		if n := connections.Load() - before; n != 1 {

@@ -18,6 +18,7 @@ import (
 // the line. In all of them there is one way to go on.
 var completions = []struct{ typed, want string }{
 	{"kazahanad statu", "kazahanad status"},
+	{"kazahanad pla", "kazahanad placement"},
 	{"kazahanad lease-s", "kazahanad lease-server"},
 	{"kazahanad state acc", "kazahanad state accept-epoch"},
 	{"kazahanad leases ini", "kazahanad leases init"},

@@ -38,6 +38,7 @@ type cli struct {
 	Lock        lockCmd        `cmd:"" help:"Run a program under a lock, and end it before the lock could be lost."`
 	Locks       locksCmd       `cmd:"" help:"Show the locks that are held, and by whom."`
 	Seq         seqCmd         `cmd:"" name:"seq" help:"Take the next values of a sequence, one a line."`
+	Placement   placementCmd   `cmd:"" help:"Show where actors live: members, kinds and activations, or one actor."`
 	State       stateCmd       `cmd:"" help:"Show or mend the durable local state."`
 	Completion  completionCmd  `cmd:"" help:"Print the script that completes command lines in bash, zsh or fish."`
 	Manual      manualCmd      `cmd:"" hidden:"" help:"Print the manual page, for packages."`

@@ -32,7 +32,8 @@ var Start = time.UnixMilli(1_800_000_000_000).UTC()
 // Fake is a daemon with one service, of the default layout. Its clock stands
 // still unless Advance moves it: it gives 256 IDs of its time, and then of the
 // milliseconds that follow. Sequences count from 1, locks hold until they are
-// released or lost, and nothing ever waits: a lock that is held is LOCK_HELD.
+// released or lost, and nothing ever waits: a lock that is held is LOCK_HELD. Actors
+// live on its one host, and are activated by the Executors of its clients.
 type Fake struct {
 	mu        sync.Mutex
 	now       time.Time
@@ -48,6 +49,7 @@ type Fake struct {
 	locks     map[string]*lock
 	tokens    int64
 	uuids     int
+	placement
 }
 
 // failure is what some calls fail with.
@@ -65,14 +67,19 @@ type lock struct {
 // conn is the Fake's end of a client's connection.
 type conn struct {
 	*wire.ServerConn
-	pipe net.Conn
-	mu   sync.Mutex // held while something is written
+	pipe  net.Conn
+	gone  chan struct{} // closed by leave
+	place               // guarded by the Fake's mu
+
+	mu    sync.Mutex
+	queue []func() error // what is to be written; the first is being written
 }
 
 // New returns a Fake.
 func New() *Fake {
 	return &Fake{
 		now: Start, conns: map[*conn]struct{}{}, sequences: map[string]int64{}, requests: map[string][]int64{}, locks: map[string]*lock{},
+		placement: newPlacement(),
 	}
 }
 
@@ -94,7 +101,7 @@ func (f *Fake) Dial(context.Context) (net.Conn, error) {
 		return nil, errors.New("the fake is stopped")
 	}
 	near, far := net.Pipe()
-	c := &conn{pipe: far, ServerConn: wire.NewServerConn(far, far)}
+	c := &conn{pipe: far, ServerConn: wire.NewServerConn(far, far), gone: make(chan struct{})}
 	f.conns[c] = struct{}{}
 	go f.serve(c)
 	return near, nil
@@ -177,9 +184,8 @@ func (f *Fake) LoseLock(key, reason string) bool {
 	}
 	notice := maps.Clone(l.answer)
 	notice["state"], notice["expires_in_ms"], notice["reason"] = "EXPIRED", 0, reason
-	l.holder.mu.Lock()
-	defer l.holder.mu.Unlock()
-	return l.holder.Notify("Lock.Lost", notice) == nil && l.holder.Flush() == nil
+	l.holder.send(func() error { return l.holder.Notify("Lock.Lost", notice) })
+	return true
 }
 
 // Calls returns the methods that were called, in order, by their names on the wire.
@@ -194,27 +200,63 @@ func (f *Fake) serve(c *conn) {
 	defer f.leave(c)
 	var r wire.Request
 	for c.Read(&r) == nil {
-		if r.Type != wire.TypeRequest {
-			continue
+		switch r.Type {
+		case wire.TypeResponse:
+			f.answered(c, &r)
+		case wire.TypeRequest:
+			id := r.ID
+			result, err := f.handle(c, &r)
+			if wait, ok := result.(later); ok {
+				go func() { c.answer(id, wait) }()
+			} else {
+				c.answer(id, func() (any, error) { return result, err })
+			}
 		}
-		result, err := f.handle(c, &r)
-		c.mu.Lock()
+	}
+}
+
+// later is an answer that is waited for.
+type later = func() (any, error)
+
+func (c *conn) answer(id uint32, wait later) {
+	result, err := wait()
+	c.send(func() error {
 		var refusal *wire.Error
 		switch {
 		case err == nil:
-			err = c.ReplyAny(r.ID, result)
+			err = c.ReplyAny(id, result)
 		case errors.As(err, &refusal):
-			c.ReplyError(r.ID, refusal)
+			c.ReplyError(id, refusal)
 			err = nil
 		}
 		if err != nil {
-			c.ReplyError(r.ID, wire.Errorf(wire.CodeInvalidParams, "%v", err))
+			c.ReplyError(id, wire.Errorf(wire.CodeInvalidParams, "%v", err))
 		}
-		err = c.Flush()
+		return nil
+	})
+}
+
+// send writes after what is to be written already. It does not wait for the client,
+// which may be busy with us.
+func (c *conn) send(write func() error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queue = append(c.queue, write)
+	if len(c.queue) == 1 {
+		go c.writeAll()
+	}
+}
+
+func (c *conn) writeAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.queue) > 0 {
+		write := c.queue[0]
 		c.mu.Unlock()
-		if err != nil {
-			return
-		}
+		_ = write()
+		_ = c.Flush() // without a client nobody misses it
+		c.mu.Lock()
+		c.queue = c.queue[1:]
 	}
 }
 
@@ -224,6 +266,8 @@ func (f *Fake) leave(c *conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.conns, c)
+	close(c.gone)
+	f.endAll(c)
 	for key, l := range f.locks {
 		if l.holder == c {
 			delete(f.locks, key)

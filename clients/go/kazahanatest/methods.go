@@ -46,6 +46,13 @@ var methods = map[string]func(query) (any, error){
 	"Lock.Get":           query.lockGet,
 	"Lock.Renew":         query.lockGet,
 	"Lock.Release":       query.lockRelease,
+
+	"Placement.Resolve":    query.placementResolve,
+	"Placement.Register":   query.placementRegister,
+	"Placement.Unregister": query.placementUnregister,
+	"Placement.Check":      query.placementCheck,
+	"Placement.Watch":      query.placementWatch,
+	"Placement.Snapshot":   query.placementSnapshot,
 }
 
 // integer reads a parameter.
@@ -215,7 +222,7 @@ func (q query) status() (any, error) {
 		mode = "fallback_random"
 	}
 	return map[string]any{
-		"version": "fake", "features": []string{"ids", "external", "uuid", "regular_only", "locks", "sequences"},
+		"version": "fake", "features": []string{"ids", "external", "uuid", "regular_only", "locks", "sequences", "placement"},
 		"provider": "memory:", "scope": "unverified", "mode": mode, "clock_ms": q.now.UnixMilli(),
 		"services": []any{map[string]any{"service": "default", "mode": mode}},
 	}, nil

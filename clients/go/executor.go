@@ -1,0 +1,441 @@
+package kazahana
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+const (
+	// MaxSnapshot is how many bytes Passivate may leave behind.
+	MaxSnapshot = 64 << 10
+
+	// answerTime is how long the daemon waits for the answer to a request.
+	answerTime = 5 * time.Second
+	// maxRegisterPause is the longest pause before a refused registration is
+	// tried again.
+	maxRegisterPause = time.Second
+)
+
+// An Executor has the actors of some kinds. Its functions are called for one actor
+// after another, in the order of the daemon's requests, and for different actors
+// concurrently. Their contexts end when the daemon waits no more: 5 s after its
+// request, and with the connection.
+type Executor struct {
+	// Kinds are the kinds of actors that it has: 1 to 64 of them.
+	Kinds []string
+	// Activate begins to act as the actor, and returns what the process calls it, up
+	// to 256 bytes; empty means the process ID. The text of an error goes to those
+	// who resolve the actor.
+	Activate func(ctx context.Context, a *Activation) (pid string, err error)
+	// Passivate ends that, and returns what the next activation gets as its Snapshot,
+	// on whatever host: up to MaxSnapshot bytes. With nil it stays what it was, also
+	// after an error, with which the activation is over as well. May be nil.
+	Passivate func(ctx context.Context, a *Activation) (snapshot []byte, err error)
+	// Ended says that an activation is over without Passivate: the connection is
+	// lost, or Passivate would be too late. The actor must stop. May be nil.
+	Ended func(a *Activation)
+}
+
+// A Registration has an Executor work until Close. It registers again by itself
+// when the daemon was gone; what it had activated has ended then.
+type Registration struct {
+	executor Executor
+	channel  *channel
+	timeout  time.Duration
+	life     context.Context // ends with Close
+	stop     context.CancelFunc
+	keeping  sync.WaitGroup
+	work     sync.WaitGroup // calls of the Executor's functions
+
+	mu        sync.Mutex
+	conn      *wire.Client // that was registered last
+	authority string
+	err       error // why this process is not registered
+	closed    bool
+	jobs      map[actor][]func() // to do, in this order; there is an entry while one is being done
+	live      map[actor]*Activation
+}
+
+type actor struct{ kind, identity string }
+
+// Register has an Executor work for the daemon of this host. It returns when the
+// daemon has accepted that. It has a connection and goroutines of its own, which
+// Close ends; closing the Client does not.
+func (c *Client) Register(ctx context.Context, e Executor) (*Registration, error) {
+	if e.Activate == nil {
+		return nil, invalid(ErrInvalidParams, "an Executor without Activate")
+	}
+	r := &Registration{executor: e, timeout: c.timeout, jobs: map[actor][]func(){}, live: map[actor]*Activation{}}
+	r.executor.Kinds = slices.Clone(e.Kinds)
+	r.life, r.stop = context.WithCancel(context.Background())
+	r.channel = newChannel(c.dial, c.single, r.asked)
+	if err := r.register(ctx); err != nil {
+		r.stop()
+		r.channel.close()
+		r.work.Wait()
+		return nil, err
+	}
+	r.keeping.Go(r.keep)
+	return r, nil
+}
+
+func (r *Registration) register(ctx context.Context) error {
+	defer r.sweep()
+	return r.channel.do(ctx, r.timeout, "Register", func(ctx context.Context, conn *wire.Client) error {
+		var answer struct {
+			Authority string `json:"authority"`
+		}
+		err := conn.Call(ctx, "Placement.Register", &answer, r.executor.Kinds)
+		if err == nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.conn, r.authority, r.err = conn, answer.Authority, nil
+		}
+		return err
+	})
+}
+
+// keep registers again whenever the connection is lost.
+func (r *Registration) keep() {
+	for {
+		select {
+		case <-r.conn.Done():
+		case <-r.life.Done():
+			return
+		}
+		r.failed(&DaemonUnavailableError{Err: r.conn.Err()})
+		r.sweep()
+		for pause := minPause; ; pause = min(2*pause, maxRegisterPause) {
+			err := r.register(r.life)
+			if err == nil {
+				break
+			}
+			r.failed(err)
+			select {
+			case <-time.After(pause):
+			case <-r.life.Done():
+				return
+			}
+		}
+	}
+}
+
+func (r *Registration) failed(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+}
+
+// sweep ends the activations whose connections are lost.
+func (r *Registration) sweep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, a := range r.live {
+		if a.conn.Err() != nil && a.over() {
+			r.queue(key, func() { r.end(a) })
+		}
+	}
+}
+
+// queue has the job done after those that the actor has. mu is held.
+func (r *Registration) queue(key actor, job func()) {
+	jobs, busy := r.jobs[key]
+	r.jobs[key] = append(jobs, job)
+	if !busy {
+		r.work.Go(func() { r.doJobs(key) })
+	}
+}
+
+func (r *Registration) doJobs(key actor) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.jobs[key]) > 0 {
+		job := r.jobs[key][0]
+		r.jobs[key] = r.jobs[key][1:]
+		r.mu.Unlock()
+		job()
+		r.mu.Lock()
+	}
+	delete(r.jobs, key)
+}
+
+// order is a request of the daemon's.
+type order struct {
+	Kind     string `json:"kind"`
+	Identity string `json:"identity"`
+	Version  int64  `json:"version"`
+	Token    int64  `json:"token"`
+	Snapshot []byte `json:"snapshot"`
+}
+
+func (o order) actor() actor { return actor{o.Kind, o.Identity} }
+
+// asked is told what the daemon sends.
+func (r *Registration) asked(conn *wire.Client, q *wire.Request) {
+	if q.Type != wire.TypeRequest {
+		return
+	}
+	id, method, deadline := q.ID, string(q.Method), time.Now().Add(answerTime)
+	var o order
+	err := q.Decode(&o)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.queue(o.actor(), func() {
+		var result any
+		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+		defer cancel()
+		r.work.Go(func() {
+			select {
+			case <-conn.Done():
+				cancel()
+			case <-ctx.Done():
+			}
+		})
+		switch {
+		case err != nil:
+		case method == "Activate":
+			result, err = r.activate(ctx, conn, o)
+		case method == "Passivate":
+			result, err = r.passivate(ctx, o)
+		default:
+			err = wire.Errorf(wire.CodeUnknownMethod, "this client has no method %q", method)
+		}
+		_ = conn.Answer(id, result, err) // without a connection nobody waits for it
+	})
+}
+
+func (r *Registration) activate(ctx context.Context, conn *wire.Client, o order) (any, error) {
+	if ctx.Err() != nil {
+		return nil, errors.New("the actor was busy for too long to be activated")
+	}
+	r.end(r.find(o.actor())) // which the daemon knows nothing of
+	a := &Activation{Kind: o.Kind, Identity: o.Identity, Version: o.Version, Token: o.Token, Snapshot: o.Snapshot, channel: r.channel, conn: conn, timeout: r.timeout}
+	pid, err := r.executor.Activate(ctx, a)
+	if err != nil {
+		a.over()
+		return nil, err
+	}
+	r.mu.Lock()
+	r.live[o.actor()] = a
+	r.mu.Unlock()
+	if conn.Err() != nil {
+		r.end(a) // sweep may have been too early for it
+	}
+	return map[string]any{"pid": cmp.Or(pid, strconv.Itoa(os.Getpid()))}, nil
+}
+
+func (r *Registration) passivate(ctx context.Context, o order) (any, error) {
+	answer := map[string]any{"snapshot": nil}
+	a := r.find(o.actor())
+	switch {
+	case a == nil || a.Token != o.Token:
+		return answer, nil
+	case ctx.Err() != nil:
+		r.end(a)
+		return nil, ctx.Err()
+	}
+	var snapshot []byte
+	var err error
+	if r.executor.Passivate != nil {
+		snapshot, err = r.executor.Passivate(ctx, a)
+	}
+	r.forget(a)
+	if n := len(snapshot); err == nil && n > MaxSnapshot {
+		err = fmt.Errorf("a snapshot of %d bytes: at most %d are right", n, MaxSnapshot)
+	}
+	if snapshot != nil {
+		answer["snapshot"] = snapshot
+	}
+	return answer, err
+}
+
+func (r *Registration) find(key actor) *Activation {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.live[key]
+}
+
+// forget reports whether the activation was still there.
+func (r *Registration) forget(a *Activation) bool {
+	a.over()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := actor{a.Kind, a.Identity}
+	if r.live[key] != a {
+		return false
+	}
+	delete(r.live, key)
+	return true
+}
+
+// end tells that an activation is over, once. It is called by the actor's job.
+func (r *Registration) end(a *Activation) {
+	if a != nil && r.forget(a) && r.executor.Ended != nil {
+		r.executor.Ended(a)
+	}
+}
+
+// Authority is the host:port by which the daemon is a member.
+func (r *Registration) Authority() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.authority
+}
+
+// Err says why this process is not registered at the moment, or nil.
+func (r *Registration) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+// Activations are what this process has, by kind and identity.
+func (r *Registration) Activations() []*Activation {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]*Activation, 0, len(r.live))
+	for _, a := range r.live {
+		if _, err := a.known(); err == nil {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Activation) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Identity, b.Identity))
+	})
+	return all
+}
+
+// Close has all activations passivated, so that their snapshots are kept, for as
+// long as ctx and the Client's timeout allow; for what is left then, Ended is
+// called. It returns when the Executor's functions have, which get 5 s more. An
+// error says what was not done. Only the first call does anything.
+func (r *Registration) Close(ctx context.Context) error {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil
+	}
+	r.closed = true
+	r.stop()
+	r.mu.Unlock()
+	r.keeping.Wait()
+	var err error
+	if r.conn.Err() == nil {
+		ctx, cancel := context.WithTimeout(ctx, r.timeout)
+		defer cancel()
+		err = r.channel.once(ctx, r.conn, "Placement.Unregister", nil)
+	}
+	r.channel.close()
+	r.sweep()
+	idle := make(chan struct{})
+	go func() {
+		defer close(idle)
+		r.work.Wait()
+	}()
+	timer := time.NewTimer(answerTime)
+	defer timer.Stop()
+	select {
+	case <-idle:
+		return err
+	case <-timer.C:
+		return errors.Join(err, errors.New("kazahana: Close: functions of the Executor have not returned"))
+	}
+}
+
+// An Activation is one life of an actor in this process. Its fields do not change.
+type Activation struct {
+	Kind, Identity string
+	Version        int64  // of the actor's activations, from 1 on
+	Token          int64  // fencing token: greater than that of every earlier activation
+	Snapshot       []byte // what Passivate of an earlier one returned; empty: nothing
+
+	channel *channel
+	conn    *wire.Client
+	timeout time.Duration
+	clock   clock.System // counts suspend
+
+	mu    sync.Mutex
+	until time.Duration // the daemon has promised it until then
+	ended bool
+}
+
+// over reports whether it was not over before.
+func (a *Activation) over() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := a.ended
+	a.ended = true
+	return !before
+}
+
+// known says why the activation is over, or that the daemon's promise holds.
+func (a *Activation) known() (promised bool, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch lost := a.conn.Err(); {
+	case lost != nil:
+		return false, a.doubt("disconnected", lost)
+	case a.ended:
+		return false, a.doubt("passivated", nil)
+	}
+	return a.clock.Boot() < a.until, nil
+}
+
+func (a *Activation) doubt(reason string, err error) error {
+	return &ActivationEndedError{a.Kind, a.Identity, reason, err}
+}
+
+// Check returns nil if the activation may be relied on now: at once where the
+// daemon has promised that for some seconds, else when it does. It is to be called
+// before whatever only one process may do. As no promise can keep a process that
+// was paused from going on, stores should compare the Token, too.
+//
+// The error is an *ActivationEndedError, also when the daemon does not answer in
+// time; or context.Canceled. From Passivate, too, it may be that.
+func (a *Activation) Check(ctx context.Context) error {
+	promised, err := a.known()
+	if promised || err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	for !promised && err == nil {
+		if err = a.ask(ctx); err == nil {
+			promised, err = a.known()
+		}
+	}
+	return err
+}
+
+// ask asks the daemon for a promise, which counts from before it is asked.
+func (a *Activation) ask(ctx context.Context) error {
+	sent := a.clock.Boot()
+	var answer struct {
+		ValidMS int64 `json:"valid_ms"`
+	}
+	err := a.channel.once(ctx, a.conn, "Placement.Check", &answer, a.Kind, a.Identity, a.Token)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, ErrActivationEnded):
+		return a.doubt("refused", err)
+	case err != nil:
+		return a.doubt("unanswered", err)
+	case answer.ValidMS <= 0:
+		return a.doubt("refused", nil)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.until = max(a.until, sent+time.Duration(answer.ValidMS)*time.Millisecond)
+	return nil
+}

@@ -1,0 +1,216 @@
+package kazahana
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+const (
+	// DefaultResolveWait is how long Resolve waits for an activation.
+	DefaultResolveWait = 10 * time.Second
+	// MaxResolveWait is the longest that it can be told to wait.
+	MaxResolveWait = 10 * time.Minute
+
+	// eventsAhead is how many events are read before they are asked for. Those
+	// behind them wait in the daemon.
+	eventsAhead = 256
+)
+
+// A Resolution is where an actor lives.
+type Resolution struct {
+	Kind      string `json:"kind"`
+	Identity  string `json:"identity"`
+	Authority string `json:"authority"` // the host:port of the daemon that the actor belongs to
+	Locality  string `json:"locality"`  // local: on this host; or remote
+	// What follows is known of a local one.
+	PID        string `json:"pid"`         // what its process calls it
+	Version    int64  `json:"version"`     // of its activations, from 1 on
+	Token      int64  `json:"token"`       // fencing token of this one
+	ObservedMS int64  `json:"observed_ms"` // when it was decided, Unix ms
+}
+
+// IsLocal reports whether the actor lives on this host.
+func (r Resolution) IsLocal() bool { return r.Locality == "local" }
+
+type resolveOptions struct {
+	WaitMS int64 `json:"wait_ms"`
+}
+
+// Resolve tells where the actor of a kind and an identity lives, and has it
+// activated if that is on this host and it is not yet. WithWait says for how long
+// that is waited for, beside the Client's timeout.
+//
+// The error is a *PlacementPendingError or a *LockHeldError when the wait is over,
+// an *ActivationFailedError, or a *PlacementNotReadyError.
+func (c *Client) Resolve(ctx context.Context, kind, identity string, opts ...CallOption) (r Resolution, err error) {
+	wait := c.options(opts).wait
+	if wait < 0 || wait > MaxResolveWait {
+		return r, invalid(ErrInvalidParams, "a wait of %v: 0 to %v are right", wait, MaxResolveWait)
+	}
+	began := time.Now()
+	err = c.call(ctx, wait+c.timeout, request{"Placement.Resolve", []any{kind, identity}, func(left time.Duration) any {
+		left = min(left-min(left/marginPart, maxMargin), wait-time.Since(began))
+		return resolveOptions{max(left, 0).Milliseconds()}
+	}}, &r)
+	return r, err
+}
+
+// PlacementQuery says what of a daemon's placement is wanted. The zero value
+// gives the first activations.
+type PlacementQuery struct {
+	// After is the "kind/identity" of the last activation of the page before.
+	After string `json:"after,omitempty"`
+	// Limit is how many activations a page has at most: 1 to 1,000, or 0 for 100.
+	Limit int `json:"limit,omitempty"`
+	// Kind and Identity, which go together, name the one actor that is meant.
+	Kind     string `json:"kind,omitempty"`
+	Identity string `json:"identity,omitempty"`
+}
+
+// A PlacementSnapshot is what a daemon knows of placement.
+type PlacementSnapshot struct {
+	State            string             `json:"state"`     // stopped, not_ready, client or member
+	Authority        string             `json:"authority"` // its own host:port; empty for a client
+	Members          []PlacementMember  `json:"members"`
+	Kinds            []string           `json:"kinds"`       // that processes of this host have registered for
+	Activations      []ActivationStatus `json:"activations"` // of this host, by kind and identity
+	ActivationsTotal int                `json:"activations_total"`
+	IgnoredResults   uint64             `json:"ignored_results"` // that came when nobody waited for them
+	Key              *PlacementKey      `json:"key,omitempty"`   // of the actor that the query names
+}
+
+// A PlacementMember is a daemon that actors can belong to.
+type PlacementMember struct {
+	Authority string `json:"authority"`
+	Token     int64  `json:"token"` // of its membership
+}
+
+// ActivationStatus is an activation of the daemon's host.
+type ActivationStatus struct {
+	Kind     string `json:"kind"`
+	Identity string `json:"identity"`
+	Doing    string `json:"doing"`  // resting, or what is under way
+	Active   bool   `json:"active"` // a process has it
+	PID      string `json:"pid"`
+	Version  int64  `json:"version"`
+	Token    int64  `json:"token"`
+	IdleMS   int64  `json:"idle_ms"` // since it was last resolved
+}
+
+// PlacementKey is what is known of one actor, whether it is activated or not.
+type PlacementKey struct {
+	Authority string           `json:"authority"`
+	Locality  string           `json:"locality"`
+	Record    *PlacementRecord `json:"record"` // as it is stored; nil: there is none
+}
+
+// PlacementRecord is an activation as it is stored, for all hosts.
+type PlacementRecord struct {
+	Owner   string `json:"owner"` // authority; empty: the activation has ended
+	PID     string `json:"pid"`
+	Version int64  `json:"version"`
+	Token   int64  `json:"token"`
+}
+
+// PlacementSnapshot asks the daemon what it knows of placement. It activates nothing.
+func (c *Client) PlacementSnapshot(ctx context.Context, q PlacementQuery) (s PlacementSnapshot, err error) {
+	err = c.call(ctx, c.timeout, request{method: "Placement.Snapshot", params: []any{q}}, &s)
+	return s, err
+}
+
+// A PlacementEvent is something that happened to an actor in the daemon's sight.
+type PlacementEvent struct {
+	Event      string `json:"event"` // resolved, lock_denied, activated, activation_failed or passivated
+	Kind       string `json:"kind"`
+	Identity   string `json:"identity"`
+	Authority  string `json:"authority"`
+	PID        string `json:"pid"`
+	Version    int64  `json:"version"`
+	Token      int64  `json:"token"`
+	Reason     string `json:"reason"`
+	ObservedMS int64  `json:"observed_ms"` // Unix ms
+}
+
+// placementNotice is an event, or the daemon's word that there are no more.
+type placementNotice struct {
+	PlacementEvent
+	ended error
+}
+
+// PlacementEvents subscribes to what happens to actors from now on: to the events
+// of these names, or without names to all but "resolved", of which there is one
+// for each Resolve. It has a connection of its own until the iteration ends, or
+// ctx, which bounds all of it.
+//
+// The iteration ends with an error: when ctx is done, or a *WatchEndedError. There
+// may have been events then that it has not seen: whoever goes on subscribes again
+// and then looks at the PlacementSnapshot.
+func (c *Client) PlacementEvents(ctx context.Context, names ...string) (iter.Seq2[PlacementEvent, error], error) {
+	notices := make(chan placementNotice, eventsAhead)
+	own := newChannel(c.dial, c.single, func(conn *wire.Client, q *wire.Request) {
+		if n, ok := placementNoticeOf(q); ok {
+			select {
+			case notices <- n:
+			case <-conn.Done():
+			}
+		}
+	})
+	options := map[string]any{}
+	if len(names) > 0 {
+		options["events"] = names
+	}
+	var conn *wire.Client
+	err := own.do(ctx, c.timeout, "PlacementEvents", func(ctx context.Context, one *wire.Client) error {
+		conn = one
+		return conn.Call(ctx, "Placement.Watch", nil, options)
+	})
+	if err != nil {
+		own.close()
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, own.close)
+	return func(yield func(PlacementEvent, error) bool) {
+		defer own.close()
+		defer stop()
+		for {
+			n := nextNotice(own, conn, notices)
+			if err := ctx.Err(); err != nil {
+				n = placementNotice{ended: fmt.Errorf("kazahana: PlacementEvents: %w", err)}
+			}
+			if !yield(n.PlacementEvent, n.ended) || n.ended != nil {
+				return
+			}
+		}
+	}, nil
+}
+
+func placementNoticeOf(q *wire.Request) (n placementNotice, ok bool) {
+	switch string(q.Method) {
+	case "Placement.Event":
+		return n, q.Decode(&n.PlacementEvent) == nil
+	case "Placement.WatchEnded":
+		_ = q.Decode(&n.PlacementEvent) // its reason
+		return placementNotice{ended: &WatchEndedError{Reason: n.Reason}}, true
+	}
+	return n, false
+}
+
+// nextNotice waits for the next one; the end of the connection comes last.
+func nextNotice(own *channel, conn *wire.Client, notices <-chan placementNotice) placementNotice {
+	select {
+	case n := <-notices:
+		return n
+	case <-conn.Done():
+	}
+	select {
+	case n := <-notices:
+		return n
+	default:
+		_, err := own.judge(own.ctx, conn, conn.Err())
+		return placementNotice{ended: &WatchEndedError{"disconnected", err}}
+	}
+}

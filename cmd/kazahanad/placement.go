@@ -1,0 +1,139 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/placement"
+)
+
+type placementCmd struct {
+	Actor string `arg:"" optional:"" help:"KIND/ID of one actor: where it belongs, and what is stored about it. Nothing is activated."`
+	clientFlags
+	All  bool `help:"Show all activations of this host, not just the first."`
+	JSON bool `name:"json" help:"Print JSON."`
+}
+
+const (
+	shownActivations = 100  // without --all
+	activationsPage  = 1000 // the daemon's largest
+)
+
+// Run shows the members, the kinds and the activations, or one actor.
+func (c *placementCmd) Run(s *system) error {
+	var query kazahana.PlacementQuery
+	if c.Actor != "" {
+		key, err := placement.ParseKey(c.Actor)
+		if err != nil {
+			return usageError{err}
+		}
+		query.Kind, query.Identity = key.Kind, key.Identity
+	}
+	client, err := c.client(c.Timeout, once)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	query.Limit = shownActivations
+	if c.All {
+		query.Limit = activationsPage
+	}
+	report, err := client.PlacementSnapshot(s.ctx, query)
+	for page := report; err == nil && c.All && len(page.Activations) == activationsPage; {
+		last := page.Activations[activationsPage-1]
+		query.After = last.Kind + "/" + last.Identity
+		page, err = client.PlacementSnapshot(s.ctx, query)
+		report.Activations = append(report.Activations, page.Activations...)
+	}
+	switch {
+	case err != nil:
+		return refusedUsage(ofClient(err))
+	case c.JSON:
+		return printJSON(s.out, report)
+	case report.Key != nil:
+		return showActor(s.out, c.Actor, report)
+	}
+	return showPlacement(s.out, report)
+}
+
+func showPlacement(out io.Writer, p kazahana.PlacementSnapshot) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "state\t%s\n", describeState(p.State))
+	fmt.Fprintf(w, "authority\t%s\n", cmp.Or(p.Authority, "none: actors do not live on this host"))
+	for i, m := range p.Members {
+		name := ""
+		if i == 0 {
+			name = "members"
+		}
+		fmt.Fprintf(w, "%s\t%s, token %d\n", name, printable(m.Authority), m.Token)
+	}
+	if len(p.Members) == 0 {
+		fmt.Fprintf(w, "members\tnone are known\n")
+	}
+	var kinds []string
+	for _, kind := range p.Kinds {
+		kinds = append(kinds, printable(kind))
+	}
+	fmt.Fprintf(w, "kinds\t%s\n", cmp.Or(strings.Join(kinds, ", "), "none: no process on this host has registered"))
+	fmt.Fprintf(w, "activations\t%d on this host\n", p.ActivationsTotal)
+	if err := w.Flush(); err != nil || len(p.Activations) == 0 {
+		return err
+	}
+	fmt.Fprintln(out)
+	fmt.Fprintln(w, "ACTOR\tPROCESS\tVERSION\tTOKEN\tRESOLVED\tDOING")
+	for _, a := range p.Activations {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%v ago\t%s\n", printable(a.Kind+"/"+a.Identity), printable(a.PID), a.Version, a.Token, seconds(a.IdleMS), a.Doing)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if more := p.ActivationsTotal - len(p.Activations); more > 0 && len(p.Activations) == shownActivations {
+		_, err := fmt.Fprintf(out, "and %d more: --all shows them\n", more)
+		return err
+	}
+	return nil
+}
+
+func describeState(state string) string {
+	return cmp.Or(map[string]string{
+		"member":    "member: actors live on this host",
+		"client":    "client: it resolves, and no actors live on this host",
+		"not_ready": "not_ready: there are no members, they are not known yet, or this host's membership has ended",
+	}[state], state)
+}
+
+func showActor(out io.Writer, actor string, p kazahana.PlacementSnapshot) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "actor\t%s\n", printable(actor))
+	authority := "none: there are no members"
+	switch {
+	case p.Key.Authority != "" && p.Key.Locality == "local":
+		authority = printable(p.Key.Authority) + ", this host"
+	case p.Key.Authority != "":
+		authority = printable(p.Key.Authority) + ", another host"
+	}
+	fmt.Fprintf(w, "authority\t%s\n", authority)
+	activation := "none on this host"
+	if len(p.Activations) > 0 {
+		a := p.Activations[0]
+		activation = fmt.Sprintf("%s, %s, resolved %v ago", describeActivation(a.PID, a.Version, a.Token), a.Doing, seconds(a.IdleMS))
+	}
+	fmt.Fprintf(w, "activation\t%s\n", activation)
+	record := "none: it was never activated"
+	switch r := p.Key.Record; {
+	case r != nil && r.Owner == "":
+		record = fmt.Sprintf("nobody's; the last was version %d, token %d", r.Version, r.Token)
+	case r != nil:
+		record = printable(r.Owner) + ": " + describeActivation(r.PID, r.Version, r.Token)
+	}
+	fmt.Fprintf(w, "record\t%s\n", record)
+	return w.Flush()
+}
+
+func describeActivation(pid string, version, token int64) string {
+	return fmt.Sprintf("process %s, version %d, token %d", printable(pid), version, token)
+}
