@@ -137,6 +137,11 @@ export class ActivationFailedError extends KazahanaError {
 export class ActivationEndedError extends KazahanaError {
   static override readonly code = 'ACTIVATION_ENDED';
 }
+/** No more events come, and some may be missing; `reason`: too_slow, stopping or disconnected. */
+export class WatchEndedError extends KazahanaError {
+  static override readonly code = 'WATCH_ENDED';
+  readonly reason = this.details['reason'] ?? '';
+}
 /** No daemon answers at the socket; `cause` is the system's error. */
 export class DaemonUnavailableError extends KazahanaError {
   static override readonly code = 'DAEMON_UNAVAILABLE';

@@ -1,6 +1,6 @@
 import { body, checkTimeout, withTokens, type CallOptions } from './calls.js';
 import { Channel } from './channel.js';
-import { OverloadedError, ShuttingDownError } from './errors.js';
+import { WatchEndedError } from './errors.js';
 
 export type PlacementEventName = 'resolved' | 'lock_denied' | 'activated' | 'activation_failed' | 'passivated';
 
@@ -24,9 +24,9 @@ export interface PlacementEventOptions extends CallOptions {
 }
 
 /**
- * What happens on this host, from `ready` on, in order. Where events are missing it throws: when the connection is lost, when the daemon
- * stops (ShuttingDownError), and when whoever takes the events is too slow (OverloadedError). It keeps the process alive until then, or
- * until it is returned from, as `break` does.
+ * What happens on this host, from `ready` on, in order. Where events are missing it throws a WatchEndedError: when the connection is
+ * lost, when the daemon stops, and when whoever takes the events is too slow. It keeps the process alive until then, or until it is
+ * returned from, as `break` does.
  */
 export interface PlacementEvents extends AsyncIterableIterator<PlacementEvent> {
   /** Resolves when the daemon has begun to tell. */
@@ -63,7 +63,7 @@ export class EventQueue implements AsyncIterableIterator<PlacementEvent> {
     const taker = this.takers.shift();
     if (taker) taker.resolve({ done: false, value: event });
     else if (this.events.length < MAX_BEHIND) this.events.push(event);
-    else this.end({ error: new OverloadedError(`${MAX_BEHIND} events wait to be taken: the rest is not kept`) });
+    else this.end({ error: ended('too_slow') });
   }
 
   /** Nothing more comes. What is here can still be taken, and then the failure. */
@@ -114,11 +114,12 @@ export function watch(options: PlacementEventOptions & { timeout: number }, sock
   channel.onNotification = (method, params) => {
     const told = Array.isArray(params) ? params[0] : null;
     if (method === 'Placement.Event') queue.push(withTokens(told) as PlacementEvent);
-    if (method === 'Placement.WatchEnded') queue.end({ error: endOf((withTokens(told) as { reason: string }).reason) });
+    if (method === 'Placement.WatchEnded') queue.end({ error: ended((withTokens(told) as { reason: string }).reason) });
   };
-  channel.pin((error) => queue.end({ error }));
+  let isTold = false;
+  channel.pin((error) => queue.end({ error: isTold ? ended('disconnected', error) : error }));
   const ready = channel.call(body('Placement.Watch', () => [{ events }]), timeout, signal).then(
-    () => undefined,
+    () => void (isTold = true),
     (error: unknown) => {
       queue.end({ error });
       throw error;
@@ -128,7 +129,6 @@ export function watch(options: PlacementEventOptions & { timeout: number }, sock
   return Object.assign(queue, { ready });
 }
 
-function endOf(reason: string): Error {
-  const message = `the daemon tells no more events: ${reason}`;
-  return new (reason === 'stopping' ? ShuttingDownError : OverloadedError)(message, { details: { reason } });
+function ended(reason: string, cause?: unknown): WatchEndedError {
+  return new WatchEndedError(`no more events come: ${reason}`, { details: { reason }, cause });
 }

@@ -164,7 +164,7 @@ describe('placement', { concurrency: true, timeout: 120_000 }, () => {
     await activation.check();
     const events = client.placementEvents();
     await events.ready;
-    const gap = assert.rejects(events.next(), kazahana.DaemonUnavailableError);
+    const gap = assert.rejects(events.next(), kazahana.WatchEndedError);
     await daemon.end('SIGKILL');
     await gap;
     await until('it is ended', () => told.includes('ended a'));
@@ -191,7 +191,7 @@ describe('placement', { concurrency: true, timeout: 120_000 }, () => {
     const seen = [];
     await assert.rejects(async () => {
       for await (const { event } of events) seen.push(event);
-    }, kazahana.ShuttingDownError);
+    }, kazahana.WatchEndedError);
     assert.deepEqual(seen, ['passivated']);
   });
 

@@ -121,6 +121,28 @@ def daemon(binary: str) -> Iterator[Daemon]:
         one.remove()
 
 
+def member(daemon: Daemon, hosts: int = 1) -> Daemon:
+    """Wait until the daemon knows that it is one of so many that actors are placed on."""
+    with kazahana.Client(daemon.socket) as client:
+
+        def known() -> bool:
+            seen = client.placement_snapshot()
+            return bool(seen["state"] == "member" and len(seen["members"]) == hosts)
+
+        wait_until(known)
+    return daemon
+
+
+@pytest.fixture(scope="session")
+def placing(binary: str) -> Iterator[Daemon]:
+    """One with placement. Tests use kinds of actors of their own, and leave it as it is."""
+    one = Daemon(binary, "--placement-authority", "127.0.0.1:7001")
+    try:
+        yield member(one.start())
+    finally:
+        one.remove()
+
+
 Answer = Callable[["Peer", int, str, "list[Any]"], None]
 
 

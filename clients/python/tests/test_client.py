@@ -77,10 +77,10 @@ def test_the_rest(connect: Any, daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("exchange", stateless_exchanges(), ids=lambda one: one["name"])
-def test_recorded_exchanges_are_still_so(connect: Any, daemon: Daemon, exchange: dict[str, Any]) -> None:
+def test_recorded_exchanges_are_still_so(connect: Any, placing: Daemon, exchange: dict[str, Any]) -> None:
     from kazahana.protocol import Call
 
-    client = connect(daemon.socket)
+    client = connect(placing.socket)
     channel = getattr(client, "client", client)._channel
     call: Call[Any] = Call(exchange["method"], exchange["params"], lambda value: value, 5)
     run = client.loop.run_until_complete if hasattr(client, "loop") else (lambda value: value)

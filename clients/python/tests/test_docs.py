@@ -33,25 +33,14 @@ def python(code: str, daemon: Daemon, directory: Path, interpreter: str = sys.ex
     return run.stdout
 
 
-def readme_as_a_program(features: list[str]) -> str:
-    """All examples, in order. Where the daemon has no locks yet, the fake client stands in for them."""
-    program = ""
-    for example in EXAMPLES:
-        if ".lock(" in example and not {"locks", "sequences"} <= set(features):
-            example = (
-                "import kazahana.testing\nreal, client = client, kazahana.testing.FakeClient()\n"
-                + example
-                + "client = real\n"
-            )
-        program += example + "\n"
-    return program
+README_AS_A_PROGRAM = "\n".join(EXAMPLES)
 
 
-def test_readme(daemon: Daemon, tmp_path: Path) -> None:
-    assert len(EXAMPLES) >= 9
-    with kazahana.Client(daemon.socket) as client:
-        printed = python(readme_as_a_program(client.status()["features"]), daemon, tmp_path)
+def test_readme(placing: Daemon, tmp_path: Path) -> None:
+    assert len(EXAMPLES) >= 11
+    printed = python(README_AS_A_PROGRAM, placing, tmp_path)
     assert "200" in printed.split() and "UNKNOWN_SERVICE" in printed
+    assert "127.0.0.1:7001 True " in printed and "activated passivated" in printed
 
 
 def test_readme_lists_every_error() -> None:
@@ -154,21 +143,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("pattern", ["*.whl", "*.tar.gz"])
-def test_installs_into_an_empty_environment(built: Path, pattern: str, daemon: Daemon, tmp_path: Path) -> None:
+def test_installs_into_an_empty_environment(built: Path, pattern: str, placing: Daemon, tmp_path: Path) -> None:
     (artefact,) = built.glob(pattern)
     venv.create(tmp_path / "env", symlinks=True)
     interpreter = str(tmp_path / "env" / "bin" / "python3")
     pip = [sys.executable, "-m", "pip", "--python", interpreter]  # an empty environment does without one of its own
     install = [*pip, "install", "--quiet", "--disable-pip-version-check", str(artefact)]
     subprocess.run(install, check=True, env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
-    with kazahana.Client(daemon.socket) as client:
-        printed = python(readme_as_a_program(client.status()["features"]), daemon, tmp_path, interpreter)
+    printed = python(README_AS_A_PROGRAM, placing, tmp_path, interpreter)
     assert "UNKNOWN_SERVICE" in printed
-    where = python("import kazahana; print(kazahana.__file__, kazahana.__version__)", daemon, tmp_path, interpreter)
+    where = python("import kazahana; print(kazahana.__file__, kazahana.__version__)", placing, tmp_path, interpreter)
     assert str(tmp_path) in where and kazahana.__version__ in where
     script = str(tmp_path / "env" / "bin" / "kazahana")
     for command in ([script], [interpreter, "-m", "kazahana"]):
-        lines = subprocess.check_output([*command, "-n", "5", "--socket", daemon.socket], cwd=tmp_path).split()
+        lines = subprocess.check_output([*command, "-n", "5", "--socket", placing.socket], cwd=tmp_path).split()
         assert len({int(line) for line in lines}) == 5
 
 

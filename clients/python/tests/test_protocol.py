@@ -178,7 +178,7 @@ def test_last_word_and_notifications() -> None:
     session: Session[int] = Session()
     session.request(call(), 1)
     assert session.feed(msgpack.packb([2, "Lock.Lost", [{"reason": "expired"}]])) == []
-    assert session.notifications == [("Lock.Lost", [{"reason": "expired"}])]
+    assert session.unasked == [(None, "Lock.Lost", [{"reason": "expired"}])]
     with pytest.raises(KazahanaError, match="not MessagePack") as caught:
         session.feed(msgpack.packb([1, 0, [1, "PARSE_ERROR: not MessagePack"], None]))
     assert caught.value.code == "PARSE_ERROR"

@@ -1,9 +1,12 @@
 """64-bit, time-sortable, unique IDs from the kazahana daemon of this host."""
 
 from .async_client import AsyncClient
-from .calls import Inspection, LockState
+from .async_executor import AsyncActivation, AsyncExecutor, AsyncPlacementEvents
+from .calls import Inspection, LockState, Resolution
 from .client import Client
 from .errors import (
+    ActivationEndedError,
+    ActivationFailedError,
     ClientClosedError,
     ClockBackwardError,
     DaemonUnavailableError,
@@ -21,6 +24,8 @@ from .errors import (
     NoStoreError,
     OverloadedError,
     PermissionDeniedError,
+    PlacementNotReadyError,
+    PlacementPendingError,
     ProtocolError,
     RequestIDReusedError,
     RequestTimeoutError,
@@ -32,9 +37,12 @@ from .errors import (
     TimestampOverflowError,
     UnknownMethodError,
     UnknownServiceError,
+    WatchEndedError,
 )
+from .executor import Activation, Executor, PlacementEvents
 from .external import ExternalCodec
 from .lock import AsyncLock, Lock, Lost
+from .placement import PlacementEvent
 
 __version__ = "0.1.0"
 
@@ -42,7 +50,10 @@ __all__ = [
     "AsyncClient",
     "Inspection",
     "LockState",
+    "Resolution",
     "Client",
+    "ActivationEndedError",
+    "ActivationFailedError",
     "ClientClosedError",
     "ClockBackwardError",
     "DaemonUnavailableError",
@@ -60,6 +71,8 @@ __all__ = [
     "NoStoreError",
     "OverloadedError",
     "PermissionDeniedError",
+    "PlacementNotReadyError",
+    "PlacementPendingError",
     "ProtocolError",
     "RequestIDReusedError",
     "RequestTimeoutError",
@@ -71,8 +84,16 @@ __all__ = [
     "TimestampOverflowError",
     "UnknownMethodError",
     "UnknownServiceError",
+    "WatchEndedError",
     "ExternalCodec",
     "AsyncLock",
     "Lock",
     "Lost",
+    "Activation",
+    "AsyncActivation",
+    "AsyncExecutor",
+    "AsyncPlacementEvents",
+    "Executor",
+    "PlacementEvent",
+    "PlacementEvents",
 ]

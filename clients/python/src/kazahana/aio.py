@@ -10,19 +10,25 @@ from typing import Any, TypeVar
 
 from . import address, fork
 from .errors import KazahanaError, LockLostError, ShuttingDownError
-from .protocol import Call, Retry, Session, closed, copy_of, lost, unanswered
+from .protocol import Call, Retry, Session, Unasked, closed, copy_of, lost, unanswered
 
 T = TypeVar("T")
 
+_INBOX = 256  # with more than this not received, the socket is not read
 
-class _Connection(asyncio.Protocol):
+
+class Connection(asyncio.Protocol):
     """One socket of one event loop; each caller waits for a future."""
 
-    def __init__(self, path: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, path: str, loop: asyncio.AbstractEventLoop, two_way: bool = False) -> None:
+        """two_way tells whether somebody will receive what the daemon sends unasked."""
         self.path, self.loop = path, loop
         self.broken = False
         self.lock_lost: asyncio.Future[str] = loop.create_future()
-        self._session: Session[asyncio.Future[Any]] = Session()
+        self._session: Session[asyncio.Future[Any]] = Session(two_way)
+        self._two_way = two_way
+        self._inbox: list[Unasked] = []
+        self._arrival: asyncio.Future[None] | None = None  # that the receiver waits for
         self._error: KazahanaError | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._transport: asyncio.Transport | None = None
@@ -52,6 +58,30 @@ class _Connection(asyncio.Protocol):
         finally:
             alarm.cancel()
 
+    async def receive(self) -> list[Unasked]:
+        """Wait for what the daemon sends unasked; return all of it, or raise what became of the connection.
+
+        Meant for one task. What is not received stays in the socket, where the daemon can see it.
+        """
+        while not self._inbox:
+            if self._error is not None:
+                raise copy_of(self._error)
+            self._arrival = self.loop.create_future()
+            await self._arrival
+        taken, self._inbox = self._inbox, []
+        if self._transport is not None:
+            self._transport.resume_reading()
+        return taken
+
+    def send(self, data: bytes) -> None:
+        """Send what is not answered. If the connection is lost, so is this: whoever receives is told."""
+        if self._error is None and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _arrived(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
     def _expire(self, answer: asyncio.Future[Any], call: Call[Any]) -> None:
         if not answer.done():  # its msgid stays taken: the answer may be late
             answer.set_exception(unanswered(call, self.path))
@@ -71,11 +101,16 @@ class _Connection(asyncio.Protocol):
                     answer.set_exception(problem)
         except KazahanaError as error:
             self.fail(error)
-        for method, params in self._session.notifications:
+        for _, method, params in self._session.unasked:
             if method == "Lock.Lost" and not self.lock_lost.done():
                 about = params[0] if isinstance(params, list) and params else None
                 self.lock_lost.set_result(str(about.get("reason", "lost")) if isinstance(about, dict) else "lost")
-        self._session.notifications.clear()
+        if self._two_way and self._session.unasked:
+            self._inbox += self._session.unasked
+            if len(self._inbox) > _INBOX and self._transport is not None:
+                self._transport.pause_reading()
+            self._arrived()
+        self._session.unasked.clear()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.fail(lost(self.path, exc))
@@ -91,6 +126,7 @@ class _Connection(asyncio.Protocol):
         self._session.waiting.clear()
         if not self.lock_lost.done():
             self.lock_lost.set_result("disconnected")
+        self._arrived()
         if self._transport is not None:
             self._transport.abort()
 
@@ -107,9 +143,9 @@ _parents: list[Any] = []  # a transport that was collected would close a number 
 class AsyncChannel:
     """A connection that is made when it is needed, and made again when it was lost, or when the loop is another."""
 
-    def __init__(self, socket: str | None = None) -> None:
-        self._named = socket
-        self._connection: _Connection | None = None
+    def __init__(self, socket: str | None = None, two_way: bool = False) -> None:
+        self._named, self._two_way = socket, two_way
+        self._connection: Connection | None = None
         self._opening: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # that _opening belongs to
         self._reached = False
@@ -146,6 +182,13 @@ class AsyncChannel:
         connection = self._connection
         return "disconnected" if connection is None else await asyncio.shield(connection.lock_lost)
 
+    def link(self) -> Connection:
+        """Return the connection of the last call, for what must not go on by another one."""
+        connection = self._connection
+        if connection is None:
+            raise closed() if self._closed else lost(address.find(self._named))
+        return connection
+
     def close(self) -> None:
         self._closed = True
         connection, self._connection = self._connection, None
@@ -158,7 +201,7 @@ class AsyncChannel:
         if connection is not None:
             connection.after_fork()
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop) -> _Connection:
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> Connection:
         if self._opening is None or self._loop is not loop:
             self._opening, self._loop = asyncio.Lock(), loop
         async with self._opening:
@@ -171,7 +214,7 @@ class AsyncChannel:
                 raise LockLostError("the connection that held the lock was lost", reason="disconnected")
             if connection is not None and not connection.loop.is_closed():
                 connection.loop.call_soon_threadsafe(connection.fail, closed())
-            connection = _Connection(address.find(self._named), loop)
+            connection = Connection(address.find(self._named), loop, self._two_way)
             await connection.open()
             self._connection = connection
             self._reached = True

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Literal, overload
 
 from .aio import AsyncChannel
+from .async_executor import AsyncActivation, AsyncExecutor, AsyncPlacementEvents
 from .base import Base
-from .calls import IDOptions, Inspection, Moment, Options
+from .calls import IDOptions, Inspection, Moment, Options, Resolution
 from .lock import AsyncLock
 from .prefetch import now
 
@@ -23,8 +25,8 @@ class AsyncClient(Base[AsyncChannel]):
     one is made. With prefetch, most calls of next_id return without going through the loop.
     """
 
-    def _open(self) -> AsyncChannel:
-        return AsyncChannel(self._socket)
+    def _open(self, two_way: bool = False) -> AsyncChannel:
+        return AsyncChannel(self._socket, two_way)
 
     def after_fork(self) -> None:
         self._refilling: asyncio.Lock | None = None
@@ -134,3 +136,41 @@ class AsyncClient(Base[AsyncChannel]):
     def lock(self, key: str, *, ttl: float = 30.0, wait: float = 0.0) -> AsyncLock:
         """Return a lock for an `async with` block; see AsyncLock."""
         return AsyncLock(self._open, self._calls, key, ttl, wait)
+
+    async def resolve(self, kind: str, identity: str, *, wait: float = 10.0) -> Resolution:
+        """Return where the actor lives; activate it, if it is to live on this host and does not yet.
+
+        wait, 0 to 600 s, is for an activation or passivation under way, here or on the host that had the actor before.
+        """
+        return await self._channel.perform(self._calls.resolve(kind, identity, wait))
+
+    def register(
+        self,
+        kinds: Sequence[str],
+        activate: Callable[[AsyncActivation], Awaitable[str | None]],
+        passivate: Callable[[AsyncActivation], Awaitable[bytes | None]],
+        ended: Callable[[AsyncActivation], Awaitable[object]] | None = None,
+    ) -> AsyncExecutor:
+        """Run the actors of some kinds in this process; see AsyncExecutor."""
+        return AsyncExecutor(self._open, self._calls, kinds, activate, passivate, ended)
+
+    def placement_events(self, events: Sequence[str] | None = None) -> AsyncPlacementEvents:
+        """Watch what happens to actors here: the events named, or all but resolved; see AsyncPlacementEvents."""
+        return AsyncPlacementEvents(self._open, self._calls, events)
+
+    async def placement_snapshot(
+        self,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        kind: str | None = None,
+        identity: str | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Return members, kinds and activations as the daemon knows them.
+
+        A page has limit activations (0 to 1000, default 100), of keys after "kind/identity". kind and
+        identity, given together: only that actor, with its record in the store.
+        """
+        options = {"after": after, "limit": limit, "kind": kind, "identity": identity}
+        return await self._channel.perform(self._calls.placement_snapshot(timeout, options))

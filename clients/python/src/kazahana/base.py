@@ -31,7 +31,8 @@ class Base(Generic[C]):
         self.after_fork()
         fork.track(self)
 
-    def _open(self) -> C:
+    def _open(self, two_way: bool = False) -> C:
+        """Return a channel; two_way tells whether somebody will receive what the daemon sends unasked."""
         raise NotImplementedError
 
     def after_fork(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any, Callable, TypedDict, Union
@@ -93,7 +93,8 @@ def _list_of(kind: Any, count: int) -> Callable[[Any], Any]:
     return parse
 
 
-def _record(kind: Any) -> Callable[[Any], Any]:
+def record(kind: Any) -> Callable[[Any], Any]:
+    """Return how to read a map as the dataclass `kind`. What it does not know is left out."""
     names = [field.name for field in fields(kind)]
 
     def parse(value: Any) -> Any:
@@ -105,7 +106,37 @@ def _record(kind: Any) -> Callable[[Any], Any]:
     return parse
 
 
-_pair, _inspection, _lock_state = _list_of(int, 2), _record(Inspection), _record(LockState)
+@dataclass(frozen=True)
+class Resolution:
+    """Where an actor lives. Of a remote one the daemon knows only the authority: pid is "", version and token 0."""
+
+    kind: str
+    identity: str
+    authority: str
+    """host:port of the member that is responsible for the actor"""
+    locality: str
+    """local or remote"""
+    pid: str
+    """by which the actor's process calls it"""
+    version: int
+    token: int
+    """the fencing token of the activation: greater than that of every earlier one"""
+    observed_ms: int
+    """Unix time"""
+
+    @property
+    def is_local(self) -> bool:
+        return self.locality == "local"
+
+
+_pair, _inspection, _lock_state = _list_of(int, 2), record(Inspection), record(LockState)
+
+
+_resolution = record(Resolution)
+
+
+def _valid_ms(value: Any) -> int:
+    return int(_integer(_table(value).get("valid_ms")))
 
 
 def _active(value: Any) -> LockState:
@@ -235,3 +266,26 @@ class Calls:
 
     def watch(self, key: str, lease_id: str) -> Call[LockState]:
         return self._make("Lock.Watch", [key], _active, None, {"lease_id": lease_id})
+
+    def resolve(self, kind: str, identity: str, wait: float) -> Call[Resolution]:
+        if not 0 <= wait <= MAX_TIMEOUT:
+            raise InvalidParamsError(f"wait={wait} is out of range: 0 to 600 s")
+        options = {"wait_ms": int(wait * 1000)}
+        timeout = min(self.timeout + wait, MAX_TIMEOUT)
+        return self._make("Placement.Resolve", [kind, identity], _resolution, timeout, options)
+
+    def register(self, kinds: Sequence[str]) -> Call[dict[str, Any]]:
+        return self._make("Placement.Register", [[kinds] if isinstance(kinds, str) else list(kinds)], _table, None)
+
+    def unregister(self) -> Call[dict[str, Any]]:
+        return self._make("Placement.Unregister", [], _table, None)
+
+    def check(self, kind: str, identity: str, token: int, timeout: float) -> Call[int]:
+        return self._make("Placement.Check", [kind, identity, token], _valid_ms, timeout)
+
+    def placement_watch(self, events: Sequence[str] | None) -> Call[dict[str, Any]]:
+        options = {"events": None if events is None else list(events)}
+        return self._make("Placement.Watch", [], _table, None, options)
+
+    def placement_snapshot(self, timeout: float | None, options: Mapping[str, Any]) -> Call[dict[str, Any]]:
+        return self._make("Placement.Snapshot", [], _table, timeout, options)

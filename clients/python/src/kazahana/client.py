@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, Literal, overload
 
 from .base import Base
-from .calls import IDOptions, Inspection, Moment, Options
+from .calls import IDOptions, Inspection, Moment, Options, Resolution
 from .errors import RequestTimeoutError
+from .executor import Activation, Executor, PlacementEvents
 from .lock import Lock
 from .prefetch import now
 from .sync import Channel
@@ -30,8 +32,8 @@ class Client(Base[Channel]):
     daemon restarts. A process that was forked makes its own. Not for use in signal handlers.
     """
 
-    def _open(self) -> Channel:
-        return Channel(self._socket)
+    def _open(self, two_way: bool = False) -> Channel:
+        return Channel(self._socket, two_way)
 
     def after_fork(self) -> None:
         self._refilling = threading.Lock()
@@ -150,3 +152,43 @@ class Client(Base[Channel]):
     ) -> Lock:
         """Return a lock for a `with` block; see Lock."""
         return Lock(self._open, self._calls, key, ttl, wait, on_lost)
+
+    def resolve(self, kind: str, identity: str, *, wait: float = 10.0) -> Resolution:
+        """Return where the actor lives; activate it, if it is to live on this host and does not yet.
+
+        wait, 0 to 600 s, is for an activation or passivation under way, here or on the host that had the actor before.
+        """
+        return self._channel.perform(self._calls.resolve(kind, identity, wait))
+
+    def register(
+        self,
+        kinds: Sequence[str],
+        activate: Callable[[Activation], str | None],
+        passivate: Callable[[Activation], bytes | None],
+        ended: Callable[[Activation], object] | None = None,
+        *,
+        workers: int = 4,
+    ) -> Executor:
+        """Run the actors of some kinds in this process; see Executor."""
+        return Executor(self._open, self._calls, kinds, activate, passivate, ended, workers)
+
+    def placement_events(self, events: Sequence[str] | None = None) -> PlacementEvents:
+        """Watch what happens to actors here: the events named, or all but resolved; see PlacementEvents."""
+        return PlacementEvents(self._open, self._calls, events)
+
+    def placement_snapshot(
+        self,
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        kind: str | None = None,
+        identity: str | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, Any]:
+        """Return members, kinds and activations as the daemon knows them.
+
+        A page has limit activations (0 to 1000, default 100), of keys after "kind/identity". kind and
+        identity, given together: only that actor, with its record in the store.
+        """
+        options = {"after": after, "limit": limit, "kind": kind, "identity": identity}
+        return self._channel.perform(self._calls.placement_snapshot(timeout, options))

@@ -193,6 +193,44 @@ class NoStoreError(KazahanaError):
     code = "NO_STORE"
 
 
+class PlacementNotReadyError(KazahanaError):
+    """The daemon places no actors now. `state` says why: off, stopped, not_ready or client."""
+
+    code = "PLACEMENT_NOT_READY"
+    state: str = ""
+
+
+class PlacementPendingError(KazahanaError):
+    """The actor is being activated, or passivated, and the wait is over."""
+
+    code = "PLACEMENT_PENDING"
+    cause: str = ""
+
+
+class ActivationFailedError(KazahanaError):
+    """The actor's process did not activate it, or there is none that registered for its kind."""
+
+    code = "ACTIVATION_FAILED"
+    cause: str = ""
+
+
+class ActivationEndedError(KazahanaError):
+    """The activation is over, or nobody can say that it is not: stop acting for it.
+
+    `reason`: passivated, failed, disconnected, forked, refused (by the daemon) or unanswered.
+    """
+
+    code = "ACTIVATION_ENDED"
+    reason: str = ""
+
+
+class WatchEndedError(KazahanaError):
+    """The daemon sends no more events; some may be missing. `reason`: too_slow, stopping or disconnected."""
+
+    code = "WATCH_ENDED"
+    reason: str = ""
+
+
 class DaemonUnavailableError(KazahanaError, ConnectionError):
     """Nobody answers at the socket `path`. __cause__ is the system's error, if it was one."""
 

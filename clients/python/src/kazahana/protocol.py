@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, Generic, TypeVar
+from typing import Any, Callable, Generic, NamedTuple, TypeVar
 
 import msgpack
 
@@ -77,15 +77,25 @@ class Call(Generic[T]):
             )
 
 
+class Unasked(NamedTuple):
+    """What the daemon sends of its own accord: a notification, or a request, which is to be answered."""
+
+    msgid: int | None  # of a request
+    method: str
+    params: Any
+
+
 class Session(Generic[W]):
     """One connection: requests under way, each with whoever waits for it, and bytes not yet read.
 
     Not synchronised. After feed has raised, the connection is of no use any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, two_way: bool = False) -> None:
+        """two_way tells whether the daemon may send requests, too."""
         self.waiting: dict[int, W | None] = {}  # by msgid; None = its caller gave up
-        self.notifications: list[tuple[str, Any]] = []  # for whoever wants them to take away
+        self.unasked: list[Unasked] = []  # for whoever wants it to take away
+        self._two_way = two_way
         self._last = 0
         self._wide = _SMALL_MSGIDS
         self._unpacker = msgpack.Unpacker(max_buffer_size=MAX_RESPONSE, strict_map_key=False, raw=False)
@@ -143,9 +153,13 @@ class Session(Generic[W]):
     def _take(self, message: Any) -> tuple[W, KazahanaError | None, Any] | None:
         if isinstance(message, list) and len(message) == 3 and message[0] == 2:
             if isinstance(message[1], str):
-                self.notifications.append((message[1], message[2]))
+                self.unasked.append(Unasked(None, message[1], message[2]))
             return None
-        if not isinstance(message, list) or len(message) != 4 or message[0] != 1 or type(message[1]) is not int:
+        whole = isinstance(message, list) and len(message) == 4 and type(message[1]) is int
+        if whole and message[0] == 0 and self._two_way and isinstance(message[2], str):
+            self.unasked.append(Unasked(*message[1:]))
+            return None
+        if not whole or message[0] != 1:
             raise ProtocolError("the answer is not MessagePack-RPC: is this the socket of a kazahana daemon?")
         _, msgid, problem, result = message
         error = None
@@ -160,6 +174,13 @@ class Session(Generic[W]):
 
     def waiters(self) -> Iterator[W]:
         return (waiter for waiter in self.waiting.values() if waiter is not None)
+
+
+def response(msgid: int, error: str | None, result: Any) -> bytes:
+    """Return the answer to a request of the daemon: an error's text, or a result."""
+    problem = None if error is None else [0, error]
+    data: bytes = msgpack.packb([1, msgid, problem, result], unicode_errors="replace")
+    return data
 
 
 _BYTE = [struct.pack("B", i) for i in range(_SMALL_MSGIDS + 1)]
@@ -180,13 +201,23 @@ class Retry:
         self._limit = started + (timeout if reached else min(timeout, self.FIRST_CONTACT))
         self._tries = 0 if reached else 1
 
+    @classmethod
+    def endless(cls) -> Retry:
+        """Return one whose delays count, and no deadline."""
+        return cls(0.0, float("inf"), reached=True)
+
     def pause(self, error: KazahanaError, now: float, chance: Callable[[], float] = random.random) -> float:
         """Return how many seconds to wait before the next try, or raise the error if there is to be none."""
         transient = isinstance(error, ShuttingDownError) or getattr(error, "transient", False)
-        # The first try after a lost connection is free: a successor may listen already.
-        delay = min(self.LONGEST, self.FIRST * 2 ** (self._tries - 1)) * (1 - chance() / 2) if self._tries else 0.0
+        delay = self.delay(chance)
         if not transient or now + delay >= self._limit:
             raise error
+        return delay
+
+    def delay(self, chance: Callable[[], float] = random.random) -> float:
+        """Return how many seconds to wait before the next try, if there is one."""
+        # The first try after a lost connection is free: a successor may listen already.
+        delay = min(self.LONGEST, self.FIRST * 2 ** (self._tries - 1)) * (1 - chance() / 2) if self._tries else 0.0
         self._tries = min(self._tries + 1, 16)
         return delay
 

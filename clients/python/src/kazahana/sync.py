@@ -10,11 +10,11 @@ import struct
 import threading
 import time
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Callable, TypeVar
 
 from . import address, fork
 from .errors import KazahanaError, LockLostError, ShuttingDownError
-from .protocol import Call, Retry, Session, closed, copy_of, lost, unanswered
+from .protocol import Call, Retry, Session, Unasked, closed, copy_of, lost, unanswered
 
 T = TypeVar("T")
 
@@ -53,12 +53,15 @@ class Connection:
     when it has its own answer, it passes the lead on.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, two_way: bool = False) -> None:
+        """two_way tells whether somebody will receive what the daemon sends unasked."""
         self.path = path
         self.broken = False
         self.lock_lost: str | None = None  # why, once the daemon has said so
         self._mutex = threading.Lock()
-        self._session: Session[_Slot] = Session()
+        self._session: Session[_Slot] = Session(two_way)
+        self._two_way = two_way
+        self._inbox: list[Unasked] = []
         self._leader: _Slot | None = None
         self._listeners: dict[_Slot, None] = {}
         self._error: KazahanaError | None = None
@@ -101,10 +104,35 @@ class Connection:
 
     def listen(self, timeout: float | None) -> str | None:
         """Wait for the loss of the lock that this connection holds; return the reason, None if there is none yet."""
+        self._attend(lambda: self.lock_lost is not None, timeout)
+        return "disconnected" if self.broken and self.lock_lost is None else self.lock_lost
+
+    def receive(self) -> list[Unasked]:
+        """Wait for what the daemon sends unasked; return all of it, or raise what became of the connection.
+
+        Meant for one thread. What is not received stays in the socket, where the daemon can see it.
+        """
+        self._attend(lambda: bool(self._inbox), None)
+        with self._mutex:
+            taken, self._inbox = self._inbox, []
+            if not taken and self._error is not None:
+                raise copy_of(self._error)
+        return taken
+
+    def send(self, data: bytes, timeout: float) -> None:
+        """Send what is not answered. If the connection is lost, so is this: whoever receives is told."""
+        with self._mutex:
+            if self._error is None:
+                self._send(data)
+        if self._unsent:
+            self._flush(monotonic() + timeout)
+
+    def _attend(self, told: Callable[[], bool], timeout: float | None) -> None:
+        """Wait until the daemon has told, or the connection is lost."""
         slot = _Slot()
         try:
             with self._mutex:
-                if self.lock_lost is None and self._error is None:
+                if not told() and self._error is None:
                     self._listeners[slot] = None
                 else:
                     slot.done = True
@@ -113,7 +141,6 @@ class Connection:
             )
         finally:
             self._leave(slot)
-        return "disconnected" if self.broken and self.lock_lost is None else self.lock_lost
 
     def fail(self, error: KazahanaError) -> None:
         """Use the connection no more; whoever waits is told the error."""
@@ -200,7 +227,7 @@ class Connection:
             except KazahanaError as error:
                 self._break(error)
             self._torn = False
-            if self._session.notifications:
+            if self._session.unasked:
                 self._notice()
             if slot.done:
                 self._leader = None
@@ -209,13 +236,16 @@ class Connection:
         return True
 
     def _notice(self) -> None:
-        for method, params in self._session.notifications:
+        for _, method, params in self._session.unasked:
             if method == "Lock.Lost" and self.lock_lost is None:
                 about = params[0] if isinstance(params, list) and params else None
                 self.lock_lost = str(about.get("reason", "lost")) if isinstance(about, dict) else "lost"
-                for listener in self._listeners:
-                    listener.settle(None, None)
-        self._session.notifications.clear()
+        if self._two_way:
+            self._inbox += self._session.unasked
+        if self._inbox or self.lock_lost is not None:
+            for listener in self._listeners:
+                listener.settle(None, None)
+        self._session.unasked.clear()
 
     def _leave(self, slot: _Slot) -> None:
         with self._mutex:
@@ -256,8 +286,8 @@ class Connection:
 class Channel:
     """A connection that is made when it is needed, and made again when it was lost."""
 
-    def __init__(self, socket: str | None = None) -> None:
-        self._named = socket
+    def __init__(self, socket: str | None = None, two_way: bool = False) -> None:
+        self._named, self._two_way = socket, two_way
         self._connection: Connection | None = None
         self._opening = threading.Lock()
         self._reached = False
@@ -292,6 +322,13 @@ class Channel:
         connection = self._connection
         return "disconnected" if connection is None else connection.listen(timeout)
 
+    def link(self) -> Connection:
+        """Return the connection of the last call, for what must not go on by another one."""
+        connection = self._connection
+        if connection is None:
+            raise closed() if self._closed else lost(address.find(self._named))
+        return connection
+
     def close(self) -> None:
         self._closed = True
         connection, self._connection = self._connection, None
@@ -315,7 +352,7 @@ class Channel:
                 raise closed()
             if self._pinned:
                 raise LockLostError("the connection that held the lock was lost", reason="disconnected")
-            made = self._connection = Connection(address.find(self._named))
+            made = self._connection = Connection(address.find(self._named), self._two_way)
             self._reached = True
             if self._closed:  # meanwhile
                 self.close()

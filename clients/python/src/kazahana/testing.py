@@ -6,12 +6,15 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import Future
 from datetime import datetime, timezone
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, TypeVar, cast
 
 import msgpack
 
+from ._fake_placement import AsyncFakeLink, FakeLink, FakePlacement, Link, async_settled, settled
 from .aio import AsyncChannel
+from .aio import Connection as AsyncConnection
 from .async_client import AsyncClient
 from .client import Client
 from .errors import (
@@ -24,7 +27,7 @@ from .errors import (
 )
 from .external import ExternalCodec
 from .protocol import Call, closed
-from .sync import Channel
+from .sync import Channel, Connection
 
 T = TypeVar("T")
 
@@ -53,6 +56,7 @@ class FakeDaemon:
         self._tokens = 0
         self._mutex = threading.Lock()
         self._lost: dict[str, Callable[[str], None]] = {}
+        self._placement = FakePlacement()
 
     def advance(self, ms: int) -> None:
         """Move the clock."""
@@ -75,13 +79,28 @@ class FakeDaemon:
         if tell is not None:
             tell(reason)
 
+    def passivate(self, kind: str, identity: str) -> None:
+        """Let an actor be passivated by its process; its snapshot is kept for the next activation."""
+        self._placement.passivate((kind, identity))
+
+    def disconnect(self) -> None:
+        """Let executors lose their connections, and so their activations; they register again."""
+        self._placement.disconnect()
+
     def answer(self, method: str, params: Sequence[Any]) -> Any:
         """Carry out a request of the wire."""
+        result = self.begin(method, params)
+        return result.result() if isinstance(result, Future) else result
+
+    def begin(self, method: str, params: Sequence[Any], link: Link | None = None) -> Any:
+        """Carry out a request, up to a Future where it waits for the process of an actor."""
         given: list[Any] = msgpack.unpackb(msgpack.packb(list(params)))  # as it would arrive
         with self._mutex:
             self.calls.append((method, list(given)))
             self._fail(method)
             options = given.pop() if given and isinstance(given[-1], dict) else {}
+            if method.startswith("Placement."):
+                return self._placement.handle(method, given, options, link, self.now_ms)
             handler = getattr(self, "_" + method.replace(".", "_").lower(), None)
             if handler is None:
                 raise UnknownMethodError(f"there is no method {method!r}")
@@ -149,7 +168,7 @@ class FakeDaemon:
         return str(uuid.UUID(int=bits & ~(0xF << 76 | 3 << 62) | version << 76 | 2 << 62))
 
     def _status(self, options: dict[str, Any]) -> dict[str, Any]:
-        features = ["ids", "external", "uuid", "regular_only", "locks", "sequences"]
+        features = ["ids", "external", "uuid", "regular_only", "locks", "sequences", "placement"]
         return {"version": "fake", "features": features, "scope": "unverified", "mode": "regular"}
 
     def _ping(self, options: dict[str, Any]) -> str:
@@ -207,8 +226,7 @@ class _Holder:
         self.lease: str | None = None
         self.reason: str | None = None
 
-    def perform(self, call: Call[T], told: Callable[[str], None]) -> T:
-        result = self.daemon.answer(call.method, call.params)
+    def take(self, call: Call[T], result: Any, told: Callable[[str], None]) -> T:
         if call.method == "Lock.Acquire":
             self.lease = result["lease_id"]
             self.daemon._lost[result["lease_id"]] = told
@@ -227,11 +245,19 @@ class _FakeChannel(Channel):
         super().__init__()
         self._holder = _Holder(daemon)
         self._told = threading.Event()
+        self._link: FakeLink | None = None
 
     def perform(self, call: Call[T]) -> T:
         if self._closed:
             raise closed()
-        return self._holder.perform(call, self._tell)
+        daemon = self._holder.daemon
+        if call.method == "Placement.Register":
+            self._link = FakeLink(daemon._placement, daemon.begin)
+        result = settled(daemon.begin(call.method, call.params, self._link), call)
+        return self._holder.take(call, result, self._tell)
+
+    def link(self) -> Connection:
+        return cast(Connection, self._link)
 
     def _tell(self, reason: str) -> None:
         self._holder.reason = reason
@@ -245,6 +271,8 @@ class _FakeChannel(Channel):
         super().close()
         self._holder.close()
         self._told.set()
+        if self._link is not None:
+            self._link.fail(closed())
 
 
 class _FakeAsyncChannel(AsyncChannel):
@@ -252,13 +280,21 @@ class _FakeAsyncChannel(AsyncChannel):
         super().__init__()
         self._holder = _Holder(daemon)
         self._told: asyncio.Future[str] | None = None
+        self._link: AsyncFakeLink | None = None
 
     async def perform(self, call: Call[T]) -> T:
         if self._closed:
             raise closed()
         await asyncio.sleep(0)  # other tasks run, as they would
         self._told = self._told or asyncio.get_running_loop().create_future()
-        return self._holder.perform(call, self._told.set_result)
+        daemon = self._holder.daemon
+        if call.method == "Placement.Register":
+            self._link = AsyncFakeLink(daemon._placement, daemon.begin)
+        result = await async_settled(daemon.begin(call.method, call.params, self._link), call)
+        return self._holder.take(call, result, self._told.set_result)
+
+    def link(self) -> AsyncConnection:
+        return cast(AsyncConnection, self._link)
 
     async def listen(self) -> str:
         assert self._told is not None
@@ -267,6 +303,8 @@ class _FakeAsyncChannel(AsyncChannel):
     def close(self) -> None:
         super().close()
         self._holder.close()
+        if self._link is not None:
+            self._link.fail(closed())
 
 
 class FakeClient(Client):
@@ -276,7 +314,7 @@ class FakeClient(Client):
         self.daemon = daemon or FakeDaemon()
         super().__init__(**options)
 
-    def _open(self) -> Channel:
+    def _open(self, two_way: bool = False) -> Channel:
         return _FakeChannel(self.daemon)
 
 
@@ -287,5 +325,5 @@ class AsyncFakeClient(AsyncClient):
         self.daemon = daemon or FakeDaemon()
         super().__init__(**options)
 
-    def _open(self) -> AsyncChannel:
+    def _open(self, two_way: bool = False) -> AsyncChannel:
         return _FakeAsyncChannel(self.daemon)

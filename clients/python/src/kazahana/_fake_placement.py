@@ -1,0 +1,286 @@
+"""The placement of a FakeDaemon: one host, which is the authority of every actor."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from concurrent.futures import Future, TimeoutError
+from dataclasses import dataclass
+from typing import Any, Callable, Protocol, Union
+
+import msgpack
+
+from .errors import (
+    ActivationEndedError,
+    ActivationFailedError,
+    InvalidParamsError,
+    KazahanaError,
+    PlacementPendingError,
+    UnknownMethodError,
+    from_wire,
+)
+from .protocol import Call, Unasked, lost
+
+AUTHORITY = "fake:1"
+_TTL_MS, _VALID_MS = 10_000, 1_000
+
+Key = tuple[str, str]
+Told = Union[Unasked, KazahanaError]
+Begin = Callable[[str, Any, "Link"], Any]
+
+
+class Link(Protocol):
+    """What the daemon needs of an executor's connection."""
+
+    def tell(self, told: Told) -> None: ...
+
+
+@dataclass(eq=False)
+class _Actor:
+    link: Link
+    version: int
+    token: int
+    resolved: Future[dict[str, Any]]
+    passivated: Future[None] | None = None
+
+
+class FakePlacement:
+    """Tells executors what to do, and takes their answers. Whoever waits for these gets a Future."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.RLock()  # futures that are done call back
+        self._kinds: dict[Link, list[str]] = {}
+        self._actors: dict[Key, _Actor] = {}
+        self._versions: dict[Key, int] = {}
+        self._snapshots: dict[Key, bytes] = {}  # the last that was left
+        self._tokens = self._msgids = 0
+        self._asked: dict[tuple[Link, int], Callable[[KazahanaError | None, Any], None]] = {}
+
+    def handle(self, method: str, params: list[Any], options: dict[str, Any], link: Link | None, now_ms: int) -> Any:
+        """Carry out a request of the wire."""
+        with self._mutex:
+            if method == "Placement.Resolve":
+                return self._resolve((params[0], params[1]), now_ms)
+            if link is not None and method == "Placement.Register":
+                kinds = self._kinds.setdefault(link, [])
+                kinds += [kind for kind in params[0] if kind not in kinds]
+                return {"authority": AUTHORITY, "ttl_ms": _TTL_MS, "kinds": list(kinds)}
+            if link is not None and method == "Placement.Unregister":
+                return self._unregister(link)
+            if method == "Placement.Check":
+                actor = self._actors.get((params[0], params[1]))
+                if actor is None or actor.token != params[2]:
+                    raise ActivationEndedError(f"there is no activation of {params[0]}/{params[1]} with this token")
+                return {"valid_ms": _VALID_MS}
+        raise UnknownMethodError(f"the fake has no {method!r}")
+
+    def _resolve(self, key: Key, now_ms: int) -> Future[dict[str, Any]]:
+        actor = self._actors.get(key)
+        if actor is not None:
+            return actor.resolved if actor.passivated is None else self._resolve_after(actor.passivated, key, now_ms)
+        links = [link for link, kinds in self._kinds.items() if key[0] in kinds]
+        if not links:
+            cause = f"no process on this host has registered for the kind {key[0]!r}"
+            raise ActivationFailedError(f"{'/'.join(key)} could not be activated", cause=cause)
+        running = [actor.link for actor in self._actors.values()]
+        self._tokens += 1
+        version = self._versions[key] = self._versions.get(key, 0) + 1
+        actor = _Actor(min(links, key=running.count), version, self._tokens, Future())
+        self._actors[key], resolved = actor, actor.resolved
+        resolution = {
+            "kind": key[0], "identity": key[1], "authority": AUTHORITY, "locality": "local",
+            "version": actor.version, "token": actor.token, "observed_ms": now_ms,
+        }  # fmt: skip
+
+        def answered(error: KazahanaError | None, result: Any) -> None:
+            if error is None:
+                resolved.set_result({**resolution, "pid": result["pid"]})
+                return
+            self._forget(key, actor, None)
+            what = f"{'/'.join(key)} could not be activated"
+            resolved.set_exception(ActivationFailedError(what, cause=error.message))
+
+        self._ask(
+            actor.link, "Activate", {**_about(key, actor), "snapshot": self._snapshots.get(key) or None}, answered
+        )
+        return resolved
+
+    def _resolve_after(self, passivated: Future[None], key: Key, now_ms: int) -> Future[dict[str, Any]]:
+        later: Future[dict[str, Any]] = Future()
+
+        def resolve(_: Future[None]) -> None:
+            try:
+                self._resolve(key, now_ms).add_done_callback(settle)
+            except KazahanaError as error:
+                later.set_exception(error)
+
+        def settle(resolved: Future[dict[str, Any]]) -> None:
+            error = resolved.exception()
+            later.set_result(resolved.result()) if error is None else later.set_exception(error)
+
+        passivated.add_done_callback(resolve)
+        return later
+
+    def passivate(self, key: Key) -> Future[None]:
+        """Begin to passivate; the future tells the end."""
+        with self._mutex:
+            actor = self._actors.get(key)
+            if actor is None or not actor.resolved.done():
+                raise InvalidParamsError(f"{'/'.join(key)} is not activated")
+            if actor.passivated is None:
+                done = actor.passivated = Future()
+
+                def answered(error: KazahanaError | None, result: Any) -> None:
+                    self._forget(key, actor, None if error is not None else result["snapshot"])
+                    done.set_result(None)
+
+                self._ask(actor.link, "Passivate", _about(key, actor), answered)
+            return actor.passivated
+
+    def _unregister(self, link: Link) -> Future[dict[str, Any]]:
+        self._kinds.pop(link, None)
+        left = [
+            self.passivate(key) for key, actor in self._actors.items() if actor.link is link and actor.resolved.done()
+        ]
+        result: Future[dict[str, Any]] = Future()
+        waiting, count = set(left), len(left)
+
+        def passivated(one: Future[None]) -> None:
+            waiting.discard(one)
+            if not waiting and not result.done():
+                result.set_result({"passivated": count})
+
+        for one in left:
+            one.add_done_callback(passivated)
+        if not left:
+            result.set_result({"passivated": 0})
+        return result
+
+    def gone(self, link: Link) -> None:
+        """Take the end of a connection."""
+        with self._mutex:
+            self._kinds.pop(link, None)
+            for asked in [asked for asked in self._asked if asked[0] is link]:
+                self._asked.pop(asked)(KazahanaError("the process has closed its connection"), None)
+            for key, actor in [one for one in self._actors.items() if one[1].link is link]:
+                self._forget(key, actor, None)
+
+    def disconnect(self) -> None:
+        """End the connections of all executors."""
+        with self._mutex:
+            for link in list(self._kinds):
+                self.gone(link)
+                link.tell(lost("the fake daemon"))
+
+    def answer(self, link: Link, data: bytes) -> None:
+        """Take what a process answers."""
+        _, msgid, problem, result = msgpack.unpackb(data)
+        with self._mutex:
+            answered = self._asked.pop((link, msgid), None)
+            if answered is not None:
+                answered(None if problem is None else from_wire(f"FAILED: {problem[1]}"), result)
+
+    def _ask(self, link: Link, method: str, about: Any, answered: Callable[[KazahanaError | None, Any], None]) -> None:
+        self._msgids += 1
+        self._asked[link, self._msgids] = answered
+        link.tell(Unasked(self._msgids, method, [about]))
+
+    def _forget(self, key: Key, actor: _Actor, snapshot: bytes | None) -> None:
+        if self._actors.get(key) is actor:
+            del self._actors[key]
+            if snapshot is not None:  # else what is stored stays
+                self._snapshots[key] = snapshot
+
+
+def _about(key: Key, actor: _Actor) -> dict[str, Any]:
+    return {"kind": key[0], "identity": key[1], "version": actor.version, "token": actor.token}
+
+
+class FakeLink:
+    """The connection of an executor for threads."""
+
+    path = "the fake daemon"
+
+    def __init__(self, placement: FakePlacement, begin: Begin) -> None:
+        self._placement, self._begin = placement, begin
+        self._inbox: queue.SimpleQueue[Told] = queue.SimpleQueue()
+
+    def tell(self, told: Told) -> None:
+        self._inbox.put(told)
+
+    def receive(self) -> list[Unasked]:
+        told = self._inbox.get()
+        if isinstance(told, KazahanaError):
+            raise told
+        return [told]
+
+    def send(self, data: bytes, timeout: float) -> None:
+        self._placement.answer(self, data)
+
+    def call(self, call: Call[Any], deadline: float) -> Any:
+        return settled(self._begin(call.method, call.params, self), call)
+
+    def fail(self, error: KazahanaError) -> None:
+        self._placement.gone(self)
+        self.tell(error)
+
+
+class AsyncFakeLink:
+    """The connection of an executor for asyncio."""
+
+    path = "the fake daemon"
+
+    def __init__(self, placement: FakePlacement, begin: Begin) -> None:
+        self._placement, self._begin = placement, begin
+        self._loop = asyncio.get_running_loop()
+        self._inbox: asyncio.Queue[Told] = asyncio.Queue()
+
+    def tell(self, told: Told) -> None:
+        self._loop.call_soon_threadsafe(self._inbox.put_nowait, told)
+
+    async def receive(self) -> list[Unasked]:
+        told = await self._inbox.get()
+        if isinstance(told, KazahanaError):
+            raise told
+        return [told]
+
+    def send(self, data: bytes) -> None:
+        self._placement.answer(self, data)
+
+    async def call(self, call: Call[Any], deadline: float) -> Any:
+        return await async_settled(self._begin(call.method, call.params, self), call)
+
+    def fail(self, error: KazahanaError) -> None:
+        self._placement.gone(self)
+        if not self._loop.is_closed():
+            self.tell(error)
+
+
+def settled(result: Any, call: Call[Any]) -> Any:
+    """Wait for what may be a Future."""
+    if not isinstance(result, Future):
+        return result
+    try:
+        return result.result(_patience(call))
+    except TimeoutError as error:
+        raise _pending() from error
+
+
+async def async_settled(result: Any, call: Call[Any]) -> Any:
+    """Wait for what may be a Future, without cancelling it when the time is up."""
+    if not isinstance(result, Future):
+        return result
+    wrapped = asyncio.wrap_future(result)
+    await asyncio.wait([wrapped], timeout=_patience(call))
+    if not wrapped.done():
+        raise _pending()
+    return wrapped.result()
+
+
+def _patience(call: Call[Any]) -> float:
+    return float(call.params[-1]["wait_ms"]) / 1000 if call.method == "Placement.Resolve" else call.timeout
+
+
+def _pending() -> PlacementPendingError:
+    return PlacementPendingError("the process has not answered yet")

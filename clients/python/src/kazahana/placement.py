@@ -1,0 +1,262 @@
+"""Placement without I/O: what an executor is asked, in which order it calls back, and what it answers.
+
+Nothing here reads a clock, starts a thread or touches a socket; Executor and AsyncExecutor are two
+thin shells around a Roster, as the clients are around a Session.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Callable, Generic, TypeVar
+
+from .calls import record
+from .errors import (
+    ActivationEndedError,
+    ClientClosedError,
+    DaemonUnavailableError,
+    KazahanaError,
+    ProtocolError,
+    RequestTimeoutError,
+    ShuttingDownError,
+    WatchEndedError,
+)
+from .protocol import Unasked, response
+
+ANSWER_WITHIN = 5.0  # s; the daemon ignores later answers
+CHECKS = 3  # questions of one check, if the answers are over when they arrive
+MAX_PID = 256  # bytes of UTF-8
+MAX_SNAPSHOT = 64 << 10  # bytes
+MAX_TEXT = 1000  # characters of an error
+
+# What a process does for an actor.
+ACTIVATE, PASSIVATE, END = "activate", "passivate", "end"
+
+# After these answers to a check, the process must not act: another host may.
+UNSURE = (ActivationEndedError, RequestTimeoutError, ShuttingDownError, DaemonUnavailableError, ClientClosedError)
+_REASONS = ("refused", "unanswered", "unanswered", "disconnected", "disconnected")
+
+
+class ActivationBase:
+    """What the daemon said about an activation, and how long that may be relied on."""
+
+    def __init__(self, kind: str, identity: str, version: int, token: int, snapshot: bytes | None) -> None:
+        self.kind = kind
+        self.identity = identity
+        self.version = version
+        self.token = token
+        """the fencing token: greater than that of every earlier activation of this actor"""
+        self.snapshot = snapshot
+        """what the last passivation left, None if nothing"""
+        self._over: str | None = None
+        self._until = float("-inf")  # on the clock of prefetch.now
+        self._process = os.getpid()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is known to be over. False proves nothing: see check."""
+        return self._over is not None or os.getpid() != self._process
+
+    def end(self, reason: str) -> None:
+        self._over = self._over or reason
+
+    def covered(self, at: float) -> bool:
+        """Report whether an earlier answer of the daemon covers this moment."""
+        if self.ended:
+            raise ActivationEndedError(f"the activation of {self} has ended", reason=self._over or "forked")
+        return at < self._until
+
+    def cover(self, asked: float, valid_ms: int) -> None:
+        """Take an answer; it counts from before the question."""
+        self._until = max(self._until, asked + valid_ms / 1000)
+
+    def unsure(self, error: KazahanaError) -> ActivationEndedError:
+        """Return what to raise when the daemon does not say that it is live."""
+        reason = next(reason for kind, reason in zip(UNSURE, _REASONS) if isinstance(error, kind))
+        if reason == "refused":  # which is final
+            self.end(reason)
+        return ActivationEndedError(f"the activation of {self} is not to be relied on: {error.message}", reason=reason)
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.identity}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self} version={self.version} token={self.token}>"
+
+
+A = TypeVar("A", bound=ActivationBase)
+L = TypeVar("L")
+
+
+class LateError(Exception):
+    """It was not begun."""
+
+
+class Work(Generic[A, L]):
+    """Something to do for an actor: a request of the daemon, or the end of its activation."""
+
+    def __init__(
+        self, doing: str, activation: A, link: L | None = None, msgid: int | None = None, arrived: float = 0.0
+    ) -> None:
+        self.doing = doing
+        self.activation = activation
+        self.link = link  # the connection that it came by
+        self.msgid = msgid
+        self.arrived = arrived  # on the clock of prefetch.now, which counts on while the machine is suspended
+        self.dropped = False  # the connection was lost meanwhile
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.activation.kind, self.activation.identity
+
+    def begin(self, now: float) -> None:
+        """Raise a LateError where the answer would be late: the daemon has given the activation up, or will have."""
+        if self.doing == ACTIVATE and now - self.arrived >= ANSWER_WITHIN:
+            raise LateError("the workers were too busy to begin in time")
+
+
+class Roster(Generic[A, L]):
+    """The activations of an executor, and what is to be done for them: for each actor in order.
+
+    Each step returns answers, and the work to begin, if any: of each actor one at a time. Not synchronised.
+    L is the type of a connection, of which there is one at a time; end comes between two.
+    """
+
+    def __init__(self, make: Callable[[L, str, str, int, int, bytes | None], A]) -> None:
+        self.live: dict[tuple[str, str], A] = {}
+        self._make = make
+        self._queues: dict[tuple[str, str], deque[Work[A, L]]] = {}  # none is empty; the first is being done
+
+    def take(self, link: L, unasked: Unasked, now: float) -> tuple[list[tuple[L, bytes]], Work[A, L] | None]:
+        """Take a request. Notifications are ignored."""
+        if unasked.msgid is None:
+            return [], None
+        if unasked.method not in ("Activate", "Passivate"):
+            return [(link, response(unasked.msgid, f"UNKNOWN_METHOD: there is no {unasked.method!r}", None))], None
+        try:
+            about = unasked.params[0]
+            actor = about["kind"], about["identity"]
+            activation = self._make(link, *actor, about["version"], about["token"], about.get("snapshot"))
+            work = Work(unasked.method.lower(), activation, link, unasked.msgid, now)
+            queue = self._queues.setdefault(work.key, deque())
+        except (AttributeError, LookupError, TypeError) as error:
+            raise ProtocolError(f"the daemon's {unasked.method} is not complete: {error!r}") from error
+        queue.append(work)
+        return self._begin(work.key) if len(queue) == 1 else ([], None)
+
+    def finish(
+        self, work: Work[A, L], result: dict[str, Any] | None, error: BaseException | None
+    ) -> tuple[list[tuple[L, bytes]], Work[A, L] | None]:
+        """Take what became of work: an answer, as answer_of makes it, or an error."""
+        queue, activation = self._queues[work.key], work.activation
+        queue.popleft()
+        if work.doing == ACTIVATE and error is None:
+            if work.dropped:  # nobody else will end it
+                queue.appendleft(Work(END, activation))
+            else:
+                self.live[work.key] = activation
+        else:
+            activation.end("passivated" if work.doing == PASSIVATE else "failed")
+            self.live.pop(work.key, None)
+        answers, following = self._begin(work.key)
+        if work.msgid is not None and work.link is not None:
+            text = None if error is None else f"{type(error).__name__}: {error}"[:MAX_TEXT]
+            answers.insert(0, (work.link, response(work.msgid, text, result)))
+        return answers, following
+
+    def end(self) -> list[Work[A, L]]:
+        """Take the end of the connection, and so of all activations; return the work to begin."""
+        for queue in self._queues.values():
+            running = queue[0]
+            running.dropped = True
+            running.activation.end("disconnected")
+            for work in [work for work in queue if work is not running and work.doing != END]:
+                queue.remove(work)
+        begun = []
+        for key, activation in self.live.items():
+            activation.end("disconnected")
+            queue = self._queues.setdefault(key, deque())
+            if queue and queue[0].activation is activation:  # which is being passivated
+                continue
+            queue.append(Work(END, activation))
+            if len(queue) == 1:
+                begun.append(queue[0])
+        self.live.clear()
+        return begun
+
+    def _begin(self, key: tuple[str, str]) -> tuple[list[tuple[L, bytes]], Work[A, L] | None]:
+        """Return what is to be done next for an actor, with the answers that need nothing to be done."""
+        queue = self._queues[key]
+        answers: list[tuple[L, bytes]] = []
+        while queue:
+            work, live = queue[0], self.live.get(key)
+            if work.doing == END:
+                return answers, work
+            if work.doing == ACTIVATE and live is not None:  # the daemon knows nothing of that one any more
+                live.end("refused")
+                queue.appendleft(Work(END, self.live.pop(key)))
+                continue
+            if work.doing == ACTIVATE:
+                return answers, work
+            if live is not None and live.token <= work.activation.token:
+                work.activation = live
+                return answers, work
+            queue.popleft()  # a Passivate of what is not there
+            if work.msgid is not None and work.link is not None:
+                answers.append((work.link, response(work.msgid, None, {"snapshot": None})))
+        del self._queues[key]
+        return answers, None
+
+
+def answer_of(doing: str, result: object) -> dict[str, Any] | None:
+    """Return the answer that a callback's result makes."""
+    if doing == ACTIVATE:
+        pid = str(os.getpid()) if result is None else result
+        if not isinstance(pid, str) or not 1 <= len(pid.encode()) <= MAX_PID:
+            raise ValueError(f"activate returned {pid!r:.80}: a pid is a str of 1 to {MAX_PID} bytes, or None")
+        return {"pid": pid}
+    if doing == PASSIVATE:
+        if not isinstance(result, (bytes, bytearray, type(None))) or len(result or b"") > MAX_SNAPSHOT:
+            raise ValueError(f"passivate returned {result!r:.80}: at most {MAX_SNAPSHOT} bytes are due, or None")
+        return {"snapshot": result}
+    return None
+
+
+@dataclass(frozen=True)
+class PlacementEvent:
+    """Something that happened to an actor."""
+
+    event: str
+    """resolved, lock_denied, activated, activation_failed or passivated"""
+    kind: str
+    identity: str
+    authority: str
+    pid: str
+    version: int
+    token: int
+    reason: str
+    observed_ms: int
+    """Unix time"""
+
+
+_event = record(PlacementEvent)
+
+
+def gap(error: KazahanaError) -> KazahanaError:
+    """Return what to raise when events cannot be received any more."""
+    if not isinstance(error, DaemonUnavailableError):
+        return error
+    return WatchEndedError(f"the events end here: {error.message}", reason="disconnected")
+
+
+def event_of(unasked: Unasked) -> PlacementEvent | None:
+    """Read a notification; raise what ends the watch."""
+    about = unasked.params[0] if isinstance(unasked.params, list) and unasked.params else None
+    if unasked.method == "Placement.WatchEnded":
+        reason = str(about.get("reason", "")) if isinstance(about, dict) else ""
+        raise WatchEndedError(f"the daemon tells of no more events: {reason or 'it does not say why'}", reason=reason)
+    if unasked.method != "Placement.Event":
+        return None
+    event: PlacementEvent = _event(about)
+    return event
