@@ -46,7 +46,7 @@ proof:
 capacity:
 	@$(GO) test ./internal/capacity -count=1 -v -timeout 60m -run TestTables -capacity.full
 
-## bench: the daemon beside echo servers, Redis and katsubushi, one interleaved run of about 8 minutes; BENCH=-h explains.
+## bench: the daemon beside echo servers, Redis and katsubushi, one interleaved run of about 10 minutes; BENCH=-h explains.
 bench: build
 	@$(GO) run ./bench $(BENCH)
 
@@ -82,7 +82,7 @@ storm: build
 storm-clients:
 	@KAZAHANA_STORM_CLIENTS=30s $(GO) test ./clients/storm -count=1 -v -run '^TestStorm$$'
 
-## chaos: providers are killed, emptied and frozen under 22 daemons, and servers of locks under 16 processes, 8 minutes; docs/chaos.md has the options for CHAOS.
+## chaos: providers are killed, emptied and frozen under 22 daemons, servers of locks under 16 processes, and daemons that place 10,000 chat rooms, 11 minutes; docs/chaos.md has the options for CHAOS.
 chaos: setup
 	@$(GO) test ./cmd/kazahanad -count=1 -v -timeout 30m -run '^TestChaos$$' -chaos.full $(CHAOS)
 

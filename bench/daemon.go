@@ -35,6 +35,9 @@ type daemonOptions struct {
 	throughput int    // IDs per millisecond; 0: as shipped
 	provider   string // parameters of the provider's URL
 	admin      bool   // with metrics
+	authority  string // as which it takes part in placement; "": not
+	store      string // file of what that needs; "": beside the leases
+	beside     bool   // on another core: it is not what is measured
 }
 
 // daemon is a running one. All that it writes is in the run's directory.
@@ -62,6 +65,12 @@ func daemonArguments(dir string, o daemonOptions) (args []string, files daemon) 
 		files.admin = filepath.Join(dir, "admin.sock")
 		args = append(args, "--admin-listen", "unix:"+files.admin)
 	}
+	if o.authority != "" {
+		args = append(args, "--placement-authority", o.authority)
+	}
+	if o.store != "" {
+		args = append(args, "--store", "sqlite:"+o.store)
+	}
 	return args, files
 }
 
@@ -69,7 +78,11 @@ func daemonArguments(dir string, o daemonOptions) (args []string, files daemon) 
 // stop it, also with an error.
 func (b *bench) startDaemon(ctx context.Context, o daemonOptions) (*daemon, error) {
 	args, files := daemonArguments(b.freshDir(), o)
-	service, err := b.launch.Launch(filepath.Join(b.dir, o.name+".log"), b.plan.daemon, args...)
+	launch := b.launch
+	if o.beside {
+		launch = launch.Beside()
+	}
+	service, err := launch.Launch(filepath.Join(b.dir, o.name+".log"), b.plan.daemon, args...)
 	if err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}

@@ -22,8 +22,9 @@
 //	plan.go        the command line
 //	run.go         the run: start servers, go through the rounds, clean up
 //	rows.go        all rows, and those that are measured on every server
-//	generator.go   the generator in process, without a socket
-//	leases.go, growth.go, start.go, quiet.go, memory.go
+//	generator.go, rendezvous.go
+//	               in process, without a socket
+//	leases.go, growth.go, start.go, quiet.go, placement.go, actors.go, memory.go
 //	               rows with daemons of their own; disturb.go is what
 //	               disturbs in the row quiet
 //	targets.go     what is promised of each row

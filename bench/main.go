@@ -18,12 +18,13 @@ import (
 
 // subModes are run as processes of their own.
 var subModes = map[string]func(args []string) error{
-	"load":      load.Main,
-	"hold":      load.HoldMain,
-	"echo":      echoMain,
-	"generator": generatorMain,
-	"start":     startMain,
-	"disturb":   disturbMain,
+	"load":       load.Main,
+	"hold":       load.HoldMain,
+	"echo":       echoMain,
+	"generator":  generatorMain,
+	"rendezvous": rendezvousMain,
+	"start":      startMain,
+	"disturb":    disturbMain,
 }
 
 func main() {

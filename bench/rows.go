@@ -31,7 +31,7 @@ func allRows() []row {
 		rows = append(rows, socketRow(w))
 	}
 	// The last one looks at what the others have left behind.
-	return append(rows, leasesRow(), growthRow(), startRow(), quietRow(), memoryRow())
+	return append(rows, leasesRow(), growthRow(), startRow(), quietRow(), rendezvousRow(), placementRow(), actorsRow(), memoryRow())
 }
 
 // selectRows understands -only: keys separated by commas, "" for everything.

@@ -222,9 +222,11 @@ func TestEchoArguments(t *testing.T) {
 }
 
 func TestDaemonArguments(t *testing.T) {
-	args, files := daemonArguments("/d", daemonOptions{name: "n", throughput: 256, provider: "term=1s", admin: true})
+	args, files := daemonArguments("/d", daemonOptions{
+		name: "n", throughput: 256, provider: "term=1s", admin: true, authority: "a:1", store: "/s.db",
+	})
 	want := "[serve --config none --socket /d/n.sock --state-dir /d/n --provider sqlite:/d/n/leases.db?term=1s " +
-		"--max-throughput-per-ms 256 --admin-listen unix:/d/admin.sock]"
+		"--max-throughput-per-ms 256 --admin-listen unix:/d/admin.sock --placement-authority a:1 --store sqlite:/s.db]"
 	if fmt.Sprint(args) != want || files != (daemon{socket: "/d/n.sock", leases: "/d/n/leases.db", admin: "/d/admin.sock"}) {
 		t.Errorf("%v\n%+v", args, files)
 	}

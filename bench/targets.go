@@ -15,6 +15,11 @@ func targets() []report.Target {
 		target(startKey, "start", "ms, after a stop", quantityStopped).atMost(60e6, report.Milliseconds),
 		target(startKey, "start", "ms, after kill -9", quantityKilled).atMost(60e6, report.Milliseconds),
 		target(quietKey, "quiet", "p99.9 disturbed / calm", quantityDisturbed).over(kazahanad, quantityCalm).atMost(1.2, report.Ratio),
+		target(rendezvousKey, rendezvousTitle(rendezvousBound), "µs/lookup", quantityLookup(rendezvousBound)).atMost(20e3, report.Microseconds),
+		target(rendezvousKey, rendezvousTitle(rendezvousBound), "allocations", quantityLookupAllocations).atMost(0, report.Whole).certain(),
+		target(placementKey, titleRemote, "p50 / Ping", quantityRemote).over(kazahanad, quantityPing).atMost(1.5, report.Ratio),
+		target(placementKey, titleActive, "p50 / Ping", quantityActive).over(kazahanad, quantityPing).atMost(1.5, report.Ratio),
+		target(actorsKey, actorsTitle, "MiB", quantityActors).atMost(200<<20, report.MiB),
 		target(memoryKey, "memory", "MiB after the load", quantityLoaded).atMost(24<<20, report.MiB),
 		target(memoryKey, "memory", "MiB more, 10,000 connections", quantityMore).atMost(16<<20, report.MiB),
 	)

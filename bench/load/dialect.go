@@ -1,8 +1,11 @@
 package load
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
-// dialect is how one kind of server is asked for IDs, and how its answers are
+// dialect is how one kind of server is asked, and how its answers are
 // found in a stream and checked. There is one for each connection.
 type dialect interface {
 	// appendRequest appends the request with the given number.
@@ -13,7 +16,7 @@ type dialect interface {
 	take(b []byte, number uint32) (int, error)
 }
 
-// Names of dialects.
+// Names of dialects of those who are asked for IDs; Ping and Resolve are others.
 const (
 	RPC       = "kazahana"  // MessagePack-RPC
 	Echo      = "echo"      // the same requests, sent back
@@ -37,6 +40,11 @@ func newDialect(name string, count int) (dialect, error) {
 		return newCounter(count), nil
 	case Memcached:
 		return newGetter(count), nil
+	case Ping:
+		return newPing(), nil
+	}
+	if strings.HasPrefix(name, resolvePrefix) {
+		return newResolve(name)
 	}
 	return nil, fmt.Errorf("there is no dialect %q", name)
 }

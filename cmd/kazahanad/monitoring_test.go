@@ -84,7 +84,7 @@ func (e exported) labels(name string) (all []string) {
 func provokedDaemon(t *testing.T) exported {
 	s := newSite(t)
 	d := s.launchShifted(0, s.brief("--admin-listen", "unix:"+s.path("admin.sock"), "--max-backward", "0",
-		"--max-connections", "4", "--forward-hold", "0s")...)
+		"--max-connections", "4", "--forward-hold", "0s", "--placement-authority", "a:1")...)
 	d.awaitReady()
 	c := s.dial()
 	c.lease()
@@ -97,6 +97,7 @@ func provokedDaemon(t *testing.T) exported {
 	var lock, value any
 	c.must("Lock.Acquire", &lock, "key", map[string]any{"ttl_ms": 60_000})
 	c.must("Sequence.Next", &value, "key")
+	c.must("Placement.Register", &value, []string{"room"})
 	eventually(t, "a connection is turned away", func() bool {
 		return isRefusal(s.dial().try("Ping", &value), wire.CodeOverloaded)
 	})

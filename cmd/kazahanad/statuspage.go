@@ -20,6 +20,8 @@ type daemonPage struct {
 	History  statuspage.Past                `json:"history"` // counters: requests, and KIND:SERVICE for IDs
 	Events   []statuspage.Event             `json:"events"`
 	Counters map[string][]statuspage.Sample `json:"counters"` // by the metrics' names
+
+	Placement *daemon.PlacementStatus `json:"placement"` // nil: off
 }
 
 // watchForPage follows the counters whose course the page shows.
@@ -38,7 +40,7 @@ func (d *daemonParts) watchForPage(ctx context.Context) error {
 }
 
 func (d *daemonParts) page() any {
-	p := daemonPage{Status: d.server.Status(), Host: thisHost(), History: d.history.Past(), Events: d.recent.Events()}
+	p := daemonPage{Status: d.server.Status(), Host: thisHost(), History: d.history.Past(), Events: d.recent.Events(), Placement: d.placement.Status()}
 	var err error
 	if p.Counters, err = statuspage.Counters(d.metrics.Registry); err != nil {
 		d.serveLog().Warn("the status page lacks the counters", zap.Error(err))

@@ -151,6 +151,7 @@ func TestStatusPages(t *testing.T) {
 	for name, look := range map[string]func(*testing.T, *browser.Browser){
 		"daemon": lookAtDaemon, "daemon in an outage": lookAtOutage, "without scripts": lookWithoutScripts,
 		"lease server": lookAtLeaseServer, "lease server comes back": lookAtReturn, "hostile names": lookAtHostileNames,
+		"placement": lookAtPlacement, "without placement": lookWithoutPlacement,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -303,7 +304,7 @@ func TestDaemonPageData(t *testing.T) {
 			t.Errorf("/status.json lacks %s", name)
 		}
 	}
-	for _, name := range []string{"host", "history", "events", "counters"} {
+	for _, name := range []string{"host", "history", "events", "counters", "placement"} {
 		if page[name] == nil {
 			t.Errorf("/status.json lacks %s", name)
 		}

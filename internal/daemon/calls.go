@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,6 +15,10 @@ import (
 // callWindow is how many requests a peer may have without having answered. A crowd
 // of them waits here, where its time does not run as long as the peer answers at all.
 const callWindow = 256
+
+// silentWindow is how many requests wait for a peer that does not answer. Those
+// beyond are refused: a crowd of them would keep the driver from what others run.
+const silentWindow = 16
 
 // maxRefusal is how many bytes of a peer's error others are told.
 const maxRefusal = 1024
@@ -48,8 +53,11 @@ type call struct {
 	timer *time.Timer
 }
 
-// errNotAsked: the peer knows nothing of the request.
-var errNotAsked = errors.New("the process was not asked: when its turn came it was not wanted any more")
+// The peer knows nothing of the request.
+var (
+	errNotAsked = errors.New("the process was not asked: when its turn came it was not wanted any more")
+	errSilent   = errors.New("the process was not asked: it does not answer what it was asked before")
+)
 
 func newCalls(c *conn) *calls {
 	a := &calls{conn: c, more: make(chan struct{}, 1), waiting: map[uint32]*call{}}
@@ -60,13 +68,17 @@ func newCalls(c *conn) *calls {
 // ask sends a request, and has its done called when its answer is in target, or there
 // is none within the time after it was sent.
 //
-// Errors: the peer's refusal; what close was given; errNotAsked; one
+// Errors: the peer's refusal; what close was given; errNotAsked; errSilent; one
 // that wraps driver.ErrUnknown where the peer may still carry it out.
 func (a *calls) ask(one *call) {
 	a.mu.Lock()
-	if closed := a.closed; closed != nil {
+	refused := a.closed
+	if a.silent && !one.useful && len(a.waiting) >= silentWindow {
+		refused = cmp.Or(refused, errSilent)
+	}
+	if refused != nil {
 		a.mu.Unlock()
-		one.done(closed)
+		one.done(refused)
 		return
 	}
 	a.last++

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/metrics"
@@ -38,6 +38,7 @@ type Placement struct {
 	timeout   time.Duration
 	counts    *metrics.Placement
 	lately    lately
+	looking   chan struct{} // has room for the one who looks at all activations
 }
 
 // NewPlacement is what the placement methods need to serve a driver, which is made
@@ -46,7 +47,7 @@ func NewPlacement(cfg driver.Config, timeout time.Duration) *Placement {
 	x := NewExecutors()
 	p := &Placement{
 		executors: x, records: cfg.Records, tenant: cfg.Tenant, authority: cfg.Authority, ttl: cmp.Or(cfg.TTL, driver.DefaultTTL), timeout: timeout,
-		counts: metrics.NewPlacement(),
+		counts: metrics.NewPlacement(), looking: make(chan struct{}, 1),
 	}
 	cfg.Executor, cfg.Observe, cfg.Failed = x, p.observe, p.counting(cfg.Failed)
 	x.driver = driver.New(cfg)
@@ -90,7 +91,7 @@ func placementError(err error) *wire.Error {
 	case errors.Is(err, driver.ErrOverloaded):
 		return wire.Errorf(wire.CodeOverloaded, "%v", err)
 	case errors.Is(err, placement.ErrInvalid):
-		return wire.Errorf(wire.CodeInvalidParams, "%v", err)
+		return wire.Errorf(wire.CodeInvalidParams, "%s", strings.TrimPrefix(err.Error(), placement.ErrInvalid.Error()+": "))
 	}
 	return nil
 }
@@ -371,21 +372,36 @@ func (s *Server) placementSnapshot(_ context.Context, c *conn) error {
 	})
 }
 
+// look looks at the activations that are asked for. A page costs a look at all of
+// them, while the driver waits: there is one at a time.
+func (p *Placement) look(ctx context.Context, want snapshotWanted) (s placement.Snapshot, err error) {
+	if want.key != (placement.Key{}) {
+		return p.driver.Single(want.key), nil
+	}
+	select {
+	case p.looking <- struct{}{}:
+	case <-ctx.Done():
+		return s, wire.Errorf(wire.CodeOverloaded, "others ask for snapshots")
+	}
+	defer func() { <-p.looking }()
+	kind, identity, _ := strings.Cut(want.after, "/")
+	return p.driver.Page(placement.Key{Kind: kind, Identity: identity}, int(want.limit)), nil
+}
+
 // page is the part of the snapshot that is asked for.
 func (p *Placement) page(ctx context.Context, want snapshotWanted) (snapshotPage, error) {
-	now := p.driver.Snapshot()
+	single := want.key != placement.Key{}
+	now, err := p.look(ctx, want)
+	if err != nil {
+		return snapshotPage{}, err
+	}
 	page := snapshotPage{
 		State: now.State, Authority: now.Authority, Members: []snapshotMember{}, Kinds: p.executors.kinds(),
-		Activations: []snapshotActivation{}, Total: len(now.Activations), Ignored: now.Ignored,
+		Activations: []snapshotActivation{}, Total: now.Total, Ignored: now.Ignored,
 	}
 	for _, m := range now.Members {
 		page.Members = append(page.Members, snapshotMember(m))
 	}
-	single := want.key != placement.Key{}
-	now.Activations = slices.DeleteFunc(now.Activations, func(a placement.Activation) bool {
-		return single && a.Key != want.key || !single && a.Key.String() <= want.after
-	})
-	slices.SortFunc(now.Activations, func(a, b placement.Activation) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
 	for _, a := range now.Activations[:min(len(now.Activations), int(want.limit))] {
 		page.Activations = append(page.Activations, snapshotActivation{
 			a.Key.Kind, a.Key.Identity, a.Doing, a.Active, a.Record.PID, a.Record.Version, a.Record.Token, a.IdleFor.Milliseconds(),

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/driver"
@@ -67,8 +68,20 @@ func (s *Server) placementWatch(_ context.Context, c *conn) error {
 	go func() { // its first notice comes behind the answer
 		defer close(ended)
 		p.tellEvents(c, events)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.watches = false // it may begin again
 	}()
 	return err
+}
+
+// eventNames are all that can be watched, in a line.
+func eventNames() string {
+	names := make([]string, len(eventKinds))
+	for i, kind := range eventKinds {
+		names[i] = string(kind)
+	}
+	return strings.Join(names, ", ")
 }
 
 // wantedEvents reads which events the peer wants: all but those of every resolve,
@@ -87,7 +100,7 @@ func (c *conn) wantedEvents() ([]placement.EventKind, error) {
 				return err
 			}
 			if !slices.Contains(eventKinds, placement.EventKind(name)) {
-				return wire.Errorf(wire.CodeInvalidParams, "there is no event %s; there are %v", wire.Excerpt([]byte(name)), eventKinds)
+				return wire.Errorf(wire.CodeInvalidParams, "there is no event %s; there are %s", wire.Excerpt([]byte(name)), eventNames())
 			}
 			wanted = append(wanted, placement.EventKind(name))
 		}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -115,4 +116,34 @@ func TestPeersAreBounded(t *testing.T) {
 	p.result("Placement.Watch")
 	p.fails(wire.CodeInvalidParams, "Placement.Watch")
 	p.alive()
+}
+
+// A crowd of requests to a process that does not answer is refused, until it does:
+// each would take the driver ten seconds.
+func TestSilentExecutorGetsNoCrowd(t *testing.T) {
+	r := newSite(t).start("a:1").sees(1)
+	w := r.worker()
+	e := r.idleExecutor()
+	_ = e.late(call{method: "Passivate", params: activateParams{Identity: "1"}, useful: true})
+	told := make(chan error, 2*silentWindow)
+	ask := func() {
+		e.calls.ask(&call{method: "Activate", params: activateParams{Identity: "2"}, within: hang, done: func(err error) { told <- err }})
+	}
+	for range silentWindow + 1 {
+		ask()
+	}
+	if err := <-told; !errors.Is(err, errSilent) {
+		t.Errorf("one too many: %v", err)
+	}
+	w.answer(w.want("Passivate", "1"), nil, nil)
+	until(t, "the process has answered", func() bool { return !e.calls.isSilent() })
+	ask()
+	for range silentWindow + 1 {
+		w.answer(w.want("Activate", "2"), nil, nil)
+	}
+	for range silentWindow + 1 {
+		if err := <-told; err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -1,9 +1,7 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -19,6 +17,7 @@ import (
 type rogue struct {
 	net  net.Conn
 	rand *rand.Rand
+	tame bool       // answers well
 	mu   sync.Mutex // guards rand, and keeps messages apart
 }
 
@@ -77,7 +76,11 @@ func (p *rogue) answer() {
 		}
 		id := message[1]
 		good := []any{1, id, nil, options{"pid": "p", "snapshot": []byte("left")}}
-		switch p.pick(12) {
+		choice := p.pick(12)
+		if p.tame {
+			choice = -1
+		}
+		switch choice {
 		case 0:
 			p.send([]any{1, id, "BROKEN: no", nil})
 		case 1:
@@ -116,6 +119,7 @@ func TestRoguePeers(t *testing.T) {
 					t.Error(err)
 					return
 				}
+				_ = c.SetDeadline(time.Now().Add(hang))
 				p := &rogue{net: c, rand: rand.New(rand.NewPCG(uint64(n), uint64(life)))}
 				var answers sync.WaitGroup
 				answers.Go(p.answer)
@@ -141,14 +145,22 @@ func TestRoguePeers(t *testing.T) {
 		})
 	}
 	// What is left of it stands in nobody's way.
-	w := hosts[0].worker()
+	c, err := net.Dial("unix", hosts[0].path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := &rogue{net: c, rand: rand.New(rand.NewPCG(0, 0)), tame: true}
+	good.send([]any{0, 0, "Placement.Register", []any{[]any{"room", "user"}}})
+	var answers sync.WaitGroup
+	answers.Go(good.answer)
+	until(t, "the kinds are known", func() bool { return len(hosts[0].placement.executors.kinds()) == 2 })
 	for room := range 20 {
-		key := placement.Key{Kind: "room", Identity: fmt.Sprint(room)}
-		r, _ := hosts[0].placement.driver.Resolve(context.Background(), key, 0)
-		if r.Locality != placement.Remote {
-			until(t, "the room is asked for", func() bool { return w.next().params.Identity == key.Identity })
+		for _, kind := range []string{"room", "user"} {
+			if _, err := hosts[0].placement.driver.Resolve(t.Context(), placement.Key{Kind: kind, Identity: fmt.Sprint(room)}, hang); err != nil {
+				t.Errorf("%s %d: %v", kind, room, err)
+			}
 		}
 	}
-	_ = w.Close()
-	_, _ = io.Discard.Write(nil)
+	_ = c.Close()
+	answers.Wait()
 }

@@ -78,6 +78,9 @@ func TestEveryMonitoringItemHasAMetric(t *testing.T) {
 	m.Requests("NextID", "ok")
 	m.Watch(func() []Sample { return []Sample{{Service: "default"}} })
 	m.Keeping(func() int { return 0 })
+	p := NewPlacement()
+	p.Seen([]string{"room"})
+	m.Placement(p, func() PlacementSample { return PlacementSample{} })
 	server.Service("default")
 	server.Keeping()
 	server.Answered("/lease", "200", time.Millisecond)
@@ -105,6 +108,12 @@ func TestEveryMonitoringItemHasAMetric(t *testing.T) {
 		{"locks lost", "kazahana_locks_lost_total", "COUNTER"},
 		{"time to the lock", "kazahana_lock_wait_seconds", "HISTOGRAM"},
 		{"waiting for locks", "kazahana_lock_waiters", "GAUGE"},
+		// Seed 004: topology, resolves, activations, what a lock or a store refuses.
+		{"members", "kazahana_placement_members", "GAUGE"},
+		{"resolved", "kazahana_placement_resolves_total", "COUNTER"},
+		{"activated, activation failed, lock denied", "kazahana_placement_activations_total", "COUNTER"},
+		{"passivated", "kazahana_placement_passivations_total", "COUNTER"},
+		{"ignored results", "kazahana_placement_ignored_results_total", "COUNTER"},
 		// The contract.
 		{"", "kazahana_lease_expiry_timestamp_seconds", "GAUGE"},
 		{"", "kazahana_clock_forward_events_total", "COUNTER"},

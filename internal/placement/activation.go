@@ -186,7 +186,9 @@ func (c *Core) ensured(e *entry, r Result, now Moment) {
 	case r.Err != nil:
 		// What may have been activated has to be told that it must not be.
 		e.activated = r.Unknown
-		c.fail(e, fmt.Errorf("the activation has failed: %w", r.Err), now)
+		if c.goesOn(e, now) {
+			c.fail(e, r.Err, now)
+		}
 	default:
 		e.activated = true
 		e.record.PID = r.PID
@@ -276,6 +278,7 @@ func (c *Core) removed(e *entry, r Result, now Moment) {
 		return
 	}
 	e.reserved = false
+	c.retry(nextRetries)
 	c.retreat(e, now)
 }
 

@@ -120,12 +120,24 @@ func (c *Core) Tick(now Moment) Outcome {
 		c.token = 0
 		c.loseAll(MembershipEnded, now)
 	}
-	retries := c.retries
-	c.retries = nil
-	for _, e := range retries {
+	c.retry(tickRetries)
+	return c.outcome()
+}
+
+// A store that is down is not asked for all at once; one that is back is asked for
+// more and more.
+const (
+	tickRetries = 64 // at each Tick
+	nextRetries = 2  // for each that has succeeded
+)
+
+// retry tries some of what failed before again.
+func (c *Core) retry(n int) {
+	n = min(n, len(c.retries))
+	for _, e := range c.retries[:n] {
 		c.remove(e)
 	}
-	return c.outcome()
+	c.retries = c.retries[n:]
 }
 
 // UpdateTopology says who the members are. What this host is not the authority
@@ -351,13 +363,14 @@ type Snapshot struct {
 	State       State
 	Authority   string
 	Members     []Member
-	Activations []Activation // in no order
+	Activations []Activation // in no order, but for those of a page
+	Total       int          // of activations
 	Ignored     uint64       // results that matched no request
 }
 
 // Overview is a Snapshot without activations, of which there can be many.
 func (c *Core) Overview(now Moment) Snapshot {
-	s := Snapshot{State: c.State(now), Authority: c.self, Ignored: c.ignored}
+	s := Snapshot{State: c.State(now), Authority: c.self, Ignored: c.ignored, Total: len(c.entries)}
 	if c.topology != nil {
 		s.Members = c.topology.Members()
 	}
@@ -367,8 +380,47 @@ func (c *Core) Overview(now Moment) Snapshot {
 // Snapshot tells all that the core knows.
 func (c *Core) Snapshot(now Moment) Snapshot {
 	s := c.Overview(now)
+	for _, e := range c.entries {
+		s.Activations = append(s.Activations, e.activation(now))
+	}
+	return s
+}
+
+func (e *entry) activation(now Moment) Activation {
+	return Activation{e.key, string(e.step), e.activated, e.record, now.Boot - e.used}
+}
+
+// Page is an Overview with those activations that come next after a key, the first
+// of all after none, in the order of Key.Compare. It makes room for no more than twice the limit.
+func (c *Core) Page(after Key, limit int, now Moment) Snapshot {
+	s := c.Overview(now)
+	var first []*entry
+	keep := func() {
+		slices.SortFunc(first, func(a, b *entry) int { return a.key.Compare(b.key) })
+		first = first[:min(limit, len(first))]
+	}
+	last := Key{} // of a page that is full already
 	for key, e := range c.entries {
-		s.Activations = append(s.Activations, Activation{key, string(e.step), e.activated, e.record, now.Boot - e.used})
+		if limit == 0 || after != (Key{}) && key.Compare(after) <= 0 || last != (Key{}) && key.Compare(last) > 0 {
+			continue
+		}
+		if first = append(first, e); len(first) == 2*limit {
+			keep()
+			last = first[limit-1].key
+		}
+	}
+	keep()
+	for _, e := range first {
+		s.Activations = append(s.Activations, e.activation(now))
+	}
+	return s
+}
+
+// Single is an Overview with the activation of one key, if there is one.
+func (c *Core) Single(key Key, now Moment) Snapshot {
+	s := c.Overview(now)
+	if e := c.entries[key]; e != nil {
+		s.Activations = append(s.Activations, e.activation(now))
 	}
 	return s
 }

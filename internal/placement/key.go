@@ -24,6 +24,14 @@ type Key struct{ Kind, Identity string }
 // String is kind/identity. A kind has no slash, so that it can be read back.
 func (k Key) String() string { return k.Kind + "/" + k.Identity }
 
+// Compare orders keys as their Strings are ordered.
+func (k Key) Compare(other Key) int {
+	if k.Kind == other.Kind {
+		return strings.Compare(k.Identity, other.Identity)
+	}
+	return strings.Compare(k.Kind+"/", other.Kind+"/")
+}
+
 // ParseKey reads what String wrote.
 func ParseKey(s string) (Key, error) {
 	kind, identity, ok := strings.Cut(s, "/")

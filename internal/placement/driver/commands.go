@@ -35,7 +35,11 @@ func (d *Driver) carryOut(life context.Context, c placement.Command) {
 	default:
 		ctx, cancel := context.WithTimeout(life, commandTimeout)
 		defer cancel()
-		d.finish(c, d.askStore(ctx, c))
+		r := d.askStore(ctx, c)
+		if r.Err != nil {
+			r.Err = fmt.Errorf("%s: %w", c.Op, r.Err)
+		}
+		d.finish(c, r)
 	}
 }
 
@@ -43,8 +47,7 @@ func (d *Driver) carryOut(life context.Context, c placement.Command) {
 func (d *Driver) finish(c placement.Command, r placement.Result) {
 	r.ID = c.ID
 	if r.Err != nil {
-		r.Err = fmt.Errorf("%s: %w", c.Op, r.Err)
-		d.failed(string(c.Op), r.Err)
+		d.failed(string(c.Op), fmt.Errorf("%s: %w", c.Key, r.Err))
 	}
 	d.tell(func(core *placement.Core, now placement.Moment) placement.Outcome { return core.HandleResult(r, now) })
 }

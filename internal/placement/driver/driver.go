@@ -298,7 +298,7 @@ func (d *Driver) passes(err error) bool {
 		defer d.mu.Unlock()
 		return !d.stopping
 	}
-	return errors.Is(err, placement.ErrOwned) || errors.Is(err, placement.ErrLost) || errors.As(err, &held) || errors.As(err, &fenced)
+	return errors.Is(err, placement.ErrOwned) || errors.Is(err, placement.ErrLost) || errors.Is(err, placement.ErrStale) || errors.As(err, &held) || errors.As(err, &fenced)
 }
 
 // pending is the error of one who has waited in vain; last is why, nil for nothing
@@ -362,6 +362,20 @@ func (d *Driver) Overview() placement.Snapshot {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.core.Overview(d.now())
+}
+
+// Page is an Overview with the activations that come next after a key.
+func (d *Driver) Page(after placement.Key, limit int) placement.Snapshot {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.Page(after, limit, d.now())
+}
+
+// Single is an Overview with the activation of one key, if there is one.
+func (d *Driver) Single(key placement.Key) placement.Snapshot {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.Single(key, d.now())
 }
 
 // Snapshot tells all that this host knows.

@@ -2,6 +2,7 @@
 import { count, day, each, figure, instant, make, rate, say, showEvents, span, tell, the } from './tools.js';
 import { Rates, ask, keepAsking } from './live.js';
 import { drawChart, makeChart } from './chart.js';
+import { showPlacement } from './placement.js';
 
 const chartSteps = 150;
 const kinds = ['regular', 'fallback_cached', 'fallback_random'];
@@ -192,6 +193,7 @@ function show(st) {
   each(the('services'), st.services, (s) => s.service, makeService, (element, s) => showService(element, s, st));
   showAnswers(st);
   showFacts(st);
+  showPlacement(st.placement);
   showEvents(st.events);
   each(the('footer'), [`version ${st.version}`, st.go_version, `process ${st.pid}`, st.commit.slice(0, 12)], (text) => text,
     (text) => make('span', {}, text), () => {});

@@ -1,0 +1,114 @@
+package load
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// Ping is the dialect of Ping.
+const Ping = "ping"
+
+const resolvePrefix = "resolve "
+
+// Resolve is the dialect of Placement.Resolve of one actor, which has to have the
+// locality.
+func Resolve(locality, kind, identity string) string {
+	return resolvePrefix + locality + " " + kind + "/" + identity
+}
+
+// call asks the same again and again. The first answer is looked at as a whole,
+// and later ones have to be the same.
+type call struct {
+	request []byte // with any number
+	varies  int    // bytes at the end of an answer that are another time each
+	check   func(result any) error
+	first   []byte // answer; nil before it
+}
+
+func newPing() *call {
+	return &call{request: requestOf("Ping", []any{}), check: func(result any) error {
+		if result != "pong" {
+			return fmt.Errorf("the answer to Ping is %v", result)
+		}
+		return nil
+	}}
+}
+
+// newResolve understands what Resolve has made.
+func newResolve(dialect string) (*call, error) {
+	const timeSize = 8 // of observed_ms, which comes last
+	locality, key, _ := strings.Cut(strings.TrimPrefix(dialect, resolvePrefix), " ")
+	kind, identity, ok := strings.Cut(key, "/")
+	if !ok {
+		return nil, fmt.Errorf("%q is no dialect: it names no actor", dialect)
+	}
+	want := [][2]string{{"kind", kind}, {"identity", identity}, {"locality", locality}}
+	return &call{request: requestOf("Placement.Resolve", []any{kind, identity}), varies: timeSize, check: func(result any) error {
+		got, _ := result.(map[string]any)
+		for _, w := range want {
+			if got[w[0]] != w[1] {
+				return fmt.Errorf("Placement.Resolve of %s was answered with %v: %s is not %s", key, result, w[0], w[1])
+			}
+		}
+		return nil
+	}}, nil
+}
+
+func requestOf(method string, params []any) []byte {
+	request, err := msgpack.Marshal([]any{0, uint32(firstNumber), method, params})
+	if err != nil {
+		panic(err) // there is nothing in it that could not be encoded
+	}
+	return request
+}
+
+func (c *call) appendRequest(b []byte, number uint32) []byte {
+	b = append(b, c.request...)
+	binary.BigEndian.PutUint32(b[len(b)-len(c.request)+numberOffset:], number)
+	return b
+}
+
+func (c *call) take(b []byte, number uint32) (int, error) {
+	size := len(c.first)
+	if size > 0 && len(b) >= size && bytes.Equal(b[:numberOffset], c.first[:numberOffset]) &&
+		binary.BigEndian.Uint32(b[numberOffset:]) == number &&
+		bytes.Equal(b[headSize-1:size-c.varies], c.first[headSize-1:size-c.varies]) {
+		return size, nil
+	}
+	return c.takeFirst(b, number)
+}
+
+// takeFirst is take for an answer that is not yet known to be right.
+func (c *call) takeFirst(b []byte, number uint32) (int, error) {
+	var splitter wire.Splitter
+	size, err := splitter.Scan(b)
+	if err != nil {
+		return 0, fmt.Errorf("request %d was answered with bytes that are no message: %w", number, err)
+	}
+	if size == 0 {
+		return 0, nil
+	}
+	wellBegun := size >= headSize && b[0] == 0x94 && b[1] == 1 && b[2] == 0xce && b[headSize-1] == 0xc0
+	if !wellBegun || binary.BigEndian.Uint32(b[numberOffset:]) != number {
+		return 0, explain(b, number)
+	}
+	var result any
+	if err := msgpack.Unmarshal(b[headSize:size], &result); err != nil {
+		return 0, fmt.Errorf("request %d was answered with what cannot be read: %w", number, err)
+	}
+	if err := c.check(result); err != nil {
+		return 0, err
+	}
+	if c.first != nil {
+		return 0, errors.Join(errors.New("the answer to the same request has changed"), explain(b, number))
+	}
+	c.first = bytes.Clone(b[:size])
+	return size, nil
+}

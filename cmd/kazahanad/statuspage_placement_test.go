@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/statuspage/browser"
+)
+
+// The daemon's page shows placement where it is on. Kinds, identities and reasons
+// come from processes, and are text.
+func lookAtPlacement(t *testing.T, b *browser.Browser) {
+	const (
+		kind     = `<img src=x onerror=document.title="xss">`
+		identity = "<script>document.title=\"xss\"</script>&amp;\u202eesrever"
+		reason   = `"></p><img src=x onerror=document.title="xss">`
+	)
+	s := newSite(t)
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	s.start("--admin-listen", address, "--placement-authority", "here.example:1")
+	client, err := kazahana.New(kazahana.WithSocket(s.socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	tab := b.Open(t, "http://"+address+"/", desk)
+	tab.Await(`document.querySelector("#placement-state")?.innerText === "member"`)
+	tab.Await(`document.querySelector("#placement-members").innerText.startsWith("here.example:1 token") && document.querySelector("#placement-members b").innerText.includes("this host")`)
+	tab.Await(`!document.querySelector("#no-kinds").hidden && !document.querySelector("#no-placed").hidden`)
+
+	r, err := client.Register(t.Context(), kazahana.Executor{
+		Kinds: []string{kind, "room"},
+		Activate: func(_ context.Context, a *kazahana.Activation) (string, error) {
+			if a.Kind == "room" {
+				return "", errors.New(reason)
+			}
+			return "p-1", nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close(context.Background()) }()
+	if _, err := client.Resolve(t.Context(), kind, identity); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Resolve(t.Context(), "room", "7"); err == nil {
+		t.Fatal("what refuses is activated")
+	}
+	tab.Await(fmt.Sprintf(`document.querySelector("#placement-kinds tr:first-child").innerText.replace(/\s+/g, " ").trim() === %q`, kind+" 1 1"))
+	tab.Await(`document.querySelectorAll("#placement-kinds tr").length === 2 && document.querySelectorAll("#placed li").length === 2`)
+	for selector, want := range map[string]string{
+		"#placed li:last-child bdi":             kind + "/" + identity,
+		"#placed li:last-child .level":          "activated",
+		"#placed li:first-child .level":         "failed",
+		"#placed li:first-child .details":       `"></p><img src=x onerror=`,
+		"#placement-facts dd:last-child":        "1",
+		"#placement-facts dd:nth-of-type(2)":    "here.example:1",
+		"#placement-members li:first-child bdi": "here.example:1",
+	} {
+		if text := tab.Text(selector); !strings.Contains(text, want) {
+			t.Errorf("%s says %q, want %q in it", selector, text, want)
+		}
+	}
+	var made struct {
+		Elements int
+		Title    string
+	}
+	tab.Eval(`({Elements: document.querySelectorAll("img, main script, [onerror]").length, Title: document.title})`, &made)
+	if made.Elements != 0 || strings.Contains(made.Title, "xss") {
+		t.Errorf("names have become elements: %+v", made)
+	}
+	readable(t, tab)
+	clean(t, tab, "http://"+address)
+}
+
+// Without placement the page says nothing of it.
+func lookWithoutPlacement(t *testing.T, b *browser.Browser) {
+	s := newSite(t)
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	s.start("--admin-listen", address)
+	tab := b.Open(t, "http://"+address+"/", desk)
+	tab.Await(`document.querySelector("#live").dataset.state === "live" && document.querySelector("#mode-name").innerText === "Regular"`)
+	var hidden bool
+	if tab.Eval(`document.querySelector("#placement").hidden`, &hidden); !hidden {
+		t.Error("there is a section on placement")
+	}
+	clean(t, tab, "http://"+address)
+}
