@@ -50,6 +50,7 @@ type call struct {
 
 	id    uint32
 	sent  bool
+	due   time.Time // once it is sent
 	timer *time.Timer
 }
 
@@ -123,7 +124,7 @@ func (a *calls) next() *call {
 		one := a.unsent[0]
 		a.unsent = a.unsent[1:]
 		if a.waiting[one.id] != nil {
-			one.sent = true
+			one.sent, one.due = true, time.Now().Add(one.within)
 			a.window++
 			one.timer.Reset(one.within)
 			return one
@@ -158,8 +159,12 @@ func (a *calls) take(id uint32) *call {
 // late is when the time of a call is over.
 func (a *calls) late(one *call) {
 	a.mu.Lock()
-	if a.waiting[one.id] != nil && !one.sent && !a.silent {
-		one.timer.Reset(one.within) // the peer is busy with those before it
+	left := time.Until(one.due) // the timer may have fired just when it was sent
+	if !one.sent && !a.silent {
+		left = one.within // the peer is busy with those before it
+	}
+	if a.waiting[one.id] != nil && left > 0 {
+		one.timer.Reset(left)
 		a.mu.Unlock()
 		return
 	}

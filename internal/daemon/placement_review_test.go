@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -77,17 +78,19 @@ func TestLatePassivateIsSent(t *testing.T) {
 func TestLongRefusalIsCut(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w, p := r.worker(), r.dial()
+	events, err := r.placement.driver.Subscribe([]placement.EventKind{placement.ActivationFailed})
+	if err != nil {
+		t.Fatal(err)
+	}
 	p.ask("Placement.Resolve", "room", "1")
-	w.answer(w.want("Activate", "1"), []any{0, "SHUTTING_DOWN: " + strings.Repeat("\xff", wire.MaxMessage/2)}, nil)
+	w.answer(w.want("Activate", "1"), []any{0, "SHUTTING_DOWN: " + strings.Repeat("x\xff", wire.MaxMessage/4)}, nil)
 	got := p.receive()
 	p.wantError(got, wire.CodeActivationFailed)
 	if cause, _ := got.err.Detail("cause"); cause == "" || len(cause) > 8*maxRefusal || !utf8.ValidString(cause) {
 		t.Errorf("the cause has %d bytes", len(cause))
 	}
-	for _, e := range r.placement.lately.latest() {
-		if len(e.Reason) > 2*maxRefusal {
-			t.Errorf("the event %s has %d bytes", e.Event, len(e.Reason))
-		}
+	if e := <-events.Events; e.Kind != placement.ActivationFailed || len(e.Reason) > 8*maxRefusal {
+		t.Errorf("the reason of %s has %d bytes", e.Kind, len(e.Reason))
 	}
 }
 

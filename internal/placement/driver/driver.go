@@ -188,10 +188,17 @@ func (d *Driver) eat(life context.Context) {
 			d.mu.Unlock()
 			return
 		}
+		stopping := d.stopping
 		d.mu.Unlock()
+		if stopping && c.Op == placement.TryAcquire {
+			d.finish(c, placement.Result{Err: errStopping}) // of no use, and the store may be slow
+			continue
+		}
 		d.carryOut(life, c)
 	}
 }
+
+var errStopping = errors.New("this host stops")
 
 // Resolve tells where the key lives, activating it if that is here, and waits for
 // that, and for this host to be ready, up to wait, or until ctx is done.

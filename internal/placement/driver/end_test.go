@@ -176,3 +176,25 @@ func TestReadinessIsWaitedFor(t *testing.T) {
 		}
 	})
 }
+
+// What has not begun at the stop does not begin, however slow the store is.
+func TestStopBeginsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		slow := &slowStore{Store: s.locks}
+		a := s.start("a:1", func(c *Config) { c.Locks = slow })
+		ready()
+		for i := range 10_000 {
+			if _, err := a.Resolve(t.Context(), room(i), 0); !errors.Is(err, placement.ErrPending) {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		a.stop()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the stop took %v", took)
+		}
+		if n := len(must(s.locks.List(t.Context(), "t", "", lock.MaxList))(t)); n != 0 {
+			t.Errorf("%d locks are left", n)
+		}
+	})
+}
