@@ -1,8 +1,9 @@
 //go:build linux
 
 // Command benchlocks measures locks and sequences on SQLite, Redis and etcd: in
-// process, through a daemon's socket, and beside the same work done with the bare
-// commands of Redis and etcd. docs/performance.md says what it showed.
+// process, through a daemon's socket, over HTTP from a lease server on SQLite, and
+// beside the same work done with the bare commands of Redis and etcd.
+// docs/performance.md says what it showed.
 //
 // A round measures row after row, and within a row everybody, one right after the
 // other, so that what slows the machine down is on both sides of every ratio.

@@ -22,7 +22,7 @@ func (b *bench) print(out io.Writer) error {
 	fmt.Fprintf(out, "method   %s, %s %s; %d rounds of %v for each row and way, interleaved\n", where, runtime.Version(), runtime.GOARCH, b.rounds, b.duration)
 	fmt.Fprintf(out, "shown    median of the rounds (least-greatest); a ratio is to the bare commands, the median of the ratios within each round\n\n")
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "work\tmeasure\tstore\tbare\tin process\tratio\tsocket\tratio")
+	fmt.Fprintln(w, "work\tmeasure\tstore\tbare\tin process\tratio\tsocket\tratio\tHTTP\tratio")
 	for _, r := range rows {
 		if !b.wants(r.key, isRow) {
 			continue
@@ -69,7 +69,7 @@ func (b *bench) cells(r row, quantity, store string) (text string) {
 	series := func(way string) report.Series {
 		return report.Series{Row: r.key, Subject: (&subject{store: store, way: way}).name(), Quantity: quantity}
 	}
-	for _, way := range []string{bare, within, socket} {
+	for _, way := range allWays {
 		cell, ratio := "-", "-"
 		if spread, ok := b.samples.Spread(series(way)); ok {
 			cell = spread.Show(formats[quantity])

@@ -44,7 +44,10 @@ const (
 	bare   = "bare"
 	within = "in process"
 	socket = "socket"
+	server = "HTTP" // of a lease server
 )
+
+var allWays = []string{bare, within, socket, server}
 
 const (
 	startLimit = 20 * time.Second
@@ -197,7 +200,42 @@ func (b *bench) addDaemon(ctx context.Context, name, url string) error {
 }
 
 func (b *bench) openSQLite(ctx context.Context) error {
-	return b.add(ctx, onSQLite, "sqlite:"+filepath.Join(b.dir, "locks.db"))
+	if err := b.add(ctx, onSQLite, "sqlite:"+filepath.Join(b.dir, "locks.db")); err != nil {
+		return err
+	}
+	// One lease server can use a file.
+	return b.addServer(ctx, onSQLite, "sqlite:"+filepath.Join(b.dir, "served.db"))
+}
+
+// addServer runs a lease server on a store. Each client has a connection, and asks
+// as a program does that can ask again.
+func (b *bench) addServer(ctx context.Context, name, url string) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	address := l.Addr().String()
+	_ = l.Close()
+	service, err := b.launch.Launch(filepath.Join(b.dir, "lease-server.log"), b.binary, "lease-server", "--config", "none", "--listen", address,
+		"--provider", "sqlite:"+filepath.Join(b.dir, "leases.db"), "--store", url, "--rate-limit", "0")
+	if err != nil {
+		return err
+	}
+	b.defers(service.Stop)
+	s := &subject{store: name, way: server}
+	for range manyClients {
+		store, err := stores.Open("http://"+address, stores.Options{})
+		if err != nil {
+			return err
+		}
+		b.defers(func() { _ = store.Close() })
+		s.clients = append(s.clients, overHTTP{store.Locks, sequence.NewBlocks(store.Sequences, elapsed{}.Elapsed)})
+	}
+	b.subjects = append(b.subjects, s)
+	return service.Await(ctx, startLimit, func(ctx context.Context) error {
+		_, err := s.clients[0].next(ctx, "ready", 1)
+		return err
+	})
 }
 
 // installed is where the program is; where it is not, a store is left out.

@@ -50,6 +50,35 @@ func (c inProcess) next(ctx context.Context, key string, count int) (int64, erro
 	return values.Last(), err
 }
 
+// overHTTP is a program that asks a lease server, which waits for it.
+type overHTTP struct {
+	locks     lock.Store
+	sequences sequence.Store
+}
+
+func (c overHTTP) acquire(ctx context.Context, key string, wait time.Duration) (func(context.Context) error, error) {
+	r := lock.Request{Op: lock.Acquire, Tenant: tenant, Key: key, Owner: owner, LeaseID: lock.NewLeaseID(), TTLMS: term.Milliseconds()}
+	r.RequestID = r.LeaseID
+	var l lock.Lease
+	var err error
+	if wait > 0 {
+		l, err = c.locks.(lock.Waiter).AcquireWithin(ctx, r, wait)
+	} else {
+		l, err = c.locks.Do(ctx, r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		_, err := c.locks.Do(ctx, lock.Request{Op: lock.Release, Tenant: tenant, Key: key, Owner: owner, LeaseID: l.LeaseID})
+		return err
+	}, nil
+}
+
+func (c overHTTP) next(ctx context.Context, key string, count int) (int64, error) {
+	return inProcess{sequences: c.sequences}.next(ctx, key, count)
+}
+
 // throughSocket is a program that asks a daemon.
 type throughSocket struct{ conn *wire.Client }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,16 +10,17 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/lock/locktest"
 )
 
 // lockRecord is what all processes asked and were answered in a scenario.
 type lockRecord struct {
 	attempts    []lockAttempt
+	freezes     []lockFreeze
 	from, until int64         // requests were made in between
 	gap         time.Duration // no process may be without an answer for longer
 	sample      int           // of how many keys the whole history is judged
 	jumps       bool          // the store begins to count tokens by the time
+	late        bool          // the store may be late to see that a lease has ended
 }
 
 // What the checker finds.
@@ -30,6 +30,9 @@ const (
 	locksRepeated   = "a token came twice"
 	locksApplied    = "a request was applied twice"
 	locksLost       = "a lock was lost before its end"
+	locksLate       = "a lock obeyed who had lost it"
+	locksWritten    = "an old token overwrote a newer one"
+	locksNobody     = "a lock was refused because of a lease that was over"
 	locksHistory    = "no lock behaves like this"
 	locksValueTwice = "a value came twice"
 	locksMissing    = "a value is missing"
@@ -44,6 +47,9 @@ type lockResult struct {
 	done                        map[string]int // operations that succeeded, by their names
 	asked, unknown, again, left int            // attempts; with unknown outcome; answered twice; grants whose lease ran out
 	values, judged, keys        int            // values taken; calls and keys whose history was judged
+	frozenKeys                  int            // of those keys, where a holder stood still
+	stale, refusedLate          int            // writes refused; what was refused to those who had stood still
+	held                        int            // answers that somebody else has the lock, whose lease is known
 	longestGap                  time.Duration
 	longestOf                   int
 }
@@ -87,9 +93,13 @@ type lockGrant struct {
 func (r lockRecord) check() lockResult {
 	res := lockResult{findings: findings{count: map[string]int{}}, done: map[string]int{}}
 	r.checkAnswers(&res)
-	locks, sequences := r.byKey()
+	locks, sequences, writes := r.byKey()
 	for _, key := range slices.Sorted(maps.Keys(locks)) {
-		checkLock(&res, key, locks[key])
+		grants := checkLock(&res, key, locks[key])
+		checkRenewals(&res, key, locks[key], grants)
+		checkWrites(&res, key, writes[key], grants)
+		r.checkHeld(&res, key, locks[key], grants)
+		r.checkWoken(&res, key, locks[key], writes[key], grants)
 	}
 	for _, key := range slices.Sorted(maps.Keys(sequences)) {
 		checkSequence(&res, key, sequences[key])
@@ -103,6 +113,9 @@ func (r lockRecord) check() lockResult {
 func (r lockRecord) checkAnswers(res *lockResult) {
 	byProcess := map[int][]int64{}
 	for _, a := range r.attempts {
+		if a.Op == "write" && a.Outcome != lockRefused {
+			continue // no request, and not answered by whom is judged
+		}
 		res.asked++
 		switch a.Outcome {
 		case lockOK:
@@ -119,11 +132,12 @@ func (r lockRecord) checkAnswers(res *lockResult) {
 		slices.Sort(times)
 		last := r.from
 		for _, at := range append(times, r.until) {
-			if gap := time.Duration(at - last); gap > res.longestGap {
+			gap := r.awake(process, last, at)
+			if gap > res.longestGap {
 				res.longestGap, res.longestOf = gap, process
 			}
-			if time.Duration(at-last) > r.gap {
-				res.violates(locksSilent, "process %d for %v", process, time.Duration(at-last).Round(time.Millisecond))
+			if gap > r.gap {
+				res.violates(locksSilent, "process %d for %v", process, gap.Round(time.Millisecond))
 			}
 			last = at
 		}
@@ -131,15 +145,19 @@ func (r lockRecord) checkAnswers(res *lockResult) {
 }
 
 // byKey sorts what was asked.
-func (r lockRecord) byKey() (locks, sequences map[string][]*lockAsked) {
-	locks, sequences = map[string][]*lockAsked{}, map[string][]*lockAsked{}
+func (r lockRecord) byKey() (locks, sequences map[string][]*lockAsked, writes map[string][]lockAttempt) {
+	locks, sequences, writes = map[string][]*lockAsked{}, map[string][]*lockAsked{}, map[string][]lockAttempt{}
 	known := map[string]*lockAsked{}
 	attempts := slices.Clone(r.attempts)
 	slices.SortStableFunc(attempts, func(a, b lockAttempt) int { return cmp.Compare(a.Sent, b.Sent) })
 	for _, t := range attempts {
 		to := locks
-		if t.Op == "next" {
+		switch t.Op {
+		case "next":
 			to = sequences
+		case "write":
+			writes[t.Key] = append(writes[t.Key], t)
+			continue
 		}
 		asked := known[t.Request]
 		if asked == nil || t.Request == "" {
@@ -157,7 +175,7 @@ func (r lockRecord) byKey() (locks, sequences map[string][]*lockAsked) {
 			crowd(asked)
 		}
 	}
-	return locks, sequences
+	return locks, sequences, writes
 }
 
 // crowd marks the requests that were sent more than once while so many others
@@ -178,9 +196,9 @@ func crowd(all []*lockAsked) {
 	}
 }
 
-// checkLock judges one key.
-func checkLock(res *lockResult, key string, all []*lockAsked) {
-	grants := map[string]*lockGrant{}
+// checkLock judges one key, and returns its leases by their IDs.
+func checkLock(res *lockResult, key string, all []*lockAsked) (grants map[string]*lockGrant) {
+	grants = map[string]*lockGrant{}
 	asks := 0 // that may have been granted a lease
 	for _, a := range all {
 		if a.first().Op != lock.Acquire.String() {
@@ -206,7 +224,8 @@ func checkLock(res *lockResult, key string, all []*lockAsked) {
 			checkChange(res, key, a, grants[a.first().Lease])
 		case a.first().Op == lock.Acquire.String():
 			for _, t := range a.attempts {
-				if t.Outcome == lockReused && !a.unsure() {
+				// Later it may be its own lease that has ended.
+				if t.Outcome == lockReused && !a.unsure() && t.Answered < a.first().Sent+t.TTLMS*int64(time.Millisecond) {
 					res.violates(locksFault, "%s: the new request %s was refused as used before", key, t.Request)
 				}
 			}
@@ -215,6 +234,7 @@ func checkLock(res *lockResult, key string, all []*lockAsked) {
 	byToken := slices.SortedFunc(maps.Values(grants), func(a, b *lockGrant) int { return cmp.Compare(a.Token, b.Token) })
 	checkTokens(res, key, byToken, asks)
 	checkHolders(res, key, byToken)
+	return grants
 }
 
 // checkAgain compares the answers that one request got.
@@ -341,6 +361,7 @@ func checkSequence(res *lockResult, key string, all []*lockAsked) {
 			if i > 0 && t.Values[0] == a.ok[0].Values[0] {
 				continue
 			}
+			t.Sent = a.first().Sent // whichever attempt took them
 			answered = append(answered, t)
 			for _, v := range t.Values {
 				if other, twice := taken[v]; twice {
@@ -375,116 +396,47 @@ func checkOrder(res *lockResult, key string, answered []lockAttempt) {
 	}
 }
 
-// checkHistories has the whole history of some keys judged: of the least used
-// ones, which can be, and of which everybody's lease is known.
-func (r lockRecord) checkHistories(res *lockResult, locks map[string][]*lockAsked) {
-	keys := slices.SortedFunc(maps.Keys(locks), func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(locks[a]), len(locks[b])), strings.Compare(a, b))
-	})
-	for _, key := range keys {
-		if res.keys == r.sample {
-			return
-		}
-		calls, ok := historyOf(locks[key])
-		if !ok {
-			continue
-		}
-		// What times mean is judged above. The clock of the store is read for a Get
-		// beside that for a change, so that here they count for less.
-		h := &locktest.History{Allowed: locktest.Allowed{Jumps: r.jumps, NoClock: true}}
-		for _, c := range calls {
-			h.Add(c.process, c.request, c.called, c.returned, c.lease, c.err)
-		}
-		res.keys++
-		res.judged += len(calls)
-		if err := h.Check(); err != nil {
-			res.violates(locksHistory, "%s: %v", key, err)
-		}
-	}
-}
-
-// historyCall is a request as a history has it.
-type historyCall struct {
-	process          int
-	request          lock.Request
-	called, returned int64
-	lease            lock.Lease
-	err              error
-}
-
-var errNoAnswer = errors.New("no answer")
-
-// historyOf makes one call of all attempts up to the first success: whichever
-// did it, it was in between. It is not ok where a lease was shown whose holder
-// never knew of it.
-func historyOf(all []*lockAsked) (calls []historyCall, ok bool) {
-	granted, owners := map[string]bool{}, map[int]string{}
-	for _, a := range all {
-		for _, t := range a.ok {
-			if t.Op == lock.Acquire.String() {
-				granted[t.Got.LeaseID], owners[t.Process] = true, t.Got.Owner
-			}
-		}
-	}
-	for _, a := range all {
-		done := false
-		for _, t := range a.attempts {
-			c := historyCall{process: t.Process, called: t.Sent, returned: t.Answered, lease: t.Got, err: lockErrors[t.Outcome], request: lock.Request{
-				Op: lockOps[t.Op], Tenant: "default", Key: t.Key, Owner: owners[t.Process], RequestID: t.Request, LeaseID: t.Lease, TTLMS: t.TTLMS,
-			}}
-			acquired := t.Outcome == lockOK && t.Op == lock.Acquire.String()
-			switch {
-			case t.Outcome == lockOK && !granted[t.Got.LeaseID]:
-				return nil, false
-			case t.Outcome == lockHeld, t.unsure() && len(a.ok) > 0:
-				continue // it did nothing, or is part of the success
-			case t.unsure():
-				c.err = errNoAnswer
-			case acquired && done:
-				continue // compared elsewhere: what is left of the lease is told in another way
-			case acquired:
-				c.request.LeaseID = t.Got.LeaseID
-			}
-			if c.lease.Repeated = done; t.Outcome == lockOK && !done {
-				c.called, done = a.first().Sent, true
-			}
-			calls = append(calls, c)
-		}
-	}
-	return calls, true
-}
-
-var lockOps = map[string]lock.Op{"acquire": lock.Acquire, "renew": lock.Renew, "release": lock.Release}
-
-var lockErrors = map[string]error{
-	lockNotOwned: lock.ErrNotOwned, lockExpired: lock.ErrExpired, lockReused: lock.ErrRequestReused,
-	lockNotFound: lock.ErrNotFound, lockUnknown: errNoAnswer, lockRefused: lock.ErrInvalid,
-}
-
 // lockExample is a record without fault: two processes use a lock and a sequence
-// in turn, each as a program does whose answers are lost now and then.
+// in turn, each as a program does whose answers are lost now and then, and which
+// stands still once.
 func lockExample() lockRecord {
 	const ms = int64(time.Millisecond)
 	r := lockRecord{until: 4000 * ms, gap: time.Second, sample: 1}
 	clock := int64(0) // of the store too, in ms
 	add := func(process int, op, request, lease string, outcome string, got lock.Lease) {
-		got.Tenant, got.Key, got.Owner = "default", "k", fmt.Sprintf("p%d", process)
+		got.Tenant, got.Key, got.Owner = "default", "k", cmp.Or(got.Owner, fmt.Sprintf("p%d", process))
 		r.attempts = append(r.attempts, lockAttempt{
 			Process: process, Op: op, Key: "k", Request: request, Lease: lease, TTLMS: 100, Sent: clock * ms, Answered: (clock + 2) * ms, Outcome: outcome, Got: got,
 		})
 		clock += 10
 	}
+	write := func(process int, l lock.Lease, outcome string) {
+		add(process, "write", "", l.LeaseID, outcome, l)
+		clock -= 10
+		r.attempts[len(r.attempts)-1].Serial = clock
+	}
+	var left *lock.Lease // to its end, by the other process
 	for i := range int64(20) {
 		process, lease, serial := int(i%2), fmt.Sprintf("%032x", i+1), fmt.Sprint(i)
 		began := clock
 		l := lock.Lease{LeaseID: lease, Token: i + 1, State: lock.Active, AcquiredMS: clock + 1, ExpiresMS: clock + 101, RemainingMS: 100}
 		add(process, "acquire", "a"+serial, lease, lockOK, l)
-		add(1-process, "acquire", "h"+serial, fmt.Sprintf("%032x", 1000+i), lockHeld, lock.Lease{})
+		write(process, l, lockOK)
+		add(1-process, "acquire", "h"+serial, fmt.Sprintf("%032x", 1000+i), lockHeld, lock.Lease{
+			Owner: fmt.Sprintf("p%d", process), Token: l.Token, ExpiresMS: l.ExpiresMS, RemainingMS: l.ExpiresMS - clock - 1,
+		})
+		if i > 0 && len(r.freezes) == 0 && left != nil {
+			r.freezes = []lockFreeze{{process: 1 - process, key: "k", token: left.Token, from: (clock - 150) * ms, until: clock * ms}}
+			write(1-process, *left, lockStale)
+			add(1-process, "renew", "woken", left.LeaseID, lockNotOwned, lock.Lease{})
+			add(1-process, "release", "woken too", left.LeaseID, lockNotOwned, lock.Lease{})
+		}
 		add(process, "renew", "r"+serial, lease, lockUnknown, lock.Lease{})
 		l.ExpiresMS = clock + 101
 		add(process, "renew", "r"+serial, lease, lockOK, l)
 		add(process, "renew", "r"+serial, lease, lockOK, l)
-		if l.State = lock.Released; i%5 > 0 {
+		if left = &l; i%5 > 0 {
+			l.State, left = lock.Released, nil
 			add(process, "release", "e"+serial, lease, lockOK, l)
 		}
 		// All others leave their lease to its end.
@@ -523,11 +475,24 @@ func (r lockRecord) find(op string, n int) int {
 	panic("there is no such attempt")
 }
 
+// refused is the nth attempt that was refused so.
+func refused(r *lockRecord, outcome string, n int) *lockAttempt {
+	for i := range r.attempts {
+		if a := &r.attempts[i]; a.Outcome == outcome {
+			if n--; n < 0 {
+				return a
+			}
+		}
+	}
+	panic("there is no such refusal")
+}
+
 // TestLockChecker: the checker is content with a record without fault, and finds
 // each fault that is put into it.
 func TestLockChecker(t *testing.T) {
 	res := lockExample().check()
-	if len(res.violations) > 0 || res.done["acquire"] != 20 || res.again != 20 || res.left != 4 || res.keys != 1 || res.unknown != 20 {
+	if len(res.violations) > 0 || res.done["acquire"] != 20 || res.again != 20 || res.left != 4 || res.keys != 1 || res.unknown != 20 ||
+		res.held != 20 || res.stale != 1 || res.refusedLate != 3 || res.frozenKeys != 1 {
 		t.Errorf("without fault: %+v", res)
 	}
 	const ms = int64(time.Millisecond)
@@ -593,6 +558,35 @@ func TestLockChecker(t *testing.T) {
 			i := r.find("next", 8)
 			r.attempts[i+1].Request = r.attempts[i].Request
 		}, []string{locksApplied}},
+		"an old token overwrites a newer one": {func(r *lockRecord) { refused(r, lockStale, 0).Outcome = lockOK }, []string{locksWritten, locksLate}},
+		"the holder cannot write":             {func(r *lockRecord) { at(r, "write", 7).Outcome = lockStale }, []string{locksTwoHolders}},
+		"who had lost the lock renews it": {func(r *lockRecord) {
+			a, before := refused(r, lockNotOwned, 0), at(r, "renew", 1).Got
+			a.Outcome, a.Got = lockOK, before
+			a.Got.ExpiresMS = before.ExpiresMS + 300
+		}, []string{locksLate, locksHistory, locksTwoHolders}},
+		"who had lost the lock releases it": {func(r *lockRecord) {
+			a := refused(r, lockNotOwned, 1)
+			a.Outcome, a.Got = lockOK, at(r, "renew", 0).Got
+			a.Got.State = lock.Released
+		}, []string{locksLate, locksHistory}},
+		"renewed after the end": {func(r *lockRecord) {
+			for n := range 2 {
+				at(r, "renew", 10+n).Got.ExpiresMS += 100
+			}
+		}, []string{locksLate, locksHistory}},
+		"who stood still does nothing": {func(r *lockRecord) { r.freezes[0].until = r.until }, []string{locksFault}},
+		"held by one who had released it": {func(r *lockRecord) {
+			refused(r, lockHeld, 9).Got = refused(r, lockHeld, 8).Got
+		}, []string{locksNobody, locksHistory}},
+		"held by one whose term was over": {func(r *lockRecord) {
+			a := refused(r, lockHeld, 5)
+			a.Got = refused(r, lockHeld, 4).Got
+			r.attempts = append(r.attempts, *refused(r, lockHeld, 0))
+			last := &r.attempts[len(r.attempts)-1]
+			last.Request = "later"
+			shift(last, 160)
+		}, []string{locksNobody, locksHistory}},
 		"a silence": {func(r *lockRecord) { r.until += 2 * int64(time.Second) }, []string{locksSilent}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -613,11 +607,22 @@ func TestLockCheckerAllowsWhatIsUnknown(t *testing.T) {
 	r := lockExample()
 	early := &r.attempts[r.find("acquire", 2)].Got // granted when the one before was released, not when that ended
 	early.AcquiredMS, early.ExpiresMS = early.AcquiredMS-65, early.ExpiresMS-65
+	refused(&r, lockHeld, 2).Got.ExpiresMS -= 65
 	unknown := r.find("acquire", 9)
 	for _, i := range []int{r.find("next", 9), unknown, r.find("release", 0)} {
 		r.attempts[i].Outcome = lockUnknown
 	}
+	refused(&r, lockHeld, 12).Got.ExpiresMS -= 20 // as of a moment before a renewal
+	// The first attempt took the values, and another request was answered before the second.
+	late := r.attempts[r.find("next", 40)]
+	late.Sent, late.Answered = late.Sent+15*int64(time.Millisecond), late.Answered+15*int64(time.Millisecond)
+	r.attempts[r.find("next", 40)].Outcome = lockUnknown
+	r.attempts = append(r.attempts, late)
 	lease := r.attempts[unknown].Lease
+	r.until += 2 * int64(time.Second) // it stands still, and is not silent
+	for process := range 2 {
+		r.freezes = append(r.freezes, lockFreeze{process: process, from: r.until - 2*int64(time.Second), until: r.until})
+	}
 	r.attempts = slices.DeleteFunc(r.attempts, func(a lockAttempt) bool { return a.Lease == lease && a.Op != "acquire" })
 	if res := r.check(); len(res.violations) > 0 {
 		t.Error(res.violations)

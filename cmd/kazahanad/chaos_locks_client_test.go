@@ -47,6 +47,7 @@ const (
 // lockPlan is what a process is told to do, as JSON.
 type lockPlan struct {
 	URL             string // whom to ask: unix:PATH of a daemon's socket, or of a store
+	Protected       string // the socket of what the locks protect
 	Process         int
 	Keys, Sequences int
 	TTLMS           int64
@@ -58,7 +59,7 @@ type lockPlan struct {
 // clock that all processes of the machine share, in ns.
 type lockAttempt struct {
 	Process        int
-	Op             string // of a lock; or get, next
+	Op             string // of a lock; or get, write, next
 	Key, Request   string
 	Lease          string // the one that is named
 	TTLMS          int64
@@ -67,7 +68,8 @@ type lockAttempt struct {
 	Sent, Answered int64
 	Outcome        string // lockOK, a refusal, or lockUnknown
 	Error          string
-	Got            lock.Lease
+	Got            lock.Lease // of a write: the lease that it was made under; if it is held, that which stood in the way
+	Serial         int64      // of a write: which one it was of all
 	Values         []int64
 }
 
@@ -79,6 +81,7 @@ const (
 	lockExpired  = "expired"
 	lockReused   = "reused"
 	lockNotFound = "not found"
+	lockStale    = "stale"   // a write, under an old token
 	lockUnknown  = "unknown" // it may have been carried out, or may yet be
 	lockRefused  = "refused" // for a reason that no request should meet
 )
@@ -109,6 +112,7 @@ type lockProcess struct {
 	lockPlan
 	locks     lock.Store
 	sequences sequence.Store
+	protected *guarded
 	over      atomic.Bool
 
 	mu     sync.Mutex
@@ -128,6 +132,11 @@ func childLocks(args []string) error {
 		return err
 	}
 	defer closeAll()
+	var leave func()
+	if p.protected, leave, err = dialProtected(p.Protected); err != nil {
+		return err
+	}
+	defer leave()
 	file, err := os.Create(p.File)
 	if err != nil {
 		return err
@@ -193,16 +202,37 @@ func (p *lockProcess) useLock(ctx context.Context, random *rand.Rand) {
 		return
 	}
 	r.LeaseID = got.LeaseID
+	p.write(got, n >= p.Keys/lockHot)
 	for range random.IntN(4) {
 		rest(random)
 		r.Op = lock.Renew
 		if _, ok = p.change(ctx, random, r, 0); !ok {
-			return
+			break
 		}
 	}
 	rest(random)
+	p.write(got, false)
 	r.Op, r.TTLMS = lock.Release, 0
 	p.change(ctx, random, r, 0)
+}
+
+// write changes what the lock protects. It may be told to do nothing more until the
+// process was stopped for longer than the term; it returns when that is over.
+func (p *lockProcess) write(l lock.Lease, may bool) {
+	a := lockAttempt{Process: p.Process, Op: "write", Key: l.Key, Lease: l.LeaseID, Got: l, Outcome: lockOK, Sent: int64(clock.System{}.Boot())}
+	w := lockWrite{Process: p.Process, Key: l.Key, Token: l.Token, May: may}
+	done, err := p.protected.tell(w)
+	a.Answered, a.Serial = int64(clock.System{}.Boot()), done.Serial
+	switch {
+	case err != nil:
+		a.Outcome, a.Error = lockRefused, err.Error()
+	case done.Stale:
+		a.Outcome = lockStale
+	}
+	p.record(a)
+	for w.Asks = true; done.HoldOn && err == nil; done, err = p.protected.tell(w) {
+		time.Sleep(lockPace)
+	}
 }
 
 // change asks until there is an answer, and now and then once again, as a
@@ -220,6 +250,10 @@ func (p *lockProcess) change(ctx context.Context, random *rand.Rand, r lock.Requ
 	}
 	first := p.ask(ctx, a, do)
 	if first.Outcome == lockOK && random.IntN(8) == 0 {
+		if r.Op == lock.Acquire { // should the key have forgotten it, that is another lease
+			r.LeaseID = lock.NewLeaseID()
+			a.Lease = r.LeaseID
+		}
 		p.ask(ctx, a, do)
 	}
 	return first.Got, first.Outcome == lockOK
@@ -258,14 +292,22 @@ func (p *lockProcess) ask(ctx context.Context, a lockAttempt, do func(context.Co
 		if now.Outcome = lockOutcome(err); err != nil {
 			now.Error = err.Error()
 		}
-		p.mu.Lock()
-		_ = p.out.Encode(now) // a full disk shows at the end
-		p.mu.Unlock()
+		var held *lock.HeldError
+		if errors.As(err, &held) {
+			now.Got = lock.Lease{Key: held.Key, Owner: held.Owner, Token: held.Token, ExpiresMS: held.ExpiresMS, RemainingMS: held.RemainingMS}
+		}
+		p.record(now)
 		if now.Outcome != lockUnknown || ctx.Err() != nil {
 			return now
 		}
 		time.Sleep(lockRetry)
 	}
+}
+
+func (p *lockProcess) record(a lockAttempt) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.out.Encode(a) // a full disk shows at the end
 }
 
 // openLocks connects to whoever serves locks.

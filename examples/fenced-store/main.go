@@ -4,16 +4,19 @@
 //	GET /KEY    the value
 //	PUT /KEY    the body becomes the value
 //
-// Both take the token of the lock from the header Fencing-Token.
+// Both take the token of the lock from the header Fencing-Token. With -log each of
+// them is printed, with who it was by the header Writer.
 package main
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"sync"
 )
@@ -29,6 +32,16 @@ type store struct {
 
 	mu      sync.Mutex
 	entries map[string]entry
+	log     *json.Encoder // nil: none
+}
+
+// request is what the log tells of one, in the order in which they were decided.
+type request struct {
+	Key      string `json:"key"`
+	Token    int64  `json:"token"`
+	Writer   string `json:"writer"`
+	Put      bool   `json:"put"`
+	Accepted bool   `json:"accepted"`
 }
 
 type entry struct {
@@ -44,7 +57,7 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch r.Method {
 	case http.MethodGet:
-		value, err := s.use(r.URL.Path, token, nil)
+		value, err := s.use(r, token, nil)
 		answer(w, value, err)
 	case http.MethodPut:
 		value, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxValue))
@@ -52,7 +65,7 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		_, err = s.use(r.URL.Path, token, value)
+		_, err = s.use(r, token, value)
 		answer(w, nil, err)
 	default:
 		http.Error(w, "there are GET and PUT", http.StatusMethodNotAllowed)
@@ -70,11 +83,16 @@ func answer(w http.ResponseWriter, value []byte, err error) {
 // use returns the value, or replaces it unless value is nil. Comparing the token
 // and writing are one step. Reading counts too: what the present holder has read
 // must not change under its hands.
-func (s *store) use(key string, token int64, value []byte) ([]byte, error) {
+func (s *store) use(r *http.Request, token int64, value []byte) ([]byte, error) {
+	key := r.URL.Path
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.entries[key]
-	if s.check && token < e.token {
+	refused := s.check && token < e.token
+	if s.log != nil {
+		_ = s.log.Encode(request{key, token, r.Header.Get("Writer"), value != nil, !refused})
+	}
+	if refused {
 		return nil, fmt.Errorf("the fencing token %d is old: somebody came with %d", token, e.token)
 	}
 	e.token = max(e.token, token)
@@ -88,11 +106,16 @@ func (s *store) use(key string, token int64, value []byte) ([]byte, error) {
 func main() {
 	listen := flag.String("listen", "127.0.0.1:7070", "address to listen on")
 	check := flag.Bool("check", true, "refuse old fencing tokens; without, updates get lost")
+	logged := flag.Bool("log", false, "print every request, a line of JSON each")
 	flag.Parse()
 	listener, err := net.Listen("tcp", *listen)
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Printf("http://%s\n", listener.Addr())
-	log.Fatal(http.Serve(listener, &store{check: *check, entries: map[string]entry{}}))
+	s := &store{check: *check, entries: map[string]entry{}}
+	if *logged {
+		s.log = json.NewEncoder(os.Stdout)
+	}
+	log.Fatal(http.Serve(listener, s))
 }

@@ -17,3 +17,6 @@ func (m *Memory) Remember(incarnation string) {
 	defer m.mu.Unlock()
 	m.incarnation = incarnation
 }
+
+// Wake is what a release through this host does to the line.
+func (h *Host) Wake(tenant, key string) { h.wake(name{tenant, key}) }

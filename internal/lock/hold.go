@@ -151,6 +151,14 @@ func (g *Holding) Lease() Lease {
 	return g.asOfNow()
 }
 
+// Over reports that the lock is not kept any more: it was released, lost, or is
+// kept by another Holding.
+func (g *Holding) Over() bool {
+	g.host.mu.Lock()
+	defer g.host.mu.Unlock()
+	return g.over
+}
+
 // asOfNow is under host.mu.
 func (g *Holding) asOfNow() Lease { return granted{g.lease, g.sent}.asOf(g.host.clock.Elapsed()) }
 

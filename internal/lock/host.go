@@ -101,15 +101,23 @@ func NewLeaseID() string {
 // Errors: those of Store.Do, *HeldError when the wait is over, ErrExpired when the
 // answer came after the lease's end, the context's, and ErrClosed.
 func (h *Host) Acquire(ctx context.Context, want Wanted) (Lease, error) {
+	l, _, err := h.AcquireTimed(ctx, want)
+	return l, err
+}
+
+// AcquireTimed also tells how long it took, up to the moment as of which it tells
+// what remains of the lease: from the call on, that is both of them together.
+func (h *Host) AcquireTimed(ctx context.Context, want Wanted) (l Lease, took time.Duration, err error) {
+	began := h.clock.Elapsed()
 	got, err := h.acquire(ctx, want)
 	if err != nil {
-		return Lease{}, err
+		return Lease{}, 0, err
 	}
-	l := got.asOf(h.clock.Elapsed())
-	if l.RemainingMS == 0 {
-		return Lease{}, tooLate(want.TTL)
+	now := h.clock.Elapsed()
+	if l = got.asOf(now); l.RemainingMS == 0 {
+		return Lease{}, 0, tooLate(want.TTL)
 	}
-	return l, nil
+	return l, now - began, nil
 }
 
 func tooLate(ttl time.Duration) error {

@@ -190,31 +190,33 @@ func TestLeavingTheLine(t *testing.T) {
 	})
 }
 
-// TestGrantToOneWhoIsGone: the answer comes when nobody waits for it any more.
+// TestGrantToOneWhoIsGone: the answer comes when nobody waits for it any more. The
+// lease is released, unless the same request came again, which then has it.
 func TestGrantToOneWhoIsGone(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h := r.plain()
-		h.slow(time.Second)
-		ctx, cancel := context.WithCancel(r.Context())
-		want := wanted("gone", -1)
-		want.RequestID = "again"
-		gone := r.line(ctx, h, want)
-		cancel()
-		r.want(r.now(gone).err, context.Canceled)
-		if l := r.state(); l.State != lock.Active {
-			t.Fatalf("the test is wrong: the lock is %+v", l)
-		}
-		// Whoever asks again must not be given what is about to be released.
-		again := r.line(r.Context(), h, want)
-		next := r.line(r.Context(), h, wanted("next", -1))
-		time.Sleep(10 * time.Second)
-		r.want(r.now(again).err, lock.ErrRequestReused)
-		got := r.now(next)
-		r.must(got.err)
-		if l := r.state(); l.LeaseID != got.lease.LeaseID || l.State != lock.Active {
-			t.Errorf("the lock is %+v, want %+v", l, got.lease)
-		}
-	})
+	for _, askedAgain := range []bool{false, true} {
+		bubble(t, func(r *rig) {
+			h := r.plain()
+			h.slow(time.Second)
+			ctx, cancel := context.WithCancel(r.Context())
+			gone := r.line(ctx, h, again("gone", -1))
+			cancel()
+			r.want(r.now(gone).err, context.Canceled)
+			if l := r.state(); l.State != lock.Active {
+				t.Fatalf("the test is wrong: the lock is %+v", l)
+			}
+			wanted := wanted("next", -1)
+			if askedAgain {
+				wanted = again("gone", -1)
+			}
+			next := r.line(r.Context(), h, wanted)
+			time.Sleep(10 * time.Second)
+			got := r.now(next)
+			r.must(got.err)
+			if l := r.state(); l.LeaseID != got.lease.LeaseID || l.State != lock.Active || got.lease.Repeated != askedAgain {
+				t.Errorf("asked again %v: the lock is %+v, the answer %+v", askedAgain, l, got.lease)
+			}
+		})
+	}
 }
 
 // TestRepeatedGrantToOneWhoIsGone: the holder asked again on another connection,
@@ -530,5 +532,37 @@ func TestClose(t *testing.T) {
 				t.Errorf("Close took %v", r.elapsed())
 			}
 		})
+	})
+}
+
+// TestReleaseOfWhatWasGrantedLate: the request took longer than its term lasts, and
+// its answer was lost. What it was granted lives on from then, and is released
+// however often that fails first.
+func TestReleaseOfWhatWasGrantedLate(t *testing.T) {
+	bubble(t, func(r *rig) {
+		h := r.plain()
+		h.meet(func(q lock.Request) error {
+			if q.Op == lock.Acquire {
+				time.Sleep(callTimeout - 100*time.Millisecond)
+			} else if r.elapsed() < callTimeout+50*time.Millisecond {
+				return errDown
+			}
+			return nil
+		}, func(q lock.Request) error {
+			if q.Op == lock.Acquire {
+				return errDown
+			}
+			return nil
+		})
+		ctx, cancel := context.WithCancel(r.Context())
+		short := wanted("gone", -1)
+		short.TTL = time.Second
+		gone := r.line(ctx, h, short)
+		cancel()
+		r.want(r.now(gone).err, context.Canceled)
+		time.Sleep(callTimeout + 800*time.Millisecond)
+		if l := r.state(); l.State != lock.Released {
+			t.Errorf("the lock is %+v, want it released", l)
+		}
 	})
 }

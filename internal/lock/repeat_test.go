@@ -1,6 +1,7 @@
 package lock_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -59,7 +60,8 @@ func TestAskedAgainKeepsThePlace(t *testing.T) {
 }
 
 // TestAskedAgainWhileTheStoreIsAsked: the second time is answered by the store, and
-// gets what the first was granted.
+// gets what the first was granted. The first is told nothing of it: it may be gone,
+// and have its lease released by whoever finds that out.
 func TestAskedAgainWhileTheStoreIsAsked(t *testing.T) {
 	for name, test := range map[string]struct {
 		taken bool
@@ -79,18 +81,17 @@ func TestAskedAgainWhileTheStoreIsAsked(t *testing.T) {
 				next := r.line(r.Context(), h, wanted("next", 30*time.Second))
 				second := r.line(r.Context(), h, again("waiter", test.wait))
 				time.Sleep(5 * time.Second)
-				one, two := r.now(first), r.now(second)
+				r.want(r.now(first).err, lock.ErrRequestReused)
+				two := r.now(second)
 				if test.taken {
-					r.wantHeld(one.err)
 					r.wantHeld(two.err)
 					r.free(other, held)
 				} else {
-					r.must(one.err)
 					r.must(two.err)
-					if one.lease.LeaseID != two.lease.LeaseID || !two.lease.Repeated {
-						t.Errorf("%+v and %+v", one.lease, two.lease)
+					if l := r.state(); l.LeaseID != two.lease.LeaseID || l.State != lock.Active || l.Token != 1 {
+						t.Errorf("the lock is %+v, and the answer %+v", l, two.lease)
 					}
-					r.free(h, one.lease)
+					r.free(h, two.lease)
 				}
 				time.Sleep(15 * time.Second)
 				r.must(r.now(next).err)
@@ -114,8 +115,9 @@ func TestAskedAgainIsNotToldOldNews(t *testing.T) {
 		}
 		got, err := h.Acquire(r.Context(), again("waiter", 0))
 		r.must(err)
-		if one := r.now(first); one.err != nil || one.lease.LeaseID != got.LeaseID {
-			t.Errorf("the first got %+v (%v), the second %+v", one.lease, one.err, got)
+		r.want(r.now(first).err, lock.ErrRequestReused)
+		if l := r.state(); l.LeaseID != got.LeaseID || l.State != lock.Active || l.Owner != "waiter" {
+			t.Errorf("the lock is %+v, and the answer %+v", l, got)
 		}
 	})
 }
@@ -154,5 +156,61 @@ func TestAnotherRequestIsNoRepetition(t *testing.T) {
 		r.waits(first)
 		r.free(h, held)
 		r.must(r.now(first).err)
+	})
+}
+
+// TestAskedAgainAndLeft: the same request came twice, on connections that were both
+// lost. Whatever the first was granted is released, also by an answer that nobody
+// saw.
+func TestAskedAgainAndLeft(t *testing.T) {
+	for name, lost := range map[string]bool{"answered": false, "not answered": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				h := r.plain()
+				h.meet(nil, func(q lock.Request) error {
+					if q.Op != lock.Acquire {
+						return nil
+					}
+					time.Sleep(time.Second)
+					if lost {
+						return errDown
+					}
+					return nil
+				})
+				first := r.line(r.Context(), h, again("waiter", -1))
+				ctx, cancel := context.WithCancel(r.Context())
+				second := r.line(ctx, h, again("waiter", -1))
+				r.want(r.now(first).err, lock.ErrRequestReused)
+				if lost { // the first answer, and then the second is being waited for
+					time.Sleep(1100 * time.Millisecond)
+				}
+				cancel()
+				r.want(r.now(second).err, context.Canceled)
+				time.Sleep(5 * time.Second)
+				if l := r.state(); l.State != lock.Released || l.Token != 1 {
+					t.Errorf("the lock is %+v, want it released", l)
+				}
+			})
+		})
+	}
+}
+
+// TestAskedAgainAfterAnOutageAndLeft: nobody knows what became of the first request,
+// and the second leaves before the store is asked for it.
+func TestAskedAgainAfterAnOutageAndLeft(t *testing.T) {
+	bubble(t, func(r *rig) {
+		h := r.plain()
+		h.deaf()
+		first := r.line(r.Context(), h, again("waiter", -1))
+		ctx, cancel := context.WithCancel(r.Context())
+		second := r.line(ctx, h, again("waiter", -1))
+		r.want(r.now(first).err, lock.ErrRequestReused)
+		cancel()
+		r.want(r.now(second).err, context.Canceled)
+		h.up()
+		time.Sleep(ttl / 2)
+		if l := r.state(); l.State != lock.Released || l.Token != 1 {
+			t.Errorf("the lock is %+v, want it released", l)
+		}
 	})
 }

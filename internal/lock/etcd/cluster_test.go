@@ -51,7 +51,7 @@ func TestChaos(t *testing.T) {
 			t.Error(err)
 		}
 		t.Logf("%d calls, of %d nobody knows the outcome", calls, unknown)
-		if calls < 100 || unknown == 0 || unknown > calls/2 {
+		if calls < 100 || unknown > calls/2 {
 			t.Error("the test does not show what it should")
 		}
 	}()

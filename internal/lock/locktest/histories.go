@@ -17,6 +17,7 @@ const (
 	historyCalls   = 6 // of each client
 	historyKeys    = 2
 	historyLost    = 4 // calls without an outcome, after which a client stops
+	hammerLost     = 1 // likewise of a Hammer, where a fault meets all clients at once and all go on after it
 	historyRounds  = 20
 )
 
@@ -42,7 +43,7 @@ func (s *suite) histories(through func(lock.Store, uint64) lock.Store) {
 		for i, store := range stores {
 			c := &chaosClient{
 				Store: h.Client(i, store), owner: []string{alice, bob, "carol"}[i%3], short: s.short(), round: fmt.Sprint(round), id: i,
-				random: rand.New(rand.NewPCG(seed, uint64(round*historyClients+i))), pass: s.passing(round), patience: patience,
+				random: rand.New(rand.NewPCG(seed, uint64(round*historyClients+i))), pass: s.passing(round), patience: patience, lost: historyLost,
 			}
 			group.Go(c.run)
 		}
@@ -75,12 +76,13 @@ type chaosClient struct {
 	serial       int
 	pass         func(time.Duration)
 	patience     time.Duration // with one call
+	lost         int           // calls without an outcome, after which it stops
 }
 
 func (c *chaosClient) run() {
 	held := map[string]string{} // key: lease ID
 	lost := 0
-	for i := 0; i < historyCalls && lost < historyLost; i++ {
+	for i := 0; i < historyCalls && lost < c.lost; i++ {
 		k := fmt.Sprintf("%s/%d", c.round, c.random.IntN(historyKeys))
 		r := c.request(k, held[k])
 		if r.Op == 0 {

@@ -137,6 +137,19 @@ func TestCheck(t *testing.T) {
 		}},
 		{"refused to the owner", false, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(ren, "alice", 3), lock.Lease{}, lock.ErrNotOwned}}},
 		{"a request ID that nobody used", false, []said{{1, 2, req(acq, "alice", 1), lock.Lease{}, lock.ErrRequestReused}}},
+		{"held by somebody", true, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), lock.Lease{}, &lock.HeldError{}}}},
+		{"held, until when is not told", true, []said{
+			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), lock.Lease{}, &lock.HeldError{Owner: "alice", Token: 1}},
+		}},
+		{"held by somebody, and nobody did", false, []said{
+			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(rel, "alice", 3), released(a), nil}, {5, 6, req(acq, "bob", 2), lock.Lease{}, &lock.HeldError{}},
+		}},
+		{"held by another", false, []said{
+			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), lock.Lease{}, &lock.HeldError{Owner: "carol", Token: 1}},
+		}},
+		{"held with another token", false, []said{
+			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), lock.Lease{}, &lock.HeldError{Owner: "alice", Token: 2}},
+		}},
 		{"forgotten", false, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, lock.Request{Tenant: tenant, Key: key}, lock.Lease{}, lock.ErrNotFound}}},
 		{"without an answer, and done twice", false, []said{
 			{1, 0, req(acq, "alice", 1), lock.Lease{}, nil},
@@ -243,7 +256,7 @@ func TestCheckRejectsARealSplitBrain(t *testing.T) {
 		for i := range historyClients {
 			c := &chaosClient{
 				Store: h.Client(i, store), owner: []string{alice, bob}[i%2], short: 100, round: "0", id: i,
-				random: rand.New(rand.NewPCG(uint64(round), uint64(i))), pass: func(time.Duration) {}, patience: patience,
+				random: rand.New(rand.NewPCG(uint64(round), uint64(i))), pass: func(time.Duration) {}, patience: patience, lost: historyLost,
 			}
 			group.Go(c.run)
 		}

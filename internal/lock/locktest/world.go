@@ -253,6 +253,24 @@ func (w world) freed(r lock.Request, l *lock.Lease) []world {
 	return []world{w.record(r)}
 }
 
+// held is that somebody has the lock: with a token and an end, as far as they are
+// told.
+func (w world) held(e *lock.HeldError) []world {
+	ok := true
+	if e.Token != 0 {
+		if w.token, ok = w.token.see(e.Token); !ok || e.Owner != w.owner {
+			return nil
+		}
+	}
+	if e.ExpiresMS == 0 {
+		return keep(w, w.status == lock.Active)
+	}
+	if w.expires, ok = w.expires.see(e.ExpiresMS); !ok {
+		return nil
+	}
+	return w.alive(e.ExpiresMS - e.RemainingMS)
+}
+
 // refuse is a request that was not carried out.
 func (w world) refuse(r lock.Request, err error) []world {
 	d, known := w.find(r.RequestID)
@@ -260,14 +278,10 @@ func (w world) refuse(r lock.Request, err error) []world {
 	var fenced *lock.FencedError
 	switch {
 	case errors.As(err, &held):
-		if known || r.Op != lock.Acquire || held.Owner != w.owner {
+		if known || r.Op != lock.Acquire {
 			return nil
 		}
-		w, ok := w.see(held.Token, held.ExpiresMS)
-		if !ok {
-			return nil
-		}
-		return w.alive(held.ExpiresMS - held.RemainingMS)
+		return w.held(held)
 	case errors.As(err, &fenced):
 		return keep(w, w.jumps && r.Op == lock.Acquire && !known)
 	case errors.Is(err, lock.ErrRequestReused):

@@ -120,3 +120,44 @@ func TestWritesDeleteIdleKeys(t *testing.T) {
 		t.Errorf("token %d was granted again", l.Token)
 	}
 }
+
+// TestIdleKeysAreLookedForNowAndThen: a search that has found nothing is not made
+// again with each write, but once sweepPause has passed.
+func TestIdleKeysAreLookedForNowAndThen(t *testing.T) {
+	var now atomic.Int64
+	now.Store(1_800_000_000_000)
+	s, err := open(newPath(t), now.Load)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	acquire := func(key string) {
+		t.Helper()
+		if _, err := s.Do(t.Context(), lock.Request{
+			Op: lock.Acquire, Tenant: "default", Key: key, Owner: "o", LeaseID: lock.NewLeaseID(), TTLMS: lock.MinTTL.Milliseconds(),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	known := func() bool {
+		t.Helper()
+		_, err := s.Get(t.Context(), "default", "idle")
+		if err != nil && !errors.Is(err, lock.ErrNotFound) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	acquire("idle")
+	now.Add((lock.MinTTL + lock.KeepIdle - sweepPause/2).Milliseconds())
+	acquire("before") // nothing is idle yet
+	now.Add(sweepPause.Milliseconds() - 1)
+	acquire("meanwhile")
+	if !known() {
+		t.Errorf("it was looked for idle keys %v after nothing was found", sweepPause-time.Millisecond)
+	}
+	now.Add(1)
+	acquire("after")
+	if known() {
+		t.Errorf("no idle keys were looked for, %v after nothing was found", sweepPause)
+	}
+}

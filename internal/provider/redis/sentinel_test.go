@@ -5,65 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/redisconn"
 	"github.com/kazahana/kazahana/internal/redisconn/redistest"
 )
-
-// sentinels starts three sentinels that watch the primary, and waits until they
-// know each other and its replica. It returns their addresses.
-func sentinels(t *testing.T, primary *server, more, password string) []string {
-	t.Helper()
-	bin := redistest.Binary(t, "redis-sentinel")
-	var addrs []string
-	for range 3 {
-		dir, err := os.MkdirTemp("", "kazahana-sentinel-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { os.RemoveAll(dir) })
-		port := redistest.FreePort(t)
-		config := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nlogfile %s\nsentinel monitor the-set 127.0.0.1 %d 2\n"+
-			"sentinel down-after-milliseconds the-set 500\nsentinel failover-timeout the-set 3000\n%s\n",
-			port, dir, filepath.Join(dir, "log"), primary.Port, more)
-		path := filepath.Join(dir, "sentinel.conf")
-		if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.Command(bin, path)
-		cmd.SysProcAttr = redistest.ParentDeath()
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
-		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
-	}
-	redisconn.Silence()
-	for _, addr := range addrs {
-		c := redis.NewSentinelClient(&redis.Options{Addr: addr, Password: password, DisableIdentity: true})
-		defer c.Close()
-		redistest.Eventually(t, "the sentinels know each other", func() error {
-			set, err := c.Master(context.Background(), "the-set").Result()
-			if err == nil && (set["num-other-sentinels"] != "2" || set["num-slaves"] != "1") {
-				err = fmt.Errorf("%v", set)
-			}
-			return err
-		})
-	}
-	return addrs
-}
 
 // TestSentinelFailover: the primary dies, the sentinels promote the replica. The
 // provider finds it by itself, refuses grants for as long as the fence lasts,
@@ -76,7 +26,7 @@ func TestSentinelFailover(t *testing.T) {
 
 func testSentinelFailover(t *testing.T, end func(*server)) {
 	primary, replica := pair(t)
-	addrs := sentinels(t, primary, "", "")
+	addrs := redistest.Sentinels(t, primary, 1, "", "")
 	url := fmt.Sprintf("redis+sentinel://%s/the-set/0?min_replicas=1&term=1500ms&quarantine=500ms&ids=0-7", strings.Join(addrs, ","))
 	cfg, err := ParseURL(url, nil)
 	if err != nil {
@@ -134,7 +84,7 @@ func testSentinelFailover(t *testing.T, end func(*server)) {
 
 func mustOpenEventually(t *testing.T, cfg Config) (p *Provider) {
 	t.Helper()
-	redistest.Eventually(t, "the new primary answers", func() (err error) {
+	redistest.AfterFailover(t, "the new primary answers", func() (err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		p, err = Open(ctx, cfg)
@@ -148,7 +98,7 @@ func mustOpenEventually(t *testing.T, cfg Config) (p *Provider) {
 func TestSentinelPassword(t *testing.T) {
 	primary, _ := pair(t)
 	primary.Do(t, "CONFIG", "SET", "requirepass", "data-secret")
-	addrs := sentinels(t, primary, "sentinel auth-pass the-set data-secret\nrequirepass watch-secret\nsentinel sentinel-pass watch-secret", "watch-secret")
+	addrs := redistest.Sentinels(t, primary, 1, "sentinel auth-pass the-set data-secret\nrequirepass watch-secret\nsentinel sentinel-pass watch-secret", "watch-secret")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "password")
 	if err := os.WriteFile(file, []byte("watch-secret\n"), 0o600); err != nil {

@@ -257,14 +257,19 @@ func (s *Server) Promote() { s.Do(s.tb, "REPLICAOF", "NO", "ONE") }
 // Eventually waits until f has no error.
 func Eventually(tb testing.TB, what string, f func() error) {
 	tb.Helper()
-	deadline := time.Now().Add(StartTimeout)
+	eventually(tb, StartTimeout, what, f)
+}
+
+func eventually(tb testing.TB, limit time.Duration, what string, f func() error) {
+	tb.Helper()
+	deadline := time.Now().Add(limit)
 	for {
 		err := f()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			tb.Fatalf("%s: not within %v: %v", what, StartTimeout, err)
+			tb.Fatalf("%s: not within %v: %v", what, limit, err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
