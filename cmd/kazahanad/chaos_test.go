@@ -41,6 +41,7 @@ type chaosScenario struct {
 	name, about string
 	run         func(c *chaos)
 	locks       *chaosLocks // instead of run
+	rooms       bool        // likewise: it is of placement
 	short       bool        // it runs without -chaos.full too
 }
 
@@ -51,9 +52,10 @@ var chaosScenarios = []chaosScenario{
 	{name: "etcd", about: "one of three etcd members is killed, then a second; then both come back", run: chaosEtcd},
 	{name: "lease-server", about: "a lease server on SQLite is killed, and comes back", run: chaosLeaseServer},
 	{name: "two-lease-servers", about: "of two lease servers on one Redis one is killed, then the other; then both come back", run: chaosTwoLeaseServers},
-	{name: "locks-sqlite", about: "who serves locks from SQLite is killed again and again", locks: &chaosLocks{store: (*chaos).locksInSQLite}, short: true},
-	{name: "locks-redis", about: "who serves locks from Redis is killed again and again", locks: &chaosLocks{store: (*chaos).locksInRedis, jumps: true}},
-	{name: "locks-etcd", about: "who serves locks from etcd is killed again and again", locks: &chaosLocks{store: (*chaos).locksInEtcd}},
+	{name: "locks-sqlite", about: "who serves locks from SQLite is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInSQLite}, short: true},
+	{name: "locks-redis", about: "who serves locks from Redis is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInRedis, jumps: true}},
+	{name: "locks-etcd", about: "who serves locks from etcd is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInEtcd, late: true}},
+	{name: "rooms", about: "daemons that place chat rooms are killed, stopped and frozen", rooms: true, short: true},
 }
 
 // chaos is one scenario that is being run.
@@ -105,14 +107,18 @@ func TestChaos(t *testing.T) {
 	var found []string
 	ids := &chaosTable{columns: "SCENARIO\tREGULAR\tFALLBACK\tTWICE\tOUT OF ORDER\tLONGEST GAP\tNORMAL AFTER\tRESULT\t"}
 	locks := &chaosTable{columns: "SCENARIO\tACQUIRED\tRENEWED\tRELEASED\tVALUES\tNO ANSWER\tTWO HOLDERS\tBAD TOKENS\tAPPLIED TWICE\tBAD VALUES\tLONGEST GAP\tRESULT\t"}
+	rooms := &chaosTable{columns: "SCENARIO\tROOMS\tRESOLVED\tACTIVATIONS\tWRITES\tREFUSED\tDISAGREED\tBACK AFTER\tTWO OWNERS\tTWO LIVE\tLOST\tRESULT\t"}
 	for _, s := range chaosScenarios {
 		if !*chaosFull && !s.short {
 			continue
 		}
 		t.Run(s.name, func(t *testing.T) {
 			table, perform := ids, (*chaos).perform
-			if s.locks != nil {
+			switch {
+			case s.locks != nil:
 				table, perform = locks, (*chaos).performLocks
+			case s.rooms:
+				table, perform = rooms, (*chaos).performRooms
 			}
 			row := s.name + strings.Repeat("\t", strings.Count(table.columns, "\t")-1) + "not finished\t"
 			defer func() {
@@ -130,11 +136,12 @@ func TestChaos(t *testing.T) {
 			}
 		})
 	}
-	if *chaosFull && len(ids.rows)+len(locks.rows) == 0 {
+	if *chaosFull && len(ids.rows)+len(locks.rows)+len(rooms.rows) == 0 {
 		t.Fatal("-run names no scenario")
 	}
 	ids.print(t)
 	locks.print(t)
+	rooms.print(t)
 	for _, v := range found {
 		t.Error(v)
 	}

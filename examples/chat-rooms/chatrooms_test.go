@@ -1,0 +1,139 @@
+//go:build linux
+
+// Package chatrooms has what README.md shows carried out.
+package chatrooms
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long anything may take. Only a test that fails waits so long.
+const patience = 120 * time.Second
+
+// Every host finds the rooms of all, in whichever process they are, and nothing is
+// left behind. With a killed daemon, cmd/kazahanad's TestChaos.
+func TestRooms(t *testing.T) {
+	for _, program := range []string{"bash", "python3", "node", "npm", "redis-server"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("the example needs %s: %v", program, err)
+		}
+	}
+	temporary := t.TempDir()
+	port := freePorts(t, 5)
+	cmd := exec.Command("./run", "--port", fmt.Sprint(port))
+	cmd.Env = append(os.Environ(), "TMPDIR="+temporary)
+	// Should the test be killed, the end of its standard input ends it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	open, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &strings.Builder{}
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	overdue := time.AfterFunc(patience, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	defer overdue.Stop()
+	said := awaitLine(out, "grep ")
+
+	const rooms = 20
+	for i := range rooms {
+		for host := 1; host <= 3; host++ {
+			say(t, fmt.Sprintf("http://127.0.0.1:%d/room-%d", port+host, i), fmt.Sprintf("from-%d", host))
+		}
+	}
+	for i := range rooms {
+		url := fmt.Sprintf("http://127.0.0.1:%d/room-%d", port+1+i%3, i)
+		// What was said again, without an answer, may be there twice.
+		if got := slices.Compact(strings.Fields(ask(t, http.MethodGet, url, ""))); !slices.Equal(got, []string{"from-1", "from-2", "from-3"}) {
+			t.Errorf("%s has %q", url, got)
+		}
+	}
+	_ = open.Close()
+	rest, _ := io.ReadAll(out)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s\n%s\n%s", err, said, rest, log)
+	}
+	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
+		t.Errorf("it leaves behind %v, %v", left, err)
+	}
+}
+
+// awaitLine reads until a line has the text.
+func awaitLine(out io.Reader, text string) string {
+	said := ""
+	for lines := bufio.NewReader(out); ; {
+		line, err := lines.ReadString('\n')
+		said += line
+		if err != nil || strings.Contains(line, text) {
+			return said
+		}
+	}
+}
+
+// say appends to a room, whose host may have to be found first.
+func say(t *testing.T, url, text string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ask(t, http.MethodPost, url, text) != ""; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s takes no message", url)
+		}
+	}
+}
+
+// ask returns the answer, which says why where the room is not there.
+func ask(t *testing.T, method, url, text string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// freePorts finds some in a row, where no connection gets its own port from.
+func freePorts(t *testing.T, n int) (first int) {
+	t.Helper()
+	for range 100 {
+		first = 20_000 + rand.IntN(12_000)
+		free := 0
+		for ; free < n; free++ {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+free))
+			if err != nil {
+				break
+			}
+			defer l.Close()
+		}
+		if free == n {
+			return first
+		}
+	}
+	t.Fatalf("there are no %d free ports in a row", n)
+	return 0
+}
