@@ -39,7 +39,7 @@ func forgeAnswer(host, room int, at float64, authority roomHostNumber, token int
 func roomExample() *forgedRooms {
 	f := &forgedRooms{roomRecord: roomRecord{
 		hosts: []string{"a:1", "b:1"}, agree: 2 * time.Second, soon: true,
-		away:  []roomAway{{host: 0, from: sec(10), until: sec(25), frozen: true}},
+		away:  []roomAway{{host: 0, from: sec(10), until: sec(25.001), frozen: true}},
 		steps: []roomStep{{"SIGSTOP", sec(10), sec(25), 12 * time.Second}, {"SIGCONT", sec(25), sec(35), 12 * time.Second}},
 		activations: []roomActivation{
 			{host: 0, writer: "p0", room: "room-0", version: 1, token: 1, begun: sec(0.1), ended: sec(25.1), told: true, relied: []int64{sec(1), sec(9)}},
@@ -137,12 +137,13 @@ func TestRoomsChecker(t *testing.T) {
 		"two activations of one token": {func(f *forgedRooms) { f.activations[1].token = 1 }, roomsTwoLive, "room room-0: token 1 was given to p0 and to p1"},
 		"a version goes back":          {func(f *forgedRooms) { f.activations[2].version = 2 }, roomsNumbers, "room room-0: version 2 has token 2, and version 2 token 3"},
 
-		"a room is back late":          {func(f *forgedRooms) { f.between(1, 0, 20, 22.5, noHost, 0) }, roomsUnreached, "room 0 until 12.51s after SIGSTOP"},
-		"a room is not back":           {func(f *forgedRooms) { f.between(1, 0, 20, 25, noHost, 0) }, roomsUnreached, "room 0, 15s after SIGSTOP: b:1 answers PLACEMENT_PENDING"},
-		"a room stays with the frozen": {func(f *forgedRooms) { f.between(1, 0, 20, 25, 0, 0) }, roomsUnreached, "room 0, 15s after SIGSTOP: b:1 names a:1, which is not there"},
-		"a host does not come back":    {func(f *forgedRooms) { f.between(0, 1, 25, 35, noHost, 0) }, roomsUnreached, "room 1, 10s after SIGCONT: a:1 answers"},
-		"hosts do not agree again":     {func(f *forgedRooms) { f.between(0, 1, 34, 35, 0, 9) }, roomsUnreached, "room 1, 10s after SIGCONT: b:1 names b:1, another one a:1"},
-		"a host is not asked":          {func(f *forgedRooms) { f.silent(0, 1, 25, 35) }, roomsUnreached, "room 1, 10s after SIGCONT: a:1 was not asked"},
+		"a room is back late":                {func(f *forgedRooms) { f.between(1, 0, 20, 22.5, noHost, 0) }, roomsUnreached, "room 0 until 12.51s after SIGSTOP"},
+		"a room is not back":                 {func(f *forgedRooms) { f.between(1, 0, 20, 25, noHost, 0) }, roomsUnreached, "room 0, 15s after SIGSTOP: b:1 answers PLACEMENT_PENDING"},
+		"a room stays with the frozen":       {func(f *forgedRooms) { f.between(1, 0, 20, 25, 0, 0) }, roomsUnreached, "room 0, 15s after SIGSTOP: b:1 names a:1, which is not there"},
+		"a host does not come back":          {func(f *forgedRooms) { f.between(0, 1, 25, 35, noHost, 0) }, roomsUnreached, "room 1, 10s after SIGCONT: a:1 answers"},
+		"hosts do not agree again":           {func(f *forgedRooms) { f.between(0, 1, 34, 35, 0, 9) }, roomsUnreached, "room 1, 10s after SIGCONT: b:1 names b:1, another one a:1"},
+		"a host is silent when it has woken": {func(f *forgedRooms) { f.steps[1].back = 8 * time.Second; f.silent(0, 1, 25, 34) }, roomsUnreached, "room 1 until 9.01s after SIGCONT"},
+		"a host is not asked":                {func(f *forgedRooms) { f.silent(0, 1, 25, 35) }, roomsUnreached, "room 1, 10s after SIGCONT: a:1 was not asked"},
 
 		"a message is lost":         {func(f *forgedRooms) { f.kept[0] = slices.Delete(f.kept[0], 1, 2) }, roomsLost, `room 0: "two"`},
 		"a message is there twice":  {func(f *forgedRooms) { f.kept[0] = append(f.kept[0], "one") }, roomsFault, `room 0 has the message "one"`},
