@@ -62,12 +62,12 @@ func TestStorm(t *testing.T) {
 		name  string
 		hosts int
 		ids   int64
-		most  float64 // races lost per acquire
+		most  float64 // races lost per acquire; were there one key that all fight over, it would be half of n
 	}{
-		{"200 hosts", n, 8192, 4},
+		{"200 hosts", n, 8192, 20},
 		{"200 hosts, 200 machine IDs", n, n + 1, 40},
-		{"one process", 1, 8192, 1},
-		{"one process, 200 machine IDs", 1, n + 1, 2},
+		{"one process", 1, 8192, 10},
+		{"one process, 200 machine IDs", 1, n + 1, 10},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			terms := provider.DefaultTerms()
