@@ -206,6 +206,15 @@ func (c *conn) eachOption(known []string, read func(name string) error) error {
 	}
 }
 
+// milliseconds is a duration from 0 to the most, the value of the option.
+func (c *conn) milliseconds(option string, most time.Duration) (time.Duration, error) {
+	ms, err := c.req.Int64()
+	if err == nil && (ms < 0 || ms > most.Milliseconds()) {
+		err = wire.Errorf(wire.CodeInvalidParams, "%s of %d is out of range: 0 to %d", option, ms, most.Milliseconds())
+	}
+	return time.Duration(ms) * time.Millisecond, err
+}
+
 // text is a string that outlives the request.
 func (c *conn) text() (string, error) {
 	b, err := c.req.Bytes()

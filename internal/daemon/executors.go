@@ -14,9 +14,9 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// Executors are the processes that have registered for kinds of actors, each by a
+// executors are the processes that have registered for kinds of actors, each by a
 // connection. They implement driver.Executor by requests to them.
-type Executors struct {
+type executors struct {
 	mu       sync.Mutex // guards all below, and the fields of each executor
 	byConn   map[*conn]*executor
 	byKind   map[string]map[*executor]struct{}
@@ -25,9 +25,9 @@ type Executors struct {
 	driver   *driver.Driver               // set once, before the first connection
 }
 
-// NewExecutors returns a registry that nobody has registered in.
-func NewExecutors() *Executors {
-	return &Executors{
+// newExecutors returns a registry that nobody has registered in.
+func newExecutors() *executors {
+	return &executors{
 		byConn: map[*conn]*executor{}, byKind: map[string]map[*executor]struct{}{}, assigned: map[placement.Key]assignment{},
 		running: map[string]int{},
 	}
@@ -56,7 +56,7 @@ var (
 
 // register makes the connection an executor for the kinds, beside those it has,
 // and returns all of them. The connection's mu is held.
-func (x *Executors) register(c *conn, kinds []string) ([]string, error) {
+func (x *executors) register(c *conn, kinds []string) ([]string, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	e := x.byConn[c]
@@ -83,7 +83,7 @@ func (x *Executors) register(c *conn, kinds []string) ([]string, error) {
 
 // room reports why more kinds would be too many, nil if they are not. e is nil for
 // who has none yet. mu is held.
-func (x *Executors) room(e *executor, kinds []string) error {
+func (x *executors) room(e *executor, kinds []string) error {
 	mine, all := map[string]bool{}, len(x.byKind)
 	for _, kind := range kinds {
 		if mine[kind] {
@@ -109,7 +109,7 @@ func (x *Executors) room(e *executor, kinds []string) error {
 }
 
 // kinds are those that somebody has registered for.
-func (x *Executors) kinds() []string {
+func (x *executors) kinds() []string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	kinds := slices.AppendSeq([]string{}, maps.Keys(x.byKind)) // none is a list too
@@ -118,12 +118,12 @@ func (x *Executors) kinds() []string {
 }
 
 // announce tells the driver for which kinds there is somebody. mu is held.
-func (x *Executors) announce() {
+func (x *executors) announce() {
 	x.driver.SetKinds(slices.Collect(maps.Keys(x.byKind)))
 }
 
 // retire takes the executor out of the choice. mu is held.
-func (x *Executors) retire(e *executor) {
+func (x *executors) retire(e *executor) {
 	for _, kind := range e.kinds {
 		delete(x.byKind[kind], e)
 		if len(x.byKind[kind]) == 0 {
@@ -136,7 +136,7 @@ func (x *Executors) retire(e *executor) {
 
 // unregister has all that the connection runs passivated, and returns how many
 // that were.
-func (x *Executors) unregister(ctx context.Context, c *conn) (int, error) {
+func (x *executors) unregister(ctx context.Context, c *conn) (int, error) {
 	x.mu.Lock()
 	e := x.byConn[c]
 	if e == nil {
@@ -174,7 +174,7 @@ func (x *Executors) unregister(ctx context.Context, c *conn) (int, error) {
 // gone is at the end of a connection: what it ran has ended. The process has closed
 // it, or is dead, or has been silent for the server's patience, which is longer
 // than any promise of Check lasts: it relies on nothing any more.
-func (x *Executors) gone(c *conn) {
+func (x *executors) gone(c *conn) {
 	x.mu.Lock()
 	e := x.byConn[c]
 	delete(x.byConn, c)
@@ -194,7 +194,7 @@ func (x *Executors) gone(c *conn) {
 
 // assign chooses who runs an activation: the one that has the fewest. One that does
 // not answer never has any, and is asked only where nobody else is.
-func (x *Executors) assign(key placement.Key, token int64) (*executor, error) {
+func (x *executors) assign(key placement.Key, token int64) (*executor, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var best *executor
@@ -222,7 +222,7 @@ func (e *executor) before(other *executor) bool {
 }
 
 // unassign forgets who runs an activation. mu is held.
-func (x *Executors) unassign(key placement.Key) {
+func (x *executors) unassign(key placement.Key) {
 	if _, ok := x.assigned[key]; !ok {
 		return
 	}
@@ -233,7 +233,7 @@ func (x *Executors) unassign(key placement.Key) {
 }
 
 // release ends an assignment, if it is still that of the token.
-func (x *Executors) release(key placement.Key, token int64) {
+func (x *executors) release(key placement.Key, token int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	a, ok := x.assigned[key]
@@ -265,7 +265,7 @@ type passivateParams struct {
 }
 
 // Activate implements driver.Executor.
-func (x *Executors) Activate(key placement.Key, r placement.Record, within time.Duration, done func(string, error)) {
+func (x *executors) Activate(key placement.Key, r placement.Record, within time.Duration, done func(string, error)) {
 	e, err := x.assign(key, r.Token)
 	if err != nil {
 		done("", err)
@@ -291,7 +291,7 @@ func (x *Executors) Activate(key placement.Key, r placement.Record, within time.
 }
 
 // Passivate implements driver.Executor.
-func (x *Executors) Passivate(key placement.Key, r placement.Record, within time.Duration, done func([]byte, error)) {
+func (x *executors) Passivate(key placement.Key, r placement.Record, within time.Duration, done func([]byte, error)) {
 	e := x.runs(key, r.Token)
 	if e == nil {
 		done(nil, errExecutorGone)
@@ -309,7 +309,7 @@ func (x *Executors) Passivate(key placement.Key, r placement.Record, within time
 }
 
 // runs is who runs the activation of a token, nil for nobody.
-func (x *Executors) runs(key placement.Key, token int64) *executor {
+func (x *executors) runs(key placement.Key, token int64) *executor {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if a, ok := x.assigned[key]; ok && a.token == token {

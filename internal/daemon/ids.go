@@ -152,7 +152,7 @@ func (s *Server) idOptions(c *conn, count int64) (idRequest, error) {
 		case "service":
 			service, err = c.req.Bytes()
 		case "timeout_ms":
-			r.want.Timeout, err = c.timeoutOption()
+			r.want.Timeout, err = c.milliseconds("timeout_ms", maxTimeout)
 		case "format":
 			r.format, err = c.formatOption()
 		case "regular_only":
@@ -164,17 +164,6 @@ func (s *Server) idOptions(c *conn, count int64) (idRequest, error) {
 			return r, err
 		}
 	}
-}
-
-func (c *conn) timeoutOption() (time.Duration, error) {
-	ms, err := c.req.Int64()
-	if err != nil {
-		return 0, err
-	}
-	if ms < 0 || ms > maxTimeout.Milliseconds() {
-		return 0, wire.Errorf(wire.CodeInvalidParams, "timeout_ms of %d is out of range: 0 to %d", ms, maxTimeout.Milliseconds())
-	}
-	return time.Duration(ms) * time.Millisecond, nil
 }
 
 func (c *conn) formatOption() (idFormat, error) {

@@ -42,12 +42,8 @@ var lockOptions = map[string]func(*lockCall, *conn) error{
 	"ttl_ms":     func(call *lockCall, c *conn) (err error) { call.TTLMS, err = c.req.Int64(); return err },
 	"request_id": func(call *lockCall, c *conn) (err error) { call.RequestID, err = c.text(); return err },
 	"lease_id":   func(call *lockCall, c *conn) (err error) { call.LeaseID, err = c.text(); return err },
-	"wait_ms": func(call *lockCall, c *conn) error {
-		ms, err := c.req.Int64()
-		if err == nil && (ms < 0 || ms > maxLockWait.Milliseconds()) {
-			err = wire.Errorf(wire.CodeInvalidParams, "wait_ms of %d is out of range: 0 to %d", ms, maxLockWait.Milliseconds())
-		}
-		call.wait = time.Duration(ms) * time.Millisecond
+	"wait_ms": func(call *lockCall, c *conn) (err error) {
+		call.wait, err = c.milliseconds("wait_ms", maxLockWait)
 		return err
 	},
 	"hold": func(call *lockCall, c *conn) error {
@@ -94,10 +90,8 @@ func (s *Server) lockAcquire(_ context.Context, c *conn) error {
 		Tenant: call.Tenant, Key: call.Key, Owner: call.Owner, RequestID: call.RequestID, TTL: call.TTL(), Wait: call.wait,
 	}
 	return c.aside(func(ctx context.Context) (any, error) {
-		// Whoever waits for a lock is told at once when the daemon stops.
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		defer context.AfterFunc(s.leaving, func() { cancel(errShuttingDown) })()
+		ctx, done := s.whileServing(ctx)
+		defer done()
 		began := s.elapsed()
 		s.keeping.LockWaiters.Inc()
 		answer, err := s.acquire(ctx, c, call.hold, want)

@@ -30,7 +30,7 @@ const (
 // Placement is what the placement methods need.
 type Placement struct {
 	driver    *driver.Driver
-	executors *Executors
+	executors *executors
 	records   storage.Storage
 	tenant    string // of the records
 	authority string
@@ -44,7 +44,7 @@ type Placement struct {
 // NewPlacement is what the placement methods need to serve a driver, which is made
 // here: its processes are the server's peers.
 func NewPlacement(cfg driver.Config, timeout time.Duration) *Placement {
-	x := NewExecutors()
+	x := newExecutors()
 	p := &Placement{
 		executors: x, records: cfg.Records, tenant: cfg.Tenant, authority: cfg.Authority, ttl: cmp.Or(cfg.TTL, driver.DefaultTTL), timeout: timeout,
 		counts: metrics.NewPlacement(), looking: make(chan struct{}, 1),
@@ -145,12 +145,8 @@ func (s *Server) placementResolve(_ context.Context, c *conn) error {
 		return err
 	}
 	wait := defaultPlacementWait
-	if err := c.eachOption([]string{"wait_ms"}, func(string) error {
-		ms, err := c.req.Int64()
-		if err == nil && (ms < 0 || ms > maxPlacementWait.Milliseconds()) {
-			err = wire.Errorf(wire.CodeInvalidParams, "wait_ms of %d is out of range: 0 to %d", ms, maxPlacementWait.Milliseconds())
-		}
-		wait = time.Duration(ms) * time.Millisecond
+	if err := c.eachOption([]string{"wait_ms"}, func(name string) (err error) {
+		wait, err = c.milliseconds(name, maxPlacementWait)
 		return err
 	}); err != nil {
 		return err
@@ -162,10 +158,8 @@ func (s *Server) placementResolve(_ context.Context, c *conn) error {
 		return nil
 	}
 	return c.aside(func(ctx context.Context) (any, error) {
-		// Whoever waits is told at once when the daemon stops.
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		defer context.AfterFunc(s.leaving, func() { cancel(errShuttingDown) })()
+		ctx, done := s.whileServing(ctx)
+		defer done()
 		r, err := p.driver.Resolve(ctx, key, wait)
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)

@@ -102,7 +102,7 @@ func (p *Placement) sample() metrics.PlacementSample {
 }
 
 // counts are how many activations and executors there are of each kind.
-func (x *Executors) counts() (running, executors map[string]int) {
+func (x *executors) counts() (running, executors map[string]int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	executors = map[string]int{}

@@ -69,6 +69,17 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 	})
 }
 
+// whileServing ends ctx when the daemon begins to stop: whoever waits is told so at
+// once. done is to be called at the end.
+func (s *Server) whileServing(ctx context.Context) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.leaving, func() { cancel(errShuttingDown) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
 // codeOf is the code of the answer that err makes, "" for none.
 func codeOf(err error) string {
 	if err == nil {

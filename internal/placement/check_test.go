@@ -124,3 +124,19 @@ func TestLateStoreKeepsThePID(t *testing.T) {
 		t.Errorf("stored is %+v, %v", next, err)
 	}
 }
+
+// A process that refuses what this host has lost meanwhile has failed nobody: who
+// asked hears that it was lost, and asks again.
+func TestRefusedAfterItWasLost(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	d.pending()
+	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+	d.answer(Load, Result{})
+	d.answer(Store, Result{})
+	d.topology(others(t, false)...)
+	d.answer(Ensure, Result{Err: errRefused})
+	d.answer(Remove, Result{})
+	d.answer(Release, Result{})
+	d.failed(ErrLost)
+}

@@ -17,9 +17,7 @@ import (
 // What a driver does by default, and bounds.
 const (
 	DefaultTTL      = 10 * time.Second // of a membership, and of the lock of an activation
-	MinTTL          = time.Second
-	MaxTTL          = 10 * time.Minute
-	DefaultInterval = time.Second // between looks at the members
+	DefaultInterval = time.Second      // between looks at the members
 
 	// commandTimeout is for one command. It is longer than placement.MaxPromise.
 	commandTimeout = 5 * time.Second

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/placement/storage"
 )
 
 // What nobody has resolved for the time is passivated, and comes back.
@@ -196,5 +197,30 @@ func TestStopBeginsNothing(t *testing.T) {
 		if n := len(must(s.locks.List(t.Context(), "t", "", lock.MaxList))(t)); n != 0 {
 			t.Errorf("%d locks are left", n)
 		}
+	})
+}
+
+// overtaken are records in which somebody else is faster, once.
+type overtaken struct {
+	storage.Storage
+	once atomic.Bool
+}
+
+func (o *overtaken) Store(ctx context.Context, tenant string, key placement.Key, r placement.Record) error {
+	if !o.once.Swap(true) {
+		return placement.ErrStale
+	}
+	return o.Storage.Store(ctx, tenant, key, r)
+}
+
+// A resolve whose activation was overtaken by another host's asks again.
+func TestOvertakenIsAskedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.start("a:1", func(c *Config) { c.Records = &overtaken{Storage: s.records} })
+		ready()
+		if _, err := a.Resolve(t.Context(), room(1), time.Minute); err != nil {
+			t.Error(err)
+		}
+		a.stop()
 	})
 }
