@@ -38,7 +38,6 @@ type executor struct {
 	conn  *conn
 	kinds []string
 	keys  map[placement.Key]struct{} // assigned to it
-	empty chan struct{}              // not nil: to be closed when it has no keys any more
 	calls *calls
 }
 
@@ -135,7 +134,7 @@ func (x *executors) retire(e *executor) {
 }
 
 // unregister has all that the connection runs passivated, and returns how many
-// that were.
+// that were when nothing of them is left but their snapshots.
 func (x *executors) unregister(ctx context.Context, c *conn) (int, error) {
 	x.mu.Lock()
 	e := x.byConn[c]
@@ -144,31 +143,25 @@ func (x *executors) unregister(ctx context.Context, c *conn) (int, error) {
 		return 0, nil
 	}
 	x.retire(e)
-	n := len(e.keys)
-	var empty chan struct{}
-	if n > 0 {
-		if e.empty == nil {
-			e.empty = make(chan struct{})
-		}
-		empty = e.empty
-	}
-	tokens := make(map[placement.Key]int64, n)
+	tokens := make(map[placement.Key]int64, len(e.keys))
 	for key := range e.keys {
 		tokens[key] = x.assigned[key].token
 	}
 	x.mu.Unlock()
-	if n == 0 {
-		return 0, nil
-	}
+	var ends []<-chan placement.Done
 	for key, token := range tokens {
-		x.driver.Evict(key, token)
+		if gone := x.driver.Evict(key, token); gone != nil {
+			ends = append(ends, gone)
+		}
 	}
-	select {
-	case <-empty:
-		return n, nil
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
+	for _, gone := range ends {
+		select {
+		case <-gone:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
 	}
+	return len(ends), nil
 }
 
 // gone is at the end of a connection: what it ran has ended. The process has closed
@@ -242,10 +235,6 @@ func (x *executors) release(key placement.Key, token int64) {
 	}
 	x.unassign(key)
 	delete(a.executor.keys, key)
-	if len(a.executor.keys) == 0 && a.executor.empty != nil {
-		close(a.executor.empty)
-		a.executor.empty = nil
-	}
 }
 
 // activateParams and passivateParams are what the process is asked.

@@ -43,7 +43,7 @@ func TestCheck(t *testing.T) {
 func TestNothingIsPromisedAtTheEnd(t *testing.T) {
 	for name, end := range map[string]func(d *desk){
 		"idle":    func(d *desk) { d.take(d.core.PassivateIdle(0, d.now)) },
-		"evicted": func(d *desk) { d.take(d.core.Evict(room, 5, d.now)) },
+		"evicted": func(d *desk) { d.evict(5) },
 		"stopped": func(d *desk) { d.take(d.core.Stop(d.now)) },
 		"moved":   func(d *desk) { d.topology(others(t, false)...) },
 	} {
@@ -62,16 +62,36 @@ func TestNothingIsPromisedAtTheEnd(t *testing.T) {
 	}
 }
 
-// Only the activation of the token is evicted.
+// evict lets the activation of a token go.
+func (d *desk) evict(token int64) (there bool) {
+	o, there := d.core.Evict(room, token, d.now)
+	d.take(o)
+	return there
+}
+
+// Only the activation of the token is evicted, and its end is told when its record
+// names nobody any more.
 func TestEvict(t *testing.T) {
 	d := newDesk(t)
 	d.member()
 	d.activated()
-	d.take(d.core.Evict(room, 4, d.now))
-	d.take(d.core.Evict(Key{"room", "other"}, 5, d.now))
+	d.done = nil
+	if d.evict(4) {
+		t.Error("another token is there")
+	}
+	if _, there := d.core.Evict(Key{"room", "other"}, 5, d.now); there {
+		t.Error("another room is there")
+	}
 	d.idle()
-	d.take(d.core.Evict(room, 5, d.now))
-	d.expect(Passivate)
+	if !d.evict(5) {
+		t.Error("it is not there")
+	}
+	d.answer(Passivate, Result{})
+	if len(d.done) != 0 {
+		t.Errorf("its end is told while the record names this host: %+v", d.done)
+	}
+	d.answer(Remove, Result{})
+	d.failed(ErrLost)
 }
 
 // A process that ends before its answer is told has activated nothing, whatever

@@ -283,12 +283,15 @@ func (c *Core) Check(key Key, token int64, now Moment) (valid time.Duration, ok 
 	return min(c.until-now.Boot, MaxPromise), true
 }
 
-// Evict passivates the activation of a token, if it is there.
-func (c *Core) Evict(key Key, token int64, now Moment) Outcome {
-	if e := c.entries[key]; e != nil && e.record.Token == token {
+// Evict passivates the activation of a token, and reports whether it is there:
+// Outcome.Done of a later call then tells its end, as with ErrPending.
+func (c *Core) Evict(key Key, token int64, now Moment) (o Outcome, there bool) {
+	e := c.entries[key]
+	if there = e != nil && e.record.Token == token; there {
+		e.asked = true
 		c.lose(e, LetGo, now)
 	}
-	return c.outcome()
+	return c.outcome(), there
 }
 
 // Ended says that a process has lost an activation, as when its connection died.

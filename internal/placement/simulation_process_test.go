@@ -126,7 +126,8 @@ func (n *node) disconnect() {
 			if n.hasty {
 				n.run(n.core.Ended(k, token, n.moment()))
 			} else {
-				n.run(n.core.Evict(k, token, n.moment()))
+				o, _ := n.core.Evict(k, token, n.moment())
+				n.run(o)
 			}
 		})
 	}

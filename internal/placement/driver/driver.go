@@ -274,9 +274,19 @@ func (d *Driver) Check(key placement.Key, token int64) (valid time.Duration, ok 
 	return d.core.Check(key, token, d.now())
 }
 
-// Evict passivates the activation of a token, if it is there.
-func (d *Driver) Evict(key placement.Key, token int64) {
-	d.tell(func(c *placement.Core, now placement.Moment) placement.Outcome { return c.Evict(key, token, now) })
+// Evict passivates the activation of a token. gone tells when nothing of it is left
+// but its snapshot; nil: it is not there.
+func (d *Driver) Evict(key placement.Key, token int64) (gone <-chan placement.Done) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	o, there := d.core.Evict(key, token, d.now())
+	if there {
+		done := make(chan placement.Done, 1)
+		d.waiting[key] = append(d.waiting[key], done)
+		gone = done
+	}
+	d.follow(o)
+	return gone
 }
 
 // leave ends a wait.
