@@ -1,6 +1,6 @@
-# Targets: run, build, test, lint, fuzz, proof, capacity, bench, bench-check, bench-short,
+# Targets: run, build, test, check, lint, fuzz, proof, capacity, bench, bench-check, bench-short,
 # bench-leases, bench-locks, bench-clients, test-etcd, storm, storm-clients,
-# chaos, validate-k8s, pictures, cross, packages,
+# chaos, roll, validate-k8s, pictures, cross, packages,
 # test-packages, release, release-check, clean.
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
 # need they install.
@@ -11,7 +11,7 @@ COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
 
-.PHONY: run build test setup lint fuzz proof capacity bench bench-check bench-short bench-leases bench-locks bench-clients test-etcd storm storm-clients chaos validate-k8s pictures cross packages test-packages release release-check clean
+.PHONY: run build test check setup lint fuzz proof capacity bench bench-check bench-short bench-leases bench-locks bench-clients test-etcd storm storm-clients chaos roll validate-k8s pictures cross packages test-packages release release-check clean
 
 ## run: build, start the daemon, show five IDs that came through the socket, keep serving.
 run: build
@@ -24,6 +24,10 @@ build:
 ## test: everything, with the race detector; installs what the tests need.
 test: setup
 	@scripts/test
+
+## check: lint, fuzzing, benchmarks for a moment, other systems, the proof: all that must hold beside the tests.
+check: setup
+	@scripts/check
 
 ## setup: what the tests need and a fresh machine lacks.
 setup:
@@ -85,6 +89,10 @@ storm-clients:
 ## chaos: providers are killed, emptied and frozen under 22 daemons, servers of locks under 16 processes, and daemons that place 10,000 chat rooms, 11 minutes; docs/chaos.md has the options for CHAOS.
 chaos: setup
 	@$(GO) test ./cmd/kazahanad -count=1 -v -timeout 30m -run '^TestChaos$$' -chaos.full $(CHAOS)
+
+## roll: 50 programs under kazahanad run on 64 machine IDs are replaced, with kills.
+roll: setup
+	@$(GO) test ./cmd/kazahanad -count=1 -v -run '^TestRunRolls$$' -roll.replicas=50
 
 ## validate-k8s: the Kubernetes manifests by the API server's own validation; building that takes minutes.
 validate-k8s:

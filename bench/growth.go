@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kazahana/kazahana/bench/load"
 	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/internal/load"
 )
 
 const growthKey = "growth"

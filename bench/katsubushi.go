@@ -7,7 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/kazahana/kazahana/bench/load"
+	"github.com/kazahana/kazahana/internal/load"
 )
 
 func startKatsubushi(ctx context.Context, b *bench) (*server, error) {

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kazahana/kazahana/bench/load"
 	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/internal/load"
 )
 
 const leasesKey = "leases"

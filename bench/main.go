@@ -12,14 +12,13 @@ import (
 	"runtime"
 	"syscall"
 
-	"github.com/kazahana/kazahana/bench/load"
 	"github.com/kazahana/kazahana/bench/process"
 )
 
 // subModes are run as processes of their own.
 var subModes = map[string]func(args []string) error{
-	"load":       load.Main,
-	"hold":       load.HoldMain,
+	"load":       loadMain,
+	"hold":       holdMain,
 	"echo":       echoMain,
 	"generator":  generatorMain,
 	"rendezvous": rendezvousMain,

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kazahana/kazahana/bench/load"
 	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/bench/report"
 )
@@ -66,7 +65,7 @@ func (b *bench) holding(ctx context.Context, row string, d *daemon, do func() er
 	defer holder.Stop()
 	const limit = time.Minute
 	err = holder.Await(ctx, limit, func(context.Context) error {
-		if !holder.Said(load.Held + "\n") {
+		if !holder.Said(held + "\n") {
 			return fmt.Errorf("fewer than %d connections were answered", heldConnections)
 		}
 		return nil

@@ -2,11 +2,7 @@
 
 package main
 
-import (
-	"fmt"
-
-	"github.com/kazahana/kazahana/bench/load"
-)
+import "fmt"
 
 // others counts measurements that the rest of the machine took part in: where
 // server and load generator keep their core busy, what they did not get of it,
@@ -20,7 +16,7 @@ type others struct {
 // processes.
 const tolerable = 0.03
 
-func (o *others) note(r load.Result) {
+func (o *others) note(r loadResult) {
 	o.measurements++
 	share := 1 - (r.CPU+r.Server).Seconds()/r.Elapsed.Seconds()
 	if share > tolerable {

@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/bench/load"
+	"github.com/kazahana/kazahana/internal/load"
 )
 
 func TestOthers(t *testing.T) {
 	var o others
-	result := func(cpu, server time.Duration) load.Result {
-		return load.Result{Elapsed: time.Second, CPU: cpu, Server: server}
+	result := func(cpu, server time.Duration) loadResult {
+		return loadResult{Result: load.Result{Elapsed: time.Second}, CPU: cpu, Server: server}
 	}
 	o.note(result(400*time.Millisecond, 599*time.Millisecond))
 	o.note(result(400*time.Millisecond, 602*time.Millisecond)) // the server's is read a moment later

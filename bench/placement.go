@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kazahana/kazahana/bench/load"
 	"github.com/kazahana/kazahana/bench/report"
 	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/load"
 )
 
 const placementKey = "placement"

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kazahana/kazahana/bench/load"
 	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/internal/load"
 )
 
 const quietKey = "quiet"

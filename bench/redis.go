@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 
-	"github.com/kazahana/kazahana/bench/load"
+	"github.com/kazahana/kazahana/internal/load"
 )
 
 // incrBy is how many numbers one INCRBY hands out.

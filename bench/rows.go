@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kazahana/kazahana/bench/load"
 	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/internal/load"
 )
 
 // row is one kind of work. It has one or more lines in the table of figures.

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kazahana/kazahana/bench/load"
 	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/internal/load"
 )
 
 // bench is a run.
@@ -67,7 +67,7 @@ func run(ctx context.Context, p plan, out, progress io.Writer) (err error) {
 		plan: p, launch: process.Launcher{Core: p.core, Self: self}, dir: dir, progress: progress,
 		absent: map[string]string{}, unmeasured: map[string]string{},
 		// Before any server is started: they inherit it.
-		fewFiles: process.AllowOpenFiles(heldConnections + load.OpenFilesBeside),
+		fewFiles: process.AllowOpenFiles(heldConnections + openFilesBeside),
 	}
 	defer func() {
 		for _, s := range b.servers {
@@ -143,22 +143,21 @@ func (b *bench) freshDir() string {
 
 // load measures a server for the plan's duration, unless the options say
 // otherwise.
-func (b *bench) load(ctx context.Context, s *server, o load.Options) (result load.Result, err error) {
+func (b *bench) load(ctx context.Context, s *server, o load.Options) (result loadResult, err error) {
 	if o.Duration == 0 {
 		o.Duration = b.plan.duration
 	}
 	if o.Warmup == 0 {
 		o.Warmup = warmup
 	}
-	o.Server = s.service.PID()
-	if err := b.launch.Ask(ctx, o.Warmup+o.Duration+patience, &result, o.Arguments()...); err != nil {
+	if err := b.launch.Ask(ctx, o.Warmup+o.Duration+patience, &result, loadArguments(o, s.service.PID())...); err != nil {
 		return result, fmt.Errorf("%s: %w", s.name, errors.Join(err, s.service.Failure()))
 	}
 	return result, nil
 }
 
 // loadDaemon is load for a daemon of a row's own.
-func (b *bench) loadDaemon(ctx context.Context, d *daemon, o load.Options) (load.Result, error) {
+func (b *bench) loadDaemon(ctx context.Context, d *daemon, o load.Options) (loadResult, error) {
 	o.Socket, o.Dialect = d.socket, load.RPC
 	o.Depth = max(o.Depth, 1)
 	return b.load(ctx, &server{name: kazahanad, service: d.Service}, o)

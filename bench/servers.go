@@ -9,8 +9,8 @@ import (
 	"net"
 	"path/filepath"
 
-	"github.com/kazahana/kazahana/bench/load"
 	"github.com/kazahana/kazahana/bench/process"
+	"github.com/kazahana/kazahana/internal/load"
 )
 
 // server is one of those that are compared.

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/bench/load"
 	"github.com/kazahana/kazahana/bench/process"
+	"github.com/kazahana/kazahana/internal/load"
 )
 
 // asSubMode makes the test binary behave as the program.
@@ -191,7 +191,7 @@ func TestHold(t *testing.T) {
 	}
 	defer holder.Stop()
 	err = holder.Await(context.Background(), time.Minute, func(context.Context) error {
-		if !holder.Said(load.Held + "\n") {
+		if !holder.Said(held + "\n") {
 			return errors.New("nothing is held")
 		}
 		return nil

@@ -13,9 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kazahana/kazahana/bench/load"
 	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/internal/load"
 )
 
 const startKey = "start"

@@ -26,7 +26,7 @@ type Status struct {
 // ServiceStatus is one service's part of a Status.
 type ServiceStatus struct {
 	Service       string        `json:"service"`
-	Mode          string        `json:"mode"`  // starting, regular, fallback_cached, fallback_random or unavailable
+	Mode          string        `json:"mode"`  // starting, regular, fallback_cached, fallback_cached_uncertain, fallback_random or unavailable
 	Cause         string        `json:"cause"` // of the last failed acquire; empty while all is well
 	EpochMS       int64         `json:"epoch_ms"`
 	BitTS         int           `json:"bit_ts"`

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/term"
 
+	"github.com/kazahana/kazahana/internal/admin"
 	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/systemd"
 	"github.com/kazahana/kazahana/internal/unixsock"
@@ -74,8 +75,12 @@ func samePlace(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-// warnOfIdleKeys says which settings the socket unit has in its place.
+// warnOfIdleKeys says which settings the socket unit has in its place, unless
+// they are for a socket of admin_listen.
 func warnOfIdleKeys(settings *config.Serve, log *zap.Logger) {
+	if network, _ := admin.SplitAddress(settings.AdminListen); network == "unix" {
+		return
+	}
 	for key, directive := range map[string]string{"socket_mode": "SocketMode=", "socket_group": "SocketGroup="} {
 		if settings.Given(key) {
 			log.Warn(key+" has no effect: the service manager made the socket", zap.String("set_in", settings.Cite(key)), zap.String("use", directive))

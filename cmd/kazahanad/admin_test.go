@@ -5,29 +5,106 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
 // get asks the daemon's side door.
 func (s *site) get(path string) (code int, body string) {
 	s.t.Helper()
+	code, body, err := getUnix(s.path("admin.sock"), path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return code, body
+}
+
+// getUnix asks for a path over a Unix socket.
+func getUnix(socket, path string) (code int, body string, err error) {
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", s.path("admin.sock"))
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		},
 	}}
 	answer, err := client.Get("http://admin" + path)
 	if err != nil {
-		s.t.Fatal(err)
+		return 0, "", err
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		s.t.Fatal(err)
+	return answer.StatusCode, string(text), err
+}
+
+// Every Unix socket is taken over from a process that was killed, has the
+// permissions that are asked for, and is never taken from a process that lives.
+func TestUnixSocketsAreTakenOver(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	group := strconv.Itoa(os.Getgid())
+	if os.Geteuid() == 0 {
+		group = "12345" // root gives a socket to any group
 	}
-	return answer.StatusCode, string(text)
+	options := []string{"--socket-mode", "0620", "--socket-group", group, "--log-format", "json"}
+	path := s.path("admin.sock")
+	for name, c := range map[string]struct {
+		args, other []string // other: a second process that wants the same socket
+		flag        string
+	}{
+		"admin_listen": {
+			s.serveArgs("--admin-listen", "unix:"+path),
+			[]string{"serve", "--config", "none", "--socket", s.path("d2.sock"), "--state-dir", s.path("state2"), "--admin-listen", "unix:" + path},
+			"--admin-listen",
+		},
+		"listen": {
+			[]string{"lease-server", "--config", "none", "--provider", "memory:", "--listen", "unix:" + path},
+			[]string{"lease-server", "--config", "none", "--provider", "memory:", "--listen", "unix:" + path},
+			"--listen",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d *instance
+			for range 3 { // the second and the third find what the one before left
+				d = s.launchCommand(s.command(append(c.args, options...)...))
+				eventually(t, "it answers", func() bool {
+					select {
+					case <-d.ended:
+						t.Fatalf("it ended: %v\n%s", d.err, d.log)
+					default:
+					}
+					code, _, err := getUnix(path, "/readyz")
+					return err == nil && code == http.StatusOK
+				})
+				info, err := os.Stat(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				gid := strconv.Itoa(int(info.Sys().(*syscall.Stat_t).Gid))
+				if info.Mode().Perm() != 0o620 || gid != group {
+					t.Errorf("the socket has mode %v and group %s, want 0620 and %s", info.Mode(), gid, group)
+				}
+				d.kill()
+			}
+			d = s.launchCommand(s.command(append(c.args, options...)...))
+			eventually(t, "it answers", func() bool {
+				code, _, err := getUnix(path, "/readyz")
+				return err == nil && code == http.StatusOK
+			})
+			said := s.launchCommand(s.command(c.other...)).failsToStart(exitFailure)
+			for _, want := range []string{path, "in use by process " + strconv.Itoa(d.pid()), c.flag} {
+				if !strings.Contains(said, want) {
+					t.Errorf("a second process says %q, and not %q", said, want)
+				}
+			}
+			d.terminate()
+			if _, err := os.Lstat(path); !os.IsNotExist(err) {
+				t.Errorf("the socket is left: %v", err)
+			}
+		})
+	}
 }
 
 func TestAdmin(t *testing.T) {
@@ -59,7 +136,7 @@ func TestAdmin(t *testing.T) {
 		`kazahana_epoch_mismatches_total{service="default"}`,
 		`kazahana_layout_exhaustion_timestamp_seconds{service="default"}`,
 		`kazahana_provider_request_duration_seconds_count{op="acquire"`,
-		`kazahana_state_errors_total`,
+		`kazahana_state_errors_total`, `kazahana_log_dropped_total 0`,
 		`kazahana_rpc_requests_total{code="ok",method="NextID"} 1`,
 		`kazahana_rpc_requests_total{code="ok",method="NextIDs"} 1`,
 		`kazahana_rpc_duration_seconds_count`,

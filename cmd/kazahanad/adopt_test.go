@@ -50,7 +50,8 @@ func TestFailedStartKeepsTheLease(t *testing.T) {
 	s.dial().id()
 	first := s.dial().lease()
 	d.kill()
-	s.launch("--admin-listen", "unix:"+s.path("no such directory/admin.sock")).failsToStart(exitFailure)
+	writeFile(t, s.path("file"), "")
+	s.launch("--admin-listen", "unix:"+s.path("file/admin.sock")).failsToStart(exitFailure)
 	s.start()
 	if again := s.dial().lease(); again.MachineID != first.MachineID || again.CreatedMS != first.CreatedMS {
 		t.Errorf("the lease was %+v, and is %+v", first, again)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -104,24 +103,43 @@ func TestSplittingAPool(t *testing.T) {
 func (f *fleet) backedUp(old, backup string) {
 	f.variables = changingVariables(old, "")
 	f.variables["DB"], f.variables["DATA"] = f.home.leases(), f.home.path("redis")
-	f.variables["BACKUP"], f.variables["WAIT"] = backup, "4"
+	f.variables["BACKUP"] = backup
 }
 
 func TestRestoringALeaseFile(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("sqlite3"); err != nil {
-		t.Skip("sqlite3 is not installed")
-	}
-	f := newFleet(t, "--fallback", "none")
+	f := newFleet(t)
 	f.backedUp(f.sqlite(), f.home.path("backup.db"))
 	f.restart("all", f.variables["OLD"])
-	blocks := steps(t, "### A lease file", 2)
+	blocks := steps(t, "### A lease file", 3)
 	f.follow(blocks[0])
 	pause(t, changingDwell) // grants that the backup does not know
 	f.crash()
 	f.restored(time.Now())
 	f.follow(blocks[1])
-	f.alwaysRegular(f.settle())
+	f.fencedAndBack()
+	// A restore that cannot be seen.
+	f.crash()
+	f.restored(time.Now())
+	f.obey(blocks[2])
+	f.restart("all", f.variables["OLD"])
+	f.fencedAndBack()
+	if v := f.settle(); len(v.errs) > 0 {
+		t.Errorf("%d requests failed, the first with %s", len(v.errs), v.errs[0])
+	}
+}
+
+// fencedAndBack returns when the daemons have been told of the fence and are regular
+// again.
+func (f *fleet) fencedAndBack() {
+	f.t.Helper()
+	for _, h := range f.hosts {
+		h.dial().awaitMode("regular")
+	}
+	pause(f.t, changingDwell)
+	if !slices.ContainsFunc(f.hosts, func(h *host) bool { return strings.Contains(h.daemon.log.String(), "grants are refused until") }) {
+		f.t.Error("no daemon was told of the fence")
+	}
 }
 
 func TestRestoringRedis(t *testing.T) {
@@ -136,13 +154,7 @@ func TestRestoringRedis(t *testing.T) {
 	f.stops["redis"]()
 	f.restored(time.Now())
 	f.follow(steps(t, "### Redis files", 1)[0])
-	for _, h := range f.hosts {
-		h.dial().awaitMode("regular")
-	}
-	pause(t, changingDwell)
-	if !slices.ContainsFunc(f.hosts, func(h *host) bool { return strings.Contains(h.daemon.log.String(), "grants are refused until") }) {
-		t.Error("no daemon was told of the fence")
-	}
+	f.fencedAndBack()
 	if v := f.settle(); len(v.errs) > 0 {
 		t.Errorf("%d requests failed, the first with %s", len(v.errs), v.errs[0])
 	}

@@ -119,7 +119,7 @@ func TestUsageErrors(t *testing.T) {
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	subcommands := []string{"serve", "id", "inspect", "bounds", "status", "health", "state show", "state accept-epoch", "state reset-floor", "version"}
+	subcommands := []string{"serve", "id", "inspect", "bounds", "status", "health", "state show", "state accept-epoch", "state reset-floor", "bench", "version"}
 	for _, args := range []string{"", "--help"} {
 		help := s.kazahanad(strings.Fields(args)...).ok(t)
 		for _, name := range subcommands {

@@ -148,15 +148,4 @@ func TestStateDirectoryWithoutPermission(t *testing.T) {
 	if _, err := os.Lstat(s.socket); err == nil {
 		t.Error("it made its socket all the same")
 	}
-	// A damaged file is likewise said, and left alone.
-	damaged := newSite(t)
-	damaged.start().terminate()
-	path := filepath.Join(damaged.state, "state.db")
-	writeFile(t, path, "garbage")
-	if said := damaged.launch().failsToStart(exitFailure); !strings.Contains(said, path) {
-		t.Errorf("it said %q", said)
-	}
-	if content, err := os.ReadFile(path); string(content) != "garbage" {
-		t.Errorf("the file holds %q (%v)", content, err)
-	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/redis"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -199,11 +200,16 @@ func (x *examination) daemon() {
 		}
 	}
 	x.add(doctor.JudgeDaemon(d)...)
+	for _, f := range x.status.Fences {
+		x.add(doctor.JudgeFence(doctor.Fence{
+			File: f.File, UntilMS: f.UntilMS, Reason: f.Reason, Sequences: f.Sequences, NowMS: x.system.now().UnixMilli(),
+		})...)
+	}
 	if d.Provider != configured {
 		// What it says of itself counts. It leaves out what may be secret, which
-		// the local ones do not have.
+		// the URL of a file does not have.
 		x.url = ""
-		if scheme, _, _ := strings.Cut(d.Provider, ":"); slices.Contains([]string{"sqlite", "static", "ip", "memory", "none"}, scheme) {
+		if schemeOf(d.Provider) == sqlitefile.Scheme {
 			x.url = d.Provider
 		}
 	}
@@ -219,7 +225,11 @@ func (x *examination) stateDir() {
 	default:
 		return
 	}
-	s := doctor.ProbeStateDir(path, x.status != nil)
+	s := doctor.ProbeStateDir(path)
+	if x.status != nil {
+		s.Stalled, s.WriteError = time.Duration(x.status.StateStall)*time.Millisecond, x.status.StateError
+		s.LiveError = x.status.LiveError
+	}
 	s.DaemonUID, s.Known, s.Kubernetes = uint32(x.system.uid), x.status != nil, x.place.Kubernetes
 	if s.Known {
 		s.DaemonUID = x.peer.UID
@@ -229,8 +239,12 @@ func (x *examination) stateDir() {
 
 func (x *examination) provider() {
 	if x.url == "" {
-		if x.status != nil {
-			x.add(doctor.JudgeScope(x.status.Scope, x.status.Provider, x.place), doctor.Unlooked(x.status.Provider))
+		if x.status == nil {
+			return
+		}
+		x.add(doctor.JudgeScope(x.status.Scope, x.status.Provider, x.place))
+		if !slices.Contains([]string{"static", "ip", "memory", "none"}, schemeOf(x.status.Provider)) { // which have no store
+			x.add(doctor.Unlooked(x.status.Provider))
 		}
 		return
 	}
@@ -252,14 +266,28 @@ func (x *examination) provider() {
 	x.add(x.store(ctx, p)...)
 }
 
+func schemeOf(url string) string {
+	scheme, _, _ := strings.Cut(strings.ToLower(url), ":")
+	return scheme
+}
+
 // store looks at what the provider keeps its grants in.
 func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.Finding {
 	ready := func(ctx context.Context) error { return backend.Ready(ctx, p) }
-	scheme, _, _ := strings.Cut(strings.ToLower(x.url), ":")
-	switch {
-	case scheme == "sqlite":
+	switch scheme := schemeOf(x.url); {
+	case scheme == sqlitefile.Scheme:
+		path, _, err := sqlitefile.ParseURL(x.url, "")
+		if err != nil {
+			return []doctor.Finding{doctor.InvalidProvider(err)}
+		}
 		id, latest := sqlite.Header()
-		return doctor.JudgeSQLite(doctor.ProbeSQLite(ctx, strings.TrimPrefix(x.info.URL, "sqlite:")), id, latest)
+		probed := doctor.ProbeSQLite(ctx, path)
+		if x.status != nil {
+			probed.Fence = doctor.Fence{} // the daemon has told of it
+			return doctor.JudgeSQLite(probed, id, latest)
+		}
+		store := doctor.ProbeStoreFence(ctx, sqlitefile.StoreBeside(path))
+		return append(doctor.JudgeSQLite(probed, id, latest), doctor.JudgeFence(store)...)
 	case slices.Contains(redis.Schemes(), scheme):
 		cfg, err := redis.ParseURL(x.url, nil)
 		if err != nil {
@@ -279,7 +307,10 @@ func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.F
 		}
 		// The least that needs the token: whether no lease is still ours.
 		present := func(ctx context.Context) error {
-			_, err := p.(provider.Verifier).Verify(ctx, x.service(), nil)
+			_, err := provider.Verify(ctx, p.(provider.Verifier), x.service(), nil)
+			if errors.Is(err, errors.ErrUnsupported) {
+				return nil // it has answered, and a daemon can do without
+			}
 			return err
 		}
 		var found []doctor.Finding

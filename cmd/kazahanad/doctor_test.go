@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -295,4 +296,114 @@ func TestDoctorOfStores(t *testing.T) {
 	s.examined(nil, "--provider", server.url()+"?token_file="+s.path("none")).has("provider.invalid")
 	server.kill()
 	s.examined(nil, "--provider", server.url()+"?token_file="+right).has("http.unreachable")
+}
+
+// Every form of a provider's URL leads doctor to what the provider uses.
+func TestDoctorProviderURLs(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	odd := s.path("100% odd?#/l\u00e4.db")
+	mkdir(t, filepath.Dir(odd))
+	oddURL := (&url.URL{Path: odd}).EscapedPath()
+	plain := s.leases()
+	for _, provider := range []string{"sqlite:" + plain, "sqlite:" + oddURL + "?ids=0-3&bit_seq=9"} {
+		d := s.start("--provider", provider)
+		s.dial().lease()
+		// What the daemon tells of its provider is a URL as well.
+		s.examined(nil, "--provider", "static:5").has("config.unlike_daemon", "sqlite.ok", "no provider.invalid")
+		d.terminate()
+	}
+	// Providers without a store have nothing to look at, whatever they say of themselves.
+	for _, provider := range []string{"static:3", "ip:", "memory:?ids=4-7", "none:"} {
+		if provider == "ip:" && !hasAddress(t) {
+			continue
+		}
+		d := s.start("--provider", provider)
+		s.examined(nil, "--provider", "sqlite:"+plain).has("config.unlike_daemon", "no provider.invalid", "no provider.unlooked", "no sqlite.ok")
+		d.terminate()
+	}
+	free := func() string { return "127.0.0.1:" + strconv.Itoa(freePort(t)) }
+	password, token := s.path("password"), s.path("token")
+	writeFile(t, password, secretInURL)
+	writeFile(t, token, secretInURL)
+	if t.Failed() {
+		return
+	}
+	for _, c := range []struct {
+		url   string
+		codes []string
+	}{
+		{"memory:", []string{"scope.unverified"}},
+		{"memory:?ids=5-9&term=5m&quarantine=0s&pool=p", []string{"scope.unverified"}},
+		{"none:", []string{"scope.none"}},
+		{"static:17", []string{"scope.unverified"}},
+		{"static:17?term=1m&bit_id=13&bit_seq=9", []string{"scope.unverified"}},
+		{"STATIC:17", []string{"scope.unverified"}},
+		{"ip:?bits=6", []string{"scope.unverified"}},
+		{"sqlite:" + plain, []string{"sqlite.ok"}},
+		{"sqlite://" + plain, []string{"sqlite.ok"}},
+		{"SQLite:" + plain, []string{"sqlite.ok"}},
+		{"sqlite:" + s.dir + "//x/../leases.db", []string{"sqlite.ok"}},
+		{"sqlite:" + plain + "?ids=0-3", []string{"sqlite.ok"}},
+		{"sqlite://" + plain + "?term=5m&quarantine=1m&ids=LOW", []string{"provider.invalid"}},
+		{"sqlite:" + plain + "?term=5m&quarantine=1m&ids=4-7&pool=default", []string{"sqlite.ok"}},
+		{"sqlite:" + oddURL, []string{"sqlite.ok"}},
+		{"sqlite:" + oddURL + "?ids=0-3&bit_seq=9", []string{"sqlite.ok"}},
+		{"sqlite:" + plain + "x?ids=0-3", []string{"sqlite.new"}},
+		{"redis://" + free() + "/0", []string{"redis.unreachable"}},
+		{"redis://user:" + secretInURL + "@" + free() + "/0?prefix={x}:&ids=0-3&min_replicas=1", []string{"redis.unreachable"}},
+		{"redis://user@" + free() + "/0?password_file=" + password, []string{"redis.unreachable"}},
+		{"rediss://" + free() + "/0", []string{"redis.unreachable"}},
+		{"redis+unix:" + s.path("redis.sock"), []string{"redis.unreachable"}},
+		{"redis+unix:" + s.path("redis.sock") + "?failover_fence=0s", []string{"redis.unreachable"}},
+		{"redis+sentinel://" + free() + "," + free() + "/master/0", []string{"redis.unreachable"}},
+		{"rediss+sentinel://" + free() + "," + free() + "/master/0?ids=0-3", []string{"redis.unreachable"}},
+		{"etcd://" + free() + "," + free() + "?prefix=/x/&ids=0-3", []string{"etcd.unreachable"}},
+		{"etcd://" + free() + "?username=u&password_file=" + password, []string{"etcd.unreachable"}},
+		{"http://" + free(), []string{"http.unreachable"}},
+		{"http://" + free() + ",http://" + free() + "?token_file=" + token, []string{"http.unreachable"}},
+		{"https://" + free(), []string{"http.unreachable"}},
+		{"http+unix:" + s.path("lease.sock"), []string{"http.unreachable"}},
+	} {
+		found := s.examined(nil, "--provider", c.url, "--provider-timeout", "100ms")
+		found.has("config.ok")
+		found.has(c.codes...)
+		if c.codes[0] != "provider.invalid" {
+			found.has("no provider.invalid")
+		}
+		if t.Failed() {
+			t.Fatalf("this was found of %s", c.url)
+		}
+	}
+}
+
+// hasAddress reports whether this host has an IPv4 address that ip: can use.
+func hasAddress(t *testing.T) bool {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(all, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast()
+	})
+}
+
+// What the URL says of grants is read from lists of hosts too.
+func TestTermsOfProviderURLs(t *testing.T) {
+	for url, want := range map[string]string{
+		"sqlite:/x/leases.db?ids=4-7":                  "4-7",
+		"redis://user:pa%3Fss@host:6379/0?ids=4-7":     "4-7",
+		"redis+sentinel://a:1,b:2/master/0?ids=4-7":    "4-7",
+		"etcd://a:1,b:2?ids=4-7&username=u&prefix=/x/": "4-7",
+		"etcd://a:1,b:2":                               "0-8191",
+		"http://a:1,http://b:2?token_file=/x":          "",
+		"static:17":                                    "",
+	} {
+		terms, ok := (&store{url: url}).terms()
+		if ok != (want != "") || ok && terms.Range().String() != want {
+			t.Errorf("%s: %v, %+v, want %q", url, ok, terms, want)
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"io"
+	"maps"
 	"math/big"
 	"net"
 	"os"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/state"
 )
 
 // manifest is a document of packaging/k8s-*.yaml, in the parts that are run here.
@@ -118,10 +120,11 @@ func (s *site) pod(name string) *pod {
 // mount puts a directory where the containers expect it.
 func (p *pod) mount(path, dir string) { p.mounts[path] = dir }
 
-// here replaces the paths of the container in a text.
+// here replaces the paths of the container in a text, /run/kazahana-live before
+// /run/kazahana.
 func (p *pod) here(text string) string {
-	for path, dir := range p.mounts {
-		text = strings.ReplaceAll(text, path, dir)
+	for _, path := range slices.Backward(slices.Sorted(maps.Keys(p.mounts))) {
+		text = strings.ReplaceAll(text, path, p.mounts[path])
 	}
 	return text
 }
@@ -162,14 +165,28 @@ func (p *pod) probe(c container, probe containerProbe) bool {
 	return runCommand(p.t, p.run(c, probe.Exec.Command[1:])).code == exitOK
 }
 
-// emptyDir is a volume as the kubelet makes it for a pod with an fsGroup.
-func (p *pod) emptyDir(name string) string {
+// emptyDir is a volume in memory as the kubelet makes it for a pod with an fsGroup.
+func (p *pod) emptyDir() string {
 	p.t.Helper()
-	dir := p.path(name)
-	mkdir(p.t, dir)
+	dir := p.inMemory()
 	if err := errors.Join(os.Chown(dir, 0, podID), os.Chmod(dir, 0o777|os.ModeSetgid)); err != nil {
 		p.t.Fatal(err)
 	}
+	return dir
+}
+
+// inMemory is a new directory of root's on a file system in memory.
+func (p *pod) inMemory() string {
+	p.t.Helper()
+	const memory = "/dev/shm"
+	if !state.InMemory(memory) {
+		p.t.Skipf("%s is not in memory here, as volumes of the manifests have to be", memory)
+	}
+	dir, err := os.MkdirTemp(memory, "kz-pod-")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
 
@@ -328,8 +345,11 @@ func TestKubernetesSidecar(t *testing.T) {
 	var machines []int64
 	for _, name := range []string{"orders-1", "orders-2"} {
 		p := s.pod(name)
-		p.mount("/run/kazahana", p.emptyDir(name+"-run"))
-		p.mount("/var/lib/kazahana", p.emptyDir(name+"-state"))
+		for _, m := range c.VolumeMounts {
+			if m.MountPath != "/etc/kazahana" {
+				p.mount(m.MountPath, p.emptyDir())
+			}
+		}
 		p.mount("/etc/kazahana", made.client)
 		p.mount("https://kazahana-lease-server.kazahana.svc:7464", "https://"+l.address)
 		ids, machine := p.lives(c)
@@ -372,12 +392,14 @@ func (p *pod) lives(c container) (ids []uint64, machine int64) {
 			p.t.Error("the liveness probe succeeds without a daemon")
 		}
 	}
-	info, err := os.Stat(p.here("/var/lib/kazahana/state"))
-	if err != nil || info.Mode().Perm() != 0o700 {
-		p.t.Errorf("the state directory: %v, %v", info, err)
+	for variable, dir := range map[string]string{"KAZAHANA_STATE_DIR": "/var/lib/kazahana/state", "KAZAHANA_LIVE_DIR": "/run/kazahana-live/live"} {
+		info, err := os.Stat(p.here(dir))
+		if err != nil || info.Mode().Perm() != 0o700 {
+			p.t.Errorf("%s: %v, %v", dir, info, err)
+		}
+		// Why it is not the volume itself.
+		runCommand(p.t, p.run(c, c.Args, variable+"="+p.here(filepath.Dir(dir)))).fails(p.t, exitState, "everybody may write")
 	}
-	// Why it is not the volume itself.
-	runCommand(p.t, p.run(c, c.Args, "KAZAHANA_STATE_DIR="+p.here("/var/lib/kazahana"))).fails(p.t, exitFailure, "everybody may write")
 	return ids, machine
 }
 
@@ -429,8 +451,7 @@ func TestKubernetesDaemonSet(t *testing.T) {
 	first, c := spec.InitContainers[0], spec.Containers[0]
 	p := s.pod("kazahanad-x")
 	for _, m := range c.VolumeMounts {
-		dir := p.path(m.Name) // as the kubelet makes it: root's, 0755
-		mkdir(t, dir)
+		dir := p.inMemory() // as the kubelet makes it: root's, 0755
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -449,7 +470,7 @@ func TestKubernetesDaemonSet(t *testing.T) {
 		}
 		d := s.launchCommand(p.run(c, args))
 		d.awaitReady()
-		for path, mode := range map[string]os.FileMode{"/run/kazahana": 0o755, "/var/lib/kazahana": 0o700} {
+		for path, mode := range map[string]os.FileMode{"/run/kazahana": 0o755, "/var/lib/kazahana": 0o700, "/run/kazahana-live": 0o700} {
 			info, err := os.Stat(p.here(path))
 			if err != nil || info.Mode().Perm() != mode {
 				t.Errorf("%s: %v, %v", path, info, err)
@@ -486,7 +507,7 @@ esac; done
 	}
 	var script strings.Builder
 	for _, m := range docFence.FindAllStringSubmatch(docPages(t)["docs/kubernetes.md"], -1) {
-		if m[2] == "sh" && !strings.Contains(m[3], "docker build") {
+		if m[2] == "sh" && !strings.Contains(m[3], "docker ") {
 			script.WriteString(m[3])
 		}
 	}

@@ -20,8 +20,12 @@ import (
 )
 
 type leasesCmd struct {
-	Show leasesShowCmd `cmd:"" default:"withargs" help:"Show what a provider has granted, and to whom (the default)."`
-	Init leasesInitCmd `cmd:"" help:"Declare that a provider's store is brand-new: nobody holds a lease that it does not know."`
+	Show   leasesShowCmd   `cmd:"" default:"withargs" help:"Show what a provider has granted, and to whom (the default)."`
+	Init   leasesInitCmd   `cmd:"" help:"Declare that a provider's store is brand-new, or lacks nothing: nobody holds a lease that it does not know. It ends a fence."`
+	Fence  leasesFenceCmd  `cmd:"" help:"Hold back grants from the SQLite files as after a loss: for who put back an older state of them in a way that they cannot notice."`
+	Backup leasesBackupCmd `cmd:"" help:"Write a consistent copy of the provider's SQLite file, which may be in use."`
+
+	Conformance leasesConformanceCmd `cmd:"" help:"Check a lease server that somebody has written: can daemons rely on it?"`
 }
 
 type leasesShowCmd struct {
@@ -129,6 +133,17 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if !ok {
 		return unneeded
 	}
+	beside, err := c.storeOf(st)
+	if err != nil {
+		return err
+	}
+	if beside != nil {
+		defer beside.Close()
+	}
+	if lacksNothing(s, st, beside) {
+		_, err := fmt.Fprintf(s.out, "%s: nothing is held back, so there is nothing to declare\n", info.URL)
+		return err
+	}
 	if err := c.confirm(s, st); err != nil {
 		return err
 	}
@@ -139,26 +154,26 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	if err := c.initStore(s, st); err != nil {
+	if err := initStore(s, st, beside); err != nil {
 		return fmt.Errorf("machine IDs are granted from now on, but locks and sequences could not be declared new: %w", err)
 	}
-	pool := provider.DefaultPool
+	pool := "pool " + provider.DefaultPool
 	if terms, ok := st.terms(); ok {
-		pool = terms.Pool
+		pool = "pool " + terms.Pool
 	}
-	_, err = fmt.Fprintf(s.out, "%s is declared new for pool %s: machine IDs, locks and sequences are granted from now on\n", info.URL, pool)
+	if _, ok := st.Provider.(provider.Fencer); ok {
+		pool = "all pools"
+	}
+	_, err = fmt.Fprintf(s.out, "%s is declared new for %s: machine IDs, locks and sequences are granted from now on\n", info.URL, pool)
 	return err
 }
 
-// initStore declares the store of locks and sequences new, where that is the
-// provider itself.
-func (c *leasesInitCmd) initStore(s *system, st *store) error {
-	beside, err := stores.Open(st.url, stores.Options{Ignore: provider.TermsParams()})
-	if err != nil {
-		return err
+// initStore declares the store of locks and sequences new, if there is one.
+func initStore(s *system, st *store, beside *stores.Store) error {
+	if beside == nil {
+		return nil
 	}
-	defer beside.Close()
-	_, err = within(s, st, func(ctx context.Context) (struct{}, error) { return struct{}{}, beside.Init(ctx) })
+	_, err := within(s, st, func(ctx context.Context) (struct{}, error) { return struct{}{}, beside.Init(ctx) })
 	return err
 }
 

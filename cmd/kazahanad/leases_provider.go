@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // providerFlags name the provider of the commands that talk to one without a
@@ -29,16 +29,20 @@ type providerFlags struct {
 // providerVariables are the daemon's variables that say something of its
 // provider. The others are none of these commands' business, whatever they hold.
 var providerVariables = []string{
-	"KAZAHANA_CONFIG", "KAZAHANA_STATE_DIR", "KAZAHANA_PROVIDER", "KAZAHANA_PROVIDER_TIMEOUT", "KAZAHANA_SERVICE", "KAZAHANA_META",
+	"KAZAHANA_CONFIG", "KAZAHANA_STATE_DIR", "KAZAHANA_PROVIDER", "KAZAHANA_STORE", "KAZAHANA_PROVIDER_TIMEOUT", "KAZAHANA_SERVICE", "KAZAHANA_META",
 }
 
 // settings are those that a daemon started here would have.
 func (f *providerFlags) settings(s *system) (*config.Serve, error) {
-	var flags config.Flags
+	return loadOnly(s, f.flags(), providerVariables)
+}
+
+// flags are the daemon's flags that were given.
+func (f *providerFlags) flags() (flags config.Flags) {
 	give(f.Config, &flags.Config)
 	give(f.StateDir, &flags.StateDir)
 	give(f.Provider, &flags.Provider)
-	return loadOnly(s, flags, providerVariables)
+	return flags
 }
 
 // give hands a flag on that was given.
@@ -66,6 +70,7 @@ func loadOnly(s *system, flags config.Flags, variables []string) (*config.Serve,
 type store struct {
 	provider.Provider
 	url     string // may hold a password
+	store   string // URL of the store of locks and sequences, where one is configured
 	service string
 	timeout time.Duration // of one call
 	limited bool          // to the records of the service, because it was named
@@ -77,7 +82,7 @@ func (f *providerFlags) open(s *system) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := &store{url: settings.Provider, service: settings.DefaultService, timeout: settings.ProviderTimeout}
+	st := &store{url: settings.Provider, store: settings.Store, service: settings.DefaultService, timeout: settings.ProviderTimeout}
 	if f.Service != "" {
 		st.service, st.limited = f.Service, true
 	}
@@ -89,8 +94,8 @@ func (st *store) open(ctx context.Context) error {
 	if err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
-	if err := mustExist(st.url); err != nil {
-		return errors.Join(err, p.Close())
+	if missing := missingFile(st.url); missing != "" {
+		return errors.Join(fmt.Errorf("sqlite:%s: there is no such file, so nothing was granted from it; name another with --provider, or start the daemon first", missing), p.Close())
 	}
 	ctx, cancel := context.WithTimeout(ctx, st.timeout)
 	defer cancel()
@@ -101,17 +106,18 @@ func (st *store) open(ctx context.Context) error {
 	return nil
 }
 
-// mustExist refuses a file that is not there: whoever only looks must not make
-// one, which would then be theirs and not the daemon's.
-func mustExist(rawURL string) error {
-	u, err := url.Parse(rawURL)
-	if err != nil || u.Scheme != "sqlite" {
-		return nil
+// missingFile is the file that a URL sqlite:PATH names, if it is not there; else
+// "". A command that opened it would make it, and the file would belong to the
+// command's user and not to the daemon's.
+func missingFile(rawURL string) string {
+	path, _, err := sqlitefile.ParseURL(rawURL, "")
+	if err != nil { // another store; or opening it says what is wrong
+		return ""
 	}
-	if _, err := os.Stat(u.Path); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("sqlite:%s: there is no such file, so nothing was granted from it; name another with --provider, or start the daemon first", u.Path)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return path
 	}
-	return nil
+	return ""
 }
 
 // within calls the provider with its time limit.
@@ -145,11 +151,10 @@ func (st *store) records(s *system) (all, wanted []provider.Record, err error) {
 
 // terms is what the provider's URL says of grants; false where a server decides.
 func (st *store) terms() (provider.Terms, bool) {
-	u, err := url.Parse(st.url)
-	if err != nil || !takesIDs(st.url) {
+	if !takesIDs(st.url) {
 		return provider.Terms{}, false
 	}
-	t, err := provider.ParseTerms(u.Query())
+	t, err := backend.Terms(st.url)
 	return t, err == nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -25,7 +26,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/sequence"
-	"github.com/kazahana/kazahana/internal/statuspage"
 	"github.com/kazahana/kazahana/internal/tracing"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
@@ -37,25 +37,25 @@ type leaseServerCmd struct {
 
 // Run runs the lease server until it is told to stop.
 func (c *leaseServerCmd) Run(s *system) error {
+	if !c.Check {
+		s.queueStderr()
+	}
 	settings, err := c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
 	if err != nil {
 		return usageError{err}
 	}
-	log, err := newLogger(&config.Serve{LogLevel: settings.LogLevel, LogFormat: settings.LogFormat}, s)
+	log, err := newLogger(settings.LogLevel, settings.LogFormat, s)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Sync() }()
-	recent := &statuspage.Recent{}
-	log = recent.Tee(log)
-	parts := &leaseServerParts{settings: settings, recent: recent, base: log, log: log.With(zap.String("component", "leaseserver"))}
+	parts := &leaseServerParts{settings: settings, base: log, log: log.With(zap.String("component", "leaseserver"))}
 	if c.Check {
 		return parts.check(s)
 	}
 	parts.sup = leaseSupervision{level: s.level, load: func() (*config.LeaseServer, error) {
 		return c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
 	}}
-	parts.tracing = tracing.Start(tracing.Options{Service: "kazahana-lease-server", Version: version, Log: log})
+	parts.tracing = tracing.Start(tracing.Options{Service: "kazahana-lease-server", Version: version, Log: log.Logger})
 	defer parts.tracing.Close()
 	return parts.run(s.ctx)
 }
@@ -64,12 +64,12 @@ func (c *leaseServerCmd) Run(s *system) error {
 type leaseServerParts struct {
 	settings *config.LeaseServer
 	sup      leaseSupervision
-	base     *zap.Logger // of log, without its component
-	log      *zap.Logger
-	recent   *statuspage.Recent // what the log warned of, for the status page
-	tracing  *tracing.Tracing   // nil: none
+	base     *daemonLog
+	log      *zap.Logger      // base, with the component
+	tracing  *tracing.Tracing // nil: none
 	services provider.Services
 	provider provider.Provider
+	fences   *fences
 	keeping  *keeping                                   // nil: no locks and sequences
 	tokens   *leaseserver.Reloaded[*leaseserver.Tokens] // nil: none are needed
 	tls      *leaseserver.Reloaded[*tls.Config]         // nil: plain HTTP
@@ -80,9 +80,10 @@ func (l *leaseServerParts) prepare() (err error) {
 	if err := l.readServices(); err != nil {
 		return usageError{err}
 	}
-	if l.provider, err = backend.Open(l.settings.Provider, backend.Options{Services: l.services.Named}); err != nil {
+	if l.provider, err = backend.Open(l.settings.Provider, backend.Options{Services: l.services.Named, LiveDir: liveDir(l.settings)}); err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
+	untraced := l.provider
 	l.provider = l.tracing.Provider(l.provider)
 	if path := l.settings.TokensFile; path != "" {
 		load := func() (*leaseserver.Tokens, error) { return leaseserver.ReadTokens(path) }
@@ -97,10 +98,11 @@ func (l *leaseServerParts) prepare() (err error) {
 		}
 	}
 	set := l.settings
-	watch := watching{tracing: l.tracing, log: l.base}
-	if l.keeping, err = openKeeping(set.Store, set.Provider, set.StateDir, set.Sequences, set.ProviderTimeout, steadyClock(), watch); err != nil {
+	watch := watching{tracing: l.tracing, log: l.base.Logger}
+	if l.keeping, err = openKeeping(set.Store, set.Provider, set.StateDir, liveDir(set), set.Sequences, set.ProviderTimeout, steadyClock(), watch); err != nil {
 		return errors.Join(err, l.provider.Close())
 	}
+	l.fences = newFences(untraced, l.keeping.file(), func() int64 { return time.Now().UnixMilli() }, l.base.With(zap.String("component", "serve")))
 	return nil
 }
 
@@ -211,22 +213,17 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	if l.tokens == nil && l.settings.ClientCA == "" && !l.settings.Insecure {
 		listening.Guard = func(h http.Handler) http.Handler { return admin.OwnNames(listener.Addr(), l.settings.Listen, h) }
 	}
-	server := leaseserver.New(l.options())
+	options := l.options()
+	options.Metrics.Fences(l.fences.all)
+	server := leaseserver.New(options)
 	l.announce(listener.Addr())
 	managed, stopManaging := context.WithCancel(ctx)
 	var managing sync.WaitGroup
 	managing.Go(func() { l.manage(managed, listener) })
+	managing.Go(func() { _ = l.fences.watch(managed) }) // which fails at nothing
 	defer managing.Wait()
 	defer stopManaging()
 	return server.Serve(ctx, listener, listening)
-}
-
-func (l *leaseServerParts) listen() (net.Listener, error) {
-	network, address := admin.SplitAddress(l.settings.Listen)
-	if network == "unix" {
-		return unixsock.Listen(address, unixsock.Options{Mode: l.settings.SocketMode, Group: l.settings.SocketGroup})
-	}
-	return net.Listen(network, address)
 }
 
 func (l *leaseServerParts) options() leaseserver.Options {
@@ -236,10 +233,12 @@ func (l *leaseServerParts) options() leaseserver.Options {
 		MaxInFlight: l.settings.MaxInFlight, RateLimit: float64(l.settings.RateLimit), RateBurst: l.settings.RateBurst,
 		Ready:   func(ctx context.Context) error { return backend.Ready(ctx, l.provider) },
 		Metrics: metrics.NewLeaseServer(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
+		Fences:  l.fences.now,
 		Log:     l.log,
-		Recent:  l.recent,
+		Recent:  l.base.recent,
 		Trace:   l.tracing.Route,
 	}
+	o.Metrics.WatchLog(l.base.dropped)
 	if l.tokens != nil {
 		o.Tokens = l.tokens.Get
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,6 +56,8 @@ func (c *lockCmd) Run(s *system) error {
 	if err := c.check(s.args); err != nil {
 		return err
 	}
+	s.queueStderr()
+	s.queue.OnDrained(s.sayDropped)
 	path, err := exec.LookPath(c.Command[0])
 	if err != nil {
 		return fmt.Errorf("cannot run %s: %w", c.Command[0], err)
@@ -113,18 +114,13 @@ func (j *lockJob) say(format string, args ...any) {
 }
 
 func (j *lockJob) run() error {
-	ctx, stop := j.untilSignal(j.ctx)
+	ctx, stop := untilSignal(j.ctx, j.signals)
 	err := j.held.reach(ctx)
 	if err == nil {
 		j.say("acquiring lock %q...", j.Key)
 		err = j.held.acquire(ctx, j.Wait)
 	}
-	if signal := stop(); signal != 0 {
-		err = exitStatus{code: 128 + int(signal)}
-	} else if j.ctx.Err() != nil {
-		err = j.orInterrupted(j.signals, cmp.Or(err, j.ctx.Err()))
-	}
-	if err != nil {
+	if err = j.outcome(stop(), j.signals, err); err != nil {
 		j.abandon()
 		return err
 	}
@@ -152,7 +148,7 @@ func (j *lockJob) abandon() {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.ctx), j.Timeout)
 	defer cancel()
-	ctx, stop := j.untilSignal(ctx)
+	ctx, stop := untilSignal(ctx, j.signals)
 	defer stop()
 	if err := j.held.undo(ctx); err != nil {
 		j.say("if lock %q was acquired after all, it is free again after its term of %v: %v", j.Key, j.TTL, err)
@@ -168,35 +164,9 @@ func (j *lockJob) leave(result runner.Result) {
 	j.say("releasing lock %q...", j.Key)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.ctx), min(j.Timeout, left))
 	defer cancel()
-	ctx, stop := j.untilSignal(ctx)
+	ctx, stop := untilSignal(ctx, j.signals)
 	defer stop()
 	if err := j.held.release(ctx); err != nil {
 		j.say("not released, it is free again in %v at most: %v", left.Round(time.Millisecond), err)
-	}
-}
-
-// untilSignal is a context that also ends with a signal that means that this
-// process should end. stop ends it, and tells the signal; 0 for none.
-func (j *lockJob) untilSignal(parent context.Context) (_ context.Context, stop func() syscall.Signal) {
-	ctx, cancel := context.WithCancel(parent)
-	came := make(chan syscall.Signal, 1)
-	go func() {
-		defer close(came)
-		for {
-			select {
-			case signal := <-j.signals:
-				if runner.Ends(signal) {
-					came <- signal
-					cancel()
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return ctx, func() syscall.Signal {
-		cancel()
-		return <-came
 	}
 }

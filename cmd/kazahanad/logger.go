@@ -1,31 +1,75 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	stdlog "log"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-	"golang.org/x/term"
 
 	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/logqueue"
+	"github.com/kazahana/kazahana/internal/statuspage"
+	"github.com/kazahana/kazahana/internal/systemd"
 )
 
+// daemonLog is the log of a daemon or a lease server.
+type daemonLog struct {
+	*zap.Logger
+	recent  *statuspage.Recent // its warnings and errors, for the status page
+	dropped func() uint64      // lines that stderr did not take
+}
+
+// queueStderr puts a queue in front of stderr, for processes whose work must
+// not wait until stderr takes a line. flush ends it.
+func (s *system) queueStderr() {
+	s.queue = logqueue.New(s.err)
+	s.err = s.queue
+	// A reader that is gone must not end the process.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	stdlog.SetOutput(s.err)
+}
+
+// flush gives the last lines a moment to reach stderr.
+func (s *system) flush() {
+	if s.queue != nil {
+		_ = s.queue.Close()
+	}
+}
+
 // newLogger logs to stderr: for people on a terminal, as JSON elsewhere.
-func newLogger(settings *config.Serve, s *system) (*zap.Logger, error) {
-	level, err := zap.ParseAtomicLevel(string(settings.LogLevel))
+func newLogger(level config.LogLevel, format config.LogFormat, s *system) (*daemonLog, error) {
+	atLeast, err := zap.ParseAtomicLevel(string(level))
 	if err != nil {
 		return nil, fmt.Errorf("log_level: %w", err)
 	}
-	s.level = level
-	f, isFile := s.err.(*os.File)
-	terminal := isFile && term.IsTerminal(int(f.Fd()))
+	s.level = atLeast
+	sink := zapcore.AddSync(s.err)
+	l := &daemonLog{recent: &statuspage.Recent{}, dropped: func() uint64 { return 0 }}
+	if s.queue == nil {
+		sink = zapcore.Lock(sink)
+	} else {
+		l.dropped = s.queue.Dropped
+		s.queue.OnDrained(l.tellDropped)
+	}
+	core := zapcore.NewCore(newEncoder(format, s), sink, atLeast)
+	l.Logger = l.recent.Tee(zap.New(core, zap.ErrorOutput(sink)))
+	stdlog.SetFlags(0)
+	stdlog.SetOutput(libraryLog{l.Logger})
+	return l, nil
+}
+
+func newEncoder(format config.LogFormat, s *system) zapcore.Encoder {
 	var encoder zapcore.Encoder
-	if settings.LogFormat.Resolve(terminal) == config.LogConsole {
+	if format.Resolve(s.terminal) == config.LogConsole {
 		c := zap.NewDevelopmentEncoderConfig()
 		c.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
 		c.EncodeLevel = zapcore.CapitalColorLevelEncoder
-		if !terminal {
+		if !s.terminal {
 			c.EncodeLevel = zapcore.CapitalLevelEncoder
 		}
 		encoder = zapcore.NewConsoleEncoder(c)
@@ -35,5 +79,24 @@ func newLogger(settings *config.Serve, s *system) (*zap.Logger, error) {
 		c.EncodeDuration = zapcore.StringDurationEncoder
 		encoder = zapcore.NewJSONEncoder(c)
 	}
-	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(s.err)), level)), nil
+	if s.journal {
+		encoder = systemd.JournalEncoder(encoder)
+	}
+	return encoder
+}
+
+// tellDropped logs a gap. It is an error so that no log_level leaves it out.
+func (l *daemonLog) tellDropped(lines uint64) {
+	l.Error("log lines were dropped: stderr was blocked or failed", zap.String("component", "log"),
+		zap.Uint64("dropped", lines), zap.Uint64("dropped_since_start", l.dropped()))
+}
+
+// libraryLog takes what packages write to the standard library's log, such as
+// net/http about a handler that panicked.
+type libraryLog struct{ log *zap.Logger }
+
+// Write implements io.Writer.
+func (l libraryLog) Write(p []byte) (int, error) {
+	l.log.Warn("a library reports", zap.String("component", "log"), zap.ByteString("said", bytes.TrimSpace(p)))
+	return len(p), nil
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -114,6 +115,7 @@ func literal(e ast.Expr) (string, bool) {
 func TestDocumentedEventsAreLogged(t *testing.T) {
 	rooms := map[string]string{
 		"keeper": "internal/keeper", "daemon": "internal/daemon", "leaseserver": "internal/leaseserver", "tracing": "internal/tracing",
+		"provider": "internal/provider/httplease",
 	}
 	documented := documentedEvents(t)
 	source := loggedIn(t, "cmd/kazahanad")
@@ -215,9 +217,12 @@ func TestSeedEventsAreProvoked(t *testing.T) {
 	redis := s.startRedis()
 	url := s.initialised(redis.url() + "term=3s&quarantine=0s")
 	d := s.start("--provider", url, "--log-level", "debug", "--log-format", "json", "--provider-timeout", "500ms",
-		"--acquire-retry-interval", "100ms", "--acquire-retry-max-interval", "200ms", "--verify-interval", "100ms")
+		"--acquire-retry-interval", "100ms", "--acquire-retry-max-interval", "200ms", "--verify-interval", "100ms",
+		"--services", "{strict: {fallback: none}}")
 	c := s.dial()
-	c.lease()
+	eventually(t, "both services have a lease", func() bool {
+		return !slices.ContainsFunc(c.status().Services, func(one daemon.ServiceStatus) bool { return one.LeasesUsable == 0 })
+	})
 	var answer any
 	c.must("Sequence.Next", &answer, "orders")
 	c.must("Sequence.NextBatch", &answer, "orders", 5)
@@ -254,7 +259,7 @@ func TestSeedEventsAreProvoked(t *testing.T) {
 	if err := c.try("Lock.List", &answer); !isRefusal(err, wire.CodeStoreUnavailable) {
 		t.Errorf("Lock.List without a store: %v", err)
 	}
-	c.awaitMode(fallbackModes...)
+	c.awaitMode("unavailable")
 	for _, line := range []string{"lock lost", "keep alive failed, circuit breaking", "failed to allocate worker id"} {
 		eventually(t, line, func() bool { return strings.Contains(d.log.String(), line) })
 	}

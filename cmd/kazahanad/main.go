@@ -15,6 +15,10 @@ import (
 
 	"github.com/alecthomas/kong"
 	"go.uber.org/zap"
+	"golang.org/x/term"
+
+	"github.com/kazahana/kazahana/internal/logqueue"
+	"github.com/kazahana/kazahana/internal/systemd"
 )
 
 // Exit codes.
@@ -22,6 +26,9 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
+	// exitState is for a state directory that this version cannot use as it is:
+	// a restart changes nothing, and the units do not try one.
+	exitState = 3
 )
 
 // cli is the command line. Each subcommand has a file of its own.
@@ -43,6 +50,7 @@ type cli struct {
 	Completion  completionCmd  `cmd:"" help:"Print the script that completes command lines in bash, zsh or fish."`
 	Manual      manualCmd      `cmd:"" hidden:"" help:"Print the manual page, for packages."`
 	Doctor      doctorCmd      `cmd:"" help:"Check the installation, and say what to do."`
+	Bench       benchCmd       `cmd:"" help:"Put load on the running daemon: IDs per second, and how long an answer takes."`
 	Version     versionCmd     `cmd:"" help:"Print version, commit and Go version."`
 }
 
@@ -60,8 +68,11 @@ type system struct {
 	env    []string
 	uid    int
 	now    func() time.Time
-	args   []string        // the command line as it was typed
-	level  zap.AtomicLevel // of the log, once there is one
+	args   []string // the command line as it was typed
+
+	terminal, journal bool            // what stderr is
+	queue             *logqueue.Queue // between err and stderr; nil: err writes at once
+	level             zap.AtomicLevel // of the log, once there is one
 }
 
 func main() {
@@ -70,6 +81,7 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	s := &system{
 		ctx: ctx, out: os.Stdout, err: os.Stderr, lookup: os.LookupEnv, env: os.Environ(), uid: os.Geteuid(), now: time.Now,
+		terminal: term.IsTerminal(int(os.Stderr.Fd())), journal: systemd.IsJournal(os.Stderr, os.LookupEnv),
 	}
 	os.Exit(run(s, os.Args[1:]))
 }
@@ -96,6 +108,7 @@ func run(s *system, args []string) int {
 		args = []string{"--help"}
 	}
 	s.args = args
+	defer s.flush()
 	k, err := parser.Parse(args)
 	if exit >= 0 {
 		return exit // --help has been printed
@@ -135,7 +148,11 @@ func (s *system) fail(err error) int {
 		code = status.code
 	}
 	if text := strings.ReplaceAll(err.Error(), "\n", "; "); text != "" {
-		fmt.Fprintf(s.err, "kazahanad: error: %s\n", text)
+		priority := ""
+		if s.journal {
+			priority = systemd.Priority(zap.ErrorLevel)
+		}
+		fmt.Fprintf(s.err, "%skazahanad: error: %s\n", priority, text)
 	}
 	return code
 }

@@ -25,9 +25,10 @@ var executable string
 const childEnv = "KZTEST_CHILD"
 
 var childModes = map[string]func(args []string) error{
-	"daemon": childDaemon,
-	"storm":  childStorm,
-	"locks":  childLocks,
+	"daemon":  childDaemon,
+	"storm":   childStorm,
+	"locks":   childLocks,
+	"foreign": childForeign,
 }
 
 func TestMain(m *testing.M) {

@@ -92,7 +92,7 @@ func statusText(st daemon.Status) string {
 		if len(st.Services) > 1 {
 			text = one.Service + " " + text
 		}
-		all = append(all, text+": "+describeLeases(one))
+		all = append(all, text+": "+describeLeases(one, st.ClockMS))
 	}
 	if more := len(st.Services) - shownServices; more > 0 {
 		all = append(all, fmt.Sprintf("and %d more services, the worst of all %s", more, st.Mode))
@@ -100,13 +100,11 @@ func statusText(st daemon.Status) string {
 	return strings.Join(all, "; ")
 }
 
-func describeLeases(st daemon.ServiceStatus) string {
+func describeLeases(st daemon.ServiceStatus, nowMS int64) string {
 	var ids []string
-	most := int64(0)
 	for _, l := range st.Leases {
-		if l.Usable {
+		if l.Usable && len(ids) < shownLeases {
 			ids = append(ids, fmt.Sprint(l.MachineID))
-			most = max(most, l.RemainingMS)
 		}
 	}
 	if len(ids) == 0 {
@@ -119,13 +117,13 @@ func describeLeases(st daemon.ServiceStatus) string {
 		return "no lease"
 	}
 	word := "machine ID "
-	if len(ids) > 1 {
+	if st.LeasesUsable > 1 {
 		word = "machine IDs "
 	}
-	if more := len(ids) - shownLeases; more > 0 {
-		ids = append(ids[:shownLeases], fmt.Sprintf("%d more", more))
+	if more := st.LeasesUsable - len(ids); more > 0 {
+		ids = append(ids, fmt.Sprintf("%d more", more))
 	}
-	return word + strings.Join(ids, ", ") + ", ends in " + roughly(time.Duration(most)*time.Millisecond)
+	return word + strings.Join(ids, ", ") + ", ends in " + roughly(time.Duration(st.LeasesEndMS-nowMS)*time.Millisecond)
 }
 
 // roughly rounds down to what is worth a new line in systemctl status.

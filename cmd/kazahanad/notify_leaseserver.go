@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/systemd"
+	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
 // leaseSupervision is what a lease server has of whoever started it.
@@ -47,9 +48,9 @@ func (l *leaseServerParts) tell(assignments ...string) bool {
 	return told
 }
 
-// listenWatched is listen, for an accept loop that can be watched.
+// listenWatched listens for an accept loop that can be watched.
 func (l *leaseServerParts) listenWatched() (*systemd.Listener, error) {
-	listener, err := l.listen()
+	listener, err := listen(l.settings.Listen, unixsock.Options{Mode: l.settings.SocketMode, Group: l.settings.SocketGroup, Flag: "--listen"})
 	if err != nil {
 		return nil, err
 	}

@@ -17,21 +17,32 @@ import (
 )
 
 func TestStatusText(t *testing.T) {
+	const now = 1_000_000
 	lease := func(id int64, remaining time.Duration) daemon.LeaseStatus {
-		return daemon.LeaseStatus{MachineID: id, RemainingMS: remaining.Milliseconds(), Usable: remaining > 0}
+		return daemon.LeaseStatus{MachineID: id, ExpiredMS: now + remaining.Milliseconds(), Usable: remaining > 0}
 	}
 	one := func(name, mode, cause string, leases ...daemon.LeaseStatus) daemon.ServiceStatus {
-		return daemon.ServiceStatus{Service: name, Mode: mode, Cause: cause, Leases: leases}
+		st := daemon.ServiceStatus{Service: name, Mode: mode, Cause: cause, Leases: leases}
+		for _, l := range leases {
+			if l.Usable {
+				st.LeasesUsable++
+				st.LeasesEndMS = max(st.LeasesEndMS, l.ExpiredMS)
+			}
+		}
+		return st
 	}
+	many := one("default", "regular", "", lease(1, 0), lease(2, time.Hour))
+	many.LeasesUsable, many.LeasesEndMS = 75_000, now+(2*time.Hour).Milliseconds() // and more that are not listed
 	for _, c := range []struct {
 		services []daemon.ServiceStatus
 		want     string
 	}{
 		{[]daemon.ServiceStatus{one("default", "regular", "", lease(17, 9*time.Minute+59*time.Second))}, "regular: machine ID 17, ends in 9m"},
 		{[]daemon.ServiceStatus{one("default", "regular", "", lease(17, 59*time.Second))}, "regular: machine ID 17, ends in 50s"},
-		{[]daemon.ServiceStatus{one("default", "regular", "", lease(17, 0), lease(18, 26*time.Hour))}, "regular: machine ID 18, ends in 26h"},
+		{[]daemon.ServiceStatus{one("default", "regular", "", lease(17, 0), lease(17, 0), lease(17, 0), lease(17, 0), lease(18, 26*time.Hour))}, "regular: machine ID 18, ends in 26h"},
 		{[]daemon.ServiceStatus{one("default", "regular", "", lease(1, time.Minute), lease(2, time.Hour), lease(3, time.Minute), lease(4, 1), lease(5, 1), lease(6, 1))},
 			"regular: machine IDs 1, 2, 3, 4, 2 more, ends in 60m"},
+		{[]daemon.ServiceStatus{many}, "regular: machine IDs 2, 74999 more, ends in 2h"},
 		{[]daemon.ServiceStatus{one("default", "starting", "")}, "starting: no lease yet"},
 		{[]daemon.ServiceStatus{one("default", "fallback_cached", "connection refused", lease(17, 0))}, "fallback_cached: no lease: connection refused"},
 		{[]daemon.ServiceStatus{one("default", "fallback_random", "")}, "fallback_random: no lease"},
@@ -40,7 +51,7 @@ func TestStatusText(t *testing.T) {
 		{slices.Repeat([]daemon.ServiceStatus{one("x", "starting", "")}, 6),
 			"x starting: no lease yet; x starting: no lease yet; x starting: no lease yet; x starting: no lease yet; and 2 more services, the worst of all starting"},
 	} {
-		if got := statusText(daemon.Status{Mode: "starting", Services: c.services}); got != c.want {
+		if got := statusText(daemon.Status{Mode: "starting", ClockMS: now, Services: c.services}); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -46,6 +47,7 @@ type site struct {
 	dir    string // open to everybody, and short: a socket's path may have 103 bytes
 	socket string
 	state  string
+	live   string // "none" where there is no file system in memory
 	env    []string
 	host   string // what launchShifted calls the host; "" = by its own name
 }
@@ -60,7 +62,34 @@ func newSite(t *testing.T) *site {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return &site{t: t, dir: dir, socket: filepath.Join(dir, "d.sock"), state: filepath.Join(dir, "state")}
+	return &site{t: t, dir: dir, socket: filepath.Join(dir, "d.sock"), state: filepath.Join(dir, "state"), live: siteLiveDir(t)}
+}
+
+// siteLiveDir names a live directory, which a daemon of any user can make. No test
+// uses one of those that the machine's own daemons have.
+func siteLiveDir(t *testing.T) string {
+	t.Helper()
+	const shm = "/dev/shm"
+	if !state.InMemory(shm) {
+		return "none"
+	}
+	dir, err := os.MkdirTemp(shm, "kz-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "live")
+}
+
+// needsLive skips a test of what survives a kill -9 where nothing can.
+func (s *site) needsLive() {
+	s.t.Helper()
+	if s.live == "none" {
+		s.t.Skip("leases survive a kill -9 in a file system in memory only, and /dev/shm is none")
+	}
 }
 
 func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
@@ -69,7 +98,8 @@ func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
 // who runs the tests.
 func (s *site) environment(more ...string) []string {
 	// With the race detector every process would sleep a second when it ends.
-	return slices.Concat([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "GORACE=atexit_sleep_ms=0"}, s.env, more)
+	own := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "GORACE=atexit_sleep_ms=0", "KAZAHANA_LIVE_DIR=" + s.live}
+	return slices.Concat(own, s.env, more)
 }
 
 // serveArgs has requests wait for the first lease: on a busy machine it may

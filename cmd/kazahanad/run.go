@@ -9,14 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/config"
-	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/runner"
@@ -29,29 +27,28 @@ const placeholder = "{}"
 // machineIDVariable tells CMD its machine ID.
 const machineIDVariable = "KAZAHANA_MACHINE_ID"
 
-// Acquires that fail because the provider is away are repeated so often.
-const (
-	runAttempts   = 3
-	runRetryAfter = time.Second
-)
-
-// signalGrace is how long a signal that has ended a wait may take to be told.
-const signalGrace = time.Second
+// verifyVariable is one of the daemon's variables that mean the same here.
+const verifyVariable = "KAZAHANA_VERIFY_INTERVAL"
 
 type runCmd struct {
 	providerFlags
-	Min     *int64            `placeholder:"N" help:"Lowest machine ID that CMD can use (default the lowest there is)."`
-	Max     *int64            `placeholder:"N" help:"Highest machine ID that CMD can use (default the highest there is)."`
-	Meta    map[string]string `placeholder:"KEY=VALUE" help:"Text added to the lease, for those who list leases."`
-	Delay   time.Duration     `default:"0s" help:"Wait so long before CMD is started, for former holders of the machine ID whose lease was lost to end."`
-	Quiet   bool              `short:"q" help:"Say nothing but errors."`
-	Command []string          `arg:"" optional:"" name:"CMD" help:"After --: the command and its arguments, in which {} stands for the machine ID."`
+	VerifyInterval string            `placeholder:"DURATION" help:"How often the provider is asked whether the machine ID is still CMD's, 1ms or more (default as for serve)."`
+	Min            *int64            `placeholder:"N" help:"Lowest machine ID that CMD can use (default the lowest there is)."`
+	Max            *int64            `placeholder:"N" help:"Highest machine ID that CMD can use (default the highest there is)."`
+	Meta           map[string]string `placeholder:"KEY=VALUE" help:"Text added to the lease, for those who list leases."`
+	Env            []string          `sep:"none" placeholder:"NAME" help:"Another variable that gives CMD its machine ID; NAME=TEXT sets a text, in which {} stands for it. Repeatable."`
+	Wait           *time.Duration    `placeholder:"DURATION" help:"How long to wait while no machine ID is free, 0 for not at all (default for ever)."`
+	Delay          *time.Duration    `placeholder:"DURATION" help:"Wait so long before CMD is started, for a former holder of the machine ID whose lease the store has lost to end (default 0, but what that takes where the store can lose leases)."`
+	Ahead          time.Duration     `default:"3s" help:"How far ahead of the clock CMD dates IDs at most, its unit of time included: so long after CMD's end its machine ID is free. From 30s on it stays taken until the lease's end."`
+	Quiet          bool              `short:"q" help:"Say nothing but errors."`
+	Command        []string          `arg:"" optional:"" name:"CMD" help:"After --: the command and its arguments, in which {} stands for the machine ID."`
 }
 
 // Help is the text that kong prints below the usage line.
 func (*runCmd) Help() string {
 	return `Leases a machine ID for as long as CMD runs: kazahanad run --max 1023 -- katsubushi -worker-id={}. ` +
-		`CMD finds it in KAZAHANA_MACHINE_ID too. CMD is told to end (SIGTERM, then SIGKILL) before the lease would. ` +
+		`CMD finds it in KAZAHANA_MACHINE_ID too, and in what --env names. CMD is told to end (SIGTERM, then SIGKILL) before the lease would, ` +
+		`or when the lease turns out to be somebody else's. ` +
 		`The exit code is CMD's, 128+N if signal N killed it.`
 }
 
@@ -60,11 +57,15 @@ func (c *runCmd) Run(s *system) error {
 	if err := c.check(s.args); err != nil {
 		return err
 	}
+	s.queueStderr()
+	s.queue.OnDrained(s.sayDropped)
 	path, err := exec.LookPath(c.Command[0])
 	if err != nil {
 		return fmt.Errorf("cannot run %s: %w", c.Command[0], err)
 	}
-	settings, err := c.settings(s)
+	flags := c.flags()
+	give(c.VerifyInterval, &flags.VerifyInterval)
+	settings, err := loadOnly(s, flags, append(slices.Clone(providerVariables), verifyVariable))
 	if err != nil {
 		return err
 	}
@@ -72,10 +73,12 @@ func (c *runCmd) Run(s *system) error {
 	if c.Service != "" {
 		j.service = c.Service
 	}
-	if j.url, err = withRange(settings.Provider, c.Min, c.Max); err != nil {
+	j.describe()
+	url, err := withRange(settings.Provider, c.Min, c.Max)
+	if err != nil {
 		return usageError{err}
 	}
-	if j.provider, err = backend.Open(j.url, backend.Options{}); err != nil {
+	if j.provider, err = backend.Open(url, backend.Options{ClientID: j.client}); err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
 	signals, stop := notifySignals()
@@ -84,6 +87,9 @@ func (c *runCmd) Run(s *system) error {
 	err = j.run()
 	if closeErr := j.provider.Close(); err == nil {
 		err = closeErr
+	}
+	if err != nil && err.Error() != "" {
+		err = fmt.Errorf("client %s: %w", j.client, err)
 	}
 	return err
 }
@@ -95,10 +101,16 @@ func (c *runCmd) check(args []string) error {
 	if dashes < 0 || len(c.Command) == 0 || len(c.Command) != len(args)-dashes-1 {
 		return usageError{errors.New("run needs a command after --, for example: kazahanad run -- CMD {}; the daemon is started with: kazahanad serve")}
 	}
-	if c.Delay < 0 {
-		return usageError{fmt.Errorf("--delay %v: a delay is not negative", c.Delay)}
+	switch {
+	case c.Delay != nil && *c.Delay < 0:
+		return usageError{fmt.Errorf("--delay %v: a delay is not negative", *c.Delay)}
+	case c.Wait != nil && *c.Wait < 0:
+		return usageError{fmt.Errorf("--wait %v: a wait is not negative; without --wait it is for ever", *c.Wait)}
+	case c.Ahead < 0:
+		return usageError{fmt.Errorf("--ahead %v: write how far ahead of the clock CMD dates IDs, 0 or more", c.Ahead)}
 	}
-	return nil
+	_, err := c.variables(0)
+	return err
 }
 
 // withRange limits the provider to the machine IDs from low to high.
@@ -106,11 +118,11 @@ func withRange(rawURL string, low, high *int64) (string, error) {
 	if low == nil && high == nil || !takesIDs(rawURL) {
 		return rawURL, nil // a machine ID beyond the limits is refused when it comes
 	}
-	u, err := url.Parse(rawURL)
+	place, query, _ := strings.Cut(rawURL, "?") // of a list of hosts package url can parse no more
+	q, err := url.ParseQuery(query)
 	if err != nil {
 		return rawURL, nil // which opening it explains without showing a password
 	}
-	q := u.Query()
 	terms, err := provider.ParseTerms(q)
 	if err != nil {
 		return "", fmt.Errorf("provider: %w", err)
@@ -127,8 +139,7 @@ func withRange(rawURL string, low, high *int64) (string, error) {
 		return "", fmt.Errorf("--min %d and --max %d: the provider has machine IDs %v, and --min must not be above --max", ids.Low, ids.End-1, all)
 	}
 	q.Set("ids", ids.String())
-	u.RawQuery = q.Encode()
-	return u.String(), nil
+	return place + "?" + q.Encode(), nil
 }
 
 // job is a run under way.
@@ -137,16 +148,25 @@ type job struct {
 	*system
 	settings *config.Serve
 	path     string // of CMD
-	url      string // of the provider; may hold a password
 	service  string
+	client   string            // names this run in the log and in the lease
+	meta     map[string]string // of the lease
 	provider provider.Provider
 	clock    clock.Source
 	signals  <-chan syscall.Signal
 }
 
+// describe names this run for those who read the log and the leases.
+func (j *job) describe() {
+	j.meta = leaseMeta(j.service, j.settings.Meta)
+	j.client = provider.NewClientID(j.meta["host"], j.now().UnixMilli())
+	maps.Copy(j.meta, map[string]string{"command": j.Command[0], "client": j.client})
+	maps.Copy(j.meta, j.Meta)
+}
+
 func (j *job) say(format string, args ...any) {
 	if !j.Quiet {
-		j.system.say(format, args...)
+		j.system.say("client %s: %s", j.client, fmt.Sprintf(format, args...))
 	}
 }
 
@@ -155,29 +175,47 @@ func (s *system) say(format string, args ...any) {
 	fmt.Fprintf(s.err, "%s kazahanad: %s\n", s.now().Format("2006/01/02 15:04:05"), fmt.Sprintf(format, args...))
 }
 
+// sayDropped tells of lines that stderr did not take.
+func (s *system) sayDropped(lines uint64) {
+	s.say("%d lines are missing here: stderr was blocked or failed", lines)
+}
+
 func (j *job) run() error {
 	j.say("getting a machine ID from %s...", j.provider.Info().URL)
-	extender, err := j.extender()
-	if err != nil {
+	if _, err := j.extender(); err != nil {
 		return err
 	}
 	l, askedAt, err := j.acquire()
 	if err != nil {
-		return j.orInterrupted(j.signals, err)
+		return err
 	}
 	if err := j.suits(l); err != nil {
-		j.handBack(l, false)
+		j.handBackUnused(l)
+		return err
+	}
+	extender, err := j.extender() // once more: now it is open, and has the capabilities that it has
+	if err != nil {
+		j.handBackUnused(l)
 		return err
 	}
 	j.say("machine ID: %d, until %s unless extended", l.ID, snowflake.FormatMS(l.Expired))
-	child := newChild(j.path, j.commandFor(l.ID), j.environmentWith(map[string]string{machineIDVariable: strconv.FormatInt(l.ID, 10)}))
+	variables, err := j.variables(l.ID)
+	if err != nil {
+		return err
+	}
+	child := newChild(j.path, j.commandFor(l.ID), j.environmentWith(variables))
+	child.orphans = true
 	defer child.close()
 	held := runner.HoldLease(l, extender, j.service, j.clock, j.say)
-	// The signals that end this process are CMD's matter from here on.
-	result, err := runner.Run(context.WithoutCancel(j.ctx), runner.Config{
-		Clock: j.clock, Holding: held, AskedAt: askedAt, Term: held.Term, BeginMS: l.Created, Delay: j.Delay,
+	c := runner.Config{
+		Clock: j.clock, Holding: held, AskedAt: askedAt, Term: held.Term, BeginMS: l.Created, Delay: j.delay(held.Term),
 		Timeout: j.settings.ProviderTimeout, Program: child, Signals: j.signals, Say: j.say,
-	})
+	}
+	if held.CanVerify() {
+		c.Verify, c.VerifyEvery = held.Verify, j.settings.VerifyInterval
+	}
+	// The signals that end this process are CMD's matter from here on.
+	result, err := runner.Run(context.WithoutCancel(j.ctx), c)
 	j.leave(held, result)
 	return exitOf(j.path, result, err)
 }
@@ -197,135 +235,6 @@ func exitOf(path string, result runner.Result, err error) error {
 		return exitStatus{code: result.Exit.Status()}
 	}
 	return nil
-}
-
-// extender is the provider as one that can extend leases, which is known for
-// certain only once it has been reached.
-func (j *job) extender() (provider.Extender, error) {
-	ctx, cancel := context.WithTimeout(j.ctx, j.settings.ProviderTimeout)
-	defer cancel()
-	p, err := backend.Opened(ctx, j.provider)
-	if err != nil {
-		p = j.provider // the acquire will say so, or find that it is back
-	}
-	extender, ok := p.(provider.Extender)
-	if !ok {
-		return nil, fmt.Errorf("provider %s: it cannot extend a lease, which run needs: CMD keeps its machine ID for as long as it runs", j.provider.Info().Name)
-	}
-	return extender, nil
-}
-
-// acquire leases one machine ID. askedAt is from before the request.
-func (j *job) acquire() (l lease.Lease, askedAt time.Duration, err error) {
-	meta := leaseMeta(j.service, j.settings.Meta)
-	maps.Copy(meta, map[string]string{"command": j.Command[0]})
-	maps.Copy(meta, j.Meta)
-	req := provider.AcquireRequest{Service: j.service, Meta: meta, ThroughputPerMS: 1, RequestID: provider.NewSecret()}
-	askedAt = j.clock.Boot() // an answer may be that to the first attempt
-	for attempt := 1; ; attempt++ {
-		ctx, cancel := context.WithTimeout(j.ctx, j.settings.ProviderTimeout)
-		leases, err := j.provider.Acquire(ctx, req)
-		cancel()
-		if err == nil {
-			return leases[0], askedAt, leases[0].Validate()
-		}
-		if decided(err) || attempt == runAttempts || j.ctx.Err() != nil {
-			return lease.Lease{}, 0, fmt.Errorf("no machine ID: %w", err)
-		}
-		j.say("trying again: %v", err)
-		select {
-		case <-time.After(runRetryAfter):
-		case <-j.ctx.Done():
-		}
-	}
-}
-
-// decided reports whether an acquire failed for a reason that lasts.
-func decided(err error) bool {
-	var full *provider.FullError
-	var fenced *provider.FencedError
-	return errors.As(err, &full) || errors.As(err, &fenced) || errors.Is(err, provider.ErrInvalid) || errors.Is(err, provider.ErrNone)
-}
-
-// suits refuses a lease that CMD cannot use.
-func (j *job) suits(l lease.Lease) error {
-	if j.Min != nil && l.ID < *j.Min || j.Max != nil && l.ID > *j.Max {
-		return fmt.Errorf("provider %s granted machine ID %d, which is outside --min and --max, and does not let a client choose", j.provider.Info().URL, l.ID)
-	}
-	return runner.CheckClock(l, j.now().UnixMilli())
-}
-
-func (j *job) commandFor(machineID int64) []string {
-	argv := slices.Clone(j.Command)
-	for i := range argv[1:] {
-		argv[i+1] = strings.ReplaceAll(argv[i+1], placeholder, strconv.FormatInt(machineID, 10))
-	}
-	return argv
-}
-
-// environmentWith is this process's environment with other values of variables,
-// for CMD.
-func (s *system) environmentWith(variables map[string]string) []string {
-	env := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
-		name, _, _ := strings.Cut(entry, "=")
-		_, replaced := variables[name]
-		return replaced
-	})
-	for name, value := range variables {
-		env = append(env, name+"="+value)
-	}
-	return env
-}
-
-// orInterrupted is the exit code of a signal that came before CMD could be
-// started, or the error.
-func (s *system) orInterrupted(signals <-chan syscall.Signal, err error) error {
-	if s.ctx.Err() != nil {
-		select {
-		case signal := <-signals:
-			return exitStatus{code: 128 + int(signal)}
-		case <-time.After(signalGrace):
-		}
-	}
-	return err
-}
-
-// leave gives back what a run leaves. CMD made IDs by its own rules, so nothing
-// is known of what it dated how: the machine ID stays taken until the lease's
-// end. Where this host's clock is past that, or was, so may be CMD's IDs, and the
-// lease runs out by itself, with its quarantine.
-func (j *job) leave(held *runner.LeaseHolding, r runner.Result) {
-	l := held.Lease
-	switch {
-	case !r.Started:
-		j.say("releasing machine ID %d...", l.ID)
-		j.handBack(l, false)
-	case errors.Is(r.Lost, provider.ErrBadSignature), errors.Is(r.Lost, provider.ErrNotFound), errors.Is(r.Lost, provider.ErrConflict):
-		// It is not ours to give back.
-	case held.Passed || j.now().UnixMilli() >= l.Expired:
-		j.say("machine ID %d stays taken until its lease has run out, at %s", l.ID, snowflake.FormatMS(l.ReservedUntil))
-	default:
-		j.say("releasing machine ID %d as of the lease's end, %s...", l.ID, snowflake.FormatMS(l.Expired))
-		j.handBack(l, true)
-	}
-}
-
-// handBack releases the lease, as of now or as of its end. One that is not heard
-// of runs out by itself.
-func (j *job) handBack(l lease.Lease, atEnd bool) {
-	timestampMS := j.now().UnixMilli()
-	if atEnd {
-		timestampMS = l.Expired - 1
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.ctx), j.settings.ProviderTimeout)
-	defer cancel()
-	err := j.provider.Release(ctx, provider.ReleaseRequest{
-		Service: j.service, ID: l.ID, BitSeq: l.BitSeq, TimestampMS: timestampMS, AtEnd: atEnd,
-		Signature: lease.Sign(l.Secret, l.ID, timestampMS),
-	})
-	if err != nil {
-		j.say("not released, the lease runs out by itself: %v", err)
-	}
 }
 
 // exitStatus is an exit code that is not kazahanad's own, with what there is to

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
@@ -13,51 +14,13 @@ import (
 	"github.com/kazahana/kazahana/internal/runner"
 )
 
-// passedOn are the signals that CMD gets when this process does. SIGTSTP stops
-// both.
-var passedOn = []os.Signal{
-	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
-	syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGTSTP,
-}
-
-// notifySignals delivers passedOn until stop is called. What was ignored at the
-// start, as under nohup, stays so, for CMD too.
-func notifySignals() (signals <-chan syscall.Signal, stop func()) {
-	raw, out, done := make(chan os.Signal, 16), make(chan syscall.Signal, 16), make(chan struct{})
-	for _, sig := range passedOn {
-		if !signal.Ignored(sig) {
-			signal.Notify(raw, sig)
-		}
-	}
-	// A broken stderr must not end this process, and CMD with it.
-	pipe := make(chan os.Signal, 1)
-	signal.Notify(pipe, syscall.SIGPIPE)
-	go func() {
-		for {
-			select {
-			case sig := <-raw:
-				select {
-				case out <- sig.(syscall.Signal):
-				default: // nobody reads: more of the same says nothing new
-				}
-			case <-done:
-				return
-			}
-		}
-	}()
-	return out, func() {
-		signal.Stop(raw)
-		signal.Stop(pipe)
-		close(done)
-	}
-}
-
 // child is CMD: a process group of its own, which has the terminal while this
 // process does. So Ctrl-C reaches it once, and all that it started can be ended.
 type child struct {
 	path      string
 	argv, env []string
 	terminal  bool // this process owns the terminal, and lends it
+	orphans   bool // find out whether CMD leaves processes behind
 
 	pid     int // of CMD and of its group; set by Start
 	over    atomic.Bool
@@ -85,12 +48,13 @@ func (c *child) Start() error {
 		// The kernel ends CMD when this thread does, see processAttributes; the
 		// thread ends with the goroutine, because it stays locked.
 		runtime.LockOSThread()
+		adopted := c.orphans && adoptOrphans()
 		pid, err := syscall.ForkExec(c.path, c.argv, &syscall.ProcAttr{Env: c.env, Files: stdio(), Sys: processAttributes(c.terminal)})
 		// Before anybody waits: CMD may have ended when Start returns.
 		c.pid = pid
 		began <- err
 		if err == nil {
-			c.reap(pid)
+			c.ended <- c.reap(pid, adopted)
 		}
 	}()
 	return <-began
@@ -98,7 +62,7 @@ func (c *child) Start() error {
 
 // reap waits for CMD, and for whatever else is left to this process, which is
 // the first of a container as often as not.
-func (c *child) reap(pid int) {
+func (c *child) reap(pid int, adopted bool) runner.Exit {
 	options := 0
 	if c.terminal {
 		options = unix.WUNTRACED
@@ -123,15 +87,51 @@ func (c *child) reap(pid int) {
 			_ = syscall.Kill(-pid, syscall.SIGKILL)
 			c.over.Store(true)
 			c.takeTerminal()
-			exit := runner.Exit{Code: status.ExitStatus()}
+			exit := runner.Exit{Code: status.ExitStatus(), Alone: adopted && awaitAlone(pid)}
 			if status.Signaled() {
-				exit = runner.Exit{Signal: status.Signal()}
+				exit.Code, exit.Signal = 0, status.Signal()
 			}
-			c.ended <- exit
-			return
+			return exit
 		}
 	}
 }
+
+// How long CMD's processes may take to vanish: those of its group, which are killed,
+// and then those that have left it.
+const (
+	groupGrace    = 10 * time.Second
+	detachedGrace = time.Second
+)
+
+// awaitAlone reports whether all processes that CMD started have ended: they would
+// be children of this process. Those that do not end by themselves are not waited
+// for.
+func awaitAlone(group int) bool {
+	killed := time.Now()
+	groupSeen := killed
+	for {
+		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+		switch {
+		case err == syscall.ECHILD:
+			return true
+		case err == syscall.EINTR || err == nil && pid > 0:
+			continue
+		case err != nil:
+			return false
+		}
+		now := time.Now()
+		if syscall.Kill(-group, 0) == nil {
+			groupSeen = now
+		}
+		if now.Sub(killed) > groupGrace || now.Sub(groupSeen) > detachedGrace {
+			return false
+		}
+		time.Sleep(childPoll)
+	}
+}
+
+// childPoll is how often awaitAlone looks.
+const childPoll = 5 * time.Millisecond
 
 // send sends a signal to CMD, or to its whole group.
 func (c *child) send(target int, sig syscall.Signal) {

@@ -8,3 +8,6 @@ import "syscall"
 func processAttributes(terminal bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Foreground: terminal, Ctty: 0}
 }
+
+// adoptOrphans: only on Linux can a process see what CMD leaves behind.
+func adoptOrphans() bool { return false }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/config"
-	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/runner"
@@ -72,7 +72,7 @@ func TestRunGivesAMachineID(t *testing.T) {
 	if o.code != 42 || o.stdout != "7 7 hello -worker-id=7,7\n" {
 		t.Errorf("%+v", o)
 	}
-	for _, want := range []string{"getting a machine ID from sqlite:", "machine ID: 7, until ", "starting...", "releasing machine ID 7 as of the lease's end"} {
+	for _, want := range []string{"getting a machine ID from sqlite:", "machine ID: 7, until ", "starting...", "machine ID 7 is released, and free from"} {
 		if !strings.Contains(o.stderr, want) {
 			t.Errorf("stderr does not say %q:\n%s", want, o.stderr)
 		}
@@ -81,16 +81,28 @@ func TestRunGivesAMachineID(t *testing.T) {
 	if l.MachineID != 7 || l.Meta["team"] != "blue" || l.Service != "legacy" || l.Meta["command"] != "sh" {
 		t.Errorf("the record is %+v", l)
 	}
-	// It is taken until the lease's end, and no longer.
-	if !l.Released || l.FreeAtMS != l.ExpiredMS || l.ExpiredMS-l.CreatedMS != 10*time.Minute.Milliseconds() {
-		t.Errorf("the record is %+v", l)
+	s.freedAtOnce(l)
+	// Each line names the holder, as the record does.
+	for line := range strings.Lines(o.stderr) {
+		if l.Meta["client"] == "" || !strings.Contains(line, "client "+l.Meta["client"]+": ") {
+			t.Errorf("the lease is of client %q, and a line says %q", l.Meta["client"], line)
+		}
 	}
-	runCommand(t, s.command(s.runArgs("term=10m", "true", "--min", "7", "--max", "7")...)).says(t, exitFailure, "no machine ID: all 1 machine IDs", "free at")
 	if o := runCommand(t, s.command(s.runArgs("term=10m", "kill -USR1 $$", "-q")...)); o.code != 128+int(syscall.SIGUSR1) || o.stderr != "" {
 		t.Errorf("killed by a signal: %+v", o)
 	}
 	if o := runCommand(t, s.command(s.runArgs("term=10m", "true", "--quiet")...)); o.code != 0 || o.stderr != "" {
 		t.Errorf("quietly: %+v", o)
+	}
+}
+
+// freedAtOnce checks a record after CMD's end: where nothing can be known of the
+// processes that CMD left, it is taken until the lease's end.
+func (s *site) freedAtOnce(l leaseLine) {
+	s.t.Helper()
+	atOnce := l.FreeAtMS < l.ExpiredMS
+	if !l.Released || l.FreeAtMS > l.ExpiredMS || atOnce != (runtime.GOOS == "linux") {
+		s.t.Errorf("the record is %+v", l)
 	}
 }
 
@@ -113,7 +125,13 @@ func TestRunErrors(t *testing.T) {
 	}
 	run("-- no-such-command").fails(t, exitFailure, "no-such-command", "not found")
 	run("--provider frob: -- true").fails(t, exitUsage, "frob")
-	run("--delay -1s -- true").fails(t, exitUsage, "delay")
+	run("--delay=-1s -- true").fails(t, exitUsage, "--delay -1s")
+	run("--wait=-1s -- true").fails(t, exitUsage, "--wait -1s", "for ever")
+	run("--ahead=-1s -- true").fails(t, exitUsage, "--ahead -1s")
+	run("--verify-interval 0 -- true").fails(t, exitUsage, "verify_interval", "1ms")
+	run("--env =x -- true").fails(t, exitUsage, "--env", "=x", "NAME=TEXT")
+	run("--env A --env A=1 -- true").fails(t, exitUsage, "--env A", "set already")
+	run("--env KAZAHANA_MACHINE_ID -- true").fails(t, exitUsage, "KAZAHANA_MACHINE_ID", "set already")
 	run("--min 9 --max 8 -- true").fails(t, exitUsage, "--min 9", "--max 8")
 	run("--max 8192 -- true").fails(t, exitUsage, "8192", "0-8191")
 	run("--provider memory:?ids=10-19 --min 5 -- true").fails(t, exitUsage, "10-19")
@@ -138,10 +156,7 @@ func TestRunExtends(t *testing.T) {
 	if code := d.code(); code != 128+int(syscall.SIGTERM) {
 		t.Errorf("exit code %d\n%s", code, d.log)
 	}
-	// No quarantine follows the end that it was extended to.
-	if l := s.recordOf(d.pid()); !l.Released || l.FreeAtMS != l.ExpiredMS {
-		t.Errorf("the record is %+v", l)
-	}
+	s.freedAtOnce(s.recordOf(d.pid()))
 }
 
 // While the provider is away, CMD goes on until shortly before the lease's end.
@@ -249,28 +264,39 @@ func TestRunOnATerminal(t *testing.T) {
 }
 
 // What becomes of the lease depends on what CMD may have dated by its clock,
-// which is this host's.
+// which is this host's, and on whether CMD is all gone.
 func TestRunLeaves(t *testing.T) {
 	t.Parallel()
 	const grantedAt = snowflake.DefaultEpochMS + 1_000_000
-	second := time.Second.Milliseconds()
+	const term, ahead = 600_000, 3_000
+	alone := runner.Exit{Alone: true}
+	gone := &runner.LostError{Err: provider.ErrConflict, Gone: true}
 	for name, test := range map[string]struct {
 		result runner.Result
-		passed bool  // the clock was past the end, and was set right
-		after  int64 // ms since the grant, by this host's clock
-		end    func(lease.Lease) int64
+		last   int64 // that this host's clock showed, in ms since the grant
+		now    int64 // by the provider's clock
+		end    int64 // of the record, in ms since the grant
 	}{
-		"before the start":         {runner.Result{}, false, second, func(l lease.Lease) int64 { return l.Created + second + 1 }},
-		"at once":                  {runner.Result{Started: true}, false, 0, func(l lease.Lease) int64 { return l.Expired }},
-		"in the last millisecond":  {runner.Result{Started: true}, false, 600*second - 1, func(l lease.Lease) int64 { return l.Expired }},
-		"by a clock past the end":  {runner.Result{Started: true}, false, 600 * second, func(l lease.Lease) int64 { return l.ReservedUntil }},
-		"by a clock an hour ahead": {runner.Result{Started: true}, false, 3600 * second, func(l lease.Lease) int64 { return l.ReservedUntil }},
-		"not extended in time":     {runner.Result{Started: true, Lost: errors.New("away")}, false, second, func(l lease.Lease) int64 { return l.Expired }},
-		"by a clock set right":     {runner.Result{Started: true}, true, second, func(l lease.Lease) int64 { return l.ReservedUntil }},
-		"no longer ours":           {runner.Result{Started: true, Lost: provider.ErrConflict}, false, second, func(l lease.Lease) int64 { return l.ReservedUntil }},
+		"before the start":                        {runner.Result{}, 0, 1_000, 1},
+		"after a long delay":                      {runner.Result{}, 0, 100_000, 100_001},
+		"at once":                                 {runner.Result{Started: true, Exit: alone}, 0, 0, ahead + 1},
+		"killed":                                  {runner.Result{Started: true, Exit: runner.Exit{Signal: 9, Alone: true}}, 5_000, 5_000, 5_000 + ahead + 1},
+		"not extended in time":                    {runner.Result{Started: true, Exit: alone, Lost: errors.New("away")}, 5_000, 5_000, 5_000 + ahead + 1},
+		"by a clock behind":                       {runner.Result{Started: true, Exit: alone}, 5_000, 15_000, 5_000 + ahead + 1},
+		"by a clock ahead":                        {runner.Result{Started: true, Exit: alone}, 25_000, 5_000, 25_000 + ahead + 1},
+		"by a clock too far ahead for a release":  {runner.Result{Started: true, Exit: alone}, 35_000, 5_000, term},
+		"by a clock too far behind for a release": {runner.Result{Started: true, Exit: alone}, 5_000, 45_000, term},
+		"with processes left":                     {runner.Result{Started: true}, 5_000, 5_000, term},
+		"unwatched":                               {runner.Result{Started: true, Exit: alone, Unwatched: true}, 5_000, 5_000, term},
+		"in the last millisecond":                 {runner.Result{Started: true, Exit: alone}, term - ahead - 1, term - ahead - 1, term},
+		"by a clock past the end":                 {runner.Result{Started: true, Exit: alone}, term - ahead, term - ahead, 2 * term},
+		"by a clock an hour ahead":                {runner.Result{Started: true, Exit: alone}, 3_600_000, 5_000, 2 * term},
+		"no longer ours":                          {runner.Result{Started: true, Exit: alone, Lost: gone}, 5_000, 5_000, 2 * term},
+		"no longer ours before the start":         {runner.Result{Lost: gone}, 0, 5_000, 2 * term},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := memory.New(memory.NewStore(func() int64 { return grantedAt }), provider.Services{Default: provider.DefaultTerms()})
+			now := int64(grantedAt)
+			p, err := memory.New(memory.NewStore(func() int64 { return now }), provider.Services{Default: provider.DefaultTerms()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -278,15 +304,16 @@ func TestRunLeaves(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l := leases[0]
+			now += test.now
 			j := &job{
-				runCmd: &runCmd{Quiet: true}, settings: &config.Serve{ProviderTimeout: patience}, provider: p,
-				system: &system{ctx: t.Context(), now: func() time.Time { return time.UnixMilli(grantedAt + test.after) }},
+				runCmd: &runCmd{Quiet: true, Ahead: ahead * time.Millisecond}, settings: &config.Serve{ProviderTimeout: patience}, provider: p,
+				system: &system{ctx: t.Context(), now: func() time.Time { return time.UnixMilli(now) }},
 			}
-			j.leave(&runner.LeaseHolding{Lease: l, Passed: test.passed}, test.result)
+			test.result.LastMS = grantedAt + test.last
+			j.leave(&runner.LeaseHolding{Lease: leases[0]}, test.result)
 			records, err := p.List(t.Context(), "")
-			if want := test.end(l); err != nil || records[0].End != want {
-				t.Errorf("free at %d (%v), want %d of a lease from %d to %d", records[0].End, err, want, l.Created, l.Expired)
+			if err != nil || records[0].End != grantedAt+test.end {
+				t.Errorf("free at %d (%v), want %d", records[0].End-grantedAt, err, test.end)
 			}
 		})
 	}

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net/url"
-	"os"
 	"slices"
 	"strings"
 
@@ -47,7 +44,7 @@ func (f *declareFlags) declare(s *system, key string) error {
 	if err != nil {
 		return err
 	}
-	k, err := openKeeping(settings.Store, settings.Provider, settings.StateDir, settings.Sequences, settings.ProviderTimeout,
+	k, err := openKeeping(settings.Store, settings.Provider, settings.StateDir, "", settings.Sequences, settings.ProviderTimeout,
 		steadyClock(), watching{log: zap.NewNop()})
 	if err != nil {
 		return err
@@ -56,8 +53,8 @@ func (f *declareFlags) declare(s *system, key string) error {
 		return usageError{errors.New("--declare: there is no store: name one with --store")}
 	}
 	defer func() { _ = k.close(s.ctx) }()
-	if err := storeExists(k.store.URL); err != nil {
-		return err
+	if missing := missingFile(k.store.URL); missing != "" {
+		return fmt.Errorf("%s: there is no such file; name another with --store, or start the daemon first", missing)
 	}
 	d := sequence.Declaration{Tenant: f.Tenant, Key: key, Last: *f.Declare}
 	d.Options, _ = k.options(key)
@@ -75,21 +72,4 @@ func (f *declareFlags) declare(s *system, key string) error {
 	}
 	_, err = fmt.Fprintf(s.out, "sequence %q on %s goes on after %d, with %s\n", key, k.store.URL, d.Last, d.Options.Text())
 	return err
-}
-
-// storeExists refuses a file that is not there: made here, it would belong to whoever
-// declares, and not to the daemon.
-func storeExists(rawURL string) error {
-	u, err := url.Parse(rawURL)
-	if err != nil || u.Scheme != "sqlite" {
-		return nil
-	}
-	path, err := url.PathUnescape(u.Opaque + u.Path)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: there is no such file; name another with --store, or start the daemon first", path)
-	}
-	return nil
 }

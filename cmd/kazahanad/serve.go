@@ -64,17 +64,19 @@ type serveCmd struct {
 
 // Run runs the daemon until it is told to stop.
 func (c *serveCmd) Run(s *system) error {
+	if !c.Check {
+		s.queueStderr()
+	}
 	settings, err := c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
 	if err != nil {
 		return usageError{err}
 	}
-	log, err := newLogger(settings, s)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = log.Sync() }()
 	if c.Check {
 		return check(s, settings)
+	}
+	log, err := newLogger(settings.LogLevel, settings.LogFormat, s)
+	if err != nil {
+		return err
 	}
 	load := func() (*config.Serve, error) {
 		return c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
@@ -139,8 +141,9 @@ type daemonParts struct {
 	metrics   *metrics.Metrics
 	state     *state.State
 	provider  provider.Provider
-	keeping   *keeping         // nil: no locks and sequences
-	tracing   *tracing.Tracing // nil: none
+	fencer    provider.Provider // the same, untraced: a wrapper hides what it cannot trace
+	keeping   *keeping          // nil: no locks and sequences
+	tracing   *tracing.Tracing  // nil: none
 	clock     *clock.Believed
 	events    chan clock.Event // of the clock, for the log
 	services  map[string]*daemon.Service
@@ -148,19 +151,19 @@ type daemonParts struct {
 	socket    *unixsock.Listener
 	admin     net.Listener      // nil: none
 	placement *daemon.Placement // nil: off
-	ran       bool              // the services were put to work: their leases are to be given back
+	fences    *fences
+	ran       bool // the services were put to work: their leases are to be given back
 }
 
 // serve runs the daemon until ctx is done: assemble, run, take down in the
 // reverse of the requests' flow.
-func serve(ctx context.Context, settings *config.Serve, log *zap.Logger, sup *supervision) (err error) {
-	recent := &statuspage.Recent{}
-	log = recent.Tee(log)
+func serve(ctx context.Context, settings *config.Serve, log *daemonLog, sup *supervision) (err error) {
 	d := &daemonParts{
-		settings: settings, log: log, sup: sup, recent: recent, events: make(chan clock.Event, clockEventBuffer),
+		settings: settings, log: log.Logger, sup: sup, recent: log.recent, events: make(chan clock.Event, clockEventBuffer),
 		metrics: metrics.New(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
 	}
-	d.tracing = tracing.Start(tracing.Options{Service: "kazahanad", Version: version, Log: log})
+	d.metrics.WatchLog(log.dropped)
+	d.tracing = tracing.Start(tracing.Options{Service: "kazahanad", Version: version, Log: log.Logger})
 	defer d.tracing.Close() // after all that is traced
 	defer func() { err = errors.Join(err, d.close()) }()
 	started := systemd.Starting(ctx, sup.notify)
@@ -181,7 +184,7 @@ func serve(ctx context.Context, settings *config.Serve, log *zap.Logger, sup *su
 func (d *daemonParts) assemble(ctx context.Context) (err error) {
 	// The state directory's lock comes first: a second daemon must not even
 	// look at the leases.
-	if err := d.openState(); err != nil {
+	if err := d.openState(ctx); err != nil {
 		return err
 	}
 	stored, err := d.openServiceStates()
@@ -194,6 +197,8 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 	if err := d.openStore(); err != nil {
 		return err
 	}
+	d.fences = newFences(d.fencer, d.keeping.file(), d.clock.NowMS, d.serveLog())
+	d.metrics.Fences(d.fences.all)
 	if err := d.openPlacement(); err != nil {
 		return err
 	}
@@ -211,27 +216,52 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 		return err
 	}
 	if d.settings.AdminListen != "" {
-		network, address := admin.SplitAddress(d.settings.AdminListen)
-		if d.admin, err = net.Listen(network, address); err != nil {
+		d.admin, err = listen(d.settings.AdminListen, unixsock.Options{
+			Mode: d.settings.SocketMode, Group: d.settings.SocketGroup, Flag: "--admin-listen",
+		})
+		if err != nil {
 			return fmt.Errorf("admin_listen: %w", err)
 		}
 	}
 	return nil
 }
 
-func (d *daemonParts) openState() (err error) {
+// listen listens on HOST:PORT or unix:PATH.
+func listen(address string, o unixsock.Options) (net.Listener, error) {
+	network, at := admin.SplitAddress(address)
+	if network != "unix" {
+		return net.Listen(network, at)
+	}
+	l, err := unixsock.Listen(at, o)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (d *daemonParts) openState(ctx context.Context) (err error) {
+	opts := state.Options{Log: d.log.With(zap.String("component", "state")), OnError: d.metrics.StateErrors.Inc}
 	if d.settings.StateDir == "" {
-		d.state = state.Ephemeral()
-	} else if d.state, err = state.Open(d.settings.StateDir, state.Options{OnSyncError: func(err error) {
-		d.metrics.StateErrors.Inc()
-		d.log.Error("the mark cannot be brought to the disk", zap.String("component", "state"), zap.Error(err))
-	}}); err != nil {
-		return err
+		d.state = state.Ephemeral(opts)
+		return nil
 	}
-	for _, note := range d.state.Notes() {
-		d.log.Warn(note, zap.String("component", "state"))
+	opts.Live = liveDir(d.settings)
+	d.state, err = state.Open(ctx, d.settings.StateDir, opts)
+	var file *state.FileError
+	if errors.As(err, &file) && file.Lasting() {
+		err = exitStatus{code: exitState, error: err}
 	}
-	return nil
+	return err
+}
+
+// liveDir is the directory in memory that the settings name or leave to choose;
+// "" for none.
+func liveDir(settings interface{ LiveDirs() (string, []string) }) string {
+	dir, places := settings.LiveDirs()
+	if dir == "" {
+		dir = state.ChooseLive(places)
+	}
+	return dir
 }
 
 // openProvider only looks whether the provider will ever do. One that cannot be
@@ -239,11 +269,13 @@ func (d *daemonParts) openState() (err error) {
 func (d *daemonParts) openProvider(ctx context.Context) (err error) {
 	// Providers without a clock of their own go by the believed one: a wall
 	// clock that jumped must not date their grants.
-	d.provider, err = backend.Open(d.settings.Provider, backend.Options{NowMS: d.clock.NowMS, Host: hostName})
+	d.provider, err = backend.Open(d.settings.Provider, backend.Options{
+		NowMS: d.clock.NowMS, LiveDir: liveDir(d.settings), Host: hostName, Log: d.log.With(zap.String("component", "provider")),
+	})
 	if err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
-	d.provider = d.tracing.Provider(d.provider)
+	d.fencer, d.provider = d.provider, d.tracing.Provider(d.provider)
 	if err := oneServiceOnly(d.provider.Info(), d.settings); err != nil {
 		return usageError{err}
 	}
@@ -326,10 +358,10 @@ func (d *daemonParts) serverConfig() daemon.Config {
 		AllowUIDs: d.settings.AllowUIDs, AllowGIDs: d.settings.AllowGIDs,
 		MaxConnections: d.settings.MaxConnections, MaxInFlight: d.settings.MaxInFlight,
 		DrainTimeout: d.settings.DrainTimeout, DefaultService: d.settings.DefaultService,
-		EventLoop: d.settings.EventLoop,
+		EventLoop: d.settings.EventLoop, State: d.state.Health, Fences: d.fences.now,
 		Identity: daemon.Identity{
 			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: d.knownFeatures(),
-			Socket: d.settings.Socket, StateDir: d.settings.StateDir, Provider: info.URL,
+			Socket: d.settings.Socket, Provider: info.URL,
 			Scope: string(info.Scope), Promise: promises[info.Scope],
 		},
 	}
@@ -388,15 +420,12 @@ func (d *daemonParts) announce() {
 	info, log := d.provider.Info(), d.serveLog()
 	log.Info("kazahanad is ready",
 		zap.String("socket", d.settings.Socket), zap.String("provider", info.URL), zap.String("scope", string(info.Scope)),
-		zap.String("state_dir", orNone(d.settings.StateDir)), zap.String("version", version))
+		zap.String("state_dir", orNone(d.settings.StateDir)), zap.String("live_dir", orNone(d.state.Health().Live)), zap.String("version", version))
 	level := zap.InfoLevel
 	if info.Scope != provider.ScopeShared {
 		level = zap.WarnLevel
 	}
 	log.Log(level, "scope "+string(info.Scope)+": "+promises[info.Scope], zap.String("provider", info.Name))
-	for name, svc := range d.services {
-		log.Info("service "+name+": "+svc.Describe(), zap.String("service", name))
-	}
 	if d.admin != nil {
 		log.Info("metrics and health", zap.String("admin_listen", d.settings.AdminListen))
 	}
@@ -424,6 +453,7 @@ func (d *daemonParts) run(ctx context.Context) error {
 	part(ctx, d.manage)
 	part(ctx, d.reloadOn)
 	part(behind, d.logClock)
+	part(behind, d.fences.watch)
 	part(behind, func(ctx context.Context) error { settle(ctx); return nil })
 	for _, svc := range d.services {
 		part(behind, svc.Run)

@@ -6,6 +6,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
 	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -20,6 +23,16 @@ type stateCmd struct {
 
 type stateFlags struct {
 	StateDir string `placeholder:"DIR" help:"State directory (default $$KAZAHANA_STATE_DIR, else as for serve)."`
+	LiveDir  string `placeholder:"DIR" help:"Live directory (default $$KAZAHANA_LIVE_DIR, else that of the last daemon)."`
+}
+
+// options are for a command that looks at what a daemon left.
+func (f *stateFlags) options(s *system) state.Options {
+	live := f.LiveDir
+	if dir, ok := s.lookup("KAZAHANA_LIVE_DIR"); ok && live == "" && dir != "none" {
+		live = dir
+	}
+	return state.Options{Live: live, Log: commandLog(s)}
 }
 
 func (f *stateFlags) dir(s *system) (string, error) {
@@ -43,7 +56,7 @@ func (c *stateShowCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	report, err := state.Inspect(dir, state.Options{})
+	report, err := state.Inspect(dir, c.options(s))
 	if err != nil {
 		return err
 	}
@@ -51,7 +64,9 @@ func (c *stateShowCmd) Run(s *system) error {
 		return printJSON(s.out, stateReport(report))
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "state\t%s\n", report.Dir)
+	fmt.Fprintf(w, "state\t%s (survives a power failure: identity, timelines, floors)\n", report.Dir)
+	fmt.Fprintf(w, "live state\t%s\n", describeLive(report))
+	fmt.Fprintf(w, "identity\t%s\n", report.Identity)
 	switch {
 	case report.Holder != nil:
 		fmt.Fprintf(w, "daemon\tprocess %d, since %s\n", report.Holder.PID, report.Holder.Since.Format(time.RFC3339))
@@ -66,6 +81,9 @@ func (c *stateShowCmd) Run(s *system) error {
 			mark = snowflake.FormatMS(svc.Mark)
 		}
 		fmt.Fprintf(w, "\nservice %s\t\n  mark\t%s\n", svc.Name, mark)
+		if svc.Floor < svc.Mark {
+			fmt.Fprintf(w, "  floor\t%s, which is what a power failure would leave of the mark\n", snowflake.FormatMS(svc.Floor))
+		}
 		fmt.Fprintf(w, "  epoch\t%s, %d bits of time (set by %s)\n",
 			snowflake.FormatMS(svc.Saved.Timeline.EpochMS), svc.Saved.Timeline.BitTS, svc.Saved.Source)
 		if o := svc.Saved.Offered; o != nil {
@@ -81,6 +99,21 @@ func (c *stateShowCmd) Run(s *system) error {
 	return w.Flush()
 }
 
+// describeLive says where the leases and marks are.
+func describeLive(r state.Report) string {
+	switch {
+	case r.Live == "":
+		return "none: the marks are in the state directory, and no lease survives a kill -9"
+	case r.Missing:
+		return r.Live + " is not there: the machine has booted since, or the folder was removed; no lease is left"
+	case r.Damage != nil:
+		return r.Damage.Error()
+	case !r.Memory:
+		return r.Live + ", which is not on a file system in memory"
+	}
+	return r.Live + " (survives a kill -9 and a frozen disk: leases, marks)"
+}
+
 // stateReport is the report as JSON: names and units as in status --json.
 func stateReport(r state.Report) map[string]any {
 	services := []map[string]any{}
@@ -90,7 +123,7 @@ func stateReport(r state.Report) map[string]any {
 			leases = append(leases, leaseReport(l))
 		}
 		one := map[string]any{
-			"service": svc.Name, "mark_ms": svc.Mark, "epoch_ms": svc.Saved.Timeline.EpochMS, "bit_ts": svc.Saved.Timeline.BitTS,
+			"service": svc.Name, "mark_ms": svc.Mark, "floor_ms": svc.Floor, "epoch_ms": svc.Saved.Timeline.EpochMS, "bit_ts": svc.Saved.Timeline.BitTS,
 			"epoch_set_by": svc.Saved.Source, "leases": leases, "cached_lease": nil, "offered_epoch_ms": nil, "offered_bit_ts": nil,
 		}
 		if svc.Saved.Cached != nil {
@@ -101,9 +134,13 @@ func stateReport(r state.Report) map[string]any {
 		}
 		services = append(services, one)
 	}
-	report := map[string]any{"state_dir": r.Dir, "daemon_pid": nil, "not_adopted": r.Refusal, "services": services}
+	report := map[string]any{"state_dir": r.Dir, "identity": r.Identity, "live_dir": r.Live, "live_missing": r.Missing,
+		"live_damage": nil, "survives_kill": r.Live != "" && r.Memory, "daemon_pid": nil, "not_adopted": r.Refusal, "services": services}
 	if r.Holder != nil {
 		report["daemon_pid"] = r.Holder.PID
+	}
+	if r.Damage != nil {
+		report["live_damage"] = r.Damage.Error()
 	}
 	return report
 }
@@ -128,7 +165,7 @@ func (c *stateAcceptCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	return state.AcceptTimeline(dir, c.Service, state.Options{}, func(svc state.ServiceReport) (snowflake.Timeline, error) {
+	return state.AcceptTimeline(s.ctx, dir, c.Service, c.options(s), func(svc state.ServiceReport) (snowflake.Timeline, error) {
 		if svc.Saved.Offered == nil {
 			return snowflake.Timeline{}, fmt.Errorf("service %s has refused no lease: there is nothing to accept", c.Service)
 		}
@@ -172,7 +209,7 @@ func (c *stateResetCmd) Run(s *system) error {
 	if !c.Yes {
 		return usageError{fmt.Errorf("reset-floor: %s; repeat with --yes to do it", what)}
 	}
-	floors, err := state.ResetFloor(dir, c.Service, s.now().UnixMilli(), state.Options{})
+	floors, err := state.ResetFloor(s.ctx, dir, c.Service, s.now().UnixMilli(), c.options(s))
 	if err != nil {
 		return err
 	}
@@ -185,4 +222,13 @@ func (c *stateResetCmd) Run(s *system) error {
 	}
 	_, err = fmt.Fprintln(s.out, "note: "+what)
 	return err
+}
+
+// commandLog is the log of a command that a person runs: warnings and errors as
+// lines of text.
+func commandLog(s *system) *zap.Logger {
+	encoder := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{
+		LevelKey: "level", MessageKey: "message", EncodeLevel: zapcore.LowercaseLevelEncoder, ConsoleSeparator: ": ",
+	})
+	return zap.New(zapcore.NewCore(encoder, zapcore.AddSync(s.err), zapcore.WarnLevel))
 }

@@ -29,27 +29,55 @@ func (c *statusCmd) Run(s *system) error {
 
 func showStatus(out io.Writer, st daemon.Status) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	stateDir := st.StateDir
-	if stateDir == "" {
-		stateDir = "none"
-	}
 	fmt.Fprintf(w, "mode\t%s\n", st.Mode)
 	fmt.Fprintf(w, "scope\t%s: %s\n", st.Scope, st.Promise)
 	fmt.Fprintf(w, "provider\t%s\n", st.Provider)
 	fmt.Fprintf(w, "socket\t%s\n", st.Socket)
-	fmt.Fprintf(w, "state\t%s\n", stateDir)
+	fmt.Fprintf(w, "state\t%s\n", describeStateDir(st.StateStatus))
 	fmt.Fprintf(w, "process\t%d, version %s, up %v\n", st.PID, st.Version, seconds(st.UptimeMS))
 	fmt.Fprintf(w, "traffic\t%d connections, %d requests so far, %d waiting\n", st.Connections, st.Requests, st.InFlight)
 	if st.ClockOffMS != 0 {
 		fmt.Fprintf(w, "clock\tthe wall clock is %+d ms off its course\n", st.ClockOffMS)
 	}
+	for _, f := range st.Fences {
+		fmt.Fprintf(w, "held back\t%s\n", describeFence(f.File, f.UntilMS, f.Reason, f.Sequences))
+	}
 	for _, svc := range st.Services {
-		showService(w, svc)
+		showService(w, svc, st.ClockMS)
 	}
 	return w.Flush()
 }
 
-func showService(w io.Writer, svc daemon.ServiceStatus) {
+// describeStateDir says where the local state is and what it survives.
+func describeStateDir(st daemon.StateStatus) string {
+	text := orNone(st.StateDir)
+	switch {
+	case st.SurvivesKill:
+		text += "; leases and marks in " + st.LiveDir + ", which survives kill -9"
+	case st.LiveError != "":
+		text += "; leases do not survive kill -9: " + st.LiveError
+	case st.StateDir != "":
+		text += "; leases do not survive kill -9: there is no live directory"
+	}
+	if st.StateStall > 0 {
+		text += fmt.Sprintf("; its disk has kept a write waiting for %v", seconds(st.StateStall))
+	}
+	if st.StateError != "" {
+		text += "; " + st.StateError
+	}
+	return text
+}
+
+// describeFence says what a file that may have forgotten something does not give.
+func describeFence(file string, untilMS int64, reason string, sequences bool) string {
+	text := file + ": nothing is granted until " + snowflake.FormatMS(untilMS)
+	if sequences {
+		text += ", and no sequence that was used before goes on until an operator says how"
+	}
+	return text + ": " + reason
+}
+
+func showService(w io.Writer, svc daemon.ServiceStatus, nowMS int64) {
 	fmt.Fprintf(w, "\nservice %s\t%s\n", svc.Service, svc.Mode)
 	if svc.Cause != "" {
 		fmt.Fprintf(w, "  cause\t%s\n", svc.Cause)
@@ -60,14 +88,18 @@ func showService(w io.Writer, svc daemon.ServiceStatus) {
 	if svc.OfferedEpochMS != nil {
 		fmt.Fprintf(w, "  refused\ta lease with epoch %s; see kazahanad state accept-epoch\n", snowflake.FormatMS(*svc.OfferedEpochMS))
 	}
-	fmt.Fprintf(w, "  IDs\t%d regular, %d cached fallback, %d random fallback\n",
-		svc.Issued.Regular, svc.Issued.FallbackCached, svc.Issued.FallbackRandom)
+	fmt.Fprintf(w, "  IDs\t%d regular, %d cached fallback, %d uncertain cached fallback, %d random fallback\n",
+		svc.Issued.Regular, svc.Issued.FallbackCached, svc.Issued.Uncertain, svc.Issued.FallbackRandom)
 	fmt.Fprintf(w, "  throughput\t%d of at most %d IDs per ms; %d ms used up\n", svc.Throughput, svc.MaxThroughput, svc.Exhaustions)
 	fmt.Fprintf(w, "  clock\t%d times behind; the provider's is %+d ms off\n", svc.ClockBackward, svc.ClockSkewMS)
 	fmt.Fprintf(w, "  layout\tepoch %s, %d bits of time, until %s\n",
 		snowflake.FormatMS(svc.EpochMS), svc.BitTS, snowflake.FormatMS(svc.ExhaustedMS))
 	for _, l := range svc.Leases {
 		fmt.Fprintf(w, "  lease\t%s\n", describeLease(l))
+	}
+	if svc.LeasesUnlisted > 0 {
+		fmt.Fprintf(w, "  leases\t%d more; %d in all, %d of them usable, the last of which ends in %v\n",
+			svc.LeasesUnlisted, svc.LeasesHeld, svc.LeasesUsable, seconds(max(svc.LeasesEndMS-nowMS, 0)))
 	}
 	if svc.Cached != nil {
 		fmt.Fprintf(w, "  cached lease\t%s\n", describeLease(*svc.Cached))

@@ -32,6 +32,7 @@ func (d *daemonParts) watchForPage(ctx context.Context) error {
 		for _, svc := range st.Services {
 			counts["regular:"+svc.Service] = svc.Issued.Regular
 			counts["fallback_cached:"+svc.Service] = svc.Issued.FallbackCached
+			counts["fallback_cached_uncertain:"+svc.Service] = svc.Issued.Uncertain
 			counts["fallback_random:"+svc.Service] = svc.Issued.FallbackRandom
 		}
 		return counts

@@ -25,13 +25,19 @@ const (
 const adminAndLeases = "token-of-the-command-line-for-tests"
 
 // startPageServer runs a lease server with several pools and tokens.
-func (s *site) startPageServer(address string) *leaseServer {
+func (s *site) startPageServer(address string, more ...string) *leaseServer {
 	s.t.Helper()
 	writeFile(s.t, s.path("tokens.yaml"), fmt.Sprintf("- {token: %s, owner: operator, scopes: [admin]}\n- {token: %s, owner: hosts, scopes: [leases]}\n"+
 		"- {token: %s, owner: cli, scopes: [leases, admin]}\n", adminToken, hostToken, adminAndLeases))
 	writeFile(s.t, s.path("server.yaml"), "services:\n  batch: {term: 2s, quarantine: 10m}\n  imports: {pool: imports, ids: 0-99}\n"+
 		"  wide: {pool: wide, bit_id: 21, bit_seq: 1}\n")
-	return s.startLeaseServerWith(s.path("server.yaml"), address, "--provider", "sqlite:"+s.leases(), "--tokens-file", s.path("tokens.yaml"))
+	return s.startLeaseServerWith(s.path("server.yaml"), address, append([]string{"--provider", "sqlite:" + s.leases(), "--tokens-file", s.path("tokens.yaml")}, more...)...)
+}
+
+// hostTokenFile is a file with the token of the hosts.
+func (s *site) hostTokenFile() string {
+	writeFile(s.t, s.path("host-token"), hostToken+"\n")
+	return s.path("host-token")
 }
 
 // asked sends the server a request with the token, and fills in the answer.
@@ -70,8 +76,9 @@ func (l *leaseServer) granted(service, host string, leases int) []lease.Lease {
 		each = 2
 	}
 	var out leaseapi.AcquireResponse
+	throughput := int64(leases * each)
 	l.asked("POST", "/lease", hostToken, leaseapi.AcquireRequest{
-		ServiceID: service, Meta: map[string]string{"host": host, "pid": "4711"}, ThroughputPerMS: int64(leases * each),
+		ServiceID: service, Meta: map[string]string{"host": host, "pid": "4711"}, ThroughputPerMS: &throughput,
 	}, &out)
 	if len(out.Leases) != leases {
 		l.t.Fatalf("%d leases, want %d", len(out.Leases), leases)
@@ -246,7 +253,7 @@ func lookAtHostileNames(t *testing.T, b *browser.Browser) {
 	server := s.startPageServer("127.0.0.1:0")
 	var out leaseapi.AcquireResponse
 	server.asked("POST", "/lease", hostToken, leaseapi.AcquireRequest{
-		Meta: map[string]string{"host": host, "pid": process, host: process}, ThroughputPerMS: 1,
+		Meta: map[string]string{"host": host, "pid": process, host: process},
 	}, &out)
 	id := out.Leases[0].ID
 	tab := b.Open(t, server.url()+"/", desk)

@@ -151,7 +151,8 @@ func TestStatusPages(t *testing.T) {
 	for name, look := range map[string]func(*testing.T, *browser.Browser){
 		"daemon": lookAtDaemon, "daemon in an outage": lookAtOutage, "without scripts": lookWithoutScripts,
 		"lease server": lookAtLeaseServer, "lease server comes back": lookAtReturn, "hostile names": lookAtHostileNames,
-		"placement": lookAtPlacement, "without placement": lookWithoutPlacement,
+		"held back": lookAtFence, "lease server held back": lookAtServersFence,
+		"many leases": lookAtManyLeases, "placement": lookAtPlacement, "without placement": lookWithoutPlacement,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -173,6 +174,10 @@ func lookAtDaemon(t *testing.T, b *browser.Browser) {
 
 	st := s.statusFromCLI()
 	svc := st.Services[0]
+	var noMore bool
+	if tab.Eval(`document.querySelector(".more-leases").hidden`, &noMore); !noMore {
+		t.Error("the page tells of leases that it does not show")
+	}
 	for selector, want := range map[string][]string{
 		"#mode":           {"Regular", st.Scope, st.Promise},
 		".service":        {"Service default", "regular", "cached fallback", "random fallback"},

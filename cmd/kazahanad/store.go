@@ -34,12 +34,12 @@ type keeping struct {
 
 // openKeeping opens the store: the one that is named, else the one beside the
 // provider. It reaches out to nothing yet. nil means that there is none.
-func openKeeping(named, providerURL, stateDir string, counts []config.Sequence, timeout time.Duration, believed *clock.Believed, watch watching) (*keeping, error) {
+func openKeeping(named, providerURL, stateDir, live string, counts []config.Sequence, timeout time.Duration, believed *clock.Believed, watch watching) (*keeping, error) {
 	options, err := sequenceOptions(counts)
 	if err != nil {
 		return nil, usageError{err}
 	}
-	url, opts := named, stores.Options{NowMS: believed.NowMS}
+	url, opts := named, stores.Options{NowMS: believed.NowMS, LiveDir: live}
 	if named == "" {
 		url, opts.Ignore = stores.Beside(providerURL, stateDir), provider.TermsParams()
 	}
@@ -55,6 +55,14 @@ func openKeeping(named, providerURL, stateDir string, counts []config.Sequence, 
 		store: s, locks: lock.NewHost(s.Locks, believed, timeout), options: options, timeout: timeout, log: watch.log,
 		sequences: watch.sequences(sequence.NewBlocks(s.Sequences, believed.Elapsed)), direct: watch.sequences(s.Sequences),
 	}, nil
+}
+
+// file is the store, nil where there is none.
+func (k *keeping) file() *stores.Store {
+	if k == nil {
+		return nil
+	}
+	return k.store
 }
 
 // close releases the locks that connections hold, and closes the store.
@@ -124,7 +132,7 @@ func lockOwner() string {
 func (d *daemonParts) openStore() (err error) {
 	s := d.settings
 	watch := watching{tracing: d.tracing, log: d.log, called: d.metrics.StoreCalled}
-	d.keeping, err = openKeeping(s.Store, s.Provider, s.StateDir, s.Sequences, s.ProviderTimeout, d.clock, watch)
+	d.keeping, err = openKeeping(s.Store, s.Provider, s.StateDir, liveDir(s), s.Sequences, s.ProviderTimeout, d.clock, watch)
 	return err
 }
 
@@ -144,7 +152,7 @@ func (d *daemonParts) keepingConfig() (*daemon.Locks, *daemon.Sequences) {
 
 // checkStore judges the settings of locks and sequences, without a side effect.
 func checkStore(s *config.Serve) error {
-	k, err := openKeeping(s.Store, s.Provider, s.StateDir, s.Sequences, s.ProviderTimeout, steadyClock(), watching{log: zap.NewNop()})
+	k, err := openKeeping(s.Store, s.Provider, s.StateDir, "", s.Sequences, s.ProviderTimeout, steadyClock(), watching{log: zap.NewNop()})
 	if err != nil {
 		return err
 	}

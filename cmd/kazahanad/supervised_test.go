@@ -383,3 +383,23 @@ func TestIgnoredHangup(t *testing.T) {
 		t.Errorf("%v\n%s", d.err, d.log)
 	}
 }
+
+// Settings of a socket that the manager made have no effect on it, which is said,
+// unless a socket of the daemon's own has them.
+func TestSocketActivationLeavesIdleKeys(t *testing.T) {
+	t.Parallel()
+	for address, idle := range map[string]bool{"none": true, "unix:": false} {
+		s := newSite(t)
+		if !idle {
+			address += s.path("admin.sock")
+		}
+		_, socket := s.manage()
+		d := s.launchCommand(s.handed([]*os.File{socket}, "serve", "--config", "none", "--state-dir", s.state,
+			"--socket-mode", "0600", "--admin-listen", address))
+		d.awaitReady()
+		d.terminate()
+		if got := strings.Contains(d.log.String(), "socket_mode has no effect"); got != idle {
+			t.Errorf("admin_listen %s: the warning is there: %v\n%s", address, got, d.log)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -28,8 +29,10 @@ var schemeStart = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
 // systemd's runtime directory, in the user's, in the system's for root, and
 // below /tmp as the last resort, which inTmp reports.
 func Daemon(lookup Lookup, uid int) (path string, inTmp bool) {
-	if dir := FirstEntry(lookup, "RUNTIME_DIRECTORY"); dir != "" {
-		return filepath.Join(dir, socketName), false
+	for _, dir := range Entries(lookup, "RUNTIME_DIRECTORY") {
+		if !strings.HasSuffix(dir, LiveSuffix) {
+			return filepath.Join(dir, socketName), false
+		}
 	}
 	if dir := Absolute(lookup, "XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, directoryName, socketName), false
@@ -40,12 +43,14 @@ func Daemon(lookup Lookup, uid int) (path string, inTmp bool) {
 	return tmpSocket(uid), true
 }
 
-// FirstEntry reads a variable of systemd's that lists directories, colon
-// separated: several if the unit asks for several.
-func FirstEntry(lookup Lookup, name string) string {
+// LiveSuffix ends the name of the runtime directory that is for the daemon's
+// live state, and not for its socket.
+const LiveSuffix = "-live"
+
+// Entries reads a variable of systemd's that lists directories, colon separated.
+func Entries(lookup Lookup, name string) []string {
 	text, _ := lookup(name)
-	first, _, _ := strings.Cut(text, ":")
-	return first
+	return slices.DeleteFunc(strings.Split(text, ":"), func(dir string) bool { return dir == "" })
 }
 
 // Absolute reads a directory variable. A relative path is invalid by the XDG

@@ -44,6 +44,8 @@ func TestDaemon(t *testing.T) {
 		{map[string]string{"XDG_RUNTIME_DIR": "relative"}, 1000, "/tmp/kazahana-1000/kazahanad.sock", true},
 		{map[string]string{"RUNTIME_DIRECTORY": "/run/kazahana", "XDG_RUNTIME_DIR": "/x"}, 33, "/run/kazahana/kazahanad.sock", false},
 		{map[string]string{"RUNTIME_DIRECTORY": "/run/a:/run/b"}, 33, "/run/a/kazahanad.sock", false},
+		{map[string]string{"RUNTIME_DIRECTORY": "/run/kazahana-live:/run/kazahana"}, 33, "/run/kazahana/kazahanad.sock", false},
+		{map[string]string{"RUNTIME_DIRECTORY": "/run/kazahana-live"}, 33, "/tmp/kazahana-33/kazahanad.sock", true},
 		{map[string]string{"RUNTIME_DIRECTORY": "", "XDG_RUNTIME_DIR": ""}, 0, "/run/kazahana/kazahanad.sock", false},
 		{map[string]string{"KAZAHANA_SOCKET": "/x"}, 0, "/run/kazahana/kazahanad.sock", false}, // a key, and not a directory
 	} {

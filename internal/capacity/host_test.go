@@ -157,15 +157,12 @@ func (s *service) start() {
 		Service: s.name, MaxThroughput: w.leases * w.terms.Layout().Throughput(),
 		RetryInterval: retryInterval, RetryMax: retryMax, CallTimeout: callTimeout, VerifyEvery: verifyInterval,
 	}
-	way := provider.Provider(link{s})
-	if w.everyPoll {
-		way = verifying{link{s}}
-	} else {
-		cfg.VerifyEvery = 0
+	if !w.everyPoll {
+		cfg.VerifyEvery = 0 // a stop verifies all the same
 	}
 	s.held, s.had = nil, false
 	s.keeper = keeper.New(cfg, keeper.Deps{
-		Provider: way, Generator: s, Store: s, Clock: clock{w}, Observer: silent{}, Log: zap.NewNop(), Rand: s.host.rnd,
+		Provider: link{s}, Generator: s, Store: s, Clock: clock{w}, Observer: silent{}, Log: zap.NewNop(), Rand: s.host.rnd,
 	})
 	s.had = s.usable() // an adopted lease
 	s.step(s.life)
@@ -319,11 +316,8 @@ func (l link) Release(_ context.Context, req provider.ReleaseRequest) error {
 	return nil
 }
 
-// verifying is a link that can be asked whose leases they are.
-type verifying struct{ link }
-
-func (v verifying) Verify(ctx context.Context, service string, leases []lease.Lease) ([]lease.Lease, error) {
-	return v.s.host.w.provider.(provider.Verifier).Verify(ctx, service, leases)
+func (l link) Verify(ctx context.Context, service string, claims []provider.Claim) ([]int, error) {
+	return l.s.host.w.provider.(provider.Verifier).Verify(ctx, service, claims)
 }
 
 type silent struct{}

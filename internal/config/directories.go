@@ -3,6 +3,8 @@ package config
 import (
 	"errors"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/kazahana/kazahana/internal/address"
 )
@@ -14,8 +16,8 @@ const (
 
 // DaemonStateDir chooses the state directory of a daemon that was not told one.
 func DaemonStateDir(lookup Lookup, uid int) (string, error) {
-	if dir := address.FirstEntry(lookup, "STATE_DIRECTORY"); dir != "" {
-		return dir, nil
+	if dirs := address.Entries(lookup, "STATE_DIRECTORY"); len(dirs) > 0 {
+		return dirs[0], nil
 	}
 	if uid == 0 {
 		return systemStateDir, nil
@@ -27,4 +29,22 @@ func DaemonStateDir(lookup Lookup, uid int) (string, error) {
 		return filepath.Join(home, ".local", "state", directoryName), nil
 	}
 	return "", errors.New("state_dir is not set, and neither XDG_STATE_HOME nor HOME names a directory for it: set state_dir (none goes without)")
+}
+
+// livePlaces are the directories where a daemon that was not told one may keep
+// its live state, the best first: the first that is on a file system in memory
+// is taken.
+func livePlaces(lookup Lookup, uid int) (places []string) {
+	for _, dir := range address.Entries(lookup, "RUNTIME_DIRECTORY") {
+		if strings.HasSuffix(dir, address.LiveSuffix) {
+			places = append(places, dir)
+		}
+	}
+	if dir := address.Absolute(lookup, "XDG_RUNTIME_DIR"); dir != "" {
+		places = append(places, filepath.Join(dir, directoryName, "live"))
+	}
+	if uid == 0 {
+		places = append(places, filepath.Join("/run", directoryName, "live"))
+	}
+	return append(places, filepath.Join("/dev/shm", directoryName+"-"+strconv.Itoa(uid)))
 }

@@ -1,6 +1,9 @@
 package config
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func lookupIn(variables map[string]string) Lookup {
 	return func(name string) (string, bool) {
@@ -41,5 +44,26 @@ func TestDaemonStateDir(t *testing.T) {
 	}
 	if _, err := DaemonStateDir(lookupIn(nil), 1000); err == nil {
 		t.Error("no home, and no error")
+	}
+}
+
+func TestLivePlaces(t *testing.T) {
+	for _, c := range []struct {
+		env  map[string]string
+		uid  int
+		want []string
+	}{
+		{nil, 0, []string{"/run/kazahana/live", "/dev/shm/kazahana-0"}},
+		{map[string]string{"RUNTIME_DIRECTORY": "/run/kazahana:/run/kazahana-live"}, 999, []string{"/run/kazahana-live", "/dev/shm/kazahana-999"}},
+		{map[string]string{"RUNTIME_DIRECTORY": "/run/kazahana"}, 999, []string{"/dev/shm/kazahana-999"}},
+		{map[string]string{"XDG_RUNTIME_DIR": "/run/user/7"}, 7, []string{"/run/user/7/kazahana/live", "/dev/shm/kazahana-7"}},
+	} {
+		if got := livePlaces(lookupIn(c.env), c.uid); !slices.Equal(got, c.want) {
+			t.Errorf("%v, uid %d: %v, want %v", c.env, c.uid, got, c.want)
+		}
+	}
+	s := mustLoad(t, sources{env: []string{"KAZAHANA_LIVE_DIR=/x"}})
+	if dir, places := s.LiveDirs(); dir != "/x" || places != nil {
+		t.Errorf("live_dir %q, or one of %v", dir, places)
 	}
 }

@@ -24,6 +24,7 @@ type Flags struct {
 	DrainTimeout   Text   `name:"drain-timeout" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
 
 	StateDir        Text `name:"state-dir" group:"Leases" placeholder:"DIR" help:"Durable local state; none goes without, and needs --provider (default $STATE_DIRECTORY, else /var/lib/kazahana for root, else $XDG_STATE_HOME/kazahana or ~/.local/state/kazahana)."`
+	LiveDir         Text `name:"live-dir" group:"Leases" placeholder:"DIR" help:"Where leases and marks survive a kill -9: a directory on a file system in memory; none goes without (default the entry of $RUNTIME_DIRECTORY that ends in -live, else $XDG_RUNTIME_DIR/kazahana/live, /run/kazahana/live for root, /dev/shm/kazahana-UID: the first that is in memory)."`
 	Provider        Text `name:"provider" group:"Leases" placeholder:"URL" help:"What grants machine IDs, for example sqlite:PATH, static:ID, none: (default sqlite:STATE_DIR/leases.db; inside Kubernetes there is no default)."`
 	ProviderTimeout Text `name:"provider-timeout" group:"Leases" placeholder:"DURATION" help:"Limit of one call to the provider, 1ms or more (default 3s)."`
 	VerifyInterval  Text `name:"verify-interval" group:"Leases" placeholder:"DURATION" help:"How often the provider is asked whether the leases are still this daemon's, 1ms or more (default 10s)."`
@@ -54,7 +55,7 @@ type Flags struct {
 	MaxForward  Text `name:"max-forward" group:"Clock" placeholder:"DURATION" help:"How far the wall clock may leap ahead and still be believed, 1ms or more (default 1s)."`
 	ForwardHold Text `name:"forward-hold" group:"Clock" placeholder:"DURATION" help:"How long a leap ahead must last to be believed after all, 0 or more (default 60s)."`
 
-	AdminListen Text   `name:"admin-listen" group:"Operation" placeholder:"ADDRESS" help:"HOST:PORT or unix:PATH for metrics and health (default none)."`
+	AdminListen Text   `name:"admin-listen" group:"Operation" placeholder:"ADDRESS" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for metrics and health (default none)."`
 	AdminPprof  Switch `name:"admin-pprof" group:"Operation" help:"Serve /debug/pprof there too (default false)."`
 	LogLevel    Text   `name:"log-level" group:"Operation" placeholder:"LEVEL" values:"debug,info,warn,error" help:"debug, info, warn or error (default info)."`
 	LogFormat   Text   `name:"log-format" group:"Operation" placeholder:"FORMAT" values:"auto,json,console" help:"json, console, or auto: console on a terminal, else json (default auto)."`

@@ -63,6 +63,7 @@ func socketKeys() []key {
 func leaseKeys() []key {
 	return []key{
 		{name: "state_dir", set: one(func(t target) *string { return &t.serve.StateDir }, orNone(parseText))},
+		{name: "live_dir", set: one(func(t target) *string { return &t.serve.LiveDir }, orNone(parseText))},
 		{name: "provider", set: one(func(t target) *string { return &t.serve.Provider }, parseProvider)},
 		{name: "provider_timeout", def: "3s",
 			set: one(func(t target) *time.Duration { return &t.serve.ProviderTimeout }, duration(time.Millisecond))},

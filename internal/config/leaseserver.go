@@ -30,6 +30,7 @@ type LeaseServer struct {
 	Insecure    bool
 
 	StateDir        string
+	LiveDir         string // as for the daemon
 	Provider        string // may hold a password: show only Redact(Provider)
 	ProviderTimeout time.Duration
 	Store           string // as Provider; "" = beside the provider, "none" = none
@@ -46,6 +47,8 @@ type LeaseServer struct {
 
 	services map[string]Terms
 	origin   map[string]string // where a key was set; missing = default
+
+	livePlaces []string
 }
 
 // Terms is what an entry of services sets; what it leaves out is nil, and as the
@@ -107,6 +110,9 @@ func (f *LeaseServerFlags) Load(p Process) (*LeaseServer, error) {
 			return nil, err
 		}
 		s.origin[v.key] = v.where
+	}
+	if s.origin["live_dir"] == "" {
+		s.livePlaces = livePlaces(env.lookup, p.UID)
 	}
 	if err := s.chooseProvider(env.lookup, p.UID); err != nil {
 		return nil, err
@@ -193,3 +199,7 @@ func onLoopback(listen string) bool {
 	address, err := netip.ParseAddr(strings.Trim(host, "[]"))
 	return err == nil && address.Unmap().IsLoopback()
 }
+
+// LiveDirs returns live_dir where it is set, "" for none, and otherwise the
+// directories of which the first that is in memory takes its place.
+func (s *LeaseServer) LiveDirs() (dir string, places []string) { return s.LiveDir, s.livePlaces }

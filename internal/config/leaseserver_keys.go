@@ -36,6 +36,7 @@ func leaseServerListenKeys() []key {
 func leaseServerOtherKeys() []key {
 	return []key{
 		{name: "state_dir", set: one(func(t target) *string { return &t.server.StateDir }, parseText)},
+		{name: "live_dir", set: one(func(t target) *string { return &t.server.LiveDir }, orNone(parseText))},
 		{name: "provider", set: one(func(t target) *string { return &t.server.Provider }, parseProvider)},
 		{name: "provider_timeout", def: "3s",
 			set: one(func(t target) *time.Duration { return &t.server.ProviderTimeout }, duration(time.Millisecond))},

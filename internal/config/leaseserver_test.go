@@ -54,6 +54,7 @@ func TestLeaseServerDefaults(t *testing.T) {
 	got := mustLoadLeaseServer(t, sources{})
 	want := &LeaseServer{
 		Listen: "127.0.0.1:7464", SocketMode: 0o660, StateDir: "/var/lib/kazahana", Provider: "sqlite:/var/lib/kazahana/leases.db",
+		livePlaces:      []string{"/run/kazahana/live", "/dev/shm/kazahana-0"},
 		ProviderTimeout: 3 * time.Second, MaxConnections: 16384, MaxInFlight: 8192, RateLimit: 1000, RateBurst: 5000,
 		DrainDelay: time.Second, DrainTimeout: 5 * time.Second, LogLevel: LogInfo, LogFormat: LogAuto, origin: map[string]string{},
 	}
@@ -68,7 +69,7 @@ func TestLeaseServerPrecedence(t *testing.T) {
 	cases := map[string][3]string{
 		"listen": {"127.0.0.1:1", "unix:/b", "localhost:3"}, "socket_mode": {"0600", "0666", "0o777"}, "socket_group": {"a", "b", "c"},
 		"tls_cert": {"a", "b", "c"}, "tls_key": {"a", "b", "c"}, "client_ca": {"a", "b", "c"}, "tokens_file": {"a", "b", "c"},
-		"insecure": {"true", "yes", "on"}, "state_dir": {"/a", "/b", "/c"}, "provider": {"sqlite:/a", "redis://b", "etcd://c"},
+		"insecure": {"true", "yes", "on"}, "state_dir": {"/a", "/b", "/c"}, "live_dir": {"/a", "/b", "/c"}, "provider": {"sqlite:/a", "redis://b", "etcd://c"},
 		"provider_timeout": {"1s", "2s", "4s"}, "services": {"{a: {}}", "{b: {}}", "{c: {}}"},
 		"store": {"sqlite:/a", "none", "etcd://c"}, "sequences": {"{a: {}}", "{b: {step: 3}}", "{c: {}}"},
 		"max_connections": {"1", "2", "3"}, "max_in_flight": {"1", "2", "3"}, "rate_limit": {"0", "2", "3"}, "rate_burst": {"1", "2", "3"},

@@ -36,6 +36,7 @@ type Serve struct {
 	DrainTimeout   time.Duration
 
 	StateDir        string // "" = none
+	LiveDir         string // "" = none, or left to choose: see LiveDirs
 	Provider        string // may hold a password: show only Redact(Provider)
 	ProviderTimeout time.Duration
 	VerifyInterval  time.Duration
@@ -61,6 +62,8 @@ type Serve struct {
 	overrides map[string][]value // by service name
 	services  map[string]Service // base and overrides together
 	origin    map[string]string  // where a key was set; missing = default
+
+	livePlaces []string
 }
 
 // Service is what can differ from service to service.
@@ -248,6 +251,9 @@ func (s *Serve) chooseDirectories(lookup Lookup, uid int) error {
 		}
 		s.StateDir = dir
 	}
+	if !s.given("live_dir") {
+		s.livePlaces = livePlaces(lookup, uid)
+	}
 	if s.given("provider") {
 		return nil
 	}
@@ -280,3 +286,7 @@ func (s *Serve) resolveServices(now time.Time) error {
 	}
 	return nil
 }
+
+// LiveDirs returns live_dir where it is set, "" for none, and otherwise the
+// directories of which the first that is in memory takes its place.
+func (s *Serve) LiveDirs() (dir string, places []string) { return s.LiveDir, s.livePlaces }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -100,7 +101,7 @@ func TestIdleConnectionsAreSmall(t *testing.T) {
 	if n := cap(c.ranges); n > 64 {
 		t.Errorf("room for %d ranges is kept", n)
 	}
-	if n := r.services["default"].gen.Stats().Issued[2]; n != 5000 {
+	if n := r.services["default"].gen.Stats().Issued[generator.FallbackRandomID]; n != 5000 {
 		t.Errorf("%d random IDs", n)
 	}
 }

@@ -36,7 +36,7 @@ func asWireError(err error) *wire.Error {
 	case errors.As(err, &wired):
 		return wired
 	case errors.As(err, &backward):
-		return wire.Errorf(wire.CodeClockBackward, "the clock is behind the last ID (or the epoch): let NTP slew the clock instead of stepping it").
+		return wire.Errorf(wire.CodeClockBackward, "the clock is behind the last ID (or the epoch): %s", backward.Advice()).
 			With("backward_ms", backward.BackwardMS).With("limit_ms", backward.LimitMS)
 	case errors.As(err, &acquisition):
 		cause := "no lease is valid now"

@@ -113,9 +113,10 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 		Config: Config{
 			MaxConnections: 1000, MaxInFlight: 1000, DrainTimeout: hang, DefaultService: "default",
 			EventLoop: os.Getenv(portable) == "",
+			State:     func() state.Health { return state.Health{Dir: "d", Live: "l"} },
 			Identity: Identity{
 				Version: "v1.2.3", Commit: "abc", GoVersion: "go1", Features: []string{"ids", "uuid"},
-				Socket: "s", StateDir: "d", Provider: "memory:", Scope: "unverified", Promise: "none",
+				Socket: "s", Provider: "memory:", Scope: "unverified", Promise: "none",
 			},
 		},
 		services: map[string]config.Service{"default": settings()}, secrets: map[string]string{},
@@ -153,7 +154,7 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 
 func (r *rig) assemble(s *setup, believed *clock.Believed, log *zap.Logger) {
 	r.t.Helper()
-	ephemeral := state.Ephemeral()
+	ephemeral := state.Ephemeral(state.Options{})
 	r.services = map[string]*Service{}
 	for name, one := range s.services {
 		if secret, ok := s.secrets[name]; ok {

@@ -149,7 +149,7 @@ func TestMetricValues(t *testing.T) {
 	r.clock.Jump(time.Hour)
 	r.clock.Advance(time.Hour)
 	p.id()
-	want(1, "kazahana_ids_issued_total", "fallback_cached", "default")
+	want(1, "kazahana_ids_issued_total", "fallback_cached_uncertain", "default")
 	want(1, "kazahana_fallback_active", "default")
 	want(0, "kazahana_leases_active", "default")
 	want(0, "kazahana_lease_expiry_timestamp_seconds", "default")

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
@@ -54,9 +55,13 @@ type Config struct {
 	DefaultService       string
 	EventLoop            bool // one thread serves what needs no waiting, where the system has epoll
 	Identity             Identity
-	Locks                *Locks     // nil: none
-	Sequences            *Sequences // nil: none
-	Placement            *Placement // nil: none
+	State                func() state.Health // nil: nothing is known of it
+	Locks                *Locks              // nil: none
+	Sequences            *Sequences          // nil: none
+	Placement            *Placement          // nil: none
+	// Fences are the files that are held back because they may have forgotten
+	// something; nil: there are no files.
+	Fences func() []metrics.Fence
 	// Trace returns what traces a request that is answered later, as it is called
 	// when one begins: the request's context, and what is told the code of its
 	// answer, "" for none. nil: nothing is traced.

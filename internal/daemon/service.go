@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/config"
@@ -47,6 +48,7 @@ type Service struct {
 	keeper   *keeper.Keeper // nil: standalone
 	state    *state.Service
 	clock    *clock.Believed
+	log      *zap.Logger
 	external atomic.Pointer[snowflake.Codec]
 	timeline snowflake.Timeline // at the start; the keeper's afterwards
 	supply   keeper.Config      // what of it settings decide changes with them
@@ -56,6 +58,9 @@ type Service struct {
 // supplies it, Close takes it down.
 func NewService(o ServiceOptions) (*Service, error) {
 	s := &Service{name: o.Name, state: o.State, clock: o.Clock}
+	if o.Log != nil {
+		s.log = o.Log.With(zap.String("component", "daemon"), zap.String("service", o.Name))
+	}
 	s.settings.Store(&o.Settings)
 	codec, err := loadCodec(o.Settings.ExternalSecretFile)
 	if err != nil {
@@ -104,15 +109,19 @@ func (s *Service) supplyConfig(settings config.Service) keeper.Config {
 	cfg := s.supply
 	cfg.MaxThroughput = int64(settings.MaxThroughputPerMS)
 	cfg.RetryInterval, cfg.RetryMax = settings.AcquireRetryInterval, settings.AcquireRetryMaxInterval
+	cfg.NoFallback = settings.Fallback == config.FallbackNone
 	return cfg
 }
 
-// Run supplies the service with leases until ctx is done.
+// Run supplies the service with leases, and tells the log what it can issue,
+// until ctx is done.
 func (s *Service) Run(ctx context.Context) error {
-	if s.keeper == nil {
-		return nil
+	var parts errgroup.Group
+	parts.Go(func() error { return s.watch(ctx, s.log) })
+	if s.keeper != nil {
+		parts.Go(func() error { return s.keeper.Run(ctx) })
 	}
-	return s.keeper.Run(ctx)
+	return parts.Wait()
 }
 
 // Abandon stops the stream and keeps the leases, for the next start: this one

@@ -2,22 +2,24 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/metrics"
-	"github.com/kazahana/kazahana/internal/snowflake"
 )
+
+// MaxListedLeases is how many leases of a service a Status lists. The rest is
+// counted: the status of a service with many thousands would not fit into a
+// message.
+const MaxListedLeases = 32
 
 // Identity is what the daemon tells of itself.
 type Identity struct {
 	Version, Commit, GoVersion string
 	Features                   []string
 	Socket                     string
-	StateDir                   string // "" = none
 	Provider                   string // URL without secrets
 	Scope                      string
 	Promise                    string // what the scope means, in a sentence
@@ -26,15 +28,15 @@ type Identity struct {
 // Status is what `kazahanad status --json` prints and the Status method
 // returns. Times are Unix milliseconds.
 type Status struct {
-	Version     string          `json:"version"`
-	Commit      string          `json:"commit"`
-	GoVersion   string          `json:"go_version"`
-	Features    []string        `json:"features"`
-	PID         int             `json:"pid"`
-	StartedMS   int64           `json:"started_ms"`
-	UptimeMS    int64           `json:"uptime_ms"`
-	Socket      string          `json:"socket"`
-	StateDir    string          `json:"state_dir"`
+	Version   string   `json:"version"`
+	Commit    string   `json:"commit"`
+	GoVersion string   `json:"go_version"`
+	Features  []string `json:"features"`
+	PID       int      `json:"pid"`
+	StartedMS int64    `json:"started_ms"`
+	UptimeMS  int64    `json:"uptime_ms"`
+	Socket    string   `json:"socket"`
+	StateStatus
 	Provider    string          `json:"provider"`
 	Scope       string          `json:"scope"`
 	Promise     string          `json:"promise"`
@@ -45,6 +47,32 @@ type Status struct {
 	InFlight    int64           `json:"in_flight"`
 	Requests    uint64          `json:"requests_total"`
 	Services    []ServiceStatus `json:"services"`
+	Fences      []metrics.Fence `json:"fences"` // files that are held back
+}
+
+// StateStatus says where the local state is, and how it fares.
+type StateStatus struct {
+	StateDir     string `json:"state_dir"`        // "" = none
+	LiveDir      string `json:"live_dir"`         // the folder of the leases and marks; "" = none
+	SurvivesKill bool   `json:"survives_kill"`    // leases and marks survive kill -9 and a frozen disk
+	LiveError    string `json:"live_error"`       // why they cannot be kept in live_dir; "" if they can
+	StateStall   int64  `json:"state_stalled_ms"` // how long the disk has kept a write waiting
+	StateError   string `json:"state_error"`      // why the last write to the disk failed; "" if it did not
+}
+
+func (s *Server) stateStatus() StateStatus {
+	if s.cfg.State == nil {
+		return StateStatus{}
+	}
+	h := s.cfg.State()
+	st := StateStatus{StateDir: h.Dir, LiveDir: h.Live, SurvivesKill: h.Live != "" && h.LiveErr == nil, StateStall: h.Stalled.Milliseconds()}
+	if h.LiveErr != nil {
+		st.LiveError = h.LiveErr.Error()
+	}
+	if h.Err != nil {
+		st.StateError = h.Err.Error()
+	}
+	return st
 }
 
 // ServiceStatus is one service's part of a Status.
@@ -62,7 +90,11 @@ type ServiceStatus struct {
 	Fallback       string        `json:"fallback"`
 	ClockSkewMS    int64         `json:"clock_skew_ms"`
 	OfferedEpochMS *int64        `json:"offered_epoch_ms"` // of a refused lease, else null
-	Leases         []LeaseStatus `json:"leases"`
+	LeasesHeld     int           `json:"leases_held"`
+	LeasesUsable   int           `json:"leases_usable"`   // of those held
+	LeasesEndMS    int64         `json:"leases_end_ms"`   // when the last of the usable ones ends; 0 without one
+	LeasesUnlisted int           `json:"leases_unlisted"` // held, and left out of leases
+	Leases         []LeaseStatus `json:"leases"`          // up to MaxListedLeases
 	Cached         *LeaseStatus  `json:"cached_lease"`
 	Issued         IssuedStatus  `json:"ids_issued"`
 	Exhaustions    uint64        `json:"sequence_exhaustions"`
@@ -84,14 +116,15 @@ type LeaseStatus struct {
 // IssuedStatus counts IDs by kind.
 type IssuedStatus struct {
 	Regular        uint64 `json:"regular"`
-	FallbackCached uint64 `json:"fallback_cached"`
+	FallbackCached uint64 `json:"fallback_cached"` // no other holder can make them
+	Uncertain      uint64 `json:"fallback_cached_uncertain"`
 	FallbackRandom uint64 `json:"fallback_random"`
 }
 
 // badness orders modes: the daemon shows that of its worst service.
 var badness = map[generator.Mode]int{
 	generator.ModeRegular: 0, generator.ModeStarting: 1, generator.ModeFallbackCached: 2,
-	generator.ModeFallbackRandom: 3, generator.ModeUnavailable: 4,
+	generator.ModeFallbackUncertain: 3, generator.ModeFallbackRandom: 4, generator.ModeUnavailable: 5,
 }
 
 func (s *Server) statusCall(_ context.Context, c *conn) error {
@@ -107,8 +140,11 @@ func (s *Server) Status() Status {
 	st := Status{
 		Version: id.Version, Commit: id.Commit, GoVersion: id.GoVersion, Features: id.Features, PID: os.Getpid(),
 		StartedMS: s.started.UnixMilli(), UptimeMS: now.Sub(s.started).Milliseconds(),
-		Socket: id.Socket, StateDir: id.StateDir, Provider: id.Provider, Scope: id.Scope, Promise: id.Promise,
+		Socket: id.Socket, StateStatus: s.stateStatus(), Provider: id.Provider, Scope: id.Scope, Promise: id.Promise,
 		Connections: s.connections(), InFlight: s.inFlight.Load(), Requests: s.requests.Load(),
+	}
+	if st.Fences = []metrics.Fence{}; s.cfg.Fences != nil {
+		st.Fences = s.cfg.Fences()
 	}
 	worst := generator.ModeRegular
 	for _, name := range s.names {
@@ -132,7 +168,8 @@ func (s *Service) status() (generator.Mode, ServiceStatus) {
 		MaxThroughput: s.settings.Load().MaxThroughputPerMS, Fallback: string(s.settings.Load().Fallback),
 		Leases: []LeaseStatus{},
 		Issued: IssuedStatus{
-			stats.Issued[generator.Regular], stats.Issued[generator.FallbackCachedID], stats.Issued[generator.FallbackRandomID],
+			stats.Issued[generator.Regular], stats.Issued[generator.FallbackCachedID],
+			stats.Issued[generator.FallbackCachedUncertainID], stats.Issued[generator.FallbackRandomID],
 		},
 		Exhaustions: stats.Exhaustions, ClockBackward: stats.BackwardEvents,
 	}
@@ -145,12 +182,7 @@ func (s *Service) status() (generator.Mode, ServiceStatus) {
 		if k.Offered != nil {
 			st.OfferedEpochMS = &k.Offered.EpochMS
 		}
-		for _, l := range k.Held {
-			st.Leases = append(st.Leases, leaseStatus(l, now))
-			if l.Allows(now) {
-				st.Throughput += l.Throughput()
-			}
-		}
+		st.count(k.Held, now)
 		if k.Cached != nil {
 			cached := leaseStatus(*k.Cached, now)
 			st.Cached = &cached
@@ -160,6 +192,32 @@ func (s *Service) status() (generator.Mode, ServiceStatus) {
 		st.Cause = cause.Error()
 	}
 	return mode, st
+}
+
+// count sums up the leases and lists them in their order. Where there are too
+// many, usable ones are listed rather than others.
+func (st *ServiceStatus) count(held []lease.Lease, now int64) {
+	for _, l := range held {
+		if l.Allows(now) {
+			st.LeasesUsable++
+			st.LeasesEndMS = max(st.LeasesEndMS, l.Expired)
+			st.Throughput += l.Throughput()
+		}
+	}
+	others := MaxListedLeases - min(st.LeasesUsable, MaxListedLeases)
+	for _, l := range held {
+		if len(st.Leases) == MaxListedLeases {
+			break
+		}
+		if !l.Allows(now) {
+			if others == 0 {
+				continue
+			}
+			others--
+		}
+		st.Leases = append(st.Leases, leaseStatus(l, now))
+	}
+	st.LeasesHeld, st.LeasesUnlisted = len(held), len(held)-len(st.Leases)
 }
 
 func leaseStatus(l lease.Lease, now int64) LeaseStatus {
@@ -176,24 +234,11 @@ func (s *Server) samples() (all []metrics.Sample) {
 		mode, st := svc.status()
 		one := metrics.Sample{
 			Service: name, Regular: st.Issued.Regular, FallbackCached: st.Issued.FallbackCached,
-			FallbackRandom: st.Issued.FallbackRandom, Exhaustions: st.Exhaustions, BackwardEvents: st.ClockBackward,
-			LayoutExhaustedMS: st.ExhaustedMS,
-		}
-		for _, l := range st.Leases {
-			if l.Usable {
-				one.ActiveLeases++
-				one.LeaseExpiryMS = max(one.LeaseExpiryMS, l.ExpiredMS)
-			}
+			FallbackUncertain: st.Issued.Uncertain, FallbackRandom: st.Issued.FallbackRandom, Exhaustions: st.Exhaustions, BackwardEvents: st.ClockBackward,
+			LayoutExhaustedMS: st.ExhaustedMS, ActiveLeases: st.LeasesUsable, LeaseExpiryMS: st.LeasesEndMS,
 		}
 		one.Fallback = one.ActiveLeases == 0 && mode != generator.ModeStarting
 		all = append(all, one)
 	}
 	return all
-}
-
-// Describe says in a line what the service starts with, for the log.
-func (s *Service) Describe() string {
-	tl := s.present()
-	return fmt.Sprintf("epoch %s, bit_ts %d (time runs out at %s)",
-		snowflake.FormatMS(tl.EpochMS), tl.BitTS, snowflake.FormatMS(tl.EndMS()))
 }

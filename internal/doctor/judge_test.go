@@ -101,8 +101,16 @@ var judgements = []struct {
 	{"state.full", aState(func(s *StateDir) { s.FS.Free = 1 << 20 })},
 	{"state.low", aState(func(s *StateDir) { s.FS.Free = 10 << 20 })},
 	{"state.ok", aState(func(s *StateDir) { s.FS = FileSystem{} })}, // nothing is known of it
-	{"state.unmappable", aState(func(s *StateDir) { s.MapErr = errFault })},
+	{"state.stalled", aState(func(s *StateDir) { s.Stalled = time.Minute })},
+	{"state.write_failed", aState(func(s *StateDir) { s.WriteError = "no space left" })},
+	{"state.live_failed", aState(func(s *StateDir) { s.LiveError = "no space left" })},
+	{"state.live_none", aState(func(s *StateDir) { s.Used = true })},
+	{"state.live_on_disk", aState(func(s *StateDir) { s.Used, s.Live, s.LiveOnDisk = true, "/live", true })},
+	{"state.live_lost", aState(func(s *StateDir) { s.Used, s.Live, s.LiveMissing, s.Known = true, "/live", true, true })},
+	{"state.ok", aState(func(s *StateDir) { s.Used, s.Live, s.LiveMissing, s.Known = true, "/live", true, false })}, // after a boot
+	{"state.live_damaged", aState(func(s *StateDir) { s.Used, s.Live, s.LiveDamage = true, "/live", errFault })},
 	{"state.damaged", aState(func(s *StateDir) { s.Damage = errFault })},
+	{"state.mark_ahead", aState(func(s *StateDir) { s.Ahead = []string{"orders"} })},
 	{"state.refused_epoch", aState(func(s *StateDir) { s.Refused = []string{"orders"} })},
 
 	{"scope.shared", []Finding{JudgeScope("shared", "p", Place{Kubernetes: true, Container: true})}},
@@ -126,6 +134,11 @@ var judgements = []struct {
 	{"sqlite.foreign", aFile(func(s *SQLite) { s.Header.Version = 0 })},
 	{"sqlite.journal", aFile(func(s *SQLite) { s.Header.WAL = false })},
 	{"sqlite.damaged", aFile(func(s *SQLite) { s.Damage = "row 3" })},
+	{"sqlite.copy", aFile(func(s *SQLite) { s.Fence = Fence{File: "f", Copy: true} })},
+	{"sqlite.fenced", aFile(func(s *SQLite) { s.Fence = Fence{File: "f", NowMS: 1000, UntilMS: 1001, Reason: "why"} })},
+	{"sqlite.ok", aFile(func(s *SQLite) { s.Fence = Fence{File: "f", NowMS: 1001, UntilMS: 1001, Reason: "why"} })},
+	{"sqlite.fenced", JudgeFence(Fence{File: "f", NowMS: 1001, UntilMS: 1001, Sequences: true})},
+	{"", JudgeFence(Fence{File: "f"})},
 	{"sqlite.full", aFile(func(s *SQLite) { s.FS.Free = 0 })},
 
 	{"redis.ok", aRedis(func(*Redis) {})},

@@ -140,10 +140,27 @@ type StateDir struct {
 	Unreadable bool   // this user may not look inside
 	Kubernetes bool
 	FS         FileSystem
-	MapErr     error // the marks cannot be mapped
-	Damage     error // what is stored cannot be used
+	Used       bool  // a daemon has used it, and its files can be read
+	Damage     error // the state file cannot be used
 	Refused    []string
+	Ahead      []string // services whose earlier IDs are dated far ahead of this host's clock
+
+	Live        string // where leases and marks are; "" = in the state directory
+	LiveMissing bool
+	LiveOnDisk  bool
+	LiveDamage  error
+	LiveError   string // why the running daemon cannot write there; "" if it can
+
+	Stalled    time.Duration // how long the disk has kept the running daemon waiting
+	WriteError string        // why its last write failed; "" if it did not
 }
+
+// markAhead is how far ahead of the clock a mark must be for it to be taken for
+// the culprit.
+const markAhead = time.Hour
+
+// stallNoticed is how long a write may take before the disk is said to stall.
+const stallNoticed = 5 * time.Second
 
 // JudgeStateDir judges a state directory.
 func JudgeStateDir(s StateDir) []Finding {
@@ -168,11 +185,18 @@ func JudgeStateDir(s StateDir) []Finding {
 		found = append(found, finding("state.foreign_owner", "%s belongs to user %d, and the daemon is user %d", s.Path, s.UID, s.DaemonUID))
 	}
 	found = append(found, judgeFileSystem("state", s.Path, s.FS, s.Kubernetes)...)
-	if s.MapErr != nil {
-		found = append(found, finding("state.unmappable", "%s cannot be mapped into memory: %v", s.Path, s.MapErr))
+	if s.Stalled > stallNoticed {
+		found = append(found, finding("state.stalled", "the disk of %s has kept a write waiting for %v", s.Path, s.Stalled.Round(time.Second)))
 	}
+	if s.WriteError != "" {
+		found = append(found, finding("state.write_failed", "the daemon's last write to %s failed: %s", s.Path, s.WriteError))
+	}
+	found = append(found, judgeLive(s)...)
 	if s.Damage != nil {
 		found = append(found, finding("state.damaged", "%v", s.Damage))
+	}
+	for _, service := range s.Ahead {
+		found = append(found, finding("state.mark_ahead", "service %s made IDs that are dated more than %v ahead of this host's clock, and makes none until then", service, markAhead))
 	}
 	for _, service := range s.Refused {
 		found = append(found, finding("state.refused_epoch", "service %s was offered a lease with another epoch or other bits of time, and refused it", service))
@@ -181,9 +205,31 @@ func JudgeStateDir(s StateDir) []Finding {
 		found = append(found, finding("state.unreadable", "what is in %s cannot be looked at by this user", s.Path))
 	}
 	if len(found) == 0 {
-		found = append(found, finding("state.ok", "%s: user %d, mode %04o, %s, %s free", s.Path, s.UID, s.Mode.Perm(), s.FS.name(), size(s.FS.Free)))
+		live := ""
+		if s.Live != "" {
+			live = "; leases and marks in " + s.Live
+		}
+		found = append(found, finding("state.ok", "%s: user %d, mode %04o, %s, %s free%s", s.Path, s.UID, s.Mode.Perm(), s.FS.name(), size(s.FS.Free), live))
 	}
 	return found
+}
+
+// judgeLive judges where the leases and the marks are.
+func judgeLive(s StateDir) []Finding {
+	switch {
+	case s.LiveError != "":
+		return []Finding{finding("state.live_failed", "the daemon cannot keep its leases and marks in memory: %s", s.LiveError)}
+	case !s.Used:
+	case s.LiveDamage != nil:
+		return []Finding{finding("state.live_damaged", "%v", s.LiveDamage)}
+	case s.Live == "":
+		return []Finding{finding("state.live_none", "leases and marks of %s do not survive a kill -9: there is no live directory", s.Path)}
+	case s.LiveOnDisk:
+		return []Finding{finding("state.live_on_disk", "%s is not on a file system in memory", s.Live)}
+	case s.LiveMissing && s.Known:
+		return []Finding{finding("state.live_lost", "%s is gone, though a daemon runs", s.Live)}
+	}
+	return nil
 }
 
 func (f FileSystem) name() string {

@@ -3,13 +3,13 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,20 +33,10 @@ func ProbeSocket(path string) Socket {
 	return s
 }
 
-// The files of a state directory that are looked at.
-const (
-	stateDatabase = "state.db"
-	stateMarks    = "marks"
-)
-
-// looks is how often a state directory that somebody may be writing to is
-// copied before it is called damaged.
-const looks = 3
-
-// ProbeStateDir looks at a state directory. running says that the daemon that
-// uses it runs: its files are then read as they are, else as a copy, since opening
-// a SQLite file leaves traces.
-func ProbeStateDir(path string, running bool) (s StateDir) {
+// ProbeStateDir looks at a state directory and at the live directory that goes
+// with it, whether a daemon uses them or not. It writes nothing, so a frozen disk
+// does not hold it up.
+func ProbeStateDir(path string) (s StateDir) {
 	s.Path = path
 	if path == "" {
 		return s
@@ -62,87 +52,30 @@ func ProbeStateDir(path string, running bool) (s StateDir) {
 	if !s.Directory {
 		return s
 	}
-	for _, name := range []string{stateDatabase, stateMarks} {
-		f, err := os.Open(filepath.Join(path, name))
-		switch {
-		case errors.Is(err, fs.ErrPermission):
-			s.Unreadable = true
-			return s
-		case err != nil:
-			return s // new, or a part of it is missing, which the daemon says best
-		}
-		if name == stateMarks {
-			s.MapErr = mapFile(f)
-		}
-		_ = f.Close()
+	switch used, err := state.Used(path); {
+	case errors.Is(err, fs.ErrPermission):
+		s.Unreadable = true
+		return s
+	case err == nil && !used:
+		return s // new
 	}
-	report, err := inspect(path, running)
-	for range looks - 1 {
-		if err == nil {
-			break
-		}
-		report, err = inspect(path, running)
-	}
-	if errors.Is(err, errNoCopy) {
+	report, err := state.Inspect(path, state.Options{})
+	if errors.Is(err, fs.ErrPermission) || errors.Is(report.Damage, fs.ErrPermission) {
 		s.Unreadable = true
 		return s
 	}
-	s.Damage = err
+	s.Damage, s.Used = err, err == nil
+	s.Live, s.LiveMissing, s.LiveDamage = report.Live, report.Missing, report.Damage
+	s.LiveOnDisk = report.Live != "" && !report.Memory
 	for _, service := range report.Services {
+		if time.Until(time.UnixMilli(service.Mark)) > markAhead {
+			s.Ahead = append(s.Ahead, service.Name)
+		}
 		if service.Saved.Offered != nil {
 			s.Refused = append(s.Refused, service.Name)
 		}
 	}
 	return s
-}
-
-// errNoCopy: there is no room for a copy.
-var errNoCopy = errors.New("no temporary directory can be made")
-
-// inspect reads what is stored.
-func inspect(path string, running bool) (state.Report, error) {
-	if running {
-		return state.Inspect(path, state.Options{})
-	}
-	dir, err := os.MkdirTemp("", "kazahana-doctor-")
-	if err != nil {
-		return state.Report{}, errNoCopy
-	}
-	defer os.RemoveAll(dir)
-	for _, name := range []string{stateMarks, stateDatabase, stateDatabase + "-wal"} {
-		if err := copyFile(filepath.Join(path, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return state.Report{}, err
-		}
-	}
-	report, err := state.Inspect(dir, state.Options{})
-	var damaged *state.FileError
-	if errors.As(err, &damaged) { // by the name that the operator knows
-		damaged.Path = filepath.Join(path, filepath.Base(damaged.Path))
-	}
-	return report, err
-}
-
-func copyFile(from, to string) error {
-	source, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer source.Close()
-	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(target, source)
-	return errors.Join(err, target.Close())
-}
-
-// mapFile tries what the daemon does with its marks, for reading only.
-func mapFile(f *os.File) error {
-	page, err := unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return err
-	}
-	return unix.Munmap(page)
 }
 
 // fileSystem is what path is on, or will be once it is made.

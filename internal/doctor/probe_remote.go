@@ -27,6 +27,7 @@ import (
 	"github.com/kazahana/kazahana/internal/etcdconn"
 	"github.com/kazahana/kazahana/internal/httpconn"
 	"github.com/kazahana/kazahana/internal/redisconn"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // reading is when another clock was read, by this one: no earlier than began and
@@ -207,7 +208,10 @@ func (h *HTTP) ask(ctx context.Context, client *http.Client, base *url.URL, cloc
 		clock.compare(h.Server, at)
 	}
 	h.Expires = earliest(res.TLS)
-	if res.StatusCode != http.StatusOK {
+	switch res.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented: // a server that others have written does not tell
+	default:
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // what there is of it
 		h.NotReady = httpconn.Shorten(fmt.Sprintf("%s %s", res.Status, strings.TrimSpace(string(text))))
 	}
@@ -253,27 +257,17 @@ func ProbeSQLite(ctx context.Context, path string) (s SQLite) {
 		Version:       int32(binary.BigEndian.Uint32(header[60:])),
 		ApplicationID: int32(binary.BigEndian.Uint32(header[68:])),
 	}
-	s.Damage, err = quickCheck(ctx, path)
-	if err != nil {
+	if s.Damage, err = quickCheck(ctx, path); err != nil {
 		s.Damage = err.Error()
+	} else if s.Damage == "" {
+		s.Fence = ProbeFence(ctx, path)
 	}
 	return s
 }
 
-// quickCheck has SQLite look through the file. Without a log nobody is using it,
-// and it is read as it lies there; with one it is read together with the log,
-// whose index is not touched.
+// quickCheck has SQLite look through the file.
 func quickCheck(ctx context.Context, path string) (damage string, err error) {
-	resolved, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return "", err
-	}
-	query := "mode=ro&readonly_shm=1&_pragma=busy_timeout(2000)"
-	if _, err := os.Stat(resolved + "-wal"); err != nil {
-		query = "mode=ro&immutable=1"
-	}
-	dsn := url.URL{Scheme: "file", Path: resolved, RawQuery: query}
-	db, err := sql.Open("sqlite", dsn.String())
+	db, _, err := openForReading(path)
 	if err != nil {
 		return "", err
 	}
@@ -282,4 +276,50 @@ func quickCheck(ctx context.Context, path string) (damage string, err error) {
 		return "", err
 	}
 	return damage, nil
+}
+
+// ProbeStoreFence is ProbeFence for a store of locks and sequences.
+func ProbeStoreFence(ctx context.Context, path string) Fence {
+	f, trusted := probeFence(ctx, path)
+	f.Sequences = !trusted
+	return f
+}
+
+// ProbeFence reads whether a file is held back. Where it cannot be read it is not:
+// that is for others to tell.
+func ProbeFence(ctx context.Context, path string) Fence {
+	f, _ := probeFence(ctx, path)
+	return f
+}
+
+func probeFence(ctx context.Context, path string) (f Fence, trusted bool) {
+	f.File, f.NowMS = path, time.Now().UnixMilli()
+	db, resolved, err := openForReading(path)
+	if err != nil {
+		return f, true
+	}
+	defer db.Close()
+	fence, isCopy, err := sqlitefile.Peek(ctx, db, resolved)
+	if err != nil {
+		return f, true
+	}
+	f.UntilMS, f.Reason, f.Copy = fence.UntilMS, fence.Reason, isCopy
+	return f, fence.Trusted
+}
+
+// openForReading opens a file and changes nothing. Without a log nobody is using
+// it, and it is read as it lies there; with one it is read together with the log,
+// whose index is not touched.
+func openForReading(path string) (db *sql.DB, resolved string, err error) {
+	resolved, err = filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, "", err
+	}
+	query := "mode=ro&readonly_shm=1&_pragma=busy_timeout(2000)"
+	if _, err := os.Stat(resolved + "-wal"); err != nil {
+		query = "mode=ro&immutable=1"
+	}
+	dsn := url.URL{Scheme: "file", Path: resolved, RawQuery: query}
+	db, err = sql.Open("sqlite", dsn.String())
+	return db, resolved, err
 }

@@ -298,6 +298,11 @@ func TestHTTPFaults(t *testing.T) {
 		t.Errorf("%+v", found)
 	}
 
+	found, _ = lookAtHTTP(t, server(t, here, nil, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no such path", http.StatusNotFound)
+	}), "", nil)
+	want(t, "a server that others have written, without /readyz", found, "http.ok")
+
 	for off, code := range map[time.Duration]string{time.Hour: "clock.wrong", -time.Hour: "clock.wrong", 10 * time.Second: "clock.skew"} {
 		_, clock = lookAtHTTP(t, server(t, here, nil, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Date", time.Now().Add(off).UTC().Format(http.TimeFormat))
@@ -427,11 +432,19 @@ func TestSQLiteFaults(t *testing.T) {
 	if _, err := os.Stat(crashed + "-wal"); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "after a crash", look(crashed), "sqlite.ok")
+	want(t, "a copy of a crash", look(crashed), "sqlite.copy")
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
 	want(t, "a file at rest", look(path), "sqlite.ok")
+	used, err := sqlite.Open(looking(t), sqlite.Config{Path: crashed, Services: provider.Services{Default: provider.DefaultTerms()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := used.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "a copy in use", look(crashed), "sqlite.fenced")
 
 	change := func(statement string) string {
 		t.Helper()
@@ -471,27 +484,25 @@ func TestSQLiteFaults(t *testing.T) {
 func TestStateFaults(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
-	look := func(path string, running bool) []Finding {
+	live, err := os.MkdirTemp("/dev/shm", "kazahana-test-")
+	if err != nil {
+		t.Skip("there is no file system in memory: ", err)
+	}
+	t.Cleanup(func() { os.RemoveAll(live) })
+	opts := state.Options{Live: live}
+	look := func(path string) []Finding {
 		t.Helper()
-		s := ProbeStateDir(path, running)
+		before := snapshot(t, filepath.Dir(path))
+		s := ProbeStateDir(path)
 		s.DaemonUID = uint32(os.Geteuid())
 		s.FS = FileSystem{Type: "ext4", Free: 1 << 40} // whatever the tests run on
-		return JudgeStateDir(s)
-	}
-	unchanged := func(path string) []Finding {
-		t.Helper()
-		before := snapshot(t, path)
-		found := look(path, false)
-		if after := snapshot(t, path); after != before {
+		if after := snapshot(t, filepath.Dir(path)); after != before {
 			t.Errorf("looking changed something:\n%s\n%s", before, after)
 		}
-		return found
+		return JudgeStateDir(s)
 	}
-	want(t, "nothing there", look(dir, false), "state.new")
-	if _, err := os.Stat(dir); err == nil {
-		t.Error("looking made the directory")
-	}
-	s, err := state.Open(dir, state.Options{})
+	want(t, "nothing there", look(dir), "state.new")
+	s, err := state.Open(context.Background(), dir, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -501,36 +512,65 @@ func TestStateFaults(t *testing.T) {
 	}
 	offered := snowflake.DefaultTimeline()
 	offered.EpochMS += 1000
-	if err := service.Save(state.Saved{Timeline: snowflake.DefaultTimeline(), Source: state.SourceLease, Offered: &offered}); err != nil {
+	saved := state.Saved{Timeline: snowflake.DefaultTimeline(), Source: state.SourceLease, Offered: &offered}
+	if err := service.Save(saved); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "in use, and an epoch was refused", look(dir, true), "state.refused_epoch")
-	crashed := copyDir(t, dir)
-	want(t, "after a crash", unchanged(crashed), "state.refused_epoch")
-	if err := service.Save(state.Saved{Timeline: snowflake.DefaultTimeline(), Source: state.SourceLease}); err != nil {
+	want(t, "in use, and an epoch was refused", look(dir), "state.refused_epoch")
+	saved.Offered = nil
+	if err := service.Save(saved); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "at rest", unchanged(dir), "state.ok")
+	want(t, "at rest", look(dir), "state.ok")
+
+	if s, err = state.Open(context.Background(), dir, opts); err != nil {
+		t.Fatal(err)
+	}
+	if service, err = s.Service("orders"); err != nil {
+		t.Fatal(err)
+	}
+	service.RaiseMark(time.Now().Add(2 * markAhead).UnixMilli())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "a mark far ahead", look(dir), "state.mark_ahead")
+	if _, err := state.ResetFloor(context.Background(), dir, "", time.Now().UnixMilli(), opts); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "after reset-floor", look(dir), "state.ok")
+
+	marks, err := filepath.Glob(filepath.Join(live, "*", "marks"))
+	if err != nil || len(marks) != 1 {
+		t.Fatal(marks, err)
+	}
+	if err := os.Truncate(marks[0], 4096); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "the marks were cut short", look(dir), "state.live_damaged")
+	if err := os.RemoveAll(filepath.Dir(marks[0])); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "after a boot", look(dir), "state.ok")
 
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "open to everybody", unchanged(dir), "state.open")
+	want(t, "open to everybody", look(dir), "state.open")
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "a file", look(filepath.Join(dir, "state.db"), false), "state.not_a_directory")
+	want(t, "a file", look(filepath.Join(dir, "state")), "state.not_a_directory")
 
 	lost := copyDir(t, dir)
-	if err := os.WriteFile(filepath.Join(lost, "state.db"), []byte("x"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(lost, "state"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	found := unchanged(lost)
+	found := look(lost)
 	want(t, "a damaged file", found, "state.damaged")
-	if !strings.HasPrefix(found[0].Says, filepath.Join(lost, "state.db")+": ") {
+	if !strings.HasPrefix(found[0].Says, filepath.Join(lost, "state")+": ") {
 		t.Errorf("the damaged file is named by %q", found[0].Says)
 	}
 }

@@ -22,7 +22,32 @@ type SQLite struct {
 	Unreadable bool
 	Header     SQLiteHeader
 	Damage     string // what quick_check says; "" = nothing
+	Fence      Fence
 	FS         FileSystem
+}
+
+// Fence is what a file says that may have forgotten something.
+type Fence struct {
+	File      string
+	UntilMS   int64 // Unix ms
+	Reason    string
+	Sequences bool // those that were used before hand out nothing
+	Copy      bool // it is a copy that nobody has used so far
+	NowMS     int64
+}
+
+// JudgeFence judges what a file says of itself.
+func JudgeFence(f Fence) []Finding {
+	switch {
+	case f.Copy:
+		return []Finding{finding("sqlite.copy", "%s is a copy, or was put back from a backup: once it is used, nothing is granted from it "+
+			"until everything has ended that it may have forgotten", f.File)}
+	case f.NowMS < f.UntilMS:
+		return []Finding{finding("sqlite.fenced", "%s: nothing is granted until %s: %s", f.File, time.UnixMilli(f.UntilMS).UTC().Format(time.RFC3339), f.Reason)}
+	case f.Sequences:
+		return []Finding{finding("sqlite.fenced", "%s: no sequence that was used before goes on until an operator says how (docs/sequences.md): %s", f.File, f.Reason)}
+	}
+	return nil
 }
 
 // SQLiteHeader is what the first bytes of the file say.
@@ -55,6 +80,9 @@ func JudgeSQLite(s SQLite, applicationID, version int32) []Finding {
 	}
 	if s.Damage != "" {
 		found = append(found, finding("sqlite.damaged", "%s: %s", s.Path, s.Damage))
+	}
+	if len(found) == 0 {
+		found = JudgeFence(s.Fence)
 	}
 	if len(found) == 0 {
 		found = append(found, finding("sqlite.ok", "%s can be used (%s, %s free)", s.Path, s.FS.name(), size(s.FS.Free)))

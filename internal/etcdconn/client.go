@@ -21,9 +21,17 @@ const (
 	clientRetries = 1
 	// reconnectMax is how long a lost member is left alone at most. gRPC's own
 	// two minutes would be as long in fallback for nothing.
-	reconnectMax   = 2 * time.Second
-	connectTimeout = 2 * time.Second
+	reconnectMax           = 2 * time.Second
+	reconnectJitterPercent = 20
+	connectTimeout         = 2 * time.Second
 )
+
+// reconnecting is how a lost member is tried again. gRPC adds its jitter to the
+// largest delay too, so that what is left of reconnectMax is the largest.
+var reconnecting = backoff.Config{
+	BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: reconnectJitterPercent / 100.0,
+	MaxDelay: reconnectMax * 100 / (100 + reconnectJitterPercent),
+}
 
 // MaxTxnOps is how many comparisons, and how many operations, etcd takes in one
 // transaction by default.
@@ -80,7 +88,7 @@ func (c *Client) connect() (err error) {
 		DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout, MaxUnaryRetries: clientRetries,
 		DialOptions: []grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
+				Backoff:           reconnecting,
 				MinConnectTimeout: connectTimeout,
 			}),
 			grpc.WithChainUnaryInterceptor(failFast),

@@ -38,10 +38,18 @@ func (c *Client) Call(ctx context.Context, f func(context.Context) error) error 
 	if err := c.checkFormat(ctx); err != nil {
 		return err
 	}
-	return c.call(ctx, f)
+	return c.call(ctx, maxTries, f)
 }
 
-func (c *Client) call(ctx context.Context, f func(context.Context) error) error {
+// CallOnce is Call for an exchange that must not be sent twice: f runs once.
+func (c *Client) CallOnce(ctx context.Context, f func(context.Context) error) error {
+	if err := c.checkFormat(ctx); err != nil {
+		return err
+	}
+	return c.call(ctx, 1, f)
+}
+
+func (c *Client) call(ctx context.Context, tries int, f func(context.Context) error) error {
 	var last, reason error // reason is the last one that is not merely that time was up
 	token := c.login.present()
 	for try := 1; ; try++ {
@@ -50,7 +58,7 @@ func (c *Client) call(ctx context.Context, f func(context.Context) error) error 
 		}
 		patience := longestTry
 		if deadline, ok := ctx.Deadline(); ok {
-			patience = min(patience, time.Until(deadline)/time.Duration(max(patientTries-try+1, 1)))
+			patience = min(patience, time.Until(deadline)/time.Duration(max(min(patientTries, tries)-try+1, 1)))
 		}
 		tryCtx, cancel := context.WithTimeout(ctx, patience)
 		err := c.login.renew(tryCtx, c.KV, token, last)
@@ -69,7 +77,7 @@ func (c *Client) call(ctx context.Context, f func(context.Context) error) error 
 		if err := c.Usable(ctx); err != nil {
 			return c.unavailable(err, reason)
 		}
-		if try == maxTries || !isTransient(err) {
+		if try == tries || !isTransient(err) {
 			return c.Explain(reason)
 		}
 		wait := time.NewTimer(firstWait << (try - 1))

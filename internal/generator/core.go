@@ -1,9 +1,8 @@
 package generator
 
 import (
-	"cmp"
+	"math"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -33,8 +32,9 @@ type Kind uint8
 
 // The kinds of IDs.
 const (
-	Regular Kind = iota
-	FallbackCachedID
+	Regular                   Kind = iota
+	FallbackCachedID               // before the reservation of its slot ends: no other holder can make it
+	FallbackCachedUncertainID      // beyond that
 	FallbackRandomID
 	kinds
 )
@@ -80,11 +80,11 @@ type Core struct {
 	tl  snowflake.Timeline
 	rnd *rand.Rand
 
-	held     []window // ascending by slot start
-	usable   usable   // what held allow around a millisecond
-	cached   []window // what a cached fallback may use, best first
-	cause    error    // why there is no lease
-	starting bool     // the first lease is still worth waiting for
+	regular   supply // the leases' slots, until they expire
+	reserved  supply // for fallback: the same slots and the cached one, while no other holder can have them
+	uncertain supply // for fallback: the same slots, from then on
+	cause     error  // why there is no lease
+	starting  bool   // the first lease is still worth waiting for
 
 	floor int64        // no ID may embed less than this Unix ms
 	ms    int64        // Unix ms of the last ID; below floor when this life made none
@@ -115,21 +115,29 @@ func NewCore(cfg Config, tl snowflake.Timeline, floor int64, rnd *rand.Rand) *Co
 	return &Core{cfg: cfg, tl: tl, rnd: rnd, floor: floor, ms: floor - 1, starting: !cfg.Standalone}
 }
 
-// SetLeases replaces the leases. cached are leases that may have expired and
-// still serve for fallback; held ones serve for it too once they expired.
+// SetLeases replaces the leases. cached is a lease that may have expired and
+// still serves for fallback; held ones serve for it too once they expired.
 func (c *Core) SetLeases(held []lease.Lease, cached *lease.Lease, cause error) {
-	c.held, c.cached = c.held[:0:0], c.cached[:0:0]
+	c.regular.windows, c.reserved.windows, c.uncertain.windows = nil, nil, nil
 	for _, l := range held {
-		c.held = append(c.held, window{l.Slot(), l.Created, l.Expired, l.ReservedUntil})
+		c.regular.add(l.Slot(), l.Created, l.Expired)
+		c.addFallback(l)
 	}
-	slices.SortStableFunc(c.held, func(a, b window) int { return cmp.Compare(a.slot.Start, b.slot.Start) })
-	c.cached = append(c.cached, c.held...)
 	if cached != nil {
-		c.cached = append(c.cached, window{cached.Slot(), cached.Created, cached.Expired, cached.ReservedUntil})
+		c.addFallback(*cached)
 	}
-	slices.SortStableFunc(c.cached, func(a, b window) int { return cmp.Compare(b.reserved, a.reserved) })
+	for _, s := range []*supply{&c.regular, &c.reserved, &c.uncertain} {
+		s.sort()
+	}
 	c.cause = cause
 	c.forget() // whatever it was cut from may be gone
+}
+
+// addFallback has the slot of the lease serve for fallback. No ID made from it
+// embeds a time before the lease.
+func (c *Core) addFallback(l lease.Lease) {
+	c.reserved.add(l.Slot(), l.Created, l.ReservedUntil)
+	c.uncertain.add(l.Slot(), l.Created, math.MaxInt64)
 }
 
 // SetConfig replaces the configuration. It bounds what is made from now on, and
@@ -142,7 +150,9 @@ func (c *Core) SetConfig(cfg Config) {
 // forget drops what was worked out from the leases so far.
 func (c *Core) forget() {
 	c.run = run{}
-	c.usable.forget()
+	c.regular.forget()
+	c.reserved.forget()
+	c.uncertain.forget()
 }
 
 // EndStartup says that the first lease is no longer worth waiting for.
@@ -189,7 +199,7 @@ func (c *Core) timestamp(now int64) (int64, Stop) {
 	}
 	backward := earliest - now
 	if limit := c.cfg.MaxBackwardMS; limit >= 0 && backward > limit {
-		return 0, Stop{Err: &ClockBackwardError{BackwardMS: backward, LimitMS: limit}}
+		return 0, Stop{Err: &ClockBackwardError{BackwardMS: backward, LimitMS: limit, Earlier: c.ms < c.floor}}
 	}
 	if c.ms == earliest {
 		return c.ms, Stop{} // what is left of the last millisecond can be spent
@@ -206,10 +216,9 @@ func (c *Core) takeAt(ms, now, want int64, allowFallback bool) (Range, Stop) {
 	if !fresh {
 		from = c.low + 1
 	}
-	c.usable.lookAt(ms, c.held)
-	if room := c.usable.room; room > 0 {
+	if room := c.regular.roomAt(ms); room > 0 {
 		c.starting = false
-		if at, ok := c.regularStart(ms, from, want, fresh); ok {
+		if at, ok := c.startIn(&c.regular, Regular, 0, ms, from, want, fresh); ok {
 			return c.cut(ms, at, want), Stop{}
 		}
 		if c.used >= room && !c.skipped && room < c.cfg.MaxThroughput {
@@ -229,7 +238,7 @@ func (c *Core) takeAt(ms, now, want int64, allowFallback bool) (Range, Stop) {
 // nextCreated is when the next lease that is already granted becomes usable,
 // as Unix ms; 0 when there is none.
 func (c *Core) nextCreated(ms int64) (next int64) {
-	for _, w := range c.held {
+	for _, w := range c.regular.windows {
 		if w.created > ms && (next == 0 || w.created < next) {
 			next = w.created
 		}
@@ -237,35 +246,29 @@ func (c *Core) nextCreated(ms int64) (next int64) {
 	return next
 }
 
-// regularStart finds the first value at or above from that a lease which
-// allows the millisecond holds, and sets the run that it begins.
-func (c *Core) regularStart(ms, from, want int64, fresh bool) (int64, bool) {
-	u := &c.usable
+// startIn finds the first value at or above from in what the supply allows at ms,
+// and sets the run that it begins. base is added to the supply's values.
+func (c *Core) startIn(s *supply, kind Kind, base, ms, from, want int64, fresh bool) (at int64, ok bool) {
+	var end int64
 	if fresh {
-		at, end := u.nth(c.open(ms, u.room, want))
-		c.begin(at, end, Regular)
-		return at, true
+		at, end = s.nth(c.open(ms, s.roomAt(ms), want))
+		ok = true
+	} else {
+		at, end, ok = s.next(max(from-base, 0))
 	}
-	at, end, ok := u.next(from)
 	if ok {
-		c.begin(at, end, Regular)
+		c.begin(base+at, base+end, kind)
 	}
-	return at, ok
+	return base + at, ok
 }
 
 // fallback makes IDs without a valid lease: top low bit 1 (seed 2.3).
 func (c *Core) fallback(ms, now, from, want int64, fresh bool) (Range, Stop) {
-	if w := c.cachedAt(ms); w != nil {
-		start, end := w.slot.Start+c.tl.FallbackBit(), w.slot.End+c.tl.FallbackBit()
-		if fresh {
-			start += c.open(ms, w.slot.Size(), want)
+	if supply, kind := c.cachedAt(ms); supply != nil {
+		if at, ok := c.startIn(supply, kind, c.tl.FallbackBit(), ms, from, want, fresh); ok {
+			return c.cut(ms, at, want), Stop{}
 		}
-		at := max(start, from)
-		if at >= end {
-			return Range{}, c.exhausted(ms, now)
-		}
-		c.begin(at, end, FallbackCachedID)
-		return c.cut(ms, at, want), Stop{}
+		return Range{}, c.exhausted(ms, now)
 	}
 	if c.cfg.Fallback == FallbackCached {
 		return Range{}, Stop{Err: c.refusal()}
@@ -281,20 +284,17 @@ func (c *Core) fallback(ms, now, from, want int64, fresh bool) (Range, Stop) {
 	return c.cut(ms, at, want), Stop{}
 }
 
-// cachedAt is the lease whose slot serves for fallback at ms, or nil. An ID
-// from a lease's slot embeds no time before the lease and, where certainty is
-// asked for, none that another holder could embed.
-func (c *Core) cachedAt(ms int64) *window {
-	for i := range c.cached {
-		w := &c.cached[i]
-		if c.cfg.Fallback == FallbackCached && ms >= w.reserved {
-			return nil // and those that follow are reserved for no longer
-		}
-		if ms >= w.created {
-			return w
-		}
+// cachedAt is what serves for cached fallback at ms, or nil, and the kind of the
+// IDs. Slots that are reserved come first; where certainty is asked for, no
+// others do.
+func (c *Core) cachedAt(ms int64) (*supply, Kind) {
+	if c.reserved.roomAt(ms) > 0 {
+		return &c.reserved, FallbackCachedID
 	}
-	return nil
+	if c.cfg.Fallback != FallbackCached && c.uncertain.roomAt(ms) > 0 {
+		return &c.uncertain, FallbackCachedUncertainID
+	}
+	return nil, 0
 }
 
 // refusal is the error where no ID is allowed.
@@ -357,8 +357,7 @@ func (c *Core) Rebase(tl snowflake.Timeline, now int64) bool {
 		return false
 	}
 	c.tl, c.floor = tl, max(c.floor, next)
-	c.held, c.cached = nil, nil
-	c.forget()
+	c.SetLeases(nil, nil, c.cause) // they are of another timeline
 	return true
 }
 
@@ -367,11 +366,12 @@ type Mode string
 
 // The modes.
 const (
-	ModeStarting       Mode = "starting"        // the first lease is waited for
-	ModeRegular        Mode = "regular"         //
-	ModeFallbackCached Mode = "fallback_cached" //
-	ModeFallbackRandom Mode = "fallback_random" //
-	ModeUnavailable    Mode = "unavailable"     // none: every request fails
+	ModeStarting          Mode = "starting"                  // the first lease is waited for
+	ModeRegular           Mode = "regular"                   //
+	ModeFallbackCached    Mode = "fallback_cached"           //
+	ModeFallbackUncertain Mode = "fallback_cached_uncertain" // cached, and another holder may make the same IDs
+	ModeFallbackRandom    Mode = "fallback_random"           //
+	ModeUnavailable       Mode = "unavailable"               // none: every request fails
 )
 
 // Mode returns what a request for one ID would get at the time now, and why
@@ -384,16 +384,19 @@ func (c *Core) Mode(now int64) (Mode, error) {
 	if stop.Wait != WaitNone {
 		ms = stop.UntilMS
 	}
-	c.usable.lookAt(ms, c.held)
 	switch {
-	case c.usable.room > 0:
+	case c.regular.roomAt(ms) > 0:
 		return ModeRegular, nil
 	case c.starting:
 		return ModeStarting, nil
 	case c.cfg.Fallback == FallbackNone:
 		return ModeUnavailable, c.refusal()
-	case c.cachedAt(ms) != nil:
+	}
+	switch supply, kind := c.cachedAt(ms); {
+	case supply != nil && kind == FallbackCachedID:
 		return ModeFallbackCached, nil
+	case supply != nil:
+		return ModeFallbackUncertain, nil
 	case c.cfg.Fallback == FallbackCached:
 		return ModeUnavailable, c.refusal()
 	}

@@ -21,11 +21,33 @@ var (
 type ClockBackwardError struct {
 	BackwardMS int64 // how far the clock is behind, or how long it kept callers waiting
 	LimitMS    int64 // max_backward
+	Earlier    bool  // this life made no ID yet: it is the mark of earlier lives, or the epoch
+}
+
+// FarAhead is how far behind an earlier life's IDs a clock must be for the mark
+// to be taken for the culprit, and not the clock.
+const FarAhead = time.Hour
+
+// MarkFarAhead reports whether IDs of an earlier life are dated so far ahead that
+// waiting is no use.
+func (e *ClockBackwardError) MarkFarAhead() bool {
+	return e.Earlier && e.BackwardMS > FarAhead.Milliseconds()
+}
+
+// Advice says what is the matter and what to do.
+func (e *ClockBackwardError) Advice() string {
+	switch {
+	case e.MarkFarAhead():
+		return "an earlier run made IDs with a clock far ahead, or its mark was damaged; if this host's clock is right, " +
+			"stop the daemon and run kazahanad state reset-floor"
+	case e.Earlier:
+		return "an earlier run made IDs with a clock ahead of this one; IDs go on once the clock has caught up"
+	}
+	return "let NTP slew the clock instead of stepping it"
 }
 
 func (e *ClockBackwardError) Error() string {
-	return fmt.Sprintf("the clock is %d ms behind the last ID (or the epoch), and %d ms are allowed: "+
-		"let NTP slew the clock instead of stepping it", e.BackwardMS, e.LimitMS)
+	return fmt.Sprintf("the clock is %d ms behind the last ID (or the epoch), and %d ms are allowed: %s", e.BackwardMS, e.LimitMS, e.Advice())
 }
 
 // LeaseAcquisitionError: there is no valid lease, and a fallback ID was not

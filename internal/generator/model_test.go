@@ -67,18 +67,26 @@ func (m *model) candidates(ms int64, allowFallback bool) (lows []int64, kind Kin
 	if !allowFallback || m.cfg.Fallback == FallbackNone {
 		return nil, Regular, false
 	}
-	var best *lease.Lease
+	var reserved, begun []lease.Lease
 	for _, l := range append(append([]lease.Lease(nil), m.held...), deref(m.cached)...) {
-		if ms < l.Created || (m.cfg.Fallback == FallbackCached && ms >= l.ReservedUntil) {
-			continue
-		}
-		if best == nil || l.ReservedUntil > best.ReservedUntil {
-			best = &l
+		if ms >= l.Created {
+			begun = append(begun, l)
+			if ms < l.ReservedUntil {
+				reserved = append(reserved, l)
+			}
 		}
 	}
-	if best != nil {
-		add(best.Slot(), testTimeline.FallbackBit())
+	for _, l := range reserved {
+		add(l.Slot(), testTimeline.FallbackBit())
+	}
+	if len(reserved) > 0 {
 		return lows, FallbackCachedID, true
+	}
+	if m.cfg.Fallback != FallbackCached && len(begun) > 0 {
+		for _, l := range begun {
+			add(l.Slot(), testTimeline.FallbackBit())
+		}
+		return lows, FallbackCachedUncertainID, true
 	}
 	if m.cfg.Fallback == FallbackCached {
 		return nil, Regular, false

@@ -147,7 +147,7 @@ func (g *Generator) overdue(w *Pending, stop Stop) error {
 	if limit < 0 || waited <= limit {
 		return nil
 	}
-	return &ClockBackwardError{BackwardMS: waited, LimitMS: limit}
+	return &ClockBackwardError{BackwardMS: waited, LimitMS: limit, Earlier: g.core.ms < g.core.floor}
 }
 
 // end tells who waits that it has what it gets.

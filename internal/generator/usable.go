@@ -1,31 +1,42 @@
 package generator
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"sort"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// window is a lease as the core sees it.
+// window is a slot and the Unix ms in [created, until) that it serves.
 type window struct {
-	slot             snowflake.Slot
-	created, expired int64
-	reserved         int64
+	slot           snowflake.Slot
+	created, until int64
 }
 
-func (w *window) allows(ms int64) bool { return w.created <= ms && ms < w.expired }
+func (w *window) allows(ms int64) bool { return w.created <= ms && ms < w.until }
 
-// usable is the values that leases hold which allow the millisecond. They are
-// worked out anew only when a lease begins or ends, so that in between neither
-// an ID nor a millisecond costs more where there are more leases.
-type usable struct {
-	// The same leases allow every Unix ms in [from, until). While the two are
+// supply is slots, and the values of those that allow the millisecond in use.
+// The values are worked out anew only when a window begins or ends, so that in
+// between neither an ID nor a millisecond costs more where there are more leases.
+type supply struct {
+	windows []window // ascending by slot start
+
+	// The same windows allow every Unix ms in [from, until). While the two are
 	// equal, nothing has been worked out.
 	from, until int64
 	segments    []segment // ascending, with a gap between each and the next
 	room        int64     // how many values they hold together
 	hint        int       // the segment found last, as a guess: whether it helps is seen from the segment
+}
+
+func (u *supply) add(slot snowflake.Slot, created, until int64) {
+	u.windows = append(u.windows, window{slot, created, until})
+}
+
+func (u *supply) sort() {
+	slices.SortStableFunc(u.windows, func(a, b window) int { return cmp.Compare(a.slot.Start, b.slot.Start) })
 }
 
 // segment is adjacent values, of one slot or of several. All of them belong to
@@ -35,19 +46,20 @@ type segment struct {
 	before     int64 // how many values the segments before it hold
 }
 
-// forget says that the leases may be others from now on.
-func (u *usable) forget() { u.from, u.until = 0, 0 }
+// forget says that the windows may be others from now on.
+func (u *supply) forget() { u.from, u.until = 0, 0 }
 
-// lookAt makes it the values that held, ascending by slot start, allow at ms.
-func (u *usable) lookAt(ms int64, held []window) {
+// roomAt is how many values the windows that allow ms hold. nth and next then
+// find them.
+func (u *supply) roomAt(ms int64) int64 {
 	if u.from <= ms && ms < u.until {
-		return
+		return u.room
 	}
 	u.from, u.until = math.MinInt64, math.MaxInt64
 	u.segments, u.room = u.segments[:0], 0
-	for i := range held {
-		w := &held[i]
-		for _, edge := range [...]int64{w.created, w.expired} {
+	for i := range u.windows {
+		w := &u.windows[i]
+		for _, edge := range [...]int64{w.created, w.until} {
 			if edge <= ms {
 				u.from = max(u.from, edge)
 			} else {
@@ -55,14 +67,15 @@ func (u *usable) lookAt(ms int64, held []window) {
 			}
 		}
 		if w.allows(ms) {
-			u.add(w.slot)
+			u.join(w.slot)
 		}
 	}
+	return u.room
 }
 
-// add joins a slot that does not begin before the last one that was added. A
+// join adds a slot that does not begin before the last one that was added. A
 // slot granted twice over, as static: renews, counts once.
-func (u *usable) add(s snowflake.Slot) {
+func (u *supply) join(s snowflake.Slot) {
 	if n := len(u.segments); n > 0 && s.Start <= u.segments[n-1].end {
 		last := &u.segments[n-1]
 		u.room += max(s.End-last.end, 0)
@@ -75,7 +88,7 @@ func (u *usable) add(s snowflake.Slot) {
 
 // nth returns the value that has n smaller ones, and the end of its segment. n
 // is less than room.
-func (u *usable) nth(n int64) (at, end int64) {
+func (u *supply) nth(n int64) (at, end int64) {
 	i := sort.Search(len(u.segments), func(i int) bool { return u.segments[i].before > n }) - 1
 	u.hint = i
 	s := u.segments[i]
@@ -83,7 +96,7 @@ func (u *usable) nth(n int64) (at, end int64) {
 }
 
 // next returns the first value at or above from, and the end of its segment.
-func (u *usable) next(from int64) (at, end int64, ok bool) {
+func (u *supply) next(from int64) (at, end int64, ok bool) {
 	i := u.hint
 	// Most often the last segment has just been used up.
 	if i >= len(u.segments) || u.segments[i].end != from {

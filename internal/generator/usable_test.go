@@ -27,7 +27,7 @@ func scanned(held []lease.Lease, ms int64) (lows []int64) {
 }
 
 // checkUsable holds every answer for the millisecond against the scan.
-func checkUsable(t interface{ Fatalf(string, ...any) }, u *usable, held []lease.Lease, windows []window, ms int64) {
+func checkUsable(t interface{ Fatalf(string, ...any) }, u *supply, held []lease.Lease, ms int64) {
 	lows := scanned(held, ms)
 	end := func(i int) int64 { // of the adjacent values that lows[i] is among
 		for i+1 < len(lows) && lows[i+1] == lows[i]+1 {
@@ -35,9 +35,8 @@ func checkUsable(t interface{ Fatalf(string, ...any) }, u *usable, held []lease.
 		}
 		return lows[i] + 1
 	}
-	u.lookAt(ms, windows)
-	if u.room != int64(len(lows)) {
-		t.Fatalf("at %d: room for %d, want %d", ms, u.room, len(lows))
+	if room := u.roomAt(ms); room != int64(len(lows)) {
+		t.Fatalf("at %d: room for %d, want %d", ms, room, len(lows))
 	}
 	for i, low := range lows {
 		if at, e := u.nth(int64(i)); at != low || e != end(i) {
@@ -72,7 +71,7 @@ func TestUsableAgainstScan(t *testing.T) {
 			held = drawLeases(t, testEpoch+100, 12)
 			core.SetLeases(held, nil, nil)
 			for range rapid.IntRange(1, 20).Draw(t, "looks") {
-				checkUsable(t, &core.usable, held, core.held, testEpoch+100+rapid.Int64Range(-40, 100).Draw(t, "ms"))
+				checkUsable(t, &core.regular, held, testEpoch+100+rapid.Int64Range(-40, 100).Draw(t, "ms"))
 			}
 		}
 	})
@@ -88,14 +87,14 @@ func TestUsableAtTheEdges(t *testing.T) {
 	core := NewCore(Config{MaxThroughput: 1}, testTimeline, 0, nil)
 	core.SetLeases(held, nil, nil)
 	for ms := int64(98); ms <= 132; ms++ {
-		checkUsable(t, &core.usable, held, core.held, ms)
+		checkUsable(t, &core.regular, held, ms)
 	}
 	for ms := int64(132); ms >= 98; ms-- {
-		checkUsable(t, &core.usable, held, core.held, ms)
+		checkUsable(t, &core.regular, held, ms)
 	}
-	core.usable.lookAt(106, core.held)
+	core.regular.roomAt(106)
 	want := []segment{{start: 0, end: 8, before: 0}, {start: 16, end: 20, before: 8}}
-	if u := core.usable; !slices.Equal(u.segments, want) || u.from != 105 || u.until != 110 {
+	if u := core.regular; !slices.Equal(u.segments, want) || u.from != 105 || u.until != 110 {
 		t.Errorf("at 106: %+v in [%d, %d), want %+v in [105, 110)", u.segments, u.from, u.until, want)
 	}
 }
@@ -118,8 +117,8 @@ func TestManyLeasesAreNotScanned(t *testing.T) {
 	if r, stop := core.Take(now, 1, false); r.Count != 1 {
 		t.Fatalf("%+v", stop)
 	}
-	core.held[0].slot.Start = -1 // a scan would panic
-	core.held[0].slot.End = 0
+	core.regular.windows[0].slot.Start = -1 // a scan would panic
+	core.regular.windows[0].slot.End = 0
 	for ms := now; ms < now+3; ms++ {
 		used := int64(0)
 		for {
@@ -131,7 +130,7 @@ func TestManyLeasesAreNotScanned(t *testing.T) {
 				break
 			}
 			used += r.Count
-			if core.usable.hint == 0 && tl.Low(r.Start) > 8 {
+			if core.regular.hint == 0 && tl.Low(r.Start) > 8 {
 				t.Fatal("the segment found is not remembered")
 			}
 		}

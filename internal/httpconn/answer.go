@@ -1,13 +1,11 @@
 package httpconn
 
 import (
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -72,28 +70,24 @@ func isRequests(err error) bool {
 	return false
 }
 
-// transportError drops the URL, which the caller names, and says whether the
-// server can have seen the request.
+// transportError drops the URL, which the caller names.
 func transportError(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
-		err = u.Err
+		return u.Err
 	}
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" {
-		return err
-	}
-	var cert *tls.CertificateVerificationError
-	if errors.As(err, &cert) {
-		return err
-	}
-	return &uncertainError{err}
+	return err
 }
 
 // readJSON reads an answer of at most limit bytes.
 func readJSON(res *http.Response, limit int64, into any) error {
-	if media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err != nil || media != jsonType {
-		return fmt.Errorf("the answer is %q and not JSON: is this a lease server?", Shorten(res.Header.Get("Content-Type")))
+	if given := res.Header.Get("Content-Type"); given != "" {
+		if media, _, err := mime.ParseMediaType(given); err != nil || media != jsonType {
+			return fmt.Errorf("the answer is %q and not JSON: is this a lease server?", Shorten(given))
+		}
+	}
+	if res.ContentLength > limit {
+		return fmt.Errorf("the answer has %d bytes, and may have %d", res.ContentLength, limit)
 	}
 	body := &io.LimitedReader{R: res.Body, N: limit + 1}
 	decoder := json.NewDecoder(body)
@@ -133,6 +127,8 @@ func problemOf(res *http.Response) error {
 	switch {
 	case p.Code == "" && res.StatusCode == http.StatusTooManyRequests:
 		p.Code = problem.RateLimited // of a proxy in between
+	case p.Code == "" && res.StatusCode == http.StatusNotImplemented:
+		p.Code = problem.NotSupported // of a server that others have written
 	case p.Code == "" && res.StatusCode >= http.StatusInternalServerError, p.Code == problem.Unavailable:
 		return &uncertainError{p}
 	}

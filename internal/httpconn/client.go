@@ -9,10 +9,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/connurl"
@@ -111,44 +113,53 @@ type Call struct {
 	Method string
 	Path   string // with what comes from outside made by Escape
 	Query  url.Values
-	Body   any   // nil = none
-	Answer any   // nil = none is expected
-	Limit  int64 // bytes of the answer
+	Body   any     // nil = none
+	Answer any     // nil = none is expected
+	Limit  int64   // bytes of the answer
+	Server *string // set to the server that answered; may be nil
 
 	// Patience is how long a server may take on purpose, before it takes time.
 	Patience time.Duration
 	// Once: it is not repeated when it may have been carried out.
 	Once bool
+	// SentOnce: it is not repeated when a byte of it was sent, whatever came back.
+	SentOnce bool
+	// Alone: it has a connection of its own.
+	Alone bool
 }
 
 // Do asks the servers, beginning with the one that answered last, until one
 // answers for the store. The error is ErrClosed, the context's, or what went wrong
-// with each server; Settled tells whether that is an answer.
+// with each server; Settled tells whether that is an answer. It wraps
+// connurl.ErrNotSent where no byte of the request was sent to any server.
 func (c *Client) Do(ctx context.Context, k Call) error {
 	if c.life.Err() != nil {
-		return ErrClosed
+		return connurl.NotSent(ErrClosed)
 	}
 	if err := ctx.Err(); err != nil {
-		return err
+		return connurl.NotSent(err)
 	}
 	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.life, func() { cancel(ErrClosed) })()
-	err := c.do(inner, k)
+	sent, err := c.do(inner, k)
 	if err != nil && c.life.Err() != nil && ctx.Err() == nil {
-		return ErrClosed
+		err = ErrClosed
+	}
+	if !sent {
+		return connurl.NotSent(err)
 	}
 	return err
 }
 
-func (c *Client) do(ctx context.Context, k Call) error {
+// do also reports whether a byte of the request may have been sent.
+func (c *Client) do(ctx context.Context, k Call) (sent bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout+k.Patience) // keeps an earlier deadline
 	defer cancel()
 	var body []byte
 	if k.Body != nil {
-		var err error
 		if body, err = json.Marshal(k.Body); err != nil {
-			return err
+			return false, err
 		}
 	}
 	c.mu.Lock()
@@ -157,17 +168,21 @@ func (c *Client) do(ctx context.Context, k Call) error {
 	var failed error
 	for i := range c.servers {
 		at := (first + i) % len(c.servers)
-		err := c.attempt(ctx, c.servers[at], k, body, len(c.servers)-i)
+		sentThere, err := c.attempt(ctx, c.servers[at], k, body, len(c.servers)-i)
+		sent = sent || sentThere
 		if !isServersOwn(err) {
 			c.mu.Lock()
 			c.preferred = at
 			c.mu.Unlock()
+			if k.Server != nil {
+				*k.Server = c.servers[at].String()
+			}
 			if isRequests(err) && errors.As(failed, new(*uncertainError)) {
 				// That this server would not look at the request says nothing
 				// of what another may have done.
-				return fmt.Errorf("%w; %s: %w", failed, c.servers[at], err)
+				return sent, fmt.Errorf("%w; %s: %w", failed, c.servers[at], err)
 			}
-			return err
+			return sent, err
 		}
 		mayBeDone := errors.As(err, new(*uncertainError))
 		if err = fmt.Errorf("%s: %w", c.servers[at], err); failed == nil {
@@ -175,37 +190,45 @@ func (c *Client) do(ctx context.Context, k Call) error {
 		} else {
 			failed = fmt.Errorf("%w; %w", failed, err)
 		}
-		if ctx.Err() != nil || k.Once && mayBeDone {
+		if ctx.Err() != nil || k.Once && mayBeDone || k.SentOnce && sent {
 			break // whoever waits has gone, or waits for nothing more
 		}
 	}
-	return failed
+	return sent, failed
 }
 
-// attempt asks one server, in an equal share of the time that is left.
-func (c *Client) attempt(ctx context.Context, server *url.URL, k Call, body []byte, serversLeft int) error {
+// attempt asks one server, in an equal share of the time that is left. It reports
+// whether a byte of the request may have been sent: the transport had a connection
+// to write it to. A request that it repeats by itself it has not written before, or
+// it was told by do that it may.
+func (c *Client) attempt(ctx context.Context, server *url.URL, k Call, body []byte, serversLeft int) (sent bool, err error) {
 	deadline, _ := ctx.Deadline()
 	ctx, cancel := context.WithTimeout(ctx, share(time.Until(deadline), k.Patience, serversLeft))
 	defer cancel()
+	var connected atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
 	req, err := c.request(ctx, server, k, body)
 	if err != nil {
-		return err
+		return false, err
 	}
 	res, err := c.http.Do(req)
+	if err != nil && !connected.Load() {
+		return false, transportError(err)
+	}
 	if err != nil {
-		return transportError(err)
+		return true, &uncertainError{transportError(err)}
 	}
 	defer res.Body.Close()
 	if res.StatusCode < 200 || res.StatusCode > 299 {
-		return problemOf(res)
+		return true, problemOf(res)
 	}
 	if k.Answer == nil {
-		return nil
+		return true, nil
 	}
 	if err := readJSON(res, k.Limit, k.Answer); err != nil {
-		return &uncertainError{err}
+		return true, &uncertainError{err}
 	}
-	return nil
+	return true, nil
 }
 
 // share is what one of the servers that are left has of the time that is left.
@@ -237,9 +260,10 @@ func (c *Client) request(ctx context.Context, server *url.URL, k Call, body []by
 	if body != nil {
 		req.Header.Set("Content-Type", jsonType)
 	}
+	req.Close = k.Alone
 	req.Header.Set("Accept", jsonType+", "+problem.MediaType)
 	addHeader(ctx, req.Header)
-	if !k.Once {
+	if !k.Once && !k.SentOnce {
 		// An empty list is not sent. It tells the transport that the request may be
 		// repeated when the server has closed the idle connection it was sent on.
 		req.Header["Idempotency-Key"] = []string{}

@@ -67,7 +67,7 @@ func (k *Keeper) acquire(ctx context.Context, need int64) {
 		k.failed(bad[0].err)
 	}
 	for _, r := range bad {
-		k.refuse(ctx, r)
+		k.refuse(r)
 	}
 }
 
@@ -157,8 +157,8 @@ func (k *Keeper) check(l lease.Lease, now int64) error {
 }
 
 // rebase moves the service to the timeline of its first lease, and reports
-// whether it did. It is durable before an ID is made on it: after a crash the
-// old one would make smaller IDs.
+// whether it did. It is in the local state before an ID is made on it: after a
+// crash the old one would make smaller IDs.
 func (k *Keeper) rebase(tl snowflake.Timeline) bool {
 	before := k.saved
 	k.saved.Timeline, k.saved.Source = tl, state.SourceLease
@@ -198,7 +198,7 @@ func (k *Keeper) accept(ctx context.Context, good []lease.Lease, now int64) {
 	}
 	k.saved.Held, k.saved.Offered = held, nil
 	k.cause, k.failures, k.notBefore = nil, 0, 0
-	durable := k.save()
+	saved := k.save()
 	k.publish()
 	for i, l := range good {
 		if i == maxLogged {
@@ -207,8 +207,9 @@ func (k *Keeper) accept(ctx context.Context, good []lease.Lease, now int64) {
 		}
 		k.Log.Info("worker id allocated", leaseFields(l)...)
 	}
+	k.begin(good[0])
 	k.Observer.Acquired(ResultOK)
-	if durable {
+	if saved {
 		k.releaseAll(ctx, leaving)
 	}
 }
@@ -228,28 +229,44 @@ func (k *Keeper) pace(growing bool, l lease.Lease) {
 	k.growthBefore = elapsed + backoff(k.growthShort, k.cfg.RetryInterval, k.cfg.RetryMax, k.Rand.Float64())
 }
 
-// refuse gives back a lease that is of no use here. It was never published,
-// so its own start bounds what was embedded under it, and is near the
-// provider's time however wrong this host's clock is; but for one that was
-// granted long ago and is told of only now, so is any later time. One that is held already (an answer that
-// somebody kept and gave again) stays what it is.
-func (k *Keeper) refuse(ctx context.Context, r refusal) {
+// refuse logs a lease that is of no use here, and has it given back. One that is
+// held already (an answer that somebody kept and gave again) stays what it is.
+func (k *Keeper) refuse(r refusal) {
 	l := r.lease
 	if errors.Is(r.err, errMismatch) {
 		offered := l.Timeline()
-		k.saved.Offered = &offered
-		k.save()
+		if k.saved.Offered == nil || *k.saved.Offered != offered {
+			k.saved.Offered = &offered
+			k.save()
+		}
 		k.Observer.Mismatch()
 		k.Log.Error("epoch mismatch: lease refused", leaseFields(l, zap.Error(r.err))...)
 	} else {
 		k.Log.Warn("lease refused", leaseFields(l, zap.Error(r.err))...)
 	}
 	if !errors.Is(r.err, lease.ErrMalformed) && !r.known {
+		k.refused = append(k.refused, l)
+	}
+}
+
+// giveBackRefused gives back some of the refused leases: acquires and verifies
+// come in between. Where the provider hangs, the others run out by themselves.
+//
+// A refused lease was never published, so its own start bounds what was embedded
+// under it, and is near the provider's time however wrong this host's clock is;
+// but for one that was granted long ago and is told of only now, so is any later
+// time.
+func (k *Keeper) giveBackRefused(ctx context.Context) {
+	for n := 0; n < releaseChunk && len(k.refused) > 0 && ctx.Err() == nil; n++ {
+		l := k.refused[0]
+		k.refused = k.refused[1:]
 		at := l.Created
 		if theirs := k.Clock.NowMS() + k.skewMS; theirs-at > provider.ReleaseWindow.Milliseconds()/2 {
 			at = theirs
 		}
-		_ = k.release(ctx, l, at) // logged; it runs out by itself
+		if err := k.release(ctx, l, at); gone(err) {
+			k.refused = nil
+		}
 	}
 }
 
@@ -265,7 +282,8 @@ func (k *Keeper) failed(err error) {
 	switch {
 	case errors.As(err, &fenced):
 		result = ResultFenced
-		wait = k.fenceWait(fenced.UntilMS, wait)
+		end := time.Duration(fenced.UntilMS-k.Clock.NowMS()-k.skewMS) * time.Millisecond
+		wait = fenceWait(end, wait, k.cfg.RetryInterval, k.cfg.RetryMax, k.Rand.Float64())
 	case errors.As(err, &busy):
 		result = ResultRefused
 		wait = max(wait, min(busy.RetryAfter, maxRetryAfter))
@@ -282,25 +300,12 @@ func (k *Keeper) failed(err error) {
 	k.publish()
 	k.Observer.Acquired(result)
 	fields := []zap.Field{zap.Error(err), zap.Int("failures", k.failures), zap.Duration("retry_in", wait)}
-	if k.remaining(k.Clock.NowMS()) == 0 && !k.anyUsable() {
+	had := k.term > 0 || k.saved.Cached != nil // a lease, in this life or the one before
+	if had && k.cfg.NoFallback && !k.anyUsable() {
 		k.Log.Error("keep alive failed, circuit breaking", fields...)
 		return
 	}
 	k.Log.Error("failed to allocate worker id", fields...)
-}
-
-// fenceWait is how long to wait before a provider that refuses grants until the
-// time is asked again: right then, but not much later than after any other
-// failure. An operator may lift the fence, and the two clocks may differ by
-// more than was known.
-func (k *Keeper) fenceWait(untilMS int64, usual time.Duration) time.Duration {
-	end := time.Duration(untilMS-k.Clock.NowMS()-k.skewMS) * time.Millisecond
-	if end <= 0 || end > k.cfg.RetryMax {
-		return usual
-	}
-	// Those who wait for one fence do not all come at its end.
-	spread := time.Duration(k.Rand.Float64() * float64(k.cfg.RetryInterval))
-	return max(end, k.cfg.RetryInterval) + spread
 }
 
 func (k *Keeper) anyUsable() bool {

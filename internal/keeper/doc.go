@@ -9,9 +9,10 @@
 // # What it upholds
 //
 //   - Single user: before a lease is released the generator is sealed against
-//     it, then it leaves the durable state, then the release is sent, stamped
-//     with max(clock, last embedded timestamp). If the durable state cannot be
+//     it, then it leaves the local state, then the release is sent, once, stamped
+//     with max(clock, last embedded timestamp). If the local state cannot be
 //     written, no release is sent, and the lease runs out by itself.
+//   - A planned restart is never worse than a kill -9: see Shutdown.
 //   - A lease that was released, taken over or refused is never published
 //     again, neither as a lease nor as the cached one.
 //   - A lease on another timeline (epoch, bit_ts) is refused.

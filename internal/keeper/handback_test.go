@@ -251,7 +251,7 @@ func TestReplacementInTheSameSlot(t *testing.T) {
 			if held.Key() != granted.Key() || held.Expired <= r.host.ms() {
 				t.Errorf("held: %v, and the last grant is %v", held, granted)
 			}
-			if _, err := p.Extend(t.Context(), service, held); err != nil {
+			if _, err := provider.Extend(t.Context(), p, service, held); err != nil {
 				t.Errorf("the provider has ended the lease that is in use: %v", err)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,10 +31,10 @@ type Generator interface {
 	Growth() <-chan struct{}
 }
 
-// Store is the durable state of one service.
+// Store is the local state of one service.
 type Store interface {
 	Load() state.Saved
-	Save(state.Saved) error // durable before it returns
+	Save(state.Saved) error // survives a kill -9 once it has returned nil
 }
 
 // Clock is the believed time.
@@ -49,7 +50,7 @@ type Observer interface {
 	Called(op string, d time.Duration)       // a provider call took d
 	Lost(reason string)                      // a held lease is no longer ours
 	Mismatch()                               // a lease on another timeline was refused
-	StateFailed()                            // the durable state could not be written
+	StateFailed()                            // the local state could not be written
 	Skew(created int64, local time.Duration) // a grant's time minus the local clock
 }
 
@@ -72,6 +73,7 @@ type Config struct {
 	RetryMax      time.Duration
 	CallTimeout   time.Duration // deadline of one provider call
 	VerifyEvery   time.Duration
+	NoFallback    bool // without a lease there are no IDs
 }
 
 // Deps are the rooms around a keeper.
@@ -109,6 +111,11 @@ type Keeper struct {
 	growthShort  int           // growth acquires in a row that brought less than asked
 	growthBefore time.Duration // Elapsed: backoff of growth
 	nextVerify   time.Duration // Elapsed
+	answered     bool          // the provider has answered a call of this life
+	lastAnswer   time.Duration // Elapsed: when it did last
+	begun        bool          // there was a lease to keep alive in this life
+	refused      []lease.Lease // to be given back
+	sealed       bool          // a stop has begun: the generator gets no lease any more
 	unsaved      bool          // the store does not hold what saved has
 	nextSave     time.Duration // Elapsed: when to try again, if so
 
@@ -156,11 +163,16 @@ func (k *Keeper) resumePace(now int64) {
 func (k *Keeper) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	k.Log.Info("starting worker id keep alive")
+	now := k.Clock.NowMS()
+	if i := slices.IndexFunc(k.saved.Held, func(l lease.Lease) bool { return l.Allows(now) }); i >= 0 {
+		k.begin(k.saved.Held[i])
+	}
 	for {
 		select {
 		case <-ctx.Done():
-			k.Log.Info("keep alive stopped")
+			if k.begun {
+				k.Log.Info("keep alive stopped")
+			}
 			return nil
 		case <-timer.C:
 		case <-k.Generator.Growth():
@@ -170,12 +182,21 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
+// begin logs the lease that the keep alive begins with, once.
+func (k *Keeper) begin(l lease.Lease) {
+	if !k.begun {
+		k.begun = true
+		key := zap.String("key", k.cfg.Service+":"+strconv.FormatInt(l.ID, 10))
+		k.Log.Info("starting worker id keep alive", leaseFields(l, key)...)
+	}
+}
+
 // SetConfig replaces the configuration from the next step on, which is soon.
 func (k *Keeper) SetConfig(cfg Config) { k.newCfg.Store(&cfg) }
 
 // Turns grows while the keeper goes on: with each step, and with each call of the
-// provider that ends, in whatever way. Between two of them lie pollInterval, the
-// writing of the durable state, or CallTimeout.
+// provider that ends, in whatever way. Between two of them lie pollInterval or
+// CallTimeout.
 func (k *Keeper) Turns() uint64 { return k.turns.Load() }
 
 // Step does what is due now, and returns how long nothing more will be.
@@ -196,6 +217,7 @@ func (k *Keeper) Step(ctx context.Context) time.Duration {
 		k.acquire(ctx, need)
 		k.handBackReplaced(ctx)
 	}
+	k.giveBackRefused(ctx)
 	k.growth = false
 	k.report()
 	return k.nap()
@@ -254,6 +276,9 @@ func (k *Keeper) nap() time.Duration {
 			nap = min(nap, d)
 		}
 	}
+	if len(k.refused) > 0 {
+		sooner(minNap)
+	}
 	sooner(k.notBefore - elapsed)
 	if k.acquired {
 		sooner(k.lastAcquire + k.term/acquiresPerTerm - elapsed)
@@ -272,6 +297,9 @@ func (k *Keeper) nap() time.Duration {
 // publish gives the generator the leases as they are.
 func (k *Keeper) publish() {
 	k.report() // first: a status must not show IDs without the lease they come from
+	if k.sealed {
+		return
+	}
 	k.Generator.Update(k.saved.Held, k.saved.Cached, k.cause)
 }
 
@@ -281,7 +309,7 @@ func (k *Keeper) save() bool {
 	k.unsaved, k.nextSave = err != nil, k.Clock.Elapsed()+saveInterval
 	if err != nil {
 		k.Observer.StateFailed()
-		k.Log.Error("the durable state cannot be written; leases are used on, and none is released", zap.Error(err))
+		k.Log.Error("the live state cannot be written; leases are used on, and none is released", zap.Error(err))
 		return false
 	}
 	return true
@@ -294,6 +322,9 @@ func (k *Keeper) timed(ctx context.Context, op string, call func(context.Context
 	began := k.Clock.Elapsed()
 	err := call(ctx)
 	k.turns.Add(1)
+	if err == nil || settled(err) {
+		k.answered, k.lastAnswer = true, k.Clock.Elapsed()
+	}
 	k.Observer.Called(op, k.Clock.Elapsed()-began)
 	return err
 }

@@ -415,3 +415,39 @@ func TestRefusedTriesAreNotRepeated(t *testing.T) {
 		}
 	})
 }
+
+// TestRefusedLeasesHoldNothingUp: an answer with many leases of no use, from a
+// provider whose releases hang, costs one call's deadline. With one that answers,
+// all of them go back, and acquires and verifies come in between.
+func TestRefusedLeasesHoldNothingUp(t *testing.T) {
+	const many = 500
+	for name, c := range map[string]struct {
+		release providertest.Fault
+		most    time.Duration // between two verifies
+		back    int
+	}{
+		"releases hang":    {hanging, 16 * time.Second, 1},
+		"releases succeed": {providertest.Fault{}, 13 * time.Second, many},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 256, many })
+				r.start()
+				r.until(time.Second)
+				r.remote.faulty.Next(providertest.OpAcquire, providertest.Change(func(l *lease.Lease) { l.EpochMS++ }))
+				r.remote.fail(c.release, providertest.OpRelease)
+				r.keeper.SetConfig(func() Config { cfg := r.setup.Config; cfg.MaxThroughput = many * 256; return cfg }())
+				r.until(renewal + 3*time.Minute)
+				if n := len(r.remote.of(providertest.OpRelease)); n < c.back {
+					t.Errorf("%d releases, want at least %d", n, c.back)
+				}
+				verifies := r.remote.of(providertest.OpVerify)
+				for i := 1; i < len(verifies); i++ {
+					if gap := verifies[i].at - verifies[i-1].at; gap > c.most {
+						t.Errorf("no verify from %v to %v", verifies[i-1].at, verifies[i].at)
+					}
+				}
+			})
+		})
+	}
+}

@@ -82,9 +82,9 @@ func (l line) Release(ctx context.Context, req provider.ReleaseRequest) error {
 	return l.travel(ctx, func() error { return l.Provider.Release(ctx, req) })
 }
 
-func (l line) Verify(ctx context.Context, service string, leases []lease.Lease) (lost []lease.Lease, err error) {
+func (l line) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	err = l.travel(ctx, func() (err error) {
-		lost, err = l.Provider.(provider.Verifier).Verify(ctx, service, leases)
+		lost, err = l.Provider.(provider.Verifier).Verify(ctx, service, claims)
 		return err
 	})
 	return lost, err
@@ -212,7 +212,7 @@ func (p *remote) Acquire(ctx context.Context, req provider.AcquireRequest) (leas
 // have done before it lets go of a lease.
 func (p *remote) Release(ctx context.Context, req provider.ReleaseRequest) error {
 	t, at := p.rig.t, p.rig.elapsed()
-	l, ok := p.signed(req)
+	l, ok := p.signed(req.ID, req.BitSeq, req.Signed)
 	if !ok {
 		t.Errorf("at %v: the release of machine ID %d is not signed with the secret of a lease", at, req.ID)
 	}
@@ -235,26 +235,44 @@ func (p *remote) Release(ctx context.Context, req provider.ReleaseRequest) error
 	if releasing != nil {
 		releasing(l)
 	}
-	return p.do(ctx, &call{op: providertest.OpRelease, back: req}, func() error { return p.faulty.Release(ctx, req) })
+	err := p.do(ctx, &call{op: providertest.OpRelease, back: req}, func() error { return p.faulty.Release(ctx, req) })
+	if provablyNotReleased(err) {
+		p.mu.Lock()
+		delete(p.left, l.Key())
+		p.mu.Unlock()
+	}
+	return err
 }
 
-func (p *remote) Verify(ctx context.Context, service string, leases []lease.Lease) (lost []lease.Lease, err error) {
+func (p *remote) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	err = p.do(ctx, &call{op: providertest.OpVerify}, func() (err error) {
-		lost, err = p.faulty.Verify(ctx, service, leases)
+		lost, err = p.faulty.Verify(ctx, service, claims)
 		return err
 	})
-	for _, l := range lost {
-		p.leave(l, "lost")
+	for _, i := range lost {
+		if l, ok := p.signed(claims[i].ID, claims[i].BitSeq, claims[i].Signed); ok {
+			p.leave(l, "lost")
+		}
 	}
 	return lost, err
 }
 
-// signed finds the lease with whose secret the release is signed.
-func (p *remote) signed(req provider.ReleaseRequest) (lease.Lease, bool) {
+// provablyNotReleased is what the interface of providers says of an error. It is
+// not the keeper's own reading of it.
+func provablyNotReleased(err error) bool {
+	switch err.(type) {
+	case *provider.FencedError, *provider.BusyError:
+		return true
+	}
+	return errors.Is(err, provider.ErrNotSent) || errors.Is(err, provider.ErrTimestampSkew) || errors.Is(err, provider.ErrInvalid)
+}
+
+// signed finds the lease with whose secret a request about it is signed.
+func (p *remote) signed(machineID int64, bitSeq int, with func(secret string) bool) (lease.Lease, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range append(p.granted[:len(p.granted):len(p.granted)], p.received...) {
-		if l.ID == req.ID && l.BitSeq == req.BitSeq && lease.Verify(l.Secret, l.ID, req.TimestampMS, req.Signature) {
+		if l.ID == machineID && l.BitSeq == bitSeq && with(l.Secret) {
 			return l, true
 		}
 	}

@@ -125,6 +125,7 @@ func newRig(t *testing.T, change func(*setup)) *rig {
 	if change != nil {
 		change(&r.setup)
 	}
+	r.setup.NoFallback = r.setup.fallback == generator.FallbackNone
 	r.host = &machine{began: r.began}
 	r.host.jump(r.setup.clockOff)
 	r.seen = &seen{acquired: map[string]int{}}
@@ -299,7 +300,7 @@ func (r *rig) traffic(first time.Duration) (stop func()) {
 	return stop
 }
 
-func word(k generator.Kind) string { return [...]string{"regular", "cached", "random"}[k] }
+func word(k generator.Kind) string { return [...]string{"regular", "cached", "uncertain", "random"}[k] }
 
 // machineID is the machine ID in an ID of the default layout, regular or cached.
 func (r *rig) machineID(id snowflake.ID) int64 {
@@ -442,7 +443,7 @@ type store struct {
 
 func newStore(t *testing.T, saved state.Saved) *store {
 	t.Helper()
-	st := state.Ephemeral()
+	st := state.Ephemeral(state.Options{})
 	sv, err := st.Service(service)
 	if err != nil {
 		t.Fatal(err)

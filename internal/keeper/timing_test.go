@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 )
@@ -48,7 +49,7 @@ func TestCovers(t *testing.T) {
 }
 
 // TestBackoff is the table of seed 000, section 5.7, and the bounds of the
-// jitter upon it.
+// jitter, which never lifts a wait above the largest interval.
 func TestBackoff(t *testing.T) {
 	table := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60, 60}
 	for i, seconds := range table {
@@ -57,12 +58,15 @@ func TestBackoff(t *testing.T) {
 			if got := backoff(failures, time.Second, time.Minute, 0); got != want {
 				t.Errorf("%v, want %v", got, want)
 			}
-			if got := backoff(failures, time.Second, time.Minute, 0.5); got != want+want/20 {
-				t.Errorf("with half the jitter %v, want %v", got, want+want/20)
+			sign := time.Duration(1)
+			if want == time.Minute {
+				sign = -1 // there is no room above
 			}
-			most := backoff(failures, time.Second, time.Minute, 0.999999)
-			if most <= want+want/11 || most >= want+want/10 {
-				t.Errorf("with all jitter %v, want just below %v", most, want+want/10)
+			if got := backoff(failures, time.Second, time.Minute, 0.5); got != want+sign*want/20 {
+				t.Errorf("with half the jitter %v, want %v", got, want+sign*want/20)
+			}
+			if most := sign * (backoff(failures, time.Second, time.Minute, 0.999999) - want); most <= want/11 || most >= want/10 {
+				t.Errorf("all jitter is %v, want just below %v", most, want/10)
 			}
 		})
 	}
@@ -74,5 +78,45 @@ func TestBackoff(t *testing.T) {
 	}
 	if got := backoff(3, 250*time.Millisecond, 700*time.Millisecond, 0); got != 700*time.Millisecond {
 		t.Errorf("%v: the doubled interval is cut at the largest one", got)
+	}
+}
+
+// TestBackoffKeepsItsCap: no number of failures, no intervals and no jitter lead
+// to a wait above the largest interval, or to none.
+func TestBackoffKeepsItsCap(t *testing.T) {
+	intervals := []time.Duration{time.Millisecond, 250 * time.Millisecond, time.Second, time.Minute, time.Hour, math.MaxInt64 / 3, math.MaxInt64}
+	for _, first := range intervals {
+		for _, most := range intervals {
+			for _, failures := range []int{0, 1, 2, 3, 7, 63, 64, 65, 1_000_000} {
+				for _, random := range []float64{0, 0.25, 0.5, 0.999999, math.Nextafter(1, 0)} {
+					if got := backoff(failures, first, most, random); got > most || got <= 0 {
+						t.Errorf("backoff(%d, %v, %v, %v) is %v", failures, first, most, random, got)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestFenceWait(t *testing.T) {
+	const usual, first, most = 8 * time.Second, time.Second, time.Minute
+	for _, c := range []struct {
+		end    time.Duration
+		random float64
+		want   time.Duration
+	}{
+		{-time.Second, 0.5, usual}, // over already
+		{0, 0.5, usual},
+		{time.Millisecond, 0, first},
+		{30 * time.Second, 0, 30 * time.Second},
+		{30 * time.Second, 0.5, 30*time.Second + 500*time.Millisecond},
+		{most - first/4, 0.1, most - first/4 + first/10},
+		{most - first/4, 0.999, most}, // not beyond it, and not before the end
+		{most, 0.999, most},
+		{most + 1, 0.5, usual},
+	} {
+		if got := fenceWait(c.end, usual, first, most, c.random); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
 	}
 }

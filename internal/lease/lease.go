@@ -18,19 +18,28 @@ import (
 // timestamps in [Created, Expired). The JSON names are those of seed 000,
 // section 4.2, and of the HTTP lease server.
 //
-// Secret signs the release and must not reach a log; String leaves it out.
+// Secret signs what the holder asks, is not sent again, and must not reach a log;
+// String leaves it out.
 type Lease struct {
 	ID            int64  `json:"id"`            // machine ID; its slot is Layout().Slot(ID)
 	Created       int64  `json:"created"`       // Unix ms, by the provider's clock
 	Expired       int64  `json:"expired"`       // Unix ms; the first one not allowed
 	ReservedUntil int64  `json:"reservedUntil"` // Unix ms; before it nobody else is granted an overlapping slot
-	Secret        string `json:"secret"`
+	Secret        string `json:"secret,omitempty"`
 	EpochMS       int64  `json:"customEpoch"`
 	BitReserve    int    `json:"bitReserve"`
 	BitTS         int    `json:"bitTs"`
 	BitID         int    `json:"bitId"`
 	BitSeq        int    `json:"bitSeq"`
 }
+
+// Limits of what a lease may hold.
+const (
+	// MaxMS is the last Unix ms, and the largest epoch: sums of two do not overflow.
+	MaxMS = 1<<62 - 1
+	// MaxSecretBytes is generous: 128 random bits in hex are 32.
+	MaxSecretBytes = 1024
+)
 
 // ErrMalformed is wrapped by every error of Validate.
 var ErrMalformed = errors.New("malformed lease")
@@ -52,6 +61,11 @@ func (l Lease) Validate() error {
 		return bad("a layout of %v has machine IDs 0 to %d", layout, layout.MachineIDs()-1)
 	case l.Secret == "":
 		return bad("it has no secret")
+	case len(l.Secret) > MaxSecretBytes:
+		return bad("its secret has %d bytes, and may have %d", len(l.Secret), MaxSecretBytes)
+	case max(l.Created, l.Expired, l.ReservedUntil, l.EpochMS) > MaxMS || l.EpochMS < -MaxMS:
+		return bad("created %d, expired %d, reservedUntil %d and customEpoch %d are Unix milliseconds, and none may be beyond %d",
+			l.Created, l.Expired, l.ReservedUntil, l.EpochMS, int64(MaxMS))
 	case l.Created < 0 || l.Expired <= l.Created:
 		return bad("it is valid from %d to %d, which is no interval", l.Created, l.Expired)
 	case l.ReservedUntil < l.Expired:
@@ -103,12 +117,35 @@ func (l Lease) String() string {
 // Sign is the signature of a release: HMAC-SHA256 over "id:timestamp", keyed
 // by the secret's text, in lower-case hex (seed 000, section 4.5).
 func Sign(secret string, machineID, timestampMS int64) string {
+	return sign(secret, "", machineID, timestampMS)
+}
+
+// SignVerify is the signature of a question whether a lease is still the caller's:
+// over "verify:id:created", in the same way.
+func SignVerify(secret string, machineID, createdMS int64) string {
+	return sign(secret, "verify:", machineID, createdMS)
+}
+
+// SignExtend is the signature of an extension: over "extend:id:created:expired",
+// in the same way, with the end that the caller knows.
+func SignExtend(secret string, machineID, createdMS, expiredMS int64) string {
+	return sign(secret, "extend:", machineID, createdMS, expiredMS)
+}
+
+// sign keeps the three kinds apart by their prefix: an overheard signature of one
+// is none of another.
+func sign(secret, prefix string, numbers ...int64) string {
+	text := []byte(prefix)
+	for i, n := range numbers {
+		if i > 0 {
+			text = append(text, ':')
+		}
+		text = strconv.AppendInt(text, n, 10)
+	}
 	mac := hmac.New(sha256.New, []byte(secret))
-	mac.Write([]byte(strconv.FormatInt(machineID, 10) + ":" + strconv.FormatInt(timestampMS, 10)))
+	mac.Write(text)
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// Verify reports, in constant time, whether signature is what Sign gives.
-func Verify(secret string, machineID, timestampMS int64, signature string) bool {
-	return hmac.Equal([]byte(Sign(secret, machineID, timestampMS)), []byte(signature))
-}
+// SameSignature compares signatures in constant time.
+func SameSignature(a, b string) bool { return hmac.Equal([]byte(a), []byte(b)) }

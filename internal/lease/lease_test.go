@@ -2,6 +2,7 @@ package lease
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 )
@@ -27,6 +28,13 @@ func TestValidate(t *testing.T) {
 		"no interval":           func(l *Lease) { l.Expired = l.Created },
 		"which is no interval":  func(l *Lease) { l.Created = -1 },
 		"reserved until":        func(l *Lease) { l.ReservedUntil = l.Expired - 1 },
+		"may have 1024":         func(l *Lease) { l.Secret = strings.Repeat("s", MaxSecretBytes+1) },
+		"created 92233":         func(l *Lease) { l.Created = math.MaxInt64 },
+		"expired 92233":         func(l *Lease) { l.Expired = math.MaxInt64 },
+		"expired 4611":          func(l *Lease) { l.Expired = MaxMS + 1 },
+		"reservedUntil 92233":   func(l *Lease) { l.ReservedUntil = math.MaxInt64 },
+		"customEpoch 92233":     func(l *Lease) { l.EpochMS = math.MaxInt64 },
+		"customEpoch -92233":    func(l *Lease) { l.EpochMS = math.MinInt64 },
 	} {
 		l := valid()
 		spoil(&l)
@@ -49,23 +57,28 @@ func TestAllows(t *testing.T) {
 	}
 }
 
-// TestSign holds the signature to a value computed elsewhere:
+// TestSign holds the signatures to values computed elsewhere:
 // printf 7:1800000000000 | openssl dgst -sha256 -hmac s3cret
 func TestSign(t *testing.T) {
-	const want = "20bce4fc0bb2140989ecce50793a963be83f2d976ad7fed6f86e15a6369f0227"
-	if got := Sign("s3cret", 7, 1_800_000_000_000); got != want {
-		t.Errorf("signature %s, want %s", got, want)
-	}
-	if !Verify("s3cret", 7, 1_800_000_000_000, want) {
-		t.Error("a right signature does not verify")
-	}
-	for _, wrong := range []bool{
-		Verify("other", 7, 1_800_000_000_000, want), Verify("s3cret", 8, 1_800_000_000_000, want),
-		Verify("s3cret", 7, 1_800_000_000_001, want), Verify("s3cret", 7, 1_800_000_000_000, ""),
-		Verify("s3cret", 7, 1_800_000_000_000, strings.ToUpper(want)),
+	const created, expired = 1_800_000_000_000, 1_800_000_600_000
+	for text, test := range map[string]struct{ got, want string }{
+		"7:1800000000000": {
+			Sign("s3cret", 7, created), "20bce4fc0bb2140989ecce50793a963be83f2d976ad7fed6f86e15a6369f0227",
+		},
+		"verify:7:1800000000000":               {SignVerify("s3cret", 7, created), "e5118fea9bd366ee917507f2bc8f6d5a5a5f2232075f4601b65ab7bd0ff4c120"},
+		"extend:7:1800000000000:1800000600000": {SignExtend("s3cret", 7, created, expired), "b322917c9e92346099bf5982fc6246ec9ad238c4ad66c05efaa5512cbf998d8d"},
 	} {
-		if wrong {
-			t.Error("a wrong signature verifies")
+		if !SameSignature(test.got, test.want) {
+			t.Errorf("%s: signature %s, want %s", text, test.got, test.want)
+		}
+	}
+	for _, wrong := range []string{
+		Sign("other", 7, created), Sign("s3cret", 8, created), Sign("s3cret", 7, created+1),
+		SignVerify("s3cret", 7, created), SignExtend("s3cret", 7, created, expired), "",
+		strings.ToUpper(Sign("s3cret", 7, created)),
+	} {
+		if SameSignature(Sign("s3cret", 7, created), wrong) {
+			t.Errorf("%q is taken for the signature", wrong)
 		}
 	}
 }

@@ -7,10 +7,10 @@ import (
 
 // Paths of the API, below the server's URL.
 const (
-	PathLease   = "/lease"         // POST acquires; DELETE PathLease/{id} releases; POST PathLease/{id}/extend
-	PathExtend  = "/extend"        // after PathLease/{id}
+	PathLease   = "/lease"         // POST acquires; DELETE PathLease/{id} releases
 	PathLeases  = "/leases"        // GET lists
 	PathVerify  = "/leases/verify" // POST
+	PathExtend  = "/leases/extend" // POST
 	PathHistory = "/leases/at"     // GET: who held the low bits at the time
 	PathStats   = "/stats"         // GET
 )
@@ -41,13 +41,33 @@ const ContentType = "application/json"
 type AcquireRequest struct {
 	ServiceID       string            `json:"serviceId,omitempty"`
 	Meta            map[string]string `json:"meta,omitempty"`
-	ThroughputPerMS int64             `json:"throughputPerMs,omitempty"`
+	ThroughputPerMS *int64            `json:"throughputPerMs,omitempty"` // nil: one lease
 	RequestID       string            `json:"requestId,omitempty"`
+	// NewClient is true with the first request of a client process, and false with
+	// the others; nil where the client does not say.
+	NewClient *bool `json:"newClient,omitempty"`
 }
 
 // AcquireResponse is its answer.
 type AcquireResponse struct {
-	Leases []lease.Lease `json:"leases"`
+	RequestID string        `json:"requestId,omitempty"` // the request's
+	Leases    []lease.Lease `json:"leases"`
+	Forgetful bool          `json:"forgetful,omitempty"` // provider.Info.Forgetful, of the server's store
+}
+
+// Granted is AcquireResponse as a client reads it: of a server that need not know
+// more than seed 000, sections 4.2 and 7.1.
+type Granted struct {
+	RequestID string         `json:"requestId"` // "" of a server that does not repeat it
+	Leases    []GrantedLease `json:"leases"`
+	Forgetful bool           `json:"forgetful"`
+}
+
+// GrantedLease is a lease whose ReservedUntil may be missing: then no other holder
+// comes before Expired, and that is all one knows.
+type GrantedLease struct {
+	lease.Lease
+	ReservedUntil *int64 `json:"reservedUntil"`
 }
 
 // ReleaseRequest is the body of DELETE /lease/{id}, or its query.
@@ -59,10 +79,20 @@ type ReleaseRequest struct {
 	AtEnd     bool   `json:"atEnd,omitempty"`  // Timestamp is the lease's last millisecond, however far ahead
 }
 
-// ExtendRequest is the body of POST /lease/{id}/extend.
+// Claim names a lease, and proves without its secret that it is the caller's.
+type Claim struct {
+	ID        *int64 `json:"id"`
+	BitSeq    *int   `json:"bitSeq"`
+	Created   *int64 `json:"created"` // Unix ms
+	Signature string `json:"signature"`
+}
+
+// ExtendRequest is the body of POST /leases/extend. The signature is that of
+// lease.SignExtend.
 type ExtendRequest struct {
-	ServiceID string      `json:"serviceId,omitempty"`
-	Lease     lease.Lease `json:"lease"`
+	Claim
+	Expired   *int64 `json:"expired"` // Unix ms, as far as the caller knows
+	ServiceID string `json:"serviceId,omitempty"`
 }
 
 // ExtendResponse is its answer. The lease comes without its secret.
@@ -70,10 +100,11 @@ type ExtendResponse struct {
 	Lease lease.Lease `json:"lease"`
 }
 
-// VerifyRequest is the body of POST /leases/verify.
+// VerifyRequest is the body of POST /leases/verify. The signatures are those of
+// lease.SignVerify.
 type VerifyRequest struct {
-	ServiceID string        `json:"serviceId,omitempty"`
-	Leases    []lease.Lease `json:"leases"`
+	ServiceID string  `json:"serviceId,omitempty"`
+	Leases    []Claim `json:"leases"`
 }
 
 // VerifyResponse is its answer: the positions in the request of the leases that

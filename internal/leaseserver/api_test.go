@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http/httptest"
 	"net/url"
 	"slices"
@@ -150,9 +151,15 @@ func TestMalformedRequests(t *testing.T) {
 		"much meta":         {"POST", "/lease", `{"meta":{"a":"` + strings.Repeat("x", provider.MaxMetaBytes) + `"}}`, problem.InvalidRequest},
 		"a long request ID": {"POST", "/lease", `{"requestId":"` + strings.Repeat("x", provider.MaxNameBytes+1) + `"}`, problem.InvalidRequest},
 		"a huge body":       {"POST", "/lease", `{"x":"` + strings.Repeat("x", leaseapi.MaxRequestBytes) + `"}`, problem.TooLarge},
+		"no throughput":     {"POST", "/lease", `{"throughputPerMs":0}`, problem.InvalidRequest},
+		"less than none":    {"POST", "/lease", `{"throughputPerMs":-1}`, problem.InvalidRequest},
 		"verify nothing":    {"POST", "/leases/verify", `{"leases":[{}]}`, problem.InvalidRequest},
-		"extend nothing":    {"POST", "/lease/0/extend", ``, problem.InvalidRequest},
-		"extend another":    {"POST", "/lease/1/extend", `{"lease":{"id":2}}`, problem.InvalidRequest},
+		"verify unsigned":   {"POST", "/leases/verify", `{"leases":[{"id":1,"bitSeq":8,"created":1}]}`, problem.InvalidRequest},
+		"verify a secret":   {"POST", "/leases/verify", `{"leases":[{"id":1,"bitSeq":8,"created":1,"secret":"s"}]}`, problem.InvalidRequest},
+		"extend nothing":    {"POST", "/leases/extend", ``, problem.InvalidRequest},
+		"extend to no end":  {"POST", "/leases/extend", `{"id":2,"bitSeq":8,"created":1,"signature":"00"}`, problem.InvalidRequest},
+		"a signed ID":       {"DELETE", "/lease/+5?signature=00&timestamp=1", ``, problem.InvalidRequest},
+		"a padded ID":       {"DELETE", "/lease/05?signature=00&timestamp=1", ``, problem.InvalidRequest},
 		"at no time":        {"GET", "/leases/at?low=1", "", problem.InvalidRequest},
 		"a broken query":    {"GET", "/leases?serviceId=%zz", "", problem.InvalidRequest},
 		"nowhere":           {"GET", "/lock", "", problem.NotFound},
@@ -164,8 +171,8 @@ func TestMalformedRequests(t *testing.T) {
 	if records := g.send("GET", "/leases", "", ""); !strings.Contains(records.body, `"records":[]`) {
 		t.Errorf("a malformed request took a lease: %s", records.body)
 	}
-	many := leaseapi.VerifyRequest{Leases: slices.Repeat([]lease.Lease{g.acquire("", "")}, leaseapi.MaxVerify+1)}
-	g.want("verify many", g.send("POST", "/leases/verify", "", mustJSON(t, many)), problem.InvalidRequest)
+	many := slices.Repeat([]lease.Lease{g.acquire("", "")}, leaseapi.MaxVerify+1)
+	g.want("verify many", g.send("POST", "/leases/verify", "", verification(t, many...)), problem.InvalidRequest)
 }
 
 // A page in a browser can send some requests without asking first; none of those
@@ -243,9 +250,95 @@ func TestProviderFailure(t *testing.T) {
 		g.want(target, g.send("GET", target, "", ""), problem.NotSupported)
 	}
 	l := provider.DefaultTerms().Grant(7, testNow, "s")
-	g.want("extend", g.send("POST", "/lease/7/extend", "", mustJSON(t, leaseapi.ExtendRequest{Lease: l})), problem.NotSupported)
-	if r := g.send("POST", "/leases/verify", "", mustJSON(t, leaseapi.VerifyRequest{Leases: []lease.Lease{l}})); r.body != `{"lost":[]}`+"\n" {
-		t.Errorf("one that cannot verify: %+v", r)
+	g.want("extend", g.send("POST", "/leases/extend", "", extension(t, l, l.Secret)), problem.NotSupported)
+	g.want("verify", g.send("POST", "/leases/verify", "", verification(t, l)), problem.NotSupported)
+}
+
+// verification is the body of POST /leases/verify, as their holder sends it.
+func verification(t testing.TB, leases ...lease.Lease) string {
+	var body leaseapi.VerifyRequest
+	for _, l := range leases {
+		body.Leases = append(body.Leases, leaseapi.Claim{
+			ID: &l.ID, BitSeq: &l.BitSeq, Created: &l.Created, Signature: lease.SignVerify(l.Secret, l.ID, l.Created),
+		})
+	}
+	return mustJSON(t, body)
+}
+
+// extension is the body of POST /leases/extend.
+func extension(t testing.TB, l lease.Lease, secret string) string {
+	return mustJSON(t, leaseapi.ExtendRequest{
+		Claim:   leaseapi.Claim{ID: &l.ID, BitSeq: &l.BitSeq, Created: &l.Created, Signature: lease.SignExtend(secret, l.ID, l.Created, l.Expired)},
+		Expired: &l.Expired,
+	})
+}
+
+// An answer says which request it is one to; without a request ID it says nothing.
+func TestRequestIDIsRepeated(t *testing.T) {
+	g := newRig(t, nil)
+	for body, want := range map[string]string{
+		`{"requestId":"0123456789abcdef"}`: `"requestId":"0123456789abcdef"`, `{"requestId":"a \"quoted\" one"}`: `"requestId":"a \"quoted\" one"`,
+	} {
+		for range 2 { // also of a repetition
+			if r := g.send("POST", "/lease", "", body); r.status != 200 || !strings.Contains(r.body, want) {
+				t.Errorf("%s: %+v", body, r)
+			}
+		}
+	}
+	if r := g.send("POST", "/lease", "", `{}`); r.status != 200 || strings.Contains(r.body, "requestId") {
+		t.Errorf("without one: %+v", r)
+	}
+}
+
+// A body is refused by what it says of its length, before a byte of it is read.
+func TestBodyIsNotReadWhereItIsTooLong(t *testing.T) {
+	g := newRig(t, nil)
+	r := httptest.NewRequest("POST", "/lease", unread{t})
+	r.ContentLength = leaseapi.MaxRequestBytes + 1
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	if g.server.ServeHTTP(w, r); w.Code != 413 || !strings.Contains(w.Body.String(), fmt.Sprint(leaseapi.MaxRequestBytes)) {
+		t.Errorf("status %d: %s", w.Code, w.Body)
+	}
+}
+
+type unread struct{ *testing.T }
+
+func (u unread) Read([]byte) (int, error) {
+	u.Error("the body was read")
+	return 0, io.EOF
+}
+
+// A signature for one thing is none for another, and none of another's lease.
+func TestVerifyAndExtendAreSigned(t *testing.T) {
+	g := newRig(t, func(g *rig) { g.services.Default.IDs = provider.IDRange{Low: 5, End: 6} })
+	l := g.acquire("", "")
+	asked := func(name, signature, want string) {
+		t.Helper()
+		r := g.send("POST", "/leases/verify", "", fmt.Sprintf(`{"leases":[{"id":5,"bitSeq":8,"created":%d,"signature":%q}]}`, l.Created, signature))
+		if r.status != 200 || r.body != want+"\n" {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	release, verify, extend := lease.Sign(l.Secret, 5, l.Created), lease.SignVerify(l.Secret, 5, l.Created), lease.SignExtend(l.Secret, 5, l.Created, l.Expired)
+	asked("its own", verify, `{"lost":[]}`)
+	asked("again, which says nothing new", verify, `{"lost":[]}`)
+	asked("a release's", release, `{"lost":[0]}`)
+	asked("an extension's", extend, `{"lost":[0]}`)
+	asked("another secret's", lease.SignVerify("x", 5, l.Created), `{"lost":[0]}`)
+	asked("the secret itself", l.Secret, `{"lost":[0]}`)
+
+	g.clock.Add(1000)
+	for name, signature := range map[string]string{"a release's": release, "a verification's": verify, "another secret's": lease.SignExtend("x", 5, l.Created, l.Expired)} {
+		g.want(name, g.send("POST", "/leases/extend", "", fmt.Sprintf(`{"id":5,"bitSeq":8,"created":%d,"expired":%d,"signature":%q}`, l.Created, l.Expired, signature)), problem.BadSignature)
+	}
+	first := g.send("POST", "/leases/extend", "", extension(t, l, l.Secret))
+	if first.status != 200 || !strings.Contains(first.body, fmt.Sprintf(`"expired":%d`, l.Expired+1000)) || strings.Contains(first.body, "secret") {
+		t.Errorf("extended: %+v", first)
+	}
+	g.clock.Add(1000)
+	if again := g.send("POST", "/leases/extend", "", extension(t, l, l.Secret)); again.body != first.body {
+		t.Errorf("the same request, overheard, has changed something: %q, then %q", first.body, again.body)
 	}
 }
 
@@ -257,8 +350,7 @@ func TestSecretsStay(t *testing.T) {
 	for _, r := range []reply{
 		g.send("GET", "/leases", "", ""),
 		g.send("GET", fmt.Sprintf("/leases/at?low=%d&at=%d", low, testNow), "", ""),
-		g.send("POST", "/leases/verify", "", mustJSON(t, leaseapi.VerifyRequest{Leases: []lease.Lease{l}})),
-		g.send("POST", fmt.Sprintf("/lease/%d/extend", l.ID), "", mustJSON(t, leaseapi.ExtendRequest{Lease: l})),
+		g.send("POST", "/leases/verify", "", verification(t, l)), g.send("POST", "/leases/extend", "", extension(t, l, l.Secret)),
 		g.send("GET", "/stats", "", ""), g.send("GET", "/metrics", "", ""), g.send("GET", "/", "", ""),
 	} {
 		if r.status != 200 || strings.Contains(r.body, l.Secret) {

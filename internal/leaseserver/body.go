@@ -48,12 +48,15 @@ func answer(w http.ResponseWriter, v any) error {
 
 // readBody reads a JSON object, and leaves into as it is when there is no body.
 func readBody(w http.ResponseWriter, r *http.Request, into any) error {
+	if r.ContentLength > leaseapi.MaxRequestBytes {
+		return tooLarge(leaseapi.MaxRequestBytes)
+	}
 	body := http.MaxBytesReader(w, r.Body, leaseapi.MaxRequestBytes)
 	b, err := io.ReadAll(body)
 	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			return problem.New(problem.TooLarge, "the body is larger than %d bytes", tooLarge.Limit)
+		var larger *http.MaxBytesError
+		if errors.As(err, &larger) {
+			return tooLarge(larger.Limit)
 		}
 		return problem.New(problem.InvalidRequest, "the body could not be read to its end")
 	}
@@ -64,6 +67,10 @@ func readBody(w http.ResponseWriter, r *http.Request, into any) error {
 		return err
 	}
 	return decode(b, into)
+}
+
+func tooLarge(limit int64) error {
+	return problem.New(problem.TooLarge, "the body is larger than %d bytes", limit)
 }
 
 // checkMedia insists on JSON: a web page can have a browser send anything else
@@ -102,7 +109,7 @@ func decode(b []byte, into any) error {
 // machineID is the {id} of the path.
 func machineID(r *http.Request) (int64, error) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
-	if err != nil {
+	if err != nil || strconv.FormatInt(id, 10) != r.PathValue("id") { // +5 and 05 are other paths
 		return 0, problem.New(problem.InvalidRequest, "the path ends in a machine ID, a whole number")
 	}
 	return id, nil

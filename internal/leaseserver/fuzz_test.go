@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/problem"
@@ -32,16 +31,8 @@ func FuzzRequests(f *testing.F) {
 	f.Add(8, "room/lobby", `{"owner":"a:1","membership":3,"pid":"p","version":9223372036854775807,"token":4,"snapshot":"c25hcA=="}`)
 	f.Add(9, "room//", `{"owner":"a:1","membership":3,"version":1,"token":4,"snapshot":"c25hcA","keep":true}`)
 	f.Add(10, "//-", ``)
-	for op, body := range map[int]any{
-		2: leaseapi.ExtendRequest{Lease: granted},
-		3: leaseapi.VerifyRequest{Leases: []lease.Lease{granted, granted}},
-	} {
-		b, err := json.Marshal(body)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(op, "5", string(b))
-	}
+	f.Add(2, "", extension(f, granted, granted.Secret))
+	f.Add(3, "", verification(f, granted, granted))
 	f.Fuzz(func(t *testing.T, op int, id, body string) {
 		g := newRig(t, func(g *rig) {
 			g.services.Default.MaxLeasesPerAcquire, g.anyRequest = 4, true
@@ -56,7 +47,7 @@ func FuzzRequests(f *testing.F) {
 		case 1:
 			method, target = "DELETE", "/lease/"+id
 		case 2:
-			target = "/lease/" + id + "/extend"
+			target = "/leases/extend"
 		case 3:
 			target = "/leases/verify"
 		case 4, 5, 6:

@@ -90,24 +90,31 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential)
 	if err != nil {
 		return err
 	}
-	req := provider.AcquireRequest{Service: service, Meta: in.Meta, ThroughputPerMS: in.ThroughputPerMS, RequestID: in.RequestID}
+	req := provider.AcquireRequest{Service: service, Meta: in.Meta, RequestID: in.RequestID}
+	if n := in.ThroughputPerMS; n != nil {
+		if req.ThroughputPerMS = *n; *n < 1 {
+			return problem.New(problem.InvalidRequest, "throughputPerMs is %d, and must be at least 1; without it, one lease is granted", *n)
+		}
+	}
 	if err := req.Validate(); err != nil {
 		return err
 	}
 	req.RequestID = scopedRequestID(who, in.RequestID)
+	client := s.counters.arrived(s.o.Services.Of(service).Pool, who, r.RemoteAddr, in)
+	req.Client = client.kind
 	var leases []lease.Lease
 	err = s.called(r.Context(), "acquire", func(ctx context.Context) (err error) {
 		leases, err = s.o.Provider.Acquire(ctx, req)
 		return err
 	})
 	s.o.Metrics.Acquired(s.label(service), s.result(err))
-	s.counters.countAcquire(who, r.RemoteAddr, in.Meta, err)
+	s.counters.countAcquire(client, err)
 	s.counters.leases.Add(int64(len(leases)))
 	s.views.acquired(s.o.Services.Of(service).Pool, err)
 	if err != nil {
 		return err
 	}
-	return answer(w, leaseapi.AcquireResponse{Leases: leases})
+	return answer(w, leaseapi.AcquireResponse{RequestID: in.RequestID, Leases: leases, Forgetful: s.o.Provider.Info().Forgetful})
 }
 
 func (s *Server) release(w http.ResponseWriter, r *http.Request, who Credential) error {
@@ -148,11 +155,16 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, who Credential)
 	return nil
 }
 
-func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) error {
-	id, err := machineID(r)
-	if err != nil {
-		return err
+// claimOf is the lease that the request names, and what proves that it is the
+// caller's.
+func claimOf(in leaseapi.Claim) (provider.Claim, error) {
+	if in.ID == nil || in.BitSeq == nil || in.Created == nil || in.Signature == "" {
+		return provider.Claim{}, problem.New(problem.InvalidRequest, "a lease is named by id, bitSeq, created and signature, and all of them are needed")
 	}
+	return provider.Claim{ID: *in.ID, BitSeq: *in.BitSeq, CreatedMS: *in.Created, Signature: in.Signature}, nil
+}
+
+func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) error {
 	var in leaseapi.ExtendRequest
 	if err := readBody(w, r, &in); err != nil {
 		return err
@@ -161,11 +173,12 @@ func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) 
 	if err != nil {
 		return err
 	}
-	if in.Lease.ID != id {
-		return problem.New(problem.InvalidRequest, "the path names machine ID %d, and the lease has %d", id, in.Lease.ID)
+	claim, err := claimOf(in.Claim)
+	if err != nil {
+		return err
 	}
-	if err := in.Lease.Validate(); err != nil {
-		return problem.New(problem.InvalidRequest, "%v", err)
+	if in.Expired == nil {
+		return problem.New(problem.InvalidRequest, "expired is missing: the end of the lease, as far as it is known")
 	}
 	extender, ok := s.o.Provider.(provider.Extender)
 	if !ok {
@@ -173,14 +186,15 @@ func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) 
 	}
 	var extended lease.Lease
 	err = s.called(r.Context(), "extend", func(ctx context.Context) (err error) {
-		extended, err = extender.Extend(ctx, service, in.Lease)
+		extended, err = extender.Extend(ctx, provider.ExtendRequest{
+			Service: service, ID: claim.ID, BitSeq: claim.BitSeq, CreatedMS: claim.CreatedMS, ExpiredMS: *in.Expired, Signature: claim.Signature,
+		})
 		return err
 	})
 	s.counters.countExtend(err)
 	if err != nil {
 		return err
 	}
-	extended.Secret = ""
 	return answer(w, leaseapi.ExtendResponse{Lease: extended})
 }
 
@@ -200,27 +214,25 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) 
 	if len(in.Leases) > leaseapi.MaxVerify {
 		return problem.New(problem.InvalidRequest, "%d leases are more than the %d of one request", len(in.Leases), leaseapi.MaxVerify)
 	}
-	for i, l := range in.Leases {
-		if err := l.Validate(); err != nil {
+	claims := make([]provider.Claim, len(in.Leases))
+	for i, named := range in.Leases {
+		if claims[i], err = claimOf(named); err != nil {
 			return problem.New(problem.InvalidRequest, "lease %d: %v", i, err)
 		}
 	}
-	out := leaseapi.VerifyResponse{Lost: []int{}}
 	verifier, ok := s.o.Provider.(provider.Verifier)
 	if !ok {
-		return answer(w, out) // one that cannot tell finds nothing lost
+		return s.cannot("tell whose a lease is")
 	}
-	var lost []lease.Lease
+	out := leaseapi.VerifyResponse{}
 	if err := s.called(r.Context(), "verify", func(ctx context.Context) (err error) {
-		lost, err = verifier.Verify(ctx, service, in.Leases)
+		out.Lost, err = verifier.Verify(ctx, service, claims)
 		return err
 	}); err != nil {
 		return err
 	}
-	for i, l := range in.Leases {
-		if slices.ContainsFunc(lost, func(other lease.Lease) bool { return other.Key() == l.Key() }) {
-			out.Lost = append(out.Lost, i)
-		}
+	if out.Lost == nil {
+		out.Lost = []int{} // and not null
 	}
 	return answer(w, out)
 }

@@ -145,7 +145,7 @@ func (g *rig) want(what string, r reply, code problem.Code) {
 	}
 }
 
-func mustJSON(t *testing.T, v any) string {
+func mustJSON(t testing.TB, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -24,11 +24,20 @@ type Overview struct {
 	Scope    string                         `json:"scope"`
 	Tokens   bool                           `json:"tokens"`
 	Pools    []leaseapi.Pool                `json:"pools"`
+	Fences   []Fence                        `json:"fences"`
 	Granted  int64                          `json:"granted"` // leases, since the start
 	Refused  int64                          `json:"refused"` // acquires
 	Past     statuspage.Past                `json:"past"`    // of these two
 	Events   []statuspage.Event             `json:"events"`
 	Counters map[string][]statuspage.Sample `json:"counters"`
+}
+
+// Fence is a file that is held back because it may have forgotten something.
+type Fence struct {
+	File      string `json:"file"`
+	Until     int64  `json:"until"` // Unix ms
+	Reason    string `json:"reason"`
+	Sequences bool   `json:"sequences"` // those that were used before hand out nothing
 }
 
 // page says to a person what answers here. It is the same for everybody: what it
@@ -48,13 +57,18 @@ func (s *Server) overview(w http.ResponseWriter, r *http.Request, _ Credential) 
 	out := Overview{
 		Version: s.o.Version, Host: host, PID: os.Getpid(), Started: s.started.UnixMilli(), Now: s.o.NowMS(), State: "ready",
 		Provider: info.URL, Scope: string(info.Scope), Tokens: s.o.Tokens != nil,
-		Granted: s.counters.leases.Load(), Refused: s.counters.refused(), Pools: []leaseapi.Pool{}, Past: s.past.Past(), Events: []statuspage.Event{},
+		Granted: s.counters.leases.Load(), Refused: s.counters.refused(), Pools: []leaseapi.Pool{}, Fences: []Fence{}, Past: s.past.Past(), Events: []statuspage.Event{},
 	}
 	if err := s.readyNow(r.Context()); err != nil {
 		out.State = s.problemOf(err).Detail
 	}
 	if s.o.Recent != nil {
 		out.Events = s.o.Recent.Events()
+	}
+	if s.o.Fences != nil {
+		for _, f := range s.o.Fences() {
+			out.Fences = append(out.Fences, Fence{f.File, f.UntilMS, f.Reason, f.Sequences})
+		}
 	}
 	pools := s.pools()
 	for _, pool := range slices.Sorted(maps.Keys(pools)) {

@@ -29,24 +29,23 @@ var good = map[string]func(g *rig) request{
 		l := g.granted()
 		return request{"/lease/7", fmt.Sprintf(`{"signature": "%s", "timestamp": %d}`, lease.Sign(l.Secret, l.ID, testNow), testNow)}
 	},
-	"POST /lease/{id}/extend": func(g *rig) request {
-		return request{"/lease/7/extend", mustJSON(g.t, leaseapi.ExtendRequest{Lease: g.granted()})}
+	"POST /leases/extend": func(g *rig) request {
+		l := g.granted()
+		return request{"/leases/extend", extension(g.t, l, l.Secret)}
 	},
-	"POST /leases/verify": func(g *rig) request {
-		return request{"/leases/verify", mustJSON(g.t, leaseapi.VerifyRequest{Leases: []lease.Lease{g.granted()}})}
-	},
-	"GET /leases":       func(g *rig) request { g.granted(); return request{"/leases", ""} },
-	"GET /leases/at":    func(g *rig) request { g.granted(); return request{"/leases/at?low=1792&at=1", ""} },
-	"GET /leases/map":   func(g *rig) request { g.granted(); return request{"/leases/map?cells=1", ""} },
-	"GET /leases/find":  func(g *rig) request { g.granted(); return request{"/leases/find?from=7&to=8", ""} },
-	"GET /leases/maker": func(g *rig) request { g.granted(); return request{"/leases/maker?id=4194304000001792", ""} },
-	"GET /status.json":  func(g *rig) request { g.granted(); return request{"/status.json", ""} },
-	"GET /stats":        func(*rig) request { return request{"/stats", ""} },
-	"GET /metrics":      func(*rig) request { return request{"/metrics", ""} },
-	"GET /healthz":      func(*rig) request { return request{"/healthz", ""} },
-	"GET /readyz":       func(*rig) request { return request{"/readyz", ""} },
-	"GET /":             func(*rig) request { return request{"/", ""} },
-	"GET /v1/locks":     func(g *rig) request { g.held(); return request{"/v1/locks?limit=5", ""} },
+	"POST /leases/verify": func(g *rig) request { return request{"/leases/verify", verification(g.t, g.granted())} },
+	"GET /leases":         func(g *rig) request { g.granted(); return request{"/leases", ""} },
+	"GET /leases/at":      func(g *rig) request { g.granted(); return request{"/leases/at?low=1792&at=1", ""} },
+	"GET /leases/map":     func(g *rig) request { g.granted(); return request{"/leases/map?cells=1", ""} },
+	"GET /leases/find":    func(g *rig) request { g.granted(); return request{"/leases/find?from=7&to=8", ""} },
+	"GET /leases/maker":   func(g *rig) request { g.granted(); return request{"/leases/maker?id=4194304000001792", ""} },
+	"GET /status.json":    func(g *rig) request { g.granted(); return request{"/status.json", ""} },
+	"GET /stats":          func(*rig) request { return request{"/stats", ""} },
+	"GET /metrics":        func(*rig) request { return request{"/metrics", ""} },
+	"GET /healthz":        func(*rig) request { return request{"/healthz", ""} },
+	"GET /readyz":         func(*rig) request { return request{"/readyz", ""} },
+	"GET /":               func(*rig) request { return request{"/", ""} },
+	"GET /v1/locks":       func(g *rig) request { g.held(); return request{"/v1/locks?limit=5", ""} },
 	"GET /v1/locks/{key}": func(g *rig) request {
 		g.held()
 		return request{"/v1/locks/held", ""}
@@ -133,18 +132,18 @@ func (s *stub) Release(ctx context.Context, r provider.ReleaseRequest) error {
 	return s.Provider.Release(ctx, r)
 }
 
-func (s *stub) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
+func (s *stub) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
 	if s.err != nil {
 		return lease.Lease{}, s.err
 	}
-	return s.Provider.(provider.Extender).Extend(ctx, service, l)
+	return s.Provider.(provider.Extender).Extend(ctx, req)
 }
 
-func (s *stub) Verify(ctx context.Context, service string, leases []lease.Lease) ([]lease.Lease, error) {
+func (s *stub) Verify(ctx context.Context, service string, claims []provider.Claim) ([]int, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	return s.Provider.(provider.Verifier).Verify(ctx, service, leases)
+	return s.Provider.(provider.Verifier).Verify(ctx, service, claims)
 }
 
 func (s *stub) List(ctx context.Context, service string) ([]provider.Record, error) {
@@ -358,9 +357,9 @@ var here = map[string]provocation{
 		return send(g, o, r)
 	}),
 
-	"POST /lease/{id}/extend 403 BAD_SIGNATURE":   forgedExtend(func(l *lease.Lease) { l.Secret = "forged" }),
-	"POST /lease/{id}/extend 404 LEASE_NOT_FOUND": forgedExtend(func(l *lease.Lease) { l.ID = 8 }),
-	"POST /lease/{id}/extend 409 CONFLICT": on(nil, func(g *rig, o operation, r request) reply {
+	"POST /leases/extend 403 BAD_SIGNATURE":   forgedExtend(func(l *lease.Lease) { l.Secret = "forged" }),
+	"POST /leases/extend 404 LEASE_NOT_FOUND": forgedExtend(func(l *lease.Lease) { l.ID = 8 }),
+	"POST /leases/extend 409 CONFLICT": on(nil, func(g *rig, o operation, r request) reply {
 		g.clock.Add(time.Hour.Milliseconds())
 		return send(g, o, r)
 	}),
@@ -404,7 +403,7 @@ func forgedExtend(change func(*lease.Lease)) provocation {
 	return on(nil, func(g *rig, o operation, _ request) reply {
 		l := g.granted()
 		change(&l)
-		return send(g, o, request{fmt.Sprintf("/lease/%d/extend", l.ID), mustJSON(g.t, leaseapi.ExtendRequest{Lease: l})})
+		return send(g, o, request{"/leases/extend", extension(g.t, l, l.Secret)})
 	})
 }
 

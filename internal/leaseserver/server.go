@@ -44,6 +44,9 @@ type Options struct {
 	Locks      *Locks      // optional: without, there is no lock service
 	Sequences  *Sequences  // optional: without, there is no sequence service
 	Placements *Placements // optional: without, there is no placement service
+	// Fences are the files that are held back because they may have forgotten
+	// something. Optional.
+	Fences func() []metrics.Fence
 
 	ProviderTimeout time.Duration // of one call to the provider or to a store
 	MaxInFlight     int
@@ -125,7 +128,7 @@ func New(o Options) *Server {
 func (s *Server) routes() {
 	s.api("POST "+leaseapi.PathLease, ScopeLeases, s.acquire)
 	s.api("DELETE "+leaseapi.PathLease+"/{id}", ScopeLeases, s.release)
-	s.api("POST "+leaseapi.PathLease+"/{id}"+leaseapi.PathExtend, ScopeLeases, s.extend)
+	s.api("POST "+leaseapi.PathExtend, ScopeLeases, s.extend)
 	s.api("POST "+leaseapi.PathVerify, ScopeLeases, s.verify)
 	s.api("GET "+leaseapi.PathLeases, ScopeLeases, s.list)
 	s.api("GET "+leaseapi.PathHistory, ScopeLeases, s.locate)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
@@ -26,15 +28,44 @@ type counters struct {
 	extends, extended, foreign, ended atomic.Int64
 
 	mu   sync.Mutex
-	seen map[uint64]struct{} // digests of the clients counted
+	seen map[uint64]struct{} // digests of the clients that have come
 	seed maphash.Seed
 }
 
-// maxSeen bounds the memory of which clients were counted. Beyond it everybody
-// is forgotten, and counted once more.
+// maxSeen bounds the memory of which clients have come. Beyond it all are
+// forgotten, and those that do not say that they came before count once more.
 const maxSeen = 1 << 16
 
-func (c *counters) countAcquire(who Credential, remote string, meta map[string]string, err error) {
+// arrival is a client that asks for leases.
+type arrival struct {
+	digest uint64
+	kind   provider.Client
+}
+
+// arrived tells a client that was not counted in the pool from one that was. A
+// client that says that it has come before is believed, so that it counts once
+// whatever server it asks, and whenever that was started. Others are told apart
+// by what they say of themselves: a process is a client.
+func (c *counters) arrived(pool string, who Credential, remote string, in leaseapi.AcquireRequest) arrival {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seen == nil {
+		c.seen, c.seed = map[uint64]struct{}{}, maphash.MakeSeed()
+	}
+	a := arrival{kind: provider.KnownClient}
+	a.digest = maphash.String(c.seed, strings.Join([]string{pool, clientKey(who, remote), in.Meta["host"], in.Meta["pid"]}, "\x00"))
+	_, known := c.seen[a.digest]
+	if !known && (in.NewClient == nil || *in.NewClient) {
+		a.kind = provider.NewClient
+	}
+	if !known && len(c.seen) >= maxSeen {
+		clear(c.seen)
+	}
+	c.seen[a.digest] = struct{}{}
+	return a
+}
+
+func (c *counters) countAcquire(a arrival, err error) {
 	c.acquires.Add(1)
 	var full *provider.FullError
 	switch {
@@ -43,20 +74,15 @@ func (c *counters) countAcquire(who Credential, remote string, meta map[string]s
 	case errors.As(err, &full):
 		c.full.Add(1)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.seen == nil {
-		c.seen, c.seed = map[uint64]struct{}{}, maphash.MakeSeed()
-	}
-	// A process is a client, by what it says of itself.
-	digest := maphash.String(c.seed, clientKey(who, remote)+"\x00"+meta["host"]+"\x00"+meta["pid"])
-	if _, known := c.seen[digest]; known {
+	if a.kind != provider.NewClient {
 		return
 	}
-	if len(c.seen) >= maxSeen {
-		clear(c.seen)
+	if err != nil && leaseapi.FromError(err, 0).Code == problem.Unavailable { // whether the store counted it nobody knows
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.seen, a.digest)
+		return
 	}
-	c.seen[digest] = struct{}{}
 	c.clients.Add(1)
 }
 
@@ -74,9 +100,9 @@ func (c *counters) countExtend(err error) {
 
 func (c *counters) stats() leaseapi.Stats {
 	return leaseapi.Stats{
-		"client_id_count": c.clients.Load(), "client_get_id_count": c.acquires.Load(), "client_get_id_success": c.granted.Load(),
-		"get_id_no_available_id": c.full.Load(), "extend_ttl_count": c.extends.Load(), "extend_ttl_success": c.extended.Load(),
-		"extend_ttl_ownership_error": c.foreign.Load(), "extend_ttl_expire_warning": c.ended.Load(),
+		provider.CountClients: c.clients.Load(), provider.CountAcquires: c.acquires.Load(), provider.CountGranted: c.granted.Load(),
+		provider.CountFull: c.full.Load(), provider.CountExtends: c.extends.Load(), provider.CountExtended: c.extended.Load(),
+		provider.CountNotOwner: c.foreign.Load(), provider.CountExtendEnded: c.ended.Load(),
 	}
 }
 

@@ -35,6 +35,17 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
+// No number of failures and no chance lead above the largest wait.
+func TestBackoffKeepsItsCap(t *testing.T) {
+	for failures := range 100 {
+		for _, random := range []float64{0, 0.5, 0.999999} {
+			if got := backoff(failures, retryFirst, retryMost, random); got > retryMost || got <= 0 {
+				t.Errorf("after %d failures %v", failures, got)
+			}
+		}
+	}
+}
+
 func TestAskAgainIn(t *testing.T) {
 	for _, test := range []struct {
 		found     int

@@ -69,7 +69,7 @@ func (p *page) environment(app *kong.Application) {
 	p.section("Environment")
 	p.term("KAZAHANA_SOCKET", "The daemon's socket, for all subcommands that ask it.")
 	p.term("KAZAHANA_...", "Every flag of serve and lease-server: --max-backward is KAZAHANA_MAX_BACKWARD.")
-	p.term("RUNTIME_DIRECTORY, STATE_DIRECTORY, XDG_RUNTIME_DIR, XDG_STATE_HOME", "Where serve has its socket and its state by default.")
+	p.term("RUNTIME_DIRECTORY, STATE_DIRECTORY, XDG_RUNTIME_DIR, XDG_STATE_HOME", "Where serve has its socket, its live directory and its state by default.")
 }
 
 func (p *page) files() {

@@ -76,6 +76,9 @@ func NewLeaseServer(b Build) *LeaseServer {
 	return m
 }
 
+// WatchLog registers the number of lines that the log has dropped.
+func (m *LeaseServer) WatchLog(dropped func() uint64) { watchLog(m.Registry, dropped) }
+
 // Service has all results of the service show as zero, so that a first failure
 // is an increase.
 func (m *LeaseServer) Service(name string) {

@@ -69,6 +69,15 @@ func New(b Build) *Metrics {
 	return m
 }
 
+// WatchLog registers the number of lines that the log has dropped.
+func (m *Metrics) WatchLog(dropped func() uint64) { watchLog(m.Registry, dropped) }
+
+func watchLog(r *prometheus.Registry, dropped func() uint64) {
+	r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "kazahana_log_dropped_total", Help: "Log lines that stderr did not take.",
+	}, func() float64 { return float64(dropped()) }))
+}
+
 // Requests is the counter of one method and code. Callers on a hot path keep it.
 func (m *Metrics) Requests(method, code string) prometheus.Counter {
 	return m.rpcRequests.WithLabelValues(method, code)

@@ -158,21 +158,22 @@ func TestWatch(t *testing.T) {
 	wantSeries(t, m, before)
 	samples = []Sample{
 		{
-			Service: "a", Regular: 1, FallbackCached: 2, FallbackRandom: 3, Exhaustions: 4, BackwardEvents: 5, ActiveLeases: 6,
+			Service: "a", Regular: 1, FallbackCached: 2, FallbackUncertain: 9, FallbackRandom: 3, Exhaustions: 4, BackwardEvents: 5, ActiveLeases: 6,
 			LeaseExpiryMS: 7500, Fallback: true, LayoutExhaustedMS: 8250,
 		},
 		{Service: "b"},
 	}
 	want := map[string]float64{
-		"kazahana_ids_issued_total{kind=regular,service=a}":         1,
-		"kazahana_ids_issued_total{kind=fallback_cached,service=a}": 2,
-		"kazahana_ids_issued_total{kind=fallback_random,service=a}": 3,
-		"kazahana_sequence_exhaustions_total{service=a}":            4,
-		"kazahana_clock_backward_events_total{service=a}":           5,
-		"kazahana_leases_active{service=a}":                         6,
-		"kazahana_lease_expiry_timestamp_seconds{service=a}":        7.5,
-		"kazahana_fallback_active{service=a}":                       1,
-		"kazahana_layout_exhaustion_timestamp_seconds{service=a}":   8.25,
+		"kazahana_ids_issued_total{kind=regular,service=a}":                   1,
+		"kazahana_ids_issued_total{kind=fallback_cached,service=a}":           2,
+		"kazahana_ids_issued_total{kind=fallback_cached_uncertain,service=a}": 9,
+		"kazahana_ids_issued_total{kind=fallback_random,service=a}":           3,
+		"kazahana_sequence_exhaustions_total{service=a}":                      4,
+		"kazahana_clock_backward_events_total{service=a}":                     5,
+		"kazahana_leases_active{service=a}":                                   6,
+		"kazahana_lease_expiry_timestamp_seconds{service=a}":                  7.5,
+		"kazahana_fallback_active{service=a}":                                 1,
+		"kazahana_layout_exhaustion_timestamp_seconds{service=a}":             8.25,
 	}
 	for name := range maps.Clone(want) {
 		want[strings.Replace(name, "service=a", "service=b", 1)] = 0

@@ -7,6 +7,7 @@ type Sample struct {
 	Service           string
 	Regular           uint64 // IDs issued, by kind
 	FallbackCached    uint64
+	FallbackUncertain uint64 // cached, beyond the slot's reservation
 	FallbackRandom    uint64
 	Exhaustions       uint64
 	BackwardEvents    uint64
@@ -58,6 +59,7 @@ func (s *sampler) Collect(ch chan<- prometheus.Metric) {
 		}
 		counter(s.issued, v.Regular, "regular")
 		counter(s.issued, v.FallbackCached, "fallback_cached")
+		counter(s.issued, v.FallbackUncertain, "fallback_cached_uncertain")
 		counter(s.issued, v.FallbackRandom, "fallback_random")
 		counter(s.exhaustions, v.Exhaustions)
 		counter(s.backward, v.BackwardEvents)

@@ -1,38 +1,73 @@
 package proof
 
-// rule is one that can be broken.
+// rule is one that can be switched off.
 type rule int
 
 const (
 	noRule rule = iota
+
+	// What an ID embeds, and what a provider grants.
 	embeddedTimestampChecked
-	sealedBeforeRelease
 	recordKept
 	endBoundAtRelease
-	releaseCoversLastEmbedded
-	markExclusive
-	releasedNeverAdopted
-	releasedNeverCached
-	foreignStateNotAdopted
 	overlapByRange
 	quarantineKept
+	restoredStoreFenced
+
+	// How a lease goes back.
+	sealedBeforeSending
+	removedBeforeSending
+	releaseCoversLastEmbedded
+	releasedNeverCached
+	unknownIsGone
+	sentOnce
+	answersEchoed
+
+	// What survives a process, and who takes it over.
+	markExclusive
+	markInLiveState
+	adoptedFromLiveStateOnly
+	identityLocked
+	lostFolderNewIdentity
+	lostFolderVoided
+	marksIdentity
+	expectedSequence
+	leasesOwnInode
+	bootAndMachine
+
 	allRules
 )
 
-// ruleTexts says for each rule what it demands, and what its breach does.
+// ruleTexts says for each rule what it demands, and what its breach does. The
+// table of docs/uniqueness.md has the same words.
 var ruleTexts = [allRules]struct{ rule, breach string }{
-	noRule:                    {"(every rule kept)", "-"},
-	embeddedTimestampChecked:  {"the embedded timestamp is checked against the lease", "a clock read before is checked instead"},
-	sealedBeforeRelease:       {"the generator is sealed before the release is sent", "it goes on for a while"},
-	recordKept:                {"a slot's record is kept", "a release deletes it"},
-	endBoundAtRelease:         {"a release sets end = max(timestamp+1, created)", "it sets end = the provider's time"},
+	noRule: {"(every rule kept)", "-"},
+
+	embeddedTimestampChecked: {"the embedded timestamp is checked against the lease", "a clock read before is checked instead"},
+	recordKept:               {"a slot's record is kept", "a release deletes it"},
+	endBoundAtRelease:        {"a release sets end = max(timestamp+1, created)", "it sets end = the provider's time"},
+	overlapByRange:           {"slots are compared as ranges", "machine IDs are compared"},
+	quarantineKept:           {"a slot is reserved until expired + quarantine", "until expired, while leases promise more"},
+	restoredStoreFenced:      {"a restored store is fenced", "it grants at once"},
+
+	sealedBeforeSending:       {"the generator is sealed before the release is sent", "it goes on for a while"},
+	removedBeforeSending:      {"a lease leaves the live state before its release is sent", "it leaves when the answer is there"},
 	releaseCoversLastEmbedded: {"a release's timestamp is at least the last embedded one", "it is the clock's"},
-	markExclusive:             {"the mark is exclusive", "a restart begins at the last embedded millisecond"},
-	releasedNeverAdopted:      {"a released lease is never adopted", "it stays in the durable state"},
 	releasedNeverCached:       {"a released lease is never the cached one", "it becomes the cached one"},
-	foreignStateNotAdopted:    {"another machine's state is not adopted", "a cloned disk is"},
-	overlapByRange:            {"slots are compared as ranges", "machine IDs are compared"},
-	quarantineKept:            {"a slot is reserved until expired + quarantine", "until expired, while leases promise more"},
+	unknownIsGone:             {"a lease whose release was not answered is gone", "it is put back"},
+	sentOnce:                  {"a release is sent once", "one that was refused or not sent is sent again later"},
+	answersEchoed:             {"an answer counts for its own request only", "leases in the answer to another request are used"},
+
+	markExclusive:            {"the mark is exclusive", "a restart begins at the last embedded millisecond"},
+	markInLiveState:          {"the mark is in the live state", "it is in the state file, a while behind"},
+	adoptedFromLiveStateOnly: {"leases are adopted from the live state only", "the state directory has them too"},
+	identityLocked:           {"one process uses an identity", "its folder has no lock"},
+	lostFolderNewIdentity:    {"a lost folder is written anew under a new identity", "under the old one"},
+	lostFolderVoided:         {"a lost folder is void", "its leases can be adopted when it comes back"},
+	marksIdentity:            {"leases belong to one marks file, unchanged", "to whatever marks are there"},
+	expectedSequence:         {"an older leases file is refused", "it is adopted"},
+	leasesOwnInode:           {"a copy of the leases file is refused", "it is adopted"},
+	bootAndMachine:           {"leases are adopted in the same boot of the same machine", "anywhere, at any time"},
 }
 
 func (r rule) String() string { return ruleTexts[r].rule }

@@ -3,13 +3,14 @@ package proof
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
+	"maps"
+	"slices"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// terms of one host's acquires: layouts differ between hosts.
+// terms of one service's acquires: layouts differ between services.
 type terms struct {
 	epoch            int64
 	bitTS, bitSeq    int
@@ -19,14 +20,45 @@ type terms struct {
 
 // store is the grant rule as section 3 of the design words it, with switches.
 type store struct {
-	now    func() int64
-	rnd    *rand.Rand
-	broken rule
-	terms  map[string]terms // by service, which here is a host's name
+	now   func() int64
+	w     *world
+	terms map[string]terms // by service
 
+	content
+	secrets int
+
+	// The rule of the SQLite files: the store notices that it was restored, and a
+	// witness beside the file remembers the greatest end that was ever granted.
+	fencedUntil int64
+	greatest    int64
+}
+
+// content is what a backup of the store has.
+type content struct {
 	records  []*record
 	requests map[string][]lease.Lease
-	secrets  int
+}
+
+func (c content) copied() content {
+	c.requests = maps.Clone(c.requests)
+	c.records = slices.Clone(c.records)
+	for i, r := range c.records {
+		r := *r
+		c.records[i] = &r
+	}
+	return c
+}
+
+// restore puts a copy in the place of the store; it may be put back again.
+func (s *store) restore(c content) {
+	s.content = c.copied()
+	if s.w.without(restoredStoreFenced) {
+		return
+	}
+	s.fencedUntil = max(s.fencedUntil, s.greatest)
+	for _, t := range s.terms {
+		s.fencedUntil = max(s.fencedUntil, s.now()+t.term+t.quarantine)
+	}
 }
 
 type record struct {
@@ -47,12 +79,11 @@ func (s *store) Info() provider.Info {
 
 func (s *store) Close() error { return nil }
 
-// free reports whether the slot of l may be granted at the time now, and when
-// it may if not.
+// busyUntil is when the slot of l may be granted.
 func (s *store) busyUntil(l lease.Lease) (until int64) {
 	for _, r := range s.records {
 		overlaps := r.lease.Slot().Overlaps(l.Slot())
-		if s.broken == overlapByRange {
+		if s.w.without(overlapByRange) {
 			overlaps = r.lease.ID == l.ID
 		}
 		if overlaps && !r.deleted {
@@ -64,9 +95,12 @@ func (s *store) busyUntil(l lease.Lease) (until int64) {
 
 func (s *store) Acquire(_ context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
 	now, t := s.now(), s.terms[req.Service]
+	if now < s.fencedUntil {
+		return nil, &provider.FencedError{UntilMS: s.fencedUntil, Reason: "the store was restored"}
+	}
 	if leases, ok := s.requests[req.RequestID]; ok {
 		for _, l := range leases {
-			if r := s.current(l); r == nil || r.released || now >= l.Expired {
+			if r := s.current(provider.ClaimOf(l)); r == nil || r.released || now >= l.Expired {
 				return nil, provider.ErrConflict
 			}
 		}
@@ -74,7 +108,7 @@ func (s *store) Acquire(_ context.Context, req provider.AcquireRequest) ([]lease
 	}
 	var granted []lease.Lease
 	ids := int64(1) << (t.bitID - 1)
-	first := s.rnd.Int64N(ids)
+	first := s.w.rnd.Int64N(ids)
 	for i := int64(0); i < ids && int64(len(granted))<<t.bitSeq < max(req.ThroughputPerMS, 1); i++ {
 		l := lease.Lease{
 			ID: (first + i) % ids, Created: now, Expired: now + t.term, ReservedUntil: now + t.term + t.quarantine,
@@ -86,10 +120,11 @@ func (s *store) Acquire(_ context.Context, req provider.AcquireRequest) ([]lease
 		s.secrets++
 		l.Secret = fmt.Sprint("secret ", s.secrets)
 		end := l.ReservedUntil
-		if s.broken == quarantineKept {
+		if s.w.without(quarantineKept) {
 			end = l.Expired
 		}
 		s.replace(&record{lease: l, end: end})
+		s.greatest = max(s.greatest, end)
 		granted = append(granted, l)
 	}
 	if len(granted) == 0 {
@@ -113,10 +148,10 @@ func (s *store) replace(r *record) {
 }
 
 // current is the record of the lease, or nil when another grant took its slot.
-func (s *store) current(l lease.Lease) *record {
+func (s *store) current(c provider.Claim) *record {
 	for _, r := range s.records {
-		if r.lease.Slot() == l.Slot() && !r.deleted {
-			if r.lease.Secret == l.Secret {
+		if r.lease.ID == c.ID && r.lease.BitSeq == c.BitSeq && !r.deleted {
+			if c.Signed(r.lease.Secret) {
 				return r
 			}
 			return nil
@@ -133,7 +168,7 @@ func (s *store) Release(_ context.Context, req provider.ReleaseRequest) error {
 		if r.lease.ID != req.ID || r.lease.BitSeq != req.BitSeq || r.deleted {
 			continue
 		}
-		if !lease.Verify(r.lease.Secret, req.ID, req.TimestampMS, req.Signature) {
+		if !req.Signed(r.lease.Secret) {
 			return provider.ErrBadSignature
 		}
 		if r.released {
@@ -141,10 +176,10 @@ func (s *store) Release(_ context.Context, req provider.ReleaseRequest) error {
 		}
 		r.released = true
 		r.end = provider.ReleasedEnd(r.lease.Created, r.end, req.TimestampMS)
-		switch s.broken {
-		case endBoundAtRelease:
+		switch {
+		case s.w.without(endBoundAtRelease):
 			r.end = s.now()
-		case recordKept:
+		case s.w.without(recordKept):
 			r.deleted = true
 		}
 		return nil
@@ -152,10 +187,13 @@ func (s *store) Release(_ context.Context, req provider.ReleaseRequest) error {
 	return provider.ErrNotFound
 }
 
-func (s *store) Verify(_ context.Context, _ string, leases []lease.Lease) (lost []lease.Lease, _ error) {
-	for _, l := range leases {
-		if r := s.current(l); r == nil || r.released {
-			lost = append(lost, l)
+func (s *store) Verify(_ context.Context, _ string, claims []provider.Claim) (lost []int, _ error) {
+	if s.now() < s.fencedUntil {
+		return nil, nil // it may have forgotten them
+	}
+	for i, c := range claims {
+		if r := s.current(c); r == nil || r.released {
+			lost = append(lost, i)
 		}
 	}
 	return lost, nil

@@ -1,9 +1,11 @@
 package proof
 
 import (
-	"context"
+	crand "crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/generator"
@@ -11,244 +13,303 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/state"
 )
 
-// lowBits is small, so that slots are few and collide.
-const (
-	lowBits    = 6
-	worldEpoch = 1_000_000
-	worldStart = worldEpoch + 100_000
-)
+// diskDevice and memoryDevice are the same on all machines.
+const diskDevice, memoryDevice = 1, 2
 
-// world is the hosts, the provider, the true time, and every ID so far.
+// setting says which world it is.
+type setting struct {
+	seed  uint64
+	focus rule // what this rule is about happens often
+	off   bool // and it is switched off
+	real  bool // the provider is the product's, in place of the store with switches
+	tell  bool // keep the story
+}
+
+// world is the machines, the daemons, the provider, the true time, and every ID
+// so far. Time is that of the synctest bubble in which a world runs.
 type world struct {
-	seed     uint64
+	setting
 	rnd      *rand.Rand
-	broken   rule
+	names    *folderNames
+	mappings mappings
 	timeline snowflake.Timeline
+	lowBits  int // few, so that slots are few and collide
 
-	now       int64 // true time, Unix ms
-	skew      int64 // the provider's clock minus the true time; jumps
-	provider  provider.Provider
-	hosts     []*host
-	depth     int   // calls on their way, one inside the other
-	downUntil int64 // true time until which the provider cannot be reached
+	began      time.Time
+	skew       int64 // the provider's clock minus the true time; jumps
+	provider   provider.Provider
+	store      *store // nil: the provider is the product's
+	plain      bool   // the provider cannot verify
+	machines   []*machine
+	daemons    []*daemon
+	depth      int       // calls on their way, one inside the other
+	downUntil  int64     // Unix ms until which the provider cannot be reached
+	messages   []func()  // on their way
+	answers    []answer  // seen on the wire
+	stores     []content // of the store
+	liveOnDisk bool      // live directories are on the disk, which State.Open refuses
+	deadliness int       // one write step in so many is a kill -9
+	// deadlyCalls: likewise one call of the provider.
+	deadlyCalls int
+	alike       bool // the daemons have the same service and the same live directory
+	tight       bool // there is about one slot for each daemon
+	disasters   int  // how many of the events are
+	numbers     int
 
-	seen    map[snowflake.ID]origin
-	regular int
-	cached  int
-	certain bool   // no host makes random fallback IDs: cached ones are unique without exception
-	fault   string // the first violation
+	backups []backup
+	asides  []place // what was moved away and may come back
+	onDisk  []onDisk
+
+	seen      map[snowflake.ID]origin
+	regular   int
+	cached    int
+	last      map[string]int64 // the last timestamp of each lease, by its secret
+	digest    uint64           // of all IDs
+	happened  map[string]int
+	fallbacks []generator.Fallback
+	certain   bool   // no daemon makes random fallback IDs: cached ones are unique without exception
+	fault     string // the first violation
+	story     []string
 }
 
 // origin is who made an ID, and how.
 type origin struct {
-	host     *host
+	by       string
 	kind     generator.Kind
 	reserved int64 // for cached fallback IDs: the lease's reservation
 }
 
-// newWorld draws a world from the seed. real asks for the product's memory
-// provider in place of the store with switches.
-func newWorld(seed uint64, broken rule, real bool) *world {
-	w := &world{
-		seed: seed, rnd: newRand(seed), broken: broken, now: worldStart,
-		timeline: snowflake.Timeline{EpochMS: worldEpoch, BitTS: snowflake.ValueBits - lowBits},
-		seen:     map[snowflake.ID]origin{},
+// without reports whether the rule is switched off.
+func (w *world) without(r rule) bool { return w.off && w.focus == r }
+
+func (w *world) nowMS() int64 { return time.Now().UnixMilli() }
+
+func (w *world) count(what string) {
+	w.happened[what]++
+	w.tells("%s", what)
+}
+
+// tells adds to the story of the world.
+func (w *world) tells(format string, args ...any) {
+	if w.tell {
+		w.story = append(w.story, fmt.Sprintf("%6d ms  ", time.Since(w.began).Milliseconds())+fmt.Sprintf(format, args...))
 	}
+}
+
+// number returns a new number each time.
+func (w *world) number() int {
+	w.numbers++
+	return w.numbers
+}
+
+// folderNames replaces the system's randomness, so that a seed repeats a run.
+type folderNames struct {
+	rnd   *rand.Rand
+	again string // a path that ends in the next name
+}
+
+func (f *folderNames) Read(b []byte) (int, error) {
+	if f.again != "" {
+		name, err := hex.DecodeString(f.again[strings.LastIndexByte(f.again, '/')+1:])
+		return copy(b, name), err
+	}
+	for i := range b {
+		b[i] = byte(f.rnd.Uint32())
+	}
+	return len(b), nil
+}
+
+// newWorld draws a world.
+func newWorld(s setting) *world {
+	time.Sleep(offGrid)
+	w := &world{
+		setting: s, rnd: newRand(s.seed), names: &folderNames{rnd: newRand(^s.seed)}, began: time.Now(),
+		deadliness: 200, deadlyCalls: 40, seen: map[snowflake.ID]origin{}, last: map[string]int64{}, happened: map[string]int{},
+	}
+	crand.Reader = w.names
 	term := 20 + w.rnd.Int64N(60)
 	quarantine := []int64{0, w.rnd.Int64N(40), 3 * term}[w.rnd.IntN(3)]
-	fallbacks := []generator.Fallback{generator.FallbackCachedRandom, generator.FallbackCached, generator.FallbackNone}
+	w.fallbacks = []generator.Fallback{generator.FallbackCachedRandom, generator.FallbackCached, generator.FallbackNone}
 	if w.certain = w.rnd.IntN(3) == 0; w.certain {
-		fallbacks = fallbacks[1:] // nobody goes on beyond a reservation
+		w.fallbacks = w.fallbacks[1:] // nobody goes on beyond a reservation
 	}
-	switch broken {
+	w.plain, w.disasters = w.rnd.IntN(8) == 0, pick(w, []int{0, 1, 3, 8, 16})
+	w.alike = w.focus >= adoptedFromLiveStateOnly && w.rnd.IntN(4) > 0
+	switch w.focus {
 	case quarantineKept, releasedNeverCached:
 		// These are about fallback in a long reservation.
-		quarantine, fallbacks = 3*term, []generator.Fallback{generator.FallbackCachedRandom, generator.FallbackCached}
+		quarantine, w.fallbacks = 3*term, []generator.Fallback{generator.FallbackCachedRandom, generator.FallbackCached}
 		w.certain = false
 	case embeddedTimestampChecked:
 		quarantine = 0 // which would make up for the breach most of the time
+	case expectedSequence, leasesOwnInode:
+		w.plain, w.tight = true, true // the first verify tells that a lease is gone
+	case removedBeforeSending:
+		w.deadlyCalls = 6
+	case bootAndMachine:
+		w.liveOnDisk = true
 	}
-	clock := func() int64 { return w.now + w.skew }
-	byHost := map[string]terms{}
-	named := map[string]provider.Terms{}
-	for i := range 3 + w.rnd.IntN(3) {
-		bitSeq := 2 + w.rnd.IntN(3)
-		h := &host{w: w, name: fmt.Sprint("host", i), offset: w.rnd.Int64N(7) - 3, cfg: generator.Config{
-			MaxThroughput: 1 + w.rnd.Int64N(24),
-			Fallback:      fallbacks[w.rnd.IntN(len(fallbacks))],
-			MaxBackwardMS: []int64{0, 5, 1000, -1}[w.rnd.IntN(4)],
-			Spread:        w.rnd.IntN(2) == 0,
-		}}
-		h.saved = state.Saved{Timeline: w.timeline, Source: state.SourceConfig}
-		byHost[h.name] = terms{
-			epoch: worldEpoch, bitTS: w.timeline.BitTS, bitSeq: bitSeq, bitID: lowBits - bitSeq, term: term, quarantine: quarantine,
-		}
-		t := provider.DefaultTerms()
-		t.Timeline, t.BitID, t.BitSeq = w.timeline, lowBits-bitSeq, bitSeq
-		t.Term, t.Quarantine = time.Duration(term)*time.Millisecond, time.Duration(quarantine)*time.Millisecond
-		named[h.name] = t
-		w.hosts = append(w.hosts, h)
+	if w.focus < markExclusive { // it is not about the two places
+		w.disasters = min(w.disasters, 1)
 	}
-	w.provider = &store{now: clock, rnd: w.rnd, broken: broken, terms: byHost, requests: map[string][]lease.Lease{}}
-	if real {
-		services := provider.Services{Default: named["host0"], Named: named}
-		p, err := memory.New(memory.NewStore(clock), services)
-		if err != nil {
-			panic(err)
-		}
-		w.provider = p
+	w.lowBits = 5
+	if !w.tight {
+		w.lowBits += w.rnd.IntN(2)
 	}
-	for _, h := range w.hosts {
-		h.start()
+	w.timeline = snowflake.Timeline{EpochMS: w.nowMS() - 100_000, BitTS: snowflake.ValueBits - w.lowBits}
+	w.drawDaemons()
+	w.drawProvider(term, quarantine)
+	for _, d := range w.daemons {
+		d.start()
 	}
 	return w
 }
 
-// run lets n things happen, and returns the first violation.
+// serviceNames are those that the daemons of a world may have; each has a layout
+// of its own.
+var serviceNames = []string{"a", "b", "c"}
+
+func (w *world) drawDaemons() {
+	machines := 1 + w.rnd.IntN(2)
+	switch w.focus {
+	case identityLocked, lostFolderNewIdentity, lostFolderVoided:
+		machines = 1
+	}
+	for range machines {
+		m := &machine{w: w, id: fmt.Sprint("machine ", w.number())}
+		m.disk = newFileSystem(w, diskDevice, w.rnd.IntN(2) == 0)
+		m.start()
+		w.machines = append(w.machines, m)
+	}
+	for i := range 3 + w.rnd.IntN(3) {
+		m := w.machines[i%len(w.machines)]
+		d := &daemon{w: w, name: fmt.Sprint("daemon", i), at: m, dir: fmt.Sprint("state", i/len(w.machines)), live: "live", phase: time.Duration(i+1) * 7 * time.Microsecond}
+		if p := w.rnd.IntN(8); !w.alike && p == 0 {
+			d.live = ""
+		} else if !w.alike && p < 3 {
+			d.live = fmt.Sprint("live", i)
+		}
+		d.offset.Store(w.rnd.Int64N(7) - 3)
+		for range 1 + w.rnd.IntN(2) {
+			name := pick(w, serviceNames)
+			if w.alike {
+				name = serviceNames[0]
+			}
+			if len(d.services) > 0 && d.services[0].name == name {
+				break
+			}
+			d.services = append(d.services, &service{name: name, cfg: w.drawConfig()})
+		}
+		w.daemons = append(w.daemons, d)
+	}
+}
+
+func (w *world) drawConfig() generator.Config {
+	most := pick(w, []int64{4, 8, 24})
+	if w.tight {
+		most = 4
+	}
+	return generator.Config{
+		MaxThroughput: 1 + w.rnd.Int64N(most),
+		Fallback:      pick(w, w.fallbacks),
+		MaxBackwardMS: pick(w, []int64{0, 5, 1000, -1}),
+		Spread:        w.rnd.IntN(2) == 0,
+	}
+}
+
+func (w *world) drawProvider(term, quarantine int64) {
+	clock := func() int64 { return w.nowMS() + w.skew }
+	byService, named := map[string]terms{}, map[string]provider.Terms{}
+	for _, name := range serviceNames {
+		bitSeq := 2 + w.rnd.IntN(2)
+		if w.tight {
+			bitSeq = 2
+		}
+		byService[name] = terms{
+			epoch: w.timeline.EpochMS, bitTS: w.timeline.BitTS, bitSeq: bitSeq, bitID: w.lowBits - bitSeq, term: term, quarantine: quarantine,
+		}
+		t := provider.DefaultTerms()
+		t.Timeline, t.BitID, t.BitSeq = w.timeline, w.lowBits-bitSeq, bitSeq
+		t.Term, t.Quarantine = time.Duration(term)*time.Millisecond, time.Duration(quarantine)*time.Millisecond
+		named[name] = t
+	}
+	if !w.real {
+		w.store = &store{now: clock, w: w, terms: byService, content: content{requests: map[string][]lease.Lease{}}}
+		w.provider = w.store
+		return
+	}
+	p, err := memory.New(memory.NewStore(clock), provider.Services{Default: named[serviceNames[0]], Named: named})
+	if err != nil {
+		panic(err)
+	}
+	w.provider = p
+}
+
+// reusesInodes says whether a file system in memory gives a freed inode to the
+// next file.
+func (w *world) reusesInodes() bool {
+	switch w.focus {
+	case expectedSequence:
+		return true
+	case leasesOwnInode:
+		return false
+	}
+	return w.rnd.IntN(2) == 0
+}
+
+// run lets n things happen, and returns the first violation. It ends all
+// processes.
 func (w *world) run(n int) string {
 	for range n {
 		if w.fault != "" {
-			return w.fault
+			break
 		}
 		w.event()
 	}
+	for _, d := range w.daemons {
+		d.kill()
+	}
+	w.mappings.free()
 	return w.fault
 }
 
-func (w *world) event() {
-	h := w.hosts[w.rnd.IntN(len(w.hosts))]
-	switch p := w.rnd.IntN(200); {
-	case p < 60:
-		w.tick()
-	case p < 124:
-		h.emit(1+w.rnd.Int64N(30), w.rnd.IntN(3) > 0)
-	case p < 164:
-		h.step()
-	case p < 172:
-		h.jump()
-	case p < 176:
-		w.skew += w.rnd.Int64N(61) - 30
-	case p < 181:
-		if w.rnd.IntN(2) == 0 {
-			h.emit(5, true) // and then the clock is set back, before the release
-			h.offset -= w.rnd.Int64N(15)
-		}
-		h.keeper.Shutdown(context.Background())
-		w.maybeTick()
-		h.start()
-	case p < 187:
-		h.crash(w.rnd.IntN(3) == 0)
-	case p < 188:
-		w.clone(h)
-	case p < 189:
-		w.downUntil = w.now + w.rnd.Int64N(100)
-	case p < 191:
-		w.skew = w.rnd.Int64N(5) - 2
-	default:
-		h.offset = w.rnd.Int64N(5) - 2 // somebody sets it right
-	}
-}
-
-func (w *world) tick() { w.now += w.rnd.Int64N(5) }
-
-func (w *world) maybeTick() {
-	if w.rnd.IntN(2) == 0 {
-		w.tick()
-	}
-}
-
-// step lets the keeper do what is due, and begins the next life if the process
-// was killed in the middle of it.
-func (h *host) step() {
-	h.keeper.Step(context.Background())
-	if h.gone {
-		h.crash(h.w.rnd.IntN(3) == 0)
-	}
-}
-
-func (h *host) jump() { h.offset += h.w.rnd.Int64N(61) - 30 }
-
-// clone copies h's disk over that of another host, which then starts from it.
-// What another machine left there is not adopted.
-func (w *world) clone(from *host) {
-	to := w.hosts[w.rnd.IntN(len(w.hosts))]
-	if to == from {
-		return
-	}
-	to.saved = from.saved
-	to.crash(true)
-}
-
-// meanwhile is what happens while h's call is under way.
-func (w *world) meanwhile(h *host) {
-	switch w.rnd.IntN(8) {
-	case 0, 1:
-		w.tick()
-	case 2, 3, 4:
-		h.emit(1+w.rnd.Int64N(10), true)
-	case 5:
-		h.jump()
-	case 6:
-		w.skew += w.rnd.Int64N(21) - 10
-	case 7:
-		other := w.hosts[w.rnd.IntN(len(w.hosts))]
-		if other != h && w.depth == 0 { // a host does one thing at a time
-			w.depth++
-			other.step()
-			other.emit(1+w.rnd.Int64N(10), true)
-			w.depth--
-		}
-	}
-}
-
-// issued judges a new ID.
-func (w *world) issued(h *host, id snowflake.ID, kind generator.Kind) {
+// issued judges a new ID, which its caller got after the answer that ended in
+// before.
+func (w *world) issued(s *stream, id snowflake.ID, kind generator.Kind, before snowflake.ID) {
 	if w.fault != "" {
 		return
 	}
-	at := w.timeline.UnixMS(id)
-	o := origin{host: h, kind: kind}
+	w.digest = (w.digest ^ uint64(id)) * 1099511628211
+	at, by := w.timeline.UnixMS(id), s.name()
+	ms := at - w.began.UnixMilli()
+	if id <= before && !w.off { // a breach must lead to a duplicate to count
+		w.fault = fmt.Sprintf("%s made %d after %d, at %d ms", by, id, before, ms)
+	}
+	o := origin{by: by, kind: kind}
+	low := w.timeline.Low(id)
 	switch kind {
 	case generator.Regular:
 		w.regular++
+		w.embedded(s, id)
 	case generator.FallbackCachedID:
 		w.cached++
-		o.reserved = h.reservation(w.timeline.Low(id) - w.timeline.FallbackBit())
+		w.embedded(s, id)
+		o.reserved = s.reservation(low-w.timeline.FallbackBit(), at)
 	case generator.FallbackRandomID:
-		// Another host may have made it too: that is why it is the last resort.
-		if id <= h.last && w.broken == noRule {
-			w.fault = fmt.Sprintf("%s made %d after %d", h.name, id, h.last)
-		}
-		h.last = id
-		return
+		return // another daemon may have made it too: that is why it is the last resort
 	}
-	before, twice := w.seen[id]
+	w.tells("%s makes (%d ms, %d)", by, ms, low)
+	first, twice := w.seen[id]
 	w.seen[id] = o
 	switch {
 	case twice && kind == generator.Regular:
-		w.fault = fmt.Sprintf("%s and %s made the same regular ID: time %d, low bits %d", before.host.name, h.name, at, w.timeline.Low(id))
-	case twice && before.kind == generator.FallbackCachedID && (w.certain || (at < before.reserved && at < o.reserved)):
-		w.fault = fmt.Sprintf("%s and %s made the same cached fallback ID before %d: time %d, low bits %d",
-			before.host.name, h.name, o.reserved, at, w.timeline.Low(id))
-	case id <= h.last && w.broken == noRule: // a breach must lead to a duplicate to count
-		w.fault = fmt.Sprintf("%s made %d after %d", h.name, id, h.last)
+		w.fault = fmt.Sprintf("%s and %s made the same regular ID: %d ms, low bits %d", first.by, by, ms, low)
+	case twice && first.kind == generator.FallbackCachedID && (w.certain || (at < first.reserved && at < o.reserved)):
+		w.fault = fmt.Sprintf("%s and %s made the same cached fallback ID before %d ms: %d ms, low bits %d",
+			first.by, by, o.reserved-w.began.UnixMilli(), ms, low)
 	}
-	h.last = max(h.last, id)
 }
 
-// reservation is until when the lease whose slot holds low is reserved.
-func (h *host) reservation(low int64) (until int64) {
-	leases := h.held
-	if h.cached != nil {
-		leases = append(leases[:len(leases):len(leases)], *h.cached)
-	}
-	for _, l := range leases {
-		if s := l.Slot(); s.Start <= low && low < s.End {
-			until = max(until, l.ReservedUntil)
-		}
-	}
-	return until
-}
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x9E3779B97F4A7C15)) }

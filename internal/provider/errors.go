@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/connurl"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
@@ -25,7 +26,15 @@ var (
 	ErrInvalid = errors.New("invalid request")
 	// ErrNone: there is no provider; every ID is a fallback ID.
 	ErrNone = errors.New("no provider is configured")
+	// ErrNotSent: the request was not sent, and will not be: the server cannot be
+	// reached, the context was over before, the provider is closed. Nothing was
+	// changed. Errors wrap it only where that is certain: a call that may have
+	// been sent, even to be repeated, fails without it.
+	ErrNotSent = connurl.ErrNotSent
 )
+
+// NotSent makes err one that wraps ErrNotSent.
+func NotSent(err error) error { return connurl.NotSent(err) }
 
 // FullError: every slot of the pool is taken.
 type FullError struct {

@@ -45,10 +45,18 @@ type Provider interface {
 	// req.TimestampMS. Releasing what is already released, with a valid
 	// signature, changes nothing and is no error.
 	//
+	// The release is sent at most once: it is neither repeated nor sent to
+	// another server once a byte of it has left this process.
+	//
 	// Errors: ErrNotFound when the slot was never granted, ErrBadSignature
 	// when the lease is not the caller's (any more), ErrTimestampSkew when
 	// the timestamp is further than ReleaseWindow from the provider's time and
 	// not the one that req.AtEnd allows.
+	//
+	// An error that wraps ErrNotSent means that the release was not sent.
+	// ErrTimestampSkew, *FencedError, *BusyError and ErrInvalid are refusals by
+	// the provider's own word: the lease is as it was. Anything else: it is not
+	// known whether the lease was released.
 	Release(ctx context.Context, req ReleaseRequest) error
 
 	// Info says what kind of promise the provider gives. It does no I/O.
@@ -68,7 +76,20 @@ type AcquireRequest struct {
 	Meta            map[string]string // who asks: host, pid, version, ...
 	ThroughputPerMS int64             // IDs per millisecond still missing; values below 1 mean 1
 	RequestID       string            // 128 random bits in hex; empty means the request is never repeated
+	Client          Client            // for a provider that counts clients
 }
+
+// Client says whose request an acquire is.
+type Client int
+
+const (
+	// OwnClient: this process's. The provider knows whether it is the first one.
+	OwnClient Client = iota
+	// KnownClient and NewClient: a lease server's client's. The server knows
+	// whether it was counted before.
+	KnownClient
+	NewClient
+)
 
 // ReleaseRequest gives one lease back.
 type ReleaseRequest struct {
@@ -108,18 +129,35 @@ type Info struct {
 	// Coordinated is false for providers that grant to whoever asks: a single
 	// service may use one, since nothing keeps two apart.
 	Coordinated bool
+	// Forgetful reports whether the store may lose a grant and grant the same
+	// slot again while the first holder goes on. Until that holder verifies its
+	// lease, two programs use the slot.
+	Forgetful bool
 	// History says, for people, what a Locator remembers: "grants for 30 days
 	// after their end". Empty where that is not known, and for others.
 	History string
 }
 
+// Claim says that a lease is the caller's, and proves it without the secret.
+type Claim struct {
+	ID        int64  // machine ID
+	BitSeq    int    // layout of the lease
+	CreatedMS int64  // the lease's beginning
+	Signature string // lease.SignVerify(secret, ID, CreatedMS)
+}
+
 // Verifier is a provider that can tell whether leases are still the caller's.
+// Function Verify asks it about leases.
 type Verifier interface {
-	// Verify returns those of the leases that are no longer the caller's: taken
-	// over, released, or forgotten by the store. A lease that merely expired is
-	// not among them, nor is one that was forgotten as long as the store is held
-	// back from granting for that reason. An error means that nothing is known.
-	Verify(ctx context.Context, service string, leases []lease.Lease) (lost []lease.Lease, err error)
+	// Verify returns the positions of those claims whose lease is no longer the
+	// caller's: taken over, released, or forgotten by the store. A lease that
+	// merely expired is not among them, nor is one that was forgotten as long as
+	// the store is held back from granting for that reason.
+	//
+	// An error means that nothing is known. It is errors.ErrUnsupported where the
+	// provider turns out to be none that can tell, so that the caller need not ask
+	// again soon.
+	Verify(ctx context.Context, service string, claims []Claim) (lost []int, err error)
 }
 
 // Lister is a provider that can show its records.
@@ -137,18 +175,31 @@ type Record struct {
 	Released bool
 }
 
+// ExtendRequest moves the end of a living lease.
+type ExtendRequest struct {
+	Service   string
+	ID        int64  // machine ID
+	BitSeq    int    // layout of the lease
+	CreatedMS int64  // the lease's beginning
+	ExpiredMS int64  // its end, as far as the caller knows
+	Signature string // lease.SignExtend(secret, ID, CreatedMS, ExpiredMS)
+}
+
 // Extender is a provider that can move the end of a living lease. It is there
 // for programs that cannot take a new machine ID while they run (seed 001); the
-// keeper never extends (seed 000, A.1).
+// keeper never extends (seed 000, A.1). Function Extend extends a lease.
 type Extender interface {
 	// Extend makes the lease last for one term from now, by the provider's
-	// clock; it never shortens it. It returns the lease with its new times.
+	// clock; it never shortens it. A lease that lasts longer than req.ExpiredMS
+	// already stays as it is: the request is repeated, perhaps by somebody who
+	// has overheard it. Extend returns the lease with its present times, and
+	// without its secret.
 	//
 	// Errors: ErrNotFound when the slot was never granted, ErrBadSignature when
 	// the lease is not the caller's (any more), ErrConflict when it was released
 	// or has expired. Anything else means that the lease may or may not have been
 	// extended: the caller keeps to the end it knows.
-	Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error)
+	Extend(ctx context.Context, req ExtendRequest) (lease.Lease, error)
 }
 
 // Locator is a provider that remembers who held a slot in the past, for as long
@@ -169,12 +220,50 @@ type Initializer interface {
 	Init(ctx context.Context, service string) error
 }
 
+// Fencer is a provider whose store can be held back by hand, and that knows
+// whether it is held back.
+type Fencer interface {
+	// Fence holds back grants as after a loss: for who has put back an older state
+	// of the store in a way that it cannot notice. It returns until when.
+	Fence(ctx context.Context) (*FencedError, error)
+
+	// Fenced is the refusal that an acquire would get now, as far as the last
+	// operation has seen; nil where there is none. It does no I/O.
+	Fenced() *FencedError
+
+	// Look asks the store, so that Fenced is up to date.
+	Look(ctx context.Context) error
+}
+
+// The names of counters in seed 001.
+const (
+	CountClients     = "client_id_count"            // processes that have asked for a machine ID
+	CountAcquires    = "client_get_id_count"        // requests for one
+	CountGranted     = "client_get_id_success"      // those that were granted
+	CountFull        = "get_id_no_available_id"     // those that found the pool full
+	CountExtends     = "extend_ttl_count"           // requests to extend a lease
+	CountExtended    = "extend_ttl_success"         // those that were granted
+	CountNotOwner    = "extend_ttl_ownership_error" // those for a lease that is somebody else's
+	CountExtendEnded = "extend_ttl_expire_warning"  // those for a lease that has ended
+)
+
+// CounterNames are the counters that every Counter has.
+var CounterNames = []string{
+	CountClients, CountAcquires, CountGranted, CountFull, CountExtends, CountExtended, CountNotOwner, CountExtendEnded,
+}
+
+// NoCounts has all counters, at 0.
+func NoCounts() map[string]int64 {
+	counts := make(map[string]int64, len(CounterNames))
+	for _, name := range CounterNames {
+		counts[name] = 0
+	}
+	return counts
+}
+
 // Counter is a provider that counts what was asked of it.
 type Counter interface {
 	// Counters returns what was counted in the service's pool since the store was
-	// new, under the names of seed 001: client_id_count, client_get_id_count,
-	// client_get_id_success, get_id_no_available_id, extend_ttl_count,
-	// extend_ttl_success, extend_ttl_ownership_error, extend_ttl_expire_warning.
-	// What is not counted is missing; a provider may have more of its own.
+	// new, by CounterNames; a provider may have more of its own.
 	Counters(ctx context.Context, service string) (map[string]int64, error)
 }

@@ -31,6 +31,17 @@ func ReleasedEnd(created, end, timestampMS int64) int64 {
 	return min(end, max(timestampMS+1, created))
 }
 
+// Extended is the end of a lease after a valid extension, and until when its slot
+// is taken then. A request that knows an earlier end than the lease has is a
+// repetition, and moves nothing.
+func (r ExtendRequest) Extended(t Terms, nowMS, expiredMS, endMS int64) (expired, end int64) {
+	if r.ExpiredMS < expiredMS {
+		return expiredMS, endMS
+	}
+	expired = max(expiredMS, nowMS+t.Term.Milliseconds())
+	return expired, max(endMS, expired+t.Quarantine.Milliseconds())
+}
+
 // CheckTime reports ErrTimestampSkew when the timestamp is further than
 // ReleaseWindow from the provider's time, and is not the last of a lease until
 // expiredMS that the request gives back AtEnd.
@@ -76,6 +87,14 @@ func NewSecret() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails (crypto/rand ends the program instead)
 	return hex.EncodeToString(b[:])
+}
+
+// NewClientID names a client for people who read logs and records: the host, the
+// time, and 32 random bits for clients that begin in the same millisecond.
+func NewClientID(host string, nowMS int64) string {
+	var b [4]byte
+	rand.Read(b[:]) // never fails (crypto/rand ends the program instead)
+	return fmt.Sprintf("%s-%d-%s", host, nowMS, hex.EncodeToString(b[:]))
 }
 
 // CompareRecords orders records as List returns them: by the slot's start,

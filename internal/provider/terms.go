@@ -180,6 +180,12 @@ func (t Terms) WithBitSeq(bitSeq int) Terms {
 	return t
 }
 
+// HasSlot reports whether the machine ID may have been granted in the layout of
+// the pool that has this bit_seq.
+func (t Terms) HasSlot(machineID int64, bitSeq int) bool {
+	return bitSeq >= 0 && bitSeq < t.Timeline.LowBits() && t.WithBitSeq(bitSeq).Range().Contains(machineID)
+}
+
 // Services says on which terms each service is granted leases.
 type Services struct {
 	Default Terms            // for every service that Named does not have
@@ -192,6 +198,15 @@ func (s Services) Of(service string) Terms {
 		return t
 	}
 	return s.Default
+}
+
+// LongestMS is the longest time from a grant to its end, in ms.
+func (s Services) LongestMS() int64 {
+	longest := s.Default.Term + s.Default.Quarantine
+	for _, t := range s.Named {
+		longest = max(longest, t.Term+t.Quarantine)
+	}
+	return longest.Milliseconds()
 }
 
 // Validate reports, as an error, terms that are invalid by themselves, or two

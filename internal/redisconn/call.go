@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/kazahana/kazahana/internal/connurl"
 )
 
 const (
@@ -73,40 +75,56 @@ type answer struct{ error }
 
 func (a *answer) Unwrap() error { return a.error }
 
-// Whether an operation does nothing more when it is carried out twice.
+// Times is how often an operation may be carried out.
+type Times int
+
 const (
-	Once       = false
-	Repeatable = true
+	// Once: not again when it may have been carried out.
+	Once Times = iota
+	// Repeatable: carried out twice, it does nothing more than once.
+	Repeatable
+	// SentOnce: the operation calls Sending before it sends what changes
+	// something, and is not begun again after that.
+	SentOnce
 )
 
 // Run has op use one connection, and returns its result, or an error as soon as
 // ctx ends or the client is closed. op may then still be running or finish
-// later: its effect is unknown.
+// later: its effect is unknown, unless the error wraps connurl.ErrNotSent.
 //
 // A connection may have gone stale since it was last used. Those that were
 // closed are found out before anything is sent; where one breaks while in use,
 // or leads to a server that is the primary no more, op runs once again, unless
 // that could do something twice.
-func Run[T any](ctx context.Context, c *Client, again bool, op func(context.Context, *redis.Conn) (T, error)) (T, error) {
+func Run[T any](ctx context.Context, c *Client, times Times, op func(context.Context, *redis.Conn) (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
 	var none T
 	if err := ctx.Err(); err != nil {
-		return none, err
+		return none, connurl.NotSent(err)
 	}
 	if !c.begin() {
-		return none, ErrClosed
+		return none, connurl.NotSent(ErrClosed)
+	}
+	sent := &sending{}
+	if times != SentOnce {
+		sent.state.Store(isSent)
 	}
 	done := make(chan result, 1)
 	go func() {
 		defer c.calls.Done()
-		opCtx, cancel := context.WithTimeout(ctx, longestCall)
+		opCtx, cancel := context.WithTimeout(context.WithValue(ctx, sendingKey{}, sent), longestCall)
 		defer cancel()
 		value, err := onConn(opCtx, c, op)
-		if err != nil && ctx.Err() == nil && (isReadOnly(err) || isRefusedDial(err) && isSentinel(c.cfg.Scheme) || isBroken(err) && again) {
+		neverBegan := noConnection(err)
+		if err != nil && ctx.Err() == nil && c.again(err, times, sent) {
 			value, err = onConn(opCtx, c, op)
+			neverBegan = neverBegan && noConnection(err)
+		}
+		if neverBegan {
+			err = connurl.NotSent(err)
 		}
 		done <- result{value, err}
 	}()
@@ -114,7 +132,7 @@ func Run[T any](ctx context.Context, c *Client, again bool, op func(context.Cont
 	select {
 	case r = <-done:
 	case <-c.closing:
-		return none, ErrClosed
+		return none, sent.giveUp(ErrClosed)
 	case <-ctx.Done():
 		// The client library knows better what it waited for: give it a moment
 		// to say so.
@@ -133,10 +151,53 @@ func Run[T any](ctx context.Context, c *Client, again bool, op func(context.Cont
 	if errors.As(r.err, &told) {
 		return none, told.error
 	}
+	err := c.cfg.explain(r.err)
 	if ctx.Err() != nil && !errors.Is(r.err, ctx.Err()) {
-		return none, fmt.Errorf("%w: %w", ctx.Err(), c.cfg.explain(r.err))
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
-	return none, c.cfg.explain(r.err)
+	return none, sent.giveUp(err)
+}
+
+// again reports whether an operation that failed may be tried once more.
+func (c *Client) again(err error, times Times, sent *sending) bool {
+	if times == SentOnce && sent.state.Load() == isSent {
+		return false
+	}
+	return isReadOnly(err) || isRefusedDial(err) && isSentinel(c.cfg.Scheme) || isBroken(err) && times != Once
+}
+
+// sending is how far an operation has come.
+type sending struct{ state atomic.Int32 }
+
+// The states of sending.
+const (
+	isAsking  = iota // nothing was sent that changes something
+	isSent           // it may have been
+	isGivenUp        // it was not, and must not be any more: the caller has gone
+)
+
+type sendingKey struct{}
+
+// Sending is called by an operation that is SentOnce before it sends what changes
+// something. It fails when the caller of Run was told already that this was not
+// sent.
+func Sending(ctx context.Context) error {
+	s := ctx.Value(sendingKey{}).(*sending)
+	if s.state.CompareAndSwap(isAsking, isSent) {
+		return nil
+	}
+	return errGivenUp
+}
+
+var errGivenUp = errors.New("the caller waits no longer")
+
+// giveUp makes err one that wraps connurl.ErrNotSent, where nothing was sent, and
+// sees to it that nothing will be.
+func (s *sending) giveUp(err error) error {
+	if s.state.CompareAndSwap(isAsking, isGivenUp) || s.state.Load() == isGivenUp {
+		return connurl.NotSent(err)
+	}
+	return err
 }
 
 // begin counts an operation, unless the client is closed.
@@ -160,7 +221,12 @@ func onConn[T any](ctx context.Context, c *Client, op func(context.Context, *red
 	return op(ctx, conn)
 }
 
-// isRefusedDial reports whether there was no connection to send anything on.
+// noConnection reports whether there was no connection to send anything on. Only
+// the first command of an operation can fail so: the others use its connection.
+func noConnection(err error) bool {
+	return isRefusedDial(err) || errors.Is(err, redis.ErrPoolTimeout)
+}
+
 func isRefusedDial(err error) bool {
 	var failed *net.OpError
 	return errors.As(err, &failed) && failed.Op == "dial"

@@ -8,7 +8,8 @@
 // second time where the first cannot have been carried out, or where the caller
 // says that carrying it out twice does nothing more (Repeatable): connections go
 // stale, and a failover leaves some that lead to a server that is the primary no
-// more. An error made by Answer is passed on as it is.
+// more. What must be sent at most once says when it sends (SentOnce, Sending): up
+// to then it can be tried again, and a failure is known to have changed nothing. An error made by Answer is passed on as it is.
 //
 // What changes anything is a Lua script, which Redis runs from beginning to end
 // with nothing in between. Scripts begin with server.lua, whose functions refuse

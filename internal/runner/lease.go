@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/clock"
@@ -13,26 +12,36 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// LeaseHolding is a lease of a machine ID, extended by its provider.
+// LeaseHolding is a lease of a machine ID, extended and verified by its provider.
 type LeaseHolding struct {
 	Lease lease.Lease   // with the times that it has now; not to be read while a Run is under way
 	Term  time.Duration // as it was granted
-	// Passed: this host's clock was seen past the lease's end, so that the program
-	// may have dated IDs beyond it. As Lease, not to be read during a Run.
-	Passed bool
 
 	extender provider.Extender
+	verifier provider.Verifier // nil where the provider cannot tell
 	service  string
 	clock    clock.Source
 	say      func(format string, args ...any)
 }
 
-// HoldLease returns the holding of a lease as it was granted.
-func HoldLease(l lease.Lease, extender provider.Extender, service string, source clock.Source, say func(format string, args ...any)) *LeaseHolding {
-	return &LeaseHolding{
+// HoldLease returns the holding of a lease as it was granted by p, which must be
+// able to extend it.
+func HoldLease(l lease.Lease, p provider.Extender, service string, source clock.Source, say func(format string, args ...any)) *LeaseHolding {
+	h := &LeaseHolding{
 		Lease: l, Term: time.Duration(l.Term()) * time.Millisecond,
-		extender: extender, service: service, clock: source, say: say,
+		extender: p, service: service, clock: source, say: say,
 	}
+	h.verifier, _ = p.(provider.Verifier)
+	return h
+}
+
+// RobberyDelay is how long a program waits for a former holder of its machine ID
+// whose grant the store has lost. That holder's last good answer may have been sent
+// just before this grant. Its next question begins after an interval, or when a call
+// that hangs is given up; an extension may come in between; then its program has a
+// tenth of the term until it is killed, see machine.terminated.
+func RobberyDelay(verifyEvery, timeout, term time.Duration) time.Duration {
+	return max(verifyEvery, timeout) + 2*timeout + term/terminatePart
 }
 
 // Name implements Holding.
@@ -42,30 +51,74 @@ func (h *LeaseHolding) Name() string { return fmt.Sprintf("the lease of machine 
 // lease lasts for longer than it can: the end moves by no more than the provider
 // moved it, and no further than a term from now.
 func (h *LeaseHolding) Extend(ctx context.Context, sent, end time.Duration) (time.Duration, error) {
-	longer, err := h.extender.Extend(ctx, h.service, h.Lease)
-	if err == nil && longer.Key() != h.Lease.Key() {
-		err = fmt.Errorf("the provider extended %v instead of %v", longer, h.Lease)
-	}
+	longer, err := h.extend(ctx)
 	switch {
 	case err == nil:
 		moved := time.Duration(longer.Expired-h.Lease.Expired) * time.Millisecond
 		end = max(end, min(end+moved, sent+h.Term))
 		h.Lease = longer
-	case errors.Is(err, provider.ErrBadSignature):
-		err = &LostError{fmt.Errorf("machine ID %d was granted to somebody else: %w", h.Lease.ID, err)}
-	case slices.ContainsFunc(final, func(f error) bool { return errors.Is(err, f) }):
-		err = &LostError{fmt.Errorf("%s cannot be extended: %w", h.Name(), err)}
+	case errors.Is(err, provider.ErrBadSignature), errors.Is(err, provider.ErrNotFound):
+		err = h.missing(ctx, err)
+	case errors.Is(err, provider.ErrConflict):
+		err = &LostError{Err: fmt.Errorf("%s cannot be extended: %w", h.Name(), err), Gone: true}
+	case errors.Is(err, provider.ErrInvalid), errors.Is(err, errors.ErrUnsupported):
+		err = &LostError{Err: fmt.Errorf("%s cannot be extended: %w", h.Name(), err)}
 	}
 	if h.clock.Wall()/int64(time.Millisecond) >= h.Lease.Expired {
-		h.Passed = true
 		h.say("this host's clock is ahead of the provider's, past the lease's end at %s: IDs dated then can be repeated by the machine ID's next holder; see that both clocks are right",
 			snowflake.FormatMS(h.Lease.Expired))
 	}
 	return end, err
 }
 
-// final are the errors after which asking again cannot help.
-var final = []error{provider.ErrNotFound, provider.ErrConflict, provider.ErrInvalid, errors.ErrUnsupported}
+// missing judges an extension that was refused because the store has no such
+// lease. A store that may have forgotten it, and therefore grants nothing, does not
+// call it lost: it is good until the end that is known.
+func (h *LeaseHolding) missing(ctx context.Context, refusal error) error {
+	err := errors.ErrUnsupported
+	if h.verifier != nil {
+		err = h.Verify(ctx)
+	}
+	var lost *LostError
+	switch {
+	case err == nil:
+		return fmt.Errorf("the store has forgotten it and grants no machine ID for now, so it lasts until its end: %w", refusal)
+	case errors.As(err, &lost):
+		return lost
+	}
+	if errors.Is(refusal, provider.ErrBadSignature) {
+		return &LostError{Err: fmt.Errorf("machine ID %d was granted to somebody else: %w", h.Lease.ID, refusal), Gone: true}
+	}
+	return &LostError{Err: fmt.Errorf("%s cannot be extended: %w", h.Name(), refusal), Gone: true}
+}
+
+// Verify asks whether the lease is still this holder's. A *LostError says that it
+// is not; any other error, that nothing is known.
+func (h *LeaseHolding) Verify(ctx context.Context) error {
+	ours, err := h.verify(ctx)
+	if err != nil || ours {
+		return err
+	}
+	return &LostError{Err: fmt.Errorf("machine ID %d is no longer ours: the provider knows another holder of it, or none", h.Lease.ID), Gone: true}
+}
+
+// CanVerify reports whether Verify can tell.
+func (h *LeaseHolding) CanVerify() bool { return h.verifier != nil }
+
+// extend and verify are the calls themselves.
+
+func (h *LeaseHolding) extend(ctx context.Context) (lease.Lease, error) {
+	longer, err := provider.Extend(ctx, h.extender, h.service, h.Lease)
+	if err == nil && longer.Key() != h.Lease.Key() {
+		err = fmt.Errorf("the provider extended %v instead of %v", longer, h.Lease)
+	}
+	return longer, err
+}
+
+func (h *LeaseHolding) verify(ctx context.Context) (ours bool, err error) {
+	lost, err := provider.Verify(ctx, h.verifier, h.service, []lease.Lease{h.Lease})
+	return len(lost) == 0, err
+}
 
 // CheckClock reports, as an error, that the local clock is past the lease, which
 // was granted just now.

@@ -30,13 +30,14 @@ const (
 	wait      action = iota
 	start            // start the program
 	extend           // ask for more
+	verify           // ask whether it is still ours
 	terminate        // SIGTERM
 	kill             // SIGKILL
 	abandon          // do not start the program at all
 )
 
 func (a action) String() string {
-	return [...]string{"wait", "start", "extend", "terminate", "kill", "abandon"}[a]
+	return [...]string{"wait", "start", "extend", "verify", "terminate", "kill", "abandon"}[a]
 }
 
 type phase int
@@ -62,24 +63,34 @@ type machine struct {
 	reached   bool          // the wall clock has reached the beginning
 	reachedAt time.Duration // boot time
 
-	asking     bool
-	askedAt    time.Duration // boot time
-	nextExtend time.Duration // boot time
-	failures   int           // in a row
-	lastErr    error         // of the latest extension that failed; nil after one that did not
-	lost       error         // why there is nothing to extend any more
+	asking      bool          // an extension or a verification is under way
+	askedAt     time.Duration // boot time
+	nextExtend  time.Duration // boot time
+	failures    int           // of extensions, in a row
+	lastErr     error         // of the latest extension that failed; nil after one that did not
+	lost        error         // why there is nothing to extend any more
+	verifyEvery time.Duration // 0 = never
+	nextVerify  time.Duration // boot time
+	doubts      int           // verifications in a row that failed
 }
 
 func newMachine(c Config) *machine {
-	return &machine{
+	m := &machine{
 		name: c.Holding.Name(), beginMS: c.BeginMS, term: c.Term, delay: c.Delay,
-		end: c.AskedAt + c.Term, nextExtend: c.AskedAt + c.Term/extendPart,
+		end: c.AskedAt + c.Term, nextExtend: c.AskedAt + c.Term/extendPart, nextVerify: c.AskedAt + c.VerifyEvery,
 	}
+	if c.Verify != nil {
+		m.verifyEvery = c.VerifyEvery
+	}
+	return m
 }
 
 // next is what is due now, and, when nothing is, how long to wait at most before
 // asking again. What is due stays so until the machine is told that it was done.
 func (m *machine) next(boot time.Duration, wallMS int64) (due action, pause time.Duration) {
+	if m.phase == running && wallMS < m.beginMS && m.lost == nil {
+		m.lost = fmt.Errorf("this host's clock was set back to before %s began: IDs dated by it may repeat those of the former holder", m.name)
+	}
 	tooLate := m.lost != nil || boot >= m.end-m.term/terminatePart
 	switch m.phase {
 	case waiting:
@@ -102,8 +113,13 @@ func (m *machine) next(boot time.Duration, wallMS int64) (due action, pause time
 			return kill, 0
 		}
 	}
-	if m.phase <= running && !m.asking && boot >= m.nextExtend {
-		return extend, 0
+	if m.phase <= running && !m.asking {
+		if boot >= m.nextExtend {
+			return extend, 0
+		}
+		if m.verifyEvery > 0 && boot >= m.nextVerify {
+			return verify, 0
+		}
 	}
 	return wait, m.pause(boot, wallMS)
 }
@@ -136,6 +152,9 @@ func (m *machine) pause(boot time.Duration, wallMS int64) time.Duration {
 	}
 	if m.phase <= running && !m.asking {
 		upTo(m.nextExtend)
+		if m.verifyEvery > 0 {
+			upTo(m.nextVerify)
+		}
 	}
 	return max(pause, time.Millisecond)
 }
@@ -153,23 +172,42 @@ func (m *machine) terminated(boot time.Duration) {
 // killedNow notes that SIGKILL was sent.
 func (m *machine) killedNow() { m.phase = killed }
 
-// asked notes that an extension is about to be requested.
+// asked notes that an extension or a verification is about to be requested.
 func (m *machine) asked(boot time.Duration) { m.asking, m.askedAt = true, boot }
 
-// answered notes the outcome of the extension, and until when it lasts.
-func (m *machine) answered(boot, until time.Duration, err error) {
+// extended notes the outcome of the extension, and until when it lasts. One that
+// succeeded has shown whose the lease is.
+func (m *machine) extended(boot, until time.Duration, err error) {
 	m.asking = false
 	var lost *LostError
 	switch {
 	case err == nil:
 		m.end, m.failures, m.lastErr = until, 0, nil
 		m.nextExtend = m.askedAt + m.term/extendPart
+		m.nextVerify = m.askedAt + m.verifyEvery
 	case errors.As(err, &lost):
-		m.lost = lost.Err
+		m.lost = lost
 	default:
 		m.failures++
 		m.lastErr = err
 		m.nextExtend = boot + backoff(m.failures, m.term)
+	}
+}
+
+// verified notes the outcome of the verification. One that failed says nothing.
+func (m *machine) verified(err error) {
+	m.asking = false
+	m.nextVerify = m.askedAt + m.verifyEvery
+	var lost *LostError
+	switch {
+	case err == nil:
+		m.doubts = 0
+	case errors.As(err, &lost):
+		m.lost = lost
+	case errors.Is(err, errors.ErrUnsupported):
+		m.verifyEvery = 0
+	default:
+		m.doubts++
 	}
 }
 

@@ -22,7 +22,10 @@ type Holding interface {
 }
 
 // LostError: there is nothing to extend any more. Err says what and why.
-type LostError struct{ Err error }
+type LostError struct {
+	Err  error
+	Gone bool // it may be somebody else's by now
+}
 
 func (e *LostError) Error() string { return e.Err.Error() }
 func (e *LostError) Unwrap() error { return e.Err }
@@ -51,6 +54,7 @@ type Program interface {
 type Exit struct {
 	Code   int
 	Signal syscall.Signal // that killed it; 0 for none
+	Alone  bool           // none of the processes that it started is left
 }
 
 // Status is the exit code as shells tell it.
@@ -69,10 +73,15 @@ type Config struct {
 	Term    time.Duration // how long it lasts from then on
 	BeginMS int64         // Clock.Wall in Unix ms before which the program must not start; 0 = it may at once
 	Delay   time.Duration // to wait after that
-	Timeout time.Duration // of one extension
-	Program Program
-	Signals <-chan syscall.Signal // that this process received
-	Say     func(format string, args ...any)
+	Timeout time.Duration // of one call
+	// Verify tells, by a *LostError, that what is held is somebody else's; another
+	// error says nothing. It is called every VerifyEvery, beside no call of
+	// Holding's. Nil where that cannot be told.
+	Verify      func(context.Context) error
+	VerifyEvery time.Duration
+	Program     Program
+	Signals     <-chan syscall.Signal // that this process received
+	Say         func(format string, args ...any)
 }
 
 // Result is what became of a run.
@@ -81,6 +90,11 @@ type Result struct {
 	Exit    Exit           // of a program that was started
 	Signal  syscall.Signal // that came before the program was started; 0 for none
 	Lost    error          // why the program was told to end, or was not started; nil when neither
+	// LastMS, of a program that was started: by the time it had ended, this host's
+	// clock had shown no later Unix ms, nor had one that counts on from an earlier
+	// reading. Unwatched: the clock may have, while this process was stopped.
+	LastMS    int64
+	Unwatched bool
 }
 
 // Run waits until the program may be started, starts it, extends what it needs
@@ -92,6 +106,8 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	r := &run{Config: c, machine: newMachine(c), answers: make(chan answer, 1)}
 	r.announceWait()
 	err := r.loop(ctx)
+	r.look()
+	r.result.LastMS, r.result.Unwatched = r.dates.lastMS(), r.dates.gap
 	cancel()
 	if r.machine.asking {
 		r.answered(<-r.answers) // it may have been extended all the same
@@ -99,9 +115,17 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	return r.result, err
 }
 
+// look reads the clocks.
+func (r *run) look() (boot time.Duration, wallMS int64) {
+	boot = r.Clock.Boot()
+	wall := r.Clock.Wall()
+	r.dates.look(boot, wall)
+	return boot, wall / int64(time.Millisecond)
+}
+
 func (r *run) loop(ctx context.Context) error {
 	for {
-		due, pause := r.machine.next(r.Clock.Boot(), r.wallMS())
+		due, pause := r.machine.next(r.look())
 		if due != wait {
 			if over, err := r.do(ctx, due); over {
 				return err
@@ -123,17 +147,17 @@ func (r *run) loop(ctx context.Context) error {
 type run struct {
 	Config
 	machine   *machine
-	answers   chan answer // of the extension under way
+	dates     dates       // of the program
+	answers   chan answer // of the call under way
 	suspended bool
 	result    Result
 }
 
 type answer struct {
-	until time.Duration
+	to    action        // extend or verify
+	until time.Duration // of an extension
 	err   error
 }
-
-func (r *run) wallMS() int64 { return r.Clock.Wall() / int64(time.Millisecond) }
 
 // do does what is due, and reports whether the run is over.
 func (r *run) do(ctx context.Context, due action) (over bool, err error) {
@@ -141,19 +165,16 @@ func (r *run) do(ctx context.Context, due action) (over bool, err error) {
 	switch due {
 	case start:
 		r.Say("starting...")
+		r.dates = dates{} // of no interest before
+		r.look()
 		if err := r.Program.Start(); err != nil {
 			return true, err
 		}
 		r.result.Started = true
 		r.machine.started()
-	case extend:
+	case extend, verify:
 		r.machine.asked(boot)
-		go func(end time.Duration) {
-			ctx, cancel := context.WithTimeout(ctx, r.Timeout)
-			defer cancel()
-			until, err := r.Holding.Extend(ctx, boot, end)
-			r.answers <- answer{until, err}
-		}(r.machine.end)
+		go func(end time.Duration) { r.answers <- r.ask(ctx, due, boot, end) }(r.machine.end)
 	case terminate:
 		r.result.Lost = r.machine.cause(boot)
 		r.Say("%v: sending SIGTERM", r.result.Lost)
@@ -171,6 +192,17 @@ func (r *run) do(ctx context.Context, due action) (over bool, err error) {
 		return true, nil
 	}
 	return false, nil
+}
+
+// ask makes the call that is due.
+func (r *run) ask(ctx context.Context, due action, sent, end time.Duration) answer {
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	if due == verify {
+		return answer{to: verify, err: r.Verify(ctx)}
+	}
+	until, err := r.Holding.Extend(ctx, sent, end)
+	return answer{to: extend, until: until, err: err}
 }
 
 // await waits until something happens, and reports whether the run is over.
@@ -211,23 +243,35 @@ func (r *run) suspend() {
 
 // answered tells the machine, and a reader of the log what is worth knowing.
 func (r *run) answered(a answer) {
-	failures := r.machine.failures
-	r.machine.answered(r.Clock.Boot(), a.until, a.err)
+	m := r.machine
+	failures, doubts := m.failures, m.doubts
+	if a.to == extend {
+		m.extended(r.Clock.Boot(), a.until, a.err)
+	} else {
+		m.verified(a.err)
+	}
 	switch {
-	case a.err != nil && r.machine.lost == nil && !errors.Is(a.err, context.Canceled):
-		r.Say("%s was not extended, trying again: %v", r.machine.name, a.err)
-	case a.err == nil && failures > 0:
-		r.Say("%s is extended, after %d failures", r.machine.name, failures)
+	case m.lost != nil || errors.Is(a.err, context.Canceled):
+	case m.failures > failures:
+		r.Say("%s was not extended, trying again: %v", m.name, a.err)
+	case failures > 0 && m.failures == 0:
+		r.Say("%s is extended, after %d failures", m.name, failures)
+	case a.to == verify && errors.Is(a.err, errors.ErrUnsupported):
+		r.Say("the provider cannot tell whether %s is still ours: a takeover is noticed at an extension only", m.name)
+	case doubts == 0 && m.doubts > 0:
+		r.Say("the provider does not say whether %s is still ours, going on: %v", m.name, a.err)
+	case doubts > 0 && m.doubts == 0:
+		r.Say("%s is still ours; %d questions about it had failed", m.name, doubts)
 	}
 }
 
 // announceWait says what the start waits for.
 func (r *run) announceWait() {
-	if behind := r.BeginMS - r.wallMS(); behind > 0 {
+	if behind := r.BeginMS - r.Clock.Wall()/int64(time.Millisecond); behind > 0 {
 		r.Say("this host's clock is behind the provider's: waiting %v for the lease to begin at %s",
 			time.Duration(behind)*time.Millisecond, snowflake.FormatMS(r.BeginMS))
 	}
 	if r.Delay > 0 {
-		r.Say("waiting %v more, as --delay says, for others with the same machine ID to end", r.Delay)
+		r.Say("waiting %v more for a former holder of the machine ID to end (--delay)", r.Delay)
 	}
 }

@@ -28,6 +28,7 @@ type stage struct {
 	began time.Time
 	skew  time.Duration // of the wall clock
 	slept atomic.Int64  // ns that the timers slept through
+	set   atomic.Int64  // ns that settable is off
 
 	mu         sync.Mutex
 	transcript []string
@@ -37,7 +38,7 @@ type stage struct {
 	hang    time.Duration // each call takes so long
 
 	// The program.
-	lives    time.Duration // ends by itself after so long; 0 = never
+	lives    time.Duration // ends by itself after so long; 0 = after longer than any test takes
 	deaf     bool          // ignores SIGTERM
 	refuses  error         // cannot be started
 	suspends time.Duration
@@ -60,7 +61,8 @@ func (s *stage) note(format string, args ...any) {
 	s.transcript = append(s.transcript, fmt.Sprintf("%d %s", int(time.Since(s.began).Seconds()), fmt.Sprintf(format, args...)))
 }
 
-func (s *stage) Extend(ctx context.Context, _ string, l lease.Lease) (lease.Lease, error) {
+func (s *stage) Extend(ctx context.Context, _ provider.ExtendRequest) (lease.Lease, error) {
+	l := s.held.Lease
 	answer := s.answers[0]
 	if len(s.answers) > 1 {
 		s.answers = s.answers[1:]
@@ -87,9 +89,11 @@ func (s *stage) Start() error {
 		return s.refuses
 	}
 	s.note("start")
-	if s.lives > 0 {
-		time.AfterFunc(s.lives, func() { s.end(Exit{Code: 7}) })
+	lives := s.lives
+	if lives == 0 {
+		lives = 2 * time.Hour
 	}
+	time.AfterFunc(lives, func() { s.end(Exit{Code: 7}) })
 	return nil
 }
 
@@ -417,7 +421,7 @@ func TestHoldingSaysWhenItIsOver(t *testing.T) {
 			func(sent, _ time.Duration) (time.Duration, error) { return sent + term, nil },
 			func(sent, _ time.Duration) (time.Duration, error) { return sent + term/2, nil },
 			func(_, end time.Duration) (time.Duration, error) {
-				return end, &LostError{errors.New("the thing is gone")}
+				return end, &LostError{Err: errors.New("the thing is gone")}
 			},
 		}}
 		r, err := play(t, s, func(c *Config) { c.Holding, c.BeginMS = held, 0 })

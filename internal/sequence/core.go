@@ -49,12 +49,7 @@ func Next(s State, r Request, nowMS int64) (State, Range, error) {
 		return s, Range{}, &MismatchError{Key: r.Key, Recorded: recorded, Asked: asked}
 	}
 	if again, ok := s.receipt(r.RequestID); ok {
-		if again.Count < r.Least() || again.Count > r.Count {
-			return s, Range{}, ErrRequestReused
-		}
-		// It counts as a use: whoever gets values knows when they may come again.
-		s.UsedMS = max(s.UsedMS, nowMS)
-		return s, rangeTo(again.Last, s.Options.Step, again.Count), nil
+		return s.repeat(again, r, nowMS)
 	}
 	switch left := s.left(); {
 	case left >= int64(r.Count):
@@ -66,6 +61,46 @@ func Next(s State, r Request, nowMS int64) (State, Range, error) {
 	default:
 		return s, Range{}, &ExhaustedError{Key: r.Key, Max: s.Options.Limit(), Left: left}
 	}
+}
+
+// repeat answers a request that was carried out before. It counts as a use:
+// whoever gets values knows when they may come again.
+func (s State) repeat(again Receipt, r Request, nowMS int64) (State, Range, error) {
+	if again.Count < r.Least() || again.Count > r.Count {
+		return s, Range{}, ErrRequestReused
+	}
+	s.UsedMS = max(s.UsedMS, nowMS)
+	return s, rangeTo(again.Last, s.Options.Step, again.Count), nil
+}
+
+// Doubt is what a store knows that may have forgotten values.
+type Doubt struct {
+	FromMS int64  // Unix ms: what is forgotten was handed out before
+	Reason string // for people
+}
+
+// NextInDoubt is Next for a key whose last values the store may have forgotten. It
+// hands out nothing that could be among them: a request that is known gets its
+// values again, and a key with a TTL starts over once nobody can have used it for
+// so long. over reports that it did: everything is known of the key from then on.
+func NextInDoubt(s State, r Request, nowMS int64, d Doubt) (after State, got Range, over bool, err error) {
+	if again, ok := s.receipt(r.RequestID); ok && s.Options.Text() == r.Options.Text() {
+		after, got, err = s.repeat(again, r, nowMS)
+		return after, got, false, err
+	}
+	ttl := r.Options.ttlMS()
+	if s.Known() {
+		ttl = s.Options.ttlMS()
+	}
+	until := max(d.FromMS, s.UsedMS) + ttl
+	switch {
+	case ttl == 0:
+		return s, Range{}, false, &FencedError{Key: r.Key, Reason: d.Reason}
+	case nowMS < until:
+		return s, Range{}, false, &FencedError{Key: r.Key, UntilMS: until, Reason: d.Reason}
+	}
+	after, got, err = Next(State{}, r, nowMS)
+	return after, got, true, err
 }
 
 // left is how many values there are before the limit.

@@ -21,6 +21,12 @@
 // migrated when it is opened, in one transaction, after a copy; the version is
 // looked at before each operation, so that a process of before stops then.
 //
+// # A disk that does not answer
+//
+// An operation ends for its caller when the caller's context does, whatever the
+// disk does. What waits for a frozen disk waits in a system call and never in a page
+// fault, for which Go's garbage collector would stop the whole process.
+//
 // # How an operation may end
 //
 // An operation that returns nil is committed. Its error undoes it alone, with

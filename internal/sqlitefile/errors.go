@@ -65,7 +65,7 @@ func isBusy(err error) bool {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL:
 		return true
 	}
-	return false
+	return errors.Is(err, errLocked)
 }
 
 // primaryCode is SQLite's result code without its extension, 0 for errors of
@@ -105,6 +105,10 @@ func (k *Kind) explain(path string, err error) error {
 		hint = "the disk is full: "
 	case sqlite3.SQLITE_IOERR:
 		hint = "the disk failed or is full: "
+	}
+	var damaged *damagedError
+	if errors.As(err, &damaged) {
+		hint = "the database is damaged, and is left as it is; " + k.Damaged + ": "
 	}
 	if errors.Is(err, ErrMoved) {
 		return fmt.Errorf("sqlite:%s: %w: %s", path, err, k.Moved)

@@ -79,11 +79,15 @@ func (k *Kind) fillFile(ctx context.Context, temp string) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
+	id, err := identityOf(temp)
+	if err != nil {
+		return err
+	}
 	s, err := Connect(ctx, temp)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(k.create(s), s.Close()); err != nil {
+	if err := errors.Join(k.create(s, id), s.Close()); err != nil {
 		return err
 	}
 	// Only now: closing any descriptor of a file drops the locks that SQLite

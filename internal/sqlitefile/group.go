@@ -3,6 +3,9 @@ package sqlitefile
 import (
 	"context"
 	"errors"
+	"sync/atomic"
+
+	"github.com/kazahana/kazahana/internal/connurl"
 )
 
 // maxGroup is how many operations one commit may hold: enough that the disk's
@@ -19,6 +22,30 @@ type Tx struct {
 	// work that every later attempt would have to do again.
 	Keep bool
 	kept bool // Keep was set by any of the operations
+
+	life  life // the file's row, which the commit writes
+	dirty bool // it was changed
+}
+
+// Grants notes that something is granted, or extended, until then: a file that
+// forgets it is fenced at least as long.
+func (t *Tx) Grants(endMS int64) {
+	t.life.LatestEndMS = max(t.life.LatestEndMS, endMS)
+	t.life.LongestMS = max(t.life.LongestMS, endMS-t.NowMS)
+}
+
+// Admit returns the fence for somebody who is granted things that last so long.
+// That may be longer than anything known before: among what was forgotten may be
+// grants of his own, and the fence is extended for them.
+func (t *Tx) Admit(termMS int64) Fence {
+	if termMS > t.life.LongestMS {
+		t.life.LongestMS, t.dirty = termMS, true
+		if t.life.FenceFrom > 0 {
+			t.life.FenceEnds = max(t.life.FenceEnds, t.life.FenceFrom+termMS)
+		}
+		t.Session.fence = t.life.fence()
+	}
+	return t.Session.fence
 }
 
 // job is one operation that waits for its commit. See the package's page on sharing.
@@ -29,6 +56,8 @@ type job struct {
 	// when op was carried out and is on the disk. It may be nil.
 	committed func()
 
+	taken atomic.Bool // by the worker that runs op, or by the caller that waits no longer: the first decides
+
 	err  error
 	over bool          // err is final: the operation is in no commit
 	done chan struct{} // closed when err is final; nil: nobody waits
@@ -38,10 +67,14 @@ type job struct {
 // once that is on the disk; see the package's page for how errors end it.
 // committed, which may be nil, is called before anybody else's operation runs
 // when op was carried out and is on the disk. When ctx ends or the file is
-// closed first, op may still be running or finish later: its effect is unknown.
+// closed first, op may still be running or finish later: its effect is unknown,
+// unless the error wraps connurl.ErrNotSent: then op has not run, and will not.
 func (f *File) Write(ctx context.Context, op func(*Tx) error, committed func()) error {
 	j := &job{ctx: ctx, op: op, committed: committed, done: make(chan struct{})}
 	if _, err := await(ctx, f, f.writes, j, j.done); err != nil {
+		if j.taken.CompareAndSwap(false, true) {
+			return connurl.NotSent(err)
+		}
 		return err
 	}
 	return j.err
@@ -80,16 +113,19 @@ func (f *File) writeAll(group []*job) {
 
 // runGroup returns the error that meets all jobs that are not over.
 func (f *File) runGroup(group []*job) error {
-	if err := f.files.check(); err != nil {
-		return f.explain(err)
+	row, err := f.beginAsExpected(group)
+	if err != nil {
+		return connurl.NotSent(f.explain(err))
 	}
-	if err := f.begin(group); err != nil {
-		return f.explain(err)
-	}
-	t := &Tx{Session: f.session, NowMS: f.nowMS()}
-	err := f.kind.current(f.session)
-	if err == nil {
+	f.note(row)
+	f.session.changes.reset()
+	f.session.fence = row.fence()
+	t := &Tx{Session: f.session, NowMS: f.nowMS(), life: row}
+	if err = f.kind.current(f.session); err == nil {
 		err = f.at(StepBegun)
+	}
+	if err != nil {
+		return connurl.NotSent(errors.Join(f.outward(err), f.explain(f.session.rollback())))
 	}
 	for i := 0; i < len(group) && err == nil; i++ {
 		err = t.run(group[i], len(group) > 1)
@@ -106,14 +142,61 @@ func (f *File) runGroup(group []*job) error {
 	if err != nil {
 		return errors.Join(f.outward(err), f.explain(f.session.rollback()))
 	}
+	if err := f.finish(t); err != nil {
+		return errors.Join(f.outward(err), f.explain(f.session.rollback()))
+	}
+	if err := f.at(StepWitnessed); err != nil {
+		return err
+	}
+	// A file that went away before the commit has taken the operations with it.
+	return f.explain(f.moved())
+}
+
+// finish commits the transaction, with what the file says of itself.
+func (f *File) finish(t *Tx) error {
+	c := &f.session.changes
+	if c.err != nil {
+		return c.err
+	}
+	if !c.touched && !t.dirty {
+		_, err := f.session.Exec("COMMIT")
+		return errors.Join(err, f.at(StepCommitted))
+	}
+	row := t.life
+	row.Commits++
+	row.Digest += c.delta
+	row.LastMS = max(row.LastMS, t.NowMS)
+	if err := row.write(f.session); err != nil {
+		return err
+	}
+	return f.commit(row)
+}
+
+// commit commits what the row describes, and has the witness remember it before
+// anybody hears of it. A process that ends between leaves a file that is ahead of
+// its witness, which is no loss.
+func (f *File) commit(row life) error {
+	w := f.met.witness
+	if w != nil && !w.last.knows(row) {
+		// A new life is expected from before it can be seen.
+		if err := w.change(context.Background(), f.closing, func(s sight) sight {
+			s.Next = row.ID
+			return s
+		}); err != nil {
+			return err
+		}
+	}
 	if _, err := f.session.Exec("COMMIT"); err != nil {
-		return errors.Join(f.explain(err), f.explain(f.session.rollback()))
+		return err
 	}
 	if err := f.at(StepCommitted); err != nil {
 		return err
 	}
-	// A file that went away before the commit has taken the operations with it.
-	return f.explain(f.files.check())
+	f.note(row)
+	if w == nil {
+		return nil
+	}
+	return w.change(context.Background(), f.closing, func(s sight) sight { return s.with(row) })
 }
 
 // outward adds the path to errors of the database, and leaves answers to the
@@ -151,15 +234,42 @@ func allOver(group []*job) bool {
 	return true
 }
 
+// beginAsExpected begins the transaction, and returns the file's row. A file that
+// is not as expected is looked at first, which may fence it.
+func (f *File) beginAsExpected(group []*job) (row life, err error) {
+	any, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for try := 0; ; try++ {
+		if err = f.ready(any); err == nil {
+			row, err = f.begin(group)
+		}
+		if !errors.Is(err, errUnlike) || try == settleTries {
+			return row, err
+		}
+		if err := f.reopen(any); err != nil {
+			return row, err
+		}
+	}
+}
+
 // begin takes the file's write lock. While another process has it, jobs whose
 // callers have gone leave the group; it fails when none is left.
-func (f *File) begin(group []*job) error {
-	begin := func() error {
-		_, err := f.session.Exec("BEGIN IMMEDIATE")
+func (f *File) begin(group []*job) (row life, err error) {
+	begin := func() (err error) {
+		if _, err := f.session.Exec("BEGIN IMMEDIATE"); err != nil {
+			return err
+		}
+		if row, err = readLife(f.session); err == nil {
+			seen, seenErr := f.remembered()
+			err = f.expected(row, seen, seenErr)
+		}
+		if err != nil {
+			err = errors.Join(err, f.session.rollback())
+		}
 		return err
 	}
 	if err := begin(); !isBusy(err) {
-		return err
+		return row, err
 	}
 	for {
 		any, cancel := context.WithCancel(context.Background())
@@ -171,15 +281,15 @@ func (f *File) begin(group []*job) error {
 		err := retryBusy(any, f.closing, begin)
 		cancel()
 		if !errors.Is(err, context.Canceled) {
-			return err
+			return row, err
 		}
 		for _, j := range group {
 			if !j.over && j.ctx.Err() != nil {
-				j.over, j.err = true, f.explain(lockError(j.ctx.Err()))
+				j.over, j.err = true, connurl.NotSent(f.explain(lockError(j.ctx.Err())))
 			}
 		}
 		if allOver(group) {
-			return err
+			return row, err
 		}
 	}
 }
@@ -188,12 +298,13 @@ func (f *File) begin(group []*job) error {
 // more. What keeps the job alone from being carried out is undone up to the
 // savepoint, so that it does not take the others with it.
 func (t *Tx) run(j *job, shared bool) error {
-	if !j.over && j.ctx.Err() != nil {
-		j.over, j.err = true, j.ctx.Err()
+	if !j.over && (j.ctx.Err() != nil || !j.taken.CompareAndSwap(false, true)) {
+		j.over, j.err = true, connurl.NotSent(j.ctx.Err())
 	}
 	if j.over {
 		return nil
 	}
+	before, delta := t.life, t.Session.changes.delta
 	if shared {
 		if _, err := t.Exec("SAVEPOINT job"); err != nil {
 			return err
@@ -217,6 +328,7 @@ func (t *Tx) run(j *job, shared bool) error {
 			if _, err := t.Exec("ROLLBACK TO job"); err != nil {
 				return err
 			}
+			t.undo(before, delta)
 		}
 	}
 	if shared {
@@ -224,4 +336,11 @@ func (t *Tx) run(j *job, shared bool) error {
 		return err
 	}
 	return nil
+}
+
+// undo is what ROLLBACK TO is for the tables: what an operation has noted that was
+// not carried out does not count.
+func (t *Tx) undo(before life, delta uint64) {
+	t.life, t.Session.changes.delta = before, delta
+	t.Session.fence = before.fence()
 }

@@ -2,6 +2,7 @@ package sqlitefile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -20,8 +21,15 @@ type Kind struct {
 	// ID; "" where there is none.
 	Not string
 	// Additions are statements that give an older file of the same version what
-	// it lacks. They run at every opening, and change nothing at the second.
+	// it lacks. They run at every opening, change nothing at the second, and write
+	// no rows.
 	Additions []string
+	// Loose are tables that follow from others, or that nothing is decided by. The
+	// digest leaves them out.
+	Loose []string
+	// Mend are statements that empty what follows from other tables, for a file
+	// that may hold parts of two copies. It is made anew when it is needed.
+	Mend []string
 	// Probe is a query for one row that reads a page of what matters most, so
 	// that a file cut short fails when it is opened.
 	Probe string
@@ -30,21 +38,27 @@ type Kind struct {
 	Moved, Damaged string
 }
 
-// create fills an empty database. The WAL mode comes last: it is a property of
-// the file, and what precedes it needs no log.
-func (k *Kind) create(s *Session) error {
-	statements := []string{"PRAGMA synchronous=OFF", "PRAGMA journal_mode=MEMORY", "BEGIN EXCLUSIVE"}
+// create fills the empty database of that identity. The WAL mode comes last: it
+// is a property of the file, and what precedes it needs no log.
+func (k *Kind) create(s *Session, id identity) error {
+	statements := []string{"PRAGMA synchronous=OFF", "PRAGMA journal_mode=MEMORY", "BEGIN EXCLUSIVE", lifeSchema}
 	statements = append(statements, k.Schema...)
 	statements = append(statements,
 		fmt.Sprintf("PRAGMA application_id=%d", k.ApplicationID),
-		fmt.Sprintf("PRAGMA user_version=%d", k.version()),
-		"COMMIT", "PRAGMA journal_mode=WAL")
+		fmt.Sprintf("PRAGMA user_version=%d", k.version()))
 	for _, q := range statements {
 		if err := s.ExecOnce(q); err != nil {
 			return err
 		}
 	}
-	return nil
+	digest, err := s.digest(k.Loose)
+	if err != nil {
+		return err
+	}
+	if err := (life{ID: newMark(), File: id, Digest: digest, Trusted: true}).write(s); err != nil {
+		return err
+	}
+	return errors.Join(s.ExecOnce("COMMIT"), s.ExecOnce("PRAGMA journal_mode=WAL"))
 }
 
 // check reports, as an error, why the database is not one that this program can
@@ -65,6 +79,12 @@ func (k *Kind) check(ctx context.Context, s *Session, path string) error {
 		if other > 0 {
 			return k.foreign("it is another file of kazahana's, with a table %s", k.Not)
 		}
+	}
+	if alive, err := hasLife(s); err != nil {
+		return err
+	} else if !alive {
+		return k.foreign("it has no table life, so it was written by a kazahanad from before the first release; " +
+			"move it away once everything that was granted from it has ended")
 	}
 	if err := k.migrate(ctx, s, path); err != nil {
 		return err

@@ -86,7 +86,23 @@ func (k *Kind) migrateLocked(ctx context.Context, s *Session, path string) error
 			}
 		}
 	}
+	if err := k.recount(s); err != nil {
+		return err
+	}
 	return s.ExecOnce(fmt.Sprintf("PRAGMA user_version=%d", k.version()))
+}
+
+// recount makes the digest that of the rows as they are now.
+func (k *Kind) recount(s *Session) error {
+	row, err := readLife(s)
+	if err != nil {
+		return err
+	}
+	if row.Digest, err = s.digest(k.Loose); err != nil {
+		return err
+	}
+	row.Commits++
+	return row.write(s)
 }
 
 // keepCopy writes what the file holds to another one, in place of what a try
@@ -96,21 +112,8 @@ func keepCopy(ctx context.Context, path, to string) error {
 	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// Made here for its mode: it has the same secrets as the original.
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
+	if err := copyTo(ctx, path, temp); err != nil {
 		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	reader, err := Connect(ctx, path)
-	if err != nil {
-		return errors.Join(err, os.Remove(temp))
-	}
-	_, err = reader.Exec("VACUUM INTO ?", temp)
-	if err = errors.Join(err, reader.Close()); err != nil {
-		return errors.Join(err, os.Remove(temp))
 	}
 	return os.Rename(temp, to)
 }

@@ -151,7 +151,7 @@ func TestFailedMigration(t *testing.T) {
 		t.Errorf("the error: %v", err)
 	}
 	f := mustOpenKind(t, path, firstDiary)
-	if got := readText(t, f, "SELECT text || (SELECT count(*) FROM sqlite_schema) FROM entry"); got != "rain1" {
+	if got := readText(t, f, "SELECT text || (SELECT count(*) FROM sqlite_schema) FROM entry"); got != "rain2" {
 		t.Errorf("the file has %q", got)
 	}
 }
@@ -220,7 +220,7 @@ func TestStateIsNoStore(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "another file of kazahana's") {
 		t.Errorf("opened as a store: %v", err)
 	}
-	if got := readText(t, mustOpenKind(t, path, state), "SELECT group_concat(name) FROM sqlite_schema"); got != "binding" {
+	if got := readText(t, mustOpenKind(t, path, state), "SELECT group_concat(name) FROM sqlite_schema"); got != "life,binding" {
 		t.Errorf("it was changed: %q", got)
 	}
 }

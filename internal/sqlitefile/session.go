@@ -22,7 +22,12 @@ type Session struct {
 	db         *sql.DB
 	conn       *sql.Conn
 	statements map[string]*sql.Stmt
+	changes    changes
+	fence      Fence // as it was when the present operation began
 }
+
+// Fence is the file's fence at the beginning of the operation.
+func (s *Session) Fence() Fence { return s.fence }
 
 // Connect opens the file, which must exist, without any check: File is for use,
 // this for looking at a file that nobody else has open. It reads nothing yet.
@@ -45,7 +50,7 @@ func (s *Session) Close() error {
 	for _, st := range s.statements {
 		errs = append(errs, st.Close())
 	}
-	return errors.Join(append(errs, s.conn.Close(), s.db.Close())...)
+	return errors.Join(append(errs, s.hook(nil), s.conn.Close(), s.db.Close())...)
 }
 
 // ExecOnce runs a statement that is not worth preparing.

@@ -2,8 +2,11 @@ package sqlitefile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/connurl"
 )
 
 // lastWord is how long a caller whose time is up still listens for the reason.
@@ -19,9 +22,11 @@ func (f *File) work() {
 		case task := <-f.tasks:
 			task()
 		case j := <-f.writes:
-			f.writeAll(f.waiting(j))
+			group := f.waiting(j)
+			f.writeAll(group)
+			f.checkpoint(len(group))
 		case <-f.closing:
-			f.closeErr = f.explain(f.session.Close())
+			f.closeErr = f.explain(f.leave())
 			return
 		}
 	}
@@ -32,18 +37,26 @@ func (f *File) work() {
 // is in the way. The error tells when ctx ended or the file was closed first; op
 // may then still be running.
 func Read[T any](ctx context.Context, f *File, op func(*Session) (T, error)) (T, error) {
+	return inWorker(ctx, f, func() (value T, err error) {
+		err = f.read(ctx, func(s *Session) (err error) {
+			value, err = op(s)
+			return err
+		})
+		return value, err
+	})
+}
+
+// inWorker has the worker call do, between operations. The error tells when ctx
+// ended or the file was closed first; do may then still be running.
+func inWorker[T any](ctx context.Context, f *File, do func() (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
 	done := make(chan result, 1)
 	task := func() {
-		var r result
-		r.err = f.read(ctx, func(s *Session) (err error) {
-			r.value, err = op(s)
-			return err
-		})
-		done <- r
+		value, err := do()
+		done <- result{value, err}
 	}
 	r, err := await(ctx, f, f.tasks, task, done)
 	if err != nil {
@@ -54,46 +67,101 @@ func Read[T any](ctx context.Context, f *File, op func(*Session) (T, error)) (T,
 
 // read runs op, repeating it while another process's lock is in the way.
 func (f *File) read(ctx context.Context, op func(*Session) error) error {
-	if err := f.files.check(); err != nil {
-		return f.explain(err)
+	err := f.readOnce(ctx, op)
+	if errors.Is(err, errUnlike) {
+		if err = f.reopen(ctx); err == nil {
+			err = f.readOnce(ctx, op)
+		}
 	}
-	if err := retryBusy(ctx, f.closing, func() error {
+	return f.explain(err)
+}
+
+func (f *File) readOnce(ctx context.Context, op func(*Session) error) error {
+	if err := f.ready(ctx); err != nil {
+		return err
+	}
+	if err := f.retry(ctx, func() error {
 		if err := f.kind.current(f.session); err != nil {
 			return err
 		}
+		// Before the row: others may write between.
+		seen, seenErr := f.remembered()
+		row, err := readLife(f.session)
+		if err != nil {
+			return err
+		}
+		if err := f.expected(row, seen, seenErr); err != nil {
+			return err
+		}
+		f.note(row)
+		f.session.fence = row.fence()
 		return op(f.session)
 	}); err != nil {
-		return f.explain(err)
+		return err
 	}
-	return f.explain(f.files.check())
+	return f.moved()
 }
 
 // await hands what to the worker and returns what comes of it.
 func await[W, R any](ctx context.Context, f *File, queue chan<- W, what W, done <-chan R) (R, error) {
 	var none R
 	if err := ctx.Err(); err != nil {
-		return none, err
+		return none, connurl.NotSent(err)
 	}
 	select {
 	case queue <- what:
 	case <-ctx.Done():
-		return none, fmt.Errorf("sqlite:%s: waiting for other operations: %w", f.path, ctx.Err())
+		return none, connurl.NotSent(fmt.Errorf("sqlite:%s: the operation before has not ended, and the disk may not answer: %w", f.path, ctx.Err()))
 	case <-f.closing:
-		return none, ErrClosed
+		return none, connurl.NotSent(ErrClosed)
 	}
+	r, answered := lastWordOf(ctx, done)
+	if !answered {
+		return none, fmt.Errorf("sqlite:%s: the disk does not answer: %w", f.path, ctx.Err())
+	}
+	return r, nil
+}
+
+// lastWordOf waits for what comes of the channel until ctx ends, and a moment
+// longer: the worker stops waiting for locks for the same reason, and knows better
+// what it waited for.
+func lastWordOf[R any](ctx context.Context, done <-chan R) (r R, answered bool) {
 	select {
 	case r := <-done:
-		return r, nil
+		return r, true
 	case <-ctx.Done():
-		// The worker stops waiting for locks for the same reason, and knows
-		// better what it waited for: give it a moment to say so.
-		moment := time.NewTimer(lastWord)
-		defer moment.Stop()
-		select {
-		case r := <-done:
-			return r, nil
-		case <-moment.C:
-			return none, fmt.Errorf("sqlite:%s: the disk does not answer: %w", f.path, ctx.Err())
-		}
 	}
+	moment := time.NewTimer(lastWord)
+	defer moment.Stop()
+	select {
+	case r := <-done:
+		return r, true
+	case <-moment.C:
+		return r, false
+	}
+}
+
+// The log is written into the main file when it has maxLog pages, as SQLite does
+// by itself; how many it has is asked for after so many operations.
+const (
+	maxLog   = 1000
+	askAfter = 16
+)
+
+// checkpoint writes a long log into the main file, after so many operations more.
+// SQLite would do so at a commit, where others that compare the main file with the
+// witness would take it for one that was overwritten. It is tried again later
+// where it fails; commits tell what is wrong with a disk.
+func (f *File) checkpoint(operations int) {
+	if f.unasked += operations; f.unasked < askAfter || f.session == nil {
+		return
+	}
+	f.unasked = 0
+	var busy, pages, written int
+	if err := f.session.QueryRow("PRAGMA wal_checkpoint(NOOP)", nil, &busy, &pages, &written); err != nil || pages < maxLog {
+		return
+	}
+	_ = f.writingMain(func() error {
+		return f.session.QueryRow("PRAGMA wal_checkpoint(PASSIVE)", nil, &busy, &pages, &written)
+	})
 }

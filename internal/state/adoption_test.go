@@ -1,274 +1,479 @@
 package state
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
-	"modernc.org/sqlite"
+	"go.uber.org/zap"
 )
 
-func optionsOf(machine, boot string) Options {
-	return Options{Identity: func() Identity { return Identity{MachineID: machine, BootID: boot} }}
-}
-
-// wantDropped opens the directory and checks that leases are gone, timeline,
-// offer and mark are not, and the reason is told; and that they stay gone even
-// where the next start has no objection.
-func wantDropped(t *testing.T, dir string, opts Options, was Saved, reason string) {
+// wantRefused opens the place and checks that leases are gone, timeline, offer and
+// mark are not, and the reason is said; and that they stay gone even where the next
+// start has no objection.
+func wantRefused(t *testing.T, p place, was Saved, mark int64, reason string, changes ...func(*Options)) {
 	t.Helper()
-	for i, opts := range []Options{opts, opts, testOptions()} {
-		s := mustOpen(t, dir, opts)
-		notes := s.Notes()
-		if i == 0 && (len(notes) != 1 || !strings.Contains(notes[0], "the leases of default are not adopted: "+reason)) {
-			t.Errorf("notes are %q, want %q", notes, reason)
+	for i, changes := range [][]func(*Options){changes, changes, nil} {
+		s := mustOpen(t, p, changes...)
+		if i == 0 {
+			s.wantSaid(zap.WarnLevel, "leases of an earlier run are not adopted")
+			s.wantSaid(zap.WarnLevel, reason)
 		}
-		if i > 0 && len(notes) != 0 {
-			t.Errorf("start %d: notes %q", i, notes)
-		}
-		sv := mustService(t, s, "default")
+		sv := s.service("default")
 		if got := sv.Load(); !reflect.DeepEqual(got, was.withoutLeases()) {
-			t.Errorf("start %d: Load gives %+v", i, got)
+			t.Errorf("start %d: Load gives %+v, want %+v", i, got, was.withoutLeases())
 		}
-		if sv.Mark() != 1_800_000_000_000 {
-			t.Errorf("start %d: Mark is %d", i, sv.Mark())
+		if sv.Mark() != mark {
+			t.Errorf("start %d: Mark is %d, want %d", i, sv.Mark(), mark)
 		}
-		mustClose(t, s)
+		s.crash()
 	}
 }
 
-func wantAdopted(t *testing.T, dir string, opts Options, want Saved) {
+func wantAdopted(t *testing.T, p place, want Saved) {
 	t.Helper()
-	s := mustOpen(t, dir, opts)
-	if got := mustService(t, s, "default").Load(); !reflect.DeepEqual(got, want) || len(s.Notes()) != 0 {
-		t.Errorf("Load gives %+v, notes %q", got, s.Notes())
+	s := mustOpen(t, p)
+	sv := s.service("default")
+	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != testMark {
+		t.Errorf("Load gives %+v, Mark %d; want %+v", got, sv.Mark(), want)
 	}
-	mustClose(t, s)
+	s.wantQuiet()
+	s.crash()
 }
 
+func identity(machine, boot string) func(*Options) {
+	return func(o *Options) { o.Identity = optionsOf(machine, boot).Identity }
+}
+
+// The live directory may outlast what it stands for: a container that moves, a
+// machine that is cloned while it runs.
 func TestForeignLeasesAreNotAdopted(t *testing.T) {
 	for name, c := range map[string]struct {
-		opts   Options
-		reason string
+		machine, boot string
+		reason        string
 	}{
-		"other machine":           {optionsOf("machine b", "boot a"), "they were saved on another machine"},
-		"other boot":              {optionsOf("machine a", "boot b"), "they were saved before the last boot"},
-		"machine ID unreadable":   {optionsOf("", "boot a"), "they were saved on another machine"},
-		"boot ID unreadable":      {optionsOf("machine a", ""), "this host's boot ID cannot be read"},
-		"neither can be read now": {optionsOf("", ""), "this host's boot ID cannot be read"},
+		"other machine":           {"machine b", "boot a", "they were saved on another machine"},
+		"other boot":              {"machine a", "boot b", "they were saved before the last boot"},
+		"machine ID unreadable":   {"", "boot a", "they were saved on another machine"},
+		"boot ID unreadable":      {"machine a", "", "this host's boot ID cannot be read"},
+		"neither can be read now": {"", "", "this host's boot ID cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, saved := newState(t)
-			wantAdopted(t, dir, testOptions(), saved)
-			report, err := Inspect(dir, c.opts)
+			p, saved := usedPlace(t)
+			wantAdopted(t, p, saved)
+			opts := p.options()
+			identity(c.machine, c.boot)(&opts)
+			report, err := Inspect(p.dir, opts)
 			if err != nil || report.Refusal != c.reason {
 				t.Errorf("Inspect: %q, %v", report.Refusal, err)
 			}
-			wantDropped(t, dir, c.opts, saved, c.reason)
+			wantRefused(t, p, saved, testMark, c.reason, identity(c.machine, c.boot))
 		})
 	}
 }
 
-// Without a boot ID nothing tells a cloned disk from the original, so nothing
-// is adopted even where all that is known agrees.
+// Without a boot ID nothing tells this host from another, so nothing is adopted
+// even where all that is known agrees.
 func TestNothingReadableNothingAdopted(t *testing.T) {
-	dir := t.TempDir()
-	opts := optionsOf("", "")
-	s := mustOpen(t, dir, opts)
-	sv := mustService(t, s, "default")
+	p := newPlace(t)
+	nothing := identity("", "")
+	s := mustOpen(t, p, nothing)
+	sv := s.service("default")
 	mustSave(t, sv, savedWith(testLease(1, 1)))
-	sv.RaiseMark(1_800_000_000_000)
-	mustClose(t, s)
-	wantDropped(t, dir, opts, savedWith(), "this host's boot ID cannot be read")
+	sv.RaiseMark(testMark)
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	s.crash()
+	wantRefused(t, p, savedWith(), testMark, "this host's boot ID cannot be read", nothing)
 }
 
 // Containers often have no machine ID; the boot ID says enough.
 func TestBootIDSuffices(t *testing.T) {
-	dir := t.TempDir()
-	opts := optionsOf("", "boot a")
-	s := mustOpen(t, dir, opts)
+	p := newPlace(t)
+	bootOnly := identity("", "boot a")
+	s := mustOpen(t, p, bootOnly)
 	want := savedWith(testLease(1, 1))
-	mustSave(t, mustService(t, s, "default"), want)
+	mustSave(t, s.service("default"), want)
 	mustClose(t, s)
-	wantAdopted(t, dir, opts, want)
-}
-
-func TestCopyIsNotAdopted(t *testing.T) {
-	dir, saved := newState(t)
-	copied := copyDir(t, dir)
-	wantDropped(t, copied, testOptions(), saved, "state.db is a copy")
-	wantAdopted(t, dir, testOptions(), saved)
-
-	// Also while the original is in use.
-	s := mustOpen(t, dir, testOptions())
-	mustSave(t, mustService(t, s, "default"), saved)
-	wantDropped(t, copyDir(t, dir), testOptions(), saved, "state.db is a copy")
-	mustClose(t, s)
-
-	// Moving is not copying.
-	moved := dir + "-moved"
-	if err := os.Rename(dir, moved); err != nil {
-		t.Fatal(err)
-	}
-	wantAdopted(t, moved, testOptions(), saved)
-}
-
-// The same file, boot and machine, but an old content: the leases in it may
-// have been released and granted to others since.
-func TestOldDatabaseInPlaceIsNotAdopted(t *testing.T) {
-	dir, saved := newState(t)
-	path := filepath.Join(dir, databaseName)
-	old, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := mustOpen(t, dir, testOptions())
-	mustSave(t, mustService(t, s, "default"), saved.withoutLeases())
-	mustClose(t, s)
-	change(t, path, func([]byte) []byte { return old })
-	wantDropped(t, dir, testOptions(), saved, "state.db is older than the marks")
-}
-
-func TestOldMarksInPlaceMeanNoAdoption(t *testing.T) {
-	dir, saved := newState(t)
-	path := filepath.Join(dir, marksName)
-	old, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := mustOpen(t, dir, testOptions())
-	sv := mustService(t, s, "default")
-	sv.RaiseMark(1_900_000_000_000)
-	mustSave(t, sv, saved)
-	mustSave(t, sv, saved)
-	mustClose(t, s)
-	change(t, path, func([]byte) []byte { return old })
-	wantDropped(t, dir, testOptions(), saved, "the marks are older than state.db")
-}
-
-// Removing the write-ahead log after a crash takes the last writes with it.
-func TestLostLogMeansNoAdoption(t *testing.T) {
-	dir, saved := newState(t)
-	wantAdopted(t, dir, testOptions(), saved)
-	c := startChild(t, "save", dir, nil)
-	killSometime(t, c, 3)
-	if err := os.Remove(filepath.Join(dir, "state.db-wal")); err != nil {
-		t.Fatal(err)
-	}
-	s := mustOpen(t, dir, testOptions())
-	notes := s.Notes()
-	if held := mustService(t, s, "default").Load().Held; len(held) != 0 || len(notes) != 1 || !strings.Contains(notes[0], "without its -wal file") {
-		t.Errorf("held %v, notes %q", held, notes)
-	}
-}
-
-// A write whose bytes reached the file although it reported a failure must not
-// bring back, after a crash, a lease that the daemon gave away in the meantime.
-func TestFailedWriteDoesNotResurrect(t *testing.T) {
-	dir, _ := newState(t)
-	s := mustOpen(t, dir, testOptions())
-	sv := mustService(t, s, "default")
-	want := savedWith(testLease(1, 1))
-	mustSave(t, sv, want)
-	s.db.afterCommit = func() error { return errors.New("injected: sync failed") }
-	err := sv.Save(savedWith(testLease(2, 2)))
-	if !errors.Is(err, errDoubtful) {
-		t.Fatalf("Save: %v", err)
-	}
-	if got := sv.Load(); !reflect.DeepEqual(got, want) {
+	if got := mustOpen(t, p, bootOnly).service("default").Load(); !reflect.DeepEqual(got, want) {
 		t.Errorf("Load gives %+v", got)
 	}
-	mustClose(t, s) // the files are as a crash leaves them: Close writes no content
-	s = mustOpen(t, dir, testOptions())
-	sv = mustService(t, s, "default")
-	if got := sv.Load(); got.leases() != 0 || len(s.Notes()) != 1 {
-		t.Errorf("Load gives %+v, notes %q", got, s.Notes())
-	}
-
-	// The next good Save ends the doubt.
-	s.db.afterCommit = func() error { return errors.New("injected: sync failed") }
-	if err := sv.Save(savedWith(testLease(2, 2))); err == nil {
-		t.Fatal("no error")
-	}
-	s.db.afterCommit = nil
-	mustSave(t, sv, want)
-	mustClose(t, s)
-	wantAdopted(t, dir, testOptions(), want)
 }
 
-// A full disk is no doubt: the old leases are adopted.
-func TestFullDiskIsNoDoubt(t *testing.T) {
-	var full *sqlite.Error
-	if errors.As(sqliteError("x", "y", errDoubtful), &full) {
-		t.Fatal("test is wrong")
+// What an operator may do to the files in the live folder, while no daemon runs.
+func TestLiveFilesThatAreNotTheLast(t *testing.T) {
+	const (
+		copied   = "is a copy of the file they were saved in"
+		replaced = "the marks were replaced or overwritten since"
+		lost     = "the marks are missing or damaged"
+		older    = "an older file was put back"
+	)
+	cp := func(t *testing.T, from, to string) { command(t, "cp", from, to) } // in place where it exists
+	mv := func(t *testing.T, from, to string) { command(t, "mv", from, to) }
+	type files struct{ leases, marks, oldLeases, oldMarks, oldLeasesInode string }
+	for name, c := range map[string]struct {
+		tamper func(*testing.T, files)
+		reason string
+		mark   int64
+	}{
+		"older leases in place":        {func(t *testing.T, f files) { cp(t, f.oldLeases, f.leases) }, copied, testMark},
+		"older leases by rename":       {func(t *testing.T, f files) { mv(t, f.oldLeases, f.leases) }, copied, testMark},
+		"older leases, the very inode": {func(t *testing.T, f files) { mv(t, f.oldLeasesInode, f.leases) }, older, testMark},
+		"a copy of the present leases": {func(t *testing.T, f files) { cp(t, f.leases, f.leases+"2"); mv(t, f.leases+"2", f.leases) }, copied, testMark},
+		"older marks in place":         {func(t *testing.T, f files) { cp(t, f.oldMarks, f.marks) }, replaced, testMark - 1},
+		"older marks by rename":        {func(t *testing.T, f files) { mv(t, f.oldMarks, f.marks) }, replaced, testMark - 1},
+		"marks away and back":          {func(t *testing.T, f files) { mv(t, f.marks, f.marks+"2"); mv(t, f.marks+"2", f.marks) }, replaced, testMark},
+		"marks removed":                {func(t *testing.T, f files) { os.Remove(f.marks) }, lost, testMark - 1},
+		"marks zeroed":                 {func(t *testing.T, f files) { change(t, f.marks, func(b []byte) []byte { return make([]byte, len(b)) }) }, lost, testMark - 1},
+		"mark of 8 zero bytes":         {func(t *testing.T, f files) { change(t, f.marks, poke(marksHeader, make([]byte, 8)...)) }, lost, testMark - 1},
+		"marks cut to nothing":         {func(t *testing.T, f files) { os.Truncate(f.marks, 0) }, lost, testMark - 1},
+		"both older, in place":         {func(t *testing.T, f files) { cp(t, f.oldMarks, f.marks); cp(t, f.oldLeases, f.leases) }, copied, testMark - 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			s := mustOpen(t, p)
+			sv := s.service("default")
+			mustSave(t, sv, savedWith(testLease(1, 1), testLease(2, 2)))
+			sv.RaiseMark(testMark - 1)
+			if err := s.Sync(); err != nil { // the floor, which then falls behind
+				t.Fatal(err)
+			}
+			folder, aside := p.folder(t), memoryDir(t)
+			f := files{
+				filepath.Join(folder, leasesName), filepath.Join(folder, marksName),
+				filepath.Join(aside, leasesName), filepath.Join(aside, marksName), filepath.Join(aside, "inode"),
+			}
+			cp(t, f.leases, f.oldLeases)
+			cp(t, f.marks, f.oldMarks)
+			if err := os.Link(f.leases, f.oldLeasesInode); err != nil {
+				t.Fatal(err)
+			}
+			mustSave(t, sv, savedWith(testLease(2, 2))) // and lease 1 is released
+			sv.RaiseMark(testMark)
+			s.crash()
+			c.tamper(t, f)
+			wantRefused(t, p, savedWith(), c.mark, c.reason)
+		})
 	}
-	dir, saved := newState(t)
-	s := mustOpen(t, dir, testOptions())
-	mustService(t, s, "default")
-	generation := s.marks.generation()
-	if _, err := s.db.db.Exec("PRAGMA max_page_count = 1"); err != nil {
+}
+
+// A leases file that was away during a life does not come back after it, although
+// that life knew nothing of it.
+func TestLeasesFileThatWasAway(t *testing.T) {
+	for name, damage := range map[string]func(path string) error{
+		"missing": os.Remove,
+		"damaged": func(path string) error { return os.WriteFile(path, []byte("?"), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, saved := usedPlace(t)
+			path := filepath.Join(p.folder(t), leasesName)
+			away := filepath.Join(memoryDir(t), "away")
+			s := mustOpen(t, p) // its sequence becomes 4 or so
+			for range 3 {
+				mustSave(t, s.service("default"), saved)
+			}
+			if err := os.Link(path, away); err != nil {
+				t.Fatal(err)
+			}
+			mustSave(t, s.service("default"), saved.withoutLeases())
+			s.crash()
+			if err := damage(path); err != nil {
+				t.Fatal(err)
+			}
+			mustOpen(t, p).crash()
+			command(t, "mv", away, path)
+			wantRefused(t, p, saved, testMark, "an older file was put back")
+		})
+	}
+}
+
+func TestSwappedFolders(t *testing.T) {
+	p, saved := usedPlace(t)
+	q, other := usedPlaceIn(t, p.live)
+	a, b := p.folder(t), q.folder(t)
+	command(t, "mv", a, a+"x")
+	command(t, "mv", b, a)
+	command(t, "mv", a+"x", b)
+	const reason = "the folder had another name when they were saved"
+	wantRefused(t, p, saved, testMark, reason)
+	wantRefused(t, q, other, testMark, reason)
+}
+
+func usedPlaceIn(t *testing.T, live string) (p place, saved Saved) {
+	t.Helper()
+	p = place{filepath.Join(t.TempDir(), "state"), live}
+	s := mustOpen(t, p)
+	saved = savedWith(testLease(11, 1000))
+	mustSave(t, s.service("default"), saved)
+	s.service("default").RaiseMark(testMark)
+	if err := s.Sync(); err != nil {
 		t.Fatal(err)
 	}
-	big := savedWith()
-	for i := range int64(200) {
-		big.Held = append(big.Held, testLease(i, 1))
-	}
-	err := mustService(t, s, "default").Save(big)
-	wantFileError(t, err, filepath.Join(dir, databaseName), "full")
-	if errors.Is(err, errDoubtful) || s.marks.generation() != generation {
-		t.Errorf("doubt about: %v", err)
-	}
+	s.crash()
+	return p, saved
+}
+
+// Marks without the slot of a service say nothing of the IDs that it made.
+func TestMarksThatLackAService(t *testing.T) {
+	p, saved := usedPlace(t)
+	s := mustOpen(t, p)
+	mustSave(t, s.service("default"), saved)
+	// As if the marks had been made for others: nothing in this package does that.
+	i := s.marks.names["default"]
+	s.marks.slot(i, labelOffset).Store(0)
+	s.crash()
+	wantRefused(t, p, saved, testMark, `the marks do not know service "default"`)
+}
+
+// A service that the state file remembers and this boot does not use is no
+// objection to the leases of the others.
+func TestServiceThatIsNotConfiguredAnyMore(t *testing.T) {
+	p := newPlace(t)
+	s := mustOpen(t, p)
+	mustSave(t, s.service("former"), savedWith(testLease(1, 1)))
 	mustClose(t, s)
-	wantAdopted(t, dir, testOptions(), saved)
+	if err := os.RemoveAll(p.live); err != nil { // the machine boots
+		t.Fatal(err)
+	}
+	s = mustOpen(t, p)
+	saved := savedWith(testLease(2, 2))
+	mustSave(t, s.service("default"), saved)
+	s.service("default").RaiseMark(testMark)
+	s.crash()
+	wantAdopted(t, p, saved)
 }
 
-// A crash between the write of state.db and that of the generation.
-func TestCrashBeforeGenerationIsAdopted(t *testing.T) {
-	dir, saved := newState(t)
-	s := mustOpen(t, dir, testOptions())
-	mustSave(t, mustService(t, s, "default"), saved)
-	s.marks.setGeneration(s.marks.generation() - 1)
-	mustClose(t, s)
-	wantAdopted(t, dir, testOptions(), saved)
-	wantAdopted(t, dir, testOptions(), saved)
+// Leases of a service that one life does not use wait for the next one.
+func TestLeasesOfAnUnusedService(t *testing.T) {
+	p, saved := usedPlace(t)
+	s := mustOpen(t, p)
+	mustSave(t, s.service("other"), savedWith(testLease(1, 1)))
+	// Also through a lost folder.
+	if err := os.RemoveAll(p.folder(t)); err != nil {
+		t.Fatal(err)
+	}
+	s.Look()
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	s.crash()
+	wantAdopted(t, p, saved)
 }
 
-func TestHostIdentity(t *testing.T) {
-	identity := hostIdentity()
-	if identity.BootID == "" {
-		t.Skip("this host shows no boot ID")
+// A state directory and a live directory belong together. One that goes back to a
+// live directory of before finds leases there that nobody has kept up to date.
+func TestLiveDirectoryThatChanges(t *testing.T) {
+	p, saved := usedPlace(t)
+	there := place{p.dir, filepath.Join(memoryDir(t), "there")}
+	none := place{p.dir, ""}
+	s := mustOpen(t, p)
+	s.service("default").RaiseMark(testMark + 1)
+	s.crash() // the floor on the disk is behind
+	mark := testMark + 1
+	for i, next := range []place{there, none, there, p, none, p} {
+		s := mustOpen(t, next)
+		sv := s.service("default")
+		if got := sv.Load(); !reflect.DeepEqual(got, saved.withoutLeases()) {
+			t.Errorf("move %d: %+v", i, got)
+		}
+		if sv.Mark() != mark {
+			t.Errorf("move %d: the mark is %d, want %d", i, sv.Mark(), mark)
+		}
+		mark++
+		mustSave(t, sv, saved)
+		sv.RaiseMark(mark)
+		s.crash()
 	}
-	if identity != hostIdentity() {
-		t.Error("two readings differ")
+	// Under another name it is the same directory.
+	link := filepath.Join(memoryDir(t), "link")
+	if err := os.Symlink(p.live, link); err != nil {
+		t.Fatal(err)
 	}
-	t.Logf("machine ID found: %v", identity.MachineID != "")
-	if b := bind(identity, fileID{}); identity.MachineID != "" && (b.machine == "" || strings.Contains(b.machine, identity.MachineID)) {
-		t.Error("the binding shows the machine ID")
+	if got := mustOpen(t, place{p.dir, link}).service("default").Load(); !reflect.DeepEqual(got, saved) {
+		t.Errorf("through a link: %+v", got)
 	}
 }
 
-func TestIDFiles(t *testing.T) {
-	dir := t.TempDir()
-	var paths []string
-	for i, content := range []string{"", "uninitialized\n", strings.Repeat("0", 32), "3d1219c7c4c5404aaa1f6d2a48adfda4\n"} {
-		path := filepath.Join(dir, string(rune('a'+i)))
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+// A write that failed may have reached the file, and must not bring back, after a
+// crash, a lease that the daemon gave away in the meantime. Nor may the next write
+// that succeeds, be it for another service or for a new folder.
+func TestFailedSaveDoesNotResurrect(t *testing.T) {
+	for name, next := range map[string]func(t *testing.T, s *testState, p place){
+		"crash":                 func(t *testing.T, s *testState, p place) {},
+		"save of another":       func(t *testing.T, s *testState, p place) { mustSave(t, s.service("other"), savedWith(testLease(4, 4))) },
+		"look":                  func(t *testing.T, s *testState, p place) { s.Look() },
+		"look at a lost folder": func(t *testing.T, s *testState, p place) { os.RemoveAll(p.folder(t)); s.Look() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, _ := usedPlace(t)
+			s := mustOpen(t, p)
+			sv := s.service("default")
+			mustSave(t, sv, savedWith(testLease(1, 1), testLease(2, 2)))
+			blocked := filepath.Join(p.folder(t), leasesName+newSuffix)
+			if err := os.MkdirAll(filepath.Join(blocked, "x"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			err := sv.Save(savedWith(testLease(2, 2)))
+			wantFileError(t, err, blocked, "left-over")
+			if h := s.Health(); h.LiveErr == nil {
+				t.Error("Health says nothing of it")
+			}
+			if err := os.RemoveAll(blocked); err != nil {
+				t.Fatal(err)
+			}
+			next(t, s, p)
+			if err := s.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			s.crash()
+			held := mustOpen(t, p).service("default").Load().Held
+			want := savedWith(testLease(2, 2)).Held
+			if name == "crash" {
+				want = nil
+			}
+			if !reflect.DeepEqual(held, want) {
+				t.Errorf("held after the crash: %v, want %v", held, want)
+			}
+		})
+	}
+}
+
+// A crash between the write of the leases and that of their sequence.
+func TestCrashBeforeTheSequence(t *testing.T) {
+	p, saved := usedPlace(t)
+	s := mustOpen(t, p)
+	mustSave(t, s.service("default"), saved)
+	s.live.tell(s.marks, s.live.sequence-1)
+	s.crash()
+	wantAdopted(t, p, saved)
+	wantAdopted(t, p, saved)
+}
+
+// Copies of the state directory, by whatever means they came to be.
+func TestCopies(t *testing.T) {
+	t.Run("beside a running daemon", func(t *testing.T) {
+		p, saved := usedPlace(t)
+		s := mustOpen(t, p)
+		mustSave(t, s.service("default"), saved)
+		q := place{copyDir(t, p.dir), p.live}
+		twin := mustOpen(t, q)
+		twin.wantSaid(zap.WarnLevel, "is a copy of one that a running daemon uses")
+		if got := twin.service("default").Load(); !reflect.DeepEqual(got, saved.withoutLeases()) {
+			t.Errorf("Load gives %+v", got)
+		}
+		mustSave(t, twin.service("default"), savedWith(testLease(8, 8)))
+		if twin.folder == s.folder {
+			t.Error("both have one identity")
+		}
+		// From now on they are two.
+		s.crash()
+		twin.crash()
+		if held := mustOpen(t, q).service("default").Load().Held; len(held) != 1 || held[0].ID != 8 {
+			t.Errorf("the copy holds %v", held)
+		}
+		wantAdopted(t, p, saved)
+	})
+	t.Run("started first", func(t *testing.T) {
+		p, saved := usedPlace(t)
+		q := place{copyDir(t, p.dir), p.live}
+		twin := mustOpen(t, q)
+		if got := twin.service("default").Load(); !reflect.DeepEqual(got, saved) {
+			t.Errorf("the copy has %+v", got)
+		}
+		s := mustOpen(t, p)
+		s.wantSaid(zap.WarnLevel, "is a copy of one that a running daemon uses")
+		if got := s.service("default").Load(); got.leases() != 0 {
+			t.Errorf("the original has %+v", got)
+		}
+	})
+	t.Run("put back", func(t *testing.T) {
+		p, saved := usedPlace(t)
+		backup := copyDir(t, p.dir)
+		s := mustOpen(t, p)
+		mustSave(t, s.service("default"), savedWith(testLease(21, 21)))
+		s.service("default").RaiseMark(testMark + 1)
+		mustClose(t, s)
+		for _, restore := range [][]string{
+			{"rm", "-rf", p.dir}, {"cp", "-a", backup, p.dir}, // as ext4 likes it, with the same inodes
+		} {
+			command(t, restore[0], restore[1:]...)
+		}
+		s = mustOpen(t, p)
+		sv := s.service("default")
+		if got := sv.Load(); len(got.Held) != 1 || got.Held[0].ID != 21 || sv.Mark() != testMark+1 {
+			t.Errorf("after the restore: %+v, mark %d; the backup had %+v", got, sv.Mark(), saved)
+		}
+		s.wantQuiet()
+	})
+	t.Run("put back under a running daemon", func(t *testing.T) {
+		p, saved := usedPlace(t)
+		backup := copyDir(t, p.dir)
+		s := mustOpen(t, p)
+		command(t, "rm", "-rf", p.dir)
+		command(t, "cp", "-a", backup, p.dir)
+		report := p.inspect(t)
+		if report.Holder != nil || !strings.Contains(report.Refusal, "is a copy of its own") {
+			t.Errorf("report: %+v", report)
+		}
+		twin := mustOpen(t, p)
+		if got := twin.service("default").Load(); got.leases() != 0 {
+			t.Errorf("the second daemon has %+v", got)
+		}
+		if got := s.service("default").Load(); !reflect.DeepEqual(got, saved) {
+			t.Errorf("the first daemon has %+v", got)
+		}
+		if err := s.Sync(); err == nil || s.Health().Err == nil {
+			t.Errorf("nothing is said of the lost directory: %v", err)
+		}
+		s.crash()
+	})
+	t.Run("moved", func(t *testing.T) {
+		p, saved := usedPlace(t)
+		moved := place{p.dir + "-moved", p.live}
+		command(t, "mv", p.dir, moved.dir)
+		wantAdopted(t, moved, saved)
+	})
+	t.Run("state file replaced under a running daemon", func(t *testing.T) {
+		p, _ := usedPlace(t)
+		backup := copyDir(t, p.dir)
+		s := mustOpen(t, p)
+		s.service("default").RaiseMark(testMark + 1)
+		if err := s.Sync(); err != nil {
 			t.Fatal(err)
 		}
-		paths = append(paths, path)
+		for _, how := range []string{"cp", "mv"} {
+			command(t, how, filepath.Join(backup, stateName), p.disk(stateName))
+			if err := s.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			if floor := p.inspect(t).Services[0].Floor; floor != testMark+1 {
+				t.Errorf("%s: the floor is %d", how, floor)
+			}
+		}
+	})
+}
+
+// Only the marks have what was done since the state directory was synced last.
+func TestFloorIsTheGreaterOne(t *testing.T) {
+	p, saved := usedPlace(t)
+	s := mustOpen(t, p)
+	s.service("default").RaiseMark(testMark + 7)
+	s.crash()
+	s = mustOpen(t, p)
+	if mark := s.service("default").Mark(); mark != testMark+7 {
+		t.Errorf("the mark is %d", mark)
 	}
-	paths = slices.Insert(paths, 0, filepath.Join(dir, "missing"))
-	if id := firstID(paths...); id != "3d1219c7c4c5404aaa1f6d2a48adfda4" {
-		t.Errorf("found %q", id)
+	mustClose(t, s)
+	if err := os.RemoveAll(p.live); err != nil { // the machine boots
+		t.Fatal(err)
 	}
-	if id := firstID(paths[:4]...); id != "" {
-		t.Errorf("found %q", id)
+	s = mustOpen(t, p)
+	sv := s.service("default")
+	if got := sv.Load(); !reflect.DeepEqual(got, saved.withoutLeases()) || sv.Mark() != testMark+7 {
+		t.Errorf("after the boot: %+v, mark %d", got, sv.Mark())
 	}
-	if id := cleanID(" AB43DF0E-ab38-420f-866e-31cba1780958\n"); id != "ab43df0e-ab38-420f-866e-31cba1780958" {
-		t.Errorf("boot ID is %q", id)
-	}
+	s.wantQuiet()
 }

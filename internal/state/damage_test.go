@@ -1,7 +1,7 @@
 package state
 
 import (
-	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,334 +13,256 @@ import (
 	"syscall"
 	"testing"
 
-	"pgregory.net/rapid"
+	"go.uber.org/zap"
 )
 
-func change(t *testing.T, path string, edit func([]byte) []byte) {
-	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, edit(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func execSQL(t *testing.T, path, statements string) {
-	t.Helper()
-	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = db.Exec(statements)
-	if err := errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
+// resealed is a sealed file with a changed document and the right checksum.
+func resealed(t *testing.T, kind string, edit func(text string) string) func([]byte) []byte {
+	return func(content []byte) []byte {
+		_, text, _ := strings.Cut(string(content), "\n")
+		edited := edit(text)
+		if edited == text {
+			t.Fatalf("nothing was changed in %s", text)
+		}
+		return sealText(kind, []byte(edited))
 	}
 }
 
-func poke(offset int, value ...byte) func([]byte) []byte {
-	return func(b []byte) []byte { copy(b[offset:], value); return b }
+func replace(old, with string) func(string) string {
+	return func(text string) string { return strings.Replace(text, old, with, 1) }
 }
-
-func cut(size int) func([]byte) []byte { return func(b []byte) []byte { return b[:size] } }
 
 // Each of these stops the start with an error that names the file, and leaves
 // every file as it is.
-func TestDamagedAndForeignFiles(t *testing.T) {
-	slot := func(i int) int { return marksHeader + i*slotSize }
-	edit := func(name string, edit func([]byte) []byte) func(*testing.T, string) {
-		return func(t *testing.T, dir string) { change(t, filepath.Join(dir, name), edit) }
-	}
-	statement := func(text string) func(*testing.T, string) {
-		return func(t *testing.T, dir string) { execSQL(t, filepath.Join(dir, databaseName), text) }
-	}
+func TestDamagedStateFile(t *testing.T) {
 	for name, c := range map[string]struct {
-		damage func(t *testing.T, dir string)
-		file   string
+		damage func(t *testing.T, p place)
 		text   string
 	}{
-		"marks empty":           {edit("marks", cut(0)), "marks", "its beginning is empty"},
-		"marks cut in magic":    {edit("marks", cut(5)), "marks", "not a marks file"},
-		"marks cut in header":   {edit("marks", cut(100)), "marks", "has 100 bytes instead of 69632"},
-		"marks cut in slots":    {edit("marks", cut(5000)), "marks", "has 5000 bytes"},
-		"marks too long":        {edit("marks", func(b []byte) []byte { return append(b, 0) }), "marks", "has 69633 bytes"},
-		"marks zeroed":          {edit("marks", func(b []byte) []byte { return make([]byte, len(b)) }), "marks", "its beginning is empty"},
-		"marks foreign":         {edit("marks", poke(0, []byte("something")...)), "marks", "not a marks file"},
-		"marks newer":           {edit("marks", poke(8, 2)), "marks", "was written by a newer kazahanad (schema 2, this one knows up to 1); upgrade this one"},
-		"marks name changed":    {edit("marks", poke(slot(0)+nameOffset, 'x')), "marks", "does not match its checksum"},
-		"marks name too long":   {edit("marks", poke(slot(0)+labelOffset, 255)), "marks", "name of 255 bytes"},
-		"marks negative":        {edit("marks", poke(slot(0)+7, 0x80)), "marks", "is negative"},
-		"marks without name":    {edit("marks", poke(slot(4), 1)), "marks", "has a mark and no name"},
-		"marks double":          {edit("marks", func(b []byte) []byte { copy(b[slot(1):], b[slot(0):slot(1)]); return b }), "marks", "has two entries"},
-		"marks generation":      {edit("marks", poke(generationOffset+7, 0x7f)), "marks", "generation is out of range"},
-		"marks lacks a service": {edit("marks", poke(slot(0), make([]byte, slotSize)...)), "marks", `no entry for service "default"`},
-		"marks missing":         {func(t *testing.T, dir string) { os.Remove(filepath.Join(dir, "marks")) }, "marks", "is missing"},
-
-		"state.db empty":           {edit("state.db", cut(0)), "state.db", "it is empty"},
-		"state.db cut in header":   {edit("state.db", cut(50)), "state.db", "is damaged"},
-		"state.db cut in page":     {edit("state.db", cut(700)), "state.db", "is damaged"},
-		"state.db cut at page":     {edit("state.db", cut(4096)), "state.db", "is damaged"},
-		"state.db text":            {edit("state.db", func([]byte) []byte { return []byte(strings.Repeat("hello\n", 1000)) }), "state.db", "is not a state file"},
-		"state.db newer":           {statement("PRAGMA user_version = 2"), "state.db", "was written by a newer kazahanad (schema 2, this one knows up to 1); upgrade this one"},
-		"state.db foreign":         {statement("PRAGMA application_id = 1"), "state.db", "something else"},
-		"state.db without binding": {statement("DELETE FROM binding"), "state.db", "has no binding"},
-		"state.db without table":   {statement("DROP TABLE service"), "state.db", "is damaged"},
-		"state.db changed":         {statement("UPDATE service SET content = replace(content, '1000', '1001')"), "state.db", "does not match its checksum"},
-		"state.db renamed service": {statement("UPDATE service SET name = 'x'"), "state.db", "does not match its checksum"},
-		"state.db generation":      {statement("UPDATE binding SET generation = -1"), "state.db", "generation is out of range"},
-		"state.db missing, not log": {func(t *testing.T, dir string) {
-			os.Rename(filepath.Join(dir, "state.db"), filepath.Join(dir, "state.db-wal"))
-		}, "state.db-wal", "that is not there"},
+		"empty":            {edit(cut(0)), "is damaged: it is empty"},
+		"zeroed":           {edit(func(b []byte) []byte { return make([]byte, len(b)) }), "it is empty"},
+		"cut in the line":  {edit(cut(20)), "its first line is incomplete"},
+		"cut in the text":  {edit(cut(100)), "bytes after the first line instead of"},
+		"longer":           {edit(func(b []byte) []byte { return append(b, 'x') }), "bytes after the first line instead of"},
+		"a bit flipped":    {edit(func(b []byte) []byte { b[len(b)-9] ^= 1; return b }), "does not match its checksum"},
+		"text":             {edit(func([]byte) []byte { return []byte(strings.Repeat("hello\n", 1000)) }), "is no kazahana-state file"},
+		"a leases file":    {edit(func(b []byte) []byte { return []byte(strings.Replace(string(b), stateKind, leasesKind, 1)) }), "is no kazahana-state file"},
+		"newer":            {edit(func(b []byte) []byte { return []byte(strings.Replace(string(b), " 1 ", " 2 ", 1)) }), "has version 2, and this kazahanad knows version 1 only"},
+		"unknown field":    {reseal(replace(`"identity"`, `"x":1,"identity"`)), "unknown field"},
+		"no identity":      {reseal(replace(`"identity":"`, `"identity":"x`)), "is not 32 hex digits"},
+		"negative floor":   {reseal(replace(`"floorMs":`, `"floorMs":-`)), "is no time"},
+		"no floor at all":  {reseal(replace(`"floorMs":1`, `"floorMs":9999`)), "is no time"},
+		"evil identity":    {reseal(replace(`"identity":"`, `"identity":"../`)), "is not 32 hex digits"},
+		"strange timeline": {reseal(replace(`"bitTs":41`, `"bitTs":99`)), `service "default"`},
+		"a lease":          {reseal(replace(`{"default":{`, `{"default":{"held":[`+leaseJSON+`],`)), "belongs in the live directory"},
+		"first format": {func(t *testing.T, p place) {
+			if err := errors.Join(os.Remove(p.disk(stateName)), os.WriteFile(p.disk("state.db"), nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}, "was written by an earlier kazahanad"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, _ := newState(t)
-			c.damage(t, dir)
-			before := contentsOf(t, dir)
+			p, _ := usedPlace(t)
+			live := p.folder(t)
+			c.damage(t, p)
+			path := p.disk(stateName)
+			if name == "first format" {
+				path = p.disk("state.db")
+			}
+			before, liveBefore := contentsOf(t, p.dir), contentsOf(t, live)
 			for range 2 { // the second start has no better luck
-				_, err := Open(dir, testOptions())
-				wantFileError(t, err, filepath.Join(dir, c.file), c.text)
+				_, err := tryOpen(t, p)
+				wantFileError(t, err, path, c.text)
 			}
-			if c.file != "state.db-wal" {
-				_, err := Inspect(dir, testOptions())
-				wantFileError(t, err, filepath.Join(dir, c.file), c.text)
+			_, err := Inspect(p.dir, p.options())
+			wantFileError(t, err, path, c.text)
+			_, err = ResetFloor(t.Context(), p.dir, "", resetTo, p.options())
+			wantFileError(t, err, path, c.text)
+			if used, err := Used(p.dir); !used || err == nil {
+				t.Errorf("Used: %v, %v", used, err)
 			}
-			after := contentsOf(t, dir)
-			for _, file := range []string{"state.db-wal", "state.db-shm"} { // Inspect leaves empty ones
-				if before[file] == "" {
-					delete(after, file)
-				}
-			}
-			delete(before, "lock") // names the last holder
-			delete(after, "lock")
-			if !maps.Equal(after, before) {
+			after := contentsOf(t, p.dir)
+			delete(before, lockName) // names the last holder
+			delete(after, lockName)
+			if !maps.Equal(after, before) || !maps.Equal(contentsOf(t, live), liveBefore) {
 				t.Error("a file was changed")
+			}
+			// What the error says helps.
+			if err := os.Rename(path, path+".away"); err != nil {
+				t.Fatal(err)
+			}
+			if got := mustOpen(t, p).service("default").Load(); !reflect.DeepEqual(got, Saved{}) {
+				t.Errorf("afterwards: %+v", got)
 			}
 		})
 	}
 }
 
-// A directory, a link or a device where a file belongs.
+const leaseJSON = `{"id":3,"created":1000,"expired":2000,"reservedUntil":2000,"secret":"s","customEpoch":1767225600000,"bitReserve":1,"bitTs":41,"bitId":14,"bitSeq":8}`
+
+func edit(edit func([]byte) []byte) func(*testing.T, place) {
+	return func(t *testing.T, p place) { change(t, p.disk(stateName), edit) }
+}
+
+func reseal(edit func(string) string) func(*testing.T, place) {
+	return func(t *testing.T, p place) { change(t, p.disk(stateName), resealed(t, stateKind, edit)) }
+}
+
+// Each of these costs the leases, is said as an error, and is made good.
+func TestDamagedLiveFiles(t *testing.T) {
+	slot := func(i int) int { return marksHeader + i*slotSize }
+	word := func(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
+	for name, c := range map[string]struct {
+		file   string
+		damage func([]byte) []byte
+		text   string
+	}{
+		"marks empty":          {marksName, cut(0), "it has 0 bytes"},
+		"marks cut in a word":  {marksName, cut(1001), "it has 1001 bytes"},
+		"marks cut in header":  {marksName, cut(96), "it has 96 bytes instead of 69632"},
+		"marks cut in slots":   {marksName, cut(5000), "it has 5000 bytes instead of"},
+		"marks too long":       {marksName, func(b []byte) []byte { return append(b, make([]byte, 8)...) }, "it has 69640 bytes instead of"},
+		"marks zeroed":         {marksName, func(b []byte) []byte { return make([]byte, len(b)) }, "its beginning is not that of a marks file"},
+		"marks foreign":        {marksName, poke(0, []byte("something")...), "its beginning is not"},
+		"marks of before":      {marksName, poke(8, 1), "it is of another version or another machine"},
+		"marks swapped":        {marksName, poke(8, 0, 0, 0, 2), "it is of another version or another machine"},
+		"marks expect":         {marksName, poke(expectOffset, word(1<<63)...), "is negative"},
+		"marks name changed":   {marksName, poke(slot(0)+nameOffset, 'x'), "does not match its checksum"},
+		"marks name too long":  {marksName, poke(slot(0)+labelOffset, word(255)...), "has a name of 255 bytes"},
+		"marks without check":  {marksName, poke(slot(0), word(1_700_000_000_000)...), "the mark in slot 0 does not match its check bits"},
+		"marks free, no check": {marksName, poke(slot(255), word(0)...), "the mark in slot 255 does not match"},
+		"marks double":         {marksName, func(b []byte) []byte { copy(b[slot(1):], b[slot(0):slot(1)]); return b }, "has two slots"},
+
+		"leases empty":          {leasesName, cut(0), "it is empty"},
+		"leases cut":            {leasesName, cut(200), "instead of"},
+		"leases flipped":        {leasesName, func(b []byte) []byte { b[len(b)-9] ^= 1; return b }, "does not match its checksum"},
+		"leases newer":          {leasesName, func(b []byte) []byte { return []byte(strings.Replace(string(b), " 1 ", " 2 ", 1)) }, "has version 2"},
+		"leases foreign":        {leasesName, func([]byte) []byte { return []byte("hello") }, "is no kazahana-leases file"},
+		"leases of no timeline": {leasesName, resealed(t, leasesKind, replace(`"timeline":{"epochMs":`, `"timeline":{"epochMs":1`)), "is on timeline"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, saved := usedPlace(t)
+			path := filepath.Join(p.folder(t), c.file)
+			change(t, path, c.damage)
+			report := p.inspect(t)
+			if report.Damage == nil || !strings.Contains(report.Damage.Error(), c.text) || !strings.Contains(report.Damage.Error(), path) {
+				t.Errorf("Inspect says %v", report.Damage)
+			}
+			s := mustOpen(t, p)
+			s.wantSaid(zap.ErrorLevel, "the live state is damaged")
+			s.wantSaid(zap.ErrorLevel, c.text)
+			if s.failed != 1 {
+				t.Errorf("%d failures were counted", s.failed)
+			}
+			sv := s.service("default")
+			if got := sv.Load(); !reflect.DeepEqual(got, saved.withoutLeases()) || sv.Mark() != testMark {
+				t.Errorf("Load gives %+v, Mark %d", got, sv.Mark())
+			}
+			mustSave(t, sv, saved)
+			s.crash()
+			wantAdopted(t, p, saved)
+		})
+	}
+}
+
+// A directory, a link, a pipe or a device where a file belongs.
 func TestWrongKindOfFile(t *testing.T) {
-	for _, file := range []string{"lock", "marks", "state.db"} {
-		for kind, put := range map[string]func(path string) error{
-			"directory": func(path string) error { return os.Mkdir(path, 0o700) },
-			"link":      func(path string) error { return os.Symlink("elsewhere", path) },
-			"pipe":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
-		} {
-			t.Run(file+" is a "+kind, func(t *testing.T) {
-				dir, _ := newState(t)
-				path := filepath.Join(dir, file)
+	kinds := map[string]func(path string) error{
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+		"link":      func(path string) error { return os.Symlink("/etc/passwd", path) },
+		"dead link": func(path string) error { return os.Symlink("nowhere", path) },
+		"pipe":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
+	}
+	for kind, put := range kinds {
+		for _, file := range []string{lockName, stateName} {
+			t.Run(file+" "+kind, func(t *testing.T) {
+				p, _ := usedPlace(t)
+				if err := errors.Join(os.Remove(p.disk(file)), put(p.disk(file))); err != nil {
+					t.Fatal(err)
+				}
+				_, err := tryOpen(t, p)
+				wantFileError(t, err, p.disk(file), "is not a regular file")
+			})
+		}
+		for _, file := range []string{leasesName, marksName} {
+			t.Run(file+" "+kind, func(t *testing.T) {
+				p, _ := usedPlace(t)
+				path := filepath.Join(p.folder(t), file)
 				if err := errors.Join(os.Remove(path), put(path)); err != nil {
 					t.Fatal(err)
 				}
-				_, err := Open(dir, testOptions())
-				wantFileError(t, err, path, "is not a regular file")
+				s, err := tryOpen(t, p)
+				switch {
+				case kind != "directory":
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.wantSaid(zap.ErrorLevel, "is not a regular file")
+					mustClose(t, s)
+				case file == leasesName: // nothing can take its place
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.wantSaid(zap.ErrorLevel, "the live state cannot be written")
+					mustClose(t, s)
+				default:
+					wantFileError(t, err, path, "cannot put the new file in its place")
+				}
 			})
 		}
-	}
-}
-
-func TestUnusableDirectory(t *testing.T) {
-	root := t.TempDir()
-	file := filepath.Join(root, "file")
-	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	_, err := Open(file, testOptions())
-	if err == nil || !strings.Contains(err.Error(), file+": ") || !strings.Contains(err.Error(), "not a directory") {
-		t.Errorf("a file: %v", err)
-	}
-	if _, err := Open(filepath.Join(file, "below"), testOptions()); err == nil || !strings.Contains(err.Error(), "not a directory") {
-		t.Errorf("below a file: %v", err)
-	}
-	if _, err := Open("", testOptions()); err == nil {
-		t.Error("no name was accepted")
-	}
-	if content, err := os.ReadFile(file); string(content) != "precious" || err != nil {
-		t.Errorf("the file now holds %q, %v", content, err)
-	}
-}
-
-func TestWorldWritableDirectory(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "open")
-	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)); err != nil {
-		t.Fatal(err)
-	}
-	s := mustOpen(t, dir, testOptions())
-	if notes := s.Notes(); len(notes) != 1 || !strings.Contains(notes[0], "chmod o-w") {
-		t.Errorf("notes: %q", notes)
-	}
-	mustClose(t, s)
-	if os.Geteuid() != 0 {
-		t.Skip("only root can give the directory to somebody else")
-	}
-	if err := os.Chown(dir, 65534, 65534); err != nil {
-		t.Fatal(err)
-	}
-	_, err := Open(dir, testOptions())
-	wantFileError(t, err, dir, "everybody may write")
-}
-
-// Whatever byte changes, and wherever the file ends, a start either fails or
-// finds what was saved; it never finds something else. A lease that is not
-// adopted is the safe exception.
-func TestRandomDamage(t *testing.T) {
-	dir, want := newState(t)
-	const mark = 1_800_000_000_000
-	whole := contentsOf(t, dir)
-	outcomes := map[string]int{}
-	rapid.Check(t, func(t *rapid.T) {
-		name := rapid.SampledFrom([]string{marksName, databaseName}).Draw(t, "file")
-		content := []byte(whole[name])
-		if rapid.Bool().Draw(t, "cut?") {
-			content = content[:rapid.IntRange(0, len(content)-1).Draw(t, "size")]
-		} else {
-			// Half of the time where there is something.
-			at := rapid.IntRange(0, len(content)-1).Draw(t, "offset")
-			if rapid.Bool().Draw(t, "text?") {
-				at = strings.IndexFunc(whole[name][at:], func(r rune) bool { return r != 0 }) + at
-			}
-			content[max(at, 0)] ^= byte(rapid.IntRange(1, 255).Draw(t, "flip"))
-		}
-		for file, text := range whole {
-			if file == name {
-				text = string(content)
-			}
-			// In place: the binding shall hold.
-			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+		t.Run("live lock "+kind, func(t *testing.T) {
+			p, _ := usedPlace(t)
+			path := filepath.Join(p.folder(t), lockName)
+			if err := errors.Join(os.Remove(path), put(path)); err != nil {
 				t.Fatal(err)
 			}
-		}
-		defer func() {
-			os.Remove(filepath.Join(dir, "state.db-wal"))
-			os.Remove(filepath.Join(dir, "state.db-shm"))
-		}()
-		s, err := Open(dir, testOptions())
-		if err != nil {
-			var e *FileError
-			if !errors.As(err, &e) || e.Path != filepath.Join(dir, name) || e.Remedy == "" {
-				t.Fatalf("error is %v, want a FileError about %s", err, name)
-			}
-			outcomes[name+": refused"]++
-			return
-		}
-		defer s.Close()
-		sv, err := s.Service("default")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := sv.Load()
-		switch {
-		case reflect.DeepEqual(got, want):
-			outcomes[name+": unharmed"]++
-		case reflect.DeepEqual(got, want.withoutLeases()) && len(s.Notes()) == 1:
-			outcomes[name+": not adopted"]++
-		default:
-			t.Fatalf("Load gives %+v, notes %q", got, s.Notes())
-		}
-		// The eight bytes of a mark carry no check: it is one plain store.
-		if got := sv.Mark(); got != mark && name != marksName {
-			t.Fatalf("Mark is %d", got)
+			_, err := tryOpen(t, p)
+			wantFileError(t, err, path, "is not a regular file")
+		})
+	}
+}
+
+// tmpfs mounts a file system of that size, or skips the test.
+func tmpfs(t *testing.T, size string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "tmpfs", dir).CombinedOutput(); err != nil {
+		t.Skipf("a small file system is needed, and mounting one is not permitted: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", "-l", dir).CombinedOutput(); err != nil {
+			t.Errorf("umount: %v: %s", err, out)
 		}
 	})
-	t.Log(outcomes)
+	return dir
 }
 
-func TestMissingDatabaseKeepsMarks(t *testing.T) {
-	dir, _ := newState(t)
-	if err := os.Remove(filepath.Join(dir, databaseName)); err != nil {
-		t.Fatal(err)
-	}
-	s := mustOpen(t, dir, testOptions())
-	if notes := s.Notes(); len(notes) != 1 || !strings.Contains(notes[0], "state.db is missing") {
-		t.Errorf("notes: %q", notes)
-	}
-	sv := mustService(t, s, "default")
-	if got := sv.Load(); !reflect.DeepEqual(got, Saved{}) || sv.Mark() != 1_800_000_000_000 {
-		t.Errorf("Load gives %+v, Mark %d", got, sv.Mark())
-	}
-	want := savedWith(testLease(1, 1))
-	mustSave(t, sv, want)
-	mustClose(t, s)
-	s = mustOpen(t, dir, testOptions())
-	if got := mustService(t, s, "default").Load(); !reflect.DeepEqual(got, want) || len(s.Notes()) != 0 {
-		t.Errorf("Load gives %+v, notes %q", got, s.Notes())
-	}
-}
+func resize(t *testing.T, root, size string) { command(t, "mount", "-o", "remount,size="+size, root) }
 
-func TestRemovedWhileRunning(t *testing.T) {
-	dir, want := newState(t)
-	s := mustOpen(t, dir, testOptions())
-	sv := mustService(t, s, "default")
-	path := filepath.Join(dir, databaseName)
-	if err := os.Rename(path, path+".away"); err != nil {
-		t.Fatal(err)
-	}
-	wantFileError(t, sv.Save(Saved{}), path, "was removed or replaced")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	wantFileError(t, sv.Save(Saved{}), path, "was removed or replaced")
-	if got := sv.Load(); !reflect.DeepEqual(got, want) {
-		t.Errorf("Load gives %+v", got)
-	}
-	if err := os.Rename(path+".away", path); err != nil {
-		t.Fatal(err)
-	}
-	mustSave(t, sv, Saved{})
-}
-
-// A marks file that was restored with holes gets its blocks before it is
-// mapped.
-func TestSparseMarksAreFilled(t *testing.T) {
-	dir, _ := newState(t)
-	path := filepath.Join(dir, marksName)
-	if out, err := exec.Command("cp", "--sparse=always", path, path+".sparse").CombinedOutput(); err != nil {
-		t.Skipf("cp cannot make a sparse file: %v: %s", err, out)
-	}
-	if err := os.Rename(path+".sparse", path); err != nil {
-		t.Fatal(err)
-	}
-	usage := func() int64 {
-		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return diskUsage(info)
-	}
-	if usage() >= marksSize {
-		t.Skip("the file system does not keep holes")
-	}
-	s := mustOpen(t, dir, testOptions())
-	if usage() < marksSize {
-		t.Errorf("the file has %d bytes of disk for its %d", usage(), marksSize)
-	}
-	if mark := mustService(t, s, "default").Mark(); mark != 1_800_000_000_000 {
-		t.Errorf("the mark is %d", mark)
-	}
-}
-
-func TestFullDiskAtFirstStart(t *testing.T) {
-	for _, size := range []string{"4k", "16k", "64k", "80k"} {
+// The live directory is full at the first start: at each of its writes.
+func TestFullLiveDirectoryAtFirstStart(t *testing.T) {
+	for _, size := range []string{"4k", "16k", "64k", "72k"} {
 		t.Run(size, func(t *testing.T) {
 			root := tmpfs(t, size)
-			dir := filepath.Join(root, "state")
-			_, err := Open(dir, testOptions())
-			var e *FileError
-			if !errors.As(err, &e) || !strings.HasPrefix(e.Path, dir) || !strings.Contains(e.Remedy, "space") {
-				t.Fatalf("error is %v, want a FileError about a full disk", err)
+			p := place{filepath.Join(t.TempDir(), "state"), filepath.Join(root, "live")}
+			s, err := tryOpen(t, p)
+			if err == nil {
+				// The marks had their place, the leases had none.
+				s.wantSaid(zap.ErrorLevel, "the live state cannot be written")
+				mustClose(t, s)
+			} else {
+				var e *FileError
+				if !errors.As(err, &e) || !strings.HasPrefix(e.Path, p.live) || !strings.Contains(e.Remedy, "space") {
+					t.Fatalf("error is %v, want a FileError about a full file system", err)
+				}
 			}
-			t.Log(err)
-			if left := glob(t, dir, "*"+newSuffix+"*"); len(left) != 0 {
+			if left := glob(t, p.live, "*/*"+newSuffix); len(left) != 0 {
 				t.Errorf("left over: %v", left)
 			}
-			if out, err := exec.Command("mount", "-o", "remount,size=4m", root).CombinedOutput(); err != nil {
-				t.Fatalf("remount: %v: %s", err, out)
-			}
-			s := mustOpen(t, dir, testOptions())
-			mustService(t, s, "default")
-			mustClose(t, s)
+			resize(t, root, "4m")
+			s = mustOpen(t, p)
+			s.service("default")
+			s.wantQuiet()
 		})
 	}
 }
@@ -362,100 +284,222 @@ func fillDisk(t *testing.T, root string) (path string) {
 	return path
 }
 
-func TestFullDiskWhileRunning(t *testing.T) {
+// The live directory fills up: IDs go on, a crash adopts nothing, and once there
+// is space again all is well without anybody's help.
+func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	root := tmpfs(t, "1m")
-	dir := filepath.Join(root, "state")
-	s := mustOpen(t, dir, testOptions())
-	sv := mustService(t, s, "default")
-	want := savedWith(testLease(1, 1))
-	mustSave(t, sv, want)
+	p := place{filepath.Join(t.TempDir(), "state"), filepath.Join(root, "live")}
+	s := mustOpen(t, p)
+	sv := s.service("default")
+	mustSave(t, sv, savedWith(testLease(1, 1)))
 	filler := fillDisk(t, root)
+	want := savedWith(testLease(2, 2))
+	wantFileError(t, sv.Save(want), filepath.Join(p.folder(t), leasesName), "no space left")
+	for v := range int64(10_000) { // the marks have their space
+		sv.RaiseMark(testMark + v)
+	}
+	for range 3 {
+		s.Look()
+	}
+	if s.failed != 1 {
+		t.Errorf("%d failures were counted", s.failed)
+	}
+	if h := s.Health(); h.LiveErr == nil {
+		t.Error("Health says nothing of it")
+	}
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
 
-	var err error
-	created := int64(1)
-	for err == nil && created < 100 { // SQLite may have some pages left
-		created++
-		next := savedWith(testLease(1, created))
-		if err = sv.Save(next); err == nil {
-			want = next
-		}
+	// A crash now, and a start on the full file system.
+	s.crash()
+	s = mustOpen(t, p)
+	s.wantSaid(zap.ErrorLevel, "the live state cannot be written")
+	sv = s.service("default")
+	if got := sv.Load(); got.leases() != 0 || sv.Mark() != testMark+9_999 {
+		t.Errorf("after the crash: %+v, mark %d", got, sv.Mark())
 	}
-	wantFileError(t, err, filepath.Join(dir, databaseName), "full")
-	if got := sv.Load(); !reflect.DeepEqual(got, want) {
-		t.Errorf("Load gives %+v, want %+v", got, want)
-	}
-	for v := range int64(100_000) { // marks have their space
-		sv.RaiseMark(v)
-	}
-	if err := s.marks.sync(); err != nil {
-		t.Error(err)
-	}
-	// A crash now: the files as they are, without Close.
-	crashed := contentsOf(t, dir)
-	mustClose(t, s)
-	for name, content := range crashed {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Log("cannot play the crash: ", err)
-		}
+	if err := sv.Save(want); err == nil {
+		t.Error("saved on a full file system")
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	s = mustOpen(t, dir, testOptions())
-	if notes := s.Notes(); len(notes) != 0 {
-		t.Errorf("notes: %q", notes)
+	s.Look()
+	s.wantSaid(zap.InfoLevel, "the live state is up to date again")
+	if h := s.Health(); h.LiveErr != nil {
+		t.Errorf("Health: %+v", h)
 	}
-	sv = mustService(t, s, "default")
-	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != 99_999 {
-		t.Errorf("after the crash Load gives %+v, Mark %d; want %+v", got, sv.Mark(), want)
+	sv.RaiseMark(testMark + 20_000)
+	s.crash()
+	s = mustOpen(t, p)
+	s.wantQuiet()
+	sv = s.service("default")
+	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != testMark+20_000 {
+		t.Errorf("after the second crash: %+v, mark %d", got, sv.Mark())
 	}
-	mustSave(t, sv, savedWith(testLease(2, 2)))
 }
 
-// A daemon that was killed starts again on a disk that has filled up since.
-func TestRestartOnFullDisk(t *testing.T) {
-	root := tmpfs(t, "1m")
-	dir := filepath.Join(root, "state")
-	c := startChild(t, "save", dir, nil)
-	last := lastReported(t, killSometime(t, c, 5))
+// A folder that is lost while there is no space for another one: each try cleans
+// up after itself, the marks stay where they are, and nothing is adopted.
+func TestLostFolderWithoutSpace(t *testing.T) {
+	root := tmpfs(t, "256k")
+	p := place{filepath.Join(t.TempDir(), "state"), filepath.Join(root, "live")}
+	s := mustOpen(t, p)
+	sv := s.service("default")
+	mustSave(t, sv, savedWith(testLease(1, 1)))
+	folder := p.folder(t)
+	filler := fillDisk(t, root)
+	// Pages for the lock and the marks of a new folder, and none for its leases.
+	info, err := os.Stat(filler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filler, info.Size()-marksSize-4096); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(folder, lockName)); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		s.Look()
+		sv.RaiseMark(sv.Mark() + testMark/100)
+	}
+	if h := s.Health(); h.LiveErr == nil || !strings.Contains(h.LiveErr.Error(), "/leases: cannot write it: no space") {
+		t.Errorf("Health: %+v", h)
+	}
+	if entries, err := os.ReadDir(p.live); err != nil || len(entries) != 1 {
+		t.Errorf("left over: %v, %v", entries, err)
+	}
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	// The old folder can be written again, and is the one that counts.
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	want := savedWith(testLease(2, 2))
+	mustSave(t, sv, want)
+	sv.RaiseMark(sv.Mark() + 1)
+	mark := sv.Mark()
+	s.crash()
+	s = mustOpen(t, p)
+	sv = s.service("default")
+	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != mark {
+		t.Errorf("after the crash: %+v, mark %d, want %d", got, sv.Mark(), mark)
+	}
+}
+
+// The disk is full at the first start: that stops it, since nothing is known yet.
+func TestFullDiskAtFirstStart(t *testing.T) {
+	root := tmpfs(t, "16k")
+	p := place{filepath.Join(root, "state"), filepath.Join(memoryDir(t), "live")}
+	if err := os.Mkdir(p.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	filler := fillDisk(t, root)
+	_, err := tryOpen(t, p)
+	var e *FileError
+	if !errors.As(err, &e) || !strings.HasPrefix(e.Path, p.dir) || !strings.Contains(e.Remedy, "space") {
+		t.Fatalf("error is %v, want a FileError about a full disk", err)
+	}
+	if left := glob(t, p.dir, "*"+newSuffix); len(left) != 0 {
+		t.Errorf("left over: %v", left)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	mustOpen(t, p).service("default")
+}
+
+// The disk fills up under a daemon, which is killed and started again: nothing of
+// it needs the disk.
+func TestFullDiskWhileRunning(t *testing.T) {
+	root := tmpfs(t, "64k")
+	p := place{filepath.Join(root, "state"), filepath.Join(memoryDir(t), "live")}
+	s := mustOpen(t, p)
 	fillDisk(t, root)
-	s := mustOpen(t, dir, testOptions())
-	held := mustService(t, s, "default").Load().Held
-	if len(held) != 1 || held[0].Created < last {
-		t.Errorf("held %v, want one made at %d or after", held, last)
+	for life := range int64(3) {
+		sv := s.service("default")
+		want := savedWith(testLease(1, life+1))
+		mustSave(t, sv, want)
+		sv.RaiseMark(testMark + life)
+		if err := s.Sync(); err == nil || !strings.Contains(err.Error(), "no space left") {
+			t.Errorf("Sync: %v", err)
+		}
+		if h := s.Health(); h.Err == nil || h.LiveErr != nil {
+			t.Errorf("Health: %+v", h)
+		}
+		if life == 1 { // a stop is no worse
+			if err := s.Close(); err == nil || !strings.Contains(err.Error(), "no space left") {
+				t.Errorf("Close: %v", err)
+			}
+		} else {
+			s.crash()
+		}
+		s = mustOpenFull(t, p)
+		s.wantSaid(zap.ErrorLevel, "the state directory cannot be written")
+		sv = s.service("default")
+		if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != testMark+life {
+			t.Errorf("life %d: %+v, mark %d", life, got, sv.Mark())
+		}
 	}
+	s.crash()
 }
 
-func TestReadOnlyFileSystem(t *testing.T) {
-	root := tmpfs(t, "1m")
-	dir := filepath.Join(root, "state")
-	s := mustOpen(t, dir, testOptions())
-	mustSave(t, mustService(t, s, "default"), savedWith(testLease(1, 1)))
-	mustClose(t, s)
-	if out, err := exec.Command("mount", "-o", "remount,ro", root).CombinedOutput(); err != nil {
-		t.Fatalf("remount: %v: %s", err, out)
+// mustOpenFull opens a place that cannot be closed without an error.
+func mustOpenFull(t *testing.T, p place) *testState {
+	t.Helper()
+	s, err := tryOpen(t, p)
+	if err != nil {
+		t.Fatal(err)
 	}
-	_, err := Open(dir, testOptions())
-	wantFileError(t, err, filepath.Join(dir, lockName), "read-only file system")
-	_, err = Open(filepath.Join(root, "new"), testOptions())
+	return s
+}
+
+func TestReadOnlyStateDirectory(t *testing.T) {
+	root := tmpfs(t, "1m")
+	p := place{filepath.Join(root, "state"), filepath.Join(memoryDir(t), "live")}
+	s := mustOpen(t, p)
+	mustSave(t, s.service("default"), savedWith(testLease(1, 1)))
+	mustClose(t, s)
+	command(t, "mount", "-o", "remount,ro", root)
+	_, err := tryOpen(t, p)
+	wantFileError(t, err, p.disk(lockName), "read-only file system")
+	_, err = tryOpen(t, place{filepath.Join(root, "new"), p.live})
 	wantFileError(t, err, filepath.Join(root, "new"), "read-only file system")
+	command(t, "mount", "-o", "remount,rw", root)
+	if got := mustOpen(t, p).service("default").Load(); len(got.Held) != 1 {
+		t.Errorf("afterwards: %+v", got)
+	}
 }
 
 // A file that is read-only by itself, with everything else in order.
-func TestImmutableFiles(t *testing.T) {
-	for _, name := range []string{marksName, databaseName} {
-		t.Run(name, func(t *testing.T) {
-			dir, _ := newState(t)
-			path := filepath.Join(dir, name)
-			if out, err := exec.Command("chattr", "+i", path).CombinedOutput(); err != nil {
-				t.Skipf("cannot make a file immutable: %v: %s", err, out)
-			}
-			t.Cleanup(func() { exec.Command("chattr", "-i", path).Run() })
-			_, err := Open(dir, testOptions())
-			wantFileError(t, err, path, "cannot")
-			if err != nil {
-				t.Log(fmt.Sprint(err))
-			}
-		})
+func TestImmutableStateFile(t *testing.T) {
+	p, saved := usedPlace(t)
+	path := p.disk(stateName)
+	if out, err := exec.Command("chattr", "+i", path).CombinedOutput(); err != nil {
+		t.Skipf("cannot make a file immutable: %v: %s", err, out)
+	}
+	t.Cleanup(func() { exec.Command("chattr", "-i", path).Run() })
+	s := mustOpenFull(t, p)
+	s.service("default").RaiseMark(testMark + 1)
+	wantFileError(t, s.Sync(), path, "cannot put the new file in its place")
+	if got := s.service("default").Load(); !reflect.DeepEqual(got, saved) {
+		t.Errorf("Load gives %+v", got)
+	}
+	s.crash()
+}
+
+// fmt would show a Lease's secret through reflection, an error must not.
+func TestErrorsShowNoSecret(t *testing.T) {
+	p, saved := usedPlace(t)
+	path := filepath.Join(p.folder(t), leasesName)
+	change(t, path, resealed(t, leasesKind, replace(`"bitTs":41`, `"bitTs":42`)))
+	s := mustOpen(t, p)
+	for _, l := range saved.Held {
+		if said := s.said(zap.InfoLevel) + fmt.Sprint(p.inspect(t)); strings.Contains(said, l.Secret) {
+			t.Errorf("a secret is shown: %s", said)
+		}
 	}
 }

@@ -1,51 +1,56 @@
-// Package state keeps what one daemon must not forget, in its state directory:
+// Package state keeps what one daemon must not forget, in two places:
 //
-//	state.db   SQLite: per service the held leases, the cached lease, the
-//	           timeline in use and the one it refused; and the binding to this
-//	           machine, boot and file
-//	marks      memory-mapped, fixed size: per service one timestamp, the mark
-//	lock       flock: one daemon per directory; names its holder
+//	state_dir/           on a disk, survives a power failure
+//	  state              identity; per service its timeline and its floor
+//	  lock               flock: one daemon per state directory; names its holder
+//	live_dir/            on a file system in memory, survives kill -9
+//	  <identity>/        one folder per state directory
+//	    leases           per service the held leases, the cached lease, the timeline
+//	    marks            memory-mapped: per service one timestamp, the mark
+//	    lock             flock: one daemon per identity
+//
+// A lease is only ever adopted in the boot that saved it. So it need not be on a
+// disk, and a copy of the state directory that is put back has no lease to give.
 //
 // # What holds
 //
 //   - The mark is exclusive: every ID so far embeds a timestamp below it.
-//     RaiseMark is one atomic store into the page cache, so that kill -9 loses
-//     nothing. A power failure can lose about the last second (Run), after
+//     RaiseMark is one store to memory, so kill -9 loses nothing.
+//   - Save writes the live state and waits for no disk. The state file follows
+//     about a second later; that second is what a power failure can cost, after
 //     which order also rests on the clock having moved on.
-//   - Save is all or nothing, and durable when it returns nil.
-//   - A lease comes back from Load only in the same boot of the same machine,
-//     from the same file, that saved it. A clone of a disk has the machine ID,
-//     device and inode of the original, hence the boot ID: without one nothing
-//     is adopted. Leases that are not adopted are dropped durably before Open
-//     returns, both held and cached: the other copy may be using them.
-//   - A generation, written by every Save to state.db and then to marks, ties
-//     the two together. It catches what the binding cannot see: a state.db put
-//     back from a backup into the same inode, one that lost its -wal file, or a
-//     write that failed after its bytes had reached the file. Each could bring
-//     back a lease that was released since, so none is adopted.
-//   - The mark never goes down except through ResetFloor, which drops the
-//     leases first: uniqueness then rests on the next grants, and only the order
-//     against IDs dated ahead is lost.
-//   - Nothing damaged, foreign, newer or unwritable is replaced. Such a file is
-//     a FileError that names it and says what to do.
+//   - One process uses an identity. A state directory whose folder is locked by a
+//     living daemon is a copy: it begins under a new identity, without leases.
+//   - Leases are adopted from the leases file alone, and only when that is the
+//     very file that the last life wrote: same boot, same inode, marks that nobody
+//     replaced or overwrote, and a sequence that the marks expect. A write that
+//     failed raises the expected sequence, so that an older file is not adopted.
+//   - Look notices live files that were removed, replaced or cut short under a
+//     running daemon. It voids the old folder, then begins a new one under a new
+//     identity, since another daemon may have taken the old one meanwhile.
+//   - The mark never goes down except through ResetFloor, which drops the leases
+//     first: uniqueness then rests on the next grants, and only the order against
+//     IDs dated ahead is lost.
+//   - A damaged, foreign or newer state file is a FileError that names it and
+//     says what to do; it is never replaced. A damaged live file costs the leases
+//     in it, is said as an error, and is written anew.
 //
 // # Order of writes
 //
-// A crash may fall between any two steps, therefore: a service gets its entry in
-// marks before its row in state.db (a row without an entry proves that marks was
-// lost); state.db is written before the generation in marks (one ahead is a
-// crash in between, anything else is not); both files are built under another
-// name, synced and renamed.
+// Marks are created before the leases file that names them. A leases file is
+// renamed into place before the marks expect its sequence. A new folder gets its
+// leases file after its marks are up to date and after the old folder is void.
+//
+// # Without a live directory
+//
+// Where nothing keeps files in memory (macOS), the marks are in the state
+// directory, and nothing is adopted after a crash. The first store to a page
+// after the kernel wrote it out then waits for the disk.
 //
 // # Limits
 //
-// The lock and the mapping want a local file system. RaiseMark makes no system
-// call, but the first store to a page after a sync is a page fault, which waits
-// while the file system's journal is busy: some milliseconds, at most once a
-// second, on a disk under heavy load. On a copy-on-write file system (btrfs,
-// ZFS) even an allocated page needs space to be written again: when such a disk
-// is full, the kernel may kill the process at RaiseMark. So does truncating
-// marks under a running daemon. A restored copy of the whole directory, marks
-// included, in the same files and boot cannot be told from the original, nor can
-// a virtual machine resumed twice from one memory snapshot.
+// The locks and the mapping want a local file system. A virtual machine that is
+// resumed twice from one memory snapshot has two of everything here; so has a
+// live directory that is restored together with the state directory by a program
+// that also restores inodes.
 package state

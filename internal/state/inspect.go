@@ -2,18 +2,28 @@ package state
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
+	"path/filepath"
 	"slices"
 )
 
-// Report is what a state directory holds at one moment.
+// Report is what the local state holds at one moment.
 type Report struct {
 	Dir      string // absolute
+	Identity string
+	Live     string // this state directory's folder in the live directory; "": none
+	Memory   bool   // Live is on a file system in memory
 	Holder   *Holder
 	Services []ServiceReport // by name
 
+	// Missing says that Live does not exist, as after a boot.
+	Missing bool
+	// Damage is what is wrong with the files in Live; nil if nothing is.
+	Damage error
 	// Refusal says why a daemon that starts now would not adopt the leases; ""
-	// if it would. While a daemon runs it is always "".
+	// if it would, and while a daemon runs.
 	Refusal string
 }
 
@@ -21,71 +31,102 @@ type Report struct {
 // blank: reports are for people and logs.
 type ServiceReport struct {
 	Name  string
-	Mark  int64 // Unix ms; 0: never made an ID
+	Floor int64 // Unix ms: what a power failure would leave of the mark
+	Mark  int64 // Unix ms; 0: it never made an ID
 	Saved Saved
 }
 
-// Inspect reads a state directory without changing what it says, also while a
-// daemon uses it.
+// Used reports whether a daemon has used the state directory.
+func Used(path string) (bool, error) {
+	d, err := openDir(path, false, "")
+	if err != nil {
+		return false, err
+	}
+	_, content, _, err := readState(d)
+	return content != nil || err != nil && !errors.Is(err, fs.ErrPermission), errors.Join(err, d.Close())
+}
+
+// Inspect reads the local state without changing it, also while a daemon uses
+// it. Where opts name no live directory, it is the last daemon's.
 //
-// Errors: *FileError.
+// Errors: *FileError about the state directory. One about the live state is in
+// the report.
 func Inspect(path string, opts Options) (_ Report, err error) {
-	dir, _, err := openDirectory(path, false)
+	disk, err := openStateDir(path, false, opts.withLog().Log)
 	if err != nil {
 		return Report{}, err
 	}
-	if err := dir.mustHoldState(); err != nil {
-		return Report{}, err
+	defer func() { err = errors.Join(err, disk.Close()) }()
+	file, content, _, err := readState(disk)
+	if err == nil && content == nil {
+		err = notUsed(disk.path)
 	}
-	report := Report{Dir: dir.path}
-	if report.Holder, err = dir.holder(); err != nil {
-		return Report{}, err
-	}
-	// state.db before marks: a service that appears in between has its entry in
-	// marks before its row.
-	found, id, err := readDatabase(dir)
 	if err != nil {
 		return Report{}, err
 	}
-	var m *marks
-	if exists, err := dir.exists(marksName); err != nil {
-		return Report{}, err
-	} else if exists {
-		if m, err = openMarks(dir, false); err != nil {
-			return Report{}, err
-		}
-		defer func() { err = errors.Join(err, m.close()) }()
-	}
-	if err := checkMarks(dir, m, found.services); err != nil {
+	report := Report{Dir: disk.path, Identity: file.Folder}
+	if report.Holder, err = disk.Holder(); err != nil {
 		return Report{}, err
 	}
-	if report.Holder == nil && found.hasLeases() {
-		report.Refusal, _ = adoption(found, bind(opts.identity(), id), m)
+	services := map[string]ServiceReport{}
+	for name, doc := range file.Services {
+		saved, _ := doc.saved() // readState has checked it
+		services[name] = ServiceReport{Name: name, Floor: doc.FloorMS, Mark: doc.FloorMS, Saved: saved}
 	}
-	names := maps.Clone(found.services)
-	if m != nil {
-		for name := range m.names {
-			names[name] = found.services[name]
-		}
+	if opts.Live == "" {
+		opts.Live = file.Live
 	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		mark, _ := m.get(name)
-		report.Services = append(report.Services, ServiceReport{Name: name, Mark: mark, Saved: names[name].withoutSecrets()})
+	report.look(opts, file, disk, services)
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		report.Services = append(report.Services, services[name])
 	}
 	return report, nil
 }
 
-// readDatabase reads state.db, or nothing where there is none.
-func readDatabase(dir directory) (found contents, id fileID, err error) {
-	exists, err := dir.exists(databaseName)
-	if err != nil || !exists {
-		return contents{services: map[string]Saved{}}, id, err
+// look adds what the live state knows.
+func (r *Report) look(opts Options, file stateFile, disk *osDir, services map[string]ServiceReport) {
+	if opts.Live == "" {
+		if m, err := openMarks(disk, false); err == nil {
+			addMarks(services, m)
+			_ = m.m.Unmap()
+		}
+		return
 	}
-	db, err := openDatabase(dir, false)
+	r.Live, r.Memory = filepath.Join(opts.Live, file.Folder), InMemory(opts.Live)
+	dir, err := openDir(r.Live, false, "")
 	if err != nil {
-		return found, id, err
+		if r.Missing = errors.Is(err, fs.ErrNotExist); !r.Missing {
+			r.Damage = err
+		}
+		return
 	}
-	defer func() { err = errors.Join(err, db.close()) }()
-	found, err = db.read()
-	return found, db.id, err
+	defer dir.Close()
+	l := &live{dir: dir, folder: file.Folder, identity: opts.identity()}
+	f := l.look(false)
+	r.Damage = f.damage
+	if r.Holder == nil {
+		r.Refusal = f.refusal
+		if user, err := dir.Holder(); err == nil && user != nil {
+			r.Refusal = fmt.Sprintf("%v uses them: this state directory is a copy of its own, and a daemon would begin here under a new identity", user)
+		}
+	}
+	for name, saved := range f.saved {
+		svc := services[name]
+		svc.Name, svc.Saved = name, saved.withoutSecrets()
+		services[name] = svc
+	}
+	if f.marks != nil {
+		addMarks(services, f.marks)
+		_ = f.marks.m.Unmap()
+	}
+}
+
+func addMarks(services map[string]ServiceReport, m *marks) {
+	for name := range m.names {
+		if ms, ok := m.get(name); ok {
+			svc := services[name]
+			svc.Name, svc.Mark = name, max(svc.Mark, ms)
+			services[name] = svc
+		}
+	}
 }

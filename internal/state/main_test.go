@@ -2,32 +2,39 @@ package state
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // The test binary plays other processes: with childEnv set it runs one of the
-// functions below on the directory in childDirEnv, and no test.
+// functions below on the directories in childDirEnv and childLiveEnv, and no test.
 const (
-	childEnv    = "KAZAHANA_STATE_TEST_CHILD"
-	childDirEnv = "KAZAHANA_STATE_TEST_DIR"
+	childEnv     = "KAZAHANA_STATE_TEST_CHILD"
+	childDirEnv  = "KAZAHANA_STATE_TEST_DIR"
+	childLiveEnv = "KAZAHANA_STATE_TEST_LIVE"
 )
 
 func TestMain(m *testing.M) {
 	if mode := os.Getenv(childEnv); mode != "" {
-		if err := childModes[mode](os.Getenv(childDirEnv)); err != nil {
+		if err := childModes[mode](place{os.Getenv(childDirEnv), os.Getenv(childLiveEnv)}); err != nil {
 			fmt.Println("error:", err)
 			os.Exit(1)
 		}
@@ -36,7 +43,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-var childModes = map[string]func(dir string) error{
+var childModes = map[string]func(place) error{
 	"hold":           childHold,
 	"try":            childTry,
 	"raise":          childRaise,
@@ -44,9 +51,9 @@ var childModes = map[string]func(dir string) error{
 	"crash-in-reset": childCrashInReset,
 }
 
-// childHold keeps the directory until its standard input ends.
-func childHold(dir string) error {
-	s, err := Open(dir, testOptions())
+// childHold keeps the directories until its standard input ends.
+func childHold(p place) error {
+	s, err := p.open()
 	if err != nil {
 		return err
 	}
@@ -55,9 +62,9 @@ func childHold(dir string) error {
 	return s.Close()
 }
 
-// childTry opens the directory and makes a service.
-func childTry(dir string) error {
-	s, err := Open(dir, testOptions())
+// childTry opens the directories and makes a service.
+func childTry(p place) error {
+	s, err := p.open()
 	if err != nil {
 		return err
 	}
@@ -69,8 +76,8 @@ func childTry(dir string) error {
 
 // childRaise raises the mark by one without end, and reports each value only
 // when the mark has it.
-func childRaise(dir string) error {
-	s, err := Open(dir, testOptions())
+func childRaise(p place) error {
+	s, err := p.open()
 	if err != nil {
 		return err
 	}
@@ -86,10 +93,9 @@ func childRaise(dir string) error {
 	}
 }
 
-// childSave saves one content after the other, each told by its lease's
-// Created.
-func childSave(dir string) error {
-	s, err := Open(dir, testOptions())
+// childSave saves one content after the other, each told by its lease's Created.
+func childSave(p place) error {
+	s, err := p.open()
 	if err != nil {
 		return err
 	}
@@ -103,8 +109,7 @@ func childSave(dir string) error {
 	}
 	for {
 		created++
-		l := testLease(7, created)
-		if err := sv.Save(savedWith(l)); err != nil {
+		if err := sv.Save(savedWith(testLease(7, created))); err != nil {
 			return err
 		}
 		if err := report(created); err != nil {
@@ -118,8 +123,12 @@ func report(v int64) error {
 	return err
 }
 
-func childCrashInReset(dir string) error {
-	_, err := resetFloor(dir, "", resetTo, testOptions(), func() {
+func childCrashInReset(p place) error {
+	s, err := p.open()
+	if err != nil {
+		return err
+	}
+	_, err = s.resetFloor("", resetTo, func() {
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	})
@@ -133,7 +142,7 @@ type child struct {
 	stdout *bufio.Reader
 }
 
-func startChild(t *testing.T, mode, dir string, credential *syscall.Credential) *child {
+func startChild(t *testing.T, mode string, p place, credential *syscall.Credential) *child {
 	t.Helper()
 	path, err := os.Executable()
 	if err != nil {
@@ -142,10 +151,15 @@ func startChild(t *testing.T, mode, dir string, credential *syscall.Credential) 
 	if credential != nil {
 		path = "/proc/self/exe" // go test's own directory is closed to other users
 	}
-	cmd := exec.Command(path)
+	return startCommand(t, mode, p, &syscall.SysProcAttr{Credential: credential}, path)
+}
+
+func startCommand(t *testing.T, mode string, p place, attr *syscall.SysProcAttr, command ...string) *child {
+	t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
 	// GORACE: under the race detector a process sleeps for a second at its end.
-	cmd.Env = append(os.Environ(), childEnv+"="+mode, childDirEnv+"="+dir, "GORACE=atexit_sleep_ms=0")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+	cmd.Env = append(os.Environ(), childEnv+"="+mode, childDirEnv+"="+p.dir, childLiveEnv+"="+p.live, "GORACE=atexit_sleep_ms=0")
+	cmd.SysProcAttr = attr
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -160,6 +174,14 @@ func startChild(t *testing.T, mode, dir string, credential *syscall.Credential) 
 	}
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	return &child{Cmd: cmd, stdin: stdin, stdout: bufio.NewReader(stdout)}
+}
+
+// ready waits until the child has the directories.
+func (c *child) ready(t *testing.T) {
+	t.Helper()
+	if line, err := c.stdout.ReadString('\n'); line != "ready\n" {
+		t.Fatalf("the child said %q, %v", line, err)
+	}
 }
 
 // kill ends the child with SIGKILL and returns what it had still reported.
@@ -178,9 +200,85 @@ func (c *child) kill(t *testing.T) []byte {
 	return rest
 }
 
-func testOptions() Options {
-	return Options{Identity: func() Identity { return Identity{MachineID: "machine a", BootID: "boot a"} }}
+func runChild(t *testing.T, mode string, p place, user *syscall.Credential) string {
+	t.Helper()
+	c := startChild(t, mode, p, user)
+	said, err := io.ReadAll(c.stdout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Wait(); strings.Contains(fmt.Sprint(err), "killed") {
+		return string(said) + "killed"
+	}
+	return string(said)
 }
+
+// place is where one daemon keeps its state.
+type place struct{ dir, live string }
+
+func (p place) options() Options {
+	opts := optionsOf("machine a", "boot a")
+	opts.Live = p.live
+	return opts
+}
+
+func (p place) open() (*State, error) { return Open(context.Background(), p.dir, p.options()) }
+
+func optionsOf(machine, boot string) Options {
+	return Options{Identity: func() Identity { return Identity{MachineID: machine, BootID: boot} }}
+}
+
+func (p place) disk(name string) string { return filepath.Join(p.dir, name) }
+
+// folder is where the live state is that goes with the state file.
+func (p place) folder(t testing.TB) string {
+	t.Helper()
+	report, err := Inspect(p.dir, p.options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report.Live
+}
+
+func (p place) inspect(t testing.TB) Report {
+	t.Helper()
+	report, err := Inspect(p.dir, p.options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+// newPlace names a state directory and a live directory that are not there yet.
+func newPlace(t testing.TB) place {
+	t.Helper()
+	return place{filepath.Join(t.TempDir(), "state"), filepath.Join(memoryDir(t), "live")}
+}
+
+// inMemory names both, in memory, for tests that write thousands of times.
+func inMemory(t testing.TB) place {
+	t.Helper()
+	root := memoryDir(t)
+	return place{filepath.Join(root, "state"), filepath.Join(root, "live")}
+}
+
+// memoryDir is a directory on a file system in memory. Without one there is
+// nothing to test.
+func memoryDir(t testing.TB) string {
+	t.Helper()
+	const shm = "/dev/shm"
+	if !InMemory(shm) {
+		t.Skipf("%s is not on a file system in memory", shm)
+	}
+	dir, err := os.MkdirTemp(shm, "kz-state-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+var testTimeline = snowflake.DefaultTimeline()
 
 func testLease(id, created int64) lease.Lease {
 	return lease.Lease{
@@ -191,12 +289,23 @@ func testLease(id, created int64) lease.Lease {
 }
 
 func savedWith(held ...lease.Lease) Saved {
-	return Saved{Held: held, Timeline: snowflake.DefaultTimeline(), Source: SourceLease}
+	return Saved{Held: held, Timeline: testTimeline, Source: SourceLease}
 }
 
-func mustOpen(t testing.TB, dir string, opts Options) *State {
+// testState is a State whose log and errors are kept.
+type testState struct {
+	*State
+	t    testing.TB
+	logs *observer.ObservedLogs
+
+	mu     sync.Mutex
+	failed int // calls of OnError
+}
+
+// mustOpen opens the place, and closes it at the end of the test.
+func mustOpen(t testing.TB, p place, changes ...func(*Options)) *testState {
 	t.Helper()
-	s, err := Open(dir, opts)
+	s, err := tryOpen(t, p, changes...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,13 +317,73 @@ func mustOpen(t testing.TB, dir string, opts Options) *State {
 	return s
 }
 
-func mustService(t testing.TB, s *State, name string) *Service {
+func tryOpen(t testing.TB, p place, changes ...func(*Options)) (_ *testState, err error) {
 	t.Helper()
+	s := &testState{t: t}
+	opts := s.options(p)
+	for _, change := range changes {
+		change(&opts)
+	}
+	s.State, err = Open(context.Background(), p.dir, opts)
+	return s, err
+}
+
+func (s *testState) options(p place) Options {
+	core, logs := observer.New(zapcore.InfoLevel)
+	s.logs = logs
+	opts := p.options()
+	opts.Log = zap.New(core)
+	opts.OnError = func() { s.mu.Lock(); defer s.mu.Unlock(); s.failed++ }
+	return opts
+}
+
+func (s *testState) service(name string) *Service {
+	s.t.Helper()
 	sv, err := s.Service(name)
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	return sv
+}
+
+// said is everything that was logged at that level or above, a line each.
+func (s *testState) said(level zapcore.Level) string {
+	var b strings.Builder
+	for _, e := range s.logs.All() {
+		if e.Level >= level {
+			fmt.Fprintln(&b, e.Level, e.Message, e.ContextMap())
+		}
+	}
+	return b.String()
+}
+
+func (s *testState) wantSaid(level zapcore.Level, text string) {
+	s.t.Helper()
+	if said := s.said(level); !strings.Contains(said, text) {
+		s.t.Errorf("the log does not say %q:\n%s", text, said)
+	}
+}
+
+// wantQuiet checks that there was nothing to complain of.
+func (s *testState) wantQuiet() {
+	s.t.Helper()
+	if said := s.said(zap.WarnLevel); said != "" {
+		s.t.Errorf("the log says:\n%s", said)
+	}
+}
+
+// crash ends the life of the State as a kill -9 does: nothing is written any more,
+// the locks are gone.
+func (s *testState) crash() {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.State.mu.Lock()
+	defer s.State.mu.Unlock()
+	s.closed = true
+	if err := errors.Join(s.closeLive(), s.disk.Close()); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 func mustSave(t testing.TB, sv *Service, saved Saved) {
@@ -224,61 +393,108 @@ func mustSave(t testing.TB, sv *Service, saved Saved) {
 	}
 }
 
-func mustClose(t testing.TB, s *State) {
+func mustClose(t testing.TB, s *testState) {
 	t.Helper()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// newState makes a directory whose service "default" has leases and a mark.
-func newState(t testing.TB) (dir string, saved Saved) {
+const (
+	testMark = int64(1_800_000_000_000)
+	resetTo  = int64(1_700_000_000_000)
+)
+
+// usedPlace makes a place whose service "default" has leases and a mark, and whose
+// daemon was killed.
+func usedPlace(t testing.TB) (p place, saved Saved) {
 	t.Helper()
-	dir = filepath.Join(t.TempDir(), "state")
-	s := mustOpen(t, dir, testOptions())
-	sv := mustService(t, s, "default")
+	p = newPlace(t)
+	s := mustOpen(t, p)
+	sv := s.service("default")
 	saved = savedWith(testLease(3, 1000), testLease(9, 2000))
 	cached := testLease(5, 500)
 	saved.Cached = &cached
 	saved.Offered = &snowflake.Timeline{EpochMS: 5, BitTS: 42}
 	mustSave(t, sv, saved)
-	sv.RaiseMark(1_800_000_000_000)
-	mustClose(t, s)
-	return dir, saved
-}
-
-// tmpfs mounts a file system of that size, or skips the test.
-func tmpfs(t *testing.T, size string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "tmpfs", dir).CombinedOutput(); err != nil {
-		t.Skipf("a small file system is needed, and mounting one is not permitted: %v: %s", err, out)
+	sv.RaiseMark(testMark)
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v: %s", err, out)
-		}
-	})
-	return dir
+	s.crash()
+	return p, saved
 }
 
-// memoryDir is a directory where a sync costs nothing, for tests that save
-// thousands of times; an ordinary one where there is no such thing.
-func memoryDir(t *testing.T) string {
+// change edits a file in place.
+func change(t testing.TB, path string, edit func([]byte) []byte) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "state")
+	content, err := os.ReadFile(path)
 	if err != nil {
-		return t.TempDir()
+		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
+	content = edit(content)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
-func copyDir(t *testing.T, from string) string {
+func poke(offset int, value ...byte) func([]byte) []byte {
+	return func(b []byte) []byte { copy(b[offset:], value); return b }
+}
+
+func cut(size int) func([]byte) []byte { return func(b []byte) []byte { return b[:size] } }
+
+func command(t testing.TB, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %q: %v: %s", name, args, err, out)
+	}
+}
+
+func copyDir(t testing.TB, from string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy")
-	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
-		t.Fatalf("cp -a: %v: %s", err, out)
-	}
+	command(t, "cp", "-a", from, to)
 	return to
+}
+
+func glob(t testing.TB, dir, pattern string) []string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+func contentsOf(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	contents := map[string]string{}
+	for _, path := range glob(t, dir, "*") {
+		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		contents[filepath.Base(path)] = string(content)
+	}
+	return contents
+}
+
+func wantFileError(t testing.TB, err error, path, text string) {
+	t.Helper()
+	var e *FileError
+	switch {
+	case !errors.As(err, &e):
+		t.Errorf("error is %v, want a FileError about %s", err, path)
+	case e.Path != path || e.Remedy == "" || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "\n"):
+		t.Errorf("error is %q, want one line about %s with %q and a remedy", err, path, text)
+	}
 }

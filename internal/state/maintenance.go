@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,59 +19,94 @@ type Floor struct {
 	Leases  int // how many were dropped, the cached one included
 }
 
-// ResetFloor lowers the mark of the service, or of all services where service
-// is empty, to nowMS. A mark that is lower already stays. It also makes up for a
-// marks file that is missing or lacks the service.
-//
-// The leases go first, durably: the IDs that follow are made under grants yet to
-// come, hence unique, but they need not be greater than those that were dated
-// ahead. A crash in between leaves the old floor and no leases, which is safe.
-//
-// Errors: *LockedError while a daemon runs, *FileError.
-func ResetFloor(dir, service string, nowMS int64, opts Options) ([]Floor, error) {
-	return resetFloor(dir, service, nowMS, opts, func() {})
+// openForChange opens a directory that a daemon has used, for an operator's
+// change: a typing error in its name shall not make a new one. Where opts name no
+// live directory, it is the last daemon's. After a boot that is not there, and from
+// outside a container it cannot be seen: the change is then made without it, under a
+// new identity, so that no lease which it should have dropped is adopted.
+func openForChange(ctx context.Context, dir string, opts Options) (*State, error) {
+	opts = opts.withLog()
+	disk, err := openStateDir(dir, false, opts.Log)
+	if err != nil {
+		return nil, err
+	}
+	file, content, _, err := readState(disk)
+	if err == nil && content == nil {
+		err = notUsed(disk.path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, disk.Close())
+	}
+	if opts.Live == "" {
+		opts.Live = file.Live
+	}
+	if !InMemory(opts.Live) {
+		return openOn(ctx, disk, nil, opts, file.Live != "")
+	}
+	live, err := openLiveDir(opts.Live, disk)
+	if err != nil {
+		return nil, errors.Join(err, disk.Close())
+	}
+	return OpenOn(ctx, disk, live, opts)
 }
 
-func resetFloor(dir, service string, nowMS int64, opts Options, between func()) (_ []Floor, err error) {
+func notUsed(path string) *FileError {
+	return &FileError{Path: path, Problem: "holds no state of a daemon", Remedy: "check state_dir"}
+}
+
+// ResetFloor lowers the mark of the service, or of all services where service
+// is empty, to nowMS. A mark that is lower already stays.
+//
+// The leases go first: the IDs that follow are made under grants yet to come,
+// hence unique, but they need not be greater than those that were dated ahead. A
+// crash in between leaves the old floor and no leases, which is safe.
+//
+// Errors: *LockedError while a daemon runs, *FileError.
+func ResetFloor(ctx context.Context, dir, service string, nowMS int64, opts Options) (_ []Floor, err error) {
 	if nowMS <= 0 {
 		return nil, fmt.Errorf("a mark of %d ms is no time", nowMS)
 	}
-	s, err := open(dir, opts, forReset)
+	s, err := openForChange(ctx, dir, opts)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	s.mu.Lock()
+	return s.resetFloor(service, nowMS, func() {})
+}
+
+// resetFloor calls between once the leases are gone.
+func (s *State) resetFloor(service string, nowMS int64, between func()) ([]Floor, error) {
 	names, err := s.pick(service)
 	if err != nil {
-		s.mu.Unlock()
 		return nil, err
 	}
 	dropped, err := s.dropLeases(names)
-	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
 	between()
 	var floors []Floor
 	for _, name := range names {
-		before, known := s.marks.get(name)
-		after := nowMS
-		if known {
-			after = min(before, nowMS)
-		} else if _, err := s.marks.add(name); err != nil {
-			return floors, err
-		}
+		before := s.floors[name]
+		after := min(before, nowMS)
+		s.floors[name] = after
 		s.marks.lower(name, after)
 		floors = append(floors, Floor{Service: name, Before: before, After: after, Leases: dropped[name]})
 	}
-	return floors, s.marks.sync()
+	return floors, s.Sync()
+}
+
+// lower is the one way down for a mark; see ResetFloor.
+func (m *marks) lower(name string, ms int64) {
+	if i, known := m.names[name]; known {
+		storeWord(m.slot(i, 0), encodeMark(ms))
+	}
 }
 
 // pick returns the names of all services, or checks the one that is given.
 func (s *State) pick(service string) ([]string, error) {
-	known := maps.Clone(s.marks.names)
-	for name := range s.stored {
+	known := maps.Clone(s.floors)
+	for name := range s.saved {
 		known[name] = 0
 	}
 	names := slices.Sorted(maps.Keys(known))
@@ -86,17 +122,13 @@ func (s *State) pick(service string) ([]string, error) {
 func (s *State) dropLeases(names []string) (dropped map[string]int, err error) {
 	emptied, dropped := map[string]Saved{}, map[string]int{}
 	for _, name := range names {
-		saved := s.stored[name]
-		n := saved.leases()
-		dropped[name] = n + s.dropped[name]
-		if n > 0 {
-			emptied[name] = saved.withoutLeases()
-		}
+		saved := s.saved[name]
+		dropped[name] = saved.leases() + s.dropped[name]
+		emptied[name] = saved.withoutLeases()
 	}
-	if len(emptied) == 0 {
-		return dropped, nil
-	}
-	return dropped, s.replace(emptied)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return dropped, s.saveLocked(emptied)
 }
 
 // AcceptTimeline puts the service on another timeline, as an operator decided:
@@ -108,8 +140,8 @@ func (s *State) dropLeases(names []string) (dropped map[string]int, err error) {
 // returns the timeline to use, or an error that AcceptTimeline passes on.
 //
 // Further errors: *LockedError while a daemon runs, *FileError.
-func AcceptTimeline(dir, service string, opts Options, decide func(ServiceReport) (snowflake.Timeline, error)) (err error) {
-	s, err := open(dir, opts, forChange)
+func AcceptTimeline(ctx context.Context, dir, service string, opts Options, decide func(ServiceReport) (snowflake.Timeline, error)) (err error) {
+	s, err := openForChange(ctx, dir, opts)
 	if err != nil {
 		return err
 	}
@@ -117,15 +149,16 @@ func AcceptTimeline(dir, service string, opts Options, decide func(ServiceReport
 	if _, err := s.pick(service); err != nil {
 		return err
 	}
-	sv, err := s.Service(service)
+	timeline, err := decide(ServiceReport{Name: service, Mark: s.floors[service], Saved: s.saved[service].withoutSecrets()})
 	if err != nil {
 		return err
 	}
-	timeline, err := decide(ServiceReport{Name: service, Mark: sv.Mark(), Saved: sv.Load().withoutSecrets()})
-	if err != nil {
+	before := s.saved[service]
+	if err := s.save(service, Saved{Timeline: timeline, Source: SourceLease}); err != nil {
+		s.saved[service] = before // so that it can be tried again
 		return err
 	}
-	return sv.Save(Saved{Timeline: timeline, Source: SourceLease})
+	return s.Sync()
 }
 
 // Crossing compares the IDs made before a change of the timeline with those that

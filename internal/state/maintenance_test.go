@@ -13,117 +13,120 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-const resetTo = int64(1_700_000_000_000)
+func resetFloor(t *testing.T, p place, service string, ms int64) ([]Floor, error) {
+	t.Helper()
+	return ResetFloor(t.Context(), p.dir, service, ms, p.options())
+}
+
+func acceptTimeline(t *testing.T, p place, service string, decide func(ServiceReport) (snowflake.Timeline, error)) error {
+	t.Helper()
+	return AcceptTimeline(t.Context(), p.dir, service, p.options(), decide)
+}
 
 func TestResetFloor(t *testing.T) {
-	dir, saved := newState(t)
-	s := mustOpen(t, dir, testOptions())
-	other := mustService(t, s, "other")
+	p, saved := usedPlace(t)
+	s := mustOpen(t, p)
+	other := s.service("other")
 	mustSave(t, other, savedWith(testLease(4, 4)))
 	other.RaiseMark(1_600_000_000_000)
-	mustClose(t, s)
+	s.crash()
 
-	if _, err := ResetFloor(dir, "nosuch", resetTo, testOptions()); err == nil || !strings.Contains(err.Error(), "it holds: default, other") {
+	if _, err := resetFloor(t, p, "nosuch", resetTo); err == nil || !strings.Contains(err.Error(), "it holds: default, other") {
 		t.Errorf("unknown service: %v", err)
 	}
-	if _, err := ResetFloor(dir, "", 0, testOptions()); err == nil {
+	if _, err := resetFloor(t, p, "", 0); err == nil {
 		t.Error("no time was accepted")
 	}
-	floors, err := ResetFloor(dir, "default", resetTo, testOptions())
-	if want := []Floor{{"default", 1_800_000_000_000, resetTo, 3}}; err != nil || !reflect.DeepEqual(floors, want) {
+	floors, err := resetFloor(t, p, "default", resetTo)
+	if want := []Floor{{"default", testMark, resetTo, 3}}; err != nil || !reflect.DeepEqual(floors, want) {
 		t.Errorf("floors %+v, %v", floors, err)
 	}
-	s = mustOpen(t, dir, testOptions())
-	sv, other := mustService(t, s, "default"), mustService(t, s, "other")
+	s = mustOpen(t, p)
+	sv, other := s.service("default"), s.service("other")
 	if got := sv.Load(); !reflect.DeepEqual(got, saved.withoutLeases()) || sv.Mark() != resetTo {
 		t.Errorf("Load gives %+v, Mark %d", got, sv.Mark())
 	}
 	if got := other.Load(); got.leases() != 1 || other.Mark() != 1_600_000_000_000 {
 		t.Errorf("the other service: %+v, Mark %d", got, other.Mark())
 	}
-	mustClose(t, s)
+	s.crash()
 
 	// All services; a mark that is lower is not raised.
-	floors, err = ResetFloor(dir, "", resetTo-1, testOptions())
+	floors, err = resetFloor(t, p, "", resetTo-1)
 	want := []Floor{{"default", resetTo, resetTo - 1, 0}, {"other", 1_600_000_000_000, 1_600_000_000_000, 1}}
 	if err != nil || !reflect.DeepEqual(floors, want) {
 		t.Errorf("floors %+v, %v", floors, err)
 	}
 }
 
+// Leases that would not be adopted count too: they are dropped all the same.
+func TestResetFloorCountsRefusedLeases(t *testing.T) {
+	p, saved := usedPlace(t)
+	change(t, filepath.Join(p.folder(t), marksName), cut(0))
+	floors, err := resetFloor(t, p, "", resetTo)
+	if want := []Floor{{"default", testMark, resetTo, saved.leases()}}; err != nil || !reflect.DeepEqual(floors, want) {
+		t.Errorf("floors %+v, %v", floors, err)
+	}
+}
+
 // The leases are gone before the mark goes down.
 func TestResetFloorOrder(t *testing.T) {
-	dir, _ := newState(t)
+	p, _ := usedPlace(t)
 	seen := false
-	_, err := resetFloor(dir, "", resetTo, testOptions(), func() {
+	s := mustOpen(t, p)
+	_, err := s.resetFloor("", resetTo, func() {
 		seen = true
-		if s := stateOf(t, dir); s.Saved.leases() != 0 || s.Mark != 1_800_000_000_000 {
-			t.Errorf("in between: %+v", s)
+		if r := serviceOf(t, p); r.Saved.leases() != 0 || r.Mark != testMark {
+			t.Errorf("in between: %+v", r)
 		}
 	})
 	if err != nil || !seen {
 		t.Errorf("%v, seen: %v", err, seen)
 	}
-	if s := stateOf(t, dir); s.Saved.leases() != 0 || s.Mark != resetTo {
-		t.Errorf("afterwards: %+v", s)
+	if r := serviceOf(t, p); r.Saved.leases() != 0 || r.Mark != resetTo || r.Floor != resetTo {
+		t.Errorf("afterwards: %+v", r)
 	}
 }
 
-func stateOf(t *testing.T, dir string) ServiceReport {
+// A reset that cannot drop the leases leaves the mark alone.
+func TestResetFloorThatFails(t *testing.T) {
+	p, _ := usedPlace(t)
+	blocked := filepath.Join(p.folder(t), leasesName+newSuffix, "x")
+	if err := os.MkdirAll(blocked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, err := resetFloor(t, p, "", resetTo)
+	wantFileError(t, err, filepath.Dir(blocked), "left-over")
+	if r := serviceOf(t, p); r.Mark != testMark || r.Floor != testMark {
+		t.Errorf("afterwards: %+v", r)
+	}
+}
+
+func serviceOf(t *testing.T, p place) ServiceReport {
 	t.Helper()
-	report, err := Inspect(dir, testOptions())
-	if err != nil || len(report.Services) != 1 {
-		t.Fatalf("%+v, %v", report, err)
+	report := p.inspect(t)
+	if len(report.Services) != 1 {
+		t.Fatalf("%+v", report)
 	}
 	return report.Services[0]
 }
 
-// What the error about missing marks tells to do helps.
-func TestResetFloorMakesUpForLostMarks(t *testing.T) {
-	dir, saved := newState(t)
-	s := mustOpen(t, dir, testOptions())
-	mustSave(t, mustService(t, s, "other"), savedWith(testLease(4, 4)))
-	mustClose(t, s)
-	marks := filepath.Join(dir, marksName)
-	if err := os.Remove(marks); err != nil {
-		t.Fatal(err)
-	}
-	_, err := Open(dir, testOptions())
-	wantFileError(t, err, marks, "reset-floor")
-	err = AcceptTimeline(dir, "default", testOptions(), nil)
-	wantFileError(t, err, marks, "reset-floor")
-
-	floors, err := ResetFloor(dir, "default", resetTo, testOptions())
-	if want := []Floor{{"default", 0, resetTo, 3}}; err != nil || !reflect.DeepEqual(floors, want) {
-		t.Errorf("floors %+v, %v", floors, err)
-	}
-	_, err = Open(dir, testOptions()) // the other service has still lost its floor
-	wantFileError(t, err, marks, `no entry for service "other"`)
-	if _, err = ResetFloor(dir, "", resetTo, testOptions()); err != nil {
-		t.Error(err)
-	}
-	s = mustOpen(t, dir, testOptions())
-	for _, name := range []string{"default", "other"} {
-		sv := mustService(t, s, name)
-		if got := sv.Load(); got.leases() != 0 || got.Timeline != saved.Timeline || sv.Mark() != resetTo {
-			t.Errorf("%s: %+v, Mark %d", name, got, sv.Mark())
-		}
-	}
-}
-
 func TestMaintenanceNeedsAState(t *testing.T) {
 	empty := t.TempDir()
-	missing := filepath.Join(empty, "missing")
-	for _, dir := range []string{empty, missing} {
+	for _, dir := range []string{empty, filepath.Join(empty, "missing")} {
+		p := place{dir, filepath.Join(memoryDir(t), "live")}
+		_, resetErr := resetFloor(t, p, "", resetTo)
+		_, inspectErr := Inspect(p.dir, p.options())
 		for name, err := range map[string]error{
-			"ResetFloor":     second(ResetFloor(dir, "", resetTo, testOptions())),
-			"AcceptTimeline": AcceptTimeline(dir, "default", testOptions(), nil),
-			"Inspect":        second(Inspect(dir, testOptions())),
+			"ResetFloor": resetErr, "Inspect": inspectErr, "AcceptTimeline": acceptTimeline(t, p, "default", nil),
 		} {
 			var e *FileError
 			if !errors.As(err, &e) || e.Path != dir {
 				t.Errorf("%s: %v", name, err)
 			}
+		}
+		if left := glob(t, filepath.Dir(p.live), "*"); len(left) != 0 {
+			t.Errorf("made: %v", left)
 		}
 	}
 	if left := glob(t, empty, "*"); len(left) != 0 {
@@ -131,13 +134,69 @@ func TestMaintenanceNeedsAState(t *testing.T) {
 	}
 }
 
-func second[T any](_ T, err error) error { return err }
+// Without options it works on the live directory of the last daemon.
+func TestMaintenanceFindsTheLiveDirectory(t *testing.T) {
+	p, _ := usedPlace(t)
+	opts := p.options()
+	opts.Live = ""
+	floors, err := ResetFloor(t.Context(), p.dir, "", resetTo, opts)
+	if err != nil || len(floors) != 1 || floors[0].Leases != 3 {
+		t.Errorf("floors %+v, %v", floors, err)
+	}
+	s := mustOpen(t, p)
+	if sv := s.service("default"); sv.Mark() != resetTo || sv.Load().leases() != 0 {
+		t.Errorf("mark %d, %+v", sv.Mark(), sv.Load())
+	}
+	s.wantQuiet()
+}
+
+// The live directory is not there: after a boot, or because the command runs
+// outside the daemon's container. What is dropped does not come back when it is
+// there again.
+func TestMaintenanceWithoutTheLiveDirectory(t *testing.T) {
+	next := snowflake.Timeline{EpochMS: 5, BitTS: 42}
+	for name, maintain := range map[string]func(t *testing.T, p place) error{
+		"reset-floor": func(t *testing.T, p place) error { _, err := resetFloor(t, p, "", resetTo); return err },
+		"accept-epoch": func(t *testing.T, p place) error {
+			return acceptTimeline(t, p, "default", func(ServiceReport) (snowflake.Timeline, error) { return next, nil })
+		},
+	} {
+		for _, backAgain := range []bool{true, false} {
+			t.Run(name, func(t *testing.T) {
+				p, saved := usedPlace(t)
+				command(t, "mv", p.live, p.live+"x")
+				if err := maintain(t, p); err != nil {
+					t.Fatal(err)
+				}
+				if left := glob(t, p.dir, "*"); len(left) != 2 {
+					t.Errorf("the state directory holds %v", left)
+				}
+				if _, err := os.Stat(p.live); err == nil {
+					t.Error("a live directory was made")
+				}
+				if backAgain {
+					command(t, "mv", p.live+"x", p.live)
+				}
+				s := mustOpen(t, p)
+				sv := s.service("default")
+				want, mark := saved.withoutLeases(), resetTo
+				if name == "accept-epoch" {
+					want, mark = Saved{Timeline: next, Source: SourceLease}, testMark
+				}
+				if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != mark {
+					t.Errorf("Load gives %+v, mark %d", got, sv.Mark())
+				}
+				s.wantQuiet()
+			})
+		}
+	}
+}
 
 func TestAcceptTimeline(t *testing.T) {
-	dir, saved := newState(t)
+	p, saved := usedPlace(t)
 	refused := errors.New("refused")
-	err := AcceptTimeline(dir, "default", testOptions(), func(r ServiceReport) (snowflake.Timeline, error) {
-		if r.Mark != 1_800_000_000_000 || !reflect.DeepEqual(r.Saved, saved.withoutSecrets()) {
+	err := acceptTimeline(t, p, "default", func(r ServiceReport) (snowflake.Timeline, error) {
+		if r.Mark != testMark || !reflect.DeepEqual(r.Saved, saved.withoutSecrets()) {
 			t.Errorf("decide was given %+v", r)
 		}
 		return snowflake.Timeline{}, refused
@@ -145,59 +204,95 @@ func TestAcceptTimeline(t *testing.T) {
 	if !errors.Is(err, refused) {
 		t.Errorf("error is %v", err)
 	}
-	wantAdopted(t, dir, testOptions(), saved)
-	if err := AcceptTimeline(dir, "nosuch", testOptions(), nil); err == nil || !strings.Contains(err.Error(), "it holds: default") {
+	wantAdopted(t, p, saved)
+	if err := acceptTimeline(t, p, "nosuch", nil); err == nil || !strings.Contains(err.Error(), "it holds: default") {
 		t.Errorf("unknown service: %v", err)
 	}
-	err = AcceptTimeline(dir, "default", testOptions(), func(r ServiceReport) (snowflake.Timeline, error) {
-		return *r.Saved.Offered, nil
-	})
-	if err != nil {
+	offered := func(r ServiceReport) (snowflake.Timeline, error) { return *r.Saved.Offered, nil }
+
+	// It fails as a whole, and can be tried again.
+	blocked := filepath.Join(p.folder(t), leasesName+newSuffix, "x")
+	if err := os.MkdirAll(blocked, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	got := stateOf(t, dir)
-	if want := (Saved{Timeline: *saved.Offered, Source: SourceLease}); !reflect.DeepEqual(got.Saved, want) || got.Mark != 1_800_000_000_000 {
+	wantFileError(t, acceptTimeline(t, p, "default", offered), filepath.Dir(blocked), "left-over")
+	if err := os.RemoveAll(filepath.Dir(blocked)); err != nil {
+		t.Fatal(err)
+	}
+	if got := serviceOf(t, p); got.Saved.Timeline != saved.Timeline || got.Saved.Offered == nil {
+		t.Errorf("after a failure: %+v", got)
+	}
+
+	if err := acceptTimeline(t, p, "default", offered); err != nil {
+		t.Fatal(err)
+	}
+	got := serviceOf(t, p)
+	if want := (Saved{Timeline: *saved.Offered, Source: SourceLease}); !reflect.DeepEqual(got.Saved, want) || got.Mark != testMark {
 		t.Errorf("afterwards: %+v", got)
+	}
+	// It is on the disk as well.
+	if err := os.RemoveAll(p.live); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustOpen(t, p).service("default").Load(); got.Timeline != *saved.Offered {
+		t.Errorf("after a boot: %+v", got)
 	}
 }
 
 func TestInspect(t *testing.T) {
-	dir, saved := newState(t)
-	before := contentsOf(t, dir)
-	got := stateOf(t, dir)
-	if !reflect.DeepEqual(got.Saved, saved.withoutSecrets()) || got.Mark != 1_800_000_000_000 {
+	p, saved := usedPlace(t)
+	folder := p.folder(t)
+	before, liveBefore := contentsOf(t, p.dir), contentsOf(t, folder)
+	report := p.inspect(t)
+	if got := report.Services[0]; !reflect.DeepEqual(got.Saved, saved.withoutSecrets()) || got.Mark != testMark || got.Floor != testMark {
 		t.Errorf("report: %+v", got)
 	}
-	for file, content := range before {
-		if contentsOf(t, dir)[file] != content {
-			t.Errorf("%s was changed", file)
-		}
+	if report.Dir != p.dir || report.Live != folder || !report.Memory || report.Missing || report.Holder != nil || report.Refusal != "" || filepath.Base(folder) != report.Identity {
+		t.Errorf("report: %+v", report)
 	}
+	if !reflect.DeepEqual(contentsOf(t, p.dir), before) || !reflect.DeepEqual(contentsOf(t, folder), liveBefore) {
+		t.Error("a file was changed")
+	}
+	wantAdopted(t, p, saved) // looking costs nothing
 
 	// While a daemon works: always a consistent, present view.
-	s := mustOpen(t, dir, testOptions())
-	sv := mustService(t, s, "default")
+	s := mustOpen(t, p)
+	sv := s.service("default")
 	for v := range int64(20) {
 		saved.Held[0].Created = v
 		mustSave(t, sv, saved)
-		sv.RaiseMark(1_900_000_000_000 + v)
-		got := stateOf(t, dir)
-		if got.Saved.Held[0].Created != v || got.Mark != 1_900_000_000_000+v {
+		sv.RaiseMark(testMark + 100 + v)
+		got := serviceOf(t, p)
+		if got.Saved.Held[0].Created != v || got.Mark != testMark+100+v {
 			t.Fatalf("report: %+v", got)
 		}
 	}
-	report, err := Inspect(dir, optionsOf("", ""))
-	if err != nil || report.Dir != dir || report.Holder == nil || report.Holder.PID != os.Getpid() || report.Refusal != "" {
+	report, err := Inspect(p.dir, optionsOf("", "")) // no live directory is named: it is the daemon's
+	if err != nil || report.Live != folder || report.Holder == nil || report.Holder.PID != os.Getpid() || report.Refusal != "" {
 		t.Errorf("report: %+v, %v", report, err)
 	}
-	mustClose(t, s)
+	s.crash()
 
-	// Marks alone still say something.
-	if err := os.Remove(filepath.Join(dir, databaseName)); err != nil {
+	// After a boot the state file still says something.
+	if err := os.RemoveAll(p.live); err != nil {
 		t.Fatal(err)
 	}
-	if got := stateOf(t, dir); got.Mark != 1_900_000_000_019 || !reflect.DeepEqual(got.Saved, Saved{}) {
-		t.Errorf("report: %+v", got)
+	report = p.inspect(t)
+	if got := report.Services[0]; !report.Missing || got.Mark != testMark || got.Saved.Timeline != saved.Timeline || got.Saved.leases() != 0 {
+		t.Errorf("report: %+v", report)
+	}
+}
+
+func TestUsed(t *testing.T) {
+	p, _ := usedPlace(t)
+	if used, err := Used(p.dir); !used || err != nil {
+		t.Errorf("%v, %v", used, err)
+	}
+	if used, err := Used(t.TempDir()); used || err != nil {
+		t.Errorf("an empty one: %v, %v", used, err)
+	}
+	if used, err := Used(filepath.Join(p.dir, "missing")); used || err == nil {
+		t.Errorf("a missing one: %v, %v", used, err)
 	}
 }
 

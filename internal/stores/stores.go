@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	redislock "github.com/kazahana/kazahana/internal/lock/redis"
 	lockdb "github.com/kazahana/kazahana/internal/lock/sqlite"
+	"github.com/kazahana/kazahana/internal/onuse"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	placementetcd "github.com/kazahana/kazahana/internal/placement/storage/etcd"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
@@ -40,6 +40,9 @@ import (
 type Options struct {
 	// NowMS is the clock of stores that use this host's, in Unix ms.
 	NowMS func() int64
+	// LiveDir is a directory in memory where a store in a file keeps what tells the
+	// file from an older copy; "" for none.
+	LiveDir string
 	// Ignore names parameters of the URL that concern others: of the provider's
 	// URL, where that names the store too.
 	Ignore []string
@@ -56,13 +59,13 @@ type Store struct {
 }
 
 // Close ends the use of the store. What it holds stays.
-func (s *Store) Close() error { return s.lazy.close() }
+func (s *Store) Close() error { return s.lazy.Close() }
 
 // Changes gives a token when a lock whose key has the prefix may have come or gone.
 // The channel is closed when ctx is done or nothing is told any more. The error is
 // errors.ErrUnsupported where the store cannot tell.
 func (s *Store) Changes(ctx context.Context, tenant, prefix string) (<-chan struct{}, error) {
-	opened, err := s.lazy.get(ctx)
+	opened, err := s.lazy.Get(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -79,9 +82,12 @@ func (s *Store) Changes(ctx context.Context, tenant, prefix string) (<-chan stru
 // know: locks are granted and values handed out from now on. On others it does
 // nothing.
 func (s *Store) Init(ctx context.Context) error {
-	opened, err := s.lazy.get(ctx)
+	opened, err := s.lazy.Get(ctx)
 	if err != nil {
 		return err
+	}
+	if opened.file != nil {
+		return opened.file.Init(ctx)
 	}
 	for _, system := range []any{opened.locks, opened.sequences} {
 		if i, ok := system.(interface{ Init(context.Context) error }); ok {
@@ -93,24 +99,105 @@ func (s *Store) Init(ctx context.Context) error {
 	return nil
 }
 
+// IsFile reports whether the store is a file of its own.
+func (s *Store) IsFile() bool { return strings.HasPrefix(s.URL, "sqlite:") }
+
+// Fence is what a store in a file says that may have forgotten something.
+type Fence struct {
+	UntilMS int64  // Unix ms: until then no lock is granted
+	Reason  string // for people
+	// Sequences: those that were used before hand out nothing until an operator says
+	// how they go on, whatever the time.
+	Sequences bool
+}
+
+// Fenced is the fence as far as the last operation has seen; nil where there is
+// none, and before the first use. It does no I/O.
+func (s *Store) Fenced() *Fence {
+	opened, ok := s.lazy.Ready()
+	if !ok || opened.file == nil {
+		return nil
+	}
+	known := opened.file.Known()
+	if known.Life == "" || known.Trusted && !known.Holds(opened.file.NowMS()) {
+		return nil
+	}
+	return fenceOf(known)
+}
+
+func fenceOf(f sqlitefile.Fence) *Fence {
+	return &Fence{UntilMS: f.UntilMS, Reason: f.Reason, Sequences: !f.Trusted}
+}
+
+// Fence holds back what may have been forgotten as after a loss: for who has put
+// back an older state of the file in a way that it cannot notice.
+func (s *Store) Fence(ctx context.Context) (*Fence, error) {
+	file, err := s.file(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fence, err := file.Fence(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return fenceOf(fence), nil
+}
+
+// Backup writes a consistent copy of a store in a file to another one, which must
+// not exist.
+func (s *Store) Backup(ctx context.Context, to string) error {
+	file, err := s.file(ctx)
+	if err != nil {
+		return err
+	}
+	return file.Backup(ctx, to)
+}
+
+// Look reads the file, so that Fenced is up to date.
+func (s *Store) Look(ctx context.Context) error {
+	file, err := s.file(ctx)
+	if err != nil {
+		return err
+	}
+	return file.Look(ctx)
+}
+
+// file is the file of the store, an error where it is none.
+func (s *Store) file(ctx context.Context) (*sqlitefile.File, error) {
+	opened, err := s.lazy.Get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if opened.file == nil {
+		return nil, fmt.Errorf("store %s: it is no file: %w", s.URL, errors.ErrUnsupported)
+	}
+	return opened.file, nil
+}
+
 // ErrCannot: locks and sequences cannot be kept where the URL says.
 var ErrCannot = errors.New("keeps no locks and sequences")
+
+// storeExample is a file that a URL could mean.
+const storeExample = "/var/lib/kazahana/" + sqlitefile.StoreName
 
 // Beside is the URL of the store that goes with a provider where none is named,
 // "" for none: the provider itself where it can, else a file in the state
 // directory.
 func Beside(providerURL, stateDir string) string {
-	scheme, rest, _ := strings.Cut(providerURL, ":")
+	scheme, _, _ := strings.Cut(providerURL, ":")
 	switch scheme = strings.ToLower(scheme); {
-	case scheme == "sqlite":
-		path, _, _ := strings.Cut(rest, "?")
-		return "sqlite:" + sqlitefile.StoreBeside(path)
+	case scheme == sqlitefile.Scheme:
+		leases, _, err := sqlitefile.ParseURL(providerURL, storeExample)
+		if err != nil {
+			return providerURL // opening it says what is wrong
+		}
+		return sqlitefile.URL(sqlitefile.StoreBeside(leases))
 	case scheme == "memory" || canShare(scheme):
 		return providerURL
 	case stateDir == "":
 		return ""
 	}
-	return "sqlite:" + (&url.URL{Path: filepath.Join(stateDir, sqlitefile.StoreName)}).EscapedPath()
+	return sqlitefile.URL(filepath.Join(stateDir, sqlitefile.StoreName))
 }
 
 func canShare(scheme string) bool {
@@ -127,14 +214,14 @@ func Open(rawURL string, opts Options) (*Store, error) {
 	scheme, _, ok := strings.Cut(rawURL, ":")
 	switch scheme = strings.ToLower(scheme); {
 	case !ok:
-		return nil, errors.New("a store is named by a URL, for example sqlite:/var/lib/kazahana/store.db")
+		return nil, errors.New("a store is named by a URL, for example sqlite:" + storeExample)
 	case scheme == "memory":
 		return opened("memory:", false, func(context.Context) (*systems, error) {
 			return &systems{
 				locks: lock.NewMemory(opts.NowMS), sequences: sequence.NewMemory(opts.NowMS), placements: always(storage.NewMemory()),
 			}, nil
 		}), nil
-	case scheme == "sqlite":
+	case scheme == sqlitefile.Scheme:
 		return openSQLite(rawURL, opts)
 	case scheme == "etcd":
 		return openEtcd(rawURL, opts)
@@ -148,29 +235,27 @@ func Open(rawURL string, opts Options) (*Store, error) {
 }
 
 func opened(url string, shared bool, open func(context.Context) (*systems, error)) *Store {
-	l := newLazy(open)
+	l := onuse.New("store "+url, open, (*systems).close)
 	return &Store{Locks: lockStore{l}, Sequences: sequenceStore{l}, Placements: placementStore{l}, URL: url, Shared: shared, lazy: l}
 }
 
 func openSQLite(rawURL string, opts Options) (*Store, error) {
-	u, err := url.Parse(rawURL)
-	if err != nil || u.Fragment != "" || u.User != nil {
-		return nil, errors.New("the store URL sqlite:... is malformed: special characters in the path must be percent-encoded")
-	}
-	path, err := sqlitefile.PathOf(u, "/var/lib/kazahana/"+sqlitefile.StoreName)
+	path, query, err := sqlitefile.ParseURL(rawURL, storeExample)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := connurl.ParseQuery(u.RawQuery, opts.Ignore); err != nil {
+	if _, err := connurl.ParseQuery(query, opts.Ignore); err != nil {
 		return nil, err
 	}
-	return opened("sqlite:"+path, false, func(ctx context.Context) (*systems, error) {
-		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{NowMS: opts.NowMS}, lockdb.Tables, sequencedb.Tables, placementdb.Tables)
+	return opened(sqlitefile.URL(path), false, func(ctx context.Context) (*systems, error) {
+		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{
+			NowMS: opts.NowMS, LiveDir: opts.LiveDir, MaxTermMS: lock.MaxTTL.Milliseconds(),
+		}, lockdb.Tables, sequencedb.Tables, placementdb.Tables)
 		if err != nil {
 			return nil, err
 		}
 		return &systems{
-			locks: lockdb.New(file), sequences: sequencedb.New(file), placements: always(placementdb.New(file)), closers: []io.Closer{file},
+			locks: lockdb.New(file), sequences: sequencedb.New(file), placements: always(placementdb.New(file)), file: file, closers: []io.Closer{file},
 		}, nil
 	}), nil
 }
@@ -216,7 +301,7 @@ func openRedis(rawURL string, opts Options) (*Store, error) {
 		}
 		// Activation records need rights that locks and sequences do without: they
 		// are asked for by whoever uses records.
-		placements := whenUsed(func(ctx context.Context) (storage.Storage, error) { return placementredis.Open(ctx, client) })
+		placements := onuse.New("", func(ctx context.Context) (storage.Storage, error) { return placementredis.Open(ctx, client) }, nil)
 		return &systems{locks: locks, sequences: sequences, placements: placements, closers: []io.Closer{locks, client}}, nil
 	}), nil
 }
@@ -235,6 +320,6 @@ func openHTTP(rawURL string) (*Store, error) {
 	kept := &systems{locks: lockhttp.New(client), sequences: sequencehttp.New(client), closers: []io.Closer{client}}
 	return &Store{
 		Locks: kept.locks, Sequences: kept.sequences, Placements: placementhttp.New(client), URL: cfg.Names(), Shared: true,
-		lazy: &lazy{opened: kept},
+		lazy: onuse.Opened("", kept, (*systems).close),
 	}, nil
 }

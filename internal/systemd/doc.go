@@ -1,6 +1,7 @@
 // Package systemd talks to the service manager that started the process, if one
 // did: it takes over the socket that was opened in advance, tells what the
-// process is doing, and feeds the watchdog.
+// process is doing, feeds the watchdog, and gives the journal the level of each
+// log line.
 //
 // # The watchdog
 //

@@ -76,16 +76,12 @@ func (p *traced) begin(ctx context.Context, op, service string, more ...attribut
 	return p.tracing.call(ctx, "provider "+op, append(attributes, more...)...)
 }
 
-// end ends the span of a call about the leases, or that brought them.
-func end(ctx context.Context, err error, leases ...lease.Lease) {
+// end ends the span of a call about the machine IDs, or that brought them.
+func end(ctx context.Context, err error, machineIDs ...int64) {
 	word, failed := providerOutcome(err)
 	var attributes []attribute.KeyValue
-	if len(leases) > 0 {
-		ids := make([]int64, min(len(leases), maxIDs))
-		for i := range ids {
-			ids[i] = leases[i].ID
-		}
-		attributes = []attribute.KeyValue{keyLeases.Int(len(leases)), keyIDs.Int64Slice(ids)}
+	if n := len(machineIDs); n > 0 {
+		attributes = []attribute.KeyValue{keyLeases.Int(n), keyIDs.Int64Slice(machineIDs[:min(n, maxIDs)])}
 	}
 	text := ""
 	if failed {
@@ -98,7 +94,11 @@ func end(ctx context.Context, err error, leases ...lease.Lease) {
 func (p *traced) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
 	ctx = p.begin(ctx, "acquire", req.Service)
 	leases, err := p.Provider.Acquire(ctx, req)
-	end(ctx, err, leases...)
+	ids := make([]int64, len(leases))
+	for i, l := range leases {
+		ids[i] = l.ID
+	}
+	end(ctx, err, ids...)
 	return leases, err
 }
 
@@ -116,10 +116,14 @@ type tracedVerifier struct {
 }
 
 // Verify implements provider.Verifier. The span has the leases that were lost.
-func (v tracedVerifier) Verify(ctx context.Context, service string, leases []lease.Lease) ([]lease.Lease, error) {
+func (v tracedVerifier) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	ctx = v.p.begin(ctx, "verify", service)
-	lost, err := v.verifier.Verify(ctx, service, leases)
-	end(ctx, err, lost...)
+	lost, err = v.verifier.Verify(ctx, service, claims)
+	var ids []int64
+	for _, i := range lost {
+		ids = append(ids, claims[i].ID)
+	}
+	end(ctx, err, ids...)
 	return lost, err
 }
 
@@ -129,9 +133,9 @@ type tracedExtender struct {
 }
 
 // Extend implements provider.Extender.
-func (e tracedExtender) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
-	ctx = e.p.begin(ctx, "extend", service)
-	longer, err := e.extender.Extend(ctx, service, l)
-	end(ctx, err, l)
+func (e tracedExtender) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
+	ctx = e.p.begin(ctx, "extend", req.Service)
+	longer, err := e.extender.Extend(ctx, req)
+	end(ctx, err, req.ID)
 	return longer, err
 }

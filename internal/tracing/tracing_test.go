@@ -136,10 +136,10 @@ func TestProviderCalls(t *testing.T) {
 	if err != nil || len(leases) != 2 {
 		t.Fatal(leases, err)
 	}
-	if lost, err := p.(provider.Verifier).Verify(ctx, "orders", leases); err != nil || len(lost) > 0 {
+	if lost, err := provider.Verify(ctx, p.(provider.Verifier), "orders", leases); err != nil || len(lost) > 0 {
 		t.Error(lost, err)
 	}
-	if _, err := p.(provider.Extender).Extend(ctx, "orders", leases[0]); err != nil {
+	if _, err := provider.Extend(ctx, p.(provider.Extender), "orders", leases[0]); err != nil {
 		t.Error(err)
 	}
 	if err := p.Release(ctx, provider.ReleaseRequest{Service: "orders", ID: leases[0].ID, BitSeq: leases[0].BitSeq, TimestampMS: time.Now().UnixMilli(), Signature: "x"}); !errors.Is(err, provider.ErrBadSignature) {
@@ -188,7 +188,7 @@ func TestFailedCall(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := p.(provider.Verifier).Verify(ctx, "", nil); err == nil {
+	if _, err := provider.Verify(ctx, p.(provider.Verifier), "", nil); err == nil {
 		t.Fatal("verified")
 	}
 	tr.Close()

@@ -4,6 +4,7 @@
 package unixsock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,8 @@ const probeTimeout = time.Second
 // InUseError: another process listens on the path.
 type InUseError struct {
 	Path string
-	PID  int // 0 = not known
+	PID  int    // 0 = not known
+	Flag string // that names the path
 }
 
 func (e *InUseError) Error() string {
@@ -37,7 +39,7 @@ func (e *InUseError) Error() string {
 	if e.PID > 0 {
 		who = "process " + strconv.Itoa(e.PID)
 	}
-	return fmt.Sprintf("socket %s is in use by %s; stop it, or choose another with --socket", e.Path, who)
+	return fmt.Sprintf("socket %s is in use by %s; stop it, or choose another with %s", e.Path, who, e.Flag)
 }
 
 // Options of Listen.
@@ -45,6 +47,7 @@ type Options struct {
 	Mode    fs.FileMode // permissions of the socket
 	Group   string      // name or number; "" leaves the process's own
 	Private bool        // the directory is made 0700, and must be the caller's own
+	Flag    string      // that names the path, for errors; --socket unless set
 }
 
 // Listener is a Unix socket whose path is this process's until Close, or one that
@@ -56,17 +59,18 @@ type Listener struct {
 
 // Listen binds path, and makes its directory where it is missing.
 func Listen(path string, o Options) (*Listener, error) {
+	o.Flag = cmp.Or(o.Flag, "--socket")
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("socket %s: the path has %d bytes, and a socket's may have %d", path, len(path), maxPath)
 	}
-	if err := prepareDirectory(filepath.Dir(path), o.Private); err != nil {
+	if err := prepareDirectory(filepath.Dir(path), o); err != nil {
 		return nil, err
 	}
 	// Before the lock's file is made: it does not belong beside what is no socket.
-	if err := checkSocket(path); err != nil {
+	if err := checkSocket(path, o.Flag); err != nil {
 		return nil, err
 	}
-	lock, err := lockPath(path)
+	lock, err := lockPath(path, o.Flag)
 	if err != nil {
 		return nil, err
 	}
@@ -89,15 +93,15 @@ func (l *Listener) Close() error {
 // Path is where clients find the socket.
 func (l *Listener) Path() string { return l.Addr().(*net.UnixAddr).Name }
 
-func prepareDirectory(dir string, private bool) error {
+func prepareDirectory(dir string, o Options) error {
 	mode := fs.FileMode(0o755)
-	if private {
+	if o.Private {
 		mode = 0o700
 	}
 	if err := os.MkdirAll(dir, mode); err != nil {
 		return fmt.Errorf("socket directory: %w", err)
 	}
-	if !private {
+	if !o.Private {
 		return nil
 	}
 	// Below /tmp anybody could have made the directory first.
@@ -110,24 +114,24 @@ func prepareDirectory(dir string, private bool) error {
 		return fmt.Errorf("socket directory %s: %w", dir, err)
 	}
 	if !info.IsDir() || int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("socket directory %s must be a directory of user %d with mode 0700, and is %v of user %d; choose another with --socket",
-			dir, os.Geteuid(), info.Mode(), st.Uid)
+		return fmt.Errorf("socket directory %s must be a directory of user %d with mode 0700, and is %v of user %d; choose another with %s",
+			dir, os.Geteuid(), info.Mode(), st.Uid, o.Flag)
 	}
 	return nil
 }
 
 // lockPath keeps two processes that start at once from each removing the
 // other's socket as stale. The kernel drops the lock with the process.
-func lockPath(path string) (*os.File, error) {
+func lockPath(path, flag string) (*os.File, error) {
 	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("socket %s: its directory cannot be written; choose another with --socket: %w", path, err)
+		return nil, fmt.Errorf("socket %s: its directory cannot be written; choose another with %s: %w", path, flag, err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			_, pid := probe(path)
-			return nil, &InUseError{Path: path, PID: pid}
+			return nil, &InUseError{Path: path, PID: pid, Flag: flag}
 		}
 		return nil, fmt.Errorf("lock for socket %s: %w", f.Name(), err)
 	}
@@ -139,7 +143,7 @@ func bind(path string, o Options) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := removeStale(path); err != nil {
+	if err := removeStale(path, o.Flag); err != nil {
 		return nil, err
 	}
 	// The socket is born without permissions: nobody connects before they are
@@ -162,24 +166,24 @@ func bind(path string, o Options) (*net.UnixListener, error) {
 }
 
 // checkSocket reports that the path is taken by something else than a socket.
-func checkSocket(path string) error {
+func checkSocket(path, flag string) error {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return nil // nothing there; or what there is will be said on the way
 	}
-	return mustBeSocket(path, info)
+	return mustBeSocket(path, flag, info)
 }
 
-func mustBeSocket(path string, info fs.FileInfo) error {
+func mustBeSocket(path, flag string, info fs.FileInfo) error {
 	if info.Mode().Type() == fs.ModeSocket {
 		return nil
 	}
-	return fmt.Errorf("socket %s: the path is taken by something that is no socket (%v); move it away, or choose another with --socket",
-		path, info.Mode())
+	return fmt.Errorf("socket %s: the path is taken by something that is no socket (%v); move it away, or choose another with %s",
+		path, info.Mode(), flag)
 }
 
 // removeStale removes what a process that is gone left at the path.
-func removeStale(path string) error {
+func removeStale(path, flag string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -187,12 +191,12 @@ func removeStale(path string) error {
 	if err != nil {
 		return fmt.Errorf("socket: %w", err)
 	}
-	if err := mustBeSocket(path, info); err != nil {
+	if err := mustBeSocket(path, flag, info); err != nil {
 		return err
 	}
 	alive, pid := probe(path)
 	if alive {
-		return &InUseError{Path: path, PID: pid}
+		return &InUseError{Path: path, PID: pid, Flag: flag}
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("stale socket: %w", err)

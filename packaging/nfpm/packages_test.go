@@ -295,7 +295,9 @@ func TestTarball(t *testing.T) {
 	files := untar(t, r)
 	for _, name := range []string{
 		"kazahanad", "LICENSE", "licenses.txt", "README.md", "CHANGELOG.md", "kazahanad.yaml", "lease-server.yaml", "man/kazahanad.1",
-		"man/kazahanad.yaml.5", "completion/kazahanad.bash", "completion/kazahanad.zsh", "completion/kazahanad.fish", "systemd/kazahanad.service",
+		"man/kazahanad.yaml.5", "completion/kazahanad.bash", "completion/kazahanad.zsh", "completion/kazahanad.fish",
+		"systemd/kazahanad.service", "systemd/kazahanad.socket", "systemd/kazahanad-lease-server.service",
+		"systemd/sysusers.d/kazahana.conf", "systemd/tmpfiles.d/kazahana.conf",
 	} {
 		e, ok := files["kazahanad_9.8.7-rc.1_linux_"+runtime.GOARCH+"/"+name]
 		if want := int64(0o644); !ok || e.owner != "0:0" || name == "kazahanad" && e.mode != 0o755 || name != "kazahanad" && e.mode != want {

@@ -33,7 +33,8 @@ type host struct {
 }
 
 // boot boots a host that has the files of stage, or skips the test and says why.
-func boot(t *testing.T, stage string) *host {
+// binds are directories of this machine, each as DIRECTORY:WHERE on the host.
+func boot(t *testing.T, stage string, binds ...string) *host {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can boot a systemd in a namespace")
@@ -45,7 +46,7 @@ func boot(t *testing.T, stage string) *host {
 	}
 	dir := t.TempDir()
 	var said bytes.Buffer
-	cmd := exec.Command("unshare", "--mount", "bash", "testdata/boot.sh", dir, stage)
+	cmd := exec.Command("unshare", append([]string{"--mount", "bash", "testdata/boot.sh", dir, stage}, binds...)...)
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 	cmd.WaitDelay = patience

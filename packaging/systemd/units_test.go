@@ -64,7 +64,7 @@ func TestCheck(t *testing.T) {
 // start must not come in by the way of hardening.
 func TestUnitsDoWithout(t *testing.T) {
 	without := map[string][]string{
-		service: {"RuntimeDirectory", "DynamicUser", "PrivateUsers", "ProcSubset"}, // the last hides the boot ID
+		service: {"DynamicUser", "PrivateUsers", "ProcSubset"}, // the last hides the boot ID
 		server:  {"DynamicUser", "PrivateUsers"},
 	}
 	for unit, directives := range without {
@@ -133,7 +133,7 @@ func TestUnderSystemd(t *testing.T) {
 	}{
 		{"install", install}, {"first connection", firstConnection}, {"sandbox", sandbox}, {"reload", reload},
 		{"credentials", credentials}, {"restart under load", func(h *host) { restartUnderLoad(h, clients) }},
-		{"watchdog", watchdog}, {"crash", crash}, {"bad configuration", badConfiguration},
+		{"watchdog", watchdog}, {"crash", crash}, {"bad configuration", badConfiguration}, {"newer state", newerState},
 		{"stop", stop}, {"socket elsewhere", socketElsewhere}, {"lease server", leaseServer},
 	} {
 		if !t.Run(part.name, func(t *testing.T) {
@@ -211,19 +211,31 @@ func firstConnection(h *host) {
 	if o := h.as("stranger", "kazahanad", "id"); o.code != 1 || !strings.Contains(o.err, "group kazahana") {
 		h.t.Errorf("who is not in the group: %+v", o)
 	}
-	if got := h.stat("/var/lib/kazahana"); got != "700 kazahana:kazahana directory" {
-		h.t.Errorf("the state directory is %s", got)
+	for path, want := range map[string]string{
+		"/var/lib/kazahana":  "700 kazahana:kazahana directory",
+		"/run/kazahana-live": "700 kazahana:kazahana directory",
+		"/run/kazahana":      "755 root:root directory", // still, and not the service's
+	} {
+		if got := h.stat(path); got != want {
+			h.t.Errorf("%s is %s, want %s", path, got, want)
+		}
 	}
-	if got := h.shell("stat -c '%a %U %n' /var/lib/kazahana/* | grep -v '^6[04]0 kazahana\\|^600 kazahana' || true"); got != "" {
+	if got := h.shell("find /var/lib/kazahana/* /run/kazahana-live/* -printf '%m %u %y %p\n' | grep -v '^6[04]0 kazahana f \\|^700 kazahana d ' || true"); got != "" {
 		h.t.Errorf("files of others: %s", got)
 	}
-	if got := h.do("kazahanad", "status", "--json"); !strings.Contains(got, `/run/kazahana/kazahanad.sock`) {
-		h.t.Errorf("status: %s", got)
+	status := h.do("kazahanad", "status", "--json")
+	for _, want := range []string{`"/run/kazahana/kazahanad.sock"`, `"state_dir": "/var/lib/kazahana"`, `"live_dir": "/run/kazahana-live/`, `"survives_kill": true`} {
+		if !strings.Contains(status, want) {
+			h.t.Errorf("status lacks %s: %s", want, status)
+		}
 	}
 	for _, user := range []string{"root", "kazahana"} {
 		looked := "the daemon (process " + h.show(service, "MainPID") + ") may have "
 		if o := h.as(user, "kazahanad", "doctor"); o.code != 0 || !strings.Contains(o.out, looked) || strings.Contains(o.out, "config.unlike_daemon") {
 			h.t.Errorf("doctor, run by %s: %+v", user, o)
+		}
+		if o := h.as(user, "kazahanad", "state", "show", "--state-dir", "/var/lib/kazahana"); o.code != 0 || !strings.Contains(o.out, "/run/kazahana-live/") || !strings.Contains(o.out, "lease ") {
+			h.t.Errorf("state show, run by %s: %+v", user, o)
 		}
 	}
 }
@@ -241,12 +253,12 @@ func sandbox(h *host) {
 		h.t.Errorf("it runs as %s", got)
 	}
 	inside := []string{"nsenter", "-t", pid, "-m", "runuser", "-u", "kazahana", "--"}
-	for path, want := range map[string]bool{"/var/lib/kazahana/x": true, "/etc/x": false, "/usr/x": false, "/run/kazahana/x": false} {
+	for path, want := range map[string]bool{"/var/lib/kazahana/x": true, "/run/kazahana-live/x": true, "/etc/x": false, "/usr/x": false, "/run/kazahana/x": false} {
 		if got := h.try(append(inside, "touch", path)...).code == 0; got != want {
 			h.t.Errorf("it may write %s: %v", path, got)
 		}
 	}
-	h.do("rm", "/var/lib/kazahana/x")
+	h.do("rm", "/var/lib/kazahana/x", "/run/kazahana-live/x")
 	if got := h.shell("journalctl --no-pager -o cat -u kazahanad | grep -i 'not permitted\\|denied\\|\"level\":\"error\"' || true"); got != "" {
 		h.t.Errorf("something is forbidden to it: %s", got)
 	}
@@ -270,6 +282,20 @@ func (h *host) logged(pattern string) {
 	})
 }
 
+// loggedAsErrors waits until the journal shows the pattern among the daemon's
+// errors, and checks that nothing else is there.
+func (h *host) loggedAsErrors(pattern string) {
+	h.t.Helper()
+	var said string
+	h.eventually("the errors of the journal have "+pattern, func() bool {
+		said = h.do("journalctl", "--no-pager", "-o", "cat", "-p", "err", "_COMM=kazahanad")
+		return regexp.MustCompile(pattern).MatchString(said)
+	})
+	if strings.Contains(said, `"level":"info"`) || strings.Contains(said, `"level":"warn"`) || strings.Contains(said, "<3>") {
+		h.t.Errorf("journalctl -p err shows\n%s", said)
+	}
+}
+
 func reload(h *host) {
 	pid := h.show(service, "MainPID")
 	h.write("/etc/kazahana/kazahanad.yaml", "644", "max_throughput_per_ms: 512\nbit_ts: 42\nlog_level: debug\n")
@@ -282,6 +308,7 @@ func reload(h *host) {
 	h.write("/etc/kazahana/kazahanad.yaml", "644", "max_throughput_per_ms: many\n")
 	h.do("systemctl", "reload", service)
 	h.logged(`cannot be read again.*max_throughput_per_ms in /etc/kazahana/kazahanad.yaml line 1`)
+	h.loggedAsErrors("cannot be read again")
 	h.eventually("systemctl status says so too", func() bool {
 		return strings.Contains(h.show(service, "StatusText"), "refused")
 	})
@@ -379,6 +406,7 @@ func badConfiguration(h *host) {
 		h.t.Errorf("the service is %s, was restarted %s times, exit code %s", state, n, code)
 	}
 	h.logged("did you mean fallback")
+	h.loggedAsErrors("did you mean fallback")
 	// Whoever connects has it tried again, up to the limit, and hears of the end.
 	if o := h.as("app", "kazahanad", "id"); o.code != 1 {
 		h.t.Errorf("%+v", o)
@@ -390,6 +418,24 @@ func badConfiguration(h *host) {
 		h.do("systemctl", "start", socket)
 		return h.as("app", "kazahanad", "id").code == 0
 	})
+}
+
+// A state directory that a newer version wrote is not tried again and again either.
+func newerState(h *host) {
+	h.do("systemctl", "stop", service, socket)
+	h.do("sed", "-i.kept", "s/^kazahana-state 1 /kazahana-state 2 /", "/var/lib/kazahana/state")
+	h.fresh()
+	if o := h.try("systemctl", "start", service); o.code == 0 {
+		h.t.Error("a daemon with the state of a newer version has started")
+	}
+	if state, code := h.show(service, "ActiveState"), h.show(service, "ExecMainStatus"); state != "failed" || code != "3" {
+		h.t.Errorf("the service is %s, exit code %s", state, code)
+	}
+	h.logged("/var/lib/kazahana/state: has version 2")
+	h.do("mv", "/var/lib/kazahana/state.kept", "/var/lib/kazahana/state")
+	h.fresh()
+	h.do("systemctl", "start", service)
+	h.id()
 }
 
 func stop(h *host) {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ type image struct {
 	entrypoint  []string
 	command     []string
 	healthcheck []string
+	labels      map[string]string
 }
 
 // copied is a COPY --from=build.
@@ -44,6 +46,7 @@ func readDockerfile(t *testing.T) (i image) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	i.labels = map[string]string{}
 	if len(stages) != 2 || stages[1].BaseName != "scratch" {
 		t.Fatalf("%d stages, the last one from %s: want a build and an empty one", len(stages), stages[len(stages)-1].BaseName)
 	}
@@ -71,7 +74,11 @@ func readDockerfile(t *testing.T) (i image) {
 			i.command = execForm(t, c.CmdLine, c.PrependShell)
 		case *instructions.HealthCheckCommand:
 			i.healthcheck = execForm(t, c.Health.Test[1:], c.Health.Test[0] != "CMD")
-		case *instructions.ExposeCommand:
+		case *instructions.LabelCommand:
+			for _, kv := range c.Labels {
+				i.labels[kv.Key] = strings.Trim(kv.Value, `"`)
+			}
+		case *instructions.ExposeCommand, *instructions.ArgCommand:
 		default:
 			t.Errorf("the image is made by an unexpected instruction: %v", c)
 		}
@@ -108,6 +115,46 @@ func TestDockerfile(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The image says what it is, by the keys of the OCI image specification.
+func TestImageLabels(t *testing.T) {
+	labels := readDockerfile(t).labels
+	for key, want := range map[string]string{
+		"title": "kazahanad", "licenses": "MIT", "version": "${VERSION}", "revision": "${COMMIT}",
+		"source": "https://github.com/kazahana/kazahana", "description": "64-bit, time-sortable, unique IDs on a Unix socket, from leased machine IDs",
+	} {
+		if got := labels["org.opencontainers.image."+key]; got != want {
+			t.Errorf("the label %s is %q, want %q", key, got, want)
+		}
+	}
+}
+
+// Nothing is built from or run in an image whose name means another one tomorrow,
+// and the image is built by the Go that go.mod names.
+func TestVersionsArePinned(t *testing.T) {
+	toolchain := regexp.MustCompile(`(?m)^toolchain go(\S+)$`).FindStringSubmatch(readText(t, "../../go.mod"))
+	version := regexp.MustCompile(`(?m)^ARG GO_VERSION=(\S+)$`).FindStringSubmatch(readText(t, "../Dockerfile"))
+	if toolchain == nil || version == nil || toolchain[1] != version[1] {
+		t.Errorf("go.mod names %q, the Dockerfile %q", toolchain, version)
+	}
+	pinned := regexp.MustCompile(`^[a-z/]+:\d+\.\d+\.\d+$`)
+	for _, w := range workloads(t) {
+		for _, c := range w.containers() {
+			if !pinned.MatchString(c.Image) {
+				t.Errorf("%s: container %s runs %s, which is no version in full", w.file, c.Name, c.Image)
+			}
+		}
+	}
+}
+
+func readText(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // What the Dockerfile builds from is let through to it, and nothing else.

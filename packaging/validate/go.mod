@@ -2,6 +2,8 @@ module github.com/kazahana/kazahana/packaging/validate
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/moby/buildkit v0.25.2
 	k8s.io/api v0.37.2

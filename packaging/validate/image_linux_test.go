@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -142,7 +143,7 @@ func authority(t *testing.T) (certificate, key []byte) {
 // The image starts without any setting, as its user, in a root that holds
 // nothing but what was copied; its health check works; a lease server whose
 // certificate is of a public authority is trusted; and nothing is written outside of
-// the two directories that are made for it.
+// the directories that are made for it.
 func TestImage(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can change the root directory")
@@ -161,8 +162,19 @@ func TestImage(t *testing.T) {
 	if err := inImage(i, root, i.healthcheck).Run(); err == nil {
 		t.Error("the health check succeeds without a daemon")
 	}
+	// As docs/kubernetes.md mounts it: a directory in memory that is the image's user's.
+	live := filepath.Join(root, "run/kazahana-live")
+	run(t, root, nil, "mount", "-t", "tmpfs", "-o", "mode=0700,uid=65532,gid=65532", "tmpfs", live)
+	t.Cleanup(func() { run(t, root, nil, "umount", live) })
+	stop = start(t, inImage(i, root, daemon))
+	eventually(t, "the daemon answers", func() bool { return status(t, i, root).Mode != "" })
+	if got := status(t, i, root); !got.SurvivesKill || !strings.HasPrefix(got.LiveDir, "/run/kazahana-live/") {
+		t.Errorf("status says %+v", got)
+	}
+	stop()
 	for name := range files(t, root) {
-		if !before[name] && !strings.HasPrefix(name, "/run/kazahana/") && !strings.HasPrefix(name, "/var/lib/kazahana/") {
+		own := slices.ContainsFunc([]string{"/run/kazahana/", "/run/kazahana-live/", "/var/lib/kazahana/"}, func(dir string) bool { return strings.HasPrefix(name, dir) })
+		if !before[name] && !own {
 			t.Errorf("the daemon made %s", name)
 		}
 	}
@@ -228,6 +240,8 @@ func appendTo(t *testing.T, path string, text []byte) {
 // daemonStatus is what is looked at of kazahanad status --json.
 type daemonStatus struct {
 	Version, Mode, Scope string
+	LiveDir              string `json:"live_dir"`
+	SurvivesKill         bool   `json:"survives_kill"`
 	Services             []struct{ Cause string }
 }
 

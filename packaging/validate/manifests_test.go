@@ -304,16 +304,62 @@ func TestSidecar(t *testing.T) {
 	if ours == nil || theirs == nil || ours.Name != theirs.Name || ours.MountPath != theirs.MountPath || ours.ReadOnly {
 		t.Fatalf("the socket's volume is mounted as %+v and %+v", ours, theirs)
 	}
-	for _, name := range []string{ours.Name, mountOf(daemon, env(daemon, "KAZAHANA_STATE_DIR")).Name} {
-		volume := pod.Volumes[slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == name })]
-		if volume.EmptyDir == nil || volume.EmptyDir.Medium != corev1.StorageMediumMemory || volume.EmptyDir.SizeLimit == nil {
-			t.Errorf("volume %s is %+v", name, volume.VolumeSource)
+	if volume := volumeOf(pod, ours).EmptyDir; volume == nil || volume.Medium != corev1.StorageMediumMemory || volume.SizeLimit == nil {
+		t.Errorf("the socket's volume is %+v", volumeOf(pod, ours))
+	}
+	used := map[string]bool{ours.Name: true}
+	for _, variable := range []string{"KAZAHANA_STATE_DIR", "KAZAHANA_LIVE_DIR"} {
+		mount := mountOf(daemon, env(daemon, variable))
+		if mount == nil || used[mount.Name] {
+			t.Fatalf("%s has no volume of its own: %+v", variable, mount)
+		}
+		used[mount.Name] = true
+		if volume := volumeOf(pod, mount).EmptyDir; volume == nil || volume.Medium != corev1.StorageMediumMemory || volume.SizeLimit == nil || volume.SizeLimit.Value() > 8<<20 {
+			t.Errorf("the volume of %s is %+v", variable, volumeOf(pod, mount))
+		}
+		if mount.MountPath == env(daemon, variable) {
+			t.Errorf("%s is the volume's root, to which everybody may write", variable)
+		}
+		mustBePrivate(t, pod, daemon.Name, mount.Name)
+	}
+}
+
+// mustBePrivate: no other container sees the volume, which holds secrets of leases
+// or says which of them are the daemon's.
+func mustBePrivate(t *testing.T, pod corev1.PodSpec, daemon, volume string) {
+	t.Helper()
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		if c.Name != daemon && slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume }) {
+			t.Errorf("container %s sees the volume %s, which is the daemon's alone", c.Name, volume)
 		}
 	}
-	if state := mountOf(daemon, env(daemon, "KAZAHANA_STATE_DIR")); state.MountPath == env(daemon, "KAZAHANA_STATE_DIR") {
-		t.Error("the state directory is the volume's root, to which everybody may write")
-	} else if slices.ContainsFunc(app.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == state.Name }) {
-		t.Error("the application sees the daemon's state, which holds the leases' secrets")
+}
+
+// volumeOf is the volume that is mounted.
+func volumeOf(pod corev1.PodSpec, mount *corev1.VolumeMount) corev1.Volume {
+	return pod.Volumes[slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == mount.Name })]
+}
+
+// A new pod of the DaemonSet goes on with what the old one left on the node: the
+// state on its disk, the leases in its memory. The container that makes the
+// directories makes each that the daemon uses.
+func TestDaemonSet(t *testing.T) {
+	pod := find[*appsv1.DaemonSet](t, daemonSetFile)[0].Spec.Template.Spec
+	maker, daemon := pod.InitContainers[0], pod.Containers[0]
+	for _, path := range []string{"/run/kazahana", env(daemon, "KAZAHANA_STATE_DIR"), env(daemon, "KAZAHANA_LIVE_DIR")} {
+		mount := mountOf(daemon, path)
+		if mount == nil || mount.MountPath != path {
+			t.Fatalf("%s is mounted as %+v", path, mount)
+		}
+		if host := volumeOf(pod, mount).HostPath; host == nil || host.Path != path || *host.Type != corev1.HostPathDirectoryOrCreate {
+			t.Errorf("%s is %+v on the node", path, host)
+		}
+		if made := mountOf(maker, path); made == nil || made.Name != mount.Name || !strings.Contains(maker.Args[0], path) {
+			t.Errorf("%s is not given to the daemon's user", path)
+		}
+	}
+	if live := env(daemon, "KAZAHANA_LIVE_DIR"); !strings.HasPrefix(live, "/run/") {
+		t.Errorf("the live directory %s is not in the node's memory", live)
 	}
 }
 

@@ -1,6 +1,11 @@
 // Package sqlite keeps locks in an SQLite file, for the processes of one host or
 // behind a lease server. What it has answered is on the disk. Its clock is the
 // host's, or whatever clock the file was opened with.
+//
+// A file that was put back from a backup is fenced (package sqlitefile): no lease
+// is granted until every lease that may be forgotten has ended, and the next token
+// of each key is greater than the time in microseconds, which no key's token
+// overtakes. What the file knows goes on meanwhile, since it is its owner's.
 package sqlite
 
 import (
@@ -38,12 +43,11 @@ var Tables = []string{
 		PRIMARY KEY (tenant, key)
 	) STRICT, WITHOUT ROWID`,
 	`CREATE INDEX IF NOT EXISTS locks_by_end ON locks (ends)`,
-	// The highest token among the keys that were deleted.
+	// The highest token among the keys that were deleted; no row before the first.
 	`CREATE TABLE IF NOT EXISTS lock_floor (
 		only  INTEGER PRIMARY KEY CHECK (only = 1),
 		token INTEGER NOT NULL
 	) STRICT`,
-	`INSERT OR IGNORE INTO lock_floor VALUES (1, 0)`,
 }
 
 // Store is locks in a store file, which it does not own.
@@ -80,11 +84,8 @@ func (s *Store) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 }
 
 func (s *Store) do(tx *sqlitefile.Tx, r lock.Request) (lock.Lease, error) {
-	var known lock.Known
-	switch err := tx.QueryRow(`SELECT token FROM lock_floor`, nil, &known.Floor); {
-	case errors.Is(err, sql.ErrNoRows):
-		return lock.Lease{}, fmt.Errorf("%w: the floor of the tokens is missing", sqlitefile.ErrInconsistent)
-	case err != nil:
+	known, err := knownOf(tx)
+	if err != nil {
 		return lock.Lease{}, err
 	}
 	before, err := find(tx.Session, r.Tenant, r.Key)
@@ -107,9 +108,24 @@ func (s *Store) do(tx *sqlitefile.Tx, r lock.Request) (lock.Lease, error) {
 		r.Tenant, r.Key, string(text), state.ExpiresMS); err != nil {
 		return lock.Lease{}, err
 	}
+	if l.State == lock.Active {
+		tx.Grants(state.ExpiresMS)
+	}
 	delete(s.states, before)
 	s.remember(string(text), state)
 	return l, s.sweep(tx, known.Floor)
+}
+
+// knownOf is what the store knows of itself. A file that has forgotten nothing so
+// far has no incarnation: its tokens are 1, 2, 3.
+func knownOf(tx *sqlitefile.Tx) (known lock.Known, err error) {
+	fence := tx.Fence()
+	known.FencedUntilMS, known.FenceReason = fence.UntilMS, fence.Reason
+	if fence.Forgot {
+		known.Incarnation = fence.Life
+	}
+	err = tx.QueryRow(`SELECT coalesce(max(token), 0) FROM lock_floor`, nil, &known.Floor)
+	return known, err
 }
 
 // parse is parse for a write. That a state belongs to its text is true whatever
@@ -186,7 +202,7 @@ func deleteIdle(tx *sqlitefile.Tx, floor int64) (deleted int, err error) {
 	if err != nil || len(idle) == 0 {
 		return 0, err
 	}
-	if _, err := tx.Exec(`UPDATE lock_floor SET token = ?`, highest); err != nil {
+	if _, err := tx.Exec(`INSERT INTO lock_floor VALUES (1, ?) ON CONFLICT DO UPDATE SET token = excluded.token`, highest); err != nil {
 		return 0, err
 	}
 	for _, n := range idle {

@@ -73,7 +73,7 @@ func sweepAll(path string, nowMS func() int64) error {
 		n := 0
 		err := s.file.Write(context.Background(), func(tx *sqlitefile.Tx) error {
 			var floor int64
-			if err := tx.QueryRow(`SELECT token FROM lock_floor`, nil, &floor); err != nil {
+			if err := tx.QueryRow(`SELECT coalesce(max(token), 0) FROM lock_floor`, nil, &floor); err != nil {
 				return err
 			}
 			if _, err := deleteIdle(tx, floor); err != nil {

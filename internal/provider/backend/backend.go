@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"go.uber.org/zap"
+
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/etcd"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
@@ -28,9 +30,18 @@ type Options struct {
 	// NowMS is the clock of providers that use this host's, in Unix
 	// milliseconds; nil means the wall clock.
 	NowMS func() int64
+	// LiveDir is a directory in memory where the provider on SQLite keeps what
+	// tells its file from an older copy; "" for none.
+	LiveDir string
+	// Log is for providers that have something to say beside their errors; nil
+	// means none.
+	Log *zap.Logger
 	// Host is what tells this host's clock from others', for providers that
 	// compare them; empty means the host's name.
 	Host string
+	// ClientID names the holder in the records of stores that note one; empty
+	// means one that the provider makes up.
+	ClientID string
 }
 
 // Ready tries to reach the provider, and says why it cannot be reached now. A
@@ -109,6 +120,7 @@ func Open(rawURL string, opts Options) (provider.Provider, error) {
 		if err != nil {
 			return nil, err
 		}
+		cfg.LiveDir = opts.LiveDir
 		return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) { return opened(sqlite.Open(ctx, cfg)) }), nil
 	}
 	panic("backend: Schemes lists " + scheme + ", and Open does not know it")
@@ -142,6 +154,7 @@ func openHTTP(rawURL string, opts Options) (provider.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.Log = opts.Log
 	return opened(httplease.New(cfg))
 }
 
@@ -152,6 +165,7 @@ func openRedis(rawURL string, opts Options) (provider.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.ClientID = opts.ClientID
 	return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) { return opened(redis.Open(ctx, cfg)) }), nil
 }
 

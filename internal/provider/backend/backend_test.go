@@ -140,6 +140,9 @@ func TestRedisIsOpenedOnUse(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: the error is %v, want one with %q", url, err, want)
 		}
+		if err := p.Release(context.Background(), provider.ReleaseRequest{}); !errors.Is(err, provider.ErrNotSent) {
+			t.Errorf("%s: Release: %v, want ErrNotSent", url, err)
+		}
 		if err := backend.Ready(context.Background(), p); err == nil {
 			t.Errorf("%s is ready", url)
 		}
@@ -175,13 +178,13 @@ func TestOpensOnUse(t *testing.T) {
 	if err != nil || len(leases) != 1 {
 		t.Fatalf("after the file was taken away: %v, %v", leases, err)
 	}
-	if lost, err := p.(provider.Verifier).Verify(context.Background(), "", leases); err != nil || len(lost) != 0 {
+	if lost, err := provider.Verify(context.Background(), p.(provider.Verifier), "", leases); err != nil || len(lost) != 0 {
 		t.Errorf("Verify: %v, %v", lost, err)
 	}
 	if records, err := p.(provider.Lister).List(context.Background(), ""); err != nil || len(records) != 1 {
 		t.Errorf("List: %v, %v", records, err)
 	}
-	if longer, err := p.(provider.Extender).Extend(context.Background(), "", leases[0]); err != nil || longer.Key() != leases[0].Key() {
+	if longer, err := provider.Extend(context.Background(), p.(provider.Extender), "", leases[0]); err != nil || longer.Key() != leases[0].Key() {
 		t.Errorf("Extend: %v, %v", longer, err)
 	}
 	if held, err := p.(provider.Locator).Locate(context.Background(), "", leases[0].Slot().Start, leases[0].Created); err != nil || len(held) != 1 {
@@ -190,13 +193,11 @@ func TestOpensOnUse(t *testing.T) {
 	if counted, err := p.(provider.Counter).Counters(context.Background(), ""); err != nil || counted["client_get_id_success"] != 1 {
 		t.Errorf("Counters: %v, %v", counted, err)
 	}
-	// What the store lacks is an error, and is missing from the provider itself.
-	if err := p.(provider.Initializer).Init(context.Background(), ""); !errors.Is(err, errors.ErrUnsupported) || err.Error() != "the provider sqlite: it needs no declaration" {
-		t.Errorf("Init: %v", err)
+	if fenced, err := p.(provider.Fencer).Fence(context.Background()); err != nil || fenced.UntilMS < leases[0].ReservedUntil || p.(provider.Fencer).Fenced() == nil {
+		t.Errorf("Fence: %v, %v", fenced, err)
 	}
-	itself, err := backend.Opened(context.Background(), p)
-	if _, can := itself.(provider.Initializer); err != nil || can {
-		t.Errorf("Opened: %T, %v", itself, err)
+	if err := p.(provider.Initializer).Init(context.Background(), ""); err != nil || p.(provider.Fencer).Fenced() != nil {
+		t.Errorf("Init: %v", err)
 	}
 	for range 2 {
 		if err := p.Close(); err != nil {

@@ -5,18 +5,16 @@ import (
 	"errors"
 
 	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/onuse"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// onUse opens a provider when it is first needed, and again as long as that
-// fails. Once open, it stays: what a store forgot while it was away is the
+// onUse is a provider that is opened when it is first needed, and again as long as
+// that fails. Once open, it stays: what a store forgot while it was away is the
 // store's own matter.
 type onUse struct {
-	info provider.Info
-	open func(context.Context) (provider.Provider, error)
-	// turn holds the provider, nil before it is open. Whoever takes it out has
-	// the right to open it, and puts it back.
-	turn chan provider.Provider
+	info   provider.Info
+	opened *onuse.Value[provider.Provider]
 }
 
 var (
@@ -26,32 +24,18 @@ var (
 	_ provider.Locator     = (*onUse)(nil)
 	_ provider.Initializer = (*onUse)(nil)
 	_ provider.Counter     = (*onUse)(nil)
+	_ provider.Fencer      = (*onUse)(nil)
 )
 
-var errClosed = errors.New("the provider is closed")
-
 func newOnUse(info provider.Info, open func(context.Context) (provider.Provider, error)) *onUse {
-	o := &onUse{info: info, open: open, turn: make(chan provider.Provider, 1)}
-	o.turn <- nil
-	return o
+	return &onUse{info, onuse.New("provider "+info.URL, open, provider.Provider.Close)}
 }
 
-// get returns the provider, and opens it where it is not yet.
-func (o *onUse) get(ctx context.Context) (p provider.Provider, err error) {
-	var ok bool
-	select {
-	case p, ok = <-o.turn:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if !ok {
-		return nil, errClosed
-	}
-	defer func() { o.turn <- p }()
-	if p == nil {
-		p, err = o.open(ctx)
-	}
-	return p, err
+// get returns the provider, and opens it where it is not yet. Its errors wrap
+// provider.ErrNotSent: without a provider there was nothing to send a request with.
+func (o *onUse) get(ctx context.Context) (provider.Provider, error) {
+	p, err := o.opened.Get(ctx)
+	return p, provider.NotSent(err)
 }
 
 // Ready opens the provider, or says why that is not possible now.
@@ -81,17 +65,13 @@ func (o *onUse) Release(ctx context.Context, req provider.ReleaseRequest) error 
 	return p.Release(ctx, req)
 }
 
-// Verify implements provider.Verifier. A provider that cannot tell finds
-// nothing lost.
-func (o *onUse) Verify(ctx context.Context, service string, leases []lease.Lease) ([]lease.Lease, error) {
-	p, err := o.get(ctx)
+// Verify implements provider.Verifier.
+func (o *onUse) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
+	v, err := capable[provider.Verifier](ctx, o, "it cannot tell whose a lease is")
 	if err != nil {
 		return nil, err
 	}
-	if v, ok := p.(provider.Verifier); ok {
-		return v.Verify(ctx, service, leases)
-	}
-	return nil, nil
+	return v.Verify(ctx, service, claims)
 }
 
 // List implements provider.Lister.
@@ -104,12 +84,12 @@ func (o *onUse) List(ctx context.Context, service string) ([]provider.Record, er
 }
 
 // Extend implements provider.Extender.
-func (o *onUse) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
+func (o *onUse) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
 	e, err := capable[provider.Extender](ctx, o, "it cannot extend a lease")
 	if err != nil {
 		return lease.Lease{}, err
 	}
-	return e.Extend(ctx, service, l)
+	return e.Extend(ctx, req)
 }
 
 // Locate implements provider.Locator.
@@ -156,15 +136,32 @@ type lackError struct{ provider, lacking string }
 func (e *lackError) Error() string        { return "the provider " + e.provider + ": " + e.lacking }
 func (e *lackError) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// Close implements provider.Provider. It is the last call.
-func (o *onUse) Close() error {
-	p, ok := <-o.turn
-	if !ok {
-		return nil
+// Fence implements provider.Fencer.
+func (o *onUse) Fence(ctx context.Context) (*provider.FencedError, error) {
+	f, err := capable[provider.Fencer](ctx, o, "it is not fenced by hand")
+	if err != nil {
+		return nil, err
 	}
-	close(o.turn)
-	if p == nil {
-		return nil
-	}
-	return p.Close()
+	return f.Fence(ctx)
 }
+
+// Fenced implements provider.Fencer. Nothing is known before the first use.
+func (o *onUse) Fenced() *provider.FencedError {
+	p, _ := o.opened.Ready()
+	if f, ok := p.(provider.Fencer); ok {
+		return f.Fenced()
+	}
+	return nil
+}
+
+// Look implements provider.Fencer.
+func (o *onUse) Look(ctx context.Context) error {
+	f, err := capable[provider.Fencer](ctx, o, "it is not fenced by hand")
+	if err != nil {
+		return err
+	}
+	return f.Look(ctx)
+}
+
+// Close implements provider.Provider. It is the last call.
+func (o *onUse) Close() error { return o.opened.Close() }

@@ -96,7 +96,7 @@ func TestMembersAreLost(t *testing.T) {
 		eventually(t, "all back", acquire)
 	}
 	noneTwice(t, held)
-	if lost, err := p.Verify(within(t, callTime), "", held); err != nil || len(lost) != 1 {
+	if lost, err := provider.Verify(within(t, callTime), p, "", held); err != nil || len(lost) != 1 {
 		t.Errorf("%d leases were lost (%v), want the one given back", len(lost), err)
 	}
 }
@@ -196,9 +196,9 @@ func TestHungServer(t *testing.T) {
 	now := time.Now().UnixMilli()
 	for name, call := range map[string]func(context.Context) error{
 		"Acquire": func(ctx context.Context) error { _, err := p.Acquire(ctx, req); return err },
-		"Verify":  func(ctx context.Context) error { _, err := p.Verify(ctx, "", l); return err },
+		"Verify":  func(ctx context.Context) error { _, err := provider.Verify(ctx, p, "", l); return err },
 		"List":    func(ctx context.Context) error { _, err := p.List(ctx, ""); return err },
-		"Extend":  func(ctx context.Context) error { _, err := p.Extend(ctx, "", l[0]); return err },
+		"Extend":  func(ctx context.Context) error { _, err := provider.Extend(ctx, p, "", l[0]); return err },
 		"Locate":  func(ctx context.Context) error { _, err := p.Locate(ctx, "", 0, 0); return err },
 		"Release": func(ctx context.Context) error {
 			return p.Release(ctx, provider.ReleaseRequest{ID: l[0].ID, BitSeq: 8, TimestampMS: now, Signature: lease.Sign(l[0].Secret, l[0].ID, now)})

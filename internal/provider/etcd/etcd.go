@@ -44,6 +44,7 @@ var (
 	_ provider.Lister   = (*Provider)(nil)
 	_ provider.Extender = (*Provider)(nil)
 	_ provider.Locator  = (*Provider)(nil)
+	_ provider.Counter  = (*Provider)(nil)
 )
 
 // Open prepares the connections to etcd. It reaches out to nothing yet.
@@ -117,7 +118,7 @@ func (p *Provider) Reach(ctx context.Context) error {
 // begin reports why an operation cannot start.
 func (p *Provider) begin(ctx context.Context) error {
 	if err := p.conn.Usable(ctx); err != nil {
-		return fmt.Errorf("%s: %w", p.cfg.Place(), err)
+		return provider.NotSent(fmt.Errorf("%s: %w", p.cfg.Place(), err))
 	}
 	return nil
 }
@@ -134,6 +135,7 @@ type pool struct {
 	inFlight map[int]map[int64]bool
 	view     *view // nil while there is none
 	voice    voice
+	tally    *tally
 	// lastUse and noViewBefore decide when it is worth having a view.
 	lastUse, noViewBefore time.Time
 }
@@ -143,7 +145,7 @@ func (p *Provider) pool(name string) *pool {
 	defer p.mu.Unlock()
 	pl, ok := p.pools[name]
 	if !ok {
-		pl = &pool{name: name, keys: spaceOf(p.cfg.Prefix, name), inFlight: map[int]map[int64]bool{}}
+		pl = &pool{name: name, keys: spaceOf(p.cfg.Prefix, name), inFlight: map[int]map[int64]bool{}, tally: newTally()}
 		p.pools[name] = pl
 	}
 	return pl
@@ -171,5 +173,7 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 		p: p, pool: pl, terms: terms, req: req, now: now,
 		key: pl.keys.request(req.Service, req.RequestID), need: min(terms.LeaseCount(req.ThroughputPerMS), maxLeases),
 	}
-	return a.run(ctx)
+	leases, err := a.run(ctx)
+	p.countAcquire(ctx, pl, req, a.repeated, err)
+	return leases, err
 }

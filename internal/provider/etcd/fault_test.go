@@ -47,7 +47,7 @@ func TestNoSpace(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "NOSPACE") {
 		t.Errorf("Acquire: %v", err)
 	}
-	if lost, err := p.Verify(within(t, callTime), "", leases); err != nil || len(lost) != 0 {
+	if lost, err := provider.Verify(within(t, callTime), p, "", leases); err != nil || len(lost) != 0 {
 		t.Errorf("Verify: %v, %v", lost, err)
 	}
 }
@@ -273,7 +273,7 @@ func TestVoiceIsLost(t *testing.T) {
 	if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{}); err != nil {
 		t.Errorf("after the lease was revoked: %v", err)
 	}
-	if lost, err := p.Verify(within(t, callTime), "", first); err != nil || len(lost) > 0 {
+	if lost, err := provider.Verify(within(t, callTime), p, "", first); err != nil || len(lost) > 0 {
 		t.Errorf("a slot's record went with the etcd lease: %v, %v", lost, err)
 	}
 	var full *provider.FullError

@@ -40,6 +40,7 @@ const (
 // The steps that Provider.at is told of.
 const (
 	stepExtending = "extending" // everything read, nothing written
+	stepReleasing = "releasing" // the same
 	stepChosen    = "chosen"    // nothing written
 	stepGranted   = "granted"   // by the store, the caller does not know yet
 )
@@ -55,6 +56,7 @@ type acquisition struct {
 	need  int    // leases
 
 	attempts int
+	repeated bool // the request was answered before
 
 	// What was granted so far, by how many transactions.
 	leases  []lease.Lease
@@ -79,6 +81,9 @@ func (a *acquisition) run(ctx context.Context) ([]lease.Lease, error) {
 
 func (a *acquisition) attempt(ctx context.Context) ([]lease.Lease, error) {
 	st, err := a.read(ctx)
+	if err != nil && a.attempts == 1 {
+		return nil, provider.NotSent(err) // a look at the pool grants nothing
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +93,7 @@ func (a *acquisition) attempt(ctx context.Context) ([]lease.Lease, error) {
 		return nil, errAgain
 	}
 	if st.requestRev != 0 {
+		a.repeated = true
 		return a.replay(ctx, st)
 	}
 	if err := judge(a.now, st.votes); err != nil {

@@ -23,6 +23,7 @@ import (
 //	POOL/cursor/BB/LOW-HIGH          the machine ID assigned last in a ring
 //	POOL/last                        written with every change of a slot
 //	POOL/clock/HASH                  what a host's clock showed; ends by itself
+//	POOL/count/XX                    counters, those of some hosts; see count.go
 //
 // START is 16 hex digits and BB two decimal ones, so that keys sort like slots.
 type space struct{ base string }

@@ -128,18 +128,18 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 	if req.BitSeq == provider.AnyBitSeq {
 		var err error
 		if levels, _, err = p.poolLevels(ctx, keys); err != nil {
-			return err
+			return provider.NotSent(err)
 		}
 	}
 	// A slot that cannot be in the pool's layout is none.
 	levels = slices.DeleteFunc(levels, func(level int) bool {
-		return level < 0 || level > terms.Timeline.LowBits()-1 || !terms.WithBitSeq(level).Range().Contains(req.ID)
+		return !terms.HasSlot(req.ID, level)
 	})
 	if len(levels) == 0 {
 		return provider.ErrNotFound
 	}
-	for range maxRewrites {
-		done, err := p.releaseOnce(ctx, keys, levels, req)
+	for try := range maxRewrites {
+		done, err := p.releaseOnce(ctx, keys, levels, req, try == 0)
 		if done || err != nil {
 			return err
 		}
@@ -147,13 +147,17 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 	return fmt.Errorf("%s: %w", p.cfg.Place(), errRaced)
 }
 
-// releaseOnce reports whether the release was carried out, or had been before.
-func (p *Provider) releaseOnce(ctx context.Context, keys space, levels []int, req provider.ReleaseRequest) (done bool, err error) {
+// releaseOnce reports whether the release was carried out, or had been before. It
+// was not when the record changed between the look at it and the transaction.
+func (p *Provider) releaseOnce(ctx context.Context, keys space, levels []int, req provider.ReleaseRequest, first bool) (done bool, err error) {
 	names := make([]string, len(levels))
 	for i, level := range levels {
 		names[i] = keys.slot(req.ID<<level, level)
 	}
 	slots, err := p.slots(ctx, names)
+	if err != nil && first {
+		return false, provider.NotSent(err) // a look at the record releases nothing
+	}
 	if err != nil {
 		return false, err
 	}
@@ -162,7 +166,7 @@ func (p *Provider) releaseOnce(ctx context.Context, keys space, levels []int, re
 		if s.rev == 0 {
 			continue
 		}
-		if !lease.Verify(s.record.Secret, req.ID, req.TimestampMS, req.Signature) {
+		if !req.Signed(s.record.Secret) {
 			notOurs = provider.ErrBadSignature
 			continue
 		}
@@ -171,18 +175,24 @@ func (p *Provider) releaseOnce(ctx context.Context, keys space, levels []int, re
 		}
 		r := s.record
 		r.End, r.Released = provider.ReleasedEnd(r.Created, r.End, req.TimestampMS), true
-		return p.rewrite(ctx, keys, r, s.rev)
+		if err := p.at(stepReleasing); err != nil {
+			return false, err
+		}
+		return p.rewrite(ctx, p.conn.CallOnce, keys, r, s.rev)
 	}
 	return false, notOurs
 }
 
+// exchange is Call or CallOnce of the connection.
+type exchange func(context.Context, func(context.Context) error) error
+
 // rewrite replaces a slot's record, if nobody else has since the revision, and
 // only further things hold.
-func (p *Provider) rewrite(ctx context.Context, keys space, r slotRecord, rev int64, further ...clientv3.Cmp) (done bool, err error) {
+func (p *Provider) rewrite(ctx context.Context, call exchange, keys space, r slotRecord, rev int64, further ...clientv3.Cmp) (done bool, err error) {
 	ifs := append([]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(keys.slot(r.start(), r.BitSeq)), "=", rev)}, further...)
 	puts := append(keys.putSlot(r), clientv3.OpPut(keys.last(), ""))
 	var resp *clientv3.TxnResponse
-	err = p.conn.Call(ctx, func(ctx context.Context) (err error) {
+	err = call(ctx, func(ctx context.Context) (err error) {
 		resp, err = p.conn.KV.Txn(ctx).If(ifs...).Then(puts...).Commit()
 		return err
 	})
@@ -190,22 +200,23 @@ func (p *Provider) rewrite(ctx context.Context, keys space, r slotRecord, rev in
 }
 
 // Verify implements provider.Verifier.
-func (p *Provider) Verify(ctx context.Context, service string, leases []lease.Lease) (lost []lease.Lease, err error) {
+func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	keys := p.pool(p.services.Of(service).Pool).keys
-	names := make([]string, len(leases))
-	for i, l := range leases {
-		names[i] = keys.slot(l.Slot().Start, l.BitSeq)
+	terms := p.services.Of(service)
+	keys := p.pool(terms.Pool).keys
+	names := make([]string, len(claims))
+	for i, c := range claims {
+		names[i] = keys.slot(c.ID<<max(c.BitSeq, 0), c.BitSeq)
 	}
 	slots, err := p.slots(ctx, names)
 	if err != nil {
 		return nil, err
 	}
-	for i, l := range leases {
-		if s := slots[i]; s.rev == 0 || s.record.Secret != l.Secret || s.record.Released {
-			lost = append(lost, l)
+	for i, c := range claims {
+		if s := slots[i]; s.rev == 0 || !terms.HasSlot(c.ID, c.BitSeq) || !c.Signed(s.record.Secret) || s.record.Released {
+			lost = append(lost, i)
 		}
 	}
 	return lost, nil
@@ -214,15 +225,22 @@ func (p *Provider) Verify(ctx context.Context, service string, leases []lease.Le
 // Extend implements provider.Extender. The time that it adds must be free of
 // others, as for a grant: a host whose clock ran ahead may have been granted an
 // overlapping slot of another layout, when the lease had ended by its clock.
-func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
+func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
 	if err := p.begin(ctx); err != nil {
 		return lease.Lease{}, err
 	}
-	if err := l.Validate(); err != nil {
-		return lease.Lease{}, fmt.Errorf("%w: %w", provider.ErrInvalid, err)
+	terms := p.services.Of(req.Service)
+	if !terms.HasSlot(req.ID, req.BitSeq) {
+		return lease.Lease{}, provider.ErrNotFound
 	}
-	terms := p.services.Of(service)
-	keys := p.pool(terms.Pool).keys
+	pl := p.pool(terms.Pool)
+	longer, err := p.extend(ctx, pl.keys, terms, req)
+	p.countExtend(ctx, pl, err)
+	return longer, err
+}
+
+func (p *Provider) extend(ctx context.Context, keys space, terms provider.Terms, req provider.ExtendRequest) (lease.Lease, error) {
+	l := terms.WithBitSeq(req.BitSeq).Lease(req.ID, 0, 0, 0, "") // for its slot
 	for range maxRewrites {
 		levels, rev, err := p.poolLevels(ctx, keys)
 		if err != nil {
@@ -237,7 +255,7 @@ func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (l
 		switch {
 		case s.rev == 0:
 			return lease.Lease{}, provider.ErrNotFound
-		case r.Secret != l.Secret:
+		case !req.Signed(r.Secret):
 			return lease.Lease{}, provider.ErrBadSignature
 		case r.Released || now >= r.Expired:
 			return lease.Lease{}, provider.ErrConflict
@@ -250,8 +268,7 @@ func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (l
 		if err := terms.CheckClock(now); err != nil {
 			return lease.Lease{}, err
 		}
-		r.Expired = max(r.Expired, now+terms.Term.Milliseconds())
-		r.End = max(r.End, r.Expired+terms.Quarantine.Milliseconds())
+		r.Expired, r.End = req.Extended(terms, now, r.Expired, r.End)
 		if err := p.at(stepExtending); err != nil {
 			return lease.Lease{}, err
 		}
@@ -259,12 +276,12 @@ func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (l
 		slices.SortFunc(marks, compareMarks)
 		further := append(keys.unchanged(l.BitSeq, l.ID, levels, basisOf(marks, l.BitSeq, l.ID, levels)),
 			clientv3.Compare(clientv3.ModRevision(levelKeys).WithRange(after(levelKeys)), "<", rev+1))
-		done, err := p.rewrite(ctx, keys, r, s.rev, further...)
+		done, err := p.rewrite(ctx, p.conn.Call, keys, r, s.rev, further...)
 		if err != nil {
 			return lease.Lease{}, err
 		}
 		if done {
-			return terms.WithBitSeq(l.BitSeq).Lease(r.ID, r.Created, r.Expired, r.End, r.Secret), nil
+			return terms.WithBitSeq(l.BitSeq).Lease(r.ID, r.Created, r.Expired, r.End, ""), nil
 		}
 	}
 	return lease.Lease{}, fmt.Errorf("%s: %w", p.cfg.Place(), errRaced)

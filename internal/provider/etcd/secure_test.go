@@ -145,10 +145,10 @@ func TestTLSAndPassword(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := leases[0]
-		if _, err := p.Extend(ctx, "", l); err != nil {
+		if _, err := provider.Extend(ctx, p, "", l); err != nil {
 			t.Errorf("Extend: %v", err)
 		}
-		if lost, err := p.Verify(ctx, "", leases); err != nil || len(lost) > 0 {
+		if lost, err := provider.Verify(ctx, p, "", leases); err != nil || len(lost) > 0 {
 			t.Errorf("Verify: %v, %v", lost, err)
 		}
 		now := time.Now().UnixMilli()

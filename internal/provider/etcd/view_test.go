@@ -18,7 +18,7 @@ func viewOf(t testing.TB, p *Provider) *view {
 	t.Helper()
 	pl := p.pool(provider.DefaultPool)
 	for deadline := time.Now().Add(callTime); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if _, err := p.Verify(within(t, callTime), "", nil); err != nil {
+		if _, err := provider.Verify(within(t, callTime), p, "", nil); err != nil {
 			t.Fatal(err)
 		}
 		p.useView(pl, time.Now())
@@ -258,10 +258,10 @@ func TestRewriteIsMadeOnWhatWasRead(t *testing.T) {
 	if err := p.Release(ctx, provider.ReleaseRequest{ID: l.ID, BitSeq: 8, TimestampMS: now, Signature: lease.Sign(l.Secret, l.ID, now)}); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := p.rewrite(ctx, keys, before[0].record, before[0].rev); done || err != nil {
+	if done, err := p.rewrite(ctx, p.conn.Call, keys, before[0].record, before[0].rev); done || err != nil {
 		t.Errorf("a record was replaced that had changed: %v, %v", done, err)
 	}
-	if lost, err := p.Verify(ctx, "", []lease.Lease{l}); err != nil || len(lost) != 1 {
+	if lost, err := provider.Verify(ctx, p, "", []lease.Lease{l}); err != nil || len(lost) != 1 {
 		t.Errorf("the release is gone: %v, %v", lost, err)
 	}
 }
@@ -312,7 +312,7 @@ func TestExtensionSeesWhatWasNotRead(t *testing.T) {
 			_, err := q.Acquire(within(t, callTime), provider.AcquireRequest{Service: "other"})
 			return err
 		}
-		if longer, err := p.Extend(within(t, callTime), "", l); !errors.Is(err, provider.ErrConflict) {
+		if longer, err := provider.Extend(within(t, callTime), p, "", l); !errors.Is(err, provider.ErrConflict) {
 			t.Errorf("beside a grant of bit_seq %d: %v, %v", bitSeq, longer, err)
 		}
 	}

@@ -207,7 +207,7 @@ func TestUnixSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if lost, err := h.Verify(t.Context(), "", leases); err != nil || len(lost) != 0 {
+	if lost, err := provider.Verify(t.Context(), h, "", leases); err != nil || len(lost) != 0 {
 		t.Errorf("lost %v: %v", lost, err)
 	}
 	if found, err := h.Locate(t.Context(), "", leases[0].Slot().Start, leases[0].Created); err != nil || len(found) != 1 ||

@@ -9,6 +9,11 @@
 // RATE_LIMITED), that is no settled answer, and the caller is told that the
 // provider is unavailable, so that it asks again under the same request ID.
 //
-// Every call can be repeated as it was: an acquire carries a request ID, a second
-// release changes nothing, an extension only ever lengthens.
+// An acquire carries a request ID and can be repeated as it was, and so can all
+// calls but a release, which is sent once.
+//
+// # Servers that others wrote
+//
+// A server needs to know no more than seed 000, sections 4.2 and 7.1. What it lacks
+// is logged once: see foreign.
 package httplease

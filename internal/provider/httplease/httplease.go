@@ -7,12 +7,16 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"unicode/utf8"
+
+	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/httpconn"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
@@ -22,6 +26,12 @@ type Provider struct {
 	client *httpconn.Client
 	// history is Info.History as a server told it with its last answer.
 	history atomic.Pointer[string]
+	// forgetful is Info.Forgetful as a server told it with its last grant.
+	forgetful atomic.Bool
+	foreign   foreign
+	// unverifiable: the server cannot verify, as it has said since the last acquire.
+	unverifiable atomic.Bool
+	joined       sync.Map // services that a server has answered an acquire for
 }
 
 var (
@@ -35,8 +45,10 @@ var (
 
 // Limits of what a server may answer.
 const (
-	maxAnswer = 16 << 20
-	maxList   = 512 << 20 // a full pool of small layouts with large meta
+	maxAnswer  = 64 << 10
+	grantBytes = 2 << 10   // more, for each lease that an acquire can need
+	maxGrants  = 16 << 20  // of those together
+	maxList    = 512 << 20 // a full pool of small layouts with large meta
 )
 
 // New returns the provider. It reads the files that cfg names, and connects to
@@ -46,12 +58,18 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Info().Name, err)
 	}
-	return &Provider{info: cfg.Info(), client: c}, nil
+	log := cfg.Log
+	if log == nil {
+		log = zap.NewNop()
+	}
+	return &Provider{info: cfg.Info(), client: c, foreign: foreign{log: log, echoes: map[string]bool{}, lacking: map[string]bool{}}}, nil
 }
 
-// Info implements provider.Provider. History is known after the first Locate.
+// Info implements provider.Provider. History is known after the first Locate,
+// Forgetful after the first Acquire.
 func (p *Provider) Info() provider.Info {
 	info := p.info
+	info.Forgetful = p.forgetful.Load()
 	if history := p.history.Load(); history != nil {
 		info.History = *history
 	}
@@ -82,20 +100,69 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	if req.RequestID == "" {
 		req.RequestID = provider.NewSecret() // else a repetition would be another grant
 	}
-	var answer leaseapi.AcquireResponse
+	newClient := req.Client == provider.NewClient
+	if _, joined := p.joined.Load(req.Service); req.Client == provider.OwnClient {
+		newClient = !joined
+	}
+	body := leaseapi.AcquireRequest{
+		ServiceID: req.Service, Meta: req.Meta, RequestID: req.RequestID, NewClient: &newClient,
+	}
+	if req.ThroughputPerMS > 0 {
+		body.ThroughputPerMS = &req.ThroughputPerMS
+	}
+	var answer leaseapi.Granted
+	var server string
 	err := p.do(ctx, httpconn.Call{
-		Method: http.MethodPost, Path: leaseapi.PathLease, Limit: maxAnswer, Answer: &answer,
-		Body: leaseapi.AcquireRequest{
-			ServiceID: req.Service, Meta: req.Meta, ThroughputPerMS: req.ThroughputPerMS, RequestID: req.RequestID,
-		},
+		Method: http.MethodPost, Path: leaseapi.PathLease, Limit: grantLimit(req), Answer: &answer, Server: &server, Body: body,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if len(answer.Leases) == 0 {
-		return nil, fmt.Errorf("%s: %w: the server answered without one", p.info.URL, lease.ErrMalformed)
+	leases, err := p.granted(server, req, answer)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", server, err)
 	}
-	return answer.Leases, nil
+	if req.Client == provider.OwnClient {
+		p.joined.Store(req.Service, true)
+	}
+	p.unverifiable.Store(false)
+	p.forgetful.Store(answer.Forgetful)
+	p.foreign.acquired()
+	return leases, nil
+}
+
+// grantLimit is how many bytes the answer may have. Each lease adds to the
+// throughput, so that this is how many can be needed, whatever their layout.
+func grantLimit(req provider.AcquireRequest) int64 {
+	return min(max(req.ThroughputPerMS, 1), maxGrants/grantBytes)*grantBytes + maxAnswer
+}
+
+// granted is the leases of an answer that is one to this request. Those of another
+// answer are another client's, perhaps: they must not be used, nor given back.
+func (p *Provider) granted(server string, req provider.AcquireRequest, answer leaseapi.Granted) ([]lease.Lease, error) {
+	if err := p.foreign.repeats(server, req.RequestID, answer.RequestID); err != nil {
+		return nil, err
+	}
+	if len(answer.Leases) == 0 {
+		return nil, fmt.Errorf("%w: the server answered without one", lease.ErrMalformed)
+	}
+	leases := make([]lease.Lease, len(answer.Leases))
+	for i, granted := range answer.Leases {
+		l := granted.Lease
+		if granted.ReservedUntil == nil {
+			p.foreign.lacks(lackReserved)
+			l.ReservedUntil = l.Expired
+		} else {
+			l.ReservedUntil = *granted.ReservedUntil
+		}
+		// A well-formed lease of a century is one whose times are no milliseconds.
+		if l.Validate() == nil && max(l.Term(), l.ReservedUntil-l.Expired) > provider.MaxTerm.Milliseconds() {
+			return nil, fmt.Errorf("%w: machine ID %d: it lasts from %d to %d and is reserved until %d, and neither may take more than %v: are these milliseconds?",
+				lease.ErrMalformed, l.ID, l.Created, l.Expired, l.ReservedUntil, provider.MaxTerm)
+		}
+		leases[i] = l
+	}
+	return leases, nil
 }
 
 // validText refuses what JSON cannot carry: it would arrive as something else.
@@ -119,34 +186,60 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 	if req.BitSeq != provider.AnyBitSeq {
 		body.BitSeq = &req.BitSeq
 	}
-	return p.do(ctx, httpconn.Call{Method: http.MethodDelete, Path: leasePath(req.ID), Body: body})
+	return p.do(ctx, httpconn.Call{Method: http.MethodDelete, Path: leasePath(req.ID), Body: body, SentOnce: true})
 }
 
 func leasePath(id int64) string { return leaseapi.PathLease + "/" + strconv.FormatInt(id, 10) }
 
-// Verify implements provider.Verifier.
-func (p *Provider) Verify(ctx context.Context, service string, leases []lease.Lease) ([]lease.Lease, error) {
-	var lost []lease.Lease
-	for {
-		part := leases[:min(len(leases), leaseapi.MaxVerify)]
-		leases = leases[len(part):]
+// Verify implements provider.Verifier. A server that cannot verify is asked again
+// after the next acquire: it may have become one that can.
+func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
+	if p.unverifiable.Load() {
+		return nil, fmt.Errorf("%s: it cannot verify leases: %w", p.info.URL, errors.ErrUnsupported)
+	}
+	for first := 0; first == 0 || first < len(claims); first += leaseapi.MaxVerify {
+		part := claims[first:min(first+leaseapi.MaxVerify, len(claims))]
+		body := leaseapi.VerifyRequest{ServiceID: service, Leases: make([]leaseapi.Claim, len(part))}
+		for i := range part {
+			body.Leases[i] = claimOf(&part[i].ID, &part[i].BitSeq, &part[i].CreatedMS, part[i].Signature)
+		}
 		var answer leaseapi.VerifyResponse
-		if err := p.do(ctx, httpconn.Call{
-			Method: http.MethodPost, Path: leaseapi.PathVerify, Limit: maxAnswer, Answer: &answer,
-			Body: leaseapi.VerifyRequest{ServiceID: service, Leases: part},
-		}); err != nil {
+		if err := supported(p.do(ctx, httpconn.Call{
+			Method: http.MethodPost, Path: leaseapi.PathVerify, Limit: maxAnswer, Answer: &answer, Body: body,
+		})); err != nil {
+			if errors.Is(err, errors.ErrUnsupported) {
+				p.unverifiable.Store(true)
+				p.foreign.lacks(lackVerify)
+				p.foreign.tell()
+			}
 			return nil, err
+		}
+		p.foreign.tell()
+		if answer.Lost == nil {
+			return nil, fmt.Errorf("%s: the answer is malformed: it does not say which leases are lost", p.info.URL)
 		}
 		for _, i := range answer.Lost {
 			if i < 0 || i >= len(part) {
 				return nil, fmt.Errorf("%s: the answer is malformed: lease %d of %d is lost", p.info.URL, i, len(part))
 			}
-			lost = append(lost, part[i])
-		}
-		if len(leases) == 0 {
-			return lost, nil
+			lost = append(lost, first+i)
 		}
 	}
+	return lost, nil
+}
+
+func claimOf(id *int64, bitSeq *int, created *int64, signature string) leaseapi.Claim {
+	return leaseapi.Claim{ID: id, BitSeq: bitSeq, Created: created, Signature: signature}
+}
+
+// supported makes errors.ErrUnsupported of the answer of a server that knows
+// nothing of a path, and says so in its own way.
+func supported(err error) error {
+	var p *problem.Problem
+	if errors.As(err, &p) && p.Code == "" && (p.Status == http.StatusNotFound || p.Status == http.StatusMethodNotAllowed) {
+		return fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
+	}
+	return err
 }
 
 // List implements provider.Lister. With a credential that has not the scope
@@ -195,20 +288,23 @@ func (p *Provider) records(ctx context.Context, path string, query url.Values) (
 }
 
 // Extend implements provider.Extender.
-func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
+func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
 	var answer leaseapi.ExtendResponse
-	if err := p.do(ctx, httpconn.Call{
-		Method: http.MethodPost, Path: leasePath(l.ID) + leaseapi.PathExtend, Limit: maxAnswer, Answer: &answer,
-		Body: leaseapi.ExtendRequest{ServiceID: service, Lease: l},
-	}); err != nil {
+	if err := supported(p.do(ctx, httpconn.Call{
+		Method: http.MethodPost, Path: leaseapi.PathExtend, Limit: maxAnswer, Answer: &answer,
+		Body: leaseapi.ExtendRequest{
+			Claim: claimOf(&req.ID, &req.BitSeq, &req.CreatedMS, req.Signature), Expired: &req.ExpiredMS, ServiceID: req.Service,
+		},
+	})); err != nil {
 		return lease.Lease{}, err
 	}
-	extended := answer.Lease
-	extended.Secret = l.Secret // which the server does not repeat
-	if extended.ID != l.ID || extended.Slot() != l.Slot() || extended.Expired < l.Expired {
-		return lease.Lease{}, fmt.Errorf("%s: the answer is malformed: %v was extended to %v", p.info.URL, l, extended)
+	l := answer.Lease
+	l.Secret = "" // which a server has no reason to repeat
+	if l.ID != req.ID || l.BitSeq != req.BitSeq || l.Created != req.CreatedMS || l.Expired < req.ExpiredMS || l.ReservedUntil < l.Expired {
+		return lease.Lease{}, fmt.Errorf("%s: the answer is malformed: machine ID %d until %d was extended to %v, reserved until %d",
+			p.info.URL, req.ID, req.ExpiredMS, l, l.ReservedUntil)
 	}
-	return extended, nil
+	return l, nil
 }
 
 // Counters implements provider.Counter. The credential needs the scope admin.

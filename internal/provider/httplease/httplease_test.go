@@ -423,13 +423,13 @@ func TestMalformedAnswers(t *testing.T) {
 	}
 	s := newStub(t, plain(200, "application/json", `{"lost":[1]}`))
 	l := provider.DefaultTerms().Grant(7, time.Now().UnixMilli(), "s")
-	if _, err := mustOpen(t, s.URL).Verify(within(t, patience), "", []lease.Lease{l}); err == nil {
+	if _, err := provider.Verify(within(t, patience), mustOpen(t, s.URL), "", []lease.Lease{l}); err == nil {
 		t.Error("a lease that was not asked for is lost")
 	}
 	shorter := l
 	shorter.Expired--
 	s = newStub(t, plain(200, "application/json", fmt.Sprintf(`{"lease":{"id":7,"bitTs":41,"bitId":14,"bitSeq":8,"expired":%d}}`, shorter.Expired)))
-	if got, err := mustOpen(t, s.URL).Extend(within(t, patience), "", l); err == nil {
+	if got, err := provider.Extend(within(t, patience), mustOpen(t, s.URL), "", l); err == nil {
 		t.Errorf("an extension shortened the lease: %v", got)
 	}
 }
@@ -464,7 +464,7 @@ func TestVerifyMany(t *testing.T) {
 		t.Fatal(len(leases), err)
 	}
 	leases[3].Secret, leases[599].Secret = "x", "y"
-	lost, err := p.(provider.Verifier).Verify(within(t, patience), "", leases)
+	lost, err := provider.Verify(within(t, patience), p.(provider.Verifier), "", leases)
 	if err != nil || len(lost) != 2 || lost[0] != leases[3] || lost[1] != leases[599] {
 		t.Errorf("%v, %v", lost, err)
 	}

@@ -5,12 +5,17 @@ import (
 	"net/url"
 	"strings"
 
+	"go.uber.org/zap"
+
 	"github.com/kazahana/kazahana/internal/httpconn"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
 // Config says which servers to ask, and as whom.
-type Config struct{ httpconn.Config }
+type Config struct {
+	httpconn.Config
+	Log *zap.Logger // nil: none
+}
 
 // SchemeUnix is that of a lease server which listens on a Unix socket.
 const SchemeUnix = httpconn.SchemeUnix
@@ -26,7 +31,7 @@ func ParseURL(raw string) (Config, error) {
 		_, query, _ := strings.Cut(raw, "?")
 		return Config{}, withTermsHint(query, err)
 	}
-	return Config{cfg}, nil
+	return Config{Config: cfg}, nil
 }
 
 // withTermsHint explains why terms, which other providers take, are unknown.

@@ -138,9 +138,9 @@ func (p *Provider) Close() error {
 func (p *Provider) begin(ctx context.Context) error {
 	select {
 	case <-p.closed:
-		return errors.New("the memory provider is closed")
+		return provider.NotSent(errors.New("the memory provider is closed"))
 	default:
-		return ctx.Err()
+		return provider.NotSent(ctx.Err())
 	}
 }
 
@@ -163,9 +163,9 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	if err != nil {
 		return nil, err
 	}
-	if !p.joined[terms.Pool] {
-		p.joined[terms.Pool] = true
-		pl.counters["client_id_count"]++
+	if req.Client == provider.NewClient || req.Client == provider.OwnClient && !p.joined[terms.Pool] {
+		p.joined[terms.Pool] = p.joined[terms.Pool] || req.Client == provider.OwnClient
+		pl.counters[provider.CountClients]++
 	}
 	leases, err := pl.acquire(terms, req, now)
 	pl.countAcquire(err)
@@ -291,9 +291,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 // find is the record that the release means and is signed for.
 func (pl *pool) find(req provider.ReleaseRequest) (*record, error) {
 	// Whoever knows the layout need not ask all records.
-	named := slotKey{req.ID << max(req.BitSeq, 0), req.BitSeq}
-	if r, ok := pl.records[named]; ok && r.lease.ID == req.ID &&
-		lease.Verify(r.lease.Secret, req.ID, req.TimestampMS, req.Signature) {
+	if r := pl.record(req.ID, req.BitSeq); r != nil && req.Signed(r.lease.Secret) {
 		return r, nil
 	}
 	err := provider.ErrNotFound
@@ -301,7 +299,7 @@ func (pl *pool) find(req provider.ReleaseRequest) (*record, error) {
 		if r.lease.ID != req.ID || req.BitSeq != provider.AnyBitSeq && req.BitSeq != r.lease.BitSeq {
 			continue
 		}
-		if lease.Verify(r.lease.Secret, req.ID, req.TimestampMS, req.Signature) {
+		if req.Signed(r.lease.Secret) {
 			return r, nil
 		}
 		err = provider.ErrBadSignature
@@ -309,21 +307,31 @@ func (pl *pool) find(req provider.ReleaseRequest) (*record, error) {
 	return nil, err
 }
 
+// record is that of the machine ID in the layout, nil when it was never granted.
+func (pl *pool) record(machineID int64, bitSeq int) *record {
+	if bitSeq < 0 {
+		return nil
+	}
+	if r := pl.records[slotKey{machineID << bitSeq, bitSeq}]; r != nil && r.lease.ID == machineID {
+		return r
+	}
+	return nil
+}
+
 // Verify implements provider.Verifier.
-func (p *Provider) Verify(ctx context.Context, service string, leases []lease.Lease) ([]lease.Lease, error) {
+func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
 	p.store.mu.Lock()
 	defer p.store.mu.Unlock()
-	var lost []lease.Lease
-	for _, l := range leases {
+	for i, c := range claims {
 		var r *record
 		if pl, ok := p.store.pools[p.services.Of(service).Pool]; ok {
-			r = pl.records[keyOf(l)]
+			r = pl.record(c.ID, c.BitSeq)
 		}
-		if r == nil || r.lease.Secret != l.Secret || r.released {
-			lost = append(lost, l)
+		if r == nil || !c.Signed(r.lease.Secret) || r.released {
+			lost = append(lost, i)
 		}
 	}
 	return lost, nil

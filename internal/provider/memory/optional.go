@@ -19,44 +19,39 @@ func (r *record) shown() provider.Record {
 }
 
 // Extend implements provider.Extender.
-func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
+func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
 	if err := p.begin(ctx); err != nil {
 		return lease.Lease{}, err
 	}
-	terms := p.services.Of(service)
+	terms := p.services.Of(req.Service)
 	p.store.mu.Lock()
 	defer p.store.mu.Unlock()
 	pl, ok := p.store.pools[terms.Pool]
 	if !ok {
 		return lease.Lease{}, provider.ErrNotFound
 	}
-	r, err := pl.extend(terms, l, p.store.nowMS())
-	pl.counters["extend_ttl_count"]++
+	r, err := pl.extend(terms, req, p.store.nowMS())
+	pl.counters[provider.CountExtends]++
 	switch {
 	case err == nil:
-		pl.counters["extend_ttl_success"]++
+		pl.counters[provider.CountExtended]++
 	case errors.Is(err, provider.ErrBadSignature):
-		pl.counters["extend_ttl_ownership_error"]++
+		pl.counters[provider.CountNotOwner]++
 	case errors.Is(err, provider.ErrConflict):
-		pl.counters["extend_ttl_expire_warning"]++
+		pl.counters[provider.CountExtendEnded]++
 	}
 	if err != nil {
 		return lease.Lease{}, err
 	}
-	return r.lease, nil
+	return r.shown().Lease, nil
 }
 
-func (pl *pool) extend(t provider.Terms, l lease.Lease, now int64) (*record, error) {
-	var r *record
-	for _, candidate := range pl.records {
-		if candidate.lease.ID == l.ID && candidate.lease.BitSeq == l.BitSeq {
-			r = candidate
-		}
-	}
+func (pl *pool) extend(t provider.Terms, req provider.ExtendRequest, now int64) (*record, error) {
+	r := pl.record(req.ID, req.BitSeq)
 	switch {
 	case r == nil:
 		return nil, provider.ErrNotFound
-	case r.lease.Secret != l.Secret:
+	case !req.Signed(r.lease.Secret):
 		return nil, provider.ErrBadSignature
 	case r.released || now >= r.lease.Expired:
 		return nil, provider.ErrConflict
@@ -68,8 +63,7 @@ func (pl *pool) extend(t provider.Terms, l lease.Lease, now int64) (*record, err
 			return nil, provider.ErrConflict
 		}
 	}
-	r.lease.Expired = max(r.lease.Expired, now+t.Term.Milliseconds())
-	r.lease.ReservedUntil = max(r.lease.ReservedUntil, r.lease.Expired+t.Quarantine.Milliseconds())
+	r.lease.Expired, r.lease.ReservedUntil = req.Extended(t, now, r.lease.Expired, r.lease.ReservedUntil)
 	pl.setEnd(r, r.lease.ReservedUntil)
 	return r, nil
 }
@@ -104,11 +98,11 @@ func (pl *pool) countAcquire(err error) {
 	var full *provider.FullError
 	switch {
 	case err == nil:
-		pl.counters["client_get_id_success"]++
+		pl.counters[provider.CountGranted]++
 	case errors.As(err, &full):
-		pl.counters["get_id_no_available_id"]++
+		pl.counters[provider.CountFull]++
 	}
-	pl.counters["client_get_id_count"]++
+	pl.counters[provider.CountAcquires]++
 }
 
 // Counters implements provider.Counter.
@@ -118,7 +112,7 @@ func (p *Provider) Counters(ctx context.Context, service string) (map[string]int
 	}
 	p.store.mu.Lock()
 	defer p.store.mu.Unlock()
-	counted := map[string]int64{}
+	counted := provider.NoCounts()
 	if pl, ok := p.store.pools[p.services.Of(service).Pool]; ok {
 		maps.Copy(counted, pl.counters)
 	}

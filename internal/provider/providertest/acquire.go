@@ -110,7 +110,7 @@ func testContextEnded(s *suite) {
 		err = c.Release(test.ctx, provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: now, Signature: lease.Sign(l.Secret, l.ID, now)})
 		s.want(err, test.want)
 		if v, ok := c.Provider.(provider.Verifier); ok {
-			_, err := v.Verify(test.ctx, "", []lease.Lease{l})
+			_, err := provider.Verify(test.ctx, v, "", []lease.Lease{l})
 			s.want(err, test.want)
 		}
 		if v, ok := c.Provider.(provider.Lister); ok {

@@ -2,6 +2,8 @@ package providertest
 
 import (
 	"errors"
+	"maps"
+	"strings"
 
 	"pgregory.net/rapid"
 
@@ -67,9 +69,14 @@ func testExtendAndRepeat(s *suite) {
 	if again := c.acquire(req)[0]; again != l {
 		s.Errorf("the request repeated gave %+v, want %+v", again, l)
 	}
-	// A caller that did not hear of the first extension asks with what it knows.
-	if longer, err := c.extend("", first); err != nil || longer.Expired < l.Expired || longer.Created != l.Created {
+	// A caller that did not hear of the first extension asks with what it knows, and
+	// so does somebody who overheard it: the lease stays as it is.
+	s.reach(s.now() + 10)
+	if longer, err := c.extend("", first); (err != nil || longer != l) && s.now() < l.Expired {
 		s.Errorf("extended again, %+v became %+v (%v)", l, longer, err)
+	}
+	if longer, err := c.extend("", l); (err != nil || longer.Expired <= l.Expired) && s.now() < l.Expired {
+		s.Errorf("extended once more, %+v became %+v (%v)", l, longer, err)
 	}
 }
 
@@ -121,16 +128,34 @@ func testCounters(s *suite) {
 	defer cancel()
 	got, err := counter.Counters(ctx, "")
 	s.must(err)
-	for name, want := range map[string]int64{
+	want := map[string]int64{
 		"client_id_count": 2, "client_get_id_count": 4, "client_get_id_success": 2, "get_id_no_available_id": 2,
-	} {
-		if n, counted := got[name]; counted && n != want {
-			s.Errorf("%s is %d, want %d", name, n, want)
+	}
+	maps.Copy(want, extends)
+	for _, name := range provider.CounterNames {
+		if n, counted := got[name]; !counted || n != want[name] {
+			s.Errorf("%s is %d (%v), want %d", name, n, counted, want[name])
 		}
 	}
-	for name, want := range extends {
-		if n, counted := got[name]; counted && n != want {
-			s.Errorf("%s is %d, want %d", name, n, want)
+}
+
+// testCountersOfOthers: a lease server counts its clients, and not itself.
+func testCountersOfOthers(s *suite) {
+	c := s.open(ids(lasting(), 0, 9))
+	counter, ok := c.Provider.(provider.Counter)
+	if !ok || strings.HasPrefix(c.Info().Name, "http") {
+		s.Skip("the provider is no Counter, or knows itself whose request it sends")
+	}
+	for i, client := range []provider.Client{
+		provider.KnownClient, provider.NewClient, provider.KnownClient, provider.NewClient, provider.OwnClient, provider.OwnClient,
+	} {
+		c.acquire(provider.AcquireRequest{Client: client})
+		ctx, cancel := s.ctx()
+		counted, err := counter.Counters(ctx, "")
+		cancel()
+		s.must(err)
+		if want := []int64{0, 1, 1, 2, 3, 3}[i]; counted["client_id_count"] != want {
+			s.Errorf("after %d acquires client_id_count is %d, want %d", i+1, counted["client_id_count"], want)
 		}
 	}
 }

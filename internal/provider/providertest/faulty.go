@@ -206,7 +206,7 @@ func (f *Faulty) Release(ctx context.Context, req provider.ReleaseRequest) error
 }
 
 // Verify implements provider.Verifier.
-func (f *Faulty) Verify(ctx context.Context, service string, leases []lease.Lease) ([]lease.Lease, error) {
+func (f *Faulty) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	fault, err := f.begin(ctx, OpVerify, func() {})
 	if err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func (f *Faulty) Verify(ctx context.Context, service string, leases []lease.Leas
 	if !ok {
 		return nil, fault.Lose
 	}
-	lost, err := v.Verify(ctx, service, leases)
+	lost, err = v.Verify(ctx, service, claims)
 	if err == nil && fault.Lose != nil {
 		return nil, fault.Lose
 	}

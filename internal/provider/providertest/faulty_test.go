@@ -99,10 +99,10 @@ func TestFaultyReleaseAndVerify(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.Next(providertest.OpVerify, providertest.Fail(down))
-		if _, err := f.Verify(ctx, "", leases); !errors.Is(err, down) {
+		if _, err := provider.Verify(ctx, f, "", leases); !errors.Is(err, down) {
 			t.Errorf("Verify: %v", err)
 		}
-		if lost, err := f.Verify(ctx, "", leases); err != nil || len(lost) != 0 {
+		if lost, err := provider.Verify(ctx, f, "", leases); err != nil || len(lost) != 0 {
 			t.Errorf("Verify: %v, %v", lost, err)
 		}
 		at := time.Now().UnixMilli()
@@ -111,13 +111,13 @@ func TestFaultyReleaseAndVerify(t *testing.T) {
 		if err := f.Release(ctx, req); !errors.Is(err, down) {
 			t.Errorf("Release: %v", err)
 		}
-		if lost, err := f.Verify(ctx, "", leases); err != nil || len(lost) != 0 {
+		if lost, err := provider.Verify(ctx, f, "", leases); err != nil || len(lost) != 0 {
 			t.Errorf("a release that failed was carried out: %v, %v", lost, err)
 		}
 		if err := f.Release(ctx, req); !errors.Is(err, providertest.ErrAnswerLost) {
 			t.Errorf("Release: %v", err)
 		}
-		if lost, err := f.Verify(ctx, "", leases); err != nil || len(lost) != 1 {
+		if lost, err := provider.Verify(ctx, f, "", leases); err != nil || len(lost) != 1 {
 			t.Errorf("a release whose answer was lost was not carried out: %v, %v", lost, err)
 		}
 		if len(f.Releases()) != 2 || f.Info().Name != "memory" {

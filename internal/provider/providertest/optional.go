@@ -33,7 +33,7 @@ func (g *ledger) wasExtended(pool string, l lease.Lease) bool {
 func (c *client) extend(service string, l lease.Lease) (lease.Lease, error) {
 	ctx, cancel := c.suite.ctx()
 	defer cancel()
-	longer, err := c.Provider.(provider.Extender).Extend(ctx, service, l)
+	longer, err := provider.Extend(ctx, c.Provider.(provider.Extender), service, l)
 	if err == nil {
 		c.suite.ledger.extended(c.services.Of(service).Pool, longer)
 	}
@@ -106,6 +106,19 @@ func testExtendRefused(s *suite) {
 	forged, other := l, l
 	forged.Secret = provider.NewSecret()
 	refused("another secret", forged, provider.ErrBadSignature)
+	for name, signature := range map[string]string{
+		"the secret itself": l.Secret, "a release's": lease.Sign(l.Secret, l.ID, l.Created),
+		"a verification's": lease.SignVerify(l.Secret, l.ID, l.Created), "another end's": lease.SignExtend(l.Secret, l.ID, l.Created, l.Expired+1), "none": "00",
+	} {
+		ctx, cancel := s.ctx()
+		longer, err := c.Provider.(provider.Extender).Extend(ctx, provider.ExtendRequest{
+			ID: l.ID, BitSeq: l.BitSeq, CreatedMS: l.Created, ExpiredMS: l.Expired, Signature: signature,
+		})
+		cancel()
+		if !errors.Is(err, provider.ErrBadSignature) {
+			s.Errorf("signed with %s: extended to %v with the error %v", name, longer, err)
+		}
+	}
 	other.ID = (l.ID + 1) % 4
 	refused("never granted", other, provider.ErrNotFound)
 

@@ -69,6 +69,7 @@ func Run(t *testing.T, factory Factory) {
 		{"InvalidRequests", testInvalidRequests},
 		{"Reopen", testReopen},
 		{"ContextEnded", testContextEnded},
+		{"NotSent", testNotSent},
 		{"Pools", testPools},
 		{"TimelineContradiction", testTimelineContradiction},
 
@@ -118,6 +119,7 @@ func Run(t *testing.T, factory Factory) {
 		{"Locate", testLocate},
 		{"LocateExtended", testLocateExtended},
 		{"Counters", testCounters},
+		{"CountersOfOthers", testCountersOfOthers},
 		{"Fence", testFence},
 		{"FenceOfTheLongestTerm", testFenceOfTheLongestTerm},
 		{"Init", testInit},

@@ -18,7 +18,7 @@ func (c *client) lostOf(leases ...lease.Lease) []int64 {
 	c.suite.Helper()
 	ctx, cancel := c.suite.ctx()
 	defer cancel()
-	lost, err := c.Provider.(provider.Verifier).Verify(ctx, "", leases)
+	lost, err := provider.Verify(ctx, c.Provider.(provider.Verifier), "", leases)
 	if err != nil {
 		c.suite.Fatalf("Verify: %v", err)
 	}
@@ -48,6 +48,7 @@ func testVerify(s *suite) {
 	slices.SortFunc(leases, func(a, b lease.Lease) int { return int(a.ID - b.ID) })
 	want("all held", c.lostOf(leases...))
 	want("another's secret", c.lostOf(unknown, leases[0]), 2)
+	s.verifyForged(c, leases[0])
 	s.must(c.giveBack(leases[1], s.now()))
 	want("released", c.lostOf(leases...), 1)
 	s.reach(leases[0].Expired)
@@ -56,6 +57,37 @@ func testVerify(s *suite) {
 	taken := c.acquire(provider.AcquireRequest{ThroughputPerMS: 256 * 2})
 	want("taken over", c.lostOf(leases[taken[0].ID], leases[taken[1].ID]),
 		min(taken[0].ID, taken[1].ID), max(taken[0].ID, taken[1].ID))
+}
+
+// verifyForged asks with signatures that are none, or of something else, and about
+// slots that no pool has.
+func (s *suite) verifyForged(c *client, l lease.Lease) {
+	s.Helper()
+	right := provider.ClaimOf(l)
+	forged := func(change func(*provider.Claim)) provider.Claim {
+		claim := right
+		change(&claim)
+		return claim
+	}
+	claims := []provider.Claim{
+		forged(func(c *provider.Claim) { c.Signature = "00" }),
+		forged(func(c *provider.Claim) { c.Signature = l.Secret }),
+		forged(func(c *provider.Claim) { c.Signature = lease.Sign(l.Secret, l.ID, l.Created) }),
+		forged(func(c *provider.Claim) { c.Signature = lease.SignExtend(l.Secret, l.ID, l.Created, l.Expired) }),
+		right,
+		forged(func(c *provider.Claim) { c.CreatedMS++ }),
+		forged(func(c *provider.Claim) { c.ID += 1 << 13 }),
+		forged(func(c *provider.Claim) { c.ID = -1 << 63 }),
+		forged(func(c *provider.Claim) { c.BitSeq = 9 }),
+		forged(func(c *provider.Claim) { c.BitSeq = -1 }),
+		forged(func(c *provider.Claim) { c.BitSeq = 1000 }),
+	}
+	ctx, cancel := s.ctx()
+	defer cancel()
+	lost, err := c.Provider.(provider.Verifier).Verify(ctx, "", claims)
+	if want := []int{0, 1, 2, 3, 5, 6, 7, 8, 9, 10}; err != nil || !slices.Equal(lost, want) {
+		s.Errorf("of forged claims %v are lost (%v), want %v", lost, err, want)
+	}
 }
 
 // list lists the default service's pool.

@@ -31,9 +31,9 @@ func useAll(t *testing.T, p *Provider) {
 	must(p.Init(ctx, ""))
 	leases, err := p.Acquire(ctx, provider.AcquireRequest{RequestID: provider.NewSecret(), ThroughputPerMS: 1000})
 	must(err)
-	_, err = p.Extend(ctx, "", leases[0])
+	_, err = provider.Extend(ctx, p, "", leases[0])
 	must(err)
-	lost, err := p.Verify(ctx, "", leases)
+	lost, err := provider.Verify(ctx, p, "", leases)
 	must(err)
 	if len(lost) > 0 {
 		t.Errorf("%v are said to be lost", lost)

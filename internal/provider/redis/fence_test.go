@@ -79,7 +79,7 @@ func (r *rig) fenced(p *Provider, untilMS int64, why string) {
 
 func (r *rig) lost(p *Provider, leases ...lease.Lease) int {
 	r.Helper()
-	lost, err := p.Verify(testContext(r), "", leases)
+	lost, err := provider.Verify(testContext(r), p, "", leases)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestRestartWithPersistence(t *testing.T) {
 		t.Error("Verify says that a lease is lost which the store has")
 	}
 	r.clock.Add(1000)
-	if _, err := r.provider.Extend(testContext(t), "", l); err != nil {
+	if _, err := provider.Extend(testContext(t), r.provider, "", l); err != nil {
 		t.Error(err)
 	}
 	at := r.clock.Load()

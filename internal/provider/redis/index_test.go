@@ -314,10 +314,10 @@ func TestCounters(t *testing.T) {
 	forged := l
 	forged.Secret = "x"
 	for _, l := range []lease.Lease{l, forged} {
-		_, _ = r.provider.Extend(testContext(t), "", l)
+		_, _ = provider.Extend(testContext(t), r.provider, "", l)
 	}
 	r.clock.Add(time.Hour.Milliseconds())
-	_, _ = r.provider.Extend(testContext(t), "", l)
+	_, _ = provider.Extend(testContext(t), r.provider, "", l)
 	want := map[string]int64{
 		"client_id_count": 2, "client_get_id_count": 5, "client_get_id_success": 4, "get_id_no_available_id": 1, "get_id_fenced": 0,
 		"extend_ttl_count": 3, "extend_ttl_success": 1, "extend_ttl_ownership_error": 1, "extend_ttl_expire_warning": 1,

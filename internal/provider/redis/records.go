@@ -27,29 +27,30 @@ const (
 )
 
 // Verify implements provider.Verifier.
-func (p *Provider) Verify(ctx context.Context, service string, leases []lease.Lease) ([]lease.Lease, error) {
+func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	terms := p.cfg.Services.Of(service)
-	var lost []lease.Lease
-	for page := range slices.Chunk(append([]lease.Lease{}, leases...), verifyPage) {
-		more, err := redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) ([]lease.Lease, error) {
+	at := 0
+	for page := range slices.Chunk(claims, verifyPage) {
+		more, err := redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) ([]int, error) {
 			return p.verify(ctx, conn, terms, page)
 		})
 		if err != nil {
 			return nil, err
 		}
-		lost = append(lost, more...)
+		for _, i := range more {
+			lost = append(lost, at+i)
+		}
+		at += len(page)
 	}
 	return lost, ctx.Err()
 }
 
-func (p *Provider) verify(ctx context.Context, conn *redis.Conn, terms provider.Terms, leases []lease.Lease) ([]lease.Lease, error) {
+func (p *Provider) verify(ctx context.Context, conn *redis.Conn, terms provider.Terms, claims []provider.Claim) (lost []int, err error) {
 	var args arguments
-	args.Set("count", len(leases))
-	for i, l := range leases {
-		args.Set(fmt.Sprintf("bit_seq%d", i+1), l.BitSeq)
-		args.Set(fmt.Sprintf("id%d", i+1), l.ID)
-		args.Set(fmt.Sprintf("secret%d", i+1), l.Secret)
-		args.Set(fmt.Sprintf("created%d", i+1), l.Created)
+	args.Set("count", len(claims))
+	for i, c := range claims {
+		args.Set(fmt.Sprintf("bit_seq%d", i+1), c.BitSeq)
+		args.Set(fmt.Sprintf("id%d", i+1), c.ID)
 	}
 	if p.cfg.FailoverFenceSet {
 		args.Set("failover_fence_ms", p.cfg.FailoverFence.Milliseconds())
@@ -61,15 +62,26 @@ func (p *Provider) verify(ctx context.Context, conn *redis.Conn, terms provider.
 	if word := r.Text(); word != "ok" {
 		return nil, p.refusal(word, r, terms)
 	}
-	var lost []lease.Lease
-	for r.More() {
-		i := r.Number()
-		if r.Err() != nil || i < 1 || i > int64(len(leases)) {
-			return nil, fmt.Errorf("a script named a lease that was not asked about")
+	fenced := r.Text() == "1"
+	for i, c := range claims {
+		secret, released, created := r.Text(), r.Text(), r.Text()
+		if isLost(c, secret, released, created, fenced) {
+			lost = append(lost, i)
 		}
-		lost = append(lost, leases[i-1])
 	}
 	return lost, r.Err()
+}
+
+// isLost judges a claim by what is recorded of its slot; without a record all is "".
+func isLost(c provider.Claim, secret, released, created string, fenced bool) bool {
+	createdMS, err := strconv.ParseInt(created, 10, 64)
+	switch {
+	case secret != "" && c.Signed(secret):
+		return released != "0"
+	case err == nil && createdMS >= c.CreatedMS:
+		return true // taken over
+	}
+	return !fenced // the record is gone, or an older one is back
 }
 
 // List implements provider.Lister. It reads page by page, so that grants are
@@ -125,26 +137,15 @@ func recordsOf(r *reply, pool string, timeline snowflake.Timeline) ([]provider.R
 }
 
 // Extend implements provider.Extender.
-func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
-	terms := p.cfg.Services.Of(service)
+func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
+	terms := p.cfg.Services.Of(req.Service)
+	if !terms.HasSlot(req.ID, req.BitSeq) {
+		return lease.Lease{}, provider.ErrNotFound
+	}
 	return redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (lease.Lease, error) {
-		var args arguments
-		args.Set("id", l.ID)
-		args.Set("bit_seq", l.BitSeq)
-		args.Set("secret", l.Secret)
-		args.Set("term_ms", terms.Term.Milliseconds())
-		args.Set("quarantine_ms", terms.Quarantine.Milliseconds())
-		p.setFenceArgs(&args, terms)
-		r, err := p.eval(ctx, conn, extendScript, terms.Pool, args)
-		if err != nil {
-			return lease.Lease{}, err
-		}
-		if word := r.Text(); word != "ok" {
-			return lease.Lease{}, p.refusal(word, r, terms)
-		}
-		l.Created, l.Expired, l.ReservedUntil = r.Number(), r.Number(), r.Number()
-		if r.Err() != nil || p.cfg.MinReplicas == 0 {
-			return l, r.Err()
+		l, err := p.extend(ctx, conn, terms, req)
+		if err != nil || p.cfg.MinReplicas == 0 {
+			return l, err
 		}
 		n, err := p.client.Confirmed(ctx, conn)
 		if err == nil && n < int64(p.cfg.MinReplicas) {
@@ -153,6 +154,38 @@ func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (l
 		}
 		return l, err
 	})
+}
+
+// extend checks the signature with the record's secret. The script, which counts,
+// refuses a request that is not signed for what the record has: no secret is "".
+func (p *Provider) extend(ctx context.Context, conn *redis.Conn, terms provider.Terms, req provider.ExtendRequest) (lease.Lease, error) {
+	r, err := p.secrets(ctx, conn, terms, req.ID, req.BitSeq)
+	if err != nil {
+		return lease.Lease{}, err
+	}
+	signedWith := ""
+	for r.More() {
+		r.Number() // the bit_seq asked for
+		if secret := r.Text(); req.Signed(secret) {
+			signedWith = secret
+		}
+	}
+	var args arguments
+	args.Set("id", req.ID)
+	args.Set("bit_seq", req.BitSeq)
+	args.Set("secret", signedWith)
+	args.Set("expired", req.ExpiredMS)
+	args.Set("term_ms", terms.Term.Milliseconds())
+	args.Set("quarantine_ms", terms.Quarantine.Milliseconds())
+	p.setFenceArgs(&args, terms)
+	if r, err = p.eval(ctx, conn, extendScript, terms.Pool, args); err != nil {
+		return lease.Lease{}, err
+	}
+	if word := r.Text(); word != "ok" {
+		return lease.Lease{}, p.refusal(word, r, terms)
+	}
+	l := terms.WithBitSeq(req.BitSeq).Lease(req.ID, r.Number(), r.Number(), r.Number(), "")
+	return l, r.Err()
 }
 
 // Locate implements provider.Locator. It knows grants for 24 hours after their
@@ -194,21 +227,15 @@ func (p *Provider) Init(ctx context.Context, service string) error {
 	return err
 }
 
-// counters are those of seed 001 that only the store can count, and how often
-// the fence refused.
-var counters = []string{
-	"client_id_count", "client_get_id_count", "client_get_id_success", "get_id_no_available_id", "get_id_fenced",
-	"extend_ttl_count", "extend_ttl_success", "extend_ttl_ownership_error", "extend_ttl_expire_warning",
-}
+// countFenced is how often the fence refused.
+const countFenced = "get_id_fenced"
 
-// Counters implements provider.Counter. All names are there.
+// Counters implements provider.Counter.
 func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
 	terms := p.cfg.Services.Of(service)
 	return redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (map[string]int64, error) {
-		all := map[string]int64{}
-		for _, name := range counters {
-			all[name] = 0
-		}
+		all := provider.NoCounts()
+		all[countFenced] = 0
 		var stored map[string]int64
 		stored, err := hashOfNumbers(conn.HGetAll(ctx, p.key(terms.Pool, "stats")))
 		for name, n := range stored {

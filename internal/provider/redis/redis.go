@@ -2,11 +2,8 @@ package redis
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	mathrand "math/rand/v2"
 	"os"
 	"strings"
@@ -35,11 +32,12 @@ const (
 	maxClockMS = 1<<53 - 1 - 4*366*24*3600*1000
 )
 
-// The steps of an acquire that Provider.at is told of.
+// The steps that Provider.at is told of.
 const (
 	stepAsked     = "asked"     // has a connection, nothing sent
 	stepGranted   = "granted"   // the script has run, replicas have not been waited for
 	stepConfirmed = "confirmed" // the caller does not know yet
+	stepReleasing = "releasing" // a release is checked, and sent next
 )
 
 // errInconsistent: the keys contradict each other. It stops a grant that would
@@ -48,10 +46,9 @@ var errInconsistent = errors.New("the index of free machine IDs contradicts the 
 
 // Provider grants leases from a Redis server.
 type Provider struct {
-	cfg      Config
-	client   *redisconn.Client
-	clientID string                  // one per opened provider, for people who read the records
-	joined   map[string]*atomic.Bool // by pool: whether this client has been counted
+	cfg    Config
+	client *redisconn.Client
+	joined map[string]*atomic.Bool // by pool: whether this client has been counted
 
 	// at is called at the named steps of an acquire. Only tests set it: there a
 	// process dies.
@@ -78,12 +75,19 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	if cfg.ClientID == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown"
+		}
+		cfg.ClientID = provider.NewClientID(host, time.Now().UnixMilli())
+	}
 	client, err := redisconn.Open(cfg.Config)
 	if err != nil {
 		return nil, err
 	}
 	p := &Provider{
-		cfg: cfg, client: client, clientID: newClientID(), joined: map[string]*atomic.Bool{},
+		cfg: cfg, client: client, joined: map[string]*atomic.Bool{},
 		at: func(string) error { return nil },
 	}
 	for _, t := range cfg.allTerms() {
@@ -96,18 +100,6 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 		}
 	}
 	return p, nil
-}
-
-// newClientID names this client in the records that it makes: host, time, and
-// what tells two of one host and millisecond apart.
-func newClientID() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	var b [4]byte
-	rand.Read(b[:]) // never fails (crypto/rand ends the program instead)
-	return fmt.Sprintf("%s-%d-%s", host, time.Now().UnixMilli(), hex.EncodeToString(b[:]))
 }
 
 func (p *Provider) hello(ctx context.Context, terms provider.Terms) error {
@@ -158,7 +150,9 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	}
 	// Of those that ask at once, one is the client's first.
 	joined := p.joined[terms.Pool]
-	if joined.CompareAndSwap(false, true) {
+	if req.Client == provider.NewClient {
+		args.Set("join", 1)
+	} else if req.Client == provider.OwnClient && joined.CompareAndSwap(false, true) {
 		args.Set("join", 1)
 		defer func() {
 			if err != nil && !isAnswer(err) {
@@ -215,7 +209,7 @@ func (p *Provider) acquireArgs(terms provider.Terms, req provider.AcquireRequest
 	a.Set("service", req.Service)
 	a.Set("request", req.RequestID)
 	a.Set("meta", meta)
-	a.Set("client", p.clientID)
+	a.Set("client", p.cfg.ClientID)
 	a.Set("secrets", strings.Join(secrets, " "))
 	a.Set("bit_seq", terms.BitSeq)
 	a.Set("low", ids.Low)
@@ -243,7 +237,7 @@ func (p *Provider) setFenceArgs(a *arguments, terms provider.Terms) {
 // Release implements provider.Provider.
 func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) error {
 	terms := p.cfg.Services.Of(req.Service)
-	_, err := redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (struct{}, error) {
+	_, err := redisconn.Run(ctx, p.client, redisconn.SentOnce, func(ctx context.Context, conn *redis.Conn) (struct{}, error) {
 		return struct{}{}, p.release(ctx, conn, terms, req)
 	})
 	return err
@@ -252,20 +246,14 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 // release checks the signature with the record's secret, which a script cannot,
 // and then has the grant ended if the record still has that secret.
 func (p *Provider) release(ctx context.Context, conn *redis.Conn, terms provider.Terms, req provider.ReleaseRequest) error {
-	var args arguments
-	args.Set("id", req.ID)
-	args.Set("bit_seq", req.BitSeq)
-	r, err := p.eval(ctx, conn, secretsScript, terms.Pool, args)
+	r, err := p.secrets(ctx, conn, terms, req.ID, req.BitSeq)
 	if err != nil {
 		return err
-	}
-	if word := r.Text(); word != "ok" {
-		return p.refusal(word, r, terms)
 	}
 	notOurs := provider.ErrNotFound
 	for r.More() {
 		bitSeq, secret := r.Number(), r.Text()
-		if !lease.Verify(secret, req.ID, req.TimestampMS, req.Signature) {
+		if !req.Signed(secret) {
 			notOurs = provider.ErrBadSignature
 			continue
 		}
@@ -278,10 +266,32 @@ func (p *Provider) release(ctx context.Context, conn *redis.Conn, terms provider
 		if req.AtEnd {
 			args.Set("at_end", 1)
 		}
+		if err := redisconn.Sending(ctx); err != nil {
+			return err
+		}
+		if err := p.at(stepReleasing); err != nil {
+			return err
+		}
 		return p.expectOK(p.eval(ctx, conn, releaseScript, terms.Pool, args))(terms)
 	}
 	if r.Err() != nil {
 		return r.Err()
 	}
 	return redisconn.Answer(notOurs)
+}
+
+// secrets asks for the bit_seq and the secret of each record that the machine ID
+// has in the layout, or in all (provider.AnyBitSeq).
+func (p *Provider) secrets(ctx context.Context, conn *redis.Conn, terms provider.Terms, machineID int64, bitSeq int) (*reply, error) {
+	var args arguments
+	args.Set("id", machineID)
+	args.Set("bit_seq", bitSeq)
+	r, err := p.eval(ctx, conn, secretsScript, terms.Pool, args)
+	if err != nil {
+		return nil, err
+	}
+	if word := r.Text(); word != "ok" {
+		return nil, p.refusal(word, r, terms)
+	}
+	return r, nil
 }

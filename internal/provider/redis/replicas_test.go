@@ -143,7 +143,7 @@ func TestUnconfirmedExtension(t *testing.T) {
 	l := r.acquire(r.provider)
 	r.clock.Add(1000)
 	replica.Signal(stop)
-	if longer, err := r.on(primary, impatient).Extend(testContext(t), "", l); !errors.Is(err, redisconn.ErrUnconfirmed) {
+	if longer, err := provider.Extend(testContext(t), r.on(primary, impatient), "", l); !errors.Is(err, redisconn.ErrUnconfirmed) {
 		t.Errorf("Extend gave %v and the error %v, want redisconn.ErrUnconfirmed", longer, err)
 	}
 	// The slot stays taken for as long as anybody may think.
@@ -152,7 +152,7 @@ func TestUnconfirmedExtension(t *testing.T) {
 		t.Errorf("the records are %+v (%v)", records, err)
 	}
 	replica.Signal(resume)
-	longer, err := r.provider.Extend(testContext(t), "", l)
+	longer, err := provider.Extend(testContext(t), r.provider, "", l)
 	if err != nil || longer.Expired != l.Expired+1000 {
 		t.Errorf("Extend gave %v and the error %v", longer, err)
 	}

@@ -62,7 +62,7 @@ func testSentinelFailover(t *testing.T, end func(*server)) {
 		return err
 	})
 	t.Logf("%d failed calls until the fence was noticed", refused)
-	if lost, err := q.Verify(testContext(t), "", held); err != nil || len(lost) > 0 {
+	if lost, err := provider.Verify(testContext(t), q, "", held); err != nil || len(lost) > 0 {
 		t.Errorf("confirmed leases %v were lost (%v)", lost, err)
 	}
 	last := held[len(held)-1].ReservedUntil

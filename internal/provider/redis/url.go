@@ -3,6 +3,7 @@ package redis
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,9 @@ const maxLowBits = 53
 type Config struct {
 	redisconn.Config
 	Services provider.Services
+	// ClientID names this client in the records of its grants; empty means one
+	// that Open makes up.
+	ClientID string
 }
 
 // Schemes returns the URL schemes of this provider.
@@ -76,6 +80,14 @@ func (c Config) longestMS(pool string) int64 {
 	return longest
 }
 
+// forgetful reports whether the fence can end before a lost grant has: then
+// another client may be granted the slot of a living lease.
+func (c Config) forgetful() bool {
+	return c.FailoverFenceSet && slices.ContainsFunc(c.allTerms(), func(t provider.Terms) bool {
+		return c.FailoverFence.Milliseconds() < c.longestMS(t.Pool)
+	})
+}
+
 // Info describes the provider that Open opens.
 func (c Config) Info() provider.Info {
 	text := c.Place()
@@ -94,7 +106,7 @@ func (c Config) Info() provider.Info {
 		text += separator + strings.Join(more, "&")
 	}
 	return provider.Info{
-		Name: c.Scheme, URL: text, Scope: provider.ScopeShared, OwnClock: true, Coordinated: true,
+		Forgetful: c.forgetful(), Name: c.Scheme, URL: text, Scope: provider.ScopeShared, OwnClock: true, Coordinated: true,
 		History: fmt.Sprintf("grants for %d hours after their end, and the last %d at most", historyKept/time.Hour, historyMax),
 	}
 }

@@ -56,6 +56,31 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
+// A fence that can end before a lost grant has makes the store a forgetful one.
+func TestForgetful(t *testing.T) {
+	long := provider.DefaultTerms()
+	long.Pool, long.Term = "long", time.Hour
+	for url, want := range map[string]bool{
+		"redis://h":                                          false,
+		"redis://h?failover_fence=0":                         true,
+		"redis://h?failover_fence=0&min_replicas=2":          true,
+		"redis://h?failover_fence=19m59s":                    true,
+		"redis://h?failover_fence=20m":                       false,
+		"redis://h?failover_fence=20s&term=10s":              false,
+		"redis+sentinel://a,b/m?failover_fence=20s&term=15s": true,
+		"redis://h?failover_fence=15s&term=15s&quarantine=0": false,
+	} {
+		cfg, err := ParseURL(url, nil)
+		if err != nil || cfg.Info().Forgetful != want {
+			t.Errorf("%s: forgetful is %t (%v)", url, cfg.Info().Forgetful, err)
+		}
+	}
+	cfg, err := ParseURL("redis://h?failover_fence=20m", map[string]provider.Terms{"a": long})
+	if err != nil || !cfg.Info().Forgetful {
+		t.Errorf("a service with a longer term: %+v (%v)", cfg.Info(), err)
+	}
+}
+
 func TestParseURLRefuses(t *testing.T) {
 	for url, want := range map[string]string{
 		"redis:":                                 "needs a host",

@@ -221,7 +221,7 @@ func TestFileGoneOrReplaced(t *testing.T) {
 			if got, err := p.Acquire(context.Background(), provider.AcquireRequest{}); !errors.Is(err, sqlitefile.ErrMoved) {
 				t.Errorf("Acquire gave %v and the error %v, want sqlitefile.ErrMoved", got, err)
 			}
-			if _, err := p.Verify(context.Background(), "", l); !errors.Is(err, sqlitefile.ErrMoved) {
+			if _, err := provider.Verify(context.Background(), p, "", l); !errors.Is(err, sqlitefile.ErrMoved) {
 				t.Errorf("Verify: the error is %v, want sqlitefile.ErrMoved", err)
 			}
 			at := time.Now().UnixMilli()

@@ -150,6 +150,7 @@ func (t *transaction) replay(pl *pool, req provider.AcquireRequest) ([]lease.Lea
 // themselves are asked once more whether it is free.
 func (t *transaction) record(pl *pool, r *ring, l lease.Lease, req provider.AcquireRequest, meta string) error {
 	start := l.Slot().Start
+	t.Grants(l.ReservedUntil)
 	if pl.levels&^(1<<l.BitSeq) != 0 {
 		busyUntil, err := t.available(pl, r, l.ID)
 		if err != nil {
@@ -267,7 +268,7 @@ func (t *transaction) releaseSlot(pl *pool, req provider.ReleaseRequest, bitSeq 
 	if err != nil {
 		return err
 	}
-	if !lease.Verify(secret, req.ID, req.TimestampMS, req.Signature) {
+	if !req.Signed(secret) {
 		return provider.ErrBadSignature
 	}
 	if err := req.CheckTime(t.NowMS, expired); err != nil || released {

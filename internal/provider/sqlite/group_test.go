@@ -125,7 +125,7 @@ func TestManyExtendTogether(t *testing.T) {
 			if forged {
 				l.Secret = provider.NewSecret()
 			}
-			longer, err := p.Extend(context.Background(), "", l)
+			longer, err := provider.Extend(context.Background(), p, "", l)
 			if !forged && (err != nil || longer.Key() != l.Key()) || forged && !errors.Is(err, provider.ErrBadSignature) {
 				t.Errorf("forged %v: %v, %v", forged, longer, err)
 			}

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"cmp"
 	"context"
-	"crypto/subtle"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -17,13 +16,13 @@ import (
 )
 
 // Extend implements provider.Extender.
-func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (lease.Lease, error) {
-	terms := p.services.Of(service)
+func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
+	terms := p.services.Of(req.Service)
 	var longer lease.Lease
 	// A refusal is committed too, because it is counted.
 	var refusal error
 	err := p.write(ctx, func(t *transaction) (err error) {
-		longer, refusal, err = t.extend(terms, l)
+		longer, refusal, err = t.extend(terms, req)
 		return err
 	}, nil)
 	if err != nil {
@@ -36,56 +35,58 @@ func (p *Provider) Extend(ctx context.Context, service string, l lease.Lease) (l
 }
 
 // extend moves the end of a living lease. refusal says why it does not.
-func (t *transaction) extend(terms provider.Terms, l lease.Lease) (longer lease.Lease, refusal, err error) {
+func (t *transaction) extend(terms provider.Terms, req provider.ExtendRequest) (longer lease.Lease, refusal, err error) {
 	pl, err := findPool(t.Session, terms.Pool, &terms.Timeline)
 	if errors.Is(err, errNoPool) {
-		return lease.Lease{}, provider.ErrNotFound, nil
+		return lease.Lease{}, t.forgotten(provider.ErrNotFound), nil
 	}
 	if err != nil {
 		return lease.Lease{}, nil, err
 	}
-	if l.BitSeq < 0 || pl.levels>>l.BitSeq&1 == 0 || !pl.layoutTerms(l.BitSeq).Range().Contains(l.ID) {
-		return lease.Lease{}, provider.ErrNotFound, nil
+	if !pl.hasSlot(req.ID, req.BitSeq) {
+		return lease.Lease{}, t.forgotten(provider.ErrNotFound), nil
 	}
-	longer, refusal, err = t.extendSlot(pl, terms, l)
+	longer, refusal, err = t.extendSlot(pl, terms, req)
 	if err != nil {
 		return lease.Lease{}, nil, err
 	}
 	return longer, refusal, t.countExtend(pl.name, refusal)
 }
 
-func (t *transaction) extendSlot(pl *pool, terms provider.Terms, l lease.Lease) (longer lease.Lease, refusal, err error) {
-	start := l.ID << l.BitSeq
+func (t *transaction) extendSlot(pl *pool, terms provider.Terms, req provider.ExtendRequest) (longer lease.Lease, refusal, err error) {
+	start := req.ID << req.BitSeq
 	var created, expired, until, historyID int64
 	var released bool
 	var secret string
 	err = t.QueryRow("SELECT created, expired, until, released, secret, history_id FROM slot WHERE pool = ? AND start = ? AND bit_seq = ?",
-		[]any{pl.id, start, l.BitSeq}, &created, &expired, &until, &released, &secret, &historyID)
+		[]any{pl.id, start, req.BitSeq}, &created, &expired, &until, &released, &secret, &historyID)
 	if errors.Is(err, sql.ErrNoRows) {
-		return l, provider.ErrNotFound, nil
+		return lease.Lease{}, t.forgotten(provider.ErrNotFound), nil
 	}
 	if err != nil {
-		return l, nil, err
+		return lease.Lease{}, nil, err
 	}
-	if subtle.ConstantTimeCompare([]byte(secret), []byte(l.Secret)) != 1 {
-		return l, provider.ErrBadSignature, nil
+	if !req.Signed(secret) {
+		if created < req.CreatedMS { // an older record than the lease's
+			return lease.Lease{}, t.forgotten(provider.ErrBadSignature), nil
+		}
+		return lease.Lease{}, provider.ErrBadSignature, nil
 	}
 	if released || t.NowMS >= expired {
-		return l, provider.ErrConflict, nil
+		return lease.Lease{}, provider.ErrConflict, nil
 	}
 	// As for a grant, all others that overlap must have ended: while the clock
 	// was ahead, one may have been granted that the longer lease would meet.
-	others, err := t.othersUntil(pl, start, l.BitSeq)
+	others, err := t.othersUntil(pl, start, req.BitSeq)
 	if err != nil {
-		return l, nil, err
+		return lease.Lease{}, nil, err
 	}
 	if others > t.NowMS {
-		return l, provider.ErrConflict, nil
+		return lease.Lease{}, provider.ErrConflict, nil
 	}
 	before := until
-	expired = max(expired, t.NowMS+terms.Term.Milliseconds())
-	until = max(until, expired+terms.Quarantine.Milliseconds())
-	longer = pl.layoutTerms(l.BitSeq).Lease(l.ID, created, expired, until, secret)
+	expired, until = req.Extended(terms, t.NowMS, expired, until)
+	longer = pl.layoutTerms(req.BitSeq).Lease(req.ID, created, expired, until, "")
 	return longer, nil, t.lengthen(pl, longer, historyID, before)
 }
 
@@ -112,6 +113,7 @@ func (t *transaction) othersUntil(pl *pool, start int64, bitSeq int) (latest int
 // lengthen writes the new times of a lease whose slot was taken until `before`.
 func (t *transaction) lengthen(pl *pool, l lease.Lease, historyID, before int64) (err error) {
 	start := l.Slot().Start
+	t.Grants(l.ReservedUntil)
 	if _, err := t.Exec("UPDATE slot SET expired = ?, until = ? WHERE pool = ? AND start = ? AND bit_seq = ?",
 		l.Expired, l.ReservedUntil, pl.id, start, l.BitSeq); err != nil {
 		return err
@@ -192,13 +194,13 @@ func (t *transaction) count(poolName string, clients, granted, full, extended, n
 
 // countAcquire counts an acquire that was granted or found the pool full, and
 // returns its outcome. Others leave nothing in the file, so they are not counted.
-// first says that this client was not granted anything before.
+// first says that the client was not counted before.
 func (t *transaction) countAcquire(poolName string, first bool, outcome error) error {
 	var full *provider.FullError
 	if outcome != nil && !errors.As(outcome, &full) {
 		return outcome
 	}
-	err := t.count(poolName, one(first && outcome == nil), one(outcome == nil), one(outcome != nil), 0, 0, 0)
+	err := t.count(poolName, one(first), one(outcome == nil), one(outcome != nil), 0, 0, 0)
 	if err == nil && outcome != nil {
 		err = sqlitefile.Answer(outcome)
 	}
@@ -234,13 +236,13 @@ func counters(s *sqlitefile.Session, poolName string) (map[string]int64, error) 
 		return nil, err
 	}
 	return map[string]int64{
-		"client_id_count":            clients,
-		"client_get_id_count":        granted + full,
-		"client_get_id_success":      granted,
-		"get_id_no_available_id":     full,
-		"extend_ttl_count":           extended + notOwner + tooLate,
-		"extend_ttl_success":         extended,
-		"extend_ttl_ownership_error": notOwner,
-		"extend_ttl_expire_warning":  tooLate,
+		provider.CountClients:     clients,
+		provider.CountAcquires:    granted + full,
+		provider.CountGranted:     granted,
+		provider.CountFull:        full,
+		provider.CountExtends:     extended + notOwner + tooLate,
+		provider.CountExtended:    extended,
+		provider.CountNotOwner:    notOwner,
+		provider.CountExtendEnded: tooLate,
 	}, nil
 }

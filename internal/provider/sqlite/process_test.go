@@ -7,15 +7,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/disktest"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/sqlitefile"
@@ -35,6 +38,8 @@ type childArgs struct {
 	Step     string
 	ClockMS  int64
 	Seed     uint64
+	LiveDir  string
+	Count    int
 }
 
 func child(t *testing.T, name string, args childArgs) *exec.Cmd {
@@ -59,7 +64,7 @@ func runChild(name string) int {
 		return 1
 	}
 	run := map[string]func(childArgs) error{
-		"crash": childCrash, "churn": childChurn, "open": childOpen,
+		"crash": childCrash, "churn": childChurn, "open": childOpen, "hold": childHold,
 	}[name]
 	if err := run(args); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -70,7 +75,7 @@ func runChild(name string) int {
 
 // childOpen opens the file, acquires once and says how that went.
 func childOpen(args childArgs) error {
-	p, err := Open(context.Background(), Config{Path: args.Path, Services: args.Services})
+	p, err := Open(context.Background(), Config{Path: args.Path, Services: args.Services, LiveDir: args.LiveDir})
 	if err != nil {
 		return err
 	}
@@ -79,10 +84,35 @@ func childOpen(args childArgs) error {
 	return err
 }
 
+// childHold acquires a number of leases by a clock that stands, reports them, and
+// holds the file open until it is killed, or told to end.
+func childHold(args childArgs) error {
+	p, err := Open(context.Background(), Config{
+		Path: args.Path, Services: args.Services, LiveDir: args.LiveDir, NowMS: func() int64 { return args.ClockMS },
+	})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	leases := []lease.Lease{}
+	for range args.Count {
+		more, err := p.Acquire(context.Background(), provider.AcquireRequest{})
+		if err != nil {
+			return err
+		}
+		leases = append(leases, more...)
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(leases); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
 // childCrash acquires and is gone at the step, as by kill -9.
 func childCrash(args childArgs) error {
 	p, err := Open(context.Background(), Config{
-		Path: args.Path, Services: args.Services, NowMS: func() int64 { return args.ClockMS },
+		Path: args.Path, Services: args.Services, LiveDir: args.LiveDir, NowMS: func() int64 { return args.ClockMS },
 	})
 	if err != nil {
 		return err
@@ -117,7 +147,7 @@ type event struct {
 // childChurn acquires and releases without end.
 func childChurn(args childArgs) error {
 	random := rand.New(rand.NewPCG(args.Seed, 0))
-	p, err := Open(context.Background(), Config{Path: args.Path, Services: args.Services})
+	p, err := Open(context.Background(), Config{Path: args.Path, Services: args.Services, LiveDir: args.LiveDir})
 	if err != nil {
 		return err
 	}
@@ -160,7 +190,7 @@ func TestProcessesOnOneFile(t *testing.T) {
 	if testing.Short() {
 		lives = 3
 	}
-	path := filepath.Join(t.TempDir(), "leases.db")
+	path, live := filepath.Join(t.TempDir(), "leases.db"), disktest.Memory(t)
 	services := churnServices()
 	var mu sync.Mutex
 	var events []event
@@ -170,7 +200,7 @@ func TestProcessesOnOneFile(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(n), 7))
 			for range lives {
 				seen, err := churnUntilKilled(t, 5+random.IntN(60), time.Duration(random.IntN(3000))*time.Microsecond,
-					childArgs{Path: path, Services: services, Seed: random.Uint64()})
+					childArgs{Path: path, Services: services, LiveDir: live, Seed: random.Uint64()})
 				mu.Lock()
 				events = append(events, seen...)
 				mu.Unlock()
@@ -191,7 +221,7 @@ func TestProcessesOnOneFile(t *testing.T) {
 	t.Logf("%d processes were killed; they were granted %d leases", processes*lives, grants)
 
 	// And it still grants.
-	p := mustOpen(t, Config{Path: path, Services: services})
+	p := mustOpen(t, Config{Path: path, Services: services, LiveDir: live})
 	for {
 		_, err := p.Acquire(context.Background(), provider.AcquireRequest{})
 		var full *provider.FullError
@@ -344,7 +374,7 @@ func TestProcessesCreateOneFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		if name := e.Name(); name != "leases.db" && name != "leases.db-wal" && name != "leases.db-shm" {
+		if name := e.Name(); !slices.Contains([]string{"leases.db", "leases.db-wal", "leases.db-shm", "leases.db-witness"}, name) {
 			t.Errorf("%s was left behind", name)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
@@ -15,31 +14,44 @@ import (
 // no lease is granted.
 const listPage = 1000
 
-// verify returns the leases that are no longer the caller's.
-func verify(s *sqlitefile.Session, poolName string, leases []lease.Lease) ([]lease.Lease, error) {
+// verify returns the positions of the claims whose lease is no longer the caller's.
+// What a fenced file lacks, or has an older record of, says nothing: the fence
+// outlasts every lease that was lost.
+func verify(s *sqlitefile.Session, poolName string, claims []provider.Claim, fenced bool) (lost []int, err error) {
 	pl, err := findPool(s, poolName, nil)
-	if errors.Is(err, errNoPool) {
-		return leases, nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errNoPool) {
 		return nil, err
 	}
-	var lost []lease.Lease
-	for _, l := range leases {
+	for i, c := range claims {
 		var secret string
 		var released bool
-		err := s.QueryRow("SELECT secret, released FROM slot WHERE pool = ? AND start = ? AND bit_seq = ?",
-			[]any{pl.id, l.Slot().Start, l.BitSeq}, &secret, &released)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			lost = append(lost, l)
-		case err != nil:
+		var created int64
+		err := sql.ErrNoRows
+		if pl != nil && pl.hasSlot(c.ID, c.BitSeq) {
+			err = s.QueryRow("SELECT secret, released, created FROM slot WHERE pool = ? AND start = ? AND bit_seq = ?",
+				[]any{pl.id, c.ID << c.BitSeq, c.BitSeq}, &secret, &released, &created)
+		}
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, err
-		case secret != l.Secret || released:
-			lost = append(lost, l)
+		}
+		isLost := !fenced // the record is gone, or an older one is back
+		switch {
+		case err != nil:
+		case c.Signed(secret):
+			isLost = released
+		case created >= c.CreatedMS:
+			isLost = true // taken over
+		}
+		if isLost {
+			lost = append(lost, i)
 		}
 	}
 	return lost, nil
+}
+
+// hasSlot reports whether the machine ID may have been granted in the layout.
+func (pl *pool) hasSlot(machineID int64, bitSeq int) bool {
+	return bitSeq >= 0 && pl.levels>>bitSeq&1 != 0 && pl.layoutTerms(bitSeq).Range().Contains(machineID)
 }
 
 // list reads the page of records that follows those read before.

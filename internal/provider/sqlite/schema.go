@@ -102,7 +102,9 @@ const counterTable = `CREATE TABLE IF NOT EXISTS counter (
 var kind = sqlitefile.Kind{
 	Name: "lease database", ApplicationID: applicationID,
 	Schema: schema, Additions: []string{counterTable},
+	Loose:   []string{"history", "counter", "ring", "run", "inside"},
+	Mend:    []string{"DELETE FROM run", "DELETE FROM inside", "DELETE FROM ring"},
 	Probe:   "SELECT count(*) FROM (SELECT 1 FROM slot LIMIT 1)",
 	Moved:   "put it back, or restart once the leases granted from it have ended",
-	Damaged: "restore it, or move it away once every lease granted from it has ended",
+	Damaged: "restore it, without the -wal and -shm files beside it, or move it away once every lease granted from it has ended",
 }

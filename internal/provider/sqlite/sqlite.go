@@ -18,6 +18,7 @@ type Config struct {
 	Path     string // absolute
 	Services provider.Services
 	NowMS    func() int64 // the provider's clock in Unix ms; nil means the wall clock
+	LiveDir  string       // where the file's witness is; see package sqlitefile
 }
 
 // Provider grants leases from one SQLite file.
@@ -32,12 +33,14 @@ type Provider struct {
 }
 
 var (
-	_ provider.Provider = (*Provider)(nil)
-	_ provider.Verifier = (*Provider)(nil)
-	_ provider.Lister   = (*Provider)(nil)
-	_ provider.Extender = (*Provider)(nil)
-	_ provider.Locator  = (*Provider)(nil)
-	_ provider.Counter  = (*Provider)(nil)
+	_ provider.Provider    = (*Provider)(nil)
+	_ provider.Verifier    = (*Provider)(nil)
+	_ provider.Lister      = (*Provider)(nil)
+	_ provider.Extender    = (*Provider)(nil)
+	_ provider.Locator     = (*Provider)(nil)
+	_ provider.Initializer = (*Provider)(nil)
+	_ provider.Counter     = (*Provider)(nil)
+	_ provider.Fencer      = (*Provider)(nil)
 )
 
 // Params returns the parameters that a sqlite: URL takes.
@@ -78,7 +81,8 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 	}
 	var err error
 	p.file, err = sqlitefile.Open(ctx, cfg.Path, &kind, sqlitefile.Options{
-		NowMS: cfg.NowMS, Check: p.checkTimelines, At: func(step string) error { return p.at(step) },
+		NowMS: cfg.NowMS, LiveDir: cfg.LiveDir, TermMS: p.services.LongestMS(),
+		Check: p.checkTimelines, At: func(step string) error { return p.at(step) },
 	})
 	if err != nil {
 		return nil, err
@@ -102,7 +106,7 @@ func (p *Provider) checkTimelines(s *sqlitefile.Session) error {
 
 // Info describes the provider that Open opens.
 func (c Config) Info() provider.Info {
-	url := "sqlite:" + c.Path
+	url := sqlitefile.URL(c.Path)
 	if ids := c.Services.Default.IDs; !ids.IsAll() {
 		url += "?ids=" + ids.String()
 	}
@@ -136,9 +140,14 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	terms := p.services.Of(req.Service)
 	var leases []lease.Lease
 	err := p.write(ctx, func(t *transaction) (err error) {
+		if err := t.admitted(p.services.LongestMS()); err != nil {
+			return err
+		}
 		leases, err = t.acquire(terms, req)
-		return t.countAcquire(terms.Pool, !p.joined[terms.Pool], err)
-	}, func() { p.joined[terms.Pool] = true })
+		// This process counts with its first grant, and is then remembered.
+		first := req.Client == provider.NewClient || req.Client == provider.OwnClient && err == nil && !p.joined[terms.Pool]
+		return t.countAcquire(terms.Pool, first, err)
+	}, func() { p.joined[terms.Pool] = p.joined[terms.Pool] || req.Client == provider.OwnClient })
 	if err != nil {
 		return nil, err
 	}
@@ -152,10 +161,10 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 }
 
 // Verify implements provider.Verifier.
-func (p *Provider) Verify(ctx context.Context, service string, leases []lease.Lease) ([]lease.Lease, error) {
+func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	pool := p.services.Of(service).Pool
-	return sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) ([]lease.Lease, error) {
-		return verify(s, pool, leases)
+	return sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) ([]int, error) {
+		return verify(s, pool, claims, s.Fence().Holds(p.file.NowMS()))
 	})
 }
 

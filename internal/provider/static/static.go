@@ -144,9 +144,9 @@ func (p *Provider) Close() error {
 // begin reports why an operation cannot start. p.mu is held.
 func (p *Provider) begin(ctx context.Context) error {
 	if p.closed {
-		return fmt.Errorf("the provider %s is closed", p.info.Name)
+		return provider.NotSent(fmt.Errorf("the provider %s is closed", p.info.Name))
 	}
-	return ctx.Err()
+	return provider.NotSent(ctx.Err())
 }
 
 // Acquire implements provider.Provider. It grants one lease, whatever
@@ -208,7 +208,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 		if g.lease.ID != req.ID || req.BitSeq != provider.AnyBitSeq && req.BitSeq != g.lease.BitSeq {
 			continue
 		}
-		if !lease.Verify(g.lease.Secret, req.ID, req.TimestampMS, req.Signature) {
+		if !req.Signed(g.lease.Secret) {
 			err = provider.ErrBadSignature
 			continue
 		}
@@ -226,18 +226,18 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 
 // Extend implements provider.Extender, for the lease granted last. A host that
 // has been given another address since cannot extend: ErrConflict.
-func (p *Provider) Extend(ctx context.Context, _ string, l lease.Lease) (lease.Lease, error) {
+func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.begin(ctx); err != nil {
 		return lease.Lease{}, err
 	}
-	i := slices.IndexFunc(p.recent, func(g grant) bool { return g.lease.ID == l.ID && g.lease.BitSeq == l.BitSeq })
+	i := slices.IndexFunc(p.recent, func(g grant) bool { return g.lease.ID == req.ID && g.lease.BitSeq == req.BitSeq })
 	if i < 0 {
 		return lease.Lease{}, provider.ErrNotFound
 	}
 	g, now := &p.recent[len(p.recent)-1], p.nowMS()
-	if g.lease.Key() != l.Key() {
+	if !req.Signed(g.lease.Secret) {
 		return lease.Lease{}, provider.ErrBadSignature
 	}
 	here, err := p.locate()
@@ -247,7 +247,8 @@ func (p *Provider) Extend(ctx context.Context, _ string, l lease.Lease) (lease.L
 	if g.released || now >= g.lease.Expired || here.machineID != g.lease.ID {
 		return lease.Lease{}, provider.ErrConflict
 	}
-	g.lease.Expired = max(g.lease.Expired, now+p.terms.Term.Milliseconds())
-	g.lease.ReservedUntil = max(g.lease.ReservedUntil, g.lease.Expired+p.terms.Quarantine.Milliseconds())
-	return g.lease, nil
+	g.lease.Expired, g.lease.ReservedUntil = req.Extended(p.terms, now, g.lease.Expired, g.lease.ReservedUntil)
+	longer := g.lease
+	longer.Secret = ""
+	return longer, nil
 }

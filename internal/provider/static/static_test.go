@@ -160,7 +160,7 @@ func TestStaticRefusesToGrant(t *testing.T) {
 	p, c := open(t, "static:17")
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := p.Acquire(cancelled, provider.AcquireRequest{}); !errors.Is(err, context.Canceled) {
+	if _, err := p.Acquire(cancelled, provider.AcquireRequest{}); !errors.Is(err, context.Canceled) || !errors.Is(err, provider.ErrNotSent) {
 		t.Errorf("cancelled: %v", err)
 	}
 	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{RequestID: strings.Repeat("x", 1000)}); !errors.Is(err, provider.ErrInvalid) {
@@ -301,7 +301,7 @@ func TestExtend(t *testing.T) {
 	}
 	extend := func(l lease.Lease, want error) lease.Lease {
 		t.Helper()
-		longer, err := p.Extend(context.Background(), "", l)
+		longer, err := provider.Extend(context.Background(), p, "", l)
 		if !errors.Is(err, want) {
 			t.Errorf("Extend of %v: %v, want %v", l, err, want)
 		}

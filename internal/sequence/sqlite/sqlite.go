@@ -1,5 +1,10 @@
 // Package sqlite keeps sequences in a store file, for all processes of a host.
 // Values are on the disk before they are handed out; see package sqlitefile.
+//
+// A file that was put back from a backup may have forgotten values. It hands out
+// none of a key (sequence.NextInDoubt) until an operator says how the key goes on
+// (Declare), or that nothing is missing (sqlitefile.File.Init). So each row names
+// the file's life in which it was written last.
 package sqlite
 
 import (
@@ -22,6 +27,7 @@ var Tables = []string{
 		used_ms    INTEGER NOT NULL,
 		expires_ms INTEGER,
 		receipts   TEXT    NOT NULL,
+		life       TEXT    NOT NULL,
 		PRIMARY KEY (tenant, key)
 	) STRICT, WITHOUT ROWID`,
 	`CREATE INDEX IF NOT EXISTS sequence_expires ON sequence (expires_ms) WHERE expires_ms IS NOT NULL`,
@@ -51,22 +57,37 @@ func (s *Store) Next(ctx context.Context, r sequence.Request) (sequence.Range, e
 		return sequence.Range{}, err
 	}
 	var got sequence.Range
-	err := s.file.Write(ctx, func(t *sqlitefile.Tx) error {
-		before, err := read(t, r.Tenant, r.Key)
-		if err != nil {
-			return err
-		}
-		after, values, err := sequence.Next(before, r, t.NowMS)
-		if err != nil {
-			return err
-		}
-		got = values
-		return write(t, r.Tenant, r.Key, after)
+	err := s.file.Write(ctx, func(t *sqlitefile.Tx) (err error) {
+		got, err = next(t, r)
+		return err
 	}, nil)
 	if err != nil {
 		return sequence.Range{}, err
 	}
 	return got, nil
+}
+
+func next(t *sqlitefile.Tx, r sequence.Request) (sequence.Range, error) {
+	before, life, err := read(t, r.Tenant, r.Key)
+	if err != nil {
+		return sequence.Range{}, err
+	}
+	fence := t.Fence()
+	if fence.Trusted || life == fence.Life {
+		after, got, err := sequence.Next(before, r, t.NowMS)
+		if err != nil {
+			return sequence.Range{}, err
+		}
+		return got, write(t, r.Tenant, r.Key, after, fence.Life)
+	}
+	after, got, over, err := sequence.NextInDoubt(before, r, t.NowMS, sequence.Doubt{FromMS: fence.FromMS, Reason: fence.Reason})
+	if err != nil {
+		return sequence.Range{}, err
+	}
+	if over {
+		life = fence.Life
+	}
+	return got, write(t, r.Tenant, r.Key, after, life)
 }
 
 // Declare implements sequence.Declarer.
@@ -75,38 +96,40 @@ func (s *Store) Declare(ctx context.Context, d sequence.Declaration) error {
 		return err
 	}
 	return s.file.Write(ctx, func(t *sqlitefile.Tx) error {
-		return write(t, d.Tenant, d.Key, sequence.Declared(d, t.NowMS))
+		return write(t, d.Tenant, d.Key, sequence.Declared(d, t.NowMS), t.Fence().Life)
 	}, nil)
 }
 
-func read(t *sqlitefile.Tx, tenant, key string) (state sequence.State, err error) {
+// read is the key's state, and the life of the file since which all is known of it.
+func read(t *sqlitefile.Tx, tenant, key string) (state sequence.State, life string, err error) {
 	var options, receipts string
-	err = t.QueryRow("SELECT options, last, used_ms, receipts FROM sequence WHERE tenant = ? AND key = ?",
-		[]any{tenant, key}, &options, &state.Last, &state.UsedMS, &receipts)
+	err = t.QueryRow("SELECT options, last, used_ms, receipts, life FROM sequence WHERE tenant = ? AND key = ?",
+		[]any{tenant, key}, &options, &state.Last, &state.UsedMS, &receipts, &life)
 	if errors.Is(err, sql.ErrNoRows) {
-		return sequence.State{}, nil
+		return sequence.State{}, "", nil
 	}
 	if err != nil {
-		return sequence.State{}, err
+		return sequence.State{}, "", err
 	}
 	if state.Options, err = sequence.ParseOptions(options); err == nil {
 		state.Receipts, err = sequence.ParseReceipts(receipts)
 	}
 	if err != nil {
-		return sequence.State{}, fmt.Errorf("sequence %q: %w", key, err)
+		return sequence.State{}, "", fmt.Errorf("sequence %q: %w", key, err)
 	}
-	return state, nil
+	return state, life, nil
 }
 
-func write(t *sqlitefile.Tx, tenant, key string, state sequence.State) error {
+// write keeps the state. life is the one since which everything is known of the key.
+func write(t *sqlitefile.Tx, tenant, key string, state sequence.State, life string) error {
 	var expires sql.NullInt64
 	if ttl := state.Options.TTL; ttl > 0 {
 		expires = sql.NullInt64{Int64: state.UsedMS + ttl.Milliseconds(), Valid: true}
 	}
-	if _, err := t.Exec(`INSERT INTO sequence (tenant, key, options, last, used_ms, expires_ms, receipts) VALUES (?, ?, ?, ?, ?, ?, ?)
+	if _, err := t.Exec(`INSERT INTO sequence (tenant, key, options, last, used_ms, expires_ms, receipts, life) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET options = excluded.options, last = excluded.last, used_ms = excluded.used_ms,
-			expires_ms = excluded.expires_ms, receipts = excluded.receipts`,
-		tenant, key, state.Options.Text(), state.Last, state.UsedMS, expires, state.ReceiptsText()); err != nil {
+			expires_ms = excluded.expires_ms, receipts = excluded.receipts, life = excluded.life`,
+		tenant, key, state.Options.Text(), state.Last, state.UsedMS, expires, state.ReceiptsText(), life); err != nil {
 		return err
 	}
 	_, err := t.Exec(`DELETE FROM sequence WHERE (tenant, key) IN

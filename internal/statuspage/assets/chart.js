@@ -2,7 +2,7 @@
 import { clock, count, each, make, rate, say } from './tools.js';
 
 const height = 132;
-const names = { regular: 'regular', fallback_cached: 'cached fallback', fallback_random: 'random fallback', granted: 'granted', refused: 'refused' };
+const names = { regular: 'regular', fallback_cached: 'cached fallback', fallback_cached_uncertain: 'uncertain cached fallback', fallback_random: 'random fallback', granted: 'granted', refused: 'refused' };
 
 /**
  * An element of SVG.

@@ -1,17 +1,18 @@
 // The daemon's page.
-import { count, day, each, figure, instant, make, rate, say, showEvents, span, tell, the } from './tools.js';
+import { count, day, each, figure, instant, make, rate, say, showEvents, showFences, span, tell, the } from './tools.js';
 import { Rates, ask, keepAsking } from './live.js';
 import { drawChart, makeChart } from './chart.js';
 import { showPlacement } from './placement.js';
 
 const chartSteps = 150;
-const kinds = ['regular', 'fallback_cached', 'fallback_random'];
+const kinds = ['regular', 'fallback_cached', 'fallback_cached_uncertain', 'fallback_random'];
 const rates = new Rates();
 
 const modes = {
   regular: ['good', 'Regular', 'IDs are made under a valid lease. ', 'regular'],
   starting: ['warn', 'Starting', 'The first lease is being acquired; requests wait for it. ', 'starting'],
   fallback_cached: ['warn', 'Fallback, from the last lease', 'There is no valid lease. IDs come from the slot of the last one, marked as fallback. ', 'cached fallback'],
+  fallback_cached_uncertain: ['bad', 'Fallback, from the last lease, no longer certain', 'There is no valid lease, and the reservation of the last one has ended: another host may make the same fallback IDs. ', 'uncertain fallback'],
   fallback_random: ['warn', 'Fallback, random', 'There is no valid lease, and no cached one: fallback IDs are told apart by chance only. ', 'random fallback'],
   unavailable: ['bad', 'No IDs can be issued', 'There is no valid lease, and fallback is not allowed or not possible. ', 'unavailable'],
 };
@@ -63,7 +64,7 @@ function makeService(s) {
   return make('section', { class: 'card service', 'aria-label': `Service ${s.service}` },
     make('header', {}, make('h2', {}, `Service ${s.service}`), make('span', { class: 'pill' }), make('span', { class: 'now' }, make('b'), ' IDs per s')),
     makeChart(`IDs of service ${s.service} in the last five minutes`),
-    make('h3', {}, 'Leases'), make('ul', { class: 'leases' }), make('p', { class: 'quiet' }, 'None.'),
+    make('h3', {}, 'Leases'), make('ul', { class: 'leases' }), make('p', { class: 'quiet' }, 'None.'), make('p', { class: 'quiet more-leases' }),
     make('p', { class: 'bar-note' }, make('span', { class: 'mark', 'aria-hidden': 'true' }), 'A lease is replaced once it has run down to the mark, at 90% of its term.'),
     make('h3', {}, 'More'), make('dl', { class: 'facts' }));
 }
@@ -83,8 +84,11 @@ function showService(element, s, st) {
   if (also) leases.push({ ...also, cached: true });
   // Until the next one is granted, the lease that ended last stays where it was.
   const last = leases.filter((l) => l.remaining_ms === 0).sort((a, b) => b.expired_ms - a.expired_ms)[0];
-  if (last && !also && s.mode === 'fallback_cached') last.cached = true;
+  if (last && !also && s.mode.startsWith('fallback_cached')) last.cached = true;
   element.querySelector('.leases + p').hidden = leases.length > 0;
+  const more = element.querySelector('.more-leases');
+  more.hidden = s.leases_unlisted === 0;
+  say(more, `And ${count(s.leases_unlisted)} more. Of ${count(s.leases_held)} in all, ${count(s.leases_usable)} are usable; the last of them ends in ${span(s.leases_end_ms - st.clock_ms)}.`);
   element.querySelector('.bar-note').hidden = leases.length === 0;
   each(element.querySelector('.leases'), leases, (l) => `${l.cached} ${l.machine_id} ${l.bit_seq} ${l.created_ms}`, makeLease, (e, l) => showLease(e, l, st.clock_ms));
   showServiceFacts(element.querySelector('.facts'), s, st);
@@ -172,13 +176,17 @@ function showFacts(st) {
     return `${c.labels.op} ${rate(total / c.value * 1000)} ms`;
   });
   const failed = sum(st, 'kazahana_state_errors_total');
+  const unlogged = sum(st, 'kazahana_log_dropped_total');
   tell(the('facts'), [
     ['Wall clock', st.clock_off_ms === 0 ? 'on its course' : `${st.clock_off_ms > 0 ? '+' : ''}${count(st.clock_off_ms)} ms off its course`, st.clock_off_ms !== 0],
     ['Jumps ahead', forward ? `${count(forward)} not believed, ${count(accepted)} of them accepted later` : 'none', forward > 0],
     ['Provider', st.provider],
     ['Provider calls', mean.length ? `on average ${mean.join(', ')}` : 'none yet'],
     ['State', st.state_dir || 'none kept'],
+    ['Leases and marks', st.survives_kill ? `in ${st.live_dir}, which survives kill -9` : 'do not survive kill -9', !st.survives_kill],
+    ['State disk', st.state_error || (st.state_stalled_ms > 5000 ? `has kept a write waiting for ${span(st.state_stalled_ms)}` : 'answers'), st.state_error !== '' || st.state_stalled_ms > 5000],
     ['State errors', failed ? count(failed) : 'none', failed > 0],
+    ['Log lines dropped', unlogged ? count(unlogged) : 'none', unlogged > 0],
     ['Socket', st.socket],
     ['Features', st.features.join(', ')],
   ]);
@@ -189,6 +197,7 @@ function show(st) {
   the('main').hidden = false;
   say(the('host'), `daemon on ${st.host}`);
   showMode(st);
+  showFences(st.fences.map((f) => ({ ...f, until: f.until_ms })), st.clock_ms);
   showFigures(st);
   each(the('services'), st.services, (s) => s.service, makeService, (element, s) => showService(element, s, st));
   showAnswers(st);

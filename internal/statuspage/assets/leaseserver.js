@@ -1,5 +1,5 @@
 // The lease server's page.
-import { clock, count, day, each, figure, instant, make, rate, say, showEvents, span, tell, the } from './tools.js';
+import { clock, count, day, each, figure, instant, make, rate, say, showEvents, showFences, span, tell, the } from './tools.js';
 import { Rates, Refused, ask, keepAsking } from './live.js';
 import { drawChart, makeChart } from './chart.js';
 import { Slots, tellDetail, tellNothing } from './slots.js';
@@ -194,10 +194,12 @@ function show({ st, map, key }) {
   the('token').hidden = true;
   the('main').hidden = false;
   say(the('host'), `lease server on ${st.host}`);
-  const ready = st.state === 'ready';
+  const held = st.fences.some((f) => f.until > st.now);
+  const ready = st.state === 'ready' && !held;
   the('state').setAttribute('data-tone', ready ? 'good' : 'bad');
-  say(the('state-name'), ready ? 'Ready' : 'Nothing can be granted');
-  say(the('state-why'), ready ? `grants from ${st.provider}` : st.state);
+  say(the('state-name'), ready ? 'Ready' : held ? 'Grants are held back' : 'Nothing can be granted');
+  say(the('state-why'), st.state === 'ready' ? `grants from ${st.provider}` : st.state);
+  showFences(st.fences, st.now);
   document.title = `${ready ? '' : '⚠ '}${st.host} · kazahana lease server`;
   const pool = chosenPool();
   the('fence').hidden = the('legend-fenced').hidden = pool.fencedUntil === 0;

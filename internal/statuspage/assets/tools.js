@@ -135,6 +135,21 @@ export function instant(ms) {
 }
 
 /**
+ * The files that are held back because they may have forgotten something.
+ * @param {Array<{file: string, until: number, reason: string, sequences: boolean}>} fences
+ * @param {number} now
+ */
+export function showFences(fences, now) {
+  each(the('fences'), fences, (f) => f.file, () => make('li', {}, make('b'), make('p'), make('p', { class: 'details' })),
+    (element, f) => {
+      const held = f.until > now;
+      say(element.children[0], held ? `Grants are held back until ${clock(f.until)}, for ${span(f.until - now)}` : 'Sequences are held back');
+      say(element.children[1], f.sequences ? `${f.file}. Sequences that were used before hand out nothing until an operator says how they go on.` : f.file);
+      say(element.children[2], f.reason);
+    });
+}
+
+/**
  * The events of a log.
  * @param {Array<{at: number, first: number, count: number, level: string, component: string, message: string, details: string}>} events
  */

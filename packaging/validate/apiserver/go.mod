@@ -2,6 +2,8 @@ module github.com/kazahana/kazahana/packaging/validate/apiserver
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	k8s.io/apimachinery v0.36.2
 	k8s.io/kubernetes v1.36.2

@@ -12,11 +12,16 @@ local function answer(fresh, leases)
   return reply
 end
 
+-- known_request is what is remembered of the request, nil when it was not granted
+-- before.
+local function known_request()
+  return A.request ~= '' and redis.call('HGET', base .. 'requests', request_field(A.service, A.request)) or nil
+end
+
 -- replay is the answer to a request that was granted before, nil when it was
 -- not.
 local function replay(t)
-  if A.request == '' then return nil end
-  local known = redis.call('HGET', base .. 'requests', request_field(A.service, A.request))
+  local known = known_request()
   if not known then return nil end
   local first, last = string.match(known, '^(%d+) (%d+)$')
   local leases = {}
@@ -118,7 +123,8 @@ local function acquire()
   if t < tonumber(A.clock_from_ms) or t >= tonumber(A.clock_to_ms) then return {'clock', int(t)} end
   local p, other = pool()
   if other then return other end
-  if A.join then count('client_id_count') end
+  -- A client whose first answer was lost was counted with the request that it repeats.
+  if A.join and not known_request() then count('client_id_count') end
   count('client_get_id_count')
   p, refusal = admit(p, s, t)
   if refusal then

@@ -1,4 +1,5 @@
--- extend: moves the end of a living lease to one term from now.
+-- extend: moves the end of a living lease to one term from now, if the record has
+-- the secret that the caller has checked the signature with.
 
 -- other_end is the greatest end of the other records whose slots overlap. It
 -- looks at every finer slot inside: extending is rare.
@@ -37,8 +38,12 @@ local function extend()
   local longest = tonumber(A.longest_ms)
   if longest > p.longest_ms then redis.call('HSET', KEYS[1], 'longest_ms', int(longest)) end
   local before = rec.till
-  rec.expired = math.max(rec.expired, t + tonumber(A.term_ms))
-  rec.till = math.max(rec.till, rec.expired + tonumber(A.quarantine_ms))
+  -- A request that knows an earlier end is a repetition, and moves nothing. It is
+  -- written all the same, so that replicas can confirm it.
+  if tonumber(A.expired) >= rec.expired then
+    rec.expired = math.max(rec.expired, t + tonumber(A.term_ms))
+    rec.till = math.max(rec.till, rec.expired + tonumber(A.quarantine_ms))
+  end
   redis.call('HSET', slot_key(rec.bit_seq, rec.id), 'expired', int(rec.expired), 'end', int(rec.till))
   note(rec)
   if rec.till ~= before then raise(all_rings(), rec.bit_seq, rec.id, before, rec.till) end

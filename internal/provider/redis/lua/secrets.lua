@@ -1,5 +1,5 @@
--- secrets: the secrets of the records that a release may mean, since HMAC is
--- beyond a script.
+-- secrets: the secrets of the records that a release or an extension may mean,
+-- since HMAC is beyond a script.
 local function secrets()
   local _, refusal = server()
   if refusal then return refusal end

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/address"
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/load"
+)
+
+// Limits of bench.
+const (
+	maxBenchConnections = 10_000
+	maxBenchPipeline    = 1024
+)
+
+// benchWarmup is how long load is put on the daemon before counting begins.
+const benchWarmup = 200 * time.Millisecond
+
+type benchCmd struct {
+	clientFlags
+	Connections int           `default:"1" placeholder:"N" help:"Connections, 1 to 10000."`
+	Pipeline    int           `default:"1" placeholder:"N" help:"Requests that a connection sends together, 1 to 1024. The next ones follow once all are answered."`
+	Batch       int           `default:"1" placeholder:"N" help:"IDs per request, 1 to 65536."`
+	Duration    time.Duration `default:"5s" help:"How long to measure. Ctrl-C ends it sooner."`
+	Service     string        `placeholder:"NAME" help:"Service to ask (default: the daemon's)."`
+	JSON        bool          `name:"json" help:"Print JSON."`
+}
+
+// Help is the text that kong prints below the usage line.
+func (*benchCmd) Help() string {
+	return `Asks a running daemon for IDs as fast as it answers, checks that they increase, and says how many came and how long an answer took. ` +
+		`The IDs are used up, and programs of this host that ask at the same time wait longer.`
+}
+
+// benchReport is what bench --json prints.
+type benchReport struct {
+	Service     string       `json:"service"` // "" = the daemon's default
+	Connections int          `json:"connections"`
+	Pipeline    int          `json:"pipeline"`
+	Batch       int          `json:"batch"`
+	Seconds     float64      `json:"seconds"`
+	Requests    int64        `json:"requests"`
+	IDs         int64        `json:"ids"`
+	PerSecond   float64      `json:"requests_per_second"`
+	IDsPerSec   float64      `json:"ids_per_second"`
+	Latency     benchLatency `json:"latency_us"`
+}
+
+// benchLatency is the time, in microseconds, from sending what is sent together
+// to the last of its answers.
+type benchLatency struct {
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+	P999 float64 `json:"p99_9"`
+	Max  float64 `json:"max"`
+}
+
+// Run puts load on the daemon, and prints what came of it.
+func (c *benchCmd) Run(s *system) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	// What is wrong with the socket, the service or the batch is told by the client.
+	var ids []uint64
+	options := map[string]any{"timeout_ms": c.Timeout.Milliseconds()}
+	if c.Service != "" {
+		options["service"] = c.Service
+	}
+	if err := c.ask(s, c.Timeout+answerGrace, "NextIDs", &ids, c.Batch, options); err != nil {
+		return err
+	}
+	socket, err := c.path(s)
+	if err != nil {
+		return err
+	}
+	debug.SetGCPercent(-1) // as load.Put asks for
+	runtime.LockOSThread()
+	result, err := load.Put(s.ctx, load.Options{
+		Socket: socket, Dialect: load.RPC, Service: c.Service, Count: c.Batch, Connections: c.Connections, Depth: c.Pipeline,
+		Warmup: benchWarmup, Duration: c.Duration, Timeout: c.Timeout,
+	})
+	if err != nil {
+		return fmt.Errorf("bench of %s: %w", socket, err)
+	}
+	r := c.report(result)
+	if c.JSON {
+		return printJSON(s.out, r)
+	}
+	return r.print(s.out)
+}
+
+func (c *benchCmd) check() error {
+	for _, limit := range []struct {
+		flag    string
+		n, most int
+	}{
+		{"--connections", c.Connections, maxBenchConnections}, {"--pipeline", c.Pipeline, maxBenchPipeline}, {"--batch", c.Batch, daemon.MaxBatch},
+	} {
+		if limit.n < 1 || limit.n > limit.most {
+			return usageError{fmt.Errorf("%s %d: 1 to %d are right", limit.flag, limit.n, limit.most)}
+		}
+	}
+	if c.Duration <= 0 {
+		return usageError{fmt.Errorf("--duration %v: a duration is more than 0", c.Duration)}
+	}
+	if c.Timeout <= 0 {
+		return usageError{fmt.Errorf("--timeout %v: a timeout is more than 0", c.Timeout)}
+	}
+	return nil
+}
+
+// path is where the daemon listens.
+func (f *clientFlags) path(s *system) (string, error) {
+	if f.Socket != "" {
+		return address.Parse(f.Socket)
+	}
+	return address.Find(s.lookup, s.uid)
+}
+
+func (c *benchCmd) report(r load.Result) benchReport {
+	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
+	ids := r.Requests * int64(c.Batch)
+	return benchReport{
+		Service: c.Service, Connections: c.Connections, Pipeline: c.Pipeline, Batch: c.Batch,
+		Seconds: r.Elapsed.Seconds(), Requests: r.Requests, IDs: ids,
+		PerSecond: r.Rate(), IDsPerSec: float64(ids) / r.Elapsed.Seconds(),
+		Latency: benchLatency{P50: us(r.P50), P90: us(r.P90), P99: us(r.P99), P999: us(r.P999), Max: us(r.Max)},
+	}
+}
+
+func (r benchReport) print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "load\t%d connections, %d requests together, %d IDs each, for %.1fs\n", r.Connections, r.Pipeline, r.Batch, r.Seconds)
+	fmt.Fprintf(w, "IDs\t%d, %.0f per second\n", r.IDs, r.IDsPerSec)
+	fmt.Fprintf(w, "requests\t%d, %.0f per second\n", r.Requests, r.PerSecond)
+	l := r.Latency
+	fmt.Fprintf(w, "latency\tp50 %s, p90 %s, p99 %s, p99.9 %s, max %s\n", micro(l.P50), micro(l.P90), micro(l.P99), micro(l.P999), micro(l.Max))
+	return w.Flush()
+}
+
+// micro shows microseconds in a unit that suits them.
+func micro(us float64) string {
+	d := time.Duration(us * 1000)
+	switch {
+	case d < 100*time.Microsecond:
+		return d.Round(100 * time.Nanosecond).String()
+	case d < 100*time.Millisecond:
+		return d.Round(10 * time.Microsecond).String()
+	}
+	return d.Round(time.Millisecond).String()
+}

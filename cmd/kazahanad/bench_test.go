@@ -1,0 +1,114 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// bench asks the site's daemon for IDs.
+func (s *site) bench(args ...string) outcome {
+	s.t.Helper()
+	return s.kazahanad(append([]string{"bench"}, args...)...)
+}
+
+func TestBench(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.start("--services", "{orders: {}}")
+	c := s.dial()
+	issued := func(service string) uint64 {
+		for _, one := range c.status().Services {
+			if one.Service == service {
+				return one.Issued.Regular
+			}
+		}
+		t.Fatalf("there is no service %s", service)
+		return 0
+	}
+	for _, load := range []struct{ connections, pipeline, batch int }{
+		{1, 1, 1}, {7, 1, 1}, {1, 9, 1}, {1, 1, 200}, {5, 3, 20}, {1, 1, 65_536},
+	} {
+		before := issued("orders")
+		var r benchReport
+		decodeJSON(t, s.bench("--service", "orders", "--duration", "500ms", "--json", "--connections", fmt.Sprint(load.connections),
+			"--pipeline", fmt.Sprint(load.pipeline), "--batch", fmt.Sprint(load.batch)).ok(t), &r)
+		l := r.Latency
+		if r.Service != "orders" || r.Connections != load.connections || r.Pipeline != load.pipeline || r.Batch != load.batch ||
+			r.Requests < 1 || r.Requests%int64(load.pipeline) != 0 || r.IDs != r.Requests*int64(load.batch) || r.Seconds <= 0 || r.IDsPerSec < r.PerSecond ||
+			l.P50 <= 0 || l.P90 < l.P50 || l.P99 < l.P90 || l.P999 < l.P99 || l.Max < l.P999 {
+			t.Errorf("%+v: %+v", load, r)
+		}
+		// Those of the warm-up, and those that came too late to count, are IDs as well.
+		if got := issued("orders") - before; got < uint64(r.IDs) {
+			t.Errorf("%+v: the daemon made %d IDs, and bench counts %d", load, got, r.IDs)
+		}
+	}
+	if got := issued("default"); got != 0 {
+		t.Errorf("the other service made %d IDs", got)
+	}
+	text := s.bench("--duration", "300ms").ok(t)
+	for _, want := range []string{"load      1 connections, 1 requests together, 1 IDs each, for ", "\nIDs ", " per second\n", "\nlatency   p50 ", ", p99.9 ", ", max "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("bench does not say %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestBenchErrors(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for args, want := range map[string]string{
+		"--connections 0": "--connections 0: 1 to 10000", "--connections 10001": "--connections 10001", "--pipeline 1025": "--pipeline 1025: 1 to 1024",
+		"--batch 65537": "--batch 65537: 1 to 65536", "--duration 0s": "--duration 0s", "--timeout 0s": "--timeout 0s",
+	} {
+		s.bench(strings.Fields(args)...).fails(t, exitUsage, want)
+	}
+	s.bench().fails(t, exitFailure, s.socket)
+	d := s.start("--max-connections", "3")
+	s.bench("--service", "nope").fails(t, exitFailure, "UNKNOWN_SERVICE", "nope")
+	s.bench("--connections", "9").fails(t, exitFailure, "OVERLOADED")
+	// A batch takes 256 s.
+	s.bench("--pipeline", "2", "--batch", "65536", "--duration", "1ms", "--connections", "2").fails(t, exitFailure, "send less together")
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	s.bench("--timeout", "100ms").fails(t, exitFailure, "no answer")
+	if err := d.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	d.terminate()
+}
+
+// A signal ends the measurement, and what was measured is told. A daemon that
+// stops to answer meanwhile is not waited for beyond the timeout.
+func TestBenchEnds(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := s.start()
+	c := s.dial()
+	c.lease()
+	start := func(args ...string) (b *instance, out *bytes.Buffer) {
+		before := c.status().Services[0].Issued.Regular
+		cmd := s.command(append([]string{"bench", "--socket", s.socket, "--duration", "1h"}, args...)...)
+		out = &bytes.Buffer{}
+		cmd.Stdout = out
+		b = s.launchCommand(cmd)
+		eventually(t, "more IDs are made than the warm-up can take", func() bool { return c.status().Services[0].Issued.Regular > before+100_000 })
+		return b, out
+	}
+	b, out := start("--connections", "3")
+	_ = b.cmd.Process.Signal(syscall.SIGINT)
+	if code := b.code(); code != exitOK || !strings.Contains(out.String(), "per second") {
+		t.Errorf("exit code %d\n%s%s", code, out, b.log)
+	}
+	b, _ = start("--timeout", "1s")
+	_ = d.cmd.Process.Signal(syscall.SIGSTOP)
+	code := b.code()
+	_ = d.cmd.Process.Signal(syscall.SIGCONT)
+	if code != exitFailure || !strings.Contains(b.log.String(), "does not answer") {
+		t.Errorf("exit code %d: %s", code, b.log)
+	}
+}

@@ -1,0 +1,318 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/disktest"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// freezeHost is a daemon whose state directory is on a disk that can be frozen.
+type freezeHost struct {
+	*site
+	disk           *disktest.Disk
+	ear            *ear
+	args           []string
+	daemon         *instance
+	load           *freezeLoad
+	all            []uint64   // every ID of every life
+	before, during freezeSpan // what was answered before and during the freeze
+}
+
+// freezeCase is what is on the disk, and how the daemon ends while it is frozen.
+type freezeCase struct {
+	name  string
+	short bool
+	store bool           // the provider's file is on the disk too, with that of locks and sequences
+	log   bool           // so is the daemon's log
+	end   syscall.Signal // while the disk is frozen; 0: none
+}
+
+var freezeCases = []freezeCase{
+	{name: "provider elsewhere, kill -9", short: true, end: syscall.SIGKILL},
+	{name: "provider elsewhere, TERM", end: syscall.SIGTERM},
+	{name: "leases.db on the disk, TERM", short: true, store: true, end: syscall.SIGTERM},
+	{name: "leases.db on the disk, kill -9", store: true, end: syscall.SIGKILL},
+	{name: "leases.db on the disk, thawed", store: true},
+	{name: "log on the disk, kill -9", log: true, end: syscall.SIGKILL},
+}
+
+const (
+	// freezeTerm is the term of a lease: three of them pass during the freeze.
+	freezeTerm = 4 * time.Second
+	// freezeSlow is a latency that no asker minds.
+	freezeSlow = time.Millisecond
+)
+
+// newFreezeHost starts the daemon, and asks it for IDs.
+func newFreezeHost(t *testing.T, test freezeCase) *freezeHost {
+	t.Helper()
+	h := &freezeHost{site: newSite(t)}
+	h.disk = disktest.Ext4(t)
+	h.state = h.onDisk("state")
+	terms := fmt.Sprintf("?term=%v&quarantine=1h", freezeTerm)
+	provider := "sqlite:" + h.onDisk("leases.db") + terms
+	if !test.store {
+		provider = h.startLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+h.leases()+terms).url()
+	}
+	h.args = []string{"--provider", provider, "--live-dir", disktest.Memory(t), "--admin-listen", "unix:" + h.path("admin.sock"),
+		"--provider-timeout", "1s", "--acquire-retry-interval", "100ms", "--acquire-retry-max-interval", "200ms"}
+	h.ear = newEar(h.site)
+	h.launchHere(test.log)
+	h.daemon.awaitReady()
+	h.dial().awaitMode("regular")
+	h.load = startFreezeLoad(t, h.socket)
+	return h
+}
+
+func (h *freezeHost) onDisk(name string) string { return filepath.Join(h.disk.Dir(), name) }
+
+// launchHere runs the daemon, with its log on the disk where that is asked for.
+func (h *freezeHost) launchHere(logged bool) {
+	h.t.Helper()
+	cmd := h.command(h.serveArgs(h.args...)...)
+	cmd.Env = h.environment("NOTIFY_SOCKET="+h.ear.path, fmt.Sprintf("WATCHDOG_USEC=%d", (2*time.Second).Microseconds()))
+	if logged {
+		f, err := os.OpenFile(h.onDisk("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		defer f.Close()
+		cmd.Stderr = f
+	}
+	h.daemon = h.launchCommand(cmd)
+	h.t.Cleanup(h.disk.Thaw)
+}
+
+// answers checks that everything but the disk answers. The host's own goroutine
+// asks, so what hangs is found by the patience of each call.
+func (h *freezeHost) answers() {
+	h.t.Helper()
+	c := h.dial()
+	c.must("Ping", nil)
+	c.must("UUID", new(string))
+	h.kazahanad("health").ok(h.t)
+	if said := h.kazahanad("status").ok(h.t); !strings.Contains(said, h.state) {
+		h.t.Errorf("status does not name %s: %s", h.state, said)
+	}
+	if code, body := h.get("/readyz"); code != http.StatusOK {
+		h.t.Errorf("/readyz answers %d %q", code, body)
+	}
+	if code, body := h.get("/metrics"); code != http.StatusOK || !strings.Contains(body, "kazahana_ids_issued_total") {
+		h.t.Errorf("/metrics answers %d %q", code, body)
+	}
+}
+
+// namesTheDisk checks that log, status and doctor say which disk stalls.
+func (h *freezeHost) namesTheDisk(logged bool) {
+	h.t.Helper()
+	c := h.dial()
+	eventually(h.t, "the status says that the disk stalls", func() bool { return c.status().StateStall > 5000 })
+	if !logged {
+		h.daemon.awaitLog("the floor cannot be brought to the disk of the state directory " + h.state)
+	}
+	d := h.examined(nil)
+	d.has("state.stalled")
+	for _, f := range d.Findings {
+		if f.Code == "state.stalled" && !strings.Contains(f.Says, h.state) {
+			h.t.Errorf("doctor does not name %s: %+v", h.state, f)
+		}
+	}
+}
+
+// collectsGarbage has the daemon work until it has collected its garbage a few
+// times, for which no thread may stand still outside of a system call.
+func (h *freezeHost) collectsGarbage() {
+	h.t.Helper()
+	collections := regexp.MustCompile(`(?m)^go_gc_duration_seconds_count (\d+)`)
+	count := func() int {
+		_, body := h.get("/metrics")
+		m := collections.FindStringSubmatch(body)
+		if m == nil {
+			h.t.Fatalf("the metrics do not count the collections: %s", body)
+		}
+		n, _ := strconv.Atoi(m[1])
+		return n
+	}
+	from := count()
+	eventually(h.t, "the daemon collects its garbage", func() bool { return count() >= from+3 })
+}
+
+// frozen looks at the daemon while the disk is frozen, until a lease of before
+// would have ended three times.
+func (h *freezeHost) frozen(test freezeCase) {
+	h.t.Helper()
+	h.answers()
+	lease := h.dial().lease() // with its file on the disk, the last for now
+	if test.store {
+		h.dial().awaitMode("fallback_cached")
+	} else {
+		for range 3 {
+			last := lease
+			eventually(h.t, "another lease", func() bool { lease = h.dial().lease(); return lease.CreatedMS > last.CreatedMS })
+		}
+	}
+	for range 3 {
+		h.ear.await("^WATCHDOG=1$")
+	}
+	h.namesTheDisk(test.log)
+	h.collectsGarbage()
+	h.answers()
+	h.load.more(1000)
+	h.during = h.load.take()
+	for _, id := range h.during.ids {
+		switch ms := unixMS(snowflake.ID(id)); {
+		case isFallback(id) && !test.store && *chaosFull: // a busy machine may renew late
+			h.t.Fatalf("%d is a fallback ID, and the provider was there", id)
+		case isFallback(id) && ms < lease.ExpiredMS:
+			h.t.Fatalf("%d of %s is a fallback ID, and the lease ended at %s", id, snowflake.FormatMS(ms), snowflake.FormatMS(lease.ExpiredMS))
+		}
+	}
+	if test.store && h.during.fallback() == 0 {
+		h.t.Error("no cached fallback ID came after the end of the lease")
+	}
+	h.all = append(h.all, h.during.ids...)
+}
+
+// dies ends the daemon while the disk is frozen, and starts the next one, which
+// has to wait until the disk lets go of the first.
+func (h *freezeHost) dies(test freezeCase) {
+	h.t.Helper()
+	first := h.daemon
+	if err := first.cmd.Process.Signal(test.end); err != nil {
+		h.t.Fatal(err)
+	}
+	eventually(h.t, "the daemon serves nobody any more", func() bool {
+		c, err := dialSocket(h.socket)
+		if err != nil {
+			return true
+		}
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(h.t.Context(), time.Second)
+		defer cancel()
+		return c.Call(ctx, "Ping", nil) != nil
+	})
+	h.load.end()
+	h.all = append(h.all, h.load.take().ids...)
+	// Until then it is a process that stops, and the next start refuses.
+	eventually(h.t, "the process has died but for a thread", func() bool {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", first.pid()))
+		return err == nil && strings.Contains(string(status), "State:\tZ")
+	})
+	h.launchHere(false)
+	h.daemon.awaitLog("the directory belongs to a process that was killed and has not ended; waiting for it")
+	h.disk.Thaw()
+	first.awaitEnd()
+	h.daemon.awaitReady()
+	next := h.dial().id()
+	if last := slices.Max(h.all); uint64(next) <= last {
+		h.t.Errorf("after the restart came %d, and %d was there before", next, last)
+	}
+	if !test.store && isFallback(uint64(next)) {
+		h.t.Errorf("after the restart came the fallback ID %d", next)
+	}
+	h.load = startFreezeLoad(h.t, h.socket)
+}
+
+// counts asks for values of a sequence until ctx is done. Each is greater than the
+// one before, and a store that is on the disk is an answer, not the end of the
+// connection.
+func (h *freezeHost) counts(ctx context.Context, values *atomic.Int64) {
+	c, err := dialSocket(h.socket)
+	if err != nil {
+		h.t.Error(err)
+		return
+	}
+	defer c.Close()
+	for last := int64(0); ctx.Err() == nil; {
+		var value int64
+		err := c.Call(ctx, "Sequence.Next", &value, "freeze")
+		var refusal *wire.Error
+		switch {
+		case err == nil && value > last:
+			last = value
+			values.Add(1)
+		case err == nil:
+			h.t.Errorf("the sequence gave %d after %d", value, last)
+		case ctx.Err() == nil && !errors.As(err, &refusal):
+			h.t.Errorf("the sequence fails: %v", err)
+			return
+		}
+	}
+}
+
+// TestChaosFreeze freezes the disk of a daemon's state directory under load.
+func TestChaosFreeze(t *testing.T) {
+	table := &chaosTable{columns: "ON THE DISK\tIDS BEFORE\tP50\tP99\tIDS DURING\tP50\tP99\tREGULAR\tCACHED\tTWICE\tRESULT\t"}
+	for _, test := range freezeCases {
+		if !*chaosFull && !test.short {
+			continue
+		}
+		t.Run(test.name, func(t *testing.T) { table.rows = append(table.rows, test.run(t)) })
+	}
+	table.print(t)
+}
+
+// run plays the case, and returns its line of the table.
+func (test freezeCase) run(t *testing.T) string {
+	t.Helper()
+	h := newFreezeHost(t, test)
+	h.load.more(1000)
+	if *chaosFull {
+		pause(t, 3*freezeTerm) // as long as the freeze
+	}
+	h.before = h.load.take()
+	h.all = append(h.all, h.before.ids...)
+	counting, stop := context.WithCancel(t.Context())
+	var counters sync.WaitGroup
+	var values atomic.Int64
+	for range freezeAskers {
+		counters.Go(func() { h.counts(counting, &values) })
+	}
+	defer counters.Wait()
+	defer stop()
+	eventually(t, "values of the sequence", func() bool { return values.Load() >= 50 })
+	h.disk.Freeze()
+	h.frozen(test)
+	stop()
+	counters.Wait()
+	if test.end != 0 {
+		h.dies(test)
+	} else {
+		h.disk.Thaw()
+	}
+	h.dial().awaitMode("regular")
+	h.load.more(1000)
+	h.load.end()
+	h.all = append(h.all, h.load.take().ids...)
+	twice, first := duplicates(h.all)
+	if twice > 0 {
+		t.Errorf("%d IDs came twice, the first is %d", twice, first)
+	}
+	if slow := h.during.p99 > freezeSlow && h.during.p99 > 2*h.before.p99; slow && *chaosFull {
+		t.Errorf("p99 was %v before the freeze and is %v during it", h.before.p99, h.during.p99)
+	}
+	result := "ok"
+	if t.Failed() {
+		result = "VIOLATED"
+	}
+	round := func(d time.Duration) time.Duration { return d.Round(time.Microsecond) }
+	fallback := h.during.fallback()
+	return fmt.Sprintf("%s\t%d\t%v\t%v\t%d\t%v\t%v\t%d\t%d\t%d\t%s\t", test.name, len(h.before.ids), round(h.before.p50), round(h.before.p99),
+		len(h.during.ids), round(h.during.p50), round(h.during.p99), len(h.during.ids)-fallback, fallback, twice, result)
+}

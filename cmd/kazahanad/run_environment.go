@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// handedOn are the variables of kazahana that a command under run or lock inherits:
+// where the daemon and its configuration file are, and what another run or lock
+// around this one has set. All others configure a daemon, and may hold a password.
+var handedOn = []string{
+	"KAZAHANA_SOCKET", "KAZAHANA_CONFIG", machineIDVariable, fencingTokenVariable, lockKeyVariable, leaseIDVariable,
+}
+
+// environmentWith is this process's environment for CMD: without the variables that
+// configure kazahana, and with the given ones.
+func (s *system) environmentWith(variables map[string]string) []string {
+	env := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		_, replaced := variables[name]
+		return replaced || strings.HasPrefix(name, "KAZAHANA_") && !slices.Contains(handedOn, name)
+	})
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		env = append(env, name+"="+variables[name])
+	}
+	return env
+}
+
+// commandFor is CMD and its arguments with the machine ID in place.
+func (c *runCmd) commandFor(machineID int64) []string {
+	argv := slices.Clone(c.Command)
+	for i := range argv[1:] {
+		argv[i+1] = withMachineID(argv[i+1], machineID)
+	}
+	return argv
+}
+
+func withMachineID(text string, machineID int64) string {
+	return strings.ReplaceAll(text, placeholder, strconv.FormatInt(machineID, 10))
+}
+
+// variables are those that are set for CMD: KAZAHANA_MACHINE_ID and what --env says.
+func (c *runCmd) variables(machineID int64) (map[string]string, error) {
+	all := map[string]string{machineIDVariable: withMachineID(placeholder, machineID)}
+	for _, entry := range c.Env {
+		name, text, valued := strings.Cut(entry, "=")
+		if !valued {
+			text = placeholder
+		}
+		if name == "" || strings.ContainsRune(entry, 0) || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+			return nil, usageError{fmt.Errorf("--env %q: write NAME, or NAME=TEXT, for example --env WORKER_ID or --env 'WORKER=w-{}'", entry)}
+		}
+		if _, twice := all[name]; twice {
+			return nil, usageError{fmt.Errorf("--env %s: the variable is set already", name)}
+		}
+		all[name] = withMachineID(text, machineID)
+	}
+	return all, nil
+}

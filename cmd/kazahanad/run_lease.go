@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/backend"
+	"github.com/kazahana/kazahana/internal/runner"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// extender is the provider as one that can extend leases, which is known for
+// certain only once it has been reached.
+func (j *job) extender() (provider.Extender, error) {
+	ctx, cancel := context.WithTimeout(j.ctx, j.settings.ProviderTimeout)
+	defer cancel()
+	p, err := backend.Opened(ctx, j.provider)
+	if err != nil {
+		p = j.provider // the acquire will say so, or find that it is back
+	}
+	extender, ok := p.(provider.Extender)
+	if !ok {
+		return nil, fmt.Errorf("provider %s: it cannot extend a lease, which run needs: CMD keeps its machine ID for as long as it runs", j.provider.Info().Name)
+	}
+	return extender, nil
+}
+
+// acquire leases one machine ID. askedAt is from before the request.
+func (j *job) acquire() (l lease.Lease, askedAt time.Duration, err error) {
+	a := &runner.Acquisition{
+		Provider: j.provider, Request: provider.AcquireRequest{Service: j.service, Meta: j.meta, ThroughputPerMS: 1},
+		Clock: j.clock, Timeout: j.settings.ProviderTimeout, Wait: -1, Say: j.say,
+	}
+	if j.Wait != nil {
+		a.Wait = *j.Wait
+	}
+	ctx, stop := untilSignal(j.ctx, j.signals)
+	l, askedAt, err = a.Run(ctx)
+	granted := err == nil
+	if err = j.outcome(stop(), j.signals, err); err != nil && granted {
+		j.handBackUnused(l)
+	}
+	return l, askedAt, err
+}
+
+// suits refuses a lease that CMD cannot use.
+func (j *job) suits(l lease.Lease) error {
+	if j.Min != nil && l.ID < *j.Min || j.Max != nil && l.ID > *j.Max {
+		return fmt.Errorf("provider %s granted machine ID %d, which is outside --min and --max, and does not let a client choose", j.provider.Info().URL, l.ID)
+	}
+	return runner.CheckClock(l, j.now().UnixMilli())
+}
+
+// delay is how long CMD waits for a former holder. Only a store that forgets leaves
+// one behind.
+func (j *job) delay(term time.Duration) time.Duration {
+	switch {
+	case j.Delay != nil:
+		return *j.Delay
+	case j.provider.Info().Forgetful:
+		return runner.RobberyDelay(j.settings.VerifyInterval, j.settings.ProviderTimeout, term)
+	}
+	return 0
+}
+
+// leave hands back what a run leaves, as of the latest time that CMD may have
+// dated an ID with. That is what this host's clock showed, and --ahead, if every
+// process that could make IDs is known to have ended; otherwise the machine ID
+// stays taken until the lease's end, and beyond it if CMD's IDs may be.
+func (j *job) leave(held *runner.LeaseHolding, r runner.Result) {
+	l := held.Lease
+	lastMS := r.LastMS + j.Ahead.Milliseconds()
+	var lost *runner.LostError
+	switch {
+	case errors.As(r.Lost, &lost) && lost.Gone:
+		// It is not ours to give back.
+	case !r.Started:
+		j.handBackUnused(l)
+	case lastMS >= l.Expired:
+		j.say("machine ID %d stays taken until its lease has run out, at %s", l.ID, snowflake.FormatMS(l.ReservedUntil))
+	case !r.Exit.Alone:
+		j.say("not every process that CMD started is known to have ended")
+		j.handBack(l, l.Expired-1)
+	case r.Unwatched:
+		j.say("this process was stopped for a while, and does not know how this host's clock was set meanwhile")
+		j.handBack(l, l.Expired-1)
+	default:
+		j.handBack(l, lastMS, l.Expired-1)
+	}
+}
+
+// handBackUnused releases a lease under which no ID was made. Its beginning is a
+// good time even where this host's clock is wrong, as long as it is recent.
+func (j *job) handBackUnused(l lease.Lease) {
+	j.handBack(l, l.Created, j.now().UnixMilli(), l.Expired-1)
+}
+
+// handBack releases the lease as of the first time that the provider accepts. One
+// that is not heard of runs out by itself.
+func (j *job) handBack(l lease.Lease, times ...int64) {
+	atMS, err := runner.Release(j.ctx, j.provider, j.service, j.settings.ProviderTimeout, l, times...)
+	if err != nil {
+		j.say("machine ID %d is not released, its lease runs out by itself: %v", l.ID, err)
+		return
+	}
+	j.say("machine ID %d is released, and free from %s on", l.ID, snowflake.FormatMS(max(atMS+1, l.Created)))
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestStateThatNoRestartMends: the daemon names the state that it cannot use,
+// leaves it alone, and ends with the code after which systemd does not try again.
+// A directory in use by another process is only waited for.
+func TestStateThatNoRestartMends(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		damage func(state string) string // what the file holds then
+		says   string
+	}{
+		"newer":   {func(state string) string { return strings.Replace(state, "kazahana-state 1 ", "kazahana-state 2 ", 1) }, "version 2"},
+		"garbage": {func(string) string { return "garbage" }, "is no kazahana-state file"},
+		"damaged": {func(state string) string { return state[:len(state)-2] }, "is damaged"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.start().terminate()
+			path := filepath.Join(s.state, "state")
+			before, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			damaged := c.damage(string(before))
+			writeFile(t, path, damaged)
+			if said := s.launch().failsToStart(exitState); !strings.Contains(said, path) || !strings.Contains(said, c.says) {
+				t.Errorf("it said %q", said)
+			}
+			if after, err := os.ReadFile(path); err != nil || string(after) != damaged {
+				t.Errorf("the file holds %q (%v)", after, err)
+			}
+		})
+	}
+	s := newSite(t)
+	s.start()
+	s.launch("--socket", s.path("other.sock")).failsToStart(exitFailure)
+}
+
+// TestUnitKnowsTheExitCodes: systemd does not restart the daemon after those that
+// no restart mends, and after no other.
+func TestUnitKnowsTheExitCodes(t *testing.T) {
+	unit, err := os.ReadFile(filepath.Join("..", "..", "packaging", "systemd", "kazahanad.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	match := regexp.MustCompile(`(?m)^RestartPreventExitStatus=(.*)$`).FindSubmatch(unit)
+	if want := fmt.Sprintf("%d %d", exitUsage, exitState); match == nil || string(match[1]) != want {
+		t.Errorf("RestartPreventExitStatus=%s, want %s", match, want)
+	}
+}

@@ -1,0 +1,155 @@
+// Package disktest gives tests file systems of their own: an ext4 on a loop
+// device, which reuses inodes, can be frozen and mounted again elsewhere, and a
+// directory in memory. Where the machine lacks what is needed, the test is skipped
+// by name.
+package disktest
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+)
+
+const (
+	// imageSize is that of the file system.
+	imageSize = 64 << 20
+	// patience is how long what has the file system open may take to close it.
+	patience = 30 * time.Second
+)
+
+// Disk is an ext4 in a file.
+type Disk struct {
+	t       testing.TB
+	image   string
+	dir     string // where it is mounted; "" = nowhere
+	guard   *exec.Cmd
+	release io.Closer // ends the guard
+}
+
+// Ext4 makes a file system, with options of mkfs, which is mounted until the test
+// ends.
+func Ext4(t testing.TB, options ...string) *Disk {
+	t.Helper()
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		t.Skip("only root of a Linux system can mount an ext4")
+	}
+	d := &Disk{t: t, image: filepath.Join(t.TempDir(), "image")}
+	if err := os.WriteFile(d.image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(d.image, imageSize); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("mkfs.ext4", append([]string{"-q", "-F", d.image}, options...)...).CombinedOutput(); err != nil {
+		t.Skipf("no ext4 can be made: %v: %s", err, out)
+	}
+	if err := d.mount(); err != nil {
+		t.Skipf("no loop device can be had: %v", err)
+	}
+	t.Cleanup(d.unmount)
+	return d
+}
+
+// Dir is where the file system is mounted.
+func (d *Disk) Dir() string { return d.dir }
+
+// Remount mounts it in another place, as on another host.
+func (d *Disk) Remount() {
+	d.t.Helper()
+	d.unmount()
+	if err := d.mount(); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *Disk) mount() error {
+	dir, err := os.MkdirTemp("", "kazahana-disk-")
+	if err != nil {
+		return err
+	}
+	if out, err := exec.Command("mount", "-o", "loop", d.image, dir).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s%v", err, out, os.Remove(dir))
+	}
+	d.dir = dir
+	// A test that ends without its cleanup, as by a timeout, leaves nothing frozen
+	// or mounted behind: its end of the pipe closes.
+	d.guard = exec.Command("sh", "-c", `read _; fsfreeze -u "$1"; umount -l "$1" && rmdir "$1"`, "guard", dir)
+	in, err := d.guard.StdinPipe()
+	if err != nil {
+		return err
+	}
+	d.release = in
+	return d.guard.Start()
+}
+
+func (d *Disk) unmount() {
+	if d.dir == "" {
+		return
+	}
+	d.Thaw()
+	// What a freeze held up may still be closing its files.
+	var out []byte
+	var err error
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if out, err = exec.Command("umount", d.dir).CombinedOutput(); err == nil || time.Now().After(deadline) {
+			break
+		}
+	}
+	if err != nil {
+		d.t.Errorf("umount: %v: %s", err, out)
+	} else if err := os.Remove(d.dir); err != nil {
+		d.t.Error(err)
+	}
+	d.dir = ""
+	_ = d.release.Close()
+	_ = d.guard.Wait() // it finds nothing left to do, and says so
+}
+
+// Freeze has everything that writes wait, in the kernel, until Thaw.
+func (d *Disk) Freeze() {
+	d.t.Helper()
+	if out, err := exec.Command("fsfreeze", "-f", d.dir).CombinedOutput(); err != nil {
+		d.t.Skipf("the file system cannot be frozen: %v: %s", err, out)
+	}
+}
+
+// Thaw ends a freeze, where there is one.
+func (d *Disk) Thaw() { _ = exec.Command("fsfreeze", "-u", d.dir).Run() }
+
+// Memory is a new directory on a file system in memory.
+func Memory(t testing.TB) string {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has a file system in memory")
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "kazahana-live-")
+	if err != nil {
+		t.Skipf("there is no file system in memory: %v", err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// Reboot empties a directory in memory.
+func Reboot(t testing.TB, live string) {
+	t.Helper()
+	if err := os.RemoveAll(live); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(live, 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Run runs a command that has to succeed.
+func Run(t testing.TB, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %q: %v: %s", name, args, err, out)
+	}
+}

@@ -1,0 +1,96 @@
+package disktest
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// Way is a way to put a file back.
+type Way struct {
+	Name string
+	// InPlace: the file stays the one that it was, with its inode, and what has it
+	// open sees what is put there.
+	InPlace bool
+	// put puts the copy in the place of the file.
+	put func(t testing.TB, from, to string)
+}
+
+// Ways are those in which people put files back.
+var Ways = []Way{
+	{"rm+cp", false, func(t testing.TB, from, to string) {
+		untilReused(t, to, func() { Run(t, "cp", "-a", from, to) })
+	}},
+	{"rm+tar", false, func(t testing.TB, from, to string) {
+		archive := filepath.Join(t.TempDir(), "backup.tar")
+		Run(t, "tar", "-C", filepath.Dir(from), "-cf", archive, filepath.Base(from))
+		untilReused(t, to, func() {
+			Run(t, "tar", "-C", filepath.Dir(to), "-xf", archive, "--transform", "s|.*|"+filepath.Base(to)+"|")
+		})
+	}},
+	{"rename", false, func(t testing.TB, from, to string) {
+		Run(t, "cp", "-a", from, to+".put-back")
+		Run(t, "mv", to+".put-back", to)
+	}},
+	{"cp in place", true, func(t testing.TB, from, to string) { Run(t, "cp", from, to) }},
+	{"cp -p in place", true, func(t testing.TB, from, to string) { Run(t, "cp", "-p", from, to) }},
+}
+
+// reuseTries is how often a file is put back until it has the inode of before.
+const reuseTries = 100
+
+// untilReused puts the file back again and again until it has the inode that it
+// had before, as a file system may give it at once.
+func untilReused(t testing.TB, path string, put func()) {
+	t.Helper()
+	before := inodeOf(t, path)
+	for range reuseTries {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		put()
+		if inodeOf(t, path) == before {
+			return
+		}
+	}
+	t.Logf("after %d tries %s has another inode", reuseTries, path)
+}
+
+func inodeOf(t testing.TB, path string) uint64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Sys().(*syscall.Stat_t).Ino
+}
+
+// Put puts the database at from in the place of the one at to. The log beside the
+// latter stays where leaveLog says so, and is the copy's own otherwise.
+func (w Way) Put(t testing.TB, from, to string, leaveLog bool) {
+	t.Helper()
+	if !leaveLog {
+		for _, suffix := range []string{"-wal", "-shm"} {
+			if err := os.Remove(to + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Fatal(err)
+			}
+		}
+		if _, err := os.Stat(from + "-wal"); err == nil {
+			Run(t, "cp", "-p", from+"-wal", to+"-wal")
+		}
+	}
+	w.put(t, from, to)
+}
+
+// Copy copies a database that nobody has open, with its log, as a backup would.
+func Copy(t testing.TB, from, to string) {
+	t.Helper()
+	for _, suffix := range []string{"", "-wal"} {
+		if _, err := os.Stat(from + suffix); err == nil {
+			Run(t, "cp", "-a", from+suffix, to+suffix)
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package load
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+)
+
+// EchoSizes are the sizes of a request for count IDs and of the daemon's answer
+// to it, which an echo server must know to send as many bytes.
+func EchoSizes(count int) (request, answer int) {
+	rpc := newRPC(count, "")
+	return len(rpc.request), rpc.answerSize()
+}
+
+// echo is for servers that send back what they get. Its requests are those of
+// rpc, byte by byte, so that the same sizes travel. To requests for more than
+// one ID the answer is as long as the daemon's, and begins with the request.
+type echo struct {
+	request []byte
+	size    int // of an answer
+}
+
+var errNoEcho = errors.New("the echo server answered with other bytes than it got")
+
+func (d *echo) appendRequest(b []byte, number uint32) []byte {
+	b = append(b, d.request...)
+	binary.BigEndian.PutUint32(b[len(b)-len(d.request)+numberOffset:], number)
+	return b
+}
+
+func (d *echo) take(b []byte, number uint32) (int, error) {
+	if len(b) < d.size {
+		return 0, nil
+	}
+	const rest = numberOffset + 4
+	if binary.BigEndian.Uint32(b[numberOffset:]) != number || !bytes.Equal(b[rest:len(d.request)], d.request[rest:]) {
+		return 0, errNoEcho
+	}
+	return d.size, nil
+}

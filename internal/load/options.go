@@ -1,0 +1,32 @@
+package load
+
+import "time"
+
+// Options describe one measurement of one server.
+type Options struct {
+	Socket      string
+	Dialect     string
+	Count       int    // IDs per request
+	Service     string // with RPC: whose IDs; "" for the daemon's default
+	Connections int
+	Depth       int // requests sent together on a connection
+	Warmup      time.Duration
+	Duration    time.Duration
+	Timeout     time.Duration // how long the server may take to answer; 0: for ever
+	Began       func() error  `json:"-"` // optional: called when counting begins
+}
+
+// Result is what was measured.
+type Result struct {
+	Requests int64         `json:"requests"`
+	Elapsed  time.Duration `json:"elapsed_ns"`
+	// The time from sending to having all answers to what was sent together.
+	P50  time.Duration `json:"p50_ns"`
+	P90  time.Duration `json:"p90_ns"`
+	P99  time.Duration `json:"p99_ns"`
+	P999 time.Duration `json:"p999_ns"`
+	Max  time.Duration `json:"max_ns"`
+}
+
+// Rate is answers per second.
+func (r Result) Rate() float64 { return float64(r.Requests) / r.Elapsed.Seconds() }

@@ -1,0 +1,286 @@
+package proof
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/state"
+)
+
+// fileSystem is a simulated disk, or a simulated file system in memory. It has
+// what the state relies on: inodes, change times, locks, mappings, and names that
+// a power failure may take back.
+type fileSystem struct {
+	rnd      *rand.Rand
+	mappings *mappings
+	device   uint64
+	root     *node
+
+	reuse  bool     // a new file takes the inode that was freed last, as on ext4
+	freed  []uint64 // inodes
+	inodes uint64   // that were ever given out
+	stamps int64    // change times that were ever given out
+
+	full   bool
+	scarce bool // there is room for some writes
+	frozen bool
+	stuck  []stuckWrite // what frozen processes were about to write
+}
+
+// node is a file or a directory.
+type node struct {
+	inode   uint64
+	changed int64 // ctime
+	lock    *dir  // who holds it
+
+	entries map[string]*node // of a directory; nil for a file
+	words   []int64          // of a file
+	size    int
+
+	durable *durable // what a power failure leaves; nil: the node was never synced
+}
+
+// durable is what a power failure brings back.
+type durable struct {
+	entries map[string]*node
+	bytes   []byte
+}
+
+// stuckWrite is a file that will be there when the file system thaws.
+type stuckWrite struct {
+	by   *process
+	at   *node
+	name string
+	file *node
+}
+
+func newFileSystem(w *world, device uint64, reuse bool) *fileSystem {
+	f := &fileSystem{rnd: w.rnd, mappings: &w.mappings, device: device, reuse: reuse}
+	f.root = f.newDirectory()
+	return f
+}
+
+func (f *fileSystem) newInode() uint64 {
+	if n := len(f.freed); f.reuse && n > 0 {
+		inode := f.freed[n-1]
+		f.freed = f.freed[:n-1]
+		return inode
+	}
+	f.inodes++
+	return f.inodes
+}
+
+// stamp is a change time. No two are equal: a file that is changed twice within
+// one tick of the kernel's clock is outside of the proof.
+func (f *fileSystem) stamp() int64 {
+	f.stamps++
+	return time.Now().UnixNano() + f.stamps
+}
+
+func (f *fileSystem) newDirectory() *node {
+	return &node{inode: f.newInode(), changed: f.stamp(), entries: map[string]*node{}}
+}
+
+func (f *fileSystem) newFile(bytes []byte) *node {
+	n := &node{inode: f.newInode(), changed: f.stamp()}
+	f.write(n, bytes)
+	return n
+}
+
+// write replaces the content where the file is. A process that has it mapped sees
+// that. Where the size changes, each access of that process is a fault from then
+// on, as it is in a file that was cut short.
+func (f *fileSystem) write(n *node, bytes []byte) {
+	if words := (len(bytes) + 7) / 8; words != len(n.words) {
+		f.mappings.cut(n.words)
+		n.words = f.mappings.words(words)
+	}
+	n.size = len(bytes)
+	copy(n.bytes(), bytes)
+}
+
+// mappings are where files are that a process may map: outside of Go's heap, so that
+// an access can be a fault.
+type mappings struct{ mapped [][]byte }
+
+// markWords is the least size of a file that somebody may map.
+const markWords = 1024
+
+func (m *mappings) words(n int) []int64 {
+	if n < markWords {
+		return make([]int64, n)
+	}
+	mem, err := unix.Mmap(-1, 0, n*8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		panic(err)
+	}
+	m.mapped = append(m.mapped, mem)
+	return unsafe.Slice((*int64)(unsafe.Pointer(&mem[0])), n)
+}
+
+// cut takes the words away from who has them mapped.
+func (m *mappings) cut(words []int64) {
+	for _, mem := range m.mapped {
+		if len(words) > 0 && unsafe.Pointer(&mem[0]) == unsafe.Pointer(&words[0]) {
+			if err := unix.Mprotect(mem, unix.PROT_NONE); err != nil {
+				panic(err)
+			}
+		}
+	}
+}
+
+// free ends all mappings. Nobody uses them any more.
+func (m *mappings) free() {
+	for _, mem := range m.mapped {
+		if err := unix.Munmap(mem); err != nil {
+			panic(err)
+		}
+	}
+	m.mapped = nil
+}
+
+func (n *node) bytes() []byte {
+	if n.size == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&n.words[0])), n.size)
+}
+
+func (f *fileSystem) id(n *node) state.FileID {
+	return state.FileID{Device: f.device, Inode: n.inode, ChangedNS: n.changed}
+}
+
+// overwrite changes a file in place, as cp does.
+func (f *fileSystem) overwrite(n *node, bytes []byte) {
+	f.write(n, bytes)
+	n.changed = f.stamp()
+}
+
+// put makes the name lead to the node, and lets go of what it led to.
+func (f *fileSystem) put(in *node, name string, n *node) {
+	if old := in.entries[name]; old != nil && old != n {
+		f.free(old)
+	}
+	n.changed = f.stamp()
+	in.entries[name] = n
+}
+
+func (f *fileSystem) remove(in *node, name string) {
+	if n := in.entries[name]; n != nil {
+		f.free(n)
+		delete(in.entries, name)
+	}
+}
+
+// free lets the inodes be used again. A process may still have the file open:
+// then its inode stays taken.
+func (f *fileSystem) free(n *node) {
+	for _, name := range slices.Sorted(maps.Keys(n.entries)) {
+		f.free(n.entries[name])
+	}
+	if n.lock == nil && n.entries == nil && len(n.words) < markWords {
+		f.freed = append(f.freed, n.inode)
+	}
+}
+
+// move gives the node another name, as mv does.
+func (f *fileSystem) move(from *node, name string, to *node, newName string) {
+	n := from.entries[name]
+	if n == nil || from == to && name == newName {
+		return
+	}
+	if old := to.entries[newName]; old != nil {
+		f.free(old)
+	}
+	delete(from.entries, name)
+	to.entries[newName] = n
+	n.changed = f.stamp()
+}
+
+// sync makes the names in a directory durable.
+func (f *fileSystem) sync(n *node) {
+	n.durable = &durable{entries: maps.Clone(n.entries)}
+	for _, name := range slices.Sorted(maps.Keys(n.entries)) {
+		if e := n.entries[name]; e.entries == nil && e.durable == nil {
+			e.durable = &durable{bytes: slices.Clone(e.bytes())}
+		}
+	}
+}
+
+// losePower leaves of each directory and file what was synced, or what it is:
+// the kernel may have written it out by itself.
+func (f *fileSystem) losePower() {
+	f.frozen, f.full, f.scarce, f.stuck = false, false, false, nil
+	f.loseIn(f.root)
+}
+
+func (f *fileSystem) loseIn(n *node) {
+	n.lock = nil
+	if n.durable != nil && f.rnd.IntN(2) == 0 {
+		if n.entries != nil {
+			n.entries = maps.Clone(n.durable.entries)
+		} else {
+			f.write(n, n.durable.bytes)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.entries)) {
+		f.loseIn(n.entries[name])
+	}
+}
+
+// thaw ends a freeze: what was about to be written is written now, if the
+// process has it still locked, and processes that were killed meanwhile end.
+func (f *fileSystem) thaw() {
+	f.frozen = false
+	stuck := f.stuck
+	f.stuck = nil
+	for _, w := range stuck {
+		if !w.by.gone {
+			f.put(w.at, w.name, w.file)
+			f.sync(w.at)
+		}
+	}
+	for _, w := range stuck {
+		if w.by.dying {
+			w.by.end()
+		}
+	}
+}
+
+// cloned is a copy of the file system block by block: with its inodes and its
+// change times.
+func (f *fileSystem) cloned() *fileSystem {
+	c := *f
+	c.freed, c.stuck, c.frozen = slices.Clone(f.freed), nil, false
+	c.root = f.cloneNode(f.root, map[*node]*node{})
+	return &c
+}
+
+func (f *fileSystem) cloneNode(n *node, done map[*node]*node) *node {
+	if c := done[n]; c != nil {
+		return c
+	}
+	c := &node{inode: n.inode, changed: n.changed, size: n.size, words: f.mappings.words(len(n.words))}
+	copy(c.words, n.words)
+	done[n] = c
+	entries := func(from map[string]*node) map[string]*node {
+		if from == nil {
+			return nil
+		}
+		to := map[string]*node{}
+		for _, name := range slices.Sorted(maps.Keys(from)) {
+			to[name] = f.cloneNode(from[name], done)
+		}
+		return to
+	}
+	c.entries = entries(n.entries)
+	if d := n.durable; d != nil {
+		c.durable = &durable{entries: entries(d.entries), bytes: d.bytes}
+	}
+	return c
+}

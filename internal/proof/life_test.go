@@ -1,0 +1,330 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/keeper"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/state"
+)
+
+// machine has a disk, memory, and boots now and then.
+type machine struct {
+	w            *world
+	id           string
+	boots        int
+	disk, memory *fileSystem
+
+	// disturbed counts what can cost the order of IDs: power failures, and what
+	// operators do to the two places.
+	disturbed int
+}
+
+func (m *machine) identity() state.Identity {
+	if m.w.without(bootAndMachine) {
+		return state.Identity{MachineID: "everywhere", BootID: "always"}
+	}
+	return state.Identity{MachineID: m.id, BootID: fmt.Sprint("boot ", m.boots)}
+}
+
+// daemon is one that a service manager starts and stops.
+type daemon struct {
+	w        *world
+	name     string
+	at       *machine
+	dir      string // its state directory
+	live     string // its live directory; "": none
+	services []*service
+	offset   atomic.Int64 // its clock minus the true time, in ms; jumps
+	phase    time.Duration
+	life     *life // nil: it is down
+
+	// The order of IDs holds over the lives in one folder, if nothing disturbs.
+	folder string
+	seen   int // machine.disturbed
+}
+
+// service is one stream of IDs over all lives of a daemon.
+type service struct {
+	name string
+	cfg  generator.Config
+	last snowflake.ID // the stream ascends
+}
+
+// life is a daemon's process.
+type life struct {
+	d       *daemon
+	p       *process
+	disk    *dir
+	st      *state.State
+	streams []*stream
+}
+
+func (d *daemon) clock() int64 { return d.w.nowMS() + d.offset.Load() }
+
+func (d *daemon) jump(ms int64) { d.offset.Add(ms) }
+
+// memory is the file system of the live directory.
+func (d *daemon) memory() *fileSystem {
+	if d.w.liveOnDisk {
+		return d.at.disk
+	}
+	return d.at.memory
+}
+
+// stopped is a context that is done: nobody waits for locks.
+var stopped = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// start begins a life, if the daemon is down and the state lets it.
+func (d *daemon) start() {
+	if d.life != nil {
+		return
+	}
+	l := &life{d: d, p: &process{w: d.w, name: d.name}}
+	d.life = l
+	l.run(func() {
+		err := l.begin()
+		if err == nil {
+			return
+		}
+		d.w.tells("%s cannot start: %v", d.name, err)
+		d.w.count("start failed")
+		if errors.As(err, new(*state.FileError)) && d.w.rnd.IntN(2) == 0 {
+			d.at.disk.remove(l.disk.node, "state") // an operator moves the damaged file away
+		}
+		if !l.p.dying {
+			l.p.end()
+		}
+	})
+}
+
+// begin opens the state as the product does, and builds the services on it.
+func (l *life) begin() (err error) {
+	d := l.d
+	l.disk = openDir(l.p, d.at.disk, d.dir)
+	var base state.Dir
+	if d.live != "" {
+		base = openDir(l.p, d.memory(), d.live)
+	}
+	if l.st, err = state.OpenOn(stopped, l.disk, base, state.Options{Identity: d.at.identity}); err != nil {
+		return err
+	}
+	if live := l.st.Health().Live; live != d.folder || d.seen != d.at.disturbed {
+		for _, svc := range d.services {
+			svc.last = 0
+		}
+		d.folder, d.seen = live, d.at.disturbed
+	}
+	for _, svc := range d.services {
+		sv, err := l.st.Service(svc.name)
+		if err != nil {
+			return errors.Join(err, l.close())
+		}
+		if sv.Load().Source == state.SourceNone {
+			if err := sv.Save(state.Saved{Timeline: d.w.timeline, Source: state.SourceConfig}); err != nil {
+				return errors.Join(err, l.close())
+			}
+		}
+		l.streams = append(l.streams, &stream{life: l, svc: svc, sv: sv})
+	}
+	for _, s := range l.streams {
+		s.begin()
+	}
+	return nil
+}
+
+func (s *stream) begin() {
+	w := s.d.w
+	saved, floor := s.Load(), s.sv.Mark()
+	w.tells("%s starts in %s with the mark at %d ms and %v", s.name(), s.st.Health().Live, floor-w.began.UnixMilli(), saved.Held)
+	if len(saved.Held) > 0 || saved.Cached != nil {
+		w.count("leases adopted")
+		w.markCovers(s, append(deref(saved.Cached), saved.Held...), floor)
+	}
+	if w.without(markExclusive) && floor > 0 {
+		floor--
+	}
+	s.gen = generator.New(generator.Options{
+		Config: s.svc.cfg, Timeline: saved.Timeline, Floor: floor,
+		StartupWait: pick(w, []time.Duration{0, 20 * time.Millisecond}),
+		Clock:       s, Mark: s, Rand: newRand(w.rnd.Uint64()),
+	})
+	s.keeper = keeper.New(s.keeperConfig(), keeper.Deps{
+		Provider: w.linkOf(s), Generator: s, Store: s, Clock: believed{s.d}, Observer: silent{},
+		Log: zap.NewNop(), Rand: w.rnd,
+	})
+}
+
+func (s *stream) keeperConfig() keeper.Config {
+	return keeper.Config{
+		Service: s.svc.name, MaxThroughput: s.svc.cfg.MaxThroughput, RetryInterval: 4 * time.Millisecond,
+		RetryMax: 20 * time.Millisecond, CallTimeout: time.Hour, VerifyEvery: 15 * time.Millisecond,
+	}
+}
+
+// reload gives the service another configuration while it runs.
+func (s *stream) reload() {
+	s.run(func() {
+		s.svc.cfg = s.d.w.drawConfig()
+		s.keeper.SetConfig(s.keeperConfig())
+		s.gen.SetConfig(s.svc.cfg)
+		s.collect()
+	})
+}
+
+// run lets code of the process run until it returns or the process is killed.
+func (l *life) run(f func()) {
+	if l.over() {
+		return
+	}
+	defer func() {
+		if l.over() {
+			l.bury()
+		}
+		if r := recover(); r != nil && r != (killed{l.p}) {
+			panic(r)
+		}
+	}()
+	f()
+}
+
+func (l *life) over() bool { return l.p.gone || l.p.dying }
+
+// bury stops what is left of the process: its timers.
+func (l *life) bury() {
+	for _, s := range l.streams {
+		if s.gen != nil {
+			s.gen.Stop()
+		}
+	}
+	if l.d.life == l {
+		l.d.life = nil
+	}
+}
+
+// kill is kill -9.
+func (d *daemon) kill() {
+	if d.life != nil {
+		l := d.life
+		d.w.tells("%s is killed", d.name)
+		l.p.die()
+		l.bury()
+	}
+}
+
+// stop is a planned stop. The product stops the generator first; the keeper
+// does not rely on that.
+func (d *daemon) stop() {
+	l := d.life
+	if l == nil {
+		return
+	}
+	d.w.tells("%s stops", d.name)
+	l.run(func() {
+		w := d.w
+		first := w.rnd.IntN(2) == 0 && !w.without(sealedBeforeSending)
+		for _, s := range l.streams {
+			if first {
+				s.gen.Stop()
+			}
+			s.keeper.Shutdown(context.Background())
+			s.flush()
+			if saved := s.sv.Load(); len(saved.Held) > 0 || saved.Cached != nil {
+				w.count("leases kept at a stop")
+			}
+		}
+		if w.without(sealedBeforeSending) { // and the generator goes on
+			for range 6 {
+				w.tick()
+				w.othersStep(d)
+				l.p.check()
+			}
+		}
+		for _, s := range l.streams {
+			s.gen.Stop()
+		}
+		_ = l.close() // a full or frozen disk is no reason to go on
+		if !l.p.dying {
+			l.p.end()
+		}
+	})
+}
+
+// close closes the state, which runs the last write in a goroutine of its own: no
+// panic may end that one.
+func (l *life) close() error {
+	l.p.quiet = true
+	return l.st.Close()
+}
+
+// boot ends all processes of the machine and empties its memory.
+func (m *machine) boot() {
+	m.shut()
+	m.disk.losePower()
+	m.start()
+}
+
+// shut ends all processes of the machine.
+func (m *machine) shut() {
+	for _, d := range m.w.daemons {
+		if l := d.life; d.at == m && l != nil {
+			l.p.end()
+			l.bury()
+		}
+	}
+}
+
+func (m *machine) start() {
+	m.boots = m.w.number()
+	m.memory = newFileSystem(m.w, memoryDevice, m.w.reusesInodes())
+	m.disturbed++
+}
+
+// sync brings the floors to the disk, as State.Run does about once a second.
+func (l *life) sync() {
+	l.run(func() {
+		if l.d.w.without(markInLiveState) {
+			for _, s := range l.streams {
+				s.sv.RaiseMark(s.gen.LastMS() + 1)
+			}
+		}
+		if l.st.Sync() != nil {
+			l.d.w.count("state file not written")
+		}
+	})
+}
+
+// look notices lost files, as State.Run does about once a second.
+func (l *life) look() {
+	l.run(func() {
+		w, before, marks, expect := l.d.w, l.st.Health().Live, l.p.marks, int64(0)
+		if w.without(lostFolderVoided) && l.d.live != "" {
+			expect = marks[expectWord]
+		}
+		if w.without(lostFolderNewIdentity) {
+			w.names.again = before // the next name is the present one
+			l.p.lockless = true
+		}
+		l.st.Look()
+		w.names.again, l.p.lockless = "", false
+		if live := l.st.Health().Live; live != before {
+			w.tells("%s leaves its folder for %s", l.d.name, live)
+			w.count("lost folders written anew")
+			l.d.folder = live
+			if w.without(lostFolderVoided) {
+				marks[expectWord] = expect
+			}
+		}
+	})
+}

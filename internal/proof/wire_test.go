@@ -1,0 +1,174 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// link is the way to the provider. Time passes on it, other daemons act, the own
+// clock jumps and callers take IDs; requests and answers get lost, arrive late or
+// twice, and the process may be gone when the answer comes.
+type link struct{ s *stream }
+
+// plainLink is a link to a provider that cannot verify.
+type plainLink struct{ provider.Provider }
+
+func (w *world) linkOf(s *stream) provider.Provider {
+	if w.plain {
+		return plainLink{link{s}}
+	}
+	return link{s}
+}
+
+// answer is one that the network has seen.
+type answer struct {
+	request string
+	leases  []lease.Lease
+}
+
+var (
+	errLost    = errors.New("lost on the way")
+	errNotSent = fmt.Errorf("%w: connection refused", provider.ErrNotSent)
+)
+
+func (l link) Info() provider.Info { return l.s.d.w.provider.Info() }
+func (l link) Close() error        { return nil }
+
+// travel lets things happen.
+func (l link) travel() {
+	w := l.s.d.w
+	l.s.p.check()
+	for range w.rnd.IntN(5) {
+		w.meanwhile(l.s)
+		l.s.p.check()
+	}
+	if w.rnd.IntN(w.deadlyCalls) == 0 {
+		w.count("killed during a call")
+		l.s.d.kill()
+		l.s.p.check()
+	}
+}
+
+// unreachable reports whether the provider cannot be reached at all.
+func (w *world) unreachable() bool { return w.nowMS() < w.downUntil || w.rnd.IntN(20) == 0 }
+
+// later has a message arrive at some time, and its answer nowhere.
+func (w *world) later(message func()) {
+	w.messages = append(w.messages, message)
+	w.count("messages delayed")
+}
+
+// deliver lets one of the delayed messages arrive.
+func (w *world) deliver() {
+	if n := len(w.messages); n > 0 {
+		i := w.rnd.IntN(n)
+		message := w.messages[i]
+		w.messages = append(w.messages[:i:i], w.messages[i+1:]...)
+		message()
+	}
+}
+
+func (l link) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
+	w := l.s.d.w
+	l.travel()
+	if w.unreachable() {
+		return nil, errLost
+	}
+	if w.rnd.IntN(20) == 0 {
+		w.later(func() { _, _ = w.provider.Acquire(ctx, req) })
+		return nil, context.DeadlineExceeded
+	}
+	if w.rnd.IntN(20) == 0 && len(w.answers) > 0 {
+		w.count("answers mixed up")
+		if a := w.answers[w.rnd.IntN(len(w.answers))]; a.request == req.RequestID || w.without(answersEchoed) {
+			return a.leases, nil
+		}
+		return nil, errLost
+	}
+	leases, err := w.provider.Acquire(ctx, req)
+	if err == nil {
+		w.count("leases granted")
+		w.tells("%s is granted %v", l.s.name(), leases)
+		w.answers = append(w.answers[max(0, len(w.answers)-3):len(w.answers):len(w.answers)], answer{req.RequestID, leases})
+	}
+	l.travel()
+	if w.rnd.IntN(15) == 0 {
+		return nil, errLost
+	}
+	return leases, err
+}
+
+func (l link) Release(ctx context.Context, req provider.ReleaseRequest) error {
+	defer l.s.flush()
+	w := l.s.d.w
+	send := func() error {
+		err := w.provider.Release(context.Background(), req)
+		if err == nil {
+			w.count("leases released")
+			w.tells("the store takes machine ID %d back until %d ms", req.ID, req.TimestampMS-w.began.UnixMilli())
+			w.noUser(req)
+		}
+		return err
+	}
+	l.travel()
+	err := l.release(send)
+	l.travel()
+	return err
+}
+
+// release is what can become of a release on the wire.
+func (l link) release(send func() error) error {
+	w := l.s.d.w
+	kept := func(err error) error {
+		w.count("releases refused or not sent")
+		if w.without(sentOnce) {
+			w.later(func() { _ = send() })
+		}
+		return err
+	}
+	unknown := func(err error) error {
+		w.count("releases without an answer")
+		if w.without(unknownIsGone) {
+			return fmt.Errorf("%w: %w", provider.ErrNotSent, err)
+		}
+		return err
+	}
+	switch p := w.rnd.IntN(20); {
+	case w.nowMS() < w.downUntil, p < 2:
+		return kept(errNotSent)
+	case p < 3:
+		return kept(&provider.BusyError{RetryAfter: time.Millisecond, Reason: "busy"})
+	case p < 4:
+		return kept(provider.ErrTimestampSkew)
+	case p < 5:
+		return unknown(errLost) // on the way there
+	case p < 6:
+		_ = send()
+		return unknown(errLost) // on the way back
+	case p < 9:
+		w.later(func() { _ = send() })
+		return unknown(context.DeadlineExceeded)
+	case p < 10:
+		w.later(func() { _ = send() }) // it arrives twice
+	}
+	return send()
+}
+
+func (l link) Verify(ctx context.Context, service string, claims []provider.Claim) ([]int, error) {
+	l.travel()
+	w := l.s.d.w
+	if w.unreachable() {
+		return nil, errLost
+	}
+	lost, err := w.provider.(provider.Verifier).Verify(ctx, service, claims)
+	l.travel()
+	if w.rnd.IntN(20) == 0 {
+		return nil, errLost
+	}
+	return lost, err
+}

@@ -1,0 +1,198 @@
+package etcd
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// The counters of a pool are shared out among countKeys keys. A host always adds
+// to the same one, so that hosts rarely write the same key at once, and the number
+// of keys does not grow with the hosts that come and go. Who reads adds them up.
+const (
+	countKeys = 256
+	// countTries is how often an addition is tried when other hosts add to the same
+	// key, and countTimeout how long: what cannot be added then is added with the
+	// next one, and lost where there is none.
+	countTries   = 10
+	countTimeout = time.Second
+)
+
+// tally is what this process has to add to a pool's counters.
+type tally struct {
+	turn chan struct{} // held by who adds
+
+	mu      sync.Mutex
+	pending map[string]int64
+	joined  bool // this process was counted as a client
+
+	// Of who holds the turn: the key's value and mod revision, as far as known.
+	known    map[string]int64
+	knownRev int64
+}
+
+func newTally() *tally { return &tally{turn: make(chan struct{}, 1), pending: map[string]int64{}} }
+
+// add notes counts, to be written.
+func (t *tally) add(names ...string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, name := range names {
+		t.pending[name]++
+	}
+}
+
+// take is what is pending, which is then the caller's to write or put back.
+func (t *tally) take() map[string]int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	taken := t.pending
+	t.pending = map[string]int64{}
+	return taken
+}
+
+func (t *tally) putBack(counts map[string]int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sum(t.pending, counts)
+}
+
+func sum(into, counts map[string]int64) {
+	for name, n := range counts {
+		into[name] += n
+	}
+}
+
+// first reports whether the acquire is its client's first.
+func (t *tally) first(client provider.Client) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if client != provider.OwnClient {
+		return client == provider.NewClient
+	}
+	first := !t.joined
+	t.joined = true
+	return first
+}
+
+// countAcquire counts an acquire by its outcome. Those without an answer of the
+// store are not counted, nor is a client twice whose request is repeated.
+func (p *Provider) countAcquire(ctx context.Context, pl *pool, req provider.AcquireRequest, repeated bool, err error) {
+	var full *provider.FullError
+	var busy *provider.BusyError
+	switch {
+	case err == nil:
+		pl.tally.add(provider.CountGranted)
+	case errors.As(err, &full):
+		pl.tally.add(provider.CountFull)
+	case errors.As(err, &busy), errors.Is(err, provider.ErrConflict):
+	default:
+		return
+	}
+	pl.tally.add(provider.CountAcquires)
+	if !repeated && pl.tally.first(req.Client) {
+		pl.tally.add(provider.CountClients)
+	}
+	p.writeCounts(ctx, pl)
+}
+
+// countExtend does the same for an extension.
+func (p *Provider) countExtend(ctx context.Context, pl *pool, err error) {
+	switch {
+	case err == nil:
+		pl.tally.add(provider.CountExtended)
+	case errors.Is(err, provider.ErrBadSignature):
+		pl.tally.add(provider.CountNotOwner)
+	case errors.Is(err, provider.ErrConflict):
+		pl.tally.add(provider.CountExtendEnded)
+	case !errors.Is(err, provider.ErrNotFound):
+		return
+	}
+	pl.tally.add(provider.CountExtends)
+	p.writeCounts(ctx, pl)
+}
+
+// writeCounts adds what is pending, and that of others who wait for their turn. An
+// error is none of the caller's, whose request was answered.
+func (p *Provider) writeCounts(ctx context.Context, pl *pool) {
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
+	defer cancel()
+	t := pl.tally
+	select {
+	case t.turn <- struct{}{}:
+		defer func() { <-t.turn }()
+	case <-ctx.Done():
+		return
+	}
+	counts := t.take()
+	if len(counts) == 0 {
+		return // somebody else has written it
+	}
+	key := pl.keys.count(p.cfg.Host)
+	for range countTries {
+		total := maps.Clone(t.known)
+		if total == nil {
+			total = map[string]int64{}
+		}
+		sum(total, counts)
+		var resp *clientv3.TxnResponse
+		err := p.conn.CallOnce(ctx, func(ctx context.Context) (err error) {
+			resp, err = p.conn.KV.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", t.knownRev)).
+				Then(clientv3.OpPut(key, encode(total))).Else(clientv3.OpGet(key)).Commit()
+			return err
+		})
+		if err != nil {
+			t.knownRev, t.known = 0, nil // whether it was written nobody knows; rather too few than too many
+			return
+		}
+		if resp.Succeeded {
+			t.known, t.knownRev = total, resp.Header.Revision
+			return
+		}
+		t.known, t.knownRev = nil, 0
+		for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+			t.knownRev = kv.ModRevision
+			t.known, _ = decode[map[string]int64](kv.Key, kv.Value) // a damaged one begins anew
+		}
+	}
+	t.putBack(counts)
+}
+
+// Counters implements provider.Counter. All names are there.
+func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
+	if err := p.begin(ctx); err != nil {
+		return nil, err
+	}
+	all := provider.NoCounts()
+	from := p.pool(p.services.Of(service).Pool).keys.counts()
+	var resp *clientv3.GetResponse
+	if err := p.conn.Call(ctx, func(ctx context.Context) (err error) {
+		resp, err = p.conn.KV.Get(ctx, from, clientv3.WithRange(after(from)), clientv3.WithLimit(countKeys))
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	for _, kv := range resp.Kvs {
+		counts, err := decode[map[string]int64](kv.Key, kv.Value)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.cfg.Place(), err)
+		}
+		sum(all, counts)
+	}
+	return all, nil
+}
+
+func (s space) counts() string { return s.base + "count/" }
+
+// count is the key that the host adds to.
+func (s space) count(host string) string {
+	return fmt.Sprintf("%s%02x", s.counts(), sha256.Sum256([]byte(host))[0])
+}

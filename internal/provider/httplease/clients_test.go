@@ -1,0 +1,113 @@
+package httplease_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/redis"
+	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+)
+
+// What is counted are the clients of lease servers and not the servers, each once:
+// whatever server it asks, in however many pools' names, and although servers are
+// started anew.
+func TestClientsOfServersAreCounted(t *testing.T) {
+	for name, openStore := range map[string]func(t *testing.T) func() provider.Provider{
+		"memory": func(t *testing.T) func() provider.Provider {
+			store := memory.NewStore(nil)
+			return func() provider.Provider {
+				p, err := memory.New(store, provider.Services{Default: provider.DefaultTerms()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p
+			}
+		},
+		"redis": func(t *testing.T) func() provider.Provider {
+			cfg := redis.Config{Config: redistest.New(t).Config(), Services: provider.Services{Default: provider.DefaultTerms()}}
+			return func() provider.Provider {
+				p, err := redis.Open(context.Background(), cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := p.Init(context.Background(), ""); err != nil {
+					t.Fatal(err)
+				}
+				return p
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { countClients(t, openStore(t)) })
+	}
+}
+
+func countClients(t *testing.T, store func() provider.Provider) {
+	start := func(address string) *front {
+		t.Helper()
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return serveOn(l, options(store(), provider.Services{Default: provider.DefaultTerms()}))
+	}
+	stop := func(f *front) {
+		t.Helper()
+		if err := f.close(); err != nil {
+			t.Error(err)
+		}
+	}
+	a, b := start("127.0.0.1:0"), start("127.0.0.1:0")
+	clients := []provider.Provider{
+		mustOpen(t, a.url+","+b.url), mustOpen(t, b.url+","+a.url), mustOpen(t, a.url), // three processes of one host, which say so
+	}
+	acquire := func() {
+		t.Helper()
+		for i, c := range clients {
+			for _, service := range []string{"", "orders"} { // of one pool
+				req := provider.AcquireRequest{Service: service, Meta: map[string]string{"host": "h", "pid": string(rune('a' + i))}}
+				if _, err := c.Acquire(within(t, patience), req); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	counted := func(want int64) {
+		t.Helper()
+		p := store()
+		defer p.Close()
+		counts, err := p.(provider.Counter).Counters(within(t, patience), "")
+		if err != nil || counts[provider.CountClients] != want {
+			t.Errorf("client_id_count is %d (%v), want %d", counts[provider.CountClients], err, want)
+		}
+	}
+	acquire()
+	acquire()
+	counted(3)
+	stop(b) // its clients go to the other one
+	acquire()
+	counted(3)
+	stop(a)
+	a = start(strings.TrimPrefix(a.url, "http://")) // which remembers nobody
+	acquire()
+	counted(3)
+
+	// A program that follows the seed says nothing of that: it is told apart by what
+	// it says of itself.
+	for _, body := range []string{`{"meta":{"host":"h","pid":"x"}}`, `{"meta":{"host":"h","pid":"x"}}`, `{"meta":{"host":"h","pid":"y"}}`} {
+		res, err := http.Post(a.url+"/lease", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = res.Body.Close(); res.StatusCode != 200 {
+			t.Error(res.Status)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	counted(5)
+	stop(a)
+}

@@ -1,0 +1,109 @@
+package httplease_test
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+)
+
+// behindProxy is a server, its provider, and a proxy in front of it.
+func behindProxy(t *testing.T) (near provider.Provider, proxy *providertest.Proxy, direct string) {
+	t.Helper()
+	services := provider.Services{Default: provider.DefaultTerms()}
+	near, err := memory.New(memory.NewStore(nil), services)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := serve(options(near, services))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if proxy, err = providertest.NewProxy("tcp", strings.TrimPrefix(f.url, "http://")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		proxy.Close()
+		if err := f.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return near, proxy, f.url
+}
+
+func TestReleaseOnABadNetwork(t *testing.T) {
+	near, proxy, _ := behindProxy(t)
+	providertest.RunRemote(t, providertest.Remote{
+		Proxy: proxy, Near: near,
+		Open: func() (provider.Provider, error) { return mustOpen(t, "http://"+proxy.Addr()), nil },
+		Mark: "DELETE /lease/", PerRelease: 1,
+	})
+}
+
+func releaseOf(l lease.Lease) provider.ReleaseRequest {
+	at := time.Now().UnixMilli()
+	return provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at)}
+}
+
+// A release goes to the next server only where the one before got no byte of it.
+func TestReleaseAndSeveralServers(t *testing.T) {
+	for name, test := range map[string]struct {
+		fault func(*providertest.Proxy)
+		sent  bool
+	}{
+		"down":      {(*providertest.Proxy).Down, false},
+		"cuts":      {func(p *providertest.Proxy) { p.CutAt("DELETE") }, true},
+		"no answer": {(*providertest.Proxy).Mute, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			near, proxy, direct := behindProxy(t)
+			p := mustOpen(t, "http://"+proxy.Addr()+","+direct)
+			leases, err := near.Acquire(t.Context(), provider.AcquireRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			test.fault(proxy)
+			err = p.Release(within(t, 2*time.Second), releaseOf(leases[0]))
+			switch {
+			case !test.sent && err != nil:
+				t.Errorf("the first server got nothing, and the second was not asked: %v", err)
+			case test.sent && (err == nil || errors.Is(err, provider.ErrNotSent) || proxy.Count("DELETE") != 1):
+				t.Errorf("the error is %v, and %d releases came to the first server", err, proxy.Count("DELETE"))
+			}
+			if test.sent {
+				if lost, err := provider.Verify(t.Context(), near.(provider.Verifier), "", leases); err != nil || len(lost) > 0 {
+					t.Errorf("the second server released it: %v, %v", lost, err)
+				}
+			}
+		})
+	}
+}
+
+// No byte of a request is sent to a server whose certificate is unknown, or that
+// takes no part in the handshake.
+func TestHandshakeSendsNothing(t *testing.T) {
+	near, proxy, _ := behindProxy(t)
+	leases, err := near.Acquire(t.Context(), provider.AcquireRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, in the kernel
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for name, url := range map[string]string{
+		"no TLS there": "https://" + proxy.Addr(), "silent": "https://" + silent.Addr().String(),
+		"no such host": "http://host.invalid:1",
+	} {
+		if err := mustOpen(t, url).Release(within(t, time.Second), releaseOf(leases[0])); !errors.Is(err, provider.ErrNotSent) {
+			t.Errorf("%s: the error is %v, want ErrNotSent", name, err)
+		}
+	}
+}

@@ -1,0 +1,286 @@
+package providertest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// testNotSent: a call that cannot begin has changed nothing, and says so.
+func testNotSent(s *suite) {
+	c := s.open(ids(lasting(), 5, 5))
+	l := c.one()
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := c.Acquire(over, provider.AcquireRequest{})
+	s.want(err, provider.ErrNotSent)
+	s.want(err, context.Canceled)
+	err = c.Release(over, signedRelease(l, s.now()))
+	s.want(err, provider.ErrNotSent)
+	s.want(err, context.Canceled)
+	c.full()
+
+	// An answer of the provider is no such error.
+	if _, err := c.try(provider.AcquireRequest{}); errors.Is(err, provider.ErrNotSent) {
+		s.Errorf("a full pool: %v", err)
+	}
+	if err := c.Release(context.Background(), provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: s.now(), Signature: "00"}); errors.Is(err, provider.ErrNotSent) {
+		s.Errorf("a forged release: %v", err)
+	}
+
+	d := s.open(ids(lasting(), 5, 5))
+	s.must(d.Close())
+	s.want(d.Release(context.Background(), signedRelease(l, s.now())), provider.ErrNotSent)
+	c.full()
+	s.must(c.giveBack(l, s.now()))
+}
+
+// signedRelease gives the lease back as of the time.
+func signedRelease(l lease.Lease, timestampMS int64) provider.ReleaseRequest {
+	return provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: timestampMS, Signature: lease.Sign(l.Secret, l.ID, timestampMS)}
+}
+
+// Remote is a provider on a real server, with a proxy in between.
+type Remote struct {
+	Proxy *Proxy
+	Open  func() (provider.Provider, error) // through the proxy
+	Near  provider.Provider                 // on the same server, without the proxy
+	// Asks is true for a provider that looks at the record before it sends the
+	// release. Sending then has f called between the two.
+	Asks    bool
+	Sending func(p provider.Provider, f func())
+	// Mark is in the bytes of every release, and of nothing else, PerRelease times.
+	Mark       string
+	PerRelease int
+}
+
+// remoteTest is one test of a Remote.
+type remoteTest struct {
+	*testing.T
+	Remote
+}
+
+// RunRemote holds a provider to what it says of a release on a bad network:
+// ErrNotSent where the release was not sent, another error where it may have been,
+// and in no case a second one.
+func RunRemote(t *testing.T, r Remote) {
+	for _, test := range []struct {
+		name string
+		run  func(*remoteTest)
+	}{
+		{"Down", (*remoteTest).down},
+		{"NeverAnswers", (*remoteTest).neverAnswers},
+		{"GivenUp", (*remoteTest).givenUp},
+		{"ClosesAfterReading", (*remoteTest).closesAfterReading},
+		{"AnswerIsLost", (*remoteTest).answerIsLost},
+		{"AnswersLate", (*remoteTest).answersLate},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if err := restart(r.Proxy); err != nil {
+				t.Fatal(err)
+			}
+			test.run(&remoteTest{t, r})
+		})
+	}
+}
+
+func restart(p *Proxy) error {
+	p.Down()
+	return p.Up()
+}
+
+// soon is a deadline that a silent server misses, on any machine.
+const soon = 400 * time.Millisecond
+
+func (t *remoteTest) within(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// open opens a provider that has everything it needs for a release: a connection,
+// a login, scripts that the server knows.
+func (t *remoteTest) open() provider.Provider {
+	t.Helper()
+	p, err := t.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	if err := p.Release(t.within(time.Minute), signedRelease(t.acquire(), time.Now().UnixMilli())); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (t *remoteTest) acquire() lease.Lease {
+	t.Helper()
+	leases, err := t.Near.Acquire(t.within(time.Minute), provider.AcquireRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leases[0]
+}
+
+// held reports whether the lease is still the caller's.
+func (t *remoteTest) held(l lease.Lease) bool {
+	t.Helper()
+	lost, err := provider.Verify(t.within(time.Minute), t.Near.(provider.Verifier), "", []lease.Lease{l})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(lost) == 0
+}
+
+// unsent releases where nothing can be sent, and where it then can.
+func (t *remoteTest) unsent(p provider.Provider, l lease.Lease, d time.Duration) {
+	t.Helper()
+	seen := t.seen()
+	req := signedRelease(l, time.Now().UnixMilli())
+	if err := p.Release(t.within(d), req); !errors.Is(err, provider.ErrNotSent) {
+		t.Errorf("the error is %v, want ErrNotSent", err)
+	}
+	if err := restart(t.Proxy); err != nil {
+		t.Fatal(err)
+	}
+	if !t.held(l) || t.seen() != seen {
+		t.Errorf("the release was sent all the same: held %v, %d sent", t.held(l), t.seen()-seen)
+	}
+	var err error
+	t.until("the connection is made anew", func() bool {
+		err = p.Release(t.within(time.Minute), req)
+		return !errors.Is(err, provider.ErrNotSent)
+	})
+	if err != nil || t.held(l) {
+		t.Errorf("once it can be sent: %v", err)
+	}
+}
+
+// down has no connection from before where the provider sends at once: it could not
+// know that the connection leads nowhere.
+func (t *remoteTest) down() {
+	open := t.Open
+	if t.Asks {
+		open = func() (provider.Provider, error) { return t.open(), nil }
+	}
+	p, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	l := t.acquire()
+	t.Proxy.Down()
+	t.unsent(p, l, time.Minute)
+}
+
+// neverAnswers: a provider that asks first sends nothing to a server that does not
+// answer; another one cannot know.
+func (t *remoteTest) neverAnswers() {
+	p, l := t.open(), t.acquire()
+	t.Proxy.Mute()
+	if t.Asks {
+		t.unsent(p, l, soon)
+		p = t.open()
+		l = t.acquire()
+	}
+	t.unknown(p, l, t.Proxy.Mute, leaves)
+	if !t.held(l) {
+		t.Error("a release that was dropped was carried out")
+	}
+}
+
+// givenUp: the caller goes while the server still keeps the answer to the question
+// back. When it comes, no release follows it.
+func (t *remoteTest) givenUp() {
+	if !t.Asks {
+		t.Skip("it does not ask before it releases")
+	}
+	p, l := t.open(), t.acquire()
+	t.Proxy.Hold()
+	before := len(t.Proxy.Recorded())
+	ctx, cancel := context.WithCancel(context.Background())
+	seen := t.seen()
+	done := make(chan error, 1)
+	go func() { done <- p.Release(ctx, signedRelease(l, time.Now().UnixMilli())) }()
+	t.until("the question is seen", func() bool { return len(t.Proxy.Recorded()) > before })
+	cancel()
+	if err := <-done; !errors.Is(err, provider.ErrNotSent) || !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v, want ErrNotSent", err)
+	}
+	t.Proxy.Pass()
+	time.Sleep(soon) // however long one looks, there is none
+	if !t.held(l) || t.seen() != seen {
+		t.Errorf("the release was sent all the same: %d sent", t.seen()-seen)
+	}
+}
+
+// unknown releases while the fault befalls the release itself. Once the release was
+// seen, then is called; it may end the caller's context.
+func (t *remoteTest) unknown(p provider.Provider, l lease.Lease, fault func(), then func(cancel func())) {
+	t.Helper()
+	seen := t.seen()
+	if t.Asks {
+		t.Sending(p, fault)
+		defer t.Sending(p, func() {})
+	} else {
+		fault()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- p.Release(ctx, signedRelease(l, time.Now().UnixMilli())) }()
+	t.until("the release is seen", func() bool { return t.seen() > seen })
+	then(cancel)
+	if err := <-done; err == nil || errors.Is(err, provider.ErrNotSent) {
+		t.Errorf("the error is %v, want one that says that nothing is known", err)
+	}
+	if n := t.seen() - seen; n != 1 {
+		t.Errorf("%d releases were sent, want 1", n)
+	}
+}
+
+// seen is how many releases have come to the proxy.
+func (t *remoteTest) seen() int { return t.Proxy.Count(t.Mark) / t.PerRelease }
+
+// leaves is a caller whose time is up.
+func leaves(cancel func()) { cancel() }
+
+func (t *remoteTest) until(what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+func (t *remoteTest) closesAfterReading() {
+	p, l := t.open(), t.acquire()
+	t.unknown(p, l, func() { t.Proxy.CutAt(t.Mark) }, func(func()) {})
+	if !t.held(l) {
+		t.Error("a release that was dropped was carried out")
+	}
+}
+
+func (t *remoteTest) answerIsLost() {
+	p, l := t.open(), t.acquire()
+	t.unknown(p, l, t.Proxy.Hold, func(func()) {
+		t.until("the release is carried out", func() bool { return !t.held(l) })
+		if err := restart(t.Proxy); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (t *remoteTest) answersLate() {
+	p, l := t.open(), t.acquire()
+	t.unknown(p, l, t.Proxy.Hold, func(cancel func()) {
+		t.until("the release is carried out", func() bool { return !t.held(l) })
+		cancel()
+	})
+	t.Proxy.Pass()
+}

@@ -1,0 +1,59 @@
+package sqlite
+
+import (
+	"context"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
+)
+
+// fencedError is the refusal while the fence holds, nil when it does not.
+func fencedError(fence sqlitefile.Fence, nowMS int64) *provider.FencedError {
+	if !fence.Holds(nowMS) {
+		return nil
+	}
+	return &provider.FencedError{UntilMS: fence.UntilMS, Reason: fence.Reason}
+}
+
+// admitted refuses to grant while leases that the file has forgotten may be alive.
+// A repeated request is no exception: its lease may have been given back since, and
+// granted to another. longestMS is the longest that a client of this process holds
+// a machine ID; one that is longer than any before is committed with the refusal.
+func (t *transaction) admitted(longestMS int64) error {
+	if fenced := fencedError(t.Admit(longestMS), t.NowMS); fenced != nil {
+		return sqlitefile.Answer(fenced)
+	}
+	return nil
+}
+
+// forgotten is the refusal of a lease that the file does not know. While the fence
+// holds, that says nothing of the lease.
+func (t *transaction) forgotten(refusal error) error {
+	if fenced := fencedError(t.Fence(), t.NowMS); fenced != nil {
+		return fenced
+	}
+	return refusal
+}
+
+// Init implements provider.Initializer, for all pools of the file.
+func (p *Provider) Init(ctx context.Context, _ string) error { return p.file.Init(ctx) }
+
+// Fence implements provider.Fencer.
+func (p *Provider) Fence(ctx context.Context) (*provider.FencedError, error) {
+	fence, err := p.file.Fence(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &provider.FencedError{UntilMS: fence.UntilMS, Reason: fence.Reason}, nil
+}
+
+// Fenced implements provider.Fencer.
+func (p *Provider) Fenced() *provider.FencedError {
+	return fencedError(p.file.Known(), p.file.NowMS())
+}
+
+// Look implements provider.Fencer.
+func (p *Provider) Look(ctx context.Context) error { return p.file.Look(ctx) }
+
+// Backup writes a consistent copy of the file to another one, which must not exist.
+func (p *Provider) Backup(ctx context.Context, to string) error { return p.file.Backup(ctx, to) }

@@ -1,0 +1,597 @@
+package sqlite
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/disktest"
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
+)
+
+// history is a lease file on a disk of its own, and every lease that was granted
+// from it, whoever remembers.
+type history struct {
+	*testing.T
+	disk   *disktest.Disk
+	live   string
+	clock  atomic.Int64
+	leases []lease.Lease
+}
+
+const historyFrom = 1_800_000_000_000
+
+func newHistory(t *testing.T) *history {
+	h := &history{T: t, disk: disktest.Ext4(t), live: disktest.Memory(t)}
+	h.clock.Store(historyFrom)
+	return h
+}
+
+func (h *history) path() string { return filepath.Join(h.disk.Dir(), "leases.db") }
+
+func (h *history) config() Config {
+	return Config{Path: h.path(), Services: defaultServices(), NowMS: h.clock.Load, LiveDir: h.live}
+}
+
+func (h *history) open() *Provider {
+	h.Helper()
+	p, err := Open(h.Context(), h.config())
+	if err != nil {
+		h.Fatal(err)
+	}
+	return p
+}
+
+func (h *history) close(p *Provider) {
+	h.Helper()
+	if err := p.Close(); err != nil {
+		h.Error(err)
+	}
+}
+
+// acquire takes leases, of which none may overlap one that is alive.
+func (h *history) acquire(p *Provider, n int) (granted []lease.Lease, err error) {
+	h.Helper()
+	for range n {
+		more, err := p.Acquire(h.Context(), provider.AcquireRequest{})
+		if err != nil {
+			return granted, err
+		}
+		granted = append(granted, more...)
+	}
+	h.granted(granted)
+	return granted, nil
+}
+
+func (h *history) mustAcquire(p *Provider, n int) []lease.Lease {
+	h.Helper()
+	granted, err := h.acquire(p, n)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return granted
+}
+
+func (h *history) granted(leases []lease.Lease) {
+	h.Helper()
+	for _, l := range leases {
+		for _, other := range h.leases {
+			if l.Slot().Overlaps(other.Slot()) && l.Created < other.ReservedUntil && other.Created < l.ReservedUntil {
+				h.Errorf("%v was granted over %v", l, other)
+			}
+		}
+		h.leases = append(h.leases, l)
+	}
+}
+
+// fenced checks that nothing is granted until every lease has ended, that leases
+// which were forgotten are not called lost meanwhile, that a restart changes
+// nothing of that, and that grants begin again by themselves.
+func (h *history) fenced(p *Provider, forgotten []lease.Lease) {
+	h.Helper()
+	until := int64(0)
+	for range 2 {
+		_, err := h.acquire(p, 1)
+		var fenced *provider.FencedError
+		if !errors.As(err, &fenced) {
+			h.Fatalf("the error is %v, want a FencedError", err)
+		}
+		h.Logf("%v", err)
+		for _, l := range h.leases {
+			if fenced.UntilMS < l.ReservedUntil {
+				h.Errorf("fenced until %d, and %v ends at %d", fenced.UntilMS, l, l.ReservedUntil)
+			}
+		}
+		if least := h.clock.Load() + p.services.LongestMS(); until == 0 && fenced.UntilMS < least {
+			h.Errorf("fenced until %d, want at least %d", fenced.UntilMS, least)
+		}
+		if until != 0 && fenced.UntilMS != until {
+			h.Errorf("fenced until %d after a restart, and %d before", fenced.UntilMS, until)
+		}
+		until = fenced.UntilMS
+		if known := p.Fenced(); known == nil || known.UntilMS != until {
+			h.Errorf("Fenced says %v", known)
+		}
+		if lost, err := provider.Verify(h.Context(), p, "", forgotten); err != nil || len(lost) > 0 {
+			h.Errorf("Verify: %v, %v", lost, err)
+		}
+		if _, err := provider.Extend(h.Context(), p, "", forgotten[0]); !errors.As(err, &fenced) {
+			h.Errorf("Extend: %v, want a FencedError", err)
+		}
+		h.close(p)
+		h.clock.Add(1000)
+		p = h.open()
+	}
+	h.clock.Store(until - 1)
+	if _, err := h.acquire(p, 1); err == nil {
+		h.Error("granted before the end of the fence")
+	}
+	h.clock.Store(until)
+	h.mustAcquire(p, 1)
+	if p.Fenced() != nil {
+		h.Error("Fenced does not end")
+	}
+	h.close(p)
+	h.close(h.open())
+}
+
+// A file is put back while nobody has it open, in each way.
+func TestPutBackWhileStopped(t *testing.T) {
+	for _, way := range disktest.Ways {
+		for _, reboot := range []bool{false, true} {
+			if reboot && way.InPlace {
+				continue // named in docs/uniqueness.md as what cannot be seen
+			}
+			t.Run(fmt.Sprintf("%s, reboot %v", way.Name, reboot), func(t *testing.T) {
+				h := newHistory(t)
+				backup := filepath.Join(h.disk.Dir(), "backup")
+				p := h.open()
+				h.mustAcquire(p, 3)
+				h.close(p)
+				disktest.Copy(t, h.path(), backup)
+				p = h.open()
+				h.clock.Add(1000)
+				forgotten := h.mustAcquire(p, 3)
+				h.close(p)
+				if reboot {
+					disktest.Reboot(t, h.live)
+				}
+				h.clock.Add(1000)
+				way.Put(t, backup, h.path(), false)
+				h.fenced(h.open(), forgotten)
+			})
+		}
+	}
+}
+
+// hold has another process acquire leases and hold the file open.
+func (h *history) hold(n int) (cmd *exec.Cmd, stdin io.Closer, granted []lease.Lease) {
+	h.Helper()
+	cmd = child(h.T, "hold", childArgs{Path: h.path(), Services: defaultServices(), LiveDir: h.live, ClockMS: h.clock.Load(), Count: n})
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		h.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		h.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		h.Fatal(err)
+	}
+	if err := json.NewDecoder(stdout).Decode(&granted); err != nil {
+		h.Fatal(err)
+	}
+	h.granted(granted)
+	return cmd, stdin, granted
+}
+
+func (h *history) kill(cmd *exec.Cmd) {
+	h.Helper()
+	if err := cmd.Process.Kill(); err != nil {
+		h.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+}
+
+// enough is how many grants fill the log, so that it was written into the main
+// file at least once since.
+const enough = 300
+
+// The main file is put back, and the log of a process that was killed stays beside
+// it. What is then read is a mixture of two times.
+func TestPutBackBesideANewerLog(t *testing.T) {
+	for _, way := range disktest.Ways {
+		t.Run(way.Name, func(t *testing.T) {
+			h := newHistory(t)
+			backup := filepath.Join(h.disk.Dir(), "backup")
+			p := h.open()
+			h.mustAcquire(p, 3)
+			h.close(p)
+			disktest.Copy(t, h.path(), backup)
+			h.clock.Add(1000)
+			cmd, _, forgotten := h.hold(enough)
+			h.kill(cmd)
+			if info, err := os.Stat(h.path() + "-wal"); err != nil || info.Size() == 0 {
+				t.Fatalf("there is no log: %v", err)
+			}
+			h.clock.Add(1000)
+			way.Put(t, backup, h.path(), true)
+			p, err := Open(t.Context(), h.config())
+			if err != nil {
+				if !strings.Contains(err.Error(), "damaged") {
+					t.Errorf("the error is %v", err)
+				}
+				t.Logf("refused: %v", err)
+				return
+			}
+			h.fenced(p, forgotten[:3])
+		})
+	}
+}
+
+// A file is put back under a process that has it open. Where it is another file,
+// that process does nothing more with it, and the next one fences it.
+func TestPutBackWhileRunning(t *testing.T) {
+	for _, way := range disktest.Ways {
+		for _, leaveLog := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, log left %v", way.Name, leaveLog), func(t *testing.T) {
+				h := newHistory(t)
+				backup := filepath.Join(h.disk.Dir(), "backup")
+				p := h.open()
+				h.mustAcquire(p, 3)
+				h.close(p)
+				disktest.Copy(t, h.path(), backup)
+				p = h.open()
+				h.clock.Add(1000)
+				forgotten := h.mustAcquire(p, enough)
+				way.Put(t, backup, h.path(), leaveLog)
+				_, err := h.acquire(p, 1)
+				t.Logf("running: %v", err)
+				var fenced *provider.FencedError
+				if !errors.As(err, &fenced) {
+					if err == nil {
+						t.Fatal("the process goes on granting")
+					}
+					if !errors.Is(err, sqlitefile.ErrMoved) && !strings.Contains(err.Error(), "damaged") {
+						t.Errorf("the error is %v", err)
+					}
+					_ = p.Close() // it may be damaged
+					if p, err = Open(t.Context(), h.config()); err != nil {
+						if !strings.Contains(err.Error(), "damaged") {
+							t.Errorf("opened again: %v", err)
+						}
+						return
+					}
+				}
+				h.fenced(p, forgotten[:3])
+			})
+		}
+	}
+}
+
+// Verify is the first to look after a file was put back: what it does not find is
+// not lost.
+func TestVerifyNoticesFirst(t *testing.T) {
+	h := newHistory(t)
+	backup := filepath.Join(h.disk.Dir(), "backup")
+	p := h.open()
+	h.mustAcquire(p, 1)
+	h.close(p)
+	disktest.Copy(t, h.path(), backup)
+	p = h.open()
+	forgotten := h.mustAcquire(p, 2)
+	h.close(p)
+	disktest.Run(t, "cp", backup, h.path())
+	p = h.open()
+	if lost, err := provider.Verify(t.Context(), p, "", forgotten); err != nil || len(lost) > 0 {
+		t.Errorf("Verify: %v, %v", lost, err)
+	}
+	h.fenced(p, forgotten)
+}
+
+// A volume that moves to another host, and a reboot, need no operator: the file is
+// the one that it was.
+func TestVolumeMovesToAnotherHost(t *testing.T) {
+	for name, killed := range map[string]bool{"closed": false, "killed": true} {
+		t.Run(name, func(t *testing.T) {
+			h := newHistory(t)
+			cmd, stdin, leases := h.hold(enough)
+			if killed {
+				h.kill(cmd)
+			} else if err := errors.Join(stdin.Close(), cmd.Wait()); err != nil {
+				t.Fatal(err)
+			}
+			// Each host has a directory of this name, and sees that of no other.
+			elsewhere := disktest.Memory(t)
+			for range 3 { // and back, where a witness remembers less
+				h.disk.Remount()
+				for _, move := range [][2]string{{h.live, h.live + ".here"}, {elsewhere, h.live}, {h.live + ".here", elsewhere}} {
+					if err := os.Rename(move[0], move[1]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				p := h.open()
+				if lost, err := provider.Verify(t.Context(), p, "", leases); err != nil || len(lost) > 0 {
+					t.Errorf("Verify: %d lost, %v", len(lost), err)
+				}
+				h.clock.Add(1000)
+				leases = append(leases, h.mustAcquire(p, 2)...)
+				h.close(p)
+			}
+		})
+	}
+}
+
+// The one who restores cannot be seen: an operator says so.
+func TestFenceByHand(t *testing.T) {
+	h := newHistory(t)
+	p := h.open()
+	leases := h.mustAcquire(p, 2)
+	until, err := p.Fence(t.Context())
+	if err != nil || until.UntilMS < leases[1].ReservedUntil {
+		t.Fatalf("Fence: %v, %v", until, err)
+	}
+	if lost, err := provider.Verify(t.Context(), p, "", leases); err != nil || len(lost) > 0 {
+		t.Errorf("Verify: %v, %v", lost, err)
+	}
+	if _, err := provider.Extend(t.Context(), p, "", leases[0]); err != nil {
+		t.Errorf("what the file knows is its holder's: %v", err)
+	}
+	at := h.clock.Load()
+	if err := p.Release(t.Context(), provider.ReleaseRequest{
+		ID: leases[1].ID, BitSeq: leases[1].BitSeq, TimestampMS: at, Signature: lease.Sign(leases[1].Secret, leases[1].ID, at),
+	}); err != nil {
+		t.Error(err)
+	}
+	_, err = h.acquire(p, 1)
+	var fenced *provider.FencedError
+	if !errors.As(err, &fenced) || fenced.UntilMS != until.UntilMS || !strings.Contains(fenced.Reason, "kazahanad leases fence") {
+		t.Errorf("Acquire: %v", err)
+	}
+	// A client with a longer term may have been granted one that was forgotten.
+	h.close(p)
+	cfg := h.config()
+	cfg.Services.Default.Term *= 3
+	longer, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.acquire(longer, 1); !errors.As(err, &fenced) || fenced.UntilMS != at+cfg.Services.LongestMS() {
+		t.Errorf("a longer term: %v", err)
+	}
+	if err := longer.Init(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	if longer.Fenced() != nil {
+		t.Errorf("after Init: %v", longer.Fenced())
+	}
+	h.clock.Add(1)
+	if _, err := longer.Acquire(t.Context(), provider.AcquireRequest{}); err != nil {
+		t.Error(err)
+	}
+	h.close(longer)
+}
+
+// A new file where an old one was removed whose leases may be alive.
+func TestRemovedFileIsRemembered(t *testing.T) {
+	h := newHistory(t)
+	p := h.open()
+	forgotten := h.mustAcquire(p, 3)
+	h.close(p)
+	if err := os.Remove(h.path()); err != nil {
+		t.Fatal(err)
+	}
+	h.clock.Add(1000)
+	h.fenced(h.open(), forgotten)
+}
+
+// A process dies between its commit and its witness: nothing was answered, and
+// nothing is fenced.
+func TestKilledBeforeTheWitness(t *testing.T) {
+	for _, step := range []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWitnessed} {
+		t.Run(step, func(t *testing.T) {
+			h := newHistory(t)
+			p := h.open()
+			h.mustAcquire(p, 1)
+			h.close(p)
+			cmd := child(t, "crash", childArgs{
+				Path: h.path(), Services: defaultServices(), Step: step, ClockMS: h.clock.Load(), LiveDir: h.live,
+			})
+			out, err := cmd.CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+				t.Fatalf("%v: %s", err, out)
+			}
+			p = h.open()
+			h.mustAcquire(p, 1)
+			h.close(p)
+		})
+	}
+}
+
+// inContainer has the command see another, empty file system in memory in place of
+// the live directory.
+func inContainer(t *testing.T, cmd *exec.Cmd, live string) {
+	t.Helper()
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		t.Skip("containers need unshare")
+	}
+	if out, err := exec.Command(unshare, "-m", "true").CombinedOutput(); err != nil {
+		t.Skipf("no mount namespace can be had: %v: %s", err, out)
+	}
+	cmd.Args = []string{"unshare", "-m", "sh", "-c", `mount -t tmpfs live "$1" && exec "$2"`, "sh", live, cmd.Path}
+	cmd.Path = unshare
+}
+
+// Two containers, and two users, cannot see each other's live directory: while one
+// has the file open, the other is refused by name. One after the other may use it.
+func TestWhoCannotShareTheWitness(t *testing.T) {
+	for name, apart := range map[string]func(*testing.T, *exec.Cmd, string){
+		"containers": inContainer,
+		"users": func(t *testing.T, cmd *exec.Cmd, live string) {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHistory(t)
+			services := defaultServices()
+			p := h.open()
+			h.mustAcquire(p, 1)
+			for _, err := range []error{os.Chmod(h.disk.Dir(), 0o777), os.Chmod(h.path(), 0o666)} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			h.close(p)
+			other := func(live string) (string, error) {
+				cmd := child(t, "open", childArgs{Path: h.path(), Services: services, LiveDir: live})
+				cmd.Path, cmd.Dir = executable(t), "/"
+				apart(t, cmd, h.live)
+				out, err := cmd.CombinedOutput()
+				return string(out), err
+			}
+			own := disktest.Memory(t)
+			disktest.Run(t, "chown", "65534:65534", own)
+			p = h.open()
+			for _, live := range []string{"", own} {
+				out, err := other(live)
+				t.Logf("%q: %s", live, out)
+				if err == nil || !strings.Contains(out, h.path()) || !strings.Contains(out, "other processes have the file open") || !strings.Contains(out, "lease server") {
+					t.Errorf("%q: %v", live, err)
+				}
+			}
+			// The same name is another directory in a container, and closed to a user.
+			if out, err := other(h.live); err == nil {
+				t.Errorf("%s is used: %s", h.live, out)
+			}
+			h.mustAcquire(p, 1)
+			h.close(p)
+			if out, err := other(""); err != nil {
+				t.Errorf("alone: %v: %s", err, out)
+			}
+			p = h.open()
+			h.mustAcquire(p, 1)
+			h.close(p)
+		})
+	}
+}
+
+// executable is a copy of the test binary that every user may run.
+func executable(t *testing.T) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "kazahana-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	exe := filepath.Join(dir, "child")
+	disktest.Run(t, "cp", self, exe)
+	disktest.Run(t, "chmod", "755", dir, exe)
+	return exe
+}
+
+// The longest term that was ever granted counts, whoever finds that the file was put
+// back, and whether a witness remembers it or only the copy does.
+func TestLongestTermIsRemembered(t *testing.T) {
+	for name, reboot := range map[string]bool{"by the witness": false, "by the copy": true} {
+		t.Run(name, func(t *testing.T) {
+			h := newHistory(t)
+			backup := filepath.Join(h.disk.Dir(), "backup")
+			long := h.config()
+			long.Services.Default.Term = 5 * time.Hour
+			grant := func() {
+				t.Helper()
+				p, err := Open(t.Context(), long)
+				if err != nil {
+					t.Fatal(err)
+				}
+				h.mustAcquire(p, 1)
+				h.close(p)
+			}
+			if reboot {
+				grant()
+			} else {
+				h.close(h.open())
+			}
+			disktest.Copy(t, h.path(), backup)
+			h.clock.Add(1000)
+			grant()
+			if reboot {
+				disktest.Reboot(t, h.live)
+			}
+			disktest.Ways[0].Put(t, backup, h.path(), false)
+			h.fenced(h.open(), h.leases[len(h.leases)-1:])
+		})
+	}
+}
+
+// What follows from the records is made anew when a file is fenced: it may be of
+// another time than they are.
+func TestFenceMakesTheIndexAnew(t *testing.T) {
+	path := madeFile(t)
+	execute(t, path, "UPDATE run SET free_at = 0")
+	services := defaultServices()
+	services.Default.IDs = provider.IDRange{}
+	p := mustOpen(t, Config{Path: path, Services: services})
+	if err := checkIndex(p); err == nil {
+		t.Fatal("the index is as it should be: the test does not show what it should")
+	}
+	if _, err := p.Fence(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Init(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Acquire(t.Context(), provider.AcquireRequest{}); err != nil {
+		t.Error(err)
+	}
+	if err := checkIndex(p); err != nil {
+		t.Error(err)
+	}
+}
+
+// The file knows the latest end of all that was granted or extended.
+func TestGrantsAreNoted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "leases.db")
+	var clock atomic.Int64
+	clock.Store(historyFrom)
+	p := mustOpen(t, Config{Path: path, Services: defaultServices(), NowMS: clock.Load})
+	noted := func() (latest int64) {
+		t.Helper()
+		s, err := sqlitefile.Connect(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(s.QueryRow("SELECT latest_end_ms FROM life", nil, &latest), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return latest
+	}
+	leases, err := p.Acquire(t.Context(), provider.AcquireRequest{})
+	if err != nil || noted() != leases[0].ReservedUntil {
+		t.Errorf("%d is noted of %v, %v", noted(), leases, err)
+	}
+	clock.Add(1000)
+	longer, err := provider.Extend(t.Context(), p, "", leases[0])
+	if err != nil || noted() != longer.ReservedUntil || longer.ReservedUntil == leases[0].ReservedUntil {
+		t.Errorf("%d is noted of %v, %v", noted(), longer, err)
+	}
+}

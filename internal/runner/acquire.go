@@ -1,0 +1,191 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// How an acquire is repeated.
+const (
+	// unavailableAttempts calls are made, unavailablePause apart, before a
+	// provider that gives no answer ends an acquisition. One that waits for a
+	// machine ID already waits for the provider too.
+	unavailableAttempts = 3
+	unavailablePause    = time.Second
+	// A pool without a free machine ID is asked again after firstPause, then
+	// after twice as long each time, up to mostPause.
+	firstPause = 500 * time.Millisecond
+	mostPause  = 10 * time.Second
+	// leastPause is the shortest pause where the provider names the time at which
+	// a machine ID comes free.
+	leastPause = 100 * time.Millisecond
+	// sayEvery is how often a wait is told of.
+	sayEvery = time.Minute
+)
+
+// Acquisition asks a provider for one lease.
+type Acquisition struct {
+	Provider provider.Provider
+	Request  provider.AcquireRequest // without a RequestID
+	Clock    clock.Source
+	Timeout  time.Duration // of one call
+	Wait     time.Duration // how long to ask again while no machine ID is free; negative = for ever
+	Say      func(format string, args ...any)
+
+	began    time.Duration // Boot
+	askedAt  time.Duration // Boot, before the first call under the present RequestID
+	refusals int           // answers so far that no machine ID is free
+	failures int           // calls in a row without an answer
+	said     time.Duration // Boot at the latest line about the wait
+}
+
+// Run returns a lease, and the reading of Clock.Boot from before it was asked for.
+// A call under way when ctx is done is not cut off, since its grant would be lost:
+// Run may return a lease although ctx is done.
+func (a *Acquisition) Run(ctx context.Context) (l lease.Lease, askedAt time.Duration, err error) {
+	a.began = a.Clock.Boot()
+	for {
+		l, err := a.ask(ctx)
+		switch {
+		case err == nil && a.stale(l):
+			_, _ = Release(ctx, a.Provider, a.Request.Service, a.Timeout, l, l.Created) // else it runs out by itself
+			a.renew()
+			continue
+		case err == nil:
+			return l, a.askedAt, nil
+		}
+		pause, again := a.judge(err)
+		if !again || ctx.Err() != nil {
+			return lease.Lease{}, 0, a.explain(err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return lease.Lease{}, 0, a.explain(err)
+		}
+	}
+}
+
+// renew begins another request. It follows every answer that refuses: a call that
+// was given up before may still be carried out under the old RequestID, and then
+// nothing would say when.
+func (a *Acquisition) renew() { a.Request.RequestID, a.failures = "", 0 }
+
+// stale reports whether a lease may be too old to begin with: it may have been
+// granted to the first of several calls, which the lease's end is counted from.
+func (a *Acquisition) stale(l lease.Lease) bool {
+	term := time.Duration(l.Term()) * time.Millisecond
+	return a.failures > 0 && a.Clock.Boot()-a.askedAt > term/extendPart
+}
+
+func (a *Acquisition) ask(ctx context.Context) (lease.Lease, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.Timeout)
+	defer cancel()
+	if a.Request.RequestID == "" {
+		a.Request.RequestID, a.askedAt = provider.NewSecret(), a.Clock.Boot()
+	}
+	leases, err := a.Provider.Acquire(ctx, a.Request)
+	if err != nil {
+		return lease.Lease{}, err
+	}
+	if err := leases[0].Validate(); err != nil {
+		return lease.Lease{}, fmt.Errorf("%w: %w", provider.ErrInvalid, err)
+	}
+	return leases[0], nil
+}
+
+// judge decides whether to ask again, and after how long.
+func (a *Acquisition) judge(err error) (pause time.Duration, again bool) {
+	waited := a.Clock.Boot() - a.began
+	inTime := a.Wait < 0 || waited < a.Wait
+	pause, refused := a.refusal(err)
+	switch {
+	case refused:
+		a.refusals++
+		a.renew()
+		again = inTime
+	case errors.Is(err, provider.ErrInvalid), errors.Is(err, provider.ErrNone), errors.Is(err, errors.ErrUnsupported):
+		return 0, false
+	default:
+		a.failures++
+		pause = unavailablePause
+		again = a.failures < unavailableAttempts || a.refusals > 0 && inTime
+		if errors.Is(err, provider.ErrConflict) { // what was granted has ended, unheard of
+			a.Request.RequestID = ""
+		}
+	}
+	if a.Wait >= 0 && a.refusals > 0 {
+		pause = min(pause, a.Wait-waited)
+	}
+	if again {
+		a.tell(err, waited)
+	}
+	return pause, again
+}
+
+// refusal is how long to wait after an answer that says that no machine ID is
+// free now; false for any other error.
+func (a *Acquisition) refusal(err error) (pause time.Duration, refused bool) {
+	var full *provider.FullError
+	var fenced *provider.FencedError
+	var busy *provider.BusyError
+	atMS := int64(0)
+	switch {
+	case errors.As(err, &busy):
+		return max(busy.RetryAfter, leastPause), true
+	case errors.As(err, &full):
+		atMS = full.NextEndMS
+	case errors.As(err, &fenced):
+		atMS = fenced.UntilMS
+	default:
+		return 0, false
+	}
+	pause = min(firstPause<<min(a.refusals, 10), mostPause)
+	// Those who wait for the same machine ID should not ask all at once.
+	pause -= time.Duration(rand.Int64N(int64(pause / 4)))
+	if left := time.Duration(atMS-a.Clock.Wall()/int64(time.Millisecond)) * time.Millisecond; 0 < left && left < pause {
+		pause = max(left, leastPause)
+	}
+	return pause, true
+}
+
+// tell says what is waited for: at once, and then every sayEvery. Of a provider
+// that gives no answer it tells each time, as long as no wait has begun.
+func (a *Acquisition) tell(err error, waited time.Duration) {
+	if a.refusals == 0 {
+		a.Say("trying again: %v", err)
+		return
+	}
+	boot := a.Clock.Boot()
+	if a.said != 0 && boot-a.said < sayEvery {
+		return
+	}
+	a.said = boot
+	a.Say("waiting for a machine ID, for %v so far: %v", waited.Round(time.Second), waitsFor(err))
+}
+
+// waitsFor explains why there is no machine ID. Holders may extend or hand back, so
+// the time at which the next one comes free is not certain.
+func waitsFor(err error) error {
+	var full *provider.FullError
+	if !errors.As(err, &full) || full.NextEndMS == 0 {
+		return err
+	}
+	return fmt.Errorf("all %d machine IDs of pool %q are taken; the next one may come free at %s, or sooner if it is handed back",
+		full.Slots, full.Pool, snowflake.FormatMS(full.NextEndMS))
+}
+
+func (a *Acquisition) explain(err error) error {
+	if a.refusals > 0 && a.Wait > 0 {
+		return fmt.Errorf("no machine ID within %v: %w", a.Wait, err)
+	}
+	return fmt.Errorf("no machine ID: %w", err)
+}

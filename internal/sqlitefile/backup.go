@@ -1,0 +1,80 @@
+package sqlitefile
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+)
+
+// Backup writes a consistent copy of the database, which may be in use, to a file
+// that must not exist. The copy has the secrets of the original, and its mode is
+// 0600. Put in the original's place, it is fenced.
+func (f *File) Backup(ctx context.Context, to string) error {
+	if _, err := os.Lstat(to); err == nil {
+		return fmt.Errorf("%s: %w; a backup overwrites nothing", to, fs.ErrExist)
+	}
+	temp := fmt.Sprintf("%s.new-%08x", to, rand.Uint32())
+	done := make(chan error, 1)
+	go func() {
+		err := copyTo(ctx, f.resolved, temp)
+		if err == nil {
+			// A link, unlike a rename, replaces nothing.
+			err = errors.Join(os.Link(temp, to), os.Remove(temp), syncDir(filepath.Dir(to)))
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return f.explain(err)
+	case <-ctx.Done():
+		return f.explain(ctx.Err())
+	}
+}
+
+// copyTo writes what the database holds to a new file, and brings that to the
+// disk. It leaves nothing behind where it fails.
+func copyTo(ctx context.Context, path, to string) error {
+	// Made here for its mode: it has the same secrets as the original.
+	made, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := made.Close(); err != nil {
+		return err
+	}
+	if err := vacuumInto(ctx, path, to); err != nil {
+		return errors.Join(err, os.Remove(to))
+	}
+	if made, err = os.OpenFile(to, os.O_WRONLY, 0); err != nil {
+		return err
+	}
+	return errors.Join(made.Sync(), made.Close())
+}
+
+func vacuumInto(ctx context.Context, path, to string) error {
+	reader, err := Connect(ctx, path)
+	if err != nil {
+		return err
+	}
+	_, err = reader.conn.ExecContext(ctx, "VACUUM INTO ?", to)
+	return errors.Join(err, reader.Close())
+}
+
+// Peek reads of a file what there is to know without using it: its fence, and
+// whether it is a copy, which will be fenced when it is used. db is a connection
+// to it that only reads.
+func Peek(ctx context.Context, db *sql.DB, path string) (fence Fence, isCopy bool, err error) {
+	id, err := identityOf(path)
+	if err != nil {
+		return Fence{}, false, err
+	}
+	var recorded identity
+	err = db.QueryRowContext(ctx, "SELECT id, inode, born_ns, forgot, trusted, fence_from_ms, fence_until_ms, fence_reason FROM life WHERE one = 1").
+		Scan(&fence.Life, &recorded.Inode, &recorded.BornNS, &fence.Forgot, &fence.Trusted, &fence.FromMS, &fence.UntilMS, &fence.Reason)
+	return fence, !id.is(recorded), err
+}

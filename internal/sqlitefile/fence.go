@@ -1,0 +1,335 @@
+package sqlitefile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Why a file is fenced. Each says what was seen, and is followed by reasonEnd.
+const (
+	reasonCopy    = "the database is a copy, or a backup was put back in its place"
+	reasonOlder   = "an older copy of the database was put back"
+	reasonOther   = "another copy of the database was put back"
+	reasonMixed   = "the database holds other records than were last written: it was overwritten, or put back beside a newer log"
+	reasonUnknown = "the file system does not record when a file was made, so whether this is a copy cannot be told"
+	reasonWitness = "the witness of the database was damaged, so whether this is a copy cannot be told"
+	reasonByHand  = "an operator said that the database was put back (kazahanad leases fence)"
+
+	reasonEnd = "; what was granted since may be missing. Where nothing is missing, say so with: kazahanad leases init"
+)
+
+// errUnlike: the file is not what this process knows of it. Settle finds out why.
+var errUnlike = errors.New("the database is not what was last written")
+
+// expected reports, as errUnlike, that the file's row or its main file is not what
+// the witness and this process remember. seen is from before the row was read.
+func (f *File) expected(row life, seen sight, seenErr error) error {
+	switch {
+	case errors.Is(seenErr, errDamagedWitness):
+		return errUnlike
+	case seenErr != nil:
+		return seenErr
+	case row.Commits < f.commits:
+		return errUnlike
+	case f.met.witness == nil:
+		return nil
+	case !seen.knows(row) || row.Commits < seen.Commits:
+		return errUnlike
+	}
+	main, err := stampOf(f.resolved)
+	if err != nil || main == seen.Main {
+		return err
+	}
+	// Another process may be in the middle of a checkpoint: it has the lock.
+	err = errUnlike
+	return errors.Join(f.withWitness(func(w *witness) error {
+		seen, readErr := w.read()
+		main, statErr := stampOf(f.resolved)
+		if readErr == nil && statErr == nil && main == seen.Main {
+			err = nil
+		}
+		return nil
+	}), err)
+}
+
+// remembered is what the witness remembers, blank where there is none.
+func (f *File) remembered() (sight, error) {
+	if f.met.witness == nil {
+		return sight{}, nil
+	}
+	return f.met.witness.read()
+}
+
+// withWitness calls do while no other process can use the witness, or with nil
+// where there is none.
+func (f *File) withWitness(do func(w *witness) error) error {
+	w := f.met.witness
+	if w == nil {
+		return do(nil)
+	}
+	if err := w.lock(context.Background(), f.closing); err != nil {
+		return err
+	}
+	return errors.Join(do(w), w.unlock())
+}
+
+// settleTries bounds how often other processes may change the file while it is
+// looked at.
+const settleTries = 16
+
+// settle finds out, with a session that was opened just now, whether the file is
+// what was last written, and fences it where it is not.
+func (f *File) settle(ctx context.Context, opening bool) error {
+	for range settleTries {
+		var row life
+		var reason string
+		if err := retryBusy(ctx, f.closing, func() (err error) {
+			row, reason, err = f.look(opening)
+			return err
+		}); err != nil {
+			return err
+		}
+		if reason == "" {
+			f.met.prior = nil
+			f.note(row)
+			return nil
+		}
+		if err := f.beginFence(ctx, row, reason); err != nil {
+			return err
+		}
+		opening = false // what an opening cannot know is fenced now
+	}
+	return errors.New("others change the file all the time")
+}
+
+// look compares the file with all that is remembered of it. reason says why it
+// must be fenced, "" where it need not. The witness then remembers the file.
+func (f *File) look(opening bool) (row life, reason string, err error) {
+	err = f.withWitness(func(w *witness) error {
+		before, err := stampOf(f.resolved)
+		if err != nil {
+			return err
+		}
+		var seen sight
+		if w != nil {
+			if seen, err = w.read(); errors.Is(err, errDamagedWitness) {
+				f.met.damaged, err = true, nil
+			}
+			if err != nil {
+				return err
+			}
+		}
+		// All is read from one state of the file.
+		if err := f.session.ExecOnce("BEGIN"); err != nil {
+			return err
+		}
+		row, reason, err = f.judge(seen, before, opening)
+		if err := errors.Join(err, f.session.rollback()); err != nil || reason != "" {
+			return err
+		}
+		after, err := stampOf(f.resolved)
+		if err != nil || w == nil {
+			return err
+		}
+		if after != before {
+			return errLocked // somebody is about to overwrite it; look again
+		}
+		return w.changeLocked(func(s sight) sight {
+			if f.met.prior != nil {
+				s = s.ends(f.met.prior.LatestEndMS, f.met.prior.LongestMS)
+			}
+			s = s.with(row)
+			s.Main = after
+			return s
+		})
+	})
+	return row, reason, err
+}
+
+// judge reads the row, and says why the file must be fenced, "" where it need
+// not. It looks through all records, unless the witness has seen them all.
+func (f *File) judge(seen sight, main stamp, opening bool) (row life, reason string, err error) {
+	if row, err = readLife(f.session); err != nil {
+		return row, "", err
+	}
+	if reason := f.unlike(row, seen, opening); reason != "" {
+		return row, reason, nil
+	}
+	if seen.knows(row) && seen.Main == main {
+		return row, "", nil
+	}
+	digest, err := f.session.digest(f.kind.Loose)
+	if err == nil && digest != row.Digest {
+		reason = reasonMixed
+	}
+	return row, reason, err
+}
+
+// unlike says why what the file says of itself cannot be what was last written.
+func (f *File) unlike(row life, seen sight, opening bool) (reason string) {
+	if !f.id.is(row.File) {
+		return reasonCopy
+	}
+	if f.met.damaged {
+		return reasonWitness
+	}
+	if opening && !f.id.sure && seen.blank() && f.met.prior == nil && f.met.alone {
+		return reasonUnknown
+	}
+	all := []sight{seen}
+	if f.met.prior != nil {
+		all = append(all, *f.met.prior)
+	}
+	for _, s := range all {
+		switch {
+		case s.blank():
+		case !s.knows(row):
+			return reasonOther
+		case row.Commits < s.Commits:
+			return reasonOlder
+		}
+	}
+	if row.Commits < f.commits {
+		return reasonOlder
+	}
+	return ""
+}
+
+// beginFence begins a new life, from which nothing is granted before everything
+// has ended that may be missing. It does nothing where another process has begun
+// one since the row was read.
+func (f *File) beginFence(ctx context.Context, before life, reason string) error {
+	if err := retryBusy(ctx, f.closing, func() error { return f.session.ExecOnce("BEGIN IMMEDIATE") }); err != nil {
+		return err
+	}
+	err := f.newLife(before, reason)
+	if err != nil {
+		err = errors.Join(err, f.session.rollback())
+	}
+	return err
+}
+
+// newLife is beginFence with the file's lock, which it gives up unless it fails.
+func (f *File) newLife(before life, reason string) error {
+	row, err := readLife(f.session)
+	if err != nil {
+		return err
+	}
+	if row.ID != before.ID {
+		return f.session.rollback()
+	}
+	var found string
+	if err := f.session.QueryRow("PRAGMA integrity_check(1)", nil, &found); err != nil {
+		return err
+	}
+	if found != "ok" {
+		return &damagedError{found}
+	}
+	for _, q := range f.kind.Mend {
+		if err := f.session.ExecOnce(q); err != nil {
+			return err
+		}
+	}
+	seen, err := f.remembered()
+	if errors.Is(err, errDamagedWitness) {
+		// What it remembered for this process, if anything, counts.
+		seen = f.met.witness.last
+		err = f.withWitness(func(w *witness) error { return w.write(seen) })
+	}
+	if err != nil {
+		return err
+	}
+	row = f.fenced(row, seen, reason)
+	if row.Digest, err = f.session.digest(f.kind.Loose); err != nil {
+		return err
+	}
+	if err := row.write(f.session); err != nil {
+		return err
+	}
+	if err := f.commit(row); err != nil {
+		return err
+	}
+	f.met.prior, f.met.damaged = nil, false // the row has what they knew
+	return nil
+}
+
+// fenced is the row of the new life. A witness that has seen the file's life
+// knows the longest that anything can last; else it is the longest that was ever
+// allowed.
+func (f *File) fenced(row life, seen sight, reason string) life {
+	now := f.nowMS()
+	all := []sight{seen}
+	if f.met.prior != nil {
+		all = append(all, *f.met.prior)
+	}
+	longest, latest, commits, witnessed := max(row.LongestMS, f.opts.TermMS), row.LatestEndMS, max(row.Commits, f.commits), false
+	for _, s := range all {
+		longest, latest, commits = max(longest, s.LongestMS), max(latest, s.LatestEndMS), max(commits, s.Commits)
+		witnessed = witnessed || s.knows(row) && s.Commits >= row.Commits && reason != reasonByHand
+	}
+	if !witnessed {
+		longest = max(longest, f.opts.MaxTermMS)
+	}
+	// A clock that is behind the one before waits that much longer: what is
+	// missing ends by the clock that it was granted by.
+	from := max(now, row.LastMS)
+	return life{
+		ID: newMark(), File: f.id, Commits: commits + 1, LastMS: from, LatestEndMS: latest, LongestMS: longest,
+		Forgot: true, FenceFrom: from, FenceEnds: max(from+longest, latest), Reason: reason + reasonEnd,
+	}
+}
+
+// damagedError: SQLite found the file damaged. SQLITE_CORRUPT says the same of a
+// page that cannot be read at all.
+type damagedError struct{ found string }
+
+func (e *damagedError) Error() string { return fmt.Sprintf("integrity_check: %s", e.found) }
+
+// Fence holds back grants as if the file had been put back from a backup, for
+// those who did so where that cannot be seen.
+func (f *File) Fence(ctx context.Context) (Fence, error) {
+	return inWorker(ctx, f, func() (Fence, error) {
+		if err := f.ready(ctx); err != nil {
+			return Fence{}, err
+		}
+		row, err := readLife(f.session)
+		if err == nil {
+			err = f.beginFence(ctx, row, reasonByHand)
+		}
+		return f.Known(), err
+	})
+}
+
+// Init says that the file knows everything that was granted from it, or that
+// nobody relies on the rest. It ends the fence.
+func (f *File) Init(ctx context.Context) error {
+	return f.Write(ctx, func(t *Tx) error {
+		if !t.life.Trusted || t.life.FenceEnds != 0 {
+			t.life.Trusted, t.life.FenceFrom, t.life.FenceEnds, t.life.Reason = true, 0, 0, ""
+			t.dirty = true
+		}
+		return nil
+	}, nil)
+}
+
+// Look reads the file, so that Known is up to date.
+func (f *File) Look(ctx context.Context) error {
+	_, err := Read(ctx, f, func(*Session) (struct{}, error) { return struct{}{}, nil })
+	return err
+}
+
+// Known is the fence as this process saw it last. It does no I/O.
+func (f *File) Known() Fence {
+	if known := f.known.Load(); known != nil {
+		return *known
+	}
+	return Fence{}
+}
+
+// note remembers what the file says of itself.
+func (f *File) note(row life) {
+	f.commits = max(f.commits, row.Commits)
+	fence := row.fence()
+	f.known.Store(&fence)
+}

@@ -1,0 +1,72 @@
+package sqlitefile
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// identity tells a file from its copies. It leaves out the device, so that a
+// volume may move to another host.
+type identity struct {
+	Inode  int64 // the bits of the kernel's unsigned number
+	BornNS int64 // Unix ns; 0 where the file system does not record it
+	// sure: no copy ever has the same. It is not stored.
+	sure bool
+	// device keeps two files apart that are not sure. It is not stored.
+	device uint64
+}
+
+// is reports whether the file is the one that was recorded.
+func (i identity) is(recorded identity) bool {
+	return i.Inode == recorded.Inode && i.BornNS == recorded.BornNS
+}
+
+// name is what the file's witness is called.
+func (i identity) name() string {
+	if i.sure {
+		return fmt.Sprintf("sqlite-%x-%x", uint64(i.Inode), uint64(i.BornNS))
+	}
+	return fmt.Sprintf("sqlite-%x-on-%x", uint64(i.Inode), i.device)
+}
+
+// mark is 128 random bits: the name of a life, or of a witness.
+type mark [16]byte
+
+func newMark() (m mark) {
+	rand.Read(m[:]) // never fails (crypto/rand ends the program instead)
+	return m
+}
+
+func (m mark) String() string { return hex.EncodeToString(m[:]) }
+
+// parseMark reads what String wrote.
+func parseMark(text string) (m mark, err error) {
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b) != len(m) {
+		return mark{}, fmt.Errorf("%q is not %d bytes in hex", text, len(m))
+	}
+	return mark(b), nil
+}
+
+// stamp changes when anybody writes to a file: SQLite at a checkpoint, or a
+// program that copies another file over it.
+type stamp struct{ Size, ModifiedNS, ChangedNS int64 }
+
+func stampOf(path string) (stamp, error) {
+	var st unix.Stat_t
+	if err := ignoringEINTR(func() error { return unix.Stat(path, &st) }); err != nil {
+		return stamp{}, fmt.Errorf("stat %s: %w", path, err)
+	}
+	return stamp{st.Size, st.Mtim.Nano(), st.Ctim.Nano()}, nil
+}
+
+func ignoringEINTR(f func() error) error {
+	for {
+		if err := f(); err != unix.EINTR {
+			return err
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package sqlitefile
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// lifeTable has one row: what the file says of itself. Every commit writes it.
+const lifeTable = "life"
+
+const lifeSchema = `CREATE TABLE life (
+		one            INTEGER PRIMARY KEY CHECK (one = 1),
+		id             TEXT    NOT NULL,
+		inode          INTEGER NOT NULL,
+		born_ns        INTEGER NOT NULL,
+		commits        INTEGER NOT NULL,
+		digest         INTEGER NOT NULL,
+		last_ms        INTEGER NOT NULL,
+		latest_end_ms  INTEGER NOT NULL,
+		longest_ms     INTEGER NOT NULL,
+		forgot         INTEGER NOT NULL,
+		trusted        INTEGER NOT NULL,
+		fence_from_ms  INTEGER NOT NULL,
+		fence_until_ms INTEGER NOT NULL,
+		fence_reason   TEXT    NOT NULL
+	) STRICT`
+
+// life is the row of table life. Times are Unix ms.
+type life struct {
+	ID      mark     // random; another one after each fence
+	File    identity // of the file that the row was written into
+	Commits int64    // goes up with each commit, from one life to the next too
+	Digest  uint64   // of the rows; see digest.go
+
+	LastMS      int64 // of the latest commit
+	LatestEndMS int64 // the latest end of anything that was ever granted
+	LongestMS   int64 // the longest time from a grant to its end
+
+	Forgot    bool // another life went before, and not all of it may be known
+	Trusted   bool // all is known: this is the first life, or an operator said so
+	FenceFrom int64
+	FenceEnds int64 // 0: there is no fence
+	Reason    string
+}
+
+// Fence says whether a file may have forgotten something, and until when
+// nothing may be granted from it.
+type Fence struct {
+	// Life names the file's present life; another one begins with each fence.
+	Life string
+	// Forgot: something may be missing that an earlier life knew.
+	Forgot bool
+	// Trusted: nothing is missing, because there was no loss or because an
+	// operator said so.
+	Trusted bool
+	// FromMS is when the fence began, and UntilMS when grants begin again, in
+	// Unix ms; 0 where there is none.
+	FromMS, UntilMS int64
+	Reason          string // for people
+}
+
+// Holds reports whether nothing may be granted now.
+func (f Fence) Holds(nowMS int64) bool { return nowMS < f.UntilMS }
+
+func (l life) fence() Fence {
+	return Fence{Life: l.ID.String(), Forgot: l.Forgot, Trusted: l.Trusted, FromMS: l.FenceFrom, UntilMS: l.FenceEnds, Reason: l.Reason}
+}
+
+// readLife reads the row. A file without it was made by a program from before
+// there were releases.
+func readLife(s *Session) (l life, err error) {
+	var id string
+	var digest int64
+	err = s.QueryRow(`SELECT id, inode, born_ns, commits, digest, last_ms, latest_end_ms, longest_ms, forgot, trusted,
+		fence_from_ms, fence_until_ms, fence_reason FROM life WHERE one = 1`, nil,
+		&id, &l.File.Inode, &l.File.BornNS, &l.Commits, &digest, &l.LastMS, &l.LatestEndMS, &l.LongestMS, &l.Forgot, &l.Trusted,
+		&l.FenceFrom, &l.FenceEnds, &l.Reason)
+	if errors.Is(err, sql.ErrNoRows) {
+		return life{}, fmt.Errorf("%w: table life is empty", ErrInconsistent)
+	}
+	if err != nil {
+		return life{}, err
+	}
+	l.Digest = uint64(digest)
+	if l.ID, err = parseMark(id); err != nil {
+		return life{}, fmt.Errorf("%w: table life: %w", ErrInconsistent, err)
+	}
+	return l, nil
+}
+
+func (l life) write(s *Session) error {
+	_, err := s.Exec(`INSERT OR REPLACE INTO life (one, id, inode, born_ns, commits, digest, last_ms, latest_end_ms, longest_ms,
+		forgot, trusted, fence_from_ms, fence_until_ms, fence_reason) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		l.ID.String(), l.File.Inode, l.File.BornNS, l.Commits, int64(l.Digest), l.LastMS, l.LatestEndMS, l.LongestMS,
+		l.Forgot, l.Trusted, l.FenceFrom, l.FenceEnds, l.Reason)
+	return err
+}
+
+// hasLife reports whether the file has the table.
+func hasLife(s *Session) (bool, error) {
+	var n int
+	err := s.QueryRow("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'life'", nil, &n)
+	return n == 1, err
+}

@@ -1,0 +1,275 @@
+package sqlitefile
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+
+	"github.com/cespare/xxhash/v2"
+	"golang.org/x/sys/unix"
+)
+
+// A witness is a small file in memory that remembers what the database was when
+// it was last written to. A database that is less than its witness remembers was
+// put back from an older copy. No disk holds a witness up, nobody backs one up,
+// and a reboot removes it.
+type witness struct {
+	path string
+	id   mark // in the file and beside the database: two witnesses are never taken for each other
+	made bool // the live directory is this process's own: a lost witness is written anew
+	file *os.File
+	last sight // as this process last read or wrote it
+}
+
+// sight is what a witness remembers of the database.
+type sight struct {
+	Life        mark
+	Next        mark // of a life that is about to begin
+	Commits     int64
+	LatestEndMS int64
+	LongestMS   int64
+	Main        stamp // of the main file, after the last checkpoint
+}
+
+// blank reports whether the witness has seen nothing yet.
+func (s sight) blank() bool { return s.Life == mark{} }
+
+// knows reports whether the database's life is the one that was seen.
+func (s sight) knows(l life) bool { return !s.blank() && (l.ID == s.Life || l.ID == s.Next) }
+
+// with adds what the row says; what was seen is never less afterwards.
+func (s sight) with(l life) sight {
+	if !s.knows(l) {
+		s.Commits = 0
+	}
+	s.Life, s.Next = l.ID, mark{}
+	s.Commits = max(s.Commits, l.Commits)
+	return s.ends(l.LatestEndMS, l.LongestMS)
+}
+
+func (s sight) ends(latest, longest int64) sight {
+	s.LatestEndMS, s.LongestMS = max(s.LatestEndMS, latest), max(s.LongestMS, longest)
+	return s
+}
+
+// The layout of the file.
+const (
+	witnessMagic = "kzhnwit1"
+	witnessSize  = 8 + 3*16 + 6*8 + 8
+)
+
+var (
+	errDamagedWitness = errors.New("the witness is damaged")
+	// errLocked: another process has the witness for a moment.
+	errLocked = errors.New("another process looks at the file")
+)
+
+func encodeWitness(id mark, s sight) []byte {
+	b := append(make([]byte, 0, witnessSize), witnessMagic...)
+	b = append(append(append(b, id[:]...), s.Life[:]...), s.Next[:]...)
+	for _, n := range []int64{s.Commits, s.LatestEndMS, s.LongestMS, s.Main.Size, s.Main.ModifiedNS, s.Main.ChangedNS} {
+		b = binary.LittleEndian.AppendUint64(b, uint64(n))
+	}
+	return binary.LittleEndian.AppendUint64(b, xxhash.Sum64(b))
+}
+
+func decodeWitness(b []byte) (id mark, s sight, err error) {
+	if len(b) != witnessSize || string(b[:8]) != witnessMagic || binary.LittleEndian.Uint64(b[witnessSize-8:]) != xxhash.Sum64(b[:witnessSize-8]) {
+		return mark{}, sight{}, errDamagedWitness
+	}
+	id, s.Life, s.Next = mark(b[8:24]), mark(b[24:40]), mark(b[40:56])
+	for i, n := range []*int64{&s.Commits, &s.LatestEndMS, &s.LongestMS, &s.Main.Size, &s.Main.ModifiedNS, &s.Main.ChangedNS} {
+		*n = int64(binary.LittleEndian.Uint64(b[56+8*i:]))
+	}
+	return id, s, nil
+}
+
+// tornReads is how often a witness is read that another process may be writing.
+const tornReads = 3
+
+// openWitness opens a witness that exists. The error is fs.ErrNotExist where it
+// does not, and errDamagedWitness where it cannot be read.
+func openWitness(path string) (*witness, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	w := &witness{path: path, file: file}
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(errDamagedWitness, err, file.Close())
+	}
+	if w.id, w.last, err = w.readFile(); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return w, nil
+}
+
+func (w *witness) readFile() (id mark, s sight, err error) {
+	var b [witnessSize]byte
+	for range tornReads {
+		if _, err = w.file.ReadAt(b[:], 0); err != nil {
+			err = fmt.Errorf("%w: %s: %w", errDamagedWitness, w.path, err)
+			continue
+		}
+		if id, s, err = decodeWitness(b[:]); err == nil {
+			return id, s, nil
+		}
+	}
+	return mark{}, sight{}, fmt.Errorf("%s: %w", w.path, err)
+}
+
+// openOwnWitness opens the database's witness in the live directory, and makes
+// one where there is none. One that is damaged is replaced.
+func openOwnWitness(live string, id identity) (w *witness, damaged bool, err error) {
+	if !filepath.IsAbs(live) {
+		return nil, false, fmt.Errorf("the live directory %s: its path must be absolute", live)
+	}
+	if err := os.MkdirAll(live, 0o700); err != nil {
+		return nil, false, fmt.Errorf("the live directory: %w", err)
+	}
+	if memory, err := inMemory(live); err != nil || !memory {
+		return nil, false, errors.Join(err, fmt.Errorf("the live directory %s is not on a file system in memory (tmpfs): name one that is, for example in /run", live))
+	}
+	path := filepath.Join(live, id.name())
+	for {
+		w, err := openWitness(path)
+		switch {
+		case err == nil:
+			w.made = true
+			return w, damaged, nil
+		case errors.Is(err, errDamagedWitness):
+			damaged = true
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, true, err
+			}
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, damaged, fmt.Errorf("the live directory: %w", err)
+		}
+		if err := makeWitness(path, newMark(), sight{}); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, damaged, fmt.Errorf("the live directory: %w", err)
+		}
+	}
+}
+
+// makeWitness writes a new witness, complete before it has its name. The error
+// is fs.ErrExist where there is one.
+func makeWitness(path string, id mark, s sight) error {
+	temp := fmt.Sprintf("%s.new-%08x", path, rand.Uint32())
+	defer os.Remove(temp)
+	if err := os.WriteFile(temp, encodeWitness(id, s), 0o600); err != nil {
+		return err
+	}
+	return os.Link(temp, path)
+}
+
+// read is what the witness remembers now.
+func (w *witness) read() (sight, error) {
+	if err := w.keep(); err != nil {
+		return sight{}, err
+	}
+	_, s, err := w.readFile()
+	if err == nil {
+		w.last = s
+	}
+	return s, err
+}
+
+// keep looks whether the witness still has its name, and gives it one again. In a
+// live directory that belongs to others, or is gone, it stays as it is: those
+// who have it open still share it.
+func (w *witness) keep() error {
+	mine, err := w.file.Stat()
+	if err != nil {
+		return err
+	}
+	named, err := os.Lstat(w.path)
+	switch {
+	case err == nil && os.SameFile(mine, named):
+		return nil
+	case err == nil:
+	case errors.Is(err, fs.ErrNotExist) && w.made:
+		if os.MkdirAll(filepath.Dir(w.path), 0o700) != nil || ignoring(makeWitness(w.path, w.id, w.last), fs.ErrExist) != nil {
+			return nil
+		}
+	default:
+		return nil
+	}
+	other, err := openWitness(w.path)
+	if err != nil || other.id != w.id {
+		if other != nil {
+			err = errors.Join(err, other.file.Close())
+		}
+		return errors.Join(fmt.Errorf("the live directory has another file in place of %s: restart every process that uses the database", w.path), err)
+	}
+	before := w.last
+	if err := w.file.Close(); err != nil {
+		return err
+	}
+	w.file, w.last = other.file, other.last
+	return w.change(context.Background(), nil, func(s sight) sight {
+		if s.blank() || s.Life == before.Life && s.Commits < before.Commits {
+			return before.ends(s.LatestEndMS, s.LongestMS)
+		}
+		return s.ends(before.LatestEndMS, before.LongestMS)
+	})
+}
+
+func ignoring(err, harmless error) error {
+	if errors.Is(err, harmless) {
+		return nil
+	}
+	return err
+}
+
+// change has f change what the witness remembers, with no other process between.
+func (w *witness) change(ctx context.Context, closing <-chan struct{}, f func(sight) sight) error {
+	if err := w.lock(ctx, closing); err != nil {
+		return err
+	}
+	return errors.Join(w.changeLocked(f), w.unlock())
+}
+
+// changeLocked is change for who has the lock.
+func (w *witness) changeLocked(f func(sight) sight) error {
+	_, before, err := w.readFile()
+	if err != nil {
+		return err
+	}
+	return w.write(f(before))
+}
+
+// write replaces what the witness remembers, for who has the lock.
+func (w *witness) write(s sight) error {
+	if _, err := w.file.WriteAt(encodeWitness(w.id, s), 0); err != nil {
+		return fmt.Errorf("the live directory: %w", err)
+	}
+	w.last = s
+	return nil
+}
+
+// lock keeps others from the witness. It is held for moments only, and while the
+// main file is written to or looked through.
+func (w *witness) lock(ctx context.Context, closing <-chan struct{}) error {
+	return retryBusy(ctx, closing, func() error { return flock(w.file, unix.LOCK_EX) })
+}
+
+func (w *witness) unlock() error { return flock(w.file, unix.LOCK_UN) }
+
+func (w *witness) close() error { return w.file.Close() }
+
+// flock takes or gives up a lock, and does not wait: errLocked where others hold it.
+func flock(f *os.File, how int) error {
+	err := ignoringEINTR(func() error { return unix.Flock(int(f.Fd()), how|unix.LOCK_NB) })
+	if err == unix.EWOULDBLOCK {
+		return errLocked
+	}
+	if err != nil {
+		return fmt.Errorf("flock %s: %w", f.Name(), err)
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Dir is a directory whose files are small, and read and written whole. The
+// state runs over two of them: one on a disk and one in memory. The directory
+// stays the same one when its name comes to mean another.
+type Dir interface {
+	// Path is the name under which the directory was opened.
+	Path() string
+
+	// Lock takes the directory for this process until Close or the end of the
+	// process. It returns a *LockedError when another process holds it.
+	Lock(now time.Time) error
+
+	// Holder returns the process that holds the directory, or nil.
+	Holder() (*Holder, error)
+
+	// Read returns a file and what identifies it. The error wraps
+	// fs.ErrNotExist when there is none.
+	Read(name string) ([]byte, FileID, error)
+
+	// Replace writes a file whole: under another name first, synced, then
+	// renamed, so that a crash leaves the old file or the new one. content is
+	// given the identity that the file will have; its ChangedNS is not known yet.
+	Replace(name string, content func(FileID) []byte) error
+
+	// Map maps a file of whole 8-byte words into memory, for reading and, where
+	// the second argument is true, for writing.
+	Map(name string, writable bool) (*Mapping, error)
+
+	// Identify returns what identifies the file of that name now. The error
+	// wraps fs.ErrNotExist when there is none.
+	Identify(name string) (FileID, error)
+
+	// Current reports, as an error, that Path no longer leads to this directory.
+	Current() error
+
+	// Sub opens a directory inside this one. With create it is made where it
+	// does not exist; without, the error wraps fs.ErrNotExist.
+	Sub(name string, create bool) (Dir, error)
+	// Subs returns the names of the directories inside this one.
+	Subs() ([]string, error)
+	// RemoveSub removes a directory inside this one, with the files in it.
+	RemoveSub(name string) error
+
+	// Close gives up the lock. The files stay.
+	Close() error
+}
+
+// FileID tells a file from a copy of it, and from what it was before somebody
+// overwrote it.
+type FileID struct {
+	Device    uint64 `json:"device"`
+	Inode     uint64 `json:"inode"`
+	ChangedNS int64  `json:"changedNs,omitempty"` // ctime
+}
+
+// Mapping is a file in memory. Where the file was cut short, an access ends in a
+// fault, which guarded catches.
+type Mapping struct {
+	Words []int64
+	ID    FileID // before the mapping: the first store to a page changes ChangedNS, later ones do not
+	Unmap func() error
+}
+
+// Holder is the process that holds a directory.
+type Holder struct {
+	PID       int       // 0: not known
+	Since     time.Time // when it took the directory
+	Elsewhere bool      // PID is its number in another container
+	Dying     bool      // it was killed, and ends as soon as the kernel lets it
+}
+
+func (h Holder) String() string {
+	switch since := h.Since.Format(time.RFC3339); {
+	case h.PID == 0:
+		return "another process (unknown: its lock file was removed?)"
+	case h.Elsewhere:
+		return fmt.Sprintf("process %d of another container (since %s)", h.PID, since)
+	default:
+		return fmt.Sprintf("process %d (since %s)", h.PID, since)
+	}
+}
+
+// FileError says what is wrong with a file or a directory of the state, and
+// what the operator can do about it.
+type FileError struct {
+	Path    string
+	Problem string
+	Remedy  string
+	Err     error // the cause, or nil
+}
+
+func (e *FileError) Error() string {
+	text := e.Path + ": " + e.Problem
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	if e.Remedy != "" {
+		text += "; " + e.Remedy
+	}
+	return text
+}
+
+func (e *FileError) Unwrap() error { return e.Err }
+
+// Lasting reports whether the error stays until somebody removes its cause: it is
+// about what the file is or holds. What the operating system answers may pass,
+// such as a full disk.
+func (e *FileError) Lasting() bool {
+	var errno syscall.Errno
+	return !errors.As(e.Err, &errno)
+}
+
+// fileError explains an error of the operating system. It keeps the cause alone,
+// because Path already names the file.
+func fileError(path, problem string, err error) *FileError {
+	err = pathCause(err)
+	e := &FileError{Path: path, Problem: problem, Err: err}
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		e.Remedy = "free some space on that file system"
+	case errors.Is(err, unix.EROFS):
+		e.Remedy = "mount it writable, or name a directory on another file system"
+	case errors.Is(err, fs.ErrPermission):
+		e.Remedy = "give the user that runs this read and write access to it, or name another directory"
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTEMPTY):
+		e.Remedy = "a regular file belongs there; move it away"
+	}
+	return e
+}
+
+// isMissing reports whether the error says that a file does not exist.
+func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

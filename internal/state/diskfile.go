@@ -1,0 +1,71 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+const (
+	stateName = "state"
+	stateKind = "kazahana-state"
+
+	stateRemedy = "put the right file back, or move it away: the daemon then starts under a new identity, without its leases, and takes the timeline from the next one"
+)
+
+// stateFile is what survives a power failure: nothing in it makes an ID, so a
+// copy that is put back cannot repeat one.
+type stateFile struct {
+	// Folder is the name of this state directory's folder in the live directory.
+	Folder string `json:"identity"`
+	// Live is the live directory of the last daemon, for commands that look at it.
+	Live     string              `json:"liveDir,omitempty"`
+	Services map[string]document `json:"services"`
+}
+
+// readState reads the state file; content is nil where there is none.
+func readState(d Dir) (f stateFile, content []byte, id FileID, err error) {
+	content, id, err = d.Read(stateName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return stateFile{Services: map[string]document{}}, nil, id, refuseFirstFormat(d)
+	}
+	if err != nil {
+		return f, nil, id, err
+	}
+	path := joinPath(d, stateName)
+	if err := unseal(path, stateKind, stateRemedy, content, &f); err != nil {
+		return f, nil, id, err
+	}
+	if err := f.validate(); err != nil {
+		return f, nil, id, &FileError{Path: path, Problem: "is damaged", Err: err, Remedy: stateRemedy}
+	}
+	return f, content, id, nil
+}
+
+func (f stateFile) validate() error {
+	if !isFolderName(f.Folder) {
+		return fmt.Errorf("the identity %q is not %d hex digits", f.Folder, folderNameLen)
+	}
+	for name, doc := range f.Services {
+		if _, err := doc.saved(); err != nil {
+			return fmt.Errorf("service %q: %w", name, err)
+		}
+		if len(doc.Held) > 0 || doc.Cached != nil {
+			return fmt.Errorf("service %q: it has a lease, which belongs in the live directory", name)
+		}
+		if doc.FloorMS < 0 || doc.FloorMS > maxMark {
+			return fmt.Errorf("service %q: a floor of %d ms is no time", name, doc.FloorMS)
+		}
+	}
+	return nil
+}
+
+// refuseFirstFormat names the files of the format before this one.
+func refuseFirstFormat(d Dir) error {
+	const first = "state.db"
+	if _, err := d.Identify(first); !errors.Is(err, fs.ErrNotExist) {
+		return &FileError{Path: joinPath(d, first), Problem: "was written by an earlier kazahanad, whose format this one does not read",
+			Remedy: "move it and the file marks away once the daemon's last lease has ended"}
+	}
+	return nil
+}

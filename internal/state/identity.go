@@ -1,0 +1,67 @@
+package state
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"strings"
+)
+
+// Identity is what tells this run of this machine from every other.
+type Identity struct {
+	MachineID string // "" if it cannot be read, as in many containers
+	BootID    string // "" if it cannot be read: nothing is adopted then
+}
+
+// machine is a digest of the machine ID. machine-id(5) asks that the ID itself
+// be kept inside the machine.
+func (i Identity) machine() string {
+	if i.MachineID == "" {
+		return ""
+	}
+	mac := hmac.New(sha256.New, []byte("kazahana state binding"))
+	mac.Write([]byte(i.MachineID))
+	return hex.EncodeToString(mac.Sum(nil)[:16])
+}
+
+// folderNameLen is the length of a state directory's name for itself, under
+// which its live state has a folder.
+const folderNameLen = 32
+
+// newFolderName makes a name that no other state directory has: 128 random bits.
+func newFolderName() string {
+	var b [folderNameLen / 2]byte
+	rand.Read(b[:]) // never fails (crypto/rand ends the program instead)
+	return hex.EncodeToString(b[:])
+}
+
+func isFolderName(name string) bool {
+	return len(name) == folderNameLen && strings.Trim(name, "0123456789abcdef") == ""
+}
+
+// firstID is the content of the first of the files that holds an ID.
+func firstID(paths ...string) string {
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		if id := cleanID(string(content)); id != "" {
+			return id
+		}
+	}
+	return ""
+}
+
+// cleanID returns "" for a text that is no ID: images ship an empty machine-id,
+// or the word that systemd puts there until the first boot is over.
+func cleanID(text string) string {
+	id := strings.ToLower(strings.TrimSpace(text))
+	digits := strings.ReplaceAll(id, "-", "")
+	if len(digits) != 32 || strings.Trim(digits, "0123456789abcdef") != "" || strings.Trim(digits, "0") == "" {
+		return ""
+	}
+	return id
+}

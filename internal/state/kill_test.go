@@ -1,0 +1,148 @@
+package state
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// lastReported is the last whole value that a child reported; 0 if none.
+func lastReported(t *testing.T, reported []byte) int64 {
+	t.Helper()
+	reported = reported[:len(reported)/8*8]
+	if len(reported) == 0 {
+		return 0
+	}
+	last := int64(binary.NativeEndian.Uint64(reported[len(reported)-8:]))
+	if first := int64(binary.NativeEndian.Uint64(reported)); last-first != int64(len(reported)/8-1) {
+		t.Fatalf("the child reported %d to %d in %d values", first, last, len(reported)/8)
+	}
+	return last
+}
+
+// killSometime lets the child work until it has reported a random number of
+// values, kills it, and returns all its reports.
+func killSometime(t *testing.T, c *child, atMost int) []byte {
+	t.Helper()
+	reported := make([]byte, 8*(1+rand.IntN(atMost)))
+	if n, err := io.ReadFull(c.stdout, reported); err != nil {
+		t.Fatalf("the child reported %q, %v", reported[:n], err)
+	}
+	return append(reported, c.kill(t)...)
+}
+
+const kills = 30
+
+func TestMarkSurvivesKill(t *testing.T) {
+	p := newPlace(t)
+	previous := int64(0)
+	for i := range kills {
+		reported := killSometime(t, startChild(t, "raise", p, nil), 20_000)
+		last := lastReported(t, reported)
+		if first := int64(binary.NativeEndian.Uint64(reported)); first != previous+1 {
+			t.Fatalf("life %d began at %d, and the mark was %d", i, first, previous)
+		}
+		// Two readings: one from beside, and one that takes the directory.
+		report := p.inspect(t)
+		s := mustOpen(t, p)
+		mark := s.service("default").Mark()
+		mustClose(t, s)
+		if mark != last && mark != last+1 || mark != report.Services[0].Mark {
+			t.Fatalf("life %d: the mark is %d (%d from beside), and the last value reported %d", i, mark, report.Services[0].Mark, last)
+		}
+		previous = mark
+	}
+	t.Logf("%d kills, mark %d", kills, previous)
+}
+
+func TestSaveSurvivesKill(t *testing.T) {
+	p := newPlace(t)
+	previous := int64(0)
+	for i := range kills {
+		last := lastReported(t, killSometime(t, startChild(t, "save", p, nil), 200))
+		s := mustOpen(t, p)
+		held := s.service("default").Load().Held
+		s.wantQuiet()
+		mustClose(t, s)
+		if len(held) != 1 {
+			t.Fatalf("life %d: held %v", i, held)
+		}
+		if got := held[0].Created; got != last && got != last+1 || got <= previous {
+			t.Fatalf("life %d: save %d is there, %d was reported last, %d before", i, got, last, previous)
+		}
+		previous = held[0].Created
+	}
+	t.Logf("%d kills, %d saves", kills, previous)
+}
+
+// Where a daemon may be killed during its very first start, the next one must
+// still start.
+func TestFirstStartSurvivesKill(t *testing.T) {
+	stages := []string{
+		"state/lock", "live/*/lock", "live/*/marks.new", "live/*/marks", "live/*/leases.new", "live/*/leases", "state/state.new", "state/state",
+	}
+	for i := range kills {
+		root := memoryDir(t)
+		p := place{filepath.Join(root, "state"), filepath.Join(root, "live")}
+		c := startChild(t, "hold", p, nil)
+		reached := func(stage string) bool { return len(glob(t, root, stage)) > 0 }
+		// The last stage stays; a short one may not be seen.
+		for began := time.Now(); !reached(stages[i%len(stages)]) && !reached(stages[len(stages)-1]) && time.Since(began) < time.Minute; {
+		}
+		c.kill(t)
+		s := mustOpen(t, p)
+		s.service("default")
+		s.wantQuiet()
+		mustClose(t, s)
+		for _, dir := range []string{p.dir, p.folder(t)} {
+			if left := glob(t, dir, "*"+newSuffix); len(left) > 0 {
+				t.Errorf("left over: %v", left)
+			}
+		}
+	}
+}
+
+func TestCrashBetweenStepsOfResetFloor(t *testing.T) {
+	p, saved := usedPlace(t)
+	if said := runChild(t, "crash-in-reset", p, nil); said != "killed" {
+		t.Fatalf("the child said %q", said)
+	}
+	s := mustOpen(t, p)
+	sv := s.service("default")
+	if got := sv.Load(); got.leases() != 0 || got.Timeline != saved.Timeline {
+		t.Errorf("saved after the crash: %+v", got)
+	}
+	if sv.Mark() != testMark {
+		t.Errorf("the mark is %d", sv.Mark())
+	}
+}
+
+// What a crash left half written is removed by the next write.
+func TestLeftOversAreReplaced(t *testing.T) {
+	p, saved := usedPlace(t)
+	paths := []string{p.disk(stateName + newSuffix)}
+	for _, name := range []string{leasesName, marksName} {
+		paths = append(paths, filepath.Join(p.folder(t), name+newSuffix))
+	}
+	for _, path := range paths {
+		if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantAdopted(t, p, saved)
+	s := mustOpen(t, p)
+	s.service("default").RaiseMark(testMark + 1)
+	if err := errors.Join(s.Sync(), s.service("default").Save(saved)); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths[:2] {
+		if _, err := os.Lstat(path); err == nil {
+			t.Errorf("%s is still there", path)
+		}
+	}
+}

@@ -1,0 +1,323 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+func TestSecondProcessIsRefused(t *testing.T) {
+	p, _ := usedPlace(t)
+	holder := startChild(t, "hold", p, nil)
+	holder.ready(t)
+	decide := func(ServiceReport) (tl snowflake.Timeline, err error) { return tl, errors.New("asked") }
+	for what, try := range map[string]func() error{
+		"Open":           func() error { _, err := p.open(); return err },
+		"ResetFloor":     func() error { _, err := ResetFloor(t.Context(), p.dir, "", resetTo, p.options()); return err },
+		"AcceptTimeline": func() error { return AcceptTimeline(t.Context(), p.dir, "default", p.options(), decide) },
+	} {
+		err := try()
+		var locked *LockedError
+		if !errors.As(err, &locked) {
+			t.Errorf("%s: %v, want a LockedError", what, err)
+			continue
+		}
+		if locked.PID != holder.Process.Pid || locked.Path != p.disk(lockName) || locked.Since.IsZero() || locked.Dying || locked.Elsewhere {
+			t.Errorf("%s: %+v, want the PID %d", what, locked, holder.Process.Pid)
+		}
+		if want := fmt.Sprintf("in use by process %d (since ", holder.Process.Pid); !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %q does not say %q", what, err, want)
+		}
+	}
+	if report := p.inspect(t); report.Holder == nil || report.Holder.PID != holder.Process.Pid || report.Refusal != "" {
+		t.Errorf("Inspect: %+v", report)
+	}
+	holder.kill(t)
+	if report := p.inspect(t); report.Holder != nil {
+		t.Errorf("after the kill: %+v", report)
+	}
+	mustOpen(t, p)
+}
+
+// An operator removes what looks like a left-over lock.
+func TestRemovedLockStillHolds(t *testing.T) {
+	p, _ := usedPlace(t)
+	holder := startChild(t, "hold", p, nil)
+	holder.ready(t)
+	if err := os.Remove(p.disk(lockName)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		var locked *LockedError
+		if _, err := p.open(); !errors.As(err, &locked) || locked.PID != 0 || !strings.Contains(err.Error(), "another process") {
+			t.Errorf("Open: %v", err)
+		}
+		if report := p.inspect(t); report.Holder == nil {
+			t.Errorf("Inspect: %+v", report)
+		}
+	}
+	holder.kill(t)
+	mustOpen(t, p)
+}
+
+// The lock also keeps one process from opening a directory twice.
+func TestSecondOpenIsRefused(t *testing.T) {
+	p, _ := usedPlace(t)
+	s := mustOpen(t, p)
+	var locked *LockedError
+	if _, err := p.open(); !errors.As(err, &locked) || locked.PID != os.Getpid() {
+		t.Errorf("second Open: %v", err)
+	}
+	mustClose(t, s)
+	mustOpen(t, p)
+}
+
+// What holds a lock for an instant is waited for.
+func TestLockThatIsTakenForAnInstant(t *testing.T) {
+	p, saved := usedPlace(t)
+	for _, path := range []string{p.disk(lockName), p.dir, filepath.Join(p.folder(t), lockName), p.folder(t)} {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := flock(f, syscall.LOCK_SH|syscall.LOCK_NB); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(3*lockInterval, func() { f.Close() })
+		wantAdopted(t, p, saved)
+	}
+}
+
+func init() {
+	if os.Getenv(childEnv) != "" {
+		runtime.LockOSThread() // childZombie ends the first thread of the process
+	}
+	childModes["zombie"] = childZombie
+}
+
+// childZombie keeps the directories while its first thread is gone, as a process
+// does that was killed while another of its threads hangs in a frozen file system.
+func childZombie(p place) error {
+	if _, err := p.open(); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
+	return errors.New("it did not end")
+}
+
+func TestDyingProcessIsWaitedFor(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells of a dying process")
+	}
+	p, saved := usedPlace(t)
+	holder := startChild(t, "zombie", p, nil)
+	holder.ready(t)
+	eventually(t, "the first thread is gone", func() bool { return dying(holder.Process.Pid) })
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stopped := errors.New("told to stop")
+	time.AfterFunc(10*time.Millisecond, func() { cancel(stopped) })
+	if _, err := Open(ctx, p.dir, p.options()); !errors.Is(err, stopped) {
+		t.Errorf("Open: %v", err)
+	}
+
+	var s *testState
+	var err error
+	opened := make(chan struct{})
+	first := &testState{t: t}
+	opts := first.options(p)
+	go func() {
+		defer close(opened)
+		first.State, err = Open(t.Context(), p.dir, opts)
+		s = first
+	}()
+	eventually(t, "the log says what it waits for", func() bool {
+		return strings.Contains(first.said(zap.WarnLevel), "belongs to a process that was killed")
+	})
+	holder.kill(t)
+	<-opened
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.service("default").Load(); !reflect.DeepEqual(got, saved) {
+		t.Errorf("Load gives %+v", got)
+	}
+	mustClose(t, s)
+}
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for began := time.Now(); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("within a minute it has not come to pass that %s", what)
+		}
+	}
+}
+
+// The number of a process means something in its own container only: here a
+// zombie may have it.
+func TestHolderOfAnotherContainer(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has containers")
+	}
+	zombie := exec.Command("true")
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer zombie.Wait()
+	eventually(t, "it is a zombie", func() bool { return dying(zombie.Process.Pid) && exiting(zombie.Process.Pid) })
+	if dying(os.Getpid()) || exiting(os.Getpid()) || dying(1<<30) || exiting(1<<30) {
+		t.Error("the living are taken for dying")
+	}
+	path := filepath.Join(t.TempDir(), lockName)
+	for record, want := range map[string]Holder{
+		fmt.Sprintf("%d 2026-01-02T03:04:05Z %s", zombie.Process.Pid, pidNamespace()): {PID: zombie.Process.Pid, Dying: true},
+		fmt.Sprintf("%d 2026-01-02T03:04:05Z 1", zombie.Process.Pid):                  {PID: zombie.Process.Pid, Elsewhere: true},
+		fmt.Sprintf("%d 2026-01-02T03:04:05Z %s", os.Getpid(), pidNamespace()):        {PID: os.Getpid()},
+		"1 2026-01-02T03:04:05Z":   {},
+		"0 2026-01-02T03:04:05Z 1": {},
+		"x y z":                    {},
+		"":                         {},
+	} {
+		if err := os.WriteFile(path, []byte(record), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := readHolder(f)
+		f.Close()
+		if got.PID != 0 && got.Since.Year() != 2026 {
+			t.Errorf("%q: since %v", record, got.Since)
+		}
+		got.Since = time.Time{}
+		if got != want {
+			t.Errorf("%q: %+v, want %+v", record, got, want)
+		}
+	}
+	if text := (Holder{PID: 7, Elsewhere: true}).String(); !strings.Contains(text, "process 7 of another container") {
+		t.Error(text)
+	}
+}
+
+// A daemon in a container of its own has the number 1 there, which is alive
+// everywhere.
+func TestLockedFromAnotherContainer(t *testing.T) {
+	if os.Geteuid() != 0 || runtime.GOOS != "linux" {
+		t.Skip("only root makes a namespace of processes")
+	}
+	p, _ := usedPlace(t)
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := startCommand(t, "hold", p, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, path)
+	if line, _ := holder.stdout.ReadString('\n'); line != "ready\n" {
+		t.Skip("a namespace of processes cannot be made here")
+	}
+	var locked *LockedError
+	// The container has the /proc of its host, so it calls its namespace by the
+	// right name.
+	if _, err := p.open(); !errors.As(err, &locked) || locked.PID != 1 || !locked.Elsewhere || !strings.Contains(err.Error(), "process 1 of another container") {
+		t.Errorf("Open: %v", err)
+	}
+	q := place{copyDir(t, p.dir), p.live}
+	twin := mustOpen(t, q)
+	twin.wantSaid(zap.WarnLevel, "process 1 of another container")
+	holder.kill(t)
+}
+
+// Folders are removed when nobody has them locked and the last lease has ended
+// long ago, and not before; nor those that somebody else put there.
+func TestAbandonedFolders(t *testing.T) {
+	live, now := filepath.Join(memoryDir(t), "live"), time.Now()
+	folderOf := func(lease Saved) string { // of a daemon that was killed
+		p := place{filepath.Join(t.TempDir(), "state"), live}
+		s := mustOpen(t, p)
+		mustSave(t, s.service("default"), lease)
+		s.service("default").RaiseMark(now.UnixMilli())
+		defer s.crash()
+		return s.Health().Live
+	}
+	long := testLease(12, 12)
+	long.ReservedUntil = now.Add(3 * time.Hour).UnixMilli()
+	cached := savedWith()
+	cached.Cached = &long
+	ended, held, kept := folderOf(savedWith(testLease(1, 1))), folderOf(savedWith(long)), folderOf(cached)
+	foreign := filepath.Join(live, "something")
+	damaged := filepath.Join(live, strings.Repeat("d", folderNameLen))
+	empty := filepath.Join(live, strings.Repeat("e", folderNameLen))
+	for _, dir := range []string{foreign, damaged, empty} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(damaged, leasesName), []byte("?"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := mustOpen(t, place{filepath.Join(t.TempDir(), "state"), live}) // removes empty
+	used := s.Health().Live
+	check := func(at time.Time, own string, want ...string) {
+		t.Helper()
+		removeAbandoned(s.base, own, at.UnixMilli(), zap.NewNop())
+		for _, dir := range []string{foreign, damaged, empty, ended, held, kept, used} {
+			_, err := os.Stat(dir)
+			if there := err == nil; there != slices.Contains(want, dir) {
+				t.Errorf("at %v: %s is there: %v", at, dir, there)
+			}
+		}
+	}
+	check(now, s.folder, foreign, damaged, ended, held, kept, used)
+	check(now.Add(abandonedAfter+time.Minute), s.folder, foreign, held, kept, used)
+	check(now.Add(3*time.Hour+abandonedAfter), s.folder, foreign, held, kept, used)
+	check(now.Add(3*time.Hour+abandonedAfter+time.Minute), "", foreign, used) // that one is locked
+}
+
+// The daemon of a folder comes back at the moment at which another one removes it
+// as abandoned: it has a folder that is there, and nobody else has it.
+func TestRemovalRacesAnOpener(t *testing.T) {
+	p := inMemory(t)
+	mustOpen(t, p).crash()
+	base, err := openDir(p.live, false, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer base.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var remover sync.WaitGroup
+	remover.Go(func() {
+		for ctx.Err() == nil {
+			removeAbandoned(base, "", 1<<60, zap.NewNop())
+		}
+	})
+	defer remover.Wait()
+	defer cancel()
+	for range 300 {
+		s, err := tryOpen(t, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sv := s.service("default")
+		mustSave(t, sv, savedWith(testLease(1, 1)))
+		s.Look()
+		s.wantQuiet()
+		s.crash()
+	}
+}

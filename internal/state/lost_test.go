@@ -1,0 +1,430 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// What may happen to the live files under a running daemon. IDs go on in each
+// case, nothing ends the process, and a crash afterwards loses nothing where there
+// was time for a look, and adopts nothing wrong where there was none.
+func TestLostLiveFiles(t *testing.T) {
+	in := func(name string, f func(path string) error) func(*testing.T, place, string) {
+		return func(t *testing.T, _ place, folder string) {
+			if err := f(filepath.Join(folder, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	truncate := func(size int64) func(string) error {
+		return func(path string) error { return os.Truncate(path, size) }
+	}
+	overwrite := func(path string) error {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, make([]byte, len(content)), 0o600)
+	}
+	byCopy := func(path string) error {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return errors.Join(os.WriteFile(path+"2", content, 0o600), os.Rename(path+"2", path))
+	}
+	const removed, replaced = "was removed", "was replaced or overwritten while this process uses it"
+	for name, c := range map[string]struct {
+		lose func(*testing.T, place, string)
+		says string
+	}{
+		"marks removed":       {in(marksName, os.Remove), "was removed while this process uses it"},
+		"marks truncated":     {in(marksName, truncate(0)), replaced},
+		"marks cut to a page": {in(marksName, truncate(4096)), replaced},
+		"marks zeroed":        {in(marksName, overwrite), replaced},
+		"marks replaced":      {in(marksName, byCopy), replaced},
+		"leases removed":      {in(leasesName, os.Remove), "was removed while this process uses it"},
+		"leases truncated":    {in(leasesName, truncate(0)), replaced},
+		"leases zeroed":       {in(leasesName, overwrite), replaced},
+		"leases replaced":     {in(leasesName, byCopy), replaced},
+		"lock removed":        {in(lockName, os.Remove), removed},
+		"lock replaced":       {in(lockName, byCopy), "another lock file has taken the place"},
+		"folder removed":      {func(t *testing.T, _ place, folder string) { os.RemoveAll(folder) }, removed},
+		"folder moved":        {func(t *testing.T, _ place, folder string) { command(t, "mv", folder, folder+"x") }, removed},
+		"folder replaced": {func(t *testing.T, _ place, folder string) {
+			command(t, "cp", "-a", folder, folder+"x")
+			command(t, "rm", "-rf", folder)
+			command(t, "mv", folder+"x", folder)
+		}, "another directory has its name"},
+		"live_dir removed":  {func(t *testing.T, p place, _ string) { os.RemoveAll(p.live) }, removed},
+		"live_dir moved":    {func(t *testing.T, p place, _ string) { command(t, "mv", p.live, p.live+"x") }, removed},
+		"live_dir replaced": {func(t *testing.T, p place, _ string) { os.RemoveAll(p.live); os.Mkdir(p.live, 0o700) }, removed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, looks := range []bool{true, false} {
+				p, saved := usedPlace(t)
+				s := mustOpen(t, p)
+				sv := s.service("default")
+				before := s.folder
+				c.lose(t, p, p.folder(t))
+				sv.RaiseMark(testMark + 1)
+				if !looks {
+					_ = sv.Save(saved) // succeeds or not: nothing may come of it but an error
+				}
+				sv.RaiseMark(testMark + 2)
+				if looks {
+					s.Look()
+					if s.folder == before {
+						t.Error("the identity stayed the same")
+					}
+					s.wantSaid(zap.ErrorLevel, "the live state was lost")
+					s.wantSaid(zap.ErrorLevel, c.says)
+					s.wantSaid(zap.WarnLevel, "the live state has a new folder")
+					s.Look()
+					if s.failed != 1 {
+						t.Errorf("%d failures were counted", s.failed)
+					}
+				}
+				sv.RaiseMark(testMark + 3)
+				if err := s.Sync(); err != nil {
+					t.Fatal(err)
+				}
+				if h := s.Health(); looks && h.LiveErr != nil {
+					t.Errorf("Health: %+v", h)
+				}
+				s.crash()
+				s = mustOpen(t, p)
+				sv = s.service("default")
+				got := sv.Load()
+				if looks && !reflect.DeepEqual(got, saved) {
+					t.Errorf("Load gives %+v", got)
+				}
+				if sv.Mark() != testMark+3 {
+					t.Errorf("the mark is %d", sv.Mark())
+				}
+				s.crash()
+			}
+		})
+	}
+}
+
+// Look leaves alone what only looks changed: chmod, touch, a hard link that a
+// backup makes.
+func TestTouchedLiveFiles(t *testing.T) {
+	for _, name := range []string{leasesName, marksName, lockName} {
+		for how, touch := range map[string]func(path string) error{
+			"chmod": func(path string) error { return errors.Join(os.Chmod(path, 0o400), os.Chmod(path, 0o600)) },
+			"touch": func(path string) error { return os.Chtimes(path, time.Now(), time.Now()) },
+			"link":  func(path string) error { return os.Link(path, path+"2") },
+		} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				p, saved := usedPlace(t)
+				s := mustOpen(t, p)
+				mustSave(t, s.service("other"), Saved{}) // its floor is that of the state file
+				before := s.folder
+				if err := touch(filepath.Join(p.folder(t), name)); err != nil {
+					t.Fatal(err)
+				}
+				s.Look()
+				if s.folder != before {
+					t.Errorf("the folder was given up: %s", s.said(zap.WarnLevel))
+				}
+				s.wantQuiet()
+				s.crash()
+				wantAdopted(t, p, saved)
+			})
+		}
+	}
+}
+
+// Marks that were put back from an older copy are not taken for touched ones,
+// whatever is raised between that and the look.
+func TestOlderMarksAreNotTouchedOnes(t *testing.T) {
+	for name, since := range map[string]func(t *testing.T, s *testState){
+		"a raise": func(t *testing.T, s *testState) { s.service("default").RaiseMark(testMark + 10) },
+		"a save and a raise": func(t *testing.T, s *testState) {
+			mustSave(t, s.service("default"), savedWith(testLease(1, 1)))
+			s.service("default").RaiseMark(testMark + 10)
+		},
+		"a service and a raise": func(t *testing.T, s *testState) {
+			s.service("new")
+			s.service("default").RaiseMark(testMark + 10)
+		},
+	} {
+		for _, raisedAfter := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				p, _ := usedPlace(t)
+				s := mustOpen(t, p)
+				s.service("default")
+				path := filepath.Join(p.folder(t), marksName)
+				older, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				since(t, s)
+				f, err := os.OpenFile(path, os.O_WRONLY, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := f.Write(older); err != nil {
+					t.Fatal(err)
+				}
+				f.Close()
+				if raisedAfter {
+					s.service("default").RaiseMark(testMark + 11)
+				}
+				before := s.folder
+				s.Look()
+				if s.folder == before && !(raisedAfter && name == "a raise") { // there, the words are as they should be
+					t.Error("they were taken for touched")
+				}
+				if err := s.Sync(); err != nil {
+					t.Fatal(err)
+				}
+				mark := s.service("default").Mark()
+				s.crash()
+				if sv := mustOpen(t, p).service("default"); sv.Mark() != mark || len(sv.Load().Held) == 0 {
+					t.Errorf("mark %d, want %d; %+v", sv.Mark(), mark, sv.Load())
+				}
+			})
+		}
+	}
+}
+
+// A folder that was moved away while its daemon made a new one has nothing to give
+// when it is moved back.
+func TestFolderThatComesBack(t *testing.T) {
+	p, saved := usedPlace(t)
+	backup := copyDir(t, p.dir)
+	s := mustOpen(t, p)
+	sv := s.service("default")
+	folder := p.folder(t)
+	command(t, "mv", folder, folder+"x")
+	sv.RaiseMark(testMark + 1)
+	s.Look()
+	sv.RaiseMark(testMark + 2)
+	command(t, "mv", folder+"x", folder)
+	// A copy of the state directory from before still has its identity.
+	q := place{backup, p.live}
+	twin := mustOpen(t, q)
+	if twin.folder != filepath.Base(folder) {
+		t.Fatal("the copy has another identity: the test tests nothing")
+	}
+	if got := twin.service("default").Load(); !reflect.DeepEqual(got, saved.withoutLeases()) {
+		t.Errorf("the copy has %+v", got)
+	}
+	twin.wantSaid(zap.WarnLevel, "they went on in another folder")
+}
+
+// The lost folder is taken by another daemon before anybody looks: that one has
+// the old identity, and keeps it.
+func TestFolderTakenByAnother(t *testing.T) {
+	p, saved := usedPlace(t)
+	q := place{copyDir(t, p.dir), p.live}
+	s := mustOpen(t, p)
+	sv := s.service("default")
+	command(t, "rm", "-rf", p.folder(t))
+	twin := mustOpen(t, q)
+	if got := twin.service("default").Load(); got.leases() != 0 {
+		t.Errorf("the copy has %+v", got)
+	}
+	s.Look()
+	if s.folder == twin.folder {
+		t.Error("both have one identity")
+	}
+	sv.RaiseMark(testMark + 5)
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	s.crash()
+	if got := mustOpen(t, p).service("default"); !reflect.DeepEqual(got.Load(), saved) || got.Mark() != testMark+5 {
+		t.Errorf("Load gives %+v, mark %d", got.Load(), got.Mark())
+	}
+}
+
+// While no live directory can be had, the log is not flooded, and nothing is
+// adopted; once there is one, all is well again.
+func TestLiveDirectoryThatCannotBeMade(t *testing.T) {
+	p, saved := usedPlace(t)
+	s := mustOpen(t, p)
+	sv := s.service("default")
+	if err := errors.Join(os.RemoveAll(p.live), os.WriteFile(p.live, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(10) {
+		s.Look()
+		sv.RaiseMark(testMark + i)
+		if err := sv.Save(saved); err == nil {
+			t.Error("saved")
+		}
+	}
+	if s.failed != 2 { // it was lost; it cannot be written anew
+		t.Errorf("%d failures were counted:\n%s", s.failed, s.said(zap.ErrorLevel))
+	}
+	if h := s.Health(); h.LiveErr == nil || !strings.Contains(h.LiveErr.Error(), "not a directory") {
+		t.Errorf("Health: %+v", h)
+	}
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(p.live); err != nil {
+		t.Fatal(err)
+	}
+	s.Look()
+	s.wantSaid(zap.InfoLevel, "the live state is up to date again")
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	s.crash()
+	if got := mustOpen(t, p).service("default"); !reflect.DeepEqual(got.Load(), saved) || got.Mark() != testMark+9 {
+		t.Errorf("Load gives %+v, mark %d", got.Load(), got.Mark())
+	}
+}
+
+// RaiseMark goes on while Look moves the marks, again and again. Whenever it
+// stops, the folder that counts has the mark.
+func TestRaiseMarkWhileMarksMove(t *testing.T) {
+	p := inMemory(t)
+	s := mustOpen(t, p)
+	sv := s.service("default")
+	mustSave(t, sv, savedWith(testLease(1, 1)))
+	const moves = 300
+	for range moves {
+		var raiser sync.WaitGroup
+		stop := make(chan struct{})
+		raiser.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					sv.RaiseMark(sv.Mark() + 1)
+				}
+			}
+		})
+		if err := os.Remove(filepath.Join(s.Health().Live, marksName)); err != nil {
+			t.Fatal(err)
+		}
+		s.Look()
+		close(stop)
+		raiser.Wait()
+		// Not even one more call of RaiseMark is needed.
+		word, ok := s.marks.get("default")
+		if !ok || word != sv.Mark() {
+			t.Fatalf("the marks have %d, and the mark is %d", word, sv.Mark())
+		}
+	}
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	mark := sv.Mark()
+	s.crash()
+	if got := mustOpen(t, p).service("default"); got.Mark() != mark || len(got.Load().Held) != 1 {
+		t.Errorf("mark %d, want %d; %+v", got.Mark(), mark, got.Load())
+	}
+}
+
+// The argument of RaiseMark, step by step: a call that found the old place before
+// the marks moved, and one that found the new place before the mover looked at the
+// mark. Every order of the steps of both is tried.
+func TestRaiseMarkOrders(t *testing.T) {
+	for order := range 1 << 6 {
+		s := Ephemeral(Options{})
+		sv, err := s.Service("default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sv.RaiseMark(10)
+		target := memoryMarks()
+		place, err := target.add("default", sv.mark.Load())
+		if err != nil {
+			t.Fatal(err)
+		}
+		word := sv.word.Load()
+		raiser := []func(){ // RaiseMark(20)
+			func() { sv.mark.Store(20) },
+			func() { word = sv.word.Load() },
+			func() { storeWord(word, encodeMark(20)) },
+		}
+		seen := int64(0)
+		mover := []func(){ // begin
+			func() { sv.word.Store(place) },
+			func() { seen = sv.mark.Load() },
+			func() { raise(place, seen) },
+		}
+		for step := range 6 {
+			from := &raiser
+			if order>>step&1 == 1 {
+				from = &mover
+			}
+			if len(*from) == 0 {
+				break // not an order of these six steps
+			}
+			(*from)[0]()
+			*from = (*from)[1:]
+		}
+		if len(raiser)+len(mover) > 0 {
+			continue
+		}
+		if ms, ok := target.get("default"); !ok || ms != 20 {
+			t.Errorf("order %06b: the new place has %d", order, ms)
+		}
+	}
+}
+
+// The marks are cut short and put back at random under a daemon that uses them in
+// every way: an access ends in an error or in none, never in a signal.
+func TestMarksCutShortAtAnyMoment(t *testing.T) {
+	p := inMemory(t)
+	s := mustOpen(t, p)
+	ctx, cancel := context.WithCancel(t.Context())
+	var background sync.WaitGroup
+	background.Go(func() {
+		for ctx.Err() == nil {
+			path := filepath.Join(s.Health().Live, marksName)
+			_ = os.Truncate(path, []int64{0, 8, 4096, 4097, 8192, marksSize}[rand.IntN(6)])
+		}
+	})
+	background.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := Inspect(p.dir, p.options()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	sv := s.service("default")
+	for i := range int64(300) {
+		sv.RaiseMark(sv.Mark() + 1)
+		_ = sv.Save(savedWith(testLease(1, i)))
+		_, _ = s.Service([]string{"a", "b", "c"}[i%3])
+		s.Look()
+		if err := s.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	background.Wait()
+	s.Look()
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	mark := sv.Mark()
+	s.crash()
+	for range 3 {
+		s := mustOpen(t, p)
+		if got := s.service("default").Mark(); got != mark {
+			t.Errorf("the mark is %d, want %d", got, mark)
+		}
+		s.crash()
+	}
+}

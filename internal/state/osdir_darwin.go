@@ -1,0 +1,24 @@
+package state
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+func changedNS(st *syscall.Stat_t) int64 { return st.Ctimespec.Nano() }
+
+// InMemory is false: macOS has no file system in memory that is there by itself.
+func InMemory(string) bool { return false }
+
+func (d *osDir) inMemory() bool { return false }
+
+// macOS has no machine-id file. The session's UUID is new at each boot, and
+// unlike kern.boottime it stays the same when the clock is set.
+func hostIdentity() Identity {
+	session, err := unix.Sysctl("kern.bootsessionuuid")
+	if err != nil {
+		return Identity{}
+	}
+	return Identity{BootID: cleanID(session)}
+}

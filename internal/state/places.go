@@ -1,0 +1,153 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+)
+
+// openStateDir opens the state directory.
+func openStateDir(path string, create bool, log *zap.Logger) (*osDir, error) {
+	const remedy = "set state_dir to a directory"
+	if path == "" {
+		return nil, errors.New("the state directory has no name")
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	d, err := openDir(path, create, remedy)
+	if err != nil || d.info.Mode().Perm()&0o002 == 0 {
+		return d, err
+	}
+	// Everybody who can write here can put a floor and a timeline under the
+	// daemon. In a shared place such as /tmp that is the normal case; in a
+	// directory of our own it is an oversight, and no reason to stop.
+	if uid, _ := owner(d.info); uid != os.Geteuid() {
+		return nil, errors.Join(&FileError{Path: path, Problem: "everybody may write to this directory, and it belongs to somebody else",
+			Remedy: "set state_dir to a directory inside it (it is created with mode 0700), or run chmod o-w"}, d.Close())
+	}
+	log.Warn("everybody may write to the state directory; run chmod o-w", zap.String("state_dir", path))
+	return d, nil
+}
+
+const liveRemedy = "set live_dir to a directory on a file system in memory (tmpfs), or to none"
+
+// openLiveDir opens the live directory of the daemon with that state directory.
+func openLiveDir(path string, disk Dir) (*osDir, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	trusted := []int{os.Geteuid()}
+	if stateDir, ok := disk.(*osDir); ok && os.Geteuid() == 0 {
+		// `sudo kazahanad state ...` works on the files of the daemon's user.
+		uid, gid := owner(stateDir.info)
+		trusted = append(trusted, uid)
+		if err := makeFor(path, uid, gid); err != nil {
+			return nil, fileError(path, "cannot make the directory", err)
+		}
+	}
+	if err := checkLink(path, trusted); err != nil {
+		return nil, err
+	}
+	d, err := openDir(path, true, liveRemedy)
+	if err != nil {
+		return nil, err
+	}
+	uid, _ := owner(d.info)
+	e := &FileError{Path: path, Remedy: liveRemedy}
+	switch {
+	case !d.inMemory():
+		e.Problem = "is not on a file system in memory: a frozen disk would stop the IDs, and a copy could be put back"
+	case d.info.Mode().Perm()&0o002 != 0:
+		e.Problem, e.Remedy = "everybody may write to it", "set live_dir to a directory inside it (it is created with mode 0700), or run chmod o-w"
+	case !slices.Contains(trusted, uid):
+		e.Problem = fmt.Sprintf("belongs to the user with UID %d", uid)
+	default:
+		return d, nil
+	}
+	return nil, errors.Join(e, d.Close())
+}
+
+// makeFor makes the directory and those above it that are missing, and gives them
+// to the user.
+func makeFor(path string, uid, gid int) error {
+	var missing []string
+	for at := path; ; at = filepath.Dir(at) {
+		if _, err := os.Lstat(at); err == nil || at == filepath.Dir(at) {
+			break
+		}
+		missing = append(missing, at)
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	for _, made := range missing {
+		if err := os.Lchown(made, uid, gid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkLink refuses a symbolic link that another user made: in /dev/shm everybody
+// may make one. systemd makes links too, as root.
+func checkLink(path string, trusted []int) error {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode()&os.ModeSymlink == 0 {
+		return nil // what else may be wrong with it shows when it is opened
+	}
+	uid, _ := owner(info)
+	if uid == 0 || slices.Contains(trusted, uid) {
+		return nil
+	}
+	return &FileError{Path: path, Problem: fmt.Sprintf("is a symbolic link of the user with UID %d", uid), Remedy: liveRemedy}
+}
+
+// samePlace reports whether the path leads to the live directory, which is nil
+// for none.
+func samePlace(path string, base Dir) bool {
+	switch {
+	case base == nil || path == "":
+		return base == nil && path == ""
+	case path == base.Path():
+		return true
+	}
+	d, ok := base.(*osDir)
+	if !ok {
+		return false
+	}
+	info, err := os.Stat(path)
+	return err == nil && os.SameFile(info, d.info)
+}
+
+// ChooseLive returns the first of the places that is, or can be made, on a file
+// system in memory that this process may write to; "" if none is.
+func ChooseLive(places []string) string {
+	for _, place := range places {
+		existing := place
+		for existing != "/" && existing != "." {
+			if _, err := os.Stat(existing); err == nil {
+				break
+			}
+			existing = filepath.Dir(existing)
+		}
+		if InMemory(existing) && unix.Faccessat(unix.AT_FDCWD, existing, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil {
+			return place
+		}
+	}
+	return ""
+}
+
+// joinPath is filepath.Join for a file of a Dir.
+func joinPath(d Dir, name string) string { return strings.TrimSuffix(d.Path(), "/") + "/" + name }

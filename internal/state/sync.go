@@ -1,0 +1,205 @@
+package state
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// syncInterval is how far the floors on the disk may be behind the marks, and
+	// how often Run looks at the live files.
+	syncInterval = time.Second
+	// stallAfter is how long a write to the disk may take before it is said to
+	// stall.
+	stallAfter = 5 * time.Second
+	// closePatience is how long a stop waits for the disk.
+	closePatience = time.Second
+	// failureLogged is how often the log repeats a failure that lasts.
+	failureLogged = time.Minute
+)
+
+// syncer brings the state to the disk, which may take for ever.
+type syncer struct {
+	turn    chan struct{} // holds a token during a write
+	written []byte        // what the disk has
+	id      FileID        // of the file that has it
+
+	mu    sync.Mutex // guards what follows
+	began time.Time  // of the write under way; zero: none
+	err   error      // of the last write
+}
+
+// Sync brings the floors and timelines to the disk if it lacks them, and waits
+// for it.
+func (s *State) Sync() error {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return ErrClosed
+	}
+	return s.sync()
+}
+
+func (s *State) sync() error {
+	if s.disk == nil {
+		return nil
+	}
+	s.syncer.turn <- struct{}{}
+	defer func() { <-s.syncer.turn }()
+	s.syncer.begin()
+	return s.syncer.ended(s.writeState())
+}
+
+func (s *State) writeState() error {
+	file := s.snapshot()
+	content, err := seal(stateKind, file)
+	if err != nil {
+		return err
+	}
+	id, err := s.disk.Identify(stateName)
+	if err != nil || id != s.syncer.id || string(content) != string(s.syncer.written) {
+		if err := s.disk.Replace(stateName, func(FileID) []byte { return content }); err != nil {
+			return err
+		}
+		if s.syncer.id, err = s.disk.Identify(stateName); err != nil {
+			return err
+		}
+		s.syncer.written = content
+	}
+	return s.disk.Current()
+}
+
+func (y *syncer) begin() {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.began = time.Now()
+}
+
+func (y *syncer) ended(err error) error {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.began, y.err = time.Time{}, err
+	return err
+}
+
+var errDiskStalls = errors.New("the disk does not answer")
+
+// snapshot is what the disk should hold.
+func (s *State) snapshot() stateFile {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	file := stateFile{Folder: s.folder, Live: s.place, Services: map[string]document{}}
+	names := maps.Clone(s.floors)
+	for name := range s.saved {
+		names[name] = 0
+	}
+	for name := range names {
+		doc := documentOf(s.saved[name].withoutLeases())
+		if doc.FloorMS = s.floors[name]; s.services[name] != nil {
+			doc.FloorMS = s.services[name].Mark()
+		}
+		file.Services[name] = doc
+	}
+	return file
+}
+
+// Run keeps the disk about a second behind the marks, and looks at the live
+// files as often, until ctx is done; then it returns nil. No failure stops it:
+// a full, failing or frozen disk does not stop IDs.
+func (s *State) Run(ctx context.Context) error {
+	ticker := time.NewTicker(syncInterval)
+	defer ticker.Stop()
+	written := make(chan error, 1)
+	writing := false
+	var said reported
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-written:
+			writing = false
+			s.tellOfDisk(&said, err)
+			continue
+		case <-ticker.C:
+			s.Look()
+		case <-s.changes:
+		}
+		if !writing {
+			writing = true
+			go func() { written <- s.Sync() }()
+		} else if s.Health().Stalled > stallAfter {
+			s.tellOfDisk(&said, errDiskStalls)
+		}
+	}
+}
+
+func (s *State) tellOfDisk(said *reported, err error) {
+	kind := ""
+	if err != nil {
+		kind = err.Error()
+	}
+	switch failed, over := said.news(kind, err); {
+	case failed:
+		s.opts.fail("the floor cannot be brought to the disk of the state directory "+s.disk.Path()+
+			"; IDs go on, and kill -9 loses nothing: only a power failure would", err)
+	case over:
+		s.opts.Log.Info("the state directory is up to date again", zap.String("state_dir", s.disk.Path()))
+	}
+}
+
+// reported is the failure that the log has told of.
+type reported struct {
+	kind string // "": none
+	at   time.Time
+}
+
+// news reports whether the log should tell of the failure now, which it does once
+// in failureLogged while the kind stays the same, or of its end.
+func (r *reported) news(kind string, err error) (failed, over bool) {
+	if err == nil {
+		over = r.kind != ""
+		*r = reported{}
+		return false, over
+	}
+	if r.kind == kind && time.Since(r.at) < failureLogged {
+		return false, false
+	}
+	*r = reported{kind: kind, at: time.Now()}
+	return true, false
+}
+
+// Health is how the state fares, for status and doctor.
+type Health struct {
+	Dir     string        // the state directory; "": none
+	Live    string        // where the leases and marks are; "": nowhere, or on the disk
+	LiveErr error         // why they cannot be kept there: after a crash no lease is adopted
+	Stalled time.Duration // how long the disk has kept a write waiting; 0: it has not
+	Err     error         // why the last write to the disk failed
+}
+
+// Health may be called at any time.
+func (s *State) Health() Health {
+	h := Health{}
+	if s.disk != nil {
+		h.Dir = s.disk.Path()
+	}
+	s.mu.Lock()
+	if s.live != nil {
+		h.Live, h.LiveErr = s.live.dir.Path(), cmp.Or(s.lost, s.live.err)
+	}
+	s.mu.Unlock()
+	s.syncer.mu.Lock()
+	defer s.syncer.mu.Unlock()
+	h.Err = s.syncer.err
+	if !s.syncer.began.IsZero() {
+		h.Stalled = time.Since(s.syncer.began)
+	}
+	return h
+}

@@ -1,0 +1,70 @@
+package systemd
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+
+	"go.uber.org/zap/buffer"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
+)
+
+// journalStream names the device and inode of the journal's end of stdout or
+// stderr (systemd.exec(5)).
+const journalStream = "JOURNAL_STREAM"
+
+// IsJournal reports whether f leads to the journal. A process inherits the
+// variable also where somebody has redirected its stderr since: only the device
+// and inode tell.
+func IsJournal(f *os.File, lookup func(string) (string, bool)) bool {
+	named, ok := lookup(journalStream)
+	if !ok {
+		return false
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return false
+	}
+	return named == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+}
+
+// Priority is the prefix by which the journal knows the level of a line
+// (sd-daemon(3)).
+func Priority(level zapcore.Level) string {
+	switch {
+	case level >= zapcore.ErrorLevel:
+		return "<3>"
+	case level == zapcore.WarnLevel:
+		return "<4>"
+	case level == zapcore.InfoLevel:
+		return "<6>"
+	}
+	return "<7>"
+}
+
+// JournalEncoder puts the priority of an entry before each of its lines: the
+// journal takes each line for an entry of its own.
+func JournalEncoder(e zapcore.Encoder) zapcore.Encoder { return journalEncoder{e} }
+
+type journalEncoder struct{ zapcore.Encoder }
+
+var journalBuffers = buffer.NewPool()
+
+// Clone implements zapcore.Encoder.
+func (e journalEncoder) Clone() zapcore.Encoder { return journalEncoder{e.Encoder.Clone()} }
+
+// EncodeEntry implements zapcore.Encoder.
+func (e journalEncoder) EncodeEntry(entry zapcore.Entry, fields []zapcore.Field) (*buffer.Buffer, error) {
+	encoded, err := e.Encoder.EncodeEntry(entry, fields)
+	if err != nil {
+		return nil, err
+	}
+	defer encoded.Free()
+	out := journalBuffers.Get()
+	for line := range bytes.Lines(encoded.Bytes()) {
+		out.AppendString(Priority(entry.Level))
+		_, _ = out.Write(line) // which never fails
+	}
+	return out, nil
+}
