@@ -5,6 +5,10 @@
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
 # need they install.
 
+# A part of a pipe that fails fails the target.
+SHELL       := bash
+.SHELLFLAGS := -o pipefail -c
+
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)

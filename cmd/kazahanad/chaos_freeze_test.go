@@ -119,7 +119,7 @@ func (h *freezeHost) answers() {
 }
 
 // namesTheDisk checks that log, status and doctor say which disk stalls.
-func (h *freezeHost) namesTheDisk(logged bool) {
+func (h *freezeHost) namesTheDisk(store, logged bool) {
 	h.t.Helper()
 	c := h.dial()
 	eventually(h.t, "the status says that the disk stalls", func() bool { return c.status().StateStall > 5000 })
@@ -128,6 +128,9 @@ func (h *freezeHost) namesTheDisk(logged bool) {
 	}
 	d := h.examined(nil)
 	d.has("state.stalled")
+	if store {
+		d.has("provider.stalled")
+	}
 	for _, f := range d.Findings {
 		if f.Code == "state.stalled" && !strings.Contains(f.Says, h.state) {
 			h.t.Errorf("doctor does not name %s: %+v", h.state, f)
@@ -170,7 +173,7 @@ func (h *freezeHost) frozen(test freezeCase) {
 	for range 3 {
 		h.ear.await("^WATCHDOG=1$")
 	}
-	h.namesTheDisk(test.log)
+	h.namesTheDisk(test.store, test.log)
 	h.collectsGarbage()
 	h.answers()
 	h.load.more(1000)
@@ -179,8 +182,8 @@ func (h *freezeHost) frozen(test freezeCase) {
 		switch ms := unixMS(snowflake.ID(id)); {
 		case isFallback(id) && !test.store && *chaosFull: // a busy machine may renew late
 			h.t.Fatalf("%d is a fallback ID, and the provider was there", id)
-		case isFallback(id) && ms < lease.ExpiredMS:
-			h.t.Fatalf("%d of %s is a fallback ID, and the lease ended at %s", id, snowflake.FormatMS(ms), snowflake.FormatMS(lease.ExpiredMS))
+		case isFallback(id) && lease.CreatedMS <= ms && ms < lease.ExpiredMS:
+			h.t.Fatalf("%d of %s is a fallback ID, and the lease was from %s to %s", id, snowflake.FormatMS(ms), snowflake.FormatMS(lease.CreatedMS), snowflake.FormatMS(lease.ExpiredMS))
 		}
 	}
 	if test.store && h.during.fallback() == 0 {

@@ -63,7 +63,7 @@ func TestStateDiskFull(t *testing.T) {
 			t.Fatalf("%d came after %d", id, last)
 		}
 		last = id
-		return strings.Contains(d.log.String(), "the durable state cannot be written")
+		return strings.Contains(d.log.String(), "cannot be brought to the disk")
 	})
 	// Leases are replaced all the same.
 	eventually(t, "another lease", func() bool {

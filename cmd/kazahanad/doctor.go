@@ -72,6 +72,7 @@ type examination struct {
 	settings *config.Serve // nil: the configuration cannot be used
 	url      string        // of the provider, to be looked at; "" = none
 	info     provider.Info // of that
+	state    doctor.StateDir
 	place    doctor.Place
 	clock    doctor.Clock
 	status   *daemon.Status // nil: no daemon answers
@@ -234,6 +235,7 @@ func (x *examination) stateDir() {
 	if s.Known {
 		s.DaemonUID = x.peer.UID
 	}
+	x.state = s
 	x.add(doctor.JudgeStateDir(s)...)
 }
 
@@ -279,6 +281,9 @@ func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.F
 		path, _, err := sqlitefile.ParseURL(x.url, "")
 		if err != nil {
 			return []doctor.Finding{doctor.InvalidProvider(err)}
+		}
+		if x.state.Stalls() && doctor.OneDisk(path, x.state.Path) {
+			return []doctor.Finding{doctor.Stalled(x.url)}
 		}
 		id, latest := sqlite.Header()
 		probed := doctor.ProbeSQLite(ctx, path)

@@ -122,7 +122,7 @@ func TestDoctor(t *testing.T) {
 	s.examined([]string{"KAZAHANA_PROVIDR=x"}).has("config.invalid")
 	s.examined(nil, "--provider", "sqlite:relative.db").has("provider.invalid")
 
-	writeFile(t, filepath.Join(s.state, "state.db"), "x")
+	writeFile(t, filepath.Join(s.state, "state"), "x")
 	unchanged("state.damaged")
 }
 

@@ -19,7 +19,7 @@ func (s *site) putBack() {
 	t.Helper()
 	d := s.start()
 	use := func() {
-		s.kazahanad("lock", "-q", "report", "--", "true").ok(t)
+		s.kazahanad("lock", "-q", "--ttl", "1h", "report", "--", "true").ok(t)
 		s.kazahanad("seq", "orders").ok(t)
 	}
 	use()
@@ -59,7 +59,7 @@ func TestFilesThatWerePutBack(t *testing.T) {
 	leases, store := st.Fences[0], st.Fences[1]
 	now := time.Now()
 	if leases.File != "sqlite:"+s.state+"/leases.db" || leases.UntilMS < now.Add(15*time.Minute).UnixMilli() || leases.Sequences ||
-		store.File != "sqlite:"+s.state+"/store.db" || store.UntilMS < now.Add(23*time.Hour).UnixMilli() || !store.Sequences {
+		store.File != "sqlite:"+s.state+"/store.db" || store.UntilMS < now.Add(50*time.Minute).UnixMilli() || !store.Sequences {
 		t.Errorf("status --json says %+v", st.Fences)
 	}
 	if text := s.kazahanad("status").ok(t); strings.Count(text, "held back") != 2 || !strings.Contains(text, "kazahanad leases init") {
@@ -145,7 +145,7 @@ func TestFenceByHand(t *testing.T) {
 		t.Errorf("fence says %q", text)
 	}
 	s.kazahanad("seq", "orders").fails(t, exitFailure, "SEQUENCE_FENCED", "kazahanad leases fence")
-	s.kazahanad("run", "--config", "none", "-q", "--", "true").fails(t, exitFailure, "grants are refused until ", "kazahanad leases fence")
+	s.kazahanad("run", "--config", "none", "-q", "--wait", "0", "--", "true").fails(t, exitFailure, "grants are refused until ", "kazahanad leases fence")
 	eventually(t, "the log says so", func() bool { return strings.Contains(d.log.String(), `"msg":"grants are held back"`) })
 	for provider, want := range map[string]string{"static:17": "no file of SQLite", "http://127.0.0.1:1": "where the lease server keeps its leases"} {
 		s.kazahanad("leases", "fence", "--config", "none", "--provider", provider).fails(t, exitFailure, want)

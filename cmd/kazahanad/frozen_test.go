@@ -33,12 +33,14 @@ func TestLeaseFileOnAFrozenDisk(t *testing.T) {
 		asked()
 		return strings.HasPrefix(c.status().Mode, "fallback")
 	})
-	if st := c.status(); !strings.Contains(st.Services[0].Cause, path) || !strings.Contains(st.Services[0].Cause, "not answer") {
-		t.Errorf("the cause is %q", st.Services[0].Cause)
-	}
-	if text := d.log.String(); !strings.Contains(text, "keep alive failed, circuit breaking") || !strings.Contains(text, path) {
-		t.Errorf("the log does not name the file")
-	}
+	eventually(t, "the cause names the file", func() bool {
+		cause := c.status().Services[0].Cause
+		return strings.Contains(cause, path) && strings.Contains(cause, "not answer")
+	})
+	eventually(t, "the log names the file", func() bool {
+		text := d.log.String()
+		return strings.Contains(text, "failed to allocate worker id") && strings.Contains(text, path)
+	})
 	disk.Thaw()
 	eventually(t, "regular IDs again", func() bool {
 		asked()

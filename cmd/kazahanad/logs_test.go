@@ -56,7 +56,7 @@ func loggedIn(t *testing.T, dir string) (all []event) {
 	if err != nil || len(files) == 0 {
 		t.Fatal(dir, err)
 	}
-	levels := map[string]string{"Debug": "debug", "Info": "info", "Warn": "warn", "Error": "error", "logRefusal": "warn"}
+	levels := map[string]string{"Debug": "debug", "Info": "info", "Warn": "warn", "Error": "error", "logRefusal": "warn", "fail": "error"}
 	for _, path := range files {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
@@ -130,7 +130,7 @@ func TestDocumentedEventsAreLogged(t *testing.T) {
 			}
 		}
 	}
-	for _, dir := range []string{"internal/events", "internal/leaseserver"} {
+	for _, dir := range []string{"internal/events", "internal/leaseserver", "internal/state"} {
 		source = append(source, loggedIn(t, dir)...)
 	}
 	verbs := sourceOf(t, "internal/events/events.go")

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -39,6 +41,8 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	// The daemons of the tests are hung up on, also where the tests themselves ignore it.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	dir, err := buildBinary()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

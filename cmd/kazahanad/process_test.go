@@ -84,14 +84,6 @@ func siteLiveDir(t *testing.T) string {
 	return filepath.Join(dir, "live")
 }
 
-// needsLive skips a test of what survives a kill -9 where nothing can.
-func (s *site) needsLive() {
-	s.t.Helper()
-	if s.live == "none" {
-		s.t.Skip("leases survive a kill -9 in a file system in memory only, and /dev/shm is none")
-	}
-}
-
 func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
 
 // environment is what processes of the site have, and nothing of the person's

@@ -21,24 +21,19 @@ import (
 
 // testdata/schema-1 is what the first version of every store's schema looks like,
 // as a daemon left it that was killed: it held a lease (the machine IDs below),
-// had taken 1 to 5 of the sequence orders, and the lock report three times. Only
-// the mark was set to the second day of the epoch, for machines whose clock is
-// early. A new version of a schema keeps these files, which it must migrate, and
+// had taken 1 to 5 of the sequence orders, and the lock report three times. A new version of a schema keeps these files, which it must migrate, and
 // adds its own.
 const firstSchema = "testdata/schema-1"
 
-const (
-	sqliteHeld, redisHeld, etcdHeld = 265, 1099, 6038
-	firstMark                       = 1767312000000
-)
+const sqliteHeld, redisHeld, etcdHeld = 265, 1099, 6038
 
 // firstFiles puts the files of the first schema into a state directory.
-func (s *site) firstFiles(names ...string) {
+func (s *site) firstFiles() {
 	s.t.Helper()
 	if err := os.MkdirAll(s.state, 0o700); err != nil {
 		s.t.Fatal(err)
 	}
-	for _, name := range names {
+	for _, name := range []string{"leases.db", "store.db"} {
 		packed, err := os.ReadFile(filepath.Join(firstSchema, name+".gz"))
 		if err != nil {
 			s.t.Fatal(err)
@@ -56,8 +51,6 @@ func (s *site) firstFiles(names ...string) {
 		}
 	}
 }
-
-var firstFiles = []string{"state.db", "marks", "leases.db", "store.db"}
 
 // goesOn checks that the daemon at the site goes on where the one before ended.
 // lastToken is the fencing token of the lock report.
@@ -93,11 +86,7 @@ func (s *site) knowsHolder(provider string, held int64) {
 func TestFirstSchemaOfFiles(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.firstFiles(firstFiles...)
-	text := s.kazahanad("state", "show", "--json").ok(t)
-	if !strings.Contains(text, fmt.Sprint(firstMark)) {
-		t.Errorf("the mark is lost: %s", text)
-	}
+	s.firstFiles()
 	leases := "sqlite:" + filepath.Join(s.state, "leases.db")
 	s.knowsHolder(leases, sqliteHeld)
 	// The files are copies, and may lack something.
@@ -191,8 +180,6 @@ func TestNewerSchemaOfFiles(t *testing.T) {
 	t.Parallel()
 	const newer = "written by a newer kazahanad (schema 2, this one knows up to 1)"
 	ask := map[string]func(*site) outcome{
-		"state.db": func(s *site) outcome { return s.kazahanadServe() },
-		"marks":    func(s *site) outcome { return s.kazahanadServe() },
 		"leases.db": func(s *site) outcome {
 			return s.kazahanad("leases", "--config", "none", "--provider", "sqlite:"+filepath.Join(s.state, "leases.db"))
 		},
@@ -207,17 +194,13 @@ func TestNewerSchemaOfFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			s.firstFiles(firstFiles...)
+			s.firstFiles()
 			path := filepath.Join(s.state, name)
 			content, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if name == "marks" {
-				binary.NativeEndian.PutUint32(content[8:], 2)
-			} else {
-				binary.BigEndian.PutUint32(content[60:], 2) // user_version, in SQLite's header
-			}
+			binary.BigEndian.PutUint32(content[60:], 2) // user_version, in SQLite's header
 			if err := os.WriteFile(path, content, 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -81,7 +81,7 @@ func (c *stateShowCmd) Run(s *system) error {
 			mark = snowflake.FormatMS(svc.Mark)
 		}
 		fmt.Fprintf(w, "\nservice %s\t\n  mark\t%s\n", svc.Name, mark)
-		if svc.Floor < svc.Mark {
+		if 0 < svc.Floor && svc.Floor < svc.Mark { // it has followed, about a second ago
 			fmt.Fprintf(w, "  floor\t%s, which is what a power failure would leave of the mark\n", snowflake.FormatMS(svc.Floor))
 		}
 		fmt.Fprintf(w, "  epoch\t%s, %d bits of time (set by %s)\n",

@@ -104,6 +104,7 @@ var Catalogue = []Entry{
 
 	{"provider.invalid", Fail, "Correct the provider URL."},
 	{"provider.unlooked", Unknown, "Run doctor with the daemon's configuration and user."},
+	{"provider.stalled", Unknown, "Run doctor again when that disk answers."},
 
 	{"sqlite.copy", Warn, "Wait until it grants again, once it is used; where nothing is missing, say so with: kazahanad leases init."},
 	{"sqlite.damaged", Fail, "Stop everything that uses the file, and follow docs/providers/sqlite.md."},

@@ -122,6 +122,7 @@ var judgements = []struct {
 
 	{"provider.invalid", []Finding{InvalidProvider(errFault)}},
 	{"provider.unlooked", []Finding{Unlooked("p")}},
+	{"provider.stalled", []Finding{Stalled("p")}},
 
 	{"sqlite.ok", aFile(func(*SQLite) {})},
 	{"sqlite.ok", aFile(func(s *SQLite) { s.Header.Version = 1 })}, // it will be migrated

@@ -162,6 +162,9 @@ const markAhead = time.Hour
 // stallNoticed is how long a write may take before the disk is said to stall.
 const stallNoticed = 5 * time.Second
 
+// Stalls reports whether the running daemon waits for that disk.
+func (s StateDir) Stalls() bool { return s.Stalled > stallNoticed }
+
 // JudgeStateDir judges a state directory.
 func JudgeStateDir(s StateDir) []Finding {
 	switch {
@@ -185,7 +188,7 @@ func JudgeStateDir(s StateDir) []Finding {
 		found = append(found, finding("state.foreign_owner", "%s belongs to user %d, and the daemon is user %d", s.Path, s.UID, s.DaemonUID))
 	}
 	found = append(found, judgeFileSystem("state", s.Path, s.FS, s.Kubernetes)...)
-	if s.Stalled > stallNoticed {
+	if s.Stalls() {
 		found = append(found, finding("state.stalled", "the disk of %s has kept a write waiting for %v", s.Path, s.Stalled.Round(time.Second)))
 	}
 	if s.WriteError != "" {

@@ -94,6 +94,27 @@ func fileSystem(path string) (f FileSystem) {
 	}
 }
 
+// OneDisk reports whether both files or directories are on one file system, or
+// will be once they are made.
+func OneDisk(one, other string) bool {
+	a, b := device(one), device(other)
+	return a != 0 && a == b
+}
+
+// device identifies the file system that path is on, or will be; 0 is none.
+func device(path string) uint64 {
+	for ; ; path = filepath.Dir(path) {
+		var st unix.Stat_t
+		err := unix.Stat(path, &st)
+		if err == nil {
+			return uint64(st.Dev)
+		}
+		if !errors.Is(err, fs.ErrNotExist) || path == filepath.Dir(path) {
+			return 0
+		}
+	}
+}
+
 // ProbePlace tells what this process runs in.
 func ProbePlace(lookup func(string) (string, bool)) (p Place) {
 	_, p.Kubernetes = lookup("KUBERNETES_SERVICE_HOST")

@@ -15,6 +15,12 @@ func Unlooked(url string) Finding {
 	return finding("provider.unlooked", "%s is not looked at: what it takes to reach it is in the daemon's configuration", url)
 }
 
+// Stalled says that the provider's file is not looked at: opening it would wait
+// for a disk that does not answer, and nothing could end this process.
+func Stalled(url string) Finding {
+	return finding("provider.stalled", "%s is on the disk that keeps the daemon waiting, and is not looked at", url)
+}
+
 // SQLite is what there is to know of a provider's file.
 type SQLite struct {
 	Path       string

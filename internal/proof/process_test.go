@@ -219,18 +219,18 @@ func (d *dir) Map(name string, writable bool) (*state.Mapping, error) {
 	if writable {
 		n.changed = d.fs.stamp() // the first store to a page
 		d.p.marks = n.words
-		if (d.p.w.without(expectedSequence) || d.p.w.focus == leasesOwnInode) && n.words[expectWord] != expectNone {
+		if (d.p.w.without(expectedSequence) || d.p.w.focus == leasesOwnInode) && n.words[expectWord]&expectVoid == 0 {
 			n.words[expectWord] = 0
 		}
 	}
 	return m, nil
 }
 
-// expectWord is where the marks say which sequence they expect; expectNone is that
-// of void ones.
+// expectWord is where the marks say which sequence they expect; expectVoid is set
+// in that of void ones.
 const (
 	expectWord = 2
-	expectNone = 1<<63 - 1
+	expectVoid = 1 << 62
 )
 
 func (d *dir) Current() error {

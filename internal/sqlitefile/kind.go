@@ -17,9 +17,6 @@ type Kind struct {
 	// Migrations are what each version has changed: the first are the statements
 	// that lead from version 1 to 2. The latest version follows from them.
 	Migrations [][]string
-	// Not is a table that tells a file of another kind with the same application
-	// ID; "" where there is none.
-	Not string
 	// Additions are statements that give an older file of the same version what
 	// it lacks. They run at every opening, change nothing at the second, and write
 	// no rows.
@@ -70,15 +67,6 @@ func (k *Kind) check(ctx context.Context, s *Session, path string) error {
 	}
 	if id != k.ApplicationID {
 		return k.foreign("it is an SQLite database of another program (application_id %d)", id)
-	}
-	if k.Not != "" {
-		var other int
-		if err := s.QueryRow("SELECT count(*) FROM sqlite_schema WHERE name = ?", []any{k.Not}, &other); err != nil {
-			return err
-		}
-		if other > 0 {
-			return k.foreign("it is another file of kazahana's, with a table %s", k.Not)
-		}
 	}
 	if alive, err := hasLife(s); err != nil {
 		return err

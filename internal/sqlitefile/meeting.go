@@ -203,7 +203,7 @@ func (m *meeting) read() (r record, err error) {
 		return record{}, errors.Join(err, errLocked) // made anew at the next try
 	}
 	b := make([]byte, maxRecord)
-	n, err := m.file.ReadAt(b, 0)
+	n, _ := m.file.ReadAt(b, 0)
 	if n == 0 || json.Unmarshal(b[:n], &r) != nil {
 		return record{}, nil
 	}

@@ -208,19 +208,3 @@ func TestMigrationByManyAtOnce(t *testing.T) {
 		t.Errorf("the copy has %q", got)
 	}
 }
-
-// A daemon's state.db has the application ID of a store of locks: it is none.
-func TestStateIsNoStore(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "state.db")
-	state := Kind{Name: "state", ApplicationID: 0x6b7a6873, Schema: []string{"CREATE TABLE binding (one INTEGER) STRICT"}, Probe: "SELECT 0"}
-	if err := mustOpenKind(t, path, state).Close(); err != nil {
-		t.Fatal(err)
-	}
-	_, err := OpenStore(t.Context(), path, Options{}, []string{"CREATE TABLE locks (x INTEGER) STRICT"})
-	if err == nil || !strings.Contains(err.Error(), "another file of kazahana's") {
-		t.Errorf("opened as a store: %v", err)
-	}
-	if got := readText(t, mustOpenKind(t, path, state), "SELECT group_concat(name) FROM sqlite_schema"); got != "life,binding" {
-		t.Errorf("it was changed: %q", got)
-	}
-}

@@ -18,7 +18,7 @@ func StoreBeside(leases string) string { return filepath.Join(filepath.Dir(lease
 // other.
 func OpenStore(ctx context.Context, path string, opts Options, tables ...[]string) (*File, error) {
 	return Open(ctx, path, &Kind{
-		Name: "store of locks and sequences", ApplicationID: 0x6b7a6873, Not: "binding", // "kzhs"; so has a daemon's state.db
+		Name: "store of locks and sequences", ApplicationID: 0x6b7a6873, // "kzhs"
 		Additions: slices.Concat(tables...),
 		Probe:     "SELECT count(*) FROM (SELECT 1 FROM sqlite_schema LIMIT 1)",
 		Moved:     "put it back and restart",

@@ -55,20 +55,12 @@ func TestDamagedStateFile(t *testing.T) {
 		"evil identity":    {reseal(replace(`"identity":"`, `"identity":"../`)), "is not 32 hex digits"},
 		"strange timeline": {reseal(replace(`"bitTs":41`, `"bitTs":99`)), `service "default"`},
 		"a lease":          {reseal(replace(`{"default":{`, `{"default":{"held":[`+leaseJSON+`],`)), "belongs in the live directory"},
-		"first format": {func(t *testing.T, p place) {
-			if err := errors.Join(os.Remove(p.disk(stateName)), os.WriteFile(p.disk("state.db"), nil, 0o600)); err != nil {
-				t.Fatal(err)
-			}
-		}, "was written by an earlier kazahanad"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, _ := usedPlace(t)
 			live := p.folder(t)
 			c.damage(t, p)
 			path := p.disk(stateName)
-			if name == "first format" {
-				path = p.disk("state.db")
-			}
 			before, liveBefore := contentsOf(t, p.dir), contentsOf(t, live)
 			for range 2 { // the second start has no better luck
 				_, err := tryOpen(t, p)

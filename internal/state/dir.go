@@ -130,7 +130,7 @@ func fileError(path, problem string, err error) *FileError {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		e.Remedy = "free some space on that file system"
 	case errors.Is(err, unix.EROFS):
-		e.Remedy = "mount it writable, or name a directory on another file system"
+		e.Remedy = "mount it writable, or set state_dir or live_dir to a directory on another file system"
 	case errors.Is(err, fs.ErrPermission):
 		e.Remedy = "give the user that runs this read and write access to it, or name another directory"
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTEMPTY):

@@ -27,7 +27,7 @@ type stateFile struct {
 func readState(d Dir) (f stateFile, content []byte, id FileID, err error) {
 	content, id, err = d.Read(stateName)
 	if errors.Is(err, fs.ErrNotExist) {
-		return stateFile{Services: map[string]document{}}, nil, id, refuseFirstFormat(d)
+		return stateFile{Services: map[string]document{}}, nil, id, nil
 	}
 	if err != nil {
 		return f, nil, id, err
@@ -56,16 +56,6 @@ func (f stateFile) validate() error {
 		if doc.FloorMS < 0 || doc.FloorMS > maxMark {
 			return fmt.Errorf("service %q: a floor of %d ms is no time", name, doc.FloorMS)
 		}
-	}
-	return nil
-}
-
-// refuseFirstFormat names the files of the format before this one.
-func refuseFirstFormat(d Dir) error {
-	const first = "state.db"
-	if _, err := d.Identify(first); !errors.Is(err, fs.ErrNotExist) {
-		return &FileError{Path: joinPath(d, first), Problem: "was written by an earlier kazahanad, whose format this one does not read",
-			Remedy: "move it and the file marks away once the daemon's last lease has ended"}
 	}
 	return nil
 }

@@ -217,33 +217,6 @@ func TestHolderOfAnotherContainer(t *testing.T) {
 	}
 }
 
-// A daemon in a container of its own has the number 1 there, which is alive
-// everywhere.
-func TestLockedFromAnotherContainer(t *testing.T) {
-	if os.Geteuid() != 0 || runtime.GOOS != "linux" {
-		t.Skip("only root makes a namespace of processes")
-	}
-	p, _ := usedPlace(t)
-	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	holder := startCommand(t, "hold", p, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, path)
-	if line, _ := holder.stdout.ReadString('\n'); line != "ready\n" {
-		t.Skip("a namespace of processes cannot be made here")
-	}
-	var locked *LockedError
-	// The container has the /proc of its host, so it calls its namespace by the
-	// right name.
-	if _, err := p.open(); !errors.As(err, &locked) || locked.PID != 1 || !locked.Elsewhere || !strings.Contains(err.Error(), "process 1 of another container") {
-		t.Errorf("Open: %v", err)
-	}
-	q := place{copyDir(t, p.dir), p.live}
-	twin := mustOpen(t, q)
-	twin.wantSaid(zap.WarnLevel, "process 1 of another container")
-	holder.kill(t)
-}
-
 // Folders are removed when nobody has them locked and the last lease has ended
 // long ago, and not before; nor those that somebody else put there.
 func TestAbandonedFolders(t *testing.T) {

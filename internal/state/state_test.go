@@ -199,7 +199,7 @@ func TestServiceNames(t *testing.T) {
 			t.Errorf("service %q was accepted", name)
 		}
 	}
-	if s.service("a") != s.service("a") {
+	if one, same := s.service("a"), s.service("a"); one != same {
 		t.Error("two objects stand for one service")
 	}
 }

@@ -60,7 +60,11 @@ func (f *foreign) lacks(what string) {
 }
 
 // lack is lacks with mu held.
-func (f *foreign) lack(what string) { f.lacking[what] = f.lacking[what] }
+func (f *foreign) lack(what string) {
+	if _, known := f.lacking[what]; !known {
+		f.lacking[what] = false
+	}
+}
 
 // acquired is called after an acquire. What is lacking then is told after the first
 // verify, which follows soon and may find more; without one, after the next acquire.

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+)
+
+// restartStore is a provider that can be broken.
+type restartStore struct {
+	name string
+	// forgets: the provider has no verify, so that a stop releases a lease if it was
+	// granted within the last seconds.
+	forgets bool
+	start   func(s *site) restartable
+}
+
+// restartable is a provider that runs.
+type restartable struct {
+	address string                      // host:port; "": a file
+	url     func(address string) string // of the provider behind the address
+	signal  func(sig syscall.Signal)
+}
+
+var restartStores = []restartStore{
+	{name: "redis", start: func(s *site) restartable {
+		r := s.startRedis()
+		url := func(address string) string { return "redis://" + address + "/0" }
+		s.initialised(url(r.address))
+		return restartable{r.address, url, signals(s, r.instance)}
+	}},
+	{name: "etcd", start: func(s *site) restartable {
+		members := s.startEtcd()
+		url := func(address string) string { return "etcd://" + address }
+		return restartable{members[0].client, url, signals(s, members[0].instance, members[1].instance, members[2].instance)}
+	}},
+	{name: "lease server", start: func(s *site) restartable {
+		l := s.startLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.leases())
+		return restartable{l.address, func(address string) string { return "http://" + address }, signals(s, l.instance)}
+	}},
+	{name: "lease server without verify", forgets: true, start: func(s *site) restartable {
+		seed := s.startSeedServer()
+		return restartable{strings.TrimPrefix(seed.url, "http://"), func(address string) string { return "http://" + address }, signals(s, seed.instance)}
+	}},
+	{name: "sqlite", start: func(s *site) restartable {
+		return restartable{"", func(string) string { return "sqlite:" + s.leases() }, func(sig syscall.Signal) {
+			if sig == syscall.SIGKILL {
+				rename(s.t, s.leases(), s.leases()+".away")
+			} else {
+				lockLeases(s.t, s.leases())
+			}
+		}}
+	}},
+}
+
+func signals(s *site, servers ...*instance) func(syscall.Signal) {
+	return func(sig syscall.Signal) {
+		s.t.Helper()
+		for _, server := range servers {
+			if err := server.cmd.Process.Signal(sig); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+		if sig == syscall.SIGKILL {
+			for _, server := range servers {
+				server.awaitEnd()
+			}
+		}
+	}
+}
+
+// restartOutage is what happens to the provider before the daemon ends. Of a file,
+// killed is moved away, and frozen is locked by somebody.
+type restartOutage struct {
+	name string
+	sig  syscall.Signal // 0: it works, and its answers come after the daemon has given up
+}
+
+var restartOutages = []restartOutage{{"killed", syscall.SIGKILL}, {"frozen", syscall.SIGSTOP}, {"slow", 0}}
+
+// answeredLongAgo is how long after its last answer a provider without verify is
+// not taken to be there; the keeper has the limit.
+const answeredLongAgo = 11 * time.Second
+
+// TestChaosRestart ends a daemon while its provider is gone, by TERM and by kill -9,
+// and starts it again: it goes on with regular IDs under the lease that it had.
+func TestChaosRestart(t *testing.T) {
+	table := &chaosTable{columns: "PROVIDER\tIT IS\tTHE DAEMON GETS\tREGULAR BEFORE\tREGULAR AFTER\tOTHERS\tMACHINE ID\tRESULT\t"}
+	t.Cleanup(func() { table.print(t) })
+	var mu sync.Mutex // of the table
+	for _, store := range restartStores {
+		for i, outage := range restartOutages {
+			for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+				if outage.sig == 0 && store.name == "sqlite" || !*chaosFull && (sig == syscall.SIGKILL || i != len(store.name)%3 || store.forgets) {
+					continue
+				}
+				ends := map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGKILL: "KILL"}[sig]
+				t.Run(fmt.Sprintf("%s, %s, %s", store.name, outage.name, ends), func(t *testing.T) {
+					t.Parallel()
+					row := store.restarted(t, outage, sig)
+					mu.Lock()
+					defer mu.Unlock()
+					table.rows = append(table.rows, fmt.Sprintf("%s\t%s\t%s\t%s", store.name, outage.name, ends, row))
+				})
+			}
+		}
+	}
+}
+
+// restarted plays one row and returns the rest of its line.
+func (store restartStore) restarted(t *testing.T, outage restartOutage, sig syscall.Signal) string {
+	t.Helper()
+	s := newSite(t)
+	p := store.start(s)
+	address, begin := p.address, func() { p.signal(outage.sig) }
+	if outage.sig == 0 {
+		between, err := providertest.NewProxy("tcp", p.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(between.Close)
+		address, begin = between.Addr(), between.Hold
+	}
+	const many = 1000
+	args := []string{"--provider", p.url(address), "--provider-timeout", "1s", "--startup-wait", "0"}
+	d := s.start(args...)
+	c := s.dial()
+	c.awaitMode("regular")
+	before, held := c.ids(many), c.lease()
+	if store.forgets {
+		pause(t, answeredLongAgo)
+	}
+	begin()
+	if sig == syscall.SIGKILL {
+		d.kill()
+	} else {
+		d.terminate()
+	}
+	s.start(args...)
+	c = s.dial()
+	after, now := c.ids(many), c.lease()
+	others := 0
+	for _, id := range append(before, after...) {
+		if isFallback(id) {
+			others++
+		}
+	}
+	result := "ok"
+	if others > 0 || now.MachineID != held.MachineID || now.CreatedMS != held.CreatedMS || !ascending(append(before, after...)) {
+		result = "VIOLATED"
+		t.Errorf("%d IDs are not regular; the lease was %+v, and is %+v\n%s", others, held, now, d.log)
+	}
+	return fmt.Sprintf("%d\t%d\t%d\tthe same\t%s\t", len(before), len(after), others, result)
+}
