@@ -54,7 +54,7 @@ var freezeCases = []freezeCase{
 
 const (
 	// freezeTerm is the term of a lease: three of them pass during the freeze.
-	freezeTerm = 4 * time.Second
+	freezeTerm = 6 * time.Second
 	// freezeSlow is a latency that no asker minds.
 	freezeSlow = time.Millisecond
 )
