@@ -73,6 +73,9 @@ func (c *leasesFenceCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
+	if beside != nil {
+		defer beside.Close()
+	}
 	fenced, err := fencer.Fence(s.ctx)
 	if err != nil {
 		return err
@@ -80,7 +83,6 @@ func (c *leasesFenceCmd) Run(s *system) error {
 	if _, err := fmt.Fprintf(s.out, "%s: no machine ID is granted until %s\n", st.Info().URL, snowflake.FormatMS(fenced.UntilMS)); err != nil || beside == nil {
 		return err
 	}
-	defer beside.Close()
 	fence, err := beside.Fence(s.ctx)
 	if err != nil {
 		return err

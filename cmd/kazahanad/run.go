@@ -78,7 +78,7 @@ func (c *runCmd) Run(s *system) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if j.provider, err = backend.Open(url, backend.Options{ClientID: j.client}); err != nil {
+	if j.provider, err = backend.Open(url, backend.Options{ClientID: j.client, LiveDir: liveDir(settings)}); err != nil {
 		return usageError{fmt.Errorf("provider: %w", err)}
 	}
 	signals, stop := notifySignals()

@@ -24,6 +24,8 @@ const (
 	// after twice as long each time, up to mostPause.
 	firstPause = 500 * time.Millisecond
 	mostPause  = 10 * time.Second
+	// mostBusyPause bounds the wait that a busy provider asks for.
+	mostBusyPause = 10 * time.Minute
 	// leastPause is the shortest pause where the provider names the time at which
 	// a machine ID comes free.
 	leastPause = 100 * time.Millisecond
@@ -140,7 +142,7 @@ func (a *Acquisition) refusal(err error) (pause time.Duration, refused bool) {
 	atMS := int64(0)
 	switch {
 	case errors.As(err, &busy):
-		return max(busy.RetryAfter, leastPause), true
+		return min(max(busy.RetryAfter, leastPause), mostBusyPause), true
 	case errors.As(err, &full):
 		atMS = full.NextEndMS
 	case errors.As(err, &fenced):

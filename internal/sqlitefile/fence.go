@@ -43,14 +43,15 @@ func (f *File) expected(row life, seen sight, seenErr error) error {
 	}
 	// Another process may be in the middle of a checkpoint: it has the lock.
 	err = errUnlike
-	return errors.Join(f.withWitness(func(w *witness) error {
+	lockErr := f.withWitness(func(w *witness) error {
 		seen, readErr := w.read()
 		main, statErr := stampOf(f.resolved)
 		if readErr == nil && statErr == nil && main == seen.Main {
 			err = nil
 		}
 		return nil
-	}), err)
+	})
+	return errors.Join(lockErr, err)
 }
 
 // remembered is what the witness remembers, blank where there is none.
@@ -91,7 +92,6 @@ func (f *File) settle(ctx context.Context, opening bool) error {
 			return err
 		}
 		if reason == "" {
-			f.met.prior = nil
 			f.note(row)
 			return nil
 		}
@@ -114,7 +114,7 @@ func (f *File) look(opening bool) (row life, reason string, err error) {
 		var seen sight
 		if w != nil {
 			if seen, err = w.read(); errors.Is(err, errDamagedWitness) {
-				f.met.damaged, err = true, nil
+				seen.Life, err = doubtLost, nil
 			}
 			if err != nil {
 				return err
@@ -136,9 +136,6 @@ func (f *File) look(opening bool) (row life, reason string, err error) {
 			return errLocked // somebody is about to overwrite it; look again
 		}
 		return w.changeLocked(func(s sight) sight {
-			if f.met.prior != nil {
-				s = s.ends(f.met.prior.LatestEndMS, f.met.prior.LongestMS)
-			}
 			s = s.with(row)
 			s.Main = after
 			return s
@@ -171,26 +168,14 @@ func (f *File) unlike(row life, seen sight, opening bool) (reason string) {
 	if !f.id.is(row.File) {
 		return reasonCopy
 	}
-	if f.met.damaged {
+	switch {
+	case f.met.damaged || seen.Life == doubtLost:
 		return reasonWitness
-	}
-	if opening && !f.id.sure && seen.blank() && f.met.prior == nil && f.met.alone {
+	case seen.Life == doubtUnknown, opening && !f.id.sure && seen.blank() && f.met.alone:
 		return reasonUnknown
-	}
-	all := []sight{seen}
-	if f.met.prior != nil {
-		all = append(all, *f.met.prior)
-	}
-	for _, s := range all {
-		switch {
-		case s.blank():
-		case !s.knows(row):
-			return reasonOther
-		case row.Commits < s.Commits:
-			return reasonOlder
-		}
-	}
-	if row.Commits < f.commits {
+	case !seen.blank() && !seen.knows(row):
+		return reasonOther
+	case row.Commits < f.commits || !seen.blank() && row.Commits < seen.Commits:
 		return reasonOlder
 	}
 	return ""
@@ -250,7 +235,7 @@ func (f *File) newLife(before life, reason string) error {
 	if err := f.commit(row); err != nil {
 		return err
 	}
-	f.met.prior, f.met.damaged = nil, false // the row has what they knew
+	f.met.damaged = false // the row has what it knew
 	return nil
 }
 
@@ -259,16 +244,9 @@ func (f *File) newLife(before life, reason string) error {
 // allowed.
 func (f *File) fenced(row life, seen sight, reason string) life {
 	now := f.nowMS()
-	all := []sight{seen}
-	if f.met.prior != nil {
-		all = append(all, *f.met.prior)
-	}
-	longest, latest, commits, witnessed := max(row.LongestMS, f.opts.TermMS), row.LatestEndMS, max(row.Commits, f.commits), false
-	for _, s := range all {
-		longest, latest, commits = max(longest, s.LongestMS), max(latest, s.LatestEndMS), max(commits, s.Commits)
-		witnessed = witnessed || s.knows(row) && s.Commits >= row.Commits && reason != reasonByHand
-	}
-	if !witnessed {
+	longest := max(row.LongestMS, f.opts.TermMS, seen.LongestMS)
+	latest, commits := max(row.LatestEndMS, seen.LatestEndMS), max(row.Commits, f.commits, seen.Commits)
+	if !seen.knows(row) || seen.Commits < row.Commits || reason == reasonByHand {
 		longest = max(longest, f.opts.MaxTermMS)
 	}
 	// A clock that is behind the one before waits that much longer: what is

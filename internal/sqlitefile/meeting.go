@@ -58,10 +58,8 @@ func (e *NotSharedError) Error() string {
 type met struct {
 	*meeting
 	witness *witness // nil: none
-	// prior is what the witness of the openers before remembers, where it is
-	// another one.
-	prior *sight
-	// damaged: there was a witness, and it could not be read.
+	// damaged: the witness of the openers before cannot be read, and there is none
+	// of this process to note it in.
 	damaged bool
 	// alone: nobody had the file open. It is only known where it matters: with a
 	// witness that was changed, and of a file that has no sure identity.
@@ -72,10 +70,9 @@ type met struct {
 // processes that are about to end.
 func meet(ctx context.Context, path, live string, id identity) (*met, error) {
 	var own *witness
-	damaged := false
 	if live != "" {
 		var err error
-		if own, damaged, err = openOwnWitness(live, id); err != nil {
+		if own, err = openOwnWitness(live, id); err != nil {
 			return nil, err
 		}
 	}
@@ -97,7 +94,6 @@ func meet(ctx context.Context, path, live string, id identity) (*met, error) {
 	if err != nil {
 		return nil, err
 	}
-	found.damaged = damaged && found.witness == own
 	return found, nil
 }
 
@@ -117,7 +113,7 @@ func tryToMeet(path string, own *witness, sure bool) (_ *met, err error) {
 	if err != nil {
 		return nil, err
 	}
-	theirs := said.reach()
+	theirs, damaged := said.reach()
 	switch {
 	case own == nil && (said.Path == "" && sure || theirs != nil):
 		return &met{meeting: m, witness: theirs}, nil
@@ -131,12 +127,13 @@ func tryToMeet(path string, own *witness, sure bool) (_ *met, err error) {
 	}
 	// To take one lock is to lose the other for a moment, in which somebody else
 	// may have been alone: what the file says counts under the shared lock.
-	agreed := &met{meeting: m, witness: theirs, alone: alone == nil}
+	agreed := &met{meeting: m, witness: theirs, alone: alone == nil, damaged: damaged && own == nil}
 	if alone == nil {
-		agreed.witness, err = own, m.write(own)
-		said = recordOf(own)
+		if err = own.succeed(theirs, damaged, sure); err == nil {
+			err = m.write(own)
+		}
+		agreed.witness, said = own, recordOf(own)
 		if theirs != nil {
-			agreed.prior = &theirs.last
 			err = errors.Join(err, theirs.close())
 		}
 	} else if !errors.Is(alone, errLocked) {
@@ -151,6 +148,25 @@ func tryToMeet(path string, own *witness, sure bool) (_ *met, err error) {
 		err = errors.Join(err, agreed.witness.close())
 	}
 	return agreed, err
+}
+
+// succeed has the witness remember what the one before it does, before it takes its
+// place: what an opening knows ends with a crash. nil stands for none.
+func (w *witness) succeed(theirs *witness, damaged, sure bool) error {
+	if w == nil {
+		return nil
+	}
+	return w.change(context.Background(), nil, func(s sight) sight {
+		switch {
+		case damaged:
+			s.Life = doubtLost
+		case theirs != nil && !theirs.last.blank():
+			return theirs.last.ends(s.LatestEndMS, s.LongestMS)
+		case !sure && s.blank():
+			s.Life = doubtUnknown
+		}
+		return s
+	})
 }
 
 // join takes the shared lock, and returns what the file says.
@@ -231,22 +247,22 @@ func (m *meeting) write(w *witness) error {
 }
 
 // reach opens the witness that is recorded; nil where that is not possible.
-func (r record) reach() *witness {
-	if r.Path == "" {
-		return nil
+func (r record) reach() (w *witness, damaged bool) {
+	if _, err := parseMark(r.Witness); err != nil || r.Path == "" {
+		return nil, false
 	}
 	if memory, err := inMemory(r.Path); err != nil || !memory {
-		return nil
+		return nil, false
 	}
 	w, err := openWitness(r.Path)
 	if err != nil {
-		return nil
+		return nil, errors.Is(err, errDamagedWitness)
 	}
 	if w.id.String() != r.Witness {
 		_ = w.close() // another container's, of the same name
-		return nil
+		return nil, false
 	}
-	return w
+	return w, false
 }
 
 // there reports, as an error, that the file lost its name, so that others meet

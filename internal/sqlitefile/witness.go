@@ -36,6 +36,13 @@ type sight struct {
 	Main        stamp // of the main file, after the last checkpoint
 }
 
+// doubts are lives that no database has. The fence that they lead to ends the doubt,
+// and not the opening: that may fail, or be killed before.
+var (
+	doubtLost    = mark{15: 1} // what the witness knew is lost
+	doubtUnknown = mark{15: 2} // the file system cannot tell whether the database is a copy
+)
+
 // blank reports whether the witness has seen nothing yet.
 func (s sight) blank() bool { return s.Life == mark{} }
 
@@ -125,15 +132,16 @@ func (w *witness) readFile() (id mark, s sight, err error) {
 
 // openOwnWitness opens the database's witness in the live directory, and makes
 // one where there is none. One that is damaged is replaced.
-func openOwnWitness(live string, id identity) (w *witness, damaged bool, err error) {
+func openOwnWitness(live string, id identity) (*witness, error) {
+	damaged := false
 	if !filepath.IsAbs(live) {
-		return nil, false, fmt.Errorf("the live directory %s: its path must be absolute", live)
+		return nil, fmt.Errorf("the live directory %s: its path must be absolute", live)
 	}
 	if err := os.MkdirAll(live, 0o700); err != nil {
-		return nil, false, fmt.Errorf("the live directory: %w", err)
+		return nil, fmt.Errorf("the live directory: %w", err)
 	}
 	if memory, err := inMemory(live); err != nil || !memory {
-		return nil, false, errors.Join(err, fmt.Errorf("the live directory %s is not on a file system in memory (tmpfs): name one that is, for example in /run", live))
+		return nil, errors.Join(err, fmt.Errorf("the live directory %s is not on a file system in memory (tmpfs): name one that is, for example in /run", live))
 	}
 	path := filepath.Join(live, id.name())
 	for {
@@ -141,17 +149,21 @@ func openOwnWitness(live string, id identity) (w *witness, damaged bool, err err
 		switch {
 		case err == nil:
 			w.made = true
-			return w, damaged, nil
+			return w, nil
 		case errors.Is(err, errDamagedWitness):
 			damaged = true
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return nil, true, err
+				return nil, err
 			}
 		case !errors.Is(err, fs.ErrNotExist):
-			return nil, damaged, fmt.Errorf("the live directory: %w", err)
+			return nil, fmt.Errorf("the live directory: %w", err)
 		}
-		if err := makeWitness(path, newMark(), sight{}); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, damaged, fmt.Errorf("the live directory: %w", err)
+		known := sight{}
+		if damaged {
+			known.Life = doubtLost
+		}
+		if err := makeWitness(path, newMark(), known); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, fmt.Errorf("the live directory: %w", err)
 		}
 	}
 }

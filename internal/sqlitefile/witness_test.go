@@ -162,3 +162,44 @@ func TestWitnessIsShared(t *testing.T) {
 		t.Errorf("the main file: %v, %v; the log was never written into it", info, err)
 	}
 }
+
+// What makes a file doubtful is not forgotten when the opening that noticed it
+// fails, or is killed: the next one fences the file.
+func TestDoubtOutlivesAFailedOpening(t *testing.T) {
+	for name, doubt := range map[string]func(t *testing.T, live string) (next string){
+		"another live directory": func(t *testing.T, _ string) string { return disktest.Memory(t) },
+		"a damaged witness": func(t *testing.T, live string) string {
+			witnesses, err := filepath.Glob(filepath.Join(live, "sqlite-*"))
+			if err != nil || len(witnesses) != 1 {
+				t.Fatal(witnesses, err)
+			}
+			if err := os.WriteFile(witnesses[0], []byte("x"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return live
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, live := t.TempDir(), disktest.Memory(t)
+			path, backup := filepath.Join(dir, "db"), filepath.Join(dir, "backup")
+			f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+			mustWrite(t, f, "INSERT INTO a VALUES ('old')")
+			mustClose(t, f)
+			disktest.Run(t, "cp", path, backup)
+			f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+			mustWrite(t, f, "INSERT INTO a VALUES ('forgotten')")
+			mustClose(t, f)
+			disktest.Run(t, "cp", backup, path)
+
+			next := doubt(t, live)
+			fails := func(*Session) error { return errors.New("the start fails") }
+			if _, err := Open(t.Context(), path, &diskKind, Options{LiveDir: next, TermMS: term, Check: fails}); err == nil {
+				t.Fatal("the first opening did not fail")
+			}
+			f = openAt(t, path, Options{LiveDir: next, TermMS: term})
+			if fence := fenceOf(t, f); !fence.Forgot || fence.Trusted {
+				t.Errorf("the second opening does not fence: %+v", fence)
+			}
+		})
+	}
+}

@@ -117,7 +117,7 @@ func (l *dirLock) acquire(path string, now time.Time) error {
 	}
 	// Not every file system can lock a directory; then the file has to do.
 	if errors.Is(flockPatiently(l.dir), unix.EWOULDBLOCK) {
-		return &LockedError{Path: path}
+		return &LockedError{Holder: readHolder(l.file), Path: path} // it lets go of one after the other
 	}
 	record := strconv.Itoa(os.Getpid()) + " " + now.UTC().Format(time.RFC3339) + " " + pidNamespace()
 	if _, err := l.file.WriteAt(fmt.Appendf(nil, "%-*s\n", lockRecordLen-1, record), 0); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -46,6 +47,18 @@ func openForChange(ctx context.Context, dir string, opts Options) (*State, error
 	live, err := openLiveDir(opts.Live, disk)
 	if err != nil {
 		return nil, errors.Join(err, disk.Close())
+	}
+	// A directory of that name that has not the daemon's folder is another container's,
+	// or was emptied by a reboot.
+	folder, err := live.Sub(file.Folder, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return openOn(ctx, disk, nil, opts, true)
+	}
+	if err == nil {
+		err = folder.Close()
+	}
+	if err != nil {
+		return nil, errors.Join(err, live.Close(), disk.Close())
 	}
 	return OpenOn(ctx, disk, live, opts)
 }
