@@ -62,6 +62,7 @@ var own = map[string][]string{
 	"internal/record":                        {},
 	"internal/record/memory":                 {"internal/record"},
 	"internal/record/sqlite":                 {"internal/record", "internal/sqlitefile"},
+	"internal/record/etcd":                   {"internal/etcdconn", "internal/record"},
 	"internal/record/recordtest":             {"internal/record"},
 	"internal/sequence":                      {"internal/record"},
 	"internal/sequence/redis":                {"internal/redisconn", "internal/sequence"},

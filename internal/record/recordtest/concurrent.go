@@ -133,12 +133,18 @@ func numbers(r *rig) {
 
 func number(n int) string { return fmt.Sprintf("n/%02d", n) }
 
-// interfered has a rule run on what it asks for, and another client change something
-// after its first run. It returns what the rule was shown each time, as text.
+// interfered runs a rule that writes, and has another client change something after the
+// rule's first run on the present. It returns what the rule was shown each time from
+// then on, as text.
 func (r *rig) interfered(ask record.Ask, writes []record.Write, meanwhile func()) (runs []string) {
 	r.Helper()
+	present := showView(ask, r.read(ask))
 	if _, err := r.store.Change(r.context(), ask, func(v record.View) ([]record.Write, error) {
-		if runs = append(runs, showView(ask, v)); len(runs) == 1 {
+		seen := showView(ask, v)
+		if len(runs) == 0 && seen != present {
+			return nil, nil // an old view, as it turns out
+		}
+		if runs = append(runs, seen); len(runs) == 1 {
 			meanwhile()
 		}
 		return writes, nil
@@ -165,34 +171,39 @@ func between(r *rig) {
 		ask       record.Ask
 		meanwhile func()
 		want      string // what the last run was shown
+		deletes   bool   // instead of writing
 	}{
 		{"the version", []record.Write{text("a", "1")}, record.Ask{Keys: []string{"a"}},
-			func() { other.write(text("a", "2")) }, "a 2\nfloor 0\n"},
+			func() { other.write(text("a", "2")) }, "a 2\nfloor 0\n", false},
 		{"the version of a record that is only read", []record.Write{text("b", "1")}, record.Ask{Keys: []string{"holder", "b"}},
-			func() { other.write(text("b", "2")) }, "holder -\nb 2\nfloor 0\n"},
+			func() { other.write(text("b", "2")) }, "holder -\nb 2\nfloor 0\n", false},
 		{"the same value written again", []record.Write{termed("c", "1", time.Hour)}, record.Ask{Keys: []string{"holder", "c"}},
-			func() { other.write(text("c", "1")) }, "holder -\nc 1\nfloor 0\n"},
+			func() { other.write(text("c", "1")) }, "holder -\nc 1\nfloor 0\n", false},
 		{"a new record", nil, record.Ask{Keys: []string{"new"}},
-			func() { other.write(text("new", "1")) }, "new 1\nfloor 0\n"},
+			func() { other.write(text("new", "1")) }, "new 1\nfloor 0\n", false},
 		{"a deletion", []record.Write{text("d", "1")}, record.Ask{Keys: []string{"holder", "d"}},
-			func() { other.write(record.Write{Key: "d"}) }, "holder -\nd -\nfloor 0\n"},
+			func() { other.write(record.Write{Key: "d"}) }, "holder -\nd -\nfloor 0\n", false},
 		{"the end of a term", []record.Write{termed("t", "1", time.Hour)}, record.Ask{Keys: []string{"holder", "t"}},
-			func() { r.expire(time.Hour, "t") }, "holder -\nt 1!\nfloor 0\n"},
+			func() { r.expire(time.Hour, "t") }, "holder -\nt 1!\nfloor 0\n", false},
 		{"a term that begins", []record.Write{termed("u", "1", time.Hour)}, record.Ask{Keys: []string{"u"}},
-			func() { r.expire(time.Hour, "u"); other.write(termed("u", "1", time.Hour)) }, "u 1\nfloor 0\n"},
-		{"an entry before", []record.Write{entry("1", "i/5")}, span, func() { other.write(entry("2", "i/4")) }, "holder -\n[i/4 2 i/5 1]\nfloor 0\n"},
-		{"an entry behind", nil, span, func() { other.write(entry("3", "i/6")) }, "holder -\n[i/4 2 i/5 1 i/6 3]\nfloor 0\n"},
-		{"an entry that goes", nil, span, func() { other.write(record.Write{Key: "1"}) }, "holder -\n[i/4 2 i/6 3]\nfloor 0\n"},
+			func() { r.expire(time.Hour, "u"); other.write(termed("u", "1", time.Hour)) }, "u 1\nfloor 0\n", false},
+		{"an entry before", []record.Write{entry("1", "i/5")}, span, func() { other.write(entry("2", "i/4")) }, "holder -\n[i/4 2 i/5 1]\nfloor 0\n", false},
+		{"an entry behind", nil, span, func() { other.write(entry("3", "i/6")) }, "holder -\n[i/4 2 i/5 1 i/6 3]\nfloor 0\n", false},
+		{"an entry that goes", nil, span, func() { other.write(record.Write{Key: "1"}) }, "holder -\n[i/4 2 i/6 3]\nfloor 0\n", false},
 		{"the first entry of a range", nil, record.Ask{Keys: []string{"holder"}, Ranges: []record.Range{{From: "j/", To: "j0", Limit: 3}}},
-			func() { other.write(entry("4", "j/1")) }, "holder -\n[j/1 4]\nfloor 0\n"},
+			func() { other.write(entry("4", "j/1")) }, "holder -\n[j/1 4]\nfloor 0\n", false},
 		{"the floor", []record.Write{{Key: "f", Value: []byte("1"), Mark: 7}}, record.Ask{Keys: []string{"absent"}},
-			func() { other.write(record.Write{Key: "f"}) }, "absent -\nfloor 7\n"},
+			func() { other.write(record.Write{Key: "f"}) }, "absent -\nfloor 7\n", false},
+		{"the floor that a deletion raises", []record.Write{{Key: "g", Value: []byte("1"), Mark: 8}, {Key: "h", Value: []byte("1"), Mark: 9}},
+			record.Ask{Keys: []string{"g"}}, func() { other.write(record.Write{Key: "h"}) }, "g 1\nfloor 9\n", true},
 	} {
 		if c.before != nil {
 			other.write(c.before...)
 		}
-		r.store.Read(r.context(), c.ask) // some keep what they have read
 		last := record.Write{Key: c.ask.Keys[0], Value: []byte("by the rule"), KeepMS: hour}
+		if c.deletes {
+			last = record.Write{Key: c.ask.Keys[0]}
+		}
 		runs := r.interfered(c.ask, []record.Write{last}, c.meanwhile)
 		if len(runs) < 2 || runs[len(runs)-1] != c.want {
 			r.Errorf("%s: the rule was shown %q, want %q at last", c.name, runs, c.want)

@@ -1,0 +1,314 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/kazahana/kazahana/internal/etcdconn"
+	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/recordtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
+
+// owned closes the client with the store.
+type owned struct {
+	*Store
+	conn *etcdconn.Client
+}
+
+func (o owned) Close() error { return errors.Join(o.Store.Close(), o.conn.Close()) }
+
+func open(cfg etcdconn.Config) (owned, error) {
+	conn, err := etcdconn.Open(cfg)
+	if err != nil {
+		return owned{}, err
+	}
+	return owned{New(conn), conn}, nil
+}
+
+func mustOpen(t *testing.T, cfg etcdconn.Config) owned {
+	t.Helper()
+	s, err := open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// leaseOf is the lease of the record's term.
+func leaseOf(t *testing.T, s owned, key string) clientv3.LeaseID {
+	t.Helper()
+	for _, path := range []string{s.markerPath(key), s.recordPath(key)} {
+		resp, err := s.conn.KV.Get(testContext(t), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kv := range resp.Kvs {
+			if kv.Lease != 0 {
+				return clientv3.LeaseID(kv.Lease)
+			}
+		}
+	}
+	t.Fatalf("%s has no term", key)
+	return 0
+}
+
+// expire does what the cluster does when the lease's time is over.
+func expire(t *testing.T, s owned, key string) {
+	t.Helper()
+	if _, err := s.conn.KV.Revoke(testContext(t), leaseOf(t, s, key)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestConformance(t *testing.T) {
+	recordtest.Run(t, func(t *testing.T) recordtest.Target {
+		cfg := etcdtest.Shared(t)
+		raw := mustOpen(t, cfg)
+		return recordtest.Target{
+			Open:    func() (record.Store, error) { return open(cfg) },
+			Expire:  func(key string) { expire(t, raw, key) },
+			Between: true,
+		}
+	})
+}
+
+// put writes a record, and returns how many times its rule ran.
+func put(t *testing.T, s record.Store, w record.Write) (runs int, err error) {
+	t.Helper()
+	_, err = s.Change(testContext(t), record.Ask{Keys: []string{w.Key}}, func(record.View) ([]record.Write, error) {
+		runs++
+		return []record.Write{w}, nil
+	})
+	return runs, err
+}
+
+func mustPut(t *testing.T, s record.Store, w record.Write) {
+	t.Helper()
+	if _, err := put(t, s, w); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func value(t *testing.T, s record.Store, key string) string {
+	t.Helper()
+	v, err := s.Read(testContext(t), record.Ask{Keys: []string{key}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(v.Records[key].Value)
+}
+
+// counting counts transactions.
+type counting struct {
+	clientv3.KV
+	n int
+}
+
+func (c *counting) Txn(ctx context.Context) clientv3.Txn { c.n++; return c.KV.Txn(ctx) }
+
+// A change is one round trip where nobody else was there, also of a new record.
+func TestOneRoundTrip(t *testing.T) {
+	s := mustOpen(t, etcdtest.Shared(t))
+	mustPut(t, s, record.Write{Key: "first", Value: []byte("1")}) // learns the life
+	trips := &counting{KV: s.conn.KV.KV}
+	s.conn.KV.KV = trips
+	for i, w := range []record.Write{
+		{Key: "new", Value: []byte("1")}, {Key: "new", Value: []byte("2")}, {Key: "first", Value: []byte("2")},
+		{Key: "new", Mark: 5}, {Key: "new", Value: []byte("3")},
+	} {
+		trips.n = 0
+		if runs, err := put(t, s, w); err != nil || runs != 1 || trips.n != 1 {
+			t.Errorf("change %d: %d runs of the rule and %d round trips (%v)", i, runs, trips.n, err)
+		}
+	}
+	// One too long to be remembered is seen when the commit fails.
+	long := record.Write{Key: "long", Value: make([]byte, maxKnown+1)}
+	mustPut(t, s, long)
+	trips.n = 0
+	if runs, err := put(t, s, long); err != nil || runs != 2 || trips.n != 2 {
+		t.Errorf("a long value: %d runs of the rule and %d round trips (%v)", runs, trips.n, err)
+	}
+}
+
+// What is known of records in another cluster is not used in this one.
+func TestAnotherCluster(t *testing.T) {
+	s := mustOpen(t, etcdtest.Shared(t))
+	mustPut(t, s, record.Write{Key: "k", Value: []byte("1")})
+	if runs, err := put(t, s, record.Write{Key: "k", Value: []byte("1")}); err != nil || runs != 1 {
+		t.Errorf("%d runs (%v)", runs, err)
+	}
+	another := "another"
+	s.life.Store(&another)
+	if _, err := s.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(v record.View) ([]record.Write, error) {
+		if known, ok := v.Records["k"]; ok && v.Life == another {
+			t.Errorf("in the other cluster there is %q", known.Value)
+		}
+		return []record.Write{{Key: "k", Value: []byte("2")}}, nil
+	}); err != nil || value(t, s, "k") != "2" {
+		t.Error(err)
+	}
+}
+
+// A term lasts from each write on, and not much longer; each record has its own lease.
+func TestLeases(t *testing.T) {
+	cfg := etcdtest.Shared(t)
+	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
+	w := record.Write{Key: "k", Value: []byte("1"), TermMS: 10_000, KeepMS: 1000}
+	left := func() int64 {
+		t.Helper()
+		resp, err := s.conn.KV.TimeToLive(testContext(t), leaseOf(t, s, "k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.TTL
+	}
+	mustPut(t, s, w)
+	lease := leaseOf(t, s, "k")
+	if n := left(); n < 10 || n > 15 {
+		t.Errorf("the lease has %d s left, want the term of 10 s and a fifth", n)
+	}
+	// As time passes, which the server tells in whole seconds.
+	deadline := time.Now().Add(30 * time.Second)
+	for left() > 11 && time.Now().Before(deadline) {
+		time.Sleep(50 * time.Millisecond)
+	}
+	mustPut(t, other, w) // it did not see the lease being made
+	if n := left(); n < 12 {
+		t.Errorf("after another write the lease has %d s left", n)
+	}
+	if leaseOf(t, s, "k") != lease {
+		t.Error("each write makes a lease")
+	}
+	mustPut(t, s, record.Write{Key: "twin", Value: []byte("1"), TermMS: 10_000})
+	if leaseOf(t, s, "twin") == lease {
+		t.Error("two records share a lease")
+	}
+	w.TermMS = 3_600_000
+	mustPut(t, s, w)
+	if n := left(); n < 3600 {
+		t.Errorf("a longer term has %d s left", n)
+	}
+	// What it knows is of a term that is over.
+	expire(t, s, "k")
+	for range 2 {
+		mustPut(t, s, w)
+		mustPut(t, other, w)
+	}
+	if n := left(); n < 3600 {
+		t.Errorf("a new term has %d s left", n)
+	}
+}
+
+// countingLeases counts the leases that are made.
+type countingLeases struct {
+	clientv3.Lease
+	n int
+}
+
+func (c *countingLeases) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	c.n++
+	return c.Lease.Grant(ctx, ttl)
+}
+
+// A change that loses races makes one lease.
+func TestOneLeaseForAllTries(t *testing.T) {
+	cfg := etcdtest.Shared(t)
+	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
+	leases := &countingLeases{Lease: s.conn.KV.Lease}
+	s.conn.KV.Lease = leases
+	for _, before := range []int64{0, 1_000_000} {
+		mustPut(t, s, record.Write{Key: "k", Value: []byte("1"), TermMS: before})
+		leases.n = 0
+		runs := 0
+		if _, err := s.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(record.View) ([]record.Write, error) {
+			if runs++; runs < 5 {
+				mustPut(t, other, record.Write{Key: "k", Value: []byte("1"), TermMS: before})
+			}
+			return []record.Write{{Key: "k", Value: []byte("2"), TermMS: 2_000_000}}, nil
+		}); err != nil || runs != 5 || leases.n != 1 {
+			t.Errorf("%d runs, %d leases (%v)", runs, leases.n, err)
+		}
+	}
+}
+
+// noLeases is etcd's part for leases, out of order.
+type noLeases struct{ clientv3.Lease }
+
+var errNoLeases = errors.New("no leases today")
+
+func (noLeases) Grant(context.Context, int64) (*clientv3.LeaseGrantResponse, error) {
+	return nil, errNoLeases
+}
+
+func TestTermThatIsNotSet(t *testing.T) {
+	s := mustOpen(t, etcdtest.Shared(t))
+	working := s.conn.KV.Lease
+	s.conn.KV.Lease = noLeases{working}
+	w := record.Write{Key: "k", Value: []byte("1"), TermMS: 1000}
+	if _, err := put(t, s, w); !errors.Is(err, record.ErrTerm) || !errors.Is(err, errNoLeases) {
+		t.Errorf("without leases: %v", err)
+	}
+	mustPut(t, s, record.Write{Key: "forever", Value: []byte("1")})
+	s.conn.KV.Lease = working
+	mustPut(t, s, w)
+}
+
+func TestDamaged(t *testing.T) {
+	for path, text := range map[string]string{
+		"k/k": "", "k/k ": "{}\n", "k/k  ": `{"w":"x"}`, "k/k   ": "w\n", "t/k": "", "floor": "x",
+	} {
+		s := mustOpen(t, etcdtest.Shared(t))
+		path = s.prefix + strings.TrimSpace(path)
+		if _, err := s.conn.KV.Put(testContext(t), path, text); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := put(t, s, record.Write{Key: "k", Value: []byte("1")}); err == nil || !strings.Contains(err.Error(), path+" is damaged") {
+			t.Errorf("%s is %q: %v", path, text, err)
+		}
+	}
+	// A record that was written by hand no longer fits its marker.
+	s := mustOpen(t, etcdtest.Shared(t))
+	mustPut(t, s, record.Write{Key: "k", Value: []byte("1"), TermMS: 60_000, KeepMS: 1})
+	if _, err := s.conn.KV.Put(testContext(t), s.recordPath("k"), `{"w":"x","t":60000,"k":1}`+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Read(testContext(t), record.Ask{Keys: []string{"k"}}); err == nil || !strings.Contains(err.Error(), "not written together") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestClosed(t *testing.T) {
+	s := mustOpen(t, etcdtest.Shared(t))
+	mustPut(t, s, record.Write{Key: "k", Value: []byte("1")})
+	tokens, err := s.Watch(testContext(t), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range tokens {
+	}
+	if _, err := put(t, s, record.Write{Key: "k", Value: []byte("1")}); !errors.Is(err, etcdconn.ErrClosed) {
+		t.Errorf("the error is %v, want ErrClosed", err)
+	}
+	if _, err := s.Watch(testContext(t), "k"); !errors.Is(err, etcdconn.ErrClosed) {
+		t.Errorf("the error of Watch is %v, want ErrClosed", err)
+	}
+}
