@@ -7,8 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
@@ -19,7 +18,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, childTake(path, os.Getenv(childEnv+"_STEP")))
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m)
+	os.Exit(etcdtest.Run(m))
 }
 
 func TestMemoryConformance(t *testing.T) {

@@ -27,11 +27,11 @@ import (
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	placementredis "github.com/kazahana/kazahana/internal/placement/storage/redis"
 	placementdb "github.com/kazahana/kazahana/internal/placement/storage/sqlite"
+	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/redisconn"
 	"github.com/kazahana/kazahana/internal/sequence"
-	etcdseq "github.com/kazahana/kazahana/internal/sequence/etcd"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 	redisseq "github.com/kazahana/kazahana/internal/sequence/redis"
 	"github.com/kazahana/kazahana/internal/sqlitefile"
@@ -271,9 +271,9 @@ func openEtcd(rawURL string, opts Options) (*Store, error) {
 		if err != nil {
 			return nil, err
 		}
-		locks := etcdlock.New(client)
+		locks, records := etcdlock.New(client), recordetcd.New(client)
 		return &systems{
-			locks: locks, sequences: etcdseq.New(client), placements: always(placementetcd.New(client)), closers: []io.Closer{locks, client},
+			locks: locks, sequences: sequence.OnRecords(records), placements: always(placementetcd.New(client)), closers: []io.Closer{locks, records, client},
 		}, nil
 	}), nil
 }
