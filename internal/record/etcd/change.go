@@ -42,6 +42,7 @@ type change struct {
 	sure  bool // seen was the present during the call
 	// leases are those that the call made or kept alive, by key.
 	leases map[string]known
+	made   bool // a record that was absent
 }
 
 // Change implements record.Store.
@@ -49,7 +50,18 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 	if err := ask.Validate(); err != nil {
 		return 0, err
 	}
-	c := &change{Store: s, ask: ask, rule: rule, nonce: rand.Text(), leases: map[string]known{}}
+	c := s.newChange(ask, rule)
+	if atMS, err = c.carryOut(ctx); c.made {
+		s.made()
+	}
+	return atMS, err
+}
+
+func (s *Store) newChange(ask record.Ask, rule record.Rule) *change {
+	return &change{Store: s, ask: ask, rule: rule, nonce: rand.Text(), leases: map[string]known{}}
+}
+
+func (c *change) carryOut(ctx context.Context) (atMS int64, err error) {
 	held, err := c.takeTurns(ctx)
 	if err == nil {
 		atMS, err = c.run(ctx)
@@ -111,7 +123,7 @@ func (c *change) run(ctx context.Context) (atMS int64, err error) {
 				return 0, err
 			}
 		}
-		v := c.seen.view(nowMS())
+		v := c.seen.view(c.nowMS())
 		writes, err := c.rule(v)
 		if err == nil {
 			err = c.ask.ValidateWrites(writes)
@@ -125,8 +137,8 @@ func (c *change) run(ctx context.Context) (atMS int64, err error) {
 			}
 			continue
 		}
-		wasSure, atMS := c.sure, nowMS()
-		done, err := c.commit(ctx, writes)
+		wasSure, atMS := c.sure, c.nowMS()
+		done, err := c.commit(ctx, writes, atMS)
 		if done || err != nil {
 			return atMS, err
 		}
@@ -185,8 +197,8 @@ func (c *change) now(seen sight) {
 
 // commit carries the writes out if everything is as it was seen. Where it is not, the
 // present is the next sight, and done is false.
-func (c *change) commit(ctx context.Context, writes []record.Write) (done bool, err error) {
-	after, ops, raised, err := c.prepare(ctx, writes)
+func (c *change) commit(ctx context.Context, writes []record.Write, atMS int64) (done bool, err error) {
+	after, ops, raised, err := c.prepare(ctx, writes, atMS)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return false, c.look(ctx) // a term has ended in the meantime
 	}
@@ -235,6 +247,7 @@ func (c *change) committed(after []known, raised, rev int64) {
 	}
 	for _, k := range after {
 		i := slices.Index(c.ask.Keys, k.key)
+		c.made = c.made || c.seen.records[i].rev == 0
 		if k.rev = rev; k.value == nil {
 			k = known{key: k.key}
 		}
@@ -248,13 +261,13 @@ func (c *change) committed(after []known, raised, rev int64) {
 
 // prepare makes the operations of the writes, with the leases that they need. raised is
 // what they raise the floor to, 0 where they do not.
-func (c *change) prepare(ctx context.Context, writes []record.Write) (after []known, ops []clientv3.Op, raised int64, err error) {
+func (c *change) prepare(ctx context.Context, writes []record.Write, atMS int64) (after []known, ops []clientv3.Op, raised int64, err error) {
 	for _, w := range writes {
 		before := c.seen.records[slices.Index(c.ask.Keys, w.Key)]
 		k := known{key: w.Key, value: bytes.Clone(w.Value)}
 		var text []byte
 		if w.Value != nil {
-			if k.header, text, err = encode(w, c.nonce); err == nil {
+			if k.header, text, err = encode(w, c.nonce, atMS); err == nil {
 				k.lease, k.aliveAt, err = c.leaseFor(ctx, before, w)
 			}
 			if err != nil {

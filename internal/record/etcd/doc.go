@@ -26,4 +26,7 @@
 //
 // A lease lasts longer than the term by a fifth, so that a record that is written again
 // with the same term need not keep its lease alive each time.
+//
+// Records that are due are deleted as others are made. How long a record is kept after
+// its term is the one thing that the clocks of hosts decide.
 package etcd

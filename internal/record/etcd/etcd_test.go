@@ -3,8 +3,11 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -290,6 +293,103 @@ func TestDamaged(t *testing.T) {
 	}
 	if _, err := s.Read(testContext(t), record.Ask{Keys: []string{"k"}}); err == nil || !strings.Contains(err.Error(), "not written together") {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// Records that are due are deleted, and raise the floor; others stay.
+func TestSweep(t *testing.T) {
+	s := mustOpen(t, etcdtest.Shared(t))
+	began := time.Now().UnixMilli()
+	var clock atomic.Int64
+	clock.Store(began)
+	s.nowMS = clock.Load
+	key := func(i int) string { return fmt.Sprintf("k/%03d", i) }
+	const due = 2*sweepLooks + 5
+	for i := range due {
+		mustPut(t, s, record.Write{Key: key(i), Value: []byte{}, KeepMS: 1000, Mark: int64(i), Index: []string{"due"}})
+	}
+	for _, w := range []record.Write{
+		{Key: "a longer", KeepMS: 1001}, {Key: "ever", Mark: 500}, {Key: "held", TermMS: 500, KeepMS: 500, Mark: 600},
+		{Key: "over", TermMS: 500, KeepMS: 500, Mark: 100}, {Key: "over, kept", TermMS: 500, KeepMS: 501, Mark: 700},
+	} {
+		w.Value, w.Index = []byte{}, []string{"other"}
+		if w.TermMS > 0 {
+			w.TermMS *= 1000 // it does not end by itself
+			w.KeepMS *= 1000
+		}
+		mustPut(t, s, w)
+	}
+	expire(t, s, "over")
+	expire(t, s, "over, kept")
+	left := func() (keys []string, floor int64) {
+		t.Helper()
+		for range 3 { // all of them, wherever the sweep before ended
+			for end := false; !end; {
+				var err error
+				if end, err = s.sweep(testContext(t)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		page, err := s.List(testContext(t), "k/", "", 1000)
+		others, err2 := s.List(testContext(t), "a", "", 1000)
+		for _, prefix := range []string{"ever", "held", "over"} {
+			more, err := s.List(testContext(t), prefix, "", 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			others = append(others, more...)
+		}
+		for _, h := range append(others, page...) {
+			keys = append(keys, h.Key)
+		}
+		v, err3 := s.Read(testContext(t), record.Ask{Ranges: []record.Range{{From: "due", To: "other0", Limit: record.MaxEntries}}})
+		if err := errors.Join(err, err2, err3); err != nil {
+			t.Fatal(err)
+		}
+		if len(v.Ranges[0]) != min(len(keys), record.MaxEntries) {
+			t.Errorf("%d records are left, and %d index entries", len(keys), len(v.Ranges[0]))
+		}
+		return keys, v.Floor
+	}
+	clock.Store(began + 999)
+	if keys, floor := left(); len(keys) != due+5 || floor != 0 {
+		t.Errorf("before their time %d records are left, and the floor is %d", len(keys), floor)
+	}
+	clock.Store(began + 1000)
+	if keys, floor := left(); !slices.Equal(keys, []string{"a longer", "ever", "held", "over", "over, kept"}) || floor != due-1 {
+		t.Errorf("%q are left, and the floor is %d", keys, floor)
+	}
+	clock.Store(began + 1000_000)
+	if keys, floor := left(); !slices.Equal(keys, []string{"ever", "held", "over, kept"}) || floor != 100 {
+		t.Errorf("%q are left, and the floor is %d", keys, floor)
+	}
+	// One that is used again meanwhile is not deleted.
+	clock.Store(began + 1001_000)
+	mustPut(t, s, record.Write{Key: "over, kept", Value: []byte("again")})
+	if err := s.remove(testContext(t), "over, kept"); err != nil || value(t, s, "over, kept") != "again" {
+		t.Errorf("it is %q (%v)", value(t, s, "over, kept"), err)
+	}
+}
+
+// Making records deletes those that are due.
+func TestNewRecordsSweep(t *testing.T) {
+	s := mustOpen(t, etcdtest.Shared(t))
+	var clock atomic.Int64
+	s.nowMS = clock.Load
+	mustPut(t, s, record.Write{Key: "a", Value: []byte{}, KeepMS: 1})
+	clock.Store(1)
+	deadline := time.Now().Add(time.Minute)
+	for i := 0; ; i++ {
+		mustPut(t, s, record.Write{Key: fmt.Sprint("b", i), Value: []byte{}})
+		if v, err := s.Read(testContext(t), record.Ask{Keys: []string{"a"}}); err != nil {
+			t.Fatal(err)
+		} else if len(v.Records) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it is left after %d new records", i)
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 // header is what is stored in front of a value.
 type header struct {
 	Writer string   `json:"w"` // the version: drawn for each change
+	AtMS   int64    `json:"a"` // Unix ms, by the writer's clock
 	TermMS int64    `json:"t,omitempty"`
 	KeepMS int64    `json:"k,omitempty"`
 	Mark   int64    `json:"m,omitempty"`
@@ -155,8 +156,8 @@ func (s *Store) damaged(path []byte, err error) error {
 }
 
 // encode is the record of a write as it is stored.
-func encode(w record.Write, nonce string) (header, []byte, error) {
-	h := header{Writer: nonce, TermMS: w.TermMS, KeepMS: w.KeepMS, Mark: w.Mark, Index: slices.Clone(w.Index), Tell: w.Tell}
+func encode(w record.Write, nonce string, atMS int64) (header, []byte, error) {
+	h := header{Writer: nonce, AtMS: atMS, TermMS: w.TermMS, KeepMS: w.KeepMS, Mark: w.Mark, Index: slices.Clone(w.Index), Tell: w.Tell}
 	text, err := json.Marshal(h)
 	return h, append(append(text, '\n'), w.Value...), err
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/kazahana/kazahana/internal/etcdconn"
@@ -26,17 +27,23 @@ type Store struct {
 	floor atomic.Pointer[floor]  // as last seen: a hint, like all that is known
 	life  atomic.Pointer[string] // likewise; nil before anything was seen
 
-	mu       sync.Mutex // guards closed, and that no watch begins afterwards
+	nowMS    func() int64
+	created  atomic.Int64 // records that this process made
+	sweeping sync.Mutex   // guards sweepFrom, and that there is one sweep at a time
+	// sweepFrom is the key that the next sweep begins with.
+	sweepFrom string
+
+	mu       sync.Mutex // guards closed, and that no task begins afterwards
 	closed   bool
 	lifetime context.Context // ends with Close
 	end      context.CancelFunc
-	watches  sync.WaitGroup
+	tasks    sync.WaitGroup // watches and sweeps
 }
 
 // New uses the client, under keys that no pool of leases can have. Whoever opened the
 // client closes it, after the store.
 func New(conn *etcdconn.Client) *Store {
-	s := &Store{conn: conn, prefix: conn.Config().Prefix + "@rec/", seed: maphash.MakeSeed()}
+	s := &Store{conn: conn, prefix: conn.Config().Prefix + "@rec/", seed: maphash.MakeSeed(), nowMS: func() int64 { return time.Now().UnixMilli() }}
 	for i := range s.turns {
 		s.turns[i] = make(chan known, 1)
 		s.turns[i] <- known{}
@@ -45,20 +52,28 @@ func New(conn *etcdconn.Client) *Store {
 	return s
 }
 
-// Close implements record.Store: it ends the watches.
+// Close implements record.Store: it ends watches and sweeps.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
 	s.end()
-	s.watches.Wait()
+	s.tasks.Wait()
 	return nil
 }
 
 // Init implements record.Store: etcd does not forget.
 func (s *Store) Init(context.Context) error { return nil }
 
-func nowMS() int64 { return time.Now().UnixMilli() }
+// begin begins a task, which ends with tasks.Done; not once the store is closed.
+func (s *Store) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.tasks.Add(1)
+	}
+	return !s.closed
+}
 
 // Read implements record.Store.
 func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
@@ -69,7 +84,7 @@ func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 	if err != nil {
 		return record.View{}, err
 	}
-	return seen.view(nowMS()), nil
+	return seen.view(s.nowMS()), nil
 }
 
 // see reads all that the ask names.
@@ -107,20 +122,33 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	if err != nil {
 		return nil, err
 	}
-	records, markers := resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs
+	found, err := s.page(resp)
+	if err != nil {
+		return nil, err
+	}
 	var page []record.Head
+	for _, k := range found {
+		page = append(page, record.HeadOf(k.key, record.Record{Value: k.value, Over: k.over()}))
+	}
+	return page, nil
+}
+
+// page reads the answers to a range of records and one of their markers.
+func (s *Store) page(resp *clientv3.TxnResponse) (all []known, err error) {
+	records, markers := resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs
 	for _, kv := range records {
 		key := string(kv.Key[len(s.recordPath("")):])
-		k, err := s.parse(key, kv, nil)
+		var marker *mvccpb.KeyValue
+		if len(markers) > 0 && string(markers[0].Key) == s.markerPath(key) {
+			marker, markers = markers[0], markers[1:]
+		}
+		k, err := s.parse(key, kv, marker)
 		if err != nil {
 			return nil, err
 		}
-		if len(markers) > 0 && string(markers[0].Key) == s.markerPath(key) {
-			k.markerRev, markers = markers[0].ModRevision, markers[1:]
-		}
-		page = append(page, record.HeadOf(key, record.Record{Value: k.value, Over: k.over()}))
+		all = append(all, k)
 	}
-	return page, nil
+	return all, nil
 }
 
 // life or floor that nothing is known of is none.

@@ -21,7 +21,7 @@ func (s *Store) Watch(ctx context.Context, prefix string) (<-chan struct{}, erro
 	if err := cmp.Or(record.ValidatePrefix(prefix), s.conn.Usable(ctx)); err != nil {
 		return nil, err
 	}
-	if !s.beginWatch() {
+	if !s.begin() {
 		return nil, etcdconn.ErrClosed
 	}
 	var events clientv3.WatchChan
@@ -33,13 +33,13 @@ func (s *Store) Watch(ctx context.Context, prefix string) (<-chan struct{}, erro
 	})
 	started()
 	if err != nil {
-		s.watches.Done()
+		s.tasks.Done()
 		return nil, err
 	}
 	closing := context.AfterFunc(s.lifetime, func() { end(etcdconn.ErrClosed) })
 	tokens := make(chan struct{}, 1)
 	go func() {
-		defer s.watches.Done()
+		defer s.tasks.Done()
 		defer closing()
 		defer end(nil)
 		defer close(tokens)
@@ -57,15 +57,6 @@ func (s *Store) Watch(ctx context.Context, prefix string) (<-chan struct{}, erro
 		}
 	}()
 	return tokens, nil
-}
-
-func (s *Store) beginWatch() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.watches.Add(1)
-	}
-	return !s.closed
 }
 
 // tells reports whether watchers are told of the event. One that cannot be read is none
