@@ -305,6 +305,9 @@ func TestSweep(t *testing.T) {
 	s.nowMS = clock.Load
 	key := func(i int) string { return fmt.Sprintf("k/%03d", i) }
 	const due = 2*sweepLooks + 5
+	for i := range sweepLooks { // before all of them
+		mustPut(t, s, record.Write{Key: fmt.Sprint("0/", i), Value: []byte{}})
+	}
 	for i := range due {
 		mustPut(t, s, record.Write{Key: key(i), Value: []byte{}, KeepMS: 1000, Mark: int64(i), Index: []string{"due"}})
 	}
@@ -411,4 +414,9 @@ func TestClosed(t *testing.T) {
 	if _, err := s.Watch(testContext(t), "k"); !errors.Is(err, etcdconn.ErrClosed) {
 		t.Errorf("the error of Watch is %v, want ErrClosed", err)
 	}
+}
+
+func BenchmarkStore(b *testing.B) {
+	cfg := etcdtest.Shared(b)
+	recordtest.Benchmark(b, func() (record.Store, error) { return open(cfg) })
 }

@@ -30,7 +30,7 @@ type Target struct {
 // Run runs the suite; each test has a Target of its own.
 func Run(t *testing.T, target func(t *testing.T) Target) {
 	for name, test := range map[string]func(*rig){
-		"records": records, "all or nothing": together, "limits": limits, "a caller who left": gone,
+		"records": records, "all or nothing": together, "limits": limits, "the greatest change": greatest, "a caller who left": gone,
 		"terms": terms, "a clock that steps back": back, "idle records": idle, "the floor": floor, "ranges": ranges, "lists": lists, "watches": watches,
 		"a model": model, "many callers": concurrent, "tokens": tokens, "numbers by a range": numbers,
 		"changed between": between, "refusals are confirmed": confirmed, "closed": closed,
@@ -235,6 +235,43 @@ func limits(r *rig) {
 	}
 	r.see("a", "1")
 	r.write(record.Write{Key: "a", Value: make([]byte, record.MaxValue), TermMS: record.MaxTermMS, KeepMS: record.MaxKeepMS})
+}
+
+// greatest: a change within all limits fits into one transaction.
+func greatest(r *rig) {
+	index := func(i, round int) (entries []string) {
+		for n := range record.MaxIndex {
+			entries = append(entries, fmt.Sprintf("%d/%d/%d", n%record.MaxRanges, round*record.MaxIndex+n, i))
+		}
+		return entries
+	}
+	var ask record.Ask
+	for i := range record.MaxKeys {
+		ask.Keys = append(ask.Keys, fmt.Sprint("k", i))
+	}
+	for i := range record.MaxRanges {
+		ask.Ranges = append(ask.Ranges, record.Range{From: fmt.Sprint(i, "/"), To: fmt.Sprint(i, "0"), Limit: record.MaxEntries})
+	}
+	for round := range 3 {
+		for begin := 0; begin < record.MaxKeys; begin += record.MaxWrites {
+			var writes []record.Write
+			for i, key := range ask.Keys[begin : begin+record.MaxWrites] {
+				w := termed(key, strings.Repeat("v", record.MaxValue/record.MaxWrites), time.Hour)
+				w.Mark, w.Index = 5, index(begin+i, round)
+				if round == 2 {
+					w = record.Write{Key: key}
+				}
+				writes = append(writes, w)
+			}
+			if _, err := r.store.Change(r.context(), ask, func(record.View) ([]record.Write, error) { return writes, nil }); err != nil {
+				r.Fatalf("round %d: %v", round, err)
+			}
+		}
+		if v := r.read(ask); round < 2 && (len(v.Records) != record.MaxKeys || len(v.Ranges[0]) != record.MaxEntries) {
+			r.Errorf("round %d: %d records, %d entries", round, len(v.Records), len(v.Ranges[0]))
+		}
+	}
+	r.seeFloor(5)
 }
 
 func (r *rig) refused(err error, words string) {

@@ -161,3 +161,8 @@ func TestStatementsUseIndexes(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func BenchmarkStore(b *testing.B) {
+	path := filepath.Join(b.TempDir(), sqlitefile.StoreName)
+	recordtest.Benchmark(b, func() (record.Store, error) { return open(path, sqlitefile.Options{}) })
+}
