@@ -25,7 +25,7 @@ const (
 	maxKnown = 16 << 10
 	// maxTries bounds the tries of a change that loses races. With the pauses between,
 	// that is some seconds.
-	maxTries  = 100
+	maxTries  = 200
 	firstWait = 2 * time.Millisecond
 	maxWait   = 100 * time.Millisecond
 	// slack is the part of a term that its lease lasts longer.
@@ -43,6 +43,9 @@ type change struct {
 	// leases are those that the call made or kept alive, by key.
 	leases map[string]known
 	made   bool // a record that was absent
+	// pace is how long the change waits before its first try, and then how long the next
+	// one of the same records does: after a race the winner lets others come.
+	pace time.Duration
 }
 
 // Change implements record.Store.
@@ -86,6 +89,7 @@ func (c *change) takeTurns(ctx context.Context) (held []int, err error) {
 		case k := <-c.turns[stripe]:
 			held = append(held, stripe)
 			hints[k.key] = k
+			c.pace = max(c.pace, k.pace)
 		case <-ctx.Done():
 			return held, fmt.Errorf("%s: waiting for other changes: %w", c.conn.Config().Place(), ctx.Err())
 		}
@@ -106,6 +110,7 @@ func (c *change) giveBack(held []int) {
 	now := map[int]known{}
 	for _, k := range c.seen.records {
 		if k.rev != 0 && len(k.value) <= maxKnown {
+			k.pace = c.pace
 			now[int(maphash.String(c.seed, k.key)%stripes)] = k
 		}
 	}
@@ -117,6 +122,13 @@ func (c *change) giveBack(held []int) {
 // run runs the rule until its decision holds.
 func (c *change) run(ctx context.Context) (atMS int64, err error) {
 	wait := firstWait
+	if c.pace > firstWait { // others race for the records: it is their turn
+		if err := pause(ctx, c.pace); err != nil {
+			return 0, c.outdone(err)
+		}
+		wait = c.pace / 2
+	}
+	defer func() { c.pace = wait }()
 	for range maxTries {
 		if c.seen.life == "" || len(c.ask.Ranges) > len(c.seen.ranges) {
 			if err := c.look(ctx); err != nil {
@@ -143,9 +155,11 @@ func (c *change) run(ctx context.Context) (atMS int64, err error) {
 			return atMS, err
 		}
 		if wasSure { // others race for the records
-			if wait, err = pause(ctx, wait); err != nil {
+			if err := pause(ctx, wait); err != nil {
 				return 0, c.outdone(err)
 			}
+			// The sight is old by now: a commit that fails on it is followed by one at once.
+			wait, c.sure = min(2*wait, maxWait), false
 		}
 	}
 	return 0, c.outdone(nil)
@@ -160,15 +174,15 @@ func (c *change) outdone(why error) error {
 	return err
 }
 
-// pause waits for about so long, and returns how long the next pause is.
-func pause(ctx context.Context, wait time.Duration) (time.Duration, error) {
+// pause waits for about so long.
+func pause(ctx context.Context, wait time.Duration) error {
 	timer := time.NewTimer(wait/2 + mathrand.N(wait/2))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return min(2*wait, maxWait), nil
+		return nil
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return ctx.Err()
 	}
 }
 

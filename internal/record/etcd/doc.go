@@ -11,7 +11,8 @@
 // decision not to write, the records are read.
 //
 // Callers of one process take turns at a key, so that only processes race. They pause
-// between tries, for longer each time.
+// between tries, for longer each time; a process that has won a race pauses before its
+// next change of the same records, so that no other one starves.
 //
 // # Keys, below PREFIX@rec/
 //

@@ -46,7 +46,8 @@ type known struct {
 	// aliveAt is when this process last kept the lease alive, from before it asked for
 	// that; the zero time where it did not.
 	aliveAt time.Time
-	life    string // of the cluster
+	life    string        // of the cluster
+	pace    time.Duration // see change.pace
 }
 
 func (k known) over() bool { return k.marked() && k.markerRev == 0 }
