@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"os"
 	"slices"
 	"strings"
@@ -168,60 +169,71 @@ func TestAnotherCluster(t *testing.T) {
 	}
 }
 
-// A term lasts from each write on, and not much longer; each record has its own lease.
+// A term lasts from each write on, and a fifth longer at most; each record has its own
+// lease, which is kept alive where that is needed.
 func TestLeases(t *testing.T) {
 	cfg := etcdtest.Shared(t)
 	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
-	w := record.Write{Key: "k", Value: []byte("1"), TermMS: 10_000, KeepMS: 1000}
-	left := func() int64 {
+	leases, others := &countingLeases{Lease: s.conn.KV.Lease}, &countingLeases{Lease: other.conn.KV.Lease}
+	s.conn.KV.Lease, other.conn.KV.Lease = leases, others
+	w := record.Write{Key: "k", Value: []byte("1"), TermMS: 1_000_000, KeepMS: 1000}
+	left := func(least, most int64) {
 		t.Helper()
-		resp, err := s.conn.KV.TimeToLive(testContext(t), leaseOf(t, s, "k"))
-		if err != nil {
-			t.Fatal(err)
+		if resp, err := s.conn.KV.TimeToLive(testContext(t), leaseOf(t, s, "k")); err != nil || resp.TTL < least || resp.TTL > most {
+			t.Errorf("the lease has %v left (%v), want %d to %d s", resp, err, least, most)
 		}
-		return resp.TTL
+	}
+	kept := func(by *countingLeases, granted, alive int) {
+		t.Helper()
+		if by.n != granted || by.alive != alive {
+			t.Errorf("%d leases were made, and kept alive %d times, want %d and %d", by.n, by.alive, granted, alive)
+		}
+		by.n, by.alive = 0, 0
 	}
 	mustPut(t, s, w)
+	left(1100, 1201)
 	lease := leaseOf(t, s, "k")
-	if n := left(); n < 10 || n > 15 {
-		t.Errorf("the lease has %d s left, want the term of 10 s and a fifth", n)
-	}
-	// As time passes, which the server tells in whole seconds.
-	deadline := time.Now().Add(30 * time.Second)
-	for left() > 11 && time.Now().Before(deadline) {
-		time.Sleep(50 * time.Millisecond)
-	}
+	kept(leases, 1, 0)
+	mustPut(t, s, w) // just made
+	kept(leases, 0, 0)
 	mustPut(t, other, w) // it did not see the lease being made
-	if n := left(); n < 12 {
-		t.Errorf("after another write the lease has %d s left", n)
-	}
+	kept(others, 0, 1)
+	mustPut(t, other, w)
+	kept(others, 0, 0)
+	turn := other.turns[maphash.String(other.seed, "k")%stripes]
+	k := <-turn
+	k.aliveAt = k.aliveAt.Add(-200 * time.Second)
+	turn <- k
+	mustPut(t, other, w)
+	kept(others, 0, 1)
 	if leaseOf(t, s, "k") != lease {
 		t.Error("each write makes a lease")
 	}
-	mustPut(t, s, record.Write{Key: "twin", Value: []byte("1"), TermMS: 10_000})
+	mustPut(t, s, record.Write{Key: "twin", Value: []byte("1"), TermMS: w.TermMS})
 	if leaseOf(t, s, "twin") == lease {
 		t.Error("two records share a lease")
 	}
 	w.TermMS = 3_600_000
 	mustPut(t, s, w)
-	if n := left(); n < 3600 {
-		t.Errorf("a longer term has %d s left", n)
-	}
+	left(4220, 4321)
 	// What it knows is of a term that is over.
 	expire(t, s, "k")
 	for range 2 {
 		mustPut(t, s, w)
 		mustPut(t, other, w)
 	}
-	if n := left(); n < 3600 {
-		t.Errorf("a new term has %d s left", n)
-	}
+	left(4220, 4321)
 }
 
-// countingLeases counts the leases that are made.
+// countingLeases counts the leases that are made, and how often one is kept alive.
 type countingLeases struct {
 	clientv3.Lease
-	n int
+	n, alive int
+}
+
+func (c *countingLeases) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+	c.alive++
+	return c.Lease.KeepAliveOnce(ctx, id)
 }
 
 func (c *countingLeases) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
