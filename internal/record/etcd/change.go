@@ -104,8 +104,8 @@ func (c *change) takeTurns(ctx context.Context) (held []int, err error) {
 	return held, nil
 }
 
-// giveBack puts the stripes back with what is known now. After an unknown outcome that
-// may be old, as it may be at any time.
+// giveBack puts the stripes back with what is known now. It may be old, above all after
+// an unknown outcome; the next commit compares it.
 func (c *change) giveBack(held []int) {
 	now := map[int]known{}
 	for _, k := range c.seen.records {

@@ -151,7 +151,7 @@ func (s *Store) page(resp *clientv3.TxnResponse) (all []known, err error) {
 	return all, nil
 }
 
-// life or floor that nothing is known of is none.
+// hints returns the life and the floor as last seen; zero values before that.
 func (s *Store) hints() (life string, f floor) {
 	return *cmp.Or(s.life.Load(), new(string)), *cmp.Or(s.floor.Load(), &floor{})
 }
