@@ -54,7 +54,7 @@ var freezeCases = []freezeCase{
 
 const (
 	// freezeTerm is the term of a lease: three of them pass during the freeze.
-	freezeTerm = 4 * time.Second
+	freezeTerm = 6 * time.Second
 	// freezeSlow is a latency that no asker minds.
 	freezeSlow = time.Millisecond
 )
@@ -192,6 +192,10 @@ func (h *freezeHost) frozen(test freezeCase) {
 	h.all = append(h.all, h.during.ids...)
 }
 
+// ending is the status of a process that is gone but for a thread that waits for the
+// disk: of its first thread that has ended, or that SIGKILL, signal 9, awaits.
+var ending = regexp.MustCompile(`(?m)^State:\tZ|^SigPnd:\t[0-9a-f]{13}[13579bdf][0-9a-f]{2}$`)
+
 // dies ends the daemon while the disk is frozen, and starts the next one, which
 // has to wait until the disk lets go of the first.
 func (h *freezeHost) dies(test freezeCase) {
@@ -215,7 +219,7 @@ func (h *freezeHost) dies(test freezeCase) {
 	// Until then it is a process that stops, and the next start refuses.
 	eventually(h.t, "the process has died but for a thread", func() bool {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", first.pid()))
-		return err == nil && strings.Contains(string(status), "State:\tZ")
+		return err == nil && ending.Match(status)
 	})
 	h.launchHere(false)
 	h.daemon.awaitLog("the directory belongs to a process that was killed and has not ended; waiting for it")
@@ -275,12 +279,6 @@ func TestChaosFreeze(t *testing.T) {
 func (test freezeCase) run(t *testing.T) string {
 	t.Helper()
 	h := newFreezeHost(t, test)
-	h.load.more(1000)
-	if *chaosFull {
-		pause(t, 3*freezeTerm) // as long as the freeze
-	}
-	h.before = h.load.take()
-	h.all = append(h.all, h.before.ids...)
 	counting, stop := context.WithCancel(t.Context())
 	var counters sync.WaitGroup
 	var values atomic.Int64
@@ -290,6 +288,13 @@ func (test freezeCase) run(t *testing.T) string {
 	defer counters.Wait()
 	defer stop()
 	eventually(t, "values of the sequence", func() bool { return values.Load() >= 50 })
+	h.all = append(h.all, h.load.take().ids...)
+	h.load.more(1000)
+	if *chaosFull {
+		pause(t, 3*freezeTerm) // as long as the freeze
+	}
+	h.before = h.load.take()
+	h.all = append(h.all, h.before.ids...)
 	h.disk.Freeze()
 	h.frozen(test)
 	stop()

@@ -117,10 +117,10 @@ var Catalogue = []Entry{
 	{"sqlite.ok", OK, ""},
 	{"sqlite.unreadable", Unknown, "Run doctor as root or as the daemon's user."},
 
-	{"redis.aof_off", Warn, "Set appendonly yes: after a crash Redis forgets the grants since its last snapshot, and no lease is granted for a term."},
+	{"redis.aof_off", Warn, "Set appendonly yes: after a crash Redis forgets the grants since its last snapshot, and no lease is granted for the longest term and quarantine."},
 	{"redis.eviction", Fail, "Set maxmemory-policy noeviction: with any other one Redis may drop grants."},
 	{"redis.memory", Warn, "Raise maxmemory: when it is reached, Redis refuses grants."},
-	{"redis.no_persistence", Warn, "Set appendonly yes: after every restart Redis has forgotten all grants, and no lease is granted for a term."},
+	{"redis.no_persistence", Warn, "Set appendonly yes: after every restart Redis has forgotten all grants, and no lease is granted for the longest term and quarantine."},
 	{"redis.ok", OK, ""},
 	{"redis.refused", Fail, "Do what the message says; docs/providers/redis.md explains it."},
 	{"redis.replica", Fail, "Name the primary in the provider URL, or the sentinels."},

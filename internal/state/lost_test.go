@@ -387,6 +387,7 @@ func TestRaiseMarkOrders(t *testing.T) {
 func TestMarksCutShortAtAnyMoment(t *testing.T) {
 	p := inMemory(t)
 	s := mustOpen(t, p)
+	sv := s.service("default")
 	ctx, cancel := context.WithCancel(t.Context())
 	var background sync.WaitGroup
 	background.Go(func() {
@@ -402,7 +403,6 @@ func TestMarksCutShortAtAnyMoment(t *testing.T) {
 			}
 		}
 	})
-	sv := s.service("default")
 	for i := range int64(300) {
 		sv.RaiseMark(sv.Mark() + 1)
 		_ = sv.Save(savedWith(testLease(1, i)))

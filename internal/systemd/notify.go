@@ -2,20 +2,43 @@ package systemd
 
 import (
 	"fmt"
+	"net"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
+// notifyTimeout bounds a message to a manager that does not read, lest it hold up
+// the watchdog or a stop.
+const notifyTimeout = time.Second
+
 // Notify sends the assignments to the service manager, in one message. It
-// reports whether there is a manager that wants to hear.
+// reports whether there is a manager that wants to hear. It waits for a manager
+// that does not read for a second at most; the library's function waits for ever.
 func Notify(assignments ...string) (bool, error) {
-	sent, err := daemon.SdNotify(false, strings.Join(assignments, "\n"))
-	if err != nil {
-		return sent, fmt.Errorf("the service manager cannot be told (NOTIFY_SOCKET): %w", err)
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return false, nil
 	}
-	return sent, nil
+	if err := send(path, strings.Join(assignments, "\n")); err != nil {
+		return false, fmt.Errorf("the service manager cannot be told (NOTIFY_SOCKET): %w", err)
+	}
+	return true, nil
+}
+
+func send(path, message string) error {
+	conn, err := net.Dial("unixgram", path)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetWriteDeadline(time.Now().Add(notifyTimeout)); err != nil {
+		return err
+	}
+	_, err = conn.Write([]byte(message))
+	return err
 }
 
 // Assignments of Notify.
