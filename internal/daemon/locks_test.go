@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -45,7 +46,7 @@ func withLocks(t *testing.T, changes ...func(*setup)) (*rig, *frail) {
 	host := lock.NewHost(store, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
 	r := newRig(t, append(changes, func(s *setup) {
 		s.Locks = &Locks{Host: host, Store: store, Owner: "alpha", Timeout: hang}
-		s.Sequences = &Sequences{Store: sequence.NewMemory(now), Options: func(string) sequence.Options { return sequence.DefaultOptions() }, Timeout: hang}
+		s.Sequences = &Sequences{Store: sequence.OnRecords(memory.New(now)), Options: func(string) sequence.Options { return sequence.DefaultOptions() }, Timeout: hang}
 	})...)
 	t.Cleanup(func() {
 		if err := host.Close(context.Background()); err != nil {

@@ -22,6 +22,7 @@ import (
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -46,7 +47,7 @@ func (g *rig) keep(store lock.Store) {
 		}
 	})
 	g.options.Locks = &Locks{Store: store, Host: host}
-	g.options.Sequences = &Sequences{Store: sequence.NewMemory(g.clock.Load)}
+	g.options.Sequences = &Sequences{Store: sequence.OnRecords(memory.New(g.clock.Load))}
 	g.options.Placements = &Placements{Records: storage.NewMemory()}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -237,7 +238,7 @@ func contractRig(t *testing.T, change func(*rig)) *rig {
 	t.Helper()
 	return newRig(t, func(g *rig) {
 		g.services.Default.IDs = provider.IDRange{Low: 7, End: 8}
-		g.stub = &stub{Provider: g.memory(), locks: lock.NewMemory(g.clock.Load), sequences: sequence.NewMemory(g.clock.Load), records: storage.NewMemory()}
+		g.stub = &stub{Provider: g.memory(), locks: lock.NewMemory(g.clock.Load), sequences: sequence.OnRecords(memory.New(g.clock.Load)), records: storage.NewMemory()}
 		g.options.Provider = g.stub
 		g.keep(lockStub{g.stub.locks, g.stub})
 		g.options.Sequences.Store = sequenceStub{g.stub.sequences, g.stub}

@@ -35,6 +35,8 @@ type Blocks struct {
 	order  *list.List // of *block that nobody is using, the one used last in front
 }
 
+type name struct{ tenant, key string }
+
 // block is what a host has left of a key.
 type block struct {
 	name  name

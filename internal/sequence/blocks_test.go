@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
 var errLost = errors.New("the answer was lost")
@@ -16,7 +18,7 @@ var errLost = errors.New("the answer was lost")
 // slow is a store behind a network: it takes a moment, counts calls, and may
 // lose answers.
 type slow struct {
-	*Memory
+	*Records
 	calls int
 	lose  int // so many answers from now on
 	// others is how many values another host takes before each call.
@@ -29,11 +31,11 @@ func (s *slow) Next(ctx context.Context, r Request) (Range, error) {
 	if s.others > 0 {
 		other := r
 		other.Count, other.AtLeast, other.RequestID = s.others, 0, ""
-		if _, err := s.Memory.Next(ctx, other); err != nil {
+		if _, err := s.Records.Next(ctx, other); err != nil {
 			return Range{}, err
 		}
 	}
-	got, err := s.Memory.Next(ctx, r)
+	got, err := s.Records.Next(ctx, r)
 	if s.lose > 0 {
 		s.lose--
 		return Range{}, errLost
@@ -50,7 +52,7 @@ type world struct {
 
 func inWorld(t *testing.T, test func(*world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, store: &slow{Memory: NewMemory(nil)}}
+		w := &world{T: t, store: &slow{Records: OnRecords(memory.New(nil))}}
 		w.host = w.newHost()
 		test(w)
 	})

@@ -16,6 +16,9 @@ type State struct {
 	// Receipts are the last calls that had a RequestID, oldest first, at most
 	// MaxReceipts.
 	Receipts []Receipt
+	// Life is the store's life in which the key became known. In a later one, values
+	// may be missing.
+	Life string
 }
 
 // Receipt is a call that was carried out.
@@ -28,18 +31,10 @@ type Receipt struct {
 // Known reports whether the state is that of a key that was used.
 func (s State) Known() bool { return s.Options.Step != 0 }
 
-// Expired reports whether nobody has used the key for its TTL.
-func (s State) Expired(nowMS int64) bool {
-	return s.Known() && s.Options.TTL > 0 && nowMS >= s.UsedMS+s.Options.ttlMS()
-}
-
 // Next is the transition that a request makes: what the key's state is
 // afterwards, and the values that the request gets. With an error nothing
-// changes. The request must be valid.
+// changes. The request must be valid. A key whose TTL has passed is not known.
 func Next(s State, r Request, nowMS int64) (State, Range, error) {
-	if s.Expired(nowMS) {
-		s = State{}
-	}
 	if !s.Known() {
 		fresh := State{Options: r.Options, UsedMS: nowMS}
 		fresh.Options.Block = 0

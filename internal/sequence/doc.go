@@ -24,7 +24,7 @@
 //
 // Next is the whole of the rules, as a pure transition from one State to the
 // next. A Store carries it out in one atomic step, by its own clock, and answers
-// when that is as durable as the store ever makes it. A store that may have
-// forgotten values that it handed out refuses with a FencedError rather than
-// guess; see docs/sequences.md.
+// when that is as durable as the store ever makes it: OnRecords on any record
+// store, package redis in a script. A store that may have forgotten values that it
+// handed out refuses with a FencedError rather than guess; see docs/sequences.md.
 package sequence

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
 type declares struct{ Store }
@@ -14,7 +16,7 @@ func (declares) Declare(context.Context, Declaration) error { return ErrInvalid 
 
 func TestObserved(t *testing.T) {
 	type key struct{}
-	for _, store := range []Store{NewMemory(func() int64 { return 1_800_000_000_000 }), declares{NewMemory(func() int64 { return 1_800_000_000_000 })}} {
+	for _, store := range []Store{OnRecords(memory.New(nil)), declares{OnRecords(memory.New(nil))}} {
 		var seen []string
 		s := Observed(store, Observer{
 			Before: func(ctx context.Context, name string, _ Request) context.Context {

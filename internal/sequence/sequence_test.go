@@ -1,23 +1,31 @@
 package sequence_test
 
 import (
+	"fmt"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if path := os.Getenv(childEnv); path != "" {
+		fmt.Fprintln(os.Stderr, childTake(path, os.Getenv(childEnv+"_STEP")))
+		os.Exit(1)
+	}
+	os.Exit(etcdtest.Run(m))
+}
 
 func TestMemoryConformance(t *testing.T) {
 	sequencetest.Run(t, func(*testing.T) sequencetest.Target {
 		var clock atomic.Int64
 		clock.Store(1_800_000_000_000)
-		store := sequence.NewMemory(clock.Load)
+		store := sequence.OnRecords(memory.New(clock.Load))
 		return sequencetest.Target{
 			Open:    func() (sequence.Store, error) { return store, nil },
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },

@@ -384,20 +384,31 @@ func TestKilledWhileFencing(t *testing.T) {
 	}
 }
 
-// A file from before there were lives is refused by name, and left as it is.
-func TestFileWithoutALife(t *testing.T) {
-	path := newPath(t)
-	mustClose(t, mustOpen(t, path, Options{}))
-	s, err := Connect(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(s.ExecOnce("DROP TABLE life"), s.Close()); err != nil {
-		t.Fatal(err)
-	}
-	_, err = Open(t.Context(), path, &noteKind, Options{})
-	if err == nil || !strings.Contains(err.Error(), "before the first release") {
-		t.Errorf("the error is %v", err)
+// A file from before the first release is refused by name, and left as it is.
+func TestUnreleasedFile(t *testing.T) {
+	for statement, words := range map[string]string{
+		"DROP TABLE life":          "no table life",
+		"CREATE TABLE former (a)":  "the table former",
+		"CREATE TABLE another (a)": "",
+	} {
+		path := newPath(t)
+		mustClose(t, mustOpen(t, path, Options{}))
+		s, err := Connect(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(s.ExecOnce(statement), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		kind := noteKind
+		kind.Unreleased = []string{"former"}
+		f, err := Open(t.Context(), path, &kind, Options{})
+		if err == nil {
+			mustClose(t, f)
+		}
+		if refused := err != nil && strings.Contains(err.Error(), words) && strings.Contains(err.Error(), "before the first release"); refused != (words != "") {
+			t.Errorf("%s: the error is %v", statement, err)
+		}
 	}
 }
 

@@ -119,7 +119,7 @@ func (f *File) runGroup(group []*job) error {
 	}
 	f.note(row)
 	f.session.changes.reset()
-	f.session.fence = row.fence()
+	f.session.fence, f.session.lastMS = row.fence(), row.LastMS
 	t := &Tx{Session: f.session, NowMS: f.nowMS(), life: row}
 	if err = f.kind.current(f.session); err == nil {
 		err = f.at(StepBegun)

@@ -21,6 +21,9 @@ type Kind struct {
 	// it lacks. They run at every opening, change nothing at the second, and write
 	// no rows.
 	Additions []string
+	// Unreleased are tables that only programs from before the first release made. A
+	// file that has one is refused.
+	Unreleased []string
 	// Loose are tables that follow from others, or that nothing is decided by. The
 	// digest leaves them out.
 	Loose []string
@@ -68,11 +71,17 @@ func (k *Kind) check(ctx context.Context, s *Session, path string) error {
 	if id != k.ApplicationID {
 		return k.foreign("it is an SQLite database of another program (application_id %d)", id)
 	}
-	if alive, err := hasLife(s); err != nil {
+	if alive, err := hasTable(s, lifeTable); err != nil {
 		return err
 	} else if !alive {
-		return k.foreign("it has no table life, so it was written by a kazahanad from before the first release; " +
-			"move it away once everything that was granted from it has ended")
+		return k.unreleased("no", lifeTable)
+	}
+	for _, table := range k.Unreleased {
+		if there, err := hasTable(s, table); err != nil {
+			return err
+		} else if there {
+			return k.unreleased("the", table)
+		}
 	}
 	if err := k.migrate(ctx, s, path); err != nil {
 		return err
@@ -96,4 +105,10 @@ func (k *Kind) check(ctx context.Context, s *Session, path string) error {
 // foreign is the error about a file that this program must not write.
 func (k *Kind) foreign(why string, args ...any) error {
 	return fmt.Errorf("this file is not a %s that can be used: %s", k.Name, fmt.Sprintf(why, args...))
+}
+
+// unreleased is the error about a file of a program from before the first release.
+func (k *Kind) unreleased(which, table string) error {
+	return k.foreign("it has %s table %s, so it was written by a kazahanad from before the first release; "+
+		"move it away once everything that was granted from it has ended", which, table)
 }

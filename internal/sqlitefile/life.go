@@ -97,9 +97,9 @@ func (l life) write(s *Session) error {
 	return err
 }
 
-// hasLife reports whether the file has the table.
-func hasLife(s *Session) (bool, error) {
+// hasTable reports whether the file has the table.
+func hasTable(s *Session, name string) (bool, error) {
 	var n int
-	err := s.QueryRow("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'life'", nil, &n)
+	err := s.QueryRow("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?", []any{name}, &n)
 	return n == 1, err
 }

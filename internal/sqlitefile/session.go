@@ -24,10 +24,15 @@ type Session struct {
 	statements map[string]*sql.Stmt
 	changes    changes
 	fence      Fence // as it was when the present operation began
+	lastMS     int64 // of the latest commit, likewise
 }
 
 // Fence is the file's fence at the beginning of the operation.
 func (s *Session) Fence() Fence { return s.fence }
+
+// LastMS is when the latest commit was that changed anything, in Unix ms by the
+// clock of its process. It does not go back.
+func (s *Session) LastMS() int64 { return s.lastMS }
 
 // Connect opens the file, which must exist, without any check: File is for use,
 // this for looking at a file that nobody else has open. It reads nothing yet.

@@ -94,7 +94,7 @@ func (f *File) readOnce(ctx context.Context, op func(*Session) error) error {
 			return err
 		}
 		f.note(row)
-		f.session.fence = row.fence()
+		f.session.fence, f.session.lastMS = row.fence(), row.LastMS
 		return op(f.session)
 	}); err != nil {
 		return err

@@ -18,9 +18,9 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
+	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/redisconn/redistest"
 	"github.com/kazahana/kazahana/internal/sequence"
-	sequencedb "github.com/kazahana/kazahana/internal/sequence/sqlite"
 	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
@@ -108,7 +108,7 @@ func TestOlderFileGetsRecords(t *testing.T) {
 	path := filepath.Join(t.TempDir(), sqlitefile.StoreName)
 	openOlder := func() *sqlitefile.File {
 		t.Helper()
-		f, err := sqlitefile.OpenStore(t.Context(), path, sqlitefile.Options{}, lockdb.Tables, sequencedb.Tables)
+		f, err := sqlitefile.OpenStore(t.Context(), path, sqlitefile.Options{}, lockdb.Tables, recorddb.Tables)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func TestOlderFileGetsRecords(t *testing.T) {
 			t.Errorf("the sequence goes on with %+v, %v; want %d", got, err, want)
 		}
 	}
-	running := sequencedb.New(openOlder())
+	running := sequence.OnRecords(recorddb.New(openOlder()))
 	next(running, 1)
 	s, err := Open("sqlite:"+path, Options{})
 	if err != nil {
@@ -134,7 +134,7 @@ func TestOlderFileGetsRecords(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	next(sequencedb.New(openOlder()), 4)
+	next(sequence.OnRecords(recorddb.New(openOlder())), 4)
 	if s, err = Open("sqlite:"+path, Options{}); err != nil {
 		t.Fatal(err)
 	}

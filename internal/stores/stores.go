@@ -27,12 +27,13 @@ import (
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	placementredis "github.com/kazahana/kazahana/internal/placement/storage/redis"
 	placementdb "github.com/kazahana/kazahana/internal/placement/storage/sqlite"
+	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
+	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
+	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/redisconn"
 	"github.com/kazahana/kazahana/internal/sequence"
-	etcdseq "github.com/kazahana/kazahana/internal/sequence/etcd"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 	redisseq "github.com/kazahana/kazahana/internal/sequence/redis"
-	sequencedb "github.com/kazahana/kazahana/internal/sequence/sqlite"
 	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
@@ -218,7 +219,7 @@ func Open(rawURL string, opts Options) (*Store, error) {
 	case scheme == "memory":
 		return opened("memory:", false, func(context.Context) (*systems, error) {
 			return &systems{
-				locks: lock.NewMemory(opts.NowMS), sequences: sequence.NewMemory(opts.NowMS), placements: always(storage.NewMemory()),
+				locks: lock.NewMemory(opts.NowMS), sequences: sequence.OnRecords(recordmemory.New(opts.NowMS)), placements: always(storage.NewMemory()),
 			}, nil
 		}), nil
 	case scheme == sqlitefile.Scheme:
@@ -250,12 +251,12 @@ func openSQLite(rawURL string, opts Options) (*Store, error) {
 	return opened(sqlitefile.URL(path), false, func(ctx context.Context) (*systems, error) {
 		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{
 			NowMS: opts.NowMS, LiveDir: opts.LiveDir, MaxTermMS: lock.MaxTTL.Milliseconds(),
-		}, lockdb.Tables, sequencedb.Tables, placementdb.Tables)
+		}, lockdb.Tables, recorddb.Tables, placementdb.Tables)
 		if err != nil {
 			return nil, err
 		}
 		return &systems{
-			locks: lockdb.New(file), sequences: sequencedb.New(file), placements: always(placementdb.New(file)), file: file, closers: []io.Closer{file},
+			locks: lockdb.New(file), sequences: sequence.OnRecords(recorddb.New(file)), placements: always(placementdb.New(file)), file: file, closers: []io.Closer{file},
 		}, nil
 	}), nil
 }
@@ -270,9 +271,9 @@ func openEtcd(rawURL string, opts Options) (*Store, error) {
 		if err != nil {
 			return nil, err
 		}
-		locks := etcdlock.New(client)
+		locks, records := etcdlock.New(client), recordetcd.New(client)
 		return &systems{
-			locks: locks, sequences: etcdseq.New(client), placements: always(placementetcd.New(client)), closers: []io.Closer{locks, client},
+			locks: locks, sequences: sequence.OnRecords(records), placements: always(placementetcd.New(client)), closers: []io.Closer{locks, records, client},
 		}, nil
 	}), nil
 }

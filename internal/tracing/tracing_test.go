@@ -21,6 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
+	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/tracing"
 	"github.com/kazahana/kazahana/internal/tracing/otlptest"
@@ -224,7 +225,7 @@ func TestLocksAndSequences(t *testing.T) {
 	tr, c := to(t)
 	now := func() int64 { return time.Now().UnixMilli() }
 	locks := tr.Locks(lock.NewMemory(now), "sqlite:/x/store.db")
-	values := tr.Sequences(sequence.NewMemory(now), "etcd://h1:2379,h2:2379")
+	values := tr.Sequences(sequence.OnRecords(memory.New(now)), "etcd://h1:2379,h2:2379")
 	r := lock.Request{Op: lock.Acquire, Tenant: "default", Key: key, Owner: "o", LeaseID: lock.NewLeaseID(), TTLMS: 60_000}
 	for range 2 { // the second one is held
 		_, _ = locks.Do(t.Context(), r)
@@ -233,7 +234,7 @@ func TestLocksAndSequences(t *testing.T) {
 	_, _ = locks.List(t.Context(), "default", "", 10)
 	_, _ = values.Next(t.Context(), sequence.Request{Tenant: "default", Key: key, Count: 3, Options: sequence.DefaultOptions()})
 	_, _ = tr.Locks(failingLocks{lock.NewMemory(now)}, "sqlite:/x/store.db").Do(t.Context(), r)
-	_, _ = tr.Sequences(failingSequences{sequence.NewMemory(now)}, "sqlite:/x/store.db").Next(t.Context(), sequence.Request{Key: key})
+	_, _ = tr.Sequences(failingSequences{sequence.OnRecords(memory.New(now))}, "sqlite:/x/store.db").Next(t.Context(), sequence.Request{Key: key})
 	tr.Close()
 	results := map[string]int{}
 	for _, s := range c.Spans() {
@@ -280,7 +281,7 @@ func TestNothingIsTracedWithoutAnEndpoint(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Close()
-			locks, values := lock.NewMemory(nil), sequence.NewMemory(nil)
+			locks, values := lock.NewMemory(nil), sequence.OnRecords(memory.New(nil))
 			if tr.Provider(p) != p || tr.Locks(locks, "") != lock.Store(locks) || tr.Sequences(values, "") != sequence.Store(values) || tr.Method() != nil {
 				t.Error("something is wrapped")
 			}

@@ -26,10 +26,10 @@ import (
 	"github.com/kazahana/kazahana/internal/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
-	sequencedb "github.com/kazahana/kazahana/internal/sequence/sqlite"
 	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
@@ -53,7 +53,7 @@ type front struct {
 
 // serve starts a server; through sees its store.
 func serve(path string, nowMS func() int64, options func(tenant, key string) (sequence.Options, bool), through func(sequence.Store) sequence.Store) (*front, error) {
-	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{NowMS: nowMS}, sequencedb.Tables)
+	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{NowMS: nowMS}, sqlite.Tables)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func serve(path string, nowMS func() int64, options func(tenant, key string) (se
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	var store sequence.Store = sequencedb.New(file)
+	var store sequence.Store = sequence.OnRecords(sqlite.New(file))
 	if through != nil {
 		store = through(store)
 	}

@@ -1,4 +1,4 @@
-package sqlite
+package sequence_test
 
 import (
 	"bufio"
@@ -15,8 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
 	"github.com/kazahana/kazahana/internal/sqlitefile"
@@ -26,28 +25,20 @@ import (
 // without end, instead of testing.
 const childEnv = "KAZAHANA_SEQUENCE_TEST_CHILD"
 
-func TestMain(m *testing.M) {
-	if path := os.Getenv(childEnv); path != "" {
-		fmt.Fprintln(os.Stderr, childTake(path, os.Getenv(childEnv+"_STEP")))
-		os.Exit(1)
-	}
-	goleak.VerifyTestMain(m)
-}
-
-// owned closes the file with the store.
-type owned struct {
-	*Store
+// inFile closes the file with the store.
+type inFile struct {
+	*sequence.Records
 	file *sqlitefile.File
 }
 
-func (o owned) Close() error { return o.file.Close() }
+func (o inFile) Close() error { return o.file.Close() }
 
-func open(path string, opts sqlitefile.Options) (owned, error) {
-	file, err := sqlitefile.OpenStore(context.Background(), path, opts, Tables)
+func openFile(path string, opts sqlitefile.Options) (inFile, error) {
+	file, err := sqlitefile.OpenStore(context.Background(), path, opts, sqlite.Tables)
 	if err != nil {
-		return owned{}, err
+		return inFile{}, err
 	}
-	return owned{New(file), file}, nil
+	return inFile{sequence.OnRecords(sqlite.New(file)), file}, nil
 }
 
 func newPath(t *testing.T) string {
@@ -59,13 +50,13 @@ func newPath(t *testing.T) string {
 	return filepath.Join(dir, sqlitefile.StoreName)
 }
 
-func TestConformance(t *testing.T) {
+func TestSQLiteConformance(t *testing.T) {
 	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
 		var clock atomic.Int64
 		clock.Store(1_800_000_000_000)
 		path := newPath(t)
 		return sequencetest.Target{
-			Open:    func() (sequence.Store, error) { return open(path, sqlitefile.Options{NowMS: clock.Load}) },
+			Open:    func() (sequence.Store, error) { return openFile(path, sqlitefile.Options{NowMS: clock.Load}) },
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
 		}
 	})
@@ -74,7 +65,7 @@ func TestConformance(t *testing.T) {
 // Keys that nobody uses any more leave the file, whoever uses others.
 func TestExpiredKeysAreForgotten(t *testing.T) {
 	var clock atomic.Int64
-	s, err := open(newPath(t), sqlitefile.Options{NowMS: clock.Load})
+	s, err := openFile(newPath(t), sqlitefile.Options{NowMS: clock.Load})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +86,7 @@ func TestExpiredKeysAreForgotten(t *testing.T) {
 		take("kept", plain)
 	}
 	rows, err := sqlitefile.Read(context.Background(), s.file, func(s *sqlitefile.Session) (n int, err error) {
-		return n, s.QueryRow("SELECT count(*) FROM sequence", nil, &n)
+		return n, s.QueryRow("SELECT count(*) FROM record", nil, &n)
 	})
 	if err != nil || rows != 1 {
 		t.Errorf("%d keys are left (%v), want 1", rows, err)
@@ -106,7 +97,7 @@ func TestExpiredKeysAreForgotten(t *testing.T) {
 // the step of the seventh call.
 func childTake(path, step string) error {
 	begun := 0
-	s, err := open(path, sqlitefile.Options{At: func(at string) error {
+	s, err := openFile(path, sqlitefile.Options{At: func(at string) error {
 		if at == sqlitefile.StepBegun {
 			begun++
 		}
@@ -165,7 +156,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 			if last != 18 {
 				t.Fatalf("six calls ended with %d", last)
 			}
-			s, err := open(path, sqlitefile.Options{})
+			s, err := openFile(path, sqlitefile.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -238,7 +229,7 @@ func TestProcessesKilled(t *testing.T) {
 		})
 	}
 	all.Wait()
-	s, err := open(path, sqlitefile.Options{})
+	s, err := openFile(path, sqlitefile.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,8 +250,8 @@ func TestProcessesKilled(t *testing.T) {
 	t.Logf("%d values, %d calls were under way", len(values), len(pending))
 }
 
-func BenchmarkStore(b *testing.B) {
-	s, err := open(filepath.Join(b.TempDir(), sqlitefile.StoreName), sqlitefile.Options{})
+func BenchmarkSQLite(b *testing.B) {
+	s, err := openFile(filepath.Join(b.TempDir(), sqlitefile.StoreName), sqlitefile.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

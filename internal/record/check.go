@@ -1,0 +1,140 @@
+package record
+
+import (
+	"fmt"
+	"slices"
+	"unicode/utf8"
+)
+
+// Limits of a call. A change within them fits into one transaction of every store,
+// the smallest of which is etcd's: 128 comparisons, 128 operations and 1.5 MiB.
+const (
+	MaxKey      = 1024    // bytes of a key, a prefix, or an index entry
+	MaxValue    = 1 << 20 // bytes of a value
+	MaxHead     = 4096    // bytes of a value in a list
+	MaxKeys     = 16      // keys of an Ask
+	MaxRanges   = 2       // ranges of an Ask
+	MaxEntries  = 32      // entries of a Range
+	MaxWrites   = 8       // writes of a Rule
+	MaxIndex    = 4       // index entries of a record
+	MaxPage     = 1000    // records of a page
+	MaxTermMS   = 400 * 24 * 3600 * 1000
+	MaxKeepMS   = MaxTermMS
+	maxAllBytes = MaxValue + 1<<18 // bytes of all values of a change
+)
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
+}
+
+// checkName says what is wrong with a key, a prefix or an index entry.
+func checkName(what, name string, least int) error {
+	if len(name) < least || len(name) > MaxKey || !utf8.ValidString(name) {
+		return invalid("%s %.100q must be %d to %d bytes of UTF-8", what, name, least, MaxKey)
+	}
+	if i := slices.Index([]byte(name), 0); i >= 0 {
+		return invalid("%s %.100q has a NUL at byte %d", what, name, i)
+	}
+	return nil
+}
+
+// Validate says what makes the ask impossible; the error wraps ErrInvalid.
+func (a Ask) Validate() error {
+	if len(a.Keys) > MaxKeys || len(a.Ranges) > MaxRanges {
+		return invalid("%d keys and %d ranges are asked for, more than %d and %d", len(a.Keys), len(a.Ranges), MaxKeys, MaxRanges)
+	}
+	for i, key := range a.Keys {
+		if err := checkName("key", key, 1); err != nil {
+			return err
+		}
+		if slices.Contains(a.Keys[:i], key) {
+			return invalid("key %q is asked for twice", key)
+		}
+	}
+	for _, r := range a.Ranges {
+		if err := checkName("the range's From", r.From, 0); err != nil {
+			return err
+		}
+		if err := checkName("the range's To", r.To, 1); err != nil {
+			return err
+		}
+		if r.From >= r.To || r.Limit < 1 || r.Limit > MaxEntries {
+			return invalid("the range %q to %q has a limit of %d; From must come before To, and the limit be 1 to %d", r.From, r.To, r.Limit, MaxEntries)
+		}
+	}
+	return nil
+}
+
+// ValidateWrites says which write the ask does not allow, or breaks a limit; the error
+// wraps ErrInvalid.
+func (a Ask) ValidateWrites(writes []Write) error {
+	if len(writes) > MaxWrites {
+		return invalid("the rule has %d writes, more than %d", len(writes), MaxWrites)
+	}
+	total := 0
+	for i, w := range writes {
+		if !slices.Contains(a.Keys, w.Key) {
+			return invalid("the rule writes %q, which was not asked for", w.Key)
+		}
+		if slices.ContainsFunc(writes[:i], func(before Write) bool { return before.Key == w.Key }) {
+			return invalid("the rule writes %q twice", w.Key)
+		}
+		if err := w.validate(); err != nil {
+			return err
+		}
+		total += len(w.Value)
+	}
+	if total > maxAllBytes {
+		return invalid("the values of all writes have %d bytes, more than %d", total, maxAllBytes)
+	}
+	return nil
+}
+
+func (w Write) validate() error {
+	if w.Value == nil && (w.TermMS != 0 || w.KeepMS != 0 || len(w.Index) > 0) {
+		return invalid("the deletion of %q has a term or index entries", w.Key)
+	}
+	if len(w.Value) > MaxValue {
+		return invalid("the value of %q has %d bytes, more than %d", w.Key, len(w.Value), MaxValue)
+	}
+	if w.TermMS < 0 || w.TermMS > MaxTermMS || w.KeepMS < 0 || w.KeepMS > MaxKeepMS || w.Mark < 0 {
+		return invalid("the write of %q has a term of %d ms, kept %d ms longer, and the mark %d; they must not be negative, nor the times more than %d ms",
+			w.Key, w.TermMS, w.KeepMS, w.Mark, int64(MaxTermMS))
+	}
+	if len(w.Index) > MaxIndex {
+		return invalid("the write of %q has %d index entries, more than %d", w.Key, len(w.Index), MaxIndex)
+	}
+	for i, entry := range w.Index {
+		if err := checkName("index entry", entry, 1); err != nil {
+			return err
+		}
+		if slices.Contains(w.Index[:i], entry) {
+			return invalid("the write of %q has the index entry %q twice", w.Key, entry)
+		}
+	}
+	return nil
+}
+
+// ValidatePage says what is wrong with the arguments of Store.List; the error wraps
+// ErrInvalid.
+func ValidatePage(prefix, after string, limit int) error {
+	if err := checkName("prefix", prefix, 1); err != nil {
+		return err
+	}
+	if err := checkName("the key before the page", after, 0); err != nil {
+		return err
+	}
+	if limit < 1 || limit > MaxPage {
+		return invalid("a page of %d records was asked for; it must be 1 to %d", limit, MaxPage)
+	}
+	return nil
+}
+
+// ValidatePrefix says what is wrong with the prefix of Store.Watch; the error wraps
+// ErrInvalid.
+func ValidatePrefix(prefix string) error { return checkName("prefix", prefix, 1) }
+
+// HeadOf is what a list shows of a record.
+func HeadOf(key string, r Record) Head {
+	return Head{Key: key, Value: r.Value[:min(len(r.Value), MaxHead)], Over: r.Over}
+}

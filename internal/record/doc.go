@@ -1,0 +1,52 @@
+// Package record is the contract of a record store: named values that change by
+// pure rules. Locks, sequences and activation records state their rules once, over
+// records, and every backend runs the same rules.
+//
+// # Changes
+//
+// Store.Change shows a Rule the records and ranges that an Ask names, and carries
+// out the writes that the rule decides on, all of them or none. A change takes
+// effect as if it ran alone: what the rule was shown is still true at the commit.
+// That includes whether a record's term had ended, which records were absent, and
+// each range as a whole. A rule may therefore run several times, and under the
+// store's lock: it does no I/O, keeps no state between its runs, and does not
+// change what it is shown.
+//
+// A rule that returns an error, or no writes, changes nothing. Change then returns
+// the rule's error as it is, and the rule has seen the store as it was at a moment
+// during the call.
+//
+// # Terms
+//
+// A record's term belongs to the store. It lasts for Write.TermMS from the commit,
+// by the store's own judgement, and Record.Over says that it has ended. No clock of
+// a caller takes part. A store may end a term late, by a fifth of it and some
+// seconds at most, and never early: a clock that steps back makes terms longer.
+// View.NowMS and the time that Change returns inform people; they decide nothing.
+//
+// A write replaces the term of the record before: without TermMS, the record has
+// none.
+//
+// # Deletions and the floor
+//
+// A write with a nil Value deletes. A record that was written with a TermMS or a
+// KeepMS may be deleted by the store itself, once both have passed. Without them it
+// stays until a rule deletes it.
+//
+// The floor is a number that only rises: when a record is deleted, to at least its
+// Mark. So a number that must never come twice, such as a lock's token, survives
+// its record: a rule that finds no record continues above View.Floor. A change that
+// relies on the absence of a record relies on the floor too.
+//
+// # Unknown outcomes
+//
+// An error that is neither the rule's nor ErrInvalid leaves open whether the change
+// was carried out, unless it wraps ErrBusy or ErrTerm. A store recognises its own writes: an
+// answer that was lost on the way is not an error as long as the store can still
+// find out. Where it cannot, it returns ErrOutrun. A caller that must know keeps
+// receipts in its values and asks again.
+//
+// Each call has a version of its own, drawn at random. Were versions derived from a
+// request, a request that is sent again could write the same version with another
+// value, and a decision on the value before would pass the comparison.
+package record

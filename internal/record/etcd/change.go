@@ -1,0 +1,367 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	mathrand "math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+const (
+	// stripes is how many keys of a process can be changed at the same time.
+	stripes = 256
+	// maxKnown is how long a value may be that a stripe remembers: 4 MiB for all.
+	maxKnown = 16 << 10
+	// maxTries bounds the tries of a change that loses races. With the pauses between,
+	// that is some seconds.
+	maxTries  = 200
+	firstWait = 2 * time.Millisecond
+	maxWait   = 100 * time.Millisecond
+	// slack is the part of a term that its lease lasts longer.
+	slack = 5
+)
+
+// change is one call of Change.
+type change struct {
+	*Store
+	ask   record.Ask
+	rule  record.Rule
+	nonce string // the version of what it writes
+	seen  sight
+	sure  bool // seen was the present during the call
+	// leases are those that the call made or kept alive, by key.
+	leases map[string]known
+	made   bool // a record that was absent
+	// pace is how long the change waits before its first try, and then how long the next
+	// one of the same records does: after a race the winner lets others come.
+	pace time.Duration
+}
+
+// Change implements record.Store.
+func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (atMS int64, err error) {
+	if err := ask.Validate(); err != nil {
+		return 0, err
+	}
+	c := s.newChange(ask, rule)
+	if atMS, err = c.carryOut(ctx); c.made {
+		s.made()
+	}
+	return atMS, err
+}
+
+func (s *Store) newChange(ask record.Ask, rule record.Rule) *change {
+	return &change{Store: s, ask: ask, rule: rule, nonce: rand.Text(), leases: map[string]known{}}
+}
+
+func (c *change) carryOut(ctx context.Context) (atMS int64, err error) {
+	held, err := c.takeTurns(ctx)
+	if err == nil {
+		atMS, err = c.run(ctx)
+	}
+	c.giveBack(held)
+	return atMS, err
+}
+
+// takeTurns waits for the stripes of all keys, which it returns also where it fails.
+// What they know of the keys is the first sight.
+func (c *change) takeTurns(ctx context.Context) (held []int, err error) {
+	var all []int
+	for _, key := range c.ask.Keys {
+		all = append(all, int(maphash.String(c.seed, key)%stripes))
+	}
+	life, f := c.hints()
+	c.seen = sight{life: life, floor: f}
+	hints := map[string]known{}
+	slices.Sort(all)
+	for _, stripe := range slices.Compact(all) {
+		select {
+		case k := <-c.turns[stripe]:
+			held = append(held, stripe)
+			hints[k.key] = k
+			c.pace = max(c.pace, k.pace)
+		case <-ctx.Done():
+			return held, fmt.Errorf("%s: waiting for other changes: %w", c.conn.Config().Place(), ctx.Err())
+		}
+	}
+	for _, key := range c.ask.Keys {
+		k, ok := hints[key]
+		if !ok || k.life != life {
+			k = known{key: key, life: life}
+		}
+		c.seen.records = append(c.seen.records, k)
+	}
+	return held, nil
+}
+
+// giveBack puts the stripes back with what is known now. It may be old, above all after
+// an unknown outcome; the next commit compares it.
+func (c *change) giveBack(held []int) {
+	now := map[int]known{}
+	for _, k := range c.seen.records {
+		if k.rev != 0 && len(k.value) <= maxKnown {
+			k.pace = c.pace
+			now[int(maphash.String(c.seed, k.key)%stripes)] = k
+		}
+	}
+	for _, stripe := range held {
+		c.turns[stripe] <- now[stripe]
+	}
+}
+
+// run runs the rule until its decision holds.
+func (c *change) run(ctx context.Context) (atMS int64, err error) {
+	wait := firstWait
+	if c.pace > firstWait { // others race for the records: it is their turn
+		if err := pause(ctx, c.pace); err != nil {
+			return 0, c.outdone(err)
+		}
+		wait = c.pace / 2
+	}
+	defer func() { c.pace = wait }()
+	for range maxTries {
+		if c.seen.life == "" || len(c.ask.Ranges) > len(c.seen.ranges) {
+			if err := c.look(ctx); err != nil {
+				return 0, err
+			}
+		}
+		v := c.seen.view(c.nowMS())
+		writes, err := c.rule(v)
+		if err == nil {
+			err = c.ask.ValidateWrites(writes)
+		}
+		if c.sure && (err != nil || len(writes) == 0) {
+			return v.NowMS, err
+		}
+		if err != nil || len(writes) == 0 {
+			if err := c.look(ctx); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		wasSure, atMS := c.sure, c.nowMS()
+		done, err := c.commit(ctx, writes, atMS)
+		if done || err != nil {
+			return atMS, err
+		}
+		if wasSure { // others race for the records
+			if err := pause(ctx, wait); err != nil {
+				return 0, c.outdone(err)
+			}
+			// The sight is old by now: a commit that fails on it is followed by one at once.
+			wait, c.sure = min(2*wait, maxWait), false
+		}
+	}
+	return 0, c.outdone(nil)
+}
+
+// outdone is the error of a change that lost all races; why is nil or what ended it.
+func (c *change) outdone(why error) error {
+	err := fmt.Errorf("%s: record %q: %w", c.conn.Config().Place(), c.ask.Keys, record.ErrBusy)
+	if why != nil {
+		err = fmt.Errorf("%w: %w", err, why)
+	}
+	return err
+}
+
+// pause waits for about so long.
+func pause(ctx context.Context, wait time.Duration) error {
+	timer := time.NewTimer(wait/2 + mathrand.N(wait/2))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// look reads the present.
+func (c *change) look(ctx context.Context) error {
+	seen, err := c.see(ctx, c.ask)
+	if err != nil {
+		return err
+	}
+	c.now(seen)
+	return nil
+}
+
+// now takes what was seen for the present.
+func (c *change) now(seen sight) {
+	for i := range seen.records {
+		k := &seen.records[i]
+		for _, before := range []known{c.seen.records[i], c.leases[k.key]} {
+			if before.lease == k.lease && before.aliveAt.After(k.aliveAt) {
+				k.aliveAt = before.aliveAt
+			}
+		}
+	}
+	c.seen, c.sure = seen, true
+}
+
+// commit carries the writes out if everything is as it was seen. Where it is not, the
+// present is the next sight, and done is false.
+func (c *change) commit(ctx context.Context, writes []record.Write, atMS int64) (done bool, err error) {
+	after, ops, raised, err := c.prepare(ctx, writes, atMS)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return false, c.look(ctx) // a term has ended in the meantime
+	}
+	if err != nil {
+		return false, err
+	}
+	compares, gets := c.same(c.ask, c.seen, raised != 0), c.gets(c.ask)
+	var resp *clientv3.TxnResponse
+	tries := 0 // all but the last have unknown outcomes
+	err = c.conn.Call(ctx, func(ctx context.Context) (err error) {
+		tries++
+		resp, err = c.conn.KV.Txn(ctx).If(compares...).Then(ops...).Else(gets...).Commit()
+		return err
+	})
+	switch {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		clear(c.leases)
+		err = c.look(ctx)
+	case err != nil:
+		return false, err
+	case resp.Succeeded:
+		c.committed(after, raised, resp.Header.Revision)
+		return true, nil
+	default:
+		var seen sight
+		if seen, err = c.understand(c.ask, resp.Header, resp.Responses); err == nil {
+			c.now(seen)
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	if slices.ContainsFunc(c.seen.records, func(k known) bool { return k.Writer == c.nonce }) {
+		return true, nil // an earlier try was carried out, and its answer lost
+	}
+	if tries > 1 {
+		return false, fmt.Errorf("%s: record %q: %w", c.conn.Config().Place(), c.ask.Keys, record.ErrOutrun)
+	}
+	return false, nil
+}
+
+// committed takes what was written at that revision for known.
+func (c *change) committed(after []known, raised, rev int64) {
+	if raised != 0 {
+		c.floor.Store(&floor{raised, rev})
+	}
+	for _, k := range after {
+		i := slices.Index(c.ask.Keys, k.key)
+		c.made = c.made || c.seen.records[i].rev == 0
+		if k.rev = rev; k.value == nil {
+			k = known{key: k.key}
+		}
+		if k.marked() {
+			k.markerRev = rev
+		}
+		k.life = c.seen.life
+		c.seen.records[i] = k
+	}
+}
+
+// prepare makes the operations of the writes, with the leases that they need. raised is
+// what they raise the floor to, 0 where they do not.
+func (c *change) prepare(ctx context.Context, writes []record.Write, atMS int64) (after []known, ops []clientv3.Op, raised int64, err error) {
+	for _, w := range writes {
+		before := c.seen.records[slices.Index(c.ask.Keys, w.Key)]
+		k := known{key: w.Key, value: bytes.Clone(w.Value)}
+		var text []byte
+		if w.Value != nil {
+			if k.header, text, err = encode(w, c.nonce, atMS); err == nil {
+				k.lease, k.aliveAt, err = c.leaseFor(ctx, before, w)
+			}
+			if err != nil {
+				return nil, nil, 0, err
+			}
+		} else if mark := max(w.Mark, before.Mark); before.rev != 0 && mark > c.seen.floor.value {
+			raised = max(raised, mark)
+		}
+		after = append(after, k)
+		ops = append(ops, c.puts(before, k, text)...)
+	}
+	if raised != 0 {
+		ops = append(ops, clientv3.OpPut(c.floorPath(), strconv.FormatInt(raised, 10)))
+	}
+	return after, ops, raised, nil
+}
+
+// puts turns one record into another one, either of which may be none.
+func (c *change) puts(before, after known, text []byte) (ops []clientv3.Op) {
+	var hangsOn clientv3.LeaseID
+	if after.vanishes() {
+		hangsOn = after.lease
+	}
+	switch {
+	case text != nil:
+		ops = append(ops, clientv3.OpPut(c.recordPath(after.key), string(text), clientv3.WithLease(hangsOn)))
+	case before.rev != 0:
+		ops = append(ops, clientv3.OpDelete(c.recordPath(after.key)))
+	}
+	switch {
+	case after.marked():
+		ops = append(ops, clientv3.OpPut(c.markerPath(after.key), "", clientv3.WithLease(after.lease)))
+	case before.markerRev != 0:
+		ops = append(ops, clientv3.OpDelete(c.markerPath(after.key)))
+	}
+	for _, index := range before.Index {
+		if !slices.Contains(after.Index, index) {
+			ops = append(ops, clientv3.OpDelete(c.entryPath(record.Entry{Index: index, Key: after.key})))
+		}
+	}
+	for _, index := range after.Index {
+		if !slices.Contains(before.Index, index) {
+			ops = append(ops, clientv3.OpPut(c.entryPath(record.Entry{Index: index, Key: after.key}), ""))
+		}
+	}
+	return ops
+}
+
+// leaseFor returns a lease that lasts for the write's term from now on, and when it was
+// last kept alive; none where there is no term.
+func (c *change) leaseFor(ctx context.Context, before known, w record.Write) (id clientv3.LeaseID, aliveAt time.Time, err error) {
+	if w.TermMS == 0 {
+		return 0, time.Time{}, nil
+	}
+	term := time.Duration(w.TermMS) * time.Millisecond
+	k := before
+	if k.lease == 0 || k.TermMS != w.TermMS {
+		k = c.leases[w.Key] // of an earlier try
+	}
+	same := k.lease != 0 && k.TermMS == w.TermMS
+	if same && time.Since(k.aliveAt) < term/slack {
+		return k.lease, k.aliveAt, nil
+	}
+	aliveAt = time.Now()
+	err = c.conn.Call(ctx, func(ctx context.Context) error {
+		if same {
+			id = k.lease
+			_, err := c.conn.KV.KeepAliveOnce(ctx, id)
+			return err
+		}
+		resp, err := c.conn.KV.Grant(ctx, int64((term+term/slack)/time.Second)+1)
+		if err == nil {
+			id = resp.ID
+		}
+		return err
+	})
+	if err != nil {
+		delete(c.leases, w.Key)
+		return 0, time.Time{}, fmt.Errorf("%w: %w", record.ErrTerm, err)
+	}
+	c.leases[w.Key] = known{header: header{TermMS: w.TermMS}, lease: id, aliveAt: aliveAt}
+	return id, aliveAt, nil
+}

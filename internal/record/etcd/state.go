@@ -1,0 +1,209 @@
+package etcd
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// header is what is stored in front of a value.
+type header struct {
+	Writer string   `json:"w"` // the version: drawn for each change
+	AtMS   int64    `json:"a"` // Unix ms, by the writer's clock
+	TermMS int64    `json:"t,omitempty"`
+	KeepMS int64    `json:"k,omitempty"`
+	Mark   int64    `json:"m,omitempty"`
+	Index  []string `json:"i,omitempty"`
+	Tell   bool     `json:"n,omitempty"`
+}
+
+// vanishes reports whether nothing of the record is wanted after its term.
+func (h header) vanishes() bool {
+	return h.TermMS > 0 && h.KeepMS == 0 && h.Mark == 0 && len(h.Index) == 0
+}
+
+// marked reports whether a marker says that the record's term has not ended.
+func (h header) marked() bool { return h.TermMS > 0 && !h.vanishes() }
+
+// known is what was seen of one record.
+type known struct {
+	header
+	key       string
+	value     []byte
+	rev       int64            // mod revision of the record; 0: it is absent
+	markerRev int64            // likewise of the marker
+	lease     clientv3.LeaseID // of the term; 0: none
+	// aliveAt is when this process last kept the lease alive, from before it asked for
+	// that; the zero time where it did not.
+	aliveAt time.Time
+	life    string        // of the cluster
+	pace    time.Duration // see change.pace
+}
+
+func (k known) over() bool { return k.marked() && k.markerRev == 0 }
+
+// entry is an index entry as it was seen.
+type entry struct {
+	record.Entry
+	rev int64
+}
+
+// sight is what was seen of all that an ask names.
+type sight struct {
+	records []known // in the order of the ask
+	ranges  [][]entry
+	rev     int64 // of the whole store, when the ranges were read
+	floor   floor
+	life    string
+}
+
+type floor struct{ value, rev int64 }
+
+func (s *Store) recordPath(key string) string    { return s.prefix + "k/" + key }
+func (s *Store) markerPath(key string) string    { return s.prefix + "t/" + key }
+func (s *Store) indexPath(from string) string    { return s.prefix + "i/" + from }
+func (s *Store) floorPath() string               { return s.prefix + "floor" }
+func (s *Store) entryPath(e record.Entry) string { return s.indexPath(e.Index + "\x00" + e.Key) }
+
+// gets reads all that a sight holds.
+func (s *Store) gets(ask record.Ask) []clientv3.Op {
+	ops := []clientv3.Op{clientv3.OpGet(s.floorPath())}
+	for _, key := range ask.Keys {
+		ops = append(ops, clientv3.OpGet(s.recordPath(key)), clientv3.OpGet(s.markerPath(key)))
+	}
+	for _, r := range ask.Ranges {
+		ops = append(ops, clientv3.OpGet(s.indexPath(r.From), clientv3.WithRange(s.indexPath(r.To)), clientv3.WithLimit(int64(r.Limit))))
+	}
+	return ops
+}
+
+// understand reads the answers to gets.
+func (s *Store) understand(ask record.Ask, header *etcdserverpb.ResponseHeader, answers []*etcdserverpb.ResponseOp) (seen sight, err error) {
+	seen = sight{rev: header.Revision, life: strconv.FormatUint(header.ClusterId, 16)}
+	if kv := first(answers[0]); kv != nil {
+		seen.floor.rev = kv.ModRevision
+		if seen.floor.value, err = strconv.ParseInt(string(kv.Value), 10, 64); err != nil {
+			return sight{}, s.damaged(kv.Key, err)
+		}
+	}
+	answers = answers[1:]
+	for _, key := range ask.Keys {
+		k, err := s.parse(key, first(answers[0]), first(answers[1]))
+		if err != nil {
+			return sight{}, err
+		}
+		k.life = seen.life
+		seen.records, answers = append(seen.records, k), answers[2:]
+	}
+	for range ask.Ranges {
+		var entries []entry
+		for _, kv := range answers[0].GetResponseRange().Kvs {
+			index, key, _ := strings.Cut(string(kv.Key[len(s.indexPath("")):]), "\x00")
+			entries = append(entries, entry{record.Entry{Index: index, Key: key}, kv.ModRevision})
+		}
+		seen.ranges, answers = append(seen.ranges, entries), answers[1:]
+	}
+	s.floor.Store(&seen.floor)
+	s.life.Store(&seen.life)
+	return seen, nil
+}
+
+func first(answer *etcdserverpb.ResponseOp) *mvccpb.KeyValue {
+	if kvs := answer.GetResponseRange().Kvs; len(kvs) > 0 {
+		return kvs[0]
+	}
+	return nil
+}
+
+// parse reads a record and its marker, each nil where there is none.
+func (s *Store) parse(key string, kv, marker *mvccpb.KeyValue) (known, error) {
+	k := known{key: key}
+	if kv == nil {
+		if marker != nil {
+			return known{}, s.damaged(marker.Key, fmt.Errorf("its record is missing"))
+		}
+		return k, nil
+	}
+	text, value, ok := bytes.Cut(kv.Value, []byte("\n"))
+	err := json.Unmarshal(text, &k.header)
+	if err == nil && (!ok || k.Writer == "") {
+		err = fmt.Errorf("it is no record: %.100q", kv.Value)
+	}
+	k.value, k.rev, k.lease = value, kv.ModRevision, clientv3.LeaseID(kv.Lease)
+	if marker != nil {
+		k.markerRev, k.lease = marker.ModRevision, clientv3.LeaseID(marker.Lease)
+		if err == nil && k.markerRev != k.rev {
+			err = fmt.Errorf("it and %s were not written together", marker.Key)
+		}
+	}
+	if err != nil {
+		return known{}, s.damaged(kv.Key, err)
+	}
+	return k, nil
+}
+
+func (s *Store) damaged(path []byte, err error) error {
+	return fmt.Errorf("%s: %s is damaged: %w", s.conn.Config().Place(), path, err)
+}
+
+// encode is the record of a write as it is stored.
+func encode(w record.Write, nonce string, atMS int64) (header, []byte, error) {
+	h := header{Writer: nonce, AtMS: atMS, TermMS: w.TermMS, KeepMS: w.KeepMS, Mark: w.Mark, Index: slices.Clone(w.Index), Tell: w.Tell}
+	text, err := json.Marshal(h)
+	return h, append(append(text, '\n'), w.Value...), err
+}
+
+// view is what a rule is shown of the sight.
+func (seen sight) view(nowMS int64) record.View {
+	v := record.View{Records: map[string]record.Record{}, NowMS: nowMS, Floor: seen.floor.value, Life: seen.life}
+	for _, k := range seen.records {
+		if k.rev != 0 {
+			v.Records[k.key] = record.Record{Value: bytes.Clone(k.value), Over: k.over()}
+		}
+	}
+	for _, entries := range seen.ranges {
+		var shown []record.Entry
+		for _, e := range entries {
+			shown = append(shown, e.Entry)
+		}
+		v.Ranges = append(v.Ranges, shown)
+	}
+	return v
+}
+
+// same compares with all that was seen. A record that is absent may have been there in
+// between, and then the floor has risen.
+func (s *Store) same(ask record.Ask, seen sight, floorToo bool) []clientv3.Cmp {
+	var all []clientv3.Cmp
+	for _, k := range seen.records {
+		all = append(all, clientv3.Compare(clientv3.ModRevision(s.recordPath(k.key)), "=", k.rev))
+		if k.marked() {
+			all = append(all, clientv3.Compare(clientv3.ModRevision(s.markerPath(k.key)), "=", k.markerRev))
+		}
+		floorToo = floorToo || k.rev == 0
+	}
+	for i, r := range ask.Ranges {
+		end := s.indexPath(r.To)
+		for _, e := range seen.ranges[i] {
+			all = append(all, clientv3.Compare(clientv3.ModRevision(s.entryPath(e.Entry)), "=", e.rev))
+		}
+		if n := len(seen.ranges[i]); n == r.Limit {
+			end = s.entryPath(seen.ranges[i][n-1].Entry) + "\x00"
+		}
+		all = append(all, clientv3.Compare(clientv3.ModRevision(s.indexPath(r.From)), "<", seen.rev+1).WithRange(end))
+	}
+	if floorToo {
+		all = append(all, clientv3.Compare(clientv3.ModRevision(s.floorPath()), "=", seen.floor.rev))
+	}
+	return all
+}

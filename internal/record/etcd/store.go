@@ -1,0 +1,157 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/kazahana/kazahana/internal/etcdconn"
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// Store implements record.Store in etcd, whose client it does not own.
+type Store struct {
+	conn   *etcdconn.Client
+	prefix string
+	seed   maphash.Seed
+	// turns has a value for each stripe of keys. A change takes those of its keys out,
+	// in ascending order, and puts them back. Each is what this process knows of one
+	// record of the stripe; the zero value is nothing.
+	turns [stripes]chan known
+	floor atomic.Pointer[floor]  // as last seen: a hint, like all that is known
+	life  atomic.Pointer[string] // likewise; nil before anything was seen
+
+	nowMS    func() int64
+	created  atomic.Int64 // records that this process made
+	sweeping sync.Mutex   // guards sweepFrom, and that there is one sweep at a time
+	// sweepFrom is the key that the next sweep begins with.
+	sweepFrom string
+
+	mu       sync.Mutex // guards closed, and that no task begins afterwards
+	closed   bool
+	lifetime context.Context // ends with Close
+	end      context.CancelFunc
+	tasks    sync.WaitGroup // watches and sweeps
+}
+
+// New uses the client, under keys that no pool of leases can have. Whoever opened the
+// client closes it, after the store.
+func New(conn *etcdconn.Client) *Store {
+	s := &Store{conn: conn, prefix: conn.Config().Prefix + "@rec/", seed: maphash.MakeSeed(), nowMS: func() int64 { return time.Now().UnixMilli() }}
+	for i := range s.turns {
+		s.turns[i] = make(chan known, 1)
+		s.turns[i] <- known{}
+	}
+	s.lifetime, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// Close implements record.Store: it ends watches and sweeps.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.end()
+	s.tasks.Wait()
+	return nil
+}
+
+// Init implements record.Store: etcd does not forget.
+func (s *Store) Init(context.Context) error { return nil }
+
+// begin begins a task, which ends with tasks.Done; not once the store is closed.
+func (s *Store) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.tasks.Add(1)
+	}
+	return !s.closed
+}
+
+// Read implements record.Store.
+func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
+	if err := ask.Validate(); err != nil {
+		return record.View{}, err
+	}
+	seen, err := s.see(ctx, ask)
+	if err != nil {
+		return record.View{}, err
+	}
+	return seen.view(s.nowMS()), nil
+}
+
+// see reads all that the ask names.
+func (s *Store) see(ctx context.Context, ask record.Ask) (sight, error) {
+	resp, err := s.get(ctx, s.gets(ask)...)
+	if err != nil {
+		return sight{}, err
+	}
+	return s.understand(ask, resp.Header, resp.Responses)
+}
+
+// get reads at one revision.
+func (s *Store) get(ctx context.Context, ops ...clientv3.Op) (resp *clientv3.TxnResponse, err error) {
+	err = s.conn.Call(ctx, func(ctx context.Context) (err error) {
+		resp, err = s.conn.KV.Txn(ctx).Then(ops...).Commit()
+		return err
+	})
+	return resp, err
+}
+
+// List implements record.Store.
+func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]record.Head, error) {
+	if err := record.ValidatePage(prefix, after, limit); err != nil {
+		return nil, err
+	}
+	from := prefix
+	if after >= prefix {
+		from = after + "\x00"
+	}
+	part := func(path func(string) string) clientv3.Op {
+		return clientv3.OpGet(path(from), clientv3.WithRange(clientv3.GetPrefixRangeEnd(path(prefix))), clientv3.WithLimit(int64(limit)))
+	}
+	// The first so many markers include those of the first so many records.
+	resp, err := s.get(ctx, part(s.recordPath), part(s.markerPath))
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.page(resp)
+	if err != nil {
+		return nil, err
+	}
+	var page []record.Head
+	for _, k := range found {
+		page = append(page, record.HeadOf(k.key, record.Record{Value: k.value, Over: k.over()}))
+	}
+	return page, nil
+}
+
+// page reads the answers to a range of records and one of their markers.
+func (s *Store) page(resp *clientv3.TxnResponse) (all []known, err error) {
+	records, markers := resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs
+	for _, kv := range records {
+		key := string(kv.Key[len(s.recordPath("")):])
+		var marker *mvccpb.KeyValue
+		if len(markers) > 0 && string(markers[0].Key) == s.markerPath(key) {
+			marker, markers = markers[0], markers[1:]
+		}
+		k, err := s.parse(key, kv, marker)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, k)
+	}
+	return all, nil
+}
+
+// hints returns the life and the floor as last seen; zero values before that.
+func (s *Store) hints() (life string, f floor) {
+	return *cmp.Or(s.life.Load(), new(string)), *cmp.Or(s.floor.Load(), &floor{})
+}

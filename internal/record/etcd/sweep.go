@@ -1,0 +1,85 @@
+package etcd
+
+import (
+	"context"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// Records that are due are looked for as new ones are made: twice as many looks as
+// records are made, so that the due ones shrink.
+const (
+	sweepEvery = 16 // records made
+	sweepLooks = 32 // records looked at
+	// sweepTime is how long one look may take.
+	sweepTime = 30 * time.Second
+)
+
+// due reports whether the record may be deleted. How long it is kept after its term is
+// counted by the clocks of hosts: one that is ahead costs what the record remembered,
+// and nothing that the floor does not know.
+func (k known) due(nowMS int64) bool {
+	return k.TermMS+k.KeepMS > 0 && (k.over() || k.TermMS == 0) && nowMS >= k.AtMS+k.TermMS+k.KeepMS
+}
+
+// made counts a new record, and looks for some that are due, in the background.
+func (s *Store) made() {
+	if s.created.Add(1)%sweepEvery != 0 || !s.begin() {
+		return
+	}
+	go func() {
+		defer s.tasks.Done()
+		ctx, cancel := context.WithTimeout(s.lifetime, sweepTime)
+		defer cancel()
+		_, _ = s.sweep(ctx) // what it did not do, the next one does
+	}()
+}
+
+// sweep deletes the records that are due among the next ones, and reports whether it
+// came to the end, where the next one begins anew.
+func (s *Store) sweep(ctx context.Context) (end bool, err error) {
+	if !s.sweeping.TryLock() {
+		return true, nil
+	}
+	defer s.sweeping.Unlock()
+	// The first so many markers include those of the first so many records.
+	part := func(path func(string) string) clientv3.Op {
+		return clientv3.OpGet(path(s.sweepFrom), clientv3.WithRange(clientv3.GetPrefixRangeEnd(path(""))), clientv3.WithLimit(sweepLooks))
+	}
+	resp, err := s.get(ctx, part(s.recordPath), part(s.markerPath))
+	if err != nil {
+		return false, err
+	}
+	found, err := s.page(resp)
+	if err != nil {
+		return false, err
+	}
+	for _, k := range found {
+		if k.due(s.nowMS()) {
+			if err := s.remove(ctx, k.key); err != nil {
+				return false, err
+			}
+		}
+		s.sweepFrom = k.key + "\x00"
+	}
+	if len(found) < sweepLooks {
+		s.sweepFrom = ""
+	}
+	return s.sweepFrom == "", nil
+}
+
+// remove deletes a record if it is still due.
+func (s *Store) remove(ctx context.Context, key string) error {
+	c := s.newChange(record.Ask{Keys: []string{key}}, nil)
+	c.rule = func(record.View) ([]record.Write, error) {
+		if c.seen.records[0].due(s.nowMS()) {
+			return []record.Write{{Key: key}}, nil
+		}
+		return nil, nil
+	}
+	_, err := c.carryOut(ctx)
+	return err
+}

@@ -1,0 +1,236 @@
+// Package memory keeps records in the process: for tests, and where nothing need
+// survive the process.
+package memory
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// sweepLooks is how many records a change looks at to delete those that are due: more
+// than it can make.
+const sweepLooks = 2 * record.MaxWrites
+
+// errClosed: the store was closed.
+var errClosed = errors.New("the store is closed")
+
+// Store implements record.Store.
+type Store struct {
+	nowMS func() int64
+
+	mu       sync.Mutex
+	lastMS   int64 // of the latest change: a clock that steps back stands still
+	floor    int64
+	records  map[string]kept
+	index    []record.Entry // in order
+	watchers map[chan struct{}]string
+	closed   chan struct{} // closed by Close, with the lock
+}
+
+// kept is a record. Times are Unix ms.
+type kept struct {
+	record.Write
+	endMS int64 // of the term; 0: it has none
+	dueMS int64 // may be deleted from then on; 0: never
+}
+
+func (k kept) over(nowMS int64) bool { return k.endMS != 0 && k.endMS <= nowMS }
+func (k kept) due(nowMS int64) bool  { return k.dueMS != 0 && k.dueMS <= nowMS }
+
+// New returns an empty store. nowMS is its clock in Unix ms; nil means the wall
+// clock.
+func New(nowMS func() int64) *Store {
+	if nowMS == nil {
+		nowMS = func() int64 { return time.Now().UnixMilli() }
+	}
+	return &Store{nowMS: nowMS, records: map[string]kept{}, watchers: map[chan struct{}]string{}, closed: make(chan struct{})}
+}
+
+// begin takes the lock, and reports why nothing can be done.
+func (s *Store) begin(ctx context.Context, err error) error {
+	if err = cmp.Or(err, ctx.Err()); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	select {
+	case <-s.closed:
+		s.mu.Unlock()
+		return errClosed
+	default:
+		return nil
+	}
+}
+
+// now is the clock, which does not go back.
+func (s *Store) now() int64 { return max(s.nowMS(), s.lastMS) }
+
+// Change implements record.Store.
+func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (atMS int64, err error) {
+	if err := s.begin(ctx, ask.Validate()); err != nil {
+		return 0, err
+	}
+	defer s.mu.Unlock()
+	v := s.view(ask)
+	writes, err := rule(v)
+	if err == nil {
+		err = ask.ValidateWrites(writes)
+	}
+	if err != nil || len(writes) == 0 {
+		return v.NowMS, err
+	}
+	s.lastMS = v.NowMS
+	for _, w := range writes {
+		s.write(w)
+	}
+	looked := 0
+	for key, k := range s.records {
+		if k.due(s.lastMS) {
+			s.remove(key, k.Mark)
+		}
+		if looked++; looked == sweepLooks {
+			break
+		}
+	}
+	return v.NowMS, nil
+}
+
+func (s *Store) write(w record.Write) {
+	before := s.records[w.Key]
+	if w.Value == nil {
+		s.tell(w.Key, w.Tell || before.Tell)
+		s.remove(w.Key, w.Mark)
+		return
+	}
+	s.tell(w.Key, w.Tell)
+	s.unindex(w.Key)
+	w.Value, w.Index = slices.Clone(w.Value), slices.Clone(w.Index)
+	k := kept{Write: w}
+	if w.TermMS > 0 {
+		k.endMS = s.lastMS + w.TermMS
+	}
+	if w.TermMS > 0 || w.KeepMS > 0 {
+		k.dueMS = s.lastMS + w.TermMS + w.KeepMS
+	}
+	s.records[w.Key] = k
+	for _, entry := range w.Index {
+		e := record.Entry{Index: entry, Key: w.Key}
+		at, _ := slices.BinarySearchFunc(s.index, e, inOrder)
+		s.index = slices.Insert(s.index, at, e)
+	}
+}
+
+// remove deletes a record, if it is there, and raises the floor.
+func (s *Store) remove(key string, mark int64) {
+	if before, ok := s.records[key]; ok {
+		s.floor = max(s.floor, mark, before.Mark)
+	}
+	s.unindex(key)
+	delete(s.records, key)
+}
+
+func (s *Store) unindex(key string) {
+	for _, entry := range s.records[key].Index {
+		if at, ok := slices.BinarySearchFunc(s.index, record.Entry{Index: entry, Key: key}, inOrder); ok {
+			s.index = slices.Delete(s.index, at, at+1)
+		}
+	}
+}
+
+func inOrder(a, b record.Entry) int {
+	return cmp.Or(strings.Compare(a.Index, b.Index), strings.Compare(a.Key, b.Key))
+}
+
+func (s *Store) view(ask record.Ask) record.View {
+	v := record.View{Records: map[string]record.Record{}, NowMS: s.now(), Floor: s.floor}
+	for _, key := range ask.Keys {
+		if k, ok := s.records[key]; ok {
+			v.Records[key] = record.Record{Value: slices.Clone(k.Value), Over: k.over(v.NowMS)}
+		}
+	}
+	for _, r := range ask.Ranges {
+		from, _ := slices.BinarySearchFunc(s.index, record.Entry{Index: r.From}, inOrder)
+		to, _ := slices.BinarySearchFunc(s.index, record.Entry{Index: r.To}, inOrder)
+		v.Ranges = append(v.Ranges, slices.Clone(s.index[from:min(to, from+r.Limit)]))
+	}
+	return v
+}
+
+// Read implements record.Store.
+func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
+	if err := s.begin(ctx, ask.Validate()); err != nil {
+		return record.View{}, err
+	}
+	defer s.mu.Unlock()
+	return s.view(ask), nil
+}
+
+// List implements record.Store.
+func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]record.Head, error) {
+	if err := s.begin(ctx, record.ValidatePage(prefix, after, limit)); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	var page []record.Head
+	for _, key := range slices.Sorted(maps.Keys(s.records)) {
+		if strings.HasPrefix(key, prefix) && key > after && len(page) < limit {
+			k := s.records[key]
+			page = append(page, record.HeadOf(key, record.Record{Value: slices.Clone(k.Value), Over: k.over(s.now())}))
+		}
+	}
+	return page, nil
+}
+
+// Watch implements record.Store.
+func (s *Store) Watch(ctx context.Context, prefix string) (<-chan struct{}, error) {
+	if err := s.begin(ctx, record.ValidatePrefix(prefix)); err != nil {
+		return nil, err
+	}
+	defer s.mu.Unlock()
+	tokens := make(chan struct{}, 1)
+	s.watchers[tokens] = prefix
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-s.closed:
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.watchers, tokens)
+		close(tokens)
+	}()
+	return tokens, nil
+}
+
+func (s *Store) tell(key string, tell bool) {
+	for tokens, prefix := range s.watchers {
+		if tell && strings.HasPrefix(key, prefix) {
+			select {
+			case tokens <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// Init implements record.Store: nothing is ever forgotten.
+func (s *Store) Init(context.Context) error { return nil }
+
+// Close implements record.Store.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.closed:
+	default:
+		close(s.closed)
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package memory_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/memory"
+	"github.com/kazahana/kazahana/internal/record/recordtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// client leaves the store open.
+type client struct{ *memory.Store }
+
+func (client) Close() error { return nil }
+
+func TestConformance(t *testing.T) {
+	recordtest.Run(t, func(t *testing.T) recordtest.Target {
+		var clock atomic.Int64
+		clock.Store(1_800_000_000_000)
+		store := memory.New(clock.Load)
+		t.Cleanup(func() { store.Close() })
+		return recordtest.Target{
+			Open:    func() (record.Store, error) { return client{store}, nil },
+			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
+		}
+	})
+}
+
+// Closing the store ends its watches and refuses calls.
+func TestClosed(t *testing.T) {
+	s := memory.New(nil)
+	tokens, err := s.Watch(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range tokens {
+	}
+	if _, err := s.Read(t.Context(), record.Ask{}); err == nil {
+		t.Error("a store that is closed can be read")
+	}
+}

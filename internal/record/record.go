@@ -1,0 +1,131 @@
+package record
+
+import (
+	"context"
+	"errors"
+)
+
+// Record is a value and what the store says of its term.
+type Record struct {
+	Value []byte // never nil
+	// Over: the record had a term, which has ended.
+	Over bool
+}
+
+// Ask names what a rule is shown.
+type Ask struct {
+	Keys   []string
+	Ranges []Range
+}
+
+// Range asks for the index entries from From, up to but without To, in the order of
+// entries and then keys: the first Limit of them.
+type Range struct {
+	From, To string
+	Limit    int
+}
+
+// Entry is one index entry of a record.
+type Entry struct{ Index, Key string }
+
+// View is what a rule is shown: one state of the store.
+type View struct {
+	Records map[string]Record // of the keys of the Ask; an absent record is missing
+	Ranges  [][]Entry         // of the ranges of the Ask, in its order
+	NowMS   int64             // Unix ms, for people
+	Floor   int64
+	// Life names the store's present life. Another one begins where the store may
+	// have forgotten something, and where it was replaced by another.
+	Life  string
+	Fence Fence
+}
+
+// Fence says whether the store may have forgotten something. The zero value is a
+// store that has not.
+type Fence struct {
+	// Doubt: something may be missing that an earlier life knew, and no operator has
+	// said otherwise. It does not end by itself.
+	Doubt bool
+	// FromMS is when the fence began, and UntilMS when everything has ended that may
+	// be missing and that had an end, in Unix ms by View.NowMS.
+	FromMS, UntilMS int64
+	Reason          string // for people
+}
+
+// Write is what becomes of one record.
+type Write struct {
+	Key   string // one of the keys of the Ask
+	Value []byte // nil deletes
+	// TermMS is how long the record's term lasts, from the commit; 0: it has none.
+	TermMS int64
+	// KeepMS is how long the record stays after its term, or after the commit where
+	// it has none. With neither it stays until it is deleted.
+	KeepMS int64
+	// Mark is what the floor rises to when the record is deleted.
+	Mark int64
+	// Index lists the entries under which ranges find the record, instead of those
+	// of the record before.
+	Index []string
+	// Tell gives watchers a token.
+	Tell bool
+}
+
+// Rule decides what becomes of the records that the view shows. It is pure: it may
+// run several times, and under the store's lock.
+type Rule func(View) ([]Write, error)
+
+// Head is a record in a list.
+type Head struct {
+	Key string
+	// Value is the record's value, or its first MaxHead bytes.
+	Value []byte
+	Over  bool
+}
+
+// Store keeps records. Implementations are safe for concurrent use and return soon
+// after ctx is done. Package recordtest holds them to the contract on the package's
+// page.
+type Store interface {
+	// Change has the rule decide on what the ask names, and returns when its writes
+	// are as durable as the store ever makes them. atMS is the moment of the commit,
+	// in Unix ms. Errors: the rule's own; ErrInvalid; ErrBusy; ErrOutrun; ErrTerm;
+	// anything else is an unknown outcome.
+	Change(ctx context.Context, ask Ask, rule Rule) (atMS int64, err error)
+
+	// Read returns what the ask names, as of one moment during the call.
+	Read(ctx context.Context, ask Ask) (View, error)
+
+	// List returns the records whose keys have the prefix and come after the key
+	// after, in the order of their keys, limit of them at most. A page is of one
+	// moment; pages of different moments may miss what changes meanwhile.
+	List(ctx context.Context, prefix, after string, limit int) ([]Head, error)
+
+	// Watch gives a token after each write with Tell, and each deletion of a record
+	// whose last write had it, where the key has the prefix; one token may stand for
+	// several of them, and for none. It is in effect when it returns. The channel is
+	// closed when ctx is done, and when the store has become blind. The error is
+	// errors.ErrUnsupported where the store cannot tell.
+	Watch(ctx context.Context, prefix string) (<-chan struct{}, error)
+
+	// Init says that the store is new, or that nothing is missing in it. It ends the
+	// fence. A store that cannot forget does nothing.
+	Init(ctx context.Context) error
+
+	// Close ends the use of the store. The connection or file below stays open.
+	Close() error
+}
+
+// Errors without fields. Callers decide with errors.Is.
+var (
+	// ErrInvalid: the call breaks a limit or a rule of the contract. Nothing was
+	// changed.
+	ErrInvalid = errors.New("invalid use of the record store")
+	// ErrBusy: others changed the same records at each of many tries. Nothing was
+	// changed.
+	ErrBusy = errors.New("others change the same records all the time")
+	// ErrOutrun: the answer of a commit was lost, and the records were changed since.
+	ErrOutrun = errors.New("the answer of a commit was lost, and the records were changed since: whether it was carried out is unknown")
+	// ErrTerm is part of an error of a store that failed where it prepared a record's
+	// term, before anything else. Nothing was changed.
+	ErrTerm = errors.New("the term was not set")
+)

@@ -1,0 +1,428 @@
+// Package recordtest holds a record.Store to its contract. Every store runs the same
+// suite against its real server.
+package recordtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// Target is a store, empty at first.
+type Target struct {
+	// Open opens it once more, as another process would. Run closes what it opens.
+	Open func() (record.Store, error)
+	// Advance moves the store's clock, back too. It is nil where the clock cannot be set;
+	// then Expire ends the term of one record.
+	Advance func(d time.Duration)
+	Expire  func(key string)
+	// Between: rules run outside of the store's lock, so that others can change the
+	// records between what a rule is shown and its commit.
+	Between bool
+}
+
+// Run runs the suite; each test has a Target of its own.
+func Run(t *testing.T, target func(t *testing.T) Target) {
+	for name, test := range map[string]func(*rig){
+		"records": records, "all or nothing": together, "limits": limits, "the greatest change": greatest, "a caller who left": gone,
+		"terms": terms, "a clock that steps back": back, "idle records": idle, "the floor": floor, "ranges": ranges, "lists": lists, "watches": watches,
+		"a model": model, "many callers": concurrent, "tokens": tokens, "numbers by a range": numbers,
+		"changed between": between, "refusals are confirmed": confirmed, "closed": closed,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &rig{T: t, target: target(t)}
+			r.store = r.open()
+			test(r)
+		})
+	}
+}
+
+// callTime is for a slow machine.
+const callTime = time.Minute
+
+type rig struct {
+	*testing.T
+	target Target
+	store  record.Store
+}
+
+func (r *rig) open() record.Store {
+	r.Helper()
+	s, err := r.target.Open()
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			r.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+func (r *rig) context() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	r.Cleanup(cancel)
+	return ctx
+}
+
+// write changes one or more records, whatever they are.
+func (r *rig) write(writes ...record.Write) {
+	r.Helper()
+	var ask record.Ask
+	for _, w := range writes {
+		ask.Keys = append(ask.Keys, w.Key)
+	}
+	if _, err := r.store.Change(r.context(), ask, func(record.View) ([]record.Write, error) { return writes, nil }); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func text(key, value string) record.Write { return record.Write{Key: key, Value: []byte(value)} }
+
+func (r *rig) read(ask record.Ask) record.View {
+	r.Helper()
+	v, err := r.store.Read(r.context(), ask)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return v
+}
+
+// see compares a record with what is wanted of it: its value, which has an
+// exclamation mark at its end where the term is over, or "-" for none.
+func (r *rig) see(key, want string) {
+	r.Helper()
+	if got := shown(r.read(record.Ask{Keys: []string{key}}), key); got != want {
+		r.Errorf("%s is %q, want %q", key, got, want)
+	}
+}
+
+func shown(v record.View, key string) string {
+	found, ok := v.Records[key]
+	if !ok {
+		return "-"
+	}
+	if found.Over {
+		return string(found.Value) + "!"
+	}
+	return string(found.Value)
+}
+
+func (r *rig) seeFloor(want int64) {
+	r.Helper()
+	if got := r.read(record.Ask{}).Floor; got != want {
+		r.Errorf("the floor is %d, want %d", got, want)
+	}
+}
+
+var errRule = errors.New("the rule says no")
+
+func records(r *rig) {
+	r.see("a", "-")
+	r.write(text("a", "one"))
+	r.see("a", "one")
+	r.write(text("a", "two"))
+	r.store = r.open()
+	r.see("a", "two")
+	r.see("b", "-")
+	all := strings.Repeat("\x00\xff\n日", 100)
+	r.write(text("a", all), record.Write{Key: "empty", Value: []byte{}})
+	r.see("a", all)
+	if v := r.read(record.Ask{Keys: []string{"empty"}}).Records["empty"].Value; v == nil || len(v) > 0 {
+		r.Errorf("an empty value is read as %q, nil %v", v, v == nil)
+	}
+	for _, key := range []string{"a/b", "a\nb", " ", `quo"te'\`, "%00", strings.Repeat("k", record.MaxKey)} {
+		r.write(text(key, key))
+		r.see(key, key)
+	}
+	r.write(record.Write{Key: "a"})
+	r.see("a", "-")
+	r.write(record.Write{Key: "a"}) // there is nothing to delete
+	r.write(text("a", "again"))
+	r.see("a", "again")
+	// What was shown is the caller's.
+	shown := r.read(record.Ask{Keys: []string{"a"}}).Records["a"].Value
+	shown[0] = 'X'
+	r.see("a", "again")
+}
+
+// together: all writes of a rule, or none, and what the rule was shown.
+func together(r *rig) {
+	r.write(text("a", "1"), text("b", "1"))
+	ask := record.Ask{Keys: []string{"a", "b", "c"}}
+	before := r.read(ask).NowMS
+	at, err := r.store.Change(r.context(), ask, func(v record.View) ([]record.Write, error) {
+		if shown(v, "a") != "1" || shown(v, "b") != "1" || shown(v, "c") != "-" {
+			return nil, nil // an old view; one that does not write is confirmed
+		}
+		return []record.Write{text("a", "2"), {Key: "b"}, text("c", "2")}, nil
+	})
+	if err != nil || at < before {
+		r.Errorf("at %d, not before %d (%v)", at, before, err)
+	}
+	r.see("a", "2")
+	r.see("b", "-")
+	r.see("c", "2")
+	if _, err := r.store.Change(r.context(), ask, func(record.View) ([]record.Write, error) {
+		return []record.Write{text("a", "3"), text("b", "3")}, errRule
+	}); err != errRule {
+		r.Errorf("the error is %v, want the rule's own", err)
+	}
+	if _, err := r.store.Change(r.context(), ask, func(record.View) ([]record.Write, error) { return nil, nil }); err != nil {
+		r.Errorf("no writes: %v", err)
+	}
+	r.see("a", "2")
+	r.see("b", "-")
+	if v := r.read(ask); v.Fence != (record.Fence{}) {
+		r.Errorf("a new store has the fence %+v", v.Fence)
+	}
+}
+
+func limits(r *rig) {
+	r.write(text("a", "1"))
+	ask := record.Ask{Keys: []string{"a"}}
+	long := strings.Repeat("x", record.MaxKey+1)
+	var many []string
+	for i := range record.MaxKeys + 1 {
+		many = append(many, fmt.Sprint("k", i))
+	}
+	for words, bad := range map[string]record.Ask{
+		"key \"\"":        {Keys: []string{""}},
+		"1 to 1024 bytes": {Keys: []string{long}},
+		"asked for twice": {Keys: []string{"a", "a"}},
+		"NUL at byte 1":   {Keys: []string{"a\x00"}},
+		"of UTF-8":        {Keys: []string{"a\xff"}},
+		"more than 16":    {Keys: many},
+		"must come":       {Ranges: []record.Range{{From: "b", To: "a", Limit: 1}}},
+		"limit":           {Ranges: []record.Range{{From: "a", To: "b"}}},
+		"a limit of 33":   {Ranges: []record.Range{{From: "a", To: "b", Limit: record.MaxEntries + 1}}},
+		"and 3 ranges":    {Ranges: make([]record.Range, record.MaxRanges+1)},
+	} {
+		_, err := r.store.Change(r.context(), bad, func(record.View) ([]record.Write, error) { return nil, nil })
+		r.refused(err, words)
+		_, err = r.store.Read(r.context(), bad)
+		r.refused(err, words)
+	}
+	for words, bad := range map[string][]record.Write{
+		"not asked for":            {text("b", "")},
+		"writes \"a\" twice":       {text("a", "2"), text("a", "3")},
+		"more than 1048576":        {{Key: "a", Value: make([]byte, record.MaxValue+1)}},
+		"a term of -1 ms":          {{Key: "a", Value: []byte("2"), TermMS: -1}},
+		"kept -1 ms":               {{Key: "a", Value: []byte("2"), KeepMS: -1}},
+		"the mark -1":              {{Key: "a", Value: []byte("2"), Mark: -1}},
+		"nor the times":            {{Key: "a", Value: []byte("2"), TermMS: record.MaxTermMS + 1}},
+		"deletion of \"a\"":        {{Key: "a", TermMS: 1}},
+		"5 index entries":          {{Key: "a", Value: []byte("2"), Index: []string{"1", "2", "3", "4", "5"}}},
+		"index entry \"1\" twice":  {{Key: "a", Value: []byte("2"), Index: []string{"1", "1"}}},
+		"index entry \"\" must be": {{Key: "a", Value: []byte("2"), Index: []string{""}}},
+	} {
+		_, err := r.store.Change(r.context(), ask, func(record.View) ([]record.Write, error) { return bad, nil })
+		r.refused(err, words)
+	}
+	for _, bad := range []struct {
+		prefix, after string
+		limit         int
+	}{{"", "", 1}, {"a", "", 0}, {"a", "", record.MaxPage + 1}, {"a", "\x00", 1}} {
+		_, err := r.store.List(r.context(), bad.prefix, bad.after, bad.limit)
+		r.refused(err, "")
+	}
+	r.see("a", "1")
+	r.write(record.Write{Key: "a", Value: make([]byte, record.MaxValue), TermMS: record.MaxTermMS, KeepMS: record.MaxKeepMS})
+}
+
+// greatest: a change within all limits fits into one transaction.
+func greatest(r *rig) {
+	index := func(i, round int) (entries []string) {
+		for n := range record.MaxIndex {
+			entries = append(entries, fmt.Sprintf("%d/%d/%d", n%record.MaxRanges, round*record.MaxIndex+n, i))
+		}
+		return entries
+	}
+	var ask record.Ask
+	for i := range record.MaxKeys {
+		ask.Keys = append(ask.Keys, fmt.Sprint("k", i))
+	}
+	for i := range record.MaxRanges {
+		ask.Ranges = append(ask.Ranges, record.Range{From: fmt.Sprint(i, "/"), To: fmt.Sprint(i, "0"), Limit: record.MaxEntries})
+	}
+	for round := range 3 {
+		for begin := 0; begin < record.MaxKeys; begin += record.MaxWrites {
+			var writes []record.Write
+			for i, key := range ask.Keys[begin : begin+record.MaxWrites] {
+				w := termed(key, strings.Repeat("v", record.MaxValue/record.MaxWrites), time.Hour)
+				w.Mark, w.Index = 5, index(begin+i, round)
+				if round == 2 {
+					w = record.Write{Key: key}
+				}
+				writes = append(writes, w)
+			}
+			if _, err := r.store.Change(r.context(), ask, func(record.View) ([]record.Write, error) { return writes, nil }); err != nil {
+				r.Fatalf("round %d: %v", round, err)
+			}
+		}
+		if v := r.read(ask); round < 2 && (len(v.Records) != record.MaxKeys || len(v.Ranges[0]) != record.MaxEntries) {
+			r.Errorf("round %d: %d records, %d entries", round, len(v.Records), len(v.Ranges[0]))
+		}
+	}
+	r.seeFloor(5)
+}
+
+func (r *rig) refused(err error, words string) {
+	r.Helper()
+	if !errors.Is(err, record.ErrInvalid) || !strings.Contains(err.Error(), words) {
+		r.Errorf("the error is %v, want ErrInvalid with %q", err, words)
+	}
+}
+
+// gone: the call of a caller that has gone does nothing.
+func gone(r *rig) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := r.store.Change(ctx, record.Ask{Keys: []string{"a"}}, func(record.View) ([]record.Write, error) {
+		return []record.Write{text("a", "1")}, nil
+	}); !errors.Is(err, context.Canceled) {
+		r.Errorf("the error is %v, want Canceled", err)
+	}
+	if _, err := r.store.Read(ctx, record.Ask{}); !errors.Is(err, context.Canceled) {
+		r.Errorf("the error of Read is %v, want Canceled", err)
+	}
+	r.see("a", "-")
+}
+
+// closed: closing a client of the store leaves others alone, and can be repeated.
+func closed(r *rig) {
+	s, err := r.target.Open()
+	if err != nil {
+		r.Fatal(err)
+	}
+	for range 2 {
+		if err := s.Close(); err != nil {
+			r.Errorf("Close: %v", err)
+		}
+	}
+}
+
+func ranges(r *rig) {
+	indexed := func(key string, entries ...string) record.Write {
+		return record.Write{Key: key, Value: []byte(key), Index: entries}
+	}
+	see := func(from, to string, limit int, want ...string) {
+		r.Helper()
+		var got []string
+		for _, e := range r.read(record.Ask{Ranges: []record.Range{{From: from, To: to, Limit: limit}}}).Ranges[0] {
+			got = append(got, e.Index+"="+e.Key)
+		}
+		if !slices.Equal(got, want) {
+			r.Errorf("from %s to %s are %q, want %q", from, to, got, want)
+		}
+	}
+	see("a", "z", 10)
+	r.write(indexed("one", "end/3", "who/x"), indexed("two", "end/1"), indexed("three", "end/1", "who/x"), indexed("none"))
+	see("end/", "end0", 10, "end/1=three", "end/1=two", "end/3=one")
+	see("end/", "end0", 2, "end/1=three", "end/1=two")
+	see("end/1", "end/3", 10, "end/1=three", "end/1=two") // without the end
+	see("end/2", "end/4", 10, "end/3=one")
+	see("who/x", "who/y", 10, "who/x=one", "who/x=three")
+	r.store = r.open()
+	r.write(indexed("one", "end/2")) // instead of those before
+	see("end/", "end0", 10, "end/1=three", "end/1=two", "end/2=one")
+	see("who/x", "who/y", 10, "who/x=three")
+	r.write(record.Write{Key: "two"}, indexed("three"))
+	see("end/", "end0", 10, "end/2=one")
+	see("who/", "who0", 10)
+	// A rule sees several ranges, in the order of the ask, and the records beside them.
+	v := r.read(record.Ask{Keys: []string{"one"}, Ranges: []record.Range{{From: "who/", To: "who0", Limit: 1}, {From: "end/", To: "end0", Limit: 1}}})
+	if len(v.Ranges) != 2 || len(v.Ranges[0]) != 0 || len(v.Ranges[1]) != 1 || shown(v, "one") != "one" {
+		r.Errorf("two ranges and a record are %+v", v)
+	}
+	// What an index entry and a key have in them does not mix.
+	r.write(indexed("b", "q/a"), indexed("a/b", "q/"), indexed("/b", "q/a"))
+	see("q/", "q0", 10, "q/=a/b", "q/a=/b", "q/a=b")
+}
+
+func lists(r *rig) {
+	var want []string
+	for i := range 25 {
+		key := fmt.Sprintf("p/%02d", i)
+		want = append(want, key)
+		r.write(text(key, strings.Repeat("v", i)))
+	}
+	r.write(text("p", "before"), text("p0", "after"), text("o/1", "other"))
+	var got []string
+	after, pages := "", 0
+	for {
+		page, err := r.store.List(r.context(), "p/", after, 10)
+		if err != nil {
+			r.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		pages++
+		for _, h := range page {
+			if string(h.Value) != strings.Repeat("v", len(got)) || h.Over {
+				r.Errorf("%s has the head %q", h.Key, h.Value)
+			}
+			got = append(got, h.Key)
+		}
+		after = page[len(page)-1].Key
+	}
+	if !slices.Equal(got, want) || pages != 3 {
+		r.Errorf("%d pages have %q", pages, got)
+	}
+	r.write(text("long", strings.Repeat("x", record.MaxHead)+"y"), record.Write{Key: "long/over", Value: []byte("t"), TermMS: 1000, KeepMS: record.MaxKeepMS})
+	r.expire(time.Second, "long/over")
+	page, err := r.store.List(r.context(), "long", "", 10)
+	if err != nil || len(page) != 2 || string(page[0].Value) != strings.Repeat("x", record.MaxHead) || page[0].Over || !page[1].Over {
+		r.Errorf("the list of long values is %+v (%v)", page, err)
+	}
+}
+
+// watches: a token after each change that tells, and none too few.
+func watches(r *rig) {
+	ctx, cancel := context.WithCancel(r.context())
+	tokens, err := r.open().Watch(ctx, "w/")
+	if errors.Is(err, errors.ErrUnsupported) {
+		cancel()
+		r.Skip("it cannot tell")
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+	wait := func(what string) {
+		r.Helper()
+		select {
+		case _, ok := <-tokens:
+			if !ok {
+				r.Fatalf("%s: the watch has ended", what)
+			}
+		case <-ctx.Done():
+			r.Fatalf("%s: there is no token", what)
+		}
+	}
+	r.write(record.Write{Key: "w/a", Value: []byte("1"), Tell: true})
+	wait("a new record")
+	r.write(text("w/a", "2"), text("v/a", "2"), record.Write{Key: "w/b", Value: []byte("2"), Tell: true})
+	wait("another one")
+	r.write(record.Write{Key: "w/b", Tell: true})
+	wait("a deletion")
+	cancel()
+	deadline := time.After(callTime)
+	for {
+		select {
+		case _, ok := <-tokens:
+			if !ok {
+				return
+			}
+		case <-deadline:
+			r.Fatal("the watch does not end")
+		}
+	}
+}

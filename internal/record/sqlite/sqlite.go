@@ -1,0 +1,255 @@
+// Package sqlite keeps records in a store file, for all processes of a host. A rule
+// runs inside the transaction that carries out its writes, so that nothing needs to
+// be compared and no rule runs twice. A change is on the disk before it is answered;
+// see package sqlitefile.
+//
+// Time is the clock of the process that has the file's lock, and does not go back
+// from one commit to the next: a clock that steps back stands still, so that terms
+// become longer and not shorter. A file that may have forgotten something says so in
+// View.Fence, in a new Life.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
+)
+
+// Tables are the statements that make this package's part of a store file.
+var Tables = []string{
+	`CREATE TABLE IF NOT EXISTS record (
+		key    TEXT    PRIMARY KEY,
+		value  BLOB    NOT NULL,
+		end_ms INTEGER,
+		due_ms INTEGER,
+		mark   INTEGER NOT NULL
+	) STRICT, WITHOUT ROWID`,
+	`CREATE INDEX IF NOT EXISTS record_due ON record (due_ms) WHERE due_ms IS NOT NULL`,
+	`CREATE TABLE IF NOT EXISTS record_index (
+		entry TEXT NOT NULL,
+		key   TEXT NOT NULL,
+		PRIMARY KEY (entry, key)
+	) STRICT, WITHOUT ROWID`,
+	`CREATE INDEX IF NOT EXISTS record_index_key ON record_index (key)`,
+	`CREATE TABLE IF NOT EXISTS record_floor (
+		one   INTEGER PRIMARY KEY CHECK (one = 1),
+		floor INTEGER NOT NULL
+	) STRICT`,
+}
+
+// sweepMax is how many records that are due a change deletes: more than it can make,
+// so that a backlog shrinks, and few enough that no change is burdened.
+const sweepMax = 2 * record.MaxWrites
+
+// Store implements record.Store in a store file, which it does not own.
+type Store struct{ file *sqlitefile.File }
+
+// New uses a file that was opened with Tables. Whoever opened it closes it.
+func New(file *sqlitefile.File) *Store { return &Store{file: file} }
+
+// now is the file's clock, which does not go back.
+func now(s *sqlitefile.Session, nowMS int64) int64 { return max(nowMS, s.LastMS()) }
+
+// Change implements record.Store.
+func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (atMS int64, err error) {
+	if err := ask.Validate(); err != nil {
+		return 0, err
+	}
+	err = s.file.Write(ctx, func(t *sqlitefile.Tx) error {
+		atMS = now(t.Session, t.NowMS)
+		v, err := view(t.Session, ask, atMS)
+		if err != nil {
+			return err
+		}
+		writes, err := rule(v)
+		if err == nil {
+			err = ask.ValidateWrites(writes)
+		}
+		if err != nil || len(writes) == 0 {
+			return err
+		}
+		for _, w := range writes {
+			if err := write(t, w, atMS); err != nil {
+				return err
+			}
+		}
+		return sweep(t, atMS)
+	}, nil)
+	if err != nil {
+		return 0, err
+	}
+	return atMS, nil
+}
+
+func write(t *sqlitefile.Tx, w record.Write, atMS int64) error {
+	if w.Value == nil {
+		return remove(t, w.Key, w.Mark)
+	}
+	if _, err := t.Exec("DELETE FROM record_index WHERE key = ?", w.Key); err != nil {
+		return err
+	}
+	var end, due sql.NullInt64
+	if w.TermMS > 0 {
+		end = sql.NullInt64{Int64: atMS + w.TermMS, Valid: true}
+	}
+	if w.TermMS > 0 || w.KeepMS > 0 {
+		due = sql.NullInt64{Int64: atMS + w.TermMS + w.KeepMS, Valid: true}
+	}
+	if _, err := t.Exec(`INSERT INTO record (key, value, end_ms, due_ms, mark) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
+		SET value = excluded.value, end_ms = excluded.end_ms, due_ms = excluded.due_ms, mark = excluded.mark`,
+		w.Key, w.Value, end, due, w.Mark); err != nil {
+		return err
+	}
+	for _, entry := range w.Index {
+		if _, err := t.Exec("INSERT INTO record_index (entry, key) VALUES (?, ?)", entry, w.Key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove deletes a record, if it is there, and raises the floor.
+func remove(t *sqlitefile.Tx, key string, mark int64) error {
+	var before int64
+	err := t.QueryRow("DELETE FROM record WHERE key = ? RETURNING mark", []any{key}, &before)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := t.Exec("DELETE FROM record_index WHERE key = ?", key); err != nil {
+		return err
+	}
+	if mark = max(mark, before); mark == 0 {
+		return nil
+	}
+	_, err = t.Exec(`INSERT INTO record_floor (one, floor) VALUES (1, ?)
+		ON CONFLICT DO UPDATE SET floor = max(floor, excluded.floor)`, mark)
+	return err
+}
+
+// sweep deletes records that are due.
+func sweep(t *sqlitefile.Tx, atMS int64) error {
+	var keys []string
+	if err := t.QueryRows("SELECT key FROM record WHERE due_ms <= ? ORDER BY due_ms LIMIT ? + 0", []any{atMS, sweepMax},
+		func(scan func(...any) error) error {
+			var key string
+			err := scan(&key)
+			keys = append(keys, key)
+			return err
+		}); err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if err := remove(t, key, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// view reads what the ask names. Inside of a transaction, all of it is of one moment.
+func view(s *sqlitefile.Session, ask record.Ask, nowMS int64) (record.View, error) {
+	fence := s.Fence()
+	v := record.View{
+		Records: map[string]record.Record{}, NowMS: nowMS, Life: fence.Life,
+		Fence: record.Fence{Doubt: !fence.Trusted, FromMS: fence.FromMS, UntilMS: fence.UntilMS, Reason: fence.Reason},
+	}
+	for _, key := range ask.Keys {
+		var value []byte
+		var end sql.NullInt64
+		err := s.QueryRow("SELECT value, end_ms FROM record WHERE key = ?", []any{key}, &value, &end)
+		if errors.Is(err, sql.ErrNoRows) {
+			continue
+		}
+		if err != nil {
+			return record.View{}, fmt.Errorf("record %q: %w", key, err)
+		}
+		v.Records[key] = recordOf(value, end, nowMS)
+	}
+	for _, r := range ask.Ranges {
+		var entries []record.Entry
+		if err := s.QueryRows("SELECT entry, key FROM record_index WHERE entry >= ? AND entry < ? ORDER BY entry, key LIMIT ? + 0",
+			[]any{r.From, r.To, r.Limit}, func(scan func(...any) error) error {
+				var e record.Entry
+				err := scan(&e.Index, &e.Key)
+				entries = append(entries, e)
+				return err
+			}); err != nil {
+			return record.View{}, err
+		}
+		v.Ranges = append(v.Ranges, entries)
+	}
+	err := s.QueryRow("SELECT floor FROM record_floor WHERE one = 1", nil, &v.Floor)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return record.View{}, err
+	}
+	return v, nil
+}
+
+func recordOf(value []byte, end sql.NullInt64, nowMS int64) record.Record {
+	if value == nil { // what the driver makes of an empty one
+		value = []byte{}
+	}
+	return record.Record{Value: value, Over: end.Valid && end.Int64 <= nowMS}
+}
+
+// Read implements record.Store.
+func (s *Store) Read(ctx context.Context, ask record.Ask) (v record.View, err error) {
+	if err := ask.Validate(); err != nil {
+		return record.View{}, err
+	}
+	// Statements outside of a transaction may each see another state of the file.
+	err = s.file.Write(ctx, func(t *sqlitefile.Tx) (err error) {
+		v, err = view(t.Session, ask, now(t.Session, t.NowMS))
+		return err
+	}, nil)
+	if err != nil {
+		return record.View{}, err
+	}
+	return v, nil
+}
+
+// List implements record.Store.
+func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]record.Head, error) {
+	if err := record.ValidatePage(prefix, after, limit); err != nil {
+		return nil, err
+	}
+	return sqlitefile.Read(ctx, s.file, func(session *sqlitefile.Session) (page []record.Head, err error) {
+		nowMS := now(session, s.file.NowMS())
+		query := "SELECT key, substr(value, 1, ? + 0), end_ms FROM record WHERE key > ? AND key >= ? AND key < CAST(? AS TEXT) ORDER BY key LIMIT ? + 0"
+		err = session.QueryRows(query, []any{record.MaxHead, after, prefix, endOf(prefix), limit}, func(scan func(...any) error) error {
+			var key string
+			var value []byte
+			var end sql.NullInt64
+			err := scan(&key, &value, &end)
+			page = append(page, record.HeadOf(key, recordOf(value, end, nowMS)))
+			return err
+		})
+		return page, err
+	})
+}
+
+// endOf is the first string after all that have the prefix. It is a blob because it
+// may be no UTF-8; the last byte of UTF-8 is never the greatest.
+func endOf(prefix string) []byte {
+	end := []byte(prefix)
+	end[len(end)-1]++
+	return end
+}
+
+// Watch implements record.Store: other processes change the file without a word.
+func (s *Store) Watch(context.Context, string) (<-chan struct{}, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// Init implements record.Store.
+func (s *Store) Init(ctx context.Context) error { return s.file.Init(ctx) }
+
+// Close implements record.Store. The file stays open.
+func (s *Store) Close() error { return nil }

@@ -1,0 +1,168 @@
+package sqlite_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/recordtest"
+	"github.com/kazahana/kazahana/internal/record/sqlite"
+	"github.com/kazahana/kazahana/internal/sqlitefile"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// owned closes the file with the store.
+type owned struct {
+	*sqlite.Store
+	file *sqlitefile.File
+}
+
+func (o owned) Close() error { return o.file.Close() }
+
+func open(path string, opts sqlitefile.Options) (owned, error) {
+	file, err := sqlitefile.OpenStore(context.Background(), path, opts, sqlite.Tables)
+	if err != nil {
+		return owned{}, err
+	}
+	return owned{sqlite.New(file), file}, nil
+}
+
+func newPath(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, sqlitefile.StoreName)
+}
+
+// at is a clock.
+func at(ms int64) *atomic.Int64 {
+	var clock atomic.Int64
+	clock.Store(ms)
+	return &clock
+}
+
+const began = 1_800_000_000_000
+
+func TestConformance(t *testing.T) {
+	recordtest.Run(t, func(t *testing.T) recordtest.Target {
+		clock := at(began)
+		path := newPath(t)
+		return recordtest.Target{
+			Open:    func() (record.Store, error) { return open(path, sqlitefile.Options{NowMS: clock.Load}) },
+			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
+		}
+	})
+}
+
+func mustOpen(t *testing.T, path string, clock *atomic.Int64) owned {
+	t.Helper()
+	s, err := open(path, sqlitefile.Options{NowMS: clock.Load})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func put(t *testing.T, s record.Store, w record.Write) {
+	t.Helper()
+	if _, err := s.Change(t.Context(), record.Ask{Keys: []string{w.Key}}, func(record.View) ([]record.Write, error) {
+		return []record.Write{w}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func view(t *testing.T, s record.Store, keys ...string) record.View {
+	t.Helper()
+	v, err := s.Read(t.Context(), record.Ask{Keys: keys})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// A copy of the file is in doubt, in another life, until an operator says otherwise.
+func TestFence(t *testing.T) {
+	clock := at(began)
+	path, copied := newPath(t), newPath(t)
+	s := mustOpen(t, path, clock)
+	put(t, s, record.Write{Key: "k", Value: []byte("1")})
+	was := view(t, s, "k")
+	if err := s.file.Backup(t.Context(), copied); err != nil {
+		t.Fatal(err)
+	}
+	clock.Add(5000)
+	restored := mustOpen(t, copied, clock)
+	v := view(t, restored, "k")
+	if !v.Fence.Doubt || v.Fence.FromMS != began+5000 || v.Fence.UntilMS < v.Fence.FromMS || !strings.Contains(v.Fence.Reason, "copy") || v.Life == was.Life {
+		t.Errorf("a copy has the life %s after %s, and the fence %+v", v.Life, was.Life, v.Fence)
+	}
+	if _, err := restored.Change(t.Context(), record.Ask{}, func(seen record.View) ([]record.Write, error) {
+		if seen.Fence != v.Fence || seen.Life != v.Life {
+			t.Errorf("a rule is shown %+v", seen)
+		}
+		return nil, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := restored.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after := view(t, restored, "k"); after.Fence.Doubt || after.Fence.UntilMS != 0 || after.Life != v.Life || string(after.Records["k"].Value) != "1" {
+		t.Errorf("after Init: %+v", after)
+	}
+}
+
+// A list reads no more than its page, and what is due is found by its index.
+func TestStatementsUseIndexes(t *testing.T) {
+	s := mustOpen(t, newPath(t), at(began))
+	put(t, s, record.Write{Key: "k", Value: []byte{}, Index: []string{"i"}})
+	put(t, s, record.Write{Key: "k"})
+	if _, err := s.List(t.Context(), "k", "", 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Read(t.Context(), record.Ask{Ranges: []record.Range{{From: "a", To: "b", Limit: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sqlitefile.Read(t.Context(), s.file, func(session *sqlitefile.Session) (none struct{}, err error) {
+		for _, query := range session.Statements() {
+			if !strings.Contains(query, "record") {
+				continue
+			}
+			args := make([]any, strings.Count(query, "?"))
+			for i := range args {
+				args[i] = 1
+			}
+			if err := session.QueryRows("EXPLAIN QUERY PLAN "+query, args, func(scan func(...any) error) error {
+				var a, b, c int
+				var detail string
+				err := scan(&a, &b, &c, &detail)
+				if strings.HasPrefix(detail, "SCAN") || strings.Contains(detail, "TEMP B-TREE") {
+					t.Errorf("%s: %s", query, detail)
+				}
+				return err
+			}); err != nil {
+				return none, err
+			}
+		}
+		return none, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func BenchmarkStore(b *testing.B) {
+	path := filepath.Join(b.TempDir(), sqlitefile.StoreName)
+	recordtest.Benchmark(b, func() (record.Store, error) { return open(path, sqlitefile.Options{}) })
+}

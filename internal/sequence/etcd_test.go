@@ -1,0 +1,69 @@
+package sequence_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/kazahana/kazahana/internal/etcdconn"
+	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
+	"github.com/kazahana/kazahana/internal/record/etcd"
+	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
+)
+
+// inEtcd closes the client with the store.
+type inEtcd struct {
+	*sequence.Records
+	records *etcd.Store
+	conn    *etcdconn.Client
+}
+
+func (e inEtcd) Close() error { return errors.Join(e.records.Close(), e.conn.Close()) }
+
+func openEtcd(cfg etcdconn.Config) (inEtcd, error) {
+	conn, err := etcdconn.Open(cfg)
+	if err != nil {
+		return inEtcd{}, err
+	}
+	records := etcd.New(conn)
+	return inEtcd{sequence.OnRecords(records), records, conn}, nil
+}
+
+func TestEtcdConformance(t *testing.T) {
+	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
+		cfg := etcdtest.Shared(t)
+		raw, err := openEtcd(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { raw.Close() })
+		return sequencetest.Target{
+			Open: func() (sequence.Store, error) { return openEtcd(cfg) },
+			// What the cluster does when the lease's time is over.
+			Expire: func(tenant, key string) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				resp, err := raw.conn.KV.Get(ctx, cfg.Prefix+"@rec/k/sequence/"+tenant+"/"+key)
+				if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease == 0 {
+					t.Fatalf("%s: the record is %v (%v), want one with a lease", key, resp, err)
+				}
+				if _, err := raw.conn.KV.Revoke(ctx, clientv3.LeaseID(resp.Kvs[0].Lease)); err != nil {
+					t.Fatal(err)
+				}
+			},
+		}
+	})
+}
+
+func BenchmarkEtcd(b *testing.B) {
+	s, err := openEtcd(etcdtest.Shared(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	sequencetest.Benchmark(b, s)
+}

@@ -1,0 +1,130 @@
+package sequence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// recordPrefix begins the keys of all records of this package.
+const recordPrefix = "sequence/"
+
+// OnRecords keeps sequences as records: the value of each is a State, and its TTL the
+// record's term. The records are closed by their owner.
+func OnRecords(records record.Store) *Records { return &Records{records} }
+
+// Records is a Store and a Declarer.
+type Records struct{ records record.Store }
+
+var (
+	_ Store    = (*Records)(nil)
+	_ Declarer = (*Records)(nil)
+)
+
+// Close implements Store.
+func (s *Records) Close() error { return nil }
+
+// Next implements Store.
+func (s *Records) Next(ctx context.Context, r Request) (Range, error) {
+	if err := r.Validate(); err != nil {
+		return Range{}, err
+	}
+	var got Range
+	step := func(before State, over bool, v record.View) (after State, err error) {
+		after, got, err = nextIn(before, over, r, v)
+		return after, err
+	}
+	err := s.change(ctx, r.Tenant, r.Key, step)
+	for r.RequestID != "" && errors.Is(err, record.ErrOutrun) {
+		err = s.change(ctx, r.Tenant, r.Key, step) // a receipt tells whether the call was carried out
+	}
+	if err != nil {
+		return Range{}, err
+	}
+	return got, nil
+}
+
+// nextIn is Next in a store that may have forgotten values. What a key had before its
+// TTL passed matters only while that is so.
+func nextIn(before State, over bool, r Request, v record.View) (after State, got Range, err error) {
+	if v.Fence.Doubt && before.Life != v.Life {
+		after, got, known, err := NextInDoubt(before, r, v.NowMS, Doubt{FromMS: v.Fence.FromMS, Reason: v.Fence.Reason})
+		if known {
+			after.Life = v.Life
+		}
+		return after, got, err
+	}
+	if over {
+		before = State{}
+	}
+	after, got, err = Next(before, r, v.NowMS)
+	after.Life = v.Life
+	return after, got, err
+}
+
+// Declare implements Declarer.
+func (s *Records) Declare(ctx context.Context, d Declaration) error {
+	if err := d.Validate(); err != nil {
+		return err
+	}
+	return s.change(ctx, d.Tenant, d.Key, func(_ State, _ bool, v record.View) (State, error) {
+		after := Declared(d, v.NowMS)
+		after.Life = v.Life
+		return after, nil
+	})
+}
+
+// change replaces a key's state by what step makes of it.
+func (s *Records) change(ctx context.Context, tenant, key string, step func(before State, over bool, v record.View) (State, error)) error {
+	path := recordPrefix + tenant + "/" + key
+	_, err := s.records.Change(ctx, record.Ask{Keys: []string{path}}, func(v record.View) ([]record.Write, error) {
+		var before State
+		found, ok := v.Records[path]
+		if ok {
+			var err error
+			if before, err = parseState(string(found.Value)); err != nil {
+				return nil, fmt.Errorf("sequence %q: %w", key, err)
+			}
+		}
+		after, err := step(before, found.Over, v)
+		if err != nil {
+			return nil, err
+		}
+		return []record.Write{{Key: path, Value: []byte(after.text()), TermMS: after.Options.ttlMS()}}, nil
+	})
+	if errors.Is(err, record.ErrTerm) {
+		err = fmt.Errorf("%w: %w", ErrTTL, err)
+	}
+	return err
+}
+
+// text is the state as records keep it: its options on a line; the last value, the
+// last use and the life on another; then the receipts.
+func (s State) text() string {
+	return fmt.Sprintf("%s\n%d %d %s%s", s.Options.Text(), s.Last, s.UsedMS, s.Life, s.ReceiptsText())
+}
+
+// parseState reads what text wrote.
+func parseState(text string) (s State, err error) {
+	options, rest, _ := strings.Cut(text, "\n")
+	values, receipts, _ := strings.Cut(rest, "\n")
+	if s.Options, err = ParseOptions(options); err != nil {
+		return State{}, err
+	}
+	fields := strings.Split(values, " ")
+	if len(fields) != 3 {
+		return State{}, fmt.Errorf("the recorded values %q are damaged", values)
+	}
+	last, err1 := strconv.ParseInt(fields[0], 10, 64)
+	used, err2 := strconv.ParseInt(fields[1], 10, 64)
+	if err := errors.Join(err1, err2); err != nil {
+		return State{}, fmt.Errorf("the recorded values %q are damaged: %w", values, err)
+	}
+	s.Last, s.UsedMS, s.Life = last, used, fields[2]
+	s.Receipts, err = ParseReceipts(receipts)
+	return s, err
+}

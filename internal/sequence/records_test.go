@@ -1,0 +1,154 @@
+package sequence_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/memory"
+	"github.com/kazahana/kazahana/internal/sequence"
+)
+
+// failing fails changes, before or after they are carried out.
+type failing struct {
+	record.Store
+	before, after error // of the next change
+}
+
+func (f *failing) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
+	before, after := f.before, f.after
+	f.before, f.after = nil, nil
+	if before != nil {
+		return 0, before
+	}
+	at, err := f.Store.Change(ctx, ask, rule)
+	if err == nil {
+		err = after
+	}
+	return at, err
+}
+
+func plainRequest(requestID string) sequence.Request {
+	return sequence.Request{Tenant: "t", Key: "k", Count: 2, RequestID: requestID, Options: sequence.DefaultOptions()}
+}
+
+// Where a store cannot tell whether a call was carried out, its receipt can. Without
+// one the call does not succeed: its values may be taken.
+func TestLostAnswerLeavesNoGap(t *testing.T) {
+	for name, c := range map[string]struct {
+		requestID     string
+		before, after error
+		want          int64 // 0: the call fails
+		next          int64
+	}{
+		"named, carried out":     {"id", nil, record.ErrOutrun, 1, 3},
+		"named, not carried out": {"id", record.ErrOutrun, nil, 1, 3},
+		"carried out":            {"", nil, record.ErrOutrun, 0, 3},
+		"not carried out":        {"", record.ErrOutrun, nil, 0, 1},
+		"another error":          {"id", nil, record.ErrBusy, 0, 3},
+	} {
+		records := &failing{memory.New(nil), c.before, c.after}
+		s := sequence.OnRecords(records)
+		got, err := s.Next(t.Context(), plainRequest(c.requestID))
+		if failed := err != nil && !sequence.IsAnswer(err); failed != (c.want == 0) || got.First != c.want {
+			t.Errorf("%s: %v (%v), want %d", name, got, err, c.want)
+		}
+		if got, err := s.Next(t.Context(), plainRequest("")); err != nil || got.First != c.next {
+			t.Errorf("%s: then %v (%v), want %d", name, got, err, c.next)
+		}
+	}
+}
+
+// The TTL is a step before the value. Where it fails, the error says so, and no value
+// is taken.
+func TestTTLThatIsNotSet(t *testing.T) {
+	records := &failing{Store: memory.New(nil), before: record.ErrTerm}
+	s := sequence.OnRecords(records)
+	r := plainRequest("")
+	r.Options.TTL = time.Hour
+	if _, err := s.Next(t.Context(), r); !errors.Is(err, sequence.ErrTTL) || sequence.IsAnswer(err) {
+		t.Errorf("the error is %v, want ErrTTL", err)
+	}
+	if got, err := s.Next(t.Context(), r); err != nil || got.First != 1 {
+		t.Errorf("then %v (%v)", got, err)
+	}
+}
+
+// A record that is no state is refused by name, and left as it is.
+func TestDamagedRecord(t *testing.T) {
+	const options = "step=1 start=1 max_value=0 on_max=reset ttl_ms=0"
+	for _, text := range []string{
+		"", "{}", "step=1", options, options + "\n1 2", options + "\n1 2 3 4", options + "\nx 2 ", options + "\n1 x ",
+		options + "\n1 2 \nid", options + "\n1 2 \nid x 1", options + "\n1 2 \nid 1 0",
+	} {
+		records := memory.New(nil)
+		const key = "sequence/t/k"
+		put := func(record.View) ([]record.Write, error) {
+			return []record.Write{{Key: key, Value: []byte(text)}}, nil
+		}
+		if _, err := records.Change(t.Context(), record.Ask{Keys: []string{key}}, put); err != nil {
+			t.Fatal(err)
+		}
+		got, err := sequence.OnRecords(records).Next(t.Context(), plainRequest(""))
+		if err == nil || sequence.IsAnswer(err) || !strings.Contains(err.Error(), `sequence "k": the recorded `) {
+			t.Errorf("of %q came %v (%v)", text, got, err)
+		}
+		if v, err := records.Read(t.Context(), record.Ask{Keys: []string{key}}); err != nil || string(v.Records[key].Value) != text {
+			t.Errorf("%q was changed to %q (%v)", text, v.Records[key].Value, err)
+		}
+	}
+}
+
+// doubtful is a store in another life, that may have forgotten something.
+type doubtful struct {
+	record.Store
+	life   string
+	fromMS int64
+}
+
+func (d *doubtful) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
+	return d.Store.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
+		v.Life, v.Fence = d.life, record.Fence{Doubt: d.fromMS > 0, FromMS: d.fromMS, Reason: "a test"}
+		return rule(v)
+	})
+}
+
+// In a store that may have forgotten something, a key counts again once an operator has
+// declared it, or once its TTL has passed since; also more than once.
+func TestDoubt(t *testing.T) {
+	clock := atomic.Int64{}
+	clock.Store(1_800_000_000_000)
+	records := &doubtful{Store: memory.New(clock.Load), life: "first"}
+	s := sequence.OnRecords(records)
+	r := plainRequest("")
+	r.Options.TTL = time.Minute
+	take := func(want int64) {
+		t.Helper()
+		got, err := s.Next(t.Context(), r)
+		var fenced *sequence.FencedError
+		if want == 0 && !errors.As(err, &fenced) || want != 0 && (err != nil || got.First != want) {
+			t.Errorf("%v (%v), want %d", got, err, want)
+		}
+	}
+	take(1)
+	records.life, records.fromMS = "second", clock.Load()
+	take(0)
+	if err := s.Declare(t.Context(), sequence.Declaration{Tenant: "t", Key: "k", Options: r.Options, Last: 10}); err != nil {
+		t.Fatal(err)
+	}
+	take(11)
+	clock.Add(60_000)
+	take(1) // all of its run is known, and over
+	take(3)
+	records.life, records.fromMS = "third", clock.Load()
+	take(0)
+	clock.Add(59_999)
+	take(0)
+	clock.Add(1)
+	take(1)
+	take(3)
+}
