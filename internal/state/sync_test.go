@@ -18,6 +18,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // gateDir is a state directory whose disk can be frozen: writes wait then.
@@ -420,4 +422,24 @@ func TestKillOnAFrozenDisk(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// A command looks from another container, where live_dir's name leads to another
+// directory in memory: what it decides holds for the daemon all the same.
+func TestAcceptTimelineFromElsewhere(t *testing.T) {
+	p, _ := usedPlace(t)
+	if err := errors.Join(os.Rename(p.live, p.live+".there"), os.Mkdir(p.live, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	next := snowflake.Timeline{EpochMS: 5, BitTS: 42}
+	decide := func(ServiceReport) (snowflake.Timeline, error) { return next, nil }
+	if err := AcceptTimeline(t.Context(), p.dir, "default", Options{}, decide); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.RemoveAll(p.live), os.Rename(p.live+".there", p.live)); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustOpen(t, p).service("default").Load(); got.Timeline != next || got.leases() != 0 {
+		t.Errorf("the daemon has timeline %+v and %d leases, and %+v was accepted", got.Timeline, got.leases(), next)
+	}
 }
