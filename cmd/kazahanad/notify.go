@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// keeperPatience is what a keeper is granted beyond one call of the provider:
-	// it writes to a disk that may be slow.
+	// keeperPatience is what a keeper is granted beyond one call of the provider, on
+	// a machine that is busy.
 	keeperPatience = 20 * time.Second
 	// stopPatience is what a stop takes beyond draining and giving back leases.
 	stopPatience = 10 * time.Second

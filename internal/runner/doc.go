@@ -18,8 +18,9 @@
 //     lease is lost is ended. Where a store can lose one, a new holder waits for
 //     that first (RobberyDelay).
 //   - What a program leaves is free after the latest time that it may have dated an
-//     ID with. The loop reads the clocks often enough to bound that (dates.go), and
-//     ends a program whose clock is set back to before its lease.
+//     ID with. The loop reads the clocks every second for that (dates.go): a jump
+//     ahead and back between two readings goes unseen. It ends a program whose
+//     clock is set back to before its lease.
 //
 // The machine (machine.go) is a pure function of the readings of two clocks and
 // of what happened; Run is the loop around it. A Holding is what differs between

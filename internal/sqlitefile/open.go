@@ -23,7 +23,8 @@ type Options struct {
 	// TermMS is the longest that anything granted by this process lasts, and
 	// MaxTermMS the longest that anything can last. A file that may have forgotten
 	// something is fenced for at least the longest that is known of it, for TermMS,
-	// and, where no witness knows better, for MaxTermMS.
+	// and, where no witness knows better, for MaxTermMS. Leases have no such maximum:
+	// their fence without a witness goes by the file and by TermMS.
 	TermMS, MaxTermMS int64
 	// Check is called once the file is known to be one of its kind, and may
 	// refuse it. It may be called again where another process holds a lock.
