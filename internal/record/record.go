@@ -71,7 +71,7 @@ type Write struct {
 }
 
 // Rule decides what becomes of the records that the view shows. It is pure: it may
-// run several times, and under the store's lock.
+// run several times, under the store's lock, and after a Change that failed.
 type Rule func(View) ([]Write, error)
 
 // Head is a record in a list.

@@ -55,11 +55,12 @@ func New(file *sqlitefile.File) *Store { return &Store{file: file} }
 func now(s *sqlitefile.Session, nowMS int64) int64 { return max(nowMS, s.LastMS()) }
 
 // Change implements record.Store.
-func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (atMS int64, err error) {
+func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
 	if err := ask.Validate(); err != nil {
 		return 0, err
 	}
-	err = s.file.Write(ctx, func(t *sqlitefile.Tx) error {
+	var atMS int64 // the operation may still be running when Write returns an error
+	err := s.file.Write(ctx, func(t *sqlitefile.Tx) error {
 		atMS = now(t.Session, t.NowMS)
 		v, err := view(t.Session, ask, atMS)
 		if err != nil {
@@ -200,12 +201,13 @@ func recordOf(value []byte, end sql.NullInt64, nowMS int64) record.Record {
 }
 
 // Read implements record.Store.
-func (s *Store) Read(ctx context.Context, ask record.Ask) (v record.View, err error) {
+func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 	if err := ask.Validate(); err != nil {
 		return record.View{}, err
 	}
+	var v record.View // as in Change
 	// Statements outside of a transaction may each see another state of the file.
-	err = s.file.Write(ctx, func(t *sqlitefile.Tx) (err error) {
+	err := s.file.Write(ctx, func(t *sqlitefile.Tx) (err error) {
 		v, err = view(t.Session, ask, now(t.Session, t.NowMS))
 		return err
 	}, nil)

@@ -166,3 +166,30 @@ func BenchmarkStore(b *testing.B) {
 	path := filepath.Join(b.TempDir(), sqlitefile.StoreName)
 	recordtest.Benchmark(b, func() (record.Store, error) { return open(path, sqlitefile.Options{}) })
 }
+
+// A caller whose time is up leaves while the rule still runs; the race detector
+// watches what both use.
+func TestChangeThatIsGivenUp(t *testing.T) {
+	clock := at(began)
+	s, err := open(newPath(t), sqlitefile.Options{NowMS: clock.Load})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, giveUp := context.WithCancel(t.Context())
+	running, goOn := make(chan struct{}), make(chan struct{})
+	time.AfterFunc(0, func() { <-running; giveUp() })
+	ask := record.Ask{Keys: []string{"a/b"}}
+	_, err = s.Change(ctx, ask, func(record.View) ([]record.Write, error) {
+		close(running)
+		<-goOn
+		return []record.Write{{Key: "a/b", Value: []byte("late")}}, nil
+	})
+	if err == nil {
+		t.Error("the change was answered")
+	}
+	close(goOn)
+	if _, err := s.Read(t.Context(), ask); err != nil { // behind it
+		t.Error(err)
+	}
+}
