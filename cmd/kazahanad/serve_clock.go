@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/clock"
+)
+
+// clockEventBuffer is how many events of the clock may wait to be logged; those
+// beyond are counted all the same.
+const clockEventBuffer = 64
+
+// clockEvent counts at once and leaves the log to logClock: it is called while
+// a request waits.
+func (d *daemonParts) clockEvent(e clock.Event) {
+	switch e.Kind {
+	case clock.ForwardDisbelieved:
+		d.metrics.ClockForward.Inc()
+	case clock.ForwardAccepted:
+		d.metrics.ClockAccepted.Inc()
+	}
+	select {
+	case d.events <- e:
+	default:
+	}
+}
+
+// logClock logs the clock's events until ctx is done.
+func (d *daemonParts) logClock(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-d.events:
+			d.logClockEvent(e)
+		}
+	}
+}
+
+func (d *daemonParts) logClockEvent(e clock.Event) {
+	log := d.log.With(zap.String("component", "clock"), zap.Duration("difference", e.Diff))
+	switch e.Kind {
+	case clock.ForwardDisbelieved:
+		log.Warn("the wall clock jumped ahead; it is not believed until it comes back, a provider agrees, or forward_hold has passed")
+	case clock.ForwardAccepted:
+		log.Error("the wall clock has stayed ahead for forward_hold; it is believed from now on")
+	case clock.ForwardConfirmed:
+		log.Info("a provider's clock agrees with the wall clock, which is believed again")
+	case clock.ForwardReturned, clock.BackwardReturned:
+		log.Info("the wall clock came back")
+	case clock.BackwardSeen:
+		log.Warn("the wall clock jumped back")
+	case clock.BackwardAccepted:
+		log.Warn("the wall clock has stayed back for forward_hold; that is its course now")
+	}
+}
