@@ -229,8 +229,8 @@ func (k *Keeper) pace(growing bool, l lease.Lease) {
 	k.growthBefore = elapsed + backoff(k.growthShort, k.cfg.RetryInterval, k.cfg.RetryMax, k.Rand.Float64())
 }
 
-// refuse logs a lease that is of no use here, and has it given back. One that is
-// held already (an answer that somebody kept and gave again) stays what it is.
+// refuse logs a lease that this daemon cannot use, and queues it for release. A
+// lease that is held already (an old answer that came again) is not released.
 func (k *Keeper) refuse(r refusal) {
 	l := r.lease
 	if errors.Is(r.err, errMismatch) {

@@ -15,8 +15,8 @@ import (
 var ErrClosed = errors.New("closed")
 
 const (
-	// lastWord is how long a caller whose time is up still listens for the reason:
-	// whoever opens ends at the same time, and knows better what it waited for.
+	// lastWord is how long a caller still listens after its deadline: the opening
+	// attempt ends at the same time, and its error says what it waited for.
 	lastWord = 50 * time.Millisecond
 	// closeWait is how long Close waits for somebody who opens.
 	closeWait = time.Second

@@ -120,7 +120,7 @@ func TestOpenedAgain(t *testing.T) {
 	}
 }
 
-// Whoever waits for another's attempt has its own time.
+// A caller that waits for another caller's attempt keeps its own deadline.
 func TestPatientCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tries := 0

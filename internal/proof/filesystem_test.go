@@ -123,7 +123,7 @@ func (m *mappings) words(n int) []int64 {
 	return unsafe.Slice((*int64)(unsafe.Pointer(&mem[0])), n)
 }
 
-// cut takes the words away from who has them mapped.
+// cut makes each access of a process that has mapped the words a fault.
 func (m *mappings) cut(words []int64) {
 	for _, mem := range m.mapped {
 		if len(words) > 0 && unsafe.Pointer(&mem[0]) == unsafe.Pointer(&words[0]) {
@@ -234,7 +234,7 @@ func (f *fileSystem) loseIn(n *node) {
 }
 
 // thaw ends a freeze: what was about to be written is written now, if the
-// process has it still locked, and processes that were killed meanwhile end.
+// process still holds the directory's lock. Processes that were killed meanwhile end.
 func (f *fileSystem) thaw() {
 	f.frozen = false
 	stuck := f.stuck
