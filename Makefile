@@ -47,12 +47,12 @@ fuzz:
 
 ## proof: the table of the rules of uniqueness, each switched off once; then the same for placement.
 proof:
-	@$(GO) test ./internal/proof -count=1 -v -run 'TestNoTwoIDsAreEqual|TestEachRuleIsNeeded' -proof.seeds=4000 | grep -v '^=== '
+	@$(GO) test ./test/proof -count=1 -v -run 'TestNoTwoIDsAreEqual|TestEachRuleIsNeeded' -proof.seeds=4000 | grep -v '^=== '
 	@$(GO) test ./internal/placement -count=1 -v -run '^TestSimulation' -placement.seeds=4000 | grep -v '^=== '
 
 ## capacity: how many hosts fit on a pool: the tables of docs/capacity.md.
 capacity:
-	@$(GO) test ./internal/capacity -count=1 -v -timeout 60m -run TestTables -capacity.full
+	@$(GO) test ./test/capacity -count=1 -v -timeout 60m -run TestTables -capacity.full
 
 ## bench: the daemon beside echo servers, Redis and katsubushi, one interleaved run of about 10 minutes; BENCH=-h explains.
 bench: build
@@ -88,7 +88,7 @@ storm: build
 
 ## storm-clients: 8 Python processes, 4 of Node and one of Go ask for 30 s while the daemon is killed -9 and restarted twice.
 storm-clients:
-	@KAZAHANA_STORM_CLIENTS=30s $(GO) test ./clients/storm -count=1 -v -run '^TestStorm$$'
+	@KAZAHANA_STORM_CLIENTS=30s $(GO) test ./test/storm/clients -count=1 -v -run '^TestStorm$$'
 
 ## chaos: providers are killed, emptied and frozen under 22 daemons, servers of locks under 16 processes, and daemons that place 10,000 chat rooms; copies of directories are put back, and disks frozen; docs/chaos.md has the options for CHAOS.
 chaos: setup

@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/term"
 
-	"github.com/kazahana/kazahana/internal/admin"
-	"github.com/kazahana/kazahana/internal/config"
-	"github.com/kazahana/kazahana/internal/systemd"
+	"github.com/kazahana/kazahana/internal/operator/admin"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/systemd"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 

@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/disktest"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 )
 
 // restoreRow is a way to put a copy of what a daemon has back.

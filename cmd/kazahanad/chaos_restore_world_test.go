@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 )
 
 const (

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/alecthomas/kong"
 
-	"github.com/kazahana/kazahana/internal/manual"
+	"github.com/kazahana/kazahana/internal/operator/manual"
 )
 
 type completionCmd struct {

@@ -201,7 +201,7 @@ func TestDocsFlagsAndKeys(t *testing.T) {
 func TestDocsMetrics(t *testing.T) {
 	named := regexp.MustCompile(`"(kazahana_[a-z_]+)"`)
 	defined := map[string]bool{}
-	files, err := filepath.Glob("../../internal/metrics/*.go")
+	files, err := filepath.Glob("../../internal/operator/metrics/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}

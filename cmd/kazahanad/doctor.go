@@ -16,9 +16,10 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/address"
-	"github.com/kazahana/kazahana/internal/config"
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/daemon"
-	"github.com/kazahana/kazahana/internal/doctor"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/doctor"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/provider/etcd"
@@ -26,7 +27,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/redis"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/doctor"
+	"github.com/kazahana/kazahana/internal/operator/doctor"
 )
 
 // diagnosis is what doctor --json said.
@@ -271,7 +271,7 @@ func TestDoctorOfADaemonWithoutLeases(t *testing.T) {
 	s.examined(provider).has("daemon.unavailable", "redis.unreachable")
 }
 
-// Real stores, from end to end; their faults are provoked in internal/doctor.
+// Real stores, from end to end; their faults are provoked in internal/operator/doctor.
 func TestDoctorOfStores(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/statuspage/browser"
+	"github.com/kazahana/kazahana/internal/testkit/browser"
 )
 
 // putBack takes backups of the site's two files, uses them on, and puts the backups

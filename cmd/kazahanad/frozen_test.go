@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 )
 
 // The disk of the lease file is frozen under a daemon: requests, Ping and status go

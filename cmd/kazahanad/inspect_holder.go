@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/httpconn"
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
 	"github.com/kazahana/kazahana/internal/leaseapi/conformance"
 )
 

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 	"github.com/kazahana/kazahana/internal/stores"
 )
 

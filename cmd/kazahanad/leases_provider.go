@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/config"
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // providerFlags name the provider of the commands that talk to one without a

@@ -19,14 +19,14 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/admin"
-	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/leaseserver"
-	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/operator/admin"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/sequence"
-	"github.com/kazahana/kazahana/internal/tracing"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 

@@ -11,10 +11,10 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/kazahana/kazahana/internal/config"
-	"github.com/kazahana/kazahana/internal/logqueue"
-	"github.com/kazahana/kazahana/internal/statuspage"
-	"github.com/kazahana/kazahana/internal/systemd"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/logqueue"
+	"github.com/kazahana/kazahana/internal/operator/statuspage"
+	"github.com/kazahana/kazahana/internal/operator/systemd"
 )
 
 // daemonLog is the log of a daemon or a lease server.

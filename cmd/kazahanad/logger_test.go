@@ -6,7 +6,7 @@ import (
 	stdlog "log"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/operator/config"
 )
 
 // What libraries write to the standard library's log becomes lines of this log,

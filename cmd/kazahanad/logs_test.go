@@ -114,7 +114,7 @@ func literal(e ast.Expr) (string, bool) {
 // rooms log, the page lists.
 func TestDocumentedEventsAreLogged(t *testing.T) {
 	rooms := map[string]string{
-		"keeper": "internal/keeper", "daemon": "internal/daemon", "leaseserver": "internal/leaseserver", "tracing": "internal/tracing",
+		"keeper": "internal/keeper", "daemon": "internal/daemon", "leaseserver": "internal/leaseserver", "tracing": "internal/operator/tracing",
 		"provider": "internal/provider/httplease",
 	}
 	documented := documentedEvents(t)
@@ -130,10 +130,10 @@ func TestDocumentedEventsAreLogged(t *testing.T) {
 			}
 		}
 	}
-	for _, dir := range []string{"internal/events", "internal/leaseserver", "internal/state"} {
+	for _, dir := range []string{"internal/operator/events", "internal/leaseserver", "internal/state"} {
 		source = append(source, loggedIn(t, dir)...)
 	}
-	verbs := sourceOf(t, "internal/events/events.go")
+	verbs := sourceOf(t, "internal/operator/events/events.go")
 	for _, e := range documented {
 		if e.text == "OTEL_... is ignored ..." { // made of the variable's name
 			continue

@@ -17,8 +17,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/term"
 
-	"github.com/kazahana/kazahana/internal/logqueue"
-	"github.com/kazahana/kazahana/internal/systemd"
+	"github.com/kazahana/kazahana/internal/operator/logqueue"
+	"github.com/kazahana/kazahana/internal/operator/systemd"
 )
 
 // Exit codes.

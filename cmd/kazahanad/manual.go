@@ -5,7 +5,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/kazahana/kazahana/internal/manual"
+	"github.com/kazahana/kazahana/internal/operator/manual"
 )
 
 // manualCmd is for packages: man pages that are as new as the command line.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/generator"
-	"github.com/kazahana/kazahana/internal/systemd"
+	"github.com/kazahana/kazahana/internal/operator/systemd"
 )
 
 const (

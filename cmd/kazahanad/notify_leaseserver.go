@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/kazahana/kazahana/internal/config"
-	"github.com/kazahana/kazahana/internal/systemd"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/systemd"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 

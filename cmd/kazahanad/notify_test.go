@@ -11,9 +11,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/clock"
-	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/daemon"
-	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 )
 
 func TestStatusText(t *testing.T) {

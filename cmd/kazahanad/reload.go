@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/daemon"
-	"github.com/kazahana/kazahana/internal/systemd"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/systemd"
 )
 
 // reloadOn reads the configuration again at each SIGHUP until ctx is done.

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/clock"
-	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 )

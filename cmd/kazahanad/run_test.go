@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/runner"

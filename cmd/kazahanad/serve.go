@@ -15,17 +15,17 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kazahana/kazahana/internal/admin"
 	"github.com/kazahana/kazahana/internal/clock"
-	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/daemon"
-	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/operator/admin"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/operator/statuspage"
+	"github.com/kazahana/kazahana/internal/operator/systemd"
+	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/state"
-	"github.com/kazahana/kazahana/internal/statuspage"
-	"github.com/kazahana/kazahana/internal/systemd"
-	"github.com/kazahana/kazahana/internal/tracing"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 

@@ -8,9 +8,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/daemon"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 )
 

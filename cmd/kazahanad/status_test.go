@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/daemon"
-	"github.com/kazahana/kazahana/internal/statuspage/browser"
+	"github.com/kazahana/kazahana/internal/testkit/browser"
 )
 
 // A daemon with very many leases tells of them in few words.

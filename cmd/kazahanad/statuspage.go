@@ -7,9 +7,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/admin"
 	"github.com/kazahana/kazahana/internal/daemon"
-	"github.com/kazahana/kazahana/internal/statuspage"
+	"github.com/kazahana/kazahana/internal/operator/admin"
+	"github.com/kazahana/kazahana/internal/operator/statuspage"
 )
 
 // daemonPage is what the daemon's status page shows, as /status.json on the

@@ -13,7 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/statuspage/browser"
+	"github.com/kazahana/kazahana/internal/testkit/browser"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
-	"github.com/kazahana/kazahana/internal/statuspage/browser"
+	"github.com/kazahana/kazahana/internal/testkit/browser"
 )
 
 // The daemon's page shows placement where it is on. Kinds, identities and reasons

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/daemon"
-	"github.com/kazahana/kazahana/internal/statuspage/browser"
+	"github.com/kazahana/kazahana/internal/testkit/browser"
 )
 
 // picturesDir has the pages' tests write the pictures of docs/status-page.md.

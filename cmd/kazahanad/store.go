@@ -13,9 +13,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/clock"
-	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/stores"

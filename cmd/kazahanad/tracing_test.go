@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/tracing/otlptest"
+	"github.com/kazahana/kazahana/internal/testkit/otlptest"
 )
 
 // traces are the spans of one process, by name.

@@ -5,12 +5,12 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/events"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/operator/events"
+	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/stores"
-	"github.com/kazahana/kazahana/internal/tracing"
 )
 
 // watching is who is told what locks, sequences and activation records do.

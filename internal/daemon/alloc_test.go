@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/clock"
-	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 

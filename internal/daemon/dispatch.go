@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 

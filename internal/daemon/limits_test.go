@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/kazahana/kazahana/internal/clock"
-	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 

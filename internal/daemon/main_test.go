@@ -21,8 +21,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kazahana/kazahana/internal/clock"
-	"github.com/kazahana/kazahana/internal/config"
-	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"

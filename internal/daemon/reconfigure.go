@@ -3,7 +3,7 @@ package daemon
 import (
 	"time"
 
-	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 

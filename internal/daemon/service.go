@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kazahana/kazahana/internal/clock"
-	"github.com/kazahana/kazahana/internal/config"
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/keeper"
-	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"

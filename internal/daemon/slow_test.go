@@ -9,7 +9,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/kazahana/kazahana/internal/clock"
-	"github.com/kazahana/kazahana/internal/config"
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lease"
-	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 )
 
 // MaxListedLeases is how many leases of a service a Status lists. The rest is

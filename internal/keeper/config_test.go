@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/operator/systemd"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/systemd"
 )
 
 // watchdog is the interval of the service manager's watchdog.

@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/operator/statuspage"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/statuspage"
 )
 
 // Overview is the server and its pools.

@@ -20,12 +20,12 @@ import (
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
-	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/operator/statuspage"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
-	"github.com/kazahana/kazahana/internal/statuspage"
 )
 
 // Options of a server. All but those marked optional must be set.

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
-	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 )

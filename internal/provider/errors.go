@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/connurl"
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 

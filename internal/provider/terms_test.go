@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/connurl"
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )

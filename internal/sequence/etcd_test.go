@@ -8,11 +8,11 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/kazahana/kazahana/internal/etcdconn"
-	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/record/etcd"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
 // inEtcd closes the client with the store.

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
 func TestMain(m *testing.M) {

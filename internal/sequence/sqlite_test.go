@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // childEnv names the store that a copy of the test binary takes values from

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"io"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/onuse"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/sequence"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // systems are what a store keeps.

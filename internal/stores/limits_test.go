@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 // The longest term is the URL's: a longer one is refused by the name of the

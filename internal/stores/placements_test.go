@@ -11,17 +11,17 @@ import (
 
 	"go.uber.org/zap"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockdb "github.com/kazahana/kazahana/internal/lock/sqlite"
-	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
 	"github.com/kazahana/kazahana/internal/sequence"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 var lobby = placement.Key{Kind: "room", Identity: "lobby"}

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/disktest"
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/sequence"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 )
 
 // unknownTerm is how long a fence lasts where no witness knows better, and what

@@ -13,9 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/connurl"
-	"github.com/kazahana/kazahana/internal/etcdconn"
-	"github.com/kazahana/kazahana/internal/httpconn"
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/lock"
 	etcdlock "github.com/kazahana/kazahana/internal/lock/etcd"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
@@ -30,11 +32,9 @@ import (
 	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
-	"github.com/kazahana/kazahana/internal/redisconn"
 	"github.com/kazahana/kazahana/internal/sequence"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 	redisseq "github.com/kazahana/kazahana/internal/sequence/redis"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // Options are what a URL does not say.

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
 	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }

@@ -16,7 +16,7 @@ import kazahana
 
 
 def test_restarts_under_load(make_daemon: Any) -> None:
-    """Threads and tasks go on asking. clients/storm does it with many processes."""
+    """Threads and tasks go on asking. test/storm/clients does it with many processes."""
     daemon: Daemon = make_daemon()
     over = threading.Event()
     seen: list[list[int]] = []

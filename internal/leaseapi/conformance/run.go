@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/httpconn"
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/problem"

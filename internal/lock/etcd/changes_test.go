@@ -3,8 +3,8 @@ package etcd
 import (
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
 // Who watches a prefix hears of locks that come and go, and not of those that are

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/etcdconn"
-	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }

@@ -19,12 +19,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/httpconn"
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
 	"github.com/kazahana/kazahana/internal/problem"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // site is a file, and what the test has in front of it.

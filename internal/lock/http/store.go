@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/httpconn"
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
 	"github.com/kazahana/kazahana/internal/lock"
 )
 

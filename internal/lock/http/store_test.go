@@ -17,16 +17,16 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/httpconn"
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
 	lockdb "github.com/kazahana/kazahana/internal/lock/sqlite"
-	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // childEnv has the test binary be a server: the file and the address.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 // BenchmarkPair acquires and releases one lock.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 // What clients see of a server that is frozen, or killed and started again, is

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/redisconn"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 // A server that knows nothing may have known everything: it grants nothing for

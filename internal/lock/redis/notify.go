@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/kazahana/kazahana/internal/redisconn"
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 )
 
 // pingAfter is how long a subscription is silent before the server is asked

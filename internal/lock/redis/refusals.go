@@ -3,8 +3,8 @@ package redis
 import (
 	"fmt"
 
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/redisconn"
 )
 
 // answer is the error for what a script answers instead of "ok".

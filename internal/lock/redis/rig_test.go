@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/redisconn"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 func TestMain(m *testing.M) { os.Exit(redistest.Run(m)) }

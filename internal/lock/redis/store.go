@@ -10,8 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/redisconn"
 )
 
 //go:embed lua/*.lua

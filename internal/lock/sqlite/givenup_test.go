@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // signal is a directory. Whatever Go has for this, timers too, would put what both

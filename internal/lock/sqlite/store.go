@@ -16,8 +16,8 @@ import (
 	"fmt"
 	"time"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 const (

@@ -11,9 +11,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

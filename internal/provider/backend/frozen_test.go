@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/disktest"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 )
 
 // briefly is a context like that of a keeper's call.

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
 // BenchmarkAcquire grants single leases in a pool in which so many are alive

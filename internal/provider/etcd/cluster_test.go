@@ -11,10 +11,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/kazahana/kazahana/internal/etcdconn"
-	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
 // callTime is what the keeper gives one call by default.

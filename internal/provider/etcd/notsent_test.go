@@ -3,9 +3,9 @@ package etcd
 import (
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
 func TestReleaseOnABadNetwork(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
 type member = etcdtest.Member

@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/httpconn"
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 // BenchmarkAcquire grants single leases in a pool where so many are alive. The

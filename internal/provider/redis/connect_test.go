@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/redisconn"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 // useAll has a provider do everything once.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 const testTime = snowflake.DefaultEpochMS + 100*24*3600*1000

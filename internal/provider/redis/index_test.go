@@ -14,10 +14,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/redisconn"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 // Should a ring ever contradict the records, the records hold: nothing is

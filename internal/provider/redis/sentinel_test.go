@@ -12,7 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 // TestSentinelFailover: the primary dies, the sentinels promote the replica. The

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 type server = redistest.Server

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/redisconn"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 

@@ -3,8 +3,8 @@ package sqlite
 import (
 	"context"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // fencedError is the refusal while the fence holds, nil when it does not.

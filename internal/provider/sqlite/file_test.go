@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // madeFile is a healthy file with some grants, that nobody has open.

@@ -8,10 +8,10 @@ import (
 	"math/bits"
 	"time"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // historyKept is how long a grant is remembered after its end, beyond the

@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 const groupNow = snowflake.DefaultEpochMS + 1000

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // lately is a deadline that what hangs will miss.

@@ -10,9 +10,9 @@ import (
 	"math/bits"
 	"slices"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // Extend implements provider.Extender.

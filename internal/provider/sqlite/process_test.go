@@ -18,10 +18,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/disktest"
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 )
 
 // childEnv names what a copy of the test binary is to do instead of testing.

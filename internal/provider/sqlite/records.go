@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // listPage is how many records are read at a time: some milliseconds in which

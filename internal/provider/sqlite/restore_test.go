@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/disktest"
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 )
 
 // history is a lease file on a disk of its own, and every lease that was granted

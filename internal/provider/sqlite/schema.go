@@ -1,6 +1,6 @@
 package sqlite
 
-import "github.com/kazahana/kazahana/internal/sqlitefile"
+import sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 
 // applicationID is what the file says of itself, in its header: "kzhn".
 const applicationID = 0x6b7a686e

@@ -7,10 +7,10 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/connurl"
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // Config says which file to use and what to grant from it.

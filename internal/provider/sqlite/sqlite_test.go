@@ -14,11 +14,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 func TestMain(m *testing.M) {

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/kazahana/kazahana/internal/connurl"
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/provider"
 )
 

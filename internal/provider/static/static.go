@@ -38,7 +38,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/connurl"
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 )

@@ -14,10 +14,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/kazahana/kazahana/internal/etcdconn"
-	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/recordtest"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }

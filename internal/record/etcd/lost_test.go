@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
 // forgetful loses the answer of one transaction, once it was carried out.

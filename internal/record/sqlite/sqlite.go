@@ -15,8 +15,8 @@ import (
 	"errors"
 	"fmt"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/record"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // Tables are the statements that make this package's part of a store file.

@@ -11,10 +11,10 @@ import (
 
 	"go.uber.org/goleak"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/recordtest"
 	"github.com/kazahana/kazahana/internal/record/sqlite"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/httpconn"
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/sequence"
 )

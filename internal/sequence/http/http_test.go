@@ -21,16 +21,16 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/httpconn"
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/leaseserver"
-	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

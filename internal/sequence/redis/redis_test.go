@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/redisconn"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 func TestMain(m *testing.M) { os.Exit(redistest.Run(m)) }

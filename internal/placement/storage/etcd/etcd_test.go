@@ -4,10 +4,10 @@ import (
 	"os"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/etcdconn"
-	"github.com/kazahana/kazahana/internal/etcdconn/etcdtest"
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/placement/storage/storagetest"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }

@@ -12,7 +12,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/kazahana/kazahana/internal/httpconn"
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/problem"

@@ -19,9 +19,11 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/httpconn"
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/leaseserver"
-	"github.com/kazahana/kazahana/internal/metrics"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
@@ -31,9 +33,7 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
-	"github.com/kazahana/kazahana/internal/redisconn"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 func TestMain(m *testing.M) { os.Exit(redistest.Run(m)) }

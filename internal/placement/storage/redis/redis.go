@@ -14,8 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/placement/storage"
-	"github.com/kazahana/kazahana/internal/redisconn"
 )
 
 // swapSource replaces a cell.

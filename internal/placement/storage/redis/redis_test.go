@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/placement/storage/storagetest"
-	"github.com/kazahana/kazahana/internal/redisconn"
-	"github.com/kazahana/kazahana/internal/redisconn/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 func TestMain(m *testing.M) { os.Exit(redistest.Run(m)) }

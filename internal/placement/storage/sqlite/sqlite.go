@@ -8,8 +8,8 @@ import (
 	"database/sql"
 	"errors"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/placement/storage"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 // Tables are the statements that make this package's part of a store file.

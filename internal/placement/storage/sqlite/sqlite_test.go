@@ -7,9 +7,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/placement/storage/storagetest"
-	"github.com/kazahana/kazahana/internal/sqlitefile"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

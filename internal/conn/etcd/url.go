@@ -1,0 +1,184 @@
+package etcdconn
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
+)
+
+const (
+	// DefaultPrefix begins every key, unless the URL says otherwise.
+	DefaultPrefix = "/kazahana/"
+	// defaultPort is etcd's for clients.
+	defaultPort = "2379"
+
+	maxPrefixBytes    = 256
+	maxEndpoints      = 32
+	maxPasswordBytes  = 4096
+	exampleURL        = "etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379"
+	exampleAuthParams = "username=kazahana&password_file=/etc/kazahana/etcd-password"
+)
+
+// Config says which etcd to use.
+type Config struct {
+	Endpoints []string // host:port
+	Prefix    string   // of every key; ends with '/'
+
+	Username     string
+	PasswordFile string // read at Open, and at each login
+
+	TLS      bool
+	CAFile   string // PEM; empty means the system's
+	CertFile string // this client's certificate and key, PEM
+	KeyFile  string
+}
+
+// Params returns the parameters of an etcd: URL that this package reads.
+func Params() []string {
+	return []string{"prefix", "username", "password_file", "tls", "ca_file", "cert_file", "key_file"}
+}
+
+// ParseURL reads etcd://HOST:PORT,HOST:PORT,... . also names the parameters that
+// the caller takes besides those of Params; it gets them back as rest. ParseURL
+// reaches out to nothing and reads no file. Errors repeat no part of the URL
+// that may hold a secret.
+//
+// It takes the URL as text, because net/url knows no list of hosts.
+func ParseURL(raw string, also []string) (cfg Config, rest url.Values, err error) {
+	_, place, ok := strings.Cut(raw, "://")
+	if !ok {
+		return Config{}, nil, fmt.Errorf("etcd: write the members' addresses after two slashes, for example %s", exampleURL)
+	}
+	if strings.ContainsRune(place, '#') {
+		return Config{}, nil, errors.New("etcd: the URL has something after '#'; in a parameter, write %23")
+	}
+	hosts, rawQuery, _ := strings.Cut(place, "?")
+	if strings.ContainsRune(hosts, '@') {
+		return Config{}, nil, fmt.Errorf("etcd: the URL must not hold a user or a password; write %s", exampleAuthParams)
+	}
+	endpoints, err := parseEndpoints(strings.TrimSuffix(hosts, "/"))
+	if err != nil {
+		return Config{}, nil, err
+	}
+	q, err := connurl.ParseQuery(rawQuery, slices.Concat(also, Params()))
+	if err != nil {
+		return Config{}, nil, err
+	}
+	cfg = Config{
+		Endpoints: endpoints, Prefix: DefaultPrefix,
+		Username: q.Get("username"), PasswordFile: q.Get("password_file"),
+		CAFile: q.Get("ca_file"), CertFile: q.Get("cert_file"), KeyFile: q.Get("key_file"),
+	}
+	if q.Has("prefix") {
+		cfg.Prefix = q.Get("prefix")
+	}
+	if err := cfg.chooseTLS(q); err != nil {
+		return Config{}, nil, err
+	}
+	for _, name := range Params() {
+		q.Del(name)
+	}
+	return cfg, q, cfg.Validate()
+}
+
+// chooseTLS: the connection is encrypted when any of the files is named, or
+// tls=true says so.
+func (c *Config) chooseTLS(q url.Values) error {
+	files := c.CAFile != "" || c.CertFile != "" || c.KeyFile != ""
+	c.TLS = files
+	if !q.Has("tls") {
+		return nil
+	}
+	on, err := strconv.ParseBool(q.Get("tls"))
+	switch {
+	case err != nil:
+		return errors.New("etcd: tls is true or false")
+	case files && !on:
+		return errors.New("etcd: tls=false contradicts ca_file, cert_file and key_file")
+	}
+	c.TLS = on
+	return nil
+}
+
+func parseEndpoints(hosts string) ([]string, error) {
+	bad := func() error {
+		return fmt.Errorf("etcd: an address is malformed: write host:port, several separated by commas, for example %s", exampleURL)
+	}
+	var endpoints []string
+	for h := range strings.SplitSeq(hosts, ",") {
+		host, port, err := net.SplitHostPort(h)
+		if err != nil { // without a port, or no address at all
+			host, port = strings.TrimSuffix(strings.TrimPrefix(h, "["), "]"), defaultPort
+			if strings.Contains(host, ":") && net.ParseIP(host) == nil {
+				return nil, bad()
+			}
+		}
+		n, err := strconv.ParseUint(port, 10, 16)
+		unfit := func(r rune) bool {
+			return unicode.IsSpace(r) || unicode.IsControl(r) || strings.ContainsRune("/[]%", r)
+		}
+		if err != nil || n == 0 || host == "" || strings.ContainsFunc(host, unfit) {
+			return nil, bad()
+		}
+		endpoints = append(endpoints, net.JoinHostPort(host, port))
+	}
+	if len(endpoints) > maxEndpoints {
+		return nil, fmt.Errorf("etcd: the URL names %d members, and may name %d", len(endpoints), maxEndpoints)
+	}
+	return endpoints, nil
+}
+
+// Validate reports what no server can be reached by.
+func (c Config) Validate() error {
+	switch {
+	case len(c.Endpoints) == 0:
+		return errors.New("etcd: no member is named")
+	case len(c.Prefix) > maxPrefixBytes || !strings.HasSuffix(c.Prefix, "/") || strings.ContainsFunc(c.Prefix, unicode.IsControl):
+		return fmt.Errorf("etcd: prefix: it ends with '/', has at most %d bytes and no control character, for example prefix=%s", maxPrefixBytes, DefaultPrefix)
+	case (c.Username == "") != (c.PasswordFile == ""):
+		return fmt.Errorf("etcd: username and password_file belong together, for example %s", exampleAuthParams)
+	case (c.CertFile == "") != (c.KeyFile == ""):
+		return errors.New("etcd: cert_file and key_file belong together")
+	}
+	return nil
+}
+
+// Place is where the members are.
+func (c Config) Place() string { return "etcd://" + strings.Join(c.Endpoints, ",") }
+
+// password reads the file, without the line's end that editors add.
+func (c Config) password() (string, error) {
+	if c.PasswordFile == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(c.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("etcd: password_file: %w", err)
+	}
+	password := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
+	if password == "" || len(password) > maxPasswordBytes {
+		return "", fmt.Errorf("etcd: password_file %s: it must hold the password and nothing else", c.PasswordFile)
+	}
+	return password, nil
+}
+
+// tlsConfig is nil where the connection is not encrypted.
+func (c Config) tlsConfig() (*tls.Config, error) {
+	if !c.TLS {
+		return nil, nil
+	}
+	t, err := connurl.TLS(c.CAFile, c.CertFile, c.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	return t, nil
+}

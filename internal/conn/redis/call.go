@@ -1,0 +1,252 @@
+package redisconn
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
+)
+
+const (
+	// longestCall bounds an operation whose caller sets no deadline.
+	longestCall = 30 * time.Second
+	// lastWord is how long a caller whose time is up still listens for the
+	// reason.
+	lastWord = 20 * time.Millisecond
+)
+
+// Client is connected to one Redis, or to the primary that sentinels name. Its
+// methods may be called by many goroutines.
+type Client struct {
+	cfg   Config
+	redis *redis.Client
+
+	opened time.Time
+	looked atomic.Int64 // when a script last looked at the whole server, a Duration after opened
+
+	closeOnce sync.Once
+	closing   chan struct{}  // closed by Close
+	calls     sync.WaitGroup // operations under way
+	mu        sync.Mutex     // held to add to calls, or to close closing
+	closeErr  error
+}
+
+// Open prepares the connections. It does not reach out yet.
+func Open(cfg Config) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	client, err := cfg.connect()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.Place(), err)
+	}
+	return &Client{cfg: cfg, redis: client, opened: time.Now(), closing: make(chan struct{})}, nil
+}
+
+// Config is what the client was opened with.
+func (c *Client) Config() Config { return c.cfg }
+
+// Close ends the connections. Operations under way fail.
+func (c *Client) Close() error {
+	c.closeOnce.Do(func() {
+		c.mu.Lock()
+		close(c.closing)
+		c.mu.Unlock()
+		c.closeErr = c.redis.Close()
+		c.calls.Wait()
+	})
+	return c.closeErr
+}
+
+// Answer makes an error of an operation an answer to the caller, and not a
+// failure of the server: it is passed on as it is, without the server's place
+// and without hints.
+func Answer(err error) error { return &answer{err} }
+
+type answer struct{ error }
+
+func (a *answer) Unwrap() error { return a.error }
+
+// Times is how often an operation may be carried out.
+type Times int
+
+const (
+	// Once: not again when it may have been carried out.
+	Once Times = iota
+	// Repeatable: carried out twice, it does nothing more than once.
+	Repeatable
+	// SentOnce: the operation calls Sending before it sends what changes
+	// something, and is not begun again after that.
+	SentOnce
+)
+
+// Run has op use one connection, and returns its result, or an error as soon as
+// ctx ends or the client is closed. op may then still be running or finish
+// later: its effect is unknown, unless the error wraps connurl.ErrNotSent.
+//
+// A connection may have gone stale since it was last used. Those that were
+// closed are found out before anything is sent; where one breaks while in use,
+// or leads to a server that is the primary no more, op runs once again, unless
+// that could do something twice.
+func Run[T any](ctx context.Context, c *Client, times Times, op func(context.Context, *redis.Conn) (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	var none T
+	if err := ctx.Err(); err != nil {
+		return none, connurl.NotSent(err)
+	}
+	if !c.begin() {
+		return none, connurl.NotSent(ErrClosed)
+	}
+	sent := &sending{}
+	if times != SentOnce {
+		sent.state.Store(isSent)
+	}
+	done := make(chan result, 1)
+	go func() {
+		defer c.calls.Done()
+		opCtx, cancel := context.WithTimeout(context.WithValue(ctx, sendingKey{}, sent), longestCall)
+		defer cancel()
+		value, err := onConn(opCtx, c, op)
+		neverBegan := noConnection(err)
+		if err != nil && ctx.Err() == nil && c.again(err, times, sent) {
+			value, err = onConn(opCtx, c, op)
+			neverBegan = neverBegan && noConnection(err)
+		}
+		if neverBegan {
+			err = connurl.NotSent(err)
+		}
+		done <- result{value, err}
+	}()
+	var r result
+	select {
+	case r = <-done:
+	case <-c.closing:
+		return none, sent.giveUp(ErrClosed)
+	case <-ctx.Done():
+		// The client library knows better what it waited for: give it a moment
+		// to say so.
+		moment := time.NewTimer(lastWord)
+		defer moment.Stop()
+		select {
+		case r = <-done:
+		case <-moment.C:
+			r.err = errors.New("the server does not answer")
+		}
+	}
+	if r.err == nil {
+		return r.value, nil
+	}
+	var told *answer
+	if errors.As(r.err, &told) {
+		return none, told.error
+	}
+	err := c.cfg.explain(r.err)
+	if ctx.Err() != nil && !errors.Is(r.err, ctx.Err()) {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return none, sent.giveUp(err)
+}
+
+// again reports whether an operation that failed may be tried once more.
+func (c *Client) again(err error, times Times, sent *sending) bool {
+	if times == SentOnce && sent.state.Load() == isSent {
+		return false
+	}
+	return isReadOnly(err) || isRefusedDial(err) && isSentinel(c.cfg.Scheme) || isBroken(err) && times != Once
+}
+
+// sending is how far an operation has come.
+type sending struct{ state atomic.Int32 }
+
+// The states of sending.
+const (
+	isAsking  = iota // nothing was sent that changes something
+	isSent           // it may have been
+	isGivenUp        // it was not, and must not be any more: the caller has gone
+)
+
+type sendingKey struct{}
+
+// Sending is called by an operation that is SentOnce before it sends what changes
+// something. It fails when the caller of Run was told already that this was not
+// sent.
+func Sending(ctx context.Context) error {
+	s := ctx.Value(sendingKey{}).(*sending)
+	if s.state.CompareAndSwap(isAsking, isSent) {
+		return nil
+	}
+	return errGivenUp
+}
+
+var errGivenUp = errors.New("the caller waits no longer")
+
+// giveUp makes err one that wraps connurl.ErrNotSent, where nothing was sent, and
+// sees to it that nothing will be.
+func (s *sending) giveUp(err error) error {
+	if s.state.CompareAndSwap(isAsking, isGivenUp) || s.state.Load() == isGivenUp {
+		return connurl.NotSent(err)
+	}
+	return err
+}
+
+// begin counts an operation, unless the client is closed.
+func (c *Client) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.closing:
+		return false
+	default:
+		c.calls.Add(1)
+		return true
+	}
+}
+
+// onConn has op use a connection of its own: WAIT asks for what was written on
+// the connection that it is sent on.
+func onConn[T any](ctx context.Context, c *Client, op func(context.Context, *redis.Conn) (T, error)) (T, error) {
+	conn := c.redis.Conn()
+	defer conn.Close() // back to the pool; fails only if the client is closed
+	return op(ctx, conn)
+}
+
+// noConnection reports whether there was no connection to send anything on. Only
+// the first command of an operation can fail so: the others use its connection.
+func noConnection(err error) bool {
+	return isRefusedDial(err) || errors.Is(err, redis.ErrPoolTimeout)
+}
+
+func isRefusedDial(err error) bool {
+	var failed *net.OpError
+	return errors.As(err, &failed) && failed.Op == "dial"
+}
+
+// confirmWait is how long replicas have to confirm a write, unless the caller's
+// deadline leaves less: half of the rest is kept to undo it.
+const confirmWait = time.Second
+
+// Confirmed waits until MinReplicas have everything that was written on the
+// connection so far, and returns how many have.
+func (c *Client) Confirmed(ctx context.Context, conn *redis.Conn) (int64, error) {
+	wait := cmp.Or(c.cfg.ConfirmWait, confirmWait)
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)/2)
+	}
+	// Milliseconds, and 0 would mean for ever.
+	return conn.Do(ctx, "WAIT", c.cfg.MinReplicas, max(wait.Milliseconds(), 1)).Int64()
+}
+
+// Subscription is a connection of its own for channels, none at first; it is
+// made by the first use, and the caller closes it.
+func (c *Client) Subscription(ctx context.Context) *redis.PubSub { return c.redis.Subscribe(ctx) }

@@ -1,0 +1,474 @@
+package sqlitefile
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
+)
+
+// diskKind has two tables, so that one can be written to while the pages of the
+// other stay as they are.
+var diskKind = Kind{
+	Name: "two tables", ApplicationID: 0x6469736b,
+	Schema: []string{"CREATE TABLE a (text TEXT) STRICT", "CREATE TABLE b (text TEXT) STRICT"},
+	Probe:  "SELECT count(*) FROM a",
+}
+
+const clockStart = 1_800_000_000_000
+
+// openAt opens a file of diskKind by a clock that stands.
+func openAt(t *testing.T, path string, opts Options) *File {
+	t.Helper()
+	if opts.NowMS == nil {
+		opts.NowMS = func() int64 { return clockStart }
+	}
+	f, err := Open(t.Context(), path, &diskKind, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func mustClose(t *testing.T, f *File) {
+	t.Helper()
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustWrite(t *testing.T, f *File, query string) {
+	t.Helper()
+	if err := write(f, query); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fenceOf is the fence as a read finds it.
+func fenceOf(t *testing.T, f *File) Fence {
+	t.Helper()
+	if err := f.Look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return f.Known()
+}
+
+func mustNotBeFenced(t *testing.T, f *File) {
+	t.Helper()
+	if fence := fenceOf(t, f); fence.UntilMS != 0 || fence.Forgot || !fence.Trusted {
+		t.Errorf("the file is fenced: %+v", fence)
+	}
+}
+
+func mustBeFenced(t *testing.T, f *File, why string) Fence {
+	t.Helper()
+	fence := fenceOf(t, f)
+	if !fence.Holds(f.NowMS()) || !strings.Contains(fence.Reason, why) || !fence.Forgot || fence.Trusted {
+		t.Fatalf("the fence is %+v, want one because %s", fence, why)
+	}
+	return fence
+}
+
+const term = 60_000
+
+// A main file that is put back under a process looks whole where the log beside it
+// has the rest: only the digest tells that rows are missing.
+func TestMixtureUnderAProcess(t *testing.T) {
+	disk, live := disktest.Ext4(t), disktest.Memory(t)
+	path := filepath.Join(disk.Dir(), "db")
+	backup := filepath.Join(disk.Dir(), "backup")
+	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustWrite(t, f, "INSERT INTO a VALUES ('old')")
+	f.writeMain(t)
+	disktest.Run(t, "cp", path, backup)
+	mustWrite(t, f, "INSERT INTO a VALUES ('forgotten')")
+	f.writeMain(t)
+	mustWrite(t, f, "INSERT INTO b VALUES ('remembered')")
+	disktest.Run(t, "cp", backup, path)
+	mustBeFenced(t, f, reasonMixed)
+	counted(t, f)
+	if got := readText(t, f, "SELECT group_concat(text) FROM (SELECT text FROM a UNION ALL SELECT text FROM b)"); got != "old,remembered" {
+		t.Errorf("the file has %q: the test does not show what it should", got)
+	}
+}
+
+// writeMain writes the log into the main file.
+func (f *File) writeMain(t *testing.T) {
+	t.Helper()
+	if _, err := inWorker(t.Context(), f, func() (struct{}, error) {
+		return struct{}{}, f.writingMain(func() error {
+			var busy, pages, written int
+			err := f.session.QueryRow("PRAGMA wal_checkpoint(PASSIVE)", nil, &busy, &pages, &written)
+			if busy != 0 || pages != written {
+				t.Errorf("checkpoint: %d %d %d", busy, pages, written)
+			}
+			return err
+		})
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What touches the file without changing it is no reason for a fence.
+func TestTouchedFileIsLookedThrough(t *testing.T) {
+	disk, live := disktest.Ext4(t), disktest.Memory(t)
+	path := filepath.Join(disk.Dir(), "db")
+	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	for _, touch := range [][]string{{"touch", path}, {"chmod", "640", path}, {"ln", path, path + ".link"}} {
+		disktest.Run(t, touch[0], touch[1:]...)
+		mustNotBeFenced(t, f)
+		mustWrite(t, f, "INSERT INTO b VALUES ('x')")
+	}
+	mustClose(t, f)
+	// Another program that reads the database writes the log into the main file.
+	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustWrite(t, f, "INSERT INTO a VALUES ('y')")
+	other, err := Connect(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(other.ExecOnce("PRAGMA wal_checkpoint(TRUNCATE)"), other.Close()); err != nil {
+		t.Fatal(err)
+	}
+	mustNotBeFenced(t, f)
+	mustWrite(t, f, "INSERT INTO a VALUES ('z')")
+	mustClose(t, f)
+	mustNotBeFenced(t, openAt(t, path, Options{LiveDir: live, TermMS: term}))
+}
+
+// How long a fence lasts, for what is known.
+func TestHowLongAFenceLasts(t *testing.T) {
+	for name, test := range map[string]struct {
+		last, latestEnd, longest int64 // in the copy
+		seenEnd, seenLongest     int64 // of the witness; 0: none
+		term, maxTerm            int64
+		want                     int64
+	}{
+		"the configured term":           {term: 500, want: 500},
+		"the longest that was granted":  {longest: 700, term: 500, want: 700},
+		"the longest that can be":       {longest: 700, term: 500, maxTerm: 900, want: 900},
+		"a witness knows better":        {longest: 700, maxTerm: 900, seenEnd: 100, seenLongest: 750, want: 750},
+		"the latest end of the copy":    {latestEnd: 5000, term: 500, want: 5000},
+		"the latest end of the witness": {latestEnd: 5000, term: 500, seenEnd: 6000, seenLongest: 1, want: 6000},
+		"a clock that is behind":        {last: 4000, term: 500, want: 4500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &File{nowMS: func() int64 { return clockStart }, opts: Options{TermMS: test.term, MaxTermMS: test.maxTerm}, met: &met{}}
+			row := life{ID: newMark(), Commits: 7, LongestMS: test.longest}
+			if test.last != 0 {
+				row.LastMS = clockStart + test.last
+			}
+			if test.latestEnd != 0 {
+				row.LatestEndMS = clockStart + test.latestEnd
+			}
+			var seen sight
+			if test.seenEnd != 0 {
+				seen = sight{Life: row.ID, Commits: 9, LatestEndMS: clockStart + test.seenEnd, LongestMS: test.seenLongest}
+			}
+			next := f.fenced(row, seen, reasonOlder)
+			if got := next.FenceEnds - clockStart; got != test.want {
+				t.Errorf("fenced for %d ms, want %d", got, test.want)
+			}
+			if next.ID == row.ID || next.Commits <= max(row.Commits, seen.Commits) || !next.Forgot || next.Trusted || next.LatestEndMS < seen.LatestEndMS {
+				t.Errorf("the new life is %+v", next)
+			}
+		})
+	}
+}
+
+// A fence that begins while another lasts is no shorter.
+func TestFenceDuringAFence(t *testing.T) {
+	var clock atomic.Int64
+	clock.Store(clockStart)
+	f := openAt(t, newPath(t), Options{NowMS: clock.Load, TermMS: 1000})
+	if err := f.Write(t.Context(), func(tx *Tx) error {
+		tx.Grants(clockStart + 5000)
+		_, err := tx.Exec("INSERT INTO a VALUES ('x')")
+		return err
+	}, nil); err != nil {
+		t.Fatal(err)
+	}
+	first, err := f.Fence(t.Context())
+	if err != nil || first.UntilMS != clockStart+5000 {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	clock.Add(4500)
+	second, err := f.Fence(t.Context())
+	if err != nil || second.UntilMS != clockStart+4500+5000 || second.Life == first.Life {
+		t.Errorf("%+v, %v", second, err)
+	}
+	if err := f.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if fence := fenceOf(t, f); fence.Holds(clock.Load()) || !fence.Trusted || !fence.Forgot || fence.Life != second.Life {
+		t.Errorf("after Init: %+v", fence)
+	}
+	commits := f.commits
+	if err := f.Init(t.Context()); err != nil || f.commits != commits {
+		t.Errorf("on a file that lacks nothing Init writes (%v)", err)
+	}
+}
+
+// A file system without birth times (inodes of 128 bytes) fences at each opening,
+// unless a witness, or a process that has the file open, knows better.
+func TestNoBirthTime(t *testing.T) {
+	disk, live := disktest.Ext4(t, "-I", "128"), disktest.Memory(t)
+	path := filepath.Join(disk.Dir(), "db")
+	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	if f.id.sure {
+		t.Skip("this file system has birth times even so")
+	}
+	first := mustBeFenced(t, f, reasonUnknown)
+	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	mustClose(t, f)
+	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+	if again := fenceOf(t, f); again.Life != first.Life {
+		t.Errorf("fenced again beside its witness: %+v", again)
+	}
+	joined := openAt(t, path, Options{TermMS: term})
+	if again := fenceOf(t, joined); again.Life != first.Life {
+		t.Errorf("fenced again by one that shares the witness: %+v", again)
+	}
+	mustClose(t, joined)
+	mustClose(t, f)
+	backup := filepath.Join(disk.Dir(), "backup")
+	disktest.Copy(t, path, backup)
+	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustWrite(t, f, "INSERT INTO a VALUES ('y')")
+	mustClose(t, f)
+	disktest.Ways[0].Put(t, backup, path, false) // with the inode of before
+	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+	if again := fenceOf(t, f); again.Life == first.Life {
+		t.Errorf("a copy is taken for the file: %+v", again)
+	}
+	mustClose(t, f)
+	if err := os.RemoveAll(live); err != nil { // a reboot
+		t.Fatal(err)
+	}
+	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustBeFenced(t, f, reasonUnknown)
+	mustClose(t, f)
+	if err := os.RemoveAll(live); err != nil {
+		t.Fatal(err)
+	}
+	alone := openAt(t, path, Options{TermMS: term})
+	life := mustBeFenced(t, alone, reasonUnknown).Life
+	if beside := fenceOf(t, openAt(t, path, Options{TermMS: term})); beside.Life != life {
+		t.Errorf("fenced by a process beside another: %+v", beside)
+	}
+}
+
+// Processes that start at once on a copy begin one fence.
+func TestFenceByManyAtOnce(t *testing.T) {
+	live := disktest.Memory(t)
+	path := newPath(t)
+	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	mustClose(t, f)
+	disktest.Run(t, "cp", path, path+".copy")
+	var all sync.WaitGroup
+	fences := make([]Fence, 8)
+	for i := range fences {
+		all.Go(func() {
+			f := openAt(t, path+".copy", Options{LiveDir: live, TermMS: term})
+			fences[i] = f.Known()
+		})
+	}
+	all.Wait()
+	for _, fence := range fences {
+		if fence != fences[0] || !fence.Holds(clockStart) {
+			t.Errorf("the fences are %+v", fences)
+			break
+		}
+	}
+}
+
+// Another healthy file of the kind in the place of the one that was in use knows
+// nothing of what that granted.
+func TestAnotherFileInItsPlace(t *testing.T) {
+	live, path := disktest.Memory(t), newPath(t)
+	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	mustClose(t, f)
+	other := openAt(t, path+".other", Options{TermMS: term})
+	for range 5 {
+		mustWrite(t, other, "INSERT INTO a VALUES ('y')")
+	}
+	mustClose(t, other)
+	disktest.Run(t, "mv", path+".other", path)
+	mustBeFenced(t, openAt(t, path, Options{LiveDir: live, TermMS: term}), reasonOther)
+}
+
+// Without a witness a process still notices that the file is older than it was.
+func TestWithoutAWitness(t *testing.T) {
+	path := newPath(t)
+	f := openAt(t, path, Options{TermMS: term})
+	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	mustWrite(t, f, "INSERT INTO a VALUES ('y')")
+	s, err := Connect(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.ExecOnce("UPDATE life SET commits = 1"), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	mustBeFenced(t, f, reasonOlder)
+}
+
+// A copy in which SQLite finds a fault is refused, and not fenced.
+func TestDamagedCopy(t *testing.T) {
+	path := newPath(t)
+	mustClose(t, openAt(t, path, Options{TermMS: term}))
+	s, err := Connect(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []string{
+		"INSERT INTO a VALUES ('x'), ('y')", "CREATE INDEX by_text ON a (text)", "PRAGMA writable_schema = ON",
+		"UPDATE sqlite_schema SET sql = 'CREATE INDEX by_text ON a (text DESC)' WHERE name = 'by_text'",
+	} {
+		if err := s.ExecOnce(q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	disktest.Run(t, "cp", path, path+".copy")
+	_, err = Open(t.Context(), path+".copy", &diskKind, Options{TermMS: term})
+	if err == nil || !strings.Contains(err.Error(), "the database is damaged, and is left as it is") || !strings.Contains(err.Error(), "by_text") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// A process that ends in the middle of fencing leaves a fence, and the next one
+// begins no other.
+func TestKilledWhileFencing(t *testing.T) {
+	live, path := disktest.Memory(t), newPath(t)
+	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	mustClose(t, f)
+	disktest.Run(t, "cp", path, path+".old")
+	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustWrite(t, f, "INSERT INTO a VALUES ('y')")
+	mustClose(t, f)
+	disktest.Run(t, "cp", path+".old", path)
+	killed := errors.New("killed")
+	if _, err := Open(t.Context(), path, &diskKind, Options{LiveDir: live, TermMS: term, At: func(step string) error {
+		if step == StepCommitted {
+			return killed
+		}
+		return nil
+	}}); !errors.Is(err, killed) {
+		t.Fatalf("it was not killed: %v", err)
+	}
+	s, err := Connect(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row, err := readLife(s)
+	if err := errors.Join(err, s.Close()); err != nil || !row.Forgot {
+		t.Fatalf("the file has %+v, %v", row, err)
+	}
+	if fence := mustBeFenced(t, openAt(t, path, Options{LiveDir: live, TermMS: term}), reasonOlder); fence.Life != row.ID.String() {
+		t.Errorf("fenced again: %+v after %+v", fence, row.fence())
+	}
+}
+
+// A file from before the first release is refused by name, and left as it is.
+func TestUnreleasedFile(t *testing.T) {
+	for statement, words := range map[string]string{
+		"DROP TABLE life":          "no table life",
+		"CREATE TABLE former (a)":  "the table former",
+		"CREATE TABLE another (a)": "",
+	} {
+		path := newPath(t)
+		mustClose(t, mustOpen(t, path, Options{}))
+		s, err := Connect(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(s.ExecOnce(statement), s.Close()); err != nil {
+			t.Fatal(err)
+		}
+		kind := noteKind
+		kind.Unreleased = []string{"former"}
+		f, err := Open(t.Context(), path, &kind, Options{})
+		if err == nil {
+			mustClose(t, f)
+		}
+		if refused := err != nil && strings.Contains(err.Error(), words) && strings.Contains(err.Error(), "before the first release"); refused != (words != "") {
+			t.Errorf("%s: the error is %v", statement, err)
+		}
+	}
+}
+
+func TestBackup(t *testing.T) {
+	live := disktest.Memory(t)
+	path := newPath(t)
+	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	to := filepath.Join(t.TempDir(), "backup.db")
+	if err := f.Backup(t.Context(), to); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the backup: %v, %v", info, err)
+	}
+	if entries, err := os.ReadDir(filepath.Dir(to)); err != nil || len(entries) != 1 {
+		t.Errorf("there is %v beside it (%v)", entries, err)
+	}
+	if err := f.Backup(t.Context(), to); !errors.Is(err, os.ErrExist) || !strings.Contains(err.Error(), "overwrites nothing") {
+		t.Errorf("a second one: %v", err)
+	}
+	if err := f.Backup(t.Context(), filepath.Join(to, "x")); err == nil {
+		t.Error("a backup below a file was made")
+	}
+	mustNotBeFenced(t, f)
+	mustClose(t, f)
+	// Put back, it is fenced, and has what it had.
+	disktest.Run(t, "mv", to, path)
+	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustBeFenced(t, f, reasonCopy)
+	if got := readText(t, f, "SELECT text FROM a"); got != "x" {
+		t.Errorf("it has %q", got)
+	}
+}
+
+// Close does not wait for a disk that does not answer.
+func TestCloseOfAHangingFile(t *testing.T) {
+	hang, begun := make(chan struct{}), make(chan struct{})
+	f := openAt(t, newPath(t), Options{At: func(step string) error {
+		if step == StepWritten {
+			close(begun)
+			<-hang
+		}
+		return nil
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- f.Write(ctx, func(t *Tx) error { _, err := t.Exec("INSERT INTO a VALUES ('x')"); return err }, nil)
+	}()
+	<-begun
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("the write: %v", err)
+	}
+	before := time.Now()
+	if err := f.Close(); err == nil || !strings.Contains(err.Error(), "does not answer") || time.Since(before) < closeWait {
+		t.Errorf("Close: %v after %v", err, time.Since(before))
+	}
+	close(hang)
+	<-f.stopped
+	mustClose(t, f)
+}

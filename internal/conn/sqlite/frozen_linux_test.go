@@ -1,0 +1,118 @@
+package sqlitefile
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
+)
+
+const (
+	freezes       = 20
+	freezeWriters = 8
+)
+
+// A shell freezes, looks and thaws: should this process stand still, it goes on
+// after the thaw, and the test fails. It prints what each thread that waits in the
+// kernel waits in: -1 is no system call. It says when the disk is frozen.
+const freezeScript = `fsfreeze -f "$1" && echo frozen && sleep 0.1
+for task in /proc/"$2"/task/*; do
+	! grep -q '^State:.D' "$task/status" || cat "$task/syscall"
+done
+fsfreeze -u "$1"`
+
+// TestFrozenDiskHoldsUpSystemCallsOnly: whenever a disk is frozen under writers, no
+// thread waits for it in a page fault, for which the whole process would wait with
+// its next garbage collection.
+func TestFrozenDiskHoldsUpSystemCallsOnly(t *testing.T) {
+	disk := disktest.Ext4(t)
+	f := mustOpen(t, filepath.Join(disk.Dir(), "notes.db"), Options{})
+	ctx, stop := context.WithCancel(context.Background())
+	var writers sync.WaitGroup
+	for i := range freezeWriters {
+		writers.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				// Whether it is written is not the question.
+				_ = f.Write(ctx, func(t *Tx) error { return note(t, fmt.Sprint(i, " ", n)) }, nil)
+			}
+		})
+	}
+	defer writers.Wait()
+	defer stop()
+	held := 0
+	for n := range freezes {
+		time.Sleep(time.Duration(n) * time.Millisecond) // in another place each time
+		held += freezeOnce(t, disk, func() {})
+	}
+	if held == 0 {
+		t.Errorf("none of %d freezes held up anything", freezes)
+	}
+}
+
+// TestFrozenDiskIsNoticedFirst: the same for whoever comes to a disk that is frozen.
+func TestFrozenDiskIsNoticedFirst(t *testing.T) {
+	disk := disktest.Ext4(t)
+	path := filepath.Join(disk.Dir(), "notes.db")
+	f := mustOpen(t, path, Options{})
+	var all sync.WaitGroup
+	defer all.Wait()
+	for name, use := range map[string]func() error{
+		"write": func() error { return f.Write(context.Background(), func(t *Tx) error { return note(t, "x") }, nil) },
+		"read":  func() error { return f.Look(context.Background()) },
+		"open": func() error {
+			other, err := Open(context.Background(), path, &noteKind, Options{})
+			if err != nil {
+				return err
+			}
+			return other.Close()
+		},
+	} {
+		if held := freezeOnce(t, disk, func() {
+			all.Go(func() {
+				if err := use(); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			})
+		}); held == 0 {
+			t.Errorf("%s: the freeze held up nothing", name)
+		}
+		all.Wait()
+	}
+}
+
+// freezeOnce freezes the disk for a moment, in which it calls meanwhile, and returns
+// how many threads waited for the thaw.
+func freezeOnce(t *testing.T, disk *disktest.Disk, meanwhile func()) (held int) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", freezeScript, "sh", disk.Dir(), fmt.Sprint(os.Getpid()))
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		t.Fatalf("the disk was not frozen: %v", cmd.Wait())
+	}
+	meanwhile()
+	for lines.Scan() {
+		held++
+		if strings.HasPrefix(lines.Text(), "-1 ") {
+			t.Errorf("a thread waits in a page fault: %s", lines.Text())
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return held
+}

@@ -1,0 +1,346 @@
+package sqlitefile
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
+)
+
+// maxGroup is how many operations one commit may hold: enough that the disk's
+// part of each is small, and few enough that the first need not wait long.
+const maxGroup = 256
+
+// Tx is a write under way: the file's lock is held, and nothing is durable
+// before the commit. An operation neither begins nor commits, so that several
+// can share one commit.
+type Tx struct {
+	*Session
+	NowMS int64 // the clock in Unix ms, read once, under the lock
+	// Keep has an operation committed although its caller has gone: it contains
+	// work that every later attempt would have to do again.
+	Keep bool
+	kept bool // Keep was set by any of the operations
+
+	life  life // the file's row, which the commit writes
+	dirty bool // it was changed
+}
+
+// Grants notes that something is granted, or extended, until then: a file that
+// forgets it is fenced at least as long.
+func (t *Tx) Grants(endMS int64) {
+	t.life.LatestEndMS = max(t.life.LatestEndMS, endMS)
+	t.life.LongestMS = max(t.life.LongestMS, endMS-t.NowMS)
+}
+
+// Admit returns the fence for somebody who is granted things that last so long.
+// That may be longer than anything known before: among what was forgotten may be
+// grants of his own, and the fence is extended for them.
+func (t *Tx) Admit(termMS int64) Fence {
+	if termMS > t.life.LongestMS {
+		t.life.LongestMS, t.dirty = termMS, true
+		if t.life.FenceFrom > 0 {
+			t.life.FenceEnds = max(t.life.FenceEnds, t.life.FenceFrom+termMS)
+		}
+		t.Session.fence = t.life.fence()
+	}
+	return t.Session.fence
+}
+
+// job is one operation that waits for its commit. See the package's page on sharing.
+type job struct {
+	ctx context.Context
+	op  func(*Tx) error
+	// committed is called in the worker, before anybody else's operation runs,
+	// when op was carried out and is on the disk. It may be nil.
+	committed func()
+
+	taken atomic.Bool // by the worker that runs op, or by the caller that waits no longer: the first decides
+
+	err  error
+	over bool          // err is final: the operation is in no commit
+	done chan struct{} // closed when err is final; nil: nobody waits
+}
+
+// Write has op run in a transaction, which it may share with others, and returns
+// once that is on the disk; see the package's page for how errors end it.
+// committed, which may be nil, is called before anybody else's operation runs
+// when op was carried out and is on the disk. When ctx ends or the file is
+// closed first, op may still be running or finish later: its effect is unknown,
+// unless the error wraps connurl.ErrNotSent: then op has not run, and will not.
+func (f *File) Write(ctx context.Context, op func(*Tx) error, committed func()) error {
+	j := &job{ctx: ctx, op: op, committed: committed, done: make(chan struct{})}
+	if _, err := await(ctx, f, f.writes, j, j.done); err != nil {
+		if j.taken.CompareAndSwap(false, true) {
+			return connurl.NotSent(err)
+		}
+		return err
+	}
+	return j.err
+}
+
+// waiting returns the first job and those that wait behind it.
+func (f *File) waiting(first *job) []*job {
+	group := []*job{first}
+	for len(group) < maxGroup {
+		select {
+		case j := <-f.writes:
+			group = append(group, j)
+		default:
+			return group
+		}
+	}
+	return group
+}
+
+// writeAll runs the jobs in one transaction, in order. Nobody learns how an
+// operation went before all of them are on the disk.
+func (f *File) writeAll(group []*job) {
+	err := f.runGroup(group)
+	for _, j := range group {
+		if err != nil && !j.over {
+			j.err = err
+		}
+		if j.err == nil && j.committed != nil {
+			j.committed()
+		}
+		if j.done != nil {
+			close(j.done)
+		}
+	}
+}
+
+// runGroup returns the error that meets all jobs that are not over.
+func (f *File) runGroup(group []*job) error {
+	row, err := f.beginAsExpected(group)
+	if err != nil {
+		return connurl.NotSent(f.explain(err))
+	}
+	f.note(row)
+	f.session.changes.reset()
+	f.session.fence, f.session.lastMS = row.fence(), row.LastMS
+	t := &Tx{Session: f.session, NowMS: f.nowMS(), life: row}
+	if err = f.kind.current(f.session); err == nil {
+		err = f.at(StepBegun)
+	}
+	if err != nil {
+		return connurl.NotSent(errors.Join(f.outward(err), f.explain(f.session.rollback())))
+	}
+	for i := 0; i < len(group) && err == nil; i++ {
+		err = t.run(group[i], len(group) > 1)
+	}
+	if err == nil {
+		err = f.at(StepWritten)
+	}
+	if err == nil && !t.kept {
+		err = allGone(group)
+	}
+	if err == nil && allOver(group) {
+		return f.explain(f.session.rollback())
+	}
+	if err != nil {
+		return errors.Join(f.outward(err), f.explain(f.session.rollback()))
+	}
+	if err := f.finish(t); err != nil {
+		return errors.Join(f.outward(err), f.explain(f.session.rollback()))
+	}
+	if err := f.at(StepWitnessed); err != nil {
+		return err
+	}
+	// A file that went away before the commit has taken the operations with it.
+	return f.explain(f.moved())
+}
+
+// finish commits the transaction, with what the file says of itself.
+func (f *File) finish(t *Tx) error {
+	c := &f.session.changes
+	if c.err != nil {
+		return c.err
+	}
+	if !c.touched && !t.dirty {
+		_, err := f.session.Exec("COMMIT")
+		return errors.Join(err, f.at(StepCommitted))
+	}
+	row := t.life
+	row.Commits++
+	row.Digest += c.delta
+	row.LastMS = max(row.LastMS, t.NowMS)
+	if err := row.write(f.session); err != nil {
+		return err
+	}
+	return f.commit(row)
+}
+
+// commit commits what the row describes, and has the witness remember it before
+// anybody hears of it. A process that ends between leaves a file that is ahead of
+// its witness, which is no loss.
+func (f *File) commit(row life) error {
+	w := f.met.witness
+	if w != nil && !w.last.knows(row) {
+		// A new life is expected from before it can be seen.
+		if err := w.change(context.Background(), f.closing, func(s sight) sight {
+			s.Next = row.ID
+			return s
+		}); err != nil {
+			return err
+		}
+	}
+	if _, err := f.session.Exec("COMMIT"); err != nil {
+		return err
+	}
+	if err := f.at(StepCommitted); err != nil {
+		return err
+	}
+	f.note(row)
+	if w == nil {
+		return nil
+	}
+	return w.change(context.Background(), f.closing, func(s sight) sight { return s.with(row) })
+}
+
+// outward adds the path to errors of the database, and leaves answers to the
+// caller as they are.
+func (f *File) outward(err error) error {
+	var schema *SchemaError
+	if primaryCode(err) != 0 || errors.Is(err, ErrInconsistent) || errors.As(err, &schema) {
+		return f.explain(err)
+	}
+	return err
+}
+
+// allGone returns the error of the first caller when no caller is left to hear
+// that its operation was carried out: what nobody knows of would be committed.
+func allGone(group []*job) error {
+	for _, j := range group {
+		if !j.over && j.ctx.Err() == nil {
+			return nil
+		}
+	}
+	for _, j := range group {
+		if !j.over {
+			return j.ctx.Err()
+		}
+	}
+	return nil
+}
+
+func allOver(group []*job) bool {
+	for _, j := range group {
+		if !j.over {
+			return false
+		}
+	}
+	return true
+}
+
+// beginAsExpected begins the transaction, and returns the file's row. A file that
+// is not as expected is looked at first, which may fence it.
+func (f *File) beginAsExpected(group []*job) (row life, err error) {
+	any, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for try := 0; ; try++ {
+		if err = f.ready(any); err == nil {
+			row, err = f.begin(group)
+		}
+		if !errors.Is(err, errUnlike) || try == settleTries {
+			return row, err
+		}
+		if err := f.reopen(any); err != nil {
+			return row, err
+		}
+	}
+}
+
+// begin takes the file's write lock. While another process has it, jobs whose
+// callers have gone leave the group; it fails when none is left.
+func (f *File) begin(group []*job) (row life, err error) {
+	begin := func() (err error) {
+		if _, err := f.session.Exec("BEGIN IMMEDIATE"); err != nil {
+			return err
+		}
+		if row, err = readLife(f.session); err == nil {
+			seen, seenErr := f.remembered()
+			err = f.expected(row, seen, seenErr)
+		}
+		if err != nil {
+			err = errors.Join(err, f.session.rollback())
+		}
+		return err
+	}
+	if err := begin(); !isBusy(err) {
+		return row, err
+	}
+	for {
+		any, cancel := context.WithCancel(context.Background())
+		for _, j := range group {
+			if !j.over {
+				defer context.AfterFunc(j.ctx, cancel)()
+			}
+		}
+		err := retryBusy(any, f.closing, begin)
+		cancel()
+		if !errors.Is(err, context.Canceled) {
+			return row, err
+		}
+		for _, j := range group {
+			if !j.over && j.ctx.Err() != nil {
+				j.over, j.err = true, connurl.NotSent(f.explain(lockError(j.ctx.Err())))
+			}
+		}
+		if allOver(group) {
+			return row, err
+		}
+	}
+}
+
+// run runs one job. It returns an error when the transaction is of no use any
+// more. What keeps the job alone from being carried out is undone up to the
+// savepoint, so that it does not take the others with it.
+func (t *Tx) run(j *job, shared bool) error {
+	if !j.over && (j.ctx.Err() != nil || !j.taken.CompareAndSwap(false, true)) {
+		j.over, j.err = true, connurl.NotSent(j.ctx.Err())
+	}
+	if j.over {
+		return nil
+	}
+	before, delta := t.life, t.Session.changes.delta
+	if shared {
+		if _, err := t.Exec("SAVEPOINT job"); err != nil {
+			return err
+		}
+	}
+	t.Keep = false
+	err := j.op(t)
+	t.kept = t.kept || t.Keep
+	if err == nil && !t.Keep {
+		err = j.ctx.Err()
+	}
+	var told *answer
+	switch {
+	case errors.As(err, &told):
+		j.err = told.error
+	case primaryCode(err) != 0 || errors.Is(err, ErrInconsistent):
+		return err
+	case err != nil:
+		j.over, j.err = true, err
+		if shared {
+			if _, err := t.Exec("ROLLBACK TO job"); err != nil {
+				return err
+			}
+			t.undo(before, delta)
+		}
+	}
+	if shared {
+		_, err = t.Exec("RELEASE job")
+		return err
+	}
+	return nil
+}
+
+// undo is what ROLLBACK TO is for the tables: what an operation has noted that was
+// not carried out does not count.
+func (t *Tx) undo(before life, delta uint64) {
+	t.life, t.Session.changes.delta = before, delta
+	t.Session.fence = before.fence()
+}

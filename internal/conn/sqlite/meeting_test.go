@@ -1,0 +1,169 @@
+package sqlitefile
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
+)
+
+func tryOpen(t *testing.T, path, live string) (*File, error) {
+	t.Helper()
+	f, err := Open(t.Context(), path, &diskKind, Options{LiveDir: live, TermMS: term, NowMS: func() int64 { return clockStart }})
+	if err == nil {
+		t.Cleanup(func() { _ = f.Close() })
+	}
+	return f, err
+}
+
+func mustNotShare(t *testing.T, path, live string) {
+	t.Helper()
+	_, err := tryOpen(t, path, live)
+	var others *NotSharedError
+	if !errors.As(err, &others) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "lease server") {
+		t.Fatalf("the error is %v, want a NotSharedError", err)
+	}
+	t.Log(err)
+}
+
+// A process without a live directory uses the witness of those who have the file
+// open, and that of those before.
+func TestWitnessOfOthers(t *testing.T) {
+	live, path := disktest.Memory(t), newPath(t)
+	f := openAt(t, path, Options{LiveDir: live})
+	command := openAt(t, path, Options{})
+	if command.met.witness == nil || command.met.witness.id != f.met.witness.id || command.met.witness.made {
+		t.Fatalf("its witness is %+v", command.met.witness)
+	}
+	mustWrite(t, command, "INSERT INTO a VALUES ('x')")
+	mustWrite(t, f, "INSERT INTO a VALUES ('y')")
+	mustClose(t, f)
+	mustWrite(t, command, "INSERT INTO a VALUES ('z')")
+	mustClose(t, command)
+	disktest.Run(t, "cp", path, path+".old")
+	command = openAt(t, path, Options{TermMS: term})
+	if command.met.witness == nil {
+		t.Fatal("it has no witness")
+	}
+	mustWrite(t, command, "INSERT INTO a VALUES ('later')")
+	mustClose(t, command)
+	disktest.Run(t, "cp", path+".old", path)
+	mustBeFenced(t, openAt(t, path, Options{TermMS: term}), reasonOlder)
+}
+
+// Another live directory that can be reached is shared, too: with those who have
+// the file open. Later it is the process's own again, with what the other knew.
+func TestAnotherLiveDirectory(t *testing.T) {
+	first, second, path := disktest.Memory(t), disktest.Memory(t), newPath(t)
+	a := openAt(t, path, Options{LiveDir: first})
+	b := openAt(t, path, Options{LiveDir: second})
+	if b.met.witness.id != a.met.witness.id {
+		t.Fatal("they have a witness each")
+	}
+	mustWrite(t, a, "INSERT INTO a VALUES ('x')")
+	mustClose(t, a)
+	mustWrite(t, b, "INSERT INTO a VALUES ('y')")
+	mustClose(t, b)
+	disktest.Run(t, "cp", path, path+".old")
+	a = openAt(t, path, Options{LiveDir: first})
+	mustWrite(t, a, "INSERT INTO a VALUES ('z')")
+	mustClose(t, a)
+	disktest.Run(t, "cp", path+".old", path)
+	b = openAt(t, path, Options{LiveDir: second, TermMS: term})
+	if filepath.Dir(b.met.witness.path) != second {
+		t.Errorf("its witness is %s", b.met.witness.path)
+	}
+	mustBeFenced(t, b, reasonOlder)
+}
+
+// Who cannot reach the witness of those who have the file open is refused, in
+// whatever order they come.
+func TestUnreachableWitness(t *testing.T) {
+	live, path := disktest.Memory(t), newPath(t)
+	hide := func(t *testing.T) {
+		if err := os.Rename(live, live+".elsewhere"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(live + ".elsewhere") })
+	}
+	f := openAt(t, path, Options{LiveDir: live})
+	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	hide(t)
+	mustNotShare(t, path, "")
+	mustNotShare(t, path, disktest.Memory(t))
+	// One of the same name is another one, as in another container.
+	other := filepath.Join(live, filepath.Base(f.met.witness.path))
+	if err := errors.Join(os.Mkdir(live, 0o700), makeWitness(other, newMark(), sight{})); err != nil {
+		t.Fatal(err)
+	}
+	mustNotShare(t, path, "")
+	mustNotShare(t, path, live)
+	mustClose(t, f)
+	// Nobody has it open any more.
+	f, err := tryOpen(t, path, live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustNotBeFenced(t, f)
+	mustClose(t, f)
+
+	none := openAt(t, path, Options{})
+	mustClose(t, none)
+	if none.met.witness == nil {
+		t.Error("it does not use the witness of before")
+	}
+	if err := os.RemoveAll(live); err != nil {
+		t.Fatal(err)
+	}
+	none = openAt(t, path, Options{})
+	if none.met.witness != nil {
+		t.Error("it found a witness")
+	}
+	mustNotShare(t, path, disktest.Memory(t))
+	mustNotBeFenced(t, openAt(t, path, Options{}))
+}
+
+// The meeting that was removed under a process would let others meet elsewhere.
+func TestMeetingRemoved(t *testing.T) {
+	path := newPath(t)
+	f := openAt(t, path, Options{})
+	if err := os.Remove(path + meetingSuffix); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(f, "INSERT INTO a VALUES ('x')"); !errors.Is(err, ErrMoved) || !strings.Contains(err.Error(), meetingSuffix) {
+		t.Errorf("a write: %v", err)
+	}
+	if err := f.Look(t.Context()); !errors.Is(err, ErrMoved) {
+		t.Errorf("a read: %v", err)
+	}
+	mustClose(t, f)
+	mustNotBeFenced(t, openAt(t, path, Options{}))
+}
+
+// What is beside the database may have been put back with it, or be anything.
+func TestMeetingOfAnySort(t *testing.T) {
+	live, path := disktest.Memory(t), newPath(t)
+	mustClose(t, openAt(t, path, Options{LiveDir: live}))
+	for _, text := range []string{"", "{", "no JSON", `{"witness":"x","path":"relative"}`, `{"path":"/dev/null"}`, `{"path":"` + path + `"}`, strings.Repeat("x", maxRecord+1)} {
+		if err := os.WriteFile(path+meetingSuffix, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, live := range []string{"", live} {
+			f, err := tryOpen(t, path, live)
+			if err != nil {
+				t.Fatalf("%.30q: %v", text, err)
+			}
+			mustNotBeFenced(t, f)
+			mustClose(t, f)
+		}
+	}
+	if err := errors.Join(os.Remove(path+meetingSuffix), os.Symlink("/etc/passwd", path+meetingSuffix)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tryOpen(t, path, ""); err == nil {
+		t.Error("it followed a symbolic link")
+	}
+}

@@ -1,0 +1,205 @@
+package sqlitefile
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
+)
+
+func theWitness(t *testing.T, live string) string {
+	t.Helper()
+	entries, err := os.ReadDir(live)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("in the live directory there is %v (%v), want one witness", entries, err)
+	}
+	return filepath.Join(live, entries[0].Name())
+}
+
+func TestWitnessFile(t *testing.T) {
+	want := sight{Life: newMark(), Next: newMark(), Commits: 1, LatestEndMS: 2, LongestMS: 3, Main: stamp{4, 5, 6}}
+	id := newMark()
+	b := encodeWitness(id, want)
+	if gotID, got, err := decodeWitness(b); err != nil || gotID != id || got != want {
+		t.Errorf("%v %+v, %v", gotID, got, err)
+	}
+	for i := range b {
+		b[i] ^= 1
+		if _, _, err := decodeWitness(b); !errors.Is(err, errDamagedWitness) {
+			t.Errorf("byte %d was changed, and the error is %v", i, err)
+		}
+		b[i] ^= 1
+		if _, _, err := decodeWitness(b[:i]); !errors.Is(err, errDamagedWitness) {
+			t.Errorf("%d bytes: %v", i, err)
+		}
+	}
+}
+
+// A witness that lost its name is written anew, with what it remembered: a file
+// that is put back afterwards is fenced.
+func TestLostWitness(t *testing.T) {
+	disk, live := disktest.Ext4(t), disktest.Memory(t)
+	path := filepath.Join(disk.Dir(), "db")
+	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	mustClose(t, f)
+	disktest.Copy(t, path, path+".backup")
+	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+	beside := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustWrite(t, f, "INSERT INTO a VALUES ('y')")
+	if err := os.RemoveAll(live); err != nil {
+		t.Fatal(err)
+	}
+	mustNotBeFenced(t, f)
+	mustWrite(t, f, "INSERT INTO a VALUES ('z')")
+	mustWrite(t, beside, "INSERT INTO a VALUES ('beside')")
+	theWitness(t, live)
+	mustClose(t, f)
+	mustClose(t, beside)
+	disktest.Run(t, "cp", path+".backup", path)
+	mustBeFenced(t, openAt(t, path, Options{LiveDir: live, TermMS: term}), reasonOlder)
+}
+
+// A witness that was damaged says nothing: the file is fenced, and the witness is
+// written anew.
+func TestDamagedWitness(t *testing.T) {
+	harms := map[string]func(string) error{
+		"truncated": func(path string) error { return os.Truncate(path, 20) },
+		"emptied":   func(path string) error { return os.Truncate(path, 0) },
+		"zeroed":    func(path string) error { return os.WriteFile(path, make([]byte, witnessSize), 0o600) },
+	}
+	for name, harm := range harms {
+		for when, running := range map[string]bool{"running": true, "stopped": false} {
+			t.Run(name+", "+when, func(t *testing.T) {
+				live, path := disktest.Memory(t), newPath(t)
+				f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+				mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+				if !running {
+					mustClose(t, f)
+				}
+				if err := harm(theWitness(t, live)); err != nil {
+					t.Fatal(err)
+				}
+				if !running {
+					f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+				}
+				life := mustBeFenced(t, f, reasonWitness).Life
+				mustClose(t, f)
+				if again := fenceOf(t, openAt(t, path, Options{LiveDir: live, TermMS: term})); again.Life != life {
+					t.Errorf("fenced again: %+v", again)
+				}
+			})
+		}
+	}
+}
+
+// Another file in the witness's place is an error that says so.
+func TestReplacedWitness(t *testing.T) {
+	live, path := disktest.Memory(t), newPath(t)
+	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	witness := theWitness(t, live)
+	if err := errors.Join(os.Remove(witness), makeWitness(witness, newMark(), sight{})); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(f, "INSERT INTO a VALUES ('x')"); err == nil || !strings.Contains(err.Error(), witness) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestLiveDirectoryThatCannotBeUsed(t *testing.T) {
+	disk := disktest.Ext4(t)
+	for live, want := range map[string]string{
+		disk.Dir():                    "not on a file system in memory",
+		"run":                         "must be absolute",
+		"/dev/null/x":                 "not a directory",
+		filepath.Join("/proc", "xyz"): "the live directory",
+	} {
+		f, err := Open(t.Context(), newPath(t), &noteKind, Options{LiveDir: live})
+		if err == nil {
+			f.Close()
+			t.Errorf("%s was used", live)
+			continue
+		}
+		if t.Log(err); !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: the error is %v, want %q", live, err, want)
+		}
+	}
+}
+
+// Several that share a witness write, and write the log into the main file, and
+// none takes what another wrote for an older copy.
+func TestWitnessIsShared(t *testing.T) {
+	live, path := disktest.Memory(t), newPath(t)
+	const writers, each = 4, 400
+	var all sync.WaitGroup
+	for n := range writers {
+		all.Go(func() {
+			f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+			for range each {
+				if err := write(f, "INSERT INTO a VALUES (hex(randomblob(2000)))"); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			mustNotBeFenced(t, f)
+			if n%2 == 0 {
+				mustClose(t, f)
+			}
+		})
+	}
+	all.Wait()
+	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	mustNotBeFenced(t, f)
+	counted(t, f)
+	if got := readText(t, f, "SELECT count(*) FROM a"); got != "1600" {
+		t.Errorf("%s rows", got)
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() < 1<<20 {
+		t.Errorf("the main file: %v, %v; the log was never written into it", info, err)
+	}
+}
+
+// What makes a file doubtful is not forgotten when the opening that noticed it
+// fails, or is killed: the next one fences the file.
+func TestDoubtOutlivesAFailedOpening(t *testing.T) {
+	for name, doubt := range map[string]func(t *testing.T, live string) (next string){
+		"another live directory": func(t *testing.T, _ string) string { return disktest.Memory(t) },
+		"a damaged witness": func(t *testing.T, live string) string {
+			witnesses, err := filepath.Glob(filepath.Join(live, "sqlite-*"))
+			if err != nil || len(witnesses) != 1 {
+				t.Fatal(witnesses, err)
+			}
+			if err := os.WriteFile(witnesses[0], []byte("x"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return live
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, live := t.TempDir(), disktest.Memory(t)
+			path, backup := filepath.Join(dir, "db"), filepath.Join(dir, "backup")
+			f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+			mustWrite(t, f, "INSERT INTO a VALUES ('old')")
+			mustClose(t, f)
+			disktest.Run(t, "cp", path, backup)
+			f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+			mustWrite(t, f, "INSERT INTO a VALUES ('forgotten')")
+			mustClose(t, f)
+			disktest.Run(t, "cp", backup, path)
+
+			next := doubt(t, live)
+			fails := func(*Session) error { return errors.New("the start fails") }
+			if _, err := Open(t.Context(), path, &diskKind, Options{LiveDir: next, TermMS: term, Check: fails}); err == nil {
+				t.Fatal("the first opening did not fail")
+			}
+			f = openAt(t, path, Options{LiveDir: next, TermMS: term})
+			if fence := fenceOf(t, f); !fence.Forgot || fence.Trusted {
+				t.Errorf("the second opening does not fence: %+v", fence)
+			}
+		})
+	}
+}

@@ -1,0 +1,167 @@
+package sqlitefile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
+)
+
+// lastWord is how long a caller whose time is up still listens for the reason.
+const lastWord = 20 * time.Millisecond
+
+// work runs the operations one after the other, as SQLite has one writer
+// anyway. It is a goroutine of its own so that a caller whose context ends
+// while a disk hangs in fsync goes its way.
+func (f *File) work() {
+	defer close(f.stopped)
+	for {
+		select {
+		case task := <-f.tasks:
+			task()
+		case j := <-f.writes:
+			group := f.waiting(j)
+			f.writeAll(group)
+			f.checkpoint(len(group))
+		case <-f.closing:
+			f.closeErr = f.explain(f.leave())
+			return
+		}
+	}
+}
+
+// Read has op read, outside any transaction: what it reads with one statement
+// is one state of the file. It may be called again where another process's lock
+// is in the way. The error tells when ctx ended or the file was closed first; op
+// may then still be running.
+func Read[T any](ctx context.Context, f *File, op func(*Session) (T, error)) (T, error) {
+	return inWorker(ctx, f, func() (value T, err error) {
+		err = f.read(ctx, func(s *Session) (err error) {
+			value, err = op(s)
+			return err
+		})
+		return value, err
+	})
+}
+
+// inWorker has the worker call do, between operations. The error tells when ctx
+// ended or the file was closed first; do may then still be running.
+func inWorker[T any](ctx context.Context, f *File, do func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	task := func() {
+		value, err := do()
+		done <- result{value, err}
+	}
+	r, err := await(ctx, f, f.tasks, task, done)
+	if err != nil {
+		return r.value, err
+	}
+	return r.value, r.err
+}
+
+// read runs op, repeating it while another process's lock is in the way.
+func (f *File) read(ctx context.Context, op func(*Session) error) error {
+	err := f.readOnce(ctx, op)
+	if errors.Is(err, errUnlike) {
+		if err = f.reopen(ctx); err == nil {
+			err = f.readOnce(ctx, op)
+		}
+	}
+	return f.explain(err)
+}
+
+func (f *File) readOnce(ctx context.Context, op func(*Session) error) error {
+	if err := f.ready(ctx); err != nil {
+		return err
+	}
+	if err := f.retry(ctx, func() error {
+		if err := f.kind.current(f.session); err != nil {
+			return err
+		}
+		// Before the row: others may write between.
+		seen, seenErr := f.remembered()
+		row, err := readLife(f.session)
+		if err != nil {
+			return err
+		}
+		if err := f.expected(row, seen, seenErr); err != nil {
+			return err
+		}
+		f.note(row)
+		f.session.fence, f.session.lastMS = row.fence(), row.LastMS
+		return op(f.session)
+	}); err != nil {
+		return err
+	}
+	return f.moved()
+}
+
+// await hands what to the worker and returns what comes of it.
+func await[W, R any](ctx context.Context, f *File, queue chan<- W, what W, done <-chan R) (R, error) {
+	var none R
+	if err := ctx.Err(); err != nil {
+		return none, connurl.NotSent(err)
+	}
+	select {
+	case queue <- what:
+	case <-ctx.Done():
+		return none, connurl.NotSent(fmt.Errorf("sqlite:%s: the operation before has not ended, and the disk may not answer: %w", f.path, ctx.Err()))
+	case <-f.closing:
+		return none, connurl.NotSent(ErrClosed)
+	}
+	r, answered := lastWordOf(ctx, done)
+	if !answered {
+		return none, fmt.Errorf("sqlite:%s: the disk does not answer: %w", f.path, ctx.Err())
+	}
+	return r, nil
+}
+
+// lastWordOf waits for what comes of the channel until ctx ends, and a moment
+// longer: the worker stops waiting for locks for the same reason, and knows better
+// what it waited for.
+func lastWordOf[R any](ctx context.Context, done <-chan R) (r R, answered bool) {
+	select {
+	case r := <-done:
+		return r, true
+	case <-ctx.Done():
+	}
+	moment := time.NewTimer(lastWord)
+	defer moment.Stop()
+	select {
+	case r := <-done:
+		return r, true
+	case <-moment.C:
+		return r, false
+	}
+}
+
+// The log is written into the main file when it has maxLog pages, as SQLite does
+// by itself; how many it has is asked for after so many operations.
+const (
+	maxLog   = 1000
+	askAfter = 16
+)
+
+// checkpoint writes a long log into the main file, after so many operations more.
+// SQLite would do so at a commit, where others that compare the main file with the
+// witness would take it for one that was overwritten. It is tried again later
+// where it fails; commits tell what is wrong with a disk.
+func (f *File) checkpoint(operations int) {
+	if f.unasked += operations; f.unasked < askAfter || f.session == nil {
+		return
+	}
+	f.unasked = 0
+	var busy, pages, written int
+	if err := f.session.QueryRow("PRAGMA wal_checkpoint(NOOP)", nil, &busy, &pages, &written); err != nil || pages < maxLog {
+		return
+	}
+	_ = f.writingMain(func() error {
+		return f.session.QueryRow("PRAGMA wal_checkpoint(PASSIVE)", nil, &busy, &pages, &written)
+	})
+}

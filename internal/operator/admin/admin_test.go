@@ -1,0 +1,218 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/kazahana/kazahana/internal/operator/metrics"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// hang is when a test gives up on what should happen at once.
+const hang = 60 * time.Second
+
+// site is a handler that is served on a Unix socket.
+type site struct {
+	t      *testing.T
+	client *http.Client
+	stop   func() error
+}
+
+func serve(t *testing.T, o Options) *site {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kz") // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	network, address := SplitAddress("unix:" + filepath.Join(dir, "admin"))
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, l, Handler(o)) }()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}}
+	s := &site{t: t, client: &http.Client{Transport: transport, Timeout: hang}}
+	s.stop = func() error {
+		cancel()
+		select {
+		case err := <-done:
+			done <- err
+			return err
+		case <-time.After(hang):
+			return errors.New("Serve does not return")
+		}
+	}
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+		transport.CloseIdleConnections()
+	})
+	return s
+}
+
+// get returns the status, the body and its type.
+func (s *site) get(method, path string) (status int, body, kind string) {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), method, "http://kazahanad"+path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text), resp.Header.Get("Content-Type")
+}
+
+func TestHealth(t *testing.T) {
+	var ready atomic.Pointer[error]
+	s := serve(t, Options{Registry: prometheus.NewRegistry(), Ready: func() error {
+		if err := ready.Load(); err != nil {
+			return *err
+		}
+		return nil
+	}})
+	for _, path := range []string{"/healthz", "/readyz"} {
+		for _, method := range []string{"GET", "HEAD"} {
+			if status, body, _ := s.get(method, path); status != 200 || method == "GET" && body != "ok\n" {
+				t.Errorf("%s %s: %d %q", method, path, status, body)
+			}
+		}
+		if status, _, _ := s.get("POST", path); status != 405 {
+			t.Errorf("POST %s: %d", path, status)
+		}
+	}
+	why := errors.New("service orders cannot issue IDs: no lease")
+	ready.Store(&why)
+	if status, body, _ := s.get("GET", "/readyz"); status != 503 || body != why.Error()+"\n" {
+		t.Errorf("not ready: %d %q", status, body)
+	}
+	if status, _, _ := s.get("GET", "/healthz"); status != 200 {
+		t.Errorf("a process that runs is not healthy: %d", status)
+	}
+	ready.Store(nil)
+	if status, _, _ := s.get("GET", "/readyz"); status != 200 {
+		t.Errorf("ready again: %d", status)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	m := metrics.New(metrics.Build{Version: "v1.2.3", Commit: "abc", GoVersion: "go1"})
+	m.Requests("NextID", "ok").Add(3)
+	s := serve(t, Options{Registry: m.Registry, Ready: func() error { return nil }})
+	for range 2 {
+		status, body, kind := s.get("GET", "/metrics")
+		if status != 200 || !strings.HasPrefix(kind, "text/plain; version=0.0.4") {
+			t.Errorf("%d %s", status, kind)
+		}
+		for _, line := range []string{
+			`kazahana_rpc_requests_total{code="ok",method="NextID"} 3`,
+			`kazahana_build_info{commit="abc",go_version="go1",version="v1.2.3"} 1`,
+			`kazahana_connections 0`, `kazahana_state_errors_total 0`, `process_start_time_seconds `, `go_goroutines `,
+		} {
+			if !strings.Contains(body, "\n"+line) {
+				t.Errorf("no line %s in:\n%s", line, body)
+			}
+		}
+	}
+}
+
+// Profiles can slow a process down and show its insides: only where wanted.
+func TestPprof(t *testing.T) {
+	paths := []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/goroutine?debug=1", "/debug/pprof/heap"}
+	ready := func() error { return nil }
+	without := serve(t, Options{Registry: prometheus.NewRegistry(), Ready: ready})
+	with := serve(t, Options{Registry: prometheus.NewRegistry(), Ready: ready, Pprof: true})
+	for _, path := range append(paths, "/debug/pprof/profile", "/debug/pprof/trace", "/debug/pprof", "/debug/") {
+		if status, _, _ := without.get("GET", path); status != 404 {
+			t.Errorf("without: %s: %d", path, status)
+		}
+	}
+	for _, path := range paths {
+		if status, body, _ := with.get("GET", path); status != 200 || body == "" {
+			t.Errorf("with: %s: %d %q", path, status, body)
+		}
+	}
+}
+
+func TestNothingElse(t *testing.T) {
+	s := serve(t, Options{Registry: prometheus.NewRegistry(), Ready: func() error { return nil }})
+	for _, path := range []string{"/id", "/metrics/", "/healthz/x", "/NextID"} {
+		if status, _, _ := s.get("GET", path); status != 404 {
+			t.Errorf("%s: %d", path, status)
+		}
+	}
+}
+
+// A request under way, and a connection that says nothing, do not keep Serve
+// from ending.
+func TestServeEnds(t *testing.T) {
+	called, release := make(chan struct{}), make(chan struct{})
+	s := serve(t, Options{Registry: prometheus.NewRegistry(), Ready: func() error {
+		close(called)
+		<-release
+		return nil
+	}})
+	asked := make(chan error, 1)
+	go func() {
+		resp, err := s.client.Get("http://kazahanad/readyz")
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		asked <- err
+	}()
+	<-called
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if err := <-asked; err == nil {
+		t.Error("an answer after the end")
+	}
+	close(release)
+}
+
+func TestServeFails(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	if err := Serve(t.Context(), l, http.NotFoundHandler()); !errors.Is(err, net.ErrClosed) || !strings.Contains(err.Error(), "admin listener") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestSplitAddress(t *testing.T) {
+	for in, want := range map[string][2]string{
+		"127.0.0.1:9746": {"tcp", "127.0.0.1:9746"}, "[::1]:9746": {"tcp", "[::1]:9746"}, ":9746": {"tcp", ":9746"},
+		"unix:/run/x": {"unix", "/run/x"}, "unix:relative": {"unix", "relative"},
+	} {
+		if network, address := SplitAddress(in); [2]string{network, address} != want {
+			t.Errorf("%s: %s %s", in, network, address)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package config
+
+import (
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+const leaseServerSample = "../../../packaging/lease-server.yaml"
+
+var regexpFile = regexp.MustCompile(`/[^ ]*k\.yaml`)
+
+func loadLeaseServer(t *testing.T, src sources) (*LeaseServer, error) {
+	t.Helper()
+	var cli struct {
+		LeaseServer struct{ LeaseServerFlags } `cmd:"" name:"lease-server"`
+	}
+	parser, err := kong.New(&cli, kong.Name("kazahanad"), kong.Writers(io.Discard, io.Discard), kong.Exit(func(int) { t.Error("kong would exit") }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse(append([]string{"lease-server"}, src.args...)); err != nil {
+		t.Fatalf("kong: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "absent.yaml")
+	if src.file != "" {
+		path = filepath.Join(t.TempDir(), "k.yaml")
+		if err := os.WriteFile(path, []byte(src.file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cli.LeaseServer.Load(Process{Environ: src.env, UID: src.uid, Now: testNow, defaultFile: path})
+}
+
+func mustLoadLeaseServer(t *testing.T, src sources) *LeaseServer {
+	t.Helper()
+	s, err := loadLeaseServer(t, src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestLeaseServerDefaults(t *testing.T) {
+	got := mustLoadLeaseServer(t, sources{})
+	want := &LeaseServer{
+		Listen: "127.0.0.1:7464", SocketMode: 0o660, StateDir: "/var/lib/kazahana", Provider: "sqlite:/var/lib/kazahana/leases.db",
+		livePlaces:      []string{"/run/kazahana/live", "/dev/shm/kazahana-0"},
+		ProviderTimeout: 3 * time.Second, MaxConnections: 16384, MaxInFlight: 8192, RateLimit: 1000, RateBurst: 5000,
+		DrainDelay: time.Second, DrainTimeout: 5 * time.Second, LogLevel: LogInfo, LogFormat: LogAuto, origin: map[string]string{},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// Each key can be set in the file, in the environment, which outranks it, and by
+// its flag, which outranks both.
+func TestLeaseServerPrecedence(t *testing.T) {
+	cases := map[string][3]string{
+		"listen": {"127.0.0.1:1", "unix:/b", "localhost:3"}, "socket_mode": {"0600", "0666", "0o777"}, "socket_group": {"a", "b", "c"},
+		"tls_cert": {"a", "b", "c"}, "tls_key": {"a", "b", "c"}, "client_ca": {"a", "b", "c"}, "tokens_file": {"a", "b", "c"},
+		"insecure": {"true", "yes", "on"}, "state_dir": {"/a", "/b", "/c"}, "live_dir": {"/a", "/b", "/c"}, "provider": {"sqlite:/a", "redis://b", "etcd://c"},
+		"provider_timeout": {"1s", "2s", "4s"}, "services": {"{a: {}}", "{b: {}}", "{c: {}}"},
+		"store": {"sqlite:/a", "none", "etcd://c"}, "sequences": {"{a: {}}", "{b: {step: 3}}", "{c: {}}"},
+		"max_connections": {"1", "2", "3"}, "max_in_flight": {"1", "2", "3"}, "rate_limit": {"0", "2", "3"}, "rate_burst": {"1", "2", "3"},
+		"drain_delay": {"2s", "3s", "0"}, "drain_timeout": {"1s", "2s", "0"}, "log_level": {"debug", "warn", "error"}, "log_format": {"json", "console", "json"},
+	}
+	others := "tls_cert: x\ntls_key: x\n"
+	for _, k := range leaseServerKeys {
+		texts, ok := cases[k.name]
+		if k.name == "config" {
+			continue
+		}
+		if !ok {
+			t.Errorf("%s has no case", k.name)
+			continue
+		}
+		base := others
+		file := strings.Replace(others, k.name+": x\n", "", 1) + k.name + ": " + texts[0] + "\n"
+		env := []string{"KAZAHANA_" + strings.ToUpper(k.name) + "=" + texts[1]}
+		flag := []string{"--" + strings.ReplaceAll(k.name, "_", "-") + "=" + texts[2]}
+		var got [4]*LeaseServer
+		got[0] = mustLoadLeaseServer(t, sources{file: base})
+		got[1] = mustLoadLeaseServer(t, sources{file: file})
+		got[2] = mustLoadLeaseServer(t, sources{file: file, env: env})
+		got[3] = mustLoadLeaseServer(t, sources{file: file, env: env, args: flag})
+		alone := [4]*LeaseServer{got[0], got[1], mustLoadLeaseServer(t, sources{file: base, env: env}), mustLoadLeaseServer(t, sources{file: base, args: flag})}
+		for i := range got {
+			got[i].origin, alone[i].origin, got[i].Config, alone[i].Config = nil, nil, "", ""
+			if !reflect.DeepEqual(got[i], alone[i]) {
+				t.Errorf("%s: source %d does not outrank the others: %+v, %+v", k.name, i, got[i], alone[i])
+			}
+			if i > 0 && k.name != "insecure" && reflect.DeepEqual(got[i], got[0]) {
+				t.Errorf("%s: source %d sets nothing", k.name, i)
+			}
+		}
+	}
+}
+
+func TestLeaseServerTerms(t *testing.T) {
+	s := mustLoadLeaseServer(t, sources{file: `
+services:
+  orders: {epoch: 2026-02-01T00:00:00Z, bit_ts: 42, bit_id: 11, bit_seq: 10, term: 5m, quarantine: 0, pool: p, max_leases_per_acquire: 7, ids: 0-9}
+  acme/orders: {}
+`})
+	services := s.Services()
+	if got := slices.Sorted(maps.Keys(services)); !slices.Equal(got, []string{"acme/orders", "orders"}) {
+		t.Fatal(got)
+	}
+	o := services["orders"]
+	if o.Epoch.Format(time.RFC3339) != "2026-02-01T00:00:00Z" || *o.BitTS != 42 || *o.BitID != 11 || *o.BitSeq != 10 || *o.Term != 5*time.Minute ||
+		*o.Quarantine != 0 || *o.Pool != "p" || *o.MaxLeases != 7 || *o.IDs != "0-9" {
+		t.Errorf("%+v", o)
+	}
+	if services["acme/orders"] != (Terms{}) {
+		t.Errorf("%+v", services["acme/orders"])
+	}
+}
+
+func TestLeaseServerRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		src  sources
+		want string
+	}{
+		"unknown key":      {sources{file: "token_file: x\n"}, "unknown key token_file in FILE line 1: did you mean tokens_file?"},
+		"a daemon's key":   {sources{file: "fallback: none\n"}, "kazahanad lease-server --help lists the keys"},
+		"unknown variable": {sources{env: []string{"KAZAHANA_RATE_LIMITS=1"}}, "did you mean KAZAHANA_RATE_LIMIT?"},
+		"unknown term":     {sources{file: "services:\n  a:\n    bitseq: 9\n"}, "unknown key services.a.bitseq in FILE line 3: did you mean bit_seq?"},
+		"bad term":         {sources{file: "services: {a: {term: 5}}\n"}, "services.a.term in FILE line 1: \"5\" has no unit"},
+		"fine term":        {sources{file: "services: {a: {term: 5us}}\n"}, "too short"},
+		"odd term":         {sources{file: "services: {a: {term: 1000500us}}\n"}, "whole milliseconds"},
+		"bad range":        {sources{file: "services: {a: {ids: 0..9}}\n"}, "LOW-HIGH"},
+		"bad name":         {sources{file: "services: {a/b/c: {}}\n"}, "TENANT/SERVICE"},
+		"default tenant":   {sources{file: "services: {default/a: {}}\n"}, "TENANT/SERVICE"},
+		"future epoch":     {sources{file: "services: {a: {epoch: 2027-01-01T00:00:00Z}}\n"}, "in the future"},
+		"no map":           {sources{file: "services: a\n"}, "not a map"},
+		"bad address":      {sources{args: []string{"--listen", "7464"}}, "127.0.0.1:7464"},
+		"key alone":        {sources{args: []string{"--tls-key", "k"}}, "go together"},
+		"CA without TLS":   {sources{args: []string{"--client-ca", "c"}}, "client_ca (--client-ca) needs TLS"},
+		"static":           {sources{args: []string{"--provider", "static:1"}}, "coordinates"},
+		"Kubernetes":       {sources{env: []string{"KUBERNETES_SERVICE_HOST=1"}}, "no default"},
+		"group":            {sources{args: []string{"--socket-group", "g", "--socket-mode", "0600"}}, "does not let a group connect"},
+	} {
+		_, err := loadLeaseServer(t, test.src)
+		if err == nil || !strings.Contains(regexpFile.ReplaceAllString(err.Error(), "FILE"), test.want) {
+			t.Errorf("%s: the error is %v, want one with %q", name, err, test.want)
+		}
+	}
+	// A client's variable is no mistake in the server's environment.
+	mustLoadLeaseServer(t, sources{env: []string{"KAZAHANA_SOCKET=/x"}})
+}
+
+// Beyond this host the server insists on TLS and on a credential.
+func TestLeaseServerInsecure(t *testing.T) {
+	tls := []string{"--tls-cert", "c", "--tls-key", "k"}
+	for _, test := range []struct {
+		listen string
+		more   []string
+		want   string // "" = accepted
+	}{
+		{"127.0.0.1:7464", nil, ""}, {"127.8.0.1:1", nil, ""}, {"[::1]:7464", nil, ""}, {"localhost:7464", nil, ""}, {"unix:/run/l.sock", nil, ""},
+		{":7464", nil, "TLS (tls_cert, tls_key) and a credential"}, {"0.0.0.0:7464", nil, "TLS"}, {"[::]:7464", nil, "TLS"},
+		{"10.0.0.1:7464", nil, "TLS"}, {"db.example:7464", nil, "TLS"}, {"localhost.example:7464", nil, "TLS"},
+		{":7464", tls, "lacks a credential of clients"},
+		{":7464", []string{"--tokens-file", "t"}, "lacks TLS"},
+		{":7464", append([]string{"--tokens-file", "t"}, tls...), ""},
+		{":7464", append([]string{"--client-ca", "t"}, tls...), ""},
+		{":7464", []string{"--insecure"}, ""},
+	} {
+		_, err := loadLeaseServer(t, sources{args: append([]string{"--listen", test.listen}, test.more...)})
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "--insecure")) {
+			t.Errorf("%s %v: %v, want %q", test.listen, test.more, err, test.want)
+		}
+	}
+}
+
+// The sample changes nothing as installed; with every line switched on it has
+// every key once, in the order of the table, with its default where it has one.
+func TestLeaseServerSample(t *testing.T) {
+	b, err := os.ReadFile(leaseServerSample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := mustLoadLeaseServer(t, sources{file: string(b)}), mustLoadLeaseServer(t, sources{})
+	got.Config = ""
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	enabled := disabledSetting.ReplaceAllString(string(b), "$1")
+	s := mustLoadLeaseServer(t, sources{file: enabled})
+	if s.StateDir != want.StateDir || s.Provider != want.Provider {
+		t.Errorf("paths: %s, %s", s.StateDir, s.Provider)
+	}
+	terms := s.Services()["orders"]
+	for i := range reflect.TypeFor[Terms]().NumField() {
+		if reflect.ValueOf(terms).Field(i).IsNil() {
+			t.Errorf("the sample does not show the terms' %s", reflect.TypeFor[Terms]().Field(i).Name)
+		}
+	}
+	root, err := parseFile("sample", []byte(enabled))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	for _, v := range root.members {
+		shown = append(shown, v.key)
+		if k, _ := findIn(leaseServerKeys, v.key); k.def != "" && v.text != k.def {
+			t.Errorf("%s: the sample shows %q, and the default is %q", v.key, v.text, k.def)
+		}
+	}
+	names := slices.DeleteFunc(namesIn(leaseServerKeys, anyKey), func(name string) bool { return name == "config" })
+	if !slices.Equal(shown, names) {
+		t.Errorf("the sample shows %v\nand the keys are    %v", shown, names)
+	}
+	for line := range strings.SplitSeq(string(b), "\n") {
+		if len(line) > 80 {
+			t.Errorf("longer than 80 columns: %q", line)
+		}
+	}
+	// Each key has a flag, and the flag says the default.
+	flags := reflect.TypeFor[LeaseServerFlags]()
+	if flags.NumField() != len(leaseServerKeys) {
+		t.Errorf("%d flags and %d keys", flags.NumField(), len(leaseServerKeys))
+	}
+	for i := range flags.NumField() {
+		tag := flags.Field(i).Tag
+		k, ok := findIn(leaseServerKeys, strings.ReplaceAll(tag.Get("name"), "-", "_"))
+		if !ok || !strings.Contains(tag.Get("help"), "(default "+k.def) {
+			t.Errorf("--%s: %q does not state the default %q", tag.Get("name"), tag.Get("help"), k.def)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package config
+
+import (
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const samplePath = "../../../packaging/kazahanad.yaml"
+
+// disabledSetting is how the sample writes a setting that it does not make: "#"
+// and the key, or "#" and the indentation of what belongs to one. Prose has one
+// blank after the "#".
+var disabledSetting = regexp.MustCompile(`(?m)^#((?: {2,})?[a-z])`)
+
+// The sample as installed changes one thing.
+func TestSampleAsInstalled(t *testing.T) {
+	got := mustLoad(t, sources{file: readSample(t)})
+	want := mustLoad(t, sources{file: "admin_listen: 127.0.0.1:9746\n"})
+	got.Config, want.Config = "", ""
+	got.origin, want.origin = nil, nil
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// With every line switched on, the sample has every key once, in the order of
+// the table, and shows the default of each key that has a fixed one.
+func TestSampleShowsDefaults(t *testing.T) {
+	enabled := disabledSetting.ReplaceAllString(readSample(t), "$1")
+	mustLoad(t, sources{file: enabled})
+	root, err := parseFile("sample", []byte(enabled))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	for _, v := range root.members {
+		shown = append(shown, v.key)
+		k, _ := findKey(v.key)
+		if k.def != "" && v.text != k.def {
+			t.Errorf("%s: the sample shows %q, and the default is %q", v.key, v.text, k.def)
+		}
+	}
+	want := slices.DeleteFunc(keyNames(anyKey), func(name string) bool { return name == "config" })
+	if !slices.Equal(shown, want) {
+		t.Errorf("the sample shows %v\nand the keys are    %v", shown, want)
+	}
+	// What has no fixed default is an example, except for these two: root's own.
+	s := mustLoad(t, sources{file: enabled})
+	defaults := mustLoad(t, sources{})
+	if s.Socket != defaults.Socket || s.StateDir != defaults.StateDir || s.Provider != defaults.Provider {
+		t.Errorf("paths: %s, %s, %s", s.Socket, s.StateDir, s.Provider)
+	}
+}
+
+// Each key comes after prose about it, and what has no default says so.
+func TestSampleExplains(t *testing.T) {
+	prose := regexp.MustCompile(`^# \S`)
+	var lines []string
+	for paragraph := range strings.SplitSeq(readSample(t), "\n\n") {
+		var text, settings []string
+		for line := range strings.SplitSeq(strings.TrimSpace(paragraph), "\n") {
+			if prose.MatchString(line) {
+				text = append(text, line)
+			} else {
+				settings = append(settings, line)
+			}
+			if len(line) > 80 {
+				lines = append(lines, line)
+			}
+		}
+		if len(settings) > 0 && len(text) == 0 {
+			t.Errorf("nothing explains %q", settings)
+		}
+		for _, setting := range settings {
+			name, _, _ := strings.Cut(strings.TrimPrefix(setting, "#"), ":")
+			k, known := findKey(name)
+			if known && k.def == "" && !strings.Contains(strings.ToLower(strings.Join(text, " ")), "default") {
+				t.Errorf("the text of %s does not state its default", name)
+			}
+		}
+	}
+	if len(lines) > 0 {
+		t.Errorf("longer than 80 columns: %q", lines)
+	}
+}
+
+func readSample(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile(samplePath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

@@ -1,0 +1,325 @@
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"database/sql"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc/status"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
+)
+
+// reading is when another clock was read, by this one: no earlier than began and
+// no later than ended.
+type reading struct {
+	began, ended, other time.Time
+	within              time.Duration // the other's resolution
+}
+
+// compare adds to what is known of this clock how it compares with another.
+func (c *Clock) compare(whose string, r reading) {
+	half := r.ended.Sub(r.began) / 2
+	c.Compared, c.Ahead, c.Within = whose, r.began.Add(half).Sub(r.other), half+r.within
+}
+
+// ProbeRedis asks a Redis for its settings, and compares the clock with its own.
+// refused is what the provider says of it.
+func ProbeRedis(ctx context.Context, cfg redisconn.Config, refused func(context.Context) error, clock *Clock) (r Redis) {
+	r.Place, r.MinReplicas = cfg.Place(), cfg.MinReplicas
+	client, err := redisconn.Open(cfg)
+	if err != nil {
+		r.Err = err
+		return r
+	}
+	defer client.Close()
+	var at reading
+	_, r.Err = redisconn.Run(ctx, client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (none struct{}, err error) {
+		at.began = time.Now()
+		at.other, err = conn.Time(ctx).Result()
+		at.ended = time.Now()
+		return none, err
+	})
+	if r.Err != nil {
+		return r
+	}
+	clock.compare(r.Place, at)
+	var info string
+	info, r.Unlooked = redisconn.Run(ctx, client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (string, error) {
+		return conn.Info(ctx).Result()
+	})
+	if r.Unlooked != nil {
+		return r
+	}
+	r.read(info)
+	// An administrator's command: where it is not allowed, snapshots are
+	// taken for granted.
+	saves, err := redisconn.Run(ctx, client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (map[string]string, error) {
+		return conn.ConfigGet(ctx, "save").Result()
+	})
+	r.Snapshots = err != nil || saves["save"] != ""
+	r.Refused = refused(ctx)
+	return r
+}
+
+// read takes what INFO says.
+func (r *Redis) read(info string) {
+	fields := map[string]string{}
+	for line := range strings.Lines(info) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	number := func(name string) int64 {
+		n, _ := strconv.ParseInt(fields[name], 10, 64) // 0 where it is not told
+		return n
+	}
+	failed := func(name string) bool { return fields[name] != "" && fields[name] != "ok" }
+	r.Version, r.Role, r.Policy = fields["redis_version"], fields["role"], fields["maxmemory_policy"]
+	r.Used, r.Most, r.AOF = number("used_memory"), number("maxmemory"), number("aof_enabled") == 1
+	r.SaveFailed, r.AOFFailed = failed("rdb_last_bgsave_status"), r.AOF && failed("aof_last_write_status")
+	r.Replicas = int(number("connected_slaves"))
+}
+
+// memberTimeout is how long one member of a cluster may take.
+const memberTimeout = 2 * time.Second
+
+// ProbeEtcd asks each member that the URL names.
+func ProbeEtcd(ctx context.Context, cfg etcdconn.Config, refused func(context.Context) error) (e Etcd) {
+	e.Place = cfg.Place()
+	client, err := etcdconn.Open(cfg)
+	if err != nil {
+		e.Err = err
+		return e
+	}
+	defer client.Close()
+	var failed error
+	reached := false
+	for i, endpoint := range client.KV.Endpoints() {
+		m := EtcdMember{Endpoint: cfg.Endpoints[i]}
+		within, cancel := context.WithTimeout(ctx, memberTimeout)
+		st, err := client.KV.Status(within, endpoint)
+		cancel()
+		if err != nil {
+			m.Err, failed = errors.New(status.Convert(err).Message()), err
+		} else {
+			reached = true
+			m.Version, m.Leader, m.Size, m.Quota, m.Errors = st.Version, st.Leader != 0, st.DbSize, st.DbSizeQuota, st.Errors
+		}
+		e.Members = append(e.Members, m)
+	}
+	if !reached {
+		e.Err = client.Explain(failed)
+		return e
+	}
+	within, cancel := context.WithTimeout(ctx, memberTimeout)
+	defer cancel()
+	alarms, err := client.KV.AlarmList(within)
+	if e.Unlooked = client.Explain(err); err == nil {
+		for _, a := range alarms.Alarms {
+			e.Alarms = append(e.Alarms, a.Alarm.String())
+		}
+	}
+	e.Refused = refused(ctx)
+	return e
+}
+
+// dateResolution is how exact the Date of an answer is.
+const dateResolution = time.Second
+
+// maxAnswer is how much of an answer is read.
+const maxAnswer = 4096
+
+// ProbeHTTP asks each lease server whether it is ready. refused is what the
+// provider says, which presents the token.
+func ProbeHTTP(ctx context.Context, cfg httpconn.Config, refused func(context.Context) error, clock *Clock) (all []HTTP) {
+	tlsConfig, err := connurl.TLS(cfg.CAFile, cfg.CertFile, cfg.KeyFile)
+	transport := &http.Transport{TLSClientConfig: tlsConfig, DisableKeepAlives: true}
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	reached := false
+	for _, server := range cfg.Servers {
+		base := *server
+		if server.Scheme == httpconn.SchemeUnix {
+			transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", server.Path)
+			}
+			base = url.URL{Scheme: "http", Host: "localhost"}
+		}
+		h := HTTP{Server: server.String(), Plain: base.Scheme == "http" && !onThisHost(base.Hostname()), Err: err}
+		if h.Err == nil {
+			h.ask(ctx, client, &base, clock)
+		}
+		reached = reached || h.Err == nil
+		all = append(all, h)
+	}
+	if reached {
+		err := refused(ctx)
+		for i := range all {
+			if all[i].Err == nil && all[i].NotReady == "" {
+				all[i].Refused = err
+				break // it was one of them that answered
+			}
+		}
+	}
+	return all
+}
+
+// ask asks a server for its readiness.
+func (h *HTTP) ask(ctx context.Context, client *http.Client, base *url.URL, clock *Clock) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath("readyz").String(), nil)
+	if err != nil {
+		h.Err = err
+		return
+	}
+	at := reading{began: time.Now(), within: dateResolution}
+	res, err := client.Do(req)
+	at.ended = time.Now()
+	if err != nil {
+		var wrapped *url.Error
+		if errors.As(err, &wrapped) { // the URL is said already
+			err = wrapped.Err
+		}
+		h.Err = err
+		return
+	}
+	defer res.Body.Close()
+	if date, err := http.ParseTime(res.Header.Get("Date")); err == nil {
+		at.other = date.Add(dateResolution / 2) // it leaves out what has passed of the second
+		clock.compare(h.Server, at)
+	}
+	h.Expires = earliest(res.TLS)
+	switch res.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented: // a server that others have written does not tell
+	default:
+		text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // what there is of it
+		h.NotReady = httpconn.Shorten(fmt.Sprintf("%s %s", res.Status, strings.TrimSpace(string(text))))
+	}
+}
+
+// earliest is when the first certificate of those that were shown ends.
+func earliest(connection *tls.ConnectionState) (end time.Time) {
+	if connection == nil {
+		return end
+	}
+	for _, c := range connection.PeerCertificates {
+		if end.IsZero() || c.NotAfter.Before(end) {
+			end = c.NotAfter
+		}
+	}
+	return end
+}
+
+func onThisHost(host string) bool {
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
+}
+
+// sqliteMagic begins every database of SQLite's.
+const sqliteMagic = "SQLite format 3\x00"
+
+// ProbeSQLite looks at a file without leaving anything beside it.
+func ProbeSQLite(ctx context.Context, path string) (s SQLite) {
+	s.Path, s.FS = path, fileSystem(path)
+	f, err := os.Open(path)
+	if err != nil {
+		s.Unreadable = !errors.Is(err, fs.ErrNotExist)
+		return s
+	}
+	defer f.Close()
+	s.Exists = true
+	header := make([]byte, 100)
+	if _, err := io.ReadFull(f, header); err != nil || string(header[:16]) != sqliteMagic {
+		return s
+	}
+	s.Header = SQLiteHeader{
+		Database: true, WAL: header[18] == 2 && header[19] == 2,
+		Version:       int32(binary.BigEndian.Uint32(header[60:])),
+		ApplicationID: int32(binary.BigEndian.Uint32(header[68:])),
+	}
+	if s.Damage, err = quickCheck(ctx, path); err != nil {
+		s.Damage = err.Error()
+	} else if s.Damage == "" {
+		s.Fence = ProbeFence(ctx, path)
+	}
+	return s
+}
+
+// quickCheck has SQLite look through the file.
+func quickCheck(ctx context.Context, path string) (damage string, err error) {
+	db, _, err := openForReading(path)
+	if err != nil {
+		return "", err
+	}
+	defer db.Close()
+	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&damage); err != nil || damage == "ok" {
+		return "", err
+	}
+	return damage, nil
+}
+
+// ProbeStoreFence is ProbeFence for a store of locks and sequences.
+func ProbeStoreFence(ctx context.Context, path string) Fence {
+	f, trusted := probeFence(ctx, path)
+	f.Sequences = !trusted
+	return f
+}
+
+// ProbeFence reads whether a file is held back. Where it cannot be read it is not:
+// that is for others to tell.
+func ProbeFence(ctx context.Context, path string) Fence {
+	f, _ := probeFence(ctx, path)
+	return f
+}
+
+func probeFence(ctx context.Context, path string) (f Fence, trusted bool) {
+	f.File, f.NowMS = path, time.Now().UnixMilli()
+	db, resolved, err := openForReading(path)
+	if err != nil {
+		return f, true
+	}
+	defer db.Close()
+	fence, isCopy, err := sqlitefile.Peek(ctx, db, resolved)
+	if err != nil {
+		return f, true
+	}
+	f.UntilMS, f.Reason, f.Copy = fence.UntilMS, fence.Reason, isCopy
+	return f, fence.Trusted
+}
+
+// openForReading opens a file and changes nothing. Without a log nobody is using
+// it, and it is read as it lies there; with one it is read together with the log,
+// whose index is not touched.
+func openForReading(path string) (db *sql.DB, resolved string, err error) {
+	resolved, err = filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, "", err
+	}
+	query := "mode=ro&readonly_shm=1&_pragma=busy_timeout(2000)"
+	if _, err := os.Stat(resolved + "-wal"); err != nil {
+		query = "mode=ro&immutable=1"
+	}
+	dsn := url.URL{Scheme: "file", Path: resolved, RawQuery: query}
+	db, err = sql.Open("sqlite", dsn.String())
+	return db, resolved, err
+}

@@ -1,0 +1,167 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/sequence"
+)
+
+// Attributes for which there is no standard name.
+const (
+	keyResult  = attribute.Key("kazahana.result")  // one word for what came of it
+	keyService = attribute.Key("kazahana.service") // whose leases
+	keyLeases  = attribute.Key("kazahana.leases")  // how many
+	keyIDs     = attribute.Key("kazahana.machine_ids")
+	keyToken   = attribute.Key("kazahana.fencing_token")
+	keyCount   = attribute.Key("kazahana.sequence.count") // how many values were asked for
+	keyTTL     = attribute.Key("kazahana.lock.ttl_ms")
+)
+
+// maxIDs is how many machine IDs a span lists.
+const maxIDs = 16
+
+// target is where calls go to, as the standard attributes have it.
+func target(rawURL string) []attribute.KeyValue {
+	scheme, rest, _ := strings.Cut(rawURL, ":")
+	system := scheme
+	switch {
+	case strings.HasPrefix(scheme, "redis"):
+		system = semconv.DBSystemNameRedis.Value.AsString()
+	case scheme == "http", scheme == "https":
+		system = ""
+	}
+	var all []attribute.KeyValue
+	if system != "" {
+		all = append(all, semconv.DBSystemNameKey.String(system))
+	}
+	authority, ok := strings.CutPrefix(rest, "//")
+	if !ok {
+		return all // a file, or nothing outside the process
+	}
+	authority, _, _ = strings.Cut(authority, "/")
+	authority, _, _ = strings.Cut(authority, ",") // the first of several
+	u := url.URL{Host: authority}
+	all = append(all, semconv.ServerAddress(u.Hostname()))
+	if port, err := strconv.Atoi(u.Port()); err == nil {
+		all = append(all, semconv.ServerPort(port))
+	}
+	return all
+}
+
+// call begins the span of a call that leaves the process. Where it goes to a lease
+// server, that is told of the span.
+func (t *Tracing) call(ctx context.Context, name string, attributes ...attribute.KeyValue) context.Context {
+	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
+	if !span.SpanContext().IsValid() {
+		return ctx
+	}
+	header := propagation.HeaderCarrier{}
+	t.propagator.Inject(ctx, header)
+	return httpconn.WithHeader(ctx, http.Header(header))
+}
+
+// finish ends the span of ctx. A refusal is no failure: the store has done its work.
+// The text, which says why it failed, must name no key.
+func finish(ctx context.Context, result string, failed bool, text string, attributes ...attribute.KeyValue) {
+	span := trace.SpanFromContext(ctx)
+	if span.IsRecording() {
+		span.SetAttributes(keyResult.String(result))
+		span.SetAttributes(attributes...)
+		if failed {
+			span.SetAttributes(semconv.ErrorTypeKey.String(result))
+			span.SetStatus(codes.Error, text)
+		}
+	}
+	span.End()
+}
+
+// Locks traces the store, which is at the URL.
+func (t *Tracing) Locks(s lock.Store, at string) lock.Store {
+	if t == nil {
+		return s
+	}
+	where := target(at)
+	return lock.Observed(s, lock.Observer{
+		Before: func(ctx context.Context, name string, r lock.Request) context.Context {
+			attributes := append(where[:len(where):len(where)], semconv.DBOperationName(name))
+			if r.TTLMS > 0 {
+				attributes = append(attributes, keyTTL.Int64(r.TTLMS))
+			}
+			return t.call(ctx, "lock store "+name, attributes...)
+		},
+		After: func(ctx context.Context, o lock.Operation) {
+			result := lock.Outcome(o.Err)
+			var more []attribute.KeyValue
+			if o.Lease.Token > 0 {
+				more = append(more, keyToken.Int64(o.Lease.Token))
+			}
+			finish(ctx, result, lock.Failed(result), result, more...)
+		},
+	})
+}
+
+// Sequences traces the store, which is at the URL.
+func (t *Tracing) Sequences(s sequence.Store, at string) sequence.Store {
+	if t == nil {
+		return s
+	}
+	where := target(at)
+	return sequence.Observed(s, sequence.Observer{
+		Before: func(ctx context.Context, name string, r sequence.Request) context.Context {
+			attributes := append(where[:len(where):len(where)], semconv.DBOperationName(name))
+			if r.Count > 0 {
+				attributes = append(attributes, keyCount.Int(r.Count))
+			}
+			return t.call(ctx, "sequence store "+name, attributes...)
+		},
+		After: func(ctx context.Context, o sequence.Operation) {
+			result := sequence.Outcome(o.Err)
+			finish(ctx, result, sequence.Failed(result), result)
+		},
+	})
+}
+
+// providerOutcome is one word for what became of a provider call, and whether it
+// says that the provider did not do its work.
+func providerOutcome(err error) (word string, failed bool) {
+	var full *provider.FullError
+	var fenced *provider.FencedError
+	var busy *provider.BusyError
+	switch {
+	case err == nil:
+		return "ok", false
+	case errors.As(err, &full):
+		return "full", false
+	case errors.As(err, &fenced):
+		return "fenced", false
+	case errors.As(err, &busy):
+		return "busy", false
+	case errors.Is(err, provider.ErrConflict):
+		return "conflict", false
+	case errors.Is(err, provider.ErrInvalid), errors.Is(err, provider.ErrNotFound), errors.Is(err, provider.ErrBadSignature),
+		errors.Is(err, provider.ErrTimestampSkew), errors.Is(err, provider.ErrNone), errors.Is(err, errors.ErrUnsupported):
+		return "refused", false
+	case errors.Is(err, context.Canceled):
+		return "canceled", false
+	}
+	var slow net.Error
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &slow) && slow.Timeout() {
+		return "timeout", true
+	}
+	return "unavailable", true
+}

@@ -1,0 +1,138 @@
+package tracing
+
+import (
+	"context"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/zap"
+)
+
+const (
+	// scope names whose spans these are.
+	scope = "github.com/kazahana/kazahana/internal/operator/tracing"
+	// closeTimeout bounds how long the end of the process waits for spans to be
+	// taken.
+	closeTimeout = 2 * time.Second
+	// quietFor is the least time between two lines about spans that nobody took.
+	quietFor = time.Minute
+)
+
+// Options are what the OTEL_* variables do not say.
+type Options struct {
+	Service string // service.name, unless a variable names it
+	Version string
+	Log     *zap.Logger
+}
+
+// Tracing makes spans and has them sent. A nil one makes none.
+type Tracing struct {
+	spans      *sdktrace.TracerProvider
+	exporter   *otlptrace.Exporter
+	tracer     trace.Tracer
+	propagator propagation.TextMapPropagator
+	log        *zap.Logger
+
+	failures atomic.Int64 // since the last line about one
+	loggedAt atomic.Int64 // Unix ms of that line
+}
+
+// Start begins to trace if the environment of the process says where to. It
+// connects to nothing yet, and never fails: what is wrong is logged.
+func Start(o Options) *Tracing {
+	t := &Tracing{log: o.Log.With(zap.String("component", "tracing")), propagator: propagation.TraceContext{}}
+	env := readEnvironment(os.Getenv)
+	for _, warning := range env.warnings {
+		t.log.Warn(warning)
+	}
+	if !env.enabled {
+		return nil
+	}
+	// The library would write to stderr beside the log, and repeats values that may
+	// be secrets: what matters of them readEnvironment has said.
+	otel.SetLogger(logr.Discard())
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {}))
+	for _, name := range insecure { // the endpoint's scheme decides, as the standard has it
+		_ = os.Unsetenv(name)
+	}
+	var err error
+	if t.exporter, err = newExporter(env.protocol); err != nil {
+		t.log.Error("no traces are sent", zap.Error(err))
+		return nil
+	}
+	t.spans = sdktrace.NewTracerProvider(sdktrace.WithBatcher(t.exporter), sdktrace.WithResource(describe(o)))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(t.failed))
+	t.tracer = t.spans.Tracer(scope, trace.WithInstrumentationVersion(o.Version), trace.WithSchemaURL(semconv.SchemaURL))
+	t.log.Info("traces are sent", zap.String("endpoint", env.place), zap.String("protocol", env.protocol))
+	return t
+}
+
+func newExporter(protocol string) (*otlptrace.Exporter, error) {
+	// Neither connects here; the context concerns a connection only.
+	if protocol == protocolGRPC {
+		return otlptracegrpc.New(context.Background())
+	}
+	return otlptracehttp.New(context.Background())
+}
+
+// describe is the process. What the variables say comes last, and wins.
+func describe(o Options) *resource.Resource {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	r, _ := resource.New(context.Background(), // an error of a variable was a warning already
+		resource.WithTelemetrySDK(),
+		resource.WithAttributes(semconv.ServiceName(o.Service), semconv.ServiceVersion(o.Version),
+			semconv.HostName(host), semconv.ProcessPID(os.Getpid())),
+		resource.WithFromEnv())
+	return r
+}
+
+// failed is told of what goes wrong while spans are sent. A collector that is away
+// would fill the log.
+func (t *Tracing) failed(err error) {
+	n := t.failures.Add(1)
+	now := time.Now().UnixMilli()
+	last := t.loggedAt.Load()
+	if last != 0 && now-last < quietFor.Milliseconds() || !t.loggedAt.CompareAndSwap(last, now) {
+		return
+	}
+	t.failures.Add(-n)
+	t.log.Warn("spans could not be sent, and are lost", zap.Error(err), zap.Int64("failures", n))
+}
+
+// Close sends what there is still, for closeTimeout at most.
+func (t *Tracing) Close() {
+	if t == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := t.spans.Shutdown(ctx); err != nil {
+		t.log.Warn("the last spans could not be sent", zap.Error(err))
+		_ = t.exporter.Shutdown(ctx) // which ends what is still being sent
+	}
+}
+
+// place is an endpoint as it may be logged: without a user, a password or a query.
+func place(endpoint string) string {
+	endpoint, _, _ = strings.Cut(endpoint, "?")
+	scheme, rest, _ := strings.Cut(endpoint, "://")
+	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+		rest = rest[at+1:]
+	}
+	return scheme + "://" + rest
+}

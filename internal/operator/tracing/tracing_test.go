@@ -1,0 +1,500 @@
+package tracing_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/operator/tracing"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/backend"
+	"github.com/kazahana/kazahana/internal/record/memory"
+	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/otlptest"
+)
+
+func TestMain(m *testing.M) {
+	for _, pair := range os.Environ() {
+		if name, _, _ := strings.Cut(pair, "="); strings.HasPrefix(name, "OTEL_") {
+			os.Unsetenv(name)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// start traces with the variables set.
+func start(t *testing.T, variables map[string]string) (*tracing.Tracing, *observer.ObservedLogs) {
+	t.Helper()
+	for name, value := range variables {
+		t.Setenv(name, value)
+	}
+	core, logs := observer.New(zapcore.DebugLevel)
+	tr := tracing.Start(tracing.Options{Service: "kazahanad", Version: "v1.2.3", Log: zap.New(core)})
+	return tr, logs
+}
+
+// to starts to trace to a new collector.
+func to(t *testing.T) (*tracing.Tracing, *otlptest.Collector) {
+	t.Helper()
+	c := otlptest.New(t)
+	tr, _ := start(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP})
+	if tr == nil {
+		t.Fatal("nothing is traced")
+	}
+	t.Cleanup(tr.Close)
+	return tr, c
+}
+
+func one(t *testing.T, c *otlptest.Collector, name string) otlptest.Span {
+	t.Helper()
+	var found []otlptest.Span
+	for _, s := range c.Spans() {
+		if s.Name == name {
+			found = append(found, s)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%d spans %q among %+v", len(found), name, c.Spans())
+	}
+	return found[0]
+}
+
+// capabilities are those of a provider, as text.
+func capabilities(p provider.Provider) string {
+	_, verifies := p.(provider.Verifier)
+	_, lists := p.(provider.Lister)
+	_, extends := p.(provider.Extender)
+	_, locates := p.(provider.Locator)
+	_, counts := p.(provider.Counter)
+	_, initializes := p.(provider.Initializer)
+	_, opens := p.(interface{ Ready(context.Context) error })
+	return fmt.Sprintf("verify %v, list %v, extend %v, locate %v, count %v, init %v, ready %v", verifies, lists, extends, locates, counts, initializes, opens)
+}
+
+// Every provider that a URL can name can, traced, what it could before.
+func TestCapabilitiesOfProvidersSurvive(t *testing.T) {
+	tr, _ := to(t)
+	urls := map[string]string{
+		"memory": "memory:", "none": "none:", "static": "static:7", "ip": "ip:", "sqlite": "sqlite:" + t.TempDir() + "/l.db",
+		"etcd": "etcd://127.0.0.1:1", "http": "http://127.0.0.1:1", "https": "https://127.0.0.1:1", "http+unix": "http+unix:/x.sock",
+	}
+	for _, scheme := range backend.Schemes() {
+		address := urls[scheme]
+		switch {
+		case address != "":
+		case scheme == "redis+unix":
+			address = scheme + ":/x.sock"
+		case strings.HasSuffix(scheme, "sentinel"):
+			address = scheme + "://127.0.0.1:1/m/0"
+		case strings.HasPrefix(scheme, "redis"):
+			address = scheme + "://127.0.0.1:1/0"
+		default:
+			t.Errorf("no URL for the scheme %s", scheme)
+			continue
+		}
+		p, err := backend.Open(address, backend.Options{})
+		if err != nil {
+			t.Errorf("%s: %v", address, err)
+			continue
+		}
+		traced := tr.Provider(p)
+		if got, want := capabilities(traced), capabilities(p); got != want {
+			t.Errorf("%s can %s, and traced %s", scheme, want, got)
+		}
+		if traced == p || traced.Info() != p.Info() {
+			t.Errorf("%s: %T with %+v", scheme, traced, traced.Info())
+		}
+		if err := traced.Close(); err != nil {
+			t.Errorf("%s: %v", scheme, err)
+		}
+	}
+}
+
+func TestProviderCalls(t *testing.T) {
+	tr, c := to(t)
+	inner, err := backend.Open("memory:", backend.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := tr.Provider(inner)
+	defer p.Close()
+	ctx := t.Context()
+	leases, err := p.Acquire(ctx, provider.AcquireRequest{Service: "orders", ThroughputPerMS: 300, Meta: map[string]string{"host": "h"}})
+	if err != nil || len(leases) != 2 {
+		t.Fatal(leases, err)
+	}
+	if lost, err := provider.Verify(ctx, p.(provider.Verifier), "orders", leases); err != nil || len(lost) > 0 {
+		t.Error(lost, err)
+	}
+	if _, err := provider.Extend(ctx, p.(provider.Extender), "orders", leases[0]); err != nil {
+		t.Error(err)
+	}
+	if err := p.Release(ctx, provider.ReleaseRequest{Service: "orders", ID: leases[0].ID, BitSeq: leases[0].BitSeq, TimestampMS: time.Now().UnixMilli(), Signature: "x"}); !errors.Is(err, provider.ErrBadSignature) {
+		t.Error(err)
+	}
+	tr.Close()
+	acquired := one(t, c, "provider acquire")
+	for key, want := range map[string]string{
+		"db.system.name": "memory", "db.operation.name": "acquire", "kazahana.service": "orders", "kazahana.leases": "2", "kazahana.result": "ok",
+	} {
+		if acquired.Attributes[key] != want {
+			t.Errorf("%s is %q, want %q", key, acquired.Attributes[key], want)
+		}
+	}
+	if acquired.Kind.String() != "SPAN_KIND_CLIENT" || acquired.Error || acquired.ParentID != "" {
+		t.Errorf("acquire: %+v", acquired)
+	}
+	for key, want := range map[string]string{"service.name": "kazahanad", "service.version": "v1.2.3", "telemetry.sdk.language": "go"} {
+		if acquired.Resource[key] != want {
+			t.Errorf("%s is %q", key, acquired.Resource[key])
+		}
+	}
+	one(t, c, "provider verify")
+	one(t, c, "provider extend")
+	if s := one(t, c, "provider release"); s.Attributes["kazahana.result"] != "refused" || s.Error {
+		t.Errorf("a release that was refused: %+v", s)
+	}
+	for _, s := range c.Spans() {
+		if text := fmt.Sprint(s); strings.Contains(text, leases[0].Secret) {
+			t.Errorf("the secret of a lease is in %s", text)
+		}
+	}
+}
+
+// A provider that cannot be reached is an error, with its kind.
+func TestFailedCall(t *testing.T) {
+	tr, c := to(t)
+	inner, err := backend.Open("redis://user:hunter2@127.0.0.1:1/0", backend.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := tr.Provider(inner)
+	defer p.Close()
+	if _, err := p.Acquire(t.Context(), provider.AcquireRequest{}); err == nil {
+		t.Fatal("acquired")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := provider.Verify(ctx, p.(provider.Verifier), "", nil); err == nil {
+		t.Fatal("verified")
+	}
+	tr.Close()
+	s := one(t, c, "provider acquire")
+	if !s.Error || s.Attributes["error.type"] != "unavailable" || !strings.Contains(s.Message, "refused") ||
+		s.Attributes["db.system.name"] != "redis" || s.Attributes["server.address"] != "127.0.0.1" || s.Attributes["server.port"] != "1" {
+		t.Errorf("%+v", s)
+	}
+	if s := one(t, c, "provider verify"); s.Error || s.Attributes["kazahana.result"] != "canceled" {
+		t.Errorf("a call that nobody waits for: %+v", s)
+	}
+	if text := fmt.Sprint(c.Spans()); strings.Contains(text, "hunter2") {
+		t.Errorf("the password is in %s", text)
+	}
+}
+
+// Stores whose errors name the key, as those of real ones do.
+type (
+	failingLocks     struct{ lock.Store }
+	failingSequences struct{ sequence.Store }
+)
+
+func (failingLocks) Do(_ context.Context, r lock.Request) (lock.Lease, error) {
+	return lock.Lease{}, fmt.Errorf("lock %q: connection refused", r.Key)
+}
+
+func (failingSequences) Next(_ context.Context, r sequence.Request) (sequence.Range, error) {
+	return sequence.Range{}, fmt.Errorf("sequence %q: connection refused", r.Key)
+}
+
+func TestLocksAndSequences(t *testing.T) {
+	const key = "customer/wilhelmina"
+	tr, c := to(t)
+	now := func() int64 { return time.Now().UnixMilli() }
+	locks := tr.Locks(lock.NewMemory(now), "sqlite:/x/store.db")
+	values := tr.Sequences(sequence.OnRecords(memory.New(now)), "etcd://h1:2379,h2:2379")
+	r := lock.Request{Op: lock.Acquire, Tenant: "default", Key: key, Owner: "o", LeaseID: lock.NewLeaseID(), TTLMS: 60_000}
+	for range 2 { // the second one is held
+		_, _ = locks.Do(t.Context(), r)
+		r.LeaseID, r.Owner = lock.NewLeaseID(), "p"
+	}
+	_, _ = locks.List(t.Context(), "default", "", 10)
+	_, _ = values.Next(t.Context(), sequence.Request{Tenant: "default", Key: key, Count: 3, Options: sequence.DefaultOptions()})
+	_, _ = tr.Locks(failingLocks{lock.NewMemory(now)}, "sqlite:/x/store.db").Do(t.Context(), r)
+	_, _ = tr.Sequences(failingSequences{sequence.OnRecords(memory.New(now))}, "sqlite:/x/store.db").Next(t.Context(), sequence.Request{Key: key})
+	tr.Close()
+	results := map[string]int{}
+	for _, s := range c.Spans() {
+		results[s.Name+" "+s.Attributes["kazahana.result"]]++
+		if text := fmt.Sprint(s); strings.Contains(text, "wilhelmina") {
+			t.Errorf("a key is in %s", text)
+		}
+		if result := s.Attributes["kazahana.result"]; s.Error != (result == "unavailable") || s.Error && s.Message != result {
+			t.Errorf("%s is %s, error %v, with the text %q", s.Name, result, s.Error, s.Message)
+		}
+	}
+	for _, want := range []string{
+		"lock store acquire ok", "lock store acquire held", "lock store list ok", "sequence store next ok",
+		"lock store acquire unavailable", "sequence store next unavailable",
+	} {
+		if results[want] != 1 {
+			t.Errorf("%d of %q among %v", results[want], want, results)
+		}
+	}
+	s := c.Spans()[slices.IndexFunc(c.Spans(), func(s otlptest.Span) bool { return s.Name == "sequence store next" && !s.Error })]
+	if s.Attributes["server.address"] != "h1" || s.Attributes["server.port"] != "2379" ||
+		s.Attributes["db.system.name"] != "etcd" || s.Attributes["kazahana.sequence.count"] != "3" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Without an endpoint nothing is made, and what is given comes back as it is.
+func TestNothingIsTracedWithoutAnEndpoint(t *testing.T) {
+	for what, variables := range map[string]map[string]string{
+		"nothing set":     {},
+		"only a name":     {"OTEL_SERVICE_NAME": "x"},
+		"exporter none":   {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "none"},
+		"disabled":        {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1", "OTEL_SDK_DISABLED": "TRUE"},
+		"only metrics'":   {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:1"},
+		"an empty string": {"OTEL_EXPORTER_OTLP_ENDPOINT": " "},
+	} {
+		t.Run(what, func(t *testing.T) {
+			tr, logs := start(t, variables)
+			if tr != nil || logs.Len() > 0 {
+				t.Fatalf("%v, and the log has %v", tr, logs.All())
+			}
+			p, err := backend.Open("memory:", backend.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			locks, values := lock.NewMemory(nil), sequence.OnRecords(memory.New(nil))
+			if tr.Provider(p) != p || tr.Locks(locks, "") != lock.Store(locks) || tr.Sequences(values, "") != sequence.Store(values) || tr.Method() != nil {
+				t.Error("something is wrapped")
+			}
+			handler := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }
+			got := tr.Route("GET /x", handler)
+			w := httptest.NewRecorder()
+			if got(w, httptest.NewRequest("GET", "/x", nil)); w.Code != http.StatusTeapot {
+				t.Error(w.Code)
+			}
+			tr.Close()
+		})
+	}
+}
+
+// What cannot be understood is a warning that names the variable, and as if it were
+// not set. Secrets are not repeated.
+func TestBadVariables(t *testing.T) {
+	for name, value := range map[string]string{
+		"OTEL_SDK_DISABLED": "yes", "OTEL_TRACES_EXPORTER": "zipkin", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
+		"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "carrier-pigeon", "OTEL_EXPORTER_OTLP_TIMEOUT": "10s", "OTEL_EXPORTER_OTLP_COMPRESSION": "zstd",
+		"OTEL_EXPORTER_OTLP_HEADERS": "hunter2", "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "x=hunter2%zz",
+		"OTEL_EXPORTER_OTLP_CERTIFICATE": "/does/not/exist.pem", "OTEL_BSP_MAX_QUEUE_SIZE": "many", "OTEL_RESOURCE_ATTRIBUTES": "a=b,hunter2",
+		"OTEL_TRACES_SAMPLER": "sometimes",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := otlptest.New(t)
+			tr, logs := start(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP, name: value})
+			if tr == nil {
+				t.Fatal("nothing is traced")
+			}
+			warnings := logs.FilterLevelExact(zapcore.WarnLevel).All()
+			if len(warnings) != 1 || !strings.Contains(warnings[0].Message, name) || warnings[0].ContextMap()["component"] != "tracing" {
+				t.Errorf("the log has %+v", warnings)
+			}
+			if text := fmt.Sprint(logs.All()); strings.Contains(text, "hunter2") {
+				t.Errorf("a secret is in the log: %s", text)
+			}
+			_, _ = tr.Locks(lock.NewMemory(nil), "memory:").Get(t.Context(), "default", "k")
+			tr.Close()
+			one(t, c, "lock store get")
+		})
+	}
+	t.Run("sampler argument", func(t *testing.T) {
+		tr, logs := start(t, map[string]string{
+			"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "200%",
+		})
+		defer tr.Close()
+		if warnings := logs.FilterLevelExact(zapcore.WarnLevel).All(); len(warnings) != 1 || !strings.Contains(warnings[0].Message, "OTEL_TRACES_SAMPLER_ARG") {
+			t.Errorf("the log has %+v", warnings)
+		}
+	})
+	for _, endpoint := range []string{"localhost:4317", "ftp://h", "http://", "://", "http://user:hunter2@ho st"} {
+		t.Run("endpoint "+endpoint, func(t *testing.T) {
+			tr, logs := start(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint})
+			if all := logs.All(); tr != nil || len(all) != 1 || !strings.Contains(all[0].Message, "no traces are sent") || strings.Contains(all[0].Message, "hunter2") {
+				t.Errorf("%v, and the log has %+v", tr, all)
+			}
+		})
+	}
+}
+
+func TestVariables(t *testing.T) {
+	get := func(t *testing.T, tr *tracing.Tracing) {
+		t.Helper()
+		if tr == nil {
+			t.Fatal("nothing is traced")
+		}
+		_, _ = tr.Locks(lock.NewMemory(nil), "memory:").Get(t.Context(), "default", "k")
+		tr.Close()
+	}
+	for what, variables := range map[string]map[string]string{
+		"http":             {"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTP"},
+		"http, with slash": {"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTP/"},
+		"grpc":             {"OTEL_EXPORTER_OTLP_ENDPOINT": "GRPC", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+		"of traces":        {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "HTTP/v1/traces", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
+		"grpc of traces":   {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "GRPC", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
+		"scheme decides":   {"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTP", "OTEL_EXPORTER_OTLP_INSECURE": "false"},
+		"gzip":             {"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTP", "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"},
+		"all":              {"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTP", "OTEL_TRACES_SAMPLER": "always_on", "OTEL_TRACES_EXPORTER": "otlp"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := otlptest.New(t)
+			place := strings.NewReplacer("HTTP", c.HTTP, "GRPC", c.GRPC)
+			for name, value := range variables {
+				t.Setenv(name, place.Replace(value))
+			}
+			t.Setenv("OTEL_SERVICE_NAME", "my ids")
+			t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,service.version=ignored%20not")
+			tr, logs := start(t, nil)
+			get(t, tr)
+			s := one(t, c, "lock store get")
+			if s.Resource["service.name"] != "my ids" || s.Resource["deployment.environment.name"] != "test" || s.Resource["service.version"] != "ignored not" {
+				t.Errorf("the resource is %v", s.Resource)
+			}
+			if logs.FilterLevelExact(zapcore.WarnLevel).Len() > 0 {
+				t.Errorf("the log has %v", logs.All())
+			}
+		})
+	}
+	t.Run("headers", func(t *testing.T) {
+		c := otlptest.New(t)
+		tr, _ := start(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP, "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20abc"})
+		get(t, tr)
+		if all := c.Requests(); len(all) != 1 || all[0].Get("Authorization") != "Bearer abc" {
+			t.Errorf("the requests had %v", all)
+		}
+	})
+	t.Run("sampled out", func(t *testing.T) {
+		c := otlptest.New(t)
+		tr, _ := start(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP, "OTEL_TRACES_SAMPLER": "always_off"})
+		get(t, tr)
+		if all := c.Spans(); len(all) > 0 {
+			t.Errorf("%v", all)
+		}
+	})
+}
+
+func TestRoute(t *testing.T) {
+	tr, c := to(t)
+	status := http.StatusOK
+	answer := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+	mux := http.NewServeMux()
+	for _, pattern := range []string{"POST /v1/locks/{key}/acquire", "GET /healthz", "GET /readyz", "GET /metrics", "GET /{$}", "/"} {
+		mux.HandleFunc(pattern, tr.Route(pattern, answer))
+	}
+	ask := func(method, path, parent string) {
+		r := httptest.NewRequest(method, path, nil)
+		r.Header.Set("User-Agent", "test")
+		r.Header.Set("Authorization", "Bearer hunter2")
+		if parent != "" {
+			r.Header.Set("Traceparent", parent)
+		}
+		mux.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/", "/nothing"} {
+		ask("GET", path, "")
+	}
+	ask("POST", "/v1/locks/customer-wilhelmina/acquire", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	status = http.StatusServiceUnavailable
+	ask("POST", "/v1/locks/customer-wilhelmina/acquire", "nonsense")
+	ask("POST", "/v1/locks/customer-wilhelmina/acquire", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00") // not sampled there
+	tr.Close()
+	all := c.Spans()
+	if len(all) != 2 {
+		t.Fatalf("%d spans: %+v", len(all), all)
+	}
+	first, second := all[0], all[1]
+	if first.Name != "POST /v1/locks/{key}/acquire" || first.Kind.String() != "SPAN_KIND_SERVER" || first.Error ||
+		first.TraceID != "0af7651916cd43dd8448eb211c80319c" || first.ParentID != "b7ad6b7169203331" {
+		t.Errorf("%+v", first)
+	}
+	for key, want := range map[string]string{
+		"http.request.method": "POST", "http.route": "/v1/locks/{key}/acquire", "http.response.status_code": "200", "url.scheme": "http",
+		"user_agent.original": "test", "network.peer.address": "192.0.2.1",
+	} {
+		if first.Attributes[key] != want {
+			t.Errorf("%s is %q, want %q", key, first.Attributes[key], want)
+		}
+	}
+	if second.ParentID != "" || !second.Error || second.Attributes["error.type"] != "503" {
+		t.Errorf("%+v", second)
+	}
+	if text := fmt.Sprint(all); strings.Contains(text, "wilhelmina") || strings.Contains(text, "hunter2") {
+		t.Errorf("a key or a token is in %s", text)
+	}
+}
+
+func TestMethod(t *testing.T) {
+	tr, c := to(t)
+	begin := tr.Method()
+	ctx, done := begin(t.Context(), "Lock.Acquire")
+	_, _ = tr.Locks(lock.NewMemory(nil), "memory:").Get(ctx, "default", "k")
+	done("ok")
+	_, done = begin(t.Context(), "Sequence.Next")
+	done("STORE_UNAVAILABLE")
+	tr.Close()
+	s, child := one(t, c, "Lock.Acquire"), one(t, c, "lock store get")
+	if child.ParentID != s.ID || child.TraceID != s.TraceID || s.Error || s.Attributes["rpc.method"] != "Lock.Acquire" || s.Attributes["rpc.response.status_code"] != "ok" {
+		t.Errorf("%+v, %+v", s, child)
+	}
+	if s := one(t, c, "Sequence.Next"); !s.Error || s.Attributes["error.type"] != "STORE_UNAVAILABLE" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A collector that takes everything and never answers holds nobody up, and fills no
+// log.
+func TestHangingCollector(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for _, protocol := range []string{"grpc", "http/protobuf"} {
+		t.Run(protocol, func(t *testing.T) {
+			tr, logs := start(t, map[string]string{
+				"OTEL_EXPORTER_OTLP_ENDPOINT": "http://" + listener.Addr().String(), "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+				// Were it not for the deadline of Close, it would last for as long.
+				"OTEL_EXPORTER_OTLP_TIMEOUT": "30000", "OTEL_BSP_EXPORT_TIMEOUT": "30000",
+				"OTEL_BSP_SCHEDULE_DELAY": "1", "OTEL_BSP_MAX_QUEUE_SIZE": "8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4",
+			})
+			s := tr.Locks(lock.NewMemory(nil), "memory:")
+			for range 10_000 {
+				_, _ = s.Get(t.Context(), "default", "k")
+			}
+			began := time.Now()
+			tr.Close()
+			if took := time.Since(began); took > 20*time.Second {
+				t.Errorf("Close took %v", took)
+			}
+			if n := logs.FilterLevelExact(zapcore.WarnLevel).Len(); n > 2 {
+				t.Errorf("%d warnings: %v", n, logs.All())
+			}
+		})
+	}
+}

@@ -1,0 +1,241 @@
+// Package etcdtest starts private etcd servers for tests: real ones, on free
+// ports, that end with the test.
+package etcdtest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
+)
+
+// StartPatience is how long a server may take until it can be written to.
+const StartPatience = 20 * time.Second
+
+// Member is one etcd server process.
+type Member struct {
+	name, dir    string
+	Client, peer string // host:port
+	args         []string
+	cmd          *exec.Cmd
+	output       *bytes.Buffer // read after the process has ended
+}
+
+// freePorts returns n ports that nobody listens on at this moment.
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// Installed reports whether there is an etcd to start.
+func Installed() bool {
+	_, err := exec.LookPath("etcd")
+	return err == nil
+}
+
+// newMembers prepares a cluster of n servers with the further arguments.
+func newMembers(dir string, n int, scheme string, args ...string) ([]*Member, error) {
+	ports, err := freePorts(2 * n)
+	if err != nil {
+		return nil, err
+	}
+	var all []*Member
+	var initial []string
+	for i := range n {
+		m := &Member{
+			name: fmt.Sprintf("m%d", i), dir: filepath.Join(dir, fmt.Sprintf("m%d", i)),
+			Client: fmt.Sprintf("127.0.0.1:%d", ports[2*i]), peer: fmt.Sprintf("127.0.0.1:%d", ports[2*i+1]),
+		}
+		initial = append(initial, m.name+"=http://"+m.peer)
+		all = append(all, m)
+	}
+	for _, m := range all {
+		m.args = append([]string{
+			"--name", m.name, "--data-dir", m.dir, "--unsafe-no-fsync", "--logger", "zap", "--log-level", "warn",
+			"--listen-client-urls", scheme + "://" + m.Client, "--advertise-client-urls", scheme + "://" + m.Client,
+			"--listen-peer-urls", "http://" + m.peer, "--initial-advertise-peer-urls", "http://" + m.peer,
+			"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-token", filepath.Base(dir),
+			"--heartbeat-interval", "50", "--election-timeout", "500",
+		}, args...)
+	}
+	return all, nil
+}
+
+// Start runs the server. Its data stay from one start to the next.
+func (m *Member) Start() error {
+	m.output = &bytes.Buffer{}
+	m.cmd = exec.Command("etcd", m.args...)
+	m.cmd.Env = append(os.Environ(), "ETCD_UNSUPPORTED_ARCH="+os.Getenv("ETCD_UNSUPPORTED_ARCH"))
+	m.cmd.Stdout, m.cmd.Stderr = m.output, m.output
+	// Whatever becomes of this process, the server ends with it.
+	m.cmd.SysProcAttr = parentDeath()
+	return m.cmd.Start()
+}
+
+// Signal sends the process a signal.
+func (m *Member) Signal(s os.Signal) { _ = m.cmd.Process.Signal(s) }
+
+// Kill ends the server as a power failure would.
+func (m *Member) Kill() {
+	if m.cmd == nil || m.cmd.ProcessState != nil {
+		return
+	}
+	m.Signal(syscall.SIGCONT)
+	_ = m.cmd.Process.Kill()
+	_ = m.cmd.Wait()
+}
+
+// NewClient is a plain client of the member, for tests that look inside.
+func NewClient(cfg clientv3.Config) (*clientv3.Client, error) {
+	etcdconn.Quiet()
+	cfg.Logger, cfg.DialTimeout = zap.NewNop(), 5*time.Second
+	return clientv3.New(cfg)
+}
+
+// PID is the process of the server.
+func (m *Member) PID() int { return m.cmd.Process.Pid }
+
+// Writable waits until the members take writes.
+func Writable(members ...*Member) error {
+	var endpoints []string
+	for _, m := range members {
+		endpoints = append(endpoints, m.Client)
+	}
+	cl, err := NewClient(clientv3.Config{Endpoints: endpoints})
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	deadline := time.Now().Add(StartPatience)
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_, err := cl.Put(ctx, "/ready", "")
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			for _, m := range members {
+				m.Kill()
+			}
+			return fmt.Errorf("etcd cannot be written to: %w\n%s", err, members[0].output)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// Cluster starts n servers for one test.
+func Cluster(t testing.TB, n int, scheme string, args ...string) []*Member {
+	t.Helper()
+	if !Installed() {
+		t.Skip("etcd is not installed (Debian: etcd-server)")
+	}
+	members, err := newMembers(MemoryDir(t), n, scheme, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range members {
+		if err := m.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(m.Kill)
+	}
+	if scheme == "http" {
+		if err := Writable(members...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return members
+}
+
+// MemoryDir is a directory that need not survive anything.
+func MemoryDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("/dev/shm", "kazahana-etcd-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// shared is the server that most tests use, each with a prefix of its own.
+var shared struct {
+	sync.Once
+	member *Member
+	err    error
+	dir    string
+}
+
+var prefixes atomic.Int64
+
+// Run runs the tests of a package, ends what Shared started, and returns the
+// exit code, which is not 0 where goroutines are left.
+func Run(m *testing.M) int {
+	code := m.Run()
+	if shared.member != nil {
+		shared.member.Kill()
+	}
+	os.RemoveAll(shared.dir)
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	return code
+}
+
+// Shared is one server for all tests of a package that need nothing of it but
+// keys, with a prefix that no other has. Run ends it.
+func Shared(t testing.TB) etcdconn.Config {
+	t.Helper()
+	if !Installed() {
+		t.Skip("etcd is not installed (Debian: etcd-server)")
+	}
+	shared.Do(func() {
+		if shared.dir, shared.err = os.MkdirTemp("/dev/shm", "kazahana-etcd-"); shared.err != nil {
+			shared.dir, shared.err = os.MkdirTemp("", "kazahana-etcd-")
+		}
+		if shared.err != nil {
+			return
+		}
+		var members []*Member
+		if members, shared.err = newMembers(shared.dir, 1, "http", "--quota-backend-bytes", "4294967296"); shared.err != nil {
+			return
+		}
+		if shared.err = members[0].Start(); shared.err == nil {
+			shared.member = members[0]
+			shared.err = Writable(members[0])
+		}
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return etcdconn.Config{Endpoints: []string{shared.member.Client}, Prefix: fmt.Sprintf("/test%d/", prefixes.Add(1))}
+}
+
+// SharedMember is the server of Shared, which must have been called.
+func SharedMember() *Member { return shared.member }

@@ -1,0 +1,283 @@
+// Package redistest starts private Redis servers for tests: real ones, on Unix
+// sockets or free ports, that end with the test.
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+)
+
+// StartTimeout is for a slow machine.
+const StartTimeout = 30 * time.Second
+
+// Server is a real redis-server or redis-sentinel of a test.
+type Server struct {
+	tb   testing.TB
+	Dir  string
+	Sock string // of the Unix socket
+	Port int    // 0: none
+	bin  string
+	args []string
+	cmd  *exec.Cmd
+}
+
+var shared struct {
+	once   sync.Once
+	server *Server
+}
+
+// Shared is one server for all tests of a package that need nothing of it but
+// keys. Run ends it.
+func Shared(tb testing.TB) *Server {
+	tb.Helper()
+	Binary(tb, "redis-server")
+	shared.once.Do(func() {
+		dir, err := os.MkdirTemp("", "kazahana-redis-")
+		if err != nil {
+			tb.Fatal(err)
+		}
+		shared.server = launch(tb, dir, "shared")
+	})
+	return shared.server
+}
+
+// Run runs the tests of a package, ends what Shared started, and returns the
+// exit code, which is not 0 where goroutines are left.
+func Run(m *testing.M) int {
+	code := m.Run()
+	if shared.server != nil {
+		shared.server.Kill()
+		os.RemoveAll(shared.server.Dir)
+	}
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
+			code = 1
+		}
+	}
+	return code
+}
+
+// Binary is where the program is; without it the test is skipped.
+func Binary(tb testing.TB, name string) string {
+	tb.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		tb.Skipf("%s is not installed (scripts/setup installs it)", name)
+	}
+	return path
+}
+
+// New starts a server that ends with the test.
+func New(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "kazahana-redis-") // short: a socket's path has 108 bytes
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	s := launch(tb, dir, "s", args...)
+	tb.Cleanup(s.Kill)
+	return s
+}
+
+// NewWithPort has a TCP port too.
+func NewWithPort(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	port := FreePort(tb)
+	s := New(tb, append([]string{"--port", strconv.Itoa(port), "--bind", "127.0.0.1"}, args...)...)
+	s.Port = port
+	return s
+}
+
+// FreePort is a port that nobody listens on at this moment.
+func FreePort(tb testing.TB) int {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func launch(tb testing.TB, dir, name string, args ...string) *Server {
+	tb.Helper()
+	s := &Server{tb: tb, Dir: dir, Sock: filepath.Join(dir, name+".sock"), bin: Binary(tb, "redis-server")}
+	s.args = append([]string{"--port", "0", "--unixsocket", s.Sock, "--dir", dir, "--save", "", "--appendonly", "no",
+		"--daemonize", "no", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}, args...)
+	s.Start()
+	return s
+}
+
+// Start starts the server, also anew, and waits until it answers.
+func (s *Server) Start() {
+	s.tb.Helper()
+	log, err := os.OpenFile(s.Sock+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	defer log.Close()
+	s.cmd = exec.Command(s.bin, s.args...)
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	s.cmd.SysProcAttr = ParentDeath() // a test binary that is killed cleans nothing up
+	if err := s.cmd.Start(); err != nil {
+		s.tb.Fatal(err)
+	}
+	Eventually(s.tb, "the server answers", func() error {
+		c, err := net.Dial("unix", s.Sock)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		if _, err := c.Write([]byte("PING\r\n")); err != nil {
+			return err
+		}
+		b := make([]byte, 64)
+		n, err := c.Read(b)
+		if text := string(b[:n]); err == nil && !strings.HasPrefix(text, "+PONG") && !strings.HasPrefix(text, "-NOAUTH") {
+			err = errors.New(text)
+		}
+		return err
+	})
+}
+
+// Kill ends the server as a crash does.
+func (s *Server) Kill() {
+	if s.cmd != nil {
+		s.Signal(syscall.SIGCONT)
+		s.Signal(syscall.SIGKILL)
+		_ = s.cmd.Wait()
+		s.cmd = nil
+	}
+}
+
+// Restart kills the server and starts it anew: whatever was not on its disk is
+// forgotten.
+func (s *Server) Restart() {
+	s.tb.Helper()
+	s.Kill()
+	s.Start()
+}
+
+// Signal sends the process a signal.
+func (s *Server) Signal(sig syscall.Signal) { _ = s.cmd.Process.Signal(sig) }
+
+// Raw is a client for what the provider does not do.
+func (s *Server) Raw() *redis.Client {
+	redisconn.Silence()
+	return redis.NewClient(&redis.Options{Network: "unix", Addr: s.Sock, Protocol: 2, DisableIdentity: true, MaxRetries: -1})
+}
+
+// Do runs one command and returns its answer as text.
+func (s *Server) Do(tb testing.TB, args ...any) string {
+	tb.Helper()
+	c := s.Raw()
+	defer c.Close()
+	answer, err := c.Do(context.Background(), args...).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		tb.Fatalf("%v: %v", args, err)
+	}
+	return fmt.Sprint(answer)
+}
+
+// CPU is how much processor time the server has used: what bounds the rate of
+// all clients together, and does not depend on what else the machine does.
+func (s *Server) CPU(tb testing.TB) (used time.Duration) {
+	tb.Helper()
+	for line := range strings.Lines(s.Do(tb, "INFO", "cpu")) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name == "used_cpu_sys" || name == "used_cpu_user" {
+			seconds, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			used += time.Duration(seconds * float64(time.Second))
+		}
+	}
+	return used
+}
+
+// Follow makes the server a replica of another, and waits until it has its data.
+func (s *Server) Follow(primary *Server) {
+	s.tb.Helper()
+	s.Do(s.tb, "REPLICAOF", "127.0.0.1", primary.Port)
+	Eventually(s.tb, "the replica is in step", func() error {
+		if info := s.Do(s.tb, "INFO", "replication"); !strings.Contains(info, "master_link_status:up") {
+			return errors.New(info)
+		}
+		if info := primary.Do(s.tb, "INFO", "replication"); !strings.Contains(info, "state=online") {
+			return errors.New(info)
+		}
+		return nil
+	})
+	InStep(s.tb, primary)
+}
+
+// InStep waits until one replica has all that was written.
+func InStep(tb testing.TB, primary *Server) {
+	tb.Helper()
+	Eventually(tb, "the replica has it all", func() error {
+		c := primary.Raw()
+		defer c.Close()
+		conn := c.Conn()
+		defer conn.Close()
+		if err := conn.Set(context.Background(), "in-step", 1, 0).Err(); err != nil {
+			return err
+		}
+		n, err := conn.Wait(context.Background(), 1, 100*time.Millisecond).Result()
+		if err == nil && n < 1 {
+			err = errors.New("not yet")
+		}
+		return err
+	})
+}
+
+// Promote makes a replica a primary.
+func (s *Server) Promote() { s.Do(s.tb, "REPLICAOF", "NO", "ONE") }
+
+// Eventually waits until f has no error.
+func Eventually(tb testing.TB, what string, f func() error) {
+	tb.Helper()
+	eventually(tb, StartTimeout, what, f)
+}
+
+func eventually(tb testing.TB, limit time.Duration, what string, f func() error) {
+	tb.Helper()
+	deadline := time.Now().Add(limit)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			tb.Fatalf("%s: not within %v: %v", what, limit, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+var prefixes atomic.Int64
+
+// Config is for the server, with a prefix that no other has.
+func (s *Server) Config() redisconn.Config {
+	return redisconn.Config{Scheme: redisconn.SchemeUnix, Addrs: []string{s.Sock}, Prefix: fmt.Sprintf("{t%d}:", prefixes.Add(1))}
+}

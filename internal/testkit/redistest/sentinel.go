@@ -1,0 +1,74 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+)
+
+// SentinelSet is what the sentinels of Sentinels call the primary and its replicas.
+const SentinelSet = "the-set"
+
+// FailoverTimeout is for a slow machine: sentinels that were held up for two seconds
+// watch for thirty before they act.
+const FailoverTimeout = 100 * time.Second
+
+// AfterFailover waits until f has no error.
+func AfterFailover(tb testing.TB, what string, f func() error) {
+	tb.Helper()
+	eventually(tb, FailoverTimeout, what, f)
+}
+
+// Sentinels starts three sentinels that watch the primary, and waits until they
+// know each other and its replicas. It returns their addresses. more are lines of
+// their configuration, password is theirs.
+func Sentinels(tb testing.TB, primary *Server, replicas int, more, password string) (addrs []string) {
+	tb.Helper()
+	bin := Binary(tb, "redis-sentinel")
+	for range 3 {
+		dir, err := os.MkdirTemp("", "kazahana-sentinel-")
+		if err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(func() { os.RemoveAll(dir) })
+		port := FreePort(tb)
+		config := fmt.Sprintf("port %[1]d\nbind 127.0.0.1\ndir %[2]s\nlogfile %[3]s\nsentinel monitor %[4]s 127.0.0.1 %[5]d 2\n"+
+			"sentinel down-after-milliseconds %[4]s 500\nsentinel failover-timeout %[4]s 3000\n%[6]s\n",
+			port, dir, filepath.Join(dir, "log"), SentinelSet, primary.Port, more)
+		path := filepath.Join(dir, "sentinel.conf")
+		if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+			tb.Fatal(err)
+		}
+		cmd := exec.Command(bin, path)
+		cmd.SysProcAttr = ParentDeath()
+		if err := cmd.Start(); err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
+	}
+	redisconn.Silence()
+	for _, addr := range addrs {
+		c := redis.NewSentinelClient(&redis.Options{Addr: addr, Password: password, DisableIdentity: true})
+		defer c.Close()
+		Eventually(tb, "the sentinels know each other", func() error {
+			set, err := c.Master(context.Background(), SentinelSet).Result()
+			if err == nil && (set["num-other-sentinels"] != "2" || set["num-slaves"] != fmt.Sprint(replicas)) {
+				err = fmt.Errorf("%v", set)
+			}
+			return err
+		})
+	}
+	return addrs
+}
