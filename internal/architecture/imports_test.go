@@ -44,6 +44,8 @@ var own = map[string][]string{
 	"internal/operator/metrics":              {},
 	"internal/operator/admin":                {},
 	"internal/operator/statuspage":           {},
+	"internal/testkit":                       {"*"},
+	"internal/testkit/ring":                  {},
 	"internal/testkit/browser":               {},
 	"internal/address":                       {},
 	"internal/operator/manual":               {},
