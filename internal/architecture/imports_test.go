@@ -6,9 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -193,26 +191,5 @@ func check(t *testing.T, room, path, imported string) {
 	}
 	if slices.Contains(forbidden[room], imported) {
 		t.Errorf("%s imports %s, which %s must do without", path, imported, room)
-	}
-}
-
-// TestSourcePageHasTheRooms: docs/source.md lists every room, and nothing else.
-func TestSourcePageHasTheRooms(t *testing.T) {
-	page, err := os.ReadFile("../../docs/source.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listed := map[string]bool{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllSubmatch(page, -1) {
-		room := string(row[1])
-		if _, known := own[room]; !known || listed[room] {
-			t.Errorf("docs/source.md lists %s, which is no room, or twice", room)
-		}
-		listed[room] = true
-	}
-	for room := range own {
-		if !listed[room] {
-			t.Errorf("docs/source.md does not list %s", room)
-		}
 	}
 }
