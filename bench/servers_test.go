@@ -17,6 +17,7 @@ import (
 
 	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/internal/load"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // asSubMode makes the test binary behave as the program.
@@ -33,6 +34,7 @@ func TestMain(m *testing.M) {
 // newBench is a run without a daemon, on the test's own thread.
 func newBench(t *testing.T) *bench {
 	t.Helper()
+	ring.All(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -9,14 +9,15 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // The programs of all languages give the rows that the aims are about.
 func TestRun(t *testing.T) {
+	ring.All(t)
 	for _, program := range []string{"python3", "node", "npm"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("the clients need %s: %v", program, err)
-		}
+		ring.Program(t, program)
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
