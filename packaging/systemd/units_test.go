@@ -86,6 +86,7 @@ func TestUnitsDoWithout(t *testing.T) {
 // stage is a root with what a package would install.
 func stage(t *testing.T) string {
 	t.Helper()
+	ring.All(t)
 	root := t.TempDir()
 	copyTo := func(src, dst string, mode os.FileMode) {
 		b, err := os.ReadFile(src)
