@@ -90,7 +90,8 @@ var own = map[string][]string{
 	"internal/generator":                     {"internal/lease", "internal/snowflake"},
 	"internal/state":                         {"internal/lease", "internal/snowflake"},
 	"internal/provider":                      {"internal/conn/url", "internal/lease", "internal/snowflake"},
-	"internal/provider/memory":               {"internal/conn/url", "internal/lease", "internal/provider", "internal/snowflake"},
+	"internal/provider/pool":                 {"internal/lease", "internal/provider", "internal/snowflake"},
+	"internal/provider/memory":               {"internal/conn/url", "internal/lease", "internal/provider", "internal/provider/pool"},
 	"internal/provider/static":               {"internal/conn/url", "internal/lease", "internal/provider", "internal/snowflake"},
 	"internal/provider/sqlite":               {"internal/conn/url", "internal/lease", "internal/provider", "internal/snowflake", "internal/conn/sqlite"},
 	"internal/provider/etcd":                 {"internal/conn/etcd", "internal/lease", "internal/provider", "internal/snowflake"},
@@ -128,6 +129,7 @@ var forbidden = map[string][]string{
 	"internal/leaseapi":          {"net", "os", "go.uber.org/zap"},
 	"internal/problem":           {"net", "os", "go.uber.org/zap"},
 	"internal/provider":          {"net", "os", "database/sql", "go.uber.org/zap"},
+	"internal/provider/pool":     {"context", "net", "os", "sync", "time", "database/sql", "go.uber.org/zap"},
 	"internal/record":            {"net", "os", "sync", "time", "database/sql", "go.uber.org/zap"},
 	"internal/sequence":          {"net", "os", "database/sql", "go.uber.org/zap"},
 }
