@@ -47,6 +47,7 @@ var own = map[string][]string{
 	"internal/testkit/browser":               {},
 	"internal/address":                       {},
 	"internal/operator/manual":               {},
+	"internal/operator/sqltext":              {"internal/snowflake"},
 	"packaging/bill":                         {},
 	"internal/operator/config":               {"internal/address"},
 	"internal/conn/url":                      {},
