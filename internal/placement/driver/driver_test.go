@@ -289,7 +289,7 @@ func TestDeafProcess(t *testing.T) {
 		ready()
 		s.settled(a)
 		a.deaf.Store(true)
-		a.passivateIdle(0)
+		a.step(func(now placement.Moment) Effects { return a.core.PassivateIdle(0, now) })
 		synctest.Wait()
 		if _, err := a.Resolve(t.Context(), room(1), 0); !errors.Is(err, placement.ErrPending) {
 			t.Errorf("resolved: %v", err)
