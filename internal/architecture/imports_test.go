@@ -63,6 +63,8 @@ var own = map[string][]string{
 	"internal/record/memory":                 {"internal/record"},
 	"internal/record/sqlite":                 {"internal/record", "internal/conn/sqlite"},
 	"internal/record/etcd":                   {"internal/clock", "internal/conn/etcd", "internal/record"},
+	"internal/record/redis":                  {"internal/conn/redis", "internal/record", "internal/record/turns"},
+	"internal/record/turns":                  {"internal/record"},
 	"internal/record/recordtest":             {"internal/record"},
 	"internal/sequence":                      {"internal/record"},
 	"internal/sequence/redis":                {"internal/conn/redis", "internal/sequence"},
