@@ -62,7 +62,7 @@ var own = map[string][]string{
 	"internal/record":                        {},
 	"internal/record/memory":                 {"internal/record"},
 	"internal/record/sqlite":                 {"internal/record", "internal/conn/sqlite"},
-	"internal/record/etcd":                   {"internal/clock", "internal/conn/etcd", "internal/record"},
+	"internal/record/etcd":                   {"internal/clock", "internal/conn/etcd", "internal/record", "internal/record/turns"},
 	"internal/record/redis":                  {"internal/conn/redis", "internal/record", "internal/record/turns"},
 	"internal/record/turns":                  {"internal/record"},
 	"internal/record/recordtest":             {"internal/record"},
