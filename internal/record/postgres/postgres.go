@@ -109,14 +109,18 @@ func reads(b *pgx.Batch, ask record.Ask, into *seen) {
 	b.Queue("SELECT floor FROM record_floor").QueryRow(func(row pgx.Row) error { return row.Scan(&into.view.Floor) })
 }
 
+// now is the store's clock, which does not go back: it would make a term that ended
+// last again, and one that began then shorter.
+func now(m postgresconn.Moment) int64 { return max(m.NowMS, m.LastMS) }
+
 // at completes the view with what the store says of its moment.
 func (s *seen) at(m postgresconn.Moment) record.View {
 	f := m.Fence
-	s.view.NowMS, s.view.Life = m.NowMS, f.Life
+	s.view.NowMS, s.view.Life = now(m), f.Life
 	s.view.Fence = record.Fence{Doubt: !f.Trusted, FromMS: f.FromMS, UntilMS: f.UntilMS, Reason: f.Reason}
 	for key, r := range s.view.Records {
 		end := s.ends[key]
-		r.Over = end != nil && *end <= m.NowMS
+		r.Over = end != nil && *end <= s.view.NowMS
 		s.view.Records[key] = r
 	}
 	return s.view
@@ -135,7 +139,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 		}
 		reads(b, ask, &found)
 	}, func(tx *postgresconn.Tx) error {
-		atMS = tx.NowMS
+		atMS = now(tx.Moment)
 		writes, err := rule(found.at(tx.Moment))
 		if err == nil {
 			err = ask.ValidateWrites(writes)
@@ -146,6 +150,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 		if len(ask.Ranges) == 0 {
 			tx.Queue(share)
 		}
+		tx.NowMS = atMS
 		found.write(tx, writes)
 		return nil
 	})
@@ -268,7 +273,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	})
 	var page []record.Head
 	for _, r := range found {
-		page = append(page, record.HeadOf(r.Key, record.Record{Value: r.Value, Over: r.End != nil && *r.End <= m.NowMS}))
+		page = append(page, record.HeadOf(r.Key, record.Record{Value: r.Value, Over: r.End != nil && *r.End <= now(m)}))
 	}
 	return page, err
 }
