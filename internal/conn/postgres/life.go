@@ -35,6 +35,8 @@ type Fence struct {
 	// Trusted: nothing is missing, because there was no loss or because an operator
 	// said so.
 	Trusted bool
+	// Forgot: another life went before. It stays so.
+	Forgot bool
 	// FromMS is when the fence began, and UntilMS when grants begin again, in Unix ms;
 	// 0 where there is none.
 	FromMS, UntilMS int64
@@ -91,7 +93,7 @@ func (s *Store) lifeQuery(b *pgx.Batch, forUpdate string, into *life) {
 			return fmt.Errorf("%w: the session is not the one that was set up (synchronous_commit is %s, not %s): a pool of connections in between "+
 				"(PgBouncer) needs pool_mode=session", errServer, commit, s.client.cfg.SynchronousCommit)
 		}
-		into.session = *session
+		into.session, into.Forgot = *session, into.fences > 1
 		return nil
 	})
 }

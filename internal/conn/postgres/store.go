@@ -70,6 +70,10 @@ func (t *Tx) Ask(ctx context.Context, ask func(*pgx.Batch)) error {
 	return connurl.NotSent(t.store.client.cfg.explain(t.conn.SendBatch(ctx, b).Close()))
 }
 
+// Confirm has the commit wait for a standby as if something was written: what was read
+// may be a change whose own commit was not confirmed.
+func (t *Tx) Confirm() { t.Queue("SELECT pg_current_xact_id()") }
+
 // Lasts says that the transaction grants something that lasts so long.
 func (t *Tx) Lasts(ms int64) { t.raised = max(t.raised, ms) }
 

@@ -421,3 +421,6 @@ func Eventually(tb testing.TB, what string, f func() error) {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
+
+// AddArgs adds arguments for the next start.
+func (s *Server) AddArgs(args ...string) { s.args = append(s.args, args...) }
