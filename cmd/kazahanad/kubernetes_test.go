@@ -398,7 +398,7 @@ func (p *pod) lives(c container) (ids []uint64, machine int64) {
 			p.t.Errorf("%s: %v, %v", dir, info, err)
 		}
 		// Why it is not the volume itself.
-		runCommand(p.t, p.run(c, c.Args, variable+"="+p.here(filepath.Dir(dir)))).fails(p.t, exitState, "everybody may write")
+		runCommand(p.t, p.run(c, c.Args, variable+"="+p.here(filepath.Dir(dir)))).fails(p.t, exitState, "every user may write")
 	}
 	return ids, machine
 }
