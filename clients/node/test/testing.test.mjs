@@ -169,5 +169,5 @@ test('the fake makes IDs below 2^53', async () => {
   assert.deepEqual([id, machineId, sequence, bitId, bitSeq, kind], [BigInt(ids[17]), 1, 1, 7, 4, 'fallback']);
   const [smallest, largest] = await fake.bounds(timestampMs, timestampMs + 1);
   assert.ok(smallest <= id && id <= largest && largest - smallest === 2n ** 11n - 1n);
-  await assert.rejects(new FakeClient().nextId({ format: 'number' }), /layout is js/);
+  await assert.rejects(new FakeClient({ start: Date.UTC(2026, 10, 20) }).nextId({ format: 'number' }), /layout is js/);
 });

@@ -16,7 +16,7 @@ export async function ids(): Promise<void> {
   const number: number = await client.nextId({ format: 'number' });
   const numbers: number[] = await client.nextIds(3, { format: 'number' });
   const format = (Math.random() > 2 ? 'int' : 'string') as 'int' | 'string';
-  const either: bigint | string = await client.nextId({ format });
+  const either: bigint | number | string = await client.nextId({ format });
   // @ts-expect-error an ID is no number: it would be rounded
   const rounded: number = await client.nextId();
   // @ts-expect-error text is asked for
