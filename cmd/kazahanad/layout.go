@@ -9,11 +9,11 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// layoutFlags say how to read an ID: it does not tell itself.
+// layoutFlags name the layout of an ID, which the ID does not contain.
 type layoutFlags struct {
 	Layout string    `enum:"default,js" default:"default" help:"Layout by name: default, or js for IDs below 2^53."`
 	BitTS  *int      `name:"bit-ts" placeholder:"BITS" help:"Timestamp bits (default 41, those of the layout)."`
-	BitSeq *int      `name:"bit-seq" placeholder:"BITS" help:"Sequence bits (default 8, those of the layout); the machine ID has what is left of 63."`
+	BitSeq *int      `name:"bit-seq" placeholder:"BITS" help:"Sequence bits (default 8, those of the layout); the machine ID has the rest of 63."`
 	Epoch  time.Time `default:"2026-01-01T00:00:00Z" help:"Where time begins, RFC 3339."`
 }
 

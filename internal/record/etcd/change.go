@@ -110,7 +110,7 @@ func (c *change) giveBack(held []int) {
 	now := map[int]known{}
 	for _, k := range c.seen.records {
 		if k.rev != 0 && len(k.value) <= maxKnown {
-			k.pace = c.pace
+			k.pace, k.mostMS = c.pace, 0
 			now[int(maphash.String(c.seed, k.key)%stripes)] = k
 		}
 	}
@@ -140,11 +140,11 @@ func (c *change) run(ctx context.Context) (atMS int64, err error) {
 		if err == nil {
 			err = c.ask.ValidateWrites(writes)
 		}
-		if c.sure && (err != nil || len(writes) == 0) {
-			return v.NowMS, err
-		}
 		if err != nil || len(writes) == 0 {
-			if err := c.look(ctx); err != nil {
+			if c.sure && (err != nil || c.seen.timed) {
+				return v.NowMS, err
+			}
+			if err := c.confirm(ctx); err != nil {
 				return 0, err
 			}
 			continue
@@ -186,6 +186,19 @@ func pause(ctx context.Context, wait time.Duration) error {
 	}
 }
 
+// confirm has a decision not to write rest on the present, and on how much etcd says is
+// left of each term.
+func (c *change) confirm(ctx context.Context) error {
+	if !c.sure {
+		return c.look(ctx)
+	}
+	err := c.time(ctx, &c.seen)
+	if errors.Is(err, errEnded) {
+		err = c.look(ctx)
+	}
+	return err
+}
+
 // look reads the present.
 func (c *change) look(ctx context.Context) error {
 	seen, err := c.see(ctx, c.ask)
@@ -201,7 +214,7 @@ func (c *change) now(seen sight) {
 	for i := range seen.records {
 		k := &seen.records[i]
 		for _, before := range []known{c.seen.records[i], c.leases[k.key]} {
-			if before.lease == k.lease && before.aliveAt.After(k.aliveAt) {
+			if before.lease == k.lease && before.aliveAt > k.aliveAt {
 				k.aliveAt = before.aliveAt
 			}
 		}
@@ -332,9 +345,9 @@ func (c *change) puts(before, after known, text []byte) (ops []clientv3.Op) {
 
 // leaseFor returns a lease that lasts for the write's term from now on, and when it was
 // last kept alive; none where there is no term.
-func (c *change) leaseFor(ctx context.Context, before known, w record.Write) (id clientv3.LeaseID, aliveAt time.Time, err error) {
+func (c *change) leaseFor(ctx context.Context, before known, w record.Write) (id clientv3.LeaseID, aliveAt time.Duration, err error) {
 	if w.TermMS == 0 {
-		return 0, time.Time{}, nil
+		return 0, 0, nil
 	}
 	term := time.Duration(w.TermMS) * time.Millisecond
 	k := before
@@ -342,10 +355,10 @@ func (c *change) leaseFor(ctx context.Context, before known, w record.Write) (id
 		k = c.leases[w.Key] // of an earlier try
 	}
 	same := k.lease != 0 && k.TermMS == w.TermMS
-	if same && time.Since(k.aliveAt) < term/slack {
+	aliveAt = c.elapsed()
+	if same && k.aliveAt != 0 && aliveAt-k.aliveAt < term/slack {
 		return k.lease, k.aliveAt, nil
 	}
-	aliveAt = time.Now()
 	err = c.conn.Call(ctx, func(ctx context.Context) error {
 		if same {
 			id = k.lease
@@ -360,7 +373,7 @@ func (c *change) leaseFor(ctx context.Context, before known, w record.Write) (id
 	})
 	if err != nil {
 		delete(c.leases, w.Key)
-		return 0, time.Time{}, fmt.Errorf("%w: %w", record.ErrTerm, err)
+		return 0, 0, fmt.Errorf("%w: %w", record.ErrTerm, err)
 	}
 	c.leases[w.Key] = known{header: header{TermMS: w.TermMS}, lease: id, aliveAt: aliveAt}
 	return id, aliveAt, nil

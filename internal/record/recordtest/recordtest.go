@@ -31,7 +31,7 @@ type Target struct {
 func Run(t *testing.T, target func(t *testing.T) Target) {
 	for name, test := range map[string]func(*rig){
 		"records": records, "all or nothing": together, "limits": limits, "the greatest change": greatest, "a caller who left": gone,
-		"terms": terms, "a clock that steps back": back, "idle records": idle, "the floor": floor, "ranges": ranges, "lists": lists, "watches": watches,
+		"terms": terms, "ends": ends, "a clock that steps back": back, "idle records": idle, "the floor": floor, "ranges": ranges, "lists": lists, "watches": watches,
 		"a model": model, "many callers": concurrent, "tokens": tokens, "numbers by a range": numbers,
 		"changed between": between, "refusals are confirmed": confirmed, "closed": closed,
 	} {
@@ -219,6 +219,7 @@ func limits(r *rig) {
 		"the mark -1":              {{Key: "a", Value: []byte("2"), Mark: -1}},
 		"nor the times":            {{Key: "a", Value: []byte("2"), TermMS: record.MaxTermMS + 1}},
 		"deletion of \"a\"":        {{Key: "a", TermMS: 1}},
+		"without a term":           {{Key: "a", Value: []byte("2"), Grant: true}},
 		"5 index entries":          {{Key: "a", Value: []byte("2"), Index: []string{"1", "2", "3", "4", "5"}}},
 		"index entry \"1\" twice":  {{Key: "a", Value: []byte("2"), Index: []string{"1", "1"}}},
 		"index entry \"\" must be": {{Key: "a", Value: []byte("2"), Index: []string{""}}},
@@ -413,6 +414,16 @@ func watches(r *rig) {
 	wait("another one")
 	r.write(record.Write{Key: "w/b", Tell: true})
 	wait("a deletion")
+	if r.target.Expire != nil { // a term ends without a client's doing
+		w := termed("w/c", "1", time.Hour)
+		w.Tell = true
+		r.write(w)
+		wait("a term")
+		w.Tell = false
+		r.write(w)
+		r.target.Expire("w/c")
+		wait("its end")
+	}
 	cancel()
 	deadline := time.After(callTime)
 	for {
