@@ -24,7 +24,7 @@ func (s *Serve) settleLayout() error {
 	if s.given("bit_ts") {
 		return fmt.Errorf("%s is %s and %s is %d: set one of them", s.cite("layout"), s.base.Layout, s.cite("bit_ts"), s.base.BitTS)
 	}
-	s.base.BitTS = snowflake.JSLayout().BitTS
+	s.base.becomeJS(s.given("max_throughput_per_ms"))
 	switch kind := scheme(s.Provider); {
 	case kind == "http:" || kind == "https:" || kind == "none:" || params.Get("layout") == snowflake.NameJS:
 	case !s.given("provider"):
@@ -48,11 +48,19 @@ func (s *Service) settleLayout(overrides []value) error {
 	case sets("bit_ts"):
 		s.Layout = LayoutDefault
 	case sets("layout"):
-		layout, err := snowflake.NamedLayout(string(s.Layout))
-		if err != nil {
-			return err
+		if s.BitTS = snowflake.DefaultBitTS; s.Layout == LayoutJS {
+			s.becomeJS(sets("max_throughput_per_ms"))
 		}
-		s.BitTS = layout.BitTS
 	}
 	return nil
+}
+
+// becomeJS gives what layout js means. One lease is enough by default: a lease
+// has 16 IDs per millisecond, and there are 64 machine IDs for all.
+func (s *Service) becomeJS(hasThroughput bool) {
+	js := snowflake.JSLayout()
+	s.BitTS = js.BitTS
+	if !hasThroughput {
+		s.MaxThroughputPerMS = int(js.Throughput())
+	}
 }

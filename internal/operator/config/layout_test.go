@@ -20,6 +20,11 @@ func TestLayout(t *testing.T) {
 			t.Errorf("%s: bit_ts %d, provider %s", name, s.defaultServiceSettings().BitTS, s.Provider)
 		}
 	}
+	for file, want := range map[string]int{"layout: js\n": 16, "layout: js\nmax_throughput_per_ms: 64\n": 64} {
+		if got := mustLoad(t, sources{file: file}).defaultServiceSettings().MaxThroughputPerMS; got != want {
+			t.Errorf("%q: %d IDs a millisecond, want %d", file, got, want)
+		}
+	}
 	s := mustLoad(t, sources{file: "provider: https://h\nservices: {web: {layout: js}, old: {}}\n"})
 	if web, old := s.Services()["web"].BitTS, s.Services()["old"].BitTS; web != 52 || old != 41 {
 		t.Errorf("services have bit_ts %d and %d", web, old)
