@@ -50,7 +50,7 @@ var own = map[string][]string{
 	"internal/operator/manual":               {},
 	"internal/operator/sqltext":              {"internal/snowflake"},
 	"packaging/bill":                         {},
-	"internal/operator/config":               {"internal/address"},
+	"internal/operator/config":               {"internal/address", "internal/snowflake"},
 	"internal/conn/url":                      {},
 	"internal/conn/sqlite":                   {"internal/conn/url"},
 	"internal/onuse":                         {},
