@@ -401,7 +401,7 @@ func (p *pod) lives(c container) (ids []uint64, machine int64) {
 			p.T.Errorf("%s: %v, %v", dir, info, err)
 		}
 		// Why it is not the volume itself.
-		testkit.RunCommand(p.T, p.run(c, c.Args, variable+"="+p.here(filepath.Dir(dir)))).Fails(p.T, exitState, "everybody may write")
+		testkit.RunCommand(p.T, p.run(c, c.Args, variable+"="+p.here(filepath.Dir(dir)))).Fails(p.T, exitState, "every user may write")
 	}
 	return ids, machine
 }
