@@ -25,11 +25,11 @@ run: build
 build:
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/kazahanad ./cmd/kazahanad
 
-## test: everything, with the race detector; installs what the tests need.
+## test: the ring "all", in eight minutes; installs what the tests need.
 test: setup
 	@scripts/test
 
-## check: lint, fuzzing, benchmarks for a moment, other systems, the proof: all that must hold beside the tests.
+## check: the ring "deep", in 40 minutes: lint, fuzzing, benchmarks for a moment, other systems, the proof, chaos, storms.
 check: setup
 	@scripts/check
 
