@@ -58,7 +58,7 @@ func New(client *redisconn.Client, o Options) *Store {
 	s.limits = limits{maxTermMS: o.MaxTerm.Milliseconds(), fenceMS: s.cfg.FailoverFence.Milliseconds(), fenceSet: s.cfg.FailoverFenceSet}
 	s.list = s.fill("list", "", "")
 	s.looked.Store(int64(-lookEvery))
-	s.watchers.client = client
+	s.watchers.client, s.watchers.pingAfter = client, pingAfter
 	s.lifetime, s.end = context.WithCancel(context.Background())
 	return s
 }

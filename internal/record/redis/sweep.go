@@ -76,7 +76,9 @@ func (s *Store) sweep(ctx context.Context) (more bool, err error) {
 func (c *change) overdue() (writes []record.Write) {
 	for i, key := range c.ask.Keys {
 		switch k := c.seen[i]; {
-		case k.absent(), !k.timed, c.expires(k):
+		case k.absent(): // it was removed by hand
+			c.extra = append(c.extra, []any{"ZREM", c.dueKey(), key}, []any{"ZREM", c.listKey(), key})
+		case !k.timed, c.expires(k):
 			c.extra = append(c.extra, []any{"ZREM", c.dueKey(), key})
 		case k.dueMS() <= c.nowMS:
 			writes = append(writes, record.Write{Key: key})
