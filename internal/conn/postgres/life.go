@@ -91,7 +91,7 @@ func (s *Store) lifeQuery(b *pgx.Batch, forUpdate string, into *life) {
 		}
 		if session == nil || *session == "" || commit != s.client.cfg.SynchronousCommit {
 			return fmt.Errorf("%w: the session is not the one that was set up (synchronous_commit is %s, not %s): a pool of connections in between "+
-				"(PgBouncer) needs pool_mode=session", errServer, commit, s.client.cfg.SynchronousCommit)
+				"(PgBouncer) needs pool_mode=session", ErrServer, commit, s.client.cfg.SynchronousCommit)
 		}
 		into.session, into.Forgot = *session, into.fences > 1
 		return nil

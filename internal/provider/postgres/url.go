@@ -18,6 +18,9 @@ type Config struct {
 	Services provider.Services
 }
 
+// Schemes returns the URL schemes of this provider.
+func Schemes() []string { return postgresconn.Schemes() }
+
 // ParseURL reads a provider URL. Its parameters set the terms of services that named
 // does not have. It touches neither the network nor a file.
 func ParseURL(rawURL string, named map[string]provider.Terms) (Config, error) {
