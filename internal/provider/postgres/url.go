@@ -10,7 +10,7 @@ import (
 )
 
 // historyKept is how long after its end a grant is remembered.
-const historyKept = 30 * 24 * time.Hour
+const historyKept = 48 * time.Hour
 
 // Config says which server to use and what to grant from it.
 type Config struct {
@@ -49,6 +49,6 @@ func (c Config) Info() provider.Info {
 	return provider.Info{
 		Name: "postgres", URL: text, Scope: provider.ScopeShared, OwnClock: true, Coordinated: true,
 		Forgetful: c.FailoverFenceSet && c.FailoverFence.Milliseconds() < c.Services.LongestMS(),
-		History:   fmt.Sprintf("grants for %d days after their end", historyKept/(24*time.Hour)),
+		History:   fmt.Sprintf("grants for %d hours after their end", historyKept/time.Hour),
 	}
 }
