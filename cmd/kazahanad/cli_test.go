@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 func TestIDFormats(t *testing.T) {
@@ -98,6 +99,9 @@ func TestUsageErrors(t *testing.T) {
 		{"inspect", []string{"id"}},
 		{"inspect --bit-ts 70 1", []string{"--bit-ts"}},
 		{"bounds", []string{"from"}},
+		{"sql oracle", []string{"oracle", "postgres"}},
+		{"sql sqlite --bit-ts 70", []string{"--bit-ts"}},
+		{"sql mysql --epoch 0001-01-01T00:00:00Z", []string{"epoch"}},
 		{"bounds yesterday", []string{"yesterday", "2026-11-01"}},
 		{"bounds 2026-11-02 2026-11-01", []string{"2026-11-01", "2026-11-02"}},
 		{"bounds 1999-01-01", []string{"1999-01-01", "holds no ID"}},
@@ -120,7 +124,7 @@ func TestUsageErrors(t *testing.T) {
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	subcommands := []string{"serve", "id", "inspect", "bounds", "status", "health", "state show", "state accept-epoch", "state reset-floor", "bench", "version"}
+	subcommands := []string{"serve", "id", "inspect", "bounds", "sql", "status", "health", "state show", "state accept-epoch", "state reset-floor", "bench", "version"}
 	for _, args := range []string{"", "--help"} {
 		help := s.Kazahanad(strings.Fields(args)...).OK(t)
 		for _, name := range subcommands {
@@ -205,7 +209,7 @@ func TestBoundsHoldIDsOfNow(t *testing.T) {
 	s.Start()
 	id := s.Dial().ID()
 	at := time.UnixMilli(testkit.UnixMS(id)).UTC()
-	if off := time.Since(at); off < -testkit.Patience || off > testkit.Patience {
+	if off := time.Since(at); off < -await.Patience || off > await.Patience {
 		t.Errorf("an ID of now says %v", at)
 	}
 	within := func(args ...string) bool {
