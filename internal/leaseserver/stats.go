@@ -20,11 +20,11 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// counters is what the server counts for /stats since its start, for providers
-// that do not.
+// counters are the server's own counts for /stats since its start, for providers that
+// do not count.
 type counters struct {
 	acquires, granted, full, clients  atomic.Int64
-	leases                            atomic.Int64 // that the granted ones gave
+	leases                            atomic.Int64 // of the granted acquires
 	extends, extended, foreign, ended atomic.Int64
 
 	mu   sync.Mutex
@@ -32,8 +32,8 @@ type counters struct {
 	seed maphash.Seed
 }
 
-// maxSeen bounds the memory of which clients have come. Beyond it all are
-// forgotten, and those that do not say that they came before count once more.
+// maxSeen limits the memory of known clients. When it is full, all are forgotten, and
+// clients that do not say that they are known count once more.
 const maxSeen = 1 << 16
 
 // arrival is a client that asks for leases.
@@ -42,10 +42,9 @@ type arrival struct {
 	kind   provider.Client
 }
 
-// arrived tells a client that was not counted in the pool from one that was. A
-// client that says that it has come before is believed, so that it counts once
-// whatever server it asks, and whenever that was started. Others are told apart
-// by what they say of themselves: a process is a client.
+// arrived decides whether to count the client as new in the pool. If a client says that
+// it is not new, the server believes it, so that it counts once even if it changes the
+// server or the server restarts. Other clients are distinguished by host and process.
 func (c *counters) arrived(pool string, who Credential, remote string, in leaseapi.AcquireRequest) arrival {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +76,7 @@ func (c *counters) countAcquire(a arrival, err error) {
 	if a.kind != provider.NewClient {
 		return
 	}
-	if err != nil && leaseapi.FromError(err, 0).Code == problem.Unavailable { // whether the store counted it nobody knows
+	if err != nil && leaseapi.FromError(err, 0).Code == problem.Unavailable { // the store may or may not have counted it
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.seen, a.digest)
@@ -106,8 +105,8 @@ func (c *counters) stats() leaseapi.Stats {
 	}
 }
 
-// stats answers with the counters and the state of one service's pool. Where the
-// provider counts, its counters are those of all instances and outlive them.
+// stats answers with the counters and the state of one service's pool. If the provider
+// counts, its counters cover all instances and outlive them.
 func (s *Server) stats(w http.ResponseWriter, r *http.Request, _ Credential) error {
 	q, err := readQuery(r)
 	if err != nil {
@@ -140,7 +139,7 @@ func (s *Server) stats(w http.ResponseWriter, r *http.Request, _ Credential) err
 	return answer(w, out)
 }
 
-// gauges is the state of a pool by its records.
+// gauges computes the state of a pool from its records.
 func gauges(records []provider.Record, terms provider.Terms, nowMS int64) map[string]int64 {
 	u := provider.UsageOf(records, &terms, nowMS)
 	return map[string]int64{
@@ -149,32 +148,32 @@ func gauges(records []provider.Record, terms provider.Terms, nowMS int64) map[st
 	}
 }
 
-// sampled is what was found when the pools were looked at last.
+// sampled is the last sample of the pools.
 type sampled struct {
 	mu    sync.Mutex
 	at    time.Time
 	pools map[string]poolSample
 }
 
-// poolSample is one of them.
+// poolSample is the last sample of one pool.
 type poolSample struct {
 	at     time.Time
-	active map[string]int64 // by service, as metrics call it
+	active map[string]int64 // by the service's label
 	slots  int64
 	free   int64
 }
 
 const (
-	// sampleAge is how old a sample may be: a scraper must not be able to have
-	// the provider list its records all the time.
+	// sampleAge is how old a sample may be, so that scrapers do not make the provider
+	// list its records all the time.
 	sampleAge     = 5 * time.Second
 	sampleTimeout = 2 * time.Second
-	// sampleKept is for how long a pool that cannot be looked at is shown as it
-	// was last. After that it is not shown at all: 0 leases would be a lie.
+	// sampleKept is how long the metrics show the last sample of a pool that cannot be
+	// listed. After that they leave the pool out: 0 leases would be wrong.
 	sampleKept = 2 * time.Minute
 )
 
-// sample looks at all pools for a scrape of the metrics.
+// sample lists all pools for a scrape of the metrics.
 func (s *Server) sample() metrics.PoolSample {
 	s.sampled.mu.Lock()
 	defer s.sampled.mu.Unlock()
@@ -227,8 +226,8 @@ func (s *Server) look(at time.Time) {
 	}
 }
 
-// pools maps each pool to the service whose layout its machine IDs are counted
-// in: the default one where it can, else the first by name.
+// pools maps each pool to the service whose layout its machine IDs are counted in: the
+// default service if it uses the pool, else the first by name.
 func (s *Server) pools() map[string]string {
 	out := map[string]string{s.o.Services.Default.Pool: ""}
 	names := make([]string, 0, len(s.o.Services.Named))

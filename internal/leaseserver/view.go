@@ -12,8 +12,8 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// How old a view may be. To list a pool costs the store more the larger it is,
-// and nothing less because many look: one that took long is used for longer.
+// How old a view may be. The larger a pool is, the more a list costs the store: so a
+// view that took long is used for longer.
 const (
 	viewAge     = 2 * time.Second
 	viewPerTook = 10 // times as long as listing took
@@ -21,8 +21,8 @@ const (
 	viewTimeout = 30 * time.Second // of listing a pool, which may be large
 )
 
-// view is what a pool's records were when they were listed last. Of their meta it
-// keeps what tells a holder: a full pool may have a hundred megabytes of it.
+// view is the last list of a pool's records. Of their meta it keeps only host and process
+// ID: a full pool may have a hundred megabytes of meta.
 type view struct {
 	at      time.Time
 	atMS    int64 // by the server's clock
@@ -31,26 +31,26 @@ type view struct {
 	hosts   []string          // of each record
 	pids    []string
 	largest int64    // of the records' slots
-	maps    sync.Map // mapKey to []byte: many look at the same map
+	maps    sync.Map // mapKey to []byte: many clients ask for the same map
 }
 
-// views are the pools' views. Listing is done once at a time for each pool,
-// whoever waits for it.
+// views are the pools' views. Each pool is listed once at a time, however many requests
+// wait for it.
 type views struct {
 	listing singleflight.Group
 	mu      sync.Mutex
 	byPool  map[string]*view
 	trends  map[string]*trend
-	fenced  map[string]int64 // Unix ms until which acquires are refused, as far as somebody tried
-	fresh   time.Duration    // viewAge; in tests also 0, to look anew each time
+	fenced  map[string]int64 // Unix ms until which acquires are refused, from refused acquires
+	fresh   time.Duration    // viewAge; 0 in some tests, to list each time
 }
 
 func newViews() *views {
 	return &views{byPool: map[string]*view{}, trends: map[string]*trend{}, fenced: map[string]int64{}, fresh: viewAge}
 }
 
-// view is the latest one of a service's pool. While a newer one is being made it
-// may be a little old.
+// view returns the latest view of a service's pool. It may be a little old while a newer
+// one is being made.
 func (s *Server) view(ctx context.Context, service string) (*view, error) {
 	pool := s.o.Services.Of(service).Pool
 	known, fresh := s.views.latest(pool)
@@ -58,7 +58,7 @@ func (s *Server) view(ctx context.Context, service string) (*view, error) {
 		return known, nil
 	}
 	coming := s.views.listing.DoChan(pool, func() (any, error) {
-		// Whoever looked before the listing of others was done, and comes after it.
+		// Another request may have listed the pool meanwhile.
 		if v, fresh := s.views.latest(pool); fresh {
 			return v, nil
 		}
@@ -76,7 +76,7 @@ func (s *Server) view(ctx context.Context, service string) (*view, error) {
 	}
 }
 
-// latest is the pool's view, nil where there is none, and whether it is of now.
+// latest returns the pool's view, or nil, and whether it is fresh.
 func (v *views) latest(pool string) (known *view, fresh bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -102,7 +102,7 @@ func (s *Server) listPool(service, pool string) (*view, error) {
 	v.records, v.hosts, v.pids = records, make([]string, len(records)), make([]string, len(records))
 	for i := range records {
 		v.largest = max(v.largest, records[i].Lease.Slot().Size())
-		// A copy: what it is part of would be kept with it.
+		// Clone: a substring would keep the whole string alive.
 		v.hosts[i], v.pids[i] = strings.Clone(records[i].Meta["host"]), strings.Clone(records[i].Meta["pid"])
 		records[i].Meta = nil
 	}
@@ -118,7 +118,7 @@ func (s *Server) listPool(service, pool string) (*view, error) {
 	return v, nil
 }
 
-// acquired remembers what an acquire told of its pool.
+// acquired remembers the fence that an acquire reported.
 func (v *views) acquired(pool string, err error) {
 	var fence *provider.FencedError
 	fenced := errors.As(err, &fence)
