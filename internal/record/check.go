@@ -94,6 +94,9 @@ func (w Write) validate() error {
 	if w.Value == nil && (w.TermMS != 0 || w.KeepMS != 0 || len(w.Index) > 0) {
 		return invalid("the deletion of %q has a term or index entries", w.Key)
 	}
+	if w.Grant && w.TermMS == 0 {
+		return invalid("the write of %q grants something without a term", w.Key)
+	}
 	if len(w.Value) > MaxValue {
 		return invalid("the value of %q has %d bytes, more than %d", w.Key, len(w.Value), MaxValue)
 	}
@@ -136,5 +139,12 @@ func ValidatePrefix(prefix string) error { return checkName("prefix", prefix, 1)
 
 // HeadOf is what a list shows of a record.
 func HeadOf(key string, r Record) Head {
-	return Head{Key: key, Value: r.Value[:min(len(r.Value), MaxHead)], Over: r.Over}
+	r.Value = r.Value[:min(len(r.Value), MaxHead)]
+	return Head{key, r}
+}
+
+// WithTerm is the record with a term that ends at endMS, 0 for none, by the store's own
+// clock.
+func WithTerm(value []byte, endMS, nowMS int64) Record {
+	return Record{Value: value, Over: endMS != 0 && endMS <= nowMS, EndMS: endMS, LeftMS: max(0, endMS-nowMS)}
 }

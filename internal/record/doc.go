@@ -22,7 +22,8 @@
 // by the store's own judgement, and Record.Over says that it has ended. No clock of
 // a caller takes part. A store may end a term late, by a fifth of it and some
 // seconds at most, and never early: a clock that steps back makes terms longer.
-// View.NowMS and the time that Change returns inform people; they decide nothing.
+// View.NowMS, Record.EndMS and the time that Change returns inform people; they decide
+// nothing. What a caller may rely on is Record.LeftMS.
 //
 // A write replaces the term of the record before: without TermMS, the record has
 // none.
@@ -34,9 +35,10 @@
 // stays until a rule deletes it.
 //
 // The floor is a number that only rises: when a record is deleted, to at least its
-// Mark. So a number that must never come twice, such as a lock's token, survives
-// its record: a rule that finds no record continues above View.Floor. A change that
-// relies on the absence of a record relies on the floor too.
+// Mark; and when a life begins in which something may be missing, to at least the time
+// in microseconds. So a number that must never come twice, such as a lock's token, survives
+// its record: a rule that finds no record, or one from another life, continues above
+// View.Floor. A change that relies on the absence of a record relies on the floor too.
 //
 // # Unknown outcomes
 //

@@ -10,6 +10,13 @@ type Record struct {
 	Value []byte // never nil
 	// Over: the record had a term, which has ended.
 	Over bool
+	// EndMS is when the term ends or has ended: the moment that Change returned, and
+	// the term. 0: the record has none. It is for people.
+	EndMS int64
+	// LeftMS is how long the term lasts from the moment of the view, and never more
+	// than that: a holder may rely on it. An error may rest on an estimate. A record
+	// whose term has not ended has at least 1.
+	LeftMS int64
 }
 
 // Ask names what a rule is shown.
@@ -32,8 +39,10 @@ type Entry struct{ Index, Key string }
 type View struct {
 	Records map[string]Record // of the keys of the Ask; an absent record is missing
 	Ranges  [][]Entry         // of the ranges of the Ask, in its order
-	NowMS   int64             // Unix ms, for people
-	Floor   int64
+	// NowMS is the store's clock in Unix ms, for people. A store that may be fenced shows
+	// no time that has not come, and none from before its present life.
+	NowMS int64
+	Floor int64
 	// Life names the store's present life. Another one begins where the store may
 	// have forgotten something, and where it was replaced by another.
 	Life  string
@@ -63,23 +72,27 @@ type Write struct {
 	KeepMS int64
 	// Mark is what the floor rises to when the record is deleted.
 	Mark int64
+	// Grant: somebody relies on the record until its term ends. A store that may have
+	// forgotten such a write says so in Fence.UntilMS.
+	Grant bool
 	// Index lists the entries under which ranges find the record, instead of those
 	// of the record before.
 	Index []string
 	// Tell gives watchers a token.
 	Tell bool
+	// Unlisted lets lists leave the record out, which saves room in some stores.
+	Unlisted bool
 }
 
 // Rule decides what becomes of the records that the view shows. It is pure: it may
 // run several times, under the store's lock, and after a Change that failed.
 type Rule func(View) ([]Write, error)
 
-// Head is a record in a list.
+// Head is a record in a list. Its Value may be cut to MaxHead bytes, and its LeftMS be
+// an estimate.
 type Head struct {
 	Key string
-	// Value is the record's value, or its first MaxHead bytes.
-	Value []byte
-	Over  bool
+	Record
 }
 
 // Store keeps records. Implementations are safe for concurrent use and return soon
@@ -88,22 +101,23 @@ type Head struct {
 type Store interface {
 	// Change has the rule decide on what the ask names, and returns when its writes
 	// are as durable as the store ever makes them. atMS is the moment of the commit,
-	// in Unix ms. Errors: the rule's own; ErrInvalid; ErrBusy; ErrOutrun; ErrTerm;
-	// anything else is an unknown outcome.
+	// in Unix ms. Errors: the rule's own; ErrInvalid; ErrBusy; ErrOutrun; ErrUnconfirmed;
+	// ErrTerm; anything else is an unknown outcome.
 	Change(ctx context.Context, ask Ask, rule Rule) (atMS int64, err error)
 
 	// Read returns what the ask names, as of one moment during the call.
 	Read(ctx context.Context, ask Ask) (View, error)
 
 	// List returns the records whose keys have the prefix and come after the key
-	// after, in the order of their keys, limit of them at most. A page is of one
-	// moment; pages of different moments may miss what changes meanwhile.
+	// after, in the order of their keys, limit of them at most; those that were written
+	// with Unlisted may be missing. A page is of one moment; pages of different moments may miss what changes meanwhile.
 	List(ctx context.Context, prefix, after string, limit int) ([]Head, error)
 
 	// Watch gives a token after each write with Tell, and each deletion of a record
 	// whose last write had it, where the key has the prefix; one token may stand for
-	// several of them, and for none. It is in effect when it returns. The channel is
-	// closed when ctx is done, and when the store has become blind. The error is
+	// several of them, and for none. Where terms end without a client's doing, it tells
+	// of that too. A prefix that does not end in a slash may be taken for the key of one
+	// record. It is in effect when it returns. The channel is closed when ctx is done, and when the store has become blind. The error is
 	// errors.ErrUnsupported where the store cannot tell.
 	Watch(ctx context.Context, prefix string) (<-chan struct{}, error)
 
@@ -125,6 +139,9 @@ var (
 	ErrBusy = errors.New("others change the same records all the time")
 	// ErrOutrun: the answer of a commit was lost, and the records were changed since.
 	ErrOutrun = errors.New("the answer of a commit was lost, and the records were changed since: whether it was carried out is unknown")
+	// ErrUnconfirmed: the change was carried out, and too few replicas confirmed it in
+	// time. It lasts, unless one of those takes over.
+	ErrUnconfirmed = errors.New("too few replicas confirmed the change")
 	// ErrTerm is part of an error of a store that failed where it prepared a record's
 	// term, before anything else. Nothing was changed.
 	ErrTerm = errors.New("the term was not set")

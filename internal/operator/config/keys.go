@@ -112,6 +112,8 @@ func serviceKeys() []key {
 			set: one(func(t target) *time.Duration { return &t.service.AcquireRetryInterval }, duration(time.Millisecond))},
 		{name: "acquire_retry_max_interval", def: "60s",
 			set: one(func(t target) *time.Duration { return &t.service.AcquireRetryMaxInterval }, duration(time.Millisecond))},
+		{name: "layout", def: string(LayoutDefault),
+			set: one(func(t target) *Layout { return &t.service.Layout }, oneOf(LayoutDefault, LayoutJS))},
 		{name: "bit_ts", def: "41",
 			set: one(func(t target) *int { return &t.service.BitTS }, wholeNumber(minBitTS, maxBitTS))},
 		{name: "default_epoch", def: "2026-01-01T00:00:00Z", set: setEpoch},

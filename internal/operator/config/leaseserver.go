@@ -55,6 +55,7 @@ type LeaseServer struct {
 // value.
 type Terms struct {
 	Epoch      *time.Time
+	Layout     *Layout
 	BitTS      *int
 	BitID      *int
 	BitSeq     *int

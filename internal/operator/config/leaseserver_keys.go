@@ -71,6 +71,7 @@ func serviceTermsKeys() []key {
 			parse := func(text string) (time.Time, error) { return parseEpoch(text, into.now) }
 			return one(func(t target) *time.Time { return made(&t.terms.Epoch) }, parse)(into, v)
 		}},
+		{name: "layout", set: one(func(t target) *Layout { return made(&t.terms.Layout) }, oneOf(LayoutDefault, LayoutJS))},
 		{name: "bit_ts", set: one(func(t target) *int { return made(&t.terms.BitTS) }, wholeNumber(minBitTS, maxBitTS))},
 		{name: "bit_id", set: one(func(t target) *int { return made(&t.terms.BitID) }, wholeNumber(1, 30))},
 		{name: "bit_seq", set: one(func(t target) *int { return made(&t.terms.BitSeq) }, wholeNumber(0, 30))},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/address"
+	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // DefaultFile is the default configuration file, which may be missing.
@@ -73,6 +74,7 @@ type Service struct {
 	MaxBackward             time.Duration // negative = wait without limit
 	AcquireRetryInterval    time.Duration
 	AcquireRetryMaxInterval time.Duration
+	Layout                  Layout // LayoutDefault leaves it to BitTS
 	BitTS                   int
 	DefaultEpoch            time.Time // UTC, whole milliseconds
 	ExternalSecretFile      string    // "" = none
@@ -86,6 +88,15 @@ const (
 	FallbackCachedRandom Fallback = "cached+random"
 	FallbackCached       Fallback = "cached"
 	FallbackNone         Fallback = none
+)
+
+// Layout is a layout's name.
+type Layout string
+
+// The layouts that have a name.
+const (
+	LayoutDefault Layout = snowflake.NameDefault
+	LayoutJS      Layout = snowflake.NameJS
 )
 
 // SequenceStart says where the sequence of a millisecond begins.
@@ -179,6 +190,9 @@ func (f *Flags) Load(p Process) (*Serve, error) {
 		s.origin[v.key] = v.where
 	}
 	if err := s.chooseDirectories(env.lookup, p.UID); err != nil {
+		return nil, err
+	}
+	if err := s.settleLayout(); err != nil {
 		return nil, err
 	}
 	if err := s.resolveServices(p.Now); err != nil {
@@ -279,6 +293,9 @@ func (s *Serve) resolveServices(now time.Time) error {
 			if err := setPerService(target{service: &service, now: now}, v); err != nil {
 				return err
 			}
+		}
+		if err := service.settleLayout(overrides); err != nil {
+			return fmt.Errorf("services.%s: %w", name, err)
 		}
 		s.services[name] = service
 	}

@@ -44,13 +44,37 @@ type known struct {
 	markerRev int64            // likewise of the marker
 	lease     clientv3.LeaseID // of the term; 0: none
 	// aliveAt is when this process last kept the lease alive, from before it asked for
-	// that; the zero time where it did not.
-	aliveAt time.Time
-	life    string        // of the cluster
-	pace    time.Duration // see change.pace
+	// that, on the clock that counts suspend; 0 where it did not.
+	aliveAt time.Duration
+	life    string // of the cluster
+	// mostMS is what etcd says is left of the lease; 0 where it was not asked.
+	mostMS int64
 }
 
+// size is about how much the record takes in memory, besides its key.
+func (k known) size() int { return len(k.value) + 256 }
+
 func (k known) over() bool { return k.marked() && k.markerRev == 0 }
+
+// runs reports whether the record has a term that has not ended.
+func (k known) runs() bool { return k.TermMS > 0 && !k.over() }
+
+// record is what a rule is shown. The clocks of hosts tell how much of a term is left as
+// far as they agree with etcd.
+func (k known) record(nowMS int64) record.Record {
+	r := record.Record{Value: bytes.Clone(k.value), Over: k.over()}
+	if k.TermMS > 0 {
+		r.EndMS = k.AtMS + k.TermMS
+	}
+	if k.runs() {
+		r.LeftMS = min(r.EndMS-nowMS, k.TermMS)
+		if k.mostMS > 0 {
+			r.LeftMS = min(r.LeftMS, k.mostMS)
+		}
+		r.LeftMS = max(r.LeftMS, 1)
+	}
+	return r
+}
 
 // entry is an index entry as it was seen.
 type entry struct {
@@ -65,6 +89,7 @@ type sight struct {
 	rev     int64 // of the whole store, when the ranges were read
 	floor   floor
 	life    string
+	timed   bool // every term that runs has its known.mostMS
 }
 
 type floor struct{ value, rev int64 }
@@ -168,7 +193,7 @@ func (seen sight) view(nowMS int64) record.View {
 	v := record.View{Records: map[string]record.Record{}, NowMS: nowMS, Floor: seen.floor.value, Life: seen.life}
 	for _, k := range seen.records {
 		if k.rev != 0 {
-			v.Records[k.key] = record.Record{Value: bytes.Clone(k.value), Over: k.over()}
+			v.Records[k.key] = k.record(nowMS)
 		}
 	}
 	for _, entries := range seen.ranges {

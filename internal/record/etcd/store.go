@@ -3,33 +3,33 @@ package etcd
 import (
 	"cmp"
 	"context"
-	"hash/maphash"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/kazahana/kazahana/internal/clock"
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/turns"
 )
 
 // Store implements record.Store in etcd, whose client it does not own.
 type Store struct {
 	conn   *etcdconn.Client
 	prefix string
-	seed   maphash.Seed
-	// turns has a value for each stripe of keys. A change takes those of its keys out,
-	// in ascending order, and puts them back. Each is what this process knows of one
-	// record of the stripe; the zero value is nothing.
-	turns [stripes]chan known
-	floor atomic.Pointer[floor]  // as last seen: a hint, like all that is known
-	life  atomic.Pointer[string] // likewise; nil before anything was seen
+	turns  *turns.Turns[known]
+	floor  atomic.Pointer[floor]  // as last seen: a hint, like all that is known
+	life   atomic.Pointer[string] // likewise; nil before anything was seen
 
 	nowMS    func() int64
-	created  atomic.Int64 // records that this process made
-	sweeping sync.Mutex   // guards sweepFrom, and that there is one sweep at a time
+	elapsed  func() time.Duration // counts suspend
+	created  atomic.Int64         // records that this process made
+	sweeping sync.Mutex           // guards sweepFrom, and that there is one sweep at a time
 	// sweepFrom is the key that the next sweep begins with.
 	sweepFrom string
 
@@ -43,10 +43,9 @@ type Store struct {
 // New uses the client, under keys that no pool of leases can have. Whoever opened the
 // client closes it, after the store.
 func New(conn *etcdconn.Client) *Store {
-	s := &Store{conn: conn, prefix: conn.Config().Prefix + "@rec/", seed: maphash.MakeSeed(), nowMS: func() int64 { return time.Now().UnixMilli() }}
-	for i := range s.turns {
-		s.turns[i] = make(chan known, 1)
-		s.turns[i] <- known{}
+	s := &Store{
+		conn: conn, prefix: conn.Config().Prefix + "@rec/", turns: turns.New(known.size),
+		nowMS: func() int64 { return time.Now().UnixMilli() }, elapsed: clock.System{}.Boot,
 	}
 	s.lifetime, s.end = context.WithCancel(context.Background())
 	return s
@@ -80,11 +79,45 @@ func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 	if err := ask.Validate(); err != nil {
 		return record.View{}, err
 	}
-	seen, err := s.see(ctx, ask)
-	if err != nil {
-		return record.View{}, err
+	for {
+		seen, err := s.see(ctx, ask)
+		if err == nil {
+			err = s.time(ctx, &seen)
+		}
+		if err == nil {
+			return seen.view(s.nowMS()), nil
+		}
+		if !errors.Is(err, errEnded) {
+			return record.View{}, err
+		}
 	}
-	return seen.view(s.nowMS()), nil
+}
+
+// errEnded: a term has ended since it was seen.
+var errEnded = errors.New("a term has ended")
+
+// time asks etcd how much is left of the terms that run.
+func (s *Store) time(ctx context.Context, seen *sight) error {
+	for i := range seen.records {
+		k := &seen.records[i]
+		if !k.runs() {
+			continue
+		}
+		var resp *clientv3.LeaseTimeToLiveResponse
+		err := s.conn.Call(ctx, func(ctx context.Context) (err error) {
+			resp, err = s.conn.KV.TimeToLive(ctx, k.lease)
+			return err
+		})
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) || err == nil && resp.TTL < 0 {
+			return errEnded
+		}
+		if err != nil {
+			return err
+		}
+		k.mostMS = max(resp.TTL*1000, 1)
+	}
+	seen.timed = true
+	return nil
 }
 
 // see reads all that the ask names.
@@ -128,7 +161,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	}
 	var page []record.Head
 	for _, k := range found {
-		page = append(page, record.HeadOf(k.key, record.Record{Value: k.value, Over: k.over()}))
+		page = append(page, record.HeadOf(k.key, k.record(s.nowMS())))
 	}
 	return page, nil
 }

@@ -42,8 +42,11 @@ type kept struct {
 	dueMS int64 // may be deleted from then on; 0: never
 }
 
-func (k kept) over(nowMS int64) bool { return k.endMS != 0 && k.endMS <= nowMS }
-func (k kept) due(nowMS int64) bool  { return k.dueMS != 0 && k.dueMS <= nowMS }
+func (k kept) due(nowMS int64) bool { return k.dueMS != 0 && k.dueMS <= nowMS }
+
+func (k kept) record(nowMS int64) record.Record {
+	return record.WithTerm(slices.Clone(k.Value), k.endMS, nowMS)
+}
 
 // New returns an empty store. nowMS is its clock in Unix ms; nil means the wall
 // clock.
@@ -152,7 +155,7 @@ func (s *Store) view(ask record.Ask) record.View {
 	v := record.View{Records: map[string]record.Record{}, NowMS: s.now(), Floor: s.floor}
 	for _, key := range ask.Keys {
 		if k, ok := s.records[key]; ok {
-			v.Records[key] = record.Record{Value: slices.Clone(k.Value), Over: k.over(v.NowMS)}
+			v.Records[key] = k.record(v.NowMS)
 		}
 	}
 	for _, r := range ask.Ranges {
@@ -181,8 +184,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	var page []record.Head
 	for _, key := range slices.Sorted(maps.Keys(s.records)) {
 		if strings.HasPrefix(key, prefix) && key > after && len(page) < limit {
-			k := s.records[key]
-			page = append(page, record.HeadOf(key, record.Record{Value: slices.Clone(k.Value), Over: k.over(s.now())}))
+			page = append(page, record.HeadOf(key, s.records[key].record(s.now())))
 		}
 	}
 	return page, nil

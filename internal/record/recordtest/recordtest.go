@@ -31,13 +31,14 @@ type Target struct {
 func Run(t *testing.T, target func(t *testing.T) Target) {
 	for name, test := range map[string]func(*rig){
 		"records": records, "all or nothing": together, "limits": limits, "the greatest change": greatest, "a caller who left": gone,
-		"terms": terms, "a clock that steps back": back, "idle records": idle, "the floor": floor, "ranges": ranges, "lists": lists, "watches": watches,
+		"terms": terms, "ends": ends, "a clock that steps back": back, "idle records": idle, "the floor": floor, "ranges": ranges, "lists": lists, "watches": watches,
 		"a model": model, "many callers": concurrent, "tokens": tokens, "numbers by a range": numbers,
 		"changed between": between, "refusals are confirmed": confirmed, "closed": closed,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &rig{T: t, target: target(t)}
 			r.store = r.open()
+			r.base = r.read(record.Ask{}).Floor
 			test(r)
 		})
 	}
@@ -50,6 +51,7 @@ type rig struct {
 	*testing.T
 	target Target
 	store  record.Store
+	base   int64 // the floor of the new store
 }
 
 func (r *rig) open() record.Store {
@@ -115,10 +117,11 @@ func shown(v record.View, key string) string {
 	return string(found.Value)
 }
 
+// seeFloor compares how much the floor has risen.
 func (r *rig) seeFloor(want int64) {
 	r.Helper()
-	if got := r.read(record.Ask{}).Floor; got != want {
-		r.Errorf("the floor is %d, want %d", got, want)
+	if got := r.read(record.Ask{}).Floor - r.base; got != want {
+		r.Errorf("the floor has risen by %d, want %d", got, want)
 	}
 }
 
@@ -219,6 +222,7 @@ func limits(r *rig) {
 		"the mark -1":              {{Key: "a", Value: []byte("2"), Mark: -1}},
 		"nor the times":            {{Key: "a", Value: []byte("2"), TermMS: record.MaxTermMS + 1}},
 		"deletion of \"a\"":        {{Key: "a", TermMS: 1}},
+		"without a term":           {{Key: "a", Value: []byte("2"), Grant: true}},
 		"5 index entries":          {{Key: "a", Value: []byte("2"), Index: []string{"1", "2", "3", "4", "5"}}},
 		"index entry \"1\" twice":  {{Key: "a", Value: []byte("2"), Index: []string{"1", "1"}}},
 		"index entry \"\" must be": {{Key: "a", Value: []byte("2"), Index: []string{""}}},
@@ -257,7 +261,7 @@ func greatest(r *rig) {
 			var writes []record.Write
 			for i, key := range ask.Keys[begin : begin+record.MaxWrites] {
 				w := termed(key, strings.Repeat("v", record.MaxValue/record.MaxWrites), time.Hour)
-				w.Mark, w.Index = 5, index(begin+i, round)
+				w.Mark, w.Index = r.base+5, index(begin+i, round)
 				if round == 2 {
 					w = record.Write{Key: key}
 				}
@@ -413,6 +417,16 @@ func watches(r *rig) {
 	wait("another one")
 	r.write(record.Write{Key: "w/b", Tell: true})
 	wait("a deletion")
+	if r.target.Expire != nil { // a term ends without a client's doing
+		w := termed("w/c", "1", time.Hour)
+		w.Tell = true
+		r.write(w)
+		wait("a term")
+		w.Tell = false
+		r.write(w)
+		r.target.Expire("w/c")
+		wait("its end")
+	}
 	cancel()
 	deadline := time.After(callTime)
 	for {

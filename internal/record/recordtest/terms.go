@@ -22,6 +22,65 @@ func termed(key, value string, term time.Duration) record.Write {
 	return record.Write{Key: key, Value: []byte(value), TermMS: term.Milliseconds(), KeepMS: time.Hour.Milliseconds()}
 }
 
+// left compares what is told of a record's term with one that was written at atMS, or
+// later by no more than the test has taken.
+func (r *rig) left(key string, atMS int64, term time.Duration) {
+	r.Helper()
+	v := r.read(record.Ask{Keys: []string{key}})
+	found, ms := v.Records[key], term.Milliseconds()
+	if found.EndMS != atMS+ms || found.LeftMS < 1 || found.LeftMS > ms || found.LeftMS > max(1, found.EndMS-v.NowMS) {
+		r.Errorf("%s ends at %d, %d ms after %d; want %d, and at most %d", key, found.EndMS, found.LeftMS, v.NowMS, atMS+ms, ms)
+	}
+	page, err := r.store.List(r.context(), key, "", 1)
+	if err != nil || len(page) != 1 || page[0].EndMS != found.EndMS || page[0].LeftMS < 1 || page[0].LeftMS > ms {
+		r.Errorf("the list has %+v (%v), want the end %d", page, err, found.EndMS)
+	}
+	// A rule that does not write may rest on what is left, too.
+	var shown record.Record
+	if _, err := r.store.Change(r.context(), record.Ask{Keys: []string{key}}, func(v record.View) ([]record.Write, error) {
+		shown = v.Records[key]
+		return nil, nil
+	}); err != nil || shown.EndMS != found.EndMS || shown.LeftMS < 1 || shown.LeftMS > found.LeftMS {
+		r.Errorf("a rule is shown %+v, after %+v (%v)", shown, found, err)
+	}
+}
+
+// ends: how long a term lasts is counted from the moment that the change returned.
+func ends(r *rig) {
+	write := func(w record.Write) int64 {
+		at, err := r.store.Change(r.context(), record.Ask{Keys: []string{w.Key}}, func(record.View) ([]record.Write, error) {
+			return []record.Write{w}, nil
+		})
+		if err != nil {
+			r.Fatal(err)
+		}
+		return at
+	}
+	r.left("a", write(termed("a", "1", time.Minute)), time.Minute)
+	at := write(termed("a", "2", time.Hour))
+	r.left("a", at, time.Hour)
+	r.store = r.open()
+	r.left("a", at, time.Hour)
+	if r.target.Advance != nil {
+		r.target.Advance(time.Minute)
+		if got := r.read(record.Ask{Keys: []string{"a"}}).Records["a"]; got.LeftMS != (time.Hour - time.Minute).Milliseconds() {
+			r.Errorf("%d ms are left after a minute of an hour", got.LeftMS)
+		}
+	}
+	grant := termed("a", "3", time.Minute)
+	grant.Grant = true
+	at = write(grant)
+	r.left("a", at, time.Minute)
+	r.expire(time.Minute, "a")
+	if got := r.read(record.Ask{Keys: []string{"a"}}).Records["a"]; !got.Over || got.LeftMS != 0 || got.EndMS != at+time.Minute.Milliseconds() {
+		r.Errorf("after its end it is %+v, want the end at %d", got, at+time.Minute.Milliseconds())
+	}
+	r.write(text("a", "4"))
+	if got := r.read(record.Ask{Keys: []string{"a"}}).Records["a"]; got.Over || got.LeftMS != 0 || got.EndMS != 0 {
+		r.Errorf("without a term it is %+v", got)
+	}
+}
+
 func terms(r *rig) {
 	r.write(termed("a", "1", time.Minute), termed("b", "1", time.Minute), text("c", "1"))
 	r.see("a", "1")
@@ -97,6 +156,16 @@ func (r *rig) sweep() {
 	}
 }
 
+// sweepAway waits until the store has deleted the record.
+func (r *rig) sweepAway(key string) {
+	r.Helper()
+	for began := time.Now(); shown(r.read(record.Ask{Keys: []string{key}}), key) != "-"; r.sweep() {
+		if time.Since(began) > callTime {
+			r.Fatalf("%s is still there", key)
+		}
+	}
+}
+
 // idle: what is due is deleted, and nothing else.
 func idle(r *rig) {
 	if r.target.Advance == nil {
@@ -119,13 +188,11 @@ func idle(r *rig) {
 		r.see(key, "1")
 	}
 	r.target.Advance(time.Millisecond)
-	r.sweep()
-	r.see("term", "-")
+	r.sweepAway("term")
+	r.sweepAway("keep")
 	r.see("both", "1!")
-	r.see("keep", "-")
 	r.target.Advance(time.Minute)
-	r.sweep()
-	r.see("both", "-")
+	r.sweepAway("both")
 	r.see("ever", "1")
 	if got := r.read(record.Ask{Ranges: []record.Range{{From: "i/", To: "i0", Limit: 9}}}).Ranges[0]; len(got) != 1 || got[0].Key != "ever" {
 		r.Errorf("the index has %v", got)
@@ -135,18 +202,18 @@ func idle(r *rig) {
 // floor: it rises when a record is deleted, by a rule or by the store, and never else.
 func floor(r *rig) {
 	marked := func(key string, mark int64) record.Write {
-		return record.Write{Key: key, Value: []byte("1"), Mark: mark}
+		return record.Write{Key: key, Value: []byte("1"), Mark: r.base + mark}
 	}
 	r.seeFloor(0)
 	r.write(marked("a", 7))
 	r.write(marked("a", 5), marked("b", 9), marked("c", 0))
 	r.seeFloor(0)
-	r.write(record.Write{Key: "none", Mark: 99}) // there is nothing to delete
+	r.write(record.Write{Key: "none", Mark: r.base + 99}) // there is nothing to delete
 	r.write(record.Write{Key: "c"})
 	r.seeFloor(0)
 	r.write(record.Write{Key: "a"})
 	r.seeFloor(5)
-	r.write(record.Write{Key: "b", Mark: 12})
+	r.write(record.Write{Key: "b", Mark: r.base + 12})
 	r.seeFloor(12)
 	r.write(marked("a", 8))
 	r.write(record.Write{Key: "a"})
@@ -161,8 +228,7 @@ func floor(r *rig) {
 	r.seeFloor(12)
 	if r.target.Advance != nil {
 		r.target.Advance(time.Minute)
-		r.sweep()
-		r.see("idle", "-")
+		r.sweepAway("idle")
 		r.seeFloor(20)
 	}
 }

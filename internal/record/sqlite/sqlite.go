@@ -6,7 +6,7 @@
 // Time is the clock of the process that has the file's lock, and does not go back
 // from one commit to the next: a clock that steps back stands still, so that terms
 // become longer and not shorter. A file that may have forgotten something says so in
-// View.Fence, in a new Life.
+// View.Fence, in a new Life, and its floor rises with the time from then on.
 package sqlite
 
 import (
@@ -96,6 +96,9 @@ func write(t *sqlitefile.Tx, w record.Write, atMS int64) error {
 	var end, due sql.NullInt64
 	if w.TermMS > 0 {
 		end = sql.NullInt64{Int64: atMS + w.TermMS, Valid: true}
+	}
+	if w.Grant {
+		t.Grants(atMS + w.TermMS)
 	}
 	if w.TermMS > 0 || w.KeepMS > 0 {
 		due = sql.NullInt64{Int64: atMS + w.TermMS + w.KeepMS, Valid: true}
@@ -190,6 +193,9 @@ func view(s *sqlitefile.Session, ask record.Ask, nowMS int64) (record.View, erro
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return record.View{}, err
 	}
+	if fence.Forgot {
+		v.Floor = max(v.Floor, nowMS*1000)
+	}
 	return v, nil
 }
 
@@ -197,7 +203,7 @@ func recordOf(value []byte, end sql.NullInt64, nowMS int64) record.Record {
 	if value == nil { // what the driver makes of an empty one
 		value = []byte{}
 	}
-	return record.Record{Value: value, Over: end.Valid && end.Int64 <= nowMS}
+	return record.WithTerm(value, end.Int64, nowMS)
 }
 
 // Read implements record.Store.

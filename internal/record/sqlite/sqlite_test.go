@@ -92,12 +92,14 @@ func view(t *testing.T, s record.Store, keys ...string) record.View {
 	return v
 }
 
-// A copy of the file is in doubt, in another life, until an operator says otherwise.
+// A copy of the file is in doubt, in another life, until an operator says otherwise. It
+// may have granted for as long as any grant before, and numbers begin above the time.
 func TestFence(t *testing.T) {
 	clock := at(began)
 	path, copied := newPath(t), newPath(t)
 	s := mustOpen(t, path, clock)
-	put(t, s, record.Write{Key: "k", Value: []byte("1")})
+	put(t, s, record.Write{Key: "k", Value: []byte("1"), TermMS: time.Hour.Milliseconds(), KeepMS: 1, Grant: true})
+	put(t, s, record.Write{Key: "nobody's", Value: []byte("1"), TermMS: 24 * time.Hour.Milliseconds(), KeepMS: 1})
 	was := view(t, s, "k")
 	if err := s.file.Backup(t.Context(), copied); err != nil {
 		t.Fatal(err)
@@ -105,7 +107,7 @@ func TestFence(t *testing.T) {
 	clock.Add(5000)
 	restored := mustOpen(t, copied, clock)
 	v := view(t, restored, "k")
-	if !v.Fence.Doubt || v.Fence.FromMS != began+5000 || v.Fence.UntilMS < v.Fence.FromMS || !strings.Contains(v.Fence.Reason, "copy") || v.Life == was.Life {
+	if !v.Fence.Doubt || v.Fence.FromMS != began+5000 || v.Fence.UntilMS != began+5000+time.Hour.Milliseconds() || v.Floor != (began+5000)*1000 || !strings.Contains(v.Fence.Reason, "copy") || v.Life == was.Life {
 		t.Errorf("a copy has the life %s after %s, and the fence %+v", v.Life, was.Life, v.Fence)
 	}
 	if _, err := restored.Change(t.Context(), record.Ask{}, func(seen record.View) ([]record.Write, error) {
@@ -119,7 +121,8 @@ func TestFence(t *testing.T) {
 	if err := restored.Init(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if after := view(t, restored, "k"); after.Fence.Doubt || after.Fence.UntilMS != 0 || after.Life != v.Life || string(after.Records["k"].Value) != "1" {
+	clock.Add(5000)
+	if after := view(t, restored, "k"); after.Fence.Doubt || after.Floor != (began+10_000)*1000 || after.Fence.UntilMS != 0 || after.Life != v.Life || string(after.Records["k"].Value) != "1" {
 		t.Errorf("after Init: %+v", after)
 	}
 }

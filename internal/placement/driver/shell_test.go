@@ -1,0 +1,170 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/placement/storage"
+)
+
+// What nobody has resolved for the time is passivated, and comes back.
+func TestIdle(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.start("a:1", func(c *Config) { c.IdleTTL = time.Minute })
+		ready()
+		s.settled(a)
+		for range 12 {
+			time.Sleep(10 * time.Second)
+			if _, err := a.Resolve(t.Context(), room(1), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(a.Snapshot().Activations); n != 1 {
+			t.Errorf("%d rooms are left, of which one was in use", n)
+		}
+		s.settled(a)
+		a.stop()
+	})
+}
+
+// fencedStore refuses for a while, as Redis does after it may have forgotten.
+type fencedStore struct {
+	lock.Store
+	on atomic.Bool
+}
+
+func (f *fencedStore) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	if f.on.Load() && r.Op == lock.Acquire {
+		return lock.Lease{}, &lock.FencedError{Reason: "it may have forgotten", UntilMS: 1}
+	}
+	return f.Store.Do(ctx, r)
+}
+
+// The end of a store's fence is waited for.
+func TestFenceIsWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		fence := &fencedStore{Store: s.locks}
+		a := s.start("a:1", func(c *Config) { c.Locks = fence })
+		ready()
+		fence.on.Store(true)
+		var fenced *lock.FencedError
+		if _, err := a.Resolve(t.Context(), room(1), time.Second); !errors.Is(err, placement.ErrPending) || !errors.As(err, &fenced) {
+			t.Errorf("the error is %v", err)
+		}
+		time.AfterFunc(5*time.Second, func() { fence.on.Store(false) })
+		if _, err := a.Resolve(t.Context(), room(1), time.Minute); err != nil {
+			t.Error(err)
+		}
+		a.stop()
+	})
+}
+
+// Where the store tells of members that come and go, nobody waits for the next
+// look.
+func TestChangesAreHeard(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		tokens := make(chan struct{}, 1)
+		a := s.start("a:1", func(c *Config) {
+			c.Interval = time.Hour
+			c.Changes = func(ctx context.Context, tenant, prefix string) (<-chan struct{}, error) {
+				if tenant != "t" || prefix != membersPrefix {
+					t.Errorf("watched is %s of %s", prefix, tenant)
+				}
+				context.AfterFunc(ctx, func() { close(tokens) })
+				return tokens, nil
+			}
+		})
+		ready() // a has looked because it has become a member
+		ready()
+		b := s.start("b:1")
+		synctest.Wait()
+		if n := len(a.Snapshot().Members); n != 1 {
+			t.Fatalf("%d members are known already", n)
+		}
+		tokens <- struct{}{}
+		synctest.Wait()
+		if n := len(a.Snapshot().Members); n != 2 {
+			t.Errorf("%d members are known", n)
+		}
+		b.stop()
+		a.stop()
+	})
+}
+
+// Who asks right after the start waits until the host is ready; who asks one that
+// stops does not.
+func TestReadinessIsWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.start("a:1")
+		if _, err := a.Resolve(t.Context(), room(1), 0); !errors.Is(err, placement.ErrNotReady) {
+			t.Errorf("without a wait: %v", err)
+		}
+		if _, err := a.Resolve(t.Context(), room(1), time.Minute); err != nil {
+			t.Errorf("with a wait: %v", err)
+		}
+		a.stop()
+		began := time.Now()
+		if _, err := a.Resolve(t.Context(), room(1), time.Minute); !errors.Is(err, placement.ErrNotReady) || time.Since(began) > 0 {
+			t.Errorf("after the stop, and %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+// overtaken are records in which somebody else is faster, once.
+type overtaken struct {
+	storage.Storage
+	once atomic.Bool
+}
+
+func (o *overtaken) Store(ctx context.Context, tenant string, key placement.Key, r placement.Record) error {
+	if !o.once.Swap(true) {
+		return placement.ErrStale
+	}
+	return o.Storage.Store(ctx, tenant, key, r)
+}
+
+// A resolve whose activation was overtaken by another host's asks again.
+func TestOvertakenIsAskedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.start("a:1", func(c *Config) { c.Records = &overtaken{Storage: s.records} })
+		ready()
+		if _, err := a.Resolve(t.Context(), room(1), time.Minute); err != nil {
+			t.Error(err)
+		}
+		a.stop()
+	})
+}
+
+// stuckStore does not answer for one room.
+type stuckStore struct{ lock.Store }
+
+func (s stuckStore) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	if r.Key == activationPrefix+room(0).String() {
+		<-ctx.Done()
+		return lock.Lease{}, ctx.Err()
+	}
+	return s.Store.Do(ctx, r)
+}
+
+// A key whose store does not answer keeps no other key waiting.
+func TestStuckCommandDelaysNoOther(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.start("a:1", func(c *Config) { c.Locks = stuckStore{s.locks} })
+		ready()
+		_, _ = a.Resolve(t.Context(), room(0), 0)
+		began := time.Now()
+		if _, err := a.Resolve(t.Context(), room(1), time.Minute); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took >= commandTimeout {
+			t.Errorf("room 1 has waited %v for room 0", took)
+		}
+		a.stop()
+	})
+}

@@ -1,0 +1,201 @@
+package driver
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/placement"
+)
+
+// live is an activation as its process knows it. The process relies on it for as
+// long as Check has promised, whatever happens to the connection or to the daemon.
+type live struct {
+	conn  int
+	token int64
+	until time.Duration // on the host's clock
+}
+
+// activate is the process's part. Each activation leaves its token behind as its
+// snapshot. One that was frozen may come to it when another has taken over long
+// ago: it will be promised nothing.
+func (n *node) activate(c placement.Command) (pid string) {
+	n.stats.activated++
+	if before := n.latest[c.Key]; c.Record.Token > before.Token {
+		if leftBy(c.Record) < leftBy(before) {
+			n.broken("%s activates %v with what token %d left, and token %d had what %d left", n.name, c.Key, leftBy(c.Record), before.Token, leftBy(before))
+		}
+		n.latest[c.Key] = c.Record
+		n.alone(c.Key, nil)
+	}
+	n.live[c.Key] = live{conn: n.conn, token: c.Record.Token}
+	n.act(c.Key)
+	return fmt.Sprint("pid", c.Record.Token)
+}
+
+func leftBy(r placement.Record) int64 {
+	token, _ := strconv.ParseInt(string(r.Snapshot), 10, 64)
+	return token
+}
+
+// alone judges that no process but one relies on the key.
+func (w *world) alone(k placement.Key, but *node) {
+	for _, n := range w.nodes {
+		if l, ok := n.live[k]; ok && n != but && n.boot() < l.until {
+			w.broken("%v has token %d, and %s relies on token %d for %v more", k, w.latest[k].Token, n.name, l.token, l.until-n.boot())
+		}
+	}
+}
+
+func (n *node) passivate(c placement.Command) (snapshot []byte) {
+	if n.live[c.Key].token != c.Record.Token {
+		return nil // it never knew it
+	}
+	delete(n.live, c.Key)
+	return strconv.AppendInt(nil, c.Record.Token, 10)
+}
+
+// act has the process do something for a key that it believes to have, after it
+// has asked where the last promise is over.
+func (n *node) act(k placement.Key) {
+	l, ok := n.live[k]
+	switch {
+	case !ok || n.frozen > n.now:
+	case n.boot() < l.until:
+		n.stats.acted++
+		n.alone(k, n)
+		if l.token != n.latest[k].Token {
+			n.broken("%s acts for %v with token %d, and there is %d", n.name, k, l.token, n.latest[k].Token)
+		}
+	case l.conn != n.conn:
+		delete(n.live, k) // the connection has ended
+	default:
+		from := n.boot()
+		n.on(n.delay(), func() {
+			valid := n.check(k, l.token)
+			n.after(n.delay(), func() { n.rely(k, l.token, from+valid) })
+		})
+	}
+}
+
+// check is the daemon's answer to Check: how long the activation may be relied on.
+func (n *node) check(k placement.Key, token int64) time.Duration {
+	valid, ok := n.core.Check(k, token, n.moment())
+	for _, a := range n.core.Single(k, n.moment()).Activations {
+		if n.late && a.Record.Token == token && a.Doing != "passivating" {
+			valid, ok = simTTL*time.Millisecond, true
+		}
+	}
+	if most := simDeadline * time.Millisecond; ok && valid > most && !n.unlimited {
+		return most
+	}
+	return valid
+}
+
+// rely takes the answer, if the process still has what it asked for.
+func (n *node) rely(k placement.Key, token int64, until time.Duration) {
+	if n.frozen > n.now {
+		n.after(n.frozen-n.now, func() { n.rely(k, token, until) })
+		return
+	}
+	if l, ok := n.live[k]; ok && l.token == token && until > n.boot() {
+		l.until = max(l.until, until)
+		n.live[k] = l
+		n.act(k)
+	}
+}
+
+// notice has the process know that the connection has ended.
+func (n *node) notice() {
+	for k, l := range n.live {
+		if l.conn != n.conn && n.frozen <= n.now {
+			delete(n.live, k)
+		}
+	}
+}
+
+// disconnect ends the connection, and there is a new one. The daemon knows at
+// once, the process does not.
+func (n *node) disconnect() {
+	if n.core == nil {
+		return
+	}
+	n.conn++
+	for _, k := range keysOf(n.assigned) {
+		token := n.live[k].token
+		n.on(1, func() {
+			if n.hasty {
+				n.run(n.core.Ended(k, token, n.moment()))
+			} else {
+				fx, _ := n.core.Evict(k, token, n.moment())
+				n.run(fx)
+			}
+		})
+	}
+}
+
+func keysOf[V any](m map[placement.Key]V) []placement.Key {
+	var keys []placement.Key
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b placement.Key) int { return cmp.Compare(a.Identity, b.Identity) })
+	return keys
+}
+
+var errDown = errors.New("the host is down")
+
+// resolve asks the node's coordinator, and judges its answer.
+func (n *node) resolve(k placement.Key) error {
+	if n.core == nil || n.paused > n.now {
+		return errDown
+	}
+	ready := n.core.State(n.moment()) == placement.StateMember
+	n.resolved = placement.Event{}
+	r, fx, err := n.core.Resolve(k, n.moment())
+	commands := len(fx.Begin)
+	n.run(fx)
+	if !ready {
+		if !errors.Is(err, placement.ErrNotReady) {
+			n.broken("%s is not ready, and resolves %v to %+v, %v", n.name, k, r, err)
+		}
+		return err
+	}
+	authority := n.authority(k)
+	switch {
+	case n.resolved != placement.Event{Kind: placement.Resolved, Key: k, Authority: authority, ObservedMS: n.moment().UnixMS}:
+		n.broken("%s has resolved %v, and told %+v", n.name, k, n.resolved)
+	case err != nil && !errors.Is(err, placement.ErrPending):
+		n.broken("%s does not resolve %v: %v", n.name, k, err)
+	case err != nil:
+		return err
+	case r.Authority != authority || (r.Locality == placement.Local) != (authority == n.name) || commands != 0:
+		n.broken("%s resolves %v of %s to %+v, with %d commands", n.name, k, authority, r, commands)
+	case r.Locality == placement.Local && (r.Token == 0 || r.Token != n.told[k]):
+		n.broken("%s resolves %v to %+v, and has told of token %d", n.name, k, r, n.told[k])
+	}
+	n.stats.resolved++
+	return nil
+}
+
+// heard is what a subscriber hears.
+func (n *node) heard(e placement.Event) {
+	switch e.Kind {
+	case placement.Resolved:
+		n.resolved = e
+	case placement.Activated:
+		if e.Token <= n.told[e.Key] {
+			n.broken("%s tells of %+v after token %d", n.name, e, n.told[e.Key])
+		}
+		n.told[e.Key] = e.Token
+	}
+}
+
+// authority is where the node believes that the key belongs.
+func (n *node) authority(k placement.Key) string {
+	name, _ := placement.NewTopology(n.core.Overview(n.moment()).Members).Authority(k)
+	return name
+}
