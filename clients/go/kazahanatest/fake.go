@@ -1,12 +1,11 @@
-// Package kazahanatest has a daemon for the unit tests of programs that use
-// IDs: it lives in the test's process, gives the same answers in every run, and
-// can be told to fail.
+// Package kazahanatest has a fake daemon for the unit tests of programs that use IDs: it
+// runs in the test's process, gives the same answers in every run, and can fail on demand.
 //
 //	fake := kazahanatest.New()
 //	client := fake.Client()
 //	defer client.Close()
 //
-// The clients are real ones; only the other end of their connections is not.
+// The clients are real; only the other end of their connections is fake.
 package kazahanatest
 
 import (
@@ -26,7 +25,7 @@ import (
 // MachineID is in all IDs of a Fake.
 const MachineID = 1
 
-// Start is when the first IDs of a Fake are made.
+// Start is the time of a Fake's first IDs.
 var Start = time.UnixMilli(1_800_000_000_000).UTC()
 
 // Fake is a daemon with one service, of the default layout. Its clock stands
