@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// leaseServerKeys is the list of the lease server's keys, in the order of its
-// packaged sample. termsKeys are those of an entry of services. Both are filled
-// by init because a setter looks keys up in one of them.
+// leaseServerKeys are the lease server's keys, in the order of its packaged sample;
+// termsKeys are those of an entry of services. init fills both, because a setter
+// looks keys up in them.
 var leaseServerKeys, termsKeys []key
 
 func init() {
@@ -62,7 +62,7 @@ func leaseServerOtherKeys() []key {
 	}
 }
 
-// longestTerm is the longest term and quarantine that a provider takes.
+// longestTerm is the longest term and quarantine that a provider accepts.
 const longestTerm = 366 * 24 * time.Hour
 
 func serviceTermsKeys() []key {
@@ -83,7 +83,7 @@ func serviceTermsKeys() []key {
 	}
 }
 
-// made is a pointer to a field that was nil.
+// made allocates the value of a pointer field and returns the pointer.
 func made[T any](field **T) *T {
 	*field = new(T)
 	return *field
