@@ -80,6 +80,8 @@ type Write struct {
 	Index []string
 	// Tell gives watchers a token.
 	Tell bool
+	// Unlisted lets lists leave the record out, which saves room in some stores.
+	Unlisted bool
 }
 
 // Rule decides what becomes of the records that the view shows. It is pure: it may
@@ -107,15 +109,15 @@ type Store interface {
 	Read(ctx context.Context, ask Ask) (View, error)
 
 	// List returns the records whose keys have the prefix and come after the key
-	// after, in the order of their keys, limit of them at most. A page is of one
-	// moment; pages of different moments may miss what changes meanwhile.
+	// after, in the order of their keys, limit of them at most; those that were written
+	// with Unlisted may be missing. A page is of one moment; pages of different moments may miss what changes meanwhile.
 	List(ctx context.Context, prefix, after string, limit int) ([]Head, error)
 
 	// Watch gives a token after each write with Tell, and each deletion of a record
 	// whose last write had it, where the key has the prefix; one token may stand for
 	// several of them, and for none. Where terms end without a client's doing, it tells
-	// of that too. It is in effect when it returns. The channel is
-	// closed when ctx is done, and when the store has become blind. The error is
+	// of that too. A prefix that does not end in a slash may be taken for the key of one
+	// record. It is in effect when it returns. The channel is closed when ctx is done, and when the store has become blind. The error is
 	// errors.ErrUnsupported where the store cannot tell.
 	Watch(ctx context.Context, prefix string) (<-chan struct{}, error)
 

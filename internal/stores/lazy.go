@@ -10,6 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/onuse"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -18,6 +19,7 @@ type systems struct {
 	locks      lock.Store
 	sequences  sequence.Store
 	placements *onuse.Value[storage.Storage]
+	records    record.Store     // nil: there are none that can be fenced
 	file       *sqlitefile.File // nil: it is no file
 	closers    []io.Closer      // in the order of closing
 }

@@ -147,13 +147,11 @@ func TestOlderFileGetsRecords(t *testing.T) {
 	}
 }
 
-// TestRightsForRecords: a user of Redis who may do what locks and sequences need, as
-// before there were records, goes on using them. Records name the right that is
-// missing, and work once it is given.
-func TestRightsForRecords(t *testing.T) {
+// TestRights: these are the rights that a user of Redis needs.
+func TestRights(t *testing.T) {
 	server := redistest.New(t)
-	words := []any{"ACL", "SETUSER", "kazahana", "on", ">secret", "~{kazahana}:*", "&{kazahana}:@lock:*"}
-	for command := range strings.FieldsSeq("info time hget hset hmget hincrby del pexpire pexpireat zadd zrem zrange zrandmember publish subscribe unsubscribe ping eval evalsha wait") {
+	words := []any{"ACL", "SETUSER", "kazahana", "on", ">secret", "~{kazahana}:*", "&{kazahana}:@lock:*", "&{kazahana}:@rec:*"}
+	for command := range strings.FieldsSeq("info time get set del getrange hget hset hmget hincrby pexpireat zadd zrem zrange zrandmember publish subscribe unsubscribe ping eval evalsha wait") {
 		words = append(words, "+"+command)
 	}
 	server.Do(t, words...)
@@ -168,9 +166,5 @@ func TestRightsForRecords(t *testing.T) {
 	if _, err := s.Sequences.Next(within(t), sequence.Request{Tenant: "default", Key: "k", Count: 1, Options: sequence.DefaultOptions()}); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Placements.Load(within(t), "default", lobby); err == nil || !strings.Contains(err.Error(), "ACL does not allow GET") {
-		t.Errorf("without the right: %v", err)
-	}
-	server.Do(t, "ACL", "SETUSER", "kazahana", "+get", "+set")
 	places(t, s)
 }

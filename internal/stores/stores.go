@@ -4,6 +4,7 @@
 package stores
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,10 +32,10 @@ import (
 	placementdb "github.com/kazahana/kazahana/internal/placement/storage/sqlite"
 	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
+	recordredis "github.com/kazahana/kazahana/internal/record/redis"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
-	redisseq "github.com/kazahana/kazahana/internal/sequence/redis"
 )
 
 // Options are what a URL does not say.
@@ -90,7 +91,7 @@ func (s *Store) Init(ctx context.Context) error {
 	if opened.file != nil {
 		return opened.file.Init(ctx)
 	}
-	for _, system := range []any{opened.locks, opened.sequences} {
+	for _, system := range []any{opened.locks, opened.records} {
 		if i, ok := system.(interface{ Init(context.Context) error }); ok {
 			if err := i.Init(ctx); err != nil {
 				return err
@@ -296,14 +297,16 @@ func openRedis(rawURL string, opts Options) (*Store, error) {
 		if err != nil {
 			return nil, errors.Join(err, client.Close())
 		}
-		sequences, err := redisseq.Open(ctx, client)
-		if err != nil {
-			return nil, errors.Join(err, locks.Close(), client.Close())
+		records := recordredis.New(client, recordredis.Options{MaxTerm: cmp.Or(cfg.MaxLockTTL, lock.MaxTTL)})
+		if err := records.Check(ctx); err != nil {
+			return nil, errors.Join(err, records.Close(), locks.Close(), client.Close())
 		}
 		// Activation records need rights that locks and sequences do without: they
 		// are asked for by whoever uses records.
 		placements := onuse.New("", func(ctx context.Context) (storage.Storage, error) { return placementredis.Open(ctx, client) }, nil)
-		return &systems{locks: locks, sequences: sequences, placements: placements, closers: []io.Closer{locks, client}}, nil
+		return &systems{
+			locks: locks, sequences: sequence.OnRecords(records), placements: placements, records: records, closers: []io.Closer{locks, records, client},
+		}, nil
 	}), nil
 }
 

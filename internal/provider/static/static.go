@@ -79,7 +79,7 @@ var _ provider.Provider = (*Provider)(nil)
 // sharedParams are the parameters of static: and ip:. Without a pool there is
 // nothing that pool or ids could select from.
 func sharedParams() []string {
-	return []string{"term", "quarantine", "epoch", "bit_id", "bit_seq", "bit_ts"}
+	return []string{"term", "quarantine", "epoch", "bit_id", "bit_seq", "bit_ts", "layout"}
 }
 
 // StaticParams returns the parameters that a static: URL takes.

@@ -6,8 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"hash/maphash"
-	mathrand "math/rand/v2"
 	"slices"
 	"strconv"
 	"time"
@@ -16,21 +14,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/turns"
 )
 
-const (
-	// stripes is how many keys of a process can be changed at the same time.
-	stripes = 256
-	// maxKnown is how long a value may be that a stripe remembers: 4 MiB for all.
-	maxKnown = 16 << 10
-	// maxTries bounds the tries of a change that loses races. With the pauses between,
-	// that is some seconds.
-	maxTries  = 200
-	firstWait = 2 * time.Millisecond
-	maxWait   = 100 * time.Millisecond
-	// slack is the part of a term that its lease lasts longer.
-	slack = 5
-)
+// slack is the part of a term that its lease lasts longer.
+const slack = 5
 
 // change is one call of Change.
 type change struct {
@@ -43,9 +31,6 @@ type change struct {
 	// leases are those that the call made or kept alive, by key.
 	leases map[string]known
 	made   bool // a record that was absent
-	// pace is how long the change waits before its first try, and then how long the next
-	// one of the same records does: after a race the winner lets others come.
-	pace time.Duration
 }
 
 // Change implements record.Store.
@@ -65,130 +50,59 @@ func (s *Store) newChange(ask record.Ask, rule record.Rule) *change {
 }
 
 func (c *change) carryOut(ctx context.Context) (atMS int64, err error) {
-	held, err := c.takeTurns(ctx)
-	if err == nil {
-		atMS, err = c.run(ctx)
+	held, err := c.turns.Take(ctx, c.ask.Keys)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", c.conn.Config().Place(), err)
 	}
-	c.giveBack(held)
-	return atMS, err
-}
-
-// takeTurns waits for the stripes of all keys, which it returns also where it fails.
-// What they know of the keys is the first sight.
-func (c *change) takeTurns(ctx context.Context) (held []int, err error) {
-	var all []int
+	defer held.Give()
+	c.seen.life, c.seen.floor = c.hints()
 	for _, key := range c.ask.Keys {
-		all = append(all, int(maphash.String(c.seed, key)%stripes))
-	}
-	life, f := c.hints()
-	c.seen = sight{life: life, floor: f}
-	hints := map[string]known{}
-	slices.Sort(all)
-	for _, stripe := range slices.Compact(all) {
-		select {
-		case k := <-c.turns[stripe]:
-			held = append(held, stripe)
-			hints[k.key] = k
-			c.pace = max(c.pace, k.pace)
-		case <-ctx.Done():
-			return held, fmt.Errorf("%s: waiting for other changes: %w", c.conn.Config().Place(), ctx.Err())
-		}
-	}
-	for _, key := range c.ask.Keys {
-		k, ok := hints[key]
-		if !ok || k.life != life {
-			k = known{key: key, life: life}
+		k := held.Known(key)
+		if k.rev == 0 || k.life != c.seen.life {
+			k = known{key: key, life: c.seen.life}
 		}
 		c.seen.records = append(c.seen.records, k)
 	}
-	return held, nil
-}
-
-// giveBack puts the stripes back with what is known now. It may be old, above all after
-// an unknown outcome; the next commit compares it.
-func (c *change) giveBack(held []int) {
-	now := map[int]known{}
+	atMS, err = turns.Run(ctx, held, c, c.conn.Config().Place(), c.ask, c.rule)
+	// It may be old, above all after an unknown outcome; the next commit compares it.
 	for _, k := range c.seen.records {
-		if k.rev != 0 && len(k.value) <= maxKnown {
-			k.pace, k.mostMS = c.pace, 0
-			now[int(maphash.String(c.seed, k.key)%stripes)] = k
+		if k.mostMS = 0; k.rev != 0 {
+			held.Remember(k.key, k)
+		} else {
+			held.Forget(k.key)
 		}
 	}
-	for _, stripe := range held {
-		c.turns[stripe] <- now[stripe]
-	}
+	return atMS, err
 }
 
-// run runs the rule until its decision holds.
-func (c *change) run(ctx context.Context) (atMS int64, err error) {
-	wait := firstWait
-	if c.pace > firstWait { // others race for the records: it is their turn
-		if err := pause(ctx, c.pace); err != nil {
-			return 0, c.outdone(err)
-		}
-		wait = c.pace / 2
+// View implements turns.Change.
+func (c *change) View() (v record.View, ok bool) {
+	if c.seen.life == "" || len(c.ask.Ranges) > len(c.seen.ranges) {
+		return record.View{}, false
 	}
-	defer func() { c.pace = wait }()
-	for range maxTries {
-		if c.seen.life == "" || len(c.ask.Ranges) > len(c.seen.ranges) {
-			if err := c.look(ctx); err != nil {
-				return 0, err
-			}
-		}
-		v := c.seen.view(c.nowMS())
-		writes, err := c.rule(v)
-		if err == nil {
-			err = c.ask.ValidateWrites(writes)
-		}
-		if err != nil || len(writes) == 0 {
-			if c.sure && (err != nil || c.seen.timed) {
-				return v.NowMS, err
-			}
-			if err := c.confirm(ctx); err != nil {
-				return 0, err
-			}
-			continue
-		}
-		wasSure, atMS := c.sure, c.nowMS()
-		done, err := c.commit(ctx, writes, atMS)
-		if done || err != nil {
-			return atMS, err
-		}
-		if wasSure { // others race for the records
-			if err := pause(ctx, wait); err != nil {
-				return 0, c.outdone(err)
-			}
-			// The sight is old by now: a commit that fails on it is followed by one at once.
-			wait, c.sure = min(2*wait, maxWait), false
-		}
-	}
-	return 0, c.outdone(nil)
+	return c.seen.view(c.nowMS()), true
 }
 
-// outdone is the error of a change that lost all races; why is nil or what ended it.
-func (c *change) outdone(why error) error {
-	err := fmt.Errorf("%s: record %q: %w", c.conn.Config().Place(), c.ask.Keys, record.ErrBusy)
-	if why != nil {
-		err = fmt.Errorf("%w: %w", err, why)
+// Settled implements turns.Change. A repeated answer also tells how much is left of a
+// term.
+func (c *change) Settled(refused bool) bool { return c.sure && (refused || c.seen.timed) }
+
+// Commit implements turns.Change.
+func (c *change) Commit(ctx context.Context, writes []record.Write) (atMS int64, o turns.Outcome, err error) {
+	wasSure, atMS := c.sure, c.nowMS()
+	done, err := c.commit(ctx, writes, atMS)
+	switch {
+	case done:
+		return atMS, turns.Done, err
+	case wasSure:
+		c.sure = false // by the next try, after a pause
+		return 0, turns.Raced, err
 	}
-	return err
+	return 0, turns.Old, err
 }
 
-// pause waits for about so long.
-func pause(ctx context.Context, wait time.Duration) error {
-	timer := time.NewTimer(wait/2 + mathrand.N(wait/2))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// confirm has a decision not to write rest on the present, and on how much etcd says is
-// left of each term.
-func (c *change) confirm(ctx context.Context) error {
+// Confirm implements turns.Change.
+func (c *change) Confirm(ctx context.Context) error {
 	if !c.sure {
 		return c.look(ctx)
 	}

@@ -141,7 +141,7 @@ func TestOneRoundTrip(t *testing.T) {
 		}
 	}
 	// One too long to be remembered is seen when the commit fails.
-	long := record.Write{Key: "long", Value: make([]byte, maxKnown+1)}
+	long := record.Write{Key: "long", Value: make([]byte, 16<<10)}
 	mustPut(t, s, long)
 	trips.n = 0
 	if runs, err := put(t, s, long); err != nil || runs != 2 || trips.n != 2 {

@@ -46,11 +46,13 @@ type known struct {
 	// aliveAt is when this process last kept the lease alive, from before it asked for
 	// that, on the clock that counts suspend; 0 where it did not.
 	aliveAt time.Duration
-	life    string        // of the cluster
-	pace    time.Duration // see change.pace
+	life    string // of the cluster
 	// mostMS is what etcd says is left of the lease; 0 where it was not asked.
 	mostMS int64
 }
+
+// size is about how much the record takes in memory, besides its key.
+func (k known) size() int { return len(k.value) + 256 }
 
 func (k known) over() bool { return k.marked() && k.markerRev == 0 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,19 +15,16 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/turns"
 )
 
 // Store implements record.Store in etcd, whose client it does not own.
 type Store struct {
 	conn   *etcdconn.Client
 	prefix string
-	seed   maphash.Seed
-	// turns has a value for each stripe of keys. A change takes those of its keys out,
-	// in ascending order, and puts them back. Each is what this process knows of one
-	// record of the stripe; the zero value is nothing.
-	turns [stripes]chan known
-	floor atomic.Pointer[floor]  // as last seen: a hint, like all that is known
-	life  atomic.Pointer[string] // likewise; nil before anything was seen
+	turns  *turns.Turns[known]
+	floor  atomic.Pointer[floor]  // as last seen: a hint, like all that is known
+	life   atomic.Pointer[string] // likewise; nil before anything was seen
 
 	nowMS    func() int64
 	elapsed  func() time.Duration // counts suspend
@@ -48,12 +44,8 @@ type Store struct {
 // client closes it, after the store.
 func New(conn *etcdconn.Client) *Store {
 	s := &Store{
-		conn: conn, prefix: conn.Config().Prefix + "@rec/", seed: maphash.MakeSeed(),
+		conn: conn, prefix: conn.Config().Prefix + "@rec/", turns: turns.New(known.size),
 		nowMS: func() int64 { return time.Now().UnixMilli() }, elapsed: clock.System{}.Boot,
-	}
-	for i := range s.turns {
-		s.turns[i] = make(chan known, 1)
-		s.turns[i] <- known{}
 	}
 	s.lifetime, s.end = context.WithCancel(context.Background())
 	return s

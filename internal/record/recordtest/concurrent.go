@@ -138,9 +138,9 @@ func number(n int) string { return fmt.Sprintf("n/%02d", n) }
 // then on, as text.
 func (r *rig) interfered(ask record.Ask, writes []record.Write, meanwhile func()) (runs []string) {
 	r.Helper()
-	present := showView(ask, r.read(ask))
+	present := showView(ask, r.read(ask), r.base)
 	if _, err := r.store.Change(r.context(), ask, func(v record.View) ([]record.Write, error) {
-		seen := showView(ask, v)
+		seen := showView(ask, v, r.base)
 		if len(runs) == 0 && seen != present {
 			return nil, nil // an old view, as it turns out
 		}
@@ -159,7 +159,7 @@ func between(r *rig) {
 	if !r.target.Between {
 		r.Skip("its rules run under its lock")
 	}
-	other := &rig{T: r.T, target: r.target, store: r.open()}
+	other := &rig{T: r.T, target: r.target, store: r.open(), base: r.base}
 	hour := time.Hour.Milliseconds()
 	entry := func(key, index string) record.Write {
 		return record.Write{Key: key, Value: []byte("1"), Index: []string{index}}
@@ -192,9 +192,9 @@ func between(r *rig) {
 		{"an entry that goes", nil, span, func() { other.write(record.Write{Key: "1"}) }, "holder -\n[i/4 2 i/6 3]\nfloor 0\n", false},
 		{"the first entry of a range", nil, record.Ask{Keys: []string{"holder"}, Ranges: []record.Range{{From: "j/", To: "j0", Limit: 3}}},
 			func() { other.write(entry("4", "j/1")) }, "holder -\n[j/1 4]\nfloor 0\n", false},
-		{"the floor", []record.Write{{Key: "f", Value: []byte("1"), Mark: 7}}, record.Ask{Keys: []string{"absent"}},
+		{"the floor", []record.Write{{Key: "f", Value: []byte("1"), Mark: r.base + 7}}, record.Ask{Keys: []string{"absent"}},
 			func() { other.write(record.Write{Key: "f"}) }, "absent -\nfloor 7\n", false},
-		{"the floor that a deletion raises", []record.Write{{Key: "g", Value: []byte("1"), Mark: 8}, {Key: "h", Value: []byte("1"), Mark: 9}},
+		{"the floor that a deletion raises", []record.Write{{Key: "g", Value: []byte("1"), Mark: r.base + 8}, {Key: "h", Value: []byte("1"), Mark: r.base + 9}},
 			record.Ask{Keys: []string{"g"}}, func() { other.write(record.Write{Key: "h"}) }, "g 1\nfloor 9\n", true},
 	} {
 		if c.before != nil {
@@ -221,7 +221,7 @@ func between(r *rig) {
 // knows from before.
 func confirmed(r *rig) {
 	ask := record.Ask{Keys: []string{"a"}}
-	other := &rig{T: r.T, target: r.target, store: r.open()}
+	other := &rig{T: r.T, target: r.target, store: r.open(), base: r.base}
 	for round := range 3 {
 		old, now := fmt.Sprint("old", round), fmt.Sprint("new", round)
 		r.write(text("a", old))

@@ -83,7 +83,8 @@ func (n *naive) show(ask record.Ask, seen record.View) string {
 	return b.String()
 }
 
-func showView(ask record.Ask, v record.View) string {
+// showView is a view as text, with the floor above base.
+func showView(ask record.Ask, v record.View, base int64) string {
 	var b strings.Builder
 	for _, key := range ask.Keys {
 		fmt.Fprintf(&b, "%s %s\n", key, shown(v, key))
@@ -95,7 +96,7 @@ func showView(ask record.Ask, v record.View) string {
 		}
 		fmt.Fprintln(&b, all)
 	}
-	fmt.Fprintln(&b, "floor", v.Floor)
+	fmt.Fprintln(&b, "floor", v.Floor-base)
 	return b.String()
 }
 
@@ -128,7 +129,7 @@ func model(r *rig) {
 				t.Fatal(err)
 			}
 			// A rule that writes may run on an old view, but the last run is on the present one.
-			if got, want := showView(ask, last), n.show(ask, last); got != want {
+			if got, want := showView(ask, last, 0), n.show(ask, last); got != want {
 				t.Fatalf("the rule was shown\n%swant\n%s", got, want)
 			}
 			n.apply(writes)

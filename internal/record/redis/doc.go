@@ -1,0 +1,35 @@
+// Package redis keeps records on a Redis server, for all hosts that use it. A change is
+// answered when the server has carried it out and min_replicas have confirmed it.
+//
+// # One round trip
+//
+// A rule runs in this process, on what the process remembers of the records or on their
+// absence; see package turns. One Lua script then compares everything that the rule was
+// shown and carries out its writes, or returns the present state, on which the rule runs
+// again. The script knows no rules. It compares whether a term has ended by the server's
+// own clock, and that clock stands still where it steps back.
+//
+// # A server that may forget
+//
+// Redis acknowledges a write before it is on a disk or a replica. The store's record names
+// the process (run ID) and the history of its data (replication ID) that the latest life
+// belongs to. The text of the script contains both: another process does not know the
+// script, and the same one compares its replication ID each time, since it may have been
+// a replica in between. Where either has changed, or the store's record is missing, a new
+// life begins (settle): View.Fence says what may be missing, until Init.
+//
+// # Keys, after the prefix
+//
+//	/KEY          STRING  a record, see encode
+//	@rec          STRING  the store's record, see state
+//	@rec:index    ZSET    index entries, ENTRY\0KEY, in the order of their bytes
+//	@rec:list     ZSET    the keys of the records that lists show, likewise
+//	@rec:due      ZSET    keys of records that Redis itself must not delete, by when they
+//	                      may be deleted, or some time after that
+//	@rec:touch    STRING  written where nothing changes and replicas must confirm that
+//
+// Channels are called @rec:tell:N. A message is the key of a record.
+//
+// Redis itself deletes a record of which nothing is left to do then: one that has no
+// mark, no index entries and no watchers, and that is in no list.
+package redis

@@ -1,0 +1,216 @@
+package redis
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// The flags of a record. One that has times begins with the moment of its commit, six
+// bytes whose first bit is 0; then come the flags.
+const (
+	isUntimed   = 1 << 7 // also tells a record without times from one with them
+	isLong      = 1 << 6 // the version has 8 bytes, not 4
+	hasMark     = 1 << 0
+	hasIndex    = 1 << 1
+	isTold      = 1 << 2
+	isUnlisted  = 1 << 3
+	momentBytes = 6
+)
+
+const (
+	// tagBytes is how much of a record is compared. A shorter one is compared as a whole,
+	// and a longer one by its version and what follows.
+	tagBytes = 40
+	// shortBytes is how long a record may be that has a version of 4 bytes.
+	shortBytes = 32
+	// headBytes is the most that comes before a value.
+	headBytes = momentBytes + 1 + 8 + 3*binary.MaxVarintLen64 + 1 + record.MaxIndex*(binary.MaxVarintLen16+record.MaxKey)
+)
+
+func appendMoment(b []byte, ms int64) []byte {
+	var all [8]byte
+	binary.BigEndian.PutUint64(all[:], uint64(ms))
+	return append(b, all[8-momentBytes:]...)
+}
+
+// moment reads what appendMoment wrote.
+func moment(text string) int64 {
+	var all [8]byte
+	copy(all[8-momentBytes:], text)
+	return int64(binary.BigEndian.Uint64(all[:]))
+}
+
+// nonce is the version of what a call writes. Short records have the first half of it.
+type nonce [8]byte
+
+// known is what was seen of one record.
+type known struct {
+	text    string // as it is stored; "": it is absent
+	value   string // the end of text
+	version string
+	timed   bool
+	atMS    int64 // of the commit, where it is timed
+	termMS  int64
+	keepMS  int64
+	mark    int64
+	index   []string
+	told    bool
+	listed  bool
+}
+
+func (k known) absent() bool { return k.text == "" }
+
+// endMS is when the record's term ends, 0 where it has none.
+func (k known) endMS() int64 {
+	if k.termMS == 0 {
+		return 0
+	}
+	return k.atMS + k.termMS
+}
+
+func (k known) dueMS() int64 { return k.atMS + k.termMS + k.keepMS }
+
+// vanishes reports whether Redis itself deletes the record when it is due.
+func (k known) vanishes() bool {
+	return k.timed && k.mark == 0 && len(k.index) == 0 && !k.told && !k.listed
+}
+
+// tag is the part that is compared.
+func (k known) tag() string { return k.text[:min(len(k.text), tagBytes)] }
+
+// wrote reports whether the record was written with that nonce.
+func (k known) wrote(n nonce) bool { return k.text != "" && k.version == string(n[:len(k.version)]) }
+
+func (k known) size() int { return len(k.text) }
+
+// record is what a rule is shown.
+func (k known) record(nowMS int64) record.Record {
+	return record.WithTerm([]byte(k.value), k.endMS(), nowMS)
+}
+
+// encode is the record of a write as it is stored, apart from the moment of its commit:
+//
+//	flags version [term keep] [mark] [number of entries (length entry)...] value
+//
+// Numbers are varints.
+func encode(w record.Write, n nonce) known {
+	k := known{
+		timed: w.TermMS+w.KeepMS > 0, termMS: w.TermMS, keepMS: w.KeepMS, mark: w.Mark,
+		index: slices.Clone(w.Index), told: w.Tell, listed: !w.Unlisted,
+	}
+	var flags byte
+	head := make([]byte, 0, 64)
+	if k.timed {
+		head = binary.AppendUvarint(head, uint64(w.TermMS))
+		head = binary.AppendUvarint(head, uint64(w.KeepMS))
+	} else {
+		flags |= isUntimed
+	}
+	if k.mark != 0 {
+		flags |= hasMark
+		head = binary.AppendUvarint(head, uint64(w.Mark))
+	}
+	if len(k.index) > 0 {
+		flags |= hasIndex
+		head = append(head, byte(len(k.index)))
+		for _, entry := range k.index {
+			head = binary.AppendUvarint(head, uint64(len(entry)))
+			head = append(head, entry...)
+		}
+	}
+	if k.told {
+		flags |= isTold
+	}
+	if !k.listed {
+		flags |= isUnlisted
+	}
+	version := n[:4]
+	if 1+len(version)+len(head)+len(w.Value) > shortBytes {
+		flags |= isLong
+		version = n[:]
+	}
+	text := make([]byte, 0, 1+len(version)+len(head)+len(w.Value))
+	text = append(append(append(append(text, flags), version...), head...), w.Value...)
+	k.version = string(version)
+	return k.with(string(text), len(w.Value))
+}
+
+// with is the record with its text, the end of which is the value.
+func (k known) with(text string, size int) known {
+	k.text, k.value = text, text[len(text)-size:]
+	return k
+}
+
+// committed is a record that encode made, with the moment of its commit.
+func (k known) committed(atMS int64) known {
+	if !k.timed {
+		return k
+	}
+	k.atMS = atMS
+	return k.with(string(appendMoment(nil, atMS))+k.text, len(k.value))
+}
+
+// parse reads a record, "" for none. The value may be cut.
+func parse(key, text string) (known, error) {
+	if text == "" {
+		return known{}, nil
+	}
+	r := reader{rest: text}
+	k := known{timed: text[0] < isUntimed}
+	if k.timed {
+		k.atMS = moment(r.bytes(momentBytes))
+	}
+	flags := r.byte()
+	k.version = r.bytes(4)
+	if flags&isLong != 0 {
+		k.version += r.bytes(4)
+	}
+	if k.timed {
+		k.termMS, k.keepMS = r.number(), r.number()
+	}
+	if flags&hasMark != 0 {
+		k.mark = r.number()
+	}
+	if flags&hasIndex != 0 {
+		for range r.byte() {
+			k.index = append(k.index, r.bytes(int(r.number())))
+		}
+	}
+	k.told, k.listed = flags&isTold != 0, flags&isUnlisted == 0
+	if r.broken || k.timed == (flags&isUntimed != 0) {
+		return known{}, fmt.Errorf("record %q is damaged: %.100q", key, text)
+	}
+	return k.with(text, len(r.rest)), nil
+}
+
+// reader reads what encode wrote.
+type reader struct {
+	rest   string
+	broken bool
+}
+
+func (r *reader) bytes(n int) string {
+	if n < 0 || n > len(r.rest) {
+		r.broken, r.rest, n = true, "", 0
+	}
+	b := r.rest[:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+func (r *reader) byte() byte {
+	if b := r.bytes(1); b != "" {
+		return b[0]
+	}
+	return 0
+}
+
+func (r *reader) number() int64 {
+	n, size := binary.Uvarint([]byte(r.rest[:min(len(r.rest), binary.MaxVarintLen64)]))
+	r.broken = r.broken || size <= 0
+	r.bytes(max(size, 0))
+	return int64(n)
+}

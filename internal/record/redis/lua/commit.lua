@@ -1,0 +1,70 @@
+-- commit: carries writes out if everything is as it was seen, and returns the moment;
+-- else, or without writes, it returns the present. It is for one process of the server,
+-- {{run_id}}: another one does not know it.
+--
+--   KEYS     the records
+--   ARGV[1]  stamp, before, from, floor, raised, ranges, look; then a byte for each write
+--   ARGV     the tag of each record; from, to, limit and what was seen of each range; a
+--            record for each write that is none a deletion, and when it vanishes; then
+--            commands, each after the number of its words
+local head = ARGV[1]
+local state = redis.call('GET', {{state}})
+if not state or string.sub(state, 1, 8) ~= string.sub(head, 1, 8) then return {'life'} end
+local info = redis.call('INFO', 'replication')
+if not string.find(info, '\nmaster_replid:{{repl_id}}', 1, true) then return {'life'} end
+{{replicas}}
+local _, before, from, floor, raised, ranges, look = struct.unpack('>c8I6I6c8c8BB', head)
+{{clock}}
+local last = struct.unpack('>I6', state, 9)
+if last > now then now = last end
+
+local none = '\255\255\255\255\255\255\255\255'
+local same = look == 0 and now < before and now >= from and (floor == none or string.sub(state, 15, 22) == floor)
+local seen = {}
+for i, key in ipairs(KEYS) do
+  local record, tag = redis.call('GET', key) or '', ARGV[i + 1]
+  -- A tag of 40 bytes is the beginning of a record.
+  if record ~= tag and (#tag < 40 or string.sub(record, 1, 40) ~= tag) then same = false end
+  seen[i] = record
+end
+local at, spans = #KEYS + 2, {}
+for i = 1, ranges do
+  spans[i] = redis.call('ZRANGE', {{index}}, ARGV[at], ARGV[at + 1], 'BYLEX', 'LIMIT', 0, ARGV[at + 2])
+  if table.concat(spans[i], '\0\0') ~= ARGV[at + 3] then same = false end
+  at = at + 4
+end
+if not same then return {'present', now, state, seen, spans} end
+
+local moment = struct.pack('>I6', now)
+for i = 39, #head do
+  local code = string.byte(head, i)
+  local key = KEYS[code % 16 + 1]
+  if code >= 128 then
+    redis.call('DEL', key)
+  else
+    local record = ARGV[at]
+    at = at + 1
+    if code >= 64 then record = moment .. record end
+    if code % 64 >= 32 then
+      redis.call('SET', key, record, 'PXAT', now + ARGV[at])
+      at = at + 1
+    else
+      redis.call('SET', key, record)
+    end
+  end
+end
+while ARGV[at] do
+  local words = tonumber(ARGV[at])
+  if ARGV[at + 1] == 'DUE' then
+    redis.call('ZADD', {{due}}, now + ARGV[at + 2], ARGV[at + 3])
+  else
+    redis.call(unpack(ARGV, at + 1, at + words))
+  end
+  at = at + words + 1
+end
+if raised ~= none then
+  redis.call('SET', {{state}}, string.sub(state, 1, 8) .. moment .. raised .. string.sub(state, 23))
+elseif now - last >= 1000 then
+  redis.call('SET', {{state}}, string.sub(state, 1, 8) .. moment .. string.sub(state, 15))
+end
+return now

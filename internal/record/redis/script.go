@@ -1,0 +1,188 @@
+package redis
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+)
+
+//go:embed lua/*.lua
+var sources embed.FS
+
+var (
+	helloScript   = redisconn.NewScript(source("hello"))
+	restateScript = redis.NewScript(source("restate"))
+)
+
+// commands is what the scripts and this package run: what an ACL must allow.
+const commands = "info time get set del getrange zadd zrem zrange publish subscribe unsubscribe ping eval evalsha wait"
+
+func source(name string) string {
+	text, err := sources.ReadFile("lua/" + name + ".lua")
+	if err != nil {
+		panic("redis: a script is missing from the binary: " + err.Error())
+	}
+	return string(text)
+}
+
+// fill replaces what the text of a script names in double braces.
+func (s *Store) fill(name, runID, replID string) *redis.Script {
+	quote := func(key string) string {
+		return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(key) + "'"
+	}
+	clock, replicas := "local time = redis.call('TIME')\nlocal now = time[1] * 1000 + math.floor(time[2] / 1000)", ""
+	if s.cfg.NowMS != nil {
+		clock = "local now = tonumber(ARGV[#ARGV])\nARGV[#ARGV] = nil"
+	}
+	if s.cfg.MinReplicas > 0 {
+		replicas = fmt.Sprintf("local replicas = tonumber(string.match(info, 'connected_slaves:(%%d+)'))\nif replicas < %d then return {'replicas', string.format('%%d', replicas)} end", s.cfg.MinReplicas)
+	}
+	return redis.NewScript(strings.NewReplacer(
+		"{{run_id}}", runID, "{{repl_id}}", replID, "{{clock}}", clock, "{{replicas}}", replicas,
+		"{{state}}", quote(s.stateKey()), "{{index}}", quote(s.indexKey()), "{{due}}", quote(s.dueKey()),
+	).Replace(source(name)))
+}
+
+// life is a server in a state of the store.
+type life struct {
+	state  // its lastMS and floor are old
+	script *redis.Script
+}
+
+// changed: the server or the state is not what this process knew.
+var errChanged = errors.New("the store has another life")
+
+// hello asks the server what it is, and settles the store's state with it. It returns
+// what was known before where that is still so.
+func (s *Store) hello(ctx context.Context, conn *redis.Conn) (*life, error) {
+	for range maxLooks {
+		found, srv, text, err := s.ask(ctx, conn)
+		if err != nil {
+			return nil, err
+		}
+		after, changes := settle(found, srv, s.limits)
+		if changes {
+			if err := s.restate(ctx, conn, srv, text, after); errors.Is(err, errChanged) {
+				continue
+			} else if err != nil {
+				return nil, err
+			}
+			continue // and read it
+		}
+		s.looked.Store(int64(time.Since(s.opened)))
+		if known := s.life.Load(); known != nil && known.stamp == after.stamp && known.facts == after.facts {
+			return known, nil
+		}
+		l := &life{state: after, script: s.fill("commit", after.RunID, after.ReplID)}
+		s.life.Store(l)
+		return l, nil
+	}
+	return nil, errors.New("others change the store's state all the time")
+}
+
+// ask is what the server and the store's record say; found is nil where there is none.
+func (s *Store) ask(ctx context.Context, conn *redis.Conn) (found *state, srv server, text string, err error) {
+	var args redisconn.Args
+	args.Set("commands", commands)
+	reply, err := s.client.Eval(ctx, conn, helloScript, s.stateKey(), args)
+	if err != nil {
+		return nil, server{}, "", err
+	}
+	if word := reply.Text(); word != "ok" {
+		return nil, server{}, "", s.client.Refusal(word, reply)
+	}
+	srv = server{runID: reply.Text(), replID: reply.Text(), wasReplica: reply.Text() == "1", nowMS: reply.Number()}
+	if text = reply.Text(); text != "" {
+		var st state
+		st, err = parseState(s.stateKey(), text)
+		found = &st
+	}
+	return found, srv, text, errors.Join(err, reply.Err())
+}
+
+// restate replaces the store's record, if that and the server are as they were seen.
+func (s *Store) restate(ctx context.Context, conn *redis.Conn, srv server, seen string, after state) error {
+	n, err := restateScript.Run(ctx, conn, []string{s.stateKey()}, srv.runID, srv.replID, seen, after.text()).Int()
+	if err == nil && n == 0 {
+		err = errChanged
+	}
+	return err
+}
+
+// edit changes the facts of the store.
+func (s *Store) edit(ctx context.Context, change func(*facts)) (*life, error) {
+	return redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (*life, error) {
+		for range maxLooks {
+			if _, err := s.hello(ctx, conn); err != nil {
+				return nil, err
+			}
+			found, srv, text, err := s.ask(ctx, conn)
+			if err != nil {
+				return nil, err
+			}
+			if found == nil {
+				continue
+			}
+			before := found.facts
+			if change(&found.facts); found.facts == before {
+				return s.hello(ctx, conn)
+			}
+			if err := s.restate(ctx, conn, srv, text, *found); errors.Is(err, errChanged) {
+				continue
+			} else if err != nil {
+				return nil, err
+			}
+			if err := s.confirm(ctx, conn); err != nil {
+				return nil, err
+			}
+			return s.hello(ctx, conn)
+		}
+		return nil, errors.New("others change the store's state all the time")
+	})
+}
+
+// eval runs the script of a life: by its hash, and in full where this same server does
+// not know it. The error is errChanged where it is another one.
+func (s *Store) eval(ctx context.Context, conn *redis.Conn, l *life, keys []string, args []any) (any, error) {
+	if time.Since(s.opened)-time.Duration(s.looked.Load()) > lookEvery {
+		if now, err := s.hello(ctx, conn); err != nil {
+			return nil, err
+		} else if now != l {
+			return nil, errChanged
+		}
+	}
+	if s.cfg.NowMS != nil {
+		args = append(args[:len(args):len(args)], s.cfg.NowMS())
+	}
+	answer, err := l.script.EvalSha(ctx, conn, keys, args...).Result()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		now, err := s.hello(ctx, conn)
+		if err != nil {
+			return nil, err
+		}
+		if now != l {
+			return nil, errChanged
+		}
+		return l.script.Eval(ctx, conn, keys, args...).Result()
+	}
+	return answer, err
+}
+
+// confirm waits until replicas know of what was written on the connection.
+func (s *Store) confirm(ctx context.Context, conn *redis.Conn) error {
+	if s.cfg.MinReplicas == 0 {
+		return nil
+	}
+	n, err := s.client.Confirmed(ctx, conn)
+	if err == nil && n < int64(s.cfg.MinReplicas) {
+		err = fmt.Errorf("%w: %d of min_replicas=%d know of it", redisconn.ErrUnconfirmed, n, s.cfg.MinReplicas)
+	}
+	return err
+}

@@ -1,0 +1,187 @@
+package redis
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	mathrand "math/rand/v2"
+	"strconv"
+	"time"
+
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+const (
+	stampBytes = 8
+	floorBytes = 8
+	factsAt    = stampBytes + momentBytes + floorBytes
+	// aheadMS is how far the floor of a new life is above the clock and the floor before,
+	// in microseconds: more than the tokens that may be forgotten.
+	aheadMS = 60_000
+	// leastLongestMS is the first of the doubling steps that Facts.LongestMS takes.
+	leastLongestMS = 60_000
+)
+
+// state is the store's record. It is stored as the stamp, the latest time on record, the
+// floor, and the facts as JSON.
+type state struct {
+	stamp  string // another one each time that the facts change
+	lastMS int64  // up to a second old
+	floor  int64
+	facts
+}
+
+// facts is the part of the store's record that seldom changes.
+type facts struct {
+	Format string `json:"format"`
+	// RunID and ReplID are the server process and the history of its data in the
+	// present life.
+	RunID  string `json:"run_id"`
+	ReplID string `json:"repl_id"`
+	Life   int64  `json:"life"`
+	// Trusted: an operator has said of this life that nothing is missing.
+	Trusted bool   `json:"trusted"`
+	FromMS  int64  `json:"from_ms"`
+	UntilMS int64  `json:"until_ms"`
+	Reason  string `json:"reason"` // missing or changed, or "" while it is trusted
+	// MissingMS is when the store had no record, and no operator has said more since.
+	MissingMS int64 `json:"missing_ms"`
+	// LongestMS is at least the longest term that was granted.
+	LongestMS int64 `json:"longest_ms"`
+}
+
+const (
+	missing = "missing"
+	changed = "changed"
+)
+
+// text is the state as it is stored, with a stamp of its own.
+func (s state) text() string {
+	b := make([]byte, stampBytes, 512)
+	_, _ = rand.Read(b)
+	b = binary.BigEndian.AppendUint64(appendMoment(b, s.lastMS), uint64(s.floor))
+	text, err := json.Marshal(s.facts)
+	if err != nil {
+		panic("redis: facts cannot be encoded: " + err.Error())
+	}
+	return string(append(b, text...))
+}
+
+// head reads what comes before the facts.
+func head(text string) (s state, ok bool) {
+	if len(text) < factsAt {
+		return state{}, false
+	}
+	return state{
+		stamp:  text[:stampBytes],
+		lastMS: moment(text[stampBytes : stampBytes+momentBytes]),
+		floor:  int64(binary.BigEndian.Uint64([]byte(text[stampBytes+momentBytes : factsAt]))),
+	}, true
+}
+
+// parseState reads what text wrote.
+func parseState(key, text string) (state, error) {
+	s, ok := head(text)
+	if !ok {
+		return state{}, fmt.Errorf("%s is damaged: %q", key, text)
+	}
+	if err := json.Unmarshal([]byte(text[factsAt:]), &s.facts); err != nil {
+		return state{}, fmt.Errorf("%s is damaged: %w", key, err)
+	}
+	if s.Format != redisconn.Format {
+		return state{}, redisconn.FormatError(key, s.Format)
+	}
+	return s, nil
+}
+
+// server is what a server says of itself.
+type server struct {
+	runID, replID string
+	wasReplica    bool // replID is not the first one of the process, or not the first of a replica's
+	nowMS         int64
+}
+
+// limits are what this process was told of the fence.
+type limits struct {
+	// maxTermMS is how long grants may last of which nothing is known.
+	maxTermMS int64
+	// fenceMS is how long the fence lasts after a change, where fenceSet: the operator
+	// says with it what a change may lose.
+	fenceMS  int64
+	fenceSet bool
+}
+
+// settle is the state of the store on that server: before, or that of a new life where the
+// server may have forgotten something. before is nil where the store has no record.
+func settle(before *state, s server, l limits) (after state, changes bool) {
+	switch {
+	case before == nil:
+		// The life's number begins anywhere, since records of an earlier one may still be
+		// there; and it is small, since every sequence has it.
+		after = state{lastMS: s.nowMS, facts: facts{
+			Format: redisconn.Format, Life: 1 + mathrand.Int64N(1<<14-1), FromMS: s.nowMS, UntilMS: s.nowMS + l.maxTermMS, Reason: missing, MissingMS: s.nowMS,
+		}}
+	case before.RunID != s.runID || before.ReplID != s.replID && s.wasReplica:
+		after = *before
+		// A server whose clock is behind the one before it waits that much longer: what
+		// was lost ends by the clock that it was granted by.
+		from := max(s.nowMS, before.lastMS)
+		until := from + before.LongestMS
+		if before.LongestMS == 0 {
+			until = from + l.maxTermMS
+		}
+		if l.fenceSet {
+			until = s.nowMS + l.fenceMS
+		}
+		if before.Trusted { // else what was said before holds too
+			after.Reason, after.UntilMS = changed, 0
+		}
+		after.Life, after.Trusted = before.Life+1, false
+		after.FromMS, after.UntilMS, after.lastMS = from, max(after.UntilMS, until), from
+	case before.ReplID != s.replID:
+		after = *before
+		after.ReplID = s.replID
+		return after, true
+	case before.Reason == missing && before.MissingMS+l.maxTermMS > before.UntilMS:
+		// A process that allows longer terms: its own grants may be among the lost.
+		after = *before
+		after.UntilMS = before.MissingMS + l.maxTermMS
+		return after, true
+	default:
+		return *before, false
+	}
+	after.RunID, after.ReplID = s.runID, s.replID
+	after.floor = max(after.floor, after.lastMS*1000) + aheadMS*1000
+	return after, true
+}
+
+// longest is at least that term. It is doubled so that it seldom changes.
+func longest(termMS int64) int64 {
+	l := int64(leastLongestMS)
+	for l < termMS {
+		l *= 2
+	}
+	return l
+}
+
+func (f facts) life() string { return strconv.FormatInt(f.Life, 10) }
+
+// fence is what a rule is shown.
+func (f facts) fence(l limits, nowMS int64) record.Fence {
+	if f.Trusted {
+		return record.Fence{}
+	}
+	ended := l.fenceSet && f.Reason == changed && nowMS >= f.FromMS+l.fenceMS
+	return record.Fence{Doubt: !ended, FromMS: f.FromMS, UntilMS: f.UntilMS, Reason: reasons[f.Reason]}
+}
+
+var reasons = map[string]string{
+	missing: "the Redis server had no record of the store: it is new, or it has lost its data and with it what was granted and handed out",
+	changed: "the Redis server was restarted, or another one has taken its place, and it may have lost the latest of what was granted and handed out",
+}
+
+// lookEvery is how often a process looks at all of what INFO says: the settings that an
+// operator changes while the server runs.
+const lookEvery = time.Second

@@ -1,0 +1,88 @@
+package redis
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/turns"
+)
+
+const (
+	// sweepEvery is how many changes of this process there are to a sweep, which deletes
+	// all that is due: as much as they made, on average.
+	sweepEvery = 64
+	// sweepTime is how long one sweep may take.
+	sweepTime = 30 * time.Second
+)
+
+// sweepNow looks for records that are due, in the background, now and then.
+func (s *Store) sweepNow() {
+	if s.commits.Add(1)%sweepEvery != 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.sweeping {
+		return
+	}
+	s.sweeping = true
+	s.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(s.lifetime, sweepTime)
+		defer cancel()
+		for more := true; more; {
+			var err error
+			if more, err = s.sweep(ctx); err != nil {
+				break // what it did not do, the next one does
+			}
+		}
+		s.mu.Lock()
+		s.sweeping = false
+		s.mu.Unlock()
+	})
+}
+
+// sweep deletes some of the records that are due, and reports whether there were as many
+// as it looks at.
+func (s *Store) sweep(ctx context.Context) (more bool, err error) {
+	keys, err := redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) ([]string, error) {
+		return conn.ZRangeArgs(ctx, redis.ZRangeArgs{Key: s.dueKey(), Start: "-inf", Stop: s.estimate(), ByScore: true, Count: record.MaxWrites}).Result()
+	})
+	if err != nil || len(keys) == 0 {
+		return false, err
+	}
+	held, err := s.turns.Take(ctx, keys)
+	if err != nil {
+		return false, err
+	}
+	defer held.Give()
+	for _, key := range keys {
+		held.Forget(key)
+	}
+	c := s.newChange(record.Ask{Keys: keys})
+	c.seen = make([]known, len(keys))
+	if err := c.look(ctx); err != nil {
+		return false, err
+	}
+	_, outcome, err := c.Commit(ctx, c.overdue())
+	return outcome != turns.Done || len(keys) == record.MaxWrites, err
+}
+
+// overdue deletes the records that are due, and sets right the entries of those that are
+// not, or not there.
+func (c *change) overdue() (writes []record.Write) {
+	for i, key := range c.ask.Keys {
+		switch k := c.seen[i]; {
+		case k.absent(), !k.timed, c.expires(k):
+			c.extra = append(c.extra, []any{"ZREM", c.dueKey(), key})
+		case k.dueMS() <= c.nowMS:
+			writes = append(writes, record.Write{Key: key})
+		default:
+			c.extra = append(c.extra, []any{"ZADD", c.dueKey(), k.dueMS(), key})
+		}
+	}
+	return writes
+}

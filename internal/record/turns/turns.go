@@ -1,0 +1,125 @@
+// Package turns is what the stores share that run rules outside of the store's lock.
+// Callers of one process take turns at a key, so that only processes race. Each process
+// remembers what it saw last of a key: the first run of a rule rests on that, and needs
+// no round trip of its own.
+package turns
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"time"
+)
+
+const (
+	// stripes is how many keys of a process can be changed at the same time.
+	stripes = 1024
+	// maxBytes is how much one stripe remembers: 16 MiB for all.
+	maxBytes = 16 << 10
+	// overhead is what an entry costs besides its key and value, about.
+	overhead = 128
+)
+
+// Turns gives turns at keys, and remembers a K of each.
+type Turns[K any] struct {
+	seed maphash.Seed
+	size func(K) int
+	all  [stripes]chan *stripe[K] // each has its stripe, or is empty while a caller has it
+}
+
+// stripe is what is remembered of some keys. Only the caller who has it uses it.
+type stripe[K any] struct {
+	entries map[string]entry[K]
+	bytes   int
+}
+
+type entry[K any] struct {
+	known K
+	pace  time.Duration // see Held.pace
+	bytes int
+}
+
+// New returns turns that remember nothing. size is about how many bytes a K takes.
+func New[K any](size func(K) int) *Turns[K] {
+	t := &Turns[K]{seed: maphash.MakeSeed(), size: size}
+	for i := range t.all {
+		t.all[i] = make(chan *stripe[K], 1)
+		t.all[i] <- &stripe[K]{entries: map[string]entry[K]{}}
+	}
+	return t
+}
+
+// Held is the turns of one caller.
+type Held[K any] struct {
+	turns   *Turns[K]
+	numbers []int // of the stripes, ascending
+	stripes []*stripe[K]
+	// pace is how long the caller waits before its first try, and then how long the next
+	// one of the same keys does: after a race the winner lets others come.
+	pace time.Duration
+}
+
+// Take waits for the turns at all keys. The caller gives them back with Give.
+func (t *Turns[K]) Take(ctx context.Context, keys []string) (*Held[K], error) {
+	h := &Held[K]{turns: t, numbers: make([]int, len(keys)), stripes: make([]*stripe[K], 0, len(keys))}
+	for i, key := range keys {
+		h.numbers[i] = t.number(key)
+	}
+	slices.Sort(h.numbers)
+	h.numbers = slices.Compact(h.numbers)
+	for _, n := range h.numbers {
+		select {
+		case s := <-t.all[n]:
+			h.stripes = append(h.stripes, s)
+		case <-ctx.Done():
+			h.Give()
+			return nil, fmt.Errorf("waiting for other changes of the same records: %w", ctx.Err())
+		}
+	}
+	for _, key := range keys {
+		h.pace = max(h.pace, h.of(key).entries[key].pace)
+	}
+	return h, nil
+}
+
+func (t *Turns[K]) number(key string) int { return int(maphash.String(t.seed, key) % stripes) }
+
+func (h *Held[K]) of(key string) *stripe[K] {
+	i, _ := slices.BinarySearch(h.numbers, h.turns.number(key))
+	return h.stripes[i]
+}
+
+// Known is what is remembered of a key; the zero value where that is nothing.
+func (h *Held[K]) Known(key string) K { return h.of(key).entries[key].known }
+
+// Remember replaces what is remembered of a key.
+func (h *Held[K]) Remember(key string, known K) {
+	h.Forget(key)
+	s, e := h.of(key), entry[K]{known, h.pace, len(key) + h.turns.size(known) + overhead}
+	if e.bytes > maxBytes {
+		return
+	}
+	for other := range s.entries { // any one of them
+		if s.bytes+e.bytes <= maxBytes {
+			break
+		}
+		h.Forget(other)
+	}
+	s.entries[key] = e
+	s.bytes += e.bytes
+}
+
+// Forget forgets what is remembered of a key.
+func (h *Held[K]) Forget(key string) {
+	s := h.of(key)
+	s.bytes -= s.entries[key].bytes
+	delete(s.entries, key)
+}
+
+// Give gives the turns back.
+func (h *Held[K]) Give() {
+	for i, s := range h.stripes {
+		h.turns.all[h.numbers[i]] <- s
+	}
+}
