@@ -13,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // Several lease servers in front of one store are one server: when one is
@@ -35,7 +36,7 @@ func TestLeaseServersShareAStore(t *testing.T) {
 			store := open(s)
 			first := s.StartLeaseServer("127.0.0.1:0", "--provider", store)
 			second := s.StartLeaseServer("127.0.0.1:0", "--provider", store)
-			testkit.Eventually(t, "both servers reach their store", func() bool { return first.Ready() && second.Ready() })
+			await.Eventually(t, "both servers reach their store", func() bool { return first.Ready() && second.Ready() })
 			both := askLeaseServers(t, first.URL()+","+second.URL())
 
 			before := provider.NewSecret()
@@ -56,7 +57,7 @@ func TestLeaseServersShareAStore(t *testing.T) {
 			if len(held) != 2 || len(renewed) != 2 || noID(held, renewed[0].ID) != noID(held, renewed[1].ID) || !noID(held, renewed[0].ID) {
 				t.Errorf("granted %v, then %v", held, renewed)
 			}
-			longer, err := provider.Extend(t.Context(), both.Provider.(provider.Extender), "", held[0])
+			longer, err := provider.Extend(t.Context(), both.Provider, "", held[0])
 			if err != nil || longer.Expired < held[0].Expired || longer.Secret != held[0].Secret {
 				t.Errorf("%v extended at the other server is %v: %v", held[0], longer, err)
 			}
@@ -119,7 +120,7 @@ func askLeaseServers(t *testing.T, url string) *leaseServersClient {
 // acquire asks for two leases.
 func (c *leaseServersClient) acquire(requestID string) []lease.Lease {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), testkit.Patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), await.Patience)
 	defer cancel()
 	leases, err := c.Acquire(ctx, provider.AcquireRequest{RequestID: requestID, ThroughputPerMS: 512})
 	if err != nil {
@@ -142,7 +143,7 @@ func (c *leaseServersClient) release(l lease.Lease) {
 // lost checks which of the leases are no longer the caller's.
 func (c *leaseServersClient) lost(asked []lease.Lease, want ...lease.Lease) {
 	c.t.Helper()
-	got, err := provider.Verify(c.t.Context(), c.Provider.(provider.Verifier), "", asked)
+	got, err := provider.Verify(c.t.Context(), c.Provider, "", asked)
 	if err != nil || !slices.Equal(got, want) {
 		c.t.Errorf("lost are %v (%v), want %v", got, err, want)
 	}

@@ -33,7 +33,7 @@ func (c *counted) List(ctx context.Context, service string) ([]provider.Record, 
 		c.entered <- struct{}{}
 		<-c.letGo
 	}
-	return c.Provider.(provider.Lister).List(ctx, service)
+	return c.Provider.List(ctx, service)
 }
 
 func countedRig(t *testing.T, change func(*rig)) (*rig, *counted) {

@@ -117,20 +117,14 @@ func (s *Server) stats(w http.ResponseWriter, r *http.Request, _ Credential) err
 	out := s.counters.stats()
 	var records []provider.Record
 	if err := s.called(r.Context(), "stats", func(ctx context.Context) (err error) {
-		if counter, ok := s.o.Provider.(provider.Counter); ok {
-			counted, err := counter.Counters(ctx, service)
-			if err != nil && !errors.Is(err, errors.ErrUnsupported) {
-				return err
-			}
-			if err == nil {
-				out = counted
-			}
+		counted, err := s.o.Provider.Counters(ctx, service)
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return err
 		}
-		lister, ok := s.o.Provider.(provider.Lister)
-		if !ok {
-			return s.cannot("list leases")
+		if err == nil {
+			out = counted
 		}
-		records, err = lister.List(ctx, service)
+		records, err = s.listOf(ctx, service)
 		return err
 	}); err != nil {
 		return err
@@ -196,7 +190,7 @@ func (s *Server) sample() metrics.PoolSample {
 }
 
 func (s *Server) look(at time.Time) {
-	if _, ok := s.o.Provider.(provider.Lister); !ok {
+	if !s.o.Provider.Info().Can.List {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), sampleTimeout)

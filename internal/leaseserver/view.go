@@ -86,14 +86,10 @@ func (v *views) latest(pool string) (known *view, fresh bool) {
 
 // listPool makes a view.
 func (s *Server) listPool(service, pool string) (*view, error) {
-	lister, ok := s.o.Provider.(provider.Lister)
-	if !ok {
-		return nil, s.cannot("list leases")
-	}
 	v := &view{at: time.Now(), atMS: s.o.NowMS()}
 	ctx, cancel := context.WithTimeout(context.Background(), viewTimeout)
 	defer cancel()
-	records, err := lister.List(ctx, service)
+	records, err := s.listOf(ctx, service)
 	v.took = time.Since(v.at)
 	s.o.Metrics.Called("list", v.took)
 	if err != nil {

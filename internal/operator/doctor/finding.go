@@ -11,12 +11,12 @@ type Level string
 // The levels, from good to bad.
 const (
 	OK      Level = "ok"
-	Unknown Level = "unknown" // it could not be looked at
-	Warn    Level = "warn"    // it works, and may not for long, or not as one would wish
-	Fail    Level = "fail"    // it does not work, or promises more than it keeps
+	Unknown Level = "unknown" // it could not be checked
+	Warn    Level = "warn"    // it works, but not well, or not for long
+	Fail    Level = "fail"    // it does not work, or breaks a promise
 )
 
-// Finding is one thing that was looked at.
+// Finding is the result of one check.
 type Finding struct {
 	Code  string `json:"code"` // what it is, for programs and for docs/doctor.md
 	Level Level  `json:"level"`
@@ -24,7 +24,7 @@ type Finding struct {
 	Do    string `json:"do,omitempty"` // what to do about it
 }
 
-// finding makes one of the catalogue's.
+// finding makes a finding of the catalogue.
 func finding(code, format string, args ...any) Finding {
 	i := slices.IndexFunc(Catalogue, func(e Entry) bool { return e.Code == code })
 	if i < 0 {
@@ -43,14 +43,14 @@ func Worst(all []Finding) Level {
 	return order[worst]
 }
 
-// Entry is a finding that there can be.
+// Entry is a possible finding.
 type Entry struct {
 	Code  string
 	Level Level
-	Do    string // "" where there is nothing to do
+	Do    string // "" if there is nothing to do
 }
 
-// Catalogue is every finding that there can be.
+// Catalogue lists every possible finding.
 var Catalogue = []Entry{
 	{"config.invalid", Fail, "Correct what is named; kazahanad serve --check says the same."},
 	{"config.ok", OK, ""},
@@ -86,7 +86,7 @@ var Catalogue = []Entry{
 	{"state.none", Warn, "Set state_dir, unless the daemon may forget its leases and the order of its IDs at every restart."},
 	{"state.not_a_directory", Fail, "Set state_dir to a directory."},
 	{"state.ok", OK, ""},
-	{"state.open", Warn, "Run chmod o-w on it: whoever can write there can give the daemon leases."},
+	{"state.open", Warn, "Run chmod o-w on it: any user who can write there can give the daemon leases."},
 	{"state.open_foreign", Fail, "Set state_dir to a directory inside it, or run chmod o-w and chown."},
 	{"state.read_only", Fail, "Mount it writable, or set state_dir to a directory on another file system."},
 	{"state.refused_epoch", Warn, "Decide which epoch is right; kazahanad state accept-epoch accepts the one that was refused."},
@@ -97,7 +97,7 @@ var Catalogue = []Entry{
 
 	{"scope.container", Warn, "Name a provider that the containers share, or mount one file into all containers of this host and run no others."},
 	{"scope.host", OK, ""},
-	{"scope.kubernetes", Fail, "Name a provider that all pods share: http(s)://, redis:// or etcd://."},
+	{"scope.kubernetes", Fail, "Name a provider that all pods share: http(s)://, postgres://, redis:// or etcd://."},
 	{"scope.none", Warn, "Name a provider, unless IDs that only chance keeps apart will do."},
 	{"scope.shared", OK, ""},
 	{"scope.unverified", Warn, "Make sure by other means that no two daemons have the same machine ID, or name a provider that coordinates."},
@@ -112,7 +112,7 @@ var Catalogue = []Entry{
 	{"sqlite.foreign", Fail, "Name another file: this one is not a lease database of this version."},
 	{"sqlite.full", Fail, "Free some space on that file system."},
 	{"sqlite.journal", Fail, "Stop everything that uses the file, then: sqlite3 FILE 'PRAGMA journal_mode=wal'."},
-	{"sqlite.network", Fail, "Put the file on a local file system, or use a lease server, Redis or etcd."},
+	{"sqlite.network", Fail, "Put the file on a local file system, or use a lease server, PostgreSQL, Redis or etcd."},
 	{"sqlite.new", OK, ""},
 	{"sqlite.ok", OK, ""},
 	{"sqlite.unreadable", Unknown, "Run doctor as root or as the daemon's user."},
@@ -142,10 +142,21 @@ var Catalogue = []Entry{
 	{"etcd.unreachable", Fail, "Bring the cluster back, or correct the provider URL."},
 	{"etcd.version", Fail, "Use etcd 3.4 or later."},
 
+	{"postgres.connections", Warn, "Raise max_connections of the server, or put a lease server in front of it: when it is reached, leases are refused."},
+	{"postgres.fenced", Fail, "Wait until then; where nothing is missing, say so with: kazahanad leases init. docs/providers/postgres.md has more."},
+	{"postgres.fsync_off", Fail, "Set fsync = on: after a power failure the server may have forgotten grants or be damaged, and every restart holds back grants."},
+	{"postgres.new", OK, ""},
+	{"postgres.ok", OK, ""},
+	{"postgres.permission", Fail, "Give the user the rights that docs/providers/postgres.md lists."},
+	{"postgres.plain", Warn, "Turn on TLS (ssl = on) and use sslmode=verify-full: whoever can listen in reads the leases' secrets."},
+	{"postgres.refused", Fail, "Do what the message says; docs/providers/postgres.md explains it."},
+	{"postgres.unconfirmed", Warn, "Set synchronous_standby_names, and failover_fence=0 in the provider URL; or accept that a failover holds back grants for the longest term and quarantine."},
+	{"postgres.unreachable", Fail, "Bring the server back, or correct the provider URL."},
+
 	{"http.certificate", Warn, "Renew the lease server's certificate."},
 	{"http.not_ready", Fail, "Look at the lease server's log: its own store cannot be used."},
 	{"http.ok", OK, ""},
-	{"http.plain", Warn, "Use https://: whoever can listen in reads the token and the leases' secrets."},
+	{"http.plain", Warn, "Use https://: on the way, others can read the token and the leases' secrets."},
 	{"http.refused", Fail, "Put a token with the scope leases into token_file."},
 	{"http.unreachable", Fail, "Bring the lease server back, or correct the provider URL, its ca_file or its certificate."},
 

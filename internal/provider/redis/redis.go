@@ -46,6 +46,7 @@ var errInconsistent = errors.New("the index of free machine IDs contradicts the 
 
 // Provider grants leases from a Redis server.
 type Provider struct {
+	provider.Lacking
 	cfg    Config
 	client *redisconn.Client
 	joined map[string]*atomic.Bool // by pool: whether this client has been counted
@@ -55,15 +56,7 @@ type Provider struct {
 	at func(step string) error
 }
 
-var (
-	_ provider.Provider    = (*Provider)(nil)
-	_ provider.Verifier    = (*Provider)(nil)
-	_ provider.Lister      = (*Provider)(nil)
-	_ provider.Extender    = (*Provider)(nil)
-	_ provider.Locator     = (*Provider)(nil)
-	_ provider.Initializer = (*Provider)(nil)
-	_ provider.Counter     = (*Provider)(nil)
-)
+var _ provider.Provider = (*Provider)(nil)
 
 // Open reaches out to the server, and checks that leases can be granted from
 // it: its version, its settings, the user's rights, and the timelines of the
@@ -87,7 +80,7 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 		return nil, err
 	}
 	p := &Provider{
-		cfg: cfg, client: client, joined: map[string]*atomic.Bool{},
+		Lacking: provider.Lacking(cfg.Scheme), cfg: cfg, client: client, joined: map[string]*atomic.Bool{},
 		at: func(string) error { return nil },
 	}
 	for _, t := range cfg.allTerms() {
