@@ -213,6 +213,29 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// Rules compare times with a fence. While there is one, they are shown the server's time,
+// and never what this process takes it for.
+func TestFenceKeepsTheServersTime(t *testing.T) {
+	server := redistest.New(t)
+	s := mustOpen(t, server.Config())
+	if _, err := put(t, s, grant("k", time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	s.ahead.Add(24 * time.Hour.Milliseconds())
+	var runs []record.View
+	if _, err := s.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(v record.View) ([]record.Write, error) {
+		runs = append(runs, v)
+		return []record.Write{grant("k", time.Minute)}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range runs {
+		if v.NowMS >= v.Fence.UntilMS {
+			t.Errorf("at %d the fence is over, which ends at %d", v.NowMS, v.Fence.UntilMS)
+		}
+	}
+}
+
 // pair is a primary and its replica.
 func pair(t *testing.T) (primary, replica *redistest.Server) {
 	primary, replica = redistest.NewWithPort(t), redistest.NewWithPort(t)
