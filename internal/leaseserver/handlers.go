@@ -100,17 +100,16 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential)
 		return err
 	}
 	req.RequestID = scopedRequestID(who, in.RequestID)
-	client := s.counters.arrived(s.o.Services.Of(service).Pool, who, r.RemoteAddr, in)
-	req.Client = client.kind
+	pool := s.o.Services.Of(service).Pool
+	client := s.digest(pool, who, r.RemoteAddr, in)
+	s.note(func(b *book) { req.Client = b.arrived(client, in.NewClient == nil || *in.NewClient) })
 	var leases []lease.Lease
 	err = s.called(r.Context(), "acquire", func(ctx context.Context) (err error) {
 		leases, err = s.o.Provider.Acquire(ctx, req)
 		return err
 	})
 	s.o.Metrics.Acquired(s.label(service), s.result(err))
-	s.counters.countAcquire(client, err)
-	s.counters.leases.Add(int64(len(leases)))
-	s.views.acquired(s.o.Services.Of(service).Pool, err)
+	s.note(func(b *book) { b.acquired(pool, client, req.Client, len(leases), err) })
 	if err != nil {
 		return err
 	}
@@ -190,7 +189,7 @@ func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) 
 		})
 		return err
 	})
-	s.counters.countExtend(err)
+	s.note(func(b *book) { b.extended(err) })
 	if err != nil {
 		return err
 	}
