@@ -14,21 +14,21 @@ func TestExecutorThatDoesNotRead(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w := r.worker()
 	a := r.placement.executors.byConn
-	var calls *calls
+	var calls *executorCalls
 	for _, e := range a {
 		calls = e.calls
 	}
 	big := strings.Repeat("x", 1<<18)
 	done := make(chan error, 16)
 	for range 16 { // more than the socket holds
-		calls.ask(&call{method: "Activate", params: big, within: time.Millisecond, done: func(err error) { done <- err }})
+		calls.ask(&executorCall{method: "Activate", params: big, within: time.Millisecond, done: func(err error) { done <- err }})
 	}
 	for range 16 {
 		if err := <-done; err == nil || !strings.Contains(err.Error(), "not answered") {
 			t.Errorf("told is %v", err)
 		}
 	}
-	calls.ask(&call{method: "Passivate", params: "last", within: hang, done: func(err error) { done <- err }})
+	calls.ask(&executorCall{method: "Passivate", params: "last", within: hang, done: func(err error) { done <- err }})
 	n := 0
 	for {
 		var message []any
@@ -50,14 +50,14 @@ func TestExecutorThatDoesNotRead(t *testing.T) {
 func TestCrowdWaitsForItsTurn(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w := r.worker()
-	var calls *calls
+	var calls *executorCalls
 	for _, e := range r.placement.executors.byConn {
 		calls = e.calls
 	}
 	const crowd = 2*callWindow + 10
 	done := make(chan error, crowd)
 	for i := range crowd {
-		calls.ask(&call{method: "Activate", params: i, within: hang, wanted: func() bool { return i != crowd-1 }, done: func(err error) { done <- err }})
+		calls.ask(&executorCall{method: "Activate", params: i, within: hang, wanted: func() bool { return i != crowd-1 }, done: func(err error) { done <- err }})
 	}
 	ids := make([]any, 0, callWindow)
 	for n := range crowd - 1 {
@@ -95,7 +95,7 @@ func TestCrowdWaitsForItsTurn(t *testing.T) {
 }
 
 // snapshot is what waits for its turn.
-func (a *calls) snapshot() []*call {
+func (a *executorCalls) snapshot() []*executorCall {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.unsent)

@@ -11,8 +11,8 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-func (s *Server) inspect(_ context.Context, c *conn) error {
-	svc, id, err := s.oneID(c, "Inspect")
+func (s *Server) inspect(_ context.Context, d *desk) error {
+	svc, id, err := s.oneID(d, "Inspect")
 	if err != nil {
 		return err
 	}
@@ -20,26 +20,26 @@ func (s *Server) inspect(_ context.Context, c *conn) error {
 	if err != nil {
 		return wire.Errorf(wire.CodeInvalidParams, "%v", err)
 	}
-	return c.wire.ReplyAny(c.req.ID, map[string]any{
+	return d.out.ReplyAny(d.req.ID, map[string]any{
 		"id": uint64(in.ID), "external": in.External, "timestamp_ms": in.TimestampMS, "time": in.Time,
 		"machine_id": in.MachineID, "sequence": in.Sequence, "kind": in.Kind,
 		"bit_id": in.BitID, "bit_seq": in.BitSeq, "epoch_ms": in.EpochMS,
 	})
 }
 
-func (s *Server) bounds(_ context.Context, c *conn) error {
-	if c.req.NumParams() < 2 {
+func (s *Server) bounds(_ context.Context, d *desk) error {
+	if d.req.NumParams() < 2 {
 		return wire.Errorf(wire.CodeInvalidParams, "Bounds needs from_ms and to_ms, in Unix milliseconds")
 	}
-	from, err := c.req.Int64()
+	from, err := d.req.Int64()
 	if err != nil {
 		return err
 	}
-	to, err := c.req.Int64()
+	to, err := d.req.Int64()
 	if err != nil {
 		return err
 	}
-	svc, err := s.options(c, "service", nil)
+	svc, err := s.options(d, "service", nil)
 	if err != nil {
 		return err
 	}
@@ -47,37 +47,37 @@ func (s *Server) bounds(_ context.Context, c *conn) error {
 	if err != nil {
 		return wire.Errorf(wire.CodeInvalidParams, "%v", err)
 	}
-	c.wire.BeginArray(c.req.ID, 2)
-	c.wire.AppendRange(uint64(smallest), 1)
-	c.wire.AppendRange(uint64(largest), 1)
+	d.out.BeginArray(d.req.ID, 2)
+	d.out.AppendRange(uint64(smallest), 1)
+	d.out.AppendRange(uint64(largest), 1)
 	return nil
 }
 
-func (s *Server) toExternal(_ context.Context, c *conn) error {
-	svc, id, err := s.oneID(c, "ToExternal")
+func (s *Server) toExternal(_ context.Context, d *desk) error {
+	svc, id, err := s.oneID(d, "ToExternal")
 	if err != nil {
 		return err
 	}
-	c.wire.ReplyString(c.req.ID, svc.external.Load().Encode(id))
+	d.out.ReplyString(d.req.ID, svc.external.Load().Encode(id))
 	return nil
 }
 
-func (s *Server) toInternal(_ context.Context, c *conn) error {
-	if c.req.NumParams() == 0 {
+func (s *Server) toInternal(_ context.Context, d *desk) error {
+	if d.req.NumParams() == 0 {
 		return wire.Errorf(wire.CodeInvalidParams, "ToInternal needs an external ID")
 	}
-	raw, err := c.req.Bytes()
+	raw, err := d.req.Bytes()
 	if err != nil {
 		return err
 	}
 	text := string(raw)
 	latest, limited := int64(0), false
-	svc, err := s.options(c, "service, latest_ms", func(name string) (bool, error) {
+	svc, err := s.options(d, "service, latest_ms", func(name string) (bool, error) {
 		if name != "latest_ms" {
 			return false, nil
 		}
 		var err error
-		latest, err = c.req.Int64()
+		latest, err = d.req.Int64()
 		limited = true
 		return true, err
 	})
@@ -96,27 +96,27 @@ func (s *Server) toInternal(_ context.Context, c *conn) error {
 	if err != nil {
 		return err
 	}
-	c.wire.ReplyUint64(c.req.ID, uint64(id))
+	d.out.ReplyUint64(d.req.ID, uint64(id))
 	return nil
 }
 
-func (s *Server) ping(_ context.Context, c *conn) error {
-	if err := c.req.End(); err != nil {
+func (s *Server) ping(_ context.Context, d *desk) error {
+	if err := d.req.End(); err != nil {
 		return err
 	}
-	c.wire.ReplyString(c.req.ID, "pong")
+	d.out.ReplyString(d.req.ID, "pong")
 	return nil
 }
 
-func (s *Server) uuid(_ context.Context, c *conn) error {
+func (s *Server) uuid(_ context.Context, d *desk) error {
 	version := int64(7)
-	if c.req.NumParams() > 0 && !c.req.Nil() {
+	if d.req.NumParams() > 0 && !d.req.Nil() {
 		var err error
-		if version, err = c.req.Int64(); err != nil {
+		if version, err = d.req.Int64(); err != nil {
 			return err
 		}
 	}
-	if err := c.req.End(); err != nil {
+	if err := d.req.End(); err != nil {
 		return err
 	}
 	var u uuid.UUID
@@ -132,21 +132,21 @@ func (s *Server) uuid(_ context.Context, c *conn) error {
 	if err != nil {
 		return err
 	}
-	c.wire.ReplyString(c.req.ID, u.String())
+	d.out.ReplyString(d.req.ID, u.String())
 	return nil
 }
 
 // oneID reads the parameters of a method that takes an ID, and a service whose
 // codec reads an external one.
-func (s *Server) oneID(c *conn, method string) (*Service, snowflake.ID, error) {
-	if c.req.NumParams() == 0 {
+func (s *Server) oneID(d *desk, method string) (*Service, snowflake.ID, error) {
+	if d.req.NumParams() == 0 {
 		return nil, 0, wire.Errorf(wire.CodeInvalidParams, "%s needs an ID", method)
 	}
-	param, err := c.idParam()
+	param, err := d.idParam()
 	if err != nil {
 		return nil, 0, err
 	}
-	svc, err := s.options(c, "service", nil)
+	svc, err := s.options(d, "service", nil)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -162,14 +162,14 @@ type idParam struct {
 	isText bool
 }
 
-func (c *conn) idParam() (p idParam, err error) {
-	switch c.req.Next() {
+func (d *desk) idParam() (p idParam, err error) {
+	switch d.req.Next() {
 	case wire.KindString, wire.KindBinary:
 		var text []byte
-		text, err = c.req.Bytes()
+		text, err = d.req.Bytes()
 		p.text, p.isText = string(text), true
 	default:
-		p.number, err = c.req.Uint64()
+		p.number, err = d.req.Uint64()
 	}
 	return p, err
 }

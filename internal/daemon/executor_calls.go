@@ -25,21 +25,21 @@ const maxRefusal = 1024
 
 // calls are requests to a peer. They are sent in their order by a goroutine of
 // their own, since a peer that does not read must keep nobody waiting.
-type calls struct {
+type executorCalls struct {
 	conn *conn
 	more chan struct{} // something may be sent; has room for one
 
 	mu      sync.Mutex // guards all below
 	last    uint32
-	unsent  []*call
-	waiting map[uint32]*call // for their answers, the unsent ones included
-	window  int              // of them are sent
+	unsent  []*executorCall
+	waiting map[uint32]*executorCall // for their answers, the unsent ones included
+	window  int                      // of them are sent
 	closed  error
 	silent  bool // the peer has let a request's time go by, and answered none since
 }
 
 // call is one of them.
-type call struct {
+type executorCall struct {
 	method string
 	params any
 	target any // of the answer
@@ -60,8 +60,8 @@ var (
 	errSilent   = errors.New("the process was not asked: it does not answer what it was asked before")
 )
 
-func newCalls(c *conn) *calls {
-	a := &calls{conn: c, more: make(chan struct{}, 1), waiting: map[uint32]*call{}}
+func newExecutorCalls(c *conn) *executorCalls {
+	a := &executorCalls{conn: c, more: make(chan struct{}, 1), waiting: map[uint32]*executorCall{}}
 	go a.send()
 	return a
 }
@@ -71,7 +71,7 @@ func newCalls(c *conn) *calls {
 //
 // Errors: the peer's refusal; what close was given; errNotAsked; errSilent; one
 // that wraps driver.ErrUnknown where the peer may still carry it out.
-func (a *calls) ask(one *call) {
+func (a *executorCalls) ask(one *executorCall) {
 	a.mu.Lock()
 	refused := a.closed
 	if a.silent && !one.useful && len(a.waiting) >= silentWindow {
@@ -92,7 +92,7 @@ func (a *calls) ask(one *call) {
 }
 
 // prod wakes the sender. mu is held, and calls are not closed.
-func (a *calls) prod() {
+func (a *executorCalls) prod() {
 	select {
 	case a.more <- struct{}{}:
 	default:
@@ -100,7 +100,7 @@ func (a *calls) prod() {
 }
 
 // send sends what is asked, until close.
-func (a *calls) send() {
+func (a *executorCalls) send() {
 	for range a.more {
 		for one := a.next(); one != nil; one = a.next() {
 			if one.wanted != nil && !one.wanted() {
@@ -117,7 +117,7 @@ func (a *calls) send() {
 
 // next is what is to be sent now. What nobody waits for any more is not, unless the
 // peer has to hear of it.
-func (a *calls) next() *call {
+func (a *executorCalls) next() *executorCall {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for len(a.unsent) > 0 && a.window < callWindow {
@@ -140,7 +140,7 @@ func (a *calls) next() *call {
 }
 
 // take ends the wait for an answer, and returns who waited, nil for nobody.
-func (a *calls) take(id uint32) *call {
+func (a *executorCalls) take(id uint32) *executorCall {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	one := a.waiting[id]
@@ -157,7 +157,7 @@ func (a *calls) take(id uint32) *call {
 }
 
 // late is when the time of a call is over.
-func (a *calls) late(one *call) {
+func (a *executorCalls) late(one *executorCall) {
 	a.mu.Lock()
 	left := time.Until(one.due) // the timer may have fired just when it was sent
 	if !one.sent && !a.silent {
@@ -176,7 +176,7 @@ func (a *calls) late(one *call) {
 }
 
 // hear notes whether the peer answers.
-func (a *calls) hear(answers bool) {
+func (a *executorCalls) hear(answers bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.silent = !answers
@@ -184,14 +184,14 @@ func (a *calls) hear(answers bool) {
 
 // isSilent reports whether the peer has let the time of a request go by, and has
 // answered none since.
-func (a *calls) isSilent() bool {
+func (a *executorCalls) isSilent() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.silent
 }
 
 // answer takes a response of the peer. One that nobody waits for is ignored.
-func (a *calls) answer(r *wire.Request) {
+func (a *executorCalls) answer(r *wire.Request) {
 	a.hear(true)
 	one := a.take(r.ID)
 	if one == nil {
@@ -214,10 +214,10 @@ func refusal(failure *wire.Error) error {
 }
 
 // close answers all that wait, and whoever asks from now on.
-func (a *calls) close(why error) {
+func (a *executorCalls) close(why error) {
 	a.mu.Lock()
 	waiting := a.waiting
-	a.waiting, a.unsent, a.closed = map[uint32]*call{}, nil, why
+	a.waiting, a.unsent, a.closed = map[uint32]*executorCall{}, nil, why
 	a.window = 0
 	close(a.more)
 	a.mu.Unlock()
