@@ -9,6 +9,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -52,6 +53,7 @@ func TestForgetful(t *testing.T) {
 
 // TestRealClock runs the suite as it runs on servers whose clock cannot be set.
 func TestRealClock(t *testing.T) {
+	ring.All(t)
 	locktest.Run(t, func(*testing.T) locktest.Backend {
 		m := lock.NewMemory(func() int64 { return time.Now().UnixMilli() })
 		return locktest.Backend{Open: func() (lock.Store, error) { return m, nil }}

@@ -14,6 +14,7 @@ import (
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -44,6 +45,7 @@ func newPath(t *testing.T) string {
 }
 
 func TestConformance(t *testing.T) {
+	ring.All(t)
 	locktest.Run(t, func(t *testing.T) locktest.Backend {
 		path := newPath(t)
 		var now atomic.Int64
