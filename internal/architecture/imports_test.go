@@ -62,7 +62,7 @@ var own = map[string][]string{
 	"internal/conn/etcd":                     {"internal/conn/url"},
 	"internal/testkit/etcdtest":              {"internal/conn/etcd", "internal/testkit/await", "internal/testkit/ring"},
 	"internal/conn/postgres":                 {"internal/conn/url"},
-	"internal/testkit/postgrestest":          {"internal/conn/postgres"},
+	"internal/testkit/postgrestest":          {"internal/conn/postgres", "internal/testkit/await", "internal/testkit/ring"},
 	"internal/problem":                       {},
 	"internal/conn/http":                     {"internal/conn/url", "internal/problem"},
 	"internal/record":                        {},

@@ -27,6 +27,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/redis"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -117,6 +118,7 @@ func open(p provider.Provider, services provider.Services, nowMS func() int64) (
 
 // Several servers in front of one memory store.
 func TestConformanceOnMemory(t *testing.T) {
+	ring.All(t)
 	providertest.Run(t, func(*testing.T) providertest.Store {
 		var clock atomic.Int64
 		store := memory.NewStore(clock.Load)
@@ -134,6 +136,7 @@ func TestConformanceOnMemory(t *testing.T) {
 }
 
 func TestConformanceOnSQLite(t *testing.T) {
+	ring.All(t)
 	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-")
 	if err != nil {
 		dir = t.TempDir()

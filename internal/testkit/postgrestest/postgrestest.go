@@ -16,17 +16,16 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 const (
-	// patience is for a slow machine.
-	patience = 2 * time.Minute
 	// Port is part of the socket's name; no server listens on it.
 	Port     = "5432"
 	database = "postgres"
@@ -85,28 +84,15 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// Installed reports whether there is a PostgreSQL to start.
-func Installed() bool { return find("initdb") != "" }
-
-// find is where the program is; Debian keeps it out of the path.
-func find(name string) string {
-	if path, err := exec.LookPath(name); err == nil {
-		return path
-	}
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
-	if len(found) == 0 {
-		return ""
-	}
-	return found[len(found)-1]
-}
-
+// binary is where the program is; Debian keeps it out of the path. A test that starts
+// a server belongs to the ring all.
 func binary(tb testing.TB, name string) string {
 	tb.Helper()
-	path := find(name)
-	if path == "" {
-		tb.Skipf("%s is not installed (Debian's package postgresql; scripts/setup installs it)", name)
+	ring.All(tb)
+	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) > 0 {
+		return found[len(found)-1]
 	}
-	return path
+	return ring.Program(tb, name)
 }
 
 // New starts a server that ends with the test. args are those of the program postgres.
@@ -318,7 +304,7 @@ func (s *Server) Promote() {
 }
 
 func (s *Server) connect() (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	return pgx.Connect(ctx, fmt.Sprintf("host=%s port=%s user=%s database=%s sslmode=disable", s.Dir, s.port(), asUser, database))
 }
@@ -343,7 +329,7 @@ func (s *Server) do(statements []string) (string, error) {
 		}
 		s.raw = conn
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	var out bytes.Buffer
 	for _, text := range statements {
@@ -411,17 +397,7 @@ func (s *Server) Clock(cfg *postgresconn.Config) func(unixMS int64) {
 // Eventually waits until f has no error.
 func Eventually(tb testing.TB, what string, f func() error) {
 	tb.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			tb.Fatalf("%s: not within %v: %v", what, patience, err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	await.Success(tb, what, f)
 }
 
 // Listen has the server listen on TCP too, from the next start on.

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"golang.org/x/sys/unix"
 )
@@ -30,10 +31,7 @@ const (
 	stormDefault = 3 * time.Second
 	// childEnv has the test's binary play the asker in Go.
 	childEnv = "KZTEST_CHILD"
-	// patience is how long anything may take on a busy machine: only a test that
-	// fails waits for so long.
-	patience     = 60 * time.Second
-	pollInterval = 10 * time.Millisecond
+	patience = await.Patience
 	// enough bytes of records show that a process is answered.
 	enough = 4096
 )
@@ -168,7 +166,7 @@ func (s *site) start() {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(s.kill)
-	eventually(s.t, "the daemon listens", func() bool {
+	await.Eventually(s.t, "the daemon listens", func() bool {
 		conn, err := net.Dial("unix", s.socket)
 		if err == nil {
 			_ = conn.Close()
@@ -252,7 +250,7 @@ func (s *site) awaitAnswers() {
 	s.t.Helper()
 	for _, p := range s.processes {
 		before := p.written(s.t)
-		eventually(s.t, p.language+" "+p.kind+" is answered", func() bool {
+		await.Eventually(s.t, p.language+" "+p.kind+" is answered", func() bool {
 			if err := p.cmd.Process.Signal(unix.Signal(0)); err != nil {
 				s.t.Fatalf("%s %s has ended: %s", p.language, p.kind, p.stderr.String())
 			}
@@ -281,14 +279,5 @@ func (p *process) end(t *testing.T) {
 	}
 	if said := p.stderr.String(); err != nil || said != "" {
 		t.Errorf("%s %s: %v\n%.2000s", p.language, p.kind, err, said)
-	}
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(pollInterval) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
 	}
 }
