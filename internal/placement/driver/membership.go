@@ -40,9 +40,7 @@ func (d *Driver) Run(ctx context.Context) {
 	look := make(chan struct{}, 1)
 	loops.Go(func() { d.watch(going, look) })
 	loops.Go(func() { d.tick(going) })
-	if d.cfg.Changes != nil {
-		loops.Go(func() { d.hear(going, look) })
-	}
+	loops.Go(func() { d.hear(going, look) })
 	var member lock.Lease
 	if d.cfg.Authority != "" {
 		loops.Go(func() { member = d.keepMembership(going, look) })
@@ -138,7 +136,7 @@ func (d *Driver) watch(ctx context.Context, look <-chan struct{}) {
 // hear has the members looked at when the store tells of a change.
 func (d *Driver) hear(ctx context.Context, look chan<- struct{}) {
 	for {
-		tokens, err := d.cfg.Changes(ctx, d.cfg.Tenant, membersPrefix)
+		tokens, err := d.cfg.Locks.Changes(ctx, d.cfg.Tenant, membersPrefix)
 		if errors.Is(err, errors.ErrUnsupported) {
 			return
 		}
@@ -234,7 +232,7 @@ func (d *Driver) keepMembership(ctx context.Context, look chan<- struct{}) (held
 }
 
 func (d *Driver) newMembership() lock.Request {
-	return lock.Request{Op: lock.Acquire, LeaseID: lock.NewLeaseID(), RequestID: lock.NewLeaseID()}
+	return lock.Request{Op: lock.Acquire, LeaseID: lock.NewLeaseID(), RequestID: lock.NewLeaseID(), Announce: true}
 }
 
 func (d *Driver) onceMore(ctx context.Context, r lock.Request) (lock.Lease, error) {

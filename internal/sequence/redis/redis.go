@@ -71,9 +71,7 @@ type Store struct {
 }
 
 var (
-	_ sequence.Store       = (*Store)(nil)
-	_ sequence.Declarer    = (*Store)(nil)
-	_ sequence.Initializer = (*Store)(nil)
+	_ sequence.Store = (*Store)(nil)
 )
 
 // Open reaches out to the server and checks that it can be used. Whoever opened
@@ -208,7 +206,7 @@ func lastBefore(o sequence.Options, count int) int64 {
 	return o.Limit() - int64(low)
 }
 
-// Declare implements sequence.Declarer.
+// Declare implements sequence.Store.
 func (s *Store) Declare(ctx context.Context, d sequence.Declaration) error {
 	if err := d.Validate(); err != nil {
 		return err
@@ -220,7 +218,7 @@ func (s *Store) Declare(ctx context.Context, d sequence.Declaration) error {
 	return s.operator(ctx, declareScript, s.keyOf(d.Tenant, d.Key), args)
 }
 
-// Init implements sequence.Initializer.
+// Init ends the fence of all keys.
 func (s *Store) Init(ctx context.Context) error {
 	return s.operator(ctx, initScript, s.storeKey(), nil)
 }
