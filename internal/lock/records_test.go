@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
@@ -19,12 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
-// served is the tests with etcd at hand.
-type served struct{ *testing.M }
-
-func (s served) Run() int { return etcdtest.Run(s.M) }
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(served{m}) }
+func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
 // startMS is what the clocks of tests begin with.
 const startMS = 1_800_000_000_000
