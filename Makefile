@@ -84,7 +84,7 @@ test-etcd:
 
 ## storm: eight processes ask for 30 s while the daemon is killed -9 and restarted five times.
 storm: build
-	@KAZAHANA_STORM=30s $(GO) test ./cmd/kazahanad -count=1 -v -run TestStorm
+	@KAZAHANA_STORM=30s $(GO) test ./test/storm -count=1 -v -run TestStorm
 
 ## storm-clients: 8 Python processes, 4 of Node and one of Go ask for 30 s while the daemon is killed -9 and restarted twice.
 storm-clients:
@@ -92,7 +92,7 @@ storm-clients:
 
 ## chaos: providers are killed, emptied and frozen under 22 daemons, servers of locks under 16 processes, and daemons that place 10,000 chat rooms; copies of directories are put back, and disks frozen; docs/chaos.md has the options for CHAOS.
 chaos: setup
-	@$(GO) test ./cmd/kazahanad -count=1 -v -timeout 90m -run '^TestChaos' -chaos.full $(CHAOS)
+	@$(GO) test ./test/chaos -count=1 -v -timeout 90m -run '^TestChaos' -chaos.full $(CHAOS)
 
 ## roll: 50 programs under kazahanad run on 64 machine IDs are replaced, with kills.
 roll: setup

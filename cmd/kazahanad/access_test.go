@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -27,55 +28,55 @@ func asNobody(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	cmd.SysProcAttr = dieWithParent(&syscall.Credential{Uid: nobodyID, Gid: nobodyID})
+	cmd.SysProcAttr = testkit.DieWithParent(&syscall.Credential{Uid: nobodyID, Gid: nobodyID})
 	return cmd
 }
 
 // with runs a subcommand that knows of the site only what env says.
-func (s *site) with(env []string, args ...string) outcome {
-	s.t.Helper()
-	cmd := s.command(args...)
-	cmd.Env = s.environment(env...)
-	return runCommand(s.t, cmd)
+func (s *site) with(env []string, args ...string) testkit.Outcome {
+	s.T.Helper()
+	cmd := s.Command(args...)
+	cmd.Env = s.Environment(env...)
+	return testkit.RunCommand(s.T, cmd)
 }
 
 func TestSocketDiscovery(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	runtimeDir := s.path("run")
-	s.socket = filepath.Join(runtimeDir, "kazahana", "kazahanad.sock")
+	runtimeDir := s.Path("run")
+	s.Socket = filepath.Join(runtimeDir, "kazahana", "kazahanad.sock")
 	xdg := "XDG_RUNTIME_DIR=" + runtimeDir
-	cmd := s.command("serve", "--config", "none", "--state-dir", s.state)
-	cmd.Env = s.environment(xdg)
-	s.launchCommand(cmd).awaitReady()
+	cmd := s.Command("serve", "--config", "none", "--state-dir", s.State)
+	cmd.Env = s.Environment(xdg)
+	s.LaunchCommand(cmd).AwaitReady()
 	for _, env := range [][]string{
 		{xdg},
-		{"KAZAHANA_SOCKET=" + s.socket},
-		{"KAZAHANA_SOCKET=unix://" + s.socket},
-		{"KAZAHANA_SOCKET= unix://" + s.socket + " ", "XDG_RUNTIME_DIR=/nonexistent"},
+		{"KAZAHANA_SOCKET=" + s.Socket},
+		{"KAZAHANA_SOCKET=unix://" + s.Socket},
+		{"KAZAHANA_SOCKET= unix://" + s.Socket + " ", "XDG_RUNTIME_DIR=/nonexistent"},
 		// That is the caller's own unit's directory.
-		{xdg, "RUNTIME_DIRECTORY=" + s.path("unit")},
+		{xdg, "RUNTIME_DIRECTORY=" + s.Path("unit")},
 	} {
 		for _, command := range []string{"id", "status", "health"} {
-			s.with(env, command).ok(t)
+			s.with(env, command).OK(t)
 		}
 	}
-	nowhere := s.path("nowhere")
-	s.with([]string{xdg, "KAZAHANA_SOCKET=" + nowhere}, "id").fails(t, exitFailure, nowhere, "KAZAHANA_SOCKET", "kazahanad serve")
-	s.with([]string{xdg, "KAZAHANA_SOCKET=unix://host/d.sock"}, "id").fails(t, exitFailure, "KAZAHANA_SOCKET", "unix:///")
-	s.with([]string{xdg, "KAZAHANA_SOCKET=tcp://host:1"}, "id").fails(t, exitFailure, "KAZAHANA_SOCKET", "not a Unix socket")
-	s.with([]string{xdg}, "id", "--socket", nowhere).fails(t, exitFailure, nowhere, "kazahanad serve")
+	nowhere := s.Path("nowhere")
+	s.with([]string{xdg, "KAZAHANA_SOCKET=" + nowhere}, "id").Fails(t, exitFailure, nowhere, "KAZAHANA_SOCKET", "kazahanad serve")
+	s.with([]string{xdg, "KAZAHANA_SOCKET=unix://host/d.sock"}, "id").Fails(t, exitFailure, "KAZAHANA_SOCKET", "unix:///")
+	s.with([]string{xdg, "KAZAHANA_SOCKET=tcp://host:1"}, "id").Fails(t, exitFailure, "KAZAHANA_SOCKET", "not a Unix socket")
+	s.with([]string{xdg}, "id", "--socket", nowhere).Fails(t, exitFailure, nowhere, "kazahanad serve")
 }
 
 func TestRuntimeDirectoryIsTheDaemons(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	unit := s.path("unit")
-	s.socket = filepath.Join(unit, "kazahanad.sock")
-	cmd := s.command("serve", "--config", "none")
-	cmd.Env = s.environment("RUNTIME_DIRECTORY="+unit+":/other", "STATE_DIRECTORY="+s.state+":/other", "XDG_RUNTIME_DIR="+s.path("run"))
-	s.launchCommand(cmd).awaitReady()
-	if st := s.dial().status(); st.Socket != s.socket || st.StateDir != s.state {
+	unit := s.Path("unit")
+	s.Socket = filepath.Join(unit, "kazahanad.sock")
+	cmd := s.Command("serve", "--config", "none")
+	cmd.Env = s.Environment("RUNTIME_DIRECTORY="+unit+":/other", "STATE_DIRECTORY="+s.State+":/other", "XDG_RUNTIME_DIR="+s.Path("run"))
+	s.LaunchCommand(cmd).AwaitReady()
+	if st := s.Dial().Status(); st.Socket != s.Socket || st.StateDir != s.State {
 		t.Errorf("socket %s, state %s", st.Socket, st.StateDir)
 	}
 }
@@ -90,43 +91,43 @@ func TestNoSocketFound(t *testing.T) {
 			t.Skipf("a daemon of this machine's own has %s", path)
 		}
 	}
-	runtimeDir := s.path("run")
+	runtimeDir := s.Path("run")
 	for _, command := range []string{"id", "status", "health"} {
 		got := s.with([]string{"XDG_RUNTIME_DIR=" + runtimeDir}, command)
 		if _, err := os.Lstat("/run/kazahana/kazahanad.sock"); err == nil {
 			t.Skip("a daemon of this machine's own has just started")
 		}
-		got.fails(t, exitFailure, runtimeDir+"/kazahana/kazahanad.sock", "/run/kazahana/kazahanad.sock", tmp, "kazahanad serve", "KAZAHANA_SOCKET")
+		got.Fails(t, exitFailure, runtimeDir+"/kazahana/kazahanad.sock", "/run/kazahana/kazahanad.sock", tmp, "kazahanad serve", "KAZAHANA_SOCKET")
 	}
 }
 
 func TestPermissionDeniedNamesTheGroup(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start()
+	s.Start()
 	group := "group " + groupName(t, os.Getegid())
-	cmd := s.command("id", "--socket", s.socket)
+	cmd := s.Command("id", "--socket", s.Socket)
 	if os.Geteuid() == 0 {
 		cmd = asNobody(t, cmd)
-	} else if err := os.Chmod(s.socket, 0); err != nil {
+	} else if err := os.Chmod(s.Socket, 0); err != nil {
 		t.Fatal(err)
 	}
-	runCommand(t, cmd).fails(t, exitFailure, s.socket, "permission denied", group)
+	testkit.RunCommand(t, cmd).Fails(t, exitFailure, s.Socket, "permission denied", group)
 
 	// Here already the directory keeps the client from seeing the socket.
 	hidden := newSite(t)
-	hidden.socket = filepath.Join(hidden.path("private"), "d.sock")
-	hidden.start()
-	cmd = hidden.command("id")
-	cmd.Env = hidden.environment("KAZAHANA_SOCKET=" + hidden.socket)
+	hidden.Socket = filepath.Join(hidden.Path("private"), "d.sock")
+	hidden.Start()
+	cmd = hidden.Command("id")
+	cmd.Env = hidden.Environment("KAZAHANA_SOCKET=" + hidden.Socket)
 	if os.Geteuid() == 0 {
 		cmd = asNobody(t, cmd)
 	}
-	if err := os.Chmod(hidden.path("private"), 0); err != nil {
+	if err := os.Chmod(hidden.Path("private"), 0); err != nil {
 		t.Fatal(err)
 	}
-	runCommand(t, cmd).fails(t, exitFailure, hidden.socket, "permission denied", group)
-	if err := os.Chmod(hidden.path("private"), 0o700); err != nil {
+	testkit.RunCommand(t, cmd).Fails(t, exitFailure, hidden.Socket, "permission denied", group)
+	if err := os.Chmod(hidden.Path("private"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -159,8 +160,8 @@ func TestSocketModeAndGroup(t *testing.T) {
 			continue // only root can give a file to a group that it is not in
 		}
 		s := newSite(t)
-		d := s.start(c.args...)
-		info, err := os.Lstat(s.socket)
+		d := s.Start(c.args...)
+		info, err := os.Lstat(s.Socket)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,15 +169,15 @@ func TestSocketModeAndGroup(t *testing.T) {
 			t.Errorf("%q: the socket has %v and group %d", c.args, info.Mode(), got)
 		}
 		if c.gid == nobodyID && os.Geteuid() == 0 {
-			runCommand(t, asNobody(t, s.command("id", "--socket", s.socket))).ok(t)
+			testkit.RunCommand(t, asNobody(t, s.Command("id", "--socket", s.Socket))).OK(t)
 		}
-		d.kill()
+		d.Kill()
 	}
 	s := newSite(t)
-	if said := s.launch("--socket-group", "no-such-group").failsToStart(exitFailure); !strings.Contains(said, "no-such-group") {
+	if said := s.Launch("--socket-group", "no-such-group").FailsToStart(exitFailure); !strings.Contains(said, "no-such-group") {
 		t.Errorf("it said %q", said)
 	}
-	if _, err := os.Lstat(s.socket); err == nil {
+	if _, err := os.Lstat(s.Socket); err == nil {
 		t.Error("a socket with another group than was asked for is there")
 	}
 }
@@ -184,38 +185,38 @@ func TestSocketModeAndGroup(t *testing.T) {
 func TestAllowedUsers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start("--socket-mode", "0666", "--allow-uids", strconv.Itoa(os.Geteuid()))
-	s.dial().id()
-	runCommand(t, asNobody(t, s.command("id", "--socket", s.socket))).
-		fails(t, exitFailure, "PERMISSION_DENIED", fmt.Sprintf("user %d", nobodyID), "allow_uids")
+	s.Start("--socket-mode", "0666", "--allow-uids", strconv.Itoa(os.Geteuid()))
+	s.Dial().ID()
+	testkit.RunCommand(t, asNobody(t, s.Command("id", "--socket", s.Socket))).
+		Fails(t, exitFailure, "PERMISSION_DENIED", fmt.Sprintf("user %d", nobodyID), "allow_uids")
 
 	byGroup := newSite(t)
-	byGroup.launch("--socket-mode", "0666", "--allow-uids", "12345,12346", "--allow-gids", strconv.Itoa(nobodyID)).awaitListening()
-	runCommand(t, asNobody(t, byGroup.command("id", "--socket", byGroup.socket))).ok(t)
-	byGroup.kazahanad("id").fails(t, exitFailure, "PERMISSION_DENIED")
+	byGroup.Launch("--socket-mode", "0666", "--allow-uids", "12345,12346", "--allow-gids", strconv.Itoa(nobodyID)).AwaitListening()
+	testkit.RunCommand(t, asNobody(t, byGroup.Command("id", "--socket", byGroup.Socket))).OK(t)
+	byGroup.Kazahanad("id").Fails(t, exitFailure, "PERMISSION_DENIED")
 }
 
 // Whoever is not allowed is told so, and the connection is closed.
 func TestNotAllowedConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.launch("--allow-uids", strconv.Itoa(os.Geteuid()+1)).awaitListening()
-	c := s.dial()
-	refusal := c.refused(wire.CodePermissionDenied)
+	s.Launch("--allow-uids", strconv.Itoa(os.Geteuid()+1)).AwaitListening()
+	c := s.Dial()
+	refusal := c.Refused(wire.CodePermissionDenied)
 	if !strings.Contains(refusal.Message, fmt.Sprintf("user %d", os.Geteuid())) {
 		t.Errorf("the error is %q", refusal)
 	}
 	select {
 	case <-c.Done():
-	case <-time.After(patience):
+	case <-time.After(testkit.Patience):
 		t.Fatal("the connection stays open")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	if err := c.Call(ctx, "Ping", nil); !errors.Is(err, wire.ErrConnectionLost) {
 		t.Errorf("a further call: %v", err)
 	}
-	s.kazahanad("health").fails(t, exitFailure, "PERMISSION_DENIED")
+	s.Kazahanad("health").Fails(t, exitFailure, "PERMISSION_DENIED")
 }
 
 // Without any directory of their own, a user's daemon and clients meet below
@@ -234,51 +235,51 @@ func TestSocketBelowTmp(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	s := newSite(t)
-	if err := os.Chown(s.dir, uid, uid); err != nil {
+	if err := os.Chown(s.Dir, uid, uid); err != nil {
 		t.Fatal(err)
 	}
-	s.socket = filepath.Join(dir, "kazahanad.sock")
+	s.Socket = filepath.Join(dir, "kazahanad.sock")
 	asUser := func(args ...string) *exec.Cmd {
-		cmd := s.command(args...)
-		cmd.SysProcAttr = dieWithParent(&syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)})
+		cmd := s.Command(args...)
+		cmd.SysProcAttr = testkit.DieWithParent(&syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)})
 		return cmd
 	}
-	d := s.launchCommand(asUser("serve", "--config", "none"))
-	d.awaitReady()
+	d := s.LaunchCommand(asUser("serve", "--config", "none"))
+	d.AwaitReady()
 	if info, err := os.Lstat(dir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the directory is %v (%v)", info.Mode(), err)
 	}
-	if st := s.dial().status(); st.StateDir != s.path(".local/state/kazahana") {
+	if st := s.Dial().Status(); st.StateDir != s.Path(".local/state/kazahana") {
 		t.Errorf("the state is in %s", st.StateDir)
 	}
-	if got := runCommand(t, asUser("id")); got.code != exitOK {
+	if got := testkit.RunCommand(t, asUser("id")); got.Code != exitOK {
 		if _, err := os.Lstat("/run/kazahana/kazahanad.sock"); err == nil {
 			t.Skip("a daemon of this machine's own has just started")
 		}
 		t.Errorf("id: %+v", got)
 	}
-	d.terminate()
+	d.Terminate()
 
 	// Somebody else was there first.
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	mkdir(t, dir)
+	testkit.Mkdir(t, dir)
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	said := s.launchCommand(asUser("serve", "--config", "none")).failsToStart(exitFailure)
+	said := s.LaunchCommand(asUser("serve", "--config", "none")).FailsToStart(exitFailure)
 	if !strings.Contains(said, dir) || !strings.Contains(said, "0700") {
 		t.Errorf("it said %q", said)
 	}
-	l, err := net.Listen("unix", s.socket)
+	l, err := net.Listen("unix", s.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	got := runCommand(t, asUser("id"))
+	got := testkit.RunCommand(t, asUser("id"))
 	if _, err := os.Lstat("/run/kazahana/kazahanad.sock"); err == nil {
 		t.Skip("a daemon of this machine's own has just started")
 	}
-	got.fails(t, exitFailure, dir, "not trusted")
+	got.Fails(t, exitFailure, dir, "not trusted")
 }

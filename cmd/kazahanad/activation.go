@@ -16,18 +16,19 @@ import (
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
-// supervision is what a daemon has of whoever started it.
+// supervision is the daemon's connection to its service manager: the socket that
+// the manager opened, and SIGHUP.
 type supervision struct {
 	socket  *unixsock.Listener            // opened in advance; nil: none
-	hangup  <-chan os.Signal              // at each the configuration is to be read again
-	load    func() (*config.Serve, error) // reads it
+	hangup  <-chan os.Signal              // each signal asks for a reload of the configuration
+	load    func() (*config.Serve, error) // reads the configuration
 	level   zap.AtomicLevel               // of the log
 	notify  func(assignments ...string) (bool, error)
-	refused atomic.Bool // what was read last is not in force
+	refused atomic.Bool // the last reload was refused
 }
 
-// supervise takes over what the service manager has given to the process. load
-// reads the configuration. stop gives SIGHUP back.
+// supervise takes over the service manager's socket and SIGHUP. stop restores the
+// handling of SIGHUP.
 func supervise(s *system, settings *config.Serve, load func() (*config.Serve, error)) (sup *supervision, stop func(), err error) {
 	socket, err := systemd.Socket()
 	if err != nil {
@@ -49,7 +50,8 @@ func supervise(s *system, settings *config.Serve, load func() (*config.Serve, er
 	}, stop, nil
 }
 
-// adopt makes the settings those of a daemon with the socket, if there is one.
+// adopt sets the socket path to that of the service manager's socket, if there is
+// one.
 func adopt(settings *config.Serve, socket *unixsock.Listener) error {
 	if socket == nil {
 		return nil
@@ -62,7 +64,7 @@ func adopt(settings *config.Serve, socket *unixsock.Listener) error {
 	return nil
 }
 
-// samePlace reports whether two paths lead to one file: /var/run is /run.
+// samePlace reports whether two paths name one file, as /var/run/x and /run/x do.
 func samePlace(a, b string) bool {
 	if a == b {
 		return true
@@ -75,8 +77,8 @@ func samePlace(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-// warnOfIdleKeys says which settings the socket unit has in its place, unless
-// they are for a socket of admin_listen.
+// warnOfIdleKeys warns of settings that the socket unit overrides. Those that also
+// apply to a socket of admin_listen are not idle.
 func warnOfIdleKeys(settings *config.Serve, log *zap.Logger) {
 	if network, _ := admin.SplitAddress(settings.AdminListen); network == "unix" {
 		return
@@ -88,8 +90,8 @@ func warnOfIdleKeys(settings *config.Serve, log *zap.Logger) {
 	}
 }
 
-// hangups catches SIGHUP, unless it means what it did before there were daemons:
-// that the terminal is gone; or whoever started the process wants it ignored.
+// hangups catches SIGHUP. It does not where the process has a terminal, whose loss
+// the signal reports, or was started with SIGHUP ignored.
 func hangups() (_ <-chan os.Signal, stop func()) {
 	if signal.Ignored(syscall.SIGHUP) || term.IsTerminal(int(os.Stdin.Fd())) {
 		return nil, func() {}

@@ -1,43 +1,15 @@
 package main
 
 import (
-	"context"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit"
 )
-
-// get asks the daemon's side door.
-func (s *site) get(path string) (code int, body string) {
-	s.t.Helper()
-	code, body, err := getUnix(s.path("admin.sock"), path)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return code, body
-}
-
-// getUnix asks for a path over a Unix socket.
-func getUnix(socket, path string) (code int, body string, err error) {
-	client := &http.Client{Timeout: patience, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		},
-	}}
-	answer, err := client.Get("http://admin" + path)
-	if err != nil {
-		return 0, "", err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	return answer.StatusCode, string(text), err
-}
 
 // Every Unix socket is taken over from a process that was killed, has the
 // permissions that are asked for, and is never taken from a process that lives.
@@ -49,14 +21,14 @@ func TestUnixSocketsAreTakenOver(t *testing.T) {
 		group = "12345" // root gives a socket to any group
 	}
 	options := []string{"--socket-mode", "0620", "--socket-group", group, "--log-format", "json"}
-	path := s.path("admin.sock")
+	path := s.Path("admin.sock")
 	for name, c := range map[string]struct {
 		args, other []string // other: a second process that wants the same socket
 		flag        string
 	}{
 		"admin_listen": {
-			s.serveArgs("--admin-listen", "unix:"+path),
-			[]string{"serve", "--config", "none", "--socket", s.path("d2.sock"), "--state-dir", s.path("state2"), "--admin-listen", "unix:" + path},
+			s.ServeArgs("--admin-listen", "unix:"+path),
+			[]string{"serve", "--config", "none", "--socket", s.Path("d2.sock"), "--state-dir", s.Path("state2"), "--admin-listen", "unix:" + path},
 			"--admin-listen",
 		},
 		"listen": {
@@ -66,16 +38,16 @@ func TestUnixSocketsAreTakenOver(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var d *instance
+			var d *testkit.Instance
 			for range 3 { // the second and the third find what the one before left
-				d = s.launchCommand(s.command(append(c.args, options...)...))
-				eventually(t, "it answers", func() bool {
+				d = s.LaunchCommand(s.Command(append(c.args, options...)...))
+				testkit.Eventually(t, "it answers", func() bool {
 					select {
-					case <-d.ended:
-						t.Fatalf("it ended: %v\n%s", d.err, d.log)
+					case <-d.Ended:
+						t.Fatalf("it ended: %v\n%s", d.Err, d.Log)
 					default:
 					}
-					code, _, err := getUnix(path, "/readyz")
+					code, _, err := testkit.GetUnix(path, "/readyz")
 					return err == nil && code == http.StatusOK
 				})
 				info, err := os.Stat(path)
@@ -86,20 +58,20 @@ func TestUnixSocketsAreTakenOver(t *testing.T) {
 				if info.Mode().Perm() != 0o620 || gid != group {
 					t.Errorf("the socket has mode %v and group %s, want 0620 and %s", info.Mode(), gid, group)
 				}
-				d.kill()
+				d.Kill()
 			}
-			d = s.launchCommand(s.command(append(c.args, options...)...))
-			eventually(t, "it answers", func() bool {
-				code, _, err := getUnix(path, "/readyz")
+			d = s.LaunchCommand(s.Command(append(c.args, options...)...))
+			testkit.Eventually(t, "it answers", func() bool {
+				code, _, err := testkit.GetUnix(path, "/readyz")
 				return err == nil && code == http.StatusOK
 			})
-			said := s.launchCommand(s.command(c.other...)).failsToStart(exitFailure)
-			for _, want := range []string{path, "in use by process " + strconv.Itoa(d.pid()), c.flag} {
+			said := s.LaunchCommand(s.Command(c.other...)).FailsToStart(exitFailure)
+			for _, want := range []string{path, "in use by process " + strconv.Itoa(d.PID()), c.flag} {
 				if !strings.Contains(said, want) {
 					t.Errorf("a second process says %q, and not %q", said, want)
 				}
 			}
-			d.terminate()
+			d.Terminate()
 			if _, err := os.Lstat(path); !os.IsNotExist(err) {
 				t.Errorf("the socket is left: %v", err)
 			}
@@ -110,19 +82,19 @@ func TestUnixSocketsAreTakenOver(t *testing.T) {
 func TestAdmin(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start(s.brief("--fallback", "none", "--admin-listen", "unix:"+s.path("admin.sock"))...)
-	c := s.dial()
-	c.ids(100)
-	c.id()
+	s.Start(s.Brief("--fallback", "none", "--admin-listen", "unix:"+s.Path("admin.sock"))...)
+	c := s.Dial()
+	c.IDs(100)
+	c.ID()
 	for _, path := range []string{"/healthz", "/readyz"} {
-		if code, body := s.get(path); code != http.StatusOK || body != "ok\n" {
+		if code, body := s.Get(path); code != http.StatusOK || body != "ok\n" {
 			t.Errorf("%s answers %d %q", path, code, body)
 		}
 	}
-	if code, _ := s.get("/debug/pprof/"); code != http.StatusNotFound {
+	if code, _ := s.Get("/debug/pprof/"); code != http.StatusNotFound {
 		t.Errorf("profiles are there unasked: %d", code)
 	}
-	_, metrics := s.get("/metrics")
+	_, metrics := s.Get("/metrics")
 	for _, want := range []string{
 		`kazahana_ids_issued_total{kind="regular",service="default"} 101`,
 		`kazahana_leases_active{service="default"} 1`,
@@ -142,7 +114,7 @@ func TestAdmin(t *testing.T) {
 		`kazahana_rpc_duration_seconds_count`,
 		`kazahana_connections`,
 		`kazahana_build_info{`,
-		`version="` + testVersion + `"`,
+		`version="` + testkit.Version + `"`,
 		`process_open_fds`, `go_goroutines`,
 	} {
 		if !strings.Contains(metrics, want) {
@@ -153,16 +125,16 @@ func TestAdmin(t *testing.T) {
 		t.Log(metrics)
 	}
 	mend := outages["moved away"](t, s)
-	c.awaitMode("unavailable")
-	if code, body := s.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, s.leases()) {
+	c.AwaitMode("unavailable")
+	if code, body := s.Get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, s.Leases()) {
 		t.Errorf("/readyz answers %d %q", code, body)
 	}
-	if code, _ := s.get("/healthz"); code != http.StatusOK {
+	if code, _ := s.Get("/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz answers %d", code)
 	}
 	mend()
-	c.awaitMode("regular")
-	if code, body := s.get("/readyz"); code != http.StatusOK {
+	c.AwaitMode("regular")
+	if code, body := s.Get("/readyz"); code != http.StatusOK {
 		t.Errorf("once mended, /readyz answers %d %q", code, body)
 	}
 }

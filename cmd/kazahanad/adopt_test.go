@@ -3,6 +3,8 @@ package main
 import (
 	"slices"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // TestLeaseOfAnotherProviderIsNotAdopted: what one provider granted means
@@ -17,22 +19,22 @@ func TestLeaseOfAnotherProviderIsNotAdopted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
-			d := s.start("--provider", "sqlite:"+s.path(urls[0]))
-			s.dial().id()
-			first := s.dial().lease()
-			d.kill()
+			d := s.Start("--provider", "sqlite:"+s.Path(urls[0]))
+			s.Dial().ID()
+			first := s.Dial().Lease()
+			d.Kill()
 			// Another daemon lives on the provider that comes next.
 			other := newSite(t)
-			next := "sqlite:" + s.path(urls[1])
-			other.start("--provider", next)
+			next := "sqlite:" + s.Path(urls[1])
+			other.Start("--provider", next)
 			regular := map[string]any{"regular_only": true}
-			theirs := other.dial().ids(1000, regular)
-			s.start("--provider", next, "--startup-wait", "0")
-			c := s.dial()
-			if c.status().Mode == "regular" {
-				t.Errorf("a lease is in use (%+v, before the restart %+v), and the only machine ID is the other daemon's", c.lease(), first)
+			theirs := other.Dial().IDs(1000, regular)
+			s.Start("--provider", next, "--startup-wait", "0")
+			c := s.Dial()
+			if c.Status().Mode == "regular" {
+				t.Errorf("a lease is in use (%+v, before the restart %+v), and the only machine ID is the other daemon's", c.Lease(), first)
 			}
-			for _, id := range c.ids(1000) {
+			for _, id := range c.IDs(1000) {
 				if _, twice := slices.BinarySearch(theirs, id); twice {
 					t.Fatalf("%d was made by both daemons", id)
 				}
@@ -46,14 +48,14 @@ func TestLeaseOfAnotherProviderIsNotAdopted(t *testing.T) {
 func TestFailedStartKeepsTheLease(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.start()
-	s.dial().id()
-	first := s.dial().lease()
-	d.kill()
-	writeFile(t, s.path("file"), "")
-	s.launch("--admin-listen", "unix:"+s.path("file/admin.sock")).failsToStart(exitFailure)
-	s.start()
-	if again := s.dial().lease(); again.MachineID != first.MachineID || again.CreatedMS != first.CreatedMS {
+	d := s.Start()
+	s.Dial().ID()
+	first := s.Dial().Lease()
+	d.Kill()
+	testkit.WriteFile(t, s.Path("file"), "")
+	s.Launch("--admin-listen", "unix:"+s.Path("file/admin.sock")).FailsToStart(exitFailure)
+	s.Start()
+	if again := s.Dial().Lease(); again.MachineID != first.MachineID || again.CreatedMS != first.CreatedMS {
 		t.Errorf("the lease was %+v, and is %+v", first, again)
 	}
 }

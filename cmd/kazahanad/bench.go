@@ -19,7 +19,7 @@ const (
 	maxBenchPipeline    = 1024
 )
 
-// benchWarmup is how long load is put on the daemon before counting begins.
+// benchWarmup is the time under load before counting begins.
 const benchWarmup = 200 * time.Millisecond
 
 type benchCmd struct {
@@ -34,8 +34,8 @@ type benchCmd struct {
 
 // Help is the text that kong prints below the usage line.
 func (*benchCmd) Help() string {
-	return `Asks a running daemon for IDs as fast as it answers, checks that they increase, and says how many came and how long an answer took. ` +
-		`The IDs are used up, and programs of this host that ask at the same time wait longer.`
+	return `Asks a running daemon for IDs as fast as it answers, checks that they increase, and prints their number and the latency of the answers. ` +
+		`The IDs are used up, and other programs of this host wait longer for theirs meanwhile.`
 }
 
 // benchReport is what bench --json prints.
@@ -52,8 +52,8 @@ type benchReport struct {
 	Latency     benchLatency `json:"latency_us"`
 }
 
-// benchLatency is the time, in microseconds, from sending what is sent together
-// to the last of its answers.
+// benchLatency is the time, in microseconds, from sending a group of pipelined
+// requests to the last of their answers.
 type benchLatency struct {
 	P50  float64 `json:"p50"`
 	P90  float64 `json:"p90"`
@@ -62,12 +62,13 @@ type benchLatency struct {
 	Max  float64 `json:"max"`
 }
 
-// Run puts load on the daemon, and prints what came of it.
+// Run puts load on the daemon and prints the result.
 func (c *benchCmd) Run(s *system) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	// What is wrong with the socket, the service or the batch is told by the client.
+	// One call through the client first: its errors explain a wrong socket, service
+	// or batch.
 	var ids []uint64
 	options := map[string]any{"timeout_ms": c.Timeout.Milliseconds()}
 	if c.Service != "" {
@@ -80,7 +81,7 @@ func (c *benchCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	debug.SetGCPercent(-1) // as load.Put asks for
+	debug.SetGCPercent(-1) // load.Put requires it
 	runtime.LockOSThread()
 	result, err := load.Put(s.ctx, load.Options{
 		Socket: socket, Dialect: load.RPC, Service: c.Service, Count: c.Batch, Connections: c.Connections, Depth: c.Pipeline,
@@ -104,19 +105,19 @@ func (c *benchCmd) check() error {
 		{"--connections", c.Connections, maxBenchConnections}, {"--pipeline", c.Pipeline, maxBenchPipeline}, {"--batch", c.Batch, daemon.MaxBatch},
 	} {
 		if limit.n < 1 || limit.n > limit.most {
-			return usageError{fmt.Errorf("%s %d: 1 to %d are right", limit.flag, limit.n, limit.most)}
+			return usageError{fmt.Errorf("%s %d: 1 to %d are allowed", limit.flag, limit.n, limit.most)}
 		}
 	}
 	if c.Duration <= 0 {
-		return usageError{fmt.Errorf("--duration %v: a duration is more than 0", c.Duration)}
+		return usageError{fmt.Errorf("--duration %v: must be more than 0", c.Duration)}
 	}
 	if c.Timeout <= 0 {
-		return usageError{fmt.Errorf("--timeout %v: a timeout is more than 0", c.Timeout)}
+		return usageError{fmt.Errorf("--timeout %v: must be more than 0", c.Timeout)}
 	}
 	return nil
 }
 
-// path is where the daemon listens.
+// path is the path of the daemon's socket.
 func (f *clientFlags) path(s *system) (string, error) {
 	if f.Socket != "" {
 		return address.Parse(f.Socket)
@@ -145,7 +146,7 @@ func (r benchReport) print(out io.Writer) error {
 	return w.Flush()
 }
 
-// micro shows microseconds in a unit that suits them.
+// micro formats microseconds in a suitable unit.
 func micro(us float64) string {
 	d := time.Duration(us * 1000)
 	switch {

@@ -6,21 +6,23 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // bench asks the site's daemon for IDs.
-func (s *site) bench(args ...string) outcome {
-	s.t.Helper()
-	return s.kazahanad(append([]string{"bench"}, args...)...)
+func (s *site) bench(args ...string) testkit.Outcome {
+	s.T.Helper()
+	return s.Kazahanad(append([]string{"bench"}, args...)...)
 }
 
 func TestBench(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start("--services", "{orders: {}}")
-	c := s.dial()
+	s.Start("--services", "{orders: {}}")
+	c := s.Dial()
 	issued := func(service string) uint64 {
-		for _, one := range c.status().Services {
+		for _, one := range c.Status().Services {
 			if one.Service == service {
 				return one.Issued.Regular
 			}
@@ -33,8 +35,8 @@ func TestBench(t *testing.T) {
 	} {
 		before := issued("orders")
 		var r benchReport
-		decodeJSON(t, s.bench("--service", "orders", "--duration", "500ms", "--json", "--connections", fmt.Sprint(load.connections),
-			"--pipeline", fmt.Sprint(load.pipeline), "--batch", fmt.Sprint(load.batch)).ok(t), &r)
+		testkit.DecodeJSON(t, s.bench("--service", "orders", "--duration", "500ms", "--json", "--connections", fmt.Sprint(load.connections),
+			"--pipeline", fmt.Sprint(load.pipeline), "--batch", fmt.Sprint(load.batch)).OK(t), &r)
 		l := r.Latency
 		if r.Service != "orders" || r.Connections != load.connections || r.Pipeline != load.pipeline || r.Batch != load.batch ||
 			r.Requests < 1 || r.Requests%int64(load.pipeline) != 0 || r.IDs != r.Requests*int64(load.batch) || r.Seconds <= 0 || r.IDsPerSec < r.PerSecond ||
@@ -49,7 +51,7 @@ func TestBench(t *testing.T) {
 	if got := issued("default"); got != 0 {
 		t.Errorf("the other service made %d IDs", got)
 	}
-	text := s.bench("--duration", "300ms").ok(t)
+	text := s.bench("--duration", "300ms").OK(t)
 	for _, want := range []string{"load      1 connections, 1 requests together, 1 IDs each, for ", "\nIDs ", " per second\n", "\nlatency   p50 ", ", p99.9 ", ", max "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("bench does not say %q:\n%s", want, text)
@@ -64,22 +66,22 @@ func TestBenchErrors(t *testing.T) {
 		"--connections 0": "--connections 0: 1 to 10000", "--connections 10001": "--connections 10001", "--pipeline 1025": "--pipeline 1025: 1 to 1024",
 		"--batch 65537": "--batch 65537: 1 to 65536", "--duration 0s": "--duration 0s", "--timeout 0s": "--timeout 0s",
 	} {
-		s.bench(strings.Fields(args)...).fails(t, exitUsage, want)
+		s.bench(strings.Fields(args)...).Fails(t, exitUsage, want)
 	}
-	s.bench().fails(t, exitFailure, s.socket)
-	d := s.start("--max-connections", "3")
-	s.bench("--service", "nope").fails(t, exitFailure, "UNKNOWN_SERVICE", "nope")
-	s.bench("--connections", "9").fails(t, exitFailure, "OVERLOADED")
+	s.bench().Fails(t, exitFailure, s.Socket)
+	d := s.Start("--max-connections", "3")
+	s.bench("--service", "nope").Fails(t, exitFailure, "UNKNOWN_SERVICE", "nope")
+	s.bench("--connections", "9").Fails(t, exitFailure, "OVERLOADED")
 	// A batch takes 256 s.
-	s.bench("--pipeline", "2", "--batch", "65536", "--duration", "1ms", "--connections", "2").fails(t, exitFailure, "send less together")
-	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	s.bench("--pipeline", "2", "--batch", "65536", "--duration", "1ms", "--connections", "2").Fails(t, exitFailure, "send less together")
+	if err := d.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	s.bench("--timeout", "100ms").fails(t, exitFailure, "no answer")
-	if err := d.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+	s.bench("--timeout", "100ms").Fails(t, exitFailure, "no answer")
+	if err := d.Cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	d.terminate()
+	d.Terminate()
 }
 
 // A signal ends the measurement, and what was measured is told. A daemon that
@@ -87,28 +89,28 @@ func TestBenchErrors(t *testing.T) {
 func TestBenchEnds(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.start()
-	c := s.dial()
-	c.lease()
-	start := func(args ...string) (b *instance, out *bytes.Buffer) {
-		before := c.status().Services[0].Issued.Regular
-		cmd := s.command(append([]string{"bench", "--socket", s.socket, "--duration", "1h"}, args...)...)
+	d := s.Start()
+	c := s.Dial()
+	c.Lease()
+	start := func(args ...string) (b *testkit.Instance, out *bytes.Buffer) {
+		before := c.Status().Services[0].Issued.Regular
+		cmd := s.Command(append([]string{"bench", "--socket", s.Socket, "--duration", "1h"}, args...)...)
 		out = &bytes.Buffer{}
 		cmd.Stdout = out
-		b = s.launchCommand(cmd)
-		eventually(t, "more IDs are made than the warm-up can take", func() bool { return c.status().Services[0].Issued.Regular > before+100_000 })
+		b = s.LaunchCommand(cmd)
+		testkit.Eventually(t, "more IDs are made than the warm-up can take", func() bool { return c.Status().Services[0].Issued.Regular > before+100_000 })
 		return b, out
 	}
 	b, out := start("--connections", "3")
-	_ = b.cmd.Process.Signal(syscall.SIGINT)
-	if code := b.code(); code != exitOK || !strings.Contains(out.String(), "per second") {
-		t.Errorf("exit code %d\n%s%s", code, out, b.log)
+	_ = b.Cmd.Process.Signal(syscall.SIGINT)
+	if code := b.Code(); code != exitOK || !strings.Contains(out.String(), "per second") {
+		t.Errorf("exit code %d\n%s%s", code, out, b.Log)
 	}
 	b, _ = start("--timeout", "1s")
-	_ = d.cmd.Process.Signal(syscall.SIGSTOP)
-	code := b.code()
-	_ = d.cmd.Process.Signal(syscall.SIGCONT)
-	if code != exitFailure || !strings.Contains(b.log.String(), "does not answer") {
-		t.Errorf("exit code %d: %s", code, b.log)
+	_ = d.Cmd.Process.Signal(syscall.SIGSTOP)
+	code := b.Code()
+	_ = d.Cmd.Process.Signal(syscall.SIGCONT)
+	if code != exitFailure || !strings.Contains(b.Log.String(), "does not answer") {
+		t.Errorf("exit code %d: %s", code, b.Log)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,12 +43,12 @@ func fullPipe(t *testing.T) (reader, writer *os.File) {
 }
 
 // launchBlocked runs a command whose stderr is full.
-func (s *site) launchBlocked(args ...string) (d *instance, reader *os.File) {
-	s.t.Helper()
-	reader, writer := fullPipe(s.t)
-	cmd := s.command(args...)
+func (s *site) launchBlocked(args ...string) (d *testkit.Instance, reader *os.File) {
+	s.T.Helper()
+	reader, writer := fullPipe(s.T)
+	cmd := s.Command(args...)
 	cmd.Stderr = writer
-	d = s.launchCommand(cmd)
+	d = s.LaunchCommand(cmd)
 	_ = writer.Close()
 	return d, reader
 }
@@ -72,44 +73,44 @@ func droppedLines(t *testing.T, metrics string) int {
 func TestBlockedLog(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	args := s.serveArgs(s.brief("--log-level", "debug", "--log-format", "json", "--admin-listen", "unix:"+s.path("admin.sock"))...)
+	args := s.ServeArgs(s.Brief("--log-level", "debug", "--log-format", "json", "--admin-listen", "unix:"+s.Path("admin.sock"))...)
 	d, reader := s.launchBlocked(args...)
-	d.awaitReady()
-	c := s.dial()
+	d.AwaitReady()
+	c := s.Dial()
 	var pong string
-	c.must("Ping", &pong)
-	before := c.lease()
+	c.Must("Ping", &pong)
+	before := c.Lease()
 	dropped := func() int {
-		_, metrics := s.get("/metrics")
+		_, metrics := s.Get("/metrics")
 		return droppedLines(t, metrics)
 	}
-	eventually(t, "lines are dropped", func() bool {
+	testkit.Eventually(t, "lines are dropped", func() bool {
 		for range 200 {
 			var lock any
-			c.must("Lock.Acquire", &lock, "k")
-			c.must("Lock.Release", &lock, "k")
+			c.Must("Lock.Acquire", &lock, "k")
+			c.Must("Lock.Release", &lock, "k")
 		}
-		c.id()
+		c.ID()
 		return dropped() > 0
 	})
-	if code, body := s.get("/readyz"); code != http.StatusOK {
+	if code, body := s.Get("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz answers %d %q", code, body)
 	}
-	eventually(t, "the lease is renewed", func() bool { return c.lease().CreatedMS > before.CreatedMS })
-	if in := s.inspected(c.id()); in.Kind != "regular" {
+	testkit.Eventually(t, "the lease is renewed", func() bool { return c.Lease().CreatedMS > before.CreatedMS })
+	if in := s.Inspected(c.ID()); in.Kind != "regular" {
 		t.Errorf("an ID is %+v", in)
 	}
 	lost := dropped()
-	go func() { _, _ = reader.WriteTo(d.log) }()
-	eventually(t, "the log tells of the gap", func() bool { return strings.Contains(d.log.String(), "log lines were dropped") })
-	d.terminate()
-	eventually(t, "the last line is read", func() bool { return strings.Contains(d.log.String(), "leases are given back") })
+	go func() { _, _ = reader.WriteTo(d.Log) }()
+	testkit.Eventually(t, "the log tells of the gap", func() bool { return strings.Contains(d.Log.String(), "log lines were dropped") })
+	d.Terminate()
+	testkit.Eventually(t, "the last line is read", func() bool { return strings.Contains(d.Log.String(), "leases are given back") })
 	var gap struct {
 		Level   string
 		Dropped int
 		Total   int `json:"dropped_since_start"`
 	}
-	for line := range strings.Lines(d.log.String()) {
+	for line := range strings.Lines(d.Log.String()) {
 		if strings.Contains(line, "log lines were dropped") {
 			if err := json.Unmarshal([]byte(line), &gap); err != nil {
 				t.Errorf("%v: %s", err, line)
@@ -127,19 +128,19 @@ func TestBlockedLog(t *testing.T) {
 func TestBlockedLogAtTheEnd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d, _ := s.launchBlocked(s.serveArgs()...)
-	d.awaitReady()
-	d.terminate()
-	if d.err != nil {
-		t.Errorf("it ended with %v", d.err)
+	d, _ := s.launchBlocked(s.ServeArgs()...)
+	d.AwaitReady()
+	d.Terminate()
+	if d.Err != nil {
+		t.Errorf("it ended with %v", d.Err)
 	}
 	for _, args := range [][]string{
-		s.serveArgs("--max-backward", "frob"), s.serveArgs("--provider", "frob:"),
+		s.ServeArgs("--max-backward", "frob"), s.ServeArgs("--provider", "frob:"),
 		{"lease-server", "--config", "none", "--provider", "frob:"},
 		{"run", "--config", "none", "--provider", "frob:", "--", "true"},
 	} {
 		d, _ := s.launchBlocked(args...)
-		if code := d.code(); code != exitUsage {
+		if code := d.Code(); code != exitUsage {
 			t.Errorf("%q: exit code %d", args, code)
 		}
 	}
@@ -150,37 +151,37 @@ func TestBlockedLogAtTheEnd(t *testing.T) {
 func TestStartErrorIsFlushed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start()
-	d := s.launch("--log-level", "debug")
-	if said := d.failsToStart(exitFailure); !strings.HasSuffix(d.log.String(), said) {
-		t.Errorf("the log ends otherwise:\n%s", d.log)
+	s.Start()
+	d := s.Launch("--log-level", "debug")
+	if said := d.FailsToStart(exitFailure); !strings.HasSuffix(d.Log.String(), said) {
+		t.Errorf("the log ends otherwise:\n%s", d.Log)
 	}
 }
 
 func TestBlockedLogOfLeaseServer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	path := s.path("lease.sock")
+	path := s.Path("lease.sock")
 	l, reader := s.launchBlocked("lease-server", "--config", "none", "--listen", "unix:"+path, "--drain-delay", "0",
 		"--provider", "memory:", "--log-level", "debug", "--log-format", "json")
-	eventually(t, "it answers", func() bool {
-		code, _, err := getUnix(path, "/readyz")
+	testkit.Eventually(t, "it answers", func() bool {
+		code, _, err := testkit.GetUnix(path, "/readyz")
 		return err == nil && code == http.StatusOK
 	})
-	eventually(t, "lines are dropped", func() bool {
+	testkit.Eventually(t, "lines are dropped", func() bool {
 		for range 500 {
-			if code, _, err := getUnix(path, "/stats"); err != nil || code != http.StatusOK {
+			if code, _, err := testkit.GetUnix(path, "/stats"); err != nil || code != http.StatusOK {
 				t.Fatalf("/stats answers %d, %v", code, err)
 			}
 		}
-		_, metrics, err := getUnix(path, "/metrics")
+		_, metrics, err := testkit.GetUnix(path, "/metrics")
 		return err == nil && droppedLines(t, metrics) > 0
 	})
-	go func() { _, _ = reader.WriteTo(l.log) }()
-	eventually(t, "the log tells of the gap", func() bool { return strings.Contains(l.log.String(), "log lines were dropped") })
-	l.terminate()
-	if l.err != nil {
-		t.Errorf("it ended with %v", l.err)
+	go func() { _, _ = reader.WriteTo(l.Log) }()
+	testkit.Eventually(t, "the log tells of the gap", func() bool { return strings.Contains(l.Log.String(), "log lines were dropped") })
+	l.Terminate()
+	if l.Err != nil {
+		t.Errorf("it ended with %v", l.Err)
 	}
 }
 
@@ -188,25 +189,25 @@ func TestBlockedLogOfLeaseServer(t *testing.T) {
 func TestBlockedLogOfRunAndLock(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	stop := s.path("stop")
+	stop := s.Path("stop")
 	until := fmt.Sprintf("until [ -e %s ]; do sleep 0.05; done; exit 7", stop)
 	d, _ := s.launchBlocked(s.runArgs("term=3s", until)...)
-	eventually(t, "the lease is extended twice", func() bool {
-		o := s.kazahanad("leases", "--config", "none", "--json", "--provider", "sqlite:"+s.leases())
-		if o.code != exitOK { // the file is not there yet
+	testkit.Eventually(t, "the lease is extended twice", func() bool {
+		o := s.Kazahanad("leases", "--config", "none", "--json", "--provider", "sqlite:"+s.Leases())
+		if o.Code != exitOK { // the file is not there yet
 			return false
 		}
 		var r leasesReport
-		decodeJSON(t, o.stdout, &r)
+		testkit.DecodeJSON(t, o.Stdout, &r)
 		return *r.ExtendTTLSuccess >= 2
 	})
-	writeFile(t, stop, "")
-	if code := d.code(); code != 7 {
+	testkit.WriteFile(t, stop, "")
+	if code := d.Code(); code != 7 {
 		t.Errorf("run: exit code %d", code)
 	}
-	s.start()
-	d, _ = s.launchBlocked("lock", "--socket", s.socket, "k", "--", "sh", "-c", "exit 8")
-	if code := d.code(); code != 8 {
+	s.Start()
+	d, _ = s.launchBlocked("lock", "--socket", s.Socket, "k", "--", "sh", "-c", "exit 8")
+	if code := d.Code(); code != 8 {
 		t.Errorf("lock: exit code %d", code)
 	}
 }
@@ -219,21 +220,21 @@ func TestLogReaderGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := s.command(s.serveArgs("--admin-listen", "unix:"+s.path("admin.sock"))...)
+	cmd := s.Command(s.ServeArgs("--admin-listen", "unix:"+s.Path("admin.sock"))...)
 	cmd.Stderr = writer
-	d := s.launchCommand(cmd)
+	d := s.LaunchCommand(cmd)
 	_ = writer.Close()
-	d.awaitReady()
+	d.AwaitReady()
 	_ = reader.Close()
-	_ = d.cmd.Process.Signal(syscall.SIGHUP) // a line to log
-	eventually(t, "the line is lost", func() bool {
-		_, metrics := s.get("/metrics")
+	_ = d.Cmd.Process.Signal(syscall.SIGHUP) // a line to log
+	testkit.Eventually(t, "the line is lost", func() bool {
+		_, metrics := s.Get("/metrics")
 		return droppedLines(t, metrics) > 0
 	})
-	s.dial().id()
-	d.terminate()
-	if d.err != nil {
-		t.Errorf("it ended with %v", d.err)
+	s.Dial().ID()
+	d.Terminate()
+	if d.Err != nil {
+		t.Errorf("it ended with %v", d.Err)
 	}
 }
 
@@ -244,12 +245,12 @@ func TestJournalPriorities(t *testing.T) {
 	priorities := map[string]string{"error": "3", "warn": "4", "info": "6", "debug": "7"}
 	for _, format := range []string{"json", "console"} {
 		s := newSite(t)
-		d, journal := s.launchJournaled(true, s.serveArgs("--log-level", "debug", "--log-format", format)...)
-		d.awaitReady()
-		c := s.dial()
+		d, journal := s.launchJournaled(true, s.ServeArgs("--log-level", "debug", "--log-format", format)...)
+		d.AwaitReady()
+		c := s.Dial()
 		var answer any
-		c.must("Sequence.Next", &answer, "k") // a line of level debug
-		d.terminate()
+		c.Must("Sequence.Next", &answer, "k") // a line of level debug
+		d.Terminate()
 		seen := map[string]bool{}
 		for line := range strings.Lines(journal()) {
 			m := level.FindStringSubmatch(line)
@@ -264,18 +265,18 @@ func TestJournalPriorities(t *testing.T) {
 			}
 		}
 		if !seen["debug"] || !seen["info"] || !seen["warn"] {
-			t.Errorf("levels %v are logged:\n%s", seen, d.log)
+			t.Errorf("levels %v are logged:\n%s", seen, d.Log)
 		}
-		_, journal = s.launchJournaled(true, s.serveArgs("--provider", "frob:", "--log-format", format)...)
+		_, journal = s.launchJournaled(true, s.ServeArgs("--provider", "frob:", "--log-format", format)...)
 		if text := journal(); !strings.HasPrefix(text, "<3>kazahanad: error: ") {
 			t.Errorf("the start failed with %q", text)
 		}
 	}
 	// stderr was redirected, and the variable is another's.
 	s := newSite(t)
-	d, journal := s.launchJournaled(false, s.serveArgs()...)
-	d.awaitReady()
-	d.terminate()
+	d, journal := s.launchJournaled(false, s.ServeArgs()...)
+	d.AwaitReady()
+	d.Terminate()
 	if text := journal(); strings.Contains(text, "\n<") || !strings.HasPrefix(text, "{") {
 		t.Errorf("the log is\n%s", text)
 	}
@@ -284,34 +285,34 @@ func TestJournalPriorities(t *testing.T) {
 // launchJournaled runs a command under a service manager that has connected its
 // stderr to the journal, or only says so. journal waits for the end and returns
 // what was logged.
-func (s *site) launchJournaled(connected bool, args ...string) (d *instance, journal func() string) {
-	s.t.Helper()
+func (s *site) launchJournaled(connected bool, args ...string) (d *testkit.Instance, journal func() string) {
+	s.T.Helper()
 	reader, writer, err := os.Pipe()
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(writer.Fd()), &st); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	inode := st.Ino
 	if !connected {
 		inode++
 	}
-	cmd := exec.Command(executable, args...)
-	cmd.Env = s.environment(fmt.Sprintf("JOURNAL_STREAM=%d:%d", st.Dev, inode))
+	cmd := exec.Command(testkit.Executable(), args...)
+	cmd.Env = s.Environment(fmt.Sprintf("JOURNAL_STREAM=%d:%d", st.Dev, inode))
 	cmd.Stderr = writer
-	d = s.launchCommand(cmd)
+	d = s.LaunchCommand(cmd)
 	_ = writer.Close()
 	copied := make(chan struct{})
 	go func() {
 		defer close(copied)
-		_, _ = reader.WriteTo(d.log)
+		_, _ = reader.WriteTo(d.Log)
 	}()
 	return d, func() string {
-		s.t.Helper()
-		d.awaitEnd()
+		s.T.Helper()
+		d.AwaitEnd()
 		<-copied
-		return d.log.String()
+		return d.Log.String()
 	}
 }

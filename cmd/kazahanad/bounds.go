@@ -8,7 +8,7 @@ import (
 type boundsCmd struct {
 	layoutFlags
 	From string `arg:"" help:"Time: RFC 3339, or a date (2026-11-01, in UTC)."`
-	To   string `arg:"" optional:"" help:"End of the interval, not part of it. Without it: the millisecond or the day of FROM."`
+	To   string `arg:"" optional:"" help:"End of the interval, exclusive (default: the end of FROM's millisecond or day)."`
 	JSON bool   `name:"json" help:"Print JSON."`
 }
 
@@ -38,7 +38,8 @@ func (c *boundsCmd) Run(s *system) error {
 	return err
 }
 
-// parseTime reads a time or a date, and tells how long the thing named lasts.
+// parseTime parses a time or a date, and returns its start and its length: a
+// millisecond or a day.
 func parseTime(text string) (time.Time, time.Duration, error) {
 	if t, err := time.Parse(time.DateOnly, text); err == nil {
 		return t, 24 * time.Hour, nil

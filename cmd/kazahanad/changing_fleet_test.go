@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -56,7 +57,7 @@ type fleet struct {
 type host struct {
 	*site
 	name    string
-	daemon  *instance
+	daemon  *testkit.Instance
 	tenures []tenure
 	mu      sync.Mutex
 	ids     []uint64
@@ -66,7 +67,7 @@ type host struct {
 // tenure is a time in which a daemon had its leases from one range of one store.
 // A store that was put back from a backup counts as another one.
 type tenure struct {
-	daemon    *instance
+	daemon    *testkit.Instance
 	store     string
 	low, high int64
 	since     time.Time
@@ -110,7 +111,7 @@ func (f *fleet) restored(since time.Time) {
 	}
 }
 
-func (f *fleet) sqlite() string { return "sqlite:" + f.home.leases() + "?" + changingTerms }
+func (f *fleet) sqlite() string { return "sqlite:" + f.home.Leases() + "?" + changingTerms }
 
 // redis runs a server in a directory of its own, and returns its URL.
 func (f *fleet) redis(name string) string {
@@ -118,22 +119,22 @@ func (f *fleet) redis(name string) string {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		f.t.Skip("redis-server is not installed (scripts/setup installs it)")
 	}
-	dir := f.home.path(name)
+	dir := f.home.Path(name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		f.t.Fatal(err)
 	}
 	socket := filepath.Join(dir, "s.sock")
-	var server *instance
+	var server *testkit.Instance
 	f.servers[name] = func() {
-		server = f.home.launchCommand(exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--dir", dir, "--save", "", "--logfile", "/dev/null"))
-		eventually(f.t, "redis answers", func() bool {
+		server = f.home.LaunchCommand(exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--dir", dir, "--save", "", "--logfile", "/dev/null"))
+		testkit.Eventually(f.t, "redis answers", func() bool {
 			conn, err := net.Dial("unix", socket)
 			if err != nil {
 				return false
 			}
 			defer conn.Close()
 			answer := make([]byte, 5)
-			_ = conn.SetDeadline(time.Now().Add(patience))
+			_ = conn.SetDeadline(time.Now().Add(testkit.Patience))
 			_, err = conn.Write([]byte("PING\r\n"))
 			if err == nil {
 				_, err = conn.Read(answer)
@@ -141,7 +142,7 @@ func (f *fleet) redis(name string) string {
 			return err == nil && string(answer) == "+PONG"
 		})
 	}
-	f.stops[name] = func() { server.kill() }
+	f.stops[name] = func() { server.Kill() }
 	f.servers[name]()
 	return "redis+unix:" + socket + "?" + changingTerms
 }
@@ -149,7 +150,7 @@ func (f *fleet) redis(name string) string {
 // ask takes IDs as a busy program does, until it is over.
 func (h *host) ask(over *atomic.Bool) {
 	for !over.Load() {
-		c, err := dialSocket(h.socket)
+		c, err := testkit.DialSocket(h.Socket)
 		for err == nil && !over.Load() {
 			err = h.askOnce(c)
 			time.Sleep(time.Millisecond)
@@ -157,14 +158,14 @@ func (h *host) ask(over *atomic.Bool) {
 		if c != nil {
 			_ = c.Close()
 		}
-		time.Sleep(pollInterval)
+		time.Sleep(testkit.PollInterval)
 	}
 }
 
 // askOnce takes a batch. It fails when the daemon is stopping or gone; every
 // other refusal is noted.
 func (h *host) askOnce(c *wire.Client) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	var ids []uint64
 	err := c.Call(ctx, "NextIDs", &ids, changingBatch)
@@ -190,7 +191,7 @@ func (h *host) note(what string) {
 func (h *host) take(ids []uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(ids) != changingBatch || !ascending(ids) || len(h.ids) > 0 && ids[0] <= h.ids[len(h.ids)-1] {
+	if len(ids) != changingBatch || !testkit.Ascending(ids) || len(h.ids) > 0 && ids[0] <= h.ids[len(h.ids)-1] {
 		h.errs = append(h.errs, fmt.Sprintf("a batch of %d does not ascend", len(ids)))
 	}
 	h.ids = append(h.ids, ids...)
@@ -208,19 +209,19 @@ func (f *fleet) restart(which, url string) {
 	f.t.Helper()
 	for _, h := range f.chosen(which) {
 		f.stopHost(h)
-		writeFile(f.t, h.path("k.yaml"), "provider: \""+url+"\"\n")
+		testkit.WriteFile(f.t, h.Path("k.yaml"), "provider: \""+url+"\"\n")
 		before := h.made()
-		h.daemon = h.start(append([]string{"--config", h.path("k.yaml"), "--sequence-start", "zero",
+		h.daemon = h.Start(append([]string{"--config", h.Path("k.yaml"), "--sequence-start", "zero",
 			"--acquire-retry-interval", "100ms", "--acquire-retry-max-interval", "200ms", "--verify-interval", "500ms"}, f.settings...)...)
-		eventually(f.t, "the host has IDs again", func() bool { return h.made() > before })
+		testkit.Eventually(f.t, "the host has IDs again", func() bool { return h.made() > before })
 		h.tenures = append(h.tenures, f.tenureOf(h.daemon, url))
-		if said := h.kazahanad("status").ok(f.t); strings.Contains(url, "ids=") && !strings.Contains(said, url[strings.Index(url, "ids="):]) {
+		if said := h.Kazahanad("status").OK(f.t); strings.Contains(url, "ids=") && !strings.Contains(said, url[strings.Index(url, "ids="):]) {
 			f.t.Errorf("status does not show the range of %s:\n%s", url, said)
 		}
 	}
 }
 
-func (f *fleet) tenureOf(d *instance, url string) tenure {
+func (f *fleet) tenureOf(d *testkit.Instance, url string) tenure {
 	f.t.Helper()
 	store, query, _ := strings.Cut(url, "?")
 	l := tenure{daemon: d, store: fmt.Sprint(store, f.restores), high: 15}
@@ -235,7 +236,7 @@ func (f *fleet) tenureOf(d *instance, url string) tenure {
 // grants are what the daemon says that it was granted, and gave back.
 func (l tenure) grants(t *testing.T) (all []grant) {
 	t.Helper()
-	for _, event := range l.daemon.log.lines(t) {
+	for _, event := range l.daemon.Log.Lines(t) {
 		msg, _ := event["msg"].(string)
 		if msg != "worker id allocated" && msg != "worker id released" {
 			continue
@@ -290,7 +291,7 @@ func (f *fleet) checkRule() {
 
 func (f *fleet) stopHost(h *host) {
 	if h.daemon != nil {
-		h.daemon.terminate()
+		h.daemon.Terminate()
 		h.daemon = nil
 	}
 }
@@ -298,7 +299,7 @@ func (f *fleet) stopHost(h *host) {
 // crash ends all daemons as a power failure would.
 func (f *fleet) crash() {
 	for _, h := range f.hosts {
-		h.daemon.kill()
+		h.daemon.Kill()
 		h.daemon = nil
 	}
 }
@@ -349,7 +350,7 @@ func steps(t *testing.T, heading string, n int) []string {
 func (f *fleet) follow(block string) {
 	f.t.Helper()
 	f.obey(block)
-	pause(f.t, changingDwell)
+	testkit.Pause(f.t, changingDwell)
 }
 
 func (f *fleet) obey(block string) {
@@ -395,12 +396,12 @@ func (f *fleet) act(words []string) {
 func (f *fleet) shell(line string) string {
 	f.t.Helper()
 	cmd := exec.Command("sh", "-eu", "-c", line)
-	cmd.Env = f.home.environment("KAZAHANA_CONFIG=none")
-	cmd.Env[0] = "PATH=" + filepath.Dir(executable) + ":" + os.Getenv("PATH")
+	cmd.Env = f.home.Environment("KAZAHANA_CONFIG=none")
+	cmd.Env[0] = "PATH=" + filepath.Dir(testkit.Executable()) + ":" + os.Getenv("PATH")
 	for name, value := range f.variables {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
-	return runCommand(f.t, cmd).ok(f.t)
+	return testkit.RunCommand(f.t, cmd).OK(f.t)
 }
 
 // verdict is what the IDs of all hosts together say.
@@ -418,7 +419,7 @@ func (f *fleet) look() (v verdict) {
 		h.mu.Lock()
 		v.errs = append(v.errs, h.errs...)
 		for _, id := range h.ids {
-			if isFallback(id) {
+			if testkit.IsFallback(id) {
 				v.fallback++
 				continue
 			}
@@ -431,7 +432,7 @@ func (f *fleet) look() (v verdict) {
 		h.mu.Unlock()
 	}
 	v.regular = len(regular)
-	v.twice, _ = duplicates(regular)
+	v.twice, _ = testkit.Duplicates(regular)
 	return v
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // The page's example is one that daemons would start with, and counts right.
@@ -31,7 +32,7 @@ func TestChangingCarelesslyRepeatsIDs(t *testing.T) {
 	f := newFleet(t)
 	f.restart("site-a", f.sqlite()+"&ids=0-1")
 	f.restart("site-b", f.redisNew("redis")+"&ids=0-3")
-	eventually(t, "an ID is made twice", func() bool {
+	testkit.Eventually(t, "an ID is made twice", func() bool {
 		v := f.look()
 		return v.twice > 0 && v.shared > 0
 	})
@@ -41,7 +42,7 @@ func TestChangingCarelesslyRepeatsIDs(t *testing.T) {
 func (f *fleet) redisNew(name string) string {
 	f.t.Helper()
 	url := f.redis(name)
-	f.home.kazahanad("leases", "init", "--config", "none", "--provider", url).ok(f.t)
+	f.home.Kazahanad("leases", "init", "--config", "none", "--provider", url).OK(f.t)
 	return url
 }
 
@@ -61,7 +62,7 @@ func TestChangingWithoutAPause(t *testing.T) {
 		for _, block := range blocks[3:6] {
 			f.obey(block)
 		}
-		pause(t, changingDwell)
+		testkit.Pause(t, changingDwell)
 		f.alwaysRegular(f.settle())
 	})
 	t.Run("Redis to Redis and back", func(t *testing.T) {
@@ -82,7 +83,7 @@ func TestChangingWithAPause(t *testing.T) {
 	f := newFleet(t, "--fallback", "none")
 	f.variables = changingVariables(f.sqlite(), f.redis("redis"))
 	f.restart("all", f.variables["OLD"])
-	pause(t, changingDwell)
+	testkit.Pause(t, changingDwell)
 	f.crash()
 	f.follow(steps(t, "## Another store, with a pause", 1)[0])
 	f.alwaysRegular(f.settle())
@@ -102,18 +103,18 @@ func TestSplittingAPool(t *testing.T) {
 // backedUp are the variables of a restore.
 func (f *fleet) backedUp(old, backup string) {
 	f.variables = changingVariables(old, "")
-	f.variables["DB"], f.variables["DATA"] = f.home.leases(), f.home.path("redis")
+	f.variables["DB"], f.variables["DATA"] = f.home.Leases(), f.home.Path("redis")
 	f.variables["BACKUP"] = backup
 }
 
 func TestRestoringALeaseFile(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
-	f.backedUp(f.sqlite(), f.home.path("backup.db"))
+	f.backedUp(f.sqlite(), f.home.Path("backup.db"))
 	f.restart("all", f.variables["OLD"])
 	blocks := steps(t, "### A lease file", 3)
 	f.follow(blocks[0])
-	pause(t, changingDwell) // grants that the backup does not know
+	testkit.Pause(t, changingDwell) // grants that the backup does not know
 	f.crash()
 	f.restored(time.Now())
 	f.follow(blocks[1])
@@ -134,10 +135,10 @@ func TestRestoringALeaseFile(t *testing.T) {
 func (f *fleet) fencedAndBack() {
 	f.t.Helper()
 	for _, h := range f.hosts {
-		h.dial().awaitMode("regular")
+		h.Dial().AwaitMode("regular")
 	}
-	pause(f.t, changingDwell)
-	if !slices.ContainsFunc(f.hosts, func(h *host) bool { return strings.Contains(h.daemon.log.String(), "grants are refused until") }) {
+	testkit.Pause(f.t, changingDwell)
+	if !slices.ContainsFunc(f.hosts, func(h *host) bool { return strings.Contains(h.daemon.Log.String(), "grants are refused until") }) {
 		f.t.Error("no daemon was told of the fence")
 	}
 }
@@ -146,11 +147,11 @@ func TestRestoringRedis(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	url := f.redisNew("redis")
-	f.backedUp(url, f.home.path("backup.rdb"))
+	f.backedUp(url, f.home.Path("backup.rdb"))
 	f.restart("all", url)
-	pause(t, changingDwell)
+	testkit.Pause(t, changingDwell)
 	f.shell(`redis-cli -s "$DATA/s.sock" SAVE | grep -q OK && mv "$DATA/dump.rdb" "$BACKUP"`)
-	pause(t, changingDwell)
+	testkit.Pause(t, changingDwell)
 	f.stops["redis"]()
 	f.restored(time.Now())
 	f.follow(steps(t, "### Redis files", 1)[0])

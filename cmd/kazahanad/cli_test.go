@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 func TestIDFormats(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start()
-	last := uint64(s.dial().id())
+	s.Start()
+	last := uint64(s.Dial().ID())
 	for _, c := range []struct {
 		args []string
 		n    int
@@ -45,11 +46,11 @@ func TestIDFormats(t *testing.T) {
 		}},
 		{[]string{"-n", "65536"}, 65536, parseDecimal},
 		{[]string{"--service", "default"}, 1, parseDecimal},
-		{[]string{"--socket", s.socket}, 1, parseDecimal},
-		{[]string{"--socket", "unix://" + s.socket}, 1, parseDecimal},
+		{[]string{"--socket", s.Socket}, 1, parseDecimal},
+		{[]string{"--socket", "unix://" + s.Socket}, 1, parseDecimal},
 		{[]string{"--regular-only", "--timeout", "30s"}, 1, parseDecimal},
 	} {
-		lines := strings.Split(strings.TrimSuffix(s.kazahanad(append([]string{"id"}, c.args...)...).ok(t), "\n"), "\n")
+		lines := strings.Split(strings.TrimSuffix(s.Kazahanad(append([]string{"id"}, c.args...)...).OK(t), "\n"), "\n")
 		if len(lines) != c.n {
 			t.Errorf("id %q printed %d lines", c.args, len(lines))
 		}
@@ -62,7 +63,7 @@ func TestIDFormats(t *testing.T) {
 		}
 	}
 	var texts []string
-	decodeJSON(t, s.kazahanad("id", "-n", "5", "--format", "json").ok(t), &texts)
+	testkit.DecodeJSON(t, s.Kazahanad("id", "-n", "5", "--format", "json").OK(t), &texts)
 	if len(texts) != 5 {
 		t.Fatalf("--format json gave %q", texts)
 	}
@@ -97,6 +98,9 @@ func TestUsageErrors(t *testing.T) {
 		{"inspect", []string{"id"}},
 		{"inspect --bit-ts 70 1", []string{"--bit-ts"}},
 		{"bounds", []string{"from"}},
+		{"sql oracle", []string{"oracle", "postgres"}},
+		{"sql sqlite --bit-ts 70", []string{"--bit-ts"}},
+		{"sql mysql --epoch 0001-01-01T00:00:00Z", []string{"epoch"}},
 		{"bounds yesterday", []string{"yesterday", "2026-11-01"}},
 		{"bounds 2026-11-02 2026-11-01", []string{"2026-11-01", "2026-11-02"}},
 		{"bounds 1999-01-01", []string{"1999-01-01", "holds no ID"}},
@@ -112,16 +116,16 @@ func TestUsageErrors(t *testing.T) {
 		{"serve --config /nonexistent.yaml", []string{"/nonexistent.yaml"}},
 		{"serve --state-dir none", []string{"state_dir", "provider"}},
 	} {
-		s.kazahanad(strings.Fields(c.args)...).fails(t, exitUsage, c.words...)
+		s.Kazahanad(strings.Fields(c.args)...).Fails(t, exitUsage, c.words...)
 	}
 }
 
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	subcommands := []string{"serve", "id", "inspect", "bounds", "status", "health", "state show", "state accept-epoch", "state reset-floor", "bench", "version"}
+	subcommands := []string{"serve", "id", "inspect", "bounds", "sql", "status", "health", "state show", "state accept-epoch", "state reset-floor", "bench", "version"}
 	for _, args := range []string{"", "--help"} {
-		help := s.kazahanad(strings.Fields(args)...).ok(t)
+		help := s.Kazahanad(strings.Fields(args)...).OK(t)
 		for _, name := range subcommands {
 			if !strings.Contains(help, name) {
 				t.Errorf("kazahanad %s does not mention %s", args, name)
@@ -129,7 +133,7 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	for _, name := range subcommands {
-		help := s.kazahanad(append(strings.Fields(name), "--help")...).ok(t)
+		help := s.Kazahanad(append(strings.Fields(name), "--help")...).OK(t)
 		if !strings.Contains(help, "Usage: kazahanad "+name) {
 			t.Errorf("the help of %s is %q", name, help)
 		}
@@ -139,8 +143,8 @@ func TestHelp(t *testing.T) {
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	want := fmt.Sprintf("kazahanad %s (commit %s, %s)\n", testVersion, testCommit, runtime.Version())
-	if got := s.kazahanad("version").ok(t); got != want {
+	want := fmt.Sprintf("kazahanad %s (commit %s, %s)\n", testkit.Version, testkit.Commit, runtime.Version())
+	if got := s.Kazahanad("version").OK(t); got != want {
 		t.Errorf("version is %q, want %q", got, want)
 	}
 }
@@ -148,69 +152,69 @@ func TestVersion(t *testing.T) {
 func TestInspectSpellings(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start()
-	id := s.dial().id()
-	lease := s.dial().lease()
+	s.Start()
+	id := s.Dial().ID()
+	lease := s.Dial().Lease()
 	for _, text := range []string{
 		fmt.Sprint(int64(id)), fmt.Sprintf("0x%x", int64(id)), fmt.Sprintf("0X%016X", int64(id)), snowflake.Codec{}.Encode(id),
 	} {
-		said := s.kazahanad("inspect", "--", text).ok(t) // an external ID may begin with a dash
+		said := s.Kazahanad("inspect", "--", text).OK(t) // an external ID may begin with a dash
 		for _, want := range []string{
 			fmt.Sprint(int64(id)), fmt.Sprintf("0x%016x", int64(id)), snowflake.Codec{}.Encode(id), "regular",
-			fmt.Sprintf("machine ID  %d", lease.MachineID), snowflake.FormatMS(unixMS(id)), fmt.Sprintf("%064b", int64(id))[1:42],
+			fmt.Sprintf("machine ID  %d", lease.MachineID), snowflake.FormatMS(testkit.UnixMS(id)), fmt.Sprintf("%064b", int64(id))[1:42],
 		} {
 			if !strings.Contains(said, want) {
 				t.Errorf("inspect %s: %q is not in\n%s", text, want, said)
 			}
 		}
 	}
-	in := s.inspected(id)
-	if in.MachineID != lease.MachineID || in.BitID != 14 || in.BitSeq != 8 || in.EpochMS != snowflake.DefaultEpochMS || in.TimestampMS != unixMS(id) {
+	in := s.Inspected(id)
+	if in.MachineID != lease.MachineID || in.BitID != 14 || in.BitSeq != 8 || in.EpochMS != snowflake.DefaultEpochMS || in.TimestampMS != testkit.UnixMS(id) {
 		t.Errorf("inspect --json says %+v of an ID of %+v", in, lease)
 	}
 	// Several at once make an array.
 	var several []map[string]any
-	decodeJSON(t, s.kazahanad("inspect", "--json", fmt.Sprint(int64(id)), "1").ok(t), &several)
+	testkit.DecodeJSON(t, s.Kazahanad("inspect", "--json", fmt.Sprint(int64(id)), "1").OK(t), &several)
 	if len(several) != 2 || several[1]["id"] != "1" || several[1]["kind"] != "regular" {
 		t.Errorf("inspect --json of two IDs says %v", several)
 	}
 	for _, wrong := range []string{"0xzz", "18446744073709551615", "AAAAAAAAAA", "AAAAAAAAAA*", "ASNFZ4mrze9"} {
-		s.kazahanad("inspect", wrong).fails(t, exitFailure, wrong)
+		s.Kazahanad("inspect", wrong).Fails(t, exitFailure, wrong)
 	}
 }
 
 func TestInspectWithSecret(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	writeFile(t, s.path("secret"), "a secret of the tests\n")
-	s.start("--external-secret-file", s.path("secret"))
-	external := strings.TrimSpace(s.kazahanad("id", "--format", "external").ok(t))
+	testkit.WriteFile(t, s.Path("secret"), "a secret of the tests\n")
+	s.Start("--external-secret-file", s.Path("secret"))
+	external := strings.TrimSpace(s.Kazahanad("id", "--format", "external").OK(t))
 	var in struct{ ID, External, Kind string }
-	decodeJSON(t, s.kazahanad("inspect", "--json", "--external-secret-file", s.path("secret"), "--", external).ok(t), &in)
+	testkit.DecodeJSON(t, s.Kazahanad("inspect", "--json", "--external-secret-file", s.Path("secret"), "--", external).OK(t), &in)
 	if in.External != external || in.Kind != "regular" {
 		t.Errorf("inspect says %+v of %s", in, external)
 	}
 	var id uint64
-	s.dial().must("ToInternal", &id, external)
+	s.Dial().Must("ToInternal", &id, external)
 	if fmt.Sprint(id) != in.ID {
 		t.Errorf("the daemon reads %s as %d, inspect as %s", external, id, in.ID)
 	}
-	s.kazahanad("inspect", "--external-secret-file", s.path("nothing"), "1").fails(t, exitFailure, s.path("nothing"))
+	s.Kazahanad("inspect", "--external-secret-file", s.Path("nothing"), "1").Fails(t, exitFailure, s.Path("nothing"))
 }
 
 func TestBoundsHoldIDsOfNow(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start()
-	id := s.dial().id()
-	at := time.UnixMilli(unixMS(id)).UTC()
-	if off := time.Since(at); off < -patience || off > patience {
+	s.Start()
+	id := s.Dial().ID()
+	at := time.UnixMilli(testkit.UnixMS(id)).UTC()
+	if off := time.Since(at); off < -testkit.Patience || off > testkit.Patience {
 		t.Errorf("an ID of now says %v", at)
 	}
 	within := func(args ...string) bool {
 		t.Helper()
 		var smallest, largest int64
-		said := s.kazahanad(append([]string{"bounds"}, args...)...).ok(t)
+		said := s.Kazahanad(append([]string{"bounds"}, args...)...).OK(t)
 		if n, err := fmt.Sscanf(said, "%d %d\n", &smallest, &largest); n != 2 || err != nil || smallest > largest {
 			t.Fatalf("bounds %q says %q", args, said)
 		}
@@ -234,13 +238,13 @@ func TestBoundsHoldIDsOfNow(t *testing.T) {
 		}
 	}
 	var spelled struct{ Smallest, Largest string }
-	decodeJSON(t, s.kazahanad("bounds", "--json", day(0)).ok(t), &spelled)
-	if fmt.Sprintf("%s %s\n", spelled.Smallest, spelled.Largest) != s.kazahanad("bounds", day(0)).ok(t) {
+	testkit.DecodeJSON(t, s.Kazahanad("bounds", "--json", day(0)).OK(t), &spelled)
+	if fmt.Sprintf("%s %s\n", spelled.Smallest, spelled.Largest) != s.Kazahanad("bounds", day(0)).OK(t) {
 		t.Errorf("bounds --json says %+v", spelled)
 	}
 	var pair []uint64
 	from := at.Truncate(24 * time.Hour)
-	s.dial().must("Bounds", &pair, from.UnixMilli(), from.Add(24*time.Hour).UnixMilli())
+	s.Dial().Must("Bounds", &pair, from.UnixMilli(), from.Add(24*time.Hour).UnixMilli())
 	if fmt.Sprint(pair[0]) != spelled.Smallest || fmt.Sprint(pair[1]) != spelled.Largest {
 		t.Errorf("the daemon's bounds are %v, and the command's %+v", pair, spelled)
 	}
@@ -249,14 +253,14 @@ func TestBoundsHoldIDsOfNow(t *testing.T) {
 func TestStatusFields(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.start()
-	s.kazahanad("id", "-n", "100").ok(t)
-	s.dial().lease()
+	d := s.Start()
+	s.Kazahanad("id", "-n", "100").OK(t)
+	s.Dial().Lease()
 	var st map[string]any
-	decodeJSON(t, s.kazahanad("status", "--json").ok(t), &st)
+	testkit.DecodeJSON(t, s.Kazahanad("status", "--json").OK(t), &st)
 	for field, want := range map[string]any{
-		"version": testVersion, "commit": testCommit, "go_version": runtime.Version(), "pid": float64(d.pid()),
-		"socket": s.socket, "state_dir": s.state, "provider": "sqlite:" + s.state + "/leases.db",
+		"version": testkit.Version, "commit": testkit.Commit, "go_version": runtime.Version(), "pid": float64(d.PID()),
+		"socket": s.Socket, "state_dir": s.State, "provider": "sqlite:" + s.State + "/leases.db",
 		"scope": "host", "mode": "regular", "clock_off_ms": 0.0,
 	} {
 		if st[field] != want {
@@ -286,8 +290,8 @@ func TestStatusFields(t *testing.T) {
 	if ms := lease["remaining_ms"].(float64); ms <= 0 || ms > (10*time.Minute).Seconds()*1000 || lease["usable"] != true {
 		t.Errorf("the lease is %v", lease)
 	}
-	human := s.kazahanad("status").ok(t)
-	for _, want := range []string{"regular", "host: ", s.socket, s.state, fmt.Sprint(d.pid()), testVersion, "service default",
+	human := s.Kazahanad("status").OK(t)
+	for _, want := range []string{"regular", "host: ", s.Socket, s.State, fmt.Sprint(d.PID()), testkit.Version, "service default",
 		fmt.Sprintf("machine ID %.0f (14/8 bits), ends in ", lease["machine_id"])} {
 		if !strings.Contains(human, want) {
 			t.Errorf("status does not say %q:\n%s", want, human)
@@ -301,24 +305,24 @@ func TestStatusFields(t *testing.T) {
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.kazahanad("health").fails(t, exitFailure, s.socket)
-	if got := s.kazahanad("health", "-q"); got.code != exitFailure || got.stdout+got.stderr != "" {
+	s.Kazahanad("health").Fails(t, exitFailure, s.Socket)
+	if got := s.Kazahanad("health", "-q"); got.Code != exitFailure || got.Stdout+got.Stderr != "" {
 		t.Errorf("health -q without a daemon: %+v", got)
 	}
-	d := s.start()
-	s.dial().id()
-	if said := s.kazahanad("health").ok(t); said != "ok: regular\n" {
+	d := s.Start()
+	s.Dial().ID()
+	if said := s.Kazahanad("health").OK(t); said != "ok: regular\n" {
 		t.Errorf("health says %q", said)
 	}
-	if said := s.kazahanad("health", "--quiet").ok(t); said != "" {
+	if said := s.Kazahanad("health", "--quiet").OK(t); said != "" {
 		t.Errorf("health --quiet says %q", said)
 	}
 	// It takes no ID to ask.
-	if n := issued(s.dial().status()); n != 1 {
+	if n := testkit.Issued(s.Dial().Status()); n != 1 {
 		t.Errorf("%d IDs were made, want the one that was asked for", n)
 	}
-	d.terminate()
-	s.kazahanad("health").fails(t, exitFailure, s.socket)
+	d.Terminate()
+	s.Kazahanad("health").Fails(t, exitFailure, s.Socket)
 }
 
 // The command waits for its answer as long as it was told to, and the daemon's
@@ -326,56 +330,56 @@ func TestHealth(t *testing.T) {
 func TestIDTimeout(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start("--max-throughput-per-ms", "1")
-	s.kazahanad("id", "-n", "65536", "--timeout", "200ms").fails(t, exitFailure, "TIMEOUT", "waited_ms=", "cause=sequence")
-	s.kazahanad("id", "--service", "other").fails(t, exitFailure, "UNKNOWN_SERVICE", "other", "default")
+	s.Start("--max-throughput-per-ms", "1")
+	s.Kazahanad("id", "-n", "65536", "--timeout", "200ms").Fails(t, exitFailure, "TIMEOUT", "waited_ms=", "cause=sequence")
+	s.Kazahanad("id", "--service", "other").Fails(t, exitFailure, "UNKNOWN_SERVICE", "other", "default")
 }
 
 func TestServeCheck(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	check := func(args ...string) outcome { return s.kazahanadServe(append([]string{"--check"}, args...)...) }
-	said := check().ok(t)
-	for _, want := range []string{"ok", s.socket, s.state, "sqlite:"} {
+	check := func(args ...string) testkit.Outcome { return s.kazahanadServe(append([]string{"--check"}, args...)...) }
+	said := check().OK(t)
+	for _, want := range []string{"ok", s.Socket, s.State, "sqlite:"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("serve --check says %q, want %q in it", said, want)
 		}
 	}
-	check("--provider", "none:").ok(t)
-	check("--provider", "static:17").ok(t)
-	check("--provider", "sqlite:"+s.path("new.db")+"?term=5m").ok(t)
-	check("--provider", "sqlite:"+s.path("dir/new.db")).ok(t)
-	check("--state-dir", "none", "--provider", "none:").ok(t)
+	check("--provider", "none:").OK(t)
+	check("--provider", "static:17").OK(t)
+	check("--provider", "sqlite:"+s.Path("new.db")+"?term=5m").OK(t)
+	check("--provider", "sqlite:"+s.Path("dir/new.db")).OK(t)
+	check("--state-dir", "none", "--provider", "none:").OK(t)
 
 	for _, c := range []struct {
 		code  int
 		words []string
 		args  []string
 	}{
-		{exitUsage, []string{"trem", "term"}, []string{"--provider", "sqlite:" + s.path("new.db") + "?trem=5m"}},
+		{exitUsage, []string{"trem", "term"}, []string{"--provider", "sqlite:" + s.Path("new.db") + "?trem=5m"}},
 		{exitUsage, []string{"frob", "sqlite:"}, []string{"--provider", "frob:x"}},
 		{exitUsage, []string{"provider"}, []string{"--provider", "frob"}},
 		{exitUsage, []string{"relative"}, []string{"--provider", "sqlite:leases.db"}},
 		{exitUsage, []string{"fallback", "none:"}, []string{"--provider", "none:", "--fallback", "none"}},
 		{exitUsage, []string{"acquire_retry_interval"}, []string{"--acquire-retry-interval", "2m"}},
 		{exitUsage, []string{"static:", "services"}, []string{"--provider", "static:1", "--services", "{a: {}}"}},
-		{exitFailure, []string{"external_secret_file", s.path("nothing")}, []string{"--external-secret-file", s.path("nothing")}},
+		{exitFailure, []string{"external_secret_file", s.Path("nothing")}, []string{"--external-secret-file", s.Path("nothing")}},
 	} {
-		check(c.args...).fails(t, c.code, c.words...)
+		check(c.args...).Fails(t, c.code, c.words...)
 	}
 	// It changes nothing.
-	if left, err := os.ReadDir(s.dir); err != nil || len(left) != 0 {
+	if left, err := os.ReadDir(s.Dir); err != nil || len(left) != 0 {
 		t.Errorf("serve --check left %v behind (%v)", left, err)
 	}
 	// The start itself judges alike.
-	s.kazahanadServe("--provider", "frob:x").fails(t, exitUsage, "frob", "sqlite:")
-	s.kazahanadServe("--external-secret-file", s.path("nothing")).fails(t, exitFailure, "external_secret_file", s.path("nothing"))
+	s.kazahanadServe("--provider", "frob:x").Fails(t, exitUsage, "frob", "sqlite:")
+	s.kazahanadServe("--external-secret-file", s.Path("nothing")).Fails(t, exitFailure, "external_secret_file", s.Path("nothing"))
 }
 
 // kazahanadServe runs serve where it ends by itself.
-func (s *site) kazahanadServe(args ...string) outcome {
-	s.t.Helper()
-	return runCommand(s.t, s.command(s.serveArgs(args...)...))
+func (s *site) kazahanadServe(args ...string) testkit.Outcome {
+	s.T.Helper()
+	return testkit.RunCommand(s.T, s.Command(s.ServeArgs(args...)...))
 }
 
 func TestUnknownKeys(t *testing.T) {
@@ -389,39 +393,39 @@ func TestUnknownKeys(t *testing.T) {
 		"provider: none:":                            {"config.yaml", `"none:"`},
 		"max_backward: 5":                            {"max_backward", "line 1", "5s"},
 	} {
-		writeFile(t, s.path("config.yaml"), text)
-		s.kazahanad("serve", "--check", "--config", s.path("config.yaml")).fails(t, exitUsage, words...)
+		testkit.WriteFile(t, s.Path("config.yaml"), text)
+		s.Kazahanad("serve", "--check", "--config", s.Path("config.yaml")).Fails(t, exitUsage, words...)
 	}
-	cmd := s.command(s.serveArgs("--check")...)
-	cmd.Env = s.environment("KAZAHANA_MAX_BAKWARD=5s")
-	runCommand(t, cmd).fails(t, exitUsage, "KAZAHANA_MAX_BAKWARD", "did you mean KAZAHANA_MAX_BACKWARD?")
+	cmd := s.Command(s.ServeArgs("--check")...)
+	cmd.Env = s.Environment("KAZAHANA_MAX_BAKWARD=5s")
+	testkit.RunCommand(t, cmd).Fails(t, exitUsage, "KAZAHANA_MAX_BAKWARD", "did you mean KAZAHANA_MAX_BACKWARD?")
 }
 
 // In a pod the default provider would be a file of that pod's own.
 func TestKubernetesNeedsAProvider(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	cmd := s.command(s.serveArgs()...)
-	cmd.Env = s.environment("KUBERNETES_SERVICE_HOST=10.0.0.1")
-	runCommand(t, cmd).fails(t, exitUsage, "provider", "Kubernetes")
-	cmd = s.command(s.serveArgs("--check", "--provider", "sqlite:"+s.leases())...)
-	cmd.Env = s.environment("KUBERNETES_SERVICE_HOST=10.0.0.1",
+	cmd := s.Command(s.ServeArgs()...)
+	cmd.Env = s.Environment("KUBERNETES_SERVICE_HOST=10.0.0.1")
+	testkit.RunCommand(t, cmd).Fails(t, exitUsage, "provider", "Kubernetes")
+	cmd = s.Command(s.ServeArgs("--check", "--provider", "sqlite:"+s.Leases())...)
+	cmd.Env = s.Environment("KUBERNETES_SERVICE_HOST=10.0.0.1",
 		"KAZAHANA_SERVICE_HOST=10.0.0.2", "KAZAHANA_SERVICE_PORT=1", "KAZAHANA_PORT=tcp://10.0.0.2:1")
-	runCommand(t, cmd).ok(t)
+	testkit.RunCommand(t, cmd).OK(t)
 }
 
 // Flags outrank the environment, which outranks the file.
 func TestSourcesOfSettings(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	writeFile(t, s.path("config.yaml"), fmt.Sprintf(
-		"socket: %s\nstate_dir: %s\nmax_throughput_per_ms: 11\nfallback: cached\nservice: main\n", s.socket, s.path("from-file")))
-	cmd := s.command("serve", "--max-throughput-per-ms", "33")
-	cmd.Env = s.environment("KAZAHANA_CONFIG="+s.path("config.yaml"), "KAZAHANA_STATE_DIR="+s.state, "KAZAHANA_MAX_THROUGHPUT_PER_MS=22")
-	s.launchCommand(cmd).awaitReady()
-	st := s.dial().status()
+	testkit.WriteFile(t, s.Path("config.yaml"), fmt.Sprintf(
+		"socket: %s\nstate_dir: %s\nmax_throughput_per_ms: 11\nfallback: cached\nservice: main\n", s.Socket, s.Path("from-file")))
+	cmd := s.Command("serve", "--max-throughput-per-ms", "33")
+	cmd.Env = s.Environment("KAZAHANA_CONFIG="+s.Path("config.yaml"), "KAZAHANA_STATE_DIR="+s.State, "KAZAHANA_MAX_THROUGHPUT_PER_MS=22")
+	s.LaunchCommand(cmd).AwaitReady()
+	st := s.Dial().Status()
 	svc := st.Services[0]
-	if st.StateDir != s.state || svc.MaxThroughput != 33 || svc.Fallback != "cached" || svc.Service != "main" {
+	if st.StateDir != s.State || svc.MaxThroughput != 33 || svc.Fallback != "cached" || svc.Service != "main" {
 		t.Errorf("state_dir %s, max_throughput_per_ms %d, fallback %s, service %s", st.StateDir, svc.MaxThroughput, svc.Fallback, svc.Service)
 	}
 }

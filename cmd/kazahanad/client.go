@@ -15,11 +15,11 @@ import (
 
 // clientFlags are common to the subcommands that ask a running daemon.
 type clientFlags struct {
-	Socket  string        `placeholder:"PATH" help:"The daemon's Unix socket, a path or a unix:///PATH URI (default $$KAZAHANA_SOCKET, else the first that exists of the usual places)."`
+	Socket  string        `placeholder:"PATH" help:"The daemon's Unix socket, a path or a unix:///PATH URI (default $$KAZAHANA_SOCKET, else the first of the usual places that exists)."`
 	Timeout time.Duration `default:"10s" help:"How long to wait for the answer."`
 }
 
-// client returns a client whose calls take so long at most.
+// client returns a client whose calls take limit at most.
 func (f *clientFlags) client(limit time.Duration, opts ...kazahana.Option) (*kazahana.Client, error) {
 	opts = append(opts, kazahana.WithTimeout(limit))
 	if f.Socket != "" {
@@ -36,8 +36,8 @@ func (f *clientFlags) client(limit time.Duration, opts ...kazahana.Option) (*kaz
 	return client, nil
 }
 
-// once is for what a person or a probe waits for: a daemon that is not there is
-// told at once.
+// once is for commands that a person or a probe waits for: they fail at once if no
+// daemon answers.
 var once = kazahana.WithSingleAttempt()
 
 // ask calls a method once.
@@ -50,8 +50,8 @@ func (f *clientFlags) ask(s *system, limit time.Duration, method string, result 
 	return ofClient(client.Call(s.ctx, method, result, params...))
 }
 
-// ofClient has the client's error say what it says in a program whose users do
-// not know that it has a client.
+// ofClient strips the client library's prefix from an error: it means nothing to
+// users of the command.
 func ofClient(err error) error {
 	if err == nil {
 		return nil
@@ -71,12 +71,12 @@ func (e clientError) Error() string {
 	return strings.TrimPrefix(e.error.Error(), "kazahana: ")
 }
 
-// hasCode reports whether an error says one of the codes.
+// hasCode reports whether an error has one of the codes.
 func hasCode(err error, codes ...kazahana.Code) bool {
 	return slices.ContainsFunc(codes, func(c kazahana.Code) bool { return errors.Is(err, c) })
 }
 
-// refusedUsage makes a usage error of a refusal that will come again.
+// refusedUsage makes a usage error of a refusal that a repetition would not change.
 func refusedUsage(err error) error {
 	if hasCode(err, kazahana.ErrInvalidParams, kazahana.ErrUnknownMethod, kazahana.ErrNoStore) {
 		return usageError{err}
@@ -84,7 +84,7 @@ func refusedUsage(err error) error {
 	return err
 }
 
-// printJSON writes the value for programs.
+// printJSON writes the value as indented JSON.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)

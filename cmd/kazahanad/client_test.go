@@ -12,7 +12,7 @@ import (
 func TestCommandsAskOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	listener, err := net.Listen("unix", s.socket)
+	listener, err := net.Listen("unix", s.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestCommandsAskOnce(t *testing.T) {
 	t.Cleanup(func() { _ = listener.Close() })
 	for _, args := range []string{"id", "status", "health", "locks", "placement", "lock k -- true"} {
 		before := connections.Load()
-		s.kazahanad(strings.Fields(args)...).fails(t, exitFailure, "connection lost")
+		s.Kazahanad(strings.Fields(args)...).Fails(t, exitFailure, "connection lost")
 		if n := connections.Load() - before; n != 1 {
 			t.Errorf("%s connected %d times", args, n)
 		}
@@ -45,6 +45,6 @@ func TestTimeoutsOfCommands(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	for _, args := range []string{"status --timeout 0s", "health --timeout=-1s", "locks --timeout 49h", "seq k --timeout 0s"} {
-		s.kazahanad(strings.Fields(args)...).fails(t, exitUsage, "--timeout", "48h0m0s")
+		s.Kazahanad(strings.Fields(args)...).Fails(t, exitUsage, "--timeout", "48h0m0s")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,12 +41,12 @@ var completions = []struct{ typed, want string }{
 func completionHome(t *testing.T) (dir string, env []string) {
 	t.Helper()
 	dir = t.TempDir()
-	writeFile(t, filepath.Join(dir, "onlyhere.yaml"), "")
+	testkit.WriteFile(t, filepath.Join(dir, "onlyhere.yaml"), "")
 	bin := filepath.Join(dir, "onlydir")
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(executable, filepath.Join(bin, "kazahanad")); err != nil {
+	if err := os.Symlink(testkit.Executable(), filepath.Join(bin, "kazahanad")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(bin, "onlycommand"), []byte("#!/bin/sh\n"), 0o755); err != nil {
@@ -192,8 +193,8 @@ func TestCompletionInFish(t *testing.T) {
 
 func TestCompletionOfAnotherShell(t *testing.T) {
 	t.Parallel()
-	got := newSite(t).kazahanad("completion", "tcsh")
-	if got.code != exitUsage || !strings.Contains(got.stderr, `"bash","zsh","fish"`) {
+	got := newSite(t).Kazahanad("completion", "tcsh")
+	if got.Code != exitUsage || !strings.Contains(got.Stderr, `"bash","zsh","fish"`) {
 		t.Errorf("%+v", got)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // mountTmpfs mounts a file system of its own at the path, where that is
@@ -18,7 +20,7 @@ func mountTmpfs(t *testing.T, path, size string) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("only root of a Linux system can mount a small file system")
 	}
-	mkdir(t, path)
+	testkit.Mkdir(t, path)
 	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size+",mode=700", "kazahana-test", path).CombinedOutput(); err != nil {
 		t.Skipf("mounting is not permitted: %v: %s", err, out)
 	}
@@ -51,43 +53,43 @@ func fill(t *testing.T, path string) {
 func TestStateDiskFull(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	mountTmpfs(t, s.state, "256k")
-	d := s.start(s.brief()...)
-	c := s.dial()
-	last := c.id()
-	fill(t, filepath.Join(s.state, "ballast"))
-	machine := c.lease().MachineID
-	eventually(t, "the log says that the state cannot be written", func() bool {
-		id := c.id()
-		if id <= last || isFallback(uint64(id)) {
+	mountTmpfs(t, s.State, "256k")
+	d := s.Start(s.Brief()...)
+	c := s.Dial()
+	last := c.ID()
+	fill(t, filepath.Join(s.State, "ballast"))
+	machine := c.Lease().MachineID
+	testkit.Eventually(t, "the log says that the state cannot be written", func() bool {
+		id := c.ID()
+		if id <= last || testkit.IsFallback(uint64(id)) {
 			t.Fatalf("%d came after %d", id, last)
 		}
 		last = id
-		return strings.Contains(d.log.String(), "cannot be brought to the disk")
+		return strings.Contains(d.Log.String(), "cannot be brought to the disk")
 	})
 	// Leases are replaced all the same.
-	eventually(t, "another lease", func() bool {
-		return c.lease().MachineID != machine
+	testkit.Eventually(t, "another lease", func() bool {
+		return c.Lease().MachineID != machine
 	})
-	if !strings.Contains(d.log.String(), s.state) {
+	if !strings.Contains(d.Log.String(), s.State) {
 		t.Errorf("the log does not name the place")
 	}
 	// The mark needs no space: a crash loses nothing, and a restart works.
 	for range 2 {
-		ids := s.dial().ids(5000)
-		d.kill()
-		d = s.start(s.brief()...)
-		if id := s.dial().id(); uint64(id) <= ids[len(ids)-1] {
+		ids := s.Dial().IDs(5000)
+		d.Kill()
+		d = s.Start(s.Brief()...)
+		if id := s.Dial().ID(); uint64(id) <= ids[len(ids)-1] {
 			t.Errorf("%d came after %d", id, ids[len(ids)-1])
 		}
 	}
-	if err := os.Remove(filepath.Join(s.state, "ballast")); err != nil {
+	if err := os.Remove(filepath.Join(s.State, "ballast")); err != nil {
 		t.Fatal(err)
 	}
 	// What is granted with space again is remembered again.
-	c = s.dial()
-	eventually(t, "the present lease is in the state", func() bool {
-		leases, held := c.status().Services[0].Leases, s.remembered().Leases
+	c = s.Dial()
+	testkit.Eventually(t, "the present lease is in the state", func() bool {
+		leases, held := c.Status().Services[0].Leases, s.remembered().Leases
 		return len(leases) > 0 && len(held) > 0 && leases[len(leases)-1].CreatedMS == held[len(held)-1].CreatedMS
 	})
 }
@@ -96,56 +98,56 @@ func TestStateDiskFull(t *testing.T) {
 func TestStartOnFullDisk(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	mountTmpfs(t, s.state, "256k")
-	fill(t, filepath.Join(s.state, "ballast"))
-	said := s.launch("--provider", "sqlite:"+s.leases()).failsToStart(exitFailure)
-	if !strings.Contains(said, s.state) || !strings.Contains(said, "space") {
+	mountTmpfs(t, s.State, "256k")
+	fill(t, filepath.Join(s.State, "ballast"))
+	said := s.Launch("--provider", "sqlite:"+s.Leases()).FailsToStart(exitFailure)
+	if !strings.Contains(said, s.State) || !strings.Contains(said, "space") {
 		t.Errorf("it said %q", said)
 	}
-	if err := os.Remove(filepath.Join(s.state, "ballast")); err != nil {
+	if err := os.Remove(filepath.Join(s.State, "ballast")); err != nil {
 		t.Fatal(err)
 	}
-	s.start("--provider", "sqlite:"+s.leases())
-	s.dial().id()
+	s.Start("--provider", "sqlite:"+s.Leases())
+	s.Dial().ID()
 }
 
 func TestReadOnlyStateFileSystem(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	mountTmpfs(t, s.state, "1m")
-	s.start("--provider", "sqlite:"+s.leases()).terminate()
-	if out, err := exec.Command("mount", "-o", "remount,ro", s.state).CombinedOutput(); err != nil {
+	mountTmpfs(t, s.State, "1m")
+	s.Start("--provider", "sqlite:"+s.Leases()).Terminate()
+	if out, err := exec.Command("mount", "-o", "remount,ro", s.State).CombinedOutput(); err != nil {
 		t.Fatalf("remount: %v: %s", err, out)
 	}
-	said := s.launch("--provider", "sqlite:"+s.leases()).failsToStart(exitFailure)
-	if !strings.Contains(said, s.state) || !strings.Contains(said, "read-only") || !strings.Contains(said, "state_dir") {
+	said := s.Launch("--provider", "sqlite:"+s.Leases()).FailsToStart(exitFailure)
+	if !strings.Contains(said, s.State) || !strings.Contains(said, "read-only") || !strings.Contains(said, "state_dir") {
 		t.Errorf("it said %q", said)
 	}
-	s.kazahanad("state", "reset-floor", "--yes").fails(t, exitFailure, s.state, "read-only")
+	s.Kazahanad("state", "reset-floor", "--yes").Fails(t, exitFailure, s.State, "read-only")
 }
 
 // A state directory in which this user may not write.
 func TestStateDirectoryWithoutPermission(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	mkdir(t, s.state)
-	if err := os.Chmod(s.state, 0o555); err != nil {
+	testkit.Mkdir(t, s.State)
+	if err := os.Chmod(s.State, 0o555); err != nil {
 		t.Fatal(err)
 	}
-	s.socket = filepath.Join(s.path("free"), "d.sock")
-	mkdir(t, s.path("free"))
-	if err := os.Chmod(s.path("free"), 0o777); err != nil {
+	s.Socket = filepath.Join(s.Path("free"), "d.sock")
+	testkit.Mkdir(t, s.Path("free"))
+	if err := os.Chmod(s.Path("free"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	cmd := s.command(s.serveArgs("--provider", "none:")...)
+	cmd := s.Command(s.ServeArgs("--provider", "none:")...)
 	if os.Geteuid() == 0 {
 		cmd = asNobody(t, cmd)
 	}
-	said := s.launchCommand(cmd).failsToStart(exitFailure)
-	if !strings.Contains(said, s.state) || !strings.Contains(said, "permission denied") {
+	said := s.LaunchCommand(cmd).FailsToStart(exitFailure)
+	if !strings.Contains(said, s.State) || !strings.Contains(said, "permission denied") {
 		t.Errorf("it said %q", said)
 	}
-	if _, err := os.Lstat(s.socket); err == nil {
+	if _, err := os.Lstat(s.Socket); err == nil {
 		t.Error("it made its socket all the same")
 	}
 }

@@ -38,15 +38,15 @@ type doctorCmd struct {
 
 // Help is the text that kong prints below the usage line.
 func (*doctorCmd) Help() string {
-	return `Looks at the configuration, the socket, the running daemon, its state, its provider, ` +
-		`the clock and the limits of this host, changes nothing, and says what to do. Give it the ` +
-		`flags, the environment and the user that the daemon has. Exits 1 if anything fails.`
+	return `Checks the configuration, the socket, the running daemon, its state, its provider, ` +
+		`the clock and the limits of this host, and says what to do. It changes nothing. Run it with the ` +
+		`daemon's flags, environment and user. Exits 1 if anything fails.`
 }
 
 // doctorTimeout is how long the daemon, and the provider, may take to answer.
 const doctorTimeout = 10 * time.Second
 
-// Run looks at everything, and prints what it found.
+// Run checks everything and prints the findings.
 func (c *doctorCmd) Run(s *system) error {
 	x := &examination{system: s, place: doctor.ProbePlace(s.lookup), clock: doctor.ProbeClock()}
 	x.configuration(c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()}))
@@ -61,12 +61,12 @@ func (c *doctorCmd) Run(s *system) error {
 		return err
 	}
 	if doctor.Worst(x.found) == doctor.Fail {
-		return errors.New("") // all has been said
+		return errors.New("") // the findings have been printed
 	}
 	return nil
 }
 
-// examination is one look at an installation.
+// examination is one run of the checks.
 type examination struct {
 	system   *system
 	settings *config.Serve // nil: the configuration cannot be used
@@ -100,8 +100,8 @@ func (x *examination) configuration(settings *config.Serve, err error) {
 	x.add(doctor.JudgeConfiguration(read, err))
 }
 
-// socketPath is where the daemon of this configuration listens, or, where that
-// leads nowhere, the one that a client of this user would find.
+// socketPath is the configured socket or, if that does not exist, the one that a
+// client of this user would find.
 func (x *examination) socketPath() string {
 	path := ""
 	if x.settings != nil {
@@ -134,7 +134,7 @@ func (x *examination) socket() {
 	x.add(doctor.JudgeSocket(s, answered)...)
 }
 
-// ask asks the daemon who and how it is.
+// ask asks the daemon for its status.
 func (x *examination) ask(s *doctor.Socket) {
 	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
 	defer cancel()
@@ -163,7 +163,8 @@ func (x *examination) ask(s *doctor.Socket) {
 	}
 }
 
-// ofProcess is the process as its peers would see it, as far as this user may know.
+// ofProcess is the process as its peers would see it, as far as this user may read
+// that.
 func ofProcess(pid int) unixsock.Peer {
 	peer := unixsock.Peer{PID: pid}
 	if info, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
@@ -207,8 +208,8 @@ func (x *examination) daemon() {
 		})...)
 	}
 	if d.Provider != configured {
-		// What it says of itself counts. It leaves out what may be secret, which
-		// the URL of a file does not have.
+		// The running daemon's word counts. Its URL leaves out secrets, so only that
+		// of a file, which has none, can be opened.
 		x.url = ""
 		if schemeOf(d.Provider) == sqlitefile.Scheme {
 			x.url = d.Provider
@@ -273,7 +274,7 @@ func schemeOf(url string) string {
 	return scheme
 }
 
-// store looks at what the provider keeps its grants in.
+// store checks the store that the provider keeps its grants in.
 func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.Finding {
 	ready := func(ctx context.Context) error { return backend.Ready(ctx, p) }
 	switch scheme := schemeOf(x.url); {
@@ -288,7 +289,7 @@ func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.F
 		id, latest := sqlite.Header()
 		probed := doctor.ProbeSQLite(ctx, path)
 		if x.status != nil {
-			probed.Fence = doctor.Fence{} // the daemon has told of it
+			probed.Fence = doctor.Fence{} // the daemon's status has it
 			return doctor.JudgeSQLite(probed, id, latest)
 		}
 		store := doctor.ProbeStoreFence(ctx, sqlitefile.StoreBeside(path))
@@ -310,11 +311,11 @@ func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.F
 		if err != nil {
 			return []doctor.Finding{doctor.InvalidProvider(err)}
 		}
-		// The least that needs the token: whether no lease is still ours.
+		// A verification of no leases is the smallest request that needs the token.
 		present := func(ctx context.Context) error {
 			_, err := provider.Verify(ctx, p.(provider.Verifier), x.service(), nil)
 			if errors.Is(err, errors.ErrUnsupported) {
-				return nil // it has answered, and a daemon can do without
+				return nil // it has answered; a daemon works without verification
 			}
 			return err
 		}
@@ -360,7 +361,8 @@ func (x *examination) files() {
 		x.add(doctor.JudgeFiles(doctor.ProbeFiles(0, x.settings.MaxConnections)))
 		return
 	}
-	// Not the number that it calls itself by, which may be another container's.
+	// The peer's process ID, as this PID namespace sees it: the daemon's own number
+	// may be from another container.
 	x.add(doctor.JudgeFiles(doctor.ProbeFiles(cmp.Or(x.peer.PID, -1), x.settings.MaxConnections)))
 }
 

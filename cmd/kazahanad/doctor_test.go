@@ -14,57 +14,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kazahana/kazahana/internal/operator/doctor"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
-
-// diagnosis is what doctor --json said.
-type diagnosis struct {
-	t        *testing.T
-	code     int
-	Worst    doctor.Level
-	Findings []doctor.Finding
-}
-
-// examined runs doctor with further variables.
-func (s *site) examined(env []string, args ...string) *diagnosis {
-	s.t.Helper()
-	return s.examinedBy(s.command(append([]string{"doctor", "--json"}, args...)...), env)
-}
-
-func (s *site) examinedBy(cmd *exec.Cmd, env []string) *diagnosis {
-	s.t.Helper()
-	cmd.Env = s.environment(append([]string{"KAZAHANA_SOCKET=" + s.socket, "KAZAHANA_STATE_DIR=" + s.state, "KAZAHANA_CONFIG=none"}, env...)...)
-	o := runCommand(s.t, cmd)
-	if strings.Contains(o.stdout+o.stderr, secretInURL) {
-		s.t.Errorf("a password is shown: %+v", o)
-	}
-	d := &diagnosis{t: s.t, code: o.code}
-	decodeJSON(s.t, o.stdout, d)
-	if failed := d.Worst == doctor.Fail; o.stderr != "" || (o.code == exitFailure) != failed || (o.code == exitOK) == failed {
-		s.t.Errorf("the worst is %s: exit code %d, stderr %q", d.Worst, o.code, o.stderr)
-	}
-	return d
-}
-
-const secretInURL = "hunter2hunter2"
-
-// has checks that each of the codes is among the findings; one that begins with
-// "no " must not be.
-func (d *diagnosis) has(codes ...string) {
-	d.t.Helper()
-	for _, code := range codes {
-		code, absent := strings.CutPrefix(code, "no ")
-		if slices.ContainsFunc(d.Findings, func(f doctor.Finding) bool { return f.Code == code }) == absent {
-			d.t.Errorf("%s: present %v, want the opposite: %+v", code, absent, d.Findings)
-		}
-	}
-}
 
 // content is everything below the site's directory, as it is.
 func (s *site) content() map[string]string {
-	s.t.Helper()
+	s.T.Helper()
 	all := map[string]string{}
-	err := filepath.WalkDir(s.dir, func(path string, d os.DirEntry, err error) error {
+	err := filepath.WalkDir(s.Dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -78,7 +35,7 @@ func (s *site) content() map[string]string {
 		return err
 	})
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return all
 }
@@ -91,38 +48,38 @@ func TestDoctor(t *testing.T) {
 	unchanged := func(codes ...string) {
 		t.Helper()
 		before := s.content()
-		s.examined(nil).has(codes...)
+		s.Examined(nil).Has(codes...)
 		if after := s.content(); !maps.Equal(after, before) {
 			t.Errorf("doctor changed something: before\n%v\nafter\n%v", before, after)
 		}
 	}
 	unchanged("config.ok", "socket.missing", "state.new", "sqlite.new", "layout.ok", "no daemon.regular")
 
-	d := s.start()
-	s.dial().id()
-	s.examined(nil).has("socket.answers", "daemon.regular", "no sqlite.damaged", "no sqlite.new", "no files.unknown", "layout.ok", "no config.unlike_daemon", "no state.damaged")
+	d := s.Start()
+	s.Dial().ID()
+	s.Examined(nil).Has("socket.answers", "daemon.regular", "no sqlite.damaged", "no sqlite.new", "no files.unknown", "layout.ok", "no config.unlike_daemon", "no state.damaged")
 	// What the daemon says of itself counts.
-	s.examined(nil, "--provider", "static:5").has("config.unlike_daemon", "no scope.unverified", "no provider.unlooked")
-	s.examined(nil, "--provider", "static:5", "--state-dir", "none").has("config.unlike_daemon", "no state.none")
-	said := s.kazahanad("doctor", "--config", "none", "--provider", "static:5").ok(t)
+	s.Examined(nil, "--provider", "static:5").Has("config.unlike_daemon", "no scope.unverified", "no provider.unlooked")
+	s.Examined(nil, "--provider", "static:5", "--state-dir", "none").Has("config.unlike_daemon", "no state.none")
+	said := s.Kazahanad("doctor", "--config", "none", "--provider", "static:5").OK(t)
 	for _, want := range []string{"ok ", "daemon.regular ", "-> Restart the daemon", " 0 fail\n"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("doctor does not say %q:\n%s", want, said)
 		}
 	}
-	d.kill()
+	d.Kill()
 	unchanged("socket.stale", "no sqlite.damaged", "no sqlite.new", "no state.damaged")
 
 	// A configuration that is wrong keeps nothing else from being looked at.
-	bad := s.examined(nil, "--max-backward", "soon")
-	bad.has("config.invalid", "socket.stale")
-	if bad.code != exitFailure {
-		t.Errorf("exit code %d", bad.code)
+	bad := s.Examined(nil, "--max-backward", "soon")
+	bad.Has("config.invalid", "socket.stale")
+	if bad.Code != exitFailure {
+		t.Errorf("exit code %d", bad.Code)
 	}
-	s.examined([]string{"KAZAHANA_PROVIDR=x"}).has("config.invalid")
-	s.examined(nil, "--provider", "sqlite:relative.db").has("provider.invalid")
+	s.Examined([]string{"KAZAHANA_PROVIDR=x"}).Has("config.invalid")
+	s.Examined(nil, "--provider", "sqlite:relative.db").Has("provider.invalid")
 
-	writeFile(t, filepath.Join(s.state, "state"), "x")
+	testkit.WriteFile(t, filepath.Join(s.State, "state"), "x")
 	unchanged("state.damaged")
 }
 
@@ -131,14 +88,14 @@ func TestDoctor(t *testing.T) {
 func TestDoctorWithoutTheServiceManager(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	serve := s.command("serve", "--config", "none", "--socket", s.socket, "--startup-wait", "30s")
-	serve.Env = s.environment("STATE_DIRECTORY=" + s.state)
-	s.launchCommand(serve).awaitReady()
-	s.dial().id()
+	serve := s.Command("serve", "--config", "none", "--socket", s.Socket, "--startup-wait", "30s")
+	serve.Env = s.Environment("STATE_DIRECTORY=" + s.State)
+	s.LaunchCommand(serve).AwaitReady()
+	s.Dial().ID()
 	withoutStates := []string{"KAZAHANA_STATE_DIR="}
-	s.examined(withoutStates).has("daemon.regular", "no config.unlike_daemon", "no provider.unlooked", "no state.new", "no sqlite.new")
-	s.examined(withoutStates, "--provider", "static:5").has("config.unlike_daemon")
-	s.examined(nil, "--state-dir", s.path("other")).has("config.unlike_daemon")
+	s.Examined(withoutStates).Has("daemon.regular", "no config.unlike_daemon", "no provider.unlooked", "no state.new", "no sqlite.new")
+	s.Examined(withoutStates, "--provider", "static:5").Has("config.unlike_daemon")
+	s.Examined(nil, "--state-dir", s.Path("other")).Has("config.unlike_daemon")
 }
 
 // What the settings, and the place where they are used, are worth.
@@ -146,24 +103,24 @@ func TestDoctorScope(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	kubernetes := []string{"KUBERNETES_SERVICE_HOST=10.96.0.1"}
-	s.examined(kubernetes, "--provider", "sqlite:"+s.leases()).has("scope.kubernetes", "no scope.host")
-	s.examined(kubernetes).has("config.invalid")
-	s.examined([]string{"container=podman"}).has("scope.container")
-	s.examined(nil, "--provider", "static:5").has("scope.unverified")
-	s.examined(nil, "--provider", "none:").has("scope.none")
-	s.examined(nil, "--state-dir", "none", "--provider", "static:5").has("state.none")
-	s.examined(nil, "--bit-ts", "36", "--default-epoch", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)).has("layout.soon")
+	s.Examined(kubernetes, "--provider", "sqlite:"+s.Leases()).Has("scope.kubernetes", "no scope.host")
+	s.Examined(kubernetes).Has("config.invalid")
+	s.Examined([]string{"container=podman"}).Has("scope.container")
+	s.Examined(nil, "--provider", "static:5").Has("scope.unverified")
+	s.Examined(nil, "--provider", "none:").Has("scope.none")
+	s.Examined(nil, "--state-dir", "none", "--provider", "static:5").Has("state.none")
+	s.Examined(nil, "--bit-ts", "36", "--default-epoch", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)).Has("layout.soon")
 }
 
 func TestDoctorSocket(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	mkdir(t, s.socket)
-	s.examined(nil).has("socket.not_a_socket")
-	if err := os.Remove(s.socket); err != nil {
+	testkit.Mkdir(t, s.Socket)
+	s.Examined(nil).Has("socket.not_a_socket")
+	if err := os.Remove(s.Socket); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("unix", s.socket)
+	l, err := net.Listen("unix", s.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,19 +133,19 @@ func TestDoctorSocket(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	s.examined(nil).has("socket.silent")
+	s.Examined(nil).Has("socket.silent")
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	d := s.start("--socket-mode", "0666")
-	s.examined(nil).has("socket.everybody")
-	s.examined(nil, "--allow-uids", "0").has("no socket.everybody")
-	d.terminate()
+	d := s.Start("--socket-mode", "0666")
+	s.Examined(nil).Has("socket.everybody")
+	s.Examined(nil, "--allow-uids", "0").Has("no socket.everybody")
+	d.Terminate()
 	if os.Geteuid() != 0 {
 		return
 	}
-	s.start()
-	s.examined(nil).has("socket.root_only")
+	s.Start()
+	s.Examined(nil).Has("socket.root_only")
 }
 
 // Another user is told what could not be looked at, and no more than that.
@@ -196,17 +153,17 @@ func TestDoctorAsSomebodyElse(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	s := newSite(t)
-	d := s.start()
-	s.dial().id()
-	nobody := asNobody(t, s.command("doctor", "--json"))
-	found := s.examinedBy(nobody, nil)
-	found.has("socket.denied", "state.unreadable", "sqlite.unreadable", "no socket.answers", "no state.damaged")
-	if found.code != exitOK {
-		t.Errorf("exit code %d", found.code)
+	d := s.Start()
+	s.Dial().ID()
+	nobody := asNobody(t, s.Command("doctor", "--json"))
+	found := s.ExaminedBy(nobody, nil)
+	found.Has("socket.denied", "state.unreadable", "sqlite.unreadable", "no socket.answers", "no state.damaged")
+	if found.Code != exitOK {
+		t.Errorf("exit code %d", found.Code)
 	}
-	d.terminate()
-	s.start("--socket-mode", "0666", "--allow-uids", "0")
-	s.examinedBy(asNobody(t, s.command("doctor", "--json")), nil).has("socket.denied")
+	d.Terminate()
+	s.Start("--socket-mode", "0666", "--allow-uids", "0")
+	s.ExaminedBy(asNobody(t, s.Command("doctor", "--json")), nil).Has("socket.denied")
 }
 
 // A daemon's user and its limits are those of its process, and not of whoever asks.
@@ -214,24 +171,24 @@ func TestDoctorOfADaemonWithAnotherUser(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	s := newSite(t)
-	mkdir(t, s.state)
-	for _, path := range []string{s.dir, s.state} {
+	testkit.Mkdir(t, s.State)
+	for _, path := range []string{s.Dir, s.State} {
 		if err := os.Chown(path, nobodyID, nobodyID); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("sh", append([]string{"-c", `ulimit -n 200; exec "$0" "$@"`, executable}, s.serveArgs()...)...)
-	cmd.Env = s.environment()
-	s.launchCommand(asNobody(t, cmd)).awaitReady()
-	s.examined(nil).has("files.low", "no state.foreign_owner", "no state.open_foreign")
-	if err := os.Chown(s.state, 1234, -1); err != nil {
+	cmd := exec.Command("sh", append([]string{"-c", `ulimit -n 200; exec "$0" "$@"`, testkit.Executable()}, s.ServeArgs()...)...)
+	cmd.Env = s.Environment()
+	s.LaunchCommand(asNobody(t, cmd)).AwaitReady()
+	s.Examined(nil).Has("files.low", "no state.foreign_owner", "no state.open_foreign")
+	if err := os.Chown(s.State, 1234, -1); err != nil {
 		t.Fatal(err)
 	}
-	s.examined(nil).has("state.foreign_owner")
-	if err := os.Chmod(s.state, 0o777); err != nil {
+	s.Examined(nil).Has("state.foreign_owner")
+	if err := os.Chmod(s.State, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	s.examined(nil).has("state.open_foreign")
+	s.Examined(nil).Has("state.open_foreign")
 }
 
 // File systems that are not fit for the state.
@@ -242,90 +199,90 @@ func TestDoctorFileSystems(t *testing.T) {
 		t.Skipf("no mount namespace can be made here: %v", err)
 	}
 	s := newSite(t)
-	mkdir(t, s.state)
-	on := func(mount string) *diagnosis {
+	testkit.Mkdir(t, s.State)
+	on := func(mount string) *testkit.Diagnosis {
 		t.Helper()
-		return s.examinedBy(exec.Command("unshare", "--mount", "sh", "-ec", mount+`; exec "$0" doctor --json`, executable, s.state), nil)
+		return s.ExaminedBy(exec.Command("unshare", "--mount", "sh", "-ec", mount+`; exec "$0" doctor --json`, testkit.Executable(), s.State), nil)
 	}
-	on(`mount -t tmpfs -o size=1m none "$1"`).has("state.volatile", "state.full", "sqlite.full")
-	on(`mount -t tmpfs -o size=20m none "$1"`).has("state.volatile", "state.low", "no state.full")
-	on(`mount -t tmpfs -o ro none "$1"`).has("state.read_only")
+	on(`mount -t tmpfs -o size=1m none "$1"`).Has("state.volatile", "state.full", "sqlite.full")
+	on(`mount -t tmpfs -o size=20m none "$1"`).Has("state.volatile", "state.low", "no state.full")
+	on(`mount -t tmpfs -o ro none "$1"`).Has("state.read_only")
 }
 
 // A daemon whose provider cannot be used: what it does meanwhile, and why.
 func TestDoctorOfADaemonWithoutLeases(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	address := "127.0.0.1:" + strconv.Itoa(freePort(t))
-	url := "redis://kazahana:" + secretInURL + "@" + address + "/0"
+	address := "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t))
+	url := "redis://kazahana:" + testkit.SecretInURL + "@" + address + "/0"
 	provider := []string{"KAZAHANA_PROVIDER=" + url}
-	d := s.start("--provider", url, "--startup-wait", "0", "--acquire-retry-max-interval", "100ms", "--acquire-retry-interval", "100ms")
-	s.dial().awaitMode(fallbackModes...)
-	s.examined(provider).has("daemon.fallback", "redis.unreachable", "scope.shared")
+	d := s.Start("--provider", url, "--startup-wait", "0", "--acquire-retry-max-interval", "100ms", "--acquire-retry-interval", "100ms")
+	s.Dial().AwaitMode(testkit.FallbackModes...)
+	s.Examined(provider).Has("daemon.fallback", "redis.unreachable", "scope.shared")
 	// Without the daemon's configuration its Redis cannot be asked.
-	s.examined(nil).has("daemon.fallback", "config.unlike_daemon", "provider.unlooked")
-	d.terminate()
+	s.Examined(nil).Has("daemon.fallback", "config.unlike_daemon", "provider.unlooked")
+	d.Terminate()
 
-	s.start("--provider", url, "--fallback", "none", "--startup-wait", "0")
-	s.dial().awaitMode("unavailable")
-	s.examined(provider).has("daemon.unavailable", "redis.unreachable")
+	s.Start("--provider", url, "--fallback", "none", "--startup-wait", "0")
+	s.Dial().AwaitMode("unavailable")
+	s.Examined(provider).Has("daemon.unavailable", "redis.unreachable")
 }
 
 // Real stores, from end to end; their faults are provoked in internal/operator/doctor.
 func TestDoctorOfStores(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	redis := s.startRedis()
-	s.examined(nil, "--provider", redis.url()).has("redis.no_persistence", "scope.shared", "no redis.refused")
-	if _, err := redisAsk(redis.address, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
+	redis := s.StartRedis()
+	s.Examined(nil, "--provider", redis.URL()).Has("redis.no_persistence", "scope.shared", "no redis.refused")
+	if _, err := testkit.RedisAsk(redis.Address, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
 		t.Fatal(err)
 	}
-	s.examined(nil, "--provider", redis.url()).has("redis.eviction")
+	s.Examined(nil, "--provider", redis.URL()).Has("redis.eviction")
 
-	s.examined(nil, "--provider", "etcd://127.0.0.1:"+strconv.Itoa(freePort(t))).has("etcd.unreachable")
+	s.Examined(nil, "--provider", "etcd://127.0.0.1:"+strconv.Itoa(testkit.FreePort(t))).Has("etcd.unreachable")
 
-	const token = secretInURL + "-token-0123456789"
-	tokens, right, wrong := s.path("tokens.yaml"), s.path("token"), s.path("wrong")
-	writeFile(t, tokens, "- {token: "+token+", owner: o, scopes: [leases]}\n")
-	writeFile(t, right, token)
-	writeFile(t, wrong, "x"+token)
-	server := s.startLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.leases(), "--tokens-file", tokens)
-	s.examined(nil, "--provider", server.url()+"?token_file="+right).has("http.ok", "scope.shared", "no clock.wrong")
-	s.examined(nil, "--provider", server.url()+"?token_file="+wrong).has("http.refused")
-	s.examined(nil, "--provider", server.url()).has("http.refused")
-	s.examined(nil, "--provider", server.url()+"?token_file="+s.path("none")).has("provider.invalid")
-	server.kill()
-	s.examined(nil, "--provider", server.url()+"?token_file="+right).has("http.unreachable")
+	const token = testkit.SecretInURL + "-token-0123456789"
+	tokens, right, wrong := s.Path("tokens.yaml"), s.Path("token"), s.Path("wrong")
+	testkit.WriteFile(t, tokens, "- {token: "+token+", owner: o, scopes: [leases]}\n")
+	testkit.WriteFile(t, right, token)
+	testkit.WriteFile(t, wrong, "x"+token)
+	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.Leases(), "--tokens-file", tokens)
+	s.Examined(nil, "--provider", server.URL()+"?token_file="+right).Has("http.ok", "scope.shared", "no clock.wrong")
+	s.Examined(nil, "--provider", server.URL()+"?token_file="+wrong).Has("http.refused")
+	s.Examined(nil, "--provider", server.URL()).Has("http.refused")
+	s.Examined(nil, "--provider", server.URL()+"?token_file="+s.Path("none")).Has("provider.invalid")
+	server.Kill()
+	s.Examined(nil, "--provider", server.URL()+"?token_file="+right).Has("http.unreachable")
 }
 
 // Every form of a provider's URL leads doctor to what the provider uses.
 func TestDoctorProviderURLs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	odd := s.path("100% odd?#/l\u00e4.db")
-	mkdir(t, filepath.Dir(odd))
+	odd := s.Path("100% odd?#/l\u00e4.db")
+	testkit.Mkdir(t, filepath.Dir(odd))
 	oddURL := (&url.URL{Path: odd}).EscapedPath()
-	plain := s.leases()
+	plain := s.Leases()
 	for _, provider := range []string{"sqlite:" + plain, "sqlite:" + oddURL + "?ids=0-3&bit_seq=9"} {
-		d := s.start("--provider", provider)
-		s.dial().lease()
+		d := s.Start("--provider", provider)
+		s.Dial().Lease()
 		// What the daemon tells of its provider is a URL as well.
-		s.examined(nil, "--provider", "static:5").has("config.unlike_daemon", "sqlite.ok", "no provider.invalid")
-		d.terminate()
+		s.Examined(nil, "--provider", "static:5").Has("config.unlike_daemon", "sqlite.ok", "no provider.invalid")
+		d.Terminate()
 	}
 	// Providers without a store have nothing to look at, whatever they say of themselves.
 	for _, provider := range []string{"static:3", "ip:", "memory:?ids=4-7", "none:"} {
 		if provider == "ip:" && !hasAddress(t) {
 			continue
 		}
-		d := s.start("--provider", provider)
-		s.examined(nil, "--provider", "sqlite:"+plain).has("config.unlike_daemon", "no provider.invalid", "no provider.unlooked", "no sqlite.ok")
-		d.terminate()
+		d := s.Start("--provider", provider)
+		s.Examined(nil, "--provider", "sqlite:"+plain).Has("config.unlike_daemon", "no provider.invalid", "no provider.unlooked", "no sqlite.ok")
+		d.Terminate()
 	}
-	free := func() string { return "127.0.0.1:" + strconv.Itoa(freePort(t)) }
-	password, token := s.path("password"), s.path("token")
-	writeFile(t, password, secretInURL)
-	writeFile(t, token, secretInURL)
+	free := func() string { return "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t)) }
+	password, token := s.Path("password"), s.Path("token")
+	testkit.WriteFile(t, password, testkit.SecretInURL)
+	testkit.WriteFile(t, token, testkit.SecretInURL)
 	if t.Failed() {
 		return
 	}
@@ -343,7 +300,7 @@ func TestDoctorProviderURLs(t *testing.T) {
 		{"sqlite:" + plain, []string{"sqlite.ok"}},
 		{"sqlite://" + plain, []string{"sqlite.ok"}},
 		{"SQLite:" + plain, []string{"sqlite.ok"}},
-		{"sqlite:" + s.dir + "//x/../leases.db", []string{"sqlite.ok"}},
+		{"sqlite:" + s.Dir + "//x/../leases.db", []string{"sqlite.ok"}},
 		{"sqlite:" + plain + "?ids=0-3", []string{"sqlite.ok"}},
 		{"sqlite://" + plain + "?term=5m&quarantine=1m&ids=LOW", []string{"provider.invalid"}},
 		{"sqlite:" + plain + "?term=5m&quarantine=1m&ids=4-7&pool=default", []string{"sqlite.ok"}},
@@ -351,11 +308,11 @@ func TestDoctorProviderURLs(t *testing.T) {
 		{"sqlite:" + oddURL + "?ids=0-3&bit_seq=9", []string{"sqlite.ok"}},
 		{"sqlite:" + plain + "x?ids=0-3", []string{"sqlite.new"}},
 		{"redis://" + free() + "/0", []string{"redis.unreachable"}},
-		{"redis://user:" + secretInURL + "@" + free() + "/0?prefix={x}:&ids=0-3&min_replicas=1", []string{"redis.unreachable"}},
+		{"redis://user:" + testkit.SecretInURL + "@" + free() + "/0?prefix={x}:&ids=0-3&min_replicas=1", []string{"redis.unreachable"}},
 		{"redis://user@" + free() + "/0?password_file=" + password, []string{"redis.unreachable"}},
 		{"rediss://" + free() + "/0", []string{"redis.unreachable"}},
-		{"redis+unix:" + s.path("redis.sock"), []string{"redis.unreachable"}},
-		{"redis+unix:" + s.path("redis.sock") + "?failover_fence=0s", []string{"redis.unreachable"}},
+		{"redis+unix:" + s.Path("redis.sock"), []string{"redis.unreachable"}},
+		{"redis+unix:" + s.Path("redis.sock") + "?failover_fence=0s", []string{"redis.unreachable"}},
 		{"redis+sentinel://" + free() + "," + free() + "/master/0", []string{"redis.unreachable"}},
 		{"rediss+sentinel://" + free() + "," + free() + "/master/0?ids=0-3", []string{"redis.unreachable"}},
 		{"etcd://" + free() + "," + free() + "?prefix=/x/&ids=0-3", []string{"etcd.unreachable"}},
@@ -363,13 +320,13 @@ func TestDoctorProviderURLs(t *testing.T) {
 		{"http://" + free(), []string{"http.unreachable"}},
 		{"http://" + free() + ",http://" + free() + "?token_file=" + token, []string{"http.unreachable"}},
 		{"https://" + free(), []string{"http.unreachable"}},
-		{"http+unix:" + s.path("lease.sock"), []string{"http.unreachable"}},
+		{"http+unix:" + s.Path("lease.sock"), []string{"http.unreachable"}},
 	} {
-		found := s.examined(nil, "--provider", c.url, "--provider-timeout", "100ms")
-		found.has("config.ok")
-		found.has(c.codes...)
+		found := s.Examined(nil, "--provider", c.url, "--provider-timeout", "100ms")
+		found.Has("config.ok")
+		found.Has(c.codes...)
 		if c.codes[0] != "provider.invalid" {
-			found.has("no provider.invalid")
+			found.Has("no provider.invalid")
 		}
 		if t.Failed() {
 			t.Fatalf("this was found of %s", c.url)

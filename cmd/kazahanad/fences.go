@@ -13,30 +13,30 @@ import (
 )
 
 const (
-	// fenceInterval is how often it is looked whether a file is held back.
+	// fenceInterval is how often watch checks whether a file is held back.
 	fenceInterval = time.Second
-	// fenceLook bounds such a look at a file that is.
+	// fenceLook bounds one check of a file that is held back.
 	fenceLook = 3 * time.Second
 )
 
-// fences are the files of SQLite that the process uses, of which each may be held
-// back because it may have forgotten something.
+// fences are the SQLite files of the process. Each may be held back because it may
+// have forgotten grants.
 type fences struct {
 	files []fencedFile
 	nowMS func() int64
 	log   *zap.Logger
-	held  map[string]metrics.Fence // those that the log has been told of
+	held  map[string]metrics.Fence // those that were logged
 }
 
-// fencedFile is one of them.
+// fencedFile is a file that may be held back.
 type fencedFile struct {
 	url   string
 	known func() *metrics.Fence           // without I/O; nil: it is not held back, or not open yet
-	look  func(ctx context.Context) error // has known be up to date
+	look  func(ctx context.Context) error // refreshes known
 }
 
-// newFences finds the files among what grants leases and what keeps locks; store
-// may be nil.
+// newFences finds the SQLite files of the provider and of the store, which may be
+// nil.
 func newFences(p provider.Provider, store *stores.Store, nowMS func() int64, log *zap.Logger) *fences {
 	f := &fences{nowMS: nowMS, log: log, held: map[string]metrics.Fence{}}
 	if fencer, ok := p.(provider.Fencer); ok && p.Info().Name == "sqlite" {
@@ -67,7 +67,7 @@ func newFences(p provider.Provider, store *stores.Store, nowMS func() int64, log
 	return f
 }
 
-// all is every file, held back or not, for the metric.
+// all returns every file, held back or not, for the metric.
 func (f *fences) all() []metrics.Fence {
 	all := make([]metrics.Fence, 0, len(f.files))
 	for _, file := range f.files {
@@ -80,7 +80,7 @@ func (f *fences) all() []metrics.Fence {
 	return all
 }
 
-// now is the files that are held back, for those who look at the process.
+// now returns the files that are held back, for status.
 func (f *fences) now() []metrics.Fence {
 	held := []metrics.Fence{}
 	for _, file := range f.files {
@@ -91,7 +91,7 @@ func (f *fences) now() []metrics.Fence {
 	return held
 }
 
-// watch tells the log when a fence begins and when it ends, until ctx is done.
+// watch logs the beginning and the end of each fence, until ctx is done.
 func (f *fences) watch(ctx context.Context) error {
 	if len(f.files) == 0 {
 		return nil
@@ -112,8 +112,8 @@ func (f *fences) step(ctx context.Context) {
 	for _, file := range f.files {
 		before, was := f.held[file.url]
 		if was {
-			// An operator may have ended it with a process of his own. A disk that does
-			// not answer is for others to tell of.
+			// An operator may have ended the fence from another process. A disk that
+			// does not answer is reported elsewhere.
 			looking, cancel := context.WithTimeout(ctx, fenceLook)
 			_ = file.look(looking)
 			cancel()

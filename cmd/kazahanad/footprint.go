@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// settleTime is how long after the start the memory that only the start needed
-// is given back.
+// settleTime is when, after the start, settle gives memory back.
 const settleTime = 2 * time.Second
 
-// settle gives back the memory that only the start needed: what it allocated,
-// and the pages of the binary that it touched, of which packages that are linked
-// and not used have a good part. What is needed again is read again, from the
-// page cache.
+// settle gives back the memory that only the start needed: its allocations, and
+// the pages of the binary that it touched, many of them of linked packages that
+// this configuration does not use. Pages that are needed again come from the page
+// cache.
 func settle(ctx context.Context) {
 	select {
 	case <-ctx.Done():

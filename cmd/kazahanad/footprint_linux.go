@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dropBinaryPages tells the kernel that the pages of the binary which are mapped
-// and cannot be written need not be in memory. It is a hint: where it fails,
-// nothing is lost.
+// dropBinaryPages tells the kernel that the binary's read-only pages need not stay
+// in memory. It is a hint: a failure does no harm.
 func dropBinaryPages() {
 	self, err := os.Executable()
 	if err != nil {
@@ -34,19 +33,19 @@ func dropBinaryPages() {
 		if _, err := fmt.Sscanf(lines.Text(), "%x-%x %s", &from, &to, &mode); err != nil {
 			continue
 		}
-		// Only what the file still has as it is in memory: a loader may have
-		// changed pages that cannot be written now.
+		// Only pages that are as in the file: a loader may have changed pages that
+		// are read-only now.
 		if code := mode == "r-xp"; !code && (mode != "r--p" || !fixed) {
 			continue
 		}
-		// By the number of the system call: x/sys takes a slice, and this memory is not Go's.
+		// A raw system call: x/sys wants a slice, and this memory is not Go's.
 		_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_DONTNEED)
 	}
 }
 
-// changedByNobody reports whether the binary is in memory as it is in its file,
-// but for what can be written: it is loaded at a fixed address, and nothing is
-// relocated and then protected (PT_GNU_RELRO), as with an external linker.
+// changedByNobody reports whether the read-only pages in memory are those of the
+// file: the binary is loaded at a fixed address, and nothing is relocated and then
+// protected (PT_GNU_RELRO), as an external linker does.
 func changedByNobody(path string) bool {
 	file, err := elf.Open(path)
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package main
 
-// dropBinaryPages does nothing: what the start touched may stay.
+// dropBinaryPages does nothing here.
 func dropBinaryPages() {}

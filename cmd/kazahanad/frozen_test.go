@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 )
 
@@ -15,36 +16,36 @@ func TestLeaseFileOnAFrozenDisk(t *testing.T) {
 	s := newSite(t)
 	disk := disktest.Ext4(t)
 	path := disk.Dir() + "/leases.db"
-	d := s.start(s.brief("--provider", "sqlite:"+path+"?term=2s&quarantine=1s", "--store", "none", "--provider-timeout", "300ms")...)
-	c := s.dial()
-	last := c.id()
+	d := s.Start(s.Brief("--provider", "sqlite:"+path+"?term=2s&quarantine=1s", "--store", "none", "--provider-timeout", "300ms")...)
+	c := s.Dial()
+	last := c.ID()
 	disk.Freeze()
 	defer disk.Thaw()
 	asked := func() {
 		t.Helper()
-		c.must("Ping", nil)
-		if id := c.id(); id <= last {
+		c.Must("Ping", nil)
+		if id := c.ID(); id <= last {
 			t.Errorf("%d came after %d", id, last)
 		} else {
 			last = id
 		}
 	}
-	eventually(t, "fallback", func() bool {
+	testkit.Eventually(t, "fallback", func() bool {
 		asked()
-		return strings.HasPrefix(c.status().Mode, "fallback")
+		return strings.HasPrefix(c.Status().Mode, "fallback")
 	})
-	eventually(t, "the cause names the file", func() bool {
-		cause := c.status().Services[0].Cause
+	testkit.Eventually(t, "the cause names the file", func() bool {
+		cause := c.Status().Services[0].Cause
 		return strings.Contains(cause, path) && strings.Contains(cause, "not answer")
 	})
-	eventually(t, "the log names the file", func() bool {
-		text := d.log.String()
+	testkit.Eventually(t, "the log names the file", func() bool {
+		text := d.Log.String()
 		return strings.Contains(text, "failed to allocate worker id") && strings.Contains(text, path)
 	})
 	disk.Thaw()
-	eventually(t, "regular IDs again", func() bool {
+	testkit.Eventually(t, "regular IDs again", func() bool {
 		asked()
-		return c.status().Mode == "regular"
+		return c.Status().Mode == "regular"
 	})
-	d.terminate()
+	d.Terminate()
 }

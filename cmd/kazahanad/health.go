@@ -13,8 +13,8 @@ type healthCmd struct {
 	Quiet bool `short:"q" help:"Print nothing."`
 }
 
-// Run succeeds when every service of the daemon can issue IDs, be it as
-// fallback. It takes none itself: a probe every second would be a service.
+// Run succeeds when every service of the daemon can issue IDs, regular or
+// fallback. It takes no ID itself: a probe must not use any up.
 func (c *healthCmd) Run(s *system) error {
 	err := c.check(s)
 	if c.Quiet && err != nil {

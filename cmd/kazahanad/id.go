@@ -9,8 +9,8 @@ import (
 	"github.com/kazahana/kazahana/internal/daemon"
 )
 
-// answerGrace is how long a daemon that was told how long to wait may take to
-// say that it did: it knows what it waited for.
+// answerGrace is how much longer than --timeout this command waits for the answer:
+// the daemon's own TIMEOUT says what it waited for.
 const answerGrace = 2 * time.Second
 
 type idCmd struct {
@@ -24,7 +24,7 @@ type idCmd struct {
 // Run prints IDs, ascending.
 func (c *idCmd) Run(s *system) error {
 	if c.N < 1 || c.N > daemon.MaxBatch {
-		return usageError{fmt.Errorf("-n %d: 1 to %d IDs can be had at a time", c.N, daemon.MaxBatch)}
+		return usageError{fmt.Errorf("-n %d: must be 1 to %d", c.N, daemon.MaxBatch)}
 	}
 	options := map[string]any{"timeout_ms": c.Timeout.Milliseconds()}
 	if c.Service != "" {
@@ -59,8 +59,8 @@ func (c *idCmd) Run(s *system) error {
 	return c.print(s, texts)
 }
 
-// print writes one ID a line, or a JSON array of strings: as numbers, IDs
-// above 2^53 would not survive every JSON reader.
+// print writes one ID a line, or a JSON array of strings: many JSON readers round
+// numbers above 2^53.
 func (c *idCmd) print(s *system, ids []string) error {
 	if c.Format == "json" {
 		return printJSON(s.out, ids)

@@ -11,11 +11,11 @@ type inspectCmd struct {
 	layoutFlags
 	secretFlag
 	holderFlags
-	IDs  []string `arg:"" name:"id" help:"IDs: decimal, hexadecimal after 0x, or external; after -- where an external one begins with a dash."`
+	IDs  []string `arg:"" name:"id" help:"IDs: decimal, hexadecimal with 0x, or external; put -- before an external one that begins with a dash."`
 	JSON bool     `name:"json" help:"Print JSON."`
 }
 
-// Run explains each ID. The ID does not say how it is split: the flags do.
+// Run explains each ID. An ID does not contain its layout, so the flags name it.
 func (c *inspectCmd) Run(s *system) error {
 	layout, err := c.layout()
 	if err != nil {
@@ -64,8 +64,8 @@ func (c *inspectCmd) Run(s *system) error {
 	return nil
 }
 
-// inspected is what is known of an ID. The ID is a string: above 2^53 not every
-// JSON reader keeps a number.
+// inspected explains an ID. The ID is a string: many JSON readers round numbers
+// above 2^53.
 type inspected struct {
 	snowflake.Inspection
 	ID string `json:"id"`

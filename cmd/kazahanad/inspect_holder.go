@@ -15,7 +15,7 @@ import (
 type holderFlags struct {
 	Provider string        `placeholder:"URL" help:"Ask this provider who held the machine ID at the ID's time."`
 	Service  string        `default:"default" placeholder:"NAME" help:"With --provider: the service whose pool the ID is from."`
-	Timeout  time.Duration `default:"3s" help:"With --provider: how long one question to it may take."`
+	Timeout  time.Duration `default:"3s" help:"With --provider: time limit of one request to it."`
 }
 
 // holder is a grant that covered an ID's machine ID.
@@ -28,11 +28,11 @@ type holder struct {
 	BitSeq     int               `json:"bit_seq"`
 	CreatedMS  int64             `json:"created_ms"`
 	ExpiredMS  int64             `json:"expired_ms"`
-	ReleasedMS *int64            `json:"released_ms"` // from then on it was free; null if it was not handed back
+	ReleasedMS *int64            `json:"released_ms"` // when it became free; null if it was not handed back
 	Meta       map[string]string `json:"meta"`
 }
 
-// holding is what a provider says of an ID.
+// holding is the provider's answer about an ID.
 type holding struct {
 	Holders []holder `json:"holders"`
 	Note    string   `json:"holder_note"`
@@ -49,7 +49,7 @@ func asHolder(r provider.Record) holder {
 	return h
 }
 
-// openHistory opens the provider that is asked, if any.
+// openHistory opens the provider of --provider, if it is set.
 func (f *holderFlags) openHistory(s *system) (*store, provider.Locator, error) {
 	if f.Provider == "" {
 		return nil, nil, nil
@@ -61,13 +61,13 @@ func (f *holderFlags) openHistory(s *system) (*store, provider.Locator, error) {
 	locator, ok := st.Provider.(provider.Locator)
 	if !ok {
 		st.Close()
-		return nil, nil, fmt.Errorf("provider %s: it keeps no history, so nobody can tell who made an ID", config.Redact(f.Provider))
+		return nil, nil, fmt.Errorf("provider %s: it keeps no history, so it cannot tell who made an ID", config.Redact(f.Provider))
 	}
 	return st, locator, nil
 }
 
-// locate asks who held the low bits at the time, and makes sure that the pool
-// reads IDs as the command does.
+// locate asks who held the ID's machine ID at the time, and refuses a pool with
+// another epoch or timestamp bits than the command's.
 func (st *store) locate(s *system, locator provider.Locator, in snowflake.Inspection, atMS int64) ([]provider.Record, error) {
 	low := in.MachineID<<in.BitSeq | in.Sequence
 	found, err := within(s, st, func(ctx context.Context) ([]provider.Record, error) {
@@ -104,7 +104,7 @@ func (st *store) holdersOf(s *system, locator provider.Locator, in snowflake.Ins
 		return nil, err
 	}
 	kept := st.Info().History
-	if kept == "" { // of a server that does not say
+	if kept == "" { // the server does not say
 		kept = "grants as long as its server's provider does"
 	}
 	switch {
@@ -119,13 +119,13 @@ func (st *store) holdersOf(s *system, locator provider.Locator, in snowflake.Ins
 	return h, nil
 }
 
-// maxLookBack is how far back the last holder of a slot is looked for, before a
-// fallback ID, in halves of a term.
+// maxLookBack is how far before a fallback ID cachedHolder looks for the slot's
+// last holder, in halves of a term.
 const maxLookBack = 300
 
 const noLeaseStood = "no lease stands behind a fallback ID"
 
-// cachedHolder says whose slot it was, should the ID come from a cached lease.
+// cachedHolder finds the holder of the slot in case the ID is a cached fallback ID.
 func (st *store) cachedHolder(s *system, locator provider.Locator, in snowflake.Inspection, h *holding) error {
 	term := provider.DefaultTerm
 	if terms, ok := st.terms(); ok {
@@ -137,9 +137,9 @@ func (st *store) cachedHolder(s *system, locator provider.Locator, in snowflake.
 	if err != nil {
 		return err
 	}
-	h.Note = noLeaseStood + "; nobody is known who could have cached one for it, so machine ID and sequence are random, or the history is too short"
+	h.Note = noLeaseStood + "; no holder is known who could have cached one for it, so machine ID and sequence are random, or the history is too short"
 	if len(found) > 0 {
-		h.Note = noLeaseStood + "; if it is a cached one, this is whose slot it was; if its bits are random, this says nothing"
+		h.Note = noLeaseStood + "; if it is a cached one, this is the holder of its slot; if its bits are random, this holder has nothing to do with it"
 	}
 	for _, r := range found {
 		h.Holders = append(h.Holders, asHolder(r))

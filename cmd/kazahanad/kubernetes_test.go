@@ -29,6 +29,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // manifest is a document of packaging/k8s-*.yaml, in the parts that are run here.
@@ -131,8 +132,8 @@ func (p *pod) here(text string) string {
 
 // environ is what Kubernetes gives the container.
 func (p *pod) environ(c container, more ...string) []string {
-	p.t.Helper()
-	env := p.environment("KUBERNETES_SERVICE_HOST=10.96.0.1")
+	p.T.Helper()
+	env := p.Environment("KUBERNETES_SERVICE_HOST=10.96.0.1")
 	before := map[string]string{} // a variable sees only those before it in the list
 	for _, e := range c.Env {
 		value := e.Value
@@ -143,7 +144,7 @@ func (p *pod) environ(c container, more ...string) []string {
 			value = strings.ReplaceAll(value, "$("+name+")", text)
 		}
 		if value == "" || strings.Contains(value, "$(") {
-			p.t.Errorf("%s is %q", e.Name, value)
+			p.T.Errorf("%s is %q", e.Name, value)
 		}
 		before[e.Name] = value
 		env = append(env, e.Name+"="+p.here(value))
@@ -153,56 +154,56 @@ func (p *pod) environ(c container, more ...string) []string {
 
 // run is a command in the container: with its environment and as its user.
 func (p *pod) run(c container, args []string, more ...string) *exec.Cmd {
-	cmd := p.command(args...)
+	cmd := p.Command(args...)
 	// Of a repeated variable the last one counts to the command that is started.
 	cmd.Env = p.environ(c, more...)
-	cmd.SysProcAttr = dieWithParent(&syscall.Credential{Uid: podID, Gid: podID, Groups: []uint32{podID}})
+	cmd.SysProcAttr = testkit.DieWithParent(&syscall.Credential{Uid: podID, Gid: podID, Groups: []uint32{podID}})
 	return cmd
 }
 
 // probe is whether a probe of the container succeeds now.
 func (p *pod) probe(c container, probe containerProbe) bool {
-	return runCommand(p.t, p.run(c, probe.Exec.Command[1:])).code == exitOK
+	return testkit.RunCommand(p.T, p.run(c, probe.Exec.Command[1:])).Code == exitOK
 }
 
 // emptyDir is a volume in memory as the kubelet makes it for a pod with an fsGroup.
 func (p *pod) emptyDir() string {
-	p.t.Helper()
+	p.T.Helper()
 	dir := p.inMemory()
 	if err := errors.Join(os.Chown(dir, 0, podID), os.Chmod(dir, 0o777|os.ModeSetgid)); err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
 	return dir
 }
 
 // inMemory is a new directory of root's on a file system in memory.
 func (p *pod) inMemory() string {
-	p.t.Helper()
+	p.T.Helper()
 	const memory = "/dev/shm"
 	if !state.InMemory(memory) {
-		p.t.Skipf("%s is not in memory here, as volumes of the manifests have to be", memory)
+		p.T.Skipf("%s is not in memory here, as volumes of the manifests have to be", memory)
 	}
 	dir, err := os.MkdirTemp(memory, "kz-pod-")
 	if err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
-	p.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	p.T.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
 
 // secretDir is the volume of a Secret: files of root's that the fsGroup reads.
 func (s *site) secretDir(name string, files map[string]string) string {
-	s.t.Helper()
-	dir := s.path(name)
-	mkdir(s.t, dir)
+	s.T.Helper()
+	dir := s.Path(name)
+	testkit.Mkdir(s.T, dir)
 	if err := os.Chmod(dir, 0o755); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	for file, text := range files {
 		path := filepath.Join(dir, file)
-		writeFile(s.t, path, text)
+		testkit.WriteFile(s.T, path, text)
 		if err := errors.Join(os.Chown(path, 0, podID), os.Chmod(path, 0o440)); err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 	}
 	return dir
@@ -245,26 +246,26 @@ type cluster struct{ server, client string }
 // cluster fills in the templates of k8s-secrets.yaml, and mounts them as
 // k8s-lease-server.yaml says. provider takes the place of its Redis.
 func (s *site) cluster(provider string) cluster {
-	s.t.Helper()
+	s.T.Helper()
 	const token = "0123456789abcdef0123456789abcdef"
 	sum := sha256.Sum256([]byte(token))
-	certificate, key := loopbackCertificate(s.t)
+	certificate, key := loopbackCertificate(s.T)
 	fill := strings.NewReplacer("REPLACE_WITH_SHA256_OF_THE_TOKEN", hex.EncodeToString(sum[:]), "REPLACE_WITH_PASSWORD_OF_REDIS", "secret",
 		"REPLACE_WITH_CERTIFICATE_IN_PEM_FORM", certificate, "REPLACE_WITH_PRIVATE_KEY_IN_PEM_FORM", key,
 		"REPLACE_WITH_THE_TOKEN", token, "REPLACE_WITH_THE_AUTHORITY_IN_PEM_FORM", certificate)
 	server, client := map[string]string{}, map[string]string{}
-	secrets := readManifests(s.t, "secrets")
+	secrets := readManifests(s.T, "secrets")
 	for _, name := range []string{"kazahana-lease-server", "kazahana-lease-server-tls", "kazahana-client"} {
 		into := server
 		if name == "kazahana-client" {
 			into = client
 		}
-		for file, text := range ofKind(s.t, secrets, "Secret", name).StringData {
+		for file, text := range ofKind(s.T, secrets, "Secret", name).StringData {
 			into[file] = fill.Replace(text)
 		}
 	}
-	for file, text := range ofKind(s.t, readManifests(s.t, "lease-server"), "ConfigMap", "").Data {
-		text = strings.ReplaceAll(text, "/etc/kazahana/", s.path("server")+"/")
+	for file, text := range ofKind(s.T, readManifests(s.T, "lease-server"), "ConfigMap", "").Data {
+		text = strings.ReplaceAll(text, "/etc/kazahana/", s.Path("server")+"/")
 		if provider != "" {
 			text = strings.ReplaceAll(text, `listen: ":7464"`, "listen: 127.0.0.1:0")
 			text = regexp.MustCompile(`(?m)^provider: .*$`).ReplaceAllString(text, "provider: "+provider)
@@ -288,14 +289,14 @@ func TestKubernetesManifestsAreAccepted(t *testing.T) {
 		t.Errorf("the configuration is mounted as %s, and read from %s", file, config.DefaultLeaseServerFile)
 	}
 	file := "KAZAHANA_CONFIG=" + made.server + "/lease-server.yaml"
-	check := func(more ...string) outcome {
-		return runCommand(t, p.run(server, append(server.Args, "--check"), append(more, file)...))
+	check := func(more ...string) testkit.Outcome {
+		return testkit.RunCommand(t, p.run(server, append(server.Args, "--check"), append(more, file)...))
 	}
-	if said := check().ok(t); !strings.Contains(said, "ok: listen :7464, provider redis://redis.kazahana.svc:6379") {
+	if said := check().OK(t); !strings.Contains(said, "ok: listen :7464, provider redis://redis.kazahana.svc:6379") {
 		t.Error(said)
 	}
-	writeFile(t, made.server+"/tokens.yaml", ofKind(t, readManifests(t, "secrets"), "Secret", "kazahana-lease-server").StringData["tokens.yaml"])
-	check().fails(t, exitFailure, "tokens_file", "entry 1") // a template is not taken for a token
+	testkit.WriteFile(t, made.server+"/tokens.yaml", ofKind(t, readManifests(t, "secrets"), "Secret", "kazahana-lease-server").StringData["tokens.yaml"])
+	check().Fails(t, exitFailure, "tokens_file", "entry 1") // a template is not taken for a token
 
 	for name, kind := range map[string]string{"sidecar": "Deployment", "daemonset": "DaemonSet"} {
 		spec := ofKind(t, readManifests(t, name), kind, "").Spec.Template.Spec
@@ -305,18 +306,18 @@ func TestKubernetesManifestsAreAccepted(t *testing.T) {
 			}
 			p := s.pod(name + "-0")
 			for _, m := range c.VolumeMounts {
-				p.mount(m.MountPath, s.path(name+"-"+m.Name))
+				p.mount(m.MountPath, s.Path(name+"-"+m.Name))
 			}
 			p.mount("/etc/kazahana", made.client)
-			if said := runCommand(t, p.run(c, append(c.Args, "--check"))).ok(t); !strings.Contains(said, "provider https://kazahana-lease-server.kazahana.svc:7464") {
+			if said := testkit.RunCommand(t, p.run(c, append(c.Args, "--check"))).OK(t); !strings.Contains(said, "provider https://kazahana-lease-server.kazahana.svc:7464") {
 				t.Error(said)
 			}
 			// Why the manifest names one.
-			runCommand(t, p.run(c, append(c.Args, "--check"), "KAZAHANA_PROVIDER=")).fails(t, exitUsage, "provider is not set", "inside Kubernetes")
+			testkit.RunCommand(t, p.run(c, append(c.Args, "--check"), "KAZAHANA_PROVIDER=")).Fails(t, exitUsage, "provider is not set", "inside Kubernetes")
 			for _, probe := range []containerProbe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
-				got := runCommand(t, p.run(c, probe.Exec.Command[1:]))
-				if got.code != exitFailure || strings.Contains(got.stderr, "unknown flag") {
-					t.Errorf("%s: probe %v without a daemon: code %d, %s", name, probe.Exec.Command, got.code, got.stderr)
+				got := testkit.RunCommand(t, p.run(c, probe.Exec.Command[1:]))
+				if got.Code != exitFailure || strings.Contains(got.Stderr, "unknown flag") {
+					t.Errorf("%s: probe %v without a daemon: code %d, %s", name, probe.Exec.Command, got.Code, got.Stderr)
 				}
 			}
 		}
@@ -331,14 +332,14 @@ func TestKubernetesSidecar(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	s := newSite(t)
-	made := s.cluster("sqlite:" + s.leases())
-	if err := os.Chown(s.dir, podID, podID); err != nil { // the store's directory
+	made := s.cluster("sqlite:" + s.Leases())
+	if err := os.Chown(s.Dir, podID, podID); err != nil { // the store's directory
 		t.Fatal(err)
 	}
 	server := ofKind(t, readManifests(t, "lease-server"), "Deployment", "").Spec.Template.Spec.Containers[0]
-	l := &leaseServer{instance: s.launchCommand(s.pod("lease-server-0").run(server, server.Args,
+	l := &testkit.LeaseServer{Instance: s.LaunchCommand(s.pod("lease-server-0").run(server, server.Args,
 		"KAZAHANA_CONFIG="+made.server+"/lease-server.yaml"))}
-	l.awaitAddress()
+	l.AwaitAddress()
 
 	c := ofKind(t, readManifests(t, "sidecar"), "Deployment", "").Spec.Template.Spec.InitContainers[0]
 	var all []uint64
@@ -351,54 +352,54 @@ func TestKubernetesSidecar(t *testing.T) {
 			}
 		}
 		p.mount("/etc/kazahana", made.client)
-		p.mount("https://kazahana-lease-server.kazahana.svc:7464", "https://"+l.address)
+		p.mount("https://kazahana-lease-server.kazahana.svc:7464", "https://"+l.Address)
 		ids, machine := p.lives(c)
-		if !ascending(ids) {
+		if !testkit.Ascending(ids) {
 			t.Errorf("the IDs of pod %s do not ascend", name)
 		}
 		all, machines = append(all, ids...), append(machines, machine)
 	}
-	if n, first := duplicates(all); n > 0 {
+	if n, first := testkit.Duplicates(all); n > 0 {
 		t.Errorf("%d IDs came twice; the first is %d", n, first)
 	}
 	if machines[0] == machines[1] {
 		t.Errorf("both pods had machine ID %d, and the first did not give it back", machines[0])
 	}
-	l.terminate()
+	l.Terminate()
 }
 
 // lives runs the daemon twice in the same pod, with a kill in between, and
 // returns the IDs that the application got.
 func (p *pod) lives(c container) (ids []uint64, machine int64) {
-	p.t.Helper()
-	p.socket = p.here("/run/kazahana/kazahanad.sock")
+	p.T.Helper()
+	p.Socket = p.here("/run/kazahana/kazahanad.sock")
 	for life := range 2 {
 		// That the answer must not be a fallback ID is the test's wish.
-		d := p.launchCommand(p.run(c, c.Args, "KAZAHANA_ADMIN_LISTEN=none", "KAZAHANA_STARTUP_WAIT=30s"))
-		eventually(p.t, "the startup probe succeeds", func() bool { return p.probe(c, c.StartupProbe) })
+		d := p.LaunchCommand(p.run(c, c.Args, "KAZAHANA_ADMIN_LISTEN=none", "KAZAHANA_STARTUP_WAIT=30s"))
+		testkit.Eventually(p.T, "the startup probe succeeds", func() bool { return p.probe(c, c.StartupProbe) })
 		if !p.probe(c, c.ReadinessProbe) || !p.probe(c, c.LivenessProbe) {
-			p.t.Error("the daemon is started, and not ready or not alive")
+			p.T.Error("the daemon is started, and not ready or not alive")
 		}
-		ids = append(ids, p.dial().ids(5000, map[string]any{"regular_only": true})...)
+		ids = append(ids, p.Dial().IDs(5000, map[string]any{"regular_only": true})...)
 		p.seenByApplication()
-		lease := p.dial().lease()
+		lease := p.Dial().Lease()
 		if life == 1 && lease.MachineID != machine {
-			p.t.Errorf("after the restart the machine ID is %d, before it was %d: the state did not survive", lease.MachineID, machine)
+			p.T.Errorf("after the restart the machine ID is %d, before it was %d: the state did not survive", lease.MachineID, machine)
 		}
 		machine = lease.MachineID
 		p.heldByPod(c, machine)
-		d.kill()
+		d.Kill()
 		if p.probe(c, c.LivenessProbe) {
-			p.t.Error("the liveness probe succeeds without a daemon")
+			p.T.Error("the liveness probe succeeds without a daemon")
 		}
 	}
 	for variable, dir := range map[string]string{"KAZAHANA_STATE_DIR": "/var/lib/kazahana/state", "KAZAHANA_LIVE_DIR": "/run/kazahana-live/live"} {
 		info, err := os.Stat(p.here(dir))
 		if err != nil || info.Mode().Perm() != 0o700 {
-			p.t.Errorf("%s: %v, %v", dir, info, err)
+			p.T.Errorf("%s: %v, %v", dir, info, err)
 		}
 		// Why it is not the volume itself.
-		runCommand(p.t, p.run(c, c.Args, variable+"="+p.here(filepath.Dir(dir)))).fails(p.t, exitState, "everybody may write")
+		testkit.RunCommand(p.T, p.run(c, c.Args, variable+"="+p.here(filepath.Dir(dir)))).Fails(p.T, exitState, "everybody may write")
 	}
 	return ids, machine
 }
@@ -406,39 +407,39 @@ func (p *pod) lives(c container) (ids []uint64, machine int64) {
 // seenByApplication has another user of the pod ask for an ID, through a mount
 // that is read-only; and one who is not in the volumes' group.
 func (p *pod) seenByApplication() {
-	p.t.Helper()
+	p.T.Helper()
 	if err := exec.Command("unshare", "--mount", "true").Run(); err != nil {
-		p.t.Logf("no mount namespace can be made here, so the read-only mount is not tried: %v", err)
+		p.T.Logf("no mount namespace can be made here, so the read-only mount is not tried: %v", err)
 		return
 	}
-	ask := func(groups string) outcome {
+	ask := func(groups string) testkit.Outcome {
 		cmd := exec.Command("unshare", "--mount", "sh", "-ec",
 			`mount --bind "$1" "$1"; mount -o remount,bind,ro "$1"; exec setpriv --reuid 1234 --regid 1234 `+groups+` "$0" id --socket "$2"`,
-			executable, filepath.Dir(p.socket), p.socket)
-		cmd.Env = p.environment()
-		return runCommand(p.t, cmd)
+			testkit.Executable(), filepath.Dir(p.Socket), p.Socket)
+		cmd.Env = p.Environment()
+		return testkit.RunCommand(p.T, cmd)
 	}
-	ask("--groups 65532").ok(p.t)
-	ask("--clear-groups").fails(p.t, exitFailure, "permission denied")
+	ask("--groups 65532").OK(p.T)
+	ask("--clear-groups").Fails(p.T, exitFailure, "permission denied")
 }
 
 // heldByPod asks the lease server, in the container, whose the machine ID is.
 func (p *pod) heldByPod(c container, machine int64) {
-	p.t.Helper()
+	p.T.Helper()
 	var report leasesReport
 	// What only an administrator may see is left out, with a note on stderr.
-	decodeJSON(p.t, runCommand(p.t, p.run(c, []string{"leases", "--json"})).stdout, &report)
+	testkit.DecodeJSON(p.T, testkit.RunCommand(p.T, p.run(c, []string{"leases", "--json"})).Stdout, &report)
 	for _, l := range report.Leases {
 		if l.MachineID == machine {
 			for name, field := range map[string]string{"pod": "metadata.name", "namespace": "metadata.namespace", "node": "spec.nodeName"} {
 				if l.Meta[name] != p.fields[field] {
-					p.t.Errorf("the lease's meta is %v", l.Meta)
+					p.T.Errorf("the lease's meta is %v", l.Meta)
 				}
 			}
 			return
 		}
 	}
-	p.t.Errorf("nothing is said of machine ID %d", machine)
+	p.T.Errorf("nothing is said of machine ID %d", machine)
 }
 
 // The DaemonSet's init container gives the node's directories to the daemon,
@@ -457,9 +458,9 @@ func TestKubernetesDaemonSet(t *testing.T) {
 		}
 		p.mount(m.MountPath, dir)
 	}
-	s.socket = p.here("/run/kazahana/kazahanad.sock")
+	s.Socket = p.here("/run/kazahana/kazahanad.sock")
 	args := []string{"serve", "--provider", "sqlite:" + p.here("/var/lib/kazahana") + "/leases.db", "--admin-listen", "none"}
-	runCommand(t, p.run(c, args)).fails(t, exitState, "belongs to the user with UID 0")
+	testkit.RunCommand(t, p.run(c, args)).Fails(t, exitState, "belongs to the user with UID 0")
 	for range 2 {
 		script := []string{}
 		for _, a := range first.Args {
@@ -468,18 +469,18 @@ func TestKubernetesDaemonSet(t *testing.T) {
 		if out, err := exec.Command(first.Command[0], append(first.Command[1:], script...)...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		d := s.launchCommand(p.run(c, args))
-		d.awaitReady()
+		d := s.LaunchCommand(p.run(c, args))
+		d.AwaitReady()
 		for path, mode := range map[string]os.FileMode{"/run/kazahana": 0o755, "/var/lib/kazahana": 0o700, "/run/kazahana-live": 0o700} {
 			info, err := os.Stat(p.here(path))
 			if err != nil || info.Mode().Perm() != mode {
 				t.Errorf("%s: %v, %v", path, info, err)
 			}
 		}
-		if id := s.dial().id(); id <= snowflake.ID(0) {
+		if id := s.Dial().ID(); id <= snowflake.ID(0) {
 			t.Errorf("ID %d", id)
 		}
-		d.terminate()
+		d.Terminate()
 	}
 }
 
@@ -492,7 +493,7 @@ func TestKubernetesDocsMakeTheSecrets(t *testing.T) {
 	}
 	s := newSite(t)
 	// Instead of a cluster: Secrets become directories.
-	writeFile(t, s.path("kubectl"), `#!/bin/sh
+	testkit.WriteFile(t, s.Path("kubectl"), `#!/bin/sh
 case " $* " in *" create secret "*) ;; *) exit 0 ;; esac
 while [ "$1" != secret ]; do shift; done
 mkdir -p "$SECRETS/$3"
@@ -502,7 +503,7 @@ for a; do case $a in
 --key=*) cp "${a#*=}" "$SECRETS/$3/tls.key" ;;
 esac; done
 `)
-	if err := os.Chmod(s.path("kubectl"), 0o755); err != nil {
+	if err := os.Chmod(s.Path("kubectl"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	var script strings.Builder
@@ -512,13 +513,13 @@ esac; done
 		}
 	}
 	cmd := exec.Command("bash", "-euc", script.String())
-	cmd.Dir, cmd.Env = s.dir, s.environment("SECRETS="+s.path("secrets"), "REDIS_PASSWORD=secret")
-	cmd.Env = append(cmd.Env, "PATH="+s.dir+":"+os.Getenv("PATH"))
+	cmd.Dir, cmd.Env = s.Dir, s.Environment("SECRETS="+s.Path("secrets"), "REDIS_PASSWORD=secret")
+	cmd.Env = append(cmd.Env, "PATH="+s.Dir+":"+os.Getenv("PATH"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	read := func(path string) string {
-		text, err := os.ReadFile(s.path("secrets/" + path))
+		text, err := os.ReadFile(s.Path("secrets/" + path))
 		if err != nil {
 			t.Error(err)
 		}
@@ -535,9 +536,9 @@ esac; done
 	if tokens := read("kazahana-lease-server/tokens.yaml"); !strings.Contains(tokens, hex.EncodeToString(sum[:])) {
 		t.Errorf("the token's digest is not in %s", tokens)
 	}
-	s.kazahanad("lease-server", "--check", "--config", "none", "--listen", ":7464",
-		"--tokens-file", s.path("secrets/kazahana-lease-server/tokens.yaml"),
-		"--tls-cert", s.path("secrets/kazahana-lease-server-tls/tls.crt"), "--tls-key", s.path("secrets/kazahana-lease-server-tls/tls.key")).ok(t)
+	s.Kazahanad("lease-server", "--check", "--config", "none", "--listen", ":7464",
+		"--tokens-file", s.Path("secrets/kazahana-lease-server/tokens.yaml"),
+		"--tls-cert", s.Path("secrets/kazahana-lease-server-tls/tls.crt"), "--tls-key", s.Path("secrets/kazahana-lease-server-tls/tls.key")).OK(t)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(read("kazahana-client/ca.crt")))
 	block, _ := pem.Decode([]byte(read("kazahana-lease-server-tls/tls.crt")))

@@ -9,10 +9,10 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// layoutFlags say how to read an ID: it does not tell itself.
+// layoutFlags name the layout of an ID, which the ID does not contain.
 type layoutFlags struct {
 	BitTS  int       `name:"bit-ts" default:"41" help:"Timestamp bits."`
-	BitSeq int       `name:"bit-seq" default:"8" help:"Sequence bits; the machine ID has what is left of 63."`
+	BitSeq int       `name:"bit-seq" default:"8" help:"Sequence bits; the machine ID has the rest of 63."`
 	Epoch  time.Time `default:"2026-01-01T00:00:00Z" help:"Where time begins, RFC 3339."`
 }
 

@@ -21,11 +21,11 @@ import (
 
 type leasesCmd struct {
 	Show   leasesShowCmd   `cmd:"" default:"withargs" help:"Show what a provider has granted, and to whom (the default)."`
-	Init   leasesInitCmd   `cmd:"" help:"Declare that a provider's store is brand-new, or lacks nothing: nobody holds a lease that it does not know. It ends a fence."`
-	Fence  leasesFenceCmd  `cmd:"" help:"Hold back grants from the SQLite files as after a loss: for who put back an older state of them in a way that they cannot notice."`
+	Init   leasesInitCmd   `cmd:"" help:"Declare that a provider's store is brand-new or complete: no process holds a lease that it does not know. Ends a fence."`
+	Fence  leasesFenceCmd  `cmd:"" help:"Hold back grants from the SQLite files as after a loss: for restores of an older state that they cannot notice."`
 	Backup leasesBackupCmd `cmd:"" help:"Write a consistent copy of the provider's SQLite file, which may be in use."`
 
-	Conformance leasesConformanceCmd `cmd:"" help:"Check a lease server that somebody has written: can daemons rely on it?"`
+	Conformance leasesConformanceCmd `cmd:"" help:"Check whether daemons can rely on a lease server of another make."`
 }
 
 type leasesShowCmd struct {
@@ -64,7 +64,7 @@ func (c *leasesShowCmd) Run(s *system) error {
 	if counter, ok := st.Provider.(provider.Counter); ok {
 		counts, err := within(s, st, func(ctx context.Context) (map[string]int64, error) { return counter.Counters(ctx, st.service) })
 		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
-			// A credential that may list leases need not be one that may see these.
+			// A credential may be allowed to list leases and not to see counters.
 			fmt.Fprintf(s.err, "kazahanad: the counters are left out: %v\n", err)
 		}
 		report.addCounts(counts)
@@ -98,8 +98,7 @@ func showLeases(out io.Writer, report leasesReport, nowMS int64) error {
 	return err
 }
 
-// printable is what somebody wrote into a record, fit for a terminal and a
-// column of a table.
+// printable makes a holder's own text fit for a terminal and a table column.
 func printable(text string) string {
 	if text == "" {
 		return "-"
@@ -177,14 +176,14 @@ func initStore(s *system, st *store, beside *stores.Store) error {
 	return err
 }
 
-// confirm asks before a store is declared new that does not look it.
+// confirm asks before it declares a store new that holds records.
 func (c *leasesInitCmd) confirm(s *system, st *store) error {
 	if c.Yes {
 		return nil
 	}
 	all, _, err := st.records(s)
 	if err != nil {
-		return fmt.Errorf("whether the store holds records cannot be told, and --yes does not ask: %w", err)
+		return fmt.Errorf("cannot tell whether the store holds records (--yes skips this question): %w", err)
 	}
 	if len(all) == 0 {
 		return nil
@@ -194,7 +193,7 @@ func (c *leasesInitCmd) confirm(s *system, st *store) error {
 	what := fmt.Sprintf("%s holds %d records, %d of them in use, so it does not look brand-new; if it has lost others, their machine IDs may be granted twice",
 		st.Info().URL, len(all), held)
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return usageError{fmt.Errorf("init: %s; repeat with --yes to declare it new all the same", what)}
+		return usageError{fmt.Errorf("init: %s; repeat with --yes to declare it new anyway", what)}
 	}
 	fmt.Fprintf(s.err, "%s. Declare it new? Type yes: ", what)
 	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')

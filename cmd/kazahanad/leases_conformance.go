@@ -10,19 +10,19 @@ import (
 )
 
 type leasesConformanceCmd struct {
-	URL     string        `arg:"" help:"The lease server, as a provider URL: http://HOST:PORT, with token_file= and the like where it wants them."`
+	URL     string        `arg:"" help:"The lease server, as a provider URL: http://HOST:PORT, with token_file= and the like if it needs them."`
 	Service string        `placeholder:"NAME" help:"Service to take leases for (default the server's)."`
 	Timeout time.Duration `default:"3s" help:"How long the server may take for one request."`
 }
 
-// Run checks a lease server, and fails where a daemon could not rely on it.
+// Run checks a lease server, and fails if a daemon could not rely on it.
 func (c *leasesConformanceCmd) Run(s *system) error {
 	cfg, err := httpconn.ParseURL(c.URL)
 	if err != nil {
 		return usageError{err}
 	}
 	if len(cfg.Servers) > 1 {
-		return usageError{errors.New("conformance: several servers are checked one by one: name one")}
+		return usageError{errors.New("conformance: name one server: several are checked one by one")}
 	}
 	client, err := httpconn.New(cfg)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/kazahana/kazahana/internal/stores"
 )
 
-// storeOf opens the store of locks and sequences that goes with the provider: the
-// file that a daemon started here would use, or the provider itself. nil: there is
-// none, or it was never used.
+// storeOf opens the store of locks and sequences that belongs to the provider: the
+// file that a daemon started here would use, or the provider's own store. It returns
+// nil if there is none or it was never used.
 func (f *providerFlags) storeOf(st *store) (*stores.Store, error) {
 	url, opts := st.url, stores.Options{Ignore: provider.TermsParams()}
 	if st.Info().Name == "sqlite" {
@@ -34,8 +34,8 @@ func (f *providerFlags) storeOf(st *store) (*stores.Store, error) {
 	return beside, nil
 }
 
-// lacksNothing reports whether the provider's file and the store beside it are sure
-// that they have forgotten nothing. Other stores are never sure.
+// lacksNothing reports whether the provider's file and the store beside it are
+// certain to have forgotten nothing. Other stores never are.
 func lacksNothing(s *system, st *store, beside *stores.Store) bool {
 	fencer, ok := st.Provider.(provider.Fencer)
 	if !ok || fencer.Fenced() != nil {
@@ -48,12 +48,12 @@ func lacksNothing(s *system, st *store, beside *stores.Store) bool {
 	return err == nil && beside.Fenced() == nil
 }
 
-// onlyFiles is the error for a provider that is no file.
+// onlyFiles is the error for a provider that is not a file.
 func onlyFiles(what string, info provider.Info) error {
 	if strings.HasPrefix(info.Name, "http") {
 		return fmt.Errorf("provider %s: %s where the lease server keeps its leases, with the URL that it has in the server's provider key", info.Name, what)
 	}
-	return fmt.Errorf("provider %s: it is no file of SQLite; docs/changing-providers.md says how to back it up and restore it", info.Name)
+	return fmt.Errorf("provider %s: it is not an SQLite file; docs/changing-providers.md says how to back it up and restore it", info.Name)
 }
 
 type leasesFenceCmd struct{ providerFlags }
@@ -100,8 +100,8 @@ type leasesBackupCmd struct {
 
 // Help is the text that kong prints below the usage line.
 func (*leasesBackupCmd) Help() string {
-	return `The copy can be put back in place of the file, as docs/changing-providers.md describes. It is then held back until ` +
-		`everything that it does not know has ended.`
+	return `docs/changing-providers.md says how to restore the copy. A restored file grants nothing until every lease and lock that it ` +
+		`does not know has ended.`
 }
 
 // Run copies the provider's file, or the store's.
@@ -124,7 +124,7 @@ func (c *leasesBackupCmd) Run(s *system) error {
 			return err
 		}
 		if beside == nil {
-			return errors.New("there is no store of locks and sequences in a file: none was used so far, or it is kept elsewhere")
+			return errors.New("there is no file of locks and sequences: they were never used, or are kept elsewhere")
 		}
 		defer beside.Close()
 		backup, from = beside, beside.URL

@@ -17,22 +17,22 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 )
 
-// providerFlags name the provider of the commands that talk to one without a
-// daemon. What is not given is found as serve finds it.
+// providerFlags name the provider of commands that talk to it without a daemon.
+// Their defaults are serve's.
 type providerFlags struct {
-	Config   string `placeholder:"FILE" help:"YAML file to read, the daemon's; none reads no file (default $$KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
+	Config   string `placeholder:"FILE" help:"The daemon's YAML file; none reads no file (default $$KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
 	StateDir string `placeholder:"DIR" help:"State directory, where the default provider has its file (default as for serve)."`
 	Provider string `placeholder:"URL" help:"What grants machine IDs (default as for serve)."`
-	Service  string `placeholder:"NAME" help:"Service, which decides on the pool of machine IDs (default as for serve)."`
+	Service  string `placeholder:"NAME" help:"Service, which determines the pool of machine IDs (default as for serve)."`
 }
 
-// providerVariables are the daemon's variables that say something of its
-// provider. The others are none of these commands' business, whatever they hold.
+// providerVariables are the daemon's variables that name its provider. These
+// commands ignore all others, also invalid ones.
 var providerVariables = []string{
 	"KAZAHANA_CONFIG", "KAZAHANA_STATE_DIR", "KAZAHANA_PROVIDER", "KAZAHANA_STORE", "KAZAHANA_PROVIDER_TIMEOUT", "KAZAHANA_SERVICE", "KAZAHANA_META",
 }
 
-// settings are those that a daemon started here would have.
+// settings are the settings that a daemon started here would have.
 func (f *providerFlags) settings(s *system) (*config.Serve, error) {
 	return loadOnly(s, f.flags(), providerVariables)
 }
@@ -45,15 +45,15 @@ func (f *providerFlags) flags() (flags config.Flags) {
 	return flags
 }
 
-// give hands a flag on that was given.
+// give passes on a flag that was given.
 func give(text string, into *config.Text) {
 	if text != "" {
 		*into = config.Given(text)
 	}
 }
 
-// loadOnly reads the daemon's configuration for a command that needs little of it,
-// and heeds no other variables of its own than those.
+// loadOnly reads the daemon's configuration for a command that needs little of it:
+// of the environment it reads only the given variables.
 func loadOnly(s *system, flags config.Flags, variables []string) (*config.Serve, error) {
 	environ := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
@@ -99,19 +99,19 @@ func (st *store) open(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, st.timeout)
 	defer cancel()
-	// What it can do shows only now.
+	// Its capabilities are known only now.
 	if st.Provider, err = backend.Opened(ctx, p); err != nil {
 		return errors.Join(err, p.Close())
 	}
 	return nil
 }
 
-// missingFile is the file that a URL sqlite:PATH names, if it is not there; else
-// "". A command that opened it would make it, and the file would belong to the
-// command's user and not to the daemon's.
+// missingFile is the path of a URL sqlite:PATH whose file does not exist, else "".
+// A command that opened it would create it, owned by the command's user instead of
+// the daemon's.
 func missingFile(rawURL string) string {
 	path, _, err := sqlitefile.ParseURL(rawURL, "")
-	if err != nil { // another store; or opening it says what is wrong
+	if err != nil { // another store, or opening it explains the error
 		return ""
 	}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -131,8 +131,7 @@ func within[T any](s *system, st *store, call func(context.Context) (T, error)) 
 	return v, err
 }
 
-// records is what the provider has granted; of the service only, if that was
-// named.
+// records returns all grants, and those of the service if one was named.
 func (st *store) records(s *system) (all, wanted []provider.Record, err error) {
 	lister, ok := st.Provider.(provider.Lister)
 	if !ok {
@@ -149,7 +148,7 @@ func (st *store) records(s *system) (all, wanted []provider.Record, err error) {
 	return all, wanted, nil
 }
 
-// terms is what the provider's URL says of grants; false where a server decides.
+// terms returns the terms in the provider's URL; false if a server decides on them.
 func (st *store) terms() (provider.Terms, bool) {
 	if !takesIDs(st.url) {
 		return provider.Terms{}, false
@@ -158,8 +157,7 @@ func (st *store) terms() (provider.Terms, bool) {
 	return t, err == nil
 }
 
-// takesIDs reports whether the URL is of a provider that grants by itself from a
-// range of machine IDs, which ids= can limit.
+// takesIDs reports whether ids= can limit the provider's range of machine IDs.
 func takesIDs(rawURL string) bool {
 	scheme, _, _ := strings.Cut(strings.ToLower(rawURL), ":")
 	return !slices.Contains([]string{"none", "static", "ip", "http", "https", httplease.SchemeUnix}, scheme)

@@ -4,8 +4,8 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// leasesReport is what leases --json prints. The counters have seed 001's names;
-// null stands for what this provider does not know.
+// leasesReport is what leases --json prints. null stands for a number that the
+// provider does not know.
 type leasesReport struct {
 	Provider string `json:"provider"`
 	Scope    string `json:"scope"`
@@ -30,7 +30,7 @@ type leasesReport struct {
 	Leases      []leaseLine      `json:"leases"`
 }
 
-// counted has the fields that only a provider can count, by name.
+// counted returns the fields that only a provider can count, by name.
 func (r *leasesReport) counted() map[string]**int64 {
 	return map[string]**int64{
 		"client_id_count": &r.ClientIDCount, "client_get_id_count": &r.ClientGetIDCount,
@@ -40,7 +40,7 @@ func (r *leasesReport) counted() map[string]**int64 {
 	}
 }
 
-// addCounts fills in what the provider counted.
+// addCounts fills in the provider's counters.
 func (r *leasesReport) addCounts(counts map[string]int64) {
 	fields := r.counted()
 	for name, n := range counts {
@@ -55,8 +55,8 @@ func (r *leasesReport) addCounts(counts map[string]int64) {
 	}
 }
 
-// addUsage fills in what follows from all records of the pool, and what is free
-// where that is known.
+// addUsage fills in the numbers that follow from the pool's records, and the number
+// of free machine IDs if it is known.
 func (r *leasesReport) addUsage(u provider.Usage, free bool) {
 	if free {
 		r.UnusingIDs = &u.Free
@@ -85,7 +85,7 @@ func stateOf(r provider.Record, nowMS int64) string {
 	return stateEnded
 }
 
-// leaseLine is a record as it is shown.
+// leaseLine is a record as the command shows it.
 type leaseLine struct {
 	MachineID int64             `json:"machine_id"`
 	BitTS     int               `json:"bit_ts"`

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // listed is a record that was granted at base.
@@ -66,27 +67,27 @@ func TestLeasesCounts(t *testing.T) {
 
 // leasesJSON is what leases --json says of the site's default provider.
 func (s *site) leasesJSON(args ...string) (r leasesReport) {
-	s.t.Helper()
-	decodeJSON(s.t, s.kazahanad(append([]string{"leases", "--config", "none", "--json"}, args...)...).ok(s.t), &r)
+	s.T.Helper()
+	testkit.DecodeJSON(s.T, s.Kazahanad(append([]string{"leases", "--config", "none", "--json"}, args...)...).OK(s.T), &r)
 	return r
 }
 
 func TestLeasesOfADaemon(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.kazahanad("leases", "--config", "none").fails(t, exitFailure, s.state+"/leases.db", "no such file", "--provider")
-	d := s.start()
-	held := s.dial().lease()
+	s.Kazahanad("leases", "--config", "none").Fails(t, exitFailure, s.State+"/leases.db", "no such file", "--provider")
+	d := s.Start()
+	held := s.Dial().Lease()
 	r := s.leasesJSON()
 	if len(r.Leases) != 1 || r.UsingIDs != 1 || *r.UnusingIDs != 8191 || *r.ClientGetIDSuccess != 1 || *r.ClientIDCount != 1 || r.UsingTTLMax < 1 {
 		t.Fatalf("leases --json says %+v", r)
 	}
 	l := r.Leases[0]
-	if l.MachineID != held.MachineID || l.PID != fmt.Sprint(d.pid()) || l.Service != "default" || l.State != stateHeld || l.CreatedMS != held.CreatedMS {
+	if l.MachineID != held.MachineID || l.PID != fmt.Sprint(d.PID()) || l.Service != "default" || l.State != stateHeld || l.CreatedMS != held.CreatedMS {
 		t.Errorf("leases --json says %+v of %+v", l, held)
 	}
-	table := s.kazahanad("leases", "--config", "none").ok(t)
-	for _, want := range []string{"MACHINE ID", fmt.Sprintf("\n%d ", held.MachineID), "41/14/8", fmt.Sprint(d.pid()), "default", "held", "1 machine IDs in use"} {
+	table := s.Kazahanad("leases", "--config", "none").OK(t)
+	for _, want := range []string{"MACHINE ID", fmt.Sprintf("\n%d ", held.MachineID), "41/14/8", fmt.Sprint(d.PID()), "default", "held", "1 machine IDs in use"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("leases does not say %q:\n%s", want, table)
 		}
@@ -94,7 +95,7 @@ func TestLeasesOfADaemon(t *testing.T) {
 	if r := s.leasesJSON("--service", "other"); len(r.Leases) != 0 || r.UsingIDs != 1 {
 		t.Errorf("leases --service other says %+v", r)
 	}
-	d.terminate()
+	d.Terminate()
 	if r := s.leasesJSON(); len(r.Leases) != 0 || r.UsingIDs != 0 {
 		t.Errorf("after the daemon has stopped: %+v", r)
 	}
@@ -102,10 +103,10 @@ func TestLeasesOfADaemon(t *testing.T) {
 		t.Errorf("with --all: %+v", r)
 	}
 	// The provider is found as the daemon finds it; what else it reads does not matter.
-	writeFile(t, s.path("k.yaml"), fmt.Sprintf("provider: \"sqlite:%s/leases.db\"\n", s.state))
-	cmd := s.command("leases", "--all")
-	cmd.Env = s.environment("KAZAHANA_CONFIG="+s.path("k.yaml"), "KAZAHANA_MAX_BACKWARD=rubbish", "KAZAHANA_NONSENSE=1", "KAZAHANA_MACHINE_ID=7")
-	if got := runCommand(t, cmd).ok(t); !strings.Contains(got, stateReleased) {
+	testkit.WriteFile(t, s.Path("k.yaml"), fmt.Sprintf("provider: \"sqlite:%s/leases.db\"\n", s.State))
+	cmd := s.Command("leases", "--all")
+	cmd.Env = s.Environment("KAZAHANA_CONFIG="+s.Path("k.yaml"), "KAZAHANA_MAX_BACKWARD=rubbish", "KAZAHANA_NONSENSE=1", "KAZAHANA_MACHINE_ID=7")
+	if got := testkit.RunCommand(t, cmd).OK(t); !strings.Contains(got, stateReleased) {
 		t.Errorf("with KAZAHANA_CONFIG: %s", got)
 	}
 }
@@ -113,34 +114,34 @@ func TestLeasesOfADaemon(t *testing.T) {
 func TestLeasesErrors(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start().terminate()
-	s.kazahanad("leases", "--config", "none", "--provider", "static:17").fails(t, exitFailure, "static", "keeps no records")
-	s.kazahanad("leases", "--config", "none", "--provider", "frob:x").fails(t, exitUsage, "frob", "sqlite:")
-	s.kazahanad("leases", "--config", "none", "--provider", "sqlite:x.db").fails(t, exitUsage, "relative")
-	if said := s.kazahanad("leases", "init", "--config", "none").ok(t); !strings.Contains(said, "nothing is held back") {
+	s.Start().Terminate()
+	s.Kazahanad("leases", "--config", "none", "--provider", "static:17").Fails(t, exitFailure, "static", "keeps no records")
+	s.Kazahanad("leases", "--config", "none", "--provider", "frob:x").Fails(t, exitUsage, "frob", "sqlite:")
+	s.Kazahanad("leases", "--config", "none", "--provider", "sqlite:x.db").Fails(t, exitUsage, "relative")
+	if said := s.Kazahanad("leases", "init", "--config", "none").OK(t); !strings.Contains(said, "nothing is held back") {
 		t.Errorf("init says %q", said)
 	}
-	s.kazahanad("leases", "init", "--config", "none", "--provider", "static:17").fails(t, exitFailure, "static", "needs no declaration")
+	s.Kazahanad("leases", "init", "--config", "none", "--provider", "static:17").Fails(t, exitFailure, "static", "needs no declaration")
 }
 
 func TestInspectNamesTheHolder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.start()
-	id := s.dial().id()
-	held := s.dial().lease()
-	url := "sqlite:" + s.state + "/leases.db"
+	d := s.Start()
+	id := s.Dial().ID()
+	held := s.Dial().Lease()
+	url := "sqlite:" + s.State + "/leases.db"
 	inspect := func(id int64, more ...string) (in inspectedJSON) {
 		t.Helper()
-		decodeJSON(t, s.kazahanad(append([]string{"inspect", "--json", "--provider", url, fmt.Sprint(id)}, more...)...).ok(t), &in)
+		testkit.DecodeJSON(t, s.Kazahanad(append([]string{"inspect", "--json", "--provider", url, fmt.Sprint(id)}, more...)...).OK(t), &in)
 		return in
 	}
 	in := inspect(int64(id))
-	if len(in.Holders) != 1 || in.Holders[0].PID != fmt.Sprint(d.pid()) || in.Holders[0].CreatedMS != held.CreatedMS || in.Note != "" || in.Kind != "regular" {
+	if len(in.Holders) != 1 || in.Holders[0].PID != fmt.Sprint(d.PID()) || in.Holders[0].CreatedMS != held.CreatedMS || in.Note != "" || in.Kind != "regular" {
 		t.Fatalf("inspect says %+v", in)
 	}
-	said := s.kazahanad("inspect", "--provider", url, fmt.Sprint(int64(id))).ok(t)
-	for _, want := range []string{fmt.Sprintf("pid %d, service default", d.pid()), fmt.Sprintf("machine ID %d (14/8 bits), %s to ", held.MachineID, snowflake.FormatMS(held.CreatedMS)), "not handed back"} {
+	said := s.Kazahanad("inspect", "--provider", url, fmt.Sprint(int64(id))).OK(t)
+	for _, want := range []string{fmt.Sprintf("pid %d, service default", d.PID()), fmt.Sprintf("machine ID %d (14/8 bits), %s to ", held.MachineID, snowflake.FormatMS(held.CreatedMS)), "not handed back"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("inspect does not say %q:\n%s", want, said)
 		}
@@ -158,7 +159,7 @@ func TestInspectNamesTheHolder(t *testing.T) {
 			t.Errorf("a fallback ID of %s: %+v, want %d", snowflake.FormatMS(at), in, want)
 		}
 	}
-	d.terminate()
+	d.Terminate()
 	if in := inspect(int64(id)); len(in.Holders) != 1 || in.Holders[0].ReleasedMS == nil {
 		t.Errorf("after the lease was handed back: %+v", in)
 	}
@@ -166,10 +167,10 @@ func TestInspectNamesTheHolder(t *testing.T) {
 	if in := inspect(idAt(held.ExpiredMS+1, slot|tl.FallbackBit())); len(in.Holders) != 0 {
 		t.Errorf("a fallback ID after the lease was handed back: %+v", in)
 	}
-	s.kazahanad("inspect", "--provider", url, "--epoch", "2025-01-01T00:00:00Z", "1").fails(t, exitUsage, "--epoch 2026-01-01")
-	s.kazahanad("inspect", "--provider", "static:17", "1").fails(t, exitFailure, "static", "no history")
-	s.kazahanad("inspect", "--provider", "sqlite:"+s.path("no.db"), "1").fails(t, exitFailure, "no.db")
-	if offline := s.kazahanad("inspect", fmt.Sprint(int64(id))).ok(t); strings.Contains(offline, "holder") {
+	s.Kazahanad("inspect", "--provider", url, "--epoch", "2025-01-01T00:00:00Z", "1").Fails(t, exitUsage, "--epoch 2026-01-01")
+	s.Kazahanad("inspect", "--provider", "static:17", "1").Fails(t, exitFailure, "static", "no history")
+	s.Kazahanad("inspect", "--provider", "sqlite:"+s.Path("no.db"), "1").Fails(t, exitFailure, "no.db")
+	if offline := s.Kazahanad("inspect", fmt.Sprint(int64(id))).OK(t); strings.Contains(offline, "holder") {
 		t.Errorf("inspect without --provider says\n%s", offline)
 	}
 }
@@ -187,13 +188,13 @@ type inspectedJSON struct {
 func TestLeasesInitAsks(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	server := s.startRedis("--appendonly", "yes", "--appendfsync", "always")
-	url := s.initialised(server.url() + "ids=7-8")
+	server := s.StartRedis("--appendonly", "yes", "--appendfsync", "always")
+	url := s.Initialised(server.URL() + "ids=7-8")
 	run := []string{"run", "--config", "none", "-q", "--provider", url, "--", "true"}
-	s.kazahanad(run...).ok(t)
-	server.kill()
-	s.runRedis(server)
-	granted := func() bool { return s.kazahanad(run...).code == 0 }
+	s.Kazahanad(run...).OK(t)
+	server.Kill()
+	s.RunRedis(server)
+	granted := func() bool { return s.Kazahanad(run...).Code == 0 }
 	if granted() {
 		t.Fatal("the store was restarted, and grants before it was declared new")
 	}
@@ -205,24 +206,24 @@ func TestLeasesInitAsks(t *testing.T) {
 		{"the end of the input", "\x04", exitFailure}, {"the end after it", "yes\x04\x04", exitFailure}, {"yes", " yes \n", exitOK},
 	} {
 		outside, inside := terminal(t)
-		cmd := s.command("leases", "init", "--config", "none", "--provider", url)
+		cmd := s.Command("leases", "init", "--config", "none", "--provider", url)
 		cmd.Stdin = inside
 		var out strings.Builder
 		cmd.Stdout = &out
-		d := s.launchCommand(cmd)
-		eventually(t, test.name+": it asks", func() bool { return strings.Contains(d.log.String(), "Type yes: ") })
-		if !strings.Contains(d.log.String(), "holds 1 records, ") {
-			t.Errorf("it asks: %s", d.log)
+		d := s.LaunchCommand(cmd)
+		testkit.Eventually(t, test.name+": it asks", func() bool { return strings.Contains(d.Log.String(), "Type yes: ") })
+		if !strings.Contains(d.Log.String(), "holds 1 records, ") {
+			t.Errorf("it asks: %s", d.Log)
 		}
 		if _, err := outside.WriteString(test.typed); err != nil {
 			t.Fatal(err)
 		}
-		code := d.code()
-		refused := strings.Contains(d.log.String(), "nothing was declared")
+		code := d.Code()
+		refused := strings.Contains(d.Log.String(), "nothing was declared")
 		if yes := code == exitOK; code != test.code || refused == yes || strings.Contains(out.String(), "is declared new") != yes || granted() != yes {
-			t.Errorf("%s: exit code %d, stdout %q, stderr %q", test.name, code, out.String(), d.log)
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q", test.name, code, out.String(), d.Log)
 		}
 	}
 	// Without a terminal nobody can be asked.
-	s.kazahanad("leases", "init", "--config", "none", "--provider", url).fails(t, exitUsage, "--yes", "2 records")
+	s.Kazahanad("leases", "init", "--config", "none", "--provider", url).Fails(t, exitUsage, "--yes", "2 records")
 }

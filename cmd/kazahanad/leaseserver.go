@@ -35,7 +35,7 @@ type leaseServerCmd struct {
 	Check bool `help:"Validate the configuration and exit."`
 }
 
-// Run runs the lease server until it is told to stop.
+// Run runs the lease server until SIGINT or SIGTERM.
 func (c *leaseServerCmd) Run(s *system) error {
 	if !c.Check {
 		s.queueStderr()
@@ -60,7 +60,7 @@ func (c *leaseServerCmd) Run(s *system) error {
 	return parts.run(s.ctx)
 }
 
-// leaseServerParts is what the lease server is put together from.
+// leaseServerParts are the parts of the lease server.
 type leaseServerParts struct {
 	settings *config.LeaseServer
 	sup      leaseSupervision
@@ -113,7 +113,7 @@ func (l *leaseServerParts) close() error {
 	return errors.Join(l.keeping.close(ctx), l.provider.Close())
 }
 
-// readServices makes terms of the provider URL and the services map.
+// readServices builds terms from the provider URL and the services map.
 func (l *leaseServerParts) readServices() error {
 	base, err := backend.Terms(l.settings.Provider)
 	if err != nil {
@@ -131,14 +131,14 @@ func (l *leaseServerParts) readServices() error {
 		}
 		l.services.Named[name] = terms
 	}
-	// A request that names no service means this one.
+	// Requests that name no service mean "default".
 	if terms, ok := l.services.Named["default"]; ok {
 		l.services.Named[""] = terms
 	}
 	return l.services.Validate()
 }
 
-// termsParams writes the terms as a provider URL has them.
+// termsParams formats the terms as parameters of a provider URL.
 func termsParams(t config.Terms) url.Values {
 	q := url.Values{}
 	if t.Epoch != nil {
@@ -208,8 +208,8 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	if l.tls != nil {
 		listening.TLS = leaseserver.ServerTLS(l.tls)
 	}
-	// Browsers put no mark on what a page reads from its own site, which a renamed
-	// one takes this server for.
+	// After DNS rebinding a browser takes this server for the page's own site, and
+	// its requests have no mark. So without credentials only known hosts pass.
 	if l.tokens == nil && l.settings.ClientCA == "" && !l.settings.Insecure {
 		listening.Guard = func(h http.Handler) http.Handler { return admin.OwnNames(listener.Addr(), l.settings.Listen, h) }
 	}
@@ -220,7 +220,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	managed, stopManaging := context.WithCancel(ctx)
 	var managing sync.WaitGroup
 	managing.Go(func() { l.manage(managed, listener) })
-	managing.Go(func() { _ = l.fences.watch(managed) }) // which fails at nothing
+	managing.Go(func() { _ = l.fences.watch(managed) }) // never fails
 	defer managing.Wait()
 	defer stopManaging()
 	return server.Serve(ctx, listener, listening)
@@ -250,7 +250,7 @@ func (l *leaseServerParts) options() leaseserver.Options {
 	return o
 }
 
-// announce says what a person who starts the server wants to know.
+// announce logs what an operator wants to know at the start.
 func (l *leaseServerParts) announce(address net.Addr) {
 	info := l.provider.Info()
 	l.log.Info("the lease server is ready", zap.String("listen", address.String()), zap.String("provider", info.URL),
@@ -263,13 +263,13 @@ func (l *leaseServerParts) announce(address net.Addr) {
 		l.log.Info("one lease server can use this store: several need redis or etcd behind them")
 	}
 	if l.settings.Insecure {
-		l.log.Warn("insecure: whoever reaches this address takes machine IDs, or can read secrets on the way")
+		l.log.Warn("insecure: any host that reaches this address can take machine IDs, or read secrets on the way")
 	}
 	if l.tokens == nil {
 		return
 	}
 	if file, err := os.Stat(l.settings.TokensFile); err == nil && file.Mode().Perm()&0o004 != 0 {
-		l.log.Warn("tokens_file can be read by everybody: chmod o-r", zap.String("file", l.settings.TokensFile))
+		l.log.Warn("every user can read tokens_file: chmod o-r", zap.String("file", l.settings.TokensFile))
 	}
 	for _, tenant := range l.tokens.Get().Tenants() {
 		served := tenant == leaseserver.DefaultTenant
@@ -277,7 +277,7 @@ func (l *leaseServerParts) announce(address net.Addr) {
 			served = served || strings.HasPrefix(name, tenant+"/")
 		}
 		if !served {
-			l.log.Warn("a tenant has tokens and no service: every acquire of its will be refused", zap.String("tenant", tenant))
+			l.log.Warn("a tenant has tokens and no service: every acquire with its tokens will be refused", zap.String("tenant", tenant))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/stores"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // Lease servers in front of one Redis have the same activation records, of which
@@ -20,21 +21,21 @@ func TestLeaseServersHavePlacements(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	const ours, theirs = "a-token-of-our-own-hosts", "a-token-of-the-other-tenant"
-	tokens := s.path("tokens.yaml")
-	writeFile(t, tokens, "- {token: "+ours+", owner: hosts, scopes: [placements]}\n- {token: "+theirs+", tenant: other, owner: hosts, scopes: [placements]}\n")
-	args := []string{"--provider", "memory:", "--store", s.startRedis().url(), "--tokens-file", tokens}
-	first, second := s.startLeaseServer("127.0.0.1:0", args...), s.startLeaseServer("127.0.0.1:0", args...)
+	tokens := s.Path("tokens.yaml")
+	testkit.WriteFile(t, tokens, "- {token: "+ours+", owner: hosts, scopes: [placements]}\n- {token: "+theirs+", tenant: other, owner: hosts, scopes: [placements]}\n")
+	args := []string{"--provider", "memory:", "--store", s.StartRedis().URL(), "--tokens-file", tokens}
+	first, second := s.StartLeaseServer("127.0.0.1:0", args...), s.StartLeaseServer("127.0.0.1:0", args...)
 	open := func(token string) *stores.Store {
-		path := s.path(token)
-		writeFile(t, path, token)
-		store, err := stores.Open(first.url()+","+second.url()+"?token_file="+path, stores.Options{})
+		path := s.Path(token)
+		testkit.WriteFile(t, path, token)
+		store, err := stores.Open(first.URL()+","+second.URL()+"?token_file="+path, stores.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = store.Close() })
 		return store
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	key := placement.Key{Kind: "room", Identity: "lobby/1"}
 	record := placement.Record{Owner: placement.Member{Authority: "a:1", Token: 1}, PID: "p", Version: 1, Token: 4, Snapshot: []byte("snap")}
@@ -42,7 +43,7 @@ func TestLeaseServersHavePlacements(t *testing.T) {
 	if err := store.Placements.Store(ctx, "default", key, record); err != nil {
 		t.Fatal(err)
 	}
-	first.kill()
+	first.Kill()
 	if r, err := store.Placements.Load(ctx, "default", key); err != nil || r.Owner != record.Owner || string(r.Snapshot) != "snap" {
 		t.Errorf("the other server has %+v, %v", r, err)
 	}
@@ -61,20 +62,20 @@ func TestLeaseServersHavePlacements(t *testing.T) {
 func TestPlacementThroughALeaseServer(t *testing.T) {
 	t.Parallel()
 	direct, through := newSite(t), newSite(t)
-	store := direct.startRedis().url()
-	direct.initialised(store)
+	store := direct.StartRedis().URL()
+	direct.Initialised(store)
 	const token = "a-token-of-our-own-hosts"
-	tokens, tokenFile := through.path("tokens.yaml"), through.path("token")
-	writeFile(t, tokens, "- {token: "+token+", owner: hosts, scopes: [locks, sequences, placements]}\n")
-	writeFile(t, tokenFile, token)
-	server := through.startLeaseServer("127.0.0.1:0", "--provider", "memory:", "--store", store, "--tokens-file", tokens).url() + "?token_file=" + tokenFile
-	direct.start("--provider", "none:", "--store", store, "--placement-authority", "a:1")
-	through.start("--provider", "none:", "--store", server, "--placement-authority", "b:1")
+	tokens, tokenFile := through.Path("tokens.yaml"), through.Path("token")
+	testkit.WriteFile(t, tokens, "- {token: "+token+", owner: hosts, scopes: [locks, sequences, placements]}\n")
+	testkit.WriteFile(t, tokenFile, token)
+	server := through.StartLeaseServer("127.0.0.1:0", "--provider", "memory:", "--store", store, "--tokens-file", tokens).URL() + "?token_file=" + tokenFile
+	direct.Start("--provider", "none:", "--store", store, "--placement-authority", "a:1")
+	through.Start("--provider", "none:", "--store", server, "--placement-authority", "b:1")
 	snapshot := func(s *site, args ...string) (report kazahana.PlacementSnapshot) {
-		decodeJSON(t, s.kazahanad(append([]string{"placement", "--json"}, args...)...).ok(t), &report)
+		testkit.DecodeJSON(t, s.Kazahanad(append([]string{"placement", "--json"}, args...)...).OK(t), &report)
 		return report
 	}
-	eventually(t, "both see both", func() bool {
+	testkit.Eventually(t, "both see both", func() bool {
 		a, b := snapshot(direct), snapshot(through)
 		return len(a.Members) == 2 && slices.Equal(a.Members, b.Members)
 	})
@@ -99,7 +100,7 @@ func TestPlacementThroughALeaseServer(t *testing.T) {
 		}
 	}
 
-	if err := through.dial().try("Lock.Acquire", nil, "members/evil:1", map[string]any{"ttl_ms": 600_000}); err != nil {
+	if err := through.Dial().Try("Lock.Acquire", nil, "members/evil:1", map[string]any{"ttl_ms": 600_000}); err != nil {
 		t.Fatal(err)
 	}
 	locks, err := stores.Open(server, stores.Options{})

@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // Several lease servers in front of one store are one server: when one is
@@ -19,11 +20,11 @@ import (
 func TestLeaseServersShareAStore(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*site) (url string){
-		"redis": func(s *site) string { return s.initialised(s.startRedis().url() + "ids=0-99") },
+		"redis": func(s *site) string { return s.Initialised(s.StartRedis().URL() + "ids=0-99") },
 		"etcd": func(s *site) string {
 			var clients []string
-			for _, m := range s.startEtcd() {
-				clients = append(clients, m.client)
+			for _, m := range s.StartEtcd() {
+				clients = append(clients, m.Client)
 			}
 			return "etcd://" + strings.Join(clients, ",") + "?ids=0-99"
 		},
@@ -32,21 +33,21 @@ func TestLeaseServersShareAStore(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
 			store := open(s)
-			first := s.startLeaseServer("127.0.0.1:0", "--provider", store)
-			second := s.startLeaseServer("127.0.0.1:0", "--provider", store)
-			eventually(t, "both servers reach their store", func() bool { return first.ready() && second.ready() })
-			both := askLeaseServers(t, first.url()+","+second.url())
+			first := s.StartLeaseServer("127.0.0.1:0", "--provider", store)
+			second := s.StartLeaseServer("127.0.0.1:0", "--provider", store)
+			testkit.Eventually(t, "both servers reach their store", func() bool { return first.Ready() && second.Ready() })
+			both := askLeaseServers(t, first.URL()+","+second.URL())
 
 			before := provider.NewSecret()
 			held := both.acquire(before)
 			// Whichever instance is asked, a request has one answer.
-			for _, l := range []*leaseServer{first, second} {
-				if again := askLeaseServers(t, l.url()).acquire(before); !slices.Equal(again, held) {
-					t.Errorf("%s answers %v, and the other server %v", l.address, again, held)
+			for _, l := range []*testkit.LeaseServer{first, second} {
+				if again := askLeaseServers(t, l.URL()).acquire(before); !slices.Equal(again, held) {
+					t.Errorf("%s answers %v, and the other server %v", l.Address, again, held)
 				}
 			}
 
-			first.kill()
+			first.Kill()
 			if again := both.acquire(before); !slices.Equal(again, held) {
 				t.Errorf("after the kill the request repeated gives %v, want %v", again, held)
 			}
@@ -68,8 +69,8 @@ func TestLeaseServersShareAStore(t *testing.T) {
 			}
 
 			// The killed one comes back to what the other did meanwhile.
-			first = s.startLeaseServer(first.address, "--provider", store)
-			back := askLeaseServers(t, first.url())
+			first = s.StartLeaseServer(first.Address, "--provider", store)
+			back := askLeaseServers(t, first.URL())
 			back.lost(append(held, renewed...), held[0], renewed[0])
 			back.release(renewed[1])
 			both.lost(renewed, renewed...)
@@ -83,7 +84,7 @@ func TestLeaseServersShareAStore(t *testing.T) {
 			tl := snowflake.DefaultTimeline()
 			id := (held[0].Created-1-tl.EpochMS)<<(snowflake.ValueBits-tl.BitTS) | held[0].Slot().Start
 			var in inspectedJSON
-			decodeJSON(t, s.kazahanad("inspect", "--json", "--provider", first.url(), fmt.Sprint(id)).ok(t), &in)
+			testkit.DecodeJSON(t, s.Kazahanad("inspect", "--json", "--provider", first.URL(), fmt.Sprint(id)).OK(t), &in)
 			if history := inner.Info().History; history == "" || in.Note != "nobody known: the history keeps "+history {
 				t.Errorf("inspect says %+v, and the store keeps %q", in, history)
 			}
@@ -118,7 +119,7 @@ func askLeaseServers(t *testing.T, url string) *leaseServersClient {
 // acquire asks for two leases.
 func (c *leaseServersClient) acquire(requestID string) []lease.Lease {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), testkit.Patience)
 	defer cancel()
 	leases, err := c.Acquire(ctx, provider.AcquireRequest{RequestID: requestID, ThroughputPerMS: 512})
 	if err != nil {

@@ -16,28 +16,28 @@ import (
 	"github.com/kazahana/kazahana/internal/runner"
 )
 
-// Variables that tell CMD of its lock.
+// Environment variables that describe the lock to CMD.
 const (
 	fencingTokenVariable = "KAZAHANA_FENCING_TOKEN"
 	lockKeyVariable      = "KAZAHANA_LOCK_KEY"
 	leaseIDVariable      = "KAZAHANA_LEASE_ID"
 )
 
-// minLockTTL is the shortest term that a program can be run under: with less,
-// there is no time to end it in.
+// minLockTTL is the shortest term that a program can run under: a shorter one
+// leaves no time to end the program.
 const minLockTTL = time.Second
 
-// renewPart is the part of a term that one renewal may take: some of them have to
-// fit between the first, after a third, and the end.
+// renewPart limits a renewal to this part of the term, so that several fit between
+// the first one, after a third, and the end.
 const renewPart = 5
 
 const lockUsage = "lock needs a key, and a command after --, for example: kazahanad lock nightly-report -- ./report"
 
 type lockCmd struct {
 	clientFlags
-	TTL     time.Duration `name:"ttl" default:"30s" help:"Term of the lock, 1s to 24h: how long it stays taken if this process is killed. It is renewed after each third."`
-	Wait    time.Duration `default:"10s" help:"How long to wait for the lock while somebody else has it, up to 24h; 0s for not at all."`
-	Quiet   bool          `short:"q" help:"Say nothing but errors."`
+	TTL     time.Duration `name:"ttl" default:"30s" help:"Term of the lock, 1s to 24h: how long it stays taken if this process is killed. It is renewed after every third of it."`
+	Wait    time.Duration `default:"10s" help:"How long to wait while another owner has the lock, up to 24h; 0s does not wait."`
+	Quiet   bool          `short:"q" help:"Print errors only."`
 	Key     string        `arg:"" optional:"" help:"Name of the lock."`
 	Command []string      `arg:"" optional:"" name:"CMD" help:"After --: the command and its arguments."`
 }
@@ -45,10 +45,10 @@ type lockCmd struct {
 // Help is the text that kong prints below the usage line.
 func (*lockCmd) Help() string {
 	return `Holds a lock for as long as CMD runs: kazahanad lock nightly-report -- ./report. ` +
-		`CMD finds its fencing token in KAZAHANA_FENCING_TOKEN, which whatever the lock protects should compare; ` +
+		`CMD finds its fencing token in KAZAHANA_FENCING_TOKEN; the resource that the lock protects should compare it. ` +
 		`KAZAHANA_LOCK_KEY and KAZAHANA_LEASE_ID name the lock. ` +
-		`A daemon that restarts does not lose the lock. CMD is told to end (SIGTERM, then SIGKILL) before the lock could be lost. ` +
-		`The exit code is CMD's, 128+N if signal N killed it; 1 if somebody else has the lock.`
+		`The lock survives a restart of the daemon. CMD is ended (SIGTERM, then SIGKILL) before the lock could be lost. ` +
+		`The exit code is CMD's, 128+N if signal N killed it, and 1 if another owner has the lock.`
 }
 
 // Run acquires the lock, and runs the command under it.
@@ -62,7 +62,7 @@ func (c *lockCmd) Run(s *system) error {
 	if err != nil {
 		return fmt.Errorf("cannot run %s: %w", c.Command[0], err)
 	}
-	connect := func() (*kazahana.Client, error) { return c.client(kazahana.MaxTimeout, once) } // each call has its own end
+	connect := func() (*kazahana.Client, error) { return c.client(kazahana.MaxTimeout, once) } // each call has a time limit of its own
 	client, err := connect()
 	if err != nil {
 		return err
@@ -79,26 +79,25 @@ func (c *lockCmd) Run(s *system) error {
 	return j.run()
 }
 
-// check refuses what nobody can have meant. args are those of the whole command
-// line.
+// check refuses flags that make no sense. args is the whole command line.
 func (c *lockCmd) check(args []string) error {
 	dashes := slices.Index(args, "--")
 	switch {
 	case dashes < 0 || c.Key == "" || len(c.Command) == 0 || len(c.Command) != len(args)-dashes-1:
 		return usageError{errors.New(lockUsage)}
 	case c.TTL < minLockTTL || c.TTL > lock.MaxTTL:
-		return usageError{fmt.Errorf("--ttl %v: a term is %v to %v", c.TTL, minLockTTL, lock.MaxTTL)}
+		return usageError{fmt.Errorf("--ttl %v: must be %v to %v", c.TTL, minLockTTL, lock.MaxTTL)}
 	case c.TTL%time.Millisecond != 0:
-		return usageError{fmt.Errorf("--ttl %v: a term is a whole number of milliseconds", c.TTL)}
+		return usageError{fmt.Errorf("--ttl %v: must be a whole number of milliseconds", c.TTL)}
 	case c.Wait < 0:
-		return usageError{fmt.Errorf("--wait %v: a wait is not negative", c.Wait)}
+		return usageError{fmt.Errorf("--wait %v: must not be negative", c.Wait)}
 	case c.Timeout <= 0:
-		return usageError{fmt.Errorf("--timeout %v: a timeout is more than 0", c.Timeout)}
+		return usageError{fmt.Errorf("--timeout %v: must be more than 0", c.Timeout)}
 	}
 	return nil
 }
 
-// lockJob is a run under a lock.
+// lockJob runs CMD under a lock.
 type lockJob struct {
 	*lockCmd
 	*system
@@ -130,7 +129,7 @@ func (j *lockJob) run() error {
 		fencingTokenVariable: strconv.FormatInt(l.FencingToken, 10), lockKeyVariable: l.LockKey, leaseIDVariable: l.LeaseID,
 	}))
 	defer child.close()
-	// The signals that end this process are CMD's matter from here on.
+	// From here on signals go to CMD and do not end this process.
 	result, err := runner.Run(context.WithoutCancel(j.ctx), runner.Config{
 		Clock: j.held.clock, Holding: j.held, AskedAt: j.held.sentAt, Term: j.held.end - j.held.sentAt,
 		Timeout: min(j.Timeout, j.TTL/renewPart), Program: child, Signals: j.signals, Say: j.say,
@@ -139,9 +138,8 @@ func (j *lockJob) run() error {
 	return exitOf(j.path, result, err)
 }
 
-// abandon sees to it that nobody has the lock if CMD is not to run: it may have
-// been granted all the same, at the moment of the signal or to an answer that was
-// lost.
+// abandon frees the lock if CMD will not run: it may have been granted at the
+// moment of the signal, or with an answer that was lost.
 func (j *lockJob) abandon() {
 	if !j.held.inDoubt {
 		return
@@ -151,11 +149,11 @@ func (j *lockJob) abandon() {
 	ctx, stop := untilSignal(ctx, j.signals)
 	defer stop()
 	if err := j.held.undo(ctx); err != nil {
-		j.say("if lock %q was acquired after all, it is free again after its term of %v: %v", j.Key, j.TTL, err)
+		j.say("if lock %q was acquired after all, it will be free again after its term of %v: %v", j.Key, j.TTL, err)
 	}
 }
 
-// leave releases the lock after CMD, unless it is somebody else's.
+// leave releases the lock after CMD's end, unless it was lost.
 func (j *lockJob) leave(result runner.Result) {
 	left := j.held.end - j.held.clock.Boot()
 	if left <= 0 || lostForGood(result.Lost) {
@@ -167,6 +165,6 @@ func (j *lockJob) leave(result runner.Result) {
 	ctx, stop := untilSignal(ctx, j.signals)
 	defer stop()
 	if err := j.held.release(ctx); err != nil {
-		j.say("not released, it is free again in %v at most: %v", left.Round(time.Millisecond), err)
+		j.say("not released; it will be free again in %v at most: %v", left.Round(time.Millisecond), err)
 	}
 }

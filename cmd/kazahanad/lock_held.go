@@ -12,30 +12,30 @@ import (
 	"github.com/kazahana/kazahana/internal/runner"
 )
 
-// freshPart is the part of a term that an answer may have taken for the end to be
-// counted from before its request. One that waited longer is asked for again,
-// which tells what is left by then.
+// freshPart: if an acquire took longer than this part of the term, it is repeated.
+// The answer then says how much of the term is left. A faster one counts the term
+// from before the request.
 const freshPart = 3
 
-// repeatPause is how long to wait before a call is repeated.
+// repeatPause is the wait before a call is repeated.
 const repeatPause = 100 * time.Millisecond
 
-// heldLock is a lock that this process asks the daemon for, renews and releases. It
-// is not bound to a connection (hold), which a restart of the daemon would end, and
-// the lock with it. It implements runner.Holding.
+// heldLock is a lock that this process acquires through the daemon, renews and
+// releases. It is not bound to a connection (hold): a restart of the daemon would
+// end the connection and the lock. It implements runner.Holding.
 type heldLock struct {
 	client  *kazahana.Client
-	again   func() (*kazahana.Client, error) // another one
+	again   func() (*kazahana.Client, error) // makes another client
 	key     string
 	ttl     time.Duration
 	timeout time.Duration // of an answer
 	clock   clock.Source
 
 	requestID string      // of the acquire
-	inDoubt   bool        // the acquire was, or may have been, carried out
+	inDoubt   bool        // the acquire may have been carried out
 	lease     lock.Answer // as it was acquired
 	sentAt    time.Duration
-	end       time.Duration // readings of clock.Boot: when the acquire was sent, and the earliest end
+	end       time.Duration // on clock.Boot: when the acquire was sent, and the earliest end
 }
 
 var _ runner.Holding = (*heldLock)(nil)
@@ -49,8 +49,8 @@ func (h *heldLock) call(ctx context.Context, method string, result any, params .
 	return ofClient(h.client.Call(ctx, method, result, params...))
 }
 
-// reach fails if there is no daemon, which is not waited for. One that is lost
-// later is.
+// reach fails at once if there is no daemon. A daemon that goes away later is
+// waited for.
 func (h *heldLock) reach(ctx context.Context) error {
 	err := h.call(ctx, "Ping", nil)
 	if hasCode(err, kazahana.ErrDaemonUnavailable) {
@@ -59,7 +59,7 @@ func (h *heldLock) reach(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// acquire waits for the lock, and repeats what was not answered. inDoubt tells
+// acquire waits for the lock, and repeats requests without an answer. inDoubt says
 // whether the lock may have been acquired in spite of an error.
 func (h *heldLock) acquire(ctx context.Context, wait time.Duration) error {
 	until := h.clock.Boot() + wait
@@ -74,7 +74,7 @@ func (h *heldLock) acquire(ctx context.Context, wait time.Duration) error {
 	return h.explain(err, wait)
 }
 
-// ask sends the acquire, which is the same each time.
+// ask sends the acquire. It is the same request each time.
 func (h *heldLock) ask(ctx context.Context, wait time.Duration) error {
 	h.sentAt = h.clock.Boot()
 	ctx, cancel := context.WithTimeout(ctx, wait+h.timeout)
@@ -88,14 +88,13 @@ func (h *heldLock) ask(ctx context.Context, wait time.Duration) error {
 	return err
 }
 
-// count notes the earliest end. The answer is younger than its request, and says
-// how long the lock lives from then on. A store whose clock went back says more
-// than a term.
+// count notes the earliest end: the remaining time in the answer, counted from
+// before the request. A store whose clock went back may name more than a term.
 func (h *heldLock) count(sent time.Duration, l lock.Answer) {
 	h.end = sent + min(time.Duration(l.ExpiresInMS)*time.Millisecond, h.ttl)
 }
 
-// explain says why there is no lock.
+// explain turns the error of an acquire into a message for the user.
 func (h *heldLock) explain(err error, wait time.Duration) error {
 	var held *kazahana.LockHeldError
 	switch {
@@ -112,8 +111,8 @@ func (h *heldLock) explain(err error, wait time.Duration) error {
 	return refusedUsage(err)
 }
 
-// unanswered reports whether a call may be answered when it is repeated: it was
-// not, or by a daemon that could not tell yet.
+// unanswered reports whether a repeated call may succeed: there was no answer, or
+// the daemon did not know the outcome yet.
 func unanswered(err error) bool {
 	var refusal *kazahana.Error
 	if errors.As(err, &refusal) {
@@ -122,8 +121,8 @@ func unanswered(err error) bool {
 	return err != nil
 }
 
-// repeat calls until it is answered, or ctx is done. What is called must do no harm
-// when it is carried out twice.
+// repeat calls until there is an answer, or ctx is done. The call must be
+// idempotent.
 func repeat(ctx context.Context, call func() error) error {
 	for {
 		err := call()
@@ -138,9 +137,9 @@ func repeat(ctx context.Context, call func() error) error {
 	}
 }
 
-// undo frees what an acquire that nobody waits for any more may have been granted.
-// The same request, which the daemon answers only once it has dealt with the one
-// whose connection was closed, tells.
+// undo frees a lock that an abandoned acquire may have been granted. It repeats the
+// request to find out: the daemon answers only after it has finished with the one
+// whose connection was closed.
 func (h *heldLock) undo(ctx context.Context) error {
 	client, err := h.again()
 	if err != nil {
@@ -174,12 +173,12 @@ func (h *heldLock) Extend(ctx context.Context, sent, end time.Duration) (time.Du
 	return end, err
 }
 
-// lostForGood reports whether an error says that the lock is not ours any more.
+// lostForGood reports whether the error means that the lock is lost.
 func lostForGood(err error) bool {
 	return hasCode(err, kazahana.ErrLockNotOwned, kazahana.ErrLockExpired, kazahana.ErrLockNotFound)
 }
 
-// release frees the lock, for as long as ctx allows.
+// release frees the lock, and repeats that until ctx is done.
 func (h *heldLock) release(ctx context.Context) error {
 	options := map[string]any{"lease_id": h.lease.LeaseID, "request_id": lock.NewLeaseID()}
 	return repeat(ctx, func() error { return h.call(ctx, "Lock.Release", nil, h.key, options) })

@@ -8,26 +8,27 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // screen is a terminal with a shell's job in front of it.
 type screen struct {
-	*instance
+	*testkit.Instance
 	outside, inside *os.File
-	said            *logBuffer
+	said            *testkit.Log
 	heardAll        chan struct{}
 }
 
 // onTerminal runs kazahanad from a shell that has a terminal to itself. The shell
 // says the exit code, and goes on to read a line.
 func (s *site) onTerminal(args ...string) *screen {
-	s.t.Helper()
-	outside, inside := terminal(s.t)
-	cmd := exec.Command("sh", append([]string{"-c", `trap : INT; "$0" "$@"; echo "code $?"; read more; echo "shell read $more"`, executable}, args...)...)
-	cmd.Env = s.environment()
+	s.T.Helper()
+	outside, inside := terminal(s.T)
+	cmd := exec.Command("sh", append([]string{"-c", `trap : INT; "$0" "$@"; echo "code $?"; read more; echo "shell read $more"`, testkit.Executable()}, args...)...)
+	cmd.Env = s.Environment()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = inside, inside, inside
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
-	on := &screen{instance: s.launchCommand(cmd), outside: outside, inside: inside, said: &logBuffer{}, heardAll: make(chan struct{})}
+	on := &screen{Instance: s.LaunchCommand(cmd), outside: outside, inside: inside, said: &testkit.Log{}, heardAll: make(chan struct{})}
 	go func() {
 		defer close(on.heardAll)
 		_, _ = outside.WriteTo(on.said) // ends with an error when the last writer has gone
@@ -36,8 +37,8 @@ func (s *site) onTerminal(args ...string) *screen {
 }
 
 func (on *screen) heard(text string) {
-	on.t.Helper()
-	eventually(on.t, "the terminal shows "+text, func() bool { return strings.Contains(on.said.String(), text) })
+	on.T.Helper()
+	testkit.Eventually(on.T, "the terminal shows "+text, func() bool { return strings.Contains(on.said.String(), text) })
 }
 
 func (on *screen) typed(text string) { _, _ = on.outside.WriteString(text) }
@@ -47,10 +48,10 @@ const ctrlC = "\x03"
 
 // ends has the shell, which got its terminal back, read a line and end.
 func (on *screen) ends() {
-	on.t.Helper()
+	on.T.Helper()
 	on.typed("another\n")
 	on.heard("shell read another")
-	on.awaitEnd()
+	on.AwaitEnd()
 	_ = on.inside.Close()
 	<-on.heardAll
 }
@@ -65,20 +66,20 @@ func TestLockOnATerminal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			s.start()
-			c := s.dial()
+			s.Start()
+			c := s.Dial()
 			on := s.onTerminal(s.lockArgs("k", test.script, "-q")...)
 			on.heard("started")
-			c.wantLock("k", lock.Active, 1)
+			c.WantLock("k", lock.Active, 1)
 			on.typed(ctrlC)
 			on.heard(test.after)
 			if name == "caught" {
-				c.wantLock("k", lock.Active, 1) // CMD goes on, and so does the lock
+				c.WantLock("k", lock.Active, 1) // CMD goes on, and so does the lock
 				on.typed("a line\n")
 				on.heard("read a line 1")
 			}
 			on.heard(test.code)
-			c.wantLock("k", lock.Released, 1)
+			c.WantLock("k", lock.Released, 1)
 			on.ends()
 		})
 	}
@@ -88,18 +89,18 @@ func TestLockOnATerminal(t *testing.T) {
 func TestLockOnATerminalInterruptedWhileWaiting(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start()
-	c := s.dial()
+	s.Start()
+	c := s.Dial()
 	var held lock.Answer
-	c.must("Lock.Acquire", &held, "k", map[string]any{"ttl_ms": 600_000})
+	c.Must("Lock.Acquire", &held, "k", map[string]any{"ttl_ms": 600_000})
 	on := s.onTerminal(s.lockArgs("k", "echo ran", "--wait", "1h")...)
 	on.heard("acquiring lock")
-	eventually(t, "it waits", func() bool { return c.status().InFlight == 1 })
+	testkit.Eventually(t, "it waits", func() bool { return c.Status().InFlight == 1 })
 	on.typed(ctrlC)
 	on.heard("code 130")
-	eventually(t, "nobody waits", func() bool { return c.status().InFlight == 0 })
-	c.must("Lock.Release", nil, "k", map[string]any{"lease_id": held.LeaseID})
-	c.wantLock("k", lock.Released, 1)
+	testkit.Eventually(t, "nobody waits", func() bool { return c.Status().InFlight == 0 })
+	c.Must("Lock.Release", nil, "k", map[string]any{"lease_id": held.LeaseID})
+	c.WantLock("k", lock.Released, 1)
 	on.ends()
 	if strings.Contains(on.said.String(), "ran\r\n") {
 		t.Errorf("CMD ran:\n%s", on.said)
@@ -111,30 +112,30 @@ func TestLockOnATerminalInterruptedWhileWaiting(t *testing.T) {
 func TestLockInterruptedAsItIsGranted(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start()
-	c := s.dial()
+	s.Start()
+	c := s.Dial()
 	for token := int64(1); token < 20; {
 		var held lock.Answer
-		c.must("Lock.Acquire", &held, "k", map[string]any{"ttl_ms": 600_000, "wait_ms": 10_000}) // less than what a lost one would last
+		c.Must("Lock.Acquire", &held, "k", map[string]any{"ttl_ms": 600_000, "wait_ms": 10_000}) // less than what a lost one would last
 		token = held.FencingToken
-		waiter := s.launchCommand(s.command(s.lockArgs("k", "exec sleep 600", "--wait", "1h")...))
-		c.awaitWaiters(1, waiter)
+		waiter := s.LaunchCommand(s.Command(s.lockArgs("k", "exec sleep 600", "--wait", "1h")...))
+		c.AwaitWaiters(1, waiter)
 		granted := make(chan struct{})
 		go func() {
 			defer close(granted)
-			c.must("Lock.Release", nil, "k", map[string]any{"lease_id": held.LeaseID})
+			c.Must("Lock.Release", nil, "k", map[string]any{"lease_id": held.LeaseID})
 		}()
-		_ = waiter.cmd.Process.Signal([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}[token%3])
+		_ = waiter.Cmd.Process.Signal([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}[token%3])
 		<-granted
-		if code := waiter.code(); code <= 128 {
-			t.Errorf("it ended with %v\n%s", waiter.cmd.ProcessState, waiter.log)
+		if code := waiter.Code(); code <= 128 {
+			t.Errorf("it ended with %v\n%s", waiter.Cmd.ProcessState, waiter.Log)
 		}
 		// What is granted to nobody the daemon releases by itself, a moment later.
-		eventually(t, "nobody waits", func() bool { return c.status().InFlight == 0 })
+		testkit.Eventually(t, "nobody waits", func() bool { return c.Status().InFlight == 0 })
 		var l lock.Answer
-		eventually(t, "nobody holds the lock", func() bool { l = c.lockOf("k"); return l.State != lock.Active })
+		testkit.Eventually(t, "nobody holds the lock", func() bool { l = c.LockOf("k"); return l.State != lock.Active })
 		if l.State != lock.Released { // but ran out by itself
-			t.Fatalf("after the signal the lock is %+v\n%s", l, waiter.log)
+			t.Fatalf("after the signal the lock is %+v\n%s", l, waiter.Log)
 		}
 	}
 }

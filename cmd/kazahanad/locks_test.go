@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -25,34 +26,34 @@ type lockView struct {
 func TestLocksAndSequencesOutliveAKill(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.start()
-	c := s.dial()
-	if features := c.status().Features; !slices.Contains(features, "locks") || !slices.Contains(features, "sequences") {
+	d := s.Start()
+	c := s.Dial()
+	if features := c.Status().Features; !slices.Contains(features, "locks") || !slices.Contains(features, "sequences") {
 		t.Errorf("features: %v", features)
 	}
 	var first, now lockView
 	var n, last int64
-	c.must("Lock.Acquire", &first, "k", map[string]any{"ttl_ms": 10_000, "hold": "connection"})
-	c.must("Sequence.NextBatch", nil, "orders", 10)
-	c.must("Sequence.Next", &last, "orders")
-	d.kill()
-	s.start()
-	c = s.dial()
+	c.Must("Lock.Acquire", &first, "k", map[string]any{"ttl_ms": 10_000, "hold": "connection"})
+	c.Must("Sequence.NextBatch", nil, "orders", 10)
+	c.Must("Sequence.Next", &last, "orders")
+	d.Kill()
+	s.Start()
+	c = s.Dial()
 	var refused *wire.Error
-	if err := c.try("Lock.Acquire", nil, "k"); !errors.As(err, &refused) || refused.Code != wire.CodeLockHeld {
+	if err := c.Try("Lock.Acquire", nil, "k"); !errors.As(err, &refused) || refused.Code != wire.CodeLockHeld {
 		t.Errorf("the lock of a process that may be alive: %v", err)
 	}
-	if c.must("Sequence.Next", &n, "orders"); n != last+1 {
+	if c.Must("Sequence.Next", &n, "orders"); n != last+1 {
 		t.Errorf("after %d came %d", last, n)
 	}
-	c.must("Lock.Acquire", &now, "k", map[string]any{"wait_ms": 60_000, "hold": "connection"})
+	c.Must("Lock.Acquire", &now, "k", map[string]any{"wait_ms": 60_000, "hold": "connection"})
 	if now.FencingToken != first.FencingToken+1 || now.OwnerID != first.OwnerID {
 		t.Errorf("after %+v came %+v", first, now)
 	}
 	_ = c.Close()
-	c = s.dial()
-	eventually(t, "the lock is free", func() bool {
-		c.must("Lock.Get", &now, "k")
+	c = s.Dial()
+	testkit.Eventually(t, "the lock is free", func() bool {
+		c.Must("Lock.Get", &now, "k")
 		return now.State == "RELEASED"
 	})
 }
@@ -64,13 +65,13 @@ func TestStoreSettings(t *testing.T) {
 		{"--store=sqlite:relative.db", "relative"},
 		{"--sequences={a: {start: 10, max_value: 5}}", "sequences.a: max_value"},
 	} {
-		text := s.launch(c.flag).failsToStart(exitUsage)
+		text := s.Launch(c.flag).FailsToStart(exitUsage)
 		if !strings.Contains(text, c.want) {
 			t.Errorf("%s: %s", c.flag, text)
 		}
 	}
-	s.start("--store=none")
-	if err := s.dial().try("Sequence.Next", nil, "k"); err == nil || !strings.Contains(err.Error(), "NO_STORE") {
+	s.Start("--store=none")
+	if err := s.Dial().Try("Sequence.Next", nil, "k"); err == nil || !strings.Contains(err.Error(), "NO_STORE") {
 		t.Errorf("without a store: %v", err)
 	}
 }
@@ -79,23 +80,23 @@ func TestStoreSettings(t *testing.T) {
 func TestLocksLists(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start()
-	if got := s.kazahanad("locks").ok(t); got != "no lock is held\n" {
+	s.Start()
+	if got := s.Kazahanad("locks").OK(t); got != "no lock is held\n" {
 		t.Errorf("%q", got)
 	}
 	var none lockPage
-	if text := s.kazahanad("locks", "--json").ok(t); !strings.Contains(text, "[]") {
+	if text := s.Kazahanad("locks", "--json").OK(t); !strings.Contains(text, "[]") {
 		t.Errorf("%s", text)
-	} else if decodeJSON(t, text, &none); len(none.Locks) != 0 {
+	} else if testkit.DecodeJSON(t, text, &none); len(none.Locks) != 0 {
 		t.Errorf("%v", none)
 	}
 	const n = lock.MaxList + 1
-	c := s.dial()
+	c := s.Dial()
 	var all sync.WaitGroup
 	for worker := range 8 {
 		all.Go(func() {
 			for i := worker; i < n; i += 8 {
-				if err := c.try("Lock.Acquire", nil, fmt.Sprintf("key\u200b%04d", i), map[string]any{"ttl_ms": 600_000}); err != nil {
+				if err := c.Try("Lock.Acquire", nil, fmt.Sprintf("key\u200b%04d", i), map[string]any{"ttl_ms": 600_000}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -103,7 +104,7 @@ func TestLocksLists(t *testing.T) {
 	}
 	all.Wait()
 	var report lockPage
-	decodeJSON(t, s.kazahanad("locks", "--json").ok(t), &report)
+	testkit.DecodeJSON(t, s.Kazahanad("locks", "--json").OK(t), &report)
 	if len(report.Locks) != n {
 		t.Fatalf("%d locks are listed, not %d", len(report.Locks), n)
 	}
@@ -112,7 +113,7 @@ func TestLocksLists(t *testing.T) {
 			t.Fatalf("lock %d is %+v, not %q", i, l, want)
 		}
 	}
-	lines := strings.Split(s.kazahanad("locks").ok(t), "\n")
+	lines := strings.Split(s.Kazahanad("locks").OK(t), "\n")
 	last := strings.Fields(lines[n])
 	if len(lines) != n+2 || !strings.HasPrefix(lines[0], "KEY ") || last[0] != "key?1000" || last[1] != report.Locks[n-1].OwnerID || last[2] != "1" {
 		t.Errorf("%d lines, the first %q and the last %q", len(lines), lines[0], last)

@@ -10,40 +10,41 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // eventfulLife has a daemon meet most of what it logs about, and returns the
 // log and the secrets of all leases that it ever had.
-func eventfulLife(t *testing.T, s *site) (d *instance, secrets []string) {
+func eventfulLife(t *testing.T, s *site) (d *testkit.Instance, secrets []string) {
 	t.Helper()
-	first := s.start(s.brief()...)
-	s.dial().lease()
-	first.kill()
-	shifted := s.launchShifted(0, s.brief("--log-level", "debug", "--admin-listen", "127.0.0.1:0")...)
-	d = shifted.instance
-	d.awaitReady()
-	c := s.dial()
-	c.id()
+	first := s.Start(s.Brief()...)
+	s.Dial().Lease()
+	first.Kill()
+	shifted := s.LaunchShifted(0, s.Brief("--log-level", "debug", "--admin-listen", "127.0.0.1:0")...)
+	d = shifted.Instance
+	d.AwaitReady()
+	c := s.Dial()
+	c.ID()
 	// An adopted lease is used before the provider is; a file that is moved
 	// away before that would be made anew.
-	eventually(t, "a new lease is acquired", func() bool { return strings.Contains(d.log.String(), "worker id allocated") })
+	testkit.Eventually(t, "a new lease is acquired", func() bool { return strings.Contains(d.Log.String(), "worker id allocated") })
 	mend := outages["moved away"](t, s)
-	c.awaitMode(fallbackModes...)
-	eventually(t, "the log tells of the outage", func() bool { return strings.Contains(d.log.String(), `"level":"error"`) })
+	c.AwaitMode(testkit.FallbackModes...)
+	testkit.Eventually(t, "the log tells of the outage", func() bool { return strings.Contains(d.Log.String(), `"level":"error"`) })
 	mend()
-	c.awaitMode("regular")
-	shifted.set(time.Hour)
-	c.id()
-	shifted.set(0)
-	c.id()
-	if err := c.try("NoSuchMethod", nil); err == nil {
+	c.AwaitMode("regular")
+	shifted.Set(time.Hour)
+	c.ID()
+	shifted.Set(0)
+	c.ID()
+	if err := c.Try("NoSuchMethod", nil); err == nil {
 		t.Error("NoSuchMethod was answered")
 	}
-	s.kazahanad("status").ok(t)
-	d.terminate()
+	s.Kazahanad("status").OK(t)
+	d.Terminate()
 
-	db, err := sql.Open("sqlite", "file:"+s.leases()+"?mode=ro")
+	db, err := sql.Open("sqlite", "file:"+s.Leases()+"?mode=ro")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,7 @@ func TestLog(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	d, secrets := eventfulLife(t, s)
-	events := d.log.lines(t)
+	events := d.Log.Lines(t)
 	seen := map[string]bool{}
 	for _, e := range events {
 		component, _ := e["component"].(string)
@@ -93,13 +94,13 @@ func TestLog(t *testing.T) {
 		t.Fatalf("the leases have the secrets %q", secrets)
 	}
 	for _, secret := range secrets {
-		if strings.Contains(d.log.String(), secret) {
+		if strings.Contains(d.Log.String(), secret) {
 			t.Error("the log holds the secret of a lease")
 		}
 	}
-	text := d.log.String()
+	text := d.Log.String()
 	for i, want := range []string{
-		"kazahanad is ready", s.socket, "regular IDs are unique on this host only", "worker id allocated",
+		"kazahanad is ready", s.Socket, "regular IDs are unique on this host only", "worker id allocated",
 		"not believed", "requests under way are answered first", "leases are given back", "worker id released",
 	} {
 		if !strings.Contains(text, want) {
@@ -115,10 +116,10 @@ func TestLog(t *testing.T) {
 func TestNoSecretInAnswers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start("--provider", "sqlite:"+s.leases())
-	c := s.dial()
-	c.id()
-	db, err := sql.Open("sqlite", "file:"+s.leases()+"?mode=ro")
+	s.Start("--provider", "sqlite:"+s.Leases())
+	c := s.Dial()
+	c.ID()
+	db, err := sql.Open("sqlite", "file:"+s.Leases()+"?mode=ro")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,10 +129,10 @@ func TestNoSecretInAnswers(t *testing.T) {
 		t.Fatalf("the secret is %q (%v)", secret, err)
 	}
 	var status any
-	c.must("Status", &status)
+	c.Must("Status", &status)
 	for what, text := range map[string]string{
-		"Status": fmt.Sprint(status), "status": s.kazahanad("status").ok(t), "status --json": s.kazahanad("status", "--json").ok(t),
-		"state show": s.kazahanad("state", "show").ok(t), "state show --json": s.kazahanad("state", "show", "--json").ok(t),
+		"Status": fmt.Sprint(status), "status": s.Kazahanad("status").OK(t), "status --json": s.Kazahanad("status", "--json").OK(t),
+		"state show": s.Kazahanad("state", "show").OK(t), "state show --json": s.Kazahanad("state", "show", "--json").OK(t),
 	} {
 		if strings.Contains(text, secret) {
 			t.Errorf("%s shows the secret of a lease", what)
@@ -145,18 +146,18 @@ func TestPasswordIsNotShown(t *testing.T) {
 	s := newSite(t)
 	for _, address := range []string{
 		"redis://user:hunter2@127.0.0.1:1/0", "rediss://:hunter2@127.0.0.1:1/0", "redis://user:hunter2@127.0.0.1:port/0",
-		"http://user:hunter2@127.0.0.1:1", "sqlite://user:hunter2@host" + s.leases(), "frob://hunter2@host",
-		"sqlite:" + s.leases() + "?password=hunter2", "user:hunter2@127.0.0.1:6379", "none:?token=hunter2",
+		"http://user:hunter2@127.0.0.1:1", "sqlite://user:hunter2@host" + s.Leases(), "frob://hunter2@host",
+		"sqlite:" + s.Leases() + "?password=hunter2", "user:hunter2@127.0.0.1:6379", "none:?token=hunter2",
 	} {
 		for _, args := range [][]string{
 			{"--check", "--provider", address},
 			{"--check", "--provider", address, "--fallback", "none", "--max-backward", "frob"},
 		} {
 			got := s.kazahanadServe(args...)
-			if strings.Contains(got.stdout+got.stderr, "hunter2") {
-				t.Errorf("serve %q says %q %q", args, got.stdout, got.stderr)
+			if strings.Contains(got.Stdout+got.Stderr, "hunter2") {
+				t.Errorf("serve %q says %q %q", args, got.Stdout, got.Stderr)
 			}
-			if got.code == exitOK && got.stderr != "" || got.code != exitOK && !strings.HasPrefix(got.stderr, "kazahanad: error: ") {
+			if got.Code == exitOK && got.Stderr != "" || got.Code != exitOK && !strings.HasPrefix(got.Stderr, "kazahanad: error: ") {
 				t.Errorf("serve %q: %+v", args, got)
 			}
 		}
@@ -194,17 +195,17 @@ func TestLogOnTerminal(t *testing.T) {
 	} {
 		s := newSite(t)
 		outside, inside := terminal(t)
-		cmd := s.command(s.serveArgs(c.args...)...)
+		cmd := s.Command(s.ServeArgs(c.args...)...)
 		cmd.Stderr = inside
-		d := s.launchCommand(cmd)
+		d := s.LaunchCommand(cmd)
 		shown := make(chan string, 1)
 		go func() {
-			var all logBuffer
+			var all testkit.Log
 			_, _ = outside.WriteTo(&all) // ends with an error when the last writer has gone
 			shown <- all.String()
 		}()
-		d.awaitReady()
-		d.terminate()
+		d.AwaitReady()
+		d.Terminate()
 		_ = inside.Close()
 		text := <-shown
 		if !strings.Contains(text, "kazahanad is ready") || strings.HasPrefix(text, "{") != c.json {
@@ -216,9 +217,9 @@ func TestLogOnTerminal(t *testing.T) {
 func TestLogLevel(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.start("--log-level", "warn", "--log-format", "console")
-	d.terminate()
-	text := d.log.String()
+	d := s.Start("--log-level", "warn", "--log-format", "console")
+	d.Terminate()
+	text := d.Log.String()
 	if strings.Contains(text, "INFO") || !strings.Contains(text, "WARN") || strings.Contains(text, "\x1b[") {
 		t.Errorf("the log is\n%s", text)
 	}
@@ -228,15 +229,15 @@ func TestLogLevel(t *testing.T) {
 func TestLogIsNotForPeers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.start()
-	c := s.dial()
-	before := len(d.log.lines(t))
+	d := s.Start()
+	c := s.Dial()
+	before := len(d.Log.Lines(t))
 	for range 100 {
-		c.refused(wire.CodeUnknownService, map[string]any{"service": "nope"})
-		c.refused(wire.CodeInvalidParams, map[string]any{"frob": 1})
+		c.Refused(wire.CodeUnknownService, map[string]any{"service": "nope"})
+		c.Refused(wire.CodeInvalidParams, map[string]any{"frob": 1})
 	}
-	d.terminate()
-	if after := len(d.log.lines(t)); after > before+20 {
-		t.Errorf("200 wrong requests made %d lines\n%s", after-before, d.log)
+	d.Terminate()
+	if after := len(d.Log.Lines(t)); after > before+20 {
+		t.Errorf("200 wrong requests made %d lines\n%s", after-before, d.Log)
 	}
 }

@@ -24,12 +24,12 @@ type daemonLog struct {
 	dropped func() uint64      // lines that stderr did not take
 }
 
-// queueStderr puts a queue in front of stderr, for processes whose work must
-// not wait until stderr takes a line. flush ends it.
+// queueStderr puts a queue in front of stderr, for processes that must never wait
+// for it. flush ends it.
 func (s *system) queueStderr() {
 	s.queue = logqueue.New(s.err)
 	s.err = s.queue
-	// A reader that is gone must not end the process.
+	// Without a handler, SIGPIPE ends the process when the reader of stderr is gone.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	stdlog.SetOutput(s.err)
 }
@@ -41,7 +41,7 @@ func (s *system) flush() {
 	}
 }
 
-// newLogger logs to stderr: for people on a terminal, as JSON elsewhere.
+// newLogger logs to stderr: readable text on a terminal, JSON elsewhere.
 func newLogger(level config.LogLevel, format config.LogFormat, s *system) (*daemonLog, error) {
 	atLeast, err := zap.ParseAtomicLevel(string(level))
 	if err != nil {
@@ -91,8 +91,8 @@ func (l *daemonLog) tellDropped(lines uint64) {
 		zap.Uint64("dropped", lines), zap.Uint64("dropped_since_start", l.dropped()))
 }
 
-// libraryLog takes what packages write to the standard library's log, such as
-// net/http about a handler that panicked.
+// libraryLog receives lines that packages write to the standard library's log, such
+// as net/http about a handler that panicked.
 type libraryLog struct{ log *zap.Logger }
 
 // Write implements io.Writer.

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -158,7 +159,7 @@ func sourceOf(t *testing.T, path string) string {
 
 // logsOf is what a process has logged, each line checked: one of everything that
 // every line has, and only what is listed, at its level and by its component.
-func logsOf(t *testing.T, log *logBuffer) map[event]bool {
+func logsOf(t *testing.T, log *testkit.Log) map[event]bool {
 	t.Helper()
 	documented := documentedEvents(t)
 	seen := map[event]bool{}
@@ -214,36 +215,36 @@ func uniqueFields(line string) (map[string]string, error) {
 func TestSeedEventsAreProvoked(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	redis := s.startRedis()
-	url := s.initialised(redis.url() + "term=3s&quarantine=0s")
-	d := s.start("--provider", url, "--log-level", "debug", "--log-format", "json", "--provider-timeout", "500ms",
+	redis := s.StartRedis()
+	url := s.Initialised(redis.URL() + "term=3s&quarantine=0s")
+	d := s.Start("--provider", url, "--log-level", "debug", "--log-format", "json", "--provider-timeout", "500ms",
 		"--acquire-retry-interval", "100ms", "--acquire-retry-max-interval", "200ms", "--verify-interval", "100ms",
 		"--services", "{strict: {fallback: none}}")
-	c := s.dial()
-	eventually(t, "both services have a lease", func() bool {
-		return !slices.ContainsFunc(c.status().Services, func(one daemon.ServiceStatus) bool { return one.LeasesUsable == 0 })
+	c := s.Dial()
+	testkit.Eventually(t, "both services have a lease", func() bool {
+		return !slices.ContainsFunc(c.Status().Services, func(one daemon.ServiceStatus) bool { return one.LeasesUsable == 0 })
 	})
 	var answer any
-	c.must("Sequence.Next", &answer, "orders")
-	c.must("Sequence.NextBatch", &answer, "orders", 5)
-	if err := c.try("Sequence.Next", &answer, "orders", map[string]any{"step": 7}); !isRefusal(err, wire.CodeInvalidParams) {
+	c.Must("Sequence.Next", &answer, "orders")
+	c.Must("Sequence.NextBatch", &answer, "orders", 5)
+	if err := c.Try("Sequence.Next", &answer, "orders", map[string]any{"step": 7}); !isRefusal(err, wire.CodeInvalidParams) {
 		t.Errorf("another step: %v", err)
 	}
-	if err := c.try("Sequence.NextBatch", &answer, "full", 3, map[string]any{"max_value": 2, "on_max": "error"}); err == nil {
+	if err := c.Try("Sequence.NextBatch", &answer, "full", 3, map[string]any{"max_value": 2, "on_max": "error"}); err == nil {
 		t.Error("3 values of 2")
 	}
-	c.must("Sequence.NextBatch", &answer, "full", 2, map[string]any{"max_value": 2, "on_max": "error"})
-	if err := c.try("Sequence.Next", &answer, "full", map[string]any{"max_value": 2, "on_max": "error"}); !isRefusal(err, wire.CodeSequenceExhausted) {
+	c.Must("Sequence.NextBatch", &answer, "full", 2, map[string]any{"max_value": 2, "on_max": "error"})
+	if err := c.Try("Sequence.Next", &answer, "full", map[string]any{"max_value": 2, "on_max": "error"}); !isRefusal(err, wire.CodeSequenceExhausted) {
 		t.Errorf("a third value of 2: %v", err)
 	}
-	c.must("Lock.Acquire", &answer, "passing", map[string]any{"ttl_ms": 60_000})
-	c.must("Lock.Renew", &answer, "passing", map[string]any{"ttl_ms": 60_000})
-	if err := c.try("Lock.Acquire", &answer, "passing"); !isRefusal(err, wire.CodeLockHeld) {
+	c.Must("Lock.Acquire", &answer, "passing", map[string]any{"ttl_ms": 60_000})
+	c.Must("Lock.Renew", &answer, "passing", map[string]any{"ttl_ms": 60_000})
+	if err := c.Try("Lock.Acquire", &answer, "passing"); !isRefusal(err, wire.CodeLockHeld) {
 		t.Errorf("a lock that is held: %v", err)
 	}
-	c.must("Lock.Release", &answer, "passing")
-	c.must("Lock.Acquire", &answer, "held", map[string]any{"ttl_ms": 1000, "hold": "connection"})
-	redis.kill()
+	c.Must("Lock.Release", &answer, "passing")
+	c.Must("Lock.Acquire", &answer, "held", map[string]any{"ttl_ms": 1000, "hold": "connection"})
+	redis.Kill()
 	for method, code := range map[string]wire.Code{
 		"Sequence.Next": wire.CodeStoreUnavailable, "Lock.Acquire": wire.CodeStoreUnavailable, "Lock.Renew": wire.CodeStoreUnavailable,
 		"Lock.Release": wire.CodeStoreUnavailable, "Lock.Get": wire.CodeStoreUnavailable,
@@ -252,20 +253,20 @@ func TestSeedEventsAreProvoked(t *testing.T) {
 		if method == "Lock.Acquire" { // nobody knows whether it was granted, so it is released for as long as it could last
 			options = append(options, map[string]any{"ttl_ms": 100})
 		}
-		if err := c.try(method, &answer, append([]any{"k"}, options...)...); !isRefusal(err, code) {
+		if err := c.Try(method, &answer, append([]any{"k"}, options...)...); !isRefusal(err, code) {
 			t.Errorf("%s without a store: %v", method, err)
 		}
 	}
-	if err := c.try("Lock.List", &answer); !isRefusal(err, wire.CodeStoreUnavailable) {
+	if err := c.Try("Lock.List", &answer); !isRefusal(err, wire.CodeStoreUnavailable) {
 		t.Errorf("Lock.List without a store: %v", err)
 	}
-	c.awaitMode("unavailable")
+	c.AwaitMode("unavailable")
 	for _, line := range []string{"lock lost", "keep alive failed, circuit breaking", "failed to allocate worker id"} {
-		eventually(t, line, func() bool { return strings.Contains(d.log.String(), line) })
+		testkit.Eventually(t, line, func() bool { return strings.Contains(d.Log.String(), line) })
 	}
 	_ = c.Close()
-	d.terminate()
-	seen := logsOf(t, d.log)
+	d.Terminate()
+	seen := logsOf(t, d.Log)
 	for _, want := range []event{
 		{"info", "keeper", "worker id allocated"},
 		{"info", "keeper", "starting worker id keep alive"},
@@ -299,17 +300,17 @@ func TestSeedEventsAreProvoked(t *testing.T) {
 func TestStopWithoutStore(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	redis := s.startRedis()
-	d := s.start("--provider", "static:7", "--store", s.initialised(redis.url()), "--log-format", "json")
-	c := s.dial()
+	redis := s.StartRedis()
+	d := s.Start("--provider", "static:7", "--store", s.Initialised(redis.URL()), "--log-format", "json")
+	c := s.Dial()
 	var answer any
-	c.must("Lock.Acquire", &answer, "held", map[string]any{"ttl_ms": 86_400_000, "hold": "connection"})
-	redis.kill()
-	d.terminate()
-	if d.err != nil {
-		t.Errorf("it ended with %v", d.err)
+	c.Must("Lock.Acquire", &answer, "held", map[string]any{"ttl_ms": 86_400_000, "hold": "connection"})
+	redis.Kill()
+	d.Terminate()
+	if d.Err != nil {
+		t.Errorf("it ended with %v", d.Err)
 	}
-	if want := (event{"warn", "serve", "locks could not be released in time; they end with their terms"}); !logsOf(t, d.log)[want] {
-		t.Errorf("the log has not %+v:\n%s", want, d.log)
+	if want := (event{"warn", "serve", "locks could not be released in time; they end with their terms"}); !logsOf(t, d.Log)[want] {
+		t.Errorf("the log has not %+v:\n%s", want, d.Log)
 	}
 }

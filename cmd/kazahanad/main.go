@@ -26,8 +26,8 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
-	// exitState is for a state directory that this version cannot use as it is:
-	// a restart changes nothing, and the units do not try one.
+	// exitState is for a state directory that this version cannot use. A restart
+	// would not help, and the units do not try one.
 	exitState = 3
 )
 
@@ -38,11 +38,12 @@ type cli struct {
 	ID          idCmd          `cmd:"" name:"id" help:"Ask the running daemon for IDs, one a line."`
 	Inspect     inspectCmd     `cmd:"" help:"Explain IDs, offline: when and by which machine ID they were made."`
 	Bounds      boundsCmd      `cmd:"" help:"Smallest and largest ID of a time or an interval, for range scans in a database; offline."`
+	SQL         sqlCmd         `cmd:"" name:"sql" help:"Print SQL functions that take IDs apart and give the IDs of a time, for a database."`
 	Status      statusCmd      `cmd:"" help:"Show the running daemon's mode, scope, leases and counters."`
 	Health      healthCmd      `cmd:"" help:"Exit 0 if the running daemon can issue IDs."`
 	Leases      leasesCmd      `cmd:"" help:"Show what a provider has granted, and to whom; declare a store new."`
 	Run         runCmd         `cmd:"" help:"Lease a machine ID for a program that needs one, for as long as it runs."`
-	Lock        lockCmd        `cmd:"" help:"Run a program under a lock, and end it before the lock could be lost."`
+	Lock        lockCmd        `cmd:"" help:"Run a program under a lock, and end the program before the lock could be lost."`
 	Locks       locksCmd       `cmd:"" help:"Show the locks that are held, and by whom."`
 	Seq         seqCmd         `cmd:"" name:"seq" help:"Take the next values of a sequence, one a line."`
 	Placement   placementCmd   `cmd:"" help:"Show where actors live: members, kinds and activations, or one actor."`
@@ -50,7 +51,7 @@ type cli struct {
 	Completion  completionCmd  `cmd:"" help:"Print the script that completes command lines in bash, zsh or fish."`
 	Manual      manualCmd      `cmd:"" hidden:"" help:"Print the manual page, for packages."`
 	Doctor      doctorCmd      `cmd:"" help:"Check the installation, and say what to do."`
-	Bench       benchCmd       `cmd:"" help:"Put load on the running daemon: IDs per second, and how long an answer takes."`
+	Bench       benchCmd       `cmd:"" help:"Put load on the running daemon, and print IDs per second and latencies."`
 	Version     versionCmd     `cmd:"" help:"Print version, commit and Go version."`
 }
 
@@ -59,7 +60,7 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// system is what the subcommands have of the process around them.
+// system is the process as the subcommands see it; tests replace it.
 type system struct {
 	ctx    context.Context // done at SIGINT and SIGTERM
 	out    io.Writer
@@ -99,7 +100,7 @@ func run(s *system, args []string) int {
 		kong.Bind(s),
 	)
 	if err != nil {
-		panic(err) // the command line's own definition is wrong
+		panic(err) // the definition of cli is wrong
 	}
 	if len(args) == 1 && args[0] == "--version" {
 		args = []string{"version"}
@@ -122,7 +123,8 @@ func run(s *system, args []string) int {
 	return exitOK
 }
 
-// withHint points somebody who expects the daemon to start right away.
+// withHint adds a hint to the error of a user who expects the command to start the
+// daemon.
 func withHint(err error, args []string) error {
 	if strings.HasPrefix(args[0], "-") {
 		return fmt.Errorf("%w (flags come after a subcommand: did you mean kazahanad serve %s?)", err, args[0])
@@ -136,7 +138,7 @@ func withHint(err error, args []string) error {
 	return err
 }
 
-// fail prints the error as one line, and returns the exit code that it means.
+// fail prints the error as one line and returns its exit code.
 func (s *system) fail(err error) int {
 	var usage usageError
 	code := exitFailure

@@ -8,7 +8,8 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/manual"
 )
 
-// manualCmd is for packages: man pages that are as new as the command line.
+// manualCmd prints man pages for packages. They are generated from the command line,
+// so they are never out of date.
 type manualCmd struct {
 	Sample string `arg:"" optional:"" help:"A commented configuration, to print the page about it."`
 }

@@ -15,7 +15,7 @@ import (
 // The page has every command and every flag that is shown, with its help.
 func TestManualOfTheCommand(t *testing.T) {
 	t.Parallel()
-	page := newSite(t).kazahanad("manual").ok(t)
+	page := newSite(t).Kazahanad("manual").OK(t)
 	parser, err := kong.New(&cli{}, kong.Name("kazahanad"))
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestManualOfTheConfigurations(t *testing.T) {
 	key := regexp.MustCompile(`(?m)^#?([a-z][a-z0-9_]*):`)
 	for _, name := range []string{"kazahanad.yaml", "lease-server.yaml"} {
 		path := filepath.Join("..", "..", "packaging", name)
-		page := newSite(t).kazahanad("manual", path).ok(t)
+		page := newSite(t).Kazahanad("manual", path).OK(t)
 		sample, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -20,21 +20,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit"
 	"go.yaml.in/yaml/v3"
 )
 
 // adminPort is an address at which the daemon's side door can be reached by those
 // who know no Unix sockets.
 func (s *site) adminPort() string {
-	s.t.Helper()
+	s.T.Helper()
 	unix := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", s.path("admin.sock"))
+		return (&net.Dialer{}).DialContext(ctx, "unix", s.Path("admin.sock"))
 	}}
 	proxy := httptest.NewServer(&httputil.ReverseProxy{
 		Transport: unix, ErrorLog: log.New(io.Discard, "", 0),
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "admin"}) },
 	})
-	s.t.Cleanup(proxy.Close)
+	s.T.Cleanup(proxy.Close)
 	return proxy.Listener.Addr().String()
 }
 
@@ -43,44 +44,44 @@ const prometheusPace = 100 * time.Millisecond
 
 // prometheus is a server that was started.
 type prometheus struct {
-	*instance
+	*testkit.Instance
 	url string
 }
 
 // startPrometheus runs a server that scrapes the targets, by job, every second,
 // and goes by the alert rules, whose "for" it cuts to a second.
 func (s *site) startPrometheus(targets map[string]string) *prometheus {
-	s.t.Helper()
+	s.T.Helper()
 	tool, err := exec.LookPath("prometheus")
 	if err != nil {
 		if tool, err = filepath.Abs("../../.tools/prometheus/prometheus"); err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 		if _, err := os.Stat(tool); err != nil {
-			s.t.Skip("prometheus is not installed: make setup unpacks Debian's")
+			s.T.Skip("prometheus is not installed: make setup unpacks Debian's")
 		}
 	}
 	rules, err := os.ReadFile(alertRules)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	writeFile(s.t, s.path("rules.yaml"), string(regexp.MustCompile(`(?m)^( +for:) .*$`).ReplaceAll(rules, []byte("$1 1s"))))
+	testkit.WriteFile(s.T, s.Path("rules.yaml"), string(regexp.MustCompile(`(?m)^( +for:) .*$`).ReplaceAll(rules, []byte("$1 1s"))))
 	config := "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [rules.yaml]\nscrape_configs:\n"
 	for job, target := range targets {
 		config += fmt.Sprintf("  - {job_name: %s, static_configs: [{targets: ['%s']}]}\n", job, target)
 	}
-	writeFile(s.t, s.path("prometheus.yaml"), config)
-	cmd := exec.Command(tool, "--config.file="+s.path("prometheus.yaml"), "--storage.tsdb.path="+s.path("tsdb"),
+	testkit.WriteFile(s.T, s.Path("prometheus.yaml"), config)
+	cmd := exec.Command(tool, "--config.file="+s.Path("prometheus.yaml"), "--storage.tsdb.path="+s.Path("tsdb"),
 		"--web.listen-address=127.0.0.1:0", "--log.format=json")
-	cmd.Env = s.environment()
-	p := &prometheus{instance: s.launchCommand(cmd)}
-	eventually(s.t, "Prometheus listens", func() bool {
+	cmd.Env = s.Environment()
+	p := &prometheus{Instance: s.LaunchCommand(cmd)}
+	testkit.Eventually(s.T, "Prometheus listens", func() bool {
 		select {
-		case <-p.ended:
-			s.t.Fatalf("Prometheus ended: %v\n%s", p.err, p.log)
+		case <-p.Ended:
+			s.T.Fatalf("Prometheus ended: %v\n%s", p.Err, p.Log)
 		default:
 		}
-		m := regexp.MustCompile(`"address":"(127\.0\.0\.1:[1-9]\d*)"`).FindStringSubmatch(p.log.String())
+		m := regexp.MustCompile(`"address":"(127\.0\.0\.1:[1-9]\d*)"`).FindStringSubmatch(p.Log.String())
 		if m != nil {
 			p.url = "http://" + m[1]
 		}
@@ -91,16 +92,16 @@ func (s *site) startPrometheus(targets map[string]string) *prometheus {
 
 // ask calls its API. It reports false while Prometheus is not ready.
 func (p *prometheus) ask(path string, params url.Values, data any) bool {
-	p.t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	p.T.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testkit.Patience}
 	res, err := client.Get(p.url + path + "?" + params.Encode())
 	if err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	if err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
 	if res.StatusCode == http.StatusServiceUnavailable {
 		return false
@@ -110,9 +111,9 @@ func (p *prometheus) ask(path string, params url.Values, data any) bool {
 		Data          json.RawMessage
 	}
 	if err := json.Unmarshal(body, &answer); err != nil || answer.Status != "success" {
-		p.t.Fatalf("%s %v: %s: %s", path, params, res.Status, body)
+		p.T.Fatalf("%s %v: %s: %s", path, params, res.Status, body)
 	}
-	decodeJSON(p.t, string(answer.Data), data)
+	testkit.DecodeJSON(p.T, string(answer.Data), data)
 	return true
 }
 
@@ -125,7 +126,7 @@ type alert struct {
 
 // firing are the alerts that fire, by name.
 func (p *prometheus) firing() map[string]alert {
-	p.t.Helper()
+	p.T.Helper()
 	time.Sleep(prometheusPace)
 	var all struct{ Alerts []alert }
 	p.ask("/api/v1/alerts", nil, &all)
@@ -144,16 +145,16 @@ func (p *prometheus) firing() map[string]alert {
 func TestPrometheus(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	server := s.startLeaseServer("127.0.0.1:0", "--provider", "memory:")
-	s.start(s.brief("--admin-listen", "unix:"+s.path("admin.sock"))...)
-	c := s.dial()
-	c.lease()
-	p := s.startPrometheus(map[string]string{"kazahana": s.adminPort(), "kazahana-lease-server": server.address})
+	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "memory:")
+	s.Start(s.Brief("--admin-listen", "unix:"+s.Path("admin.sock"))...)
+	c := s.Dial()
+	c.Lease()
+	p := s.startPrometheus(map[string]string{"kazahana": s.adminPort(), "kazahana-lease-server": server.Address})
 	awaitScrape(p)
 
 	mend := outages["moved away"](t, s)
-	c.awaitMode(fallbackModes...)
-	eventually(t, "the alert fires", func() bool { return p.firing()["KazahanaFallbackActive"].Labels != nil })
+	c.AwaitMode(testkit.FallbackModes...)
+	testkit.Eventually(t, "the alert fires", func() bool { return p.firing()["KazahanaFallbackActive"].Labels != nil })
 	got := p.firing()["KazahanaFallbackActive"]
 	if got.Labels["service"] != "default" || got.Labels["job"] != "kazahana" || got.Labels["severity"] != "warning" ||
 		!strings.HasPrefix(got.Annotations["summary"], "Service default on 127.0.0.1:") {
@@ -162,13 +163,13 @@ func TestPrometheus(t *testing.T) {
 	checkRulesHealth(p)
 	checkCanonical(p)
 	mend()
-	c.awaitMode("regular")
-	eventually(t, "the alert is over", func() bool { _, fires := p.firing()["KazahanaFallbackActive"]; return !fires })
+	c.AwaitMode("regular")
+	testkit.Eventually(t, "the alert is over", func() bool { _, fires := p.firing()["KazahanaFallbackActive"]; return !fires })
 }
 
 // awaitScrape waits until both jobs have been scraped and no lease is missed.
 func awaitScrape(p *prometheus) {
-	eventually(p.t, "both are scraped, and nothing is wrong", func() bool {
+	testkit.Eventually(p.T, "both are scraped, and nothing is wrong", func() bool {
 		time.Sleep(prometheusPace)
 		var up struct{ Result []any }
 		if !p.ask("/api/v1/query", url.Values{"query": {`up == 1 unless on (job) kazahana_fallback_active == 1`}}, &up) {
@@ -182,7 +183,7 @@ func awaitScrape(p *prometheus) {
 // checkRulesHealth: the evaluation of every rule has worked on real series.
 func checkRulesHealth(p *prometheus) {
 	n := 0
-	eventually(p.t, "all rules have been evaluated", func() bool {
+	testkit.Eventually(p.T, "all rules have been evaluated", func() bool {
 		time.Sleep(prometheusPace)
 		var all struct {
 			Groups []struct {
@@ -194,7 +195,7 @@ func checkRulesHealth(p *prometheus) {
 		for _, g := range all.Groups {
 			for _, r := range g.Rules {
 				if r.Health == "err" {
-					p.t.Fatalf("%s: %s", r.Name, r.LastError)
+					p.T.Fatalf("%s: %s", r.Name, r.LastError)
 				}
 				if r.Health == "unknown" {
 					return false
@@ -205,7 +206,7 @@ func checkRulesHealth(p *prometheus) {
 		return true
 	})
 	if n < 20 {
-		p.t.Errorf("only %d rules", n)
+		p.T.Errorf("only %d rules", n)
 	}
 }
 
@@ -213,7 +214,7 @@ func checkRulesHealth(p *prometheus) {
 // of it is read by readQuery like the query itself.
 func checkCanonical(p *prometheus) {
 	variables := strings.NewReplacer("$__rate_interval", "5m", "$__interval", "15s")
-	for where, expr := range allQueries(p.t) {
+	for where, expr := range allQueries(p.T) {
 		expr = variables.Replace(expr)
 		var canonical string
 		p.ask("/api/v1/format_query", url.Values{"query": {expr}}, &canonical)
@@ -227,7 +228,7 @@ func checkCanonical(p *prometheus) {
 			return all
 		}
 		if errA != nil || errB != nil || !slices.Equal(text(a), text(b)) {
-			p.t.Errorf("%s: %s asks for %v (%v); Prometheus reads it as %s, which asks for %v (%v)", where, expr, text(a), errA, canonical, text(b), errB)
+			p.T.Errorf("%s: %s asks for %v (%v); Prometheus reads it as %s, which asks for %v (%v)", where, expr, text(a), errA, canonical, text(b), errB)
 		}
 		var result any
 		p.ask("/api/v1/query", url.Values{"query": {expr}}, &result)

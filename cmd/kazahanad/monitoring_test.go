@@ -16,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -83,34 +84,34 @@ func (e exported) labels(name string) (all []string) {
 // provokedDaemon is what a daemon shows after much has gone wrong with it.
 func provokedDaemon(t *testing.T) exported {
 	s := newSite(t)
-	d := s.launchShifted(0, s.brief("--admin-listen", "unix:"+s.path("admin.sock"), "--max-backward", "0",
+	d := s.LaunchShifted(0, s.Brief("--admin-listen", "unix:"+s.Path("admin.sock"), "--max-backward", "0",
 		"--max-connections", "4", "--forward-hold", "0s", "--placement-authority", "a:1")...)
-	d.awaitReady()
-	c := s.dial()
-	c.lease()
-	c.id()
-	c.ids(10)
+	d.AwaitReady()
+	c := s.Dial()
+	c.Lease()
+	c.ID()
+	c.IDs(10)
 	var slow []uint64
-	if err := c.try("NextIDs", &slow, 65536, map[string]any{"timeout_ms": 1}); !isRefusal(err, wire.CodeTimeout) {
+	if err := c.Try("NextIDs", &slow, 65536, map[string]any{"timeout_ms": 1}); !isRefusal(err, wire.CodeTimeout) {
 		t.Errorf("65,536 IDs in a millisecond: %v", err)
 	}
 	var lock, value any
-	c.must("Lock.Acquire", &lock, "key", map[string]any{"ttl_ms": 60_000})
-	c.must("Sequence.Next", &value, "key")
-	c.must("Placement.Register", &value, []string{"room"})
-	eventually(t, "a connection is turned away", func() bool {
-		return isRefusal(s.dial().try("Ping", &value), wire.CodeOverloaded)
+	c.Must("Lock.Acquire", &lock, "key", map[string]any{"ttl_ms": 60_000})
+	c.Must("Sequence.Next", &value, "key")
+	c.Must("Placement.Register", &value, []string{"room"})
+	testkit.Eventually(t, "a connection is turned away", func() bool {
+		return isRefusal(s.Dial().Try("Ping", &value), wire.CodeOverloaded)
 	})
-	d.set(-time.Minute)
-	c.refused(wire.CodeClockBackward)
-	d.set(0)
+	d.Set(-time.Minute)
+	c.Refused(wire.CodeClockBackward)
+	d.Set(0)
 	mend := outages["moved away"](t, s)
-	c.awaitMode(fallbackModes...)
-	c.refused(wire.CodeLeaseAcquisition, map[string]any{"regular_only": true})
+	c.AwaitMode(testkit.FallbackModes...)
+	c.Refused(wire.CodeLeaseAcquisition, map[string]any{"regular_only": true})
 	mend()
-	d.set(100 * 365 * 24 * time.Hour)
-	c.refused(wire.CodeTimestampOverflow)
-	_, text := s.get("/metrics")
+	d.Set(100 * 365 * 24 * time.Hour)
+	c.Refused(wire.CodeTimestampOverflow)
+	_, text := s.Get("/metrics")
 	return readMetrics(t, text)
 }
 
@@ -123,17 +124,17 @@ func isRefusal(err error, code wire.Code) bool {
 func provokedServer(t *testing.T) exported {
 	s := newSite(t)
 	const operator, host = "the-token-of-operators", "the-token-of-hosts"
-	tokens := s.path("tokens.yaml")
-	writeFile(t, tokens, fmt.Sprintf("- {token: %s, owner: o, scopes: [admin]}\n- {token: %s, owner: h, scopes: [leases]}\n", operator, host))
-	server := s.startLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.leases(), "--tokens-file", tokens)
+	tokens := s.Path("tokens.yaml")
+	testkit.WriteFile(t, tokens, fmt.Sprintf("- {token: %s, owner: o, scopes: [admin]}\n- {token: %s, owner: h, scopes: [leases]}\n", operator, host))
+	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.Leases(), "--tokens-file", tokens)
 	ask := func(method, path, token string) (status int, body string) {
 		t.Helper()
-		req, err := http.NewRequest(method, server.url()+path, nil)
+		req, err := http.NewRequest(method, server.URL()+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
-		answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}).Do(req)
+		answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testkit.Patience}).Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // script is what a Neovim user would type. What it finds goes to a file, one
@@ -54,15 +55,15 @@ func TestNeovim(t *testing.T) {
 	}
 	t.Parallel()
 	s := newSite(t)
-	s.start()
-	before := s.dial().id()
-	writeFile(t, s.path("t.vim"), script)
-	cmd := exec.Command(nvim, "--headless", "-u", "NONE", "-i", "NONE", "-n", "-S", s.path("t.vim"))
-	cmd.Env = s.environment("KZTEST_SOCKET="+s.socket, "KZTEST_OUT="+s.path("out"))
-	if got := runCommand(t, cmd); got.code != 0 {
+	s.Start()
+	before := s.Dial().ID()
+	testkit.WriteFile(t, s.Path("t.vim"), script)
+	cmd := exec.Command(nvim, "--headless", "-u", "NONE", "-i", "NONE", "-n", "-S", s.Path("t.vim"))
+	cmd.Env = s.Environment("KZTEST_SOCKET="+s.Socket, "KZTEST_OUT="+s.Path("out"))
+	if got := testkit.RunCommand(t, cmd); got.Code != 0 {
 		t.Fatalf("nvim ended with %+v", got)
 	}
-	content, err := os.ReadFile(s.path("out"))
+	content, err := os.ReadFile(s.Path("out"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +79,7 @@ func TestNeovim(t *testing.T) {
 		}
 		last = snowflake.ID(id)
 	}
-	if after := s.dial().id(); after <= last {
+	if after := s.Dial().ID(); after <= last {
 		t.Errorf("Neovim's last ID is %d, and the next one is %d", last, after)
 	}
 	for i, want := range map[int]string{

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// keeperPatience is what a keeper is granted beyond one call of the provider, on
-	// a machine that is busy.
+	// keeperPatience is how much longer than one call of the provider a keeper's turn
+	// may take on a busy machine.
 	keeperPatience = 20 * time.Second
-	// stopPatience is what a stop takes beyond draining and giving back leases.
+	// stopPatience is added to the time of draining and of giving back leases.
 	stopPatience = 10 * time.Second
-	// shownServices and shownLeases are how much of a large daemon fits a line.
+	// shownServices and shownLeases keep the status of a large daemon on one line.
 	shownServices = 4
 	shownLeases   = 4
 )
 
-// manage tells the service manager, if there is one, what the daemon does until
+// manage reports the daemon's state to the service manager, if there is one, until
 // ctx is done.
 func (d *daemonParts) manage(ctx context.Context) error {
 	select {
@@ -40,7 +40,7 @@ func (d *daemonParts) manage(ctx context.Context) error {
 	return nil
 }
 
-// watch proves to the watchdog that the daemon works, up to its stop, which has a
+// watch feeds the watchdog while the daemon works. It ends at the stop, which has a
 // timeout of its own.
 func (d *daemonParts) watch(ctx context.Context) {
 	interval, err := systemd.WatchdogInterval()
@@ -51,7 +51,7 @@ func (d *daemonParts) watch(ctx context.Context) {
 	w.Run(ctx)
 }
 
-// tell tells the service manager, and reports whether there is one.
+// tell notifies the service manager, and reports whether there is one.
 func (d *daemonParts) tell(assignments ...string) bool {
 	told, err := d.sup.notify(assignments...)
 	if err != nil {
@@ -60,12 +60,12 @@ func (d *daemonParts) tell(assignments ...string) bool {
 	return told
 }
 
-// watched is what has to go on for the daemon to be of use. That the provider
-// answers is not among it.
+// watched lists the loops that must run for the daemon to work. The provider is not
+// among them: a restart would not bring it back.
 func (d *daemonParts) watched() []systemd.Part {
 	parts := []systemd.Part{
 		{Name: "accept loop", Turns: d.server.AcceptTurns, Prod: d.server.Prod},
-		{Name: "event loop", Turns: d.server.LaneTurns}, // prodded by the same
+		{Name: "event loop", Turns: d.server.LaneTurns}, // the same prod wakes it
 	}
 	for name, svc := range d.services {
 		if turns := svc.KeeperTurns(); turns != nil {
@@ -84,7 +84,7 @@ func (d *daemonParts) statusLine() string {
 	return line
 }
 
-// statusText says in a line which IDs there are, and on the strength of what.
+// statusText describes in one line the kind of IDs and the leases behind them.
 func statusText(st daemon.Status) string {
 	var all []string
 	for _, one := range st.Services[:min(len(st.Services), shownServices)] {
@@ -126,7 +126,7 @@ func describeLeases(st daemon.ServiceStatus, nowMS int64) string {
 	return word + strings.Join(ids, ", ") + ", ends in " + roughly(time.Duration(st.LeasesEndMS-nowMS)*time.Millisecond)
 }
 
-// roughly rounds down to what is worth a new line in systemctl status.
+// roughly rounds down, so that the status changes only when it matters.
 func roughly(d time.Duration) string {
 	switch {
 	case d >= 2*time.Hour:

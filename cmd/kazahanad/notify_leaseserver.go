@@ -13,15 +13,15 @@ import (
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
-// leaseSupervision is what a lease server has of whoever started it.
+// leaseSupervision is what a reload of the lease server needs.
 type leaseSupervision struct {
 	load  func() (*config.LeaseServer, error) // reads the configuration again
 	level zap.AtomicLevel                     // of the log
 }
 
-// manage tells the service manager, if there is one, what the lease server does
-// until ctx is done. The accept loop is what has to go on: every connection has a
-// goroutine and deadlines of its own, and no provider is asked for this.
+// manage reports the lease server's state to the service manager, if there is one,
+// until ctx is done. The watchdog watches the accept loop only: every connection has
+// a goroutine and deadlines of its own.
 func (l *leaseServerParts) manage(ctx context.Context, listener *systemd.Listener) {
 	line := fmt.Sprintf("serving on %s, from %s", listener.Addr(), l.provider.Info().URL)
 	if l.tell(systemd.Ready, systemd.Status(line)) {
@@ -48,7 +48,7 @@ func (l *leaseServerParts) tell(assignments ...string) bool {
 	return told
 }
 
-// listenWatched listens for an accept loop that can be watched.
+// listenWatched returns a listener that counts the turns of its accept loop.
 func (l *leaseServerParts) listenWatched() (*systemd.Listener, error) {
 	listener, err := listen(l.settings.Listen, unixsock.Options{Mode: l.settings.SocketMode, Group: l.settings.SocketGroup, Flag: "--listen"})
 	if err != nil {
@@ -57,7 +57,7 @@ func (l *leaseServerParts) listenWatched() (*systemd.Listener, error) {
 	return systemd.NewListener(listener, l.settings.MaxConnections), nil
 }
 
-// reloadOn reads credentials and configuration again at each signal.
+// reloadOn reads the credentials and the configuration again at each signal.
 func (l *leaseServerParts) reloadOn(hangup <-chan os.Signal, done <-chan struct{}) {
 	running := l.settings
 	for {
@@ -78,7 +78,7 @@ func (l *leaseServerParts) reloadOn(hangup <-chan os.Signal, done <-chan struct{
 	}
 }
 
-// reload returns the settings that are in force from now on.
+// reload returns the settings that apply from now on.
 func (l *leaseServerParts) reload(running *config.LeaseServer) *config.LeaseServer {
 	next, err := l.sup.load()
 	if err == nil {

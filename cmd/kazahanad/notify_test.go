@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 func TestStatusText(t *testing.T) {
@@ -66,10 +67,10 @@ func TestWatchedParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := parser.Parse([]string{"--config", "none", "--socket", s.socket, "--state-dir", s.state, "--services", "{orders: {}}"}); err != nil {
+	if _, err := parser.Parse([]string{"--config", "none", "--socket", s.Socket, "--state-dir", s.State, "--services", "{orders: {}}"}); err != nil {
 		t.Fatal(err)
 	}
-	settings, err := flags.Load(config.Process{Environ: []string{"HOME=" + s.dir}, UID: os.Geteuid(), Now: time.Now()})
+	settings, err := flags.Load(config.Process{Environ: []string{"HOME=" + s.Dir}, UID: os.Geteuid(), Now: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +88,7 @@ func TestWatchedParts(t *testing.T) {
 	for _, part := range d.watched() {
 		names = append(names, part.Name)
 		before := part.Turns()
-		eventually(t, part.Name+" takes a turn", func() bool {
+		testkit.Eventually(t, part.Name+" takes a turn", func() bool {
 			d.server.Prod()
 			return part.Turns() > before
 		})

@@ -1,72 +1,31 @@
 package main
 
 import (
-	"context"
-	"database/sql"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/wire"
 )
-
-// brief has a provider's leases end soon, and failures be noticed and forgotten
-// soon, so that an outage of a second shows.
-func (s *site) brief(more ...string) []string {
-	return append([]string{
-		"--provider", "sqlite:" + s.leases() + "?term=2s&quarantine=1s",
-		"--acquire-retry-interval", "100ms", "--acquire-retry-max-interval", "200ms", "--verify-interval", "500ms",
-	}, more...)
-}
-
-// leases is the provider's file.
-func (s *site) leases() string { return s.path("leases.db") }
 
 // outages are ways to make the file unusable; each returns how to mend it.
 var outages = map[string]func(t *testing.T, s *site) (mend func()){
 	"moved away": func(t *testing.T, s *site) func() {
-		rename(t, s.leases(), s.leases()+".away")
-		return func() { rename(t, s.leases()+".away", s.leases()) }
+		testkit.Rename(t, s.Leases(), s.Leases()+".away")
+		return func() { testkit.Rename(t, s.Leases()+".away", s.Leases()) }
 	},
 	"replaced by garbage": func(t *testing.T, s *site) func() {
-		writeFile(t, s.path("garbage"), strings.Repeat("garbage ", 10_000))
-		if err := os.Link(s.leases(), s.leases()+".away"); err != nil {
+		testkit.WriteFile(t, s.Path("garbage"), strings.Repeat("garbage ", 10_000))
+		if err := os.Link(s.Leases(), s.Leases()+".away"); err != nil {
 			t.Fatal(err)
 		}
-		rename(t, s.path("garbage"), s.leases())
-		return func() { rename(t, s.leases()+".away", s.leases()) }
+		testkit.Rename(t, s.Path("garbage"), s.Leases())
+		return func() { testkit.Rename(t, s.Leases()+".away", s.Leases()) }
 	},
-	"locked by somebody": func(t *testing.T, s *site) func() { return lockLeases(t, s.leases()) },
-}
-
-// lockLeases holds the write lock of a SQLite file, as a process that hangs in
-// the middle of a grant would.
-func lockLeases(t *testing.T, path string) (unlock func()) {
-	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+path+"?mode=rw&_pragma=busy_timeout(10000)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := db.Conn(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.ExecContext(context.Background(), "BEGIN IMMEDIATE"); err != nil {
-		t.Fatal(err)
-	}
-	over := false
-	unlock = func() {
-		if !over {
-			over = true
-			_, _ = conn.ExecContext(context.Background(), "ROLLBACK")
-			_ = conn.Close()
-			_ = db.Close()
-		}
-	}
-	t.Cleanup(unlock)
-	return unlock
+	"locked by somebody": func(t *testing.T, s *site) func() { return testkit.LockLeases(t, s.Leases()) },
 }
 
 func TestProviderGone(t *testing.T) {
@@ -74,36 +33,36 @@ func TestProviderGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			s.start(s.brief("--provider-timeout", "300ms")...)
-			c := s.dial()
-			last := c.id()
-			if s.inspected(last).Kind != snowflake.KindRegular {
+			s.Start(s.Brief("--provider-timeout", "300ms")...)
+			c := s.Dial()
+			last := c.ID()
+			if s.Inspected(last).Kind != snowflake.KindRegular {
 				t.Fatalf("the first ID %d is no regular one", last)
 			}
 			mend := breakIt(t, s)
-			c.awaitMode(fallbackModes...)
-			eventually(t, "the status says why", func() bool {
-				svc := c.status().Services[0]
-				return strings.Contains(svc.Cause, s.leases()) && svc.Failures > 0
+			c.AwaitMode(testkit.FallbackModes...)
+			testkit.Eventually(t, "the status says why", func() bool {
+				svc := c.Status().Services[0]
+				return strings.Contains(svc.Cause, s.Leases()) && svc.Failures > 0
 			})
-			id := c.id()
-			in := s.inspected(id)
+			id := c.ID()
+			in := s.Inspected(id)
 			if in.Kind != snowflake.KindFallback || id <= last {
 				t.Errorf("after %d came %+v", last, in)
 			}
 			last = id
-			c.refused(wire.CodeLeaseAcquisition, map[string]any{"regular_only": true})
-			s.kazahanad("id", "--regular-only").fails(t, exitFailure, "LEASE_ACQUISITION", "cause=")
-			if said := s.kazahanad("health").ok(t); !strings.HasPrefix(said, "ok: fallback") {
+			c.Refused(wire.CodeLeaseAcquisition, map[string]any{"regular_only": true})
+			s.Kazahanad("id", "--regular-only").Fails(t, exitFailure, "LEASE_ACQUISITION", "cause=")
+			if said := s.Kazahanad("health").OK(t); !strings.HasPrefix(said, "ok: fallback") {
 				t.Errorf("health says %q", said)
 			}
 			mend()
-			c.awaitMode("regular")
-			id = c.id()
-			if in := s.inspected(id); in.Kind != snowflake.KindRegular || id <= last {
+			c.AwaitMode("regular")
+			id = c.ID()
+			if in := s.Inspected(id); in.Kind != snowflake.KindRegular || id <= last {
 				t.Errorf("after %d came %+v", last, in)
 			}
-			if svc := c.status().Services[0]; svc.Cause != "" || svc.Failures != 0 {
+			if svc := c.Status().Services[0]; svc.Cause != "" || svc.Failures != 0 {
 				t.Errorf("once mended, the status is %+v", svc)
 			}
 		})
@@ -113,55 +72,55 @@ func TestProviderGone(t *testing.T) {
 func TestProviderGoneWithoutFallback(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start(s.brief("--fallback", "none")...)
-	c := s.dial()
-	last := c.id()
+	s.Start(s.Brief("--fallback", "none")...)
+	c := s.Dial()
+	last := c.ID()
 	mend := outages["moved away"](t, s)
-	c.awaitMode("unavailable")
-	refusal := c.refused(wire.CodeLeaseAcquisition)
-	if cause, _ := refusal.Detail("cause"); !strings.Contains(cause, s.leases()) || refusal.Kind != wire.Failed {
+	c.AwaitMode("unavailable")
+	refusal := c.Refused(wire.CodeLeaseAcquisition)
+	if cause, _ := refusal.Detail("cause"); !strings.Contains(cause, s.Leases()) || refusal.Kind != wire.Failed {
 		t.Errorf("the error is %q, want a cause that names the file", refusal)
 	}
-	s.kazahanad("id").fails(t, exitFailure, "LEASE_ACQUISITION", "cause=", s.leases())
-	s.kazahanad("health").fails(t, exitFailure, "service default cannot issue IDs", s.leases())
+	s.Kazahanad("id").Fails(t, exitFailure, "LEASE_ACQUISITION", "cause=", s.Leases())
+	s.Kazahanad("health").Fails(t, exitFailure, "service default cannot issue IDs", s.Leases())
 	mend()
-	c.awaitMode("regular")
-	if id := c.id(); id <= last || isFallback(uint64(id)) {
+	c.AwaitMode("regular")
+	if id := c.ID(); id <= last || testkit.IsFallback(uint64(id)) {
 		t.Errorf("%d came after %d", id, last)
 	}
-	s.kazahanad("health").ok(t)
+	s.Kazahanad("health").OK(t)
 }
 
 func TestStandalone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start("--provider", "none:")
-	c := s.dial()
-	ids := c.ids(2000)
-	ids = append(ids, uint64(c.id()))
-	if !ascending(ids) {
+	s.Start("--provider", "none:")
+	c := s.Dial()
+	ids := c.IDs(2000)
+	ids = append(ids, uint64(c.ID()))
+	if !testkit.Ascending(ids) {
 		t.Error("the IDs do not ascend")
 	}
-	if i := slices.IndexFunc(ids, func(id uint64) bool { return !isFallback(id) }); i >= 0 {
+	if i := slices.IndexFunc(ids, func(id uint64) bool { return !testkit.IsFallback(id) }); i >= 0 {
 		t.Errorf("%d is a regular ID", ids[i])
 	}
-	if in := s.inspected(snowflake.ID(ids[0])); in.Kind != snowflake.KindFallback {
+	if in := s.Inspected(snowflake.ID(ids[0])); in.Kind != snowflake.KindFallback {
 		t.Errorf("inspect says %+v", in)
 	}
-	c.refused(wire.CodeNoProvider, map[string]any{"regular_only": true})
-	s.kazahanad("id", "--regular-only").fails(t, exitFailure, "NO_PROVIDER")
-	st := c.status()
+	c.Refused(wire.CodeNoProvider, map[string]any{"regular_only": true})
+	s.Kazahanad("id", "--regular-only").Fails(t, exitFailure, "NO_PROVIDER")
+	st := c.Status()
 	if st.Mode != "fallback_random" || st.Scope != "none" || st.Provider != "none:" {
 		t.Errorf("status: mode %s, scope %s, provider %s", st.Mode, st.Scope, st.Provider)
 	}
-	s.kazahanad("health").ok(t)
+	s.Kazahanad("health").OK(t)
 }
 
 // What can never issue an ID does not start.
 func TestStandaloneWithoutFallback(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	said := s.launch("--provider", "none:", "--fallback", "none").failsToStart(exitUsage)
+	said := s.Launch("--provider", "none:", "--fallback", "none").FailsToStart(exitUsage)
 	for _, want := range []string{"none:", "fallback", "default"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it said %q, want %q in it", said, want)
@@ -171,10 +130,10 @@ func TestStandaloneWithoutFallback(t *testing.T) {
 
 // adoptable are outages in which a daemon is restarted.
 var adoptable = map[string]func(t *testing.T, s *site){
-	"locked by somebody": func(t *testing.T, s *site) { lockLeases(t, s.leases()) },
+	"locked by somebody": func(t *testing.T, s *site) { testkit.LockLeases(t, s.Leases()) },
 	"garbage at its path": func(t *testing.T, s *site) {
-		rename(t, s.leases(), s.leases()+".away")
-		obstacles["garbage"](t, s.leases())
+		testkit.Rename(t, s.Leases(), s.Leases()+".away")
+		obstacles["garbage"](t, s.Leases())
 	},
 }
 
@@ -185,32 +144,32 @@ func TestAdoptedLeaseBridgesAnOutage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			args := []string{"--provider", "sqlite:" + s.leases(), "--provider-timeout", "300ms"}
-			d := s.start(args...)
-			last := s.dial().id()
-			held := s.dial().lease()
-			d.kill()
+			args := []string{"--provider", "sqlite:" + s.Leases(), "--provider-timeout", "300ms"}
+			d := s.Start(args...)
+			last := s.Dial().ID()
+			held := s.Dial().Lease()
+			d.Kill()
 			breakIt(t, s)
 
-			d = s.start(args...)
-			c := s.dial()
-			ids := c.ids(1000)
-			if snowflake.ID(ids[0]) <= last || slices.ContainsFunc(ids, isFallback) {
+			d = s.Start(args...)
+			c := s.Dial()
+			ids := c.IDs(1000)
+			if snowflake.ID(ids[0]) <= last || slices.ContainsFunc(ids, testkit.IsFallback) {
 				t.Errorf("after %d came %d to %d", last, ids[0], ids[len(ids)-1])
 			}
-			st := c.status().Services[0]
+			st := c.Status().Services[0]
 			if len(st.Leases) != 1 || st.Leases[0].MachineID != held.MachineID || st.Mode != "regular" {
 				t.Errorf("the lease was %+v, and the status is %+v", held, st)
 			}
-			if !strings.Contains(d.log.String(), "lease adopted") {
+			if !strings.Contains(d.Log.String(), "lease adopted") {
 				t.Error("the log does not say that a lease was adopted")
 			}
-			d.kill()
+			d.Kill()
 
 			fresh := newSite(t)
-			fresh.start(args...)
-			other := fresh.dial()
-			if id := other.id(); !isFallback(uint64(id)) || other.status().Mode != "fallback_random" {
+			fresh.Start(args...)
+			other := fresh.Dial()
+			if id := other.ID(); !testkit.IsFallback(uint64(id)) || other.Status().Mode != "fallback_random" {
 				t.Errorf("without a state to adopt from it made %d", id)
 			}
 		})

@@ -10,23 +10,24 @@ import (
 	"testing"
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // executor registers for halls and rooms with the site's daemon, and returns a client of it.
 func (s *site) executor() *kazahana.Client {
-	s.t.Helper()
-	client, err := kazahana.New(kazahana.WithSocket(s.socket))
+	s.T.Helper()
+	client, err := kazahana.New(kazahana.WithSocket(s.Socket))
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	s.t.Cleanup(func() { _ = client.Close() })
-	r, err := client.Register(s.t.Context(), kazahana.Executor{
+	s.T.Cleanup(func() { _ = client.Close() })
+	r, err := client.Register(s.T.Context(), kazahana.Executor{
 		Kinds: []string{"room", "hall"}, Activate: func(context.Context, *kazahana.Activation) (string, error) { return "", nil },
 	})
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	s.t.Cleanup(func() { _ = r.Close(context.Background()) })
+	s.T.Cleanup(func() { _ = r.Close(context.Background()) })
 	return client
 }
 
@@ -34,17 +35,17 @@ func TestPlacementCommand(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	// A thousand activations: a store that writes no files is quick.
-	s.start("--placement-authority=a:1", "--store", s.initialised(s.startRedis().url()))
-	eventually(t, "the daemon is a member", func() bool {
-		return strings.Contains(s.kazahanad("placement").ok(t), "member: actors live on this host")
+	s.Start("--placement-authority=a:1", "--store", s.Initialised(s.StartRedis().URL()))
+	testkit.Eventually(t, "the daemon is a member", func() bool {
+		return strings.Contains(s.Kazahanad("placement").OK(t), "member: actors live on this host")
 	})
 	want := "state        member: actors live on this host\nauthority    a:1\nmembers      a:1, token N\n" +
 		"kinds        none: no process on this host has registered\nactivations  0 on this host\n"
-	if got := regexp.MustCompile(`token \d+`).ReplaceAllString(s.kazahanad("placement").ok(t), "token N"); got != want {
+	if got := regexp.MustCompile(`token \d+`).ReplaceAllString(s.Kazahanad("placement").OK(t), "token N"); got != want {
 		t.Errorf("%s", got)
 	}
 	want = "actor       room/1\nauthority   a:1, this host\nactivation  none on this host\nrecord      none: it was never activated\n"
-	if got := s.kazahanad("placement", "room/1").ok(t); got != want {
+	if got := s.Kazahanad("placement", "room/1").OK(t); got != want {
 		t.Errorf("%s", got)
 	}
 
@@ -64,30 +65,30 @@ func TestPlacementCommand(t *testing.T) {
 	if _, err := client.Resolve(t.Context(), "hall", "a/b"); err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(s.kazahanad("placement").ok(t), "\n")
+	lines := strings.Split(s.Kazahanad("placement").OK(t), "\n")
 	pid := fmt.Sprint(os.Getpid())
 	if first := strings.Fields(lines[7]); lines[3] != "kinds        hall, room" || !strings.HasPrefix(lines[6], "ACTOR ") || first[0] != "hall/a/b" || first[1] != pid || first[2] != "1" ||
 		!strings.HasPrefix(lines[8], "room/0000? ") || lines[7+shownActivations] != "and 902 more: --all shows them" {
 		t.Errorf("%s", strings.Join(lines, "\n"))
 	}
-	lines = strings.Split(s.kazahanad("placement", "--all").ok(t), "\n")
+	lines = strings.Split(s.Kazahanad("placement", "--all").OK(t), "\n")
 	if len(lines) != 7+rooms+1+1 || !strings.HasPrefix(lines[7+rooms], "room/1000? ") {
 		t.Errorf("%d lines, the last %q", len(lines), lines[len(lines)-2])
 	}
 	var report kazahana.PlacementSnapshot
-	decodeJSON(t, s.kazahanad("placement", "--all", "--json").ok(t), &report)
+	testkit.DecodeJSON(t, s.Kazahanad("placement", "--all", "--json").OK(t), &report)
 	if len(report.Activations) != rooms+1 || report.ActivationsTotal != rooms+1 || report.State != "member" || report.Activations[rooms].Identity != "1000\u200b" {
 		t.Errorf("%d activations of %d", len(report.Activations), report.ActivationsTotal)
 	}
 
-	got := s.kazahanad("placement", "hall/a/b").ok(t)
+	got := s.Kazahanad("placement", "hall/a/b").OK(t)
 	for _, want := range []string{"actor       hall/a/b\n", "activation  process " + pid + ", version 1, token ", "record      a:1: process " + pid + ", version 1, token "} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s", got)
 		}
 	}
 	report = kazahana.PlacementSnapshot{}
-	decodeJSON(t, s.kazahanad("placement", "--json", "hall/a/b").ok(t), &report)
+	testkit.DecodeJSON(t, s.Kazahanad("placement", "--json", "hall/a/b").OK(t), &report)
 	if len(report.Activations) != 1 || report.Key == nil || report.Key.Record == nil || report.Key.Record.Owner != "a:1" {
 		t.Errorf("%+v", report)
 	}
@@ -97,25 +98,25 @@ func TestPlacementCommand(t *testing.T) {
 func TestPlacementCommandElsewhere(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.start("--placement-authority=a:1")
+	d := s.Start("--placement-authority=a:1")
 	client := s.executor()
-	eventually(t, "the room lives", func() bool {
+	testkit.Eventually(t, "the room lives", func() bool {
 		_, err := client.Resolve(t.Context(), "room", "1")
 		return err == nil
 	})
-	d.terminate()
-	d = s.start("--placement-authority=client")
-	if got := s.kazahanad("placement").ok(t); !strings.HasPrefix(got, "state        not_ready: there are no members") || !strings.Contains(got, "authority    none: actors do not live on this host\n") || !strings.Contains(got, "members      none are known\n") {
+	d.Terminate()
+	d = s.Start("--placement-authority=client")
+	if got := s.Kazahanad("placement").OK(t); !strings.HasPrefix(got, "state        not_ready: there are no members") || !strings.Contains(got, "authority    none: actors do not live on this host\n") || !strings.Contains(got, "members      none are known\n") {
 		t.Errorf("%s", got)
 	}
-	if got := s.kazahanad("placement", "room/1").ok(t); !strings.Contains(got, "authority   none: there are no members\n") || !strings.Contains(got, "record      nobody's; the last was version 1, token ") {
+	if got := s.Kazahanad("placement", "room/1").OK(t); !strings.Contains(got, "authority   none: there are no members\n") || !strings.Contains(got, "record      nobody's; the last was version 1, token ") {
 		t.Errorf("%s", got)
 	}
-	d.terminate()
-	s.start()
-	s.kazahanad("placement").fails(t, exitFailure, "PLACEMENT_NOT_READY: placement is off", "placement_authority")
-	s.kazahanad("placement", "room/1").fails(t, exitFailure, "placement is off")
+	d.Terminate()
+	s.Start()
+	s.Kazahanad("placement").Fails(t, exitFailure, "PLACEMENT_NOT_READY: placement is off", "placement_authority")
+	s.Kazahanad("placement", "room/1").Fails(t, exitFailure, "placement is off")
 	for _, actor := range []string{"room", "room/", "/1", "a\nb/1"} {
-		s.kazahanad("placement", actor).fails(t, exitUsage, "kazahanad: error: ")
+		s.Kazahanad("placement", actor).Fails(t, exitUsage, "kazahanad: error: ")
 	}
 }

@@ -28,8 +28,8 @@ func (d *daemonParts) reloadOn(ctx context.Context) error {
 	}
 }
 
-// reload brings into force what a running daemon can take over, all of it or
-// nothing, and returns the settings that are in force then.
+// reload applies the settings that a running daemon can change, all of them or
+// none, and returns the settings that apply now.
 func (d *daemonParts) reload(running *config.Serve) *config.Serve {
 	d.tell(systemd.Reloading()...)
 	merged, r, err := d.readAgain(running)
@@ -53,7 +53,7 @@ func (d *daemonParts) readAgain(running *config.Serve) (*config.Serve, config.Re
 	if err != nil {
 		return nil, r, err
 	}
-	// Everything that can fail comes before anything that takes effect.
+	// All steps that can fail come before the first that takes effect.
 	level, err := zapcore.ParseLevel(string(merged.LogLevel))
 	if err != nil {
 		return nil, r, fmt.Errorf("log_level: %w", err)
@@ -80,7 +80,7 @@ func (d *daemonParts) readAgain(running *config.Serve) (*config.Serve, config.Re
 	return merged, r, nil
 }
 
-// logReload says what a configuration that was read again has changed.
+// logReload logs what a reload has changed.
 func logReload(log *zap.Logger, r config.Reload) {
 	if len(r.Changed)+len(r.Restart) == 0 {
 		log.Info("configuration read again: nothing has changed")

@@ -27,28 +27,28 @@ const placeholder = "{}"
 // machineIDVariable tells CMD its machine ID.
 const machineIDVariable = "KAZAHANA_MACHINE_ID"
 
-// verifyVariable is one of the daemon's variables that mean the same here.
+// verifyVariable is a variable of the daemon that applies to run as well.
 const verifyVariable = "KAZAHANA_VERIFY_INTERVAL"
 
 type runCmd struct {
 	providerFlags
-	VerifyInterval string            `placeholder:"DURATION" help:"How often the provider is asked whether the machine ID is still CMD's, 1ms or more (default as for serve)."`
-	Min            *int64            `placeholder:"N" help:"Lowest machine ID that CMD can use (default the lowest there is)."`
-	Max            *int64            `placeholder:"N" help:"Highest machine ID that CMD can use (default the highest there is)."`
-	Meta           map[string]string `placeholder:"KEY=VALUE" help:"Text added to the lease, for those who list leases."`
-	Env            []string          `sep:"none" placeholder:"NAME" help:"Another variable that gives CMD its machine ID; NAME=TEXT sets a text, in which {} stands for it. Repeatable."`
-	Wait           *time.Duration    `placeholder:"DURATION" help:"How long to wait while no machine ID is free, 0 for not at all (default for ever)."`
+	VerifyInterval string            `placeholder:"DURATION" help:"How often to ask the provider whether the machine ID is still CMD's, 1ms or more (default as for serve)."`
+	Min            *int64            `placeholder:"N" help:"Lowest machine ID that CMD can use (default the pool's lowest)."`
+	Max            *int64            `placeholder:"N" help:"Highest machine ID that CMD can use (default the pool's highest)."`
+	Meta           map[string]string `placeholder:"KEY=VALUE" help:"Text added to the lease, shown in lists of leases."`
+	Env            []string          `sep:"none" placeholder:"NAME" help:"Another variable that gives CMD its machine ID; NAME=TEXT sets a text, with the machine ID in place of {}. Repeatable."`
+	Wait           *time.Duration    `placeholder:"DURATION" help:"How long to wait while no machine ID is free; 0 does not wait (default for ever)."`
 	Delay          *time.Duration    `placeholder:"DURATION" help:"Wait so long before CMD is started, for a former holder of the machine ID whose lease the store has lost to end (default 0, but what that takes where the store can lose leases)."`
-	Ahead          time.Duration     `default:"3s" help:"How far ahead of the clock CMD dates IDs at most, its unit of time included: so long after CMD's end its machine ID is free. From 30s on it stays taken until the lease's end."`
-	Quiet          bool              `short:"q" help:"Say nothing but errors."`
+	Ahead          time.Duration     `default:"3s" help:"How far ahead of the clock CMD may date IDs, its unit of time included. The machine ID is free this long after CMD's end; with 30s or more it stays taken until the lease's end."`
+	Quiet          bool              `short:"q" help:"Print errors only."`
 	Command        []string          `arg:"" optional:"" name:"CMD" help:"After --: the command and its arguments, in which {} stands for the machine ID."`
 }
 
 // Help is the text that kong prints below the usage line.
 func (*runCmd) Help() string {
 	return `Leases a machine ID for as long as CMD runs: kazahanad run --max 1023 -- katsubushi -worker-id={}. ` +
-		`CMD finds it in KAZAHANA_MACHINE_ID too, and in what --env names. CMD is told to end (SIGTERM, then SIGKILL) before the lease would, ` +
-		`or when the lease turns out to be somebody else's. ` +
+		`CMD also finds it in KAZAHANA_MACHINE_ID and in the variables of --env. CMD is ended (SIGTERM, then SIGKILL) before its lease ends, ` +
+		`or when another process turns out to have the lease. ` +
 		`The exit code is CMD's, 128+N if signal N killed it.`
 }
 
@@ -94,8 +94,8 @@ func (c *runCmd) Run(s *system) error {
 	return err
 }
 
-// check refuses what nobody can have meant. args are those of the whole command
-// line: whoever leaves out the -- probably wants the daemon.
+// check refuses flags that make no sense. args is the whole command line: a user
+// who leaves out the -- probably wants the daemon.
 func (c *runCmd) check(args []string) error {
 	dashes := slices.Index(args, "--")
 	if dashes < 0 || len(c.Command) == 0 || len(c.Command) != len(args)-dashes-1 {
@@ -103,11 +103,11 @@ func (c *runCmd) check(args []string) error {
 	}
 	switch {
 	case c.Delay != nil && *c.Delay < 0:
-		return usageError{fmt.Errorf("--delay %v: a delay is not negative", *c.Delay)}
+		return usageError{fmt.Errorf("--delay %v: must not be negative", *c.Delay)}
 	case c.Wait != nil && *c.Wait < 0:
-		return usageError{fmt.Errorf("--wait %v: a wait is not negative; without --wait it is for ever", *c.Wait)}
+		return usageError{fmt.Errorf("--wait %v: must not be negative; without --wait, run waits for ever", *c.Wait)}
 	case c.Ahead < 0:
-		return usageError{fmt.Errorf("--ahead %v: write how far ahead of the clock CMD dates IDs, 0 or more", c.Ahead)}
+		return usageError{fmt.Errorf("--ahead %v: must not be negative", c.Ahead)}
 	}
 	_, err := c.variables(0)
 	return err
@@ -116,12 +116,12 @@ func (c *runCmd) check(args []string) error {
 // withRange limits the provider to the machine IDs from low to high.
 func withRange(rawURL string, low, high *int64) (string, error) {
 	if low == nil && high == nil || !takesIDs(rawURL) {
-		return rawURL, nil // a machine ID beyond the limits is refused when it comes
+		return rawURL, nil // suits refuses a machine ID beyond the limits
 	}
-	place, query, _ := strings.Cut(rawURL, "?") // of a list of hosts package url can parse no more
+	place, query, _ := strings.Cut(rawURL, "?") // package url cannot parse a list of hosts
 	q, err := url.ParseQuery(query)
 	if err != nil {
-		return rawURL, nil // which opening it explains without showing a password
+		return rawURL, nil // opening it gives an error without the password
 	}
 	terms, err := provider.ParseTerms(q)
 	if err != nil {
@@ -142,7 +142,7 @@ func withRange(rawURL string, low, high *int64) (string, error) {
 	return place + "?" + q.Encode(), nil
 }
 
-// job is a run under way.
+// job runs CMD with a machine ID.
 type job struct {
 	*runCmd
 	*system
@@ -156,7 +156,7 @@ type job struct {
 	signals  <-chan syscall.Signal
 }
 
-// describe names this run for those who read the log and the leases.
+// describe names this run in the log and in the lease.
 func (j *job) describe() {
 	j.meta = leaseMeta(j.service, j.settings.Meta)
 	j.client = provider.NewClientID(j.meta["host"], j.now().UnixMilli())
@@ -170,12 +170,12 @@ func (j *job) say(format string, args ...any) {
 	}
 }
 
-// say tells the person at the terminal, or the log, what goes on.
+// say prints a progress message to stderr.
 func (s *system) say(format string, args ...any) {
 	fmt.Fprintf(s.err, "%s kazahanad: %s\n", s.now().Format("2006/01/02 15:04:05"), fmt.Sprintf(format, args...))
 }
 
-// sayDropped tells of lines that stderr did not take.
+// sayDropped reports lines that were lost because stderr was blocked.
 func (s *system) sayDropped(lines uint64) {
 	s.say("%d lines are missing here: stderr was blocked or failed", lines)
 }
@@ -193,7 +193,7 @@ func (j *job) run() error {
 		j.handBackUnused(l)
 		return err
 	}
-	extender, err := j.extender() // once more: now it is open, and has the capabilities that it has
+	extender, err := j.extender() // again: only an open provider knows its capabilities
 	if err != nil {
 		j.handBackUnused(l)
 		return err
@@ -214,13 +214,13 @@ func (j *job) run() error {
 	if held.CanVerify() {
 		c.Verify, c.VerifyEvery = held.Verify, j.settings.VerifyInterval
 	}
-	// The signals that end this process are CMD's matter from here on.
+	// From here on signals go to CMD and do not end this process.
 	result, err := runner.Run(context.WithoutCancel(j.ctx), c)
 	j.leave(held, result)
 	return exitOf(j.path, result, err)
 }
 
-// exitOf is the exit code that a run's end means.
+// exitOf turns the end of a run into an exit code.
 func exitOf(path string, result runner.Result, err error) error {
 	switch {
 	case err != nil:
@@ -228,7 +228,7 @@ func exitOf(path string, result runner.Result, err error) error {
 	case result.Signal != 0:
 		return exitStatus{code: 128 + int(result.Signal)}
 	case result.Lost != nil && result.Exit.Status() == exitOK:
-		return result.Lost // CMD ended well, and was not meant to
+		return result.Lost // CMD ended with 0, but only because its lease was lost
 	case result.Lost != nil:
 		return exitStatus{code: result.Exit.Status(), error: result.Lost}
 	case result.Exit.Status() != exitOK:
@@ -237,8 +237,7 @@ func exitOf(path string, result runner.Result, err error) error {
 	return nil
 }
 
-// exitStatus is an exit code that is not kazahanad's own, with what there is to
-// say about it.
+// exitStatus is CMD's exit code, with an optional message.
 type exitStatus struct {
 	code int
 	error
@@ -255,5 +254,5 @@ func (e exitStatus) Unwrap() error { return e.error }
 
 var _ runner.Program = (*child)(nil)
 
-// stdio is what CMD shares with this process.
+// stdio are the file descriptors that CMD shares with this process.
 func stdio() []uintptr { return []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()} }

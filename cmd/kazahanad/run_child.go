@@ -14,13 +14,13 @@ import (
 	"github.com/kazahana/kazahana/internal/runner"
 )
 
-// child is CMD: a process group of its own, which has the terminal while this
-// process does. So Ctrl-C reaches it once, and all that it started can be ended.
+// child is CMD in a process group of its own, which gets the terminal if this
+// process has it. So Ctrl-C reaches CMD once, and the whole group can be ended.
 type child struct {
 	path      string
 	argv, env []string
 	terminal  bool // this process owns the terminal, and lends it
-	orphans   bool // find out whether CMD leaves processes behind
+	orphans   bool // adopt the processes that CMD leaves behind
 
 	pid     int // of CMD and of its group; set by Start
 	over    atomic.Bool
@@ -45,12 +45,12 @@ func (c *child) close() { signal.Stop(c.resumed) }
 func (c *child) Start() error {
 	began := make(chan error)
 	go func() {
-		// The kernel ends CMD when this thread does, see processAttributes; the
-		// thread ends with the goroutine, because it stays locked.
+		// The kernel ends CMD when this thread ends, see processAttributes. The
+		// thread stays locked, so it ends with the goroutine.
 		runtime.LockOSThread()
 		adopted := c.orphans && adoptOrphans()
 		pid, err := syscall.ForkExec(c.path, c.argv, &syscall.ProcAttr{Env: c.env, Files: stdio(), Sys: processAttributes(c.terminal)})
-		// Before anybody waits: CMD may have ended when Start returns.
+		// Set before Start returns: CMD may have ended by then.
 		c.pid = pid
 		began <- err
 		if err == nil {
@@ -60,8 +60,8 @@ func (c *child) Start() error {
 	return <-began
 }
 
-// reap waits for CMD, and for whatever else is left to this process, which is
-// the first of a container as often as not.
+// reap waits for CMD, and for orphans that the kernel hands to this process, which
+// is often the first one of a container.
 func (c *child) reap(pid int, adopted bool) runner.Exit {
 	options := 0
 	if c.terminal {
@@ -76,14 +76,14 @@ func (c *child) reap(pid int, adopted bool) runner.Exit {
 			panic("wait4 has lost the command: " + err.Error())
 		case status.Stopped():
 			if status.StopSignal() == syscall.SIGSTOP {
-				continue // Suspend, or somebody who means CMD alone
+				continue // by Suspend, or by a signal to CMD alone
 			}
 			select {
 			case c.stopped <- struct{}{}:
 			default:
 			}
 		case status.Exited(), status.Signaled():
-			// What it leaves behind would go on with the machine ID.
+			// Processes that CMD leaves behind would go on using the machine ID.
 			_ = syscall.Kill(-pid, syscall.SIGKILL)
 			c.over.Store(true)
 			c.takeTerminal()
@@ -96,16 +96,15 @@ func (c *child) reap(pid int, adopted bool) runner.Exit {
 	}
 }
 
-// How long CMD's processes may take to vanish: those of its group, which are killed,
-// and then those that have left it.
+// Time limits for CMD's processes to vanish: first those of its group, which are
+// killed, then those that have left the group.
 const (
 	groupGrace    = 10 * time.Second
 	detachedGrace = time.Second
 )
 
-// awaitAlone reports whether all processes that CMD started have ended: they would
-// be children of this process. Those that do not end by themselves are not waited
-// for.
+// awaitAlone reports whether all processes that CMD started have ended within these
+// limits. Otherwise they would be children of this process.
 func awaitAlone(group int) bool {
 	killed := time.Now()
 	groupSeen := killed
@@ -155,11 +154,11 @@ func (c *child) Ended() <-chan runner.Exit { return c.ended }
 // Stopped implements runner.Program.
 func (c *child) Stopped() <-chan struct{} { return c.stopped }
 
-// Suspend implements runner.Program. It returns when somebody sends SIGCONT, as
-// shells do with fg and bg.
+// Suspend implements runner.Program. It returns at SIGCONT, which shells send for fg
+// and bg.
 func (c *child) Suspend() {
 	select {
-	case <-c.resumed: // of an earlier time
+	case <-c.resumed: // left from an earlier SIGCONT
 	default:
 	}
 	c.send(-c.pid, syscall.SIGSTOP)
@@ -180,7 +179,7 @@ func (c *child) Resume() {
 	c.send(-c.pid, syscall.SIGCONT)
 }
 
-// foreground is the process group that has the terminal; 0 when there is none.
+// foreground is the process group that has the terminal, or 0.
 func foreground() int {
 	group, err := unix.IoctlGetInt(unix.Stdin, unix.TIOCGPGRP)
 	if err != nil {
@@ -190,8 +189,8 @@ func foreground() int {
 }
 
 func setForeground(group int) {
-	// A process in the background that sets this is stopped, unless it ignores
-	// the signal. CMD must not inherit that, so it lasts for this call only.
+	// The kernel stops a background process that does this, unless it ignores
+	// SIGTTOU. CMD must not inherit that, so it lasts for this call only.
 	signal.Ignore(syscall.SIGTTOU)
 	_ = unix.IoctlSetPointerInt(unix.Stdin, unix.TIOCSPGRP, group)
 	signal.Reset(syscall.SIGTTOU)

@@ -6,13 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processAttributes has the kernel kill CMD when kazahanad ends in whatever way:
-// nobody would extend its lease any more, nor end it in time.
+// processAttributes makes the kernel kill CMD when kazahanad ends in any way: no
+// process would extend CMD's lease, or end CMD before the lease ends.
 func processAttributes(terminal bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Foreground: terminal, Ctty: 0, Pdeathsig: syscall.SIGKILL}
 }
 
-// adoptOrphans has the kernel make this process the parent of every process that
-// CMD leaves behind, also of those that have left its group and session. It reports
-// whether that was done.
+// adoptOrphans makes this process the parent of every process that CMD leaves
+// behind, also of those that have left its group and session. It reports whether it
+// succeeded.
 func adoptOrphans() bool { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == nil }

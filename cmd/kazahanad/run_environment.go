@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// handedOn are the variables of kazahana that a command under run or lock inherits:
-// where the daemon and its configuration file are, and what another run or lock
-// around this one has set. All others configure a daemon, and may hold a password.
+// handedOn are the variables of kazahana that CMD inherits: those that locate the
+// daemon and its configuration file, and those that an outer run or lock has set.
+// All others configure a daemon, and may hold a password.
 var handedOn = []string{
 	"KAZAHANA_SOCKET", "KAZAHANA_CONFIG", machineIDVariable, fencingTokenVariable, lockKeyVariable, leaseIDVariable,
 }
 
-// environmentWith is this process's environment for CMD: without the variables that
-// configure kazahana, and with the given ones.
+// environmentWith returns CMD's environment: this process's, without the variables
+// that configure kazahana, and with the given ones.
 func (s *system) environmentWith(variables map[string]string) []string {
 	env := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")

@@ -13,14 +13,14 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// extender is the provider as one that can extend leases, which is known for
+// extender returns the provider if it can extend leases. A provider knows that for
 // certain only once it has been reached.
 func (j *job) extender() (provider.Extender, error) {
 	ctx, cancel := context.WithTimeout(j.ctx, j.settings.ProviderTimeout)
 	defer cancel()
 	p, err := backend.Opened(ctx, j.provider)
 	if err != nil {
-		p = j.provider // the acquire will say so, or find that it is back
+		p = j.provider // the acquire reports the error, or finds the provider back
 	}
 	extender, ok := p.(provider.Extender)
 	if !ok {
@@ -29,7 +29,7 @@ func (j *job) extender() (provider.Extender, error) {
 	return extender, nil
 }
 
-// acquire leases one machine ID. askedAt is from before the request.
+// acquire leases one machine ID. askedAt is the time before the request.
 func (j *job) acquire() (l lease.Lease, askedAt time.Duration, err error) {
 	a := &runner.Acquisition{
 		Provider: j.provider, Request: provider.AcquireRequest{Service: j.service, Meta: j.meta, ThroughputPerMS: 1},
@@ -55,8 +55,8 @@ func (j *job) suits(l lease.Lease) error {
 	return runner.CheckClock(l, j.now().UnixMilli())
 }
 
-// delay is how long CMD waits for a former holder. Only a store that forgets leaves
-// one behind.
+// delay is how long CMD waits for a former holder to end. Only a store that can
+// forget leases needs a delay.
 func (j *job) delay(term time.Duration) time.Duration {
 	switch {
 	case j.Delay != nil:
@@ -67,17 +67,17 @@ func (j *job) delay(term time.Duration) time.Duration {
 	return 0
 }
 
-// leave hands back what a run leaves, as of the latest time that CMD may have
-// dated an ID with. That is what this host's clock showed, and --ahead, if every
-// process that could make IDs is known to have ended; otherwise the machine ID
-// stays taken until the lease's end, and beyond it if CMD's IDs may be.
+// leave hands the lease back as of the latest time that CMD may have dated an ID
+// with: this host's clock plus --ahead. That requires that every process which could
+// make IDs is known to have ended; otherwise the machine ID stays taken until the
+// lease's end, or longer if CMD's IDs may be dated after it.
 func (j *job) leave(held *runner.LeaseHolding, r runner.Result) {
 	l := held.Lease
 	lastMS := r.LastMS + j.Ahead.Milliseconds()
 	var lost *runner.LostError
 	switch {
 	case errors.As(r.Lost, &lost) && lost.Gone:
-		// It is not ours to give back.
+		// Another process has the lease.
 	case !r.Started:
 		j.handBackUnused(l)
 	case lastMS >= l.Expired:
@@ -93,14 +93,14 @@ func (j *job) leave(held *runner.LeaseHolding, r runner.Result) {
 	}
 }
 
-// handBackUnused releases a lease under which no ID was made. Its beginning is a
-// good time even where this host's clock is wrong, as long as it is recent.
+// handBackUnused releases a lease under which no ID was made. It names the lease's
+// beginning as the time, which is right even if this host's clock is wrong.
 func (j *job) handBackUnused(l lease.Lease) {
 	j.handBack(l, l.Created, j.now().UnixMilli(), l.Expired-1)
 }
 
-// handBack releases the lease as of the first time that the provider accepts. One
-// that is not heard of runs out by itself.
+// handBack releases the lease as of the first of the times that the provider
+// accepts. A lease whose release fails runs out by itself.
 func (j *job) handBack(l lease.Lease, times ...int64) {
 	atMS, err := runner.Release(j.ctx, j.provider, j.service, j.settings.ProviderTimeout, l, times...)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/runner"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // onProvider is the arguments of run on a provider.
@@ -20,24 +21,11 @@ func onProvider(url, script string, more ...string) []string {
 }
 
 // launchRun starts run, and returns when it has said the words.
-func (s *site) launchRun(words string, args []string) *instance {
-	s.t.Helper()
-	d := s.launchCommand(s.command(args...))
-	d.says(words)
+func (s *site) launchRun(words string, args []string) *testkit.Instance {
+	s.T.Helper()
+	d := s.LaunchCommand(s.Command(args...))
+	d.Says(words)
 	return d
-}
-
-// says returns when the process has written the words to its log.
-func (d *instance) says(words string) {
-	d.t.Helper()
-	eventually(d.t, "it says "+words, func() bool {
-		select {
-		case <-d.ended:
-			d.t.Fatalf("it ended without a word of %q: %v\n%s", words, d.err, d.log)
-		default:
-		}
-		return strings.Contains(d.log.String(), words)
-	})
 }
 
 const untilTold = `trap 'exit 0' TERM; while :; do sleep 0.05; done`
@@ -47,17 +35,17 @@ const untilTold = `trap 'exit 0' TERM; while :; do sleep 0.05; done`
 type switchable struct {
 	s             *site
 	path          string
-	first, second *redisServer
+	first, second *testkit.RedisServer
 }
 
 func (s *site) startSwitchable() *switchable {
-	s.t.Helper()
-	w := &switchable{s: s, path: s.path("redis.sock")}
-	w.first = s.startRedis("--unixsocket", s.path("first.sock"))
-	_, port, _ := strings.Cut(w.first.address, ":")
-	w.second = s.startRedis("--unixsocket", s.path("second.sock"), "--replicaof", "127.0.0.1 "+port)
+	s.T.Helper()
+	w := &switchable{s: s, path: s.Path("redis.sock")}
+	w.first = s.StartRedis("--unixsocket", s.Path("first.sock"))
+	_, port, _ := strings.Cut(w.first.Address, ":")
+	w.second = s.StartRedis("--unixsocket", s.Path("second.sock"), "--replicaof", "127.0.0.1 "+port)
 	if err := os.Symlink("first.sock", w.path); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return w
 }
@@ -65,28 +53,28 @@ func (s *site) startSwitchable() *switchable {
 // promote cuts the replica off: what the first server grants from now on will be
 // lost.
 func (w *switchable) promote() {
-	w.s.t.Helper()
-	grants := func(r *redisServer) string {
-		role, err := redisAsk(r.address, "HGET", "{kazahana}:default:pool", "longest_ms")
+	w.s.T.Helper()
+	grants := func(r *testkit.RedisServer) string {
+		role, err := testkit.RedisAsk(r.Address, "HGET", "{kazahana}:default:pool", "longest_ms")
 		return fmt.Sprint(role, err)
 	}
-	eventually(w.s.t, "the replica has the pool", func() bool {
+	testkit.Eventually(w.s.T, "the replica has the pool", func() bool {
 		_, err := strconv.Atoi(strings.TrimSuffix(grants(w.second), "<nil>"))
 		return err == nil && grants(w.first) == grants(w.second)
 	})
-	if _, err := redisAsk(w.second.address, "REPLICAOF", "NO", "ONE"); err != nil {
-		w.s.t.Fatal(err)
+	if _, err := testkit.RedisAsk(w.second.Address, "REPLICAOF", "NO", "ONE"); err != nil {
+		w.s.T.Fatal(err)
 	}
 }
 
 // failOver puts the second server in the place of the first.
 func (w *switchable) failOver() {
-	w.s.t.Helper()
+	w.s.T.Helper()
 	if err := os.Symlink("second.sock", w.path+".new"); err != nil {
-		w.s.t.Fatal(err)
+		w.s.T.Fatal(err)
 	}
-	rename(w.s.t, w.path+".new", w.path)
-	w.first.kill()
+	testkit.Rename(w.s.T, w.path+".new", w.path)
+	w.first.Kill()
 }
 
 // A failover loses a grant, and nothing fences: another run gets the same machine
@@ -99,28 +87,28 @@ func TestRunNoticesATakeover(t *testing.T) {
 			s := newSite(t)
 			w := s.startSwitchable()
 			const terms = "?term=10m&ids=7-7&failover_fence=0"
-			url, robbers := s.initialised("redis+unix:"+w.path+terms), "redis+unix:"+w.second.unixSocket()+terms
+			url, robbers := s.Initialised("redis+unix:"+w.path+terms), "redis+unix:"+w.second.UnixSocket()+terms
 			w.promote()
 			if through != "directly" {
-				url = "http://" + s.startLeaseServer("127.0.0.1:0", "--provider", url).address
-				robbers = "http://" + s.startLeaseServer("127.0.0.1:0", "--provider", robbers).address
+				url = "http://" + s.StartLeaseServer("127.0.0.1:0", "--provider", url).Address
+				robbers = "http://" + s.StartLeaseServer("127.0.0.1:0", "--provider", robbers).Address
 			}
 			robbed := s.launchRun("starting...", onProvider(url, untilTold, "--verify-interval", "200ms", "--delay", "0"))
 			robber := s.launchRun("waiting 1m16s more for a former holder", onProvider(robbers, "echo ran"))
-			if !strings.Contains(robber.log.String(), "machine ID: 7,") {
-				t.Fatalf("the robber has another machine ID:\n%s", robber.log)
+			if !strings.Contains(robber.Log.String(), "machine ID: 7,") {
+				t.Fatalf("the robber has another machine ID:\n%s", robber.Log)
 			}
 			w.failOver()
 			// CMD ended well, but not because it wanted to.
-			if code := robbed.code(); code != exitFailure || !strings.Contains(robbed.log.String(), "machine ID 7 is no longer ours") {
-				t.Errorf("exit code %d\n%s", code, robbed.log)
+			if code := robbed.Code(); code != exitFailure || !strings.Contains(robbed.Log.String(), "machine ID 7 is no longer ours") {
+				t.Errorf("exit code %d\n%s", code, robbed.Log)
 			}
-			if strings.Contains(robbed.log.String(), "released") {
-				t.Errorf("the robbed holder handed back what was not its own:\n%s", robbed.log)
+			if strings.Contains(robbed.Log.String(), "released") {
+				t.Errorf("the robbed holder handed back what was not its own:\n%s", robbed.Log)
 			}
 			select {
-			case <-robber.ended:
-				t.Errorf("the robber ended:\n%s", robber.log)
+			case <-robber.Ended:
+				t.Errorf("the robber ended:\n%s", robber.Log)
 			default:
 			}
 		})
@@ -144,70 +132,60 @@ func TestRunPageHasTheDelay(t *testing.T) {
 	}
 }
 
-// unixSocket is the path that the server was started with.
-func (r *redisServer) unixSocket() string {
-	for i, arg := range r.args {
-		if arg == "--unixsocket" {
-			return r.args[i+1]
-		}
-	}
-	return ""
-}
-
 // A holder whose lease the store has forgotten goes on until the lease's end as
 // long as the fence stands, and ends when somebody lifts it. A new run waits.
 func TestRunUnderAFence(t *testing.T) {
 	t.Parallel()
-	start := func(t *testing.T, terms string) (s *site, r *redisServer, url string, d *instance) {
+	start := func(t *testing.T, terms string) (s *site, r *testkit.RedisServer, url string, d *testkit.Instance) {
 		s = newSite(t)
-		r = s.startRedis()
-		url = s.initialised(r.url() + terms)
+		r = s.StartRedis()
+		url = s.Initialised(r.URL() + terms)
 		return s, r, url, s.launchRun("starting...", onProvider(url, untilTold, "--verify-interval", "100ms"))
 	}
 	t.Run("the holder goes on", func(t *testing.T) {
 		t.Parallel()
 		s, r, _, d := start(t, "term=12s")
-		r.kill()
-		s.runRedis(r) // it has forgotten everything
-		d.says("the store has forgotten it and grants no machine ID for now, so it lasts until its end")
-		if code := d.code(); code != exitFailure || !strings.Contains(d.log.String(), "could not be extended in time") {
-			t.Errorf("exit code %d\n%s", code, d.log)
+		r.Kill()
+		s.RunRedis(r) // it has forgotten everything
+		d.Says("the store has forgotten it and grants no machine ID for now, so it lasts until its end")
+		if code := d.Code(); code != exitFailure || !strings.Contains(d.Log.String(), "could not be extended in time") {
+			t.Errorf("exit code %d\n%s", code, d.Log)
 		}
 	})
 	t.Run("until the fence is lifted", func(t *testing.T) {
 		t.Parallel()
 		s, r, url, d := start(t, "term=10m&ids=7-7")
-		r.kill()
-		s.runRedis(r)
+		r.Kill()
+		s.RunRedis(r)
 		fenced := "grants are refused until"
-		s.kazahanad(onProvider(url, "true", "--wait", "0")...).says(t, exitFailure, "no machine ID", fenced)
+		s.Kazahanad(onProvider(url, "true", "--wait", "0")...).Says(t, exitFailure, "no machine ID", fenced)
 		next := s.launchRun(fenced, onProvider(url, "exit 3"))
-		if !strings.Contains(next.log.String(), "waiting for a machine ID") {
-			t.Errorf("it does not wait:\n%s", next.log)
+		if !strings.Contains(next.Log.String(), "waiting for a machine ID") {
+			t.Errorf("it does not wait:\n%s", next.Log)
 		}
-		s.initialised(url)
-		if code := d.code(); code != exitFailure || !strings.Contains(d.log.String(), "machine ID 7 is no longer ours") {
-			t.Errorf("exit code %d\n%s", code, d.log)
+		s.Initialised(url)
+		if code := d.Code(); code != exitFailure || !strings.Contains(d.Log.String(), "machine ID 7 is no longer ours") {
+			t.Errorf("exit code %d\n%s", code, d.Log)
 		}
-		if code := next.code(); code != 3 || strings.Contains(next.log.String(), "former holder") {
-			t.Errorf("exit code %d\n%s", code, next.log)
+		if code := next.Code(); code != 3 || strings.Contains(next.Log.String(), "former holder") {
+			t.Errorf("exit code %d\n%s", code, next.Log)
 		}
 	})
 	t.Run("a store that kept its data extends", func(t *testing.T) {
 		t.Parallel()
 		s := newSite(t)
-		r := s.startRedis("--appendonly", "yes", "--appendfsync", "always")
-		url := s.initialised(r.url() + "term=15s")
+		r := s.StartRedis("--appendonly", "yes", "--appendfsync", "always")
+		url := s.Initialised(r.URL() + "term=15s")
 		d := s.launchRun("starting...", onProvider(url, untilTold, "--verify-interval", "100ms"))
-		r.kill()
-		s.runRedis(r)
+		r.Kill()
+		s.RunRedis(r)
 		before := *s.leasesJSON("--provider", url).ExtendTTLSuccess
-		eventually(t, "the lease is extended", func() bool {
+		testkit.Eventually(t, "the lease is extended", func() bool {
 			return *s.leasesJSON("--provider", url).ExtendTTLSuccess > before
 		})
-		_ = d.cmd.Process.Signal(syscall.SIGTERM)
-		if code := d.code(); code != 0 || !strings.Contains(d.log.String(), "is released") {
-			t.Errorf("exit code %d\n%s", code, d.log)
+		_ = d.Cmd.Process.Signal(syscall.SIGTERM)
+		if code := d.Code(); code != 0 || !strings.Contains(d.Log.String(), "is released") {
+			t.Errorf("exit code %d\n%s", code, d.Log)
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit"
 	"golang.org/x/sys/unix"
 )
 
@@ -63,36 +64,36 @@ type roll struct {
 }
 
 type replica struct {
-	*instance
+	*testkit.Instance
 	machineID string
 }
 
 // launch starts a replica, which may have to wait for a machine ID.
 func (r *roll) launch() *replica {
-	cmd := r.command("run", "--config", "none", "--provider", r.url, "--ahead", rollAhead, "--", r.self, "{}", r.dir)
-	cmd.Env = r.environment(childEnv + "=foreign")
-	return &replica{instance: r.launchCommand(cmd)}
+	cmd := r.Command("run", "--config", "none", "--provider", r.url, "--ahead", rollAhead, "--", r.self, "{}", r.Dir)
+	cmd.Env = r.Environment(testkit.ChildEnv + "=foreign")
+	return &replica{Instance: r.LaunchCommand(cmd)}
 }
 
 // runs waits until the replica's program makes IDs.
 func (r *roll) runs(p *replica) {
-	r.t.Helper()
-	p.says("starting...")
-	_, after, _ := strings.Cut(p.log.String(), "machine ID: ")
+	r.T.Helper()
+	p.Says("starting...")
+	_, after, _ := strings.Cut(p.Log.String(), "machine ID: ")
 	p.machineID, _, _ = strings.Cut(after, ",")
-	eventually(r.t, "the program makes IDs", func() bool { return r.programOf(p) != 0 })
+	testkit.Eventually(r.T, "the program makes IDs", func() bool { return r.programOf(p) != 0 })
 }
 
 // programOf is the process of the replica's program; 0 when there is none.
 func (r *roll) programOf(p *replica) int {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.pid(), p.pid()))
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.pid()))
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.PID(), p.PID()))
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.PID()))
 	for _, task := range tasks {
 		more, _ := os.ReadFile(task)
 		text = append(text, more...)
 	}
 	for _, field := range strings.Fields(string(text)) {
-		if _, err := os.Stat(r.path("dates-" + p.machineID + "-" + field)); err == nil {
+		if _, err := os.Stat(r.Path("dates-" + p.machineID + "-" + field)); err == nil {
 			pid, _ := strconv.Atoi(field)
 			return pid
 		}
@@ -103,7 +104,7 @@ func (r *roll) programOf(p *replica) int {
 // replace ends the old ones, each in its way, and starts as many new ones: before
 // that, where there are machine IDs to spare, or after.
 func (r *roll) replace(old []*replica, surge bool, end func(i int, p *replica)) []*replica {
-	r.t.Helper()
+	r.T.Helper()
 	fresh := make([]*replica, len(old))
 	start := func() {
 		for i := range fresh {
@@ -115,7 +116,7 @@ func (r *roll) replace(old []*replica, surge bool, end func(i int, p *replica)) 
 			end(i, p)
 		}
 		for _, p := range old {
-			p.awaitEnd()
+			p.AwaitEnd()
 		}
 	}
 	if surge {
@@ -151,7 +152,7 @@ func TestRunRolls(t *testing.T) {
 	replicas := *rollReplicas
 	machineIDs := replicas * 64 / 50
 	spare := machineIDs - replicas
-	r.url = r.initialised(r.startRedis().url() + fmt.Sprintf("term=10m&ids=0-%d", machineIDs-1))
+	r.url = r.Initialised(r.StartRedis().URL() + fmt.Sprintf("term=10m&ids=0-%d", machineIDs-1))
 	alive := make([]*replica, replicas)
 	for i := range alive {
 		alive[i] = r.launch()
@@ -159,7 +160,7 @@ func TestRunRolls(t *testing.T) {
 	for _, p := range alive {
 		r.runs(p)
 	}
-	politely := func(_ int, p *replica) { _ = p.cmd.Process.Signal(syscall.SIGTERM) }
+	politely := func(_ int, p *replica) { _ = p.Cmd.Process.Signal(syscall.SIGTERM) }
 	for begin := 0; begin < replicas; begin += spare {
 		batch := alive[begin:min(begin+spare, replicas)]
 		copy(batch, r.replace(batch, true, politely))
@@ -172,7 +173,7 @@ func TestRunRolls(t *testing.T) {
 			_ = syscall.Kill(r.programOf(p), syscall.SIGKILL)
 		case i%3 == 1 && killed < spare/2: // its machine ID stays taken
 			killed++
-			_ = p.cmd.Process.Kill()
+			_ = p.Cmd.Process.Kill()
 		default:
 			politely(i, p)
 		}
@@ -183,13 +184,13 @@ func TestRunRolls(t *testing.T) {
 
 // check reads what the programs wrote down.
 func (r *roll) check(machineIDs, programs int) {
-	r.t.Helper()
-	if twice, _ := filepath.Glob(r.path("twice-*")); len(twice) > 0 {
-		r.t.Errorf("machine IDs were in use twice: %v", twice)
+	r.T.Helper()
+	if twice, _ := filepath.Glob(r.Path("twice-*")); len(twice) > 0 {
+		r.T.Errorf("machine IDs were in use twice: %v", twice)
 	}
-	files, _ := filepath.Glob(r.path("dates-*"))
+	files, _ := filepath.Glob(r.Path("dates-*"))
 	if len(files) != programs {
-		r.t.Errorf("%d programs made IDs, want %d", len(files), programs)
+		r.T.Errorf("%d programs made IDs, want %d", len(files), programs)
 	}
 	by := map[string]string{} // machine ID and second to a program
 	for _, file := range files {
@@ -197,16 +198,16 @@ func (r *roll) check(machineIDs, programs int) {
 		machineID, _, _ := strings.Cut(name, "-")
 		f, err := os.Open(file)
 		if err != nil {
-			r.t.Fatal(err)
+			r.T.Fatal(err)
 		}
 		for lines := bufio.NewScanner(f); lines.Scan(); {
 			key := machineID + " " + lines.Text()
 			if by[key] != "" {
-				r.t.Errorf("%s and %s both made IDs of the machine ID and second %s", by[key], name, key)
+				r.T.Errorf("%s and %s both made IDs of the machine ID and second %s", by[key], name, key)
 			}
 			by[key] = name
 		}
 		_ = f.Close()
 	}
-	r.t.Logf("%d programs on %d machine IDs made IDs of %d seconds, none twice", programs, machineIDs, len(by))
+	r.T.Logf("%d programs on %d machine IDs made IDs of %d seconds, none twice", programs, machineIDs, len(by))
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/runner"
 )
 
-// signalGrace is how long a signal that has ended a wait may take to be told.
+// signalGrace is how long to wait for the signal that has ended s.ctx.
 const signalGrace = time.Second
 
 // passedOn are the signals that CMD gets when this process does. SIGTSTP stops
@@ -21,8 +21,8 @@ var passedOn = []os.Signal{
 	syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGTSTP,
 }
 
-// notifySignals delivers passedOn until stop is called. What was ignored at the
-// start, as under nohup, stays so, for CMD too.
+// notifySignals delivers passedOn until stop is called. Signals that were ignored at
+// the start, as under nohup, stay ignored, also for CMD.
 func notifySignals() (signals <-chan syscall.Signal, stop func()) {
 	raw, out, done := make(chan os.Signal, 16), make(chan syscall.Signal, 16), make(chan struct{})
 	for _, sig := range passedOn {
@@ -36,7 +36,7 @@ func notifySignals() (signals <-chan syscall.Signal, stop func()) {
 			case sig := <-raw:
 				select {
 				case out <- sig.(syscall.Signal):
-				default: // nobody reads: more of the same says nothing new
+				default: // the buffer is full: further signals add nothing
 				}
 			case <-done:
 				return
@@ -49,8 +49,8 @@ func notifySignals() (signals <-chan syscall.Signal, stop func()) {
 	}
 }
 
-// untilSignal is a context that also ends with a signal that means that this
-// process should end. stop ends it, and returns the signal; 0 for none.
+// untilSignal returns a context that also ends at a signal that should end this
+// process. stop ends it and returns the signal, or 0.
 func untilSignal(parent context.Context, signals <-chan syscall.Signal) (_ context.Context, stop func() syscall.Signal) {
 	ctx, cancel := context.WithCancel(parent)
 	came := make(chan syscall.Signal, 1)
@@ -75,8 +75,8 @@ func untilSignal(parent context.Context, signals <-chan syscall.Signal) (_ conte
 	}
 }
 
-// outcome is the exit status of the signal that ended a wait, 0 for none, or else
-// the wait's own error. The end of s.ctx may come before the signal that it means.
+// outcome is the exit status for the signal that ended a wait, or else the wait's
+// own error. s.ctx may end before its signal arrives here.
 func (s *system) outcome(signal syscall.Signal, signals <-chan syscall.Signal, err error) error {
 	if signal == 0 && s.ctx.Err() != nil {
 		select {

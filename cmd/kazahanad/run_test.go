@@ -16,25 +16,26 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/runner"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // runArgs is run on the site's file with the terms, and CMD as a shell script.
 func (s *site) runArgs(terms, script string, more ...string) []string {
-	args := append([]string{"run", "--config", "none", "--provider", "sqlite:" + s.leases() + "?" + terms}, more...)
+	args := append([]string{"run", "--config", "none", "--provider", "sqlite:" + s.Leases() + "?" + terms}, more...)
 	return append(args, "--", "sh", "-c", script, "sh", "{}")
 }
 
 // runStart starts it, and returns when the script has written its first line.
-func (s *site) runStart(terms, script string, more ...string) (*instance, *logBuffer) {
-	s.t.Helper()
-	cmd := s.command(s.runArgs(terms, script, more...)...)
-	out := &logBuffer{}
+func (s *site) runStart(terms, script string, more ...string) (*testkit.Instance, *testkit.Log) {
+	s.T.Helper()
+	cmd := s.Command(s.runArgs(terms, script, more...)...)
+	out := &testkit.Log{}
 	cmd.Stdout = out
-	d := s.launchCommand(cmd)
-	eventually(s.t, "the command runs", func() bool {
+	d := s.LaunchCommand(cmd)
+	testkit.Eventually(s.T, "the command runs", func() bool {
 		select {
-		case <-d.ended:
-			s.t.Fatalf("run ended: %v\n%s", d.err, d.log)
+		case <-d.Ended:
+			s.T.Fatalf("run ended: %v\n%s", d.Err, d.Log)
 		default:
 		}
 		return strings.Contains(out.String(), "\n")
@@ -42,56 +43,50 @@ func (s *site) runStart(terms, script string, more ...string) (*instance, *logBu
 	return d, out
 }
 
-func (d *instance) code() int {
-	d.t.Helper()
-	d.awaitEnd()
-	return d.cmd.ProcessState.ExitCode()
-}
-
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
 func (s *site) recordOf(pid int) leaseLine {
-	s.t.Helper()
-	for _, l := range s.leasesJSON("--all", "--provider", "sqlite:"+s.leases()).Leases {
+	s.T.Helper()
+	for _, l := range s.leasesJSON("--all", "--provider", "sqlite:"+s.Leases()).Leases {
 		if l.PID == fmt.Sprint(pid) {
 			return l
 		}
 	}
-	s.t.Fatalf("no record of process %d", pid)
+	s.T.Fatalf("no record of process %d", pid)
 	return leaseLine{}
 }
 
 func TestRunGivesAMachineID(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	cmd := s.command(s.runArgs("term=10m", `read line; echo "$1 $KAZAHANA_MACHINE_ID $line $2"; exit 42`, "--min", "7", "--max", "7", "--meta", "team=blue", "--service", "legacy")...)
+	cmd := s.Command(s.runArgs("term=10m", `read line; echo "$1 $KAZAHANA_MACHINE_ID $line $2"; exit 42`, "--min", "7", "--max", "7", "--meta", "team=blue", "--service", "legacy")...)
 	cmd.Args = append(cmd.Args, "-worker-id={},{}")
 	cmd.Stdin = strings.NewReader("hello\n")
-	cmd.Env = s.environment("KAZAHANA_MACHINE_ID=99", "KAZAHANA_MAX_BACKWARD=rubbish")
-	o := runCommand(t, cmd)
-	if o.code != 42 || o.stdout != "7 7 hello -worker-id=7,7\n" {
+	cmd.Env = s.Environment("KAZAHANA_MACHINE_ID=99", "KAZAHANA_MAX_BACKWARD=rubbish")
+	o := testkit.RunCommand(t, cmd)
+	if o.Code != 42 || o.Stdout != "7 7 hello -worker-id=7,7\n" {
 		t.Errorf("%+v", o)
 	}
 	for _, want := range []string{"getting a machine ID from sqlite:", "machine ID: 7, until ", "starting...", "machine ID 7 is released, and free from"} {
-		if !strings.Contains(o.stderr, want) {
-			t.Errorf("stderr does not say %q:\n%s", want, o.stderr)
+		if !strings.Contains(o.Stderr, want) {
+			t.Errorf("stderr does not say %q:\n%s", want, o.Stderr)
 		}
 	}
-	l := s.leasesJSON("--all", "--provider", "sqlite:"+s.leases()).Leases[0]
+	l := s.leasesJSON("--all", "--provider", "sqlite:"+s.Leases()).Leases[0]
 	if l.MachineID != 7 || l.Meta["team"] != "blue" || l.Service != "legacy" || l.Meta["command"] != "sh" {
 		t.Errorf("the record is %+v", l)
 	}
 	s.freedAtOnce(l)
 	// Each line names the holder, as the record does.
-	for line := range strings.Lines(o.stderr) {
+	for line := range strings.Lines(o.Stderr) {
 		if l.Meta["client"] == "" || !strings.Contains(line, "client "+l.Meta["client"]+": ") {
 			t.Errorf("the lease is of client %q, and a line says %q", l.Meta["client"], line)
 		}
 	}
-	if o := runCommand(t, s.command(s.runArgs("term=10m", "kill -USR1 $$", "-q")...)); o.code != 128+int(syscall.SIGUSR1) || o.stderr != "" {
+	if o := testkit.RunCommand(t, s.Command(s.runArgs("term=10m", "kill -USR1 $$", "-q")...)); o.Code != 128+int(syscall.SIGUSR1) || o.Stderr != "" {
 		t.Errorf("killed by a signal: %+v", o)
 	}
-	if o := runCommand(t, s.command(s.runArgs("term=10m", "true", "--quiet")...)); o.code != 0 || o.stderr != "" {
+	if o := testkit.RunCommand(t, s.Command(s.runArgs("term=10m", "true", "--quiet")...)); o.Code != 0 || o.Stderr != "" {
 		t.Errorf("quietly: %+v", o)
 	}
 }
@@ -99,64 +94,56 @@ func TestRunGivesAMachineID(t *testing.T) {
 // freedAtOnce checks a record after CMD's end: where nothing can be known of the
 // processes that CMD left, it is taken until the lease's end.
 func (s *site) freedAtOnce(l leaseLine) {
-	s.t.Helper()
+	s.T.Helper()
 	atOnce := l.FreeAtMS < l.ExpiredMS
 	if !l.Released || l.FreeAtMS > l.ExpiredMS || atOnce != (runtime.GOOS == "linux") {
-		s.t.Errorf("the record is %+v", l)
+		s.T.Errorf("the record is %+v", l)
 	}
-}
-
-// says is fails for a command that speaks of its progress before.
-func (o outcome) says(t *testing.T, code int, words ...string) {
-	t.Helper()
-	lines := strings.SplitAfter(strings.TrimSuffix(o.stderr, "\n"), "\n")
-	o.stderr = lines[len(lines)-1] + "\n"
-	o.fails(t, code, words...)
 }
 
 func TestRunErrors(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	for _, args := range []string{"", "sh", "sh -c true", "--provider memory:", "--", "sh -- true", "--socket x"} {
-		s.kazahanad(append([]string{"run"}, strings.Fields(args)...)...).fails(t, exitUsage, "kazahanad run -- CMD {}", "kazahanad serve")
+		s.Kazahanad(append([]string{"run"}, strings.Fields(args)...)...).Fails(t, exitUsage, "kazahanad run -- CMD {}", "kazahanad serve")
 	}
-	run := func(args string) outcome {
-		return s.kazahanad(append([]string{"run", "--config", "none"}, strings.Fields(args)...)...)
+	run := func(args string) testkit.Outcome {
+		return s.Kazahanad(append([]string{"run", "--config", "none"}, strings.Fields(args)...)...)
 	}
-	run("-- no-such-command").fails(t, exitFailure, "no-such-command", "not found")
-	run("--provider frob: -- true").fails(t, exitUsage, "frob")
-	run("--delay=-1s -- true").fails(t, exitUsage, "--delay -1s")
-	run("--wait=-1s -- true").fails(t, exitUsage, "--wait -1s", "for ever")
-	run("--ahead=-1s -- true").fails(t, exitUsage, "--ahead -1s")
-	run("--verify-interval 0 -- true").fails(t, exitUsage, "verify_interval", "1ms")
-	run("--env =x -- true").fails(t, exitUsage, "--env", "=x", "NAME=TEXT")
-	run("--env A --env A=1 -- true").fails(t, exitUsage, "--env A", "set already")
-	run("--env KAZAHANA_MACHINE_ID -- true").fails(t, exitUsage, "KAZAHANA_MACHINE_ID", "set already")
-	run("--min 9 --max 8 -- true").fails(t, exitUsage, "--min 9", "--max 8")
-	run("--max 8192 -- true").fails(t, exitUsage, "8192", "0-8191")
-	run("--provider memory:?ids=10-19 --min 5 -- true").fails(t, exitUsage, "10-19")
-	run("--provider none: -- true").says(t, exitFailure, "none", "cannot extend")
-	run("--provider static:17 --max 16 -- true").says(t, exitFailure, "machine ID 17", "--max")
-	writeFile(t, s.path("unusable.db"), "this is no database, and long enough to be looked at")
-	run("--provider sqlite:"+s.path("unusable.db")+" -- true").says(t, exitFailure, "not an SQLite database")
+	run("-- no-such-command").Fails(t, exitFailure, "no-such-command", "not found")
+	run("--provider frob: -- true").Fails(t, exitUsage, "frob")
+	run("--delay=-1s -- true").Fails(t, exitUsage, "--delay -1s")
+	run("--wait=-1s -- true").Fails(t, exitUsage, "--wait -1s", "for ever")
+	run("--ahead=-1s -- true").Fails(t, exitUsage, "--ahead -1s")
+	run("--verify-interval 0 -- true").Fails(t, exitUsage, "verify_interval", "1ms")
+	run("--env =x -- true").Fails(t, exitUsage, "--env", "=x", "NAME=TEXT")
+	run("--env A --env A=1 -- true").Fails(t, exitUsage, "--env A", "set already")
+	run("--env KAZAHANA_MACHINE_ID -- true").Fails(t, exitUsage, "KAZAHANA_MACHINE_ID", "set already")
+	run("--min 9 --max 8 -- true").Fails(t, exitUsage, "--min 9", "--max 8")
+	run("--max 8192 -- true").Fails(t, exitUsage, "8192", "0-8191")
+	run("--provider memory:?ids=10-19 --min 5 -- true").Fails(t, exitUsage, "10-19")
+	run("--provider none: -- true").Says(t, exitFailure, "none", "cannot extend")
+	run("--provider static:17 --max 16 -- true").Says(t, exitFailure, "machine ID 17", "--max")
+	testkit.WriteFile(t, s.Path("unusable.db"), "this is no database, and long enough to be looked at")
+	run("--provider sqlite:"+s.Path("unusable.db")+" -- true").Says(t, exitFailure, "not an SQLite database")
 }
 
 func TestRunExtends(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	d, _ := s.runStart("term=6s", `echo started; exec sleep 60`)
-	first := s.recordOf(d.pid())
-	eventually(t, "the lease is extended twice", func() bool {
-		return *s.leasesJSON("--provider", "sqlite:"+s.leases()).ExtendTTLSuccess >= 2
+	first := s.recordOf(d.PID())
+	testkit.Eventually(t, "the lease is extended twice", func() bool {
+		return *s.leasesJSON("--provider", "sqlite:"+s.Leases()).ExtendTTLSuccess >= 2
 	})
-	if now := s.recordOf(d.pid()); now.MachineID != first.MachineID || now.CreatedMS != first.CreatedMS || now.ExpiredMS <= first.ExpiredMS {
+	if now := s.recordOf(d.PID()); now.MachineID != first.MachineID || now.CreatedMS != first.CreatedMS || now.ExpiredMS <= first.ExpiredMS {
 		t.Errorf("%+v became %+v", first, now)
 	}
-	_ = d.cmd.Process.Signal(syscall.SIGTERM)
-	if code := d.code(); code != 128+int(syscall.SIGTERM) {
-		t.Errorf("exit code %d\n%s", code, d.log)
+	_ = d.Cmd.Process.Signal(syscall.SIGTERM)
+	if code := d.Code(); code != 128+int(syscall.SIGTERM) {
+		t.Errorf("exit code %d\n%s", code, d.Log)
 	}
-	s.freedAtOnce(s.recordOf(d.pid()))
+	s.freedAtOnce(s.recordOf(d.PID()))
 }
 
 // While the provider is away, CMD goes on until shortly before the lease's end.
@@ -174,14 +161,14 @@ func TestRunEndsWithItsLease(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
 			d, out := s.runStart("term=8s", test.script)
-			l := s.recordOf(d.pid())
-			rename(t, s.leases(), s.leases()+".away")
-			code := d.code()
+			l := s.recordOf(d.PID())
+			testkit.Rename(t, s.Leases(), s.Leases()+".away")
+			code := d.Code()
 			if code != test.code || !strings.Contains(out.String(), "told") {
-				t.Errorf("exit code %d, want %d; stdout %q\n%s", code, test.code, out, d.log)
+				t.Errorf("exit code %d, want %d; stdout %q\n%s", code, test.code, out, d.Log)
 			}
-			if !strings.Contains(d.log.String(), fmt.Sprintf("machine ID %d could not be extended in time", l.MachineID)) {
-				t.Errorf("the reason is not told:\n%s", d.log)
+			if !strings.Contains(d.Log.String(), fmt.Sprintf("machine ID %d could not be extended in time", l.MachineID)) {
+				t.Errorf("the reason is not told:\n%s", d.Log)
 			}
 			// Over before the end by the provider's clock, which here is the host's.
 			if late := time.Now().UnixMilli() - l.ExpiredMS; late > 0 {
@@ -199,12 +186,12 @@ func TestRunPassesSignalsOn(t *testing.T) {
 		number syscall.Signal
 		name   string
 	}{{syscall.SIGHUP, "HUP"}, {syscall.SIGUSR1, "USR1"}, {syscall.SIGUSR2, "USR2"}, {syscall.SIGWINCH, "WINCH"}, {syscall.SIGINT, "INT"}, {syscall.SIGQUIT, "QUIT"}} {
-		_ = d.cmd.Process.Signal(sig.number)
-		eventually(t, "the command got "+sig.name, func() bool { return strings.Contains(out.String(), sig.name+"\n") })
+		_ = d.Cmd.Process.Signal(sig.number)
+		testkit.Eventually(t, "the command got "+sig.name, func() bool { return strings.Contains(out.String(), sig.name+"\n") })
 	}
-	_ = d.cmd.Process.Signal(syscall.SIGTERM)
-	if code := d.code(); code != 5 {
-		t.Errorf("exit code %d, want CMD's\n%s", code, d.log)
+	_ = d.Cmd.Process.Signal(syscall.SIGTERM)
+	if code := d.Code(); code != 5 {
+		t.Errorf("exit code %d, want CMD's\n%s", code, d.Log)
 	}
 	if n := strings.Count(out.String(), "INT\n"); n != 1 {
 		t.Errorf("SIGINT came %d times", n)
@@ -215,13 +202,13 @@ func TestRunPassesSignalsOn(t *testing.T) {
 func TestRunIsInterruptedBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.launchCommand(s.command(s.runArgs("term=10m", "echo ran", "--delay", "5m")...))
-	eventually(t, "it waits", func() bool { return strings.Contains(d.log.String(), "waiting 5m0s more") })
-	_ = d.cmd.Process.Signal(syscall.SIGINT)
-	if code := d.code(); code != 128+int(syscall.SIGINT) {
-		t.Errorf("exit code %d\n%s", code, d.log)
+	d := s.LaunchCommand(s.Command(s.runArgs("term=10m", "echo ran", "--delay", "5m")...))
+	testkit.Eventually(t, "it waits", func() bool { return strings.Contains(d.Log.String(), "waiting 5m0s more") })
+	_ = d.Cmd.Process.Signal(syscall.SIGINT)
+	if code := d.Code(); code != 128+int(syscall.SIGINT) {
+		t.Errorf("exit code %d\n%s", code, d.Log)
 	}
-	if l := s.recordOf(d.pid()); !l.Released || l.FreeAtMS >= l.ExpiredMS {
+	if l := s.recordOf(d.PID()); !l.Released || l.FreeAtMS >= l.ExpiredMS {
 		t.Errorf("the record is %+v", l)
 	}
 }
@@ -236,16 +223,16 @@ func TestRunLeavesNobodyBehind(t *testing.T) {
 		t.Fatalf("CMD is process %q: %v", out, err)
 	}
 	if _, err := os.Stat("/proc/self/stat"); err == nil { // Linux
-		d.kill()
-		eventually(t, "CMD has ended with kazahanad", func() bool { return !alive(pid) })
+		d.Kill()
+		testkit.Eventually(t, "CMD has ended with kazahanad", func() bool { return !alive(pid) })
 	}
 	// And what CMD leaves behind itself.
-	o := runCommand(t, s.command(s.runArgs("term=10m", `sleep 600 >/dev/null 2>&1 & echo $!`, "-q")...))
-	left, err := strconv.Atoi(strings.TrimSpace(o.stdout))
+	o := testkit.RunCommand(t, s.Command(s.runArgs("term=10m", `sleep 600 >/dev/null 2>&1 & echo $!`, "-q")...))
+	left, err := strconv.Atoi(strings.TrimSpace(o.Stdout))
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what CMD left behind has ended", func() bool { return !alive(left) })
+	testkit.Eventually(t, "what CMD left behind has ended", func() bool { return !alive(left) })
 }
 
 // On a terminal Ctrl-C reaches CMD once, and the terminal is given back.
@@ -306,7 +293,7 @@ func TestRunLeaves(t *testing.T) {
 			}
 			now += test.now
 			j := &job{
-				runCmd: &runCmd{Quiet: true, Ahead: ahead * time.Millisecond}, settings: &config.Serve{ProviderTimeout: patience}, provider: p,
+				runCmd: &runCmd{Quiet: true, Ahead: ahead * time.Millisecond}, settings: &config.Serve{ProviderTimeout: testkit.Patience}, provider: p,
 				system: &system{ctx: t.Context(), now: func() time.Time { return time.UnixMilli(now) }},
 			}
 			test.result.LastMS = grantedAt + test.last

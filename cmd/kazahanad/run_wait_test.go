@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // A full pool is waited for, as long as --wait says.
@@ -14,26 +16,26 @@ func TestRunWaitsForAMachineID(t *testing.T) {
 	s := newSite(t)
 	holder, _ := s.runStart("term=10m&ids=5-5", "echo started; exec sleep 600")
 	full := []string{"no machine ID: all 1 machine IDs", "free at"}
-	runCommand(t, s.command(s.runArgs("term=10m&ids=5-5", "true", "--wait", "0")...)).says(t, exitFailure, full...)
+	testkit.RunCommand(t, s.Command(s.runArgs("term=10m&ids=5-5", "true", "--wait", "0")...)).Says(t, exitFailure, full...)
 	full[0] = "no machine ID within 100ms: all 1 machine IDs"
-	runCommand(t, s.command(s.runArgs("term=10m&ids=5-5", "true", "--wait", "100ms")...)).says(t, exitFailure, full...)
-	waits := func(d *instance) func() bool {
-		return func() bool { return strings.Contains(d.log.String(), "the next one may come free at") }
+	testkit.RunCommand(t, s.Command(s.runArgs("term=10m&ids=5-5", "true", "--wait", "100ms")...)).Says(t, exitFailure, full...)
+	waits := func(d *testkit.Instance) func() bool {
+		return func() bool { return strings.Contains(d.Log.String(), "the next one may come free at") }
 	}
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
-		d := s.launchCommand(s.command(s.runArgs("term=10m&ids=5-5", "true")...))
-		eventually(t, "it waits", waits(d))
-		_ = d.cmd.Process.Signal(sig)
-		if code := d.code(); code != 128+int(sig) {
-			t.Errorf("%v: exit code %d\n%s", sig, code, d.log)
+		d := s.LaunchCommand(s.Command(s.runArgs("term=10m&ids=5-5", "true")...))
+		testkit.Eventually(t, "it waits", waits(d))
+		_ = d.Cmd.Process.Signal(sig)
+		if code := d.Code(); code != 128+int(sig) {
+			t.Errorf("%v: exit code %d\n%s", sig, code, d.Log)
 		}
 	}
-	next := s.launchCommand(s.command(s.runArgs("term=10m&ids=5-5", "exit 3")...))
-	eventually(t, "it waits", waits(next))
-	_ = holder.cmd.Process.Signal(syscall.SIGTERM)
-	holder.awaitEnd()
-	if code := next.code(); code != 3 {
-		t.Errorf("exit code %d\n%s", code, next.log)
+	next := s.LaunchCommand(s.Command(s.runArgs("term=10m&ids=5-5", "exit 3")...))
+	testkit.Eventually(t, "it waits", waits(next))
+	_ = holder.Cmd.Process.Signal(syscall.SIGTERM)
+	holder.AwaitEnd()
+	if code := next.Code(); code != 3 {
+		t.Errorf("exit code %d\n%s", code, next.Log)
 	}
 }
 
@@ -41,17 +43,17 @@ func TestRunWaitsForAMachineID(t *testing.T) {
 func TestRunEnvironment(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	cmd := s.command(s.runArgs("term=10m", "env", "--min", "9", "--max", "9", "--env", "WORKER", "--env", "A=w-{}/{}, x", "--env", "EMPTY=", "--env", "B=b=b", "-q")...)
-	cmd.Env = s.environment("KAZAHANA_PROVIDER=redis://user:hunter2@nowhere/", "KAZAHANA_STORE=redis://:hunter2@nowhere/", "KAZAHANA_PROVIDR=hunter2", "KAZAHANA_VERIFY_INTERVAL=5s",
+	cmd := s.Command(s.runArgs("term=10m", "env", "--min", "9", "--max", "9", "--env", "WORKER", "--env", "A=w-{}/{}, x", "--env", "EMPTY=", "--env", "B=b=b", "-q")...)
+	cmd.Env = s.Environment("KAZAHANA_PROVIDER=redis://user:hunter2@nowhere/", "KAZAHANA_STORE=redis://:hunter2@nowhere/", "KAZAHANA_PROVIDR=hunter2", "KAZAHANA_VERIFY_INTERVAL=5s",
 		"KAZAHANA_SOCKET=/s", "KAZAHANA_CONFIG=none", "KAZAHANA_LOCK_KEY=k", "KAZAHANA_MACHINE_ID=1", "WORKER=old", "OTHER=kept")
-	o := runCommand(t, cmd)
-	lines := strings.Split(o.ok(t), "\n")
+	o := testkit.RunCommand(t, cmd)
+	lines := strings.Split(o.OK(t), "\n")
 	for _, want := range []string{"WORKER=9", "A=w-9/9, x", "EMPTY=", "B=b=b", "OTHER=kept", "KAZAHANA_SOCKET=/s", "KAZAHANA_CONFIG=none", "KAZAHANA_LOCK_KEY=k", "KAZAHANA_MACHINE_ID=9"} {
 		if !slices.Contains(lines, want) {
-			t.Errorf("CMD lacks %s:\n%s", want, o.stdout)
+			t.Errorf("CMD lacks %s:\n%s", want, o.Stdout)
 		}
 	}
-	checkHandedOn(t, o.stdout)
+	checkHandedOn(t, o.Stdout)
 }
 
 // checkHandedOn fails for variables of kazahana that CMD should not see.
@@ -68,16 +70,16 @@ func checkHandedOn(t *testing.T, environment string) {
 func TestLockEnvironment(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.start()
-	cmd := s.command("lock", "--socket", s.socket, "-q", "k", "--", "env")
-	cmd.Env = s.environment("KAZAHANA_PROVIDER=redis://user:hunter2@nowhere/", "KAZAHANA_CONFIG=none", "KAZAHANA_MACHINE_ID=7")
-	o := runCommand(t, cmd)
+	s.Start()
+	cmd := s.Command("lock", "--socket", s.Socket, "-q", "k", "--", "env")
+	cmd.Env = s.Environment("KAZAHANA_PROVIDER=redis://user:hunter2@nowhere/", "KAZAHANA_CONFIG=none", "KAZAHANA_MACHINE_ID=7")
+	o := testkit.RunCommand(t, cmd)
 	for _, want := range []string{"KAZAHANA_LOCK_KEY=k", "KAZAHANA_CONFIG=none", "KAZAHANA_MACHINE_ID=7"} {
-		if !strings.Contains(o.ok(t), want+"\n") {
-			t.Errorf("CMD lacks %s:\n%s", want, o.stdout)
+		if !strings.Contains(o.OK(t), want+"\n") {
+			t.Errorf("CMD lacks %s:\n%s", want, o.Stdout)
 		}
 	}
-	checkHandedOn(t, o.stdout)
+	checkHandedOn(t, o.Stdout)
 }
 
 // A machine ID comes free at once where all that CMD started has ended, also what
@@ -98,20 +100,20 @@ func TestRunSeesWhatIsLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			cmd := s.command(s.runArgs("term=10m", test.script)...)
-			cmd.Dir = s.dir
-			o := runCommand(t, cmd)
+			cmd := s.Command(s.runArgs("term=10m", test.script)...)
+			cmd.Dir = s.Dir
+			o := testkit.RunCommand(t, cmd)
 			if test.left {
 				var pid int
-				if _, err := fmt.Sscan(o.stdout, &pid); err != nil || !alive(pid) {
+				if _, err := fmt.Sscan(o.Stdout, &pid); err != nil || !alive(pid) {
 					t.Fatalf("%+v", o)
 				}
 				defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
 			}
-			l := s.leasesJSON("--all", "--provider", "sqlite:"+s.leases()).Leases[0]
+			l := s.leasesJSON("--all", "--provider", "sqlite:"+s.Leases()).Leases[0]
 			if test.left {
-				if !l.Released || l.FreeAtMS != l.ExpiredMS || !strings.Contains(o.stderr, "not every process") {
-					t.Errorf("the record is %+v after\n%s", l, o.stderr)
+				if !l.Released || l.FreeAtMS != l.ExpiredMS || !strings.Contains(o.Stderr, "not every process") {
+					t.Errorf("the record is %+v after\n%s", l, o.Stderr)
 				}
 				return
 			}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/redis/go-redis/v9"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -29,25 +30,25 @@ const sqliteHeld, redisHeld, etcdHeld = 265, 1099, 6038
 
 // firstFiles puts the files of the first schema into a state directory.
 func (s *site) firstFiles() {
-	s.t.Helper()
-	if err := os.MkdirAll(s.state, 0o700); err != nil {
-		s.t.Fatal(err)
+	s.T.Helper()
+	if err := os.MkdirAll(s.State, 0o700); err != nil {
+		s.T.Fatal(err)
 	}
 	for _, name := range []string{"leases.db", "store.db"} {
 		packed, err := os.ReadFile(filepath.Join(firstSchema, name+".gz"))
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 		r, err := gzip.NewReader(bytes.NewReader(packed))
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 		content, err := io.ReadAll(r)
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(s.state, name), content, 0o600); err != nil {
-			s.t.Fatal(err)
+		if err := os.WriteFile(filepath.Join(s.State, name), content, 0o600); err != nil {
+			s.T.Fatal(err)
 		}
 	}
 }
@@ -55,31 +56,31 @@ func (s *site) firstFiles() {
 // goesOn checks that the daemon at the site goes on where the one before ended.
 // lastToken is the fencing token of the lock report.
 func (s *site) goesOn(held int64, lastToken int64, args ...string) {
-	s.t.Helper()
-	d := s.start(args...)
+	s.T.Helper()
+	d := s.Start(args...)
 	var id struct {
 		MachineID int64  `json:"machine_id"`
 		Kind      string `json:"kind"`
 	}
-	decodeJSON(s.t, s.kazahanad("inspect", "--json", strings.TrimSpace(s.kazahanad("id", "--regular-only").ok(s.t))).ok(s.t), &id)
+	testkit.DecodeJSON(s.T, s.Kazahanad("inspect", "--json", strings.TrimSpace(s.Kazahanad("id", "--regular-only").OK(s.T))).OK(s.T), &id)
 	if id.MachineID == held || id.Kind != "regular" {
-		s.t.Errorf("the ID is %+v, and machine ID %d is of a lease that may be used elsewhere", id, held)
+		s.T.Errorf("the ID is %+v, and machine ID %d is of a lease that may be used elsewhere", id, held)
 	}
-	if next, err := strconv.Atoi(strings.TrimSpace(s.kazahanad("seq", "orders").ok(s.t))); err != nil || next != 6 {
-		s.t.Errorf("the sequence goes on with %d, after 5 (%v)", next, err)
+	if next, err := strconv.Atoi(strings.TrimSpace(s.Kazahanad("seq", "orders").OK(s.T))); err != nil || next != 6 {
+		s.T.Errorf("the sequence goes on with %d, after 5 (%v)", next, err)
 	}
-	token, err := strconv.ParseInt(strings.TrimSpace(s.kazahanad("lock", "-q", "report", "--", "sh", "-c", "echo $KAZAHANA_FENCING_TOKEN").ok(s.t)), 10, 64)
+	token, err := strconv.ParseInt(strings.TrimSpace(s.Kazahanad("lock", "-q", "report", "--", "sh", "-c", "echo $KAZAHANA_FENCING_TOKEN").OK(s.T)), 10, 64)
 	if err != nil || token <= lastToken {
-		s.t.Errorf("the lock's token is %d, after %d (%v)", token, lastToken, err)
+		s.T.Errorf("the lock's token is %d, after %d (%v)", token, lastToken, err)
 	}
-	d.terminate()
-	d.awaitEnd()
+	d.Terminate()
+	d.AwaitEnd()
 }
 
 func (s *site) knowsHolder(provider string, held int64) {
-	s.t.Helper()
-	if out := s.kazahanad("leases", "--all", "--config", "none", "--provider", provider).ok(s.t); !strings.Contains(out, fmt.Sprintf("\n%d ", held)) {
-		s.t.Errorf("the lease of machine ID %d is not known any more:\n%s", held, out)
+	s.T.Helper()
+	if out := s.Kazahanad("leases", "--all", "--config", "none", "--provider", provider).OK(s.T); !strings.Contains(out, fmt.Sprintf("\n%d ", held)) {
+		s.T.Errorf("the lease of machine ID %d is not known any more:\n%s", held, out)
 	}
 }
 
@@ -87,10 +88,10 @@ func TestFirstSchemaOfFiles(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.firstFiles()
-	leases := "sqlite:" + filepath.Join(s.state, "leases.db")
+	leases := "sqlite:" + filepath.Join(s.State, "leases.db")
 	s.knowsHolder(leases, sqliteHeld)
 	// The files are copies, and may lack something.
-	s.initialised(leases)
+	s.Initialised(leases)
 	s.goesOn(sqliteHeld, 3)
 }
 
@@ -100,7 +101,7 @@ func TestFirstSchemaOnRedis(t *testing.T) {
 	url, _ := s.firstRedis()
 	s.knowsHolder(url, redisHeld)
 	// The server is another one, and may have forgotten something.
-	s.initialised(url)
+	s.Initialised(url)
 	s.goesOn(redisHeld, 1795279243809003, "--provider", url)
 }
 
@@ -114,10 +115,10 @@ func TestFirstSchemaOnEtcd(t *testing.T) {
 
 // firstRedis starts a server with the keys of the first format.
 func (s *site) firstRedis() (url string, client *redis.Client) {
-	s.t.Helper()
-	r := s.startRedis()
-	client = redis.NewClient(&redis.Options{Addr: r.address})
-	s.t.Cleanup(func() { _ = client.Close() })
+	s.T.Helper()
+	r := s.StartRedis()
+	client = redis.NewClient(&redis.Options{Addr: r.Address})
+	s.T.Cleanup(func() { _ = client.Close() })
 	var keys map[string]struct {
 		Type  string         `json:"type"`
 		Value map[string]any `json:"value"`
@@ -128,50 +129,50 @@ func (s *site) firstRedis() (url string, client *redis.Client) {
 			var err error
 			switch k.Type {
 			case "hash":
-				err = client.HSet(s.t.Context(), key, member, value).Err()
+				err = client.HSet(s.T.Context(), key, member, value).Err()
 			case "zset":
-				err = client.ZAdd(s.t.Context(), key, redis.Z{Member: member, Score: value.(float64)}).Err()
+				err = client.ZAdd(s.T.Context(), key, redis.Z{Member: member, Score: value.(float64)}).Err()
 			default:
 				err = fmt.Errorf("it is a %s", k.Type)
 			}
 			if err != nil {
-				s.t.Fatalf("%s: %v", key, err)
+				s.T.Fatalf("%s: %v", key, err)
 			}
 		}
 	}
-	return strings.TrimSuffix(r.url(), "?"), client
+	return strings.TrimSuffix(r.URL(), "?"), client
 }
 
 // firstEtcd starts a cluster with the keys of the first format.
 func (s *site) firstEtcd() (url string, client *clientv3.Client) {
-	s.t.Helper()
+	s.T.Helper()
 	var endpoints []string
-	for _, m := range s.startEtcd() {
-		endpoints = append(endpoints, m.client)
+	for _, m := range s.StartEtcd() {
+		endpoints = append(endpoints, m.Client)
 	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Context: s.t.Context()})
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Context: s.T.Context()})
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	s.t.Cleanup(func() { _ = client.Close() })
+	s.T.Cleanup(func() { _ = client.Close() })
 	keys := map[string]string{}
 	s.readFixture("etcd.json", &keys)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if _, err := client.Put(s.t.Context(), key, keys[key]); err != nil {
-			s.t.Fatal(err)
+		if _, err := client.Put(s.T.Context(), key, keys[key]); err != nil {
+			s.T.Fatal(err)
 		}
 	}
 	return "etcd://" + strings.Join(endpoints, ","), client
 }
 
 func (s *site) readFixture(name string, into any) {
-	s.t.Helper()
+	s.T.Helper()
 	text, err := os.ReadFile(filepath.Join(firstSchema, name))
 	if err == nil {
 		err = json.Unmarshal(text, into)
 	}
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 }
 
@@ -179,14 +180,14 @@ func (s *site) readFixture(name string, into any) {
 func TestNewerSchemaOfFiles(t *testing.T) {
 	t.Parallel()
 	const newer = "written by a newer kazahanad (schema 2, this one knows up to 1)"
-	ask := map[string]func(*site) outcome{
-		"leases.db": func(s *site) outcome {
-			return s.kazahanad("leases", "--config", "none", "--provider", "sqlite:"+filepath.Join(s.state, "leases.db"))
+	ask := map[string]func(*site) testkit.Outcome{
+		"leases.db": func(s *site) testkit.Outcome {
+			return s.Kazahanad("leases", "--config", "none", "--provider", "sqlite:"+filepath.Join(s.State, "leases.db"))
 		},
-		"store.db": func(s *site) outcome {
-			d := s.start()
-			got := s.kazahanad("seq", "orders")
-			d.kill()
+		"store.db": func(s *site) testkit.Outcome {
+			d := s.Start()
+			got := s.Kazahanad("seq", "orders")
+			d.Kill()
 			return got
 		},
 	}
@@ -195,7 +196,7 @@ func TestNewerSchemaOfFiles(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
 			s.firstFiles()
-			path := filepath.Join(s.state, name)
+			path := filepath.Join(s.State, name)
 			content, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
@@ -204,7 +205,7 @@ func TestNewerSchemaOfFiles(t *testing.T) {
 			if err := os.WriteFile(path, content, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			ask(s).fails(t, exitFailure, path, newer, "docs/compatibility.md")
+			ask(s).Fails(t, exitFailure, path, newer, "docs/compatibility.md")
 			if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, content) {
 				t.Errorf("the refused file was changed (%v)", err)
 			}
@@ -226,7 +227,7 @@ func TestNewerFormatOnRedis(t *testing.T) {
 			if err := client.HSet(t.Context(), key, "format", "2").Err(); err != nil {
 				t.Fatal(err)
 			}
-			ask(s, url).fails(t, exitFailure, key, "written by a newer kazahanad (format 2, this one knows up to 1)", "docs/compatibility.md")
+			ask(s, url).Fails(t, exitFailure, key, "written by a newer kazahanad (format 2, this one knows up to 1)", "docs/compatibility.md")
 		})
 	}
 }
@@ -239,19 +240,21 @@ func TestNewerFormatOnEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, ask := range askShared {
-		ask(s, url).fails(t, exitFailure, "/kazahana/@format", "written by a newer kazahanad (format ", "this one knows up to 1)", "docs/compatibility.md")
+		ask(s, url).Fails(t, exitFailure, "/kazahana/@format", "written by a newer kazahanad (format ", "this one knows up to 1)", "docs/compatibility.md")
 	}
 }
 
 // askShared are questions that need the record, by its name on Redis.
-var askShared = map[string]func(s *site, url string) outcome{
-	"default:pool": func(s *site, url string) outcome { return s.kazahanad("leases", "--config", "none", "--provider", url) },
-	"@lock":        func(s *site, url string) outcome { return s.askDaemon(url, "locks") },
-	"@seq":         func(s *site, url string) outcome { return s.askDaemon(url, "seq", "orders") },
+var askShared = map[string]func(s *site, url string) testkit.Outcome{
+	"default:pool": func(s *site, url string) testkit.Outcome {
+		return s.Kazahanad("leases", "--config", "none", "--provider", url)
+	},
+	"@lock": func(s *site, url string) testkit.Outcome { return s.askDaemon(url, "locks") },
+	"@seq":  func(s *site, url string) testkit.Outcome { return s.askDaemon(url, "seq", "orders") },
 }
 
-func (s *site) askDaemon(store string, args ...string) outcome {
-	d := s.start("--provider", "none:", "--store", store)
-	defer d.kill()
-	return s.kazahanad(args...)
+func (s *site) askDaemon(store string, args ...string) testkit.Outcome {
+	d := s.Start("--provider", "none:", "--store", store)
+	defer d.Kill()
+	return s.Kazahanad(args...)
 }

@@ -21,9 +21,9 @@ func (c *seqCmd) Run(s *system) error {
 		return c.declare(s, c.Key)
 	}
 	if c.N < 1 || c.N > sequence.MaxCount {
-		return usageError{fmt.Errorf("-n %d: 1 to %d values can be had at a time", c.N, sequence.MaxCount)}
+		return usageError{fmt.Errorf("-n %d: must be 1 to %d", c.N, sequence.MaxCount)}
 	}
-	client, err := c.client(c.Timeout) // it asks again when an answer is lost, for the same values
+	client, err := c.client(c.Timeout) // after a lost answer it repeats the request, for the same values
 	if err != nil {
 		return err
 	}

@@ -13,22 +13,22 @@ import (
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
-// declareFlags have the operator's word on a sequence written to the store itself.
-// What is not given is found as serve finds it.
+// declareFlags write an operator's declaration of a sequence to the store itself.
+// Their defaults are serve's.
 type declareFlags struct {
 	Declare   *int64 `group:"Declaring" placeholder:"LAST" help:"Instead of taking values, say on the store that LAST was the last one handed out: the next one follows it. Nothing checks that. It ends the key's fence, and has it count as the configuration says."`
 	Store     string `group:"Declaring" placeholder:"URL" help:"The store (default as for serve)."`
 	Sequences string `group:"Declaring" placeholder:"MAP" help:"How keys count (default as for serve)."`
-	Tenant    string `group:"Declaring" default:"default" placeholder:"NAME" help:"Whose sequence it is: default, or a tenant of the lease server."`
-	Config    string `group:"Declaring" placeholder:"FILE" help:"YAML file to read, the daemon's; none reads no file (default $$KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
+	Tenant    string `group:"Declaring" default:"default" placeholder:"NAME" help:"Owner of the sequence: default, or a tenant of the lease server."`
+	Config    string `group:"Declaring" placeholder:"FILE" help:"The daemon's YAML file; none reads no file (default $$KAZAHANA_CONFIG, else /etc/kazahana/kazahanad.yaml, if present)."`
 	StateDir  string `group:"Declaring" placeholder:"DIR" help:"State directory (default as for serve)."`
 }
 
-// declareVariables are the daemon's variables that say which store, and how keys
+// declareVariables are the daemon's variables that name the store and say how keys
 // count.
 var declareVariables = slices.Concat(providerVariables, []string{"KAZAHANA_STORE", "KAZAHANA_SEQUENCES"})
 
-// settings are those that a daemon started here would have.
+// settings are the settings that a daemon started here would have.
 func (f *declareFlags) settings(s *system) (*config.Serve, error) {
 	var flags config.Flags
 	give(f.Config, &flags.Config)

@@ -35,21 +35,21 @@ var wallSource clock.Source = clock.System{}
 // hostName replaces the host's name. Only tests set it.
 var hostName string
 
-// closeTimeout bounds how long giving back leases may take at the end.
+// closeTimeout limits the time for giving back leases at the end.
 const closeTimeout = 5 * time.Second
 
 // firstLook is how long the start waits to learn whether the provider's store
 // contradicts the configuration.
 const firstLook = 250 * time.Millisecond
 
-// features is what this daemon can do, for clients that ask Status.
+// features are the abilities that Status reports to clients.
 var features = []string{"ids", "external", "uuid", "regular_only"}
 
 // promises say how far each scope's promise of uniqueness reaches.
 var promises = map[provider.Scope]string{
 	provider.ScopeShared:     "regular IDs are unique among all hosts that use this provider",
 	provider.ScopeHost:       "regular IDs are unique on this host only; other hosts with a file of their own make the same ones, unless each has its own range of machine IDs (?ids=LOW-HIGH)",
-	provider.ScopeUnverified: "nobody checks that no other daemon uses the same machine ID: uniqueness is the operator's promise",
+	provider.ScopeUnverified: "no check prevents another daemon from using the same machine ID: uniqueness is the operator's promise",
 	provider.ScopeNone:       "there is no provider: every ID is a fallback ID, and only chance keeps those of two daemons apart",
 }
 
@@ -58,7 +58,7 @@ type serveCmd struct {
 	Check bool `help:"Validate the configuration and exit."`
 }
 
-// Run runs the daemon until it is told to stop.
+// Run runs the daemon until SIGINT or SIGTERM.
 func (c *serveCmd) Run(s *system) error {
 	if !c.Check {
 		s.queueStderr()
@@ -106,8 +106,8 @@ func check(s *system, settings *config.Serve) error {
 	return err
 }
 
-// checkProvider judges the URL. It does not open the store, which that would
-// create, and make it belong to whoever checks and not to the daemon's user.
+// checkProvider checks the URL. It does not open the store: that could create it,
+// owned by the user who runs the check instead of the daemon's.
 func checkProvider(settings *config.Serve) error {
 	p, err := backend.Open(settings.Provider, backend.Options{})
 	if err != nil {
@@ -127,17 +127,17 @@ func orNone(text string) string {
 	return text
 }
 
-// daemonParts is what serve puts together, in the order in which it is made.
+// daemonParts are the parts of the daemon, in the order in which serve makes them.
 type daemonParts struct {
 	settings  *config.Serve
 	log       *zap.Logger
 	sup       *supervision
-	recent    *statuspage.Recent // what the log warned of, for the status page
+	recent    *statuspage.Recent // the log's warnings and errors, for the status page
 	history   statuspage.History
 	metrics   *metrics.Metrics
 	state     *state.State
 	provider  provider.Provider
-	fencer    provider.Provider // the same, untraced: a wrapper hides what it cannot trace
+	fencer    provider.Provider // the same, untraced: the tracing wrapper hides some methods
 	keeping   *keeping          // nil: no locks and sequences
 	tracing   *tracing.Tracing  // nil: none
 	clock     *clock.Believed
@@ -148,11 +148,11 @@ type daemonParts struct {
 	admin     net.Listener      // nil: none
 	placement *daemon.Placement // nil: off
 	fences    *fences
-	ran       bool // the services were put to work: their leases are to be given back
+	ran       bool // the services ran, so their leases must be given back
 }
 
-// serve runs the daemon until ctx is done: assemble, run, take down in the
-// reverse of the requests' flow.
+// serve assembles the daemon, runs it until ctx is done, and takes it down in the
+// reverse order of the requests' flow.
 func serve(ctx context.Context, settings *config.Serve, log *daemonLog, sup *supervision) (err error) {
 	d := &daemonParts{
 		settings: settings, log: log.Logger, sup: sup, recent: log.recent, events: make(chan clock.Event, clockEventBuffer),
@@ -160,7 +160,7 @@ func serve(ctx context.Context, settings *config.Serve, log *daemonLog, sup *sup
 	}
 	d.metrics.WatchLog(log.dropped)
 	d.tracing = tracing.Start(tracing.Options{Service: "kazahanad", Version: version, Log: log.Logger})
-	defer d.tracing.Close() // after all that is traced
+	defer d.tracing.Close() // after everything that is traced
 	defer func() { err = errors.Join(err, d.close()) }()
 	started := systemd.Starting(ctx, sup.notify)
 	err = d.assemble(ctx)
@@ -178,8 +178,8 @@ func serve(ctx context.Context, settings *config.Serve, log *daemonLog, sup *sup
 }
 
 func (d *daemonParts) assemble(ctx context.Context) (err error) {
-	// The state directory's lock comes first: a second daemon must not even
-	// look at the leases.
+	// The state directory's lock comes first: a second daemon must not read the
+	// leases.
 	if err := d.openState(ctx); err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (d *daemonParts) openState(ctx context.Context) (err error) {
 	return err
 }
 
-// liveDir is the directory in memory that the settings name or leave to choose;
+// liveDir is the live directory: the configured one, else the first usable default;
 // "" for none.
 func liveDir(settings interface{ LiveDirs() (string, []string) }) string {
 	dir, places := settings.LiveDirs()
@@ -260,11 +260,11 @@ func liveDir(settings interface{ LiveDirs() (string, []string) }) string {
 	return dir
 }
 
-// openProvider only looks whether the provider will ever do. One that cannot be
-// reached now is the keepers' matter: IDs go on as fallback.
+// openProvider fails only if the provider can never work. If it cannot be reached
+// now, the keepers retry, and IDs are fallback IDs meanwhile.
 func (d *daemonParts) openProvider(ctx context.Context) (err error) {
-	// Providers without a clock of their own go by the believed one: a wall
-	// clock that jumped must not date their grants.
+	// Providers without a clock of their own use the believed one: a wall clock that
+	// jumped must not date their grants.
 	d.provider, err = backend.Open(d.settings.Provider, backend.Options{
 		NowMS: d.clock.NowMS, LiveDir: liveDir(d.settings), Host: hostName, Log: d.log.With(zap.String("component", "provider")),
 	})
@@ -283,8 +283,8 @@ func (d *daemonParts) openProvider(ctx context.Context) (err error) {
 	return nil
 }
 
-// oneServiceOnly refuses several services on a provider that would give all of
-// them the same machine ID.
+// oneServiceOnly refuses several services on a provider that would give them all
+// the same machine ID.
 func oneServiceOnly(info provider.Info, settings *config.Serve) error {
 	if n := len(settings.Services()); !info.Coordinated && n > 1 {
 		return fmt.Errorf("provider %s: gives every service the same machine ID, and %d services are configured", info.Name, n)
@@ -292,8 +292,8 @@ func oneServiceOnly(info provider.Info, settings *config.Serve) error {
 	return nil
 }
 
-// openServiceStates opens each service's part of the state, and the clock,
-// which starts from what they know to have passed.
+// openServiceStates opens each service's part of the state, and the clock, which
+// starts no earlier than their floors.
 func (d *daemonParts) openServiceStates() (map[string]*state.Service, error) {
 	stored := map[string]*state.Service{}
 	floor := int64(0)
@@ -327,13 +327,13 @@ func (d *daemonParts) openServices(stored map[string]*state.Service) error {
 	return nil
 }
 
-// origin names what grants: the URL as given, and what the provider made of it,
-// which for ip: is the machine ID.
+// origin identifies the provider: the configured URL and the provider's own form of
+// it, which for ip: names the machine ID.
 func (d *daemonParts) origin() string {
 	return config.Redact(d.settings.Provider) + " " + d.provider.Info().URL
 }
 
-// leaseMeta is what a provider is told about the holder of a lease.
+// leaseMeta describes the holder of a lease to the provider.
 func leaseMeta(service string, more map[string]string) map[string]string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -363,10 +363,10 @@ func (d *daemonParts) serverConfig() daemon.Config {
 	}
 }
 
-// serveLog is for what concerns the daemon as a whole.
+// serveLog is the log for events of the daemon as a whole.
 func (d *daemonParts) serveLog() *zap.Logger { return d.log.With(zap.String("component", "serve")) }
 
-// announce says what a person who starts the daemon wants to know.
+// announce logs what an operator wants to know at the start.
 func (d *daemonParts) announce() {
 	info, log := d.provider.Info(), d.serveLog()
 	log.Info("kazahanad is ready",
@@ -422,7 +422,7 @@ func (d *daemonParts) run(ctx context.Context) error {
 	})
 	serving := ctx
 	if d.placement != nil {
-		// Peers are asked to let go of their actors as long as they are served.
+		// Actors can be passivated only while their processes are still served.
 		var over context.CancelFunc
 		serving, over = context.WithCancel(behind)
 		defer over()
@@ -433,7 +433,7 @@ func (d *daemonParts) run(ctx context.Context) error {
 	}
 	err := d.server.Serve(serving, d.socket)
 	stop(err)
-	<-said // which it is soon, as ctx is done now in any case
+	<-said // soon: ctx is done by now
 	stopBehind()
 	return errors.Join(err, parts.Wait())
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 )
 
-// clockEventBuffer is how many events of the clock may wait to be logged; those
-// beyond are counted all the same.
+// clockEventBuffer is how many clock events may wait to be logged. Further ones are
+// counted and not logged.
 const clockEventBuffer = 64
 
-// clockEvent counts at once and leaves the log to logClock: it is called while
-// a request waits.
+// clockEvent counts the event and leaves the logging to logClock, because a request
+// waits for it to return.
 func (d *daemonParts) clockEvent(e clock.Event) {
 	switch e.Kind {
 	case clock.ForwardDisbelieved:

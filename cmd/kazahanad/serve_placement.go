@@ -14,16 +14,15 @@ import (
 	"github.com/kazahana/kazahana/internal/placement/driver"
 )
 
-// placementTenant keeps what placement holds by locks apart from the locks of
-// those who come through the socket: nobody there can make a member. It is where
-// a lease server has the same for the tenant default.
+// placementTenant separates placement's locks from those of clients on the socket,
+// so that no client can forge a member. A lease server uses the same name for the
+// tenant default.
 const placementTenant = "default" + lockhttp.PlacementTenants
 
-// placementLogEvery is how often a failure of one kind is logged. It comes again
-// with each try.
+// placementLogEvery limits the log of one kind of failure, which each retry repeats.
 const placementLogEvery = 10 * time.Second
 
-// openPlacement makes what answers where actors live, if that is wanted.
+// openPlacement sets up placement, if it is configured.
 func (d *daemonParts) openPlacement() error {
 	s := d.settings
 	if s.PlacementAuthority == "" {
@@ -52,7 +51,7 @@ func (d *daemonParts) openPlacement() error {
 	return nil
 }
 
-// knownFeatures is what this daemon can do, for clients that ask Status.
+// knownFeatures are the abilities that Status reports to clients.
 func (d *daemonParts) knownFeatures() []string {
 	known := slices.Clone(features)
 	if d.keeping != nil {

@@ -7,33 +7,34 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // configured is a daemon with a configuration file.
-func (s *site) configured(lines ...string) *instance {
-	s.t.Helper()
-	path := s.path("kazahanad.yaml")
-	writeFile(s.t, path, fmt.Sprintf("socket: %s\nstate_dir: %s\n%s\n", s.socket, s.state, strings.Join(lines, "\n")))
-	s.kazahanad("serve", "--check", "--config", path).ok(s.t)
-	d := s.launchCommand(s.command("serve", "--config", path))
-	d.awaitReady()
+func (s *site) configured(lines ...string) *testkit.Instance {
+	s.T.Helper()
+	path := s.Path("kazahanad.yaml")
+	testkit.WriteFile(s.T, path, fmt.Sprintf("socket: %s\nstate_dir: %s\n%s\n", s.Socket, s.State, strings.Join(lines, "\n")))
+	s.Kazahanad("serve", "--check", "--config", path).OK(s.T)
+	d := s.LaunchCommand(s.Command("serve", "--config", path))
+	d.AwaitReady()
 	return d
 }
 
 // take asks for many IDs of a service.
 func (s *site) take(service string, batches, size int, options map[string]any) (ids []uint64) {
-	s.t.Helper()
-	c := s.dial()
+	s.T.Helper()
+	c := s.Dial()
 	all := map[string]any{"service": service}
 	for k, v := range options {
 		all[k] = v
 	}
 	for range batches {
-		ids = append(ids, c.ids(size, all)...)
+		ids = append(ids, c.IDs(size, all)...)
 	}
-	if !ascending(ids) {
-		s.t.Errorf("the IDs of %s do not ascend", service)
+	if !testkit.Ascending(ids) {
+		s.T.Errorf("the IDs of %s do not ascend", service)
 	}
 	return ids
 }
@@ -43,7 +44,7 @@ func TestServicesDoNotCollide(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	args := []string{
-		fmt.Sprintf("provider: \"sqlite:%s\"", s.leases()),
+		fmt.Sprintf("provider: \"sqlite:%s\"", s.Leases()),
 		"service: orders",
 		"startup_wait: 30s",
 		"services:",
@@ -62,14 +63,14 @@ func TestServicesDoNotCollide(t *testing.T) {
 		together.Wait()
 		all = append(all, slices.Concat(got...)...)
 		if life == 0 {
-			d.kill()
+			d.Kill()
 			d = s.configured(args...)
 		}
 	}
-	if n, first := duplicates(all); n > 0 {
+	if n, first := testkit.Duplicates(all); n > 0 {
 		t.Errorf("%d of %d IDs came twice; the first is %d", n, len(all), first)
 	}
-	st := s.dial().status()
+	st := s.Dial().Status()
 	if len(st.Services) != 3 {
 		t.Fatalf("the status has %+v", st.Services)
 	}
@@ -90,14 +91,14 @@ func TestServicesDoNotCollide(t *testing.T) {
 			machines[l.MachineID] = svc.Service
 		}
 	}
-	refusal := s.dial().refused(wire.CodeUnknownService, map[string]any{"service": "default"})
+	refusal := s.Dial().Refused(wire.CodeUnknownService, map[string]any{"service": "default"})
 	for _, want := range []string{`"default"`, "invoices, orders, users"} {
 		if !strings.Contains(refusal.Message, want) {
 			t.Errorf("the error is %q, want %q in it", refusal, want)
 		}
 	}
-	s.kazahanad("id", "--service", "user").fails(t, exitFailure, "UNKNOWN_SERVICE", "invoices, orders, users")
-	s.kazahanad("id", "--service", "users").ok(t)
+	s.Kazahanad("id", "--service", "user").Fails(t, exitFailure, "UNKNOWN_SERVICE", "invoices, orders, users")
+	s.Kazahanad("id", "--service", "users").OK(t)
 }
 
 // The quoted spelling that the error about the unquoted one recommends works.
@@ -107,10 +108,10 @@ func TestServicesWithoutProvider(t *testing.T) {
 	s.configured(`provider: "none:"`, "services:", "  users: {}", "  orders: {max_throughput_per_ms: 10}")
 	for _, name := range []string{"default", "users", "orders"} {
 		ids := s.take(name, 2, 50, nil)
-		if i := slices.IndexFunc(ids, func(id uint64) bool { return !isFallback(id) }); i >= 0 {
+		if i := slices.IndexFunc(ids, func(id uint64) bool { return !testkit.IsFallback(id) }); i >= 0 {
 			t.Errorf("%s: %d is a regular ID", name, ids[i])
 		}
-		s.dial().refused(wire.CodeNoProvider, map[string]any{"service": name, "regular_only": true})
+		s.Dial().Refused(wire.CodeNoProvider, map[string]any{"service": name, "regular_only": true})
 	}
 }
 
@@ -120,26 +121,26 @@ func TestOneServiceUnavailable(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.configured(
-		fmt.Sprintf("provider: \"sqlite:%s?ids=0-0\"", s.leases()), // one machine ID for two services
+		fmt.Sprintf("provider: \"sqlite:%s?ids=0-0\"", s.Leases()), // one machine ID for two services
 		"acquire_retry_interval: 100ms", "acquire_retry_max_interval: 200ms",
 		"services:", "  strict: {fallback: none}", "fallback: none")
-	c := s.dial()
-	eventually(t, "one service has the lease and the other has none", func() bool {
-		st := c.status()
+	c := s.Dial()
+	testkit.Eventually(t, "one service has the lease and the other has none", func() bool {
+		st := c.Status()
 		modes := []string{st.Services[0].Mode, st.Services[1].Mode}
 		slices.Sort(modes)
 		return slices.Equal(modes, []string{"regular", "unavailable"})
 	})
-	for _, svc := range c.status().Services {
+	for _, svc := range c.Status().Services {
 		if svc.Mode == "regular" {
-			c.id(map[string]any{"service": svc.Service})
+			c.ID(map[string]any{"service": svc.Service})
 			continue
 		}
-		refusal := c.refused(wire.CodeLeaseAcquisition, map[string]any{"service": svc.Service})
+		refusal := c.Refused(wire.CodeLeaseAcquisition, map[string]any{"service": svc.Service})
 		// A full pool says when the next slot ends.
 		if cause, _ := refusal.Detail("cause"); !strings.Contains(cause, "until") && !strings.Contains(cause, "ends") && !strings.Contains(cause, "free") {
 			t.Errorf("the cause is %q", cause)
 		}
-		s.kazahanad("health").fails(t, exitFailure, "service "+svc.Service+" cannot issue IDs")
+		s.Kazahanad("health").Fails(t, exitFailure, "service "+svc.Service+" cannot issue IDs")
 	}
 }

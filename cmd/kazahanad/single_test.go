@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // elsewhere is a second site that shares what share sets.
@@ -19,31 +21,31 @@ func elsewhere(t *testing.T, share func(*site)) *site {
 func TestSecondDaemonOnOneStateDirectory(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	first := s.start()
-	id := s.dial().id()
-	second := elsewhere(t, func(o *site) { o.state = s.state })
-	said := second.launch().failsToStart(exitFailure)
-	for _, want := range []string{fmt.Sprintf("process %d", first.pid()), s.state, "state_dir"} {
+	first := s.Start()
+	id := s.Dial().ID()
+	second := elsewhere(t, func(o *site) { o.State = s.State })
+	said := second.Launch().FailsToStart(exitFailure)
+	for _, want := range []string{fmt.Sprintf("process %d", first.PID()), s.State, "state_dir"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it said %q, want %q in it", said, want)
 		}
 	}
-	if _, err := os.Lstat(second.socket); err == nil {
+	if _, err := os.Lstat(second.Socket); err == nil {
 		t.Error("it made its socket before it had the state directory")
 	}
-	if next := s.dial().id(); next <= id {
+	if next := s.Dial().ID(); next <= id {
 		t.Errorf("the first daemon went from %d to %d", id, next)
 	}
-	s.kazahanad("state", "reset-floor", "--yes").fails(t, exitFailure, fmt.Sprintf("process %d", first.pid()))
-	s.kazahanad("state", "accept-epoch").fails(t, exitFailure, fmt.Sprintf("process %d", first.pid()))
+	s.Kazahanad("state", "reset-floor", "--yes").Fails(t, exitFailure, fmt.Sprintf("process %d", first.PID()))
+	s.Kazahanad("state", "accept-epoch").Fails(t, exitFailure, fmt.Sprintf("process %d", first.PID()))
 }
 
 func TestSecondDaemonOnOneSocket(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	first := s.start()
-	id := s.dial().id()
-	inUse := fmt.Sprintf("in use by process %d", first.pid())
+	first := s.Start()
+	id := s.Dial().ID()
+	inUse := fmt.Sprintf("in use by process %d", first.PID())
 	for _, c := range []struct {
 		name  string
 		first func()
@@ -51,19 +53,19 @@ func TestSecondDaemonOnOneSocket(t *testing.T) {
 		{"as it is", func() {}},
 		// An operator takes it for a left-over.
 		{"lock file removed", func() {
-			if err := os.Remove(s.socket + ".lock"); err != nil {
+			if err := os.Remove(s.Socket + ".lock"); err != nil {
 				t.Fatal(err)
 			}
 		}},
 	} {
 		c.first()
-		second := elsewhere(t, func(o *site) { o.socket = s.socket })
-		said := second.launch().failsToStart(exitFailure)
-		if !strings.Contains(said, inUse) || !strings.Contains(said, s.socket) {
+		second := elsewhere(t, func(o *site) { o.Socket = s.Socket })
+		said := second.Launch().FailsToStart(exitFailure)
+		if !strings.Contains(said, inUse) || !strings.Contains(said, s.Socket) {
 			t.Errorf("%s: it said %q, want %q in it", c.name, said, inUse)
 		}
-		c := s.dial()
-		if next := c.id(); next <= id || c.status().PID != first.pid() {
+		c := s.Dial()
+		if next := c.ID(); next <= id || c.Status().PID != first.PID() {
 			t.Errorf("the first daemon no longer answers as before: %d after %d", next, id)
 		}
 	}
@@ -72,16 +74,16 @@ func TestSecondDaemonOnOneSocket(t *testing.T) {
 func TestStaleSocketIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.start()
-	last := s.dial().id()
+	d := s.Start()
+	last := s.Dial().ID()
 	for range 2 {
-		d.kill()
-		if info, err := os.Lstat(s.socket); err != nil || info.Mode().Type() != os.ModeSocket {
+		d.Kill()
+		if info, err := os.Lstat(s.Socket); err != nil || info.Mode().Type() != os.ModeSocket {
 			t.Fatalf("kill -9 left no socket: %v, %v", info, err)
 		}
-		s.kazahanad("id").fails(t, exitFailure, s.socket, "no daemon listens", "kazahanad serve")
-		d = s.start()
-		if id := s.dial().id(); id <= last {
+		s.Kazahanad("id").Fails(t, exitFailure, s.Socket, "no daemon listens", "kazahanad serve")
+		d = s.Start()
+		if id := s.Dial().ID(); id <= last {
 			t.Errorf("%d came after %d", id, last)
 		}
 	}
@@ -90,38 +92,38 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	live := newSite(t)
-	live.start()
+	live.Start()
 	for name, put := range map[string]func(path string) error{
 		"file":      func(path string) error { return os.WriteFile(path, []byte("precious"), 0o600) },
 		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
 		"link to a socket": func(path string) error {
-			return os.Symlink(live.socket, path)
+			return os.Symlink(live.Socket, path)
 		},
 		"link to nothing": func(path string) error { return os.Symlink(path+"-nothing", path) },
 	} {
 		s := newSite(t)
-		if err := put(s.socket); err != nil {
+		if err := put(s.Socket); err != nil {
 			t.Fatal(err)
 		}
-		before, err := os.Lstat(s.socket)
+		before, err := os.Lstat(s.Socket)
 		if err != nil {
 			t.Fatal(err)
 		}
-		said := s.launch().failsToStart(exitFailure)
-		if !strings.Contains(said, s.socket) || !strings.Contains(said, "no socket") {
+		said := s.Launch().FailsToStart(exitFailure)
+		if !strings.Contains(said, s.Socket) || !strings.Contains(said, "no socket") {
 			t.Errorf("%s: it said %q", name, said)
 		}
-		if after, err := os.Lstat(s.socket); err != nil || !os.SameFile(before, after) {
+		if after, err := os.Lstat(s.Socket); err != nil || !os.SameFile(before, after) {
 			t.Errorf("%s: it was replaced: %v", name, err)
 		}
-		if content, err := os.ReadFile(s.socket); name == "file" && string(content) != "precious" {
+		if content, err := os.ReadFile(s.Socket); name == "file" && string(content) != "precious" {
 			t.Errorf("the file holds %q now (%v)", content, err)
 		}
 		if name != "link to a socket" { // which a client may well follow
-			s.kazahanad("id").fails(t, exitFailure, s.socket)
+			s.Kazahanad("id").Fails(t, exitFailure, s.Socket)
 		}
 	}
-	if id := live.dial().id(); id == 0 {
+	if id := live.Dial().ID(); id == 0 {
 		t.Error("the live daemon gave 0")
 	}
 }
@@ -130,13 +132,13 @@ func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
 func TestSocketDirectory(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.socket = filepath.Join(s.dir, "a", "b", "d.sock")
-	s.start()
-	s.dial().id()
+	s.Socket = filepath.Join(s.Dir, "a", "b", "d.sock")
+	s.Start()
+	s.Dial().ID()
 	o := newSite(t)
-	writeFile(t, o.path("file"), "")
-	o.socket = filepath.Join(o.path("file"), "d.sock")
-	if said := o.launch().failsToStart(exitFailure); !strings.Contains(said, o.path("file")) {
+	testkit.WriteFile(t, o.Path("file"), "")
+	o.Socket = filepath.Join(o.Path("file"), "d.sock")
+	if said := o.Launch().FailsToStart(exitFailure); !strings.Contains(said, o.Path("file")) {
 		t.Errorf("it said %q", said)
 	}
 }

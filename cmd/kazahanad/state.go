@@ -26,7 +26,7 @@ type stateFlags struct {
 	LiveDir  string `placeholder:"DIR" help:"Live directory (default $$KAZAHANA_LIVE_DIR, else that of the last daemon)."`
 }
 
-// options are for a command that looks at what a daemon left.
+// options are the options with which a command opens a daemon's state.
 func (f *stateFlags) options(s *system) state.Options {
 	live := f.LiveDir
 	if dir, ok := s.lookup("KAZAHANA_LIVE_DIR"); ok && live == "" && dir != "none" {
@@ -50,7 +50,7 @@ type stateShowCmd struct {
 	JSON bool `name:"json" help:"Print JSON."`
 }
 
-// Run shows what is remembered.
+// Run shows the state.
 func (c *stateShowCmd) Run(s *system) error {
 	dir, err := c.dir(s)
 	if err != nil {
@@ -81,8 +81,8 @@ func (c *stateShowCmd) Run(s *system) error {
 			mark = snowflake.FormatMS(svc.Mark)
 		}
 		fmt.Fprintf(w, "\nservice %s\t\n  mark\t%s\n", svc.Name, mark)
-		if 0 < svc.Floor && svc.Floor < svc.Mark { // it has followed, about a second ago
-			fmt.Fprintf(w, "  floor\t%s, which is what a power failure would leave of the mark\n", snowflake.FormatMS(svc.Floor))
+		if 0 < svc.Floor && svc.Floor < svc.Mark { // the floor follows about a second later
+			fmt.Fprintf(w, "  floor\t%s, from which IDs would go on after a power failure\n", snowflake.FormatMS(svc.Floor))
 		}
 		fmt.Fprintf(w, "  epoch\t%s, %d bits of time (set by %s)\n",
 			snowflake.FormatMS(svc.Saved.Timeline.EpochMS), svc.Saved.Timeline.BitTS, svc.Saved.Source)
@@ -99,7 +99,7 @@ func (c *stateShowCmd) Run(s *system) error {
 	return w.Flush()
 }
 
-// describeLive says where the leases and marks are.
+// describeLive says where the leases and the marks are.
 func describeLive(r state.Report) string {
 	switch {
 	case r.Live == "":
@@ -114,7 +114,7 @@ func describeLive(r state.Report) string {
 	return r.Live + " (survives a kill -9 and a frozen disk: leases, marks)"
 }
 
-// stateReport is the report as JSON: names and units as in status --json.
+// stateReport is the report for JSON, with the names and units of status --json.
 func stateReport(r state.Report) map[string]any {
 	services := []map[string]any{}
 	for _, svc := range r.Services {
@@ -155,11 +155,11 @@ func leaseReport(l lease.Lease) map[string]any {
 type stateAcceptCmd struct {
 	stateFlags
 	Service string `default:"default" placeholder:"NAME" help:"The service."`
-	Force   bool   `help:"Accept even if a new ID could be smaller than, or equal to, an old one."`
+	Force   bool   `help:"Accept even if new IDs could be smaller than old ones, or equal."`
 }
 
-// Run moves the service to the timeline that was offered last, after showing
-// what that does to its IDs.
+// Run shows what the refused timeline would do to the service's IDs, and moves the
+// service to it.
 func (c *stateAcceptCmd) Run(s *system) error {
 	dir, err := c.dir(s)
 	if err != nil {
@@ -185,7 +185,7 @@ func (c *stateAcceptCmd) Run(s *system) error {
 		case c.Force:
 			fmt.Fprintln(s.out, "accepted by force: new IDs can repeat old ones")
 		default:
-			return next, errors.New("refused: a new ID could repeat an old one; --force accepts it all the same")
+			return next, errors.New("refused: a new ID could repeat an old one; --force accepts that")
 		}
 		return next, nil
 	})
@@ -194,11 +194,11 @@ func (c *stateAcceptCmd) Run(s *system) error {
 type stateResetCmd struct {
 	stateFlags
 	Service string `placeholder:"NAME" help:"The service (default: all)."`
-	Yes     bool   `help:"Do it; without this flag it only says what would happen."`
+	Yes     bool   `help:"Do it; without this flag the command only says what would happen."`
 }
 
-// Run lowers the mark after the leases are gone, for a host whose clock was
-// ahead when it made IDs.
+// Run drops the leases and then lowers the mark, for a host that made IDs while its
+// clock was ahead.
 func (c *stateResetCmd) Run(s *system) error {
 	dir, err := c.dir(s)
 	if err != nil {
@@ -224,8 +224,7 @@ func (c *stateResetCmd) Run(s *system) error {
 	return err
 }
 
-// commandLog is the log of a command that a person runs: warnings and errors as
-// lines of text.
+// commandLog is the log of an interactive command: warnings and errors as plain text.
 func commandLog(s *system) *zap.Logger {
 	encoder := zapcore.NewConsoleEncoder(zapcore.EncoderConfig{
 		LevelKey: "level", MessageKey: "message", EncodeLevel: zapcore.LowercaseLevelEncoder, ConsoleSeparator: ": ",

@@ -8,76 +8,77 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
 func TestStateShow(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.kazahanad("state", "show").fails(t, exitFailure, s.state)
-	mkdir(t, s.state)
-	s.kazahanad("state", "show").fails(t, exitFailure, s.state, "holds no state")
-	s.kazahanad("state", "reset-floor", "--yes").fails(t, exitFailure, s.state, "holds no state")
-	d := s.start()
-	id := s.dial().id()
-	lease := s.dial().lease()
-	running := s.kazahanad("state", "show").ok(t)
-	for _, want := range []string{s.state, fmt.Sprintf("process %d", d.pid()), "service default", fmt.Sprintf("machine ID %d ", lease.MachineID), "set by lease"} {
+	s.Kazahanad("state", "show").Fails(t, exitFailure, s.State)
+	testkit.Mkdir(t, s.State)
+	s.Kazahanad("state", "show").Fails(t, exitFailure, s.State, "holds no state")
+	s.Kazahanad("state", "reset-floor", "--yes").Fails(t, exitFailure, s.State, "holds no state")
+	d := s.Start()
+	id := s.Dial().ID()
+	lease := s.Dial().Lease()
+	running := s.Kazahanad("state", "show").OK(t)
+	for _, want := range []string{s.State, fmt.Sprintf("process %d", d.PID()), "service default", fmt.Sprintf("machine ID %d ", lease.MachineID), "set by lease"} {
 		if !strings.Contains(running, want) {
 			t.Errorf("state show does not say %q:\n%s", want, running)
 		}
 	}
-	if mark := s.remembered().MarkMS; mark != unixMS(id)+1 {
-		t.Errorf("the mark is %d, and the one ID embeds %d", mark, unixMS(id))
+	if mark := s.remembered().MarkMS; mark != testkit.UnixMS(id)+1 {
+		t.Errorf("the mark is %d, and the one ID embeds %d", mark, testkit.UnixMS(id))
 	}
-	d.kill()
-	crashed := s.kazahanad("state", "show", "--state-dir", s.state).ok(t)
+	d.Kill()
+	crashed := s.Kazahanad("state", "show", "--state-dir", s.State).OK(t)
 	if !strings.Contains(crashed, "none runs") || !strings.Contains(crashed, fmt.Sprintf("machine ID %d ", lease.MachineID)) {
 		t.Errorf("after a crash state show says\n%s", crashed)
 	}
-	if mark := s.remembered().MarkMS; mark != unixMS(id)+1 {
-		t.Errorf("after a crash the mark is %d, and the one ID embeds %d", mark, unixMS(id))
+	if mark := s.remembered().MarkMS; mark != testkit.UnixMS(id)+1 {
+		t.Errorf("after a crash the mark is %d, and the one ID embeds %d", mark, testkit.UnixMS(id))
 	}
-	s.kazahanad("state", "accept-epoch").fails(t, exitFailure, "default", "nothing to accept")
-	s.kazahanad("state", "accept-epoch", "--service", "other").fails(t, exitFailure, "other", "default")
+	s.Kazahanad("state", "accept-epoch").Fails(t, exitFailure, "default", "nothing to accept")
+	s.Kazahanad("state", "accept-epoch", "--service", "other").Fails(t, exitFailure, "other", "default")
 }
 
 // refusedEpoch has a daemon make IDs on the default epoch and then meet a
 // provider with another one. It returns the last ID and the new provider.
 func refusedEpoch(t *testing.T, s *site, epoch time.Time) (last snowflake.ID, args []string) {
 	t.Helper()
-	d := s.start("--provider", "sqlite:"+s.leases())
-	last = s.dial().id()
-	d.terminate()
-	args = []string{"--provider", "sqlite:" + s.path("other.db") + "?epoch=" + epoch.Format(time.RFC3339)}
-	d = s.start(args...)
-	c := s.dial()
+	d := s.Start("--provider", "sqlite:"+s.Leases())
+	last = s.Dial().ID()
+	d.Terminate()
+	args = []string{"--provider", "sqlite:" + s.Path("other.db") + "?epoch=" + epoch.Format(time.RFC3339)}
+	d = s.Start(args...)
+	c := s.Dial()
 	var offered *int64
-	eventually(t, "the lease is refused", func() bool {
-		offered = c.status().Services[0].OfferedEpochMS
+	testkit.Eventually(t, "the lease is refused", func() bool {
+		offered = c.Status().Services[0].OfferedEpochMS
 		return offered != nil
 	})
 	if *offered != epoch.UnixMilli() {
 		t.Errorf("the offered epoch is %s", snowflake.FormatMS(*offered))
 	}
-	if id := c.id(); id <= last || !isFallback(uint64(id)) {
+	if id := c.ID(); id <= last || !testkit.IsFallback(uint64(id)) {
 		t.Errorf("after %d came %d", last, id)
 	} else {
 		last = id
 	}
-	refusal := c.refused(wire.CodeLeaseAcquisition, map[string]any{"regular_only": true})
+	refusal := c.Refused(wire.CodeLeaseAcquisition, map[string]any{"regular_only": true})
 	if cause, _ := refusal.Detail("cause"); !strings.Contains(cause, "accept-epoch") {
 		t.Errorf("the error is %q", refusal)
 	}
-	if human := s.kazahanad("status").ok(t); !strings.Contains(human, "accept-epoch") || !strings.Contains(human, snowflake.FormatMS(epoch.UnixMilli())) {
+	if human := s.Kazahanad("status").OK(t); !strings.Contains(human, "accept-epoch") || !strings.Contains(human, snowflake.FormatMS(epoch.UnixMilli())) {
 		t.Errorf("status says\n%s", human)
 	}
-	if !strings.Contains(d.log.String(), "epoch mismatch") {
+	if !strings.Contains(d.Log.String(), "epoch mismatch") {
 		t.Error("the log does not tell of the mismatch")
 	}
-	s.kazahanad("state", "accept-epoch").fails(t, exitFailure, fmt.Sprintf("process %d", d.pid()))
-	d.terminate()
-	if human := s.kazahanad("state", "show").ok(t); !strings.Contains(human, "accept-epoch") || !strings.Contains(human, snowflake.FormatMS(epoch.UnixMilli())) {
+	s.Kazahanad("state", "accept-epoch").Fails(t, exitFailure, fmt.Sprintf("process %d", d.PID()))
+	d.Terminate()
+	if human := s.Kazahanad("state", "show").OK(t); !strings.Contains(human, "accept-epoch") || !strings.Contains(human, snowflake.FormatMS(epoch.UnixMilli())) {
 		t.Errorf("state show says\n%s", human)
 	}
 	return last, args
@@ -86,18 +87,18 @@ func refusedEpoch(t *testing.T, s *site, epoch time.Time) (last snowflake.ID, ar
 // regularOn starts the daemon again and returns an ID made on the epoch.
 func regularOn(t *testing.T, s *site, epoch time.Time, args []string) snowflake.ID {
 	t.Helper()
-	s.start(args...)
-	c := s.dial()
-	id := c.id(map[string]any{"regular_only": true})
-	if svc := c.status().Services[0]; svc.EpochMS != epoch.UnixMilli() || svc.OfferedEpochMS != nil || svc.Mode != "regular" {
+	s.Start(args...)
+	c := s.Dial()
+	id := c.ID(map[string]any{"regular_only": true})
+	if svc := c.Status().Services[0]; svc.EpochMS != epoch.UnixMilli() || svc.OfferedEpochMS != nil || svc.Mode != "regular" {
 		t.Errorf("the status is %+v", svc)
 	}
 	var in struct {
 		TimestampMS int64  `json:"timestamp_ms"`
 		Kind        string `json:"kind"`
 	}
-	decodeJSON(t, s.kazahanad("inspect", "--json", "--epoch", epoch.Format(time.RFC3339), fmt.Sprint(int64(id))).ok(t), &in)
-	if off := time.Since(time.UnixMilli(in.TimestampMS)); in.Kind != snowflake.KindRegular || off.Abs() > patience {
+	testkit.DecodeJSON(t, s.Kazahanad("inspect", "--json", "--epoch", epoch.Format(time.RFC3339), fmt.Sprint(int64(id))).OK(t), &in)
+	if off := time.Since(time.UnixMilli(in.TimestampMS)); in.Kind != snowflake.KindRegular || off.Abs() > testkit.Patience {
 		t.Errorf("inspect says %+v", in)
 	}
 	return id
@@ -108,7 +109,7 @@ func TestAcceptEpochThatAscends(t *testing.T) {
 	s := newSite(t)
 	epoch := time.UnixMilli(snowflake.DefaultEpochMS).Add(-24 * time.Hour).UTC()
 	last, args := refusedEpoch(t, s, epoch)
-	said := s.kazahanad("state", "accept-epoch").ok(t)
+	said := s.Kazahanad("state", "accept-epoch").OK(t)
 	if !strings.Contains(said, "largest old ID") || !strings.Contains(said, "smallest new ID") || !strings.Contains(said, "accepted") {
 		t.Errorf("accept-epoch says\n%s", said)
 	}
@@ -122,15 +123,15 @@ func TestAcceptEpochThatRepeats(t *testing.T) {
 	s := newSite(t)
 	epoch := time.UnixMilli(snowflake.DefaultEpochMS).Add(time.Hour).UTC()
 	last, args := refusedEpoch(t, s, epoch)
-	got := s.kazahanad("state", "accept-epoch")
-	got.fails(t, exitFailure, "--force")
-	if !strings.Contains(got.stdout, "largest old ID") || !strings.Contains(got.stdout, "smallest new ID") {
-		t.Errorf("accept-epoch says\n%s", got.stdout)
+	got := s.Kazahanad("state", "accept-epoch")
+	got.Fails(t, exitFailure, "--force")
+	if !strings.Contains(got.Stdout, "largest old ID") || !strings.Contains(got.Stdout, "smallest new ID") {
+		t.Errorf("accept-epoch says\n%s", got.Stdout)
 	}
 	if report := s.remembered(); report.EpochMS != snowflake.DefaultEpochMS || report.EpochSetBy != "lease" || report.OfferedEpochMS == nil || *report.OfferedEpochMS != epoch.UnixMilli() {
 		t.Errorf("refusing changed the state to %+v", report)
 	}
-	if said := s.kazahanad("state", "accept-epoch", "--force").ok(t); !strings.Contains(said, "by force") {
+	if said := s.Kazahanad("state", "accept-epoch", "--force").OK(t); !strings.Contains(said, "by force") {
 		t.Errorf("accept-epoch --force says\n%s", said)
 	}
 	if id := regularOn(t, s, epoch, args); id >= last {
@@ -143,39 +144,39 @@ func TestAcceptEpochThatRepeats(t *testing.T) {
 func TestResetFloor(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	args := []string{"--provider", "sqlite:" + s.leases()}
-	ahead := s.launchShifted(time.Hour, args...)
-	ahead.awaitReady()
-	dated := s.dial().id()
-	if off := time.Until(time.UnixMilli(unixMS(dated))); off < time.Hour-patience {
+	args := []string{"--provider", "sqlite:" + s.Leases()}
+	ahead := s.LaunchShifted(time.Hour, args...)
+	ahead.AwaitReady()
+	dated := s.Dial().ID()
+	if off := time.Until(time.UnixMilli(testkit.UnixMS(dated))); off < time.Hour-testkit.Patience {
 		t.Fatalf("the ID is dated %v ahead", off)
 	}
-	ahead.terminate()
+	ahead.Terminate()
 
-	d := s.start(args...)
-	s.dial().refused(wire.CodeClockBackward)
-	s.kazahanad("health").fails(t, exitFailure, "clock")
-	if human := s.kazahanad("status").ok(t); !strings.Contains(human, "unavailable") {
+	d := s.Start(args...)
+	s.Dial().Refused(wire.CodeClockBackward)
+	s.Kazahanad("health").Fails(t, exitFailure, "clock")
+	if human := s.Kazahanad("status").OK(t); !strings.Contains(human, "unavailable") {
 		t.Errorf("status says\n%s", human)
 	}
-	s.kazahanad("state", "reset-floor", "--yes").fails(t, exitFailure, fmt.Sprintf("process %d", d.pid()))
-	d.terminate()
+	s.Kazahanad("state", "reset-floor", "--yes").Fails(t, exitFailure, fmt.Sprintf("process %d", d.PID()))
+	d.Terminate()
 
 	before := s.remembered().MarkMS
-	s.kazahanad("state", "reset-floor").fails(t, exitUsage, "--yes", "leases", "smaller")
-	s.kazahanad("state", "reset-floor", "--yes", "--service", "other").fails(t, exitFailure, "other", "default")
-	if mark := s.remembered().MarkMS; mark != before || mark != unixMS(dated)+1 {
-		t.Errorf("the mark is %d, was %d, and the ID embeds %d", mark, before, unixMS(dated))
+	s.Kazahanad("state", "reset-floor").Fails(t, exitUsage, "--yes", "leases", "smaller")
+	s.Kazahanad("state", "reset-floor", "--yes", "--service", "other").Fails(t, exitFailure, "other", "default")
+	if mark := s.remembered().MarkMS; mark != before || mark != testkit.UnixMS(dated)+1 {
+		t.Errorf("the mark is %d, was %d, and the ID embeds %d", mark, before, testkit.UnixMS(dated))
 	}
-	said := s.kazahanad("state", "reset-floor", "--yes").ok(t)
+	said := s.Kazahanad("state", "reset-floor", "--yes").OK(t)
 	if !strings.Contains(said, snowflake.FormatMS(before)) || !strings.Contains(said, "service default") || !strings.Contains(said, "unique") {
 		t.Errorf("reset-floor says\n%s", said)
 	}
 	if mark := s.remembered().MarkMS; mark > time.Now().UnixMilli() {
 		t.Errorf("the mark is still ahead: %s", snowflake.FormatMS(mark))
 	}
-	s.start(args...)
-	if id := s.dial().id(map[string]any{"regular_only": true}); id >= dated {
+	s.Start(args...)
+	if id := s.Dial().ID(map[string]any{"regular_only": true}); id >= dated {
 		t.Errorf("%d came after %d, which is dated ahead", id, dated)
 	}
 }
@@ -184,25 +185,25 @@ func TestResetFloor(t *testing.T) {
 func TestStateless(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	real := s.state
-	s.state = "none"
-	d := s.start("--provider", "sqlite:"+s.leases())
-	first := s.dial().id(map[string]any{"regular_only": true})
-	if st := s.dial().status(); st.StateDir != "" || st.Mode != "regular" {
+	real := s.State
+	s.State = "none"
+	d := s.Start("--provider", "sqlite:"+s.Leases())
+	first := s.Dial().ID(map[string]any{"regular_only": true})
+	if st := s.Dial().Status(); st.StateDir != "" || st.Mode != "regular" {
 		t.Errorf("state_dir %q, mode %s", st.StateDir, st.Mode)
 	}
-	if human := s.kazahanad("status").ok(t); !strings.Contains(human, "state     none") {
+	if human := s.Kazahanad("status").OK(t); !strings.Contains(human, "state     none") {
 		t.Errorf("status says\n%s", human)
 	}
-	if !strings.Contains(d.log.String(), "without a state directory") {
+	if !strings.Contains(d.Log.String(), "without a state directory") {
 		t.Error("the log does not say what that costs")
 	}
-	d.kill()
-	s.start("--provider", "sqlite:"+s.leases())
-	if id := s.dial().id(map[string]any{"regular_only": true}); id <= first {
+	d.Kill()
+	s.Start("--provider", "sqlite:"+s.Leases())
+	if id := s.Dial().ID(map[string]any{"regular_only": true}); id <= first {
 		t.Errorf("%d came after %d", id, first)
 	}
-	s.state = real
+	s.State = real
 	if _, err := state.Inspect(real, state.Options{}); err == nil {
 		t.Error("a state directory was made")
 	}

@@ -48,7 +48,7 @@ func showStatus(out io.Writer, st daemon.Status) error {
 	return w.Flush()
 }
 
-// describeStateDir says where the local state is and what it survives.
+// describeStateDir says where the local state is and which failures it survives.
 func describeStateDir(st daemon.StateStatus) string {
 	text := orNone(st.StateDir)
 	switch {
@@ -68,7 +68,7 @@ func describeStateDir(st daemon.StateStatus) string {
 	return text
 }
 
-// describeFence says what a file that may have forgotten something does not give.
+// describeFence says what a fenced file refuses, and until when.
 func describeFence(file string, untilMS int64, reason string, sequences bool) string {
 	text := file + ": nothing is granted until " + snowflake.FormatMS(untilMS)
 	if sequences {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/browser"
 )
 
@@ -16,12 +17,12 @@ func TestStatusOfManyLeases(t *testing.T) {
 	t.Parallel()
 	const many = 75_000
 	s := newSite(t)
-	writeFile(t, s.path("server.yaml"), fmt.Sprintf("services: {default: {bit_id: 22, bit_seq: 0, max_leases_per_acquire: %d, term: 1h}}\n", many))
-	server := s.startLeaseServerWith(s.path("server.yaml"), "127.0.0.1:0", "--provider", "memory:")
-	d := s.start("--provider", server.url(), "--max-throughput-per-ms", fmt.Sprint(many), "--provider-timeout", patience.String(),
-		"--admin-listen", "unix:"+s.path("admin.sock"))
-	c := s.dial()
-	eventually(t, "the leases are held", func() bool { return c.status().Services[0].LeasesHeld == many })
+	testkit.WriteFile(t, s.Path("server.yaml"), fmt.Sprintf("services: {default: {bit_id: 22, bit_seq: 0, max_leases_per_acquire: %d, term: 1h}}\n", many))
+	server := s.StartLeaseServerWith(s.Path("server.yaml"), "127.0.0.1:0", "--provider", "memory:")
+	d := s.Start("--provider", server.URL(), "--max-throughput-per-ms", fmt.Sprint(many), "--provider-timeout", testkit.Patience.String(),
+		"--admin-listen", "unix:"+s.Path("admin.sock"))
+	c := s.Dial()
+	testkit.Eventually(t, "the leases are held", func() bool { return c.Status().Services[0].LeasesHeld == many })
 	check := func(how string, st daemon.Status) {
 		t.Helper()
 		svc := st.Services[0]
@@ -31,35 +32,35 @@ func TestStatusOfManyLeases(t *testing.T) {
 			t.Errorf("%s: %+v", how, svc)
 		}
 	}
-	check("Status", c.status())
+	check("Status", c.Status())
 	var st daemon.Status
-	decodeJSON(t, s.kazahanad("status", "--json").ok(t), &st)
+	testkit.DecodeJSON(t, s.Kazahanad("status", "--json").OK(t), &st)
 	check("status --json", st)
-	code, body := s.get("/status.json")
+	code, body := s.Get("/status.json")
 	st = daemon.Status{}
 	if err := json.Unmarshal([]byte(body), &st); err != nil || code != http.StatusOK {
 		t.Errorf("/status.json answers %d, %v", code, err)
 	}
 	check("/status.json", st)
 	for _, want := range []string{"74968 more; 75000 in all, 75000 of them usable, the last of which ends in ", "throughput     75000 of at most 75000"} {
-		if text := s.kazahanad("status").ok(t); !strings.Contains(text, want) {
+		if text := s.Kazahanad("status").OK(t); !strings.Contains(text, want) {
 			t.Errorf("status does not say %q:\n%s", want, text)
 		}
 	}
-	if _, metrics := s.get("/metrics"); !strings.Contains(metrics, "kazahana_leases_active{service=\"default\"} 75000\n") {
+	if _, metrics := s.Get("/metrics"); !strings.Contains(metrics, "kazahana_leases_active{service=\"default\"} 75000\n") {
 		t.Error("kazahana_leases_active is another")
 	}
-	c.id()
-	d.kill() // giving back so many would take long
+	c.ID()
+	d.Kill() // giving back so many would take long
 }
 
 // The page shows the leases that the status lists, and counts the others.
 func lookAtManyLeases(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	s.start("--admin-listen", address, "--provider", "memory:?bit_id=21&bit_seq=1", "--max-throughput-per-ms", "200")
-	c := s.dial()
-	eventually(t, "the leases are held", func() bool { return c.status().Services[0].LeasesHeld == 100 })
+	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	s.Start("--admin-listen", address, "--provider", "memory:?bit_id=21&bit_seq=1", "--max-throughput-per-ms", "200")
+	c := s.Dial()
+	testkit.Eventually(t, "the leases are held", func() bool { return c.Status().Services[0].LeasesHeld == 100 })
 	tab := b.Open(t, "http://"+address+"/", desk)
 	tab.Await(`document.querySelector("#live").dataset.state === "live"`)
 	var bars int

@@ -12,8 +12,8 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
 )
 
-// daemonPage is what the daemon's status page shows, as /status.json on the
-// admin listener: what status --json prints, and more.
+// daemonPage is /status.json on the admin listener, which the status page shows: the
+// output of status --json, and more.
 type daemonPage struct {
 	daemon.Status
 	Host     string                         `json:"host"`
@@ -24,7 +24,7 @@ type daemonPage struct {
 	Placement *daemon.PlacementStatus `json:"placement"` // nil: off
 }
 
-// watchForPage follows the counters whose course the page shows.
+// watchForPage samples the counters that the page draws over time.
 func (d *daemonParts) watchForPage(ctx context.Context) error {
 	d.history.Run(ctx, func() map[string]uint64 {
 		st := d.server.Status()
@@ -57,7 +57,7 @@ func thisHost() string {
 	return host
 }
 
-// adminHandler is what the admin listener serves.
+// adminHandler serves the admin listener.
 func (d *daemonParts) adminHandler(ctx context.Context) http.Handler {
 	return admin.OwnNames(d.admin.Addr(), d.settings.AdminListen, admin.Handler(admin.Options{
 		Registry: d.metrics.Registry, Pprof: d.settings.AdminPprof, Page: statuspage.Daemon(), Status: d.page,

@@ -1,11 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/browser"
 )
 
@@ -25,63 +22,35 @@ const (
 const adminAndLeases = "token-of-the-command-line-for-tests"
 
 // startPageServer runs a lease server with several pools and tokens.
-func (s *site) startPageServer(address string, more ...string) *leaseServer {
-	s.t.Helper()
-	writeFile(s.t, s.path("tokens.yaml"), fmt.Sprintf("- {token: %s, owner: operator, scopes: [admin]}\n- {token: %s, owner: hosts, scopes: [leases]}\n"+
+func (s *site) startPageServer(address string, more ...string) *testkit.LeaseServer {
+	s.T.Helper()
+	testkit.WriteFile(s.T, s.Path("tokens.yaml"), fmt.Sprintf("- {token: %s, owner: operator, scopes: [admin]}\n- {token: %s, owner: hosts, scopes: [leases]}\n"+
 		"- {token: %s, owner: cli, scopes: [leases, admin]}\n", adminToken, hostToken, adminAndLeases))
-	writeFile(s.t, s.path("server.yaml"), "services:\n  batch: {term: 2s, quarantine: 10m}\n  imports: {pool: imports, ids: 0-99}\n"+
+	testkit.WriteFile(s.T, s.Path("server.yaml"), "services:\n  batch: {term: 2s, quarantine: 10m}\n  imports: {pool: imports, ids: 0-99}\n"+
 		"  wide: {pool: wide, bit_id: 21, bit_seq: 1}\n")
-	return s.startLeaseServerWith(s.path("server.yaml"), address, append([]string{"--provider", "sqlite:" + s.leases(), "--tokens-file", s.path("tokens.yaml")}, more...)...)
+	return s.StartLeaseServerWith(s.Path("server.yaml"), address, append([]string{"--provider", "sqlite:" + s.Leases(), "--tokens-file", s.Path("tokens.yaml")}, more...)...)
 }
 
 // hostTokenFile is a file with the token of the hosts.
 func (s *site) hostTokenFile() string {
-	writeFile(s.t, s.path("host-token"), hostToken+"\n")
-	return s.path("host-token")
-}
-
-// asked sends the server a request with the token, and fills in the answer.
-func (l *leaseServer) asked(method, path, token string, body, into any) {
-	l.t.Helper()
-	text, err := json.Marshal(body)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	r, err := http.NewRequestWithContext(l.t.Context(), method, l.url()+path, bytes.NewReader(text))
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Authorization", "Bearer "+token)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
-	answer, err := client.Do(r)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	b, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode >= 300 {
-		l.t.Fatalf("%s %s: status %d, %v: %s", method, path, answer.StatusCode, err, b)
-	}
-	if into != nil {
-		decodeJSON(l.t, string(b), into)
-	}
+	testkit.WriteFile(s.T, s.Path("host-token"), hostToken+"\n")
+	return s.Path("host-token")
 }
 
 // granted has the host take leases.
-func (l *leaseServer) granted(service, host string, leases int) []lease.Lease {
-	l.t.Helper()
+func granted(l *testkit.LeaseServer, service, host string, leases int) []lease.Lease {
+	l.T.Helper()
 	each := 256 // IDs per ms
 	if service == "wide" {
 		each = 2
 	}
 	var out leaseapi.AcquireResponse
 	throughput := int64(leases * each)
-	l.asked("POST", "/lease", hostToken, leaseapi.AcquireRequest{
+	l.Asked("POST", "/lease", hostToken, leaseapi.AcquireRequest{
 		ServiceID: service, Meta: map[string]string{"host": host, "pid": "4711"}, ThroughputPerMS: &throughput,
 	}, &out)
 	if len(out.Leases) != leases {
-		l.t.Fatalf("%d leases, want %d", len(out.Leases), leases)
+		l.T.Fatalf("%d leases, want %d", len(out.Leases), leases)
 	}
 	return out.Leases
 }
@@ -120,31 +89,31 @@ func lookAtLeaseServer(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
 	server := s.startPageServer("127.0.0.1:0")
 	for i := range 40 {
-		server.granted("", fmt.Sprintf("web-%02d.example.net", i), 20)
+		granted(server, "", fmt.Sprintf("web-%02d.example.net", i), 20)
 	}
-	crashed := server.granted("batch", "batch-01.example.net", 60)
-	server.granted("imports", "import-01.example.net", 37)
-	wide := server.granted("wide", "wide-01.example.net", 1)[0]
-	outside := server.granted("wide", "wide-02.example.net", 1)[0]
+	crashed := granted(server, "batch", "batch-01.example.net", 60)
+	granted(server, "imports", "import-01.example.net", 37)
+	wide := granted(server, "wide", "wide-01.example.net", 1)[0]
+	outside := granted(server, "wide", "wide-02.example.net", 1)[0]
 	for outside.ID/128 == wide.ID/128 {
-		outside = server.granted("wide", "wide-02.example.net", 1)[0]
+		outside = granted(server, "wide", "wide-02.example.net", 1)[0]
 	}
 
-	tab := b.Open(t, server.url()+"/", desk)
+	tab := b.Open(t, server.URL()+"/", desk)
 	tab.Await(`document.querySelector("#token:not([hidden])") && document.querySelector("#main").hidden`)
 	giveToken(tab, hostToken)
 	tab.Await(`document.querySelector("#token-why").innerText.includes('has not the scope "admin"')`)
 	giveToken(tab, adminToken)
 	tab.Await(`document.querySelector("#main:not([hidden])") && document.querySelector("#token").hidden`)
-	clean(t, tab, server.url(), "status of 401", "status of 403")
+	clean(t, tab, server.URL(), "status of 401", "status of 403")
 	tab.Await(`sessionStorage.length === 1 && localStorage.length === 0 && document.cookie === ""`)
 
 	// The pools, as leases --json has them once the batch's short leases are over.
 	tab.Await(`document.querySelector('#pools tr[data-key="default"] td:nth-child(4)').innerText === "60"`)
-	writeFile(t, s.path("token"), adminAndLeases)
+	testkit.WriteFile(t, s.Path("token"), adminAndLeases)
 	for service, pool := range map[string]string{"default": "default", "imports": "imports"} {
 		var report leasesReport
-		decodeJSON(t, s.kazahanad("leases", "--json", "--service", service, "--provider", server.url()+"?token_file="+s.path("token")).ok(t), &report)
+		testkit.DecodeJSON(t, s.Kazahanad("leases", "--json", "--service", service, "--provider", server.URL()+"?token_file="+s.Path("token")).OK(t), &report)
 		var cells []string
 		tab.Eval(fmt.Sprintf(`[...document.querySelectorAll('#pools tr[data-key="%s"] td.n')].map((td) => td.innerText.replace(",", ""))`, pool), &cells)
 		if want := []string{fmt.Sprint(report.UsingIDs), fmt.Sprint(report.QuarantinedIDs)}; !slices.Equal(cells[:2], want) {
@@ -158,7 +127,7 @@ func lookAtLeaseServer(t *testing.T, b *browser.Browser) {
 	x, y := cellOf(tab, crashed[7].ID, 0, 8192)
 	tab.Point(x, y)
 	tab.Await(fmt.Sprintf(`%s.startsWith("Machine ID %d: quarantined, of batch-01.example.net, process 4711, service batch")`, detail, crashed[7].ID))
-	last := server.granted("", "late.example.net", 1)[0]
+	last := granted(server, "", "late.example.net", 1)[0]
 	x, y = cellOf(tab, last.ID, 0, 8192)
 	tab.Point(x, y)
 	tab.Await(fmt.Sprintf(`%s.startsWith("Machine ID %d: leased to late.example.net")`, detail, last.ID))
@@ -222,7 +191,7 @@ func lookAtLeaseServer(t *testing.T, b *browser.Browser) {
 	tab.Eval(`document.querySelector('#pools tr[data-key="default"] button').click()`, nil)
 	tab.Await(`document.querySelector("#map-title").innerText === "Slots of pool default"`)
 	readable(t, tab)
-	clean(t, tab, server.url(), "status of 400") // of the search for nonsense
+	clean(t, tab, server.URL(), "status of 400") // of the search for nonsense
 }
 
 // The lease server's page says so when the server is away, and goes on by itself
@@ -230,19 +199,19 @@ func lookAtLeaseServer(t *testing.T, b *browser.Browser) {
 func lookAtReturn(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
 	server := s.startPageServer("127.0.0.1:0")
-	tab := b.Open(t, server.url()+"/", desk)
+	tab := b.Open(t, server.URL()+"/", desk)
 	giveToken(tab, adminToken)
 	tab.Await(`document.querySelector("#main:not([hidden])")`)
 	tab.Eval(`window.loaded = "once"`, nil)
-	server.terminate()
+	server.Terminate()
 	tab.Await(`document.querySelector("#lost:not([hidden])")?.innerText.startsWith("Connection lost since ")`)
-	again := s.startPageServer(server.address)
-	again.granted("", "web-01.example.net", 3)
+	again := s.startPageServer(server.Address)
+	granted(again, "", "web-01.example.net", 3)
 	tab.Await(`document.querySelector("#lost").hidden && document.querySelector('#pools tr[data-key="default"] td:nth-child(3)').innerText === "3"`)
-	tab.Await(fmt.Sprintf(`window.loaded === "once" && document.querySelector("footer").innerText.includes("process %d")`, again.pid()))
+	tab.Await(fmt.Sprintf(`window.loaded === "once" && document.querySelector("footer").innerText.includes("process %d")`, again.PID()))
 	tab.Call("Page.reload", map[string]any{}, nil)
 	tab.Await(`window.loaded === undefined && document.querySelector("#main:not([hidden])")`)
-	other := b.Open(t, server.url()+"/", desk)
+	other := b.Open(t, server.URL()+"/", desk)
 	other.Await(`document.querySelector("#token:not([hidden])")`)
 }
 
@@ -252,11 +221,11 @@ func lookAtHostileNames(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
 	server := s.startPageServer("127.0.0.1:0")
 	var out leaseapi.AcquireResponse
-	server.asked("POST", "/lease", hostToken, leaseapi.AcquireRequest{
+	server.Asked("POST", "/lease", hostToken, leaseapi.AcquireRequest{
 		Meta: map[string]string{"host": host, "pid": process, host: process},
 	}, &out)
 	id := out.Leases[0].ID
-	tab := b.Open(t, server.url()+"/", desk)
+	tab := b.Open(t, server.URL()+"/", desk)
 	giveToken(tab, adminToken)
 	tab.Await(`document.querySelector('#pools tr[data-key="default"] td:nth-child(3)')?.innerText === "1"`)
 	tab.Await(`document.querySelector("#map-title").innerText === "Slots of pool default"`)
@@ -277,5 +246,5 @@ func lookAtHostileNames(t *testing.T, b *browser.Browser) {
 	if made.Elements != 0 || strings.Contains(made.Title, "xss") {
 		t.Errorf("names have become elements: %+v", made)
 	}
-	clean(t, tab, server.url(), "status of 401")
+	clean(t, tab, server.URL(), "status of 401")
 }

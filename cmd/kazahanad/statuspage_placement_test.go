@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/browser"
 )
 
@@ -20,9 +21,9 @@ func lookAtPlacement(t *testing.T, b *browser.Browser) {
 		reason   = `"></p><img src=x onerror=document.title="xss">`
 	)
 	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	s.start("--admin-listen", address, "--placement-authority", "here.example:1")
-	client, err := kazahana.New(kazahana.WithSocket(s.socket))
+	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	s.Start("--admin-listen", address, "--placement-authority", "here.example:1")
+	client, err := kazahana.New(kazahana.WithSocket(s.Socket))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +82,8 @@ func lookAtPlacement(t *testing.T, b *browser.Browser) {
 // Without placement the page says nothing of it.
 func lookWithoutPlacement(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	s.start("--admin-listen", address)
+	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	s.Start("--admin-listen", address)
 	tab := b.Open(t, "http://"+address+"/", desk)
 	tab.Await(`document.querySelector("#live").dataset.state === "live" && document.querySelector("#mode-name").innerText === "Regular"`)
 	var hidden bool

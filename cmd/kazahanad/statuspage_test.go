@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/browser"
 )
 
@@ -36,7 +37,7 @@ var (
 // picture keeps what the tab shows, where pictures are wanted. They name the
 // directories of a real installation.
 func (s *site) picture(tab *browser.Tab, name string) {
-	s.t.Helper()
+	s.T.Helper()
 	if *picturesDir == "" {
 		return
 	}
@@ -46,7 +47,7 @@ func (s *site) picture(tab *browser.Tab, name string) {
 		const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 		const names = [[%q, "/run/kazahana/kazahanad.sock"], [%q, "/var/lib/kazahana"], [%q, "/var/lib/kazahana"], [" on " + %q, " on web-01.example.net"]];
 		while (walk.nextNode()) for (const [a, b] of names) walk.currentNode.nodeValue = walk.currentNode.nodeValue.replaceAll(a, b);
-	})()`, s.socket, s.state, s.dir, thisHost()), nil)
+	})()`, s.Socket, s.State, s.Dir, thisHost()), nil)
 	small, err := inFewColours(tab.Picture(0))
 	tab.Call("Page.reload", map[string]any{}, nil)
 	tab.Await(`window.asks === undefined && document.querySelector("#main:not([hidden])")`)
@@ -54,7 +55,7 @@ func (s *site) picture(tab *browser.Tab, name string) {
 		err = os.WriteFile(filepath.Join(*picturesDir, name+".png"), small, 0o644)
 	}
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 }
 
@@ -139,8 +140,8 @@ func readable(t *testing.T, tab *browser.Tab) {
 const delays = `(() => { window.delays = []; const wait = window.setTimeout; window.setTimeout = (f, ms) => { window.delays.push(ms); return wait(f, ms); }; })()`
 
 func (s *site) statusFromCLI() (st daemon.Status) {
-	s.t.Helper()
-	decodeJSON(s.t, s.kazahanad("status", "--json").ok(s.t), &st)
+	s.T.Helper()
+	testkit.DecodeJSON(s.T, s.Kazahanad("status", "--json").OK(s.T), &st)
 	return st
 }
 
@@ -164,11 +165,11 @@ func TestStatusPages(t *testing.T) {
 // The daemon's page shows what the daemon is, follows it, and outlives it.
 func lookAtDaemon(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	origin := "http://" + address
-	d := s.start("--admin-listen", address)
-	c := s.dial()
-	c.ids(1234)
+	d := s.Start("--admin-listen", address)
+	c := s.Dial()
+	c.IDs(1234)
 	tab := b.Open(t, origin+"/", desk)
 	tab.Await(`document.querySelector("#live").dataset.state === "live"`)
 
@@ -204,8 +205,8 @@ func lookAtDaemon(t *testing.T, b *browser.Browser) {
 
 	// It follows what is issued.
 	tab.Await(`document.querySelector('.legend [data-kind="regular"]')?.innerText.includes("1,234 in all")`)
-	c.ids(50_000)
-	c.must("Lock.Acquire", nil, "nightly-report", map[string]any{"hold": "connection"})
+	c.IDs(50_000)
+	c.Must("Lock.Acquire", nil, "nightly-report", map[string]any{"hold": "connection"})
 	tab.Await(`document.querySelector('#figures [data-key="Locks held"] dd span').innerText === "1"`)
 	tab.Await(`document.querySelector('.legend [data-kind="regular"]').innerText.includes("51,234 in all")`)
 	tab.Await(`document.querySelector('.chart path[data-kind="regular"]')`)
@@ -220,11 +221,11 @@ func lookAtDaemon(t *testing.T, b *browser.Browser) {
 	tab.Eval(`delete document.hidden, document.dispatchEvent(new Event("visibilitychange"))`, nil)
 
 	// It says so when the daemon is away, and goes on by itself when that is back.
-	d.terminate()
+	d.Terminate()
 	tab.Await(`document.querySelector("#live").dataset.state === "lost"`)
 	tab.Await(`/^Connection lost since \d\d:\d\d:\d\d, retrying/.test(document.querySelector("#lost:not([hidden])")?.innerText)`)
 	tab.Await(`[1000, 2000, 4000].every((ms) => delays.includes(ms))`)
-	if st.PID == s.start("--admin-listen", address).pid() {
+	if st.PID == s.Start("--admin-listen", address).PID() {
 		t.Fatal("the same process")
 	}
 	tab.Await(`document.querySelector("#live").dataset.state === "live" && document.querySelector("#lost").hidden`)
@@ -237,22 +238,22 @@ func lookAtDaemon(t *testing.T, b *browser.Browser) {
 // Without a lease the page says what there is instead, and why.
 func lookAtOutage(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	s.start(s.brief("--admin-listen", address)...)
-	c := s.dial()
-	c.ids(100)
+	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	s.Start(s.Brief("--admin-listen", address)...)
+	c := s.Dial()
+	c.IDs(100)
 	tab := b.Open(t, "http://"+address+"/", desk)
 	tab.Await(`document.querySelector("#mode-name")?.innerText === "Regular"`)
 	mend := outages["moved away"](t, s)
-	c.awaitMode("fallback_cached")
-	c.ids(100)
+	c.AwaitMode("fallback_cached")
+	c.IDs(100)
 	tab.Await(`document.querySelector("#mode").dataset.tone === "warn" && document.querySelector("#mode-name").innerText.startsWith("Fallback")`)
-	tab.Await(fmt.Sprintf(`document.querySelector("#mode-cause").innerText.includes(%q)`, s.leases()))
+	tab.Await(fmt.Sprintf(`document.querySelector("#mode-cause").innerText.includes(%q)`, s.Leases()))
 	tab.Await(`document.querySelector(".lease[data-state=cached]")?.innerText.includes("cached for fallback")`)
 	tab.Await(`document.querySelector('.legend [data-kind="fallback_cached"]').innerText.includes("100 in all")`)
 	tab.Await(`document.querySelectorAll("#events li").length > 1 && document.title.startsWith("⚠")`)
 	mend()
-	c.awaitMode("regular")
+	c.AwaitMode("regular")
 	tab.Await(`document.querySelector("#mode-name").innerText === "Regular" && document.querySelector("#mode-cause").hidden`)
 	clean(t, tab, "http://"+address)
 }
@@ -260,12 +261,12 @@ func lookAtOutage(t *testing.T, b *browser.Browser) {
 // Without scripts the page says where else to look.
 func lookWithoutScripts(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	s.start("--admin-listen", address)
-	server := s.startLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.path("server.db"))
+	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	s.Start("--admin-listen", address)
+	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+s.Path("server.db"))
 	v := phone
 	v.NoScript = true
-	for url, want := range map[string]string{"http://" + address + "/": "kazahanad status", server.url() + "/": "kazahanad leases"} {
+	for url, want := range map[string]string{"http://" + address + "/": "kazahanad status", server.URL() + "/": "kazahanad leases"} {
 		tab := b.Open(t, url, v)
 		tab.Await(fmt.Sprintf(`document.body?.innerText.includes(%q)`, want))
 		clean(t, tab, strings.TrimSuffix(url, "/"))
@@ -277,10 +278,10 @@ func lookWithoutScripts(t *testing.T, b *browser.Browser) {
 func TestDaemonPageData(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	s.start("--admin-listen", address)
-	c := s.dial()
-	c.ids(10)
+	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	s.Start("--admin-listen", address)
+	c := s.Dial()
+	c.IDs(10)
 	get := func(host, path string) (*http.Response, map[string]json.RawMessage) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
@@ -288,7 +289,7 @@ func TestDaemonPageData(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.Host = host
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testkit.Patience}
 		answer, err := client.Do(r)
 		if err != nil {
 			t.Fatal(err)
@@ -303,7 +304,7 @@ func TestDaemonPageData(t *testing.T) {
 		t.Errorf("%d %v", answer.StatusCode, answer.Header)
 	}
 	var fromCLI map[string]json.RawMessage
-	decodeJSON(t, s.kazahanad("status", "--json").ok(t), &fromCLI)
+	testkit.DecodeJSON(t, s.Kazahanad("status", "--json").OK(t), &fromCLI)
 	for name := range fromCLI {
 		if page[name] == nil {
 			t.Errorf("/status.json lacks %s", name)
@@ -335,12 +336,12 @@ func TestPictures(t *testing.T) {
 	}
 	s := newSite(t)
 	b := browser.Start(t)
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	s.start("--admin-listen", address, "--provider", "sqlite:"+s.leases()+"?term=80s&quarantine=80s",
+	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	s.Start("--admin-listen", address, "--provider", "sqlite:"+s.Leases()+"?term=80s&quarantine=80s",
 		"--acquire-retry-interval", "1s", "--acquire-retry-max-interval", "2s")
-	c := s.dial()
-	other := s.dial()
-	other.must("Lock.Acquire", nil, "nightly-report", map[string]any{"hold": "connection"})
+	c := s.Dial()
+	other := s.Dial()
+	other.Must("Lock.Acquire", nil, "nightly-report", map[string]any{"hold": "connection"})
 	began, done := time.Now(), make(chan struct{})
 	var load sync.WaitGroup
 	load.Go(func() { // a day in three minutes
@@ -351,7 +352,7 @@ func TestPictures(t *testing.T) {
 			case <-time.After(50 * time.Millisecond):
 			}
 			at := time.Since(began)
-			c.ids(200 + int(at.Seconds())%7*20 + max(0, 200-2*int((at-100*time.Second).Abs().Seconds())))
+			c.IDs(200 + int(at.Seconds())%7*20 + max(0, 200-2*int((at-100*time.Second).Abs().Seconds())))
 		}
 	})
 	time.Sleep(50 * time.Second)

@@ -15,20 +15,21 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // granted is what the provider's file says of all slots.
 func (s *site) granted() []provider.Record {
-	s.t.Helper()
-	p, err := sqlite.Open(s.t.Context(), sqlite.Config{Path: s.leases(), Services: provider.Services{Default: provider.DefaultTerms()}})
+	s.T.Helper()
+	p, err := sqlite.Open(s.T.Context(), sqlite.Config{Path: s.Leases(), Services: provider.Services{Default: provider.DefaultTerms()}})
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	defer p.Close()
-	records, err := p.List(s.t.Context(), "default")
+	records, err := p.List(s.T.Context(), "default")
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return records
 }
@@ -47,15 +48,15 @@ type remembered struct {
 
 // remembered is what the state holds of the default service.
 func (s *site) remembered() remembered {
-	s.t.Helper()
+	s.T.Helper()
 	var report struct {
 		StateDir string       `json:"state_dir"`
 		Services []remembered `json:"services"`
 	}
-	decodeJSON(s.t, s.kazahanad("state", "show", "--json").ok(s.t), &report)
+	testkit.DecodeJSON(s.T, s.Kazahanad("state", "show", "--json").OK(s.T), &report)
 	i := slices.IndexFunc(report.Services, func(r remembered) bool { return r.Service == "default" })
-	if i < 0 || report.StateDir != s.state {
-		s.t.Fatalf("state show of %s says %+v", s.state, report)
+	if i < 0 || report.StateDir != s.State {
+		s.T.Fatalf("state show of %s says %+v", s.State, report)
 	}
 	return report.Services[i]
 }
@@ -63,18 +64,18 @@ func (s *site) remembered() remembered {
 // slowBatch asks for a batch that takes a while, and returns once the daemon
 // works on it.
 func (s *site) slowBatch(n int) (answer <-chan []uint64, failure <-chan error) {
-	s.t.Helper()
-	c, answers, failures := s.dial(), make(chan []uint64, 1), make(chan error, 1)
+	s.T.Helper()
+	c, answers, failures := s.Dial(), make(chan []uint64, 1), make(chan error, 1)
 	go func() {
 		var ids []uint64
-		if err := c.try("NextIDs", &ids, n); err != nil {
+		if err := c.Try("NextIDs", &ids, n); err != nil {
 			failures <- err
 			return
 		}
 		answers <- ids
 	}()
-	other := s.dial()
-	eventually(s.t, "the batch is under way", func() bool { return other.status().InFlight == 1 })
+	other := s.Dial()
+	testkit.Eventually(s.T, "the batch is under way", func() bool { return other.Status().InFlight == 1 })
 	return answers, failures
 }
 
@@ -84,31 +85,31 @@ func TestGracefulStop(t *testing.T) {
 		s := newSite(t)
 		// With one machine ID there is, a start that gets it proves that it was
 		// given back.
-		args := []string{"--provider", "sqlite:" + s.leases() + "?ids=5-5", "--max-throughput-per-ms", "32"}
-		d := s.start(args...)
-		s.dial().id()
+		args := []string{"--provider", "sqlite:" + s.Leases() + "?ids=5-5", "--max-throughput-per-ms", "32"}
+		d := s.Start(args...)
+		s.Dial().ID()
 		if held := s.remembered().Leases; len(held) != 1 || held[0].MachineID != 5 {
 			t.Errorf("while it runs, the state holds %v", held)
 		}
 		answer, failure := s.slowBatch(20_000)
-		if err := d.cmd.Process.Signal(signal); err != nil {
+		if err := d.Cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
 		var last uint64
 		select {
 		case ids := <-answer:
-			if len(ids) != 20_000 || !ascending(ids) {
+			if len(ids) != 20_000 || !testkit.Ascending(ids) {
 				t.Errorf("the request under way got %d IDs", len(ids))
 			}
 			last = ids[len(ids)-1]
 		case err := <-failure:
 			t.Errorf("the request under way got %v", err)
 		}
-		d.awaitEnd()
-		if code := d.cmd.ProcessState.ExitCode(); code != exitOK {
+		d.AwaitEnd()
+		if code := d.Cmd.ProcessState.ExitCode(); code != exitOK {
 			t.Errorf("%v: exit code %d", signal, code)
 		}
-		if _, err := os.Lstat(s.socket); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(s.Socket); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%v: the socket is still there: %v", signal, err)
 		}
 		if saved := s.remembered(); len(saved.Leases) != 0 || saved.Cached != nil {
@@ -119,10 +120,10 @@ func TestGracefulStop(t *testing.T) {
 			t.Errorf("%v: the provider says %+v", signal, records)
 		}
 
-		s.start(args...)
-		c := s.dial()
-		id := c.id(map[string]any{"regular_only": true})
-		if lease := c.lease(); lease.MachineID != 5 || uint64(id) <= last {
+		s.Start(args...)
+		c := s.Dial()
+		id := c.ID(map[string]any{"regular_only": true})
+		if lease := c.Lease(); lease.MachineID != 5 || uint64(id) <= last {
 			t.Errorf("%v: the next start got %+v, and made %d after %d", signal, lease, id, last)
 		}
 	}
@@ -133,10 +134,10 @@ func TestGracefulStop(t *testing.T) {
 func TestDrainTimeout(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.start("--max-throughput-per-ms", "1", "--drain-timeout", "100ms")
+	d := s.Start("--max-throughput-per-ms", "1", "--drain-timeout", "100ms")
 	answer, failure := s.slowBatch(65536)
-	d.terminate()
-	if code := d.cmd.ProcessState.ExitCode(); code != exitOK {
+	d.Terminate()
+	if code := d.Cmd.ProcessState.ExitCode(); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
 	select {
@@ -147,10 +148,10 @@ func TestDrainTimeout(t *testing.T) {
 		if !errors.As(err, &refusal) || refusal.Code != wire.CodeShuttingDown {
 			t.Errorf("it got %v", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(testkit.Patience):
 		t.Error("it got no answer")
 	}
-	if !strings.Contains(d.log.String(), "drain timeout") {
+	if !strings.Contains(d.Log.String(), "drain timeout") {
 		t.Error("the log does not say that requests were cut off")
 	}
 }
@@ -160,14 +161,14 @@ func TestDrainTimeout(t *testing.T) {
 func TestStopWhileTheProviderHangs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	args := []string{"--provider", "sqlite:" + s.leases(), "--provider-timeout", "200ms"}
-	d := s.start(args...)
-	last := s.dial().id()
-	held := s.dial().lease()
-	unlock := lockLeases(t, s.leases())
-	d.terminate()
-	if code := d.cmd.ProcessState.ExitCode(); code != exitOK {
-		t.Errorf("exit code %d\n%s", code, d.log)
+	args := []string{"--provider", "sqlite:" + s.Leases(), "--provider-timeout", "200ms"}
+	d := s.Start(args...)
+	last := s.Dial().ID()
+	held := s.Dial().Lease()
+	unlock := testkit.LockLeases(t, s.Leases())
+	d.Terminate()
+	if code := d.Cmd.ProcessState.ExitCode(); code != exitOK {
+		t.Errorf("exit code %d\n%s", code, d.Log)
 	}
 	if saved := s.remembered(); len(saved.Leases) != 1 || saved.Leases[0].MachineID != held.MachineID {
 		t.Errorf("the state holds %+v", saved)
@@ -176,10 +177,10 @@ func TestStopWhileTheProviderHangs(t *testing.T) {
 	if records := s.granted(); len(records) != 1 || records[0].Released {
 		t.Errorf("the provider says %+v", records)
 	}
-	s.start(args...)
-	c := s.dial()
-	id := c.id(map[string]any{"regular_only": true})
-	if now := c.lease(); now.MachineID != held.MachineID || now.CreatedMS != held.CreatedMS || id <= last {
+	s.Start(args...)
+	c := s.Dial()
+	id := c.ID(map[string]any{"regular_only": true})
+	if now := c.Lease(); now.MachineID != held.MachineID || now.CreatedMS != held.CreatedMS || id <= last {
 		t.Errorf("the next start got machine ID %d after %d, and made %d after %d", now.MachineID, held.MachineID, id, last)
 	}
 }
@@ -188,13 +189,13 @@ func TestStopWhileTheProviderHangs(t *testing.T) {
 func TestStopWithIdleConnections(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.start("--drain-timeout", "1h")
-	idle := s.dial()
-	idle.must("Ping", nil)
-	d.terminate()
+	d := s.Start("--drain-timeout", "1h")
+	idle := s.Dial()
+	idle.Must("Ping", nil)
+	d.Terminate()
 	select {
 	case <-idle.Done():
-	case <-time.After(patience):
+	case <-time.After(testkit.Patience):
 		t.Error("the connection stays open")
 	}
 	if mark := s.remembered().MarkMS; mark != 0 {
@@ -207,27 +208,27 @@ func TestStopDuringStart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	for i := range 24 {
-		d := s.launch()
+		d := s.Launch()
 		// Its lock is the first thing that it takes; what it has done beyond
 		// differs from one start to the next.
-		eventually(t, "the start has begun", func() bool {
-			holder, err := os.ReadFile(s.state + "/lock")
-			return err == nil && strings.HasPrefix(string(holder), fmt.Sprint(d.pid(), " "))
+		testkit.Eventually(t, "the start has begun", func() bool {
+			holder, err := os.ReadFile(s.State + "/lock")
+			return err == nil && strings.HasPrefix(string(holder), fmt.Sprint(d.PID(), " "))
 		})
-		pause(t, time.Duration(i)*time.Millisecond)
-		d.terminate()
-		if code := d.cmd.ProcessState.ExitCode(); code != exitOK {
-			t.Errorf("exit code %d\n%s", code, d.log)
+		testkit.Pause(t, time.Duration(i)*time.Millisecond)
+		d.Terminate()
+		if code := d.Cmd.ProcessState.ExitCode(); code != exitOK {
+			t.Errorf("exit code %d\n%s", code, d.Log)
 		}
-		if _, err := os.Lstat(s.socket); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(s.Socket); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("the socket is still there: %v", err)
 		}
-		if strings.Contains(d.log.String(), "kazahanad: error") {
-			t.Errorf("a stop is no error:\n%s", d.log)
+		if strings.Contains(d.Log.String(), "kazahanad: error") {
+			t.Errorf("a stop is no error:\n%s", d.Log)
 		}
 	}
-	s.start()
-	if held := s.dial().lease(); !held.Usable {
+	s.Start()
+	if held := s.Dial().Lease(); !held.Usable {
 		t.Errorf("after all that the lease is %+v", held)
 	}
 }

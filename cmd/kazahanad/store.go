@@ -21,7 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/stores"
 )
 
-// keeping is what a process needs for locks and sequences.
+// keeping holds a process's store of locks and sequences, and their hosts.
 type keeping struct {
 	store     *stores.Store
 	locks     *lock.Host
@@ -32,8 +32,8 @@ type keeping struct {
 	log       *zap.Logger
 }
 
-// openKeeping opens the store: the one that is named, else the one beside the
-// provider. It reaches out to nothing yet. nil means that there is none.
+// openKeeping opens the named store, else the one that belongs to the provider. It
+// does not connect yet. nil means that there is no store.
 func openKeeping(named, providerURL, stateDir, live string, counts []config.Sequence, timeout time.Duration, believed *clock.Believed, watch watching) (*keeping, error) {
 	options, err := sequenceOptions(counts)
 	if err != nil {
@@ -57,7 +57,7 @@ func openKeeping(named, providerURL, stateDir, live string, counts []config.Sequ
 	}, nil
 }
 
-// file is the store, nil where there is none.
+// file returns the store, or nil.
 func (k *keeping) file() *stores.Store {
 	if k == nil {
 		return nil
@@ -71,15 +71,15 @@ func (k *keeping) close(ctx context.Context) error {
 		return nil
 	}
 	err := k.locks.Close(ctx)
-	if errors.Is(err, context.DeadlineExceeded) { // the store is away, which is no failure of the stop
+	if errors.Is(err, context.DeadlineExceeded) { // the store is away; the stop succeeds anyway
 		k.log.Warn("locks could not be released in time; they end with their terms", zap.String("component", "serve"))
 		err = nil
 	}
 	return errors.Join(err, k.store.Close())
 }
 
-// sequenceOptions is how keys count: as the entry with the longest prefix says,
-// which comes first.
+// sequenceOptions returns a function that finds a key's options: the first matching
+// entry has the longest prefix.
 func sequenceOptions(counts []config.Sequence) (func(key string) (o sequence.Options, configured bool), error) {
 	all := make([]sequence.Options, len(counts))
 	for i, c := range counts {
@@ -106,8 +106,8 @@ func sequenceOptions(counts []config.Sequence) (func(key string) (o sequence.Opt
 	}, nil
 }
 
-// lockOwner is what this host calls itself to the store: its name, and something
-// that keeps two hosts of one name apart.
+// lockOwner identifies this host to the store: its name, and a digest that
+// distinguishes hosts of the same name.
 func lockOwner() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {
@@ -123,12 +123,12 @@ func lockOwner() string {
 	if err != nil || len(strings.TrimSpace(string(machine))) == 0 {
 		return name[:min(len(name), 64)]
 	}
-	// Not the machine's ID itself, which man machine-id asks to keep confidential.
+	// A digest, because machine-id(5) asks to keep the ID itself confidential.
 	sum := sha256.Sum256(append([]byte("kazahana lock owner "), machine...))
 	return name[:min(len(name), 64)] + "+" + hex.EncodeToString(sum[:4])
 }
 
-// openStore opens what locks and sequences need.
+// openStore opens the store of locks and sequences.
 func (d *daemonParts) openStore() (err error) {
 	s := d.settings
 	watch := watching{tracing: d.tracing, log: d.log, called: d.metrics.StoreCalled}
@@ -136,7 +136,7 @@ func (d *daemonParts) openStore() (err error) {
 	return err
 }
 
-// keepingConfig is what the daemon's methods need of it.
+// keepingConfig configures the daemon's methods for locks and sequences.
 func (d *daemonParts) keepingConfig() (*daemon.Locks, *daemon.Sequences) {
 	k := d.keeping
 	if k == nil {
@@ -150,7 +150,7 @@ func (d *daemonParts) keepingConfig() (*daemon.Locks, *daemon.Sequences) {
 		}}
 }
 
-// checkStore judges the settings of locks and sequences, without a side effect.
+// checkStore checks the settings of locks and sequences, without a side effect.
 func checkStore(s *config.Serve) error {
 	k, err := openKeeping(s.Store, s.Provider, s.StateDir, "", s.Sequences, s.ProviderTimeout, steadyClock(), watching{log: zap.NewNop()})
 	if err != nil {
@@ -159,8 +159,8 @@ func checkStore(s *config.Serve) error {
 	return k.close(context.Background())
 }
 
-// steadyClock is the believed clock of a process that makes no IDs, as serve has
-// it by default.
+// steadyClock is a believed clock with serve's defaults, for a process that makes no
+// IDs.
 func steadyClock() *clock.Believed {
 	return clock.NewBelieved(wallSource, clock.Config{MaxForward: time.Second, Hold: time.Minute})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/otlptest"
 )
 
@@ -48,25 +49,25 @@ func (all traces) first(t *testing.T, name string) otlptest.Span {
 
 // tracedPair runs a lease server and a daemon that gets leases, locks and sequences
 // from it, and has them do some of everything.
-func tracedPair(t *testing.T, variables ...string) (server *leaseServer, d *instance) {
+func tracedPair(t *testing.T, variables ...string) (server *testkit.LeaseServer, d *testkit.Instance) {
 	t.Helper()
 	far, near := newSite(t), newSite(t)
-	far.env, near.env = variables, variables
-	server = far.startLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+far.leases())
-	d = near.start("--provider", server.url(), "--verify-interval", "50ms", "--log-format", "json")
-	c := near.dial()
-	c.ids(1000)
+	far.Env, near.Env = variables, variables
+	server = far.StartLeaseServer("127.0.0.1:0", "--provider", "sqlite:"+far.Leases())
+	d = near.Start("--provider", server.URL(), "--verify-interval", "50ms", "--log-format", "json")
+	c := near.Dial()
+	c.IDs(1000)
 	for range 100 {
-		c.id()
+		c.ID()
 	}
 	var held, value any
-	c.must("Lock.Acquire", &held, "customer-wilhelmina", map[string]any{"ttl_ms": 60_000})
-	waits := near.dial()
-	if err := waits.try("Lock.Acquire", &held, "customer-wilhelmina", map[string]any{"ttl_ms": 60_000, "wait_ms": 50}); err == nil {
+	c.Must("Lock.Acquire", &held, "customer-wilhelmina", map[string]any{"ttl_ms": 60_000})
+	waits := near.Dial()
+	if err := waits.Try("Lock.Acquire", &held, "customer-wilhelmina", map[string]any{"ttl_ms": 60_000, "wait_ms": 50}); err == nil {
 		t.Error("a lock that is held was acquired")
 	}
-	c.must("Lock.Release", &held, "customer-wilhelmina")
-	c.must("Sequence.NextBatch", &value, "customer-wilhelmina", 5)
+	c.Must("Lock.Release", &held, "customer-wilhelmina")
+	c.Must("Sequence.NextBatch", &value, "customer-wilhelmina", 5)
 	return server, d
 }
 
@@ -83,16 +84,16 @@ func TestTraces(t *testing.T) {
 				endpoint = collector.GRPC
 			}
 			server, d := tracedPair(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol, "OTEL_BSP_SCHEDULE_DELAY=100")
-			eventually(t, "leases are verified, which is seen before the daemon ends", func() bool {
+			testkit.Eventually(t, "leases are verified, which is seen before the daemon ends", func() bool {
 				return len(tracesOf(collector, "kazahanad")["provider verify"]) > 0
 			})
-			d.terminate()
-			server.terminate()
+			d.Terminate()
+			server.Terminate()
 			near, far := tracesOf(collector, "kazahanad"), tracesOf(collector, "kazahana-lease-server")
 
 			for call, route := range map[string]string{"acquire": "POST /lease", "release": "DELETE /lease/{id}", "verify": "POST /leases/verify"} {
 				asked := near.first(t, "provider "+call)
-				if host, port, _ := net.SplitHostPort(server.address); asked.Attributes["server.address"] != host || asked.Attributes["server.port"] != port {
+				if host, port, _ := net.SplitHostPort(server.Address); asked.Attributes["server.address"] != host || asked.Attributes["server.port"] != port {
 					t.Errorf("%s went to %v", call, asked.Attributes)
 				}
 				answered := far.childOf(t, asked, route)
@@ -119,7 +120,7 @@ func TestTraces(t *testing.T) {
 					t.Errorf("a key or a request for IDs is in %s", text)
 				}
 			}
-			for _, log := range []*logBuffer{d.log, server.log} {
+			for _, log := range []*testkit.Log{d.Log, server.Log} {
 				if !logsOf(t, log)[event{"info", "tracing", "traces are sent"}] {
 					t.Errorf("the log does not say where traces go:\n%s", log)
 				}
@@ -143,15 +144,15 @@ func TestTracesNobodyTakes(t *testing.T) {
 			// With the library's own patience the ends would take minutes.
 			server, d := tracedPair(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "KAZAHANA_LOG_LEVEL=debug", "OTEL_BSP_SCHEDULE_DELAY=10",
 				"OTEL_EXPORTER_OTLP_TIMEOUT=600000", "OTEL_BSP_EXPORT_TIMEOUT=600000")
-			d.terminate()
-			server.terminate()
-			for _, process := range []*instance{d, server.instance} {
-				if process.err != nil {
-					t.Errorf("it ended with %v", process.err)
+			d.Terminate()
+			server.Terminate()
+			for _, process := range []*testkit.Instance{d, server.Instance} {
+				if process.Err != nil {
+					t.Errorf("it ended with %v", process.Err)
 				}
-				logsOf(t, process.log)
-				if n := strings.Count(process.log.String(), `"component":"tracing"`); n < 2 || n > 3 {
-					t.Errorf("%d lines about traces:\n%s", n, process.log)
+				logsOf(t, process.Log)
+				if n := strings.Count(process.Log.String(), `"component":"tracing"`); n < 2 || n > 3 {
+					t.Errorf("%d lines about traces:\n%s", n, process.Log)
 				}
 			}
 		})
@@ -162,17 +163,17 @@ func TestTracesNobodyTakes(t *testing.T) {
 func TestTracesMisconfigured(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.env = []string{"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317", "OTEL_SDK_DISABLED=perhaps", "OTEL_TRACES_SAMPLER=never"}
-	d := s.start("--log-format", "json")
-	s.dial().id()
-	d.terminate()
+	s.Env = []string{"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317", "OTEL_SDK_DISABLED=perhaps", "OTEL_TRACES_SAMPLER=never"}
+	d := s.Start("--log-format", "json")
+	s.Dial().ID()
+	d.Terminate()
 	warned := 0
-	for _, line := range d.log.lines(t) {
+	for _, line := range d.Log.Lines(t) {
 		if line["component"] == "tracing" && line["level"] == "warn" {
 			warned++
 		}
 	}
 	if warned != 3 {
-		t.Errorf("%d warnings:\n%s", warned, d.log)
+		t.Errorf("%d warnings:\n%s", warned, d.Log)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // TestStateThatNoRestartMends: the daemon names the state that it cannot use,
@@ -25,15 +27,15 @@ func TestStateThatNoRestartMends(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			s.start().terminate()
-			path := filepath.Join(s.state, "state")
+			s.Start().Terminate()
+			path := filepath.Join(s.State, "state")
 			before, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			damaged := c.damage(string(before))
-			writeFile(t, path, damaged)
-			if said := s.launch().failsToStart(exitState); !strings.Contains(said, path) || !strings.Contains(said, c.says) {
+			testkit.WriteFile(t, path, damaged)
+			if said := s.Launch().FailsToStart(exitState); !strings.Contains(said, path) || !strings.Contains(said, c.says) {
 				t.Errorf("it said %q", said)
 			}
 			if after, err := os.ReadFile(path); err != nil || string(after) != damaged {
@@ -42,8 +44,8 @@ func TestStateThatNoRestartMends(t *testing.T) {
 		})
 	}
 	s := newSite(t)
-	s.start()
-	s.launch("--socket", s.path("other.sock")).failsToStart(exitFailure)
+	s.Start()
+	s.Launch("--socket", s.Path("other.sock")).FailsToStart(exitFailure)
 }
 
 // TestUnitKnowsTheExitCodes: systemd does not restart the daemon after those that

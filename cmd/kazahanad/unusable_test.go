@@ -1,11 +1,11 @@
 package main
 
 import (
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -14,16 +14,9 @@ import (
 
 // obstacles are what can be at the provider's path when the daemon starts.
 var obstacles = map[string]func(t *testing.T, path string){
-	"garbage":   func(t *testing.T, path string) { writeFile(t, path, strings.Repeat("garbage ", 1000)) },
-	"empty":     func(t *testing.T, path string) { writeFile(t, path, "") },
-	"directory": func(t *testing.T, path string) { mkdir(t, path) },
-}
-
-func mkdir(t *testing.T, path string) {
-	t.Helper()
-	if err := os.Mkdir(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	"garbage":   func(t *testing.T, path string) { testkit.WriteFile(t, path, strings.Repeat("garbage ", 1000)) },
+	"empty":     func(t *testing.T, path string) { testkit.WriteFile(t, path, "") },
+	"directory": func(t *testing.T, path string) { testkit.Mkdir(t, path) },
 }
 
 // The daemon comes up without its provider, says so, and goes on by itself
@@ -33,27 +26,27 @@ func TestProviderUnusableAtStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			put(t, s.leases())
-			s.start(s.brief()...)
-			c := s.dial()
-			st := c.awaitMode("fallback_random")
-			if svc := st.Services[0]; !strings.Contains(svc.Cause, s.leases()) || svc.Failures == 0 {
+			put(t, s.Leases())
+			s.Start(s.Brief()...)
+			c := s.Dial()
+			st := c.AwaitMode("fallback_random")
+			if svc := st.Services[0]; !strings.Contains(svc.Cause, s.Leases()) || svc.Failures == 0 {
 				t.Errorf("the status is %+v, want a cause that names the file", svc)
 			}
-			if st.Scope != "host" || !strings.Contains(st.Provider, s.leases()) {
+			if st.Scope != "host" || !strings.Contains(st.Provider, s.Leases()) {
 				t.Errorf("the status has scope %q and provider %q", st.Scope, st.Provider)
 			}
-			last := c.id()
-			if in := s.inspected(last); in.Kind != snowflake.KindFallback {
+			last := c.ID()
+			if in := s.Inspected(last); in.Kind != snowflake.KindFallback {
 				t.Errorf("inspect says %+v", in)
 			}
-			if human := s.kazahanad("status").ok(t); !strings.Contains(human, "fallback_random") || !strings.Contains(human, s.leases()) {
+			if human := s.Kazahanad("status").OK(t); !strings.Contains(human, "fallback_random") || !strings.Contains(human, s.Leases()) {
 				t.Errorf("status says %s", human)
 			}
-			s.kazahanad("health").ok(t)
-			rename(t, s.leases(), s.path("obstacle"))
-			c.awaitMode("regular")
-			if id := c.id(); id <= last || isFallback(uint64(id)) {
+			s.Kazahanad("health").OK(t)
+			testkit.Rename(t, s.Leases(), s.Path("obstacle"))
+			c.AwaitMode("regular")
+			if id := c.ID(); id <= last || testkit.IsFallback(uint64(id)) {
 				t.Errorf("%d came after %d", id, last)
 			}
 		})
@@ -66,24 +59,24 @@ func TestProviderUnusableAtStart(t *testing.T) {
 func TestProviderWithAnotherEpoch(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d := s.start("--provider", "sqlite:"+s.leases())
-	s.dial().id()
-	d.terminate()
+	d := s.Start("--provider", "sqlite:"+s.Leases())
+	s.Dial().ID()
+	d.Terminate()
 	fresh := newSite(t)
-	d = fresh.launch("--provider", "sqlite:"+s.leases()+"?epoch=2025-06-01T00:00:00Z")
+	d = fresh.Launch("--provider", "sqlite:"+s.Leases()+"?epoch=2025-06-01T00:00:00Z")
 	var said string
-	eventually(t, "the daemon says what is wrong", func() bool {
+	testkit.Eventually(t, "the daemon says what is wrong", func() bool {
 		select {
-		case <-d.ended:
-			said = d.failsToStart(exitFailure)
+		case <-d.Ended:
+			said = d.FailsToStart(exitFailure)
 			return true
 		default:
 		}
-		got := fresh.kazahanad("status", "--json")
-		said = got.stdout
+		got := fresh.Kazahanad("status", "--json")
+		said = got.Stdout
 		return strings.Contains(said, "fallback_random") && strings.Contains(said, "epoch 20")
 	})
-	for _, want := range []string{s.leases(), "epoch", "2025-06-01", "2026-01-01"} {
+	for _, want := range []string{s.Leases(), "epoch", "2025-06-01", "2026-01-01"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it said %q, want %q in it", said, want)
 		}
@@ -95,17 +88,17 @@ func TestProviderWithAnotherEpoch(t *testing.T) {
 func TestProviderUnusableAtStartWithoutFallback(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	obstacles["garbage"](t, s.leases())
-	s.start(s.brief("--fallback", "none")...)
-	c := s.dial()
-	c.awaitMode("unavailable")
-	if cause, _ := c.refused(wire.CodeLeaseAcquisition).Detail("cause"); !strings.Contains(cause, s.leases()) {
+	obstacles["garbage"](t, s.Leases())
+	s.Start(s.Brief("--fallback", "none")...)
+	c := s.Dial()
+	c.AwaitMode("unavailable")
+	if cause, _ := c.Refused(wire.CodeLeaseAcquisition).Detail("cause"); !strings.Contains(cause, s.Leases()) {
 		t.Errorf("the cause is %q", cause)
 	}
-	s.kazahanad("health").fails(t, exitFailure, s.leases())
-	rename(t, s.leases(), s.path("obstacle"))
-	c.awaitMode("regular")
-	if id := c.id(); isFallback(uint64(id)) {
+	s.Kazahanad("health").Fails(t, exitFailure, s.Leases())
+	testkit.Rename(t, s.Leases(), s.Path("obstacle"))
+	c.AwaitMode("regular")
+	if id := c.ID(); testkit.IsFallback(uint64(id)) {
 		t.Errorf("%d is a fallback ID", id)
 	}
 }

@@ -20,7 +20,8 @@ func (versionCmd) Run(s *system) error {
 	return err
 }
 
-// buildCommit is the linker's, or what the Go tool noted.
+// buildCommit is the commit that the linker set, else the one that the Go tool
+// recorded.
 func buildCommit() string {
 	if commit != "" {
 		return commit

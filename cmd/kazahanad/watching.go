@@ -13,14 +13,14 @@ import (
 	"github.com/kazahana/kazahana/internal/stores"
 )
 
-// watching is who is told what locks, sequences and activation records do.
+// watching adds metrics, logs and traces to locks, sequences and activation records.
 type watching struct {
 	tracing *tracing.Tracing
 	log     *zap.Logger
-	called  func(op string, took time.Duration) // of a call of the store; nil: nobody
+	called  func(op string, took time.Duration) // after each call of the store; may be nil
 }
 
-// stores has the calls of the store watched.
+// stores wraps the stores to watch their calls.
 func (w watching) stores(s *stores.Store) {
 	s.Locks = lock.Observed(w.tracing.Locks(s.Locks, s.URL), events.Locks(w.log, w.called))
 	s.Sequences = w.tracing.Sequences(s.Sequences, s.URL)
@@ -30,7 +30,7 @@ func (w watching) stores(s *stores.Store) {
 	}
 }
 
-// sequences has the values that are handed out watched.
+// sequences wraps the store to watch the values that it hands out.
 func (w watching) sequences(s sequence.Store) sequence.Store {
 	return sequence.Observed(s, events.Sequences(w.log))
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // In all bytes between daemon and lease server each secret is there once: in the
@@ -14,8 +15,8 @@ import (
 func TestSecretTravelsOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	server := s.startLeaseServer("127.0.0.1:0", "--provider", "memory:?term=1s&quarantine=500ms")
-	proxy, err := providertest.NewProxy("tcp", server.address)
+	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "memory:?term=1s&quarantine=500ms")
+	proxy, err := providertest.NewProxy("tcp", server.Address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,23 +24,23 @@ func TestSecretTravelsOnce(t *testing.T) {
 	url := "http://" + proxy.Addr()
 	seen := func(text string, n int) {
 		t.Helper()
-		eventually(t, text, func() bool { return proxy.Count(text) >= n })
+		testkit.Eventually(t, text, func() bool { return proxy.Count(text) >= n })
 	}
 
-	d := s.start("--provider", url, "--verify-interval", "50ms")
-	s.dial().id()
+	d := s.Start("--provider", url, "--verify-interval", "50ms")
+	s.Dial().ID()
 	seen("POST /leases/verify", 5)
 	seen("POST /lease ", 3)
-	d.terminate()
+	d.Terminate()
 	seen("DELETE /lease/", 1)
 
-	done := s.path("done")
-	run := s.launchCommand(s.command("run", "--config", "none", "--provider", url, "--", "sh", "-c", "while [ ! -e "+done+" ]; do sleep 0.05; done"))
+	done := s.Path("done")
+	run := s.LaunchCommand(s.Command("run", "--config", "none", "--provider", url, "--", "sh", "-c", "while [ ! -e "+done+" ]; do sleep 0.05; done"))
 	seen("POST /leases/extend", 3)
 	if err := os.WriteFile(done, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run.awaitEnd()
+	run.AwaitEnd()
 
 	secrets := regexp.MustCompile(`"secret":"([0-9a-f]{32})"`).FindAllStringSubmatch(string(proxy.Recorded()), -1)
 	if len(secrets) < 4 {

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -21,62 +22,40 @@ var (
 	errNoCover  = errors.New("the lease does not cover this host's clock")
 )
 
-// acquire asks the provider for need IDs per millisecond, and deals with the
-// answer.
-func (k *Keeper) acquire(ctx context.Context, need int64) {
-	growing := k.growth && k.remaining(k.Clock.NowMS()) > 0
-	repeated := k.request != nil
-	if !repeated {
-		k.request = &provider.AcquireRequest{
-			Service: k.cfg.Service, Meta: k.cfg.Meta, ThroughputPerMS: need, RequestID: k.newRequestID(),
+// asking is what an acquire is for.
+type asking struct {
+	repeated bool // the request was sent before
+	growing  bool // it is to bring more, not to replace
+}
+
+// answer is leases that the provider has granted, before they are judged.
+type answer struct {
+	asking
+	leases  []lease.Lease
+	heardMS int64 // what the clock showed when the answer came
+	placed  bool  // it is settled on which timeline the service goes on
+}
+
+// acquire asks for need IDs per millisecond. A request of which it is not known
+// whether it was granted is repeated.
+func (c *Core) acquire(need int64) Action {
+	c.asked = true
+	c.asking = asking{repeated: c.request != nil, growing: c.growth && c.remaining() > 0}
+	if c.request == nil {
+		c.request = &provider.AcquireRequest{
+			Service: c.cfg.Service, Meta: c.cfg.Meta, ThroughputPerMS: need, RequestID: c.newRequestID(),
 		}
-		k.askedMS = k.Clock.NowMS()
+		c.askedMS = c.at.MS
 	}
-	var leases []lease.Lease
-	err := k.timed(ctx, "acquire", func(ctx context.Context) (err error) {
-		leases, err = k.Provider.Acquire(ctx, *k.request)
-		return err
-	})
-	if err != nil && ctx.Err() != nil {
-		return // told to stop: that says nothing about the provider
-	}
-	if err == nil || settled(err) {
-		k.request = nil
-	}
-	if repeated && errors.Is(err, provider.ErrConflict) {
-		// The answer that was lost granted leases which have ended since. That is
-		// no failure of the provider's, and a new request may well be granted.
-		k.acquire(ctx, need)
-		return
-	}
-	if err == nil && len(leases) == 0 {
-		err = fmt.Errorf("%w: the provider answered without one", lease.ErrMalformed)
-	}
-	if err != nil {
-		k.failed(err)
-		return
-	}
-	k.learnClock(leases, repeated)
-	now := k.Clock.NowMS() // after learnClock, which may have set it right
-	good, bad := k.sort(leases, now)
-	// Callers wait for the one or the other; giving back takes time.
-	if len(good) > 0 {
-		k.accept(ctx, good, now)
-		k.pace(growing, good[0])
-	} else {
-		k.failed(bad[0].err)
-	}
-	for _, r := range bad {
-		k.refuse(r)
-	}
+	return Acquire{*c.request}
 }
 
 // newRequestID makes 128 random bits, under which a lost answer can be asked
 // for again.
-func (k *Keeper) newRequestID() string {
+func (c *Core) newRequestID() string {
 	var b [16]byte
 	for i := range 2 {
-		r := k.Rand.Uint64()
+		r := c.rnd.Uint64()
 		for j := range 8 {
 			b[8*i+j] = byte(r >> (8 * j))
 		}
@@ -94,27 +73,205 @@ func settled(err error) bool {
 		errors.Is(err, provider.ErrConflict) || errors.Is(err, provider.ErrInvalid)
 }
 
+// heard notes whether the provider has answered a call.
+func (c *Core) heard(err error) {
+	if err == nil || settled(err) {
+		c.answered, c.lastAnswer = true, c.at.Elapsed
+	}
+}
+
+func (c *Core) onAcquired(e Acquired) Action {
+	c.heard(e.Err)
+	err := e.Err
+	if err != nil && c.at.Halt {
+		return c.next() // the call was cut short: that says nothing about the provider
+	}
+	if err == nil || settled(err) {
+		c.request = nil
+	}
+	if c.asking.repeated && errors.Is(err, provider.ErrConflict) {
+		// The answer that was lost granted leases which have ended since. That is
+		// no failure of the provider's, and a new request may well be granted.
+		c.asked = false
+		return c.next()
+	}
+	if err == nil && len(e.Leases) == 0 {
+		err = fmt.Errorf("%w: the provider answered without one", lease.ErrMalformed)
+	}
+	if err != nil {
+		c.failed(err)
+		return c.next()
+	}
+	c.answer = &answer{leases: e.Leases, asking: c.asking, heardMS: c.at.MS}
+	if l := c.answer.first(); l != nil && c.cfg.OwnClock {
+		return Confirm{l.Created}
+	}
+	c.learnClock()
+	return c.next()
+}
+
+// first is the first well-formed lease, if there is one.
+func (a *answer) first() *lease.Lease {
+	for i := range a.leases {
+		if a.leases[i].Validate() == nil {
+			return &a.leases[i]
+		}
+	}
+	return nil
+}
+
 // learnClock compares the time of a grant with the local clock, which was
-// between k.askedMS and now when the grant was made.
-func (k *Keeper) learnClock(leases []lease.Lease, repeated bool) {
-	i := slices.IndexFunc(leases, func(l lease.Lease) bool { return l.Validate() == nil })
-	if i < 0 {
+// between askedMS and now when the grant was made. The provider's clock may have
+// set the local one right since.
+func (c *Core) learnClock() {
+	l := c.answer.first()
+	if l == nil {
 		return
 	}
-	created, asked, now := leases[i].Created, k.askedMS, k.Clock.NowMS()
-	if k.Provider.Info().OwnClock {
-		k.Clock.Confirm(created)
-		asked += k.Clock.NowMS() - now
-		now = k.Clock.NowMS()
-	}
-	if repeated {
+	now := c.at.MS
+	asked := c.askedMS + now - c.answer.heardMS
+	if c.answer.repeated {
 		// Asked for the first time long ago, maybe: anything in between agrees
 		// with the answer, and what was known before is kept where it does.
-		k.skewMS = min(max(k.skewMS, created-now), created-asked)
+		c.skewMS = min(max(c.skewMS, l.Created-now), l.Created-asked)
 	} else {
-		k.skewMS = created - (asked+now)/2
+		c.skewMS = l.Created - (asked+now)/2
 	}
-	k.Observer.Skew(created, time.Duration(k.skewMS)*time.Millisecond)
+	created, skew := l.Created, time.Duration(c.skewMS)*time.Millisecond
+	c.report.seen(func(o Observer) { o.Skew(created, skew) })
+}
+
+// judge takes the leases of an answer that can be used into use, and refuses the
+// others.
+func (c *Core) judge() (action Action, again bool) {
+	if !c.answer.placed {
+		c.answer.placed = true
+		c.settleTimeline()
+		return nil, true
+	}
+	a := c.answer
+	c.answer = nil
+	var good []lease.Lease
+	var bad []refusal
+	known := c.all()
+	for _, l := range a.leases {
+		if err := c.unfit(l); err != nil {
+			bad = append(bad, refusal{l, err, !errors.Is(err, lease.ErrMalformed) && has(known, l)})
+			continue
+		}
+		good = append(good, l)
+	}
+	if len(good) > 0 {
+		c.accept(good)
+		c.pace(a.growing, good[0])
+	} else {
+		c.failed(bad[0].err)
+	}
+	for _, r := range bad {
+		c.refuse(r)
+	}
+	return nil, true
+}
+
+// unfit says why the lease cannot be used, nil if it can.
+func (c *Core) unfit(l lease.Lease) error {
+	if err := l.Validate(); err != nil {
+		return err
+	}
+	if !covers(l.Created, l.Expired, c.at.MS) {
+		return fmt.Errorf("%w: %v, and the clock shows %s", errNoCover, l, snowflake.FormatMS(c.at.MS))
+	}
+	if tl := l.Timeline(); tl != c.saved.Timeline {
+		return fmt.Errorf("%w: lease has epoch %s and bit_ts %d, the service has epoch %s and bit_ts %d; "+
+			"if the change is meant, stop the daemon and run kazahanad state accept-epoch", errMismatch,
+			snowflake.FormatMS(tl.EpochMS), tl.BitTS, snowflake.FormatMS(c.saved.Timeline.EpochMS), c.saved.Timeline.BitTS)
+	}
+	return nil
+}
+
+// settleTimeline decides, with the first lease of a service that can be used, on
+// which timeline the service is. Where that is another one it begins the move: the
+// new timeline is in the local state before an ID is made on it, because after a
+// crash the old one would make smaller IDs.
+func (c *Core) settleTimeline() {
+	for _, l := range c.answer.leases {
+		err := c.unfit(l)
+		switch {
+		case err == nil:
+			c.saved.Source = state.SourceLease
+			return
+		case errors.Is(err, errMismatch) && c.saved.Source != state.SourceLease:
+			before := c.saved
+			c.moving = &before
+			c.saved.Timeline, c.saved.Source = l.Timeline(), state.SourceLease
+			c.saved.Held, c.saved.Cached = nil, nil // they are of another timeline
+			c.todo = append(c.todo, toSave)
+			return
+		}
+	}
+}
+
+// onRebased ends the move to another timeline.
+func (c *Core) onRebased(ok bool) {
+	if !ok {
+		c.saved = *c.moving
+		c.todo = append(c.todo, toSave)
+	}
+	c.moving = nil
+}
+
+// accept takes the leases into use. Expired ones are pruned now and only now,
+// when there is something to live from (seed 000, section 5.9): the last of
+// them is kept for fallback, the others go back. The new leases are in the live
+// state before they are used.
+func (c *Core) accept(good []lease.Lease) {
+	var pruned []lease.Lease
+	held := slices.Clone(good)
+	for _, l := range c.saved.Held {
+		switch {
+		case has(good, l):
+			// the answer to a repeated request
+		case c.at.MS >= l.Expired:
+			pruned = append(pruned, l)
+		default:
+			held = append(held, l)
+		}
+	}
+	if len(pruned) > 0 {
+		slices.SortFunc(pruned, func(a, b lease.Lease) int { return cmp.Compare(a.Expired, b.Expired) })
+		last := pruned[len(pruned)-1]
+		c.leaving = pruned[:len(pruned)-1]
+		if c.saved.Cached != nil {
+			c.leaving = append(c.leaving, *c.saved.Cached)
+		}
+		c.saved.Cached = &last
+	}
+	c.saved.Held, c.saved.Offered = held, nil
+	c.cause, c.failures, c.notBefore = nil, 0, 0
+	c.todo = append(c.todo, toSave, toPublish)
+	for i, l := range good {
+		if i == maxLogged {
+			c.report.line(zap.InfoLevel, "further worker ids allocated", zap.Int("count", len(good)-i))
+			break
+		}
+		c.report.line(zap.InfoLevel, "worker id allocated", leaseFields(l)...)
+	}
+	c.begin(good[0])
+	c.report.seen(func(o Observer) { o.Acquired(ResultOK) })
+}
+
+// pace sets the rate limits after a success.
+func (c *Core) pace(growing bool, l lease.Lease) {
+	c.term = time.Duration(l.Term()) * time.Millisecond
+	if !growing {
+		c.lastAcquire, c.acquired = c.at.Elapsed, true
+	}
+	if c.supply() >= c.cfg.MaxThroughput {
+		c.growthShort = 0
+		return
+	}
+	c.growthShort++
+	c.growthBefore = c.at.Elapsed + backoff(c.growthShort, c.cfg.RetryInterval, c.cfg.RetryMax, c.rnd.Float64())
 }
 
 type refusal struct {
@@ -123,158 +280,32 @@ type refusal struct {
 	known bool // it is held or cached already: not ours to give back as unused
 }
 
-// sort tells the leases that can be used from those that cannot.
-func (k *Keeper) sort(leases []lease.Lease, now int64) (good []lease.Lease, bad []refusal) {
-	known := k.all()
-	for _, l := range leases {
-		if err := k.check(l, now); err != nil {
-			bad = append(bad, refusal{l, err, !errors.Is(err, lease.ErrMalformed) && has(known, l)})
-			continue
-		}
-		good = append(good, l)
-	}
-	return good, bad
-}
-
-func (k *Keeper) check(l lease.Lease, now int64) error {
-	if err := l.Validate(); err != nil {
-		return err
-	}
-	if !covers(l.Created, l.Expired, now) {
-		return fmt.Errorf("%w: %v, and the clock shows %s", errNoCover, l, snowflake.FormatMS(now))
-	}
-	tl := l.Timeline()
-	if tl == k.saved.Timeline {
-		k.saved.Source = state.SourceLease
-		return nil
-	}
-	if k.saved.Source == state.SourceLease || !k.rebase(tl) {
-		return fmt.Errorf("%w: lease has epoch %s and bit_ts %d, the service has epoch %s and bit_ts %d; "+
-			"if the change is meant, stop the daemon and run kazahanad state accept-epoch", errMismatch,
-			snowflake.FormatMS(tl.EpochMS), tl.BitTS, snowflake.FormatMS(k.saved.Timeline.EpochMS), k.saved.Timeline.BitTS)
-	}
-	return nil
-}
-
-// rebase moves the service to the timeline of its first lease, and reports
-// whether it did. It is in the local state before an ID is made on it: after a
-// crash the old one would make smaller IDs.
-func (k *Keeper) rebase(tl snowflake.Timeline) bool {
-	before := k.saved
-	k.saved.Timeline, k.saved.Source = tl, state.SourceLease
-	k.saved.Held, k.saved.Cached = nil, nil // they are of another timeline
-	if k.save() && k.Generator.Rebase(tl) {
-		return true
-	}
-	k.saved = before
-	k.save()
-	return false
-}
-
-// accept takes the leases into use. Expired ones are pruned now and only now,
-// when there is something to live from (seed 000, section 5.9): the last of
-// them is kept for fallback, the others go back.
-func (k *Keeper) accept(ctx context.Context, good []lease.Lease, now int64) {
-	var pruned, leaving []lease.Lease
-	held := slices.Clone(good)
-	for _, l := range k.saved.Held {
-		switch {
-		case has(good, l):
-			// the answer to a repeated request
-		case now >= l.Expired:
-			pruned = append(pruned, l)
-		default:
-			held = append(held, l)
-		}
-	}
-	if len(pruned) > 0 {
-		slices.SortFunc(pruned, func(a, b lease.Lease) int { return int(min(max(a.Expired-b.Expired, -1), 1)) })
-		last := pruned[len(pruned)-1]
-		leaving = pruned[:len(pruned)-1]
-		if k.saved.Cached != nil {
-			leaving = append(leaving, *k.saved.Cached)
-		}
-		k.saved.Cached = &last
-	}
-	k.saved.Held, k.saved.Offered = held, nil
-	k.cause, k.failures, k.notBefore = nil, 0, 0
-	saved := k.save()
-	k.publish()
-	for i, l := range good {
-		if i == maxLogged {
-			k.Log.Info("further worker ids allocated", zap.Int("count", len(good)-i))
-			break
-		}
-		k.Log.Info("worker id allocated", leaseFields(l)...)
-	}
-	k.begin(good[0])
-	k.Observer.Acquired(ResultOK)
-	if saved {
-		k.releaseAll(ctx, leaving)
-	}
-}
-
-// pace sets the rate limits after a success.
-func (k *Keeper) pace(growing bool, l lease.Lease) {
-	elapsed := k.Clock.Elapsed()
-	k.term = time.Duration(l.Term()) * time.Millisecond
-	if !growing {
-		k.lastAcquire, k.acquired = elapsed, true
-	}
-	if k.supply(k.Clock.NowMS()) >= k.cfg.MaxThroughput {
-		k.growthShort = 0
-		return
-	}
-	k.growthShort++
-	k.growthBefore = elapsed + backoff(k.growthShort, k.cfg.RetryInterval, k.cfg.RetryMax, k.Rand.Float64())
-}
-
-// refuse logs a lease that this daemon cannot use, and queues it for release. A
+// refuse reports a lease that this daemon cannot use, and queues it for release. A
 // lease that is held already (an old answer that came again) is not released.
-func (k *Keeper) refuse(r refusal) {
+func (c *Core) refuse(r refusal) {
 	l := r.lease
 	if errors.Is(r.err, errMismatch) {
 		offered := l.Timeline()
-		if k.saved.Offered == nil || *k.saved.Offered != offered {
-			k.saved.Offered = &offered
-			k.save()
+		if c.saved.Offered == nil || *c.saved.Offered != offered {
+			c.saved.Offered = &offered
+			if !slices.Contains(c.todo, toSave) {
+				c.todo = append(c.todo, toSave)
+			}
 		}
-		k.Observer.Mismatch()
-		k.Log.Error("epoch mismatch: lease refused", leaseFields(l, zap.Error(r.err))...)
+		c.report.seen(Observer.Mismatch)
+		c.report.line(zap.ErrorLevel, "epoch mismatch: lease refused", leaseFields(l, zap.Error(r.err))...)
 	} else {
-		k.Log.Warn("lease refused", leaseFields(l, zap.Error(r.err))...)
+		c.report.line(zap.WarnLevel, "lease refused", leaseFields(l, zap.Error(r.err))...)
 	}
 	if !errors.Is(r.err, lease.ErrMalformed) && !r.known {
-		k.refused = append(k.refused, l)
-	}
-}
-
-// giveBackRefused gives back some of the refused leases: acquires and verifies
-// come in between. Where the provider hangs, the others run out by themselves.
-//
-// A refused lease was never published, so its own start bounds what was embedded
-// under it, and is near the provider's time however wrong this host's clock is;
-// but for one that was granted long ago and is told of only now, so is any later
-// time.
-func (k *Keeper) giveBackRefused(ctx context.Context) {
-	for n := 0; n < releaseChunk && len(k.refused) > 0 && ctx.Err() == nil; n++ {
-		l := k.refused[0]
-		k.refused = k.refused[1:]
-		at := l.Created
-		if theirs := k.Clock.NowMS() + k.skewMS; theirs-at > provider.ReleaseWindow.Milliseconds()/2 {
-			at = theirs
-		}
-		if err := k.release(ctx, l, at); gone(err) {
-			k.refused = nil
-		}
+		c.refused = append(c.refused, l)
 	}
 }
 
 // failed notes that an acquire brought nothing, and when to try again.
-func (k *Keeper) failed(err error) {
-	elapsed := k.Clock.Elapsed()
-	k.failures++
-	wait := backoff(k.failures, k.cfg.RetryInterval, k.cfg.RetryMax, k.Rand.Float64())
+func (c *Core) failed(err error) {
+	c.failures++
+	wait := backoff(c.failures, c.cfg.RetryInterval, c.cfg.RetryMax, c.rnd.Float64())
 	result := ResultUnavailable
 	var full *provider.FullError
 	var fenced *provider.FencedError
@@ -282,8 +313,8 @@ func (k *Keeper) failed(err error) {
 	switch {
 	case errors.As(err, &fenced):
 		result = ResultFenced
-		end := time.Duration(fenced.UntilMS-k.Clock.NowMS()-k.skewMS) * time.Millisecond
-		wait = fenceWait(end, wait, k.cfg.RetryInterval, k.cfg.RetryMax, k.Rand.Float64())
+		end := time.Duration(fenced.UntilMS-c.at.MS-c.skewMS) * time.Millisecond
+		wait = fenceWait(end, wait, c.cfg.RetryInterval, c.cfg.RetryMax, c.rnd.Float64())
 	case errors.As(err, &busy):
 		result = ResultRefused
 		wait = max(wait, min(busy.RetryAfter, maxRetryAfter))
@@ -295,20 +326,15 @@ func (k *Keeper) failed(err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		result = ResultTimeout
 	}
-	k.notBefore = elapsed + wait
-	k.cause = err
-	k.publish()
-	k.Observer.Acquired(result)
-	fields := []zap.Field{zap.Error(err), zap.Int("failures", k.failures), zap.Duration("retry_in", wait)}
-	had := k.term > 0 || k.saved.Cached != nil // a lease, in this life or the one before
-	if had && k.cfg.NoFallback && !k.anyUsable() {
-		k.Log.Error("keep alive failed, circuit breaking", fields...)
+	c.notBefore = c.at.Elapsed + wait
+	c.cause = err
+	c.todo = append(c.todo, toPublish)
+	c.report.seen(func(o Observer) { o.Acquired(result) })
+	fields := []zap.Field{zap.Error(err), zap.Int("failures", c.failures), zap.Duration("retry_in", wait)}
+	had := c.term > 0 || c.saved.Cached != nil // a lease, in this life or the one before
+	if had && c.cfg.NoFallback && !c.anyUsable() {
+		c.report.line(zap.ErrorLevel, "keep alive failed, circuit breaking", fields...)
 		return
 	}
-	k.Log.Error("failed to allocate worker id", fields...)
-}
-
-func (k *Keeper) anyUsable() bool {
-	now := k.Clock.NowMS()
-	return slices.ContainsFunc(k.saved.Held, func(l lease.Lease) bool { return l.Allows(now) })
+	c.report.line(zap.ErrorLevel, "failed to allocate worker id", fields...)
 }

@@ -2,9 +2,10 @@
 // of the provider, and runs beside the request path, which never waits for it:
 // what it has, it publishes to the generator.
 //
-// Keeper.Step does everything that is due at one moment and says when to come
-// back; Run is only the loop around it. Nothing but Step's caller decides what
-// runs when, so tests and the proof's simulation drive it by hand.
+// Core decides. It takes one event after the other (a tick, the provider's answer, a
+// write that is done, the stop of the daemon) with the time, and returns the one
+// action to take next. Keeper carries the actions out; the simulations of test/proof
+// and test/capacity have shells of their own around the same Core.
 //
 // # What it upholds
 //

@@ -141,7 +141,7 @@ func TestHandBackWhenTheClockReachesTheSuccessor(t *testing.T) {
 func TestNothingIsReleasedWhenTheDiskFillsUpInBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
-		r.seen.noted = func(string) { r.store.broken.Store(r.elapsed() > renewal) }
+		r.store.written = func() { r.store.broken.Store(r.elapsed() > renewal) }
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(renewal + time.Second)

@@ -438,7 +438,8 @@ var errDisk = errors.New("no space left on device")
 // and can be made to fail.
 type store struct {
 	*state.Service
-	broken atomic.Bool
+	broken  atomic.Bool
+	written func() // called after a write that succeeded, if set
 }
 
 func newStore(t *testing.T, saved state.Saved) *store {
@@ -458,7 +459,11 @@ func (s *store) Save(saved state.Saved) error {
 	if s.broken.Load() {
 		return errDisk
 	}
-	return s.Service.Save(saved)
+	err := s.Service.Save(saved)
+	if s.written != nil {
+		s.written()
+	}
+	return err
 }
 
 // leases is all that a restart would find.
@@ -469,8 +474,6 @@ func (s *store) leases() []lease.Lease {
 
 // seen is what the metrics were told.
 type seen struct {
-	noted func(result string) // called when an acquire has ended, if set
-
 	mu          sync.Mutex
 	acquired    map[string]int
 	lost        []string
@@ -480,9 +483,6 @@ type seen struct {
 }
 
 func (s *seen) Acquired(result string) {
-	if s.noted != nil {
-		s.noted(result)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.acquired[result]++

@@ -7,7 +7,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// Status is what a keeper has and does, at the end of its last step.
+// Status is what a keeper has and does, as of its last event.
 type Status struct {
 	Held     []lease.Lease
 	Cached   *lease.Lease
@@ -19,20 +19,10 @@ type Status struct {
 	SkewMS   int64               // provider's clock minus ours at the last grant
 }
 
-// Status may be called from any goroutine. The slices are not to be changed.
-func (k *Keeper) Status() Status {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.status
-}
-
-// report renews what Status shows.
-func (k *Keeper) report() {
-	s := Status{
-		Held: k.saved.Held, Cached: k.saved.Cached, Timeline: k.saved.Timeline, Offered: k.saved.Offered,
-		Failures: k.failures, Cause: k.cause, RetryIn: max(k.notBefore-k.Clock.Elapsed(), 0), SkewMS: k.skewMS,
+// Status returns what there is. The slices are not to be changed.
+func (c *Core) Status() Status {
+	return Status{
+		Held: c.saved.Held, Cached: c.saved.Cached, Timeline: c.saved.Timeline, Offered: c.saved.Offered,
+		Failures: c.failures, Cause: c.cause, RetryIn: max(c.notBefore-c.at.Elapsed, 0), SkewMS: c.skewMS,
 	}
-	k.mu.Lock()
-	k.status = s
-	k.mu.Unlock()
 }

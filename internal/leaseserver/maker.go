@@ -61,9 +61,9 @@ func (s *Server) makers(ctx context.Context, service string, in snowflake.Inspec
 	var err error
 	if in.Kind == snowflake.KindFallback {
 		found, err = provider.LookBack(in.TimestampMS, s.o.Services.Of(service).Term, makerSteps, locate)
-		out.Note = "no lease stands behind a fallback ID; nobody is known who could have cached one for it, so machine ID and sequence are random, or the history is too short"
+		out.Note = "no lease stands behind a fallback ID; no holder is known who could have cached one for it, so machine ID and sequence are random, or the history is too short"
 		if len(found) > 0 {
-			out.Note = "no lease stands behind a fallback ID; if it is a cached one, this is whose slot it was; if its bits are random, this says nothing"
+			out.Note = "no lease stands behind a fallback ID; if it is a cached one, this is the holder of its slot; if its bits are random, this holder has nothing to do with it"
 		}
 	} else {
 		found, err = locate(in.TimestampMS)

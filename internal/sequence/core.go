@@ -1,11 +1,6 @@
 package sequence
 
-import (
-	"fmt"
-	"slices"
-	"strconv"
-	"strings"
-)
+import "slices"
 
 // State is everything that is remembered of one key. The zero value is a key
 // that is not known.
@@ -40,8 +35,8 @@ func Next(s State, r Request, nowMS int64) (State, Range, error) {
 		fresh.Options.Block = 0
 		return fresh.restarted().take(r, FreshCount(r), nowMS)
 	}
-	if recorded, asked := s.Options.Text(), r.Options.Text(); recorded != asked {
-		return s, Range{}, &MismatchError{Key: r.Key, Recorded: recorded, Asked: asked}
+	if !s.Options.same(r.Options) {
+		return s, Range{}, &MismatchError{Key: r.Key, Recorded: s.Options.Text(), Asked: r.Options.Text()}
 	}
 	if again, ok := s.receipt(r.RequestID); ok {
 		return s.repeat(again, r, nowMS)
@@ -79,7 +74,7 @@ type Doubt struct {
 // values again, and a key with a TTL starts over once nobody can have used it for
 // so long. over reports that it did: everything is known of the key from then on.
 func NextInDoubt(s State, r Request, nowMS int64, d Doubt) (after State, got Range, over bool, err error) {
-	if again, ok := s.receipt(r.RequestID); ok && s.Options.Text() == r.Options.Text() {
+	if again, ok := s.receipt(r.RequestID); ok && s.Options.same(r.Options) {
 		after, got, err = s.repeat(again, r, nowMS)
 		return after, got, false, err
 	}
@@ -149,35 +144,4 @@ func Declared(d Declaration, nowMS int64) State {
 	s := State{Options: d.Options, Last: d.Last, UsedMS: nowMS}
 	s.Options.Block = 0
 	return s
-}
-
-// ReceiptsText is the receipts as stores keep them: a line each, of request ID,
-// last value and count, every line after a line feed.
-func (s State) ReceiptsText() string {
-	var b strings.Builder
-	for _, r := range s.Receipts {
-		fmt.Fprintf(&b, "\n%s %d %d", r.RequestID, r.Last, r.Count)
-	}
-	return b.String()
-}
-
-// ParseReceipts reads what ReceiptsText wrote.
-func ParseReceipts(text string) ([]Receipt, error) {
-	var all []Receipt
-	for line := range strings.SplitSeq(strings.TrimPrefix(text, "\n"), "\n") {
-		if line == "" {
-			continue
-		}
-		f := strings.Split(line, " ")
-		if len(f) != 3 {
-			return nil, fmt.Errorf("the recorded requests are damaged")
-		}
-		last, err1 := strconv.ParseInt(f[1], 10, 64)
-		count, err2 := strconv.Atoi(f[2])
-		if err1 != nil || err2 != nil || count < 1 || count > MaxCount {
-			return nil, fmt.Errorf("the recorded requests are damaged")
-		}
-		all = append(all, Receipt{f[0], last, count})
-	}
-	return all, nil
 }

@@ -47,7 +47,7 @@ func TestEtcdConformance(t *testing.T) {
 			Expire: func(tenant, key string) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				resp, err := raw.conn.KV.Get(ctx, cfg.Prefix+"@rec/k/sequence/"+tenant+"/"+key)
+				resp, err := raw.conn.KV.Get(ctx, cfg.Prefix+"@rec/k/seq/"+tenant+"/"+key)
 				if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease == 0 {
 					t.Fatalf("%s: the record is %v (%v), want one with a lease", key, resp, err)
 				}

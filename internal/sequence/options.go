@@ -3,8 +3,6 @@ package sequence
 import (
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -102,31 +100,17 @@ func (o Options) fits(count int) bool {
 // ttlMS is the TTL in milliseconds.
 func (o Options) ttlMS() int64 { return o.TTL.Milliseconds() }
 
-// Text is the part of the options that a key is made with, in one form, so that
-// equal options are equal text. Stores keep it.
+// Text is the part of the options that a key is made with.
 func (o Options) Text() string {
 	return fmt.Sprintf("step=%d start=%d max_value=%d on_max=%s ttl_ms=%d", o.Step, o.First(), o.Max, o.OnMax, o.ttlMS())
 }
 
-// ParseOptions reads what Text wrote.
-func ParseOptions(text string) (Options, error) {
-	o := Options{StartSet: true}
-	numbers := map[string]*int64{"step": &o.Step, "start": &o.Start, "max_value": &o.Max, "ttl_ms": new(int64)}
-	for part := range strings.FieldsSeq(text) {
-		name, value, _ := strings.Cut(part, "=")
-		if name == "on_max" {
-			o.OnMax = OnMax(value)
-			continue
-		}
-		n, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || numbers[name] == nil {
-			return Options{}, fmt.Errorf("the recorded options %q are damaged", text)
-		}
-		*numbers[name] = n
-	}
-	o.TTL = time.Duration(*numbers["ttl_ms"]) * time.Millisecond
-	if err := o.Validate(); err != nil || o.Text() != text {
-		return Options{}, fmt.Errorf("the recorded options %q are damaged", text)
-	}
-	return o, nil
+// recorded is the part of the options that a key is made with, in one form, so that
+// equal options are equal.
+func (o Options) recorded() Options {
+	o.Start, o.StartSet, o.Block = o.First(), true, 0
+	return o
 }
+
+// same reports whether a key that is made with these options counts as with the others.
+func (o Options) same(other Options) bool { return o.recorded() == other.recorded() }

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// recordPrefix begins the keys of all records of this package.
-const recordPrefix = "sequence/"
+// recordPrefix begins the keys of all records of this package. It is short because there
+// may be millions of them.
+const recordPrefix = "seq/"
 
 // OnRecords keeps sequences as records: the value of each is a State, and its TTL the
 // record's term. The records are closed by their owner.
@@ -83,7 +82,7 @@ func (s *Records) change(ctx context.Context, tenant, key string, step func(befo
 		found, ok := v.Records[path]
 		if ok {
 			var err error
-			if before, err = parseState(string(found.Value)); err != nil {
+			if before, err = decode(found.Value); err != nil {
 				return nil, fmt.Errorf("sequence %q: %w", key, err)
 			}
 		}
@@ -91,37 +90,10 @@ func (s *Records) change(ctx context.Context, tenant, key string, step func(befo
 		if err != nil {
 			return nil, err
 		}
-		return []record.Write{{Key: path, Value: []byte(after.text()), TermMS: after.Options.ttlMS()}}, nil
+		return []record.Write{{Key: path, Value: after.encode(), TermMS: after.Options.ttlMS(), Unlisted: true}}, nil
 	})
 	if errors.Is(err, record.ErrTerm) {
 		err = fmt.Errorf("%w: %w", ErrTTL, err)
 	}
 	return err
-}
-
-// text is the state as records keep it: its options on a line; the last value, the
-// last use and the life on another; then the receipts.
-func (s State) text() string {
-	return fmt.Sprintf("%s\n%d %d %s%s", s.Options.Text(), s.Last, s.UsedMS, s.Life, s.ReceiptsText())
-}
-
-// parseState reads what text wrote.
-func parseState(text string) (s State, err error) {
-	options, rest, _ := strings.Cut(text, "\n")
-	values, receipts, _ := strings.Cut(rest, "\n")
-	if s.Options, err = ParseOptions(options); err != nil {
-		return State{}, err
-	}
-	fields := strings.Split(values, " ")
-	if len(fields) != 3 {
-		return State{}, fmt.Errorf("the recorded values %q are damaged", values)
-	}
-	last, err1 := strconv.ParseInt(fields[0], 10, 64)
-	used, err2 := strconv.ParseInt(fields[1], 10, 64)
-	if err := errors.Join(err1, err2); err != nil {
-		return State{}, fmt.Errorf("the recorded values %q are damaged: %w", values, err)
-	}
-	s.Last, s.UsedMS, s.Life = last, used, fields[2]
-	s.Receipts, err = ParseReceipts(receipts)
-	return s, err
 }

@@ -80,13 +80,12 @@ func TestTTLThatIsNotSet(t *testing.T) {
 
 // A record that is no state is refused by name, and left as it is.
 func TestDamagedRecord(t *testing.T) {
-	const options = "step=1 start=1 max_value=0 on_max=reset ttl_ms=0"
 	for _, text := range []string{
-		"", "{}", "step=1", options, options + "\n1 2", options + "\n1 2 3 4", options + "\nx 2 ", options + "\n1 x ",
-		options + "\n1 2 \nid", options + "\n1 2 \nid x 1", options + "\n1 2 \nid 1 0",
+		"", "\x00", "\xff\x01", "{}", "\x01\x01", "\x01\x01\x00\x01\x00\x00", "\x00\x01\x02id", "\x00\x01\x02id\x01", "\x00\x01\x02id\x01\x00",
+		"\x00\x01\x02id\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01", "\x10\x01\x05life", "step=1",
 	} {
 		records := memory.New(nil)
-		const key = "sequence/t/k"
+		const key = "seq/t/k"
 		put := func(record.View) ([]record.Write, error) {
 			return []record.Write{{Key: key, Value: []byte(text)}}, nil
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 var lobby = placement.Key{Kind: "room", Identity: "lobby"}
@@ -120,4 +121,20 @@ func TestFileFromBeforeTheFirstRelease(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestRights: these are the rights that a user of Redis needs.
+func TestRights(t *testing.T) {
+	server := redistest.New(t)
+	words := []any{"ACL", "SETUSER", "kazahana", "on", ">secret", "~{kazahana}:*", "&{kazahana}:@rec:*"}
+	for command := range strings.FieldsSeq("info time get set del getrange zadd zrem zrange publish subscribe unsubscribe ping eval evalsha wait") {
+		words = append(words, "+"+command)
+	}
+	server.Do(t, words...)
+	s, err := Open("redis+unix://kazahana:secret@"+server.Sock, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	works(t, s)
 }

@@ -8,12 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/kazahana/kazahana/internal/keeper"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 )
 
@@ -21,7 +18,6 @@ import (
 const (
 	retryInterval  = time.Second
 	retryMax       = time.Minute
-	callTimeout    = 3 * time.Second
 	verifyInterval = 10 * time.Second
 )
 
@@ -94,7 +90,7 @@ func (h *host) stop() {
 	}
 	h.up = false
 	for _, s := range h.services {
-		s.keeper.Shutdown(context.Background())
+		s.turn(keeper.Stop{})
 		s.life++
 	}
 }
@@ -125,17 +121,16 @@ func (h *host) crash() {
 	h.w.at(h.w.now+h.within(crashTakes), h.start)
 }
 
-// service is one keeper with its surroundings: it is the keeper's generator,
-// store, clock, observer, and the way to its provider.
+// service is the core of one keeper with its surroundings.
 type service struct {
-	host   *host
-	name   string
-	saved  state.Saved // durable
-	taken  []taken     // grants that the keeper may yet release
-	life   int         // counts the processes
-	keeper *keeper.Keeper
-	held   []lease.Lease
-	had    bool // a usable lease in this life
+	host  *host
+	name  string
+	saved state.Saved // durable
+	taken []taken     // grants that the keeper may yet release
+	life  int         // counts the processes
+	core  *keeper.Core
+	held  []lease.Lease
+	had   bool // a usable lease in this life
 }
 
 // taken points at the record of a grant.
@@ -155,15 +150,14 @@ func (s *service) start() {
 	w := s.host.w
 	cfg := keeper.Config{
 		Service: s.name, MaxThroughput: w.leases * w.terms.Layout().Throughput(),
-		RetryInterval: retryInterval, RetryMax: retryMax, CallTimeout: callTimeout, VerifyEvery: verifyInterval,
+		RetryInterval: retryInterval, RetryMax: retryMax, VerifyEvery: verifyInterval,
+		OwnClock: true, // as on a server
 	}
 	if !w.everyPoll {
 		cfg.VerifyEvery = 0 // a stop verifies all the same
 	}
-	s.held, s.had = nil, false
-	s.keeper = keeper.New(cfg, keeper.Deps{
-		Provider: link{s}, Generator: s, Store: s, Clock: clock{w}, Observer: silent{}, Log: zap.NewNop(), Rand: s.host.rnd,
-	})
+	core, first := keeper.NewCore(cfg, s.saved, s.host.rnd, s.moment())
+	s.core, s.held = core, first.Held
 	s.had = s.usable() // an adopted lease
 	s.step(s.life)
 }
@@ -175,9 +169,46 @@ func (s *service) step(life int) {
 		return
 	}
 	s.look()
-	nap := s.keeper.Step(context.Background())
+	nap := s.turn(keeper.Tick{})
 	s.look()
 	s.host.w.at(s.next(nap), func() { s.step(life) })
+}
+
+// turn lets the core act on a Tick or a Stop, to the end. Each action takes no time.
+func (s *service) turn(e keeper.Event) (nap time.Duration) {
+	for {
+		switch a := s.core.Handle(s.moment(), e).(type) {
+		case keeper.Publish:
+			s.held = a.Held
+			e = keeper.Published{}
+		case keeper.Rebase:
+			e = keeper.Rebased{OK: true}
+		case keeper.Save:
+			s.saved = a.Content
+			e = keeper.Saved{}
+		case keeper.Confirm:
+			e = keeper.Confirmed{}
+		case keeper.Acquire:
+			leases, err := s.acquire(a.Request)
+			e = keeper.Acquired{Leases: leases, Err: err}
+		case keeper.Verify:
+			lost, err := provider.Verify(context.Background(), s.host.w.provider.(provider.Verifier), s.name, a.Leases)
+			e = keeper.Verified{Lost: lost, Err: err}
+		case keeper.Release:
+			s.release(a.Request)
+			e = keeper.Released{}
+		case keeper.Sleep:
+			return a.For
+		case keeper.Done:
+			return 0
+		}
+	}
+}
+
+// moment shows the right time. The generator makes IDs all the time.
+func (s *service) moment() keeper.Moment {
+	w := s.host.w
+	return keeper.Moment{MS: w.nowMS(), Elapsed: time.Duration(w.now) * time.Millisecond, LastMS: w.nowMS()}
 }
 
 // next is when the keeper is to be woken. It asked for a nap; one that is as
@@ -195,7 +226,7 @@ func (s *service) next(nap time.Duration) int64 {
 			next = min(next, t)
 		}
 	}
-	if retry := s.keeper.Status().RetryIn; retry > 0 {
+	if retry := s.core.Status().RetryIn; retry > 0 {
 		sooner(w.now + (retry + time.Millisecond - 1).Milliseconds())
 	}
 	for _, l := range s.held {
@@ -225,84 +256,52 @@ func (s *service) look() {
 	s.had = usable
 }
 
-// The durable state.
+// The way to the provider. It notes what comes of each call.
 
-func (s *service) Load() state.Saved { return s.saved }
-
-func (s *service) Save(saved state.Saved) error {
-	s.saved = saved
-	return nil
-}
-
-// The keeper's view of the generator. It is busy: it makes IDs all the time.
-
-func (s *service) Update(held []lease.Lease, _ *lease.Lease, _ error) { s.held = held }
-func (s *service) Rebase(snowflake.Timeline) bool                     { return true }
-func (s *service) LastMS() int64                                      { return s.host.w.nowMS() }
-func (s *service) Growth() <-chan struct{}                            { return nil }
-
-// clock is the right time.
-type clock struct{ w *world }
-
-func (c clock) NowMS() int64           { return c.w.nowMS() }
-func (c clock) Elapsed() time.Duration { return time.Duration(c.w.now) * time.Millisecond }
-func (c clock) Confirm(int64)          {}
-
-// link is the way to the provider. It notes what comes of each call.
-type link struct{ s *service }
-
-func (l link) Info() provider.Info {
-	info := l.s.host.w.provider.Info()
-	info.OwnClock = true // as on a server
-	return info
-}
-
-func (l link) Close() error { return nil }
-
-func (l link) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
-	w := l.s.host.w
+func (s *service) acquire(req provider.AcquireRequest) ([]lease.Lease, error) {
+	w := s.host.w
 	w.acquires++
-	leases, err := w.provider.Acquire(ctx, req)
+	leases, err := w.provider.Acquire(context.Background(), req)
 	if short := w.terms.LeaseCount(req.ThroughputPerMS) - len(leases); err == nil && short > 0 {
 		err = fmt.Errorf("%d of %d leases are missing", short, short+len(leases))
 		w.failed++
 		w.lastFailed = w.now
-		w.blame(l.s, err)
-		w.note(l.s, "short")
+		w.blame(s, err)
+		w.note(s, "short")
 		err = nil // the keeper takes what there is
 	} else if err != nil {
 		w.failed++
 		w.lastFailed = w.now
-		w.blame(l.s, fmt.Errorf("acquire: %w", err))
-		w.note(l.s, "refused")
+		w.blame(s, fmt.Errorf("acquire: %w", err))
+		w.note(s, "refused")
 		return nil, err
 	}
-	w.note(l.s, "granted")
-	for _, old := range l.s.held {
+	w.note(s, "granted")
+	for _, old := range s.held {
 		if left := old.Expired - w.nowMS(); left > 0 {
 			w.closest = min(w.closest, left)
 		}
 	}
 	for _, granted := range leases {
-		l.s.taken = append(l.s.taken, taken{granted.Key(), len(w.grants)})
-		w.grants = append(w.grants, grant{host: l.s.host.number, from: granted.Created, to: granted.ReservedUntil})
+		s.taken = append(s.taken, taken{granted.Key(), len(w.grants)})
+		w.grants = append(w.grants, grant{host: s.host.number, from: granted.Created, to: granted.ReservedUntil})
 	}
 	return leases, nil
 }
 
-func (l link) Release(_ context.Context, req provider.ReleaseRequest) error {
-	w := l.s.host.w
+func (s *service) release(req provider.ReleaseRequest) {
+	w := s.host.w
 	if w.keepReleases {
-		return nil
+		return
 	}
-	w.note(l.s, "released")
+	w.note(s, "released")
 	start := w.terms.Layout().Slot(req.ID).Start
-	i := slices.IndexFunc(l.s.taken, func(t taken) bool { return t.key.Start == start && w.grants[t.grant].to > w.nowMS() })
-	number := l.s.taken[i].grant
-	l.s.taken = slices.Delete(l.s.taken, i, i+1)
+	i := slices.IndexFunc(s.taken, func(t taken) bool { return t.key.Start == start && w.grants[t.grant].to > w.nowMS() })
+	number := s.taken[i].grant
+	s.taken = slices.Delete(s.taken, i, i+1)
 	arrive := func() {
 		if err := w.provider.Release(context.Background(), req); err != nil {
-			w.blame(l.s, fmt.Errorf("release: %w", err))
+			w.blame(s, fmt.Errorf("release: %w", err))
 			return
 		}
 		g := &w.grants[number]
@@ -310,21 +309,7 @@ func (l link) Release(_ context.Context, req provider.ReleaseRequest) error {
 	}
 	if w.releaseTakes > 0 {
 		w.at(w.now+w.releaseTakes, arrive)
-		return nil
+		return
 	}
 	arrive()
-	return nil
 }
-
-func (l link) Verify(ctx context.Context, service string, claims []provider.Claim) ([]int, error) {
-	return l.s.host.w.provider.(provider.Verifier).Verify(ctx, service, claims)
-}
-
-type silent struct{}
-
-func (silent) Acquired(string)              {}
-func (silent) Called(string, time.Duration) {}
-func (silent) Lost(string)                  {}
-func (silent) Mismatch()                    {}
-func (silent) StateFailed()                 {}
-func (silent) Skew(int64, time.Duration)    {}

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/keeper"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -160,16 +158,15 @@ func (s *stream) begin() {
 		StartupWait: pick(w, []time.Duration{0, 20 * time.Millisecond}),
 		Clock:       s, Mark: s, Rand: newRand(w.rnd.Uint64()),
 	})
-	s.keeper = keeper.New(s.keeperConfig(), keeper.Deps{
-		Provider: w.linkOf(s), Generator: s, Store: s, Clock: believed{s.d}, Observer: silent{},
-		Log: zap.NewNop(), Rand: w.rnd,
-	})
+	core, first := keeper.NewCore(s.keeperConfig(), saved, w.rnd, s.moment())
+	s.core = core
+	s.perform(first)
 }
 
 func (s *stream) keeperConfig() keeper.Config {
 	return keeper.Config{
 		Service: s.svc.name, MaxThroughput: s.svc.cfg.MaxThroughput, RetryInterval: 4 * time.Millisecond,
-		RetryMax: 20 * time.Millisecond, CallTimeout: time.Hour, VerifyEvery: 15 * time.Millisecond,
+		RetryMax: 20 * time.Millisecond, VerifyEvery: 15 * time.Millisecond, OwnClock: s.d.w.provider.Info().OwnClock,
 	}
 }
 
@@ -177,7 +174,7 @@ func (s *stream) keeperConfig() keeper.Config {
 func (s *stream) reload() {
 	s.run(func() {
 		s.svc.cfg = s.d.w.drawConfig()
-		s.keeper.SetConfig(s.keeperConfig())
+		s.core.Configure(s.keeperConfig())
 		s.gen.SetConfig(s.svc.cfg)
 		s.collect()
 	})
@@ -238,8 +235,7 @@ func (d *daemon) stop() {
 			if first {
 				s.gen.Stop()
 			}
-			s.keeper.Shutdown(context.Background())
-			s.flush()
+			s.turn(keeper.Stop{})
 			if saved := s.sv.Load(); len(saved.Held) > 0 || saved.Cached != nil {
 				w.count("leases kept at a stop")
 			}

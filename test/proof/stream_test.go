@@ -15,14 +15,15 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 )
 
-// stream is a service in one life of its daemon: the generator and the keeper,
-// and what is between the rooms, where most of the rules are switched off.
+// stream is a service in one life of its daemon: the generator and the keeper's
+// core, and what is between the rooms, where most of the rules are switched off.
 type stream struct {
 	*life
-	svc    *service
-	sv     *state.Service
-	gen    *generator.Generator
-	keeper *keeper.Keeper
+	svc  *service
+	sv   *state.Service
+	gen  *generator.Generator
+	core *keeper.Core
+	busy bool // the keeper waits for what becomes of an action
 
 	held    []lease.Lease // as the keeper published them
 	cached  *lease.Lease
@@ -136,18 +137,18 @@ func (s *stream) loadFromDisk(saved state.Saved) state.Saved {
 	return saved
 }
 
-// Update publishes leases, as the keeper asks.
-func (s *stream) Update(held []lease.Lease, cached *lease.Lease, cause error) {
-	s.given = held
+// publish gives the generator its leases, as the keeper asks.
+func (s *stream) publish(p keeper.Publish) {
+	s.given = p.Held
 	if s.d.w.without(sealedBeforeSending) {
-		s.given = slices.Clone(held)
+		s.given = slices.Clone(p.Held)
 		for _, l := range s.held {
-			if !contains(held, l) {
+			if !contains(p.Held, l) {
 				s.given = append(s.given, l)
 			}
 		}
 	}
-	s.held, s.cached, s.cause = held, cached, cause
+	s.held, s.cached, s.cause = p.Held, p.Cached, p.Cause
 	s.d.w.oneUser(s)
 	s.give()
 }
@@ -157,15 +158,13 @@ func (s *stream) give() {
 	s.collect()
 }
 
-func (s *stream) Rebase(tl snowflake.Timeline) bool { return s.gen.Rebase(tl) }
-
-func (s *stream) Growth() <-chan struct{} { return s.gen.Growth() }
-
-func (s *stream) LastMS() int64 {
-	if s.d.w.without(releaseCoversLastEmbedded) {
-		return 0
+// moment is what the keeper sees. Here the clock is believed whatever it shows.
+func (s *stream) moment() keeper.Moment {
+	at := keeper.Moment{MS: s.d.clock(), Elapsed: time.Since(s.d.w.began)}
+	if s.gen != nil && !s.d.w.without(releaseCoversLastEmbedded) {
+		at.LastMS = s.gen.LastMS()
 	}
-	return s.gen.LastMS()
+	return at
 }
 
 // ask asks the generator for n IDs, as a caller does. Some callers stand in the
@@ -260,9 +259,44 @@ func (s *stream) impatient() {
 // step lets the keeper do what is due.
 func (s *stream) step() {
 	s.run(func() {
-		s.keeper.Step(context.Background())
-		s.flush()
+		s.turn(keeper.Tick{})
 	})
+}
+
+// turn lets the keeper's core act on a Tick or a Stop, to the end.
+func (s *stream) turn(e keeper.Event) {
+	if s.busy {
+		return
+	}
+	for s.busy = true; e != nil; {
+		e = s.perform(s.core.Handle(s.moment(), e))
+	}
+	s.busy = false
+	s.flush()
+}
+
+// perform carries out what the keeper decided.
+func (s *stream) perform(action keeper.Action) keeper.Event {
+	switch a := action.(type) {
+	case keeper.Publish:
+		s.publish(a)
+		return keeper.Published{}
+	case keeper.Rebase:
+		return keeper.Rebased{OK: s.gen.Rebase(a.Timeline)}
+	case keeper.Save:
+		return keeper.Saved{Err: s.Save(a.Content)}
+	case keeper.Confirm:
+		return keeper.Confirmed{}
+	case keeper.Acquire:
+		leases, err := s.acquire(a.Request)
+		return keeper.Acquired{Leases: leases, Err: err}
+	case keeper.Verify:
+		lost, err := s.verify(a.Leases)
+		return keeper.Verified{Lost: lost, Err: err}
+	case keeper.Release:
+		return keeper.Released{Err: s.release(a.Request)}
+	}
+	return nil
 }
 
 // reservation is until when the lease that gave low at the time is reserved.
@@ -286,20 +320,3 @@ func contains(leases []lease.Lease, l lease.Lease) bool {
 func isCached(cached *lease.Lease, l lease.Lease) bool {
 	return cached != nil && cached.Key() == l.Key()
 }
-
-// believed is a daemon's clock as the keeper sees it: here it is believed
-// whatever it shows.
-type believed struct{ d *daemon }
-
-func (b believed) NowMS() int64           { return b.d.clock() }
-func (b believed) Elapsed() time.Duration { return time.Since(b.d.w.began) }
-func (b believed) Confirm(int64)          {}
-
-type silent struct{}
-
-func (silent) Acquired(string)              {}
-func (silent) Called(string, time.Duration) {}
-func (silent) Lost(string)                  {}
-func (silent) Mismatch()                    {}
-func (silent) StateFailed()                 {}
-func (silent) Skew(int64, time.Duration)    {}

@@ -10,20 +10,9 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// link is the way to the provider. Time passes on it, other daemons act, the own
-// clock jumps and callers take IDs; requests and answers get lost, arrive late or
-// twice, and the process may be gone when the answer comes.
-type link struct{ s *stream }
-
-// plainLink is a link to a provider that cannot verify.
-type plainLink struct{ provider.Provider }
-
-func (w *world) linkOf(s *stream) provider.Provider {
-	if w.plain {
-		return plainLink{link{s}}
-	}
-	return link{s}
-}
+// This file is the way to the provider. Time passes on it, other daemons act, the
+// own clock jumps and callers take IDs; requests and answers get lost, arrive late
+// or twice, and the process may be gone when the answer comes.
 
 // answer is one that the network has seen.
 type answer struct {
@@ -36,21 +25,18 @@ var (
 	errNotSent = fmt.Errorf("%w: connection refused", provider.ErrNotSent)
 )
 
-func (l link) Info() provider.Info { return l.s.d.w.provider.Info() }
-func (l link) Close() error        { return nil }
-
 // travel lets things happen.
-func (l link) travel() {
-	w := l.s.d.w
-	l.s.p.check()
+func (s *stream) travel() {
+	w := s.d.w
+	s.p.check()
 	for range w.rnd.IntN(5) {
-		w.meanwhile(l.s)
-		l.s.p.check()
+		w.meanwhile(s)
+		s.p.check()
 	}
 	if w.rnd.IntN(w.deadlyCalls) == 0 {
 		w.count("killed during a call")
-		l.s.d.kill()
-		l.s.p.check()
+		s.d.kill()
+		s.p.check()
 	}
 }
 
@@ -73,14 +59,14 @@ func (w *world) deliver() {
 	}
 }
 
-func (l link) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
-	w := l.s.d.w
-	l.travel()
+func (s *stream) acquire(req provider.AcquireRequest) ([]lease.Lease, error) {
+	w := s.d.w
+	s.travel()
 	if w.unreachable() {
 		return nil, errLost
 	}
 	if w.rnd.IntN(20) == 0 {
-		w.later(func() { _, _ = w.provider.Acquire(ctx, req) })
+		w.later(func() { _, _ = w.provider.Acquire(context.Background(), req) })
 		return nil, context.DeadlineExceeded
 	}
 	if w.rnd.IntN(20) == 0 && len(w.answers) > 0 {
@@ -90,22 +76,22 @@ func (l link) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease
 		}
 		return nil, errLost
 	}
-	leases, err := w.provider.Acquire(ctx, req)
+	leases, err := w.provider.Acquire(context.Background(), req)
 	if err == nil {
 		w.count("leases granted")
-		w.tells("%s is granted %v", l.s.name(), leases)
+		w.tells("%s is granted %v", s.name(), leases)
 		w.answers = append(w.answers[max(0, len(w.answers)-3):len(w.answers):len(w.answers)], answer{req.RequestID, leases})
 	}
-	l.travel()
+	s.travel()
 	if w.rnd.IntN(15) == 0 {
 		return nil, errLost
 	}
 	return leases, err
 }
 
-func (l link) Release(ctx context.Context, req provider.ReleaseRequest) error {
-	defer l.s.flush()
-	w := l.s.d.w
+func (s *stream) release(req provider.ReleaseRequest) error {
+	defer s.flush()
+	w := s.d.w
 	send := func() error {
 		err := w.provider.Release(context.Background(), req)
 		if err == nil {
@@ -115,15 +101,15 @@ func (l link) Release(ctx context.Context, req provider.ReleaseRequest) error {
 		}
 		return err
 	}
-	l.travel()
-	err := l.release(send)
-	l.travel()
+	s.travel()
+	err := s.wire(send)
+	s.travel()
 	return err
 }
 
-// release is what can become of a release on the wire.
-func (l link) release(send func() error) error {
-	w := l.s.d.w
+// wire is what can become of a release on the wire.
+func (s *stream) wire(send func() error) error {
+	w := s.d.w
 	kept := func(err error) error {
 		w.count("releases refused or not sent")
 		if w.without(sentOnce) {
@@ -159,14 +145,17 @@ func (l link) release(send func() error) error {
 	return send()
 }
 
-func (l link) Verify(ctx context.Context, service string, claims []provider.Claim) ([]int, error) {
-	l.travel()
-	w := l.s.d.w
+func (s *stream) verify(leases []lease.Lease) ([]lease.Lease, error) {
+	w := s.d.w
+	if w.plain {
+		return nil, errors.ErrUnsupported
+	}
+	s.travel()
 	if w.unreachable() {
 		return nil, errLost
 	}
-	lost, err := w.provider.(provider.Verifier).Verify(ctx, service, claims)
-	l.travel()
+	lost, err := provider.Verify(context.Background(), w.provider.(provider.Verifier), s.svc.name, leases)
+	s.travel()
 	if w.rnd.IntN(20) == 0 {
 		return nil, errLost
 	}

@@ -17,7 +17,7 @@ import (
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 )
 
 // Store holds the records of any number of pools. Providers that share one
@@ -26,7 +26,7 @@ type Store struct {
 	nowMS func() int64
 
 	mu    sync.Mutex
-	pools map[string]*pool
+	pools map[string]*records
 }
 
 // NewStore returns an empty store. nowMS is the provider's clock in Unix
@@ -35,44 +35,136 @@ func NewStore(nowMS func() int64) *Store {
 	if nowMS == nil {
 		nowMS = func() int64 { return time.Now().UnixMilli() }
 	}
-	return &Store{nowMS: nowMS, pools: map[string]*pool{}}
-}
-
-type pool struct {
-	timeline snowflake.Timeline
-	records  map[slotKey]*record // never deleted from
-	levels   map[int]bool        // each bit_seq that a record has
-	rings    map[ringKey]*ring
-	requests map[requestKey][]grant // never deleted from: tests end
-	history  []*record              // every grant, oldest first; tests end
-	counters map[string]int64
-}
-
-type slotKey struct {
-	start  int64
-	bitSeq int
-}
-
-type ringKey struct {
-	bitSeq int
-	ids    provider.IDRange
+	return &Store{nowMS: nowMS, pools: map[string]*records{}}
 }
 
 type requestKey struct{ service, id string }
 
 // grant points at a record as it was when it was granted.
 type grant struct {
-	slot   slotKey
+	key    pool.Key
 	secret string
 }
 
-// record is a slot's latest grant.
-type record struct {
-	lease    lease.Lease
-	end      int64 // from then on the slot can be granted again
-	released bool
-	service  string
-	meta     map[string]string
+// records is one pool. It implements pool.Reader; the store's lock is held.
+type records struct {
+	*pool.Line
+	known    pool.Pool
+	latest   map[pool.Key]*pool.Record // never deleted from
+	cursors  map[pool.Ring]int64
+	requests map[requestKey][]grant // never deleted from: tests end
+	history  []*pool.Record         // every grant, oldest first; tests end
+	counters map[string]int64
+}
+
+func newRecords() *records {
+	return &records{
+		latest: map[pool.Key]*pool.Record{}, cursors: map[pool.Ring]int64{},
+		requests: map[requestKey][]grant{}, counters: map[string]int64{},
+	}
+}
+
+// Pool implements pool.Reader.
+func (r *records) Pool() (pool.Pool, error) { return r.known, nil }
+
+// Cursor implements pool.Reader.
+func (r *records) Cursor(ring pool.Ring) (int64, bool, error) {
+	at, ok := r.cursors[ring]
+	return at, ok, nil
+}
+
+// Answered implements pool.Reader.
+func (r *records) Answered(service, request string) ([]*pool.Record, error) {
+	var answered []*pool.Record
+	for _, g := range r.requests[requestKey{service, request}] {
+		record := r.latest[g.key]
+		if record.Lease.Secret != g.secret {
+			record = nil
+		}
+		answered = append(answered, record)
+	}
+	return answered, nil
+}
+
+// Records implements pool.Reader.
+func (r *records) Records(keys []pool.Key) ([]*pool.Record, error) {
+	found := make([]*pool.Record, len(keys))
+	for i, key := range keys {
+		found[i] = r.latest[key]
+	}
+	return found, nil
+}
+
+// Taken implements pool.Reader.
+func (r *records) Taken(levels []int, keys []pool.Key) ([]pool.Taken, error) {
+	taken := make([]pool.Taken, len(keys))
+	for i, key := range keys {
+		taken[i] = pool.Taken{Own: r.latest[key], Others: r.finer(levels, key)}
+		for _, coarser := range key.Coarser(levels) {
+			if other := r.latest[coarser]; other != nil {
+				taken[i].Others = max(taken[i].Others, other.End)
+			}
+		}
+	}
+	return taken, nil
+}
+
+// finer is the greatest end of the records of finer slots inside.
+func (r *records) finer(levels []int, key pool.Key) (end int64) {
+	if !key.HasFiner(levels) {
+		return 0
+	}
+	for other, record := range r.latest {
+		if other.BitSeq < key.BitSeq && key.Slot().Overlaps(other.Slot()) {
+			end = max(end, record.End)
+		}
+	}
+	return end
+}
+
+// History implements pool.Reader.
+func (r *records) History(keys []pool.Key, _ int64) ([]pool.Record, error) {
+	var grants []pool.Record
+	for _, record := range r.history {
+		if slices.Contains(keys, record.Key()) {
+			grants = append(grants, *record)
+		}
+	}
+	return grants, nil
+}
+
+// write carries out a change.
+func (r *records) write(c pool.Change) {
+	if c.Create != nil {
+		r.known = pool.Pool{Exists: true, Timeline: *c.Create}
+		r.Line = pool.NewLine(pool.EmptyLine(*c.Create), nil)
+	}
+	if c.Levels != nil {
+		r.known.Levels = c.Levels
+	}
+	for _, g := range c.Grants {
+		r.latest[g.Key()] = &g
+		r.history = append(r.history, &g)
+		if g.Request != "" {
+			key := requestKey{g.Service, g.Request}
+			r.requests[key] = append(r.requests[key], grant{g.Key(), g.Lease.Secret})
+		}
+	}
+	for _, ended := range c.Ended {
+		*r.latest[ended.Key()] = ended // which the history shares
+	}
+	if c.Cursor != nil {
+		r.cursors[c.Cursor.Ring] = c.Cursor.MachineID
+	}
+	if r.Line != nil {
+		r.Apply(c)
+	}
+}
+
+func (r *records) count(names ...string) {
+	for _, name := range names {
+		r.counters[name]++
+	}
 }
 
 // Provider grants from a Store on the terms of its services.
@@ -153,114 +245,29 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 		return nil, err
 	}
 	terms := p.services.Of(req.Service)
-	p.store.mu.Lock()
-	defer p.store.mu.Unlock()
-	now := p.store.nowMS()
-	if err := terms.CheckClock(now); err != nil {
-		return nil, err
-	}
-	pl, err := p.store.pool(terms)
-	if err != nil {
-		return nil, err
-	}
-	if req.Client == provider.NewClient || req.Client == provider.OwnClient && !p.joined[terms.Pool] {
+	r, m, done := p.store.enter(terms.Pool)
+	defer done()
+	leases, change, err := pool.Acquire(r, m, terms, req)
+	r.write(change)
+	counted := pool.Counted(err)
+	r.count(counted...)
+	if len(counted) > 0 && (req.Client == provider.NewClient || req.Client == provider.OwnClient && !p.joined[terms.Pool]) {
 		p.joined[terms.Pool] = p.joined[terms.Pool] || req.Client == provider.OwnClient
-		pl.counters[provider.CountClients]++
+		r.count(provider.CountClients)
 	}
-	leases, err := pl.acquire(terms, req, now)
-	pl.countAcquire(err)
 	return leases, err
 }
 
-func (pl *pool) acquire(terms provider.Terms, req provider.AcquireRequest, now int64) ([]lease.Lease, error) {
-	key := requestKey{req.Service, req.RequestID}
-	if before, ok := pl.requests[key]; ok && req.RequestID != "" {
-		return pl.replay(before, now)
+// enter takes the store's lock, which done gives back. A new ring begins at its
+// lowest machine ID, so that tests can count on it.
+func (s *Store) enter(name string) (r *records, m pool.Moment, done func()) {
+	s.mu.Lock()
+	r = s.pools[name]
+	if r == nil {
+		r = newRecords()
+		s.pools[name] = r
 	}
-	var leases []lease.Lease
-	for range terms.LeaseCount(req.ThroughputPerMS) {
-		l, err := pl.grant(terms, req, now)
-		if err != nil && len(leases) == 0 {
-			return nil, err
-		}
-		if err != nil {
-			break // some are better than none
-		}
-		leases = append(leases, l)
-		pl.requests[key] = append(pl.requests[key], grant{keyOf(l), l.Secret})
-	}
-	return leases, nil
-}
-
-func (s *Store) pool(t provider.Terms) (*pool, error) {
-	pl, ok := s.pools[t.Pool]
-	if !ok {
-		pl = &pool{
-			timeline: t.Timeline, records: map[slotKey]*record{}, levels: map[int]bool{},
-			rings: map[ringKey]*ring{}, requests: map[requestKey][]grant{}, counters: map[string]int64{},
-		}
-		s.pools[t.Pool] = pl
-	}
-	if pl.timeline != t.Timeline {
-		return nil, provider.TimelineError(t.Pool, pl.timeline, t.Timeline)
-	}
-	return pl, nil
-}
-
-func keyOf(l lease.Lease) slotKey { return slotKey{l.Slot().Start, l.BitSeq} }
-
-// replay is the answer to a request that was granted before.
-func (pl *pool) replay(grants []grant, now int64) ([]lease.Lease, error) {
-	leases := make([]lease.Lease, 0, len(grants))
-	for _, g := range grants {
-		r := pl.records[g.slot]
-		if r.lease.Secret != g.secret || r.released || now >= r.lease.Expired {
-			return nil, provider.ErrConflict
-		}
-		leases = append(leases, r.lease)
-	}
-	return leases, nil
-}
-
-func (pl *pool) grant(t provider.Terms, req provider.AcquireRequest, now int64) (lease.Lease, error) {
-	ring := pl.ring(t)
-	id, end := ring.choose()
-	if end > now {
-		return lease.Lease{}, &provider.FullError{Pool: t.Pool, Slots: t.Range().Count(), NextEndMS: end}
-	}
-	l := t.Grant(id, now, provider.NewSecret())
-	r := &record{lease: l, service: req.Service, meta: maps.Clone(req.Meta)}
-	pl.records[keyOf(l)] = r
-	pl.history = append(pl.history, r)
-	pl.levels[t.BitSeq] = true
-	ring.cursor = id
-	pl.setEnd(r, l.ReservedUntil)
-	return l, nil
-}
-
-// end is the largest end of the records that lie in the slot, 0 if none does.
-func (pl *pool) end(s snowflake.Slot) int64 {
-	var end int64
-	for level := range pl.levels {
-		size := int64(1) << level
-		if size > s.Size() {
-			continue
-		}
-		if s.Size()/size > int64(len(pl.records)) {
-			for _, r := range pl.records {
-				if r.lease.BitSeq == level && s.Overlaps(r.lease.Slot()) {
-					end = max(end, r.end)
-				}
-			}
-			continue
-		}
-		for start := s.Start; start < s.End; start += size {
-			if r, ok := pl.records[slotKey{start, level}]; ok {
-				end = max(end, r.end)
-			}
-		}
-	}
-	return end
+	return r, pool.Moment{NowMS: s.nowMS(), Random: func(n int64) int64 { return n - 1 }}, s.mu.Unlock
 }
 
 // Release implements provider.Provider.
@@ -268,54 +275,25 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 	if err := p.begin(ctx); err != nil {
 		return err
 	}
-	p.store.mu.Lock()
-	defer p.store.mu.Unlock()
-	pl, ok := p.store.pools[p.services.Of(req.Service).Pool]
-	if !ok {
-		return provider.ErrNotFound
-	}
-	r, err := pl.find(req)
-	if err != nil {
-		return err
-	}
-	if err := req.CheckTime(p.store.nowMS(), r.lease.Expired); err != nil {
-		return err
-	}
-	if !r.released {
-		pl.setEnd(r, provider.ReleasedEnd(r.lease.Created, r.end, req.TimestampMS))
-		r.released = true
-	}
-	return nil
+	r, m, done := p.store.enter(p.services.Of(req.Service).Pool)
+	defer done()
+	change, err := pool.Release(r, m, req)
+	r.write(change)
+	return err
 }
 
-// find is the record that the release means and is signed for.
-func (pl *pool) find(req provider.ReleaseRequest) (*record, error) {
-	// Whoever knows the layout need not ask all records.
-	if r := pl.record(req.ID, req.BitSeq); r != nil && req.Signed(r.lease.Secret) {
-		return r, nil
+// Extend implements provider.Extender.
+func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
+	if err := p.begin(ctx); err != nil {
+		return lease.Lease{}, err
 	}
-	err := provider.ErrNotFound
-	for _, r := range pl.records {
-		if r.lease.ID != req.ID || req.BitSeq != provider.AnyBitSeq && req.BitSeq != r.lease.BitSeq {
-			continue
-		}
-		if req.Signed(r.lease.Secret) {
-			return r, nil
-		}
-		err = provider.ErrBadSignature
-	}
-	return nil, err
-}
-
-// record is that of the machine ID in the layout, nil when it was never granted.
-func (pl *pool) record(machineID int64, bitSeq int) *record {
-	if bitSeq < 0 {
-		return nil
-	}
-	if r := pl.records[slotKey{machineID << bitSeq, bitSeq}]; r != nil && r.lease.ID == machineID {
-		return r
-	}
-	return nil
+	terms := p.services.Of(req.Service)
+	r, m, done := p.store.enter(terms.Pool)
+	defer done()
+	longer, change, err := pool.Extend(r, m, terms, req)
+	r.write(change)
+	r.count(pool.CountedExtend(err)...)
+	return longer, err
 }
 
 // Verify implements provider.Verifier.
@@ -323,18 +301,19 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	p.store.mu.Lock()
-	defer p.store.mu.Unlock()
-	for i, c := range claims {
-		var r *record
-		if pl, ok := p.store.pools[p.services.Of(service).Pool]; ok {
-			r = pl.record(c.ID, c.BitSeq)
-		}
-		if r == nil || !c.Signed(r.lease.Secret) || r.released {
-			lost = append(lost, i)
-		}
+	r, _, done := p.store.enter(p.services.Of(service).Pool)
+	defer done()
+	return pool.Verify(r, false, claims)
+}
+
+// Locate implements provider.Locator. It knows every grant.
+func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
+	if err := p.begin(ctx); err != nil {
+		return nil, err
 	}
-	return lost, nil
+	r, _, done := p.store.enter(p.services.Of(service).Pool)
+	defer done()
+	return pool.Locate(r, low, atMS)
 }
 
 // List implements provider.Lister.
@@ -342,16 +321,24 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	p.store.mu.Lock()
-	defer p.store.mu.Unlock()
-	pl, ok := p.store.pools[p.services.Of(service).Pool]
-	if !ok {
-		return nil, nil
-	}
-	list := make([]provider.Record, 0, len(pl.records))
-	for _, r := range pl.records {
-		list = append(list, r.shown())
+	r, _, done := p.store.enter(p.services.Of(service).Pool)
+	defer done()
+	list := make([]provider.Record, 0, len(r.latest))
+	for _, record := range r.latest {
+		list = append(list, record.Shown())
 	}
 	slices.SortFunc(list, provider.CompareRecords)
 	return list, nil
+}
+
+// Counters implements provider.Counter.
+func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
+	if err := p.begin(ctx); err != nil {
+		return nil, err
+	}
+	r, _, done := p.store.enter(p.services.Of(service).Pool)
+	defer done()
+	counted := provider.NoCounts()
+	maps.Copy(counted, r.counters)
+	return counted, nil
 }

@@ -15,26 +15,6 @@ func fencedError(fence sqlitefile.Fence, nowMS int64) *provider.FencedError {
 	return &provider.FencedError{UntilMS: fence.UntilMS, Reason: fence.Reason}
 }
 
-// admitted refuses to grant while leases that the file has forgotten may be alive.
-// A repeated request is no exception: its lease may have been given back since, and
-// granted to another. longestMS is the longest that a client of this process holds
-// a machine ID; one that is longer than any before is committed with the refusal.
-func (t *transaction) admitted(longestMS int64) error {
-	if fenced := fencedError(t.Admit(longestMS), t.NowMS); fenced != nil {
-		return sqlitefile.Answer(fenced)
-	}
-	return nil
-}
-
-// forgotten is the refusal of a lease that the file does not know. While the fence
-// holds, that says nothing of the lease.
-func (t *transaction) forgotten(refusal error) error {
-	if fenced := fencedError(t.Fence(), t.NowMS); fenced != nil {
-		return fenced
-	}
-	return refusal
-}
-
 // Init implements provider.Initializer, for all pools of the file.
 func (p *Provider) Init(ctx context.Context, _ string) error { return p.file.Init(ctx) }
 

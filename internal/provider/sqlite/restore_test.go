@@ -547,7 +547,7 @@ func TestLongestTermIsRemembered(t *testing.T) {
 // another time than they are.
 func TestFenceMakesTheIndexAnew(t *testing.T) {
 	path := madeFile(t)
-	execute(t, path, "UPDATE run SET free_at = 0")
+	execute(t, path, "UPDATE segment SET free_at = 0")
 	services := defaultServices()
 	services.Default.IDs = provider.IDRange{}
 	p := mustOpen(t, Config{Path: path, Services: services})

@@ -55,35 +55,28 @@ var schema = []string{
 	`CREATE INDEX history_until ON history (until)`,
 	counterTable,
 
-	// Below here everything follows from slot; see doc.go. Machine IDs low to
-	// high, both included; cursor is the one assigned last; used is the
-	// history_id of the latest grant.
-	`CREATE TABLE ring (
-		id      INTEGER PRIMARY KEY,
+	// The machine ID assigned last in a ring: machine IDs low to high, both
+	// included.
+	`CREATE TABLE cursor (
+		pool       INTEGER NOT NULL,
+		bit_seq    INTEGER NOT NULL,
+		low        INTEGER NOT NULL,
+		high       INTEGER NOT NULL,
+		machine_id INTEGER NOT NULL,
+		PRIMARY KEY (pool, bit_seq, low, high)
+	) STRICT, WITHOUT ROWID`,
+
+	// The line of each pool; see package pool. It follows from slot. high is the
+	// first low-bit value beyond.
+	`CREATE TABLE segment (
 		pool    INTEGER NOT NULL,
-		bit_seq INTEGER NOT NULL,
-		low     INTEGER NOT NULL,
-		high    INTEGER NOT NULL,
-		cursor  INTEGER NOT NULL,
-		used    INTEGER NOT NULL,
-		UNIQUE (pool, bit_seq, low, high)
-	) STRICT`,
-	`CREATE TABLE run (
-		ring    INTEGER NOT NULL,
 		low     INTEGER NOT NULL,
 		high    INTEGER NOT NULL,
 		free_at INTEGER NOT NULL,
-		PRIMARY KEY (ring, low)
+		bit_seq INTEGER NOT NULL,
+		PRIMARY KEY (pool, low)
 	) STRICT, WITHOUT ROWID`,
-	`CREATE INDEX run_free ON run (ring, free_at, low)`,
-	`CREATE TABLE inside (
-		ring       INTEGER NOT NULL,
-		machine_id INTEGER NOT NULL,
-		until      INTEGER NOT NULL,
-		start      INTEGER NOT NULL,
-		bit_seq    INTEGER NOT NULL,
-		PRIMARY KEY (ring, machine_id, until, start, bit_seq)
-	) STRICT, WITHOUT ROWID`,
+	`CREATE INDEX segment_free ON segment (pool, free_at, low)`,
 }
 
 // counterTable has what was asked for in each pool, for operators: nothing is
@@ -102,9 +95,10 @@ const counterTable = `CREATE TABLE IF NOT EXISTS counter (
 var kind = sqlitefile.Kind{
 	Name: "lease database", ApplicationID: applicationID,
 	Schema: schema, Additions: []string{counterTable},
-	Loose:   []string{"history", "counter", "ring", "run", "inside"},
-	Mend:    []string{"DELETE FROM run", "DELETE FROM inside", "DELETE FROM ring"},
-	Probe:   "SELECT count(*) FROM (SELECT 1 FROM slot LIMIT 1)",
-	Moved:   "put it back, or restart once the leases granted from it have ended",
-	Damaged: "restore it, without the -wal and -shm files beside it, or move it away once every lease granted from it has ended",
+	Unreleased: []string{"run"},
+	Loose:      []string{"history", "counter", "cursor", "segment"},
+	Mend:       []string{"DELETE FROM segment", "DELETE FROM cursor"},
+	Probe:      "SELECT count(*) FROM (SELECT 1 FROM slot LIMIT 1)",
+	Moved:      "put it back, or restart once the leases granted from it have ended",
+	Damaged:    "restore it, without the -wal and -shm files beside it, or move it away once every lease granted from it has ended",
 }

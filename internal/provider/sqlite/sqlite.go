@@ -11,6 +11,7 @@ import (
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 )
 
 // Config says which file to use and what to grant from it.
@@ -97,8 +98,12 @@ func (p *Provider) checkTimelines(s *sqlitefile.Session) error {
 		all = append(all, t)
 	}
 	for _, t := range all {
-		if _, err := findPool(s, t.Pool, &t.Timeline); err != nil && !errors.Is(err, errNoPool) {
+		known, err := (&reader{Session: s, name: t.Pool}).Pool()
+		if err != nil {
 			return err
+		}
+		if known.Exists && known.Timeline != t.Timeline {
+			return provider.TimelineError(t.Pool, known.Timeline, t.Timeline)
 		}
 	}
 	return nil
@@ -124,12 +129,8 @@ func (p *Provider) Info() provider.Info {
 // Close implements provider.Provider. It waits for the operation under way.
 func (p *Provider) Close() error { return p.file.Close() }
 
-// transaction is a write to the lease file under way. Operations are methods of
-// it.
-type transaction struct{ *sqlitefile.Tx }
-
 func (p *Provider) write(ctx context.Context, op func(*transaction) error, committed func()) error {
-	return p.file.Write(ctx, func(tx *sqlitefile.Tx) error { return op(&transaction{tx}) }, committed)
+	return p.file.Write(ctx, func(tx *sqlitefile.Tx) error { return explained(op(&transaction{tx})) }, committed)
 }
 
 // Acquire implements provider.Provider.
@@ -140,13 +141,13 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	terms := p.services.Of(req.Service)
 	var leases []lease.Lease
 	err := p.write(ctx, func(t *transaction) (err error) {
-		if err := t.admitted(p.services.LongestMS()); err != nil {
-			return err
-		}
-		leases, err = t.acquire(terms, req)
-		// This process counts with its first grant, and is then remembered.
-		first := req.Client == provider.NewClient || req.Client == provider.OwnClient && err == nil && !p.joined[terms.Pool]
-		return t.countAcquire(terms.Pool, first, err)
+		// Longer terms than any before lengthen the fence; that is committed with
+		// the refusal.
+		t.Admit(p.services.LongestMS())
+		r := t.reader(terms.Pool)
+		var change pool.Change
+		leases, change, err = pool.Acquire(r, t.moment(), terms, req)
+		return t.finish(r, change, err, p.counted(terms.Pool, req, err))
 	}, func() { p.joined[terms.Pool] = p.joined[terms.Pool] || req.Client == provider.OwnClient })
 	if err != nil {
 		return nil, err
@@ -154,28 +155,106 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	return leases, nil
 }
 
+// counted is the counters that go up. This process counts with its first grant, and
+// is then remembered.
+func (p *Provider) counted(name string, req provider.AcquireRequest, err error) []string {
+	names := pool.Counted(err)
+	if req.Client == provider.NewClient || req.Client == provider.OwnClient && err == nil && !p.joined[name] {
+		names = append(names, provider.CountClients)
+	}
+	return names
+}
+
+// finish writes the change, and what is counted. A pool that is full and the fence
+// are answers that are committed; other refusals undo the operation.
+func (t *transaction) finish(r *reader, change pool.Change, outcome error, counted []string) error {
+	var full *provider.FullError
+	var fenced *provider.FencedError
+	switch {
+	case errors.As(outcome, &fenced):
+		return sqlitefile.Answer(outcome)
+	case outcome != nil && !errors.As(outcome, &full):
+		return outcome
+	}
+	err := t.write(r, change)
+	if err == nil {
+		err = t.count(r.name, counted...)
+	}
+	if err == nil && outcome != nil {
+		err = sqlitefile.Answer(outcome)
+	}
+	return err
+}
+
 // Release implements provider.Provider.
 func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) error {
-	pool := p.services.Of(req.Service).Pool
-	return p.write(ctx, func(t *transaction) error { return t.release(pool, req) }, nil)
+	name := p.services.Of(req.Service).Pool
+	return p.write(ctx, func(t *transaction) error {
+		r := t.reader(name)
+		change, err := pool.Release(r, t.moment(), req)
+		if err == nil {
+			err = t.write(r, change)
+		}
+		return err
+	}, nil)
+}
+
+// Extend implements provider.Extender.
+func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
+	terms := p.services.Of(req.Service)
+	var longer lease.Lease
+	// A refusal is committed too, because it is counted.
+	var refusal error
+	err := p.write(ctx, func(t *transaction) error {
+		r := t.reader(terms.Pool)
+		var change pool.Change
+		longer, change, refusal = pool.Extend(r, t.moment(), terms, req)
+		counted := pool.CountedExtend(refusal)
+		if len(counted) == 0 {
+			return refusal
+		}
+		if err := t.write(r, change); err != nil {
+			return err
+		}
+		return t.count(terms.Pool, counted...)
+	}, nil)
+	if err != nil {
+		return lease.Lease{}, err // the operation may still be running
+	}
+	return longer, refusal
+}
+
+// Locate implements provider.Locator. It knows the grants that have ended in
+// the last 30 days, and those that have not.
+func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
+	name := p.services.Of(service).Pool
+	return sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) ([]provider.Record, error) {
+		return pool.Locate(&reader{Session: s, name: name}, low, atMS)
+	})
 }
 
 // Verify implements provider.Verifier.
 func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
-	pool := p.services.Of(service).Pool
+	name := p.services.Of(service).Pool
 	return sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) ([]int, error) {
-		return verify(s, pool, claims, s.Fence().Holds(p.file.NowMS()))
+		return pool.Verify(&reader{Session: s, name: name}, s.Fence().Holds(p.file.NowMS()), claims)
 	})
+}
+
+// Counters implements provider.Counter.
+func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
+	name := p.services.Of(service).Pool
+	return sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) (map[string]int64, error) { return counters(s, name) })
 }
 
 // List implements provider.Lister. It reads page by page, so that grants are
 // not held up; records that change meanwhile may be of either state.
 func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
-	terms := p.services.Of(service)
+	name := p.services.Of(service).Pool
 	var all []provider.Record
 	for {
 		page, err := sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) ([]provider.Record, error) {
-			return list(s, terms.Pool, all)
+			return (&reader{Session: s, name: name}).list(all)
 		})
 		if err != nil {
 			return nil, err

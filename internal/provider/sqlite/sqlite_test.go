@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
@@ -86,145 +86,25 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// checkIndex compares the tables that a free slot is found by with what the
-// records say, machine ID by machine ID.
+// checkIndex compares the line in the file with what the records say.
 func checkIndex(p *Provider) error {
 	return p.write(context.Background(), func(t *transaction) error {
-		pl, err := findPool(t.Session, provider.DefaultPool, nil)
-		if errors.Is(err, errNoPool) {
-			return nil
+		r := &reader{Session: t.Session, name: provider.DefaultPool}
+		known, err := r.Pool()
+		if err != nil || !known.Exists {
+			return err
 		}
+		whole := pool.EmptyLine(known.Timeline)
+		marks, err := r.marks()
 		if err != nil {
 			return err
 		}
-		records, err := t.endsInOrder(pl)
+		segments, err := r.Over(snowflake.Slot{Start: whole.Low, End: whole.End}, -1)
 		if err != nil {
 			return err
 		}
-		rings, err := t.rings(pl.id)
-		if err != nil {
-			return err
-		}
-		for _, r := range rings {
-			if err := t.checkRing(&r, records); err != nil {
-				return fmt.Errorf("ring %+v: %w", r, err)
-			}
-		}
-		return nil
+		return providertest.CheckLine(whole, segments, marks)
 	}, nil)
-}
-
-func (t *transaction) checkRing(r *ring, records []recordEnd) error {
-	finer := 0
-	end := func(id int64) (end int64) {
-		slot := snowflake.Slot{Start: id << r.bitSeq, End: (id + 1) << r.bitSeq}
-		for _, rec := range records {
-			if slot.Overlaps(snowflake.Slot{Start: rec.start, End: rec.start + 1<<rec.bitSeq}) {
-				end = max(end, rec.until)
-				if rec.bitSeq < r.bitSeq {
-					finer++
-				}
-			}
-		}
-		return end
-	}
-	next := r.low
-	err := t.QueryRows("SELECT low, high, free_at FROM run WHERE ring = ? ORDER BY low", []any{r.id}, func(scan func(...any) error) error {
-		var n run
-		if err := scan(&n.low, &n.high, &n.freeAt); err != nil {
-			return err
-		}
-		if n.low != next || n.high < n.low {
-			return fmt.Errorf("the run %+v does not follow machine ID %d", n, next-1)
-		}
-		for ; next <= n.high; next++ {
-			if want := end(next); want != n.freeAt {
-				return fmt.Errorf("the run %+v: machine ID %d is free at %d by the records", n, next, want)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if next != r.high+1 {
-		return fmt.Errorf("the runs end at %d", next-1)
-	}
-	var inside int
-	if err := t.QueryRow("SELECT count(*) FROM inside WHERE ring = ?", []any{r.id}, &inside); err != nil {
-		return err
-	}
-	if inside != finer {
-		return fmt.Errorf("%d finer records are noted, want %d", inside, finer)
-	}
-	return nil
-}
-
-// A ring that is built from the records must be the one that was kept up to
-// date all the time; checkIndex after dropping rings at random says so.
-func TestRingsAreDroppedAndRebuilt(t *testing.T) {
-	var clock atomic.Int64
-	clock.Store(snowflake.DefaultEpochMS + 1000)
-	base := provider.DefaultTerms()
-	base.Timeline.BitTS = snowflake.ValueBits - 9
-	base.Term, base.Quarantine = 100*time.Millisecond, 0
-	base = base.WithBitSeq(1)
-	named := map[string]provider.Terms{}
-	for i := range int64(3 * maxRings) {
-		terms := base.WithBitSeq(int(i % 4))
-		terms.IDs = provider.IDRange{Low: i % 7, End: 4 + i%7}
-		terms.Term += time.Duration(i%7) * 10 * time.Millisecond
-		named[fmt.Sprint(i)] = terms
-	}
-	p := mustOpen(t, Config{
-		Path: newPath(memoryDir(t)), Services: provider.Services{Default: base, Named: named}, NowMS: clock.Load,
-	})
-	ctx := context.Background()
-	random := rand.New(rand.NewPCG(1, 2))
-	var held []lease.Lease
-	rounds := 300
-	if testing.Short() {
-		rounds = 100
-	}
-	for i := range rounds {
-		service := fmt.Sprint(random.IntN(3 * maxRings))
-		leases, err := p.Acquire(ctx, provider.AcquireRequest{Service: service, ThroughputPerMS: random.Int64N(30)})
-		var full *provider.FullError
-		if err != nil && !errors.As(err, &full) {
-			t.Fatal(err)
-		}
-		held = append(held, leases...)
-		for range random.IntN(3) {
-			if len(held) == 0 {
-				break
-			}
-			n := random.IntN(len(held))
-			l, at := held[n], clock.Load()+random.Int64N(60)-40
-			held = append(held[:n], held[n+1:]...)
-			err := p.Release(ctx, provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at)})
-			if err != nil && !errors.Is(err, provider.ErrBadSignature) {
-				t.Fatal(err)
-			}
-		}
-		if err := checkIndex(p); err != nil {
-			t.Fatalf("after %d: %v", i, err)
-		}
-		switch random.IntN(20) {
-		case 0: // ahead and, some time later, back
-			clock.Add(1000)
-		case 1:
-			clock.Add(-900)
-		default:
-			clock.Add(random.Int64N(40))
-		}
-	}
-	var rings int
-	_, err := sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) (struct{}, error) {
-		return struct{}{}, s.QueryRow("SELECT count(*) FROM ring", nil, &rings)
-	})
-	if err != nil || rings != maxRings {
-		t.Errorf("there are %d rings (%v), want %d", rings, err, maxRings)
-	}
 }
 
 // Should the index ever contradict the records, the records hold: nothing is
@@ -245,16 +125,16 @@ func TestRecordsOutweighTheIndex(t *testing.T) {
 			if err := acquire(first); err != nil {
 				t.Fatal(err)
 			}
-			if err := acquire(second); err == nil { // and its ring exists
+			if err := acquire(second); err == nil {
 				t.Fatal("granted over another grant")
 			}
 			if _, err := sqlitefile.Read(context.Background(), p.file, func(s *sqlitefile.Session) (struct{}, error) {
-				return struct{}{}, s.ExecOnce("UPDATE run SET free_at = 0")
+				return struct{}{}, s.ExecOnce("UPDATE segment SET free_at = 0")
 			}); err != nil {
 				t.Fatal(err)
 			}
-			if err := acquire(second); !errors.Is(err, errInconsistent) {
-				t.Errorf("%q over %q: the error is %v, want errInconsistent", second, first, err)
+			if err := acquire(second); !errors.Is(err, pool.ErrInconsistent) {
+				t.Errorf("%q over %q: the error is %v, want ErrInconsistent", second, first, err)
 			}
 		}
 	}
@@ -377,7 +257,7 @@ func TestRelativePath(t *testing.T) {
 
 // Every statement of a grant and a release finds its rows through an index:
 // nothing reads a table from end to end, or sorts. The exception is the
-// building of a ring, once for each layout and range.
+// building of a line that is missing.
 func TestStatementsUseIndexes(t *testing.T) {
 	base := provider.DefaultTerms()
 	services := provider.Services{Default: base, Named: map[string]provider.Terms{"coarse": base.WithBitSeq(10)}}
@@ -470,13 +350,13 @@ func TestHugeLayoutStaysSmall(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var runs int
+	var segments int
 	if _, err := sqlitefile.Read(context.Background(), p.file, func(s *sqlitefile.Session) (struct{}, error) {
-		return struct{}{}, s.QueryRow("SELECT count(*) FROM run", nil, &runs)
+		return struct{}{}, s.QueryRow("SELECT count(*) FROM segment", nil, &segments)
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if runs > 1000 {
-		t.Errorf("%d runs for some 200 grants in three rings", runs)
+	if segments > 1000 {
+		t.Errorf("%d segments for some 200 grants", segments)
 	}
 }

@@ -130,7 +130,10 @@ func (s *Store) edit(ctx context.Context, change func(*facts)) (*life, error) {
 			if found == nil {
 				continue
 			}
-			change(&found.facts)
+			before := found.facts
+			if change(&found.facts); found.facts == before {
+				return s.hello(ctx, conn)
+			}
 			if err := s.restate(ctx, conn, srv, text, *found); errors.Is(err, errChanged) {
 				continue
 			} else if err != nil {

@@ -17,8 +17,8 @@ const (
 	stampBytes = 8
 	floorBytes = 8
 	factsAt    = stampBytes + momentBytes + floorBytes
-	// aheadMS is how far the floor of a new life is ahead of the clock: more than the
-	// tokens of one key can be ahead of it when the clock of a new server is behind.
+	// aheadMS is how far the floor of a new life is above the clock and the floor before,
+	// in microseconds: more than the tokens that may be forgotten.
 	aheadMS = 60_000
 	// leastLongestMS is the first of the doubling steps that Facts.LongestMS takes.
 	leastLongestMS = 60_000
@@ -45,7 +45,9 @@ type facts struct {
 	Trusted bool   `json:"trusted"`
 	FromMS  int64  `json:"from_ms"`
 	UntilMS int64  `json:"until_ms"`
-	Reason  string `json:"reason"` // missing or changed; of the latest life that was not trusted
+	Reason  string `json:"reason"` // missing or changed, or "" while it is trusted
+	// MissingMS is when the store had no record, and no operator has said more since.
+	MissingMS int64 `json:"missing_ms"`
 	// LongestMS is at least the longest term that was granted.
 	LongestMS int64 `json:"longest_ms"`
 }
@@ -119,7 +121,7 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 		// The life's number begins anywhere, since records of an earlier one may still be
 		// there; and it is small, since every sequence has it.
 		after = state{lastMS: s.nowMS, facts: facts{
-			Format: redisconn.Format, Life: 1 + mathrand.Int64N(1<<14-1), FromMS: s.nowMS, UntilMS: s.nowMS + l.maxTermMS, Reason: missing,
+			Format: redisconn.Format, Life: 1 + mathrand.Int64N(1<<14-1), FromMS: s.nowMS, UntilMS: s.nowMS + l.maxTermMS, Reason: missing, MissingMS: s.nowMS,
 		}}
 	case before.RunID != s.runID || before.ReplID != s.replID && s.wasReplica:
 		after = *before
@@ -142,16 +144,16 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 		after = *before
 		after.ReplID = s.replID
 		return after, true
-	case !before.Trusted && before.Reason == missing && before.FromMS+l.maxTermMS > before.UntilMS:
+	case before.Reason == missing && before.MissingMS+l.maxTermMS > before.UntilMS:
 		// A process that allows longer terms: its own grants may be among the lost.
 		after = *before
-		after.UntilMS = before.FromMS + l.maxTermMS
+		after.UntilMS = before.MissingMS + l.maxTermMS
 		return after, true
 	default:
 		return *before, false
 	}
 	after.RunID, after.ReplID = s.runID, s.replID
-	after.floor = max(after.floor, (after.lastMS+aheadMS)*1000)
+	after.floor = max(after.floor, after.lastMS*1000) + aheadMS*1000
 	return after, true
 }
 

@@ -1,7 +1,7 @@
 -- hello: whether this server and this user can be used at all; and what the server and
--- the store's record say.
+-- the store's record say. Channels begin with the record's name and a colon.
 local function hello()
-  local refused = acl(A.commands, KEYS[1])
+  local refused = acl(A.commands, KEYS[1] .. ':')
   if refused then return refused end
   local s, refusal = server()
   if refusal then return refusal end

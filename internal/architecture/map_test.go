@@ -1,0 +1,51 @@
+package architecture
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestSourcePageHasTheFolders: the map in docs/source.md has a row for each folder at
+// the top, in cmd and in internal, and no other.
+func TestSourcePageHasTheFolders(t *testing.T) {
+	root := filepath.Join("..", "..")
+	page, err := os.ReadFile(filepath.Join(root, "docs", "source.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllSubmatch(page, -1) {
+		listed = append(listed, string(row[1]))
+	}
+	slices.Sort(listed)
+	exist := folders(t, root, "")
+	for _, parent := range []string{"cmd", "internal"} {
+		delete(exist, parent)
+		maps.Copy(exist, folders(t, root, parent))
+	}
+	if want := slices.Sorted(maps.Keys(exist)); !slices.Equal(listed, want) {
+		t.Errorf("docs/source.md lists %q, and these exist: %q", listed, want)
+	}
+}
+
+// folders are those in the parent that hold a file of the repository.
+func folders(t *testing.T, root, parent string) map[string]bool {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(root, parent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	built := []string{"bin", "dist"} // .gitignore has them
+	found := map[string]bool{}
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") && !slices.Contains(built, e.Name()) {
+			found[filepath.ToSlash(filepath.Join(parent, e.Name()))] = true
+		}
+	}
+	return found
+}

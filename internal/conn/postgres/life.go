@@ -1,0 +1,271 @@
+package postgresconn
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// lifeTable has a row for each kind of store in the schema.
+const lifeTable = `CREATE TABLE IF NOT EXISTS life (
+	kind       text PRIMARY KEY,
+	id         text NOT NULL,
+	fences     bigint NOT NULL,
+	server     text NOT NULL,
+	longest_ms bigint NOT NULL,
+	trusted    boolean NOT NULL,
+	from_ms    bigint NOT NULL,
+	until_ms   bigint NOT NULL,
+	reason     text NOT NULL
+)`
+
+// lastTable is the latest time of a change: a sequence, whose changes wait for nobody.
+const lastTable = `CREATE SEQUENCE IF NOT EXISTS last_ms MINVALUE 0 START 0`
+
+// Fence says whether a store may have forgotten something.
+type Fence struct {
+	// Life names the store's present life; another one begins with each fence.
+	Life string
+	// Trusted: nothing is missing, because there was no loss or because an operator
+	// said so.
+	Trusted bool
+	// FromMS is when the fence began, and UntilMS when grants begin again, in Unix ms;
+	// 0 where there is none.
+	FromMS, UntilMS int64
+	Reason          string // for people
+}
+
+// Holds reports whether nothing may be granted now.
+func (f Fence) Holds(nowMS int64) bool { return nowMS < f.UntilMS }
+
+// life is a row, and what the session says beside it.
+type life struct {
+	Fence
+	fences    int64  // how many there were
+	server    string // whose life the row is of
+	longestMS int64  // the longest that anything lasts that was ever granted
+
+	session string // the life of the session's server
+	logEnd  int64  // of what the server has on its disk, in bytes
+	nowMS   int64
+}
+
+// Why a store is fenced. reasonEnd follows each.
+const (
+	reasonServer = "the server is another one than before: a standby was promoted, or a backup was restored"
+	reasonLog    = "the server's log ends earlier than it did: a backup was put back, or the server lost data"
+	reasonGone   = "the tables were gone"
+	reasonByHand = "an operator said that the database was put back (kazahanad leases fence)"
+
+	reasonEnd = "; what was granted since may be missing. Where nothing is missing, say so with: kazahanad leases init"
+)
+
+// memory is what this process has seen of a store: the latest, and the greatest times.
+type memory struct {
+	life
+	at   time.Time        // when that was
+	ends map[string]int64 // of the log, of each life of the server
+}
+
+// lifeQuery reads the moment and the row. It comes after the locks.
+func (s *Store) lifeQuery(b *pgx.Batch, forUpdate string, into *life) {
+	b.Queue(`SELECT greatest(`+s.clock+`, (SELECT last_value FROM last_ms)), current_setting('kazahana.life', true),
+		current_setting('synchronous_commit'), (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint,
+		id, fences, server, longest_ms, trusted, from_ms, until_ms, reason FROM life WHERE kind = $1`+forUpdate, s.kind.Name).QueryRow(func(row pgx.Row) error {
+		var session *string
+		var commit string
+		if err := row.Scan(&into.nowMS, &session, &commit, &into.logEnd, &into.Life, &into.fences, &into.server, &into.longestMS,
+			&into.Trusted, &into.FromMS, &into.UntilMS, &into.Reason); err != nil {
+			return err
+		}
+		if session == nil || *session == "" || commit != s.client.cfg.SynchronousCommit {
+			return fmt.Errorf("%w: the session is not the one that was set up (synchronous_commit is %s, not %s): a pool of connections in between "+
+				"(PgBouncer) needs pool_mode=session", errServer, commit, s.client.cfg.SynchronousCommit)
+		}
+		into.session = *session
+		return nil
+	})
+}
+
+// doubt says why the store may have forgotten something, "" where it has not.
+func (s *Store) doubt(l life) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case l.server != l.session:
+		return reasonServer
+	case l.session == s.seen.session && l.fences <= s.seen.fences && (l.fences < s.seen.fences || l.logEnd < s.seen.ends[l.session]):
+		return reasonLog // and no other process has begun a fence for that
+	}
+	return ""
+}
+
+// note remembers what a transaction has seen.
+func (s *Store) note(l life) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.fences > s.seen.fences {
+		s.seen.ends[l.session] = 0 // where the log has ended since is settled
+	}
+	s.seen.ends[l.session] = max(s.seen.ends[l.session], l.logEnd)
+	l.nowMS, l.longestMS = max(l.nowMS, s.seen.nowMS), max(l.longestMS, s.seen.longestMS)
+	s.seen.life, s.seen.at = l, time.Now()
+}
+
+// Known is the store as this process saw it last, as of now. It does no I/O.
+func (s *Store) Known() Moment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Moment{s.seen.nowMS + time.Since(s.seen.at).Milliseconds(), s.seen.Fence}
+}
+
+// setup makes the tables. A store that this process knows has forgotten all.
+func (s *Store) setup(ctx context.Context) error {
+	fence := Fence{Life: newLife(), Trusted: s.Known().Fence.Life == ""}
+	if !fence.Trusted {
+		fence.Reason = reasonGone + reasonEnd
+	}
+	return s.inSession(ctx, func(conn *pgx.Conn) error {
+		b := &pgx.Batch{}
+		b.Queue("BEGIN")
+		b.Queue("SELECT pg_advisory_xact_lock(hashtextextended($1, 1))", s.client.cfg.Schema)
+		if err := conn.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		// Of several statements in one text, each is understood when the one before is done.
+		statements := append([]string{lifeTable, lastTable}, s.kind.Tables...)
+		var there bool
+		if err := conn.QueryRow(ctx, "SELECT to_regnamespace($1) IS NOT NULL", pgx.Identifier{s.client.cfg.Schema}.Sanitize()).Scan(&there); err != nil {
+			return err
+		}
+		if !there {
+			statements = append([]string{"CREATE SCHEMA " + pgx.Identifier{s.client.cfg.Schema}.Sanitize()}, statements...)
+		}
+		if _, err := conn.Exec(ctx, strings.Join(statements, ";\n"), pgx.QueryExecModeSimpleProtocol); err != nil {
+			return err
+		}
+		b = &pgx.Batch{}
+		b.Queue(`INSERT INTO life (kind, id, fences, server, longest_ms, trusted, from_ms, until_ms, reason)
+			SELECT $1, $2, $8::bigint, current_setting('kazahana.life'), $3::bigint, $4::boolean, CASE WHEN $4 THEN 0 ELSE now.ms END, CASE WHEN $4 THEN 0 ELSE now.ms + $5::bigint END, $6
+			FROM (SELECT greatest(`+s.clock+`, $7::bigint)) now (ms) ON CONFLICT DO NOTHING`,
+			s.kind.Name, fence.Life, s.kind.LongestMS, fence.Trusted, s.fenceMS(life{}, reasonGone), fence.Reason, s.latest().nowMS, s.latest().fences+1)
+		b.Queue("COMMIT")
+		return conn.SendBatch(ctx, b).Close()
+	})
+}
+
+// latest is what this process has seen of the store.
+func (s *Store) latest() life {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen.life
+}
+
+// fenceMS is how long a fence lasts: as long as anything that may be missing.
+func (s *Store) fenceMS(l life, reason string) int64 {
+	if s.client.cfg.FailoverFenceSet && reason == reasonServer {
+		return s.client.cfg.FailoverFence.Milliseconds()
+	}
+	if longest := max(l.longestMS, s.latest().longestMS, s.kind.LongestMS); longest > 0 {
+		return longest
+	}
+	return s.kind.MaxMS
+}
+
+// beginFence begins a new life, unless another process has since the row was read.
+func (s *Store) beginFence(ctx context.Context, before life, reason string) error {
+	return s.alter(ctx, func(l life) (string, []any) {
+		if l.Life != before.Life {
+			return "", nil
+		}
+		// A failover that is said to lose nothing leaves everything as it is.
+		if s.client.cfg.FailoverFenceSet && s.client.cfg.FailoverFence == 0 && reason == reasonServer && sameSystem(l.server, l.session) {
+			return "UPDATE life SET server = $2 WHERE kind = $1", []any{l.session}
+		}
+		from := max(l.nowMS, s.latest().nowMS)
+		return "UPDATE life SET id = $2, fences = greatest(fences, $7) + 1, server = $3, trusted = false, from_ms = $4, until_ms = greatest(until_ms, $5), reason = $6 WHERE kind = $1",
+			[]any{newLife(), l.session, from, from + s.fenceMS(l, reason), reason + reasonEnd, s.latest().fences}
+	})
+}
+
+// sameSystem reports whether two lives are of servers that began as one.
+func sameSystem(a, b string) bool {
+	a, _, _ = strings.Cut(a, "/")
+	b, _, _ = strings.Cut(b, "/")
+	return a == b
+}
+
+func newLife() string {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// alter changes the row, with its lock.
+func (s *Store) alter(ctx context.Context, change func(life) (sql string, args []any)) error {
+	return s.inSession(ctx, func(conn *pgx.Conn) error {
+		var l life
+		b := &pgx.Batch{}
+		b.Queue("BEGIN")
+		s.lifeQuery(b, " FOR UPDATE", &l)
+		if err := conn.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		b = &pgx.Batch{}
+		if sql, args := change(l); sql != "" {
+			b.Queue(sql, append([]any{s.kind.Name}, args...)...)
+		}
+		b.Queue("COMMIT")
+		return conn.SendBatch(ctx, b).Close()
+	})
+}
+
+// Fence holds back grants as after a loss: for an operator who has put back an older
+// state of the database in a way that cannot be noticed.
+func (s *Store) Fence(ctx context.Context) (Fence, error) {
+	f, err := s.Look(ctx, nil)
+	if err == nil {
+		err = s.beginFence(ctx, life{Fence: f.Fence}, reasonByHand)
+	}
+	if err == nil {
+		f, err = s.Look(ctx, nil)
+	}
+	return f.Fence, err
+}
+
+// Init says that the store knows all that was granted. It ends the fence.
+func (s *Store) Init(ctx context.Context) error {
+	if _, err := s.Look(ctx, nil); err != nil {
+		return err
+	}
+	err := s.alter(ctx, func(life) (string, []any) {
+		return "UPDATE life SET trusted = true, from_ms = 0, until_ms = 0, reason = '' WHERE kind = $1", nil
+	})
+	if err == nil {
+		_, err = s.Look(ctx, nil)
+	}
+	return err
+}
+
+// inSession runs do in a session of the pool, which is given up if do leaves a
+// transaction behind.
+func (s *Store) inSession(ctx context.Context, do func(*pgx.Conn) error) error {
+	held, err := s.client.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer held.Release()
+	if err := do(held.Conn()); err != nil {
+		return s.client.cfg.explain(err)
+	}
+	return nil
+}
+
+// errBehind: the row is of another life, or knows of shorter terms than this process.
+var errBehind = errors.New("the store's row is behind")

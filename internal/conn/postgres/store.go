@@ -1,0 +1,191 @@
+package postgresconn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
+)
+
+// Kind is what a store is for.
+type Kind struct {
+	Name   string   // in table life
+	Tables []string // the statements that make its tables; they change nothing at the second time
+	// LongestMS is the longest that anything lasts that this process grants, and MaxMS
+	// what is taken for it where nothing is known.
+	LongestMS, MaxMS int64
+}
+
+// Store is tables in the schema that share a life. Its methods may be called by many
+// goroutines.
+type Store struct {
+	client *Client
+	kind   Kind
+	clock  string
+
+	mu   sync.Mutex // guards seen
+	seen memory
+}
+
+// Use returns a store. Its tables are made when it finds them missing.
+func (c *Client) Use(kind Kind) *Store {
+	clock := "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+	if c.cfg.Clock != "" {
+		clock = c.cfg.Clock
+	}
+	return &Store{client: c, kind: kind, clock: clock, seen: memory{ends: map[string]int64{}}}
+}
+
+// Client is the client that the store uses.
+func (s *Store) Client() *Client { return s.client }
+
+// Moment is what a transaction begins with.
+type Moment struct {
+	NowMS int64
+	Fence Fence
+}
+
+// Tx is a transaction that has read what it asked for. What is queued in it is carried
+// out by its commit.
+type Tx struct {
+	Moment
+	*pgx.Batch
+	longestMS int64
+	raised    int64
+	tells     []string
+}
+
+// Lasts says that the transaction grants something that lasts so long.
+func (t *Tx) Lasts(ms int64) { t.raised = max(t.raised, ms) }
+
+// Tell notifies the listeners after the commit.
+func (t *Tx) Tell(payload string) { t.tells = append(t.tells, payload) }
+
+// tries bounds how often a transaction begins anew because the store's row changed.
+const tries = 8
+
+// Change sends what ask queues, which takes locks and reads, then what decide queues,
+// and commits. Where decide queues nothing, or returns an error, nothing is changed.
+// ask may be called several times. Until the writes are sent, errors wrap
+// connurl.ErrNotSent.
+func (s *Store) Change(ctx context.Context, ask func(*pgx.Batch), decide func(*Tx) error) error {
+	_, err := s.begin(ctx, "BEGIN", ask, func(conn *pgx.Conn, l life) error {
+		tx := &Tx{Moment: Moment{l.nowMS, l.Fence}, Batch: &pgx.Batch{}, longestMS: l.longestMS}
+		if err := decide(tx); err != nil || tx.Len() == 0 {
+			_, _ = conn.Exec(ctx, "ROLLBACK") // a session where this fails is closed, and gives its locks back
+			return err
+		}
+		return s.commit(ctx, conn, tx)
+	})
+	return err
+}
+
+// Look sends what ask queues, and shows it one state of the store.
+func (s *Store) Look(ctx context.Context, ask func(*pgx.Batch)) (Moment, error) {
+	return s.begin(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ask, nil)
+}
+
+// begin begins a transaction, and makes tables and fences first where they are due.
+// Without do, it ends the transaction too.
+func (s *Store) begin(ctx context.Context, begin string, ask func(*pgx.Batch), do func(*pgx.Conn, life) error) (Moment, error) {
+	for range tries {
+		l, err := s.try(ctx, begin, ask, do)
+		var due *mendError
+		if !errors.As(err, &due) {
+			return Moment{l.nowMS, l.Fence}, err
+		}
+		if err := due.mend(ctx); err != nil {
+			return Moment{}, connurl.NotSent(err)
+		}
+	}
+	return Moment{}, connurl.NotSent(fmt.Errorf("%s: others change the store's row all the time", s.client.cfg.Place()))
+}
+
+// mendError: something must be put right before the transaction can begin.
+type mendError struct {
+	error
+	mend func(context.Context) error
+}
+
+func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do func(*pgx.Conn, life) error) (l life, err error) {
+	held, err := s.client.acquire(ctx)
+	if err != nil {
+		return l, err
+	}
+	defer held.Release() // a session in a transaction is closed
+	conn := held.Conn()
+	b := &pgx.Batch{}
+	b.Queue(begin)
+	if ask != nil {
+		ask(b)
+	}
+	s.lifeQuery(b, "", &l)
+	if do == nil {
+		b.Queue("COMMIT")
+	}
+	if err := conn.SendBatch(ctx, b).Close(); err != nil {
+		if hasCode(err, undefinedTable) || errors.Is(err, pgx.ErrNoRows) {
+			return l, &mendError{err, s.setup}
+		}
+		return l, connurl.NotSent(s.client.cfg.explain(err))
+	}
+	if reason := s.doubt(l); reason != "" {
+		return l, &mendError{errBehind, func(ctx context.Context) error { return s.beginFence(ctx, l, reason) }}
+	}
+	s.note(l)
+	if do == nil {
+		return l, nil
+	}
+	if s.kind.LongestMS > l.longestMS {
+		return l, &mendError{errBehind, func(ctx context.Context) error { return s.raise(ctx, s.kind.LongestMS) }}
+	}
+	return l, do(conn, l)
+}
+
+// raiseSQL: a fence lasts as long as the longest that is known, if the URL does not say
+// how long.
+const raiseSQL = `UPDATE life SET longest_ms = greatest(longest_ms, $2),
+	until_ms = CASE WHEN until_ms = 0 OR $3 THEN until_ms ELSE greatest(until_ms, from_ms + $2) END WHERE kind = $1`
+
+// raise notes the longest that anything lasts, before it is granted.
+func (s *Store) raise(ctx context.Context, ms int64) error {
+	return s.alter(ctx, func(life) (string, []any) { return raiseSQL, []any{ms, s.client.cfg.FailoverFenceSet} })
+}
+
+// commit sends the writes, the commit and the notifications.
+func (s *Store) commit(ctx context.Context, conn *pgx.Conn, tx *Tx) error {
+	if tx.raised > tx.longestMS && tx.raised <= s.kind.MaxMS {
+		tx.Queue(raiseSQL, s.kind.Name, tx.raised, s.client.cfg.FailoverFenceSet)
+	}
+	tx.Queue("SELECT setval('last_ms', greatest($1, (SELECT last_value FROM last_ms)))", tx.NowMS)
+	delete(conn.PgConn().CustomData(), warning)
+	committed := false
+	tx.Queue("COMMIT").Exec(func(tag pgconn.CommandTag) error {
+		if tag.String() != "COMMIT" {
+			return fmt.Errorf("the server answered the commit with %s", tag)
+		}
+		if w, ok := conn.PgConn().CustomData()[warning]; ok {
+			return fmt.Errorf("%w: %v", ErrUnconfirmed, w)
+		}
+		committed = true
+		return nil
+	})
+	if len(tx.tells) > 0 {
+		tx.Queue("BEGIN")
+		tx.Queue("SET LOCAL synchronous_commit TO off")
+		tx.Queue("SELECT pg_notify($1, payload) FROM unnest($2::text[]) payload", s.Channel(), tx.tells)
+		tx.Queue("COMMIT")
+	}
+	if err := conn.SendBatch(ctx, tx.Batch).Close(); err != nil && !committed {
+		return s.client.cfg.explain(err)
+	}
+	return nil // what listeners miss, they find when they look by themselves
+}
+
+// Channel is the name of the channel of notifications.
+func (s *Store) Channel() string { return s.client.cfg.Schema + "_" + s.kind.Name }

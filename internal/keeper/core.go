@@ -1,0 +1,297 @@
+package keeper
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/state"
+)
+
+// Config of a keeper.
+type Config struct {
+	Service       string
+	Meta          map[string]string
+	MaxThroughput int64 // IDs per millisecond to hold leases for
+	RetryInterval time.Duration
+	RetryMax      time.Duration
+	CallTimeout   time.Duration // deadline of one provider call
+	VerifyEvery   time.Duration
+	NoFallback    bool // without a lease there are no IDs
+	OwnClock      bool // the provider reads another clock than this host's
+}
+
+// Core decides what becomes of the leases of one service. It has no goroutine, no
+// clock and no I/O: Handle takes an event and returns the next action, and the
+// same events with the same randomness lead to the same actions.
+type Core struct {
+	cfg    Config
+	rnd    *rand.Rand
+	at     Moment // of the present event
+	report Report
+
+	saved    state.Saved              // held and cached leases, timeline: what the store is to hold
+	request  *provider.AcquireRequest // sent, and not known to be granted or refused
+	askedMS  int64                    // Unix ms: when request was sent first
+	cause    error                    // why the last acquire failed
+	failures int                      // in a row
+	term     time.Duration            // of the last grant
+	skewMS   int64                    // provider's clock minus ours, at the last grant
+
+	// Times on Moment.Elapsed.
+	notBefore    time.Duration // backoff after a failure
+	lastAcquire  time.Duration // the last success, for the rate limit
+	growthBefore time.Duration // backoff of growth
+	nextVerify   time.Duration
+	nextSave     time.Duration // when to try again, if unsaved
+	lastAnswer   time.Duration // of the provider
+
+	acquired    bool // there was a success
+	growth      bool // the generator asked for more
+	growthShort int  // growth acquires in a row that brought less than asked
+	answered    bool // the provider has answered a call of this life
+	begun       bool // there was a lease to keep alive in this life
+	unsaved     bool // the store does not hold what saved has
+
+	// What the present turn has done and has yet to do.
+	verified bool          // it has verified
+	asked    bool          // it has acquired
+	returned int           // refused leases it has given back
+	todo     []duty        // in this order, before anything else
+	leaving  []lease.Lease // sealed and forgotten once todo is done: to be released
+	refused  []lease.Lease // to be given back
+	back     lease.Lease   // whose release is under way
+	asking   asking        // about the acquire under way
+	answer   *answer       // of an acquire, not judged yet
+	moving   *state.Saved  // what was there before the timeline moves
+
+	stop *stopping // a stop has begun
+}
+
+// duty is what has to be done before anything else.
+type duty int
+
+const (
+	toPublish duty = iota
+	toSave
+	toRebase
+)
+
+// NewCore returns a core that has what the store remembers, and what to publish
+// before the first event. Leases that expired stay until the first success, for
+// fallback.
+func NewCore(cfg Config, saved state.Saved, rnd *rand.Rand, at Moment) (*Core, Publish) {
+	c := &Core{cfg: cfg, rnd: rnd, at: at, saved: saved}
+	c.nextVerify = at.Elapsed + cfg.VerifyEvery
+	if len(c.all()) > 0 {
+		c.nextVerify = at.Elapsed // only the provider knows whether they are still ours
+	}
+	for _, l := range saved.Held {
+		c.report.line(zap.InfoLevel, "lease adopted from an earlier run", leaseFields(l, zap.Bool("valid", l.Allows(at.MS)))...)
+	}
+	if len(saved.Held) > 0 {
+		c.term = time.Duration(saved.Held[0].Term()) * time.Millisecond
+		c.resumePace()
+	}
+	return c, Publish{Held: saved.Held, Cached: saved.Cached}
+}
+
+// resumePace lets the rate limit go on from the youngest adopted lease that is
+// of use, so that a daemon which crashes again and again before its clock has
+// reached that lease does not take a slot each time.
+func (c *Core) resumePace() {
+	for _, l := range c.saved.Held {
+		if !covers(l.Created, l.Expired, c.at.MS) {
+			continue
+		}
+		at := c.at.Elapsed - time.Duration(max(c.at.MS-l.Created, 0))*time.Millisecond
+		if !c.acquired || at > c.lastAcquire {
+			c.lastAcquire, c.acquired = at, true
+		}
+	}
+}
+
+// Configure replaces the configuration.
+func (c *Core) Configure(cfg Config) { c.cfg = cfg }
+
+// Report returns what the last transition has to say.
+func (c *Core) Report() Report { return c.report }
+
+// Handle takes an event and returns what to do next. The action's outcome is the
+// next event; after a Sleep that is a Tick or a Stop, and after Done there is none.
+func (c *Core) Handle(at Moment, e Event) Action {
+	c.at, c.report = at, Report{}
+	switch e := e.(type) {
+	case Tick:
+		c.growth = c.growth || e.Growth
+		c.beginTurn()
+	case Stop:
+		return c.onStop()
+	case Saved:
+		c.onSaved(e.Err)
+	case Rebased:
+		c.onRebased(e.OK)
+	case Acquired:
+		return c.onAcquired(e)
+	case Confirmed:
+		c.learnClock()
+	case Verified:
+		c.onVerified(e)
+	case Released:
+		c.onReleased(e.Err)
+	}
+	return c.next()
+}
+
+// beginTurn begins to do what is due now, once each.
+func (c *Core) beginTurn() {
+	c.verified, c.asked, c.returned = false, false, 0
+	if i := slices.IndexFunc(c.saved.Held, c.usable); i >= 0 {
+		c.begin(c.saved.Held[i])
+	}
+	if c.unsaved && c.at.Elapsed >= c.nextSave {
+		c.todo = append(c.todo, toSave) // a lease that is not ours any more must not be adopted after a crash
+	}
+}
+
+// next is the most urgent of what there is to do.
+func (c *Core) next() Action {
+	for again := true; again; {
+		var action Action
+		if len(c.todo) > 0 {
+			action = c.nextDuty()
+		} else {
+			action, again = c.nextCall()
+		}
+		if action != nil {
+			return action
+		}
+	}
+	panic("keeper: neither an action nor something else to do")
+}
+
+// nextDuty is the action of the first duty, nil where there is nothing to it.
+func (c *Core) nextDuty() Action {
+	first := c.todo[0]
+	c.todo = c.todo[1:]
+	switch {
+	case first == toSave:
+		return Save{c.saved}
+	case first == toRebase:
+		return Rebase{c.saved.Timeline}
+	case c.stop == nil:
+		return Publish{c.saved.Held, c.saved.Cached, c.cause}
+	}
+	return nil // the generator stays sealed
+}
+
+// nextCall is the next call of the provider, or a Sleep. again: there is something
+// else to do first.
+func (c *Core) nextCall() (action Action, again bool) {
+	switch {
+	case len(c.leaving) > 0:
+		return c.releaseNext()
+	case c.stop != nil:
+		return c.nextOfStop()
+	case c.answer != nil:
+		return c.judge()
+	case c.at.Halt:
+		return c.sleep(), false
+	case c.leaveReplaced():
+		return nil, true
+	case !c.verified && c.cfg.VerifyEvery > 0 && c.at.Elapsed >= c.nextVerify:
+		c.verified, c.nextVerify = true, c.at.Elapsed+c.cfg.VerifyEvery
+		if ours := c.reserved(); len(ours) > 0 {
+			return Verify{ours}, false
+		}
+		return nil, true
+	}
+	if need := c.due(); need > 0 && !c.asked {
+		return c.acquire(need), false
+	}
+	if len(c.refused) > 0 && c.returned < releaseChunk {
+		return c.giveBackRefused()
+	}
+	return c.sleep(), false
+}
+
+// sleep ends the turn.
+func (c *Core) sleep() Action {
+	c.growth = false
+	return Sleep{c.nap()}
+}
+
+// begin reports the lease that the keep alive begins with, once.
+func (c *Core) begin(l lease.Lease) {
+	if !c.begun {
+		c.begun = true
+		key := zap.String("key", c.cfg.Service+":"+strconv.FormatInt(l.ID, 10))
+		c.report.line(zap.InfoLevel, "starting worker id keep alive", leaseFields(l, key)...)
+	}
+}
+
+// onSaved notes whether the store holds what it is to hold.
+func (c *Core) onSaved(err error) {
+	c.unsaved, c.nextSave = err != nil, c.at.Elapsed+saveInterval
+	if err != nil {
+		c.report.seen(Observer.StateFailed)
+		c.report.line(zap.ErrorLevel, "the live state cannot be written; leases are used on, and none is released", zap.Error(err))
+		c.leaving = nil
+		if c.stop != nil {
+			c.stop.over = true
+		}
+	}
+	switch {
+	case c.moving != nil && err == nil:
+		c.todo = append(c.todo, toRebase)
+	case c.moving != nil:
+		c.onRebased(false)
+	}
+}
+
+func (c *Core) usable(l lease.Lease) bool { return l.Allows(c.at.MS) }
+
+func (c *Core) anyUsable() bool { return slices.ContainsFunc(c.saved.Held, c.usable) }
+
+// aging reports whether the lease is due for replacement.
+func (c *Core) aging(l lease.Lease) bool { return c.at.MS >= renewalMS(l.Created, l.Expired) }
+
+// all is the held leases and the cached one.
+func (c *Core) all() []lease.Lease {
+	all := slices.Clone(c.saved.Held)
+	if c.saved.Cached != nil {
+		all = append(all, *c.saved.Cached)
+	}
+	return all
+}
+
+// reserved is those of all whose reservation has not ended.
+func (c *Core) reserved() []lease.Lease {
+	return slices.DeleteFunc(c.all(), func(l lease.Lease) bool { return c.at.MS >= l.ReservedUntil })
+}
+
+// forget removes leases from what the store is to hold.
+func (c *Core) forget(leases []lease.Lease) {
+	c.saved.Held = slices.DeleteFunc(slices.Clone(c.saved.Held), func(l lease.Lease) bool { return has(leases, l) })
+	if c.saved.Cached != nil && has(leases, *c.saved.Cached) {
+		c.saved.Cached = nil
+	}
+}
+
+// has reports whether the grant is among the leases.
+func has(leases []lease.Lease, l lease.Lease) bool {
+	return slices.ContainsFunc(leases, func(other lease.Lease) bool { return other.Key() == l.Key() })
+}
+
+func leaseFields(l lease.Lease, more ...zap.Field) []zap.Field {
+	return append([]zap.Field{
+		zap.Int64("worker_id", l.ID), zap.Stringer("layout", l.Layout()),
+		zap.String("created", snowflake.FormatMS(l.Created)), zap.String("expired", snowflake.FormatMS(l.Expired)),
+	}, more...)
+}

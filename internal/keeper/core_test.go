@@ -1,0 +1,111 @@
+package keeper
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/state"
+)
+
+// table drives a core by hand. answers are what comes of actions, by their names;
+// an action that is not among them succeeds.
+type table struct {
+	core    *Core
+	at      Moment
+	answers map[string]Event
+	next    int64 // machine ID
+}
+
+func newTable() *table {
+	tb := &table{at: Moment{MS: startMS, LastMS: startMS}, answers: map[string]Event{}}
+	saved := state.Saved{Timeline: snowflake.DefaultTimeline(), Source: state.SourceConfig}
+	tb.core, _ = NewCore(Config{
+		Service: service, MaxThroughput: 256, RetryInterval: time.Second, RetryMax: time.Minute, VerifyEvery: time.Hour,
+	}, saved, rand.New(rand.NewPCG(1, 2)), tb.at)
+	return tb
+}
+
+func (tb *table) pass(d time.Duration) {
+	tb.at.MS, tb.at.LastMS, tb.at.Elapsed = tb.at.MS+d.Milliseconds(), tb.at.LastMS+d.Milliseconds(), tb.at.Elapsed+d
+}
+
+// grant is an answer of the provider.
+func (tb *table) grant() Acquired {
+	tb.next++
+	return Acquired{Leases: []lease.Lease{provider.DefaultTerms().Grant(tb.next, tb.at.MS, "0123456789abcdef0123456789abcdef")}}
+}
+
+// turn returns the names of the actions that follow from the event.
+func (tb *table) turn(e Event) (names []string) {
+	for {
+		action := tb.core.Handle(tb.at, e)
+		name := fmt.Sprintf("%T", action)[len("keeper."):]
+		if p, ok := action.(Publish); ok && len(p.Held) == 0 && p.Cached == nil {
+			name = "Seal"
+		}
+		names = append(names, name)
+		switch action.(type) {
+		case Publish:
+			e = Published{}
+		case Save:
+			e = Saved{}
+		case Acquire:
+			e = tb.grant()
+		case Verify:
+			e = Verified{}
+		case Release:
+			e = Released{}
+		default:
+			return names
+		}
+		if answer, ok := tb.answers[name]; ok {
+			e = answer
+		}
+	}
+}
+
+func (tb *table) want(t *testing.T, e Event, want ...string) {
+	t.Helper()
+	if got := tb.turn(e); !slices.Equal(got, want) {
+		t.Errorf("after %T: %v, want %v", e, got, want)
+	}
+}
+
+// TestOrderOfActions: a lease is in the live state before it is used. Where one
+// goes back the generator is cut off from it, then the live state forgets it, then
+// the release is sent.
+func TestOrderOfActions(t *testing.T) {
+	tb := newTable()
+	tb.want(t, Tick{}, "Acquire", "Save", "Publish", "Sleep")
+	tb.pass(renewal)
+	tb.want(t, Tick{}, "Acquire", "Save", "Publish", "Publish", "Save", "Release", "Sleep")
+	tb.want(t, Stop{}, "Seal", "Verify", "Save", "Release", "Done")
+}
+
+// TestNothingIsSentThatWasNotForgotten: after a write that failed no release
+// follows.
+func TestNothingIsSentThatWasNotForgotten(t *testing.T) {
+	tb := newTable()
+	tb.turn(Tick{})
+	tb.answers["Save"] = Saved{errDisk}
+	tb.pass(renewal)
+	tb.want(t, Tick{}, "Acquire", "Save", "Publish", "Publish", "Save", "Sleep")
+	tb.want(t, Stop{}, "Seal", "Verify", "Save", "Done")
+}
+
+// TestHaltedKeeperCallsNobody: what is granted already is used, and no call begins.
+func TestHaltedKeeperCallsNobody(t *testing.T) {
+	tb := newTable()
+	tb.at.Halt = true
+	tb.want(t, Tick{}, "Sleep")
+	tb.at.Halt = false
+	tb.turn(Tick{})
+	tb.at.Halt = true
+	tb.want(t, Stop{}, "Seal", "Done")
+}

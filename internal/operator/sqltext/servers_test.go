@@ -1,0 +1,149 @@
+package sqltext
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// database runs SQL: one line a row, columns parted by tabs, NULL as "NULL".
+type database func(t *testing.T, sql string) [][]string
+
+// patience is for a slow machine.
+const patience = 2 * time.Minute
+
+// openers start a private server each, or skip the test.
+var openers = map[string]func(*testing.T) database{"postgres": postgres, "mysql": mariadb, "sqlite": sqlite}
+
+func program(t *testing.T, names ...string) string {
+	t.Helper()
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+		if found, _ := filepath.Glob(name); len(found) > 0 {
+			return found[len(found)-1]
+		}
+	}
+	t.Skipf("%s is not installed (scripts/setup installs it)", names[0])
+	return ""
+}
+
+// folder is a short one, for sockets, that the server's user owns.
+func folder(t *testing.T, owner string) (string, *syscall.SysProcAttr) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kazahana-sql-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	attributes := &syscall.SysProcAttr{}
+	if os.Geteuid() == 0 { // neither server runs as root
+		account, err := user.Lookup(owner)
+		if err != nil {
+			t.Skip(err)
+		}
+		uid, _ := strconv.Atoi(account.Uid)
+		gid, _ := strconv.Atoi(account.Gid)
+		if err := os.Chown(dir, uid, gid); err != nil {
+			t.Fatal(err)
+		}
+		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	}
+	return dir, attributes
+}
+
+// serve starts a server and waits until it answers.
+func serve(t *testing.T, dir string, as *syscall.SysProcAttr, ask func() error, name string, args ...string) {
+	t.Helper()
+	var log bytes.Buffer
+	cmd := exec.Command(name, args...)
+	cmd.SysProcAttr, cmd.Dir, cmd.Stderr, cmd.Stdout = as, dir, &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan struct{})
+	go func() { cmd.Wait(); close(gone) }()
+	t.Cleanup(func() { cmd.Process.Signal(syscall.SIGQUIT); <-gone }) // at once: nothing of it is kept
+	for end := time.Now().Add(patience); ask() != nil; time.Sleep(20 * time.Millisecond) {
+		select {
+		case <-gone:
+			t.Fatalf("%s has ended:\n%s", name, log.String())
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s does not answer", name)
+		}
+	}
+}
+
+func rows(t *testing.T, cmd *exec.Cmd, sql string) [][]string {
+	t.Helper()
+	var said bytes.Buffer
+	cmd.Stdin, cmd.Stderr = strings.NewReader(sql), &said
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s\n%s", err, said.String(), sql)
+	}
+	var all [][]string
+	for line := range strings.Lines(string(out)) {
+		all = append(all, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
+	}
+	return all
+}
+
+func postgres(t *testing.T) database {
+	t.Helper()
+	initdb := program(t, "/usr/lib/postgresql/*/bin/initdb", "initdb")
+	dir, as := folder(t, "postgres")
+	data := filepath.Join(dir, "data")
+	make := exec.Command(initdb, "-D", data, "-A", "trust", "-U", "postgres", "-N", "-E", "UTF8", "--locale=C")
+	make.SysProcAttr, make.Dir = as, dir
+	if out, err := make.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	bin := filepath.Dir(initdb)
+	psql := func(more ...string) *exec.Cmd {
+		return exec.Command(filepath.Join(bin, "psql"), append([]string{"-h", dir, "-U", "postgres", "-XqAt", "-F", "\t",
+			"-P", "null=NULL", "-v", "ON_ERROR_STOP=1"}, more...)...)
+	}
+	serve(t, dir, as, func() error { return psql("-c", "SELECT 1").Run() }, filepath.Join(bin, "postgres"), "-D", data, "-k", dir,
+		"-c", "listen_addresses=", "-c", "fsync=off", "-c", "timezone=America/New_York")
+	return func(t *testing.T, sql string) [][]string { t.Helper(); return rows(t, psql(), sql) }
+}
+
+func mariadb(t *testing.T) database {
+	t.Helper()
+	install, server, client := program(t, "mariadb-install-db"), program(t, "mariadbd"), program(t, "mariadb")
+	dir, as := folder(t, "mysql")
+	data, sock := filepath.Join(dir, "data"), filepath.Join(dir, "s")
+	make := exec.Command(install, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db")
+	make.SysProcAttr, make.Dir = as, dir
+	if out, err := make.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	mysql := func(more ...string) *exec.Cmd {
+		return exec.Command(client, append([]string{"--no-defaults", "-S", sock, "-u", "root", "-BN"}, more...)...)
+	}
+	serve(t, dir, as, func() error { return mysql("-e", "CREATE DATABASE IF NOT EXISTS test").Run() }, server, "--no-defaults",
+		"--datadir="+data, "--socket="+sock, "--skip-networking", "--pid-file="+filepath.Join(dir, "pid"), "--log-bin=log",
+		"--default-time-zone=-05:00", "--innodb-flush-log-at-trx-commit=0")
+	return func(t *testing.T, sql string) [][]string { t.Helper(); return rows(t, mysql("test"), sql) }
+}
+
+func sqlite(t *testing.T) database {
+	t.Helper()
+	shell := program(t, "sqlite3")
+	file := filepath.Join(t.TempDir(), "test.db")
+	return func(t *testing.T, sql string) [][]string {
+		t.Helper()
+		return rows(t, exec.Command(shell, "-batch", "-bail", "-separator", "\t", "-nullvalue", "NULL", file), sql)
+	}
+}

@@ -1,0 +1,287 @@
+// Package postgres keeps records in PostgreSQL, for all hosts that use the server.
+//
+// A rule runs inside the transaction that carries out its writes, so nothing is compared
+// and no rule runs twice. Advisory locks on the keys of the Ask come first, in one order.
+// A change that asks for a range has the lock of the index for itself until its commit;
+// changes that write to the index share it. So absent keys and ranges stay as the rule
+// has seen them.
+//
+// Records that are due are deleted by later changes, where nobody else uses their keys.
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// Names sort by their bytes, whatever the language of the database. Indexes are
+// constraints: a statement that makes one would wait for those who use the table.
+var tables = []string{
+	`CREATE TABLE IF NOT EXISTS record (
+		key    text COLLATE "C" PRIMARY KEY,
+		value  bytea   NOT NULL,
+		end_ms bigint,
+		due_ms bigint,
+		mark   bigint  NOT NULL,
+		tell   boolean NOT NULL,
+		UNIQUE (due_ms, key)
+	)`,
+	`CREATE TABLE IF NOT EXISTS record_index (
+		entry text COLLATE "C" NOT NULL,
+		key   text COLLATE "C" NOT NULL,
+		PRIMARY KEY (entry, key),
+		UNIQUE (key, entry)
+	)`,
+	`CREATE TABLE IF NOT EXISTS record_floor (one integer PRIMARY KEY CHECK (one = 1), floor bigint NOT NULL)`,
+	`INSERT INTO record_floor VALUES (1, 0) ON CONFLICT DO NOTHING`,
+}
+
+// sweepMax is how many records that are due a change deletes: more than it can make.
+const sweepMax = 2 * record.MaxWrites
+
+// The locks. A schema has its own; the second argument is what they are for.
+const (
+	lockOf   = "hashtextextended(current_schema() || '/' || key, 3)"
+	lockKeys = "SELECT pg_advisory_xact_lock(h) FROM (SELECT DISTINCT " + lockOf + " h FROM unnest($1::text[]) key ORDER BY h) sorted"
+	lockAll  = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 4))"
+	share    = "SELECT pg_advisory_xact_lock_shared(hashtextextended(current_schema(), 4))"
+)
+
+// Store implements record.Store on a client, which it does not own.
+type Store struct {
+	*postgresconn.Store
+	watchers *watchers
+}
+
+// New uses the client. longestMS is the longest term that a holder of a record has who
+// relies on it, as far as nothing else is known.
+func New(client *postgresconn.Client, longestMS int64) *Store {
+	s := client.Use(postgresconn.Kind{Name: "records", Tables: tables, MaxMS: longestMS})
+	return &Store{Store: s, watchers: newWatchers(s)}
+}
+
+// Close implements record.Store: it ends the watches.
+func (s *Store) Close() error {
+	s.watchers.close()
+	return nil
+}
+
+// seen is what a transaction has read of the records.
+type seen struct {
+	view record.View
+	ends map[string]*int64
+	gone map[string]gone // what a deletion has to do
+}
+
+type gone struct {
+	mark int64
+	tell bool
+}
+
+// reads queues the reads of the ask.
+func reads(b *pgx.Batch, ask record.Ask, into *seen) {
+	*into = seen{view: record.View{Records: map[string]record.Record{}, Ranges: make([][]record.Entry, len(ask.Ranges))}, ends: map[string]*int64{}, gone: map[string]gone{}}
+	if len(ask.Keys) > 0 {
+		b.Queue("SELECT key, value, end_ms, mark, tell FROM record WHERE key = ANY ($1)", ask.Keys).Query(func(rows pgx.Rows) error {
+			var key string
+			var value []byte
+			var end *int64
+			var g gone
+			_, err := pgx.ForEachRow(rows, []any{&key, &value, &end, &g.mark, &g.tell}, func() error {
+				into.view.Records[key] = record.Record{Value: value}
+				into.ends[key], into.gone[key] = end, g
+				return nil
+			})
+			return err
+		})
+	}
+	for i, r := range ask.Ranges {
+		b.Queue("SELECT entry, key FROM record_index WHERE entry >= $1 AND entry < $2 ORDER BY entry, key LIMIT $3", r.From, r.To, r.Limit).Query(func(rows pgx.Rows) (err error) {
+			into.view.Ranges[i], err = pgx.CollectRows(rows, pgx.RowToStructByPos[record.Entry])
+			return err
+		})
+	}
+	b.Queue("SELECT floor FROM record_floor").QueryRow(func(row pgx.Row) error { return row.Scan(&into.view.Floor) })
+}
+
+// at completes the view with what the store says of its moment.
+func (s *seen) at(m postgresconn.Moment) record.View {
+	f := m.Fence
+	s.view.NowMS, s.view.Life = m.NowMS, f.Life
+	s.view.Fence = record.Fence{Doubt: !f.Trusted, FromMS: f.FromMS, UntilMS: f.UntilMS, Reason: f.Reason}
+	for key, r := range s.view.Records {
+		end := s.ends[key]
+		r.Over = end != nil && *end <= m.NowMS
+		s.view.Records[key] = r
+	}
+	return s.view
+}
+
+// Change implements record.Store.
+func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (atMS int64, err error) {
+	if err := ask.Validate(); err != nil {
+		return 0, err
+	}
+	var found seen
+	err = s.Store.Change(ctx, func(b *pgx.Batch) {
+		b.Queue(lockKeys, ask.Keys)
+		if len(ask.Ranges) > 0 {
+			b.Queue(lockAll)
+		}
+		reads(b, ask, &found)
+	}, func(tx *postgresconn.Tx) error {
+		atMS = tx.NowMS
+		writes, err := rule(found.at(tx.Moment))
+		if err == nil {
+			err = ask.ValidateWrites(writes)
+		}
+		if err != nil || len(writes) == 0 {
+			return err
+		}
+		if len(ask.Ranges) == 0 {
+			tx.Queue(share)
+		}
+		found.write(tx, writes)
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return atMS, nil
+}
+
+// columns are the writes as arrays, so that one statement carries out all of them.
+type columns struct {
+	keys    []string // written or deleted
+	kept    []string
+	values  [][]byte
+	ends    []*int64
+	dues    []*int64
+	marks   []int64
+	tells   []bool
+	entries []string
+	owners  []string // of entries
+}
+
+// write queues the writes, and a sweep.
+func (s *seen) write(tx *postgresconn.Tx, writes []record.Write) {
+	var c columns
+	floor := s.view.Floor
+	for _, w := range writes {
+		c.keys = append(c.keys, w.Key)
+		before, there := s.gone[w.Key]
+		if w.Tell || w.Value == nil && before.tell {
+			tx.Tell(w.Key)
+		}
+		if w.Value == nil {
+			if there {
+				floor = max(floor, before.mark, w.Mark)
+			}
+			continue
+		}
+		c.add(w, tx.NowMS)
+		tx.Lasts(w.TermMS)
+	}
+	tx.Queue("DELETE FROM record_index WHERE key = ANY ($1)", c.keys)
+	if len(c.kept) < len(c.keys) {
+		tx.Queue("DELETE FROM record WHERE key = ANY ($1) AND NOT key = ANY ($2)", c.keys, notNil(c.kept))
+	}
+	if len(c.kept) > 0 {
+		tx.Queue(`INSERT INTO record (key, value, end_ms, due_ms, mark, tell)
+			SELECT * FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::boolean[])
+			ON CONFLICT (key) DO UPDATE SET value = excluded.value, end_ms = excluded.end_ms, due_ms = excluded.due_ms, mark = excluded.mark, tell = excluded.tell`,
+			c.kept, c.values, c.ends, c.dues, c.marks, c.tells)
+	}
+	if len(c.entries) > 0 {
+		tx.Queue("INSERT INTO record_index (entry, key) SELECT * FROM unnest($1::text[], $2::text[])", c.entries, c.owners)
+	}
+	// The floor comes last: others wait for its row.
+	tx.Queue(sweepSQL, tx.NowMS, sweepMax, floor)
+}
+
+func notNil(keys []string) []string { return append([]string{}, keys...) }
+
+func (c *columns) add(w record.Write, nowMS int64) {
+	var end, due *int64
+	if w.TermMS > 0 {
+		end = new(nowMS + w.TermMS)
+	}
+	if w.TermMS > 0 || w.KeepMS > 0 {
+		due = new(nowMS + w.TermMS + w.KeepMS)
+	}
+	c.kept, c.values = append(c.kept, w.Key), append(c.values, w.Value)
+	c.ends, c.dues = append(c.ends, end), append(c.dues, due)
+	c.marks, c.tells = append(c.marks, w.Mark), append(c.tells, w.Tell)
+	for _, entry := range w.Index {
+		c.entries, c.owners = append(c.entries, entry), append(c.owners, w.Key)
+	}
+}
+
+// sweepSQL deletes records that are due and that nobody uses, and raises the floor for
+// these and for what the change itself has deleted.
+const sweepSQL = `WITH due AS (
+		SELECT key FROM record WHERE due_ms <= $1 AND pg_try_advisory_xact_lock(` + lockOf + `) ORDER BY due_ms LIMIT $2 FOR UPDATE SKIP LOCKED
+	), gone AS (
+		DELETE FROM record r USING due WHERE r.key = due.key RETURNING r.key, r.mark
+	), unindexed AS (
+		DELETE FROM record_index i USING gone WHERE i.key = gone.key
+	), marks (mark) AS (
+		SELECT greatest($3::bigint, (SELECT max(mark) FROM gone))
+	)
+	UPDATE record_floor SET floor = mark FROM marks WHERE floor < mark`
+
+// Read implements record.Store.
+func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
+	if err := ask.Validate(); err != nil {
+		return record.View{}, err
+	}
+	var found seen
+	m, err := s.Look(ctx, func(b *pgx.Batch) { reads(b, ask, &found) })
+	if err != nil {
+		return record.View{}, err
+	}
+	return found.at(m), nil
+}
+
+// List implements record.Store.
+func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]record.Head, error) {
+	if err := record.ValidatePage(prefix, after, limit); err != nil {
+		return nil, err
+	}
+	type row struct {
+		Key   string
+		Value []byte
+		End   *int64
+	}
+	var found []row
+	m, err := s.Look(ctx, func(b *pgx.Batch) {
+		query := `SELECT key, substring(value FOR $1), end_ms FROM record WHERE key > $2 AND key >= $3 AND starts_with(key, $3) ORDER BY key LIMIT $4`
+		b.Queue(query, record.MaxHead, after, prefix, limit).Query(func(rows pgx.Rows) (err error) {
+			found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+			return err
+		})
+	})
+	var page []record.Head
+	for _, r := range found {
+		page = append(page, record.HeadOf(r.Key, record.Record{Value: r.Value, Over: r.End != nil && *r.End <= m.NowMS}))
+	}
+	return page, err
+}
+
+// Watch implements record.Store.
+func (s *Store) Watch(ctx context.Context, prefix string) (<-chan struct{}, error) {
+	if err := record.ValidatePrefix(prefix); err != nil {
+		return nil, err
+	}
+	tokens, err := s.watchers.add(ctx, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("changes cannot be watched: %w", err)
+	}
+	return tokens, nil
+}
+

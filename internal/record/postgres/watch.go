@@ -1,0 +1,154 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+)
+
+// pollEvery is how often watchers get a token without a notification: one can be lost
+// between a commit and its notification.
+const pollEvery = 3 * time.Second
+
+// errClosed: the store was closed.
+var errClosed = errors.New("the store is closed")
+
+// watchers share one session, which listens as long as there are any.
+type watchers struct {
+	store *postgresconn.Store
+
+	mu     sync.Mutex
+	closed bool
+	shared *listener // nil: there is none
+	tasks  sync.WaitGroup
+}
+
+// listener is the session, and those whom it tells.
+type listener struct {
+	ready  chan struct{} // closed when err is final
+	err    error
+	end    context.CancelFunc
+	tokens map[chan struct{}]string // the prefix of each; guarded by watchers.mu; nil: it is blind
+}
+
+func newWatchers(store *postgresconn.Store) *watchers { return &watchers{store: store} }
+
+// add returns a channel of tokens for keys with the prefix.
+func (w *watchers) add(ctx context.Context, prefix string) (<-chan struct{}, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	tokens := make(chan struct{}, 1)
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return nil, errClosed
+	}
+	if w.shared == nil {
+		lifetime, end := context.WithCancel(context.Background())
+		w.shared = &listener{ready: make(chan struct{}), end: end, tokens: map[chan struct{}]string{}}
+		w.tasks.Add(1)
+		go w.listen(lifetime, w.shared)
+	}
+	l := w.shared
+	l.tokens[tokens] = prefix
+	w.mu.Unlock()
+	select {
+	case <-l.ready:
+	case <-ctx.Done():
+		w.remove(l, tokens)
+		return nil, ctx.Err()
+	}
+	if l.err != nil {
+		return nil, l.err
+	}
+	context.AfterFunc(ctx, func() { w.remove(l, tokens) })
+	return tokens, nil
+}
+
+// remove ends a watch, and the session after the last one.
+func (w *watchers) remove(l *listener, tokens chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := l.tokens[tokens]; !ok {
+		return
+	}
+	delete(l.tokens, tokens)
+	close(tokens)
+	if len(l.tokens) == 0 {
+		w.drop(l)
+	}
+}
+
+// drop ends a session, with the lock. Its watchers are blind.
+func (w *watchers) drop(l *listener) {
+	for tokens := range l.tokens {
+		close(tokens)
+	}
+	l.tokens = nil
+	l.end()
+	if w.shared == l {
+		w.shared = nil
+	}
+}
+
+func (w *watchers) close() {
+	w.mu.Lock()
+	w.closed = true
+	if w.shared != nil {
+		w.drop(w.shared)
+	}
+	w.mu.Unlock()
+	w.tasks.Wait()
+}
+
+// startTime is how long the server may take to begin to listen.
+const startTime = 5 * time.Second
+
+// listen has a session listen until it fails or is not needed any more.
+func (w *watchers) listen(ctx context.Context, l *listener) {
+	defer w.tasks.Done()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.drop(l)
+	}()
+	starting, started := context.WithTimeout(ctx, startTime)
+	conn, release, err := w.store.Client().Session(starting)
+	if err == nil {
+		defer release()
+		_, err = conn.Exec(starting, "LISTEN "+pgx.Identifier{w.store.Channel()}.Sanitize())
+	}
+	started()
+	l.err = err
+	close(l.ready)
+	for err == nil {
+		polling, cancel := context.WithTimeout(ctx, pollEvery)
+		said, waitErr := conn.WaitForNotification(polling)
+		cancel()
+		if waitErr != nil && (ctx.Err() != nil || polling.Err() == nil || conn.IsClosed()) {
+			return
+		}
+		w.tell(l, func(prefix string) bool { return waitErr != nil || strings.HasPrefix(said.Payload, prefix) })
+	}
+}
+
+// tell gives a token to those whose prefix fits.
+func (w *watchers) tell(l *listener, fits func(prefix string) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for tokens, prefix := range l.tokens {
+		if fits(prefix) {
+			select {
+			case tokens <- struct{}{}:
+			default:
+			}
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package redis
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
+)
+
+const (
+	whyMissing = "had no record of the store"
+	whyChanged = "was restarted, or another one has taken its place"
+	minute     = 60_000
+)
+
+// A server that has no record of the store is fenced for as long as any client grants.
+// One that has, for as long as the longest grant that it knows of; further changes only
+// lengthen that. The floor is above everything that came before.
+func TestSettle(t *testing.T) {
+	const hour, day = 60 * minute, 24 * 60 * minute
+	one := server{runID: "one", replID: "1", nowMS: began}
+	two := server{runID: "two", replID: "2", nowMS: began + minute}
+	within := limits{maxTermMS: day}
+	trusting := limits{maxTermMS: day, fenceSet: true, fenceMS: 5}
+	fresh, _ := settle(nil, one, within)
+	trusted := fresh
+	trusted.Trusted, trusted.UntilMS, trusted.Reason, trusted.MissingMS = true, 0, "", 0
+	granted := trusted
+	granted.LongestMS, granted.lastMS = hour, began+30
+	ahead := granted
+	ahead.lastMS = began + day
+	again, _ := settle(&granted, two, within)
+	for name, c := range map[string]struct {
+		before   *state
+		now      server
+		limits   limits
+		life     int64 // lives later
+		from     int64 // ms after began; likewise until
+		until    int64
+		reason   string
+		changes  bool
+		floorsMS int64 // the least floor, as a time after began
+	}{
+		"no record":                 {nil, one, within, 0, 0, day, missing, true, 0},
+		"no record, and trusting":   {nil, one, trusting, 0, 0, day, missing, true, 0},
+		"nothing new":               {&granted, one, within, 0, 0, -began, "", false, 0},
+		"still missing":             {&fresh, one, within, 0, 0, day, missing, false, 0},
+		"longer terms":              {&fresh, one, limits{maxTermMS: 2 * day}, 0, 0, 2 * day, missing, true, 0},
+		"shorter terms":             {&fresh, one, limits{maxTermMS: hour}, 0, 0, day, missing, false, 0},
+		"another process":           {&granted, two, within, 1, minute, minute + hour, changed, true, minute},
+		"nothing granted yet":       {&trusted, two, within, 1, minute, minute + day, changed, true, minute},
+		"a clock that is behind":    {&ahead, two, within, 1, day, day + hour, changed, true, day},
+		"a trusting client":         {&granted, two, trusting, 1, minute, minute + 5, changed, true, minute},
+		"changed while missing":     {&fresh, two, trusting, 1, minute, day, missing, true, minute},
+		"changed again":             {&again, server{runID: "three", replID: "3", nowMS: began + 2*minute}, trusting, 2, 2 * minute, minute + hour, changed, true, minute},
+		"was a replica":             {&granted, server{runID: "one", replID: "2", wasReplica: true, nowMS: began}, within, 1, 30, 30 + hour, changed, true, 0},
+		"has its first replica":     {&granted, server{runID: "one", replID: "2", nowMS: began + minute}, within, 0, 0, -began, "", true, 0},
+		"another with the old data": {&granted, server{runID: "two", replID: "1", nowMS: began}, within, 1, 30, 30 + hour, changed, true, 0},
+	} {
+		after, changes := settle(c.before, c.now, c.limits)
+		if c.before == nil {
+			if after.Life < 1 || after.Life >= 1<<14 {
+				t.Errorf("%s: the first life is %d", name, after.Life)
+			}
+			after.Life = fresh.Life
+		}
+		want := fresh.facts
+		want.RunID, want.ReplID, want.Life = c.now.runID, c.now.replID, fresh.Life+c.life
+		want.FromMS, want.UntilMS, want.Reason, want.LongestMS = began+c.from, began+c.until, c.reason, after.LongestMS
+		want.Trusted = c.reason == ""
+		if c.reason != missing {
+			want.MissingMS = 0
+		}
+		if changes != c.changes || after.facts != want {
+			t.Errorf("%s: %+v (%v), want %+v (%v)", name, after.facts, changes, want, c.changes)
+		}
+		if after.floor < (began+c.floorsMS)*1000 {
+			t.Errorf("%s: the floor is %d", name, after.floor)
+		}
+	}
+}
+
+// rig is a store, whose clock the test sets, on servers that come and go.
+type rig struct {
+	*testing.T
+	atomic.Int64 // the clock, in Unix ms
+	cfg   redisconn.Config
+	store owned
+}
+
+// newRig opens a store that was declared new.
+func newRig(t *testing.T, s *redistest.Server, edit ...func(*redisconn.Config)) *rig {
+	t.Helper()
+	r := &rig{T: t, cfg: s.Config()}
+	r.Store(began)
+	r.cfg.NowMS = r.Load
+	r.cfg.ConfirmWait = redistest.StartTimeout // a slow machine's replica is not a silent one
+	for _, e := range edit {
+		e(&r.cfg)
+	}
+	r.store = mustOpen(t, r.cfg)
+	mustInit(t, r.store)
+	return r
+}
+
+func (r *rig) on(s *redistest.Server) owned {
+	r.Helper()
+	r.cfg.Addrs = []string{s.Sock}
+	return mustOpen(r.T, r.cfg)
+}
+
+func (r *rig) put(w record.Write) (at int64) {
+	r.Helper()
+	at, err := put(r.T, r.store, w)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return at
+}
+
+func put(t testing.TB, s record.Store, w record.Write) (at int64, err error) {
+	return s.Change(testContext(t), record.Ask{Keys: []string{w.Key}}, func(record.View) ([]record.Write, error) {
+		return []record.Write{w}, nil
+	})
+}
+
+func grant(key string, term time.Duration) record.Write {
+	return record.Write{Key: key, Value: []byte("1"), TermMS: term.Milliseconds(), KeepMS: minute, Grant: true}
+}
+
+func (r *rig) view(keys ...string) record.View {
+	r.Helper()
+	v, err := r.store.Read(testContext(r), record.Ask{Keys: keys})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return v
+}
+
+// doubted expects a fence from now on, for so long.
+func (r *rig) doubted(d time.Duration, why string) record.View {
+	r.Helper()
+	v := r.view("k")
+	if f := v.Fence; !f.Doubt || f.UntilMS != r.Load()+d.Milliseconds() || !strings.Contains(f.Reason, why) {
+		r.Errorf("the fence is %+v, want one until %v after %d because of %q", f, d, r.Load(), why)
+	}
+	return v
+}
+
+// A server that is emptied while in use is fenced, until an operator says that nothing
+// is missing.
+func TestEmptiedServer(t *testing.T) {
+	server := redistest.New(t)
+	r := newRig(t, server)
+	before := r.view("k")
+	r.put(grant("k", time.Minute))
+	server.Do(t, "FLUSHALL")
+	if _, err := put(t, r.store, grant("k", time.Minute)); err != nil { // the rule does not mind
+		t.Error(err)
+	}
+	v := r.doubted(maxTerm, whyMissing)
+	if v.Floor < began*1000 || v.Floor < before.Floor {
+		t.Errorf("the floor is %d, after %d", v.Floor, before.Floor)
+	}
+	mustInit(t, r.store)
+	state := server.Do(t, "GET", r.store.stateKey())
+	mustInit(t, r.store) // on a store in use
+	if v := r.view("k"); v.Fence != (record.Fence{}) || server.Do(t, "GET", r.store.stateKey()) != state {
+		t.Errorf("after Init: %+v", v)
+	}
+}
+
+// What a server still knows after a restart is there, in another life, with a fence for
+// the longest grant, rounded up. Terms that nobody relies on do not count.
+func TestRestart(t *testing.T) {
+	server := redistest.New(t, "--appendonly", "yes", "--appendfsync", "always")
+	r := newRig(t, server)
+	other := mustOpen(t, r.cfg)
+	r.put(grant("k", 3*time.Minute))
+	r.put(record.Write{Key: "idle", Value: []byte("1"), TermMS: 100 * minute})
+	before := r.view("k")
+	server.Restart()
+	v := r.doubted(4*time.Minute, whyChanged)
+	if v.Life == before.Life || v.Floor <= before.Floor || string(v.Records["k"].Value) != "1" {
+		t.Errorf("after a restart: %+v, before: %+v", v, before)
+	}
+	if _, err := put(t, other, grant("k", time.Minute)); err != nil { // on what it remembers
+		t.Error(err)
+	}
+	mustInit(t, other)
+	if v := r.view("k"); v.Fence != (record.Fence{}) {
+		t.Errorf("after Init: %+v", v)
+	}
+	// The operator of a client with failover_fence says what a change may lose.
+	trusting := r.cfg
+	trusting.FailoverFenceSet, trusting.FailoverFence = true, time.Second
+	r.store = mustOpen(t, trusting)
+	r.put(grant("k", time.Hour))
+	server.Restart()
+	r.doubted(time.Second, whyChanged)
+	r.Add(1000)
+	if v := r.view("k"); v.Fence.Doubt || v.Fence.UntilMS > v.NowMS {
+		t.Errorf("after failover_fence: %+v", v.Fence)
+	}
+}
+
+// pair is a primary and its replica.
+func pair(t *testing.T) (primary, replica *redistest.Server) {
+	primary, replica = redistest.NewWithPort(t), redistest.NewWithPort(t)
+	replica.Follow(primary)
+	return primary, replica
+}
+
+// cutOff stops the replica so that nothing more reaches it, not even what the
+// primary would leave in the connection.
+func cutOff(t *testing.T, primary, replica *redistest.Server) {
+	t.Helper()
+	replica.Signal(syscall.SIGSTOP)
+	redistest.Eventually(t, "the replica is cut off", func() error {
+		primary.Do(t, "CLIENT", "KILL", "TYPE", "replica")
+		if info := primary.Do(t, "INFO", "replication"); !strings.Contains(info, "connected_slaves:0") {
+			return errors.New(info)
+		}
+		return nil
+	})
+}
+
+// The same process is the primary, then a replica, then the primary again. Its run ID
+// has not changed and it knows its scripts, and yet it has the data of another. A rule
+// that rests on what a client remembers of it from before sees the new life.
+func TestFailoverBack(t *testing.T) {
+	a, b := pair(t)
+	r := newRig(t, a)
+	r.put(grant("k", time.Minute))
+	before := r.view("k")
+	redistest.InStep(t, a)
+	cutOff(t, a, b)
+	r.put(grant("lost", time.Minute))
+	port := a.Port
+	a.Do(t, "CONFIG", "SET", "port", redistest.FreePort(t)) // b must not come back to it
+	b.Signal(syscall.SIGCONT)
+	b.Promote()
+	a.Do(t, "CONFIG", "SET", "port", port)
+	a.Follow(b)
+	a.Promote()
+	var last record.View
+	if _, err := r.store.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(v record.View) ([]record.Write, error) {
+		last = v
+		return []record.Write{grant("k", time.Minute)}, nil
+	}); err != nil || last.Life == before.Life || !last.Fence.Doubt {
+		t.Errorf("the rule was shown %+v at last (%v), before it was %+v", last, err, before)
+	}
+	v := r.doubted(time.Minute, whyChanged)
+	if len(r.view("lost").Records) > 0 || v.Floor <= before.Floor {
+		t.Errorf("after the failovers: %+v", v)
+	}
+}

@@ -1,0 +1,182 @@
+package testkit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/daemon"
+)
+
+// Instance is a daemon that was started.
+type Instance struct {
+	T     *testing.T
+	Site  *Site
+	Cmd   *exec.Cmd
+	Log   *Log
+	Ended chan struct{} // closed once the process has been waited for
+	Err   error         // of Wait; read after ended
+}
+
+func (d *Instance) PID() int { return d.Cmd.Process.Pid }
+
+// AwaitReady returns when the daemon answers on its socket.
+func (d *Instance) AwaitReady() {
+	d.T.Helper()
+	Eventually(d.T, "the daemon answers", func() bool {
+		select {
+		case <-d.Ended:
+			d.T.Fatalf("the daemon ended: %v\n%s", d.Err, d.Log)
+		default:
+		}
+		c, err := DialSocket(d.Site.Socket)
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(d.T.Context(), Patience)
+		defer cancel()
+		var st daemon.Status
+		return c.Call(ctx, "Status", &st) == nil && st.PID == d.PID()
+	})
+}
+
+// AwaitListening returns when the daemon has its socket, to whomever it answers.
+func (d *Instance) AwaitListening() {
+	d.T.Helper()
+	Eventually(d.T, "the daemon listens", func() bool {
+		select {
+		case <-d.Ended:
+			d.T.Fatalf("the daemon ended: %v\n%s", d.Err, d.Log)
+		default:
+		}
+		conn, err := net.Dial("unix", d.Site.Socket)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+}
+
+// Kill ends the process as a crash would.
+func (d *Instance) Kill() {
+	_ = d.Cmd.Process.Kill()
+	<-d.Ended
+}
+
+// Terminate asks the process to end and waits until it has.
+func (d *Instance) Terminate() {
+	d.T.Helper()
+	if err := d.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		d.T.Fatal(err)
+	}
+	d.AwaitEnd()
+}
+
+func (d *Instance) AwaitEnd() {
+	d.T.Helper()
+	select {
+	case <-d.Ended:
+	case <-time.After(Patience):
+		d.T.Fatalf("process %d does not end\n%s", d.PID(), d.Log)
+	}
+}
+
+// FailsToStart waits for the end of a daemon that must not come up, and
+// returns the one line that it says on stderr.
+func (d *Instance) FailsToStart(code int) string {
+	d.T.Helper()
+	d.AwaitEnd()
+	if got := d.Cmd.ProcessState.ExitCode(); got != code {
+		d.T.Errorf("exit code %d, want %d\n%s", got, code, d.Log)
+	}
+	var plain []string
+	for line := range strings.Lines(d.Log.String()) {
+		if !strings.HasPrefix(line, "{") {
+			plain = append(plain, line)
+		}
+	}
+	if len(plain) != 1 || !strings.HasPrefix(plain[0], "kazahanad: error: ") {
+		d.T.Fatalf("stderr holds %q, want one line that begins with kazahanad: error:", plain)
+	}
+	return plain[0]
+}
+
+// examine looks at the log of a process that has ended for what must never be
+// in one.
+func (d *Instance) examine() {
+	text := d.Log.String()
+	for _, bad := range []string{"DATA RACE", "panic:", "fatal error:", "for a reason that has no code"} {
+		if strings.Contains(text, bad) {
+			d.T.Errorf("the log of process %d holds %q:\n%s", d.PID(), bad, text)
+			return
+		}
+	}
+	if d.T.Failed() {
+		const most = 5000
+		d.T.Logf("end of the log of process %d:\n%s", d.PID(), text[max(0, len(text)-most):])
+	}
+}
+
+// Log collects what a process writes while others read it.
+type Log struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (b *Log) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.Write(p)
+}
+
+func (b *Log) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.String()
+}
+
+// Lines are the log's events, each a JSON object.
+func (b *Log) Lines(t *testing.T) (all []map[string]any) {
+	t.Helper()
+	for line := range strings.Lines(b.String()) {
+		event := map[string]any{}
+		if err := json.Unmarshal([]byte(line), &event); err != nil {
+			t.Fatalf("a log line is no JSON: %q: %v", line, err)
+		}
+		all = append(all, event)
+	}
+	return all
+}
+
+// Says returns when the process has written the words to its log.
+func (d *Instance) Says(words string) {
+	d.T.Helper()
+	Eventually(d.T, "it says "+words, func() bool {
+		select {
+		case <-d.Ended:
+			d.T.Fatalf("it ended without a word of %q: %v\n%s", words, d.Err, d.Log)
+		default:
+		}
+		return strings.Contains(d.Log.String(), words)
+	})
+}
+
+func (d *Instance) Code() int {
+	d.T.Helper()
+	d.AwaitEnd()
+	return d.Cmd.ProcessState.ExitCode()
+}
+
+// AwaitLog returns when the log has the text.
+func (d *Instance) AwaitLog(text string) {
+	d.T.Helper()
+	Eventually(d.T, "the log says "+text, func() bool { return strings.Contains(d.Log.String(), text) })
+}

@@ -1,0 +1,91 @@
+// Package testkit runs real daemons in tests: a Site is a place with directories of its
+// own, an Instance is a process that runs there, a Client asks it.
+package testkit
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// What the binary under test says of itself.
+const (
+	Version = "v9.8.7-test"
+	Commit  = "0123456789abcdef"
+)
+
+// ChildEnv makes the test binary play another process. Its name does not begin with
+// KAZAHANA_, because the daemon refuses a variable of that kind that it does not know.
+const ChildEnv = "KZTEST_CHILD"
+
+// binDir holds what Executable builds. Main makes and removes it.
+var binDir string
+
+// Main is the TestMain of a package that runs daemons. With ChildEnv set, the process
+// runs that one of the children on its arguments, and no test.
+func Main(m *testing.M, children map[string]func(args []string) error) {
+	if name := os.Getenv(ChildEnv); name != "" {
+		if err := runChild(children[name]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	// A signal that the tests ignore, their daemons would ignore too.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	var err error
+	if binDir, err = os.MkdirTemp("", "kz-bin-"); err == nil {
+		err = os.Chmod(binDir, 0o755) // some tests run the daemon as another user
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(binDir)
+		os.Exit(code)
+	}))
+}
+
+func runChild(child func(args []string) error) error {
+	if child == nil {
+		return fmt.Errorf("%s is %q, which this binary does not play", ChildEnv, os.Getenv(ChildEnv))
+	}
+	return child(os.Args[1:])
+}
+
+var (
+	shipped = sync.OnceValue(func() string { return build("kazahanad") })
+	hooked  = sync.OnceValue(func() string { return build("kazahanad-kztest", "-tags", "kztest") })
+)
+
+// Executable is the daemon as it is shipped, or the same with the race detector. The
+// first call builds it.
+func Executable() string { return shipped() }
+
+func build(name string, args ...string) string {
+	if binDir == "" {
+		panic(errors.New("the TestMain of this package does not call testkit.Main"))
+	}
+	path := filepath.Join(binDir, name)
+	args = append([]string{"build", "-o", path, "-buildvcs=false",
+		"-ldflags", "-s -w -X main.version=" + Version + " -X main.commit=" + Commit}, args...)
+	cgo := "CGO_ENABLED=0"
+	if RaceEnabled {
+		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
+	}
+	cmd := exec.Command("go", append(args, "github.com/kazahana/kazahana/cmd/kazahanad")...)
+	cmd.Env = append(os.Environ(), cgo)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		panic(fmt.Errorf("go build: %w\n%s", err, out))
+	}
+	return path
+}

@@ -1,0 +1,413 @@
+// Package postgrestest starts private PostgreSQL servers for tests: real ones, on Unix
+// sockets, that end with the test.
+package postgrestest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+)
+
+const (
+	// patience is for a slow machine.
+	patience = 2 * time.Minute
+	// Port is part of the socket's name; no server listens on it.
+	Port     = "5432"
+	database = "postgres"
+	asUser   = "postgres"
+)
+
+// Server is a real server of a test.
+type Server struct {
+	tb   testing.TB
+	Dir  string // of the socket; the data are in Dir/data
+	args []string
+	cmd  *exec.Cmd
+}
+
+var shared struct {
+	once   sync.Once
+	server *Server
+}
+
+// Shared is one server for all tests of a package that need nothing of it but a
+// schema. Run ends it.
+func Shared(tb testing.TB) *Server {
+	tb.Helper()
+	binary(tb, "initdb")
+	shared.once.Do(func() {
+		s := &Server{tb: tb, Dir: newDir(tb), args: []string{"-c", "fsync=off"}}
+		s.initialise()
+		s.Start()
+		shared.server = s
+	})
+	if shared.server == nil {
+		tb.Fatal("the shared server did not start")
+	}
+	return shared.server
+}
+
+// Run runs the tests of a package, ends what Shared started, and returns the exit
+// code, which is not 0 where goroutines are left.
+func Run(m *testing.M) int {
+	code := m.Run()
+	if shared.server != nil {
+		shared.server.end(syscall.SIGQUIT)
+		os.RemoveAll(shared.server.Dir)
+	}
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
+			code = 1
+		}
+	}
+	return code
+}
+
+// Installed reports whether there is a PostgreSQL to start.
+func Installed() bool { return find("initdb") != "" }
+
+// find is where the program is; Debian keeps it out of the path.
+func find(name string) string {
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
+	if len(found) == 0 {
+		return ""
+	}
+	return found[len(found)-1]
+}
+
+func binary(tb testing.TB, name string) string {
+	tb.Helper()
+	path := find(name)
+	if path == "" {
+		tb.Skipf("%s is not installed (Debian's package postgresql; scripts/setup installs it)", name)
+	}
+	return path
+}
+
+// New starts a server that ends with the test. args are those of the program postgres.
+func New(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	binary(tb, "initdb")
+	s := &Server{tb: tb, Dir: newDir(tb), args: args}
+	s.initialise()
+	s.endWithTest()
+	s.Start()
+	return s
+}
+
+func (s *Server) endWithTest() {
+	s.tb.Cleanup(func() {
+		s.end(syscall.SIGQUIT)
+		os.RemoveAll(s.Dir)
+	})
+}
+
+// newDir is a directory that need not survive anything, with a short name: that of a
+// socket has 108 bytes at most.
+func newDir(tb testing.TB) string {
+	dir, err := os.MkdirTemp("/dev/shm", "kazahana-pg-")
+	if err != nil {
+		dir, err = os.MkdirTemp("", "kazahana-pg-")
+	}
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if account := unprivileged(tb); err == nil && account != nil {
+		err = os.Chown(dir, int(account.Uid), int(account.Gid))
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return dir
+}
+
+// unprivileged is who runs the server: it refuses to run as root.
+func unprivileged(tb testing.TB) *syscall.Credential {
+	if os.Getuid() != 0 {
+		return nil
+	}
+	account, err := user.Lookup(asUser)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	uid, err1 := strconv.ParseUint(account.Uid, 10, 32)
+	gid, err2 := strconv.ParseUint(account.Gid, 10, 32)
+	if err1 != nil || err2 != nil {
+		tb.Fatal(err1, err2)
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+}
+
+func (s *Server) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(binary(s.tb, name), args...)
+	cmd.Dir = s.Dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
+	cmd.SysProcAttr = parentDeath() // a test binary that is killed cleans nothing up
+	cmd.SysProcAttr.Credential = unprivileged(s.tb)
+	return cmd
+}
+
+func (s *Server) run(name string, args ...string) {
+	s.tb.Helper()
+	if out, err := s.command(name, args...).CombinedOutput(); err != nil {
+		s.tb.Fatalf("%s: %v\n%s", name, err, out)
+	}
+}
+
+// Data is the directory of the data.
+func (s *Server) Data() string { return filepath.Join(s.Dir, "data") }
+
+func (s *Server) initialise() {
+	s.tb.Helper()
+	s.run("initdb", "-D", s.Data(), "-A", "trust", "-U", asUser, "--no-sync", "--no-locale", "-E", "UTF8")
+}
+
+// Start starts the server, also anew, and waits until it answers.
+func (s *Server) Start() {
+	s.tb.Helper()
+	log, err := os.OpenFile(s.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	defer log.Close()
+	args := append([]string{
+		"-D", s.Data(), "-k", s.Dir, "-p", Port, "-c", "listen_addresses=", "-c", "max_connections=200",
+		"-c", "shared_buffers=32MB", "-c", "max_wal_senders=4", "-c", "wal_level=replica",
+	}, s.args...)
+	Eventually(s.tb, "the server answers", func() error {
+		if s.cmd == nil || s.cmd.ProcessState != nil { // sessions of a server that was killed may still keep its memory
+			s.cmd = s.command("postgres", args...)
+			s.cmd.Stdout, s.cmd.Stderr = log, log
+			if err := s.cmd.Start(); err != nil {
+				return err
+			}
+		}
+		conn, err := s.connect()
+		if err == nil {
+			return conn.Close(context.Background())
+		}
+		if end := s.ended(); end != nil {
+			text, _ := os.ReadFile(s.Log())
+			return fmt.Errorf("%w: %s", end, text)
+		}
+		return err
+	})
+}
+
+// ended reports, as an error, that the process is gone.
+func (s *Server) ended() error {
+	var status syscall.WaitStatus
+	if pid, err := syscall.Wait4(s.cmd.Process.Pid, &status, syscall.WNOHANG, nil); err == nil && pid == s.cmd.Process.Pid {
+		s.cmd = nil
+		return fmt.Errorf("it ended with status %d", status.ExitStatus())
+	}
+	return nil
+}
+
+// Log is the file with what the server says.
+func (s *Server) Log() string { return filepath.Join(s.Dir, "log") }
+
+func (s *Server) end(sig syscall.Signal) {
+	if s.cmd != nil {
+		s.Thaw()
+		_ = s.cmd.Process.Signal(sig)
+		_ = s.cmd.Wait()
+		s.cmd = nil
+	}
+}
+
+// Stop shuts the server down; Kill ends it as a crash does.
+func (s *Server) Stop() { s.end(syscall.SIGINT) }
+
+// Kill ends the server and its sessions as a crash does.
+func (s *Server) Kill() { s.end(syscall.SIGKILL) }
+
+// Restart kills the server and starts it anew.
+func (s *Server) Restart() {
+	s.tb.Helper()
+	s.Kill()
+	s.Start()
+}
+
+// Freeze stops the server and its sessions, Thaw lets them go on.
+func (s *Server) Freeze() { s.signalAll(syscall.SIGSTOP) }
+
+// Thaw ends Freeze.
+func (s *Server) Thaw() { s.signalAll(syscall.SIGCONT) }
+
+func (s *Server) signalAll(sig syscall.Signal) {
+	pid := s.cmd.Process.Pid
+	_ = s.cmd.Process.Signal(sig)
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	for text := range strings.FieldsSeq(string(children)) {
+		if child, err := strconv.Atoi(text); err == nil {
+			_ = syscall.Kill(child, sig)
+		}
+	}
+}
+
+// Backup copies the running server's data to a new server, which is not started.
+func (s *Server) Backup(args ...string) *Server {
+	s.tb.Helper()
+	to := &Server{tb: s.tb, Dir: newDir(s.tb), args: s.args}
+	to.endWithTest()
+	to.run("pg_basebackup", append([]string{"-h", s.Dir, "-p", Port, "-U", asUser, "-D", to.Data(), "-X", "stream", "-c", "fast", "--no-sync"}, args...)...)
+	return to
+}
+
+// PutBack replaces the data of the server, which is stopped, by those of a backup.
+func (s *Server) PutBack(backup *Server) {
+	s.tb.Helper()
+	s.run("rm", "-r", s.Data())
+	s.run("cp", "-a", backup.Data(), s.Data())
+}
+
+// Standby starts a server that follows this one. name is its application_name.
+func (s *Server) Standby(name string) *Server {
+	s.tb.Helper()
+	to := s.Backup("-R")
+	info := fmt.Sprintf("host=%s port=%s user=%s application_name=%s", s.Dir, Port, asUser, name)
+	to.args = append(to.args, "-c", "primary_conninfo="+info)
+	to.Start()
+	s.Caught(to)
+	return to
+}
+
+// Caught waits until a standby has all that was written here.
+func (s *Server) Caught(standby *Server) {
+	s.tb.Helper()
+	at := s.SQL("SELECT pg_current_wal_flush_lsn()")
+	Eventually(s.tb, "the standby has it all", func() error {
+		if got := standby.SQL("SELECT pg_last_wal_replay_lsn() >= '" + at + "'"); got != "true" {
+			return fmt.Errorf("it has not replayed %s", at)
+		}
+		return nil
+	})
+}
+
+// Promote makes a standby a primary.
+func (s *Server) Promote() {
+	s.tb.Helper()
+	s.SQL("SELECT pg_promote(true, 120)")
+}
+
+func (s *Server) connect() (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return pgx.Connect(ctx, fmt.Sprintf("host=%s port=%s user=%s database=%s sslmode=disable", s.Dir, Port, asUser, database))
+}
+
+// Raw is a session of an administrator.
+func (s *Server) Raw() *pgx.Conn {
+	s.tb.Helper()
+	conn, err := s.connect()
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	return conn
+}
+
+// SQL runs statements, and returns the last one's rows as text.
+func (s *Server) SQL(statements ...string) string {
+	s.tb.Helper()
+	conn := s.Raw()
+	defer conn.Close(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var out bytes.Buffer
+	for _, text := range statements {
+		out.Reset()
+		rows, err := conn.Query(ctx, text)
+		if err != nil {
+			s.tb.Fatalf("%s: %v", text, err)
+		}
+		for rows.Next() {
+			values, err := rows.Values()
+			if err != nil {
+				s.tb.Fatalf("%s: %v", text, err)
+			}
+			fmt.Fprintln(&out, values...)
+		}
+		if rows.Close(); rows.Err() != nil {
+			s.tb.Fatalf("%s: %v", text, rows.Err())
+		}
+	}
+	return strings.TrimSpace(out.String())
+}
+
+var schemas atomic.Int64
+
+// URL is of the server, with a schema that no other has. more are further parameters.
+func (s *Server) URL(more ...string) string {
+	params := append([]string{"host=" + s.Dir, "port=" + Port, fmt.Sprintf("schema=t%d", schemas.Add(1))}, more...)
+	return "postgres://" + asUser + "@/" + database + "?" + strings.Join(params, "&")
+}
+
+// Config is for the server, with a schema that no other has.
+func (s *Server) Config(more ...string) postgresconn.Config {
+	s.tb.Helper()
+	cfg, _, err := postgresconn.ParseURL(s.URL(more...), nil)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	return cfg
+}
+
+// Clock makes a clock for the configuration's schema, and returns how to set it, in
+// Unix ms.
+func (s *Server) Clock(cfg *postgresconn.Config) func(unixMS int64) {
+	s.tb.Helper()
+	conn := s.Raw()
+	s.tb.Cleanup(func() { _ = conn.Close(context.Background()) })
+	table := "public.clock_" + cfg.Schema
+	do := func(text string, args ...any) {
+		if _, err := conn.Exec(context.Background(), text, args...); err != nil {
+			panic(err) // the test's goroutine may be another one
+		}
+	}
+	do("CREATE TABLE " + table + " (ms bigint)")
+	do("INSERT INTO " + table + " VALUES (0)")
+	cfg.Clock = "(SELECT ms FROM " + table + ")"
+	var mu sync.Mutex
+	return func(unixMS int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		do("UPDATE "+table+" SET ms = $1", unixMS)
+	}
+}
+
+// Eventually waits until f has no error.
+func Eventually(tb testing.TB, what string, f func() error) {
+	tb.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			tb.Fatalf("%s: not within %v: %v", what, patience, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

@@ -1,0 +1,122 @@
+package testkit
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+	"github.com/redis/go-redis/v9"
+)
+
+const SentinelSet = "the-set"
+
+func FreePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// RedisServer is a redis-server that keeps nothing when it ends.
+type RedisServer struct {
+	*Instance
+	Address string
+	Args    []string
+}
+
+func (s *Site) StartRedis(args ...string) *RedisServer {
+	s.T.Helper()
+	port := FreePort(s.T)
+	r := &RedisServer{Address: fmt.Sprintf("127.0.0.1:%d", port), Args: append([]string{
+		"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", s.Dir, "--save", "", "--appendonly", "no",
+		"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
+	}, args...)}
+	s.RunRedis(r)
+	return r
+}
+
+// RunRedis starts the server, also anew, and returns when it answers.
+func (s *Site) RunRedis(r *RedisServer) {
+	s.T.Helper()
+	r.Instance = s.LaunchCommand(exec.Command(ring.Program(s.T, "redis-server"), r.Args...))
+	Eventually(s.T, "Redis answers", func() bool { _, err := RedisAsk(r.Address, "PING"); return err == nil })
+}
+
+// RedisAsk sends one command.
+func RedisAsk(address string, args ...any) (any, error) {
+	c := redis.NewClient(&redis.Options{Addr: address, Protocol: 2, DisableIdentity: true, MaxRetries: -1})
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return c.Do(ctx, args...).Result()
+}
+
+func (r *RedisServer) URL() string { return "redis://" + r.Address + "/0?" }
+
+// Initialised declares the provider's store new, and returns its URL.
+func (s *Site) Initialised(url string) string {
+	s.T.Helper()
+	s.Kazahanad("leases", "init", "--config", "none", "--yes", "--provider", url).OK(s.T)
+	return url
+}
+
+// StartSentinels runs three that watch the primary, and returns when they know
+// each other and its replicas.
+func (s *Site) StartSentinels(primary *RedisServer, replicas int) (addresses []string) {
+	s.T.Helper()
+	bin := ring.Program(s.T, "redis-sentinel")
+	_, port, _ := strings.Cut(primary.Address, ":")
+	for i := range 3 {
+		own := FreePort(s.T)
+		file := s.Path(fmt.Sprintf("sentinel-%d.conf", i))
+		WriteFile(s.T, file, fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor %s 127.0.0.1 %s 2\n"+
+			"sentinel down-after-milliseconds %s 1000\nsentinel failover-timeout %s 5000\n", own, s.Dir, SentinelSet, port, SentinelSet, SentinelSet))
+		s.LaunchCommand(exec.Command(bin, file))
+		addresses = append(addresses, fmt.Sprintf("127.0.0.1:%d", own))
+	}
+	for _, a := range addresses {
+		Eventually(s.T, "the sentinels know each other", func() bool {
+			text, err := RedisAsk(a, "SENTINEL", "MASTER", SentinelSet)
+			known := fmt.Sprint(text)
+			return err == nil && strings.Contains(known, "num-other-sentinels 2 ") && strings.Contains(known, fmt.Sprintf("num-slaves %d ", replicas))
+		})
+	}
+	return addresses
+}
+
+// AwaitPromotion returns the address of the primary that takes the old one's place.
+func (s *Site) AwaitPromotion(sentinel string, old *RedisServer) (address string) {
+	s.T.Helper()
+	Eventually(s.T, "a replica is promoted", func() bool {
+		named, err := RedisAsk(sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SentinelSet)
+		parts, ok := named.([]any)
+		if err != nil || !ok || len(parts) != 2 {
+			return false
+		}
+		if address = fmt.Sprint(parts[0], ":", parts[1]); address == old.Address {
+			return false
+		}
+		role, err := RedisAsk(address, "ROLE")
+		return err == nil && strings.HasPrefix(fmt.Sprint(role), "[master ")
+	})
+	return address
+}
+
+// UnixSocket is the path that the server was started with.
+func (r *RedisServer) UnixSocket() string {
+	for i, arg := range r.Args {
+		if arg == "--unixsocket" {
+			return r.Args[i+1]
+		}
+	}
+	return ""
+}

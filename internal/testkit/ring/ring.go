@@ -1,0 +1,82 @@
+// Package ring says which tests run. The variable KZTEST_RING names the ring:
+// without it, the fast ring, which needs no server and no program; "all" adds the
+// tests on real servers and processes; "deep" adds those that only time can judge.
+package ring
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// variable names the ring. Its name does not begin with KAZAHANA_, because the daemon
+// refuses a variable of that kind that it does not know.
+const variable = "KZTEST_RING"
+
+type level int
+
+const (
+	fast level = iota
+	all
+	deep
+)
+
+func current() (level, error) {
+	switch text := os.Getenv(variable); text {
+	case "", "fast":
+		return fast, nil
+	case "all":
+		return all, nil
+	case "deep":
+		return deep, nil
+	default:
+		return fast, fmt.Errorf("%s is %q: want fast, all or deep", variable, text)
+	}
+}
+
+func needs(t testing.TB, want level, name string) {
+	t.Helper()
+	have, err := current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have < want {
+		t.Skipf("runs with %s=%s", variable, name)
+	}
+}
+
+// All skips the test in the fast ring.
+func All(t testing.TB) {
+	t.Helper()
+	needs(t, all, "all")
+}
+
+// Deep skips the test outside the deep ring.
+func Deep(t testing.TB) {
+	t.Helper()
+	needs(t, deep, "deep")
+}
+
+// IsDeep reports whether this is the deep ring, for a test that runs longer there.
+func IsDeep(t testing.TB) bool {
+	t.Helper()
+	have, err := current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return have == deep
+}
+
+// Program returns the path of a program that scripts/setup installs. A missing one
+// skips the test in the fast ring, and fails it in the others.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path
+	}
+	All(t)
+	t.Fatalf("%s is missing: scripts/setup installs it", name)
+	return ""
+}

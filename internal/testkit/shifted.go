@@ -1,0 +1,44 @@
+package testkit
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os/exec"
+	"time"
+)
+
+// Shifted is a daemon whose host's clock the test sets.
+type Shifted struct {
+	*Instance
+	stdin  io.Writer
+	stdout *bufio.Reader
+}
+
+// LaunchShifted runs the daemon on a host whose clock is wrong by shift.
+func (s *Site) LaunchShifted(shift time.Duration, args ...string) *Shifted {
+	s.T.Helper()
+	cmd := exec.Command(hooked(), s.ServeArgs(args...)...)
+	// cmd/kazahanad/kztest.go reads both.
+	cmd.Env = s.Environment("KZTEST_CLOCK="+shift.String(), "KZTEST_HOST="+s.Host)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return &Shifted{s.LaunchCommand(cmd), stdin, bufio.NewReader(stdout)}
+}
+
+// Set moves the clock, and returns when it is moved.
+func (d *Shifted) Set(shift time.Duration) {
+	d.T.Helper()
+	if _, err := fmt.Fprintln(d.stdin, shift); err != nil {
+		d.T.Fatal(err)
+	}
+	if line, err := d.stdout.ReadString('\n'); line != "ok\n" {
+		d.T.Fatalf("setting the clock: %q, %v", line, err)
+	}
+}

@@ -1,0 +1,128 @@
+package testkit
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/state"
+)
+
+// Brief has a provider's leases end soon, and failures be noticed and forgotten
+// soon, so that an outage of a second shows.
+func (s *Site) Brief(more ...string) []string {
+	return append([]string{
+		"--provider", "sqlite:" + s.Leases() + "?term=2s&quarantine=1s",
+		"--acquire-retry-interval", "100ms", "--acquire-retry-max-interval", "200ms", "--verify-interval", "500ms",
+	}, more...)
+}
+
+// Leases is the provider's file.
+func (s *Site) Leases() string { return s.Path("leases.db") }
+
+// Site is where the daemons of one test live.
+type Site struct {
+	T      *testing.T
+	Dir    string // open to everybody, and short: a socket's path may have 103 bytes
+	Socket string
+	State  string
+	Live   string // "none" where there is no file system in memory
+	Env    []string
+	Host   string // what launchShifted calls the host; "" = by its own name
+}
+
+func NewSite(t *testing.T) *Site {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kz-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return &Site{T: t, Dir: dir, Socket: filepath.Join(dir, "d.sock"), State: filepath.Join(dir, "state"), Live: siteLiveDir(t)}
+}
+
+// siteLiveDir names a live directory, which a daemon of any user can make. No test
+// uses one of those that the machine's own daemons have.
+func siteLiveDir(t *testing.T) string {
+	t.Helper()
+	const shm = "/dev/shm"
+	if !state.InMemory(shm) {
+		return "none"
+	}
+	dir, err := os.MkdirTemp(shm, "kz-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "live")
+}
+
+func (s *Site) Path(name string) string { return filepath.Join(s.Dir, name) }
+
+// Environment is what processes of the site have, and nothing of the person's
+// who runs the tests.
+func (s *Site) Environment(more ...string) []string {
+	// With the race detector every process would sleep a second when it ends.
+	own := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.Dir, "GORACE=atexit_sleep_ms=0", "KAZAHANA_LIVE_DIR=" + s.Live}
+	return slices.Concat(own, s.Env, more)
+}
+
+// ServeArgs has requests wait for the first lease: on a busy machine it may
+// take longer than anybody would want it to.
+func (s *Site) ServeArgs(more ...string) []string {
+	return append([]string{
+		"serve", "--config", "none", "--socket", s.Socket, "--state-dir", s.State, "--startup-wait", "30s",
+	}, more...)
+}
+
+// Start runs the daemon, and returns when it answers.
+func (s *Site) Start(args ...string) *Instance {
+	s.T.Helper()
+	d := s.Launch(args...)
+	d.AwaitReady()
+	return d
+}
+
+// Launch runs the daemon.
+func (s *Site) Launch(args ...string) *Instance {
+	s.T.Helper()
+	return s.LaunchCommand(s.Command(s.ServeArgs(args...)...))
+}
+
+func (s *Site) Command(args ...string) *exec.Cmd {
+	cmd := exec.Command(Executable(), args...)
+	cmd.Env = s.Environment()
+	return cmd
+}
+
+func (s *Site) LaunchCommand(cmd *exec.Cmd) *Instance {
+	s.T.Helper()
+	d := &Instance{T: s.T, Site: s, Cmd: cmd, Log: &Log{}, Ended: make(chan struct{})}
+	if cmd.Stderr == nil {
+		cmd.Stderr = d.Log
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = DieWithParent(nil)
+	}
+	cmd.WaitDelay = Patience
+	if err := cmd.Start(); err != nil {
+		s.T.Fatal(err)
+	}
+	go func() {
+		d.Err = cmd.Wait()
+		close(d.Ended)
+	}()
+	s.T.Cleanup(func() {
+		d.Kill()
+		d.examine()
+	})
+	return d
+}

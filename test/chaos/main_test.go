@@ -1,0 +1,14 @@
+// Package chaos breaks what daemons rely on while they work: providers are killed,
+// emptied and frozen, lock servers are killed, directories are put back, disks freeze.
+// Checkers judge what the clients received. docs/chaos.md explains the options.
+package chaos
+
+import (
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	testkit.Main(m, map[string]func(args []string) error{"locks": childLocks})
+}

@@ -1,0 +1,122 @@
+package chaos
+
+import (
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit"
+)
+
+func chaosRedisFailover(c *chaos) {
+	primary := c.StartRedis()
+	_, port, _ := strings.Cut(primary.Address, ":")
+	for range 2 {
+		c.StartRedis("--replicaof", "127.0.0.1 "+port)
+	}
+	sentinels := c.StartSentinels(primary, 2)
+	c.start(c.Initialised("redis+sentinel://" + strings.Join(sentinels, ",") + "/" + testkit.SentinelSet + "/0?min_replicas=1&" + c.terms()))
+	c.pause(c.term * 3 / 2)
+	c.breaks(primary.Kill)
+	c.say("killed the primary %s with -9", primary.Address)
+	c.crash()
+	promoted := c.AwaitPromotion(sentinels[0], primary)
+	// The fence begins with the first acquire, some time after the death.
+	c.granting(c.breaking.Add(c.fence()))
+	c.say("Sentinel has promoted %s; the fence is due for %v", promoted, c.fence())
+	c.pause(c.term / 2)
+	c.crash()
+}
+
+func chaosRedisEmptied(c *chaos) {
+	server := c.StartRedis()
+	c.start(c.Initialised(server.URL() + c.terms()))
+	// The leases are young: were there no fence, they would be in use for long
+	// after others have been granted.
+	c.pause(c.term / 8)
+	c.breaks(server.Kill)
+	c.say("killed Redis %s with -9", server.Address)
+	empty := time.Now()
+	c.RunRedis(server)
+	c.granting(empty.Add(c.fence()))
+	c.say("started it again, without data; the fence is due for %v", c.fence())
+	c.crash()
+	c.pause(c.term / 2)
+	c.crash()
+}
+
+func chaosRedisFrozen(c *chaos) {
+	server := c.StartRedis()
+	c.start(c.Initialised(server.URL() + c.terms()))
+	c.pause(c.term * 3 / 2)
+	c.breaks(func() { c.signal(server.Instance, syscall.SIGSTOP) })
+	c.say("stopped Redis %s with SIGSTOP", server.Address)
+	c.crash()
+	c.outage()
+	c.crash()
+	c.mends(func() { c.signal(server.Instance, syscall.SIGCONT) })
+	c.say("sent SIGCONT: it goes on with what it was asked meanwhile")
+}
+
+func (c *chaos) signal(d *testkit.Instance, sig syscall.Signal) {
+	c.T.Helper()
+	if err := d.Cmd.Process.Signal(sig); err != nil {
+		c.T.Fatal(err)
+	}
+}
+
+func chaosEtcd(c *chaos) {
+	members := c.StartEtcd()
+	c.start(c.EtcdURL(members) + "?" + c.terms())
+	c.rng.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
+	c.pause(c.term * 3 / 2)
+	members[0].Kill()
+	c.say("killed the etcd member %s with -9: two are left", members[0].Client)
+	c.crash()
+	c.pause(c.term * 3 / 2)
+	c.breaks(members[1].Kill)
+	c.say("killed the etcd member %s with -9: one is left, no majority", members[1].Client)
+	c.outage()
+	c.crash()
+	c.mends(func() {
+		c.RunEtcd(members[0])
+		c.RunEtcd(members[1])
+	})
+	c.say("started both again")
+}
+
+func chaosLeaseServer(c *chaos) {
+	store := []string{"--provider", "sqlite:" + c.Leases() + "?" + c.terms()}
+	server := c.StartLeaseServer("127.0.0.1:0", store...)
+	c.start(server.URL())
+	c.pause(c.term * 3 / 2)
+	c.breaks(server.Kill)
+	c.say("killed the lease server %s with -9", server.Address)
+	c.crash()
+	c.outage()
+	c.crash()
+	c.mends(func() { c.StartLeaseServer(server.Address, store...) })
+	c.say("started it again, on the same file")
+}
+
+func chaosTwoLeaseServers(c *chaos) {
+	store := []string{"--provider", c.Initialised(c.StartRedis().URL() + c.terms())}
+	servers := []*testkit.LeaseServer{c.StartLeaseServer("127.0.0.1:0", store...), c.StartLeaseServer("127.0.0.1:0", store...)}
+	c.start(servers[0].URL() + "," + servers[1].URL())
+	c.rng.Shuffle(2, func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
+	c.pause(c.term * 3 / 2)
+	servers[0].Kill()
+	c.say("killed the lease server %s with -9: one is left", servers[0].Address)
+	c.crash()
+	c.pause(c.term * 3 / 2)
+	c.breaks(servers[1].Kill)
+	c.say("killed the lease server %s with -9: none is left", servers[1].Address)
+	c.outage()
+	c.crash()
+	c.mends(func() {
+		for _, s := range servers {
+			c.StartLeaseServer(s.Address, store...)
+		}
+	})
+	c.say("started both again")
+}
