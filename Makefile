@@ -47,12 +47,12 @@ fuzz:
 
 ## proof: the table of the rules of uniqueness, each switched off once; then the same for placement.
 proof:
-	@$(GO) test ./test/proof -count=1 -v -run 'TestNoTwoIDsAreEqual|TestEachRuleIsNeeded' -proof.seeds=4000 | grep -v '^=== '
-	@$(GO) test ./internal/placement -count=1 -v -run '^TestSimulation' -placement.seeds=4000 | grep -v '^=== '
+	@KZTEST_RING=deep $(GO) test ./test/proof -count=1 -v -run 'TestNoTwoIDsAreEqual|TestEachRuleIsNeeded' -proof.seeds=4000 | grep -v '^=== '
+	@KZTEST_RING=deep $(GO) test ./internal/placement/driver -count=1 -v -run '^TestSimulation' -placement.seeds=4000 | grep -v '^=== '
 
 ## capacity: how many hosts fit on a pool: the tables of docs/capacity.md.
 capacity:
-	@$(GO) test ./test/capacity -count=1 -v -timeout 60m -run TestTables -capacity.full
+	@KZTEST_RING=deep $(GO) test ./test/capacity -count=1 -v -timeout 60m -run TestTables -capacity.full
 
 ## bench: the daemon beside echo servers, Redis and katsubushi, one interleaved run of about 10 minutes; BENCH=-h explains.
 bench: build
@@ -84,19 +84,19 @@ test-etcd:
 
 ## storm: eight processes ask for 30 s while the daemon is killed -9 and restarted five times.
 storm: build
-	@KAZAHANA_STORM=30s $(GO) test ./test/storm -count=1 -v -run TestStorm
+	@KZTEST_RING=deep KAZAHANA_STORM=30s $(GO) test ./test/storm -count=1 -v -run TestStorm
 
 ## storm-clients: 8 Python processes, 4 of Node and one of Go ask for 30 s while the daemon is killed -9 and restarted twice.
 storm-clients:
-	@KAZAHANA_STORM_CLIENTS=30s $(GO) test ./test/storm/clients -count=1 -v -run '^TestStorm$$'
+	@KZTEST_RING=deep KAZAHANA_STORM_CLIENTS=30s $(GO) test ./test/storm/clients -count=1 -v -run '^TestStorm$$'
 
 ## chaos: providers are killed, emptied and frozen under 22 daemons, servers of locks under 16 processes, and daemons that place 10,000 chat rooms; copies of directories are put back, and disks frozen; docs/chaos.md has the options for CHAOS.
 chaos: setup
-	@$(GO) test ./test/chaos -count=1 -v -timeout 90m -run '^TestChaos' -chaos.full $(CHAOS)
+	@KZTEST_RING=deep $(GO) test ./test/chaos -count=1 -v -timeout 90m -run '^TestChaos' -chaos.full $(CHAOS)
 
 ## roll: 50 programs under kazahanad run on 64 machine IDs are replaced, with kills.
 roll: setup
-	@$(GO) test ./cmd/kazahanad -count=1 -v -run '^TestRunRolls$$' -roll.replicas=50
+	@KZTEST_RING=deep $(GO) test ./cmd/kazahanad -count=1 -v -run '^TestRunRolls$$' -roll.replicas=50
 
 ## validate-k8s: the Kubernetes manifests by the API server's own validation; building that takes minutes.
 validate-k8s:
@@ -104,7 +104,7 @@ validate-k8s:
 
 ## pictures: takes those of docs/status-page.md anew, in four minutes.
 pictures: setup
-	@$(GO) test ./cmd/kazahanad -count=1 -timeout 15m -run '^TestPictures$$|^TestStatusPages$$' -pictures $(CURDIR)/docs/images
+	@KZTEST_RING=all $(GO) test ./cmd/kazahanad -count=1 -timeout 15m -run '^TestPictures$$|^TestStatusPages$$' -pictures $(CURDIR)/docs/images
 
 ## cross: it also builds for arm64 and macOS.
 cross:

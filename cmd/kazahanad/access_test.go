@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -208,10 +209,10 @@ func TestNotAllowedConnectionIsClosed(t *testing.T) {
 	}
 	select {
 	case <-c.Done():
-	case <-time.After(testkit.Patience):
+	case <-time.After(await.Patience):
 		t.Fatal("the connection stays open")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	if err := c.Call(ctx, "Ping", nil); !errors.Is(err, wire.ErrConnectionLost) {
 		t.Errorf("a further call: %v", err)

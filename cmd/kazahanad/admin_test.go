@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // Every Unix socket is taken over from a process that was killed, has the
@@ -41,7 +42,7 @@ func TestUnixSocketsAreTakenOver(t *testing.T) {
 			var d *testkit.Instance
 			for range 3 { // the second and the third find what the one before left
 				d = s.LaunchCommand(s.Command(append(c.args, options...)...))
-				testkit.Eventually(t, "it answers", func() bool {
+				await.Eventually(t, "it answers", func() bool {
 					select {
 					case <-d.Ended:
 						t.Fatalf("it ended: %v\n%s", d.Err, d.Log)
@@ -61,7 +62,7 @@ func TestUnixSocketsAreTakenOver(t *testing.T) {
 				d.Kill()
 			}
 			d = s.LaunchCommand(s.Command(append(c.args, options...)...))
-			testkit.Eventually(t, "it answers", func() bool {
+			await.Eventually(t, "it answers", func() bool {
 				code, _, err := testkit.GetUnix(path, "/readyz")
 				return err == nil && code == http.StatusOK
 			})

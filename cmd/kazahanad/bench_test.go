@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // bench asks the site's daemon for IDs.
@@ -98,7 +99,7 @@ func TestBenchEnds(t *testing.T) {
 		out = &bytes.Buffer{}
 		cmd.Stdout = out
 		b = s.LaunchCommand(cmd)
-		testkit.Eventually(t, "more IDs are made than the warm-up can take", func() bool { return c.Status().Services[0].Issued.Regular > before+100_000 })
+		await.Eventually(t, "more IDs are made than the warm-up can take", func() bool { return c.Status().Services[0].Issued.Regular > before+100_000 })
 		return b, out
 	}
 	b, out := start("--connections", "3")

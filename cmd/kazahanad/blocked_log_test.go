@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"golang.org/x/sys/unix"
 )
 
@@ -84,7 +85,7 @@ func TestBlockedLog(t *testing.T) {
 		_, metrics := s.Get("/metrics")
 		return droppedLines(t, metrics)
 	}
-	testkit.Eventually(t, "lines are dropped", func() bool {
+	await.Eventually(t, "lines are dropped", func() bool {
 		for range 200 {
 			var lock any
 			c.Must("Lock.Acquire", &lock, "k")
@@ -96,15 +97,15 @@ func TestBlockedLog(t *testing.T) {
 	if code, body := s.Get("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz answers %d %q", code, body)
 	}
-	testkit.Eventually(t, "the lease is renewed", func() bool { return c.Lease().CreatedMS > before.CreatedMS })
+	await.Eventually(t, "the lease is renewed", func() bool { return c.Lease().CreatedMS > before.CreatedMS })
 	if in := s.Inspected(c.ID()); in.Kind != "regular" {
 		t.Errorf("an ID is %+v", in)
 	}
 	lost := dropped()
 	go func() { _, _ = reader.WriteTo(d.Log) }()
-	testkit.Eventually(t, "the log tells of the gap", func() bool { return strings.Contains(d.Log.String(), "log lines were dropped") })
+	await.Eventually(t, "the log tells of the gap", func() bool { return strings.Contains(d.Log.String(), "log lines were dropped") })
 	d.Terminate()
-	testkit.Eventually(t, "the last line is read", func() bool { return strings.Contains(d.Log.String(), "leases are given back") })
+	await.Eventually(t, "the last line is read", func() bool { return strings.Contains(d.Log.String(), "leases are given back") })
 	var gap struct {
 		Level   string
 		Dropped int
@@ -164,11 +165,11 @@ func TestBlockedLogOfLeaseServer(t *testing.T) {
 	path := s.Path("lease.sock")
 	l, reader := s.launchBlocked("lease-server", "--config", "none", "--listen", "unix:"+path, "--drain-delay", "0",
 		"--provider", "memory:", "--log-level", "debug", "--log-format", "json")
-	testkit.Eventually(t, "it answers", func() bool {
+	await.Eventually(t, "it answers", func() bool {
 		code, _, err := testkit.GetUnix(path, "/readyz")
 		return err == nil && code == http.StatusOK
 	})
-	testkit.Eventually(t, "lines are dropped", func() bool {
+	await.Eventually(t, "lines are dropped", func() bool {
 		for range 500 {
 			if code, _, err := testkit.GetUnix(path, "/stats"); err != nil || code != http.StatusOK {
 				t.Fatalf("/stats answers %d, %v", code, err)
@@ -178,7 +179,7 @@ func TestBlockedLogOfLeaseServer(t *testing.T) {
 		return err == nil && droppedLines(t, metrics) > 0
 	})
 	go func() { _, _ = reader.WriteTo(l.Log) }()
-	testkit.Eventually(t, "the log tells of the gap", func() bool { return strings.Contains(l.Log.String(), "log lines were dropped") })
+	await.Eventually(t, "the log tells of the gap", func() bool { return strings.Contains(l.Log.String(), "log lines were dropped") })
 	l.Terminate()
 	if l.Err != nil {
 		t.Errorf("it ended with %v", l.Err)
@@ -192,7 +193,7 @@ func TestBlockedLogOfRunAndLock(t *testing.T) {
 	stop := s.Path("stop")
 	until := fmt.Sprintf("until [ -e %s ]; do sleep 0.05; done; exit 7", stop)
 	d, _ := s.launchBlocked(s.runArgs("term=3s", until)...)
-	testkit.Eventually(t, "the lease is extended twice", func() bool {
+	await.Eventually(t, "the lease is extended twice", func() bool {
 		o := s.Kazahanad("leases", "--config", "none", "--json", "--provider", "sqlite:"+s.Leases())
 		if o.Code != exitOK { // the file is not there yet
 			return false
@@ -227,7 +228,7 @@ func TestLogReaderGone(t *testing.T) {
 	d.AwaitReady()
 	_ = reader.Close()
 	_ = d.Cmd.Process.Signal(syscall.SIGHUP) // a line to log
-	testkit.Eventually(t, "the line is lost", func() bool {
+	await.Eventually(t, "the line is lost", func() bool {
 		_, metrics := s.Get("/metrics")
 		return droppedLines(t, metrics) > 0
 	})

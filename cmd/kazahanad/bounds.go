@@ -14,7 +14,8 @@ type boundsCmd struct {
 
 // Run prints the smallest and the largest ID, for WHERE id BETWEEN ... AND ...
 func (c *boundsCmd) Run(s *system) error {
-	if _, err := c.layout(); err != nil {
+	layout, err := c.layout()
+	if err != nil {
 		return err
 	}
 	from, width, err := parseTime(c.From)
@@ -27,7 +28,7 @@ func (c *boundsCmd) Run(s *system) error {
 			return err
 		}
 	}
-	smallest, largest, err := c.timeline().Bounds(from, to)
+	smallest, largest, err := c.timeline(layout).Bounds(from, to)
 	if err != nil {
 		return usageError{err}
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -127,14 +128,14 @@ func (f *fleet) redis(name string) string {
 	var server *testkit.Instance
 	f.servers[name] = func() {
 		server = f.home.LaunchCommand(exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--dir", dir, "--save", "", "--logfile", "/dev/null"))
-		testkit.Eventually(f.t, "redis answers", func() bool {
+		await.Eventually(f.t, "redis answers", func() bool {
 			conn, err := net.Dial("unix", socket)
 			if err != nil {
 				return false
 			}
 			defer conn.Close()
 			answer := make([]byte, 5)
-			_ = conn.SetDeadline(time.Now().Add(testkit.Patience))
+			_ = conn.SetDeadline(time.Now().Add(await.Patience))
 			_, err = conn.Write([]byte("PING\r\n"))
 			if err == nil {
 				_, err = conn.Read(answer)
@@ -158,14 +159,14 @@ func (h *host) ask(over *atomic.Bool) {
 		if c != nil {
 			_ = c.Close()
 		}
-		time.Sleep(testkit.PollInterval)
+		time.Sleep(await.Interval)
 	}
 }
 
 // askOnce takes a batch. It fails when the daemon is stopping or gone; every
 // other refusal is noted.
 func (h *host) askOnce(c *wire.Client) error {
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	var ids []uint64
 	err := c.Call(ctx, "NextIDs", &ids, changingBatch)
@@ -213,7 +214,7 @@ func (f *fleet) restart(which, url string) {
 		before := h.made()
 		h.daemon = h.Start(append([]string{"--config", h.Path("k.yaml"), "--sequence-start", "zero",
 			"--acquire-retry-interval", "100ms", "--acquire-retry-max-interval", "200ms", "--verify-interval", "500ms"}, f.settings...)...)
-		testkit.Eventually(f.t, "the host has IDs again", func() bool { return h.made() > before })
+		await.Eventually(f.t, "the host has IDs again", func() bool { return h.made() > before })
 		h.tenures = append(h.tenures, f.tenureOf(h.daemon, url))
 		if said := h.Kazahanad("status").OK(f.t); strings.Contains(url, "ids=") && !strings.Contains(said, url[strings.Index(url, "ids="):]) {
 			f.t.Errorf("status does not show the range of %s:\n%s", url, said)

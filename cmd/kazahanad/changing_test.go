@@ -9,6 +9,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // The page's example is one that daemons would start with, and counts right.
@@ -32,7 +33,7 @@ func TestChangingCarelesslyRepeatsIDs(t *testing.T) {
 	f := newFleet(t)
 	f.restart("site-a", f.sqlite()+"&ids=0-1")
 	f.restart("site-b", f.redisNew("redis")+"&ids=0-3")
-	testkit.Eventually(t, "an ID is made twice", func() bool {
+	await.Eventually(t, "an ID is made twice", func() bool {
 		v := f.look()
 		return v.twice > 0 && v.shared > 0
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 func TestIDFormats(t *testing.T) {
@@ -208,7 +209,7 @@ func TestBoundsHoldIDsOfNow(t *testing.T) {
 	s.Start()
 	id := s.Dial().ID()
 	at := time.UnixMilli(testkit.UnixMS(id)).UTC()
-	if off := time.Since(at); off < -testkit.Patience || off > testkit.Patience {
+	if off := time.Since(at); off < -await.Patience || off > await.Patience {
 		t.Errorf("an ID of now says %v", at)
 	}
 	within := func(args ...string) bool {

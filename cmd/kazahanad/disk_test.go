@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // mountTmpfs mounts a file system of its own at the path, where that is
@@ -59,7 +60,7 @@ func TestStateDiskFull(t *testing.T) {
 	last := c.ID()
 	fill(t, filepath.Join(s.State, "ballast"))
 	machine := c.Lease().MachineID
-	testkit.Eventually(t, "the log says that the state cannot be written", func() bool {
+	await.Eventually(t, "the log says that the state cannot be written", func() bool {
 		id := c.ID()
 		if id <= last || testkit.IsFallback(uint64(id)) {
 			t.Fatalf("%d came after %d", id, last)
@@ -68,7 +69,7 @@ func TestStateDiskFull(t *testing.T) {
 		return strings.Contains(d.Log.String(), "cannot be brought to the disk")
 	})
 	// Leases are replaced all the same.
-	testkit.Eventually(t, "another lease", func() bool {
+	await.Eventually(t, "another lease", func() bool {
 		return c.Lease().MachineID != machine
 	})
 	if !strings.Contains(d.Log.String(), s.State) {
@@ -88,7 +89,7 @@ func TestStateDiskFull(t *testing.T) {
 	}
 	// What is granted with space again is remembered again.
 	c = s.Dial()
-	testkit.Eventually(t, "the present lease is in the state", func() bool {
+	await.Eventually(t, "the present lease is in the state", func() bool {
 		leases, held := c.Status().Services[0].Leases, s.remembered().Leases
 		return len(leases) > 0 && len(held) > 0 && leases[len(leases)-1].CreatedMS == held[len(held)-1].CreatedMS
 	})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/browser"
 )
 
@@ -90,13 +91,13 @@ func TestFilesThatWerePutBack(t *testing.T) {
 		}
 		return n
 	}
-	testkit.Eventually(t, "the log says so", func() bool { return said("grants are held back") == 2 })
+	await.Eventually(t, "the log says so", func() bool { return said("grants are held back") == 2 })
 
 	s.Kazahanad("leases", "init", "--config", "none").Fails(t, exitUsage, "--yes", "1 records")
 	if text := s.Kazahanad("leases", "init", "--config", "none", "--yes").OK(t); !strings.Contains(text, "for all pools") {
 		t.Errorf("init says %q", text)
 	}
-	testkit.Eventually(t, "the log says that it is over", func() bool { return said("grants begin again") == 2 })
+	await.Eventually(t, "the log says that it is over", func() bool { return said("grants begin again") == 2 })
 	s.Dial().AwaitMode("regular")
 	s.Kazahanad("lock", "-q", "report", "--", "true").OK(t)
 	s.Kazahanad("seq", "orders").OK(t)
@@ -115,7 +116,7 @@ func TestLeaseServerOnAFileThatWasPutBack(t *testing.T) {
 	s := newSite(t)
 	s.putBack()
 	server := s.startPageServer("127.0.0.1:0", "--provider", "sqlite:"+s.State+"/leases.db")
-	testkit.Eventually(t, "the log says so", func() bool { return strings.Contains(server.Log.String(), `"msg":"grants are held back"`) })
+	await.Eventually(t, "the log says so", func() bool { return strings.Contains(server.Log.String(), `"msg":"grants are held back"`) })
 	var out struct {
 		Fences []struct {
 			File  string
@@ -147,7 +148,7 @@ func TestFenceByHand(t *testing.T) {
 	}
 	s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED", "kazahanad leases fence")
 	s.Kazahanad("run", "--config", "none", "-q", "--wait", "0", "--", "true").Fails(t, exitFailure, "grants are refused until ", "kazahanad leases fence")
-	testkit.Eventually(t, "the log says so", func() bool { return strings.Contains(d.Log.String(), `"msg":"grants are held back"`) })
+	await.Eventually(t, "the log says so", func() bool { return strings.Contains(d.Log.String(), `"msg":"grants are held back"`) })
 	for provider, want := range map[string]string{"static:17": "no file of SQLite", "http://127.0.0.1:1": "where the lease server keeps its leases"} {
 		s.Kazahanad("leases", "fence", "--config", "none", "--provider", provider).Fails(t, exitFailure, want)
 		s.Kazahanad("leases", "backup", "--config", "none", "--provider", provider, s.Path("b")).Fails(t, exitFailure, want)

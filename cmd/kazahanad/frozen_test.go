@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 )
 
@@ -30,20 +30,20 @@ func TestLeaseFileOnAFrozenDisk(t *testing.T) {
 			last = id
 		}
 	}
-	testkit.Eventually(t, "fallback", func() bool {
+	await.Eventually(t, "fallback", func() bool {
 		asked()
 		return strings.HasPrefix(c.Status().Mode, "fallback")
 	})
-	testkit.Eventually(t, "the cause names the file", func() bool {
+	await.Eventually(t, "the cause names the file", func() bool {
 		cause := c.Status().Services[0].Cause
 		return strings.Contains(cause, path) && strings.Contains(cause, "not answer")
 	})
-	testkit.Eventually(t, "the log names the file", func() bool {
+	await.Eventually(t, "the log names the file", func() bool {
 		text := d.Log.String()
 		return strings.Contains(text, "failed to allocate worker id") && strings.Contains(text, path)
 	})
 	disk.Thaw()
-	testkit.Eventually(t, "regular IDs again", func() bool {
+	await.Eventually(t, "regular IDs again", func() bool {
 		asked()
 		return c.Status().Mode == "regular"
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -124,7 +125,7 @@ func checkRefusedLife(s *site) {
 	err := c.Refused(wire.CodeClockBackward)
 	text, _ := err.Detail("backward_ms")
 	behind, parseErr := strconv.ParseInt(text, 10, 64)
-	if parseErr != nil || behind > killFar.Milliseconds() || behind < (killFar-testkit.Patience).Milliseconds() {
+	if parseErr != nil || behind > killFar.Milliseconds() || behind < (killFar-await.Patience).Milliseconds() {
 		s.T.Errorf("the error is %q, want backward_ms somewhat below %d", err, killFar.Milliseconds())
 	}
 	if limit, _ := err.Detail("limit_ms"); limit != fmt.Sprint(killLimit.Milliseconds()) {
@@ -169,8 +170,8 @@ func killAtFullSpeed(s *site, d *testkit.Instance) (received []uint64) {
 	}
 	select {
 	case <-stopped:
-	case <-time.After(testkit.Patience):
-		s.T.Errorf("only %d IDs in %v", count.Load(), testkit.Patience)
+	case <-time.After(await.Patience):
+		s.T.Errorf("only %d IDs in %v", count.Load(), await.Patience)
 	}
 	d.Kill()
 	all.Wait()
@@ -208,7 +209,7 @@ func TestClockJumps(t *testing.T) {
 	d.Set(-time.Hour)
 	refusal := c.Refused(wire.CodeClockBackward)
 	behind, _ := refusal.Detail("backward_ms")
-	if ms, err := strconv.ParseInt(behind, 10, 64); err != nil || ms > time.Hour.Milliseconds() || ms < (time.Hour-testkit.Patience).Milliseconds() {
+	if ms, err := strconv.ParseInt(behind, 10, 64); err != nil || ms > time.Hour.Milliseconds() || ms < (time.Hour-await.Patience).Milliseconds() {
 		t.Errorf("an hour back: %v", refusal)
 	}
 	s.Kazahanad("id").Fails(t, exitFailure, "CLOCK_BACKWARD", "backward_ms=", "limit_ms=2000", "NTP")
@@ -218,10 +219,10 @@ func TestClockJumps(t *testing.T) {
 
 	d.Set(time.Hour)
 	next("an hour ahead")
-	if ahead := time.Duration(testkit.UnixMS(last)-time.Now().UnixMilli()) * time.Millisecond; ahead > testkit.Patience {
+	if ahead := time.Duration(testkit.UnixMS(last)-time.Now().UnixMilli()) * time.Millisecond; ahead > await.Patience {
 		t.Errorf("one reading of a wrong clock dated an ID %v ahead", ahead)
 	}
-	if off := c.Status().ClockOffMS; off < (time.Hour - testkit.Patience).Milliseconds() {
+	if off := c.Status().ClockOffMS; off < (time.Hour - await.Patience).Milliseconds() {
 		t.Errorf("status says that the clock is %d ms off", off)
 	}
 	d.Kill()

@@ -30,6 +30,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // manifest is a document of packaging/k8s-*.yaml, in the parts that are run here.
@@ -376,7 +377,7 @@ func (p *pod) lives(c container) (ids []uint64, machine int64) {
 	for life := range 2 {
 		// That the answer must not be a fallback ID is the test's wish.
 		d := p.LaunchCommand(p.run(c, c.Args, "KAZAHANA_ADMIN_LISTEN=none", "KAZAHANA_STARTUP_WAIT=30s"))
-		testkit.Eventually(p.T, "the startup probe succeeds", func() bool { return p.probe(c, c.StartupProbe) })
+		await.Eventually(p.T, "the startup probe succeeds", func() bool { return p.probe(c, c.StartupProbe) })
 		if !p.probe(c, c.ReadinessProbe) || !p.probe(c, c.LivenessProbe) {
 			p.T.Error("the daemon is started, and not ready or not alive")
 		}
@@ -399,7 +400,7 @@ func (p *pod) lives(c container) (ids []uint64, machine int64) {
 			p.T.Errorf("%s: %v, %v", dir, info, err)
 		}
 		// Why it is not the volume itself.
-		testkit.RunCommand(p.T, p.run(c, c.Args, variable+"="+p.here(filepath.Dir(dir)))).Fails(p.T, exitState, "everybody may write")
+		testkit.RunCommand(p.T, p.run(c, c.Args, variable+"="+p.here(filepath.Dir(dir)))).Fails(p.T, exitState, "every user may write")
 	}
 	return ids, machine
 }

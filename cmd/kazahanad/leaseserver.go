@@ -144,6 +144,9 @@ func termsParams(t config.Terms) url.Values {
 	if t.Epoch != nil {
 		q.Set("epoch", strconv.FormatInt(t.Epoch.UnixMilli(), 10))
 	}
+	if t.Layout != nil {
+		q.Set("layout", string(*t.Layout))
+	}
 	for name, n := range map[string]*int{"bit_ts": t.BitTS, "bit_id": t.BitID, "bit_seq": t.BitSeq} {
 		if n != nil {
 			q.Set(name, strconv.Itoa(*n))

@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // Lease servers in front of one Redis have the same activation records, of which
@@ -35,7 +36,7 @@ func TestLeaseServersHavePlacements(t *testing.T) {
 		t.Cleanup(func() { _ = store.Close() })
 		return store
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	key := placement.Key{Kind: "room", Identity: "lobby/1"}
 	record := placement.Record{Owner: placement.Member{Authority: "a:1", Token: 1}, PID: "p", Version: 1, Token: 4, Snapshot: []byte("snap")}
@@ -75,7 +76,7 @@ func TestPlacementThroughALeaseServer(t *testing.T) {
 		testkit.DecodeJSON(t, s.Kazahanad(append([]string{"placement", "--json"}, args...)...).OK(t), &report)
 		return report
 	}
-	testkit.Eventually(t, "both see both", func() bool {
+	await.Eventually(t, "both see both", func() bool {
 		a, b := snapshot(direct), snapshot(through)
 		return len(a.Members) == 2 && slices.Equal(a.Members, b.Members)
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // Several lease servers in front of one store are one server: when one is
@@ -35,7 +36,7 @@ func TestLeaseServersShareAStore(t *testing.T) {
 			store := open(s)
 			first := s.StartLeaseServer("127.0.0.1:0", "--provider", store)
 			second := s.StartLeaseServer("127.0.0.1:0", "--provider", store)
-			testkit.Eventually(t, "both servers reach their store", func() bool { return first.Ready() && second.Ready() })
+			await.Eventually(t, "both servers reach their store", func() bool { return first.Ready() && second.Ready() })
 			both := askLeaseServers(t, first.URL()+","+second.URL())
 
 			before := provider.NewSecret()
@@ -119,7 +120,7 @@ func askLeaseServers(t *testing.T, url string) *leaseServersClient {
 // acquire asks for two leases.
 func (c *leaseServersClient) acquire(requestID string) []lease.Lease {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), testkit.Patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), await.Patience)
 	defer cancel()
 	leases, err := c.Acquire(ctx, provider.AcquireRequest{RequestID: requestID, ThroughputPerMS: 512})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // A daemon lives from a lease server that is killed, stays away, and comes back.
@@ -87,7 +88,7 @@ func TestLeaseServerIsNotReadUnderAnotherName(t *testing.T) {
 	testkit.WriteFile(t, tokens, "- {token: first-token-first-token-first, owner: web, scopes: [leases]}\n")
 	status := func(l *testkit.LeaseServer, network, host, path string) int {
 		t.Helper()
-		client := &http.Client{Timeout: testkit.Patience, Transport: &http.Transport{DisableKeepAlives: true,
+		client := &http.Client{Timeout: await.Patience, Transport: &http.Transport{DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return (&net.Dialer{}).DialContext(ctx, network, strings.TrimPrefix(l.Address, "unix:"))
 			}}}
@@ -152,7 +153,7 @@ func TestLeaseServerSignals(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
-		res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testkit.Patience}).Do(req)
+		res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}).Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +167,7 @@ func TestLeaseServerSignals(t *testing.T) {
 	if err := server.Cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "the new token is known", func() bool { return status("the-second-token-of-all") == 200 })
+	await.Eventually(t, "the new token is known", func() bool { return status("the-second-token-of-all") == 200 })
 	if got := status("the-first-token-of-all"); got != 401 {
 		t.Errorf("the old token: %d", got)
 	}

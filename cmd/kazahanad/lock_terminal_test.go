@@ -9,6 +9,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // screen is a terminal with a shell's job in front of it.
@@ -38,7 +39,7 @@ func (s *site) onTerminal(args ...string) *screen {
 
 func (on *screen) heard(text string) {
 	on.T.Helper()
-	testkit.Eventually(on.T, "the terminal shows "+text, func() bool { return strings.Contains(on.said.String(), text) })
+	await.Eventually(on.T, "the terminal shows "+text, func() bool { return strings.Contains(on.said.String(), text) })
 }
 
 func (on *screen) typed(text string) { _, _ = on.outside.WriteString(text) }
@@ -95,10 +96,10 @@ func TestLockOnATerminalInterruptedWhileWaiting(t *testing.T) {
 	c.Must("Lock.Acquire", &held, "k", map[string]any{"ttl_ms": 600_000})
 	on := s.onTerminal(s.lockArgs("k", "echo ran", "--wait", "1h")...)
 	on.heard("acquiring lock")
-	testkit.Eventually(t, "it waits", func() bool { return c.Status().InFlight == 1 })
+	await.Eventually(t, "it waits", func() bool { return c.Status().InFlight == 1 })
 	on.typed(ctrlC)
 	on.heard("code 130")
-	testkit.Eventually(t, "nobody waits", func() bool { return c.Status().InFlight == 0 })
+	await.Eventually(t, "nobody waits", func() bool { return c.Status().InFlight == 0 })
 	c.Must("Lock.Release", nil, "k", map[string]any{"lease_id": held.LeaseID})
 	c.WantLock("k", lock.Released, 1)
 	on.ends()
@@ -131,9 +132,9 @@ func TestLockInterruptedAsItIsGranted(t *testing.T) {
 			t.Errorf("it ended with %v\n%s", waiter.Cmd.ProcessState, waiter.Log)
 		}
 		// What is granted to nobody the daemon releases by itself, a moment later.
-		testkit.Eventually(t, "nobody waits", func() bool { return c.Status().InFlight == 0 })
+		await.Eventually(t, "nobody waits", func() bool { return c.Status().InFlight == 0 })
 		var l lock.Answer
-		testkit.Eventually(t, "nobody holds the lock", func() bool { l = c.LockOf("k"); return l.State != lock.Active })
+		await.Eventually(t, "nobody holds the lock", func() bool { l = c.LockOf("k"); return l.State != lock.Active })
 		if l.State != lock.Released { // but ran out by itself
 			t.Fatalf("after the signal the lock is %+v\n%s", l, waiter.Log)
 		}

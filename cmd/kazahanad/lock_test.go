@@ -17,6 +17,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -38,7 +39,7 @@ func (s *site) lockStart(key, script string, more ...string) (d *testkit.Instanc
 		s.T.Fatal(err)
 	}
 	d = s.LaunchCommand(cmd)
-	testkit.Eventually(s.T, "the command runs", func() bool {
+	await.Eventually(s.T, "the command runs", func() bool {
 		select {
 		case <-d.Ended:
 			s.T.Fatalf("lock ended: %v\n%s", d.Err, d.Log)
@@ -152,10 +153,10 @@ func TestLockRenews(t *testing.T) {
 		if now.ExpiresAt > last.ExpiresAt {
 			last, renewals = now, renewals+1
 		}
-		time.Sleep(testkit.PollInterval)
+		time.Sleep(await.Interval)
 	}
 	_ = d.Cmd.Process.Signal(syscall.SIGUSR1)
-	testkit.Eventually(t, "the command got the signal", func() bool { return strings.Contains(out.String(), "USR1\n") })
+	await.Eventually(t, "the command got the signal", func() bool { return strings.Contains(out.String(), "USR1\n") })
 	_ = d.Cmd.Process.Signal(syscall.SIGTERM)
 	if code := d.Code(); code != 5 {
 		t.Errorf("exit code %d, want CMD's\n%s", code, d.Log)
@@ -187,7 +188,7 @@ func TestLockOutlivesTheDaemon(t *testing.T) {
 	daemon.Kill()
 	s.Start()
 	c := s.Dial()
-	testkit.Eventually(t, "it is renewed", func() bool {
+	await.Eventually(t, "it is renewed", func() bool {
 		return c.WantLock("k", lock.Active, 1).ExpiresAt > first.ExpiresAt
 	})
 	if now := c.LockOf("k"); now.LeaseID != first.LeaseID {
@@ -221,7 +222,7 @@ func TestLockEndsCommandBeforeItIsLost(t *testing.T) {
 			d, out, _ := s.lockStart("k", script, "--ttl", "10s", "--timeout", "1s")
 			_ = daemon.Cmd.Process.Signal(syscall.SIGSTOP)
 			var next lock.Answer
-			other.Dial().Must("Lock.Acquire", &next, "k", map[string]any{"wait_ms": testkit.Patience.Milliseconds()})
+			other.Dial().Must("Lock.Acquire", &next, "k", map[string]any{"wait_ms": await.Patience.Milliseconds()})
 			code := d.Code()
 			_ = daemon.Cmd.Process.Signal(syscall.SIGCONT)
 			if code != test.code || !strings.Contains(out.String(), "told") {
@@ -306,7 +307,7 @@ func TestLockInterruptedWhileWaiting(t *testing.T) {
 	if code := waiter.Code(); code != 128+int(syscall.SIGINT) {
 		t.Errorf("exit code %d\n%s", code, waiter.Log)
 	}
-	testkit.Eventually(t, "nobody waits", func() bool { return c.Status().InFlight == 0 })
+	await.Eventually(t, "nobody waits", func() bool { return c.Status().InFlight == 0 })
 	c.WantLock("k", lock.Active, 1)
 	release()
 	holder.AwaitEnd()
@@ -359,14 +360,14 @@ func TestLockKilled(t *testing.T) {
 	}
 	d.Kill()
 	if _, err := os.Stat("/proc/self/stat"); err == nil { // Linux
-		testkit.Eventually(t, "CMD has ended with kazahanad", func() bool { return !alive(pid) })
+		await.Eventually(t, "CMD has ended with kazahanad", func() bool { return !alive(pid) })
 	}
 	var held *wire.Error
 	if err := c.Try("Lock.Acquire", nil, "k"); !errors.As(err, &held) || held.Code != wire.CodeLockHeld {
 		t.Errorf("the lock of a process that may be alive: %v", err)
 	}
 	var next lock.Answer
-	c.Must("Lock.Acquire", &next, "k", map[string]any{"wait_ms": testkit.Patience.Milliseconds()})
+	c.Must("Lock.Acquire", &next, "k", map[string]any{"wait_ms": await.Patience.Milliseconds()})
 	if next.FencingToken != 2 {
 		t.Errorf("the next is %+v", next)
 	}

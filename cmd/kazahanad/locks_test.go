@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -52,7 +53,7 @@ func TestLocksAndSequencesOutliveAKill(t *testing.T) {
 	}
 	_ = c.Close()
 	c = s.Dial()
-	testkit.Eventually(t, "the lock is free", func() bool {
+	await.Eventually(t, "the lock is free", func() bool {
 		c.Must("Lock.Get", &now, "k")
 		return now.State == "RELEASED"
 	})

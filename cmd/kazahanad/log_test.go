@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -28,10 +29,10 @@ func eventfulLife(t *testing.T, s *site) (d *testkit.Instance, secrets []string)
 	c.ID()
 	// An adopted lease is used before the provider is; a file that is moved
 	// away before that would be made anew.
-	testkit.Eventually(t, "a new lease is acquired", func() bool { return strings.Contains(d.Log.String(), "worker id allocated") })
+	await.Eventually(t, "a new lease is acquired", func() bool { return strings.Contains(d.Log.String(), "worker id allocated") })
 	mend := outages["moved away"](t, s)
 	c.AwaitMode(testkit.FallbackModes...)
-	testkit.Eventually(t, "the log tells of the outage", func() bool { return strings.Contains(d.Log.String(), `"level":"error"`) })
+	await.Eventually(t, "the log tells of the outage", func() bool { return strings.Contains(d.Log.String(), `"level":"error"`) })
 	mend()
 	c.AwaitMode("regular")
 	shifted.Set(time.Hour)

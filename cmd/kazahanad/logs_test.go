@@ -17,6 +17,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -221,7 +222,7 @@ func TestSeedEventsAreProvoked(t *testing.T) {
 		"--acquire-retry-interval", "100ms", "--acquire-retry-max-interval", "200ms", "--verify-interval", "100ms",
 		"--services", "{strict: {fallback: none}}")
 	c := s.Dial()
-	testkit.Eventually(t, "both services have a lease", func() bool {
+	await.Eventually(t, "both services have a lease", func() bool {
 		return !slices.ContainsFunc(c.Status().Services, func(one daemon.ServiceStatus) bool { return one.LeasesUsable == 0 })
 	})
 	var answer any
@@ -262,7 +263,7 @@ func TestSeedEventsAreProvoked(t *testing.T) {
 	}
 	c.AwaitMode("unavailable")
 	for _, line := range []string{"lock lost", "keep alive failed, circuit breaking", "failed to allocate worker id"} {
-		testkit.Eventually(t, line, func() bool { return strings.Contains(d.Log.String(), line) })
+		await.Eventually(t, line, func() bool { return strings.Contains(d.Log.String(), line) })
 	}
 	_ = c.Close()
 	d.Terminate()

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -75,7 +76,7 @@ func (s *site) startPrometheus(targets map[string]string) *prometheus {
 		"--web.listen-address=127.0.0.1:0", "--log.format=json")
 	cmd.Env = s.Environment()
 	p := &prometheus{Instance: s.LaunchCommand(cmd)}
-	testkit.Eventually(s.T, "Prometheus listens", func() bool {
+	await.Eventually(s.T, "Prometheus listens", func() bool {
 		select {
 		case <-p.Ended:
 			s.T.Fatalf("Prometheus ended: %v\n%s", p.Err, p.Log)
@@ -93,7 +94,7 @@ func (s *site) startPrometheus(targets map[string]string) *prometheus {
 // ask calls its API. It reports false while Prometheus is not ready.
 func (p *prometheus) ask(path string, params url.Values, data any) bool {
 	p.T.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testkit.Patience}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}
 	res, err := client.Get(p.url + path + "?" + params.Encode())
 	if err != nil {
 		p.T.Fatal(err)
@@ -154,7 +155,7 @@ func TestPrometheus(t *testing.T) {
 
 	mend := outages["moved away"](t, s)
 	c.AwaitMode(testkit.FallbackModes...)
-	testkit.Eventually(t, "the alert fires", func() bool { return p.firing()["KazahanaFallbackActive"].Labels != nil })
+	await.Eventually(t, "the alert fires", func() bool { return p.firing()["KazahanaFallbackActive"].Labels != nil })
 	got := p.firing()["KazahanaFallbackActive"]
 	if got.Labels["service"] != "default" || got.Labels["job"] != "kazahana" || got.Labels["severity"] != "warning" ||
 		!strings.HasPrefix(got.Annotations["summary"], "Service default on 127.0.0.1:") {
@@ -164,12 +165,12 @@ func TestPrometheus(t *testing.T) {
 	checkCanonical(p)
 	mend()
 	c.AwaitMode("regular")
-	testkit.Eventually(t, "the alert is over", func() bool { _, fires := p.firing()["KazahanaFallbackActive"]; return !fires })
+	await.Eventually(t, "the alert is over", func() bool { _, fires := p.firing()["KazahanaFallbackActive"]; return !fires })
 }
 
 // awaitScrape waits until both jobs have been scraped and no lease is missed.
 func awaitScrape(p *prometheus) {
-	testkit.Eventually(p.T, "both are scraped, and nothing is wrong", func() bool {
+	await.Eventually(p.T, "both are scraped, and nothing is wrong", func() bool {
 		time.Sleep(prometheusPace)
 		var up struct{ Result []any }
 		if !p.ask("/api/v1/query", url.Values{"query": {`up == 1 unless on (job) kazahana_fallback_active == 1`}}, &up) {
@@ -183,7 +184,7 @@ func awaitScrape(p *prometheus) {
 // checkRulesHealth: the evaluation of every rule has worked on real series.
 func checkRulesHealth(p *prometheus) {
 	n := 0
-	testkit.Eventually(p.T, "all rules have been evaluated", func() bool {
+	await.Eventually(p.T, "all rules have been evaluated", func() bool {
 		time.Sleep(prometheusPace)
 		var all struct {
 			Groups []struct {

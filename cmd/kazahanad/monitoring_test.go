@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -99,7 +100,7 @@ func provokedDaemon(t *testing.T) exported {
 	c.Must("Lock.Acquire", &lock, "key", map[string]any{"ttl_ms": 60_000})
 	c.Must("Sequence.Next", &value, "key")
 	c.Must("Placement.Register", &value, []string{"room"})
-	testkit.Eventually(t, "a connection is turned away", func() bool {
+	await.Eventually(t, "a connection is turned away", func() bool {
 		return isRefusal(s.Dial().Try("Ping", &value), wire.CodeOverloaded)
 	})
 	d.Set(-time.Minute)
@@ -134,7 +135,7 @@ func provokedServer(t *testing.T) exported {
 			t.Fatal(err)
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
-		answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testkit.Patience}).Do(req)
+		answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}).Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}

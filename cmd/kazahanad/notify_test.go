@@ -14,7 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
-	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 func TestStatusText(t *testing.T) {
@@ -88,7 +88,7 @@ func TestWatchedParts(t *testing.T) {
 	for _, part := range d.watched() {
 		names = append(names, part.Name)
 		before := part.Turns()
-		testkit.Eventually(t, part.Name+" takes a turn", func() bool {
+		await.Eventually(t, part.Name+" takes a turn", func() bool {
 			d.server.Prod()
 			return part.Turns() > before
 		})

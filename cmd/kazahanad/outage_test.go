@@ -8,6 +8,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -41,7 +42,7 @@ func TestProviderGone(t *testing.T) {
 			}
 			mend := breakIt(t, s)
 			c.AwaitMode(testkit.FallbackModes...)
-			testkit.Eventually(t, "the status says why", func() bool {
+			await.Eventually(t, "the status says why", func() bool {
 				svc := c.Status().Services[0]
 				return strings.Contains(svc.Cause, s.Leases()) && svc.Failures > 0
 			})

@@ -11,6 +11,7 @@ import (
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // executor registers for halls and rooms with the site's daemon, and returns a client of it.
@@ -36,7 +37,7 @@ func TestPlacementCommand(t *testing.T) {
 	s := newSite(t)
 	// A thousand activations: a store that writes no files is quick.
 	s.Start("--placement-authority=a:1", "--store", s.Initialised(s.StartRedis().URL()))
-	testkit.Eventually(t, "the daemon is a member", func() bool {
+	await.Eventually(t, "the daemon is a member", func() bool {
 		return strings.Contains(s.Kazahanad("placement").OK(t), "member: actors live on this host")
 	})
 	want := "state        member: actors live on this host\nauthority    a:1\nmembers      a:1, token N\n" +
@@ -100,7 +101,7 @@ func TestPlacementCommandElsewhere(t *testing.T) {
 	s := newSite(t)
 	d := s.Start("--placement-authority=a:1")
 	client := s.executor()
-	testkit.Eventually(t, "the room lives", func() bool {
+	await.Eventually(t, "the room lives", func() bool {
 		_, err := client.Resolve(t.Context(), "room", "1")
 		return err == nil
 	})

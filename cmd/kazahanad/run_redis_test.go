@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/runner"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // onProvider is the arguments of run on a provider.
@@ -58,7 +59,7 @@ func (w *switchable) promote() {
 		role, err := testkit.RedisAsk(r.Address, "HGET", "{kazahana}:default:pool", "longest_ms")
 		return fmt.Sprint(role, err)
 	}
-	testkit.Eventually(w.s.T, "the replica has the pool", func() bool {
+	await.Eventually(w.s.T, "the replica has the pool", func() bool {
 		_, err := strconv.Atoi(strings.TrimSuffix(grants(w.second), "<nil>"))
 		return err == nil && grants(w.first) == grants(w.second)
 	})
@@ -180,7 +181,7 @@ func TestRunUnderAFence(t *testing.T) {
 		r.Kill()
 		s.RunRedis(r)
 		before := *s.leasesJSON("--provider", url).ExtendTTLSuccess
-		testkit.Eventually(t, "the lease is extended", func() bool {
+		await.Eventually(t, "the lease is extended", func() bool {
 			return *s.leasesJSON("--provider", url).ExtendTTLSuccess > before
 		})
 		_ = d.Cmd.Process.Signal(syscall.SIGTERM)

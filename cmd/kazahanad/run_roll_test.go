@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"golang.org/x/sys/unix"
 )
 
@@ -81,7 +82,7 @@ func (r *roll) runs(p *replica) {
 	p.Says("starting...")
 	_, after, _ := strings.Cut(p.Log.String(), "machine ID: ")
 	p.machineID, _, _ = strings.Cut(after, ",")
-	testkit.Eventually(r.T, "the program makes IDs", func() bool { return r.programOf(p) != 0 })
+	await.Eventually(r.T, "the program makes IDs", func() bool { return r.programOf(p) != 0 })
 }
 
 // programOf is the process of the replica's program; 0 when there is none.

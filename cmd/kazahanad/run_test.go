@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/runner"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // runArgs is run on the site's file with the terms, and CMD as a shell script.
@@ -32,7 +33,7 @@ func (s *site) runStart(terms, script string, more ...string) (*testkit.Instance
 	out := &testkit.Log{}
 	cmd.Stdout = out
 	d := s.LaunchCommand(cmd)
-	testkit.Eventually(s.T, "the command runs", func() bool {
+	await.Eventually(s.T, "the command runs", func() bool {
 		select {
 		case <-d.Ended:
 			s.T.Fatalf("run ended: %v\n%s", d.Err, d.Log)
@@ -133,7 +134,7 @@ func TestRunExtends(t *testing.T) {
 	s := newSite(t)
 	d, _ := s.runStart("term=6s", `echo started; exec sleep 60`)
 	first := s.recordOf(d.PID())
-	testkit.Eventually(t, "the lease is extended twice", func() bool {
+	await.Eventually(t, "the lease is extended twice", func() bool {
 		return *s.leasesJSON("--provider", "sqlite:"+s.Leases()).ExtendTTLSuccess >= 2
 	})
 	if now := s.recordOf(d.PID()); now.MachineID != first.MachineID || now.CreatedMS != first.CreatedMS || now.ExpiredMS <= first.ExpiredMS {
@@ -187,7 +188,7 @@ func TestRunPassesSignalsOn(t *testing.T) {
 		name   string
 	}{{syscall.SIGHUP, "HUP"}, {syscall.SIGUSR1, "USR1"}, {syscall.SIGUSR2, "USR2"}, {syscall.SIGWINCH, "WINCH"}, {syscall.SIGINT, "INT"}, {syscall.SIGQUIT, "QUIT"}} {
 		_ = d.Cmd.Process.Signal(sig.number)
-		testkit.Eventually(t, "the command got "+sig.name, func() bool { return strings.Contains(out.String(), sig.name+"\n") })
+		await.Eventually(t, "the command got "+sig.name, func() bool { return strings.Contains(out.String(), sig.name+"\n") })
 	}
 	_ = d.Cmd.Process.Signal(syscall.SIGTERM)
 	if code := d.Code(); code != 5 {
@@ -203,7 +204,7 @@ func TestRunIsInterruptedBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	d := s.LaunchCommand(s.Command(s.runArgs("term=10m", "echo ran", "--delay", "5m")...))
-	testkit.Eventually(t, "it waits", func() bool { return strings.Contains(d.Log.String(), "waiting 5m0s more") })
+	await.Eventually(t, "it waits", func() bool { return strings.Contains(d.Log.String(), "waiting 5m0s more") })
 	_ = d.Cmd.Process.Signal(syscall.SIGINT)
 	if code := d.Code(); code != 128+int(syscall.SIGINT) {
 		t.Errorf("exit code %d\n%s", code, d.Log)
@@ -224,7 +225,7 @@ func TestRunLeavesNobodyBehind(t *testing.T) {
 	}
 	if _, err := os.Stat("/proc/self/stat"); err == nil { // Linux
 		d.Kill()
-		testkit.Eventually(t, "CMD has ended with kazahanad", func() bool { return !alive(pid) })
+		await.Eventually(t, "CMD has ended with kazahanad", func() bool { return !alive(pid) })
 	}
 	// And what CMD leaves behind itself.
 	o := testkit.RunCommand(t, s.Command(s.runArgs("term=10m", `sleep 600 >/dev/null 2>&1 & echo $!`, "-q")...))
@@ -232,7 +233,7 @@ func TestRunLeavesNobodyBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "what CMD left behind has ended", func() bool { return !alive(left) })
+	await.Eventually(t, "what CMD left behind has ended", func() bool { return !alive(left) })
 }
 
 // On a terminal Ctrl-C reaches CMD once, and the terminal is given back.
@@ -293,7 +294,7 @@ func TestRunLeaves(t *testing.T) {
 			}
 			now += test.now
 			j := &job{
-				runCmd: &runCmd{Quiet: true, Ahead: ahead * time.Millisecond}, settings: &config.Serve{ProviderTimeout: testkit.Patience}, provider: p,
+				runCmd: &runCmd{Quiet: true, Ahead: ahead * time.Millisecond}, settings: &config.Serve{ProviderTimeout: await.Patience}, provider: p,
 				system: &system{ctx: t.Context(), now: func() time.Time { return time.UnixMilli(now) }},
 			}
 			test.result.LastMS = grantedAt + test.last

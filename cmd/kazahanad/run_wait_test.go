@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // A full pool is waited for, as long as --wait says.
@@ -24,14 +25,14 @@ func TestRunWaitsForAMachineID(t *testing.T) {
 	}
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
 		d := s.LaunchCommand(s.Command(s.runArgs("term=10m&ids=5-5", "true")...))
-		testkit.Eventually(t, "it waits", waits(d))
+		await.Eventually(t, "it waits", waits(d))
 		_ = d.Cmd.Process.Signal(sig)
 		if code := d.Code(); code != 128+int(sig) {
 			t.Errorf("%v: exit code %d\n%s", sig, code, d.Log)
 		}
 	}
 	next := s.LaunchCommand(s.Command(s.runArgs("term=10m&ids=5-5", "exit 3")...))
-	testkit.Eventually(t, "it waits", waits(next))
+	await.Eventually(t, "it waits", waits(next))
 	_ = holder.Cmd.Process.Signal(syscall.SIGTERM)
 	holder.AwaitEnd()
 	if code := next.Code(); code != 3 {

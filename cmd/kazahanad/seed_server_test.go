@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // A server written from the design alone, in another language, serves a daemon
@@ -18,7 +18,7 @@ func TestSeedOnlyServer(t *testing.T) {
 	d := s.Start("--provider", server.URL, "--verify-interval", "100ms", "--acquire-retry-interval", "100ms", "--log-format", "json")
 	c := s.Dial()
 	last, machines := snowflake.ID(0), map[int64]bool{}
-	testkit.Eventually(t, "ten renewals", func() bool {
+	await.Eventually(t, "ten renewals", func() bool {
 		id := c.ID()
 		if id <= last {
 			t.Fatalf("%d came after %d", id, last)

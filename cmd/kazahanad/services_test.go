@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -125,7 +126,7 @@ func TestOneServiceUnavailable(t *testing.T) {
 		"acquire_retry_interval: 100ms", "acquire_retry_max_interval: 200ms",
 		"services:", "  strict: {fallback: none}", "fallback: none")
 	c := s.Dial()
-	testkit.Eventually(t, "one service has the lease and the other has none", func() bool {
+	await.Eventually(t, "one service has the lease and the other has none", func() bool {
 		st := c.Status()
 		modes := []string{st.Services[0].Mode, st.Services[1].Mode}
 		slices.Sort(modes)

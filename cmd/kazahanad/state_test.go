@@ -9,6 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -54,7 +55,7 @@ func refusedEpoch(t *testing.T, s *site, epoch time.Time) (last snowflake.ID, ar
 	d = s.Start(args...)
 	c := s.Dial()
 	var offered *int64
-	testkit.Eventually(t, "the lease is refused", func() bool {
+	await.Eventually(t, "the lease is refused", func() bool {
 		offered = c.Status().Services[0].OfferedEpochMS
 		return offered != nil
 	})
@@ -98,7 +99,7 @@ func regularOn(t *testing.T, s *site, epoch time.Time, args []string) snowflake.
 		Kind        string `json:"kind"`
 	}
 	testkit.DecodeJSON(t, s.Kazahanad("inspect", "--json", "--epoch", epoch.Format(time.RFC3339), fmt.Sprint(int64(id))).OK(t), &in)
-	if off := time.Since(time.UnixMilli(in.TimestampMS)); in.Kind != snowflake.KindRegular || off.Abs() > testkit.Patience {
+	if off := time.Since(time.UnixMilli(in.TimestampMS)); in.Kind != snowflake.KindRegular || off.Abs() > await.Patience {
 		t.Errorf("inspect says %+v", in)
 	}
 	return id
@@ -148,7 +149,7 @@ func TestResetFloor(t *testing.T) {
 	ahead := s.LaunchShifted(time.Hour, args...)
 	ahead.AwaitReady()
 	dated := s.Dial().ID()
-	if off := time.Until(time.UnixMilli(testkit.UnixMS(dated))); off < time.Hour-testkit.Patience {
+	if off := time.Until(time.UnixMilli(testkit.UnixMS(dated))); off < time.Hour-await.Patience {
 		t.Fatalf("the ID is dated %v ahead", off)
 	}
 	ahead.Terminate()

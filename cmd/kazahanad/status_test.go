@@ -9,6 +9,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/browser"
 )
 
@@ -19,10 +20,10 @@ func TestStatusOfManyLeases(t *testing.T) {
 	s := newSite(t)
 	testkit.WriteFile(t, s.Path("server.yaml"), fmt.Sprintf("services: {default: {bit_id: 22, bit_seq: 0, max_leases_per_acquire: %d, term: 1h}}\n", many))
 	server := s.StartLeaseServerWith(s.Path("server.yaml"), "127.0.0.1:0", "--provider", "memory:")
-	d := s.Start("--provider", server.URL(), "--max-throughput-per-ms", fmt.Sprint(many), "--provider-timeout", testkit.Patience.String(),
+	d := s.Start("--provider", server.URL(), "--max-throughput-per-ms", fmt.Sprint(many), "--provider-timeout", await.Patience.String(),
 		"--admin-listen", "unix:"+s.Path("admin.sock"))
 	c := s.Dial()
-	testkit.Eventually(t, "the leases are held", func() bool { return c.Status().Services[0].LeasesHeld == many })
+	await.Eventually(t, "the leases are held", func() bool { return c.Status().Services[0].LeasesHeld == many })
 	check := func(how string, st daemon.Status) {
 		t.Helper()
 		svc := st.Services[0]
@@ -60,7 +61,7 @@ func lookAtManyLeases(t *testing.T, b *browser.Browser) {
 	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	s.Start("--admin-listen", address, "--provider", "memory:?bit_id=21&bit_seq=1", "--max-throughput-per-ms", "200")
 	c := s.Dial()
-	testkit.Eventually(t, "the leases are held", func() bool { return c.Status().Services[0].LeasesHeld == 100 })
+	await.Eventually(t, "the leases are held", func() bool { return c.Status().Services[0].LeasesHeld == 100 })
 	tab := b.Open(t, "http://"+address+"/", desk)
 	tab.Await(`document.querySelector("#live").dataset.state === "live"`)
 	var bars int

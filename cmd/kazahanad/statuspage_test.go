@@ -21,6 +21,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/browser"
 )
 
@@ -289,7 +290,7 @@ func TestDaemonPageData(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.Host = host
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testkit.Patience}
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}
 		answer, err := client.Do(r)
 		if err != nil {
 			t.Fatal(err)

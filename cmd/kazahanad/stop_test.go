@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -75,7 +76,7 @@ func (s *site) slowBatch(n int) (answer <-chan []uint64, failure <-chan error) {
 		answers <- ids
 	}()
 	other := s.Dial()
-	testkit.Eventually(s.T, "the batch is under way", func() bool { return other.Status().InFlight == 1 })
+	await.Eventually(s.T, "the batch is under way", func() bool { return other.Status().InFlight == 1 })
 	return answers, failures
 }
 
@@ -148,7 +149,7 @@ func TestDrainTimeout(t *testing.T) {
 		if !errors.As(err, &refusal) || refusal.Code != wire.CodeShuttingDown {
 			t.Errorf("it got %v", err)
 		}
-	case <-time.After(testkit.Patience):
+	case <-time.After(await.Patience):
 		t.Error("it got no answer")
 	}
 	if !strings.Contains(d.Log.String(), "drain timeout") {
@@ -195,7 +196,7 @@ func TestStopWithIdleConnections(t *testing.T) {
 	d.Terminate()
 	select {
 	case <-idle.Done():
-	case <-time.After(testkit.Patience):
+	case <-time.After(await.Patience):
 		t.Error("the connection stays open")
 	}
 	if mark := s.remembered().MarkMS; mark != 0 {
@@ -211,7 +212,7 @@ func TestStopDuringStart(t *testing.T) {
 		d := s.Launch()
 		// Its lock is the first thing that it takes; what it has done beyond
 		// differs from one start to the next.
-		testkit.Eventually(t, "the start has begun", func() bool {
+		await.Eventually(t, "the start has begun", func() bool {
 			holder, err := os.ReadFile(s.State + "/lock")
 			return err == nil && strings.HasPrefix(string(holder), fmt.Sprint(d.PID(), " "))
 		})

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // handed is the daemon with descriptors that a service manager opened in advance.
@@ -65,7 +66,7 @@ func TestSocketActivation(t *testing.T) {
 				args := []string{"serve", "--config", "none", "--state-dir", s.State, "--event-loop=" + loop, "--startup-wait", "30s"}
 				d := s.LaunchCommand(s.handed([]*os.File{socket}, args...))
 				var id uint64
-				waiting, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+				waiting, cancel := context.WithTimeout(t.Context(), await.Patience)
 				defer cancel()
 				if err := early.Call(waiting, "NextID", &id); err != nil || id == 0 {
 					t.Fatalf("the connection that waited: %d, %v\n%s", id, err, d.Log)
@@ -291,7 +292,7 @@ func TestReload(t *testing.T) {
 	write(config, base+"max_throughput_per_ms: 512\n")
 	write(secret, "two")
 	hangup("external_secret_file of service default (what it holds)")
-	testkit.Eventually(t, "the other secret is used", func() bool { return external() != before })
+	await.Eventually(t, "the other secret is used", func() bool { return external() != before })
 	if err := os.Remove(filepath.Clean(config)); err != nil {
 		t.Fatal(err)
 	}

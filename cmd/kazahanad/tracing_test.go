@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/otlptest"
 )
 
@@ -84,7 +85,7 @@ func TestTraces(t *testing.T) {
 				endpoint = collector.GRPC
 			}
 			server, d := tracedPair(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol, "OTEL_BSP_SCHEDULE_DELAY=100")
-			testkit.Eventually(t, "leases are verified, which is seen before the daemon ends", func() bool {
+			await.Eventually(t, "leases are verified, which is seen before the daemon ends", func() bool {
 				return len(tracesOf(collector, "kazahanad")["provider verify"]) > 0
 			})
 			d.Terminate()

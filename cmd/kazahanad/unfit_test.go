@@ -21,7 +21,7 @@ func TestStateThatNoRestartMends(t *testing.T) {
 		says   string
 	}{
 		"newer":   {func(state string) string { return strings.Replace(state, "kazahana-state 1 ", "kazahana-state 2 ", 1) }, "version 2"},
-		"garbage": {func(string) string { return "garbage" }, "is no kazahana-state file"},
+		"garbage": {func(string) string { return "garbage" }, "is not a kazahana-state file"},
 		"damaged": {func(state string) string { return state[:len(state)-2] }, "is damaged"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -65,7 +66,7 @@ func TestProviderWithAnotherEpoch(t *testing.T) {
 	fresh := newSite(t)
 	d = fresh.Launch("--provider", "sqlite:"+s.Leases()+"?epoch=2025-06-01T00:00:00Z")
 	var said string
-	testkit.Eventually(t, "the daemon says what is wrong", func() bool {
+	await.Eventually(t, "the daemon says what is wrong", func() bool {
 		select {
 		case <-d.Ended:
 			said = d.FailsToStart(exitFailure)

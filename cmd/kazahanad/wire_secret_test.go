@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // In all bytes between daemon and lease server each secret is there once: in the
@@ -24,7 +24,7 @@ func TestSecretTravelsOnce(t *testing.T) {
 	url := "http://" + proxy.Addr()
 	seen := func(text string, n int) {
 		t.Helper()
-		testkit.Eventually(t, text, func() bool { return proxy.Count(text) >= n })
+		await.Eventually(t, text, func() bool { return proxy.Count(text) >= n })
 	}
 
 	d := s.Start("--provider", url, "--verify-interval", "50ms")

@@ -7,39 +7,39 @@ import (
 	"time"
 )
 
-// Source is where readings come from.
+// Source reads the machine's clocks.
 type Source interface {
-	// Wall is the wall clock in Unix nanoseconds. Anybody may set it.
+	// Wall is the wall clock in Unix nanoseconds. It may be set at any time.
 	Wall() int64
-	// Boot is the time since some fixed point, suspend included. It never
-	// goes back and nobody sets it.
+	// Boot is the time since some fixed point, suspend included. It never goes back
+	// and cannot be set.
 	Boot() time.Duration
 }
 
-// Monotonic is a Source with a third clock, which is cheap to read. It runs at
-// the wall clock's speed, is not set when that is, and may stand still while
-// the machine is suspended.
+// Monotonic is a Source with a third clock, which is cheap to read. It runs at the
+// wall clock's speed, does not follow when that is set, and may stand still while the
+// machine is suspended.
 type Monotonic interface {
 	Source
 	Monotonic() time.Duration
 }
 
-// lookEvery is how long the monotonic clock stands in for the wall clock: a
-// step of that is seen by so much later. Reading the two takes twice as long.
+// lookEvery is how long the monotonic clock stands in for the wall clock, and so how
+// late a step of the wall clock is seen. Reading both takes twice as long.
 const lookEvery = 100 * time.Microsecond
 
 // Config of a Believed clock.
 type Config struct {
 	MaxForward time.Duration // how far from its course the wall clock is still believed
-	Hold       time.Duration // how long it must stay away to be believed all the same; 0 = not at all
+	Hold       time.Duration // how long it must stay off its course to be believed again; 0 = not at all
 	FloorMS    int64         // Unix ms that has certainly passed
-	OnEvent    func(Event)   // told of every change of mind, by whoever asked for the time: it must return at once
+	OnEvent    func(Event)   // called at every Event by the goroutine that asked for the time: must return at once
 }
 
-// EventKind says what changed.
+// EventKind is the kind of an Event.
 type EventKind uint8
 
-// What a Believed clock can tell.
+// The kinds of events.
 const (
 	ForwardDisbelieved EventKind = iota + 1 // the wall clock jumped ahead and is not believed
 	ForwardAccepted                         // the difference lasted: believed from now on
@@ -50,7 +50,7 @@ const (
 	BackwardReturned                        // it came back by itself
 )
 
-// Event is a change of mind about the wall clock.
+// Event is a change in whether the wall clock is believed.
 type Event struct {
 	Kind EventKind
 	Diff time.Duration // wall clock minus course; positive = ahead
@@ -63,16 +63,15 @@ type Believed struct {
 
 	mono Monotonic // or nil
 
-	// While mono shows less than until, the time is what it shows plus ahead:
-	// the wall clock was looked at just now, and believed. Only follow sets
-	// ahead, and until after it; so whoever reads them the other way round has
-	// an ahead that was believed, whatever happens in between. While the wall
-	// clock is astray, until has passed and every reading is judged.
+	// While mono is below until, the time is mono plus ahead: the wall clock was
+	// read a moment ago, and believed. Only follow sets them, ahead first; a reader
+	// that loads until first therefore has an ahead that was believed. While the
+	// wall clock is astray, until has passed and every reading is judged.
 	until, ahead atomic.Int64
 
 	mu       sync.Mutex
-	lookedAt int64         // when mono and the wall clock were last looked at together, by mono
-	distance int64         // wall clock minus mono, as known then
+	lookedAt int64         // when mono and the wall clock were last read together, by mono
+	distance int64         // wall clock minus mono at that time
 	known    bool          // whether a course exists
 	wall     int64         // the course: this wall reading
 	boot     time.Duration // was right at this moment
@@ -82,7 +81,7 @@ type Believed struct {
 
 // NewBelieved returns a clock that believes src as far as cfg says.
 func NewBelieved(src Source, cfg Config) *Believed {
-	b := &Believed{src: src, cfg: cfg, distance: math.MinInt64} // nothing is known, and any bound is above it
+	b := &Believed{src: src, cfg: cfg, distance: math.MinInt64} // unknown: below any bound
 	b.mono, _ = src.(Monotonic)
 	return b
 }
@@ -100,15 +99,13 @@ func (b *Believed) NowNS() int64 {
 // NowMS is the believed time in Unix milliseconds.
 func (b *Believed) NowMS() int64 { return b.NowNS() / int64(time.Millisecond) }
 
-// Elapsed is the time since some fixed point by the clock that nobody sets,
-// for intervals.
+// Elapsed is the time since some fixed point by Boot, for intervals.
 func (b *Believed) Elapsed() time.Duration { return b.src.Boot() }
 
 // judge takes a reading of both clocks and decides what time it is.
 func (b *Believed) judge() int64 {
 	b.mu.Lock()
-	// Read under the lock, so that readings are judged in the order in which
-	// they were made.
+	// Read under the lock, so that readings are judged in their order.
 	boot := b.src.Boot()
 	now, event := b.decide(b.readWall(), boot)
 	b.mu.Unlock()
@@ -116,11 +113,11 @@ func (b *Believed) judge() int64 {
 	return now
 }
 
-// readWall reads the wall clock, as the monotonic clock plus the distance that
-// the two are known to have. Somewhere between before and after the wall clock
-// was read, so the distance that it shows has bounds. As long as the one that
-// is known lies within them, it stays: noise does not move the time back, and
-// over all it goes back by no more than the wall clock did.
+// readWall reads the wall clock, as the monotonic clock plus the known distance
+// between the two. The wall clock is read somewhere between before and after, which
+// gives bounds of the present distance. The known distance stays while it is within
+// them: so noise does not move the time back, and in all the time goes back by no more
+// than the wall clock did.
 func (b *Believed) readWall() int64 {
 	if b.mono == nil {
 		return b.src.Wall()
@@ -166,8 +163,8 @@ func (b *Believed) decide(wall int64, boot time.Duration) (now int64, event Even
 	return wall, event
 }
 
-// strayed notes that the wall clock is off its course, and returns seen when
-// that is news, accepted when it has lasted, and 0 otherwise.
+// strayed notes that the wall clock is off its course. It returns seen the first time,
+// accepted once that has lasted, and 0 otherwise.
 func (b *Believed) strayed(seen, accepted EventKind, boot time.Duration) EventKind {
 	news := b.astray != seen
 	if news {
@@ -191,8 +188,8 @@ func (b *Believed) follow(wall int64, boot time.Duration) {
 	}
 }
 
-// Confirm tells what a provider's own clock showed just now. A wall clock that
-// is ahead of its course and agrees with the provider is believed at once.
+// Confirm passes the present reading of a provider's own clock. A wall clock that is
+// ahead of its course and agrees with the provider is believed at once.
 func (b *Believed) Confirm(providerMS int64) {
 	b.mu.Lock()
 	var event Event
@@ -209,8 +206,8 @@ func (b *Believed) Confirm(providerMS int64) {
 	b.tell(event)
 }
 
-// Astray reports by how much the wall clock is off its course, where it is
-// not believed or was seen to go back; 0 while all is well.
+// Astray reports how far the wall clock is off its course while it is not believed or
+// has gone back, else 0.
 func (b *Believed) Astray() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

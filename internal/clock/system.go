@@ -17,8 +17,8 @@ func (System) Wall() int64 { return time.Now().UnixNano() }
 func (System) Boot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(suspendAwareClock, &ts); err != nil {
-		// The clock exists on every kernel this runs on; without it no
-		// statement about the wall clock could be made.
+		// Every supported kernel has this clock, and the wall clock cannot be judged
+		// without it.
 		panic(fmt.Sprintf("clock: cannot read the clock that counts suspend: %v", err))
 	}
 	return time.Duration(ts.Nano())

@@ -245,6 +245,9 @@ func (s *Service) layout() snowflake.Layout {
 // LayoutFor is the layout that a bit_ts goes with where nothing else is known:
 // the default bit_seq, or less where that leaves no room for a machine ID.
 func LayoutFor(bitTS int) snowflake.Layout {
+	if js := snowflake.JSLayout(); bitTS == js.BitTS {
+		return js
+	}
 	low := snowflake.ValueBits - bitTS
 	seq := min(snowflake.DefaultBitSeq, low-1)
 	return snowflake.Layout{BitTS: bitTS, BitID: low - seq, BitSeq: seq}

@@ -1,23 +1,20 @@
-// Package eventloop lets one thread look after thousands of sockets, on Linux.
+// Package eventloop serves thousands of sockets with one thread, on Linux.
 //
-// A goroutine per connection costs a Go program about twice the system calls
-// that the work itself needs: the runtime's poller is asked in between, and a
-// thread is woken to ask it. One thread of our own that waits in epoll, reads,
-// answers and writes needs three for a request, and an idle connection costs it
-// a few dozen bytes.
+// With a goroutine per connection a Go program makes about twice the system calls that
+// the work needs, because the runtime also asks its poller and wakes threads for it. A
+// thread that waits in epoll, reads, answers and writes needs three calls for a request,
+// and an idle connection costs it a few dozen bytes.
 //
 // # How it waits
 //
-// While there is work the loop is hot: it waits by system calls that the
-// runtime does not know of. That saves the runtime's bookkeeping around each of
-// them, and keeps the processor (P) that the loop runs on; so that nobody else
-// misses that one, GOMAXPROCS is raised by one while a loop runs (from then on
-// Go no longer follows changes of a container's CPU limit by itself). The runtime
-// interrupts such a wait by a signal when it has to stop the world. A timer of
-// the kernel's ends it every coolDown in any case; when nothing has happened
-// in between, the loop cools down: the timer is stopped, and the loop waits by
-// an ordinary system call, for as long as it takes.
+// While there is work the loop is hot: it waits in system calls that the runtime does
+// not know of. That saves the runtime's bookkeeping, and keeps the processor (P) that
+// the loop runs on. To make up for that processor, GOMAXPROCS is one higher while a loop
+// runs (from then on Go no longer follows changes of a container's CPU limit). The
+// runtime interrupts such a wait by a signal when it has to stop the world. A kernel
+// timer ends the wait every coolDown; if nothing has happened since, the loop cools
+// down: it stops the timer and waits in an ordinary system call without a limit.
 //
-// Readiness is edge-triggered: a Handler that is told of it must read until
-// nothing is left, or ask for another turn with Again.
+// Readiness is edge-triggered: a Handler must read until nothing is left, or ask for
+// another turn with Again.
 package eventloop

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// coolDown is how long a hot loop waits at most before it looks whether
-	// anything has happened.
+	// coolDown is how long a hot loop waits at most before it checks whether anything
+	// has happened.
 	coolDown = 20 * time.Millisecond
 	// maxEvents are taken from the kernel at a time.
 	maxEvents = 256
@@ -21,15 +21,15 @@ const (
 // ErrStopped is the error of Add once the loop stops.
 var ErrStopped = errors.New("event loop: stopped")
 
-// Handler is told, on the loop's thread, when its descriptor may be ready.
+// Handler is called on the loop's thread when its descriptor may be ready.
 type Handler interface {
 	// Ready is called with the descriptor's events (EPOLLIN and others), or
 	// with 0 when it has asked for another turn. It must not block.
 	Ready(events uint32)
 }
 
-// Loop is one thread that waits for many descriptors. Add, Again and Remove
-// are for its own thread, that is, for Handlers and functions given to Post.
+// Loop is one thread that waits for many descriptors. Add, Again and Remove may be
+// called on its own thread only: by Handlers and by functions passed to Post.
 type Loop struct {
 	epoll, wake, timer int
 	events             []unix.EpollEvent
@@ -45,15 +45,15 @@ type Loop struct {
 	ended  bool     // guarded by mu
 }
 
-// slot is what belongs to a descriptor. A descriptor's number is used again as
-// soon as it is closed; the generation tells a late event from a new one.
+// slot belongs to a descriptor. The kernel reuses a descriptor's number as soon as it
+// is closed; the generation distinguishes late events from new ones.
 type slot struct {
 	handler    Handler
 	generation uint32
 }
 
-// Turn is a Handler's place in the line of those that asked for another turn.
-// Each belongs to one Handler, which asks at most once at a time.
+// Turn is a Handler's place in the queue of Handlers that asked for another turn. Each
+// belongs to one Handler, which asks at most once at a time.
 type Turn struct {
 	Handler Handler
 	asked   bool
@@ -79,7 +79,7 @@ func (l *Loop) open() (err error) {
 	if l.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK); err != nil {
 		return fmt.Errorf("timerfd_create: %w", err)
 	}
-	// Edge-triggered, they need never be read.
+	// They are edge-triggered, so they need never be read.
 	for _, fd := range []int{l.wake, l.timer} {
 		if err := l.control(unix.EPOLL_CTL_ADD, fd, 0, unix.EPOLLIN); err != nil {
 			return err
@@ -104,7 +104,7 @@ func (l *Loop) control(op, fd int, generation, events uint32) error {
 	return nil
 }
 
-// Add has h told when the descriptor can be read, or its peer has hung up.
+// Add calls h when the descriptor can be read, or its peer has hung up.
 func (l *Loop) Add(fd int, h Handler) error {
 	if l.stopping {
 		return ErrStopped
@@ -128,7 +128,7 @@ func (l *Loop) Remove(fd int) {
 	l.slots[fd].handler = nil
 }
 
-// Again gives a turn to its Handler when all others that are ready have had one.
+// Again gives another turn to the Handler, after all others that are ready.
 func (l *Loop) Again(t *Turn) {
 	if !t.asked {
 		t.asked = true
@@ -136,7 +136,7 @@ func (l *Loop) Again(t *Turn) {
 	}
 }
 
-// Each calls do for every Handler, which may remove itself.
+// Each calls do for every Handler. The Handler may remove itself.
 func (l *Loop) Each(do func(Handler)) {
 	for i := range l.slots {
 		if h := l.slots[i].handler; h != nil {
@@ -145,8 +145,8 @@ func (l *Loop) Each(do func(Handler)) {
 	}
 }
 
-// Post has the loop call f soon. It may be called by anybody, and reports false
-// once the loop has ended: f is not called then.
+// Post makes the loop call f soon. It may be called from any goroutine. It returns
+// false, and f is not called, once the loop has ended.
 func (l *Loop) Post(f func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,13 +155,13 @@ func (l *Loop) Post(f func()) bool {
 	}
 	l.posted = append(l.posted, f)
 	if len(l.posted) == 1 {
-		_, _ = unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails only where a wake-up is due already
+		_, _ = unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails only if a wake-up is due already
 	}
 	return true
 }
 
-// Stop ends Run, when what was posted before has been called. It is for the
-// loop's own thread.
+// Stop ends Run after the functions that were posted before it. It is for the loop's
+// own thread.
 func (l *Loop) Stop() { l.stopping = true }
 
 // Run waits and calls until Stop.
@@ -216,7 +216,7 @@ func (l *Loop) giveTurns() {
 	}
 }
 
-// end reports whether the loop is over, which nobody can change then.
+// end reports whether the loop is over. After that Post fails.
 func (l *Loop) end() bool {
 	if !l.stopping {
 		return false

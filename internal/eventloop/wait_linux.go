@@ -10,8 +10,8 @@ import (
 
 const forever = -1
 
-// wait returns how many events there are. It does not wait while somebody is
-// due for another turn.
+// wait returns the number of events. It does not wait while a Handler is due for
+// another turn.
 func (l *Loop) wait() int {
 	timeout := forever
 	if len(l.again) > 0 || l.stopping {
@@ -28,12 +28,12 @@ func (l *Loop) wait() int {
 	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll),
 		uintptr(unsafe.Pointer(&l.events[0])), uintptr(len(l.events)), uintptr(timeout), 0, 0)
 	if errno != 0 {
-		return 0 // interrupted; the runtime has its way at the next call
+		return 0 // interrupted; the runtime gets control at the next call
 	}
 	return int(n)
 }
 
-// heat makes sure that waits which the runtime does not know of come to an end.
+// heat starts the timer that ends waits which the runtime does not know of.
 func (l *Loop) heat() {
 	l.hot, l.quiet = true, false
 	l.setTimer()
@@ -49,24 +49,24 @@ func (l *Loop) tick() {
 	l.setTimer()
 }
 
-// setTimer has the timer fire once: one that repeats would have to be read
-// before it fires again.
+// setTimer makes the timer fire once. A repeating timer would have to be read before
+// it fires again.
 func (l *Loop) setTimer() {
 	_ = unix.TimerfdSettime(l.timer, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(coolDown.Nanoseconds())}, nil)
 }
 
-// processors guards GOMAXPROCS from loops that begin or end at the same time.
+// processors guards GOMAXPROCS against loops that begin or end at the same time.
 var processors sync.Mutex
 
-// changeProcessors makes up for the processor that a loop holds.
+// changeProcessors raises or lowers GOMAXPROCS for the processor that a loop holds.
 func changeProcessors(by int) {
 	processors.Lock()
 	defer processors.Unlock()
 	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + by)
 }
 
-// Receive reads what has come into b, which must not be empty. It returns 0 at
-// the end of the stream, and unix.EAGAIN where there is nothing.
+// Receive reads available bytes into b, which must not be empty. It returns 0 at the
+// end of the stream, and unix.EAGAIN if there is nothing to read.
 func Receive(fd int, b []byte) (int, unix.Errno) {
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
@@ -77,7 +77,7 @@ func Receive(fd int, b []byte) (int, unix.Errno) {
 	}
 }
 
-// Send writes as much of b, which must not be empty, as the socket takes.
+// Send writes as much of b, which must not be empty, as the socket accepts.
 func Send(fd int, b []byte) (int, unix.Errno) {
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),

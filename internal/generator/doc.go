@@ -1,9 +1,9 @@
 // Package generator owns the strictly increasing stream of IDs of one service.
 //
 // Core is the stream as a pure transition over (state, now, leases): no
-// goroutine, no clock, no lock. Generator is the thin shell that locks it,
-// lets callers wait for a millisecond, a clock or a first lease, and shares
-// each millisecond fairly among those who wait.
+// goroutine, no clock, no lock. Queue is such a transition too: it lets requests
+// wait for a millisecond, a clock or a first lease, and shares each millisecond
+// fairly among them. Generator is the thin shell: a lock, a clock and one timer.
 //
 // # Invariants
 //

@@ -22,16 +22,6 @@ type Mark interface {
 	RaiseMark(unixMS int64) // every ID so far embeds less
 }
 
-const (
-	// maxNap bounds how long waiters trust the clock to reach a moment: it may
-	// be set in between.
-	maxNap = 100 * time.Millisecond
-	// catchUpMS bounds how far back milliseconds that passed unused are still
-	// given to callers who were waiting for them. Timers fire late by up to a
-	// millisecond or two; without this every late one would cost throughput.
-	catchUpMS = 8
-)
-
 // Options of a Generator beside the Core's.
 type Options struct {
 	Config
@@ -43,41 +33,31 @@ type Options struct {
 	Rand        *rand.Rand
 }
 
-// Generator is safe for concurrent use.
+// Generator is a Queue behind a lock, with a clock, a mark and a timer. It is safe
+// for concurrent use.
 type Generator struct {
 	clock  Clock
 	mark   Mark
 	growth chan struct{} // capacity 1; a token says that held leases were used up
 
 	// mu guards everything below. Nothing sleeps, logs or does I/O under it.
-	mu     sync.Mutex
-	core   *Core
-	newest Reading // the last one that was used, but for those within the run
-	// [runFrom, runUntil) are the readings that get IDs of the core's run: the
-	// millisecond in use. runUntil is 0 where none does, as while somebody
-	// waits, and after Stop. The run's own end closes it too.
-	runFrom, runUntil Reading
-	queue             []*Pending // in the order in which they are served next
-	joined            Reading    // when the last one joined; no earlier millisecond is made up for
-	stop              Stop       // why the queue waits
-	// clockSince is when the queue began to wait for the clock; zero while it
-	// does not.
-	clockSince time.Time
-	wake       *time.Timer
-	startup    *time.Timer
-	stopped    bool
+	mu      sync.Mutex
+	core    *Core // the queue's
+	q       Queue
+	marked  int64 // the mark, as far as this life has raised it
+	wake    *time.Timer
+	startup *time.Timer
 }
 
 // New returns a generator. Stop ends it.
 func New(o Options) *Generator {
+	core := NewCore(o.Config, o.Timeline, o.Floor, o.Rand)
 	g := &Generator{
-		clock:  o.Clock,
-		mark:   o.Mark,
-		growth: make(chan struct{}, 1),
-		core:   NewCore(o.Config, o.Timeline, o.Floor, o.Rand),
+		clock: o.Clock, mark: o.Mark, growth: make(chan struct{}, 1),
+		core: core, q: Queue{core: core, nap: -1}, marked: core.ms + 1,
 	}
 	if o.StartupWait <= 0 {
-		g.core.EndStartup()
+		core.EndStartup()
 	} else {
 		g.startup = time.AfterFunc(o.StartupWait, g.endStartup)
 	}
@@ -90,13 +70,6 @@ type Request struct {
 	RegularOnly bool          // an error instead of a fallback ID
 	Timeout     time.Duration // how long to wait at most; 0 or less = not at all
 }
-
-// Reading is a reading of the believed clock, in Unix nanoseconds. One reading
-// serves for a burst of requests that have arrived already; it is not to be
-// kept for longer. The zero value has the clock read for the request.
-type Reading int64
-
-func (r Reading) ms() int64 { return int64(r) / int64(time.Millisecond) }
 
 // Read reads the clock for a burst of requests.
 func (g *Generator) Read() Reading { return Reading(g.clock.NowNS()) }
@@ -128,7 +101,7 @@ func (g *Generator) Start(at Reading, req Request, dst []Range) ([]Range, *Pendi
 	}
 	g.mu.Lock()
 	// Most requests go on where the last one ended.
-	if c := g.core; g.runFrom <= at && at < g.runUntil && 0 < req.Count && req.Count <= c.left() {
+	if c := g.core; g.q.hasRun(at, req.Count) {
 		r := c.cut(c.ms, c.low+1, req.Count)
 		g.mu.Unlock()
 		return append(dst, r), nil, nil
@@ -139,27 +112,20 @@ func (g *Generator) Start(at Reading, req Request, dst []Range) ([]Range, *Pendi
 // startLocked is Start where the run does not suffice. It unlocks.
 func (g *Generator) startLocked(at Reading, req Request, dst []Range) ([]Range, *Pending, error) {
 	defer g.mu.Unlock()
-	if g.stopped {
+	defer g.settle()
+	q := &g.q
+	if q.closed {
 		return dst, nil, ErrStopped
 	}
-	g.runUntil = 0
-	fresh := false
-	// A reading that was made before the newest one in use would look like a
-	// clock that went back. While it is known to have gone back, none from
-	// before that counts.
-	if at < g.newest || g.core.behind {
-		at, fresh = g.Read(), true
-	}
-	g.newest = at
-	need, stop := req.Count, g.stop
-	if len(g.queue) == 0 {
-		dst, need, stop = g.takeAll(at, need, req.RegularOnly, dst)
-		if need > 0 && !fresh {
-			at = g.readAnew()
-			dst, need, stop = g.takeAll(at, need, req.RegularOnly, dst)
+	need, stop := req.Count, q.stop
+	if len(q.waiting) == 0 {
+		fresh := q.overtaken(at)
+		if fresh {
+			at = g.Read()
 		}
-		if need <= 0 {
-			g.letRun(at)
+		dst, need, stop = q.Take(at, need, req.RegularOnly, dst)
+		if need > 0 && !fresh {
+			dst, need, stop = q.Take(g.Read(), need, req.RegularOnly, dst)
 		}
 		if need <= 0 || stop.Err != nil {
 			return dst, nil, stop.Err
@@ -168,50 +134,23 @@ func (g *Generator) startLocked(at Reading, req Request, dst []Range) ([]Range, 
 	if req.Timeout <= 0 {
 		return dst, nil, &TimeoutError{For: stop.Wait}
 	}
-	p := &Pending{gen: g, req: req, start: time.Now(), need: need, ranges: dst, done: make(chan struct{})}
-	g.queue, g.joined, g.stop = append(g.queue, p), max(g.joined, g.readAnew()), stop
-	g.serve()
-	if p.ended {
+	p := &Pending{gen: g, req: req, need: need, ranges: dst}
+	if q.Join(g.now(), p, stop); p.ended {
 		return p.ranges, nil, p.err
 	}
-	p.cause = g.stop.Wait
 	return nil, p, nil
 }
 
-// letRun lets readings of the millisecond in use take from the run without a
-// further look, after at, one of them, has done so, and while nobody waits.
-func (g *Generator) letRun(at Reading) {
-	if ms := g.core.ms; at.ms() == ms && g.core.run.kind == Regular {
-		g.runFrom, g.runUntil = Reading(ms*int64(time.Millisecond)), Reading((ms+1)*int64(time.Millisecond))
-	}
-}
+// now reads the clocks.
+func (g *Generator) now() Instant { return Instant{g.Read(), time.Now()} }
 
-// readAnew reads the clock, with the lock held, so that every reading from
-// before counts as overtaken.
-func (g *Generator) readAnew() Reading {
-	g.newest = g.Read()
-	return g.newest
-}
-
-// takeAll takes as much as the present millisecond gives.
-func (g *Generator) takeAll(at Reading, want int64, regularOnly bool, dst []Range) (_ []Range, need int64, stop Stop) {
-	for want > 0 {
-		var r Range
-		r, stop = g.take(at.ms(), want, !regularOnly)
-		if r.Count == 0 {
-			return dst, want, stop
-		}
-		dst, want = append(dst, r), want-r.Count
-	}
-	return dst, 0, Stop{}
-}
-
-// take is Core.Take with the mark kept above every ID that leaves.
-func (g *Generator) take(nowMS, want int64, allowFallback bool) (Range, Stop) {
-	before := g.core.ms
-	r, stop := g.core.Take(nowMS, want, allowFallback)
-	if g.core.ms != before {
-		g.mark.RaiseMark(g.core.ms + 1)
+// settle does what follows from a step of the queue: the mark is above every ID
+// before it leaves, the keeper hears of growth, those whose wait has ended hear of
+// that, and the timer is set for those who go on waiting. Its caller has the lock.
+func (g *Generator) settle() {
+	if mark := g.core.ms + 1; mark > g.marked {
+		g.marked = mark
+		g.mark.RaiseMark(mark)
 	}
 	if g.core.growth {
 		g.core.growth = false
@@ -220,35 +159,61 @@ func (g *Generator) take(nowMS, want int64, allowFallback bool) (Range, Stop) {
 		default: // the keeper knows already
 		}
 	}
-	return r, stop
+	for _, p := range g.q.ended {
+		p.tell()
+	}
+	clear(g.q.ended)
+	g.q.ended = g.q.ended[:0]
+	if nap := g.q.nap; nap >= 0 {
+		g.q.nap = -1
+		if g.wake == nil {
+			g.wake = time.AfterFunc(nap, g.serve)
+		} else {
+			g.wake.Reset(nap)
+		}
+	}
+}
+
+// step runs one step of the queue.
+func (g *Generator) step(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.q.closed {
+		return
+	}
+	f()
+	g.settle()
+}
+
+func (g *Generator) serve() { g.step(func() { g.q.Serve(g.now()) }) }
+
+func (g *Generator) endStartup() {
+	g.step(func() {
+		g.core.EndStartup()
+		g.q.Serve(g.now())
+	})
 }
 
 // Update replaces the leases, as Core.SetLeases does. When it returns, no ID
 // is made from a lease that is not among them.
 func (g *Generator) Update(held []lease.Lease, cached *lease.Lease, cause error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.core.SetLeases(held, cached, cause)
-	g.readAnew() // a reading from before may be from before the new leases begin
-	if cause != nil {
-		g.core.EndStartup()
-	}
-	g.serve()
+	g.step(func() { g.q.Update(g.now(), held, cached, cause) })
 }
 
 // SetConfig replaces the configuration, for those who wait as well.
 func (g *Generator) SetConfig(cfg Config) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.core.SetConfig(cfg)
-	g.serve()
+	g.step(func() {
+		g.core.SetConfig(cfg)
+		g.q.Serve(g.now())
+	})
 }
 
 // Rebase moves the stream to another timeline; see Core.Rebase.
 func (g *Generator) Rebase(tl snowflake.Timeline) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.core.Rebase(tl, g.readAnew().ms())
+	g.q.newest = g.Read()
+	return g.core.Rebase(tl, g.q.newest.ms())
 }
 
 // Growth has a token when callers used up all leases in a millisecond and
@@ -267,7 +232,7 @@ func (g *Generator) LastMS() int64 {
 func (g *Generator) Mode() (Mode, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.stopped {
+	if g.q.closed {
 		return ModeUnavailable, ErrStopped
 	}
 	return g.core.Mode(g.Read().ms())
@@ -284,22 +249,12 @@ func (g *Generator) Stats() Stats {
 func (g *Generator) Stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.stopped, g.runUntil = true, 0
 	if g.startup != nil {
 		g.startup.Stop()
 	}
 	if g.wake != nil {
 		g.wake.Stop()
 	}
-	for _, w := range g.queue {
-		w.end(ErrStopped)
-	}
-	g.queue = nil
-}
-
-func (g *Generator) endStartup() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.core.EndStartup()
-	g.serve()
+	g.q.Close()
+	g.settle()
 }

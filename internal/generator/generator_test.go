@@ -229,8 +229,8 @@ func TestDeadlineIsHonoured(t *testing.T) {
 		r.next(t, 1)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if len(r.queue) != 0 {
-			t.Errorf("%d waiters are left", len(r.queue))
+		if len(r.q.waiting) != 0 {
+			t.Errorf("%d waiters are left", len(r.q.waiting))
 		}
 	})
 }

@@ -1,184 +1,260 @@
 package generator
 
 import (
-	"context"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
 )
 
-// Pending is a request that must wait, and what it has got so far. All fields
-// that change are guarded by the generator's lock.
-type Pending struct {
-	gen    *Generator
-	req    Request
-	start  time.Time
-	cause  Wait // what it waited for when it joined the queue
-	need   int64
-	ranges []Range
-	err    error // why it failed
-	ended  bool
-	done   chan struct{} // closed when ended
+const (
+	// maxNap bounds how long waiters trust the clock to reach a moment: it may
+	// be set in between.
+	maxNap = 100 * time.Millisecond
+	// catchUpMS bounds how far back milliseconds that passed unused are still
+	// given to callers who were waiting for them. Timers fire late by up to a
+	// millisecond or two; without this every late one would cost throughput.
+	catchUpMS = 8
+)
 
-	notify func()      // to be called then; nil if nobody asked for it
-	timer  *time.Timer // the timeout, where notify is set
+// Reading is a reading of the believed clock, in Unix nanoseconds. One reading
+// serves for a burst of requests that have arrived already; it is not to be
+// kept for longer. The zero value has the clock read for the request.
+type Reading int64
+
+func (r Reading) ms() int64 { return int64(r) / int64(time.Millisecond) }
+
+// Instant is what the clocks show when something happens.
+type Instant struct {
+	Clock Reading   // the believed time
+	Mono  time.Time // by a clock that nobody sets, for timeouts
 }
 
-// For is what the request had to wait for when it began to wait.
-func (p *Pending) For() Wait { return p.cause }
+// Queue is a Core and the requests that wait for it. It has no lock, no clock and
+// no timer: each call gets the time, Ended has the requests that have ended, and
+// Nap is how long nothing will happen by itself.
+type Queue struct {
+	core   *Core
+	newest Reading // the last one that was used, but for those within the run
+	// [runFrom, runUntil) are the readings that get IDs of the core's run: the
+	// millisecond in use. runUntil is 0 where none does, as while a request
+	// waits, and after Close. The run's own end closes it too.
+	runFrom, runUntil Reading
+	waiting           []*Pending // in the order in which they are served next
+	joined            Reading    // when the last one joined; no earlier millisecond is made up for
+	stop              Stop       // why the queue waits
+	// clockSince is when the queue began to wait for the clock; zero while it
+	// does not.
+	clockSince time.Time
+	// deadline is no later than the first timeout of those who wait; it may be that
+	// of one who has left.
+	deadline time.Time
+	closed   bool
 
-// Wait returns what Next would, counting the timeout from the Start. It must
-// be called once and only once: until then the request keeps its place, and
-// may be served.
-func (p *Pending) Wait(ctx context.Context) ([]Range, error) { return p.gen.await(ctx, p) }
-
-func (g *Generator) await(ctx context.Context, p *Pending) ([]Range, error) {
-	timeout := time.NewTimer(p.req.Timeout - time.Since(p.start))
-	defer timeout.Stop()
-	var err error
-	select {
-	case <-p.done:
-		return p.ranges, p.err
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-timeout.C:
-		err = &TimeoutError{Waited: time.Since(p.start)}
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if p.ended {
-		return p.ranges, p.err // served at the last moment
-	}
-	if t, ok := err.(*TimeoutError); ok {
-		t.For = g.stop.Wait
-	}
-	g.remove(p)
-	return nil, err
+	ended []*Pending    // since the last call of Ended
+	nap   time.Duration // until Serve is due; negative: only a change helps
 }
 
-func (g *Generator) remove(p *Pending) {
-	for i, other := range g.queue {
-		if other == p {
-			g.queue = append(g.queue[:i], g.queue[i+1:]...)
-			return
+// hasRun reports whether readings like at get so many IDs of the run.
+func (q *Queue) hasRun(at Reading, n int64) bool {
+	return q.runFrom <= at && at < q.runUntil && 0 < n && n <= q.core.left()
+}
+
+// overtaken reports whether a reading that was made before now is of no use: one
+// before the newest one in use would look like a clock that went back, and while
+// the clock is known to have gone back, none from before that counts.
+func (q *Queue) overtaken(at Reading) bool { return at < q.newest || q.core.behind }
+
+// Take appends to dst as many of the IDs as the millisecond of the reading gives.
+// It is for requests before which none waits; stop then says why some are missing.
+func (q *Queue) Take(at Reading, want int64, regularOnly bool, dst []Range) (_ []Range, need int64, stop Stop) {
+	q.newest, q.runUntil = at, 0
+	for want > 0 {
+		var r Range
+		if r, stop = q.core.Take(at.ms(), want, !regularOnly); r.Count == 0 {
+			return dst, want, stop
 		}
+		dst, want = append(dst, r), want-r.Count
+	}
+	q.letRun(at)
+	return dst, 0, Stop{}
+}
+
+// letRun lets readings of the millisecond in use take from the run without a
+// further look, after at, one of them, has done so, and while no request waits.
+func (q *Queue) letRun(at Reading) {
+	if ms := q.core.ms; at.ms() == ms && q.core.run.kind == Regular {
+		q.runFrom, q.runUntil = Reading(ms*int64(time.Millisecond)), Reading((ms+1)*int64(time.Millisecond))
 	}
 }
 
-// serve gives the waiters what there is, and sets the timer for the rest. It
-// is called with the lock held: when a caller joins, when the timer fires, and
-// when the leases change. Those who wait need no goroutine that runs.
-func (g *Generator) serve() {
-	if g.stopped || len(g.queue) == 0 {
+// Join adds a request at the end, and serves the queue. stop is why the request
+// has to wait, if it is the first.
+func (q *Queue) Join(now Instant, p *Pending, stop Stop) {
+	q.runUntil = 0
+	if len(q.waiting) == 0 {
+		q.stop = stop
+	}
+	p.start, p.deadline = now.Mono, now.Mono.Add(p.req.Timeout)
+	if len(q.waiting) == 0 || p.deadline.Before(q.deadline) {
+		q.deadline = p.deadline
+	}
+	q.waiting, q.joined = append(q.waiting, p), max(q.joined, now.Clock)
+	q.Serve(now)
+	p.cause = q.stop.Wait
+}
+
+// Serve gives those who wait what there is, and ends the wait of those whose time
+// is over. It is due after Nap, and when the leases change.
+func (q *Queue) Serve(now Instant) {
+	q.nap = -1
+	if len(q.waiting) == 0 {
 		return
 	}
-	now := g.readAnew()
-	g.catchUp(now.ms())
-	if stop, served := g.share(now.ms(), false); !served {
-		g.wakeAt(stop.UntilMS, now)
+	q.newest = now.Clock
+	q.catchUp(now)
+	stop, served := q.share(now, now.Clock.ms(), false)
+	if served {
+		return
 	}
+	q.expire(now)
+	if len(q.waiting) > 0 {
+		q.nap = q.deadline.Sub(now.Mono)
+	}
+	if stop.UntilMS != 0 {
+		q.nap = min(q.nap, max(time.Duration(stop.UntilMS*int64(time.Millisecond)-int64(now.Clock)), 0), maxNap)
+	}
+}
+
+// expire ends the wait of those whose time is over.
+func (q *Queue) expire(now Instant) {
+	if now.Mono.Before(q.deadline) {
+		return
+	}
+	q.deadline = time.Time{}
+	still := q.waiting[:0]
+	for _, p := range q.waiting {
+		if !now.Mono.Before(p.deadline) {
+			q.end(p, &TimeoutError{Waited: now.Mono.Sub(p.start), For: q.stop.Wait})
+			continue
+		}
+		if len(still) == 0 || p.deadline.Before(q.deadline) {
+			q.deadline = p.deadline
+		}
+		still = append(still, p)
+	}
+	clear(q.waiting[len(still):])
+	q.waiting = still
 }
 
 // catchUp gives out the milliseconds that passed unused since the last ID,
 // while everyone here was waiting for them. Only regular IDs are made up for:
 // what was missing then, a lease or the right time, may be here now.
-func (g *Generator) catchUp(nowMS int64) {
-	for at := max(nowMS-catchUpMS, g.core.ms+1, g.joined.ms()); at < nowMS && len(g.queue) > 0; at++ {
-		if stop, served := g.share(at, true); served || stop.Wait != WaitSequence {
+func (q *Queue) catchUp(now Instant) {
+	nowMS := now.Clock.ms()
+	for at := max(nowMS-catchUpMS, q.core.ms+1, q.joined.ms()); at < nowMS && len(q.waiting) > 0; at++ {
+		if stop, served := q.share(now, at, true); served || stop.Wait != WaitSequence {
 			return
 		}
 	}
 }
 
-// share deals out one millisecond in rounds: in each, everyone who waits gets
+// share deals out one millisecond in rounds: in each, every waiting request gets
 // an equal part of what is left, so that a large batch leaves room for single
-// IDs, and whoever stands first next time is the one who came away short. It
-// reports whether everyone is served, or else why not. A late millisecond
-// yields regular IDs or nothing, no errors.
-func (g *Generator) share(atMS int64, late bool) (stop Stop, served bool) {
-	for len(g.queue) > 0 {
-		part := max((g.core.cfg.MaxThroughput-g.usedAt(atMS))/int64(len(g.queue)), 1)
-		for range len(g.queue) {
-			w := g.queue[0]
-			r, stop := g.take(atMS, min(w.need, part), !w.req.RegularOnly && !late)
+// IDs, and the first one next time is the one that came away short. It reports
+// whether everyone is served, or else why not. A late millisecond yields regular
+// IDs or nothing, no errors.
+func (q *Queue) share(now Instant, atMS int64, late bool) (stop Stop, served bool) {
+	for len(q.waiting) > 0 {
+		part := max((q.core.cfg.MaxThroughput-q.usedAt(atMS))/int64(len(q.waiting)), 1)
+		for range len(q.waiting) {
+			p := q.waiting[0]
+			r, stop := q.core.Take(atMS, min(p.need, part), !p.req.RegularOnly && !late)
 			if r.Count == 0 && (late || stop.Err == nil) {
-				if stop.Err = g.overdue(w, stop); late || stop.Err == nil {
-					g.stop = stop
+				if stop.Err = q.overdue(now, p, stop); late || stop.Err == nil {
+					q.stop = stop
 					return stop, false
 				}
 			}
-			g.queue = g.queue[1:]
+			q.waiting = q.waiting[1:]
 			if r.Count > 0 {
-				w.ranges = append(w.ranges, r)
-				w.need -= r.Count
+				p.ranges = append(p.ranges, r)
+				p.need -= r.Count
 			}
-			if stop.Err != nil || w.need == 0 {
-				w.end(stop.Err)
+			if stop.Err != nil || p.need == 0 {
+				q.end(p, stop.Err)
 			} else {
-				g.queue = append(g.queue, w)
+				q.waiting = append(q.waiting, p)
 			}
 		}
 	}
-	g.queue = nil // let the backing array go
+	q.waiting = nil // let the backing array go
 	return Stop{}, true
 }
 
-func (g *Generator) usedAt(ms int64) int64 {
-	if g.core.ms < ms {
+func (q *Queue) usedAt(ms int64) int64 {
+	if q.core.ms < ms {
 		return 0
 	}
-	return g.core.used
+	return q.core.used
 }
 
-// overdue is the error of a waiter whom the clock has kept longer than
+// overdue is the error of a request that the clock has kept longer than
 // max_backward: a clock that stands still shows no growing distance.
-func (g *Generator) overdue(w *Pending, stop Stop) error {
-	limit := g.core.cfg.MaxBackwardMS
+func (q *Queue) overdue(now Instant, p *Pending, stop Stop) error {
+	limit := q.core.cfg.MaxBackwardMS
 	if stop.Wait != WaitClock {
-		g.clockSince = time.Time{}
+		q.clockSince = time.Time{}
 		return nil
 	}
-	if g.clockSince.IsZero() {
-		g.clockSince = time.Now()
+	if q.clockSince.IsZero() {
+		q.clockSince = now.Mono
 	}
-	since := g.clockSince
-	if w.start.After(since) {
-		since = w.start
+	since := q.clockSince
+	if p.start.After(since) {
+		since = p.start
 	}
-	waited := time.Since(since).Milliseconds()
+	waited := now.Mono.Sub(since).Milliseconds()
 	if limit < 0 || waited <= limit {
 		return nil
 	}
-	return &ClockBackwardError{BackwardMS: waited, LimitMS: limit, Earlier: g.core.ms < g.core.floor}
+	return &ClockBackwardError{BackwardMS: waited, LimitMS: limit, Earlier: q.core.ms < q.core.floor}
 }
 
-// end tells who waits that it has what it gets.
-func (p *Pending) end(err error) {
+// Leave ends the wait of one request.
+func (q *Queue) Leave(p *Pending, err error) {
+	for i, other := range q.waiting {
+		if other == p {
+			q.waiting = append(q.waiting[:i], q.waiting[i+1:]...)
+			q.end(p, err)
+			return
+		}
+	}
+}
+
+func (q *Queue) end(p *Pending, err error) {
 	if err != nil {
 		p.ranges = nil
 	}
 	p.err, p.ended = err, true
-	close(p.done)
-	if p.notify != nil {
-		p.timer.Stop()
-		p.notify()
-	}
+	q.ended = append(q.ended, p)
 }
 
-// wakeAt arranges for serve to run when the clock shows untilMS, or a little
-// later. 0 means that only a change of the leases helps.
-func (g *Generator) wakeAt(untilMS int64, now Reading) {
-	if untilMS == 0 {
-		return
+// Update replaces the leases. A reading from before may be from before the new
+// leases begin, so none counts any more.
+func (q *Queue) Update(now Instant, held []lease.Lease, cached *lease.Lease, cause error) {
+	q.core.SetLeases(held, cached, cause)
+	q.newest = now.Clock
+	if cause != nil {
+		q.core.EndStartup()
 	}
-	nap := min(max(time.Duration(untilMS*int64(time.Millisecond)-int64(now)), 0), maxNap)
-	if g.wake == nil {
-		g.wake = time.AfterFunc(nap, g.woken)
-		return
-	}
-	g.wake.Reset(nap)
+	q.Serve(now)
 }
 
-func (g *Generator) woken() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.serve()
+// Close fails those who wait.
+func (q *Queue) Close() {
+	q.closed, q.runUntil, q.nap = true, 0, -1
+	for _, p := range q.waiting {
+		q.end(p, ErrStopped)
+	}
+	q.waiting = nil
 }

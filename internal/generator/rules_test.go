@@ -98,7 +98,7 @@ func (p *player) start(t *rapid.T) {
 			t.Fatalf("IDs embed %d to %d, the reading is %d and the time %d", from, testTimeline.UnixMS(last), at.ms(), p.clock.ms())
 		}
 	case errors.As(err, &timeout):
-		if req.Timeout != 0 || (len(p.queue) == 0 && p.core.ms < p.clock.ms()) {
+		if req.Timeout != 0 || (len(p.q.waiting) == 0 && p.core.ms < p.clock.ms()) {
 			t.Fatalf("%v at %d, and the last millisecond in use is %d", err, p.clock.ms(), p.core.ms)
 		}
 		p.forfeit(ranges)
@@ -174,7 +174,7 @@ func TestGeneratorKeepsTheRules(t *testing.T) {
 			"start":  p.start,
 			"start ": p.start, // more often than the rest
 			"wake": func(t *rapid.T) {
-				p.woken()
+				p.serve()
 				p.collect(t, false)
 			},
 		})

@@ -401,8 +401,8 @@ func TestPendingCountsItsTimeoutFromTheStart(t *testing.T) {
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if len(r.queue) != 0 {
-			t.Errorf("%d are still in the queue", len(r.queue))
+		if len(r.q.waiting) != 0 {
+			t.Errorf("%d are still in the queue", len(r.q.waiting))
 		}
 	})
 }

@@ -12,12 +12,12 @@ import (
 
 // TermsParams returns the names of the URL parameters that ParseTerms knows.
 func TermsParams() []string {
-	return []string{"term", "quarantine", "epoch", "bit_id", "bit_seq", "bit_ts", "pool", "ids"}
+	return []string{"term", "quarantine", "epoch", "bit_id", "bit_seq", "bit_ts", "layout", "pool", "ids"}
 }
 
 // ParseTerms reads Terms from URL parameters; what is not given has its
 // default. A bit width that is not given follows from the other two, so that
-// bit_seq=9 alone means 41/13/9; quarantine follows term.
+// bit_seq=9 alone means 41/13/9; layout names all three; quarantine follows term.
 func ParseTerms(q url.Values) (Terms, error) {
 	t := DefaultTerms()
 	if v, ok := given(q, "pool"); ok {
@@ -51,6 +51,19 @@ func ParseTerms(q url.Values) (Terms, error) {
 }
 
 func (t *Terms) parseLayout(q url.Values) error {
+	if name, ok := given(q, "layout"); ok {
+		layout, err := snowflake.NamedLayout(name)
+		if err != nil {
+			return fmt.Errorf("layout=%s: %w", name, err)
+		}
+		for _, width := range []string{"bit_ts", "bit_id", "bit_seq"} {
+			if _, both := given(q, width); both {
+				return fmt.Errorf("layout=%s and %s: give one of them, a layout has all widths", name, width)
+			}
+		}
+		t.Timeline.BitTS, t.BitID, t.BitSeq = layout.BitTS, layout.BitID, layout.BitSeq
+		return nil
+	}
 	if err := parseInt(q, "bit_ts", &t.Timeline.BitTS); err != nil {
 		return err
 	}

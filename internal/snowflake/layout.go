@@ -52,6 +52,28 @@ func DefaultLayout() Layout {
 	return Layout{BitTS: DefaultBitTS, BitID: DefaultBitID, BitSeq: DefaultBitSeq}
 }
 
+// Names of layouts, for flags and settings.
+const (
+	NameDefault = "default"
+	NameJS      = "js"
+)
+
+// JSLayout is 52/7/4, for IDs that a JavaScript number holds: with 11 low bits,
+// IDs of the first 139 years stay below 2^53. 64 machine IDs, 16 IDs per
+// millisecond and machine ID.
+func JSLayout() Layout { return Layout{BitTS: 52, BitID: 7, BitSeq: 4} }
+
+// NamedLayout returns the layout that a name stands for.
+func NamedLayout(name string) (Layout, error) {
+	switch name {
+	case NameDefault:
+		return DefaultLayout(), nil
+	case NameJS:
+		return JSLayout(), nil
+	}
+	return Layout{}, fmt.Errorf("there is no layout %q: write %s or %s", name, NameDefault, NameJS)
+}
+
 // Validate reports, as an error, why the layout is not a split of 63 bits that
 // leaves room for a timestamp and a machine ID.
 func (l Layout) Validate() error {
@@ -129,6 +151,15 @@ func (tl Timeline) EndMS() int64 {
 		return end
 	}
 	return 1<<63 - 1
+}
+
+// SafeEndMS is the first Unix millisecond whose IDs a double no longer holds
+// exactly: those from 2^53 on. It is 0 where a single millisecond has so many.
+func (tl Timeline) SafeEndMS() int64 {
+	if tl.LowBits() > 53 {
+		return 0
+	}
+	return min(tl.EpochMS+1<<(53-tl.LowBits()), tl.EndMS())
 }
 
 // Contains reports whether an ID can embed the Unix millisecond.

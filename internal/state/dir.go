@@ -56,16 +56,16 @@ type Dir interface {
 	Close() error
 }
 
-// FileID tells a file from a copy of it, and from what it was before somebody
-// overwrote it.
+// FileID distinguishes a file from a copy of it, and from its state before it was
+// overwritten.
 type FileID struct {
 	Device    uint64 `json:"device"`
 	Inode     uint64 `json:"inode"`
 	ChangedNS int64  `json:"changedNs,omitempty"` // ctime
 }
 
-// Mapping is a file in memory. Where the file was cut short, an access ends in a
-// fault, which guarded catches.
+// Mapping is a file in memory. If the file was cut short, an access faults; guarded
+// catches that.
 type Mapping struct {
 	Words []int64
 	ID    FileID // before the mapping: the first store to a page changes ChangedNS, later ones do not
@@ -91,8 +91,8 @@ func (h Holder) String() string {
 	}
 }
 
-// FileError says what is wrong with a file or a directory of the state, and
-// what the operator can do about it.
+// FileError is an error about a file or a directory of the state, with a remedy for
+// the operator.
 type FileError struct {
 	Path    string
 	Problem string
@@ -113,16 +113,16 @@ func (e *FileError) Error() string {
 
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Lasting reports whether the error stays until somebody removes its cause: it is
-// about what the file is or holds. What the operating system answers may pass,
-// such as a full disk.
+// Lasting reports whether the error stays until an operator removes its cause: it is
+// about the kind or the content of the file. Errors of the operating system, such as
+// a full disk, may pass.
 func (e *FileError) Lasting() bool {
 	var errno syscall.Errno
 	return !errors.As(e.Err, &errno)
 }
 
-// fileError explains an error of the operating system. It keeps the cause alone,
-// because Path already names the file.
+// fileError explains an error of the operating system. It drops the path from the
+// cause, because Path already names the file.
 func fileError(path, problem string, err error) *FileError {
 	err = pathCause(err)
 	e := &FileError{Path: path, Problem: problem, Err: err}

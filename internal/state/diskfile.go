@@ -13,12 +13,12 @@ const (
 	stateRemedy = "put the right file back, or move it away: the daemon then starts under a new identity, without its leases, and takes the timeline from the next one"
 )
 
-// stateFile is what survives a power failure: nothing in it makes an ID, so a
-// copy that is put back cannot repeat one.
+// stateFile survives a power failure. It holds nothing that makes an ID, so a
+// restored copy cannot repeat one.
 type stateFile struct {
 	// Folder is the name of this state directory's folder in the live directory.
 	Folder string `json:"identity"`
-	// Live is the live directory of the last daemon, for commands that look at it.
+	// Live is the live directory of the last daemon, for commands that read it.
 	Live     string              `json:"liveDir,omitempty"`
 	Services map[string]document `json:"services"`
 }
@@ -54,7 +54,7 @@ func (f stateFile) validate() error {
 			return fmt.Errorf("service %q: it has a lease, which belongs in the live directory", name)
 		}
 		if doc.FloorMS < 0 || doc.FloorMS > maxMark {
-			return fmt.Errorf("service %q: a floor of %d ms is no time", name, doc.FloorMS)
+			return fmt.Errorf("service %q: a floor of %d ms is not a valid time", name, doc.FloorMS)
 		}
 	}
 	return nil

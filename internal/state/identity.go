@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// Identity is what tells this run of this machine from every other.
+// Identity identifies this machine and this boot of it.
 type Identity struct {
 	MachineID string // "" if it cannot be read, as in many containers
-	BootID    string // "" if it cannot be read: nothing is adopted then
+	BootID    string // "" if it cannot be read; then nothing is adopted
 }
 
-// machine is a digest of the machine ID. machine-id(5) asks that the ID itself
-// be kept inside the machine.
+// machine is a digest of the machine ID: machine-id(5) asks to keep the ID itself
+// confidential.
 func (i Identity) machine() string {
 	if i.MachineID == "" {
 		return ""
@@ -30,7 +30,7 @@ func (i Identity) machine() string {
 // which its live state has a folder.
 const folderNameLen = 32
 
-// newFolderName makes a name that no other state directory has: 128 random bits.
+// newFolderName makes a unique name from 128 random bits.
 func newFolderName() string {
 	var b [folderNameLen / 2]byte
 	rand.Read(b[:]) // never fails (crypto/rand ends the program instead)
@@ -41,7 +41,7 @@ func isFolderName(name string) bool {
 	return len(name) == folderNameLen && strings.Trim(name, "0123456789abcdef") == ""
 }
 
-// firstID is the content of the first of the files that holds an ID.
+// firstID is the ID in the first file that holds one.
 func firstID(paths ...string) string {
 	for _, path := range paths {
 		content, err := os.ReadFile(path)
@@ -55,8 +55,8 @@ func firstID(paths ...string) string {
 	return ""
 }
 
-// cleanID returns "" for a text that is no ID: images ship an empty machine-id,
-// or the word that systemd puts there until the first boot is over.
+// cleanID returns "" for a text that is not an ID: images ship an empty machine-id,
+// or the word that systemd puts there until the end of the first boot.
 func cleanID(text string) string {
 	id := strings.ToLower(strings.TrimSpace(text))
 	digits := strings.ReplaceAll(id, "-", "")

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Report is what the local state holds at one moment.
+// Report is the content of the local state at one moment.
 type Report struct {
 	Dir      string // absolute
 	Identity string
@@ -20,18 +20,18 @@ type Report struct {
 
 	// Missing says that Live does not exist, as after a boot.
 	Missing bool
-	// Damage is what is wrong with the files in Live; nil if nothing is.
+	// Damage is an error about the files in Live, or nil.
 	Damage error
 	// Refusal says why a daemon that starts now would not adopt the leases; ""
 	// if it would, and while a daemon runs.
 	Refusal string
 }
 
-// ServiceReport is what is kept for one service. The secrets of its leases are
-// blank: reports are for people and logs.
+// ServiceReport is the state of one service. The secrets of its leases are blank,
+// since reports are printed and logged.
 type ServiceReport struct {
 	Name  string
-	Floor int64 // Unix ms: what a power failure would leave of the mark
+	Floor int64 // Unix ms: where IDs would go on after a power failure
 	Mark  int64 // Unix ms; 0: it never made an ID
 	Saved Saved
 }
@@ -46,10 +46,10 @@ func Used(path string) (bool, error) {
 	return content != nil || err != nil && !errors.Is(err, fs.ErrPermission), errors.Join(err, d.Close())
 }
 
-// Inspect reads the local state without changing it, also while a daemon uses
-// it. Where opts name no live directory, it is the last daemon's.
+// Inspect reads the local state without changing it, also while a daemon uses it. If
+// opts names no live directory, it reads the last daemon's.
 //
-// Errors: *FileError about the state directory. One about the live state is in
+// Errors: *FileError about the state directory. An error about the live state is in
 // the report.
 func Inspect(path string, opts Options) (_ Report, err error) {
 	disk, err := openStateDir(path, false, opts.withLog().Log)
@@ -83,7 +83,7 @@ func Inspect(path string, opts Options) (_ Report, err error) {
 	return report, nil
 }
 
-// look adds what the live state knows.
+// look adds the content of the live state.
 func (r *Report) look(opts Options, file stateFile, disk *osDir, services map[string]ServiceReport) {
 	if opts.Live == "" {
 		if m, err := openMarks(disk, false); err == nil {

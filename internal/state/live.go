@@ -15,16 +15,15 @@ const (
 
 	leasesRemedy = "no lease of it is adopted; it is written anew"
 
-	// abandonedAfter is how long a folder that nobody locks is kept after the
-	// last lease in it has ended, and after its last ID. A daemon that comes back
-	// later starts from the floors in its state directory.
+	// abandonedAfter is how long a folder without a lock is kept after its last
+	// lease has ended, and after its last ID. A daemon that comes back later starts
+	// from the floors in its state directory.
 	abandonedAfter = time.Hour
 )
 
-// leasesFile is what makes regular and cached fallback IDs. It says in several
-// ways which file of which boot it is, so that no copy of it is ever taken for
-// it: its own inode, those of the marks, and its sequence, which the marks
-// expect.
+// leasesFile holds the leases that make regular and cached fallback IDs. It
+// identifies itself in several ways, so that a copy is never adopted: by the boot, its
+// own inode, that of the marks, and a sequence that the marks expect.
 type leasesFile struct {
 	Folder   string              `json:"identity"`
 	Machine  string              `json:"machine,omitempty"`
@@ -41,16 +40,16 @@ type live struct {
 	folder   string
 	identity Identity
 	leases   FileID // of the leases file that was written last
-	sequence int64  // of the last try to write one: no file has a greater one
-	expect   int64  // what the marks were told last
-	err      error  // why the last try failed: after a crash nothing is adopted; nil if it did not
+	sequence int64  // of the last attempt to write one: no file has a greater one
+	expect   int64  // the expect word that was last stored in the marks
+	err      error  // of the last attempt; unless nil, a crash would cost the leases
 }
 
-// found is what an earlier life left in a folder.
+// found is the content of a folder that an earlier life left.
 type found struct {
 	saved   map[string]Saved
 	marks   *marks // nil: missing or damaged
-	damage  error  // why marks or leases cannot be read; nil where they are merely missing
+	damage  error  // why marks or leases cannot be read; nil if they are only missing
 	refusal string // why the leases are not adopted; "" if they may be
 	fresh   bool   // the folder is empty
 }
@@ -98,8 +97,8 @@ func (l *live) look(writable bool) found {
 
 // refusal says why the leases of the file must not be used, or "" if they may.
 //
-// The boot ID is random and new at each boot, so it alone rules out every other
-// machine; a missing machine ID is therefore compared like any other value.
+// The boot ID is random and new at each boot, so it rules out every other machine by
+// itself. A missing machine ID is therefore compared like any other value.
 func (l *live) refusal(file leasesFile, id FileID, m *marks) string {
 	if m == nil {
 		return "the marks are missing or damaged"
@@ -126,8 +125,8 @@ func (l *live) refusal(file leasesFile, id FileID, m *marks) string {
 	return ""
 }
 
-// write replaces the leases file. Until it returns nil, the old one may be
-// adopted after a crash; when it fails, none is.
+// write replaces the leases file. A crash during the call may leave the old one to
+// adopt; after a failed call none is adopted.
 func (l *live) write(saved map[string]Saved, m *marks) error {
 	file := leasesFile{
 		Folder: l.folder, Machine: l.identity.machine(), Boot: l.identity.BootID, Marks: m.m.ID,
@@ -154,14 +153,14 @@ func (l *live) write(saved map[string]Saved, m *marks) error {
 	return err
 }
 
-// tell sets what the marks expect.
+// tell stores the expect word in the marks.
 func (l *live) tell(m *marks, expect int64) {
 	l.expect = expect
 	m.setExpect(expect)
 }
 
-// changed reports, as an error, that a name no longer leads to what this process
-// uses, or that somebody else wrote to it.
+// changed returns an error if a name no longer leads to the file that this process
+// uses, or if another process wrote to it.
 func (l *live) changed(m *marks) error {
 	if err := l.dir.Current(); err != nil {
 		return err
@@ -171,7 +170,7 @@ func (l *live) changed(m *marks) error {
 		want FileID
 	}{{marksName, m.m.ID}, {leasesName, l.leases}} {
 		if f.name == leasesName && l.err != nil {
-			continue // nobody knows what the last try left
+			continue // the last attempt failed, so the file's ID is unknown
 		}
 		id, err := l.dir.Identify(f.name)
 		path := joinPath(l.dir, f.name)
@@ -192,7 +191,7 @@ func (l *live) changed(m *marks) error {
 // whatever its ChangedNS.
 func (l *live) leasesIntact() bool {
 	if l.err != nil {
-		return true // it is void anyway
+		return true // the file is void anyway
 	}
 	content, id, err := l.dir.Read(leasesName)
 	var file leasesFile
@@ -221,8 +220,8 @@ func removeAbandoned(base Dir, own string, nowMS int64, log *zap.Logger) {
 	}
 }
 
-// removeIfAbandoned removes the folder under its lock. It does not even lock one
-// that is not abandoned, lest its daemon find the lock taken at that moment.
+// removeIfAbandoned removes the folder under its lock. It does not lock a folder that
+// is still needed, because its daemon might find the lock taken.
 func removeIfAbandoned(base Dir, name string, nowMS int64) (bool, error) {
 	dir, err := base.Sub(name, false)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -247,8 +246,8 @@ func removeIfAbandoned(base Dir, name string, nowMS int64) (bool, error) {
 	return true, base.RemoveSub(name)
 }
 
-// neededUntil is when the last lease in the folder ends, when its leases and marks
-// were last changed, or the last ID of it, in Unix ms, whichever is latest.
+// neededUntil is the latest of: the end of the last lease in the folder, the last
+// change of its leases and marks, and its last ID. Unix ms.
 func neededUntil(dir Dir) (last int64) {
 	for _, name := range []string{leasesName, marksName} {
 		if id, err := dir.Identify(name); err == nil {

@@ -17,14 +17,14 @@ import (
 const (
 	lockName = "lock"
 
-	// lockPatience is how long a taken lock is asked for again. Inspect and the
-	// removal of abandoned folders hold it for an instant, which a busy machine
-	// draws out, and a daemon that was told to stop may be in its last steps.
+	// lockPatience is how long a taken lock is tried again. Inspect and the removal
+	// of abandoned folders hold it for an instant, which takes longer on a busy
+	// machine, and a stopping daemon may be about to release it.
 	lockPatience = time.Second
 	lockInterval = 10 * time.Millisecond
 
-	// dyingInterval is how often the lock of a dying process is asked for again,
-	// and dyingLogged how often the log says so.
+	// dyingInterval is how often the lock of a dying process is tried again, and
+	// dyingLogged how often the log reports the wait.
 	dyingInterval = 100 * time.Millisecond
 	dyingLogged   = 10 * time.Second
 
@@ -43,9 +43,8 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("%s: the state directory is in use by %v; one daemon per state directory: stop that one, or set another state_dir", e.Path, e.Holder)
 }
 
-// lockPatiently locks the directory. While the process that holds it is dying,
-// it waits: a process that was killed keeps its locks as long as it hangs in a
-// frozen file system.
+// lockPatiently locks the directory. It waits while the process that holds it is
+// dying: a killed process keeps its locks while it hangs in a frozen file system.
 func lockPatiently(ctx context.Context, d Dir, log *zap.Logger) error {
 	said := time.Time{}
 	for {
@@ -67,8 +66,7 @@ func lockPatiently(ctx context.Context, d Dir, log *zap.Logger) error {
 	}
 }
 
-// tellIfSlow runs one step of the start, and logs that the disk of the directory
-// keeps it waiting.
+// tellIfSlow runs one step of the start, and logs if the disk keeps it waiting.
 func tellIfSlow(log *zap.Logger, path string, step func() error) error {
 	slow := time.AfterFunc(stallAfter, func() {
 		log.Warn("the disk does not answer; the start waits for it", zap.String("directory", path))
@@ -77,11 +75,11 @@ func tellIfSlow(log *zap.Logger, path string, step func() error) error {
 	return step()
 }
 
-// dirLock is held until release, or until the process ends in whatever way: the
-// kernel drops a flock with its last descriptor. The file itself stays, because
-// removing it would let two processes lock two files of one name. An operator
-// who takes it for a left-over removes it all the same, and two users of one
-// lease must not come of that: hence the directory is locked as well.
+// dirLock is held until release, or until the process ends in any way: the kernel
+// drops a flock with its last descriptor. The file itself stays, because removing it
+// would let two processes lock two files of one name. An operator may still remove
+// it, and even then two processes must not share a lease: so the directory is locked
+// as well.
 type dirLock struct{ file, dir *os.File }
 
 func lockDir(d *osDir, now time.Time) (_ *dirLock, err error) {
@@ -91,7 +89,7 @@ func lockDir(d *osDir, now time.Time) (_ *dirLock, err error) {
 			break
 		}
 		if f, err = d.createFile(lockName); !errors.Is(err, fs.ErrExist) {
-			break // else somebody made it between the two
+			break // otherwise another process made it meanwhile
 		}
 	}
 	if err != nil {
@@ -115,9 +113,9 @@ func (l *dirLock) acquire(path string, now time.Time) error {
 	if err != nil {
 		return fileError(path, "cannot lock it", err)
 	}
-	// Not every file system can lock a directory; then the file has to do.
+	// Not every file system can lock a directory. Then only the file is locked.
 	if errors.Is(flockPatiently(l.dir), unix.EWOULDBLOCK) {
-		return &LockedError{Holder: readHolder(l.file), Path: path} // it lets go of one after the other
+		return &LockedError{Holder: readHolder(l.file), Path: path}
 	}
 	record := strconv.Itoa(os.Getpid()) + " " + now.UTC().Format(time.RFC3339) + " " + pidNamespace()
 	if _, err := l.file.WriteAt(fmt.Appendf(nil, "%-*s\n", lockRecordLen-1, record), 0); err != nil {
@@ -126,8 +124,8 @@ func (l *dirLock) acquire(path string, now time.Time) error {
 	return nil
 }
 
-// current reports, as an error, that the lock file of the directory is no
-// longer the one that is locked.
+// current returns an error if the lock file of the directory is no longer the one
+// that is locked.
 func (l *dirLock) current(root *os.Root) error {
 	mine, err := l.file.Stat()
 	if err != nil {
@@ -140,8 +138,8 @@ func (l *dirLock) current(root *os.Root) error {
 	return err
 }
 
-// release leaves the record: who asks for the holder asks the lock first, and
-// the disk may be frozen.
+// release leaves the record in the file: Holder asks the lock first, and the disk may
+// be frozen.
 func (l *dirLock) release() error { return errors.Join(l.dir.Close(), l.file.Close()) }
 
 func flockPatiently(f *os.File) error {
@@ -179,7 +177,7 @@ func readHolder(f *os.File) Holder {
 	return h
 }
 
-// pidNamespace names the space in which this process's PID counts.
+// pidNamespace names the PID namespace of this process.
 func pidNamespace() string {
 	name, err := os.Readlink("/proc/self/ns/pid") // pid:[4026531836]
 	if err != nil {
@@ -188,10 +186,10 @@ func pidNamespace() string {
 	return strings.Trim(strings.TrimPrefix(name, "pid:"), "[]")
 }
 
-// Holder asks the lock and not the record, which survives a kill -9.
+// Holder asks the lock and not the record, because the record survives a kill -9.
 func (d *osDir) Holder() (*Holder, error) {
 	for _, name := range []string{lockName, "."} {
-		f, err := d.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe shall not keep us
+		f, err := d.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // do not block on a pipe
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -203,7 +201,7 @@ func (d *osDir) Holder() (*Holder, error) {
 		if held && name == lockName {
 			holder = readHolder(f)
 		}
-		f.Close() // drops the lock, if this got it
+		f.Close() // drops the lock, if it was taken
 		if held {
 			return &holder, nil
 		}
@@ -211,8 +209,8 @@ func (d *osDir) Holder() (*Holder, error) {
 	return nil, nil
 }
 
-// dying reports whether the process was killed and has not ended. Linux tells;
-// elsewhere it is taken for alive.
+// dying reports whether the process was killed and has not ended. Only Linux shows
+// that; elsewhere the process counts as alive.
 func dying(pid int) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -236,8 +234,8 @@ func dying(pid int) bool {
 	return exiting(pid)
 }
 
-// exiting reports whether the process is in its last system call, where no signal
-// is pending any more and files are being closed.
+// exiting reports whether the kernel is ending the process: its files are being
+// closed, and the fatal signal is no longer pending.
 func exiting(pid int) bool {
 	const flagsField, exitingFlag = 6, 0x4 // counted from the state, after the name; PF_EXITING of the kernel
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

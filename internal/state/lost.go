@@ -8,10 +8,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// Look makes sure that the live files still are those that this process writes.
-// Where they are not, it writes them anew under a new identity: another daemon
-// may have begun to use the old one. A write that failed it repeats. Run calls it
-// about once a second.
+// Look checks that the live files still are those that this process writes. If not,
+// it writes them anew under a new identity, because another daemon may have begun to
+// use the old one. It also repeats a failed write. Run calls it about once a second.
 func (s *State) Look() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,8 +56,8 @@ func cutShort(m *marks) error {
 	return damagedMarks(m.path, "it was cut short while this process uses it")
 }
 
-// leaveMarks goes on without marks on the disk where they were cut short: the
-// floors in the state file follow all the same.
+// leaveMarks goes on without marks on the disk after they were cut short. The floors
+// in the state file still follow.
 func (s *State) leaveMarks() {
 	if !s.faulted.Swap(false) {
 		return
@@ -68,7 +67,7 @@ func (s *State) leaveMarks() {
 	for name, sv := range s.services {
 		word, err := m.add(name, sv.mark.Load())
 		if err != nil {
-			continue // it has room for all that were in the other
+			continue // cannot happen: the table has room for all services of the other
 		}
 		sv.word.Store(word)
 	}
@@ -76,16 +75,16 @@ func (s *State) leaveMarks() {
 	s.marks = m
 }
 
-// onlyTouched reports whether the files merely got another ctime, and makes up
-// for it. That comes of chmod, or of the kernel reading a page of the marks back
-// from swap.
+// onlyTouched reports whether only the ctime of the files has changed, and accepts
+// that. It happens with chmod, or when the kernel reads a page of the marks back from
+// swap.
 func (s *State) onlyTouched() bool {
 	id, err := s.live.dir.Identify(marksName)
 	if err != nil || s.faulted.Load() || id.Inode != s.marks.m.ID.Inode || id.Device != s.marks.m.ID.Device {
 		return false
 	}
 	for name, sv := range s.services {
-		least := sv.mark.Load() // first: it may rise before the word is read
+		least := sv.mark.Load() // before the word: the mark may rise between the two
 		if ms, ok := s.marks.get(name); !ok || ms < least {
 			return false
 		}
@@ -98,26 +97,26 @@ func (s *State) onlyTouched() bool {
 	if s.live.dir.Current() != nil || !s.marks.intact(s.live.expect) || !s.live.leasesIntact() {
 		return false
 	}
-	// Written between the two, the marks would be taken for intact.
+	// A write between the two readings would go unnoticed.
 	if again, err := s.live.dir.Identify(marksName); err != nil || again != id {
 		return false
 	}
 	s.marks.m.ID = id
-	_ = s.live.write(s.saved, s.marks) // Look repeats it where it fails
+	_ = s.live.write(s.saved, s.marks) // Look repeats a failed write
 	return true
 }
 
 // begin gives the live state a new folder under a new identity.
 func (s *State) begin() error {
-	// First nothing in the old folder may be adopted any more, wherever it is:
-	// its marks are about to fall behind.
+	// First void the old folder, wherever it is now: its marks are about to fall
+	// behind.
 	s.live.tell(s.marks, s.live.sequence|voidFlag)
 	if base, real := s.base.(*osDir); real && base.Current() != nil {
 		present, err := openLiveDir(base.path, s.disk)
 		if err != nil {
 			return err
 		}
-		_ = base.Close() // nothing was written through it
+		_ = base.Close() // only read from
 		s.base = present
 	}
 	folder := newFolderName()
@@ -125,7 +124,7 @@ func (s *State) begin() error {
 	if err := s.fill(&next, folder); err != nil {
 		return errors.Join(err, next.discard(), s.base.RemoveSub(folder))
 	}
-	// From here on nothing fails: the services use the one folder or the other.
+	// From here on nothing can fail, so all services use the same folder.
 	s.faulted.Store(false)
 	for name, sv := range s.services {
 		word := next.words[name]
@@ -145,14 +144,14 @@ func (s *State) begin() error {
 	return nil
 }
 
-// replacement is a folder that is about to take the place of the old one.
+// replacement is a folder that will take the place of the old one.
 type replacement struct {
 	live  *live
 	marks *marks
 	words map[string]*atomic.Int64 // the marks of the services in use
 }
 
-// fill makes a folder that holds everything.
+// fill makes a folder with the marks and leases of all services.
 func (s *State) fill(r *replacement, folder string) (err error) {
 	if r.live, err = s.openFolder(context.Background(), folder); err != nil {
 		return err

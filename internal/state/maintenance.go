@@ -12,7 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// Floor is what ResetFloor did to one service.
+// Floor is the effect of ResetFloor on one service.
 type Floor struct {
 	Service string
 	Before  int64 // the mark, in Unix ms; 0 also where it was lost
@@ -20,11 +20,11 @@ type Floor struct {
 	Leases  int // how many were dropped, the cached one included
 }
 
-// openForChange opens a directory that a daemon has used, for an operator's
-// change: a typing error in its name shall not make a new one. Where opts name no
-// live directory, it is the last daemon's. After a boot that is not there, and from
-// outside a container it cannot be seen: the change is then made without it, under a
-// new identity, so that no lease which it should have dropped is adopted.
+// openForChange opens a directory that a daemon has used, for an operator's change; a
+// mistyped name must not make a new one. If opts names no live directory, it uses the
+// last daemon's. That one is gone after a boot, and invisible from outside a container.
+// The change is then made without it and under a new identity, so that no lease which
+// it should have dropped is adopted.
 func openForChange(ctx context.Context, dir string, opts Options) (*State, error) {
 	opts = opts.withLog()
 	disk, err := openStateDir(dir, false, opts.Log)
@@ -48,8 +48,8 @@ func openForChange(ctx context.Context, dir string, opts Options) (*State, error
 	if err != nil {
 		return nil, errors.Join(err, disk.Close())
 	}
-	// A directory of that name that has not the daemon's folder is another container's,
-	// or was emptied by a reboot.
+	// A directory of that name without the daemon's folder belongs to another
+	// container, or was emptied by a reboot.
 	folder, err := live.Sub(file.Folder, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return openOn(ctx, disk, nil, opts, true)
@@ -67,17 +67,17 @@ func notUsed(path string) *FileError {
 	return &FileError{Path: path, Problem: "holds no state of a daemon", Remedy: "check state_dir"}
 }
 
-// ResetFloor lowers the mark of the service, or of all services where service
-// is empty, to nowMS. A mark that is lower already stays.
+// ResetFloor lowers the mark of the service, or of all services if service is empty,
+// to nowMS. A lower mark stays.
 //
-// The leases go first: the IDs that follow are made under grants yet to come,
-// hence unique, but they need not be greater than those that were dated ahead. A
-// crash in between leaves the old floor and no leases, which is safe.
+// The leases are dropped first: later IDs are made under new grants and are therefore
+// unique, but may be smaller than those that were dated ahead. A crash in between
+// leaves the old floor and no leases, which is safe.
 //
 // Errors: *LockedError while a daemon runs, *FileError.
 func ResetFloor(ctx context.Context, dir, service string, nowMS int64, opts Options) (_ []Floor, err error) {
 	if nowMS <= 0 {
-		return nil, fmt.Errorf("a mark of %d ms is no time", nowMS)
+		return nil, fmt.Errorf("a mark of %d ms is not a valid time", nowMS)
 	}
 	s, err := openForChange(ctx, dir, opts)
 	if err != nil {
@@ -87,7 +87,7 @@ func ResetFloor(ctx context.Context, dir, service string, nowMS int64, opts Opti
 	return s.resetFloor(service, nowMS, func() {})
 }
 
-// resetFloor calls between once the leases are gone.
+// resetFloor calls between after the leases are dropped.
 func (s *State) resetFloor(service string, nowMS int64, between func()) ([]Floor, error) {
 	names, err := s.pick(service)
 	if err != nil {
@@ -144,13 +144,13 @@ func (s *State) dropLeases(names []string) (dropped map[string]int, err error) {
 	return dropped, s.saveLocked(emptied)
 }
 
-// AcceptTimeline puts the service on another timeline, as an operator decided:
-// the leases of the old one and the offer are dropped. The new timeline counts
-// as set by a lease, so that a lease of yet another one is refused.
+// AcceptTimeline puts the service on another timeline, by decision of an operator. It
+// drops the leases of the old one, and the offer. The new timeline counts as set by a
+// lease, so that a lease of yet another one is refused.
 //
-// decide is called under the lock with what is known of the service, so that
-// what it compares (see CrossTimelines) cannot change before it is done. It
-// returns the timeline to use, or an error that AcceptTimeline passes on.
+// decide is called with the service's report, under the lock, so that the values which
+// it compares (see CrossTimelines) cannot change. It returns the timeline to use, or an
+// error that AcceptTimeline passes on.
 //
 // Further errors: *LockedError while a daemon runs, *FileError.
 func AcceptTimeline(ctx context.Context, dir, service string, opts Options, decide func(ServiceReport) (snowflake.Timeline, error)) (err error) {
@@ -168,7 +168,7 @@ func AcceptTimeline(ctx context.Context, dir, service string, opts Options, deci
 	}
 	before := s.saved[service]
 	if err := s.save(service, Saved{Timeline: timeline, Source: SourceLease}); err != nil {
-		s.saved[service] = before // so that it can be tried again
+		s.saved[service] = before // allow another attempt
 		return err
 	}
 	return s.Sync()
@@ -177,20 +177,19 @@ func AcceptTimeline(ctx context.Context, dir, service string, opts Options, deci
 // Crossing compares the IDs made before a change of the timeline with those that
 // can be made after it.
 type Crossing struct {
-	HasOld      bool         // an ID can have been made
-	LargestOld  snowflake.ID // no ID so far is greater
-	HasNew      bool         // the new timeline can hold the time that comes
-	SmallestNew snowflake.ID // no ID from now on is smaller
+	HasOld      bool         // old IDs may exist
+	LargestOld  snowflake.ID // the largest possible old ID
+	HasNew      bool         // the new timeline can represent times after the mark
+	SmallestNew snowflake.ID // the smallest possible new ID
 }
 
 // Ascends reports whether every new ID is greater than every old one, so that
 // the change repeats none.
 func (c Crossing) Ascends() bool { return c.HasNew && (!c.HasOld || c.SmallestNew > c.LargestOld) }
 
-// CrossTimelines computes the Crossing from old to next of a service with that
-// mark. The mark is below every timestamp to come and above every one used,
-// whatever the clock says. (Not after a ResetFloor, from which IDs dated ahead
-// remain.)
+// CrossTimelines computes the Crossing from old to next of a service with that mark.
+// Every earlier timestamp is below the mark, and no later one is, whatever the clock
+// says. (Except after ResetFloor, which leaves IDs dated ahead.)
 func CrossTimelines(old, next snowflake.Timeline, markMS int64) Crossing {
 	var c Crossing
 	if last := min(markMS, old.EndMS()) - 1; markMS > 0 && old.Contains(last) {

@@ -27,8 +27,8 @@ const (
 	marksMagic   = "KZHNMARK"
 	marksVersion = 2
 
-	// MaxServices is how many services one state directory can hold, counting
-	// all that it ever held.
+	// MaxServices is how many services one state directory can hold over its whole
+	// life.
 	MaxServices = 256
 	// MaxServiceName is the longest name of a service, in bytes.
 	MaxServiceName = slotSize - nameOffset
@@ -40,13 +40,13 @@ const (
 	nameOffset   = 16
 	marksSize    = marksHeader + MaxServices*slotSize
 
-	// voidFlag leaves the sequence readable, so that later files go on above it.
+	// voidFlag leaves the sequence readable, so that later files use greater ones.
 	voidFlag = 1 << 62
 )
 
-// A mark is 52 bits of Unix milliseconds, which last for 142,000 years, below 12
-// bits that are derived from them. So a word that was zeroed, or written by
-// somebody else, is not taken for a mark.
+// A mark is 52 bits of Unix milliseconds, which last for 142,000 years, below 12 check
+// bits derived from them. So a word that was zeroed or overwritten is not taken for a
+// mark.
 const (
 	markBits = 52
 	maxMark  = 1<<markBits - 1
@@ -67,15 +67,15 @@ func decodeMark(word int64) (ms int64, ok bool) {
 // file has no slot left.
 var ErrTooManyServices = errors.New("too many services")
 
-// marks is the table of marks: mapped from a file, or in memory without one. It
-// is not safe for concurrent use, but for the words that slot returns.
+// marks is the table of marks: mapped from a file, or in memory without one. Only the
+// words that slot returns are safe for concurrent use.
 type marks struct {
 	path  string // "": in memory only
 	m     *Mapping
 	names map[string]int
 }
 
-// memoryMarks is a table that nothing outlives.
+// memoryMarks is a table without a file.
 func memoryMarks() *marks {
 	return &marks{m: &Mapping{Words: newMarks(), Unmap: func() error { return nil }}, names: map[string]int{}}
 }
@@ -99,8 +99,8 @@ func bytesOf(words []int64) []byte {
 
 func versionAndSlots(b []byte) *[2]uint32 { return (*[2]uint32)(unsafe.Pointer(&b[8])) }
 
-// createMarks writes an empty table and opens it. Every byte is written: on a full
-// disk, the first store to a page of a sparse file would be a fault.
+// createMarks writes an empty table and opens it. It writes every byte: on a full
+// disk, the first store to a page of a sparse file would fault.
 func createMarks(d Dir) (*marks, error) {
 	if err := d.Replace(marksName, func(FileID) []byte { return bytesOf(newMarks()) }); err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// word is the 8-byte value at an offset, which is a multiple of 8 here always.
+// word is the 8-byte value at an offset, which must be a multiple of 8.
 func (m *marks) word(offset int) *atomic.Int64 {
 	return (*atomic.Int64)(unsafe.Pointer(&m.m.Words[offset/8]))
 }
@@ -203,9 +203,9 @@ func (m *marks) expect() (sequence int64, void bool) {
 	return word &^ voidFlag, word&voidFlag != 0
 }
 
-// setExpect refuses leases files with a lower sequence from now on, and with
-// voidFlag all of them, also after a kill -9. On marks that were cut short it does
-// nothing: no leases file is accepted with those.
+// setExpect refuses leases files with a lower sequence from now on, also after a
+// kill -9; with voidFlag it refuses all. On marks that were cut short it does nothing:
+// no leases file is accepted with those.
 func (m *marks) setExpect(word int64) { storeWord(m.word(expectOffset), word) }
 
 // intact reports whether the file still holds this table, with that expect word.
@@ -216,8 +216,8 @@ func (m *marks) intact(expect int64) bool {
 	return readable && same && maps.Equal(present.names, m.names)
 }
 
-// add returns the mark of the service, raised to at least ms. It takes a slot
-// where the service has none.
+// add returns the mark of the service, raised to at least ms. It takes a free slot if
+// the service has none.
 func (m *marks) add(name string, ms int64) (word *atomic.Int64, err error) {
 	if !guarded(func() { word, err = m.addUnguarded(name, ms) }) {
 		err = damagedMarks(m.path, "it was cut short")
@@ -242,7 +242,7 @@ func (m *marks) addUnguarded(name string, ms int64) (*atomic.Int64, error) {
 	return word, nil
 }
 
-// raise brings the word to at least ms, whoever else raises it meanwhile.
+// raise brings the word to at least ms. Concurrent calls are safe.
 func raise(word *atomic.Int64, ms int64) {
 	for {
 		old := word.Load()
@@ -268,8 +268,8 @@ func (m *marks) freeSlot() int {
 	return -1
 }
 
-// get returns the mark of a service; ok is false where it has no slot, or the
-// slot cannot be read.
+// get returns the mark of a service; ok is false if it has no slot, or the slot cannot
+// be read.
 func (m *marks) get(name string) (ms int64, ok bool) {
 	i, known := m.names[name]
 	if !known {
@@ -279,9 +279,8 @@ func (m *marks) get(name string) (ms int64, ok bool) {
 	return ms, ok && readable
 }
 
-// guarded runs f, which touches a mapping, and reports whether that went well.
-// It did not where somebody cut the file short: such an access is a SIGBUS,
-// which would end the process.
+// guarded runs f, which accesses a mapping, and reports whether that succeeded. If the
+// file was cut short, the access is a SIGBUS, which would otherwise end the process.
 func guarded(f func()) (ok bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer recoverFault(&ok)
@@ -289,7 +288,7 @@ func guarded(f func()) (ok bool) {
 	return true
 }
 
-// storeWord is guarded for one store. It allocates nothing.
+// storeWord is guarded for a single store, without an allocation.
 func storeWord(word *atomic.Int64, value int64) (ok bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer recoverFault(&ok)

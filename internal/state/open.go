@@ -12,12 +12,12 @@ import (
 	"go.uber.org/zap"
 )
 
-// Open takes the state directory for this process, makes what is missing, and
-// decides whether leases of an earlier life are adopted. While a process that
-// was killed still holds the directory, it waits, until ctx is done.
+// Open locks the state directory, creates missing files, and decides whether leases of
+// an earlier life are adopted. While a killed process still holds the directory, it
+// waits, until ctx is done.
 //
-// Errors: *LockedError when another process has the directory, *FileError when
-// a file or a directory is not in order.
+// Errors: *LockedError if another process has the directory, *FileError about a file
+// or a directory.
 func Open(ctx context.Context, dir string, opts Options) (*State, error) {
 	opts = opts.withLog()
 	disk, err := openStateDir(dir, true, opts.Log)
@@ -72,7 +72,7 @@ func openOn(ctx context.Context, disk, live Dir, opts Options, blind bool) (_ *S
 	if err := s.openMarks(ctx, known, blind); err != nil {
 		return nil, err
 	}
-	// A daemon that was here before needs nothing from the disk.
+	// A daemon that has run here before can start without writing to the disk.
 	if err := tellIfSlow(opts.Log, disk.Path(), s.sync); err != nil && !known {
 		return nil, err
 	} else if err != nil {
@@ -92,9 +92,9 @@ func Ephemeral(opts Options) *State {
 	}
 }
 
-// choosePlace decides on the identity. It belongs to one live directory: leases
-// that were left in another one must not be adopted when an operator goes back to
-// that, because nobody has kept them up to date. The marks there still count.
+// choosePlace decides on the identity, which belongs to one live directory. If an
+// operator changes live_dir and later goes back, the leases in the old directory are
+// out of date and must not be adopted. The marks there still count.
 func (s *State) choosePlace(file stateFile, known, blind bool) {
 	s.folder, s.place = file.Folder, file.Live
 	if !blind {
@@ -113,8 +113,8 @@ func (s *State) choosePlace(file stateFile, known, blind bool) {
 	}
 }
 
-// learnFormer raises the floors to the marks that the last life left in another
-// place, where they can be read.
+// learnFormer raises the floors to the marks that the last life left in another place,
+// if they can be read.
 func (s *State) learnFormer(file stateFile) {
 	dir := s.disk
 	if _, real := s.disk.(*osDir); file.Live != "" {
@@ -134,8 +134,7 @@ func (s *State) learnFormer(file stateFile) {
 	}
 }
 
-// openMarks opens the live state, or the marks alone where there is no live
-// directory.
+// openMarks opens the live state, or the marks alone without a live directory.
 func (s *State) openMarks(ctx context.Context, known, blind bool) error {
 	if blind {
 		s.marks = memoryMarks()
@@ -165,8 +164,8 @@ func (s *State) openMarks(ctx context.Context, known, blind bool) error {
 	return nil
 }
 
-// openFolder opens and locks a folder of the live directory. One that another
-// daemon removes at that moment, as abandoned, is made again.
+// openFolder opens and locks a folder of the live directory. If another daemon removes
+// it at that moment as abandoned, it is made again.
 func (s *State) openFolder(ctx context.Context, folder string) (*live, error) {
 	for {
 		dir, err := s.base.Sub(folder, true)
@@ -182,12 +181,12 @@ func (s *State) openFolder(ctx context.Context, folder string) (*live, error) {
 			return nil, err
 		}
 		if err := s.base.Current(); err != nil {
-			return nil, err // no folder of it will ever be found
+			return nil, err // the live directory itself cannot be used
 		}
 	}
 }
 
-// takeOver goes on from what an earlier life left in the folder.
+// takeOver goes on from the files of an earlier life in the folder.
 func (s *State) takeOver(f found, known bool) (err error) {
 	s.marks = f.marks
 	switch {
@@ -222,7 +221,7 @@ func (s *State) takeOver(f found, known bool) (err error) {
 	if s.marks.m.ID, err = s.live.dir.Identify(marksName); err != nil {
 		return err
 	}
-	s.tellOfLive(s.live.write(s.saved, s.marks)) // Look tries again
+	s.tellOfLive(s.live.write(s.saved, s.marks)) // Look repeats a failed write
 	return nil
 }
 
@@ -235,8 +234,8 @@ func (s *State) learnFloors(m *marks) {
 	}
 }
 
-// openMarksOnDisk opens the marks of the state directory. Damaged ones are made
-// anew: no lease depends on them, and the floors are there.
+// openMarksOnDisk opens the marks of the state directory. Damaged ones are made anew:
+// no lease depends on them, and the floors remain.
 func (s *State) openMarksOnDisk() (err error) {
 	s.marks, err = openMarks(s.disk, true)
 	if err == nil {

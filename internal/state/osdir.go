@@ -14,12 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newSuffix marks a file under construction. One that is found later is what a
-// crash left behind, and holds nothing that anyone relies on.
+// newSuffix marks a file under construction. A crash may leave one behind; it can be
+// removed.
 const newSuffix = ".new"
 
-// maxFile is the largest file that Read accepts: far more than 256 services with
-// the leases of one answer each can fill.
+// maxFile is the largest file that Read accepts, far more than 256 services need.
 const maxFile = 64 << 20
 
 // osDir is a directory of the operating system. All access goes through root, so
@@ -32,8 +31,8 @@ type osDir struct {
 	info os.FileInfo
 }
 
-// openDir opens a directory; with create it makes it first. remedy completes the
-// errors: how to name another one.
+// openDir opens a directory; with create it makes it first. remedy tells the operator,
+// in errors, how to name another one.
 func openDir(path string, create bool, remedy string) (*osDir, error) {
 	if create {
 		if err := os.MkdirAll(path, 0o700); err != nil {
@@ -71,9 +70,9 @@ func (d *osDir) Path() string { return d.path }
 
 func (d *osDir) file(name string) string { return filepath.Join(d.path, name) }
 
-// createFile makes a new file for the daemon alone. Made by root in another
-// user's directory (`sudo kazahanad state ...`) it goes to that user, who could
-// not open it otherwise.
+// createFile makes a new file that only the daemon can read. If root makes it in
+// another user's directory (`sudo kazahanad state ...`), it gives the file to that
+// user, whose daemon could not open it otherwise.
 func (d *osDir) createFile(name string) (*os.File, error) {
 	f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -117,7 +116,7 @@ func (d *osDir) Read(name string) ([]byte, FileID, error) {
 		return nil, FileID{}, fileError(d.file(name), "cannot read it", err)
 	}
 	if len(content) > maxFile {
-		return nil, FileID{}, &FileError{Path: d.file(name), Problem: fmt.Sprintf("is larger than %d bytes: it is no file of kazahana's", maxFile), Remedy: "move it away"}
+		return nil, FileID{}, &FileError{Path: d.file(name), Problem: fmt.Sprintf("is larger than %d bytes: it is not a file of kazahana", maxFile), Remedy: "move it away"}
 	}
 	return content, idOf(info), nil
 }
@@ -184,8 +183,8 @@ func (d *osDir) Map(name string, writable bool) (*Mapping, error) {
 	}
 	words := unsafe.Slice((*int64)(unsafe.Pointer(&mem[0])), size/8)
 	if writable {
-		// A store shall not wait for the disk that memory is swapped out to. Where the
-		// limit of locked memory is reached, the kernel decides.
+		// A store must not wait for swapped-out memory. Beyond the limit of locked
+		// memory this fails, and the pages can be swapped.
 		_ = unix.Mlock(mem)
 	}
 	if writable && !touch(words) {
@@ -221,7 +220,7 @@ func (d *osDir) Current() error {
 	return nil
 }
 
-// pathCause is the error without the path that it repeats.
+// pathCause is the error without the path.
 func pathCause(err error) error {
 	var cause *fs.PathError
 	var link *os.LinkError

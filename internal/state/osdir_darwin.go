@@ -8,7 +8,7 @@ import (
 
 func changedNS(st *syscall.Stat_t) int64 { return st.Ctimespec.Nano() }
 
-// InMemory is false: macOS has no file system in memory that is there by itself.
+// InMemory is false: macOS has no file system in memory by default.
 func InMemory(string) bool { return false }
 
 func (d *osDir) inMemory() bool { return false }

@@ -8,14 +8,14 @@ import (
 
 func changedNS(st *syscall.Stat_t) int64 { return st.Ctim.Nano() }
 
-// InMemory reports whether the directory is on a file system that keeps its
-// files in memory: no disk can stall an access, and nobody backs it up.
+// InMemory reports whether the directory is on a file system in memory: no disk can
+// stall an access, and backups leave it out.
 func InMemory(path string) bool {
 	var fs unix.Statfs_t
 	return unix.Statfs(path, &fs) == nil && isMemory(fs)
 }
 
-// inMemory asks the open directory, not its name.
+// inMemory checks the open directory, not its name.
 func (d *osDir) inMemory() bool {
 	f, err := d.root.Open(".")
 	if err != nil {

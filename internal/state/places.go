@@ -26,20 +26,20 @@ func openStateDir(path string, create bool, log *zap.Logger) (*osDir, error) {
 	if err != nil || d.info.Mode().Perm()&0o002 == 0 {
 		return d, err
 	}
-	// Everybody who can write here can put a floor and a timeline under the
-	// daemon. In a shared place such as /tmp that is the normal case; in a
-	// directory of our own it is an oversight, and no reason to stop.
+	// Any user who can write here can forge a floor and a timeline. A shared place
+	// such as /tmp is therefore refused; in the daemon's own directory it is an
+	// oversight that only needs a warning.
 	if uid, _ := owner(d.info); uid != os.Geteuid() {
-		return nil, errors.Join(&FileError{Path: path, Problem: "everybody may write to this directory, and it belongs to somebody else",
+		return nil, errors.Join(&FileError{Path: path, Problem: "every user may write to this directory, and it belongs to another user",
 			Remedy: "set state_dir to a directory inside it (it is created with mode 0700), or run chmod o-w"}, d.Close())
 	}
-	log.Warn("everybody may write to the state directory; run chmod o-w", zap.String("state_dir", path))
+	log.Warn("every user may write to the state directory; run chmod o-w", zap.String("state_dir", path))
 	return d, nil
 }
 
 const liveRemedy = "set live_dir to a directory on a file system in memory (tmpfs), or to none"
 
-// openLiveDir opens the live directory of the daemon with that state directory.
+// openLiveDir opens the live directory that belongs to the state directory.
 func openLiveDir(path string, disk Dir) (*osDir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -47,7 +47,7 @@ func openLiveDir(path string, disk Dir) (*osDir, error) {
 	}
 	trusted := []int{os.Geteuid()}
 	if stateDir, ok := disk.(*osDir); ok && os.Geteuid() == 0 {
-		// `sudo kazahanad state ...` works on the files of the daemon's user.
+		// `sudo kazahanad state ...` leaves the files to the daemon's user.
 		uid, gid := owner(stateDir.info)
 		trusted = append(trusted, uid)
 		if err := makeFor(path, uid, gid); err != nil {
@@ -67,7 +67,7 @@ func openLiveDir(path string, disk Dir) (*osDir, error) {
 	case !d.inMemory():
 		e.Problem = "is not on a file system in memory: a frozen disk would stop the IDs, and a copy could be put back"
 	case d.info.Mode().Perm()&0o002 != 0:
-		e.Problem, e.Remedy = "everybody may write to it", "set live_dir to a directory inside it (it is created with mode 0700), or run chmod o-w"
+		e.Problem, e.Remedy = "every user may write to it", "set live_dir to a directory inside it (it is created with mode 0700), or run chmod o-w"
 	case !slices.Contains(trusted, uid):
 		e.Problem = fmt.Sprintf("belongs to the user with UID %d", uid)
 	default:
@@ -76,8 +76,7 @@ func openLiveDir(path string, disk Dir) (*osDir, error) {
 	return nil, errors.Join(e, d.Close())
 }
 
-// makeFor makes the directory and those above it that are missing, and gives them
-// to the user.
+// makeFor makes the directory and its missing parents, and gives them to the user.
 func makeFor(path string, uid, gid int) error {
 	var missing []string
 	for at := path; ; at = filepath.Dir(at) {
@@ -100,12 +99,12 @@ func makeFor(path string, uid, gid int) error {
 	return nil
 }
 
-// checkLink refuses a symbolic link that another user made: in /dev/shm everybody
-// may make one. systemd makes links too, as root.
+// checkLink refuses a symbolic link that another user made, as any user can in
+// /dev/shm. Links of root are allowed: systemd makes some.
 func checkLink(path string, trusted []int) error {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode()&os.ModeSymlink == 0 {
-		return nil // what else may be wrong with it shows when it is opened
+		return nil // opening it reports other errors
 	}
 	uid, _ := owner(info)
 	if uid == 0 || slices.Contains(trusted, uid) {
@@ -114,8 +113,7 @@ func checkLink(path string, trusted []int) error {
 	return &FileError{Path: path, Problem: fmt.Sprintf("is a symbolic link of the user with UID %d", uid), Remedy: liveRemedy}
 }
 
-// samePlace reports whether the path leads to the live directory, which is nil
-// for none.
+// samePlace reports whether the path leads to the live directory; nil stands for none.
 func samePlace(path string, base Dir) bool {
 	switch {
 	case base == nil || path == "":
@@ -131,8 +129,8 @@ func samePlace(path string, base Dir) bool {
 	return err == nil && os.SameFile(info, d.info)
 }
 
-// ChooseLive returns the first of the places that is, or can be made, on a file
-// system in memory that this process may write to; "" if none is.
+// ChooseLive returns the first place on a file system in memory that exists or can be
+// made, and that this process may write to; "" if there is none.
 func ChooseLive(places []string) string {
 	for _, place := range places {
 		existing := place

@@ -19,7 +19,7 @@ func TestLiveDirectoryMustFit(t *testing.T) {
 	}{
 		"on a disk":         {nil, "is not on a file system in memory"},
 		"a file":            {func(path string) error { return os.WriteFile(path, nil, 0o600) }, "not a directory"},
-		"open to everybody": {func(path string) error { return errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o1777)) }, "everybody may write to it"},
+		"open to everybody": {func(path string) error { return errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o1777)) }, "every user may write to it"},
 		"a dead link":       {func(path string) error { return os.Symlink("nowhere", path) }, "cannot make the directory"},
 		"of another user": {func(path string) error {
 			return errors.Join(os.Mkdir(path, 0o700), os.Chown(path, 65534, 65534))
@@ -92,13 +92,13 @@ func TestStateDirectoryThatEverybodyMayWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := mustOpen(t, p)
-	s.wantSaid(zap.WarnLevel, "everybody may write to the state directory")
+	s.wantSaid(zap.WarnLevel, "every user may write to the state directory")
 	mustClose(t, s)
 	if err := os.Chown(p.dir, 65534, 65534); err != nil {
 		t.Skip("only root gives a directory away")
 	}
 	_, err := tryOpen(t, p)
-	wantFileError(t, err, p.dir, "belongs to somebody else")
+	wantFileError(t, err, p.dir, "belongs to another user")
 }
 
 // nobody is a user without any right, to be tested against even by root.

@@ -9,30 +9,28 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// TimelineSource says where the timeline in use comes from.
+// TimelineSource is the origin of the timeline in use.
 type TimelineSource string
 
 const (
 	SourceNone   TimelineSource = ""       // no timeline yet
-	SourceLease  TimelineSource = "lease"  // a lease set it, or an operator accepted it: another one is refused
+	SourceLease  TimelineSource = "lease"  // set by a lease or accepted by an operator: another one is refused
 	SourceConfig TimelineSource = "config" // only configured: the first lease may set another
 )
 
-// Saved is what is kept for one service beside its mark.
+// Saved is the state of one service besides its mark.
 type Saved struct {
 	// Held are the leases in use. Remove one with Save before releasing it.
 	Held []lease.Lease
 	// Cached is the last lease that ran out, for cached fallback; nil if none.
 	Cached *lease.Lease
-	// Timeline is the zero value together with SourceNone: nothing known yet.
-	// All leases are on this timeline.
+	// Timeline is the timeline of all leases; the zero value with SourceNone.
 	Timeline snowflake.Timeline
 	Source   TimelineSource
-	// Offered is the timeline of a lease that was refused, for an operator to
-	// look at.
+	// Offered is the timeline of a refused lease, which an operator can accept.
 	Offered *snowflake.Timeline
-	// Origin says who granted the leases, in the caller's words. A lease means
-	// nothing to another provider: the caller drops those of another origin.
+	// Origin identifies the provider that granted the leases. Other providers do not
+	// know them: the caller drops those of another origin.
 	Origin string
 }
 
@@ -44,8 +42,7 @@ func (s Saved) leases() int {
 	return len(s.Held)
 }
 
-// withoutLeases is s with nothing left that could make a regular or a cached
-// fallback ID.
+// withoutLeases is s without anything that makes regular or cached fallback IDs.
 func (s Saved) withoutLeases() Saved {
 	s.Held, s.Cached = nil, nil
 	return s
@@ -125,8 +122,8 @@ func (s Saved) validateLease(l lease.Lease) error {
 	return nil
 }
 
-// document is one service as text: in the state file with its floor and without
-// leases, in the leases file the other way round.
+// document is the JSON form of one service: with its floor and without leases in the
+// state file, the other way round in the leases file.
 type document struct {
 	FloorMS  int64             `json:"floorMs,omitempty"`
 	Held     []lease.Lease     `json:"held,omitempty"`

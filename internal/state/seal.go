@@ -14,9 +14,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 //	kazahana-state 1 crc32c=89abcdef bytes=1234
 //	{...}
 //
-// The line says what the file is, in which version, and what the document's
-// checksum and length are. People and other programs can read it; nobody should
-// change it.
+// The line has the kind and the version of the file, and the document's checksum and
+// length. The file can be read by any program, but should not be changed.
 const sealFormat = "%s %d crc32c=%08x bytes=%d\n"
 
 // formatVersion is the version of both kinds of sealed files.
@@ -45,7 +44,7 @@ func unseal(path, kind, remedy string, content []byte, document any) error {
 		if len(bytes.Trim(content, "\x00")) == 0 { // cut to nothing, or blocks lost by the file system
 			return damaged("it is empty")
 		}
-		return &FileError{Path: path, Problem: "is no " + kind + " file", Remedy: "find out what it is and move it away"}
+		return &FileError{Path: path, Problem: "is not a " + kind + " file", Remedy: "find out what it is and move it away"}
 	} else if n >= 2 && version != formatVersion {
 		return &FileError{Path: path, Problem: fmt.Sprintf("has version %d, and this kazahanad knows version %d only", version, formatVersion),
 			Remedy: "use the kazahanad that wrote it, or see docs/compatibility.md"}

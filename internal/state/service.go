@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// Service is the state of one service. Its methods may be called concurrently,
-// but for RaiseMark.
+// Service is the state of one service. Its methods may be called concurrently, except
+// RaiseMark.
 type Service struct {
 	state *State
 	name  string
-	mark  atomic.Int64                 // every ID so far embeds less
+	mark  atomic.Int64                 // every ID so far has an earlier timestamp
 	word  atomic.Pointer[atomic.Int64] // the mark's place in the mapping; nil once closed
 }
 
@@ -24,14 +24,13 @@ func (sv *Service) Load() Saved {
 	return sv.state.saved[sv.name].clone()
 }
 
-// Save replaces all that is kept for the service. When it returns nil, a kill -9
-// brings back the new leases or, where there is no live directory, none. The
-// timeline reaches the disk about a second later. Save waits for no disk.
+// Save replaces the state of the service. When it returns nil, the next start after a
+// kill -9 finds the new leases or, without a live directory, none. The timeline
+// reaches the disk about a second later. Save waits for no disk.
 //
-// On a *FileError the new content stands for this process, and nothing is adopted
-// after a crash until it is written: Look tries again. So a lease that was removed
-// never comes back. On an error about the content, and on ErrClosed, nothing has
-// changed.
+// After a *FileError this process uses the new content, and a crash costs the leases
+// until Look has written it. So a removed lease never comes back. After an error about
+// the content, and after ErrClosed, nothing has changed.
 //
 // Without a live directory a change of the timeline waits for the disk.
 func (sv *Service) Save(content Saved) error {
@@ -41,27 +40,27 @@ func (sv *Service) Save(content Saved) error {
 	return sv.state.save(sv.name, content.clone())
 }
 
-// Mark is the timestamp in Unix milliseconds that no ID so far reaches; 0 if
-// there never was an ID.
+// Mark is a timestamp in Unix milliseconds above that of every ID so far; 0 if there
+// never was an ID.
 func (sv *Service) Mark() int64 { return sv.mark.Load() }
 
-// RaiseMark raises the mark to ms, or does nothing where it is there already. To
-// emit an ID that embeds t, call RaiseMark(t+1) first. It takes no lock, allocates
-// nothing and makes no system call. Calls for one service come one at a time.
+// RaiseMark raises the mark to ms, unless it is there already. Before an ID with
+// timestamp t is issued, RaiseMark(t+1) must be called. It takes no lock, allocates
+// nothing and makes no system call. Calls for one service must not be concurrent.
 //
 // After Close it panics: an ID would lack its mark.
 func (sv *Service) RaiseMark(ms int64) {
 	if ms <= sv.mark.Load() {
 		return
 	}
-	// begin stores the word's place first, then reads the mark. So either this call
-	// finds the new place, or begin finds the new mark.
+	// begin stores the word's new place, then reads the mark. So either this call finds
+	// the new place, or begin finds the new mark.
 	sv.mark.Store(ms)
 	word := sv.word.Load()
 	if word == nil {
 		panic("state: RaiseMark of service " + sv.name + " after Close: an ID would lack its mark")
 	}
 	if !storeWord(word, encodeMark(ms)) {
-		sv.state.faulted.Store(true) // Look gives the marks another file
+		sv.state.faulted.Store(true) // Look moves the marks to another file
 	}
 }

@@ -11,19 +11,18 @@ import (
 	"go.uber.org/zap"
 )
 
-// ErrClosed is returned by what is called after Close.
+// ErrClosed is returned by methods after Close.
 var ErrClosed = errors.New("the state is closed")
 
-// Options of Open. The zero value is of use: without a live directory, silent.
+// Options of Open. The zero value means no live directory and no log.
 type Options struct {
-	// Live is the live directory, on a file system in memory; "" = none: nothing
-	// is adopted after a crash, and the marks are in the state directory.
+	// Live is the live directory, on a file system in memory. Without one ("")
+	// nothing is adopted after a crash, and the marks are in the state directory.
 	Live string
 	// Identity replaces the reading of this host's machine and boot ID.
 	Identity func() Identity
 	Log      *zap.Logger // nil: nothing is logged
-	// OnError is called with each failure that is logged as an error; nil: nobody
-	// counts them.
+	// OnError is called for each failure that is logged as an error; optional.
 	OnError func()
 }
 
@@ -56,10 +55,10 @@ type State struct {
 
 	faulted atomic.Bool // a mark could not be stored: its file was cut short
 
-	changes chan struct{} // has a token when the disk lacks more than marks
+	changes chan struct{} // has a token when the disk lacks more than new marks
 
-	// mu guards what follows. Nothing waits for a disk while it is held, except
-	// where the marks are on one.
+	// mu guards the fields below. Nothing waits for a disk while it is held, unless
+	// the marks are on one.
 	mu       sync.Mutex
 	place    string // the live directory, as the state file names it; "": none
 	folder   string // this state directory's name for itself
@@ -77,11 +76,10 @@ type State struct {
 	syncer syncer
 }
 
-// Service returns the state of the service of that name, the same one each
-// time, and makes it if it is new.
+// Service returns the state of the named service, the same one each time, and creates
+// it if it is new.
 //
-// Errors: one that wraps ErrTooManyServices, one about the name, *FileError,
-// ErrClosed.
+// Errors: one that wraps ErrTooManyServices, one about the name, *FileError, ErrClosed.
 func (s *State) Service(name string) (*Service, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -109,15 +107,15 @@ func (s *State) Service(name string) (*Service, error) {
 	return sv, nil
 }
 
-// save replaces what is kept for a service.
+// save replaces the state of a service.
 func (s *State) save(name string, content Saved) error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		return ErrClosed
 	}
-	// After a kill -9 the old timeline would make smaller IDs. The live state
-	// survives that; without one the disk has to.
+	// After a kill -9 the old timeline would make smaller IDs. The live state survives
+	// that; without one, wait for the disk.
 	waits := s.live == nil && s.disk != nil && !sameTimeline(s.saved[name], content)
 	err := s.saveLocked(map[string]Saved{name: content})
 	s.mu.Unlock()
@@ -127,8 +125,8 @@ func (s *State) save(name string, content Saved) error {
 	return err
 }
 
-// saveLocked keeps the changes in any case: a lease that was removed must not
-// come back with the next write that succeeds.
+// saveLocked keeps the changes even if the write fails: a removed lease must not come
+// back with the next successful write.
 func (s *State) saveLocked(changes map[string]Saved) (err error) {
 	maps.Copy(s.saved, changes)
 	if s.live != nil {
@@ -138,17 +136,17 @@ func (s *State) saveLocked(changes map[string]Saved) (err error) {
 	return err
 }
 
-// wake has Run bring the state to the disk soon.
+// wake makes Run write the state to the disk soon.
 func (s *State) wake() {
 	select {
 	case s.changes <- struct{}{}:
-	default: // there is a token
+	default: // there is a token already
 	}
 }
 
-// Close brings the floors to the disk, for which it waits at most closePatience,
-// and gives the directories back. Generators must have stopped before: a later
-// RaiseMark panics. Calling Close again does nothing.
+// Close writes the floors to the disk, waiting for at most closePatience, and unlocks
+// the directories. Generators must have stopped before: a later RaiseMark panics.
+// Calling Close again does nothing.
 func (s *State) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -172,8 +170,8 @@ func (s *State) Close() error {
 	case err = <-written:
 		err = errors.Join(err, s.closeLive(), s.disk.Close())
 	case <-patience.C:
-		// The directory stays locked until the write under way has ended, or the
-		// process has.
+		// The directory stays locked until the write under way, or the process, has
+		// ended.
 		err = errors.Join(errDiskStalls, s.closeLive())
 		go func() {
 			<-written
@@ -186,8 +184,8 @@ func (s *State) Close() error {
 	return err
 }
 
-// closeLive gives back everything but the state directory, whose lock goes last:
-// until then nobody else asks for the folder.
+// closeLive closes everything but the state directory. Its lock is released last:
+// until then no other process takes the folder.
 func (s *State) closeLive() error {
 	var errs []error
 	if s.marks != nil {

@@ -12,11 +12,10 @@ import (
 )
 
 const (
-	// syncInterval is how far the floors on the disk may be behind the marks, and
-	// how often Run looks at the live files.
+	// syncInterval is how far the floors on the disk may be behind the marks, and how
+	// often Run checks the live files.
 	syncInterval = time.Second
-	// stallAfter is how long a write to the disk may take before it is said to
-	// stall.
+	// stallAfter is how long a write may take before the disk counts as stalled.
 	stallAfter = 5 * time.Second
 	// closePatience is how long a stop waits for the disk.
 	closePatience = time.Second
@@ -24,7 +23,7 @@ const (
 	failureLogged = time.Minute
 )
 
-// syncer brings the state to the disk, which may take for ever.
+// syncer writes the state to the disk, which may hang for ever.
 type syncer struct {
 	turn    chan struct{} // holds a token during a write
 	written []byte        // what the disk has
@@ -35,8 +34,8 @@ type syncer struct {
 	err   error      // of the last write
 }
 
-// Sync brings the floors and timelines to the disk if it lacks them, and waits
-// for it.
+// Sync writes the floors and timelines to the disk if they have changed, and waits for
+// the write.
 func (s *State) Sync() error {
 	s.mu.Lock()
 	closed := s.closed
@@ -91,7 +90,7 @@ func (y *syncer) ended(err error) error {
 
 var errDiskStalls = errors.New("the disk does not answer")
 
-// snapshot is what the disk should hold.
+// snapshot is the content that the disk should have.
 func (s *State) snapshot() stateFile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,9 +109,9 @@ func (s *State) snapshot() stateFile {
 	return file
 }
 
-// Run keeps the disk about a second behind the marks, and looks at the live
-// files as often, until ctx is done; then it returns nil. No failure stops it:
-// a full, failing or frozen disk does not stop IDs.
+// Run keeps the disk about a second behind the marks, and checks the live files as
+// often, until ctx is done; then it returns nil. Errors do not stop it: a full, failing
+// or frozen disk does not stop IDs.
 func (s *State) Run(ctx context.Context) error {
 	ticker := time.NewTicker(syncInterval)
 	defer ticker.Stop()
@@ -154,14 +153,14 @@ func (s *State) tellOfDisk(said *reported, err error) {
 	}
 }
 
-// reported is the failure that the log has told of.
+// reported is the failure that was last logged.
 type reported struct {
 	kind string // "": none
 	at   time.Time
 }
 
-// news reports whether the log should tell of the failure now, which it does once
-// in failureLogged while the kind stays the same, or of its end.
+// news reports whether to log the failure now, or its end. A failure of the same kind
+// is logged once in failureLogged.
 func (r *reported) news(kind string, err error) (failed, over bool) {
 	if err == nil {
 		over = r.kind != ""
@@ -175,11 +174,11 @@ func (r *reported) news(kind string, err error) (failed, over bool) {
 	return true, false
 }
 
-// Health is how the state fares, for status and doctor.
+// Health is the condition of the state, for status and doctor.
 type Health struct {
 	Dir     string        // the state directory; "": none
-	Live    string        // where the leases and marks are; "": nowhere, or on the disk
-	LiveErr error         // why they cannot be kept there: after a crash no lease is adopted
+	Live    string        // where the leases and marks are; "": in state_dir, or nowhere
+	LiveErr error         // why they cannot be written; a crash would cost the leases
 	Stalled time.Duration // how long the disk has kept a write waiting; 0: it has not
 	Err     error         // why the last write to the disk failed
 }

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // Get asks the daemon's side door.
@@ -19,7 +21,7 @@ func (s *Site) Get(path string) (code int, body string) {
 
 // GetUnix asks for a path over a Unix socket.
 func GetUnix(socket, path string) (code int, body string, err error) {
-	client := &http.Client{Timeout: Patience, Transport: &http.Transport{
+	client := &http.Client{Timeout: await.Patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)

@@ -12,12 +12,13 @@ import (
 
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // DialSocket connects to a daemon.
 func DialSocket(socket string) (*wire.Client, error) {
-	conn, err := net.DialTimeout("unix", socket, Patience)
+	conn, err := net.DialTimeout("unix", socket, await.Patience)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +43,7 @@ func (s *Site) Dial() *Client {
 
 // Try calls a method.
 func (c *Client) Try(method string, target any, params ...any) error {
-	ctx, cancel := context.WithTimeout(c.T.Context(), Patience)
+	ctx, cancel := context.WithTimeout(c.T.Context(), await.Patience)
 	defer cancel()
 	return c.Call(ctx, method, target, params...)
 }
@@ -104,7 +105,7 @@ func (c *Client) Status() daemon.Status {
 func (c *Client) AwaitMode(modes ...string) daemon.Status {
 	c.T.Helper()
 	var st daemon.Status
-	Eventually(c.T, "mode "+strings.Join(modes, " or "), func() bool {
+	await.Eventually(c.T, "mode "+strings.Join(modes, " or "), func() bool {
 		st = c.Status()
 		return slices.Contains(modes, st.Mode)
 	})
@@ -115,7 +116,7 @@ func (c *Client) AwaitMode(modes ...string) daemon.Status {
 // first ID that is made from it.
 func (c *Client) Lease() (l daemon.LeaseStatus) {
 	c.T.Helper()
-	Eventually(c.T, "a lease is held", func() bool {
+	await.Eventually(c.T, "a lease is held", func() bool {
 		leases := c.Status().Services[0].Leases
 		if len(leases) > 0 {
 			l = leases[len(leases)-1]
@@ -139,7 +140,7 @@ func Issued(st daemon.Status) (n uint64) {
 
 // AskSome asks for one ID or a batch.
 func AskSome(c *wire.Client) (ids []uint64, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	if rand.N(2) == 0 {
 		ids = make([]uint64, 1)

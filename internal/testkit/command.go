@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // Outcome is what became of a command.
@@ -33,11 +34,11 @@ func RunCommand(t *testing.T, cmd *exec.Cmd) Outcome {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = DieWithParent(nil)
 	}
-	cmd.WaitDelay = Patience
+	cmd.WaitDelay = await.Patience
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	overdue := time.AfterFunc(Patience, func() { _ = cmd.Process.Kill() })
+	overdue := time.AfterFunc(await.Patience, func() { _ = cmd.Process.Kill() })
 	defer overdue.Stop()
 	var exit *exec.ExitError
 	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // Ear is a service manager's notification socket.
@@ -31,7 +33,7 @@ func NewEar(s *Site) *Ear {
 func (e *Ear) Await(pattern string) string {
 	e.t.Helper()
 	want := regexp.MustCompile(pattern)
-	if err := e.conn.SetReadDeadline(time.Now().Add(Patience)); err != nil {
+	if err := e.conn.SetReadDeadline(time.Now().Add(await.Patience)); err != nil {
 		e.t.Fatal(err)
 	}
 	buf := make([]byte, 64<<10)

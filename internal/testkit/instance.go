@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // Instance is a daemon that was started.
@@ -30,7 +31,7 @@ func (d *Instance) PID() int { return d.Cmd.Process.Pid }
 // AwaitReady returns when the daemon answers on its socket.
 func (d *Instance) AwaitReady() {
 	d.T.Helper()
-	Eventually(d.T, "the daemon answers", func() bool {
+	await.Eventually(d.T, "the daemon answers", func() bool {
 		select {
 		case <-d.Ended:
 			d.T.Fatalf("the daemon ended: %v\n%s", d.Err, d.Log)
@@ -41,7 +42,7 @@ func (d *Instance) AwaitReady() {
 			return false
 		}
 		defer c.Close()
-		ctx, cancel := context.WithTimeout(d.T.Context(), Patience)
+		ctx, cancel := context.WithTimeout(d.T.Context(), await.Patience)
 		defer cancel()
 		var st daemon.Status
 		return c.Call(ctx, "Status", &st) == nil && st.PID == d.PID()
@@ -51,7 +52,7 @@ func (d *Instance) AwaitReady() {
 // AwaitListening returns when the daemon has its socket, to whomever it answers.
 func (d *Instance) AwaitListening() {
 	d.T.Helper()
-	Eventually(d.T, "the daemon listens", func() bool {
+	await.Eventually(d.T, "the daemon listens", func() bool {
 		select {
 		case <-d.Ended:
 			d.T.Fatalf("the daemon ended: %v\n%s", d.Err, d.Log)
@@ -84,7 +85,7 @@ func (d *Instance) AwaitEnd() {
 	d.T.Helper()
 	select {
 	case <-d.Ended:
-	case <-time.After(Patience):
+	case <-time.After(await.Patience):
 		d.T.Fatalf("process %d does not end\n%s", d.PID(), d.Log)
 	}
 }
@@ -159,7 +160,7 @@ func (b *Log) Lines(t *testing.T) (all []map[string]any) {
 // Says returns when the process has written the words to its log.
 func (d *Instance) Says(words string) {
 	d.T.Helper()
-	Eventually(d.T, "it says "+words, func() bool {
+	await.Eventually(d.T, "it says "+words, func() bool {
 		select {
 		case <-d.Ended:
 			d.T.Fatalf("it ended without a word of %q: %v\n%s", words, d.Err, d.Log)
@@ -178,5 +179,5 @@ func (d *Instance) Code() int {
 // AwaitLog returns when the log has the text.
 func (d *Instance) AwaitLog(text string) {
 	d.T.Helper()
-	Eventually(d.T, "the log says "+text, func() bool { return strings.Contains(d.Log.String(), text) })
+	await.Eventually(d.T, "the log says "+text, func() bool { return strings.Contains(d.Log.String(), text) })
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // LeaseServer is a lease server that was started.
@@ -34,7 +36,7 @@ func (s *Site) StartLeaseServerWith(config, address string, args ...string) *Lea
 // AwaitAddress returns when the server has said where it listens.
 func (l *LeaseServer) AwaitAddress() {
 	l.T.Helper()
-	Eventually(l.T, "the lease server says where it listens", func() bool {
+	await.Eventually(l.T, "the lease server says where it listens", func() bool {
 		select {
 		case <-l.Ended:
 			l.T.Fatalf("the lease server ended: %v\n%s", l.Err, l.Log)
@@ -51,7 +53,7 @@ func (l *LeaseServer) AwaitAddress() {
 
 // Ready reports whether the server answers.
 func (l *LeaseServer) Ready() bool {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: Patience}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}
 	res, err := client.Get(l.URL() + "/readyz")
 	if err != nil {
 		return false
@@ -73,7 +75,7 @@ func (l *LeaseServer) Asked(method, path, token string, body, into any) {
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer "+token)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: Patience}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}
 	answer, err := client.Do(r)
 	if err != nil {
 		l.T.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // LockOf is how the daemon shows a lock now.
@@ -28,6 +29,6 @@ func (c *Client) WantLock(key string, state lock.Status, token int64) lock.Answe
 // because a request is counted until a moment after its answer.
 func (c *Client) AwaitWaiters(n int, last *Instance) {
 	c.T.Helper()
-	Eventually(c.T, "it asks", func() bool { return strings.Contains(last.Log.String(), "acquiring lock") })
-	Eventually(c.T, "it waits", func() bool { return c.Status().InFlight == int64(n) })
+	await.Eventually(c.T, "it asks", func() bool { return strings.Contains(last.Log.String(), "acquiring lock") })
+	await.Eventually(c.T, "it waits", func() bool { return c.Status().InFlight == int64(n) })
 }

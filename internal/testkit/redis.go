@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/redis/go-redis/v9"
 )
@@ -48,7 +49,7 @@ func (s *Site) StartRedis(args ...string) *RedisServer {
 func (s *Site) RunRedis(r *RedisServer) {
 	s.T.Helper()
 	r.Instance = s.LaunchCommand(exec.Command(ring.Program(s.T, "redis-server"), r.Args...))
-	Eventually(s.T, "Redis answers", func() bool { _, err := RedisAsk(r.Address, "PING"); return err == nil })
+	await.Eventually(s.T, "Redis answers", func() bool { _, err := RedisAsk(r.Address, "PING"); return err == nil })
 }
 
 // RedisAsk sends one command.
@@ -84,7 +85,7 @@ func (s *Site) StartSentinels(primary *RedisServer, replicas int) (addresses []s
 		addresses = append(addresses, fmt.Sprintf("127.0.0.1:%d", own))
 	}
 	for _, a := range addresses {
-		Eventually(s.T, "the sentinels know each other", func() bool {
+		await.Eventually(s.T, "the sentinels know each other", func() bool {
 			text, err := RedisAsk(a, "SENTINEL", "MASTER", SentinelSet)
 			known := fmt.Sprint(text)
 			return err == nil && strings.Contains(known, "num-other-sentinels 2 ") && strings.Contains(known, fmt.Sprintf("num-slaves %d ", replicas))
@@ -96,7 +97,7 @@ func (s *Site) StartSentinels(primary *RedisServer, replicas int) (addresses []s
 // AwaitPromotion returns the address of the primary that takes the old one's place.
 func (s *Site) AwaitPromotion(sentinel string, old *RedisServer) (address string) {
 	s.T.Helper()
-	Eventually(s.T, "a replica is promoted", func() bool {
+	await.Eventually(s.T, "a replica is promoted", func() bool {
 		named, err := RedisAsk(sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SentinelSet)
 		parts, ok := named.([]any)
 		if err != nil || !ok || len(parts) != 2 {

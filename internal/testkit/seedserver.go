@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"strings"
 
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -27,7 +28,7 @@ func (s *Site) StartSeedServer(args ...string) *SeedServer {
 	cmd.Stdout, cmd.Stderr = out, out
 	server := &SeedServer{Instance: s.LaunchCommand(cmd)}
 	server.Log = out
-	Eventually(s.T, "the server says where it listens", func() bool {
+	await.Eventually(s.T, "the server says where it listens", func() bool {
 		_, port, ok := strings.Cut(out.String(), "listening ")
 		if port, _, complete := strings.Cut(port, "\n"); ok && complete {
 			server.URL = "http://127.0.0.1:" + port

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // Brief has a provider's leases end soon, and failures be noticed and forgotten
@@ -33,8 +35,10 @@ type Site struct {
 	Host   string // what launchShifted calls the host; "" = by its own name
 }
 
+// NewSite makes the directories. A test that has a site belongs to the ring all.
 func NewSite(t *testing.T) *Site {
 	t.Helper()
+	ring.All(t)
 	dir, err := os.MkdirTemp("", "kz-")
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +116,7 @@ func (s *Site) LaunchCommand(cmd *exec.Cmd) *Instance {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = DieWithParent(nil)
 	}
-	cmd.WaitDelay = Patience
+	cmd.WaitDelay = await.Patience
 	if err := cmd.Start(); err != nil {
 		s.T.Fatal(err)
 	}

@@ -124,9 +124,9 @@ func TestInheritRefuses(t *testing.T) {
 		f    *os.File
 		want string
 	}{
-		{"a file", regular, "no socket"},
-		{"a TCP socket", given(t, tcp), "no Unix socket"},
-		{"a datagram socket", given(t, packets), "no stream socket"},
+		{"a file", regular, "not a socket"},
+		{"a TCP socket", given(t, tcp), "not a Unix socket"},
+		{"a datagram socket", given(t, packets), "not a stream socket"},
 		{"a connection", given(t, served), "Accept=no"},
 	} {
 		if _, err := Inherit(c.f); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -1,6 +1,6 @@
-// Package unixsock makes the socket that the daemon listens on, and tells who
-// is at the other end. It replaces a socket that a crashed process left, and
-// never one that is alive or a file that is no socket.
+// Package unixsock makes the socket that the daemon listens on, and identifies its
+// peers. It replaces a socket that a crashed process left, but never one that is alive,
+// or a file that is not a socket.
 package unixsock
 
 import (
@@ -19,15 +19,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxPath is the longest path that the kernel takes (sun_path, less its NUL),
-// on the stricter of the systems that this runs on.
+// maxPath is the longest path of a socket (sun_path, less its NUL) on the stricter of
+// the supported systems.
 const maxPath = 103
 
-// probeTimeout is how long a process that holds the path may take to accept a
-// connection. One that is slower is alive all the same.
+// probeTimeout is how long probe waits for a connection. A process that is slower
+// counts as alive.
 const probeTimeout = time.Second
 
-// InUseError: another process listens on the path.
+// InUseError says that another process listens on the path.
 type InUseError struct {
 	Path string
 	PID  int    // 0 = not known
@@ -50,14 +50,14 @@ type Options struct {
 	Flag    string      // that names the path, for errors; --socket unless set
 }
 
-// Listener is a Unix socket whose path is this process's until Close, or one that
-// another process keeps.
+// Listener is a Unix socket whose path belongs to this process until Close, or an
+// inherited one.
 type Listener struct {
 	*net.UnixListener
 	lock *os.File // nil: inherited
 }
 
-// Listen binds path, and makes its directory where it is missing.
+// Listen binds path, and makes its directory if it is missing.
 func Listen(path string, o Options) (*Listener, error) {
 	o.Flag = cmp.Or(o.Flag, "--socket")
 	if len(path) > maxPath {
@@ -66,7 +66,7 @@ func Listen(path string, o Options) (*Listener, error) {
 	if err := prepareDirectory(filepath.Dir(path), o); err != nil {
 		return nil, err
 	}
-	// Before the lock's file is made: it does not belong beside what is no socket.
+	// Check before making the lock's file, which does not belong beside other files.
 	if err := checkSocket(path, o.Flag); err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func prepareDirectory(dir string, o Options) error {
 	if !o.Private {
 		return nil
 	}
-	// Below /tmp anybody could have made the directory first.
+	// Below /tmp another user could have made the directory first.
 	info, err := os.Lstat(dir)
 	if err != nil {
 		return fmt.Errorf("socket directory: %w", err)
@@ -120,8 +120,8 @@ func prepareDirectory(dir string, o Options) error {
 	return nil
 }
 
-// lockPath keeps two processes that start at once from each removing the
-// other's socket as stale. The kernel drops the lock with the process.
+// lockPath keeps two processes that start at once from removing each other's socket as
+// stale. The kernel drops the lock with the process.
 func lockPath(path, flag string) (*os.File, error) {
 	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -146,8 +146,8 @@ func bind(path string, o Options) (*net.UnixListener, error) {
 	if err := removeStale(path, o.Flag); err != nil {
 		return nil, err
 	}
-	// The socket is born without permissions: nobody connects before they are
-	// what was asked for.
+	// Create the socket without permissions: no client may connect before the wanted
+	// ones are set.
 	old := unix.Umask(0o777)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	unix.Umask(old)
@@ -165,11 +165,11 @@ func bind(path string, o Options) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// checkSocket reports that the path is taken by something else than a socket.
+// checkSocket returns an error if the path is taken by something else than a socket.
 func checkSocket(path, flag string) error {
 	info, err := os.Lstat(path)
 	if err != nil {
-		return nil // nothing there; or what there is will be said on the way
+		return nil // nothing there, or later steps report the error
 	}
 	return mustBeSocket(path, flag, info)
 }
@@ -178,11 +178,11 @@ func mustBeSocket(path, flag string, info fs.FileInfo) error {
 	if info.Mode().Type() == fs.ModeSocket {
 		return nil
 	}
-	return fmt.Errorf("socket %s: the path is taken by something that is no socket (%v); move it away, or choose another with %s",
+	return fmt.Errorf("socket %s: the path is taken by something that is not a socket (%v); move it away, or choose another with %s",
 		path, info.Mode(), flag)
 }
 
-// removeStale removes what a process that is gone left at the path.
+// removeStale removes a socket whose process is gone.
 func removeStale(path, flag string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -222,7 +222,7 @@ func probe(path string) (alive bool, pid int) {
 	return true, peer.PID
 }
 
-// CheckGroup reports that there is no such group; "" is the process's own.
+// CheckGroup returns an error if there is no such group; "" is the process's own.
 func CheckGroup(name string) error {
 	_, err := groupID(name)
 	return err
@@ -242,7 +242,7 @@ func groupID(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// unwrapOp leaves out what net says about addresses twice.
+// unwrapOp drops the addresses that package net repeats.
 func unwrapOp(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Peer is the process at the other end of a connection, as the kernel knows
-// it: the credentials with which it connected.
+// Peer is the process at the other end of a connection, with the credentials with
+// which it connected, as the kernel reports them.
 type Peer struct {
 	PID int // 0 = not known
 	UID uint32

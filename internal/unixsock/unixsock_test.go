@@ -126,7 +126,7 @@ func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{file, link, dir} {
-		if _, err := Listen(path, Options{Mode: 0o660}); err == nil || !strings.Contains(err.Error(), "no socket") {
+		if _, err := Listen(path, Options{Mode: 0o660}); err == nil || !strings.Contains(err.Error(), "not a socket") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

@@ -2,10 +2,10 @@ package wire
 
 import "sync"
 
-// A connection keeps small buffers while it is idle and borrows larger ones
-// while it is busy. A medium one stays as long as bursts fill it, so a
-// pipelining client does not make its connection borrow for every burst; a
-// large one goes back as soon as it is empty. What is larger still is garbage.
+// A connection keeps small buffers while it is idle and borrows larger ones while it is
+// busy. It keeps a medium one as long as bursts fill it, so that a pipelining client
+// does not cause a borrow for every burst; a large one goes back as soon as it is
+// empty. Even larger ones are left to the garbage collector.
 const (
 	smallBuffer  = 256
 	mediumBuffer = 4 << 10
@@ -43,7 +43,7 @@ func giveBack(b []byte) {
 	}
 }
 
-// idleSize is the buffer to keep after a burst of so many bytes.
+// idleSize is the size of the buffer to keep after a burst of that many bytes.
 func idleSize(burst int) int {
 	if burst > smallBuffer {
 		return mediumBuffer
@@ -51,7 +51,7 @@ func idleSize(burst int) int {
 	return smallBuffer
 }
 
-// nextSize is the size above that of a buffer that turned out too small.
+// nextSize is the next size after that of a buffer that was too small.
 func nextSize(size int) int {
 	switch {
 	case size < smallBuffer:

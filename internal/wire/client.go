@@ -11,12 +11,12 @@ import (
 )
 
 // MaxResponse is the largest response that a Client accepts. It is larger than
-// MaxMessage because answers are larger than questions: 65,536 IDs are 590 KB
-// as integers, but 1.4 MB as decimal strings.
+// MaxMessage because answers are larger than requests: 65,536 IDs are 590 KB as
+// integers, but 1.4 MB as decimal strings.
 const MaxResponse = 4 << 20
 
-// maxWaiting is how many encoded requests may wait for the stream to take
-// them; a further caller waits, as long as its context allows.
+// maxWaiting is how many encoded requests may wait to be written. A further caller
+// waits, as long as its context allows.
 const maxWaiting = 64
 
 // farewellGrace is how long a failed write waits for the reading side to end.
@@ -26,17 +26,17 @@ var (
 	// ErrClosed is the error of calls on a Client after Close.
 	ErrClosed = errors.New("client closed")
 
-	// ErrConnectionLost is the error of calls that the stream broke under, and
-	// of all calls after that. It comes wrapped, together with the cause.
+	// ErrConnectionLost is the error of calls during which the stream broke, and of
+	// all later calls. It comes wrapped, together with the cause.
 	ErrConnectionLost = errors.New("connection lost")
 )
 
 // A Client calls methods over one stream. Calls may run concurrently: they are
-// pipelined, and their answers found by msgid. Requests and answers that nobody
-// waits for are ignored.
+// pipelined, and their answers are found by msgid. The Client ignores answers that no
+// call waits for.
 type Client struct {
 	conn io.ReadWriteCloser
-	told func(*Client, *Request) // of what the peer sends by itself; may be nil
+	told func(*Client, *Request) // called for messages that are not answers; may be nil
 	send chan *outgoing          // to the writing goroutine
 	done chan struct{}           // closed by fail, once
 	both sync.WaitGroup          // the reading and the writing goroutine
@@ -49,29 +49,29 @@ type Client struct {
 	closeErr error  // likewise
 }
 
-// waiter is a call that waits for its answer. Whoever takes it out of the map
-// sets target, or raw, and then sends the one answer.
+// waiter is a call that waits for its answer. The goroutine that takes it out of the
+// map sets target, or raw, and then sends the one answer.
 type waiter struct {
 	target any
 	raw    []byte      // the result, where target is left to the caller
 	done   chan answer // has room for one
 }
 
-// answer is what became of a call.
+// answer is the outcome of a call.
 type answer struct {
 	refusal *Error // from the server
 	err     error  // from the stream
 	result  error  // about decoding
 }
 
-// NewClient returns a Client on conn, which it owns from now on. A Close of
-// conn must end its blocked Reads and Writes, as that of a socket does. The
-// Client must be closed. It ignores what the peer sends by itself.
+// NewClient returns a Client on conn, which it owns from now on. Close of conn must end
+// blocked Reads and Writes, as that of a socket does. The Client must be closed. It
+// ignores notifications and requests from the peer.
 func NewClient(conn io.ReadWriteCloser) *Client { return NewToldClient(conn, nil) }
 
-// NewToldClient is NewClient with a function that is called with each notification
-// and each request of the peer's, one after another, by the goroutine that reads:
-// it must neither wait for the Client nor keep the message. Answer is for later.
+// NewToldClient is NewClient with a function that the reading goroutine calls with each
+// notification and each request from the peer, one after another. It must not wait for
+// the Client or keep the message. Answer can answer a request later.
 func NewToldClient(conn io.ReadWriteCloser, told func(*Client, *Request)) *Client {
 	c := &Client{
 		conn:    conn,
@@ -107,14 +107,15 @@ func (c *Client) Err() error {
 // Call calls a method and stores its result in target, a pointer, or nowhere
 // if target is nil. Structs, in params and in target, use their json tags.
 //
-// An integer result is read strictly into *uint64 and *int64, and an array of
-// them into *[]uint64 and *[]Range: whole floats pass, and what does not fit is an
-// error. *any takes anything; other targets follow the rules of the msgpack library.
+// An integer result is read strictly into *uint64 and *int64, and an array of integers
+// into *[]uint64 and *[]Range: whole floats are accepted, and values that do not fit
+// are an error. *any takes anything; other targets follow the rules of the msgpack
+// library.
 //
-// The error is an *Error if the server answered with one; ctx.Err(), wrapped,
-// if ctx ended first, which leaves open whether the server carried the call
-// out; ErrConnectionLost or ErrClosed, wrapped, if the stream did. An error
-// about encoding or decoding leaves the Client usable.
+// The error is an *Error if the server answered with one. It wraps ctx.Err() if ctx
+// ended first; the server may have carried the call out then. It wraps
+// ErrConnectionLost or ErrClosed if the stream ended. After an error about encoding or
+// decoding the Client can still be used.
 func (c *Client) Call(ctx context.Context, method string, target any, params ...any) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("wire: call %s: %w", method, err)
@@ -131,7 +132,7 @@ func (c *Client) Call(ctx context.Context, method string, target any, params ...
 	select {
 	case c.send <- out:
 	case <-ctx.Done(): // noticed below
-	case <-c.done: // likewise: fail answers everybody
+	case <-c.done: // likewise: fail answers every call
 	}
 	var got answer
 	select {
@@ -140,7 +141,7 @@ func (c *Client) Call(ctx context.Context, method string, target any, params ...
 		if c.forget(id) {
 			return fmt.Errorf("wire: call %s: %w", method, ctx.Err())
 		}
-		got = <-w.done // it is coming right now
+		got = <-w.done // the answer is being delivered
 	}
 	if got.refusal != nil {
 		return got.refusal
@@ -157,8 +158,8 @@ func (c *Client) Call(ctx context.Context, method string, target any, params ...
 	return nil
 }
 
-// Answer answers a request of the peer's: with the text of refusal unless that is
-// nil, else with result. An error says that nothing was sent.
+// Answer answers a request from the peer: with the text of refusal, or with result if
+// refusal is nil. If it returns an error, nothing was sent.
 func (c *Client) Answer(id uint32, result any, refusal error) error {
 	out, err := encodeAnswer(id, result, refusal)
 	if err == nil {
@@ -174,8 +175,8 @@ func (c *Client) Answer(id uint32, result any, refusal error) error {
 	return nil
 }
 
-// register reserves a msgid that no waiting call has. It never gives 0, with
-// which servers answer what they could not read.
+// register reserves a msgid that no waiting call has. It never uses 0, with which
+// servers answer messages that they could not read.
 func (c *Client) register(target any) (uint32, *waiter, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,7 +194,7 @@ func (c *Client) register(target any) (uint32, *waiter, error) {
 	return c.lastID, w, nil
 }
 
-// forget gives up waiting, and reports whether there still was no answer.
+// forget gives up waiting, and reports whether there was no answer yet.
 func (c *Client) forget(id uint32) bool {
 	return c.take(id) != nil
 }
@@ -207,7 +208,7 @@ func (c *Client) take(id uint32) *waiter {
 	return w
 }
 
-// fail ends the Client for the given reason; only the first one counts.
+// fail ends the Client for the given reason. Only the first reason counts.
 func (c *Client) fail(reason error) {
 	c.mu.Lock()
 	if c.err != nil {
@@ -299,7 +300,7 @@ func (c *Client) deliver(message *Request) error {
 	case answered != nil:
 		w.done <- answer{refusal: answered}
 	default:
-		// Integers cost less to decode than to copy for somebody else.
+		// Decoding integers here is cheaper than copying them for the caller.
 		taken, err := message.values.integers(w.target)
 		if !taken {
 			w.raw = slices.Clone(message.values.raw[message.values.pos():])
@@ -309,7 +310,7 @@ func (c *Client) deliver(message *Request) error {
 	return nil
 }
 
-// writeAll writes requests until the Client fails, as many at once as wait.
+// writeAll writes requests until the Client fails, all waiting ones at once.
 func (c *Client) writeAll() {
 	var batch []byte
 	for {
@@ -334,7 +335,7 @@ func (c *Client) writeAll() {
 	}
 }
 
-// collect appends the request and those that wait behind it to batch.
+// collect appends the request and all waiting ones to batch.
 func (c *Client) collect(batch []byte, out *outgoing) []byte {
 	for {
 		batch = append(batch, out.out.buf...)
@@ -350,9 +351,9 @@ func (c *Client) collect(batch []byte, out *outgoing) []byte {
 	}
 }
 
-// awaitFarewell gives the reading goroutine a moment to come to the end of the
-// stream: a server that turns a client away says why and closes at once, and
-// the client's write may fail before that word is read.
+// awaitFarewell gives the reading goroutine a moment to reach the end of the stream. A
+// server that turns a client away sends the reason and closes at once, and the client's
+// write may fail before the reason is read.
 func (c *Client) awaitFarewell() {
 	timer := time.NewTimer(farewellGrace)
 	defer timer.Stop()

@@ -282,10 +282,10 @@ func TestFormsOfErrors(t *testing.T) {
 		{5, Error{Message: "the server answered with an integer as the error"}},
 		{false, Error{Message: "the server answered with a boolean as the error"}},
 		{map[string]any{"a": 1}, Error{Message: "the server answered with a map as the error"}},
-		{[]any{}, Error{Message: "the server answered with an array that is no error we know"}},
-		{[]any{"a", "b"}, Error{Message: "the server answered with an array that is no error we know"}},
-		{[]any{256, "b"}, Error{Message: "the server answered with an array that is no error we know"}},
-		{[]any{0, 1}, Error{Message: "the server answered with an array that is no error we know"}},
+		{[]any{}, Error{Message: "the server answered with an array that is not a known form of error"}},
+		{[]any{"a", "b"}, Error{Message: "the server answered with an array that is not a known form of error"}},
+		{[]any{256, "b"}, Error{Message: "the server answered with an array that is not a known form of error"}},
+		{[]any{0, 1}, Error{Message: "the server answered with an array that is not a known form of error"}},
 	} {
 		c := NewClient(newServer(pack(t, []any{1, 1, x.err, nil})))
 		err := c.Call(t.Context(), "m", nil)

@@ -48,7 +48,7 @@ func encodeRequest(id uint32, method string, params []any) (*outgoing, error) {
 	return o.whole(err)
 }
 
-// maxRefusal is how many bytes of an error a peer is told.
+// maxRefusal limits the text of an error that is sent to the peer.
 const maxRefusal = 1024
 
 func encodeAnswer(id uint32, result any, refusal error) (*outgoing, error) {
@@ -68,7 +68,7 @@ func encodeAnswer(id uint32, result any, refusal error) (*outgoing, error) {
 	))
 }
 
-// whole returns a message that was encoded, unless it cannot be sent.
+// whole returns the encoded message, or an error if it cannot be sent.
 func (o *outgoing) whole(err error) (*outgoing, error) {
 	if size := len(o.out.buf); err == nil && size > MaxMessage {
 		err = fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, size, MaxMessage)
@@ -80,8 +80,8 @@ func (o *outgoing) whole(err error) (*outgoing, error) {
 	return o, nil
 }
 
-// answerError reads the error of a response; nil if there is none. Servers
-// other than ours have other forms of it, which become a message.
+// answerError reads the error of a response, nil if there is none. Other forms of
+// errors, of other servers, become the message.
 func (v *values) answerError() (*Error, error) {
 	switch kind := v.kind(); kind {
 	case KindNil:
@@ -98,7 +98,7 @@ func (v *values) answerError() (*Error, error) {
 		if e := pairError(raw); e != nil {
 			return e, nil
 		}
-		return &Error{Message: "the server answered with an array that is no error we know"}, nil
+		return &Error{Message: "the server answered with an array that is not a known form of error"}, nil
 	default:
 		_, err := v.bytesOfNext()
 		return &Error{Message: fmt.Sprintf("the server answered with %v as the error", kind)}, err
@@ -139,8 +139,8 @@ func decodeResult(raw []byte, target any) (err error) {
 	if taken, err := v.integers(target); taken {
 		return err
 	}
-	// The library skips the head of an extension type where it wants a map,
-	// and would then believe lengths that the Splitter has never seen.
+	// If the library expects a map and finds an extension type, it skips the head, and
+	// would then trust lengths that the Splitter has not checked.
 	check := Splitter{limit: math.MaxInt32, anyValue: true}
 	if _, err := check.Scan(raw); err != nil || check.ext {
 		return errors.New("extension types are not supported")
@@ -154,8 +154,8 @@ func decodeResult(raw []byte, target any) (err error) {
 	return v.dec.Decode(target)
 }
 
-// integers stores the next value in target if that is for integers, or nothing,
-// and reports whether it is.
+// integers stores the next value in target and returns true if target is for integers
+// or nil.
 func (v *values) integers(target any) (taken bool, err error) {
 	switch t := target.(type) {
 	case nil:
@@ -190,7 +190,7 @@ func (v *values) uint64s() ([]uint64, error) {
 	return all, nil
 }
 
-// ranges reads integers as the fewest ranges that give them in their order.
+// ranges reads integers as the smallest list of ranges in their order.
 func (v *values) ranges() ([]Range, error) {
 	n, err := v.arrayLen()
 	if err != nil {
@@ -237,8 +237,8 @@ func fixedRanges(b []byte) (all []Range, ok bool) {
 	return all, true
 }
 
-// readFixed reads integers that all have the 9-byte form, as those of a batch of
-// IDs do: at a tenth of what the library costs.
+// readFixed reads integers that all have the 9-byte form, as in a batch of IDs, ten
+// times as fast as the library.
 func readFixed(b []byte, all []uint64) bool {
 	for i := range all {
 		if b[0] != codeUint64 {

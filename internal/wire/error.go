@@ -66,11 +66,11 @@ func (c Code) Kind() ErrorKind {
 // A code is upper-case letters, digits and underscores; a key the same in
 // lower case. A value is bare, or quoted as a Go string if it is empty or
 // contains a space, a quote, an equals sign or something unprintable. The
-// details are the longest tail of the text that reads as such words; a message
-// that would be taken for details gets a space after each equals sign.
+// details are the longest tail of the text that consists of such words. A message that
+// could be read as details gets a space after each equals sign.
 type Error struct {
 	Kind    ErrorKind
-	Code    Code   // empty if the peer is no kazahana daemon
+	Code    Code   // empty if the peer is not a kazahana daemon
 	Message string // one line
 	Details []Detail
 }
@@ -83,8 +83,8 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Kind: code.Kind(), Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// With adds a detail and returns e. A key that is not lower-case letters,
-// digits and underscores is a mistake in the program: With panics.
+// With adds a detail and returns e. It panics if the key has other characters than
+// lower-case letters, digits and underscores.
 func (e *Error) With(key string, value any) *Error {
 	if !isWord(key, 'a', 'z') {
 		panic("wire: bad key of a detail: " + key)
@@ -220,7 +220,7 @@ func needsQuotes(value string) bool {
 	})
 }
 
-// oneLine keeps a message from breaking logs and terminals.
+// oneLine makes a message one line of printable text.
 func oneLine(message string) string {
 	message = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -2,9 +2,8 @@ package wire
 
 import "fmt"
 
-// An Inbox holds the bytes that came from a peer and cuts them into messages.
-// It does no I/O: fill Space, tell Added, take messages with Next. It is not
-// safe for concurrent use.
+// An Inbox holds the bytes from a peer and cuts them into messages. It does no I/O:
+// fill Space, call Added, take messages with Next. It is not safe for concurrent use.
 type Inbox struct {
 	split Splitter
 
@@ -35,8 +34,7 @@ func (in *Inbox) Next() ([]byte, error) {
 	return msg, nil
 }
 
-// Pending reports whether Next has something to say, a message or an error,
-// without more bytes.
+// Pending reports whether Next would return a message or an error without more bytes.
 func (in *Inbox) Pending() bool {
 	if in.ready == 0 && in.err == nil && in.start < in.end {
 		in.ready, in.err = in.split.Scan(in.buf[in.start:in.end])
@@ -44,7 +42,7 @@ func (in *Inbox) Pending() bool {
 	return in.ready > 0 || in.err != nil
 }
 
-// Partial reports whether bytes are held that are not yet handed out.
+// Partial reports whether there are bytes that Next has not returned yet.
 func (in *Inbox) Partial() bool { return in.start < in.end }
 
 // Space returns where the next bytes go. It is never empty if Next has been
@@ -73,7 +71,7 @@ func (in *Inbox) Space() []byte {
 	return in.buf[in.end:]
 }
 
-// Added tells that the first n bytes of Space are now filled.
+// Added says that the first n bytes of Space are filled now.
 func (in *Inbox) Added(n int) {
 	if n < 0 || n > len(in.buf)-in.end {
 		panic(fmt.Sprintf("wire: %d bytes added to a space of %d", n, len(in.buf)-in.end))
@@ -86,8 +84,7 @@ func (in *Inbox) Added(n int) {
 	in.filled = in.end == len(in.buf)
 }
 
-// Preload puts bytes that came in another way before all that is to come. The
-// Inbox is a new one.
+// Preload puts bytes that were read elsewhere at the beginning of a new Inbox.
 func (in *Inbox) Preload(b []byte) {
 	for len(b) > 0 {
 		n := copy(in.Space(), b)
@@ -106,13 +103,13 @@ func (in *Inbox) Release() {
 	in.buf, in.start, in.end, in.filled = nil, 0, 0, false
 }
 
-// reject makes err the last thing that Next says.
+// reject makes Next return err from now on.
 func (in *Inbox) reject(err error) error {
 	in.err = err
 	return err
 }
 
-// rebuild moves what is held to a buffer of another size.
+// rebuild moves the content to a buffer of another size.
 func (in *Inbox) rebuild(size int) {
 	buf := borrow(size)
 	in.end = copy(buf, in.buf[in.start:in.end])

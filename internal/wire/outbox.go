@@ -15,10 +15,10 @@ const HighWater = largeBuffer
 // one struct serves JSON and MessagePack.
 const structTag = "json"
 
-// An Outbox encodes replies into one buffer and writes it at Flush, or on its
-// own when HighWater is reached. An error of the writer stays and is told by
-// Flush; what is encoded after it is dropped. Without a writer everything
-// stays in the buffer, for an event loop that sends Unsent by itself.
+// An Outbox encodes replies into one buffer and writes it at Flush, or by itself when
+// HighWater is reached. After an error of the writer, Flush returns that error and
+// further replies are dropped. Without a writer everything stays in the buffer, for an
+// event loop that sends Unsent itself.
 //
 // An Outbox is not safe for concurrent use. It must not be copied.
 type Outbox struct {
@@ -90,9 +90,9 @@ func (o *Outbox) ReplyNil(id uint32) {
 // become maps with the names of their json tags. An error means that v cannot
 // be encoded: nothing was answered then, and the request still waits for a reply.
 //
-// The library knows no json.Marshaler, and gives a time.Time as an extension
-// type, which many clients, ours included, do not read: give times as strings
-// or numbers, and IDs as uint64.
+// The library ignores json.Marshaler, and encodes a time.Time as an extension type,
+// which many clients, ours included, do not read. Pass times as strings or numbers, and
+// IDs as uint64.
 func (o *Outbox) ReplyAny(id uint32, v any) error {
 	if !o.ready() {
 		return nil
@@ -138,8 +138,8 @@ func (o *Outbox) ReplyMap(id uint32, fields ...Field) {
 	o.out.buf = appendFields(o.out.buf, fields)
 }
 
-// Notify sends a notification, to which nobody answers. The peer must have asked
-// for it. An error means that a parameter cannot be encoded, and nothing is sent.
+// Notify sends a notification. The peer must have asked for it. An error means that a
+// parameter cannot be encoded, and nothing is sent.
 func (o *Outbox) Notify(method string, params ...any) error {
 	return o.ask(method, params, func() {
 		o.must(o.enc.EncodeArrayLen(3))
@@ -159,7 +159,7 @@ func (o *Outbox) Request(id uint32, method string, params ...any) error {
 	})
 }
 
-// ask sends what begins with the head.
+// ask sends a message that begins with the head.
 func (o *Outbox) ask(method string, params []any, head func()) error {
 	if !o.ready() {
 		return nil
@@ -207,9 +207,8 @@ func (o *Outbox) ReplyRanges(id uint32, ranges []Range) {
 	}
 }
 
-// BeginArray begins an answer that is an array. Exactly n elements must be
-// appended before anything else is answered; another number of them is a
-// mistake in the program that would ruin the stream: it panics.
+// BeginArray begins an answer that is an array. Exactly n elements must be appended
+// before the next answer. Any other number would corrupt the stream, and panics.
 func (o *Outbox) BeginArray(id uint32, n int) {
 	if n < 0 {
 		panic(fmt.Sprintf("wire: an array of %d elements", n))
@@ -252,8 +251,7 @@ func (o *Outbox) AppendString(v string) {
 	}
 }
 
-// Flush writes what is waiting. It returns the first error that the writer
-// gave, now or before.
+// Flush writes the buffer. It returns the first error of the writer, now or before.
 func (o *Outbox) Flush() error {
 	if o.w == nil {
 		return nil
@@ -264,7 +262,7 @@ func (o *Outbox) Flush() error {
 	return o.err
 }
 
-// write leaves the buffer empty, but as large as it is.
+// write empties the buffer and keeps its size.
 func (o *Outbox) write() {
 	if o.err == nil && len(o.out.buf) > 0 {
 		n, err := o.w.Write(o.out.buf)
@@ -276,7 +274,7 @@ func (o *Outbox) write() {
 	o.out.buf = o.out.buf[:0]
 }
 
-// Unsent returns the bytes that are waiting, until the next call of anything else.
+// Unsent returns the waiting bytes. They are valid until the next call of any method.
 func (o *Outbox) Unsent() []byte { return o.out.buf }
 
 // Sent tells that the first n bytes of Unsent are on their way.
@@ -298,8 +296,7 @@ func (o *Outbox) Release() {
 	}
 }
 
-// begin encodes an answer up to its result, and reports whether the result is
-// wanted.
+// begin encodes an answer up to its result, and reports whether to encode the result.
 func (o *Outbox) begin(id uint32) bool {
 	if !o.ready() {
 		return false
@@ -317,15 +314,14 @@ func (o *Outbox) ready() bool {
 	return o.room(smallBuffer)
 }
 
-// head begins an answer. What most answers consist of is written without the
-// library, which takes several times as long.
+// head begins an answer. The common parts of answers are written without the library,
+// which takes several times as long.
 func (o *Outbox) head(id uint32) {
 	o.out.grow(maxScalarReply)
 	o.out.buf = appendUint(append(o.out.buf, codeArray4, byte(TypeResponse)), id)
 }
 
-// room makes sure that n bytes fit below HighWater, and reports whether there
-// is a point in encoding them.
+// room makes sure that n bytes fit below HighWater, and reports whether to encode them.
 func (o *Outbox) room(n int) bool {
 	if o.w != nil && len(o.out.buf) > 0 && len(o.out.buf)+n > HighWater {
 		o.write()
@@ -339,7 +335,7 @@ func (o *Outbox) took(n int) {
 	}
 }
 
-// must holds for encoding into memory, which cannot fail.
+// must is for encoding into memory, which cannot fail.
 func (o *Outbox) must(err error) {
 	if err != nil {
 		panic("wire: encoding into memory failed: " + err.Error())
@@ -377,8 +373,7 @@ func (s *sink) move(size int) {
 	s.buf = buf
 }
 
-// shrink makes an empty buffer as small as it should be after a burst of so
-// many bytes.
+// shrink reduces an empty buffer to the size to keep after a burst of that many bytes.
 func (s *sink) shrink(burst int) {
 	if size := idleSize(burst); cap(s.buf) > size {
 		s.move(size)

@@ -15,9 +15,9 @@ const (
 	TypeNotification MessageType = 2
 )
 
-// A Request is one message from a peer: a header, and a cursor over the params
-// of a request or a notification. It is made to be reused: the zero value is
-// ready, and reading into it again allocates nothing.
+// A Request is one message from a peer: a header, and a cursor over the params of a
+// request or a notification. It can be reused: the zero value is ready, and reading
+// into it again allocates nothing.
 //
 // The cursor goes forward only. Positional params are read with the typed
 // methods in their order; Options then opens the map of options after them. A
@@ -46,7 +46,7 @@ type Request struct {
 	optionOpen bool   // its value has not been read
 }
 
-// noCopy makes vet's copylocks check watch over a type.
+// noCopy makes vet's copylocks check apply to a type.
 type noCopy struct{}
 
 func (*noCopy) Lock()   {}
@@ -91,7 +91,7 @@ func (r *Request) Parse(msg []byte) error {
 	return nil
 }
 
-// parseType reads the message type and holds the array's length against it.
+// parseType reads the message type and checks the array's length against it.
 func (r *Request) parseType(length int) error {
 	if length < 3 || length > 4 {
 		return parseErrorf("not a message: an array of %d elements", length)
@@ -144,7 +144,7 @@ func (r *Request) Detach() *Request {
 // NumParams returns the number of positional params, a map of options included.
 func (r *Request) NumParams() int { return r.count }
 
-// Next tells what kind of value comes next, KindNone if there is none.
+// Next returns the kind of the next value, KindNone if there is none.
 func (r *Request) Next() Kind {
 	if r.ready() != nil {
 		return KindNone
@@ -152,7 +152,7 @@ func (r *Request) Next() Kind {
 	return r.values.kind()
 }
 
-// Int64 reads an integer; a float that is a whole number will do.
+// Int64 reads an integer, or a float that is a whole number.
 func (r *Request) Int64() (int64, error) {
 	if err := r.ready(); err != nil {
 		return 0, err
@@ -161,7 +161,7 @@ func (r *Request) Int64() (int64, error) {
 	return n, r.took(err)
 }
 
-// Uint64 reads an integer that is not negative; a float that is a whole number will do.
+// Uint64 reads an integer that is not negative, or a float that is such a number.
 func (r *Request) Uint64() (uint64, error) {
 	if err := r.ready(); err != nil {
 		return 0, err
@@ -246,9 +246,8 @@ func (r *Request) MapLen() (int, error) {
 	return n, err
 }
 
-// Options opens the map of options, which is the last parameter. If it is
-// missing or nil there are no options; anything else is an error, so is a
-// parameter too many.
+// Options opens the map of options, which is the last parameter. If it is missing or
+// nil there are no options. Any other value is an error, and so is a surplus parameter.
 func (r *Request) Options() error {
 	if err := r.finishNested(); err != nil {
 		return err
@@ -298,8 +297,8 @@ func (r *Request) NextOption() (name []byte, ok bool, err error) {
 	return r.option, true, nil
 }
 
-// End reports params that nobody read as an error, for a method that takes no
-// more and has no options.
+// End returns an error if there are unread params, for a method that takes no more and
+// has no options.
 func (r *Request) End() error {
 	if r.shape != KindArray {
 		return r.badShape()
@@ -310,7 +309,7 @@ func (r *Request) End() error {
 	return nil
 }
 
-// ready says why there is no value to read, or nil.
+// ready returns an error if there is no value to read.
 func (r *Request) ready() error {
 	r.mark = r.values.pos()
 	switch {
@@ -324,8 +323,8 @@ func (r *Request) ready() error {
 	return Errorf(CodeInvalidParams, "parameter %d is missing", r.begun+1)
 }
 
-// took counts the value that was read; or it goes back to the value's begin,
-// and gives the error its place.
+// took counts the value that was read. After an error it goes back to the beginning of
+// the value and adds the place to the error.
 func (r *Request) took(err error) error {
 	switch {
 	case err != nil:

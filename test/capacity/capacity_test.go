@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // span is a time of a world, for people.
@@ -57,6 +58,7 @@ func onDisk(t *testing.T, terms provider.Terms) func(func() int64) provider.Prov
 // TestSevenThousandHosts: 7,000 hosts fit on the default pool, with restarts
 // and deployments. The whole day is in TestTables.
 func TestSevenThousandHosts(t *testing.T) {
+	ring.All(t)
 	mustFit(t, busy(7000, 90*minute))
 }
 
@@ -66,6 +68,7 @@ func TestSevenThousandHosts(t *testing.T) {
 // hosts would take more than 8,192 slots, be refused, lose their leases with the
 // slots in quarantine, and never recover.
 func TestHostsThatStartTogether(t *testing.T) {
+	ring.All(t)
 	s := calm(7000)
 	s.length, s.startOver, s.releaseTakes = 40*minute, 5*minute, second
 	mustFit(t, s)
@@ -88,6 +91,7 @@ func mustFit(t *testing.T, s scenario) {
 // TestAllHostsAtOnce: where they start in the same moment, half of them have to
 // wait when they renew, and have their turn before their leases end.
 func TestAllHostsAtOnce(t *testing.T) {
+	ring.All(t)
 	s := calm(7000)
 	s.length, s.startOver, s.releaseTakes = 40*minute, 0, second
 	w := play(s, slots)
@@ -140,6 +144,7 @@ func rough() scenario {
 
 // TestFitIsExact holds what doc.go says of how the largest number is found.
 func TestFitIsExact(t *testing.T) {
+	ring.All(t)
 	const pool = 256
 	s := rough()
 	s.hosts = 260
@@ -181,6 +186,7 @@ func TestFitIsExact(t *testing.T) {
 // the same as one that looks every second. The slots are too few, so that
 // refusals and waits after them are compared as well.
 func TestPollsChangeNothing(t *testing.T) {
+	ring.All(t)
 	s := rough()
 	s.hosts, s.length, s.services, s.startOver = 15, 90*minute, 2, 4*minute
 	for _, slots := range []int{28, 31} {

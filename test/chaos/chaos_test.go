@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 var (
@@ -100,6 +102,7 @@ func (table chaosTable) print(t *testing.T) {
 // -chaos.full it is a short scenario of each kind, so that the test itself is
 // kept in order.
 func TestChaos(t *testing.T) {
+	ring.Deep(t)
 	if *chaosMany < 2 || *chaosTerm < time.Second || *chaosUse < time.Second {
 		t.Fatal("-chaos.daemons is 2 or more, and -chaos.term and -chaos.use 1s or more")
 	}
@@ -162,7 +165,7 @@ func (c *chaos) begin(t *testing.T, s chaosScenario, how string) {
 // said below that.
 func (c *chaos) perform(t *testing.T, s chaosScenario) (row string, violations []string) {
 	t.Helper()
-	c.term, c.daemons, c.record.gap = time.Second, 5, testkit.Patience
+	c.term, c.daemons, c.record.gap = time.Second, 5, await.Patience
 	if *chaosFull {
 		c.term, c.daemons, c.record.gap = *chaosTerm, *chaosMany, chaosGap
 	}

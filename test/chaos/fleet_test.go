@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -91,7 +92,7 @@ func (c *chaos) start(url string) {
 	c.T.Cleanup(func() { c.stopAsking(); c.asking.Wait() })
 	c.join(ctx, c.regular())
 	if !c.awaitRegular() {
-		c.T.Fatalf("not every host has a lease after %v", testkit.Patience)
+		c.T.Fatalf("not every host has a lease after %v", await.Patience)
 	}
 	c.join(ctx, c.hosts[c.daemons:])
 	c.record.from = c.now()
@@ -126,7 +127,7 @@ func (h *chaosHost) ask(ctx context.Context, now func() time.Duration, rng *rand
 		if c == nil {
 			var err error
 			if c, err = testkit.DialSocket(h.Socket); err != nil {
-				time.Sleep(testkit.PollInterval)
+				time.Sleep(await.Interval)
 				continue
 			}
 			answered = false
@@ -196,7 +197,7 @@ func (h *chaosHost) back(fromMS int64) bool {
 // are; the checker says who is not.
 func (c *chaos) awaitRegular() bool {
 	for _, h := range c.regular() {
-		for deadline := time.Now().Add(testkit.Patience); !h.back(c.record.backFrom); time.Sleep(testkit.PollInterval) {
+		for deadline := time.Now().Add(await.Patience); !h.back(c.record.backFrom); time.Sleep(await.Interval) {
 			if time.Now().After(deadline) {
 				return false
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -102,7 +103,7 @@ func (load *freezeLoad) end() {
 func (load *freezeLoad) more(n int64) {
 	load.t.Helper()
 	from := load.count.Load()
-	testkit.Eventually(load.t, fmt.Sprintf("%d more IDs", n), func() bool { return load.count.Load() >= from+n })
+	await.Eventually(load.t, fmt.Sprintf("%d more IDs", n), func() bool { return load.count.Load() >= from+n })
 }
 
 // freezeSpan is what was answered between two looks.

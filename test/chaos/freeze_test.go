@@ -19,7 +19,9 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -123,7 +125,7 @@ func (h *freezeHost) answers() {
 func (h *freezeHost) namesTheDisk(store, logged bool) {
 	h.T.Helper()
 	c := h.Dial()
-	testkit.Eventually(h.T, "the status says that the disk stalls", func() bool { return c.Status().StateStall > 5000 })
+	await.Eventually(h.T, "the status says that the disk stalls", func() bool { return c.Status().StateStall > 5000 })
 	if !logged {
 		h.daemon.AwaitLog("the floor cannot be brought to the disk of the state directory " + h.State)
 	}
@@ -154,7 +156,7 @@ func (h *freezeHost) collectsGarbage() {
 		return n
 	}
 	from := count()
-	testkit.Eventually(h.T, "the daemon collects its garbage", func() bool { return count() >= from+3 })
+	await.Eventually(h.T, "the daemon collects its garbage", func() bool { return count() >= from+3 })
 }
 
 // frozen looks at the daemon while the disk is frozen, until a lease of before
@@ -168,7 +170,7 @@ func (h *freezeHost) frozen(test freezeCase) {
 	} else {
 		for range 3 {
 			last := lease
-			testkit.Eventually(h.T, "another lease", func() bool { lease = h.Dial().Lease(); return lease.CreatedMS > last.CreatedMS })
+			await.Eventually(h.T, "another lease", func() bool { lease = h.Dial().Lease(); return lease.CreatedMS > last.CreatedMS })
 		}
 	}
 	for range 3 {
@@ -205,7 +207,7 @@ func (h *freezeHost) dies(test freezeCase) {
 	if err := first.Cmd.Process.Signal(test.end); err != nil {
 		h.T.Fatal(err)
 	}
-	testkit.Eventually(h.T, "the daemon serves nobody any more", func() bool {
+	await.Eventually(h.T, "the daemon serves nobody any more", func() bool {
 		c, err := testkit.DialSocket(h.Socket)
 		if err != nil {
 			return true
@@ -218,7 +220,7 @@ func (h *freezeHost) dies(test freezeCase) {
 	h.load.end()
 	h.all = append(h.all, h.load.take().ids...)
 	// Until then it is a process that stops, and the next start refuses.
-	testkit.Eventually(h.T, "the process has died but for a thread", func() bool {
+	await.Eventually(h.T, "the process has died but for a thread", func() bool {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", first.PID()))
 		return err == nil && ending.Match(status)
 	})
@@ -266,6 +268,7 @@ func (h *freezeHost) counts(ctx context.Context, values *atomic.Int64) {
 
 // TestChaosFreeze freezes the disk of a daemon's state directory under load.
 func TestChaosFreeze(t *testing.T) {
+	ring.Deep(t)
 	table := &chaosTable{columns: "ON THE DISK\tIDS BEFORE\tP50\tP99\tIDS DURING\tP50\tP99\tREGULAR\tCACHED\tTWICE\tRESULT\t"}
 	for _, test := range freezeCases {
 		if !*chaosFull && !test.short {
@@ -288,7 +291,7 @@ func (test freezeCase) run(t *testing.T) string {
 	}
 	defer counters.Wait()
 	defer stop()
-	testkit.Eventually(t, "values of the sequence", func() bool { return values.Load() >= 50 })
+	await.Eventually(t, "values of the sequence", func() bool { return values.Load() >= 50 })
 	h.all = append(h.all, h.load.take().ids...)
 	h.load.more(1000)
 	if *chaosFull {

@@ -19,6 +19,7 @@ import (
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -358,7 +359,7 @@ func (s *lockSocket) connected(ctx context.Context) (*wire.Client, error) {
 		if s.conn = nil; ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		time.Sleep(testkit.PollInterval)
+		time.Sleep(await.Interval)
 	}
 	return s.conn, nil
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // protected is what the locks protect, one thing for each: it takes nothing under
@@ -183,8 +183,8 @@ func (f *freezer) stop(process int, lasts time.Duration) {
 	p.mu.Unlock()
 	select {
 	case <-pick.made:
-	case <-time.After(testkit.Patience):
-		p.t.Errorf("process %d was granted no lock within %v", process, testkit.Patience)
+	case <-time.After(await.Patience):
+		p.t.Errorf("process %d was granted no lock within %v", process, await.Patience)
 		return
 	}
 	cmd := f.users.procs[process].Cmd
@@ -192,14 +192,14 @@ func (f *freezer) stop(process int, lasts time.Duration) {
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		p.t.Errorf("process %d cannot be stopped: %v", process, err)
 	}
-	deadline := time.Now().Add(testkit.Patience)
+	deadline := time.Now().Add(await.Patience)
 	time.Sleep(lasts)
 	for !p.overtaken(pick) {
 		if time.Now().After(deadline) {
-			p.t.Errorf("process %d stood still, and nobody else used %s within %v of token %d", process, pick.key, testkit.Patience, pick.token)
+			p.t.Errorf("process %d stood still, and nobody else used %s within %v of token %d", process, pick.key, await.Patience, pick.token)
 			break
 		}
-		time.Sleep(testkit.PollInterval)
+		time.Sleep(await.Interval)
 	}
 	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		p.t.Errorf("process %d cannot be continued: %v", process, err)
@@ -315,7 +315,7 @@ type guarded struct {
 }
 
 func dialProtected(path string) (*guarded, func(), error) {
-	conn, err := net.DialTimeout("unix", path, testkit.Patience)
+	conn, err := net.DialTimeout("unix", path, await.Patience)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // chaosLocks is a scenario of locks and sequences.
@@ -146,7 +147,7 @@ func (p *lockProcesses) end() (all []lockAttempt) {
 // performLocks is perform for a scenario of locks.
 func (c *chaos) performLocks(t *testing.T, s chaosScenario) (row string, violations []string) {
 	t.Helper()
-	u := chaosUsers{processes: 4, keys: 40, sequences: 4, kills: 1, frozen: 1, sample: 8, lasts: 3 * time.Second, ttl: time.Second, gap: testkit.Patience}
+	u := chaosUsers{processes: 4, keys: 40, sequences: 4, kills: 1, frozen: 1, sample: 8, lasts: 3 * time.Second, ttl: time.Second, gap: await.Patience}
 	if *chaosFull {
 		u = chaosUsers{processes: 16, keys: 200, sequences: 8, kills: 3, frozen: 2, sample: 50, lasts: *chaosUse, ttl: 2 * time.Second, gap: chaosGap}
 	}

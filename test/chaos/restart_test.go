@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // restartStore is a provider that can be broken.
@@ -92,6 +93,7 @@ const answeredLongAgo = 11 * time.Second
 // TestChaosRestart ends a daemon while its provider is gone, by TERM and by kill -9,
 // and starts it again: it goes on with regular IDs under the lease that it had.
 func TestChaosRestart(t *testing.T) {
+	ring.Deep(t)
 	table := &chaosTable{columns: "PROVIDER\tIT IS\tTHE DAEMON GETS\tIDS BEFORE\tIDS AFTER\tNOT REGULAR\tLEASE\tRESULT\t"}
 	t.Cleanup(func() {
 		slices.Sort(table.rows)

@@ -12,6 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -93,7 +94,7 @@ const restoreBatch = 512
 // askForRestore asks a daemon for IDs until the time is over, and says of each
 // what kind it is of. A daemon may refuse: it has no lease, or its clock is behind.
 func askForRestore(socket string, d time.Duration) (ids []restoreID, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	c, err := testkit.DialSocket(socket)
 	if err != nil {
@@ -110,7 +111,7 @@ func askForRestore(socket string, d time.Duration) (ids []restoreID, err error) 
 		err := c.Call(ctx, "NextIDs", &batch, restoreBatch, map[string]any{"timeout_ms": 500})
 		var refusal *wire.Error
 		if errors.As(err, &refusal) && slices.Contains([]wire.Code{wire.CodeClockBackward, wire.CodeLeaseAcquisition, wire.CodeTimeout}, refusal.Code) {
-			time.Sleep(testkit.PollInterval)
+			time.Sleep(await.Interval)
 		} else if err != nil {
 			return ids, err
 		}

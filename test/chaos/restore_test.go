@@ -325,6 +325,7 @@ func copyOfBothFirst(w *restoreWorld, frozen bool) {
 // TestChaosRestore puts copies of a daemon's directories back, and looks for IDs
 // that two lives made.
 func TestChaosRestore(t *testing.T) {
+	ring.Deep(t)
 	table := &chaosTable{columns: "COPY PUT BACK\tTRIES\tRESTORES\tREGULAR\tCACHED\tRANDOM\tEQUAL\tTHE LOG\t"}
 	var mu sync.Mutex // of the table
 	rows := map[string]string{}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 )
 
@@ -102,7 +103,7 @@ func (i *issuer) run(shift time.Duration) {
 func (i *issuer) answers() bool {
 	i.T.Helper()
 	up := false
-	testkit.Eventually(i.T, i.name+" has begun to serve, or refused", func() bool {
+	await.Eventually(i.T, i.name+" has begun to serve, or refused", func() bool {
 		select {
 		case <-i.d.Ended:
 			return true
@@ -234,7 +235,7 @@ func inBackground(f func() error) (wait func() error) {
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(testkit.Patience):
+		case <-time.After(await.Patience):
 			return errors.New("it does not end")
 		}
 	}

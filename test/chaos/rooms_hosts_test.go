@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -93,7 +94,7 @@ func launchLogged(s *testkit.Site, cmd *exec.Cmd, name string) *roomProcess {
 func (h *roomHost) awaitRooms() {
 	h.T.Helper()
 	var door string
-	testkit.Eventually(h.T, h.String()+" has its processes", func() bool {
+	await.Eventually(h.T, h.String()+" has its processes", func() bool {
 		door = ""
 		ready := 0
 		for _, p := range h.processes {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 var (
@@ -34,7 +35,7 @@ const (
 
 // roomPatience is how long it may take until every host finds every room, on a
 // machine that is busy with other things.
-const roomPatience = 4 * testkit.Patience
+const roomPatience = 4 * await.Patience
 
 // roomSlack is how long a room may be out of reach beyond the term of a membership.
 const roomSlack = 2 * time.Second
@@ -145,7 +146,7 @@ func (c *chatRooms) step(what string, f func()) {
 	time.Sleep(2 * c.interval) // what is found before that may be in the old place
 	settled := machineNow()
 	settles := func(r *roomResolver) bool { return c.away(r.host.number) || r.clean.Load() >= settled }
-	for deadline := time.Now().Add(roomPatience); !allOf(c.resolvers, settles); time.Sleep(testkit.PollInterval) {
+	for deadline := time.Now().Add(roomPatience); !allOf(c.resolvers, settles); time.Sleep(await.Interval) {
 		if time.Now().After(deadline) {
 			c.T.Fatalf("not within %v: every host finds every room after: %s", roomPatience, what)
 		}
@@ -162,7 +163,7 @@ func (c *chatRooms) start(hosts, begin int) {
 	c.programs = buildRoomPrograms(c.T)
 	store := c.roomsStore()
 	c.messages = launchLogged(c.Site, exec.Command(c.programs.store, "-listen", "127.0.0.1:0", "-log"), "messages")
-	testkit.Eventually(c.T, "the store of messages says where it is", func() bool {
+	await.Eventually(c.T, "the store of messages says where it is", func() bool {
 		text, err := os.ReadFile(c.messages.file)
 		if err != nil {
 			c.T.Fatal(err)
@@ -256,7 +257,7 @@ func (c *chatRooms) final() {
 						c.T.Errorf("%s takes no message", roomName(room))
 						return
 					}
-					time.Sleep(testkit.PollInterval)
+					time.Sleep(await.Interval)
 				}
 			}
 		})
@@ -326,7 +327,7 @@ func (c *chatRooms) freeze(h *roomHost, all bool) {
 func (c *chaos) performRooms(t *testing.T, s chaosScenario) (row string, violations []string) {
 	t.Helper()
 	r := &chatRooms{chaos: c, many: 300, ttl: 5 * time.Second, interval: time.Second / 2, sweep: time.Second}
-	r.record.agree = 2*r.interval + testkit.Patience // a machine that is busy with other things is no fault
+	r.record.agree = 2*r.interval + await.Patience // a machine that is busy with other things is no fault
 	if *chaosFull {
 		r.many, r.ttl, r.interval, r.sweep = *chaosRooms, 10*time.Second, time.Second, 3*time.Second
 		r.record.agree, r.record.soon = 2*r.interval, true

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -110,7 +111,7 @@ func (r *roomResolver) run(ctx context.Context) {
 
 // look resolves some rooms, and returns those that were not found.
 func (r *roomResolver) look(ctx context.Context, client *wire.Client, due []int) (missing []int) {
-	within, cancel := context.WithTimeout(ctx, testkit.Patience)
+	within, cancel := context.WithTimeout(ctx, await.Patience)
 	defer cancel()
 	var next atomic.Int64
 	var mu sync.Mutex
@@ -216,7 +217,7 @@ func (s *roomSender) run(ctx context.Context, pace time.Duration) {
 
 // send has a message appended, or not: nobody knows where there is no answer.
 func (s *roomSender) send(room int) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	m := roomMessage{room: room, text: fmt.Sprintf("%s-%d", s.name, len(s.messages)), sent: machineNow()}
 	url := "http://" + s.doors[s.random.IntN(len(s.doors))] + "/" + roomName(room)

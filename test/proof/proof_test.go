@@ -10,11 +10,17 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-var seeds = flag.Int("proof.seeds", 240, "how many worlds to run for the proof")
+var seedsFlag = flag.Int("proof.seeds", 0, "how many worlds to run for the proof; 0 = as many as the ring has time for")
 
 const (
+	// The fast rings see that the worlds still run, the deep one that much happens in them.
+	fewSeeds  = 24
+	manySeeds = 240
+
 	// breachSeeds is how many worlds a breach has to show itself; most need a few.
 	breachSeeds = 2000
 
@@ -54,10 +60,16 @@ var mustHappen = []string{
 
 // TestNoTwoIDsAreEqual is the proof as a test.
 func TestNoTwoIDsAreEqual(t *testing.T) {
+	seeds := *seedsFlag
+	if seeds == 0 && ring.IsDeep(t) {
+		seeds = manySeeds
+	} else if seeds == 0 {
+		seeds = fewSeeds
+	}
 	happened := map[string]int{}
 	for _, real := range []bool{false, true} {
 		regular, cached := 0, 0
-		for seed := range uint64(*seeds) {
+		for seed := range uint64(seeds) {
 			s := setting{seed: seed, focus: rule(seed % uint64(allRules)), real: real}
 			w := play(t, s)
 			if w.fault != "" {
@@ -68,17 +80,17 @@ func TestNoTwoIDsAreEqual(t *testing.T) {
 				happened[what] += n
 			}
 		}
-		if regular < *seeds*500 || cached < *seeds*200 {
-			t.Errorf("only %d regular and %d cached fallback IDs in %d worlds: too little happens", regular, cached, *seeds)
+		if regular < seeds*500 || cached < seeds*200 {
+			t.Errorf("only %d regular and %d cached fallback IDs in %d worlds: too little happens", regular, cached, seeds)
 		}
 		begin := fmt.Sprintf("    memory provider %v: ", real)
-		line := fmt.Sprintf("%s%d worlds, %d regular and %d cached fallback IDs, no two equal", begin, *seeds, regular, cached)
+		line := fmt.Sprintf("%s%d worlds, %d regular and %d cached fallback IDs, no two equal", begin, seeds, regular, cached)
 		t.Log(strings.TrimSpace(line))
 		rewrite(t, begin, line)
 	}
 	for _, what := range mustHappen {
-		if happened[what] < *seeds/20 {
-			t.Errorf("%q happened %d times in %d worlds", what, happened[what], 2**seeds)
+		if seeds >= manySeeds && happened[what] < seeds/20 {
+			t.Errorf("%q happened %d times in %d worlds", what, happened[what], 2*seeds)
 		}
 	}
 	for _, what := range slices.Sorted(maps.Keys(happened)) {
@@ -89,6 +101,7 @@ func TestNoTwoIDsAreEqual(t *testing.T) {
 // TestEachRuleIsNeeded switches off one rule at a time: the simulation must
 // find a duplicate. It prints the table of `make proof`.
 func TestEachRuleIsNeeded(t *testing.T) {
+	ring.Deep(t)
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-58s  %-55s  %-11s  %s\n", "rule switched off", "what happens instead", "first found", "the duplicate")
 	for r := noRule + 1; r < allRules; r++ {

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -38,6 +40,7 @@ const (
 // comes twice. To each asker they ascend, within a connection and from one to
 // the next; and who asks after another was answered gets greater ones.
 func TestStorm(t *testing.T) {
+	ring.Deep(t)
 	lasts := stormDefault
 	if text := os.Getenv(stormEnv); text != "" {
 		var err error
@@ -98,7 +101,7 @@ func awaitTraffic(s *testkit.Site) {
 	s.T.Helper()
 	c := s.Dial()
 	defer c.Close()
-	testkit.Eventually(s.T, "the storm is answered", func() bool { return testkit.Issued(c.Status()) > 10*testkit.LargestBatch })
+	await.Eventually(s.T, "the storm is answered", func() bool { return testkit.Issued(c.Status()) > 10*testkit.LargestBatch })
 }
 
 // stormClients are the processes that ask.
@@ -249,10 +252,10 @@ func stormAsker(socket, file string, over *atomic.Bool) error {
 	for !over.Load() {
 		conn, err := net.Dial("unix", socket)
 		if err != nil {
-			if time.Since(lost) > testkit.Patience {
+			if time.Since(lost) > await.Patience {
 				return fmt.Errorf("nobody answers any more: %w", err)
 			}
-			time.Sleep(testkit.PollInterval)
+			time.Sleep(await.Interval)
 			continue
 		}
 		if err := stormConnect(wire.NewClient(conn), out, over); err != nil {

@@ -20,13 +20,20 @@ export interface ServiceOptions extends CallOptions {
 }
 
 export interface IdOptions extends ServiceOptions {
-  /** `int`, the default: bigint. `string`: decimal. `external`: the 11 characters of an external ID, with the service's secret. */
-  format?: 'int' | 'string' | 'external' | undefined;
+  /**
+   * `int`, the default: bigint. `number`: a number, where the daemon's layout is `js`; an ID of 2^53 or more is an InvalidParamsError.
+   * `string`: decimal. `external`: the 11 characters of an external ID, with the service's secret.
+   */
+  format?: 'int' | 'number' | 'string' | 'external' | undefined;
   /** Fail rather than give a fallback ID, which the daemon makes while it has no lease. */
   regularOnly?: boolean | undefined;
 }
 type TextOptions = IdOptions & { format: 'string' | 'external' };
+type NumberOptions = IdOptions & { format: 'number' };
 type IntOptions = IdOptions & { format?: 'int' | undefined };
+
+/** An ID in one of its spellings. A number is right below 2^53 only: what may be rounded is refused. */
+export type Id = bigint | number | string;
 
 export interface SequenceOptions extends CallOptions {
   /** Repeating a call with the same request ID gives the same values. Default: a new one for each call, kept over its own retries. */
@@ -102,9 +109,10 @@ export abstract class Calls {
   /** One ID, greater than every ID that this client got before (of the same service). */
   nextId(options?: IntOptions): Promise<bigint>;
   nextId(options: TextOptions): Promise<string>;
-  nextId(options: IdOptions): Promise<bigint | string>;
-  nextId(options: IdOptions = {}): Promise<bigint | string> {
-    return this.ids('NextID', [], options).then((value) => (isText(options) ? text(value) : integer(value)));
+  nextId(options: NumberOptions): Promise<number>;
+  nextId(options: IdOptions): Promise<Id>;
+  nextId(options: IdOptions = {}): Promise<Id> {
+    return this.ids('NextID', [], options).then(reader(options));
   }
 
   /**
@@ -116,9 +124,11 @@ export abstract class Calls {
   /** `count` IDs, ascending: 1 to 65,536. */
   nextIds(count: number, options?: IntOptions): Promise<bigint[]>;
   nextIds(count: number, options: TextOptions): Promise<string[]>;
-  nextIds(count: number, options: IdOptions): Promise<bigint[] | string[]>;
-  nextIds(count: number, options: IdOptions = {}): Promise<bigint[] | string[]> {
-    return this.ids('NextIDs', [count], options).then((values) => (isText(options) ? list(values, text) : integers(values)));
+  nextIds(count: number, options: NumberOptions): Promise<number[]>;
+  nextIds(count: number, options: IdOptions): Promise<bigint[] | number[] | string[]>;
+  nextIds(count: number, options: IdOptions = {}): Promise<bigint[] | number[] | string[]> {
+    const { format = 'int' } = options;
+    return this.ids('NextIDs', [count], options).then((values) => (format === 'int' ? integers(values) : (list(values, reader(options)) as number[] | string[])));
   }
 
   private ids(method: string, params: unknown[], options: IdOptions): Promise<Value> {
@@ -126,18 +136,19 @@ export abstract class Calls {
   }
 
   protected idParams(options: IdOptions, remaining: number): object {
-    const { service = this.service, format, regularOnly } = options;
+    const { service = this.service, regularOnly } = options;
+    const format = options.format === 'number' ? undefined : options.format;
     return { service, format, regular_only: regularOnly, timeout_ms: daemonTimeout(remaining) };
   }
 
   /** Explains an ID: an integer, or a string that is decimal, hexadecimal after 0x, or external. */
-  async inspect(id: bigint | string, options: ServiceOptions = {}): Promise<Inspection> {
-    const found = camelCase(await this.call('Inspect', [id], options, true)) as Record<string, Value>;
+  async inspect(id: Id, options: ServiceOptions = {}): Promise<Inspection> {
+    const found = camelCase(await this.call('Inspect', [exact(id)], options, true)) as Record<string, Value>;
     return { ...found, id: integer(found['id']!) } as Inspection;
   }
 
   /** Reports whether the ID was made while the daemon had no valid lease. */
-  async isFallback(id: bigint | string, options: ServiceOptions = {}): Promise<boolean> {
+  async isFallback(id: Id, options: ServiceOptions = {}): Promise<boolean> {
     return (await this.inspect(id, options)).kind === 'fallback';
   }
 
@@ -148,8 +159,8 @@ export abstract class Calls {
   }
 
   /** The external spelling, with the service's secret, which the daemon knows. */
-  async toExternal(id: bigint | string, options: ServiceOptions = {}): Promise<string> {
-    return text(await this.call('ToExternal', [id], options, true));
+  async toExternal(id: Id, options: ServiceOptions = {}): Promise<string> {
+    return text(await this.call('ToExternal', [exact(id)], options, true));
   }
 
   /** The ID behind an external spelling. With `latest`, IDs from after that time are refused: almost every forged one. */
@@ -233,8 +244,21 @@ export function integer(value: Value): bigint {
   throw new ProtocolError(`the daemon answered with ${typeof value} where an integer is due`);
 }
 
-function isText({ format }: IdOptions): boolean {
-  return format === 'string' || format === 'external';
+function reader({ format }: IdOptions): (value: Value) => Id {
+  return format === 'number' ? (value) => numeric(integer(value)) : format === 'string' || format === 'external' ? text : integer;
+}
+
+/** The ID as a number, which has room for 53 bits. */
+export function numeric(id: bigint): number {
+  if (id <= Number.MAX_SAFE_INTEGER) return Number(id);
+  throw new InvalidParamsError(`a number would round the ID ${id}: format 'number' needs a daemon whose layout is js`);
+}
+
+/** An ID as it is sent. */
+function exact(id: Id): bigint | string {
+  if (typeof id !== 'number') return id;
+  if (Number.isSafeInteger(id)) return BigInt(id);
+  throw new InvalidParamsError(`an ID of ${id} may be rounded: write it as a bigint or a string`);
 }
 
 export function text(value: Value): string {

@@ -1,4 +1,4 @@
-import { body, Calls, checkTimeout, integer, integers, type CallOptions, type IdOptions } from './calls.js';
+import { body, Calls, checkTimeout, integer, integers, numeric, type CallOptions, type Id, type IdOptions } from './calls.js';
 import { Channel, type Body } from './channel.js';
 import { InvalidParamsError } from './errors.js';
 import { watch, type PlacementEventOptions, type PlacementEvents } from './events.js';
@@ -68,8 +68,9 @@ export class Client extends Calls {
 
   override nextId(options?: IdOptions & { format?: 'int' | undefined }): Promise<bigint>;
   override nextId(options: IdOptions & { format: 'string' | 'external' }): Promise<string>;
-  override nextId(options: IdOptions): Promise<bigint | string>;
-  override nextId(options?: IdOptions): Promise<bigint | string> {
+  override nextId(options: IdOptions & { format: 'number' }): Promise<number>;
+  override nextId(options: IdOptions): Promise<Id>;
+  override nextId(options?: IdOptions): Promise<Id> {
     const { prefetcher } = this;
     if (!options) {
       if (!prefetcher) return this.channel.call(this.single, this.timeout).then(integer);
@@ -84,17 +85,18 @@ export class Client extends Calls {
     return super.nextId(options);
   }
 
-  private async prefetched(prefetcher: Prefetcher, options: IdOptions): Promise<bigint | string> {
+  private async prefetched(prefetcher: Prefetcher, options: IdOptions): Promise<Id> {
     const { timeout = this.timeout, signal, format } = options;
     checkTimeout(timeout);
     const id = (signal?.aborted ? undefined : prefetcher.take()) ?? (await prefetcher.wait(timeout, signal));
-    return format === 'string' ? String(id) : id;
+    return format === 'string' ? String(id) : format === 'number' ? numeric(id) : id;
   }
 
   override nextIds(count: number, options?: IdOptions & { format?: 'int' | undefined }): Promise<bigint[]>;
   override nextIds(count: number, options: IdOptions & { format: 'string' | 'external' }): Promise<string[]>;
-  override nextIds(count: number, options: IdOptions): Promise<bigint[] | string[]>;
-  override nextIds(count: number, options: IdOptions = {}): Promise<bigint[] | string[]> {
+  override nextIds(count: number, options: IdOptions & { format: 'number' }): Promise<number[]>;
+  override nextIds(count: number, options: IdOptions): Promise<bigint[] | number[] | string[]>;
+  override nextIds(count: number, options: IdOptions = {}): Promise<bigint[] | number[] | string[]> {
     this.prefetcher?.drop();
     return super.nextIds(count, options);
   }

@@ -1,4 +1,4 @@
-export type { Calls as KazahanaClient, CallOptions, IdOptions, Inspection, SequenceOptions, ServiceOptions, ServiceStatus, Status } from './calls.js';
+export type { Calls as KazahanaClient, CallOptions, Id, IdOptions, Inspection, SequenceOptions, ServiceOptions, ServiceStatus, Status } from './calls.js';
 export { Client, type ClientOptions } from './client.js';
 export * from './errors.js';
 export { ExternalCodec } from './external.js';

@@ -8,15 +8,15 @@ import type { Value } from './msgpack.js';
 import type { Executor, PlacementSnapshotOptions, RegisterOptions } from './placement.js';
 
 const EPOCH_MS = Date.UTC(2026, 0, 1);
-const MAX_TIME_MS = 2 ** 41;
-const LOW_BITS = 22n;
-const FALLBACK_BIT = 1n << 21n;
+const LAYOUTS = { default: { bit_ts: 41, bit_id: 14, bit_seq: 8 }, js: { bit_ts: 52, bit_id: 7, bit_seq: 4 } };
 const MACHINE_ID = 1;
 
 export interface FakeOptions {
   service?: string | undefined;
   timeout?: number | undefined;
-  /** When the first ID seems to be made, in Unix ms; 256 IDs share a millisecond. Default 2026-01-02T00:00:00Z. */
+  /** `js`: IDs below 2^53, which `format: 'number'` needs. Default: `default`. */
+  layout?: 'default' | 'js' | undefined;
+  /** When the first ID seems to be made, in Unix ms; 256 IDs share a millisecond, 16 with the layout js. Default 2026-01-02T00:00:00Z. */
   start?: number | undefined;
   /** Make fallback IDs, as a daemon without a lease does. */
   fallback?: boolean | undefined;
@@ -36,6 +36,9 @@ export class FakeClient extends Calls {
   readonly calls: string[] = [];
   private readonly codec: ExternalCodec;
   private readonly start: number;
+  private readonly layout: (typeof LAYOUTS)['js'];
+  private readonly lowBits: bigint;
+  private readonly fallbackBit: bigint;
   private readonly lowest: bigint;
   private readonly failures: Error[] = [];
   private readonly sequences = new Map<string, bigint>();
@@ -51,7 +54,10 @@ export class FakeClient extends Calls {
     this.codec = options.secret === undefined ? ExternalCodec.plain() : new ExternalCodec(options.secret);
     this.start = options.start ?? EPOCH_MS + 86_400_000;
     this.placement = new FakePlacement(this.start);
-    this.lowest = (options.fallback ? FALLBACK_BIT : 0n) | (BigInt(MACHINE_ID) << 8n);
+    this.layout = LAYOUTS[options.layout ?? 'default'];
+    this.lowBits = BigInt(63 - this.layout.bit_ts);
+    this.fallbackBit = 1n << (this.lowBits - 1n);
+    this.lowest = (options.fallback ? this.fallbackBit : 0n) | BigInt(MACHINE_ID << this.layout.bit_seq);
   }
 
   /** Makes the next `times` calls reject with the error, or throw it where they are synchronous. */
@@ -130,7 +136,7 @@ export class FakeClient extends Calls {
       case 'NextID': return this.spelled(params[0] as Options);
       case 'NextIDs': return Array.from({ length: counted(params[0]!) }, () => this.spelled(params[1] as Options));
       case 'Inspect': return this.explain(params[0]!);
-      case 'Bounds': return bounds(Number(params[0]), Number(params[1]));
+      case 'Bounds': return this.boundsOf(Number(params[0]), Number(params[1]));
       case 'ToExternal': return this.codec.encode(this.read(params[0]!));
       case 'ToInternal': return this.codec.decode(params[0] as string);
       case 'UUID': return `00000000-0000-${String(params[0])}000-8000-${(++this.uuids).toString(16).padStart(12, '0')}`;
@@ -146,8 +152,9 @@ export class FakeClient extends Calls {
 
   private id(): bigint {
     const n = this.count++;
-    const time = this.start - EPOCH_MS + Math.floor(n / 256);
-    return (BigInt(time) << LOW_BITS) | this.lowest | BigInt(n % 256);
+    const perMs = 1 << this.layout.bit_seq;
+    const time = this.start - EPOCH_MS + Math.floor(n / perMs);
+    return (BigInt(time) << this.lowBits) | this.lowest | BigInt(n % perMs);
   }
 
   private spelled(options: Options): Value {
@@ -162,12 +169,20 @@ export class FakeClient extends Calls {
 
   private explain(spelling: Value): Value {
     const id = this.read(spelling);
-    const time = Number(id >> LOW_BITS) + EPOCH_MS;
-    const low = Number(id & (FALLBACK_BIT - 1n));
+    const { bit_id, bit_seq } = this.layout;
+    const time = Number(id >> this.lowBits) + EPOCH_MS;
+    const low = Number(id & (this.fallbackBit - 1n));
     return {
-      id, external: this.codec.encode(id), timestamp_ms: time, time: new Date(time).toISOString(), machine_id: low >> 8, sequence: low & 255,
-      kind: id & FALLBACK_BIT ? 'fallback' : 'regular', bit_id: 14, bit_seq: 8, epoch_ms: EPOCH_MS,
+      id, external: this.codec.encode(id), timestamp_ms: time, time: new Date(time).toISOString(), machine_id: low >> bit_seq,
+      sequence: low & ((1 << bit_seq) - 1), kind: id & this.fallbackBit ? 'fallback' : 'regular', bit_id, bit_seq, epoch_ms: EPOCH_MS,
     };
+  }
+
+  private boundsOf(from: number, to: number): bigint[] {
+    const first = Math.max(from - EPOCH_MS, 0);
+    const last = Math.min(to - EPOCH_MS, 2 ** this.layout.bit_ts);
+    if (!(to > from && last > first)) throw new InvalidParamsError('the interval holds no ID');
+    return [BigInt(first) << this.lowBits, (BigInt(last) << this.lowBits) - 1n];
   }
 
   private values(key: string, count: number): bigint[] {
@@ -180,11 +195,4 @@ export class FakeClient extends Calls {
 function counted(count: Value): number {
   if (Number.isInteger(count) && Number(count) >= 1 && Number(count) <= 65_536) return count as number;
   throw new InvalidParamsError(`a count of ${String(count)} is out of range: 1 to 65536`);
-}
-
-function bounds(from: number, to: number): bigint[] {
-  const first = Math.max(from - EPOCH_MS, 0);
-  const last = Math.min(to - EPOCH_MS, MAX_TIME_MS);
-  if (!(to > from && last > first)) throw new InvalidParamsError('the interval holds no ID');
-  return [BigInt(first) << LOW_BITS, (BigInt(last) << LOW_BITS) - 1n];
 }

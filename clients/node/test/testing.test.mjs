@@ -160,3 +160,14 @@ test('its answers have the shape of a real daemon\'s', async (t) => {
   }
   assert.deepEqual(placed[0], placed[1]);
 });
+
+test('the fake makes IDs below 2^53', async () => {
+  const fake = new FakeClient({ layout: 'js', fallback: true });
+  const ids = await fake.nextIds(40, { format: 'number' });
+  for (let i = 1; i < ids.length; i++) assert.ok(Number.isSafeInteger(ids[i]) && ids[i] > ids[i - 1]);
+  const { id, machineId, sequence, bitId, bitSeq, kind, timestampMs } = await fake.inspect(ids[17]);
+  assert.deepEqual([id, machineId, sequence, bitId, bitSeq, kind], [BigInt(ids[17]), 1, 1, 7, 4, 'fallback']);
+  const [smallest, largest] = await fake.bounds(timestampMs, timestampMs + 1);
+  assert.ok(smallest <= id && id <= largest && largest - smallest === 2n ** 11n - 1n);
+  await assert.rejects(new FakeClient({ start: Date.UTC(2026, 10, 20) }).nextId({ format: 'number' }), /layout is js/);
+});

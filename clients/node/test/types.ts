@@ -13,8 +13,10 @@ export async function ids(): Promise<void> {
   const text: string = await client.nextId({ format: 'string' });
   const texts: string[] = await client.nextIds(3, { format: 'external' });
   const perhaps: bigint | undefined = client.tryNextId();
+  const number: number = await client.nextId({ format: 'number' });
+  const numbers: number[] = await client.nextIds(3, { format: 'number' });
   const format = (Math.random() > 2 ? 'int' : 'string') as 'int' | 'string';
-  const either: bigint | string = await client.nextId({ format });
+  const either: bigint | number | string = await client.nextId({ format });
   // @ts-expect-error an ID is no number: it would be rounded
   const rounded: number = await client.nextId();
   // @ts-expect-error text is asked for
@@ -25,11 +27,14 @@ export async function ids(): Promise<void> {
   await client.nextId({ sevice: 'orders' });
   // @ts-expect-error a count is needed
   await client.nextIds();
-  // @ts-expect-error IDs are bigints or text
-  await client.inspect(5);
+  await client.inspect(number);
+  // @ts-expect-error an ID is no date
+  await client.inspect(new Date());
+  // @ts-expect-error a number is asked for
+  const large: bigint = await client.nextId({ format: 'number' });
   // @ts-expect-error there are versions 4 and 7
   await client.uuid(5);
-  console.log(one, many, text, texts, perhaps, either, rounded, wrong);
+  console.log(numbers, large, one, many, text, texts, perhaps, either, rounded, wrong);
 }
 
 export async function others(any: KazahanaClient): Promise<Inspection> {

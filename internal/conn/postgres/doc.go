@@ -27,5 +27,5 @@
 // # Time
 //
 // The server's clock_timestamp() is the time. The sequence last_ms keeps the latest time
-// of a change, so a clock that steps back stands still.
+// of a change, for stores whose clock must not go back.
 package postgresconn

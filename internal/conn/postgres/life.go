@@ -35,6 +35,8 @@ type Fence struct {
 	// Trusted: nothing is missing, because there was no loss or because an operator
 	// said so.
 	Trusted bool
+	// Forgot: another life went before. It stays so.
+	Forgot bool
 	// FromMS is when the fence began, and UntilMS when grants begin again, in Unix ms;
 	// 0 where there is none.
 	FromMS, UntilMS int64
@@ -54,7 +56,10 @@ type life struct {
 	session string // the life of the session's server
 	logEnd  int64  // of what the server has on its disk, in bytes
 	nowMS   int64
+	lastMS  int64 // of the latest change
 }
+
+func (l life) moment() Moment { return Moment{NowMS: l.nowMS, LastMS: l.lastMS, Fence: l.Fence} }
 
 // Why a store is fenced. reasonEnd follows each.
 const (
@@ -75,12 +80,12 @@ type memory struct {
 
 // lifeQuery reads the moment and the row. It comes after the locks.
 func (s *Store) lifeQuery(b *pgx.Batch, forUpdate string, into *life) {
-	b.Queue(`SELECT greatest(`+s.clock+`, (SELECT last_value FROM last_ms)), current_setting('kazahana.life', true),
+	b.Queue(`SELECT `+s.clock+`, (SELECT last_value FROM last_ms), current_setting('kazahana.life', true),
 		current_setting('synchronous_commit'), (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint,
 		id, fences, server, longest_ms, trusted, from_ms, until_ms, reason FROM life WHERE kind = $1`+forUpdate, s.kind.Name).QueryRow(func(row pgx.Row) error {
 		var session *string
 		var commit string
-		if err := row.Scan(&into.nowMS, &session, &commit, &into.logEnd, &into.Life, &into.fences, &into.server, &into.longestMS,
+		if err := row.Scan(&into.nowMS, &into.lastMS, &session, &commit, &into.logEnd, &into.Life, &into.fences, &into.server, &into.longestMS,
 			&into.Trusted, &into.FromMS, &into.UntilMS, &into.Reason); err != nil {
 			return err
 		}
@@ -88,7 +93,7 @@ func (s *Store) lifeQuery(b *pgx.Batch, forUpdate string, into *life) {
 			return fmt.Errorf("%w: the session is not the one that was set up (synchronous_commit is %s, not %s): a pool of connections in between "+
 				"(PgBouncer) needs pool_mode=session", errServer, commit, s.client.cfg.SynchronousCommit)
 		}
-		into.session = *session
+		into.session, into.Forgot = *session, into.fences > 1
 		return nil
 	})
 }
@@ -114,7 +119,7 @@ func (s *Store) note(l life) {
 		s.seen.ends[l.session] = 0 // where the log has ended since is settled
 	}
 	s.seen.ends[l.session] = max(s.seen.ends[l.session], l.logEnd)
-	l.nowMS, l.longestMS = max(l.nowMS, s.seen.nowMS), max(l.longestMS, s.seen.longestMS)
+	l.lastMS, l.longestMS = max(l.nowMS, l.lastMS, s.seen.lastMS), max(l.longestMS, s.seen.longestMS)
 	s.seen.life, s.seen.at = l, time.Now()
 }
 
@@ -122,7 +127,8 @@ func (s *Store) note(l life) {
 func (s *Store) Known() Moment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Moment{s.seen.nowMS + time.Since(s.seen.at).Milliseconds(), s.seen.Fence}
+	now := s.seen.nowMS + time.Since(s.seen.at).Milliseconds()
+	return Moment{NowMS: now, LastMS: s.seen.lastMS, Fence: s.seen.Fence}
 }
 
 // setup makes the tables. A store that this process knows has forgotten all.
@@ -154,7 +160,7 @@ func (s *Store) setup(ctx context.Context) error {
 		b.Queue(`INSERT INTO life (kind, id, fences, server, longest_ms, trusted, from_ms, until_ms, reason)
 			SELECT $1, $2, $8::bigint, current_setting('kazahana.life'), $3::bigint, $4::boolean, CASE WHEN $4 THEN 0 ELSE now.ms END, CASE WHEN $4 THEN 0 ELSE now.ms + $5::bigint END, $6
 			FROM (SELECT greatest(`+s.clock+`, $7::bigint)) now (ms) ON CONFLICT DO NOTHING`,
-			s.kind.Name, fence.Life, s.kind.LongestMS, fence.Trusted, s.fenceMS(life{}, reasonGone), fence.Reason, s.latest().nowMS, s.latest().fences+1)
+			s.kind.Name, fence.Life, s.kind.LongestMS, fence.Trusted, s.fenceMS(life{}, reasonGone), fence.Reason, s.latest().lastMS, s.latest().fences+1)
 		b.Queue("COMMIT")
 		return conn.SendBatch(ctx, b).Close()
 	})
@@ -188,7 +194,7 @@ func (s *Store) beginFence(ctx context.Context, before life, reason string) erro
 		if s.client.cfg.FailoverFenceSet && s.client.cfg.FailoverFence == 0 && reason == reasonServer && sameSystem(l.server, l.session) {
 			return "UPDATE life SET server = $2 WHERE kind = $1", []any{l.session}
 		}
-		from := max(l.nowMS, s.latest().nowMS)
+		from := max(l.nowMS, l.lastMS, s.latest().lastMS)
 		return "UPDATE life SET id = $2, fences = greatest(fences, $7) + 1, server = $3, trusted = false, from_ms = $4, until_ms = greatest(until_ms, $5), reason = $6 WHERE kind = $1",
 			[]any{newLife(), l.session, from, from + s.fenceMS(l, reason), reason + reasonEnd, s.latest().fences}
 	})

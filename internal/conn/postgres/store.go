@@ -46,8 +46,9 @@ func (s *Store) Client() *Client { return s.client }
 
 // Moment is what a transaction begins with.
 type Moment struct {
-	NowMS int64
-	Fence Fence
+	NowMS  int64 // by the server's clock
+	LastMS int64 // of the latest change, or later
+	Fence  Fence
 }
 
 // Tx is a transaction that has read what it asked for. What is queued in it is carried
@@ -55,10 +56,23 @@ type Moment struct {
 type Tx struct {
 	Moment
 	*pgx.Batch
+	store     *Store
+	conn      *pgx.Conn
 	longestMS int64
 	raised    int64
 	tells     []string
 }
+
+// Ask sends what ask queues, which reads, and waits for the answers.
+func (t *Tx) Ask(ctx context.Context, ask func(*pgx.Batch)) error {
+	b := &pgx.Batch{}
+	ask(b)
+	return connurl.NotSent(t.store.client.cfg.explain(t.conn.SendBatch(ctx, b).Close()))
+}
+
+// Confirm has the commit wait for a standby as if something was written: what was read
+// may be a change whose own commit was not confirmed.
+func (t *Tx) Confirm() { t.Queue("SELECT pg_current_xact_id()") }
 
 // Lasts says that the transaction grants something that lasts so long.
 func (t *Tx) Lasts(ms int64) { t.raised = max(t.raised, ms) }
@@ -75,7 +89,7 @@ const tries = 8
 // connurl.ErrNotSent.
 func (s *Store) Change(ctx context.Context, ask func(*pgx.Batch), decide func(*Tx) error) error {
 	_, err := s.begin(ctx, "BEGIN", ask, func(conn *pgx.Conn, l life) error {
-		tx := &Tx{Moment: Moment{l.nowMS, l.Fence}, Batch: &pgx.Batch{}, longestMS: l.longestMS}
+		tx := &Tx{Moment: l.moment(), Batch: &pgx.Batch{}, store: s, conn: conn, longestMS: l.longestMS}
 		if err := decide(tx); err != nil || tx.Len() == 0 {
 			_, _ = conn.Exec(ctx, "ROLLBACK") // a session where this fails is closed, and gives its locks back
 			return err
@@ -97,7 +111,7 @@ func (s *Store) begin(ctx context.Context, begin string, ask func(*pgx.Batch), d
 		l, err := s.try(ctx, begin, ask, do)
 		var due *mendError
 		if !errors.As(err, &due) {
-			return Moment{l.nowMS, l.Fence}, err
+			return l.moment(), err
 		}
 		if err := due.mend(ctx); err != nil {
 			return Moment{}, connurl.NotSent(err)

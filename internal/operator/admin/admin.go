@@ -1,5 +1,5 @@
-// Package admin is the HTTP side door for operators and their tools: metrics,
-// health, and profiles where they are wanted. It is no way to IDs.
+// Package admin serves HTTP for operators and their tools: metrics, health, a status
+// page, and profiles if configured. It issues no IDs.
 package admin
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// How long a client may take over its request's head, and leave a connection
-// unused. Answers have no limit: a profile takes as long as it was asked to.
+// Time limits of a request's head and of an idle connection. Answers have none: the
+// client chooses the length of a profile.
 const (
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 2 * time.Minute
@@ -29,15 +29,15 @@ type Options struct {
 	Registry *prometheus.Registry
 	Ready    func() error // why no ID can be issued now; nil = one can
 	Pprof    bool
-	Page     http.Handler // optional: for people, at /
-	Status   func() any   // optional: what the page shows, as JSON at StatusPath
+	Page     http.Handler // optional: the status page, at /
+	Status   func() any   // optional: the page's data, as JSON at StatusPath
 }
 
-// StatusPath is where the page's data is.
+// StatusPath is the path of the page's data.
 const StatusPath = "/status.json"
 
-// Handler serves /metrics, /healthz (the process runs), /readyz (IDs can be
-// issued, be it as fallback) and, where wanted, a page for people, its data and
+// Handler serves /metrics, /healthz (the process runs), /readyz (IDs can be issued,
+// regular or fallback) and, if the options say so, the status page, its data and
 // /debug/pprof.
 func Handler(o Options) http.Handler {
 	mux := http.NewServeMux()
@@ -76,11 +76,11 @@ func serveStatus(w http.ResponseWriter, status any) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
-	_, _ = w.Write(append(b, '\n')) // the peer has gone, or not
+	_, _ = w.Write(append(b, '\n')) // an error means that the peer has gone
 }
 
-// SplitAddress tells the network of an admin_listen value: unix:PATH, or
-// host:port.
+// SplitAddress splits an admin_listen value (unix:PATH or host:port) into network
+// and address.
 func SplitAddress(address string) (network, addr string) {
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		return "unix", path

@@ -8,12 +8,11 @@ import (
 	"strings"
 )
 
-// OwnNames has a handler that listens on a loopback address answer to this
-// host's own names only: localhost, loopback addresses, and the host of the
-// configured address. A page of another site, whose name was made to mean
-// 127.0.0.1 (DNS rebinding), would else be of the same origin, and could read
-// everything. Handlers on Unix sockets, which no browser reaches, and on other
-// addresses, which have names that nobody knows here, answer to all.
+// OwnNames makes a handler on a loopback address answer to this host's own names
+// only: localhost, loopback addresses, and the host of the configured address.
+// Otherwise a page of another site could use DNS rebinding, have the same origin as
+// this server, and read everything. Handlers on Unix sockets, which browsers cannot
+// reach, and on other addresses, whose names are unknown here, answer to any name.
 func OwnNames(on net.Addr, configured string, h http.Handler) http.Handler {
 	address, err := netip.ParseAddrPort(on.String())
 	if err != nil || !address.Addr().Unmap().IsLoopback() {

@@ -29,7 +29,7 @@ func (s *Serve) citeIn(service, key string) string {
 	return s.cite(key)
 }
 
-// check refuses settings that are right one by one and wrong together.
+// check refuses settings that contradict each other.
 func (s *Serve) check(now time.Time) error {
 	for _, name := range slices.Sorted(maps.Keys(s.services)) {
 		if err := s.checkService(name, s.services[name], now); err != nil {
@@ -70,7 +70,7 @@ func (s *Serve) checkService(name string, service Service, now time.Time) error 
 		return fmt.Errorf("%s none: never gives a lease, and %s %s refuses IDs that no lease ever stood behind: every request for service %s would fail",
 			s.cite("provider"), s.citeIn(name, "fallback"), service.Fallback, name)
 	}
-	// Whoever chose too few bits must learn it here and not from the first request.
+	// Too few bits must fail here and not at the first request.
 	end := time.UnixMilli(service.DefaultEpoch.UnixMilli() + 1<<service.BitTS).UTC()
 	if !now.IsZero() && !end.After(now) {
 		return fmt.Errorf("%s %d and %s %s leave no time: timestamps ran out on %s",
@@ -80,11 +80,11 @@ func (s *Serve) checkService(name string, service Service, now time.Time) error 
 	return nil
 }
 
-// scheme is the part of a provider URL that says which kind it is.
+// scheme is the part of a provider URL that names its kind.
 func scheme(provider string) string { return strings.ToLower(schemeStart.FindString(provider)) }
 
-// singleServiceProvider reports whether nothing coordinates the provider's
-// grants, so that two services would use one slot.
+// singleServiceProvider reports whether the provider does not coordinate its grants,
+// so that two services would use one slot.
 func (s *Serve) singleServiceProvider() (string, bool) {
 	scheme := scheme(s.Provider)
 	return scheme, scheme == "static:" || scheme == "ip:"

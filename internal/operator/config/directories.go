@@ -14,7 +14,7 @@ const (
 	systemStateDir = "/var/lib/kazahana"
 )
 
-// DaemonStateDir chooses the state directory of a daemon that was not told one.
+// DaemonStateDir is the default state directory of a daemon.
 func DaemonStateDir(lookup Lookup, uid int) (string, error) {
 	if dirs := address.Entries(lookup, "STATE_DIRECTORY"); len(dirs) > 0 {
 		return dirs[0], nil
@@ -31,9 +31,8 @@ func DaemonStateDir(lookup Lookup, uid int) (string, error) {
 	return "", errors.New("state_dir is not set, and neither XDG_STATE_HOME nor HOME names a directory for it: set state_dir (none goes without)")
 }
 
-// livePlaces are the directories where a daemon that was not told one may keep
-// its live state, the best first: the first that is on a file system in memory
-// is taken.
+// livePlaces are the default live directories, best first. The daemon takes the
+// first that is on a file system in memory.
 func livePlaces(lookup Lookup, uid int) (places []string) {
 	for _, dir := range address.Entries(lookup, "RUNTIME_DIRECTORY") {
 		if strings.HasSuffix(dir, address.LiveSuffix) {

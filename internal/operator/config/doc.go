@@ -9,22 +9,22 @@
 //     the only list of them.
 //   - Flags outrank the environment, which outranks the file, which outranks the
 //     default. A source that sets a list or a map replaces the whole of it.
-//   - What is not understood stops the start. Unknown keys and variables, duplicate keys, wrong types, values out
-//     of range and contradictions are errors that name the key, where it was
-//     set, the value, and what would be right. A value that another source
-//     overrides is checked all the same.
+//   - Unknown keys and variables, duplicate keys, wrong types, values out of range
+//     and contradictions stop the start. The error names the key, where it was
+//     set, the value, and what is allowed. A value that another source overrides
+//     is checked too.
 //   - An environment variable that is empty counts as unset. The word none
 //     switches off a key whose default is none.
 //   - No error shows a password: every value passes through Redact.
-//   - Settings are values. Nothing here opens a socket, asks a provider or looks
-//     at the clock; the caller passes the environment, the user ID and the time.
-//     The only files read are the YAML file and, to find a client's socket, the
-//     metadata of the places where it can be.
+//   - Settings are values. This package opens no socket, asks no provider and reads
+//     no clock; the caller passes the environment, the user ID and the time. It
+//     reads the YAML file and, to find a client's socket, the metadata of the places
+//     where it can be.
 //
 // # Why kong only collects text
 //
-// Kong ranks its resolvers above the environment, takes an empty variable for a
-// set one, reads the real environment only, and prints the value of a variable
-// it cannot parse, password and all. Hence the fields of Flags remember what was
-// typed, and Load does the rest for all sources alike.
+// Kong ranks its resolvers above the environment, treats an empty variable as set,
+// reads the real environment only, and prints the value of a variable that it
+// cannot parse, even a password. So the fields of Flags only keep the typed text,
+// and Load treats all sources alike.
 package config

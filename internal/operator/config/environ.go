@@ -9,8 +9,8 @@ import (
 // variablePrefix begins every variable that is meant for kazahana.
 const variablePrefix = "KAZAHANA_"
 
-// Variables of kazahana's other commands that a daemon may inherit: "kazahanad
-// run" and "kazahanad lock" set them for what they start.
+// foreignVariables are set by "kazahanad run" and "kazahanad lock" for their
+// programs. A daemon may inherit them.
 var foreignVariables = []string{"KAZAHANA_MACHINE_ID", "KAZAHANA_FENCING_TOKEN", "KAZAHANA_LOCK_KEY", "KAZAHANA_LEASE_ID"}
 
 // Lookup reads an environment variable; os.LookupEnv is one.
@@ -24,7 +24,7 @@ func newEnvironment(environ []string) *environment {
 	for _, entry := range environ {
 		name, text, found := strings.Cut(entry, "=")
 		text = strings.TrimSpace(text)
-		// Of a repeated variable the first counts, as for os.LookupEnv.
+		// If a variable is repeated, the first one counts, as for os.LookupEnv.
 		if _, repeated := e.variables[name]; found && !repeated {
 			e.variables[name] = text
 		}
@@ -42,14 +42,13 @@ func (e *environment) lookup(name string) (string, bool) {
 	return text, ok
 }
 
-// values returns the keys that the environment sets, in a stable order, or an
-// error for a variable that looks like one and is none.
+// values returns the keys that the environment sets, in a stable order, or an error
+// for a variable with the prefix that is not a key.
 func (e *environment) values() ([]value, error) {
 	return e.valuesOf("serve", keys, foreignVariables)
 }
 
-// valuesOf is values for the keys of one command. foreign variables are not its
-// own and no mistake either.
+// valuesOf is values for the keys of one command. It ignores foreign variables.
 func (e *environment) valuesOf(command string, keys []key, foreign []string) ([]value, error) {
 	var out []value
 	for name := range e.variables {
@@ -77,8 +76,8 @@ func (e *environment) valuesOf(command string, keys []key, foreign []string) ([]
 func variable(key string) string { return variablePrefix + strings.ToUpper(key) }
 
 // isServiceLink reports whether Kubernetes made the variable for a Service whose
-// name begins with kazahana: every pod of the namespace gets
-// KAZAHANA_SERVICE_HOST, KAZAHANA_PORT and their kin, and nobody meant them.
+// name begins with kazahana: every pod of the namespace gets KAZAHANA_SERVICE_HOST,
+// KAZAHANA_PORT and the like.
 func (e *environment) isServiceLink(name string) bool {
 	if _, inside := e.lookup("KUBERNETES_SERVICE_HOST"); !inside {
 		return false

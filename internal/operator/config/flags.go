@@ -8,8 +8,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Flags are the flags of "kazahanad serve", to be embedded in its kong command.
-// They only remember what was typed; Load makes settings of it.
+// Flags are the flags of "kazahanad serve", embedded in its kong command. They only
+// keep the typed text; Load makes settings of it.
 type Flags struct {
 	Config Text `name:"config" placeholder:"FILE" help:"YAML file to read; none reads no file (default /etc/kazahana/kazahanad.yaml, if present)."`
 
@@ -23,37 +23,38 @@ type Flags struct {
 	EventLoop      Switch `name:"event-loop" group:"Socket" help:"On Linux, serve the socket by one event loop, which is faster than a goroutine for each connection (default true)."`
 	DrainTimeout   Text   `name:"drain-timeout" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
 
-	StateDir        Text `name:"state-dir" group:"Leases" placeholder:"DIR" help:"Durable local state; none goes without, and needs --provider (default $STATE_DIRECTORY, else /var/lib/kazahana for root, else $XDG_STATE_HOME/kazahana or ~/.local/state/kazahana)."`
-	LiveDir         Text `name:"live-dir" group:"Leases" placeholder:"DIR" help:"Where leases and marks survive a kill -9: a directory on a file system in memory; none goes without (default the entry of $RUNTIME_DIRECTORY that ends in -live, else $XDG_RUNTIME_DIR/kazahana/live, /run/kazahana/live for root, /dev/shm/kazahana-UID: the first that is in memory)."`
+	StateDir        Text `name:"state-dir" group:"Leases" placeholder:"DIR" help:"Durable local state; none keeps nothing, and needs --provider (default $STATE_DIRECTORY, else /var/lib/kazahana for root, else $XDG_STATE_HOME/kazahana or ~/.local/state/kazahana)."`
+	LiveDir         Text `name:"live-dir" group:"Leases" placeholder:"DIR" help:"Where leases and marks survive a kill -9: a directory on a file system in memory; none does without (default the entry of $RUNTIME_DIRECTORY that ends in -live, else $XDG_RUNTIME_DIR/kazahana/live, /run/kazahana/live for root, /dev/shm/kazahana-UID: the first that is in memory)."`
 	Provider        Text `name:"provider" group:"Leases" placeholder:"URL" help:"What grants machine IDs, for example sqlite:PATH, static:ID, none: (default sqlite:STATE_DIR/leases.db; inside Kubernetes there is no default)."`
 	ProviderTimeout Text `name:"provider-timeout" group:"Leases" placeholder:"DURATION" help:"Limit of one call to the provider, 1ms or more (default 3s)."`
-	VerifyInterval  Text `name:"verify-interval" group:"Leases" placeholder:"DURATION" help:"How often the provider is asked whether the leases are still this daemon's, 1ms or more (default 10s)."`
+	VerifyInterval  Text `name:"verify-interval" group:"Leases" placeholder:"DURATION" help:"How often to ask the provider whether the leases are still this daemon's, 1ms or more (default 10s)."`
 	Meta            Text `name:"meta" group:"Leases" placeholder:"KEY=VALUE,..." help:"Text added to the meta of every lease (default none)."`
 
 	Service  Text `name:"service" group:"Services" placeholder:"NAME" help:"Service of requests that name none (default default)."`
-	Services Text `name:"services" group:"Services" placeholder:"{NAME: {KEY: VALUE}}" help:"Further services and what differs in them, as YAML: any key of the group IDs (default none)."`
+	Services Text `name:"services" group:"Services" placeholder:"{NAME: {KEY: VALUE}}" help:"Further services and their settings, as YAML: any key of the group IDs (default none)."`
 
-	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., http(s)://... of a lease server, or none (default the provider, where it can; else a SQLite file in the state directory)."`
+	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., http(s)://... of a lease server, or none (default the provider if it can keep them, else a SQLite file in the state directory)."`
 	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl, block (default none: 1, 2, 3, ...)."`
 
-	PlacementAuthority Text `name:"placement-authority" group:"Placement (experimental)" placeholder:"HOST:PORT" help:"This host's name among those that actors are placed on, by which others reach its processes; client only resolves; none is off (default none)."`
-	PlacementTTL       Text `name:"placement-ttl" group:"Placement (experimental)" placeholder:"DURATION" help:"After how long without a sign of life a host's actors may live elsewhere, 1s to 10m (default 10s)."`
-	PlacementIdleTTL   Text `name:"placement-idle-ttl" group:"Placement (experimental)" placeholder:"DURATION" help:"Actors that were not resolved for so long are passivated; 0 is never (default 0s)."`
-	TopologyInterval   Text `name:"topology-interval" group:"Placement (experimental)" placeholder:"DURATION" help:"Time between looks at who the hosts are, 50ms to half of placement-ttl (default 1s)."`
+	PlacementAuthority Text `name:"placement-authority" group:"Placement (experimental)" placeholder:"HOST:PORT" help:"Address by which other hosts reach the processes of this host, which actors are placed on; client only resolves; none is off (default none)."`
+	PlacementTTL       Text `name:"placement-ttl" group:"Placement (experimental)" placeholder:"DURATION" help:"Time without a sign of life after which a host's actors may move to other hosts, 1s to 10m (default 10s)."`
+	PlacementIdleTTL   Text `name:"placement-idle-ttl" group:"Placement (experimental)" placeholder:"DURATION" help:"Time without a resolve after which actors are passivated; 0 is never (default 0s)."`
+	TopologyInterval   Text `name:"topology-interval" group:"Placement (experimental)" placeholder:"DURATION" help:"How often to read the list of hosts, 50ms to half of placement-ttl (default 1s)."`
 
-	MaxThroughputPerMS      Text `name:"max-throughput-per-ms" group:"IDs (each service in services may differ)" placeholder:"N" help:"IDs a millisecond to hold leases for, 1 to 1048576 (default 256, which is one lease)."`
+	MaxThroughputPerMS      Text `name:"max-throughput-per-ms" group:"IDs (each service in services may differ)" placeholder:"N" help:"IDs per millisecond to hold leases for, 1 to 1048576 (default 256, which is one lease)."`
 	Fallback                Text `name:"fallback" values:"cached+random,cached,none" group:"IDs (each service in services may differ)" placeholder:"KIND" help:"IDs made without a lease: cached+random, cached, or none for an error instead (default cached+random)."`
 	SequenceStart           Text `name:"sequence-start" values:"spread,zero" group:"IDs (each service in services may differ)" placeholder:"KIND" help:"Where the sequence of a millisecond begins: spread (at random) or zero (default spread)."`
-	StartupWait             Text `name:"startup-wait" group:"IDs (each service in services may differ)" placeholder:"DURATION" help:"How long requests wait for the very first lease before they get fallback IDs, 0 or more (default 500ms)."`
-	MaxBackward             Text `name:"max-backward" group:"IDs (each service in services may differ)" placeholder:"DURATION" help:"How far the clock may be behind the last ID before a request fails rather than waits; 0 never waits, -1 waits without limit (default 5s)."`
+	StartupWait             Text `name:"startup-wait" group:"IDs (each service in services may differ)" placeholder:"DURATION" help:"How long requests wait for the first lease before they get fallback IDs, 0 or more (default 500ms)."`
+	MaxBackward             Text `name:"max-backward" group:"IDs (each service in services may differ)" placeholder:"DURATION" help:"If the clock is behind the last ID by more than this, a request fails instead of waiting; 0 never waits, -1 waits without limit (default 5s)."`
 	AcquireRetryInterval    Text `name:"acquire-retry-interval" group:"IDs (each service in services may differ)" placeholder:"DURATION" help:"Wait after the first failure to acquire a lease, 1ms or more; it doubles from there (default 1s)."`
 	AcquireRetryMaxInterval Text `name:"acquire-retry-max-interval" group:"IDs (each service in services may differ)" placeholder:"DURATION" help:"Longest wait between attempts to acquire a lease, 1ms or more (default 60s)."`
+	Layout                  Text `name:"layout" values:"default,js" group:"IDs (each service in services may differ)" placeholder:"NAME" help:"Layout of the IDs: default, or js for IDs below 2^53, which a JavaScript number holds (default default)."`
 	BitTS                   Text `name:"bit-ts" group:"IDs (each service in services may differ)" placeholder:"BITS" help:"Bits of the timestamp while no lease has been seen, 32 to 52 (default 41)."`
 	DefaultEpoch            Text `name:"default-epoch" group:"IDs (each service in services may differ)" placeholder:"TIME" help:"Where timestamps start while no lease has been seen, RFC 3339 (default 2026-01-01T00:00:00Z)."`
-	ExternalSecretFile      Text `name:"external-secret-file" group:"IDs (each service in services may differ)" placeholder:"FILE" help:"File with the secret that external IDs are made with (default none: they are scrambled without one)."`
+	ExternalSecretFile      Text `name:"external-secret-file" group:"IDs (each service in services may differ)" placeholder:"FILE" help:"File with the secret that encrypts external IDs (default none: they are scrambled without one)."`
 
-	MaxForward  Text `name:"max-forward" group:"Clock" placeholder:"DURATION" help:"How far the wall clock may leap ahead and still be believed, 1ms or more (default 1s)."`
-	ForwardHold Text `name:"forward-hold" group:"Clock" placeholder:"DURATION" help:"How long a leap ahead must last to be believed after all, 0 or more (default 60s)."`
+	MaxForward  Text `name:"max-forward" group:"Clock" placeholder:"DURATION" help:"How far the wall clock may jump ahead and still be believed, 1ms or more (default 1s)."`
+	ForwardHold Text `name:"forward-hold" group:"Clock" placeholder:"DURATION" help:"How long a larger jump ahead must last to be believed, 0 or more (default 60s)."`
 
 	AdminListen Text   `name:"admin-listen" group:"Operation" placeholder:"ADDRESS" help:"HOST:PORT or unix:PATH (with socket-mode and socket-group) for metrics and health (default none)."`
 	AdminPprof  Switch `name:"admin-pprof" group:"Operation" help:"Serve /debug/pprof there too (default false)."`
@@ -69,14 +70,14 @@ func (*Flags) Help() string {
 		`default. Durations have a unit: 500ms, 5s, 2m.`
 }
 
-// Text is a flag's value as typed, and whether it was.
+// Text is a flag's value as typed; empty if the flag was not given.
 type Text struct{ typed []string }
 
-// Given is a flag that was typed with this text.
+// Given returns a flag with this text.
 func Given(text string) Text { return Text{typed: []string{text}} }
 
-// Decode implements kong.MapperValue. It takes a number with a minus sign for a
-// value, which kong would take for a flag: --max-backward -1.
+// Decode implements kong.MapperValue. It accepts a negative number as a value, as in
+// --max-backward -1; kong would take it for a flag.
 func (t *Text) Decode(ctx *kong.DecodeContext) error {
 	token := ctx.Scan.Peek()
 	text, ok := token.Value.(string)
@@ -112,8 +113,8 @@ func (*Switch) IsBool() bool { return true }
 
 func (s *Switch) texts() []string { return s.typed }
 
-// values returns the flags that were typed, in the order of the struct. Of a
-// flag that was repeated the last counts, unless its key is a list or a map.
+// values returns the flags that were typed, in the order of the struct. If a flag is
+// repeated, the last one counts, unless its key is a list or a map.
 func (f *Flags) values() []value { return typedValues(f) }
 
 // typedValues reads a struct of Text and Switch.

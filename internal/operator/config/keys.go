@@ -15,14 +15,14 @@ import (
 // key is one setting: its name in every source, its default, and how it is read.
 type key struct {
 	name string
-	// def is the default as one would write it; "" when there is none, or when
-	// it depends on the process (Load fills those in).
+	// def is the default as text; "" if there is none, or if it depends on the
+	// process (Load fills those in).
 	def        string
 	perService bool // a service in services may override it
 	set        func(into target, v value) error
 }
 
-// target is what a setting is written to: one of its parts.
+// target is the struct that a setting is written to. One of its fields is set.
 type target struct {
 	serve   *Serve
 	service *Service
@@ -78,8 +78,8 @@ func leaseKeys() []key {
 	}
 }
 
-// maxPlacementTTL keeps the actors of a host that has died from being out of reach
-// for ever.
+// maxPlacementTTL limits the time for which the actors of a dead host are out of
+// reach.
 const maxPlacementTTL = 10 * time.Minute
 
 func placementKeys() []key {
@@ -94,7 +94,7 @@ func placementKeys() []key {
 	}
 }
 
-// serviceKeys are those that a service in services may override.
+// serviceKeys are the keys that a service may override.
 func serviceKeys() []key {
 	own := []key{
 		{name: "max_throughput_per_ms", def: "256",
@@ -112,6 +112,8 @@ func serviceKeys() []key {
 			set: one(func(t target) *time.Duration { return &t.service.AcquireRetryInterval }, duration(time.Millisecond))},
 		{name: "acquire_retry_max_interval", def: "60s",
 			set: one(func(t target) *time.Duration { return &t.service.AcquireRetryMaxInterval }, duration(time.Millisecond))},
+		{name: "layout", def: string(LayoutDefault),
+			set: one(func(t target) *Layout { return &t.service.Layout }, oneOf(LayoutDefault, LayoutJS))},
 		{name: "bit_ts", def: "41",
 			set: one(func(t target) *int { return &t.service.BitTS }, wholeNumber(minBitTS, maxBitTS))},
 		{name: "default_epoch", def: "2026-01-01T00:00:00Z", set: setEpoch},
@@ -145,8 +147,8 @@ func operationKeys() []key {
 	}
 }
 
-// With fewer bits the default epoch's time would be over within weeks; with more
-// there is no room below for machine IDs that more than a few hosts can share.
+// With fewer bits the default epoch's time would run out within weeks; with more
+// there would be machine IDs for a few hosts only.
 const minBitTS, maxBitTS = 32, 52
 
 func findKey(name string) (key, bool) { return findIn(keys, name) }
@@ -174,7 +176,7 @@ func namesIn(keys []key, wanted func(key) bool) []string {
 	return names
 }
 
-// one is a key with a single value.
+// one returns the setter of a key with a single value.
 func one[T any](field func(target) *T, parse func(string) (T, error)) func(target, value) error {
 	return func(into target, v value) error {
 		text, err := v.scalar()
@@ -190,7 +192,7 @@ func one[T any](field func(target) *T, parse func(string) (T, error)) func(targe
 	}
 }
 
-// many is a key with a list.
+// many returns the setter of a key with a list.
 func many[T any](field func(target) *[]T, parse func(string) (T, error)) func(target, value) error {
 	return func(into target, v value) error {
 		elements, err := v.elements()
@@ -210,7 +212,7 @@ func many[T any](field func(target) *[]T, parse func(string) (T, error)) func(ta
 	}
 }
 
-// ignored is for config, which has been followed before keys are set.
+// ignored is the setter of config: the file has been read before keys are set.
 func ignored(target, value) error { return nil }
 
 func setEpoch(into target, v value) error {
@@ -221,7 +223,7 @@ func setEpoch(into target, v value) error {
 // Limits on meta: a provider stores it with every lease.
 const maxMeta, maxMetaKey, maxMetaValue = 32, 64, 256
 
-// setMeta accepts a map, or key=value pairs as a list is written.
+// setMeta accepts a map, or key=value pairs written as a list.
 func setMeta(into target, v value) error {
 	pairs, err := metaPairs(v)
 	if err != nil {
@@ -284,8 +286,8 @@ func metaPairs(v value) ([]value, error) {
 	return elements, nil
 }
 
-// setServices checks every override, and keeps them until what they override is
-// known.
+// setServices checks every override. resolveServices applies them, when the top
+// level is known.
 func setServices(into target, v value) error {
 	members, err := v.entries("service names")
 	if err != nil {
@@ -323,7 +325,7 @@ func setPerService(into target, v value) error {
 	return unknownKey(v, func(k key) bool { return k.perService })
 }
 
-// unknownKey names the key that was probably meant.
+// unknownKey suggests the key that was probably meant.
 func unknownKey(v value, wanted func(key) bool) error {
 	hint := "kazahanad serve --help lists the keys"
 	if near := nearest(v.name, keyNames(wanted)); near != "" {

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// DefaultLeaseServerFile is the lease server's configuration file that is read
-// when none is named, if it is there.
+// DefaultLeaseServerFile is the lease server's default configuration file, which
+// may be missing.
 const DefaultLeaseServerFile = "/etc/kazahana/lease-server.yaml"
 
-// LeaseServer is everything that "kazahanad lease-server" is told. The meaning of
-// each field is that of the key of the same name in packaging/lease-server.yaml.
+// LeaseServer are the settings of "kazahanad lease-server".
+// packaging/lease-server.yaml explains the key of each field.
 type LeaseServer struct {
-	Config string // the file that was read; "" for none
+	Config string // the file that was read, or ""
 
 	Listen      string // HOST:PORT or unix:PATH
 	SocketMode  fs.FileMode
@@ -51,10 +51,11 @@ type LeaseServer struct {
 	livePlaces []string
 }
 
-// Terms is what an entry of services sets; what it leaves out is nil, and as the
-// provider's URL says.
+// Terms are the settings of an entry of services. nil stands for the provider URL's
+// value.
 type Terms struct {
 	Epoch      *time.Time
+	Layout     *Layout
 	BitTS      *int
 	BitID      *int
 	BitSeq     *int
@@ -100,7 +101,7 @@ func (f *LeaseServerFlags) Load(p Process) (*LeaseServer, error) {
 			}
 		}
 	}
-	// The weakest source first: each overwrites what is there.
+	// The weakest source first: each later one overwrites it.
 	for _, v := range slices.Concat(fromFile, fromEnv, typed) {
 		k, known := findIn(leaseServerKeys, v.key)
 		if !known {
@@ -120,7 +121,7 @@ func (f *LeaseServerFlags) Load(p Process) (*LeaseServer, error) {
 	return s, s.check()
 }
 
-// unknownIn names the key that was probably meant.
+// unknownIn suggests the key that was probably meant.
 func unknownIn(command string, keys []key, v value) error {
 	hint := "kazahanad " + command + " --help lists the keys"
 	if near := nearest(v.name, namesIn(keys, anyKey)); near != "" {
@@ -129,9 +130,8 @@ func unknownIn(command string, keys []key, v value) error {
 	return fmt.Errorf("unknown key %s in %s: %s", quoteName(v.key), v.where, hint)
 }
 
-// chooseProvider fills in the file that is granted from where no provider is
-// named: the one that a daemon of this host uses by itself, so that both grant
-// from one file.
+// chooseProvider fills in the default provider: the file that a daemon of this host
+// uses by default, so that both grant from one file.
 func (s *LeaseServer) chooseProvider(lookup Lookup, uid int) error {
 	if s.origin["provider"] != "" {
 		return nil
@@ -154,7 +154,7 @@ func (s *LeaseServer) chooseProvider(lookup Lookup, uid int) error {
 	return nil
 }
 
-// check refuses settings that are right one by one and wrong together.
+// check refuses settings that contradict each other.
 func (s *LeaseServer) check() error {
 	if (s.TLSCert == "") != (s.TLSKey == "") {
 		return errors.New("tls_cert and tls_key go together: one of them is not set")
@@ -167,7 +167,7 @@ func (s *LeaseServer) check() error {
 	}
 	switch scheme(s.Provider) {
 	case "static:", "ip:", "none:":
-		return fmt.Errorf("%s %s grants the same machine ID to whoever asks, or none: a lease server needs one that coordinates, for example sqlite:PATH or redis://HOST:6379/0",
+		return fmt.Errorf("%s %s grants the same machine ID to every client, or none: a lease server needs one that coordinates, for example sqlite:PATH or redis://HOST:6379/0",
 			s.Cite("provider"), scheme(s.Provider))
 	}
 	if s.Insecure || onLoopback(s.Listen) {
@@ -200,6 +200,6 @@ func onLoopback(listen string) bool {
 	return err == nil && address.Unmap().IsLoopback()
 }
 
-// LiveDirs returns live_dir where it is set, "" for none, and otherwise the
-// directories of which the first that is in memory takes its place.
+// LiveDirs returns live_dir ("" for none) or, if it is not set, the default places:
+// the first that is in memory counts.
 func (s *LeaseServer) LiveDirs() (dir string, places []string) { return s.LiveDir, s.livePlaces }

@@ -10,24 +10,24 @@ type LeaseServerFlags struct {
 	SocketGroup Text   `name:"socket-group" group:"Listening" placeholder:"GROUP" help:"Group that owns a Unix socket, by name or number (default none: the server's own group)."`
 	TLSCert     Text   `name:"tls-cert" group:"Listening" placeholder:"FILE" help:"Certificate chain in PEM form (default none: plain HTTP)."`
 	TLSKey      Text   `name:"tls-key" group:"Listening" placeholder:"FILE" help:"Its private key (default none)."`
-	ClientCA    Text   `name:"client-ca" group:"Listening" placeholder:"FILE" help:"Certificates that clients' certificates must lead to (default none: clients need none)."`
-	TokensFile  Text   `name:"tokens-file" group:"Listening" placeholder:"FILE" help:"Bearer tokens that clients must have one of (default none: clients need none)."`
-	Insecure    Switch `name:"insecure" group:"Listening" help:"Listen beyond this host without TLS or without a credential of clients (default false)."`
+	ClientCA    Text   `name:"client-ca" group:"Listening" placeholder:"FILE" help:"CA certificates that clients' certificates must chain to (default none: clients need no certificate)."`
+	TokensFile  Text   `name:"tokens-file" group:"Listening" placeholder:"FILE" help:"Bearer tokens, one of which each client needs (default none: clients need no token)."`
+	Insecure    Switch `name:"insecure" group:"Listening" help:"Allow to listen beyond this host without TLS or without credentials of clients (default false)."`
 
 	StateDir        Text `name:"state-dir" group:"Leases" placeholder:"DIR" help:"Where the default provider's file is (default $STATE_DIRECTORY, else /var/lib/kazahana for root, else $XDG_STATE_HOME/kazahana or ~/.local/state/kazahana)."`
-	LiveDir         Text `name:"live-dir" group:"Leases" placeholder:"DIR" help:"Where what proves that a SQLite file was not put back from a copy is kept: a directory on a file system in memory; none goes without (default as for serve)."`
+	LiveDir         Text `name:"live-dir" group:"Leases" placeholder:"DIR" help:"Directory on a file system in memory for the witness that a SQLite file was not restored from a copy; none does without (default as for serve)."`
 	Provider        Text `name:"provider" group:"Leases" placeholder:"URL" help:"What keeps the leases, for example sqlite:PATH, redis://HOST:6379/0, etcd://HOST:2379 (default sqlite:STATE_DIR/leases.db; inside Kubernetes there is no default)."`
 	ProviderTimeout Text `name:"provider-timeout" group:"Leases" placeholder:"DURATION" help:"Limit of one call to the provider, 1ms or more (default 3s)."`
-	Services        Text `name:"services" group:"Leases" placeholder:"{NAME: {KEY: VALUE}}" help:"Terms of single services, as YAML: epoch, bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids (default none: those of the provider URL)."`
+	Services        Text `name:"services" group:"Leases" placeholder:"{NAME: {KEY: VALUE}}" help:"Terms of single services, as YAML: epoch, layout, bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids (default none: those of the provider URL)."`
 
-	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., or none (default the provider; beside it for SQLite)."`
+	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., or none (default the provider, or a second file beside a SQLite provider)."`
 	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl (default none: 1, 2, 3, ...)."`
 
 	MaxConnections Text `name:"max-connections" group:"Limits" placeholder:"N" help:"Connections open at the same time, 1 to 1048576; further ones wait (default 16384)."`
 	MaxInFlight    Text `name:"max-in-flight" group:"Limits" placeholder:"N" help:"Requests under way at the same time, 1 to 1048576 (default 8192)."`
 	RateLimit      Text `name:"rate-limit" group:"Limits" placeholder:"N" help:"Requests per second of one client, by credential and address, 0 to 1048576; 0 is unlimited (default 1000)."`
-	RateBurst      Text `name:"rate-burst" group:"Limits" placeholder:"N" help:"Requests of one client at once, 1 to 1048576 (default 5000)."`
-	DrainDelay     Text `name:"drain-delay" group:"Limits" placeholder:"DURATION" help:"How long a stop goes on serving while /readyz already fails, 0 or more (default 1s)."`
+	RateBurst      Text `name:"rate-burst" group:"Limits" placeholder:"N" help:"Requests that one client may send in a burst, 1 to 1048576 (default 5000)."`
+	DrainDelay     Text `name:"drain-delay" group:"Limits" placeholder:"DURATION" help:"How long a stopping server goes on serving while /readyz already fails, 0 or more (default 1s)."`
 	DrainTimeout   Text `name:"drain-timeout" group:"Limits" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
 
 	LogLevel  Text `name:"log-level" group:"Operation" placeholder:"LEVEL" values:"debug,info,warn,error" help:"debug, info, warn or error (default info)."`

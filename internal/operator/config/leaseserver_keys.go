@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// leaseServerKeys is the list of the lease server's keys, in the order of its
-// packaged sample. termsKeys are those of an entry of services. Both are filled
-// by init because a setter looks keys up in one of them.
+// leaseServerKeys are the lease server's keys, in the order of its packaged sample;
+// termsKeys are those of an entry of services. init fills both, because a setter
+// looks keys up in them.
 var leaseServerKeys, termsKeys []key
 
 func init() {
@@ -62,7 +62,7 @@ func leaseServerOtherKeys() []key {
 	}
 }
 
-// longestTerm is the longest term and quarantine that a provider takes.
+// longestTerm is the longest term and quarantine that a provider accepts.
 const longestTerm = 366 * 24 * time.Hour
 
 func serviceTermsKeys() []key {
@@ -71,6 +71,7 @@ func serviceTermsKeys() []key {
 			parse := func(text string) (time.Time, error) { return parseEpoch(text, into.now) }
 			return one(func(t target) *time.Time { return made(&t.terms.Epoch) }, parse)(into, v)
 		}},
+		{name: "layout", set: one(func(t target) *Layout { return made(&t.terms.Layout) }, oneOf(LayoutDefault, LayoutJS))},
 		{name: "bit_ts", set: one(func(t target) *int { return made(&t.terms.BitTS) }, wholeNumber(minBitTS, maxBitTS))},
 		{name: "bit_id", set: one(func(t target) *int { return made(&t.terms.BitID) }, wholeNumber(1, 30))},
 		{name: "bit_seq", set: one(func(t target) *int { return made(&t.terms.BitSeq) }, wholeNumber(0, 30))},
@@ -82,7 +83,7 @@ func serviceTermsKeys() []key {
 	}
 }
 
-// made is a pointer to a field that was nil.
+// made allocates the value of a pointer field and returns the pointer.
 func made[T any](field **T) *T {
 	*field = new(T)
 	return *field

@@ -89,7 +89,7 @@ func TestDefaults(t *testing.T) {
 			MaxThroughputPerMS: 256, Fallback: FallbackCachedRandom, SequenceStart: SequenceSpread,
 			StartupWait: 500 * time.Millisecond, MaxBackward: 5 * time.Second,
 			AcquireRetryInterval: time.Second, AcquireRetryMaxInterval: time.Minute,
-			BitTS: 41, DefaultEpoch: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+			Layout: LayoutDefault, BitTS: 41, DefaultEpoch: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 		},
 		origin: map[string]string{},
 	}
@@ -152,6 +152,7 @@ var precedenceCases = map[string]struct {
 		[3]any{2 * time.Second, 3 * time.Second, 4 * time.Second}},
 	"acquire_retry_max_interval": {[3]string{"2m", "3m", "4m"}, func(s *Serve) any { return s.base.AcquireRetryMaxInterval },
 		[3]any{2 * time.Minute, 3 * time.Minute, 4 * time.Minute}},
+	"layout": {[3]string{"default", "js", "default"}, func(s *Serve) any { return s.base.Layout }, [3]any{LayoutDefault, LayoutJS, LayoutDefault}},
 	"bit_ts": {[3]string{"40", "42", "43"}, func(s *Serve) any { return s.base.BitTS }, [3]any{40, 42, 43}},
 	"default_epoch": {[3]string{"2026-02-01T00:00:00Z", "2026-03-01T00:00:00.5Z", "2026-03-01T09:00:00+09:00"},
 		func(s *Serve) any { return s.base.DefaultEpoch.Format(time.RFC3339Nano) },

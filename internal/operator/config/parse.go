@@ -13,8 +13,8 @@ import (
 	"github.com/kazahana/kazahana/internal/address"
 )
 
-// The parsers turn the text of one setting into its type. Their errors continue
-// a sentence that begins with the value: `"5" has no unit: ...`.
+// The parsers turn the text of one setting into its type. Their errors continue a
+// sentence that begins with the value: `"5" has no unit: ...`.
 
 // longestDuration is far beyond any sensible setting; it catches slips of a unit
 // before they overflow.
@@ -33,8 +33,8 @@ func orNone[T any](parse func(string) (T, error)) func(string) (T, error) {
 	}
 }
 
-// wholeNumber accepts decimal numbers only: a leading zero is octal to some
-// readers of YAML and not to others.
+// wholeNumber accepts decimal numbers only: YAML readers disagree on whether a
+// leading zero means octal.
 func wholeNumber(lowest, highest int64) func(string) (int, error) {
 	return func(text string) (int, error) {
 		n, err := strconv.ParseInt(text, 10, 64)
@@ -49,7 +49,7 @@ func wholeNumber(lowest, highest int64) func(string) (int, error) {
 	}
 }
 
-// parseNumericID accepts a user or group ID. The largest is not one: the system
+// parseNumericID accepts a user or group ID. The largest number is not one: system
 // calls use it for "unchanged".
 func parseNumericID(text string) (uint32, error) {
 	n, err := wholeNumber(0, math.MaxUint32-1)(text)
@@ -61,8 +61,7 @@ func parseNumericID(text string) (uint32, error) {
 
 var plainNumber = regexp.MustCompile(`^[+-]?[0-9][0-9._]*$`)
 
-// duration accepts Go durations from lowest up, and a plain 0 where that is in
-// range.
+// duration accepts Go durations from lowest up, and a plain 0 if that is in range.
 func duration(lowest time.Duration) func(string) (time.Duration, error) {
 	return func(text string) (time.Duration, error) {
 		d, err := time.ParseDuration(text)
@@ -80,8 +79,8 @@ func duration(lowest time.Duration) func(string) (time.Duration, error) {
 	}
 }
 
-// parseBackward is a duration that may be negative, for a wait without limit.
-// Since only its sign counts then, -1 needs no unit.
+// parseBackward parses a duration that may be negative, for a wait without limit.
+// Only the sign counts then, so -1 needs no unit.
 func parseBackward(text string) (time.Duration, error) {
 	if text == "-1" {
 		return -1, nil
@@ -92,7 +91,7 @@ func parseBackward(text string) (time.Duration, error) {
 	return duration(-longestDuration)(text)
 }
 
-// formatDuration writes 1m and not 1m0s.
+// formatDuration writes 1m instead of 1m0s.
 func formatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -144,7 +143,7 @@ func parseMode(text string) (fs.FileMode, error) {
 	case n > 0o777:
 		return 0, errors.New("is more than permissions: write a mode up to 0777")
 	case n&0o200 == 0:
-		return 0, errors.New("leaves its owner no write permission, without which nobody can connect: write for example 0660")
+		return 0, errors.New("leaves its owner no write permission, without which no client can connect: write for example 0660")
 	}
 	return fs.FileMode(n), nil
 }
@@ -174,11 +173,10 @@ func parseAuthority(text string) (string, error) {
 	return text, nil
 }
 
-// maxAuthority is how long an authority may be, in bytes.
+// maxAuthority is the maximum length of an authority in bytes.
 const maxAuthority = 255
 
-// parseAdminListen accepts host:port and unix:PATH, and writes the latter in
-// this one way.
+// parseAdminListen accepts host:port and unix:PATH, and normalises the latter.
 func parseAdminListen(text string) (string, error) {
 	if strings.HasPrefix(text, "unix:") {
 		path, err := address.Parse(text)
@@ -205,8 +203,7 @@ func splitAddress(text string) (host string, port int, ok bool) {
 	return host, port, err == nil
 }
 
-// parseProvider checks only that the text has the form of a provider URL. Which
-// ones exist is known where they are opened.
+// parseProvider checks only the form of a provider URL. Opening it checks the rest.
 func parseProvider(text string) (string, error) {
 	if !schemeStart.MatchString(text) {
 		return "", errors.New(`is not a provider URL, which begins with a word and a colon: sqlite:PATH, static:ID, "none:" (YAML needs these quotes)`)
@@ -223,8 +220,8 @@ func parseServiceName(text string) (string, error) {
 	return text, nil
 }
 
-// parseEpoch accepts the instant where timestamps start. now is zero where the
-// clock is not to be asked, as for the default.
+// parseEpoch accepts the instant at which timestamps start, which must not be after
+// now. A zero now skips that check.
 func parseEpoch(text string, now time.Time) (time.Time, error) {
 	t, err := time.Parse(time.RFC3339, text)
 	switch {

@@ -12,16 +12,16 @@ const mask = "xxxxx"
 var (
 	schemeStart = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
 	hostPort    = regexp.MustCompile(`^(\[[0-9A-Fa-f:.%a-z]*\]|[^:\[\]]*)(:[0-9]{0,5})?$`)
-	// A parameter's name can follow a path when somebody forgot the "?".
+	// A parameter's name can follow a path if the "?" was forgotten.
 	parameterBreak = regexp.MustCompile(`[?&;#]`)
 )
 
 // Redact returns the URL without its secrets, for messages, logs and status: the
 // password in its userinfo, and the value of every query parameter whose name
-// speaks of a password, a token or a secret. It does not need the URL to be well
-// formed, and hides too much rather than too little: a password with an
-// unescaped @, / or ? in it is hidden with whatever surrounds it. Text without
-// secrets comes back unchanged.
+// contains a word for password, token or secret. The URL may be malformed. Redact
+// hides too much rather than too little: a password with an unescaped @, / or ? is
+// hidden together with the text around it. Text without secrets comes back
+// unchanged.
 func Redact(u string) string {
 	scheme := schemeStart.FindString(u)
 	rest := u[len(scheme):]
@@ -30,14 +30,14 @@ func Redact(u string) string {
 		slashes, rest = "//", rest[2:]
 	}
 	isPath := slashes == "" && (strings.EqualFold(scheme, "sqlite:") || scheme == "" && strings.IndexAny(rest, "/.") == 0)
-	// The last @ ends the userinfo of a malformed URL. In a well-formed one a
-	// later @, say in a parameter, costs the reader only a host name. In a path
-	// it is a letter, unless what stands before it looks like a user.
+	// The last @ ends the userinfo of a malformed URL. In a well-formed one a later
+	// @, for example in a parameter, only hides the host name. In a path it is an
+	// ordinary character, unless the text before it looks like a user.
 	at := strings.LastIndexByte(rest, '@')
 	if at >= 0 && !(isPath && !strings.Contains(rest[:at], ":")) {
 		host := rest[at+1:]
 		if strings.ContainsAny(rest[:at], "?#&;=") {
-			// The @ may as well be part of a parameter's secret.
+			// The @ may also be part of a parameter's secret.
 			end := strings.IndexAny(host, "?#&;")
 			if end < 0 {
 				end = len(host)
@@ -60,8 +60,8 @@ func Redact(u string) string {
 	return scheme + redactParameters(rest)
 }
 
-// redactUser keeps the user name of user:password where it is surely one. A
-// userinfo of one part is a token as often as a name.
+// redactUser keeps the user name of user:password only if it certainly is one. A
+// userinfo of one part may be a token.
 func redactUser(userinfo string) string {
 	user, password, found := strings.Cut(userinfo, ":")
 	if !found || (password == "" && user != "") || strings.ContainsAny(user, "/?#@&;=,") {
@@ -70,9 +70,9 @@ func redactUser(userinfo string) string {
 	return user + ":" + mask
 }
 
-// redactHosts hides what stands where a port should be: user:password whose
-// @host was forgotten. It hides the rest of the list with it, since a password
-// may hold commas.
+// redactHosts hides text in the place of a port: it may be the password of
+// user:password without @host. It hides the rest of the list too, since a password
+// may contain commas.
 func redactHosts(authority string) string {
 	hosts := strings.Split(authority, ",")
 	for i, host := range hosts {
@@ -90,8 +90,8 @@ func redactHosts(authority string) string {
 	return authority
 }
 
-// redactParameters hides the values of telling parameters in the text after the
-// userinfo and the hosts.
+// redactParameters hides the values of secret parameters in the text after the
+// hosts.
 func redactParameters(text string) string {
 	var out strings.Builder
 	for text != "" {

@@ -10,9 +10,8 @@ import (
 	"unicode"
 )
 
-// live are the keys that a running daemon takes over from its configuration. What
-// is not here needs a restart: where the daemon listens and keeps its state, which
-// provider and store it has, and all that its IDs are laid out by.
+// live are the keys that a running daemon can change. All others need a restart:
+// sockets, directories, the provider, the store, and the layout of IDs.
 var live = map[string]bool{
 	"allow_uids": true, "allow_gids": true, "max_connections": true, "max_in_flight": true, "drain_timeout": true,
 	"log_level":             true,
@@ -20,19 +19,19 @@ var live = map[string]bool{
 	"acquire_retry_interval": true, "acquire_retry_max_interval": true, "external_secret_file": true,
 }
 
-// leaseServerLive are those of the lease server. Its credentials' files are read
-// again by themselves.
+// leaseServerLive are those of the lease server, which also reads the files of its
+// credentials again.
 var leaseServerLive = map[string]bool{"log_level": true}
 
-// Reload is what a configuration that was read again means to a running process.
+// Reload is the effect of a reload on a running process.
 type Reload struct {
-	Changed []string // keys that differ and are taken over
-	Restart []string // keys that differ, and count only after a restart
+	Changed []string // keys that changed and apply now
+	Restart []string // keys that changed and apply after a restart
 }
 
-// Reload compares the settings that are in force with next, and returns those to
-// be in force from now on: next's where a running daemon can take them over, and
-// its own elsewhere. The error says that these do not go together.
+// Reload compares the settings with next, and returns the settings that apply from
+// now on: next's for the keys that a running daemon can change, its own for the
+// others. It returns an error if the combination is contradictory.
 func (s *Serve) Reload(next *Serve, now time.Time) (*Serve, Reload, error) {
 	var r Reload
 	merged := *s
@@ -67,7 +66,7 @@ func (s *Serve) Reload(next *Serve, now time.Time) (*Serve, Reload, error) {
 	return &merged, r, nil
 }
 
-// Reload is as that of Serve.
+// Reload is Serve.Reload for the lease server.
 func (s *LeaseServer) Reload(next *LeaseServer) (*LeaseServer, Reload) {
 	var r Reload
 	merged := *s
@@ -90,9 +89,9 @@ func (p pair) same(i int) bool {
 	return reflect.DeepEqual(p.before.Field(i).Interface(), p.after.Field(i).Interface())
 }
 
-// takeOver compares settings field by field, and makes before what after says where
-// the key is live. A change that both sides merely inherit is told of where it
-// comes from. Config is where the settings were read, and no setting.
+// takeOver compares settings field by field, and copies after to before if the key
+// is live. A change that a service inherits is reported for the top level only.
+// Config names the file and is not a setting.
 func (r *Reload) takeOver(live map[string]bool, prefix string, p pair, inherited *pair) {
 	for i := range p.before.NumField() {
 		field := p.before.Type().Field(i)
@@ -120,10 +119,10 @@ func (r *Reload) tidy() {
 	}
 }
 
-// oddFields are those whose keys are not spelled like them.
+// oddFields are fields whose names do not follow from their keys.
 var oddFields = map[string]string{"DefaultService": "service", "SocketInTmp": "socket", "TLSCert": "tls_cert", "TLSKey": "tls_key"}
 
-// keyOf is the key that a field holds the value of: MaxInFlight is max_in_flight.
+// keyOf returns the key of a field: MaxInFlight is max_in_flight.
 func keyOf(field string) string {
 	if key, odd := oddFields[field]; odd {
 		return key

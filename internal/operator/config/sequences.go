@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// Sequence is how the keys with a prefix count. What is not set is zero: the
-// store's package knows the defaults, and what goes together.
+// Sequence says how the keys with a prefix count. Unset fields are zero: package
+// sequence knows the defaults, and which settings go together.
 type Sequence struct {
 	Prefix   string
 	Step     int64
@@ -31,8 +31,8 @@ const (
 	maxSequenceBlock  = 1 << 16 // values of one call
 )
 
-// sequenceKeys are those of an entry of sequences. It is filled by init because
-// a setter looks keys up in it.
+// sequenceKeys are the keys of an entry of sequences. init fills it, because a
+// setter looks keys up in it.
 var sequenceKeys []key
 
 func init() {
@@ -59,7 +59,7 @@ func number64(lowest int64) func(string) (int64, error) {
 	}
 }
 
-// parseStore accepts none beside a URL.
+// parseStore accepts a URL, or none.
 func parseStore(text string) (string, error) {
 	if text == none || text == none+":" {
 		return none, nil
@@ -100,7 +100,7 @@ func setSequences(field func(target) *[]Sequence) func(target, value) error {
 		if len(all) > maxSequences {
 			return v.errorf("it has %d entries: the most is %d", len(all), maxSequences)
 		}
-		// The longest prefix first: it is the one that counts.
+		// The longest prefix first: the first match counts.
 		slices.SortFunc(all, func(a, b Sequence) int { return len(b.Prefix) - len(a.Prefix) })
 		*field(into) = all
 		return nil

@@ -10,25 +10,24 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/address"
+	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// DefaultFile is the configuration file that is read when none is named, if it
-// is there.
+// DefaultFile is the default configuration file, which may be missing.
 const DefaultFile = "/etc/kazahana/kazahanad.yaml"
 
-// Serve is everything that "kazahanad serve" is told. The meaning of each field
-// is that of the key of the same name in packaging/kazahanad.yaml.
+// Serve are the settings of "kazahanad serve". packaging/kazahanad.yaml explains the
+// key of each field.
 type Serve struct {
-	Config string // the file that was read; "" for none
+	Config string // the file that was read, or ""
 
 	Socket string
-	// SocketInTmp reports that Socket is the last resort below /tmp, where
-	// everybody can create files: its directory must be made 0700, and refused
-	// when it belongs to somebody else.
+	// SocketInTmp says that Socket is the last resort below /tmp, where every user
+	// can create files: its directory must have mode 0700 and belong to this user.
 	SocketInTmp    bool
 	SocketMode     fs.FileMode
 	SocketGroup    string   // name or number; "" = the daemon's own
-	AllowUIDs      []uint32 // with AllowGIDs: who may connect; both empty = everybody
+	AllowUIDs      []uint32 // with AllowGIDs: who may connect; both empty = every user
 	AllowGIDs      []uint32
 	MaxConnections int
 	MaxInFlight    int
@@ -36,7 +35,7 @@ type Serve struct {
 	DrainTimeout   time.Duration
 
 	StateDir        string // "" = none
-	LiveDir         string // "" = none, or left to choose: see LiveDirs
+	LiveDir         string // "" = none, or not set: see LiveDirs
 	Provider        string // may hold a password: show only Redact(Provider)
 	ProviderTimeout time.Duration
 	VerifyInterval  time.Duration
@@ -66,7 +65,7 @@ type Serve struct {
 	livePlaces []string
 }
 
-// Service is what can differ from service to service.
+// Service are the settings that can differ between services.
 type Service struct {
 	MaxThroughputPerMS      int
 	Fallback                Fallback
@@ -75,6 +74,7 @@ type Service struct {
 	MaxBackward             time.Duration // negative = wait without limit
 	AcquireRetryInterval    time.Duration
 	AcquireRetryMaxInterval time.Duration
+	Layout                  Layout // LayoutDefault leaves it to BitTS
 	BitTS                   int
 	DefaultEpoch            time.Time // UTC, whole milliseconds
 	ExternalSecretFile      string    // "" = none
@@ -88,6 +88,15 @@ const (
 	FallbackCachedRandom Fallback = "cached+random"
 	FallbackCached       Fallback = "cached"
 	FallbackNone         Fallback = none
+)
+
+// Layout is a layout's name.
+type Layout string
+
+// The layouts that have a name.
+const (
+	LayoutDefault Layout = snowflake.NameDefault
+	LayoutJS      Layout = snowflake.NameJS
 )
 
 // SequenceStart says where the sequence of a millisecond begins.
@@ -120,8 +129,7 @@ const (
 	LogConsole LogFormat = "console"
 )
 
-// Resolve decides what auto means for a log that does or does not go to a
-// terminal.
+// Resolve replaces auto with the format for a terminal or for other outputs.
 func (f LogFormat) Resolve(terminal bool) LogFormat {
 	switch {
 	case f != LogAuto:
@@ -133,10 +141,10 @@ func (f LogFormat) Resolve(terminal bool) LogFormat {
 }
 
 // Services returns the settings of every service: the default one and those in
-// services. What a service does not set itself is inherited from the top level.
+// services. A service inherits the top level's value of a key that it does not set.
 func (s *Serve) Services() map[string]Service { return maps.Clone(s.services) }
 
-// Process is what settings depend on besides their sources.
+// Process is the environment that settings depend on.
 type Process struct {
 	Environ []string  // as of os.Environ
 	UID     int       // effective user ID
@@ -170,7 +178,7 @@ func (f *Flags) Load(p Process) (*Serve, error) {
 		}
 	}
 	into := target{serve: s, service: &s.base, now: p.Now}
-	// The weakest source first: each overwrites what is there.
+	// The weakest source first: each later one overwrites it.
 	for _, v := range slices.Concat(fromFile, fromEnv, typed) {
 		k, known := findKey(v.key)
 		if !known {
@@ -182,6 +190,9 @@ func (f *Flags) Load(p Process) (*Serve, error) {
 		s.origin[v.key] = v.where
 	}
 	if err := s.chooseDirectories(env.lookup, p.UID); err != nil {
+		return nil, err
+	}
+	if err := s.settleLayout(); err != nil {
 		return nil, err
 	}
 	if err := s.resolveServices(p.Now); err != nil {
@@ -197,7 +208,7 @@ func (s *Serve) readConfig(p Process, typed, fromEnv []value) (values []value, e
 }
 
 // readConfig reads the file that the key config names, else the default one if it
-// is there. path is "" when none was read.
+// exists. path is "" if none was read.
 func (p Process) readConfig(defaultFile string, typed, fromEnv []value) (values []value, path string, err error) {
 	path, where, optional := p.defaultFile, "", true
 	if path == "" {
@@ -236,7 +247,8 @@ func (p Process) readConfig(defaultFile string, typed, fromEnv []value) (values 
 	return root.members, path, nil
 }
 
-// chooseDirectories fills in what depends on who runs the daemon, and where.
+// chooseDirectories fills in the defaults that depend on the user and the
+// environment.
 func (s *Serve) chooseDirectories(lookup Lookup, uid int) error {
 	if !s.given("socket") {
 		s.Socket, s.SocketInTmp = address.Daemon(lookup, uid)
@@ -272,7 +284,7 @@ func (s *Serve) chooseDirectories(lookup Lookup, uid int) error {
 	return nil
 }
 
-// resolveServices applies the overrides, which were checked when they were read.
+// resolveServices applies the overrides, which setServices has checked.
 func (s *Serve) resolveServices(now time.Time) error {
 	s.services = map[string]Service{s.DefaultService: s.base}
 	for name, overrides := range s.overrides {
@@ -282,11 +294,14 @@ func (s *Serve) resolveServices(now time.Time) error {
 				return err
 			}
 		}
+		if err := service.settleLayout(overrides); err != nil {
+			return fmt.Errorf("services.%s: %w", name, err)
+		}
 		s.services[name] = service
 	}
 	return nil
 }
 
-// LiveDirs returns live_dir where it is set, "" for none, and otherwise the
-// directories of which the first that is in memory takes its place.
+// LiveDirs returns live_dir ("" for none) or, if it is not set, the default places:
+// the first that is in memory counts.
 func (s *Serve) LiveDirs() (dir string, places []string) { return s.LiveDir, s.livePlaces }

@@ -10,7 +10,7 @@ import (
 	"github.com/agnivade/levenshtein"
 )
 
-// kind is the shape in which a source wrote a value.
+// kind is the shape of a value in its source.
 type kind int
 
 const (
@@ -37,8 +37,8 @@ func (v value) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s in %s: %s", quoteName(v.key), v.where, fmt.Sprintf(format, args...))
 }
 
-// refuse reports a value of the right shape that its key cannot take. The
-// reason continues the sentence that the value begins.
+// refuse reports a value of the right shape that is not valid for its key. The
+// reason continues a sentence that begins with the value.
 func (v value) refuse(text string, reason error) error {
 	return v.errorf("%s %v", quote(text), reason)
 }
@@ -55,9 +55,9 @@ func (v value) scalar() (string, error) {
 }
 
 // elements returns the parts of a list: the members of a YAML list, or the
-// comma-separated parts of all occurrences of a flag or of a variable. The word
-// none alone is the empty list. A list that is empty in any other way is
-// refused, since for a list of who is allowed it could mean everybody or nobody.
+// comma-separated parts of all occurrences of a flag or of a variable. The word none
+// alone is the empty list. Any other empty list is refused: for allow_uids it could
+// mean every user or no user.
 func (v value) elements() ([]value, error) {
 	if v.kind == mapping {
 		return nil, v.errorf("it is a map, and must be a list")
@@ -123,8 +123,8 @@ func (v value) occurrences() []string {
 // none switches off a key whose default is none.
 const none = "none"
 
-// plain refuses text that no setting can hold: an empty one, which is more
-// likely a mistake than a wish, and control characters.
+// plain refuses an empty text, which is more likely a mistake than intended, and
+// control characters.
 func plain(text string) error {
 	if text == "" {
 		return errors.New("is empty: give it a value, or leave out the key for its default")
@@ -135,7 +135,7 @@ func plain(text string) error {
 	return nil
 }
 
-// quote shows a value in a message: without passwords, and not at any length.
+// quote formats a value for a message: without passwords, and shortened.
 func quote(text string) string {
 	const most = 120
 	text = Redact(text)
@@ -145,7 +145,7 @@ func quote(text string) string {
 	return strconv.Quote(text)
 }
 
-// quoteName shows a name that somebody typed, quoted only where it needs to be.
+// quoteName formats a name that a user typed, quoted only if necessary.
 func quoteName(name string) string {
 	if name == "" || len(name) > 80 || strings.ContainsFunc(name, odd) || Redact(name) != name {
 		return quote(name)
@@ -153,7 +153,7 @@ func quoteName(name string) string {
 	return name
 }
 
-// quotePath shows the path of a file, which is no URL and has no secrets.
+// quotePath formats the path of a file, which has no secrets.
 func quotePath(path string) string {
 	if path == "" || strings.ContainsFunc(path, odd) {
 		return strconv.Quote(path)
@@ -164,7 +164,7 @@ func quotePath(path string) string {
 func odd(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) || r == '"' }
 
 // nearest returns the known name that was probably meant, or "": one at a small
-// distance, or one that is a part or an extension of what was written.
+// edit distance, or one that contains the text or is part of it.
 func nearest(name string, known []string) string {
 	const longest = 64 // no key is that long, and the distance costs len * len
 	if len(name) > longest {

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// maxFile limits the configuration file, and maxNodes what aliases can make
-	// of it.
+	// maxFile limits the configuration file, and maxNodes its size after aliases are
+	// expanded.
 	maxFile  = 1 << 20
 	maxNodes = 1 << 16
 )
@@ -36,7 +36,7 @@ func readFile(path, namedBy string, optional bool) (data []byte, found bool, err
 	case err != nil:
 		return nil, false, fmt.Errorf("config in %s: cannot read %s: %w", namedBy, quotePath(path), cause(err))
 	case len(data) > maxFile:
-		return nil, false, fmt.Errorf("%s is larger than %d bytes: it is no configuration file", quotePath(path), maxFile)
+		return nil, false, fmt.Errorf("%s is larger than %d bytes: it is not a configuration file", quotePath(path), maxFile)
 	}
 	return data, true, nil
 }
@@ -50,9 +50,9 @@ func cause(err error) error {
 	return err
 }
 
-// yamlReader turns one YAML text into values that know their places.
+// yamlReader turns one YAML text into values with their places.
 type yamlReader struct {
-	whole string // where a fault of the text as a whole is
+	whole string // the place that errors about the whole text name
 	place func(line int) string
 	nodes int
 }
@@ -98,11 +98,11 @@ func (r *yamlReader) parse(data []byte, key string) (value, error) {
 	return r.convert(root, key, "", 0)
 }
 
-// fault names the text, and the line where the YAML parser gives one.
+// fault names the text, and the line if the YAML parser gives one.
 func (r *yamlReader) fault(err error) error {
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
 	if strings.Contains(message, "mapping values are not allowed") {
-		// YAML's own words do not tell what is wrong with "provider: none:".
+		// The parser's message does not explain what is wrong with "provider: none:".
 		message += `; a value that ends in a colon needs quotes: provider: "none:"`
 	}
 	if strings.HasPrefix(message, "line ") {
@@ -111,8 +111,8 @@ func (r *yamlReader) fault(err error) error {
 	return fmt.Errorf("%s: %s", r.whole, message)
 }
 
-// convert follows aliases, which can make a small file large and a shallow one
-// deep; both are limited.
+// convert follows aliases. They can make a small file large and a shallow one deep,
+// so both are limited.
 func (r *yamlReader) convert(node *yaml.Node, key, name string, depth int) (value, error) {
 	const deepest = 4 // services, one service, its key, one more to report
 	v := value{key: key, name: name, where: r.place(node.Line)}

@@ -11,12 +11,12 @@ type Level string
 // The levels, from good to bad.
 const (
 	OK      Level = "ok"
-	Unknown Level = "unknown" // it could not be looked at
-	Warn    Level = "warn"    // it works, and may not for long, or not as one would wish
-	Fail    Level = "fail"    // it does not work, or promises more than it keeps
+	Unknown Level = "unknown" // it could not be checked
+	Warn    Level = "warn"    // it works, but not well, or not for long
+	Fail    Level = "fail"    // it does not work, or breaks a promise
 )
 
-// Finding is one thing that was looked at.
+// Finding is the result of one check.
 type Finding struct {
 	Code  string `json:"code"` // what it is, for programs and for docs/doctor.md
 	Level Level  `json:"level"`
@@ -24,7 +24,7 @@ type Finding struct {
 	Do    string `json:"do,omitempty"` // what to do about it
 }
 
-// finding makes one of the catalogue's.
+// finding makes a finding of the catalogue.
 func finding(code, format string, args ...any) Finding {
 	i := slices.IndexFunc(Catalogue, func(e Entry) bool { return e.Code == code })
 	if i < 0 {
@@ -43,14 +43,14 @@ func Worst(all []Finding) Level {
 	return order[worst]
 }
 
-// Entry is a finding that there can be.
+// Entry is a possible finding.
 type Entry struct {
 	Code  string
 	Level Level
-	Do    string // "" where there is nothing to do
+	Do    string // "" if there is nothing to do
 }
 
-// Catalogue is every finding that there can be.
+// Catalogue lists every possible finding.
 var Catalogue = []Entry{
 	{"config.invalid", Fail, "Correct what is named; kazahanad serve --check says the same."},
 	{"config.ok", OK, ""},
@@ -86,7 +86,7 @@ var Catalogue = []Entry{
 	{"state.none", Warn, "Set state_dir, unless the daemon may forget its leases and the order of its IDs at every restart."},
 	{"state.not_a_directory", Fail, "Set state_dir to a directory."},
 	{"state.ok", OK, ""},
-	{"state.open", Warn, "Run chmod o-w on it: whoever can write there can give the daemon leases."},
+	{"state.open", Warn, "Run chmod o-w on it: any user who can write there can give the daemon leases."},
 	{"state.open_foreign", Fail, "Set state_dir to a directory inside it, or run chmod o-w and chown."},
 	{"state.read_only", Fail, "Mount it writable, or set state_dir to a directory on another file system."},
 	{"state.refused_epoch", Warn, "Decide which epoch is right; kazahanad state accept-epoch accepts the one that was refused."},
@@ -145,7 +145,7 @@ var Catalogue = []Entry{
 	{"http.certificate", Warn, "Renew the lease server's certificate."},
 	{"http.not_ready", Fail, "Look at the lease server's log: its own store cannot be used."},
 	{"http.ok", OK, ""},
-	{"http.plain", Warn, "Use https://: whoever can listen in reads the token and the leases' secrets."},
+	{"http.plain", Warn, "Use https://: on the way, others can read the token and the leases' secrets."},
 	{"http.refused", Fail, "Put a token with the scope leases into token_file."},
 	{"http.unreachable", Fail, "Bring the lease server back, or correct the provider URL, its ca_file or its certificate."},
 

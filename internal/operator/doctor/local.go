@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// JudgeConfiguration judges what was read from the place, and what came of it.
+// JudgeConfiguration judges the result of reading the configuration.
 func JudgeConfiguration(read string, err error) Finding {
 	if err != nil {
 		return finding("config.invalid", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
@@ -16,23 +16,22 @@ func JudgeConfiguration(read string, err error) Finding {
 	return finding("config.ok", "the configuration is valid (%s)", read)
 }
 
-// Socket is what there is to know of the daemon's socket.
+// Socket are the facts about the daemon's socket.
 type Socket struct {
 	Path    string
 	Exists  bool
 	Mode    fs.FileMode
 	UID     uint32 // owner
-	Group   string // owning group, by name where it has one
+	Group   string // owning group, by name if it has one
 	GID     uint32
 	Limited bool   // allow_uids or allow_gids is set
 	Hint    string // who may connect; for a denied one
-	Denied  bool   // this user may not connect, or not look
-	Refused bool   // nobody listens
-	Err     error  // it was connected to, and no answer came
+	Denied  bool   // this user may not connect, or not read the directory
+	Refused bool   // no process listens
+	Err     error  // a connection was made, and no answer came
 }
 
-// JudgeSocket judges the socket. Answered, in the words of its mode, is what the
-// daemon said.
+// JudgeSocket judges the socket. answered is the daemon's mode.
 func JudgeSocket(s Socket, answered string) []Finding {
 	switch {
 	case s.Denied:
@@ -40,9 +39,9 @@ func JudgeSocket(s Socket, answered string) []Finding {
 	case !s.Exists:
 		return []Finding{finding("socket.missing", "there is no socket at %s: no daemon runs", s.Path)}
 	case s.Mode.Type() != fs.ModeSocket:
-		return []Finding{finding("socket.not_a_socket", "%s is no socket (%v)", s.Path, s.Mode)}
+		return []Finding{finding("socket.not_a_socket", "%s is not a socket (%v)", s.Path, s.Mode)}
 	case s.Refused:
-		return []Finding{finding("socket.stale", "nobody listens on %s: the daemon that made it is gone", s.Path)}
+		return []Finding{finding("socket.stale", "no process listens on %s: the daemon that made it is gone", s.Path)}
 	case s.Err != nil:
 		return []Finding{finding("socket.silent", "%s does not answer: %v", s.Path, s.Err)}
 	}
@@ -56,7 +55,7 @@ func JudgeSocket(s Socket, answered string) []Finding {
 	return found
 }
 
-// Daemon is what a running daemon says of itself.
+// Daemon are the facts that a running daemon reports.
 type Daemon struct {
 	PID              int
 	Version          string
@@ -108,14 +107,14 @@ func orNone(text string) string {
 	return text
 }
 
-// Space that a state directory or a store should have. They take little, but a
-// full disk stops every save.
+// Free space that a state directory or a store should have. They need little, but a
+// full disk stops every write.
 const (
 	spaceNeeded = 4 << 20
 	spaceWished = 64 << 20
 )
 
-// FileSystem is where a file or a directory is.
+// FileSystem are the facts about the file system of a file or a directory.
 type FileSystem struct {
 	Type     string // "ext4", "nfs"; "" = not known
 	Free     uint64 // bytes, for those who are not root
@@ -128,7 +127,7 @@ var (
 	volatileTypes = []string{"tmpfs", "ramfs", "overlay"}
 )
 
-// StateDir is what there is to know of a state directory.
+// StateDir are the facts about a state directory.
 type StateDir struct {
 	Path       string // "" = none
 	Exists     bool
@@ -137,7 +136,7 @@ type StateDir struct {
 	UID        uint32
 	DaemonUID  uint32 // the running daemon's user, else this one's
 	Known      bool   // DaemonUID is the running daemon's
-	Unreadable bool   // this user may not look inside
+	Unreadable bool   // this user may not read it
 	Kubernetes bool
 	FS         FileSystem
 	Used       bool  // a daemon has used it, and its files can be read
@@ -155,11 +154,10 @@ type StateDir struct {
 	WriteError string        // why its last write failed; "" if it did not
 }
 
-// markAhead is how far ahead of the clock a mark must be for it to be taken for
-// the culprit.
+// markAhead is how far ahead of the clock a mark must be to be reported.
 const markAhead = time.Hour
 
-// stallNoticed is how long a write may take before the disk is said to stall.
+// stallNoticed is how long a write may take before the disk counts as stalled.
 const stallNoticed = 5 * time.Second
 
 // Stalls reports whether the running daemon waits for that disk.
@@ -171,19 +169,19 @@ func JudgeStateDir(s StateDir) []Finding {
 	case s.Path == "":
 		return []Finding{finding("state.none", "there is no state directory")}
 	case s.Unreadable && !s.Exists:
-		return []Finding{finding("state.unreadable", "%s cannot be looked at by this user", s.Path)}
+		return []Finding{finding("state.unreadable", "this user cannot read %s", s.Path)}
 	case !s.Exists:
 		return []Finding{finding("state.new", "%s is not there yet: the daemon makes it at its first start", s.Path)}
 	case !s.Directory:
-		return []Finding{finding("state.not_a_directory", "%s is no directory (%v)", s.Path, s.Mode)}
+		return []Finding{finding("state.not_a_directory", "%s is not a directory (%v)", s.Path, s.Mode)}
 	}
 	var found []Finding
 	foreign := s.UID != s.DaemonUID && (s.Known || s.DaemonUID != 0)
 	switch everybody := s.Mode.Perm()&0o002 != 0; {
 	case everybody && foreign:
-		found = append(found, finding("state.open_foreign", "everybody may write to %s, and it belongs to user %d: a daemon of user %d refuses it", s.Path, s.UID, s.DaemonUID))
+		found = append(found, finding("state.open_foreign", "every user may write to %s, and it belongs to user %d: a daemon of user %d refuses it", s.Path, s.UID, s.DaemonUID))
 	case everybody:
-		found = append(found, finding("state.open", "everybody may write to %s (mode %04o)", s.Path, s.Mode.Perm()))
+		found = append(found, finding("state.open", "every user may write to %s (mode %04o)", s.Path, s.Mode.Perm()))
 	case foreign && s.Known && s.DaemonUID != 0:
 		found = append(found, finding("state.foreign_owner", "%s belongs to user %d, and the daemon is user %d", s.Path, s.UID, s.DaemonUID))
 	}
@@ -205,7 +203,7 @@ func JudgeStateDir(s StateDir) []Finding {
 		found = append(found, finding("state.refused_epoch", "service %s was offered a lease with another epoch or other bits of time, and refused it", service))
 	}
 	if s.Unreadable {
-		found = append(found, finding("state.unreadable", "what is in %s cannot be looked at by this user", s.Path))
+		found = append(found, finding("state.unreadable", "this user cannot read the files in %s", s.Path))
 	}
 	if len(found) == 0 {
 		live := ""
@@ -217,7 +215,7 @@ func JudgeStateDir(s StateDir) []Finding {
 	return found
 }
 
-// judgeLive judges where the leases and the marks are.
+// judgeLive judges the place of the leases and the marks.
 func judgeLive(s StateDir) []Finding {
 	switch {
 	case s.LiveError != "":
@@ -242,7 +240,7 @@ func (f FileSystem) name() string {
 	return f.Type
 }
 
-// judgeFileSystem judges where the state or a SQLite store is.
+// judgeFileSystem judges the file system of the state or of a SQLite store.
 func judgeFileSystem(area, path string, f FileSystem, volatileIsFine bool) (found []Finding) {
 	kind, _, _ := strings.Cut(f.Type, ".") // fuse.sshfs
 	if slices.Contains(networkTypes, kind) {
@@ -276,14 +274,14 @@ func size(n uint64) string {
 	return fmt.Sprintf("%d KiB", n>>10)
 }
 
-// Place is what kind of machine this is.
+// Place is the kind of environment that the process runs in.
 type Place struct {
 	Kubernetes bool
 	Container  bool
 }
 
-// JudgeScope judges how far the provider's promise reaches, for where it is used.
-// scope is as of provider.Info.
+// JudgeScope judges how far the provider's promise reaches at this place. scope is
+// that of provider.Info.
 func JudgeScope(scope, provider string, place Place) Finding {
 	switch {
 	case scope == "shared":
@@ -300,7 +298,7 @@ func JudgeScope(scope, provider string, place Place) Finding {
 	return finding("scope.unverified", "%s coordinates nobody", provider)
 }
 
-// layoutNotice is how long before the end of a layout's time to speak up.
+// layoutNotice is how long before the end of a layout's time doctor warns.
 const layoutNotice = 3 * 365 * 24 * time.Hour
 
 // JudgeLayout judges when a service's time runs out.
@@ -315,7 +313,7 @@ func JudgeLayout(service string, end, now time.Time) Finding {
 	return finding("layout.ok", "service %s: the time of its layout runs out on %s", service, date)
 }
 
-// filesBeside is what a daemon opens beside its connections.
+// filesBeside is the number of files that a daemon opens besides its connections.
 const filesBeside = 64
 
 // Files is how many files a daemon may have open.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileSystemTypes are those that matter here, by the number that statfs gives.
+// fileSystemTypes are the relevant file systems, by the number that statfs gives.
 var fileSystemTypes = map[int64]string{
 	unix.NFS_SUPER_MAGIC: "nfs", unix.SMB_SUPER_MAGIC: "smb", unix.CIFS_SUPER_MAGIC: "cifs", unix.SMB2_SUPER_MAGIC: "smb2",
 	unix.V9FS_MAGIC: "9p", unix.AFS_SUPER_MAGIC: "afs", unix.CEPH_SUPER_MAGIC: "ceph", unix.CODA_SUPER_MAGIC: "coda",
@@ -29,7 +29,7 @@ func describe(st *unix.Statfs_t) (kind string, readOnly bool) {
 	return kind, st.Flags&unix.ST_RDONLY != 0
 }
 
-// clockSourceFile is where the kernel says what it reads the time from.
+// clockSourceFile names the kernel's clock source.
 const clockSourceFile = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 
 // ProbeClock asks the kernel about its clock.
@@ -37,7 +37,7 @@ func ProbeClock() (c Clock) {
 	if source, err := os.ReadFile(clockSourceFile); err == nil {
 		c.Source = strings.TrimSpace(string(source))
 	}
-	var t unix.Timex // no mode is set: nothing is adjusted
+	var t unix.Timex // no mode is set, so nothing is adjusted
 	status, err := unix.Adjtimex(&t)
 	c.Known = err == nil
 	c.Synchronised = c.Known && status != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
@@ -46,8 +46,8 @@ func ProbeClock() (c Clock) {
 
 var filesLimit = regexp.MustCompile(`(?m)^Max open files +(\S+) +(\S+)`)
 
-// filesOf is the limit of open files that a process has now. Go has raised it as
-// far as it may when the process began.
+// filesOf is the process's present limit of open files. The Go runtime has raised it
+// to the hard limit at the start.
 func filesOf(pid int) (uint64, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "limits"))
 	if err != nil {
@@ -55,7 +55,7 @@ func filesOf(pid int) (uint64, error) {
 	}
 	match := filesLimit.FindSubmatch(text)
 	if match == nil {
-		return 0, errors.New("/proc says nothing of it")
+		return 0, errors.New("/proc does not show it")
 	}
 	if string(match[1]) == "unlimited" {
 		return 1 << 62, nil

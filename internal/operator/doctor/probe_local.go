@@ -16,7 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 )
 
-// ProbeSocket looks at the socket without connecting to it.
+// ProbeSocket reads the facts about the socket without connecting to it.
 func ProbeSocket(path string) Socket {
 	s := Socket{Path: path}
 	info, err := os.Stat(path)
@@ -33,9 +33,8 @@ func ProbeSocket(path string) Socket {
 	return s
 }
 
-// ProbeStateDir looks at a state directory and at the live directory that goes
-// with it, whether a daemon uses them or not. It writes nothing, so a frozen disk
-// does not hold it up.
+// ProbeStateDir reads a state directory and its live directory, also while a daemon
+// uses them. It writes nothing, so a frozen disk does not hold it up.
 func ProbeStateDir(path string) (s StateDir) {
 	s.Path = path
 	if path == "" {
@@ -78,7 +77,7 @@ func ProbeStateDir(path string) (s StateDir) {
 	return s
 }
 
-// fileSystem is what path is on, or will be once it is made.
+// fileSystem is the file system that path is on, or will be on once it exists.
 func fileSystem(path string) (f FileSystem) {
 	for ; ; path = filepath.Dir(path) {
 		var st unix.Statfs_t
@@ -94,14 +93,14 @@ func fileSystem(path string) (f FileSystem) {
 	}
 }
 
-// OneDisk reports whether both files or directories are on one file system, or
-// will be once they are made.
+// OneDisk reports whether both files or directories are on one file system, or will
+// be once they exist.
 func OneDisk(one, other string) bool {
 	a, b := device(one), device(other)
 	return a != 0 && a == b
 }
 
-// device identifies the file system that path is on, or will be; 0 is none.
+// device identifies the file system that path is on, or will be on; 0 if unknown.
 func device(path string) uint64 {
 	for ; ; path = filepath.Dir(path) {
 		var st unix.Stat_t
@@ -115,7 +114,7 @@ func device(path string) uint64 {
 	}
 }
 
-// ProbePlace tells what this process runs in.
+// ProbePlace finds out what kind of environment this process runs in.
 func ProbePlace(lookup func(string) (string, bool)) (p Place) {
 	_, p.Kubernetes = lookup("KUBERNETES_SERVICE_HOST")
 	_, p.Container = lookup("container") // set by systemd-nspawn and podman
@@ -128,8 +127,8 @@ func ProbePlace(lookup func(string) (string, bool)) (p Place) {
 	return p
 }
 
-// ProbeFiles reads the limit of open files of the daemon, or of this process if
-// pid is 0; below that it is a process that cannot be seen from here.
+// ProbeFiles reads the limit of open files of the daemon, or of this process if pid
+// is 0. A negative pid stands for a daemon in another PID namespace.
 func ProbeFiles(pid, maxConnections int) Files {
 	f := Files{Whose: "this process", MaxConnections: maxConnections}
 	if pid < 0 {

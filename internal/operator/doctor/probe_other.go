@@ -22,4 +22,4 @@ func describe(st *unix.Statfs_t) (kind string, readOnly bool) {
 // ProbeClock knows nothing here.
 func ProbeClock() Clock { return Clock{} }
 
-func filesOf(int) (uint64, error) { return 0, errors.New("this system does not tell") }
+func filesOf(int) (uint64, error) { return 0, errors.New("this system does not report it") }

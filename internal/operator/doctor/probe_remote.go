@@ -30,21 +30,21 @@ import (
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 )
 
-// reading is when another clock was read, by this one: no earlier than began and
-// no later than ended.
+// reading is one reading of another clock: by this clock it happened between began
+// and ended.
 type reading struct {
 	began, ended, other time.Time
 	within              time.Duration // the other's resolution
 }
 
-// compare adds to what is known of this clock how it compares with another.
+// compare notes how this clock compares with another one.
 func (c *Clock) compare(whose string, r reading) {
 	half := r.ended.Sub(r.began) / 2
 	c.Compared, c.Ahead, c.Within = whose, r.began.Add(half).Sub(r.other), half+r.within
 }
 
-// ProbeRedis asks a Redis for its settings, and compares the clock with its own.
-// refused is what the provider says of it.
+// ProbeRedis asks a Redis server for its settings, and compares the clocks. refused
+// asks the provider whether it can use the server.
 func ProbeRedis(ctx context.Context, cfg redisconn.Config, refused func(context.Context) error, clock *Clock) (r Redis) {
 	r.Place, r.MinReplicas = cfg.Place(), cfg.MinReplicas
 	client, err := redisconn.Open(cfg)
@@ -72,8 +72,8 @@ func ProbeRedis(ctx context.Context, cfg redisconn.Config, refused func(context.
 		return r
 	}
 	r.read(info)
-	// An administrator's command: where it is not allowed, snapshots are
-	// taken for granted.
+	// CONFIG is for administrators. If it is not allowed, assume that there are
+	// snapshots.
 	saves, err := redisconn.Run(ctx, client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (map[string]string, error) {
 		return conn.ConfigGet(ctx, "save").Result()
 	})
@@ -82,7 +82,7 @@ func ProbeRedis(ctx context.Context, cfg redisconn.Config, refused func(context.
 	return r
 }
 
-// read takes what INFO says.
+// read parses the answer of INFO.
 func (r *Redis) read(info string) {
 	fields := map[string]string{}
 	for line := range strings.Lines(info) {
@@ -91,7 +91,7 @@ func (r *Redis) read(info string) {
 		}
 	}
 	number := func(name string) int64 {
-		n, _ := strconv.ParseInt(fields[name], 10, 64) // 0 where it is not told
+		n, _ := strconv.ParseInt(fields[name], 10, 64) // 0 if INFO lacks it
 		return n
 	}
 	failed := func(name string) bool { return fields[name] != "" && fields[name] != "ok" }
@@ -104,7 +104,7 @@ func (r *Redis) read(info string) {
 // memberTimeout is how long one member of a cluster may take.
 const memberTimeout = 2 * time.Second
 
-// ProbeEtcd asks each member that the URL names.
+// ProbeEtcd asks each member in the URL.
 func ProbeEtcd(ctx context.Context, cfg etcdconn.Config, refused func(context.Context) error) (e Etcd) {
 	e.Place = cfg.Place()
 	client, err := etcdconn.Open(cfg)
@@ -147,11 +147,11 @@ func ProbeEtcd(ctx context.Context, cfg etcdconn.Config, refused func(context.Co
 // dateResolution is how exact the Date of an answer is.
 const dateResolution = time.Second
 
-// maxAnswer is how much of an answer is read.
+// maxAnswer limits how much of an answer is read.
 const maxAnswer = 4096
 
-// ProbeHTTP asks each lease server whether it is ready. refused is what the
-// provider says, which presents the token.
+// ProbeHTTP asks each lease server whether it is ready. refused asks the provider,
+// which sends the token.
 func ProbeHTTP(ctx context.Context, cfg httpconn.Config, refused func(context.Context) error, clock *Clock) (all []HTTP) {
 	tlsConfig, err := connurl.TLS(cfg.CAFile, cfg.CertFile, cfg.KeyFile)
 	transport := &http.Transport{TLSClientConfig: tlsConfig, DisableKeepAlives: true}
@@ -177,7 +177,7 @@ func ProbeHTTP(ctx context.Context, cfg httpconn.Config, refused func(context.Co
 		for i := range all {
 			if all[i].Err == nil && all[i].NotReady == "" {
 				all[i].Refused = err
-				break // it was one of them that answered
+				break // the provider asks any one of them
 			}
 		}
 	}
@@ -196,7 +196,7 @@ func (h *HTTP) ask(ctx context.Context, client *http.Client, base *url.URL, cloc
 	at.ended = time.Now()
 	if err != nil {
 		var wrapped *url.Error
-		if errors.As(err, &wrapped) { // the URL is said already
+		if errors.As(err, &wrapped) { // the finding names the URL
 			err = wrapped.Err
 		}
 		h.Err = err
@@ -204,20 +204,20 @@ func (h *HTTP) ask(ctx context.Context, client *http.Client, base *url.URL, cloc
 	}
 	defer res.Body.Close()
 	if date, err := http.ParseTime(res.Header.Get("Date")); err == nil {
-		at.other = date.Add(dateResolution / 2) // it leaves out what has passed of the second
+		at.other = date.Add(dateResolution / 2) // Date is rounded down
 		clock.compare(h.Server, at)
 	}
 	h.Expires = earliest(res.TLS)
 	switch res.StatusCode {
 	case http.StatusOK:
-	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented: // a server that others have written does not tell
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented: // servers of another make may lack /readyz
 	default:
-		text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // what there is of it
+		text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // a part will do
 		h.NotReady = httpconn.Shorten(fmt.Sprintf("%s %s", res.Status, strings.TrimSpace(string(text))))
 	}
 }
 
-// earliest is when the first certificate of those that were shown ends.
+// earliest is the earliest end of the server's certificates.
 func earliest(connection *tls.ConnectionState) (end time.Time) {
 	if connection == nil {
 		return end
@@ -235,10 +235,10 @@ func onThisHost(host string) bool {
 	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
 }
 
-// sqliteMagic begins every database of SQLite's.
+// sqliteMagic begins every SQLite database.
 const sqliteMagic = "SQLite format 3\x00"
 
-// ProbeSQLite looks at a file without leaving anything beside it.
+// ProbeSQLite reads a file without creating anything beside it.
 func ProbeSQLite(ctx context.Context, path string) (s SQLite) {
 	s.Path, s.FS = path, fileSystem(path)
 	f, err := os.Open(path)
@@ -265,7 +265,7 @@ func ProbeSQLite(ctx context.Context, path string) (s SQLite) {
 	return s
 }
 
-// quickCheck has SQLite look through the file.
+// quickCheck runs SQLite's quick_check.
 func quickCheck(ctx context.Context, path string) (damage string, err error) {
 	db, _, err := openForReading(path)
 	if err != nil {
@@ -285,8 +285,8 @@ func ProbeStoreFence(ctx context.Context, path string) Fence {
 	return f
 }
 
-// ProbeFence reads whether a file is held back. Where it cannot be read it is not:
-// that is for others to tell.
+// ProbeFence reads whether a file is fenced. If it cannot be read, other probes
+// report that.
 func ProbeFence(ctx context.Context, path string) Fence {
 	f, _ := probeFence(ctx, path)
 	return f
@@ -307,9 +307,9 @@ func probeFence(ctx context.Context, path string) (f Fence, trusted bool) {
 	return f, fence.Trusted
 }
 
-// openForReading opens a file and changes nothing. Without a log nobody is using
-// it, and it is read as it lies there; with one it is read together with the log,
-// whose index is not touched.
+// openForReading opens a file without changing anything. Without a log no process
+// uses the file, and it is opened as immutable. Otherwise it is read together with
+// the log, without touching the log's index.
 func openForReading(path string) (db *sql.DB, resolved string, err error) {
 	resolved, err = filepath.EvalSymlinks(path)
 	if err != nil {

@@ -189,9 +189,7 @@ func lookAtEtcd(t *testing.T, members ...*etcdtest.Member) []Finding {
 
 func TestEtcdFaults(t *testing.T) {
 	t.Parallel()
-	if !etcdtest.Installed() {
-		t.Skip("etcd is not installed (scripts/setup installs it)")
-	}
+	etcdtest.Needed(t)
 	members := etcdtest.Cluster(t, 3, "http")
 	want(t, "a good cluster", lookAtEtcd(t, members...), "etcd.ok")
 	want(t, "one address", lookAtEtcd(t, members[0]), "etcd.single")
@@ -214,9 +212,7 @@ func TestEtcdFaults(t *testing.T) {
 
 func TestEtcdOutOfSpace(t *testing.T) {
 	t.Parallel()
-	if !etcdtest.Installed() {
-		t.Skip("etcd is not installed (scripts/setup installs it)")
-	}
+	etcdtest.Needed(t)
 	member := etcdtest.Cluster(t, 1, "http", "--quota-backend-bytes", strconv.Itoa(1<<20))[0]
 	cl, err := etcdtest.NewClient(clientv3.Config{Endpoints: []string{member.Client}})
 	if err != nil {

@@ -9,45 +9,45 @@ import (
 // InvalidProvider says why a provider URL cannot be used.
 func InvalidProvider(err error) Finding { return finding("provider.invalid", "%v", err) }
 
-// Unlooked says that the running daemon's provider is not looked at: it is not
-// the one that is configured here.
+// Unlooked says that the running daemon's provider is not checked: it is not the one
+// that is configured here.
 func Unlooked(url string) Finding {
-	return finding("provider.unlooked", "%s is not looked at: what it takes to reach it is in the daemon's configuration", url)
+	return finding("provider.unlooked", "%s is not checked: only the daemon's configuration says how to reach it", url)
 }
 
-// Stalled says that the provider's file is not looked at: opening it would wait
-// for a disk that does not answer, and nothing could end this process.
+// Stalled says that the provider's file is not checked: opening it would wait for a
+// disk that does not answer, and the process could not be ended.
 func Stalled(url string) Finding {
-	return finding("provider.stalled", "%s is on the disk that keeps the daemon waiting, and is not looked at", url)
+	return finding("provider.stalled", "%s is on the disk that keeps the daemon waiting, and is not checked", url)
 }
 
-// SQLite is what there is to know of a provider's file.
+// SQLite are the facts about a provider's file.
 type SQLite struct {
 	Path       string
 	Exists     bool
 	Unreadable bool
 	Header     SQLiteHeader
-	Damage     string // what quick_check says; "" = nothing
+	Damage     string // the result of quick_check; "" = none
 	Fence      Fence
 	FS         FileSystem
 }
 
-// Fence is what a file says that may have forgotten something.
+// Fence is the fence of a file that may have forgotten grants.
 type Fence struct {
 	File      string
 	UntilMS   int64 // Unix ms
 	Reason    string
-	Sequences bool // those that were used before hand out nothing
-	Copy      bool // it is a copy that nobody has used so far
+	Sequences bool // existing sequences hand out nothing
+	Copy      bool // the file is a copy that was never used
 	NowMS     int64
 }
 
-// JudgeFence judges what a file says of itself.
+// JudgeFence judges the fence of a file.
 func JudgeFence(f Fence) []Finding {
 	switch {
 	case f.Copy:
-		return []Finding{finding("sqlite.copy", "%s is a copy, or was put back from a backup: once it is used, nothing is granted from it "+
-			"until everything has ended that it may have forgotten", f.File)}
+		return []Finding{finding("sqlite.copy", "%s is a copy, or was restored from a backup: once a process uses it, it grants nothing "+
+			"until every lease and lock that it may have forgotten has ended", f.File)}
 	case f.NowMS < f.UntilMS:
 		return []Finding{finding("sqlite.fenced", "%s: nothing is granted until %s: %s", f.File, time.UnixMilli(f.UntilMS).UTC().Format(time.RFC3339), f.Reason)}
 	case f.Sequences:
@@ -56,27 +56,27 @@ func JudgeFence(f Fence) []Finding {
 	return nil
 }
 
-// SQLiteHeader is what the first bytes of the file say.
+// SQLiteHeader is the header of the file.
 type SQLiteHeader struct {
-	Database      bool // it is one of SQLite's
+	Database      bool // the file is an SQLite database
 	ApplicationID int32
 	Version       int32 // of the schema
 	WAL           bool
 }
 
-// JudgeSQLite judges the file. It should have this application ID, and at most
-// this version.
+// JudgeSQLite judges the file. It should have the application ID, and at most the
+// version.
 func JudgeSQLite(s SQLite, applicationID, version int32) []Finding {
 	switch {
 	case s.Unreadable:
-		return []Finding{finding("sqlite.unreadable", "%s cannot be looked at by this user", s.Path)}
+		return []Finding{finding("sqlite.unreadable", "this user cannot read %s", s.Path)}
 	case !s.Exists:
 		return append(judgeFileSystem("sqlite", s.Path, s.FS, true), finding("sqlite.new", "%s is not there yet: the first lease makes it", s.Path))
 	}
 	found := judgeFileSystem("sqlite", s.Path, s.FS, true)
 	switch h := s.Header; {
 	case !h.Database:
-		found = append(found, finding("sqlite.foreign", "%s is no SQLite database", s.Path))
+		found = append(found, finding("sqlite.foreign", "%s is not an SQLite database", s.Path))
 	case h.ApplicationID != applicationID:
 		found = append(found, finding("sqlite.foreign", "%s is a database of another program (application_id %d)", s.Path, h.ApplicationID))
 	case h.Version < 1 || h.Version > version:
@@ -136,7 +136,7 @@ func JudgeRedis(r Redis) []Finding {
 	if r.Policy != "noeviction" {
 		found = append(found, finding("redis.eviction", "%s has maxmemory-policy %s", r.Place, r.Policy))
 	}
-	if len(found) == 0 && r.Refused != nil { // the others are the reason
+	if len(found) == 0 && r.Refused != nil { // other findings give the reason
 		found = append(found, finding("redis.refused", "%v", r.Refused))
 	}
 	found = append(found, judgeRedisData(r)...)
@@ -146,7 +146,7 @@ func JudgeRedis(r Redis) []Finding {
 	return found
 }
 
-// judgeRedisData judges what would be left of the grants after an accident.
+// judgeRedisData judges how many grants would survive a crash.
 func judgeRedisData(r Redis) (found []Finding) {
 	if r.Most > 0 && float64(r.Used) > fullMemory*float64(r.Most) {
 		found = append(found, finding("redis.memory", "%s uses %s of the %s that maxmemory allows", r.Place, size(uint64(r.Used)), size(uint64(r.Most))))
@@ -172,29 +172,29 @@ func judgeRedisData(r Redis) (found []Finding) {
 	return found
 }
 
-// Etcd is what there is to know of a cluster.
+// Etcd are the facts about a cluster.
 type Etcd struct {
 	Place    string
 	Err      error // no member can be reached
-	Refused  error // it can, and the provider cannot use it
-	Unlooked error // alarms cannot be asked for
+	Refused  error // the cluster answers, and the provider cannot use it
+	Unlooked error // alarms cannot be read
 	Members  []EtcdMember
 	Alarms   []string
 }
 
-// EtcdMember is one that the URL names.
+// EtcdMember is a member in the URL.
 type EtcdMember struct {
 	Endpoint string
 	Err      error
 	Version  string
-	Leader   bool // it knows one
+	Leader   bool // it knows a leader
 	Size     int64
 	Quota    int64 // 0 = not known
 	Errors   []string
 }
 
-// defaultQuota is etcd's, for versions that do not tell theirs; fullQuota the
-// part of it that may be used before it is said.
+// defaultQuota is etcd's default, for versions that do not report their quota.
+// fullQuota is the used part of it from which doctor warns.
 const (
 	defaultQuota = 2 << 30
 	fullQuota    = 0.8
@@ -213,7 +213,7 @@ func JudgeEtcd(e Etcd) []Finding {
 		found = append(found, finding("etcd.alarm", "%s has an alarm: %s", e.Place, strings.Join(e.Alarms, ", ")))
 	}
 	if e.Unlooked != nil {
-		found = append(found, finding("etcd.unlooked", "%s does not tell its alarms: %v", e.Place, e.Unlooked))
+		found = append(found, finding("etcd.unlooked", "%s does not report its alarms: %v", e.Place, e.Unlooked))
 	}
 	if e.Refused != nil {
 		found = append(found, finding("etcd.refused", "%v", e.Refused))
@@ -248,17 +248,17 @@ func judgeMember(m EtcdMember) (found []Finding) {
 	return found
 }
 
-// HTTP is what there is to know of a lease server.
+// HTTP are the facts about a lease server.
 type HTTP struct {
 	Server   string
 	Err      error // it cannot be reached
 	Plain    bool  // no TLS, and not on this host
 	Expires  time.Time
-	NotReady string // what /readyz said, if it was not "ok"
+	NotReady string // the answer of /readyz, unless it was "ok"
 	Refused  error  // the token was not accepted
 }
 
-// certificateNotice is how long before a certificate ends to speak up.
+// certificateNotice is how long before the end of a certificate doctor warns.
 const certificateNotice = 14 * 24 * time.Hour
 
 // JudgeHTTP judges a lease server.
@@ -285,24 +285,24 @@ func JudgeHTTP(h HTTP, now time.Time) []Finding {
 	return found
 }
 
-// Clock is what there is to know of this host's clock.
+// Clock are the facts about this host's clock.
 type Clock struct {
-	Source       string // as the kernel calls it; "" = not known
+	Source       string // the kernel's name for it; "" = not known
 	Known        bool   // the kernel was asked whether it is synchronised
 	Synchronised bool
 	Compared     string        // whose clock it was compared with; "" = none
 	Ahead        time.Duration // of that clock, at the middle of the request
-	Within       time.Duration // how wrong that can be
+	Within       time.Duration // the error of Ahead at most
 }
 
-// How far a clock may be off. Beyond the second one releases are not sent, and
-// lease servers refuse them.
+// How far a clock may be off before doctor warns, and before it fails. Beyond the
+// second limit daemons send no releases, and lease servers refuse them.
 const (
 	skewNoticed = 500 * time.Millisecond
 	skewAllowed = 30 * time.Second
 )
 
-// slowSources are those that every reading of costs a microsecond or more.
+// slowSources are clock sources whose every reading takes a microsecond or more.
 var slowSources = []string{"acpi_pm", "hpet", "jiffies", "refined-jiffies", "pit"}
 
 // JudgeClock judges the clock.
@@ -327,7 +327,7 @@ func JudgeClock(c Clock) []Finding {
 	}
 	switch {
 	case !c.Known:
-		found = append(found, finding("clock.unknown", "the system does not tell whether its clock is synchronised"))
+		found = append(found, finding("clock.unknown", "the system does not report whether its clock is synchronised"))
 	case !c.Synchronised:
 		found = append(found, finding("clock.unsynchronised", "the kernel says that nothing synchronises its clock"))
 	case len(found) == 0 && c.Compared != "":

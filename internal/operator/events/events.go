@@ -1,9 +1,9 @@
-// Package events logs what happens to locks and sequences. The table of all events
-// is docs/logs.md.
+// Package events logs the operations of locks and sequences. docs/logs.md lists all
+// events.
 //
-// What goes well, and what a caller did wrong, is Debug: anybody who may use the
-// store could fill the log with it. What a store does wrong is an Error, of which an
-// outage makes one for every request: a few are logged, and how many were not.
+// Successes and mistakes of callers are Debug: otherwise any client could fill the
+// log. Failures of the store are Errors. An outage makes one for every request, so
+// only a few are logged, with the number of those left out.
 package events
 
 import (
@@ -20,13 +20,13 @@ import (
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
-// Of one kind of failure so many lines are logged at once, and then one per pause.
+// The first lines of one kind of failure are logged at once, then one per pause.
 const (
 	failureBurst = 3
 	failurePause = 10 * time.Second
 )
 
-// sparing logs failures.
+// sparing logs one kind of failure, within these limits.
 type sparing struct {
 	log      *zap.Logger
 	limit    *rate.Limiter
@@ -50,7 +50,7 @@ func (s *sparing) say(fields ...zap.Field) {
 	s.log.Log(s.level, s.message, fields...)
 }
 
-// lockVerbs are what a failed operation did not do, and one that went well did.
+// lockVerbs are the events of a failed and of a successful operation.
 var lockVerbs = map[string]struct{ failed, done string }{
 	"acquire": {"failed to acquire lock", "lock acquired"},
 	"renew":   {"failed to renew lock", "lock renewed"},
@@ -59,8 +59,8 @@ var lockVerbs = map[string]struct{ failed, done string }{
 	"list":    {"failed to list locks", ""},
 }
 
-// Locks logs the operations of a store of locks, and tells called how long each took.
-// called is optional.
+// Locks logs the operations of a store of locks, and passes the duration of each to
+// called, which is optional.
 func Locks(log *zap.Logger, called func(op string, took time.Duration)) lock.Observer {
 	log = log.With(zap.String("component", "locks"))
 	failures := map[string]*sparing{}
@@ -89,13 +89,12 @@ func Locks(log *zap.Logger, called func(op string, took time.Duration)) lock.Obs
 	}}
 }
 
-// SequenceCalls tells called how long each call of a store of sequences took.
+// SequenceCalls passes the duration of each call of a store of sequences to called.
 func SequenceCalls(called func(op string, took time.Duration)) sequence.Observer {
 	return sequence.Observer{After: func(_ context.Context, o sequence.Operation) { called("sequence_"+o.Name, o.Took) }}
 }
 
-// Sequences logs the requests for values: the events of a sequence generator as its
-// callers see it.
+// Sequences logs the requests for values.
 func Sequences(log *zap.Logger) sequence.Observer {
 	log = log.With(zap.String("component", "sequences"))
 	failed := newSparing(log, zap.ErrorLevel, "failed to increment sequence")

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// The most that waits to be written, whichever limit is reached first.
+// Limits of the queue; the one that is reached first counts.
 const (
 	MaxLines = 4096
 	MaxBytes = 1 << 20
@@ -32,7 +32,7 @@ type Queue struct {
 	changed sync.Cond // of everything below
 	lines   [][]byte  // the first is being written
 	size    int       // bytes in lines
-	unsaid  uint64    // lines dropped that no line in the log tells of
+	unsaid  uint64    // dropped lines that the log does not report yet
 	report  func(dropped uint64)
 	busy    bool // the goroutine writes or reports
 	closed  bool
@@ -147,8 +147,8 @@ func (q *Queue) drain() {
 	}
 }
 
-// tellGap has the owner log what was dropped, once the queue is empty and its
-// last line could be written.
+// tellGap calls the function of OnDrained, once the queue is empty and its last line
+// was written.
 func (q *Queue) tellGap() {
 	if len(q.lines) > 0 || q.unsaid == 0 || q.report == nil {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Command writes the manual page of app, section 1. version is what it is part of.
+// Command writes the manual page of app, section 1.
 func Command(w io.Writer, app *kong.Application, version string) error {
 	p := newPage(app.Name, "1", app.Name+" "+version, "User Commands")
 	p.section("Name")
@@ -35,7 +35,7 @@ func Command(w io.Writer, app *kong.Application, version string) error {
 	return p.writeTo(w)
 }
 
-// command writes how a subcommand is used, and those below it.
+// command writes the usage of a subcommand and of its subcommands.
 func (p *page) command(program string, n *kong.Node) {
 	p.paragraph(n.Help)
 	usage := program + " " + n.Path()
@@ -69,7 +69,7 @@ func (p *page) environment(app *kong.Application) {
 	p.section("Environment")
 	p.term("KAZAHANA_SOCKET", "The daemon's socket, for all subcommands that ask it.")
 	p.term("KAZAHANA_...", "Every flag of serve and lease-server: --max-backward is KAZAHANA_MAX_BACKWARD.")
-	p.term("RUNTIME_DIRECTORY, STATE_DIRECTORY, XDG_RUNTIME_DIR, XDG_STATE_HOME", "Where serve has its socket, its live directory and its state by default.")
+	p.term("RUNTIME_DIRECTORY, STATE_DIRECTORY, XDG_RUNTIME_DIR, XDG_STATE_HOME", "Default places of serve's socket, live directory and state.")
 }
 
 func (p *page) files() {
@@ -80,5 +80,5 @@ func (p *page) files() {
 	p.term("/var/lib/kazahana", "The daemon's durable state, and the leases of the default provider.")
 }
 
-// lowered is a sentence as the name line of a manual page has it.
+// lowered formats a sentence for the NAME section of a manual page.
 func lowered(sentence string) string { return strings.TrimSuffix(sentence, ".") }

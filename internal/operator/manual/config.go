@@ -11,13 +11,13 @@ import (
 
 var (
 	heading = regexp.MustCompile(`^# ---- (.*?) -*$`)
-	// setting is a line of the sample that sets a key, be it switched off.
+	// setting matches a line of the sample that sets a key, also in a comment.
 	setting = regexp.MustCompile(`^#?([a-z][a-z0-9_]*):`)
 	prose   = regexp.MustCompile(`^# ?(.*)$`)
 )
 
-// Config writes the manual page, section 5, of the configuration that the file
-// is a commented sample of.
+// Config writes the manual page of the configuration file, section 5, from its
+// commented sample.
 func Config(w io.Writer, file string, sample []byte, version string) error {
 	name := filepath.Base(file)
 	p := newPage(name, "5", "kazahanad "+version, "File Formats")
@@ -43,13 +43,13 @@ func Config(w io.Writer, file string, sample []byte, version string) error {
 		p.setting(text, settings)
 	}
 	p.section("Files")
-	p.term("/etc/kazahana/"+name, "Read where no other file is named.")
+	p.term("/etc/kazahana/"+name, "Read if no other file is named.")
 	p.section("See also")
 	p.text.WriteString("\\fBkazahanad\\fR(1)\n")
 	return p.writeTo(w)
 }
 
-// split parts the lines about something from the lines that set it.
+// split separates the comment lines of a paragraph from the lines that set keys.
 func split(paragraph string) (text, settings []string) {
 	for line := range strings.SplitSeq(paragraph, "\n") {
 		switch m := prose.FindStringSubmatch(line); {
@@ -62,7 +62,7 @@ func split(paragraph string) (text, settings []string) {
 	return text, settings
 }
 
-// blocks joins lines to paragraphs, which empty lines part.
+// blocks joins lines to paragraphs, separated by empty lines.
 func blocks(lines []string) []string {
 	return strings.Split(strings.TrimSpace(strings.Join(lines, "\n")), "\n\n")
 }

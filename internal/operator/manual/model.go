@@ -7,7 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// command is a node of the command line as shells see it.
+// command is a node of the command line, for completion.
 type command struct {
 	path     []string // below the program's own name
 	help     string
@@ -15,22 +15,22 @@ type command struct {
 	children []*command
 	// runs reports whether the words after -- are a command line of their own.
 	runs bool
-	// words are what the first argument can be.
+	// words are the possible values of the first argument.
 	words []string
 }
 
-// flag is one that a user would type.
+// flag is a visible flag.
 type flag struct {
 	name  string
 	short string // without dash; "" for none
 	help  string
-	takes bool // a value
+	takes bool // it takes a value
 	words []string
 	files bool
 	dirs  bool
 }
 
-// modelOf is the command line of app without what is hidden.
+// modelOf is the command line of app without hidden commands and flags.
 func modelOf(app *kong.Application) *command { return commandOf(app.Node, nil) }
 
 func commandOf(n *kong.Node, path []string) *command {
@@ -83,7 +83,7 @@ func flagOf(f *kong.Flag) flag {
 	return out
 }
 
-// wordsOf are the words that a value must be one of, nil if it is free.
+// wordsOf are the possible values of a flag or argument; nil if it is free.
 func wordsOf(v *kong.Value) []string {
 	if v.Enum != "" {
 		return v.EnumSlice()
@@ -94,8 +94,8 @@ func wordsOf(v *kong.Value) []string {
 	return nil
 }
 
-// firstSentence is what fits beside a word that is offered: help up to its first
-// full stop, semicolon or parenthesis.
+// firstSentence shortens a help text to fit beside a completion: up to its first full
+// stop, semicolon or parenthesis.
 func firstSentence(help string) string {
 	end := len(help)
 	for _, stop := range []string{". ", "; ", " ("} {

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// page collects a manual page in the man macros, which every system's man
-// understands.
+// page collects a manual page in the man macros, which every man program knows.
 type page struct{ text strings.Builder }
 
 func newPage(name, section, source, title string) *page {
@@ -20,12 +19,12 @@ func (p *page) section(title string)    { fmt.Fprintf(&p.text, ".SH %s\n", macro
 func (p *page) subsection(title string) { fmt.Fprintf(&p.text, ".SS %s\n", macroArgument(title)) }
 func (p *page) paragraph(text string)   { fmt.Fprintf(&p.text, ".PP\n%s\n", escape(text)) }
 
-// term is a word and what it means.
+// term writes a word and its meaning.
 func (p *page) term(term, meaning string) {
 	fmt.Fprintf(&p.text, ".TP\n\\fB%s\\fR\n%s\n", escapeInline(term), escape(meaning))
 }
 
-// verbatim is text whose lines stay as they are.
+// verbatim writes text with its line breaks.
 func (p *page) verbatim(text string) {
 	fmt.Fprintf(&p.text, ".PP\n.RS 4\n.nf\n%s\n.fi\n.RE\n", escape(strings.TrimRight(text, "\n")))
 }
@@ -35,8 +34,8 @@ func (p *page) writeTo(w io.Writer) error {
 	return err
 }
 
-// escape makes running text of what was written without roff in mind. Dashes are
-// those of flags and dates, which readers copy.
+// escape escapes plain text for roff. Dashes become ASCII ones, so that readers can
+// copy flags and dates.
 func escape(text string) string {
 	lines := strings.Split(escapeInline(text), "\n")
 	for i, line := range lines {
@@ -51,7 +50,7 @@ var inline = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", "\\`", 
 
 func escapeInline(text string) string { return inline.Replace(text) }
 
-// macroArgument is text as one argument of a macro.
+// macroArgument quotes text as one argument of a macro.
 func macroArgument(text string) string {
 	return `"` + strings.ReplaceAll(escapeInline(text), `"`, `\(dq`) + `"`
 }

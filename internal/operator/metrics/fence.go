@@ -2,25 +2,23 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Fence is what is known of a file that may have forgotten something. It is part of what
-// status --json prints and of what the lease server's page shows.
+// Fence describes a file that may have forgotten grants, for status --json and the
+// lease server's page.
 type Fence struct {
 	File string `json:"file"` // a URL without secrets
-	// UntilMS is when grants from the file begin again, in Unix ms; 0: they are not
+	// UntilMS is when grants from the file begin again, in Unix ms; 0 if they are not
 	// held back.
 	UntilMS int64  `json:"until_ms"`
 	Reason  string `json:"reason"`
-	// Sequences: those that were used before hand out nothing until an operator says
-	// how they go on.
+	// Sequences says that existing sequences hand out nothing until an operator
+	// declares how they go on.
 	Sequences bool `json:"sequences"`
 }
 
-// Fences registers what is known of the files in use, asked for at a scrape. One
-// that is not held back is 0.
+// Fences registers the fences of the files in use; ask is called at each scrape.
 func (m *Metrics) Fences(ask func() []Fence) { m.Registry.MustRegister(newFences(ask)) }
 
-// Fences registers what is known of the files in use, asked for at a scrape. One
-// that is not held back is 0.
+// Fences registers the fences of the files in use; ask is called at each scrape.
 func (m *LeaseServer) Fences(ask func() []Fence) { m.Registry.MustRegister(newFences(ask)) }
 
 type fences struct {
@@ -30,7 +28,7 @@ type fences struct {
 
 func newFences(ask func() []Fence) *fences {
 	return &fences{ask, prometheus.NewDesc("kazahana_store_fenced_until_timestamp_seconds",
-		"When grants from a file that may have forgotten some begin again; 0 where they are not held back.", []string{"file"}, nil)}
+		"When grants from a file that may have forgotten some begin again; 0 if they are not held back.", []string{"file"}, nil)}
 }
 
 // Describe implements prometheus.Collector.

@@ -7,9 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Histogram counts durations, many equal ones at once: the client library's
-// own takes them one by one, which costs a pipelined request as much as
-// everything else. It is safe for concurrent use.
+// Histogram counts durations, many equal ones at once. The client library's own
+// takes them one by one, which would double the cost of a pipelined request. It is
+// safe for concurrent use.
 type Histogram struct {
 	desc   *prometheus.Desc
 	bounds []time.Duration // ascending
@@ -17,7 +17,7 @@ type Histogram struct {
 	sum    atomic.Int64    // nanoseconds
 }
 
-// newHistogram has the given number of bounds, each factor times the one before.
+// newHistogram returns a histogram whose bounds grow from first by the factor.
 func newHistogram(name, help string, first time.Duration, factor, bounds int) *Histogram {
 	h := &Histogram{desc: prometheus.NewDesc(name, help, nil, nil), counts: make([]atomic.Uint64, bounds+1)}
 	for range bounds {

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Keeping is what a daemon counts of locks and sequences. All series show from the
+// Keeping are a daemon's metrics of locks and sequences. All series exist from the
 // start, so that a first failure is an increase.
 type Keeping struct {
 	LockWaiters  prometheus.Gauge // requests that wait for a lock
@@ -18,8 +18,8 @@ type Keeping struct {
 	values       prometheus.Counter
 }
 
-// The words by which a daemon counts what became of requests: those of the server,
-// and one for callers that did not wait for the end.
+// The results of requests: those of the lease server, and canceled for callers that
+// did not wait for the end.
 var (
 	canceled    = []string{"canceled"}
 	lockResults = map[string][]string{
@@ -33,8 +33,8 @@ var (
 	sequenceResults = slices.Concat(serverSequenceResults, canceled)
 )
 
-// Keeping registers what there is to count where a daemon keeps locks and sequences,
-// once. held is asked at a scrape for how many locks connections hold.
+// Keeping registers the metrics of locks and sequences, once. held returns the number
+// of locks that connections hold; it is called at each scrape.
 func (m *Metrics) Keeping(held func() int) *Keeping {
 	k := &Keeping{
 		LockWaiters: prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_lock_waiters", Help: "Requests that wait for a lock."}),
@@ -66,7 +66,7 @@ func (m *Metrics) Keeping(held func() int) *Keeping {
 	return k
 }
 
-// counters are those of the results, by result.
+// counters returns the counter of each result.
 func counters(vec *prometheus.CounterVec, results []string) map[string]prometheus.Counter {
 	all := make(map[string]prometheus.Counter, len(results))
 	for _, result := range results {
@@ -75,8 +75,7 @@ func counters(vec *prometheus.CounterVec, results []string) map[string]prometheu
 	return all
 }
 
-// count adds one for the result; one that does not occur would be no series, and
-// "refused" is the word for what has none of its own.
+// count adds one for the result. A result without a series counts as "refused".
 func count(by map[string]prometheus.Counter, result string) {
 	c, ok := by[result]
 	if !ok {
@@ -91,7 +90,7 @@ func (k *Keeping) Lock(op, result string) { count(k.lockRequests[op], result) }
 // Lost counts a lock that a connection held and lost.
 func (k *Keeping) Lost(reason string) { count(k.locksLost, reason) }
 
-// Sequence counts a request for values, and how many it got.
+// Sequence counts a request for values, and the values that it got.
 func (k *Keeping) Sequence(result string, values int) {
 	count(k.sequences, result)
 	k.values.Add(float64(values))

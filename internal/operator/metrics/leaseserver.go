@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// LeaseServer is the metrics of one lease server.
+// LeaseServer are the metrics of one lease server.
 type LeaseServer struct {
 	Registry *prometheus.Registry
 
@@ -24,7 +24,7 @@ type LeaseServer struct {
 	placements    *prometheus.CounterVec
 }
 
-// The results of requests that are shown from the start.
+// The results whose series exist from the start.
 var (
 	serverAcquireResults = []string{"ok", "full", "fenced", "busy", "conflict", "refused", "unavailable", "timeout"}
 	serverReleaseResults = []string{"ok", "refused", "unavailable", "timeout"}
@@ -79,8 +79,8 @@ func NewLeaseServer(b Build) *LeaseServer {
 // WatchLog registers the number of lines that the log has dropped.
 func (m *LeaseServer) WatchLog(dropped func() uint64) { watchLog(m.Registry, dropped) }
 
-// Service has all results of the service show as zero, so that a first failure
-// is an increase.
+// Service creates the series of all results at zero, so that a first failure is an
+// increase.
 func (m *LeaseServer) Service(name string) {
 	for _, result := range serverAcquireResults {
 		m.acquires.WithLabelValues(name, result)
@@ -100,7 +100,8 @@ func (m *LeaseServer) Released(service, result string) {
 	m.releases.WithLabelValues(service, result).Inc()
 }
 
-// Keeping has all results of locks, sequences and activation records show as zero.
+// Keeping creates the series of all results of locks, sequences and activation
+// records at zero.
 func (m *LeaseServer) Keeping() {
 	for vec, byOp := range map[*prometheus.CounterVec]map[string][]string{m.locks: serverLockResults, m.placements: serverPlacementResults} {
 		for op, results := range byOp {
@@ -117,7 +118,7 @@ func (m *LeaseServer) Keeping() {
 // Lock counts a request for a lock.
 func (m *LeaseServer) Lock(op, result string) { m.locks.WithLabelValues(op, result).Inc() }
 
-// Sequence counts a request for values, and how many it got.
+// Sequence counts a request for values, and the values that it got.
 func (m *LeaseServer) Sequence(result string, values int) {
 	m.sequences.WithLabelValues(result).Inc()
 	m.values.Add(float64(values))
@@ -137,16 +138,16 @@ func (m *LeaseServer) Called(op string, d time.Duration) {
 	m.providerCalls.WithLabelValues(op).Observe(d.Seconds())
 }
 
-// PoolSample is what a provider knows at one moment: how many leases are active
-// by service, and how many slots each pool has and can grant.
+// PoolSample is a provider's state at one moment: active leases by service, and the
+// slots that each pool has and can grant.
 type PoolSample struct {
 	Active map[string]int64
 	Slots  map[string]int64
 	Free   map[string]int64
 }
 
-// Watch registers what is asked of the provider when somebody scrapes. A pool
-// that cannot be looked at is left out.
+// Watch registers the metrics of the pools; ask is called at each scrape. A pool
+// that cannot be read is left out.
 func (m *LeaseServer) Watch(ask func() PoolSample) {
 	m.Registry.MustRegister(&poolSampler{
 		ask:    ask,

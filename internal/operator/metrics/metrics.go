@@ -1,6 +1,6 @@
-// Package metrics names what the daemon counts and registers it with
-// Prometheus. Nothing here blocks: counts are atomic, and what services know
-// themselves is asked for when somebody scrapes.
+// Package metrics defines the metrics of the daemon and the lease server and
+// registers them with Prometheus. Nothing here blocks: counts are atomic, and
+// numbers that services keep themselves are read at each scrape.
 package metrics
 
 import (
@@ -17,7 +17,7 @@ type Metrics struct {
 	Connections   prometheus.Gauge
 	StateErrors   prometheus.Counter
 	ClockForward  prometheus.Counter // jumps ahead that were not believed
-	ClockAccepted prometheus.Counter // those that lasted and are believed now
+	ClockAccepted prometheus.Counter // jumps ahead that lasted and were believed then
 	RPCDuration   *Histogram
 	rpcRequests   *prometheus.CounterVec
 	acquires      *prometheus.CounterVec
@@ -30,7 +30,7 @@ type Metrics struct {
 // Build identifies the binary.
 type Build struct{ Version, Commit, GoVersion string }
 
-// New registers everything that does not wait for a service.
+// New registers all metrics that do not depend on a service.
 func New(b Build) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
@@ -78,12 +78,12 @@ func watchLog(r *prometheus.Registry, dropped func() uint64) {
 	}, func() float64 { return float64(dropped()) }))
 }
 
-// Requests is the counter of one method and code. Callers on a hot path keep it.
+// Requests returns the counter of one method and code. Hot paths keep it.
 func (m *Metrics) Requests(method, code string) prometheus.Counter {
 	return m.rpcRequests.WithLabelValues(method, code)
 }
 
-// Service is what one service's keeper counts.
+// Service are the metrics of one service's keeper.
 type Service struct {
 	m    *Metrics
 	name string

@@ -9,14 +9,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// MaxKinds is how many kinds of actors have series of their own: processes name
-// them, and there is no end of names. The others count together, as OtherKinds.
+// MaxKinds is how many kinds of actors have series of their own. Processes choose
+// the names of kinds, so their number must be limited. All others count as
+// OtherKinds.
 const (
 	MaxKinds   = 50
 	OtherKinds = "other"
 )
 
-// The words by which a daemon counts placement.
+// The values of placement's labels.
 var (
 	placementStates    = []string{"stopped", "not_ready", "client", "member"}
 	resolveResults     = []string{"local", "remote", "pending", "held", "not_ready", "overloaded", "canceled", "failed"}
@@ -24,7 +25,7 @@ var (
 	placementStoreOps  = []string{"membership", "members", "try_acquire", "load", "check_owner", "store", "remove", "release"}
 )
 
-// Placement is what a daemon counts of placement. It is safe for concurrent use.
+// Placement are a daemon's metrics of placement. It is safe for concurrent use.
 type Placement struct {
 	ResolvedLocal  prometheus.Counter // answered at once, or after an activation
 	ResolvedRemote prometheus.Counter
@@ -42,24 +43,23 @@ type Placement struct {
 // activationResults are the counters of one kind.
 type activationResults struct{ ok, held, failed prometheus.Counter }
 
-// PlacementSample is what placement knows of itself at one moment.
+// PlacementSample is the state of placement at one moment.
 type PlacementSample struct {
 	State       string
 	Members     int
-	Activations map[string]int // by kind, also those that a process is being asked for
+	Activations map[string]int // by kind, also those that are being activated
 	Executors   map[string]int // processes by the kinds that they have registered for
 	Ignored     uint64         // results that came too late
 }
 
-// NewPlacement makes the counters, which show when Metrics.Placement has registered
-// them.
+// NewPlacement makes the counters. Metrics.Placement registers them.
 func NewPlacement() *Placement {
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	resolves := vec("kazahana_placement_resolves_total", "Requests to resolve an actor by result.", "result")
 	passivations := vec("kazahana_placement_passivations_total", "Activations that ended by reason.", "reason")
-	storeErrors := vec("kazahana_placement_store_errors_total", "What the store did not do for placement, by operation.", "op")
+	storeErrors := vec("kazahana_placement_store_errors_total", "Operations of the store that failed for placement.", "op")
 	p := &Placement{
 		resolves: counters(resolves, resolveResults), passivations: counters(passivations, passivationReasons),
 		storeErrors: counters(storeErrors, placementStoreOps),
@@ -73,7 +73,7 @@ func NewPlacement() *Placement {
 	return p
 }
 
-// Placement registers the counters, and what is asked at a scrape, once.
+// Placement registers the counters, once; ask is called at each scrape.
 func (m *Metrics) Placement(p *Placement, ask func() PlacementSample) {
 	m.Registry.MustRegister(p.collectors...)
 	m.Registry.MustRegister(newPlacementSampler(p, ask))
@@ -82,14 +82,13 @@ func (m *Metrics) Placement(p *Placement, ask func() PlacementSample) {
 // Resolved counts a request that was answered with an error, by its result.
 func (p *Placement) Resolved(result string) { inc(p.resolves, result) }
 
-// Activated counts an activation, and how long it took since it was first asked for.
+// Activated counts an activation, and the time since it was first requested.
 func (p *Placement) Activated(kind string, took time.Duration) {
 	p.kind(kind).ok.Inc()
 	p.activationTime.Observe(took, 1)
 }
 
-// NotActivated counts an attempt without success; held: another host has the actor
-// for now.
+// NotActivated counts a failed attempt; held says that another host has the actor.
 func (p *Placement) NotActivated(kind string, held bool) {
 	if held {
 		p.kind(kind).held.Inc()
@@ -101,24 +100,24 @@ func (p *Placement) NotActivated(kind string, held bool) {
 // Passivated counts an activation that ended.
 func (p *Placement) Passivated(reason string) { inc(p.passivations, reason) }
 
-// StoreFailed counts what a store did not do.
+// StoreFailed counts a failed operation of the store.
 func (p *Placement) StoreFailed(op string) { inc(p.storeErrors, op) }
 
-// inc adds one to the counter of a word; one that there is not counts nowhere.
+// inc adds one to the counter of a label value. Unknown values are ignored.
 func inc(by map[string]prometheus.Counter, word string) {
 	if c, ok := by[word]; ok {
 		c.Inc()
 	}
 }
 
-// Seen has the kinds have series, as far as they get any.
+// Seen creates the series of the kinds, up to MaxKinds.
 func (p *Placement) Seen(kinds []string) {
 	for _, kind := range kinds {
 		p.kind(kind)
 	}
 }
 
-// label is what a kind is called in labels. mu is held.
+// label returns the label of a kind. mu is held.
 func (p *Placement) label(kind string) string {
 	if _, known := p.kinds[kind]; known {
 		return kind
@@ -139,7 +138,7 @@ func (p *Placement) kind(kind string) activationResults {
 	return p.kinds[p.label(kind)]
 }
 
-// placementSampler asks placement when somebody scrapes.
+// placementSampler asks placement at each scrape.
 type placementSampler struct {
 	p   *Placement
 	ask func() PlacementSample
@@ -153,11 +152,11 @@ func newPlacementSampler(p *Placement, ask func() PlacementSample) *placementSam
 	}
 	return &placementSampler{
 		p: p, ask: ask,
-		state:       desc("kazahana_placement_state", "1 for what this host is in placement, else 0.", "state"),
-		members:     desc("kazahana_placement_members", "Hosts that actors are placed on, as this one sees it."),
-		activations: desc("kazahana_placement_activations", "Actors that processes of this host run, or are asked to.", "kind"),
+		state:       desc("kazahana_placement_state", "1 for this host's state in placement, 0 for the others.", "state"),
+		members:     desc("kazahana_placement_members", "Hosts that actors are placed on, as this host sees it."),
+		activations: desc("kazahana_placement_activations", "Actors that processes of this host run or are starting.", "kind"),
 		executors:   desc("kazahana_placement_executors", "Processes of this host that have registered for a kind.", "kind"),
-		ignored:     desc("kazahana_placement_ignored_results_total", "Results that came when nobody waited for them any more."),
+		ignored:     desc("kazahana_placement_ignored_results_total", "Results that arrived after the daemon had stopped waiting for them."),
 	}
 }
 
@@ -182,7 +181,7 @@ func (s *placementSampler) Collect(to chan<- prometheus.Metric) {
 		gauge(s.state, present, state)
 	}
 	gauge(s.members, now.Members)
-	s.p.byLabel(now.Executors) // whose kinds show 0 activations
+	s.p.byLabel(now.Executors) // registered kinds without activations show 0
 	for label, n := range s.p.byLabel(now.Activations) {
 		gauge(s.activations, n, label)
 	}
@@ -192,8 +191,8 @@ func (s *placementSampler) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(s.ignored, prometheus.CounterValue, float64(now.Ignored))
 }
 
-// byLabel adds up what kinds of one label have. A kind that was there shows 0 when
-// it is there no more: an end of the series would look like a lost scrape.
+// byLabel adds up the numbers of kinds that share a label. A kind that is gone shows
+// 0, since the end of its series would look like a lost scrape.
 func (p *Placement) byLabel(byKind map[string]int) map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

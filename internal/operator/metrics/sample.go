@@ -2,7 +2,7 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Sample is what a service knows of itself at one moment.
+// Sample is the state of a service at one moment.
 type Sample struct {
 	Service           string
 	Regular           uint64 // IDs issued, by kind
@@ -17,14 +17,15 @@ type Sample struct {
 	LayoutExhaustedMS int64 // Unix ms at which the layout's time runs out
 }
 
-// sampler asks the services when somebody scrapes.
+// sampler asks the services at each scrape.
 type sampler struct {
 	ask func() []Sample
 
 	issued, active, expiry, fallback, exhaustions, backward, overflow *prometheus.Desc
 }
 
-// Watch registers what services know of themselves.
+// Watch registers the metrics that services keep themselves; ask is called at each
+// scrape.
 func (m *Metrics) Watch(ask func() []Sample) {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, append([]string{"service"}, labels...), nil)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 var (
@@ -79,7 +80,7 @@ func TestThePage(t *testing.T) {
 }
 
 func TestPgPartman(t *testing.T) {
-	program(t, "/usr/share/postgresql/*/extension/pg_partman.control")
+	ring.All(t)
 	ask, parts := postgres(t), section(t, "pg_partman")
 	ask(t, functions(t, "postgres", splits[0])+parts[0])
 	const partitions = `SELECT to_char(kazahana_time(split_part(c.relname, '_p', 2)::bigint) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')

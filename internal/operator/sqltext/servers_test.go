@@ -11,6 +11,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // database runs SQL: one line a row, columns parted by tabs, NULL as "NULL".
@@ -22,22 +25,8 @@ const patience = 2 * time.Minute
 // openers start a private server each, or skip the test.
 var openers = map[string]func(*testing.T) database{"postgres": postgres, "mysql": mariadb, "sqlite": sqlite}
 
-func program(t *testing.T, names ...string) string {
-	t.Helper()
-	for _, name := range names {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-		if found, _ := filepath.Glob(name); len(found) > 0 {
-			return found[len(found)-1]
-		}
-	}
-	t.Skipf("%s is not installed (scripts/setup installs it)", names[0])
-	return ""
-}
-
-// folder is a short one, for sockets, that the server's user owns.
-func folder(t *testing.T, owner string) (string, *syscall.SysProcAttr) {
+// folder is a short one, for a socket, that MariaDB's user owns.
+func folder(t *testing.T) (string, *syscall.SysProcAttr) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kazahana-sql-")
 	if err != nil {
@@ -45,10 +34,10 @@ func folder(t *testing.T, owner string) (string, *syscall.SysProcAttr) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	attributes := &syscall.SysProcAttr{}
-	if os.Geteuid() == 0 { // neither server runs as root
-		account, err := user.Lookup(owner)
+	if os.Geteuid() == 0 { // as which MariaDB does not run
+		account, err := user.Lookup("mysql")
 		if err != nil {
-			t.Skip(err)
+			t.Fatal(err)
 		}
 		uid, _ := strconv.Atoi(account.Uid)
 		gid, _ := strconv.Atoi(account.Gid)
@@ -101,28 +90,20 @@ func rows(t *testing.T, cmd *exec.Cmd, sql string) [][]string {
 
 func postgres(t *testing.T) database {
 	t.Helper()
-	initdb := program(t, "/usr/lib/postgresql/*/bin/initdb", "initdb")
-	dir, as := folder(t, "postgres")
-	data := filepath.Join(dir, "data")
-	make := exec.Command(initdb, "-D", data, "-A", "trust", "-U", "postgres", "-N", "-E", "UTF8", "--locale=C")
-	make.SysProcAttr, make.Dir = as, dir
-	if out, err := make.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	ring.All(t)
+	server := postgrestest.New(t, "-c", "fsync=off", "-c", "timezone=America/New_York")
+	return func(t *testing.T, sql string) [][]string {
+		t.Helper()
+		return rows(t, exec.Command(ring.Program(t, "psql"), "-h", server.Dir, "-p", postgrestest.Port, "-U", "postgres",
+			"-XqAt", "-F", "\t", "-P", "null=NULL", "-v", "ON_ERROR_STOP=1"), sql)
 	}
-	bin := filepath.Dir(initdb)
-	psql := func(more ...string) *exec.Cmd {
-		return exec.Command(filepath.Join(bin, "psql"), append([]string{"-h", dir, "-U", "postgres", "-XqAt", "-F", "\t",
-			"-P", "null=NULL", "-v", "ON_ERROR_STOP=1"}, more...)...)
-	}
-	serve(t, dir, as, func() error { return psql("-c", "SELECT 1").Run() }, filepath.Join(bin, "postgres"), "-D", data, "-k", dir,
-		"-c", "listen_addresses=", "-c", "fsync=off", "-c", "timezone=America/New_York")
-	return func(t *testing.T, sql string) [][]string { t.Helper(); return rows(t, psql(), sql) }
 }
 
 func mariadb(t *testing.T) database {
 	t.Helper()
-	install, server, client := program(t, "mariadb-install-db"), program(t, "mariadbd"), program(t, "mariadb")
-	dir, as := folder(t, "mysql")
+	ring.All(t)
+	install, server, client := ring.Program(t, "mariadb-install-db"), ring.Program(t, "mariadbd"), ring.Program(t, "mariadb")
+	dir, as := folder(t)
 	data, sock := filepath.Join(dir, "data"), filepath.Join(dir, "s")
 	make := exec.Command(install, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db")
 	make.SysProcAttr, make.Dir = as, dir
@@ -140,7 +121,7 @@ func mariadb(t *testing.T) database {
 
 func sqlite(t *testing.T) database {
 	t.Helper()
-	shell := program(t, "sqlite3")
+	shell := ring.Program(t, "sqlite3")
 	file := filepath.Join(t.TempDir(), "test.db")
 	return func(t *testing.T, sql string) [][]string {
 		t.Helper()

@@ -7,18 +7,18 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// ownMetrics is how the names of the project's metrics begin.
+// ownMetrics is the prefix of the project's metrics.
 const ownMetrics = "kazahana_"
 
-// Sample is the value of a metric under some labels.
+// Sample is the value of a metric with its labels.
 type Sample struct {
 	Labels map[string]string `json:"labels"`
 	Value  float64           `json:"value"`
 }
 
-// Counters is the project's own metrics by their names, as a scrape would show
-// them now: counters and gauges, and how many observations a histogram has
-// (NAME_count) and their sum (NAME_sum).
+// Counters returns the project's own metrics by name, as a scrape would show them
+// now: counters, gauges, and the count (NAME_count) and sum (NAME_sum) of
+// histograms.
 func Counters(g prometheus.Gatherer) (map[string][]Sample, error) {
 	families, err := g.Gather()
 	if err != nil {

@@ -1,17 +1,16 @@
-// Package statuspage is what operators look at in a browser: one page of the
-// daemon, one of the lease server, and what both of them show beside the state
-// of their process: its counters, its latest warnings, and how fast it went in
-// the last minutes.
+// Package statuspage has the status pages of the daemon and of the lease server.
+// Beside the state of the process, a page shows its counters, its latest warnings,
+// and its rates in the last minutes.
 //
 // # A page is one answer
 //
-// Style and script are in the page, which needs nothing from elsewhere: it works
-// on a host without a way out, and its content security policy allows just that
-// script, that style, and questions to the server it came from. The script is
-// written as modules in assets/, and joined when the program starts.
+// Style and script are part of the page. So it works on a host without internet
+// access, and its content security policy allows just this script, this style, and
+// requests to its own server. The script is written as modules in assets/, which are
+// joined when the program starts.
 //
 // # What a page may show
 //
-// Nothing that a log line or a metric would not: there are no secrets in either.
-// Text from elsewhere, as hosts' names are, enters a page as text only.
+// A page shows nothing that a log line or a metric would not; neither has secrets.
+// Text from outside, such as host names, enters a page as text only.
 package statuspage

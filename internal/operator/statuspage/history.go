@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// The history of a page: five minutes, in steps that a person can follow.
+// The length of a page's history and of its steps.
 const (
 	historyStep  = 2 * time.Second
 	historySteps = 150
 )
 
-// History remembers how much some counters grew in each of the last steps. It is
-// safe for concurrent use.
+// History remembers the growth of counters in each of the last steps. It is safe for
+// concurrent use.
 type History struct {
 	mu   sync.Mutex
 	last map[string]uint64
 	ends int64               // Unix ms of the last step's end
-	grew map[string][]uint64 // the latest step last; of a counter that came later fewer
+	grew map[string][]uint64 // the latest step last; a newer counter has fewer
 }
 
-// Past is what a History remembers.
+// Past is the content of a History.
 type Past struct {
 	StepMS int64               `json:"step"`
 	EndMS  int64               `json:"ends"` // Unix ms, of the last step
 	Grew   map[string][]uint64 `json:"grew"` // by counter, the latest step last
 }
 
-// Run looks at the counters after each step until ctx is done.
+// Run reads the counters with look after each step, until ctx is done.
 func (h *History) Run(ctx context.Context, look func() map[string]uint64) {
 	h.add(time.Now().UnixMilli(), look())
 	ticker := time.NewTicker(historyStep)
@@ -58,7 +58,7 @@ func (h *History) add(nowMS int64, counts map[string]uint64) {
 	h.last, h.ends = counts, nowMS
 }
 
-// Past returns what is remembered.
+// Past returns the history so far.
 func (h *History) Past() Past {
 	h.mu.Lock()
 	defer h.mu.Unlock()

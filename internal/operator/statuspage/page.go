@@ -33,8 +33,8 @@ const (
 	scriptMark = "/* script */"
 )
 
-// newPage joins the page's files. They are part of the program: what is wrong
-// with them is a broken build.
+// newPage joins the page's files. They are embedded, so an error in them is a broken
+// build and panics.
 func newPage(name string) *page {
 	style := read("base.css") + read(name+".css")
 	script := bundle(name+".js", map[string]bool{})
@@ -59,7 +59,7 @@ func read(name string) string {
 	return string(b)
 }
 
-// hash is how a content security policy names an inline script or style.
+// hash is an inline script's or style's name in a content security policy.
 func hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
@@ -70,8 +70,8 @@ var (
 	moduleExport = regexp.MustCompile(`(?m)^export `)
 )
 
-// bundle is the module with those that it imports before it. All share one
-// scope, in which a name that two of them have is a syntax error.
+// bundle returns the module, preceded by its imports. All modules share one scope, so
+// two declarations of a name are a syntax error.
 func bundle(name string, done map[string]bool) string {
 	if done[name] {
 		return ""
@@ -96,5 +96,5 @@ func (p *page) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
-	_, _ = w.Write(p.html) // the peer has gone, or not
+	_, _ = w.Write(p.html) // an error means that the peer has gone
 }

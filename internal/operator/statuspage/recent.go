@@ -11,14 +11,14 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Limits of what is kept of a log.
+// Limits of the kept part of a log.
 const (
 	maxEvents     = 50
 	maxEventBytes = 1000 // of the message, and of its details
 )
 
-// Event is a warning or an error of the log; one that came several times with
-// the same words is one event.
+// Event is a warning or an error of the log. Repetitions of one message are one
+// event.
 type Event struct {
 	At        int64  `json:"at"`    // Unix ms, the last time
 	First     int64  `json:"first"` // Unix ms
@@ -35,14 +35,14 @@ type Recent struct {
 	events []Event // the latest last
 }
 
-// Tee has what the log is told be kept too, whatever level it writes from.
+// Tee returns a logger that also fills r, whatever level the log has.
 func (r *Recent) Tee(log *zap.Logger) *zap.Logger {
 	return log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
 		return zapcore.NewTee(core, &recentCore{LevelEnabler: zapcore.WarnLevel, recent: r})
 	}))
 }
 
-// Events returns what is kept, the latest first.
+// Events returns the kept events, the latest first.
 func (r *Recent) Events() []Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +69,7 @@ func (r *Recent) add(e Event) {
 	r.events = append(r.events, e)
 }
 
-// recentCore is the end of a log that fills Recent.
+// recentCore is the zap core that fills Recent.
 type recentCore struct {
 	zapcore.LevelEnabler
 	recent *Recent

@@ -10,8 +10,8 @@ import (
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
-// Socket takes over the socket that the service manager opened in advance. It
-// returns nil where the process was given none.
+// Socket takes over the socket that the service manager opened, or returns nil if
+// there is none.
 func Socket() (*unixsock.Listener, error) { return only(activation.Files(true)) }
 
 func only(files []*os.File) (*unixsock.Listener, error) {

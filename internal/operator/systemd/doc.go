@@ -1,19 +1,16 @@
-// Package systemd talks to the service manager that started the process, if one
-// did: it takes over the socket that was opened in advance, tells what the
-// process is doing, feeds the watchdog, and gives the journal the level of each
-// log line.
+// Package systemd talks to the service manager that started the process, if there
+// is one: it takes over the socket that the manager opened, reports the state of the
+// process, feeds the watchdog, and gives the journal the level of each log line.
 //
 // # The watchdog
 //
-// A process is killed and started anew when it has not fed the watchdog for
-// WatchdogSec. A timer that feeds it proves nothing but itself. Here each part
-// of the process without which nobody is served counts its turns, and the
-// watchdog is fed only while the counts move. A part that may rest for want of
-// work is prodded: asked to take a turn now. Whether the world around the
-// process answers is no matter of the watchdog's: a provider that is down would
-// not come back by a restart.
+// The manager restarts a process that has not fed the watchdog for WatchdogSec. A
+// timer alone would feed it for ever. So each essential loop of the process counts
+// its turns, and the watchdog is fed only while the counts grow. A loop that may be
+// idle is prodded: asked to take a turn now. The watchdog does not depend on the
+// provider or the network: a restart would not bring them back.
 //
-// Silence is counted in checks and not by the clock. A machine that stood still
-// as a whole, a stopped process included, has missed checks as well as turns,
-// and is not taken for one whose parts are stuck.
+// Silence is counted in checks and not by the clock. If the whole machine stood
+// still, or the process was stopped, checks were missed as well as turns, and no
+// loop counts as stuck.
 package systemd

@@ -14,9 +14,8 @@ import (
 // stderr (systemd.exec(5)).
 const journalStream = "JOURNAL_STREAM"
 
-// IsJournal reports whether f leads to the journal. A process inherits the
-// variable also where somebody has redirected its stderr since: only the device
-// and inode tell.
+// IsJournal reports whether f leads to the journal. The variable alone is no proof:
+// a process with redirected stderr inherits it too. Device and inode must match.
 func IsJournal(f *os.File, lookup func(string) (string, bool)) bool {
 	named, ok := lookup(journalStream)
 	if !ok {
@@ -29,8 +28,7 @@ func IsJournal(f *os.File, lookup func(string) (string, bool)) bool {
 	return named == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
-// Priority is the prefix by which the journal knows the level of a line
-// (sd-daemon(3)).
+// Priority is the prefix that gives the journal the level of a line (sd-daemon(3)).
 func Priority(level zapcore.Level) string {
 	switch {
 	case level >= zapcore.ErrorLevel:
@@ -43,8 +41,8 @@ func Priority(level zapcore.Level) string {
 	return "<7>"
 }
 
-// JournalEncoder puts the priority of an entry before each of its lines: the
-// journal takes each line for an entry of its own.
+// JournalEncoder puts the priority of an entry before each of its lines, because the
+// journal makes an entry of each line.
 func JournalEncoder(e zapcore.Encoder) zapcore.Encoder { return journalEncoder{e} }
 
 type journalEncoder struct{ zapcore.Encoder }
@@ -64,7 +62,7 @@ func (e journalEncoder) EncodeEntry(entry zapcore.Entry, fields []zapcore.Field)
 	out := journalBuffers.Get()
 	for line := range bytes.Lines(encoded.Bytes()) {
 		out.AppendString(Priority(entry.Level))
-		_, _ = out.Write(line) // which never fails
+		_, _ = out.Write(line) // never fails
 	}
 	return out, nil
 }

@@ -18,17 +18,17 @@ type Listener struct {
 	turns    atomic.Uint64
 }
 
-// NewListener wraps l for a loop that stops accepting while so many connections
-// are open. l must know deadlines, as those of TCP and of Unix sockets do.
+// NewListener wraps l for a loop that stops accepting while most connections are
+// open. l must support deadlines, as listeners on TCP and Unix sockets do.
 func NewListener(l net.Listener, most int) *Listener {
 	return &Listener{Listener: l, deadline: l.(interface{ SetDeadline(time.Time) error }).SetDeadline, most: int64(most)}
 }
 
-// Turns is how often the loop has come by.
+// Turns counts the turns of the loop.
 func (l *Listener) Turns() uint64 { return l.turns.Load() }
 
-// Prod has a loop that waits for a connection take a turn. One that rests as
-// there are enough connections has nothing to show, and counts as well.
+// Prod makes a loop that waits for a connection take a turn. A loop that has stopped
+// accepting because of the limit cannot, so Prod counts a turn for it.
 func (l *Listener) Prod() {
 	_ = l.deadline(time.Now())
 	if l.open.Load() >= l.most {

@@ -10,20 +10,20 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// notifyTimeout bounds a message to a manager that does not read, lest it hold up
-// the watchdog or a stop.
+// notifyTimeout limits the wait for a manager that does not read, which must not
+// hold up the watchdog or a stop.
 const notifyTimeout = time.Second
 
-// Notify sends the assignments to the service manager, in one message. It
-// reports whether there is a manager that wants to hear. It waits for a manager
-// that does not read for a second at most; the library's function waits for ever.
+// Notify sends the assignments to the service manager, in one message. It reports
+// whether there is a manager. It waits for notifyTimeout at most; the library's
+// function waits for ever.
 func Notify(assignments ...string) (bool, error) {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return false, nil
 	}
 	if err := send(path, strings.Join(assignments, "\n")); err != nil {
-		return false, fmt.Errorf("the service manager cannot be told (NOTIFY_SOCKET): %w", err)
+		return false, fmt.Errorf("cannot notify the service manager (NOTIFY_SOCKET): %w", err)
 	}
 	return true, nil
 }
@@ -48,13 +48,12 @@ const (
 	alive    = daemon.SdNotifyWatchdog
 )
 
-// Reloading says that the configuration is read again, until Ready.
+// Reloading announces a reload, which Ready ends.
 func Reloading() []string {
 	return []string{daemon.SdNotifyReloading, daemon.SdNotifyMonotonicUsec()}
 }
 
-// ExtendTimeout asks for so much time from now on before the manager loses
-// patience with a start or a stop.
+// ExtendTimeout extends the manager's time limit of a start or a stop to d from now.
 func ExtendTimeout(d time.Duration) string {
 	return fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", d.Microseconds())
 }
@@ -64,6 +63,6 @@ func Status(line string) string {
 	return "STATUS=" + strings.Join(strings.Fields(line), " ") // an assignment ends with its line
 }
 
-// WatchdogInterval is after how long without Notify the manager kills the
-// process; 0 = never. err says that the manager's wish is not understood.
+// WatchdogInterval is the time without a message after which the manager kills the
+// process; 0 = never. err reports an invalid variable of the manager.
 func WatchdogInterval() (time.Duration, error) { return daemon.SdWatchdogEnabled(false) }

@@ -6,16 +6,16 @@ import (
 )
 
 const (
-	// startExtension is asked for at a time, startBeat as often.
+	// Every startBeat the start asks for another startExtension.
 	startExtension = 30 * time.Second
 	startBeat      = 10 * time.Second
-	// maxStart is after how long a start that has not come to its end is left to
-	// the manager's patience.
+	// maxStart is when a start stops asking for more time, and the manager's time
+	// limit applies.
 	maxStart = 10 * time.Minute
 )
 
-// Starting asks for more time while a start takes long, as one on a slow disk or
-// a large store may. stop ends that, and has to be called.
+// Starting asks for more time during a long start, as on a slow disk or a large
+// store. The caller must call stop.
 func Starting(ctx context.Context, notify func(...string) (bool, error)) (stop func()) {
 	ctx, cancel := context.WithTimeout(ctx, maxStart)
 	done := make(chan struct{})
@@ -28,7 +28,7 @@ func Starting(ctx context.Context, notify func(...string) (bool, error)) (stop f
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				_, _ = notify(ExtendTimeout(startExtension)) // who cannot be told now is told of Ready, or is not
+				_, _ = notify(ExtendTimeout(startExtension)) // the next beat repeats a failed message
 			}
 		}
 	}()

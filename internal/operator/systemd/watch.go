@@ -8,22 +8,21 @@ import (
 	"go.uber.org/zap"
 )
 
-// Watch is what a process tells the service manager while it works.
+// Watch reports the state of a working process to the service manager.
 type Watch struct {
 	Watchdog time.Duration // its interval; 0 = none
 	Parts    []Part
-	Status   func() string // a line; told anew when it changes
+	Status   func() string // one line; sent again when it changes
 	Notify   func(assignments ...string) (bool, error)
 	Log      *zap.Logger
 }
 
-// Run tells of the status and feeds the watchdog until ctx is done. Everything
-// it asks for it asks for by itself: if an answer does not come, it stands
-// still, and the watchdog starves.
+// Run reports the status and feeds the watchdog until ctx is done. It calls Status
+// and Turns in its own goroutine: if one of them hangs, the watchdog is not fed.
 func (w *Watch) Run(ctx context.Context) {
 	tick, parts := maxTick, []Part(nil)
 	if w.Watchdog > 0 {
-		tick, parts = Tick(w.Watchdog), w.Parts // else nobody need be prodded
+		tick, parts = Tick(w.Watchdog), w.Parts // without a watchdog no part is prodded
 	}
 	progress, fed := NewProgress(w.Watchdog, parts, time.Now()), time.Time{}
 	ticker := time.NewTicker(tick)

@@ -7,19 +7,19 @@ import (
 const (
 	// feedsPerInterval is how often the watchdog is fed in its interval.
 	feedsPerInterval = 4
-	// maxTick is how often the parts are looked at, at least.
+	// maxTick is the longest time between two checks.
 	maxTick = time.Second
 )
 
-// Part is something of the process that has to go on.
+// Part is a loop that must run for the process to be of use.
 type Part struct {
 	Name     string
-	Turns    func() uint64 // grows while the part goes on
-	Prod     func()        // has it take a turn soon; nil = it takes some by itself
-	Patience time.Duration // how long it may take none; 0 = half the watchdog's interval
+	Turns    func() uint64 // grows while the part runs
+	Prod     func()        // asks for a turn soon; nil = the part takes turns by itself
+	Patience time.Duration // how long it may take no turn; 0 = half the watchdog's interval
 }
 
-// Progress judges whether the parts go on. It is for one goroutine.
+// Progress checks that the parts run. It is for one goroutine.
 type Progress struct {
 	parts []Part
 	tick  time.Duration
@@ -29,10 +29,10 @@ type Progress struct {
 
 type silence struct {
 	turns uint64
-	lasts time.Duration // since turns changed, in time that checks account for
+	lasts time.Duration // since the last turn, as far as checks have observed it
 }
 
-// NewProgress returns what Check keeps. interval is the watchdog's.
+// NewProgress starts the checks. interval is the watchdog's.
 func NewProgress(interval time.Duration, parts []Part, now time.Time) *Progress {
 	p := &Progress{parts: parts, tick: Tick(interval), state: make([]silence, len(parts)), last: now}
 	for i := range p.parts {
@@ -45,13 +45,13 @@ func NewProgress(interval time.Duration, parts []Part, now time.Time) *Progress 
 	return p
 }
 
-// Tick is how often Check is due.
+// Tick is the time between two calls of Check.
 func Tick(interval time.Duration) time.Duration { return min(interval/feedsPerInterval, maxTick) }
 
-// Check returns the names of the parts that have been silent for longer than
-// they may be, and prods all.
+// Check returns the names of the parts that have taken no turn for longer than their
+// patience, and prods all parts.
 func (p *Progress) Check(now time.Time) (stuck []string) {
-	// What passed while nobody checked is nobody's silence.
+	// Time without checks, as while the process was stopped, does not count.
 	passed := min(now.Sub(p.last), 2*p.tick)
 	p.last = now
 	for i, part := range p.parts {

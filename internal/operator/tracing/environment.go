@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// The protocols of OTLP that there are here.
+// The supported protocols of OTLP.
 const (
 	protocolGRPC = "grpc"
 	protocolHTTP = "http/protobuf"
 )
 
-// insecure are variables that are for endpoints without a scheme.
+// insecure are variables for endpoints without a scheme.
 var insecure = []string{"OTEL_EXPORTER_OTLP_INSECURE", "OTEL_EXPORTER_OTLP_TRACES_INSECURE"}
 
-// environment is what the OTEL_* variables say, as far as this package decides by
-// them; the library reads the others.
+// environment are the OTEL_* variables that this package reads; the library reads
+// the others.
 type environment struct {
 	enabled  bool
 	protocol string
@@ -28,9 +28,9 @@ type environment struct {
 	warnings []string // about variables that are ignored, without their values where these may be secret
 }
 
-// readEnvironment judges the variables that concern traces. As the standard asks, a
-// value that means nothing is a warning, and as if it were not set: these variables
-// are often set for a whole fleet, by others than who runs this daemon.
+// readEnvironment reads the variables that concern traces. As the standard demands,
+// an invalid value is a warning and otherwise ignored: these variables are often set
+// for a whole fleet.
 func readEnvironment(get func(string) string) environment {
 	r := &environmentReader{get: func(name string) string { return strings.TrimSpace(get(name)) }}
 	endpoint := cmp.Or(r.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), r.get("OTEL_EXPORTER_OTLP_ENDPOINT"))
@@ -57,7 +57,7 @@ func (r *environmentReader) warn(name, format string, args ...any) {
 	r.warnings = append(r.warnings, name+" is ignored: "+fmt.Sprintf(format, args...))
 }
 
-// endpoint reports whether the URL can be one of a collector.
+// endpoint reports whether the text can be the URL of a collector.
 func (r *environmentReader) endpoint(text string) bool {
 	u, err := url.Parse(text)
 	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" {
@@ -80,7 +80,7 @@ func (r *environmentReader) flag(name string) bool {
 	return false
 }
 
-// word reads one of several, "" for none of them.
+// word reads one of the known words; "" for any other.
 func (r *environmentReader) word(name string, known ...string) string {
 	text := r.get(name)
 	if text == "" || slices.Contains(known, text) {
@@ -90,7 +90,7 @@ func (r *environmentReader) word(name string, known ...string) string {
 	return ""
 }
 
-// list reads several, separated by commas.
+// list reads known words, separated by commas.
 func (r *environmentReader) list(name string, known ...string) (all []string) {
 	for text := range strings.SplitSeq(r.get(name), ",") {
 		if text = strings.TrimSpace(text); slices.Contains(known, text) {
@@ -102,8 +102,8 @@ func (r *environmentReader) list(name string, known ...string) (all []string) {
 	return all
 }
 
-// others warns of variables that the library ignores without a word, or with one
-// that nobody would see.
+// others warns of invalid variables that the library ignores without a visible
+// warning.
 func (r *environmentReader) others() {
 	for _, kind := range []string{"", "TRACES_"} {
 		prefix := "OTEL_EXPORTER_OTLP_" + kind
@@ -137,7 +137,8 @@ func (r *environmentReader) number(name string, least int) {
 	}
 }
 
-// pairs does not repeat values, which may be secrets.
+// pairs checks a list of key=value. Its warning does not repeat values, which may be
+// secrets.
 func (r *environmentReader) pairs(name string) {
 	for pair := range strings.SplitSeq(r.get(name), ",") {
 		if strings.TrimSpace(pair) == "" {

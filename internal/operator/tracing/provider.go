@@ -11,8 +11,8 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// Provider traces the calls of the provider. It can what the provider can, the
-// capabilities beside the interface included.
+// Provider traces the calls of the provider. The result has the same optional
+// capabilities as p.
 func (t *Tracing) Provider(p provider.Provider) provider.Provider {
 	if t == nil {
 		return p
@@ -20,11 +20,12 @@ func (t *Tracing) Provider(p provider.Provider) provider.Provider {
 	return withCapabilities(p, &traced{Provider: p, tracing: t, where: target(p.Info().URL)})
 }
 
-// ready is a provider that is opened at its first use: see backend.Ready.
+// ready is a provider that opens at its first use: see backend.Ready.
 type ready interface{ Ready(context.Context) error }
 
-// withCapabilities gives out those of p, no more and no less, by hand: a type has its
-// methods or has them not. The sets are those that providers have; a test opens all.
+// withCapabilities returns a wrapper with exactly the optional methods of p. Each set
+// of methods needs a type of its own; the sets are those of the existing providers,
+// which a test opens.
 func withCapabilities(p provider.Provider, t *traced) provider.Provider {
 	verifier, verifies := p.(provider.Verifier)
 	lister, lists := p.(provider.Lister)
@@ -76,7 +77,7 @@ func (p *traced) begin(ctx context.Context, op, service string, more ...attribut
 	return p.tracing.call(ctx, "provider "+op, append(attributes, more...)...)
 }
 
-// end ends the span of a call about the machine IDs, or that brought them.
+// end ends the span of a call about these machine IDs.
 func end(ctx context.Context, err error, machineIDs ...int64) {
 	word, failed := providerOutcome(err)
 	var attributes []attribute.KeyValue
@@ -115,7 +116,7 @@ type tracedVerifier struct {
 	verifier provider.Verifier
 }
 
-// Verify implements provider.Verifier. The span has the leases that were lost.
+// Verify implements provider.Verifier. The span names the leases that were lost.
 func (v tracedVerifier) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	ctx = v.p.begin(ctx, "verify", service)
 	lost, err = v.verifier.Verify(ctx, service, claims)

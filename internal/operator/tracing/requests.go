@@ -14,8 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// untraced are the paths that machines ask every few seconds, and that tell of
-// nothing that anybody waits for.
+// untraced are the paths that probes and scrapers poll every few seconds.
 var untraced = []string{"/healthz", "/readyz", "/metrics", "/{$}", "/"}
 
 // Route traces the HTTP requests of a route, as parts of the caller's traces. The
@@ -44,7 +43,7 @@ func (t *Tracing) Route(pattern string, next http.HandlerFunc) http.HandlerFunc 
 	}
 }
 
-// requestAttributes has the route and not the path, which may hold a key.
+// requestAttributes name the route instead of the path, which may contain a key.
 func requestAttributes(method, route string, r *http.Request) []attribute.KeyValue {
 	scheme := "http"
 	if r.TLS != nil {
@@ -81,9 +80,9 @@ func (w *statusWriter) WriteHeader(status int) {
 // Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Method returns what traces a request on the socket that is answered later, nil
-// where nothing is traced. It returns the context of the request, and what is told
-// the code of its answer, "" for none: then nobody waited any more.
+// Method returns a function that begins the span of a request on the socket, or nil
+// without tracing. The function returns the request's context, and a function that
+// ends the span with the code of the answer; "" if the caller did not wait for it.
 func (t *Tracing) Method() func(ctx context.Context, method string) (context.Context, func(code string)) {
 	if t == nil {
 		return nil

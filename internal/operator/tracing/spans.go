@@ -23,19 +23,19 @@ import (
 
 // Attributes for which there is no standard name.
 const (
-	keyResult  = attribute.Key("kazahana.result")  // one word for what came of it
-	keyService = attribute.Key("kazahana.service") // whose leases
-	keyLeases  = attribute.Key("kazahana.leases")  // how many
+	keyResult  = attribute.Key("kazahana.result")  // the result in one word
+	keyService = attribute.Key("kazahana.service") // the service of the leases
+	keyLeases  = attribute.Key("kazahana.leases")  // number of leases
 	keyIDs     = attribute.Key("kazahana.machine_ids")
 	keyToken   = attribute.Key("kazahana.fencing_token")
-	keyCount   = attribute.Key("kazahana.sequence.count") // how many values were asked for
+	keyCount   = attribute.Key("kazahana.sequence.count") // number of requested values
 	keyTTL     = attribute.Key("kazahana.lock.ttl_ms")
 )
 
 // maxIDs is how many machine IDs a span lists.
 const maxIDs = 16
 
-// target is where calls go to, as the standard attributes have it.
+// target describes the server of the calls by the standard attributes.
 func target(rawURL string) []attribute.KeyValue {
 	scheme, rest, _ := strings.Cut(rawURL, ":")
 	system := scheme
@@ -63,8 +63,8 @@ func target(rawURL string) []attribute.KeyValue {
 	return all
 }
 
-// call begins the span of a call that leaves the process. Where it goes to a lease
-// server, that is told of the span.
+// call begins the span of a call that leaves the process. Requests to a lease server
+// carry the span's context.
 func (t *Tracing) call(ctx context.Context, name string, attributes ...attribute.KeyValue) context.Context {
 	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
 	if !span.SpanContext().IsValid() {
@@ -75,8 +75,8 @@ func (t *Tracing) call(ctx context.Context, name string, attributes ...attribute
 	return httpconn.WithHeader(ctx, http.Header(header))
 }
 
-// finish ends the span of ctx. A refusal is no failure: the store has done its work.
-// The text, which says why it failed, must name no key.
+// finish ends the span of ctx. A refusal is not a failure: the store has done its
+// work. The text gives the reason of a failure and must not contain a key.
 func finish(ctx context.Context, result string, failed bool, text string, attributes ...attribute.KeyValue) {
 	span := trace.SpanFromContext(ctx)
 	if span.IsRecording() {
@@ -90,7 +90,7 @@ func finish(ctx context.Context, result string, failed bool, text string, attrib
 	span.End()
 }
 
-// Locks traces the store, which is at the URL.
+// Locks traces the store at the URL.
 func (t *Tracing) Locks(s lock.Store, at string) lock.Store {
 	if t == nil {
 		return s
@@ -115,7 +115,7 @@ func (t *Tracing) Locks(s lock.Store, at string) lock.Store {
 	})
 }
 
-// Sequences traces the store, which is at the URL.
+// Sequences traces the store at the URL.
 func (t *Tracing) Sequences(s sequence.Store, at string) sequence.Store {
 	if t == nil {
 		return s
@@ -136,8 +136,8 @@ func (t *Tracing) Sequences(s sequence.Store, at string) sequence.Store {
 	})
 }
 
-// providerOutcome is one word for what became of a provider call, and whether it
-// says that the provider did not do its work.
+// providerOutcome is the result of a provider call in one word, and whether the
+// provider failed.
 func providerOutcome(err error) (word string, failed bool) {
 	var full *provider.FullError
 	var fenced *provider.FencedError

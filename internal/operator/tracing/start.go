@@ -21,23 +21,22 @@ import (
 )
 
 const (
-	// scope names whose spans these are.
+	// scope is the instrumentation scope of the spans.
 	scope = "github.com/kazahana/kazahana/internal/operator/tracing"
-	// closeTimeout bounds how long the end of the process waits for spans to be
-	// taken.
+	// closeTimeout limits the wait for the last spans at the end of the process.
 	closeTimeout = 2 * time.Second
-	// quietFor is the least time between two lines about spans that nobody took.
+	// quietFor is the least time between two log lines about lost spans.
 	quietFor = time.Minute
 )
 
-// Options are what the OTEL_* variables do not say.
+// Options are settings that have no OTEL_* variable.
 type Options struct {
 	Service string // service.name, unless a variable names it
 	Version string
 	Log     *zap.Logger
 }
 
-// Tracing makes spans and has them sent. A nil one makes none.
+// Tracing makes and sends spans. A nil *Tracing makes none.
 type Tracing struct {
 	spans      *sdktrace.TracerProvider
 	exporter   *otlptrace.Exporter
@@ -49,8 +48,8 @@ type Tracing struct {
 	loggedAt atomic.Int64 // Unix ms of that line
 }
 
-// Start begins to trace if the environment of the process says where to. It
-// connects to nothing yet, and never fails: what is wrong is logged.
+// Start begins to trace if the environment names a collector. It does not connect
+// yet, and never fails: it logs errors.
 func Start(o Options) *Tracing {
 	t := &Tracing{log: o.Log.With(zap.String("component", "tracing")), propagator: propagation.TraceContext{}}
 	env := readEnvironment(os.Getenv)
@@ -60,11 +59,11 @@ func Start(o Options) *Tracing {
 	if !env.enabled {
 		return nil
 	}
-	// The library would write to stderr beside the log, and repeats values that may
-	// be secrets: what matters of them readEnvironment has said.
+	// The library would write to stderr beside the log, and repeat values that may be
+	// secrets. readEnvironment has warned already.
 	otel.SetLogger(logr.Discard())
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(error) {}))
-	for _, name := range insecure { // the endpoint's scheme decides, as the standard has it
+	for _, name := range insecure { // the endpoint's scheme decides, as in the standard
 		_ = os.Unsetenv(name)
 	}
 	var err error
@@ -80,14 +79,14 @@ func Start(o Options) *Tracing {
 }
 
 func newExporter(protocol string) (*otlptrace.Exporter, error) {
-	// Neither connects here; the context concerns a connection only.
+	// Neither constructor connects, so the context has no effect.
 	if protocol == protocolGRPC {
 		return otlptracegrpc.New(context.Background())
 	}
 	return otlptracehttp.New(context.Background())
 }
 
-// describe is the process. What the variables say comes last, and wins.
+// describe describes the process. The variables come last, and win.
 func describe(o Options) *resource.Resource {
 	host, err := os.Hostname()
 	if err != nil {
@@ -101,8 +100,8 @@ func describe(o Options) *resource.Resource {
 	return r
 }
 
-// failed is told of what goes wrong while spans are sent. A collector that is away
-// would fill the log.
+// failed logs errors of sending spans, one every quietFor at most: a collector that
+// is away would fill the log.
 func (t *Tracing) failed(err error) {
 	n := t.failures.Add(1)
 	now := time.Now().UnixMilli()
@@ -114,7 +113,7 @@ func (t *Tracing) failed(err error) {
 	t.log.Warn("spans could not be sent, and are lost", zap.Error(err), zap.Int64("failures", n))
 }
 
-// Close sends what there is still, for closeTimeout at most.
+// Close sends the remaining spans, for closeTimeout at most.
 func (t *Tracing) Close() {
 	if t == nil {
 		return
@@ -123,11 +122,11 @@ func (t *Tracing) Close() {
 	defer cancel()
 	if err := t.spans.Shutdown(ctx); err != nil {
 		t.log.Warn("the last spans could not be sent", zap.Error(err))
-		_ = t.exporter.Shutdown(ctx) // which ends what is still being sent
+		_ = t.exporter.Shutdown(ctx) // ends requests under way
 	}
 }
 
-// place is an endpoint as it may be logged: without a user, a password or a query.
+// place is an endpoint for the log: without user, password and query.
 func place(endpoint string) string {
 	endpoint, _, _ = strings.Cut(endpoint, "?")
 	scheme, rest, _ := strings.Cut(endpoint, "://")

@@ -16,43 +16,44 @@ const (
 	activationPrefix = "activation/"
 )
 
-// carryOut does what the core asks for. What is up to a process is only begun.
-func (d *Driver) carryOut(life context.Context, c placement.Command) {
-	switch c.Op {
-	case placement.Ensure:
-		// The last look at the clock before the process is asked.
-		if d.cfg.Clock.Elapsed() >= c.Until {
-			d.finish(c, placement.Result{Err: errors.New("this host's membership ended before the process was asked")})
-			return
-		}
-		d.cfg.Executor.Activate(c.Key, c.Record, commandTimeout, func(pid string, err error) {
-			d.finish(c, placement.Result{PID: pid, Err: err, Unknown: errors.Is(err, ErrUnknown)})
-		})
-	case placement.Passivate:
+// callProcess begins what is up to a process.
+func (d *Driver) callProcess(c placement.Command) {
+	if c.Op == placement.Passivate {
 		d.cfg.Executor.Passivate(c.Key, c.Record, commandTimeout, func(snapshot []byte, err error) {
 			d.finish(c, placement.Result{Snapshot: snapshot, Err: err})
 		})
-	default:
-		ctx, cancel := context.WithTimeout(life, commandTimeout)
-		defer cancel()
-		r := d.askStore(ctx, c)
-		if r.Err != nil {
-			r.Err = fmt.Errorf("%s: %w", c.Op, r.Err)
-		}
-		d.finish(c, r)
+		return
 	}
+	// The last look at the clock before the process is asked.
+	if d.cfg.Clock.Elapsed() >= c.Until {
+		d.finish(c, placement.Result{Err: errors.New("this host's membership ended before the process was asked")})
+		return
+	}
+	d.cfg.Executor.Activate(c.Key, c.Record, commandTimeout, func(pid string, err error) {
+		d.finish(c, placement.Result{PID: pid, Err: err, Unknown: errors.Is(err, ErrUnknown)})
+	})
+}
+
+// callStore carries out what is up to a store.
+func (d *Driver) callStore(life context.Context, c placement.Command) {
+	ctx, cancel := context.WithTimeout(life, commandTimeout)
+	defer cancel()
+	r := d.askStore(ctx, c)
+	if r.Err != nil {
+		r.Err = fmt.Errorf("%s: %w", c.Op, r.Err)
+	}
+	d.finish(c, r)
 }
 
 // finish tells the core what became of a command.
 func (d *Driver) finish(c placement.Command, r placement.Result) {
-	r.ID = c.ID
 	if r.Err != nil {
 		d.failed(string(c.Op), fmt.Errorf("%s: %w", c.Key, r.Err))
 	}
-	d.tell(func(core *placement.Core, now placement.Moment) placement.Outcome { return core.HandleResult(r, now) })
+	d.step(func(now placement.Moment) Effects { return d.core.Finished(c, r, now) })
 }
 
-// askStore carries out what is up to a store.
+// askStore is one call of a store.
 func (d *Driver) askStore(ctx context.Context, c placement.Command) (r placement.Result) {
 	switch c.Op {
 	case placement.TryAcquire:

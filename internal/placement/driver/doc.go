@@ -2,6 +2,7 @@
 // membership, looks at the other members, takes locks, keeps records, and asks the
 // processes of the host.
 //
-// The core is used under one mutex, and no I/O is done under it. Commands run
-// beside each other, those of one key one after the other.
+// Core decides: a step function over placement.Core, which a simulation runs from a
+// seed. Driver is the shell: it uses the core under one mutex, under which no I/O is
+// done. Commands run beside each other, those of one key one after the other.
 package driver

@@ -21,9 +21,6 @@ const (
 
 	// commandTimeout is for one command. It is longer than placement.MaxPromise.
 	commandTimeout = 5 * time.Second
-	maxCommands    = 64   // under way at once; others wait
-	maxBegun       = 1024 // activations under way at once; others wait
-	tickInterval   = 500 * time.Millisecond
 	// retryFirst and retryMost are between the tries of a Resolve that waits for
 	// another host to let go.
 	retryFirst = 20 * time.Millisecond
@@ -72,48 +69,42 @@ type Config struct {
 	Observe func(placement.Event)
 }
 
-// Driver is the placement of one host. Run has it work.
+// Driver is the placement of one host: a Core behind a lock, and goroutines that
+// carry out its effects. Run has it work.
 type Driver struct {
 	cfg Config
 
-	mu       sync.Mutex // guards all below
-	core     *placement.Core
-	waiting  map[placement.Key][]chan placement.Done
-	callers  int // that wait
-	stopping bool
-	idle     chan struct{}       // not nil: to be closed when nothing is activated any more
-	life     context.Context     // of commands; nil before Run and after it
-	queue    []placement.Command // of keys that have begun
-	fresh    []placement.Command // that begin a key
-	begun    map[placement.Key]struct{}
-	workers  int            // that eat the queue, up to maxCommands
-	work     sync.WaitGroup // the workers; added to under mu, while life is not nil
-	feed     feed
+	mu      sync.Mutex // guards all below
+	core    *Core
+	waiting map[placement.Key][]chan placement.Done
+	callers int             // that wait
+	life    context.Context // of what is carried out; nil before Run and after it
+	over    chan struct{}   // closed when the stop is complete
+	timer   *time.Timer
+	work    sync.WaitGroup // what is carried out; added to under mu, while life is not nil
+	feed    feed
 }
 
 // New makes a driver.
 func New(cfg Config) *Driver {
 	cfg.TTL, cfg.Interval = cmp.Or(cfg.TTL, DefaultTTL), cmp.Or(cfg.Interval, DefaultInterval)
-	return &Driver{
-		cfg: cfg, core: placement.NewCore(cfg.Authority), waiting: map[placement.Key][]chan placement.Done{},
-		begun: map[placement.Key]struct{}{},
-	}
+	terms := Terms{Authority: cfg.Authority, TTL: cfg.TTL, Interval: cfg.Interval, IdleTTL: cfg.IdleTTL, NewID: lock.NewLeaseID}
+	return &Driver{cfg: cfg, core: NewCore(terms), waiting: map[placement.Key][]chan placement.Done{}}
 }
 
 func (d *Driver) now() placement.Moment {
 	return placement.Moment{Boot: d.cfg.Clock.Elapsed(), UnixMS: d.cfg.NowMS()}
 }
 
-// tell has the core know something, and does what follows.
-func (d *Driver) tell(f func(c *placement.Core, now placement.Moment) placement.Outcome) {
+// step tells the core of something, and does what follows.
+func (d *Driver) step(f func(now placement.Moment) Effects) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.follow(f(d.core, d.now()))
+	d.perform(f(d.now()))
 }
 
 // publish tells what has happened. mu is held.
-func (d *Driver) publish() {
-	events := d.core.DrainEvents()
+func (d *Driver) publish(events []placement.Event) {
 	d.feed.publish(events)
 	if d.cfg.Observe != nil {
 		for _, e := range events {
@@ -122,77 +113,63 @@ func (d *Driver) publish() {
 	}
 }
 
-// follow is called with mu held.
-func (d *Driver) follow(o placement.Outcome) {
-	d.publish()
-	for _, done := range o.Done {
+// perform does what the core wants. mu is held, so whatever may take time runs in
+// a goroutine.
+func (d *Driver) perform(fx Effects) {
+	d.publish(fx.Events)
+	for _, done := range fx.Done {
 		for _, c := range d.waiting[done.Key] {
 			c <- done // has room
 		}
 		delete(d.waiting, done.Key)
-		delete(d.begun, done.Key)
-	}
-	if d.idle != nil && d.core.Idle() {
-		close(d.idle)
-		d.idle = nil
 	}
 	life := d.life
-	if life == nil { // before Run, when there is nothing to do, or after it, when that is too late
+	if life == nil { // before Run there is nothing to do, and after it that is too late
 		return
 	}
-	for _, c := range o.Commands {
-		if c.Op == placement.TryAcquire {
-			d.fresh = append(d.fresh, c)
+	d.begin(life, fx.Begin)
+	if fx.Ask != nil {
+		d.work.Go(func() { d.askMembership(life, *fx.Ask) })
+	}
+	if fx.Look {
+		d.work.Go(func() { d.look(life) })
+	}
+	if fx.Over && d.over != nil {
+		close(d.over)
+		d.over = nil
+	}
+	d.wakeAt(d.core.Due())
+}
+
+// begin carries commands out: each call of a store in a goroutine, what is up to
+// processes one after the other, as that is only begun.
+func (d *Driver) begin(life context.Context, commands []placement.Command) {
+	var processes []placement.Command
+	for _, c := range commands {
+		if forProcess(c.Op) {
+			processes = append(processes, c)
 		} else {
-			d.queue = append(d.queue, c)
+			d.work.Go(func() { d.callStore(life, c) })
 		}
 	}
-	// One for each command: those that are there may be held up by a store.
-	due := len(d.queue) + min(len(d.fresh), maxBegun-len(d.begun))
-	for ; due > 0 && d.workers < maxCommands; due-- {
-		d.workers++
-		d.work.Go(func() { d.eat(life) })
+	if len(processes) > 0 {
+		d.work.Go(func() {
+			for _, c := range processes {
+				d.callProcess(c)
+			}
+		})
 	}
 }
 
-// next is the command to be carried out now. What goes on with a key comes before
-// what begins one, and not too many are begun: else of a crowd of keys none would
-// be done before the locks of all have ended. mu is held.
-func (d *Driver) next() (c placement.Command, ok bool) {
-	switch {
-	case len(d.queue) > 0:
-		c, d.queue = d.queue[0], d.queue[1:]
-	case len(d.fresh) > 0 && len(d.begun) < maxBegun:
-		c, d.fresh = d.fresh[0], d.fresh[1:]
-		d.begun[c.Key] = struct{}{}
-	default:
-		d.queue = nil // lets go of what it grew to
-		return c, false
+// wakeAt sets the timer.
+func (d *Driver) wakeAt(due time.Duration) {
+	nap := max(due-d.cfg.Clock.Elapsed(), 0)
+	if d.timer == nil {
+		d.timer = time.AfterFunc(nap, func() { d.step(d.core.Tick) })
+		return
 	}
-	return c, true
+	d.timer.Reset(nap)
 }
-
-// eat carries out commands as long as there are any.
-func (d *Driver) eat(life context.Context) {
-	for {
-		d.mu.Lock()
-		c, ok := d.next()
-		if !ok || life.Err() != nil {
-			d.workers--
-			d.mu.Unlock()
-			return
-		}
-		stopping := d.stopping
-		d.mu.Unlock()
-		if stopping && c.Op == placement.TryAcquire {
-			d.finish(c, placement.Result{Err: errStopping}) // of no use, and the store may be slow
-			continue
-		}
-		d.carryOut(life, c)
-	}
-}
-
-var errStopping = errors.New("this host stops")
 
 // Resolve tells where the key lives, activating it if that is here, and waits for
 // that, and for this host to be ready, up to wait, or until ctx is done.
@@ -257,7 +234,7 @@ func (d *Driver) Known(key placement.Key) (r placement.Resolution, ok bool) {
 	}
 	defer d.mu.Unlock()
 	if r, ok = d.core.Known(key, d.now()); ok {
-		d.publish()
+		d.publish(d.core.DrainEvents())
 	}
 	return r, ok
 }
@@ -275,13 +252,13 @@ func (d *Driver) Check(key placement.Key, token int64) (valid time.Duration, ok 
 func (d *Driver) Evict(key placement.Key, token int64) (gone <-chan placement.Done) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	o, there := d.core.Evict(key, token, d.now())
+	fx, there := d.core.Evict(key, token, d.now())
 	if there {
 		done := make(chan placement.Done, 1)
 		d.waiting[key] = append(d.waiting[key], done)
 		gone = done
 	}
-	d.follow(o)
+	d.perform(fx)
 	return gone
 }
 
@@ -307,7 +284,7 @@ func (d *Driver) passes(err error) bool {
 	if errors.Is(err, placement.ErrNotReady) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		return !d.stopping
+		return !d.core.Stopping()
 	}
 	return errors.Is(err, placement.ErrOwned) || errors.Is(err, placement.ErrLost) || errors.Is(err, placement.ErrStale) || errors.As(err, &held) || errors.As(err, &fenced)
 }
@@ -328,15 +305,8 @@ func pending(last error) error {
 func (d *Driver) try(key placement.Key, wait bool) (placement.Resolution, chan placement.Done, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.fresh) >= MaxWaiting {
-		if r, ok := d.core.Known(key, d.now()); ok {
-			d.publish()
-			return r, nil, nil
-		}
-		return placement.Resolution{}, nil, fmt.Errorf("%w: %d activations wait for their turn, and no more may", ErrOverloaded, MaxWaiting)
-	}
-	r, o, err := d.core.Resolve(key, d.now())
-	d.follow(o)
+	r, fx, err := d.core.Resolve(key, d.now())
+	d.perform(fx)
 	if !wait || !errors.Is(err, placement.ErrPending) {
 		return r, nil, err
 	}
@@ -358,7 +328,7 @@ func (d *Driver) SetKinds(kinds []string) {
 
 // Ended says that a process has lost activations: its connection is gone.
 func (d *Driver) Ended(key placement.Key, token int64) {
-	d.tell(func(c *placement.Core, now placement.Moment) placement.Outcome { return c.Ended(key, token, now) })
+	d.step(func(now placement.Moment) Effects { return d.core.Ended(key, token, now) })
 }
 
 // State is what Resolve can do at the moment.

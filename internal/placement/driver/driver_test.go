@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,14 +23,7 @@ type site struct {
 	records storage.Storage
 	guard   sync.Mutex
 	live    map[placement.Key]map[string]int64 // host: token
-	relied  map[activation]time.Time           // until when its process relies on it
 	tokens  map[placement.Key]int64
-	worst   int // how many had a key activated at once
-}
-
-type activation struct {
-	placement.Key
-	token int64
 }
 
 type host struct {
@@ -40,40 +32,13 @@ type host struct {
 	name   string
 	cancel func()
 	over   chan struct{}
-	cut    atomic.Bool // the host's network is down
-	deaf   atomic.Bool // its processes do not answer
 }
 
 func newSite(t *testing.T) *site {
 	return &site{
-		T: t, locks: lock.OnRecords(memory.New(func() int64 { return time.Now().UnixMilli() })), records: storage.OnRecords(memory.New(nil)),
-		live: map[placement.Key]map[string]int64{}, relied: map[activation]time.Time{}, tokens: map[placement.Key]int64{},
+		T: t, locks: lock.OnRecords(memory.New(nil)), records: storage.OnRecords(memory.New(nil)),
+		live: map[placement.Key]map[string]int64{}, tokens: map[placement.Key]int64{},
 	}
-}
-
-var (
-	errCut  = errors.New("the network is down")
-	errDeaf = errors.New("the process does not answer")
-)
-
-// A host reaches the stores through these.
-type reach struct {
-	lock.Store
-	*host
-}
-
-func (r reach) Do(ctx context.Context, q lock.Request) (lock.Lease, error) {
-	if r.cut.Load() {
-		return lock.Lease{}, errCut
-	}
-	return r.Store.Do(ctx, q)
-}
-
-func (r reach) List(ctx context.Context, tenant, after string, limit int) ([]lock.Lease, error) {
-	if r.cut.Load() {
-		return nil, errCut
-	}
-	return r.Store.List(ctx, tenant, after, limit)
 }
 
 type since struct{ time.Time }
@@ -84,7 +49,7 @@ func (s *site) start(name string, edit ...func(*Config)) *host {
 	ctx, cancel := context.WithCancel(context.Background())
 	h := &host{site: s, name: name, cancel: cancel, over: make(chan struct{})}
 	cfg := Config{
-		Tenant: "t", Authority: name, Owner: "o", Locks: reach{s.locks, h}, Records: s.records, Executor: h, Clock: since{time.Now()},
+		Tenant: "t", Authority: name, Owner: "o", Locks: s.locks, Records: s.records, Executor: h, Clock: since{time.Now()},
 		NowMS: func() int64 { return time.Now().UnixMilli() },
 	}
 	for _, e := range edit {
@@ -92,7 +57,6 @@ func (s *site) start(name string, edit ...func(*Config)) *host {
 	}
 	h.Driver = New(cfg)
 	h.SetKinds([]string{"room"})
-	go h.processes()
 	go func() {
 		defer close(h.over)
 		h.Run(ctx)
@@ -118,13 +82,6 @@ func (h *host) activate(k placement.Key, r placement.Record) (string, error) {
 		h.live[k] = map[string]int64{}
 	}
 	h.live[k][h.name] = r.Token
-	n := 1
-	for other, token := range h.live[k] {
-		if other != h.name && time.Now().Before(h.relied[activation{k, token}]) {
-			n++
-		}
-	}
-	h.worst = max(h.worst, n)
 	if r.Token <= h.tokens[k] {
 		h.Errorf("%v: token %d after %d", k, r.Token, h.tokens[k])
 	}
@@ -132,37 +89,12 @@ func (h *host) activate(k placement.Key, r placement.Record) (string, error) {
 	return fmt.Sprint(h.name, "#", r.Token), nil
 }
 
-// processes are those of the host: again and again they look for how long they may
-// rely on what they run, also when they answer nothing.
-func (h *host) processes() {
-	for {
-		h.guard.Lock()
-		for k, live := range h.live {
-			if token := live[h.name]; token != 0 {
-				if valid, ok := h.Check(k, token); ok {
-					h.relied[activation{k, token}] = time.Now().Add(valid)
-				}
-			}
-		}
-		h.guard.Unlock()
-		select {
-		case <-h.over:
-			return
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-}
-
 // Passivate implements Executor.
-func (h *host) Passivate(k placement.Key, r placement.Record, within time.Duration, done func([]byte, error)) {
-	go func() { done(h.passivate(k, r, within)) }()
+func (h *host) Passivate(k placement.Key, r placement.Record, _ time.Duration, done func([]byte, error)) {
+	go func() { done(h.passivate(k, r)) }()
 }
 
-func (h *host) passivate(k placement.Key, r placement.Record, within time.Duration) ([]byte, error) {
-	if h.deaf.Load() {
-		time.Sleep(within)
-		return nil, errDeaf
-	}
+func (h *host) passivate(k placement.Key, r placement.Record) ([]byte, error) {
 	h.guard.Lock()
 	defer h.guard.Unlock()
 	if h.live[k][h.name] == r.Token {
@@ -203,9 +135,6 @@ func (s *site) settled(all ...*host) {
 			}
 			s.guard.Unlock()
 		}
-	}
-	if s.worst > 1 {
-		s.Fatalf("%d hosts had a room activated at once", s.worst)
 	}
 }
 
@@ -258,82 +187,6 @@ func must[T any](v T, err error) func(*testing.T) T {
 		}
 		return v
 	}
-}
-
-// A host that cannot reach the store ends what it runs by its own reckoning, and
-// the others take over only when its membership has ended.
-func TestCutOff(t *testing.T) {
-	bubble(t, func(t *testing.T, s *site) {
-		a, b := s.start("a:1"), s.start("b:1")
-		ready()
-		s.settled(a, b)
-		b.cut.Store(true)
-		time.Sleep(DefaultTTL + 2*DefaultInterval)
-		if state := b.Snapshot().State; state != placement.StateNotReady {
-			t.Errorf("the host that is cut off is %s", state)
-		}
-		if _, err := b.Resolve(t.Context(), room(1), time.Second); !errors.Is(err, placement.ErrNotReady) {
-			t.Errorf("it resolves: %v", err)
-		}
-		s.settled(a)
-		b.cut.Store(false)
-		time.Sleep(2 * DefaultTTL)
-		s.settled(a, b)
-		a.stop()
-		b.stop()
-	})
-}
-
-// A process that does not answer keeps nobody away for ever.
-func TestDeafProcess(t *testing.T) {
-	bubble(t, func(t *testing.T, s *site) {
-		a := s.start("a:1")
-		ready()
-		s.settled(a)
-		a.deaf.Store(true)
-		a.passivateIdle(0)
-		synctest.Wait()
-		if _, err := a.Resolve(t.Context(), room(1), 0); !errors.Is(err, placement.ErrPending) {
-			t.Errorf("resolved: %v", err)
-		}
-		time.Sleep(commandTimeout)
-		a.deaf.Store(false)
-		if r, err := a.Resolve(t.Context(), room(1), time.Minute); err != nil || r.Version != 2 {
-			t.Errorf("resolved to %+v, %v", r, err)
-		}
-		a.stop()
-	})
-}
-
-// The next owner waits until a process that does not answer relies on nothing any
-// more.
-func TestDeafProcessIsOutwaited(t *testing.T) {
-	bubble(t, func(t *testing.T, s *site) {
-		a := s.start("a:1")
-		ready()
-		s.settled(a)
-		a.deaf.Store(true)
-		b := s.start("b:1")
-		moved := 0
-		for i := range rooms {
-			r, err := b.Resolve(t.Context(), room(i), time.Minute)
-			for errors.Is(err, placement.ErrNotReady) { // not a member yet
-				time.Sleep(tickInterval)
-				r, err = b.Resolve(t.Context(), room(i), time.Minute)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if r.Authority == "b:1" {
-				moved++
-			}
-		}
-		if moved == 0 || s.worst > 1 {
-			t.Errorf("%d rooms moved, and up to %d hosts relied on one at once", moved, s.worst)
-		}
-		a.stop()
-		b.stop()
-	})
 }
 
 // Callers wait for one activation together, and leave when their time is up.

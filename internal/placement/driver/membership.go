@@ -4,24 +4,10 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/placement"
-)
-
-const (
-	// renewPart: a membership is renewed after this part of its term.
-	renewPart = 3
-	// marginPart of what is left of it is not relied on: clocks run at different
-	// speeds, and processes have to be told.
-	marginPart = 10
-	// idlePart of IdleTTL is between looks for what is idle.
-	idlePart = 10
-	// stopTimeout bounds how long the end waits for processes and stores.
-	stopTimeout = 8 * time.Second
-	releaseTime = time.Second // of it, to give the membership back
 )
 
 // Run is the life of the driver. When ctx is done, what is activated is passivated
@@ -29,112 +15,26 @@ const (
 func (d *Driver) Run(ctx context.Context) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	going, stop := context.WithCancel(life) // the loops: until nothing is activated any more
-	defer stop()
+	over := make(chan struct{})
 	d.mu.Lock()
-	d.life = life
-	d.core.Start()
+	d.life, d.over = life, over
+	d.perform(d.core.Start(d.now()))
 	d.mu.Unlock()
-
-	var loops sync.WaitGroup
-	look := make(chan struct{}, 1)
-	loops.Go(func() { d.watch(going, look) })
-	loops.Go(func() { d.tick(going) })
-	loops.Go(func() { d.hear(going, look) })
-	var member lock.Lease
-	if d.cfg.Authority != "" {
-		loops.Go(func() { member = d.keepMembership(going, look) })
-	}
+	d.work.Go(func() { d.hear(life) })
 	<-ctx.Done()
-	d.drain()
-	stop()
-	loops.Wait()
-	d.leaveMembers(life, member)
+	d.step(d.core.Stop)
+	<-over
 	d.mu.Lock()
 	d.life = nil
+	d.timer.Stop()
 	d.mu.Unlock()
 	end()
 	d.work.Wait()
 	d.feed.close()
 }
 
-// drain passivates everything, and waits for it.
-func (d *Driver) drain() {
-	idle := make(chan struct{})
-	d.mu.Lock()
-	d.idle, d.stopping = idle, true
-	d.follow(d.core.Stop(d.now()))
-	d.mu.Unlock()
-	timer := time.NewTimer(stopTimeout - releaseTime)
-	defer timer.Stop()
-	select {
-	case <-idle:
-	case <-timer.C:
-		d.mu.Lock()
-		d.idle = nil
-		d.mu.Unlock()
-	}
-}
-
-func (d *Driver) tick(ctx context.Context) {
-	ticker := time.NewTicker(tickInterval)
-	defer ticker.Stop()
-	looked := d.cfg.Clock.Elapsed()
-	for {
-		select {
-		case <-ticker.C:
-			d.tell((*placement.Core).Tick)
-			// All activations are looked at, so not too often.
-			if now := d.cfg.Clock.Elapsed(); d.cfg.IdleTTL > 0 && now-looked >= d.cfg.IdleTTL/idlePart {
-				looked = now
-				d.passivateIdle(d.cfg.IdleTTL)
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-func (d *Driver) passivateIdle(ttl time.Duration) {
-	d.tell(func(c *placement.Core, now placement.Moment) placement.Outcome { return c.PassivateIdle(ttl, now) })
-}
-
-// watch looks at the members again and again, and at once when look says so.
-func (d *Driver) watch(ctx context.Context, look <-chan struct{}) {
-	seen := d.cfg.Clock.Elapsed()
-	ticker := time.NewTicker(d.cfg.Interval)
-	defer ticker.Stop()
-	for {
-		from := d.cfg.Clock.Elapsed()
-		members, err := d.members(ctx)
-		switch {
-		case err == nil:
-			seen = from
-		case ctx.Err() != nil:
-			return
-		default:
-			d.failed("members", err)
-			if d.cfg.Clock.Elapsed()-seen < d.cfg.TTL {
-				members = nil
-				break
-			}
-			// What was seen a term ago says nothing of who is there now.
-			err = nil
-		}
-		if err == nil {
-			d.tell(func(c *placement.Core, now placement.Moment) placement.Outcome { return c.UpdateTopology(members, now) })
-		}
-		select {
-		case <-ticker.C:
-		case <-look:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// hear has the members looked at when the store tells of a change.
-func (d *Driver) hear(ctx context.Context, look chan<- struct{}) {
+// hear tells the core of changes that the store tells of.
+func (d *Driver) hear(ctx context.Context) {
 	for {
 		tokens, err := d.cfg.Locks.Changes(ctx, d.cfg.Tenant, membersPrefix)
 		if errors.Is(err, errors.ErrUnsupported) {
@@ -145,17 +45,26 @@ func (d *Driver) hear(ctx context.Context, look chan<- struct{}) {
 		}
 		for open := err == nil; open; {
 			if _, open = <-tokens; open {
-				nudge(look)
+				d.step(d.core.Changed)
 			}
 		}
 		// The look after each interval goes on meanwhile.
 		select {
 		case <-time.After(d.cfg.Interval):
-			nudge(look) // what was missed
+			d.step(d.core.Changed) // what was missed
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// look reads who is a member.
+func (d *Driver) look(ctx context.Context) {
+	members, err := d.members(ctx)
+	if ctx.Err() == nil && err != nil {
+		d.failed("members", err)
+	}
+	d.step(func(now placement.Moment) Effects { return d.core.Looked(members, err, now) })
 }
 
 // members reads who is a member, from the locks that they hold.
@@ -181,95 +90,20 @@ func (d *Driver) members(ctx context.Context) (members []placement.Member, err e
 	}
 }
 
-// keepMembership gets the membership and keeps it, until ctx is done. It returns
-// what is to be given back.
-func (d *Driver) keepMembership(ctx context.Context, look chan<- struct{}) (held lock.Lease) {
-	request := d.newMembership()
-	var until time.Duration // when what is held ends by this host's reckoning
-	for {
-		sent := d.cfg.Clock.Elapsed()
-		l, err := d.onceMore(ctx, request)
-		pause := d.cfg.TTL / renewPart
-		var other *lock.HeldError
-		switch {
-		case err == nil:
-			fresh := l.Token != held.Token
-			held = l
-			left := time.Duration(l.RemainingMS) * time.Millisecond
-			until = sent + left - left/marginPart
-			d.became(l.Token, until)
-			if fresh {
-				nudge(look)
-			}
-			request = lock.Request{Op: lock.Renew, LeaseID: l.LeaseID, RequestID: lock.NewLeaseID()}
-		case errors.As(err, &other):
-			// Of this host's life before, as a rule: it lasts until its end.
-			d.failed("membership", err)
-			pause = min(pause, time.Duration(other.RemainingMS)*time.Millisecond+retryFirst)
-			request.RequestID = lock.NewLeaseID()
-		case lock.IsAnswer(err):
-			d.failed("membership", err)
-			held = lock.Lease{}
-			d.became(0, 0)
-			request, pause = d.newMembership(), retryMost
-		default:
-			// The same request again: nobody knows what became of it. One that is too
-			// old to be of use is given up; Tick ends the membership by the clock.
-			d.failed("membership", err)
-			pause = retryMost
-			if d.cfg.Clock.Elapsed() >= until && held.Token != 0 {
-				held, request = lock.Lease{}, d.newMembership()
-			}
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return held
-		}
+// askMembership carries out one request about the membership.
+func (d *Driver) askMembership(ctx context.Context, r lock.Request) {
+	patience := min(commandTimeout, d.cfg.TTL/renewPart)
+	if r.Op == lock.Release {
+		patience = releaseTime
+	} else {
+		r.TTLMS = d.cfg.TTL.Milliseconds()
 	}
-}
-
-func (d *Driver) newMembership() lock.Request {
-	return lock.Request{Op: lock.Acquire, LeaseID: lock.NewLeaseID(), RequestID: lock.NewLeaseID(), Announce: true}
-}
-
-func (d *Driver) onceMore(ctx context.Context, r lock.Request) (lock.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(commandTimeout, d.cfg.TTL/renewPart))
+	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	r.Tenant, r.Owner, r.Key, r.TTLMS = d.cfg.Tenant, d.cfg.Owner, membersPrefix+d.cfg.Authority, d.cfg.TTL.Milliseconds()
-	return d.cfg.Locks.Do(ctx, r)
-}
-
-// became tells of the membership.
-func (d *Driver) became(token int64, until time.Duration) {
-	d.tell(func(c *placement.Core, now placement.Moment) placement.Outcome {
-		return c.SetMembership(token, until, now)
-	})
-}
-
-// leaveMembers gives the membership back, so that others need not wait for its
-// end. They have to, where a process may still run what it has not let go of.
-func (d *Driver) leaveMembers(ctx context.Context, held lock.Lease) {
-	d.mu.Lock()
-	idle := d.core.Idle()
-	d.mu.Unlock()
-	if held.Token == 0 || !idle {
-		return
-	}
-	d.became(0, 0)
-	ctx, cancel := context.WithTimeout(ctx, releaseTime)
-	defer cancel()
-	r := lock.Request{Op: lock.Release, Tenant: d.cfg.Tenant, Owner: d.cfg.Owner, Key: membersPrefix + d.cfg.Authority, LeaseID: held.LeaseID, RequestID: lock.NewLeaseID()}
-	if _, err := d.cfg.Locks.Do(ctx, r); err != nil {
+	r.Tenant, r.Owner, r.Key = d.cfg.Tenant, d.cfg.Owner, membersPrefix+d.cfg.Authority
+	l, err := d.cfg.Locks.Do(within, r)
+	if err != nil && ctx.Err() == nil {
 		d.failed("membership", err)
 	}
-}
-
-func nudge(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	d.step(func(now placement.Moment) Effects { return d.core.Answered(l, err, now) })
 }

@@ -78,7 +78,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"sqlite:/a%zz", backend.Options{}, "malformed"},
 		{"sqlite:/a#b.db", backend.Options{}, "%23"},
 		{"sqlite:leases.db", backend.Options{}, "relative path"},
-		{"sqlite:/tmp/a.db?pasword=hunter2", backend.Options{}, `"pasword" that is not known here: allowed are term, quarantine, epoch, bit_id, bit_seq, bit_ts, pool, ids`},
+		{"sqlite:/tmp/a.db?pasword=hunter2", backend.Options{}, `"pasword" that is not known here: allowed are term, quarantine, epoch, bit_id, bit_seq, bit_ts, layout, pool, ids`},
 		{"sqlite:/tmp/a.db?term=1m&term=2m", backend.Options{}, `"term" 2 times`},
 		{"sqlite:/tmp/a.db?term=%zz", backend.Options{}, "after '?' is malformed"},
 		{"static:17?ids=1-2", backend.Options{}, `"ids" that is not known here: allowed are term, quarantine, epoch, bit_id, bit_seq, bit_ts`},

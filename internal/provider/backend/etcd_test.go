@@ -36,7 +36,7 @@ func TestEtcdURLIsRefused(t *testing.T) {
 		"etcd:":                              "two slashes",
 		"etcd://":                            "malformed",
 		"etcd://u:hunter2@h:2379":            "username=",
-		"etcd://h:2379?pasword=hunter2":      `"pasword" that is not known here: allowed are term, quarantine, epoch, bit_id, bit_seq, bit_ts, pool, ids, prefix, username, password_file, tls, ca_file, cert_file, key_file`,
+		"etcd://h:2379?pasword=hunter2":      `"pasword" that is not known here: allowed are term, quarantine, epoch, bit_id, bit_seq, bit_ts, layout, pool, ids, prefix, username, password_file, tls, ca_file, cert_file, key_file`,
 		"etcd://h?min_replicas=1":            `"min_replicas"`,
 		"etcd://h:2379/path":                 "malformed",
 		"etcd://h:99999":                     "malformed",

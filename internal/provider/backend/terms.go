@@ -35,13 +35,16 @@ func Terms(rawURL string) (provider.Terms, error) {
 func Override(base provider.Terms, params url.Values, maxLeases int) (provider.Terms, error) {
 	q := url.Values{
 		"pool":  {base.Pool},
-		"epoch": {strconv.FormatInt(base.Timeline.EpochMS, 10)}, "bit_ts": {strconv.Itoa(base.Timeline.BitTS)},
-		"term": {base.Term.String()},
+		"epoch": {strconv.FormatInt(base.Timeline.EpochMS, 10)},
+		"term":  {base.Term.String()},
+	}
+	if !params.Has("layout") {
+		q.Set("bit_ts", strconv.Itoa(base.Timeline.BitTS))
 	}
 	if !params.Has("term") {
 		q.Set("quarantine", base.Quarantine.String())
 	}
-	if !params.Has("bit_id") && !params.Has("bit_seq") {
+	if !params.Has("bit_id") && !params.Has("bit_seq") && !params.Has("layout") {
 		q.Set("bit_seq", strconv.Itoa(base.BitSeq))
 	}
 	if !base.IDs.IsAll() {

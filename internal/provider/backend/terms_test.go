@@ -7,6 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
+	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // What a service leaves out is as the provider's URL says.
@@ -45,6 +46,9 @@ func TestTerms(t *testing.T) {
 		if got, err := backend.Override(base, q, test.max); err != nil || got != want {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, want)
 		}
+	}
+	if got, err := backend.Override(base, url.Values{"layout": {"js"}, "ids": {"0-9"}}, 0); err != nil || got.Layout() != snowflake.JSLayout() {
+		t.Errorf("with layout js: %+v, %v", got, err)
 	}
 	if _, err := backend.Override(base, url.Values{"bit_seq": {"9"}, "bit_id": {"9"}}, 0); err == nil {
 		t.Error("a layout of 60 bits was accepted")

@@ -56,7 +56,7 @@ func benchmarkAcquire(b *testing.B, live int64, view bool, parallel int) {
 	p := mustOpen(b, config(b, provider.Services{Default: terms}, clock.Load))
 	p.contended = func() { races.Add(1) }
 	if !view {
-		p.pool(terms.Pool).noViewBefore = time.Now().Add(time.Hour)
+		p.pool(terms).noViewBefore = time.Now().Add(time.Hour)
 	}
 	// Once around the pool, so that every record is there; then so many at once
 	// that `live` of them have not ended.

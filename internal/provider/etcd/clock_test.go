@@ -151,7 +151,7 @@ func TestVotesEnd(t *testing.T) {
 		}
 	}
 	for _, h := range all[:3] {
-		p := h.pool(provider.DefaultPool)
+		p := h.pool(provider.DefaultTerms())
 		resp, err := h.conn.KV.TimeToLive(within(t, callTime), p.voice.id, clientv3.WithAttachedKeys())
 		if err != nil || resp.GrantedTTL != 600 || len(resp.Keys) != 1 || !strings.Contains(string(resp.Keys[0]), "/clock/") {
 			t.Errorf("the vote's lease is %+v (%v), want 600 s and nothing but the vote on it", resp, err)

@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 )
 
 // The counters of a pool are shared out among countKeys keys. A host always adds
@@ -85,44 +85,24 @@ func (t *tally) first(client provider.Client) bool {
 
 // countAcquire counts an acquire by its outcome. Those without an answer of the
 // store are not counted, nor is a client twice whose request is repeated.
-func (p *Provider) countAcquire(ctx context.Context, pl *pool, req provider.AcquireRequest, repeated bool, err error) {
-	var full *provider.FullError
-	var busy *provider.BusyError
-	switch {
-	case err == nil:
-		pl.tally.add(provider.CountGranted)
-	case errors.As(err, &full):
-		pl.tally.add(provider.CountFull)
-	case errors.As(err, &busy), errors.Is(err, provider.ErrConflict):
-	default:
-		return
+func (p *Provider) countAcquire(ctx context.Context, pl *knownPool, req provider.AcquireRequest, repeated bool, err error) {
+	names := pool.Counted(err)
+	if len(names) > 0 && !repeated && pl.tally.first(req.Client) {
+		names = append(names, provider.CountClients)
 	}
-	pl.tally.add(provider.CountAcquires)
-	if !repeated && pl.tally.first(req.Client) {
-		pl.tally.add(provider.CountClients)
-	}
-	p.writeCounts(ctx, pl)
+	p.count(ctx, pl, names)
 }
 
-// countExtend does the same for an extension.
-func (p *Provider) countExtend(ctx context.Context, pl *pool, err error) {
-	switch {
-	case err == nil:
-		pl.tally.add(provider.CountExtended)
-	case errors.Is(err, provider.ErrBadSignature):
-		pl.tally.add(provider.CountNotOwner)
-	case errors.Is(err, provider.ErrConflict):
-		pl.tally.add(provider.CountExtendEnded)
-	case !errors.Is(err, provider.ErrNotFound):
-		return
+func (p *Provider) count(ctx context.Context, pl *knownPool, names []string) {
+	if len(names) > 0 {
+		pl.tally.add(names...)
+		p.writeCounts(ctx, pl)
 	}
-	pl.tally.add(provider.CountExtends)
-	p.writeCounts(ctx, pl)
 }
 
 // writeCounts adds what is pending, and that of others who wait for their turn. An
 // error is none of the caller's, whose request was answered.
-func (p *Provider) writeCounts(ctx context.Context, pl *pool) {
+func (p *Provider) writeCounts(ctx context.Context, pl *knownPool) {
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
 	t := pl.tally
@@ -172,7 +152,7 @@ func (p *Provider) Counters(ctx context.Context, service string) (map[string]int
 		return nil, err
 	}
 	all := provider.NoCounts()
-	from := p.pool(p.services.Of(service).Pool).keys.counts()
+	from := p.pool(p.services.Of(service)).keys.counts()
 	var resp *clientv3.GetResponse
 	if err := p.conn.Call(ctx, func(ctx context.Context) (err error) {
 		resp, err = p.conn.KV.Get(ctx, from, clientv3.WithRange(after(from)), clientv3.WithLimit(countKeys))

@@ -12,6 +12,8 @@ import (
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
+	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // Provider grants leases from one etcd cluster.
@@ -22,8 +24,8 @@ type Provider struct {
 	conn     *etcdconn.Client
 
 	mu     sync.Mutex
-	pools  map[string]*pool // by name
-	closed bool             // no view may begin any more
+	pools  map[string]*knownPool // by name
+	closed bool                  // no view may begin any more
 
 	// lifetime ends with Close, and the views with it.
 	lifetime  context.Context
@@ -58,7 +60,7 @@ func Open(cfg Config) (*Provider, error) {
 	}
 	p := &Provider{
 		cfg: cfg, services: cfg.Services, nowMS: cfg.NowMS, conn: conn,
-		pools: map[string]*pool{}, at: func(string) error { return nil }, contended: func() {},
+		pools: map[string]*knownPool{}, at: func(string) error { return nil }, contended: func() {},
 	}
 	if p.nowMS == nil {
 		p.nowMS = func() int64 { return time.Now().UnixMilli() }
@@ -123,11 +125,12 @@ func (p *Provider) begin(ctx context.Context) error {
 	return nil
 }
 
-// pool is what this process knows of a pool. All of it is a hint: a grant is
+// knownPool is what this process knows of a pool. All of it is a hint: a grant is
 // made by a transaction that compares what it rests on.
-type pool struct {
-	name string
-	keys space
+type knownPool struct {
+	name     string
+	keys     space
+	timeline snowflake.Timeline // of the services that are granted from it
 
 	mu sync.Mutex
 	// inFlight is the slots that this process is trying to get right now, by
@@ -140,13 +143,13 @@ type pool struct {
 	lastUse, noViewBefore time.Time
 }
 
-func (p *Provider) pool(name string) *pool {
+func (p *Provider) pool(t provider.Terms) *knownPool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	pl, ok := p.pools[name]
+	pl, ok := p.pools[t.Pool]
 	if !ok {
-		pl = &pool{name: name, keys: spaceOf(p.cfg.Prefix, name), inFlight: map[int]map[int64]bool{}, tally: newTally()}
-		p.pools[name] = pl
+		pl = &knownPool{name: t.Pool, keys: spaceOf(p.cfg.Prefix, t.Pool), timeline: t.Timeline, inFlight: map[int]map[int64]bool{}, tally: newTally()}
+		p.pools[t.Pool] = pl
 	}
 	return pl
 }
@@ -168,9 +171,9 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 		// Tries of one call are told from other requests by it too.
 		req.RequestID = provider.NewSecret()
 	}
-	pl := p.pool(terms.Pool)
+	pl := p.pool(terms)
 	a := &acquisition{
-		p: p, pool: pl, terms: terms, req: req, now: now,
+		p: p, pool: pl, terms: terms, ring: pool.RingOf(terms), req: req, now: now,
 		key: pl.keys.request(req.Service, req.RequestID), need: min(terms.LeaseCount(req.ThroughputPerMS), maxLeases),
 	}
 	leases, err := a.run(ctx)

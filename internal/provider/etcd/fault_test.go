@@ -14,6 +14,7 @@ import (
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
@@ -98,7 +99,7 @@ func TestCrashBetweenTransactions(t *testing.T) {
 		p, q := mustOpen(t, cfg), mustOpen(t, cfg)
 		req := provider.AcquireRequest{ThroughputPerMS: 256 * 200, RequestID: provider.NewSecret()}
 		a := &acquisition{
-			p: p, pool: p.pool(provider.DefaultPool), terms: provider.DefaultTerms(), req: req,
+			p: p, pool: p.pool(provider.DefaultTerms()), terms: provider.DefaultTerms(), ring: pool.RingOf(provider.DefaultTerms()), req: req,
 			now: time.Now().UnixMilli(), need: 200,
 		}
 		a.key = a.pool.keys.request("", req.RequestID)
@@ -267,7 +268,7 @@ func TestVoiceIsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.conn.KV.Revoke(within(t, callTime), p.pool(provider.DefaultPool).voice.id); err != nil {
+	if _, err := p.conn.KV.Revoke(within(t, callTime), p.pool(provider.DefaultTerms()).voice.id); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{}); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -12,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
@@ -21,9 +21,11 @@ const (
 	// records after the cursor the order of package provider is kept exactly.
 	scanPage   = 256
 	scanEnough = 512
-	// spare is how many more free machine IDs are noted than asked for: what
-	// those who lose a race go on with.
-	spare = 512
+	// scanSpare and viewSpare are how many more free machine IDs are noted than
+	// asked for: what those who lose a race go on with. Thousands of hosts may start
+	// at once, each with a scan; processes with a view are few.
+	scanSpare = 8192
+	viewSpare = 512
 	// viewTrust is how often an acquire may find nothing that is really free in
 	// a view, before it does without.
 	viewTrust = 3
@@ -49,24 +51,19 @@ type basis struct {
 	coarser []int64 // of the slot that contains it, for each coarser bit_seq in use
 }
 
-func basisOf(marks []mark, bitSeq int, id int64, levels []int) basis {
+// basisOf is the basis of a slot, from marks in order.
+func basisOf(marks []mark, key pool.Key, levels []int) basis {
 	var b basis
-	find := func(start int64, level int) (int, bool) {
-		return slices.BinarySearchFunc(marks, mark{start: start, bitSeq: level}, compareMarks)
-	}
-	start, end := id<<bitSeq, (id+1)<<bitSeq
-	for i, _ := find(start, snowflake.ValueBits); i < len(marks) && marks[i].start < end; i++ {
+	slot := key.Slot()
+	for i, _ := indexOf(marks, pool.Key{Start: slot.Start, BitSeq: snowflake.ValueBits}); i < len(marks) && marks[i].Start < slot.End; i++ {
 		b.inside = max(b.inside, marks[i].rev)
 	}
-	if i, found := find(start, bitSeq); found {
+	if i, found := indexOf(marks, key); found {
 		b.number = marks[i].number + 1
 	}
-	for _, level := range levels {
-		if level <= bitSeq {
-			continue
-		}
+	for _, coarser := range key.Coarser(levels) {
 		var rev int64
-		if i, found := find(start>>level<<level, level); found {
+		if i, found := indexOf(marks, coarser); found {
 			rev = marks[i].rev
 		}
 		b.coarser = append(b.coarser, rev)
@@ -74,83 +71,82 @@ func basisOf(marks []mark, bitSeq int, id int64, levels []int) basis {
 	return b
 }
 
+func indexOf(marks []mark, key pool.Key) (int, bool) {
+	return slices.BinarySearchFunc(marks, key, func(m mark, key pool.Key) int { return m.Key.Compare(key) })
+}
+
 // find looks for n free machine IDs: in the view where there is one that knows
 // everything up to the state's last change, else by a scan. What it finds is a
 // hint, but for FullError, which is the truth as of the state's revision or
 // later.
 func (a *acquisition) find(ctx context.Context, st *state, n int) (*candidates, error) {
-	r := newRing(a.terms, st.cursor, st.cursorKnown)
-	s := newSearch(a.now, int64(n+spare))
 	if st.view != nil && a.attempts > viewTrust {
 		st.view.end() // it has led astray again and again
 	} else if st.view != nil && st.view.reached(ctx, st.last) {
-		if c, ok, err := a.lookUp(st, r, s, n); ok {
+		if c, ok, err := a.lookUp(st, n); ok {
 			return c, err
 		}
 	}
-	marks, err := a.scan(ctx, st, r, s, int64(n))
+	line, marks, err := a.scan(ctx, st, n)
 	if err != nil {
 		return nil, err
 	}
-	return a.choose(st, r, s, marks, n)
+	return a.choose(st, line, marks, n, scanSpare)
 }
 
 // lookUp searches the view. It reports whether the view was still there.
-func (a *acquisition) lookUp(st *state, r ring, s *search, n int) (c *candidates, ok bool, err error) {
+func (a *acquisition) lookUp(st *state, n int) (c *candidates, ok bool, err error) {
 	v := st.view
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.ended {
 		return nil, false, nil
 	}
-	for _, part := range r.parts() {
-		if !runs(v.marks, r.bitSeq, part[0], part[1], s.add) {
-			break
-		}
-	}
-	c, err = a.choose(st, r, s, v.marks, n)
+	c, err = a.choose(st, v.line, v.marks, n, viewSpare)
 	return c, true, err
 }
 
-// choose orders what a search found.
-func (a *acquisition) choose(st *state, r ring, s *search, marks []mark, n int) (*candidates, error) {
-	if len(s.free) == 0 {
-		full := &provider.FullError{Pool: a.terms.Pool, Slots: r.ids.Count()}
-		if s.nextEnd != math.MaxInt64 {
-			full.NextEndMS = s.nextEnd
-		}
-		return nil, full
-	}
-	c := &candidates{bases: map[int64]basis{}}
+// choose picks candidates from the line that the marks make.
+func (a *acquisition) choose(st *state, line *pool.Line, marks []mark, n, spare int) (*candidates, error) {
 	a.pool.mu.Lock()
 	inFlight := 0
 	for level, starts := range a.pool.inFlight {
-		inFlight += len(starts) << max(level-r.bitSeq, 0) // machine IDs that they overlap
+		inFlight += len(starts) << max(level-a.ring.BitSeq, 0) // machine IDs that they overlap
 	}
-	c.ids = s.inOrder(r.cursor, n+spare, inFlight, func(id int64) bool { return a.pool.isInFlight(id<<r.bitSeq, r.bitSeq) })
+	all, nextMS, err := a.ring.Choose(line, st.cursor, n+spare+inFlight, a.now)
+	c := &candidates{bases: map[int64]basis{}}
+	for _, id := range all {
+		if len(c.ids) < n+spare && !a.pool.isInFlight(a.ring.Key(id)) {
+			c.ids = append(c.ids, id)
+		}
+	}
 	a.pool.mu.Unlock()
-	if len(c.ids) == 0 {
-		// Others of this process are at all that is left. They may fail.
-		c.ids = s.inOrder(r.cursor, n, 0, func(int64) bool { return false })
+	switch {
+	case err != nil:
+		return nil, err
+	case len(all) == 0:
+		return nil, &provider.FullError{Pool: a.terms.Pool, Slots: a.ring.IDs.Count(), NextEndMS: nextMS}
+	case len(c.ids) == 0:
+		c.ids = all[:min(n, len(all))] // others of this process are at all that is left; they may fail
 	}
 	for _, id := range c.ids {
-		c.bases[id] = basisOf(marks, r.bitSeq, id, st.levels)
+		c.bases[id] = basisOf(marks, a.ring.Key(id), st.levels)
 	}
 	return c, nil
 }
 
 // isInFlight reports whether this process is trying to get a slot that overlaps
 // this one. It is called with the lock held.
-func (pl *pool) isInFlight(start int64, bitSeq int) bool {
+func (pl *knownPool) isInFlight(key pool.Key) bool {
 	for level, starts := range pl.inFlight {
-		if level >= bitSeq {
-			if starts[start>>level<<level] {
+		if level >= key.BitSeq {
+			if starts[key.Start>>level<<level] {
 				return true
 			}
 			continue
 		}
 		for other := range starts {
-			if other>>bitSeq<<bitSeq == start {
+			if key.Slot().Overlaps(pool.Key{Start: other, BitSeq: level}.Slot()) {
 				return true
 			}
 		}
@@ -158,52 +154,82 @@ func (pl *pool) isInFlight(start int64, bitSeq int) bool {
 	return false
 }
 
+// stretch is machine IDs of a ring, both bounds included, that a scan has read
+// completely.
+type stretch struct{ low, high int64 }
+
 // scan reads the ring's records from the cursor on, page by page, all as of the
-// state's revision, until the search has enough. It returns their marks.
-func (a *acquisition) scan(ctx context.Context, st *state, r ring, s *search, need int64) ([]mark, error) {
+// state's revision, until it has enough for n leases. It returns their marks, and
+// the line where it has read all of it.
+func (a *acquisition) scan(ctx context.Context, st *state, n int) (*pool.Line, []mark, error) {
 	var all []mark
-	for _, part := range r.parts() {
-		next, high := part[0], part[1]
-		coarse, err := a.coarser(ctx, st, r, next)
+	var read []stretch
+	line := pool.LineOf(nil)
+	for _, part := range a.ring.Parts(st.cursor) {
+		next, high := part.Low, part.End-1
+		coarse, err := a.coarser(ctx, st, next)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		all = append(all, coarse...)
-		pending := coarse
-		from := a.pool.keys.slotsFrom(next << r.bitSeq)
+		from := a.pool.keys.slotsFrom(next << a.ring.BitSeq)
+		read = append(read, stretch{next, next - 1})
 		for next <= high {
-			page, more, err := a.scanOnce(ctx, st, from, a.pool.keys.slotsFrom((high+1)<<r.bitSeq))
+			page, more, err := a.scanOnce(ctx, st, from, a.pool.keys.slotsFrom((high+1)<<a.ring.BitSeq))
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
-			all, pending = append(all, page...), append(pending, page...)
+			all = append(all, page...)
 			complete := high
 			if more {
 				last := page[len(page)-1]
-				from = a.pool.keys.slot(last.start, last.bitSeq) + "\x00"
-				complete = last.start>>r.bitSeq - 1
+				from = a.pool.keys.slot(last.Key) + "\x00"
+				complete = last.Start>>a.ring.BitSeq - 1
 			}
 			if complete < next {
-				if len(pending) > maxIncomplete {
-					return nil, fmt.Errorf("machine ID %d holds more than %d records of finer layouts", next, maxIncomplete)
+				if len(all) > maxIncomplete {
+					return nil, nil, fmt.Errorf("machine ID %d holds more than %d records of finer layouts", next, maxIncomplete)
 				}
 				continue
 			}
-			slices.SortFunc(pending, compareMarks)
-			goesOn := runs(pending, r.bitSeq, next, complete, s.add)
-			if !goesOn || len(all) >= scanEnough && s.never+s.freed >= need {
-				return sorted(all), nil
-			}
-			// What lies beyond is still needed, and what contains it.
 			next = complete + 1
-			bound := next << r.bitSeq
-			pending = slices.DeleteFunc(pending, func(m mark) bool { return m.start+1<<m.bitSeq <= bound })
+			read[len(read)-1].high = complete
+			line = a.lineOf(sorted(all), read)
+			if enough, err := a.enough(line, st.cursor, n, len(all)); enough || err != nil {
+				return line, sorted(all), err
+			}
 		}
 	}
-	return sorted(all), nil
+	return line, sorted(all), nil
 }
 
+// lineOf is the line under the stretches. The second one, if any, is before the
+// first.
+func (a *acquisition) lineOf(marks []mark, read []stretch) *pool.Line {
+	var segments []pool.Segment
+	for _, s := range slices.Backward(read) {
+		if s.low <= s.high {
+			whole := pool.Segment{Low: s.low << a.ring.BitSeq, End: (s.high + 1) << a.ring.BitSeq, BitSeq: pool.Never}
+			segments = append(segments, pool.NewLine(whole, poolMarks(marks)).Segments()...)
+		}
+	}
+	return pool.LineOf(segments)
+}
+
+// enough reports whether a scan can end: it has found so many machine IDs that were
+// never granted that nothing comes before them, or looked far enough.
+func (a *acquisition) enough(line *pool.Line, cursor int64, n, records int) (bool, error) {
+	want, atMS := n+viewSpare, int64(0)
+	if records >= scanEnough {
+		want, atMS = n, a.now
+	}
+	found, _, err := a.ring.Choose(line, cursor, want, atMS)
+	return len(found) == want, err
+}
+
+// sorted puts marks in order, each once.
 func sorted(marks []mark) []mark {
+	marks = slices.Clone(marks)
 	slices.SortFunc(marks, compareMarks)
 	return slices.Compact(marks)
 }
@@ -236,12 +262,12 @@ func marksOf(keys space, kvs []*mvccpb.KeyValue) ([]mark, error) {
 
 // coarser reads the records of slots that contain the machine ID's slot and
 // begin before it: a scan that begins in their middle does not come past them.
-func (a *acquisition) coarser(ctx context.Context, st *state, r ring, id int64) ([]mark, error) {
-	start := id << r.bitSeq
+func (a *acquisition) coarser(ctx context.Context, st *state, id int64) ([]mark, error) {
+	key := a.ring.Key(id)
 	var ops []clientv3.Op
-	for _, level := range st.levels {
-		if level > r.bitSeq && start>>level<<level != start {
-			ops = append(ops, clientv3.OpGet(a.pool.keys.slot(start>>level<<level, level), clientv3.WithRev(st.rev)))
+	for _, coarser := range key.Coarser(st.levels) {
+		if coarser.Start != key.Start {
+			ops = append(ops, clientv3.OpGet(a.pool.keys.slot(coarser), clientv3.WithRev(st.rev)))
 		}
 	}
 	if len(ops) == 0 {

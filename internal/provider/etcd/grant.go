@@ -14,6 +14,7 @@ import (
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 )
 
 const (
@@ -21,10 +22,6 @@ const (
 	// busyRetry when to come back after so many lost races.
 	maxAttempts = 50
 	busyRetry   = time.Second
-	// firstSpread is among how many machine IDs, for each one wanted, one that
-	// lost a race picks at random; each further loss makes it four times as many.
-	firstSpread  = 256
-	spreadFactor = 4
 	// fixedCompares and fixedOps are what a grant's transaction has beside those
 	// of its slots.
 	fixedCompares = 4
@@ -48,8 +45,9 @@ const (
 // acquisition is one Acquire.
 type acquisition struct {
 	p     *Provider
-	pool  *pool
+	pool  *knownPool
 	terms provider.Terms
+	ring  pool.Ring
 	req   provider.AcquireRequest
 	now   int64
 	key   string // of the request's record
@@ -109,18 +107,21 @@ func (a *acquisition) attempt(ctx context.Context) ([]lease.Lease, error) {
 }
 
 // grant tries the candidates until it has what is needed, or none is left. Who
-// loses a race goes on with the next ones: all of them were free a moment ago,
-// and each transaction says for itself whether its own still are.
+// loses a race goes on with any of them, at random: all were free a moment ago, and
+// each transaction says for itself whether its own still are. Hosts that start at
+// once lose the race for the first one, and rarely another one after it.
 func (a *acquisition) grant(ctx context.Context, st *state, found *candidates) ([]lease.Lease, error) {
 	if err := a.p.at(stepChosen); err != nil {
 		return nil, err
 	}
-	rest, spread := found.ids, 1
+	rest, lostOnce := found.ids, false
 	for len(rest) > 0 && len(a.leases) < a.need {
 		size := min(a.batchSize(st), a.need-len(a.leases), len(rest))
-		if spread > 1 {
-			window := min(len(rest), size*spread)
-			rand.Shuffle(window, func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+		if lostOnce {
+			for i := range size {
+				j := i + rand.IntN(len(rest)-i)
+				rest[i], rest[j] = rest[j], rest[i]
+			}
 		}
 		batch := rest[:size]
 		lost, err := a.commit(ctx, st, found, batch)
@@ -133,7 +134,7 @@ func (a *acquisition) grant(ctx context.Context, st *state, found *candidates) (
 			return nil, err
 		case len(lost) > 0:
 			a.p.contended()
-			spread = max(firstSpread, spread*spreadFactor)
+			lostOnce = true
 			rest = without(rest, lost)
 		default:
 			rest = rest[size:]
@@ -202,18 +203,17 @@ func (a *acquisition) commit(ctx context.Context, st *state, found *candidates, 
 	for i, id := range batch {
 		l := a.terms.Grant(id, a.now, provider.NewSecret())
 		leases[i] = l
-		records[i] = slotRecord{
-			ID: id, BitSeq: l.BitSeq, Created: l.Created, Expired: l.Expired, End: l.ReservedUntil, Secret: l.Secret,
-			Service: a.req.Service, Meta: a.req.Meta, Number: found.bases[id].number, Kept: kept,
-		}
+		record := pool.NewRecord(l, a.req)
+		record.Number = found.bases[id].number
+		records[i] = storedOf(record, kept)
 		request.Grants = append(request.Grants, grantRecord{ID: id, BitSeq: l.BitSeq, Secret: l.Secret})
-		request.End = l.ReservedUntil
+		request.End = record.End
 	}
 	request.Open = len(a.leases)+len(batch) < a.need
 
 	ifs := a.compares(st)
 	for _, id := range batch {
-		ifs = append(ifs, a.pool.keys.unchanged(a.terms.BitSeq, id, st.levels, found.bases[id])...)
+		ifs = append(ifs, a.pool.keys.unchanged(a.ring.Key(id), st.levels, found.bases[id])...)
 	}
 	puts := a.puts(st, records, request)
 	resp, err := a.exchange(ctx, ifs, puts, a.questions(st, found, batch))
@@ -228,7 +228,7 @@ func (a *acquisition) commit(ctx context.Context, st *state, found *candidates, 
 	if st.view != nil {
 		marks := make([]mark, len(records))
 		for i, r := range records {
-			marks[i] = mark{start: r.start(), end: r.End, number: r.Number, bitSeq: r.BitSeq, rev: resp.Header.Revision}
+			marks[i] = mark{Mark: pool.Mark{Key: r.key(), Created: r.Created, End: r.End}, number: r.Number, rev: resp.Header.Revision}
 		}
 		st.view.granted(marks)
 	}
@@ -265,32 +265,28 @@ func (a *acquisition) compares(st *state) []clientv3.Cmp {
 // unchanged compares that no record of a slot that overlaps this one was
 // written since: one range for its own and all finer ones, one key for each
 // coarser bit_seq in use.
-func (k space) unchanged(bitSeq int, id int64, levels []int, b basis) []clientv3.Cmp {
-	start := id << bitSeq
+func (k space) unchanged(key pool.Key, levels []int, b basis) []clientv3.Cmp {
+	slot := key.Slot()
 	ifs := []clientv3.Cmp{
-		clientv3.Compare(clientv3.ModRevision(k.slotsFrom(start)).WithRange(k.slotsFrom((id+1)<<bitSeq)), "<", b.inside+1),
+		clientv3.Compare(clientv3.ModRevision(k.slotsFrom(slot.Start)).WithRange(k.slotsFrom(slot.End)), "<", b.inside+1),
 	}
-	for _, level := range levels {
-		if level > bitSeq {
-			ifs = append(ifs, clientv3.Compare(clientv3.ModRevision(k.slot(start>>level<<level, level)), "<", b.coarser[len(ifs)-1]+1))
-		}
+	for i, coarser := range key.Coarser(levels) {
+		ifs = append(ifs, clientv3.Compare(clientv3.ModRevision(k.slot(coarser)), "<", b.coarser[i]+1))
 	}
 	return ifs
 }
 
 // written asks for the records that make unchanged fail, in the same order.
-func (k space) written(bitSeq int, id int64, levels []int, b basis) []clientv3.Op {
+func (k space) written(key pool.Key, levels []int, b basis) []clientv3.Op {
 	newer := func(rev int64) []clientv3.OpOption {
 		return []clientv3.OpOption{clientv3.WithKeysOnly(), clientv3.WithMinModRev(rev + 1), clientv3.WithLimit(1)}
 	}
-	start := id << bitSeq
+	slot := key.Slot()
 	ops := []clientv3.Op{
-		clientv3.OpGet(k.slotsFrom(start), append(newer(b.inside), clientv3.WithRange(k.slotsFrom((id+1)<<bitSeq)))...),
+		clientv3.OpGet(k.slotsFrom(slot.Start), append(newer(b.inside), clientv3.WithRange(k.slotsFrom(slot.End)))...),
 	}
-	for _, level := range levels {
-		if level > bitSeq {
-			ops = append(ops, clientv3.OpGet(k.slot(start>>level<<level, level), newer(b.coarser[len(ops)-1])...))
-		}
+	for i, coarser := range key.Coarser(levels) {
+		ops = append(ops, clientv3.OpGet(k.slot(coarser), newer(b.coarser[i])...))
 	}
 	return ops
 }
@@ -319,8 +315,8 @@ func (k space) putSlot(r slotRecord) []clientv3.Op {
 	record := encode(r)
 	r.Secret = ""
 	return []clientv3.Op{
-		clientv3.OpPut(k.slot(r.start(), r.BitSeq), record),
-		clientv3.OpPut(k.historyOf(r.start(), r.BitSeq, r.Number, r.Kept), encode(r)),
+		clientv3.OpPut(k.slot(r.key()), record),
+		clientv3.OpPut(k.historyOf(r.key(), r.Number, r.Kept), encode(r)),
 	}
 }
 
@@ -329,7 +325,7 @@ func (k space) putSlot(r slotRecord) []clientv3.Op {
 func (a *acquisition) questions(st *state, found *candidates, batch []int64) []clientv3.Op {
 	ops := []clientv3.Op{clientv3.OpGet(a.key, clientv3.WithKeysOnly(), clientv3.WithMinModRev(a.requestRev+1))}
 	for _, id := range batch {
-		ops = append(ops, a.pool.keys.written(a.terms.BitSeq, id, st.levels, found.bases[id])...)
+		ops = append(ops, a.pool.keys.written(a.ring.Key(id), st.levels, found.bases[id])...)
 	}
 	return ops
 }

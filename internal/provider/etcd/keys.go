@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -10,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
@@ -35,22 +35,20 @@ func (s space) last() string { return s.base + "last" }
 
 func (s space) level(bitSeq int) string { return fmt.Sprintf("%slevel/%02d", s.base, bitSeq) }
 
-func (s space) slot(start int64, bitSeq int) string {
-	return fmt.Sprintf("%s%02d", s.slotsFrom(start), bitSeq)
-}
+func (s space) slot(k pool.Key) string { return fmt.Sprintf("%s%02d", s.slotsFrom(k.Start), k.BitSeq) }
 
 // slotsFrom is a bound: [slotsFrom(a), slotsFrom(b)) holds the records of all
 // slots, of whatever bit_seq, that start in [a, b).
 func (s space) slotsFrom(start int64) string { return fmt.Sprintf("%sslot/%016x/", s.base, start) }
 
-func (s space) history(start int64, bitSeq int) string {
-	return fmt.Sprintf("%shistory/%016x/%02d/", s.base, start, bitSeq)
+func (s space) history(k pool.Key) string {
+	return fmt.Sprintf("%shistory/%016x/%02d/", s.base, k.Start, k.BitSeq)
 }
 
 // historyOf is the key of the grant with this number, which a later grant of
 // the slot overwrites when its number is one round further.
-func (s space) historyOf(start int64, bitSeq int, number, kept int64) string {
-	return s.history(start, bitSeq) + strconv.FormatInt(number%kept, 10)
+func (s space) historyOf(k pool.Key, number, kept int64) string {
+	return s.history(k) + strconv.FormatInt(number%kept, 10)
 }
 
 func (s space) requests() string { return s.base + "request/" }
@@ -105,13 +103,21 @@ type slotRecord struct {
 	Kept     int64             `json:"kept"`   // how many of them the history has room for
 }
 
-func (r slotRecord) start() int64 { return r.ID << r.BitSeq }
+func (r slotRecord) key() pool.Key { return pool.Key{Start: r.ID << r.BitSeq, BitSeq: r.BitSeq} }
 
-// record is what operators see of it.
-func (r slotRecord) record(terms provider.Terms) provider.Record {
-	return provider.Record{
-		Lease:   terms.WithBitSeq(r.BitSeq).Lease(r.ID, r.Created, r.Expired, r.End, ""),
-		Service: r.Service, Meta: r.Meta, End: r.End, Released: r.Released,
+// record is the record as package pool has it.
+func (r slotRecord) record(timeline snowflake.Timeline) pool.Record {
+	return pool.Record{
+		Lease: provider.Terms{Timeline: timeline}.WithBitSeq(r.BitSeq).Lease(r.ID, r.Created, r.Expired, r.End, r.Secret),
+		End:   r.End, Released: r.Released, Service: r.Service, Meta: r.Meta, Number: r.Number,
+	}
+}
+
+// stored is what is kept of a record, of a slot whose history has room for `kept`.
+func storedOf(r pool.Record, kept int64) slotRecord {
+	return slotRecord{
+		ID: r.Lease.ID, BitSeq: r.Lease.BitSeq, Created: r.Lease.Created, Expired: r.Lease.Expired, End: r.End, Released: r.Released,
+		Secret: r.Lease.Secret, Service: r.Service, Meta: r.Meta, Number: r.Number, Kept: kept,
 	}
 }
 
@@ -160,38 +166,43 @@ func decode[T any](key, value []byte) (v T, err error) {
 
 // mark is as much of a slot's record as finding a free slot needs.
 type mark struct {
-	start, end, number int64
-	rev                int64 // the key's mod revision
-	bitSeq             int
+	pool.Mark
+	number int64
+	rev    int64 // the key's mod revision
 }
 
-func (m mark) slot() snowflake.Slot {
-	return snowflake.Slot{Start: m.start, End: m.start + 1<<m.bitSeq}
-}
+func compareMarks(a, b mark) int { return a.Key.Compare(b.Key) }
 
-// compareMarks orders by start, the coarse before the fine: a slot comes right
-// after those that contain it.
-func compareMarks(a, b mark) int {
-	return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(b.bitSeq, a.bitSeq))
+// poolMarks is the marks as package pool has them.
+func poolMarks(marks []mark) []pool.Mark {
+	all := make([]pool.Mark, len(marks))
+	for i, m := range marks {
+		all[i] = m.Mark
+	}
+	return all
 }
 
 // markOf reads a key and value of POOL/slot/... . The key says which slot it
 // is: a value that disagrees was put there by somebody else.
 func markOf(s space, key, value []byte, rev int64) (mark, error) {
 	r, err := decode[struct {
-		ID     int64 `json:"id"`
-		BitSeq int   `json:"bit_seq"`
-		End    int64 `json:"end"`
-		Number int64 `json:"number"`
+		ID      int64 `json:"id"`
+		BitSeq  int   `json:"bit_seq"`
+		Created int64 `json:"created"`
+		End     int64 `json:"end"`
+		Number  int64 `json:"number"`
 	}](key, value)
 	if err != nil {
 		return mark{}, err
 	}
-	if r.BitSeq < 0 || r.BitSeq >= snowflake.ValueBits || s.slot(r.ID<<r.BitSeq, r.BitSeq) != string(key) {
+	if r.BitSeq < 0 || r.BitSeq >= snowflake.ValueBits || s.slot(pool.Key{Start: r.ID << r.BitSeq, BitSeq: r.BitSeq}) != string(key) {
 		return mark{}, fmt.Errorf("the value of the key %q is of machine ID %d (bit_seq %d): somebody else wrote it, and nothing is granted past it",
 			key, r.ID, r.BitSeq)
 	}
-	return mark{start: r.ID << r.BitSeq, end: r.End, number: r.Number, bitSeq: r.BitSeq, rev: rev}, nil
+	return mark{
+		Mark:   pool.Mark{Key: pool.Key{Start: r.ID << r.BitSeq, BitSeq: r.BitSeq}, Created: r.Created, End: r.End},
+		number: r.Number, rev: rev,
+	}, nil
 }
 
 // levelOf reads a key of POOL/level/... .

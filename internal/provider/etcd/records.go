@@ -13,6 +13,8 @@ import (
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
+	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // maxRewrites is how often a release or an extension tries again because the
@@ -41,23 +43,21 @@ func (a *acquisition) replay(ctx context.Context, st *state) ([]lease.Lease, err
 			return nil, errAgain
 		}
 	}
-	keys := make([]string, len(st.request.Grants))
+	keys := make([]pool.Key, len(st.request.Grants))
 	for i, g := range st.request.Grants {
-		keys[i] = a.pool.keys.slot(g.ID<<g.BitSeq, g.BitSeq)
+		keys[i] = pool.Key{Start: g.ID << g.BitSeq, BitSeq: g.BitSeq}
 	}
-	slots, err := a.p.slots(ctx, keys)
+	slots, err := a.p.slots(ctx, a.pool.keys, keys)
 	if err != nil {
 		return nil, err
 	}
-	var leases []lease.Lease
+	answered := recordsOf(slots, a.pool.timeline)
 	for i, g := range st.request.Grants {
-		r := slots[i].record
-		if slots[i].rev == 0 || r.Secret != g.Secret || r.Released || a.now >= r.Expired {
-			return nil, provider.ErrConflict
+		if answered[i] != nil && answered[i].Lease.Secret != g.Secret {
+			answered[i] = nil // granted again since
 		}
-		leases = append(leases, a.terms.WithBitSeq(g.BitSeq).Lease(g.ID, r.Created, r.Expired, r.End, r.Secret))
 	}
-	return leases, nil
+	return pool.Replay(answered, a.now)
 }
 
 // stored is a slot's record with its mod revision, 0 when there is none.
@@ -66,13 +66,25 @@ type stored struct {
 	rev    int64
 }
 
-// slots reads the keys of slots, in as few exchanges as etcd allows.
-func (p *Provider) slots(ctx context.Context, keys []string) ([]stored, error) {
+// recordsOf is the records as package pool has them, nil where there is none.
+func recordsOf(slots []stored, timeline snowflake.Timeline) []*pool.Record {
+	records := make([]*pool.Record, len(slots))
+	for i, s := range slots {
+		if s.rev != 0 {
+			r := s.record.record(timeline)
+			records[i] = &r
+		}
+	}
+	return records
+}
+
+// slots reads slots, in as few exchanges as etcd allows.
+func (p *Provider) slots(ctx context.Context, space space, keys []pool.Key) ([]stored, error) {
 	all := make([]stored, 0, len(keys))
 	for part := range slices.Chunk(keys, etcdconn.MaxTxnOps) {
 		ops := make([]clientv3.Op, len(part))
 		for i, key := range part {
-			ops[i] = clientv3.OpGet(key)
+			ops[i] = clientv3.OpGet(space.slot(key))
 		}
 		var resp *clientv3.TxnResponse
 		err := p.conn.Call(ctx, func(ctx context.Context) (err error) {
@@ -123,23 +135,20 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 		return err
 	}
 	terms := p.services.Of(req.Service)
-	keys := p.pool(terms.Pool).keys
-	levels := []int{req.BitSeq}
+	keys := p.pool(terms).keys
+	known := pool.Pool{Exists: true, Timeline: terms.Timeline}
 	if req.BitSeq == provider.AnyBitSeq {
 		var err error
-		if levels, _, err = p.poolLevels(ctx, keys); err != nil {
+		if known.Levels, _, err = p.poolLevels(ctx, keys); err != nil {
 			return provider.NotSent(err)
 		}
 	}
-	// A slot that cannot be in the pool's layout is none.
-	levels = slices.DeleteFunc(levels, func(level int) bool {
-		return !terms.HasSlot(req.ID, level)
-	})
-	if len(levels) == 0 {
+	named := known.Named(req)
+	if len(named) == 0 {
 		return provider.ErrNotFound
 	}
 	for try := range maxRewrites {
-		done, err := p.releaseOnce(ctx, keys, levels, req, try == 0)
+		done, err := p.releaseOnce(ctx, keys, named, terms, req, try == 0)
 		if done || err != nil {
 			return err
 		}
@@ -149,38 +158,23 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 
 // releaseOnce reports whether the release was carried out, or had been before. It
 // was not when the record changed between the look at it and the transaction.
-func (p *Provider) releaseOnce(ctx context.Context, keys space, levels []int, req provider.ReleaseRequest, first bool) (done bool, err error) {
-	names := make([]string, len(levels))
-	for i, level := range levels {
-		names[i] = keys.slot(req.ID<<level, level)
-	}
-	slots, err := p.slots(ctx, names)
+func (p *Provider) releaseOnce(ctx context.Context, keys space, named []pool.Key, terms provider.Terms, req provider.ReleaseRequest, first bool) (done bool, err error) {
+	slots, err := p.slots(ctx, keys, named)
 	if err != nil && first {
 		return false, provider.NotSent(err) // a look at the record releases nothing
 	}
 	if err != nil {
 		return false, err
 	}
-	notOurs := provider.ErrNotFound
-	for _, s := range slots {
-		if s.rev == 0 {
-			continue
-		}
-		if !req.Signed(s.record.Secret) {
-			notOurs = provider.ErrBadSignature
-			continue
-		}
-		if err := req.CheckTime(p.nowMS(), s.record.Expired); err != nil || s.record.Released {
-			return true, err
-		}
-		r := s.record
-		r.End, r.Released = provider.ReleasedEnd(r.Created, r.End, req.TimestampMS), true
-		if err := p.at(stepReleasing); err != nil {
-			return false, err
-		}
-		return p.rewrite(ctx, p.conn.CallOnce, keys, r, s.rev)
+	released, err := pool.Released(req, recordsOf(slots, terms.Timeline), p.nowMS())
+	if err != nil || released == nil {
+		return true, err
 	}
-	return false, notOurs
+	if err := p.at(stepReleasing); err != nil {
+		return false, err
+	}
+	before := slots[slices.Index(named, released.Key())]
+	return p.rewrite(ctx, p.conn.CallOnce, keys, storedOf(*released, before.record.Kept), before.rev)
 }
 
 // exchange is Call or CallOnce of the connection.
@@ -189,7 +183,7 @@ type exchange func(context.Context, func(context.Context) error) error
 // rewrite replaces a slot's record, if nobody else has since the revision, and
 // only further things hold.
 func (p *Provider) rewrite(ctx context.Context, call exchange, keys space, r slotRecord, rev int64, further ...clientv3.Cmp) (done bool, err error) {
-	ifs := append([]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(keys.slot(r.start(), r.BitSeq)), "=", rev)}, further...)
+	ifs := append([]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(keys.slot(r.key())), "=", rev)}, further...)
 	puts := append(keys.putSlot(r), clientv3.OpPut(keys.last(), ""))
 	var resp *clientv3.TxnResponse
 	err = call(ctx, func(ctx context.Context) (err error) {
@@ -204,22 +198,7 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	terms := p.services.Of(service)
-	keys := p.pool(terms.Pool).keys
-	names := make([]string, len(claims))
-	for i, c := range claims {
-		names[i] = keys.slot(c.ID<<max(c.BitSeq, 0), c.BitSeq)
-	}
-	slots, err := p.slots(ctx, names)
-	if err != nil {
-		return nil, err
-	}
-	for i, c := range claims {
-		if s := slots[i]; s.rev == 0 || !terms.HasSlot(c.ID, c.BitSeq) || !c.Signed(s.record.Secret) || s.record.Released {
-			lost = append(lost, i)
-		}
-	}
-	return lost, nil
+	return pool.Verify(p.reader(ctx, service, nil), false, claims)
 }
 
 // Extend implements provider.Extender. The time that it adds must be free of
@@ -230,71 +209,61 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 		return lease.Lease{}, err
 	}
 	terms := p.services.Of(req.Service)
-	if !terms.HasSlot(req.ID, req.BitSeq) {
+	key, ok := pool.KeyAt(terms.Timeline, req.ID, req.BitSeq)
+	if !ok {
 		return lease.Lease{}, provider.ErrNotFound
 	}
-	pl := p.pool(terms.Pool)
-	longer, err := p.extend(ctx, pl.keys, terms, req)
-	p.countExtend(ctx, pl, err)
+	pl := p.pool(terms)
+	longer, err := p.extend(ctx, pl.keys, key, terms, req)
+	p.count(ctx, pl, pool.CountedExtend(err))
 	return longer, err
 }
 
-func (p *Provider) extend(ctx context.Context, keys space, terms provider.Terms, req provider.ExtendRequest) (lease.Lease, error) {
-	l := terms.WithBitSeq(req.BitSeq).Lease(req.ID, 0, 0, 0, "") // for its slot
+func (p *Provider) extend(ctx context.Context, keys space, key pool.Key, terms provider.Terms, req provider.ExtendRequest) (lease.Lease, error) {
 	for range maxRewrites {
 		levels, rev, err := p.poolLevels(ctx, keys)
 		if err != nil {
 			return lease.Lease{}, err
 		}
-		marks, s, err := p.overlapping(ctx, keys, l, levels, rev)
+		marks, own, err := p.overlapping(ctx, keys, key, levels, rev)
 		if err != nil {
 			return lease.Lease{}, err
 		}
-		now := p.nowMS()
-		r := s.record
-		switch {
-		case s.rev == 0:
-			return lease.Lease{}, provider.ErrNotFound
-		case !req.Signed(r.Secret):
-			return lease.Lease{}, provider.ErrBadSignature
-		case r.Released || now >= r.Expired:
-			return lease.Lease{}, provider.ErrConflict
-		}
+		taken := pool.Taken{Own: recordsOf([]stored{own}, terms.Timeline)[0]}
 		for _, m := range marks {
-			if (m.start != r.start() || m.bitSeq != r.BitSeq) && m.end > now {
-				return lease.Lease{}, provider.ErrConflict
+			if m.Key != key {
+				taken.Others = max(taken.Others, m.End)
 			}
 		}
-		if err := terms.CheckClock(now); err != nil {
+		longer, err := pool.Extended(pool.Moment{NowMS: p.nowMS()}, terms, req, taken)
+		if err != nil {
 			return lease.Lease{}, err
 		}
-		r.Expired, r.End = req.Extended(terms, now, r.Expired, r.End)
 		if err := p.at(stepExtending); err != nil {
 			return lease.Lease{}, err
 		}
 		levelKeys := keys.base + "level/"
-		slices.SortFunc(marks, compareMarks)
-		further := append(keys.unchanged(l.BitSeq, l.ID, levels, basisOf(marks, l.BitSeq, l.ID, levels)),
+		further := append(keys.unchanged(key, levels, basisOf(sorted(marks), key, levels)),
 			clientv3.Compare(clientv3.ModRevision(levelKeys).WithRange(after(levelKeys)), "<", rev+1))
-		done, err := p.rewrite(ctx, p.conn.Call, keys, r, s.rev, further...)
+		done, err := p.rewrite(ctx, p.conn.Call, keys, storedOf(longer, own.record.Kept), own.rev, further...)
 		if err != nil {
 			return lease.Lease{}, err
 		}
 		if done {
-			return terms.WithBitSeq(l.BitSeq).Lease(r.ID, r.Created, r.Expired, r.End, ""), nil
+			return longer.Shown().Lease, nil
 		}
 	}
 	return lease.Lease{}, fmt.Errorf("%s: %w", p.cfg.Place(), errRaced)
 }
 
-// overlapping reads the lease's own record and the marks of all that overlap
-// it, as of the revision.
-func (p *Provider) overlapping(ctx context.Context, keys space, l lease.Lease, levels []int, rev int64) (marks []mark, own stored, err error) {
-	slot := l.Slot()
+// overlapping reads the slot's own record and the marks of all that overlap it, as
+// of the revision.
+func (p *Provider) overlapping(ctx context.Context, keys space, key pool.Key, levels []int, rev int64) (marks []mark, own stored, err error) {
+	slot := key.Slot()
 	ops := []clientv3.Op{clientv3.OpGet(keys.slotsFrom(slot.Start), clientv3.WithRange(keys.slotsFrom(slot.End)), clientv3.WithRev(rev))}
-	for _, level := range levels {
-		if start := slot.Start >> level << level; level > l.BitSeq && start != slot.Start {
-			ops = append(ops, clientv3.OpGet(keys.slot(start, level), clientv3.WithRev(rev)))
+	for _, coarser := range key.Coarser(levels) {
+		if coarser.Start != slot.Start {
+			ops = append(ops, clientv3.OpGet(keys.slot(coarser), clientv3.WithRev(rev)))
 		}
 	}
 	var resp *clientv3.TxnResponse
@@ -312,7 +281,7 @@ func (p *Provider) overlapping(ctx context.Context, keys space, l lease.Lease, l
 				return nil, stored{}, fmt.Errorf("%s: %w", p.cfg.Place(), err)
 			}
 			marks = append(marks, m)
-			if m.start == slot.Start && m.bitSeq == l.BitSeq {
+			if m.Key == key {
 				own.rev = kv.ModRevision
 				own.record, err = decode[slotRecord](kv.Key, kv.Value)
 				if err != nil {
@@ -332,9 +301,9 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	terms := p.services.Of(service)
 	var all []provider.Record
 	var rev int64
-	err := p.eachSlot(ctx, p.pool(terms.Pool).keys, &rev, func(kv *mvccpb.KeyValue) (bool, error) {
+	err := p.eachSlot(ctx, p.pool(terms).keys, &rev, func(kv *mvccpb.KeyValue) (bool, error) {
 		r, err := decode[slotRecord](kv.Key, kv.Value)
-		all = append(all, r.record(terms))
+		all = append(all, r.record(terms.Timeline).Shown())
 		return true, err
 	})
 	if err != nil {
@@ -350,40 +319,59 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	terms := p.services.Of(service)
-	if low < 0 || low > terms.Timeline.MaxLow() {
-		return nil, nil
-	}
-	keys := p.pool(terms.Pool).keys
-	levels, _, err := p.poolLevels(ctx, keys)
+	levels, _, err := p.poolLevels(ctx, p.pool(p.services.Of(service)).keys)
 	if err != nil {
 		return nil, err
 	}
-	var found []provider.Record
-	for _, level := range levels {
-		prefix := keys.history(low>>level<<level, level)
+	return pool.Locate(p.reader(ctx, service, levels), low, atMS)
+}
+
+// reader is the pool for rules that write nothing.
+type reader struct {
+	pool.Reader // what such a rule does not ask is not there
+	ctx         context.Context
+	p           *Provider
+	known       pool.Pool
+	keys        space
+}
+
+func (p *Provider) reader(ctx context.Context, service string, levels []int) *reader {
+	terms := p.services.Of(service)
+	return &reader{
+		ctx: ctx, p: p, keys: p.pool(terms).keys,
+		known: pool.Pool{Exists: true, Timeline: terms.Timeline, Levels: levels},
+	}
+}
+
+// Pool implements pool.Reader.
+func (r *reader) Pool() (pool.Pool, error) { return r.known, nil }
+
+// Records implements pool.Reader.
+func (r *reader) Records(keys []pool.Key) ([]*pool.Record, error) {
+	slots, err := r.p.slots(r.ctx, r.keys, keys)
+	return recordsOf(slots, r.known.Timeline), err
+}
+
+// History implements pool.Reader.
+func (r *reader) History(keys []pool.Key, _ int64) ([]pool.Record, error) {
+	var grants []pool.Record
+	for _, key := range keys {
+		prefix := r.keys.history(key)
 		var resp *clientv3.GetResponse
-		err := p.conn.Call(ctx, func(ctx context.Context) (err error) {
-			resp, err = p.conn.KV.Get(ctx, prefix, clientv3.WithRange(after(prefix)), clientv3.WithLimit(math.MaxInt16))
+		err := r.p.conn.Call(r.ctx, func(ctx context.Context) (err error) {
+			resp, err = r.p.conn.KV.Get(ctx, prefix, clientv3.WithRange(after(prefix)), clientv3.WithLimit(math.MaxInt16))
 			return err
 		})
 		if err != nil {
 			return nil, err
 		}
 		for _, kv := range resp.Kvs {
-			r, err := decode[slotRecord](kv.Key, kv.Value)
+			stored, err := decode[slotRecord](kv.Key, kv.Value)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", p.cfg.Place(), err)
+				return nil, fmt.Errorf("%s: %w", r.p.cfg.Place(), err)
 			}
-			ended := r.Expired
-			if r.Released {
-				ended = min(ended, r.End)
-			}
-			if r.Created <= atMS && atMS < ended {
-				found = append(found, r.record(terms))
-			}
+			grants = append(grants, stored.record(r.known.Timeline))
 		}
 	}
-	slices.SortStableFunc(found, func(a, b provider.Record) int { return int(b.Lease.Created - a.Lease.Created) })
-	return found, nil
+	return grants, nil
 }

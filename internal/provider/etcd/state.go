@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -33,8 +34,7 @@ type state struct {
 	request    requestRecord
 	requestRev int64 // 0 when the request is new
 
-	cursor      int64
-	cursorKnown bool
+	cursor int64 // a random one where there is none
 	// last is the mod revision of POOL/last: the latest change of a slot.
 	last int64
 
@@ -44,14 +44,7 @@ type state struct {
 	stale []string // keys of requests that can be forgotten
 }
 
-func (st *state) hasLevel(bitSeq int) bool {
-	for _, l := range st.levels {
-		if l == bitSeq {
-			return true
-		}
-	}
-	return false
-}
+func (st *state) hasLevel(bitSeq int) bool { return slices.Contains(st.levels, bitSeq) }
 
 // around gives the keys below a prefix that ends with '/' from a random place
 // on, in a circle: up to n from there to the end, and up to n from the
@@ -130,10 +123,12 @@ func (st *state) parse(a *acquisition, answers [][]*mvccpb.KeyValue) error {
 		}
 		st.requestRev = kv.ModRevision
 	}
+	st.cursor = a.ring.NewCursor(rand.Int64N)
 	for _, kv := range cursor {
 		// A damaged cursor is no cursor: it decides nothing but the order.
-		id, err := strconv.ParseInt(string(kv.Value), 10, 64)
-		st.cursor, st.cursorKnown = id, err == nil
+		if id, err := strconv.ParseInt(string(kv.Value), 10, 64); err == nil && a.ring.IDs.Contains(id) {
+			st.cursor = id
+		}
 	}
 	for _, kv := range last {
 		st.last = kv.ModRevision

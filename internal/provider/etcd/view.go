@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/provider/pool"
+	"github.com/kazahana/kazahana/internal/snowflake"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -29,12 +31,13 @@ const (
 
 // view is all slots of a pool as of one revision, kept up to date by a watch.
 type view struct {
-	pool *pool
+	pool *knownPool
 	end  context.CancelFunc
 
 	mu    sync.Mutex
 	marks []mark // in the order of compareMarks
-	rev   int64  // every change up to it is in marks; 0 before the first load
+	line  *pool.Line
+	rev   int64 // every change up to it is in marks; 0 before the first load
 	// moved is closed and replaced when rev grows, and closed for good when the
 	// view is given up.
 	moved chan struct{}
@@ -43,7 +46,7 @@ type view struct {
 
 // useView notes an acquire at this time, and returns the pool's view, nil when
 // there is none. It starts one when acquires come often.
-func (p *Provider) useView(pl *pool, now time.Time) *view {
+func (p *Provider) useView(pl *knownPool, now time.Time) *view {
 	pl.mu.Lock() // before p.mu
 	defer pl.mu.Unlock()
 	often := now.Sub(pl.lastUse) < viewIdle
@@ -55,7 +58,7 @@ func (p *Provider) useView(pl *pool, now time.Time) *view {
 }
 
 // startView is nil once the provider is being closed.
-func (p *Provider) startView(pl *pool) *view {
+func (p *Provider) startView(pl *knownPool) *view {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -114,7 +117,7 @@ func (v *view) load(ctx context.Context, p *Provider) (ok bool, err error) {
 	slices.SortFunc(marks, compareMarks)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.marks = marks
+	v.marks, v.line = marks, pool.NewLine(pool.EmptyLine(v.pool.timeline), poolMarks(marks))
 	v.advance(rev)
 	return true, nil
 }
@@ -178,13 +181,30 @@ func (v *view) apply(events []*clientv3.Event) bool {
 // put is called with the lock held. What this process wrote itself may be
 // there already, newer than what the watch brings.
 func (v *view) put(m mark) {
-	i, found := slices.BinarySearchFunc(v.marks, m, compareMarks)
+	i, found := indexOf(v.marks, m.Key)
 	switch {
 	case !found:
 		v.marks = slices.Insert(v.marks, i, m)
 	case v.marks[i].rev < m.rev:
 		v.marks[i] = m
+	default:
+		return
 	}
+	v.line.Renew(m.Slot(), v.overlapping(m.Key))
+}
+
+// overlapping is the records whose slots overlap, in order.
+func (v *view) overlapping(key pool.Key) []pool.Mark {
+	var marks []pool.Mark
+	for level := snowflake.ValueBits - 1; level > key.BitSeq; level-- {
+		if i, found := indexOf(v.marks, pool.Key{Start: key.Start >> level << level, BitSeq: level}); found {
+			marks = append(marks, v.marks[i].Mark)
+		}
+	}
+	for i, _ := indexOf(v.marks, key); i < len(v.marks) && v.marks[i].Start < key.Slot().End; i++ {
+		marks = append(marks, v.marks[i].Mark)
+	}
+	return marks
 }
 
 // granted notes grants of this process at once; the revision up to which

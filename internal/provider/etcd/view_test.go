@@ -10,13 +10,14 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 // viewOf waits until the provider's view of the default pool is loaded.
 func viewOf(t testing.TB, p *Provider) *view {
 	t.Helper()
-	pl := p.pool(provider.DefaultPool)
+	pl := p.pool(provider.DefaultTerms())
 	for deadline := time.Now().Add(callTime); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if _, err := provider.Verify(within(t, callTime), p, "", nil); err != nil {
 			t.Fatal(err)
@@ -45,7 +46,7 @@ func acquireOne(t testing.TB, p *Provider) lease.Lease {
 // A daemon that acquires now and then follows nothing; a lease server does.
 func TestViewIsForThoseWhoAcquireOften(t *testing.T) {
 	p := mustOpen(t, config(t, defaultServices(), nil))
-	pl := p.pool(provider.DefaultPool)
+	pl := p.pool(provider.DefaultTerms())
 	now := time.Now()
 	for range 5 {
 		now = now.Add(viewIdle + time.Second)
@@ -76,6 +77,7 @@ func TestViewThatMissedChangesGrantsNothingTwice(t *testing.T) {
 			by = p
 			v.mu.Lock()
 			v.marks = v.marks[:i%3*len(v.marks)/3] // most of it was missed
+			v.line = pool.NewLine(pool.EmptyLine(v.pool.timeline), poolMarks(v.marks))
 			v.mu.Unlock()
 		}
 		if i%3 == 0 {
@@ -171,7 +173,7 @@ func TestLargePoolIsScanned(t *testing.T) {
 	terms := provider.DefaultTerms()
 	terms.IDs = provider.IDRange{Low: 0, End: 3000}
 	p := mustOpen(t, config(t, provider.Services{Default: terms}, clock.Load))
-	pl := p.pool(provider.DefaultPool)
+	pl := p.pool(provider.DefaultTerms())
 	pl.noViewBefore = time.Now().Add(time.Hour)
 	seen := map[int64]bool{}
 	for len(seen) < 3000 {
@@ -209,7 +211,7 @@ func TestLargePoolIsScanned(t *testing.T) {
 func TestLevelIsRemovedMeanwhile(t *testing.T) {
 	p := mustOpen(t, config(t, defaultServices(), nil))
 	acquireOne(t, p)
-	keys := p.pool(provider.DefaultPool).keys
+	keys := p.pool(provider.DefaultTerms()).keys
 	p.at = func(string) error {
 		p.at = func(string) error { return nil }
 		_, err := p.conn.KV.Delete(within(t, callTime), keys.level(8))
@@ -248,9 +250,9 @@ func TestStoreGoesBack(t *testing.T) {
 func TestRewriteIsMadeOnWhatWasRead(t *testing.T) {
 	p := mustOpen(t, config(t, defaultServices(), nil))
 	l := acquireOne(t, p)
-	keys := p.pool(provider.DefaultPool).keys
+	keys := p.pool(provider.DefaultTerms()).keys
 	ctx := within(t, callTime)
-	before, err := p.slots(ctx, []string{keys.slot(l.Slot().Start, l.BitSeq)})
+	before, err := p.slots(ctx, keys, []pool.Key{pool.KeyOf(l)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +278,7 @@ func TestViewThatLagsIsNotBelieved(t *testing.T) {
 	a, _ := acquireOne(t, p), acquireOne(t, p)
 	v := viewOf(t, p)
 	v.mu.Lock()
-	lagging := &view{pool: v.pool, end: func() {}, marks: slices.Clone(v.marks), rev: v.rev, moved: make(chan struct{})}
+	lagging := &view{pool: v.pool, end: func() {}, marks: slices.Clone(v.marks), line: pool.NewLine(pool.EmptyLine(v.pool.timeline), poolMarks(v.marks)), rev: v.rev, moved: make(chan struct{})}
 	v.mu.Unlock()
 	v.end()
 	for !func() bool { v.pool.mu.Lock(); defer v.pool.mu.Unlock(); return v.pool.view == nil }() {

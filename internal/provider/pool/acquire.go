@@ -84,7 +84,7 @@ func (c *Change) grant(r Reader, p Pool, line *canvas, m Moment, t provider.Term
 	ring := RingOf(t)
 	keys := make([]Key, len(ids))
 	for i, id := range ids {
-		keys[i] = ring.key(id)
+		keys[i] = ring.Key(id)
 	}
 	taken, err := r.Taken(p.Levels, keys)
 	if err != nil {

@@ -22,7 +22,8 @@ type Ring struct {
 // RingOf is the ring that the terms grant from.
 func RingOf(t provider.Terms) Ring { return Ring{t.BitSeq, t.Range()} }
 
-func (r Ring) key(machineID int64) Key { return Key{machineID << r.BitSeq, r.BitSeq} }
+// Key is the key of one of its machine IDs.
+func (r Ring) Key(machineID int64) Key { return Key{machineID << r.BitSeq, r.BitSeq} }
 
 // span is the low bits of some of its machine IDs.
 func (r Ring) span(ids provider.IDRange) snowflake.Slot {
@@ -33,10 +34,13 @@ func (r Ring) span(ids provider.IDRange) snowflake.Slot {
 func (r Ring) cursor(line Reader, m Moment) (int64, error) {
 	at, known, err := line.Cursor(r)
 	if err == nil && (!known || !r.IDs.Contains(at)) {
-		at = r.IDs.Low + m.Random(r.IDs.Count())
+		at = r.NewCursor(m.Random)
 	}
 	return at, err
 }
+
+// NewCursor is where a ring begins.
+func (r Ring) NewCursor(random func(n int64) int64) int64 { return r.IDs.Low + random(r.IDs.Count()) }
 
 // Choose returns up to n machine IDs of the ring that can be granted now, in the
 // order of package provider: the longest free first, and round-robin among equals.
@@ -53,7 +57,7 @@ func (r Ring) Choose(line LineReader, cursor int64, n int, nowMS int64) (ids []i
 			want = 1 // to learn when it is free
 		}
 		var chosen []int64
-		for _, part := range r.parts(cursor) {
+		for _, part := range r.Parts(cursor) {
 			for id, err := range group.ids(part) {
 				if err != nil {
 					return nil, 0, err
@@ -82,8 +86,8 @@ func (r Ring) Choose(line LineReader, cursor int64, n int, nowMS int64) (ids []i
 
 const maxLow = 1<<63 - 1
 
-// parts is the ring from the cursor on, as one or two ascending stretches.
-func (r Ring) parts(cursor int64) []provider.IDRange {
+// Parts is the ring from the cursor on, as one or two ascending stretches.
+func (r Ring) Parts(cursor int64) []provider.IDRange {
 	if cursor >= r.IDs.End-1 {
 		return []provider.IDRange{r.IDs}
 	}
@@ -156,7 +160,7 @@ func (g *group) ids(within provider.IDRange) iter.Seq2[int64, error] {
 			}
 			last := min((s.End-1)>>g.ring.BitSeq, within.End-1)
 			for id := max(s.Low>>g.ring.BitSeq, next); id <= last; id++ {
-				free, err := g.isLast(s, g.ring.key(id).Slot())
+				free, err := g.isLast(s, g.ring.Key(id).Slot())
 				if (free || err != nil) && !yield(id, err) {
 					return
 				}

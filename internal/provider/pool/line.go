@@ -68,11 +68,11 @@ func NewLine(whole Segment, marks []Mark) *Line {
 	}
 	stack := []slot{{whole.End, Mark{Key: Key{BitSeq: whole.BitSeq}, Created: -1, End: whole.FreeAt}}}
 	top := func() slot { return stack[len(stack)-1] }
-	l := &Line{}
+	var line []Segment
 	next := whole.Low // all before it is cut
 	cut := func(to int64) {
 		if to = min(to, whole.End); next < to {
-			l.byLow = append(l.byLow, Segment{Low: next, End: to, FreeAt: top().owner.End, BitSeq: top().owner.BitSeq})
+			line = append(line, Segment{Low: next, End: to, FreeAt: top().owner.End, BitSeq: top().owner.BitSeq})
 			next = to
 		}
 	}
@@ -94,7 +94,13 @@ func NewLine(whole Segment, marks []Mark) *Line {
 	for ; len(stack) > 0; stack = stack[:len(stack)-1] {
 		cut(top().end)
 	}
-	l.byPlace = slices.Clone(l.byLow)
+	return LineOf(line)
+}
+
+// LineOf is the line that has these segments, which are in ascending order. There
+// may be gaps: nothing is chosen there.
+func LineOf(segments []Segment) *Line {
+	l := &Line{byLow: segments, byPlace: slices.Clone(segments)}
 	slices.SortFunc(l.byPlace, comparePlaces)
 	return l
 }
@@ -154,6 +160,24 @@ func (l *Line) Apply(c Change) {
 		at, _ := slices.BinarySearchFunc(l.byPlace, s, comparePlaces)
 		l.byPlace = slices.Insert(l.byPlace, at, s)
 	}
+}
+
+// Renew makes the part of the line under a slot anew, from the records that overlap
+// it, in the order of Key.Compare.
+func (l *Line) Renew(slot snowflake.Slot, marks []Mark) {
+	under, _ := l.Over(slot, -1)
+	paint := NewLine(Segment{Low: slot.Start, End: slot.End, BitSeq: Never}, marks).byLow
+	if len(under) > 0 {
+		if left := under[0]; left.Low < slot.Start {
+			left.End = slot.Start
+			paint = append(paint, left)
+		}
+		if right := under[len(under)-1]; right.End > slot.End {
+			right.Low = slot.End
+			paint = append(paint, right)
+		}
+	}
+	l.Apply(Change{Erase: []snowflake.Slot{slot}, Paint: paint})
 }
 
 // position is that of the first segment that begins at the low bits or later.

@@ -89,7 +89,7 @@ func Extend(r Reader, m Moment, t provider.Terms, req provider.ExtendRequest) (l
 	if err != nil {
 		return lease.Lease{}, Change{}, err
 	}
-	longer, err := extended(m, t, req, taken[0])
+	longer, err := Extended(m, t, req, taken[0])
 	if err != nil {
 		return lease.Lease{}, Change{}, err
 	}
@@ -104,8 +104,8 @@ func Extend(r Reader, m Moment, t provider.Terms, req provider.ExtendRequest) (l
 	return longer.Shown().Lease, c, nil
 }
 
-// extended is the record as the extension leaves it.
-func extended(m Moment, t provider.Terms, req provider.ExtendRequest, taken Taken) (Record, error) {
+// Extended is the record as the extension leaves it.
+func Extended(m Moment, t provider.Terms, req provider.ExtendRequest, taken Taken) (Record, error) {
 	if taken.Own == nil {
 		return Record{}, m.forgotten(provider.ErrNotFound)
 	}

@@ -103,7 +103,7 @@ func TestParseURLRefuses(t *testing.T) {
 		"redis://h/one":                          "the database is a number",
 		"redis://h/-1":                           "the database is a number",
 		"redis://h/0/1":                          "too many parts",
-		"redis://h?pasword=hunter2":              `"pasword" that is not known here: allowed are term, quarantine, epoch, bit_id, bit_seq, bit_ts, pool, ids, prefix, min_replicas, failover_fence, max_lock_ttl, username, password_file`,
+		"redis://h?pasword=hunter2":              `"pasword" that is not known here: allowed are term, quarantine, epoch, bit_id, bit_seq, bit_ts, layout, pool, ids, prefix, min_replicas, failover_fence, max_lock_ttl, username, password_file`,
 		"redis://h?ca_file=x":                    `"ca_file"`,
 		"redis://h?db=1":                         `"db"`,
 		"redis://h?min_replicas=-1":              "min_replicas=-1",

@@ -81,7 +81,7 @@ var (
 // sharedParams are the parameters of static: and ip:. Without a pool there is
 // nothing that pool or ids could select from.
 func sharedParams() []string {
-	return []string{"term", "quarantine", "epoch", "bit_id", "bit_seq", "bit_ts"}
+	return []string{"term", "quarantine", "epoch", "bit_id", "bit_seq", "bit_ts", "layout"}
 }
 
 // StaticParams returns the parameters that a static: URL takes.

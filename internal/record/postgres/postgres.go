@@ -11,6 +11,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -58,8 +59,8 @@ type Store struct {
 	watchers *watchers
 }
 
-// New uses the client. longestMS is the longest term that a holder of a record has who
-// relies on it, as far as nothing else is known.
+// New uses the client. longestMS is the longest term of a grant, as far as nothing else
+// is known of those that may be missing.
 func New(client *postgresconn.Client, longestMS int64) *Store {
 	s := client.Use(postgresconn.Kind{Name: "records", Tables: tables, MaxMS: longestMS})
 	return &Store{Store: s, watchers: newWatchers(s)}
@@ -74,7 +75,7 @@ func (s *Store) Close() error {
 // seen is what a transaction has read of the records.
 type seen struct {
 	view record.View
-	ends map[string]*int64
+	ends map[string]int64
 	gone map[string]gone // what a deletion has to do
 }
 
@@ -85,12 +86,12 @@ type gone struct {
 
 // reads queues the reads of the ask.
 func reads(b *pgx.Batch, ask record.Ask, into *seen) {
-	*into = seen{view: record.View{Records: map[string]record.Record{}, Ranges: make([][]record.Entry, len(ask.Ranges))}, ends: map[string]*int64{}, gone: map[string]gone{}}
+	*into = seen{view: record.View{Records: map[string]record.Record{}, Ranges: make([][]record.Entry, len(ask.Ranges))}, ends: map[string]int64{}, gone: map[string]gone{}}
 	if len(ask.Keys) > 0 {
-		b.Queue("SELECT key, value, end_ms, mark, tell FROM record WHERE key = ANY ($1)", ask.Keys).Query(func(rows pgx.Rows) error {
+		b.Queue("SELECT key, value, coalesce(end_ms, 0), mark, tell FROM record WHERE key = ANY ($1)", ask.Keys).Query(func(rows pgx.Rows) error {
 			var key string
 			var value []byte
-			var end *int64
+			var end int64
 			var g gone
 			_, err := pgx.ForEachRow(rows, []any{&key, &value, &end, &g.mark, &g.tell}, func() error {
 				into.view.Records[key] = record.Record{Value: value}
@@ -109,15 +110,20 @@ func reads(b *pgx.Batch, ask record.Ask, into *seen) {
 	b.Queue("SELECT floor FROM record_floor").QueryRow(func(row pgx.Row) error { return row.Scan(&into.view.Floor) })
 }
 
+// now is the store's clock, which does not go back: it would make a term that ended
+// last again, and one that began then shorter.
+func now(m postgresconn.Moment) int64 { return max(m.NowMS, m.LastMS) }
+
 // at completes the view with what the store says of its moment.
 func (s *seen) at(m postgresconn.Moment) record.View {
 	f := m.Fence
-	s.view.NowMS, s.view.Life = m.NowMS, f.Life
+	s.view.NowMS, s.view.Life = now(m), f.Life
 	s.view.Fence = record.Fence{Doubt: !f.Trusted, FromMS: f.FromMS, UntilMS: f.UntilMS, Reason: f.Reason}
+	if f.Forgot {
+		s.view.Floor = max(s.view.Floor, s.view.NowMS*1000)
+	}
 	for key, r := range s.view.Records {
-		end := s.ends[key]
-		r.Over = end != nil && *end <= m.NowMS
-		s.view.Records[key] = r
+		s.view.Records[key] = record.WithTerm(r.Value, s.ends[key], s.view.NowMS)
 	}
 	return s.view
 }
@@ -135,21 +141,29 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 		}
 		reads(b, ask, &found)
 	}, func(tx *postgresconn.Tx) error {
-		atMS = tx.NowMS
+		atMS = now(tx.Moment)
 		writes, err := rule(found.at(tx.Moment))
 		if err == nil {
 			err = ask.ValidateWrites(writes)
 		}
-		if err != nil || len(writes) == 0 {
+		if err != nil {
 			return err
+		}
+		if len(writes) == 0 {
+			tx.Confirm() // the answer rests on what is there
+			return nil
 		}
 		if len(ask.Ranges) == 0 {
 			tx.Queue(share)
 		}
+		tx.NowMS = atMS
 		found.write(tx, writes)
 		return nil
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, postgresconn.ErrUnconfirmed):
+		return 0, fmt.Errorf("%w: %w", record.ErrUnconfirmed, err)
+	case err != nil:
 		return 0, err
 	}
 	return atMS, nil
@@ -171,7 +185,7 @@ type columns struct {
 // write queues the writes, and a sweep.
 func (s *seen) write(tx *postgresconn.Tx, writes []record.Write) {
 	var c columns
-	floor := s.view.Floor
+	floor := int64(0)
 	for _, w := range writes {
 		c.keys = append(c.keys, w.Key)
 		before, there := s.gone[w.Key]
@@ -185,7 +199,9 @@ func (s *seen) write(tx *postgresconn.Tx, writes []record.Write) {
 			continue
 		}
 		c.add(w, tx.NowMS)
-		tx.Lasts(w.TermMS)
+		if w.Grant {
+			tx.Lasts(w.TermMS)
+		}
 	}
 	tx.Queue("DELETE FROM record_index WHERE key = ANY ($1)", c.keys)
 	if len(c.kept) < len(c.keys) {
@@ -256,11 +272,11 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	type row struct {
 		Key   string
 		Value []byte
-		End   *int64
+		End   int64
 	}
 	var found []row
 	m, err := s.Look(ctx, func(b *pgx.Batch) {
-		query := `SELECT key, substring(value FOR $1), end_ms FROM record WHERE key > $2 AND key >= $3 AND starts_with(key, $3) ORDER BY key LIMIT $4`
+		query := `SELECT key, substring(value FOR $1), coalesce(end_ms, 0) FROM record WHERE key > $2 AND key >= $3 AND starts_with(key, $3) ORDER BY key LIMIT $4`
 		b.Queue(query, record.MaxHead, after, prefix, limit).Query(func(rows pgx.Rows) (err error) {
 			found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[row])
 			return err
@@ -268,7 +284,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	})
 	var page []record.Head
 	for _, r := range found {
-		page = append(page, record.HeadOf(r.Key, record.Record{Value: r.Value, Over: r.End != nil && *r.End <= m.NowMS}))
+		page = append(page, record.HeadOf(r.Key, record.WithTerm(r.Value, r.End, now(m))))
 	}
 	return page, err
 }

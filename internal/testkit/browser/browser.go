@@ -17,11 +17,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-// Patience is how long anything may take on a busy machine. Only a test that
-// fails waits for so long.
-const Patience = 60 * time.Second
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+)
 
 // poll is how often a condition is looked at.
 const poll = 20 * time.Millisecond
@@ -51,8 +50,7 @@ type message struct {
 // candidates are the names that the browser goes by.
 var candidates = []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"}
 
-// Start runs a Chromium until the end of the test. Without one, or where it cannot
-// run, the test is skipped.
+// Start runs a Chromium until the end of the test, which belongs to the ring all.
 func Start(t testing.TB) *Browser {
 	t.Helper()
 	var path string
@@ -62,8 +60,9 @@ func Start(t testing.TB) *Browser {
 			break
 		}
 	}
+	ring.All(t)
 	if path == "" {
-		t.Skipf("none of %v is installed: make setup installs it where it can", candidates)
+		path = ring.Program(t, candidates[0])
 	}
 	dir, err := os.MkdirTemp("", "kz-browser-")
 	if err != nil {
@@ -179,14 +178,14 @@ func (b *Browser) call(session, method string, params, result any) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", method, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	select {
 	case m = <-answer:
 	case <-b.ended:
 		return fmt.Errorf("%s: the browser has ended", method)
 	case <-ctx.Done():
-		return fmt.Errorf("%s: no answer within %v", method, Patience)
+		return fmt.Errorf("%s: no answer within %v", method, await.Patience)
 	}
 	if m.Error != nil {
 		return fmt.Errorf("%s: %s", method, m.Error.Message)
@@ -347,7 +346,7 @@ func (tab *Tab) Text(selector string) (text string) {
 // Await waits until the expression is true.
 func (tab *Tab) Await(expression string) {
 	tab.t.Helper()
-	deadline := time.Now().Add(Patience)
+	deadline := time.Now().Add(await.Patience)
 	for {
 		var ok bool
 		err := tab.eval("Boolean("+expression+")", &ok)
@@ -357,7 +356,7 @@ func (tab *Tab) Await(expression string) {
 		if time.Now().After(deadline) {
 			var text string
 			_ = tab.eval("document.body.innerText", &text)
-			tab.t.Fatalf("not within %v: %s (%v)\nproblems: %q\nthe page says:\n%s", Patience, expression, err, tab.Problems(), text)
+			tab.t.Fatalf("not within %v: %s (%v)\nproblems: %q\nthe page says:\n%s", await.Patience, expression, err, tab.Problems(), text)
 		}
 		time.Sleep(poll)
 	}

@@ -13,14 +13,13 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-const (
-	// imageSize is that of the file system.
-	imageSize = 64 << 20
-	// patience is how long what has the file system open may take to close it.
-	patience = 30 * time.Second
-)
+// imageSize is that of the file system.
+const imageSize = 64 << 20
 
 // Disk is an ext4 in a file.
 type Disk struct {
@@ -35,6 +34,7 @@ type Disk struct {
 // ends.
 func Ext4(t testing.TB, options ...string) *Disk {
 	t.Helper()
+	ring.All(t)
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("only root of a Linux system can mount an ext4")
 	}
@@ -95,7 +95,7 @@ func (d *Disk) unmount() {
 	// What a freeze held up may still be closing its files.
 	var out []byte
 	var err error
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(await.Patience); ; time.Sleep(10 * time.Millisecond) {
 		if out, err = exec.Command("umount", d.dir).CombinedOutput(); err == nil || time.Now().After(deadline) {
 			break
 		}

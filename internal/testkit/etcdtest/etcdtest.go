@@ -22,10 +22,12 @@ import (
 	"go.uber.org/zap"
 
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // StartPatience is how long a server may take until it can be written to.
-const StartPatience = 20 * time.Second
+const StartPatience = await.Patience
 
 // Member is one etcd server process.
 type Member struct {
@@ -50,10 +52,11 @@ func freePorts(n int) ([]int, error) {
 	return ports, nil
 }
 
-// Installed reports whether there is an etcd to start.
-func Installed() bool {
-	_, err := exec.LookPath("etcd")
-	return err == nil
+// Needed puts the test into the ring all, and fails there without an etcd.
+func Needed(t testing.TB) {
+	t.Helper()
+	ring.All(t)
+	ring.Program(t, "etcd")
 }
 
 // newMembers prepares a cluster of n servers with the further arguments.
@@ -129,7 +132,7 @@ func Writable(members ...*Member) error {
 		return err
 	}
 	defer cl.Close()
-	deadline := time.Now().Add(StartPatience)
+	deadline := time.Now().Add(await.Patience)
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		_, err := cl.Put(ctx, "/ready", "")
@@ -150,9 +153,7 @@ func Writable(members ...*Member) error {
 // Cluster starts n servers for one test.
 func Cluster(t testing.TB, n int, scheme string, args ...string) []*Member {
 	t.Helper()
-	if !Installed() {
-		t.Skip("etcd is not installed (Debian: etcd-server)")
-	}
+	Needed(t)
 	members, err := newMembers(MemoryDir(t), n, scheme, args...)
 	if err != nil {
 		t.Fatal(err)
@@ -212,9 +213,7 @@ func Run(m *testing.M) int {
 // keys, with a prefix that no other has. Run ends it.
 func Shared(t testing.TB) etcdconn.Config {
 	t.Helper()
-	if !Installed() {
-		t.Skip("etcd is not installed (Debian: etcd-server)")
-	}
+	Needed(t)
 	shared.Do(func() {
 		if shared.dir, shared.err = os.MkdirTemp("/dev/shm", "kazahana-etcd-"); shared.err != nil {
 			shared.dir, shared.err = os.MkdirTemp("", "kazahana-etcd-")

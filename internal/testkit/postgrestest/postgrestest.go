@@ -39,6 +39,9 @@ type Server struct {
 	Dir  string // of the socket; the data are in Dir/data
 	args []string
 	cmd  *exec.Cmd
+
+	mu  sync.Mutex // guards raw
+	raw *pgx.Conn  // for SQL; nil: not yet, or the server was killed
 }
 
 var shared struct {
@@ -230,6 +233,7 @@ func (s *Server) Log() string { return filepath.Join(s.Dir, "log") }
 func (s *Server) end(sig syscall.Signal) {
 	if s.cmd != nil {
 		s.Thaw()
+		s.forgetSession()
 		_ = s.cmd.Process.Signal(sig)
 		_ = s.cmd.Wait()
 		s.cmd = nil
@@ -317,42 +321,57 @@ func (s *Server) connect() (*pgx.Conn, error) {
 	return pgx.Connect(ctx, fmt.Sprintf("host=%s port=%s user=%s database=%s sslmode=disable", s.Dir, Port, asUser, database))
 }
 
-// Raw is a session of an administrator.
-func (s *Server) Raw() *pgx.Conn {
-	s.tb.Helper()
-	conn, err := s.connect()
-	if err != nil {
-		s.tb.Fatal(err)
-	}
-	return conn
-}
-
 // SQL runs statements, and returns the last one's rows as text.
 func (s *Server) SQL(statements ...string) string {
 	s.tb.Helper()
-	conn := s.Raw()
-	defer conn.Close(context.Background())
+	out, err := s.do(statements)
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	return out
+}
+
+func (s *Server) do(statements []string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.raw == nil || s.raw.IsClosed() {
+		conn, err := s.connect()
+		if err != nil {
+			return "", err
+		}
+		s.raw = conn
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var out bytes.Buffer
 	for _, text := range statements {
 		out.Reset()
-		rows, err := conn.Query(ctx, text)
+		rows, err := s.raw.Query(ctx, text, pgx.QueryExecModeSimpleProtocol)
 		if err != nil {
-			s.tb.Fatalf("%s: %v", text, err)
+			return "", fmt.Errorf("%s: %w", text, err)
 		}
 		for rows.Next() {
 			values, err := rows.Values()
 			if err != nil {
-				s.tb.Fatalf("%s: %v", text, err)
+				return "", fmt.Errorf("%s: %w", text, err)
 			}
 			fmt.Fprintln(&out, values...)
 		}
 		if rows.Close(); rows.Err() != nil {
-			s.tb.Fatalf("%s: %v", text, rows.Err())
+			return "", fmt.Errorf("%s: %w", text, rows.Err())
 		}
 	}
-	return strings.TrimSpace(out.String())
+	return strings.TrimSpace(out.String()), nil
+}
+
+// forgetSession ends the session of SQL.
+func (s *Server) forgetSession() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.raw != nil {
+		_ = s.raw.Close(context.Background())
+		s.raw = nil
+	}
 }
 
 var schemas atomic.Int64
@@ -377,22 +396,13 @@ func (s *Server) Config(more ...string) postgresconn.Config {
 // Unix ms.
 func (s *Server) Clock(cfg *postgresconn.Config) func(unixMS int64) {
 	s.tb.Helper()
-	conn := s.Raw()
-	s.tb.Cleanup(func() { _ = conn.Close(context.Background()) })
 	table := "public.clock_" + cfg.Schema
-	do := func(text string, args ...any) {
-		if _, err := conn.Exec(context.Background(), text, args...); err != nil {
-			panic(err) // the test's goroutine may be another one
-		}
-	}
-	do("CREATE TABLE " + table + " (ms bigint)")
-	do("INSERT INTO " + table + " VALUES (0)")
+	s.SQL("CREATE TABLE "+table+" (ms bigint)", "INSERT INTO "+table+" VALUES (0)")
 	cfg.Clock = "(SELECT ms FROM " + table + ")"
-	var mu sync.Mutex
 	return func(unixMS int64) {
-		mu.Lock()
-		defer mu.Unlock()
-		do("UPDATE "+table+" SET ms = $1", unixMS)
+		if _, err := s.do([]string{fmt.Sprintf("UPDATE %s SET ms = %d", table, unixMS)}); err != nil {
+			panic(err) // the goroutine may be another one than the test's
+		}
 	}
 }
 
@@ -411,3 +421,6 @@ func Eventually(tb testing.TB, what string, f func() error) {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
+
+// AddArgs adds arguments for the next start.
+func (s *Server) AddArgs(args ...string) { s.args = append(s.args, args...) }

@@ -22,10 +22,9 @@ import (
 	"go.uber.org/goleak"
 
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
-
-// StartTimeout is for a slow machine.
-const StartTimeout = 30 * time.Second
 
 // Server is a real redis-server or redis-sentinel of a test.
 type Server struct {
@@ -75,14 +74,12 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// Binary is where the program is; without it the test is skipped.
+// Binary is where the program of a server is. A test that starts one belongs to the
+// ring all.
 func Binary(tb testing.TB, name string) string {
 	tb.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		tb.Skipf("%s is not installed (scripts/setup installs it)", name)
-	}
-	return path
+	ring.All(tb)
+	return ring.Program(tb, name)
 }
 
 // New starts a server that ends with the test.
@@ -141,7 +138,7 @@ func (s *Server) Start() {
 	if err := s.cmd.Start(); err != nil {
 		s.tb.Fatal(err)
 	}
-	Eventually(s.tb, "the server answers", func() error {
+	await.Success(s.tb, "the server answers", func() error {
 		c, err := net.Dial("unix", s.Sock)
 		if err != nil {
 			return err
@@ -220,7 +217,7 @@ func (s *Server) CPU(tb testing.TB) (used time.Duration) {
 func (s *Server) Follow(primary *Server) {
 	s.tb.Helper()
 	s.Do(s.tb, "REPLICAOF", "127.0.0.1", primary.Port)
-	Eventually(s.tb, "the replica is in step", func() error {
+	await.Success(s.tb, "the replica is in step", func() error {
 		if info := s.Do(s.tb, "INFO", "replication"); !strings.Contains(info, "master_link_status:up") {
 			return errors.New(info)
 		}
@@ -235,7 +232,7 @@ func (s *Server) Follow(primary *Server) {
 // InStep waits until one replica has all that was written.
 func InStep(tb testing.TB, primary *Server) {
 	tb.Helper()
-	Eventually(tb, "the replica has it all", func() error {
+	await.Success(tb, "the replica has it all", func() error {
 		c := primary.Raw()
 		defer c.Close()
 		conn := c.Conn()
@@ -254,30 +251,29 @@ func InStep(tb testing.TB, primary *Server) {
 // Promote makes a replica a primary.
 func (s *Server) Promote() { s.Do(s.tb, "REPLICAOF", "NO", "ONE") }
 
-// Eventually waits until f has no error.
-func Eventually(tb testing.TB, what string, f func() error) {
-	tb.Helper()
-	eventually(tb, StartTimeout, what, f)
-}
-
-func eventually(tb testing.TB, limit time.Duration, what string, f func() error) {
-	tb.Helper()
-	deadline := time.Now().Add(limit)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			tb.Fatalf("%s: not within %v: %v", what, limit, err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 var prefixes atomic.Int64
 
 // Config is for the server, with a prefix that no other has.
 func (s *Server) Config() redisconn.Config {
 	return redisconn.Config{Scheme: redisconn.SchemeUnix, Addrs: []string{s.Sock}, Prefix: fmt.Sprintf("{t%d}:", prefixes.Add(1))}
+}
+
+const (
+	// StartTimeout is how long a server may take.
+	StartTimeout = await.Patience
+	// FailoverTimeout is for sentinels too: those that were held up for two seconds
+	// watch for thirty before they act.
+	FailoverTimeout = await.Patience
+)
+
+// Eventually waits until f has no error.
+func Eventually(tb testing.TB, what string, f func() error) {
+	tb.Helper()
+	await.Success(tb, what, f)
+}
+
+// AfterFailover waits until f has no error.
+func AfterFailover(tb testing.TB, what string, f func() error) {
+	tb.Helper()
+	await.Success(tb, what, f)
 }

@@ -7,25 +7,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // SentinelSet is what the sentinels of Sentinels call the primary and its replicas.
 const SentinelSet = "the-set"
-
-// FailoverTimeout is for a slow machine: sentinels that were held up for two seconds
-// watch for thirty before they act.
-const FailoverTimeout = 100 * time.Second
-
-// AfterFailover waits until f has no error.
-func AfterFailover(tb testing.TB, what string, f func() error) {
-	tb.Helper()
-	eventually(tb, FailoverTimeout, what, f)
-}
 
 // Sentinels starts three sentinels that watch the primary, and waits until they
 // know each other and its replicas. It returns their addresses. more are lines of
@@ -62,7 +52,7 @@ func Sentinels(tb testing.TB, primary *Server, replicas int, more, password stri
 	for _, addr := range addrs {
 		c := redis.NewSentinelClient(&redis.Options{Addr: addr, Password: password, DisableIdentity: true})
 		defer c.Close()
-		Eventually(tb, "the sentinels know each other", func() error {
+		await.Success(tb, "the sentinels know each other", func() error {
 			set, err := c.Master(context.Background(), SentinelSet).Result()
 			if err == nil && (set["num-other-sentinels"] != "2" || set["num-slaves"] != fmt.Sprint(replicas)) {
 				err = fmt.Errorf("%v", set)

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"golang.org/x/sys/unix"
 )
 
@@ -64,6 +65,7 @@ var (
 )
 
 func TestStorm(t *testing.T) {
+	ring.Deep(t)
 	askers, lasts, kills := brief, stormDefault, 1
 	if text := os.Getenv(stormEnv); text != "" {
 		var err error

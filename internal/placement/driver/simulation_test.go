@@ -1,4 +1,4 @@
-package placement
+package driver
 
 import (
 	"container/heap"
@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/placement"
 )
 
 var seeds = flag.Int("placement.seeds", 80, "worlds that TestSimulation looks at")
@@ -18,10 +20,7 @@ const (
 	simNodes    = 4
 	simKeys     = 6
 	simTTL      = 5_000 // of memberships and locks
-	simRenew    = 1_500
-	simMargin   = 500 // of a membership that its holder counts as over
 	simPoll     = 250
-	simTick     = 500
 	simDeadline = 1_000 // of a command, and of what Check promises
 	simDrift    = 0.02  // of a host's clock, faster or slower
 	simHarm     = 40_000
@@ -41,7 +40,7 @@ type careless struct {
 	late        bool // what the membership allowed is done after its end
 	generous    bool // a membership is given back while something is activated
 	hasty       bool // a process that cannot be reached is taken for one that has ended all
-	unlimited   bool // Check promises more than Passivate waits for
+	unlimited   bool // Check promises more than placement.Passivate waits for
 }
 
 // world is hosts, their processes, and one store that all of them use.
@@ -54,13 +53,13 @@ type world struct {
 	serial   int
 	nodes    []*node
 	locks    map[string]*simLock // keys and members
-	records  map[Key]Record
+	records  map[placement.Key]placement.Record
 	tokens   int64
 	down     bool  // the store answers nobody
 	quiet    int64 // when the last fault is over
 	violated error
-	reserved map[Key]Record // by the latest activation
-	latest   map[Key]Record // likewise, that a process has been asked for
+	reserved map[placement.Key]placement.Record // by the latest activation
+	latest   map[placement.Key]placement.Record // likewise, that a process has been asked for
 	stats    stats
 }
 
@@ -87,6 +86,7 @@ func (w *world) broken(format string, args ...any) {
 
 type simLock struct {
 	owner   string
+	lease   string // of a membership
 	token   int64
 	expires int64
 }
@@ -147,7 +147,7 @@ func (w *world) acquire(name, owner string) (int64, error) {
 		return 0, fmt.Errorf("held by %s", l.owner)
 	}
 	w.tokens++
-	w.locks[name] = &simLock{owner, w.tokens, w.now + simTTL}
+	w.locks[name] = &simLock{owner: owner, token: w.tokens, expires: w.now + simTTL}
 	return w.tokens, nil
 }
 
@@ -157,14 +157,14 @@ func (w *world) release(name string, token int64) {
 	}
 }
 
-// ended is what CheckOwner asks.
-func (w *world) ended(m Member) bool {
+// ended is what placement.CheckOwner asks.
+func (w *world) ended(m placement.Member) bool {
 	l := w.locks["members/"+m.Authority]
 	return w.trusting || l == nil || l.token != m.Token || l.expires <= w.now
 }
 
-func (w *world) store(k Key, r Record) (err error) {
-	next, err := Put(w.records[k], r)
+func (w *world) store(k placement.Key, r placement.Record) (err error) {
+	next, err := placement.Put(w.records[k], r)
 	if w.overwriting {
 		next, err = r, nil
 	}
@@ -178,10 +178,10 @@ func (w *world) store(k Key, r Record) (err error) {
 	return err
 }
 
-func (w *world) remove(k Key, r Record, keep bool) {
-	next := Drop(w.records[k], r, keep)
+func (w *world) remove(k placement.Key, r placement.Record, keep bool) {
+	next := placement.Drop(w.records[k], r, keep)
 	if w.forgetting && next.Owner.Authority == "" {
-		next = Record{Snapshot: next.Snapshot}
+		next = placement.Record{Snapshot: next.Snapshot}
 	}
 	w.records[k] = next
 }
@@ -198,7 +198,7 @@ func (w *world) harm() {
 	case 2, 3:
 		n.paused = max(n.paused, w.until(w.now+w.rng.Int64N(3*simTTL)))
 	case 4:
-		n.stop(w.rng.Int64N([]int64{50, 600, 2500}[w.rng.IntN(3)]))
+		n.stop(w.rng.Int64N([]int64{50, 600, 2500, 20_000}[w.rng.IntN(4)]))
 	case 5:
 		w.down = true
 		w.after(w.until(w.now+w.rng.Int64N(4000))-w.now, func() { w.down = false })
@@ -221,15 +221,15 @@ func (w *world) harm() {
 	}
 }
 
-func simKey(i int64) Key { return Key{"room", fmt.Sprint(i)} }
+func simKey(i int64) placement.Key { return placement.Key{Kind: "room", Identity: fmt.Sprint(i)} }
 
 func newWorld(t *testing.T, seed uint64, without careless) *world {
 	w := &world{
-		T: t, careless: without, rng: rand.New(rand.NewPCG(seed, 8)), locks: map[string]*simLock{}, records: map[Key]Record{}, reserved: map[Key]Record{}, latest: map[Key]Record{},
+		T: t, careless: without, rng: rand.New(rand.NewPCG(seed, 8)), locks: map[string]*simLock{}, records: map[placement.Key]placement.Record{}, reserved: map[placement.Key]placement.Record{}, latest: map[placement.Key]placement.Record{},
 		quiet: simHarm + 2*simDeadline, // when the last late message has come
 	}
 	for i := range simNodes {
-		n := &node{world: w, name: fmt.Sprintf("host-%d:1", i), boots: time.Duration(w.rng.Int64N(1e9)) * time.Millisecond, live: map[Key]live{}}
+		n := &node{world: w, name: fmt.Sprintf("host-%d:1", i), boots: time.Duration(w.rng.Int64N(1e9)) * time.Millisecond, live: map[placement.Key]live{}}
 		n.clock(1+simDrift*(2*w.rng.Float64()-1), 0)
 		w.nodes = append(w.nodes, n)
 		n.after(w.rng.Int64N(3000), n.start)
@@ -286,11 +286,11 @@ func (w *world) settled() {
 			return
 		}
 		k := simKey(i)
-		where, _ := w.nodes[0].core.topology.Authority(k)
+		where := w.nodes[0].authority(k)
 		for _, n := range w.nodes {
 			if err := n.resolve(k); err != nil {
 				w.broken("%s does not resolve %v: %v; %+v", n.name, k, err, n.core.Snapshot(n.moment()))
-			} else if authority, _ := n.core.topology.Authority(k); authority != where {
+			} else if authority := n.authority(k); authority != where {
 				w.broken("%v is at %s and at %s", k, where, authority)
 			}
 			n.notice()

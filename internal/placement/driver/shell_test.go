@@ -33,28 +33,6 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// A host whose process has not let go in time does not give its membership back:
-// others wait for its end.
-func TestMembershipOutlastsDeafProcess(t *testing.T) {
-	bubble(t, func(t *testing.T, s *site) {
-		a := s.start("a:1", func(c *Config) { c.Executor = silent{} })
-		a.SetKinds([]string{"room"})
-		ready()
-		_, _ = a.Resolve(t.Context(), room(1), time.Millisecond)
-		a.stop()
-		l, err := s.locks.Get(t.Context(), "t", membersPrefix+"a:1")
-		if err != nil || l.State != lock.Active {
-			t.Errorf("the membership is %+v, %v", l, err)
-		}
-	})
-}
-
-// silent is a process that never answers, not even that it was too late.
-type silent struct{}
-
-func (silent) Activate(placement.Key, placement.Record, time.Duration, func(string, error))  {}
-func (silent) Passivate(placement.Key, placement.Record, time.Duration, func([]byte, error)) {}
-
 // fencedStore refuses for a while, as Redis does after it may have forgotten.
 type fencedStore struct {
 	lock.Store
@@ -85,46 +63,6 @@ func TestFenceIsWaitedFor(t *testing.T) {
 		}
 		a.stop()
 	})
-}
-
-// A crowd of commands is carried out by few.
-func TestFewWorkers(t *testing.T) {
-	bubble(t, func(t *testing.T, s *site) {
-		slow := &slowStore{Store: s.locks}
-		a := s.start("a:1", func(c *Config) { c.Locks = slow })
-		ready()
-		const crowd = 1000
-		for i := range crowd {
-			if _, err := a.Resolve(t.Context(), room(i), 0); !errors.Is(err, placement.ErrPending) {
-				t.Fatal(err)
-			}
-		}
-		synctest.Wait()
-		if n := slow.most.Load(); n != maxCommands {
-			t.Errorf("%d calls of the store at once, want %d", n, maxCommands)
-		}
-		for i := range crowd {
-			if _, err := a.Resolve(t.Context(), room(i), time.Hour); err != nil {
-				t.Fatal(err)
-			}
-		}
-		a.stop()
-	})
-}
-
-// slowStore takes a while, and counts how many it is asked for at once.
-type slowStore struct {
-	lock.Store
-	now, most atomic.Int64
-}
-
-func (s *slowStore) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
-	if r.Op == lock.Acquire && r.Key[:1] == "a" {
-		s.most.Store(max(s.most.Load(), s.now.Add(1)))
-		time.Sleep(100 * time.Millisecond)
-		s.now.Add(-1)
-	}
-	return s.Store.Do(ctx, r)
 }
 
 // telling is a store that tells of changes in its own way.
@@ -188,28 +126,6 @@ func TestReadinessIsWaitedFor(t *testing.T) {
 	})
 }
 
-// What has not begun at the stop does not begin, however slow the store is.
-func TestStopBeginsNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, s *site) {
-		slow := &slowStore{Store: s.locks}
-		a := s.start("a:1", func(c *Config) { c.Locks = slow })
-		ready()
-		for i := range 10_000 {
-			if _, err := a.Resolve(t.Context(), room(i), 0); !errors.Is(err, placement.ErrPending) {
-				t.Fatal(err)
-			}
-		}
-		began := time.Now()
-		a.stop()
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("the stop took %v", took)
-		}
-		if n := len(must(s.locks.List(t.Context(), "t", "", lock.MaxList))(t)); n != 0 {
-			t.Errorf("%d locks are left", n)
-		}
-	})
-}
-
 // overtaken are records in which somebody else is faster, once.
 type overtaken struct {
 	storage.Storage
@@ -230,6 +146,34 @@ func TestOvertakenIsAskedAgain(t *testing.T) {
 		ready()
 		if _, err := a.Resolve(t.Context(), room(1), time.Minute); err != nil {
 			t.Error(err)
+		}
+		a.stop()
+	})
+}
+
+// stuckStore does not answer for one room.
+type stuckStore struct{ lock.Store }
+
+func (s stuckStore) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
+	if r.Key == activationPrefix+room(0).String() {
+		<-ctx.Done()
+		return lock.Lease{}, ctx.Err()
+	}
+	return s.Store.Do(ctx, r)
+}
+
+// A key whose store does not answer keeps no other key waiting.
+func TestStuckCommandDelaysNoOther(t *testing.T) {
+	bubble(t, func(t *testing.T, s *site) {
+		a := s.start("a:1", func(c *Config) { c.Locks = stuckStore{s.locks} })
+		ready()
+		_, _ = a.Resolve(t.Context(), room(0), 0)
+		began := time.Now()
+		if _, err := a.Resolve(t.Context(), room(1), time.Minute); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took >= commandTimeout {
+			t.Errorf("room 1 has waited %v for room 0", took)
 		}
 		a.stop()
 	})

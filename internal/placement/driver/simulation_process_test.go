@@ -1,4 +1,4 @@
-package placement
+package driver
 
 import (
 	"cmp"
@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/placement"
 )
 
 // live is an activation as its process knows it. The process relies on it for as
@@ -20,7 +22,7 @@ type live struct {
 // activate is the process's part. Each activation leaves its token behind as its
 // snapshot. One that was frozen may come to it when another has taken over long
 // ago: it will be promised nothing.
-func (n *node) activate(c Command) (pid string) {
+func (n *node) activate(c placement.Command) (pid string) {
 	n.stats.activated++
 	if before := n.latest[c.Key]; c.Record.Token > before.Token {
 		if leftBy(c.Record) < leftBy(before) {
@@ -34,13 +36,13 @@ func (n *node) activate(c Command) (pid string) {
 	return fmt.Sprint("pid", c.Record.Token)
 }
 
-func leftBy(r Record) int64 {
+func leftBy(r placement.Record) int64 {
 	token, _ := strconv.ParseInt(string(r.Snapshot), 10, 64)
 	return token
 }
 
 // alone judges that no process but one relies on the key.
-func (w *world) alone(k Key, but *node) {
+func (w *world) alone(k placement.Key, but *node) {
 	for _, n := range w.nodes {
 		if l, ok := n.live[k]; ok && n != but && n.boot() < l.until {
 			w.broken("%v has token %d, and %s relies on token %d for %v more", k, w.latest[k].Token, n.name, l.token, l.until-n.boot())
@@ -48,7 +50,7 @@ func (w *world) alone(k Key, but *node) {
 	}
 }
 
-func (n *node) passivate(c Command) (snapshot []byte) {
+func (n *node) passivate(c placement.Command) (snapshot []byte) {
 	if n.live[c.Key].token != c.Record.Token {
 		return nil // it never knew it
 	}
@@ -58,7 +60,7 @@ func (n *node) passivate(c Command) (snapshot []byte) {
 
 // act has the process do something for a key that it believes to have, after it
 // has asked where the last promise is over.
-func (n *node) act(k Key) {
+func (n *node) act(k placement.Key) {
 	l, ok := n.live[k]
 	switch {
 	case !ok || n.frozen > n.now:
@@ -80,10 +82,12 @@ func (n *node) act(k Key) {
 }
 
 // check is the daemon's answer to Check: how long the activation may be relied on.
-func (n *node) check(k Key, token int64) time.Duration {
+func (n *node) check(k placement.Key, token int64) time.Duration {
 	valid, ok := n.core.Check(k, token, n.moment())
-	if e := n.core.entries[k]; n.late && e != nil && e.record.Token == token && !e.unwanted {
-		valid, ok = simTTL*time.Millisecond, true
+	for _, a := range n.core.Single(k, n.moment()).Activations {
+		if n.late && a.Record.Token == token && a.Doing != "passivating" {
+			valid, ok = simTTL*time.Millisecond, true
+		}
 	}
 	if most := simDeadline * time.Millisecond; ok && valid > most && !n.unlimited {
 		return most
@@ -92,7 +96,7 @@ func (n *node) check(k Key, token int64) time.Duration {
 }
 
 // rely takes the answer, if the process still has what it asked for.
-func (n *node) rely(k Key, token int64, until time.Duration) {
+func (n *node) rely(k placement.Key, token int64, until time.Duration) {
 	if n.frozen > n.now {
 		n.after(n.frozen-n.now, func() { n.rely(k, token, until) })
 		return
@@ -126,51 +130,51 @@ func (n *node) disconnect() {
 			if n.hasty {
 				n.run(n.core.Ended(k, token, n.moment()))
 			} else {
-				o, _ := n.core.Evict(k, token, n.moment())
-				n.run(o)
+				fx, _ := n.core.Evict(k, token, n.moment())
+				n.run(fx)
 			}
 		})
 	}
 }
 
-func keysOf[V any](m map[Key]V) []Key {
-	var keys []Key
+func keysOf[V any](m map[placement.Key]V) []placement.Key {
+	var keys []placement.Key
 	for k := range m {
 		keys = append(keys, k)
 	}
-	slices.SortFunc(keys, func(a, b Key) int { return cmp.Compare(a.Identity, b.Identity) })
+	slices.SortFunc(keys, func(a, b placement.Key) int { return cmp.Compare(a.Identity, b.Identity) })
 	return keys
 }
 
 var errDown = errors.New("the host is down")
 
 // resolve asks the node's coordinator, and judges its answer.
-func (n *node) resolve(k Key) error {
+func (n *node) resolve(k placement.Key) error {
 	if n.core == nil || n.paused > n.now {
 		return errDown
 	}
-	ready := n.core.State(n.moment()) == StateMember
-	n.resolved = Event{}
-	r, o, err := n.core.Resolve(k, n.moment())
-	commands := len(o.Commands)
-	n.run(o)
+	ready := n.core.State(n.moment()) == placement.StateMember
+	n.resolved = placement.Event{}
+	r, fx, err := n.core.Resolve(k, n.moment())
+	commands := len(fx.Begin)
+	n.run(fx)
 	if !ready {
-		if !errors.Is(err, ErrNotReady) {
+		if !errors.Is(err, placement.ErrNotReady) {
 			n.broken("%s is not ready, and resolves %v to %+v, %v", n.name, k, r, err)
 		}
 		return err
 	}
-	authority, _ := n.core.topology.Authority(k)
+	authority := n.authority(k)
 	switch {
-	case n.resolved != Event{Kind: Resolved, Key: k, Authority: authority, ObservedMS: n.moment().UnixMS}:
+	case n.resolved != placement.Event{Kind: placement.Resolved, Key: k, Authority: authority, ObservedMS: n.moment().UnixMS}:
 		n.broken("%s has resolved %v, and told %+v", n.name, k, n.resolved)
-	case err != nil && !errors.Is(err, ErrPending):
+	case err != nil && !errors.Is(err, placement.ErrPending):
 		n.broken("%s does not resolve %v: %v", n.name, k, err)
 	case err != nil:
 		return err
-	case r.Authority != authority || (r.Locality == Local) != (authority == n.name) || commands != 0:
+	case r.Authority != authority || (r.Locality == placement.Local) != (authority == n.name) || commands != 0:
 		n.broken("%s resolves %v of %s to %+v, with %d commands", n.name, k, authority, r, commands)
-	case r.Locality == Local && (r.Token == 0 || r.Token != n.told[k]):
+	case r.Locality == placement.Local && (r.Token == 0 || r.Token != n.told[k]):
 		n.broken("%s resolves %v to %+v, and has told of token %d", n.name, k, r, n.told[k])
 	}
 	n.stats.resolved++
@@ -178,14 +182,20 @@ func (n *node) resolve(k Key) error {
 }
 
 // heard is what a subscriber hears.
-func (n *node) heard(e Event) {
+func (n *node) heard(e placement.Event) {
 	switch e.Kind {
-	case Resolved:
+	case placement.Resolved:
 		n.resolved = e
-	case Activated:
+	case placement.Activated:
 		if e.Token <= n.told[e.Key] {
 			n.broken("%s tells of %+v after token %d", n.name, e, n.told[e.Key])
 		}
 		n.told[e.Key] = e.Token
 	}
+}
+
+// authority is where the node believes that the key belongs.
+func (n *node) authority(k placement.Key) string {
+	name, _ := placement.NewTopology(n.core.Overview(n.moment()).Members).Authority(k)
+	return name
 }

@@ -1,13 +1,15 @@
-package placement
+package driver
 
 import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement"
 )
 
-// node is a host of the simulation: a coordinator with its driver, and the process
-// that it serves.
+// node is a host of the simulation: a core, and the process that it serves.
 type node struct {
 	*world
 	name  string
@@ -16,30 +18,32 @@ type node struct {
 	rate  float64
 	wall  int64 // its wall clock is off by so much
 
-	core      *Core         // nil: down
-	life      int           // of the daemon: what an earlier one began is not for this one
-	paused    int64         // until then the daemon does nothing
-	cut       int64         // until then it does not reach the store
-	member    int64         // token
-	memberEnd time.Duration // as the daemon counts it
-	busy      map[Key]Op    // under way
+	core   *Core                          // nil: down
+	life   int                            // of the daemon: what an earlier one began is not for this one
+	paused int64                          // until then the daemon does nothing
+	cut    int64                          // until then it does not reach the store
+	waking time.Duration                  // when a Tick comes, by the host's clock; 0: none is on its way
+	ids    int                            // that the core has got
+	busy   map[placement.Key]placement.Op // under way
 
-	resolved Event         // the last of its kind
-	told     map[Key]int64 // token of the last Activated event
+	resolved placement.Event         // the last of its kind
+	told     map[placement.Key]int64 // token of the last Activated event
 
-	conn     int         // between daemon and process
-	line     int64       // when the last request on it arrives: they are in order
-	assigned map[Key]int // connection that a key is activated on
+	conn     int                   // between daemon and process
+	line     int64                 // when the last request on it arrives: they are in order
+	assigned map[placement.Key]int // connection that a key is activated on
 	inbox    []func()
 	frozen   int64 // until then the process does nothing
-	live     map[Key]live
+	live     map[placement.Key]live
 }
 
 func (n *node) boot() time.Duration {
 	return n.boots + time.Duration(float64(n.now-n.since)*n.rate*float64(time.Millisecond))
 }
 
-func (n *node) moment() Moment { return Moment{n.boot(), n.now + n.wall} }
+func (n *node) moment() placement.Moment {
+	return placement.Moment{Boot: n.boot(), UnixMS: n.now + n.wall}
+}
 
 // clock has the host's clock run at another rate, and its wall clock jump.
 func (n *node) clock(rate float64, wall int64) {
@@ -131,12 +135,16 @@ func (n *node) read() {
 func (n *node) start() {
 	n.life++
 	n.conn++
-	n.core, n.member, n.busy, n.told, n.assigned = NewCore(n.name), 0, map[Key]Op{}, map[Key]int64{}, map[Key]int{}
+	n.busy, n.told, n.assigned, n.waking = map[placement.Key]placement.Op{}, map[placement.Key]int64{}, map[placement.Key]int{}, 0
+	n.core = NewCore(Terms{
+		Authority: n.name, TTL: simTTL * time.Millisecond, Interval: simPoll * time.Millisecond,
+		NewID: func() string {
+			n.ids++
+			return fmt.Sprint(n.name, "#", n.ids)
+		},
+	})
 	n.core.SetKinds([]string{"room"})
-	n.core.Start()
-	n.renew()
-	n.poll()
-	n.tick()
+	n.run(n.core.Start(n.moment()))
 }
 
 // crash ends the daemon, and the connection with it.
@@ -148,25 +156,25 @@ func (n *node) crash() {
 
 // stop ends the daemon politely, unless that takes too long.
 func (n *node) stop(patience int64) {
-	if n.core == nil {
+	if n.core == nil || n.core.Stopping() {
 		return
 	}
+	self := placement.Member{Authority: n.name, Token: n.core.held.Token}
 	n.run(n.core.Stop(n.moment()))
 	end := n.until(n.now + patience)
 	var look func()
 	look = func() {
-		if !n.core.Idle() && n.now < end {
+		if !n.core.over && n.now < end {
 			n.on(10, look)
 			return
 		}
-		self := Member{n.name, n.member}
 		if n.core.Idle() {
 			n.stats.stopped++
 			n.stats.given += n.cleared(self)
 			n.after(2*simDeadline, func() { n.cleared(self) }) // when late messages have come
 		}
-		if n.core.Idle() || n.generous {
-			n.release("members/"+n.name, n.member)
+		if n.generous {
+			n.release("members/"+n.name, self.Token)
 		}
 		n.crash()
 		n.after(n.until(n.now+n.rng.Int64N(simRestart))-n.now, n.start)
@@ -175,7 +183,7 @@ func (n *node) stop(patience int64) {
 }
 
 // cleared judges what a polite end leaves behind.
-func (w *world) cleared(m Member) (others int) {
+func (w *world) cleared(m placement.Member) (others int) {
 	for i := range int64(simKeys) {
 		switch r := w.records[simKey(i)]; {
 		case m.Token != 0 && r.Owner == m:
@@ -187,110 +195,133 @@ func (w *world) cleared(m Member) (others int) {
 	return others
 }
 
-// renew gets or keeps the membership.
-func (n *node) renew() {
-	from, token, pause := n.boot(), int64(0), int64(simRenew)
+// ask has the store of locks answer a request about the membership.
+func (n *node) ask(r lock.Request) {
+	var l lock.Lease
+	var refusal error
+	sent := n.boot()
 	n.call(func() {
 		name := "members/" + n.name
-		l := n.locks[name]
+		held := n.locks[name]
+		mine := held != nil && held.expires > n.now && held.lease == r.LeaseID
 		switch {
-		case n.member != 0 && l != nil && l.token == n.member && l.expires > n.now:
-			l.expires, token = n.now+simTTL, n.member
-		case n.member == 0:
-			if token, _ = n.acquire(name, n.name); token == 0 {
-				pause = min(pause, l.expires-n.now+20)
+		case r.Op == lock.Release:
+			if mine {
+				held.expires = n.now
 			}
+		case mine:
+			if r.Op == lock.Renew {
+				held.expires = n.now + simTTL
+			}
+			l.Token = held.token
+		case r.Op == lock.Renew:
+			refusal = lock.ErrNotOwned
+		default:
+			if l.Token, _ = n.acquire(name, n.name); l.Token == 0 {
+				refusal = &lock.HeldError{RemainingMS: held.expires - n.now}
+				return
+			}
+			n.locks[name].lease = r.LeaseID
 		}
+		l.LeaseID, l.RemainingMS = r.LeaseID, n.locks[name].expires-n.now
 	}, func(err error) {
-		switch {
-		case err == nil && token != 0:
-			n.member, n.memberEnd = token, from+(simTTL-simMargin)*time.Millisecond
-			if n.optimistic {
-				n.memberEnd = n.boot() + simTTL*time.Millisecond
-			}
-			n.run(n.core.SetMembership(token, n.memberEnd, n.moment()))
-		case err == nil:
-			n.member = 0
-			n.run(n.core.SetMembership(0, 0, n.moment()))
+		if err == nil {
+			err = refusal
 		}
-		n.on(pause, n.renew)
+		if n.optimistic {
+			l.RemainingMS = (simTTL + (n.boot() - sent).Milliseconds()) * marginPart / (marginPart - 1)
+		}
+		n.run(n.core.Answered(l, err, n.moment()))
 	})
 }
 
-func (n *node) poll() {
-	var members []Member
+// see has the store of locks list the members.
+func (n *node) see() {
+	var members []placement.Member
 	n.call(func() {
 		for _, m := range n.nodes {
 			if l := n.locks["members/"+m.name]; l != nil && l.expires > n.now {
-				members = append(members, Member{m.name, l.token})
+				members = append(members, placement.Member{Authority: m.name, Token: l.token})
 			}
 		}
-	}, func(err error) {
-		if err == nil {
-			n.run(n.core.UpdateTopology(members, n.moment()))
-		}
-		n.on(simPoll, n.poll)
-	})
+	}, func(err error) { n.run(n.core.Looked(members, err, n.moment())) })
 }
 
-func (n *node) tick() {
-	n.run(n.core.Tick(n.moment()))
-	n.on(simTick, n.tick)
-}
-
-func (n *node) run(o Outcome) {
-	for _, d := range o.Done {
+// run does what the core wants.
+func (n *node) run(fx Effects) {
+	for _, d := range fx.Done {
 		switch {
-		case errors.Is(d.Err, ErrOwned):
+		case errors.Is(d.Err, placement.ErrOwned):
 			n.stats.waited++
-		case errors.Is(d.Err, ErrLost):
+		case errors.Is(d.Err, placement.ErrLost):
 			n.stats.lost++
 		case d.Err != nil:
 			n.stats.failed++
 		}
 	}
-	for _, e := range n.core.DrainEvents() {
+	for _, e := range fx.Events {
 		n.heard(e)
 	}
-	for _, c := range o.Commands {
+	for _, c := range fx.Begin {
 		if before, busy := n.busy[c.Key]; busy {
 			n.broken("%s is to %s %v while it is to %s it", n.name, c.Op, c.Key, before)
 		}
 		n.busy[c.Key] = c.Op
 		n.carryOut(c)
 	}
+	if fx.Ask != nil {
+		n.ask(*fx.Ask)
+	}
+	if fx.Look {
+		n.see()
+	}
+	n.wakeAt(n.core.Due())
 }
 
-func (n *node) carryOut(c Command) {
-	r := &Result{ID: c.ID}
+// wakeAt sets the core's timer, unless it fires before.
+func (n *node) wakeAt(due time.Duration) {
+	if n.waking != 0 && n.waking <= due {
+		return
+	}
+	n.waking = due
+	n.on(int64(max(due-n.boot(), 0)/time.Millisecond)+1, func() {
+		if n.waking == due {
+			n.waking = 0
+			n.run(n.core.Tick(n.moment()))
+		}
+	})
+}
+
+func (n *node) carryOut(c placement.Command) {
+	r := &placement.Result{}
 	finish := func(err error) {
 		if err != nil {
 			r.Err, r.Unknown = err, true
 		}
 		delete(n.busy, c.Key)
-		n.run(n.core.HandleResult(*r, n.moment()))
+		n.run(n.core.Finished(c, *r, n.moment()))
 	}
 	switch c.Op {
-	case TryAcquire:
+	case placement.TryAcquire:
 		n.call(func() {
 			token, err := n.acquire(c.Key.String(), n.name)
-			r.Lease, r.Err = Lease{fmt.Sprint(token), token}, err
+			r.Lease, r.Err = placement.Lease{ID: fmt.Sprint(token), Token: token}, err
 		}, finish)
-	case Load:
+	case placement.Load:
 		n.call(func() { r.Record, r.Found = n.records[c.Key], n.records[c.Key].Version > 0 }, finish)
-	case CheckOwner:
+	case placement.CheckOwner:
 		n.call(func() {
 			if r.Ended = n.ended(c.Record.Owner); r.Ended {
 				n.stats.takenOver++
 			}
 		}, finish)
-	case Store:
+	case placement.Store:
 		n.call(func() { r.Err = n.store(c.Key, c.Record) }, finish)
-	case Remove:
+	case placement.Remove:
 		n.call(func() { n.remove(c.Key, c.Record, c.Keep) }, finish)
-	case Release:
+	case placement.Release:
 		n.call(func() { n.release(c.Key.String(), c.Lease.Token) }, finish)
-	case Ensure:
+	case placement.Ensure:
 		if n.boot() >= c.Until && !n.late {
 			r.Err = errors.New("too late")
 			n.on(0, func() { finish(nil) })
@@ -298,7 +329,7 @@ func (n *node) carryOut(c Command) {
 		}
 		n.assigned[c.Key] = n.conn
 		n.toProcess(n.conn, func() { r.PID = n.activate(c) }, finish)
-	case Passivate:
+	case placement.Passivate:
 		n.toProcess(n.assigned[c.Key], func() { r.Snapshot = n.passivate(c) }, finish)
 	}
 }

@@ -1,0 +1,66 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+// settleLayout makes layout, bit_ts and the provider's URL say the same. The URL
+// decides which IDs a lease makes, so layout js must stand there too, unless a
+// lease server has the terms; what the URL says counts before the first lease.
+func (s *Serve) settleLayout() error {
+	_, query, _ := strings.Cut(s.Provider, "?")
+	params, _ := url.ParseQuery(query) // the provider reports what is wrong with it
+	if !s.given("layout") && !s.given("bit_ts") && params.Get("layout") == snowflake.NameJS {
+		s.base.Layout = LayoutJS
+	}
+	if s.base.Layout != LayoutJS {
+		return nil
+	}
+	if s.given("bit_ts") {
+		return fmt.Errorf("%s is %s and %s is %d: set one of them", s.cite("layout"), s.base.Layout, s.cite("bit_ts"), s.base.BitTS)
+	}
+	s.base.becomeJS(s.given("max_throughput_per_ms"))
+	switch kind := scheme(s.Provider); {
+	case kind == "http:" || kind == "https:" || kind == "none:" || params.Get("layout") == snowflake.NameJS:
+	case !s.given("provider"):
+		s.Provider += "?layout=" + snowflake.NameJS
+	default:
+		return fmt.Errorf("%s is %s, and the leases of %s have another layout: add ?layout=%s to its URL",
+			s.cite("layout"), s.base.Layout, s.cite("provider"), snowflake.NameJS)
+	}
+	return nil
+}
+
+// settleLayout makes layout and bit_ts of a service agree, one of which it may
+// have inherited.
+func (s *Service) settleLayout(overrides []value) error {
+	sets := func(name string) bool {
+		return slices.ContainsFunc(overrides, func(v value) bool { return v.name == name })
+	}
+	switch {
+	case sets("layout") && s.Layout == LayoutJS && sets("bit_ts"):
+		return fmt.Errorf("layout %s and bit_ts: set one of them", s.Layout)
+	case sets("bit_ts"):
+		s.Layout = LayoutDefault
+	case sets("layout"):
+		if s.BitTS = snowflake.DefaultBitTS; s.Layout == LayoutJS {
+			s.becomeJS(sets("max_throughput_per_ms"))
+		}
+	}
+	return nil
+}
+
+// becomeJS gives what layout js means. One lease is enough by default: a lease
+// has 16 IDs per millisecond, and there are 64 machine IDs for all.
+func (s *Service) becomeJS(hasThroughput bool) {
+	js := snowflake.JSLayout()
+	s.BitTS = js.BitTS
+	if !hasThroughput {
+		s.MaxThroughputPerMS = int(js.Throughput())
+	}
+}

@@ -1,0 +1,123 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement"
+)
+
+// alone is the core of the only member, driven by hand.
+type alone struct {
+	*testing.T
+	*Core
+	now placement.Moment
+}
+
+func newAlone(t *testing.T) *alone {
+	ids := 0
+	a := &alone{T: t, now: placement.Moment{Boot: time.Hour}, Core: NewCore(Terms{
+		Authority: "a:1", TTL: DefaultTTL, Interval: DefaultInterval,
+		NewID: func() string { ids++; return fmt.Sprint(ids) },
+	})}
+	a.SetKinds([]string{"room"})
+	if fx := a.Start(a.now); fx.Ask == nil || fx.Ask.Op != lock.Acquire || !fx.Look {
+		t.Fatalf("the first effects are %+v", fx)
+	}
+	a.Answered(lock.Lease{LeaseID: "1", Token: 1, RemainingMS: DefaultTTL.Milliseconds()}, nil, a.now)
+	a.Looked([]placement.Member{{Authority: "a:1", Token: 1}}, nil, a.now)
+	return a
+}
+
+// resolve asks for a room, and returns what follows.
+func (a *alone) resolve(i int) []placement.Command {
+	a.Helper()
+	_, fx, err := a.Resolve(room(i), a.now)
+	if !errors.Is(err, placement.ErrPending) {
+		a.Fatalf("room %d: %v", i, err)
+	}
+	return fx.Begin
+}
+
+// pass lets time pass.
+func (a *alone) pass(d time.Duration) Effects {
+	a.now.Boot += d
+	return a.Tick(a.now)
+}
+
+// A crowd of commands is carried out a few at a time.
+func TestFewCommandsAtOnce(t *testing.T) {
+	a := newAlone(t)
+	var begun []placement.Command
+	for i := range 1000 {
+		begun = append(begun, a.resolve(i)...)
+	}
+	if len(begun) != maxCommands {
+		t.Errorf("%d calls of the store at once, want %d", len(begun), maxCommands)
+	}
+	denied := placement.Result{Err: &lock.HeldError{}}
+	for n := 1; len(begun) > 0; n++ {
+		begun = append(begun[1:], a.Finished(begun[0], denied, a.now).Begin...)
+		if want := min(maxCommands, 1000-n); len(begun) != want {
+			t.Fatalf("%d are under way, want %d", len(begun), want)
+		}
+	}
+}
+
+// What has not begun at the stop does not begin, however slow the store is.
+func TestStopBeginsNothing(t *testing.T) {
+	a := newAlone(t)
+	var begun []placement.Command
+	for i := range MaxWaiting {
+		begun = append(begun, a.resolve(i)...)
+	}
+	if fx := a.Stop(a.now); len(fx.Begin) != 0 || len(fx.Done) < MaxWaiting-maxCommands {
+		t.Errorf("after the stop %d commands begin, and %d have ended", len(fx.Begin), len(fx.Done))
+	}
+	for _, c := range begun {
+		for _, more := range a.Finished(c, placement.Result{Err: errStopping}, a.now).Begin {
+			t.Errorf("after the stop there is %s", more.Op)
+		}
+	}
+	fx := a.Answered(lock.Lease{}, nil, a.now)
+	if !a.Idle() || !fx.Over {
+		t.Error("the stop does not end")
+	}
+}
+
+// Those who do not wait cannot pile up activations without end.
+func TestQueueIsBounded(t *testing.T) {
+	a := newAlone(t)
+	n := 0
+	var err error
+	for ; !errors.Is(err, ErrOverloaded) && n < 2*MaxWaiting; n++ {
+		_, _, err = a.Resolve(room(n), a.now)
+	}
+	if n < MaxWaiting || n == 2*MaxWaiting {
+		t.Errorf("%d activations were begun: %v", n, err)
+	}
+}
+
+// A host whose process has not let go in time does not give its membership back:
+// others wait for its end.
+func TestMembershipOutlastsSilentProcess(t *testing.T) {
+	a := newAlone(t)
+	for _, c := range a.resolve(1) {
+		if c.Op != placement.TryAcquire {
+			t.Fatalf("begun is %s", c.Op)
+		}
+	}
+	if fx := a.Stop(a.now); fx.Over {
+		t.Error("the end does not wait")
+	}
+	if fx := a.pass(stopTimeout - releaseTime); !fx.Over || fx.Ask != nil && fx.Ask.Op == lock.Release {
+		t.Errorf("the end is %+v", fx)
+	}
+	b := newAlone(t)
+	if fx := b.Stop(b.now); fx.Over || fx.Ask == nil || fx.Ask.Op != lock.Release || fx.Ask.LeaseID != "1" {
+		t.Errorf("with nothing activated the end is %+v", fx)
+	}
+}

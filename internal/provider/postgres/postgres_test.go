@@ -1,0 +1,54 @@
+package postgres
+
+import (
+	"os"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
+)
+
+func TestMain(m *testing.M) { os.Exit(postgrestest.Run(m)) }
+
+func TestConformance(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) providertest.Store {
+		s := postgrestest.Shared(t)
+		cfg := s.Config()
+		set := s.Clock(&cfg)
+		return providertest.Store{
+			Open: func(services provider.Services) (provider.Provider, error) {
+				p, err := Open(Config{Config: cfg, Services: services})
+				if err == nil {
+					p.random = func(n int64) int64 { return n - 1 } // tests count on it
+				}
+				return p, err
+			},
+			SetClock: set,
+			Close:    func() { s.SQL("DROP SCHEMA IF EXISTS "+cfg.Schema+" CASCADE", "DROP TABLE public.clock_"+cfg.Schema) },
+		}
+	})
+}
+
+func TestReleaseOnABadNetwork(t *testing.T) {
+	s := postgrestest.Shared(t)
+	cfg := Config{Config: s.Config(), Services: provider.Services{Default: provider.DefaultTerms()}}
+	near, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	proxy, err := providertest.NewProxy("unix", s.Dir+"/.s.PGSQL."+postgrestest.Port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	far := cfg
+	far.Dir, far.Hosts = "", []string{proxy.Addr()}
+	providertest.RunRemote(t, providertest.Remote{
+		Proxy: proxy, Near: near, Asks: true,
+		Open:    func() (provider.Provider, error) { return Open(far) },
+		Sending: func(p provider.Provider, f func()) { p.(*Provider).sending = f },
+		Mark:    stateGivenBack, PerRelease: 2, // the record and the history
+	})
+}
