@@ -34,7 +34,7 @@ const lookEvery = time.Second
 
 // EvalQuick is Eval for scripts that use same_server: all but one a second look
 // at no more than whether it is the server that was recorded.
-func (c *Client) EvalQuick(ctx context.Context, conn *redis.Conn, s *redis.Script, key string, args Args) (*Reply, error) {
+func (c *Client) EvalQuick(ctx context.Context, conn redis.Scripter, s *redis.Script, key string, args Args) (*Reply, error) {
 	now := time.Since(c.opened)
 	looked := time.Duration(c.looked.Load())
 	if looked > 0 && now-looked < lookEvery {
@@ -50,7 +50,7 @@ func (c *Client) EvalQuick(ctx context.Context, conn *redis.Conn, s *redis.Scrip
 
 // Eval runs a script: by its hash, and in full where the server does not know
 // it. All keys that the script uses must share the hash tag of key.
-func (c *Client) Eval(ctx context.Context, conn *redis.Conn, s *redis.Script, key string, args Args) (*Reply, error) {
+func (c *Client) Eval(ctx context.Context, conn redis.Scripter, s *redis.Script, key string, args Args) (*Reply, error) {
 	if c.cfg.NowMS != nil {
 		args.Set("now", c.cfg.NowMS())
 	}

@@ -3,10 +3,10 @@ package redis
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -71,7 +71,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 
 func (s *Store) newChange(ask record.Ask) *change {
 	c := &change{Store: s, ask: ask, life: s.life.Load(), nowMS: s.estimate(), floor: s.floor.Load(), seen: make([]known, 0, len(ask.Keys))}
-	_, _ = rand.Read(c.nonce[:])
+	binary.NativeEndian.PutUint64(c.nonce[:], rand.Uint64())
 	return c
 }
 
@@ -132,7 +132,7 @@ func (c *change) look(ctx context.Context) error {
 
 // greet learns the server's life.
 func (c *change) greet(ctx context.Context) (err error) {
-	c.life, err = redisconn.Run(ctx, c.client, redisconn.Repeatable, c.hello)
+	c.life, err = redisconn.RunAnywhere(ctx, c.client, redisconn.Repeatable, c.hello)
 	return err
 }
 
@@ -224,8 +224,14 @@ type batch struct {
 	texts    []any  // of the writes that are no deletions
 	commands []any
 	raised   int64 // the floor; noFloor where it stays
-	after    map[int]known
+	after    []written
 	look     bool // nothing is carried out
+}
+
+// written is what becomes of a record of the ask.
+type written struct {
+	index int
+	known known
 }
 
 func (b *batch) command(words ...any) {
@@ -240,7 +246,7 @@ const (
 
 // prepare makes the commands of the writes.
 func (c *change) prepare(writes []record.Write) *batch {
-	b := &batch{raised: noFloor, after: make(map[int]known, len(writes))}
+	b := &batch{raised: noFloor, after: make([]written, 0, len(writes))}
 	for _, w := range writes {
 		i := slices.Index(c.ask.Keys, w.Key)
 		before, code, after := c.seen[i], byte(i), known{}
@@ -261,7 +267,7 @@ func (c *change) prepare(writes []record.Write) *batch {
 			}
 		}
 		b.codes = append(b.codes, code)
-		b.after[i] = after
+		b.after = append(b.after, written{i, after})
 		c.entries(b, w.Key, before, after)
 		if w.Tell || after.absent() && before.told {
 			b.command("PUBLISH", c.channelOf(w.Key), w.Key)
@@ -369,7 +375,7 @@ func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 	l, s := c.life, c.Store
 	keys, args := c.args(b)
 	lost := false
-	return redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (answer, error) {
+	try := func(ctx context.Context, conn redis.Cmdable) (answer, error) {
 		sent := time.Since(s.opened)
 		got, err := s.eval(ctx, conn, l, keys, args)
 		if err != nil {
@@ -377,20 +383,25 @@ func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 			return answer{}, err
 		}
 		a, err := s.parse(got)
-		if err != nil {
-			return answer{}, err
+		if err == nil {
+			s.synchronize(a.nowMS, sent)
+			a.lost = lost
 		}
-		s.synchronize(a.nowMS, sent)
-		a.lost = lost
-		if a.done {
-			if err := s.confirm(ctx, conn); errors.Is(err, redisconn.ErrUnconfirmed) {
-				a.unconfirmed = fmt.Errorf("%s: %w: %w", s.cfg.Place(), record.ErrUnconfirmed, err)
-			} else if err != nil {
-				lost = true
-				return answer{}, err
-			}
+		return a, err
+	}
+	if c.cfg.MinReplicas == 0 {
+		return redisconn.RunAnywhere(ctx, s.client, redisconn.Repeatable, try)
+	}
+	return redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (answer, error) {
+		a, err := try(ctx, conn)
+		if err != nil || !a.done {
+			return a, err
 		}
-		return a, nil
+		if err = s.confirm(ctx, conn); errors.Is(err, redisconn.ErrUnconfirmed) {
+			a.unconfirmed, err = fmt.Errorf("%s: %w: %w", s.cfg.Place(), record.ErrUnconfirmed, err), nil
+		}
+		lost = lost || err != nil
+		return a, err
 	})
 }
 
@@ -453,11 +464,11 @@ func (c *change) understand(a answer) error {
 
 // committed takes what was written for known.
 func (c *change) committed(b *batch, atMS int64) {
-	for i, k := range b.after {
-		if !k.absent() {
-			k = k.committed(atMS)
+	for _, w := range b.after {
+		if !w.known.absent() {
+			w.known = w.known.committed(atMS)
 		}
-		c.seen[i] = k
+		c.seen[w.index] = w.known
 	}
 	if b.raised != noFloor {
 		c.Store.floor.Store(b.raised)

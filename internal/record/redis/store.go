@@ -58,14 +58,14 @@ func New(client *redisconn.Client, o Options) *Store {
 	s.limits = limits{maxTermMS: o.MaxTerm.Milliseconds(), fenceMS: s.cfg.FailoverFence.Milliseconds(), fenceSet: s.cfg.FailoverFenceSet}
 	s.list = s.fill("list", "", "")
 	s.looked.Store(int64(-lookEvery))
-	s.watchers.client = client
+	s.watchers.client, s.watchers.pingAfter = client, pingAfter
 	s.lifetime, s.end = context.WithCancel(context.Background())
 	return s
 }
 
 // Check reaches out to the server, and reports whether it and the user can be used.
 func (s *Store) Check(ctx context.Context) error {
-	_, err := redisconn.Run(ctx, s.client, redisconn.Repeatable, s.hello)
+	_, err := redisconn.RunAnywhere(ctx, s.client, redisconn.Repeatable, s.hello)
 	return err
 }
 
@@ -143,7 +143,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	if after >= prefix {
 		from = "(" + after
 	}
-	return redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) ([]record.Head, error) {
+	return redisconn.RunAnywhere(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn redis.Cmdable) ([]record.Head, error) {
 		if s.life.Load() == nil {
 			if _, err := s.hello(ctx, conn); err != nil {
 				return nil, err

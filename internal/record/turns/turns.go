@@ -86,6 +86,9 @@ func (t *Turns[K]) Take(ctx context.Context, keys []string) (*Held[K], error) {
 func (t *Turns[K]) number(key string) int { return int(maphash.String(t.seed, key) % stripes) }
 
 func (h *Held[K]) of(key string) *stripe[K] {
+	if len(h.stripes) == 1 {
+		return h.stripes[0]
+	}
 	i, _ := slices.BinarySearch(h.numbers, h.turns.number(key))
 	return h.stripes[i]
 }
