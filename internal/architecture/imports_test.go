@@ -87,7 +87,7 @@ var own = map[string][]string{
 	"internal/operator/events":               {"internal/lock", "internal/sequence"},
 	"internal/testkit/otlptest":              {},
 	"internal/operator/tracing":              {"internal/conn/http", "internal/lease", "internal/lock", "internal/provider", "internal/sequence"},
-	"internal/stores":                        {"internal/conn/url", "internal/conn/etcd", "internal/conn/http", "internal/conn/redis", "internal/conn/sqlite", "internal/lock", "internal/lock/http", "internal/onuse", "internal/placement/storage", "internal/placement/storage/http", "internal/record", "internal/record/etcd", "internal/record/memory", "internal/record/redis", "internal/record/sqlite", "internal/sequence", "internal/sequence/http"},
+	"internal/stores":                        {"internal/conn/url", "internal/conn/etcd", "internal/conn/http", "internal/conn/postgres", "internal/record/postgres", "internal/conn/redis", "internal/conn/sqlite", "internal/lock", "internal/lock/http", "internal/onuse", "internal/placement/storage", "internal/placement/storage/http", "internal/record", "internal/record/etcd", "internal/record/memory", "internal/record/redis", "internal/record/sqlite", "internal/sequence", "internal/sequence/http"},
 	"internal/lease":                         {"internal/snowflake"},
 	"internal/generator":                     {"internal/lease", "internal/snowflake"},
 	"internal/state":                         {"internal/lease", "internal/snowflake"},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 
-	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/onuse"
 	"github.com/kazahana/kazahana/internal/record"
 )
@@ -13,8 +12,8 @@ import (
 // opened is records, and what they are in.
 type opened struct {
 	record.Store
-	file    *sqlitefile.File // nil: they are in no file
-	closers []io.Closer      // in the order of closing
+	fences  fencer      // nil: it does not say whether it is held back
+	closers []io.Closer // in the order of closing
 }
 
 func (o *opened) close() error {

@@ -16,6 +16,7 @@ import (
 
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
@@ -26,6 +27,7 @@ import (
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
+	recordpostgres "github.com/kazahana/kazahana/internal/record/postgres"
 	recordredis "github.com/kazahana/kazahana/internal/record/redis"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -62,10 +64,12 @@ func (s *Store) Close() error { return s.records.Close() }
 // nothing.
 func (s *Store) Init(ctx context.Context) error { return s.records.Init(ctx) }
 
-// IsFile reports whether the store is a file of its own.
-func (s *Store) IsFile() bool { return strings.HasPrefix(s.URL, "sqlite:") }
+// TellsFence reports whether the store says by itself that it is held back.
+func (s *Store) TellsFence() bool {
+	return strings.HasPrefix(s.URL, "sqlite:") || strings.HasPrefix(s.URL, "postgres:")
+}
 
-// Fence is what a store in a file says that may have forgotten something.
+// Fence is what a store says that may have forgotten something.
 type Fence struct {
 	UntilMS int64  // Unix ms: until then no lock is granted
 	Reason  string // for people
@@ -78,63 +82,54 @@ type Fence struct {
 // none, and before the first use. It does no I/O.
 func (s *Store) Fenced() *Fence {
 	records, ok := s.records.Ready()
-	if !ok || records.file == nil {
+	if !ok || records.fences == nil {
 		return nil
 	}
-	known := records.file.Known()
-	if known.Life == "" || known.Trusted && !known.Holds(records.file.NowMS()) {
-		return nil
-	}
-	return fenceOf(known)
-}
-
-func fenceOf(f sqlitefile.Fence) *Fence {
-	return &Fence{UntilMS: f.UntilMS, Reason: f.Reason, Sequences: !f.Trusted}
+	return records.fences.known()
 }
 
 // Fence holds back what may have been forgotten as after a loss: for who has put
-// back an older state of the file in a way that it cannot notice.
+// back an older state of the store in a way that it cannot notice.
 func (s *Store) Fence(ctx context.Context) (*Fence, error) {
-	file, err := s.file(ctx)
+	fences, err := s.fences(ctx)
 	if err != nil {
 		return nil, err
 	}
-	fence, err := file.Fence(ctx)
+	return fences.fence(ctx)
+}
+
+// Look asks the store, so that Fenced is up to date.
+func (s *Store) Look(ctx context.Context) error {
+	fences, err := s.fences(ctx)
+	if err != nil {
+		return err
+	}
+	return fences.look(ctx)
+}
+
+func (s *Store) fences(ctx context.Context) (fencer, error) {
+	records, err := s.records.Get(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return fenceOf(fence), nil
+	if records.fences == nil {
+		return nil, fmt.Errorf("store %s: it is not fenced by hand: %w", s.URL, errors.ErrUnsupported)
+	}
+	return records.fences, nil
 }
 
 // Backup writes a consistent copy of a store in a file to another one, which must
 // not exist.
 func (s *Store) Backup(ctx context.Context, to string) error {
-	file, err := s.file(ctx)
-	if err != nil {
-		return err
-	}
-	return file.Backup(ctx, to)
-}
-
-// Look reads the file, so that Fenced is up to date.
-func (s *Store) Look(ctx context.Context) error {
-	file, err := s.file(ctx)
-	if err != nil {
-		return err
-	}
-	return file.Look(ctx)
-}
-
-// file is the file of the store, an error where it is none.
-func (s *Store) file(ctx context.Context) (*sqlitefile.File, error) {
 	records, err := s.records.Get(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if records.file == nil {
-		return nil, fmt.Errorf("store %s: it is no file: %w", s.URL, errors.ErrUnsupported)
+	file, ok := records.fences.(fencedFile)
+	if !ok {
+		return fmt.Errorf("store %s: it is no file: %w", s.URL, errors.ErrUnsupported)
 	}
-	return records.file, nil
+	return file.Backup(ctx, to)
 }
 
 // ErrCannot: locks and sequences cannot be kept where the URL says.
@@ -164,7 +159,7 @@ func Beside(providerURL, stateDir string) string {
 }
 
 func canShare(scheme string) bool {
-	return slices.Contains(redisconn.Schemes(), scheme) || slices.Contains(httpconn.Schemes(), scheme) || scheme == "etcd"
+	return slices.Contains(redisconn.Schemes(), scheme) || slices.Contains(httpconn.Schemes(), scheme) || slices.Contains(postgresconn.Schemes(), scheme) || scheme == "etcd"
 }
 
 // Open returns the store that the URL names. It reaches out to nothing. The error
@@ -186,13 +181,15 @@ func Open(rawURL string, opts Options) (*Store, error) {
 		return openSQLite(rawURL, opts)
 	case scheme == "etcd":
 		return openEtcd(rawURL, opts)
+	case slices.Contains(postgresconn.Schemes(), scheme):
+		return openPostgres(rawURL, opts)
 	case slices.Contains(redisconn.Schemes(), scheme):
 		return openRedis(rawURL, opts)
 	case slices.Contains(httpconn.Schemes(), scheme):
 		return openHTTP(rawURL)
 	}
-	return nil, fmt.Errorf("%q %w; what does: memory, sqlite, %s, etcd, %s", scheme, ErrCannot,
-		strings.Join(redisconn.Schemes(), ", "), strings.Join(httpconn.Schemes(), ", "))
+	return nil, fmt.Errorf("%q %w; what does: memory, sqlite, %s, etcd, %s, %s", scheme, ErrCannot,
+		strings.Join(redisconn.Schemes(), ", "), strings.Join(postgresconn.Schemes(), ", "), strings.Join(httpconn.Schemes(), ", "))
 }
 
 // newStore keeps everything in one record store, which open opens. maxLockTTL is the
@@ -223,7 +220,7 @@ func openSQLite(rawURL string, opts Options) (*Store, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &opened{recorddb.New(file), file, []io.Closer{file}}, nil
+		return &opened{recorddb.New(file), fencedFile{file}, []io.Closer{file}}, nil
 	})
 }
 
@@ -257,6 +254,24 @@ func openRedis(rawURL string, opts Options) (*Store, error) {
 			return nil, errors.Join(err, records.Close(), client.Close())
 		}
 		return &opened{Store: records, closers: []io.Closer{records, client}}, nil
+	})
+}
+
+func openPostgres(rawURL string, opts Options) (*Store, error) {
+	cfg, _, err := postgresconn.ParseURL(rawURL, opts.Ignore)
+	if err != nil {
+		return nil, err
+	}
+	return newStore(cfg.Place(), true, cfg.MaxLockTTL, func(ctx context.Context) (*opened, error) {
+		client, err := postgresconn.Open(cfg)
+		if err != nil {
+			return nil, err
+		}
+		records := recordpostgres.New(client, cmp.Or(cfg.MaxLockTTL, lock.MaxTTL).Milliseconds())
+		if _, err := records.Look(ctx, nil); err != nil {
+			return nil, errors.Join(err, records.Close(), client.Close())
+		}
+		return &opened{records, fencedServer{records.Store}, []io.Closer{records, client}}, nil
 	})
 }
 
