@@ -24,6 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/provider/etcd"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
+	"github.com/kazahana/kazahana/internal/provider/postgres"
 	"github.com/kazahana/kazahana/internal/provider/redis"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -276,7 +277,7 @@ func schemeOf(url string) string {
 
 // store checks the store that the provider keeps its grants in.
 func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.Finding {
-	ready := func(ctx context.Context) error { return backend.Ready(ctx, p) }
+	ready := func(ctx context.Context) error { return p.Ready(ctx) }
 	switch scheme := schemeOf(x.url); {
 	case scheme == sqlitefile.Scheme:
 		path, _, err := sqlitefile.ParseURL(x.url, "")
@@ -306,6 +307,12 @@ func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.F
 			return []doctor.Finding{doctor.InvalidProvider(err)}
 		}
 		return doctor.JudgeEtcd(doctor.ProbeEtcd(ctx, cfg.Config, ready))
+	case slices.Contains(postgres.Schemes(), scheme):
+		cfg, err := postgres.ParseURL(x.url, nil)
+		if err != nil {
+			return []doctor.Finding{doctor.InvalidProvider(err)}
+		}
+		return doctor.JudgePostgres(doctor.ProbePostgres(ctx, cfg.Config, &x.clock))
 	case slices.Contains(httplease.Schemes(), scheme):
 		cfg, err := httplease.ParseURL(x.url)
 		if err != nil {
@@ -313,7 +320,7 @@ func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.F
 		}
 		// A verification of no leases is the smallest request that needs the token.
 		present := func(ctx context.Context) error {
-			_, err := provider.Verify(ctx, p.(provider.Verifier), x.service(), nil)
+			_, err := provider.Verify(ctx, p, x.service(), nil)
 			if errors.Is(err, errors.ErrUnsupported) {
 				return nil // it has answered; a daemon works without verification
 			}

@@ -100,17 +100,16 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential)
 		return err
 	}
 	req.RequestID = scopedRequestID(who, in.RequestID)
-	client := s.counters.arrived(s.o.Services.Of(service).Pool, who, r.RemoteAddr, in)
-	req.Client = client.kind
+	pool := s.o.Services.Of(service).Pool
+	client := s.digest(pool, who, r.RemoteAddr, in)
+	s.note(func(b *book) { req.Client = b.arrived(client, in.NewClient == nil || *in.NewClient) })
 	var leases []lease.Lease
 	err = s.called(r.Context(), "acquire", func(ctx context.Context) (err error) {
 		leases, err = s.o.Provider.Acquire(ctx, req)
 		return err
 	})
 	s.o.Metrics.Acquired(s.label(service), s.result(err))
-	s.counters.countAcquire(client, err)
-	s.counters.leases.Add(int64(len(leases)))
-	s.views.acquired(s.o.Services.Of(service).Pool, err)
+	s.note(func(b *book) { b.acquired(pool, client, req.Client, len(leases), err) })
 	if err != nil {
 		return err
 	}
@@ -179,22 +178,29 @@ func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) 
 	if in.Expired == nil {
 		return problem.New(problem.InvalidRequest, "expired is missing: the end of the lease, as far as it is known")
 	}
-	extender, ok := s.o.Provider.(provider.Extender)
-	if !ok {
+	if !s.o.Provider.Info().Can.Extend {
 		return s.cannot("extend leases")
 	}
 	var extended lease.Lease
 	err = s.called(r.Context(), "extend", func(ctx context.Context) (err error) {
-		extended, err = extender.Extend(ctx, provider.ExtendRequest{
+		extended, err = s.o.Provider.Extend(ctx, provider.ExtendRequest{
 			Service: service, ID: claim.ID, BitSeq: claim.BitSeq, CreatedMS: claim.CreatedMS, ExpiredMS: *in.Expired, Signature: claim.Signature,
 		})
 		return err
 	})
-	s.counters.countExtend(err)
+	s.note(func(b *book) { b.extended(err) })
 	if err != nil {
 		return err
 	}
 	return answer(w, leaseapi.ExtendResponse{Lease: extended})
+}
+
+// listOf is the records of the service's pool.
+func (s *Server) listOf(ctx context.Context, service string) ([]provider.Record, error) {
+	if !s.o.Provider.Info().Can.List {
+		return nil, s.cannot("list leases")
+	}
+	return s.o.Provider.List(ctx, service)
 }
 
 func (s *Server) cannot(what string) error {
@@ -219,13 +225,12 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) 
 			return problem.New(problem.InvalidRequest, "lease %d: %v", i, err)
 		}
 	}
-	verifier, ok := s.o.Provider.(provider.Verifier)
-	if !ok {
+	if !s.o.Provider.Info().Can.Verify {
 		return s.cannot("tell whose a lease is")
 	}
 	out := leaseapi.VerifyResponse{}
 	if err := s.called(r.Context(), "verify", func(ctx context.Context) (err error) {
-		out.Lost, err = verifier.Verify(ctx, service, claims)
+		out.Lost, err = s.o.Provider.Verify(ctx, service, claims)
 		return err
 	}); err != nil {
 		return err
@@ -243,11 +248,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, who Credential) er
 		return s.listPage(w, r, who, q)
 	}
 	return s.records(w, r, who, "list", "", func(ctx context.Context, service string) ([]provider.Record, error) {
-		lister, ok := s.o.Provider.(provider.Lister)
-		if !ok {
-			return nil, s.cannot("list leases")
-		}
-		return lister.List(ctx, service)
+		return s.listOf(ctx, service)
 	})
 }
 
@@ -268,11 +269,10 @@ func (s *Server) locate(w http.ResponseWriter, r *http.Request, who Credential) 
 		return problem.New(problem.InvalidRequest, "the parameters low (the low bits of an ID) and at (Unix milliseconds) are needed")
 	}
 	return s.records(w, r, who, "locate", s.o.Provider.Info().History, func(ctx context.Context, service string) ([]provider.Record, error) {
-		locator, ok := s.o.Provider.(provider.Locator)
-		if !ok {
+		if !s.o.Provider.Info().Can.Locate {
 			return nil, s.cannot("tell who held a machine ID")
 		}
-		return locator.Locate(ctx, service, *low, *at)
+		return s.o.Provider.Locate(ctx, service, *low, *at)
 	})
 }
 

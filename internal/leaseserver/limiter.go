@@ -2,7 +2,6 @@ package leaseserver
 
 import (
 	"net/netip"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -16,7 +15,6 @@ type limiter struct {
 	limit rate.Limit
 	burst int
 
-	mu      sync.Mutex
 	clients map[string]*rate.Limiter
 	// others is shared by the clients that do not fit into the table.
 	others *rate.Limiter
@@ -47,8 +45,6 @@ func (l *limiter) wait(client string, now time.Time) time.Duration {
 }
 
 func (l *limiter) of(client string, now time.Time) *rate.Limiter {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if known, ok := l.clients[client]; ok {
 		return known
 	}

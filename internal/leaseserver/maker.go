@@ -51,12 +51,11 @@ func (s *Server) maker(w http.ResponseWriter, r *http.Request, _ Credential) err
 
 // makers fills in the holders, and a note that explains them.
 func (s *Server) makers(ctx context.Context, service string, in snowflake.Inspection, out *leaseapi.Maker) error {
-	locator, ok := s.o.Provider.(provider.Locator)
-	if !ok {
+	if !s.o.Provider.Info().Can.Locate {
 		return s.cannot("tell who held a machine ID")
 	}
 	low := in.MachineID<<in.BitSeq | in.Sequence
-	locate := func(atMS int64) ([]provider.Record, error) { return locator.Locate(ctx, service, low, atMS) }
+	locate := func(atMS int64) ([]provider.Record, error) { return s.o.Provider.Locate(ctx, service, low, atMS) }
 	var found []provider.Record
 	var err error
 	if in.Kind == snowflake.KindFallback {

@@ -40,13 +40,9 @@ func (s *Server) listing(ctx context.Context, service string, first bool) ([]pro
 	if known != nil && !first {
 		return known.records, nil
 	}
-	lister, ok := s.o.Provider.(provider.Lister)
-	if !ok {
-		return nil, s.cannot("list leases")
-	}
 	l := &listing{began: time.Now()}
 	if err := s.called(ctx, "list", func(ctx context.Context) (err error) {
-		l.records, err = lister.List(ctx, service)
+		l.records, err = s.listOf(ctx, service)
 		return err
 	}); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package leaseserver
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"maps"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
@@ -67,16 +69,16 @@ type Server struct {
 	handler  http.Handler // the mux; tests wrap it to see the answers
 	patterns []string     // of the mux
 	origins  *http.CrossOriginProtection
-	slots    chan struct{} // one element per request under way
-	limits   *limiter
-	counters counters
-	sampled  sampled
-	views    *views
+	slots    chan struct{}      // one element per request under way
+	viewing  singleflight.Group // of pools, once at a time for each
+	sampling sync.Mutex         // for the metrics, once at a time
+	seed     maphash.Seed
+	mu       sync.Mutex
+	book     book // guarded by mu, but for fresh
 	listings listings
 	past     statuspage.History
 	started  time.Time
 	stopping atomic.Bool
-	failedMS atomic.Int64 // when the provider was last unavailable; 0 = it answered since
 	sparing  rate.Sometimes
 	phases   phases
 
@@ -102,15 +104,14 @@ func New(o Options) *Server {
 		o.Ready = func(context.Context) error { return nil }
 	}
 	s := &Server{
-		o: o, started: time.Now(), views: newViews(), mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
-		slots: make(chan struct{}, o.MaxInFlight), limits: newLimiter(o.RateLimit, o.RateBurst),
-		// An outage makes every request fail: a few log lines are enough.
+		o: o, started: time.Now(), mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
+		slots: make(chan struct{}, o.MaxInFlight), seed: maphash.MakeSeed(), book: newBook(newLimiter(o.RateLimit, o.RateBurst)),
+		// An outage makes every request fail: some lines tell as much as all.
 		sparing: rate.Sometimes{First: 3, Interval: time.Second},
 		phases:  patience,
 	}
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	s.maxWaiters.Store(maxWaiters)
-	s.sampled.pools = map[string]poolSample{}
 	for _, name := range append([]string{"", otherServices}, slices.Collect(maps.Keys(o.Services.Named))...) {
 		o.Metrics.Service(s.label(name))
 	}
@@ -243,7 +244,8 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	if err != nil {
 		return Credential{}, err
 	}
-	if wait := s.limits.wait(clientKey(who, r.RemoteAddr), time.Now()); wait > 0 {
+	var wait time.Duration
+	if s.note(func(b *book) { wait = b.limits.wait(clientKey(who, r.RemoteAddr), time.Now()) }); wait > 0 {
 		return Credential{}, problem.New(problem.RateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)
 	}
 	if !slices.Contains(who.Scopes, scope) {
@@ -322,21 +324,21 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	_ = writeJSON(w, p.Status, problem.MediaType, p) // an error means that the peer has gone
 }
 
-// called runs one provider call under its deadline, and remembers its outcome for
-// /readyz. A list that takes too long does not count as a failure.
+// note tells the book of an event, or asks it.
+func (s *Server) note(f func(*book)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(&s.book)
+}
+
+// called runs one provider call under its deadline, and notes how it went.
 func (s *Server) called(ctx context.Context, op string, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
 	defer cancel()
 	began := time.Now()
 	err := call(ctx)
 	s.o.Metrics.Called(op, time.Since(began))
-	switch {
-	case op == "list" || op == "locate" || op == "stats":
-	case err == nil || leaseapi.FromError(err, 0).Code != problem.Unavailable:
-		s.failedMS.Store(0)
-	case !errors.Is(ctx.Err(), context.Canceled): // canceled means only that the peer has gone
-		s.failedMS.Store(s.o.NowMS())
-	}
+	s.note(func(b *book) { b.called(op, err, errors.Is(ctx.Err(), context.Canceled), s.o.NowMS()) })
 	return err
 }
 
@@ -359,7 +361,8 @@ func (s *Server) readyNow(ctx context.Context) error {
 	if err := s.o.Ready(ctx); err != nil {
 		return err
 	}
-	if at := s.failedMS.Load(); at != 0 && s.o.NowMS()-at < unreadyAfterFailure.Milliseconds() {
+	failed := false
+	if s.note(func(b *book) { failed = b.failedLately(s.o.NowMS()) }); failed {
 		return errors.New("the provider failed a moment ago")
 	}
 	return nil

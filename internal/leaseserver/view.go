@@ -2,12 +2,9 @@ package leaseserver
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sync/singleflight"
 
 	"github.com/kazahana/kazahana/internal/provider"
 )
@@ -34,37 +31,23 @@ type view struct {
 	maps    sync.Map // mapKey to []byte: many clients ask for the same map
 }
 
-// views are the pools' views. Each pool is listed once at a time, however many requests
-// wait for it.
-type views struct {
-	listing singleflight.Group
-	mu      sync.Mutex
-	byPool  map[string]*view
-	trends  map[string]*trend
-	fenced  map[string]int64 // Unix ms until which acquires are refused, from refused acquires
-	fresh   time.Duration    // viewAge; 0 in some tests, to list each time
-}
-
-func newViews() *views {
-	return &views{byPool: map[string]*view{}, trends: map[string]*trend{}, fenced: map[string]int64{}, fresh: viewAge}
-}
-
-// view returns the latest view of a service's pool. It may be a little old while a newer
-// one is being made.
+// view is the latest one of a service's pool. While a newer one is being made it
+// may be a little old.
 func (s *Server) view(ctx context.Context, service string) (*view, error) {
 	pool := s.o.Services.Of(service).Pool
-	known, fresh := s.views.latest(pool)
+	known, fresh := s.latest(pool)
 	if fresh {
 		return known, nil
 	}
-	coming := s.views.listing.DoChan(pool, func() (any, error) {
-		// Another request may have listed the pool meanwhile.
-		if v, fresh := s.views.latest(pool); fresh {
+	coming := s.viewing.DoChan(pool, func() (any, error) {
+		// A caller may have looked before the listing of another was done, and come
+		// after it.
+		if v, fresh := s.latest(pool); fresh {
 			return v, nil
 		}
 		return s.listPool(service, pool)
 	})
-	if s.views.fresh > 0 && known != nil && time.Since(known.at) < viewKept {
+	if s.book.fresh > 0 && known != nil && time.Since(known.at) < viewKept {
 		return known, nil
 	}
 	select {
@@ -76,24 +59,17 @@ func (s *Server) view(ctx context.Context, service string) (*view, error) {
 	}
 }
 
-// latest returns the pool's view, or nil, and whether it is fresh.
-func (v *views) latest(pool string) (known *view, fresh bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	known = v.byPool[pool]
-	return known, v.fresh > 0 && known != nil && time.Since(known.at) < max(v.fresh, viewPerTook*known.took)
+func (s *Server) latest(pool string) (known *view, fresh bool) {
+	s.note(func(b *book) { known, fresh = b.latest(pool, time.Now()) })
+	return known, fresh
 }
 
 // listPool makes a view.
 func (s *Server) listPool(service, pool string) (*view, error) {
-	lister, ok := s.o.Provider.(provider.Lister)
-	if !ok {
-		return nil, s.cannot("list leases")
-	}
 	v := &view{at: time.Now(), atMS: s.o.NowMS()}
 	ctx, cancel := context.WithTimeout(context.Background(), viewTimeout)
 	defer cancel()
-	records, err := lister.List(ctx, service)
+	records, err := s.listOf(ctx, service)
 	v.took = time.Since(v.at)
 	s.o.Metrics.Called("list", v.took)
 	if err != nil {
@@ -108,27 +84,6 @@ func (s *Server) listPool(service, pool string) (*view, error) {
 	}
 	terms := s.o.Services.Of(s.pools()[pool])
 	usage := provider.UsageOf(records, &terms, v.atMS)
-	s.views.mu.Lock()
-	defer s.views.mu.Unlock()
-	s.views.byPool[pool] = v
-	if s.views.trends[pool] == nil {
-		s.views.trends[pool] = &trend{}
-	}
-	s.views.trends[pool].add(v.atMS, usage.Total-usage.Free)
+	s.note(func(b *book) { b.listed(pool, v, usage.Total-usage.Free) })
 	return v, nil
-}
-
-// acquired remembers the fence that an acquire reported.
-func (v *views) acquired(pool string, err error) {
-	var fence *provider.FencedError
-	fenced := errors.As(err, &fence)
-	if err != nil && !fenced {
-		return
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	delete(v.fenced, pool)
-	if fenced {
-		v.fenced[pool] = fence.UntilMS
-	}
 }

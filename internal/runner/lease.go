@@ -17,8 +17,7 @@ type LeaseHolding struct {
 	Lease lease.Lease   // with the times that it has now; not to be read while a Run is under way
 	Term  time.Duration // as it was granted
 
-	extender provider.Extender
-	verifier provider.Verifier // nil where the provider cannot tell
+	provider provider.Provider
 	service  string
 	clock    clock.Source
 	say      func(format string, args ...any)
@@ -26,13 +25,11 @@ type LeaseHolding struct {
 
 // HoldLease returns the holding of a lease as it was granted by p, which must be
 // able to extend it.
-func HoldLease(l lease.Lease, p provider.Extender, service string, source clock.Source, say func(format string, args ...any)) *LeaseHolding {
-	h := &LeaseHolding{
+func HoldLease(l lease.Lease, p provider.Provider, service string, source clock.Source, say func(format string, args ...any)) *LeaseHolding {
+	return &LeaseHolding{
 		Lease: l, Term: time.Duration(l.Term()) * time.Millisecond,
-		extender: p, service: service, clock: source, say: say,
+		provider: p, service: service, clock: source, say: say,
 	}
-	h.verifier, _ = p.(provider.Verifier)
-	return h
 }
 
 // RobberyDelay is how long a program waits for a former holder of its machine ID whose
@@ -76,7 +73,7 @@ func (h *LeaseHolding) Extend(ctx context.Context, sent, end time.Duration) (tim
 // until its known end.
 func (h *LeaseHolding) missing(ctx context.Context, refusal error) error {
 	err := errors.ErrUnsupported
-	if h.verifier != nil {
+	if h.CanVerify() {
 		err = h.Verify(ctx)
 	}
 	var lost *LostError
@@ -103,12 +100,12 @@ func (h *LeaseHolding) Verify(ctx context.Context) error {
 }
 
 // CanVerify reports whether Verify can tell.
-func (h *LeaseHolding) CanVerify() bool { return h.verifier != nil }
+func (h *LeaseHolding) CanVerify() bool { return h.provider.Info().Can.Verify }
 
 // extend and verify are the calls themselves.
 
 func (h *LeaseHolding) extend(ctx context.Context) (lease.Lease, error) {
-	longer, err := provider.Extend(ctx, h.extender, h.service, h.Lease)
+	longer, err := provider.Extend(ctx, h.provider, h.service, h.Lease)
 	if err == nil && longer.Key() != h.Lease.Key() {
 		err = fmt.Errorf("the provider extended %v instead of %v", longer, h.Lease)
 	}
@@ -116,7 +113,7 @@ func (h *LeaseHolding) extend(ctx context.Context) (lease.Lease, error) {
 }
 
 func (h *LeaseHolding) verify(ctx context.Context) (ours bool, err error) {
-	lost, err := provider.Verify(ctx, h.verifier, h.service, []lease.Lease{h.Lease})
+	lost, err := provider.Verify(ctx, h.provider, h.service, []lease.Lease{h.Lease})
 	return len(lost) == 0, err
 }
 

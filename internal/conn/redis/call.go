@@ -34,6 +34,9 @@ type Client struct {
 	closeOnce sync.Once
 	closing   chan struct{}  // closed by Close
 	calls     sync.WaitGroup // operations under way
+	workers   sync.WaitGroup // goroutines that carry them out, or wait for one
+	waiting   atomic.Int64   // how many of those wait
+	jobs      chan func()    // to one that waits
 	mu        sync.Mutex     // held to add to calls, or to close closing
 	closeErr  error
 }
@@ -47,7 +50,7 @@ func Open(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Place(), err)
 	}
-	return &Client{cfg: cfg, redis: client, opened: time.Now(), closing: make(chan struct{})}, nil
+	return &Client{cfg: cfg, redis: client, opened: time.Now(), closing: make(chan struct{}), jobs: make(chan func())}, nil
 }
 
 // Config is what the client was opened with.
@@ -61,6 +64,7 @@ func (c *Client) Close() error {
 		c.mu.Unlock()
 		c.closeErr = c.redis.Close()
 		c.calls.Wait()
+		c.workers.Wait()
 	})
 	return c.closeErr
 }
@@ -94,6 +98,15 @@ const (
 // anything is sent. If one breaks during the operation, or leads to a server that is no
 // longer the primary, op runs once more, unless that could change something twice.
 func Run[T any](ctx context.Context, c *Client, times Times, op func(context.Context, *redis.Conn) (T, error)) (T, error) {
+	return run(ctx, c, times, func(ctx context.Context) (T, error) { return onConn(ctx, c, op) })
+}
+
+// RunAnywhere is Run for an operation whose commands need not use the same connection.
+func RunAnywhere[T any](ctx context.Context, c *Client, times Times, op func(context.Context, redis.Cmdable) (T, error)) (T, error) {
+	return run(ctx, c, times, func(ctx context.Context) (T, error) { return op(ctx, c.redis) })
+}
+
+func run[T any](ctx context.Context, c *Client, times Times, op func(context.Context) (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
@@ -105,26 +118,26 @@ func Run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 	if !c.begin() {
 		return none, connurl.NotSent(ErrClosed)
 	}
-	sent := &sending{}
-	if times != SentOnce {
-		sent.state.Store(isSent)
+	var sent *sending
+	if times == SentOnce {
+		sent = &sending{}
 	}
 	done := make(chan result, 1)
-	go func() {
+	c.start(func() {
 		defer c.calls.Done()
-		opCtx, cancel := context.WithTimeout(context.WithValue(ctx, sendingKey{}, sent), longestCall)
+		opCtx, cancel := bounded(ctx, sent)
 		defer cancel()
-		value, err := onConn(opCtx, c, op)
+		value, err := op(opCtx)
 		neverBegan := noConnection(err)
 		if err != nil && ctx.Err() == nil && c.again(err, times, sent) {
-			value, err = onConn(opCtx, c, op)
+			value, err = op(opCtx)
 			neverBegan = neverBegan && noConnection(err)
 		}
 		if neverBegan {
 			err = connurl.NotSent(err)
 		}
 		done <- result{value, err}
-	}()
+	})
 	var r result
 	select {
 	case r = <-done:
@@ -152,6 +165,43 @@ func Run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 		err = fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
 	return none, sent.giveUp(err)
+}
+
+// bounded is the context that an operation is carried out with.
+func bounded(ctx context.Context, sent *sending) (context.Context, context.CancelFunc) {
+	if sent != nil {
+		ctx = context.WithValue(ctx, sendingKey{}, sent)
+	}
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < longestCall {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, longestCall)
+}
+
+// start has a goroutine carry out a job: one that has done others before, if there is one,
+// because its stack has grown already.
+func (c *Client) start(job func()) {
+	select {
+	case c.jobs <- job:
+	default:
+		c.workers.Go(func() { c.work(job) })
+	}
+}
+
+func (c *Client) work(job func()) {
+	for {
+		job()
+		if c.waiting.Add(1) > poolSize {
+			c.waiting.Add(-1)
+			return
+		}
+		select {
+		case job = <-c.jobs:
+			c.waiting.Add(-1)
+		case <-c.closing:
+			return
+		}
+	}
 }
 
 // again reports whether an operation that failed may be tried once more.
@@ -186,8 +236,12 @@ func Sending(ctx context.Context) error {
 
 var errGivenUp = errors.New("the caller waits no longer")
 
-// giveUp makes err wrap connurl.ErrNotSent if nothing was sent, and prevents a later send.
+// giveUp makes err one that wraps connurl.ErrNotSent, where nothing was sent, and
+// sees to it that nothing will be. s is nil where that is not known.
 func (s *sending) giveUp(err error) error {
+	if s == nil {
+		return err
+	}
 	if s.state.CompareAndSwap(isAsking, isGivenUp) || s.state.Load() == isGivenUp {
 		return connurl.NotSent(err)
 	}

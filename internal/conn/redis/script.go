@@ -31,9 +31,9 @@ func (a *Args) Set(name string, value any) { *a = append(*a, name, value) }
 // while the server runs.
 const lookEvery = time.Second
 
-// EvalQuick is Eval for scripts that use same_server: once every lookEvery they check all
-// of INFO, otherwise only that the server is the recorded one.
-func (c *Client) EvalQuick(ctx context.Context, conn *redis.Conn, s *redis.Script, key string, args Args) (*Reply, error) {
+// EvalQuick is Eval for scripts that use same_server: all but one a second look
+// at no more than whether it is the server that was recorded.
+func (c *Client) EvalQuick(ctx context.Context, conn redis.Scripter, s *redis.Script, key string, args Args) (*Reply, error) {
 	now := time.Since(c.opened)
 	looked := time.Duration(c.looked.Load())
 	if looked > 0 && now-looked < lookEvery {
@@ -47,9 +47,9 @@ func (c *Client) EvalQuick(ctx context.Context, conn *redis.Conn, s *redis.Scrip
 	return reply, err
 }
 
-// Eval runs a script by its hash, or in full if the server does not know it. All keys of
-// the script must share the hash tag of key.
-func (c *Client) Eval(ctx context.Context, conn *redis.Conn, s *redis.Script, key string, args Args) (*Reply, error) {
+// Eval runs a script: by its hash, and in full where the server does not know
+// it. All keys that the script uses must share the hash tag of key.
+func (c *Client) Eval(ctx context.Context, conn redis.Scripter, s *redis.Script, key string, args Args) (*Reply, error) {
 	if c.cfg.NowMS != nil {
 		args.Set("now", c.cfg.NowMS())
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/etcd"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/postgres"
 	"github.com/kazahana/kazahana/internal/provider/redis"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/provider/static"
@@ -44,28 +45,18 @@ type Options struct {
 	ClientID string
 }
 
-// Ready tries to reach the provider, and says why it cannot be reached now. A
-// provider that reaches out to nothing is ready.
-func Ready(ctx context.Context, p provider.Provider) error {
-	if o, ok := p.(interface{ Ready(context.Context) error }); ok {
-		return o.Ready(ctx)
-	}
-	return nil
-}
-
-// Opened returns the provider with exactly the capabilities that it has, once
-// its store can be reached: before that, one that is opened at its first use
-// has them all.
+// Opened returns the provider itself, once its store can be reached: Open returns
+// one that is opened at its first use.
 func Opened(ctx context.Context, p provider.Provider) (provider.Provider, error) {
 	if o, ok := p.(*onUse); ok {
-		return o.get(ctx)
+		return call(ctx, o, func(p provider.Provider) (provider.Provider, error) { return p, nil })
 	}
 	return p, nil
 }
 
 // Schemes returns the schemes that Open knows.
 func Schemes() []string {
-	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redis.Schemes(), []string{"etcd"}, httplease.Schemes())
+	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redis.Schemes(), []string{"etcd"}, postgres.Schemes(), httplease.Schemes())
 }
 
 // Open returns the provider that the URL names. It reaches out to nothing: a
@@ -93,6 +84,9 @@ func Open(rawURL string, opts Options) (provider.Provider, error) {
 	}
 	if scheme == "etcd" {
 		return openEtcd(rawURL, opts)
+	}
+	if slices.Contains(postgres.Schemes(), scheme) {
+		return openPostgres(rawURL, opts)
 	}
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -167,6 +161,25 @@ func openRedis(rawURL string, opts Options) (provider.Provider, error) {
 	}
 	cfg.ClientID = opts.ClientID
 	return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) { return opened(redis.Open(ctx, cfg)) }), nil
+}
+
+// openPostgres opens a server, or several hosts, which the parser of URLs does not
+// take. The clock is the server's.
+func openPostgres(rawURL string, opts Options) (provider.Provider, error) {
+	cfg, err := postgres.ParseURL(rawURL, opts.Services)
+	if err != nil {
+		return nil, err
+	}
+	return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) {
+		p, err := postgres.Open(cfg)
+		if err != nil {
+			return nil, err
+		}
+		if err := p.Look(ctx); err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+		return p, nil
+	}), nil
 }
 
 // opened passes on what a constructor returned, since an interface that holds a
