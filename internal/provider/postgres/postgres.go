@@ -15,6 +15,7 @@ import (
 
 // Provider grants leases from tables of a PostgreSQL server.
 type Provider struct {
+	provider.Lacking
 	cfg    Config
 	client *postgresconn.Client
 	store  *postgresconn.Store
@@ -28,16 +29,7 @@ type Provider struct {
 	joined map[string]bool // the pools that have counted this process
 }
 
-var (
-	_ provider.Provider    = (*Provider)(nil)
-	_ provider.Verifier    = (*Provider)(nil)
-	_ provider.Lister      = (*Provider)(nil)
-	_ provider.Extender    = (*Provider)(nil)
-	_ provider.Locator     = (*Provider)(nil)
-	_ provider.Initializer = (*Provider)(nil)
-	_ provider.Counter     = (*Provider)(nil)
-	_ provider.Fencer      = (*Provider)(nil)
-)
+var _ provider.Provider = (*Provider)(nil)
 
 // Open returns a provider. It reaches out to nothing yet.
 func Open(cfg Config) (*Provider, error) {
