@@ -169,7 +169,7 @@ func (c *Core) Looked(members []placement.Member, err error, now placement.Momen
 func (c *Core) mayAsk() bool { return c.terms.Authority != "" && !c.asking && !c.leaving }
 
 func (c *Core) newMembership() lock.Request {
-	return lock.Request{Op: lock.Acquire, LeaseID: c.terms.NewID(), RequestID: c.terms.NewID()}
+	return lock.Request{Op: lock.Acquire, LeaseID: c.terms.NewID(), RequestID: c.terms.NewID(), Announce: true}
 }
 
 // Answered has what became of a request about the membership.
