@@ -24,6 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/provider/etcd"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
+	"github.com/kazahana/kazahana/internal/provider/postgres"
 	"github.com/kazahana/kazahana/internal/provider/redis"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -306,6 +307,12 @@ func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.F
 			return []doctor.Finding{doctor.InvalidProvider(err)}
 		}
 		return doctor.JudgeEtcd(doctor.ProbeEtcd(ctx, cfg.Config, ready))
+	case slices.Contains(postgres.Schemes(), scheme):
+		cfg, err := postgres.ParseURL(x.url, nil)
+		if err != nil {
+			return []doctor.Finding{doctor.InvalidProvider(err)}
+		}
+		return doctor.JudgePostgres(doctor.ProbePostgres(ctx, cfg.Config, &x.clock))
 	case slices.Contains(httplease.Schemes(), scheme):
 		cfg, err := httplease.ParseURL(x.url)
 		if err != nil {

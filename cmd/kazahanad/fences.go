@@ -19,8 +19,8 @@ const (
 	fenceLook = 3 * time.Second
 )
 
-// fences are the SQLite files of the process. Each may be held back because it may
-// have forgotten grants.
+// fences are the SQLite files and PostgreSQL stores of the process. Each may be held
+// back because it may have forgotten grants.
 type fences struct {
 	files []fencedFile
 	nowMS func() int64
@@ -35,11 +35,10 @@ type fencedFile struct {
 	look  func(ctx context.Context) error // refreshes known
 }
 
-// newFences finds the SQLite files of the provider and of the store, which may be
-// nil.
+// newFences finds those of the provider and of the store, which may be nil.
 func newFences(p provider.Provider, store *stores.Store, nowMS func() int64, log *zap.Logger) *fences {
 	f := &fences{nowMS: nowMS, log: log, held: map[string]metrics.Fence{}}
-	if p.Info().Name == "sqlite" {
+	if name := p.Info().Name; name == "sqlite" || name == "postgres" {
 		url := p.Info().URL
 		f.files = append(f.files, fencedFile{
 			url: url,

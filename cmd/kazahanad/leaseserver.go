@@ -263,7 +263,7 @@ func (l *leaseServerParts) announce(address net.Addr) {
 		l.log.Warn("the leases are kept in this process only, and forgotten with it: after a restart machine IDs are granted twice")
 	}
 	if info.Scope == provider.ScopeHost {
-		l.log.Info("one lease server can use this store: several need redis or etcd behind them")
+		l.log.Info("one lease server can use this store: several need redis, etcd or postgres behind them")
 	}
 	if l.settings.Insecure {
 		l.log.Warn("insecure: any host that reaches this address can take machine IDs, or read secrets on the way")

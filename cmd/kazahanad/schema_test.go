@@ -120,11 +120,17 @@ func (s *site) firstRedis() (url string, client *redis.Client) {
 	client = redis.NewClient(&redis.Options{Addr: r.Address})
 	s.T.Cleanup(func() { _ = client.Close() })
 	var keys map[string]struct {
-		Type  string         `json:"type"`
-		Value map[string]any `json:"value"`
+		Type   string         `json:"type"`
+		Value  map[string]any `json:"value"`
+		Base64 []byte         `json:"base64"` // of a string
 	}
 	s.readFixture("redis.json", &keys)
 	for key, k := range keys {
+		if k.Type == "string" {
+			if err := client.Set(s.T.Context(), key, k.Base64, 0).Err(); err != nil {
+				s.T.Fatalf("%s: %v", key, err)
+			}
+		}
 		for member, value := range k.Value {
 			var err error
 			switch k.Type {
@@ -221,11 +227,22 @@ func TestNewerFormatOnRedis(t *testing.T) {
 			s := newSite(t)
 			url, client := s.firstRedis()
 			key := "{kazahana}:" + record
-			if was, err := client.HGet(t.Context(), key, "format").Result(); was != "1" || err != nil {
-				t.Fatalf("%s has the format %q: %v", key, was, err)
-			}
-			if err := client.HSet(t.Context(), key, "format", "2").Err(); err != nil {
-				t.Fatal(err)
+			if record == "@rec" { // its format is in JSON
+				was, err := client.Get(t.Context(), key).Result()
+				now := strings.Replace(was, `"format":"1"`, `"format":"2"`, 1)
+				if err == nil && now != was {
+					err = client.Set(t.Context(), key, now, 0).Err()
+				}
+				if err != nil || now == was {
+					t.Fatalf("%s is %q: %v", key, was, err)
+				}
+			} else {
+				if was, err := client.HGet(t.Context(), key, "format").Result(); was != "1" || err != nil {
+					t.Fatalf("%s has the format %q: %v", key, was, err)
+				}
+				if err := client.HSet(t.Context(), key, "format", "2").Err(); err != nil {
+					t.Fatal(err)
+				}
 			}
 			ask(s, url).Fails(t, exitFailure, key, "written by a newer kazahanad (format 2, this one knows up to 1)", "docs/compatibility.md")
 		})
@@ -250,7 +267,7 @@ var askShared = map[string]func(s *site, url string) testkit.Outcome{
 		return s.Kazahanad("leases", "--config", "none", "--provider", url)
 	},
 	"@lock": func(s *site, url string) testkit.Outcome { return s.askDaemon(url, "locks") },
-	"@seq":  func(s *site, url string) testkit.Outcome { return s.askDaemon(url, "seq", "orders") },
+	"@rec":  func(s *site, url string) testkit.Outcome { return s.askDaemon(url, "seq", "orders") },
 }
 
 func (s *site) askDaemon(store string, args ...string) testkit.Outcome {

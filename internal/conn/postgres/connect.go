@@ -28,8 +28,8 @@ const (
 	maxPasswordFile = 4096
 )
 
-// errServer: the server is not one to rely on.
-var errServer = errors.New("this PostgreSQL server cannot be used")
+// ErrServer: the server is not one to rely on.
+var ErrServer = errors.New("this PostgreSQL server cannot be used")
 
 // Client is a pool of sessions on one server. Its methods may be called by many
 // goroutines.
@@ -135,7 +135,7 @@ func (c Config) passwordNow() (string, error) {
 }
 
 func (c Config) tlsConfig() (*tls.Config, error) {
-	if c.SSLMode == modeDisable {
+	if c.SSLMode == SSLDisable {
 		return nil, nil
 	}
 	t, err := connurl.TLS(c.CAFile, c.CertFile, c.KeyFile)
@@ -173,11 +173,11 @@ func (c Config) prepare(ctx context.Context, conn *pgx.Conn) error {
 	}
 	switch {
 	case version < leastVersion:
-		return fmt.Errorf("%w: it is version %d, and %d is the oldest that can be used", errServer, version/10000, leastVersion/10000)
+		return fmt.Errorf("%w: it is version %d, and %d is the oldest that can be used", ErrServer, version/10000, leastVersion/10000)
 	case standby:
-		return fmt.Errorf("%w: it is a standby, which takes no writes: name the primary, or all servers (postgres://a,b/%s)", errServer, c.Database)
+		return fmt.Errorf("%w: it is a standby, which takes no writes: name the primary, or all servers (postgres://a,b/%s)", ErrServer, c.Database)
 	case encoding != "UTF8":
-		return fmt.Errorf("%w: database %s has the encoding %s, and needs UTF8", errServer, c.Database, encoding)
+		return fmt.Errorf("%w: database %s has the encoding %s, and needs UTF8", ErrServer, c.Database, encoding)
 	}
 	_, err := conn.Exec(ctx, lifeSQL)
 	return err

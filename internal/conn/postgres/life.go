@@ -15,6 +15,7 @@ import (
 // lifeTable has a row for each kind of store in the schema.
 const lifeTable = `CREATE TABLE IF NOT EXISTS life (
 	kind       text PRIMARY KEY,
+	format     int NOT NULL DEFAULT ` + format + `,
 	id         text NOT NULL,
 	fences     bigint NOT NULL,
 	server     text NOT NULL,
@@ -24,6 +25,9 @@ const lifeTable = `CREATE TABLE IF NOT EXISTS life (
 	until_ms   bigint NOT NULL,
 	reason     text NOT NULL
 )`
+
+// format is that of all tables of a kind.
+const format = "1"
 
 // lastTable is the latest time of a change: a sequence, whose changes wait for nobody.
 const lastTable = `CREATE SEQUENCE IF NOT EXISTS last_ms MINVALUE 0 START 0`
@@ -82,16 +86,19 @@ type memory struct {
 func (s *Store) lifeQuery(b *pgx.Batch, forUpdate string, into *life) {
 	b.Queue(`SELECT `+s.clock+`, (SELECT last_value FROM last_ms), current_setting('kazahana.life', true),
 		current_setting('synchronous_commit'), (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint,
-		id, fences, server, longest_ms, trusted, from_ms, until_ms, reason FROM life WHERE kind = $1`+forUpdate, s.kind.Name).QueryRow(func(row pgx.Row) error {
+		id, format::text, fences, server, longest_ms, trusted, from_ms, until_ms, reason FROM life WHERE kind = $1`+forUpdate, s.kind.Name).QueryRow(func(row pgx.Row) error {
 		var session *string
-		var commit string
-		if err := row.Scan(&into.nowMS, &into.lastMS, &session, &commit, &into.logEnd, &into.Life, &into.fences, &into.server, &into.longestMS,
+		var commit, written string
+		if err := row.Scan(&into.nowMS, &into.lastMS, &session, &commit, &into.logEnd, &into.Life, &written, &into.fences, &into.server, &into.longestMS,
 			&into.Trusted, &into.FromMS, &into.UntilMS, &into.Reason); err != nil {
 			return err
 		}
 		if session == nil || *session == "" || commit != s.client.cfg.SynchronousCommit {
 			return fmt.Errorf("%w: the session is not the one that was set up (synchronous_commit is %s, not %s): a pool of connections in between "+
-				"(PgBouncer) needs pool_mode=session", errServer, commit, s.client.cfg.SynchronousCommit)
+				"(PgBouncer) needs pool_mode=session", ErrServer, commit, s.client.cfg.SynchronousCommit)
+		}
+		if written != format {
+			return fmt.Errorf("%w: its tables have the format %s, and this program knows %s: use the version of kazahanad that made them, or another schema=", ErrServer, written, format)
 		}
 		into.session, into.Forgot = *session, into.fences > 1
 		return nil

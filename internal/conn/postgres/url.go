@@ -28,10 +28,11 @@ const (
 	maxPoolSize     = 1000
 	maxFence        = 2 * 366 * 24 * time.Hour
 	exampleURL      = "postgres://kazahana@db.example.com/kazahana?password_file=/etc/kazahana/postgres-password"
-	modeDisable     = "disable"
-	modeRequire     = "require"
-	modeFull        = "verify-full"
-	commitOn        = "on"
+	// SSLDisable is the SSLMode without TLS.
+	SSLDisable  = "disable"
+	modeRequire = "require"
+	modeFull    = "verify-full"
+	commitOn    = "on"
 )
 
 // secret is a password, nil if there is none. As a function it cannot be printed
@@ -167,7 +168,7 @@ func (c *Config) parseParams(q url.Values) error {
 	if c.SSLMode = q.Get("sslmode"); c.SSLMode == "" {
 		c.SSLMode = modeFull
 		if c.isLocal() && c.CAFile == "" && c.CertFile == "" {
-			c.SSLMode = modeDisable
+			c.SSLMode = SSLDisable
 		}
 	}
 	if v, ok := q["max_connections"]; ok {
@@ -214,9 +215,9 @@ func (c Config) Validate() error {
 		return errors.New("postgres: the URL has a password and a parameter password_file: give one of them")
 	case (c.CertFile == "") != (c.KeyFile == ""):
 		return errors.New("postgres: cert_file and key_file belong together: give both or neither")
-	case !slices.Contains([]string{modeDisable, modeRequire, modeFull}, c.SSLMode):
+	case !slices.Contains([]string{SSLDisable, modeRequire, modeFull}, c.SSLMode):
 		return errors.New("postgres: sslmode is disable, require (encrypts, and trusts any server) or verify-full; prefer, allow and verify-ca are not supported")
-	case c.SSLMode == modeDisable && c.CAFile+c.CertFile != "":
+	case c.SSLMode == SSLDisable && c.CAFile+c.CertFile != "":
 		return errors.New("postgres: sslmode=disable contradicts ca_file, cert_file and key_file")
 	case c.SSLMode == modeRequire && c.CAFile != "":
 		return errors.New("postgres: sslmode=require does not look at the server's certificate; with ca_file, write sslmode=verify-full")

@@ -33,7 +33,7 @@ type Flags struct {
 	Service  Text `name:"service" group:"Services" placeholder:"NAME" help:"Service of requests that name none (default default)."`
 	Services Text `name:"services" group:"Services" placeholder:"{NAME: {KEY: VALUE}}" help:"Further services and their settings, as YAML: any key of the group IDs (default none)."`
 
-	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., http(s)://... of a lease server, or none (default the provider if it can keep them, else a SQLite file in the state directory)."`
+	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., postgres://..., http(s)://... of a lease server, or none (default the provider if it can keep them, else a SQLite file in the state directory)."`
 	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl, block (default none: 1, 2, 3, ...)."`
 
 	PlacementAuthority Text `name:"placement-authority" group:"Placement (experimental)" placeholder:"HOST:PORT" help:"Address by which other hosts reach the processes of this host, which actors are placed on; client only resolves; none is off (default none)."`

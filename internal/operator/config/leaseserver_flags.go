@@ -16,11 +16,11 @@ type LeaseServerFlags struct {
 
 	StateDir        Text `name:"state-dir" group:"Leases" placeholder:"DIR" help:"Where the default provider's file is (default $STATE_DIRECTORY, else /var/lib/kazahana for root, else $XDG_STATE_HOME/kazahana or ~/.local/state/kazahana)."`
 	LiveDir         Text `name:"live-dir" group:"Leases" placeholder:"DIR" help:"Directory on a file system in memory for the witness that a SQLite file was not restored from a copy; none does without (default as for serve)."`
-	Provider        Text `name:"provider" group:"Leases" placeholder:"URL" help:"What keeps the leases, for example sqlite:PATH, redis://HOST:6379/0, etcd://HOST:2379 (default sqlite:STATE_DIR/leases.db; inside Kubernetes there is no default)."`
+	Provider        Text `name:"provider" group:"Leases" placeholder:"URL" help:"What keeps the leases, for example sqlite:PATH, redis://HOST:6379/0, etcd://HOST:2379, postgres://HOST/DATABASE (default sqlite:STATE_DIR/leases.db; inside Kubernetes there is no default)."`
 	ProviderTimeout Text `name:"provider-timeout" group:"Leases" placeholder:"DURATION" help:"Limit of one call to the provider, 1ms or more (default 3s)."`
 	Services        Text `name:"services" group:"Leases" placeholder:"{NAME: {KEY: VALUE}}" help:"Terms of single services, as YAML: epoch, layout, bit_ts, bit_id, bit_seq, term, quarantine, pool, max_leases_per_acquire, ids (default none: those of the provider URL)."`
 
-	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., or none (default the provider, or a second file beside a SQLite provider)."`
+	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., postgres://..., or none (default the provider, or a second file beside a SQLite provider)."`
 	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl (default none: 1, 2, 3, ...)."`
 
 	MaxConnections Text `name:"max-connections" group:"Limits" placeholder:"N" help:"Connections open at the same time, 1 to 1048576; further ones wait (default 16384)."`

@@ -43,9 +43,13 @@ func aDaemon(change func(*Daemon)) []Finding  { return JudgeDaemon(changed(goodD
 func aState(change func(*StateDir)) []Finding { return JudgeStateDir(changed(goodState, change)) }
 func aFile(change func(*SQLite)) []Finding    { return JudgeSQLite(changed(goodSQLite, change), 5, 3) }
 func aRedis(change func(*Redis)) []Finding    { return JudgeRedis(changed(goodRedis, change)) }
-func anEtcd(change func(*Etcd)) []Finding     { return JudgeEtcd(changed(goodEtcd, change)) }
-func aServer(change func(*HTTP)) []Finding    { return JudgeHTTP(changed(goodHTTP, change), now) }
-func aClock(change func(*Clock)) []Finding    { return JudgeClock(changed(goodClock, change)) }
+func aPostgres(change func(*Postgres)) []Finding {
+	return JudgePostgres(changed(Postgres{Place: "postgres://h/db", Version: "15.4", Fsync: true, Used: 10, Most: 100}, change))
+}
+
+func anEtcd(change func(*Etcd)) []Finding  { return JudgeEtcd(changed(goodEtcd, change)) }
+func aServer(change func(*HTTP)) []Finding { return JudgeHTTP(changed(goodHTTP, change), now) }
+func aClock(change func(*Clock)) []Finding { return JudgeClock(changed(goodClock, change)) }
 
 func aMember(change func(*EtcdMember)) []Finding {
 	return anEtcd(func(e *Etcd) { e.Members = []EtcdMember{goodMember, changed(goodMember, change), goodMember} })
@@ -160,6 +164,18 @@ var judgements = []struct {
 	{"redis.unconfirmed", aRedis(func(r *Redis) { r.MinReplicas = 0 })},
 	{"redis.ok", aRedis(func(r *Redis) { r.Replicas, r.MinReplicas = 0, 0 })},
 
+	{"postgres.ok", aPostgres(func(*Postgres) {})},
+	{"postgres.new", aPostgres(func(p *Postgres) { p.New = true })},
+	{"postgres.unreachable", aPostgres(func(p *Postgres) { p.Err = errFault })},
+	{"postgres.refused", aPostgres(func(p *Postgres) { p.Err, p.Refused = errFault, true })},
+	{"postgres.plain", aPostgres(func(p *Postgres) { p.Plain = true })},
+	{"postgres.permission", aPostgres(func(p *Postgres) { p.Lacks = "create tables" })},
+	{"postgres.fsync_off", aPostgres(func(p *Postgres) { p.Fsync = false })},
+	{"postgres.fenced", aPostgres(func(p *Postgres) { p.Fenced = true })},
+	{"postgres.unconfirmed", aPostgres(func(p *Postgres) { p.Standbys = 1 })},
+	{"postgres.ok", aPostgres(func(p *Postgres) { p.Standbys, p.Synchronous = 1, true })},
+	{"postgres.ok", aPostgres(func(p *Postgres) { p.Standbys, p.Trusted = 1, true })},
+	{"postgres.connections", aPostgres(func(p *Postgres) { p.Used = p.Most })},
 	{"etcd.ok", anEtcd(func(*Etcd) {})},
 	{"etcd.unreachable", anEtcd(func(e *Etcd) { e.Err = errFault })},
 	{"etcd.refused", anEtcd(func(e *Etcd) { e.Refused = errFault })},

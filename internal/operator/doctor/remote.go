@@ -48,6 +48,8 @@ func JudgeFence(f Fence) []Finding {
 	case f.Copy:
 		return []Finding{finding("sqlite.copy", "%s is a copy, or was restored from a backup: once a process uses it, it grants nothing "+
 			"until every lease and lock that it may have forgotten has ended", f.File)}
+	case f.NowMS < f.UntilMS && strings.HasPrefix(f.File, "postgres"):
+		return []Finding{finding("postgres.fenced", "%s: nothing is granted until %s: %s", f.File, time.UnixMilli(f.UntilMS).UTC().Format(time.RFC3339), f.Reason)}
 	case f.NowMS < f.UntilMS:
 		return []Finding{finding("sqlite.fenced", "%s: nothing is granted until %s: %s", f.File, time.UnixMilli(f.UntilMS).UTC().Format(time.RFC3339), f.Reason)}
 	case f.Sequences:

@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/etcd"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/provider/postgres"
 	"github.com/kazahana/kazahana/internal/provider/redis"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/provider/static"
@@ -55,7 +56,7 @@ func Opened(ctx context.Context, p provider.Provider) (provider.Provider, error)
 
 // Schemes returns the schemes that Open knows.
 func Schemes() []string {
-	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redis.Schemes(), []string{"etcd"}, httplease.Schemes())
+	return slices.Concat([]string{"memory", "none", "static", "ip", "sqlite"}, redis.Schemes(), []string{"etcd"}, postgres.Schemes(), httplease.Schemes())
 }
 
 // Open returns the provider that the URL names. It reaches out to nothing: a
@@ -83,6 +84,9 @@ func Open(rawURL string, opts Options) (provider.Provider, error) {
 	}
 	if scheme == "etcd" {
 		return openEtcd(rawURL, opts)
+	}
+	if slices.Contains(postgres.Schemes(), scheme) {
+		return openPostgres(rawURL, opts)
 	}
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -157,6 +161,25 @@ func openRedis(rawURL string, opts Options) (provider.Provider, error) {
 	}
 	cfg.ClientID = opts.ClientID
 	return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) { return opened(redis.Open(ctx, cfg)) }), nil
+}
+
+// openPostgres opens a server, or several hosts, which the parser of URLs does not
+// take. The clock is the server's.
+func openPostgres(rawURL string, opts Options) (provider.Provider, error) {
+	cfg, err := postgres.ParseURL(rawURL, opts.Services)
+	if err != nil {
+		return nil, err
+	}
+	return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) {
+		p, err := postgres.Open(cfg)
+		if err != nil {
+			return nil, err
+		}
+		if err := p.Look(ctx); err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+		return p, nil
+	}), nil
 }
 
 // opened passes on what a constructor returned, since an interface that holds a

@@ -66,7 +66,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"", backend.Options{}, "begins with one of memory:, none:, static:, ip:, sqlite:"},
 		{"/var/lib/leases.db", backend.Options{}, "write sqlite:/var/lib/leases.db"},
 		{"leases.db", backend.Options{}, "begins with one of memory:"},
-		{"postgres://user:hunter2@host/db", backend.Options{}, `no provider "postgres": the URL must begin with one of memory:, none:, static:, ip:, sqlite:`},
+		{"mysql://user:hunter2@host/db", backend.Options{}, `no provider "mysql": the URL must begin with one of memory:, none:, static:, ip:, sqlite:`},
 		{"redis://:hunter2@host/zero", backend.Options{}, "the database is a number"},
 		{"redis://:hunter2@/0", backend.Options{}, "needs a host"},
 		{"redis://host/0?pasword=hunter2", backend.Options{}, `"pasword" that is not known here: allowed are term`},

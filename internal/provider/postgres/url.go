@@ -10,13 +10,16 @@ import (
 )
 
 // historyKept is how long after its end a grant is remembered.
-const historyKept = 30 * 24 * time.Hour
+const historyKept = 48 * time.Hour
 
 // Config says which server to use and what to grant from it.
 type Config struct {
 	postgresconn.Config
 	Services provider.Services
 }
+
+// Schemes returns the URL schemes of this provider.
+func Schemes() []string { return postgresconn.Schemes() }
 
 // ParseURL reads a provider URL. Its parameters set the terms of services that named
 // does not have. It touches neither the network nor a file.
@@ -46,7 +49,7 @@ func (c Config) Info() provider.Info {
 	return provider.Info{
 		Name: "postgres", URL: text, Scope: provider.ScopeShared, OwnClock: true, Coordinated: true,
 		Forgetful: c.FailoverFenceSet && c.FailoverFence.Milliseconds() < c.Services.LongestMS(),
-		History:   fmt.Sprintf("grants for %d days after their end", historyKept/(24*time.Hour)),
+		History:   fmt.Sprintf("grants for %d hours after their end", historyKept/time.Hour),
 		Can:       provider.Can{Verify: true, List: true, Extend: true, Locate: true, Count: true, Init: true, Fence: true},
 	}
 }

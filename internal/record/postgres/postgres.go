@@ -300,4 +300,3 @@ func (s *Store) Watch(ctx context.Context, prefix string) (<-chan struct{}, erro
 	}
 	return tokens, nil
 }
-

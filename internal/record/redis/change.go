@@ -3,10 +3,10 @@ package redis
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -50,13 +50,13 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 	}
 	held, err := s.turns.Take(ctx, ask.Keys)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", s.cfg.Place(), err)
+		return 0, fmt.Errorf("%s: %w", s.place, err)
 	}
 	c := s.newChange(ask)
 	for _, key := range ask.Keys {
 		c.seen = append(c.seen, held.Known(key))
 	}
-	atMS, err = turns.Run(ctx, held, c, s.cfg.Place(), ask, rule)
+	atMS, err = turns.Run(ctx, held, c, s.place, ask, rule)
 	for i, key := range ask.Keys {
 		if k := c.seen[i]; k.absent() {
 			held.Forget(key)
@@ -71,7 +71,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 
 func (s *Store) newChange(ask record.Ask) *change {
 	c := &change{Store: s, ask: ask, life: s.life.Load(), nowMS: s.estimate(), floor: s.floor.Load(), seen: make([]known, 0, len(ask.Keys))}
-	_, _ = rand.Read(c.nonce[:])
+	binary.NativeEndian.PutUint64(c.nonce[:], rand.Uint64())
 	return c
 }
 
@@ -127,12 +127,12 @@ func (c *change) look(ctx context.Context) error {
 		}
 		return c.understand(a)
 	}
-	return fmt.Errorf("%s: %w", c.cfg.Place(), errChanged)
+	return fmt.Errorf("%s: %w", c.place, errChanged)
 }
 
 // greet learns the server's life.
 func (c *change) greet(ctx context.Context) (err error) {
-	c.life, err = redisconn.Run(ctx, c.client, redisconn.Repeatable, c.hello)
+	c.life, err = redisconn.RunAnywhere(ctx, c.client, redisconn.Repeatable, c.hello)
 	return err
 }
 
@@ -165,7 +165,7 @@ func (c *change) Commit(ctx context.Context, writes []record.Write) (atMS int64,
 		return c.found(ctx, c.seen[i])
 	}
 	if a.lost {
-		return 0, o, fmt.Errorf("%s: record %q: %w", c.cfg.Place(), c.ask.Keys, record.ErrOutrun)
+		return 0, o, fmt.Errorf("%s: record %q: %w", c.place, c.ask.Keys, record.ErrOutrun)
 	}
 	if o == turns.Raced {
 		c.sure = false // by the next try, after a pause
@@ -184,12 +184,12 @@ func (c *change) found(ctx context.Context, k known) (atMS int64, o turns.Outcom
 		return atMS, turns.Done, nil
 	}
 	if c.nonce == (nonce{}) { // it was there a moment ago
-		return 0, turns.Raced, fmt.Errorf("%s: record %q: %w", c.cfg.Place(), c.ask.Keys, record.ErrOutrun)
+		return 0, turns.Raced, fmt.Errorf("%s: record %q: %w", c.place, c.ask.Keys, record.ErrOutrun)
 	}
 	c.nonce = nonce{}
 	_, o, err = c.Commit(ctx, nil)
 	if err == nil && o != turns.Done {
-		err = fmt.Errorf("%s: record %q: %w", c.cfg.Place(), c.ask.Keys, record.ErrOutrun)
+		err = fmt.Errorf("%s: record %q: %w", c.place, c.ask.Keys, record.ErrOutrun)
 	}
 	return atMS, turns.Done, err
 }
@@ -224,8 +224,14 @@ type batch struct {
 	texts    []any  // of the writes that are no deletions
 	commands []any
 	raised   int64 // the floor; noFloor where it stays
-	after    map[int]known
+	after    []written
 	look     bool // nothing is carried out
+}
+
+// written is what becomes of a record of the ask.
+type written struct {
+	index int
+	known known
 }
 
 func (b *batch) command(words ...any) {
@@ -240,7 +246,7 @@ const (
 
 // prepare makes the commands of the writes.
 func (c *change) prepare(writes []record.Write) *batch {
-	b := &batch{raised: noFloor, after: make(map[int]known, len(writes))}
+	b := &batch{raised: noFloor, after: make([]written, 0, len(writes))}
 	for _, w := range writes {
 		i := slices.Index(c.ask.Keys, w.Key)
 		before, code, after := c.seen[i], byte(i), known{}
@@ -261,7 +267,7 @@ func (c *change) prepare(writes []record.Write) *batch {
 			}
 		}
 		b.codes = append(b.codes, code)
-		b.after[i] = after
+		b.after = append(b.after, written{i, after})
 		c.entries(b, w.Key, before, after)
 		if w.Tell || after.absent() && before.told {
 			b.command("PUBLISH", c.channelOf(w.Key), w.Key)
@@ -310,6 +316,7 @@ func (c *change) entries(b *batch, key string, before, after known) {
 // args are the keys and arguments of the script.
 func (c *change) args(b *batch) (keys []string, args []any) {
 	before, from, floor := int64(forever), int64(0), int64(noFloor)
+	keys = make([]string, 0, len(c.seen))
 	for i, k := range c.seen {
 		keys = append(keys, c.recordKey(c.ask.Keys[i]))
 		if k.absent() || b.raised != noFloor {
@@ -369,7 +376,7 @@ func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 	l, s := c.life, c.Store
 	keys, args := c.args(b)
 	lost := false
-	return redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (answer, error) {
+	try := func(ctx context.Context, conn redis.Cmdable) (answer, error) {
 		sent := time.Since(s.opened)
 		got, err := s.eval(ctx, conn, l, keys, args)
 		if err != nil {
@@ -377,20 +384,25 @@ func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 			return answer{}, err
 		}
 		a, err := s.parse(got)
-		if err != nil {
-			return answer{}, err
+		if err == nil {
+			s.synchronize(a.nowMS, sent)
+			a.lost = lost
 		}
-		s.synchronize(a.nowMS, sent)
-		a.lost = lost
-		if a.done {
-			if err := s.confirm(ctx, conn); errors.Is(err, redisconn.ErrUnconfirmed) {
-				a.unconfirmed = fmt.Errorf("%s: %w: %w", s.cfg.Place(), record.ErrUnconfirmed, err)
-			} else if err != nil {
-				lost = true
-				return answer{}, err
-			}
+		return a, err
+	}
+	if c.cfg.MinReplicas == 0 {
+		return redisconn.RunAnywhere(ctx, s.client, redisconn.Repeatable, try)
+	}
+	return redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (answer, error) {
+		a, err := try(ctx, conn)
+		if err != nil || !a.done {
+			return a, err
 		}
-		return a, nil
+		if err = s.confirm(ctx, conn); errors.Is(err, redisconn.ErrUnconfirmed) {
+			a.unconfirmed, err = fmt.Errorf("%s: %w: %w", s.place, record.ErrUnconfirmed, err), nil
+		}
+		lost = lost || err != nil
+		return a, err
 	})
 }
 
@@ -424,13 +436,13 @@ func (c *change) understand(a answer) error {
 	spans, _ := a.present[2].([]any)
 	st, ok := head(text)
 	if !ok || len(records) != len(c.ask.Keys) || len(spans) != len(c.ask.Ranges) {
-		return fmt.Errorf("%s: the answer of a script cannot be read", c.cfg.Place())
+		return fmt.Errorf("%s: the answer of a script cannot be read", c.place)
 	}
 	for i, key := range c.ask.Keys {
 		text, _ := records[i].(string)
 		k, err := parse(key, text)
 		if err != nil {
-			return fmt.Errorf("%s: %w", c.cfg.Place(), err)
+			return fmt.Errorf("%s: %w", c.place, err)
 		}
 		c.seen[i] = k
 	}
@@ -453,11 +465,11 @@ func (c *change) understand(a answer) error {
 
 // committed takes what was written for known.
 func (c *change) committed(b *batch, atMS int64) {
-	for i, k := range b.after {
-		if !k.absent() {
-			k = k.committed(atMS)
+	for _, w := range b.after {
+		if !w.known.absent() {
+			w.known = w.known.committed(atMS)
 		}
-		c.seen[i] = k
+		c.seen[w.index] = w.known
 	}
 	if b.raised != noFloor {
 		c.Store.floor.Store(b.raised)

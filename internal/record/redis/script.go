@@ -61,7 +61,7 @@ var errChanged = errors.New("the store has another life")
 
 // hello asks the server what it is, and settles the store's state with it. It returns
 // what was known before where that is still so.
-func (s *Store) hello(ctx context.Context, conn *redis.Conn) (*life, error) {
+func (s *Store) hello(ctx context.Context, conn redis.Cmdable) (*life, error) {
 	for range maxLooks {
 		found, srv, text, err := s.ask(ctx, conn)
 		if err != nil {
@@ -88,7 +88,7 @@ func (s *Store) hello(ctx context.Context, conn *redis.Conn) (*life, error) {
 }
 
 // ask is what the server and the store's record say; found is nil where there is none.
-func (s *Store) ask(ctx context.Context, conn *redis.Conn) (found *state, srv server, text string, err error) {
+func (s *Store) ask(ctx context.Context, conn redis.Cmdable) (found *state, srv server, text string, err error) {
 	var args redisconn.Args
 	args.Set("commands", commands)
 	reply, err := s.client.Eval(ctx, conn, helloScript, s.stateKey(), args)
@@ -108,7 +108,7 @@ func (s *Store) ask(ctx context.Context, conn *redis.Conn) (found *state, srv se
 }
 
 // restate replaces the store's record, if that and the server are as they were seen.
-func (s *Store) restate(ctx context.Context, conn *redis.Conn, srv server, seen string, after state) error {
+func (s *Store) restate(ctx context.Context, conn redis.Cmdable, srv server, seen string, after state) error {
 	n, err := restateScript.Run(ctx, conn, []string{s.stateKey()}, srv.runID, srv.replID, seen, after.text()).Int()
 	if err == nil && n == 0 {
 		err = errChanged
@@ -150,7 +150,7 @@ func (s *Store) edit(ctx context.Context, change func(*facts)) (*life, error) {
 
 // eval runs the script of a life: by its hash, and in full where this same server does
 // not know it. The error is errChanged where it is another one.
-func (s *Store) eval(ctx context.Context, conn *redis.Conn, l *life, keys []string, args []any) (any, error) {
+func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, keys []string, args []any) (any, error) {
 	if time.Since(s.opened)-time.Duration(s.looked.Load()) > lookEvery {
 		if now, err := s.hello(ctx, conn); err != nil {
 			return nil, err

@@ -28,6 +28,7 @@ type Options struct {
 type Store struct {
 	client *redisconn.Client
 	cfg    redisconn.Config
+	place  string // cfg.Place()
 	limits limits
 	turns  *turns.Turns[known]
 	list   *redis.Script
@@ -54,18 +55,18 @@ var _ record.Store = (*Store)(nil)
 // New uses the client, under keys that no pool of leases can have. Whoever opened the
 // client closes it, after the store.
 func New(client *redisconn.Client, o Options) *Store {
-	s := &Store{client: client, cfg: client.Config(), opened: time.Now(), turns: turns.New(known.size)}
+	s := &Store{client: client, cfg: client.Config(), place: client.Config().Place(), opened: time.Now(), turns: turns.New(known.size)}
 	s.limits = limits{maxTermMS: o.MaxTerm.Milliseconds(), fenceMS: s.cfg.FailoverFence.Milliseconds(), fenceSet: s.cfg.FailoverFenceSet}
 	s.list = s.fill("list", "", "")
 	s.looked.Store(int64(-lookEvery))
-	s.watchers.client = client
+	s.watchers.client, s.watchers.pingAfter = client, pingAfter
 	s.lifetime, s.end = context.WithCancel(context.Background())
 	return s
 }
 
 // Check reaches out to the server, and reports whether it and the user can be used.
 func (s *Store) Check(ctx context.Context) error {
-	_, err := redisconn.Run(ctx, s.client, redisconn.Repeatable, s.hello)
+	_, err := redisconn.RunAnywhere(ctx, s.client, redisconn.Repeatable, s.hello)
 	return err
 }
 
@@ -143,7 +144,7 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	if after >= prefix {
 		from = "(" + after
 	}
-	return redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) ([]record.Head, error) {
+	return redisconn.RunAnywhere(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn redis.Cmdable) ([]record.Head, error) {
 		if s.life.Load() == nil {
 			if _, err := s.hello(ctx, conn); err != nil {
 				return nil, err

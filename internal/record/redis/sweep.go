@@ -48,7 +48,7 @@ func (s *Store) sweepNow() {
 // sweep deletes some of the records that are due, and reports whether there were as many
 // as it looks at.
 func (s *Store) sweep(ctx context.Context) (more bool, err error) {
-	keys, err := redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) ([]string, error) {
+	keys, err := redisconn.RunAnywhere(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn redis.Cmdable) ([]string, error) {
 		return conn.ZRangeArgs(ctx, redis.ZRangeArgs{Key: s.dueKey(), Start: "-inf", Stop: s.estimate(), ByScore: true, Count: record.MaxWrites}).Result()
 	})
 	if err != nil || len(keys) == 0 {
@@ -76,7 +76,9 @@ func (s *Store) sweep(ctx context.Context) (more bool, err error) {
 func (c *change) overdue() (writes []record.Write) {
 	for i, key := range c.ask.Keys {
 		switch k := c.seen[i]; {
-		case k.absent(), !k.timed, c.expires(k):
+		case k.absent(): // it was removed by hand
+			c.extra = append(c.extra, []any{"ZREM", c.dueKey(), key}, []any{"ZREM", c.listKey(), key})
+		case !k.timed, c.expires(k):
 			c.extra = append(c.extra, []any{"ZREM", c.dueKey(), key})
 		case k.dueMS() <= c.nowMS:
 			writes = append(writes, record.Write{Key: key})

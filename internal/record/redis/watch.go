@@ -14,8 +14,6 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 )
 
-// pingAfter is how long a subscription is silent before the server is asked
-// whether it is there, and how long the server has to answer.
 const pingAfter = 5 * time.Second
 
 var errNoSubscription = errors.New("the connection that tells of changes is lost")
@@ -24,6 +22,9 @@ var errNoSubscription = errors.New("the connection that tells of changes is lost
 // there as long as one of them is.
 type watchers struct {
 	client *redisconn.Client
+	// pingAfter is how long a subscription is silent before the server is asked whether
+	// it is there, and how long the server has to answer.
+	pingAfter time.Duration
 
 	mu      sync.Mutex // guards current, and all of every subscription but its pubsub
 	current *subscription
@@ -176,7 +177,7 @@ func (s *subscription) write() {
 func (s *subscription) read() {
 	asked := false
 	for {
-		message, err := s.pubsub.ReceiveTimeout(s.ctx, pingAfter)
+		message, err := s.pubsub.ReceiveTimeout(s.ctx, s.owner.pingAfter)
 		var timeout interface{ Timeout() bool }
 		if errors.As(err, &timeout) && timeout.Timeout() && !asked {
 			asked = true

@@ -39,6 +39,8 @@ type Server struct {
 	Dir  string // of the socket; the data are in Dir/data
 	args []string
 	cmd  *exec.Cmd
+	host string // "": no TCP
+	tcp  string // its port
 
 	mu  sync.Mutex // guards raw
 	raw *pgx.Conn  // for SQL; nil: not yet, or the server was killed
@@ -194,7 +196,7 @@ func (s *Server) Start() {
 	}
 	defer log.Close()
 	args := append([]string{
-		"-D", s.Data(), "-k", s.Dir, "-p", Port, "-c", "listen_addresses=", "-c", "max_connections=200",
+		"-D", s.Data(), "-k", s.Dir, "-p", s.port(), "-c", "listen_addresses=" + s.host, "-c", "max_connections=200",
 		"-c", "shared_buffers=32MB", "-c", "max_wal_senders=4", "-c", "wal_level=replica",
 	}, s.args...)
 	Eventually(s.tb, "the server answers", func() error {
@@ -318,7 +320,7 @@ func (s *Server) Promote() {
 func (s *Server) connect() (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	return pgx.Connect(ctx, fmt.Sprintf("host=%s port=%s user=%s database=%s sslmode=disable", s.Dir, Port, asUser, database))
+	return pgx.Connect(ctx, fmt.Sprintf("host=%s port=%s user=%s database=%s sslmode=disable", s.Dir, s.port(), asUser, database))
 }
 
 // SQL runs statements, and returns the last one's rows as text.
@@ -419,6 +421,26 @@ func Eventually(tb testing.TB, what string, f func() error) {
 			tb.Fatalf("%s: not within %v: %v", what, patience, err)
 		}
 		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// Listen has the server listen on TCP too, from the next start on.
+func (s *Server) Listen(host, port string) { s.host, s.tcp = host, port }
+
+func (s *Server) port() string {
+	if s.tcp != "" {
+		return s.tcp
+	}
+	return Port
+}
+
+// Own gives the file to the server's user.
+func (s *Server) Own(path string) {
+	s.tb.Helper()
+	if account := unprivileged(s.tb); account != nil {
+		if err := os.Chown(path, int(account.Uid), int(account.Gid)); err != nil {
+			s.tb.Fatal(err)
+		}
 	}
 }
 

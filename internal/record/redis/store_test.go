@@ -1,0 +1,490 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
+)
+
+// count adds one to the number in a record.
+func count(t *testing.T, s record.Store, term int64) (runs int, err error) {
+	t.Helper()
+	_, err = s.Change(testContext(t), record.Ask{Keys: []string{"n"}}, func(v record.View) ([]record.Write, error) {
+		runs++
+		return []record.Write{{Key: "n", Value: append(v.Records["n"].Value, 'I'), TermMS: term}}, nil
+	})
+	return runs, err
+}
+
+func (r *rig) value(key string) string { return string(r.view(key).Records[key].Value) }
+
+// A change whose answer was lost is sent again. What the first one wrote is recognised by
+// its version; where it was overwritten, the change does not succeed, and is not carried
+// out twice.
+func TestLostAnswer(t *testing.T) {
+	server := redistest.New(t)
+	proxy := redistest.NewProxy(t, server)
+	for _, term := range []int64{0, 60 * minute} {
+		for _, meanwhile := range []string{"", "counted", "gone"} {
+			r := newRig(t, server)
+			other := r.store
+			through := r.cfg
+			through.Addrs = []string{proxy.Sock}
+			r.store = mustOpen(t, through)
+			if _, err := count(t, r.store, term); err != nil {
+				t.Fatal(err)
+			}
+			want := "II"
+			proxy.Lose(func() {
+				var err error
+				switch meanwhile {
+				case "counted":
+					_, err = count(t, other, term)
+					want = "III"
+				case "gone":
+					_, err = put(t, other, record.Write{Key: "n"})
+					want = ""
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			outrun := meanwhile != ""
+			if runs, err := count(t, r.store, term); errors.Is(err, record.ErrOutrun) != outrun || !outrun && err != nil || runs != 1 {
+				t.Errorf("term %d, %s: %d runs, %v", term, meanwhile, runs, err)
+			}
+			if got := r.value("n"); got != want {
+				t.Errorf("term %d, %s: %s was counted, want %s", term, meanwhile, got, want)
+			}
+			// What is known of it now is right, or is not relied on.
+			if _, err := count(t, r.store, term); err != nil || r.value("n") != want+"I" {
+				t.Errorf("term %d, %s: then it is %s (%v)", term, meanwhile, r.value("n"), err)
+			}
+		}
+	}
+}
+
+// A change takes one script where nobody else was there. One too long to be remembered
+// is seen when the commit fails.
+func TestOneRoundTrip(t *testing.T) {
+	server := redistest.New(t)
+	r := newRig(t, server)
+	r.put(record.Write{Key: "first", Value: []byte("1")}) // learns the life
+	for i, w := range []record.Write{
+		{Key: "new", Value: []byte("1")}, {Key: "new", Value: []byte("2"), TermMS: minute, Index: []string{"i"}}, {Key: "first", Value: []byte("2")},
+		{Key: "new", Mark: 5}, {Key: "new", Value: []byte("3")}, {Key: "long", Value: make([]byte, 16<<10)}, {Key: "long", Value: make([]byte, 16<<10)},
+	} {
+		want := "calls=1,"
+		if i == 6 {
+			want = "calls=2,"
+		}
+		r.store.looked.Store(int64(time.Hour)) // a slow machine looks at the server no sooner
+		server.Do(t, "CONFIG", "RESETSTAT")
+		r.put(w)
+		if stats := server.Do(t, "INFO", "commandstats"); !strings.Contains(stats, "cmdstat_evalsha:"+want) || strings.Contains(stats, "cmdstat_eval:") {
+			t.Errorf("change %d took %s", i, stats)
+		}
+	}
+}
+
+// Terms end by the server's clock. A record of which nothing is left to do then, Redis
+// deletes by itself, once it is due and not before; others have an entry.
+func TestServersClock(t *testing.T) {
+	server := redistest.New(t)
+	cfg := server.Config()
+	s := mustOpen(t, cfg)
+	mustInit(t, s)
+	hour := time.Hour.Milliseconds()
+	times := func(key string) (expires, due string) {
+		return server.Do(t, "PEXPIRETIME", s.recordKey(key)), server.Do(t, "ZSCORE", s.dueKey(), key)
+	}
+	for name, w := range map[string]record.Write{
+		"vanishes": {TermMS: hour, KeepMS: hour, Unlisted: true},
+		"listed":   {TermMS: hour, KeepMS: hour},
+		"marked":   {KeepMS: 2 * hour, Unlisted: true, Mark: 1},
+		"indexed":  {TermMS: 2 * hour, Unlisted: true, Index: []string{"i"}},
+		"watched":  {TermMS: 2 * hour, Unlisted: true, Tell: true},
+		"forever":  {Unlisted: true},
+	} {
+		w.Key, w.Value = name, []byte("1")
+		at, err := put(t, s, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := fmt.Sprint(at + 2*hour)
+		want := [2]string{"-1", end}
+		switch name {
+		case "vanishes":
+			want = [2]string{end, "<nil>"}
+		case "forever":
+			want = [2]string{"-1", "<nil>"}
+		}
+		if expires, due := times(name); expires != want[0] || due != want[1] {
+			t.Errorf("%s expires at %s and is due at %s, want %v", name, expires, due, want)
+		}
+		w.TermMS, w.KeepMS = 0, 0
+		if _, err := put(t, s, w); err != nil {
+			t.Fatal(err)
+		}
+		if expires, due := times(name); expires != "-1" || due != "<nil>" {
+			t.Errorf("%s, now forever, expires at %s and is due at %s", name, expires, due)
+		}
+	}
+	if _, err := put(t, s, record.Write{Key: "short", Value: []byte("1"), TermMS: 1, KeepMS: hour}); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, "its end", func() error {
+		v, err := s.Read(testContext(t), record.Ask{Keys: []string{"short"}})
+		if err == nil && !v.Records["short"].Over {
+			err = errors.New("it lasts")
+		}
+		return err
+	})
+}
+
+// A record that is written again and again moves its entry only when it would be late.
+// The sweep sets right what is left, and finds those that went by themselves.
+func TestSweep(t *testing.T) {
+	server := redistest.New(t)
+	r := newRig(t, server)
+	entry := func(key, want string) {
+		t.Helper()
+		if due := server.Do(t, "ZSCORE", r.store.dueKey(), key); due != want {
+			t.Errorf("%s is due at %s, want %s", key, due, want)
+		}
+	}
+	r.put(record.Write{Key: "k", Value: []byte("1"), TermMS: minute})
+	r.put(record.Write{Key: "by hand", Value: []byte("1"), TermMS: minute})
+	server.Do(t, "DEL", r.store.recordKey("by hand"))
+	r.Add(minute - 1)
+	r.put(record.Write{Key: "k", Value: []byte("2"), TermMS: minute})
+	entry("k", fmt.Sprint(began+minute))
+	r.Add(1)
+	if more, err := r.store.sweep(testContext(t)); err != nil || more {
+		t.Errorf("the sweep: more %v, %v", more, err)
+	}
+	entry("by hand", "<nil>")
+	entry("k", fmt.Sprint(began+2*minute-1))
+	r.put(record.Write{Key: "k", Value: []byte("3"), TermMS: minute / 2}) // would be late
+	entry("k", fmt.Sprint(began+minute+minute/2))
+	for i := range 2 * record.MaxWrites {
+		r.put(record.Write{Key: fmt.Sprint(i), Value: []byte("1"), TermMS: 1, Index: []string{"i"}, Mark: int64(i)})
+	}
+	r.Add(minute)
+	for more := true; more; {
+		var err error
+		if more, err = r.store.sweep(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{r.store.dueKey(), r.store.listKey(), r.store.indexKey()} {
+		if n := server.Do(t, "ZCARD", key); n != "0" {
+			t.Errorf("%s has %s entries", key, n)
+		}
+	}
+}
+
+// A change that replicas do not confirm is known to have been carried out. It is
+// answered as such, and a rule that finds it there has no better answer, until they do.
+func TestUnconfirmed(t *testing.T) {
+	primary, replica := pair(t)
+	r := newRig(t, primary, func(c *redisconn.Config) { c.MinReplicas = 1 })
+	r.put(record.Write{Key: "k", Value: []byte("1")})
+	hasty := r.cfg
+	hasty.ConfirmWait = 100 * time.Millisecond
+	replica.Signal(syscall.SIGSTOP)
+	same := func(s record.Store) error { // writes nothing where it was there
+		_, err := s.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(v record.View) ([]record.Write, error) {
+			if string(v.Records["k"].Value) == "2" {
+				return nil, nil
+			}
+			return []record.Write{{Key: "k", Value: []byte("2")}}, nil
+		})
+		return err
+	}
+	for range 3 {
+		if err := same(mustOpen(t, hasty)); !errors.Is(err, record.ErrUnconfirmed) {
+			t.Fatalf("the error is %v, want ErrUnconfirmed", err)
+		}
+	}
+	replica.Signal(syscall.SIGCONT)
+	if err := same(r.store); err != nil {
+		t.Error(err)
+	}
+	replica.Kill()
+	redistest.Eventually(t, "the primary notices", func() error {
+		if info := primary.Do(t, "INFO", "replication"); !strings.Contains(info, "connected_slaves:0") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if _, err := put(t, r.store, record.Write{Key: "k", Value: []byte("3")}); !errors.Is(err, redisconn.ErrUnconfirmed) || errors.Is(err, record.ErrUnconfirmed) || !strings.Contains(err.Error(), "nothing was done") {
+		t.Errorf("without a replica the error is %v", err)
+	}
+	if text := primary.Do(t, "GET", r.store.recordKey("k")); !strings.HasSuffix(text, "2") {
+		t.Errorf("without a replica it was changed to %q", text)
+	}
+}
+
+// The user needs these rights, and no other.
+func TestRights(t *testing.T) {
+	server := redistest.New(t)
+	words := []string{"ACL", "SETUSER", "kazahana", "reset", "on", ">secret", "~{kazahana}:*", "&{kazahana}:@rec:*"}
+	fixed := len(words) - 1 // the channel is a right that can be missing too
+	for word := range strings.FieldsSeq(commands) {
+		words = append(words, "+"+word)
+	}
+	set := func(words []string) {
+		args := make([]any, len(words))
+		for i, w := range words {
+			args[i] = w
+		}
+		server.Do(t, args...)
+	}
+	set(words)
+	cfg, _, err := redisconn.ParseURL("redis+unix://kazahana:secret@"+server.Sock, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{T: t, cfg: cfg}
+	r.store = mustOpen(t, cfg)
+	mustInit(t, r.store)
+	tokens, err := r.store.Watch(testContext(t), "k/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := record.Write{Key: "k/1", Value: []byte("1"), TermMS: 1, Mark: 5, Index: []string{"i"}, Tell: true}
+	r.put(w)
+	receive(t, tokens)
+	w.Index, w.TermMS = []string{"j"}, minute
+	r.put(w)
+	r.put(record.Write{Key: "k/1"})
+	w.TermMS = 1
+	r.put(w)
+	redistest.Eventually(t, "it is swept", func() error {
+		if _, err := r.store.sweep(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		if r.value("k/1") != "" {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+	if _, err := r.store.List(testContext(t), "k", "", 1); err != nil {
+		t.Error(err)
+	}
+	page, err := os.ReadFile("../../../docs/providers/redis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rule := "'&{kazahana}:@rec:*' +" + strings.ReplaceAll(commands, " ", " +") + " +select\n"; !strings.Contains(string(page), rule) {
+		t.Errorf("docs/providers/redis.md does not show the rule %s", rule)
+	}
+	for i, word := range words[fixed:] {
+		set(slices.Concat(words[:fixed+i], words[fixed+i+1:]))
+		if err := mustOpen(t, cfg).Check(testContext(t)); err == nil || !strings.Contains(err.Error(), "ACL") && !strings.Contains(err.Error(), "NOPERM") {
+			t.Errorf("without %s the error is %v", word, err)
+		}
+	}
+}
+
+// A server that is not one to rely on is refused, also when a setting is changed later.
+func TestUnfitServers(t *testing.T) {
+	server := redistest.New(t)
+	r := newRig(t, server)
+	refused := func(words string) {
+		t.Helper()
+		if err := mustOpen(t, r.cfg).Check(testContext(t)); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("the error is %v, want one with %q", err, words)
+		}
+	}
+	server.Do(t, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+	redistest.Eventually(t, "refused", func() error {
+		_, err := put(t, r.store, grant("k", time.Minute))
+		if err == nil || !strings.Contains(err.Error(), "noeviction") {
+			return fmt.Errorf("the error is %v", err)
+		}
+		return nil
+	})
+	// It stays refused: a refusal is no look that found all well.
+	for range 3 {
+		if _, err := put(t, r.store, grant("k", time.Minute)); err == nil || !strings.Contains(err.Error(), "noeviction") {
+			t.Errorf("the error is %v", err)
+		}
+	}
+	refused("noeviction")
+	server.Do(t, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+	r.put(grant("k", time.Minute))
+	text := server.Do(t, "GET", r.store.stateKey())
+	server.Do(t, "SET", r.store.stateKey(), strings.Replace(text, `"format":"1"`, `"format":"2"`, 1))
+	refused("format 2")
+	server.Do(t, "SET", r.store.stateKey(), "what?")
+	refused("damaged")
+}
+
+// A record that cannot be read is an error, and stays.
+func TestDamagedRecord(t *testing.T) {
+	server := redistest.New(t)
+	r := newRig(t, server)
+	for _, text := range []string{"x", "\x80", "\x80abc", "\x81abcd", "\x82abcd\x01", "\x82abcd\x01\x05text", "\x01\x02\x03\x04\x05\x06", "\x01\x02\x03\x04\x05\x06\x00abcd\xff", "\x01\x02\x03\x04\x05\x06\x80abcd\x01\x01"} {
+		server.Do(t, "SET", r.store.recordKey("k"), text)
+		if _, err := put(t, r.store, grant("k", time.Minute)); err == nil || !strings.Contains(err.Error(), `record "k" is damaged`) {
+			t.Errorf("of %q came the error %v", text, err)
+		}
+		if now := server.Do(t, "GET", r.store.recordKey("k")); now != text {
+			t.Errorf("%q became %q", text, now)
+		}
+	}
+}
+
+// receive waits for a token.
+func receive(t *testing.T, tokens <-chan struct{}) {
+	t.Helper()
+	select {
+	case _, open := <-tokens:
+		if !open {
+			t.Fatal("the channel was closed")
+		}
+	case <-time.After(redistest.StartTimeout):
+		t.Fatal("there is no token")
+	}
+}
+
+// ended waits until the channel is closed.
+func ended(t *testing.T, tokens <-chan struct{}) {
+	t.Helper()
+	deadline := time.After(redistest.StartTimeout)
+	for {
+		select {
+		case _, open := <-tokens:
+			if !open {
+				return
+			}
+		case <-deadline:
+			t.Fatal("the channel is not closed")
+		}
+	}
+}
+
+func (r *rig) watch(ctx context.Context, prefix string) <-chan struct{} {
+	r.Helper()
+	tokens, err := r.store.Watch(ctx, prefix)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return tokens
+}
+
+func (r *rig) tell(key string) {
+	r.Helper()
+	r.put(record.Write{Key: key, Value: []byte("1"), Tell: true})
+}
+
+func subscribers(t *testing.T, s *redistest.Server) int {
+	t.Helper()
+	return strings.Count(s.Do(t, "CLIENT", "LIST", "TYPE", "PUBSUB"), "id=")
+}
+
+// All watches of a client share one connection, which is there as long as one of them
+// is; each hears of its own records.
+func TestWatchesShare(t *testing.T) {
+	server := redistest.New(t)
+	r := newRig(t, server)
+	ctx, cancel := context.WithCancel(testContext(t))
+	rest, cancelRest := context.WithCancel(testContext(t))
+	one, two, other, all := r.watch(ctx, "d/a"), r.watch(rest, "d/a"), r.watch(rest, "d/b"), r.watch(rest, "d/")
+	if n := subscribers(t, server); n != 1 {
+		t.Errorf("%d connections are subscribed, want 1", n)
+	}
+	r.tell("d/a")
+	for _, tokens := range []<-chan struct{}{one, two, all} {
+		receive(t, tokens)
+	}
+	r.tell("d/b")
+	receive(t, other)
+	receive(t, all)
+	if len(one)+len(two) > 0 {
+		t.Error("a change of another record is told")
+	}
+	cancel()
+	ended(t, one)
+	again := r.watch(rest, "d/a")
+	r.tell("d/a")
+	receive(t, two)
+	receive(t, again)
+	cancelRest()
+	for _, tokens := range []<-chan struct{}{two, again, other, all} {
+		ended(t, tokens)
+	}
+	redistest.Eventually(t, "the connection is closed", func() error {
+		if subscribers(t, server) != 0 {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+	last := r.watch(testContext(t), "d/")
+	if err := r.store.Store.Close(); err != nil {
+		t.Error(err)
+	}
+	ended(t, last)
+	if _, err := r.store.Watch(testContext(t), "d/"); err == nil {
+		t.Error("a closed store can be watched")
+	}
+}
+
+// A watch that begins while its channel's subscription comes and goes hears of the next
+// change all the same.
+func TestWatchesComeAndGo(t *testing.T) {
+	r := newRig(t, redistest.Shared(t))
+	r.watch(testContext(t), "keeps the connection")
+	for range 200 {
+		ctx, cancel := context.WithCancel(testContext(t))
+		tokens := r.watch(ctx, "a")
+		r.tell("a")
+		receive(t, tokens)
+		cancel()
+	}
+}
+
+// After a lost connection, or on a server that says nothing, watches end; the next one
+// is served again.
+func TestWatchConnectionLost(t *testing.T) {
+	server := redistest.New(t)
+	r := newRig(t, server)
+	tokens := r.watch(testContext(t), "a")
+	server.Do(t, "CLIENT", "KILL", "TYPE", "PUBSUB")
+	ended(t, tokens)
+	tokens = r.watch(testContext(t), "a")
+	r.tell("a")
+	receive(t, tokens)
+
+	impatient := mustOpen(t, r.cfg)
+	impatient.watchers.pingAfter = 50 * time.Millisecond
+	short, err := impatient.Watch(testContext(t), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Signal(syscall.SIGSTOP)
+	ended(t, short)
+	ctx, cancel := context.WithTimeout(testContext(t), 100*time.Millisecond)
+	defer cancel()
+	if _, err := impatient.Watch(ctx, "a"); err == nil {
+		t.Error("a frozen server can be watched")
+	}
+	server.Signal(syscall.SIGCONT)
+	tokens = r.watch(testContext(t), "b")
+	r.tell("b")
+	receive(t, tokens)
+	server.Kill()
+	ended(t, tokens)
+}
