@@ -5,7 +5,7 @@
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
 # need they install.
 
-# A part of a pipe that fails fails the target.
+# If a part of a pipe fails, the target fails.
 SHELL       := bash
 .SHELLFLAGS := -o pipefail -c
 
@@ -25,11 +25,11 @@ run: build
 build:
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/kazahanad ./cmd/kazahanad
 
-## test: everything, with the race detector; installs what the tests need.
+## test: the ring "all", in eight minutes; installs what the tests need.
 test: setup
 	@scripts/test
 
-## check: lint, fuzzing, benchmarks for a moment, other systems, the proof: all that must hold beside the tests.
+## check: the ring "deep", in 40 minutes: lint, fuzzing, benchmarks for a moment, other systems, the proof, chaos, storms.
 check: setup
 	@scripts/check
 
@@ -56,27 +56,28 @@ capacity:
 
 ## bench: the daemon beside echo servers, Redis and katsubushi, one interleaved run of about 10 minutes; BENCH=-h explains.
 bench: build
-	@$(GO) run ./bench $(BENCH)
+	@$(GO) run ./bench ids $(BENCH)
 
 ## bench-check: the same; fails if any target is missed by more than 10%.
 bench-check: build
-	@$(GO) run ./bench -check $(BENCH)
+	@$(GO) run ./bench ids -check $(BENCH)
 
-## bench-short: all of it for a moment; fails if something does not start, answers wrongly under load, or allocates.
+## bench-short: all suites for a moment; fails if something does not start, answers wrongly under load, or allocates.
 bench-short: build
-	@$(GO) run ./bench -short $(BENCH)
+	@$(GO) run ./bench all -short $(BENCH)
 
 ## bench-leases: 4,000 hosts acquire at once from a lease server on SQLite; fails below 3,000 acquires/s or above 2 s at p99.
 bench-leases: build
-	@$(GO) run ./benchleases -check $(BENCH)
+	@$(GO) run ./bench leases -check $(BENCH)
 
 ## bench-locks: locks and sequences on SQLite, Redis and etcd beside the bare commands, about 6 minutes; BENCH=-h explains, BENCH=-check fails if a target is missed.
 bench-locks: build
-	@$(GO) run ./benchlocks $(BENCH)
+	@$(GO) run ./bench locks $(BENCH)
+	@$(GO) run ./bench sequences $(BENCH)
 
 ## bench-clients: the clients of all languages beside UUIDs and a bare round trip, about 2 minutes; BENCH=-h explains, BENCH=-check fails if an aim is missed.
 bench-clients: build
-	@$(GO) run ./benchclients $(BENCH)
+	@$(GO) run ./bench clients $(BENCH)
 
 ## test-etcd: the etcd provider's tests against ETCD (default v3.6.6) instead of Debian's release.
 test-etcd:

@@ -8,6 +8,6 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, "bench: needs Linux: it pins processes to a core and makes its system calls directly")
+	fmt.Fprintln(os.Stderr, "bench: runs on Linux only: it needs processes that end with their parent, and one core for all")
 	os.Exit(1)
 }

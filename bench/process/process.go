@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -196,4 +197,13 @@ func (s *Service) Await(ctx context.Context, limit time.Duration, ready func(con
 		case <-time.After(pause):
 		}
 	}
+}
+
+// FreeAddress is a port of this host that nothing listens on at this moment.
+func FreeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
 }

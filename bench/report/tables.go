@@ -13,6 +13,8 @@ type Figure struct {
 	Measure    string // what the line is headed with; Quantity if empty
 	Format     func(float64) string
 	Alone      bool // only the first subject can have it
+	// OverFirst: a ratio is the subject's to the first, not the first's to the subject.
+	OverFirst bool
 }
 
 // PrintFigures prints the subjects side by side. The first is the one that the
@@ -56,7 +58,11 @@ func printSubjects(w io.Writer, s *Samples, subjects []string, f Figure) {
 		if spread, ok := s.Spread(series); ok {
 			cell = spread.Show(f.Format)
 		}
-		if spread, ok := s.Ratio(ours, series); ok {
+		of, to := ours, series
+		if f.OverFirst {
+			of, to = series, ours
+		}
+		if spread, ok := s.Ratio(of, to); ok {
 			ratio = Ratio(spread.Median)
 		}
 		fmt.Fprintf(w, "\t%s", cell)

@@ -15,12 +15,25 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// executable is the daemon: the one that KAZAHANAD names, or one that is built
-// for the tests.
-var executable = os.Getenv("KAZAHANAD")
+// executable is the daemon: the one that KAZAHANAD names, or one that the first call
+// builds in builtIn.
+var executable = sync.OnceValue(func() string {
+	if path := os.Getenv("KAZAHANAD"); path != "" {
+		return path
+	}
+	path := filepath.Join(builtIn, "kazahanad")
+	if out, err := exec.Command("go", "build", "-o", path, "../../cmd/kazahanad").CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("the daemon does not build: %s", out))
+	}
+	return path
+})
+
+var builtIn string
 
 func TestMain(m *testing.M) {
 	if socket := os.Getenv(executorOf); socket != "" {
@@ -32,13 +45,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		defer os.RemoveAll(dir)
-		if executable == "" {
-			executable = filepath.Join(dir, "kazahanad")
-			if out, err := exec.Command("go", "build", "-o", executable, "../../cmd/kazahanad").CombinedOutput(); err != nil {
-				fmt.Fprintf(os.Stderr, "the daemon does not build: %s", out)
-				return 1
-			}
-		}
+		builtIn = dir
 		code := m.Run()
 		if err := goleak.Find(); code == 0 && err != nil {
 			os.Stderr.WriteString(err.Error())
@@ -48,9 +55,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// patience is how long anything may take on a busy machine. Only a test that
-// fails waits for so long.
-const patience = 45 * time.Second
+const patience = await.Patience
 
 // daemon is a kazahanad of one test, which can be killed and started again.
 type daemon struct {
@@ -64,6 +69,7 @@ type daemon struct {
 
 func newDaemon(t testing.TB, args ...string) *daemon {
 	t.Helper()
+	ring.All(t)
 	dir, err := os.MkdirTemp("", "kz-") // short: a socket's path is limited
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +91,7 @@ func (d *daemon) start() {
 	args := append([]string{
 		"serve", "--config", "none", "--socket", d.socket, "--state-dir", filepath.Join(d.dir, "state"), "--startup-wait", "30s",
 	}, d.args...)
-	d.cmd = exec.Command(executable, args...)
+	d.cmd = exec.Command(executable(), args...)
 	d.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.dir}
 	d.cmd.Stderr = &d.log
 	if err := d.cmd.Start(); err != nil {

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// A batch grows, up to so many times the least one, while each is used up
-	// within the time. 64 times 64 IDs are 37 KB, which still come with one read;
-	// larger answers cost more an ID.
+	// Batches grow up to maxGrowth times the smallest while each is used up within the
+	// time. 64 times 64 IDs are 37 KB, which come with one read; larger answers cost more
+	// per ID.
 	maxGrowth  = 64
 	busyWithin = time.Millisecond
-	// refillPart is the part of a batch that is used when the next one is
-	// fetched: soon enough to be here in time, not before this one proves useful.
+	// refillPart is the used part of a batch at which the next one is fetched: early
+	// enough to arrive in time, and not before this one proves useful.
 	refillPart = 16
-	// wallEvery is how many IDs share a look at the wall clock, which tells of a
-	// suspend and costs nearly as much as an ID. A power of two.
+	// wallEvery is how many IDs share a reading of the wall clock, which reveals a suspend
+	// and costs nearly as much as an ID. A power of two.
 	wallEvery = 16
 )
 
-// prefetcher hands out IDs that were fetched in batches.
+// prefetcher hands out IDs from batches.
 type prefetcher struct {
 	least  int
 	maxAge time.Duration

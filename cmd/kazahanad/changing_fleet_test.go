@@ -18,6 +18,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -117,9 +118,7 @@ func (f *fleet) sqlite() string { return "sqlite:" + f.home.Leases() + "?" + cha
 // redis runs a server in a directory of its own, and returns its URL.
 func (f *fleet) redis(name string) string {
 	f.t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		f.t.Skip("redis-server is not installed (scripts/setup installs it)")
-	}
+	ring.Program(f.t, "redis-server")
 	dir := f.home.Path(name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		f.t.Fatal(err)

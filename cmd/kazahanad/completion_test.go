@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"golang.org/x/sys/unix"
 )
 
@@ -57,11 +58,8 @@ func completionHome(t *testing.T) (dir string, env []string) {
 
 func needShell(t *testing.T, name string) string {
 	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		t.Skipf("%s is not installed: scripts/setup installs it where it may", name)
-	}
-	return path
+	ring.All(t)
+	return ring.Program(t, name)
 }
 
 // shell is an interactive shell on a terminal.

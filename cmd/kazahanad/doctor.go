@@ -277,7 +277,7 @@ func schemeOf(url string) string {
 
 // store checks the store that the provider keeps its grants in.
 func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.Finding {
-	ready := func(ctx context.Context) error { return backend.Ready(ctx, p) }
+	ready := func(ctx context.Context) error { return p.Ready(ctx) }
 	switch scheme := schemeOf(x.url); {
 	case scheme == sqlitefile.Scheme:
 		path, _, err := sqlitefile.ParseURL(x.url, "")
@@ -320,7 +320,7 @@ func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.F
 		}
 		// A verification of no leases is the smallest request that needs the token.
 		present := func(ctx context.Context) error {
-			_, err := provider.Verify(ctx, p.(provider.Verifier), x.service(), nil)
+			_, err := provider.Verify(ctx, p, x.service(), nil)
 			if errors.Is(err, errors.ErrUnsupported) {
 				return nil // it has answered; a daemon works without verification
 			}

@@ -38,17 +38,17 @@ type fencedFile struct {
 // newFences finds those of the provider and of the store, which may be nil.
 func newFences(p provider.Provider, store *stores.Store, nowMS func() int64, log *zap.Logger) *fences {
 	f := &fences{nowMS: nowMS, log: log, held: map[string]metrics.Fence{}}
-	if fencer, ok := p.(provider.Fencer); ok && (p.Info().Name == "sqlite" || p.Info().Name == "postgres") {
+	if name := p.Info().Name; name == "sqlite" || name == "postgres" {
 		url := p.Info().URL
 		f.files = append(f.files, fencedFile{
 			url: url,
 			known: func() *metrics.Fence {
-				if fenced := fencer.Fenced(); fenced != nil {
+				if fenced := p.Fenced(); fenced != nil {
 					return &metrics.Fence{File: url, UntilMS: fenced.UntilMS, Reason: fenced.Reason}
 				}
 				return nil
 			},
-			look: fencer.Look,
+			look: p.Look,
 		})
 	}
 	if store != nil && store.TellsFence() {

@@ -25,7 +25,7 @@ func (c *inspectCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	st, locator, err := c.openHistory(s)
+	st, err := c.openHistory(s)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (c *inspectCmd) Run(s *system) error {
 		}
 		one := inspected{Inspection: in, ID: fmt.Sprint(int64(in.ID))}
 		if st != nil {
-			if one.holding, err = st.holdersOf(s, locator, in); err != nil {
+			if one.holding, err = st.holdersOf(s, in); err != nil {
 				return err
 			}
 		}

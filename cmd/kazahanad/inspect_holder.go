@@ -50,28 +50,27 @@ func asHolder(r provider.Record) holder {
 }
 
 // openHistory opens the provider of --provider, if it is set.
-func (f *holderFlags) openHistory(s *system) (*store, provider.Locator, error) {
+func (f *holderFlags) openHistory(s *system) (*store, error) {
 	if f.Provider == "" {
-		return nil, nil, nil
+		return nil, nil
 	}
 	st := &store{url: f.Provider, service: f.Service, timeout: f.Timeout}
 	if err := st.open(s.ctx); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	locator, ok := st.Provider.(provider.Locator)
-	if !ok {
+	if !st.Info().Can.Locate {
 		st.Close()
-		return nil, nil, fmt.Errorf("provider %s: it keeps no history, so it cannot tell who made an ID", config.Redact(f.Provider))
+		return nil, fmt.Errorf("provider %s: it keeps no history, so it cannot tell who made an ID", config.Redact(f.Provider))
 	}
-	return st, locator, nil
+	return st, nil
 }
 
 // locate asks who held the ID's machine ID at the time, and refuses a pool with
 // another epoch or timestamp bits than the command's.
-func (st *store) locate(s *system, locator provider.Locator, in snowflake.Inspection, atMS int64) ([]provider.Record, error) {
+func (st *store) locate(s *system, in snowflake.Inspection, atMS int64) ([]provider.Record, error) {
 	low := in.MachineID<<in.BitSeq | in.Sequence
 	found, err := within(s, st, func(ctx context.Context) ([]provider.Record, error) {
-		return locator.Locate(ctx, st.service, low, atMS)
+		return st.Locate(ctx, st.service, low, atMS)
 	})
 	if err != nil {
 		return nil, err
@@ -94,12 +93,12 @@ func timelineHint(tl snowflake.Timeline) error {
 }
 
 // holdersOf says who made the ID, or who may have.
-func (st *store) holdersOf(s *system, locator provider.Locator, in snowflake.Inspection) (*holding, error) {
+func (st *store) holdersOf(s *system, in snowflake.Inspection) (*holding, error) {
 	h := &holding{Holders: []holder{}}
 	if in.Kind == snowflake.KindFallback {
-		return h, st.cachedHolder(s, locator, in, h)
+		return h, st.cachedHolder(s, in, h)
 	}
-	found, err := st.locate(s, locator, in, in.TimestampMS)
+	found, err := st.locate(s, in, in.TimestampMS)
 	if err != nil {
 		return nil, err
 	}
@@ -126,13 +125,13 @@ const maxLookBack = 300
 const noLeaseStood = "no lease stands behind a fallback ID"
 
 // cachedHolder finds the holder of the slot in case the ID is a cached fallback ID.
-func (st *store) cachedHolder(s *system, locator provider.Locator, in snowflake.Inspection, h *holding) error {
+func (st *store) cachedHolder(s *system, in snowflake.Inspection, h *holding) error {
 	term := provider.DefaultTerm
 	if terms, ok := st.terms(); ok {
 		term = terms.Term
 	}
 	found, err := provider.LookBack(in.TimestampMS, term, maxLookBack, func(atMS int64) ([]provider.Record, error) {
-		return st.locate(s, locator, in, atMS)
+		return st.locate(s, in, atMS)
 	})
 	if err != nil {
 		return err

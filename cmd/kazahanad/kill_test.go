@@ -13,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -49,6 +50,7 @@ func lives() []life {
 // restarts it at once. IDs ascend over all lives, and no restart waits for the
 // mark: it is exact, so that time has passed it when the next life begins.
 func TestKill9FiftyTimes(t *testing.T) {
+	ring.Deep(t)
 	s := newSite(t)
 	var all []uint64
 	var last uint64

@@ -31,6 +31,7 @@ import (
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // manifest is a document of packaging/k8s-*.yaml, in the parts that are run here.
@@ -489,10 +490,8 @@ func TestKubernetesDaemonSet(t *testing.T) {
 // with keys and tokens that the lease server takes and a certificate for its name.
 func TestKubernetesDocsMakeTheSecrets(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip("openssl is not installed")
-	}
 	s := newSite(t)
+	ring.Program(t, "openssl")
 	// Instead of a cluster: Secrets become directories.
 	testkit.WriteFile(t, s.Path("kubectl"), `#!/bin/sh
 case " $* " in *" create secret "*) ;; *) exit 0 ;; esac

@@ -61,14 +61,12 @@ func (c *leasesShowCmd) Run(s *system) error {
 	if !c.JSON {
 		return showLeases(s.out, report, nowMS)
 	}
-	if counter, ok := st.Provider.(provider.Counter); ok {
-		counts, err := within(s, st, func(ctx context.Context) (map[string]int64, error) { return counter.Counters(ctx, st.service) })
-		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
-			// A credential may be allowed to list leases and not to see counters.
-			fmt.Fprintf(s.err, "kazahanad: the counters are left out: %v\n", err)
-		}
-		report.addCounts(counts)
+	counts, err := within(s, st, func(ctx context.Context) (map[string]int64, error) { return st.Counters(ctx, st.service) })
+	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		// A credential may be allowed to list leases and not to see counters.
+		fmt.Fprintf(s.err, "kazahanad: the counters are left out: %v\n", err)
 	}
+	report.addCounts(counts)
 	return printJSON(s.out, report)
 }
 
@@ -128,8 +126,7 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if strings.HasPrefix(info.Name, "http") {
 		unneeded = fmt.Errorf("provider %s: declare the store behind the lease server, with the URL that it has in the server's provider key", info.Name)
 	}
-	initializer, ok := st.Provider.(provider.Initializer)
-	if !ok {
+	if !info.Can.Init {
 		return unneeded
 	}
 	beside, err := c.storeOf(st)
@@ -146,7 +143,7 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if err := c.confirm(s, st); err != nil {
 		return err
 	}
-	_, err = within(s, st, func(ctx context.Context) (struct{}, error) { return struct{}{}, initializer.Init(ctx, st.service) })
+	_, err = within(s, st, func(ctx context.Context) (struct{}, error) { return struct{}{}, st.Init(ctx, st.service) })
 	if errors.Is(err, errors.ErrUnsupported) {
 		return unneeded
 	}
@@ -160,7 +157,7 @@ func (c *leasesInitCmd) Run(s *system) error {
 	if terms, ok := st.terms(); ok {
 		pool = "pool " + terms.Pool
 	}
-	if _, ok := st.Provider.(provider.Fencer); ok {
+	if info.Can.Fence {
 		pool = "all pools"
 	}
 	_, err = fmt.Fprintf(s.out, "%s is declared new for %s: machine IDs, locks and sequences are granted from now on\n", info.URL, pool)

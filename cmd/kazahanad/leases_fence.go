@@ -37,8 +37,7 @@ func (f *providerFlags) storeOf(st *store) (*stores.Store, error) {
 // lacksNothing reports whether the provider's file and the store beside it are
 // certain to have forgotten nothing. Other stores never are.
 func lacksNothing(s *system, st *store, beside *stores.Store) bool {
-	fencer, ok := st.Provider.(provider.Fencer)
-	if !ok || fencer.Fenced() != nil {
+	if !st.Info().Can.Fence || st.Fenced() != nil {
 		return false
 	}
 	if beside == nil {
@@ -65,8 +64,7 @@ func (c *leasesFenceCmd) Run(s *system) error {
 		return err
 	}
 	defer st.Close()
-	fencer, ok := st.Provider.(provider.Fencer)
-	if !ok {
+	if !st.Info().Can.Fence {
 		return onlyFiles("fence it", st.Info())
 	}
 	beside, err := c.storeOf(st)
@@ -76,7 +74,7 @@ func (c *leasesFenceCmd) Run(s *system) error {
 	if beside != nil {
 		defer beside.Close()
 	}
-	fenced, err := fencer.Fence(s.ctx)
+	fenced, err := st.Fence(s.ctx)
 	if err != nil {
 		return err
 	}

@@ -99,7 +99,6 @@ func (st *store) open(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, st.timeout)
 	defer cancel()
-	// Its capabilities are known only now.
 	if st.Provider, err = backend.Opened(ctx, p); err != nil {
 		return errors.Join(err, p.Close())
 	}
@@ -133,11 +132,10 @@ func within[T any](s *system, st *store, call func(context.Context) (T, error)) 
 
 // records returns all grants, and those of the service if one was named.
 func (st *store) records(s *system) (all, wanted []provider.Record, err error) {
-	lister, ok := st.Provider.(provider.Lister)
-	if !ok {
+	if !st.Info().Can.List {
 		return nil, nil, fmt.Errorf("provider %s: it keeps no records, so there is nothing to list", st.Info().Name)
 	}
-	all, err = within(s, st, func(ctx context.Context) ([]provider.Record, error) { return lister.List(ctx, st.service) })
+	all, err = within(s, st, func(ctx context.Context) ([]provider.Record, error) { return st.List(ctx, st.service) })
 	if err != nil {
 		return nil, nil, err
 	}

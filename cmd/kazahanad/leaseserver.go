@@ -186,7 +186,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, l.close()) }()
 	first, cancel := context.WithTimeout(ctx, firstLook)
 	defer cancel()
-	if err := backend.Ready(first, l.provider); errors.Is(err, provider.ErrInvalid) {
+	if err := l.provider.Ready(first); errors.Is(err, provider.ErrInvalid) {
 		return err
 	}
 	listener, err := l.listenWatched()
@@ -234,7 +234,7 @@ func (l *leaseServerParts) options() leaseserver.Options {
 		Provider: l.provider, Services: l.services, Version: version,
 		ClientCertificates: l.settings.ClientCA != "", ProviderTimeout: l.settings.ProviderTimeout,
 		MaxInFlight: l.settings.MaxInFlight, RateLimit: float64(l.settings.RateLimit), RateBurst: l.settings.RateBurst,
-		Ready:   func(ctx context.Context) error { return backend.Ready(ctx, l.provider) },
+		Ready:   l.provider.Ready,
 		Metrics: metrics.NewLeaseServer(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
 		Fences:  l.fences.now,
 		Log:     l.log,

@@ -57,7 +57,7 @@ func TestLeaseServersShareAStore(t *testing.T) {
 			if len(held) != 2 || len(renewed) != 2 || noID(held, renewed[0].ID) != noID(held, renewed[1].ID) || !noID(held, renewed[0].ID) {
 				t.Errorf("granted %v, then %v", held, renewed)
 			}
-			longer, err := provider.Extend(t.Context(), both.Provider.(provider.Extender), "", held[0])
+			longer, err := provider.Extend(t.Context(), both.Provider, "", held[0])
 			if err != nil || longer.Expired < held[0].Expired || longer.Secret != held[0].Secret {
 				t.Errorf("%v extended at the other server is %v: %v", held[0], longer, err)
 			}
@@ -143,7 +143,7 @@ func (c *leaseServersClient) release(l lease.Lease) {
 // lost checks which of the leases are no longer the caller's.
 func (c *leaseServersClient) lost(asked []lease.Lease, want ...lease.Lease) {
 	c.t.Helper()
-	got, err := provider.Verify(c.t.Context(), c.Provider.(provider.Verifier), "", asked)
+	got, err := provider.Verify(c.t.Context(), c.Provider, "", asked)
 	if err != nil || !slices.Equal(got, want) {
 		c.t.Errorf("lost are %v (%v), want %v", got, err, want)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // A daemon lives from a lease server that is killed, stays away, and comes back.
@@ -214,9 +215,7 @@ func TestLeaseServerCheck(t *testing.T) {
 func TestLeaseServerWalk(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"sh", "curl", "openssl", "node", "cmp", "sed"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("%s is not installed", tool)
-		}
+		ring.Program(t, tool)
 	}
 	page, err := os.ReadFile("../../docs/lease-server.md")
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // The page has every command and every flag that is shown, with its help.
@@ -92,11 +93,7 @@ func plain(page string) string {
 // lint has groff typeset the page, with every warning.
 func lint(t *testing.T, page string) {
 	t.Helper()
-	groff, err := exec.LookPath("groff")
-	if err != nil {
-		t.Log("groff is not installed: the page is not typeset")
-		return
-	}
+	groff := ring.Program(t, "groff")
 	cmd := exec.Command(groff, "-man", "-ww", "-Tascii", "-z")
 	cmd.Stdin = strings.NewReader(page)
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {

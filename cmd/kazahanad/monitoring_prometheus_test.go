@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -53,15 +53,7 @@ type prometheus struct {
 // and goes by the alert rules, whose "for" it cuts to a second.
 func (s *site) startPrometheus(targets map[string]string) *prometheus {
 	s.T.Helper()
-	tool, err := exec.LookPath("prometheus")
-	if err != nil {
-		if tool, err = filepath.Abs("../../.tools/prometheus/prometheus"); err != nil {
-			s.T.Fatal(err)
-		}
-		if _, err := os.Stat(tool); err != nil {
-			s.T.Skip("prometheus is not installed: make setup unpacks Debian's")
-		}
-	}
+	tool := ring.Program(s.T, "prometheus")
 	rules, err := os.ReadFile(alertRules)
 	if err != nil {
 		s.T.Fatal(err)

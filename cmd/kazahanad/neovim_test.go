@@ -9,6 +9,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // script is what a Neovim user would type. What it finds goes to a file, one
@@ -49,10 +50,8 @@ qall!
 
 // TestNeovim has an independent implementation of MessagePack-RPC for a client.
 func TestNeovim(t *testing.T) {
-	nvim, err := exec.LookPath("nvim")
-	if err != nil {
-		t.Skip("nvim is not installed; make setup installs it")
-	}
+	ring.All(t)
+	nvim := ring.Program(t, "nvim")
 	t.Parallel()
 	s := newSite(t)
 	s.Start()

@@ -182,7 +182,7 @@ func (s *system) sayDropped(lines uint64) {
 
 func (j *job) run() error {
 	j.say("getting a machine ID from %s...", j.provider.Info().URL)
-	if _, err := j.extender(); err != nil {
+	if err := j.canExtend(); err != nil {
 		return err
 	}
 	l, askedAt, err := j.acquire()
@@ -190,11 +190,6 @@ func (j *job) run() error {
 		return err
 	}
 	if err := j.suits(l); err != nil {
-		j.handBackUnused(l)
-		return err
-	}
-	extender, err := j.extender() // again: only an open provider knows its capabilities
-	if err != nil {
 		j.handBackUnused(l)
 		return err
 	}
@@ -206,7 +201,7 @@ func (j *job) run() error {
 	child := newChild(j.path, j.commandFor(l.ID), j.environmentWith(variables))
 	child.orphans = true
 	defer child.close()
-	held := runner.HoldLease(l, extender, j.service, j.clock, j.say)
+	held := runner.HoldLease(l, j.provider, j.service, j.clock, j.say)
 	c := runner.Config{
 		Clock: j.clock, Holding: held, AskedAt: askedAt, Term: held.Term, BeginMS: l.Created, Delay: j.delay(held.Term),
 		Timeout: j.settings.ProviderTimeout, Program: child, Signals: j.signals, Say: j.say,

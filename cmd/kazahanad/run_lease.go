@@ -1,32 +1,22 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/runner"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// extender returns the provider if it can extend leases. A provider knows that for
-// certain only once it has been reached.
-func (j *job) extender() (provider.Extender, error) {
-	ctx, cancel := context.WithTimeout(j.ctx, j.settings.ProviderTimeout)
-	defer cancel()
-	p, err := backend.Opened(ctx, j.provider)
-	if err != nil {
-		p = j.provider // the acquire reports the error, or finds the provider back
+// canExtend refuses a provider that cannot extend leases.
+func (j *job) canExtend() error {
+	if !j.provider.Info().Can.Extend {
+		return fmt.Errorf("provider %s: it cannot extend a lease, which run needs: CMD keeps its machine ID for as long as it runs", j.provider.Info().Name)
 	}
-	extender, ok := p.(provider.Extender)
-	if !ok {
-		return nil, fmt.Errorf("provider %s: it cannot extend a lease, which run needs: CMD keeps its machine ID for as long as it runs", j.provider.Info().Name)
-	}
-	return extender, nil
+	return nil
 }
 
 // acquire leases one machine ID. askedAt is the time before the request.

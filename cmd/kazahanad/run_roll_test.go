@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"golang.org/x/sys/unix"
 )
 
@@ -142,9 +142,8 @@ func (r *roll) replace(old []*replica, surge bool, end func(i int, p *replica)) 
 // for anything.
 func TestRunRolls(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Skip("redis-server is not installed (scripts/setup installs it)")
-	}
+	ring.Deep(t)
+	ring.Program(t, "redis-server")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

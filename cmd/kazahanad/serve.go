@@ -277,7 +277,7 @@ func (d *daemonParts) openProvider(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, firstLook)
 	defer cancel()
-	if err := backend.Ready(ctx, d.provider); errors.Is(err, provider.ErrInvalid) {
+	if err := d.provider.Ready(ctx); errors.Is(err, provider.ErrInvalid) {
 		return err
 	}
 	return nil

@@ -17,18 +17,19 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// patience is how long anything may take. Only a test that fails waits so long.
-const patience = 120 * time.Second
+const patience = await.Patience
 
 // Every host finds the rooms of all, in whichever process they are, and nothing is
 // left behind. With a killed daemon, cmd/kazahanad's TestChaos.
 func TestRooms(t *testing.T) {
+	ring.All(t)
 	for _, program := range []string{"bash", "python3", "node", "npm", "redis-server"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("the example needs %s: %v", program, err)
-		}
+		ring.Program(t, program)
 	}
 	temporary := t.TempDir()
 	port := freePorts(t, 5)

@@ -24,7 +24,9 @@ func (a *again) Read(b []byte) (int, error) {
 
 // inMemory is a connection without a socket that asks the same for ever.
 func inMemory(r *rig, method string, params ...any) *conn {
-	return &conn{server: r.server, wire: wire.NewServerConn(&again{bytes: request(1, method, slice(params))}, io.Discard)}
+	c := &conn{wire: wire.NewServerConn(&again{bytes: request(1, method, slice(params))}, io.Discard)}
+	c.desk = desk{server: r.server, conn: c, out: &c.wire.Outbox}
+	return c
 }
 
 // busy never lets a request wait, whatever the machine.
@@ -38,7 +40,9 @@ func (c *conn) answerOne(t testing.TB) {
 	if err := c.wire.Read(&c.req); err != nil {
 		t.Fatal(err)
 	}
-	c.server.handle(t.Context(), c)
+	if w, _ := c.handle(t.Context()); w != nil {
+		c.await(t.Context(), w)
+	}
 	if !c.wire.Pending() {
 		if err := c.wire.Flush(); err != nil {
 			t.Fatal(err)
@@ -75,6 +79,7 @@ func pipelining(r *rig) *conn {
 		source.bytes = append(source.bytes, request(1, "NextID", []any{})...)
 	}
 	c.wire = wire.NewServerConn(source, io.Discard)
+	c.out = &c.wire.Outbox
 	return c
 }
 

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -16,7 +15,7 @@ const (
 // beginBurst reads the clocks, once for all requests that came together.
 func (l *fastLane) beginBurst() {
 	l.began = l.server.elapsed()
-	l.conn.reading = l.server.usual.gen.Read() // all services have one clock
+	l.desk.reading = l.server.defaultService.gen.Read() // all services have one clock
 }
 
 // endBurst counts what was answered.
@@ -36,70 +35,44 @@ func (l *fastLane) endBurst() {
 }
 
 // answer handles the message that b begins with and returns its length; 0 if
-// it is not for the lane. l.conn.waits is set if the request waits.
-func (l *fastLane) answer(b []byte) int {
+// it is not for the lane. waits is the request if it has to wait.
+func (l *fastLane) answer(b []byte) (n int, waits *waiting) {
 	var plain wire.Plain
 	if n := wire.ParsePlain(b, &plain); n > 0 {
 		switch {
 		case plain.Count < 0 && string(plain.Method) == "NextID":
-			l.plain(plainNextID, 1, plain.ID)
-			return n
+			return n, l.plain(plainNextID, 1, plain.ID)
 		case 0 < plain.Count && plain.Count <= maxLaneBatch && string(plain.Method) == "NextIDs":
-			l.plain(plainNextIDs, plain.Count, plain.ID)
-			return n
+			return n, l.plain(plainNextIDs, plain.Count, plain.ID)
 		}
 	}
 	n, err := l.split.Scan(b)
 	if err != nil || n == 0 {
 		l.split.Reset()
-		return 0
+		return 0, nil
 	}
-	c := l.conn
-	if c.req.Parse(b[:n]) != nil {
-		return 0
+	if l.desk.req.Parse(b[:n]) != nil {
+		return 0, nil
 	}
 	l.endBurst() // Status tells of those before it
-	l.server.handle(l.work, c)
+	waits, here := l.desk.handle(l.work)
 	l.began = l.server.elapsed() // those behind it have not waited for it to be read
-	if c.heavy {
-		c.heavy = false
-		return 0
+	if !here {
+		return 0, nil
 	}
-	return n
+	return n, waits
 }
 
-// plain answers a request for IDs without options.
-func (l *fastLane) plain(method plainMethod, count int64, id uint32) {
-	s, c := l.server, l.conn
-	ranges, pending, err := s.usual.gen.Start(c.reading, generator.Request{Count: count, Timeout: defaultTimeout}, c.ranges[:0])
-	if pending == nil && err == nil {
-		c.ranges = ranges
-		if method == plainNextID {
-			c.wire.ReplyUint64(id, uint64(ranges[0].Start))
-		} else {
-			c.wire.BeginArray(id, int(count))
-			for _, g := range ranges {
-				c.wire.AppendRange(uint64(g.Start), int(g.Count))
-			}
-			c.ranges = keepSmall(ranges)
-		}
+// plain answers a request for IDs without options. Those that are answered at once
+// are counted together, by endBurst.
+func (l *fastLane) plain(method plainMethod, count int64, id uint32) (waits *waiting) {
+	r := &l.requests[method]
+	r.id, r.want.Count = id, count
+	err := l.desk.issue(r)
+	if err == nil {
 		l.answered[method]++
-		return
+		return nil
 	}
-	s.requests.Add(1)
-	m := &s.methods[method]
-	if pending != nil {
-		c.ranges = nil
-		if err = s.enter(pending); err == nil {
-			c.waits = &waiting{
-				request: idRequest{
-					id: id, single: method == plainNextID, service: s.usual,
-					want: generator.Request{Count: count, Timeout: defaultTimeout},
-				},
-				pending: pending, method: m, began: l.began,
-			}
-			return
-		}
-	}
-	s.finish(c, id, m, l.began, err)
+	l.server.requests.Add(1)
+	return l.desk.settle(id, &l.server.methods[method], l.began, err)
 }

@@ -11,7 +11,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -28,16 +27,15 @@ type stream interface {
 // conn is one connection, served by one goroutine. Slow requests have others,
 // which answer beside it.
 type conn struct {
-	server *Server
-	net    stream
-	wire   *wire.ServerConn
+	desk
+	net  stream
+	wire *wire.ServerConn
 	// mu guards the answers: the outbox of wire, what is written, and slow. The
 	// serving goroutine holds it, except while it waits: for the peer, or for IDs.
-	mu     sync.Mutex
-	req    wire.Request
-	ranges []generator.Range // reused from request to request
-	luggage
-	idle   bool      // may be parked in the lane
+	mu sync.Mutex
+	unfinished
+	mayPark bool // in the lane, when nothing is under way
+
 	until  time.Time // the write deadline as set
 	turned bool      // the connection is being turned away, by a deadline of its own
 	begun  bool      // the read deadline is that of a message's end
@@ -48,23 +46,18 @@ type conn struct {
 	abandon context.CancelCauseFunc // ends that wait
 	slow    slowRequests
 	watches bool // the events of placement
-
-	// Of the one conn by which the lane answers for all of its connections:
-	hurried bool              // it must not wait
-	reading generator.Reading // of the clock, for all requests of a burst
-	waits   *waiting          // the request that has to wait
-	heavy   bool              // the request is not for the lane
 }
 
-// luggage is what a connection brings along from the lane.
-type luggage struct {
+// unfinished is what a connection has in hand when it leaves the lane.
+type unfinished struct {
 	input, output []byte // not yet handled, not yet sent
-	waited        *waiting
+	waits         *waiting
 }
 
 func newConn(s *Server, nc stream) *conn {
-	c := &conn{server: s, net: nc}
+	c := &conn{net: nc}
 	c.wire = wire.NewServerConn((*patientReader)(c), (*patientWriter)(c))
+	c.desk = desk{server: s, conn: c, out: &c.wire.Outbox}
 	return c
 }
 
@@ -121,7 +114,7 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 func (c *conn) serve(ctx context.Context) {
 	c.mu.Lock()
 	defer c.close()
-	if !c.unpack(ctx) {
+	if !c.takeUp(ctx) {
 		return
 	}
 	for {
@@ -132,7 +125,9 @@ func (c *conn) serve(ctx context.Context) {
 			c.finish(err)
 			return
 		}
-		c.server.handle(ctx, c)
+		if w, _ := c.handle(ctx); w != nil {
+			c.await(ctx, w)
+		}
 		c.lastCall()
 		// Requests that are pending must not use up IDs for a peer that is gone.
 		if c.broken || !c.wire.Pending() && c.wire.Flush() != nil {
@@ -141,31 +136,45 @@ func (c *conn) serve(ctx context.Context) {
 	}
 }
 
-// unpack takes up what the lane left, and reports whether the connection still
+// takeUp goes on where the lane stopped, and reports whether the connection still
 // works.
-func (c *conn) unpack(ctx context.Context) bool {
-	l := c.luggage
-	c.luggage = luggage{}
-	if len(l.output) > 0 {
-		if _, err := (*patientWriter)(c).Write(l.output); err != nil {
-			if l.waited != nil {
-				l.waited.pending.Cancel(errHungUp)
-				c.server.inFlight.Add(-1)
+func (c *conn) takeUp(ctx context.Context) bool {
+	u := c.unfinished
+	c.unfinished = unfinished{}
+	if len(u.output) > 0 {
+		if _, err := (*patientWriter)(c).Write(u.output); err != nil {
+			if u.waits != nil {
+				u.waits.giveUp(c.server)
 			}
 			return false
 		}
 	}
-	c.wire.Preload(l.input)
-	if l.waited != nil {
-		c.resume(ctx, l.waited)
+	c.wire.Preload(u.input)
+	if u.waits != nil {
+		c.await(ctx, u.waits)
 		c.lastCall()
 	}
 	return !c.broken && (c.wire.Pending() || c.wire.Flush() == nil)
 }
 
+// await waits for the IDs of a request, and answers it. Answers that are ready do
+// not wait with it.
+func (c *conn) await(ctx context.Context, w *waiting) {
+	c.waiting.Store(true)
+	defer c.waiting.Store(false)
+	if len(c.wire.Unsent()) > 0 && c.wire.Flush() != nil {
+		w.giveUp(c.server)
+		return
+	}
+	c.mu.Unlock()
+	ranges, err := w.pending.Wait(ctx)
+	c.mu.Lock()
+	c.conclude(w, ranges, err)
+}
+
 // rests reports whether nothing is under way on the connection.
 func (c *conn) rests() bool {
-	return c.idle && c.slow.rest() && !c.wire.Pending() && !c.wire.Partial() && len(c.wire.Unsent()) == 0
+	return c.mayPark && c.slow.rest() && !c.wire.Pending() && !c.wire.Partial() && len(c.wire.Unsent()) == 0
 }
 
 // lastCall, once the daemon drains, gives the peer time to hear so: what it

@@ -3,7 +3,6 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +17,7 @@ import (
 // without having replied.
 type method struct {
 	name string
-	call func(*Server, context.Context, *conn) error
+	call func(*Server, context.Context, *desk) error
 }
 
 // methods are all there are, the most frequent first.
@@ -74,52 +73,10 @@ func (s *Server) method(name []byte) *countedMethod {
 	return nil
 }
 
-// handle answers the connection's present request.
-func (s *Server) handle(ctx context.Context, c *conn) {
-	if c.req.Type != wire.TypeRequest {
-		// In the lane nobody is asked, and no lock may be waited for.
-		if c.req.Type == wire.TypeResponse && !c.hurried {
-			if e := s.executorOf(c); e != nil {
-				e.calls.answer(&c.req)
-			}
-		}
-		return // nobody waits for an answer
-	}
-	began := s.elapsed()
-	s.requests.Add(1)
-	m := s.method(c.req.Method)
-	switch err := s.call(ctx, m, c); {
-	case errors.Is(err, errWaits):
-		c.waits.method, c.waits.began = m, began
-	case errors.Is(err, errLater):
-		s.answerLater(ctx, c, m, began)
-	case errors.Is(err, errHeavy):
-		c.heavy = true
-		s.requests.Add(^uint64(0)) // it comes again, elsewhere
-	default:
-		s.finish(c, c.req.ID, m, began, err)
-	}
-}
-
 // elapsed is the time since the start, which costs half of what time.Now does.
 func (s *Server) elapsed() time.Duration { return time.Since(s.started) }
 
-// finish counts a request that was answered, or answers it with the error.
-func (s *Server) finish(c *conn, id uint32, m *countedMethod, began time.Duration, err error) {
-	switch {
-	case err == nil:
-		m.succeeded.Inc()
-	case errors.Is(err, errHungUp):
-		return // nobody waits any more
-	default:
-		reply := s.wireError(err)
-		s.failed(m, reply.Code).Inc()
-		c.wire.ReplyError(id, reply)
-	}
-	s.metrics.RPCDuration.Observe(s.elapsed()-began, 1)
-}
-
-func (s *Server) call(ctx context.Context, m *countedMethod, c *conn) error {
+func (s *Server) call(ctx context.Context, m *countedMethod, d *desk) error {
 	switch {
 	case s.draining.Load():
 		return shuttingDown()
@@ -129,9 +86,9 @@ func (s *Server) call(ctx context.Context, m *countedMethod, c *conn) error {
 			names = append(names, one.name)
 		}
 		return wire.Errorf(wire.CodeUnknownMethod, "there is no method %s; there are %s",
-			wire.Excerpt(c.req.Method), strings.Join(names, ", "))
+			wire.Excerpt(d.req.Method), strings.Join(names, ", "))
 	}
-	return m.call(s, ctx, c)
+	return m.call(s, ctx, d)
 }
 
 // failed is the counter of answers with an error.
@@ -145,7 +102,7 @@ func (s *Server) failed(m *countedMethod, code wire.Code) prometheus.Counter {
 // service finds the service that a request names.
 func (s *Server) service(name []byte) (*Service, error) {
 	if len(name) == 0 {
-		return s.usual, nil
+		return s.defaultService, nil
 	}
 	if svc, ok := s.services[string(name)]; ok {
 		return svc, nil
@@ -155,13 +112,13 @@ func (s *Server) service(name []byte) (*Service, error) {
 }
 
 // options reads the options of a method: the service, and what other knows.
-func (s *Server) options(c *conn, known string, other func(name string) (bool, error)) (*Service, error) {
-	if err := c.req.Options(); err != nil {
+func (s *Server) options(d *desk, known string, other func(name string) (bool, error)) (*Service, error) {
+	if err := d.req.Options(); err != nil {
 		return nil, err
 	}
 	var service []byte
 	for {
-		name, ok, err := c.req.NextOption()
+		name, ok, err := d.req.NextOption()
 		if err != nil {
 			return nil, err
 		}
@@ -169,7 +126,7 @@ func (s *Server) options(c *conn, known string, other func(name string) (bool, e
 			return s.service(service)
 		}
 		if string(name) == "service" {
-			if service, err = c.req.Bytes(); err != nil {
+			if service, err = d.req.Bytes(); err != nil {
 				return nil, err
 			}
 			continue
@@ -188,12 +145,12 @@ func (s *Server) options(c *conn, known string, other func(name string) (bool, e
 
 // eachOption has read take the value of each option of a method, and refuses
 // those that it does not have.
-func (c *conn) eachOption(known []string, read func(name string) error) error {
-	if err := c.req.Options(); err != nil {
+func (d *desk) eachOption(known []string, read func(name string) error) error {
+	if err := d.req.Options(); err != nil {
 		return err
 	}
 	for {
-		name, ok, err := c.req.NextOption()
+		name, ok, err := d.req.NextOption()
 		if err != nil || !ok {
 			return err
 		}
@@ -207,8 +164,8 @@ func (c *conn) eachOption(known []string, read func(name string) error) error {
 }
 
 // milliseconds is a duration from 0 to the most, the value of the option.
-func (c *conn) milliseconds(option string, most time.Duration) (time.Duration, error) {
-	ms, err := c.req.Int64()
+func (d *desk) milliseconds(option string, most time.Duration) (time.Duration, error) {
+	ms, err := d.req.Int64()
 	if err == nil && (ms < 0 || ms > most.Milliseconds()) {
 		err = wire.Errorf(wire.CodeInvalidParams, "%s of %d is out of range: 0 to %d", option, ms, most.Milliseconds())
 	}
@@ -216,7 +173,7 @@ func (c *conn) milliseconds(option string, most time.Duration) (time.Duration, e
 }
 
 // text is a string that outlives the request.
-func (c *conn) text() (string, error) {
-	b, err := c.req.Bytes()
+func (d *desk) text() (string, error) {
+	b, err := d.req.Bytes()
 	return string(b), err
 }

@@ -38,7 +38,7 @@ type executor struct {
 	conn  *conn
 	kinds []string
 	keys  map[placement.Key]struct{} // assigned to it
-	calls *calls
+	calls *executorCalls
 }
 
 // assignment is who runs, or is to run, an activation.
@@ -63,7 +63,7 @@ func (x *executors) register(c *conn, kinds []string) ([]string, error) {
 		return nil, err
 	}
 	if e == nil {
-		e = &executor{conn: c, keys: map[placement.Key]struct{}{}, calls: newCalls(c)}
+		e = &executor{conn: c, keys: map[placement.Key]struct{}{}, calls: newExecutorCalls(c)}
 		x.byConn[c] = e
 		c.atEnd(func() { x.gone(c) })
 	}
@@ -268,7 +268,7 @@ func (x *executors) Activate(key placement.Key, r placement.Record, within time.
 		_, ok := x.driver.Check(key, r.Token) // it may have waited behind others
 		return ok
 	}
-	e.calls.ask(&call{method: "Activate", params: params, target: &answer, within: within, wanted: wanted, done: func(err error) {
+	e.calls.ask(&executorCall{method: "Activate", params: params, target: &answer, within: within, wanted: wanted, done: func(err error) {
 		if err == nil && answer.PID == "" {
 			err = fmt.Errorf("%w: %w", driver.ErrUnknown, errPIDMissing)
 		}
@@ -291,7 +291,7 @@ func (x *executors) Passivate(key placement.Key, r placement.Record, within time
 	}
 	params := passivateParams{key.Kind, key.Identity, r.Version, r.Token}
 	// A process that was too busy to read must not go on with it.
-	e.calls.ask(&call{method: "Passivate", params: params, target: &answer, within: within, useful: true, done: func(err error) {
+	e.calls.ask(&executorCall{method: "Passivate", params: params, target: &answer, within: within, useful: true, done: func(err error) {
 		x.release(key, r.Token)
 		done(answer.Snapshot, err)
 	}})

@@ -2,11 +2,9 @@ package daemon
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/generator"
-	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -35,112 +33,68 @@ type idRequest struct {
 	want    generator.Request
 }
 
-func (s *Server) nextID(ctx context.Context, c *conn) error {
-	r, err := s.idOptions(c, 1)
+func (s *Server) nextID(_ context.Context, d *desk) error {
+	r, err := s.idOptions(d, 1)
 	if err != nil {
 		return err
 	}
 	r.single = true
-	return s.issue(ctx, c, r)
+	return s.issue(d, &r)
 }
 
-func (s *Server) nextIDs(ctx context.Context, c *conn) error {
-	if c.req.NumParams() == 0 {
+func (s *Server) nextIDs(_ context.Context, d *desk) error {
+	if d.req.NumParams() == 0 {
 		return wire.Errorf(wire.CodeInvalidParams, "NextIDs needs a count")
 	}
-	count, err := c.req.Int64()
+	count, err := d.req.Int64()
 	if err != nil {
 		return err
 	}
 	if count < 1 || count > MaxBatch {
 		return wire.Errorf(wire.CodeInvalidParams, "a count of %d is out of range: 1 to %d", count, MaxBatch)
 	}
-	r, err := s.idOptions(c, count)
+	r, err := s.idOptions(d, count)
 	if err != nil {
 		return err
 	}
-	return s.issue(ctx, c, r)
+	return s.issue(d, &r)
 }
 
-// issue answers with the IDs. Where they have to be waited for it waits; for a
-// connection in the lane it leaves that to its caller, by errWaits.
-func (s *Server) issue(ctx context.Context, c *conn, r idRequest) error {
-	if c.hurried && r.heavy() {
+// issue answers with the IDs, unless the answer takes too long for the lane.
+func (s *Server) issue(d *desk, r *idRequest) error {
+	if d.conn == nil && r.heavy() {
 		return errHeavy
 	}
-	ranges, pending, err := r.service.gen.Start(c.reading, r.want, c.ranges[:0])
-	if pending != nil {
-		c.ranges = nil // they are the pending request's now
-		if err := s.enter(pending); err != nil {
-			return err
-		}
-		if c.hurried {
-			c.waits = &waiting{request: r, pending: pending}
-			return errWaits
-		}
-		ranges, err = c.await(ctx, pending)
-	}
-	c.ranges = ranges
-	if err != nil {
-		return err
-	}
-	c.reply(r)
-	return nil
+	return d.issue(r)
 }
 
-// reply answers with the IDs in c.ranges.
-func (c *conn) reply(r idRequest) {
-	defer func() { c.ranges = keepSmall(c.ranges) }()
-	if r.single {
-		id := c.ranges[0].Start
-		switch r.format {
-		case formatString:
-			c.wire.ReplyString(r.id, strconv.FormatInt(int64(id), 10))
-		case formatExternal:
-			c.wire.ReplyString(r.id, r.service.external.Load().Encode(id))
-		default:
-			c.wire.ReplyUint64(r.id, uint64(id))
-		}
-		return
-	}
-	c.wire.BeginArray(r.id, int(r.want.Count))
-	codec := r.service.external.Load() // one for the whole answer
-	for _, g := range c.ranges {
-		if r.format == formatInt {
-			c.wire.AppendRange(uint64(g.Start), int(g.Count))
-			continue
-		}
-		for i := range g.Count {
-			id := g.Start + snowflake.ID(i)
-			if r.format == formatExternal {
-				c.wire.AppendString(codec.Encode(id))
-			} else {
-				c.wire.AppendString(strconv.FormatInt(int64(id), 10))
-			}
-		}
-	}
-}
+const (
+	// maxLaneBatch is how many IDs of one request may be made in the lane, where
+	// everybody else waits meanwhile.
+	maxLaneBatch = 4096
+	// maxLaneTexts is the same for IDs as text.
+	maxLaneTexts = 256
+)
 
-// keepSmall reuses the slice unless a huge batch has made it large: idle
-// connections must cost little.
-func keepSmall(ranges []generator.Range) []generator.Range {
-	const most = 64
-	if cap(ranges) > most {
-		return nil
+// heavy reports whether the answer takes longer than others may be kept
+// waiting, or more memory than a peer that does not read it may take.
+func (r *idRequest) heavy() bool {
+	if r.format == formatInt {
+		return r.want.Count > maxLaneBatch
 	}
-	return ranges
+	return r.want.Count > maxLaneTexts
 }
 
 const idOptionNames = "service, timeout_ms, format, regular_only"
 
-func (s *Server) idOptions(c *conn, count int64) (idRequest, error) {
-	r := idRequest{id: c.req.ID, want: generator.Request{Count: count, Timeout: defaultTimeout}}
-	if err := c.req.Options(); err != nil {
+func (s *Server) idOptions(d *desk, count int64) (idRequest, error) {
+	r := idRequest{id: d.req.ID, want: generator.Request{Count: count, Timeout: defaultTimeout}}
+	if err := d.req.Options(); err != nil {
 		return r, err
 	}
 	var service []byte
 	for {
-		name, ok, err := c.req.NextOption()
+		name, ok, err := d.req.NextOption()
 		if err != nil {
 			return r, err
 		}
@@ -150,13 +104,13 @@ func (s *Server) idOptions(c *conn, count int64) (idRequest, error) {
 		}
 		switch string(name) {
 		case "service":
-			service, err = c.req.Bytes()
+			service, err = d.req.Bytes()
 		case "timeout_ms":
-			r.want.Timeout, err = c.milliseconds("timeout_ms", maxTimeout)
+			r.want.Timeout, err = d.milliseconds("timeout_ms", maxTimeout)
 		case "format":
-			r.format, err = c.formatOption()
+			r.format, err = d.formatOption()
 		case "regular_only":
-			r.want.RegularOnly, err = c.req.Bool()
+			r.want.RegularOnly, err = d.req.Bool()
 		default:
 			err = unknownOption(name, idOptionNames)
 		}
@@ -166,8 +120,8 @@ func (s *Server) idOptions(c *conn, count int64) (idRequest, error) {
 	}
 }
 
-func (c *conn) formatOption() (idFormat, error) {
-	text, err := c.req.Bytes()
+func (d *desk) formatOption() (idFormat, error) {
+	text, err := d.req.Bytes()
 	if err != nil {
 		return 0, err
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/eventloop"
+	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -41,8 +42,9 @@ type fastLane struct {
 
 	// Of the loop's thread:
 	input    []byte
-	conn     *conn // answers for the connection whose turn it is
+	desk     desk // answers for the connection whose turn it is
 	split    wire.Splitter
+	requests [2]idRequest  // plain ones, by plainMethod, but for their ID and count
 	answered [2]int        // plain requests of this burst, by plainMethod
 	began    time.Duration // of this burst, since the server's start
 }
@@ -53,7 +55,12 @@ func newLane(s *Server, work context.Context) (lane, error) {
 		return nil, err
 	}
 	l := &fastLane{server: s, work: work, loop: loop, ended: make(chan struct{}), input: make([]byte, laneBuffer)}
-	l.conn = &conn{server: s, wire: wire.NewServerConn(nil, nil), hurried: true}
+	l.desk = desk{server: s, out: wire.NewOutbox(nil)}
+	for method := range l.requests {
+		l.requests[method] = idRequest{
+			single: plainMethod(method) == plainNextID, service: s.defaultService, want: generator.Request{Timeout: defaultTimeout},
+		}
+	}
 	go func() {
 		defer close(l.ended)
 		loop.Run()
@@ -89,7 +96,7 @@ func (l *fastLane) admit(fd int) {
 	p.turn.Handler = p
 	if err := l.loop.Add(fd, p); err != nil {
 		l.server.log.Debug("a connection that the event loop does not take gets a goroutine", zap.Error(err))
-		p.handOver(luggage{}, false)
+		p.handOver(unfinished{}, false)
 	}
 }
 
@@ -102,7 +109,7 @@ func (l *fastLane) close() {
 		l.loop.Stop()
 		l.loop.Each(func(h eventloop.Handler) {
 			p := h.(*parked)
-			p.leave(luggage{input: p.rest, waited: p.wait})
+			p.leave(unfinished{input: p.rest, waits: p.wait})
 		})
 	})
 	<-l.ended
@@ -165,7 +172,7 @@ func (p *parked) serve(b []byte, own bool) {
 	l.beginBurst()
 	sent := 0
 	for len(b) > 0 && p.wait == nil {
-		if waiting := len(l.conn.wire.Unsent()); waiting >= laneFull {
+		if waiting := len(l.desk.out.Unsent()); waiting >= laneFull {
 			if !p.send(b) {
 				return
 			}
@@ -173,17 +180,13 @@ func (p *parked) serve(b []byte, own bool) {
 				break
 			}
 		}
-		n := l.answer(b)
-		b = b[n:]
-		if l.conn.waits != nil {
-			p.wait, l.conn.waits = l.conn.waits, nil
-			break
-		}
+		n, waits := l.answer(b)
 		if n == 0 {
 			l.endBurst()
-			p.leave(luggage{input: b, output: l.conn.wire.Unsent()})
+			p.leave(unfinished{input: b, output: l.desk.out.Unsent()})
 			return
 		}
+		b, p.wait = b[n:], waits
 	}
 	l.endBurst()
 	if !p.send(b) {
@@ -205,7 +208,7 @@ func (p *parked) serve(b []byte, own bool) {
 // send writes the answers that are ready, and reports whether the connection
 // is still here. b is what has not been answered yet.
 func (p *parked) send(b []byte) bool {
-	out := &p.lane.conn.wire.Outbox
+	out := p.lane.desk.out
 	unsent := out.Unsent()
 	if len(unsent) == 0 {
 		return true
@@ -219,7 +222,7 @@ func (p *parked) send(b []byte) bool {
 		return false
 	case errno != 0 || n < len(unsent):
 		p.lane.endBurst()
-		p.leave(luggage{input: b, output: unsent[max(n, 0):], waited: p.wait})
+		p.leave(unfinished{input: b, output: unsent[max(n, 0):], waits: p.wait})
 		return false
 	}
 	out.Sent(n)
@@ -235,9 +238,8 @@ func (p *parked) resume() {
 		return // the connection is gone
 	}
 	p.wait = nil
-	l.server.inFlight.Add(-1)
 	ranges, err := w.pending.Result()
-	l.conn.conclude(w, ranges, err)
+	l.desk.conclude(w, ranges, err)
 	rest := p.rest
 	p.rest = nil
 	p.serve(rest, true)
@@ -247,8 +249,7 @@ func (p *parked) resume() {
 func (p *parked) end() {
 	if w := p.wait; w != nil {
 		p.wait = nil
-		w.pending.Cancel(errHungUp)
-		p.lane.server.inFlight.Add(-1)
+		w.giveUp(p.lane.server)
 	}
 	p.lane.loop.Remove(p.fd)
 	_ = unix.Close(p.fd)
@@ -257,18 +258,18 @@ func (p *parked) end() {
 }
 
 // leave gives the connection a goroutine.
-func (p *parked) leave(l luggage) {
+func (p *parked) leave(u unfinished) {
 	p.lane.loop.Remove(p.fd)
-	p.handOver(l, true)
+	p.handOver(u, true)
 }
 
 // handOver gives a connection that the loop does not know a goroutine.
-func (p *parked) handOver(l luggage, mayReturn bool) {
+func (p *parked) handOver(u unfinished, mayReturn bool) {
 	p.wait, p.rest, p.more = nil, nil, false
 	c := newConn(p.lane.server, socketFile{os.NewFile(uintptr(p.fd), "connection")})
-	c.idle = mayReturn
-	c.luggage = luggage{input: bytes.Clone(l.input), output: bytes.Clone(l.output), waited: l.waited}
-	out := &p.lane.conn.wire.Outbox
+	c.mayPark = mayReturn
+	c.unfinished = unfinished{input: bytes.Clone(u.input), output: bytes.Clone(u.output), waits: u.waits}
+	out := p.lane.desk.out
 	out.Sent(len(out.Unsent()))
 	p.lane.server.unpark(p.lane.work, c)
 }

@@ -730,7 +730,7 @@ func TestLaneForgetsWhatItHandsOver(t *testing.T) {
 	p.ids(256)
 	p.send(append(request(1, "NextID", []any{patient()}), request(2, "Ping", []any{})...))
 	r.waiters(1)
-	r.inLane(func(p *parked) { p.leave(luggage{input: p.rest, waited: p.wait}) })
+	r.inLane(func(p *parked) { p.leave(unfinished{input: p.rest, waits: p.wait}) })
 	r.placed(0, 1)
 	r.clock.Advance(time.Millisecond)
 	for id := range uint32(2) {
@@ -742,7 +742,7 @@ func TestLaneForgetsWhatItHandsOver(t *testing.T) {
 	r.inLane(func(p *parked) {
 		p.rest, p.more = request(3, "Ping", []any{}), true
 		p.lane.loop.Again(&p.turn)
-		p.leave(luggage{input: p.rest})
+		p.leave(unfinished{input: p.rest})
 	})
 	if got := p.receive(); got.id != 3 || got.err != nil {
 		t.Errorf("%+v", got)

@@ -38,16 +38,16 @@ type lockCall struct {
 }
 
 // lockOptions are the options that lock methods have.
-var lockOptions = map[string]func(*lockCall, *conn) error{
-	"ttl_ms":     func(call *lockCall, c *conn) (err error) { call.TTLMS, err = c.req.Int64(); return err },
-	"request_id": func(call *lockCall, c *conn) (err error) { call.RequestID, err = c.text(); return err },
-	"lease_id":   func(call *lockCall, c *conn) (err error) { call.LeaseID, err = c.text(); return err },
-	"wait_ms": func(call *lockCall, c *conn) (err error) {
-		call.wait, err = c.milliseconds("wait_ms", maxLockWait)
+var lockOptions = map[string]func(*lockCall, *desk) error{
+	"ttl_ms":     func(call *lockCall, d *desk) (err error) { call.TTLMS, err = d.req.Int64(); return err },
+	"request_id": func(call *lockCall, d *desk) (err error) { call.RequestID, err = d.text(); return err },
+	"lease_id":   func(call *lockCall, d *desk) (err error) { call.LeaseID, err = d.text(); return err },
+	"wait_ms": func(call *lockCall, d *desk) (err error) {
+		call.wait, err = d.milliseconds("wait_ms", maxLockWait)
 		return err
 	},
-	"hold": func(call *lockCall, c *conn) error {
-		text, err := c.text()
+	"hold": func(call *lockCall, d *desk) error {
+		text, err := d.text()
 		if err == nil && text != "connection" {
 			err = wire.Errorf(wire.CodeInvalidParams, "there is no hold %s; there is connection", wire.Excerpt([]byte(text)))
 		}
@@ -57,17 +57,17 @@ var lockOptions = map[string]func(*lockCall, *conn) error{
 }
 
 // lockCall reads the request of a lock method that knows the options.
-func (s *Server) lockCall(c *conn, op lock.Op, options ...string) (lockCall, error) {
+func (s *Server) lockCall(d *desk, op lock.Op, options ...string) (lockCall, error) {
 	call := lockCall{Request: lock.Request{Op: op, Tenant: localTenant}}
 	switch {
 	case s.cfg.Locks == nil:
 		return call, noStore()
-	case c.hurried:
+	case d.conn == nil:
 		return call, errHeavy // the lane knows no peers
-	case c.req.NumParams() == 0:
-		return call, wire.Errorf(wire.CodeInvalidParams, "%s needs a key", c.req.Method)
+	case d.req.NumParams() == 0:
+		return call, wire.Errorf(wire.CodeInvalidParams, "%s needs a key", d.req.Method)
 	}
-	peer, err := unixsock.PeerOf(c.net)
+	peer, err := unixsock.PeerOf(d.conn.net)
 	if err != nil {
 		return call, wire.Errorf(wire.CodePermissionDenied, "the peer's credentials cannot be read")
 	}
@@ -75,26 +75,26 @@ func (s *Server) lockCall(c *conn, op lock.Op, options ...string) (lockCall, err
 	if op == lock.Acquire || op == lock.Renew {
 		call.TTLMS = defaultLockTTL.Milliseconds()
 	}
-	if call.Key, err = c.text(); err != nil {
+	if call.Key, err = d.text(); err != nil {
 		return call, err
 	}
-	return call, c.eachOption(options, func(name string) error { return lockOptions[name](&call, c) })
+	return call, d.eachOption(options, func(name string) error { return lockOptions[name](&call, d) })
 }
 
-func (s *Server) lockAcquire(_ context.Context, c *conn) error {
-	call, err := s.lockCall(c, lock.Acquire, "ttl_ms", "wait_ms", "request_id", "hold")
+func (s *Server) lockAcquire(_ context.Context, d *desk) error {
+	call, err := s.lockCall(d, lock.Acquire, "ttl_ms", "wait_ms", "request_id", "hold")
 	if err != nil {
 		return err
 	}
 	want := lock.Wanted{
 		Tenant: call.Tenant, Key: call.Key, Owner: call.Owner, RequestID: call.RequestID, TTL: call.TTL(), Wait: call.wait,
 	}
-	return c.aside(func(ctx context.Context) (any, error) {
+	return d.aside(func(ctx context.Context) (any, error) {
 		ctx, done := s.whileServing(ctx)
 		defer done()
 		began := s.elapsed()
 		s.keeping.LockWaiters.Inc()
-		answer, err := s.acquire(ctx, c, call.hold, want)
+		answer, err := s.acquire(ctx, d.conn, call.hold, want)
 		s.keeping.LockWaiters.Dec()
 		if s.countLock(lock.Acquire.String(), err); err == nil {
 			s.keeping.LockWait.Observe(s.elapsed()-began, 1)
@@ -121,42 +121,42 @@ func (s *Server) acquire(ctx context.Context, c *conn, hold bool, want lock.Want
 	return l.Answer(), err
 }
 
-func (s *Server) lockRenew(_ context.Context, c *conn) error {
-	call, err := s.lockCall(c, lock.Renew, "ttl_ms", "lease_id", "request_id")
+func (s *Server) lockRenew(_ context.Context, d *desk) error {
+	call, err := s.lockCall(d, lock.Renew, "ttl_ms", "lease_id", "request_id")
 	if err != nil {
 		return err
 	}
-	return c.changeLock(call)
+	return d.changeLock(call)
 }
 
-func (s *Server) lockRelease(_ context.Context, c *conn) error {
-	call, err := s.lockCall(c, lock.Release, "lease_id", "request_id")
+func (s *Server) lockRelease(_ context.Context, d *desk) error {
+	call, err := s.lockCall(d, lock.Release, "lease_id", "request_id")
 	if err != nil {
 		return err
 	}
-	return c.changeLock(call)
+	return d.changeLock(call)
 }
 
-func (c *conn) changeLock(call lockCall) error {
-	return c.aside(func(ctx context.Context) (any, error) {
-		s := c.server
+func (d *desk) changeLock(call lockCall) error {
+	return d.aside(func(ctx context.Context) (any, error) {
+		s := d.server
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Locks.Timeout)
 		defer cancel()
 		l, err := s.cfg.Locks.Host.Change(ctx, call.Request)
 		if err == nil && call.Op == lock.Release {
-			s.released(l, c)
+			s.released(l, d.conn)
 		}
 		s.countLock(call.Op.String(), err)
 		return l.Answer(), lockFailure(err)
 	})
 }
 
-func (s *Server) lockGet(_ context.Context, c *conn) error {
-	call, err := s.lockCall(c, 0)
+func (s *Server) lockGet(_ context.Context, d *desk) error {
+	call, err := s.lockCall(d, 0)
 	if err != nil {
 		return err
 	}
-	return c.aside(func(ctx context.Context) (any, error) {
+	return d.aside(func(ctx context.Context) (any, error) {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Locks.Timeout)
 		defer cancel()
 		l, err := s.cfg.Locks.Store.Get(ctx, call.Tenant, call.Key)
@@ -171,16 +171,16 @@ type lockPage struct {
 }
 
 // lockList shows live locks. A page with fewer than limit is the last.
-func (s *Server) lockList(_ context.Context, c *conn) error {
+func (s *Server) lockList(_ context.Context, d *desk) error {
 	if s.cfg.Locks == nil {
 		return noStore()
 	}
 	after, limit := "", int64(lock.MaxList)
-	err := c.eachOption([]string{"after", "limit"}, func(name string) (err error) {
+	err := d.eachOption([]string{"after", "limit"}, func(name string) (err error) {
 		if name == "after" {
-			after, err = c.text()
+			after, err = d.text()
 		} else {
-			limit, err = c.req.Int64()
+			limit, err = d.req.Int64()
 		}
 		return err
 	})
@@ -190,7 +190,7 @@ func (s *Server) lockList(_ context.Context, c *conn) error {
 	if err != nil {
 		return err
 	}
-	return c.aside(func(ctx context.Context) (any, error) {
+	return d.aside(func(ctx context.Context) (any, error) {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Locks.Timeout)
 		defer cancel()
 		leases, err := s.cfg.Locks.Store.List(ctx, localTenant, after, int(limit))
@@ -203,13 +203,13 @@ func (s *Server) lockList(_ context.Context, c *conn) error {
 	})
 }
 
-func (s *Server) lockWatch(_ context.Context, c *conn) error {
-	call, err := s.lockCall(c, 0, "lease_id")
+func (s *Server) lockWatch(_ context.Context, d *desk) error {
+	call, err := s.lockCall(d, 0, "lease_id")
 	if err != nil {
 		return err
 	}
-	return c.aside(func(context.Context) (any, error) {
-		l, err := s.watch(c, call.Request)
+	return d.aside(func(context.Context) (any, error) {
+		l, err := s.watch(d.conn, call.Request)
 		return l.Answer(), lockFailure(err)
 	})
 }

@@ -120,7 +120,7 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 			},
 		},
 		services: map[string]config.Service{"default": settings()}, secrets: map[string]string{},
-		terms: provider.DefaultTerms(), source: r.clock, store: map[string]*state.Service{}, patience: usualPatience,
+		terms: provider.DefaultTerms(), source: r.clock, store: map[string]*state.Service{}, patience: defaultPatience,
 	}
 	s.patience.drain = hang // who hears of the drain does not depend on the machine
 	s.patience.hangup = time.Millisecond

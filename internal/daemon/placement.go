@@ -97,14 +97,14 @@ func placementError(err error) *wire.Error {
 }
 
 // placementKey reads the kind and the identity.
-func (c *conn) placementKey() (k placement.Key, err error) {
-	if c.req.NumParams() < 2 {
-		return k, wire.Errorf(wire.CodeInvalidParams, "%s needs a kind and an identity", c.req.Method)
+func (d *desk) placementKey() (k placement.Key, err error) {
+	if d.req.NumParams() < 2 {
+		return k, wire.Errorf(wire.CodeInvalidParams, "%s needs a kind and an identity", d.req.Method)
 	}
-	if k.Kind, err = c.text(); err != nil {
+	if k.Kind, err = d.text(); err != nil {
 		return k, err
 	}
-	if k.Identity, err = c.text(); err != nil {
+	if k.Identity, err = d.text(); err != nil {
 		return k, err
 	}
 	return k, k.Validate()
@@ -135,18 +135,18 @@ func (r resolution) fields() [8]wire.Field {
 	}
 }
 
-func (s *Server) placementResolve(_ context.Context, c *conn) error {
+func (s *Server) placementResolve(_ context.Context, d *desk) error {
 	p := s.cfg.Placement
 	if p == nil {
 		return placementOff()
 	}
-	key, err := c.placementKey()
+	key, err := d.placementKey()
 	if err != nil {
 		return err
 	}
 	wait := defaultPlacementWait
-	if err := c.eachOption([]string{"wait_ms"}, func(name string) (err error) {
-		wait, err = c.milliseconds(name, maxPlacementWait)
+	if err := d.eachOption([]string{"wait_ms"}, func(name string) (err error) {
+		wait, err = d.milliseconds(name, maxPlacementWait)
 		return err
 	}); err != nil {
 		return err
@@ -154,10 +154,10 @@ func (s *Server) placementResolve(_ context.Context, c *conn) error {
 	if r, ok := p.driver.Known(key); ok {
 		p.countResolve(r, nil)
 		fields := answerResolution(r).fields()
-		c.wire.ReplyMap(c.req.ID, fields[:]...)
+		d.out.ReplyMap(d.req.ID, fields[:]...)
 		return nil
 	}
-	return c.aside(func(ctx context.Context) (any, error) {
+	return d.aside(func(ctx context.Context) (any, error) {
 		ctx, done := s.whileServing(ctx)
 		defer done()
 		r, err := p.driver.Resolve(ctx, key, wait)
@@ -187,21 +187,21 @@ type checked struct {
 	ValidMS int64 `json:"valid_ms"`
 }
 
-func (s *Server) placementCheck(_ context.Context, c *conn) error {
+func (s *Server) placementCheck(_ context.Context, d *desk) error {
 	p := s.cfg.Placement
 	switch {
 	case p == nil:
 		return placementOff()
-	case c.hurried:
+	case d.conn == nil:
 		return errHeavy // it waits for a mutex, and no executor is in the lane
 	}
-	key, err := c.placementKey()
+	key, err := d.placementKey()
 	if err != nil {
 		return err
 	}
-	token, err := c.req.Int64()
+	token, err := d.req.Int64()
 	if err == nil {
-		err = c.req.End()
+		err = d.req.End()
 	}
 	if err != nil {
 		return err
@@ -210,10 +210,10 @@ func (s *Server) placementCheck(_ context.Context, c *conn) error {
 	// to be gone.
 	e := p.executors.runs(key, token)
 	valid, ok := p.driver.Check(key, token)
-	if !ok || e == nil || e.conn != c {
+	if !ok || e == nil || e.conn != d.conn {
 		return wire.Errorf(wire.CodeActivationEnded, "the activation of token %d has ended", token)
 	}
-	return c.wire.ReplyAny(c.req.ID, checked{valid.Milliseconds()})
+	return d.out.ReplyAny(d.req.ID, checked{valid.Milliseconds()})
 }
 
 // registered is the answer of Placement.Register.
@@ -223,17 +223,17 @@ type registered struct {
 	Kinds     []string `json:"kinds"`
 }
 
-func (s *Server) placementRegister(_ context.Context, c *conn) error {
+func (s *Server) placementRegister(_ context.Context, d *desk) error {
 	p := s.cfg.Placement
 	switch {
 	case p == nil:
 		return placementOff()
-	case c.hurried:
+	case d.conn == nil:
 		return errHeavy
 	case p.authority == "":
 		return wire.Errorf(wire.CodePlacementNotReady, "this daemon only resolves: nothing is activated here").With("state", string(placement.StateClient))
 	}
-	n, err := c.req.ArrayLen()
+	n, err := d.req.ArrayLen()
 	if err != nil {
 		return err
 	}
@@ -242,21 +242,21 @@ func (s *Server) placementRegister(_ context.Context, c *conn) error {
 	}
 	kinds := make([]string, n)
 	for i := range kinds {
-		if kinds[i], err = c.text(); err == nil {
+		if kinds[i], err = d.text(); err == nil {
 			err = placement.CheckKind(kinds[i])
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if err := c.req.End(); err != nil {
+	if err := d.req.End(); err != nil {
 		return err
 	}
-	if kinds, err = p.executors.register(c, kinds); err != nil {
+	if kinds, err = p.executors.register(d.conn, kinds); err != nil {
 		return err
 	}
 	p.counts.Seen(kinds)
-	return c.wire.ReplyAny(c.req.ID, registered{p.authority, p.ttl.Milliseconds(), kinds})
+	return d.out.ReplyAny(d.req.ID, registered{p.authority, p.ttl.Milliseconds(), kinds})
 }
 
 // unregistered is the answer of Placement.Unregister.
@@ -264,16 +264,16 @@ type unregistered struct {
 	Passivated int `json:"passivated"`
 }
 
-func (s *Server) placementUnregister(_ context.Context, c *conn) error {
+func (s *Server) placementUnregister(_ context.Context, d *desk) error {
 	p := s.cfg.Placement
 	if p == nil {
 		return placementOff()
 	}
-	if err := c.req.End(); err != nil {
+	if err := d.req.End(); err != nil {
 		return err
 	}
-	return c.aside(func(ctx context.Context) (any, error) {
-		n, err := p.executors.unregister(ctx, c)
+	return d.aside(func(ctx context.Context) (any, error) {
+		n, err := p.executors.unregister(ctx, d.conn)
 		return unregistered{n}, err
 	})
 }
@@ -326,21 +326,21 @@ type snapshotWanted struct {
 	key   placement.Key
 }
 
-func (c *conn) snapshotOptions() (w snapshotWanted, err error) {
+func (d *desk) snapshotOptions() (w snapshotWanted, err error) {
 	w.limit = defaultSnapshotPage
-	err = c.eachOption([]string{"after", "limit", "kind", "identity"}, func(name string) (err error) {
+	err = d.eachOption([]string{"after", "limit", "kind", "identity"}, func(name string) (err error) {
 		switch name {
 		case "after":
-			w.after, err = c.text()
+			w.after, err = d.text()
 		case "limit":
-			w.limit, err = c.req.Int64()
+			w.limit, err = d.req.Int64()
 			if err == nil && (w.limit < 0 || w.limit > maxSnapshotPage) {
 				err = wire.Errorf(wire.CodeInvalidParams, "limit of %d is out of range: 0 to %d", w.limit, maxSnapshotPage)
 			}
 		case "kind":
-			w.key.Kind, err = c.text()
+			w.key.Kind, err = d.text()
 		case "identity":
-			w.key.Identity, err = c.text()
+			w.key.Identity, err = d.text()
 		}
 		return err
 	})
@@ -350,16 +350,16 @@ func (c *conn) snapshotOptions() (w snapshotWanted, err error) {
 	return w, err
 }
 
-func (s *Server) placementSnapshot(_ context.Context, c *conn) error {
+func (s *Server) placementSnapshot(_ context.Context, d *desk) error {
 	p := s.cfg.Placement
 	if p == nil {
 		return placementOff()
 	}
-	want, err := c.snapshotOptions()
+	want, err := d.snapshotOptions()
 	if err != nil {
 		return err
 	}
-	return c.aside(func(ctx context.Context) (any, error) {
+	return d.aside(func(ctx context.Context) (any, error) {
 		ctx, cancel := context.WithTimeout(ctx, p.timeout)
 		defer cancel()
 		return p.page(ctx, want)

@@ -39,15 +39,16 @@ type watching struct {
 	State     placement.State `json:"state"`
 }
 
-func (s *Server) placementWatch(_ context.Context, c *conn) error {
+func (s *Server) placementWatch(_ context.Context, d *desk) error {
 	p := s.cfg.Placement
 	switch {
 	case p == nil:
 		return placementOff()
-	case c.hurried:
+	case d.conn == nil:
 		return errHeavy
 	}
-	wanted, err := c.wantedEvents()
+	c := d.conn
+	wanted, err := d.wantedEvents()
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func (s *Server) placementWatch(_ context.Context, c *conn) error {
 		events.Close()
 		<-ended
 	})
-	err = c.wire.ReplyAny(c.req.ID, watching{p.authority, p.driver.State()})
+	err = d.out.ReplyAny(d.req.ID, watching{p.authority, p.driver.State()})
 	go func() { // its first notice comes behind the answer
 		defer close(ended)
 		p.tellEvents(c, events)
@@ -86,16 +87,16 @@ func eventNames() string {
 
 // wantedEvents reads which events the peer wants: all but those of every resolve,
 // unless it says so.
-func (c *conn) wantedEvents() ([]placement.EventKind, error) {
+func (d *desk) wantedEvents() ([]placement.EventKind, error) {
 	wanted := slices.DeleteFunc(slices.Clone(eventKinds), func(k placement.EventKind) bool { return k == placement.Resolved })
-	err := c.eachOption([]string{"events"}, func(string) error {
-		n, err := c.req.ArrayLen()
+	err := d.eachOption([]string{"events"}, func(string) error {
+		n, err := d.req.ArrayLen()
 		if err != nil {
 			return err
 		}
 		wanted = wanted[:0]
 		for range n {
-			name, err := c.text()
+			name, err := d.text()
 			if err != nil {
 				return err
 			}

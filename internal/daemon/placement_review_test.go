@@ -26,7 +26,7 @@ func (r *placed) idleExecutor() *executor {
 }
 
 // late asks the process for what nobody waits for long, and waits for that.
-func (e *executor) late(one call) error {
+func (e *executor) late(one executorCall) error {
 	told := make(chan error, 1)
 	one.within, one.done = time.Millisecond, func(err error) { told <- err }
 	e.calls.ask(&one)
@@ -40,7 +40,7 @@ func TestSilentExecutorIsPassedOver(t *testing.T) {
 	good := r.worker()
 	r.activate(good, "1")
 	silent := r.worker()
-	if err := r.idleExecutor().late(call{method: "Passivate", params: activateParams{Identity: "2"}, useful: true}); err == nil {
+	if err := r.idleExecutor().late(executorCall{method: "Passivate", params: activateParams{Identity: "2"}, useful: true}); err == nil {
 		t.Fatal("a process that does not answer has answered")
 	}
 	r.activate(good, "3")
@@ -56,7 +56,7 @@ func TestLatePassivateIsSent(t *testing.T) {
 	w := r.worker()
 	e := r.idleExecutor()
 	e.conn.mu.Lock() // as while the peer does not read
-	for _, one := range []call{{method: "Activate"}, {method: "Passivate", useful: true}, {method: "Activate"}} {
+	for _, one := range []executorCall{{method: "Activate"}, {method: "Passivate", useful: true}, {method: "Activate"}} {
 		one.params = activateParams{Identity: "1"}
 		if err := e.late(one); err == nil {
 			t.Errorf("%s has been answered", one.method)
@@ -127,10 +127,10 @@ func TestSilentExecutorGetsNoCrowd(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w := r.worker()
 	e := r.idleExecutor()
-	_ = e.late(call{method: "Passivate", params: activateParams{Identity: "1"}, useful: true})
+	_ = e.late(executorCall{method: "Passivate", params: activateParams{Identity: "1"}, useful: true})
 	told := make(chan error, 2*silentWindow)
 	ask := func() {
-		e.calls.ask(&call{method: "Activate", params: activateParams{Identity: "2"}, within: hang, done: func(err error) { told <- err }})
+		e.calls.ask(&executorCall{method: "Activate", params: activateParams{Identity: "2"}, within: hang, done: func(err error) { told <- err }})
 	}
 	for range silentWindow + 1 {
 		ask()

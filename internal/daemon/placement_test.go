@@ -233,7 +233,7 @@ func TestExecutorGone(t *testing.T) {
 
 // A process that is cut off without its knowledge relies on nothing any more.
 func TestPatienceIsLongerThanPromises(t *testing.T) {
-	if least := min(usualPatience.message, usualPatience.write); least <= placement.MaxPromise {
+	if least := min(defaultPatience.message, defaultPatience.write); least <= placement.MaxPromise {
 		t.Errorf("a silent peer is cut off after %v, and may rely on an activation for %v", least, placement.MaxPromise)
 	}
 }

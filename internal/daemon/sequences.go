@@ -20,24 +20,24 @@ type Sequences struct {
 // sequenceOptions are the options of the sequence methods.
 var sequenceOptions = []string{"request_id", "block", "step", "start", "max_value", "on_max", "ttl_ms"}
 
-func (s *Server) sequenceNext(_ context.Context, c *conn) error {
-	return s.sequence(c, func() (int64, error) { return 1, nil }, func(values sequence.Range) any { return values.First })
+func (s *Server) sequenceNext(_ context.Context, d *desk) error {
+	return s.sequence(d, func() (int64, error) { return 1, nil }, func(values sequence.Range) any { return values.First })
 }
 
-func (s *Server) sequenceNextBatch(_ context.Context, c *conn) error {
-	return s.sequence(c, c.req.Int64, func(values sequence.Range) any { return values.Values() })
+func (s *Server) sequenceNextBatch(_ context.Context, d *desk) error {
+	return s.sequence(d, d.req.Int64, func(values sequence.Range) any { return values.Values() })
 }
 
 // sequence answers with values of a key. count reads how many, behind the key.
-func (s *Server) sequence(c *conn, count func() (int64, error), answer func(sequence.Range) any) error {
+func (s *Server) sequence(d *desk, count func() (int64, error), answer func(sequence.Range) any) error {
 	if s.cfg.Sequences == nil {
 		return noStore()
 	}
-	r, err := s.sequenceRequest(c, count)
+	r, err := s.sequenceRequest(d, count)
 	if err != nil {
 		return err
 	}
-	return c.aside(func(ctx context.Context) (any, error) {
+	return d.aside(func(ctx context.Context) (any, error) {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Sequences.Timeout)
 		defer cancel()
 		values, err := s.cfg.Sequences.Store.Next(ctx, r)
@@ -52,11 +52,11 @@ func (s *Server) sequence(c *conn, count func() (int64, error), answer func(sequ
 	})
 }
 
-func (s *Server) sequenceRequest(c *conn, count func() (int64, error)) (r sequence.Request, err error) {
-	if c.req.NumParams() == 0 {
-		return r, wire.Errorf(wire.CodeInvalidParams, "%s needs a key", c.req.Method)
+func (s *Server) sequenceRequest(d *desk, count func() (int64, error)) (r sequence.Request, err error) {
+	if d.req.NumParams() == 0 {
+		return r, wire.Errorf(wire.CodeInvalidParams, "%s needs a key", d.req.Method)
 	}
-	if r.Key, err = c.text(); err != nil {
+	if r.Key, err = d.text(); err != nil {
 		return r, err
 	}
 	n, err := count()
@@ -67,22 +67,22 @@ func (s *Server) sequenceRequest(c *conn, count func() (int64, error)) (r sequen
 		return r, wire.Errorf(wire.CodeInvalidParams, "a count of %d is out of range: 1 to %d", n, sequence.MaxCount)
 	}
 	r.Tenant, r.Count, r.Options = localTenant, int(n), s.cfg.Sequences.Options(r.Key)
-	return r, c.eachOption(sequenceOptions, func(name string) error { return c.sequenceOption(name, &r) })
+	return r, d.eachOption(sequenceOptions, func(name string) error { return d.sequenceOption(name, &r) })
 }
 
-func (c *conn) sequenceOption(name string, r *sequence.Request) (err error) {
+func (d *desk) sequenceOption(name string, r *sequence.Request) (err error) {
 	var n int64
 	switch name {
 	case "request_id":
-		r.RequestID, err = c.text()
+		r.RequestID, err = d.text()
 		return err
 	case "on_max":
 		var text string
-		text, err = c.text()
+		text, err = d.text()
 		r.Options.OnMax = sequence.OnMax(text)
 		return err
 	}
-	if n, err = c.req.Int64(); err != nil {
+	if n, err = d.req.Int64(); err != nil {
 		return err
 	}
 	switch name {

@@ -37,7 +37,7 @@ type patience struct {
 	hangup  time.Duration // before it looks whether those who wait are still there
 }
 
-var usualPatience = patience{
+var defaultPatience = patience{
 	message: 30 * time.Second, write: 30 * time.Second, refuse: time.Second, drain: 50 * time.Millisecond, hangup: time.Second,
 }
 
@@ -81,16 +81,16 @@ type lane interface {
 
 // Server answers requests on a socket.
 type Server struct {
-	cfg      Config
-	services map[string]*Service
-	names    []string // of the services, sorted
-	usual    *Service // for requests that name none
-	methods  []countedMethod
-	metrics  *metrics.Metrics
-	keeping  *metrics.Keeping // nil: no locks and sequences
-	log      *zap.Logger
-	started  time.Time
-	patience patience
+	cfg            Config
+	services       map[string]*Service
+	names          []string // of the services, sorted
+	defaultService *Service // for requests that name none
+	methods        []countedMethod
+	metrics        *metrics.Metrics
+	keeping        *metrics.Keeping // nil: no locks and sequences
+	log            *zap.Logger
+	started        time.Time
+	patience       patience
 
 	refusalLogged  time.Time // of the accept loop: the last warning, and
 	refusalsSilent int       // how many refusals followed without one
@@ -123,8 +123,8 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 		return nil, fmt.Errorf("there is no service %q, which is the default", cfg.DefaultService)
 	}
 	s := &Server{
-		cfg: cfg, services: services, usual: services[cfg.DefaultService], methods: countMethods(m),
-		metrics: m, log: log.With(zap.String("component", "daemon")), started: time.Now(), patience: usualPatience,
+		cfg: cfg, services: services, defaultService: services[cfg.DefaultService], methods: countMethods(m),
+		metrics: m, log: log.With(zap.String("component", "daemon")), started: time.Now(), patience: defaultPatience,
 		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{},
 	}
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}

@@ -28,13 +28,13 @@ type slowRequests struct {
 
 func (r *slowRequests) rest() bool { return r.n == 0 && len(r.onClose) == 0 }
 
-// aside has a method answered by work, which must not use the connection's
+// aside lets work answer for a method, which must not use the connection's
 // request: the next one takes its place. The method returns what aside does.
-func (c *conn) aside(work slowWork) error {
-	if c.hurried {
+func (d *desk) aside(work slowWork) error {
+	if d.conn == nil {
 		return errHeavy
 	}
-	c.slow.next = work
+	d.conn.slow.next = work
 	return errLater
 }
 
@@ -43,7 +43,7 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 	id, work := c.req.ID, c.slow.next
 	c.slow.next = nil
 	if err := s.countWaiting(); err != nil {
-		s.finish(c, id, m, began, err)
+		c.settle(id, m, began, err)
 		return
 	}
 	c.slow.n++
@@ -63,7 +63,7 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 		if err == nil {
 			err = c.wire.ReplyAny(id, answer)
 		}
-		s.finish(c, id, m, began, err)
+		c.settle(id, m, began, err)
 		traced(codeOf(err))
 		_ = c.wire.Flush() // if it fails, the peer is gone, and reading ends too
 	})

@@ -17,8 +17,8 @@ import (
 // the channel, and puts what ended it into ended.
 func slowly(r *rig) (answers chan any, ended chan error) {
 	answers, ended = make(chan any), make(chan error, 1000)
-	r.with("Slow", func(_ *Server, _ context.Context, c *conn) error {
-		return c.aside(func(ctx context.Context) (any, error) {
+	r.with("Slow", func(_ *Server, _ context.Context, d *desk) error {
+		return d.aside(func(ctx context.Context) (any, error) {
 			select {
 			case answer := <-answers:
 				ended <- nil
@@ -32,7 +32,7 @@ func slowly(r *rig) (answers chan any, ended chan error) {
 	return answers, ended
 }
 
-func (r *rig) with(name string, call func(*Server, context.Context, *conn) error) {
+func (r *rig) with(name string, call func(*Server, context.Context, *desk) error) {
 	r.server.methods = append(r.server.methods, countedMethod{method{name, call}, r.metrics.Requests(name, "ok")})
 }
 
@@ -175,7 +175,7 @@ func TestSlowRequestsAreLimited(t *testing.T) {
 }
 
 func TestSlowRequestIsCutOffByTheDrain(t *testing.T) {
-	r := newRig(t, func(s *setup) { s.DrainTimeout, s.patience.drain = 1, usualPatience.drain })
+	r := newRig(t, func(s *setup) { s.DrainTimeout, s.patience.drain = 1, defaultPatience.drain })
 	slowly(r)
 	r.start()
 	p := r.dial()
@@ -192,8 +192,9 @@ func TestWhatTheConnectionHolds(t *testing.T) {
 	r := newRig(t)
 	var held atomic.Int64
 	holders := make(chan *conn, 1)
-	r.with("Hold", func(_ *Server, _ context.Context, c *conn) error {
-		return c.aside(func(context.Context) (any, error) {
+	r.with("Hold", func(_ *Server, _ context.Context, d *desk) error {
+		c := d.conn
+		return d.aside(func(context.Context) (any, error) {
 			held.Add(1)
 			c.attach(func() { held.Add(-1) })
 			holders <- c

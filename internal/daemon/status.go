@@ -127,11 +127,11 @@ var badness = map[generator.Mode]int{
 	generator.ModeFallbackUncertain: 3, generator.ModeFallbackRandom: 4, generator.ModeUnavailable: 5,
 }
 
-func (s *Server) statusCall(_ context.Context, c *conn) error {
-	if err := c.req.End(); err != nil {
+func (s *Server) statusCall(_ context.Context, d *desk) error {
+	if err := d.req.End(); err != nil {
 		return err
 	}
-	return c.wire.ReplyAny(c.req.ID, s.Status())
+	return d.out.ReplyAny(d.req.ID, s.Status())
 }
 
 // Status describes the daemon now.

@@ -193,12 +193,11 @@ func (k *Keeper) perform(ctx context.Context, action Action) Event {
 
 // verify asks the provider whether the leases are still ours, if it can tell.
 func (k *Keeper) verify(ctx context.Context, leases []lease.Lease) (e Verified) {
-	verifier, ok := k.Provider.(provider.Verifier)
-	if !ok {
+	if !k.Provider.Info().Can.Verify {
 		return Verified{Err: errors.ErrUnsupported}
 	}
 	e.Err = k.timed(ctx, "verify", func(ctx context.Context) (err error) {
-		e.Lost, err = provider.Verify(ctx, verifier, k.core.cfg.Service, leases)
+		e.Lost, err = provider.Verify(ctx, k.Provider, k.core.cfg.Service, leases)
 		return err
 	})
 	return e

@@ -84,7 +84,7 @@ func (l line) Release(ctx context.Context, req provider.ReleaseRequest) error {
 
 func (l line) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	err = l.travel(ctx, func() (err error) {
-		lost, err = l.Provider.(provider.Verifier).Verify(ctx, service, claims)
+		lost, err = l.Provider.Verify(ctx, service, claims)
 		return err
 	})
 	return lost, err
@@ -93,6 +93,7 @@ func (l line) Verify(ctx context.Context, service string, claims []provider.Clai
 // remote is a provider, in memory unless the setup has another, at the end of
 // a line that tests can cut. It records every call, and holds the keeper to what must be true of one.
 type remote struct {
+	provider.Lacking
 	rig    *rig
 	inner  provider.Provider
 	faulty *providertest.Faulty
@@ -130,10 +131,19 @@ func newRemote(r *rig) *remote {
 	return p
 }
 
+// plain is a provider that cannot verify.
+type plain struct{ provider.Provider }
+
+func (p plain) Info() provider.Info {
+	info := p.Provider.Info()
+	info.Can = provider.Can{}
+	return info
+}
+
 // face is what the keeper is given.
 func (p *remote) face() provider.Provider {
 	if p.rig.setup.plain {
-		return struct{ provider.Provider }{p}
+		return plain{p}
 	}
 	return p
 }
@@ -329,7 +339,7 @@ func (p *remote) of(op providertest.Op) (calls []call) {
 
 // records is what the provider remembers, by machine ID.
 func (p *remote) records() map[int64]provider.Record {
-	list, err := p.inner.(provider.Lister).List(context.Background(), service)
+	list, err := p.inner.List(context.Background(), service)
 	if err != nil {
 		p.rig.t.Fatal(err)
 	}

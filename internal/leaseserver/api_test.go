@@ -222,7 +222,7 @@ func TestProviderFailure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.Provider, g.options.Provider = p, f
+		f.Provider, g.options.Provider = least{p}, f
 	})
 	if r := g.send("GET", "/readyz", "", ""); r.status != 200 {
 		t.Errorf("ready before: %+v", r)

@@ -15,11 +15,11 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// otherServices labels, in metrics, services that are not configured: their
-// names are the clients' choice, and there is no end to them.
+// otherServices is the label of services that are not configured: clients choose their
+// names, so their number is not limited.
 const otherServices = "other"
 
-// service is the provider's name for a service of the caller's tenant.
+// service is the provider's name of a service of the caller's tenant.
 func (s *Server) service(who Credential, name string) (string, error) {
 	if who.Tenant == DefaultTenant {
 		if strings.Contains(name, "/") {
@@ -48,8 +48,8 @@ func (s *Server) label(service string) string {
 	return otherServices
 }
 
-// scopedRequestID makes another's request ID impossible to hit. The parts
-// cannot be confused, as no tenant and no owner has a NUL byte.
+// scopedRequestID makes it impossible to hit another credential's request ID. The parts
+// cannot be confused, since neither tenant nor owner contains a NUL byte.
 func scopedRequestID(who Credential, id string) string {
 	if id == "" {
 		return ""
@@ -58,7 +58,7 @@ func scopedRequestID(who Credential, id string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// result is the word by which metrics count an error.
+// result is the label of an error in metrics.
 func (s *Server) result(err error) string {
 	if err == nil {
 		return "ok"
@@ -73,7 +73,7 @@ func (s *Server) result(err error) string {
 	return "refused"
 }
 
-// results are the words of the codes that have one of their own.
+// results are the labels of the codes that have one of their own.
 var results = map[problem.Code]string{
 	problem.NoMachineID: "full", problem.Busy: "busy", problem.Conflict: "conflict", problem.Unavailable: "unavailable",
 	problem.Fenced: "fenced", problem.LockFenced: "fenced", problem.SequenceFenced: "fenced",
@@ -100,17 +100,16 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential)
 		return err
 	}
 	req.RequestID = scopedRequestID(who, in.RequestID)
-	client := s.counters.arrived(s.o.Services.Of(service).Pool, who, r.RemoteAddr, in)
-	req.Client = client.kind
+	pool := s.o.Services.Of(service).Pool
+	client := s.digest(pool, who, r.RemoteAddr, in)
+	s.note(func(b *book) { req.Client = b.arrived(client, in.NewClient == nil || *in.NewClient) })
 	var leases []lease.Lease
 	err = s.called(r.Context(), "acquire", func(ctx context.Context) (err error) {
 		leases, err = s.o.Provider.Acquire(ctx, req)
 		return err
 	})
 	s.o.Metrics.Acquired(s.label(service), s.result(err))
-	s.counters.countAcquire(client, err)
-	s.counters.leases.Add(int64(len(leases)))
-	s.views.acquired(s.o.Services.Of(service).Pool, err)
+	s.note(func(b *book) { b.acquired(pool, client, req.Client, len(leases), err) })
 	if err != nil {
 		return err
 	}
@@ -141,7 +140,7 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, who Credential)
 		Service: service, ID: id, BitSeq: provider.AnyBitSeq, TimestampMS: *in.Timestamp, Signature: in.Signature, AtEnd: in.AtEnd,
 	}
 	if in.BitSeq != nil {
-		// A negative one is no layout, and must not come to mean any.
+		// A negative number must not come to mean "any layout".
 		if req.BitSeq = *in.BitSeq; req.BitSeq < 0 {
 			return provider.ErrNotFound
 		}
@@ -155,8 +154,7 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, who Credential)
 	return nil
 }
 
-// claimOf is the lease that the request names, and what proves that it is the
-// caller's.
+// claimOf converts a claim.
 func claimOf(in leaseapi.Claim) (provider.Claim, error) {
 	if in.ID == nil || in.BitSeq == nil || in.Created == nil || in.Signature == "" {
 		return provider.Claim{}, problem.New(problem.InvalidRequest, "a lease is named by id, bitSeq, created and signature, and all of them are needed")
@@ -180,22 +178,29 @@ func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) 
 	if in.Expired == nil {
 		return problem.New(problem.InvalidRequest, "expired is missing: the end of the lease, as far as it is known")
 	}
-	extender, ok := s.o.Provider.(provider.Extender)
-	if !ok {
+	if !s.o.Provider.Info().Can.Extend {
 		return s.cannot("extend leases")
 	}
 	var extended lease.Lease
 	err = s.called(r.Context(), "extend", func(ctx context.Context) (err error) {
-		extended, err = extender.Extend(ctx, provider.ExtendRequest{
+		extended, err = s.o.Provider.Extend(ctx, provider.ExtendRequest{
 			Service: service, ID: claim.ID, BitSeq: claim.BitSeq, CreatedMS: claim.CreatedMS, ExpiredMS: *in.Expired, Signature: claim.Signature,
 		})
 		return err
 	})
-	s.counters.countExtend(err)
+	s.note(func(b *book) { b.extended(err) })
 	if err != nil {
 		return err
 	}
 	return answer(w, leaseapi.ExtendResponse{Lease: extended})
+}
+
+// listOf is the records of the service's pool.
+func (s *Server) listOf(ctx context.Context, service string) ([]provider.Record, error) {
+	if !s.o.Provider.Info().Can.List {
+		return nil, s.cannot("list leases")
+	}
+	return s.o.Provider.List(ctx, service)
 }
 
 func (s *Server) cannot(what string) error {
@@ -220,19 +225,18 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) 
 			return problem.New(problem.InvalidRequest, "lease %d: %v", i, err)
 		}
 	}
-	verifier, ok := s.o.Provider.(provider.Verifier)
-	if !ok {
+	if !s.o.Provider.Info().Can.Verify {
 		return s.cannot("tell whose a lease is")
 	}
 	out := leaseapi.VerifyResponse{}
 	if err := s.called(r.Context(), "verify", func(ctx context.Context) (err error) {
-		out.Lost, err = verifier.Verify(ctx, service, claims)
+		out.Lost, err = s.o.Provider.Verify(ctx, service, claims)
 		return err
 	}); err != nil {
 		return err
 	}
 	if out.Lost == nil {
-		out.Lost = []int{} // and not null
+		out.Lost = []int{} // not null
 	}
 	return answer(w, out)
 }
@@ -244,11 +248,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, who Credential) er
 		return s.listPage(w, r, who, q)
 	}
 	return s.records(w, r, who, "list", "", func(ctx context.Context, service string) ([]provider.Record, error) {
-		lister, ok := s.o.Provider.(provider.Lister)
-		if !ok {
-			return nil, s.cannot("list leases")
-		}
-		return lister.List(ctx, service)
+		return s.listOf(ctx, service)
 	})
 }
 
@@ -269,16 +269,14 @@ func (s *Server) locate(w http.ResponseWriter, r *http.Request, who Credential) 
 		return problem.New(problem.InvalidRequest, "the parameters low (the low bits of an ID) and at (Unix milliseconds) are needed")
 	}
 	return s.records(w, r, who, "locate", s.o.Provider.Info().History, func(ctx context.Context, service string) ([]provider.Record, error) {
-		locator, ok := s.o.Provider.(provider.Locator)
-		if !ok {
+		if !s.o.Provider.Info().Can.Locate {
 			return nil, s.cannot("tell who held a machine ID")
 		}
-		return locator.Locate(ctx, service, *low, *at)
+		return s.o.Provider.Locate(ctx, service, *low, *at)
 	})
 }
 
-// records answers with those records of a service's pool that the caller may
-// see.
+// records answers with the records of a service's pool that the caller may see.
 func (s *Server) records(w http.ResponseWriter, r *http.Request, who Credential, op, history string,
 	ask func(context.Context, string) ([]provider.Record, error),
 ) error {
@@ -307,8 +305,8 @@ func (s *Server) records(w http.ResponseWriter, r *http.Request, who Credential,
 	return answer(w, out)
 }
 
-// visible reports whether the caller may see records of the service, and under
-// which name.
+// visible reports whether the caller may see the service's records, and the name that it
+// knows the service by.
 func visible(who Credential, service string) (string, bool) {
 	if slices.Contains(who.Scopes, ScopeAdmin) {
 		return service, true

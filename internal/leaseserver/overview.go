@@ -32,16 +32,16 @@ type Overview struct {
 	Counters map[string][]statuspage.Sample `json:"counters"`
 }
 
-// Fence is a file that is held back because it may have forgotten something.
+// Fence is the fence of a file that may have forgotten grants.
 type Fence struct {
 	File      string `json:"file"`
 	Until     int64  `json:"until"` // Unix ms
 	Reason    string `json:"reason"`
-	Sequences bool   `json:"sequences"` // those that were used before hand out nothing
+	Sequences bool   `json:"sequences"` // existing sequences hand out nothing
 }
 
-// page says to a person what answers here. It is the same for everybody: what it
-// shows it asks for with the person's token.
+// page serves the status page. It is the same for every user: it fetches its data with
+// the user's token.
 func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 	statuspage.LeaseServer().ServeHTTP(w, r)
 	return nil
@@ -57,8 +57,9 @@ func (s *Server) overview(w http.ResponseWriter, r *http.Request, _ Credential) 
 	out := Overview{
 		Version: s.o.Version, Host: host, PID: os.Getpid(), Started: s.started.UnixMilli(), Now: s.o.NowMS(), State: "ready",
 		Provider: info.URL, Scope: string(info.Scope), Tokens: s.o.Tokens != nil,
-		Granted: s.counters.leases.Load(), Refused: s.counters.refused(), Pools: []leaseapi.Pool{}, Fences: []Fence{}, Past: s.past.Past(), Events: []statuspage.Event{},
+		Pools: []leaseapi.Pool{}, Fences: []Fence{}, Past: s.past.Past(), Events: []statuspage.Event{},
 	}
+	out.Granted, out.Refused = s.granted()
 	if err := s.readyNow(r.Context()); err != nil {
 		out.State = s.problemOf(err).Detail
 	}
@@ -104,25 +105,20 @@ func (s *Server) poolOverview(ctx context.Context, pool, service string) leaseap
 	}
 	usage := provider.UsageOf(v.records, &terms, now)
 	out.Leased, out.Quarantined, out.Free, out.ListedAt = usage.Held, usage.Quarantined(), usage.Free, v.atMS
-	s.views.mu.Lock()
-	defer s.views.mu.Unlock()
-	out.Forecast = s.views.trends[pool].forecast(now, usage.Free)
-	if until := s.views.fenced[pool]; until > now {
-		out.FencedUntil = until
-	}
+	s.note(func(b *book) { out.Forecast, out.FencedUntil = b.prospect(pool, now, usage.Free) })
 	return out
 }
 
-// watch follows the counters whose course the page shows, until ctx is done.
+// watch samples the counters that the page draws over time, until ctx is done.
 func (s *Server) watch(ctx context.Context) {
 	s.past.Run(ctx, func() map[string]uint64 {
-		return map[string]uint64{"granted": uint64(s.counters.leases.Load()), "refused": uint64(s.counters.refused())}
+		granted, refused := s.granted()
+		return map[string]uint64{"granted": uint64(granted), "refused": uint64(refused)}
 	})
 }
 
-// refused is how many acquires were not granted. Granted is read first: it counts
-// later.
-func (c *counters) refused() int64 {
-	granted := c.granted.Load()
-	return c.acquires.Load() - granted
+// granted is how many leases were granted, and how many acquires were not.
+func (s *Server) granted() (leases, refused int64) {
+	s.note(func(b *book) { leases, refused = b.counts.leases, b.counts.acquires-b.counts.granted })
+	return leases, refused
 }

@@ -109,6 +109,15 @@ func (g *rig) placed() {
 	}
 }
 
+// least is a provider that can acquire and release only.
+type least struct{ provider.Provider }
+
+func (l least) Info() provider.Info {
+	info := l.Provider.Info()
+	info.Can = provider.Can{}
+	return info
+}
+
 // stub is everything behind a server, and answers with the error where there is
 // one.
 type stub struct {
@@ -137,28 +146,28 @@ func (s *stub) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Le
 	if s.err != nil {
 		return lease.Lease{}, s.err
 	}
-	return s.Provider.(provider.Extender).Extend(ctx, req)
+	return s.Provider.Extend(ctx, req)
 }
 
 func (s *stub) Verify(ctx context.Context, service string, claims []provider.Claim) ([]int, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	return s.Provider.(provider.Verifier).Verify(ctx, service, claims)
+	return s.Provider.Verify(ctx, service, claims)
 }
 
 func (s *stub) List(ctx context.Context, service string) ([]provider.Record, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	return s.Provider.(provider.Lister).List(ctx, service)
+	return s.Provider.List(ctx, service)
 }
 
 func (s *stub) Locate(ctx context.Context, service string, low, at int64) ([]provider.Record, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	return s.Provider.(provider.Locator).Locate(ctx, service, low, at)
+	return s.Provider.Locate(ctx, service, low, at)
 }
 
 // lockStub and sequenceStub are the same for the other stores.
@@ -319,7 +328,7 @@ var everywhere = map[string]provocation{
 	"503 FENCED":               fails(&provider.FencedError{UntilMS: testNow + 1000, Reason: "it was restarted"}),
 	"501 NOT_SUPPORTED": on(func(g *rig) {
 		g.options.Locks, g.options.Sequences, g.options.Placements = nil, nil, nil
-		g.options.Provider = struct{ provider.Provider }{g.stub.Provider} // which can do the least only
+		g.options.Provider = least{g.stub.Provider}
 	}, send),
 	"400 INVALID_REQUEST": on(nil, func(g *rig, o operation, r request) reply {
 		if o.method == "GET" {

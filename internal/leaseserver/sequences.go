@@ -10,11 +10,11 @@ import (
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
-// Sequences is what the sequence service needs.
+// Sequences configures the sequence service.
 type Sequences struct {
 	Store sequence.Store
-	// Options says how a key of a tenant counts, and whether that is configured:
-	// then no request may say otherwise. Optional: without, nothing is configured.
+	// Options says how a key of a tenant counts, and whether that is configured: if
+	// so, no request may say otherwise. Optional.
 	Options func(tenant, key string) (o sequence.Options, configured bool)
 }
 
@@ -27,7 +27,7 @@ func (q *Sequences) options(tenant, key string, in sequencehttp.Counting) (seque
 			base, configured = o, true
 		}
 	}
-	base.Block = 0 // blocks are a host's own
+	base.Block = 0 // blocks belong to hosts
 	asked, err := in.Options(base)
 	if err == nil && configured && asked.Text() != base.Text() {
 		err = &sequence.MismatchError{Key: key, Recorded: base.Text(), Asked: asked.Text()}
@@ -69,7 +69,7 @@ func (s *Server) sequenceNext(w http.ResponseWriter, r *http.Request, who Creden
 	return answer(w, sequencehttp.FromRange(req.Key, got))
 }
 
-// sequenceDeclare has an operator say how a sequence goes on.
+// sequenceDeclare lets an operator declare how a sequence goes on.
 func (s *Server) sequenceDeclare(w http.ResponseWriter, r *http.Request, who Credential) error {
 	if s.o.Sequences == nil {
 		return errNoSequences

@@ -12,11 +12,13 @@ import (
 	"github.com/kazahana/kazahana/internal/record/memory"
 
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // The walk through locks and sequences in docs/lease-server.md, run as it stands
 // there.
 func TestLocksWalk(t *testing.T) {
+	ring.All(t)
 	for _, tool := range []string{"sh", "curl", "node"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("%s is not installed", tool)

@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock/locktest"
 	"github.com/kazahana/kazahana/internal/record/etcd"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // inEtcd closes the client with the store.
@@ -72,6 +73,7 @@ func testContext(t testing.TB) context.Context {
 // What clients see of a cluster whose members are frozen and killed, one after
 // the other, is what a lock can do, whatever became of the requests under way.
 func TestEtcdChaos(t *testing.T) {
+	ring.Deep(t)
 	const (
 		clients  = 4
 		between  = time.Second

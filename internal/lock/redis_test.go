@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock/locktest"
 	"github.com/kazahana/kazahana/internal/record/redis"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // inRedis closes the client with the store.
@@ -246,6 +247,7 @@ func TestRedis(t *testing.T) {
 // What clients see of a server that is frozen, or killed and started again, is
 // what a lock can do, whatever became of the requests under way.
 func TestRedisChaos(t *testing.T) {
+	ring.Deep(t)
 	const (
 		clients  = 4
 		blows    = 6

@@ -1,5 +1,5 @@
-// Package provider says what grants leases: the interface, the optional
-// capabilities beside it, and the errors by which a caller decides what to do.
+// Package provider says what grants leases: the interface, and the errors by which
+// a caller decides what to do.
 //
 // # The grant rule
 //
@@ -19,6 +19,7 @@ package provider
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
@@ -26,6 +27,10 @@ import (
 
 // Provider grants and takes back leases. Implementations are safe for
 // concurrent use and return soon after ctx is done.
+//
+// Every provider has Acquire, Release, Ready, Info and Close. The others fail with
+// an error that is errors.ErrUnsupported where Info.Can does not name them; see
+// Lacking.
 type Provider interface {
 	// Acquire grants leases of one service whose throughput together reaches
 	// req.ThroughputPerMS, or as many as it can, but at least one.
@@ -59,7 +64,66 @@ type Provider interface {
 	// known whether the lease was released.
 	Release(ctx context.Context, req ReleaseRequest) error
 
-	// Info says what kind of promise the provider gives. It does no I/O.
+	// Extend makes the lease last for one term from now, by the provider's
+	// clock; it never shortens it. A lease that lasts longer than req.ExpiredMS
+	// already stays as it is: the request is repeated, perhaps by somebody who
+	// has overheard it. Extend returns the lease with its present times, and
+	// without its secret. Function Extend extends a lease.
+	//
+	// It is there for programs that cannot take a new machine ID while they run
+	// (seed 001); the keeper never extends (seed 000, A.1).
+	//
+	// Errors: ErrNotFound when the slot was never granted, ErrBadSignature when
+	// the lease is not the caller's (any more), ErrConflict when it was released
+	// or has expired. Anything else means that the lease may or may not have been
+	// extended: the caller keeps to the end it knows.
+	Extend(ctx context.Context, req ExtendRequest) (lease.Lease, error)
+
+	// Verify returns the positions of those claims whose lease is no longer the
+	// caller's: taken over, released, or forgotten by the store. A lease that
+	// merely expired is not among them, nor is one that was forgotten as long as
+	// the store is held back from granting for that reason. Function Verify asks
+	// about leases.
+	//
+	// An error means that nothing is known.
+	Verify(ctx context.Context, service string, claims []Claim) (lost []int, err error)
+
+	// List returns one entry per slot that was ever granted, ordered by slot.
+	List(ctx context.Context, service string) ([]Record, error)
+
+	// Locate returns the grants of the service's pool whose slot covers the low
+	// bits and whose interval [created, expired) holds the time, the latest
+	// first, as far as Info.History reaches. A release before the time ends the
+	// interval there. None is no error.
+	Locate(ctx context.Context, service string, low, atMS int64) ([]Record, error)
+
+	// Counters returns what was counted in the service's pool since the store was
+	// new, by CounterNames; a provider may have more of its own.
+	Counters(ctx context.Context, service string) (map[string]int64, error)
+
+	// Init declares that nobody holds a lease that the store does not know. A store
+	// that may forget must be told so before its first use, or it waits until every
+	// grant that could have been lost has ended. On a store that is in use and has
+	// lost nothing it changes nothing.
+	Init(ctx context.Context, service string) error
+
+	// Fence holds back grants as after a loss: for an operator who has put back an
+	// older state of the store in a way that it cannot notice. It returns until
+	// when.
+	Fence(ctx context.Context) (*FencedError, error)
+
+	// Fenced is the refusal that an acquire would get now, as far as the last
+	// operation has seen; nil where there is none. It does no I/O.
+	Fenced() *FencedError
+
+	// Look asks the store, so that Fenced is up to date.
+	Look(ctx context.Context) error
+
+	// Ready tries to reach the store, and says why it cannot be reached now.
+	Ready(ctx context.Context) error
+
+	// Info says what kind of promise the provider gives, and which methods it has.
+	// It does no I/O.
 	Info() Info
 
 	// Close frees what the provider holds open. Leases stay granted.
@@ -133,10 +197,69 @@ type Info struct {
 	// slot again while the first holder goes on. Until that holder verifies its
 	// lease, two programs use the slot.
 	Forgetful bool
-	// History says, for people, what a Locator remembers: "grants for 30 days
-	// after their end". Empty where that is not known, and for others.
+	// History says, for people, what Locate remembers: "grants for 30 days after
+	// their end". Empty where that is not known, or nothing is remembered.
 	History string
+	Can     Can
 }
+
+// Can is which methods a provider has. One that reaches a server may learn later
+// that the server lacks one: the method then fails as if it were not there.
+type Can struct{ Verify, List, Extend, Locate, Count, Init, Fence bool }
+
+// Lacking is the methods of the provider with this name that it does not have. A
+// provider embeds it, and hides those that it has.
+type Lacking string
+
+func (l Lacking) lack(what string) error { return &lackError{string(l), what} }
+
+// lackError: the provider cannot do what was asked. It is errors.ErrUnsupported.
+type lackError struct{ provider, lacking string }
+
+func (e *lackError) Error() string        { return "the provider " + e.provider + ": " + e.lacking }
+func (e *lackError) Is(target error) bool { return target == errors.ErrUnsupported }
+
+// Extend implements Provider.
+func (l Lacking) Extend(context.Context, ExtendRequest) (lease.Lease, error) {
+	return lease.Lease{}, l.lack("it cannot extend a lease")
+}
+
+// Verify implements Provider.
+func (l Lacking) Verify(context.Context, string, []Claim) ([]int, error) {
+	return nil, l.lack("it cannot tell whose a lease is")
+}
+
+// List implements Provider.
+func (l Lacking) List(context.Context, string) ([]Record, error) {
+	return nil, l.lack("it keeps no records")
+}
+
+// Locate implements Provider.
+func (l Lacking) Locate(context.Context, string, int64, int64) ([]Record, error) {
+	return nil, l.lack("it keeps no history")
+}
+
+// Counters implements Provider.
+func (l Lacking) Counters(context.Context, string) (map[string]int64, error) {
+	return nil, l.lack("it does not count")
+}
+
+// Init implements Provider.
+func (l Lacking) Init(context.Context, string) error { return l.lack("it needs no declaration") }
+
+// Fence implements Provider.
+func (l Lacking) Fence(context.Context) (*FencedError, error) {
+	return nil, l.lack("it is not fenced by hand")
+}
+
+// Fenced implements Provider.
+func (Lacking) Fenced() *FencedError { return nil }
+
+// Look implements Provider.
+func (l Lacking) Look(context.Context) error { return l.lack("it is not fenced by hand") }
+
+// Ready implements Provider, for one that reaches out to nothing, or has done so.
+func (Lacking) Ready(context.Context) error { return nil }
 
 // Claim says that a lease is the caller's, and proves it without the secret.
 type Claim struct {
@@ -144,26 +267,6 @@ type Claim struct {
 	BitSeq    int    // layout of the lease
 	CreatedMS int64  // the lease's beginning
 	Signature string // lease.SignVerify(secret, ID, CreatedMS)
-}
-
-// Verifier is a provider that can tell whether leases are still the caller's.
-// Function Verify asks it about leases.
-type Verifier interface {
-	// Verify returns the positions of those claims whose lease is no longer the
-	// caller's: taken over, released, or forgotten by the store. A lease that
-	// merely expired is not among them, nor is one that was forgotten as long as
-	// the store is held back from granting for that reason.
-	//
-	// An error means that nothing is known. It is errors.ErrUnsupported where the
-	// provider turns out to be none that can tell, so that the caller need not ask
-	// again soon.
-	Verify(ctx context.Context, service string, claims []Claim) (lost []int, err error)
-}
-
-// Lister is a provider that can show its records.
-type Lister interface {
-	// List returns one entry per slot that was ever granted, ordered by slot.
-	List(ctx context.Context, service string) ([]Record, error)
 }
 
 // Record is what a provider remembers of a slot's latest grant.
@@ -185,56 +288,6 @@ type ExtendRequest struct {
 	Signature string // lease.SignExtend(secret, ID, CreatedMS, ExpiredMS)
 }
 
-// Extender is a provider that can move the end of a living lease. It is there
-// for programs that cannot take a new machine ID while they run (seed 001); the
-// keeper never extends (seed 000, A.1). Function Extend extends a lease.
-type Extender interface {
-	// Extend makes the lease last for one term from now, by the provider's
-	// clock; it never shortens it. A lease that lasts longer than req.ExpiredMS
-	// already stays as it is: the request is repeated, perhaps by somebody who
-	// has overheard it. Extend returns the lease with its present times, and
-	// without its secret.
-	//
-	// Errors: ErrNotFound when the slot was never granted, ErrBadSignature when
-	// the lease is not the caller's (any more), ErrConflict when it was released
-	// or has expired. Anything else means that the lease may or may not have been
-	// extended: the caller keeps to the end it knows.
-	Extend(ctx context.Context, req ExtendRequest) (lease.Lease, error)
-}
-
-// Locator is a provider that remembers who held a slot in the past, for as long
-// as Info.History says.
-type Locator interface {
-	// Locate returns the grants of the service's pool whose slot covers the low
-	// bits and whose interval [created, expired) holds the time, the latest
-	// first. A release before the time ends the interval there. None is no error.
-	Locate(ctx context.Context, service string, low, atMS int64) ([]Record, error)
-}
-
-// Initializer is a provider on a store that may forget. Before its first use it
-// must be told that the store is new, or it waits until every grant that could
-// have been lost has ended.
-type Initializer interface {
-	// Init declares that nobody holds a lease that the store does not know. On a
-	// store that is in use and has lost nothing it changes nothing.
-	Init(ctx context.Context, service string) error
-}
-
-// Fencer is a provider whose store can be held back by hand, and that knows
-// whether it is held back.
-type Fencer interface {
-	// Fence holds back grants as after a loss: for who has put back an older state
-	// of the store in a way that it cannot notice. It returns until when.
-	Fence(ctx context.Context) (*FencedError, error)
-
-	// Fenced is the refusal that an acquire would get now, as far as the last
-	// operation has seen; nil where there is none. It does no I/O.
-	Fenced() *FencedError
-
-	// Look asks the store, so that Fenced is up to date.
-	Look(ctx context.Context) error
-}
-
 // The names of counters in seed 001.
 const (
 	CountClients     = "client_id_count"            // processes that have asked for a machine ID
@@ -247,7 +300,7 @@ const (
 	CountExtendEnded = "extend_ttl_expire_warning"  // those for a lease that has ended
 )
 
-// CounterNames are the counters that every Counter has.
+// CounterNames are the counters that every provider has which counts.
 var CounterNames = []string{
 	CountClients, CountAcquires, CountGranted, CountFull, CountExtends, CountExtended, CountNotOwner, CountExtendEnded,
 }
@@ -259,11 +312,4 @@ func NoCounts() map[string]int64 {
 		counts[name] = 0
 	}
 	return counts
-}
-
-// Counter is a provider that counts what was asked of it.
-type Counter interface {
-	// Counters returns what was counted in the service's pool since the store was
-	// new, by CounterNames; a provider may have more of its own.
-	Counters(ctx context.Context, service string) (map[string]int64, error)
 }

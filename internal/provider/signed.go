@@ -29,12 +29,12 @@ func ClaimOf(l lease.Lease) Claim {
 
 // Verify asks the provider about leases, and returns those that are no longer the
 // caller's.
-func Verify(ctx context.Context, v Verifier, service string, leases []lease.Lease) ([]lease.Lease, error) {
+func Verify(ctx context.Context, p Provider, service string, leases []lease.Lease) ([]lease.Lease, error) {
 	claims := make([]Claim, len(leases))
 	for i, l := range leases {
 		claims[i] = ClaimOf(l)
 	}
-	positions, err := v.Verify(ctx, service, claims)
+	positions, err := p.Verify(ctx, service, claims)
 	if err != nil {
 		return nil, err
 	}
@@ -46,8 +46,8 @@ func Verify(ctx context.Context, v Verifier, service string, leases []lease.Leas
 }
 
 // Extend extends the lease, and returns it as it is then, with its secret.
-func Extend(ctx context.Context, e Extender, service string, l lease.Lease) (lease.Lease, error) {
-	longer, err := e.Extend(ctx, ExtendRequest{
+func Extend(ctx context.Context, p Provider, service string, l lease.Lease) (lease.Lease, error) {
+	longer, err := p.Extend(ctx, ExtendRequest{
 		Service: service, ID: l.ID, BitSeq: l.BitSeq, CreatedMS: l.Created, ExpiredMS: l.Expired,
 		Signature: lease.SignExtend(l.Secret, l.ID, l.Created, l.Expired),
 	})

@@ -18,7 +18,7 @@ import (
 // always, the last one.
 type grantor struct {
 	provider.Provider
-	*stage
+	stage    *stage
 	answers  []func(requestID string) ([]lease.Lease, error)
 	requests []string // IDs of the acquires
 	at       []time.Duration
@@ -27,7 +27,7 @@ type grantor struct {
 
 func (g *grantor) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
 	g.requests = append(g.requests, req.RequestID)
-	g.at = append(g.at, time.Since(g.began))
+	g.at = append(g.at, time.Since(g.stage.began))
 	answer := g.answers[0]
 	if len(g.answers) > 1 {
 		g.answers = g.answers[1:]

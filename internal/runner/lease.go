@@ -17,8 +17,7 @@ type LeaseHolding struct {
 	Lease lease.Lease   // with the times that it has now; not to be read while a Run is under way
 	Term  time.Duration // as it was granted
 
-	extender provider.Extender
-	verifier provider.Verifier // nil where the provider cannot tell
+	provider provider.Provider
 	service  string
 	clock    clock.Source
 	say      func(format string, args ...any)
@@ -26,20 +25,18 @@ type LeaseHolding struct {
 
 // HoldLease returns the holding of a lease as it was granted by p, which must be
 // able to extend it.
-func HoldLease(l lease.Lease, p provider.Extender, service string, source clock.Source, say func(format string, args ...any)) *LeaseHolding {
-	h := &LeaseHolding{
+func HoldLease(l lease.Lease, p provider.Provider, service string, source clock.Source, say func(format string, args ...any)) *LeaseHolding {
+	return &LeaseHolding{
 		Lease: l, Term: time.Duration(l.Term()) * time.Millisecond,
-		extender: p, service: service, clock: source, say: say,
+		provider: p, service: service, clock: source, say: say,
 	}
-	h.verifier, _ = p.(provider.Verifier)
-	return h
 }
 
-// RobberyDelay is how long a program waits for a former holder of its machine ID
-// whose grant the store has lost. That holder's last good answer may have been sent
-// just before this grant. Its next question begins after an interval, or when a call
-// that hangs is given up; an extension may come in between; then its program has a
-// tenth of the term until it is killed, see machine.terminated.
+// RobberyDelay is how long a program waits for a former holder of its machine ID whose
+// grant the store has lost. That holder's last good answer may have been sent just
+// before this grant. It asks again after an interval, or when a hanging call is given
+// up; an extension may come in between. Then its program has a tenth of the term until
+// it is killed, see machine.terminated.
 func RobberyDelay(verifyEvery, timeout, term time.Duration) time.Duration {
 	return max(verifyEvery, timeout) + 2*timeout + term/terminatePart
 }
@@ -47,9 +44,9 @@ func RobberyDelay(verifyEvery, timeout, term time.Duration) time.Duration {
 // Name implements Holding.
 func (h *LeaseHolding) Name() string { return fmt.Sprintf("the lease of machine ID %d", h.Lease.ID) }
 
-// Extend implements Holding. A provider whose clock leaps ahead says that the
-// lease lasts for longer than it can: the end moves by no more than the provider
-// moved it, and no further than a term from now.
+// Extend implements Holding. A provider whose clock jumps ahead names an end that is too
+// late: so the end moves by no more than the provider moved it, and no further than a
+// term from now.
 func (h *LeaseHolding) Extend(ctx context.Context, sent, end time.Duration) (time.Duration, error) {
 	longer, err := h.extend(ctx)
 	switch {
@@ -71,12 +68,12 @@ func (h *LeaseHolding) Extend(ctx context.Context, sent, end time.Duration) (tim
 	return end, err
 }
 
-// missing judges an extension that was refused because the store has no such
-// lease. A store that may have forgotten it, and therefore grants nothing, does not
-// call it lost: it is good until the end that is known.
+// missing handles the refusal of an extension because the store has no such lease. While
+// a store that may have forgotten it grants nothing, the lease is not lost: it is valid
+// until its known end.
 func (h *LeaseHolding) missing(ctx context.Context, refusal error) error {
 	err := errors.ErrUnsupported
-	if h.verifier != nil {
+	if h.CanVerify() {
 		err = h.Verify(ctx)
 	}
 	var lost *LostError
@@ -92,8 +89,8 @@ func (h *LeaseHolding) missing(ctx context.Context, refusal error) error {
 	return &LostError{Err: fmt.Errorf("%s cannot be extended: %w", h.Name(), refusal), Gone: true}
 }
 
-// Verify asks whether the lease is still this holder's. A *LostError says that it
-// is not; any other error, that nothing is known.
+// Verify asks whether the lease is still this holder's. A *LostError means that it is
+// not; any other error, that it is not known.
 func (h *LeaseHolding) Verify(ctx context.Context) error {
 	ours, err := h.verify(ctx)
 	if err != nil || ours {
@@ -103,12 +100,12 @@ func (h *LeaseHolding) Verify(ctx context.Context) error {
 }
 
 // CanVerify reports whether Verify can tell.
-func (h *LeaseHolding) CanVerify() bool { return h.verifier != nil }
+func (h *LeaseHolding) CanVerify() bool { return h.provider.Info().Can.Verify }
 
 // extend and verify are the calls themselves.
 
 func (h *LeaseHolding) extend(ctx context.Context) (lease.Lease, error) {
-	longer, err := provider.Extend(ctx, h.extender, h.service, h.Lease)
+	longer, err := provider.Extend(ctx, h.provider, h.service, h.Lease)
 	if err == nil && longer.Key() != h.Lease.Key() {
 		err = fmt.Errorf("the provider extended %v instead of %v", longer, h.Lease)
 	}
@@ -116,12 +113,12 @@ func (h *LeaseHolding) extend(ctx context.Context) (lease.Lease, error) {
 }
 
 func (h *LeaseHolding) verify(ctx context.Context) (ours bool, err error) {
-	lost, err := provider.Verify(ctx, h.verifier, h.service, []lease.Lease{h.Lease})
+	lost, err := provider.Verify(ctx, h.provider, h.service, []lease.Lease{h.Lease})
 	return len(lost) == 0, err
 }
 
-// CheckClock reports, as an error, that the local clock is past the lease, which
-// was granted just now.
+// CheckClock returns an error if the local clock is past the end of a lease that was
+// granted just now.
 func CheckClock(l lease.Lease, wallMS int64) error {
 	if wallMS < l.Expired {
 		return nil

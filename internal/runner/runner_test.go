@@ -61,6 +61,18 @@ func (s *stage) note(format string, args ...any) {
 	s.transcript = append(s.transcript, fmt.Sprintf("%d %s", int(time.Since(s.began).Seconds()), fmt.Sprintf(format, args...)))
 }
 
+// extending is a stage as a provider that can only extend.
+type extending struct {
+	provider.Provider
+	stage *stage
+}
+
+func (e extending) Info() provider.Info { return provider.Info{Can: provider.Can{Extend: true}} }
+
+func (e extending) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
+	return e.stage.Extend(ctx, req)
+}
+
 func (s *stage) Extend(ctx context.Context, _ provider.ExtendRequest) (lease.Lease, error) {
 	l := s.held.Lease
 	answer := s.answers[0]
@@ -152,7 +164,7 @@ func play(t *testing.T, s *stage, edit func(*Config)) (Result, error) {
 	now := time.Now().UnixMilli()
 	say := func(string, ...any) {}
 	s.held = HoldLease(lease.Lease{ID: 17, Created: now, Expired: now + term.Milliseconds(), ReservedUntil: now + term.Milliseconds(), Secret: "s", BitTS: 41, BitID: 14, BitSeq: 8},
-		s, "", s, say)
+		extending{nil, s}, "", s, say)
 	c := Config{
 		Clock: s, Holding: s.held, Program: s, Signals: s.signals, AskedAt: s.Boot(), Term: term, BeginMS: now, Timeout: 3 * time.Second, Say: say,
 	}

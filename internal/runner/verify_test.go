@@ -17,21 +17,25 @@ import (
 // watchful is a stage whose provider can verify: it does as the test says, by the
 // time since the beginning.
 type watchful struct {
-	*stage
+	extending
 	ours func(at time.Duration) (bool, error)
 }
 
+func (w watchful) Info() provider.Info {
+	return provider.Info{Can: provider.Can{Extend: true, Verify: true}}
+}
+
 func (w watchful) Verify(context.Context, string, []provider.Claim) ([]int, error) {
-	ours, err := w.ours(time.Since(w.began))
+	ours, err := w.ours(time.Since(w.stage.began))
 	switch {
 	case err != nil:
-		w.note("verify: %v", err)
+		w.stage.note("verify: %v", err)
 		return nil, err
 	case ours:
-		w.note("verified")
+		w.stage.note("verified")
 		return nil, nil
 	}
-	w.note("lost")
+	w.stage.note("lost")
 	return []int{0}, nil
 }
 
@@ -39,7 +43,7 @@ func (w watchful) Verify(context.Context, string, []provider.Claim) ([]int, erro
 func playVerified(t *testing.T, s *stage, ours func(time.Duration) (bool, error), every time.Duration, edit func(*Config)) (Result, error) {
 	return play(t, s, func(c *Config) {
 		held := c.Holding.(*LeaseHolding)
-		s.held = HoldLease(held.Lease, watchful{s, ours}, "", s, held.say)
+		s.held = HoldLease(held.Lease, watchful{extending{nil, s}, ours}, "", s, held.say)
 		c.Holding, c.Verify, c.VerifyEvery = s.held, s.held.Verify, every
 		if edit != nil {
 			edit(c)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
 
@@ -354,6 +355,7 @@ func TestCrashBeforeTheSequence(t *testing.T) {
 
 // Copies of the state directory, by whatever means they came to be.
 func TestCopies(t *testing.T) {
+	ring.All(t)
 	t.Run("beside a running daemon", func(t *testing.T) {
 		p, saved := usedPlace(t)
 		s := mustOpen(t, p)

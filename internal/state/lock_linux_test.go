@@ -7,12 +7,14 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
 
 // A daemon in a container of its own has the number 1 there, which is alive
 // everywhere.
 func TestLockedFromAnotherContainer(t *testing.T) {
+	ring.All(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes a namespace of processes")
 	}

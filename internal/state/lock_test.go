@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestSecondProcessIsRefused(t *testing.T) {
@@ -56,6 +57,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 
 // An operator removes what looks like a left-over lock.
 func TestRemovedLockStillHolds(t *testing.T) {
+	ring.All(t)
 	p, _ := usedPlace(t)
 	holder := startChild(t, "hold", p, nil)
 	holder.ready(t)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // The test binary plays other processes: with childEnv set it runs one of the
@@ -144,6 +145,7 @@ type child struct {
 
 func startChild(t *testing.T, mode string, p place, credential *syscall.Credential) *child {
 	t.Helper()
+	ring.All(t)
 	path, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

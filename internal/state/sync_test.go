@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // gateDir is a state directory whose disk can be frozen: writes wait then.
@@ -201,6 +202,7 @@ func TestNothingWaitsForTheDisk(t *testing.T) {
 // A stop on a frozen disk waits for a second, and then leaves the directory locked
 // until the write under way has ended.
 func TestCloseOnAFrozenDisk(t *testing.T) {
+	ring.All(t)
 	for _, running := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSimState(t)
@@ -254,6 +256,7 @@ func TestCloseOnAFrozenDisk(t *testing.T) {
 
 // A start on a frozen disk waits, and says so.
 func TestOpenOnAFrozenDisk(t *testing.T) {
+	ring.All(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimState(t)
 		sv, err := s.Service("default")
@@ -361,6 +364,7 @@ func stuck(t *testing.T, pid int) bool {
 // The real thing: a daemon whose disk is frozen goes on, is killed and cannot end.
 // The next one waits for that and for the disk, and then has everything.
 func TestKillOnAFrozenDisk(t *testing.T) {
+	ring.All(t)
 	root := ext4(t)
 	p := place{filepath.Join(root, "state"), filepath.Join(memoryDir(t), "live")}
 	c := startChild(t, "busy", p, nil)

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 const testVersion = "9.8.7-rc.1"
@@ -54,6 +56,7 @@ func TestMain(m *testing.M) {
 // file is the one that was built and matches the pattern.
 func file(t *testing.T, pattern string) string {
 	t.Helper()
+	ring.All(t)
 	if runtime.GOOS != "linux" {
 		t.Skip("packages are built on linux, with GNU tar")
 	}
@@ -70,9 +73,7 @@ func file(t *testing.T, pattern string) string {
 
 func output(t *testing.T, name string, args ...string) []byte {
 	t.Helper()
-	if _, err := exec.LookPath(name); err != nil {
-		t.Skipf("%s is not installed: scripts/setup installs it where it may", name)
-	}
+	ring.Program(t, name)
 	var stderr bytes.Buffer
 	cmd := exec.Command(name, args...)
 	cmd.Stderr = &stderr

@@ -4,13 +4,13 @@ package prometheus
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -68,15 +68,8 @@ func alerts(t *testing.T) (all []rule) {
 // promtool runs Prometheus' tool on files of this directory.
 func promtool(t *testing.T, args ...string) {
 	t.Helper()
-	tool, err := exec.LookPath("promtool")
-	if err != nil {
-		if tool, err = filepath.Abs("../../.tools/prometheus/promtool"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := os.Stat(tool); err != nil {
-			t.Skip("promtool is not installed: make setup unpacks Debian's")
-		}
-	}
+	ring.All(t)
+	tool := ring.Program(t, "promtool")
 	if out, err := exec.Command(tool, args...).CombinedOutput(); err != nil {
 		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 	}

@@ -16,12 +16,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 const (
 	// patience is how long anything may take on a machine that is busy with
 	// other things. Only a test that fails waits for so long.
-	patience = 60 * time.Second
+	patience = await.Patience
 	// pause is between two looks at a condition.
 	pause = 20 * time.Millisecond
 )
@@ -36,13 +39,12 @@ type host struct {
 // binds are directories of this machine, each as DIRECTORY:WHERE on the host.
 func boot(t *testing.T, stage string, binds ...string) *host {
 	t.Helper()
+	ring.All(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can boot a systemd in a namespace")
 	}
 	for _, tool := range []string{"systemd-nspawn", "unshare", "nsenter", "systemctl"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("there is no %s: scripts/setup installs it", tool)
-		}
+		ring.Program(t, tool)
 	}
 	dir := t.TempDir()
 	var said bytes.Buffer

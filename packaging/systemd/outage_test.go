@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // disk is a file system of its own that can be frozen.
@@ -69,6 +71,7 @@ const longerThanAKeeper = 25 * time.Second
 // the unit grants, and the next start goes on with the lease. The exercise of
 // packaging/nfpm has every way to end the daemon.
 func TestOutages(t *testing.T) {
+	ring.All(t)
 	d := newDisk(t)
 	h := boot(t, stage(t), d.dir+":/var/lib/kazahana")
 	h.do("systemd-sysusers")

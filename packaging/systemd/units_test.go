@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 const (
@@ -23,9 +24,8 @@ const (
 // TestCheck: the units are what systemd takes them for, and as closed as they
 // should be. The check fails where either is not so.
 func TestCheck(t *testing.T) {
-	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		t.Skip("there is no systemd-analyze: scripts/setup installs it")
-	}
+	ring.All(t)
+	ring.Program(t, "systemd-analyze")
 	for _, c := range []struct{ name, old, new, complains string }{
 		{name: "as they are"},
 		{name: "a key that systemd does not know", old: "ProtectHome=yes", new: "ProtectHouse=yes", complains: "ProtectHouse"},
@@ -86,6 +86,7 @@ func TestUnitsDoWithout(t *testing.T) {
 // stage is a root with what a package would install.
 func stage(t *testing.T) string {
 	t.Helper()
+	ring.All(t)
 	root := t.TempDir()
 	copyTo := func(src, dst string, mode os.FileMode) {
 		b, err := os.ReadFile(src)

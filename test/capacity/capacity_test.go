@@ -162,7 +162,7 @@ func TestFitIsExact(t *testing.T) {
 	if w.trace != roomy.trace {
 		t.Errorf("seed %d: the run depends on the number of slots although they suffice", *seed)
 	}
-	records, err := w.provider.(provider.Lister).List(context.Background(), "service0")
+	records, err := w.provider.List(context.Background(), "service0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -192,7 +192,7 @@ func (s *service) turn(e keeper.Event) (nap time.Duration) {
 			leases, err := s.acquire(a.Request)
 			e = keeper.Acquired{Leases: leases, Err: err}
 		case keeper.Verify:
-			lost, err := provider.Verify(context.Background(), s.host.w.provider.(provider.Verifier), s.name, a.Leases)
+			lost, err := provider.Verify(context.Background(), s.host.w.provider, s.name, a.Leases)
 			e = keeper.Verified{Lost: lost, Err: err}
 		case keeper.Release:
 			s.release(a.Request)

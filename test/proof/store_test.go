@@ -20,6 +20,7 @@ type terms struct {
 
 // store is the grant rule as section 3 of the design words it, with switches.
 type store struct {
+	provider.Lacking
 	now   func() int64
 	w     *world
 	terms map[string]terms // by service
@@ -68,13 +69,10 @@ type record struct {
 	deleted  bool // only with recordKept broken
 }
 
-var _ interface {
-	provider.Provider
-	provider.Verifier
-} = (*store)(nil)
+var _ provider.Provider = (*store)(nil)
 
 func (s *store) Info() provider.Info {
-	return provider.Info{Name: "simulated", Scope: provider.ScopeShared, OwnClock: true, Coordinated: true}
+	return provider.Info{Name: "simulated", Scope: provider.ScopeShared, OwnClock: true, Coordinated: true, Can: provider.Can{Verify: true}}
 }
 
 func (s *store) Close() error { return nil }

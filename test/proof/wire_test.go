@@ -154,7 +154,7 @@ func (s *stream) verify(leases []lease.Lease) ([]lease.Lease, error) {
 	if w.unreachable() {
 		return nil, errLost
 	}
-	lost, err := provider.Verify(context.Background(), w.provider.(provider.Verifier), s.svc.name, leases)
+	lost, err := provider.Verify(context.Background(), w.provider, s.svc.name, leases)
 	s.travel()
 	if w.rnd.IntN(20) == 0 {
 		return nil, errLost

@@ -2,7 +2,6 @@ package tracing
 
 import (
 	"context"
-	"fmt"
 
 	"go.opentelemetry.io/otel/attribute"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
@@ -11,56 +10,13 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// Provider traces the calls of the provider. The result has the same optional
-// capabilities as p.
+// Provider traces the calls of the provider that ask for leases. What only operators
+// ask is not traced.
 func (t *Tracing) Provider(p provider.Provider) provider.Provider {
 	if t == nil {
 		return p
 	}
-	return withCapabilities(p, &traced{Provider: p, tracing: t, where: target(p.Info().URL)})
-}
-
-// ready is a provider that opens at its first use: see backend.Ready.
-type ready interface{ Ready(context.Context) error }
-
-// withCapabilities returns a wrapper with exactly the optional methods of p. Each set
-// of methods needs a type of its own; the sets are those of the existing providers,
-// which a test opens.
-func withCapabilities(p provider.Provider, t *traced) provider.Provider {
-	verifier, verifies := p.(provider.Verifier)
-	lister, lists := p.(provider.Lister)
-	extender, extends := p.(provider.Extender)
-	locator, locates := p.(provider.Locator)
-	counter, counts := p.(provider.Counter)
-	initializer, initializes := p.(provider.Initializer)
-	opener, opens := p.(ready)
-	type five struct {
-		*traced
-		tracedVerifier
-		tracedExtender
-		provider.Lister
-		provider.Locator
-		provider.Counter
-	}
-	all := five{t, tracedVerifier{t, verifier}, tracedExtender{t, extender}, lister, locator, counter}
-	switch [7]bool{verifies, lists, extends, locates, counts, initializes, opens} {
-	case [7]bool{}:
-		return t
-	case [7]bool{2: true}:
-		return struct {
-			*traced
-			tracedExtender
-		}{t, all.tracedExtender}
-	case [7]bool{true, true, true, true, true}:
-		return all
-	case [7]bool{true, true, true, true, true, true, true}:
-		return struct {
-			five
-			provider.Initializer
-			ready
-		}{all, initializer, opener}
-	}
-	panic(fmt.Sprintf("tracing: no wrapper for the capabilities of %T", p))
+	return &traced{Provider: p, tracing: t, where: target(p.Info().URL)}
 }
 
 type traced struct {
@@ -77,7 +33,7 @@ func (p *traced) begin(ctx context.Context, op, service string, more ...attribut
 	return p.tracing.call(ctx, "provider "+op, append(attributes, more...)...)
 }
 
-// end ends the span of a call about these machine IDs.
+// end ends the span of a call about the machine IDs, or that brought them.
 func end(ctx context.Context, err error, machineIDs ...int64) {
 	word, failed := providerOutcome(err)
 	var attributes []attribute.KeyValue
@@ -111,15 +67,10 @@ func (p *traced) Release(ctx context.Context, req provider.ReleaseRequest) error
 	return err
 }
 
-type tracedVerifier struct {
-	p        *traced
-	verifier provider.Verifier
-}
-
-// Verify implements provider.Verifier. The span names the leases that were lost.
-func (v tracedVerifier) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
-	ctx = v.p.begin(ctx, "verify", service)
-	lost, err = v.verifier.Verify(ctx, service, claims)
+// Verify implements provider.Provider. The span has the leases that were lost.
+func (p *traced) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
+	ctx = p.begin(ctx, "verify", service)
+	lost, err = p.Provider.Verify(ctx, service, claims)
 	var ids []int64
 	for _, i := range lost {
 		ids = append(ids, claims[i].ID)
@@ -128,15 +79,10 @@ func (v tracedVerifier) Verify(ctx context.Context, service string, claims []pro
 	return lost, err
 }
 
-type tracedExtender struct {
-	p        *traced
-	extender provider.Extender
-}
-
-// Extend implements provider.Extender.
-func (e tracedExtender) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
-	ctx = e.p.begin(ctx, "extend", req.Service)
-	longer, err := e.extender.Extend(ctx, req)
+// Extend implements provider.Provider.
+func (p *traced) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
+	ctx = p.begin(ctx, "extend", req.Service)
+	longer, err := p.Provider.Extend(ctx, req)
 	end(ctx, err, req.ID)
 	return longer, err
 }

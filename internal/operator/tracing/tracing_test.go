@@ -73,57 +73,6 @@ func one(t *testing.T, c *otlptest.Collector, name string) otlptest.Span {
 	return found[0]
 }
 
-// capabilities are those of a provider, as text.
-func capabilities(p provider.Provider) string {
-	_, verifies := p.(provider.Verifier)
-	_, lists := p.(provider.Lister)
-	_, extends := p.(provider.Extender)
-	_, locates := p.(provider.Locator)
-	_, counts := p.(provider.Counter)
-	_, initializes := p.(provider.Initializer)
-	_, opens := p.(interface{ Ready(context.Context) error })
-	return fmt.Sprintf("verify %v, list %v, extend %v, locate %v, count %v, init %v, ready %v", verifies, lists, extends, locates, counts, initializes, opens)
-}
-
-// Every provider that a URL can name can, traced, what it could before.
-func TestCapabilitiesOfProvidersSurvive(t *testing.T) {
-	tr, _ := to(t)
-	urls := map[string]string{
-		"memory": "memory:", "none": "none:", "static": "static:7", "ip": "ip:", "sqlite": "sqlite:" + t.TempDir() + "/l.db",
-		"etcd": "etcd://127.0.0.1:1", "http": "http://127.0.0.1:1", "https": "https://127.0.0.1:1", "http+unix": "http+unix:/x.sock",
-	}
-	for _, scheme := range backend.Schemes() {
-		address := urls[scheme]
-		switch {
-		case address != "":
-		case scheme == "redis+unix":
-			address = scheme + ":/x.sock"
-		case strings.HasSuffix(scheme, "sentinel"):
-			address = scheme + "://127.0.0.1:1/m/0"
-		case strings.HasPrefix(scheme, "redis"):
-			address = scheme + "://127.0.0.1:1/0"
-		default:
-			t.Errorf("no URL for the scheme %s", scheme)
-			continue
-		}
-		p, err := backend.Open(address, backend.Options{})
-		if err != nil {
-			t.Errorf("%s: %v", address, err)
-			continue
-		}
-		traced := tr.Provider(p)
-		if got, want := capabilities(traced), capabilities(p); got != want {
-			t.Errorf("%s can %s, and traced %s", scheme, want, got)
-		}
-		if traced == p || traced.Info() != p.Info() {
-			t.Errorf("%s: %T with %+v", scheme, traced, traced.Info())
-		}
-		if err := traced.Close(); err != nil {
-			t.Errorf("%s: %v", scheme, err)
-		}
-	}
-}
-
 func TestProviderCalls(t *testing.T) {
 	tr, c := to(t)
 	inner, err := backend.Open("memory:", backend.Options{})
@@ -137,10 +86,10 @@ func TestProviderCalls(t *testing.T) {
 	if err != nil || len(leases) != 2 {
 		t.Fatal(leases, err)
 	}
-	if lost, err := provider.Verify(ctx, p.(provider.Verifier), "orders", leases); err != nil || len(lost) > 0 {
+	if lost, err := provider.Verify(ctx, p, "orders", leases); err != nil || len(lost) > 0 {
 		t.Error(lost, err)
 	}
-	if _, err := provider.Extend(ctx, p.(provider.Extender), "orders", leases[0]); err != nil {
+	if _, err := provider.Extend(ctx, p, "orders", leases[0]); err != nil {
 		t.Error(err)
 	}
 	if err := p.Release(ctx, provider.ReleaseRequest{Service: "orders", ID: leases[0].ID, BitSeq: leases[0].BitSeq, TimestampMS: time.Now().UnixMilli(), Signature: "x"}); !errors.Is(err, provider.ErrBadSignature) {
@@ -189,7 +138,7 @@ func TestFailedCall(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := provider.Verify(ctx, p.(provider.Verifier), "", nil); err == nil {
+	if _, err := provider.Verify(ctx, p, "", nil); err == nil {
 		t.Fatal("verified")
 	}
 	tr.Close()

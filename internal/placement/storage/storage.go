@@ -131,7 +131,7 @@ func (s *storage) change(ctx context.Context, tenant string, key placement.Key, 
 		if err != nil || bytes.Equal(after, before) {
 			return nil, err
 		}
-		return []record.Write{{Key: path, Value: after}}, nil
+		return []record.Write{{Key: path, Value: after, Unlisted: true}}, nil
 	})
 	return err
 }

@@ -45,21 +45,11 @@ type Options struct {
 	ClientID string
 }
 
-// Ready tries to reach the provider, and says why it cannot be reached now. A
-// provider that reaches out to nothing is ready.
-func Ready(ctx context.Context, p provider.Provider) error {
-	if o, ok := p.(interface{ Ready(context.Context) error }); ok {
-		return o.Ready(ctx)
-	}
-	return nil
-}
-
-// Opened returns the provider with exactly the capabilities that it has, once
-// its store can be reached: before that, one that is opened at its first use
-// has them all.
+// Opened returns the provider itself, once its store can be reached: Open returns
+// one that is opened at its first use.
 func Opened(ctx context.Context, p provider.Provider) (provider.Provider, error) {
 	if o, ok := p.(*onUse); ok {
-		return o.get(ctx)
+		return call(ctx, o, func(p provider.Provider) (provider.Provider, error) { return p, nil })
 	}
 	return p, nil
 }

@@ -143,7 +143,7 @@ func TestRedisIsOpenedOnUse(t *testing.T) {
 		if err := p.Release(context.Background(), provider.ReleaseRequest{}); !errors.Is(err, provider.ErrNotSent) {
 			t.Errorf("%s: Release: %v, want ErrNotSent", url, err)
 		}
-		if err := backend.Ready(context.Background(), p); err == nil {
+		if err := p.Ready(context.Background()); err == nil {
 			t.Errorf("%s is ready", url)
 		}
 		if err := p.Close(); err != nil {
@@ -178,25 +178,25 @@ func TestOpensOnUse(t *testing.T) {
 	if err != nil || len(leases) != 1 {
 		t.Fatalf("after the file was taken away: %v, %v", leases, err)
 	}
-	if lost, err := provider.Verify(context.Background(), p.(provider.Verifier), "", leases); err != nil || len(lost) != 0 {
+	if lost, err := provider.Verify(context.Background(), p, "", leases); err != nil || len(lost) != 0 {
 		t.Errorf("Verify: %v, %v", lost, err)
 	}
-	if records, err := p.(provider.Lister).List(context.Background(), ""); err != nil || len(records) != 1 {
+	if records, err := p.List(context.Background(), ""); err != nil || len(records) != 1 {
 		t.Errorf("List: %v, %v", records, err)
 	}
-	if longer, err := provider.Extend(context.Background(), p.(provider.Extender), "", leases[0]); err != nil || longer.Key() != leases[0].Key() {
+	if longer, err := provider.Extend(context.Background(), p, "", leases[0]); err != nil || longer.Key() != leases[0].Key() {
 		t.Errorf("Extend: %v, %v", longer, err)
 	}
-	if held, err := p.(provider.Locator).Locate(context.Background(), "", leases[0].Slot().Start, leases[0].Created); err != nil || len(held) != 1 {
+	if held, err := p.Locate(context.Background(), "", leases[0].Slot().Start, leases[0].Created); err != nil || len(held) != 1 {
 		t.Errorf("Locate: %v, %v", held, err)
 	}
-	if counted, err := p.(provider.Counter).Counters(context.Background(), ""); err != nil || counted["client_get_id_success"] != 1 {
+	if counted, err := p.Counters(context.Background(), ""); err != nil || counted["client_get_id_success"] != 1 {
 		t.Errorf("Counters: %v, %v", counted, err)
 	}
-	if fenced, err := p.(provider.Fencer).Fence(context.Background()); err != nil || fenced.UntilMS < leases[0].ReservedUntil || p.(provider.Fencer).Fenced() == nil {
+	if fenced, err := p.Fence(context.Background()); err != nil || fenced.UntilMS < leases[0].ReservedUntil || p.Fenced() == nil {
 		t.Errorf("Fence: %v, %v", fenced, err)
 	}
-	if err := p.(provider.Initializer).Init(context.Background(), ""); err != nil || p.(provider.Fencer).Fenced() != nil {
+	if err := p.Init(context.Background(), ""); err != nil || p.Fenced() != nil {
 		t.Errorf("Init: %v", err)
 	}
 	for range 2 {

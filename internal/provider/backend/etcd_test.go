@@ -25,7 +25,7 @@ func TestEtcdIsOpenedOnUse(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	for range 2 {
-		if err := backend.Ready(ctx, p); err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") {
+		if err := p.Ready(ctx); err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") {
 			t.Errorf("Ready: %v", err)
 		}
 	}

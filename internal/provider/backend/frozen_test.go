@@ -63,21 +63,21 @@ func TestFrozenDisk(t *testing.T) {
 					return err
 				})
 				notHeldUp(t, "Verify", path, func(ctx context.Context) error {
-					_, err := provider.Verify(ctx, p.(provider.Verifier), "", leases)
+					_, err := provider.Verify(ctx, p, "", leases)
 					return err
 				})
 			}
-			if fenced := p.(provider.Fencer).Fenced(); fenced != nil {
+			if fenced := p.Fenced(); fenced != nil {
 				t.Errorf("Fenced: %v", fenced)
 			}
 			disk.Thaw()
 			if _, err := p.Acquire(t.Context(), provider.AcquireRequest{RequestID: "the same"}); err != nil {
 				t.Errorf("after the thaw: %v", err)
 			}
-			if lost, err := provider.Verify(t.Context(), p.(provider.Verifier), "", leases); err != nil || len(lost) != 0 {
+			if lost, err := provider.Verify(t.Context(), p, "", leases); err != nil || len(lost) != 0 {
 				t.Errorf("after the thaw: %v, %v", lost, err)
 			}
-			records, err := p.(provider.Lister).List(t.Context(), "")
+			records, err := p.List(t.Context(), "")
 			if err != nil || len(records) != 2 {
 				t.Errorf("%d records (%v), want the first and that of the repeated request", len(records), err)
 			}

@@ -9,8 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/memory"
 )
 
-// What a store lacks is an error of the provider that is opened at its first use,
-// and is missing from the provider itself.
+// What a store lacks is an error.
 func TestWhatTheStoreLacks(t *testing.T) {
 	p := newOnUse(provider.Info{Name: "memory", URL: "memory:"}, func(context.Context) (provider.Provider, error) {
 		return opened(memory.New(memory.NewStore(nil), provider.Services{Default: provider.DefaultTerms()}))
@@ -23,10 +22,6 @@ func TestWhatTheStoreLacks(t *testing.T) {
 	}
 	if fenced := p.Fenced(); fenced != nil {
 		t.Errorf("Fenced: %v", fenced)
-	}
-	itself, err := Opened(t.Context(), p)
-	if _, can := itself.(provider.Initializer); err != nil || can {
-		t.Errorf("Opened: %T, %v", itself, err)
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)

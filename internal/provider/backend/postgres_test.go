@@ -85,7 +85,7 @@ func TestPostgresURLIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if err := backend.Ready(context.Background(), p); !errors.Is(err, os.ErrNotExist) {
+	if err := p.Ready(context.Background()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a missing ca_file: %v", err)
 	}
 }

@@ -146,7 +146,7 @@ func (p *Provider) writeCounts(ctx context.Context, pl *knownPool) {
 	t.putBack(counts)
 }
 
-// Counters implements provider.Counter. All names are there.
+// Counters implements provider.Provider. All names are there.
 func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
 	if err := p.begin(ctx); err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 
 // Provider grants leases from one etcd cluster.
 type Provider struct {
+	provider.Lacking
 	cfg      Config
 	services provider.Services
 	nowMS    func() int64
@@ -40,14 +41,7 @@ type Provider struct {
 	contended func()
 }
 
-var (
-	_ provider.Provider = (*Provider)(nil)
-	_ provider.Verifier = (*Provider)(nil)
-	_ provider.Lister   = (*Provider)(nil)
-	_ provider.Extender = (*Provider)(nil)
-	_ provider.Locator  = (*Provider)(nil)
-	_ provider.Counter  = (*Provider)(nil)
-)
+var _ provider.Provider = (*Provider)(nil)
 
 // Open prepares the connections to etcd. It reaches out to nothing yet.
 func Open(cfg Config) (*Provider, error) {
@@ -59,7 +53,7 @@ func Open(cfg Config) (*Provider, error) {
 		return nil, err
 	}
 	p := &Provider{
-		cfg: cfg, services: cfg.Services, nowMS: cfg.NowMS, conn: conn,
+		Lacking: "etcd", cfg: cfg, services: cfg.Services, nowMS: cfg.NowMS, conn: conn,
 		pools: map[string]*knownPool{}, at: func(string) error { return nil }, contended: func() {},
 	}
 	if p.nowMS == nil {

@@ -193,7 +193,7 @@ func (p *Provider) rewrite(ctx context.Context, call exchange, keys space, r slo
 	return err == nil && resp.Succeeded, err
 }
 
-// Verify implements provider.Verifier.
+// Verify implements provider.Provider.
 func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	if err := p.begin(ctx); err != nil {
 		return nil, err
@@ -201,7 +201,7 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	return pool.Verify(p.reader(ctx, service, nil), false, claims)
 }
 
-// Extend implements provider.Extender. The time that it adds must be free of
+// Extend implements provider.Provider. The time that it adds must be free of
 // others, as for a grant: a host whose clock ran ahead may have been granted an
 // overlapping slot of another layout, when the lease had ended by its clock.
 func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
@@ -293,7 +293,7 @@ func (p *Provider) overlapping(ctx context.Context, keys space, key pool.Key, le
 	return marks, own, nil
 }
 
-// List implements provider.Lister. It reads page by page, all as of one moment.
+// List implements provider.Provider. It reads page by page, all as of one moment.
 func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
 	if err := p.begin(ctx); err != nil {
 		return nil, err
@@ -313,7 +313,7 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	return all, nil
 }
 
-// Locate implements provider.Locator. It knows the last grants of each slot;
+// Locate implements provider.Provider. It knows the last grants of each slot;
 // doc.go says how many.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
 	if err := p.begin(ctx); err != nil {

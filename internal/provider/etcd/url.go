@@ -53,5 +53,6 @@ func (c Config) Info() provider.Info {
 	return provider.Info{
 		Name: "etcd", URL: u, Scope: provider.ScopeShared, Coordinated: true,
 		History: fmt.Sprintf("about the last %d grants, shared out among the machine IDs, of each the last %d at most", maxHistory, maxHistoryPerSlot),
+		Can:     provider.Can{Verify: true, List: true, Extend: true, Locate: true, Count: true},
 	}
 }

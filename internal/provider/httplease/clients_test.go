@@ -80,7 +80,7 @@ func countClients(t *testing.T, store func() provider.Provider) {
 		t.Helper()
 		p := store()
 		defer p.Close()
-		counts, err := p.(provider.Counter).Counters(within(t, patience), "")
+		counts, err := p.Counters(within(t, patience), "")
 		if err != nil || counts[provider.CountClients] != want {
 			t.Errorf("client_id_count is %d (%v), want %d", counts[provider.CountClients], err, want)
 		}

@@ -22,6 +22,7 @@ import (
 
 // Provider leases from a lease server.
 type Provider struct {
+	provider.Lacking
 	info   provider.Info
 	client *httpconn.Client
 	// history is Info.History as a server told it with its last answer.
@@ -34,14 +35,7 @@ type Provider struct {
 	joined       sync.Map // services that a server has answered an acquire for
 }
 
-var (
-	_ provider.Provider = (*Provider)(nil)
-	_ provider.Verifier = (*Provider)(nil)
-	_ provider.Lister   = (*Provider)(nil)
-	_ provider.Extender = (*Provider)(nil)
-	_ provider.Locator  = (*Provider)(nil)
-	_ provider.Counter  = (*Provider)(nil)
-)
+var _ provider.Provider = (*Provider)(nil)
 
 // Limits of what a server may answer.
 const (
@@ -62,7 +56,7 @@ func New(cfg Config) (*Provider, error) {
 	if log == nil {
 		log = zap.NewNop()
 	}
-	return &Provider{info: cfg.Info(), client: c, foreign: foreign{log: log, echoes: map[string]bool{}, lacking: map[string]bool{}}}, nil
+	return &Provider{Lacking: provider.Lacking(cfg.Info().Name), info: cfg.Info(), client: c, foreign: foreign{log: log, echoes: map[string]bool{}, lacking: map[string]bool{}}}, nil
 }
 
 // Info implements provider.Provider. History is known after the first Locate,
@@ -191,7 +185,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 
 func leasePath(id int64) string { return leaseapi.PathLease + "/" + strconv.FormatInt(id, 10) }
 
-// Verify implements provider.Verifier. A server that cannot verify is asked again
+// Verify implements provider.Provider. A server that cannot verify is asked again
 // after the next acquire: it may have become one that can.
 func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	if p.unverifiable.Load() {
@@ -242,7 +236,7 @@ func supported(err error) error {
 	return err
 }
 
-// List implements provider.Lister. With a credential that has not the scope
+// List implements provider.Provider. With a credential that has not the scope
 // admin it returns the records of the credential's tenant.
 func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
 	query := url.Values{leaseapi.ParamService: {service}, leaseapi.ParamLimit: {strconv.Itoa(leaseapi.MaxPage)}}
@@ -263,7 +257,7 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	}
 }
 
-// Locate implements provider.Locator, with the same restriction.
+// Locate implements provider.Provider, with the same restriction.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
 	records, answer, err := p.records(ctx, leaseapi.PathHistory, url.Values{
 		leaseapi.ParamService: {service},
@@ -287,7 +281,7 @@ func (p *Provider) records(ctx context.Context, path string, query url.Values) (
 	return records, answer, nil
 }
 
-// Extend implements provider.Extender.
+// Extend implements provider.Provider.
 func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
 	var answer leaseapi.ExtendResponse
 	if err := supported(p.do(ctx, httpconn.Call{
@@ -307,7 +301,7 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 	return l, nil
 }
 
-// Counters implements provider.Counter. The credential needs the scope admin.
+// Counters implements provider.Provider. The credential needs the scope admin.
 func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
 	var answer leaseapi.Stats
 	if err := p.do(ctx, httpconn.Call{

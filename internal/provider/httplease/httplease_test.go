@@ -81,7 +81,8 @@ func TestInfo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := provider.Info{Name: "https", URL: "https://a:1,https://b:2", Scope: provider.ScopeShared, OwnClock: true, Coordinated: true}
+	want := provider.Info{Name: "https", URL: "https://a:1,https://b:2", Scope: provider.ScopeShared, OwnClock: true, Coordinated: true,
+		Can: provider.Can{Verify: true, List: true, Extend: true, Locate: true, Count: true}}
 	if got := cfg.Info(); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
@@ -464,7 +465,7 @@ func TestVerifyMany(t *testing.T) {
 		t.Fatal(len(leases), err)
 	}
 	leases[3].Secret, leases[599].Secret = "x", "y"
-	lost, err := provider.Verify(within(t, patience), p.(provider.Verifier), "", leases)
+	lost, err := provider.Verify(within(t, patience), p, "", leases)
 	if err != nil || len(lost) != 2 || lost[0] != leases[3] || lost[1] != leases[599] {
 		t.Errorf("%v, %v", lost, err)
 	}

@@ -77,7 +77,7 @@ func TestReleaseAndSeveralServers(t *testing.T) {
 				t.Errorf("the error is %v, and %d releases came to the first server", err, proxy.Count("DELETE"))
 			}
 			if test.sent {
-				if lost, err := provider.Verify(t.Context(), near.(provider.Verifier), "", leases); err != nil || len(lost) > 0 {
+				if lost, err := provider.Verify(t.Context(), near, "", leases); err != nil || len(lost) > 0 {
 					t.Errorf("the second server released it: %v, %v", lost, err)
 				}
 			}

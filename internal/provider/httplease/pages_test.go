@@ -29,7 +29,7 @@ func TestListComesInPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	got, err := p.(provider.Lister).List(t.Context(), "")
+	got, err := p.List(t.Context(), "")
 	want, wantErr := inner.List(t.Context(), "")
 	if err != nil || wantErr != nil || len(want) != acquires*256 || len(want) < 2*leaseapi.MaxPage {
 		t.Fatal(err, wantErr, len(want))

@@ -169,6 +169,7 @@ func (r *records) count(names ...string) {
 
 // Provider grants from a Store on the terms of its services.
 type Provider struct {
+	provider.Lacking
 	store    *Store
 	services provider.Services
 	joined   map[string]bool // pools that have counted this client; store.mu is held
@@ -177,14 +178,7 @@ type Provider struct {
 	closed    chan struct{}
 }
 
-var (
-	_ provider.Provider = (*Provider)(nil)
-	_ provider.Verifier = (*Provider)(nil)
-	_ provider.Lister   = (*Provider)(nil)
-	_ provider.Extender = (*Provider)(nil)
-	_ provider.Locator  = (*Provider)(nil)
-	_ provider.Counter  = (*Provider)(nil)
-)
+var _ provider.Provider = (*Provider)(nil)
 
 // Params returns the parameters that a memory: URL takes.
 func Params() []string { return provider.TermsParams() }
@@ -212,12 +206,14 @@ func New(store *Store, services provider.Services) (*Provider, error) {
 	if err := services.Validate(); err != nil {
 		return nil, err
 	}
-	return &Provider{store: store, services: services, joined: map[string]bool{}, closed: make(chan struct{})}, nil
+	return &Provider{Lacking: "memory", store: store, services: services, joined: map[string]bool{}, closed: make(chan struct{})}, nil
 }
 
 // Info implements provider.Provider.
 func (p *Provider) Info() provider.Info {
-	return provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified, Coordinated: true, History: "all grants of its process"}
+	return provider.Info{Name: "memory", URL: "memory:", Scope: provider.ScopeUnverified, Coordinated: true, History: "all grants of its process",
+		Can: provider.Can{Verify: true, List: true, Extend: true, Locate: true, Count: true},
+	}
 }
 
 // Close implements provider.Provider. The store keeps its records.
@@ -282,7 +278,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 	return err
 }
 
-// Extend implements provider.Extender.
+// Extend implements provider.Provider.
 func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
 	if err := p.begin(ctx); err != nil {
 		return lease.Lease{}, err
@@ -296,7 +292,7 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 	return longer, err
 }
 
-// Verify implements provider.Verifier.
+// Verify implements provider.Provider.
 func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	if err := p.begin(ctx); err != nil {
 		return nil, err
@@ -306,7 +302,7 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	return pool.Verify(r, false, claims)
 }
 
-// Locate implements provider.Locator. It knows every grant.
+// Locate implements provider.Provider. It knows every grant.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
 	if err := p.begin(ctx); err != nil {
 		return nil, err
@@ -316,7 +312,7 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 	return pool.Locate(r, low, atMS)
 }
 
-// List implements provider.Lister.
+// List implements provider.Provider.
 func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
 	if err := p.begin(ctx); err != nil {
 		return nil, err
@@ -331,7 +327,7 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	return list, nil
 }
 
-// Counters implements provider.Counter.
+// Counters implements provider.Provider.
 func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
 	if err := p.begin(ctx); err != nil {
 		return nil, err

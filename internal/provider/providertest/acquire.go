@@ -109,12 +109,12 @@ func testContextEnded(s *suite) {
 		now := s.now()
 		err = c.Release(test.ctx, provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: now, Signature: lease.Sign(l.Secret, l.ID, now)})
 		s.want(err, test.want)
-		if v, ok := c.Provider.(provider.Verifier); ok {
-			_, err := provider.Verify(test.ctx, v, "", []lease.Lease{l})
+		if c.Info().Can.Verify {
+			_, err := provider.Verify(test.ctx, c, "", []lease.Lease{l})
 			s.want(err, test.want)
 		}
-		if v, ok := c.Provider.(provider.Lister); ok {
-			_, err := v.List(test.ctx, "")
+		if c.Info().Can.List {
+			_, err := c.List(test.ctx, "")
 			s.want(err, test.want)
 		}
 	}

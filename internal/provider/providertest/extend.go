@@ -84,7 +84,7 @@ func testExtendAndRepeat(s *suite) {
 func testLocateExtended(s *suite) {
 	c := s.open(ids(s.passing(), 5, 5))
 	terms := s.needsExtender(c)
-	if _, ok := c.Provider.(provider.Locator); !ok {
+	if !c.Info().Can.Locate {
 		s.Skip("the provider is no Locator")
 	}
 	l := c.one()
@@ -104,15 +104,14 @@ func testLocateExtended(s *suite) {
 func testCounters(s *suite) {
 	terms := ids(s.passing(), 0, 1)
 	c, d := s.open(terms), s.open(terms)
-	counter, ok := c.Provider.(provider.Counter)
-	if !ok {
-		s.Skip("the provider is no Counter")
+	if !c.Info().Can.Count {
+		s.Skip("the provider does not count")
 	}
 	a, b := c.one(), d.one()
 	c.full()
 	d.full()
 	extends := map[string]int64{"extend_ttl_count": 0, "extend_ttl_success": 0, "extend_ttl_ownership_error": 0, "extend_ttl_expire_warning": 0}
-	if _, ok := c.Provider.(provider.Extender); ok {
+	if c.Info().Can.Extend {
 		longer, err := c.extend("", a)
 		s.must(err)
 		forged := b
@@ -126,7 +125,7 @@ func testCounters(s *suite) {
 	}
 	ctx, cancel := s.ctx()
 	defer cancel()
-	got, err := counter.Counters(ctx, "")
+	got, err := c.Counters(ctx, "")
 	s.must(err)
 	want := map[string]int64{
 		"client_id_count": 2, "client_get_id_count": 4, "client_get_id_success": 2, "get_id_no_available_id": 2,
@@ -142,16 +141,15 @@ func testCounters(s *suite) {
 // testCountersOfOthers: a lease server counts its clients, and not itself.
 func testCountersOfOthers(s *suite) {
 	c := s.open(ids(lasting(), 0, 9))
-	counter, ok := c.Provider.(provider.Counter)
-	if !ok || strings.HasPrefix(c.Info().Name, "http") {
-		s.Skip("the provider is no Counter, or knows itself whose request it sends")
+	if !c.Info().Can.Count || strings.HasPrefix(c.Info().Name, "http") {
+		s.Skip("the provider does not count, or knows itself whose request it sends")
 	}
 	for i, client := range []provider.Client{
 		provider.KnownClient, provider.NewClient, provider.KnownClient, provider.NewClient, provider.OwnClient, provider.OwnClient,
 	} {
 		c.acquire(provider.AcquireRequest{Client: client})
 		ctx, cancel := s.ctx()
-		counted, err := counter.Counters(ctx, "")
+		counted, err := c.Counters(ctx, "")
 		cancel()
 		s.must(err)
 		if want := []int64{0, 1, 1, 2, 3, 3}[i]; counted["client_id_count"] != want {

@@ -83,7 +83,7 @@ func Shifted(d time.Duration) Fault {
 // It implements Verifier whatever the provider does: one that cannot verify
 // says that nothing was lost. It does not implement the other capabilities.
 type Faulty struct {
-	inner provider.Provider
+	provider.Provider // the inner one
 
 	mu       sync.Mutex
 	next     map[Op][]Fault
@@ -93,14 +93,9 @@ type Faulty struct {
 	releases []provider.ReleaseRequest
 }
 
-var (
-	_ provider.Provider = (*Faulty)(nil)
-	_ provider.Verifier = (*Faulty)(nil)
-)
-
 // NewFaulty returns a wrapper that does nothing yet.
 func NewFaulty(inner provider.Provider) *Faulty {
-	return &Faulty{inner: inner, next: map[Op][]Fault{}, always: map[Op]Fault{}, calls: map[Op]int{}}
+	return &Faulty{Provider: inner, next: map[Op][]Fault{}, always: map[Op]Fault{}, calls: map[Op]int{}}
 }
 
 // Next has the next calls of op suffer these faults, one each, after those
@@ -181,7 +176,7 @@ func (f *Faulty) Acquire(ctx context.Context, req provider.AcquireRequest) ([]le
 	if err != nil {
 		return nil, err
 	}
-	leases, err := f.inner.Acquire(ctx, req)
+	leases, err := f.Provider.Acquire(ctx, req)
 	switch {
 	case err != nil:
 		return nil, err
@@ -199,31 +194,21 @@ func (f *Faulty) Release(ctx context.Context, req provider.ReleaseRequest) error
 	if err != nil {
 		return err
 	}
-	if err := f.inner.Release(ctx, req); err != nil {
+	if err := f.Provider.Release(ctx, req); err != nil {
 		return err
 	}
 	return fault.Lose
 }
 
-// Verify implements provider.Verifier.
+// Verify implements provider.Provider.
 func (f *Faulty) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	fault, err := f.begin(ctx, OpVerify, func() {})
 	if err != nil {
 		return nil, err
 	}
-	v, ok := f.inner.(provider.Verifier)
-	if !ok {
-		return nil, fault.Lose
-	}
-	lost, err = v.Verify(ctx, service, claims)
+	lost, err = f.Provider.Verify(ctx, service, claims)
 	if err == nil && fault.Lose != nil {
 		return nil, fault.Lose
 	}
 	return lost, err
 }
-
-// Info implements provider.Provider.
-func (f *Faulty) Info() provider.Info { return f.inner.Info() }
-
-// Close implements provider.Provider.
-func (f *Faulty) Close() error { return f.inner.Close() }

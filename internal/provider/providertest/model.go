@@ -155,16 +155,16 @@ func checkModel(t *rapid.T, s *suite) {
 		"":        func(*rapid.T) { c.checkSometimes() },
 	}
 	actions["acquire again"] = c.acquire // as often as everything else together
-	if _, ok := c.client.Provider.(provider.Lister); ok {
+	if c.client.Info().Can.List {
 		actions["list"] = c.list
 	}
-	if _, ok := c.client.Provider.(provider.Verifier); ok {
+	if c.client.Info().Can.Verify {
 		actions["verify"] = c.verify
 	}
-	if _, ok := c.client.Provider.(provider.Extender); ok {
+	if c.client.Info().Can.Extend {
 		actions["extend"] = c.extend
 	}
-	if _, ok := c.client.Provider.(provider.Locator); ok {
+	if c.client.Info().Can.Locate {
 		actions["locate"] = c.locate
 	}
 	t.Repeat(actions)
@@ -355,7 +355,7 @@ func (c *checker) verify(t *rapid.T) {
 	}
 	ctx, cancel := c.ctx()
 	defer cancel()
-	lost, err := provider.Verify(ctx, c.client.Provider.(provider.Verifier), "", asked)
+	lost, err := provider.Verify(ctx, c.client.Provider, "", asked)
 	if err != nil || !slices.Equal(lost, want) {
 		t.Fatalf("Verify gave %v and the error %v, want %v", lost, err, want)
 	}

@@ -129,7 +129,7 @@ func (t *remoteTest) acquire() lease.Lease {
 // held reports whether the lease is still the caller's.
 func (t *remoteTest) held(l lease.Lease) bool {
 	t.Helper()
-	lost, err := provider.Verify(t.within(time.Minute), t.Near.(provider.Verifier), "", []lease.Lease{l})
+	lost, err := provider.Verify(t.within(time.Minute), t.Near, "", []lease.Lease{l})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func (g *ledger) wasExtended(pool string, l lease.Lease) bool {
 func (c *client) extend(service string, l lease.Lease) (lease.Lease, error) {
 	ctx, cancel := c.suite.ctx()
 	defer cancel()
-	longer, err := provider.Extend(ctx, c.Provider.(provider.Extender), service, l)
+	longer, err := provider.Extend(ctx, c.Provider, service, l)
 	if err == nil {
 		c.suite.ledger.extended(c.services.Of(service).Pool, longer)
 	}
@@ -43,7 +43,7 @@ func (c *client) extend(service string, l lease.Lease) (lease.Lease, error) {
 // needsExtender skips the test where the provider cannot extend.
 func (s *suite) needsExtender(c *client) provider.Terms {
 	s.Helper()
-	if _, ok := c.Provider.(provider.Extender); !ok {
+	if !c.Info().Can.Extend {
 		s.Skip("the provider is no Extender")
 	}
 	return c.services.Default
@@ -69,7 +69,7 @@ func testExtend(s *suite) {
 	if full := c.full(); full.NextEndMS != l.ReservedUntil {
 		s.Errorf("the slot is free at %d, want %d", full.NextEndMS, l.ReservedUntil)
 	}
-	if v, ok := c.Provider.(provider.Verifier); ok && v != nil && len(c.lostOf(l)) > 0 {
+	if c.Info().Can.Verify && len(c.lostOf(l)) > 0 {
 		s.Errorf("the extended lease is said to be lost")
 	}
 	at := s.now()
@@ -111,7 +111,7 @@ func testExtendRefused(s *suite) {
 		"a verification's": lease.SignVerify(l.Secret, l.ID, l.Created), "another end's": lease.SignExtend(l.Secret, l.ID, l.Created, l.Expired+1), "none": "00",
 	} {
 		ctx, cancel := s.ctx()
-		longer, err := c.Provider.(provider.Extender).Extend(ctx, provider.ExtendRequest{
+		longer, err := c.Provider.Extend(ctx, provider.ExtendRequest{
 			ID: l.ID, BitSeq: l.BitSeq, CreatedMS: l.Created, ExpiredMS: l.Expired, Signature: signature,
 		})
 		cancel()
@@ -163,7 +163,7 @@ func (c *client) locate(low, atMS int64) []provider.Record {
 	c.suite.Helper()
 	ctx, cancel := c.suite.ctx()
 	defer cancel()
-	records, err := c.Provider.(provider.Locator).Locate(ctx, "", low, atMS)
+	records, err := c.Provider.Locate(ctx, "", low, atMS)
 	if err != nil {
 		c.suite.Fatalf("Locate: %v", err)
 	}
@@ -177,7 +177,7 @@ func (c *client) locate(low, atMS int64) []provider.Record {
 
 func testLocate(s *suite) {
 	c := s.layouts(s.passing(), provider.IDRange{Low: 4, End: 5}, 9, provider.IDRange{Low: 2, End: 3})
-	if _, ok := c.Provider.(provider.Locator); !ok {
+	if !c.Info().Can.Locate {
 		s.Skip("the provider is no Locator")
 	}
 	low := int64(4)<<8 + 17
@@ -303,14 +303,13 @@ func testInit(s *suite) {
 	terms := ids(s.passing(), 5, 5)
 	s.forget()
 	c := s.open(terms)
-	init, ok := c.Provider.(provider.Initializer)
-	if !ok {
-		s.Fatalf("the store may forget, and the provider is no Initializer")
+	if !c.Info().Can.Init {
+		s.Fatalf("the store may forget, and the provider cannot be told that it is new")
 	}
 	c.fenced("")
-	s.must(init.Init(context.Background(), ""))
+	s.must(c.Init(context.Background(), ""))
 	l := c.one()
-	s.must(init.Init(context.Background(), "")) // on a store in use it changes nothing
+	s.must(c.Init(context.Background(), "")) // on a store in use it changes nothing
 	if full := c.full(); full.NextEndMS != l.ReservedUntil {
 		s.Errorf("the slot is free at %d, want %d", full.NextEndMS, l.ReservedUntil)
 	}
@@ -318,7 +317,7 @@ func testInit(s *suite) {
 	other.Timeline.EpochMS++
 	p, err := s.store.Open(provider.Services{Default: other})
 	if err == nil {
-		err = p.(provider.Initializer).Init(context.Background(), "")
+		err = p.Init(context.Background(), "")
 		s.must(p.Close())
 	}
 	s.want(err, provider.ErrInvalid)

@@ -42,7 +42,7 @@ type Store struct {
 
 	// Forget has the store lose everything, as a server without persistence does
 	// that is restarted. Later providers find it as it is: Open does not declare
-	// it new (provider.Initializer). nil for stores that do not forget, or that
+	// it new (Provider.Init). nil for stores that do not forget, or that
 	// cannot be made to.
 	Forget func() error
 

@@ -18,7 +18,7 @@ func (c *client) lostOf(leases ...lease.Lease) []int64 {
 	c.suite.Helper()
 	ctx, cancel := c.suite.ctx()
 	defer cancel()
-	lost, err := provider.Verify(ctx, c.Provider.(provider.Verifier), "", leases)
+	lost, err := provider.Verify(ctx, c.Provider, "", leases)
 	if err != nil {
 		c.suite.Fatalf("Verify: %v", err)
 	}
@@ -32,7 +32,7 @@ func (c *client) lostOf(leases ...lease.Lease) []int64 {
 
 func testVerify(s *suite) {
 	c := s.open(ids(s.passing(), 0, 3))
-	if _, ok := c.Provider.(provider.Verifier); !ok {
+	if !c.Info().Can.Verify {
 		s.Skip("the provider is no Verifier")
 	}
 	unknown := s.passing().Grant(2, s.now(), provider.NewSecret())
@@ -84,7 +84,7 @@ func (s *suite) verifyForged(c *client, l lease.Lease) {
 	}
 	ctx, cancel := s.ctx()
 	defer cancel()
-	lost, err := c.Provider.(provider.Verifier).Verify(ctx, "", claims)
+	lost, err := c.Provider.Verify(ctx, "", claims)
 	if want := []int{0, 1, 2, 3, 5, 6, 7, 8, 9, 10}; err != nil || !slices.Equal(lost, want) {
 		s.Errorf("of forged claims %v are lost (%v), want %v", lost, err, want)
 	}
@@ -95,7 +95,7 @@ func (c *client) list() []provider.Record {
 	c.suite.Helper()
 	ctx, cancel := c.suite.ctx()
 	defer cancel()
-	records, err := c.Provider.(provider.Lister).List(ctx, "")
+	records, err := c.Provider.List(ctx, "")
 	if err != nil {
 		c.suite.Fatalf("List: %v", err)
 	}
@@ -112,7 +112,7 @@ func (c *client) list() []provider.Record {
 
 func testList(s *suite) {
 	c := s.layouts(lasting(), provider.IDRange{Low: 4, End: 8}, 9, provider.IDRange{Low: 0, End: 2})
-	if _, ok := c.Provider.(provider.Lister); !ok {
+	if !c.Info().Can.List {
 		s.Skip("the provider is no Lister")
 	}
 	if got := c.list(); len(got) != 0 {
@@ -253,7 +253,7 @@ func testClockBack(s *suite) {
 		s.Errorf("machine ID %d was granted before its end", l.ID)
 	}
 	c.full()
-	if l, ok := c.Provider.(provider.Lister); ok && l != nil && len(c.list()) != 2 {
+	if c.Info().Can.List && len(c.list()) != 2 {
 		s.Errorf("List has %d records, want 2", len(c.list()))
 	}
 }

@@ -26,7 +26,7 @@ const (
 	locateLimit = 16
 )
 
-// Verify implements provider.Verifier.
+// Verify implements provider.Provider.
 func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	terms := p.cfg.Services.Of(service)
 	at := 0
@@ -84,7 +84,7 @@ func isLost(c provider.Claim, secret, released, created string, fenced bool) boo
 	return !fenced // the record is gone, or an older one is back
 }
 
-// List implements provider.Lister. It reads page by page, so that grants are
+// List implements provider.Provider. It reads page by page, so that grants are
 // not held up; records that change meanwhile may be of either state.
 func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
 	terms := p.cfg.Services.Of(service)
@@ -136,7 +136,7 @@ func recordsOf(r *reply, pool string, timeline snowflake.Timeline) ([]provider.R
 	return all, r.Err()
 }
 
-// Extend implements provider.Extender.
+// Extend implements provider.Provider.
 func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
 	terms := p.cfg.Services.Of(req.Service)
 	if !terms.HasSlot(req.ID, req.BitSeq) {
@@ -188,7 +188,7 @@ func (p *Provider) extend(ctx context.Context, conn *redis.Conn, terms provider.
 	return l, r.Err()
 }
 
-// Locate implements provider.Locator. It knows grants for 24 hours after their
+// Locate implements provider.Provider. It knows grants for 24 hours after their
 // end, and of those the last 100,000.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
 	terms := p.cfg.Services.Of(service)
@@ -216,7 +216,7 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 	return all, err
 }
 
-// Init implements provider.Initializer.
+// Init implements provider.Provider.
 func (p *Provider) Init(ctx context.Context, service string) error {
 	terms := p.cfg.Services.Of(service)
 	_, err := redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (struct{}, error) {
@@ -230,7 +230,7 @@ func (p *Provider) Init(ctx context.Context, service string) error {
 // countFenced is how often the fence refused.
 const countFenced = "get_id_fenced"
 
-// Counters implements provider.Counter.
+// Counters implements provider.Provider.
 func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
 	terms := p.cfg.Services.Of(service)
 	return redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (map[string]int64, error) {

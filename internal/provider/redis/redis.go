@@ -46,6 +46,7 @@ var errInconsistent = errors.New("the index of free machine IDs contradicts the 
 
 // Provider grants leases from a Redis server.
 type Provider struct {
+	provider.Lacking
 	cfg    Config
 	client *redisconn.Client
 	joined map[string]*atomic.Bool // by pool: whether this client has been counted
@@ -53,17 +54,11 @@ type Provider struct {
 	// at is called at the named steps of an acquire. Only tests set it: there a
 	// process dies.
 	at func(step string) error
+	// random is where a new ring begins, a number from 0 to n-1. Only tests set it.
+	random func(n int64) int64
 }
 
-var (
-	_ provider.Provider    = (*Provider)(nil)
-	_ provider.Verifier    = (*Provider)(nil)
-	_ provider.Lister      = (*Provider)(nil)
-	_ provider.Extender    = (*Provider)(nil)
-	_ provider.Locator     = (*Provider)(nil)
-	_ provider.Initializer = (*Provider)(nil)
-	_ provider.Counter     = (*Provider)(nil)
-)
+var _ provider.Provider = (*Provider)(nil)
 
 // Open reaches out to the server, and checks that leases can be granted from
 // it: its version, its settings, the user's rights, and the timelines of the
@@ -87,8 +82,8 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 		return nil, err
 	}
 	p := &Provider{
-		cfg: cfg, client: client, joined: map[string]*atomic.Bool{},
-		at: func(string) error { return nil },
+		Lacking: provider.Lacking(cfg.Scheme), cfg: cfg, client: client, joined: map[string]*atomic.Bool{},
+		at: func(string) error { return nil }, random: mathrand.Int64N,
 	}
 	for _, t := range cfg.allTerms() {
 		if p.joined[t.Pool] != nil {
@@ -214,7 +209,7 @@ func (p *Provider) acquireArgs(terms provider.Terms, req provider.AcquireRequest
 	a.Set("bit_seq", terms.BitSeq)
 	a.Set("low", ids.Low)
 	a.Set("high", ids.End-1)
-	a.Set("cursor", ids.Low+mathrand.Int64N(ids.Count()))
+	a.Set("cursor", ids.Low+p.random(ids.Count()))
 	a.Set("term_ms", terms.Term.Milliseconds())
 	a.Set("quarantine_ms", terms.Quarantine.Milliseconds())
 	a.Set("clock_from_ms", max(terms.Timeline.EpochMS, 0))

@@ -108,5 +108,6 @@ func (c Config) Info() provider.Info {
 	return provider.Info{
 		Forgetful: c.forgetful(), Name: c.Scheme, URL: text, Scope: provider.ScopeShared, OwnClock: true, Coordinated: true,
 		History: fmt.Sprintf("grants for %d hours after their end, and the last %d at most", historyKept/time.Hour, historyMax),
+		Can:     provider.Can{Verify: true, List: true, Extend: true, Locate: true, Count: true, Init: true},
 	}
 }

@@ -15,10 +15,10 @@ func fencedError(fence sqlitefile.Fence, nowMS int64) *provider.FencedError {
 	return &provider.FencedError{UntilMS: fence.UntilMS, Reason: fence.Reason}
 }
 
-// Init implements provider.Initializer, for all pools of the file.
+// Init implements provider.Provider, for all pools of the file.
 func (p *Provider) Init(ctx context.Context, _ string) error { return p.file.Init(ctx) }
 
-// Fence implements provider.Fencer.
+// Fence implements provider.Provider.
 func (p *Provider) Fence(ctx context.Context) (*provider.FencedError, error) {
 	fence, err := p.file.Fence(ctx)
 	if err != nil {
@@ -27,12 +27,12 @@ func (p *Provider) Fence(ctx context.Context) (*provider.FencedError, error) {
 	return &provider.FencedError{UntilMS: fence.UntilMS, Reason: fence.Reason}, nil
 }
 
-// Fenced implements provider.Fencer.
+// Fenced implements provider.Provider.
 func (p *Provider) Fenced() *provider.FencedError {
 	return fencedError(p.file.Known(), p.file.NowMS())
 }
 
-// Look implements provider.Fencer.
+// Look implements provider.Provider.
 func (p *Provider) Look(ctx context.Context) error { return p.file.Look(ctx) }
 
 // Backup writes a consistent copy of the file to another one, which must not exist.

@@ -24,6 +24,7 @@ type Config struct {
 
 // Provider grants leases from one SQLite file.
 type Provider struct {
+	provider.Lacking
 	path     string
 	services provider.Services
 	file     *sqlitefile.File
@@ -33,16 +34,7 @@ type Provider struct {
 	at func(step string) error
 }
 
-var (
-	_ provider.Provider    = (*Provider)(nil)
-	_ provider.Verifier    = (*Provider)(nil)
-	_ provider.Lister      = (*Provider)(nil)
-	_ provider.Extender    = (*Provider)(nil)
-	_ provider.Locator     = (*Provider)(nil)
-	_ provider.Initializer = (*Provider)(nil)
-	_ provider.Counter     = (*Provider)(nil)
-	_ provider.Fencer      = (*Provider)(nil)
-)
+var _ provider.Provider = (*Provider)(nil)
 
 // Params returns the parameters that a sqlite: URL takes.
 func Params() []string { return provider.TermsParams() }
@@ -76,7 +68,7 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 		return nil, err
 	}
 	p := &Provider{
-		path: cfg.Path, services: cfg.Services,
+		Lacking: "sqlite", path: cfg.Path, services: cfg.Services,
 		at:     func(string) error { return nil },
 		joined: map[string]bool{},
 	}
@@ -118,6 +110,7 @@ func (c Config) Info() provider.Info {
 	return provider.Info{
 		Name: "sqlite", URL: url, Scope: provider.ScopeHost, Coordinated: true,
 		History: fmt.Sprintf("grants for %d days after their end", historyKept/(24*time.Hour)),
+		Can:     provider.Can{Verify: true, List: true, Extend: true, Locate: true, Count: true, Init: true, Fence: true},
 	}
 }
 
@@ -199,7 +192,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 	}, nil)
 }
 
-// Extend implements provider.Extender.
+// Extend implements provider.Provider.
 func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
 	terms := p.services.Of(req.Service)
 	var longer lease.Lease
@@ -224,7 +217,7 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 	return longer, refusal
 }
 
-// Locate implements provider.Locator. It knows the grants that have ended in
+// Locate implements provider.Provider. It knows the grants that have ended in
 // the last 30 days, and those that have not.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
 	name := p.services.Of(service).Pool
@@ -233,7 +226,7 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 	})
 }
 
-// Verify implements provider.Verifier.
+// Verify implements provider.Provider.
 func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
 	name := p.services.Of(service).Pool
 	return sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) ([]int, error) {
@@ -241,13 +234,13 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	})
 }
 
-// Counters implements provider.Counter.
+// Counters implements provider.Provider.
 func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
 	name := p.services.Of(service).Pool
 	return sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) (map[string]int64, error) { return counters(s, name) })
 }
 
-// List implements provider.Lister. It reads page by page, so that grants are
+// List implements provider.Provider. It reads page by page, so that grants are
 // not held up; records that change meanwhile may be of either state.
 func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
 	name := p.services.Of(service).Pool

@@ -11,7 +11,7 @@ import (
 )
 
 // None is the provider none:, which grants nothing: every ID is a fallback ID.
-type None struct{}
+type None struct{ provider.Lacking }
 
 var _ provider.Provider = None{}
 
@@ -23,7 +23,7 @@ func FromNoneURL(u *url.URL) (None, error) {
 	if u.Opaque != "" || u.Host != "" || u.Path != "" {
 		return None{}, errors.New("none: has nothing after the colon")
 	}
-	return None{}, nil
+	return None{"none"}, nil
 }
 
 // Acquire returns provider.ErrNone.

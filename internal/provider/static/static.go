@@ -49,6 +49,7 @@ const remembered = 16
 
 // Provider grants one machine ID again and again.
 type Provider struct {
+	provider.Lacking
 	terms  provider.Terms
 	nowMS  func() int64
 	locate func() (place, error) // asked at each acquire
@@ -73,10 +74,7 @@ type grant struct {
 	released  bool
 }
 
-var (
-	_ provider.Provider = (*Provider)(nil)
-	_ provider.Extender = (*Provider)(nil)
-)
+var _ provider.Provider = (*Provider)(nil)
 
 // sharedParams are the parameters of static: and ip:. Without a pool there is
 // nothing that pool or ids could select from.
@@ -121,8 +119,8 @@ func newProvider(name string, here place, terms provider.Terms, nowMS func() int
 	if nowMS == nil {
 		nowMS = func() int64 { return time.Now().UnixMilli() }
 	}
-	info := provider.Info{Name: name, URL: here.url, Scope: provider.ScopeUnverified}
-	return &Provider{info: info, terms: terms, nowMS: nowMS, locate: locate}
+	info := provider.Info{Name: name, URL: here.url, Scope: provider.ScopeUnverified, Can: provider.Can{Extend: true}}
+	return &Provider{Lacking: provider.Lacking(name), info: info, terms: terms, nowMS: nowMS, locate: locate}
 }
 
 // Info implements provider.Provider. The URL says which machine ID was granted
@@ -224,7 +222,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 	return err
 }
 
-// Extend implements provider.Extender, for the lease granted last. A host that
+// Extend implements provider.Provider, for the lease granted last. A host that
 // has been given another address since cannot extend: ErrConflict.
 func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
 	p.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 )
 
@@ -68,15 +69,41 @@ func IsDeep(t testing.TB) bool {
 	return have == deep
 }
 
+// IsFast reports whether this is the fast ring, for a TestMain that prepares what only
+// the tests of the other rings need.
+func IsFast() bool {
+	have, err := current()
+	return err == nil && have == fast
+}
+
 // Program returns the path of a program that scripts/setup installs. A missing one
 // skips the test in the fast ring, and fails it in the others.
 func Program(t testing.TB, name string) string {
 	t.Helper()
-	path, err := exec.LookPath(name)
-	if err == nil {
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	if path := unpacked(t, name); path != "" {
 		return path
 	}
 	All(t)
 	t.Fatalf("%s is missing: scripts/setup installs it", name)
+	return ""
+}
+
+// unpacked is where scripts/setup leaves the programs of a package that it does not
+// install, or "".
+func unpacked(t testing.TB, name string) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		path := filepath.Join(dir, ".tools", "prometheus", name)
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
 	return ""
 }

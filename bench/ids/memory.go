@@ -1,0 +1,77 @@
+//go:build linux
+
+package ids
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/kazahana/kazahana/bench/process"
+	"github.com/kazahana/kazahana/bench/report"
+)
+
+const memoryKey = "memory"
+
+// Quantities of the row, in bytes.
+const (
+	quantityLoaded = "after the load"
+	quantityMore   = "more for connections"
+)
+
+// heldConnections are how many connections the rows memory and growth hold.
+const heldConnections = 10_000
+
+func memoryRow() row {
+	figure := func(quantity, measure string) report.Figure {
+		return report.Figure{Row: memoryKey, Title: "memory", Quantity: quantity, Measure: measure, Format: report.MiB, Alone: true}
+	}
+	return row{
+		key: memoryKey, help: "resident memory after all load, and how much 10,000 connections that made a request each add",
+		figures: []report.Figure{figure(quantityLoaded, "MiB after the load"), figure(quantityMore, "MiB more, 10,000 connections")},
+		takes:   func(plan, int) time.Duration { return 0 },
+		finish:  finishMemory,
+		note: "VmRSS of the daemon that was measured beside the others, once, after the last round; then again while 10,000 more connections " +
+			"are open that made one NextID each",
+	}
+}
+
+func finishMemory(ctx context.Context, b *bench) error {
+	before, err := process.Resident(b.main.PID())
+	if err != nil {
+		return err
+	}
+	b.add(memoryKey, kazahanad, quantityLoaded, float64(before))
+	return b.holding(ctx, memoryKey, b.main, func() error {
+		after, err := process.Resident(b.main.PID())
+		b.add(memoryKey, kazahanad, quantityMore, float64(after-before))
+		return err
+	})
+}
+
+// holding runs do while there are many more connections to the daemon. If this
+// machine does not allow as many, it notes that for the row, and do is not run.
+func (b *bench) holding(ctx context.Context, row string, d *daemon, do func() error) error {
+	if b.fewFiles != nil {
+		b.unmeasured[row] = b.fewFiles.Error()
+		return nil
+	}
+	holder, err := b.launch.Launch(filepath.Join(b.dir, "hold.log"), b.launch.Self,
+		"hold", "-socket", d.socket, "-connections", fmt.Sprint(heldConnections))
+	if err != nil {
+		return err
+	}
+	defer holder.Stop()
+	const limit = time.Minute
+	err = holder.Await(ctx, limit, func(context.Context) error {
+		if !holder.Said(held + "\n") {
+			return fmt.Errorf("fewer than %d connections were answered", heldConnections)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("hold connections: %w", err)
+	}
+	return do()
+}

@@ -1,0 +1,138 @@
+//go:build linux
+
+package ids
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/internal/load"
+)
+
+// row is one kind of work. It has one or more lines in the table of figures.
+type row struct {
+	key     string // for -only
+	help    string
+	figures []report.Figure
+	takes   func(p plan, servers int) time.Duration // about, in each round
+	// measure is called in each round, finish after the last one; one of them
+	// can be nil.
+	measure, finish func(context.Context, *bench) error
+	note            string // how it is measured, for below the table
+}
+
+// allRows are the rows in the table's order.
+func allRows() []row {
+	rows := []row{generatorRow()}
+	for _, w := range workloads {
+		rows = append(rows, socketRow(w))
+	}
+	// The last one looks at what the others have left behind.
+	return append(rows, leasesRow(), growthRow(), startRow(), quietRow(), rendezvousRow(), placementRow(), actorsRow(), memoryRow())
+}
+
+// selectRows understands -only: keys separated by commas, "" for everything.
+func selectRows(only string) (chosen []row, err error) {
+	all := allRows()
+	if only == "" {
+		return all, nil
+	}
+	wanted := map[string]bool{}
+	for key := range strings.SplitSeq(only, ",") {
+		wanted[strings.TrimSpace(key)] = true
+	}
+	var keys []string
+	for _, r := range all {
+		if wanted[r.key] {
+			chosen = append(chosen, r)
+		}
+		delete(wanted, r.key)
+		keys = append(keys, r.key)
+	}
+	for key := range wanted {
+		return nil, fmt.Errorf("-only: there is no row %q; there are %s", key, strings.Join(keys, ", "))
+	}
+	return chosen, nil
+}
+
+// workload is a row that is measured on every server.
+type workload struct {
+	key         string
+	title       string
+	connections int
+	depth       int // requests that are sent together, and awaited together
+	count       int // IDs per request
+}
+
+var workloads = []workload{
+	{key: "1", title: "NextID, 1 connection", connections: 1, depth: 1, count: 1},
+	{key: "8", title: "NextID, 8 connections", connections: 8, depth: 1, count: 1},
+	{key: "64", title: "NextID, 64 connections", connections: 64, depth: 1, count: 1},
+	{key: "pipelined", title: "NextID, 1 connection, pipelined by 64", connections: 1, depth: 64, count: 1},
+	{key: "batch100", title: "NextIDs(100), 1 connection", connections: 1, depth: 1, count: 100},
+	{key: "batch1000", title: "NextIDs(1000), 1 connection", connections: 1, depth: 1, count: 1000},
+}
+
+// Quantities of the rows that are measured on every server.
+const (
+	quantityRate = "rate" // IDs per second, one for each NextID
+	quantityP50  = "p50"
+	quantityP99  = "p99"
+)
+
+// timed reports whether the time of single requests is of interest.
+func (w workload) timed() bool { return w.depth == 1 && w.count == 1 }
+
+func socketRow(w workload) row {
+	rate := report.Figure{Row: w.key, Title: w.title, Quantity: quantityRate, Measure: "1000 requests/s", Format: report.Kilo}
+	if w.count > 1 {
+		rate.Measure, rate.Format = "million IDs/s", report.Mega
+	}
+	figures := []report.Figure{rate}
+	if w.timed() {
+		figures = append(figures,
+			report.Figure{Row: w.key, Title: w.title, Quantity: quantityP50, Measure: "p50, µs", Format: report.Microseconds},
+			report.Figure{Row: w.key, Title: w.title, Quantity: quantityP99, Measure: "p99, µs", Format: report.Microseconds})
+	}
+	return row{
+		key: w.key, help: w.title, figures: figures,
+		takes:   func(p plan, servers int) time.Duration { return time.Duration(servers) * loadTime(p.Duration) },
+		measure: func(ctx context.Context, b *bench) error { return b.measureServers(ctx, w) },
+	}
+}
+
+const (
+	warmup = 100 * time.Millisecond
+	// patience is how much longer than planned one measurement may take.
+	patience = 10 * time.Second
+)
+
+// loadTime is how long one measurement of the load generator takes as a whole.
+func loadTime(duration time.Duration) time.Duration {
+	const process = 50 * time.Millisecond
+	return warmup + duration + process
+}
+
+// measureServers measures a workload on every server once.
+func (b *bench) measureServers(ctx context.Context, w workload) error {
+	for _, s := range b.servers {
+		socket := s.socket(w)
+		if socket == "" {
+			continue
+		}
+		result, err := b.load(ctx, s, load.Options{Socket: socket, Dialect: s.dialect, Count: w.count, Connections: w.connections, Depth: w.depth})
+		if err != nil {
+			return err
+		}
+		b.others.note(result)
+		b.add(w.key, s.name, quantityRate, result.Rate()*float64(w.count))
+		if w.timed() {
+			b.add(w.key, s.name, quantityP50, float64(result.P50))
+			b.add(w.key, s.name, quantityP99, float64(result.P99))
+		}
+	}
+	return nil
+}

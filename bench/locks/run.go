@@ -1,0 +1,309 @@
+//go:build linux
+
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/bench/process"
+	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/internal/clock"
+	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/stores"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// The stores.
+const (
+	onSQLite = "SQLite"
+	onRedis  = "Redis"
+	onEtcd   = "etcd"
+)
+
+var allStores = []string{onSQLite, onRedis, onEtcd}
+
+func isStore(word string) bool { return slices.Contains(allStores, word) }
+
+// Ways to use a store.
+const (
+	bare   = "bare"
+	within = "in process"
+	socket = "socket"
+	server = "HTTP" // of a lease server
+)
+
+var allWays = []string{bare, within, socket, server}
+
+const (
+	startLimit = 20 * time.Second
+	warmup     = 10 // a measurement's part before it that does not count
+	// redisConns is how many connections the store has, so that bare Redis has as
+	// many.
+	redisConns = 16
+)
+
+// subject is one way to use one store, with its clients: one for all, or as many
+// as there may be.
+type subject struct {
+	store, way string
+	clients    []client
+}
+
+func (s *subject) name() string { return s.store + ", " + s.way }
+
+// bench is a run.
+type bench struct {
+	plan
+	dir      string
+	launch   process.Launcher
+	closers  []func() // in the order of opening
+	subjects []*subject
+	absent   []string // stores that there are not, and why
+	samples  report.Samples
+}
+
+func run(ctx context.Context, name string, p plan) (err error) {
+	dir, err := p.Begin()
+	if err != nil {
+		return err
+	}
+	b := &bench{plan: p, dir: dir, launch: process.Launcher{Core: -1}}
+	defer func() {
+		for i := len(b.closers) - 1; i >= 0; i-- {
+			b.closers[i]()
+		}
+		err = errors.Join(err, os.RemoveAll(dir))
+	}()
+	for _, store := range allStores {
+		if !p.wants(store, isStore) {
+			continue
+		}
+		open := map[string]func(context.Context) error{onSQLite: b.openSQLite, onRedis: b.openRedis, onEtcd: b.openEtcd}[store]
+		if err := open(ctx); err != nil {
+			return fmt.Errorf("%s: %w", store, err)
+		}
+	}
+	for round := range p.Rounds {
+		fmt.Fprintf(os.Stderr, "bench %s: round %d of %d\n", name, round+1, p.Rounds)
+		if err := b.round(ctx, round); err != nil {
+			return err
+		}
+	}
+	return b.print(os.Stdout)
+}
+
+// round measures everything once.
+func (b *bench) round(ctx context.Context, round int) error {
+	for _, r := range b.rows {
+		for _, s := range b.subjects {
+			name := fmt.Sprintf("%s-%d", r.key, round)
+			_, err := r.measure(ctx, s, name+"-warm", b.Duration/warmup)
+			var got map[string]float64
+			if err == nil {
+				got, err = r.measure(ctx, s, name, b.Duration)
+			}
+			if errors.Is(err, errors.ErrUnsupported) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %s: %w", r.title, s.name(), err)
+			}
+			for quantity, value := range got {
+				b.samples.Add(round, report.Series{Row: r.on(s.store), Subject: s.way, Quantity: quantity}, value)
+			}
+			if r.key != handovers.key {
+				continue
+			}
+			spaced, err := unhurried.measure(ctx, s, name+"-trip", b.Duration/2)
+			if err != nil {
+				return fmt.Errorf("%s: %s: %w", unhurried.title, s.name(), err)
+			}
+			b.samples.Add(round, report.Series{Row: r.on(s.store), Subject: s.way, Quantity: trips}, 2*got[p50]/spaced[p50])
+		}
+	}
+	return nil
+}
+
+func (b *bench) defers(f func()) { b.closers = append(b.closers, f) }
+
+// add opens a store in process, and a daemon on it.
+func (b *bench) add(ctx context.Context, name, url string) error {
+	store, err := stores.Open(url, stores.Options{})
+	if err != nil {
+		return err
+	}
+	host := lock.NewHost(store.Locks, elapsed{}, callTimeout)
+	b.defers(func() {
+		_ = host.Close(context.Background())
+		_ = store.Close()
+	})
+	if err := store.Init(ctx); err != nil {
+		return err
+	}
+	b.subjects = append(b.subjects, &subject{name, within, []client{inProcess{host, sequence.NewBlocks(store.Sequences, elapsed{}.Elapsed)}}})
+	return b.addDaemon(ctx, name, url)
+}
+
+type elapsed struct{}
+
+// Elapsed implements lock.Clock.
+func (elapsed) Elapsed() time.Duration { return clock.System{}.Boot() }
+
+func (b *bench) addDaemon(ctx context.Context, name, url string) error {
+	path := filepath.Join(b.dir, name+".sock")
+	service, err := b.launch.Launch(path+".log", b.Daemon, "serve", "--config", "none", "--socket", path, "--state-dir", filepath.Join(b.dir, name+"-state"), "--store", url)
+	if err != nil {
+		return fmt.Errorf("%w (make build makes the daemon)", err)
+	}
+	b.defers(service.Stop)
+	s := &subject{store: name, way: socket}
+	b.subjects = append(b.subjects, s)
+	err = service.Await(ctx, startLimit, func(ctx context.Context) error {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			return err
+		}
+		first := wire.NewClient(conn)
+		defer first.Close()
+		return first.Call(ctx, "Status", nil)
+	})
+	for range manyClients {
+		if err != nil {
+			return err
+		}
+		var conn net.Conn
+		if conn, err = net.Dial("unix", path); err == nil {
+			c := wire.NewClient(conn)
+			b.defers(func() { _ = c.Close() })
+			s.clients = append(s.clients, throughSocket{c})
+		}
+	}
+	return err
+}
+
+func (b *bench) openSQLite(ctx context.Context) error {
+	if err := b.add(ctx, onSQLite, "sqlite:"+filepath.Join(b.dir, "locks.db")); err != nil {
+		return err
+	}
+	// One lease server can use a file.
+	return b.addServer(ctx, onSQLite, "sqlite:"+filepath.Join(b.dir, "served.db"))
+}
+
+// addServer runs a lease server on a store. Each client has a connection, and asks
+// as a program does that can ask again.
+func (b *bench) addServer(ctx context.Context, name, url string) error {
+	address, err := process.FreeAddress()
+	if err != nil {
+		return err
+	}
+	service, err := b.launch.Launch(filepath.Join(b.dir, "lease-server.log"), b.Daemon, "lease-server", "--config", "none", "--listen", address,
+		"--provider", "sqlite:"+filepath.Join(b.dir, "leases.db"), "--store", url, "--rate-limit", "0")
+	if err != nil {
+		return err
+	}
+	b.defers(service.Stop)
+	s := &subject{store: name, way: server}
+	for range manyClients {
+		store, err := stores.Open("http://"+address, stores.Options{})
+		if err != nil {
+			return err
+		}
+		b.defers(func() { _ = store.Close() })
+		s.clients = append(s.clients, overHTTP{store.Locks, sequence.NewBlocks(store.Sequences, elapsed{}.Elapsed)})
+	}
+	b.subjects = append(b.subjects, s)
+	return service.Await(ctx, startLimit, func(ctx context.Context) error {
+		_, err := s.clients[0].next(ctx, "ready", 1)
+		return err
+	})
+}
+
+// installed is where the program is; where it is not, a store is left out.
+func (b *bench) installed(store, program string) (string, bool) {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		b.absent = append(b.absent, fmt.Sprintf("%s: not measured: there is no %s", store, program))
+	}
+	return path, err == nil
+}
+
+func (b *bench) openRedis(ctx context.Context) error {
+	path, ok := b.installed(onRedis, "redis-server")
+	if !ok {
+		return nil
+	}
+	sock := filepath.Join(b.dir, "redis.sock")
+	service, err := b.launch.Launch(sock+".log", path, "--port", "0", "--unixsocket", sock, "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", b.dir)
+	if err != nil {
+		return err
+	}
+	b.defers(service.Stop)
+	redisconn.Silence()
+	c := redis.NewClient(&redis.Options{Network: "unix", Addr: sock, Protocol: 2, DisableIdentity: true, MaxRetries: -1, PoolSize: redisConns})
+	b.defers(func() { _ = c.Close() })
+	if err := service.Await(ctx, startLimit, func(ctx context.Context) error { return c.Ping(ctx).Err() }); err != nil {
+		return err
+	}
+	b.subjects = append(b.subjects, &subject{onRedis, bare, []client{bareRedis{c}}})
+	return b.add(ctx, onRedis, "redis+unix:"+sock)
+}
+
+func (b *bench) openEtcd(ctx context.Context) error {
+	path, ok := b.installed(onEtcd, "etcd")
+	if !ok {
+		return nil
+	}
+	address, err := process.FreeAddress()
+	if err != nil {
+		return err
+	}
+	peer, err := process.FreeAddress()
+	if err != nil {
+		return err
+	}
+	peer = "http://" + peer
+	service, err := b.launch.Launch(filepath.Join(b.dir, "etcd.log"), path, "--name", "bench", "--data-dir", filepath.Join(b.dir, "etcd"), "--log-level", "error",
+		"--listen-client-urls", "http://"+address, "--advertise-client-urls", "http://"+address,
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "bench="+peer)
+	if err != nil {
+		return err
+	}
+	b.defers(service.Stop)
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, Logger: zap.NewNop()})
+	if err != nil {
+		return err
+	}
+	b.defers(func() { _ = c.Close() })
+	if err := service.Await(ctx, startLimit, func(ctx context.Context) error {
+		_, err := c.Get(ctx, "ready")
+		return err
+	}); err != nil {
+		return err
+	}
+	s := &subject{store: onEtcd, way: bare}
+	for range manyClients {
+		session, err := concurrency.NewSession(c)
+		if err != nil {
+			return err
+		}
+		b.defers(func() { _ = session.Close() })
+		s.clients = append(s.clients, bareEtcd{session})
+	}
+	b.subjects = append(b.subjects, s)
+	return b.add(ctx, onEtcd, "etcd://"+address)
+}

@@ -1,0 +1,108 @@
+//go:build linux
+
+package locks
+
+import (
+	"context"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+const (
+	tenant = "default"
+	owner  = "bench"
+	term   = 30 * time.Second
+	// callTimeout bounds one request; only a run that fails waits for so long.
+	callTimeout = 20 * time.Second
+)
+
+// client is one that uses locks and sequences.
+type client interface {
+	// acquire returns what releases the lock. A client that cannot wait answers
+	// errors.ErrUnsupported when it should.
+	acquire(ctx context.Context, key string, wait time.Duration) (release func(context.Context) error, err error)
+	// next takes so many values and returns the last.
+	next(ctx context.Context, key string, count int) (int64, error)
+}
+
+// inProcess is a program that has the store in itself.
+type inProcess struct {
+	host      *lock.Host
+	sequences sequence.Store
+}
+
+func (c inProcess) acquire(ctx context.Context, key string, wait time.Duration) (func(context.Context) error, error) {
+	l, err := c.host.Acquire(ctx, lock.Wanted{Tenant: tenant, Key: key, Owner: owner, TTL: term, Wait: wait})
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		_, err := c.host.Change(ctx, lock.Request{Op: lock.Release, Tenant: tenant, Key: key, Owner: owner, LeaseID: l.LeaseID})
+		return err
+	}, nil
+}
+
+func (c inProcess) next(ctx context.Context, key string, count int) (int64, error) {
+	values, err := c.sequences.Next(ctx, sequence.Request{Tenant: tenant, Key: key, Count: count, Options: sequence.DefaultOptions()})
+	return values.Last(), err
+}
+
+// overHTTP is a program that asks a lease server, which waits for it.
+type overHTTP struct {
+	locks     lock.Store
+	sequences sequence.Store
+}
+
+func (c overHTTP) acquire(ctx context.Context, key string, wait time.Duration) (func(context.Context) error, error) {
+	r := lock.Request{Op: lock.Acquire, Tenant: tenant, Key: key, Owner: owner, LeaseID: lock.NewLeaseID(), TTLMS: term.Milliseconds()}
+	r.RequestID = r.LeaseID
+	var l lock.Lease
+	var err error
+	if wait > 0 {
+		l, err = c.locks.AcquireWithin(ctx, r, wait)
+	} else {
+		l, err = c.locks.Do(ctx, r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		_, err := c.locks.Do(ctx, lock.Request{Op: lock.Release, Tenant: tenant, Key: key, Owner: owner, LeaseID: l.LeaseID})
+		return err
+	}, nil
+}
+
+func (c overHTTP) next(ctx context.Context, key string, count int) (int64, error) {
+	return inProcess{sequences: c.sequences}.next(ctx, key, count)
+}
+
+// throughSocket is a program that asks a daemon.
+type throughSocket struct{ conn *wire.Client }
+
+func (c throughSocket) acquire(ctx context.Context, key string, wait time.Duration) (func(context.Context) error, error) {
+	var l lock.Answer
+	options := map[string]any{"ttl_ms": term.Milliseconds(), "wait_ms": wait.Milliseconds()}
+	if err := c.conn.Call(ctx, "Lock.Acquire", &l, key, options); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		return c.conn.Call(ctx, "Lock.Release", nil, key, map[string]any{"lease_id": l.LeaseID})
+	}, nil
+}
+
+func (c throughSocket) next(ctx context.Context, key string, count int) (int64, error) {
+	if count == 1 {
+		var value int64
+		err := c.conn.Call(ctx, "Sequence.Next", &value, key)
+		return value, err
+	}
+	var values []int64
+	err := c.conn.Call(ctx, "Sequence.NextBatch", &values, key, count)
+	if err != nil {
+		return 0, err
+	}
+	return values[len(values)-1], nil
+}

@@ -1,0 +1,180 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// desk is where requests are answered, one at a time: those of one connection, or
+// those of all connections in the lane. It never waits. A request that has to wait
+// for IDs leaves it as a waiting, and comes back to be concluded.
+type desk struct {
+	server  *Server
+	conn    *conn // whose requests they are; nil: they are the lane's
+	req     wire.Request
+	out     *wire.Outbox
+	ranges  []generator.Range // reused from request to request
+	reading generator.Reading // of the clock, for all requests of a burst; 0: each has its own
+	waits   *waiting          // the request for which errWaits was returned
+}
+
+var (
+	// errWaits: the answer comes later; desk.waits is what it waits for.
+	errWaits = errors.New("the request waits")
+	// errHeavy: the request takes longer than others in the lane may be kept waiting.
+	errHeavy = errors.New("the request is too much for the lane")
+)
+
+// waiting is a request that waits for IDs. It is counted in Server.inFlight until
+// conclude or giveUp.
+type waiting struct {
+	request idRequest
+	pending *generator.Pending
+	method  *countedMethod
+	began   time.Duration // since the server's start
+}
+
+// handle answers the present request. waits is the request if it has to wait for
+// IDs. here is false for one that is not for the lane: it has not been answered.
+func (d *desk) handle(ctx context.Context) (waits *waiting, here bool) {
+	s := d.server
+	if d.req.Type != wire.TypeRequest {
+		// In the lane nobody is asked, and no lock may be waited for.
+		if d.req.Type == wire.TypeResponse && d.conn != nil {
+			if e := s.executorOf(d.conn); e != nil {
+				e.calls.answer(&d.req)
+			}
+		}
+		return nil, true // it wants no answer
+	}
+	began := s.elapsed()
+	s.requests.Add(1)
+	m := s.method(d.req.Method)
+	switch err := s.call(ctx, m, d); {
+	case errors.Is(err, errLater):
+		s.answerLater(ctx, d.conn, m, began)
+	case errors.Is(err, errHeavy):
+		s.requests.Add(^uint64(0)) // it comes again, elsewhere
+		return nil, false
+	default:
+		waits = d.settle(d.req.ID, m, began, err)
+	}
+	return waits, true
+}
+
+// settle is after a method: it counts a request that was answered, or answers it
+// with the error. It returns the request if it waits instead.
+func (d *desk) settle(id uint32, m *countedMethod, began time.Duration, err error) *waiting {
+	s := d.server
+	switch {
+	case err == nil:
+		m.succeeded.Inc()
+	case errors.Is(err, errWaits):
+		w := d.waits
+		d.waits, w.method, w.began = nil, m, began
+		return w
+	case errors.Is(err, errHungUp):
+		return nil // nobody waits any more
+	default:
+		reply := s.wireError(err)
+		s.failed(m, reply.Code).Inc()
+		d.out.ReplyError(id, reply)
+	}
+	s.metrics.RPCDuration.Observe(s.elapsed()-began, 1)
+	return nil
+}
+
+// issue answers with IDs. Where they have to be waited for it returns errWaits.
+func (d *desk) issue(r *idRequest) error {
+	ranges, pending, err := r.service.gen.Start(d.reading, r.want, d.ranges[:0])
+	if pending != nil {
+		d.ranges = nil // they are the pending request's now
+		if err := d.server.countWaiting(); err != nil {
+			pending.Cancel(err)
+			return err
+		}
+		d.waits = &waiting{request: *r, pending: pending}
+		return errWaits
+	}
+	d.ranges = ranges
+	if err == nil {
+		d.replyIDs(r)
+	}
+	return err
+}
+
+// conclude answers a request that has waited.
+func (d *desk) conclude(w *waiting, ranges []generator.Range, err error) {
+	d.server.inFlight.Add(-1)
+	if err == nil {
+		d.ranges = ranges
+		d.replyIDs(&w.request)
+	}
+	d.settle(w.request.id, w.method, w.began, err)
+}
+
+// giveUp ends a wait whose peer is gone.
+func (w *waiting) giveUp(s *Server) {
+	w.pending.Cancel(errHungUp)
+	s.inFlight.Add(-1)
+}
+
+// replyIDs answers with the IDs in d.ranges.
+func (d *desk) replyIDs(r *idRequest) {
+	switch id := d.ranges[0].Start; {
+	case !r.single:
+		d.replyArray(r)
+	case r.format == formatInt:
+		d.out.ReplyUint64(r.id, uint64(id))
+	case r.format == formatString:
+		d.out.ReplyString(r.id, strconv.FormatInt(int64(id), 10))
+	default:
+		d.out.ReplyString(r.id, r.service.external.Load().Encode(id))
+	}
+}
+
+func (d *desk) replyArray(r *idRequest) {
+	d.out.BeginArray(r.id, int(r.want.Count))
+	codec := r.service.external.Load() // one for the whole answer
+	for _, g := range d.ranges {
+		if r.format == formatInt {
+			d.out.AppendRange(uint64(g.Start), int(g.Count))
+			continue
+		}
+		for i := range g.Count {
+			id := g.Start + snowflake.ID(i)
+			if r.format == formatExternal {
+				d.out.AppendString(codec.Encode(id))
+			} else {
+				d.out.AppendString(strconv.FormatInt(int64(id), 10))
+			}
+		}
+	}
+	d.ranges = keepSmall(d.ranges)
+}
+
+// keepSmall reuses the slice unless a huge batch has made it large: idle
+// connections must cost little.
+func keepSmall(ranges []generator.Range) []generator.Range {
+	const most = 64
+	if cap(ranges) > most {
+		return nil
+	}
+	return ranges
+}
+
+// countWaiting counts a request that waits, unless there are too many.
+func (s *Server) countWaiting() error {
+	most := s.limits.Load().MaxInFlight
+	if s.inFlight.Add(1) <= int64(most) {
+		return nil
+	}
+	s.inFlight.Add(-1)
+	return wire.Errorf(wire.CodeOverloaded, "%d requests are waiting already, and more may not: see max_in_flight", most)
+}

@@ -1,0 +1,228 @@
+package daemon
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/placement/driver"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// callWindow is how many requests a peer may have without having answered. A crowd
+// of them waits here, where its time does not run as long as the peer answers at all.
+const callWindow = 256
+
+// silentWindow is how many requests wait for a peer that does not answer. Those
+// beyond are refused: a crowd of them would keep the driver from what others run.
+const silentWindow = 16
+
+// maxRefusal is how many bytes of a peer's error others are told.
+const maxRefusal = 1024
+
+// calls are requests to a peer. They are sent in their order by a goroutine of
+// their own, since a peer that does not read must keep nobody waiting.
+type executorCalls struct {
+	conn *conn
+	more chan struct{} // something may be sent; has room for one
+
+	mu      sync.Mutex // guards all below
+	last    uint32
+	unsent  []*executorCall
+	waiting map[uint32]*executorCall // for their answers, the unsent ones included
+	window  int                      // of them are sent
+	closed  error
+	silent  bool // the peer has let a request's time go by, and answered none since
+}
+
+// call is one of them.
+type executorCall struct {
+	method string
+	params any
+	target any // of the answer
+	within time.Duration
+	wanted func() bool // asked right before it is sent; nil: it is
+	useful bool        // also when it is sent after its time
+	done   func(error)
+
+	id    uint32
+	sent  bool
+	due   time.Time // once it is sent
+	timer *time.Timer
+}
+
+// The peer knows nothing of the request.
+var (
+	errNotAsked = errors.New("the process was not asked: when its turn came it was not wanted any more")
+	errSilent   = errors.New("the process was not asked: it does not answer what it was asked before")
+)
+
+func newExecutorCalls(c *conn) *executorCalls {
+	a := &executorCalls{conn: c, more: make(chan struct{}, 1), waiting: map[uint32]*executorCall{}}
+	go a.send()
+	return a
+}
+
+// ask sends a request, and has its done called when its answer is in target, or there
+// is none within the time after it was sent.
+//
+// Errors: the peer's refusal; what close was given; errNotAsked; errSilent; one
+// that wraps driver.ErrUnknown where the peer may still carry it out.
+func (a *executorCalls) ask(one *executorCall) {
+	a.mu.Lock()
+	refused := a.closed
+	if a.silent && !one.useful && len(a.waiting) >= silentWindow {
+		refused = cmp.Or(refused, errSilent)
+	}
+	if refused != nil {
+		a.mu.Unlock()
+		one.done(refused)
+		return
+	}
+	a.last++
+	one.id = a.last
+	a.waiting[one.id] = one
+	one.timer = time.AfterFunc(one.within, func() { a.late(one) })
+	a.unsent = append(a.unsent, one)
+	a.prod()
+	a.mu.Unlock()
+}
+
+// prod wakes the sender. mu is held, and calls are not closed.
+func (a *executorCalls) prod() {
+	select {
+	case a.more <- struct{}{}:
+	default:
+	}
+}
+
+// send sends what is asked, until close.
+func (a *executorCalls) send() {
+	for range a.more {
+		for one := a.next(); one != nil; one = a.next() {
+			if one.wanted != nil && !one.wanted() {
+				if a.take(one.id) != nil {
+					one.done(errNotAsked)
+				}
+				continue
+			}
+			a.conn.request(one.id, one.method, one.params)
+		}
+		a.conn.flush()
+	}
+}
+
+// next is what is to be sent now. What nobody waits for any more is not, unless the
+// peer has to hear of it.
+func (a *executorCalls) next() *executorCall {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(a.unsent) > 0 && a.window < callWindow {
+		one := a.unsent[0]
+		a.unsent = a.unsent[1:]
+		if a.waiting[one.id] != nil {
+			one.sent, one.due = true, time.Now().Add(one.within)
+			a.window++
+			one.timer.Reset(one.within)
+			return one
+		}
+		if one.useful {
+			return one
+		}
+	}
+	if len(a.unsent) == 0 {
+		a.unsent = nil // lets go of what it grew to
+	}
+	return nil
+}
+
+// take ends the wait for an answer, and returns who waited, nil for nobody.
+func (a *executorCalls) take(id uint32) *executorCall {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	one := a.waiting[id]
+	if one == nil {
+		return nil
+	}
+	one.timer.Stop()
+	delete(a.waiting, id)
+	if one.sent {
+		a.window--
+		a.prod()
+	}
+	return one
+}
+
+// late is when the time of a call is over.
+func (a *executorCalls) late(one *executorCall) {
+	a.mu.Lock()
+	left := time.Until(one.due) // the timer may have fired just when it was sent
+	if !one.sent && !a.silent {
+		left = one.within // the peer is busy with those before it
+	}
+	if a.waiting[one.id] != nil && left > 0 {
+		one.timer.Reset(left)
+		a.mu.Unlock()
+		return
+	}
+	a.mu.Unlock()
+	if a.take(one.id) != nil {
+		a.hear(false)
+		one.done(fmt.Errorf("%w: the process has not answered %s within %v", driver.ErrUnknown, one.method, one.within))
+	}
+}
+
+// hear notes whether the peer answers.
+func (a *executorCalls) hear(answers bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.silent = !answers
+}
+
+// isSilent reports whether the peer has let the time of a request go by, and has
+// answered none since.
+func (a *executorCalls) isSilent() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.silent
+}
+
+// answer takes a response of the peer. One that nobody waits for is ignored.
+func (a *executorCalls) answer(r *wire.Request) {
+	a.hear(true)
+	one := a.take(r.ID)
+	if one == nil {
+		return
+	}
+	err := r.Answer(one.target)
+	if failure := (*wire.Error)(nil); errors.As(err, &failure) {
+		err = refusal(failure)
+	} else if err != nil {
+		err = fmt.Errorf("%w: the process answers %s with what cannot be read: %w", driver.ErrUnknown, one.method, err)
+	}
+	one.done(err)
+}
+
+// refusal is a peer's error as others are told of it: not longer than they can
+// bear, since it is kept with events, and not with a code that is the daemon's.
+func refusal(failure *wire.Error) error {
+	text := failure.Error()
+	return errors.New(strings.ToValidUTF8(text[:min(len(text), maxRefusal)], "\uFFFD"))
+}
+
+// close answers all that wait, and whoever asks from now on.
+func (a *executorCalls) close(why error) {
+	a.mu.Lock()
+	waiting := a.waiting
+	a.waiting, a.unsent, a.closed = map[uint32]*executorCall{}, nil, why
+	a.window = 0
+	close(a.more)
+	a.mu.Unlock()
+	for _, one := range waiting {
+		one.timer.Stop()
+		one.done(why)
+	}
+}

@@ -1,0 +1,202 @@
+package leaseserver
+
+import (
+	"errors"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+// book is what the server knows beside its stores: who has come, what was asked,
+// what the pools were when they were listed last, and whether the provider answers.
+// It is a step function: each call is an event or a question, with its time where
+// that counts. It has no clock, no lock and no I/O; Server.mu guards it.
+type book struct {
+	limits    *limiter
+	counts    counts
+	seen      map[uint64]struct{} // digests of the clients that have come
+	pools     map[string]*poolBook
+	failedMS  int64 // when the provider was last unavailable; 0: it answered since
+	sampledAt time.Time
+	fresh     time.Duration // viewAge; in tests also 0, to look anew each time
+}
+
+// counts are since the server's start, for providers that do not count.
+type counts struct {
+	acquires, granted, full, clients  int64
+	leases                            int64 // that the granted ones gave
+	extends, extended, foreign, ended int64
+}
+
+// poolBook is what is known of one pool.
+type poolBook struct {
+	latest      *view
+	course      trend
+	fencedUntil int64 // Unix ms until which acquires are refused, as far as a client has tried
+	sample      *poolSample
+}
+
+func newBook(limits *limiter) book {
+	return book{limits: limits, seen: map[uint64]struct{}{}, pools: map[string]*poolBook{}, fresh: viewAge}
+}
+
+// of is the pool's page, which is begun where there is none.
+func (b *book) of(pool string) *poolBook {
+	p := b.pools[pool]
+	if p == nil {
+		p = &poolBook{}
+		b.pools[pool] = p
+	}
+	return p
+}
+
+// maxSeen bounds the memory of which clients have come. Beyond it all are
+// forgotten, and those that do not say that they came before count once more.
+const maxSeen = 1 << 16
+
+// arrived tells a client that was not counted in the pool from one that was. A
+// client that says that it has come before is believed, so that it counts once
+// whatever server it asks, and whenever that was started. Others are told apart
+// by what they say of themselves: a process is a client.
+func (b *book) arrived(client uint64, saysNew bool) provider.Client {
+	_, known := b.seen[client]
+	if !known && len(b.seen) >= maxSeen {
+		clear(b.seen)
+	}
+	b.seen[client] = struct{}{}
+	if !known && saysNew {
+		return provider.NewClient
+	}
+	return provider.KnownClient
+}
+
+// acquired notes what became of a client's acquire in a pool.
+func (b *book) acquired(pool string, client uint64, kind provider.Client, leases int, err error) {
+	var full *provider.FullError
+	var fence *provider.FencedError
+	b.counts.acquires++
+	b.counts.leases += int64(leases)
+	switch {
+	case err == nil:
+		b.counts.granted++
+		b.of(pool).fencedUntil = 0
+	case errors.As(err, &full):
+		b.counts.full++
+	case errors.As(err, &fence):
+		b.of(pool).fencedUntil = fence.UntilMS
+	}
+	if kind != provider.NewClient {
+		return
+	}
+	if err != nil && leaseapi.FromError(err, 0).Code == problem.Unavailable {
+		delete(b.seen, client) // it is not known whether the store counted it
+		return
+	}
+	b.counts.clients++
+}
+
+func (b *book) extended(err error) {
+	b.counts.extends++
+	switch {
+	case err == nil:
+		b.counts.extended++
+	case errors.Is(err, provider.ErrBadSignature), errors.Is(err, provider.ErrNotFound):
+		b.counts.foreign++
+	case errors.Is(err, provider.ErrConflict):
+		b.counts.ended++
+	}
+}
+
+func (b *book) stats() leaseapi.Stats {
+	c := b.counts
+	return leaseapi.Stats{
+		provider.CountClients: c.clients, provider.CountAcquires: c.acquires, provider.CountGranted: c.granted,
+		provider.CountFull: c.full, provider.CountExtends: c.extends, provider.CountExtended: c.extended,
+		provider.CountNotOwner: c.foreign, provider.CountExtendEnded: c.ended,
+	}
+}
+
+// called notes whether the provider answers. Listing may take too long where all
+// else is well, and a peer that has gone says nothing of the provider.
+func (b *book) called(op string, err error, gone bool, nowMS int64) {
+	switch {
+	case op == "list" || op == "locate" || op == "stats":
+	case err == nil || leaseapi.FromError(err, 0).Code != problem.Unavailable:
+		b.failedMS = 0
+	case !gone:
+		b.failedMS = nowMS
+	}
+}
+
+// failedLately reports whether the provider has failed a moment ago, and not
+// answered since.
+func (b *book) failedLately(nowMS int64) bool {
+	return b.failedMS != 0 && nowMS-b.failedMS < unreadyAfterFailure.Milliseconds()
+}
+
+// latest is the pool's view, nil where there is none, and whether it is of now.
+func (b *book) latest(pool string, at time.Time) (known *view, fresh bool) {
+	known = b.of(pool).latest
+	return known, b.fresh > 0 && known != nil && at.Sub(known.at) < max(b.fresh, viewPerTook*known.took)
+}
+
+// listed takes a new view of a pool of whose slots so many are taken.
+func (b *book) listed(pool string, v *view, taken int64) {
+	p := b.of(pool)
+	p.latest = v
+	p.course.add(v.atMS, taken)
+}
+
+// prospect is what is to come for a pool that has so many free slots: when it will
+// be full, and until when it is fenced; 0: it is not.
+func (b *book) prospect(pool string, nowMS, free int64) (f leaseapi.Forecast, fencedUntil int64) {
+	p := b.of(pool)
+	if p.fencedUntil > nowMS {
+		fencedUntil = p.fencedUntil
+	}
+	return p.course.forecast(nowMS, free), fencedUntil
+}
+
+const (
+	// sampleAge is how old a sample may be: a scraper must not be able to have
+	// the provider list its records all the time.
+	sampleAge     = 5 * time.Second
+	sampleTimeout = 2 * time.Second
+	// sampleKept is for how long a pool that cannot be looked at is shown as it
+	// was last. After that it is not shown at all: 0 leases would be a lie.
+	sampleKept = 2 * time.Minute
+)
+
+// poolSample is a pool as the metrics have it.
+type poolSample struct {
+	at     time.Time
+	active map[string]int64 // by service, as metrics call it
+	slots  int64
+	free   int64
+}
+
+// sampleDue reports whether the pools are to be looked at, for the metrics.
+func (b *book) sampleDue(at time.Time) bool {
+	due := b.sampledAt.IsZero() || at.Sub(b.sampledAt) >= sampleAge
+	if due {
+		b.sampledAt = at
+	}
+	return due
+}
+
+// sample is what the metrics show.
+func (b *book) sample(at time.Time) metrics.PoolSample {
+	out := metrics.PoolSample{Active: map[string]int64{}, Slots: map[string]int64{}, Free: map[string]int64{}}
+	for pool, p := range b.pools {
+		if s := p.sample; s != nil && at.Sub(s.at) < sampleKept {
+			out.Slots[pool], out.Free[pool] = s.slots, s.free
+			for service, n := range s.active {
+				out.Active[service] += n
+			}
+		}
+	}
+	return out
+}

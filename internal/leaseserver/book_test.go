@@ -1,0 +1,96 @@
+package leaseserver
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+var errStore = errors.New("the store does not answer")
+
+func acquired(b *book, client uint64, saysNew bool, err error) {
+	kind := b.arrived(client, saysNew)
+	b.acquired("default", client, kind, 1, err)
+}
+
+// A client counts once, whatever became of its acquires; and not before it is known
+// whether the store counted it.
+func TestClientsAreCountedOnce(t *testing.T) {
+	b := newBook(newLimiter(0, 1))
+	acquired(&b, 1, true, errStore)
+	if n := b.counts.clients; n != 0 {
+		t.Errorf("%d clients after an acquire without an answer", n)
+	}
+	acquired(&b, 1, true, nil)
+	acquired(&b, 1, true, nil)
+	acquired(&b, 2, false, nil) // it came to another server before
+	acquired(&b, 3, true, &provider.FullError{})
+	if n := b.counts.clients; n != 2 {
+		t.Errorf("%d clients, want 2", n)
+	}
+	if n := b.counts; n.acquires != 5 || n.granted != 3 || n.full != 1 {
+		t.Errorf("%+v", n)
+	}
+	for client := range uint64(2 * maxSeen) {
+		b.arrived(client, true)
+	}
+	if n := len(b.seen); n > maxSeen {
+		t.Errorf("%d clients are remembered", n)
+	}
+}
+
+// A fence is shown until it ends, or until an acquire is granted.
+func TestFenceIsShown(t *testing.T) {
+	b := newBook(newLimiter(0, 1))
+	fenced := func(nowMS int64) bool {
+		_, until := b.prospect("default", nowMS, 1)
+		return until != 0
+	}
+	acquired(&b, 1, true, &provider.FencedError{UntilMS: 1000})
+	acquired(&b, 1, true, errStore)
+	if !fenced(999) || fenced(1000) {
+		t.Errorf("fenced before its end: %v, at its end: %v", fenced(999), fenced(1000))
+	}
+	acquired(&b, 1, true, nil)
+	if fenced(999) {
+		t.Error("fenced after a grant")
+	}
+}
+
+// The provider has failed lately where a call failed a moment ago: not where the
+// peer had gone, nor where only a listing took too long.
+func TestFailedLately(t *testing.T) {
+	b := newBook(newLimiter(0, 1))
+	b.called("list", errStore, false, 1000)
+	b.called("acquire", context.Canceled, true, 1000)
+	if b.failedLately(1000) {
+		t.Error("a list and a peer that has gone count")
+	}
+	b.called("acquire", errStore, false, 1000)
+	end := 1000 + unreadyAfterFailure.Milliseconds()
+	if !b.failedLately(end-1) || b.failedLately(end) {
+		t.Errorf("just before the end: %v, at the end: %v", b.failedLately(end-1), b.failedLately(end))
+	}
+	b.called("acquire", &provider.FullError{}, false, 1000)
+	if b.failedLately(1000) {
+		t.Error("a refusal is no answer")
+	}
+}
+
+// A pool is shown in the metrics as it was last, for a while.
+func TestSamplesGetOld(t *testing.T) {
+	b, now := newBook(newLimiter(0, 1)), time.Unix(1000, 0)
+	if !b.sampleDue(now) || b.sampleDue(now.Add(sampleAge-1)) || !b.sampleDue(now.Add(sampleAge)) {
+		t.Error("the pools are looked at too often, or too seldom")
+	}
+	b.of("default").sample = &poolSample{at: now, slots: 8, free: 7, active: map[string]int64{"orders": 1}}
+	if s := b.sample(now.Add(sampleKept - 1)); s.Slots["default"] != 8 || s.Free["default"] != 7 || s.Active["orders"] != 1 {
+		t.Errorf("%+v", s)
+	}
+	if s := b.sample(now.Add(sampleKept)); len(s.Slots) != 0 || len(s.Active) != 0 {
+		t.Errorf("%+v", s)
+	}
+}
