@@ -116,6 +116,8 @@ func (s *byTenant) Next(ctx context.Context, r sequence.Request) (sequence.Range
 	return store.Next(ctx, r)
 }
 
+func (s *byTenant) Declare(context.Context, sequence.Declaration) error { return errors.ErrUnsupported }
+
 func (s *byTenant) Close() error {
 	var errs []error
 	for _, c := range s.closers {
