@@ -2,6 +2,7 @@ package leaseserver
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/kazahana/kazahana/internal/problem"
@@ -77,10 +78,6 @@ func (s *Server) sequenceDeclare(w http.ResponseWriter, r *http.Request, who Cre
 	if err := readBody(w, r, &in); err != nil {
 		return err
 	}
-	declarer, ok := s.o.Sequences.Store.(sequence.Declarer)
-	if !ok {
-		return problem.New(problem.NotSupported, "the store behind this server takes no declarations")
-	}
 	if in.Last == nil {
 		return problem.New(problem.InvalidRequest, "last is missing: the last value that was handed out")
 	}
@@ -89,7 +86,11 @@ func (s *Server) sequenceDeclare(w http.ResponseWriter, r *http.Request, who Cre
 	if d.Options, err = s.o.Sequences.options(d.Tenant, d.Key, in.Counting); err != nil {
 		return err
 	}
-	if err := s.storeCall(r.Context(), "sequence_declare", func(ctx context.Context) error { return declarer.Declare(ctx, d) }); err != nil {
+	err = s.storeCall(r.Context(), "sequence_declare", func(ctx context.Context) error { return s.o.Sequences.Store.Declare(ctx, d) })
+	if errors.Is(err, errors.ErrUnsupported) {
+		return problem.New(problem.NotSupported, "the store behind this server takes no declarations")
+	}
+	if err != nil {
 		return err
 	}
 	return answer(w, sequencehttp.Declared{Key: d.Key, Last: d.Last})
