@@ -138,7 +138,7 @@ func TestFenceByHand(t *testing.T) {
 	s.Kazahanad("leases", "fence", "--config", "none").Fails(t, exitFailure, "there is no such file")
 	s.Kazahanad("leases", "backup", "--config", "none", s.Path("b")).Fails(t, exitFailure, "there is no such file")
 	d := s.Start()
-	s.Kazahanad("leases", "backup", "--config", "none", "--store", s.Path("b")).Fails(t, exitFailure, "none was used so far")
+	s.Kazahanad("leases", "backup", "--config", "none", "--store", s.Path("b")).Fails(t, exitFailure, "they were never used")
 	if text := s.Kazahanad("leases", "fence", "--config", "none").OK(t); strings.Count(text, "\n") != 1 || !strings.Contains(text, "leases.db: no machine ID is granted until ") {
 		t.Errorf("fence says %q", text)
 	}
@@ -149,7 +149,7 @@ func TestFenceByHand(t *testing.T) {
 	s.Kazahanad("seq", "orders").Fails(t, exitFailure, "SEQUENCE_FENCED", "kazahanad leases fence")
 	s.Kazahanad("run", "--config", "none", "-q", "--wait", "0", "--", "true").Fails(t, exitFailure, "grants are refused until ", "kazahanad leases fence")
 	await.Eventually(t, "the log says so", func() bool { return strings.Contains(d.Log.String(), `"msg":"grants are held back"`) })
-	for provider, want := range map[string]string{"static:17": "no file of SQLite", "http://127.0.0.1:1": "where the lease server keeps its leases"} {
+	for provider, want := range map[string]string{"static:17": "not an SQLite file", "http://127.0.0.1:1": "where the lease server keeps its leases"} {
 		s.Kazahanad("leases", "fence", "--config", "none", "--provider", provider).Fails(t, exitFailure, want)
 		s.Kazahanad("leases", "backup", "--config", "none", "--provider", provider, s.Path("b")).Fails(t, exitFailure, want)
 	}

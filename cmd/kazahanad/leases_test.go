@@ -191,7 +191,7 @@ func TestLeasesInitAsks(t *testing.T) {
 	s := newSite(t)
 	server := s.StartRedis("--appendonly", "yes", "--appendfsync", "always")
 	url := s.Initialised(server.URL() + "ids=7-8")
-	run := []string{"run", "--config", "none", "-q", "--provider", url, "--", "true"}
+	run := []string{"run", "--config", "none", "-q", "--wait", "0s", "--provider", url, "--", "true"}
 	s.Kazahanad(run...).OK(t)
 	server.Kill()
 	s.RunRedis(server)

@@ -41,8 +41,9 @@
 //
 // No key is both written and compared by all acquires. The cursor and POOL/last
 // are written and never compared. Acquires that follow the same cursor at once
-// do race for the same slot; each loser picks another at random, among more and
-// more, and the acquires of one process do not race with each other at all.
+// do race for the same slot; each loser picks any other of those that it found
+// free, at random, and the acquires of one process do not race with each other at
+// all.
 //
 // # What is remembered
 //

@@ -19,24 +19,8 @@
 //
 // # How a free slot is found
 //
-// Tables slot and history hold what was granted. From slot follows, for each
-// ring (a range of machine IDs in one bit_seq, see package provider), when each
-// of its machine IDs can be granted again. That is kept as runs of neighbouring
-// machine IDs with the same time, so that a ring of 2^29 machine IDs that were
-// never granted is one row:
-//
-//	run: | 0 ── 4811: never | 4812: 12:07 | 4813: 12:09 | 4814 ── 8191: never |
-//
-// An index over (free_at, low) gives the least time, and among equals the next
-// one after the cursor, in O(log n). A grant of the same or a coarser bit_seq
-// sets its whole range to one value, because every slot in it was free and has
-// the same end now: one run, whatever the difference in size. A grant of a
-// finer bit_seq raises the one coarse machine ID that it lies in. Only a
-// release can lower a time; the coarse machine ID's is then the greatest end of
-// all finer records in it, which table inside keeps in order.
-//
-// A grant thus costs O(log n) for each ring of its pool, plus the runs that it
-// merges, each of which an earlier grant has paid for. A ring is built from the
-// records when its layout or range is first asked for. A pool has at most
-// maxRings; the one not used for longest gives way.
+// Tables slot and history hold what was granted. Package pool has the rules; table
+// segment keeps its line, and table cursor where each ring goes on. An index over
+// (free_at, low) gives the segment that is free for longest in O(log n). A line that
+// is missing is built from the records.
 package sqlite
