@@ -124,7 +124,7 @@ func TestUsageErrors(t *testing.T) {
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	subcommands := []string{"serve", "id", "inspect", "bounds", "sql", "status", "health", "state show", "state accept-epoch", "state reset-floor", "bench", "version"}
+	subcommands := []string{"serve", "id", "inspect", "bounds", "sql", "layout", "status", "health", "state show", "state accept-epoch", "state reset-floor", "bench", "version"}
 	for _, args := range []string{"", "--help"} {
 		help := s.Kazahanad(strings.Fields(args)...).OK(t)
 		for _, name := range subcommands {

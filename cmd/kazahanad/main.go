@@ -39,6 +39,7 @@ type cli struct {
 	Inspect     inspectCmd     `cmd:"" help:"Explain IDs, offline: when and by which machine ID they were made."`
 	Bounds      boundsCmd      `cmd:"" help:"Smallest and largest ID of a time or an interval, for range scans in a database; offline."`
 	SQL         sqlCmd         `cmd:"" name:"sql" help:"Print SQL functions that take IDs apart and give the IDs of a time, for a database."`
+	Layout      layoutCmd      `cmd:"" help:"Show what a layout holds and how long it lasts; compare it with the IDs of another system."`
 	Status      statusCmd      `cmd:"" help:"Show the running daemon's mode, scope, leases and counters."`
 	Health      healthCmd      `cmd:"" help:"Exit 0 if the running daemon can issue IDs."`
 	Leases      leasesCmd      `cmd:"" help:"Show what a provider has granted, and to whom; declare a store new."`

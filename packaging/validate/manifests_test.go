@@ -36,6 +36,7 @@ const (
 	daemonSetFile   = "../k8s-daemonset.yaml"
 	leaseServerFile = "../k8s-lease-server.yaml"
 	secretsFile     = "../k8s-secrets.yaml"
+	numberFile      = "../k8s-replica-number.yaml"
 )
 
 // userID is what everything runs as, user and group.
@@ -79,7 +80,7 @@ func decode(t *testing.T, manifest []byte) (objects []runtime.Object, err error)
 func manifests(t *testing.T) map[string][]runtime.Object {
 	t.Helper()
 	files, err := filepath.Glob("../k8s-*.yaml")
-	if err != nil || len(files) != 4 {
+	if err != nil || len(files) != 5 {
 		t.Fatalf("manifests: %v, %v", files, err)
 	}
 	all := map[string][]runtime.Object{}
@@ -115,8 +116,8 @@ func workloads(t *testing.T) (all []workload) {
 			}
 		}
 	}
-	if len(all) != 3 {
-		t.Fatalf("%d workloads, want the sidecar's, the DaemonSet and the lease server", len(all))
+	if len(all) != 4 {
+		t.Fatalf("%d workloads, want the sidecar's, the DaemonSet, the numbered one and the lease server", len(all))
 	}
 	return all
 }
@@ -453,9 +454,12 @@ func TestLeaseServerIsReached(t *testing.T) {
 		}
 		mustSelect(t, "who the NetworkPolicy lets in", network.Spec.Ingress[0].From[0].PodSelector, w.pod.Labels)
 		for _, c := range w.containers() {
-			if provider := env(c, "KAZAHANA_PROVIDER"); c.Image == imageName(t) && !strings.HasPrefix(provider, url) {
+			if provider := env(c, "KAZAHANA_PROVIDER"); (c.Image == imageName(t) || w.file == numberFile) && !strings.HasPrefix(provider, url) {
 				t.Errorf("%s: the provider is %s, and the Service %s", w.file, provider, url)
 			}
+		}
+		if w.file == numberFile { // it has no daemon whose metrics would need one
+			continue
 		}
 		theirs := find[*networkingv1.NetworkPolicy](t, w.file)[0]
 		mustSelect(t, w.file+": the NetworkPolicy", &theirs.Spec.PodSelector, w.pod.Labels)

@@ -1,0 +1,194 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/lock/locktest"
+	"github.com/kazahana/kazahana/internal/record/etcd"
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+)
+
+// inEtcd closes the client with the store.
+type inEtcd struct {
+	*lock.Records
+	records *etcd.Store
+	conn    *etcdconn.Client
+}
+
+func (e inEtcd) Close() error { return errors.Join(e.records.Close(), e.conn.Close()) }
+
+func openEtcd(cfg etcdconn.Config) (inEtcd, error) {
+	conn, err := etcdconn.Open(cfg)
+	if err != nil {
+		return inEtcd{}, err
+	}
+	records := etcd.New(conn)
+	return inEtcd{lock.OnRecords(records), records, conn}, nil
+}
+
+func TestEtcd(t *testing.T) {
+	locktest.Run(t, func(t *testing.T) locktest.Backend {
+		cfg := etcdtest.Shared(t)
+		return locktest.Backend{
+			Open: func() (lock.Store, error) { return openEtcd(cfg) },
+			Restart: func() error {
+				m := etcdtest.SharedMember()
+				m.Kill()
+				if err := m.Start(); err != nil {
+					return err
+				}
+				return etcdtest.Writable(m)
+			},
+			MinTTL:  2 * time.Second,
+			NoClock: true,
+		}
+	})
+}
+
+func configOf(members []*etcdtest.Member) etcdconn.Config {
+	cfg := etcdconn.Config{Prefix: etcdconn.DefaultPrefix}
+	for _, m := range members {
+		cfg.Endpoints = append(cfg.Endpoints, m.Client)
+	}
+	return cfg
+}
+
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// What clients see of a cluster whose members are frozen and killed, one after
+// the other, is what a lock can do, whatever became of the requests under way.
+func TestEtcdChaos(t *testing.T) {
+	ring.Deep(t)
+	const (
+		clients  = 4
+		between  = time.Second
+		patience = 600 * time.Millisecond
+	)
+	members := etcdtest.Cluster(t, 3, "http")
+	var stores []lock.Store
+	for range clients {
+		s, err := openEtcd(configOf(members))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		stores = append(stores, s)
+	}
+	ctx, cancel := context.WithCancel(testContext(t))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		calls, unknown, err := locktest.Hammer(ctx, stores, locktest.Allowed{NoClock: true, Resends: true}, time.Second, patience)
+		if err != nil {
+			t.Error(err)
+		}
+		t.Logf("%d calls, of %d nobody knows the outcome", calls, unknown)
+		if calls < 100 || unknown > calls/2 {
+			t.Error("the test does not show what it should")
+		}
+	}()
+	for _, m := range members { // one of them leads
+		time.Sleep(between)
+		m.Signal(syscall.SIGSTOP)
+		time.Sleep(between)
+		m.Signal(syscall.SIGCONT)
+		time.Sleep(between)
+		m.Kill()
+		if err := m.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(between)
+	cancel()
+	<-done
+}
+
+// A user needs to read and write the records, and nothing else.
+func TestEtcdRights(t *testing.T) {
+	members := etcdtest.Cluster(t, 1, "http")
+	admin, err := etcdtest.NewClient(clientv3.Config{Endpoints: configOf(members).Endpoints})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	ctx := testContext(t)
+	from := etcdconn.DefaultPrefix + "@rec/"
+	for _, step := range []func() error{
+		func() error { _, err := admin.RoleAdd(ctx, "locks"); return err },
+		func() error {
+			_, err := admin.RoleGrantPermission(ctx, "locks", from, clientv3.GetPrefixRangeEnd(from), clientv3.PermissionType(clientv3.PermReadWrite))
+			return err
+		},
+		func() error { _, err := admin.UserAdd(ctx, "kazahana", "secret"); return err },
+		func() error { _, err := admin.UserGrantRole(ctx, "kazahana", "locks"); return err },
+		func() error { _, err := admin.UserAdd(ctx, "nobody", "secret"); return err },
+		func() error { _, err := admin.UserAdd(ctx, "root", "root"); return err },
+		func() error { _, err := admin.UserGrantRole(ctx, "root", "root"); return err },
+		func() error { _, err := admin.AuthEnable(ctx); return err },
+	} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := configOf(members)
+	cfg.Username, cfg.PasswordFile = "kazahana", filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(cfg.PasswordFile, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := openEtcd(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	tokens, err := s.Notify(ctx, tenant, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	acquire := lock.Request{Op: lock.Acquire, Tenant: tenant, Key: key, Owner: "alice", RequestID: "1", LeaseID: lock.NewLeaseID(), TTLMS: 60_000}
+	renew := lock.Request{Op: lock.Renew, Tenant: tenant, Key: key, Owner: "alice", TTLMS: 60_000}
+	longer, release := renew, renew
+	longer.TTLMS, release.Op, release.TTLMS = 3_600_000, lock.Release, 0
+	for _, q := range []lock.Request{acquire, acquire, renew, longer} {
+		if _, err := s.Do(ctx, q); err != nil {
+			t.Errorf("%v: %v", q.Op, err)
+		}
+	}
+	if page, err := s.List(ctx, tenant, "", 1); err != nil || len(page) != 1 {
+		t.Errorf("listed are %+v, %v", page, err)
+	}
+	if _, err := s.Do(ctx, release); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-tokens:
+	case <-ctx.Done():
+		t.Error("the release is not told")
+	}
+	cfg.Username = "nobody"
+	other, err := openEtcd(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if l, err := other.Do(ctx, acquire); err == nil || lock.IsAnswer(err) {
+		t.Errorf("without the role: %+v, %v", l, err)
+	}
+	if _, err := other.Notify(ctx, tenant, key); err == nil {
+		t.Error("without the role, it is said that releases will be told")
+	}
+}
