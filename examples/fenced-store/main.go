@@ -93,7 +93,7 @@ func (s *store) use(r *http.Request, token int64, value []byte) ([]byte, error) 
 		_ = s.log.Encode(request{key, token, r.Header.Get("Writer"), value != nil, !refused})
 	}
 	if refused {
-		return nil, fmt.Errorf("the fencing token %d is old: somebody came with %d", token, e.token)
+		return nil, fmt.Errorf("the fencing token %d is old: another client came with %d", token, e.token)
 	}
 	e.token = max(e.token, token)
 	if value != nil {

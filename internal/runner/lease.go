@@ -84,7 +84,7 @@ func (h *LeaseHolding) missing(ctx context.Context, refusal error) error {
 		return lost
 	}
 	if errors.Is(refusal, provider.ErrBadSignature) {
-		return &LostError{Err: fmt.Errorf("machine ID %d was granted to somebody else: %w", h.Lease.ID, refusal), Gone: true}
+		return &LostError{Err: fmt.Errorf("machine ID %d was granted to another holder: %w", h.Lease.ID, refusal), Gone: true}
 	}
 	return &LostError{Err: fmt.Errorf("%s cannot be extended: %w", h.Name(), refusal), Gone: true}
 }

@@ -86,8 +86,7 @@ func newMachine(c Config) *machine {
 }
 
 // next returns the action that is due now or, if there is none, how long to wait at most
-// before calling next again. An action stays due until the machine is told that it was
-// done.
+// before calling next again. An action stays due until it is reported as done.
 func (m *machine) next(boot time.Duration, wallMS int64) (due action, pause time.Duration) {
 	if m.phase == running && wallMS < m.beginMS && m.lost == nil {
 		m.lost = fmt.Errorf("this host's clock was set back to before %s began: IDs dated by it may repeat those of the former holder", m.name)

@@ -27,6 +27,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // childEnv has the test binary be a server: the file and the address.
@@ -178,6 +179,7 @@ func newDir(t *testing.T) string {
 
 // Each client has a server of its own, in front of one file.
 func TestConformance(t *testing.T) {
+	ring.All(t)
 	locktest.Run(t, func(t *testing.T) locktest.Backend {
 		dir := newDir(t)
 		var now atomic.Int64

@@ -25,6 +25,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/otlptest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) {
@@ -419,6 +420,7 @@ func TestMethod(t *testing.T) {
 // A collector that takes everything and never answers holds nobody up, and fills no
 // log.
 func TestHangingCollector(t *testing.T) {
+	ring.All(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
 	if err != nil {
 		t.Fatal(err)

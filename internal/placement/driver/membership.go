@@ -105,5 +105,5 @@ func (d *Driver) askMembership(ctx context.Context, r lock.Request) {
 	if err != nil && ctx.Err() == nil {
 		d.failed("membership", err)
 	}
-	d.step(func(now placement.Moment) Effects { return d.core.Answered(l, err, now) })
+	d.step(func(now placement.Moment) Effects { return d.core.Answered(r.Op, l, err, now) })
 }

@@ -25,7 +25,7 @@ class Lost:
     def __init__(self, check: Callable[[float | None], str | None]) -> None:
         self._check = check
         self._reason: str | None = None
-        self.given_back = False  # "released" is also what the daemon says when somebody else has done it
+        self.given_back = False  # the daemon's reason is also "released" if another connection released the lock
 
     @property
     def reason(self) -> str | None:

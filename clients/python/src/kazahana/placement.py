@@ -152,7 +152,7 @@ class Roster(Generic[A, L]):
         queue, activation = self._queues[work.key], work.activation
         queue.popleft()
         if work.doing == ACTIVATE and error is None:
-            if work.dropped:  # nobody else will end it
+            if work.dropped:  # so it must be ended here
                 queue.appendleft(Work(END, activation))
             else:
                 self.live[work.key] = activation
