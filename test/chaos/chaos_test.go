@@ -54,11 +54,14 @@ var chaosScenarios = []chaosScenario{
 	{name: "redis-emptied", about: "Redis is killed, and comes back without its data", run: chaosRedisEmptied, short: true},
 	{name: "redis-frozen", about: "Redis is frozen for longer than a term", run: chaosRedisFrozen},
 	{name: "etcd", about: "one of three etcd members is killed, then a second; then both come back", run: chaosEtcd},
+	{name: "postgres", about: "PostgreSQL is killed, and comes back", run: chaosPostgres},
+	{name: "postgres-failover", about: "the PostgreSQL primary is killed, and an asynchronous standby is promoted", run: chaosPostgresFailover},
 	{name: "lease-server", about: "a lease server on SQLite is killed, and comes back", run: chaosLeaseServer},
 	{name: "two-lease-servers", about: "of two lease servers on one Redis one is killed, then the other; then both come back", run: chaosTwoLeaseServers},
 	{name: "locks-sqlite", about: "who serves locks from SQLite is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInSQLite}, short: true},
 	{name: "locks-redis", about: "who serves locks from Redis is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInRedis, jumps: true}},
 	{name: "locks-etcd", about: "who serves locks from etcd is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInEtcd, late: true}},
+	{name: "locks-postgres", about: "who serves locks from PostgreSQL is killed again and again, and holders are stopped past their terms", locks: &chaosLocks{store: (*chaos).locksInPostgres}},
 	{name: "rooms", about: "daemons that place chat rooms are killed, stopped and frozen", rooms: true, short: true},
 }
 

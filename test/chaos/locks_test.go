@@ -14,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
 // chaosLocks is a scenario of locks and sequences.
@@ -77,6 +78,8 @@ func (c *chaos) locksInSQLite() string { return "sqlite:" + c.Path("locks.db") }
 func (c *chaos) locksInRedis() string { return c.Initialised(c.StartRedis().URL()) }
 
 func (c *chaos) locksInEtcd() string { return c.EtcdURL(c.StartEtcd()) }
+
+func (c *chaos) locksInPostgres() string { return postgrestest.New(c.T).URL() }
 
 // lockProcesses are those that use locks.
 type lockProcesses struct {

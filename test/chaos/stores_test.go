@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
 func chaosRedisFailover(c *chaos) {
@@ -83,6 +84,37 @@ func chaosEtcd(c *chaos) {
 		c.RunEtcd(members[1])
 	})
 	c.say("started both again")
+}
+
+func chaosPostgres(c *chaos) {
+	server := postgrestest.New(c.T)
+	c.start(server.URL(c.terms()))
+	c.pause(c.term * 3 / 2)
+	c.breaks(server.Kill)
+	c.say("killed PostgreSQL with -9")
+	c.crash()
+	c.outage()
+	c.crash()
+	c.mends(server.Start)
+	c.say("started it again: it has forgotten nothing")
+}
+
+// chaosPostgresFailover has the standby take over the primary's socket, as a virtual
+// address would.
+func chaosPostgresFailover(c *chaos) {
+	primary := postgrestest.New(c.T)
+	c.start(primary.URL(c.terms()))
+	standby := primary.Standby("standby")
+	c.pause(c.term * 3 / 2)
+	c.breaks(primary.Kill)
+	c.say("killed the primary with -9")
+	c.crash()
+	standby.TakeOver(primary)
+	standby.Promote()
+	c.granting(c.breaking.Add(c.fence()))
+	c.say("promoted a standby that nobody waited for; the fence is due for %v", c.fence())
+	c.pause(c.term / 2)
+	c.crash()
 }
 
 func chaosLeaseServer(c *chaos) {

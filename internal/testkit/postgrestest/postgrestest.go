@@ -424,4 +424,18 @@ func (s *Server) Own(path string) {
 func (s *Server) AddArgs(args ...string) { s.args = append(s.args, args...) }
 
 // Move is a URL of another server, for this one.
-func (s *Server) Move(url string, from *Server) string { return strings.ReplaceAll(url, from.Dir, s.Dir) }
+func (s *Server) Move(url string, from *Server) string {
+	return strings.ReplaceAll(url, from.Dir, s.Dir)
+}
+
+// TakeOver has the server answer at the socket of another one, which was killed.
+func (s *Server) TakeOver(from *Server) {
+	s.tb.Helper()
+	name := "/.s.PGSQL." + Port
+	if err := os.RemoveAll(from.Dir + name); err != nil {
+		s.tb.Fatal(err)
+	}
+	if err := os.Symlink(s.Dir+name, from.Dir+name); err != nil {
+		s.tb.Fatal(err)
+	}
+}
