@@ -5,7 +5,7 @@
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
 # need they install.
 
-# A part of a pipe that fails fails the target.
+# If a part of a pipe fails, the target fails.
 SHELL       := bash
 .SHELLFLAGS := -o pipefail -c
 

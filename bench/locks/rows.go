@@ -138,10 +138,11 @@ func (r row) measure(ctx context.Context, s *subject, name string, duration time
 	began := time.Now()
 	for i := range r.clients {
 		all.Go(func() {
-			for !over.Load() {
+			// Once at least, however slow the machine is.
+			for first := true; first || !over.Load(); first = false {
 				amount, took, err := r.work(working, s.clients[i%len(s.clients)], i, common)
 				if err != nil {
-					if !over.Load() {
+					if first || !over.Load() {
 						errs[i] = err
 						over.Store(true)
 						stop(errStop)

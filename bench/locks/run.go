@@ -141,8 +141,8 @@ func (b *bench) round(ctx context.Context, round int) error {
 
 func (b *bench) defers(f func()) { b.closers = append(b.closers, f) }
 
-// add opens a store in process, and a daemon on it.
-func (b *bench) add(ctx context.Context, name, url string) error {
+// add opens a store in process, and a daemon on another URL or the same.
+func (b *bench) add(ctx context.Context, name, url, ofDaemon string) error {
 	store, err := stores.Open(url, stores.Options{})
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (b *bench) add(ctx context.Context, name, url string) error {
 		return err
 	}
 	b.subjects = append(b.subjects, &subject{name, within, []client{inProcess{host, sequence.NewBlocks(store.Sequences, elapsed{}.Elapsed)}}})
-	return b.addDaemon(ctx, name, url)
+	return b.addDaemon(ctx, name, ofDaemon)
 }
 
 type elapsed struct{}
@@ -197,7 +197,8 @@ func (b *bench) addDaemon(ctx context.Context, name, url string) error {
 }
 
 func (b *bench) openSQLite(ctx context.Context) error {
-	if err := b.add(ctx, onSQLite, "sqlite:"+filepath.Join(b.dir, "locks.db")); err != nil {
+	// Processes without a live directory in common cannot use one file.
+	if err := b.add(ctx, onSQLite, "sqlite:"+filepath.Join(b.dir, "locks.db"), "sqlite:"+filepath.Join(b.dir, "daemon.db")); err != nil {
 		return err
 	}
 	// One lease server can use a file.
@@ -260,7 +261,7 @@ func (b *bench) openRedis(ctx context.Context) error {
 		return err
 	}
 	b.subjects = append(b.subjects, &subject{onRedis, bare, []client{bareRedis{c}}})
-	return b.add(ctx, onRedis, "redis+unix:"+sock)
+	return b.add(ctx, onRedis, "redis+unix:"+sock, "redis+unix:"+sock)
 }
 
 func (b *bench) openEtcd(ctx context.Context) error {
@@ -305,5 +306,5 @@ func (b *bench) openEtcd(ctx context.Context) error {
 		s.clients = append(s.clients, bareEtcd{session})
 	}
 	b.subjects = append(b.subjects, s)
-	return b.add(ctx, onEtcd, "etcd://"+address)
+	return b.add(ctx, onEtcd, "etcd://"+address, "etcd://"+address)
 }

@@ -62,7 +62,7 @@ func (c overHTTP) acquire(ctx context.Context, key string, wait time.Duration) (
 	var l lock.Lease
 	var err error
 	if wait > 0 {
-		l, err = c.locks.(lock.Waiter).AcquireWithin(ctx, r, wait)
+		l, err = c.locks.AcquireWithin(ctx, r, wait)
 	} else {
 		l, err = c.locks.Do(ctx, r)
 	}

@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	// firstConnect is how long a daemon that was never reached is waited for:
-	// one that is being started gets its time, a missing one is told soon.
+	// firstConnect is how long to wait for a daemon that was never reached: long enough
+	// for one that is starting, and short enough to report a missing one soon.
 	firstConnect = time.Second
 	// The pause before a connection is tried again doubles from one to the other.
 	minPause = 5 * time.Millisecond
 	maxPause = 200 * time.Millisecond
 )
 
-// dialer connects to the daemon. Its errors are *DaemonUnavailableErrors, and
-// hopeless ones where waiting cannot help.
+// dialer connects to the daemon. Its errors are *DaemonUnavailableErrors, and hopeless if
+// waiting cannot help.
 type dialer func(context.Context) (net.Conn, error)
 
-// channel is one connection at a time, and another one whenever it is lost.
+// channel keeps one connection, and makes another whenever it is lost.
 type channel struct {
 	dial   dialer
 	single bool                              // no call makes a second attempt
-	told   func(*wire.Client, *wire.Request) // of what the daemon sends by itself; may be nil
+	told   func(*wire.Client, *wire.Request) // called for messages that are not answers; may be nil
 	ctx    context.Context                   // ends with the channel
 	end    context.CancelFunc
 	work   sync.WaitGroup // openings
@@ -43,7 +43,7 @@ type channel struct {
 	connected    bool // ever
 }
 
-// opening is an attempt to connect, which all who need a connection share.
+// opening is an attempt to connect, shared by all calls that need a connection.
 type opening struct {
 	done chan struct{} // closed when the others are set
 	conn *wire.Client
@@ -55,8 +55,8 @@ func newChannel(dial dialer, single bool, told func(*wire.Client, *wire.Request)
 	return &channel{dial: dial, single: single, told: told, ctx: ctx, end: end, former: map[*wire.Client]struct{}{}}
 }
 
-// close fails the calls under way with ErrClosed, and returns when nothing of
-// the channel runs any more.
+// close fails the calls under way with ErrClosed, and returns when the channel's
+// goroutines have ended.
 func (c *channel) close() {
 	c.mu.Lock()
 	c.end() // under the lock: no opening begins after it
@@ -78,12 +78,13 @@ func (c *channel) close() {
 type request struct {
 	method string
 	params []any
-	// options are the last parameter, if any, given how long the daemon may take.
+	// options returns the last parameter for the time that the daemon may take.
+	// Optional.
 	options func(time.Duration) any
 }
 
-// call asks until there is an answer, or the time is up. Every method that it is
-// used for can be repeated without harm.
+// call repeats the request until there is an answer, or the time is up. It is used only
+// for methods that can be repeated without harm.
 func (c *channel) call(ctx context.Context, timeout time.Duration, r request, result any) error {
 	return c.do(ctx, timeout, r.method, func(ctx context.Context, conn *wire.Client) error {
 		params := r.params
@@ -109,16 +110,16 @@ func (c *channel) once(ctx context.Context, conn *wire.Client, method string, re
 	return err
 }
 
-// verdict says what an attempt's error means.
+// verdict is the consequence of an attempt's error.
 type verdict uint8
 
 const (
-	final   verdict = iota // it is the call's
+	final   verdict = iota // the call fails with it
 	again                  // another attempt may succeed
 	expired                // the context is done
 )
 
-// againError is what an attempt returns that is worth another connection.
+// againError is an attempt's error that is worth another attempt.
 type againError struct{ error }
 
 // do makes attempts until one succeeds, or fails for good, or the time is up.
@@ -165,7 +166,7 @@ func (c *channel) attempt(ctx context.Context, attempt func(context.Context, *wi
 	return c.judge(ctx, conn, err)
 }
 
-// judge says what an attempt's error is to the caller, and what it means.
+// judge returns the verdict on an attempt's error, and the error for the caller.
 func (c *channel) judge(ctx context.Context, conn *wire.Client, err error) (verdict, error) {
 	var refusal *wire.Error
 	var garbage *wire.ParseError
@@ -181,7 +182,7 @@ func (c *channel) judge(ctx context.Context, conn *wire.Client, err error) (verd
 		c.answered()
 		return final, fromWire(refusal)
 	case errors.As(err, &garbage):
-		return final, &Error{Code: ErrProtocol, Message: "what answers is no kazahana daemon: " + garbage.Error()}
+		return final, &Error{Code: ErrProtocol, Message: "the peer is not a kazahana daemon: " + garbage.Error()}
 	case errors.Is(err, wire.ErrClosed) && c.ctx.Err() != nil:
 		return final, ErrClosed
 	case errors.Is(err, wire.ErrConnectionLost):
@@ -192,7 +193,7 @@ func (c *channel) judge(ctx context.Context, conn *wire.Client, err error) (verd
 	return final, fmt.Errorf("kazahana: %w", err)
 }
 
-// judgeConnect says what it means that there is no connection.
+// judgeConnect returns the verdict on a failed connection.
 func (c *channel) judgeConnect(err error) verdict {
 	switch {
 	case !errors.Is(err, ErrDaemonUnavailable) && !errors.Is(err, ErrClosed):
@@ -279,15 +280,15 @@ func (c *channel) open(o *opening, pause time.Duration) {
 	}
 }
 
-// answered notes that the daemon is well.
+// answered notes that the daemon has answered.
 func (c *channel) answered() {
 	c.mu.Lock()
 	c.failures = 0
 	c.mu.Unlock()
 }
 
-// retire sends nothing more over a connection, which is left open for the
-// answers that are still to come.
+// retire stops using a connection for new requests. It stays open for the answers that
+// are still due.
 func (c *channel) retire(conn *wire.Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// A Client asks the daemon of this host. It connects with the first call, and
-// again whenever it has to. Any number of goroutines may share it: their calls
-// are pipelined over its one connection.
+// A Client calls the daemon of this host. It connects at the first call, and again when
+// the connection is lost. Any number of goroutines may share it: their calls are
+// pipelined over one connection.
 type Client struct {
 	*channel
 	service string
@@ -20,7 +20,7 @@ type Client struct {
 	ahead   *prefetcher // nil: without
 }
 
-// New returns a Client. It does not connect: an error is about the options.
+// New returns a Client. It does not connect; errors are about the options.
 func New(opts ...Option) (*Client, error) {
 	s := settings{dial: dialSocket(""), timeout: DefaultTimeout}
 	for _, opt := range opts {
@@ -41,8 +41,8 @@ func New(opts ...Option) (*Client, error) {
 	return c, nil
 }
 
-// Close fails the calls under way with ErrClosed, and closes the connection.
-// Locks that the Client took live on.
+// Close fails the calls under way with ErrClosed, and closes the connection. Locks that
+// the Client took have connections of their own and stay held.
 func (c *Client) Close() error {
 	c.channel.close()
 	if c.ahead != nil {
@@ -67,14 +67,14 @@ type idOptions struct {
 	RegularOnly bool   `json:"regular_only,omitempty"`
 }
 
-// The daemon is told to give up this part of the time, and at most so much,
-// earlier than the call does: its error tells more.
+// The daemon's time limit is shorter than the call's by this part, and by this much at
+// most: the daemon's error says more than a timeout here.
 const (
 	marginPart = 20
 	maxMargin  = 100 * time.Millisecond
 )
 
-// maxDaemonWait is the longest that the daemon can be told to wait for an ID.
+// maxDaemonWait is the daemon's maximum of timeout_ms.
 const maxDaemonWait = time.Hour
 
 func (o callOptions) ids(format string) func(time.Duration) any {
@@ -85,9 +85,9 @@ func (o callOptions) ids(format string) func(time.Duration) any {
 	}
 }
 
-// NextID returns an ID, greater than every one that was returned before the call
-// (of the same service). With WithPrefetch it mostly comes from memory, and is
-// greater than those that this Client returned before.
+// NextID returns an ID that is greater than every ID of the service that was returned
+// before the call. With WithPrefetch it usually comes from memory, and is greater than the
+// earlier ones of this Client only.
 func (c *Client) NextID(ctx context.Context, opts ...CallOption) (ID, error) {
 	if c.ahead != nil && len(opts) == 0 {
 		if id, ok := c.ahead.take(); ok {
@@ -98,7 +98,7 @@ func (c *Client) NextID(ctx context.Context, opts ...CallOption) (ID, error) {
 	return c.askID(ctx, opts)
 }
 
-// askID is apart from NextID, whose way to memory is short without it.
+// askID is a function of its own to keep the path of prefetched IDs in NextID short.
 func (c *Client) askID(ctx context.Context, opts []CallOption) (ID, error) {
 	if c.ahead != nil {
 		defer c.ahead.drop()
@@ -108,7 +108,7 @@ func (c *Client) askID(ctx context.Context, opts []CallOption) (ID, error) {
 	return ID(id), err
 }
 
-// NextIDs returns n IDs, ascending: 1 to MaxBatch.
+// NextIDs returns n ascending IDs; n is 1 to MaxBatch.
 func (c *Client) NextIDs(ctx context.Context, n int, opts ...CallOption) ([]ID, error) {
 	if c.ahead != nil {
 		defer c.ahead.drop()
@@ -128,10 +128,10 @@ func (c *Client) NextIDs(ctx context.Context, n int, opts ...CallOption) ([]ID, 
 }
 
 func miscounted(got, want int) error {
-	return &Error{Code: ErrProtocol, Message: fmt.Sprintf("%d IDs came where %d were asked for", got, want)}
+	return &Error{Code: ErrProtocol, Message: fmt.Sprintf("the answer has %d IDs instead of %d", got, want)}
 }
 
-// NextExternalIDs returns n IDs in their external spelling, ascending as IDs.
+// NextExternalIDs returns n external IDs, in the order of their IDs.
 func (c *Client) NextExternalIDs(ctx context.Context, n int, opts ...CallOption) (externals []string, err error) {
 	if c.ahead != nil {
 		defer c.ahead.drop()
@@ -140,7 +140,7 @@ func (c *Client) NextExternalIDs(ctx context.Context, n int, opts ...CallOption)
 	return externals, err
 }
 
-// ofService asks a method whose one option is the service.
+// ofService calls a method whose only option is the service.
 func (c *Client) ofService(ctx context.Context, opts []CallOption, method string, result any, params ...any) error {
 	if o := c.options(opts); o.service != "" {
 		params = append(params, map[string]any{"service": o.service})
@@ -148,8 +148,8 @@ func (c *Client) ofService(ctx context.Context, opts []CallOption, method string
 	return c.call(ctx, c.timeout, request{method: method, params: params}, result)
 }
 
-// Inspect takes an ID apart by the service's present layout. Layout.Inspect does
-// it without the daemon.
+// Inspect takes an ID apart by the service's present layout. Layout.Inspect works without
+// the daemon.
 func (c *Client) Inspect(ctx context.Context, id ID, opts ...CallOption) (Inspection, error) {
 	var in snowflake.Inspection
 	if err := c.ofService(ctx, opts, "Inspect", &in, int64(id)); err != nil {
@@ -168,25 +168,26 @@ func (c *Client) IsFallback(ctx context.Context, id ID, opts ...CallOption) (boo
 // have, for a range scan over a column of IDs.
 func (c *Client) Bounds(ctx context.Context, from, to time.Time, opts ...CallOption) (smallest, largest ID, err error) {
 	var bounds []uint64
-	// The daemon counts in milliseconds: the one that `to` is in belongs to it.
+	// The daemon counts in milliseconds: round up, so that the one with `to` belongs to
+	// the interval.
 	end := to.Add(time.Millisecond - 1).UnixMilli()
 	if err := c.ofService(ctx, opts, "Bounds", &bounds, from.UnixMilli(), end); err != nil {
 		return 0, 0, err
 	}
 	if len(bounds) != 2 {
-		return 0, 0, &Error{Code: ErrProtocol, Message: fmt.Sprintf("%d bounds came where 2 are due", len(bounds))}
+		return 0, 0, &Error{Code: ErrProtocol, Message: fmt.Sprintf("the answer has %d bounds instead of 2", len(bounds))}
 	}
 	return ID(bounds[0]), ID(bounds[1]), nil
 }
 
-// ToExternal spells an ID for the outside, with the service's secret, which the
-// daemon knows.
+// ToExternal returns the external ID, made with the service's secret, which the daemon
+// knows.
 func (c *Client) ToExternal(ctx context.Context, id ID, opts ...CallOption) (external string, err error) {
 	err = c.ofService(ctx, opts, "ToExternal", &external, int64(id))
 	return external, err
 }
 
-// ToInternal returns the ID behind an external spelling.
+// ToInternal returns the ID of an external ID.
 func (c *Client) ToInternal(ctx context.Context, external string, opts ...CallOption) (ID, error) {
 	o := c.options(opts)
 	options := map[string]any{}
@@ -212,7 +213,7 @@ func (c *Client) uuid(ctx context.Context, version int) (text string, err error)
 	return text, err
 }
 
-// Ping asks for a sign of life.
+// Ping checks that the daemon answers.
 func (c *Client) Ping(ctx context.Context) error {
 	return c.call(ctx, c.timeout, request{method: "Ping"}, nil)
 }
@@ -223,13 +224,13 @@ func (c *Client) NextSequence(ctx context.Context, key string, opts ...CallOptio
 	return value, err
 }
 
-// NextSequences returns the next n values of a sequence, ascending: 1 to MaxBatch.
+// NextSequences returns the next n values of a sequence, ascending; n is 1 to MaxBatch.
 func (c *Client) NextSequences(ctx context.Context, key string, n int, opts ...CallOption) (values []int64, err error) {
 	err = c.sequence(ctx, opts, "Sequence.NextBatch", &values, key, n)
 	return values, err
 }
 
-// sequence sends one request ID with every attempt, so that none takes values twice.
+// sequence sends the same request ID with every attempt, so that values are taken once.
 func (c *Client) sequence(ctx context.Context, opts []CallOption, method string, result any, params ...any) error {
 	id := c.options(opts).requestID
 	if id == "" {
@@ -238,10 +239,10 @@ func (c *Client) sequence(ctx context.Context, opts []CallOption, method string,
 	return c.call(ctx, c.timeout, request{method: method, params: append(params, map[string]any{"request_id": id})}, result)
 }
 
-// Call calls any method of the daemon, by its name on the wire: see
-// docs/protocol.md. It is repeated when the connection is lost, so it must be
-// one that can be carried out twice without harm, by its nature or by a
-// request_id among the params. Structs use their json tags; result may be nil.
+// Call calls any method of the daemon by its name on the wire: see docs/protocol.md. It
+// repeats the call when the connection is lost, so the method must be idempotent, by its
+// nature or by a request_id among the params. Structs use their json tags; result may be
+// nil.
 func (c *Client) Call(ctx context.Context, method string, result any, params ...any) error {
 	return c.call(ctx, c.timeout, request{method: method, params: params}, result)
 }

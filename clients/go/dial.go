@@ -12,17 +12,16 @@ import (
 	"github.com/kazahana/kazahana/internal/address"
 )
 
-// errHopeless marks failures that waiting does not end: somebody has to change
-// something first.
+// errHopeless marks failures that do not end by waiting.
 var errHopeless = errors.New("waiting cannot help")
 
-// hopeless is such a failure.
+// hopeless is an error that wraps errHopeless.
 type hopeless struct{ error }
 
 func (e hopeless) Unwrap() error        { return e.error }
 func (e hopeless) Is(target error) bool { return target == errHopeless }
 
-// dialSocket connects to the socket, or to the one that is found at the time.
+// dialSocket connects to the socket at path or, if path is empty, to the first one found.
 func dialSocket(path string) dialer {
 	return func(ctx context.Context) (net.Conn, error) {
 		path := path
@@ -44,7 +43,7 @@ func dialSocket(path string) dialer {
 	}
 }
 
-// dialWith connects by the user's own function.
+// dialWith connects with the user's own function.
 func dialWith(dial func(context.Context) (net.Conn, error)) dialer {
 	return func(ctx context.Context) (net.Conn, error) {
 		conn, err := dial(ctx)
@@ -55,11 +54,11 @@ func dialWith(dial func(context.Context) (net.Conn, error)) dialer {
 	}
 }
 
-// connectError says why nobody answers, and what helps.
+// connectError explains why no daemon answers, and what to do.
 func connectError(path string, err error) error {
 	var call *os.SyscallError
 	if errors.As(err, &call) {
-		err = call.Err // without the operation, and the path
+		err = call.Err // without the operation and the path
 	}
 	info, statErr := os.Stat(path)
 	switch {

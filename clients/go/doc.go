@@ -9,24 +9,22 @@
 //
 // # Connections
 //
-// A Client connects with its first call, and has one connection that all
-// goroutines share: their calls are pipelined. When the connection is lost, or
-// the daemon says that it is stopping, the Client connects again and repeats the
-// calls that were under way, for as long as the context and the timeout allow.
-// That is harmless: an ID that nobody received is a gap, and a sequence knows
-// the request by an ID that is sent with it. So a restart of the daemon costs a
-// caller time, and no error. A Client that never reached a daemon gives up after
-// a second. WithSingleAttempt has none of this.
+// A Client connects at its first call, and has one connection that all goroutines share:
+// their calls are pipelined. When the connection is lost, or the daemon answers that it is
+// stopping, the Client connects again and repeats the calls under way, for as long as the
+// context and the timeout allow. That is harmless: an ID whose answer is lost leaves a
+// gap, and a sequence recognises a repeated request by its request ID. So a restart of the
+// daemon costs callers time, but no errors. A Client that has never reached a daemon gives
+// up after a second. WithSingleAttempt switches all of this off.
 //
 // # Order
 //
-// An ID is greater than every ID that was returned, to whomever on this host,
-// before the call for it. WithPrefetch trades this for speed: an ID is then up to
-// its maximal age older than the call, and greater than those that this Client
-// returned before.
+// An ID is greater than every ID that any process of this host received before the call.
+// WithPrefetch trades this for speed: an ID may then be older than the call, by the
+// maximal age at most, and is greater than the earlier IDs of this Client only.
 //
 // # Errors
 //
-// Errors have a Code, the same in all languages, for errors.Is; those that tell
-// more are of a type of their own, for errors.As. See Code.
+// Errors have a Code, the same in all languages, for errors.Is. Errors with further facts
+// have types of their own, for errors.As. See Code.
 package kazahana

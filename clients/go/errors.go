@@ -11,8 +11,8 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// A Code names what went wrong, the same in every language. Codes are errors
-// themselves, to be asked for with errors.Is:
+// A Code is the kind of an error, the same in every language. Codes are errors themselves,
+// for errors.Is:
 //
 //	if errors.Is(err, kazahana.ErrLockHeld) { ... }
 type Code string
@@ -20,28 +20,27 @@ type Code string
 // Error returns the code.
 func (c Code) Error() string { return string(c) }
 
-// The codes. Those with facts to tell come as an error of a type of their own,
-// which errors.As finds.
+// The codes. Errors with further facts have types of their own, for errors.As.
 const (
 	ErrClockBackward     Code = "CLOCK_BACKWARD"      // a *ClockBackwardError
 	ErrLeaseAcquisition  Code = "LEASE_ACQUISITION"   // a *LeaseAcquisitionError
 	ErrNoProvider        Code = "NO_PROVIDER"         // no provider is configured, and fallback IDs are not allowed
 	ErrTimeout           Code = "TIMEOUT"             // a *RequestTimeoutError
 	ErrTimestampOverflow Code = "TIMESTAMP_OVERFLOW"  // the layout's time is used up
-	ErrUnknownService    Code = "UNKNOWN_SERVICE"     // the message names those there are
+	ErrUnknownService    Code = "UNKNOWN_SERVICE"     // the message names the existing ones
 	ErrUnknownMethod     Code = "UNKNOWN_METHOD"      // the daemon is older than this package
-	ErrInvalidParams     Code = "INVALID_PARAMS"      // the message says what would be right
+	ErrInvalidParams     Code = "INVALID_PARAMS"      // the message says what is allowed
 	ErrInvalidExternalID Code = "INVALID_EXTERNAL_ID" // likewise
 	ErrPermissionDenied  Code = "PERMISSION_DENIED"   // the daemon does not serve this user
-	ErrOverloaded        Code = "OVERLOADED"          // a limit of the daemon's is reached
-	ErrShuttingDown      Code = "SHUTTING_DOWN"       // only if no other daemon came in time
-	ErrRequestIDReused   Code = "REQUEST_ID_REUSED"   // the request ID stands for another request
+	ErrOverloaded        Code = "OVERLOADED"          // a limit of the daemon is reached
+	ErrShuttingDown      Code = "SHUTTING_DOWN"       // the daemon is stopping, and no other started in time
+	ErrRequestIDReused   Code = "REQUEST_ID_REUSED"   // the request ID was used for another request
 	ErrNoStore           Code = "NO_STORE"            // the daemon keeps no locks and sequences
 	ErrStoreUnavailable  Code = "STORE_UNAVAILABLE"   // the store of locks and sequences fails
 	ErrLockHeld          Code = "LOCK_HELD"           // a *LockHeldError
-	ErrLockNotOwned      Code = "LOCK_NOT_OWNED"      // somebody else holds the lock, or nobody
+	ErrLockNotOwned      Code = "LOCK_NOT_OWNED"      // another owner holds the lock, or none does
 	ErrLockExpired       Code = "LOCK_EXPIRED"        // the lock's term is over
-	ErrLockNotFound      Code = "LOCK_NOT_FOUND"      // nobody has held the lock lately
+	ErrLockNotFound      Code = "LOCK_NOT_FOUND"      // no owner has held the lock recently
 	ErrLockFenced        Code = "LOCK_FENCED"         // a *FencedError
 	ErrLockLost          Code = "LOCK_LOST"           // a *LockLostError
 	ErrSequenceExhausted Code = "SEQUENCE_EXHAUSTED"  // a *SequenceExhaustedError
@@ -52,17 +51,16 @@ const (
 	ErrActivationEnded   Code = "ACTIVATION_ENDED"    // an *ActivationEndedError
 	ErrWatchEnded        Code = "WATCH_ENDED"         // a *WatchEndedError
 	ErrDaemonUnavailable Code = "DAEMON_UNAVAILABLE"  // a *DaemonUnavailableError
-	ErrProtocol          Code = "PROTOCOL_ERROR"      // what answers is no kazahana daemon
+	ErrProtocol          Code = "PROTOCOL_ERROR"      // the peer is not a kazahana daemon
 	ErrClosed            Code = "CLIENT_CLOSED"       // the Client was closed
 )
 
-// An Error is what the daemon answered instead of a result. Every error with a
-// code can be had as one, with errors.As, but for those that arise without a
-// daemon: of the package's own types, and ErrClosed.
+// An Error is an error that the daemon answered. errors.As finds one in every error with a
+// code, except in errors that arise without an answer of the daemon, such as ErrClosed.
 type Error struct {
 	Code    Code
-	Message string            // one line, for people
-	Details map[string]string // facts, by the daemon's names: backward_ms, cause
+	Message string            // one line
+	Details map[string]string // facts by the daemon's names, such as backward_ms or cause
 }
 
 // Error returns the code, the message and the details, in the form of the wire.
@@ -79,7 +77,7 @@ func (e *Error) wire() *wire.Error {
 	return w
 }
 
-// number is a detail as an integer; 0 if the daemon did not tell it.
+// number is a detail as an integer; 0 if it is missing.
 func (e *Error) number(key string) int64 {
 	n, _ := strconv.ParseInt(e.Details[key], 10, 64)
 	return n
@@ -90,27 +88,26 @@ func (e *Error) milliseconds(key string) time.Duration {
 }
 
 // ClockBackwardError: the host's clock was set back by more than the daemon's
-// max_backward. It names the Network Time Protocol's slewing as the remedy.
+// max_backward. Its text recommends NTP with slewing.
 type ClockBackwardError struct {
 	Backward, Limit time.Duration
-	Err             *Error // as it was answered
+	Err             *Error // the daemon's answer
 }
 
 func (e *ClockBackwardError) Error() string { return e.Err.Error() }
 func (e *ClockBackwardError) Unwrap() error { return e.Err }
 
-// LeaseAcquisitionError: the daemon holds no valid lease, and may not make a
-// fallback ID.
+// LeaseAcquisitionError: the daemon holds no valid lease, and a fallback ID is not
+// allowed.
 type LeaseAcquisitionError struct {
-	Cause string // why it got none
+	Cause string // why it got no lease
 	Err   *Error
 }
 
 func (e *LeaseAcquisitionError) Error() string { return e.Err.Error() }
 func (e *LeaseAcquisitionError) Unwrap() error { return e.Err }
 
-// RequestTimeoutError: the call's time ran out. It is context.DeadlineExceeded
-// as well.
+// RequestTimeoutError: the call's time ran out. It also is context.DeadlineExceeded.
 type RequestTimeoutError struct {
 	Waited time.Duration
 	Cause  string // clock, sequence or lease, if the daemon knows what it waited for
@@ -123,12 +120,13 @@ func (e *RequestTimeoutError) Unwrap() error { return e.Err }
 // Is reports whether target is context.DeadlineExceeded.
 func (e *RequestTimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// Timeout reports true, as net.Error wants it.
+// Timeout returns true, for net.Error.
 func (e *RequestTimeoutError) Timeout() bool { return true }
 
-// LockHeldError: somebody else holds the lock; of Resolve, that of the activation.
+// LockHeldError: another owner holds the lock, or with Resolve, another host the
+// activation.
 type LockHeldError struct {
-	RetryAfter time.Duration // when it ends, unless it is renewed
+	RetryAfter time.Duration // time until it ends, unless it is renewed
 	Owner      string
 	Err        *Error
 }
@@ -136,8 +134,8 @@ type LockHeldError struct {
 func (e *LockHeldError) Error() string { return e.Err.Error() }
 func (e *LockHeldError) Unwrap() error { return e.Err }
 
-// FencedError: the store of locks or sequences may have forgotten some, and
-// grants none until a time (the zero time: until its operator says how it goes on).
+// FencedError: the store of locks or sequences may have forgotten some, and grants none
+// until a time. The zero time means: until an operator says how to go on.
 type FencedError struct {
 	Until time.Time
 	Err   *Error
@@ -146,7 +144,7 @@ type FencedError struct {
 func (e *FencedError) Error() string { return e.Err.Error() }
 func (e *FencedError) Unwrap() error { return e.Err }
 
-// SequenceExhaustedError: the sequence has not as many values left as were asked for.
+// SequenceExhaustedError: the sequence has fewer values left than the call wants.
 type SequenceExhaustedError struct {
 	MaxValue, Left int64
 	Err            *Error
@@ -157,24 +155,24 @@ func (e *SequenceExhaustedError) Unwrap() error { return e.Err }
 
 // PlacementNotReadyError: the daemon cannot tell where actors live.
 type PlacementNotReadyError struct {
-	State string // off, stopped, not_ready, or client: it resolves, and takes no Executor
+	State string // off, stopped, not_ready, or client: it resolves, and accepts no Executor
 	Err   *Error
 }
 
 func (e *PlacementNotReadyError) Error() string { return e.Err.Error() }
 func (e *PlacementNotReadyError) Unwrap() error { return e.Err }
 
-// PlacementPendingError: the wait is over, and the activation is still under way,
-// or the passivation before it. The next Resolve may find it done.
+// PlacementPendingError: the wait is over, and the activation, or the passivation before
+// it, is still under way. A later Resolve may succeed.
 type PlacementPendingError struct {
-	Cause string // what stands in the way, if the daemon knows
+	Cause string // the obstacle, if the daemon knows it
 	Err   *Error
 }
 
 func (e *PlacementPendingError) Error() string { return e.Err.Error() }
 func (e *PlacementPendingError) Unwrap() error { return e.Err }
 
-// ActivationFailedError: no process has activated the actor.
+// ActivationFailedError: no process could activate the actor.
 type ActivationFailedError struct {
 	Cause string // the error of Executor.Activate, or why it was not called
 	Err   *Error
@@ -183,8 +181,8 @@ type ActivationFailedError struct {
 func (e *ActivationFailedError) Error() string { return e.Err.Error() }
 func (e *ActivationFailedError) Unwrap() error { return e.Err }
 
-// ActivationEndedError: an activation has ended, or nobody can say that it has
-// not. It must not be relied on.
+// ActivationEndedError: an activation has ended, or it is not known whether it has. The
+// process must stop acting for the actor.
 type ActivationEndedError struct {
 	Kind, Identity string
 	Reason         string // passivated, disconnected, refused (by the daemon) or unanswered
@@ -203,10 +201,9 @@ func (e *ActivationEndedError) Unwrap() error { return e.Err }
 // Is reports whether target is ErrActivationEnded.
 func (e *ActivationEndedError) Is(target error) bool { return target == ErrActivationEnded }
 
-// WatchEndedError: there are no more events. Some may have happened that nobody
-// was told.
+// WatchEndedError: the daemon sends no more events. Some events may be missing.
 type WatchEndedError struct {
-	Reason string // too_slow: they were not read in time; stopping, or disconnected: of the daemon
+	Reason string // too_slow: events were not read in time; stopping or disconnected: the daemon
 	Err    error  // what is known beyond that, or nil
 }
 
@@ -222,7 +219,7 @@ func (e *WatchEndedError) Unwrap() error { return e.Err }
 // Is reports whether target is ErrWatchEnded.
 func (e *WatchEndedError) Is(target error) bool { return target == ErrWatchEnded }
 
-// LockLostError: a lock was held, and is not any more.
+// LockLostError: a lock was lost while it was held.
 type LockLostError struct {
 	Key    string
 	Reason string // expired, taken_over, refused, released (by another connection) or disconnected
@@ -258,7 +255,7 @@ func (e *DaemonUnavailableError) Is(target error) bool { return target == ErrDae
 // fromWire gives an answered error the type that belongs to its code.
 func fromWire(w *wire.Error) error {
 	e := &Error{Code: Code(w.Code), Message: w.Message}
-	for i := len(w.Details) - 1; i >= 0; i-- { // the first of a key counts
+	for i := len(w.Details) - 1; i >= 0; i-- { // the first one of a key wins
 		if e.Details == nil {
 			e.Details = map[string]string{}
 		}
@@ -299,7 +296,7 @@ func outOfTime(method string, waited time.Duration) error {
 	return fromWire(wire.Errorf(wire.CodeTimeout, "no answer to %s from the daemon", method).With("waited_ms", ms))
 }
 
-// invalid is the error for an argument that no daemon would take.
+// invalid is the error for an argument that no daemon accepts.
 func invalid(code Code, format string, args ...any) error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }

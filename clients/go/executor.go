@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// MaxSnapshot is how many bytes Passivate may leave behind.
+	// MaxSnapshot is the maximum size of a snapshot in bytes.
 	MaxSnapshot = 64 << 10
 
 	// answerTime is how long the daemon waits for the answer to a request.
@@ -26,28 +26,28 @@ const (
 	maxRegisterPause = time.Second
 )
 
-// An Executor has the actors of some kinds. Its functions are called for one actor
-// after another, in the order of the daemon's requests, and for different actors
-// concurrently. Their contexts end when the daemon waits no more: 5 s after its
-// request, and with the connection.
+// An Executor runs the actors of some kinds. Calls for one actor come one after another,
+// in the order of the daemon's requests; calls for different actors are concurrent. Their
+// contexts end when the daemon stops waiting: 5 s after its request, or with the
+// connection.
 type Executor struct {
-	// Kinds are the kinds of actors that it has: 1 to 64 of them.
+	// Kinds are the kinds of actors: 1 to 64 of them.
 	Kinds []string
-	// Activate begins to act as the actor, and returns what the process calls it, up
-	// to 256 bytes; empty means the process ID. The text of an error goes to those
-	// who resolve the actor.
+	// Activate starts the actor, and returns the process's name for it, up to 256 bytes;
+	// empty means the process ID. Callers that resolve the actor get the text of an
+	// error.
 	Activate func(ctx context.Context, a *Activation) (pid string, err error)
-	// Passivate ends that, and returns what the next activation gets as its Snapshot,
-	// on whatever host: up to MaxSnapshot bytes. With nil it stays what it was, also
-	// after an error, with which the activation is over as well. May be nil.
+	// Passivate stops the actor, and returns the Snapshot of the next activation, on any
+	// host: up to MaxSnapshot bytes. With nil, or after an error, the old snapshot stays;
+	// the activation is over in any case. May be nil.
 	Passivate func(ctx context.Context, a *Activation) (snapshot []byte, err error)
-	// Ended says that an activation is over without Passivate: the connection is
-	// lost, or Passivate would be too late. The actor must stop. May be nil.
+	// Ended is called when an activation is over without Passivate: the connection is
+	// lost, or it is too late for Passivate. The actor must stop. May be nil.
 	Ended func(a *Activation)
 }
 
-// A Registration has an Executor work until Close. It registers again by itself
-// when the daemon was gone; what it had activated has ended then.
+// A Registration makes an Executor work until Close. After a loss of the daemon, which
+// ends all activations, it registers again by itself.
 type Registration struct {
 	executor Executor
 	channel  *channel
@@ -62,14 +62,14 @@ type Registration struct {
 	authority string
 	err       error // why this process is not registered
 	closed    bool
-	jobs      map[actor][]func() // to do, in this order; there is an entry while one is being done
+	jobs      map[actor][]func() // pending, in this order; an entry exists while a job runs
 	live      map[actor]*Activation
 }
 
 type actor struct{ kind, identity string }
 
-// Register has an Executor work for the daemon of this host. It returns when the
-// daemon has accepted that. It has a connection and goroutines of its own, which
+// Register makes an Executor work for the daemon of this host, and returns when the daemon
+// has accepted it. The Registration has a connection and goroutines of its own, which its
 // Close ends; closing the Client does not.
 func (c *Client) Register(ctx context.Context, e Executor) (*Registration, error) {
 	if e.Activate == nil {
@@ -147,7 +147,7 @@ func (r *Registration) sweep() {
 	}
 }
 
-// queue has the job done after those that the actor has. mu is held.
+// queue adds the job after the actor's other jobs. mu is held.
 func (r *Registration) queue(key actor, job func()) {
 	jobs, busy := r.jobs[key]
 	r.jobs[key] = append(jobs, job)
@@ -169,7 +169,7 @@ func (r *Registration) doJobs(key actor) {
 	delete(r.jobs, key)
 }
 
-// order is a request of the daemon's.
+// order is a request from the daemon.
 type order struct {
 	Kind     string `json:"kind"`
 	Identity string `json:"identity"`
@@ -180,7 +180,7 @@ type order struct {
 
 func (o order) actor() actor { return actor{o.Kind, o.Identity} }
 
-// asked is told what the daemon sends.
+// asked handles messages from the daemon.
 func (r *Registration) asked(conn *wire.Client, q *wire.Request) {
 	if q.Type != wire.TypeRequest {
 		return
@@ -210,7 +210,7 @@ func (r *Registration) asked(conn *wire.Client, q *wire.Request) {
 		default:
 			err = wire.Errorf(wire.CodeUnknownMethod, "this client has no method %q", method)
 		}
-		_ = conn.Answer(id, result, err) // without a connection nobody waits for it
+		_ = conn.Answer(id, result, err) // without a connection no one waits for it
 	})
 }
 
@@ -218,7 +218,7 @@ func (r *Registration) activate(ctx context.Context, conn *wire.Client, o order)
 	if ctx.Err() != nil {
 		return nil, errors.New("the actor was busy for too long to be activated")
 	}
-	r.end(r.find(o.actor())) // which the daemon knows nothing of
+	r.end(r.find(o.actor())) // an activation that the daemon does not know
 	a := &Activation{Kind: o.Kind, Identity: o.Identity, Version: o.Version, Token: o.Token, Snapshot: o.Snapshot, channel: r.channel, conn: conn, timeout: r.timeout}
 	pid, err := r.executor.Activate(ctx, a)
 	if err != nil {
@@ -229,7 +229,7 @@ func (r *Registration) activate(ctx context.Context, conn *wire.Client, o order)
 	r.live[o.actor()] = a
 	r.mu.Unlock()
 	if conn.Err() != nil {
-		r.end(a) // sweep may have been too early for it
+		r.end(a) // sweep may have run before it was there
 	}
 	return map[string]any{"pid": cmp.Or(pid, strconv.Itoa(os.Getpid()))}, nil
 }
@@ -251,7 +251,7 @@ func (r *Registration) passivate(ctx context.Context, o order) (any, error) {
 	}
 	r.forget(a)
 	if n := len(snapshot); err == nil && n > MaxSnapshot {
-		err = fmt.Errorf("a snapshot of %d bytes: at most %d are right", n, MaxSnapshot)
+		err = fmt.Errorf("a snapshot of %d bytes: at most %d are allowed", n, MaxSnapshot)
 	}
 	if snapshot != nil {
 		answer["snapshot"] = snapshot
@@ -278,14 +278,14 @@ func (r *Registration) forget(a *Activation) bool {
 	return true
 }
 
-// end tells that an activation is over, once. It is called by the actor's job.
+// end calls Ended for an activation, once. The actor's job calls it.
 func (r *Registration) end(a *Activation) {
 	if a != nil && r.forget(a) && r.executor.Ended != nil {
 		r.executor.Ended(a)
 	}
 }
 
-// Authority is the host:port by which the daemon is a member.
+// Authority is the host:port of the daemon as a member.
 func (r *Registration) Authority() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -299,7 +299,7 @@ func (r *Registration) Err() error {
 	return r.err
 }
 
-// Activations are what this process has, by kind and identity.
+// Activations returns the activations of this process, sorted by kind and identity.
 func (r *Registration) Activations() []*Activation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -315,10 +315,10 @@ func (r *Registration) Activations() []*Activation {
 	return all
 }
 
-// Close has all activations passivated, so that their snapshots are kept, for as
-// long as ctx and the Client's timeout allow; for what is left then, Ended is
-// called. It returns when the Executor's functions have, which get 5 s more. An
-// error says what was not done. Only the first call does anything.
+// Close passivates all activations, so that their snapshots are kept, for as long as ctx
+// and the Client's timeout allow, and calls Ended for the rest. It returns when the
+// Executor's functions have returned, for which it waits 5 s more. The error says what was
+// not done. Only the first call has an effect.
 func (r *Registration) Close(ctx context.Context) error {
 	r.mu.Lock()
 	if r.closed {
@@ -355,9 +355,9 @@ func (r *Registration) Close(ctx context.Context) error {
 // An Activation is one life of an actor in this process. Its fields do not change.
 type Activation struct {
 	Kind, Identity string
-	Version        int64  // of the actor's activations, from 1 on
+	Version        int64  // number of the actor's activation, from 1 on
 	Token          int64  // fencing token: greater than that of every earlier activation
-	Snapshot       []byte // what Passivate of an earlier one returned; empty: nothing
+	Snapshot       []byte // last result of Passivate; empty: none
 
 	channel *channel
 	conn    *wire.Client
@@ -365,11 +365,11 @@ type Activation struct {
 	clock   clock.System // counts suspend
 
 	mu    sync.Mutex
-	until time.Duration // the daemon has promised it until then
+	until time.Duration // end of the daemon's promise
 	ended bool
 }
 
-// over reports whether it was not over before.
+// over marks the activation as over, and reports whether it was not over before.
 func (a *Activation) over() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -395,13 +395,13 @@ func (a *Activation) doubt(reason string, err error) error {
 	return &ActivationEndedError{a.Kind, a.Identity, reason, err}
 }
 
-// Check returns nil if the activation may be relied on now: at once where the
-// daemon has promised that for some seconds, else when it does. It is to be called
-// before whatever only one process may do. As no promise can keep a process that
-// was paused from going on, stores should compare the Token, too.
+// Check returns nil if the activation is valid now. It returns at once while an earlier
+// promise of the daemon lasts, some seconds; otherwise it asks for a new one. Call it
+// before each action that only one process may do. No promise can stop a process that was
+// paused, so stores should compare the Token, too.
 //
-// The error is an *ActivationEndedError, also when the daemon does not answer in
-// time; or context.Canceled. From Passivate, too, it may be that.
+// The error is an *ActivationEndedError, also if the daemon does not answer in time, or
+// context.Canceled. Within Passivate, too, Check may fail.
 func (a *Activation) Check(ctx context.Context) error {
 	promised, err := a.known()
 	if promised || err != nil {
@@ -417,7 +417,7 @@ func (a *Activation) Check(ctx context.Context) error {
 	return err
 }
 
-// ask asks the daemon for a promise, which counts from before it is asked.
+// ask asks the daemon for a promise, which counts from before the request.
 func (a *Activation) ask(ctx context.Context) error {
 	sent := a.clock.Boot()
 	var answer struct {

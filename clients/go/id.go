@@ -11,14 +11,14 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// An ID is a 64-bit identifier, unique and sortable by its time. It is never
-// negative, so that a signed 64-bit column sorts IDs as they were made.
+// An ID is a 64-bit identifier, unique and sortable by its time. It is never negative, so a
+// signed 64-bit column sorts IDs by time.
 //
-// As text it is decimal. In JSON it is a string: as a number it would be
-// rounded by every reader that has only floats.
+// As text it is decimal. In JSON it is a string: readers that have only floats would round
+// a number.
 type ID int64
 
-// ParseID reads an ID in decimal, or in hexadecimal after 0x.
+// ParseID reads an ID in decimal, or in hexadecimal with 0x.
 func ParseID(s string) (ID, error) {
 	digits, base := s, 10
 	if hex, ok := strings.CutPrefix(strings.ToLower(s), "0x"); ok {
@@ -26,7 +26,7 @@ func ParseID(s string) (ID, error) {
 	}
 	n, err := strconv.ParseUint(digits, base, 63)
 	if err != nil {
-		return 0, invalid(ErrInvalidParams, "%.40q is no ID: not decimal, nor hexadecimal after 0x, with at most 63 bits", s)
+		return 0, invalid(ErrInvalidParams, "%.40q is not an ID: write decimal, or hexadecimal with 0x, with at most 63 bits", s)
 	}
 	return ID(n), nil
 }
@@ -34,7 +34,7 @@ func ParseID(s string) (ID, error) {
 // String returns the ID in decimal.
 func (id ID) String() string { return strconv.FormatInt(int64(id), 10) }
 
-// Time returns when the ID was made, to the millisecond, by the layout that it
+// Time returns the ID's time, to the millisecond. The layout must be the one that the ID
 // was made with.
 func (id ID) Time(layout Layout) time.Time {
 	return time.UnixMilli(layout.timeline().UnixMS(snowflake.ID(id)))
@@ -43,7 +43,7 @@ func (id ID) Time(layout Layout) time.Time {
 // MarshalText writes the ID in decimal; encoding/json makes a string of it.
 func (id ID) MarshalText() ([]byte, error) { return strconv.AppendInt(nil, int64(id), 10), nil }
 
-// UnmarshalText reads what ParseID does.
+// UnmarshalText reads the same texts as ParseID.
 func (id *ID) UnmarshalText(text []byte) (err error) {
 	*id, err = ParseID(string(text))
 	return err
@@ -60,13 +60,13 @@ func (id *ID) UnmarshalJSON(text []byte) error {
 // Value stores the ID in a database as a 64-bit integer.
 func (id ID) Value() (driver.Value, error) { return int64(id), nil }
 
-// Scan reads a column of integers or of decimal text. For a column that can be
-// NULL there is sql.Null[ID].
+// Scan reads a column of integers or of decimal text. For a nullable column use
+// sql.Null[ID].
 func (id *ID) Scan(column any) error {
 	switch v := column.(type) {
 	case int64:
 		if v < 0 {
-			return invalid(ErrInvalidParams, "%d is no ID: it is negative", v)
+			return invalid(ErrInvalidParams, "%d is not an ID: it is negative", v)
 		}
 		*id = ID(v)
 		return nil

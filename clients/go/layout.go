@@ -6,12 +6,12 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// A Layout says how the 63 bits of an ID are split, and where its time begins:
-// what is needed to read IDs without a daemon. The zero value is not valid;
-// DefaultLayout is that of a daemon without configuration.
+// A Layout says how the 63 bits of an ID are split, and where its time begins. With it, IDs
+// can be read without a daemon. The zero value is not valid; DefaultLayout is the layout of
+// a daemon without configuration.
 type Layout struct {
 	BitTS  int // milliseconds since the epoch
-	BitID  int // machine ID, its top bit being that of fallback IDs
+	BitID  int // machine ID; its top bit marks fallback IDs
 	BitSeq int // sequence within a millisecond and a machine ID
 	Epoch  time.Time
 }
@@ -28,7 +28,7 @@ func (l Layout) timeline() snowflake.Timeline {
 	return snowflake.Timeline{EpochMS: l.Epoch.UnixMilli(), BitTS: l.BitTS}
 }
 
-// Inspect takes an ID apart. Its external spelling is the one without a secret.
+// Inspect takes an ID apart. The external ID in the result is the one without a secret.
 func (l Layout) Inspect(id ID) (Inspection, error) {
 	in, err := snowflake.Inspect(snowflake.ID(id), snowflake.Layout{BitTS: l.BitTS, BitID: l.BitID, BitSeq: l.BitSeq},
 		l.Epoch.UnixMilli(), snowflake.Codec{})
@@ -51,10 +51,10 @@ func (l Layout) Bounds(from, to time.Time) (smallest, largest ID, err error) {
 	return ID(first), ID(last), nil
 }
 
-// An Inspection is what an ID tells of its making.
+// An Inspection is the content of an ID.
 type Inspection struct {
 	ID        ID
-	External  string // the external spelling
+	External  string // the external ID
 	Time      time.Time
 	MachineID int64
 	Sequence  int64
@@ -71,9 +71,9 @@ func inspection(in snowflake.Inspection) Inspection {
 	}
 }
 
-// An ExternalCodec spells IDs for the outside, in 11 characters, and reads them
-// again, without a daemon. The zero value has no secret: it hides the sequence
-// from a casual look, and anyone can undo it.
+// An ExternalCodec turns IDs into external IDs of 11 characters and back, without a daemon.
+// The zero value has no secret: it hides the sequence from a casual look, and anyone can
+// decode its external IDs.
 type ExternalCodec struct{ codec snowflake.Codec }
 
 // NewExternalCodec returns a codec for the service's secret: the content of the
@@ -86,11 +86,11 @@ func NewExternalCodec(secret string) (ExternalCodec, error) {
 	return ExternalCodec{codec}, nil
 }
 
-// Encode spells the ID.
+// Encode returns the external ID.
 func (c ExternalCodec) Encode(id ID) string { return c.codec.Encode(snowflake.ID(id)) }
 
-// Decode undoes Encode. About half of all forged strings pass; see DecodeBefore.
-// The error has ErrInvalidExternalID.
+// Decode returns the ID of an external ID. About half of all forged strings pass; see
+// DecodeBefore. The error is ErrInvalidExternalID.
 func (c ExternalCodec) Decode(external string) (ID, error) {
 	id, err := c.codec.Decode(external)
 	if err != nil {
@@ -99,8 +99,8 @@ func (c ExternalCodec) Decode(external string) (ID, error) {
 	return ID(id), nil
 }
 
-// DecodeBefore is Decode for whoever knows the latest time that an ID can
-// plausibly have: now, plus some tolerance. It refuses almost every forged string.
+// DecodeBefore is Decode with the latest plausible time of an ID: now, plus some tolerance.
+// It refuses almost every forged string.
 func (c ExternalCodec) DecodeBefore(external string, layout Layout, latest time.Time) (ID, error) {
 	id, err := c.codec.DecodeBefore(external, layout.timeline(), latest.UnixMilli())
 	if err != nil {

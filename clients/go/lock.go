@@ -12,30 +12,28 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// DefaultLockTTL is the term of a lock if nothing else is said.
+// DefaultLockTTL is the default term of a lock.
 const DefaultLockTTL = 30 * time.Second
 
 const (
-	// A held lock is looked at so often in its term, and again sooner where
-	// that failed.
+	// A held lock is checked this often in its term, and sooner after a failed check.
 	checkPart = 3
 	retryPart = 10
 )
 
-// LockOptions are the options of Lock. The zero value is good.
+// LockOptions are the options of Lock. The zero value has the defaults.
 type LockOptions struct {
-	// TTL is how long others wait after a crash of the daemon, or of the whole
-	// host: 100 ms to 24 h. 0 means DefaultLockTTL. How long the work takes does
-	// not matter: the daemon renews.
+	// TTL is how long others wait after a crash of the daemon or of the host: 100 ms to
+	// 24 h. 0 means DefaultLockTTL. The work may take longer: the daemon renews the lock.
 	TTL time.Duration
-	// Wait is how long to wait while somebody else holds the lock, up to 24 h,
-	// beside the Client's timeout. 0: LOCK_HELD at once.
+	// Wait is how long to wait while another owner holds the lock, up to 24 h, in
+	// addition to the Client's timeout. 0: LOCK_HELD at once.
 	Wait time.Duration
 }
 
-// A Lock is held by this process until Release, or until Lost. The daemon renews
-// it while the Lock's own connection lives, and releases it when that closes:
-// a process that ends, however, holds nothing any more.
+// A Lock is held by this process until Release, or until Lost. The daemon renews it while
+// the Lock's own connection lives, and releases it when that closes, also at the end of the
+// process.
 type Lock struct {
 	lease   lease
 	channel *channel
@@ -61,20 +59,20 @@ type lease struct {
 	Token       int64  `json:"fencing_token"`
 	State       string `json:"state"`
 	ExpiresInMS int64  `json:"expires_in_ms"`
-	Reason      string `json:"reason"` // in a notice of its loss
+	Reason      string `json:"reason"` // of a loss
 }
 
-// Lock takes a lock. While somebody else has it, the error is a *LockHeldError.
+// Lock takes a lock. If another owner has it, the error is a *LockHeldError.
 //
-// Closing the Client does not release it. What the lock protects should refuse
-// tokens smaller than the greatest it has seen, since no lock service can keep a
+// Closing the Client does not release the lock. The resource that the lock protects should
+// refuse tokens smaller than the greatest it has seen, since no lock service can keep a
 // process that was paused from going on: see docs/locks.md.
 func (c *Client) Lock(ctx context.Context, key string, opts LockOptions) (*Lock, error) {
 	if opts.TTL == 0 {
 		opts.TTL = DefaultLockTTL
 	}
 	if opts.TTL%time.Millisecond != 0 || opts.Wait < 0 {
-		return nil, invalid(ErrInvalidParams, "a term of %v and a wait of %v: whole milliseconds, and no negative wait, are right", opts.TTL, opts.Wait)
+		return nil, invalid(ErrInvalidParams, "a term of %v and a wait of %v: both must be whole milliseconds, and the wait not negative", opts.TTL, opts.Wait)
 	}
 	l := &Lock{ttl: opts.TTL, lost: make(chan struct{})}
 	l.holding, l.stop = context.WithCancel(context.Background())
@@ -89,7 +87,7 @@ func (c *Client) Lock(ctx context.Context, key string, opts LockOptions) (*Lock,
 	return l, nil
 }
 
-// notice passes on the daemon's word that a lock is lost, which comes once.
+// notice passes on the daemon's notice that a lock is lost, which comes once.
 func notice(n *wire.Request, notices chan<- lease) {
 	var lost lease
 	if string(n.Method) == "Lock.Lost" && n.Decode(&lost) == nil {
@@ -100,7 +98,7 @@ func notice(n *wire.Request, notices chan<- lease) {
 	}
 }
 
-// acquire takes the lock by a connection that is to be its own.
+// acquire takes the lock on a connection of its own.
 func (l *Lock) acquire(ctx context.Context, key string, wait, timeout time.Duration) error {
 	began, requestID := l.clock.Boot(), rand.Text()
 	return l.channel.do(ctx, wait+timeout, "Lock", func(ctx context.Context, conn *wire.Client) error {
@@ -116,7 +114,7 @@ func (l *Lock) acquire(ctx context.Context, key string, wait, timeout time.Durat
 		if err != nil {
 			return err
 		}
-		// The acquire may have waited: this tells how long the lock lives by now.
+		// The acquire may have waited: this answer has the remaining time.
 		err = l.ask(ctx, conn, "Lock.Watch", map[string]any{"lease_id": l.lease.LeaseID})
 		if isGone(err) {
 			return againError{err}
@@ -126,8 +124,8 @@ func (l *Lock) acquire(ctx context.Context, key string, wait, timeout time.Durat
 	})
 }
 
-// ask calls a method that answers with the lock, and notes until when it lives
-// for certain: counted from before the request was sent.
+// ask calls a method that answers with the lock, and notes the earliest end of the lock,
+// counted from before the request.
 func (l *Lock) ask(ctx context.Context, conn *wire.Client, method string, options ...any) error {
 	sent := l.clock.Boot()
 	var now lease
@@ -141,7 +139,7 @@ func (l *Lock) ask(ctx context.Context, conn *wire.Client, method string, option
 	return nil
 }
 
-// isGone reports whether an error says that the lock is not ours any more.
+// isGone reports whether the error means that the lock is lost.
 func isGone(err error) bool {
 	var refusal *wire.Error
 	return errors.As(err, &refusal) &&
@@ -157,12 +155,11 @@ func (l *Lock) Token() int64 { return l.lease.Token }
 // LeaseID names this holding of the lock.
 func (l *Lock) LeaseID() string { return l.lease.LeaseID }
 
-// OwnerID is who holds the lock, as others see it.
+// OwnerID is the owner of the lock, as others see it.
 func (l *Lock) OwnerID() string { return l.lease.OwnerID }
 
-// Lost returns a channel that is closed when the lock can no longer be relied
-// upon. Err then says why. A release is no loss; a lost lock is to be released,
-// too, which frees its connection.
+// Lost returns a channel that is closed when the lock can no longer be relied upon. Err then
+// says why. A release is not a loss. Release a lost lock too, to free its connection.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
 // Err returns a *LockLostError once the lock is lost, else nil.
@@ -175,8 +172,8 @@ func (l *Lock) Err() error {
 	return l.err
 }
 
-// Release gives the lock back. If it was lost before, the error is the
-// *LockLostError. Only the first call does anything.
+// Release gives the lock back. If it was lost before, the error is the *LockLostError. Only
+// the first call has an effect.
 func (l *Lock) Release(ctx context.Context) error {
 	l.mu.Lock()
 	if l.released {
@@ -187,7 +184,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	l.stop()
 	l.mu.Unlock()
 	l.work.Wait()
-	// Whatever becomes of the call, the end of the connection releases as well.
+	// Even if the call fails, the end of the connection releases the lock.
 	defer l.channel.close()
 	if err := l.Err(); err != nil {
 		return err
@@ -202,7 +199,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	return nil
 }
 
-// watch looks after the lock until it is released or lost.
+// watch checks the lock until it is released or lost.
 func (l *Lock) watch(notices <-chan lease) {
 	timer := time.NewTimer(l.ttl / checkPart)
 	defer timer.Stop()
@@ -227,10 +224,10 @@ func (l *Lock) watch(notices <-chan lease) {
 	}
 }
 
-// check asks whether the lock lives: the daemon may hang, and this process may
-// have been kept from running. It returns when to look again.
+// check asks whether the lock is still held: the daemon may hang, and this process may have
+// been stopped. It returns when to check again.
 func (l *Lock) check() (time.Duration, error) {
-	// Whoever was away past the end still hears whether the daemon renewed.
+	// After a stop past the end, still ask whether the daemon has renewed the lock.
 	left := max(l.until-l.clock.Boot(), l.ttl/retryPart)
 	ctx, cancel := context.WithTimeout(l.holding, min(left, l.ttl/checkPart))
 	defer cancel()
@@ -239,7 +236,7 @@ func (l *Lock) check() (time.Duration, error) {
 	case err == nil:
 		return l.ttl / checkPart, nil
 	case isGone(err), l.clock.Boot() >= l.until:
-		return 0, fmt.Errorf("the daemon does not say that it lives: %w", err)
+		return 0, fmt.Errorf("the daemon does not confirm it: %w", err)
 	}
 	return min(l.ttl/retryPart, max(l.until-l.clock.Boot(), 0)), nil
 }

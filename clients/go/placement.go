@@ -10,13 +10,12 @@ import (
 )
 
 const (
-	// DefaultResolveWait is how long Resolve waits for an activation.
+	// DefaultResolveWait is how long Resolve waits for an activation by default.
 	DefaultResolveWait = 10 * time.Second
-	// MaxResolveWait is the longest that it can be told to wait.
+	// MaxResolveWait is the longest wait of Resolve.
 	MaxResolveWait = 10 * time.Minute
 
-	// eventsAhead is how many events are read before they are asked for. Those
-	// behind them wait in the daemon.
+	// eventsAhead is how many events are read ahead. Further ones wait in the daemon.
 	eventsAhead = 256
 )
 
@@ -26,10 +25,10 @@ type Resolution struct {
 	Identity  string `json:"identity"`
 	Authority string `json:"authority"` // the host:port of the daemon that the actor belongs to
 	Locality  string `json:"locality"`  // local: on this host; or remote
-	// What follows is known of a local one.
-	PID        string `json:"pid"`         // what its process calls it
-	Version    int64  `json:"version"`     // of its activations, from 1 on
-	Token      int64  `json:"token"`       // fencing token of this one
+	// The fields below are set for local actors only.
+	PID        string `json:"pid"`         // the process's name for it
+	Version    int64  `json:"version"`     // number of the activation, from 1 on
+	Token      int64  `json:"token"`       // fencing token of the activation
 	ObservedMS int64  `json:"observed_ms"` // when it was decided, Unix ms
 }
 
@@ -40,16 +39,16 @@ type resolveOptions struct {
 	WaitMS int64 `json:"wait_ms"`
 }
 
-// Resolve tells where the actor of a kind and an identity lives, and has it
-// activated if that is on this host and it is not yet. WithWait says for how long
-// that is waited for, beside the Client's timeout.
+// Resolve returns where the actor of a kind and an identity lives. If that is this host and
+// the actor is not active, Resolve activates it. WithWait limits the wait for that, in
+// addition to the Client's timeout.
 //
 // The error is a *PlacementPendingError or a *LockHeldError when the wait is over,
 // an *ActivationFailedError, or a *PlacementNotReadyError.
 func (c *Client) Resolve(ctx context.Context, kind, identity string, opts ...CallOption) (r Resolution, err error) {
 	wait := c.options(opts).wait
 	if wait < 0 || wait > MaxResolveWait {
-		return r, invalid(ErrInvalidParams, "a wait of %v: 0 to %v are right", wait, MaxResolveWait)
+		return r, invalid(ErrInvalidParams, "a wait of %v: must be 0 to %v", wait, MaxResolveWait)
 	}
 	began := time.Now()
 	err = c.call(ctx, wait+c.timeout, request{"Placement.Resolve", []any{kind, identity}, func(left time.Duration) any {
@@ -59,28 +58,28 @@ func (c *Client) Resolve(ctx context.Context, kind, identity string, opts ...Cal
 	return r, err
 }
 
-// PlacementQuery says what of a daemon's placement is wanted. The zero value
-// gives the first activations.
+// PlacementQuery selects a part of a daemon's placement. The zero value selects the first
+// activations.
 type PlacementQuery struct {
-	// After is the "kind/identity" of the last activation of the page before.
+	// After is the "kind/identity" of the last activation of the previous page.
 	After string `json:"after,omitempty"`
-	// Limit is how many activations a page has at most: 1 to 1,000, or 0 for 100.
+	// Limit is the size of a page: 1 to 1,000, or 0 for 100.
 	Limit int `json:"limit,omitempty"`
-	// Kind and Identity, which go together, name the one actor that is meant.
+	// Kind and Identity, together, select one actor.
 	Kind     string `json:"kind,omitempty"`
 	Identity string `json:"identity,omitempty"`
 }
 
-// A PlacementSnapshot is what a daemon knows of placement.
+// A PlacementSnapshot is the state of placement as a daemon sees it.
 type PlacementSnapshot struct {
 	State            string             `json:"state"`     // stopped, not_ready, client or member
 	Authority        string             `json:"authority"` // its own host:port; empty for a client
 	Members          []PlacementMember  `json:"members"`
-	Kinds            []string           `json:"kinds"`       // that processes of this host have registered for
+	Kinds            []string           `json:"kinds"`       // registered by processes of this host
 	Activations      []ActivationStatus `json:"activations"` // of this host, by kind and identity
 	ActivationsTotal int                `json:"activations_total"`
-	IgnoredResults   uint64             `json:"ignored_results"` // that came when nobody waited for them
-	Key              *PlacementKey      `json:"key,omitempty"`   // of the actor that the query names
+	IgnoredResults   uint64             `json:"ignored_results"` // results that arrived too late
+	Key              *PlacementKey      `json:"key,omitempty"`   // of the query's actor
 }
 
 // A PlacementMember is a daemon that actors can belong to.
@@ -93,22 +92,22 @@ type PlacementMember struct {
 type ActivationStatus struct {
 	Kind     string `json:"kind"`
 	Identity string `json:"identity"`
-	Doing    string `json:"doing"`  // resting, or what is under way
-	Active   bool   `json:"active"` // a process has it
+	Doing    string `json:"doing"`  // resting, or the action under way
+	Active   bool   `json:"active"` // a process runs it
 	PID      string `json:"pid"`
 	Version  int64  `json:"version"`
 	Token    int64  `json:"token"`
 	IdleMS   int64  `json:"idle_ms"` // since it was last resolved
 }
 
-// PlacementKey is what is known of one actor, whether it is activated or not.
+// PlacementKey describes one actor, active or not.
 type PlacementKey struct {
 	Authority string           `json:"authority"`
 	Locality  string           `json:"locality"`
-	Record    *PlacementRecord `json:"record"` // as it is stored; nil: there is none
+	Record    *PlacementRecord `json:"record"` // the stored record, or nil
 }
 
-// PlacementRecord is an activation as it is stored, for all hosts.
+// PlacementRecord is the stored record of an activation, shared by all hosts.
 type PlacementRecord struct {
 	Owner   string `json:"owner"` // authority; empty: the activation has ended
 	PID     string `json:"pid"`
@@ -116,13 +115,13 @@ type PlacementRecord struct {
 	Token   int64  `json:"token"`
 }
 
-// PlacementSnapshot asks the daemon what it knows of placement. It activates nothing.
+// PlacementSnapshot asks the daemon for the state of placement. It activates nothing.
 func (c *Client) PlacementSnapshot(ctx context.Context, q PlacementQuery) (s PlacementSnapshot, err error) {
 	err = c.call(ctx, c.timeout, request{method: "Placement.Snapshot", params: []any{q}}, &s)
 	return s, err
 }
 
-// A PlacementEvent is something that happened to an actor in the daemon's sight.
+// A PlacementEvent is an event of an actor that the daemon has seen.
 type PlacementEvent struct {
 	Event      string `json:"event"` // resolved, lock_denied, activated, activation_failed or passivated
 	Kind       string `json:"kind"`
@@ -135,20 +134,18 @@ type PlacementEvent struct {
 	ObservedMS int64  `json:"observed_ms"` // Unix ms
 }
 
-// placementNotice is an event, or the daemon's word that there are no more.
+// placementNotice is an event, or the daemon's notice that there are no more.
 type placementNotice struct {
 	PlacementEvent
 	ended error
 }
 
-// PlacementEvents subscribes to what happens to actors from now on: to the events
-// of these names, or without names to all but "resolved", of which there is one
-// for each Resolve. It has a connection of its own until the iteration ends, or
-// ctx, which bounds all of it.
+// PlacementEvents subscribes to the events of actors from now on: to those with the names
+// or, without names, to all but "resolved", which comes for each Resolve. It has a
+// connection of its own, until the iteration ends or ctx is done.
 //
-// The iteration ends with an error: when ctx is done, or a *WatchEndedError. There
-// may have been events then that it has not seen: whoever goes on subscribes again
-// and then looks at the PlacementSnapshot.
+// The iteration ends with an error: that of ctx, or a *WatchEndedError. Some events may be
+// missing then: to go on, subscribe again and then read the PlacementSnapshot.
 func (c *Client) PlacementEvents(ctx context.Context, names ...string) (iter.Seq2[PlacementEvent, error], error) {
 	notices := make(chan placementNotice, eventsAhead)
 	own := newChannel(c.dial, c.single, func(conn *wire.Client, q *wire.Request) {
@@ -199,7 +196,7 @@ func placementNoticeOf(q *wire.Request) (n placementNotice, ok bool) {
 	return n, false
 }
 
-// nextNotice waits for the next one; the end of the connection comes last.
+// nextNotice waits for the next notice; the end of the connection comes last.
 func nextNotice(own *channel, conn *wire.Client, notices <-chan placementNotice) placementNotice {
 	select {
 	case n := <-notices:

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// A batch grows, up to so many times the least one, while each is used up
-	// within the time. 64 times 64 IDs are 37 KB, which still come with one read;
-	// larger answers cost more an ID.
+	// Batches grow up to maxGrowth times the smallest while each is used up within the
+	// time. 64 times 64 IDs are 37 KB, which come with one read; larger answers cost more
+	// per ID.
 	maxGrowth  = 64
 	busyWithin = time.Millisecond
-	// refillPart is the part of a batch that is used when the next one is
-	// fetched: soon enough to be here in time, not before this one proves useful.
+	// refillPart is the used part of a batch at which the next one is fetched: early
+	// enough to arrive in time, and not before this one proves useful.
 	refillPart = 16
-	// wallEvery is how many IDs share a look at the wall clock, which tells of a
-	// suspend and costs nearly as much as an ID. A power of two.
+	// wallEvery is how many IDs share a reading of the wall clock, which reveals a suspend
+	// and costs nearly as much as an ID. A power of two.
 	wallEvery = 16
 )
 
-// prefetcher hands out IDs that were fetched in batches.
+// prefetcher hands out IDs from batches.
 type prefetcher struct {
 	least  int
 	maxAge time.Duration
@@ -59,9 +59,9 @@ func (b *batch) usedUp() bool { return b.used.Load() >= b.count }
 type fetching struct {
 	done chan struct{} // closed when err is set
 	err  error
-	// queue is who waits for it, longest first; guarded by the prefetcher's mu.
-	// They are served before anybody else: whoever takes IDs without a pause
-	// would leave them none of any batch.
+	// queue holds the waiting calls, longest first; guarded by the prefetcher's mu. They
+	// are served first: otherwise a goroutine that takes IDs without a pause would leave
+	// them none of any batch.
 	queue []chan given
 }
 
@@ -86,10 +86,10 @@ func (p *prefetcher) close() {
 	p.work.Wait()
 }
 
-// take returns an ID that is fresh, if there is one. Most of its time goes into
-// the clock, which it reads for each ID, and once the ID is ours: whoever is kept
-// from running in between throws it away. A time that another goroutine notes
-// would cost nothing, and be late exactly when this process was kept from running.
+// take returns a fresh ID, if there is one. Most of its time goes into the clock, which it
+// reads after it has taken the ID: so a goroutine that was stopped in between throws the ID
+// away. A time noted by another goroutine would cost nothing, but be late exactly when this
+// process was stopped.
 func (p *prefetcher) take() (ID, bool) {
 	b := p.now.Load()
 	i := b.used.Add(1) - 1
@@ -148,7 +148,7 @@ func (p *prefetcher) advance() (*fetching, <-chan given) {
 	defer p.mu.Unlock()
 	switch now := p.now.Load(); {
 	case !now.usedUp():
-		return nil, nil // somebody else was here
+		return nil, nil // another goroutine was faster
 	case now.rest != nil:
 		p.now.Store(now.rest)
 		return nil, nil

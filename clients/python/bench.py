@@ -4,8 +4,8 @@
     python3 bench.py [--daemon ../../bin/kazahanad] [--rounds 9] [--seconds 0.2] [--json]
 
 All rows run in turn, several rounds, so that a disturbance hits each of them; compare the ratios, not the absolute
-figures. `make bench-clients` runs this beside the other languages' and holds it against the aims. The echo server is a
-Python process that sends back as many bytes as the daemon would.
+figures. `make bench-clients` runs this together with the other languages' benchmarks and checks the aims. The echo
+server is a Python process that answers with as many bytes as the daemon would.
 """
 
 from __future__ import annotations

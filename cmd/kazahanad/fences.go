@@ -51,7 +51,7 @@ func newFences(p provider.Provider, store *stores.Store, nowMS func() int64, log
 			look: p.Look,
 		})
 	}
-	if store != nil && store.IsFile() {
+	if store != nil && store.TellsFence() {
 		f.files = append(f.files, fencedFile{
 			url: store.URL,
 			known: func() *metrics.Fence {

@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // runArgs is run on the site's file with the terms, and CMD as a shell script.
@@ -149,6 +150,7 @@ func TestRunExtends(t *testing.T) {
 
 // While the provider is away, CMD goes on until shortly before the lease's end.
 func TestRunEndsWithItsLease(t *testing.T) {
+	ring.Deep(t)
 	t.Parallel()
 	for _, test := range []struct {
 		name, script string

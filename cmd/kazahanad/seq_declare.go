@@ -61,13 +61,13 @@ func (f *declareFlags) declare(s *system, key string) error {
 	if err := d.Validate(); err != nil {
 		return usageError{errors.New("--declare: " + strings.TrimPrefix(err.Error(), sequence.ErrInvalid.Error()+": "))}
 	}
-	declarer, ok := k.direct.(sequence.Declarer)
-	if !ok {
-		return fmt.Errorf("the store %s takes no declarations", k.store.URL)
-	}
 	ctx, cancel := context.WithTimeout(s.ctx, settings.ProviderTimeout)
 	defer cancel()
-	if err := declarer.Declare(ctx, d); err != nil {
+	err = k.direct.Declare(ctx, d)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return fmt.Errorf("the store %s takes no declarations", k.store.URL)
+	}
+	if err != nil {
 		return fmt.Errorf("sequence %q on %s: %w", key, k.store.URL, err)
 	}
 	_, err = fmt.Fprintf(s.out, "sequence %q on %s goes on after %d, with %s\n", key, k.store.URL, d.Last, d.Options.Text())

@@ -37,7 +37,7 @@ func (d *daemonParts) openPlacement() error {
 	}))
 	cfg := driver.Config{
 		Tenant: placementTenant, Owner: lockOwner(), TTL: s.PlacementTTL, Interval: s.TopologyInterval, IdleTTL: s.PlacementIdleTTL,
-		Locks: d.keeping.store.Locks, Records: d.keeping.store.Placements, Changes: d.keeping.store.Changes, Clock: d.clock, NowMS: d.clock.NowMS,
+		Locks: d.keeping.store.Locks, Records: d.keeping.store.Placements, Clock: d.clock, NowMS: d.clock.NowMS,
 		Failed: func(what string, err error) { seldom.Warn("placement: "+what+" failed", zap.Error(err)) },
 	}
 	if s.PlacementAuthority != config.PlacementClient {

@@ -1,10 +1,10 @@
 /**
- * A process of chat rooms. room.py is the same in Python; both may run on one host, and more of them.
+ * A process of chat rooms. room.py is the same in Python; one host may run several of both.
  *
  *     node room.mjs SOCKET STORE
  *
- * SOCKET is that of the host's kazahanad, STORE the URL of ../fenced-store. The process prints what happens to its
- * rooms, a line of JSON each, and ends politely when its standard input does.
+ * SOCKET is that of the host's kazahanad, STORE the URL of ../fenced-store. The process prints the events of its
+ * rooms, a line of JSON each, and shuts down when its standard input ends.
  */
 /* global fetch */
 import { createServer } from 'node:http';
@@ -14,8 +14,8 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { Client } from '../../clients/node/dist/index.mjs';
 
 const KEPT = 1000; // messages of a room
-const HOPS = 4; // that a message may take: more of them, and rooms are on the move
-const TIMEOUT_MS = 10_000; // for others to answer
+const HOPS = 4; // limit for a message: rooms may move meanwhile
+const TIMEOUT_MS = 10_000; // for answers of others
 const DOOR_RETRY_MS = 500;
 
 const [, , SOCKET, STORE] = process.argv;
@@ -26,17 +26,17 @@ let own; // the address of this process
 /** The room is not, or no longer, here. */
 class MovedError extends Error {}
 
-/** One room, from its activation to the end of that. */
+/** One activation of a room. */
 class Room {
   isOpen = true;
-  messages = undefined; // as the store has them; undefined: to be read
+  messages = undefined; // as in the store; undefined: not read yet
   turn = Promise.resolve(); // one message at a time
 
   constructor(activation) {
     this.activation = activation;
   }
 
-  /** Appends a message, if there is one, and gives all. */
+  /** Appends a message, if there is one, and returns all. */
   use(text) {
     const result = this.turn.then(() => this.append(text));
     this.turn = result.catch(() => undefined);
@@ -45,12 +45,12 @@ class Room {
 
   async append(text) {
     if (!this.isOpen) throw new MovedError('the room is on the move');
-    // Reading under the token shuts out whoever had the room before.
+    // Reading with the token shuts out earlier activations.
     let messages = this.messages ?? JSON.parse((await this.askStore('GET')) || '[]');
     const relied = Number(process.hrtime.bigint());
-    await this.activation.check(); // what another activation has written since is not here
+    await this.activation.check(); // another activation may have written since
     if (text !== undefined) {
-      this.messages = undefined; // should this fail, nobody knows what the store has
+      this.messages = undefined; // if this fails, the content of the store is unknown
       messages = [...messages, text].slice(-KEPT);
       await this.askStore('PUT', JSON.stringify(messages));
       tell('wrote', this.activation, { relied });
@@ -71,14 +71,14 @@ class Room {
 
   async close() {
     this.isOpen = false;
-    await this.turn; // what is being written is written
+    await this.turn; // wait for the write under way
   }
 }
 
 function activate(activation) {
   tell('activated', activation);
   rooms.set(activation.identity, new Room(activation));
-  return own; // so whoever resolves the room knows where to send its messages
+  return own; // callers that resolve the room send its messages there
 }
 
 async function leave(did, activation) {
@@ -94,7 +94,7 @@ function tell(did, activation, more) {
   process.stdout.write(`${JSON.stringify(about)}\n`);
 }
 
-/** GET /ROOM has its messages, POST /ROOM appends the body as one. Whoever is asked finds out where the room is. */
+/** GET /ROOM returns its messages, POST /ROOM appends the body as one. Any process finds out where the room is. */
 async function door(request, response) {
   let status = 503;
   let answer;
@@ -115,7 +115,7 @@ async function deliver(name, text, hops) {
     const messages = await room.use(text);
     return [200, text === undefined ? messages.map((message) => `${message}\n`).join('') : ''];
   }
-  // To the process on this host that has it, or to the host, where somebody knows that.
+  // To the process on this host that has the room, or to the room's host, which knows the process.
   if (hops >= HOPS) throw new MovedError('the room is on the move');
   const to = where.isLocal ? where.pid : where.authority;
   const answer = await fetch(`http://${to}/${name}`, {
@@ -134,7 +134,7 @@ function serve(host, port) {
   });
 }
 
-/** Listens where other hosts send to: one of this host's processes does, another when that is gone. */
+/** Listens on the host's public address: one of its processes does, and another one when that is gone. */
 async function keepDoor(authority) {
   const colon = authority.lastIndexOf(':');
   for (;;) {

@@ -1,4 +1,4 @@
-"""A process of chat rooms. room.mjs is the same in JavaScript; both may run on one host, and more of them.
+"""A process of chat rooms. room.mjs is the same in JavaScript; one host may run several of both.
 
     python room.py SOCKET STORE
 
@@ -20,8 +20,8 @@ from typing import Any
 import kazahana
 
 KEPT = 1000  # messages of a room
-HOPS = 4  # that a message may take: more of them, and rooms are on the move
-TIMEOUT = 10.0  # s, for others to answer
+HOPS = 4  # limit for a message: rooms may move meanwhile
+TIMEOUT = 10.0  # s, for answers of others
 DOOR_RETRY = 0.5  # s
 
 SOCKET, STORE = sys.argv[1:]
@@ -35,13 +35,13 @@ class MovedError(Exception):
 
 
 class Room:
-    """One room, from its activation to the end of that."""
+    """One activation of a room."""
 
     def __init__(self, activation: kazahana.Activation) -> None:
         self.activation = activation
         self.mutex = threading.Lock()  # one message at a time
         self.is_open = True
-        self.messages: list[str] | None = None  # as the store has them; None: to be read
+        self.messages: list[str] | None = None  # as in the store; None: not read yet
 
     def use(self, text: str | None) -> list[str]:
         """Append a message, if there is one, and return all."""
@@ -49,12 +49,12 @@ class Room:
             if not self.is_open:
                 raise MovedError
             messages = self.messages
-            if messages is None:  # reading under the token shuts out whoever had the room before
+            if messages is None:  # reading with the token shuts out earlier activations
                 messages = json.loads(self.ask_store("GET") or "[]")
             relied = time.monotonic_ns()
-            self.activation.check()  # what another activation has written since is not here
+            self.activation.check()  # another activation may have written since
             if text is not None:
-                self.messages = None  # should this fail, nobody knows what the store has
+                self.messages = None  # if this fails, the content of the store is unknown
                 messages = [*messages, text][-KEPT:]
                 self.ask_store("PUT", json.dumps(messages))
                 tell("wrote", self.activation, relied=relied)
@@ -74,14 +74,14 @@ class Room:
             raise MovedError from error
 
     def close(self) -> None:
-        with self.mutex:  # what is being written is written
+        with self.mutex:  # wait for the write under way
             self.is_open = False
 
 
 def activate(activation: kazahana.Activation) -> str:
     tell("activated", activation)
     rooms[activation.identity] = Room(activation)
-    return own  # so whoever resolves the room knows where to send its messages
+    return own  # callers that resolve the room send its messages there
 
 
 def passivate(activation: kazahana.Activation) -> None:
@@ -104,7 +104,7 @@ def tell(did: str, activation: kazahana.Activation | None = None, **more: Any) -
 
 
 class Door(BaseHTTPRequestHandler):
-    """GET /ROOM has its messages, POST /ROOM appends the body as one. Whoever is asked finds out where the room is."""
+    """GET /ROOM returns its messages, POST /ROOM appends the body as one. Any process finds out where the room is."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -134,7 +134,7 @@ class Door(BaseHTTPRequestHandler):
             if text is None:
                 return 200, "".join(f"{message}\n" for message in messages).encode()
             return 200, b""
-        # To the process on this host that has it, or to the host, where somebody knows that.
+        # To the process on this host that has the room, or to the room's host, which knows the process.
         hops = int(self.headers.get("Hops", "0")) + 1
         if hops > HOPS:
             raise MovedError
@@ -155,7 +155,7 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, *_: object) -> None:
-        """Whoever asked has not waited for the answer."""
+        """The client has not waited for the answer."""
 
 
 def serve(host: str, port: int) -> Server:
@@ -165,7 +165,7 @@ def serve(host: str, port: int) -> Server:
 
 
 def keep_door(authority: str) -> None:
-    """Listen where other hosts send to: one of this host's processes does, another when that is gone."""
+    """Listen on the host's public address: one of its processes does, and another one when that is gone."""
     host, port = authority.rsplit(":", 1)
     while True:
         try:

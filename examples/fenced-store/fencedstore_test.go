@@ -267,7 +267,7 @@ func TestLateWriter(t *testing.T) {
 		value string
 	}{
 		{"without the check B's update is lost", false, "written", "first A"},
-		{"with the check A is refused", true, "the fencing token 1 is old: somebody came with 2", "first B"},
+		{"with the check A is refused", true, "the fencing token 1 is old: another client came with 2", "first B"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newScene(t, test.check)
@@ -304,7 +304,7 @@ func TestLateWriterAfterARead(t *testing.T) {
 	b := s.writer("B")
 	b.wantLine(`token 2 read "first"`)
 	_ = a.cmd.Process.Signal(syscall.SIGCONT)
-	a.wantLine("the fencing token 1 is old: somebody came with 2")
+	a.wantLine("the fencing token 1 is old: another client came with 2")
 	b.goOn()
 	b.wantLine("written")
 	if value := s.visit(http.MethodGet, 2, ""); value != "first B" {

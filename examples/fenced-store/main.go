@@ -1,11 +1,11 @@
-// Command fenced-store is a tiny store of values over HTTP that refuses whoever
-// comes with an old fencing token.
+// Command fenced-store is a tiny store of values over HTTP that refuses clients with
+// old fencing tokens.
 //
 //	GET /KEY    the value
 //	PUT /KEY    the body becomes the value
 //
-// Both take the token of the lock from the header Fencing-Token. With -log each of
-// them is printed, with who it was by the header Writer.
+// Both take the token of the lock from the header Fencing-Token. With -log each
+// request is printed, with its writer from the header Writer.
 package main
 
 import (
@@ -24,18 +24,18 @@ import (
 // maxValue bounds what is stored, in bytes.
 const maxValue = 1 << 20
 
-// store keeps each value together with the greatest token that was seen with it.
-// A store on disk writes both in one transaction: whoever restarts with the
-// values and without the tokens lets everybody in again.
+// store keeps each value together with the greatest token that was seen with it. A
+// store on disk must write both in one transaction: a store that restarts with the
+// values and without the tokens accepts old tokens again.
 type store struct {
-	check bool // whether tokens count at all
+	check bool // compare tokens
 
 	mu      sync.Mutex
 	entries map[string]entry
-	log     *json.Encoder // nil: none
+	log     *json.Encoder // may be nil
 }
 
-// request is what the log tells of one, in the order in which they were decided.
+// request is a line of the log, in the order of the decisions.
 type request struct {
 	Key      string `json:"key"`
 	Token    int64  `json:"token"`
@@ -80,9 +80,9 @@ func answer(w http.ResponseWriter, value []byte, err error) {
 	_, _ = w.Write(value)
 }
 
-// use returns the value, or replaces it unless value is nil. Comparing the token
-// and writing are one step. Reading counts too: what the present holder has read
-// must not change under its hands.
+// use returns the value, or replaces it if value is not nil. Comparing the token and
+// writing are one step. Reading counts too: a value that the present holder has read
+// must not be changed by an older one.
 func (s *store) use(r *http.Request, token int64, value []byte) ([]byte, error) {
 	key := r.URL.Path
 	s.mu.Lock()
@@ -93,7 +93,7 @@ func (s *store) use(r *http.Request, token int64, value []byte) ([]byte, error) 
 		_ = s.log.Encode(request{key, token, r.Header.Get("Writer"), value != nil, !refused})
 	}
 	if refused {
-		return nil, fmt.Errorf("the fencing token %d is old: somebody came with %d", token, e.token)
+		return nil, fmt.Errorf("the fencing token %d is old: another client came with %d", token, e.token)
 	}
 	e.token = max(e.token, token)
 	if value != nil {

@@ -1,5 +1,5 @@
-// Package address knows where the daemon's socket is: where a daemon that was
-// not told opens it, and where a client looks for it.
+// Package address knows the default place of the daemon's socket, and where clients look
+// for it.
 package address
 
 import (
@@ -25,9 +25,9 @@ type Lookup = func(name string) (string, bool)
 
 var schemeStart = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
 
-// Daemon chooses the socket of a daemon that was not told one: in
-// systemd's runtime directory, in the user's, in the system's for root, and
-// below /tmp as the last resort, which inTmp reports.
+// Daemon is the default socket of a daemon: in systemd's runtime directory, in the
+// user's, in the system's for root, and below /tmp as the last resort, which inTmp
+// reports.
 func Daemon(lookup Lookup, uid int) (path string, inTmp bool) {
 	for _, dir := range Entries(lookup, "RUNTIME_DIRECTORY") {
 		if !strings.HasSuffix(dir, LiveSuffix) {
@@ -43,18 +43,17 @@ func Daemon(lookup Lookup, uid int) (path string, inTmp bool) {
 	return tmpSocket(uid), true
 }
 
-// LiveSuffix ends the name of the runtime directory that is for the daemon's
-// live state, and not for its socket.
+// LiveSuffix ends the name of the runtime directory for the daemon's live state.
 const LiveSuffix = "-live"
 
-// Entries reads a variable of systemd's that lists directories, colon separated.
+// Entries reads a variable of systemd that lists directories, separated by colons.
 func Entries(lookup Lookup, name string) []string {
 	text, _ := lookup(name)
 	return slices.DeleteFunc(strings.Split(text, ":"), func(dir string) bool { return dir == "" })
 }
 
-// Absolute reads a directory variable. A relative path is invalid by the XDG
-// base directory specification, and to be ignored.
+// Absolute reads a directory variable. It ignores a relative path, as the XDG base
+// directory specification demands.
 func Absolute(lookup Lookup, name string) string {
 	if text, _ := lookup(name); filepath.IsAbs(text) {
 		return text
@@ -66,7 +65,7 @@ func tmpSocket(uid int) string {
 	return filepath.Join("/tmp", directoryName+"-"+strconv.Itoa(uid), socketName)
 }
 
-// maxSocketPath is what fits, with its closing zero, into the system's
+// maxSocketPath is the longest path that fits, with its closing zero, into the system's
 // sockaddr_un.
 func maxSocketPath() int {
 	if runtime.GOOS == "darwin" {
@@ -93,7 +92,7 @@ func Parse(text string) (string, error) {
 	case path == "":
 		return "", errors.New("is empty: write the path of a Unix socket")
 	case strings.HasPrefix(path, "@") || strings.HasPrefix(path, "\x00"):
-		return "", errors.New("is an abstract socket, which everybody can open: write a path")
+		return "", errors.New("is an abstract socket, which every user can open: write a path")
 	case strings.HasSuffix(path, "/"):
 		return "", errors.New("is a directory: write the path of a Unix socket")
 	case len(path) > maxSocketPath():

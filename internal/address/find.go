@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// Candidates returns where a client looks for the daemon's socket. explicit
-// reports that KAZAHANA_SOCKET names the only place. RUNTIME_DIRECTORY is never
-// among them: in a client it is the directory of the client's own unit.
+// Candidates returns the places where a client looks for the daemon's socket. explicit
+// reports that KAZAHANA_SOCKET names the only one. RUNTIME_DIRECTORY is not used: in a
+// client it is the directory of the client's own unit.
 func Candidates(lookup Lookup, uid int) (paths []string, explicit bool) {
 	if text, _ := lookup("KAZAHANA_SOCKET"); strings.TrimSpace(text) != "" {
 		text = strings.TrimSpace(text)
@@ -29,16 +29,16 @@ func Candidates(lookup Lookup, uid int) (paths []string, explicit bool) {
 	return append(paths, filepath.Join(systemSocketDir, socketName), tmpSocket(uid)), false
 }
 
-// Find returns the first of Candidates that exists. It does not try to
-// connect: a socket that exists and does not answer is the one to report, and
-// not a reason to ask another daemon. The error lists every path tried, and
-// wraps fs.ErrNotExist, or fs.ErrPermission if one could not be looked at.
+// Find returns the first of Candidates that exists. It does not connect: if an existing
+// socket does not answer, that is the error to report, and no reason to ask another
+// daemon. The error lists every path tried, and wraps fs.ErrNotExist, or
+// fs.ErrPermission if a path could not be read.
 func Find(lookup Lookup, uid int) (string, error) {
 	paths, explicit := Candidates(lookup, uid)
 	if explicit {
 		text, _ := lookup("KAZAHANA_SOCKET")
 		if _, err := Parse(strings.TrimSpace(text)); err != nil {
-			// The text is not shown: a URL by mistake may have a password in it.
+			// The error omits the value: it may be a URL with a password.
 			return "", fmt.Errorf("KAZAHANA_SOCKET %w", err)
 		}
 	}
@@ -77,7 +77,7 @@ func find(paths []string, explicit bool, inTmp string, uid int) (string, error) 
 	}
 }
 
-// NotFoundError is the error of Find when nothing exists at any path.
+// NotFoundError is the error of Find if no candidate exists.
 type NotFoundError struct {
 	message string
 	cause   error
@@ -105,12 +105,12 @@ func trusted(dir string, uid int) error {
 	return nil
 }
 
-// DenialHint says what helps somebody whom the system does not let open the
-// socket: which group may. It is empty when nothing can be said.
+// DenialHint names the group that may open the socket, for a user who may not. It is
+// empty if that is not known.
 func DenialHint(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
-		// The directory keeps even the socket's owner from being read.
+		// The directory's permissions hide even the socket's owner.
 		path = filepath.Dir(path)
 		if info, err = os.Stat(path); err != nil {
 			return ""
@@ -125,15 +125,15 @@ func DenialHint(path string) string {
 		group = found.Name
 	}
 	if owner.Gid == 0 || info.Mode().Perm()&0o020 == 0 {
-		// Nobody should join root's group for this, and joining another one
-		// would not help.
+		// No user should join root's group for this, and joining another group would
+		// not help.
 		return fmt.Sprintf("%s belongs to user %d and group %s with mode %04o: give the daemon a group of its own with --socket-group and --socket-mode 0660",
 			path, owner.Uid, group, info.Mode().Perm())
 	}
 	return fmt.Sprintf("%s belongs to group %s: a user of that group may connect (usermod -aG %s USER, then log in again)", path, group, group)
 }
 
-// cause leaves out the operation and the path that the system's error begins with.
+// cause drops the operation and the path from the system's error.
 func cause(err error) error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {

@@ -94,19 +94,25 @@ func (d *desk) settle(id uint32, m *countedMethod, began time.Duration, err erro
 func (d *desk) issue(r *idRequest) error {
 	ranges, pending, err := r.service.gen.Start(d.reading, r.want, d.ranges[:0])
 	if pending != nil {
-		d.ranges = nil // they are the pending request's now
-		if err := d.server.countWaiting(); err != nil {
-			pending.Cancel(err)
-			return err
-		}
-		d.waits = &waiting{request: *r, pending: pending}
-		return errWaits
+		return d.beginWait(r, pending)
 	}
 	d.ranges = ranges
-	if err == nil {
-		d.replyIDs(r)
+	if err != nil {
+		return err
 	}
-	return err
+	d.replyIDs(r)
+	return nil
+}
+
+// beginWait lets the request wait, unless too many do. The ranges are its own now.
+func (d *desk) beginWait(r *idRequest, pending *generator.Pending) error {
+	d.ranges = nil
+	if err := d.server.countWaiting(); err != nil {
+		pending.Cancel(err)
+		return err
+	}
+	d.waits = &waiting{request: *r, pending: pending}
+	return errWaits
 }
 
 // conclude answers a request that has waited.

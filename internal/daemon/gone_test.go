@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/record/memory"
+
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 )
@@ -30,7 +32,7 @@ func (l leaving) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 func TestLockGrantedToNobodyIsReleased(t *testing.T) {
 	var mu sync.Mutex // of peers
 	peers := map[string]*peer{}
-	store := leaving{lock.NewMemory(func() int64 { return time.Now().UnixMilli() }), func(key string) {
+	store := leaving{lock.OnRecords(memory.New(func() int64 { return time.Now().UnixMilli() })), func(key string) {
 		mu.Lock()
 		defer mu.Unlock()
 		_ = peers[key].Close()

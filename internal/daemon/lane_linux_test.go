@@ -22,6 +22,7 @@ import (
 	"github.com/kazahana/kazahana/internal/eventloop"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -391,6 +392,7 @@ func TestLaneHeavyBatchesComeBack(t *testing.T) {
 
 // One that does not read leaves the lane to others, with all that it is owed.
 func TestLanePeerThatDoesNotRead(t *testing.T) {
+	ring.All(t)
 	r := newLaneRig(t, ample).start()
 	p, other := r.dial(), r.dial()
 	const requests, count = 600, 1000
@@ -1021,6 +1023,7 @@ func descriptors(t *testing.T) int {
 
 // Connections that move leave no descriptor behind either, nor does the lane.
 func TestLaneDescriptors(t *testing.T) {
+	ring.All(t)
 	before := descriptors(t)
 	r := newLaneRig(t, ample).start()
 	for range 50 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -137,6 +138,7 @@ func TestPermission(t *testing.T) {
 // costs little memory, makes no more IDs, keeps nobody from theirs, and is cut
 // off in the end.
 func TestPeerThatDoesNotRead(t *testing.T) {
+	ring.All(t)
 	const peers = 8
 	r := newRig(t, wide, func(s *setup) { s.source, s.patience.write = clock.System{}, hang }).start()
 	before := heap()

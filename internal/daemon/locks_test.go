@@ -42,7 +42,7 @@ func (f *frail) List(ctx context.Context, tenant, after string, limit int) ([]lo
 func withLocks(t *testing.T, changes ...func(*setup)) (*rig, *frail) {
 	t.Helper()
 	now := func() int64 { return time.Now().UnixMilli() }
-	store := &frail{Store: lock.NewMemory(now)}
+	store := &frail{Store: lock.OnRecords(memory.New(now))}
 	host := lock.NewHost(store, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
 	r := newRig(t, append(changes, func(s *setup) {
 		s.Locks = &Locks{Host: host, Store: store, Owner: "alpha", Timeout: hang}

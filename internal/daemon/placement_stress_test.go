@@ -11,6 +11,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // rogue is a peer that does whatever comes to its mind.
@@ -107,6 +108,7 @@ func (p *rogue) answer() {
 
 // Whatever peers do, the daemon serves the others, and forgets those who are gone.
 func TestRoguePeers(t *testing.T) {
+	ring.All(t)
 	s := newSite(t)
 	hosts := []*placed{s.start("a:1").sees(1), s.start("b:1").sees(2)}
 	hosts[0].sees(2)

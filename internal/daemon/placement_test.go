@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/record/memory"
+
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/kazahana/kazahana/internal/clock"
@@ -27,7 +29,7 @@ type site struct {
 }
 
 func newSite(t *testing.T) *site {
-	return &site{t, lock.NewMemory(func() int64 { return time.Now().UnixMilli() }), storage.NewMemory()}
+	return &site{t, lock.OnRecords(memory.New(func() int64 { return time.Now().UnixMilli() })), storage.OnRecords(memory.New(nil))}
 }
 
 // placed is a daemon with placement, and how to stop its driver.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"golang.org/x/sys/unix"
 )
 
@@ -109,6 +110,7 @@ func TestCoolDownOfALoopThatRuns(t *testing.T) {
 // Others are not held up by a loop that waits: the world stops when it has to,
 // with however few processors.
 func TestCollectionWhileALoopWaits(t *testing.T) {
+	ring.All(t)
 	for _, processors := range []int{1, runtime.GOMAXPROCS(0)} {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(processors))
 		l, stop := start(t)

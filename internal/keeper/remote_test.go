@@ -104,8 +104,6 @@ type remote struct {
 	granted  []lease.Lease        // by the real provider, heard of or not
 	received []lease.Lease        // well-formed ones, as the keeper got them
 	left     map[lease.Key]string // released or lost: why
-
-	releasing func(lease.Lease) // called when a release is sent
 }
 
 func newRemote(r *rig) *remote {
@@ -239,12 +237,6 @@ func (p *remote) Release(ctx context.Context, req provider.ReleaseRequest) error
 		t.Errorf("at %v: release of service %q", at, req.Service)
 	}
 	p.leave(l, "released")
-	p.mu.Lock()
-	releasing := p.releasing
-	p.mu.Unlock()
-	if releasing != nil {
-		releasing(l)
-	}
 	err := p.do(ctx, &call{op: providertest.OpRelease, back: req}, func() error { return p.faulty.Release(ctx, req) })
 	if provablyNotReleased(err) {
 		p.mu.Lock()

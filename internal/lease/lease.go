@@ -1,6 +1,5 @@
-// Package lease holds the grant of one slot for an interval, and what can be
-// said of it without asking anyone: whether it is well formed, which
-// timestamps it allows, how a release is signed. It reads no clock.
+// Package lease is about the grant of one slot for an interval: whether it is well
+// formed, which timestamps it allows, how a release is signed. It reads no clock.
 package lease
 
 import (
@@ -14,17 +13,16 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// Lease is the right to make regular IDs from one slot, with embedded
-// timestamps in [Created, Expired). The JSON names are those of seed 000,
-// section 4.2, and of the HTTP lease server.
+// Lease is the right to make regular IDs from one slot, with embedded timestamps in
+// [Created, Expired). The JSON names are those of the HTTP lease server.
 //
-// Secret signs what the holder asks, is not sent again, and must not reach a log;
+// Secret signs the holder's requests. It is not sent again and must not reach a log;
 // String leaves it out.
 type Lease struct {
 	ID            int64  `json:"id"`            // machine ID; its slot is Layout().Slot(ID)
 	Created       int64  `json:"created"`       // Unix ms, by the provider's clock
 	Expired       int64  `json:"expired"`       // Unix ms; the first one not allowed
-	ReservedUntil int64  `json:"reservedUntil"` // Unix ms; before it nobody else is granted an overlapping slot
+	ReservedUntil int64  `json:"reservedUntil"` // Unix ms; before it no overlapping slot is granted to others
 	Secret        string `json:"secret,omitempty"`
 	EpochMS       int64  `json:"customEpoch"`
 	BitReserve    int    `json:"bitReserve"`
@@ -44,7 +42,7 @@ const (
 // ErrMalformed is wrapped by every error of Validate.
 var ErrMalformed = errors.New("malformed lease")
 
-// Validate reports what makes the lease unusable whatever the clock says.
+// Validate returns an error if the lease is unusable, whatever the clock says.
 func (l Lease) Validate() error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: machine ID %d: %s", ErrMalformed, l.ID, fmt.Sprintf(format, args...))
@@ -79,7 +77,7 @@ func (l Lease) Layout() snowflake.Layout {
 	return snowflake.Layout{BitTS: l.BitTS, BitID: l.BitID, BitSeq: l.BitSeq}
 }
 
-// Timeline is what the lease must share with every other one in its pool.
+// Timeline is the epoch and the timestamp bits, which all leases of a pool share.
 func (l Lease) Timeline() snowflake.Timeline {
 	return snowflake.Timeline{EpochMS: l.EpochMS, BitTS: l.BitTS}
 }
@@ -87,7 +85,7 @@ func (l Lease) Timeline() snowflake.Timeline {
 // Slot is the range of low bits that the lease covers.
 func (l Lease) Slot() snowflake.Slot { return l.Layout().Slot(l.ID) }
 
-// Throughput is how many IDs the lease gives per millisecond.
+// Throughput is the number of IDs per millisecond that the lease allows.
 func (l Lease) Throughput() int64 { return l.Layout().Throughput() }
 
 // Term is how long the lease is valid, in milliseconds.
@@ -97,15 +95,15 @@ func (l Lease) Term() int64 { return l.Expired - l.Created }
 // lease may embed the Unix millisecond.
 func (l Lease) Allows(unixMS int64) bool { return l.Created <= unixMS && unixMS < l.Expired }
 
-// Key identifies one grant among all that a host may hold: the same slot is
-// granted again and again, each time with another secret.
+// Key identifies one grant. The same slot is granted repeatedly, each time with another
+// secret.
 type Key struct {
 	Start  int64
 	BitSeq int
 	Secret string
 }
 
-// Key returns what tells this grant from every other.
+// Key returns the key of this grant.
 func (l Lease) Key() Key { return Key{Start: l.Slot().Start, BitSeq: l.BitSeq, Secret: l.Secret} }
 
 // String describes the lease for logs, without its secret.
@@ -120,8 +118,8 @@ func Sign(secret string, machineID, timestampMS int64) string {
 	return sign(secret, "", machineID, timestampMS)
 }
 
-// SignVerify is the signature of a question whether a lease is still the caller's:
-// over "verify:id:created", in the same way.
+// SignVerify is the signature of a verification: over "verify:id:created", in the same
+// way.
 func SignVerify(secret string, machineID, createdMS int64) string {
 	return sign(secret, "verify:", machineID, createdMS)
 }
@@ -132,8 +130,8 @@ func SignExtend(secret string, machineID, createdMS, expiredMS int64) string {
 	return sign(secret, "extend:", machineID, createdMS, expiredMS)
 }
 
-// sign keeps the three kinds apart by their prefix: an overheard signature of one
-// is none of another.
+// sign gives each kind of request a prefix of its own: an overheard signature of one
+// kind is not valid for another.
 func sign(secret, prefix string, numbers ...int64) string {
 	text := []byte(prefix)
 	for i, n := range numbers {

@@ -26,12 +26,12 @@ const (
 	ParamAt        = "at"
 )
 
-// MaxRequestBytes bounds a request's body: the largest meta that a provider
-// stores, with every byte escaped as six.
+// MaxRequestBytes limits a request's body: the largest meta that a provider stores, with
+// every byte escaped as six.
 const MaxRequestBytes = 6*provider.MaxMetaBytes + 16*1024
 
-// MaxVerify is how many leases one request may verify. A host that holds more
-// asks several times.
+// MaxVerify is how many leases one request may verify. A host with more leases sends
+// several requests.
 const MaxVerify = 256
 
 // ContentType is the media type of answers.
@@ -43,28 +43,28 @@ type AcquireRequest struct {
 	Meta            map[string]string `json:"meta,omitempty"`
 	ThroughputPerMS *int64            `json:"throughputPerMs,omitempty"` // nil: one lease
 	RequestID       string            `json:"requestId,omitempty"`
-	// NewClient is true with the first request of a client process, and false with
-	// the others; nil where the client does not say.
+	// NewClient is true in the first request of a client process, and false in the
+	// others; nil if the client does not say.
 	NewClient *bool `json:"newClient,omitempty"`
 }
 
-// AcquireResponse is its answer.
+// AcquireResponse is the answer to an AcquireRequest.
 type AcquireResponse struct {
 	RequestID string        `json:"requestId,omitempty"` // the request's
 	Leases    []lease.Lease `json:"leases"`
 	Forgetful bool          `json:"forgetful,omitempty"` // provider.Info.Forgetful, of the server's store
 }
 
-// Granted is AcquireResponse as a client reads it: of a server that need not know
-// more than seed 000, sections 4.2 and 7.1.
+// Granted is AcquireResponse as a client reads it: a server of another make may leave
+// out the newer fields.
 type Granted struct {
 	RequestID string         `json:"requestId"` // "" of a server that does not repeat it
 	Leases    []GrantedLease `json:"leases"`
 	Forgetful bool           `json:"forgetful"`
 }
 
-// GrantedLease is a lease whose ReservedUntil may be missing: then no other holder
-// comes before Expired, and that is all one knows.
+// GrantedLease is a lease whose ReservedUntil may be missing. Then it is only known that
+// no other holder comes before Expired.
 type GrantedLease struct {
 	lease.Lease
 	ReservedUntil *int64 `json:"reservedUntil"`
@@ -79,7 +79,7 @@ type ReleaseRequest struct {
 	AtEnd     bool   `json:"atEnd,omitempty"`  // Timestamp is the lease's last millisecond, however far ahead
 }
 
-// Claim names a lease, and proves without its secret that it is the caller's.
+// Claim names a lease, and proves by a signature that it is the caller's.
 type Claim struct {
 	ID        *int64 `json:"id"`
 	BitSeq    *int   `json:"bitSeq"`
@@ -91,11 +91,11 @@ type Claim struct {
 // lease.SignExtend.
 type ExtendRequest struct {
 	Claim
-	Expired   *int64 `json:"expired"` // Unix ms, as far as the caller knows
+	Expired   *int64 `json:"expired"` // Unix ms: the end that the caller knows
 	ServiceID string `json:"serviceId,omitempty"`
 }
 
-// ExtendResponse is its answer. The lease comes without its secret.
+// ExtendResponse is the answer to an ExtendRequest: the lease without its secret.
 type ExtendResponse struct {
 	Lease lease.Lease `json:"lease"`
 }
@@ -107,8 +107,8 @@ type VerifyRequest struct {
 	Leases    []Claim `json:"leases"`
 }
 
-// VerifyResponse is its answer: the positions in the request of the leases that
-// are no longer the caller's.
+// VerifyResponse is the answer to a VerifyRequest: the positions of the leases that are
+// no longer the caller's.
 type VerifyResponse struct {
 	Lost []int `json:"lost"`
 }
@@ -117,10 +117,10 @@ type VerifyResponse struct {
 type RecordsResponse struct {
 	Records []Record `json:"records"`
 	History string   `json:"history,omitempty"` // of GET /leases/at: provider.Info.History
-	Next    string   `json:"next,omitempty"`    // of a page of GET /leases that is not the last: after which the next one begins
+	Next    string   `json:"next,omitempty"`    // of a page of GET /leases that is not the last: the cursor of the next one
 }
 
-// Record is what a provider remembers of a grant.
+// Record is a provider's record of a grant.
 type Record struct {
 	ID            int64             `json:"id"`
 	Created       int64             `json:"created"`
@@ -137,7 +137,7 @@ type Record struct {
 	Released      bool              `json:"released"`
 }
 
-// FromRecord is the record without any secret.
+// FromRecord converts the record, without any secret.
 func FromRecord(r provider.Record) Record {
 	l := r.Lease
 	return Record{
@@ -147,7 +147,7 @@ func FromRecord(r provider.Record) Record {
 	}
 }
 
-// Record is the same for package provider.
+// Record converts the record for package provider.
 func (r Record) Record() provider.Record {
 	return provider.Record{
 		Lease: lease.Lease{
@@ -158,13 +158,12 @@ func (r Record) Record() provider.Record {
 	}
 }
 
-// Stats is the answer to GET /stats: one JSON object of numbers, under the names
-// of seed 001 where it has one. What StatsGauges lists is the pool's state now,
-// all else was counted.
+// Stats is the answer to GET /stats: one JSON object of numbers. Those in StatsGauges are
+// the pool's state now, all others are counters.
 type Stats map[string]int64
 
-// StatsGauges are the members of Stats that are the state of the service's pool.
-// TTLs are in seconds; quarantined_ids are those of unusing_ids that cannot be
+// StatsGauges are the members of Stats that describe the state of the service's pool.
+// TTLs are in seconds; quarantined_ids counts the part of unusing_ids that cannot be
 // granted yet.
 var StatsGauges = []string{
 	"unusing_ids", "using_ids", "using_ttl_max", "using_ttl_mid", "using_ttl_min", "quarantined_ids",

@@ -10,11 +10,11 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// unavailableRetry is when to ask again a server whose provider failed.
+// unavailableRetry is when to ask a server again whose provider failed.
 const unavailableRetry = time.Second
 
-// FromError is the problem by which the provider's error travels. Of errors by
-// which nobody decides it tells nothing: they may name files and hosts.
+// FromError converts a provider's error to a problem. It hides the text of errors that
+// callers do not distinguish, because they may name files and hosts.
 func FromError(err error, nowMS int64) *problem.Problem {
 	var already *problem.Problem
 	var full *provider.FullError
@@ -51,8 +51,8 @@ func FromError(err error, nowMS int64) *problem.Problem {
 	return problem.New(problem.Unavailable, "the store behind this server is unavailable; the server's log says why").After(unavailableRetry)
 }
 
-// ToError is the error of package provider that the problem stands for. Where
-// none fits it is the problem itself: whatever was asked for may have been done.
+// ToError converts a problem to the error of package provider. If there is none for it,
+// the result is the problem itself: the request may have been carried out.
 func ToError(p *problem.Problem) error {
 	switch p.Code {
 	case problem.NoMachineID:
@@ -73,7 +73,7 @@ func ToError(p *problem.Problem) error {
 		return provider.ErrTimestampSkew
 	case problem.InvalidRequest, problem.TooLarge, problem.UnsupportedMedia:
 		return fmt.Errorf("%w: %s", provider.ErrInvalid, p.Error())
-	case problem.NotSupported, problem.NotFound, problem.MethodNotAllowed: // of a server that is older than the path
+	case problem.NotSupported, problem.NotFound, problem.MethodNotAllowed: // the server is older than the path
 		return fmt.Errorf("%s: %w", strings.TrimSuffix(p.Error(), ": "+errors.ErrUnsupported.Error()), errors.ErrUnsupported)
 	}
 	return p

@@ -28,7 +28,7 @@ func writeText(w http.ResponseWriter, text string) error {
 	return err
 }
 
-// writeJSON answers with the value. The error is of the connection.
+// writeJSON answers with the value. It returns errors of the connection.
 func writeJSON(w http.ResponseWriter, status int, media string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -42,11 +42,11 @@ func writeJSON(w http.ResponseWriter, status int, media string, v any) error {
 }
 
 func answer(w http.ResponseWriter, v any) error {
-	_ = writeJSON(w, http.StatusOK, leaseapi.ContentType, v) // the peer has gone, or not
+	_ = writeJSON(w, http.StatusOK, leaseapi.ContentType, v) // an error means that the peer has gone
 	return nil
 }
 
-// readBody reads a JSON object, and leaves into as it is when there is no body.
+// readBody reads a JSON object. Without a body, into stays unchanged.
 func readBody(w http.ResponseWriter, r *http.Request, into any) error {
 	if r.ContentLength > leaseapi.MaxRequestBytes {
 		return tooLarge(leaseapi.MaxRequestBytes)
@@ -73,8 +73,8 @@ func tooLarge(limit int64) error {
 	return problem.New(problem.TooLarge, "the body is larger than %d bytes", limit)
 }
 
-// checkMedia insists on JSON: a web page can have a browser send anything else
-// without asking this server first.
+// checkMedia insists on JSON: other media types a web page can make a browser send
+// without a preflight request.
 func checkMedia(header string) error {
 	media, _, err := mime.ParseMediaType(header)
 	if err != nil || media != leaseapi.ContentType && !strings.HasSuffix(media, "+json") {
@@ -83,8 +83,8 @@ func checkMedia(header string) error {
 	return nil
 }
 
-// decode reads one JSON object and nothing after it. Fields that are not known
-// are ignored: see package leaseapi.
+// decode reads one JSON object and nothing after it. It ignores unknown fields: see
+// package leaseapi.
 func decode(b []byte, into any) error {
 	if trimmed := strings.TrimLeft(string(b[:min(len(b), 64)]), " \t\r\n"); trimmed != "" && trimmed[0] != '{' {
 		return problem.New(problem.InvalidRequest, "the body must be a JSON object")
@@ -109,13 +109,13 @@ func decode(b []byte, into any) error {
 // machineID is the {id} of the path.
 func machineID(r *http.Request) (int64, error) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
-	if err != nil || strconv.FormatInt(id, 10) != r.PathValue("id") { // +5 and 05 are other paths
+	if err != nil || strconv.FormatInt(id, 10) != r.PathValue("id") { // refuses +5 and 05
 		return 0, problem.New(problem.InvalidRequest, "the path ends in a machine ID, a whole number")
 	}
 	return id, nil
 }
 
-// readQuery reads the query, in which what is not known is ignored as in a body.
+// readQuery reads the query. Unknown parameters are ignored, as in a body.
 func readQuery(r *http.Request) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -124,7 +124,7 @@ func readQuery(r *http.Request) (url.Values, error) {
 	return q, nil
 }
 
-// number reads a whole number from the query, nil when it is not there.
+// number reads a whole number from the query; nil if it is missing.
 func number(q url.Values, name string) (*int64, error) {
 	if !q.Has(name) {
 		return nil, nil
@@ -136,7 +136,7 @@ func number(q url.Values, name string) (*int64, error) {
 	return &n, nil
 }
 
-// fill takes from the query what the body leaves out, for proxies that drop the
+// fill takes fields that the body leaves out from the query, for proxies that drop the
 // body of a DELETE.
 func fill(req *leaseapi.ReleaseRequest, q url.Values) error {
 	if req.Signature == "" {

@@ -35,7 +35,7 @@ const (
 
 var allScopes = []Scope{ScopeLeases, ScopeLocks, ScopeSequences, ScopePlacements, ScopeAdmin}
 
-// What a request is where no token is asked for.
+// The tenant and the owner of requests without a credential.
 const (
 	DefaultTenant  = "default"
 	AnonymousOwner = "anonymous"
@@ -45,7 +45,7 @@ const (
 // a colon.
 const certificateOwner = "certificate:"
 
-// Credential is for whom a request acts.
+// Credential is the identity that a request acts for.
 type Credential struct {
 	Tenant string
 	Owner  string
@@ -59,7 +59,7 @@ const (
 	minToken      = 16 // characters; fewer can be guessed
 )
 
-// accountName is what a tenant and an owner can be called. No slash: it is what
+// accountName is the form of the names of tenants and owners. A slash is not allowed: it
 // separates a tenant from its service.
 var accountName = regexp.MustCompile(`^[A-Za-z0-9._@-]{1,64}$`)
 
@@ -133,7 +133,7 @@ func ParseTokens(b []byte) (*Tokens, error) {
 	return t, nil
 }
 
-// yamlError leaves out what the parser quotes of the file: it may be a token.
+// yamlError leaves out the parser's quotation of the file, which may be a token.
 func yamlError(err error) error {
 	var types *yaml.TypeError
 	text := err.Error()
@@ -169,7 +169,7 @@ func (c Credential) check() error {
 	case !accountName.MatchString(c.Tenant), !accountName.MatchString(c.Owner):
 		return errors.New("tenant and owner must be 1 to 64 letters, digits, '.', '_', '@' or '-'")
 	case strings.HasSuffix(c.Tenant, lockhttp.PlacementTenants):
-		return fmt.Errorf("the tenant must not end in %q: stores have what is another tenant's under such a name", lockhttp.PlacementTenants)
+		return fmt.Errorf("the tenant must not end in %q: stores use such names for another tenant's placement", lockhttp.PlacementTenants)
 	case len(c.Scopes) == 0:
 		return fmt.Errorf("scopes is missing: list some of %v", allScopes)
 	}
@@ -181,8 +181,8 @@ func (c Credential) check() error {
 	return nil
 }
 
-// find looks a token up. It compares with every entry, so that the time tells
-// nothing about how near a guess was.
+// find looks a token up. It compares with every entry in constant time, so that timing
+// reveals nothing about a guess.
 func (t *Tokens) find(token string) (Credential, bool) {
 	sum := sha256.Sum256([]byte(token))
 	at := -1
@@ -210,7 +210,7 @@ func (t *Tokens) Tenants() []string {
 	return names
 }
 
-// authenticate tells for whom the request acts.
+// authenticate finds the credential of the request.
 func (s *Server) authenticate(r *http.Request) (Credential, error) {
 	who := Credential{Tenant: DefaultTenant, Owner: AnonymousOwner, Scopes: allScopes}
 	if s.o.ClientCertificates {

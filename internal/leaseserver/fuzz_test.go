@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/record/memory"
+
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/problem"
@@ -36,7 +38,7 @@ func FuzzRequests(f *testing.F) {
 	f.Fuzz(func(t *testing.T, op int, id, body string) {
 		g := newRig(t, func(g *rig) {
 			g.services.Default.MaxLeasesPerAcquire, g.anyRequest = 4, true
-			g.keep(lock.NewMemory(g.clock.Load))
+			g.keep(lock.OnRecords(memory.New(g.clock.Load)))
 		})
 		held := g.acquire("", "")
 		if strings.ContainsAny(id, " \r\n\t#\x00\x7f") || strings.Contains(id, "..") {

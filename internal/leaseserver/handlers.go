@@ -15,11 +15,11 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// otherServices labels, in metrics, services that are not configured: their
-// names are the clients' choice, and there is no end to them.
+// otherServices is the label of services that are not configured: clients choose their
+// names, so their number is not limited.
 const otherServices = "other"
 
-// service is the provider's name for a service of the caller's tenant.
+// service is the provider's name of a service of the caller's tenant.
 func (s *Server) service(who Credential, name string) (string, error) {
 	if who.Tenant == DefaultTenant {
 		if strings.Contains(name, "/") {
@@ -48,8 +48,8 @@ func (s *Server) label(service string) string {
 	return otherServices
 }
 
-// scopedRequestID makes another's request ID impossible to hit. The parts
-// cannot be confused, as no tenant and no owner has a NUL byte.
+// scopedRequestID makes it impossible to hit another credential's request ID. The parts
+// cannot be confused, since neither tenant nor owner contains a NUL byte.
 func scopedRequestID(who Credential, id string) string {
 	if id == "" {
 		return ""
@@ -58,7 +58,7 @@ func scopedRequestID(who Credential, id string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// result is the word by which metrics count an error.
+// result is the label of an error in metrics.
 func (s *Server) result(err error) string {
 	if err == nil {
 		return "ok"
@@ -73,7 +73,7 @@ func (s *Server) result(err error) string {
 	return "refused"
 }
 
-// results are the words of the codes that have one of their own.
+// results are the labels of the codes that have one of their own.
 var results = map[problem.Code]string{
 	problem.NoMachineID: "full", problem.Busy: "busy", problem.Conflict: "conflict", problem.Unavailable: "unavailable",
 	problem.Fenced: "fenced", problem.LockFenced: "fenced", problem.SequenceFenced: "fenced",
@@ -140,7 +140,7 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, who Credential)
 		Service: service, ID: id, BitSeq: provider.AnyBitSeq, TimestampMS: *in.Timestamp, Signature: in.Signature, AtEnd: in.AtEnd,
 	}
 	if in.BitSeq != nil {
-		// A negative one is no layout, and must not come to mean any.
+		// A negative number must not come to mean "any layout".
 		if req.BitSeq = *in.BitSeq; req.BitSeq < 0 {
 			return provider.ErrNotFound
 		}
@@ -154,8 +154,7 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, who Credential)
 	return nil
 }
 
-// claimOf is the lease that the request names, and what proves that it is the
-// caller's.
+// claimOf converts a claim.
 func claimOf(in leaseapi.Claim) (provider.Claim, error) {
 	if in.ID == nil || in.BitSeq == nil || in.Created == nil || in.Signature == "" {
 		return provider.Claim{}, problem.New(problem.InvalidRequest, "a lease is named by id, bitSeq, created and signature, and all of them are needed")
@@ -237,7 +236,7 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) 
 		return err
 	}
 	if out.Lost == nil {
-		out.Lost = []int{} // and not null
+		out.Lost = []int{} // not null
 	}
 	return answer(w, out)
 }
@@ -277,8 +276,7 @@ func (s *Server) locate(w http.ResponseWriter, r *http.Request, who Credential) 
 	})
 }
 
-// records answers with those records of a service's pool that the caller may
-// see.
+// records answers with the records of a service's pool that the caller may see.
 func (s *Server) records(w http.ResponseWriter, r *http.Request, who Credential, op, history string,
 	ask func(context.Context, string) ([]provider.Record, error),
 ) error {
@@ -307,8 +305,8 @@ func (s *Server) records(w http.ResponseWriter, r *http.Request, who Credential,
 	return answer(w, out)
 }
 
-// visible reports whether the caller may see records of the service, and under
-// which name.
+// visible reports whether the caller may see the service's records, and the name that it
+// knows the service by.
 func visible(who Credential, service string) (string, bool) {
 	if slices.Contains(who.Scopes, ScopeAdmin) {
 		return service, true

@@ -10,17 +10,17 @@ import (
 // maxClients is how many clients have a bucket of their own at the same time.
 const maxClients = 1 << 16
 
-// limiter holds each client to a rate of requests.
+// limiter limits the rate of each client's requests.
 type limiter struct {
 	limit rate.Limit
 	burst int
 
 	clients map[string]*rate.Limiter
-	// others is shared by clients that come when the table is full of busy ones.
+	// others is shared by the clients that do not fit into the table.
 	others *rate.Limiter
 }
 
-// newLimiter allows perSecond requests, and burst at once. 0 limits nothing.
+// newLimiter allows perSecond requests, and burst at once. With 0 there is no limit.
 func newLimiter(perSecond float64, burst int) *limiter {
 	l := &limiter{limit: rate.Limit(perSecond), burst: burst, clients: map[string]*rate.Limiter{}}
 	if perSecond <= 0 {
@@ -30,8 +30,8 @@ func newLimiter(perSecond float64, burst int) *limiter {
 	return l
 }
 
-// wait counts a request, and returns 0 if it may be served, else after which
-// time one would be.
+// wait counts a request. It returns 0 if the request may be served, else the time after
+// which one may.
 func (l *limiter) wait(client string, now time.Time) time.Duration {
 	if l.limit == rate.Inf {
 		return 0
@@ -59,7 +59,7 @@ func (l *limiter) of(client string, now time.Time) *rate.Limiter {
 	return fresh
 }
 
-// sweep forgets clients whose bucket is full again: a new one would be the same.
+// sweep forgets clients whose bucket is full again: a new bucket would be equal.
 func (l *limiter) sweep(now time.Time) {
 	for name, c := range l.clients {
 		if c.TokensAt(now) >= float64(l.burst) {
@@ -68,9 +68,9 @@ func (l *limiter) sweep(now time.Time) {
 	}
 }
 
-// clientKey tells clients apart: by credential, and by the address they come
-// from, since all hosts may share one token. Whoever has one IPv6 address has the
-// 2^64 of its network.
+// clientKey identifies a client by its credential and its address, since all hosts may
+// share one token. A client with one IPv6 address has the 2^64 addresses of its network,
+// so the network counts.
 func clientKey(who Credential, remote string) string {
 	peer := remote // "@" or "" on a Unix socket
 	if at, err := netip.ParseAddrPort(remote); err == nil {

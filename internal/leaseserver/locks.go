@@ -15,22 +15,22 @@ import (
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
-// Locks is what the lock service needs.
+// Locks configures the lock service.
 type Locks struct {
 	Store lock.Store
 	Host  *lock.Host // of the Store
 }
 
-// maxWaiters is how many requests wait for locks at the same time, at most; of
-// the connections it is half, so that waiting keeps nobody out.
+// maxWaiters limits the requests that wait for locks at the same time. At most half of
+// the connections may wait, so that others can still be served.
 const maxWaiters = 4096
 
 var errNoLocks = problem.New(problem.NotSupported, "this server has no store for locks")
 
-// errStopping answers those who wait when the server stops.
+// errStopping answers waiting requests when the server stops.
 var errStopping = problem.New(problem.Overloaded, "this server is stopping").After(overloadedRetry)
 
-// lockTenant is whose locks the request is about.
+// lockTenant is the tenant of the locks that the request is about.
 func lockTenant(r *http.Request, who Credential) (string, error) {
 	q, err := readQuery(r)
 	if err != nil {
@@ -40,23 +40,23 @@ func lockTenant(r *http.Request, who Credential) (string, error) {
 	case area == "":
 		return who.Tenant, nil
 	case area != lockhttp.AreaPlacement:
-		return "", problem.New(problem.InvalidRequest, "the area %q is not %q, the only one beside that without a name", area, lockhttp.AreaPlacement)
+		return "", problem.New(problem.InvalidRequest, "there is no area %q: the only one with a name is %q", area, lockhttp.AreaPlacement)
 	case !slices.Contains(who.Scopes, ScopePlacements):
-		return "", problem.New(problem.Forbidden, "this credential has not the scope %q", ScopePlacements)
+		return "", problem.New(problem.Forbidden, "this credential does not have the scope %q", ScopePlacements)
 	}
 	return who.placementTenant(), nil
 }
 
-// placementTenant is what stores call the tenant where placement is concerned.
+// placementTenant is the tenant's name in stores for placement.
 func (c Credential) placementTenant() string { return c.Tenant + lockhttp.PlacementTenants }
 
-// lockCall is what a request about one lock says.
+// lockCall is the content of a request about one lock.
 type lockCall struct {
 	lock.Request
 	wait time.Duration
 }
 
-// readLockCall reads a request, for whom it acts included.
+// readLockCall reads a request and the owner that it acts for.
 func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Credential, op lock.Op) (call lockCall, err error) {
 	if s.o.Locks == nil {
 		return call, errNoLocks
@@ -94,8 +94,7 @@ func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Creden
 	return call, call.Validate()
 }
 
-// lockAcquire gives its place among the requests under way back while it waits in
-// line.
+// lockAcquire does not count among the requests under way while it waits in the queue.
 func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request) error {
 	leave, err := s.enter()
 	if err != nil {
@@ -127,7 +126,7 @@ func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request) error {
 	return answer(w, out)
 }
 
-// acquireNow asks the store, unless others wait for the lock already.
+// acquireNow asks the store, unless other requests wait for the lock already.
 func (s *Server) acquireNow(ctx context.Context, call lockCall) (l lock.Lease, err error) {
 	err = s.storeCall(ctx, "lock_acquire", func(ctx context.Context) error {
 		if s.o.Locks.Host.HasLine(call.Tenant, call.Key) {
@@ -140,7 +139,7 @@ func (s *Server) acquireNow(ctx context.Context, call lockCall) (l lock.Lease, e
 	return l, err
 }
 
-// acquireWithin waits in line for as long as the client does, and the server.
+// acquireWithin waits in the queue until the client's time is up or the server stops.
 func (s *Server) acquireWithin(ctx context.Context, call lockCall) (lock.Lease, time.Duration, error) {
 	if n := s.waiters.Add(1); n > s.maxWaiters.Load() {
 		s.waiters.Add(-1)
@@ -157,8 +156,8 @@ func (s *Server) acquireWithin(ctx context.Context, call lockCall) (lock.Lease, 
 	return s.o.Locks.Host.AcquireTimed(ctx, call.wanted())
 }
 
-// wanted is the call as the line has it. A client that has a request ID may ask
-// again, here or at another instance.
+// wanted is the call's entry in the queue. A client with a request ID may ask again, here
+// or at another instance.
 func (c lockCall) wanted() lock.Wanted {
 	return lock.Wanted{
 		Tenant: c.Tenant, Key: c.Key, Owner: c.Owner, RequestID: c.RequestID, LeaseID: c.LeaseID, TTL: c.TTL(), Wait: c.wait,
@@ -225,7 +224,7 @@ func (s *Server) lockList(w http.ResponseWriter, r *http.Request, who Credential
 	if given, err := number(q, lockhttp.ParamLimit); err != nil {
 		return err
 	} else if given != nil {
-		limit = min(max(*given, 0), lock.MaxList+1) // out of range stays so
+		limit = min(max(*given, 0), lock.MaxList+1) // a value out of range stays out of range
 	}
 	var page []lock.Lease
 	if err := s.storeCall(r.Context(), "lock_list", func(ctx context.Context) (err error) {
@@ -245,7 +244,7 @@ func lockAnswer(who Credential, l lock.Lease) lockhttp.Answer {
 	return lockhttp.Answer{Answer: l.Answer(), OwnerSuffix: who.suffixOf(l.Owner), Repeated: l.Repeated}
 }
 
-// lockRefusal adds to a refusal what only this credential may know.
+// lockRefusal adds details to a refusal that only this credential may see.
 func lockRefusal(who Credential, err error) error {
 	var held *lock.HeldError
 	if !errors.As(err, &held) {
@@ -258,8 +257,8 @@ func lockRefusal(who Credential, err error) error {
 	return p
 }
 
-// storeCall runs one call to the store of locks, sequences or activation records,
-// under the deadline of the provider's.
+// storeCall runs one call to the store of locks, sequences or activation records, with
+// the time limit of provider calls.
 func (s *Server) storeCall(ctx context.Context, op string, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
 	defer cancel()
@@ -269,7 +268,7 @@ func (s *Server) storeCall(ctx context.Context, op string, call func(context.Con
 	return err
 }
 
-// problemOf is the problem that the error is.
+// problemOf converts an error to a problem.
 func (s *Server) problemOf(err error) *problem.Problem {
 	if p := lockhttp.FromError(err); p != nil {
 		return p

@@ -48,14 +48,14 @@ func (g *rig) keep(store lock.Store) {
 	})
 	g.options.Locks = &Locks{Store: store, Host: host}
 	g.options.Sequences = &Sequences{Store: sequence.OnRecords(memory.New(g.clock.Load))}
-	g.options.Placements = &Placements{Records: storage.NewMemory()}
+	g.options.Placements = &Placements{Records: storage.OnRecords(memory.New(nil))}
 }
 
 func lockRig(t *testing.T, change func(*rig)) *rig {
 	t.Helper()
 	return newRig(t, func(g *rig) {
 		g.tokens(keepingTokens)
-		g.keep(lock.NewMemory(g.clock.Load))
+		g.keep(lock.OnRecords(memory.New(g.clock.Load)))
 		if change != nil {
 			change(g)
 		}
@@ -267,7 +267,7 @@ func (r *refusing) Do(context.Context, lock.Request) (lock.Lease, error) { retur
 func TestLockRefusals(t *testing.T) {
 	store := &refusing{}
 	g := newRig(t, func(g *rig) {
-		store.Store = lock.NewMemory(g.clock.Load)
+		store.Store = lock.OnRecords(memory.New(g.clock.Load))
 		g.keep(store)
 	})
 	for _, test := range []struct {
@@ -313,7 +313,7 @@ func TestLockOwnerOfACertificate(t *testing.T) {
 		{pkix.Name{CommonName: strings.Repeat("x", 64)}, ""},
 	} {
 		g := newRig(t, func(g *rig) {
-			g.keep(lock.NewMemory(g.clock.Load))
+			g.keep(lock.OnRecords(memory.New(g.clock.Load)))
 			g.options.ClientCertificates = true
 		})
 		r := httptest.NewRequest("POST", "/v1/locks/k/acquire", strings.NewReader(`{"owner_suffix": "1000"}`))
@@ -503,7 +503,7 @@ func TestWaitReleasesWhatNobodyCanAskFor(t *testing.T) {
 	} {
 		slow := &slowLocks{entered: make(chan struct{}, 100), letGo: make(chan struct{})}
 		g := lockRig(t, func(g *rig) {
-			slow.Store = lock.NewMemory(g.clock.Load)
+			slow.Store = lock.OnRecords(memory.New(g.clock.Load))
 			g.keep(slow)
 		})
 		address, stop, done := g.listening(Listening{DrainTimeout: long})
@@ -528,7 +528,7 @@ func TestWaitReleasesWhatNobodyCanAskFor(t *testing.T) {
 func TestHastyDoesNotOvertake(t *testing.T) {
 	slow := &slowLocks{entered: make(chan struct{}, 100), letGo: make(chan struct{})}
 	g := lockRig(t, func(g *rig) {
-		slow.Store = lock.NewMemory(g.clock.Load)
+		slow.Store = lock.OnRecords(memory.New(g.clock.Load))
 		g.keep(slow)
 	})
 	address, stop, done := g.listening(Listening{DrainTimeout: long})

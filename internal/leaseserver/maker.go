@@ -13,11 +13,11 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// makerSteps is how often the history is asked for the holder behind a fallback
-// ID: four hours back, with terms of ten minutes.
+// makerSteps is how many times the history is asked for the holder behind a fallback ID:
+// with terms of ten minutes, four hours back.
 const makerSteps = 48
 
-// maker answers who made an ID, by the provider's history.
+// maker finds the maker of an ID in the provider's history.
 func (s *Server) maker(w http.ResponseWriter, r *http.Request, _ Credential) error {
 	q, err := readQuery(r)
 	if err != nil {
@@ -49,7 +49,7 @@ func (s *Server) maker(w http.ResponseWriter, r *http.Request, _ Credential) err
 	return answer(w, out)
 }
 
-// makers fills in the holders, and what they mean.
+// makers fills in the holders, and a note that explains them.
 func (s *Server) makers(ctx context.Context, service string, in snowflake.Inspection, out *leaseapi.Maker) error {
 	if !s.o.Provider.Info().Can.Locate {
 		return s.cannot("tell who held a machine ID")

@@ -32,16 +32,16 @@ type Overview struct {
 	Counters map[string][]statuspage.Sample `json:"counters"`
 }
 
-// Fence is a file that is held back because it may have forgotten something.
+// Fence is the fence of a file that may have forgotten grants.
 type Fence struct {
 	File      string `json:"file"`
 	Until     int64  `json:"until"` // Unix ms
 	Reason    string `json:"reason"`
-	Sequences bool   `json:"sequences"` // those that were used before hand out nothing
+	Sequences bool   `json:"sequences"` // existing sequences hand out nothing
 }
 
-// page says to a person what answers here. It is the same for everybody: what it
-// shows it asks for with the person's token.
+// page serves the status page. It is the same for every user: it fetches its data with
+// the user's token.
 func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 	statuspage.LeaseServer().ServeHTTP(w, r)
 	return nil
@@ -109,7 +109,7 @@ func (s *Server) poolOverview(ctx context.Context, pool, service string) leaseap
 	return out
 }
 
-// watch follows the counters whose course the page shows, until ctx is done.
+// watch samples the counters that the page draws over time, until ctx is done.
 func (s *Server) watch(ctx context.Context) {
 	s.past.Run(ctx, func() map[string]uint64 {
 		granted, refused := s.granted()

@@ -11,12 +11,12 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 )
 
-// plainSubject is a certificate's subject that can be the name of a lock's owner
-// as it is. No slash: what follows one is the client's choice.
+// plainSubject matches subjects of certificates that can be owners of locks unchanged. A
+// slash is not allowed: the text after one is the client's choice.
 var plainSubject = regexp.MustCompile(`^[A-Za-z0-9._@:=+-]{1,64}$`)
 
-// lockOwner is how the credential is called as the owner of locks: by its owner,
-// or a digest of that where it has characters that such a name must not have.
+// lockOwner is the credential's name as the owner of locks: its owner, or a digest of it
+// if it has characters that are not allowed.
 func (c Credential) lockOwner() string {
 	subject, isCertificate := strings.CutPrefix(c.Owner, certificateOwner)
 	if !isCertificate || plainSubject.MatchString(subject) {
@@ -26,9 +26,9 @@ func (c Credential) lockOwner() string {
 	return certificateOwner + "sha256=" + hex.EncodeToString(sum[:16])
 }
 
-// ownerOf is the owner that a request names, which must be the credential or
-// begin with that and a slash (LS-AUTH-001). Named are the whole, the suffix
-// behind the slash, or neither, which is the credential itself.
+// ownerOf is the owner that a request names, which must be the credential or begin with
+// the credential and a slash (LS-AUTH-001). A request names the whole owner, or the
+// suffix behind the slash, or neither, which means the credential itself.
 func (c Credential) ownerOf(id string, suffix *string) (string, error) {
 	own := c.lockOwner()
 	bySuffix := own
@@ -41,12 +41,13 @@ func (c Credential) ownerOf(id string, suffix *string) (string, error) {
 	case suffix != nil && id != bySuffix:
 		return "", problem.New(problem.InvalidRequest, "owner_id and owner_suffix name two owners: give one of them")
 	case id != own && !strings.HasPrefix(id, own+"/"):
-		return "", problem.New(problem.Forbidden, "this credential is %q, and can act for that and for what begins with %q", own, own+"/")
+		return "", problem.New(problem.Forbidden, "this credential is %q: it can act for %[1]q and for owners that begin with %[2]q", own, own+"/")
 	}
 	return id, nil
 }
 
-// suffixOf is what the owner has behind the credential, nil when it is another's.
+// suffixOf is the owner's suffix behind the credential; nil if the owner is another
+// credential's.
 func (c Credential) suffixOf(owner string) *string {
 	rest, ok := strings.CutPrefix(owner, c.lockOwner())
 	if !ok || rest != "" && rest[0] != '/' {
@@ -56,13 +57,13 @@ func (c Credential) suffixOf(owner string) *string {
 	return &rest
 }
 
-// requestIDForm is that of locks and of sequences.
+// requestIDForm is the form of request IDs of locks and sequences.
 var requestIDForm = regexp.MustCompile(`^[\x21-\x7e]{1,128}$`)
 
-// A credential's request IDs reach the stores of locks and sequences behind a mark
-// of the credential, so that nobody hits another's. They can be read again, for
-// the problem that tells a credential what it holds itself; only those that are
-// too long for that are replaced by a digest.
+// Request IDs reach the stores of locks and sequences with a mark of their credential, so
+// that no client hits another's. They can be read back, for the problem that tells a
+// credential which request of its own holds the lock. Only request IDs that are too long
+// for that are replaced by a digest.
 const (
 	markedPlain  = "."
 	markedDigest = "~"
@@ -87,7 +88,7 @@ func (c Credential) markRequestID(id string) (string, error) {
 	return c.mark() + markedDigest + base64.RawURLEncoding.EncodeToString(sum[:]), nil
 }
 
-// readRequestID is the request ID that was marked, "" for another credential's.
+// readRequestID reads a marked request ID; "" for another credential's.
 func (c Credential) readRequestID(marked string) string {
 	id, ok := strings.CutPrefix(marked, c.mark()+markedPlain)
 	if !ok {

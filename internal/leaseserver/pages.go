@@ -15,23 +15,23 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// listingKept is for how long a list is kept for the pages behind its first one:
-// whoever walks through it must not have the store list the pool for each page.
+// listingKept is how long a list is kept for its further pages, so that the store does not
+// list the pool again for each page.
 const listingKept = 10 * time.Second
 
-// listings are the lists that somebody walks through.
+// listings are the lists whose pages are being fetched.
 type listings struct {
 	mu     sync.Mutex
 	byPool map[string]*listing
 }
 
-// listing is what a pool's records were; it is forgotten after listingKept.
+// listing holds the records of a pool for listingKept.
 type listing struct {
 	began   time.Time
 	records []provider.Record
 }
 
-// listing is the pool's records, for a first page those of now.
+// listing returns the pool's records; for a first page it asks the store.
 func (s *Server) listing(ctx context.Context, service string, first bool) ([]provider.Record, error) {
 	pool := s.o.Services.Of(service).Pool
 	s.listings.mu.Lock()
@@ -47,7 +47,7 @@ func (s *Server) listing(ctx context.Context, service string, first bool) ([]pro
 	}); err != nil {
 		return nil, err
 	}
-	if len(l.records) > 1 { // else there is no second page
+	if len(l.records) > 1 { // otherwise there is no second page
 		s.keepListing(pool, l)
 	}
 	return l.records, nil
@@ -60,7 +60,7 @@ func (s *Server) keepListing(pool string, l *listing) {
 		s.listings.byPool = map[string]*listing{}
 	}
 	if other := s.listings.byPool[pool]; other != nil && other.began.After(l.began) {
-		return // somebody walks through a later one, and must not see less on its second page
+		return // a newer list is being read, and its second page must not show older records
 	}
 	s.listings.byPool[pool] = l
 	time.AfterFunc(listingKept, func() {
@@ -72,7 +72,7 @@ func (s *Server) keepListing(pool string, l *listing) {
 	})
 }
 
-// listPage answers with some of the records that the caller may see.
+// listPage answers with one page of the records that the caller may see.
 func (s *Server) listPage(w http.ResponseWriter, r *http.Request, who Credential, q url.Values) error {
 	limit, err := readLimit(q, leaseapi.ParamLimit, leaseapi.MaxPage)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Server) listPage(w http.ResponseWriter, r *http.Request, who Credential
 	return answer(w, out)
 }
 
-// readCursor reads what a page's next was: the start of a slot, and its bit_seq.
+// readCursor parses the cursor of a page: the start of a slot, and its bit_seq.
 func readCursor(text string) (start int64, bitSeq int, err error) {
 	if text == "" {
 		return -1, 0, nil

@@ -10,7 +10,7 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 )
 
-// Placements is what the placement service needs.
+// Placements configures the placement service.
 type Placements struct{ Records storage.Storage }
 
 var errNoPlacements = problem.New(problem.NotSupported, "this server has no store for activation records")
@@ -57,8 +57,7 @@ func (s *Server) placementRemove(w http.ResponseWriter, r *http.Request, who Cre
 	})
 }
 
-// placementChange reads a body, of which a store ignores keep, has it carried out,
-// and answers with what it was about.
+// placementChange reads a body, calls do, and answers with the record of the request.
 func (s *Server) placementChange(w http.ResponseWriter, r *http.Request, op string, do func(context.Context, storage.Storage, placement.Key, placementhttp.Removal) error) error {
 	if s.o.Placements == nil {
 		return errNoPlacements

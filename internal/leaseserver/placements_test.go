@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/record/memory"
+
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/placement"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
@@ -29,7 +31,7 @@ func placementRig(t *testing.T) *rig {
 	t.Helper()
 	return newRig(t, func(g *rig) {
 		g.tokens(placementTokens)
-		g.keep(lock.NewMemory(g.clock.Load))
+		g.keep(lock.OnRecords(memory.New(g.clock.Load)))
 	})
 }
 

@@ -213,7 +213,7 @@ func (s sequenceStub) Declare(ctx context.Context, d sequence.Declaration) error
 	if s.stub.err != nil {
 		return s.stub.err
 	}
-	return s.Store.(sequence.Declarer).Declare(ctx, d)
+	return s.Store.Declare(ctx, d)
 }
 
 type recordStub struct {
@@ -247,7 +247,7 @@ func contractRig(t *testing.T, change func(*rig)) *rig {
 	t.Helper()
 	return newRig(t, func(g *rig) {
 		g.services.Default.IDs = provider.IDRange{Low: 7, End: 8}
-		g.stub = &stub{Provider: g.memory(), locks: lock.NewMemory(g.clock.Load), sequences: sequence.OnRecords(memory.New(g.clock.Load)), records: storage.NewMemory()}
+		g.stub = &stub{Provider: g.memory(), locks: lock.OnRecords(memory.New(g.clock.Load)), sequences: sequence.OnRecords(memory.New(g.clock.Load)), records: storage.OnRecords(memory.New(nil))}
 		g.options.Provider = g.stub
 		g.keep(lockStub{g.stub.locks, g.stub})
 		g.options.Sequences.Store = sequenceStub{g.stub.sequences, g.stub}

@@ -9,12 +9,12 @@ import (
 	"go.uber.org/zap"
 )
 
-// reloadCheck is how often files are looked at for a change, while they are used.
+// reloadCheck is how often files in use are checked for changes.
 const reloadCheck = time.Second
 
-// Reloaded is a value made from files, and made anew when one of them changes.
-// What cannot be read again leaves the value as it was: a half-written file must
-// not lock everybody out.
+// Reloaded is a value made from files, and made anew when one of them changes. If the
+// files cannot be read, the old value stays: a half-written file must not lock all
+// clients out.
 type Reloaded[T any] struct {
 	what  string
 	paths []string
@@ -24,7 +24,7 @@ type Reloaded[T any] struct {
 
 	mu      sync.Mutex
 	value   T
-	stamp   string // of the files that value was made from, or that could not be read
+	stamp   string // of the files at the last attempt to read them
 	checked time.Time
 }
 
@@ -53,8 +53,7 @@ func (r *Reloaded[T]) stampNow() string {
 	return stamp
 }
 
-// Get returns the value. It looks at the files when it has not done so for a
-// while.
+// Get returns the value, after checking the files if the last check is reloadCheck ago.
 func (r *Reloaded[T]) Get() T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +66,7 @@ func (r *Reloaded[T]) Get() T {
 	return r.value
 }
 
-// Reload reads the files again whether they have changed or not.
+// Reload reads the files again, even if they have not changed.
 func (r *Reloaded[T]) Reload() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,27 +18,27 @@ import (
 // maxHeaderBytes bounds the head of a request, which holds a token at most.
 const maxHeaderBytes = 32 << 10
 
-// phases is how long a peer may take over each part of an exchange. It bounds
-// what somebody who sends a byte a minute can hold.
+// phases are the time limits of each part of an exchange, against clients that send a
+// byte a minute.
 type phases struct {
 	header, read, write, idle time.Duration // read is head and body; write begins at the head's end
 }
 
-// patience is the phases outside of tests. idle is longer than a client's, so
-// that the client is the one to close a connection that nobody uses.
+// patience are the limits outside of tests. idle is longer than the clients' own limit,
+// so that they close unused connections first.
 var patience = phases{header: 5 * time.Second, read: 15 * time.Second, write: time.Minute, idle: 2 * time.Minute}
 
-// Listening is how Serve runs.
+// Listening configures Serve.
 type Listening struct {
 	TLS            *tls.Config                     // nil = plain HTTP
-	Guard          func(http.Handler) http.Handler // optional: what every request meets first
+	Guard          func(http.Handler) http.Handler // optional: wraps the handler of all requests
 	MaxConnections int                             // further ones wait to be accepted
 	DrainDelay     time.Duration
 	DrainTimeout   time.Duration
 }
 
 // Serve answers on the listener until ctx is done, then stops as the package's
-// documentation says. It closes the listener.
+// documentation describes. It closes the listener.
 func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	handler := http.Handler(s)
 	if o.Guard != nil {
@@ -89,7 +89,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	return err
 }
 
-// debugWriter takes what net/http says of its peers, which any peer can provoke.
+// debugWriter logs net/http's messages about peers at debug, since any peer can provoke
+// them.
 type debugWriter struct{ log *zap.Logger }
 
 // Write implements io.Writer.

@@ -2,6 +2,7 @@ package leaseserver
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/kazahana/kazahana/internal/problem"
@@ -9,11 +10,11 @@ import (
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
-// Sequences is what the sequence service needs.
+// Sequences configures the sequence service.
 type Sequences struct {
 	Store sequence.Store
-	// Options says how a key of a tenant counts, and whether that is configured:
-	// then no request may say otherwise. Optional: without, nothing is configured.
+	// Options says how a key of a tenant counts, and whether that is configured: if
+	// so, no request may say otherwise. Optional.
 	Options func(tenant, key string) (o sequence.Options, configured bool)
 }
 
@@ -26,7 +27,7 @@ func (q *Sequences) options(tenant, key string, in sequencehttp.Counting) (seque
 			base, configured = o, true
 		}
 	}
-	base.Block = 0 // blocks are a host's own
+	base.Block = 0 // blocks belong to hosts
 	asked, err := in.Options(base)
 	if err == nil && configured && asked.Text() != base.Text() {
 		err = &sequence.MismatchError{Key: key, Recorded: base.Text(), Asked: asked.Text()}
@@ -68,7 +69,7 @@ func (s *Server) sequenceNext(w http.ResponseWriter, r *http.Request, who Creden
 	return answer(w, sequencehttp.FromRange(req.Key, got))
 }
 
-// sequenceDeclare has an operator say how a sequence goes on.
+// sequenceDeclare lets an operator declare how a sequence goes on.
 func (s *Server) sequenceDeclare(w http.ResponseWriter, r *http.Request, who Credential) error {
 	if s.o.Sequences == nil {
 		return errNoSequences
@@ -76,10 +77,6 @@ func (s *Server) sequenceDeclare(w http.ResponseWriter, r *http.Request, who Cre
 	var in sequencehttp.Declaration
 	if err := readBody(w, r, &in); err != nil {
 		return err
-	}
-	declarer, ok := s.o.Sequences.Store.(sequence.Declarer)
-	if !ok {
-		return problem.New(problem.NotSupported, "the store behind this server takes no declarations")
 	}
 	if in.Last == nil {
 		return problem.New(problem.InvalidRequest, "last is missing: the last value that was handed out")
@@ -89,7 +86,11 @@ func (s *Server) sequenceDeclare(w http.ResponseWriter, r *http.Request, who Cre
 	if d.Options, err = s.o.Sequences.options(d.Tenant, d.Key, in.Counting); err != nil {
 		return err
 	}
-	if err := s.storeCall(r.Context(), "sequence_declare", func(ctx context.Context) error { return declarer.Declare(ctx, d) }); err != nil {
+	err = s.storeCall(r.Context(), "sequence_declare", func(ctx context.Context) error { return s.o.Sequences.Store.Declare(ctx, d) })
+	if errors.Is(err, errors.ErrUnsupported) {
+		return problem.New(problem.NotSupported, "the store behind this server takes no declarations")
+	}
+	if err != nil {
 		return err
 	}
 	return answer(w, sequencehttp.Declared{Key: d.Key, Last: d.Last})

@@ -36,18 +36,16 @@ type Options struct {
 	Services provider.Services // the terms on which Provider grants
 	Version  string
 
-	// Tokens returns what the tokens of requests are looked up in. Optional:
-	// without it requests need none.
+	// Tokens returns the known tokens. Optional: without it requests need no token.
 	Tokens func() *Tokens
-	// ClientCertificates has every request but those for health need a client
-	// certificate, which the TLS configuration verifies.
+	// ClientCertificates requires a client certificate for every request except those
+	// for health. The TLS configuration verifies it.
 	ClientCertificates bool
 
 	Locks      *Locks      // optional: without, there is no lock service
 	Sequences  *Sequences  // optional: without, there is no sequence service
 	Placements *Placements // optional: without, there is no placement service
-	// Fences are the files that are held back because they may have forgotten
-	// something. Optional.
+	// Fences returns the fences of files that may have forgotten grants. Optional.
 	Fences func() []metrics.Fence
 
 	ProviderTimeout time.Duration // of one call to the provider or to a store
@@ -59,8 +57,8 @@ type Options struct {
 	NowMS   func() int64                // optional: for Retry-After and statistics
 	Metrics *metrics.LeaseServer
 	Log     *zap.Logger
-	Recent  *statuspage.Recent // optional: what the log warned of, for the status page
-	// Trace returns what answers the requests of a route, and traces them. Optional.
+	Recent  *statuspage.Recent // optional: the log's warnings and errors, for the status page
+	// Trace wraps the handler of a route to trace its requests. Optional.
 	Trace func(pattern string, next http.HandlerFunc) http.HandlerFunc
 }
 
@@ -68,8 +66,8 @@ type Options struct {
 type Server struct {
 	o        Options
 	mux      *http.ServeMux
-	handler  http.Handler // the mux; tests see through it what is answered
-	patterns []string     // that the mux has
+	handler  http.Handler // the mux; tests wrap it to see the answers
+	patterns []string     // of the mux
 	origins  *http.CrossOriginProtection
 	slots    chan struct{}      // one element per request under way
 	viewing  singleflight.Group // of pools, once at a time for each
@@ -84,17 +82,17 @@ type Server struct {
 	sparing  rate.Sometimes
 	phases   phases
 
-	leaving    context.Context // done from when the server is told to stop
+	leaving    context.Context // done when the server is told to stop
 	leave      context.CancelFunc
 	waiters    atomic.Int64 // requests that wait for locks
 	maxWaiters atomic.Int64
 }
 
-// overloadedRetry is when to come back to a server that has too much to do.
+// overloadedRetry is when to come back to an overloaded server.
 const overloadedRetry = time.Second
 
-// unreadyAfterFailure is for how long /readyz reports that the provider failed,
-// unless it answers before.
+// unreadyAfterFailure is how long /readyz reports a failure of the provider, unless the
+// provider answers before.
 const unreadyAfterFailure = 10 * time.Second
 
 // New returns a server.
@@ -162,14 +160,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for i, segment := range segments {
 		switch {
 		case segment == "." || segment == ".." || segment == "" && len(segments) > 1:
-			// The mux would redirect to a path without these, in which a key may have
-			// become another.
+			// The mux would redirect to a path without these segments, which may name
+			// another key.
 			r = r.Clone(r.Context())
-			r.URL = &url.URL{Path: "/-"} // which no route takes
+			r.URL = &url.URL{Path: "/-"} // matches no route
 			s.handler.ServeHTTP(w, r)
 			return
 		case strings.EqualFold(segment, "%2F"):
-			// The mux takes this, and nothing like it, for the end of a path.
+			// The mux would take a segment "/" for the end of the path.
 			segments[i] = "-"
 			slashes = append(slashes, i)
 		}
@@ -177,22 +175,21 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if slashes != nil {
 		r = r.Clone(context.WithValue(r.Context(), slashSegments{}, slashes))
 		r.URL.RawPath = "/" + strings.Join(segments, "/")
-		r.URL.Path, _ = url.PathUnescape(r.URL.RawPath) // of parts of an escaped path
+		r.URL.Path, _ = url.PathUnescape(r.URL.RawPath) // cannot fail: the parts are valid
 	}
 	s.handler.ServeHTTP(w, r)
 }
 
-// slashSegments is in the context of a request of whose path some segments are
-// "/": which, from 0 on.
+// slashSegments is the context key of the indexes of path segments that are "/".
 type slashSegments struct{}
 
-// The segments of paths that are a key, or begin one, from 0 on.
+// The indexes of path segments that are a key, or begin one.
 const (
 	keySegment       = 2
 	placementSegment = 2
 )
 
-// pathSegment is the named part of the path, a segment of it.
+// pathSegment is the named segment of the path.
 func pathSegment(r *http.Request, name string, segment int) string {
 	if slashes, _ := r.Context().Value(slashSegments{}).([]int); slices.Contains(slashes, segment) {
 		return "/"
@@ -203,10 +200,10 @@ func pathSegment(r *http.Request, name string, segment int) string {
 // pathKey is the {key} of the path.
 func pathKey(r *http.Request) string { return pathSegment(r, "key", keySegment) }
 
-// handler answers a request, or returns what kept it from doing so.
+// handler answers a request, or returns an error.
 type handler func(w http.ResponseWriter, r *http.Request, who Credential) error
 
-// open registers a handler that anybody may call.
+// open registers a handler that needs no credential.
 func (s *Server) open(pattern string, h func(http.ResponseWriter, *http.Request) error) {
 	s.route(pattern, func(w http.ResponseWriter, r *http.Request) error { return h(w, r) })
 }
@@ -241,7 +238,7 @@ func (s *Server) enter() (leave func(), err error) {
 	}), nil
 }
 
-// admit tells for whom the request acts, who must have the scope.
+// admit finds the credential of the request, which must have the scope.
 func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	who, err := s.authenticate(r)
 	if err != nil {
@@ -252,21 +249,21 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 		return Credential{}, problem.New(problem.RateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)
 	}
 	if !slices.Contains(who.Scopes, scope) {
-		return Credential{}, problem.New(problem.Forbidden, "this credential has not the scope %q", scope)
+		return Credential{}, problem.New(problem.Forbidden, "this credential does not have the scope %q", scope)
 	}
-	// A page in somebody's browser must not take machine IDs from a server
-	// that trusts whoever reaches it.
+	// A page in a browser must not take machine IDs from a server that trusts every
+	// client that reaches it.
 	if err := s.origins.Check(r); err != nil || s.o.Tokens == nil && !s.o.ClientCertificates && ofRenamedPage(r) {
 		return Credential{}, problem.New(problem.Forbidden, "requests from pages of other sites are refused")
 	}
 	return who, nil
 }
 
-// ofRenamedPage reports whether a browser sends the request for a page that may
-// be another site's, whose name was made to mean this server's address.
+// ofRenamedPage reports whether the request comes from a browser whose page may be
+// another site's, with a name that DNS rebinding has pointed at this server.
 func ofRenamedPage(r *http.Request) bool {
 	if r.Header.Get("Origin") == "" && r.Header.Get("Sec-Fetch-Site") == "" {
-		return false // no browser
+		return false // not a browser
 	}
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
@@ -276,7 +273,7 @@ func ofRenamedPage(r *http.Request) bool {
 	return err != nil && host != "localhost"
 }
 
-// route registers a handler with what all have in common.
+// route registers a handler with the wrappers that all routes share.
 func (s *Server) route(pattern string, h func(http.ResponseWriter, *http.Request) error) {
 	name := pattern[strings.IndexByte(pattern, ' ')+1:]
 	if pattern == "/" {
@@ -312,7 +309,7 @@ func (w *statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// refuse answers with the problem that the error is.
+// refuse answers with the problem of the error.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	p := s.problemOf(err)
 	if p.Code == problem.Unavailable && r.Context().Err() == nil {
@@ -324,7 +321,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if after := p.RetryAfter(); after != "" {
 		w.Header().Set("Retry-After", after)
 	}
-	_ = writeJSON(w, p.Status, problem.MediaType, p) // the peer has gone, or not
+	_ = writeJSON(w, p.Status, problem.MediaType, p) // an error means that the peer has gone
 }
 
 // note tells the book of an event, or asks it.
@@ -354,7 +351,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	return writeText(w, "ok\n")
 }
 
-// readyNow is why nothing can be granted now, nil where it can.
+// readyNow is why nothing can be granted now, or nil.
 func (s *Server) readyNow(ctx context.Context) error {
 	if s.stopping.Load() {
 		return errStopping
@@ -371,7 +368,7 @@ func (s *Server) readyNow(ctx context.Context) error {
 	return nil
 }
 
-// unknown answers what no route takes.
+// unknown answers requests that match no route.
 func (s *Server) unknown(w http.ResponseWriter, r *http.Request) error {
 	var allowed []string
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {

@@ -12,7 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// mapKey is what a map shows.
+// mapKey identifies a map.
 type mapKey struct {
 	bitSeq         int
 	from, to, each int64 // machine IDs
@@ -39,7 +39,7 @@ func (s *Server) slotMap(w http.ResponseWriter, r *http.Request, _ Credential) e
 	if err != nil {
 		return err
 	}
-	each := int64(1) // a power of two, so that a cell of a map is a part of one of the map around it
+	each := int64(1) // a power of two, so that the cells of a larger map contain whole cells of a smaller one
 	for (to-from+each-1)/each > cells {
 		each *= 2
 	}
@@ -49,7 +49,7 @@ func (s *Server) slotMap(w http.ResponseWriter, r *http.Request, _ Credential) e
 	})
 }
 
-// readRange reads from and to, which are all machine IDs without.
+// readRange parses ?from= and ?to=; without them, all machine IDs.
 func readRange(q url.Values, ids provider.IDRange) (from, to int64, err error) {
 	from, to = ids.Low, ids.End
 	for name, into := range map[string]*int64{leaseapi.ParamFrom: &from, leaseapi.ParamTo: &to} {
@@ -67,7 +67,7 @@ func readRange(q url.Values, ids provider.IDRange) (from, to int64, err error) {
 	return from, to, nil
 }
 
-// readLimit reads how much is wanted, which is the most that there is without.
+// readLimit parses ?limit= and the like; without it, the maximum.
 func readLimit(q url.Values, name string, most int64) (int64, error) {
 	n, err := number(q, name)
 	if err != nil || n == nil {
@@ -79,7 +79,7 @@ func readLimit(q url.Values, name string, most int64) (int64, error) {
 	return *n, nil
 }
 
-// state is that of a slot whose latest grant is the record.
+// state is the state of a slot whose latest grant is the record.
 func state(r provider.Record, nowMS int64) string {
 	switch {
 	case r.Held(nowMS):
@@ -93,7 +93,7 @@ func state(r provider.Record, nowMS int64) string {
 // maxMaps bounds how many maps a view keeps.
 const maxMaps = 16
 
-// cells is the map, a byte per cell.
+// cells returns the map, a byte per cell.
 func (v *view) cells(k mapKey) []byte {
 	if known, ok := v.maps.Load(k); ok {
 		return known.([]byte)
@@ -113,8 +113,8 @@ func (v *view) cells(k mapKey) []byte {
 	return out
 }
 
-// covered counts, for each cell, the machine IDs that have an overlapping slot in
-// a wanted state.
+// covered counts, for each cell, the machine IDs with an overlapping slot in a wanted
+// state.
 func (v *view) covered(k mapKey, cells int, wanted func(state string) bool) []int64 {
 	counts, next := make([]int64, cells), k.from // below next everything has been counted
 	for i := range v.records {
@@ -133,7 +133,7 @@ func (v *view) covered(k mapKey, cells int, wanted func(state string) bool) []in
 	return counts
 }
 
-// share is n of size as 0, none, to 15, all.
+// share is n/size on a scale from 0 (none) to 15 (all).
 func share(n, size int64) byte {
 	switch n {
 	case 0:
@@ -144,7 +144,7 @@ func share(n, size int64) byte {
 	return byte(1 + n*14/size)
 }
 
-// find answers with who holds machine IDs, or what a host holds.
+// find answers with the holders of machine IDs, or the machine IDs of a host.
 func (s *Server) find(w http.ResponseWriter, r *http.Request, _ Credential) error {
 	q, err := readQuery(r)
 	if err != nil {
@@ -180,8 +180,8 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request, _ Credential) erro
 	return answer(w, out)
 }
 
-// first is the position of the first record that may reach behind the low bits.
-// Slots of larger layouts begin further before.
+// first is the position of the first record that may reach beyond the low bits. The
+// largest slot of the view says how far before them it may begin.
 func (v *view) first(low int64) int {
 	return sort.Search(len(v.records), func(i int) bool { return v.records[i].Lease.Slot().Start > low-v.largest })
 }

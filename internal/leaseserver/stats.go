@@ -22,8 +22,8 @@ func (s *Server) digest(pool string, who Credential, remote string, in leaseapi.
 	return maphash.String(s.seed, strings.Join([]string{pool, clientKey(who, remote), in.Meta["host"], in.Meta["pid"]}, "\x00"))
 }
 
-// stats answers with the counters and the state of one service's pool. Where the
-// provider counts, its counters are those of all instances and outlive them.
+// stats answers with the counters and the state of one service's pool. If the provider
+// counts, its counters cover all instances and outlive them.
 func (s *Server) stats(w http.ResponseWriter, r *http.Request, _ Credential) error {
 	q, err := readQuery(r)
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Server) stats(w http.ResponseWriter, r *http.Request, _ Credential) err
 	return answer(w, out)
 }
 
-// gauges is the state of a pool by its records.
+// gauges computes the state of a pool from its records.
 func gauges(records []provider.Record, terms provider.Terms, nowMS int64) map[string]int64 {
 	u := provider.UsageOf(records, &terms, nowMS)
 	return map[string]int64{
@@ -105,8 +105,8 @@ func (s *Server) look(at time.Time) {
 	}
 }
 
-// pools maps each pool to the service whose layout its machine IDs are counted
-// in: the default one where it can, else the first by name.
+// pools maps each pool to the service whose layout its machine IDs are counted in: the
+// default service if it uses the pool, else the first by name.
 func (s *Server) pools() map[string]string {
 	out := map[string]string{s.o.Services.Default.Pool: ""}
 	names := make([]string, 0, len(s.o.Services.Named))

@@ -15,8 +15,7 @@ type TLSFiles struct {
 	ClientCA  string // "" = clients need no certificate
 }
 
-// NewTLS loads the files. The configuration that ServerTLS makes of it follows them when
-// they change.
+// NewTLS loads the files. The configuration of ServerTLS follows their changes.
 func NewTLS(files TLSFiles, log *zap.Logger) (*Reloaded[*tls.Config], error) {
 	paths := []string{files.Cert, files.Key}
 	if files.ClientCA != "" {
@@ -42,7 +41,7 @@ func (f TLSFiles) load() (*tls.Config, error) {
 	if !out.ClientCAs.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("client_ca: %s holds no certificate in PEM form", f.ClientCA)
 	}
-	// Health probes have none. Requests that need one are refused without.
+	// Health probes have no certificate. Requests that need one are refused later.
 	out.ClientAuth = tls.VerifyClientCertIfGiven
 	return out, nil
 }

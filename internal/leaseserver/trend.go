@@ -14,12 +14,12 @@ const (
 	trendSpan  = time.Hour
 	trendLeast = 5 * time.Minute // nothing is forecast from less
 	trendTell  = 90 * 24 * time.Hour
-	// trendSure is by how many standard errors a slope must be above 0: what comes
-	// and goes has none.
+	// trendSure is how many standard errors a slope must be above 0, so that ups and
+	// downs give no forecast.
 	trendSure = 3
 )
 
-// trend is the course of how many slots of a pool are taken.
+// trend records the number of taken slots of a pool over time.
 type trend struct{ points []trendPoint }
 
 type trendPoint struct{ atMS, taken int64 }
@@ -37,7 +37,7 @@ func (t *trend) add(atMS, taken int64) {
 	t.points = append(t.points[:0], t.points[first:]...)
 }
 
-// forecast is when none of the free slots will be left, if it goes on as it did.
+// forecast is when no free slot will be left if the trend goes on.
 func (t *trend) forecast(nowMS, free int64) leaseapi.Forecast {
 	var f leaseapi.Forecast
 	if t != nil && len(t.points) > 0 {
@@ -67,8 +67,7 @@ func (t *trend) forecast(nowMS, free int64) leaseapi.Forecast {
 	return f
 }
 
-// slope is that of the straight line that fits best, in slots per ms, and its
-// standard error.
+// slope is the slope of the best straight line, in slots per ms, and its standard error.
 func (t *trend) slope() (slope, deviation float64) {
 	n := float64(len(t.points))
 	if n < 3 {

@@ -9,8 +9,8 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// How old a view may be. To list a pool costs the store more the larger it is,
-// and nothing less because many look: one that took long is used for longer.
+// How old a view may be. The larger a pool is, the more a list costs the store: so a
+// view that took long is used for longer.
 const (
 	viewAge     = 2 * time.Second
 	viewPerTook = 10 // times as long as listing took
@@ -18,8 +18,8 @@ const (
 	viewTimeout = 30 * time.Second // of listing a pool, which may be large
 )
 
-// view is what a pool's records were when they were listed last. Of their meta it
-// keeps what tells a holder: a full pool may have a hundred megabytes of it.
+// view is the last list of a pool's records. Of their meta it keeps only host and process
+// ID: a full pool may have a hundred megabytes of meta.
 type view struct {
 	at      time.Time
 	atMS    int64 // by the server's clock
@@ -28,7 +28,7 @@ type view struct {
 	hosts   []string          // of each record
 	pids    []string
 	largest int64    // of the records' slots
-	maps    sync.Map // mapKey to []byte: many look at the same map
+	maps    sync.Map // mapKey to []byte: many clients ask for the same map
 }
 
 // view is the latest one of a service's pool. While a newer one is being made it
@@ -78,7 +78,7 @@ func (s *Server) listPool(service, pool string) (*view, error) {
 	v.records, v.hosts, v.pids = records, make([]string, len(records)), make([]string, len(records))
 	for i := range records {
 		v.largest = max(v.largest, records[i].Lease.Slot().Size())
-		// A copy: what it is part of would be kept with it.
+		// Clone: a substring would keep the whole string alive.
 		v.hosts[i], v.pids[i] = strings.Clone(records[i].Meta["host"]), strings.Clone(records[i].Meta["pid"])
 		records[i].Meta = nil
 	}

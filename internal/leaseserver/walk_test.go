@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/record/memory"
+
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -41,7 +43,7 @@ func TestLocksWalk(t *testing.T) {
 	if len(script) != 5 || len(said) != 1 || len(shown) != 1 {
 		t.Fatalf("%d blocks of commands, %d of output, %d of JSON", len(script), len(said), len(shown))
 	}
-	g := newRig(t, func(g *rig) { g.keep(lock.NewMemory(g.clock.Load)) })
+	g := newRig(t, func(g *rig) { g.keep(lock.OnRecords(memory.New(g.clock.Load))) })
 	address, stop, done := g.listening(Listening{DrainTimeout: long})
 	ctx, cancel := context.WithTimeout(context.Background(), long)
 	defer cancel()

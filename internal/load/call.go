@@ -17,17 +17,17 @@ const Ping = "ping"
 
 const resolvePrefix = "resolve "
 
-// Resolve is the dialect of Placement.Resolve of one actor, which has to have the
-// locality.
+// Resolve is the dialect of Placement.Resolve of one actor, whose locality must be the
+// given one.
 func Resolve(locality, kind, identity string) string {
 	return resolvePrefix + locality + " " + kind + "/" + identity
 }
 
-// call asks the same again and again. The first answer is looked at as a whole,
-// and later ones have to be the same.
+// call repeats one request. It checks the first answer completely; later ones must be
+// equal to it.
 type call struct {
 	request []byte // with any number
-	varies  int    // bytes at the end of an answer that are another time each
+	varies  int    // bytes at the end of an answer that change each time
 	check   func(result any) error
 	first   []byte // answer; nil before it
 }
@@ -41,13 +41,13 @@ func newPing() *call {
 	}}
 }
 
-// newResolve understands what Resolve has made.
+// newResolve parses the result of Resolve.
 func newResolve(dialect string) (*call, error) {
 	const timeSize = 8 // of observed_ms, which comes last
 	locality, key, _ := strings.Cut(strings.TrimPrefix(dialect, resolvePrefix), " ")
 	kind, identity, ok := strings.Cut(key, "/")
 	if !ok {
-		return nil, fmt.Errorf("%q is no dialect: it names no actor", dialect)
+		return nil, fmt.Errorf("%q is not a dialect: it names no actor", dialect)
 	}
 	want := [][2]string{{"kind", kind}, {"identity", identity}, {"locality", locality}}
 	return &call{request: requestOf("Placement.Resolve", []any{kind, identity}), varies: timeSize, check: func(result any) error {
@@ -64,7 +64,7 @@ func newResolve(dialect string) (*call, error) {
 func requestOf(method string, params []any) []byte {
 	request, err := msgpack.Marshal([]any{0, uint32(firstNumber), method, params})
 	if err != nil {
-		panic(err) // there is nothing in it that could not be encoded
+		panic(err) // every value in it can be encoded
 	}
 	return request
 }
@@ -85,12 +85,12 @@ func (c *call) take(b []byte, number uint32) (int, error) {
 	return c.takeFirst(b, number)
 }
 
-// takeFirst is take for an answer that is not yet known to be right.
+// takeFirst is take for the first answer.
 func (c *call) takeFirst(b []byte, number uint32) (int, error) {
 	var splitter wire.Splitter
 	size, err := splitter.Scan(b)
 	if err != nil {
-		return 0, fmt.Errorf("request %d was answered with bytes that are no message: %w", number, err)
+		return 0, fmt.Errorf("request %d was answered with bytes that are not a message: %w", number, err)
 	}
 	if size == 0 {
 		return 0, nil
@@ -101,7 +101,7 @@ func (c *call) takeFirst(b []byte, number uint32) (int, error) {
 	}
 	var result any
 	if err := msgpack.Unmarshal(b[headSize:size], &result); err != nil {
-		return 0, fmt.Errorf("request %d was answered with what cannot be read: %w", number, err)
+		return 0, fmt.Errorf("request %d was answered with a result that cannot be read: %w", number, err)
 	}
 	if err := c.check(result); err != nil {
 		return 0, err

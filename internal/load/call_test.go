@@ -108,7 +108,7 @@ func TestCallAnswers(t *testing.T) {
 		"local":            {false, answerAny(t, firstNumber, local), "locality is not remote"},
 		"no map":           {false, answerAny(t, firstNumber, "pong"), "kind is not room"},
 		"a request":        {false, request, "something else"},
-		"no message":       {true, []byte("HTTP/1.1 400 Bad Request\r\n"), "no message"},
+		"no message":       {true, []byte("HTTP/1.1 400 Bad Request\r\n"), "not a message"},
 		"to somebody else": {false, answerAny(t, firstNumber, place{"room", "8", "b:1", "remote", 0, now}), "identity is not 7"},
 	} {
 		d := dialect()

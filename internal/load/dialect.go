@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// dialect is how one kind of server is asked, and how its answers are
-// found in a stream and checked. There is one for each connection.
+// dialect makes the requests to one kind of server, and finds and checks the answers in
+// a stream. Each connection has its own.
 type dialect interface {
 	// appendRequest appends the request with the given number.
 	appendRequest(b []byte, number uint32) []byte
@@ -16,7 +16,7 @@ type dialect interface {
 	take(b []byte, number uint32) (int, error)
 }
 
-// Names of dialects of those who are asked for IDs; Ping and Resolve are others.
+// Names of the dialects for IDs. Ping and Resolve are further dialects.
 const (
 	RPC       = "kazahana"  // MessagePack-RPC
 	Echo      = "echo"      // the same requests, sent back

@@ -94,7 +94,7 @@ func TestWrongAnswers(t *testing.T) {
 		"error":          {1, refusal.Unsent(), "OVERLOADED: too much"},
 		"other number":   {1, answer(firstNumber+1, 7), "something else"},
 		"a request":      {1, request, "something else"},
-		"no message":     {1, []byte("HTTP/1.1 400 Bad Request\r\n"), "no message"},
+		"no message":     {1, []byte("HTTP/1.1 400 Bad Request\r\n"), "not a message"},
 		"ID 0":           {1, answer(firstNumber, 0), "must be 1 or more"},
 		"one ID":         {100, answer(firstNumber, 7), "something else"},
 		"too few":        {100, answer(firstNumber, ascendingFrom(1, 99)...), "something else"},

@@ -6,16 +6,16 @@ import (
 	"errors"
 )
 
-// EchoSizes are the sizes of a request for count IDs and of the daemon's answer
-// to it, which an echo server must know to send as many bytes.
+// EchoSizes are the sizes of a request for count IDs and of the daemon's answer. An echo
+// server needs them to send the same number of bytes.
 func EchoSizes(count int) (request, answer int) {
 	rpc := newRPC(count, "")
 	return len(rpc.request), rpc.answerSize()
 }
 
-// echo is for servers that send back what they get. Its requests are those of
-// rpc, byte by byte, so that the same sizes travel. To requests for more than
-// one ID the answer is as long as the daemon's, and begins with the request.
+// echo is for servers that send their input back. Its requests are those of rpc, byte by
+// byte, so that all sizes are equal. The answer to a request for more than one ID is as
+// long as the daemon's, and begins with the request.
 type echo struct {
 	request []byte
 	size    int // of an answer

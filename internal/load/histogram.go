@@ -5,9 +5,9 @@ import (
 	"math/bits"
 )
 
-// A histogram of nanoseconds has buckets whose width is at most 1/128 of the
-// values in them: 128 buckets for each power of two, and exact ones below 256.
-// Its size is fixed, so that recording costs the same whatever comes.
+// A histogram of nanoseconds has buckets whose width is at most 1/128 of their values:
+// 128 buckets for each power of two, and exact ones below 256. Its size is fixed, so
+// that the cost of recording does not depend on the value.
 const (
 	bucketBits = 7  // 2^bucketBits buckets for each power of two
 	topBits    = 36 // values of more bits, beyond a minute, count as the greatest
@@ -26,8 +26,7 @@ func (h *histogram) add(nanoseconds int64) {
 	h.total++
 }
 
-// quantile is the value that the share q of all values is not above, as the
-// middle of its bucket; 0 if there are none.
+// quantile is the q-quantile, as the middle of its bucket; 0 without values.
 func (h *histogram) quantile(q float64) int64 {
 	if h.total == 0 {
 		return 0

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Put puts load on a server until the time is up, or ctx is done: then the
-// result is of the time until then.
+// Put puts load on a server until the time is up or ctx is done. The result covers the
+// time until then.
 //
-// The caller turns the garbage collector off and locks its goroutine to its
-// thread: the system calls that wait tell the runtime nothing.
+// The caller must turn the garbage collector off and lock its goroutine to its thread:
+// the runtime does not know of the blocking system calls.
 func Put(ctx context.Context, o Options) (Result, error) {
 	sessions := make([]*session, o.Connections)
 	defer func() {
@@ -50,27 +50,36 @@ func Put(ctx context.Context, o Options) (Result, error) {
 		}
 	}
 	m.begin()
-	if err := put(m.began + int64(o.Duration)); err != nil {
-		return Result{}, err
+	// On a machine that is busy with other things, the time may pass without an answer.
+	for again := range int64(longest) {
+		if err := put(m.began + (again+1)*int64(o.Duration)); err != nil {
+			return Result{}, err
+		}
+		if m.requests > 0 || ctx.Err() != nil {
+			break
+		}
 	}
 	if err := ctx.Err(); m.requests == 0 && err != nil {
 		return Result{}, err
 	}
 	if m.requests == 0 {
-		return Result{}, fmt.Errorf("nothing was answered as a whole within %v: measure for longer, or send less together", o.Duration)
+		return Result{}, fmt.Errorf("nothing was answered as a whole within %v: measure for longer, or send less together", longest*o.Duration)
 	}
 	return m.result(), nil
 }
 
-// meter counts what was answered.
+// longest is how many durations a measurement may take until something is answered.
+const longest = 50
+
+// meter counts the answers.
 type meter struct {
 	latencies    histogram
 	requests     int64
 	began, ended int64
-	stopped      atomic.Bool // no more is to be sent
+	stopped      atomic.Bool // send no more requests
 }
 
-// begin forgets what was counted so far.
+// begin resets the counts.
 func (m *meter) begin() {
 	m.latencies, m.requests = histogram{}, 0
 	m.began = now()
@@ -97,8 +106,8 @@ func (m *meter) quantile(q float64) time.Duration { return time.Duration(m.laten
 
 var start = time.Now()
 
-// now is the time since the process began, in nanoseconds, by the monotonic
-// clock alone, which is the cheapest.
+// now is the time since the process began, in nanoseconds. The monotonic clock alone is
+// the cheapest to read.
 func now() int64 { return int64(time.Since(start)) }
 
 // AskOnce connects, makes one request and awaits its answer. Unless there is an
@@ -125,7 +134,7 @@ func AskOnce(o Options) (hangUp func(), err error) {
 	}
 }
 
-// session is one connection with what is under way on it.
+// session is one connection with its requests under way.
 type session struct {
 	socket socket
 	talk   dialect
@@ -141,8 +150,8 @@ type session struct {
 // inputSize holds the largest answer and all answers of one burst.
 const inputSize = 64 << 10
 
-// newSession connects. size is how many bytes of answers can wait at once, unless
-// one burst needs more.
+// newSession connects. size is the size of the buffer for answers, unless one burst
+// needs more.
 func newSession(o Options, size int) (*session, error) {
 	talk, err := newDialect(o.Dialect, o.Count)
 	if err != nil {
@@ -170,8 +179,8 @@ func (s *session) ask(n int, at int64) error {
 	return s.socket.write(s.out)
 }
 
-// receive reads once, waits if there is nothing, and returns how many answers
-// are complete now.
+// receive reads once, waiting if necessary, and returns how many answers are complete
+// now.
 func (s *session) receive() (answers int, err error) {
 	n, err := s.socket.read(s.in[s.have:])
 	if err != nil {
@@ -200,8 +209,8 @@ func (s *session) receive() (answers int, err error) {
 	return answers, nil
 }
 
-// inTurn sends depth requests on one connection, awaits their answers, and so
-// on until the time is up.
+// inTurn repeatedly sends depth requests on one connection and awaits their answers,
+// until the time is up.
 func inTurn(s *session, depth int, until int64, m *meter) error {
 	for at := now(); !m.over(at, until); {
 		if err := s.ask(depth, at); err != nil {
@@ -220,8 +229,8 @@ func inTurn(s *session, depth int, until int64, m *meter) error {
 	return nil
 }
 
-// all does the same on every connection at once. What is still due when the time
-// is up is awaited, and not counted.
+// all does the same on every connection at once. It awaits answers that come after the
+// time is up, but does not count them.
 func (p *poller) all(depth int, until int64, m *meter) error {
 	at := now()
 	for _, s := range p.sessions {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/bench/process"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // asSubMode makes the test binary behave as the program: the load generator
@@ -96,6 +97,7 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 func serveEcho(conn net.Conn) { _, _ = io.Copy(conn, conn) }
 
 func TestLoadOnEcho(t *testing.T) {
+	ring.All(t)
 	request, answer := EchoSizes(100)
 	sized := func(conn net.Conn) {
 		b := make([]byte, answer)

@@ -27,8 +27,8 @@ func newGetter(count int) *getter {
 func (d *getter) appendRequest(b []byte, _ uint32) []byte { return append(b, d.request...) }
 
 func (d *getter) take(b []byte, number uint32) (int, error) {
-	// An answer to several keys comes in pieces, and is looked at as a whole:
-	// nothing comes after it, because such requests are not pipelined.
+	// An answer to several keys comes in pieces. Wait for the whole: nothing follows
+	// it, because such requests are not pipelined.
 	if d.count > 1 && bytes.HasPrefix(b, []byte(valueHead)) && !bytes.HasSuffix(b, []byte(getterTail)) {
 		return 0, nil
 	}

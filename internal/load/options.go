@@ -7,7 +7,7 @@ type Options struct {
 	Socket      string
 	Dialect     string
 	Count       int    // IDs per request
-	Service     string // with RPC: whose IDs; "" for the daemon's default
+	Service     string // with RPC: the service; "" for the daemon's default
 	Connections int
 	Depth       int // requests sent together on a connection
 	Warmup      time.Duration
@@ -16,11 +16,11 @@ type Options struct {
 	Began       func() error  `json:"-"` // optional: called when counting begins
 }
 
-// Result is what was measured.
+// Result is the result of a measurement.
 type Result struct {
 	Requests int64         `json:"requests"`
 	Elapsed  time.Duration `json:"elapsed_ns"`
-	// The time from sending to having all answers to what was sent together.
+	// The time from sending a group of requests to the last of their answers.
 	P50  time.Duration `json:"p50_ns"`
 	P90  time.Duration `json:"p90_ns"`
 	P99  time.Duration `json:"p99_ns"`

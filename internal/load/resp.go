@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// counter speaks RESP to Redis: INCR for a count of 1, else INCRBY, which hands
-// out the count numbers up to the one that it answers.
+// counter speaks RESP to Redis: INCR for a count of 1, else INCRBY. The answer is the
+// last of the numbers handed out.
 type counter struct {
 	count   int64
 	request []byte
@@ -22,7 +22,7 @@ func newCounter(count int) *counter {
 	if count > 1 {
 		words = []string{"INCRBY", counterKey, strconv.Itoa(count)}
 	}
-	// The form that client libraries use: an array of strings with lengths.
+	// Client libraries send an array of strings with lengths.
 	request := fmt.Appendf(nil, "*%d\r\n", len(words))
 	for _, word := range words {
 		request = fmt.Appendf(request, "$%d\r\n%s\r\n", len(word), word)
@@ -32,7 +32,7 @@ func newCounter(count int) *counter {
 
 func (d *counter) appendRequest(b []byte, _ uint32) []byte { return append(b, d.request...) }
 
-// maxInteger is how long an answer with an integer is at most.
+// maxInteger is the maximum length of an answer with an integer.
 const maxInteger = len(":-9223372036854775808\r\n")
 
 func (d *counter) take(b []byte, number uint32) (int, error) {
@@ -82,8 +82,8 @@ func decimal(b []byte) (value int64, length int, err error) {
 	return 0, 0, nil
 }
 
-// unexpectedLine is the error for an answer that begins with something else
-// than it should; nil while its line is not there as a whole.
+// unexpectedLine is the error for an answer with a wrong beginning; nil while its line
+// is incomplete.
 func unexpectedLine(b []byte, number uint32) error {
 	const shown = 100
 	line, _, whole := bytes.Cut(b, []byte("\r\n"))

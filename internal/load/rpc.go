@@ -10,16 +10,16 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// firstNumber and all after it take five bytes in MessagePack: requests and
-// answers then have one size each.
+// firstNumber and all later numbers take five bytes in MessagePack, so that all requests
+// have one size, and all answers.
 const firstNumber = 1 << 16
 
 const (
 	numberOffset = 3 // in requests and answers: after the array's head, the type and 0xce
 	headSize     = 8 // of an answer: up to and including the error, which is nil
 	idSize       = 9 // of an ID: 0xcf and eight bytes
-	// Of the larger answers one in sampleEvery is checked ID by ID, the others
-	// at both ends: the load generator shares a core with the server.
+	// One larger answer in sampleEvery is checked ID by ID, the others at both ends
+	// only: the load generator shares a core with the server.
 	sampleEvery = 64
 )
 
@@ -46,7 +46,7 @@ func newRPC(count int, service string) *rpc {
 	}
 	request, err := msgpack.Marshal([]any{0, uint32(firstNumber), method, params})
 	if err != nil {
-		panic(err) // there is nothing in it that could not be encoded
+		panic(err) // every value in it can be encoded
 	}
 	return &rpc{count: count, request: request, result: append(result, 0xcf)}
 }
@@ -70,8 +70,7 @@ func (d *rpc) take(b []byte, number uint32) (int, error) {
 	if !wellBegun || binary.BigEndian.Uint32(b[numberOffset:]) != number {
 		return 0, explain(b, number)
 	}
-	// The result's head comes first: an answer with fewer IDs must be noticed,
-	// not waited for.
+	// Check the result's head first: an answer with fewer IDs must fail at once.
 	if got := b[headSize:]; !bytes.HasPrefix(got, d.result[:min(len(d.result), len(got))]) {
 		return 0, explain(b, number)
 	}
@@ -86,7 +85,7 @@ func (d *rpc) take(b []byte, number uint32) (int, error) {
 	d.taken++
 	ids := b[headSize+len(d.result)-1 : size]
 	for i := 0; i < d.count; i += step {
-		// Between two that are looked at there are step-1 others.
+		// There are step-1 others between two checked IDs.
 		least := d.last + 1
 		if i > 0 {
 			least = d.last + uint64(step)
@@ -101,8 +100,8 @@ func (d *rpc) take(b []byte, number uint32) (int, error) {
 	return size, nil
 }
 
-// takeOne is take for the answer to NextID when all is well, which is the most
-// frequent by far; else it returns 0 and changes nothing.
+// takeOne is take for a correct answer to NextID, the most frequent one by far. For any
+// other it returns 0 and changes nothing.
 func (d *rpc) takeOne(b []byte, number uint32) int {
 	const size = headSize + idSize
 	if d.count != 1 || len(b) < size {
@@ -119,13 +118,12 @@ func (d *rpc) takeOne(b []byte, number uint32) int {
 	return size
 }
 
-// explain is the error for an answer that is not what was asked for; nil while
-// the answer is not there as a whole.
+// explain is the error for a wrong answer; nil while the answer is incomplete.
 func explain(b []byte, number uint32) error {
 	var splitter wire.Splitter
 	size, err := splitter.Scan(b)
 	if err != nil {
-		return fmt.Errorf("request %d was answered with bytes that are no message: %w", number, err)
+		return fmt.Errorf("request %d was answered with bytes that are not a message: %w", number, err)
 	}
 	if size == 0 {
 		return nil

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Raw system calls tell the runtime nothing. That saves its bookkeeping around
-// each of them, and is fine only because nothing else in the process has to go on
-// while the load generator waits.
+// The runtime does not know of raw system calls. That saves its bookkeeping around each
+// of them, and works only because nothing else in the process has to run while the load
+// generator waits.
 
 var errSilent = errors.New("the server does not answer")
 
@@ -49,8 +49,8 @@ func connect(path string, timeout time.Duration) (socket, error) {
 
 func (s socket) close() { _ = unix.Close(s.fd) }
 
-// interruptions bound a wait that signals interrupt: the kernel begins with its
-// timeout anew after each, and the runtime may send one every few milliseconds.
+// interruptions limits a wait that signals interrupt: the kernel starts its timeout
+// again after each, and the runtime may send one every few milliseconds.
 type interruptions struct{ first int64 }
 
 // tooLong reports whether interruptions go on for longer than the timeout.
@@ -115,7 +115,7 @@ func newPoller(sessions []*session, timeout time.Duration) (*poller, error) {
 	}
 	p := &poller{fd: fd, sessions: sessions, events: make([]unix.EpollEvent, len(sessions)), ready: make([]int, 0, len(sessions)), timeout: timeout}
 	for i, s := range sessions {
-		// The kernel hands the field Fd back as it is: here it is an index.
+		// The kernel returns the field Fd unchanged. Here it holds an index.
 		event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)}
 		if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, s.socket.fd, &event); err != nil {
 			p.close()

@@ -77,13 +77,13 @@ func (l *line) sleep(pause time.Duration) {
 // but the store is asked again soon: not being subscribed, the line polls.
 func (l *line) subscribe() {
 	now := l.host.clock.Elapsed()
-	if l.host.notifier == nil || l.tokens != nil || now < l.subscribeAt {
+	if l.tokens != nil || now < l.subscribeAt {
 		return
 	}
 	l.subscribeAt = now + noticeMost
 	ctx, cancel := context.WithCancel(l.host.life)
 	timeout := time.AfterFunc(l.host.callTimeout, cancel)
-	tokens, err := l.host.notifier.Notify(ctx, l.name.tenant, l.name.key)
+	tokens, err := l.host.store.Notify(ctx, l.name.tenant, l.name.key)
 	if !timeout.Stop() || err != nil {
 		cancel()
 		return
@@ -110,7 +110,7 @@ func (l *line) ask(w *waiter) {
 	var lease Lease
 	var err error
 	if wait > 0 {
-		lease, err = h.waiter.AcquireWithin(ctx, w.request, wait)
+		lease, err = h.store.AcquireWithin(ctx, w.request, wait)
 	} else {
 		lease, err = h.store.Do(ctx, w.request)
 	}
@@ -129,7 +129,7 @@ func (l *line) storeWait(w *waiter) time.Duration {
 	l.host.mu.Lock()
 	defer l.host.mu.Unlock()
 	known := l.known()
-	if l.host.waiter == nil || w.late || known == nil {
+	if !l.host.waits || w.late || known == nil {
 		return 0
 	}
 	wait := min(storeWait, known.remaining())
@@ -155,7 +155,7 @@ func (l *line) answered(w *waiter, lease Lease, err error, wait time.Duration) {
 		l.held, l.heldAt = held, w.sent
 		l.foundHeld(held.remaining())
 		l.tryAt = now + askAgainIn(l.found, held.remaining(), l.tokens != nil, rand.Float64())
-		if waited := wait >= pollFirst && now-w.sent >= wait; waited || wait == 0 && h.waiter != nil && !l.over && l.known() != nil {
+		if waited := wait >= pollFirst && now-w.sent >= wait; waited || wait == 0 && h.waits && !l.over && l.known() != nil {
 			l.tryAt = now // the store itself has waited, or will
 		}
 		l.answerHeld(held)

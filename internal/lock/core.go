@@ -5,52 +5,45 @@ import (
 	"slices"
 )
 
-// State is everything that is remembered of one key. Stores keep it as it is;
-// its JSON names are short since a store writes it with every transition.
+// State is everything that is remembered of one key.
 type State struct {
-	Token      int64  `json:"t"`           // of the latest lease; 0: the key is unknown
-	LeaseID    string `json:"l"`           // the latest lease, and so on
-	Owner      string `json:"o"`           //
-	Status     Status `json:"s"`           // as last written: see Expire
-	AcquiredMS int64  `json:"a"`           // Unix ms
-	ExpiresMS  int64  `json:"e"`           // Unix ms
-	RequestID  string `json:"r,omitempty"` // of the acquire, and its term
-	TTLMS      int64  `json:"d"`           //
+	Token      int64  // of the latest lease; 0: the key is unknown
+	LeaseID    string // of the latest lease, like all up to Life
+	Owner      string
+	Status     Status
+	AcquiredMS int64  // Unix ms
+	ExpiresMS  int64  // Unix ms
+	RequestID  string // of the acquire, and its term
+	TTLMS      int64
+	Life       uint64 // of the store, when the lease was granted
 
-	// Incarnation is that of the store when the lease was granted; empty on a
-	// store that does not forget.
-	Incarnation string `json:"i,omitempty"`
-
-	Receipts []Receipt `json:"h,omitempty"` // oldest first, at most MaxReceipts
+	Receipts []Receipt // oldest first, at most MaxReceipts
 }
 
 // Receipt is a request that was carried out, and enough of its answer to give
 // it again.
 type Receipt struct {
-	RequestID  string `json:"r"`
-	Op         Op     `json:"p"`
-	Owner      string `json:"o"`
-	TTLMS      int64  `json:"d,omitempty"`
-	LeaseID    string `json:"l"`
-	Token      int64  `json:"t"`
-	AcquiredMS int64  `json:"a"`
-	ExpiresMS  int64  `json:"e"`
+	RequestID             string
+	Op                    Op
+	Owner                 string
+	TTLMS                 int64
+	LeaseID               string
+	Token                 int64
+	AcquiredMS, ExpiresMS int64 // of a release; an answer to others shows the present
 }
 
-// Known is what a store knows of a key before a transition, and of itself.
+// Known is what a store knows of a key, and of itself, at one moment.
 type Known struct {
-	State State // the zero value when there is no record
+	// State is the zero value when there is no record. A lease that has ended by the
+	// store's judgement is EXPIRED.
+	State  State
+	LeftMS int64 // what is left of an ACTIVE lease, by the store's judgement
+	NowMS  int64 // Unix ms
 
-	// Floor is at least the token of every key whose record was deleted; such a
-	// key's current token is taken to be Floor.
+	// Life is the store's present one. A key without a record, or with one from another
+	// life, may have had leases that nobody remembers: its next token is above Floor too.
+	Life  uint64
 	Floor int64
-
-	// Incarnation is empty on a store that does not forget. On one that may, it
-	// names the store's present life. A key without a record, or with one from
-	// another life, may have had leases that nobody remembers: its current token
-	// is taken to be no less than the server's time in microseconds, which no
-	// key's token overtakes.
-	Incarnation string
 
 	// FencedUntilMS, Unix ms: until then no lease is granted, because one that
 	// was forgotten may be alive. FenceReason is for people.
@@ -59,80 +52,60 @@ type Known struct {
 }
 
 // token is the key's current token.
-func (k Known) token(nowMS int64) int64 {
-	token := k.State.Token
-	if token == 0 {
-		token = k.Floor
+func (k Known) token() int64 {
+	if k.State.Token > 0 && k.State.Life == k.Life {
+		return k.State.Token
 	}
-	if k.Incarnation != "" && k.State.Incarnation != k.Incarnation {
-		token = max(token, nowMS*1000)
-	}
-	return token
+	return max(k.State.Token, k.Floor)
 }
 
-// Expire notes that the lease's term is over, where it is. To do so again
-// changes nothing (LS-EXP-001).
-func (s State) Expire(nowMS int64) State {
-	if s.Status == Active && nowMS >= s.ExpiresMS {
-		s.Status = Expired
-	}
-	return s
-}
-
-// Idle reports whether a store may delete the key's record, once it has raised
-// its floor to the key's token.
-func (s State) Idle(nowMS int64) bool {
-	return s.Expire(nowMS).Status != Active && nowMS >= s.ExpiresMS+KeepIdle.Milliseconds()
-}
-
-// Lease is the key's latest lease at the time.
-func (s State) Lease(tenant, key string, nowMS int64) Lease {
-	s = s.Expire(nowMS)
+// Lease is the key's latest lease, with so much left of it if it is ACTIVE.
+func (s State) Lease(tenant, key string, leftMS int64) Lease {
 	l := Lease{
 		Tenant: tenant, Key: key, LeaseID: s.LeaseID, Owner: s.Owner, Token: s.Token,
 		State: s.Status, AcquiredMS: s.AcquiredMS, ExpiresMS: s.ExpiresMS,
 	}
 	if s.Status == Active {
-		l.RemainingMS = s.ExpiresMS - nowMS
+		l.RemainingMS = leftMS
 	}
 	return l
 }
 
 // Apply is the transition of LS-SPEC-001, section 3. It returns the state that
-// the store must write before it answers, and the answer. With an error, or
-// when the answer is Repeated, there is nothing to write.
+// the store must write before it answers, and the answer, both as of k.NowMS. With
+// an error, or when the answer is Repeated, there is nothing to write.
 //
-// The request is valid; nowMS is the store's clock, and does not depend on the
-// caller's.
-func Apply(k Known, r Request, nowMS int64) (State, Lease, error) {
-	s := k.State.Expire(nowMS)
+// The request is valid.
+func Apply(k Known, r Request) (State, Lease, error) {
 	if r.RequestID != "" {
-		if again, l, err := s.repeat(r, nowMS); again {
+		if again, l, err := k.repeat(r); again {
 			return k.State, l, err
 		}
 	}
+	var s State
 	var err error
 	if r.Op == Acquire {
-		s, err = s.acquire(k, r, nowMS)
+		s, err = k.acquire(r)
 	} else {
-		s, err = s.change(r, nowMS)
+		s, err = k.change(r)
 	}
 	if err != nil {
 		return k.State, Lease{}, err
 	}
-	return s, s.Lease(r.Tenant, r.Key, nowMS), nil
+	return s, s.Lease(r.Tenant, r.Key, r.TTLMS), nil
 }
 
-func (s State) acquire(k Known, r Request, nowMS int64) (State, error) {
+func (k Known) acquire(r Request) (State, error) {
+	s := k.State
 	if s.Status == Active {
 		return s, &HeldError{
-			Key: r.Key, Owner: s.Owner, Token: s.Token, ExpiresMS: s.ExpiresMS, RemainingMS: s.ExpiresMS - nowMS, RequestID: s.RequestID,
+			Key: r.Key, Owner: s.Owner, Token: s.Token, ExpiresMS: s.ExpiresMS, RemainingMS: max(1, k.LeftMS), RequestID: s.RequestID,
 		}
 	}
-	if nowMS < k.FencedUntilMS {
-		return s, &FencedError{UntilMS: k.FencedUntilMS, RemainingMS: k.FencedUntilMS - nowMS, Reason: k.FenceReason}
+	if k.NowMS < k.FencedUntilMS {
+		return s, &FencedError{UntilMS: k.FencedUntilMS, RemainingMS: k.FencedUntilMS - k.NowMS, Reason: k.FenceReason}
 	}
-	token := k.token(nowMS) + 1
+	token := k.token() + 1
 	if token > MaxToken {
 		return s, fmt.Errorf("%w: key %q is at %d", ErrTokensUsedUp, r.Key, token-1)
 	}
@@ -140,13 +113,14 @@ func (s State) acquire(k Known, r Request, nowMS int64) (State, error) {
 		s = s.remember(s.acquireReceipt())
 	}
 	s.Token, s.LeaseID, s.Owner, s.Status = token, r.LeaseID, r.Owner, Active
-	s.AcquiredMS, s.ExpiresMS = nowMS, nowMS+r.TTLMS
-	s.RequestID, s.TTLMS, s.Incarnation = r.RequestID, r.TTLMS, k.Incarnation
+	s.AcquiredMS, s.ExpiresMS = k.NowMS, k.NowMS+r.TTLMS
+	s.RequestID, s.TTLMS, s.Life = r.RequestID, r.TTLMS, k.Life
 	return s, nil
 }
 
 // change renews or releases.
-func (s State) change(r Request, nowMS int64) (State, error) {
+func (k Known) change(r Request) (State, error) {
+	s := k.State
 	switch {
 	case s.Token == 0:
 		return s, fmt.Errorf("%w: nobody holds %q", ErrNotOwned, r.Key)
@@ -160,25 +134,23 @@ func (s State) change(r Request, nowMS int64) (State, error) {
 		return s, fmt.Errorf("%w: %q was held for %d ms after %d", ErrExpired, r.Key, s.ExpiresMS-s.AcquiredMS, s.AcquiredMS)
 	}
 	if r.Op == Renew {
-		s.ExpiresMS = nowMS + r.TTLMS
+		s.ExpiresMS = k.NowMS + r.TTLMS
 	} else {
 		s.Status = Released
 	}
 	if r.RequestID != "" {
-		s = s.remember(Receipt{
-			RequestID: r.RequestID, Op: r.Op, Owner: r.Owner, TTLMS: r.TTLMS,
-			LeaseID: s.LeaseID, Token: s.Token, AcquiredMS: s.AcquiredMS, ExpiresMS: s.ExpiresMS,
-		})
+		done := Receipt{RequestID: r.RequestID, Op: r.Op, Owner: r.Owner, TTLMS: r.TTLMS, LeaseID: s.LeaseID, Token: s.Token}
+		if r.Op == Release {
+			done.AcquiredMS, done.ExpiresMS = s.AcquiredMS, s.ExpiresMS
+		}
+		s = s.remember(done)
 	}
 	return s, nil
 }
 
 // acquireReceipt is the receipt of the request that made the latest lease.
 func (s State) acquireReceipt() Receipt {
-	return Receipt{
-		RequestID: s.RequestID, Op: Acquire, Owner: s.Owner, TTLMS: s.TTLMS,
-		LeaseID: s.LeaseID, Token: s.Token, AcquiredMS: s.AcquiredMS, ExpiresMS: s.ExpiresMS,
-	}
+	return Receipt{RequestID: s.RequestID, Op: Acquire, Owner: s.Owner, TTLMS: s.TTLMS, LeaseID: s.LeaseID, Token: s.Token}
 }
 
 // remember adds a receipt and forgets the oldest beyond MaxReceipts. The slice
@@ -192,7 +164,8 @@ func (s State) remember(r Receipt) State {
 // repeat answers a request that was carried out before. A lease is shown as it
 // is now: its term may have been moved since, and an answer that tells more than
 // what is left of it would let two believe that they hold the lock.
-func (s State) repeat(r Request, nowMS int64) (again bool, l Lease, err error) {
+func (k Known) repeat(r Request) (again bool, l Lease, err error) {
+	s := k.State
 	done, ok := s.find(r.RequestID)
 	if !ok {
 		return false, Lease{}, nil
@@ -208,7 +181,7 @@ func (s State) repeat(r Request, nowMS int64) (again bool, l Lease, err error) {
 		}, nil
 	}
 	if s.Token == done.Token && s.Status == Active {
-		l = s.Lease(r.Tenant, r.Key, nowMS)
+		l = s.Lease(r.Tenant, r.Key, k.LeftMS)
 		l.Repeated = true
 		return true, l, nil
 	}

@@ -1,7 +1,6 @@
 package lock
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -9,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/record"
 	"pgregory.net/rapid"
 )
 
@@ -29,14 +29,26 @@ func ask(op Op, owner, requestID string) Request {
 	return r
 }
 
+// at is what a store knows of a key in that state, by a clock that shows the time.
+func at(s State, nowMS int64) Known {
+	k := Known{State: s, NowMS: nowMS, Life: s.Life}
+	if s.Status == Active {
+		k.LeftMS = max(0, s.ExpiresMS-nowMS)
+	}
+	if s.Status == Active && k.LeftMS == 0 {
+		k.State.Status = Expired
+	}
+	return k
+}
+
 // TestTransitions is section 3 of LS-SPEC-001, at the moments that matter: the
 // lease of alice was acquired at t0.
 func TestTransitions(t *testing.T) {
-	held, _, err := Apply(Known{}, ask(Acquire, "alice", "a"), t0)
+	held, _, err := Apply(at(State{}, t0), ask(Acquire, "alice", "a"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	released, _, err := Apply(Known{State: held}, ask(Release, "alice", "r"), t0)
+	released, _, err := Apply(at(held, t0), ask(Release, "alice", "r"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +89,8 @@ func TestTransitions(t *testing.T) {
 		{"RELEASED/renew after the end", released, Renew, "alice", end, "", ErrNotOwned},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			next, l, err := Apply(Known{State: test.state}, ask(test.op, test.owner, "new"), test.nowMS)
+			known := at(test.state, test.nowMS)
+			next, l, err := Apply(known, ask(test.op, test.owner, "new"))
 			if errors.As(err, &heldError) {
 				err = errHeld
 			}
@@ -85,7 +98,7 @@ func TestTransitions(t *testing.T) {
 				t.Fatalf("error is %v, want %v", err, test.err)
 			}
 			if err != nil {
-				if !reflect.DeepEqual(next, test.state) {
+				if !reflect.DeepEqual(next, known.State) {
 					t.Errorf("refused, it changed the state to %+v", next)
 				}
 				return
@@ -121,17 +134,14 @@ func TestKnownToken(t *testing.T) {
 		{"known", Known{State: State{Token: 7}}, 8},
 		{"deleted", Known{Floor: 100}, 101},
 		{"known, others deleted", Known{State: State{Token: 7}, Floor: 100}, 8},
-		{"may be forgotten", Known{Incarnation: "b"}, micros + 1},
-		{"may be forgotten, deleted at a later time", Known{Floor: micros + 50, Incarnation: "b"}, micros + 51},
-		{"may be forgotten, deleted before", Known{Floor: 50, Incarnation: "b"}, micros + 1},
-		{"of this life", Known{State: State{Token: 7, Incarnation: "b"}, Incarnation: "b"}, 8},
-		{"of another life", Known{State: State{Token: 7, Incarnation: "a"}, Incarnation: "b"}, micros + 1},
-		{"of another life, by a clock ahead", Known{State: State{Token: micros + 9, Incarnation: "a"}, Incarnation: "b"}, micros + 10},
-		{"from before the store had lives", Known{State: State{Token: 7}, Incarnation: "b"}, micros + 1},
+		{"may be forgotten", Known{Life: 2, Floor: micros}, micros + 1},
+		{"of this life", Known{State: State{Token: 7, Life: 2}, Life: 2, Floor: micros}, 8},
+		{"of another life", Known{State: State{Token: 7, Life: 1}, Life: 2, Floor: micros}, micros + 1},
+		{"of another life, by a clock ahead", Known{State: State{Token: micros + 9, Life: 1}, Life: 2, Floor: micros}, micros + 10},
 	} {
-		next, l, err := Apply(test.known, ask(Acquire, "alice", "a"), t0)
-		if err != nil || l.Token != test.want || next.Incarnation != test.known.Incarnation {
-			t.Errorf("%s: token %d under %q, error %v, want %d", test.name, l.Token, next.Incarnation, err, test.want)
+		next, l, err := Apply(test.known, ask(Acquire, "alice", "a"))
+		if err != nil || l.Token != test.want || next.Life != test.known.Life {
+			t.Errorf("%s: token %d in life %d, error %v, want %d", test.name, l.Token, next.Life, err, test.want)
 		}
 	}
 }
@@ -139,12 +149,12 @@ func TestKnownToken(t *testing.T) {
 // TestStatesShareNothing: a store may apply one state twice, when its first write
 // was overtaken.
 func TestStatesShareNothing(t *testing.T) {
-	state, _, _ := Apply(Known{}, ask(Acquire, "alice", "a"), t0)
+	state, _, _ := Apply(at(State{}, t0), ask(Acquire, "alice", "a"))
 	for i := range 2 * MaxReceipts {
-		one, _, _ := Apply(Known{State: state}, ask(Renew, "alice", fmt.Sprint("one-", i)), t0)
-		text := mustJSON(one)
-		two, _, _ := Apply(Known{State: state}, ask(Renew, "alice", fmt.Sprint("two-", i)), t0)
-		if mustJSON(one) != text {
+		one, _, _ := Apply(at(state, t0), ask(Renew, "alice", fmt.Sprint("one-", i)))
+		text := fmt.Sprint(one)
+		two, _, _ := Apply(at(state, t0), ask(Renew, "alice", fmt.Sprint("two-", i)))
+		if fmt.Sprint(one) != text {
 			t.Fatalf("after %d renewals, the next one changed what another had made of the same state", i)
 		}
 		state = two
@@ -152,51 +162,43 @@ func TestStatesShareNothing(t *testing.T) {
 }
 
 func TestTokensUsedUp(t *testing.T) {
-	last := Known{State: State{Token: MaxToken - 1}}
-	state, l, err := Apply(last, ask(Acquire, "alice", "a"), t0)
+	state, l, err := Apply(at(State{Token: MaxToken - 1}, t0), ask(Acquire, "alice", "a"))
 	if err != nil || l.Token != MaxToken {
 		t.Fatalf("the last token is %d, error %v", l.Token, err)
 	}
-	if _, _, err = Apply(Known{State: state}, ask(Acquire, "alice", "b"), t0+term); !errors.Is(err, ErrTokensUsedUp) {
+	if _, _, err = Apply(at(state, t0+term), ask(Acquire, "alice", "b")); !errors.Is(err, ErrTokensUsedUp) {
 		t.Errorf("after it, the error is %v", err)
 	}
 }
 
 // TestFence: only what would grant is held back.
 func TestFence(t *testing.T) {
-	held, _, _ := Apply(Known{}, ask(Acquire, "alice", "a"), t0)
-	k := Known{State: held, FencedUntilMS: t0 + 2*term, FenceReason: "restarted"}
+	held, _, _ := Apply(at(State{}, t0), ask(Acquire, "alice", "a"))
+	fenced := func(nowMS int64) Known {
+		k := at(held, nowMS)
+		k.FencedUntilMS, k.FenceReason = t0+2*term, "restarted"
+		return k
+	}
 	for _, r := range []Request{ask(Acquire, "alice", "a"), ask(Renew, "alice", "b"), ask(Release, "alice", "c")} {
-		if _, _, err := Apply(k, r, t0+1); err != nil {
+		if _, _, err := Apply(fenced(t0+1), r); err != nil {
 			t.Errorf("%v in the fence: %v", r.Op, err)
 		}
 	}
-	var fenced *FencedError
-	_, _, err := Apply(k, ask(Acquire, "bob", "d"), t0+term)
-	if !errors.As(err, &fenced) || fenced.UntilMS != t0+2*term || fenced.RemainingMS != term || !strings.Contains(err.Error(), "restarted") {
+	var refused *FencedError
+	_, _, err := Apply(fenced(t0+term), ask(Acquire, "bob", "d"))
+	if !errors.As(err, &refused) || refused.UntilMS != t0+2*term || refused.RemainingMS != term || !strings.Contains(err.Error(), "restarted") {
 		t.Errorf("in the fence, the error is %v", err)
 	}
-	if _, _, err = Apply(k, ask(Acquire, "bob", "d"), t0+2*term); err != nil {
+	if _, _, err = Apply(fenced(t0+2*term), ask(Acquire, "bob", "d")); err != nil {
 		t.Errorf("after the fence: %v", err)
-	}
-}
-
-func TestIdle(t *testing.T) {
-	held, _, _ := Apply(Known{}, ask(Acquire, "alice", "a"), t0)
-	released, _, _ := Apply(Known{State: held}, ask(Release, "alice", "r"), t0)
-	idle := t0 + term + KeepIdle.Milliseconds()
-	for _, s := range []State{held, released} {
-		if s.Idle(idle-1) || !s.Idle(idle) {
-			t.Errorf("%s: idle %v before %d, %v at it", s.Status, s.Idle(idle-1), idle, s.Idle(idle))
-		}
 	}
 }
 
 // TestHeldErrorShowsNoSecret: with the request ID, somebody else of the same name
 // could pass for the holder.
 func TestHeldErrorShowsNoSecret(t *testing.T) {
-	held, _, _ := Apply(Known{}, ask(Acquire, "alice", "secret-request"), t0)
-	_, _, err := Apply(Known{State: held}, ask(Acquire, "bob", "b"), t0)
+	held, _, _ := Apply(at(State{}, t0), ask(Acquire, "alice", "secret-request"))
+	_, _, err := Apply(at(held, t0), ask(Acquire, "bob", "b"))
 	if text := fmt.Sprint(err); strings.Contains(text, "secret-request") || strings.Contains(text, held.LeaseID) || !strings.Contains(text, "alice") {
 		t.Errorf("it says %q", text)
 	}
@@ -207,44 +209,47 @@ func TestHeldErrorShowsNoSecret(t *testing.T) {
 func TestCoreInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var (
-			k      Known
+			state  State
+			floor  int64
+			life   uint64
 			now    = t0
-			latest int64 // the greatest time so far
+			latest = t0  // the greatest time so far
 			least  = t0  // a server that has forgotten must not show an earlier time than the one before it
 			tokens int64 // the greatest so far
 			grants = map[string]int{}
 			serial int
 		)
 		if rapid.Bool().Draw(t, "may forget") {
-			k.Incarnation = "0"
+			life, floor = 1, t0*1000
 		}
 		sent := []Request{}
 		send := func(r Request) {
-			before, text := k.State, mustJSON(k.State)
-			active := k.State.Expire(now).Status == Active
-			next, l, err := Apply(k, r, now)
-			if mustJSON(before) != text {
+			k := at(state, now)
+			k.Floor, k.Life = floor, life
+			before, text := k.State, fmt.Sprint(k.State)
+			next, l, err := Apply(k, r)
+			if fmt.Sprint(k.State) != text {
 				t.Fatalf("Apply changed the state that it was given")
 			}
-			k.State = next
-			if mustJSON(fromJSON(next)) != mustJSON(next) {
-				t.Fatalf("the state is not the same after it was written and read: %+v", next)
-			}
 			if err != nil || l.Repeated {
-				if mustJSON(next) != text {
+				if fmt.Sprint(next) != text {
 					t.Fatalf("nothing was done, and the state is %+v after %+v", next, before)
 				}
 				return
+			}
+			state = next
+			if read := written(next, r.Op == Acquire); !reflect.DeepEqual(read, next) {
+				t.Fatalf("written and read, %+v is %+v", next, read)
 			}
 			if len(next.Receipts) > MaxReceipts {
 				t.Fatalf("%d receipts are kept", len(next.Receipts))
 			}
 			switch {
-			case r.Op != Acquire && (!active || before.Owner != r.Owner):
+			case r.Op != Acquire && (before.Status != Active || before.Owner != r.Owner):
 				t.Fatalf("LS-INV-003: %+v was carried out on %+v at %d", r, before, now)
 			case r.Op != Acquire:
 				return
-			case active:
+			case before.Status == Active:
 				t.Fatalf("LS-INV-001: a lease was granted beside %+v at %d", before, now)
 			case l.Token <= tokens:
 				t.Fatalf("LS-INV-002: token %d after %d", l.Token, tokens)
@@ -262,6 +267,12 @@ func TestCoreInvariants(t *testing.T) {
 				if r.Op == Acquire {
 					r.LeaseID = fmt.Sprintf("%032x", serial)
 				}
+				switch rapid.IntRange(0, 5).Draw(t, "request ID") {
+				case 0:
+					r.RequestID = fmt.Sprintf("%032x", serial) // its lease ID, of an acquire
+				case 1:
+					r.RequestID = fmt.Sprintf("%032x", serial+1e6)
+				}
 				send(r)
 				sent = append(sent, r)
 			},
@@ -276,40 +287,67 @@ func TestCoreInvariants(t *testing.T) {
 				latest = max(latest, now)
 			},
 			"idle": func(t *rapid.T) {
-				now = max(latest, k.State.ExpiresMS+KeepIdle.Milliseconds())
+				now = max(latest, state.ExpiresMS+KeepIdle.Milliseconds())
 				latest = now
-				if k.State.Token > 0 && k.State.Idle(now) {
-					k.Floor, k.State = max(k.Floor, k.State.Token), State{}
-					sent = nil // its receipts are gone
-				}
+				floor, state = max(floor, state.Token), State{}
+				sent = nil // its receipts are gone
 			},
 			"forget": func(t *rapid.T) {
-				if k.Incarnation == "" {
+				if life == 0 {
 					t.Skip()
 				}
 				// A fence has passed, and the clock is not behind the one before.
-				now = max(latest, k.State.ExpiresMS) + 1
+				now = max(latest, state.ExpiresMS) + 1
 				latest, least = now, now
-				k = Known{Incarnation: fmt.Sprint(now)}
+				state, life, floor = State{}, life+1, now*1000
 				sent = nil
 			},
 		})
 	})
 }
 
-func mustJSON(s State) string {
-	b, err := json.Marshal(s)
+// written is the state once it was written and read.
+func written(s State, fresh bool) State {
+	r := record.Record{Value: s.value(fresh)}
+	if s.Status == Active {
+		r.EndMS = s.ExpiresMS
+	}
+	read, err := parseState(r, false)
 	if err != nil {
 		panic(err)
 	}
-	return string(b)
+	head, err := parseState(r, true)
+	if head.Receipts = read.Receipts; err != nil || !reflect.DeepEqual(head, read) {
+		panic(fmt.Sprintf("the head of %+v is %+v, %v", read, head, err))
+	}
+	return read
 }
 
-func fromJSON(s State) (out State) {
-	if err := json.Unmarshal([]byte(mustJSON(s)), &out); err != nil {
-		panic(err)
+// A lock takes about a hundred bytes, with the request ID of a daemon or of a client.
+func TestSizeOfRecord(t *testing.T) {
+	r := ask(Acquire, "host-0123+89abcdef/1000", "0123456789abcdef0123456789abcdef")
+	s, _, _ := Apply(at(State{Life: 1, Token: t0 * 1000}, t0), r)
+	if n := len(s.value(true)); n > 100 {
+		t.Errorf("a lock takes %d bytes", n)
 	}
-	return out
+	before := len(s.value(false))
+	if s, _, _ = Apply(at(s, t0), ask(Renew, r.Owner, "123456789abcdef0123456789abcdef0")); len(s.value(false)) > before+25 {
+		t.Errorf("a receipt takes %d bytes", len(s.value(false))-before)
+	}
+}
+
+// FuzzValue: a value that was not written by this program is an error, and no panic.
+func FuzzValue(f *testing.F) {
+	s, _, _ := Apply(at(State{}, t0), ask(Acquire, "alice", "a"))
+	f.Add(s.value(true), false)
+	s, _, _ = Apply(at(s, t0), ask(Release, "alice", "r"))
+	f.Add(s.value(false), true)
+	f.Fuzz(func(t *testing.T, value []byte, head bool) {
+		s, err := parseState(record.Record{Value: value, EndMS: t0}, head)
+		if err == nil && (s.Token < 1 || !leaseIDForm.MatchString(s.LeaseID)) {
+			t.Errorf("%x is read as %+v", value, s)
+		}
+	})
 }
 
 func TestLimits(t *testing.T) {

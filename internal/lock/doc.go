@@ -3,11 +3,12 @@
 //
 // # Layers
 //
-//   - The core, Apply, is a pure transition (what is known of a key, request,
-//     now) -> (state, answer). Every decision is made here, and every Store makes
-//     it on its own record, atomically, by its own clock.
-//   - A Store keeps the records. Package locktest holds each to the same
-//     behaviour; docs/locks.md has the table of requirements and tests.
+//   - The core, Apply, is a pure transition (what is known of a key, request) ->
+//     (state, answer). Every decision is made here.
+//   - Records runs it as a rule over one record of a record.Store, whose term is that
+//     of the lease: the store judges when it has ended. Another Store is the client of
+//     a lease server. Package locktest holds each to the same behaviour; docs/locks.md
+//     has the table of requirements and tests.
 //   - A Host stands before a Store and waits, in line, and renews for its clients.
 //
 // # What it upholds

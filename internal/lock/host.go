@@ -25,18 +25,20 @@ type Clock interface {
 	Elapsed() time.Duration
 }
 
+// name is what a lock is called.
+type name struct{ tenant, key string }
+
 // Host is what the processes of one host, or the clients of one server, ask for
 // locks: a Store with waiting, and with renewal by the host.
 //
 // Waiting is first come, first served per lock among those who ask this Host.
 // Only the first in line asks the store: at once when a lock is released through
-// this host, else when the store tells of a release (Notifier) or has waited by
-// itself (Waiter), else when the lease that stands in the way should end, and now
+// this host, else when the store tells of a release (Store.Notify) or has waited by
+// itself (Store.AcquireWithin), else when the lease that stands in the way should end, and now
 // and then before, in case it was released.
 type Host struct {
 	store       Store
-	notifier    Notifier // the store, where it is one
-	waiter      Waiter   // likewise
+	waits       bool // the store can wait by itself
 	clock       Clock
 	callTimeout time.Duration
 
@@ -54,9 +56,7 @@ type Host struct {
 
 // NewHost returns a Host. callTimeout bounds each request to the store.
 func NewHost(store Store, clock Clock, callTimeout time.Duration) *Host {
-	h := &Host{store: store, clock: clock, callTimeout: callTimeout, lines: map[name]*line{}, held: map[name]*Holding{}}
-	h.notifier, _ = store.(Notifier)
-	h.waiter, _ = store.(Waiter)
+	h := &Host{store: store, waits: canWait(store), clock: clock, callTimeout: callTimeout, lines: map[name]*line{}, held: map[name]*Holding{}}
 	h.life, h.stop = context.WithCancel(context.Background())
 	h.final, h.giveUp = context.WithCancel(context.Background())
 	return h

@@ -450,7 +450,7 @@ func TestRemainingIsOfNow(t *testing.T) {
 
 func TestFenceWhileWaiting(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.memory.Forget("second", 10*time.Second)
+		r.records.forget("second", 10*time.Second)
 		h := r.plain()
 		_, err := h.Acquire(r.Context(), wanted("hasty", 0))
 		var fenced *lock.FencedError

@@ -77,6 +77,10 @@ type Request struct {
 	// Renew and Release: where it is not empty, the lease must be this one.
 	LeaseID string
 
+	// Announce has an acquire told to those who watch a prefix of the key too
+	// (Store.Changes), where the store can.
+	Announce bool
+
 	TTLMS int64 // Acquire and Renew: the term in ms from the store's now on, MinTTL to MaxTTL; Release: 0
 }
 

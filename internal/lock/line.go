@@ -26,7 +26,7 @@ type line struct {
 	poked  chan struct{} // buffer of 1: look again
 	failed int           // how often in a row the store has failed
 
-	tokens      <-chan struct{} // of the store's Notifier; nil: not subscribed
+	tokens      <-chan struct{} // of Store.Notify; nil: not subscribed
 	unsubscribe context.CancelFunc
 	subscribeAt time.Duration // Elapsed: not before
 }

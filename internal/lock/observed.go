@@ -24,35 +24,13 @@ type Observer struct {
 	After func(ctx context.Context, o Operation)
 }
 
-// Observed returns the store with an observer. It can what the store can.
-func Observed(s Store, by Observer) Store {
-	o := &observed{Store: s, by: by}
-	notifier, notifies := s.(Notifier)
-	waiter, waits := s.(Waiter)
-	switch {
-	case notifies && waits:
-		return struct {
-			*observed
-			Notifier
-			observedWaiter
-		}{o, notifier, observedWaiter{o, waiter}}
-	case notifies:
-		return struct {
-			*observed
-			Notifier
-		}{o, notifier}
-	case waits:
-		return struct {
-			*observed
-			observedWaiter
-		}{o, observedWaiter{o, waiter}}
-	}
-	return o
-}
+// Observed returns the store with an observer.
+func Observed(s Store, by Observer) Store { return &observed{s, by, canWait(s)} }
 
 type observed struct {
 	Store
-	by Observer
+	by    Observer
+	waits bool
 }
 
 func (s *observed) before(ctx context.Context, name string, r Request) (context.Context, time.Time) {
@@ -88,16 +66,14 @@ func (s *observed) List(ctx context.Context, tenant, after string, limit int) ([
 	return page, err
 }
 
-type observedWaiter struct {
-	o      *observed
-	waiter Waiter
-}
-
-// AcquireWithin implements Waiter.
-func (s observedWaiter) AcquireWithin(ctx context.Context, r Request, wait time.Duration) (Lease, error) {
-	ctx, began := s.o.before(ctx, r.Op.String(), r)
-	l, err := s.waiter.AcquireWithin(ctx, r, wait)
-	s.o.by.After(ctx, Operation{r.Op.String(), r, l, err, time.Since(began)})
+// AcquireWithin implements Store. That the store cannot wait is not worth a word.
+func (s *observed) AcquireWithin(ctx context.Context, r Request, wait time.Duration) (Lease, error) {
+	if !s.waits {
+		return Lease{}, errors.ErrUnsupported
+	}
+	ctx, began := s.before(ctx, r.Op.String(), r)
+	l, err := s.Store.AcquireWithin(ctx, r, wait)
+	s.by.After(ctx, Operation{r.Op.String(), r, l, err, time.Since(began)})
 	return l, err
 }
 

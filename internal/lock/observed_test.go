@@ -10,42 +10,30 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/record/memory"
 )
-
-type tells struct{}
-
-func (tells) Notify(context.Context, string, string) (<-chan struct{}, error) {
-	return nil, errors.New("told")
-}
-
-type waits struct{}
-
-func (waits) AcquireWithin(ctx context.Context, _ lock.Request, _ time.Duration) (lock.Lease, error) {
-	return lock.Lease{Token: 7}, fmt.Errorf("waited with %v", ctx.Value(markKey{}))
-}
 
 type markKey struct{}
 
+// capable can wait and tell.
+type capable struct{ lock.Store }
+
+func (capable) Notify(context.Context, string, string) (<-chan struct{}, error) {
+	return nil, errors.New("told")
+}
+
+func (capable) AcquireWithin(ctx context.Context, _ lock.Request, _ time.Duration) (lock.Lease, error) {
+	return lock.Lease{Token: 7}, fmt.Errorf("waited with %v", ctx.Value(markKey{}))
+}
+
 // A store that is observed can what it could before, and no more.
 func TestObservedKeepsCapabilities(t *testing.T) {
-	memory := lock.NewMemory(func() int64 { return startMS })
-	for what, store := range map[string]lock.Store{
-		"neither": struct{ lock.Store }{memory},
-		"notifies": struct {
-			lock.Store
-			tells
-		}{memory, tells{}},
-		"waits": struct {
-			lock.Store
-			waits
-		}{memory, waits{}},
-		"both": struct {
-			lock.Store
-			tells
-			waits
-		}{memory, tells{}, waits{}},
-	} {
+	for _, able := range []bool{false, true} {
 		var seen []string
+		var store lock.Store = silent{lock.OnRecords(memory.New(nil))}
+		if able {
+			store = capable{store}
+		}
 		observed := lock.Observed(store, lock.Observer{
 			Before: func(ctx context.Context, name string, _ lock.Request) context.Context {
 				return context.WithValue(ctx, markKey{}, name)
@@ -54,33 +42,24 @@ func TestObservedKeepsCapabilities(t *testing.T) {
 				seen = append(seen, fmt.Sprint(ctx.Value(markKey{}), o.Name, o.Request.Key, o.Lease.Token, o.Err))
 			},
 		})
-		_, notified := store.(lock.Notifier)
-		_, waited := store.(lock.Waiter)
-		notifier, ok := observed.(lock.Notifier)
-		if ok != notified {
-			t.Errorf("%s: Notifier %v", what, ok)
-		}
-		if ok {
-			if _, err := notifier.Notify(t.Context(), "", ""); err == nil || err.Error() != "told" {
-				t.Errorf("%s: %v", what, err)
+		_, err := observed.AcquireWithin(t.Context(), lock.Request{Op: lock.Acquire, Key: "k"}, time.Second)
+		_, notifyErr := observed.Notify(t.Context(), "", "")
+		if !able {
+			if !errors.Is(err, errors.ErrUnsupported) || !errors.Is(notifyErr, errors.ErrUnsupported) || len(seen) != 0 {
+				t.Errorf("of a store that can neither: %v, %v, %q", err, notifyErr, seen)
 			}
+			continue
 		}
-		waiter, ok := observed.(lock.Waiter)
-		if ok != waited {
-			t.Errorf("%s: Waiter %v", what, ok)
-		}
-		if ok {
-			_, err := waiter.AcquireWithin(t.Context(), lock.Request{Op: lock.Acquire, Key: "k"}, time.Second)
-			if want := []string{"acquireacquirek7waited with acquire"}; err == nil || !slices.Equal(seen, []string{fmt.Sprint("acquire", "acquire", "k", 7, err)}) {
-				t.Errorf("%s: %v, %q, want %q", what, err, seen, want)
-			}
+		want := []string{fmt.Sprint("acquire", "acquire", "k", 7, err)}
+		if err == nil || err.Error() != "waited with acquire" || !slices.Equal(seen, want) || notifyErr.Error() != "told" {
+			t.Errorf("%v, %v, %q, want %q", err, notifyErr, seen, want)
 		}
 	}
 }
 
 func TestObservedOperations(t *testing.T) {
 	var seen []string
-	s := lock.Observed(lock.NewMemory(func() int64 { return startMS }), lock.Observer{After: func(_ context.Context, o lock.Operation) {
+	s := lock.Observed(lock.OnRecords(memory.New(func() int64 { return startMS })), lock.Observer{After: func(_ context.Context, o lock.Operation) {
 		seen = append(seen, fmt.Sprintf("%s %s %d %s", o.Name, o.Request.Key, o.Lease.Token, lock.Outcome(o.Err)))
 		if o.Took < 0 {
 			t.Errorf("%s took %v", o.Name, o.Took)
@@ -140,7 +119,7 @@ func TestOutcome(t *testing.T) {
 // end does not.
 func TestHostPassesValuesOn(t *testing.T) {
 	marks := make(chan any, 1)
-	store := lock.Observed(lock.NewMemory(func() int64 { return startMS }), lock.Observer{After: func(ctx context.Context, _ lock.Operation) {
+	store := lock.Observed(lock.OnRecords(memory.New(func() int64 { return startMS })), lock.Observer{After: func(ctx context.Context, _ lock.Operation) {
 		_, limited := ctx.Deadline()
 		if !limited || ctx.Err() != nil {
 			t.Errorf("the store's context: limited %v, %v", limited, ctx.Err())

@@ -24,7 +24,8 @@ func bubble(t *testing.T, test func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{T: t, began: time.Now()}
-		r.memory = lock.NewMemory(r.storeMS)
+		r.records = newForgetful(r.storeMS)
+		r.memory = lock.OnRecords(r.records)
 		t.Cleanup(func() {
 			for _, h := range r.hosts {
 				r.must(h.Close(context.Background()))
@@ -38,10 +39,11 @@ func bubble(t *testing.T, test func(*rig)) {
 // rig is a store in memory and the hosts that use it, all in bubble time.
 type rig struct {
 	*testing.T
-	began  time.Time
-	memory *lock.Memory
-	hosts  []*lock.Host
-	late   sync.WaitGroup // requests still on their way
+	began   time.Time
+	memory  *lock.Records
+	records *forgetful
+	hosts   []*lock.Host
+	late    sync.WaitGroup // requests still on their way
 }
 
 func (r *rig) storeMS() int64         { return startMS + time.Since(r.began).Milliseconds() }
@@ -86,7 +88,7 @@ func (r *rig) connect(l *link, plain bool) *host {
 	l.began, l.late = r.began, &r.late
 	var store lock.Store = wire{l}
 	if plain {
-		store = struct{ lock.Store }{wire{l}}
+		store = silent{store}
 	}
 	h := &host{lock.NewHost(store, l, callTimeout), l}
 	r.hosts = append(r.hosts, h.Host)
@@ -95,7 +97,7 @@ func (r *rig) connect(l *link, plain bool) *host {
 
 // link is a host's way to the store, and its clock.
 type link struct {
-	memory    *lock.Memory
+	memory    *lock.Records
 	began     time.Time
 	suspended atomic.Int64 // nanoseconds that the clock counts beside bubble time
 
@@ -202,7 +204,22 @@ func (l wire) Notify(ctx context.Context, tenant, key string) (<-chan struct{}, 
 	return l.memory.Notify(ctx, tenant, key)
 }
 
+func (l wire) AcquireWithin(context.Context, lock.Request, time.Duration) (lock.Lease, error) {
+	return lock.Lease{}, errors.ErrUnsupported
+}
+
+func (l wire) Changes(context.Context, string, string) (<-chan struct{}, error) {
+	return nil, errors.ErrUnsupported
+}
+
 func (l wire) Close() error { return nil }
+
+// silent is a store that tells of no release.
+type silent struct{ lock.Store }
+
+func (silent) Notify(context.Context, string, string) (<-chan struct{}, error) {
+	return nil, errors.ErrUnsupported
+}
 
 // wanted is a lock that the owner wants and waits for.
 func wanted(owner string, wait time.Duration) lock.Wanted {

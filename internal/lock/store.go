@@ -34,29 +34,27 @@ type Store interface {
 	// may be shown or not; each is shown at most once.
 	List(ctx context.Context, tenant, after string, limit int) ([]Lease, error)
 
+	// AcquireWithin is Do of an acquire that may take up to wait longer: the
+	// *HeldError comes only then. A store that cannot wait by itself answers
+	// errors.ErrUnsupported, whatever the request is.
+	AcquireWithin(ctx context.Context, r Request, wait time.Duration) (Lease, error)
+
+	// Notify returns a channel that gets a token when a lease of the key is released
+	// after Notify has returned, by any client; it may get one at other times. Tokens
+	// that nobody took are one. The channel is closed when ctx is done, or when the
+	// store cannot tell any more. The error is errors.ErrUnsupported where it never can.
+	Notify(ctx context.Context, tenant, key string) (<-chan struct{}, error)
+
+	// Changes is Notify for all keys with the prefix; a lease that was announced
+	// (Request.Announce) gives a token when it is granted, too.
+	Changes(ctx context.Context, tenant, prefix string) (<-chan struct{}, error)
+
 	// Close frees what the store holds open. Leases stay as they are.
 	Close() error
 }
 
 // MaxList is the most leases of one page.
 const MaxList = 1000
-
-// Notifier is a store that can tell when a key may have become free, without
-// being asked again and again.
-type Notifier interface {
-	// Notify returns a channel that gets a token when a lease of the key is
-	// released after Notify has returned, whoever did it; it may get one at other
-	// times. Tokens that nobody took are one. The channel is closed when ctx is
-	// done, or when the store cannot tell any more.
-	Notify(ctx context.Context, tenant, key string) (<-chan struct{}, error)
-}
-
-// Waiter is a store that can wait by itself until a key is free.
-type Waiter interface {
-	// AcquireWithin is Do of an acquire that may take up to wait longer: the
-	// *HeldError comes only then.
-	AcquireWithin(ctx context.Context, r Request, wait time.Duration) (Lease, error)
-}
 
 // IsAnswer reports whether an error of a Store is its answer to the request.
 // Anything else leaves open whether the request was carried out.
@@ -70,3 +68,9 @@ func IsAnswer(err error) bool {
 }
 
 var refusals = []error{ErrNotOwned, ErrExpired, ErrRequestReused, ErrNotFound, ErrInvalid, ErrTokensUsedUp}
+
+// canWait reports whether the store can wait by itself. It asks for nothing.
+func canWait(s Store) bool {
+	_, err := s.AcquireWithin(context.Background(), Request{}, 0)
+	return !errors.Is(err, errors.ErrUnsupported)
+}

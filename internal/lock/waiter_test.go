@@ -15,6 +15,9 @@ type server struct {
 }
 
 func (s server) AcquireWithin(ctx context.Context, r lock.Request, wait time.Duration) (lock.Lease, error) {
+	if err := r.Validate(); err != nil {
+		return lock.Lease{}, err
+	}
 	s.calls.Add(1)
 	began := s.Elapsed()
 	l, err := s.host.Acquire(ctx, lock.Wanted{

@@ -1,6 +1,5 @@
-// Package problem is the errors of the lease server's HTTP API: RFC 9457 problems
-// whose code says what to do. What the codes mean to leases, locks and sequences
-// is written beside each of them. It does no I/O.
+// Package problem has the errors of the lease server's HTTP API: RFC 9457 problems whose
+// code says what to do. It does no I/O.
 package problem
 
 import (
@@ -11,42 +10,42 @@ import (
 	"time"
 )
 
-// MediaType is that of a problem.
+// MediaType is the media type of a problem.
 const MediaType = "application/problem+json"
 
-// Code says in one word what went wrong, and so what to do.
+// Code is the kind of an error.
 type Code string
 
 // The codes.
 const (
 	InvalidRequest   Code = "INVALID_REQUEST"        // 400: it can never succeed as it is
-	Unauthenticated  Code = "UNAUTHENTICATED"        // 401: no credential, or one that is not known
+	Unauthenticated  Code = "UNAUTHENTICATED"        // 401: no credential, or an unknown one
 	Forbidden        Code = "FORBIDDEN"              // 403: the credential may not do this
 	BadSignature     Code = "BAD_SIGNATURE"          // 403: the lease is not the caller's (any more)
 	TimestampSkew    Code = "TIMESTAMP_SKEW"         // 403
 	LeaseNotFound    Code = "LEASE_NOT_FOUND"        // 404: the slot was never granted
-	LockNotFound     Code = "LOCK_NOT_FOUND"         // 404: the store knows nothing of the key
+	LockNotFound     Code = "LOCK_NOT_FOUND"         // 404: the store does not know the key
 	NotFound         Code = "NOT_FOUND"              // 404: no such path
 	MethodNotAllowed Code = "METHOD_NOT_ALLOWED"     // 405
 	Conflict         Code = "CONFLICT"               // 409: the request's or the lease's time is over
-	LockHeld         Code = "LOCK_HELD"              // 409: somebody holds the lock
+	LockHeld         Code = "LOCK_HELD"              // 409: another owner holds the lock
 	LockNotOwned     Code = "LOCK_NOT_OWNED"         // 409: the lock's lease is not the caller's
 	LockExpired      Code = "LOCK_EXPIRED"           // 409: the lease was the caller's, and its term is over
 	LockTokensUsedUp Code = "LOCK_TOKENS_USED_UP"    // 409: the key's fencing token cannot grow any more
 	RequestIDReused  Code = "REQUEST_ID_REUSED"      // 409: the request ID stands for something else
-	SequenceUsedUp   Code = "SEQUENCE_EXHAUSTED"     // 409: so many values do not fit before the key's maximum
+	SequenceUsedUp   Code = "SEQUENCE_EXHAUSTED"     // 409: too few values are left before the key's maximum
 	PlacementStale   Code = "PLACEMENT_STALE"        // 409: the stored activation record is not older
 	TooLarge         Code = "REQUEST_TOO_LARGE"      // 413
 	UnsupportedMedia Code = "UNSUPPORTED_MEDIA_TYPE" // 415: a body that is not JSON
 	RateLimited      Code = "RATE_LIMITED"           // 429, with Retry-After
-	NotSupported     Code = "NOT_SUPPORTED"          // 501: what is behind the server cannot do it
+	NotSupported     Code = "NOT_SUPPORTED"          // 501: the store behind the server cannot do it
 	NoMachineID      Code = "NO_MACHINE_ID"          // 503, with Retry-After
 	Fenced           Code = "FENCED"                 // 503, with Retry-After
 	LockFenced       Code = "LOCK_FENCED"            // 503, with Retry-After
 	SequenceFenced   Code = "SEQUENCE_FENCED"        // 503, with Retry-After
 	Busy             Code = "PROVIDER_BUSY"          // 503, with Retry-After
 	Overloaded       Code = "OVERLOADED"             // 503, with Retry-After: this server has too much to do, or stops
-	Unavailable      Code = "PROVIDER_UNAVAILABLE"   // 503, with Retry-After: what is behind the server failed
+	Unavailable      Code = "PROVIDER_UNAVAILABLE"   // 503, with Retry-After: the store behind the server failed
 )
 
 // status is the HTTP status of each code.
@@ -73,15 +72,15 @@ func Codes() map[Code]int {
 	return all
 }
 
-// Retry-After, in whole seconds, is kept between these. A program decides by the
-// more precise members of the problem, and a fence may be lifted early.
+// Limits of Retry-After, in whole seconds: a fence may be lifted early, and programs use
+// the more precise members of the problem.
 const (
 	minRetryAfter = time.Second
 	maxRetryAfter = time.Minute
 )
 
-// Problem is an RFC 9457 problem. Members beyond code and detail go with some
-// codes only.
+// Problem is an RFC 9457 problem. Members other than code and detail belong to certain
+// codes.
 type Problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`
@@ -97,16 +96,16 @@ type Problem struct {
 	UntilMS   int64  `json:"until,omitempty"`   // fences: Unix ms
 	Reason    string `json:"reason,omitempty"`  // fences, PROVIDER_BUSY
 
-	OwnerID      string  `json:"owner_id,omitempty"`      // LOCK_HELD: whose the lock is
-	OwnerSuffix  *string `json:"owner_suffix,omitempty"`  // LOCK_HELD: where that is the caller's credential
+	OwnerID      string  `json:"owner_id,omitempty"`      // LOCK_HELD: the owner of the lock
+	OwnerSuffix  *string `json:"owner_suffix,omitempty"`  // LOCK_HELD: if the owner is the caller's credential
 	FencingToken int64   `json:"fencing_token,omitempty"` // LOCK_HELD
 	ExpiresAt    string  `json:"expires_at,omitempty"`    // LOCK_HELD: RFC 3339
-	RequestID    string  `json:"request_id,omitempty"`    // LOCK_HELD: by which the caller's credential has acquired it
+	RequestID    string  `json:"request_id,omitempty"`    // LOCK_HELD: of the acquire, if the caller's credential made it
 
 	MaxValue int64  `json:"max_value,omitempty"` // SEQUENCE_EXHAUSTED
-	Left     *int64 `json:"left,omitempty"`      // SEQUENCE_EXHAUSTED: how many values there are still
+	Left     *int64 `json:"left,omitempty"`      // SEQUENCE_EXHAUSTED: how many values are left
 	Recorded string `json:"recorded,omitempty"`  // INVALID_REQUEST: how the sequence counts
-	Asked    string `json:"asked,omitempty"`     // INVALID_REQUEST: how the request has it
+	Asked    string `json:"asked,omitempty"`     // INVALID_REQUEST: how the request wants it to count
 }
 
 // New is a problem with this code.
@@ -129,19 +128,18 @@ func (p *Problem) Error() string {
 	return p.Detail
 }
 
-// After has the problem say when to come back.
+// After sets when to come back.
 func (p *Problem) After(d time.Duration) *Problem {
 	p.RetryAfterMS = max(d, time.Millisecond).Milliseconds()
 	return p
 }
 
-// Until is how long it is from now to a moment in Unix ms, as far as it makes
-// sense to tell a client.
+// Until is the time from now to a moment in Unix ms, limited to sensible values.
 func Until(ms, nowMS int64) time.Duration {
 	return time.Duration(min(max(ms-nowMS, 0), maxRetryAfter.Milliseconds())) * time.Millisecond
 }
 
-// Retry is when to come back, 0 when the problem does not say.
+// Retry is when to come back; 0 if the problem does not say.
 func (p *Problem) Retry() time.Duration {
 	return time.Duration(min(max(p.RetryAfterMS, 0), math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }

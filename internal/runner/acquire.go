@@ -15,9 +15,9 @@ import (
 
 // How an acquire is repeated.
 const (
-	// unavailableAttempts calls are made, unavailablePause apart, before a
-	// provider that gives no answer ends an acquisition. One that waits for a
-	// machine ID already waits for the provider too.
+	// After unavailableAttempts calls without an answer, unavailablePause apart, an
+	// acquisition fails. If it is already waiting for a free machine ID, it waits for
+	// the provider too.
 	unavailableAttempts = 3
 	unavailablePause    = time.Second
 	// A pool without a free machine ID is asked again after firstPause, then
@@ -29,7 +29,7 @@ const (
 	// leastPause is the shortest pause where the provider names the time at which
 	// a machine ID comes free.
 	leastPause = 100 * time.Millisecond
-	// sayEvery is how often a wait is told of.
+	// sayEvery is how often a wait is reported.
 	sayEvery = time.Minute
 )
 
@@ -46,19 +46,19 @@ type Acquisition struct {
 	askedAt  time.Duration // Boot, before the first call under the present RequestID
 	refusals int           // answers so far that no machine ID is free
 	failures int           // calls in a row without an answer
-	said     time.Duration // Boot at the latest line about the wait
+	said     time.Duration // Boot at the latest report of the wait
 }
 
-// Run returns a lease, and the reading of Clock.Boot from before it was asked for.
-// A call under way when ctx is done is not cut off, since its grant would be lost:
-// Run may return a lease although ctx is done.
+// Run returns a lease, and the reading of Clock.Boot from before its request. A call
+// under way is not cut off when ctx is done, since its grant would be lost: Run may
+// return a lease although ctx is done.
 func (a *Acquisition) Run(ctx context.Context) (l lease.Lease, askedAt time.Duration, err error) {
 	a.began = a.Clock.Boot()
 	for {
 		l, err := a.ask(ctx)
 		switch {
 		case err == nil && a.stale(l):
-			_, _ = Release(ctx, a.Provider, a.Request.Service, a.Timeout, l, l.Created) // else it runs out by itself
+			_, _ = Release(ctx, a.Provider, a.Request.Service, a.Timeout, l, l.Created) // otherwise it runs out by itself
 			a.renew()
 			continue
 		case err == nil:
@@ -76,13 +76,12 @@ func (a *Acquisition) Run(ctx context.Context) (l lease.Lease, askedAt time.Dura
 	}
 }
 
-// renew begins another request. It follows every answer that refuses: a call that
-// was given up before may still be carried out under the old RequestID, and then
-// nothing would say when.
+// renew begins another request after a refusal. An earlier call that was given up may
+// still be carried out under the old RequestID, at an unknown time.
 func (a *Acquisition) renew() { a.Request.RequestID, a.failures = "", 0 }
 
-// stale reports whether a lease may be too old to begin with: it may have been
-// granted to the first of several calls, which the lease's end is counted from.
+// stale reports whether a lease may be too old to begin with: its end is counted from
+// the first of several calls, which may have been granted it.
 func (a *Acquisition) stale(l lease.Lease) bool {
 	term := time.Duration(l.Term()) * time.Millisecond
 	return a.failures > 0 && a.Clock.Boot()-a.askedAt > term/extendPart
@@ -120,7 +119,7 @@ func (a *Acquisition) judge(err error) (pause time.Duration, again bool) {
 		a.failures++
 		pause = unavailablePause
 		again = a.failures < unavailableAttempts || a.refusals > 0 && inTime
-		if errors.Is(err, provider.ErrConflict) { // what was granted has ended, unheard of
+		if errors.Is(err, provider.ErrConflict) { // the grant was lost on the way, and has ended
 			a.Request.RequestID = ""
 		}
 	}
@@ -133,8 +132,8 @@ func (a *Acquisition) judge(err error) (pause time.Duration, again bool) {
 	return pause, again
 }
 
-// refusal is how long to wait after an answer that says that no machine ID is
-// free now; false for any other error.
+// refusal is the pause after the answer that no machine ID is free; false for any other
+// error.
 func (a *Acquisition) refusal(err error) (pause time.Duration, refused bool) {
 	var full *provider.FullError
 	var fenced *provider.FencedError
@@ -151,7 +150,7 @@ func (a *Acquisition) refusal(err error) (pause time.Duration, refused bool) {
 		return 0, false
 	}
 	pause = min(firstPause<<min(a.refusals, 10), mostPause)
-	// Those who wait for the same machine ID should not ask all at once.
+	// Clients that wait for the same machine ID should not all ask at once.
 	pause -= time.Duration(rand.Int64N(int64(pause / 4)))
 	if left := time.Duration(atMS-a.Clock.Wall()/int64(time.Millisecond)) * time.Millisecond; 0 < left && left < pause {
 		pause = max(left, leastPause)
@@ -159,8 +158,8 @@ func (a *Acquisition) refusal(err error) (pause time.Duration, refused bool) {
 	return pause, true
 }
 
-// tell says what is waited for: at once, and then every sayEvery. Of a provider
-// that gives no answer it tells each time, as long as no wait has begun.
+// tell reports a wait at once, and then every sayEvery. Before a wait has begun, it
+// reports every call without an answer.
 func (a *Acquisition) tell(err error, waited time.Duration) {
 	if a.refusals == 0 {
 		a.Say("trying again: %v", err)
@@ -174,8 +173,8 @@ func (a *Acquisition) tell(err error, waited time.Duration) {
 	a.Say("waiting for a machine ID, for %v so far: %v", waited.Round(time.Second), waitsFor(err))
 }
 
-// waitsFor explains why there is no machine ID. Holders may extend or hand back, so
-// the time at which the next one comes free is not certain.
+// waitsFor explains why there is no machine ID. Holders may extend their leases or hand
+// them back, so the time at which the next one comes free is not certain.
 func waitsFor(err error) error {
 	var full *provider.FullError
 	if !errors.As(err, &full) || full.NextEndMS == 0 {

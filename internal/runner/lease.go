@@ -32,11 +32,11 @@ func HoldLease(l lease.Lease, p provider.Provider, service string, source clock.
 	}
 }
 
-// RobberyDelay is how long a program waits for a former holder of its machine ID
-// whose grant the store has lost. That holder's last good answer may have been sent
-// just before this grant. Its next question begins after an interval, or when a call
-// that hangs is given up; an extension may come in between; then its program has a
-// tenth of the term until it is killed, see machine.terminated.
+// RobberyDelay is how long a program waits for a former holder of its machine ID whose
+// grant the store has lost. That holder's last good answer may have been sent just
+// before this grant. It asks again after an interval, or when a hanging call is given
+// up; an extension may come in between. Then its program has a tenth of the term until
+// it is killed, see machine.terminated.
 func RobberyDelay(verifyEvery, timeout, term time.Duration) time.Duration {
 	return max(verifyEvery, timeout) + 2*timeout + term/terminatePart
 }
@@ -44,9 +44,9 @@ func RobberyDelay(verifyEvery, timeout, term time.Duration) time.Duration {
 // Name implements Holding.
 func (h *LeaseHolding) Name() string { return fmt.Sprintf("the lease of machine ID %d", h.Lease.ID) }
 
-// Extend implements Holding. A provider whose clock leaps ahead says that the
-// lease lasts for longer than it can: the end moves by no more than the provider
-// moved it, and no further than a term from now.
+// Extend implements Holding. A provider whose clock jumps ahead names an end that is too
+// late: so the end moves by no more than the provider moved it, and no further than a
+// term from now.
 func (h *LeaseHolding) Extend(ctx context.Context, sent, end time.Duration) (time.Duration, error) {
 	longer, err := h.extend(ctx)
 	switch {
@@ -68,9 +68,9 @@ func (h *LeaseHolding) Extend(ctx context.Context, sent, end time.Duration) (tim
 	return end, err
 }
 
-// missing judges an extension that was refused because the store has no such
-// lease. A store that may have forgotten it, and therefore grants nothing, does not
-// call it lost: it is good until the end that is known.
+// missing handles the refusal of an extension because the store has no such lease. While
+// a store that may have forgotten it grants nothing, the lease is not lost: it is valid
+// until its known end.
 func (h *LeaseHolding) missing(ctx context.Context, refusal error) error {
 	err := errors.ErrUnsupported
 	if h.CanVerify() {
@@ -84,13 +84,13 @@ func (h *LeaseHolding) missing(ctx context.Context, refusal error) error {
 		return lost
 	}
 	if errors.Is(refusal, provider.ErrBadSignature) {
-		return &LostError{Err: fmt.Errorf("machine ID %d was granted to somebody else: %w", h.Lease.ID, refusal), Gone: true}
+		return &LostError{Err: fmt.Errorf("machine ID %d was granted to another holder: %w", h.Lease.ID, refusal), Gone: true}
 	}
 	return &LostError{Err: fmt.Errorf("%s cannot be extended: %w", h.Name(), refusal), Gone: true}
 }
 
-// Verify asks whether the lease is still this holder's. A *LostError says that it
-// is not; any other error, that nothing is known.
+// Verify asks whether the lease is still this holder's. A *LostError means that it is
+// not; any other error, that it is not known.
 func (h *LeaseHolding) Verify(ctx context.Context) error {
 	ours, err := h.verify(ctx)
 	if err != nil || ours {
@@ -117,8 +117,8 @@ func (h *LeaseHolding) verify(ctx context.Context) (ours bool, err error) {
 	return len(lost) == 0, err
 }
 
-// CheckClock reports, as an error, that the local clock is past the lease, which
-// was granted just now.
+// CheckClock returns an error if the local clock is past the end of a lease that was
+// granted just now.
 func CheckClock(l lease.Lease, wallMS int64) error {
 	if wallMS < l.Expired {
 		return nil

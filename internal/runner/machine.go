@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// The parts of a term after which, or before whose end, something is due.
+// The parts of a term after which, or before whose end, an action is due.
 const (
-	extendPart     = 3   // ask for more a third of a term after it was asked for last
+	extendPart     = 3   // extend a third of a term after the last request
 	firstRetryPart = 60  // the wait after the first failure
 	mostRetryPart  = 15  // the longest wait between attempts
 	terminatePart  = 10  // before the end: SIGTERM
@@ -16,20 +16,20 @@ const (
 	pollPart       = 20
 )
 
-// pollInterval is how often the clocks are looked at at least: timers stand
-// still while the machine sleeps, and somebody may set the wall clock.
+// pollInterval is the longest time between two readings of the clocks: timers stand
+// still while the machine sleeps, and the wall clock may be set.
 const pollInterval = time.Second
 
 // minRetry keeps a short term from becoming a storm of requests.
 const minRetry = 10 * time.Millisecond
 
-// action is what is due.
+// action is an action that is due.
 type action int
 
 const (
 	wait      action = iota
 	start            // start the program
-	extend           // ask for more
+	extend           // ask for another term
 	verify           // ask whether it is still ours
 	terminate        // SIGTERM
 	kill             // SIGKILL
@@ -49,8 +49,8 @@ const (
 	killed
 )
 
-// machine decides what to do when. Boot times are readings of the clock that
-// nobody sets.
+// machine decides when to do what. Boot times are readings of the clock that cannot be
+// set.
 type machine struct {
 	name    string // of what is held
 	beginMS int64  // wall clock: when it begins
@@ -68,7 +68,7 @@ type machine struct {
 	nextExtend  time.Duration // boot time
 	failures    int           // of extensions, in a row
 	lastErr     error         // of the latest extension that failed; nil after one that did not
-	lost        error         // why there is nothing to extend any more
+	lost        error         // why it cannot be extended any more
 	verifyEvery time.Duration // 0 = never
 	nextVerify  time.Duration // boot time
 	doubts      int           // verifications in a row that failed
@@ -85,8 +85,8 @@ func newMachine(c Config) *machine {
 	return m
 }
 
-// next is what is due now, and, when nothing is, how long to wait at most before
-// asking again. What is due stays so until the machine is told that it was done.
+// next returns the action that is due now or, if there is none, how long to wait at most
+// before calling next again. An action stays due until it is reported as done.
 func (m *machine) next(boot time.Duration, wallMS int64) (due action, pause time.Duration) {
 	if m.phase == running && wallMS < m.beginMS && m.lost == nil {
 		m.lost = fmt.Errorf("this host's clock was set back to before %s began: IDs dated by it may repeat those of the former holder", m.name)
@@ -124,8 +124,8 @@ func (m *machine) next(boot time.Duration, wallMS int64) (due action, pause time
 	return wait, m.pause(boot, wallMS)
 }
 
-// lookAtWall notes when the wall clock reached the beginning. One that goes back
-// behind it has not.
+// lookAtWall notes when the wall clock reached the beginning. If the clock goes back
+// before it, the beginning is no longer reached.
 func (m *machine) lookAtWall(boot time.Duration, wallMS int64) {
 	reached := wallMS >= m.beginMS
 	if reached && !m.reached {
@@ -162,8 +162,8 @@ func (m *machine) pause(boot time.Duration, wallMS int64) time.Duration {
 // started notes that the program runs.
 func (m *machine) started() { m.phase = running }
 
-// terminated notes that SIGTERM was sent. The program has until the end, or, when
-// what it had is somebody else's, as long as that would be.
+// terminated notes that SIGTERM was sent. The program has until the end or, if another
+// holder has the lease already, as long as it normally has before the end.
 func (m *machine) terminated(boot time.Duration) {
 	m.phase = ending
 	m.killAt = min(m.end-m.term/killPart, boot+m.term/terminatePart-m.term/killPart)
@@ -175,8 +175,8 @@ func (m *machine) killedNow() { m.phase = killed }
 // asked notes that an extension or a verification is about to be requested.
 func (m *machine) asked(boot time.Duration) { m.asking, m.askedAt = true, boot }
 
-// extended notes the outcome of the extension, and until when it lasts. One that
-// succeeded has shown whose the lease is.
+// extended notes the outcome of the extension, and its end. A success also verifies the
+// lease.
 func (m *machine) extended(boot, until time.Duration, err error) {
 	m.asking = false
 	var lost *LostError
@@ -194,7 +194,7 @@ func (m *machine) extended(boot, until time.Duration, err error) {
 	}
 }
 
-// verified notes the outcome of the verification. One that failed says nothing.
+// verified notes the outcome of the verification. A failed one has no effect.
 func (m *machine) verified(err error) {
 	m.asking = false
 	m.nextVerify = m.askedAt + m.verifyEvery
@@ -219,7 +219,7 @@ func backoff(failures int, term time.Duration) time.Duration {
 	return min(d, max(term/mostRetryPart, minRetry))
 }
 
-// cause is why it is over, or about to be; nil while it is not.
+// cause is why the holding has ended or is about to end; nil before that.
 func (m *machine) cause(boot time.Duration) error {
 	switch {
 	case m.lost != nil:

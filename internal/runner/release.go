@@ -10,9 +10,9 @@ import (
 )
 
 // Release hands the lease back as of the first of the times, in Unix ms, that the
-// provider accepts, and returns that one. The last millisecond of the lease is
-// accepted from however far ahead. No call takes longer than the timeout, and none
-// is cut off when ctx is done.
+// provider accepts, and returns that time. Providers accept the last millisecond of the
+// lease even if it is far ahead. No call takes longer than the timeout, and none is cut
+// off when ctx is done.
 func Release(ctx context.Context, p provider.Provider, service string, timeout time.Duration, l lease.Lease, times ...int64) (atMS int64, err error) {
 	for _, atMS = range times {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)

@@ -10,28 +10,27 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// Holding is what the program needs for as long as it runs.
+// Holding is the lease or the lock that the program needs while it runs.
 type Holding interface {
 	// Name is for messages, "the lease of machine ID 17" for example.
 	Name() string
-	// Extend asks for another term. sent is the reading of Clock.Boot from before
-	// the call, and end the one at which it is over so far; the answer is the one
-	// at which it is over now. A *LostError says that asking again cannot help.
-	// Calls do not overlap, and none is under way when Run has returned.
+	// Extend asks for another term. sent is the reading of Clock.Boot before the
+	// call, end the reading at which the holding ends so far; the result is its new
+	// end. A *LostError means that asking again cannot help. Calls do not overlap,
+	// and none is under way when Run has returned.
 	Extend(ctx context.Context, sent, end time.Duration) (until time.Duration, err error)
 }
 
-// LostError: there is nothing to extend any more. Err says what and why.
+// LostError says that the holding cannot be extended any more, and why.
 type LostError struct {
 	Err  error
-	Gone bool // it may be somebody else's by now
+	Gone bool // another holder may have it by now
 }
 
 func (e *LostError) Error() string { return e.Err.Error() }
 func (e *LostError) Unwrap() error { return e.Err }
 
-// Program is the foreign program. Its methods do not wait for it, but for
-// Suspend.
+// Program is the foreign program. Only Suspend waits for it.
 type Program interface {
 	// Start starts it, once.
 	Start() error
@@ -42,10 +41,10 @@ type Program interface {
 	Kill()
 	// Ended delivers how it ended, once.
 	Ended() <-chan Exit
-	// Stopped tells that job control has stopped it.
+	// Stopped delivers a value when job control has stopped it.
 	Stopped() <-chan struct{}
-	// Suspend stops it and this process too, and returns when this process goes
-	// on. Resume lets it go on as well.
+	// Suspend stops the program and this process, and returns when this process goes
+	// on. Resume makes the program go on.
 	Suspend()
 	Resume()
 }
@@ -57,7 +56,7 @@ type Exit struct {
 	Alone  bool           // none of the processes that it started is left
 }
 
-// Status is the exit code as shells tell it.
+// Status is the exit code by the convention of shells.
 func (e Exit) Status() int {
 	if e.Signal != 0 {
 		return 128 + int(e.Signal)
@@ -65,7 +64,7 @@ func (e Exit) Status() int {
 	return e.Code
 }
 
-// Config is one run.
+// Config describes one run.
 type Config struct {
 	Clock   clock.Source
 	Holding Holding
@@ -74,9 +73,9 @@ type Config struct {
 	BeginMS int64         // Clock.Wall in Unix ms before which the program must not start; 0 = it may at once
 	Delay   time.Duration // to wait after that
 	Timeout time.Duration // of one call
-	// Verify tells, by a *LostError, that what is held is somebody else's; another
-	// error says nothing. It is called every VerifyEvery, beside no call of
-	// Holding's. Nil where that cannot be told.
+	// Verify returns a *LostError if another holder has the lease; other errors mean
+	// that it is not known. It is called every VerifyEvery, never during a call of
+	// Extend. Nil if the provider cannot verify.
 	Verify      func(context.Context) error
 	VerifyEvery time.Duration
 	Program     Program
@@ -84,22 +83,21 @@ type Config struct {
 	Say         func(format string, args ...any)
 }
 
-// Result is what became of a run.
+// Result is the outcome of a run.
 type Result struct {
 	Started bool
 	Exit    Exit           // of a program that was started
 	Signal  syscall.Signal // that came before the program was started; 0 for none
-	Lost    error          // why the program was told to end, or was not started; nil when neither
-	// LastMS, of a program that was started: by the time it had ended, this host's
-	// clock had shown no later Unix ms, nor had one that counts on from an earlier
-	// reading. Unwatched: the clock may have, while this process was stopped.
+	Lost    error          // why the program was ended, or not started; else nil
+	// LastMS is the latest Unix ms that a started program can have read from this
+	// host's clock, or counted on from an earlier reading. With Unwatched the clock may
+	// have shown a later one while this process was stopped.
 	LastMS    int64
 	Unwatched bool
 }
 
-// Run waits until the program may be started, starts it, extends what it needs
-// while it runs, and returns when it has ended. The error says why it could not be
-// started.
+// Run waits until the program may start, starts it, extends the holding while it runs,
+// and returns when it has ended. The error says why it could not be started.
 func Run(ctx context.Context, c Config) (Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -110,7 +108,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	r.result.LastMS, r.result.Unwatched = r.dates.lastMS(), r.dates.gap
 	cancel()
 	if r.machine.asking {
-		r.answered(<-r.answers) // it may have been extended all the same
+		r.answered(<-r.answers) // it may have been extended after all
 	}
 	return r.result, err
 }
@@ -133,7 +131,7 @@ func (r *run) loop(ctx context.Context) error {
 			continue
 		}
 		if r.suspended {
-			// Only now: what an end that came meanwhile demands has been done.
+			// Only now, when an end that came meanwhile has been handled.
 			r.suspended = false
 			r.Program.Resume()
 		}
@@ -165,7 +163,7 @@ func (r *run) do(ctx context.Context, due action) (over bool, err error) {
 	switch due {
 	case start:
 		r.Say("starting...")
-		r.dates = dates{} // of no interest before
+		r.dates = dates{} // earlier readings do not matter
 		r.look()
 		if err := r.Program.Start(); err != nil {
 			return true, err
@@ -231,7 +229,7 @@ func (r *run) await(pause time.Duration) (over bool) {
 	return false
 }
 
-// Ends reports whether a signal ends a program that does not care.
+// Ends reports whether a signal ends a program that does not handle it.
 func Ends(s syscall.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGHUP || s == syscall.SIGQUIT
 }
@@ -241,7 +239,7 @@ func (r *run) suspend() {
 	r.Program.Suspend()
 }
 
-// answered tells the machine, and a reader of the log what is worth knowing.
+// answered passes the answer to the machine, and logs it if it matters.
 func (r *run) answered(a answer) {
 	m := r.machine
 	failures, doubts := m.failures, m.doubts
@@ -265,7 +263,7 @@ func (r *run) answered(a answer) {
 	}
 }
 
-// announceWait says what the start waits for.
+// announceWait logs what the start waits for.
 func (r *run) announceWait() {
 	if behind := r.BeginMS - r.Clock.Wall()/int64(time.Millisecond); behind > 0 {
 		r.Say("this host's clock is behind the provider's: waiting %v for the lease to begin at %s",

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // watchful is a stage whose provider can verify: it does as the test says, by the
@@ -147,6 +148,7 @@ func TestVerify(t *testing.T) {
 // has been killed, however the calls of the robbed holder are spread. Every other
 // time the calls are as slow as they can be, and the robbery follows a good answer.
 func TestRobberAndRobbedDoNotOverlap(t *testing.T) {
+	ring.All(t)
 	for seed := range uint64(600) {
 		synctest.Test(t, func(t *testing.T) {
 			chance := rand.New(rand.NewPCG(seed, 1))

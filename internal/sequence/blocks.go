@@ -88,6 +88,9 @@ func (b *Blocks) Next(ctx context.Context, r Request) (Range, error) {
 	return b.next(ctx, k, r)
 }
 
+// Declare implements Store: hosts would go on with their blocks.
+func (b *Blocks) Declare(context.Context, Declaration) error { return errors.ErrUnsupported }
+
 // enter finds the key's block, and counts a user of it.
 func (b *Blocks) enter(n name) *block {
 	b.mu.Lock()

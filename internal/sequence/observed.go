@@ -24,18 +24,8 @@ type Observer struct {
 	After func(ctx context.Context, o Operation)
 }
 
-// Observed returns the store with an observer. It can what the store can, and is
-// no Initializer: a fence is ended on the store itself.
-func Observed(s Store, by Observer) Store {
-	o := &observed{Store: s, by: by}
-	if declarer, ok := s.(Declarer); ok {
-		return struct {
-			*observed
-			observedDeclarer
-		}{o, observedDeclarer{o, declarer}}
-	}
-	return o
-}
+// Observed returns the store with an observer.
+func Observed(s Store, by Observer) Store { return &observed{s, by} }
 
 type observed struct {
 	Store
@@ -57,17 +47,12 @@ func (s *observed) Next(ctx context.Context, r Request) (Range, error) {
 	return values, err
 }
 
-type observedDeclarer struct {
-	o        *observed
-	declarer Declarer
-}
-
-// Declare implements Declarer.
-func (s observedDeclarer) Declare(ctx context.Context, d Declaration) error {
+// Declare implements Store.
+func (s *observed) Declare(ctx context.Context, d Declaration) error {
 	r := Request{Tenant: d.Tenant, Key: d.Key, Options: d.Options}
-	ctx, began := s.o.before(ctx, "declare", r)
-	err := s.declarer.Declare(ctx, d)
-	s.o.by.After(ctx, Operation{"declare", r, Range{}, err, time.Since(began)})
+	ctx, began := s.before(ctx, "declare", r)
+	err := s.Store.Declare(ctx, d)
+	s.by.After(ctx, Operation{"declare", r, Range{}, err, time.Since(began)})
 	return err
 }
 

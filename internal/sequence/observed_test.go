@@ -16,31 +16,21 @@ func (declares) Declare(context.Context, Declaration) error { return ErrInvalid 
 
 func TestObserved(t *testing.T) {
 	type key struct{}
-	for _, store := range []Store{OnRecords(memory.New(nil)), declares{OnRecords(memory.New(nil))}} {
-		var seen []string
-		s := Observed(store, Observer{
-			Before: func(ctx context.Context, name string, _ Request) context.Context {
-				return context.WithValue(ctx, key{}, name)
-			},
-			After: func(ctx context.Context, o Operation) {
-				seen = append(seen, fmt.Sprint(ctx.Value(key{}), " ", o.Name, " ", o.Request.Key, " ", o.Values.Count, " ", Outcome(o.Err)))
-			},
-		})
-		_, _ = s.Next(t.Context(), Request{Tenant: "default", Key: "k", Count: 3, Options: DefaultOptions()})
-		_, _ = s.Next(t.Context(), Request{Tenant: "default", Key: "k", Count: -1, Options: DefaultOptions()})
-		want := []string{"next next k 3 ok", "next next k 0 refused"}
-		_, could := store.(Declarer)
-		d, can := s.(Declarer)
-		if can != could {
-			t.Errorf("%T: a Declarer %v, and observed %v", store, could, can)
-		}
-		if can {
-			_ = d.Declare(t.Context(), Declaration{Key: "k"})
-			want = append(want, "declare declare k 0 refused")
-		}
-		if !slices.Equal(seen, want) {
-			t.Errorf("%T: seen %q, want %q", store, seen, want)
-		}
+	var seen []string
+	s := Observed(declares{OnRecords(memory.New(nil))}, Observer{
+		Before: func(ctx context.Context, name string, _ Request) context.Context {
+			return context.WithValue(ctx, key{}, name)
+		},
+		After: func(ctx context.Context, o Operation) {
+			seen = append(seen, fmt.Sprint(ctx.Value(key{}), " ", o.Name, " ", o.Request.Key, " ", o.Values.Count, " ", Outcome(o.Err)))
+		},
+	})
+	_, _ = s.Next(t.Context(), Request{Tenant: "default", Key: "k", Count: 3, Options: DefaultOptions()})
+	_, _ = s.Next(t.Context(), Request{Tenant: "default", Key: "k", Count: -1, Options: DefaultOptions()})
+	_ = s.Declare(t.Context(), Declaration{Key: "k"})
+	want := []string{"next next k 3 ok", "next next k 0 refused", "declare declare k 0 refused"}
+	if !slices.Equal(seen, want) {
+		t.Errorf("seen %q, want %q", seen, want)
 	}
 }
 

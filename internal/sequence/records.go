@@ -16,13 +16,10 @@ const recordPrefix = "seq/"
 // record's term. The records are closed by their owner.
 func OnRecords(records record.Store) *Records { return &Records{records} }
 
-// Records is a Store and a Declarer.
+// Records is a Store that runs its steps as rules over records.
 type Records struct{ records record.Store }
 
-var (
-	_ Store    = (*Records)(nil)
-	_ Declarer = (*Records)(nil)
-)
+var _ Store = (*Records)(nil)
 
 // Close implements Store.
 func (s *Records) Close() error { return nil }
@@ -65,7 +62,7 @@ func nextIn(before State, over bool, r Request, v record.View) (after State, got
 	return after, got, err
 }
 
-// Declare implements Declarer.
+// Declare implements Store.
 func (s *Records) Declare(ctx context.Context, d Declaration) error {
 	if err := d.Validate(); err != nil {
 		return err

@@ -25,17 +25,15 @@ type Store interface {
 	// with the same RequestID.
 	Next(ctx context.Context, r Request) (Range, error)
 
+	// Declare has the key count with the options from now on, as if last had been
+	// the last value handed out: an operator moves a sequence here from elsewhere,
+	// changes how it counts, or goes on after a FencedError. Nothing keeps the operator
+	// from declaring a value that was handed out. Errors: ErrInvalid;
+	// errors.ErrUnsupported where the store takes no declarations.
+	Declare(ctx context.Context, d Declaration) error
+
 	// Close frees what the store holds open.
 	Close() error
-}
-
-// Declarer is a store that an operator can tell how a key goes on: to move a
-// sequence here from elsewhere, to change how it counts, or after a FencedError.
-type Declarer interface {
-	// Declare has the key count with the options from now on, as if last had been
-	// the last value handed out. Nothing keeps the operator from declaring a
-	// value that was handed out. Errors: ErrInvalid.
-	Declare(ctx context.Context, d Declaration) error
 }
 
 // Declaration is what an operator says of a key.
@@ -43,14 +41,6 @@ type Declaration struct {
 	Tenant, Key string
 	Options     Options
 	Last        int64 // 0 to the options' limit, and such that the next value is no less than the first
-}
-
-// Initializer is a store that may forget, and that an operator can tell that it
-// did not.
-type Initializer interface {
-	// Init says that the store is new, or that it knows all values that were ever
-	// handed out. It ends the fence of all keys.
-	Init(ctx context.Context) error
 }
 
 // Limits of what a caller may name.

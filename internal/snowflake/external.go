@@ -26,8 +26,8 @@ var ErrInvalidExternal = errors.New("not an external ID")
 // in the last character.
 var encoding = base64.RawURLEncoding.Strict()
 
-// Codec turns IDs into the spelling that is shown to the outside, and back:
-// 64 bits, permuted, as 11 characters of base64url.
+// Codec turns IDs into external IDs and back: 64 bits, permuted, as 11 characters of
+// base64url.
 //
 // The zero Codec permutes without a secret (moremur). That hides the sequence
 // from a casual look; it is not encryption, and anyone can undo it. A codec
@@ -36,9 +36,9 @@ type Codec struct {
 	block cipher.Block // nil: without a secret
 }
 
-// NewCodec returns a codec for the secret: a file's bytes without one trailing
-// newline, or a string's UTF-8. Whoever learns the secret can decode every
-// external ID; with another one, published external IDs cannot be decoded.
+// NewCodec returns a codec for the secret: a file's bytes without one trailing newline,
+// or a string's UTF-8. Anyone who knows the secret can decode every external ID; with
+// another secret, published external IDs cannot be decoded.
 func NewCodec(secret []byte) (Codec, error) {
 	if len(secret) == 0 {
 		return Codec{}, errors.New("the secret for external IDs is empty")
@@ -78,8 +78,7 @@ func (c Codec) Decode(s string) (ID, error) {
 		return 0, fmt.Errorf("%w: it has %d characters, and %d are right", ErrInvalidExternal, len(s), ExternalLen)
 	}
 	var b [8]byte
-	// The decoder skips line ends, which here are as wrong as any other
-	// stranger; what they leave is too short.
+	// The decoder skips line breaks; the rest is then too short.
 	if n, err := encoding.Decode(b[:], []byte(s)); err != nil || n != len(b) {
 		return 0, fmt.Errorf("%w: it is not base64url without padding, in its one spelling", ErrInvalidExternal)
 	}

@@ -11,8 +11,8 @@ const (
 	KindFallback = "fallback"
 )
 
-// Inspection is what an ID tells about its making, for a given layout and
-// epoch. The ID itself does not say which those were.
+// Inspection is the content of an ID for a given layout and epoch, which the ID itself
+// does not contain.
 type Inspection struct {
 	ID          ID     `json:"id"`
 	External    string `json:"external"`
@@ -26,11 +26,11 @@ type Inspection struct {
 	EpochMS     int64  `json:"epoch_ms"` // Unix ms
 }
 
-// Inspect takes the ID apart. A machine ID and a sequence in a fallback ID are
-// those of a cached lease, or random: the ID does not tell which.
+// Inspect takes the ID apart. The machine ID and the sequence of a fallback ID are those
+// of a cached lease, or random: the ID does not show which.
 func Inspect(id ID, layout Layout, epochMS int64, codec Codec) (Inspection, error) {
 	if id < 0 {
-		return Inspection{}, fmt.Errorf("%d is no ID: its reserve bit is set (as unsigned: %d)", int64(id), uint64(id))
+		return Inspection{}, fmt.Errorf("%d is not an ID: its reserve bit is set (as unsigned: %d)", int64(id), uint64(id))
 	}
 	if err := layout.Validate(); err != nil {
 		return Inspection{}, err
@@ -49,12 +49,12 @@ func Inspect(id ID, layout Layout, epochMS int64, codec Codec) (Inspection, erro
 	}, nil
 }
 
-// Layout is the split by which the ID was taken apart.
+// Layout is the layout by which the ID was taken apart.
 func (in Inspection) Layout() Layout {
 	return Layout{BitTS: ValueBits - in.BitID - in.BitSeq, BitID: in.BitID, BitSeq: in.BitSeq}
 }
 
-// Picture draws the ID's bits with what they mean, in lines of plain text.
+// Picture draws the ID's bits and their meaning in lines of plain text.
 func (in Inspection) Picture() string {
 	bits := fmt.Sprintf("%064b", uint64(in.ID))
 	layout := in.Layout()

@@ -106,6 +106,7 @@ func TestBootIDSuffices(t *testing.T) {
 
 // What an operator may do to the files in the live folder, while no daemon runs.
 func TestLiveFilesThatAreNotTheLast(t *testing.T) {
+	ring.All(t)
 	const (
 		copied   = "is a copy of the file they were saved in"
 		replaced = "the marks were replaced or overwritten since"

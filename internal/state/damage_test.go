@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
 
@@ -35,6 +36,7 @@ func replace(old, with string) func(string) string {
 // Each of these stops the start with an error that names the file, and leaves
 // every file as it is.
 func TestDamagedStateFile(t *testing.T) {
+	ring.All(t)
 	for name, c := range map[string]struct {
 		damage func(t *testing.T, p place)
 		text   string
@@ -102,6 +104,7 @@ func reseal(edit func(string) string) func(*testing.T, place) {
 
 // Each of these costs the leases, is said as an error, and is made good.
 func TestDamagedLiveFiles(t *testing.T) {
+	ring.All(t)
 	slot := func(i int) int { return marksHeader + i*slotSize }
 	word := func(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 	for name, c := range map[string]struct {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // lastReported is the last whole value that a child reported; 0 if none.
@@ -39,6 +41,7 @@ func killSometime(t *testing.T, c *child, atMost int) []byte {
 const kills = 30
 
 func TestMarkSurvivesKill(t *testing.T) {
+	ring.All(t)
 	p := newPlace(t)
 	previous := int64(0)
 	for i := range kills {
@@ -61,6 +64,7 @@ func TestMarkSurvivesKill(t *testing.T) {
 }
 
 func TestSaveSurvivesKill(t *testing.T) {
+	ring.All(t)
 	p := newPlace(t)
 	previous := int64(0)
 	for i := range kills {
@@ -83,6 +87,7 @@ func TestSaveSurvivesKill(t *testing.T) {
 // Where a daemon may be killed during its very first start, the next one must
 // still start.
 func TestFirstStartSurvivesKill(t *testing.T) {
+	ring.All(t)
 	stages := []string{
 		"state/lock", "live/*/lock", "live/*/marks.new", "live/*/marks", "live/*/leases.new", "live/*/leases", "state/state.new", "state/state",
 	}

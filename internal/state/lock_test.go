@@ -23,6 +23,7 @@ import (
 )
 
 func TestSecondProcessIsRefused(t *testing.T) {
+	ring.All(t)
 	p, _ := usedPlace(t)
 	holder := startChild(t, "hold", p, nil)
 	holder.ready(t)
@@ -79,6 +80,7 @@ func TestRemovedLockStillHolds(t *testing.T) {
 
 // The lock also keeps one process from opening a directory twice.
 func TestSecondOpenIsRefused(t *testing.T) {
+	ring.All(t)
 	p, _ := usedPlace(t)
 	s := mustOpen(t, p)
 	var locked *LockedError
@@ -124,6 +126,7 @@ func childZombie(p place) error {
 }
 
 func TestDyingProcessIsWaitedFor(t *testing.T) {
+	ring.All(t)
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells of a dying process")
 	}
@@ -222,6 +225,7 @@ func TestHolderOfAnotherContainer(t *testing.T) {
 // Folders are removed when nobody has them locked and the last lease has ended
 // long ago, and not before; nor those that somebody else put there.
 func TestAbandonedFolders(t *testing.T) {
+	ring.All(t)
 	live, now := filepath.Join(memoryDir(t), "live"), time.Now()
 	folderOf := func(lease Saved) string { // of a daemon that was killed
 		p := place{filepath.Join(t.TempDir(), "state"), live}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
 
@@ -19,6 +20,7 @@ import (
 // case, nothing ends the process, and a crash afterwards loses nothing where there
 // was time for a look, and adopts nothing wrong where there was none.
 func TestLostLiveFiles(t *testing.T) {
+	ring.All(t)
 	in := func(name string, f func(path string) error) func(*testing.T, place, string) {
 		return func(t *testing.T, _ place, folder string) {
 			if err := f(filepath.Join(folder, name)); err != nil {
@@ -294,6 +296,7 @@ func TestLiveDirectoryThatCannotBeMade(t *testing.T) {
 // RaiseMark goes on while Look moves the marks, again and again. Whenever it
 // stops, the folder that counts has the mark.
 func TestRaiseMarkWhileMarksMove(t *testing.T) {
+	ring.All(t)
 	p := inMemory(t)
 	s := mustOpen(t, p)
 	sv := s.service("default")

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
 
@@ -133,6 +134,7 @@ func ownedPlace(t *testing.T, user *syscall.Credential) place {
 }
 
 func TestWithoutPermission(t *testing.T) {
+	ring.All(t)
 	user := nobody(t)
 	for name, c := range map[string]struct {
 		prepare func(p place, folder string) error

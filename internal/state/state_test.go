@@ -19,6 +19,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func drawTimeline(t *rapid.T, label string) snowflake.Timeline {
@@ -63,6 +64,7 @@ func drawSaved(t *rapid.T) Saved {
 // What was saved and raised is there after a stop and after a crash, whatever the
 // order; compared with a model that is two maps. A boot costs the leases alone.
 func TestRoundTrip(t *testing.T) {
+	ring.All(t)
 	root := memoryDir(t)
 	runs := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -206,6 +208,7 @@ func TestServiceNames(t *testing.T) {
 
 // All slots are of use, survive a crash, and move to a new folder.
 func TestManyServices(t *testing.T) {
+	ring.All(t)
 	p := inMemory(t)
 	s := mustOpen(t, p)
 	name := func(i int) string { return fmt.Sprint("service ", i) }

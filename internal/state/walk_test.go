@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // TestRandomWalk has daemons with three state directories of one host started,
@@ -27,6 +28,7 @@ import (
 //     raised with it.
 //   - Where nobody interfered, a restart after a kill -9 finds everything.
 func TestRandomWalk(t *testing.T) {
+	ring.All(t)
 	var adopted, started int
 	for seed := range *walks {
 		w := newWalk(uint64(seed))

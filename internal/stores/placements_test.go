@@ -14,13 +14,10 @@ import (
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/lock"
-	lockdb "github.com/kazahana/kazahana/internal/lock/sqlite"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
-	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
-	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -101,57 +98,36 @@ type elapsed struct{ began time.Time }
 
 func (e elapsed) Elapsed() time.Duration { return time.Since(e.began) }
 
-// TestOlderFileGetsRecords: a store file of before keeps activation records from its
-// next opening on, keeps what it had, and those who know nothing of records go on
-// with it, also at the same time.
-func TestOlderFileGetsRecords(t *testing.T) {
-	path := filepath.Join(t.TempDir(), sqlitefile.StoreName)
-	openOlder := func() *sqlitefile.File {
-		t.Helper()
-		f, err := sqlitefile.OpenStore(t.Context(), path, sqlitefile.Options{}, lockdb.Tables, recorddb.Tables)
+// TestFileFromBeforeTheFirstRelease: a store file that keeps locks or activation records
+// in tables of their own is refused by name, and left as it is.
+func TestFileFromBeforeTheFirstRelease(t *testing.T) {
+	for _, table := range []string{"locks", "activation", "sequence"} {
+		path := filepath.Join(t.TempDir(), sqlitefile.StoreName)
+		older, err := sqlitefile.OpenStore(t.Context(), path, sqlitefile.Options{}, []string{"CREATE TABLE IF NOT EXISTS " + table + " (key TEXT)"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = f.Close() })
-		return f
-	}
-	next := func(from sequence.Store, want int64) {
-		t.Helper()
-		got, err := from.Next(within(t), sequence.Request{Tenant: "default", Key: "orders", Count: 1, Options: sequence.DefaultOptions()})
-		if err != nil || got.First != want {
-			t.Errorf("the sequence goes on with %+v, %v; want %d", got, err, want)
+		if err := older.Close(); err != nil {
+			t.Fatal(err)
 		}
-	}
-	running := sequence.OnRecords(recorddb.New(openOlder()))
-	next(running, 1)
-	s, err := Open("sqlite:"+path, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	places(t, s)
-	next(s.Sequences, 2)
-	next(running, 3)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	next(sequence.OnRecords(recorddb.New(openOlder())), 4)
-	if s, err = Open("sqlite:"+path, Options{}); err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if r, err := s.Placements.Load(within(t), "default", lobby); err != nil || r.Version != 1 {
-		t.Errorf("the record is %+v, %v", r, err)
-	}
-	if copies, err := filepath.Glob(path + ".schema-*"); err != nil || len(copies) != 0 {
-		t.Errorf("it was taken for another schema: %q, %v", copies, err)
+		s, err := Open("sqlite:"+path, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Locks.Get(within(t), "default", "k"); err == nil || !strings.Contains(err.Error(), "it has the table "+table) || !strings.Contains(err.Error(), "before the first release") {
+			t.Errorf("with the table %s: %v", table, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
 // TestRights: these are the rights that a user of Redis needs.
 func TestRights(t *testing.T) {
 	server := redistest.New(t)
-	words := []any{"ACL", "SETUSER", "kazahana", "on", ">secret", "~{kazahana}:*", "&{kazahana}:@lock:*", "&{kazahana}:@rec:*"}
-	for command := range strings.FieldsSeq("info time get set del getrange hget hset hmget hincrby pexpireat zadd zrem zrange zrandmember publish subscribe unsubscribe ping eval evalsha wait") {
+	words := []any{"ACL", "SETUSER", "kazahana", "on", ">secret", "~{kazahana}:*", "&{kazahana}:@rec:*"}
+	for command := range strings.FieldsSeq("info time get set del getrange zadd zrem zrange publish subscribe unsubscribe ping eval evalsha wait") {
 		words = append(words, "+"+command)
 	}
 	server.Do(t, words...)
@@ -160,11 +136,5 @@ func TestRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if err := s.Init(within(t)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Sequences.Next(within(t), sequence.Request{Tenant: "default", Key: "k", Count: 1, Options: sequence.DefaultOptions()}); err != nil {
-		t.Error(err)
-	}
-	places(t, s)
+	works(t, s)
 }

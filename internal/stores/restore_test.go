@@ -149,7 +149,7 @@ func (s *shop) fenced(st *Store, most time.Duration) {
 	for v := range s.values {
 		last = max(last, v)
 	}
-	if err := st.Sequences.(sequence.Declarer).Declare(s.Context(), sequence.Declaration{
+	if err := st.Sequences.Declare(s.Context(), sequence.Declaration{
 		Tenant: "default", Key: "orders", Options: sequence.DefaultOptions(), Last: last,
 	}); err != nil {
 		s.Fatal(err)

@@ -16,22 +16,18 @@ import (
 
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	httpconn "github.com/kazahana/kazahana/internal/conn/http"
+	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/lock"
-	etcdlock "github.com/kazahana/kazahana/internal/lock/etcd"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
-	redislock "github.com/kazahana/kazahana/internal/lock/redis"
-	lockdb "github.com/kazahana/kazahana/internal/lock/sqlite"
 	"github.com/kazahana/kazahana/internal/onuse"
 	"github.com/kazahana/kazahana/internal/placement/storage"
-	placementetcd "github.com/kazahana/kazahana/internal/placement/storage/etcd"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
-	placementredis "github.com/kazahana/kazahana/internal/placement/storage/redis"
-	placementdb "github.com/kazahana/kazahana/internal/placement/storage/sqlite"
 	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
+	recordpostgres "github.com/kazahana/kazahana/internal/record/postgres"
 	recordredis "github.com/kazahana/kazahana/internal/record/redis"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -57,54 +53,23 @@ type Store struct {
 	Placements storage.Storage
 	URL        string // without secrets
 	Shared     bool   // other hosts use the same one
-	lazy       *lazy
+	records    onUse
 }
 
 // Close ends the use of the store. What it holds stays.
-func (s *Store) Close() error { return s.lazy.Close() }
-
-// Changes gives a token when a lock whose key has the prefix may have come or gone.
-// The channel is closed when ctx is done or nothing is told any more. The error is
-// errors.ErrUnsupported where the store cannot tell.
-func (s *Store) Changes(ctx context.Context, tenant, prefix string) (<-chan struct{}, error) {
-	opened, err := s.lazy.Get(ctx)
-	if err != nil {
-		return nil, err
-	}
-	teller, ok := opened.locks.(interface {
-		Changes(ctx context.Context, tenant, prefix string) (<-chan struct{}, error)
-	})
-	if !ok {
-		return nil, errors.ErrUnsupported
-	}
-	return teller.Changes(ctx, tenant, prefix)
-}
+func (s *Store) Close() error { return s.records.Close() }
 
 // Init says of a store that may forget that it is new, or knows all there is to
 // know: locks are granted and values handed out from now on. On others it does
 // nothing.
-func (s *Store) Init(ctx context.Context) error {
-	opened, err := s.lazy.Get(ctx)
-	if err != nil {
-		return err
-	}
-	if opened.file != nil {
-		return opened.file.Init(ctx)
-	}
-	for _, system := range []any{opened.locks, opened.records} {
-		if i, ok := system.(interface{ Init(context.Context) error }); ok {
-			if err := i.Init(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+func (s *Store) Init(ctx context.Context) error { return s.records.Init(ctx) }
+
+// TellsFence reports whether the store says by itself that it is held back.
+func (s *Store) TellsFence() bool {
+	return strings.HasPrefix(s.URL, "sqlite:") || strings.HasPrefix(s.URL, "postgres:")
 }
 
-// IsFile reports whether the store is a file of its own.
-func (s *Store) IsFile() bool { return strings.HasPrefix(s.URL, "sqlite:") }
-
-// Fence is what a store in a file says that may have forgotten something.
+// Fence is what a store says that may have forgotten something.
 type Fence struct {
 	UntilMS int64  // Unix ms: until then no lock is granted
 	Reason  string // for people
@@ -116,64 +81,55 @@ type Fence struct {
 // Fenced is the fence as far as the last operation has seen; nil where there is
 // none, and before the first use. It does no I/O.
 func (s *Store) Fenced() *Fence {
-	opened, ok := s.lazy.Ready()
-	if !ok || opened.file == nil {
+	records, ok := s.records.Ready()
+	if !ok || records.fences == nil {
 		return nil
 	}
-	known := opened.file.Known()
-	if known.Life == "" || known.Trusted && !known.Holds(opened.file.NowMS()) {
-		return nil
-	}
-	return fenceOf(known)
-}
-
-func fenceOf(f sqlitefile.Fence) *Fence {
-	return &Fence{UntilMS: f.UntilMS, Reason: f.Reason, Sequences: !f.Trusted}
+	return records.fences.known()
 }
 
 // Fence holds back what may have been forgotten as after a loss: for who has put
-// back an older state of the file in a way that it cannot notice.
+// back an older state of the store in a way that it cannot notice.
 func (s *Store) Fence(ctx context.Context) (*Fence, error) {
-	file, err := s.file(ctx)
+	fences, err := s.fences(ctx)
 	if err != nil {
 		return nil, err
 	}
-	fence, err := file.Fence(ctx)
+	return fences.fence(ctx)
+}
+
+// Look asks the store, so that Fenced is up to date.
+func (s *Store) Look(ctx context.Context) error {
+	fences, err := s.fences(ctx)
+	if err != nil {
+		return err
+	}
+	return fences.look(ctx)
+}
+
+func (s *Store) fences(ctx context.Context) (fencer, error) {
+	records, err := s.records.Get(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return fenceOf(fence), nil
+	if records.fences == nil {
+		return nil, fmt.Errorf("store %s: it is not fenced by hand: %w", s.URL, errors.ErrUnsupported)
+	}
+	return records.fences, nil
 }
 
 // Backup writes a consistent copy of a store in a file to another one, which must
 // not exist.
 func (s *Store) Backup(ctx context.Context, to string) error {
-	file, err := s.file(ctx)
+	records, err := s.records.Get(ctx)
 	if err != nil {
 		return err
+	}
+	file, ok := records.fences.(fencedFile)
+	if !ok {
+		return fmt.Errorf("store %s: it is no file: %w", s.URL, errors.ErrUnsupported)
 	}
 	return file.Backup(ctx, to)
-}
-
-// Look reads the file, so that Fenced is up to date.
-func (s *Store) Look(ctx context.Context) error {
-	file, err := s.file(ctx)
-	if err != nil {
-		return err
-	}
-	return file.Look(ctx)
-}
-
-// file is the file of the store, an error where it is none.
-func (s *Store) file(ctx context.Context) (*sqlitefile.File, error) {
-	opened, err := s.lazy.Get(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if opened.file == nil {
-		return nil, fmt.Errorf("store %s: it is no file: %w", s.URL, errors.ErrUnsupported)
-	}
-	return opened.file, nil
 }
 
 // ErrCannot: locks and sequences cannot be kept where the URL says.
@@ -203,7 +159,7 @@ func Beside(providerURL, stateDir string) string {
 }
 
 func canShare(scheme string) bool {
-	return slices.Contains(redisconn.Schemes(), scheme) || slices.Contains(httpconn.Schemes(), scheme) || scheme == "etcd"
+	return slices.Contains(redisconn.Schemes(), scheme) || slices.Contains(httpconn.Schemes(), scheme) || slices.Contains(postgresconn.Schemes(), scheme) || scheme == "etcd"
 }
 
 // Open returns the store that the URL names. It reaches out to nothing. The error
@@ -218,27 +174,35 @@ func Open(rawURL string, opts Options) (*Store, error) {
 	case !ok:
 		return nil, errors.New("a store is named by a URL, for example sqlite:" + storeExample)
 	case scheme == "memory":
-		return opened("memory:", false, func(context.Context) (*systems, error) {
-			return &systems{
-				locks: lock.NewMemory(opts.NowMS), sequences: sequence.OnRecords(recordmemory.New(opts.NowMS)), placements: always(storage.NewMemory()),
-			}, nil
-		}), nil
+		return newStore("memory:", false, 0, func(context.Context) (*opened, error) {
+			return &opened{Store: recordmemory.New(opts.NowMS)}, nil
+		})
 	case scheme == sqlitefile.Scheme:
 		return openSQLite(rawURL, opts)
 	case scheme == "etcd":
 		return openEtcd(rawURL, opts)
+	case slices.Contains(postgresconn.Schemes(), scheme):
+		return openPostgres(rawURL, opts)
 	case slices.Contains(redisconn.Schemes(), scheme):
 		return openRedis(rawURL, opts)
 	case slices.Contains(httpconn.Schemes(), scheme):
 		return openHTTP(rawURL)
 	}
-	return nil, fmt.Errorf("%q %w; what does: memory, sqlite, %s, etcd, %s", scheme, ErrCannot,
-		strings.Join(redisconn.Schemes(), ", "), strings.Join(httpconn.Schemes(), ", "))
+	return nil, fmt.Errorf("%q %w; what does: memory, sqlite, %s, etcd, %s, %s", scheme, ErrCannot,
+		strings.Join(redisconn.Schemes(), ", "), strings.Join(postgresconn.Schemes(), ", "), strings.Join(httpconn.Schemes(), ", "))
 }
 
-func opened(url string, shared bool, open func(context.Context) (*systems, error)) *Store {
-	l := onuse.New("store "+url, open, (*systems).close)
-	return &Store{Locks: lockStore{l}, Sequences: sequenceStore{l}, Placements: placementStore{l}, URL: url, Shared: shared, lazy: l}
+// newStore keeps everything in one record store, which open opens. maxLockTTL is the
+// longest term of a lock, 0 for the longest of all.
+func newStore(url string, shared bool, maxLockTTL time.Duration, open func(context.Context) (*opened, error)) (*Store, error) {
+	records := onUse{onuse.New("store "+url, open, (*opened).close)}
+	locks, err := lock.OnRecords(records).Limit(maxLockTTL)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{
+		Locks: locks, Sequences: sequence.OnRecords(records), Placements: storage.OnRecords(records), URL: url, Shared: shared, records: records,
+	}, nil
 }
 
 func openSQLite(rawURL string, opts Options) (*Store, error) {
@@ -249,17 +213,15 @@ func openSQLite(rawURL string, opts Options) (*Store, error) {
 	if _, err := connurl.ParseQuery(query, opts.Ignore); err != nil {
 		return nil, err
 	}
-	return opened(sqlitefile.URL(path), false, func(ctx context.Context) (*systems, error) {
+	return newStore(sqlitefile.URL(path), false, 0, func(ctx context.Context) (*opened, error) {
 		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{
 			NowMS: opts.NowMS, LiveDir: opts.LiveDir, MaxTermMS: lock.MaxTTL.Milliseconds(),
-		}, lockdb.Tables, recorddb.Tables, placementdb.Tables)
+		}, recorddb.Tables)
 		if err != nil {
 			return nil, err
 		}
-		return &systems{
-			locks: lockdb.New(file), sequences: sequence.OnRecords(recorddb.New(file)), placements: always(placementdb.New(file)), file: file, closers: []io.Closer{file},
-		}, nil
-	}), nil
+		return &opened{recorddb.New(file), fencedFile{file}, []io.Closer{file}}, nil
+	})
 }
 
 func openEtcd(rawURL string, opts Options) (*Store, error) {
@@ -267,16 +229,14 @@ func openEtcd(rawURL string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return opened(cfg.Place(), true, func(context.Context) (*systems, error) {
+	return newStore(cfg.Place(), true, 0, func(context.Context) (*opened, error) {
 		client, err := etcdconn.Open(cfg)
 		if err != nil {
 			return nil, err
 		}
-		locks, records := etcdlock.New(client), recordetcd.New(client)
-		return &systems{
-			locks: locks, sequences: sequence.OnRecords(records), placements: always(placementetcd.New(client)), closers: []io.Closer{locks, records, client},
-		}, nil
-	}), nil
+		records := recordetcd.New(client)
+		return &opened{Store: records, closers: []io.Closer{records, client}}, nil
+	})
 }
 
 func openRedis(rawURL string, opts Options) (*Store, error) {
@@ -284,34 +244,39 @@ func openRedis(rawURL string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	limits := redislock.Options{MaxTTL: cfg.MaxLockTTL}
-	if err := limits.Validate(); err != nil {
-		return nil, err
-	}
-	return opened(cfg.Place(), true, func(ctx context.Context) (*systems, error) {
+	return newStore(cfg.Place(), true, cfg.MaxLockTTL, func(ctx context.Context) (*opened, error) {
 		client, err := redisconn.Open(cfg)
 		if err != nil {
 			return nil, err
 		}
-		locks, err := redislock.Open(ctx, client, limits)
-		if err != nil {
-			return nil, errors.Join(err, client.Close())
-		}
 		records := recordredis.New(client, recordredis.Options{MaxTerm: cmp.Or(cfg.MaxLockTTL, lock.MaxTTL)})
 		if err := records.Check(ctx); err != nil {
-			return nil, errors.Join(err, records.Close(), locks.Close(), client.Close())
+			return nil, errors.Join(err, records.Close(), client.Close())
 		}
-		// Activation records need rights that locks and sequences do without: they
-		// are asked for by whoever uses records.
-		placements := onuse.New("", func(ctx context.Context) (storage.Storage, error) { return placementredis.Open(ctx, client) }, nil)
-		return &systems{
-			locks: locks, sequences: sequence.OnRecords(records), placements: placements, records: records, closers: []io.Closer{locks, records, client},
-		}, nil
-	}), nil
+		return &opened{Store: records, closers: []io.Closer{records, client}}, nil
+	})
 }
 
-// openHTTP opens the services of a lease server, which wait by themselves until a
-// lock is free.
+func openPostgres(rawURL string, opts Options) (*Store, error) {
+	cfg, _, err := postgresconn.ParseURL(rawURL, opts.Ignore)
+	if err != nil {
+		return nil, err
+	}
+	return newStore(cfg.Place(), true, cfg.MaxLockTTL, func(ctx context.Context) (*opened, error) {
+		client, err := postgresconn.Open(cfg)
+		if err != nil {
+			return nil, err
+		}
+		records := recordpostgres.New(client, cmp.Or(cfg.MaxLockTTL, lock.MaxTTL).Milliseconds())
+		if _, err := records.Look(ctx, nil); err != nil {
+			return nil, errors.Join(err, records.Close(), client.Close())
+		}
+		return &opened{records, fencedServer{records.Store}, []io.Closer{records, client}}, nil
+	})
+}
+
+// openHTTP opens the services of a lease server, which is asked for requests and not
+// for records.
 func openHTTP(rawURL string) (*Store, error) {
 	cfg, err := httpconn.ParseURL(rawURL)
 	if err != nil {
@@ -321,9 +286,10 @@ func openHTTP(rawURL string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	kept := &systems{locks: lockhttp.New(client), sequences: sequencehttp.New(client), closers: []io.Closer{client}}
+	// Nothing of it can be forgotten here.
+	none := &opened{Store: recordmemory.New(nil), closers: []io.Closer{client}}
 	return &Store{
-		Locks: kept.locks, Sequences: kept.sequences, Placements: placementhttp.New(client), URL: cfg.Names(), Shared: true,
-		lazy: onuse.Opened("", kept, (*systems).close),
+		Locks: lockhttp.New(client), Sequences: sequencehttp.New(client), Placements: placementhttp.New(client), URL: cfg.Names(), Shared: true,
+		records: onUse{onuse.Opened("", none, (*opened).close)},
 	}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -50,6 +51,8 @@ func TestOpenRefuses(t *testing.T) {
 		"redis://h/0?max_lock_ttl=1":    "max_lock_ttl",
 		"etcd://h?max_lock_ttl=1h":      "max_lock_ttl",
 		"etcd:h":                        "two slashes",
+		"postgres:h":                    "two slashes",
+		"postgres://h?max_lock_ttl=48h": "max_lock_ttl",
 	} {
 		_, err := Open(url, Options{})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
@@ -100,7 +103,8 @@ func TestStores(t *testing.T) {
 			cfg := etcdtest.Shared(t)
 			return "etcd://" + cfg.Endpoints[0] + "?prefix=" + cfg.Prefix
 		},
-		"http": leaseServer,
+		"postgres": func(t *testing.T) string { return postgrestest.New(t).URL() },
+		"http":     leaseServer,
 	} {
 		t.Run(scheme, func(t *testing.T) {
 			s, err := Open(url(t), Options{})

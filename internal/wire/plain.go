@@ -2,16 +2,16 @@ package wire
 
 import "encoding/binary"
 
-// Plain is a request in the form that nearly all have: a small msgid, a short
-// method name, and no parameter or one that counts something. Recognising it
-// costs a tenth of what Scan and Parse do, which take every form.
+// Plain is a request in the most frequent form: a small msgid, a short method name, and
+// no parameter or one count. Recognising it takes a tenth of the time of Scan and Parse,
+// which accept every form.
 type Plain struct {
 	ID     uint32
 	Method []byte // part of the message
 	Count  int64  // the parameter; -1 = none
 }
 
-// The bytes that MessagePack has for the parts of plain requests and answers.
+// MessagePack's bytes for the parts of plain requests and answers.
 const (
 	codeFixMap   = 0x80
 	codeArray4   = 0x94
@@ -34,9 +34,9 @@ const (
 	maxTextHead  = 5 // before a string
 )
 
-// ParsePlain recognises the message that begins at b[0] and returns its
-// length. It returns 0 for a message of any other form, for one that is not
-// all there, and for what is no message: those are the Splitter's to judge.
+// ParsePlain recognises the message that begins at b[0] and returns its length. It
+// returns 0 for a message of any other form, an incomplete one, and bytes that are not a
+// message: the Splitter decides on those.
 func ParsePlain(b []byte, p *Plain) int {
 	if len(b) < 5 || b[0] != codeArray4 || b[1] != byte(TypeRequest) {
 		return 0
@@ -66,8 +66,8 @@ func ParsePlain(b []byte, p *Plain) int {
 	return 0
 }
 
-// plainUint reads an unsigned integer of at most 32 bits, and returns how many
-// bytes it has; 0 if there is something else, or half of one.
+// plainUint reads an unsigned integer of at most 32 bits, and returns its length in
+// bytes; 0 if there is another value or an incomplete one.
 func plainUint(b []byte) (v uint32, size int) {
 	switch {
 	case len(b) == 0:
@@ -126,7 +126,7 @@ func appendText(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// appendRange appends n integers from start on, each in its 9-byte form. b has
+// appendRange appends n integers from start on, each in its 9-byte form. b must have
 // the room.
 func appendRange(b []byte, start uint64, n int) []byte {
 	end := len(b) + n*uint64Size

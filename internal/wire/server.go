@@ -36,15 +36,13 @@ func NewServerConn(r io.Reader, w io.Writer) *ServerConn {
 	return c
 }
 
-// Read makes req the next message, and waits for it as long as the reader
-// does. It returns io.EOF if the stream ends between messages,
-// io.ErrUnexpectedEOF inside one, a *ParseError for what is no message, and
-// the reader's other errors as they are. After an error of the reader, such as
-// a deadline, Read may be called again and goes on where it was; a *ParseError
-// stays.
+// Read reads the next message into req, and waits for it as long as the reader does. It
+// returns io.EOF if the stream ends between messages, io.ErrUnexpectedEOF inside one, a
+// *ParseError for bytes that are not a message, and the reader's other errors as they
+// are. After an error of the reader, such as a deadline, Read may be called again and
+// goes on where it was; a *ParseError stays.
 //
-// Responses and notifications are returned like requests; nobody waits for an
-// answer to them.
+// Responses and notifications are returned like requests; they must not be answered.
 func (c *ServerConn) Read(req *Request) error {
 	for {
 		msg, err := c.in.Next()
@@ -83,19 +81,18 @@ func (c *ServerConn) fill() error {
 	return io.ErrNoProgress
 }
 
-// Preload has Read begin with bytes that were read from the stream already.
+// Preload makes Read begin with bytes that were already read from the stream.
 func (c *ServerConn) Preload(b []byte) { c.in.Preload(b) }
 
-// Pending reports whether Read would return without reading from the stream:
-// another message, or the end of all sense, is already in the buffer.
+// Pending reports whether Read would return without reading from the stream: the buffer
+// holds another message, or bytes that are not a message.
 func (c *ServerConn) Pending() bool { return c.in.Pending() }
 
 // Partial reports whether a message has begun and not ended.
 func (c *ServerConn) Partial() bool { return c.in.Partial() }
 
-// Refuse answers a *ParseError, which Read returned, with one error response
-// that has msgid 0, and flushes; to other errors it has no answer. The
-// connection can only be closed after it.
+// Refuse answers a *ParseError of Read with one error response that has msgid 0, and
+// flushes. It does nothing for other errors. After it the connection must be closed.
 func (c *ServerConn) Refuse(err error) error {
 	var parse *ParseError
 	if errors.As(err, &parse) {

@@ -15,12 +15,12 @@ const (
 	MaxDepth = 32
 )
 
-// ErrTooLarge is what a *ParseError wraps when a message is, or announces that
-// it will be, larger than the limit.
+// ErrTooLarge is wrapped by the *ParseError about a message that is, or will be, larger
+// than the limit.
 var ErrTooLarge = errors.New("message too large")
 
-// A ParseError says why bytes from the peer are not a message. The stream has
-// no way to find the next message after it.
+// A ParseError says why bytes from the peer are not a message. The next message cannot
+// be found after that.
 type ParseError struct {
 	reason string
 	cause  error // ErrTooLarge or nil
@@ -34,14 +34,13 @@ func parseErrorf(format string, args ...any) *ParseError {
 	return &ParseError{reason: fmt.Sprintf(format, args...)}
 }
 
-// A Splitter finds where a message ends. It is fed a growing buffer, remembers
-// how far it came, and neither keeps nor copies bytes. The zero value accepts
-// messages up to MaxMessage.
+// A Splitter finds the end of a message in a growing buffer. It remembers its position,
+// and neither keeps nor copies bytes. The zero value accepts messages up to MaxMessage.
 type Splitter struct {
 	limit    int
 	anyValue bool // accept any value at the root, not only an array
 
-	off   int   // all before it is scanned; may lie beyond the bytes at hand, inside a body
+	off   int   // everything before it is scanned; may be beyond the buffer, inside a body
 	owed  int64 // values announced and not yet begun, at all levels; each is one byte or more
 	depth int
 	left  [MaxDepth]uint32 // values still to begin at each open level
@@ -88,9 +87,9 @@ func (s *Splitter) Reset() {
 	s.off, s.owed, s.depth = 0, 0, 0
 }
 
-// step takes the value that begins at b[0]: a scalar with its body, or the
-// header of an array or a map. It reports whether the header was all there,
-// and changes nothing if not.
+// step passes over the value that begins at b[0]: a scalar with its body, or the header
+// of an array or a map. It returns false, and changes nothing, if the header is
+// incomplete.
 func (s *Splitter) step(b []byte) (bool, error) {
 	shape := &shapes[b[0]]
 	if shape.class == classInvalid {
@@ -109,7 +108,7 @@ func (s *Splitter) step(b []byte) (bool, error) {
 	case classMap:
 		body, items = 0, 2*number
 	}
-	// Half a header counts too: the limit must be noticed before a buffer of
+	// An incomplete header counts too: the limit must be noticed before a buffer of
 	// that size is full.
 	end, owed := int64(s.off+head)+body, s.owed-1+items
 	if limit := s.maximum(); end+owed > int64(limit) {
@@ -127,9 +126,8 @@ func (s *Splitter) step(b []byte) (bool, error) {
 	return true, nil
 }
 
-// passIDs takes integers in the 9-byte form, those of a batch of IDs, at a
-// fraction of what step costs. It leaves the last value of a level, and whatever
-// comes near the limit, to step.
+// passIDs passes over integers in the 9-byte form, as in a batch of IDs, much faster
+// than step. It leaves the last value of a level, and values near the limit, to step.
 func (s *Splitter) passIDs(b []byte) {
 	if s.depth == 0 || s.off >= len(b) || b[s.off] != codeUint64 {
 		return
@@ -181,7 +179,7 @@ func (s *Splitter) maximum() int {
 	return MaxMessage
 }
 
-// class is what the number in a value's header counts.
+// class is the unit of the number in a value's header.
 type class uint8
 
 const (
@@ -191,7 +189,7 @@ const (
 	classMap           // pairs of values
 )
 
-// shape is all that the first byte of a value tells about its size.
+// shape is the information about a value's size in its first byte.
 type shape struct {
 	class      class
 	kind       Kind

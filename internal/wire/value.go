@@ -10,7 +10,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Kind is what a MessagePack value is.
+// Kind is the kind of a MessagePack value.
 type Kind uint8
 
 // The kinds of values. KindNone is the absence of a value.
@@ -30,7 +30,7 @@ const (
 var kindNames = [...]string{"nothing", "nil", "a boolean", "an integer", "a float", "a string", "binary data",
 	"an array", "a map", "an extension type"}
 
-// String names the kind with its article, as error messages need it.
+// String names the kind with its article, for error messages.
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
 		return kindNames[k]
@@ -38,9 +38,9 @@ func (k Kind) String() string {
 	return "Kind(" + strconv.Itoa(int(k)) + ")"
 }
 
-// values reads the values of one delimited message with the msgpack library.
-// Its reader is reused and cannot run dry inside a value, because a Splitter
-// has seen the value's end.
+// values reads the values of one delimited message with the msgpack library. Its reader
+// is reused. It cannot run out of bytes inside a value, because a Splitter has found the
+// value's end.
 type values struct {
 	raw    []byte
 	reader bytes.Reader
@@ -64,7 +64,7 @@ func (v *values) seek(pos int) {
 	}
 }
 
-// kind tells what comes next.
+// kind returns the kind of the next value.
 func (v *values) kind() Kind {
 	if v.reader.Len() == 0 {
 		return KindNone
@@ -173,7 +173,7 @@ func (v *values) mapLen() (int, error) {
 // library's own Skip would copy, and keep, a buffer as large as the value.
 func (v *values) bytesOfNext() ([]byte, error) {
 	from := v.pos()
-	// The message as a whole has been held against its limit.
+	// The size of the whole message has been checked already.
 	skim := Splitter{limit: math.MaxInt32, anyValue: true}
 	n, err := skim.Scan(v.raw[from:])
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// document is as much of CycloneDX 1.6 as is needed. It has no serial number,
-// which would differ from build to build.
+// document is the needed part of CycloneDX 1.6. It has no serial number, which would
+// differ between builds.
 type document struct {
 	Format       string       `json:"bomFormat"`
 	Spec         string       `json:"specVersion"`

@@ -1,7 +1,7 @@
-// Command bill says what is inside a built binary: a bill of materials in
-// CycloneDX's JSON form, and the licences that come with the modules linked in,
-// whose texts must be passed on. It reads the binary itself and the module
-// cache, so that it needs no network and says what was built, not what could be.
+// Command bill describes the content of a built binary: a bill of materials in
+// CycloneDX's JSON form, and the licences of the linked modules, whose texts must be
+// passed on. It reads the binary itself and the module cache, so it needs no network
+// and lists only modules that were really linked.
 package main
 
 import (
@@ -60,7 +60,7 @@ func run(binary, version string, epoch int64, bill, licences string) error {
 	return os.WriteFile(licences, []byte(licenceTexts(modules)), 0o644)
 }
 
-// module is one that is linked in.
+// module is a linked module.
 type module struct {
 	path, version, sum string
 	files              []file // licences, by name
@@ -69,8 +69,8 @@ type module struct {
 
 type file struct{ name, text string }
 
-// modulesOf are the binary's modules and the Go standard library, each with its
-// licences. A module without one that is known is an error: somebody has to look.
+// modulesOf returns the binary's modules and the Go standard library, each with its
+// licences. A module without a known licence is an error.
 func modulesOf(info *buildinfo.BuildInfo) ([]module, error) {
 	goroot, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
@@ -97,7 +97,7 @@ func modulesOf(info *buildinfo.BuildInfo) ([]module, error) {
 	return all, nil
 }
 
-// directoriesOf are the modules' places in the module cache, by path.
+// directoriesOf returns the modules' directories in the module cache, by path.
 func directoriesOf(modules []*debug.Module) (map[string]string, error) {
 	args := []string{"mod", "download", "-json"}
 	for _, m := range modules {
@@ -149,7 +149,7 @@ func (m *module) readLicences(dir string) error {
 	return nil
 }
 
-// licenceMarks tell a licence by sentences of it.
+// licenceMarks identify a licence by sentences in it.
 var licenceMarks = []struct {
 	id    string
 	marks []string
@@ -163,15 +163,14 @@ var licenceMarks = []struct {
 	{"blessing", []string{"May you do good and not evil"}},
 }
 
-// identify is the SPDX identifiers of the licences in a text, none if it has none
-// of those that are known.
+// identify returns the SPDX identifiers of the known licences in a text.
 func identify(text string) (ids []string) {
 	text = strings.Join(strings.Fields(text), " ")
 	for _, l := range licenceMarks {
 		if slices.ContainsFunc(l.marks, func(mark string) bool { return !strings.Contains(text, mark) }) {
 			continue
 		}
-		if l.id != "BSD-2-Clause" || !slices.Contains(ids, "BSD-3-Clause") { // which it is a part of
+		if l.id != "BSD-2-Clause" || !slices.Contains(ids, "BSD-3-Clause") { // whose text contains it
 			ids = append(ids, l.id)
 		}
 	}
@@ -184,7 +183,7 @@ func licenceTexts(modules []module) string {
 	for _, m := range modules {
 		fmt.Fprintf(&out, "  %s %s  %s\n", m.path, m.version, strings.Join(m.spdx, " AND "))
 	}
-	// Many modules have the same text, to the letter.
+	// Many modules have identical texts.
 	var texts []string
 	owners := map[string][]string{}
 	for _, m := range modules {

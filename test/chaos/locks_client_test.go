@@ -243,9 +243,10 @@ func (p *lockProcess) change(ctx context.Context, random *rand.Rand, r lock.Requ
 	r.RequestID = p.newRequest()
 	a := lockAttempt{Op: r.Op.String(), Key: r.Key, Request: r.RequestID, Lease: r.LeaseID, TTLMS: r.TTLMS}
 	do := func(ctx context.Context, a *lockAttempt) (err error) {
-		if waiter, ok := p.locks.(lock.Waiter); ok && wait > 0 {
-			a.Got, err = waiter.AcquireWithin(ctx, r, wait)
-			return err
+		if wait > 0 {
+			if a.Got, err = p.locks.AcquireWithin(ctx, r, wait); !errors.Is(err, errors.ErrUnsupported) {
+				return err
+			}
 		}
 		a.Got, err = p.locks.Do(ctx, r)
 		return err
@@ -329,9 +330,10 @@ func openLocks(url string) (lock.Store, sequence.Store, func(), error) {
 // lockSocket is locks through a daemon's socket, to which it connects again
 // whenever that is lost.
 type lockSocket struct {
-	path string
-	mu   sync.Mutex
-	conn *wire.Client // guarded by mu; nil: none
+	lock.Store // what the socket does not have; nil
+	path       string
+	mu         sync.Mutex
+	conn       *wire.Client // guarded by mu; nil: none
 }
 
 func (s *lockSocket) disconnect() {
@@ -428,6 +430,10 @@ func (s *lockSocket) Close() error { return nil }
 
 // sequenceSocket is sequences through a daemon's socket.
 type sequenceSocket struct{ *lockSocket }
+
+func (sequenceSocket) Declare(context.Context, sequence.Declaration) error {
+	return errors.ErrUnsupported
+}
 
 func (s sequenceSocket) Next(ctx context.Context, r sequence.Request) (sequence.Range, error) {
 	options := map[string]any{"request_id": r.RequestID}

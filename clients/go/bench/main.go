@@ -1,4 +1,4 @@
-// Command bench says what an ID costs by the Go client, beside uuid.New and a
+// Command bench measures the cost of an ID with the Go client, beside uuid.New and a
 // bare round trip over a Unix socket:
 //
 //	go run ./clients/go/bench [-daemon bin/kazahanad] [-rounds 9] [-seconds 0.2] [-check] [-json]
@@ -31,14 +31,14 @@ const (
 	pipelined = 64
 	batch     = 100
 	prefetch  = 64
-	// chunk is how many calls share two looks at the clock, where a call costs
-	// less than that.
+	// chunk is how many calls are timed together, where a call costs less than reading
+	// the clock.
 	chunk = 256
-	// tolerance is how much an aim may be missed by on a machine that others use.
+	// tolerance is the factor by which an aim may be missed on a shared machine.
 	tolerance = 1.1
 )
 
-// single is what a call for one ID sends; its answer has 13 bytes.
+// single is the request for one ID; its answer has 13 bytes.
 var single = append([]byte{0x94, 0, 1, 0xa6}, "NextID\x90"...)
 
 const answerSize = 13
@@ -61,7 +61,7 @@ func main() {
 	}
 }
 
-// serveEcho sends back as many bytes as the daemon would.
+// serveEcho answers with as many bytes as the daemon would.
 func serveEcho(path string) {
 	listener, err := net.Listen("unix", path)
 	if err != nil {
@@ -94,7 +94,7 @@ func run(daemon string, rounds int, each time.Duration, check, asJSON bool) erro
 		return err
 	}
 	for _, cmd := range []*exec.Cmd{
-		// By default the daemon gives 256 IDs a millisecond, fewer than a batch that was fetched ahead.
+		// By default the daemon gives 256 IDs a millisecond, fewer than a prefetched batch.
 		exec.Command(daemon, "serve", "--config", "none", "--socket", socket, "--state-dir", dir,
 			"--max-throughput-per-ms", "65536", "--provider", "sqlite:"+filepath.Join(dir, "leases.db")+"?bit_seq=16"),
 		exec.Command(self, "-echo", echo),
@@ -137,7 +137,7 @@ func await(path string) error {
 	}
 }
 
-// sample is a row in one round.
+// sample is the measurement of a row in one round.
 type sample struct {
 	rate float64 // IDs a second
 	took []time.Duration
@@ -234,7 +234,7 @@ func tight(each time.Duration, call func() error) (sample, error) {
 	return s, err
 }
 
-// together has many goroutines call over one connection.
+// together makes many goroutines call over one connection.
 func together(each time.Duration, call func() error) (all sample, err error) {
 	var mu sync.Mutex
 	var work sync.WaitGroup
@@ -300,7 +300,7 @@ func show(table []result, rounds int, each time.Duration) {
 	}
 }
 
-// judge says which aims are met, and reports whether one is missed for certain.
+// judge prints which aims are met, and reports whether one is missed for certain.
 func judge(table []result, aside bool) (missed bool) {
 	out := os.Stdout
 	if aside {

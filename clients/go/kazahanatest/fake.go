@@ -1,12 +1,11 @@
-// Package kazahanatest has a daemon for the unit tests of programs that use
-// IDs: it lives in the test's process, gives the same answers in every run, and
-// can be told to fail.
+// Package kazahanatest has a fake daemon for the unit tests of programs that use IDs: it
+// runs in the test's process, gives the same answers in every run, and can fail on demand.
 //
 //	fake := kazahanatest.New()
 //	client := fake.Client()
 //	defer client.Close()
 //
-// The clients are real ones; only the other end of their connections is not.
+// The clients are real; only the other end of their connections is fake.
 package kazahanatest
 
 import (
@@ -26,7 +25,7 @@ import (
 // MachineID is in all IDs of a Fake.
 const MachineID = 1
 
-// Start is when the first IDs of a Fake are made.
+// Start is the time of a Fake's first IDs.
 var Start = time.UnixMilli(1_800_000_000_000).UTC()
 
 // Fake is a daemon with one service, of the default layout. Its clock stands
@@ -72,7 +71,7 @@ type conn struct {
 	place               // guarded by the Fake's mu
 
 	mu    sync.Mutex
-	queue []func() error // what is to be written; the first is being written
+	queue []func() error // pending writes; the first is under way
 }
 
 // New returns a Fake.
@@ -114,7 +113,7 @@ func (f *Fake) Advance(d time.Duration) {
 	f.now = f.now.Add(d)
 }
 
-// SetFallback says whether IDs are fallback IDs, as of a daemon without a lease.
+// SetFallback makes the IDs fallback IDs, as from a daemon without a lease, or not.
 func (f *Fake) SetFallback(fallback bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,10 +132,10 @@ func (f *Fake) SetSecret(secret string) error {
 	return nil
 }
 
-// Fail has calls fail, once those before it are used up: the next ones, so many
-// of them (without end, if times is negative), of a method by its name on the
-// wire, or of any if that is empty. The client makes of the error the type that
-// belongs to its code, and asks again after ErrShuttingDown.
+// Fail makes the next calls fail: times of them (all, if times is negative), of the method
+// with that name on the wire, or of any method if it is empty. Earlier calls of Fail are
+// used up first. The client turns the error into the type of its code, and repeats the call
+// after ErrShuttingDown.
 func (f *Fake) Fail(method string, times int, err *kazahana.Error) {
 	w := wire.Errorf(wire.Code(err.Code), "%s", err.Message)
 	for key, value := range err.Details {
@@ -147,15 +146,15 @@ func (f *Fake) Fail(method string, times int, err *kazahana.Error) {
 	f.failures = append(f.failures, failure{method, times, w})
 }
 
-// Recover forgets what Fail was told.
+// Recover ends the effects of Fail.
 func (f *Fake) Recover() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.failures = nil
 }
 
-// Stop cuts all connections, and refuses further ones until Start is called:
-// what a client sees of a daemon that is killed. Locks are released.
+// Stop cuts all connections, and refuses new ones until Start is called, like a daemon that
+// was killed. Locks are released.
 func (f *Fake) Stop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -172,8 +171,8 @@ func (f *Fake) Start() {
 	f.stopped = false
 }
 
-// LoseLock has the holder of a lock lose it, for a reason: expired, taken_over,
-// refused or released. It reports whether somebody held it.
+// LoseLock takes a lock from its holder, for a reason: expired, taken_over, refused or
+// released. It reports whether the lock was held.
 func (f *Fake) LoseLock(key, reason string) bool {
 	f.mu.Lock()
 	l := f.locks[key]
@@ -215,7 +214,7 @@ func (f *Fake) serve(c *conn) {
 	}
 }
 
-// later is an answer that is waited for.
+// later waits for an answer.
 type later = func() (any, error)
 
 func (c *conn) answer(id uint32, wait later) {
@@ -236,8 +235,7 @@ func (c *conn) answer(id uint32, wait later) {
 	})
 }
 
-// send writes after what is to be written already. It does not wait for the client,
-// which may be busy with us.
+// send queues a write. It does not wait for the client, which may be calling the Fake.
 func (c *conn) send(write func() error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -254,7 +252,7 @@ func (c *conn) writeAll() {
 		write := c.queue[0]
 		c.mu.Unlock()
 		_ = write()
-		_ = c.Flush() // without a client nobody misses it
+		_ = c.Flush() // an error means that the client has gone
 		c.mu.Lock()
 		c.queue = c.queue[1:]
 	}

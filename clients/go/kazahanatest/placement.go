@@ -11,15 +11,15 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// Authority is the Fake's name among the members, of which it is the only one.
+// Authority is the Fake's name as the only member.
 const Authority = "fake:1"
 
-// promise is for how long a check promises an activation.
+// promise is how long a check promises an activation.
 const promise = 3 * time.Second
 
 type actor struct{ kind, identity string }
 
-// placement is the Fake's part that has actors.
+// placement is the Fake's placement of actors.
 type placement struct {
 	executors   []*conn // in the order in which they registered
 	activations map[actor]*activation
@@ -35,20 +35,20 @@ func newPlacement() placement {
 	}
 }
 
-// place is a connection's part of it.
+// place is a connection's part of placement.
 type place struct {
 	kinds  []string
 	lastID uint32
 	asked  map[uint32]func(*wire.Request)
 }
 
-// activation is that of an actor. The Fake's mu guards it.
+// activation is an actor's activation. The Fake's mu guards it.
 type activation struct {
 	actor
 	*kazahana.PlacementRecord
 	holder  *conn
 	leaving bool
-	busy    chan struct{} // closed when the holder has answered; nil: it is not asked
+	busy    chan struct{} // closed when the holder has answered; nil without a request
 	failure *wire.Error
 }
 
@@ -58,9 +58,8 @@ func (a *activation) resolution(now time.Time) kazahana.Resolution {
 	}
 }
 
-// Passivate has the process that an actor lives in passivate it, as a daemon does
-// when nobody has asked for it lately, and waits for that. It reports whether it
-// lived.
+// Passivate makes the actor's process passivate it, as a daemon does with an idle actor,
+// and waits for that. It reports whether the actor was active.
 func (f *Fake) Passivate(kind, identity string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,7 +91,7 @@ func (f *Fake) ask(c *conn, method string, params any, answered func(*wire.Reque
 	c.send(func() error { return c.Request(id, method, params) })
 }
 
-// answered is told a client's answer.
+// answered takes a client's answer.
 func (f *Fake) answered(c *conn, r *wire.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +101,7 @@ func (f *Fake) answered(c *conn, r *wire.Request) {
 	}
 }
 
-// find returns the actor's activation, which it begins if there is none.
+// find returns the actor's activation, and begins one if there is none.
 func (f *Fake) find(key actor) (*activation, error) {
 	if a := f.activations[key]; a != nil {
 		return a, nil
@@ -139,7 +138,7 @@ func (f *Fake) find(key actor) (*activation, error) {
 	return a, nil
 }
 
-// fail ends an activation that was never there.
+// fail ends an activation that did not succeed.
 func (f *Fake) fail(a *activation, cause error) {
 	a.failure = wire.Errorf(wire.CodeActivationFailed, "the activation has failed").With("cause", cause)
 	f.tell("activation_failed", a, cause.Error())
@@ -154,8 +153,8 @@ func (f *Fake) remove(a *activation) {
 	}
 }
 
-// passivate begins to, unless something is under way. What it returns is closed
-// when that is over.
+// passivate begins a passivation, unless a request is under way. The returned channel is
+// closed when that is over.
 func (f *Fake) passivate(a *activation) <-chan struct{} {
 	if a.busy != nil {
 		return a.busy
@@ -178,7 +177,7 @@ func (f *Fake) passivate(a *activation) <-chan struct{} {
 	return a.busy
 }
 
-// endAll is at the end of a connection.
+// endAll ends all activations at the end of a connection.
 func (f *Fake) endAll(c *conn) {
 	f.executors = slices.DeleteFunc(f.executors, func(e *conn) bool { return e == c })
 	delete(f.watchers, c)
@@ -193,7 +192,8 @@ func (f *Fake) endAll(c *conn) {
 	}
 }
 
-// of is what a connection has, or all if that is nil, by kind and identity.
+// of returns the activations of a connection, or all if it is nil, sorted by kind and
+// identity.
 func (f *Fake) of(c *conn) []*activation {
 	all := slices.DeleteFunc(slices.Collect(maps.Values(f.activations)), func(a *activation) bool { return c != nil && a.holder != c })
 	slices.SortFunc(all, func(a, b *activation) int {

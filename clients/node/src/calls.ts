@@ -8,14 +8,14 @@ import type { PlacementEventOptions, PlacementEvents } from './events.js';
 import type { Executor, PlacementSnapshot, PlacementSnapshotOptions, RegisterOptions, Resolution, ResolveOptions } from './placement.js';
 
 export interface CallOptions {
-  /** The longest that the call may take, in milliseconds, over all its attempts: 1 to 3,600,000. Default: the client's. */
+  /** Time limit of the call over all its attempts, in milliseconds: 1 to 3,600,000. Default: the client's. */
   timeout?: number | undefined;
   /** Ends the call: it rejects with the signal's reason. */
   signal?: AbortSignal | undefined;
 }
 
 export interface ServiceOptions extends CallOptions {
-  /** The daemon's service (stream of IDs) that is meant. Default: the client's, else the daemon's. */
+  /** The daemon's service (stream of IDs). Default: the client's, else the daemon's. */
   service?: string | undefined;
 }
 
@@ -25,14 +25,14 @@ export interface IdOptions extends ServiceOptions {
    * `string`: decimal. `external`: the 11 characters of an external ID, with the service's secret.
    */
   format?: 'int' | 'number' | 'string' | 'external' | undefined;
-  /** Fail rather than give a fallback ID, which the daemon makes while it has no lease. */
+  /** Fail instead of returning a fallback ID, which the daemon makes while it has no lease. */
   regularOnly?: boolean | undefined;
 }
 type TextOptions = IdOptions & { format: 'string' | 'external' };
 type NumberOptions = IdOptions & { format: 'number' };
 type IntOptions = IdOptions & { format?: 'int' | undefined };
 
-/** An ID in one of its spellings. A number is right below 2^53 only: what may be rounded is refused. */
+/** An ID in one of its forms. A number must be below 2^53: numbers that may be rounded are refused. */
 export type Id = bigint | number | string;
 
 export interface SequenceOptions extends CallOptions {
@@ -40,7 +40,7 @@ export interface SequenceOptions extends CallOptions {
   requestId?: string | undefined;
 }
 
-/** What an ID tells. Times are Unix milliseconds. */
+/** The content of an ID. Times are Unix milliseconds. */
 export interface Inspection {
   id: bigint;
   external: string;
@@ -63,7 +63,7 @@ export interface ServiceStatus {
   [key: string]: unknown;
 }
 
-/** What `kazahanad status --json` prints, in camelCase. Newer daemons tell more. */
+/** The output of `kazahanad status --json`, in camelCase. Newer daemons have more fields. */
 export interface Status {
   version: string;
   features: string[];
@@ -77,11 +77,11 @@ export interface Status {
 
 const MAX_TIMEOUT_MS = 3_600_000;
 const MAX_WAIT_MS = 600_000;
-/** The daemon is told to give up this share of the timeout, at most so many milliseconds, earlier: its error tells more than ours. */
+/** The daemon's time limit is shorter than the call's by this share, and a few milliseconds at most: its error says more than ours. */
 const MARGIN = 0.05;
 const MAX_MARGIN_MS = 100;
 
-/** How long the daemon may take, given what is left. */
+/** The daemon's time limit, for the remaining milliseconds. */
 export function daemonTimeout(remaining: number): number {
   return Math.max(Math.floor(remaining - Math.min(remaining * MARGIN, MAX_MARGIN_MS)), 0);
 }
@@ -91,7 +91,7 @@ export function checkTimeout(ms: number, name = 'timeout'): number {
   return ms;
 }
 
-/** Everything that can be asked of a daemon; Client asks a real one, FakeClient of kazahana/testing itself. */
+/** All calls of a daemon. Client calls a real one, FakeClient of kazahana/testing a fake one. */
 export abstract class Calls {
   readonly timeout: number;
   readonly service: string | undefined;
@@ -101,7 +101,7 @@ export abstract class Calls {
     this.service = options.service;
   }
 
-  /** Sends a request. `params` gets the milliseconds that are left. */
+  /** Sends a request. `params` gets the remaining milliseconds. */
   protected abstract request(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value>;
 
   abstract close(): Promise<void>;
@@ -141,7 +141,7 @@ export abstract class Calls {
     return { service, format, regular_only: regularOnly, timeout_ms: daemonTimeout(remaining) };
   }
 
-  /** Explains an ID: an integer, or a string that is decimal, hexadecimal after 0x, or external. */
+  /** Explains an ID: an integer, or a string that is decimal, hexadecimal with 0x, or external. */
   async inspect(id: Id, options: ServiceOptions = {}): Promise<Inspection> {
     const found = camelCase(await this.call('Inspect', [exact(id)], options, true)) as Record<string, Value>;
     return { ...found, id: integer(found['id']!) } as Inspection;
@@ -158,12 +158,12 @@ export abstract class Calls {
     return integers(await this.call('Bounds', params, options, true)) as [bigint, bigint];
   }
 
-  /** The external spelling, with the service's secret, which the daemon knows. */
+  /** The external ID, made with the service's secret, which the daemon knows. */
   async toExternal(id: Id, options: ServiceOptions = {}): Promise<string> {
     return text(await this.call('ToExternal', [exact(id)], options, true));
   }
 
-  /** The ID behind an external spelling. With `latest`, IDs from after that time are refused: almost every forged one. */
+  /** The ID of an external ID. With `latest`, IDs with a later time are refused, and so almost every forged one. */
   async toInternal(external: string, options: ServiceOptions & { latest?: Date | number | undefined } = {}): Promise<bigint> {
     const { latest, service = this.service } = options;
     const latest_ms = latest === undefined ? undefined : Math.floor(Number(latest));
@@ -195,28 +195,28 @@ export abstract class Calls {
     return integers(await this.call('Sequence.NextBatch', params, options));
   }
 
-  /** Takes a lock, which `await using` or release() gives back. It rejects with LockHeldError while somebody else has it. */
+  /** Takes a lock, which `await using` or release() gives back. It rejects with LockHeldError if another owner has it. */
   abstract lock(key: string, options?: LockOptions): Promise<Lock>;
 
-  /** Says where an identity lives. What lives nowhere is activated, by a process that has registered for its kind, on the host that it belongs to. */
+  /** Returns where an identity lives. If it is not active, a process on its host that has registered for its kind activates it. */
   async resolve(kind: string, identity: string, options: ResolveOptions = {}): Promise<Resolution> {
     const { wait = 10_000, timeout = this.timeout, signal } = options;
     checkTimeout(timeout);
     if (!(wait >= 0 && wait <= MAX_WAIT_MS)) throw new InvalidParamsError(`wait of ${wait}: 0 to ${MAX_WAIT_MS} milliseconds are right`);
-    // A repeated request waits for what is left.
+    // A repeated request waits for the remaining time.
     const params = (remaining: number) => [kind, identity, { wait_ms: Math.floor(Math.min(Math.max(remaining - timeout, 0), wait)) }];
     const found = await this.request('Placement.Resolve', params, { timeout: Math.min(wait + timeout, MAX_TIMEOUT_MS), signal });
     const resolution = withTokens(found) as Omit<Resolution, 'isLocal'>;
     return { ...resolution, isLocal: resolution.locality === 'local' };
   }
 
-  /** Offers this process to activate identities of some kinds. It resolves when the daemon knows. */
+  /** Registers this process to activate identities of some kinds. It resolves when the daemon has accepted that. */
   abstract register(options: RegisterOptions): Promise<Executor>;
 
-  /** Tells what happens to activations on this host, from now on. */
+  /** Events of activations on this host, from now on. */
   abstract placementEvents(options?: PlacementEventOptions): PlacementEvents;
 
-  /** Tells the members and what is active on this host; with `kind` and `identity`, only of that one, and what the store has of it. */
+  /** The members, and the activations on this host; with `kind` and `identity` only that one, with its record in the store. */
   async placementSnapshot(options: PlacementSnapshotOptions = {}): Promise<PlacementSnapshot> {
     const { after, limit, kind, identity } = options;
     return withTokens(await this.call('Placement.Snapshot', [{ after, limit, kind, identity }], options)) as PlacementSnapshot;
@@ -233,7 +233,7 @@ export abstract class Calls {
   }
 }
 
-/** A request as a channel sends it. */
+/** A request for a channel. */
 export function body(method: string, params: (remaining: number) => unknown[]): Body {
   return (remaining) => encodeCall(method, params(remaining));
 }
@@ -248,13 +248,13 @@ function reader({ format }: IdOptions): (value: Value) => Id {
   return format === 'number' ? (value) => numeric(integer(value)) : format === 'string' || format === 'external' ? text : integer;
 }
 
-/** The ID as a number, which has room for 53 bits. */
+/** The ID as a number of at most 53 bits. */
 export function numeric(id: bigint): number {
   if (id <= Number.MAX_SAFE_INTEGER) return Number(id);
   throw new InvalidParamsError(`a number would round the ID ${id}: format 'number' needs a daemon whose layout is js`);
 }
 
-/** An ID as it is sent. */
+/** An ID in its form on the wire. */
 function exact(id: Id): bigint | string {
   if (typeof id !== 'number') return id;
   if (Number.isSafeInteger(id)) return BigInt(id);
@@ -266,7 +266,7 @@ export function text(value: Value): string {
   throw new ProtocolError(`the daemon answered with ${typeof value} where a string is due`);
 }
 
-/** An array of integers, as it was decoded wherever that is possible. */
+/** Reads an array of integers, if possible without a copy. */
 export function integers(values: Value): bigint[] {
   return Array.isArray(values) && values.every((value) => typeof value === 'bigint') ? values : list(values, integer);
 }
@@ -276,7 +276,7 @@ export function list<T>(values: Value, read: (value: Value) => T): T[] {
   throw new ProtocolError(`the daemon answered with ${typeof values} where an array is due`);
 }
 
-/** Spells the keys of maps, at every level, as JavaScript does: `machine_id` becomes `machineId`. Some are to be bigints. */
+/** Converts the keys of maps, at every level, to camelCase: `machine_id` becomes `machineId`. The values of some become bigints. */
 export function camelCase(value: Value, bigints?: ReadonlySet<string>): Value {
   if (Array.isArray(value)) return value.map((element) => camelCase(element, bigints));
   if (value === null || typeof value !== 'object' || value instanceof Uint8Array) return value;

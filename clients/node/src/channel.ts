@@ -9,15 +9,15 @@ import type { Value } from './msgpack.js';
 import { Protocol, type Receiver } from './protocol.js';
 import { findSocket, isHopeless, unavailable } from './socket.js';
 
-/** How long the first connection is tried for: a daemon that is being started beside this process gets its time, a missing one is told soon. */
+/** How long to try the first connection: enough for a daemon that is starting, and short enough to report a missing one soon. */
 export const FIRST_CONNECT_MS = 1000;
 const BACKOFF_MS = 5;
 const MAX_BACKOFF_MS = 200;
 const READ_BUFFER = 64 << 10;
-/** Deadlines are looked at together, at most this often. */
+/** All deadlines are checked together, at most this often. */
 const SWEEP_MS = 4;
 
-/** Somebody who waits, until a deadline. Whoever ends the wait calls Channel.finish first, and does nothing if that returns false. */
+/** A wait until a deadline. To end it, call Channel.finish first, and do nothing if that returns false. */
 export class Waiter<T> {
   readonly promise: Promise<T>;
   readonly deadline: number;
@@ -39,10 +39,10 @@ export class Waiter<T> {
   }
 }
 
-/** A waiter of whatever type: it can be told of a failure. */
+/** A waiter of any type: it can only fail. */
 type Waiting = Omit<Waiter<unknown>, 'promise' | 'resolve'>;
 
-/** Encodes a request of which so many milliseconds are left. */
+/** Encodes a request, for the remaining milliseconds. */
 export type Body = (remaining: number) => Uint8Array;
 
 class Call extends Waiter<Value> {
@@ -99,7 +99,7 @@ class Connection implements Receiver<Call> {
     if (bytes.length > 0) this.socket.write(bytes);
   }
 
-  /** Sends nothing more, and closes when everything is answered. */
+  /** Sends nothing more, and closes after the last answer. */
   retire(): void {
     this.isRetired = true;
     if (this.protocol.pending === 0) this.socket.destroy();
@@ -128,7 +128,7 @@ class Connection implements Receiver<Call> {
   }
 
   answered(call: Call, error: KazahanaError | null, result: Value): void {
-    // Whom the daemon turns away it tells once, and then closes.
+    // A daemon that turns a client away sends one error and closes.
     this.refusal = error instanceof PermissionDeniedError || error instanceof OverloadedError ? error : undefined;
     this.listener.answered(call, error, result);
   }
@@ -150,13 +150,13 @@ class Connection implements Receiver<Call> {
 }
 
 /**
- * Calls over one connection at a time. The calls of a tick share a write. A lost connection is replaced, and the calls that were under way
- * are sent again: every method that this package calls may be repeated.
+ * Calls over one connection at a time. The calls of a tick share a write. After a loss it makes a new connection and repeats the calls
+ * under way: every method that this package calls may be repeated.
  */
 export class Channel implements Listener {
   /** Called with each notification. */
   onNotification: ((method: string, params: Value) => void) | undefined;
-  /** Called with each request of the daemon, which only asks who has registered. */
+  /** Called with each request of the daemon, which it sends only after a registration. */
   onRequest: ((method: string, params: Value, answer: Answer) => void) | undefined;
   private connection: Connection | undefined;
   private readonly retiring = new Set<Connection>();
@@ -165,7 +165,7 @@ export class Channel implements Listener {
   private isFlushing = false;
   private onLoss: ((error: KazahanaError) => void) | undefined; // set: the connection is not replaced
   private closedBy: KazahanaError | undefined;
-  /** Reports whether there ever was a daemon. */
+  /** Whether a daemon was ever reached. */
   wasConnected = false;
   private failingSince: number | undefined;
   private lastFailure: DaemonUnavailableError | undefined;
@@ -174,7 +174,7 @@ export class Channel implements Listener {
   private sweeper: NodeJS.Timeout | undefined;
   private sweepAt = Infinity;
 
-  /** One that is kept keeps the process alive until it is closed, any other only while somebody waits. */
+  /** A kept channel keeps the process alive until it is closed, any other only during calls. */
   constructor(
     private readonly socket: string | undefined,
     private readonly isKept = false,
@@ -190,7 +190,7 @@ export class Channel implements Listener {
     return call.promise;
   }
 
-  /** Counts a waiter's time, and keeps the process alive meanwhile. It reports false if the wait is over already. */
+  /** Watches a waiter's deadline, and keeps the process alive meanwhile. It returns false if the wait is over already. */
   wait(waiter: Waiting): boolean {
     const { signal } = waiter;
     if (this.closedBy || signal?.aborted) {
@@ -199,7 +199,7 @@ export class Channel implements Listener {
       return false;
     }
     if (signal) {
-      setMaxListeners(0, signal); // one signal may end many calls: that is no leak
+      setMaxListeners(0, signal); // one signal may end many calls, which is not a leak
       waiter.onAbort = () => this.fail(waiter, signal.reason);
       signal.addEventListener('abort', waiter.onAbort, { once: true });
     }
@@ -209,7 +209,7 @@ export class Channel implements Listener {
     return true;
   }
 
-  /** Ends a wait, and reports whether it had not ended before. */
+  /** Ends a wait, and returns whether it had not ended before. */
   finish(waiter: Waiting): boolean {
     if (waiter.done) return false;
     waiter.done = true;
@@ -219,13 +219,13 @@ export class Channel implements Listener {
     return true;
   }
 
-  /** From now on, or else from the first connection on, a lost connection ends the channel, and is told. */
+  /** From now on, or from the first connection on, a lost connection ends the channel and calls onLoss. */
   pin(onLoss: (error: KazahanaError) => void): void {
     this.onLoss = onLoss;
     if (this.wasConnected && !this.connection?.isOpen) this.close(this.lastFailure ?? new DaemonUnavailableError('the connection to the daemon was lost'));
   }
 
-  /** Fails what waits and lets go of the connection. */
+  /** Fails all waiting calls and closes the connection. */
   close(reason: KazahanaError = new ClientClosedError('the client is closed')): void {
     if (this.closedBy) return;
     this.closedBy = reason;
@@ -254,7 +254,7 @@ export class Channel implements Listener {
   private sweepBy(deadline: number): void {
     clearTimeout(this.sweeper);
     this.sweepAt = deadline;
-    // A socket or a retry keeps the process alive while somebody waits.
+    // A socket or a retry keeps the process alive during calls.
     this.sweeper = setTimeout(() => this.sweep(), Math.max(Math.ceil(deadline - performance.now()), 1)).unref();
   }
 
@@ -332,7 +332,7 @@ export class Channel implements Listener {
     this.onRequest?.(method, params, answer);
   }
 
-  /** The daemon is stopping: what it has begun it still answers, the rest goes to the next one. */
+  /** Repeats the call elsewhere: a stopping daemon still answers calls that it has begun, and refuses the others. */
   private askAgain(call: Call): void {
     const { connection } = call;
     this.queue.push(call);
@@ -358,7 +358,7 @@ export class Channel implements Listener {
     else this.disconnected(failure);
   }
 
-  /** Decides what becomes of those who wait, and tries again while it makes sense. */
+  /** Fails the waiting calls, or tries to connect again while that makes sense. */
   private disconnected(failure: DaemonUnavailableError): void {
     const now = performance.now();
     this.failingSince ??= now;

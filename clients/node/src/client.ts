@@ -11,21 +11,21 @@ import { encodeCall } from './protocol.js';
 import { socketPath } from './socket.js';
 
 export interface ClientOptions {
-  /** Path of the daemon's socket, or a unix:/// URI. Default: KAZAHANA_SOCKET, else the first that exists of the usual places. */
+  /** Path of the daemon's socket, or a unix:/// URI. Default: KAZAHANA_SOCKET, else the first of the usual places that exists. */
   socket?: string | undefined;
-  /** The daemon's service that is meant where a call names none. Default: the daemon's. */
+  /** The service of calls that name none. Default: the daemon's. */
   service?: string | undefined;
-  /** Milliseconds that a call may take: 1 to 3,600,000. Default 10,000. */
+  /** Time limit of a call in milliseconds: 1 to 3,600,000. Default 10,000. */
   timeout?: number | undefined;
-  /** Fetch so many IDs at once and hand them out from memory: 0 to 65,536. Default 0: every call asks the daemon. */
+  /** Number of IDs to fetch at once and hand out from memory: 0 to 65,536. Default 0: every call asks the daemon. */
   prefetch?: number | undefined;
   /** Milliseconds after which a prefetched ID is thrown away, since an old ID sorts wrongly. Default 50. */
   maxAge?: number | undefined;
 }
 
 /**
- * A client of the kazahana daemon of this host. It connects with the first call, connects again whenever it has to, and never keeps an
- * otherwise finished process alive. One client serves any number of concurrent calls.
+ * A client of the kazahana daemon of this host. It connects at the first call, and again after a loss, and never keeps an otherwise
+ * finished process alive. One client serves any number of concurrent calls.
  */
 export class Client extends Calls {
   private readonly socket: string | undefined;
@@ -53,14 +53,14 @@ export class Client extends Calls {
     }
   }
 
-  /** A request with the client's own options, which is encoded once for as long as almost no time has passed. */
+  /** A request with the client's own options. Its encoding is reused while almost no time has passed. */
   private frequent(method: string, params: unknown[]): Body {
     const encoded = (remaining: number) => encodeCall(method, [...params, this.idParams({}, remaining)]);
     const whole = encoded(this.timeout);
     return (remaining) => (this.timeout - remaining < 1 ? whole : encoded(remaining));
   }
 
-  // async: what is wrong with the options rejects.
+  // async, so that invalid options reject.
   protected async request(method: string, params: (remaining: number) => unknown[], options: CallOptions): Promise<Value> {
     const { timeout = this.timeout, signal } = options;
     return this.channel.call(body(method, params), checkTimeout(timeout), signal);
@@ -117,7 +117,7 @@ export class Client extends Calls {
     return watch({ ...options, timeout: options.timeout ?? this.timeout }, this.socket);
   }
 
-  /** Fails the calls under way with ClientClosedError and closes the connection. Locks, executors and events have their own, and live on. */
+  /** Fails the calls under way with ClientClosedError and closes the connection. Locks, executors and events have connections of their own. */
   close(): Promise<void> {
     this.channel.close();
     this.prefetcher?.drop();

@@ -1,8 +1,8 @@
-/** What every error of this package carries beside its message. */
+/** The fields of every error of this package besides its message. */
 export interface ErrorInfo {
-  /** Stable name of what went wrong, for programs; each class has its own by default. */
+  /** Stable code of the error, for programs; each class has its own by default. */
   code?: string;
-  /** Facts that the daemon added, as text, under its own names (`backward_ms`). */
+  /** Facts from the daemon, as text, by its own names (`backward_ms`). */
   details?: Readonly<Record<string, string>>;
   cause?: unknown;
 }
@@ -20,7 +20,7 @@ export class KazahanaError extends Error {
     this.details = info.details ?? {};
   }
 
-  /** A detail as a number; NaN if the daemon did not tell it. */
+  /** A detail as a number; NaN if it is missing. */
   protected number(key: string): number {
     return Number(this.details[key] ?? NaN);
   }
@@ -56,7 +56,7 @@ export class UnknownServiceError extends KazahanaError {
 export class UnknownMethodError extends KazahanaError {
   static override readonly code = 'UNKNOWN_METHOD';
 }
-/** An argument is wrong; the message says what would be right. */
+/** An argument is wrong; the message says what is allowed. */
 export class InvalidParamsError extends KazahanaError {
   static override readonly code = 'INVALID_PARAMS';
 }
@@ -75,7 +75,7 @@ export class OverloadedError extends KazahanaError {
 export class ShuttingDownError extends KazahanaError {
   static override readonly code = 'SHUTTING_DOWN';
 }
-/** Somebody else holds the lock. */
+/** Another owner holds the lock. */
 export class LockHeldError extends KazahanaError {
   static override readonly code = 'LOCK_HELD';
   readonly retryAfterMs = this.number('retry_after_ms');
@@ -95,7 +95,7 @@ export class LockFencedError extends KazahanaError {
   static override readonly code = 'LOCK_FENCED';
   readonly untilMs = this.number('until_ms');
 }
-/** A lock that was held is not any more: the reason of its `lost` signal. */
+/** A lock was lost while it was held: the reason of its `lost` signal. */
 export class LockLostError extends KazahanaError {
   static override readonly code = 'LOCK_LOST';
 }
@@ -120,7 +120,7 @@ export class NoStoreError extends KazahanaError {
 export class RequestIdReusedError extends KazahanaError {
   static override readonly code = 'REQUEST_ID_REUSED';
 }
-/** The daemon has no part in placement yet, or any more: `state` says which, `off` that it is not configured to. */
+/** The daemon places no actors now; `state` is `off` (not configured), `stopped`, `not_ready` or `client`. */
 export class PlacementNotReadyError extends KazahanaError {
   static override readonly code = 'PLACEMENT_NOT_READY';
   readonly state: string | undefined = this.details['state'];
@@ -129,7 +129,7 @@ export class PlacementNotReadyError extends KazahanaError {
 export class PlacementPendingError extends KazahanaError {
   static override readonly code = 'PLACEMENT_PENDING';
 }
-/** No process of the host has activated the identity; `cause` is what it said, or that none has registered for the kind. */
+/** No process of the host could activate the identity; `cause` is the process's error, or that none has registered for the kind. */
 export class ActivationFailedError extends KazahanaError {
   static override readonly code = 'ACTIVATION_FAILED';
 }
@@ -146,7 +146,7 @@ export class WatchEndedError extends KazahanaError {
 export class DaemonUnavailableError extends KazahanaError {
   static override readonly code = 'DAEMON_UNAVAILABLE';
 }
-/** What came from the socket is not what a kazahana daemon sends. */
+/** The peer is not a kazahana daemon. */
 export class ProtocolError extends KazahanaError {
   static override readonly code = 'PROTOCOL_ERROR';
 }
@@ -175,7 +175,7 @@ export function errorFromText(text: string): KazahanaError {
   return new type(message, { code, details, cause: details['cause'] });
 }
 
-/** A longer text is no text of a daemon: its details are not looked for. */
+/** A longer text is not from a daemon: its details are not parsed. */
 const MAX_TEXT = 64 << 10;
 
 /** Reads the longest tail of the text that consists of details, in one pass. */
@@ -202,7 +202,7 @@ function parseDetails(text: string): Record<string, string> {
 
 const ESCAPES: Record<string, string> = { a: '\x07', b: '\b', f: '\f', n: '\n', r: '\r', t: '\t', v: '\v' };
 
-/** Undoes the escapes of a Go string, in which the daemon quotes. */
+/** Undoes the escapes of a Go string, with which the daemon quotes values. */
 function unquote(quoted: string): string {
   return quoted.replace(/\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(.))/g, (_, x: string | undefined, u: string | undefined, U: string | undefined, plain: string) => {
     const hex = x ?? u ?? U;

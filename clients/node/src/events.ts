@@ -12,24 +12,23 @@ export interface PlacementEvent {
   pid: string;
   version: bigint;
   token: bigint;
-  /** Why, where there is a reason. */
+  /** The reason, or ''. */
   reason: string;
   /** When the daemon saw it, in Unix ms. */
   observedMs: number;
 }
 
 export interface PlacementEventOptions extends CallOptions {
-  /** Which ones. Default: all but `resolved`, of which there is one for each resolve. */
+  /** The wanted events. Default: all but `resolved`, which comes for each resolve. */
   events?: readonly PlacementEventName[] | undefined;
 }
 
 /**
- * What happens on this host, from `ready` on, in order. Where events are missing it throws a WatchEndedError: when the connection is
- * lost, when the daemon stops, and when whoever takes the events is too slow. It keeps the process alive until then, or until it is
- * returned from, as `break` does.
+ * The events on this host, from `ready` on, in order. If events may be missing it throws a WatchEndedError: when the connection is lost,
+ * when the daemon stops, and when events are not read in time. It keeps the process alive until then, or until `break` or return().
  */
 export interface PlacementEvents extends AsyncIterableIterator<PlacementEvent> {
-  /** Resolves when the daemon has begun to tell. */
+  /** Resolves when the daemon has begun to send events. */
   readonly ready: Promise<void>;
 }
 
@@ -41,7 +40,7 @@ interface Taker {
   reject(error: unknown): void;
 }
 
-/** Events between those who tell and those who take them. */
+/** Queue between the connection and the iteration. */
 export class EventQueue implements AsyncIterableIterator<PlacementEvent> {
   private readonly events: PlacementEvent[] = [];
   private readonly takers: Taker[] = [];
@@ -66,7 +65,7 @@ export class EventQueue implements AsyncIterableIterator<PlacementEvent> {
     else this.end({ error: ended('too_slow') });
   }
 
-  /** Nothing more comes. What is here can still be taken, and then the failure. */
+  /** No more events come. Queued ones can still be taken, and then the failure. */
   end(failure?: { error: unknown }): void {
     if (this.isOver) return;
     this.isOver = true;
@@ -105,7 +104,7 @@ export class EventQueue implements AsyncIterableIterator<PlacementEvent> {
   }
 }
 
-/** Has the daemon tell its events by a connection of its own. */
+/** Subscribes to the daemon's events on a connection of its own. */
 export function watch(options: PlacementEventOptions & { timeout: number }, socket: string | undefined): PlacementEvents {
   const { events, signal, timeout } = options;
   checkTimeout(timeout);
@@ -125,7 +124,7 @@ export function watch(options: PlacementEventOptions & { timeout: number }, sock
       throw error;
     },
   );
-  ready.catch(() => undefined); // whoever takes the events hears of it as well
+  ready.catch(() => undefined); // the iteration throws the same error
   return Object.assign(queue, { ready });
 }
 

@@ -11,7 +11,7 @@ const BACKOFF_MS = 5;
 const MAX_BACKOFF_MS = 1000;
 const MAX_ERROR_TEXT = 1000;
 
-/** Registers this process as an executor, by a connection of its own. */
+/** Registers this process as an executor, on a connection of its own. */
 export async function register(options: RegisterOptions & { timeout: number }, socket: string | undefined): Promise<Executor> {
   for (const name of ['activate', 'passivate'] as const) {
     if (typeof options[name] !== 'function') throw new InvalidParamsError(`${name} must be a function`);
@@ -22,7 +22,7 @@ export async function register(options: RegisterOptions & { timeout: number }, s
   return executor;
 }
 
-/** A registered connection. What was activated by it ends with it. */
+/** A registered connection. Its activations end with it. */
 class Session implements Source {
   isOver = false;
   readonly channel: Channel;
@@ -68,7 +68,7 @@ class ConnectedExecutor implements Executor {
   private readonly timeout: number;
   private readonly host: Host;
   private readonly ending = new AbortController();
-  private session!: Session; // the last that was registered
+  private session!: Session; // the last registered one
   private closing: Promise<void> | undefined;
 
   constructor(
@@ -84,7 +84,7 @@ class ConnectedExecutor implements Executor {
     return this.host.activations;
   }
 
-  /** Registers for the first time. A daemon that is being restarted meanwhile gets the timeout. */
+  /** Registers for the first time. If the daemon is restarting, it waits up to the timeout. */
   async begin(timeout: number, signal: AbortSignal | undefined): Promise<void> {
     const end = performance.now() + timeout;
     const left = () => Math.max(end - performance.now(), 1);
@@ -105,7 +105,7 @@ class ConnectedExecutor implements Executor {
   private async end(): Promise<void> {
     this.ending.abort();
     const { channel } = this.session;
-    // The daemon passivates everything before it answers. Without an answer closing the channel ends what is left.
+    // The daemon passivates everything before it answers. Without an answer, closing the channel ends the rest.
     await channel.call(body('Placement.Unregister', () => []), this.timeout).catch(() => undefined);
     channel.close();
   }
@@ -127,7 +127,7 @@ class ConnectedExecutor implements Executor {
     }
   }
 
-  /** Tries until it is registered, or the error is one that does not pass. */
+  /** Tries until it is registered, or an error is final. */
   private async register(left: () => number, passes: (error: unknown, wasConnected: boolean) => boolean, signal: AbortSignal | undefined): Promise<void> {
     for (let pause = BACKOFF_MS; ; pause = Math.min(2 * pause, MAX_BACKOFF_MS)) {
       const session = new Session(this.socket, this.timeout, this.host);
@@ -140,7 +140,7 @@ class ConnectedExecutor implements Executor {
         session.channel.close();
         if (signal?.aborted || !passes(error, session.channel.wasConnected)) throw error;
       }
-      // An abort is told by the next attempt.
+      // After an abort the next attempt throws.
       await delay(pause * (0.5 + Math.random() / 2), undefined, { ...(signal && { signal }) }).catch(() => undefined);
     }
   }

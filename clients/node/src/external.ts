@@ -15,8 +15,8 @@ const XTEA_CYCLES = 32;
 const XTEA_DELTA = 0x9e3779b9;
 
 /**
- * Turns IDs into the spelling that is shown to the outside, and back: 64 bits, permuted, as 11 characters of base64url.
- * It asks no daemon. Whoever learns the secret can decode every external ID.
+ * Turns IDs into external IDs and back, without a daemon: 64 bits, permuted, as 11 characters of base64url.
+ * Anyone who knows the secret can decode every external ID.
  */
 export class ExternalCodec {
   private key: Uint32Array | undefined;
@@ -28,14 +28,14 @@ export class ExternalCodec {
     this.key = Uint32Array.from([0, 4, 8, 12], (at) => key.getUint32(at));
   }
 
-  /** The codec without a secret. It hides the sequence from a casual look; it is not encryption, and anyone can undo it. */
+  /** The codec without a secret. It hides the sequence from a casual look; it is not encryption, and anyone can decode its external IDs. */
   static plain(): ExternalCodec {
     const codec = new ExternalCodec('none');
     codec.key = undefined;
     return codec;
   }
 
-  /** Spells an ID: 0 to 2^63 - 1. */
+  /** Returns the external ID of an ID from 0 to 2^63 - 1. */
   encode(id: bigint): string {
     if (typeof id !== 'bigint' || id < 0n || id >> 63n) throw new InvalidParamsError(`${String(id)} is no ID: those are bigints from 0 to 2^63 - 1`);
     const bytes = Buffer.allocUnsafe(8);
@@ -43,7 +43,7 @@ export class ExternalCodec {
     return bytes.toString('base64url');
   }
 
-  /** Undoes encode. It throws InvalidExternalIdError for a string that encode cannot have made; about half of all forged strings pass. */
+  /** Returns the ID. It throws InvalidExternalIdError for a string that encode cannot have made; about half of all forged strings pass. */
   decode(external: string): bigint {
     const wrong = (why: string) => new InvalidExternalIdError(`${JSON.stringify(String(external).slice(0, 64))} is not an external ID: ${why}`);
     if (typeof external !== 'string' || external.length !== LENGTH) throw wrong(`${LENGTH} characters are right`);

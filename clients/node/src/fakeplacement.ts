@@ -19,7 +19,7 @@ interface Placed {
   pid: string;
 }
 
-/** The placement of one host, without daemon: its executors are this process's. */
+/** The placement of one host without a daemon: its executors are in this process. */
 export class FakePlacement {
   private readonly executors = new Set<FakeExecutor>();
   private readonly active = new Map<string, Placed>();
@@ -111,7 +111,7 @@ export class FakePlacement {
     this.tell('passivated', details, pid, reason);
   }
 
-  /** Looks like a daemon that died and came again: what was active has ended, and the executors have registered again. */
+  /** Acts like a daemon that was killed and restarted: all activations end, and the executors register again. */
   restart(): void {
     this.active.clear();
     for (const { queue } of [...this.watchers]) queue.end({ error: new DaemonUnavailableError('the connection to the daemon was lost') });

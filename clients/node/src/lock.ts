@@ -6,9 +6,9 @@ import { KazahanaError, LockExpiredError, LockLostError, LockNotFoundError, Lock
 import type { Value } from './msgpack.js';
 
 export interface LockOptions extends CallOptions {
-  /** Milliseconds that the lock outlives a holder that is gone without a word. Default 30,000. */
+  /** Milliseconds for which the lock stays taken after a crash of its holder. Default 30,000. */
   ttl?: number | undefined;
-  /** Milliseconds to wait for a lock that somebody else holds. Default 0: LockHeldError at once. `timeout` comes on top. */
+  /** Milliseconds to wait while another owner holds the lock. Default 0: LockHeldError at once. `timeout` comes on top. */
   wait?: number | undefined;
   /**
    * `connection`, the default: the daemon renews the lock while this process keeps a connection of its own for it, and releases it when
@@ -20,7 +20,7 @@ export interface LockOptions extends CallOptions {
 /** A lock that this process holds, until release() or `lost`. */
 export interface Lock extends AsyncDisposable {
   readonly key: string;
-  /** The fencing token: greater than that of every earlier holder. Give it to whatever the lock protects, to refuse late writers. */
+  /** The fencing token: greater than that of every earlier holder. Send it to the resource that the lock protects, to refuse late writers. */
   readonly token: bigint;
   readonly leaseId: string;
   readonly ownerId: string;
@@ -28,7 +28,7 @@ export interface Lock extends AsyncDisposable {
   readonly lost: AbortSignal;
   /** Makes the lock last another ttl from now. Only needed with `hold: 'none'`. */
   renew(ttl?: number): Promise<void>;
-  /** Gives the lock back. It resolves as well if the lock was lost: `lost` tells. */
+  /** Gives the lock back. It also resolves if the lock was lost: check `lost`. */
   release(): Promise<void>;
 }
 
@@ -40,7 +40,7 @@ interface Lease {
   expiresInMs: number;
 }
 
-/** Of the ttl: how often a held lock is looked at, and how soon again when that failed. */
+/** Parts of the ttl: how often a held lock is checked, and how soon again after a failure. */
 const CHECK = 1 / 3;
 const RETRY = 1 / 10;
 
@@ -62,7 +62,7 @@ export async function acquire(key: string, options: LockOptions & { timeout: num
   };
   try {
     const taken = await take(randomUUID()).catch((error: unknown) => {
-      // A first attempt was granted, and released with the connection it came by.
+      // A first attempt was granted, and released with its connection.
       if (error instanceof RequestIdReusedError) return take(randomUUID());
       throw error;
     });
@@ -108,7 +108,7 @@ class HeldLock implements Lock {
     return this.losing.signal;
   }
 
-  /** Learns how long the lock lives (the acquire may have waited), and asks to be told of its loss. */
+  /** Gets the remaining time of the lock (the acquire may have waited), and subscribes to its loss. */
   async begin(timeout: number, signal: AbortSignal | undefined): Promise<void> {
     await this.ask(this.isOwn ? 'Lock.Watch' : 'Lock.Get', this.isOwn ? { lease_id: this.leaseId } : undefined, timeout, signal);
     this.checkIn(this.ttl * CHECK);
@@ -137,14 +137,14 @@ class HeldLock implements Lock {
       await this.channel.call(body('Lock.Release', () => params), Math.max(Math.min(this.until - performance.now(), this.ttl), 1000));
     } catch (error) {
       if (isGone(error)) this.lose(error.message, error);
-      // A connection that is gone has released the lock, or shortly its ttl does.
+      // The end of the connection has released the lock, or its ttl will.
       else if (!this.isOwn) throw error;
     } finally {
       if (this.isOwn) this.channel.close();
     }
   }
 
-  /** Calls a method that answers with the lock, and notes until when it certainly lives: counted from before the request was sent. */
+  /** Calls a method that answers with the lock, and notes the lock's earliest end, counted from before the request. */
   private async ask(method: string, options: object | undefined, timeout: number, signal?: AbortSignal): Promise<void> {
     const sent = performance.now();
     const params = options ? [this.key, options] : [this.key];
@@ -161,7 +161,7 @@ class HeldLock implements Lock {
     this.lost.throwIfAborted();
   }
 
-  /** Looks after the lock: one that is renewed by the daemon is checked, any other one ends at its time. */
+  /** Checks a lock that the daemon renews; any other lock ends at its time. */
   private checkIn(pause: number): void {
     clearTimeout(this.timer);
     if (this.lost.aborted || this.releasing) return;
@@ -173,7 +173,7 @@ class HeldLock implements Lock {
   }
 
   private async check(): Promise<void> {
-    // Whoever was kept from running for long still learns whether the daemon has renewed meanwhile.
+    // After a long pause of this process, still ask whether the daemon has renewed the lock.
     const left = this.until - performance.now();
     try {
       await this.ask('Lock.Get', undefined, left > 0 ? Math.max(Math.min(left, this.ttl * CHECK), 1) : this.ttl * CHECK);
@@ -192,7 +192,7 @@ class HeldLock implements Lock {
   }
 }
 
-/** Reports whether the error says that the lock is not ours any more. */
+/** Reports whether the error means that the lock is lost. */
 function isGone(error: unknown): error is KazahanaError {
   return error instanceof LockNotOwnedError || error instanceof LockExpiredError || error instanceof LockNotFoundError;
 }

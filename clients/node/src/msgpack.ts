@@ -1,6 +1,6 @@
 import { InvalidParamsError, ProtocolError } from './errors.js';
 
-/** A MessagePack value as this package decodes it: an integer is a number where that is exact, and a bigint where a number would round it. */
+/** A decoded MessagePack value: an integer is a number if that is exact, else a bigint. */
 export type Value = null | boolean | number | bigint | string | Uint8Array | Extension | Value[] | { [key: string]: Value };
 
 export interface Extension {
@@ -8,7 +8,7 @@ export interface Extension {
   data: Uint8Array;
 }
 
-/** How deep values may nest: more than any answer does, and no danger to the stack. */
+/** The maximum nesting of values: more than any answer needs, and no danger to the stack. */
 export const MAX_DEPTH = 32;
 
 /** Encodes values one after another: null, booleans, numbers, bigints of 64 bits, strings, bytes, arrays, and maps, whose undefined members are left out. */
@@ -26,7 +26,7 @@ class Writer {
     return this.buf.subarray(0, this.end);
   }
 
-  /** Makes room for n bytes and returns where they go. */
+  /** Makes room for n bytes and returns their position. */
   private room(n: number): number {
     const at = this.end;
     this.end += n;
@@ -102,19 +102,19 @@ class Writer {
   }
 }
 
-// Of the codes 0xc0 to 0xdf: how many bytes follow, and how many bytes of
-// length come first. 0xc1 means nothing in MessagePack.
+// For the codes 0xc0 to 0xdf: how many bytes follow, and how many bytes of
+// length come first. 0xc1 is never used.
 const FOLLOW = [0, -1, 0, 0, 0, 0, 0, 1, 1, 1, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17, 0, 0, 0, 0, 0, 0, 0];
 const LENGTH = [0, 0, 0, 0, 1, 2, 4, 1, 2, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 4, 2, 4, 2, 4];
 
-/** Finds where messages end. However the bytes were cut, each is looked at once. */
+/** Finds the ends of messages. It examines each byte once, however the reads cut the messages. */
 export class Splitter {
-  private at = 0; // within the message: what comes before is known
-  private due = 1; // values that are still to come
+  private at = 0; // position in the message: everything before it is known
+  private due = 1; // values still to come
 
   constructor(private readonly limit: number) {}
 
-  /** Returns where the message that begins at `start` ends, or -1 if the bytes do not reach that far. `start` must be the same message until then. */
+  /** Returns the end of the message that begins at `start`, or -1 if it is incomplete. `start` must stay at the same message until then. */
   end(buf: Buffer, start: number, length: number): number {
     let at = start + this.at;
     let due = this.due;
@@ -145,7 +145,7 @@ export class Splitter {
   }
 }
 
-/** Reads values out of bytes that a Splitter has found to be whole. What it returns does not refer to the bytes. */
+/** Reads values of a whole message. The results do not refer to the bytes. */
 export class Reader {
   private readonly view: DataView;
   private at = 0;
@@ -221,7 +221,7 @@ export class Reader {
     for (let i = 0; i < length; i++) {
       const key = String(this.value(depth + 1));
       const value = this.value(depth + 1);
-      // An assignment to __proto__ would not make a member.
+      // Assigning to __proto__ would not create a member.
       if (key === '__proto__') Object.defineProperty(members, key, { value, enumerable: true, configurable: true, writable: true });
       else members[key] = value;
     }

@@ -4,7 +4,7 @@ import { checkTimeout, type CallOptions } from './calls.js';
 import { ActivationEndedError, InvalidParamsError } from './errors.js';
 
 export interface ResolveOptions extends CallOptions {
-  /** Milliseconds to wait for an activation: 0, for what is there now, to 600,000. Default 10,000. `timeout` comes on top. */
+  /** Milliseconds to wait for an activation: 0 (no wait) to 600,000. Default 10,000. `timeout` comes on top. */
   wait?: number | undefined;
 }
 
@@ -12,42 +12,42 @@ export interface ResolveOptions extends CallOptions {
 export interface Resolution {
   kind: string;
   identity: string;
-  /** host:port of the host that has it, as its daemon's `placement_authority` says. */
+  /** host:port of its host: the `placement_authority` of the daemon there. */
   authority: string;
   locality: 'local' | 'remote';
   isLocal: boolean;
-  /** How the process there calls it; '' of a remote one. */
+  /** The process's name for it; '' for a remote one. */
   pid: string;
-  /** Rises with each activation of the identity; 0n of a remote one. */
+  /** Rises with each activation of the identity; 0n for a remote one. */
   version: bigint;
-  /** The fencing token: greater than that of every earlier activation; 0n of a remote one. */
+  /** The fencing token: greater than that of every earlier activation; 0n for a remote one. */
   token: bigint;
   /** When the daemon knew this, in Unix ms. */
   observedMs: number;
 }
 
 export interface PlacementSnapshotOptions extends CallOptions {
-  /** The `kind/identity` of the last one that the page before told of. */
+  /** The `kind/identity` of the last activation of the previous page. */
   after?: string | undefined;
-  /** How many activations at most: 0 to 1000. Default 100. */
+  /** The size of a page: 0 to 1000 activations. Default 100. */
   limit?: number | undefined;
-  /** Together with identity: what is known of one. Nothing is activated. */
+  /** Together with identity: select one identity. Nothing is activated. */
   kind?: string | undefined;
   identity?: string | undefined;
 }
 
-/** What the daemon of this host knows. Newer daemons tell more. */
+/** The state of placement as the daemon of this host sees it. Newer daemons have more fields. */
 export interface PlacementSnapshot {
   state: 'stopped' | 'not_ready' | 'client' | 'member';
   authority: string;
   members: { authority: string; token: bigint }[];
-  /** For which there is an executor. */
+  /** Kinds with an executor. */
   kinds: string[];
-  /** By `kind/identity`, in order. */
+  /** Sorted by `kind/identity`. */
   activations: {
     kind: string;
     identity: string;
-    /** What is under way; `resting`: nothing. */
+    /** The action under way; `resting`: none. */
     doing: string;
     active: boolean;
     pid: string;
@@ -57,59 +57,59 @@ export interface PlacementSnapshot {
   }[];
   activationsTotal: number;
   ignoredResults: number;
-  /** Where the one that was asked for belongs, '' if nowhere, and what the store has of it. */
+  /** The selected identity: its authority, '' if there is none, and its record in the store. */
   key: {
     authority: string;
     locality: 'local' | 'remote';
-    /** `owner` is the authority that has it activated, '' for none. */
+    /** `owner` is the authority of the activation, '' for none. */
     record: { owner: string; pid: string; version: bigint; token: bigint } | null;
   } | null;
   [key: string]: unknown;
 }
 
-/** What the daemon gave this process to run. */
+/** An activation that this process runs for the daemon. */
 export interface Activation {
   readonly kind: string;
   readonly identity: string;
   readonly version: bigint;
-  /** The fencing token: give it to whatever the activation writes to, to refuse late writers. */
+  /** The fencing token: send it with each write, so that the resource can refuse late writers. */
   readonly token: bigint;
-  /** What the last passivation that left something left behind. */
+  /** The last snapshot of a passivation. */
   readonly snapshot: Uint8Array | undefined;
   /**
-   * Resolves while the activation may be relied upon: at once for as long as the daemon's last answer is good for, else when the daemon
-   * says so again. It rejects with ActivationEndedError if the activation has ended, which it has for the daemon when passivate is called,
-   * or the daemon does not tell in time. To be awaited before each act that matters.
+   * Resolves if the activation is valid now: at once while the daemon's last promise lasts, else after a new one. It rejects with
+   * ActivationEndedError if the activation has ended (for the daemon it has when passivate is called), or if the daemon does not answer in
+   * time. Await it before each action that only one process may do.
    */
   check(options?: CallOptions): Promise<void>;
 }
 
 export interface Callbacks {
   /**
-   * Starts what was activated, and gives the name by which this process calls it, of up to 256 bytes (default: the process ID). When it
-   * throws the activation has failed, and those who resolve hear its message. The daemon waits 5 seconds.
+   * Starts the activation, and returns this process's name for it, of up to 256 bytes (default: the process ID). If it throws, the
+   * activation has failed, and callers that resolve the identity get its message. The daemon waits 5 seconds.
    */
   activate: (activation: Activation) => string | undefined | Promise<string | undefined> | Promise<void>;
   /**
-   * Stops what was activated, and gives the snapshot for the next activation, of up to 64 KiB; without one the snapshot before it is kept.
-   * Afterwards the activation has ended, also when this throws. The daemon waits 5 seconds.
+   * Stops the activation, and returns the snapshot for the next one, of up to 64 KiB; without one the previous snapshot is kept.
+   * Afterwards the activation has ended, even if this throws. The daemon waits 5 seconds.
    */
   passivate: (activation: Activation) => Uint8Array | null | undefined | Promise<Uint8Array | null | undefined> | Promise<void>;
-  /** Stops what was activated: the daemon is gone, and has it activated elsewhere or anew. Called instead of passivate. */
+  /** Called instead of passivate when the daemon is gone: stop the activation, since another process may run it already. */
   ended?: ((activation: Activation) => unknown) | undefined;
 }
 
 export interface RegisterOptions extends CallOptions, Callbacks {
-  /** What this process can activate: 1 to 64 kinds, of 1 to 64 bytes each, without slash. */
+  /** The kinds that this process can activate: 1 to 64 kinds, of 1 to 64 bytes each, without slash. */
   kinds: readonly string[];
 }
 
-/** This process as one that activates, until close(). It keeps the process alive. */
+/** The registration of this process, until close(). It keeps the process alive. */
 export interface Executor extends AsyncDisposable {
   readonly kinds: readonly string[];
-  /** What is active here. */
+  /** The activations of this process. */
   readonly activations: readonly Activation[];
-  /** Has everything passivated, takes nothing more, and closes the connection. What the daemon does not get passivated in time is ended. */
+  /** Passivates everything, accepts nothing more, and closes the connection. Activations that are not passivated in time are ended. */
   close(): Promise<void>;
 }
 
@@ -117,17 +117,17 @@ export interface Executor extends AsyncDisposable {
 const ANSWER_WITHIN_MS = 5000;
 const MAX_PID = 256;
 const MAX_SNAPSHOT = 64 << 10;
-/** In how large steps os.uptime() goes on. */
+/** The resolution of os.uptime(). */
 const UPTIME_STEP_MS = process.platform === 'linux' ? 10 : 1000;
 
 export type Details = Pick<Activation, 'kind' | 'identity' | 'version' | 'token'>;
 
-/** Where an activation came from. */
+/** The origin of an activation. */
 export interface Source {
-  /** Set when whatever came from it has ended. */
+  /** Set when its activations have ended. */
   readonly isOver: boolean;
   readonly timeout: number;
-  /** Asks for how many milliseconds from before the question the activation may be relied upon. */
+  /** Asks for a promise of the activation, in milliseconds counted from before the request. */
   check(details: Details, options: { timeout: number; signal: AbortSignal | undefined }): Promise<number>;
 }
 
@@ -138,7 +138,7 @@ export class HostedActivation implements Activation {
   readonly token: bigint;
   readonly snapshot: Uint8Array | undefined;
   isOver = false;
-  // The activation may be relied upon until then, on both clocks: only one counts a suspend, only the other is fine enough.
+  // The end of the daemon's promise on both clocks: only one counts time while suspended, only the other is fine enough.
   private until = -Infinity; // in performance.now()
   private uptimeUntil = -Infinity; // in uptimeMs()
 

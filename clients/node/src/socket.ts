@@ -12,7 +12,7 @@ export function socketPath(text: string, source: string): string {
   if (uri?.[1] && !file.startsWith('/')) throw wrong('names a host: write unix:///PATH, with three slashes, or just the path');
   if (!uri && /^[a-z][a-z0-9+.-]*:\/\//i.test(text)) throw wrong('is not a Unix socket: write its path, or unix:///PATH');
   if (file === '') throw wrong('is empty: write the path of a Unix socket');
-  if (file.startsWith('@') || file.includes('\0')) throw wrong('is an abstract socket, which everybody can open: write a path');
+  if (file.startsWith('@') || file.includes('\0')) throw wrong('is an abstract socket, which every user can open: write a path');
   return file;
 }
 
@@ -68,7 +68,7 @@ export function unavailable(file: string, cause: unknown): DaemonUnavailableErro
   return new DaemonUnavailableError(why[code] ?? `cannot reach the daemon at ${file}: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
 }
 
-/** Reports whether waiting cannot help: only somebody else can change what is wrong. */
+/** Reports whether waiting cannot help, because the cause needs a change by a person. */
 export function isHopeless({ cause, message }: DaemonUnavailableError): boolean {
   return cause === undefined || ['EACCES', 'EPERM', 'ENOTSOCK'].includes(errorCode(cause) ?? '') || message.endsWith('is not a socket');
 }

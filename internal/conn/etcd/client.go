@@ -12,29 +12,29 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// What keeps a connection honest: a member that hangs is left after at most
-// keepAliveTime + keepAliveTimeout, and until then call tries the next.
+// A connection to a member that hangs is given up after at most keepAliveTime +
+// keepAliveTimeout; until then call tries the next member.
 const (
 	keepAliveTime    = 6 * time.Second
 	keepAliveTimeout = 2 * time.Second
-	// clientRetries: none. Calls are tried again by call, which keeps the reason.
+	// clientRetries: no retries. Client.Call repeats calls itself and keeps the reason.
 	clientRetries = 1
-	// reconnectMax is how long a lost member is left alone at most. gRPC's own
-	// two minutes would be as long in fallback for nothing.
+	// reconnectMax is the longest pause before a lost member is tried again. gRPC's own
+	// two minutes would prolong fallback.
 	reconnectMax           = 2 * time.Second
 	reconnectJitterPercent = 20
 	connectTimeout         = 2 * time.Second
 )
 
-// reconnecting is how a lost member is tried again. gRPC adds its jitter to the
-// largest delay too, so that what is left of reconnectMax is the largest.
+// reconnecting is the backoff for a lost member. gRPC adds jitter to the largest delay
+// too, so that delay is reconnectMax less the jitter.
 var reconnecting = backoff.Config{
 	BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: reconnectJitterPercent / 100.0,
 	MaxDelay: reconnectMax * 100 / (100 + reconnectJitterPercent),
 }
 
-// MaxTxnOps is how many comparisons, and how many operations, etcd takes in one
-// transaction by default.
+// MaxTxnOps is etcd's default limit of comparisons, and of operations, in one
+// transaction.
 const MaxTxnOps = 128
 
 // Client is connected to one etcd cluster. Its methods may be called by many
@@ -52,7 +52,7 @@ type Client struct {
 	closeErr  error
 }
 
-// Open prepares the connections to etcd. It reaches out to nothing yet.
+// Open prepares the connections to etcd. It does not connect yet.
 func Open(cfg Config) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func Open(cfg Config) (*Client, error) {
 }
 
 func (c *Client) connect() (err error) {
-	if _, err := c.cfg.password(); err != nil { // sooner than at the first login
+	if _, err := c.cfg.password(); err != nil { // fail early, not at the first login
 		return err
 	}
 	tlsConfig, err := c.cfg.tlsConfig()
@@ -98,8 +98,8 @@ func (c *Client) connect() (err error) {
 	return c.Explain(err)
 }
 
-// failFast has a call fail when no member can be reached, with the reason. The
-// client would wait for one until time is up, and then not know why.
+// failFast makes a call fail, with the reason, when no member can be reached. The client
+// would wait for one until its time is up, and not report the reason.
 func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	return invoke(ctx, method, req, reply, cc, append(opts, grpc.WaitForReady(false))...)
 }

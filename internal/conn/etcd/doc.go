@@ -1,15 +1,14 @@
-// Package etcdconn is the connection to an etcd cluster. It knows nothing of
-// what is kept there.
+// Package etcdconn is the connection to an etcd cluster. It knows nothing about the
+// stored data.
 //
-// # What is promised
+// # Contract
 //
-// A call (Client.Call) is tried at several members within its deadline, since
-// one that hangs must not use up all the time, and fails with a reason that says
-// where etcd is and what can be done. What it runs must change nothing when it
-// is done twice: a transaction that compares revisions. What must be sent at most
-// once goes through CallOnce.
+// Client.Call tries a call at several members within its deadline, since one that hangs
+// must not use up all the time. Its error says where etcd is and what to do. The call must
+// be idempotent, such as a transaction that compares revisions. Calls that must be sent at
+// most once go through CallOnce.
 //
-// A member that cannot be reached fails at once instead of waiting until the
-// time is up and then not knowing why. The login is this package's own: the
-// client library's fails for good with servers before 3.5 once a token expired.
+// A call to a member that cannot be reached fails at once, with the reason. The login is
+// this package's own: with servers before 3.5, the client library's login fails for good
+// once a token has expired.
 package etcdconn

@@ -16,24 +16,23 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ErrClosed: the client was closed.
+// ErrClosed says that the client was closed.
 var ErrClosed = errors.New("the connection to etcd is closed")
 
-// A call is tried several times within its deadline, because the client sends
-// each try to the next member: one that hangs must not use up all the time.
+// A call is tried several times within its deadline. The client sends each try to the
+// next member: a member that hangs must not use up all the time.
 const (
 	patientTries = 3
-	// maxTries is how often a call is tried that fails at once, with waits that
-	// double from firstWait on: about a second in all, in which a cluster that
-	// has just lost its leader elects another.
+	// maxTries is how often a call is tried if it fails at once. The waits double from
+	// firstWait on: about a second in all, in which a cluster elects a new leader.
 	maxTries  = 6
 	firstWait = 30 * time.Millisecond
-	// longestTry bounds a try of a call that has all the time in the world.
+	// longestTry bounds one try of a call with a late deadline.
 	longestTry = 5 * time.Second
 )
 
-// Call runs f, which is one exchange with etcd and changes nothing when it is
-// done twice. It fails where the store's keys are of a format that is not known.
+// Call runs f, one idempotent exchange with etcd. It fails if the store's keys have an
+// unknown format.
 func (c *Client) Call(ctx context.Context, f func(context.Context) error) error {
 	if err := c.checkFormat(ctx); err != nil {
 		return err
@@ -41,7 +40,7 @@ func (c *Client) Call(ctx context.Context, f func(context.Context) error) error 
 	return c.call(ctx, maxTries, f)
 }
 
-// CallOnce is Call for an exchange that must not be sent twice: f runs once.
+// CallOnce is Call for an exchange that must not be repeated: f runs once.
 func (c *Client) CallOnce(ctx context.Context, f func(context.Context) error) error {
 	if err := c.checkFormat(ctx); err != nil {
 		return err
@@ -50,7 +49,7 @@ func (c *Client) CallOnce(ctx context.Context, f func(context.Context) error) er
 }
 
 func (c *Client) call(ctx context.Context, tries int, f func(context.Context) error) error {
-	var last, reason error // reason is the last one that is not merely that time was up
+	var last, reason error // reason is the last error other than a timeout
 	token := c.login.present()
 	for try := 1; ; try++ {
 		if err := c.Usable(ctx); err != nil {
@@ -89,8 +88,7 @@ func (c *Client) call(ctx context.Context, tries int, f func(context.Context) er
 	}
 }
 
-// Usable reports why no call can be made: ctx has ended, or the client is
-// closed.
+// Usable returns an error if no call can be made: ctx has ended, or the client is closed.
 func (c *Client) Usable(ctx context.Context) error {
 	if c.lifetime.Err() != nil {
 		return ErrClosed
@@ -101,12 +99,11 @@ func (c *Client) Usable(ctx context.Context) error {
 func isTimeout(err error) bool {
 	code := codeOf(err)
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || code == codes.DeadlineExceeded ||
-		// A member that has lost the others says so in its own way.
+		// A member without the others answers this way.
 		code == codes.Unknown && strings.HasSuffix(err.Error(), context.DeadlineExceeded.Error())
 }
 
-// isTransient reports whether another member, or the same one a moment later,
-// may well do what this one did not.
+// isTransient reports whether the call may succeed at another member, or a moment later.
 func isTransient(err error) bool {
 	if isTimeout(err) {
 		return true
@@ -122,8 +119,8 @@ func codeOf(err error) codes.Code {
 	return status.Code(err)
 }
 
-// unavailable is what a call that ran out of time says: err is why it ended,
-// reason what etcd or the network said before.
+// unavailable is the error of a call that ran out of time: err is why it ended, reason an
+// earlier error of etcd or the network.
 func (c *Client) unavailable(err, reason error) error {
 	if reason == nil || isTimeout(reason) && errors.Is(err, context.DeadlineExceeded) {
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -134,7 +131,7 @@ func (c *Client) unavailable(err, reason error) error {
 	return fmt.Errorf("%w (%w)", c.Explain(reason), err)
 }
 
-// Explain puts where etcd is and what to do in front of its own words.
+// Explain adds the place of etcd and a hint to its error.
 func (c *Client) Explain(err error) error {
 	if err == nil {
 		return nil

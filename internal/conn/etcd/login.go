@@ -10,22 +10,21 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// login fetches the token that stands for the user, and adds it to requests.
+// login fetches the user's token and adds it to requests.
 //
-// The client library could do that. Its present version logs in anew with the
-// token that has expired still attached, which servers before 3.5 refuse, and
-// tries that again and again until time is up.
+// The client library's own login repeats the login with the expired token attached, which
+// servers before 3.5 refuse, until the time is up.
 type login struct {
 	cfg Config
-	// turn is held by who is logging in.
+	// turn is held during a login.
 	turn chan struct{}
 
 	mu    sync.Mutex
 	token string
-	done  bool // the server has answered: with a token, or that it wants none
+	done  bool // the server has answered: with a token, or that it needs none
 }
 
-// authService is where requests carry no token.
+// authService is the service whose requests carry no token.
 const authService = "/etcdserverpb.Auth"
 
 func newLogin(cfg Config) *login { return &login{cfg: cfg, turn: make(chan struct{}, 1)} }
@@ -39,8 +38,8 @@ func (l *login) GetRequestMetadata(_ context.Context, uri ...string) (map[string
 	return map[string]string{rpctypes.TokenFieldNameGRPC: token}, nil
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials. Whether
-// the connection is encrypted is the operator's choice.
+// RequireTransportSecurity implements credentials.PerRPCCredentials. The operator decides
+// whether the connection is encrypted.
 func (l *login) RequireTransportSecurity() bool { return false }
 
 func (l *login) present() string {
@@ -49,13 +48,12 @@ func (l *login) present() string {
 	return l.token
 }
 
-// refusesToken reports whether logging in anew may help.
+// refusesToken reports whether a new login may help.
 func refusesToken(err error) bool {
 	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) || errors.Is(err, rpctypes.ErrUserEmpty)
 }
 
-// renew logs in where that was not done yet, or where the last try, with the
-// token, failed because of it.
+// renew logs in if that was not done yet, or if the last try failed because of the token.
 func (l *login) renew(ctx context.Context, kv *clientv3.Client, token string, reason error) error {
 	if l.cfg.Username == "" || !l.due(token, reason) {
 		return nil
@@ -67,7 +65,7 @@ func (l *login) renew(ctx context.Context, kv *clientv3.Client, token string, re
 		return ctx.Err()
 	}
 	if !l.due(token, reason) {
-		return nil // another one has done it meanwhile
+		return nil // another goroutine has logged in meanwhile
 	}
 	password, err := l.cfg.password()
 	if err != nil {

@@ -47,12 +47,11 @@ func Params() []string {
 	return []string{"prefix", "username", "password_file", "tls", "ca_file", "cert_file", "key_file"}
 }
 
-// ParseURL reads etcd://HOST:PORT,HOST:PORT,... . also names the parameters that
-// the caller takes besides those of Params; it gets them back as rest. ParseURL
-// reaches out to nothing and reads no file. Errors repeat no part of the URL
-// that may hold a secret.
+// ParseURL parses etcd://HOST:PORT,HOST:PORT,... . also names the caller's parameters
+// besides those of Params; they are returned as rest. ParseURL makes no connection and
+// reads no file. Errors repeat no part of the URL that may hold a secret.
 //
-// It takes the URL as text, because net/url knows no list of hosts.
+// It splits the host list itself: net/url rejects several HOST:PORT pairs.
 func ParseURL(raw string, also []string) (cfg Config, rest url.Values, err error) {
 	_, place, ok := strings.Cut(raw, "://")
 	if !ok {
@@ -116,7 +115,7 @@ func parseEndpoints(hosts string) ([]string, error) {
 	var endpoints []string
 	for h := range strings.SplitSeq(hosts, ",") {
 		host, port, err := net.SplitHostPort(h)
-		if err != nil { // without a port, or no address at all
+		if err != nil { // no port, or not an address
 			host, port = strings.TrimSuffix(strings.TrimPrefix(h, "["), "]"), defaultPort
 			if strings.Contains(host, ":") && net.ParseIP(host) == nil {
 				return nil, bad()
@@ -137,7 +136,7 @@ func parseEndpoints(hosts string) ([]string, error) {
 	return endpoints, nil
 }
 
-// Validate reports what no server can be reached by.
+// Validate returns an error if no server can be reached with this configuration.
 func (c Config) Validate() error {
 	switch {
 	case len(c.Endpoints) == 0:
@@ -152,10 +151,10 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Place is where the members are.
+// Place names the members for messages.
 func (c Config) Place() string { return "etcd://" + strings.Join(c.Endpoints, ",") }
 
-// password reads the file, without the line's end that editors add.
+// password reads the file, without a trailing newline.
 func (c Config) password() (string, error) {
 	if c.PasswordFile == "" {
 		return "", nil
@@ -171,7 +170,7 @@ func (c Config) password() (string, error) {
 	return password, nil
 }
 
-// tlsConfig is nil where the connection is not encrypted.
+// tlsConfig is nil if the connection is not encrypted.
 func (c Config) tlsConfig() (*tls.Config, error) {
 	if !c.TLS {
 		return nil, nil

@@ -17,19 +17,19 @@ import (
 
 const (
 	maxProblem = 256 << 10
-	// shownText is how much of an answer that is no problem an error shows.
+	// shownText limits how much of an answer that is not a problem an error shows.
 	shownText = 120
 )
 
-// uncertainError: the call may have been carried out. Whatever a server says
-// later about itself does not settle that.
+// uncertainError says that the call may have been carried out. A later answer of a server
+// about itself does not change that.
 type uncertainError struct{ err error }
 
 func (e *uncertainError) Error() string { return e.err.Error() }
 func (e *uncertainError) Unwrap() error { return e.err }
 
-// Settled returns the problem that a server answered with, where no server can
-// have carried the call out; else nil.
+// Settled returns the problem that a server answered with, if no server can have carried
+// the call out; else nil.
 func Settled(err error) *problem.Problem {
 	var p *problem.Problem
 	if errors.As(err, new(*uncertainError)) || !errors.As(err, &p) {
@@ -46,7 +46,7 @@ func isServersOwn(err error) bool {
 	case err == nil:
 		return false
 	case !errors.As(err, &p):
-		return true // no answer, or not a lease server's
+		return true // no answer, or not one of a lease server
 	case p.Code == problem.Overloaded || p.Code == problem.Unavailable,
 		p.Code == problem.Unauthenticated || p.Code == problem.Forbidden: // others may know the credential
 		return true
@@ -56,8 +56,7 @@ func isServersOwn(err error) bool {
 	return false
 }
 
-// isRequests reports whether the error is about the request as such: no store was
-// asked.
+// isRequests reports whether the error is about the request itself: no store was asked.
 func isRequests(err error) bool {
 	var p *problem.Problem
 	if !errors.As(err, &p) {
@@ -70,7 +69,7 @@ func isRequests(err error) bool {
 	return false
 }
 
-// transportError drops the URL, which the caller names.
+// transportError drops the URL, which the caller adds.
 func transportError(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -97,14 +96,14 @@ func readJSON(res *http.Response, limit int64, into any) error {
 		}
 		return fmt.Errorf("the answer is malformed: %w", err)
 	}
-	// What is left must be nothing, and reading it lets the connection be reused.
+	// Nothing may follow. Reading to the end also lets the connection be reused.
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("the answer is malformed: something follows the JSON")
 	}
 	return nil
 }
 
-// problemOf is the answer of a server that did not do what it was asked.
+// problemOf is the error of an answer that is not a success.
 func problemOf(res *http.Response) error {
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxProblem))
 	if err != nil {
@@ -128,14 +127,14 @@ func problemOf(res *http.Response) error {
 	case p.Code == "" && res.StatusCode == http.StatusTooManyRequests:
 		p.Code = problem.RateLimited // of a proxy in between
 	case p.Code == "" && res.StatusCode == http.StatusNotImplemented:
-		p.Code = problem.NotSupported // of a server that others have written
+		p.Code = problem.NotSupported // of a server of another make
 	case p.Code == "" && res.StatusCode >= http.StatusInternalServerError, p.Code == problem.Unavailable:
 		return &uncertainError{p}
 	}
 	return p
 }
 
-// Shorten keeps what a stranger answered from filling a log.
+// Shorten shortens a foreign answer for the log.
 func Shorten(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

@@ -24,8 +24,8 @@ import (
 // Limits of the connections.
 const (
 	dialTimeout = 5 * time.Second
-	// idleTimeout is shorter than a lease server's, so that the client is the one
-	// to close a connection that nobody uses.
+	// idleTimeout is shorter than a lease server's, so that the client closes unused
+	// connections first.
 	idleTimeout    = 90 * time.Second
 	maxIdlePerHost = 8
 	maxHeaderBytes = 64 << 10
@@ -34,10 +34,10 @@ const (
 	callTimeout = 30 * time.Second
 )
 
-// jsonType is the media type of what is sent and of what comes back.
+// jsonType is the media type of requests and answers.
 const jsonType = "application/json"
 
-// ErrClosed: the client was closed, before the call or under way.
+// ErrClosed says that the client was closed, before or during the call.
 var ErrClosed = errors.New("the client is closed")
 
 // Client sends calls to the servers. It is safe for concurrent use.
@@ -53,8 +53,7 @@ type Client struct {
 	preferred int // the server that answered last
 }
 
-// New returns a client. It reads the files that the configuration names, and
-// connects to nothing.
+// New returns a client. It reads the files of the configuration, and does not connect.
 func New(c Config) (*Client, error) {
 	tlsConfig, err := connurl.TLS(c.CAFile, c.CertFile, c.KeyFile)
 	if err != nil {
@@ -111,27 +110,27 @@ func (c *Client) token() (string, error) {
 // Call is one request.
 type Call struct {
 	Method string
-	Path   string // with what comes from outside made by Escape
+	Path   string // with foreign parts made by Escape
 	Query  url.Values
 	Body   any     // nil = none
 	Answer any     // nil = none is expected
 	Limit  int64   // bytes of the answer
 	Server *string // set to the server that answered; may be nil
 
-	// Patience is how long a server may take on purpose, before it takes time.
+	// Patience is how long a server may wait on purpose, in addition to the usual time.
 	Patience time.Duration
-	// Once: it is not repeated when it may have been carried out.
+	// Once: do not repeat the call if it may have been carried out.
 	Once bool
-	// SentOnce: it is not repeated when a byte of it was sent, whatever came back.
+	// SentOnce: do not repeat the call once a byte of it was sent.
 	SentOnce bool
-	// Alone: it has a connection of its own.
+	// Alone: use a connection of its own.
 	Alone bool
 }
 
-// Do asks the servers, beginning with the one that answered last, until one
-// answers for the store. The error is ErrClosed, the context's, or what went wrong
-// with each server; Settled tells whether that is an answer. It wraps
-// connurl.ErrNotSent where no byte of the request was sent to any server.
+// Do asks the servers, beginning with the one that answered last, until one answers for
+// the store. The error is ErrClosed, the context's, or the errors of all servers; Settled
+// says whether it is an answer. It wraps connurl.ErrNotSent if no byte of the request was
+// sent to any server.
 func (c *Client) Do(ctx context.Context, k Call) error {
 	if c.life.Err() != nil {
 		return connurl.NotSent(ErrClosed)
@@ -178,8 +177,8 @@ func (c *Client) do(ctx context.Context, k Call) (sent bool, err error) {
 				*k.Server = c.servers[at].String()
 			}
 			if isRequests(err) && errors.As(failed, new(*uncertainError)) {
-				// That this server would not look at the request says nothing
-				// of what another may have done.
+				// This server refused the request, but an earlier one may have
+				// carried it out.
 				return sent, fmt.Errorf("%w; %s: %w", failed, c.servers[at], err)
 			}
 			return sent, err
@@ -191,16 +190,16 @@ func (c *Client) do(ctx context.Context, k Call) (sent bool, err error) {
 			failed = fmt.Errorf("%w; %w", failed, err)
 		}
 		if ctx.Err() != nil || k.Once && mayBeDone || k.SentOnce && sent {
-			break // whoever waits has gone, or waits for nothing more
+			break // the caller has gone, or the client is closed
 		}
 	}
 	return sent, failed
 }
 
-// attempt asks one server, in an equal share of the time that is left. It reports
-// whether a byte of the request may have been sent: the transport had a connection
-// to write it to. A request that it repeats by itself it has not written before, or
-// it was told by do that it may.
+// attempt asks one server, in an equal share of the remaining time. It reports whether a
+// byte of the request may have been sent: the transport had a connection to write it to.
+// The transport repeats a request by itself only if it has not written it, or if do has
+// allowed that.
 func (c *Client) attempt(ctx context.Context, server *url.URL, k Call, body []byte, serversLeft int) (sent bool, err error) {
 	deadline, _ := ctx.Deadline()
 	ctx, cancel := context.WithTimeout(ctx, share(time.Until(deadline), k.Patience, serversLeft))
@@ -231,8 +230,8 @@ func (c *Client) attempt(ctx context.Context, server *url.URL, k Call, body []by
 	return true, nil
 }
 
-// share is what one of the servers that are left has of the time that is left.
-// Patience is not divided: a server that waits on purpose is not in trouble.
+// share is one server's share of the remaining time. Patience is not divided: a server
+// that waits on purpose is not in trouble.
 func share(left, patience time.Duration, servers int) time.Duration {
 	return max(0, left-patience)/time.Duration(servers) + patience
 }
@@ -264,8 +263,8 @@ func (c *Client) request(ctx context.Context, server *url.URL, k Call, body []by
 	req.Header.Set("Accept", jsonType+", "+problem.MediaType)
 	addHeader(ctx, req.Header)
 	if !k.Once && !k.SentOnce {
-		// An empty list is not sent. It tells the transport that the request may be
-		// repeated when the server has closed the idle connection it was sent on.
+		// An empty list is not sent. It allows the transport to repeat the request if
+		// the server has closed the idle connection that it was sent on.
 		req.Header["Idempotency-Key"] = []string{}
 	}
 	return req, nil
@@ -282,8 +281,8 @@ func addPath(u *url.URL, escaped string) error {
 	return nil
 }
 
-// Escape makes one segment of a path of any text. Dots are escaped where there is
-// nothing else, which servers and proxies would take for a way up.
+// Escape makes one path segment of any text. It also escapes "." and "..", which servers
+// and proxies would resolve.
 func Escape(segment string) string {
 	if segment == "." || segment == ".." {
 		return strings.ReplaceAll(segment, ".", "%2E")

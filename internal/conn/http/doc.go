@@ -1,5 +1,4 @@
-// Package httpconn is the connection to lease servers over HTTP, whatever is asked
-// of them.
+// Package httpconn is the connection to lease servers over HTTP, for all their APIs.
 //
 // # Several servers
 //
@@ -9,13 +8,11 @@
 // the call goes to the next, once around. An answer about the store is the answer,
 // and no other server is asked.
 //
-// A call that failed may have been carried out all the same. It is repeated as it
-// was, so that a caller either makes calls that can be, by a request ID for
-// example, or says that this one cannot (Call.Once).
+// A call that failed may have been carried out. It is repeated unchanged, so it must be
+// idempotent, for example by a request ID, or be marked with Call.Once.
 //
-// When an earlier server may have carried a call out and the next one refuses
-// before it looked at the store (OVERLOADED, RATE_LIMITED), that is no settled
-// answer: see Settled.
+// If an earlier server may have carried a call out, and the next one refuses it without
+// asking the store (OVERLOADED, RATE_LIMITED), the outcome is not settled: see Settled.
 //
 // # Credentials
 //

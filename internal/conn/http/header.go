@@ -7,8 +7,8 @@ import (
 
 type headerKey struct{}
 
-// WithHeader has the calls made under the context send these headers too, such as
-// the traceparent of whoever traces them.
+// WithHeader makes calls under the context send these headers too, such as the traceparent
+// of a trace.
 func WithHeader(ctx context.Context, h http.Header) context.Context {
 	return context.WithValue(ctx, headerKey{}, h)
 }

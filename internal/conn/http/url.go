@@ -10,14 +10,14 @@ import (
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 )
 
-// maxServers bounds the list of URLs: a call shares its time among them.
+// maxServers limits the list of URLs, among which a call divides its time.
 const maxServers = 16
 
-// Config says which servers to ask, and as whom.
+// Config names the servers and the credentials.
 type Config struct {
 	Servers   []*url.URL // scheme, host and path; at least one
 	TokenFile string     // bearer token; "" = none
-	CAFile    string     // certificates to trust in place of the system's; "" = those
+	CAFile    string     // certificates to trust instead of the system's; "" = the system's
 	CertFile  string     // client certificate, with KeyFile; "" = none
 	KeyFile   string
 }
@@ -25,7 +25,7 @@ type Config struct {
 // Params returns the parameters that the URL takes.
 func Params() []string { return []string{"token_file", "ca_file", "cert_file", "key_file"} }
 
-// SchemeUnix is that of a lease server which listens on a Unix socket.
+// SchemeUnix is the scheme of a lease server on a Unix socket.
 const SchemeUnix = "http+unix"
 
 // Schemes returns the schemes that ParseURL knows.
@@ -71,8 +71,7 @@ func ParseURL(raw string) (Config, error) {
 	return cfg, cfg.check()
 }
 
-// parseSocket returns the socket's URL, whose Path says where it is, and whose
-// Opaque how it is shown.
+// parseSocket returns the socket's URL: Path is its place, Opaque its form in messages.
 func parseSocket(text string) (*url.URL, error) {
 	path, err := url.PathUnescape(text)
 	if err != nil || !filepath.IsAbs(path) {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -105,14 +106,22 @@ func (s *Store) lifeQuery(b *pgx.Batch, forUpdate string, into *life) {
 	})
 }
 
-// doubt says why the store may have forgotten something, "" where it has not.
-func (s *Store) doubt(l life) string {
+// remembered is what this process had seen before a transaction began. What it learns
+// meanwhile may be newer than what the transaction reads.
+func (s *Store) remembered() memory {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	m := s.seen
+	m.ends = maps.Clone(m.ends)
+	return m
+}
+
+// doubt says why the store may have forgotten something, "" where it has not.
+func (m memory) doubt(l life) string {
 	switch {
 	case l.server != l.session:
 		return reasonServer
-	case l.session == s.seen.session && l.fences <= s.seen.fences && (l.fences < s.seen.fences || l.logEnd < s.seen.ends[l.session]):
+	case l.session == m.session && l.fences <= m.fences && (l.fences < m.fences || l.logEnd < m.ends[l.session]):
 		return reasonLog // and no other process has begun a fence for that
 	}
 	return ""
@@ -122,6 +131,9 @@ func (s *Store) doubt(l life) string {
 func (s *Store) note(l life) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if l.fences < s.seen.fences {
+		return // another transaction has seen more
+	}
 	if l.fences > s.seen.fences {
 		s.seen.ends[l.session] = 0 // where the log has ended since is settled
 	}

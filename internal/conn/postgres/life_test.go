@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -82,6 +83,26 @@ func TestNewStore(t *testing.T) {
 	if known := s.Known(); known.Fence != m.Fence || known.NowMS < m.NowMS {
 		t.Errorf("known is %+v, want %+v", known, m)
 	}
+}
+
+// Transactions of one process overtake each other: one that has read less than another
+// is no sign of a loss.
+func TestManyAtOnce(t *testing.T) {
+	s := open(t, postgrestest.Shared(t).Config())
+	must(t, note(t.Context(), s))
+	before := look(t, s)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 50 {
+				if err := note(t.Context(), s); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	same(t, before, look(t, s))
 }
 
 // A standby that is promoted may lack what was committed last.

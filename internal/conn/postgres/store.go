@@ -132,7 +132,7 @@ func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do 
 		return l, err
 	}
 	defer held.Release() // a session in a transaction is closed
-	conn := held.Conn()
+	conn, before := held.Conn(), s.remembered()
 	b := &pgx.Batch{}
 	b.Queue(begin)
 	if ask != nil {
@@ -148,7 +148,7 @@ func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do 
 		}
 		return l, connurl.NotSent(s.client.cfg.explain(err))
 	}
-	if reason := s.doubt(l); reason != "" {
+	if reason := before.doubt(l); reason != "" {
 		return l, &mendError{errBehind, func(ctx context.Context) error { return s.beginFence(ctx, l, reason) }}
 	}
 	s.note(l)

@@ -18,8 +18,7 @@ import (
 const (
 	// longestCall bounds an operation whose caller sets no deadline.
 	longestCall = 30 * time.Second
-	// lastWord is how long a caller whose time is up still listens for the
-	// reason.
+	// lastWord is how long a caller whose time is up still waits for the reason.
 	lastWord = 20 * time.Millisecond
 )
 
@@ -30,7 +29,7 @@ type Client struct {
 	redis *redis.Client
 
 	opened time.Time
-	looked atomic.Int64 // when a script last looked at the whole server, a Duration after opened
+	looked atomic.Int64 // when a script last checked all of INFO, as a Duration after opened
 
 	closeOnce sync.Once
 	closing   chan struct{}  // closed by Close
@@ -42,7 +41,7 @@ type Client struct {
 	closeErr  error
 }
 
-// Open prepares the connections. It does not reach out yet.
+// Open prepares the connections. It does not connect yet.
 func Open(cfg Config) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -70,9 +69,8 @@ func (c *Client) Close() error {
 	return c.closeErr
 }
 
-// Answer makes an error of an operation an answer to the caller, and not a
-// failure of the server: it is passed on as it is, without the server's place
-// and without hints.
+// Answer marks an error of an operation as an answer to the caller instead of a failure
+// of the server: it is passed on without the server's place and without hints.
 func Answer(err error) error { return &answer{err} }
 
 type answer struct{ error }
@@ -83,23 +81,22 @@ func (a *answer) Unwrap() error { return a.error }
 type Times int
 
 const (
-	// Once: not again when it may have been carried out.
+	// Once: not repeated if it may have been carried out.
 	Once Times = iota
 	// Repeatable: carried out twice, it does nothing more than once.
 	Repeatable
-	// SentOnce: the operation calls Sending before it sends what changes
-	// something, and is not begun again after that.
+	// SentOnce: the operation calls Sending before it sends a change, and is not
+	// repeated after that.
 	SentOnce
 )
 
-// Run has op use one connection, and returns its result, or an error as soon as
-// ctx ends or the client is closed. op may then still be running or finish
-// later: its effect is unknown, unless the error wraps connurl.ErrNotSent.
+// Run calls op with a connection, and returns its result, or an error as soon as ctx ends
+// or the client is closed. op may still be running then: its effect is unknown, unless the
+// error wraps connurl.ErrNotSent.
 //
-// A connection may have gone stale since it was last used. Those that were
-// closed are found out before anything is sent; where one breaks while in use,
-// or leads to a server that is the primary no more, op runs once again, unless
-// that could do something twice.
+// A connection may have gone stale since its last use. Closed ones are noticed before
+// anything is sent. If one breaks during the operation, or leads to a server that is no
+// longer the primary, op runs once more, unless that could change something twice.
 func Run[T any](ctx context.Context, c *Client, times Times, op func(context.Context, *redis.Conn) (T, error)) (T, error) {
 	return run(ctx, c, times, func(ctx context.Context) (T, error) { return onConn(ctx, c, op) })
 }
@@ -147,8 +144,7 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 	case <-c.closing:
 		return none, sent.giveUp(ErrClosed)
 	case <-ctx.Done():
-		// The client library knows better what it waited for: give it a moment
-		// to say so.
+		// The client library's own error has the reason: give it a moment.
 		moment := time.NewTimer(lastWord)
 		defer moment.Stop()
 		select {
@@ -221,16 +217,15 @@ type sending struct{ state atomic.Int32 }
 
 // The states of sending.
 const (
-	isAsking  = iota // nothing was sent that changes something
-	isSent           // it may have been
-	isGivenUp        // it was not, and must not be any more: the caller has gone
+	isAsking  = iota // no change was sent
+	isSent           // a change may have been sent
+	isGivenUp        // no change was sent, and none may be: the caller has gone
 )
 
 type sendingKey struct{}
 
-// Sending is called by an operation that is SentOnce before it sends what changes
-// something. It fails when the caller of Run was told already that this was not
-// sent.
+// Sending must be called by a SentOnce operation before it sends a change. It fails if Run
+// has already returned the error that nothing was sent.
 func Sending(ctx context.Context) error {
 	s := ctx.Value(sendingKey{}).(*sending)
 	if s.state.CompareAndSwap(isAsking, isSent) {
@@ -266,16 +261,16 @@ func (c *Client) begin() bool {
 	}
 }
 
-// onConn has op use a connection of its own: WAIT asks for what was written on
-// the connection that it is sent on.
+// onConn calls op with a connection of its own: WAIT is about the writes on its own
+// connection.
 func onConn[T any](ctx context.Context, c *Client, op func(context.Context, *redis.Conn) (T, error)) (T, error) {
 	conn := c.redis.Conn()
 	defer conn.Close() // back to the pool; fails only if the client is closed
 	return op(ctx, conn)
 }
 
-// noConnection reports whether there was no connection to send anything on. Only
-// the first command of an operation can fail so: the others use its connection.
+// noConnection reports whether there was no connection at all. Only the first command of
+// an operation can fail this way: the others use its connection.
 func noConnection(err error) bool {
 	return isRefusedDial(err) || errors.Is(err, redis.ErrPoolTimeout)
 }
@@ -285,21 +280,21 @@ func isRefusedDial(err error) bool {
 	return errors.As(err, &failed) && failed.Op == "dial"
 }
 
-// confirmWait is how long replicas have to confirm a write, unless the caller's
-// deadline leaves less: half of the rest is kept to undo it.
+// confirmWait is how long replicas may take to confirm a write, unless the caller's
+// deadline leaves less: half of the remaining time is kept to undo the write.
 const confirmWait = time.Second
 
-// Confirmed waits until MinReplicas have everything that was written on the
-// connection so far, and returns how many have.
+// Confirmed waits until MinReplicas have all writes of the connection so far, and returns
+// how many have them.
 func (c *Client) Confirmed(ctx context.Context, conn *redis.Conn) (int64, error) {
 	wait := cmp.Or(c.cfg.ConfirmWait, confirmWait)
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)/2)
 	}
-	// Milliseconds, and 0 would mean for ever.
+	// In milliseconds; 0 would mean for ever.
 	return conn.Do(ctx, "WAIT", c.cfg.MinReplicas, max(wait.Milliseconds(), 1)).Int64()
 }
 
-// Subscription is a connection of its own for channels, none at first; it is
-// made by the first use, and the caller closes it.
+// Subscription returns a connection of its own for channels, none at first. The first use
+// opens it; the caller closes it.
 func (c *Client) Subscription(ctx context.Context) *redis.PubSub { return c.redis.Subscribe(ctx) }

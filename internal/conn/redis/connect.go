@@ -27,8 +27,8 @@ const (
 	maxPasswordFile = 4096
 )
 
-// Silence keeps the client library from writing to standard error: what it has
-// to say comes back as errors too.
+// Silence keeps the client library from writing to standard error: it returns its messages
+// as errors too.
 var Silence = sync.OnceFunc(func() { redis.SetLogger(noLog{}) })
 
 type noLog struct{}
@@ -36,7 +36,7 @@ type noLog struct{}
 // Printf implements the client library's logger.
 func (noLog) Printf(context.Context, string, ...any) {}
 
-// connect makes a client. It does not reach out yet.
+// connect makes a client. It does not connect yet.
 func (c Config) connect() (*redis.Client, error) {
 	Silence()
 	tlsConfig, err := c.tlsConfig()
@@ -72,8 +72,8 @@ func (c Config) connect() (*redis.Client, error) {
 	}), nil
 }
 
-// credentials is asked for each new connection, so that a password file can be
-// replaced while the program runs.
+// credentials is called for each new connection, so that a password file can be replaced
+// while the program runs.
 func (c Config) credentials(context.Context) (username, password string, err error) {
 	if c.password != nil {
 		return c.Username, c.password(), nil

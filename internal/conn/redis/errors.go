@@ -17,16 +17,16 @@ import (
 
 // The errors of this package that callers may want to tell apart.
 var (
-	// ErrClosed: the client was closed.
+	// ErrClosed says that the client was closed.
 	ErrClosed = errors.New("the connection to Redis is closed")
-	// ErrUnconfirmed: too few replicas confirmed a write.
+	// ErrUnconfirmed says that too few replicas confirmed a write.
 	ErrUnconfirmed = errors.New("too few replicas confirmed it")
 
-	// errServer: the server is not one to rely on.
+	// errServer says that the server's version or settings are not usable.
 	errServer = errors.New("this Redis server cannot be used")
 )
 
-// hints is what to do about the errors of Redis, by the word they begin with.
+// hints explain Redis's errors, by their first word.
 var hints = []struct{ code, hint string }{
 	{"WRONGPASS", "the user name or password is wrong"},
 	{"NOAUTH", "the server wants a password: put it into a file and name that with password_file="},
@@ -48,14 +48,13 @@ var hints = []struct{ code, hint string }{
 	{"DENIED", "the server is in protected mode: it has no password and takes local connections only"},
 }
 
-// explain puts where and what to do in front of the server's own words.
+// explain adds the server's place and a hint to its error.
 func (c Config) explain(err error) error {
 	if err == nil {
 		return nil
 	}
 	if isTimeout(err) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		// The connection's own timeout is that of the caller's context, and may
-		// be noticed a moment before it.
+		// The connection's timeout is the context's, and may expire a moment before it.
 		return fmt.Errorf("%s: %s%w (%w)", c.Place(), c.hintFor(err), err, context.DeadlineExceeded)
 	}
 	return fmt.Errorf("%s: %s%w", c.Place(), c.hintFor(err), err)
@@ -100,15 +99,15 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// isReadOnly reports whether the server was not the primary (any more). Such a
-// script has done nothing.
+// isReadOnly reports whether the server was not, or no longer, the primary. Such a script
+// has changed nothing.
 func isReadOnly(err error) bool {
 	var answer redis.Error
 	return errors.As(err, &answer) && strings.HasPrefix(answer.Error(), "READONLY")
 }
 
-// isBroken reports whether the connection failed by itself, and not because the
-// caller's time was up: the operation may or may not have been carried out.
+// isBroken reports whether the connection failed by itself, and not because the caller's
+// time was up. The operation may have been carried out.
 func isBroken(err error) bool {
 	var answer redis.Error
 	if err == nil || errors.As(err, &answer) || isTimeout(err) {

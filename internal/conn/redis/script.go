@@ -14,22 +14,21 @@ import (
 //go:embed server.lua
 var serverSource string
 
-// NewScript joins the parts of a script behind what all scripts begin with, see
-// server.lua: the arguments by name as A, int, clock, server, acl, forgetful.
-// A script answers with an array whose first word says what it is; only what
-// Redis itself refuses is an error.
+// NewScript joins the parts of a script after the common beginning, server.lua: the
+// arguments by name as A, int, clock, server, acl, forgetful. A script answers with an
+// array whose first word is the kind of the answer; only Redis's own refusals are errors.
 func NewScript(parts ...string) *redis.Script {
 	return redis.NewScript(serverSource + strings.Join(parts, ""))
 }
 
-// Args is what a script is told, by name.
+// Args are the arguments of a script, by name.
 type Args []any
 
 // Set adds an argument.
 func (a *Args) Set(name string, value any) { *a = append(*a, name, value) }
 
-// lookEvery is how often a client has scripts look at all of what INFO says: the
-// settings that an operator changes while the server runs.
+// lookEvery is how often scripts check all of INFO, for settings that an operator changes
+// while the server runs.
 const lookEvery = time.Second
 
 // EvalQuick is Eval for scripts that use same_server: all but one a second look
@@ -42,7 +41,7 @@ func (c *Client) EvalQuick(ctx context.Context, conn redis.Scripter, s *redis.Sc
 		return c.Eval(ctx, conn, s, key, args)
 	}
 	reply, err := c.Eval(ctx, conn, s, key, args)
-	if err == nil && reply.words[0] == "ok" { // and no refusal of the server
+	if err == nil && reply.words[0] == "ok" { // not a refusal of the server
 		c.looked.Store(int64(now))
 	}
 	return reply, err
@@ -64,8 +63,8 @@ func (c *Client) Eval(ctx context.Context, conn redis.Scripter, s *redis.Script,
 	return &Reply{words: answer}, nil
 }
 
-// Refusal is the error for an answer of server.lua, or one that nobody knows.
-// The answer's first word has been read.
+// Refusal is the error for an answer of server.lua, or for an unknown answer. The answer's
+// first word has been read.
 func (c *Client) Refusal(word string, r *Reply) error {
 	switch word {
 	case "version":
@@ -84,8 +83,8 @@ func (c *Client) Refusal(word string, r *Reply) error {
 	return fmt.Errorf("a script gave an answer that this version does not know: %q", word)
 }
 
-// Reply is the answer of a script: words, read one after the other. What cannot
-// be read is reported once, by Err.
+// Reply is the answer of a script: words, read one after the other. Err returns the first
+// error of all reads.
 type Reply struct {
 	words  []string
 	at     int
@@ -95,7 +94,7 @@ type Reply struct {
 // More reports whether there is another word.
 func (r *Reply) More() bool { return r.broken == nil && r.at < len(r.words) }
 
-// Text is the next word, empty where it cannot be read.
+// Text is the next word, or "" if it cannot be read.
 func (r *Reply) Text() string {
 	if r.at >= len(r.words) {
 		r.fail("it is too short")
@@ -105,7 +104,7 @@ func (r *Reply) Text() string {
 	return r.words[r.at-1]
 }
 
-// Number is the next word, 0 where it cannot be read.
+// Number is the next word as a number, or 0 if it cannot be read.
 func (r *Reply) Number() int64 {
 	n, err := strconv.ParseInt(r.Text(), 10, 64)
 	if err != nil {
@@ -120,5 +119,5 @@ func (r *Reply) fail(why string) {
 	}
 }
 
-// Err is why some word could not be read.
+// Err is the first error of reading words.
 func (r *Reply) Err() error { return r.broken }

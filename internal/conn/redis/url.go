@@ -65,7 +65,7 @@ type Config struct {
 	// choose, where FailoverFenceSet.
 	FailoverFence    time.Duration
 	FailoverFenceSet bool
-	// MaxLockTTL is the longest term of a lock, for whoever keeps locks there; 0
+	// MaxLockTTL is the longest term of a lock in this store; 0
 	// where the URL does not say.
 	MaxLockTTL time.Duration
 

@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 )
 
-// Backup writes a consistent copy of the database, which may be in use, to a file
-// that must not exist. The copy has the secrets of the original, and its mode is
-// 0600. Put in the original's place, it is fenced.
+// Backup writes a consistent copy of the database, which may be in use, to a file that must
+// not exist. The copy holds the original's secrets, and its mode is 0600. A copy that is
+// restored is fenced.
 func (f *File) Backup(ctx context.Context, to string) error {
 	if _, err := os.Lstat(to); err == nil {
 		return fmt.Errorf("%s: %w; a backup overwrites nothing", to, fs.ErrExist)
@@ -36,10 +36,10 @@ func (f *File) Backup(ctx context.Context, to string) error {
 	}
 }
 
-// copyTo writes what the database holds to a new file, and brings that to the
-// disk. It leaves nothing behind where it fails.
+// copyTo copies the database to a new file, and syncs it. If it fails, it leaves nothing
+// behind.
 func copyTo(ctx context.Context, path, to string) error {
-	// Made here for its mode: it has the same secrets as the original.
+	// Create it first for its mode: it holds the same secrets as the original.
 	made, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -65,9 +65,8 @@ func vacuumInto(ctx context.Context, path, to string) error {
 	return errors.Join(err, reader.Close())
 }
 
-// Peek reads of a file what there is to know without using it: its fence, and
-// whether it is a copy, which will be fenced when it is used. db is a connection
-// to it that only reads.
+// Peek reads a file's fence without using the file, and whether it is a copy, which will be
+// fenced at its first use. db is a read-only connection to it.
 func Peek(ctx context.Context, db *sql.DB, path string) (fence Fence, isCopy bool, err error) {
 	id, err := identityOf(path)
 	if err != nil {

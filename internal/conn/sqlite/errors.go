@@ -13,12 +13,12 @@ import (
 
 // The errors of this package that callers may want to tell apart.
 var (
-	// ErrMoved: the database file was deleted, moved or replaced while open.
+	// ErrMoved says that the database file was deleted, moved or replaced while open.
 	ErrMoved = errors.New("the database file was deleted, moved or replaced while in use; nothing more is done with it")
-	// ErrClosed: the file was closed by this process.
+	// ErrClosed says that this process has closed the file.
 	ErrClosed = errors.New("the database is closed")
-	// ErrInconsistent: what the file holds contradicts itself. An operation whose
-	// error wraps it ends the transaction for all that share it.
+	// ErrInconsistent says that the content of the file contradicts itself. An operation
+	// whose error wraps it ends the transaction for all that share it.
 	ErrInconsistent = errors.New("the database is inconsistent")
 )
 
@@ -29,9 +29,8 @@ const (
 	maxBusyWait   = 8 * time.Millisecond
 )
 
-// retryBusy calls f until it fails with something else than another process's
-// lock, or ctx ends, or closing is closed. SQLite's own busy handler would not
-// know of either.
+// retryBusy calls f until it ends with anything but another process's lock, or ctx ends, or
+// closing is closed. SQLite's own busy handler knows neither ctx nor closing.
 func retryBusy(ctx context.Context, closing <-chan struct{}, f func() error) error {
 	wait := firstBusyWait
 	for {
@@ -39,7 +38,7 @@ func retryBusy(ctx context.Context, closing <-chan struct{}, f func() error) err
 		if !isBusy(err) {
 			return err
 		}
-		// Half fixed, half random: processes that met once shall not meet again.
+		// Half fixed, half random: colliding processes must not collide again.
 		timer := time.NewTimer(wait/2 + rand.N(wait/2+1))
 		select {
 		case <-timer.C:
@@ -54,12 +53,12 @@ func retryBusy(ctx context.Context, closing <-chan struct{}, f func() error) err
 	}
 }
 
-// lockError says what was waited for when the time was over.
+// lockError names the lock that an operation waited for until its time was up.
 func lockError(err error) error {
 	return fmt.Errorf("another process holds the database's lock: %w", err)
 }
 
-// isBusy reports whether trying again can help.
+// isBusy reports whether another try can help.
 func isBusy(err error) bool {
 	switch primaryCode(err) {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL:
@@ -78,15 +77,15 @@ func primaryCode(err error) int {
 	return e.Code() & 0xff
 }
 
-// Answer makes an operation that returns it committed although the caller gets
-// err: what it tells is recorded in the file.
+// Answer returns an error with which an operation is committed: the caller gets err, and
+// the changes of the operation stay.
 func Answer(err error) error { return &answer{err} }
 
 type answer struct{ error }
 
 func (a *answer) Unwrap() error { return a.error }
 
-// explain puts the path and what to do in front of SQLite's own words.
+// explain adds the path and a hint to SQLite's error.
 func (k *Kind) explain(path string, err error) error {
 	if err == nil {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Why a file is fenced. Each says what was seen, and is followed by reasonEnd.
+// Why a file is fenced. Each reason is followed by reasonEnd.
 const (
 	reasonCopy    = "the database is a copy, or a backup was put back in its place"
 	reasonOlder   = "an older copy of the database was put back"
@@ -19,11 +19,12 @@ const (
 	reasonEnd = "; what was granted since may be missing. Where nothing is missing, say so with: kazahanad leases init"
 )
 
-// errUnlike: the file is not what this process knows of it. Settle finds out why.
+// errUnlike says that the file differs from what this process remembers. settle finds out
+// why.
 var errUnlike = errors.New("the database is not what was last written")
 
-// expected reports, as errUnlike, that the file's row or its main file is not what
-// the witness and this process remember. seen is from before the row was read.
+// expected returns errUnlike if the file's row or its main file differs from what the
+// witness and this process remember. seen must be older than row.
 func (f *File) expected(row life, seen sight, seenErr error) error {
 	switch {
 	case errors.Is(seenErr, errDamagedWitness):
@@ -54,7 +55,7 @@ func (f *File) expected(row life, seen sight, seenErr error) error {
 	return errors.Join(lockErr, err)
 }
 
-// remembered is what the witness remembers, blank where there is none.
+// remembered is the witness's record of the file, blank without a witness.
 func (f *File) remembered() (sight, error) {
 	if f.met.witness == nil {
 		return sight{}, nil
@@ -62,8 +63,8 @@ func (f *File) remembered() (sight, error) {
 	return f.met.witness.read()
 }
 
-// withWitness calls do while no other process can use the witness, or with nil
-// where there is none.
+// withWitness calls do with the witness, locked against other processes, or with nil if
+// there is none.
 func (f *File) withWitness(do func(w *witness) error) error {
 	w := f.met.witness
 	if w == nil {
@@ -75,12 +76,11 @@ func (f *File) withWitness(do func(w *witness) error) error {
 	return errors.Join(do(w), w.unlock())
 }
 
-// settleTries bounds how often other processes may change the file while it is
-// looked at.
+// settleTries limits how often other processes may change the file during settle.
 const settleTries = 16
 
-// settle finds out, with a session that was opened just now, whether the file is
-// what was last written, and fences it where it is not.
+// settle finds out, with a fresh session, whether the file is what was last written, and
+// fences it if it is not.
 func (f *File) settle(ctx context.Context, opening bool) error {
 	for range settleTries {
 		var row life
@@ -98,13 +98,13 @@ func (f *File) settle(ctx context.Context, opening bool) error {
 		if err := f.beginFence(ctx, row, reason); err != nil {
 			return err
 		}
-		opening = false // what an opening cannot know is fenced now
+		opening = false // from now on a doubt fences the file
 	}
 	return errors.New("others change the file all the time")
 }
 
-// look compares the file with all that is remembered of it. reason says why it
-// must be fenced, "" where it need not. The witness then remembers the file.
+// look compares the file with everything that is remembered of it, and makes the witness
+// remember it. reason says why the file must be fenced, or "".
 func (f *File) look(opening bool) (row life, reason string, err error) {
 	err = f.withWitness(func(w *witness) error {
 		before, err := stampOf(f.resolved)
@@ -120,7 +120,7 @@ func (f *File) look(opening bool) (row life, reason string, err error) {
 				return err
 			}
 		}
-		// All is read from one state of the file.
+		// Read everything from one state of the file.
 		if err := f.session.ExecOnce("BEGIN"); err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (f *File) look(opening bool) (row life, reason string, err error) {
 			return err
 		}
 		if after != before {
-			return errLocked // somebody is about to overwrite it; look again
+			return errLocked // another program is overwriting it; look again
 		}
 		return w.changeLocked(func(s sight) sight {
 			s = s.with(row)
@@ -144,8 +144,8 @@ func (f *File) look(opening bool) (row life, reason string, err error) {
 	return row, reason, err
 }
 
-// judge reads the row, and says why the file must be fenced, "" where it need
-// not. It looks through all records, unless the witness has seen them all.
+// judge reads the row, and says why the file must be fenced, or "". It reads all records,
+// unless the witness has seen them all.
 func (f *File) judge(seen sight, main stamp, opening bool) (row life, reason string, err error) {
 	if row, err = readLife(f.session); err != nil {
 		return row, "", err
@@ -163,7 +163,7 @@ func (f *File) judge(seen sight, main stamp, opening bool) (row life, reason str
 	return row, reason, err
 }
 
-// unlike says why what the file says of itself cannot be what was last written.
+// unlike says why the row cannot be the one that was last written, or "".
 func (f *File) unlike(row life, seen sight, opening bool) (reason string) {
 	if !f.id.is(row.File) {
 		return reasonCopy
@@ -181,9 +181,8 @@ func (f *File) unlike(row life, seen sight, opening bool) (reason string) {
 	return ""
 }
 
-// beginFence begins a new life, from which nothing is granted before everything
-// has ended that may be missing. It does nothing where another process has begun
-// one since the row was read.
+// beginFence begins a new life, which grants nothing until everything that may be missing
+// has ended. It does nothing if another process has begun one since the row was read.
 func (f *File) beginFence(ctx context.Context, before life, reason string) error {
 	if err := retryBusy(ctx, f.closing, func() error { return f.session.ExecOnce("BEGIN IMMEDIATE") }); err != nil {
 		return err
@@ -195,7 +194,7 @@ func (f *File) beginFence(ctx context.Context, before life, reason string) error
 	return err
 }
 
-// newLife is beginFence with the file's lock, which it gives up unless it fails.
+// newLife is beginFence with the file's lock, which it releases on success.
 func (f *File) newLife(before life, reason string) error {
 	row, err := readLife(f.session)
 	if err != nil {
@@ -218,7 +217,7 @@ func (f *File) newLife(before life, reason string) error {
 	}
 	seen, err := f.remembered()
 	if errors.Is(err, errDamagedWitness) {
-		// What it remembered for this process, if anything, counts.
+		// The witness's record counts, if there is one.
 		seen = f.met.witness.last
 		err = f.withWitness(func(w *witness) error { return w.write(seen) })
 	}
@@ -235,13 +234,12 @@ func (f *File) newLife(before life, reason string) error {
 	if err := f.commit(row); err != nil {
 		return err
 	}
-	f.met.damaged = false // the row has what it knew
+	f.met.damaged = false // the row makes up for it
 	return nil
 }
 
-// fenced is the row of the new life. A witness that has seen the file's life
-// knows the longest that anything can last; else it is the longest that was ever
-// allowed.
+// fenced is the row of the new life. A witness that has seen the file's life knows the
+// latest end of all grants; otherwise the longest allowed time counts.
 func (f *File) fenced(row life, seen sight, reason string) life {
 	now := f.nowMS()
 	longest := max(row.LongestMS, f.opts.TermMS, seen.LongestMS)
@@ -249,8 +247,8 @@ func (f *File) fenced(row life, seen sight, reason string) life {
 	if !seen.knows(row) || seen.Commits < row.Commits || reason == reasonByHand {
 		longest = max(longest, f.opts.MaxTermMS)
 	}
-	// A clock that is behind the one before waits that much longer: what is
-	// missing ends by the clock that it was granted by.
+	// If the clock is behind the last commit, wait that much longer: missing grants
+	// end by the clock that they were granted by.
 	from := max(now, row.LastMS)
 	return life{
 		ID: newMark(), File: f.id, Commits: commits + 1, LastMS: from, LatestEndMS: latest, LongestMS: longest,
@@ -258,14 +256,14 @@ func (f *File) fenced(row life, seen sight, reason string) life {
 	}
 }
 
-// damagedError: SQLite found the file damaged. SQLITE_CORRUPT says the same of a
-// page that cannot be read at all.
+// damagedError says that SQLite's check found the file damaged. For a page that cannot be
+// read at all SQLite returns SQLITE_CORRUPT instead.
 type damagedError struct{ found string }
 
 func (e *damagedError) Error() string { return fmt.Sprintf("integrity_check: %s", e.found) }
 
-// Fence holds back grants as if the file had been put back from a backup, for
-// those who did so where that cannot be seen.
+// Fence holds back grants as if the file had been restored from a backup, for restores
+// that cannot be noticed.
 func (f *File) Fence(ctx context.Context) (Fence, error) {
 	return inWorker(ctx, f, func() (Fence, error) {
 		if err := f.ready(ctx); err != nil {
@@ -279,8 +277,8 @@ func (f *File) Fence(ctx context.Context) (Fence, error) {
 	})
 }
 
-// Init says that the file knows everything that was granted from it, or that
-// nobody relies on the rest. It ends the fence.
+// Init declares that the file knows all of its grants, or that the others are not in use
+// any more. It ends the fence.
 func (f *File) Init(ctx context.Context) error {
 	return f.Write(ctx, func(t *Tx) error {
 		if !t.life.Trusted || t.life.FenceEnds != 0 {
@@ -305,7 +303,7 @@ func (f *File) Known() Fence {
 	return Fence{}
 }
 
-// note remembers what the file says of itself.
+// note remembers the file's row for Known.
 func (f *File) note(row life) {
 	f.commits = max(f.commits, row.Commits)
 	fence := row.fence()

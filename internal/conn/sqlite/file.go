@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepareFile makes sure that there is a file at path that may be a database,
-// creating it and its directory when there is none. An empty file is refused:
-// ours never is, so it is what is left of one, or somebody else's.
+// prepareFile makes sure that there is a file at path that may be a database, and creates
+// it and its directory if there is none. It refuses an empty file: a database of this
+// program never is empty, so it is a remnant or belongs to another program.
 func (k *Kind) prepareFile(ctx context.Context, path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,8 +38,8 @@ func (k *Kind) prepareFile(ctx context.Context, path string) error {
 	return checkAccess(path)
 }
 
-// checkAccess asks the kernel for the reason why SQLite would not be able to
-// write, because SQLite does not tell. It must not open the file, see fillFile.
+// checkAccess finds out why SQLite will not be able to write, because SQLite does not
+// report the reason. It must not open the file, see fillFile.
 func checkAccess(path string) error {
 	const readWrite = unix.R_OK | unix.W_OK
 	if err := unix.Faccessat(unix.AT_FDCWD, path, readWrite, unix.AT_EACCESS); err != nil {
@@ -52,9 +52,9 @@ func checkAccess(path string) error {
 	return nil
 }
 
-// createFile makes a new database under another name and links it to path when
-// it is complete, so that nobody ever sees half of one, and of several
-// processes that do this at once one wins.
+// createFile makes a new database under another name and links it to path when it is
+// complete. So no process ever sees an incomplete one, and of several processes that do
+// this at once one wins.
 func (k *Kind) createFile(ctx context.Context, path string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -90,8 +90,8 @@ func (k *Kind) fillFile(ctx context.Context, temp string) error {
 	if err := errors.Join(k.create(s, id), s.Close()); err != nil {
 		return err
 	}
-	// Only now: closing any descriptor of a file drops the locks that SQLite
-	// holds on it in this process.
+	// Not earlier: closing any descriptor of a file drops the locks that SQLite holds on
+	// it in this process.
 	if f, err = os.OpenFile(temp, os.O_RDWR, 0); err != nil {
 		return err
 	}
@@ -106,8 +106,8 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// watch remembers which files the connection has open, to notice when their
-// names come to mean other files. It must not open them itself, see fillFile.
+// watch remembers which files the connection has open, to notice when their names lead to
+// other files. It must not open them itself, see fillFile.
 type watch struct {
 	names []string
 	files []os.FileInfo
@@ -128,8 +128,8 @@ func watchFiles(asNamed, resolved string) (watch, error) {
 	return w, nil
 }
 
-// check returns ErrMoved when a name means another file, or none. The inode
-// cannot have been reused as long as the connection holds the file open.
+// check returns ErrMoved if a name leads to another file or to none. The inode cannot have
+// been reused while the connection holds the file open.
 func (w watch) check() error {
 	for i, name := range w.names {
 		info, err := os.Stat(name)

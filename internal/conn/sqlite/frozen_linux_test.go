@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 const (
@@ -33,6 +34,7 @@ fsfreeze -u "$1"`
 // thread waits for it in a page fault, for which the whole process would wait with
 // its next garbage collection.
 func TestFrozenDiskHoldsUpSystemCallsOnly(t *testing.T) {
+	ring.All(t)
 	disk := disktest.Ext4(t)
 	f := mustOpen(t, filepath.Join(disk.Dir(), "notes.db"), Options{})
 	ctx, stop := context.WithCancel(context.Background())

@@ -8,8 +8,8 @@ import (
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 )
 
-// maxGroup is how many operations one commit may hold: enough that the disk's
-// part of each is small, and few enough that the first need not wait long.
+// maxGroup is how many operations may share a commit: enough to divide the cost of the
+// sync, and few enough that the first need not wait long.
 const maxGroup = 256
 
 // Tx is a write under way: the file's lock is held, and nothing is durable
@@ -18,8 +18,8 @@ const maxGroup = 256
 type Tx struct {
 	*Session
 	NowMS int64 // the clock in Unix ms, read once, under the lock
-	// Keep has an operation committed although its caller has gone: it contains
-	// work that every later attempt would have to do again.
+	// Keep makes an operation be committed although its caller has gone: it contains
+	// work that every later attempt would have to repeat.
 	Keep bool
 	kept bool // Keep was set by any of the operations
 
@@ -27,16 +27,16 @@ type Tx struct {
 	dirty bool // it was changed
 }
 
-// Grants notes that something is granted, or extended, until then: a file that
-// forgets it is fenced at least as long.
+// Grants notes that something is granted or extended until endMS: if the file is put back,
+// its fence lasts at least as long.
 func (t *Tx) Grants(endMS int64) {
 	t.life.LatestEndMS = max(t.life.LatestEndMS, endMS)
 	t.life.LongestMS = max(t.life.LongestMS, endMS-t.NowMS)
 }
 
-// Admit returns the fence for somebody who is granted things that last so long.
-// That may be longer than anything known before: among what was forgotten may be
-// grants of his own, and the fence is extended for them.
+// Admit returns the fence for a caller whose grants last termMS. That may be longer than
+// any known term: earlier grants of this caller may be forgotten, so the fence is extended
+// for them.
 func (t *Tx) Admit(termMS int64) Fence {
 	if termMS > t.life.LongestMS {
 		t.life.LongestMS, t.dirty = termMS, true
@@ -52,23 +52,22 @@ func (t *Tx) Admit(termMS int64) Fence {
 type job struct {
 	ctx context.Context
 	op  func(*Tx) error
-	// committed is called in the worker, before anybody else's operation runs,
-	// when op was carried out and is on the disk. It may be nil.
+	// committed is called in the worker when op is on the disk, before the next operation
+	// runs. It may be nil.
 	committed func()
 
 	taken atomic.Bool // by the worker that runs op, or by the caller that waits no longer: the first decides
 
 	err  error
 	over bool          // err is final: the operation is in no commit
-	done chan struct{} // closed when err is final; nil: nobody waits
+	done chan struct{} // closed when err is final; nil if no caller waits
 }
 
-// Write has op run in a transaction, which it may share with others, and returns
-// once that is on the disk; see the package's page for how errors end it.
-// committed, which may be nil, is called before anybody else's operation runs
-// when op was carried out and is on the disk. When ctx ends or the file is
-// closed first, op may still be running or finish later: its effect is unknown,
-// unless the error wraps connurl.ErrNotSent: then op has not run, and will not.
+// Write runs op in a transaction, which it may share with others, and returns when that is
+// on the disk; the package documentation says how errors end it. committed, which may be
+// nil, is called when op is on the disk, before the next operation runs. If ctx ends or the
+// file is closed first, op may still run or be running: its effect is unknown, unless the
+// error wraps connurl.ErrNotSent: then op has not run, and will not.
 func (f *File) Write(ctx context.Context, op func(*Tx) error, committed func()) error {
 	j := &job{ctx: ctx, op: op, committed: committed, done: make(chan struct{})}
 	if _, err := await(ctx, f, f.writes, j, j.done); err != nil {
@@ -94,8 +93,8 @@ func (f *File) waiting(first *job) []*job {
 	return group
 }
 
-// writeAll runs the jobs in one transaction, in order. Nobody learns how an
-// operation went before all of them are on the disk.
+// writeAll runs the jobs in one transaction, in order. Callers get their results only when
+// all jobs are on the disk.
 func (f *File) writeAll(group []*job) {
 	err := f.runGroup(group)
 	for _, j := range group {
@@ -111,7 +110,7 @@ func (f *File) writeAll(group []*job) {
 	}
 }
 
-// runGroup returns the error that meets all jobs that are not over.
+// runGroup returns the error of all jobs that are not over.
 func (f *File) runGroup(group []*job) error {
 	row, err := f.beginAsExpected(group)
 	if err != nil {
@@ -152,7 +151,7 @@ func (f *File) runGroup(group []*job) error {
 	return f.explain(f.moved())
 }
 
-// finish commits the transaction, with what the file says of itself.
+// finish commits the transaction, together with the file's row.
 func (f *File) finish(t *Tx) error {
 	c := &f.session.changes
 	if c.err != nil {
@@ -172,13 +171,13 @@ func (f *File) finish(t *Tx) error {
 	return f.commit(row)
 }
 
-// commit commits what the row describes, and has the witness remember it before
-// anybody hears of it. A process that ends between leaves a file that is ahead of
-// its witness, which is no loss.
+// commit commits the row, and makes the witness remember it before any caller gets a
+// result. A process that ends in between leaves a file that is ahead of its witness, which
+// is harmless.
 func (f *File) commit(row life) error {
 	w := f.met.witness
 	if w != nil && !w.last.knows(row) {
-		// A new life is expected from before it can be seen.
+		// The witness must know a new life before other processes can see it.
 		if err := w.change(context.Background(), f.closing, func(s sight) sight {
 			s.Next = row.ID
 			return s
@@ -209,8 +208,8 @@ func (f *File) outward(err error) error {
 	return err
 }
 
-// allGone returns the error of the first caller when no caller is left to hear
-// that its operation was carried out: what nobody knows of would be committed.
+// allGone returns the error of the first caller if all callers have gone: their operations
+// should not be committed.
 func allGone(group []*job) error {
 	for _, j := range group {
 		if !j.over && j.ctx.Err() == nil {
@@ -234,8 +233,8 @@ func allOver(group []*job) bool {
 	return true
 }
 
-// beginAsExpected begins the transaction, and returns the file's row. A file that
-// is not as expected is looked at first, which may fence it.
+// beginAsExpected begins the transaction, and returns the file's row. If the file is not as
+// expected, it settles that first, which may fence the file.
 func (f *File) beginAsExpected(group []*job) (row life, err error) {
 	any, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -294,9 +293,8 @@ func (f *File) begin(group []*job) (row life, err error) {
 	}
 }
 
-// run runs one job. It returns an error when the transaction is of no use any
-// more. What keeps the job alone from being carried out is undone up to the
-// savepoint, so that it does not take the others with it.
+// run runs one job. It returns an error if the whole transaction has failed. A failure of
+// the job alone is undone up to the savepoint, so that the others can go on.
 func (t *Tx) run(j *job, shared bool) error {
 	if !j.over && (j.ctx.Err() != nil || !j.taken.CompareAndSwap(false, true)) {
 		j.over, j.err = true, connurl.NotSent(j.ctx.Err())
@@ -338,8 +336,7 @@ func (t *Tx) run(j *job, shared bool) error {
 	return nil
 }
 
-// undo is what ROLLBACK TO is for the tables: what an operation has noted that was
-// not carried out does not count.
+// undo drops the notes of a failed operation, as ROLLBACK TO does with the tables.
 func (t *Tx) undo(before life, delta uint64) {
 	t.life, t.Session.changes.delta = before, delta
 	t.Session.fence = before.fence()

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity tells a file from its copies. It leaves out the device, so that a
-// volume may move to another host.
+// identity distinguishes a file from its copies. It leaves out the device, so that a volume
+// may move to another host.
 type identity struct {
 	Inode  int64 // the bits of the kernel's unsigned number
-	BornNS int64 // Unix ns; 0 where the file system does not record it
-	// sure: no copy ever has the same. It is not stored.
+	BornNS int64 // Unix ns; 0 if the file system does not record it
+	// sure says that no copy can have the same identity. It is not stored.
 	sure bool
-	// device keeps two files apart that are not sure. It is not stored.
+	// device distinguishes files whose identity is not sure. It is not stored.
 	device uint64
 }
 
@@ -24,7 +24,7 @@ func (i identity) is(recorded identity) bool {
 	return i.Inode == recorded.Inode && i.BornNS == recorded.BornNS
 }
 
-// name is what the file's witness is called.
+// name is the name of the file's witness.
 func (i identity) name() string {
 	if i.sure {
 		return fmt.Sprintf("sqlite-%x-%x", uint64(i.Inode), uint64(i.BornNS))
@@ -51,8 +51,8 @@ func parseMark(text string) (m mark, err error) {
 	return mark(b), nil
 }
 
-// stamp changes when anybody writes to a file: SQLite at a checkpoint, or a
-// program that copies another file over it.
+// stamp changes with every write to a file: by SQLite at a checkpoint, or by a program that
+// copies another file over it.
 type stamp struct{ Size, ModifiedNS, ChangedNS int64 }
 
 func stampOf(path string) (stamp, error) {

@@ -6,35 +6,34 @@ import (
 	"fmt"
 )
 
-// Kind is what a file is for, and how one is made.
+// Kind describes the purpose and the schema of a file.
 type Kind struct {
 	// Name completes "this file is not a ... that can be used".
 	Name string
-	// ApplicationID is what the file's header says of it.
+	// ApplicationID identifies the kind in the file's header.
 	ApplicationID int32
 	// Schema are the statements that fill an empty database, of the latest version.
 	Schema []string
-	// Migrations are what each version has changed: the first are the statements
-	// that lead from version 1 to 2. The latest version follows from them.
+	// Migrations lead from each version to the next: the first from version 1 to 2.
+	// Their number determines the latest version.
 	Migrations [][]string
-	// Additions are statements that give an older file of the same version what
-	// it lacks. They run at every opening, change nothing at the second, and write
-	// no rows.
+	// Additions add missing parts to an older file of the same version. They run at every
+	// opening, are idempotent, and write no rows.
 	Additions []string
 	// Unreleased are tables that only programs from before the first release made. A
 	// file that has one is refused.
 	Unreleased []string
-	// Loose are tables that follow from others, or that nothing is decided by. The
-	// digest leaves them out.
+	// Loose are tables that the digest leaves out: they follow from others, or no decision
+	// depends on them.
 	Loose []string
-	// Mend are statements that empty what follows from other tables, for a file
-	// that may hold parts of two copies. It is made anew when it is needed.
+	// Mend are statements that empty derived tables, for a file that may hold parts of two
+	// copies. They are filled again when needed.
 	Mend []string
-	// Probe is a query for one row that reads a page of what matters most, so
-	// that a file cut short fails when it is opened.
+	// Probe is a query for one row of an important table, so that opening a file that was
+	// cut short fails.
 	Probe string
-	// Moved is what can be done about a file that was moved away while in use,
-	// Damaged what can be done about a damaged one.
+	// Moved and Damaged say what to do about a file that was moved away while in use, and
+	// about a damaged one.
 	Moved, Damaged string
 }
 
@@ -61,8 +60,8 @@ func (k *Kind) create(s *Session, id identity) error {
 	return errors.Join(s.ExecOnce("COMMIT"), s.ExecOnce("PRAGMA journal_mode=WAL"))
 }
 
-// check reports, as an error, why the database is not one that this program can
-// use as this kind, and migrates an older one.
+// check returns an error if this program cannot use the database as this kind. It migrates
+// an older one.
 func (k *Kind) check(ctx context.Context, s *Session, path string) error {
 	var id int32
 	if err := s.QueryRow("PRAGMA application_id", nil, &id); err != nil {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// lifeTable has one row: what the file says of itself. Every commit writes it.
+// lifeTable has one row about the file itself. Every commit writes it.
 const lifeTable = "life"
 
 const lifeSchema = `CREATE TABLE life (
@@ -30,32 +30,31 @@ const lifeSchema = `CREATE TABLE life (
 type life struct {
 	ID      mark     // random; another one after each fence
 	File    identity // of the file that the row was written into
-	Commits int64    // goes up with each commit, from one life to the next too
+	Commits int64    // rises with each commit, also from one life to the next
 	Digest  uint64   // of the rows; see digest.go
 
 	LastMS      int64 // of the latest commit
 	LatestEndMS int64 // the latest end of anything that was ever granted
 	LongestMS   int64 // the longest time from a grant to its end
 
-	Forgot    bool // another life went before, and not all of it may be known
-	Trusted   bool // all is known: this is the first life, or an operator said so
+	Forgot    bool // there was an earlier life, of which something may be missing
+	Trusted   bool // nothing is missing: this is the first life, or an operator said so
 	FenceFrom int64
 	FenceEnds int64 // 0: there is no fence
 	Reason    string
 }
 
-// Fence says whether a file may have forgotten something, and until when
-// nothing may be granted from it.
+// Fence says whether a file may have forgotten grants, and until when it must grant
+// nothing.
 type Fence struct {
 	// Life names the file's present life; another one begins with each fence.
 	Life string
-	// Forgot: something may be missing that an earlier life knew.
+	// Forgot says that grants of an earlier life may be missing.
 	Forgot bool
-	// Trusted: nothing is missing, because there was no loss or because an
-	// operator said so.
+	// Trusted says that nothing is missing: there was no loss, or an operator said so.
 	Trusted bool
-	// FromMS is when the fence began, and UntilMS when grants begin again, in
-	// Unix ms; 0 where there is none.
+	// FromMS is when the fence began, and UntilMS when grants begin again, in Unix ms; 0
+	// without a fence.
 	FromMS, UntilMS int64
 	Reason          string // for people
 }
@@ -67,8 +66,8 @@ func (l life) fence() Fence {
 	return Fence{Life: l.ID.String(), Forgot: l.Forgot, Trusted: l.Trusted, FromMS: l.FenceFrom, UntilMS: l.FenceEnds, Reason: l.Reason}
 }
 
-// readLife reads the row. A file without it was made by a program from before
-// there were releases.
+// readLife reads the row. Only programs from before the first release made files without
+// it.
 func readLife(s *Session) (l life, err error) {
 	var id string
 	var digest int64

@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A meeting is a file beside the database by which processes agree on a witness.
-// Each holds a shared lock on it while it has the database open, and the file
-// says which witness they share. Only who is alone may write it. So a process
-// that cannot reach the witness of the others does not open the database.
+// A meeting is a file beside the database by which processes agree on a witness. Each
+// holds a shared lock on it while it has the database open, and the file names the witness
+// that they share. A process may write it only while it is alone. So a process that cannot
+// reach the witness of the others does not open the database.
 type meeting struct {
 	path string
 	file *os.File
 	info os.FileInfo
 }
 
-// record is what the file says. Without a path, its openers have no witness.
+// record is the content of the file. Without a path, its openers have no witness.
 type record struct {
 	Witness string `json:"witness,omitempty"` // its ID
 	Path    string `json:"path,omitempty"`
@@ -30,16 +30,16 @@ type record struct {
 
 const (
 	meetingSuffix = "-witness"
-	// maxRecord bounds what is read of the file.
+	// maxRecord limits the size of the file.
 	maxRecord = 16 << 10
 	// meetingWait is how long to wait for processes that are about to end.
 	meetingWait = time.Second
 )
 
-// NotSharedError: other processes have the file open and a witness that this one
-// cannot reach: they are another user's, or in another container.
+// NotSharedError says that other processes have the file open with a witness that this one
+// cannot reach: they belong to another user, or are in another container.
 type NotSharedError struct {
-	Theirs string // path of their witness; "" where they have none
+	Theirs string // path of their witness; "" if they have none
 }
 
 // Is reports that another try may succeed.
@@ -54,15 +54,15 @@ func (e *NotSharedError) Error() string {
 		"give all of them the same user and live directory, or put a lease server in front of the file (docs/lease-server.md)", theirs)
 }
 
-// met is what a process and the others that have the file open agree on.
+// met is the agreement of a process with the others that have the file open.
 type met struct {
 	*meeting
 	witness *witness // nil: none
-	// damaged: the witness of the openers before cannot be read, and there is none
-	// of this process to note it in.
+	// damaged says that the witness of earlier openers cannot be read, and that this
+	// process has none to note that in.
 	damaged bool
-	// alone: nobody had the file open. It is only known where it matters: with a
-	// witness that was changed, and of a file that has no sure identity.
+	// alone says that no other process had the file open. It is known only where it
+	// matters: after a change of the witness, and for a file without a sure identity.
 	alone bool
 }
 
@@ -86,7 +86,7 @@ func meet(ctx context.Context, path, live string, id identity) (*met, error) {
 	})
 	var others *NotSharedError
 	if err != nil && errors.As(last, &others) {
-		err = others // and not that the wait is over
+		err = others // says more than that the wait is over
 	}
 	if own != nil && (err != nil || found.witness != own) {
 		err = errors.Join(err, own.close())
@@ -97,8 +97,7 @@ func meet(ctx context.Context, path, live string, id identity) (*met, error) {
 	return found, nil
 }
 
-// tryToMeet is one try. Its error is busy where another may succeed. sure is the
-// identity's.
+// tryToMeet is one try of meet. Its error is busy if another try may succeed.
 func tryToMeet(path string, own *witness, sure bool) (_ *met, err error) {
 	m, err := openMeeting(path)
 	if err != nil {
@@ -120,13 +119,13 @@ func tryToMeet(path string, own *witness, sure bool) (_ *met, err error) {
 	case own != nil && theirs != nil && own.id == theirs.id:
 		return &met{meeting: m, witness: own}, theirs.close()
 	}
-	// Another witness from now on, if nobody has the file open.
+	// Change the witness if no other process has the file open.
 	alone := flock(m.file, unix.LOCK_EX)
 	if neither := own == nil && said.Path == ""; theirs == nil && !neither && errors.Is(alone, errLocked) {
 		return nil, &NotSharedError{Theirs: said.Path}
 	}
-	// To take one lock is to lose the other for a moment, in which somebody else
-	// may have been alone: what the file says counts under the shared lock.
+	// Changing the kind of a lock loses it for a moment, in which another process may
+	// have been alone: the file counts as read under the shared lock.
 	agreed := &met{meeting: m, witness: theirs, alone: alone == nil, damaged: damaged && own == nil}
 	if alone == nil {
 		if err = own.succeed(theirs, damaged, sure); err == nil {
@@ -150,8 +149,8 @@ func tryToMeet(path string, own *witness, sure bool) (_ *met, err error) {
 	return agreed, err
 }
 
-// succeed has the witness remember what the one before it does, before it takes its
-// place: what an opening knows ends with a crash. nil stands for none.
+// succeed copies the record of the previous witness, which is nil for none, before the new
+// one takes its place. A crash in between must not lose it.
 func (w *witness) succeed(theirs *witness, damaged, sure bool) error {
 	if w == nil {
 		return nil
@@ -169,7 +168,7 @@ func (w *witness) succeed(theirs *witness, damaged, sure bool) error {
 	})
 }
 
-// join takes the shared lock, and returns what the file says.
+// join takes the shared lock, and returns the record.
 func (m *meeting) join() (record, error) {
 	if err := flock(m.file, unix.LOCK_SH); err != nil {
 		return record{}, err
@@ -177,8 +176,8 @@ func (m *meeting) join() (record, error) {
 	return m.read()
 }
 
-// openMeeting opens the file, and makes it where it is missing: for those who may
-// open the database.
+// openMeeting opens the file, and makes it if it is missing, for the users who may open the
+// database.
 func openMeeting(database string) (*meeting, error) {
 	path := database + meetingSuffix
 	var of unix.Stat_t
@@ -212,8 +211,7 @@ func openMeeting(database string) (*meeting, error) {
 	return m, nil
 }
 
-// read is what the file says. One that cannot be understood says nothing: it is
-// written anew by who is alone.
+// read returns the record. A process that is alone writes an invalid one anew.
 func (m *meeting) read() (r record, err error) {
 	if err := m.there(); err != nil {
 		return record{}, errors.Join(err, errLocked) // made anew at the next try
@@ -246,7 +244,7 @@ func (m *meeting) write(w *witness) error {
 	return err
 }
 
-// reach opens the witness that is recorded; nil where that is not possible.
+// reach opens the recorded witness; nil if that is not possible.
 func (r record) reach() (w *witness, damaged bool) {
 	if _, err := parseMark(r.Witness); err != nil || r.Path == "" {
 		return nil, false
@@ -259,14 +257,13 @@ func (r record) reach() (w *witness, damaged bool) {
 		return nil, errors.Is(err, errDamagedWitness)
 	}
 	if w.id.String() != r.Witness {
-		_ = w.close() // another container's, of the same name
+		_ = w.close() // it belongs to another container, under the same path
 		return nil, false
 	}
 	return w, false
 }
 
-// there reports, as an error, that the file lost its name, so that others meet
-// elsewhere.
+// there returns an error if the file has lost its name, so that others would meet elsewhere.
 func (m *meeting) there() error {
 	named, err := os.Lstat(m.path)
 	if err == nil && os.SameFile(named, m.info) {

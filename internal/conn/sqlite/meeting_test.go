@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func tryOpen(t *testing.T, path, live string) (*File, error) {
@@ -82,6 +83,7 @@ func TestAnotherLiveDirectory(t *testing.T) {
 // Who cannot reach the witness of those who have the file open is refused, in
 // whatever order they come.
 func TestUnreachableWitness(t *testing.T) {
+	ring.All(t)
 	live, path := disktest.Memory(t), newPath(t)
 	hide := func(t *testing.T) {
 		if err := os.Rename(live, live+".elsewhere"); err != nil {

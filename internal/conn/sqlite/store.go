@@ -20,7 +20,7 @@ func OpenStore(ctx context.Context, path string, opts Options, tables ...[]strin
 	return Open(ctx, path, &Kind{
 		Name: "store of locks and sequences", ApplicationID: 0x6b7a6873, // "kzhs"
 		Additions:  slices.Concat(tables...),
-		Unreleased: []string{"sequence"},
+		Unreleased: []string{"sequence", "locks", "activation"},
 		Probe:      "SELECT count(*) FROM (SELECT 1 FROM sqlite_schema LIMIT 1)",
 		Moved:      "put it back and restart",
 		Damaged:    "restore it, or move it away if everything that it counted and locked may begin anew",

@@ -1,4 +1,3 @@
-// Package connurl is what the connections to servers have in common, whatever is
-// kept there: the form of a URL's parameters, what those about TLS mean, and the
-// error that says that a request was not sent.
+// Package connurl is shared by all connections to servers: the form of URL parameters, the
+// parameters for TLS, and the error that says that a request was not sent.
 package connurl

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// ParseQuery reads the query of a provider URL, in which every parameter must
-// be among the allowed ones, and may be given once. Errors name parameters and
-// never repeat a value: a misspelt "pasword=" holds a password all the same.
+// ParseQuery parses the query of a provider URL. Every parameter must be an allowed one,
+// and may occur once. Errors name parameters and never repeat a value: a misspelt
+// "pasword=" still holds a password.
 func ParseQuery(rawQuery string, allowed []string) (url.Values, error) {
 	q, err := url.ParseQuery(rawQuery)
 	if err != nil {

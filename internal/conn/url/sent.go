@@ -2,12 +2,12 @@ package connurl
 
 import "errors"
 
-// ErrNotSent is wrapped by the error of a call of which no byte left this
-// process, and none will: it has changed nothing. It is wrapped only where that
-// is certain, so an error without it says nothing.
+// ErrNotSent is wrapped by the error of a call if no byte of it left this process, and
+// none will: it has changed nothing. It is wrapped only if that is certain; without it, the
+// call may or may not have been sent.
 var ErrNotSent = errors.New("the request was not sent")
 
-// NotSent makes err one that wraps ErrNotSent. Its text stays as it is.
+// NotSent makes err wrap ErrNotSent without changing its text.
 func NotSent(err error) error {
 	if err == nil || errors.Is(err, ErrNotSent) {
 		return err

@@ -7,10 +7,10 @@ import (
 	"os"
 )
 
-// TLS returns the configuration of a client that trusts the authorities in
-// caFile, in PEM ("" = the system's), and shows the certificate in certFile and
-// keyFile ("" = none). That one is read for each connection, since certificates
-// are renewed while the daemon runs; it is read once here, for an early error.
+// TLS returns the configuration of a client that trusts the authorities in caFile, in PEM
+// ("" = the system's), and presents the certificate in certFile and keyFile ("" = none). It
+// reads the certificate for each connection, since certificates are renewed while the
+// daemon runs, and once here, for an early error.
 func TLS(caFile, certFile, keyFile string) (*tls.Config, error) {
 	out := &tls.Config{MinVersion: tls.VersionTLS12}
 	if caFile != "" {

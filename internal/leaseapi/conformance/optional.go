@@ -16,8 +16,8 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// optional is what a daemon makes use of where it is there. What is there must be
-// right.
+// optional are the checks of optional parts. A server may lack them, but must not get
+// them wrong.
 var optional = []check{
 	{"the answer to POST /lease repeats requestId", repeatsRequestID},
 	{"a repeated request gets the same leases", sameLeases},
@@ -76,7 +76,7 @@ func overRequest(s *suite) error {
 	again, err := s.acquire(id)
 	if err == nil {
 		if slices.ContainsFunc(again.Leases, func(g leaseapi.GrantedLease) bool { return g.Key() == l.Key() }) {
-			return errors.New("the lease that was given back was handed out once more")
+			return errors.New("the lease that was given back was granted again")
 		}
 		return &missing{"the request is granted anew"}
 	}
@@ -95,7 +95,7 @@ func reservedUntil(s *suite) error {
 	return nil
 }
 
-// claimed is a lease as verify and extend name it.
+// claimed names a lease for verify and extend.
 func claimed(l lease.Lease, signature string) leaseapi.Claim {
 	return leaseapi.Claim{ID: &l.ID, BitSeq: &l.BitSeq, Created: &l.Created, Signature: signature}
 }
@@ -227,7 +227,7 @@ func longBody(s *suite) error {
 		_, _, err = refusal(err)
 		return err
 	}
-	return nil // the connection was closed while the body was on its way
+	return nil // the server closed the connection before the end of the body
 }
 
 func problems(s *suite) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// required is what a daemon relies on.
+// required are the checks of parts that a daemon relies on.
 var required = []check{
 	{"POST /lease grants a lease", firstLease},
 	{"the lease's times agree with this host's clock", agrees},
@@ -34,7 +34,7 @@ func firstLease(s *suite) (err error) {
 	return nil
 }
 
-// agrees allows for what a release does: half a minute.
+// agrees allows the same difference as a release: half a minute.
 func agrees(s *suite) error {
 	now := time.Now().UnixMilli()
 	if off := s.first.Created - now; max(off, -off) > provider.ReleaseWindow.Milliseconds() {
@@ -116,7 +116,7 @@ func old(s *suite) error {
 	return err
 }
 
-// neverGranted names a machine ID of the fallback half, which nobody is granted.
+// neverGranted releases a machine ID of the fallback half, which is never granted.
 func neverGranted(s *suite) error {
 	never := lease.Lease{ID: 2*s.first.Layout().MachineIDs() - 1, BitSeq: s.first.BitSeq}
 	_, _, err := refusal(s.release(never, time.Now().UnixMilli(), s.first.Secret))
@@ -131,6 +131,6 @@ func givesBack(s *suite) error {
 	if err := s.giveBack(l); err != nil {
 		return err
 	}
-	_, err = s.one() // and it goes on
+	_, err = s.one() // the server must still work
 	return err
 }

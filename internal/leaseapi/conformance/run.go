@@ -22,40 +22,41 @@ type Outcome string
 // The outcomes.
 const (
 	OK      Outcome = "ok"
-	Missing Outcome = "missing (optional)" // a daemon does without it
+	Missing Outcome = "missing (optional)" // a daemon works without it
 	Failed  Outcome = "FAILED"
 )
 
-// Result is what one check found.
+// Result is the result of one check.
 type Result struct {
 	Name    string
 	Outcome Outcome
 	Note    string // why, unless it is OK
 }
 
-// Config says what to check.
+// Config describes the server to check.
 type Config struct {
 	Client  *httpconn.Client
 	Service string        // "" = the server's default
 	Timeout time.Duration // of one request
 }
 
-// check is one property. Its error is a missing, or fails it.
+// check is one property. An error of type missing means that the server lacks it; any
+// other error is a failure.
 type check struct {
 	name string
 	run  func(*suite) error
 }
 
-// missing is the error of a check for something optional that is not there.
+// missing is the error of a check for an optional part that the server lacks.
 type missing struct{ without string }
 
 func (m *missing) Error() string { return m.without }
 
-// errCannotGoOn ends the run: the other checks need what has failed.
+// errCannotGoOn ends the run: the other checks depend on the failed one.
 var errCannotGoOn = errors.New("the other checks need this, and were not made")
 
-// Run makes all checks, calls report with each result, and returns whether none
-// failed. What it took it gives back.
+// Run makes all checks, calls report with each result, and reports whether none failed.
+// It gives its leases back.
 func Run(ctx context.Context, c Config, report func(Result)) bool {
 	s := &suite{Config: c, ctx: ctx, held: map[lease.Key]lease.Lease{}}
 	passed := true
@@ -87,19 +88,18 @@ func Run(ctx context.Context, c Config, report func(Result)) bool {
 type suite struct {
 	Config
 	ctx    context.Context
-	grants []grant                   // all there were
-	held   map[lease.Key]lease.Lease // those that were not given back
+	grants []grant                   // all grants
+	held   map[lease.Key]lease.Lease // leases that were not given back
 	first  lease.Lease
 }
 
-// grant is a lease and until when its slot was taken by it.
+// grant is a lease and the time until which it took its slot.
 type grant struct {
 	lease lease.Lease
 	end   int64
 }
 
-// send makes one request, which is not repeated, and to which nothing happens that
-// came of another one.
+// send makes one request. It neither repeats the request nor reuses a connection.
 func (s *suite) send(method, path string, body, into any) error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.Timeout)
 	defer cancel()
@@ -188,7 +188,7 @@ func (s *suite) giveBack(l lease.Lease) error {
 // finish gives back what is held, and checks the rule.
 func (s *suite) finish() error {
 	for _, l := range s.held {
-		_ = s.giveBack(l) // else it runs out by itself
+		_ = s.giveBack(l) // otherwise it runs out by itself
 	}
 	for i, a := range s.grants {
 		for _, b := range s.grants[:i] {
@@ -200,8 +200,8 @@ func (s *suite) finish() error {
 	return nil
 }
 
-// refusal is the status of an answer that refuses the request, and whether it is a
-// problem with a code. The error is for anything else.
+// refusal returns the status of an answer that refuses the request, and whether it is a
+// problem with a code. It fails for any other answer.
 func refusal(err error) (status int, coded bool, failed error) {
 	var p *problem.Problem
 	switch {
@@ -215,11 +215,11 @@ func refusal(err error) (status int, coded bool, failed error) {
 	return p.Status, p.Code != "", nil
 }
 
-// lacksPath reports whether the error is how a server says that it has no such path.
+// lacksPath reports whether the error means that the server has no such path.
 func lacksPath(err error) bool {
 	var p *problem.Problem
 	return errors.As(err, &p) && (p.Status == http.StatusNotFound || p.Status == http.StatusMethodNotAllowed || p.Status == http.StatusNotImplemented)
 }
 
-// raw is an answer, to be looked at as text too.
+// raw is an answer as text.
 type raw = json.RawMessage

@@ -19,10 +19,7 @@ const maxAnswer = lock.MaxList * (6*lock.MaxKey + 1024)
 // Store is locks on a lease server.
 type Store struct{ client *httpconn.Client }
 
-var (
-	_ lock.Store  = (*Store)(nil)
-	_ lock.Waiter = (*Store)(nil)
-)
+var _ lock.Store = (*Store)(nil)
 
 // New uses a client, which whoever made it closes.
 func New(client *httpconn.Client) *Store { return &Store{client} }
@@ -36,7 +33,7 @@ func (s *Store) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	return l, err
 }
 
-// AcquireWithin implements lock.Waiter. RemainingMS has what the server waited
+// AcquireWithin implements lock.Store. RemainingMS has what the server waited
 // added to it, because it is counted from before the request was sent.
 func (s *Store) AcquireWithin(ctx context.Context, r lock.Request, wait time.Duration) (lock.Lease, error) {
 	l, waited, err := s.do(ctx, r, min(wait, MaxWait))
@@ -62,6 +59,16 @@ func (s *Store) do(ctx context.Context, r lock.Request, wait time.Duration) (l l
 	}
 	l, err = answer.lease()
 	return l, answer.WaitedMS, err
+}
+
+// Notify implements lock.Store: a server waits instead.
+func (s *Store) Notify(context.Context, string, string) (<-chan struct{}, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// Changes implements lock.Store.
+func (s *Store) Changes(context.Context, string, string) (<-chan struct{}, error) {
+	return nil, errors.ErrUnsupported
 }
 
 // Get implements lock.Store.

@@ -23,10 +23,11 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
-	lockdb "github.com/kazahana/kazahana/internal/lock/sqlite"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
+	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // childEnv has the test binary be a server: the file and the address.
@@ -82,7 +83,7 @@ func serve(path string, nowMS func() int64) (*front, error) {
 }
 
 func serveOn(l net.Listener, path string, nowMS func() int64) (*front, error) {
-	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{NowMS: nowMS}, lockdb.Tables)
+	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{NowMS: nowMS}, recorddb.Tables)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -95,7 +96,7 @@ func serveOn(l net.Listener, path string, nowMS func() int64) (*front, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close(), file.Close())
 	}
-	store := lockdb.New(file)
+	store := lock.OnRecords(recorddb.New(file))
 	host := lock.NewHost(store, wall{time.Now()}, patience)
 	server := leaseserver.New(leaseserver.Options{
 		Provider: p, Services: terms, Version: "test", Tokens: func() *leaseserver.Tokens { return known },
@@ -178,12 +179,12 @@ func newDir(t *testing.T) string {
 
 // Each client has a server of its own, in front of one file.
 func TestConformance(t *testing.T) {
+	ring.All(t)
 	locktest.Run(t, func(t *testing.T) locktest.Backend {
 		dir := newDir(t)
 		var now atomic.Int64
 		now.Store(1_800_000_000_000)
 		return locktest.Backend{
-			LooseGets: true, // of the SQLite behind it
 			Open: func() (lock.Store, error) {
 				f, err := serve(filepath.Join(dir, sqlitefile.StoreName), now.Load)
 				if err != nil {

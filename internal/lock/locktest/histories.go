@@ -38,7 +38,7 @@ func (s *suite) histories(through func(lock.Store, uint64) lock.Store) {
 		s.clients[len(s.clients)-1] = stores[i] // what is late uses it
 	}
 	for round := range historyRounds {
-		h := &History{Allowed: Allowed{Jumps: s.backend.Jumps, NoClock: s.backend.NoClock, LooseGets: s.backend.LooseGets}}
+		h := &History{Allowed: Allowed{Jumps: s.backend.Jumps, NoClock: s.backend.NoClock}}
 		var group sync.WaitGroup
 		for i, store := range stores {
 			c := &chaosClient{

@@ -29,10 +29,6 @@ type Allowed struct {
 	// concurrent calls may contradict each other.
 	NoClock bool
 
-	// LooseGets: a Get reads the clock beside the record: a change whose time is
-	// earlier may come after it.
-	LooseGets bool
-
 	// Resends: the store may send a request again by itself, after an attempt that
 	// got no answer, and answer with what the second one met.
 	Resends bool
@@ -192,7 +188,7 @@ func tail(id string) string { return id[max(0, len(id)-6):] }
 func (h *History) model() porcupine.Model {
 	nm := porcupine.NondeterministicModel{
 		Init: func() []any {
-			return []any{world{jumps: h.Jumps, noClock: h.NoClock, looseGets: h.LooseGets, token: guess{loose: true}}}
+			return []any{world{jumps: h.Jumps, noClock: h.NoClock, token: guess{loose: true}}}
 		},
 		Step: func(state, input, _ any) []any {
 			var next []any

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/record/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -202,39 +203,11 @@ func TestCheckOfResends(t *testing.T) {
 	}
 }
 
-// TestCheckOfLooseGets: a Get may tell what was so just before a change whose time
-// is earlier than its own, where that is allowed.
-func TestCheckOfLooseGets(t *testing.T) {
-	a := granted("alice", 1, 1, 0)
-	get := func(at int64) said {
-		return said{2, 9, lock.Request{Tenant: tenant, Key: key}, with(a, func(l *lock.Lease) { l.RemainingMS = 1000 - at }), nil}
-	}
-	shorter := req(lock.Renew, "alice", 3)
-	shorter.TTLMS = 100
-	calls := []said{
-		{1, 2, req(lock.Acquire, "alice", 1), a, nil}, get(100),
-		{4, 7, shorter, with(a, func(l *lock.Lease) { l.ExpiresMS, l.RemainingMS = t0+100, 100 }), nil},
-		{5, 8, req(lock.Acquire, "bob", 2), granted("bob", 2, 2, 100), nil},
-	}
-	for _, loose := range []bool{false, true} {
-		h := &History{Allowed: Allowed{LooseGets: loose}}
-		h.add(calls)
-		if err := h.Check(); (err == nil) != loose {
-			t.Errorf("loose %v: %v", loose, err)
-		}
-	}
-	h := &History{Allowed: Allowed{LooseGets: true}}
-	h.add(append(calls[:3:3], said{10, 11, lock.Request{Tenant: tenant, Key: key}, a, nil}))
-	if h.Check() == nil {
-		t.Error("a Get that shows the old end after the renewal is accepted")
-	}
-}
-
 // splitBrain is a store of two halves that know nothing of each other, as after a
 // failover that went wrong.
 type splitBrain struct {
-	*lock.Memory
-	other *lock.Memory
+	lock.Store
+	other lock.Store
 	turn  *atomic.Int64
 }
 
@@ -242,15 +215,17 @@ func (s splitBrain) Do(ctx context.Context, r lock.Request) (lock.Lease, error) 
 	if s.turn.Add(1)%2 == 0 {
 		return s.other.Do(ctx, r)
 	}
-	return s.Memory.Do(ctx, r)
+	return s.Store.Do(ctx, r)
 }
+
+func half() lock.Store { return lock.OnRecords(memory.New(func() int64 { return t0 })) }
 
 // TestCheckRejectsARealSplitBrain has the suite's own clients use it.
 func TestCheckRejectsARealSplitBrain(t *testing.T) {
 	const rounds = 10
 	rejected := 0
 	for round := range rounds {
-		store := splitBrain{lock.NewMemory(func() int64 { return t0 }), lock.NewMemory(func() int64 { return t0 }), &atomic.Int64{}}
+		store := splitBrain{half(), half(), &atomic.Int64{}}
 		h := &History{}
 		var group sync.WaitGroup
 		for i := range historyClients {

@@ -53,8 +53,8 @@ type Backend struct {
 	// forget.
 	Jumps bool
 
-	// NoClock and LooseGets are as in Allowed.
-	NoClock, LooseGets bool
+	// NoClock is as in Allowed.
+	NoClock bool
 
 	// Close removes the backend once its clients are closed. It may be nil.
 	Close func()

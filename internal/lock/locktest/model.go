@@ -93,11 +93,11 @@ func (m *machine) send(t *rapid.T, r lock.Request) {
 	got, gotErr := m.try(r)
 	m.nowMS = max(m.nowMS, answerTime(got, gotErr))
 	now := m.nowMS
-	known := lock.Known{State: state}
+	known := at(state, now)
 	if gotErr == nil && r.Op == lock.Acquire && !got.Repeated {
 		m.allowToken(&known, got.Token)
 	}
-	next, want, wantErr := lock.Apply(known, r, now)
+	next, want, wantErr := lock.Apply(known, r)
 	if a, b := verdict(gotErr), verdict(wantErr); a != b {
 		t.Fatalf("%+v\non %+v at %d:\nthe store says %q: %v\nthe core says  %q: %v", r, state, now, a, gotErr, b, wantErr)
 	}
@@ -105,7 +105,21 @@ func (m *machine) send(t *rapid.T, r lock.Request) {
 		t.Fatalf("%+v\non %+v at %d:\nthe store answers %+v\nthe core answers  %+v", r, state, now, got, want)
 	}
 	m.sent = append(m.sent, r)
-	m.states[r.Key] = next
+	if wantErr == nil && !want.Repeated {
+		m.states[r.Key] = next
+	}
+}
+
+// at is what a store knows of a key in that state, by a clock that shows the time.
+func at(s lock.State, nowMS int64) lock.Known {
+	k := lock.Known{State: s, NowMS: nowMS}
+	if s.Status == lock.Active {
+		k.LeftMS = max(0, s.ExpiresMS-nowMS)
+	}
+	if s.Status == lock.Active && k.LeftMS == 0 {
+		k.State.Status = lock.Expired
+	}
+	return k
 }
 
 // allowToken has the core take the store's word for a token that may jump.
@@ -158,7 +172,8 @@ func (m *machine) checkGet(t *rapid.T) {
 		t.Fatalf("Get of %q: %v", k, err)
 	}
 	m.nowMS = max(m.nowMS, answerTime(got, nil))
-	if want := state.Lease(tenant, k, m.nowMS); got != want {
+	known := at(state, m.nowMS)
+	if want := known.State.Lease(tenant, k, known.LeftMS); got != want {
 		t.Fatalf("Get of %q answers %+v, want %+v", k, got, want)
 	}
 }

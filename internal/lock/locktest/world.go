@@ -23,16 +23,15 @@ func (g guess) see(n int64) (guess, bool) {
 
 // world is what can be known of one key.
 type world struct {
-	jumps     bool
-	noClock   bool
-	looseGets bool
-	token     guess // of the latest lease
-	lease     string
-	owner     string
-	status    lock.Status // "" before the first lease
-	expires   guess
-	now       int64  // the store's clock shows this or more
-	done      []deed // everything that was carried out under a request ID
+	jumps   bool
+	noClock bool
+	token   guess // of the latest lease
+	lease   string
+	owner   string
+	status  lock.Status // "" before the first lease
+	expires guess
+	now     int64  // the store's clock shows this or more
+	done    []deed // everything that was carried out under a request ID
 }
 
 type deed struct {
@@ -81,10 +80,6 @@ func (w world) shown(c call) []world {
 	if !ok {
 		return nil
 	}
-	if w.looseGets && c.lease.State != lock.Released {
-		ends := c.lease.State == lock.Expired || c.lease.RemainingMS > 0
-		return keep(w, ends && (w.status == lock.Active || w.status == lock.Expired && c.lease.State == lock.Expired))
-	}
 	switch c.lease.State {
 	case lock.Active:
 		return w.alive(c.lease.ExpiresMS - c.lease.RemainingMS)
@@ -117,10 +112,11 @@ func (w world) unseenEnd(r lock.Request) guess {
 	return guess{w.now + r.TTLMS, true}
 }
 
-// alive is this world if the lease can be alive at the time.
+// alive is this world if the lease can be alive at the time. A store that goes by no
+// clock of a host may be late to end it.
 func (w world) alive(now int64) []world {
 	w, ok := w.at(now)
-	return keep(w, ok && w.status == lock.Active && (now < w.expires.n || w.expires.loose))
+	return keep(w, ok && w.status == lock.Active && (now < w.expires.n || w.expires.loose || w.noClock))
 }
 
 // over is this world if the lease can have expired.
@@ -240,7 +236,7 @@ func (w world) renewed(r lock.Request, l *lock.Lease) []world {
 }
 
 func (w world) freed(r lock.Request, l *lock.Lease) []world {
-	if w.now >= w.expires.n && !w.expires.loose {
+	if w.now >= w.expires.n && !w.expires.loose && !w.noClock {
 		return nil
 	}
 	if l != nil {

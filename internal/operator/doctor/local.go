@@ -295,7 +295,7 @@ func JudgeScope(scope, provider string, place Place) Finding {
 	case scope == "none":
 		return finding("scope.none", "there is no provider: every ID is a fallback ID")
 	}
-	return finding("scope.unverified", "%s coordinates nobody", provider)
+	return finding("scope.unverified", "%s does not coordinate its users", provider)
 }
 
 // layoutNotice is how long before the end of a layout's time doctor warns.

@@ -25,6 +25,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/otlptest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) {
@@ -173,7 +174,7 @@ func TestLocksAndSequences(t *testing.T) {
 	const key = "customer/wilhelmina"
 	tr, c := to(t)
 	now := func() int64 { return time.Now().UnixMilli() }
-	locks := tr.Locks(lock.NewMemory(now), "sqlite:/x/store.db")
+	locks := tr.Locks(lock.OnRecords(memory.New(now)), "sqlite:/x/store.db")
 	values := tr.Sequences(sequence.OnRecords(memory.New(now)), "etcd://h1:2379,h2:2379")
 	r := lock.Request{Op: lock.Acquire, Tenant: "default", Key: key, Owner: "o", LeaseID: lock.NewLeaseID(), TTLMS: 60_000}
 	for range 2 { // the second one is held
@@ -182,7 +183,7 @@ func TestLocksAndSequences(t *testing.T) {
 	}
 	_, _ = locks.List(t.Context(), "default", "", 10)
 	_, _ = values.Next(t.Context(), sequence.Request{Tenant: "default", Key: key, Count: 3, Options: sequence.DefaultOptions()})
-	_, _ = tr.Locks(failingLocks{lock.NewMemory(now)}, "sqlite:/x/store.db").Do(t.Context(), r)
+	_, _ = tr.Locks(failingLocks{lock.OnRecords(memory.New(now))}, "sqlite:/x/store.db").Do(t.Context(), r)
 	_, _ = tr.Sequences(failingSequences{sequence.OnRecords(memory.New(now))}, "sqlite:/x/store.db").Next(t.Context(), sequence.Request{Key: key})
 	tr.Close()
 	results := map[string]int{}
@@ -230,7 +231,7 @@ func TestNothingIsTracedWithoutAnEndpoint(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Close()
-			locks, values := lock.NewMemory(nil), sequence.OnRecords(memory.New(nil))
+			locks, values := lock.OnRecords(memory.New(nil)), sequence.OnRecords(memory.New(nil))
 			if tr.Provider(p) != p || tr.Locks(locks, "") != lock.Store(locks) || tr.Sequences(values, "") != sequence.Store(values) || tr.Method() != nil {
 				t.Error("something is wrapped")
 			}
@@ -268,7 +269,7 @@ func TestBadVariables(t *testing.T) {
 			if text := fmt.Sprint(logs.All()); strings.Contains(text, "hunter2") {
 				t.Errorf("a secret is in the log: %s", text)
 			}
-			_, _ = tr.Locks(lock.NewMemory(nil), "memory:").Get(t.Context(), "default", "k")
+			_, _ = tr.Locks(lock.OnRecords(memory.New(nil)), "memory:").Get(t.Context(), "default", "k")
 			tr.Close()
 			one(t, c, "lock store get")
 		})
@@ -298,7 +299,7 @@ func TestVariables(t *testing.T) {
 		if tr == nil {
 			t.Fatal("nothing is traced")
 		}
-		_, _ = tr.Locks(lock.NewMemory(nil), "memory:").Get(t.Context(), "default", "k")
+		_, _ = tr.Locks(lock.OnRecords(memory.New(nil)), "memory:").Get(t.Context(), "default", "k")
 		tr.Close()
 	}
 	for what, variables := range map[string]map[string]string{
@@ -402,7 +403,7 @@ func TestMethod(t *testing.T) {
 	tr, c := to(t)
 	begin := tr.Method()
 	ctx, done := begin(t.Context(), "Lock.Acquire")
-	_, _ = tr.Locks(lock.NewMemory(nil), "memory:").Get(ctx, "default", "k")
+	_, _ = tr.Locks(lock.OnRecords(memory.New(nil)), "memory:").Get(ctx, "default", "k")
 	done("ok")
 	_, done = begin(t.Context(), "Sequence.Next")
 	done("STORE_UNAVAILABLE")
@@ -419,6 +420,7 @@ func TestMethod(t *testing.T) {
 // A collector that takes everything and never answers holds nobody up, and fills no
 // log.
 func TestHangingCollector(t *testing.T) {
+	ring.All(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
 	if err != nil {
 		t.Fatal(err)
@@ -432,7 +434,7 @@ func TestHangingCollector(t *testing.T) {
 				"OTEL_EXPORTER_OTLP_TIMEOUT": "30000", "OTEL_BSP_EXPORT_TIMEOUT": "30000",
 				"OTEL_BSP_SCHEDULE_DELAY": "1", "OTEL_BSP_MAX_QUEUE_SIZE": "8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4",
 			})
-			s := tr.Locks(lock.NewMemory(nil), "memory:")
+			s := tr.Locks(lock.OnRecords(memory.New(nil)), "memory:")
 			for range 10_000 {
 				_, _ = s.Get(t.Context(), "default", "k")
 			}

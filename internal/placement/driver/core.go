@@ -169,13 +169,13 @@ func (c *Core) Looked(members []placement.Member, err error, now placement.Momen
 func (c *Core) mayAsk() bool { return c.terms.Authority != "" && !c.asking && !c.leaving }
 
 func (c *Core) newMembership() lock.Request {
-	return lock.Request{Op: lock.Acquire, LeaseID: c.terms.NewID(), RequestID: c.terms.NewID()}
+	return lock.Request{Op: lock.Acquire, LeaseID: c.terms.NewID(), RequestID: c.terms.NewID(), Announce: true}
 }
 
-// Answered has what became of the last request about the membership.
-func (c *Core) Answered(l lock.Lease, err error, now placement.Moment) Effects {
-	if c.leaving {
-		c.over = true
+// Answered has what became of a request about the membership.
+func (c *Core) Answered(op lock.Op, l lock.Lease, err error, now placement.Moment) Effects {
+	if c.leaving { // a renewal may have been under way when that began
+		c.over = c.over || op == lock.Release
 		return c.effects(now)
 	}
 	c.asking = false

@@ -27,7 +27,7 @@ func newAlone(t *testing.T) *alone {
 	if fx := a.Start(a.now); fx.Ask == nil || fx.Ask.Op != lock.Acquire || !fx.Look {
 		t.Fatalf("the first effects are %+v", fx)
 	}
-	a.Answered(lock.Lease{LeaseID: "1", Token: 1, RemainingMS: DefaultTTL.Milliseconds()}, nil, a.now)
+	a.Answered(lock.Acquire, lock.Lease{LeaseID: "1", Token: 1, RemainingMS: DefaultTTL.Milliseconds()}, nil, a.now)
 	a.Looked([]placement.Member{{Authority: "a:1", Token: 1}}, nil, a.now)
 	return a
 }
@@ -82,7 +82,7 @@ func TestStopBeginsNothing(t *testing.T) {
 			t.Errorf("after the stop there is %s", more.Op)
 		}
 	}
-	fx := a.Answered(lock.Lease{}, nil, a.now)
+	fx := a.Answered(lock.Release, lock.Lease{}, nil, a.now)
 	if !a.Idle() || !fx.Over {
 		t.Error("the stop does not end")
 	}
@@ -101,9 +101,10 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 }
 
-// A host whose process has not let go in time does not give its membership back:
+// The membership is given back when nothing is activated any more. A host whose
+// process has not let go in time keeps it:
 // others wait for its end.
-func TestMembershipOutlastsSilentProcess(t *testing.T) {
+func TestMembershipIsGivenBackAtTheEnd(t *testing.T) {
 	a := newAlone(t)
 	for _, c := range a.resolve(1) {
 		if c.Op != placement.TryAcquire {
@@ -117,7 +118,16 @@ func TestMembershipOutlastsSilentProcess(t *testing.T) {
 		t.Errorf("the end is %+v", fx)
 	}
 	b := newAlone(t)
+	if fx := b.pass(DefaultTTL / renewPart); fx.Ask == nil || fx.Ask.Op != lock.Renew {
+		t.Fatalf("the membership is not renewed: %+v", fx)
+	}
 	if fx := b.Stop(b.now); fx.Over || fx.Ask == nil || fx.Ask.Op != lock.Release || fx.Ask.LeaseID != "1" {
 		t.Errorf("with nothing activated the end is %+v", fx)
+	}
+	if fx := b.Answered(lock.Renew, lock.Lease{LeaseID: "1", Token: 1}, nil, b.now); fx.Over {
+		t.Error("the answer to a renewal ends the stop, and the membership is not given back yet")
+	}
+	if fx := b.Answered(lock.Release, lock.Lease{}, nil, b.now); !fx.Over {
+		t.Error("the stop does not end")
 	}
 }

@@ -58,16 +58,12 @@ type Config struct {
 	TTL       time.Duration
 	Interval  time.Duration
 	IdleTTL   time.Duration // what was not resolved for so long is passivated; 0: never
-	Locks     lock.Store
+	Locks     lock.Store    // where it tells of changes, members are looked at at once, not only after Interval
 	Records   storage.Storage
-	// Changes tells when the locks below a prefix have changed, so that members are
-	// looked at at once and not only after Interval. nil, or errors.ErrUnsupported:
-	// nobody does.
-	Changes  func(ctx context.Context, tenant, prefix string) (<-chan struct{}, error)
-	Executor Executor
-	Clock    lock.Clock   // counts suspend
-	NowMS    func() int64 // wall clock, for events
-	Failed   func(what string, err error)
+	Executor  Executor
+	Clock     lock.Clock   // counts suspend
+	NowMS     func() int64 // wall clock, for events
+	Failed    func(what string, err error)
 	// Observe is told of every event, in their order. It returns at once, and asks
 	// the driver nothing.
 	Observe func(placement.Event)

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/record/memory"
+
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
@@ -17,7 +19,7 @@ import (
 // site is hosts around one store, on the fake clock of a bubble.
 type site struct {
 	*testing.T
-	locks   *lock.Memory
+	locks   lock.Store
 	records storage.Storage
 	guard   sync.Mutex
 	live    map[placement.Key]map[string]int64 // host: token
@@ -34,7 +36,7 @@ type host struct {
 
 func newSite(t *testing.T) *site {
 	return &site{
-		T: t, locks: lock.NewMemory(func() int64 { return time.Now().UnixMilli() }), records: storage.NewMemory(),
+		T: t, locks: lock.OnRecords(memory.New(nil)), records: storage.OnRecords(memory.New(nil)),
 		live: map[placement.Key]map[string]int64{}, tokens: map[placement.Key]int64{},
 	}
 }

@@ -20,9 +20,7 @@ func (d *Driver) Run(ctx context.Context) {
 	d.life, d.over = life, over
 	d.perform(d.core.Start(d.now()))
 	d.mu.Unlock()
-	if d.cfg.Changes != nil {
-		d.work.Go(func() { d.hear(life) })
-	}
+	d.work.Go(func() { d.hear(life) })
 	<-ctx.Done()
 	d.step(d.core.Stop)
 	<-over
@@ -38,7 +36,7 @@ func (d *Driver) Run(ctx context.Context) {
 // hear tells the core of changes that the store tells of.
 func (d *Driver) hear(ctx context.Context) {
 	for {
-		tokens, err := d.cfg.Changes(ctx, d.cfg.Tenant, membersPrefix)
+		tokens, err := d.cfg.Locks.Changes(ctx, d.cfg.Tenant, membersPrefix)
 		if errors.Is(err, errors.ErrUnsupported) {
 			return
 		}
@@ -107,5 +105,5 @@ func (d *Driver) askMembership(ctx context.Context, r lock.Request) {
 	if err != nil && ctx.Err() == nil {
 		d.failed("membership", err)
 	}
-	d.step(func(now placement.Moment) Effects { return d.core.Answered(l, err, now) })
+	d.step(func(now placement.Moment) Effects { return d.core.Answered(r.Op, l, err, now) })
 }

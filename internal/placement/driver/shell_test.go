@@ -65,6 +65,16 @@ func TestFenceIsWaitedFor(t *testing.T) {
 	})
 }
 
+// telling is a store that tells of changes in its own way.
+type telling struct {
+	lock.Store
+	changes func(ctx context.Context, tenant, prefix string) (<-chan struct{}, error)
+}
+
+func (s telling) Changes(ctx context.Context, tenant, prefix string) (<-chan struct{}, error) {
+	return s.changes(ctx, tenant, prefix)
+}
+
 // Where the store tells of members that come and go, nobody waits for the next
 // look.
 func TestChangesAreHeard(t *testing.T) {
@@ -72,13 +82,13 @@ func TestChangesAreHeard(t *testing.T) {
 		tokens := make(chan struct{}, 1)
 		a := s.start("a:1", func(c *Config) {
 			c.Interval = time.Hour
-			c.Changes = func(ctx context.Context, tenant, prefix string) (<-chan struct{}, error) {
+			c.Locks = telling{c.Locks, func(ctx context.Context, tenant, prefix string) (<-chan struct{}, error) {
 				if tenant != "t" || prefix != membersPrefix {
 					t.Errorf("watched is %s of %s", prefix, tenant)
 				}
 				context.AfterFunc(ctx, func() { close(tokens) })
 				return tokens, nil
-			}
+			}}
 		})
 		ready() // a has looked because it has become a member
 		ready()

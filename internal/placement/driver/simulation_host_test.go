@@ -231,7 +231,7 @@ func (n *node) ask(r lock.Request) {
 		if n.optimistic {
 			l.RemainingMS = (simTTL + (n.boot() - sent).Milliseconds()) * marginPart / (marginPart - 1)
 		}
-		n.run(n.core.Answered(l, err, n.moment()))
+		n.run(n.core.Answered(r.Op, l, err, n.moment()))
 	})
 }
 

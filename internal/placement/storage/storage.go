@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"sync"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/placement"
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // Storage keeps one record for each key of a tenant. Implementations are safe for
@@ -37,31 +35,20 @@ type Storage interface {
 	Close() error
 }
 
-// Cells is what a backend implements. Names are tenant/kind/identity; values are
-// a few hundred bytes, and with a snapshot up to MaxCell.
-type Cells interface {
-	// Read returns nil where there is no such cell.
-	Read(ctx context.Context, name string) ([]byte, error)
-	// Swap replaces a cell that is what was read (nil: that is not there), and
-	// reports whether it did. After an error it may have, or may yet.
-	Swap(ctx context.Context, name string, read, next []byte) (bool, error)
-	Close() error
-}
+// recordPrefix begins the keys of all records of this package.
+const recordPrefix = "activation/"
 
-// MaxCell is the largest value of a cell, in bytes.
-const MaxCell = 128 << 10
+// OnRecords keeps activation records in a record store, which its owner closes.
+func OnRecords(records record.Store) Storage { return &storage{records} }
 
-// New is records in cells.
-func New(cells Cells) Storage { return &storage{cells} }
+type storage struct{ records record.Store }
 
-type storage struct{ cells Cells }
-
-// format is the version of a cell's layout that this program writes and knows.
+// format is the version of a value's layout that this program writes and knows.
 // Version 1 does not write it.
 const format = 1
 
-// cell is a record as it is stored.
-type cell struct {
+// value is a record as it is stored.
+type value struct {
 	Format     int    `json:"format,omitempty"`
 	Owner      string `json:"owner,omitempty"`
 	Membership int64  `json:"membership,omitempty"`
@@ -72,14 +59,14 @@ type cell struct {
 }
 
 func encode(r placement.Record) ([]byte, error) {
-	return json.Marshal(cell{Owner: r.Owner.Authority, Membership: r.Owner.Token, PID: r.PID, Version: r.Version, Token: r.Token, Snapshot: r.Snapshot})
+	return json.Marshal(value{Owner: r.Owner.Authority, Membership: r.Owner.Token, PID: r.PID, Version: r.Version, Token: r.Token, Snapshot: r.Snapshot})
 }
 
 func decode(name string, b []byte) (placement.Record, error) {
 	if b == nil {
 		return placement.Record{}, nil
 	}
-	var c cell
+	var c value
 	err := json.Unmarshal(b, &c)
 	if c.Format > format {
 		return placement.Record{}, fmt.Errorf("the activation record %s was written by a newer kazahanad (format %d, this one knows up to %d): "+
@@ -101,11 +88,11 @@ func (s *storage) Load(ctx context.Context, tenant string, key placement.Key) (p
 	if err != nil {
 		return placement.Record{}, err
 	}
-	b, err := s.cells.Read(ctx, name)
+	v, err := s.records.Read(ctx, record.Ask{Keys: []string{recordPrefix + name}})
 	if err != nil {
 		return placement.Record{}, err
 	}
-	return decode(name, b)
+	return decode(name, v.Records[recordPrefix+name].Value)
 }
 
 // Store implements Storage.
@@ -124,76 +111,30 @@ func (s *storage) Remove(ctx context.Context, tenant string, key placement.Key, 
 	return s.change(ctx, tenant, key, func(stored placement.Record) (placement.Record, error) { return placement.Drop(stored, r, keep), nil })
 }
 
-// Between tries that lose a race for a cell. Few ever want the same one.
-const (
-	firstPause = time.Millisecond
-	maxPause   = 50 * time.Millisecond
-)
-
 func (s *storage) change(ctx context.Context, tenant string, key placement.Key, next func(placement.Record) (placement.Record, error)) error {
 	name, err := nameOf(tenant, key)
 	if err != nil {
 		return err
 	}
-	for pause := firstPause; ; pause = min(2*pause, maxPause) {
-		read, err := s.cells.Read(ctx, name)
+	path := recordPrefix + name
+	_, err = s.records.Change(ctx, record.Ask{Keys: []string{path}}, func(v record.View) ([]record.Write, error) {
+		before := v.Records[path].Value
+		stored, err := decode(name, before)
 		if err != nil {
-			return err
-		}
-		stored, err := decode(name, read)
-		if err != nil {
-			return err
+			return nil, err
 		}
 		r, err := next(stored)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		b, err := encode(r)
-		if err != nil {
-			return err
+		after, err := encode(r)
+		if err != nil || bytes.Equal(after, before) {
+			return nil, err
 		}
-		if bytes.Equal(b, read) {
-			return nil
-		}
-		if done, err := s.cells.Swap(ctx, name, read, b); done || err != nil {
-			return err
-		}
-		select {
-		case <-time.After(rand.N(pause)):
-		case <-ctx.Done():
-			return fmt.Errorf("others change the activation record %s all the time: %w", name, ctx.Err())
-		}
-	}
+		return []record.Write{{Key: path, Value: after, Unlisted: true}}, nil
+	})
+	return err
 }
 
 // Close implements Storage.
-func (s *storage) Close() error { return s.cells.Close() }
-
-// NewMemory is records that end with the process, for tests.
-func NewMemory() Storage { return New(&memory{cells: map[string][]byte{}}) }
-
-type memory struct {
-	mu    sync.Mutex
-	cells map[string][]byte
-}
-
-func (m *memory) Read(ctx context.Context, name string) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.cells[name], ctx.Err()
-}
-
-func (m *memory) Swap(ctx context.Context, name string, read, next []byte) (bool, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	if !bytes.Equal(m.cells[name], read) {
-		return false, nil
-	}
-	m.cells[name] = next
-	return true, nil
-}
-
-func (m *memory) Close() error { return nil }
+func (s *storage) Close() error { return nil }

@@ -8,10 +8,12 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // A cluster that is down is an error of each call, and none for the daemon.
 func TestEtcdIsOpenedOnUse(t *testing.T) {
+	ring.All(t)
 	opts := backend.Options{Services: map[string]provider.Terms{"a": provider.DefaultTerms()}}
 	p, err := backend.Open("etcd://127.0.0.1:1,127.0.0.1:2?term=1m", opts)
 	if err != nil {

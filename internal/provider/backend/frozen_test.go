@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // briefly is a context like that of a keeper's call.
@@ -32,6 +33,7 @@ func notHeldUp(t *testing.T, what, path string, call func(context.Context) error
 // A disk that is frozen holds up no caller, whether the file was open before or is
 // to be opened. Once it thaws, everything goes on.
 func TestFrozenDisk(t *testing.T) {
+	ring.All(t)
 	for name, openedBefore := range map[string]bool{"opened before": true, "opened during the freeze": false} {
 		t.Run(name, func(t *testing.T) {
 			disk := disktest.Ext4(t)
@@ -91,6 +93,7 @@ func TestFrozenDisk(t *testing.T) {
 // Close does not wait for a frozen disk; the file is closed when it thaws, which
 // the disk's unmounting shows.
 func TestCloseOnAFrozenDisk(t *testing.T) {
+	ring.All(t)
 	for name, openedBefore := range map[string]bool{"opened before": true, "opened during the freeze": false} {
 		t.Run(name, func(t *testing.T) {
 			disk := disktest.Ext4(t)

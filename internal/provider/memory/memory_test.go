@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,6 +35,7 @@ func TestConformance(t *testing.T) {
 
 // The suite's way of working with a clock that it cannot set has to work too.
 func TestConformanceInRealTime(t *testing.T) {
+	ring.Deep(t)
 	if testing.Short() {
 		t.Skip("waits for leases to end")
 	}

@@ -41,7 +41,7 @@ func Open(cfg Config) (*Provider, error) {
 		return nil, err
 	}
 	store := client.Use(postgresconn.Kind{Name: "leases", Tables: tables, LongestMS: cfg.Services.LongestMS()})
-	return &Provider{cfg: cfg, client: client, store: store, random: rand.Int64N, sending: func() {}, joined: map[string]bool{}}, nil
+	return &Provider{Lacking: "postgres", cfg: cfg, client: client, store: store, random: rand.Int64N, sending: func() {}, joined: map[string]bool{}}, nil
 }
 
 // Info implements provider.Provider.
@@ -132,7 +132,7 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 	})
 }
 
-// Extend implements provider.Extender.
+// Extend implements provider.Provider.
 func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
 	terms := p.cfg.Services.Of(req.Service)
 	var longer lease.Lease
@@ -154,7 +154,7 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 	return longer, refusal
 }
 
-// Verify implements provider.Verifier.
+// Verify implements provider.Provider.
 func (p *Provider) Verify(ctx context.Context, service string, claims []provider.Claim) ([]int, error) {
 	terms := p.cfg.Services.Of(service)
 	starts, bitSeqs := arrays(claimsOf(terms, claims))
@@ -172,7 +172,7 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 	return pool.Verify(r, fencedError(m) != nil, claims)
 }
 
-// Locate implements provider.Locator.
+// Locate implements provider.Provider.
 func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) ([]provider.Record, error) {
 	r := &reader{name: p.cfg.Services.Of(service).Pool}
 	if low < 0 {
@@ -194,7 +194,7 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 	return pool.Locate(r, low, atMS)
 }
 
-// List implements provider.Lister.
+// List implements provider.Provider.
 func (p *Provider) List(ctx context.Context, service string) ([]provider.Record, error) {
 	var found []*pool.Record
 	_, err := p.store.Look(ctx, func(b *pgx.Batch) {
@@ -210,7 +210,7 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 	return list, nil
 }
 
-// Counters implements provider.Counter.
+// Counters implements provider.Provider.
 func (p *Provider) Counters(ctx context.Context, service string) (map[string]int64, error) {
 	counted := provider.NoCounts()
 	_, err := p.store.Look(ctx, func(b *pgx.Batch) {
@@ -227,10 +227,10 @@ func (p *Provider) Counters(ctx context.Context, service string) (map[string]int
 	return counted, nil
 }
 
-// Init implements provider.Initializer, for all pools of the schema.
+// Init implements provider.Provider, for all pools of the schema.
 func (p *Provider) Init(ctx context.Context, _ string) error { return p.store.Init(ctx) }
 
-// Fence implements provider.Fencer.
+// Fence implements provider.Provider.
 func (p *Provider) Fence(ctx context.Context) (*provider.FencedError, error) {
 	f, err := p.store.Fence(ctx)
 	if err != nil {
@@ -239,10 +239,10 @@ func (p *Provider) Fence(ctx context.Context) (*provider.FencedError, error) {
 	return &provider.FencedError{UntilMS: f.UntilMS, Reason: f.Reason}, nil
 }
 
-// Fenced implements provider.Fencer.
+// Fenced implements provider.Provider.
 func (p *Provider) Fenced() *provider.FencedError { return fencedError(p.store.Known()) }
 
-// Look implements provider.Fencer.
+// Look implements provider.Provider.
 func (p *Provider) Look(ctx context.Context) error {
 	_, err := p.store.Look(ctx, nil)
 	return err

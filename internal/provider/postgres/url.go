@@ -49,7 +49,7 @@ func (c Config) Info() provider.Info {
 	return provider.Info{
 		Name: "postgres", URL: text, Scope: provider.ScopeShared, OwnClock: true, Coordinated: true,
 		Forgetful: c.FailoverFenceSet && c.FailoverFence.Milliseconds() < c.Services.LongestMS(),
-		History:   fmt.Sprintf("grants for %d hours after their end", historyKept/time.Hour),
+		History:   fmt.Sprintf("grants for %d days after their end", historyKept/(24*time.Hour)),
 		Can:       provider.Can{Verify: true, List: true, Extend: true, Locate: true, Count: true, Init: true, Fence: true},
 	}
 }

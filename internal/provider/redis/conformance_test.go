@@ -13,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 var errDied = errors.New("the process died")
@@ -118,6 +119,7 @@ func TestConformance(t *testing.T) { providertest.Run(t, factory(true)) }
 
 // By the server's own clock.
 func TestConformanceInRealTime(t *testing.T) {
+	ring.Deep(t)
 	if testing.Short() {
 		t.Skip("waits for leases to end")
 	}

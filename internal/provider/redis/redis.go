@@ -54,6 +54,8 @@ type Provider struct {
 	// at is called at the named steps of an acquire. Only tests set it: there a
 	// process dies.
 	at func(step string) error
+	// random is where a new ring begins, a number from 0 to n-1. Only tests set it.
+	random func(n int64) int64
 }
 
 var _ provider.Provider = (*Provider)(nil)
@@ -81,7 +83,7 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 	}
 	p := &Provider{
 		Lacking: provider.Lacking(cfg.Scheme), cfg: cfg, client: client, joined: map[string]*atomic.Bool{},
-		at: func(string) error { return nil },
+		at: func(string) error { return nil }, random: mathrand.Int64N,
 	}
 	for _, t := range cfg.allTerms() {
 		if p.joined[t.Pool] != nil {
@@ -207,7 +209,7 @@ func (p *Provider) acquireArgs(terms provider.Terms, req provider.AcquireRequest
 	a.Set("bit_seq", terms.BitSeq)
 	a.Set("low", ids.Low)
 	a.Set("high", ids.End-1)
-	a.Set("cursor", ids.Low+mathrand.Int64N(ids.Count()))
+	a.Set("cursor", ids.Low+p.random(ids.Count()))
 	a.Set("term_ms", terms.Term.Milliseconds())
 	a.Set("quarantine_ms", terms.Quarantine.Milliseconds())
 	a.Set("clock_from_ms", max(terms.Timeline.EpochMS, 0))

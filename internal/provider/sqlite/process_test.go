@@ -22,6 +22,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // childEnv names what a copy of the test binary is to do instead of testing.
@@ -185,6 +186,7 @@ func childChurn(args childArgs) error {
 // kills them in the middle of it again and again, and then looks at everything
 // they were granted and at the file.
 func TestProcessesOnOneFile(t *testing.T) {
+	ring.All(t)
 	const processes = 6
 	lives := 8
 	if testing.Short() {
@@ -352,6 +354,7 @@ func checkHistory(t *testing.T, path string) {
 
 // Of many processes that create a file at once, one does, and all use it.
 func TestProcessesCreateOneFile(t *testing.T) {
+	ring.All(t)
 	path := filepath.Join(t.TempDir(), "a", "b", "leases.db")
 	services := defaultServices()
 	services.Default.IDs = provider.IDRange{Low: 0, End: 12}

@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // history is a lease file on a disk of its own, and every lease that was granted
@@ -148,6 +149,7 @@ func (h *history) fenced(p *Provider, forgotten []lease.Lease) {
 
 // A file is put back while nobody has it open, in each way.
 func TestPutBackWhileStopped(t *testing.T) {
+	ring.All(t)
 	for _, way := range disktest.Ways {
 		for _, reboot := range []bool{false, true} {
 			if reboot && way.InPlace {
@@ -213,6 +215,7 @@ const enough = 300
 // The main file is put back, and the log of a process that was killed stays beside
 // it. What is then read is a mixture of two times.
 func TestPutBackBesideANewerLog(t *testing.T) {
+	ring.All(t)
 	for _, way := range disktest.Ways {
 		t.Run(way.Name, func(t *testing.T) {
 			h := newHistory(t)
@@ -245,6 +248,7 @@ func TestPutBackBesideANewerLog(t *testing.T) {
 // A file is put back under a process that has it open. Where it is another file,
 // that process does nothing more with it, and the next one fences it.
 func TestPutBackWhileRunning(t *testing.T) {
+	ring.All(t)
 	for _, way := range disktest.Ways {
 		for _, leaveLog := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, log left %v", way.Name, leaveLog), func(t *testing.T) {
@@ -285,6 +289,7 @@ func TestPutBackWhileRunning(t *testing.T) {
 // Verify is the first to look after a file was put back: what it does not find is
 // not lost.
 func TestVerifyNoticesFirst(t *testing.T) {
+	ring.All(t)
 	h := newHistory(t)
 	backup := filepath.Join(h.disk.Dir(), "backup")
 	p := h.open()
@@ -305,6 +310,7 @@ func TestVerifyNoticesFirst(t *testing.T) {
 // A volume that moves to another host, and a reboot, need no operator: the file is
 // the one that it was.
 func TestVolumeMovesToAnotherHost(t *testing.T) {
+	ring.All(t)
 	for name, killed := range map[string]bool{"closed": false, "killed": true} {
 		t.Run(name, func(t *testing.T) {
 			h := newHistory(t)
@@ -401,6 +407,7 @@ func TestRemovedFileIsRemembered(t *testing.T) {
 // A process dies between its commit and its witness: nothing was answered, and
 // nothing is fenced.
 func TestKilledBeforeTheWitness(t *testing.T) {
+	ring.All(t)
 	for _, step := range []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWitnessed} {
 		t.Run(step, func(t *testing.T) {
 			h := newHistory(t)
@@ -440,6 +447,7 @@ func inContainer(t *testing.T, cmd *exec.Cmd, live string) {
 // Two containers, and two users, cannot see each other's live directory: while one
 // has the file open, the other is refused by name. One after the other may use it.
 func TestWhoCannotShareTheWitness(t *testing.T) {
+	ring.All(t)
 	for name, apart := range map[string]func(*testing.T, *exec.Cmd, string){
 		"containers": inContainer,
 		"users": func(t *testing.T, cmd *exec.Cmd, live string) {
@@ -511,6 +519,7 @@ func executable(t *testing.T) string {
 // The longest term that was ever granted counts, whoever finds that the file was put
 // back, and whether a witness remembers it or only the copy does.
 func TestLongestTermIsRemembered(t *testing.T) {
+	ring.All(t)
 	for name, reboot := range map[string]bool{"by the witness": false, "by the copy": true} {
 		t.Run(name, func(t *testing.T) {
 			h := newHistory(t)

@@ -19,6 +19,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) {
@@ -60,6 +61,7 @@ func defaultServices() provider.Services {
 }
 
 func TestConformance(t *testing.T) {
+	ring.All(t)
 	dir := memoryDir(t)
 	providertest.Run(t, func(t *testing.T) providertest.Store {
 		var clock atomic.Int64
@@ -110,6 +112,7 @@ func checkIndex(p *Provider) error {
 // Should the index ever contradict the records, the records hold: nothing is
 // granted that they say is taken.
 func TestRecordsOutweighTheIndex(t *testing.T) {
+	ring.All(t)
 	one, coarse := provider.DefaultTerms(), provider.DefaultTerms().WithBitSeq(9)
 	one.IDs, coarse.IDs = provider.IDRange{Low: 1, End: 2}, provider.IDRange{Low: 0, End: 1}
 	for _, first := range []string{"", "coarse"} {
@@ -334,6 +337,7 @@ func checkPlans(t *testing.T, s *sqlitefile.Session) error {
 
 // A grant changes a handful of rows, whatever the layout.
 func TestHugeLayoutStaysSmall(t *testing.T) {
+	ring.All(t)
 	huge := provider.DefaultTerms()
 	huge.Timeline.BitTS, huge.Timeline.EpochMS = 33, time.Now().UnixMilli()-1000
 	huge = huge.WithBitSeq(0)

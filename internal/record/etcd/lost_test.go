@@ -124,3 +124,70 @@ func TestVersionsDiffer(t *testing.T) {
 		seen[now.records[0].Writer] = true
 	}
 }
+
+// briefly is an etcd that has less left of its leases than a host's clock says.
+type briefly struct {
+	clientv3.Lease
+	ttl   int64
+	asked int
+}
+
+func (b *briefly) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
+	b.asked++
+	return &clientv3.LeaseTimeToLiveResponse{TTL: b.ttl}, nil
+}
+
+// What is told to be left of a term is no more than etcd says, whatever the clocks of
+// hosts do. An error may rest on an estimate.
+func TestLeftIsWhatEtcdSays(t *testing.T) {
+	cfg := etcdtest.Shared(t)
+	mustPut(t, mustOpen(t, cfg), record.Write{Key: "k", Value: []byte("1"), TermMS: 60_000, KeepMS: 1000})
+	ask := record.Ask{Keys: []string{"k"}}
+	for _, ahead := range []int64{-3 * 3600_000, 0, 3 * 3600_000} {
+		s := mustOpen(t, cfg)
+		now := s.nowMS
+		s.nowMS = func() int64 { return now() + ahead }
+		clock := &briefly{Lease: s.conn.KV.Lease, ttl: 3}
+		s.conn.KV.Lease = clock
+		want := int64(3000)
+		if ahead > 0 {
+			want = 1
+		}
+		v, err := s.Read(testContext(t), ask)
+		if got := v.Records["k"]; err != nil || got.LeftMS != want || got.Over {
+			t.Errorf("by a clock ahead by %d ms, Read has %+v (%v), want %d ms left", ahead, got, err, want)
+		}
+		var left int64
+		if _, err := s.Change(testContext(t), ask, func(v record.View) ([]record.Write, error) {
+			left = v.Records["k"].LeftMS
+			return nil, nil
+		}); err != nil || left != want {
+			t.Errorf("by a clock ahead by %d ms, a rule is shown %d ms (%v), want %d", ahead, left, err, want)
+		}
+		clock.asked = 0
+		if _, err := s.Change(testContext(t), ask, func(record.View) ([]record.Write, error) { return nil, errors.New("no") }); err == nil || clock.asked != 0 {
+			t.Errorf("a refusal asked etcd %d times how much is left (%v)", clock.asked, err)
+		}
+	}
+}
+
+// A term that ends while etcd is asked how much is left of it is over.
+func TestTermEndsWhileAsked(t *testing.T) {
+	s := mustOpen(t, etcdtest.Shared(t))
+	mustPut(t, s, record.Write{Key: "k", Value: []byte("1"), TermMS: 60_000, KeepMS: 1000})
+	s.conn.KV.Lease = &ending{Lease: s.conn.KV.Lease}
+	v, err := s.Read(testContext(t), record.Ask{Keys: []string{"k"}})
+	if got := v.Records["k"]; err != nil || !got.Over || got.LeftMS != 0 {
+		t.Errorf("it is %+v (%v), want it over", got, err)
+	}
+}
+
+// ending ends each lease that it is asked about.
+type ending struct{ clientv3.Lease }
+
+func (e *ending) TimeToLive(ctx context.Context, id clientv3.LeaseID, o ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
+	if _, err := e.Revoke(ctx, id); err != nil {
+		return nil, err
+	}
+	return e.Lease.TimeToLive(ctx, id, o...)
+}

@@ -50,13 +50,13 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 	}
 	held, err := s.turns.Take(ctx, ask.Keys)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", s.cfg.Place(), err)
+		return 0, fmt.Errorf("%s: %w", s.place, err)
 	}
 	c := s.newChange(ask)
 	for _, key := range ask.Keys {
 		c.seen = append(c.seen, held.Known(key))
 	}
-	atMS, err = turns.Run(ctx, held, c, s.cfg.Place(), ask, rule)
+	atMS, err = turns.Run(ctx, held, c, s.place, ask, rule)
 	for i, key := range ask.Keys {
 		if k := c.seen[i]; k.absent() {
 			held.Forget(key)
@@ -127,7 +127,7 @@ func (c *change) look(ctx context.Context) error {
 		}
 		return c.understand(a)
 	}
-	return fmt.Errorf("%s: %w", c.cfg.Place(), errChanged)
+	return fmt.Errorf("%s: %w", c.place, errChanged)
 }
 
 // greet learns the server's life.
@@ -165,7 +165,7 @@ func (c *change) Commit(ctx context.Context, writes []record.Write) (atMS int64,
 		return c.found(ctx, c.seen[i])
 	}
 	if a.lost {
-		return 0, o, fmt.Errorf("%s: record %q: %w", c.cfg.Place(), c.ask.Keys, record.ErrOutrun)
+		return 0, o, fmt.Errorf("%s: record %q: %w", c.place, c.ask.Keys, record.ErrOutrun)
 	}
 	if o == turns.Raced {
 		c.sure = false // by the next try, after a pause
@@ -184,12 +184,12 @@ func (c *change) found(ctx context.Context, k known) (atMS int64, o turns.Outcom
 		return atMS, turns.Done, nil
 	}
 	if c.nonce == (nonce{}) { // it was there a moment ago
-		return 0, turns.Raced, fmt.Errorf("%s: record %q: %w", c.cfg.Place(), c.ask.Keys, record.ErrOutrun)
+		return 0, turns.Raced, fmt.Errorf("%s: record %q: %w", c.place, c.ask.Keys, record.ErrOutrun)
 	}
 	c.nonce = nonce{}
 	_, o, err = c.Commit(ctx, nil)
 	if err == nil && o != turns.Done {
-		err = fmt.Errorf("%s: record %q: %w", c.cfg.Place(), c.ask.Keys, record.ErrOutrun)
+		err = fmt.Errorf("%s: record %q: %w", c.place, c.ask.Keys, record.ErrOutrun)
 	}
 	return atMS, turns.Done, err
 }
@@ -316,6 +316,7 @@ func (c *change) entries(b *batch, key string, before, after known) {
 // args are the keys and arguments of the script.
 func (c *change) args(b *batch) (keys []string, args []any) {
 	before, from, floor := int64(forever), int64(0), int64(noFloor)
+	keys = make([]string, 0, len(c.seen))
 	for i, k := range c.seen {
 		keys = append(keys, c.recordKey(c.ask.Keys[i]))
 		if k.absent() || b.raised != noFloor {
@@ -398,7 +399,7 @@ func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 			return a, err
 		}
 		if err = s.confirm(ctx, conn); errors.Is(err, redisconn.ErrUnconfirmed) {
-			a.unconfirmed, err = fmt.Errorf("%s: %w: %w", s.cfg.Place(), record.ErrUnconfirmed, err), nil
+			a.unconfirmed, err = fmt.Errorf("%s: %w: %w", s.place, record.ErrUnconfirmed, err), nil
 		}
 		lost = lost || err != nil
 		return a, err
@@ -435,13 +436,13 @@ func (c *change) understand(a answer) error {
 	spans, _ := a.present[2].([]any)
 	st, ok := head(text)
 	if !ok || len(records) != len(c.ask.Keys) || len(spans) != len(c.ask.Ranges) {
-		return fmt.Errorf("%s: the answer of a script cannot be read", c.cfg.Place())
+		return fmt.Errorf("%s: the answer of a script cannot be read", c.place)
 	}
 	for i, key := range c.ask.Keys {
 		text, _ := records[i].(string)
 		k, err := parse(key, text)
 		if err != nil {
-			return fmt.Errorf("%s: %w", c.cfg.Place(), err)
+			return fmt.Errorf("%s: %w", c.place, err)
 		}
 		c.seen[i] = k
 	}

@@ -1,8 +1,11 @@
 package redis
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -90,8 +93,8 @@ func TestSettle(t *testing.T) {
 type rig struct {
 	*testing.T
 	atomic.Int64 // the clock, in Unix ms
-	cfg   redisconn.Config
-	store owned
+	cfg          redisconn.Config
+	store        owned
 }
 
 // newRig opens a store that was declared new.
@@ -210,6 +213,29 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// Rules compare times with a fence. While there is one, they are shown the server's time,
+// and never what this process takes it for.
+func TestFenceKeepsTheServersTime(t *testing.T) {
+	server := redistest.New(t)
+	s := mustOpen(t, server.Config())
+	if _, err := put(t, s, grant("k", time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	s.ahead.Add(24 * time.Hour.Milliseconds())
+	var runs []record.View
+	if _, err := s.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(v record.View) ([]record.Write, error) {
+		runs = append(runs, v)
+		return []record.Write{grant("k", time.Minute)}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range runs {
+		if v.NowMS >= v.Fence.UntilMS {
+			t.Errorf("at %d the fence is over, which ends at %d", v.NowMS, v.Fence.UntilMS)
+		}
+	}
+}
+
 // pair is a primary and its replica.
 func pair(t *testing.T) (primary, replica *redistest.Server) {
 	primary, replica = redistest.NewWithPort(t), redistest.NewWithPort(t)
@@ -259,5 +285,80 @@ func TestFailoverBack(t *testing.T) {
 	v := r.doubted(time.Minute, whyChanged)
 	if len(r.view("lost").Records) > 0 || v.Floor <= before.Floor {
 		t.Errorf("after the failovers: %+v", v)
+	}
+}
+
+// TestSentinelFailover: the primary is killed while clients count in a record, and its
+// sentinels promote a replica. Whatever was answered, min_replicas have; what was not, is
+// known to be unknown. So the record is at least as long as the answers are many.
+func TestSentinelFailover(t *testing.T) {
+	const clients = 4
+	primary, heir := redistest.NewWithPort(t), redistest.NewWithPort(t)
+	heir.Follow(primary)
+	last := redistest.NewWithPort(t) // so that the heir has a replica, too
+	last.Do(t, "REPLICAOF", "127.0.0.1", heir.Port)
+	redistest.Eventually(t, "the replica of the replica is in step", func() error {
+		if info := last.Do(t, "INFO", "replication"); !strings.Contains(info, "master_link_status:up") {
+			return errors.New(info)
+		}
+		return nil
+	})
+	cfg := redisconn.Config{
+		Scheme: "redis+sentinel", Addrs: redistest.Sentinels(t, primary, 1, "", ""), Master: redistest.SentinelSet, Prefix: "{failover}:",
+		MinReplicas: 1, ConfirmWait: redistest.StartTimeout, FailoverFenceSet: true,
+	}
+	mustInit(t, mustOpen(t, cfg))
+	ctx, cancel := context.WithTimeout(context.Background(), redistest.FailoverTimeout)
+	defer cancel()
+	var answered, unknown atomic.Int64
+	count := func(s owned) error {
+		_, err := s.Change(ctx, record.Ask{Keys: []string{"n"}}, func(v record.View) ([]record.Write, error) {
+			if v.Fence.Doubt {
+				return nil, errors.New("the operator said that nothing is lost")
+			}
+			return []record.Write{{Key: "n", Value: append(v.Records["n"].Value, 'I')}}, nil
+		})
+		if err == nil {
+			answered.Add(1)
+		} else {
+			unknown.Add(1)
+		}
+		return err
+	}
+	var all sync.WaitGroup
+	over := make(chan struct{})
+	for range clients {
+		s := mustOpen(t, cfg)
+		all.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					_ = count(s)
+				}
+			}
+		})
+	}
+	enough := func(n int64) func() error {
+		return func() error {
+			if answered.Load() < n {
+				return fmt.Errorf("%d answers", answered.Load())
+			}
+			return nil
+		}
+	}
+	redistest.Eventually(t, "clients count", enough(100))
+	primary.Kill()
+	redistest.AfterFailover(t, "clients count on", enough(answered.Load()+100))
+	close(over)
+	all.Wait()
+	cfg.Scheme, cfg.Addrs, cfg.MinReplicas = redisconn.SchemeUnix, []string{heir.Sock}, 0
+	v, err := mustOpen(t, cfg).Read(testContext(t), record.Ask{Keys: []string{"n"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := int64(len(v.Records["n"].Value)); n < answered.Load() || n > answered.Load()+unknown.Load() {
+		t.Errorf("%d was counted, of %d changes that were answered and %d that were not", n, answered.Load(), unknown.Load())
 	}
 }

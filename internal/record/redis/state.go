@@ -178,9 +178,11 @@ func (f facts) fence(l limits, nowMS int64) record.Fence {
 }
 
 var reasons = map[string]string{
-	missing: "the Redis server had no record of the store: it is new, or it has lost its data and with it what was granted and handed out",
-	changed: "the Redis server was restarted, or another one has taken its place, and it may have lost the latest of what was granted and handed out",
+	missing: "the Redis server had no record of the store: it is new, or it has lost its data and with it what was granted and handed out" + reasonEnd,
+	changed: "the Redis server was restarted, or another one has taken its place, and it may have lost the latest of what was granted and handed out" + reasonEnd,
 }
+
+const reasonEnd = "; where nothing is missing, say so with: kazahanad leases init"
 
 // lookEvery is how often a process looks at all of what INFO says: the settings that an
 // operator changes while the server runs.

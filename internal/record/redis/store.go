@@ -28,6 +28,7 @@ type Options struct {
 type Store struct {
 	client *redisconn.Client
 	cfg    redisconn.Config
+	place  string // cfg.Place()
 	limits limits
 	turns  *turns.Turns[known]
 	list   *redis.Script
@@ -54,7 +55,7 @@ var _ record.Store = (*Store)(nil)
 // New uses the client, under keys that no pool of leases can have. Whoever opened the
 // client closes it, after the store.
 func New(client *redisconn.Client, o Options) *Store {
-	s := &Store{client: client, cfg: client.Config(), opened: time.Now(), turns: turns.New(known.size)}
+	s := &Store{client: client, cfg: client.Config(), place: client.Config().Place(), opened: time.Now(), turns: turns.New(known.size)}
 	s.limits = limits{maxTermMS: o.MaxTerm.Milliseconds(), fenceMS: s.cfg.FailoverFence.Milliseconds(), fenceSet: s.cfg.FailoverFenceSet}
 	s.list = s.fill("list", "", "")
 	s.looked.Store(int64(-lookEvery))

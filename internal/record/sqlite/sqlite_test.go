@@ -15,6 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/recordtest"
 	"github.com/kazahana/kazahana/internal/record/sqlite"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -54,6 +55,7 @@ func at(ms int64) *atomic.Int64 {
 const began = 1_800_000_000_000
 
 func TestConformance(t *testing.T) {
+	ring.All(t)
 	recordtest.Run(t, func(t *testing.T) recordtest.Target {
 		clock := at(began)
 		path := newPath(t)

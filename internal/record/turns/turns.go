@@ -58,13 +58,19 @@ type Held[K any] struct {
 	// pace is how long the caller waits before its first try, and then how long the next
 	// one of the same keys does: after a race the winner lets others come.
 	pace time.Duration
+	// one is where numbers and stripes of a single key are.
+	one struct {
+		number [1]int
+		stripe [1]*stripe[K]
+	}
 }
 
 // Take waits for the turns at all keys. The caller gives them back with Give.
 func (t *Turns[K]) Take(ctx context.Context, keys []string) (*Held[K], error) {
-	h := &Held[K]{turns: t, numbers: make([]int, len(keys)), stripes: make([]*stripe[K], 0, len(keys))}
-	for i, key := range keys {
-		h.numbers[i] = t.number(key)
+	h := &Held[K]{turns: t}
+	h.numbers, h.stripes = h.one.number[:0], h.one.stripe[:0]
+	for _, key := range keys {
+		h.numbers = append(h.numbers, t.number(key))
 	}
 	slices.Sort(h.numbers)
 	h.numbers = slices.Compact(h.numbers)

@@ -153,10 +153,7 @@ func toError(key string, p *problem.Problem) error {
 // Store is sequences on a lease server.
 type Store struct{ client *httpconn.Client }
 
-var (
-	_ sequence.Store    = (*Store)(nil)
-	_ sequence.Declarer = (*Store)(nil)
-)
+var _ sequence.Store = (*Store)(nil)
 
 // New uses a client, which whoever made it closes.
 func New(client *httpconn.Client) *Store { return &Store{client} }
@@ -186,7 +183,7 @@ func (s *Store) Next(ctx context.Context, r sequence.Request) (sequence.Range, e
 	return got, nil
 }
 
-// Declare implements sequence.Declarer, for the tenant of the credential, which needs
+// Declare implements sequence.Store, for the tenant of the credential, which needs
 // the scope admin.
 func (s *Store) Declare(ctx context.Context, d sequence.Declaration) error {
 	if err := d.Validate(); err != nil {

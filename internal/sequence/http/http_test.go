@@ -31,6 +31,7 @@ import (
 	"github.com/kazahana/kazahana/internal/sequence"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 	"github.com/kazahana/kazahana/internal/sequence/sequencetest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -115,6 +116,8 @@ func (s *byTenant) Next(ctx context.Context, r sequence.Request) (sequence.Range
 	return store.Next(ctx, r)
 }
 
+func (s *byTenant) Declare(context.Context, sequence.Declaration) error { return errors.ErrUnsupported }
+
 func (s *byTenant) Close() error {
 	var errs []error
 	for _, c := range s.closers {
@@ -155,6 +158,7 @@ func newDir(t *testing.T) string {
 
 // Each client has a server of its own, in front of one file.
 func TestConformance(t *testing.T) {
+	ring.All(t)
 	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
 		dir := newDir(t)
 		var now atomic.Int64

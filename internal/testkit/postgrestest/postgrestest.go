@@ -446,3 +446,6 @@ func (s *Server) Own(path string) {
 
 // AddArgs adds arguments for the next start.
 func (s *Server) AddArgs(args ...string) { s.args = append(s.args, args...) }
+
+// Move is a URL of another server, for this one.
+func (s *Server) Move(url string, from *Server) string { return strings.ReplaceAll(url, from.Dir, s.Dir) }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Boots systemd over a throw-away overlay of this machine's root, with the files
-# of STAGE on top; it ends with its parent. Only basic.target is reached: what
-# else this machine has installed is of no concern.
+# of STAGE on top; it ends with its parent. Only basic.target is reached: other
+# services of this machine do not start.
 # Usage, in a mount namespace of its own: boot.sh DIRECTORY STAGE [FROM:TO]...
 set -eu
 dir=$1 stage=$2
@@ -27,7 +27,7 @@ for unit in networkd resolved timesyncd remount-fs update-utmp sysusers firstboo
 	ln -sf /dev/null "$units/systemd-$unit.service"
 done
 ln -sf /dev/null "$units/ldconfig.service"
-# What an installed package may have brought must not be what is tested.
+# Files of an installed package must not be tested by mistake.
 rm -rf root/etc/kazahana root/var/lib/kazahana "$units"/kazahanad* root/lib/systemd/system/kazahanad* root/usr/bin/kazahanad
 rm -f root/usr/sbin/policy-rc.d root/etc/fstab
 : >root/etc/machine-id

@@ -1,4 +1,4 @@
-// Asks for IDs until the file argv[2] is there; says a dot for every 100, then how many, and the longest pause in ms.
+// Asks for IDs until the file argv[2] exists; prints a dot for every 100, then the number and the longest pause in ms.
 import { existsSync } from 'node:fs';
 import { Client } from './dist/index.mjs';
 

@@ -1,4 +1,4 @@
-"""Asks for IDs until the file argv[1] is there; says a dot for every 100, then how many, and the longest pause in ms."""
+"""Asks for IDs until the file argv[1] exists; prints a dot for every 100, then the number and the longest pause in ms."""
 
 import os
 import sys

@@ -31,7 +31,7 @@ Begin = Callable[[str, Any, "Link"], Any]
 
 
 class Link(Protocol):
-    """What the daemon needs of an executor's connection."""
+    """The part of an executor's connection that the daemon uses."""
 
     def tell(self, told: Told) -> None: ...
 
@@ -46,7 +46,7 @@ class _Actor:
 
 
 class FakePlacement:
-    """Tells executors what to do, and takes their answers. Whoever waits for these gets a Future."""
+    """Sends requests to executors, and takes their answers. Callers that wait for answers get a Future."""
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()  # futures that are done call back
@@ -123,7 +123,7 @@ class FakePlacement:
         return later
 
     def passivate(self, key: Key) -> Future[None]:
-        """Begin to passivate; the future tells the end."""
+        """Begin to passivate; the future is done at the end."""
         with self._mutex:
             actor = self._actors.get(key)
             if actor is None or not actor.resolved.done():
@@ -174,7 +174,7 @@ class FakePlacement:
                 link.tell(lost("the fake daemon"))
 
     def answer(self, link: Link, data: bytes) -> None:
-        """Take what a process answers."""
+        """Take the answer of a process."""
         _, msgid, problem, result = msgpack.unpackb(data)
         with self._mutex:
             answered = self._asked.pop((link, msgid), None)
@@ -189,7 +189,7 @@ class FakePlacement:
     def _forget(self, key: Key, actor: _Actor, snapshot: bytes | None) -> None:
         if self._actors.get(key) is actor:
             del self._actors[key]
-            if snapshot is not None:  # else what is stored stays
+            if snapshot is not None:  # otherwise the stored one stays
                 self._snapshots[key] = snapshot
 
 
@@ -258,7 +258,7 @@ class AsyncFakeLink:
 
 
 def settled(result: Any, call: Call[Any]) -> Any:
-    """Wait for what may be a Future."""
+    """Wait for the result if it is a Future."""
     if not isinstance(result, Future):
         return result
     try:
@@ -268,7 +268,7 @@ def settled(result: Any, call: Call[Any]) -> Any:
 
 
 async def async_settled(result: Any, call: Call[Any]) -> Any:
-    """Wait for what may be a Future, without cancelling it when the time is up."""
+    """Wait for the result if it is a Future, without cancelling it when the time is up."""
     if not isinstance(result, Future):
         return result
     wrapped = asyncio.wrap_future(result)

@@ -1,4 +1,4 @@
-"""Where the daemon's socket is, and what to say when it is not there."""
+"""Finding the daemon's socket, and explaining why it cannot be reached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import DaemonUnavailableError, InvalidParamsError, SocketUnusableEr
 
 _NAME = "kazahanad.sock"
 _START = "start the daemon with `kazahanad serve`"
-# A daemon that restarts is away like this for a moment.
+# Errors that a restarting daemon causes for a moment.
 _TRANSIENT = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN, errno.ECONNRESET, errno.EPIPE)
 
 
@@ -26,7 +26,7 @@ def parse(text: str) -> str:
 
 
 def candidates(environ: Mapping[str, str], uid: int) -> tuple[list[str], bool]:
-    """Return the places to look at, and whether the user named the only one.
+    """Return the possible places, and whether KAZAHANA_SOCKET names the only one.
 
     RUNTIME_DIRECTORY is not among them: in a client it belongs to the client's own unit.
     """
@@ -73,7 +73,7 @@ def _distrust(directory: str, uid: int) -> None:
 
 
 def unavailable(path: str, error: OSError) -> DaemonUnavailableError:
-    """Say why nobody answers at path, and what helps."""
+    """Explain why no daemon answers at path, and what to do."""
     kind = DaemonUnavailableError if error.errno in _TRANSIENT else SocketUnusableError
     if error.errno == errno.ECONNREFUSED and os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
         kind, error = SocketUnusableError, OSError(errno.ENOTSOCK, "it is not a socket")
@@ -94,7 +94,7 @@ def _who_may(path: str) -> str:
     for place in (path, os.path.dirname(path)):
         try:
             info = os.stat(place)
-        except OSError:  # its directory may not even be looked into
+        except OSError:  # its directory may not be readable
             continue
         try:
             group = grp.getgrgid(info.st_gid).gr_name

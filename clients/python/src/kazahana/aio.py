@@ -14,21 +14,21 @@ from .protocol import Call, Retry, Session, Unasked, closed, copy_of, lost, unan
 
 T = TypeVar("T")
 
-_INBOX = 256  # with more than this not received, the socket is not read
+_INBOX = 256  # with more messages than this waiting, the socket is not read
 
 
 class Connection(asyncio.Protocol):
     """One socket of one event loop; each caller waits for a future."""
 
     def __init__(self, path: str, loop: asyncio.AbstractEventLoop, two_way: bool = False) -> None:
-        """two_way tells whether somebody will receive what the daemon sends unasked."""
+        """two_way says whether a caller will receive notifications and requests of the daemon."""
         self.path, self.loop = path, loop
         self.broken = False
         self.lock_lost: asyncio.Future[str] = loop.create_future()
         self._session: Session[asyncio.Future[Any]] = Session(two_way)
         self._two_way = two_way
         self._inbox: list[Unasked] = []
-        self._arrival: asyncio.Future[None] | None = None  # that the receiver waits for
+        self._arrival: asyncio.Future[None] | None = None  # the receiver waits for it
         self._error: KazahanaError | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._transport: asyncio.Transport | None = None
@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
     async def open(self) -> None:
         try:
             self._socket.setblocking(False)
-            self._socket.connect(self.path)  # a Unix socket connects at once, or not at all
+            self._socket.connect(self.path)  # a Unix socket connects at once or fails
             await self.loop.create_unix_connection(lambda: self, sock=self._socket)
         except OSError as error:
             self._socket.close()
@@ -59,9 +59,9 @@ class Connection(asyncio.Protocol):
             alarm.cancel()
 
     async def receive(self) -> list[Unasked]:
-        """Wait for what the daemon sends unasked; return all of it, or raise what became of the connection.
+        """Wait for notifications and requests of the daemon and return them, or raise the connection's error.
 
-        Meant for one task. What is not received stays in the socket, where the daemon can see it.
+        Meant for one task. Messages that are not received stay in the socket, so that the daemon notices.
         """
         while not self._inbox:
             if self._error is not None:
@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
         return taken
 
     def send(self, data: bytes) -> None:
-        """Send what is not answered. If the connection is lost, so is this: whoever receives is told."""
+        """Send a message without an answer. If the connection is lost, receive raises the error."""
         if self._error is None and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
@@ -137,24 +137,24 @@ class Connection(asyncio.Protocol):
             os.close(self._socket.detach())
 
 
-_parents: list[Any] = []  # a transport that was collected would close a number that may be another file's by then
+_parents: list[Any] = []  # a collected transport would close its descriptor's number, which may be another file's
 
 
 class AsyncChannel:
-    """A connection that is made when it is needed, and made again when it was lost, or when the loop is another."""
+    """A connection that is made when it is needed, and made again after a loss or under another loop."""
 
     def __init__(self, socket: str | None = None, two_way: bool = False) -> None:
         self._named, self._two_way = socket, two_way
         self._connection: Connection | None = None
         self._opening: asyncio.Lock | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # that _opening belongs to
+        self._loop: asyncio.AbstractEventLoop | None = None  # of _opening
         self._reached = False
         self._pinned = False
         self._closed = False
         fork.track(self)
 
     async def perform(self, call: Call[T]) -> T:
-        """Call, and call again while the daemon is away and the call's time lasts."""
+        """Call, and repeat the call while the daemon is away and the call's time lasts."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline = started + call.timeout
@@ -174,7 +174,7 @@ class AsyncChannel:
             await asyncio.sleep(pause)
 
     def pin(self) -> None:
-        """From now on, a lost connection is not replaced: a lock went with it."""
+        """From now on do not replace a lost connection: its lock is lost, too."""
         self._pinned = True
 
     async def listen(self) -> str:
@@ -183,7 +183,7 @@ class AsyncChannel:
         return "disconnected" if connection is None else await asyncio.shield(connection.lock_lost)
 
     def link(self) -> Connection:
-        """Return the connection of the last call, for what must not go on by another one."""
+        """Return the connection of the last call, for exchanges that must not continue on another one."""
         connection = self._connection
         if connection is None:
             raise closed() if self._closed else lost(address.find(self._named))
@@ -218,6 +218,6 @@ class AsyncChannel:
             await connection.open()
             self._connection = connection
             self._reached = True
-            if self._closed:  # meanwhile
+            if self._closed:  # closed meanwhile
                 self.close()
             return connection

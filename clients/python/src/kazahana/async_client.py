@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AsyncClient(Base[AsyncChannel]):
-    """Asks the kazahana daemon of this host, as Client does, from a coroutine.
+    """Calls the kazahana daemon of this host from coroutines, like Client.
 
     All tasks share one connection, which belongs to the running event loop; under another loop, a new
     one is made. With prefetch, most calls of next_id return without going through the loop.
@@ -30,10 +30,10 @@ class AsyncClient(Base[AsyncChannel]):
 
     def after_fork(self) -> None:
         self._refilling: asyncio.Lock | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # that _refilling belongs to
+        self._loop: asyncio.AbstractEventLoop | None = None  # of _refilling
 
     async def close(self) -> None:
-        """Close the connection; whoever waits on it gets a ClientClosedError."""
+        """Close the connection; calls under way raise a ClientClosedError."""
         self._channel.close()
         self._prefetch.drop()
         await asyncio.sleep(0)  # the loop closes the socket now
@@ -49,10 +49,10 @@ class AsyncClient(Base[AsyncChannel]):
     @overload
     async def next_id(self, *, format: Literal["string", "external"], **options: Unpack[IDOptions]) -> str: ...
     async def next_id(self, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
-        """Return a new ID, greater than every one whose call had ended when this one began.
+        """Return a new ID, greater than every ID that was returned before this call.
 
         format: int, string (decimal) or external. Options: service; timeout, in seconds;
-        regular_only=True for a LeaseAcquisitionError rather than a fallback ID.
+        regular_only=True to raise a LeaseAcquisitionError instead of returning a fallback ID.
         """
         if options or format != "int":
             return await self._ids(self._calls.next_id(format, **options))
@@ -102,7 +102,7 @@ class AsyncClient(Base[AsyncChannel]):
         return (await self.inspect(id, **options)).is_fallback
 
     async def bounds(self, start: Moment, end: Moment, **options: Unpack[Options]) -> tuple[int, int]:
-        """Return the smallest and the largest ID from start until before end (Unix ms, or datetimes with a zone)."""
+        """Return the smallest and the largest possible ID in [start, end) (Unix ms, or datetimes with a zone)."""
         return await self._channel.perform(self._calls.bounds(start, end, **options))
 
     async def to_external(self, id: int, **options: Unpack[Options]) -> str:
@@ -110,7 +110,7 @@ class AsyncClient(Base[AsyncChannel]):
         return await self._channel.perform(self._calls.to_external(id, **options))
 
     async def to_internal(self, external: str, latest: Moment | None = None, **options: Unpack[Options]) -> int:
-        """Return the ID of an external ID. One from after latest is refused: it is forged."""
+        """Return the ID of an external ID. An ID with a time after latest is refused as forged."""
         return await self._channel.perform(self._calls.to_internal(external, latest, **options))
 
     async def uuid(self, version: int = 7, *, timeout: float | None = None) -> uuid.UUID:
@@ -138,9 +138,9 @@ class AsyncClient(Base[AsyncChannel]):
         return AsyncLock(self._open, self._calls, key, ttl, wait)
 
     async def resolve(self, kind: str, identity: str, *, wait: float = 10.0) -> Resolution:
-        """Return where the actor lives; activate it, if it is to live on this host and does not yet.
+        """Return where the actor lives; activate it if that is this host and it is not active yet.
 
-        wait, 0 to 600 s, is for an activation or passivation under way, here or on the host that had the actor before.
+        wait, 0 to 600 s, limits the wait for an activation or passivation, here or on the actor's former host.
         """
         return await self._channel.perform(self._calls.resolve(kind, identity, wait))
 
@@ -155,7 +155,7 @@ class AsyncClient(Base[AsyncChannel]):
         return AsyncExecutor(self._open, self._calls, kinds, activate, passivate, ended)
 
     def placement_events(self, events: Sequence[str] | None = None) -> AsyncPlacementEvents:
-        """Watch what happens to actors here: the events named, or all but resolved; see AsyncPlacementEvents."""
+        """Watch events of actors on this host: those named, or all but resolved; see AsyncPlacementEvents."""
         return AsyncPlacementEvents(self._open, self._calls, events)
 
     async def placement_snapshot(
@@ -169,8 +169,8 @@ class AsyncClient(Base[AsyncChannel]):
     ) -> dict[str, Any]:
         """Return members, kinds and activations as the daemon knows them.
 
-        A page has limit activations (0 to 1000, default 100), of keys after "kind/identity". kind and
-        identity, given together: only that actor, with its record in the store.
+        A page has limit activations (0 to 1000, default 100), with keys after "kind/identity". kind and
+        identity together select one actor, with its record in the store.
         """
         options = {"after": after, "limit": limit, "kind": kind, "identity": identity}
         return await self._channel.perform(self._calls.placement_snapshot(timeout, options))

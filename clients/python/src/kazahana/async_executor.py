@@ -41,10 +41,10 @@ class AsyncActivation(ActivationBase):
         self._calls, self._link = calls, link
 
     async def check(self, timeout: float | None = None) -> None:
-        """Return while this activation may be relied on, else raise an ActivationEndedError.
+        """Return if this activation is valid now, else raise an ActivationEndedError.
 
-        To be awaited before whatever must not be done twice. Mostly an earlier answer of the daemon covers
-        this moment; else it is asked, for at most timeout seconds (default: the client's).
+        Await it before each action that must not be done twice. An earlier answer of the daemon usually covers
+        this moment; otherwise it asks the daemon, for at most timeout seconds (default: the client's).
         """
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -63,10 +63,10 @@ class AsyncActivation(ActivationBase):
 
 
 class AsyncExecutor:
-    """Runs the actors of some kinds in this process, for as long as this object's own connection lives.
+    """Runs the actors of some kinds in this process while this object's own connection lives.
 
-    As Executor does, with coroutines for callbacks, each in a task of its own. It registers when it is
-    awaited, or entered by `async with`.
+    Like Executor, with coroutines as callbacks, each in a task of its own. It registers when it is
+    awaited or entered with `async with`.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class AsyncExecutor:
 
     @property
     def activations(self) -> list[AsyncActivation]:
-        """The live ones."""
+        """Return the live activations."""
         return list(self._roster.live.values()) if os.getpid() == self._process else []
 
     async def close(self) -> None:
-        """Have all that is here passivated, for at most the client's timeout, and close. Not for use in callbacks."""
+        """Passivate all activations, for at most the client's timeout, and close. Not for use in callbacks."""
         channel = self._channel
         if os.getpid() != self._process or self._closing or channel is None:
             return
@@ -116,7 +116,7 @@ class AsyncExecutor:
                 await channel.link().call(self._calls.unregister(), deadline)
         finally:
             channel.close()
-        while self._tasks and loop.time() < deadline:  # those that end begin others
+        while self._tasks and loop.time() < deadline:  # tasks that end may begin others
             await asyncio.wait(self._tasks, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
 
     async def _start(self) -> AsyncExecutor:
@@ -134,11 +134,11 @@ class AsyncExecutor:
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)  # the loop alone would not keep it
+        self._tasks.add(task)  # the loop keeps weak references only
         task.add_done_callback(self._tasks.discard)
 
     async def _listen(self, channel: AsyncChannel, link: Connection | None) -> None:
-        """Carry on, by one connection after the other, until this is closed."""
+        """Listen on one connection after another, until this is closed."""
         loop = asyncio.get_running_loop()
         retry = Retry.endless()
         try:
@@ -196,9 +196,9 @@ class AsyncExecutor:
 
 
 class AsyncPlacementEvents:
-    """Iterates over what happens to actors on this host, in order, on a connection of its own.
+    """Iterates over the events of actors on this host, in order, on a connection of its own.
 
-    As PlacementEvents does. It begins when it is entered by `async with`, or with the first event that is waited for.
+    Like PlacementEvents. It begins when it is entered with `async with`, or at the first wait for an event.
     """
 
     def __init__(

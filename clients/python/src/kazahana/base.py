@@ -1,4 +1,4 @@
-"""What the clients for threads and for asyncio have in common."""
+"""The common base of the clients for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ C = TypeVar("C")
 
 
 class Base(Generic[C]):
-    """The options, what is fetched ahead, and a channel of type C."""
+    """The options, prefetched IDs, and a channel of type C."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class Base(Generic[C]):
         fork.track(self)
 
     def _open(self, two_way: bool = False) -> C:
-        """Return a channel; two_way tells whether somebody will receive what the daemon sends unasked."""
+        """Return a channel; two_way says whether a caller will receive notifications and requests of the daemon."""
         raise NotImplementedError
 
     def after_fork(self) -> None:
-        """Begin anew what a lock of the parent may guard; also at the very beginning."""
+        """Make new objects for those that a lock of the parent may guard; the constructor calls it, too."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The calls of the daemon, and what their results look like in Python."""
+"""The calls of the daemon, and the Python types of their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Moment = Union[int, datetime]
 
 
 class Options(TypedDict, total=False):
-    """What nearly every call takes, with the client's as default."""
+    """Options of nearly every call; the defaults are the client's."""
 
     service: str | None
     timeout: float | None
@@ -31,7 +31,7 @@ class IDOptions(Options, total=False):
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is in an ID. Machine ID and sequence are read with the service's present layout."""
+    """The content of an ID. Machine ID and sequence are read with the service's present layout."""
 
     id: int
     external: str
@@ -58,7 +58,7 @@ class Inspection:
 
 @dataclass(frozen=True)
 class LockState:
-    """A lock as the daemon tells it; times are of the store's clock."""
+    """A lock as the daemon reports it; times are by the store's clock."""
 
     lock_key: str
     lease_id: str
@@ -94,7 +94,7 @@ def _list_of(kind: Any, count: int) -> Callable[[Any], Any]:
 
 
 def record(kind: Any) -> Callable[[Any], Any]:
-    """Return how to read a map as the dataclass `kind`. What it does not know is left out."""
+    """Return a function that reads a map as the dataclass `kind`. It ignores unknown keys."""
     names = [field.name for field in fields(kind)]
 
     def parse(value: Any) -> Any:
@@ -108,7 +108,7 @@ def record(kind: Any) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True)
 class Resolution:
-    """Where an actor lives. Of a remote one the daemon knows only the authority: pid is "", version and token 0."""
+    """Where an actor lives. Of a remote actor only the authority is known: pid is "", version and token are 0."""
 
     kind: str
     identity: str
@@ -117,7 +117,7 @@ class Resolution:
     locality: str
     """local or remote"""
     pid: str
-    """by which the actor's process calls it"""
+    """the process's name for the actor"""
     version: int
     token: int
     """the fencing token of the activation: greater than that of every earlier one"""
@@ -147,7 +147,7 @@ def _active(value: Any) -> LockState:
 
 
 def milliseconds(moment: Moment) -> int:
-    """Read a time: Unix milliseconds, or a datetime that knows its zone."""
+    """Convert a time: Unix milliseconds, or a datetime with a zone."""
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
             raise InvalidParamsError(f"{moment!r} has no time zone: add one, for example tzinfo=timezone.utc")
@@ -162,7 +162,7 @@ def _count(n: int) -> int:
 
 
 class Calls:
-    """Makes each call, with a client's service and timeout where none is given."""
+    """Makes the calls, with a client's service and timeout as defaults."""
 
     def __init__(self, service: str | None, timeout: float) -> None:
         self.service = service

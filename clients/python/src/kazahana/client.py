@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Client(Base[Channel]):
-    """Asks the kazahana daemon of this host.
+    """Calls the kazahana daemon of this host.
 
     socket is a path or a unix:///path URI (default: KAZAHANA_SOCKET, else the usual places); service
     names one of the daemon's services (default: the daemon's); timeout, in seconds, bounds every
@@ -39,7 +39,7 @@ class Client(Base[Channel]):
         self._refilling = threading.Lock()
 
     def close(self) -> None:
-        """Close the connection; whoever waits on it gets a ClientClosedError."""
+        """Close the connection; calls under way raise a ClientClosedError."""
         self._channel.close()
         self._prefetch.drop()
 
@@ -54,10 +54,10 @@ class Client(Base[Channel]):
     @overload
     def next_id(self, *, format: Literal["string", "external"], **options: Unpack[IDOptions]) -> str: ...
     def next_id(self, *, format: str = "int", **options: Unpack[IDOptions]) -> Any:
-        """Return a new ID, greater than every one whose call had ended when this one began.
+        """Return a new ID, greater than every ID that was returned before this call.
 
         format: int, string (decimal) or external. Options: service; timeout, in seconds;
-        regular_only=True for a LeaseAcquisitionError rather than a fallback ID.
+        regular_only=True to raise a LeaseAcquisitionError instead of returning a fallback ID.
         """
         if options or format != "int":
             return self._ids(self._calls.next_id(format, **options))
@@ -111,7 +111,7 @@ class Client(Base[Channel]):
         return self.inspect(id, **options).is_fallback
 
     def bounds(self, start: Moment, end: Moment, **options: Unpack[Options]) -> tuple[int, int]:
-        """Return the smallest and the largest ID from start until before end (Unix ms, or datetimes with a zone)."""
+        """Return the smallest and the largest possible ID in [start, end) (Unix ms, or datetimes with a zone)."""
         return self._channel.perform(self._calls.bounds(start, end, **options))
 
     def to_external(self, id: int, **options: Unpack[Options]) -> str:
@@ -119,7 +119,7 @@ class Client(Base[Channel]):
         return self._channel.perform(self._calls.to_external(id, **options))
 
     def to_internal(self, external: str, latest: Moment | None = None, **options: Unpack[Options]) -> int:
-        """Return the ID of an external ID. One from after latest is refused: it is forged."""
+        """Return the ID of an external ID. An ID with a time after latest is refused as forged."""
         return self._channel.perform(self._calls.to_internal(external, latest, **options))
 
     def uuid(self, version: int = 7, *, timeout: float | None = None) -> uuid.UUID:
@@ -154,9 +154,9 @@ class Client(Base[Channel]):
         return Lock(self._open, self._calls, key, ttl, wait, on_lost)
 
     def resolve(self, kind: str, identity: str, *, wait: float = 10.0) -> Resolution:
-        """Return where the actor lives; activate it, if it is to live on this host and does not yet.
+        """Return where the actor lives; activate it if that is this host and it is not active yet.
 
-        wait, 0 to 600 s, is for an activation or passivation under way, here or on the host that had the actor before.
+        wait, 0 to 600 s, limits the wait for an activation or passivation, here or on the actor's former host.
         """
         return self._channel.perform(self._calls.resolve(kind, identity, wait))
 
@@ -173,7 +173,7 @@ class Client(Base[Channel]):
         return Executor(self._open, self._calls, kinds, activate, passivate, ended, workers)
 
     def placement_events(self, events: Sequence[str] | None = None) -> PlacementEvents:
-        """Watch what happens to actors here: the events named, or all but resolved; see PlacementEvents."""
+        """Watch events of actors on this host: those named, or all but resolved; see PlacementEvents."""
         return PlacementEvents(self._open, self._calls, events)
 
     def placement_snapshot(
@@ -187,8 +187,8 @@ class Client(Base[Channel]):
     ) -> dict[str, Any]:
         """Return members, kinds and activations as the daemon knows them.
 
-        A page has limit activations (0 to 1000, default 100), of keys after "kind/identity". kind and
-        identity, given together: only that actor, with its record in the store.
+        A page has limit activations (0 to 1000, default 100), with keys after "kind/identity". kind and
+        identity together select one actor, with its record in the store.
         """
         options = {"after": after, "limit": limit, "kind": kind, "identity": identity}
         return self._channel.perform(self._calls.placement_snapshot(timeout, options))

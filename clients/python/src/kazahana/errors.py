@@ -1,4 +1,4 @@
-"""What can go wrong, one class per code; all are KazahanaError."""
+"""The errors, one class per code; all are KazahanaErrors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class KazahanaError(Exception):
     """Base of all errors of this package.
 
     `code` is stable and the same in every language; `details` holds the facts that the
-    daemon sent with it, of which the documented ones are attributes too.
+    daemon sent; the documented ones are attributes, too.
     """
 
     code: str = "ERROR"
@@ -33,7 +33,7 @@ class KazahanaError(Exception):
         facts = ", ".join(f"{name}={value}" for name, value in self.details.items() if str(value) not in self.message)
         super().__init__(f"{self.message} ({facts})" if facts else self.message)
 
-    def __reduce__(self) -> Any:  # errors cross process pools
+    def __reduce__(self) -> Any:  # for pickling, as in process pools
         return _rebuild, (type(self), self.code, self.message, self.details)
 
 
@@ -65,7 +65,7 @@ class NoProviderError(KazahanaError):
 
 
 class RequestTimeoutError(KazahanaError, TimeoutError):
-    """The time ran out. `cause` says what was waited for: clock, sequence, lease, or answer."""
+    """The time ran out. `cause` says what the call waited for: clock, sequence, lease, or answer."""
 
     code = "TIMEOUT"
     waited_ms: int = 0
@@ -73,7 +73,7 @@ class RequestTimeoutError(KazahanaError, TimeoutError):
 
 
 class TimestampOverflowError(KazahanaError):
-    """The time that the layout can express is used up."""
+    """The layout's time is used up."""
 
     code = "TIMESTAMP_OVERFLOW"
 
@@ -91,13 +91,13 @@ class UnknownMethodError(KazahanaError):
 
 
 class InvalidParamsError(KazahanaError, ValueError):
-    """An argument is wrong; the message says what would be right."""
+    """An argument is wrong; the message says what is allowed."""
 
     code = "INVALID_PARAMS"
 
 
 class InvalidExternalIDError(KazahanaError, ValueError):
-    """The text is no external ID, or none of this service."""
+    """The text is not an external ID, or not one of this service."""
 
     code = "INVALID_EXTERNAL_ID"
 
@@ -109,19 +109,19 @@ class PermissionDeniedError(KazahanaError, PermissionError):
 
 
 class OverloadedError(KazahanaError):
-    """The daemon has as many connections or waiting requests as it may."""
+    """The daemon has reached its limit of connections or waiting requests."""
 
     code = "OVERLOADED"
 
 
 class ShuttingDownError(KazahanaError):
-    """The daemon is stopping, and no other took over in time."""
+    """The daemon is stopping, and no other has taken over in time."""
 
     code = "SHUTTING_DOWN"
 
 
 class LockHeldError(KazahanaError):
-    """Somebody else holds the lock."""
+    """Another owner holds the lock."""
 
     code = "LOCK_HELD"
     retry_after_ms: int = 0
@@ -141,14 +141,14 @@ class LockExpiredError(KazahanaError):
 
 
 class LockLostError(KazahanaError):
-    """A lock was lost before it was released: what it protected may have been done twice."""
+    """A lock was lost before it was released: another holder may have acted at the same time."""
 
     code = "LOCK_LOST"
     reason: str = ""
 
 
 class LockNotFoundError(KazahanaError):
-    """Nobody has ever held the lock."""
+    """The lock was never held."""
 
     code = "LOCK_NOT_FOUND"
 
@@ -175,7 +175,7 @@ class SequenceFencedError(KazahanaError):
 
 
 class RequestIDReusedError(KazahanaError):
-    """A request ID was used again for something else."""
+    """A request ID was reused for another request."""
 
     code = "REQUEST_ID_REUSED"
 
@@ -194,7 +194,7 @@ class NoStoreError(KazahanaError):
 
 
 class PlacementNotReadyError(KazahanaError):
-    """The daemon places no actors now. `state` says why: off, stopped, not_ready or client."""
+    """The daemon places no actors now. `state` is off, stopped, not_ready or client."""
 
     code = "PLACEMENT_NOT_READY"
     state: str = ""
@@ -208,14 +208,14 @@ class PlacementPendingError(KazahanaError):
 
 
 class ActivationFailedError(KazahanaError):
-    """The actor's process did not activate it, or there is none that registered for its kind."""
+    """The actor's process did not activate it, or no process has registered for its kind."""
 
     code = "ACTIVATION_FAILED"
     cause: str = ""
 
 
 class ActivationEndedError(KazahanaError):
-    """The activation is over, or nobody can say that it is not: stop acting for it.
+    """The activation is over, or it is not known whether it is: stop acting for the actor.
 
     `reason`: passivated, failed, disconnected, forked, refused (by the daemon) or unanswered.
     """
@@ -232,7 +232,7 @@ class WatchEndedError(KazahanaError):
 
 
 class DaemonUnavailableError(KazahanaError, ConnectionError):
-    """Nobody answers at the socket `path`. __cause__ is the system's error, if it was one."""
+    """No daemon answers at the socket `path`. __cause__ is the system's error, if there is one."""
 
     code = "DAEMON_UNAVAILABLE"
     path: str = ""
@@ -240,13 +240,13 @@ class DaemonUnavailableError(KazahanaError, ConnectionError):
 
 
 class SocketUnusableError(DaemonUnavailableError):
-    """There is no socket to use, for a reason that waiting does not mend."""
+    """The socket cannot be used, for a reason that waiting does not end."""
 
     transient = False
 
 
 class ProtocolError(KazahanaError):
-    """What answered does not speak as a kazahana daemon does."""
+    """The peer is not a kazahana daemon."""
 
     code = "PROTOCOL_ERROR"
 
@@ -278,7 +278,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def from_wire(text: str) -> KazahanaError:
-    """Read `CODE: message key=value key="another value"`. The details are the longest tail that reads as such."""
+    """Parse `CODE: message key=value key="another value"`. The details are the longest tail of that form."""
     code = _CODE.match(text)
     rest = text[code.end() :] if code else text
     details: dict[str, Detail] = {}

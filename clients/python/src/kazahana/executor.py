@@ -36,7 +36,7 @@ from .sync import Channel, Connection
 
 log = logging.getLogger("kazahana")
 
-STEADY = 1.0  # s that a connection must last for the next one to be tried at once
+STEADY = 1.0  # s; after a connection that lasted this long, the next one is tried at once
 
 
 def report(work: Work[Any, Any], error: BaseException) -> None:
@@ -53,10 +53,10 @@ class Activation(ActivationBase):
         self._calls, self._link = calls, link
 
     def check(self, timeout: float | None = None) -> None:
-        """Return while this activation may be relied on, else raise an ActivationEndedError.
+        """Return if this activation is valid now, else raise an ActivationEndedError.
 
-        To be called before whatever must not be done twice. Mostly an earlier answer of the daemon covers
-        this moment; else it is asked, for at most timeout seconds (default: the client's).
+        Call it before each action that must not be done twice. An earlier answer of the daemon usually covers
+        this moment; otherwise it asks the daemon, for at most timeout seconds (default: the client's).
         """
         started = monotonic()
         timeout = self._calls.timeout if timeout is None else timeout
@@ -74,16 +74,16 @@ class Activation(ActivationBase):
 
 
 class Executor:
-    """Runs the actors of some kinds in this process, for as long as this object's own connection lives.
+    """Runs the actors of some kinds in this process while this object's own connection lives.
 
-    activate(activation) begins one and returns the pid by which the process calls it (None: that of the
-    process); what it raises, the resolver hears. passivate(activation) ends one and returns a
-    snapshot for its next activation, or None. ended(activation) is called when the connection is
-    lost: the actor has to stop, and another host may run it already. For one actor they are called one after the
-    other, for different ones at the same time, by as many threads as there are workers. The daemon
-    takes no answer after 5 seconds.
+    activate(activation) starts an actor and returns the process's name for it (None: the process
+    ID); callers that resolve the actor get the text of its exception. passivate(activation) stops an actor and
+    returns a snapshot for its next activation, or None. ended(activation) is called when the connection is
+    lost: the actor must stop, since another host may run it already. Calls for one actor come one after
+    another, calls for different actors at the same time, in as many threads as there are workers. The
+    daemon ignores answers after 5 seconds.
 
-    After a loss, it connects and registers again until it is closed. It stays with the process
+    After a loss it connects and registers again, until it is closed. It belongs to the process
     that made it: in a forked child it is closed.
     """
 
@@ -125,14 +125,14 @@ class Executor:
 
     @property
     def activations(self) -> list[Activation]:
-        """The live ones."""
+        """Return the live activations."""
         if os.getpid() != self._process:
             return []
         with self._mutex:
             return list(self._roster.live.values())
 
     def close(self) -> None:
-        """Have all that is here passivated, for at most the client's timeout, and close. Not for use in callbacks."""
+        """Passivate all activations, for at most the client's timeout, and close. Not for use in callbacks."""
         if os.getpid() != self._process or self._closing.is_set():
             return
         self._closing.set()
@@ -153,7 +153,7 @@ class Executor:
         self.close()
 
     def _listen(self, link: Connection | None) -> None:
-        """Carry on, by one connection after the other, until this is closed."""
+        """Listen on one connection after another, until this is closed."""
         retry = Retry.endless()
         while link is not None:
             began = monotonic()
@@ -203,7 +203,7 @@ class Executor:
                 following = self._do(following)
 
     def _do(self, work: Work[Activation, Connection]) -> Work[Activation, Connection] | None:
-        """Call back; return what is to be done next for the same actor."""
+        """Call back; return the next work for the same actor."""
         callback, result, error = self._callbacks[work.doing], None, None
         try:
             work.begin(now())
@@ -219,9 +219,9 @@ class Executor:
 
 
 class PlacementEvents:
-    """Iterates over what happens to actors on this host, in order, on a connection of its own.
+    """Iterates over the events of actors on this host, in order, on a connection of its own.
 
-    It ends with a WatchEndedError: what happens until a new one begins is missing. close, from any thread, ends it
+    It ends with a WatchEndedError; events until a new one begins are missed. close, from any thread, ends it
     without an error.
     """
 

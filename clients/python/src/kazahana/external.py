@@ -44,8 +44,8 @@ def _schedule(secret: bytes) -> list[tuple[int, int]]:
 class ExternalCodec:
     """Turns IDs into external IDs and back, as a daemon with the same secret does.
 
-    The secret is what the daemon's external_secret_file holds: bytes, or text as UTF-8. Whoever
-    has it can read every external ID; with another one, published IDs cannot be read any more.
+    The secret is the content of the daemon's external_secret_file: bytes, or text as UTF-8. Anyone who
+    has it can decode every external ID; with another secret, published IDs cannot be decoded any more.
     """
 
     def __init__(self, secret: str | bytes) -> None:
@@ -56,7 +56,7 @@ class ExternalCodec:
 
     @classmethod
     def plain(cls) -> ExternalCodec:
-        """Return the codec of a service without a secret: anybody can turn its external IDs back."""
+        """Return the codec of a service without a secret: anyone can decode its external IDs."""
         codec = cls.__new__(cls)
         codec._rounds = None
         return codec
@@ -68,7 +68,7 @@ class ExternalCodec:
         return base64.urlsafe_b64encode(struct.pack(">Q", self._encrypt(id)))[:11].decode()
 
     def decode(self, text: str, *, max_id: int | None = None) -> int:
-        """Return the ID. Each has one spelling only; anything else is an InvalidExternalIDError.
+        """Return the ID. Each ID has one external form only; other texts raise an InvalidExternalIDError.
 
         With max_id (see Client.bounds), a larger ID is refused too: a forged text then fails
         with high probability.

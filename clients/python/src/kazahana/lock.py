@@ -15,17 +15,17 @@ from .sync import Channel
 
 C = TypeVar("C")
 
-# What a grant ends in whose connection broke before the lock was watched: it is asked for anew.
+# Results of a grant whose connection broke before the lock was watched: acquire asks again.
 LOST_AT_ONCE = (LockLostError, LockExpiredError, RequestIDReusedError)
 
 
 class Lost:
-    """Tells of a lock's loss, in the manner of threading.Event. It reads the connection when it is asked."""
+    """The loss of a lock, like a threading.Event. It reads the connection when it is asked."""
 
     def __init__(self, check: Callable[[float | None], str | None]) -> None:
         self._check = check
         self._reason: str | None = None
-        self.given_back = False  # "released" is also what the daemon says when somebody else has done it
+        self.given_back = False  # the daemon's reason is also "released" if another connection released the lock
 
     @property
     def reason(self) -> str | None:
@@ -45,7 +45,7 @@ class Lost:
 
 
 class _Asked(Generic[C]):
-    """What is asked for, by a channel of type C, and what was granted."""
+    """The wanted and the granted lock, on a channel of type C."""
 
     def __init__(self, open_channel: Callable[[], C], calls: Calls, key: str, ttl: float, wait: float) -> None:
         self.key = key
@@ -60,23 +60,23 @@ class _Asked(Generic[C]):
 
     @property
     def state(self) -> LockState:
-        """What the daemon said when the lock was taken."""
+        """The daemon's answer when the lock was taken."""
         if self._state is None:
             raise RuntimeError(f"the lock {self.key!r} has not been acquired")
         return self._state
 
     def _deadline(self) -> float:
-        """Return until when to acquire."""
+        """Return the deadline of acquire."""
         if self._channel is not None:
             raise RuntimeError(f"the lock {self.key!r} is held by this object already")
         return monotonic() + self._calls.timeout + self._wait
 
 
 class Lock(_Asked[Channel]):
-    """A lock that the daemon holds, and renews, for as long as this object's own connection lives.
+    """A lock that the daemon holds and renews while this object's own connection lives.
 
-    Whoever writes to something shared under it sends `token` along, which grows with every holder,
-    and lets the other side refuse smaller ones. `lost` is set when the lock is gone; on_lost(reason),
+    Send `token`, which grows with every holder, with each write to the resource that the lock protects,
+    and let the resource refuse smaller tokens. `lost` is set when the lock is lost; on_lost(reason),
     if given, is called then, in a thread of its own. Leaving the block raises a LockLostError if
     the lock was lost inside.
     """
@@ -157,7 +157,7 @@ class Lock(_Asked[Channel]):
 class AsyncLock(_Asked[AsyncChannel]):
     """A lock that the daemon holds, and renews, for as long as this object's own connection lives.
 
-    As Lock is, for `async with`. `lost` is set when the lock is gone, and `lost_reason` tells why.
+    Like Lock, for `async with`. `lost` is set when the lock is lost, and `lost_reason` says why.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class AsyncLock(_Asked[AsyncChannel]):
     ) -> None:
         super().__init__(open_channel, calls, key, ttl, wait)
         self.lost_reason: str | None = None
-        self._lost: asyncio.Event | None = None  # made by acquire, in the loop that it belongs to
+        self._lost: asyncio.Event | None = None  # made by acquire, in its loop
         self._listening: asyncio.Task[None] | None = None
 
     @property

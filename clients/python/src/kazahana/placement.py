@@ -1,4 +1,4 @@
-"""Placement without I/O: what an executor is asked, in which order it calls back, and what it answers.
+"""Placement without I/O: the requests to an executor, the order of its callbacks, and its answers.
 
 Nothing here reads a clock, starts a thread or touches a socket; Executor and AsyncExecutor are two
 thin shells around a Roster, as the clients are around a Session.
@@ -25,7 +25,7 @@ from .errors import (
 from .protocol import Unasked, response
 
 ANSWER_WITHIN = 5.0  # s; the daemon ignores later answers
-CHECKS = 3  # questions of one check, if the answers are over when they arrive
+CHECKS = 3  # requests of one check, if the promises have ended when they arrive
 MAX_PID = 256  # bytes of UTF-8
 MAX_SNAPSHOT = 64 << 10  # bytes
 MAX_TEXT = 1000  # characters of an error
@@ -33,13 +33,13 @@ MAX_TEXT = 1000  # characters of an error
 # What a process does for an actor.
 ACTIVATE, PASSIVATE, END = "activate", "passivate", "end"
 
-# After these answers to a check, the process must not act: another host may.
+# After these answers to a check, the process must stop acting: another host may act.
 UNSURE = (ActivationEndedError, RequestTimeoutError, ShuttingDownError, DaemonUnavailableError, ClientClosedError)
 _REASONS = ("refused", "unanswered", "unanswered", "disconnected", "disconnected")
 
 
 class ActivationBase:
-    """What the daemon said about an activation, and how long that may be relied on."""
+    """An activation, and the end of the daemon's promise for it."""
 
     def __init__(self, kind: str, identity: str, version: int, token: int, snapshot: bytes | None) -> None:
         self.kind = kind
@@ -48,14 +48,14 @@ class ActivationBase:
         self.token = token
         """the fencing token: greater than that of every earlier activation of this actor"""
         self.snapshot = snapshot
-        """what the last passivation left, None if nothing"""
+        """the snapshot of the last passivation, or None"""
         self._over: str | None = None
         self._until = float("-inf")  # on the clock of prefetch.now
         self._process = os.getpid()
 
     @property
     def ended(self) -> bool:
-        """Whether it is known to be over. False proves nothing: see check."""
+        """Whether the activation is known to be over. False proves nothing: see check."""
         return self._over is not None or os.getpid() != self._process
 
     def end(self, reason: str) -> None:
@@ -68,11 +68,11 @@ class ActivationBase:
         return at < self._until
 
     def cover(self, asked: float, valid_ms: int) -> None:
-        """Take an answer; it counts from before the question."""
+        """Take a promise; it counts from before the request."""
         self._until = max(self._until, asked + valid_ms / 1000)
 
     def unsure(self, error: KazahanaError) -> ActivationEndedError:
-        """Return what to raise when the daemon does not say that it is live."""
+        """Return the error to raise if the daemon does not confirm the activation."""
         reason = next(reason for kind, reason in zip(UNSURE, _REASONS) if isinstance(error, kind))
         if reason == "refused":  # which is final
             self.end(reason)
@@ -90,11 +90,11 @@ L = TypeVar("L")
 
 
 class LateError(Exception):
-    """It was not begun."""
+    """The work was not begun, because it is too late."""
 
 
 class Work(Generic[A, L]):
-    """Something to do for an actor: a request of the daemon, or the end of its activation."""
+    """Work for an actor: a request of the daemon, or the end of its activation."""
 
     def __init__(
         self, doing: str, activation: A, link: L | None = None, msgid: int | None = None, arrived: float = 0.0
@@ -111,13 +111,13 @@ class Work(Generic[A, L]):
         return self.activation.kind, self.activation.identity
 
     def begin(self, now: float) -> None:
-        """Raise a LateError where the answer would be late: the daemon has given the activation up, or will have."""
+        """Raise a LateError if the answer would come too late: the daemon will have given up the activation."""
         if self.doing == ACTIVATE and now - self.arrived >= ANSWER_WITHIN:
             raise LateError("the workers were too busy to begin in time")
 
 
 class Roster(Generic[A, L]):
-    """The activations of an executor, and what is to be done for them: for each actor in order.
+    """The activations of an executor, and the work for them, for each actor in order.
 
     Each step returns answers, and the work to begin, if any: of each actor one at a time. Not synchronised.
     L is the type of a connection, of which there is one at a time; end comes between two.
@@ -148,11 +148,11 @@ class Roster(Generic[A, L]):
     def finish(
         self, work: Work[A, L], result: dict[str, Any] | None, error: BaseException | None
     ) -> tuple[list[tuple[L, bytes]], Work[A, L] | None]:
-        """Take what became of work: an answer, as answer_of makes it, or an error."""
+        """Take the outcome of work: an answer of answer_of, or an error."""
         queue, activation = self._queues[work.key], work.activation
         queue.popleft()
         if work.doing == ACTIVATE and error is None:
-            if work.dropped:  # nobody else will end it
+            if work.dropped:  # so it must be ended here
                 queue.appendleft(Work(END, activation))
             else:
                 self.live[work.key] = activation
@@ -166,7 +166,7 @@ class Roster(Generic[A, L]):
         return answers, following
 
     def end(self) -> list[Work[A, L]]:
-        """Take the end of the connection, and so of all activations; return the work to begin."""
+        """End all activations at the end of the connection; return the work to begin."""
         for queue in self._queues.values():
             running = queue[0]
             running.dropped = True
@@ -186,7 +186,7 @@ class Roster(Generic[A, L]):
         return begun
 
     def _begin(self, key: tuple[str, str]) -> tuple[list[tuple[L, bytes]], Work[A, L] | None]:
-        """Return what is to be done next for an actor, with the answers that need nothing to be done."""
+        """Return the next work for an actor, and the answers to requests that need no work."""
         queue = self._queues[key]
         answers: list[tuple[L, bytes]] = []
         while queue:
@@ -210,7 +210,7 @@ class Roster(Generic[A, L]):
 
 
 def answer_of(doing: str, result: object) -> dict[str, Any] | None:
-    """Return the answer that a callback's result makes."""
+    """Return the answer for a callback's result."""
     if doing == ACTIVATE:
         pid = str(os.getpid()) if result is None else result
         if not isinstance(pid, str) or not 1 <= len(pid.encode()) <= MAX_PID:
@@ -225,7 +225,7 @@ def answer_of(doing: str, result: object) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class PlacementEvent:
-    """Something that happened to an actor."""
+    """An event of an actor."""
 
     event: str
     """resolved, lock_denied, activated, activation_failed or passivated"""
@@ -244,14 +244,14 @@ _event = record(PlacementEvent)
 
 
 def gap(error: KazahanaError) -> KazahanaError:
-    """Return what to raise when events cannot be received any more."""
+    """Return the error to raise when no more events can be received."""
     if not isinstance(error, DaemonUnavailableError):
         return error
     return WatchEndedError(f"the events end here: {error.message}", reason="disconnected")
 
 
 def event_of(unasked: Unasked) -> PlacementEvent | None:
-    """Read a notification; raise what ends the watch."""
+    """Convert a notification; raise the error that ends the watch."""
     about = unasked.params[0] if isinstance(unasked.params, list) and unasked.params else None
     if unasked.method == "Placement.WatchEnded":
         reason = str(about.get("reason", "")) if isinstance(about, dict) else ""

@@ -1,4 +1,4 @@
-"""IDs fetched ahead."""
+"""Prefetched IDs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from . import fork
 from .calls import MAX_BATCH
 from .errors import InvalidParamsError
 
-# Batches grow, at most so many times, while each is used up in less than this many seconds.
+# Batches grow, up to this factor, while each is used up in less than this many seconds.
 GROWTH, SHORT = 16, 0.001
 
-# Age counts on while the machine is suspended, where a clock tells.
+# Age includes time while the machine is suspended, if there is a clock that counts it.
 now = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 
 
 class Batch(list[int]):
-    """IDs in descending order: pop, which is atomic, takes the smallest. Good until now() is `expires`."""
+    """IDs in descending order: pop, which is atomic, takes the smallest. Valid until now() is `expires`."""
 
     __slots__ = ("expires",)
     expires: float
 
 
 class Prefetch:
-    """The present batch. Whoever pops checks `expires` after that, so that ID and age belong together."""
+    """The present batch. Check `expires` after pop, so that ID and age belong together."""
 
     def __init__(self, size: int, max_age: float) -> None:
         if not 0 <= size <= MAX_BATCH:
@@ -44,7 +44,7 @@ class Prefetch:
         self._swap = threading.Lock()
 
     def count(self, now: float) -> int:
-        """Return how many IDs to ask for now."""
+        """Return how many IDs to request now."""
         if now - self._asked < SHORT:
             self._count = min(2 * self._count, GROWTH * self.size, MAX_BATCH)
         else:
@@ -53,10 +53,10 @@ class Prefetch:
         return self._count
 
     def install(self, asked_after: Batch, ids: list[int], asked: float) -> int:
-        """Take over IDs that were asked for at the time `asked`; return the first.
+        """Take over IDs that were requested at the time `asked`; return the first.
 
-        They are as old as the question, not as the answer. If drop was called since, the rest
-        is dropped too.
+        Their age counts from the request, not from the answer. If drop was called since, the rest
+        is dropped, too.
         """
         ids.reverse()
         first = ids.pop()
@@ -68,7 +68,7 @@ class Prefetch:
         return first
 
     def drop(self) -> None:
-        """Forget what was fetched: a caller has got larger IDs by now, and the next is to be larger still."""
+        """Forget the batch: a caller has received larger IDs by now, and the next ID must be larger still."""
         with self._swap:
             self.batch = Batch()
             self._asked = float("-inf")  # it was not used up

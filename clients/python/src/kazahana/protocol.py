@@ -1,4 +1,4 @@
-"""The protocol without I/O: what to send, what arrived, and whether to try again.
+"""The protocol without I/O: encoding, decoding, and whether to try again.
 
 Nothing here reads a clock, sleeps or touches a socket; the sync and the asyncio client
 are two thin shells around it.
@@ -27,9 +27,9 @@ from .errors import (
 T = TypeVar("T")
 W = TypeVar("W")
 
-MAX_REQUEST = 1 << 20  # the daemon takes no larger one
+MAX_REQUEST = 1 << 20  # the daemon accepts no larger one
 MAX_RESPONSE = 4 << 20  # 65,536 IDs as decimal text are 1.4 MB
-DAEMON_TIMEOUT = 10.0  # s; what the daemon takes where a request names none
+DAEMON_TIMEOUT = 10.0  # s; the daemon's default
 ANSWER_GRACE = 0.05  # s
 MAX_TIMEOUT = 3600.0  # s; the daemon's limit for timeout_ms
 _MAX_MSGID = (1 << 32) - 1
@@ -53,8 +53,8 @@ class Call(Generic[T]):
         *,
         timed: bool = False,
     ) -> None:
-        """timeout, in seconds, is how long to wait. A timed call tells the daemon, and leaves it a
-        moment more, since it knows what it waited for.
+        """timeout, in seconds, is how long to wait. A timed call tells the daemon its timeout, and waits a
+        moment longer, since the daemon's own error says what it waited for.
         """
         if not 0 < timeout <= MAX_TIMEOUT:
             raise InvalidParamsError(
@@ -78,7 +78,7 @@ class Call(Generic[T]):
 
 
 class Unasked(NamedTuple):
-    """What the daemon sends of its own accord: a notification, or a request, which is to be answered."""
+    """A notification of the daemon, or a request, which must be answered."""
 
     msgid: int | None  # of a request
     method: str
@@ -86,15 +86,15 @@ class Unasked(NamedTuple):
 
 
 class Session(Generic[W]):
-    """One connection: requests under way, each with whoever waits for it, and bytes not yet read.
+    """One connection: requests under way, each with its waiter, and bytes not yet read.
 
-    Not synchronised. After feed has raised, the connection is of no use any more.
+    Not synchronised. After an exception of feed, the connection cannot be used any more.
     """
 
     def __init__(self, two_way: bool = False) -> None:
-        """two_way tells whether the daemon may send requests, too."""
+        """two_way says whether the daemon may send requests, too."""
         self.waiting: dict[int, W | None] = {}  # by msgid; None = its caller gave up
-        self.unasked: list[Unasked] = []  # for whoever wants it to take away
+        self.unasked: list[Unasked] = []  # for the caller to take away
         self._two_way = two_way
         self._last = 0
         self._wide = _SMALL_MSGIDS
@@ -126,11 +126,11 @@ class Session(Generic[W]):
                 return
 
     def feed(self, data: bytes) -> list[tuple[W, KazahanaError | None, Any]]:
-        """Read bytes; return who is answered, each with an error or a result.
+        """Read bytes; return the waiters with an answer, each with an error or a result.
 
         It raises the daemon's last word (an error with msgid 0) or a ProtocolError.
         """
-        # The answer to NextID, alone: nearly all that an unbatched client ever reads.
+        # A single answer to NextID: nearly everything that a client without batches reads.
         if len(data) == 13 and self._whole and data[:2] == b"\x94\x01" and data[3:5] == b"\xc0\xcf":
             waiter = self.waiting.pop(data[2], None)
             return [] if waiter is None else [(waiter, None, int.from_bytes(data[5:], "big"))]
@@ -146,7 +146,7 @@ class Session(Generic[W]):
             self._whole = self._end == self._fed
         except KazahanaError:
             raise
-        except Exception as error:  # the unpacker raises a dozen kinds
+        except Exception as error:  # the unpacker raises many kinds
             raise ProtocolError(f"the answer is not MessagePack-RPC: {error}") from error
         return answers
 
@@ -189,25 +189,25 @@ _BYTE = [struct.pack("B", i) for i in range(_SMALL_MSGIDS + 1)]
 class Retry:
     """Decides whether a failed call is tried again, and when. One per call.
 
-    All calls may be repeated: an ID that was made and not received is a gap, and what has
-    effects carries a request ID. A daemon that restarts therefore costs time, not an error.
+    All calls may be repeated: an ID that was made and not received leaves a gap, and calls with
+    effects have a request ID. So a restart of the daemon costs time, but no error.
     """
 
     FIRST, LONGEST = 0.005, 0.2  # s between tries: from, to, doubling
-    FIRST_CONTACT = 1.0  # s for a daemon that has never been there: it may be starting, but hardly longer
+    FIRST_CONTACT = 1.0  # s for a daemon that was never reached: it may be starting
 
     def __init__(self, started: float, timeout: float, reached: bool) -> None:
-        """reached tells whether the daemon has ever answered this client."""
+        """reached says whether the daemon has ever answered this client."""
         self._limit = started + (timeout if reached else min(timeout, self.FIRST_CONTACT))
         self._tries = 0 if reached else 1
 
     @classmethod
     def endless(cls) -> Retry:
-        """Return one whose delays count, and no deadline."""
+        """Return a Retry without a deadline, for its delays."""
         return cls(0.0, float("inf"), reached=True)
 
     def pause(self, error: KazahanaError, now: float, chance: Callable[[], float] = random.random) -> float:
-        """Return how many seconds to wait before the next try, or raise the error if there is to be none."""
+        """Return how many seconds to wait before the next try, or raise the error if there will be none."""
         transient = isinstance(error, ShuttingDownError) or getattr(error, "transient", False)
         delay = self.delay(chance)
         if not transient or now + delay >= self._limit:
@@ -216,7 +216,7 @@ class Retry:
 
     def delay(self, chance: Callable[[], float] = random.random) -> float:
         """Return how many seconds to wait before the next try, if there is one."""
-        # The first try after a lost connection is free: a successor may listen already.
+        # The first try after a lost connection comes at once: a new daemon may listen already.
         delay = min(self.LONGEST, self.FIRST * 2 ** (self._tries - 1)) * (1 - chance() / 2) if self._tries else 0.0
         self._tries = min(self._tries + 1, 16)
         return delay
@@ -235,7 +235,7 @@ def unanswered(call: Call[Any], path: str) -> RequestTimeoutError:
 
 
 def copy_of(error: KazahanaError) -> KazahanaError:
-    """Return an error like it, since one instance must not be raised in several threads."""
+    """Return a copy of the error: one instance must not be raised in several threads."""
     made = type(error)(error.message, **error.details)
     made.code = error.code
     made.__cause__ = error.__cause__

@@ -1,4 +1,4 @@
-"""Connections for threads. Whoever waits reads for all: there is no background thread."""
+"""Connections for threads. One of the waiting threads reads for all: there is no background thread."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ T = TypeVar("T")
 
 _NOW = socket.MSG_DONTWAIT
 _SEND = _NOW | getattr(socket, "MSG_NOSIGNAL", 0)
-# How long a read blocks in the system before it looks at its deadline. An answer is there sooner
-# as a rule, and this way it takes one system call, not two.
+# How long a read blocks in the system before it checks its deadline. Answers usually come sooner,
+# and then a read takes one system call instead of two.
 _PATIENCE = struct.pack("@ll", 0, 2000)
 _SMALL, _LARGE = 4096, 1 << 18
 
 
 class _Slot:
-    """Whoever waits for an answer. Guarded by the connection's mutex."""
+    """A thread that waits for an answer. Guarded by the connection's mutex."""
 
     done = False
     error: KazahanaError | None = None
     result: Any = None
-    wake: threading.Lock | None = None  # of one who waits for another to read
+    wake: threading.Lock | None = None  # set while another thread reads
 
     def settle(self, error: KazahanaError | None, result: Any) -> None:
         if error is not None:
@@ -49,12 +49,12 @@ class _Slot:
 
 
 class Connection:
-    """One socket with many callers. One of those who wait, the leader, reads for all of them;
-    when it has its own answer, it passes the lead on.
+    """One socket with many callers. One of the waiting threads, the leader, reads for all of them.
+    When it has its own answer, it passes the lead on.
     """
 
     def __init__(self, path: str, two_way: bool = False) -> None:
-        """two_way tells whether somebody will receive what the daemon sends unasked."""
+        """two_way says whether a caller will receive notifications and requests of the daemon."""
         self.path = path
         self.broken = False
         self.lock_lost: str | None = None  # why, once the daemon has said so
@@ -66,7 +66,7 @@ class Connection:
         self._listeners: dict[_Slot, None] = {}
         self._error: KazahanaError | None = None
         self._unsent = bytearray()
-        self._torn = False  # bytes may have been read and not fed
+        self._torn = False  # bytes may have been read and lost
         self._chunk = _SMALL
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -79,7 +79,7 @@ class Connection:
             raise address.unavailable(path, error) from error
 
     def call(self, call: Call[Any], deadline: float) -> Any:
-        """Send, and return the result or raise the daemon's error, or what became of the connection."""
+        """Send, and return the result or raise the daemon's or the connection's error."""
         slot = _Slot()
         try:
             with self._mutex:
@@ -108,9 +108,9 @@ class Connection:
         return "disconnected" if self.broken and self.lock_lost is None else self.lock_lost
 
     def receive(self) -> list[Unasked]:
-        """Wait for what the daemon sends unasked; return all of it, or raise what became of the connection.
+        """Wait for notifications and requests of the daemon and return them, or raise the connection's error.
 
-        Meant for one thread. What is not received stays in the socket, where the daemon can see it.
+        Meant for one thread. Messages that are not received stay in the socket, so that the daemon notices.
         """
         self._attend(lambda: bool(self._inbox), None)
         with self._mutex:
@@ -120,7 +120,7 @@ class Connection:
         return taken
 
     def send(self, data: bytes, timeout: float) -> None:
-        """Send what is not answered. If the connection is lost, so is this: whoever receives is told."""
+        """Send a message without an answer. If the connection is lost, receive raises the error."""
         with self._mutex:
             if self._error is None:
                 self._send(data)
@@ -128,7 +128,7 @@ class Connection:
             self._flush(monotonic() + timeout)
 
     def _attend(self, told: Callable[[], bool], timeout: float | None) -> None:
-        """Wait until the daemon has told, or the connection is lost."""
+        """Wait until `told` is true, or the connection is lost."""
         slot = _Slot()
         try:
             with self._mutex:
@@ -143,12 +143,12 @@ class Connection:
             self._leave(slot)
 
     def fail(self, error: KazahanaError) -> None:
-        """Use the connection no more; whoever waits is told the error."""
+        """End the connection; all waiting threads get the error."""
         with self._mutex:
             self._break(error)
 
     def after_fork(self) -> None:
-        """Close the child's copy of the socket: the parent goes on with its own, and its end is to be noticed."""
+        """Close the child's copy of the socket, so that the daemon notices when the parent closes its own."""
         self._socket.close()
 
     def _send(self, data: bytes) -> None:
@@ -163,7 +163,7 @@ class Connection:
             self._unsent += data
 
     def _flush(self, deadline: float) -> None:
-        """Send what the socket's buffer could not take. Meanwhile others read, or the daemon might not."""
+        """Send the rest after a full socket buffer. Others must read meanwhile, or the daemon may stop reading."""
         while True:
             with self._mutex:
                 if self._error is not None or not self._unsent:
@@ -201,7 +201,7 @@ class Connection:
                 return
 
     def _read(self, slot: _Slot, deadline: float) -> bool:
-        """As the leader, read once and tell whoever is answered; report False when the time is up."""
+        """As the leader, read once and wake threads with an answer; return False when the time is up."""
         failure: OSError | None = None
         self._torn = True
         try:
@@ -254,7 +254,7 @@ class Connection:
             if not slot.done:
                 self._session.forget(slot)
             if self._leader is slot:
-                if self._torn:  # by a signal's exception: what comes next would be read wrongly
+                if self._torn:  # by a signal's exception: bytes are missing
                     self._break(lost(self.path))
                 self._leader = None
             if self._leader is None:
@@ -262,7 +262,7 @@ class Connection:
 
     def _pass_on(self) -> None:
         if self._error is not None:
-            self._socket.close()  # not before: a leader may be reading, and the number be used again
+            self._socket.close()  # not earlier: a leader may be reading, and the descriptor could be reused
             return
         for waiter in itertools.chain(self._session.waiters(), self._listeners):
             if waiter.wake is not None:
@@ -284,7 +284,7 @@ class Connection:
 
 
 class Channel:
-    """A connection that is made when it is needed, and made again when it was lost."""
+    """A connection that is made when it is needed, and made again after a loss."""
 
     def __init__(self, socket: str | None = None, two_way: bool = False) -> None:
         self._named, self._two_way = socket, two_way
@@ -296,7 +296,7 @@ class Channel:
         fork.track(self)
 
     def perform(self, call: Call[T]) -> T:
-        """Call, and call again while the daemon is away and the call's time lasts."""
+        """Call, and repeat the call while the daemon is away and the call's time lasts."""
         started = monotonic()
         deadline = started + call.timeout
         retry: Retry | None = None
@@ -315,7 +315,7 @@ class Channel:
             time.sleep(pause)
 
     def pin(self) -> None:
-        """From now on, a lost connection is not replaced: a lock went with it."""
+        """From now on do not replace a lost connection: its lock is lost, too."""
         self._pinned = True
 
     def listen(self, timeout: float | None) -> str | None:
@@ -323,7 +323,7 @@ class Channel:
         return "disconnected" if connection is None else connection.listen(timeout)
 
     def link(self) -> Connection:
-        """Return the connection of the last call, for what must not go on by another one."""
+        """Return the connection of the last call, for exchanges that must not continue on another one."""
         connection = self._connection
         if connection is None:
             raise closed() if self._closed else lost(address.find(self._named))
@@ -354,7 +354,7 @@ class Channel:
                 raise LockLostError("the connection that held the lock was lost", reason="disconnected")
             made = self._connection = Connection(address.find(self._named), self._two_way)
             self._reached = True
-            if self._closed:  # meanwhile
+            if self._closed:  # closed meanwhile
                 self.close()
             return made
         finally:

@@ -39,14 +39,14 @@ _START_MS = 1_800_000_000_000
 
 
 class FakeDaemon:
-    """What the fake clients ask. Its clock stands still unless advance moves it."""
+    """The daemon of the fake clients. Its clock stands still unless advance moves it."""
 
     def __init__(self, secret: str | bytes | None = None) -> None:
         self.now_ms = _START_MS
         self.fallback = False
         """whether IDs are fallback IDs"""
         self.calls: list[tuple[str, list[Any]]] = []
-        """what was asked: method and parameters, in order"""
+        """the requests so far: method and parameters, in order"""
         self._codec = ExternalCodec.plain() if secret is None else ExternalCodec(secret)
         self._last = 0
         self._uuids = 0
@@ -63,15 +63,15 @@ class FakeDaemon:
         self.now_ms += ms
 
     def fail(self, error: KazahanaError, *, times: float = float("inf"), method: str | None = None) -> None:
-        """Let the next calls fail: `times` calls, of a method of the wire ("NextID") or of any."""
+        """Make the next `times` calls fail, of the method with that name on the wire ("NextID") or of any."""
         self._failures.append((method, error, times))
 
     def recover(self) -> None:
-        """Let nothing fail any more."""
+        """End the effects of fail."""
         self._failures.clear()
 
     def lose(self, key: str, reason: str = "expired") -> None:
-        """Let the holder of a lock lose it."""
+        """Take a lock from its holder."""
         with self._mutex:
             lock = self._locks[key]
             lock["state"] = "EXPIRED"
@@ -80,11 +80,11 @@ class FakeDaemon:
             tell(reason)
 
     def passivate(self, kind: str, identity: str) -> None:
-        """Let an actor be passivated by its process; its snapshot is kept for the next activation."""
+        """Make an actor's process passivate it; its snapshot is kept for the next activation."""
         self._placement.passivate((kind, identity))
 
     def disconnect(self) -> None:
-        """Let executors lose their connections, and so their activations; they register again."""
+        """Cut the connections of executors, which ends their activations; they register again."""
         self._placement.disconnect()
 
     def answer(self, method: str, params: Sequence[Any]) -> Any:
@@ -93,7 +93,7 @@ class FakeDaemon:
         return result.result() if isinstance(result, Future) else result
 
     def begin(self, method: str, params: Sequence[Any], link: Link | None = None) -> Any:
-        """Carry out a request, up to a Future where it waits for the process of an actor."""
+        """Carry out a request; return a Future if it waits for an actor's process."""
         given: list[Any] = msgpack.unpackb(msgpack.packb(list(params)))  # as it would arrive
         with self._mutex:
             self.calls.append((method, list(given)))
@@ -219,7 +219,7 @@ def _rfc3339(ms: int) -> str:
 
 
 class _Holder:
-    """What the fake channels have in common: a daemon, and the lock that they hold."""
+    """The common base of the fake channels: a daemon, and the lock that they hold."""
 
     def __init__(self, daemon: FakeDaemon) -> None:
         self.daemon = daemon
@@ -233,7 +233,7 @@ class _Holder:
         return call.parse(result)
 
     def close(self) -> None:
-        """As the daemon does when the connection ends: take back the lock."""
+        """Take back the lock, as the daemon does at the end of a connection."""
         with self.daemon._mutex:
             for lock in self.daemon._locks.values():
                 if lock["lease_id"] == self.lease and lock["state"] == "ACTIVE":
@@ -285,7 +285,7 @@ class _FakeAsyncChannel(AsyncChannel):
     async def perform(self, call: Call[T]) -> T:
         if self._closed:
             raise closed()
-        await asyncio.sleep(0)  # other tasks run, as they would
+        await asyncio.sleep(0)  # let other tasks run, as with a real daemon
         self._told = self._told or asyncio.get_running_loop().create_future()
         daemon = self._holder.daemon
         if call.method == "Placement.Register":

@@ -27,12 +27,13 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
-	placementredis "github.com/kazahana/kazahana/internal/placement/storage/redis"
-	placementdb "github.com/kazahana/kazahana/internal/placement/storage/sqlite"
 	"github.com/kazahana/kazahana/internal/placement/storage/storagetest"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
+	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
+	recordredis "github.com/kazahana/kazahana/internal/record/redis"
+	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -130,12 +131,12 @@ func backends(t *testing.T) map[string]func(testing.TB) storage.Storage {
 	cfg := redistest.Shared(t).Config()
 	return map[string]func(testing.TB) storage.Storage{
 		"sqlite": func(t testing.TB) storage.Storage {
-			file, err := sqlitefile.OpenStore(context.Background(), filepath.Join(dir, sqlitefile.StoreName), sqlitefile.Options{}, placementdb.Tables)
+			file, err := sqlitefile.OpenStore(context.Background(), filepath.Join(dir, sqlitefile.StoreName), sqlitefile.Options{}, recorddb.Tables)
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { file.Close() })
-			return placementdb.New(file)
+			return storage.OnRecords(recorddb.New(file))
 		},
 		"redis": func(t testing.TB) storage.Storage {
 			client, err := redisconn.Open(cfg)
@@ -143,11 +144,9 @@ func backends(t *testing.T) map[string]func(testing.TB) storage.Storage {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { client.Close() })
-			records, err := placementredis.Open(context.Background(), client)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return records
+			records := recordredis.New(client, recordredis.Options{MaxTerm: time.Minute})
+			t.Cleanup(func() { records.Close() })
+			return storage.OnRecords(records)
 		},
 	}
 }
@@ -211,7 +210,7 @@ func within(t testing.TB) context.Context {
 // With one server, nobody knows what became of a request whose answer was lost;
 // asked again, the server tells.
 func TestLostAnswerIsNoAnswer(t *testing.T) {
-	records := storage.NewMemory()
+	records := storage.OnRecords(recordmemory.New(nil))
 	store := connect(t, listen(t, loses(front(t, records), &atomic.Int64{})))
 	err := store.Store(within(t), "t", key, mine)
 	if err == nil || errors.Is(err, placement.ErrStale) || errors.Is(err, placement.ErrInvalid) {
@@ -243,7 +242,7 @@ func TestFailover(t *testing.T) {
 	if err := down.Close(); err != nil {
 		t.Fatal(err)
 	}
-	store := connect(t, "http://"+down.Addr().String(), overloaded.URL, listen(t, front(t, storage.NewMemory())))
+	store := connect(t, "http://"+down.Addr().String(), overloaded.URL, listen(t, front(t, storage.OnRecords(recordmemory.New(nil)))))
 	if err := store.Store(within(t), "t", key, mine); err != nil {
 		t.Error(err)
 	}
@@ -260,7 +259,7 @@ func TestFailover(t *testing.T) {
 
 // The largest record fits, however it is written.
 func TestLargestRecord(t *testing.T) {
-	store := connect(t, listen(t, front(t, storage.NewMemory())))
+	store := connect(t, listen(t, front(t, storage.OnRecords(recordmemory.New(nil)))))
 	for _, filler := range []string{"<", `"`, "%", "a"} {
 		k := placement.Key{Kind: strings.Repeat(filler, placement.MaxKind), Identity: strings.Repeat(filler, placement.MaxIdentity)}
 		want := placement.Record{
@@ -289,7 +288,7 @@ func TestNoStorage(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(problem.New(problem.NotFound, "there is no such path here"))
 	}))
 	t.Cleanup(older.Close)
-	records := storage.NewMemory()
+	records := storage.OnRecords(recordmemory.New(nil))
 	for what, test := range map[string]struct {
 		store storage.Storage
 		want  string

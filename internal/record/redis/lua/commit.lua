@@ -12,8 +12,10 @@ local state = redis.call('GET', {{state}})
 if not state or string.sub(state, 1, 8) ~= string.sub(head, 1, 8) then return {'life'} end
 local info = redis.call('INFO', 'replication')
 if not string.find(info, '\nmaster_replid:{{repl_id}}', 1, true) then return {'life'} end
-{{replicas}}
 local _, before, from, floor, raised, ranges, look = struct.unpack('>c8I6I6c8c8BB', head)
+if look == 0 then
+  {{replicas}}
+end
 {{clock}}
 local last = struct.unpack('>I6', state, 9)
 if last > now then now = last end

@@ -1,4 +1,4 @@
-package redis
+package lock_test
 
 import (
 	"errors"
@@ -16,9 +16,10 @@ import (
 // as long as any lease lasts that it may have granted.
 func TestUnknownServerIsFenced(t *testing.T) {
 	server := redistest.New(t)
-	r := newRig(t, server)
+	r := newOnRedis(t, server)
 	before := r.locked("a", time.Hour)
-	for what, o := range map[string]Options{"default": {}, "shorter": {MaxTTL: time.Hour}} {
+	for what, o := range map[string]time.Duration{"default": 0, "shorter": time.Hour} {
+		r.clock.Add(1000)
 		server.Do(t, "FLUSHALL")
 		r.store = r.open(r.cfg, o)
 		want := lock.MaxTTL
@@ -31,17 +32,17 @@ func TestUnknownServerIsFenced(t *testing.T) {
 		}
 	}
 	// A client that allows longer terms may have been granted one of its own.
-	r.store = r.open(r.cfg, Options{MaxTTL: time.Hour})
+	r.store = r.open(r.cfg, time.Hour)
 	server.Do(t, "FLUSHALL")
 	from := r.clock.Load()
 	r.fenced(from+time.Hour.Milliseconds(), whyMissing)
-	r.store = r.open(r.cfg, Options{})
+	r.store = r.open(r.cfg, 0)
 	r.fenced(from+lock.MaxTTL.Milliseconds(), whyMissing)
 }
 
 func TestRestartWithoutPersistence(t *testing.T) {
 	server := redistest.New(t)
-	r := newRig(t, server)
+	r := newOnRedis(t, server)
 	r.do(r.acquire("a", time.Hour))
 	server.Restart()
 	r.fencedFor(lock.MaxTTL, whyMissing)
@@ -51,7 +52,7 @@ func TestRestartWithoutPersistence(t *testing.T) {
 // term that it ever granted is over.
 func TestRestartWithPersistence(t *testing.T) {
 	server := persistent(t)
-	r := newRig(t, server)
+	r := newOnRedis(t, server)
 	first := r.locked("free", time.Minute)
 	acquire := r.acquire("held", 3*time.Minute)
 	l := r.do(acquire)
@@ -67,7 +68,7 @@ func TestRestartWithPersistence(t *testing.T) {
 	r.do(r.request(lock.Release, "held", "alice", 0))
 	r.fencedFor(4*time.Minute, whyChanged)
 	for key, before := range map[string]lock.Lease{"free": first, "held": l} {
-		if next := r.locked(key, time.Minute); next.Token <= before.Token || next.Token <= testTime*1000 {
+		if next := r.locked(key, time.Minute); next.Token <= before.Token || next.Token <= startMS*1000 {
 			t.Errorf("%s: token %d after %d", key, next.Token, before.Token)
 		}
 	}
@@ -80,7 +81,7 @@ func TestRestartWithPersistence(t *testing.T) {
 // A renewal can make a term longer than any acquire asked for.
 func TestRenewalsCountForTheFence(t *testing.T) {
 	server := persistent(t)
-	r := newRig(t, server)
+	r := newOnRedis(t, server)
 	r.do(r.acquire("a", time.Minute))
 	r.do(r.request(lock.Renew, "a", "alice", 30*time.Minute))
 	server.Restart()
@@ -93,7 +94,7 @@ func TestFailoverFence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := persistent(t)
-			r := newRig(t, server, func(c *redisconn.Config) { c.FailoverFence, c.FailoverFenceSet = test.fence, true })
+			r := newOnRedis(t, server, func(c *redisconn.Config) { c.FailoverFence, c.FailoverFenceSet = test.fence, true })
 			before := r.locked("a", time.Hour)
 			server.Restart()
 			if test.want > 0 {
@@ -117,13 +118,17 @@ func TestFailoverFence(t *testing.T) {
 // where the old one had come, and tokens grow.
 func TestFailoverToASlowClock(t *testing.T) {
 	server := persistent(t)
-	r := newRig(t, server)
+	r := newOnRedis(t, server)
 	r.clock.Add(time.Hour.Milliseconds())
 	l := r.locked("a", time.Minute)
 	server.Restart()
 	r.clock.Add(-time.Hour.Milliseconds())
-	until := l.AcquiredMS + time.Minute.Milliseconds()
-	r.fenced(until, whyChanged)
+	// Until the clock has come where it was, it stands still.
+	_, err := r.store.Do(testContext(t), r.acquire("fence", time.Minute))
+	var fenced *lock.FencedError
+	if !errors.As(err, &fenced) || fenced.UntilMS != l.AcquiredMS+time.Minute.Milliseconds() {
+		t.Errorf("the error is %v, want a fence until %d", err, l.AcquiredMS+time.Minute.Milliseconds())
+	}
 	r.init()
 	if next := r.locked("a", time.Minute); next.Token <= l.Token {
 		t.Errorf("token %d after %d", next.Token, l.Token)
@@ -133,26 +138,9 @@ func TestFailoverToASlowClock(t *testing.T) {
 	}
 }
 
-// A key that was deleted because it was idle has its tokens counted on, also
-// when the clock went back since.
-func TestIdleKeyAndClockBack(t *testing.T) {
-	server := redistest.Shared(t)
-	r := newRig(t, server)
-	l := r.locked("a", time.Minute)
-	name := r.cfg.Prefix + "@lock:t:a"
-	if at := server.Do(t, "PEXPIRETIME", name); at != itoa(l.ExpiresMS+lock.KeepIdle.Milliseconds()) {
-		t.Errorf("the record goes at %s, the lease ends at %d", at, l.ExpiresMS)
-	}
-	server.Do(t, "DEL", name)
-	r.clock.Add(-time.Hour.Milliseconds())
-	if next := r.locked("a", time.Minute); next.Token <= l.Token {
-		t.Errorf("token %d after %d", next.Token, l.Token)
-	}
-}
-
 func TestInit(t *testing.T) {
 	server := persistent(t)
-	r := newRig(t, server)
+	r := newOnRedis(t, server)
 	before := r.locked("a", time.Hour)
 	for range 2 {
 		server.Restart()
@@ -166,11 +154,8 @@ func TestInit(t *testing.T) {
 	server.Restart()
 	r.fenced(r.clock.Load()+64*time.Minute.Milliseconds(), whyChanged)
 	r.init()
-	record := server.Do(t, "HGETALL", r.cfg.Prefix+"@lock")
 	r.init() // on a store in use
-	if after := server.Do(t, "HGETALL", r.cfg.Prefix+"@lock"); after != record {
-		t.Errorf("Init changed the store from %s to %s", record, after)
-	}
+	r.locked("a", time.Hour)
 }
 
 // cutOff stops the replica so that nothing more reaches it, not even what the
@@ -191,7 +176,7 @@ func cutOff(t *testing.T, primary, replica *redistest.Server) {
 // key, and a release when it becomes the primary.
 func TestFailoverRepeatsNoToken(t *testing.T) {
 	primary, replica := pair(t)
-	r := newRig(t, primary)
+	r := newOnRedis(t, primary)
 	highest := map[string]int64{}
 	note := func(l lock.Lease) {
 		t.Helper()
@@ -237,7 +222,7 @@ func TestFailoverRepeatsNoToken(t *testing.T) {
 // run_id has not changed, and yet it has taken over the data of another.
 func TestFailoverBack(t *testing.T) {
 	a, b := pair(t)
-	r := newRig(t, a)
+	r := newOnRedis(t, a)
 	r.locked("a", time.Minute)
 	redistest.InStep(t, a)
 	cutOff(t, a, b)
@@ -249,6 +234,7 @@ func TestFailoverBack(t *testing.T) {
 	a.Do(t, "CONFIG", "SET", "port", port)
 	a.Follow(b)
 	a.Promote()
+	r.clock.Add(1000)
 	if _, err := r.store.Get(testContext(t), "t", "lost"); !errors.Is(err, lock.ErrNotFound) {
 		t.Fatalf("nothing was lost: %v", err)
 	}
@@ -260,11 +246,11 @@ func TestFailoverBack(t *testing.T) {
 
 // Only the store's record is gone: those of locks count on.
 func TestLostStoreRecord(t *testing.T) {
-	server := redistest.Shared(t)
-	r := newRig(t, server)
+	server := redistest.New(t)
+	r := newOnRedis(t, server)
 	before := r.locked("a", time.Minute)
 	r.do(r.acquire("held", 10*time.Hour))
-	server.Do(t, "DEL", r.cfg.Prefix+"@lock")
+	server.Do(t, "DEL", r.cfg.Prefix+"@rec")
 	r.clock.Add(-time.Hour.Milliseconds())
 	r.held("held")
 	r.fencedFor(lock.MaxTTL, whyMissing)
@@ -278,7 +264,7 @@ func TestLostStoreRecord(t *testing.T) {
 // The first lease of all may be the one that was lost.
 func TestNothingGrantedYet(t *testing.T) {
 	server := persistent(t)
-	r := newRig(t, server)
+	r := newOnRedis(t, server)
 	server.Restart()
 	r.fencedFor(lock.MaxTTL, whyChanged)
 }
@@ -286,7 +272,7 @@ func TestNothingGrantedYet(t *testing.T) {
 // Another failover does not shorten the fence of the one before.
 func TestFailoverDuringAFence(t *testing.T) {
 	server := persistent(t)
-	r := newRig(t, server)
+	r := newOnRedis(t, server)
 	r.locked("a", time.Hour)
 	server.Restart()
 	until := r.clock.Load() + 64*time.Minute.Milliseconds()
@@ -294,7 +280,7 @@ func TestFailoverDuringAFence(t *testing.T) {
 	server.Restart()
 	trusting := r.cfg
 	trusting.FailoverFenceSet = true
-	r.store = r.open(trusting, Options{})
+	r.store = r.open(trusting, 0)
 	r.fenced(until, whyChanged)
 	r.store = r.on(server)
 	server.Restart()

@@ -1,4 +1,4 @@
-package redis
+package lock_test
 
 import (
 	"context"
@@ -89,13 +89,13 @@ func TestFailoverHistory(t *testing.T) {
 	defer cancel()
 	var stores []lock.Store
 	for i := range failoverClients {
-		s, err := open(t, cfg, Options{})
+		s, err := openRedis(t, cfg, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer s.Close()
 		if i == 0 {
-			if err := s.Init(testContext(t)); err != nil {
+			if err := s.records.Init(testContext(t)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -147,12 +147,12 @@ func TestForgetfulFailoverIsSeen(t *testing.T) {
 		cfg := server.Config()
 		cfg.Prefix, cfg.FailoverFenceSet = "{forgetful}:", true
 		for range failoverClients {
-			s, err := open(t, cfg, Options{})
+			s, err := openRedis(t, cfg, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			if err := s.Init(testContext(t)); err != nil {
+			if err := s.records.Init(testContext(t)); err != nil {
 				t.Fatal(err)
 			}
 			stores[i] = append(stores[i], s)

@@ -1,7 +1,8 @@
-package etcd
+package lock_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -13,8 +14,47 @@ import (
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
+	"github.com/kazahana/kazahana/internal/record/etcd"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
+
+// inEtcd closes the client with the store.
+type inEtcd struct {
+	*lock.Records
+	records *etcd.Store
+	conn    *etcdconn.Client
+}
+
+func (e inEtcd) Close() error { return errors.Join(e.records.Close(), e.conn.Close()) }
+
+func openEtcd(cfg etcdconn.Config) (inEtcd, error) {
+	conn, err := etcdconn.Open(cfg)
+	if err != nil {
+		return inEtcd{}, err
+	}
+	records := etcd.New(conn)
+	return inEtcd{lock.OnRecords(records), records, conn}, nil
+}
+
+func TestEtcd(t *testing.T) {
+	locktest.Run(t, func(t *testing.T) locktest.Backend {
+		cfg := etcdtest.Shared(t)
+		return locktest.Backend{
+			Open: func() (lock.Store, error) { return openEtcd(cfg) },
+			Restart: func() error {
+				m := etcdtest.SharedMember()
+				m.Kill()
+				if err := m.Start(); err != nil {
+					return err
+				}
+				return etcdtest.Writable(m)
+			},
+			MinTTL:  2 * time.Second,
+			NoClock: true,
+		}
+	})
+}
 
 func configOf(members []*etcdtest.Member) etcdconn.Config {
 	cfg := etcdconn.Config{Prefix: etcdconn.DefaultPrefix}
@@ -24,9 +64,16 @@ func configOf(members []*etcdtest.Member) etcdconn.Config {
 	return cfg
 }
 
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // What clients see of a cluster whose members are frozen and killed, one after
 // the other, is what a lock can do, whatever became of the requests under way.
-func TestChaos(t *testing.T) {
+func TestEtcdChaos(t *testing.T) {
+	ring.Deep(t)
 	const (
 		clients  = 4
 		between  = time.Second
@@ -35,7 +82,7 @@ func TestChaos(t *testing.T) {
 	members := etcdtest.Cluster(t, 3, "http")
 	var stores []lock.Store
 	for range clients {
-		s, err := open(configOf(members))
+		s, err := openEtcd(configOf(members))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,8 +118,8 @@ func TestChaos(t *testing.T) {
 	<-done
 }
 
-// A user needs to read and write below the prefix, and nothing else.
-func TestRights(t *testing.T) {
+// A user needs to read and write the records, and nothing else.
+func TestEtcdRights(t *testing.T) {
 	members := etcdtest.Cluster(t, 1, "http")
 	admin, err := etcdtest.NewClient(clientv3.Config{Endpoints: configOf(members).Endpoints})
 	if err != nil {
@@ -80,7 +127,7 @@ func TestRights(t *testing.T) {
 	}
 	defer admin.Close()
 	ctx := testContext(t)
-	from := etcdconn.DefaultPrefix + "@lock/"
+	from := etcdconn.DefaultPrefix + "@rec/"
 	for _, step := range []func() error{
 		func() error { _, err := admin.RoleAdd(ctx, "locks"); return err },
 		func() error {
@@ -103,38 +150,45 @@ func TestRights(t *testing.T) {
 	if err := os.WriteFile(cfg.PasswordFile, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{T: t, cfg: cfg, store: mustOpen(t, cfg)}
-	tokens, err := r.store.Notify(ctx, "t", "a")
+	s, err := openEtcd(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := r.request(lock.Acquire, "a", time.Minute)
-	r.do(q)
-	r.do(q)
-	first := r.known("a").lease
-	r.do(r.request(lock.Renew, "a", time.Minute))
-	r.do(r.request(lock.Renew, "a", time.Hour))
-	if page, err := r.store.List(ctx, "t", "", 1); err != nil || len(page) != 1 {
+	defer s.Close()
+	tokens, err := s.Notify(ctx, tenant, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	acquire := lock.Request{Op: lock.Acquire, Tenant: tenant, Key: key, Owner: "alice", RequestID: "1", LeaseID: lock.NewLeaseID(), TTLMS: 60_000}
+	renew := lock.Request{Op: lock.Renew, Tenant: tenant, Key: key, Owner: "alice", TTLMS: 60_000}
+	longer, release := renew, renew
+	longer.TTLMS, release.Op, release.TTLMS = 3_600_000, lock.Release, 0
+	for _, q := range []lock.Request{acquire, acquire, renew, longer} {
+		if _, err := s.Do(ctx, q); err != nil {
+			t.Errorf("%v: %v", q.Op, err)
+		}
+	}
+	if page, err := s.List(ctx, tenant, "", 1); err != nil || len(page) != 1 {
 		t.Errorf("listed are %+v, %v", page, err)
 	}
-	r.do(r.request(lock.Release, "a", 0))
+	if _, err := s.Do(ctx, release); err != nil {
+		t.Error(err)
+	}
 	select {
 	case <-tokens:
 	case <-ctx.Done():
 		t.Error("the release is not told")
 	}
-	r.leaseEnds("the etcd lease before", first)
-	s := mustOpen(t, cfg)
-	ahead(s, lock.MaxTTL+lock.KeepIdle)
-	if err := sweepAll(s); err != nil {
-		t.Error(err)
-	}
 	cfg.Username = "nobody"
-	s = mustOpen(t, cfg)
-	if l, err := s.Do(ctx, q); err == nil || lock.IsAnswer(err) {
+	other, err := openEtcd(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if l, err := other.Do(ctx, acquire); err == nil || lock.IsAnswer(err) {
 		t.Errorf("without the role: %+v, %v", l, err)
 	}
-	if _, err := s.Notify(ctx, "t", "a"); err == nil {
+	if _, err := other.Notify(ctx, tenant, key); err == nil {
 		t.Error("without the role, it is said that releases will be told")
 	}
 }

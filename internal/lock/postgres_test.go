@@ -1,0 +1,54 @@
+package lock_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/lock/locktest"
+	"github.com/kazahana/kazahana/internal/record/postgres"
+	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
+)
+
+// inPostgres closes the client with the store.
+type inPostgres struct {
+	*lock.Records
+	records *postgres.Store
+	client  *postgresconn.Client
+}
+
+func (p inPostgres) Close() error { return errors.Join(p.records.Close(), p.client.Close()) }
+
+func openPostgres(cfg postgresconn.Config) (inPostgres, error) {
+	client, err := postgresconn.Open(cfg)
+	if err != nil {
+		return inPostgres{}, err
+	}
+	records := postgres.New(client, lock.MaxTTL.Milliseconds())
+	return inPostgres{lock.OnRecords(records), records, client}, nil
+}
+
+func TestPostgres(t *testing.T) {
+	server := postgrestest.New(t)
+	locktest.Run(t, func(t *testing.T) locktest.Backend {
+		cfg := server.Config()
+		set := server.Clock(&cfg)
+		now := int64(startMS)
+		set(now)
+		return locktest.Backend{
+			Open:    func() (lock.Store, error) { return openPostgres(cfg) },
+			Advance: func(d time.Duration) { now += d.Milliseconds(); set(now) },
+			Restart: func() error { server.Restart(); return nil },
+			Sweep: func() error {
+				s, err := openPostgres(cfg)
+				if err != nil {
+					return err
+				}
+				defer s.Close()
+				return sweep(s.records)
+			},
+		}
+	})
+}

@@ -1,0 +1,240 @@
+package lock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+const (
+	// recordPrefix begins the keys of all records of this package.
+	recordPrefix = "lock/"
+	// recordEnd ends them, so that watching one key is not watching those that begin like
+	// it. It comes before every character of a lock's key: the order stays.
+	recordEnd = "\x1f"
+	// leastPage is how many records a List looks at together, at least: some of them are
+	// no longer held.
+	leastPage = 100
+)
+
+// OnRecords keeps locks as records: the value of each is a State, and the term of the
+// latest lease is the record's term. The records are closed by their owner.
+func OnRecords(records record.Store) *Records { return &Records{records: records, maxTTL: MaxTTL} }
+
+// Records is a Store that runs the transition as a rule over records.
+type Records struct {
+	records record.Store
+	maxTTL  time.Duration
+}
+
+var _ Store = (*Records)(nil)
+
+// Limit returns the store with a longest term, MinTTL to MaxTTL; 0 means MaxTTL.
+func (s *Records) Limit(maxTTL time.Duration) (*Records, error) {
+	maxTTL = cmp.Or(maxTTL, MaxTTL)
+	if maxTTL < MinTTL || maxTTL > MaxTTL || maxTTL%time.Millisecond != 0 {
+		return nil, fmt.Errorf("max_lock_ttl: the longest term of a lock is %v to %v in whole milliseconds, not %v", MinTTL, MaxTTL, maxTTL)
+	}
+	return &Records{s.records, maxTTL}, nil
+}
+
+// Close implements Store.
+func (s *Records) Close() error { return nil }
+
+func tenantPath(tenant string) string  { return recordPrefix + tenant + "/" } // a tenant has no slash
+func pathOf(tenant, key string) string { return tenantPath(tenant) + key + recordEnd }
+func keyOf(tenant, path string) string {
+	return strings.TrimSuffix(path[len(tenantPath(tenant)):], recordEnd)
+}
+
+// Do implements Store.
+func (s *Records) Do(ctx context.Context, r Request) (Lease, error) {
+	if err := r.Validate(); err != nil {
+		return Lease{}, err
+	}
+	if r.TTL() > s.maxTTL {
+		return Lease{}, fmt.Errorf("%w: a term of %v is longer than max_lock_ttl in the URL of the store, %v", ErrInvalid, r.TTL(), s.maxTTL)
+	}
+	l, err := s.do(ctx, r)
+	for r.RequestID != "" && errors.Is(err, record.ErrOutrun) {
+		l, err = s.do(ctx, r) // a receipt tells whether the request was carried out
+	}
+	if r.Op == Acquire && r.RequestID == "" && errors.Is(err, record.ErrUnconfirmed) {
+		err = fmt.Errorf("%w; %s", err, s.giveBack(ctx, r))
+	}
+	return l, err
+}
+
+// do runs the transition once. What was granted or renewed counts from the commit.
+func (s *Records) do(ctx context.Context, r Request) (Lease, error) {
+	var l Lease
+	atMS, err := s.change(ctx, r.Tenant, r.Key, func(k Known) (*record.Write, error) {
+		after, answer, err := Apply(k, r)
+		l = answer
+		switch {
+		case err != nil || l.Repeated:
+			return nil, err
+		case r.Op == Release:
+			return after.released(k), nil
+		}
+		return after.lasting(r), nil
+	})
+	if err != nil {
+		return Lease{}, err
+	}
+	if !l.Repeated && r.Op != Release {
+		l.ExpiresMS = atMS + r.TTLMS
+	}
+	if !l.Repeated && r.Op == Acquire {
+		l.AcquiredMS = atMS
+	}
+	return l, nil
+}
+
+// lasting is the write of a state whose lease was granted or renewed.
+func (s State) lasting(r Request) *record.Write {
+	return &record.Write{
+		Value: s.value(r.Op == Acquire), Mark: s.Token, TermMS: r.TTLMS, KeepMS: KeepIdle.Milliseconds(), Grant: true, Tell: r.Announce && r.Op == Acquire,
+	}
+}
+
+// released is the write of a state whose lease was released. It is kept as long as if
+// it had not been.
+func (s State) released(before Known) *record.Write {
+	return &record.Write{Value: s.value(false), Mark: s.Token, KeepMS: before.LeftMS + KeepIdle.Milliseconds(), Tell: true}
+}
+
+// change replaces the state of a key by what step returns, unless that is nil.
+func (s *Records) change(ctx context.Context, tenant, key string, step func(Known) (*record.Write, error)) (atMS int64, err error) {
+	path := pathOf(tenant, key)
+	return s.records.Change(ctx, record.Ask{Keys: []string{path}}, func(v record.View) ([]record.Write, error) {
+		k, err := knownOf(v, path)
+		if err != nil {
+			return nil, fmt.Errorf("lock %q: %w", key, err)
+		}
+		w, err := step(k)
+		if err != nil || w == nil {
+			return nil, err
+		}
+		w.Key = path
+		return []record.Write{*w}, nil
+	})
+}
+
+// knownOf is what the view shows of a key.
+func knownOf(v record.View, path string) (Known, error) {
+	k := Known{Floor: v.Floor, Life: lifeOf(v.Life), NowMS: v.NowMS, FencedUntilMS: v.Fence.UntilMS, FenceReason: v.Fence.Reason}
+	found, ok := v.Records[path]
+	if !ok {
+		return k, nil
+	}
+	var err error
+	k.State, err = parseState(found, false)
+	k.LeftMS = found.LeftMS
+	return k, err
+}
+
+// lifeOf is what a record remembers of a life's name.
+func lifeOf(life string) uint64 {
+	if life == "" {
+		return 0
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(life))
+	return h.Sum64()
+}
+
+// giveBack ends a lease that too few replicas confirmed and that nobody can ask for
+// again, and says what became of it.
+func (s *Records) giveBack(ctx context.Context, r Request) string {
+	ended := true
+	_, err := s.change(ctx, r.Tenant, r.Key, func(k Known) (*record.Write, error) {
+		if ended = k.State.LeaseID != r.LeaseID || k.State.Status != Active; ended {
+			return nil, nil
+		}
+		k.State.Status = Released
+		return k.State.released(k), nil
+	})
+	if err != nil && !errors.Is(err, record.ErrUnconfirmed) {
+		return fmt.Sprintf("the lease could not be given back (%v), and may last until its end", err)
+	}
+	if err == nil && ended {
+		return "the lease has ended"
+	}
+	return "the lease was given back"
+}
+
+// AcquireWithin implements Store.
+func (s *Records) AcquireWithin(context.Context, Request, time.Duration) (Lease, error) {
+	return Lease{}, errors.ErrUnsupported
+}
+
+// Get implements Store.
+func (s *Records) Get(ctx context.Context, tenant, key string) (Lease, error) {
+	if err := CheckKey(tenant, key); err != nil {
+		return Lease{}, err
+	}
+	path := pathOf(tenant, key)
+	v, err := s.records.Read(ctx, record.Ask{Keys: []string{path}})
+	if err != nil {
+		return Lease{}, err
+	}
+	k, err := knownOf(v, path)
+	if err != nil {
+		return Lease{}, fmt.Errorf("lock %q: %w", key, err)
+	}
+	if k.State.Token == 0 {
+		return Lease{}, ErrNotFound
+	}
+	return k.State.Lease(tenant, key, k.LeftMS), nil
+}
+
+// List implements Store.
+func (s *Records) List(ctx context.Context, tenant, after string, limit int) ([]Lease, error) {
+	if err := CheckPage(tenant, after, limit); err != nil {
+		return nil, err
+	}
+	from, size := "", max(limit, leastPage)
+	if after != "" {
+		from = pathOf(tenant, after)
+	}
+	var page []Lease
+	for {
+		heads, err := s.records.List(ctx, tenantPath(tenant), from, size)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range heads {
+			from = h.Key
+			state, err := parseState(h.Record, true)
+			if err != nil {
+				return nil, fmt.Errorf("lock %q: %w", keyOf(tenant, h.Key), err)
+			}
+			if state.Status == Active {
+				page = append(page, state.Lease(tenant, keyOf(tenant, h.Key), h.LeftMS))
+			}
+			if len(page) == limit {
+				return page, nil
+			}
+		}
+		if len(heads) < size {
+			return page, nil
+		}
+	}
+}
+
+// Notify implements Store.
+func (s *Records) Notify(ctx context.Context, tenant, key string) (<-chan struct{}, error) {
+	return s.records.Watch(ctx, pathOf(tenant, key))
+}
+
+// Changes implements Store.
+func (s *Records) Changes(ctx context.Context, tenant, prefix string) (<-chan struct{}, error) {
+	return s.records.Watch(ctx, tenantPath(tenant)+prefix)
+}

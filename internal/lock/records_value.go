@@ -1,0 +1,209 @@
+package lock
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/kazahana/kazahana/internal/record"
+)
+
+// valueFormat is the first byte of a value.
+const valueFormat = 1
+
+// Flags of a value, its second byte.
+const (
+	valueReleased = 1 << iota
+	// valueFresh: the lease began a term before the record's end.
+	valueFresh
+	valueHasLife
+)
+
+// Flags of a receipt, beside its Op.
+const (
+	receiptOwner = 1 << (iota + 4) // another owner than the latest lease's
+	receiptLease                   // another lease
+)
+
+// How a request ID begins, where it is not its length.
+const (
+	idIsLease = 0xff // it is the lease ID
+	idIsHex   = 0xfe // 16 bytes, written in hexadecimal
+)
+
+var errDamaged = errors.New("its record is damaged")
+
+// value is the state as records keep it. The end of a lease is the record's own. fresh:
+// the lease is granted by this write.
+func (s State) value(fresh bool) []byte {
+	b := make([]byte, 0, 128)
+	var flags byte
+	if s.Status == Released {
+		flags |= valueReleased
+	}
+	if fresh {
+		flags |= valueFresh
+	}
+	if s.Life != 0 {
+		flags |= valueHasLife
+	}
+	b = append(b, valueFormat, flags)
+	b = binary.AppendUvarint(b, uint64(s.Token))
+	b = appendLease(b, s.LeaseID)
+	b = appendText(b, s.Owner)
+	b = binary.AppendUvarint(b, uint64(s.TTLMS))
+	b = appendID(b, s.RequestID, s.LeaseID)
+	if s.Life != 0 {
+		b = binary.BigEndian.AppendUint64(b, s.Life)
+	}
+	if flags&valueFresh == 0 {
+		b = binary.AppendVarint(b, s.AcquiredMS)
+	}
+	if s.Status == Released {
+		b = binary.AppendVarint(b, s.ExpiresMS-s.AcquiredMS)
+	}
+	for _, r := range s.Receipts {
+		b = s.appendReceipt(b, r)
+	}
+	return b
+}
+
+func (s State) appendReceipt(b []byte, r Receipt) []byte {
+	flags := byte(r.Op)
+	if r.Owner != s.Owner {
+		flags |= receiptOwner
+	}
+	if r.LeaseID != s.LeaseID {
+		flags |= receiptLease
+	}
+	b = append(b, flags)
+	if flags&receiptOwner != 0 {
+		b = appendText(b, r.Owner)
+	}
+	if flags&receiptLease != 0 {
+		b = appendLease(b, r.LeaseID)
+		b = binary.AppendUvarint(b, uint64(r.Token))
+	}
+	b = appendID(b, r.RequestID, r.LeaseID)
+	if r.Op != Release {
+		return binary.AppendUvarint(b, uint64(r.TTLMS))
+	}
+	b = binary.AppendVarint(b, r.AcquiredMS)
+	return binary.AppendVarint(b, r.ExpiresMS-r.AcquiredMS)
+}
+
+func appendText(b []byte, s string) []byte { return append(append(b, byte(len(s))), s...) }
+
+func appendLease(b []byte, id string) []byte {
+	b, err := hex.AppendDecode(b, []byte(id))
+	if err != nil {
+		panic("lock: a lease ID was not validated: " + err.Error())
+	}
+	return b
+}
+
+func appendID(b []byte, id, leaseID string) []byte {
+	switch {
+	case id == leaseID:
+		return append(b, idIsLease)
+	case leaseIDForm.MatchString(id):
+		return appendLease(append(b, idIsHex), id)
+	}
+	return appendText(b, id)
+}
+
+// parseState reads what value wrote, as the record's term has it now. Of a head the
+// receipts may be missing, and are left out.
+func parseState(r record.Record, head bool) (State, error) {
+	v := reader{rest: r.Value}
+	format, flags := v.byte(), v.byte()
+	if format != valueFormat {
+		return State{}, fmt.Errorf("%w: it has the format %d, and this kazahanad knows %d", errDamaged, format, valueFormat)
+	}
+	s := State{Token: int64(v.uvarint()), LeaseID: v.lease(), Owner: v.text(), TTLMS: int64(v.uvarint()), Status: Active, ExpiresMS: r.EndMS}
+	s.RequestID = v.id(s.LeaseID)
+	if flags&valueHasLife != 0 {
+		s.Life = binary.BigEndian.Uint64(v.take(8))
+	}
+	if s.AcquiredMS = s.ExpiresMS - s.TTLMS; flags&valueFresh == 0 {
+		s.AcquiredMS = v.varint()
+	}
+	switch {
+	case flags&valueReleased != 0:
+		s.Status, s.ExpiresMS = Released, s.AcquiredMS+v.varint()
+	case r.Over:
+		s.Status = Expired
+	}
+	for !head && !v.failed && len(v.rest) > 0 {
+		s.Receipts = append(s.Receipts, v.receipt(s))
+	}
+	if v.failed || s.Token < 1 || s.Token > MaxToken {
+		return State{}, fmt.Errorf("%w: it is no lock: %.100x", errDamaged, r.Value)
+	}
+	return s, nil
+}
+
+// reader reads a value. Once it has failed it returns zero values.
+type reader struct {
+	rest   []byte
+	failed bool
+}
+
+func (v *reader) take(n int) []byte {
+	if v.failed = v.failed || len(v.rest) < n; v.failed {
+		return make([]byte, n)
+	}
+	taken := v.rest[:n]
+	v.rest = v.rest[n:]
+	return taken
+}
+
+func (v *reader) byte() byte { return v.take(1)[0] }
+
+func (v *reader) uvarint() uint64 {
+	n, size := binary.Uvarint(v.rest)
+	v.take(max(size, 0))
+	v.failed = v.failed || size <= 0
+	return n
+}
+
+func (v *reader) varint() int64 {
+	n, size := binary.Varint(v.rest)
+	v.take(max(size, 0))
+	v.failed = v.failed || size <= 0
+	return n
+}
+
+func (v *reader) text() string  { return string(v.take(int(v.byte()))) }
+func (v *reader) lease() string { return hex.EncodeToString(v.take(16)) }
+
+func (v *reader) id(leaseID string) string {
+	switch n := v.byte(); n {
+	case idIsLease:
+		return leaseID
+	case idIsHex:
+		return v.lease()
+	default:
+		return string(v.take(int(n)))
+	}
+}
+
+func (v *reader) receipt(s State) Receipt {
+	flags := v.byte()
+	r := Receipt{Op: Op(flags & 0xf), Owner: s.Owner, LeaseID: s.LeaseID, Token: s.Token}
+	if flags&receiptOwner != 0 {
+		r.Owner = v.text()
+	}
+	if flags&receiptLease != 0 {
+		r.LeaseID, r.Token = v.lease(), int64(v.uvarint())
+	}
+	r.RequestID = v.id(r.LeaseID)
+	if r.Op != Release {
+		r.TTLMS = int64(v.uvarint())
+		return r
+	}
+	r.AcquiredMS = v.varint()
+	r.ExpiresMS = r.AcquiredMS + v.varint()
+	return r
+}
