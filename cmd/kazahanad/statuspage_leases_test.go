@@ -102,7 +102,7 @@ func lookAtLeaseServer(t *testing.T, b *browser.Browser) {
 	tab := b.Open(t, server.URL()+"/", desk)
 	tab.Await(`document.querySelector("#token:not([hidden])") && document.querySelector("#main").hidden`)
 	giveToken(tab, hostToken)
-	tab.Await(`document.querySelector("#token-why").innerText.includes('has not the scope "admin"')`)
+	tab.Await(`document.querySelector("#token-why").innerText.includes('does not have the scope "admin"')`)
 	giveToken(tab, adminToken)
 	tab.Await(`document.querySelector("#main:not([hidden])") && document.querySelector("#token").hidden`)
 	clean(t, tab, server.URL(), "status of 401", "status of 403")

@@ -44,7 +44,7 @@ func (f *File) expected(row life, seen sight, seenErr error) error {
 	}
 	// Another process may be in the middle of a checkpoint: it has the lock.
 	err = errUnlike
-	lockErr := f.withWitness(func(w *witness) error {
+	lockErr := f.withWitness(f.closing, func(w *witness) error {
 		seen, readErr := w.read()
 		main, statErr := stampOf(f.resolved)
 		if readErr == nil && statErr == nil && main == seen.Main {
@@ -64,13 +64,13 @@ func (f *File) remembered() (sight, error) {
 }
 
 // withWitness calls do with the witness, locked against other processes, or with nil if
-// there is none.
-func (f *File) withWitness(do func(w *witness) error) error {
+// there is none. It waits for the lock until closing is closed; nil: as long as it takes.
+func (f *File) withWitness(closing <-chan struct{}, do func(w *witness) error) error {
 	w := f.met.witness
 	if w == nil {
 		return do(nil)
 	}
-	if err := w.lock(context.Background(), f.closing); err != nil {
+	if err := w.lock(context.Background(), closing); err != nil {
 		return err
 	}
 	return errors.Join(do(w), w.unlock())
@@ -106,7 +106,7 @@ func (f *File) settle(ctx context.Context, opening bool) error {
 // look compares the file with everything that is remembered of it, and makes the witness
 // remember it. reason says why the file must be fenced, or "".
 func (f *File) look(opening bool) (row life, reason string, err error) {
-	err = f.withWitness(func(w *witness) error {
+	err = f.withWitness(f.closing, func(w *witness) error {
 		before, err := stampOf(f.resolved)
 		if err != nil {
 			return err
@@ -219,7 +219,7 @@ func (f *File) newLife(before life, reason string) error {
 	if errors.Is(err, errDamagedWitness) {
 		// The witness's record counts, if there is one.
 		seen = f.met.witness.last
-		err = f.withWitness(func(w *witness) error { return w.write(seen) })
+		err = f.withWitness(f.closing, func(w *witness) error { return w.write(seen) })
 	}
 	if err != nil {
 		return err

@@ -104,7 +104,7 @@ func TestMixtureUnderAProcess(t *testing.T) {
 func (f *File) writeMain(t *testing.T) {
 	t.Helper()
 	if _, err := inWorker(t.Context(), f, func() (struct{}, error) {
-		return struct{}{}, f.writingMain(func() error {
+		return struct{}{}, f.writingMain(f.closing, func() error {
 			var busy, pages, written int
 			err := f.session.QueryRow("PRAGMA wal_checkpoint(PASSIVE)", nil, &busy, &pages, &written)
 			if busy != 0 || pages != written {
@@ -471,4 +471,30 @@ func TestCloseOfAHangingFile(t *testing.T) {
 	close(hang)
 	<-f.stopped
 	mustClose(t, f)
+}
+
+// Close leaves nothing open where another process has the witness at that moment.
+func TestCloseWhileTheWitnessIsHeld(t *testing.T) {
+	path, live := newPath(t), disktest.Memory(t)
+	f := openAt(t, path, Options{LiveDir: live})
+	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	other, err := openWitness(f.met.witness.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.close()
+	if err := other.lock(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	f.closeOnce.Do(func() { close(f.closing) })
+	// The worker tries the lock meanwhile, or later: it must not give up.
+	time.Sleep(50 * time.Millisecond)
+	if err := other.unlock(); err != nil {
+		t.Fatal(err)
+	}
+	<-f.stopped
+	mustClose(t, f)
+	if f.session != nil {
+		t.Error("its session is open still")
+	}
 }

@@ -226,7 +226,7 @@ func (f *File) ready(ctx context.Context) error {
 // reopen is for a file that is not what this process knows of it: what the session
 // has of it in memory must not be used.
 func (f *File) reopen(ctx context.Context) error {
-	if err := f.closeSession(); err != nil {
+	if err := f.closeSession(f.closing); err != nil {
 		return err
 	}
 	return f.ready(ctx)
@@ -241,12 +241,13 @@ func (f *File) moved() error {
 }
 
 // closeSession ends the session. The last one of all processes writes the log
-// into the main file.
-func (f *File) closeSession() error {
+// into the main file. Where another process has the witness, closeSession waits as
+// withWitness does; the session is open still if it waited in vain.
+func (f *File) closeSession(closing <-chan struct{}) error {
 	if f.session == nil {
 		return nil
 	}
-	return f.writingMain(func() error {
+	return f.writingMain(closing, func() error {
 		err := f.session.Close()
 		f.session = nil
 		return err
@@ -256,8 +257,8 @@ func (f *File) closeSession() error {
 // writingMain has do write to the main file, and the witness remember what it is
 // then. A main file that others have written to before stays unknown: it is looked
 // through the next time.
-func (f *File) writingMain(do func() error) error {
-	return f.withWitness(func(w *witness) error {
+func (f *File) writingMain(closing <-chan struct{}, do func() error) error {
+	return f.withWitness(closing, func(w *witness) error {
 		if w == nil {
 			return do()
 		}
@@ -278,7 +279,7 @@ func (f *File) writingMain(do func() error) error {
 
 // leave closes everything.
 func (f *File) leave() error {
-	err := f.closeSession()
+	err := f.closeSession(nil) // f.closing is closed; the witness is held for moments only
 	if f.met.witness != nil {
 		err = errors.Join(err, f.met.witness.close())
 	}

@@ -161,7 +161,7 @@ func (f *File) checkpoint(operations int) {
 	if err := f.session.QueryRow("PRAGMA wal_checkpoint(NOOP)", nil, &busy, &pages, &written); err != nil || pages < maxLog {
 		return
 	}
-	_ = f.writingMain(func() error {
+	_ = f.writingMain(f.closing, func() error {
 		return f.session.QueryRow("PRAGMA wal_checkpoint(PASSIVE)", nil, &busy, &pages, &written)
 	})
 }
