@@ -236,7 +236,11 @@ func TestContainers(t *testing.T) {
 			volumesExist(t, where, w.pod.Spec, c)
 			probesReachable(t, where, c)
 		}
-		if ours != 1 {
+		want := 1
+		if w.file == numberFile { // the program's own image has kazahanad in it
+			want = 0
+		}
+		if ours != want {
 			t.Errorf("%s: %d containers of kazahana", w.file, ours)
 		}
 	}
