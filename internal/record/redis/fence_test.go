@@ -112,12 +112,6 @@ func newRig(t *testing.T, s *redistest.Server, edit ...func(*redisconn.Config)) 
 	return r
 }
 
-func (r *rig) on(s *redistest.Server) owned {
-	r.Helper()
-	r.cfg.Addrs = []string{s.Sock}
-	return mustOpen(r.T, r.cfg)
-}
-
 func (r *rig) put(w record.Write) (at int64) {
 	r.Helper()
 	at, err := put(r.T, r.store, w)
