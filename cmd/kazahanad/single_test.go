@@ -110,7 +110,7 @@ func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		said := s.Launch().FailsToStart(exitFailure)
-		if !strings.Contains(said, s.Socket) || !strings.Contains(said, "no socket") {
+		if !strings.Contains(said, s.Socket) || !strings.Contains(said, "not a socket") {
 			t.Errorf("%s: it said %q", name, said)
 		}
 		if after, err := os.Lstat(s.Socket); err != nil || !os.SameFile(before, after) {

@@ -112,7 +112,7 @@ func TestSocketActivationRefuses(t *testing.T) {
 		want  string
 	}{
 		{"two sockets", []*os.File{socket, socket}, nil, exitFailure, "2 descriptors were given (kazahanad.socket, other.socket)"},
-		{"a TCP socket", []*os.File{tcpFile}, nil, exitFailure, "no Unix socket"},
+		{"a TCP socket", []*os.File{tcpFile}, nil, exitFailure, "is not a Unix socket"},
 		{"another path", []*os.File{socket}, []string{"--socket", s.Path("other.sock")}, exitUsage,
 			"socket (--socket) is " + s.Path("other.sock") + ", and the socket that the service manager opened is " + s.Socket},
 	} {
