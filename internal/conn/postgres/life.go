@@ -36,7 +36,8 @@ const lastTable = `CREATE SEQUENCE IF NOT EXISTS last_ms MINVALUE 0 START 0`
 
 // Fence says whether a store may have forgotten something.
 type Fence struct {
-	// Life names the store's present life; another one begins with each fence.
+	// Life names the store's present life; another one begins with each fence. It is ""
+	// where there are no tables.
 	Life string
 	// Trusted: nothing is missing, because there was no loss or because an operator
 	// said so.
@@ -277,7 +278,7 @@ func (s *Store) alter(ctx context.Context, change func(life) (sql string, args [
 // Fence holds back grants as after a loss: for an operator who has put back an older
 // state of the database in a way that cannot be noticed.
 func (s *Store) Fence(ctx context.Context) (Fence, error) {
-	f, err := s.Look(ctx, nil)
+	f, err := s.made(ctx)
 	if err == nil {
 		err = s.beginFence(ctx, life{Fence: f.Fence}, reasonByHand)
 	}
@@ -287,9 +288,20 @@ func (s *Store) Fence(ctx context.Context) (Fence, error) {
 	return f.Fence, err
 }
 
+// made looks at the store, whose tables it makes first where there are none.
+func (s *Store) made(ctx context.Context) (Moment, error) {
+	m, err := s.Look(ctx, nil)
+	if err == nil && m.Fence.Life == "" {
+		if err = s.setup(ctx); err == nil {
+			return s.Look(ctx, nil)
+		}
+	}
+	return m, err
+}
+
 // Init says that the store knows all that was granted. It ends the fence.
 func (s *Store) Init(ctx context.Context) error {
-	if _, err := s.Look(ctx, nil); err != nil {
+	if _, err := s.made(ctx); err != nil {
 		return err
 	}
 	err := s.alter(ctx, func(life) (string, []any) {

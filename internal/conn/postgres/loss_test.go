@@ -82,6 +82,22 @@ func TestTablesAreMadeAnewByAnother(t *testing.T) {
 	same(t, after, look(t, other))
 }
 
+// A process that only reads leaves it to others to find that the tables are gone.
+func TestLookMakesNoTables(t *testing.T) {
+	server := postgrestest.Shared(t)
+	cfg := server.Config()
+	s := open(t, cfg)
+	if m := look(t, s); m.NowMS == 0 || m.Fence != (postgresconn.Fence{Trusted: true}) || s.Known().Fence.Life != "" {
+		t.Errorf("a store without tables is %+v", m)
+	}
+	if there := server.SQL("SELECT count(*) FROM pg_namespace WHERE nspname = '" + cfg.Schema + "'"); there != "0" {
+		t.Error("a look has made the schema")
+	}
+	if f, err := s.Fence(t.Context()); err != nil || f.Trusted || f.UntilMS-f.FromMS != hour {
+		t.Errorf("the fence of a store without tables is %+v, %v", f, err)
+	}
+}
+
 // raised is how long a fence lasts once a process has come that grants for five hours.
 func raised(t *testing.T, cfg postgresconn.Config) int64 {
 	t.Helper()

@@ -100,7 +100,9 @@ func (s *Store) Change(ctx context.Context, ask func(*pgx.Batch), decide func(*T
 	return err
 }
 
-// Look sends what ask queues, and shows it one state of the store.
+// Look sends what ask queues, and shows it one state of the store. A store without
+// tables is empty and has no life; Look makes them only where this process knows that
+// they were there.
 func (s *Store) Look(ctx context.Context, ask func(*pgx.Batch)) (Moment, error) {
 	return s.begin(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ask, nil)
 }
@@ -145,6 +147,9 @@ func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do 
 	}
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
 		if hasCode(err, undefinedTable) || errors.Is(err, pgx.ErrNoRows) {
+			if do == nil && s.latest().Life == "" {
+				return s.empty(ctx, conn)
+			}
 			return l, &mendError{err, s.setup}
 		}
 		return l, connurl.NotSent(s.client.cfg.explain(err))
@@ -160,6 +165,15 @@ func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do 
 		return l, &mendError{errBehind, func(ctx context.Context) error { return s.raise(ctx, s.kind.LongestMS) }}
 	}
 	return l, do(conn, l)
+}
+
+// empty is a store without tables, of which this process does not know that it had any.
+func (s *Store) empty(ctx context.Context, conn *pgx.Conn) (life, error) {
+	l := life{Fence: Fence{Trusted: true}}
+	b := &pgx.Batch{}
+	b.Queue("ROLLBACK")
+	b.Queue("SELECT " + s.clock).QueryRow(func(row pgx.Row) error { return row.Scan(&l.nowMS) })
+	return l, connurl.NotSent(s.client.cfg.explain(conn.SendBatch(ctx, b).Close()))
 }
 
 // raiseSQL: a fence lasts as long as the longest that is known, except where the URL
