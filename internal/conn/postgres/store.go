@@ -158,11 +158,12 @@ func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do 
 		return l, &mendError{errBehind, func(ctx context.Context) error { return s.beginFence(ctx, l, reason) }}
 	}
 	s.note(l)
+	// A fence lasts longer as soon as this process has found it: others grant after it.
+	if s.kind.LongestMS > l.longestMS && (do != nil || l.Holds(l.nowMS)) {
+		return l, &mendError{errBehind, func(ctx context.Context) error { return s.raise(ctx, s.kind.LongestMS) }}
+	}
 	if do == nil {
 		return l, nil
-	}
-	if s.kind.LongestMS > l.longestMS {
-		return l, &mendError{errBehind, func(ctx context.Context) error { return s.raise(ctx, s.kind.LongestMS) }}
 	}
 	return l, do(conn, l)
 }
