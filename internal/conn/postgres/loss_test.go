@@ -112,6 +112,27 @@ func raised(t *testing.T, cfg postgresconn.Config) int64 {
 	return f.UntilMS - f.FromMS
 }
 
+// Another process may begin the fence for a loss, and know only what is left. A process
+// that has seen a longer term makes the fence last longer.
+func TestFenceOfTheLongestThatWasLost(t *testing.T) {
+	server := postgrestest.Shared(t)
+	cfg := server.Config()
+	if lasts := raised(t, cfg); lasts != 0 {
+		t.Fatalf("a new store has a fence of %d ms", lasts)
+	}
+	s := open(t, cfg)
+	look(t, s)
+	server.SQL("UPDATE " + cfg.Schema + ".life SET longest_ms = 0")
+	f, err := open(t, cfg).Fence(t.Context())
+	must(t, err)
+	if f.UntilMS-f.FromMS != hour {
+		t.Errorf("the fence of another process lasts %d ms, want an hour", f.UntilMS-f.FromMS)
+	}
+	if f := look(t, s).Fence; f.UntilMS-f.FromMS != 5*hour {
+		t.Errorf("the fence lasts %d ms, want five hours", f.UntilMS-f.FromMS)
+	}
+}
+
 // failover_fence in the URL keeps the length of a fence after a failover, and of no
 // other fence.
 func TestFenceOfTheLongestWithFailoverFence(t *testing.T) {

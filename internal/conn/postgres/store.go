@@ -159,8 +159,9 @@ func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do 
 	}
 	s.note(l)
 	// A fence lasts longer as soon as this process has found it: others grant after it.
-	if s.kind.LongestMS > l.longestMS && (do != nil || l.Holds(l.nowMS)) {
-		return l, &mendError{errBehind, func(ctx context.Context) error { return s.raise(ctx, s.kind.LongestMS) }}
+	longest := max(s.kind.LongestMS, before.longestMS)
+	if longest > l.longestMS && (do != nil || l.Holds(l.nowMS)) {
+		return l, &mendError{errBehind, func(ctx context.Context) error { return s.raise(ctx, longest) }}
 	}
 	if do == nil {
 		return l, nil
