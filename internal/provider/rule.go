@@ -19,6 +19,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // ReleasedEnd is the end of a grant after a valid release: from then on its
@@ -71,16 +72,24 @@ func (r AcquireRequest) Validate() error {
 	}
 	switch {
 	case !validName(r.Service):
-		return fmt.Errorf("%w: the service's name is longer than %d bytes or has a NUL byte", ErrInvalid, MaxNameBytes)
+		return fmt.Errorf("%w: the service's name is longer than %d bytes, has a NUL byte or is not UTF-8", ErrInvalid, MaxNameBytes)
 	case !validName(r.RequestID):
-		return fmt.Errorf("%w: the request ID is longer than %d bytes or has a NUL byte", ErrInvalid, MaxNameBytes)
+		return fmt.Errorf("%w: the request ID is longer than %d bytes, has a NUL byte or is not UTF-8", ErrInvalid, MaxNameBytes)
 	case size > MaxMetaBytes || len(r.Meta) > MaxMetaKeys:
 		return fmt.Errorf("%w: meta has more than %d keys or %d bytes", ErrInvalid, MaxMetaKeys, MaxMetaBytes)
+	}
+	for k, v := range r.Meta {
+		if !validText(k) || !validText(v) {
+			return fmt.Errorf("%w: meta %q has a NUL byte or is not UTF-8, in its key or value", ErrInvalid, k)
+		}
 	}
 	return nil
 }
 
-func validName(s string) bool { return len(s) <= MaxNameBytes && !strings.ContainsRune(s, 0) }
+func validName(s string) bool { return len(s) <= MaxNameBytes && validText(s) }
+
+// validText is what every store can hold: PostgreSQL refuses all else.
+func validText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
 // NewSecret is 128 random bits in hex: a lease's secret, or a request ID.
 func NewSecret() string {

@@ -50,5 +50,6 @@
 // Each slot has a number of history keys, which its grants overwrite in turn;
 // a ring has room for maxHistory grants. Requests are remembered for
 // requestsKept, and about maxRequests of them: each acquire looks at a few at
-// random and deletes those that are old. Nothing needs a sweep.
+// random and deletes those that are old and whose leases have ended, extended
+// or not. Nothing needs a sweep.
 package etcd

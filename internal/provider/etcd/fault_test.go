@@ -232,6 +232,47 @@ func TestRequestsAreForgotten(t *testing.T) {
 	}
 }
 
+// A request whose lease is extended again and again is remembered as long as that.
+func TestRequestOfAnExtendedLeaseIsKept(t *testing.T) {
+	var clock atomic.Int64
+	clock.Store(snowflake.DefaultEpochMS + 1e9)
+	terms := provider.DefaultTerms()
+	terms.Term = 12 * time.Hour
+	p := mustOpen(t, config(t, provider.Services{Default: terms}, clock.Load))
+	acquire := func(id string) (lease.Lease, error) {
+		leases, err := p.Acquire(within(t, callTime), provider.AcquireRequest{RequestID: id})
+		if err != nil {
+			return lease.Lease{}, err
+		}
+		return leases[0], nil
+	}
+	l, err := acquire("long")
+	for range 3 {
+		if err != nil {
+			t.Fatal(err)
+		}
+		clock.Add((10 * time.Hour).Milliseconds())
+		secret := l.Secret
+		l, err = provider.Extend(within(t, callTime), p, "", l)
+		l.Secret = secret
+	}
+	for i := range 20 { // each looks for requests to forget
+		if _, err := acquire(fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if again, err := acquire("long"); err != nil || again != l {
+		t.Errorf("the repeated request gave %v and the error %v, want %v", again, err, l)
+	}
+	clock.Add((40 * time.Hour).Milliseconds())
+	for range 20 {
+		acquireOne(t, p)
+	}
+	if again, err := acquire("long"); err != nil || again.Secret == l.Secret {
+		t.Errorf("the request whose lease has ended gave %v and the error %v, want another lease", again, err)
+	}
+}
+
 func TestEstimate(t *testing.T) {
 	s := spaceOf("/", "p")
 	p := mustOpen(t, config(t, defaultServices(), nil))

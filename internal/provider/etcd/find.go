@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// scanPage is how many records a scan reads at a time, and scanEnough how
-	// many it reads at most once it has found what is asked for. Within so many
+	// scanPage is how many records a scan reads at a time, and scanEnough after
+	// how many it goes on only until it has found what is asked for. Within so many
 	// records after the cursor the order of package provider is kept exactly.
 	scanPage   = 256
 	scanEnough = 512
@@ -164,7 +164,7 @@ type stretch struct{ low, high int64 }
 func (a *acquisition) scan(ctx context.Context, st *state, n int) (*pool.Line, []mark, error) {
 	var all []mark
 	var read []stretch
-	line := pool.LineOf(nil)
+	weighAt := 0 // how many records must have been read for the next look at all of them
 	for _, part := range a.ring.Parts(st.cursor) {
 		next, high := part.Low, part.End-1
 		coarse, err := a.coarser(ctx, st, next)
@@ -194,13 +194,31 @@ func (a *acquisition) scan(ctx context.Context, st *state, n int) (*pool.Line, [
 			}
 			next = complete + 1
 			read[len(read)-1].high = complete
-			line = a.lineOf(sorted(all), read)
-			if enough, err := a.enough(line, st.cursor, n, len(all)); enough || err != nil {
-				return line, sorted(all), err
+			if len(all) < weighAt {
+				continue
+			}
+			weighAt = 2 * len(all)
+			line, marks, enough, err := a.weigh(st, all, read, n)
+			if enough || err != nil {
+				return line, marks, err
 			}
 		}
 	}
-	return line, sorted(all), nil
+	marks := sorted(all)
+	return a.lineOf(marks, read), marks, nil
+}
+
+// weigh looks at all that a scan has read: at the line that it makes, and whether
+// that is enough. It takes as long as there are records, and so a scan does it only
+// when they have doubled.
+func (a *acquisition) weigh(st *state, all []mark, read []stretch, n int) (line *pool.Line, marks []mark, enough bool, err error) {
+	if err := a.p.at(stepWeighing); err != nil {
+		return nil, nil, false, err
+	}
+	marks = sorted(all)
+	line = a.lineOf(marks, read)
+	enough, err = a.enough(line, st.cursor, n, len(all))
+	return line, marks, enough, err
 }
 
 // lineOf is the line under the stretches. The second one, if any, is before the

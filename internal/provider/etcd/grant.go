@@ -38,6 +38,7 @@ const (
 const (
 	stepExtending = "extending" // everything read, nothing written
 	stepReleasing = "releasing" // the same
+	stepWeighing  = "weighing"  // a scan looks at all that it has read so far
 	stepChosen    = "chosen"    // nothing written
 	stepGranted   = "granted"   // by the store, the caller does not know yet
 )
@@ -99,6 +100,7 @@ func (a *acquisition) attempt(ctx context.Context) ([]lease.Lease, error) {
 		_ = a.voteOnly(ctx)
 		return nil, err
 	}
+	st.stale = a.forgettable(ctx, st.old)
 	found, err := a.find(ctx, st, a.need)
 	if err != nil {
 		return nil, err

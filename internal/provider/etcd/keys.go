@@ -124,7 +124,7 @@ func storedOf(r pool.Record, kept int64) slotRecord {
 // requestRecord is the value of POOL/request/... .
 type requestRecord struct {
 	// Created is when the request was first answered, in Unix ms, and End when
-	// the last of its grants would have ended.
+	// the last of its grants would have ended, had none been extended.
 	Created int64 `json:"created"`
 	End     int64 `json:"end"`
 	// Open says that its first caller has not finished: a request for many
@@ -140,6 +140,8 @@ type grantRecord struct {
 	BitSeq int    `json:"bit_seq"`
 	Secret string `json:"secret"`
 }
+
+func (g grantRecord) slot() pool.Key { return pool.Key{Start: g.ID << g.BitSeq, BitSeq: g.BitSeq} }
 
 // clockRecord is the value of POOL/clock/... .
 type clockRecord struct {

@@ -45,7 +45,7 @@ func (a *acquisition) replay(ctx context.Context, st *state) ([]lease.Lease, err
 	}
 	keys := make([]pool.Key, len(st.request.Grants))
 	for i, g := range st.request.Grants {
-		keys[i] = pool.Key{Start: g.ID << g.BitSeq, BitSeq: g.BitSeq}
+		keys[i] = g.slot()
 	}
 	slots, err := a.p.slots(ctx, a.pool.keys, keys)
 	if err != nil {

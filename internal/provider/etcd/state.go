@@ -41,7 +41,8 @@ type state struct {
 	view *view // nil where there is none to look at
 
 	votes []clockRecord
-	stale []string // keys of requests that can be forgotten
+	old   []oldRequest
+	stale []string // keys of those of them that can be forgotten
 }
 
 func (st *state) hasLevel(bitSeq int) bool { return slices.Contains(st.levels, bitSeq) }
@@ -134,7 +135,7 @@ func (st *state) parse(a *acquisition, answers [][]*mvccpb.KeyValue) error {
 		st.last = kv.ModRevision
 	}
 	st.parseVotes(a, append(answers[5], answers[6]...))
-	st.parseStale(a, answers[7])
+	st.parseOld(a, answers[7])
 	return nil
 }
 

@@ -1,12 +1,17 @@
 package etcd
 
 import (
+	"context"
 	"encoding/hex"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
+	"github.com/kazahana/kazahana/internal/provider/pool"
 )
 
 // How much is remembered beyond the record of every slot.
@@ -24,22 +29,63 @@ const (
 // historyKept is how many grants each of n machine IDs remembers.
 func historyKept(n int64) int64 { return min(max(maxHistory/n, 1), maxHistoryPerSlot) }
 
-// parseStale picks the requests to forget from a few at a random place. Every
+// oldRequest is a request that may be forgotten, unless one of its grants lives
+// longer than it was granted for.
+type oldRequest struct {
+	key    string
+	grants []grantRecord
+}
+
+// parseOld picks the requests that are old from a few at a random place. Every
 // acquire looks at as many, so that old ones are found as fast as new ones
 // come: with requestSample of them, one key in so many is out of date. Their
 // keys are hashes, and the gaps between a few of them tell how many there are.
-func (st *state) parseStale(a *acquisition, sample []*mvccpb.KeyValue) {
+func (st *state) parseOld(a *acquisition, sample []*mvccpb.KeyValue) {
 	crowded := estimate(a.pool.keys.requests(), sample) > maxRequests
 	for _, kv := range sample {
-		r, err := decode[struct {
-			Created int64 `json:"created"`
-			End     int64 `json:"end"`
-		}](kv.Key, kv.Value)
+		r, err := decode[requestRecord](kv.Key, kv.Value)
 		old := crowded || a.now-r.Created > requestsKept.Milliseconds()
-		if err != nil || string(kv.Key) != a.key && old && r.End < a.now {
-			st.stale = append(st.stale, string(kv.Key))
+		switch {
+		case err != nil: // of no use to anybody
+			st.old = append(st.old, oldRequest{key: string(kv.Key)})
+		case string(kv.Key) != a.key && old && r.End < a.now:
+			st.old = append(st.old, oldRequest{string(kv.Key), r.Grants})
 		}
 	}
+}
+
+// forgettable is the keys of those old requests whose leases have all ended. An
+// extension moves the end of a lease and not that of its request, so the leases
+// say it. One that has ended cannot be extended any more.
+func (a *acquisition) forgettable(ctx context.Context, old []oldRequest) []string {
+	var stale []string
+	for _, r := range old {
+		// What cannot be read now is forgotten another time.
+		if lives, err := a.lives(ctx, r.grants); err == nil && !lives {
+			stale = append(stale, r.key)
+		}
+	}
+	return stale
+}
+
+// lives reports whether one of the grants has not come to its end.
+func (a *acquisition) lives(ctx context.Context, grants []grantRecord) (bool, error) {
+	for part := range slices.Chunk(grants, etcdconn.MaxTxnOps) {
+		keys := make([]pool.Key, len(part))
+		for i, g := range part {
+			keys[i] = g.slot()
+		}
+		slots, err := a.p.slots(ctx, a.pool.keys, keys)
+		if err != nil {
+			return false, err
+		}
+		for i, s := range slots {
+			if s.record.Secret == part[i].Secret && s.record.End >= a.now {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }
 
 // estimate is how many keys there are with the prefix, from neighbours among

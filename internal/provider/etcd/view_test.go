@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"errors"
+	"math/bits"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -189,10 +190,20 @@ func TestLargePoolIsScanned(t *testing.T) {
 		}
 		clock.Add(1000)
 	}
+	weighed := 0
+	p.at = func(step string) error {
+		if step == stepWeighing {
+			weighed++
+		}
+		return nil
+	}
 	_, err := p.Acquire(within(t, 10*time.Second), provider.AcquireRequest{})
 	full, ok := err.(*provider.FullError)
 	if !ok || full.NextEndMS != snowflake.DefaultEpochMS+1e9+2*terms.Term.Milliseconds() {
 		t.Errorf("the error is %+v", err)
+	}
+	if want := bits.Len(3000 / scanPage); weighed > want { // of twice as many records each time
+		t.Errorf("the scan of 3000 records looked at all that it had read %d times, want %d at most", weighed, want)
 	}
 	// Round and round: the longest free one each time, found within a page or two.
 	clock.Add(time.Hour.Milliseconds())

@@ -151,13 +151,14 @@ func TestRelease(t *testing.T) {
 		want    error
 		wantEnd int64 // 0 where nothing changes
 	}{
-		"now":             {held, releaseOf(held.Lease, now), nil, now + 1},
-		"before it began": {held, releaseOf(held.Lease, now-200), nil, now - 100},
-		"forged":          {held, forged, provider.ErrBadSignature, 0},
-		"too far":         {held, releaseOf(held.Lease, now+provider.ReleaseWindow.Milliseconds()+1), provider.ErrTimestampSkew, 0},
-		"released before": {given, releaseOf(held.Lease, now), nil, 0},
-		"never granted":   {nil, releaseOf(held.Lease, now), provider.ErrNotFound, 0},
-		"no such layout":  {held, provider.ReleaseRequest{ID: 7, BitSeq: 40}, provider.ErrNotFound, 0},
+		"now":                               {held, releaseOf(held.Lease, now), nil, now + 1},
+		"before it began":                   {held, releaseOf(held.Lease, now-200), nil, now - 100},
+		"forged":                            {held, forged, provider.ErrBadSignature, 0},
+		"too far":                           {held, releaseOf(held.Lease, now+provider.ReleaseWindow.Milliseconds()+1), provider.ErrTimestampSkew, 0},
+		"released before":                   {given, releaseOf(held.Lease, now), nil, 0},
+		"released before, by another clock": {given, releaseOf(held.Lease, now-2*provider.ReleaseWindow.Milliseconds()), nil, 0},
+		"never granted":                     {nil, releaseOf(held.Lease, now), provider.ErrNotFound, 0},
+		"no such layout":                    {held, provider.ReleaseRequest{ID: 7, BitSeq: 40}, provider.ErrNotFound, 0},
 		"without bit_seq": {held, func() provider.ReleaseRequest {
 			r := releaseOf(held.Lease, now)
 			r.BitSeq = provider.AnyBitSeq

@@ -3,6 +3,7 @@ package providertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"sync"
@@ -61,14 +62,20 @@ func testMaxLeasesPerAcquire(s *suite) {
 
 func testInvalidRequests(s *suite) {
 	c := s.open(lasting())
-	for name, req := range map[string]provider.AcquireRequest{
-		"long request ID": {RequestID: strings.Repeat("r", provider.MaxNameBytes+1)},
-		"long service":    {Service: strings.Repeat("s", provider.MaxNameBytes+1)},
-		"large meta":      {Meta: map[string]string{"k": strings.Repeat("v", provider.MaxMetaBytes)}},
-	} {
-		if _, err := c.try(req); !errors.Is(err, provider.ErrInvalid) {
-			s.Errorf("%s: the error is %v, want ErrInvalid", name, err)
+	invalid := func(req provider.AcquireRequest, field string) {
+		s.Helper()
+		if _, err := c.try(req); !errors.Is(err, provider.ErrInvalid) || !strings.Contains(err.Error(), field) {
+			s.Errorf("%+v: the error is %v, want ErrInvalid about the %s", req, err, field)
 		}
+	}
+	invalid(provider.AcquireRequest{Meta: map[string]string{"k": strings.Repeat("v", provider.MaxMetaBytes)}}, "meta")
+	for _, text := range []string{strings.Repeat("r", provider.MaxNameBytes+1), "a\x00b", "a\xffb"} {
+		invalid(provider.AcquireRequest{RequestID: text}, "request ID")
+		invalid(provider.AcquireRequest{Service: text}, "service")
+	}
+	for _, text := range []string{"a\x00b", "a\xffb"} { // which not every store can hold
+		invalid(provider.AcquireRequest{Meta: map[string]string{"k": text}}, `meta "k"`)
+		invalid(provider.AcquireRequest{Meta: map[string]string{text: "v"}}, fmt.Sprintf("meta %q", text))
 	}
 	c.acquire(provider.AcquireRequest{
 		Service: "サービス ' \" \n", RequestID: strings.Repeat("r", provider.MaxNameBytes),

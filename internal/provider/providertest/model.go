@@ -307,13 +307,15 @@ func (c *checker) release(t *rapid.T) {
 		if !errors.Is(err, provider.ErrTimestampSkew) { // which of two faults is reported is open
 			c.want(err, provider.ErrBadSignature)
 		}
+	case g.released:
+		c.must(err)
 	case at < now-window || at > now+window:
 		c.want(err, provider.ErrTimestampSkew)
 	case err != nil && c.store.SetClock == nil && errors.Is(err, provider.ErrTimestampSkew) && at <= now-window+1000:
 		// The clock ran on.
 	case err != nil:
 		t.Fatalf("Release: %v", err)
-	case !g.released:
+	default:
 		g.end, g.released = provider.ReleasedEnd(l.Created, g.end, at), true
 	}
 }

@@ -72,6 +72,10 @@ func testReleaseTwice(s *suite) {
 	s.must(c.giveBack(l, at))
 	s.must(c.giveBack(l, at))
 	s.must(c.giveBack(l, at+20_000))
+	// Nor does the provider's clock, which may have been set since: what took effect
+	// is not refused.
+	s.must(c.giveBack(l, at-2*provider.ReleaseWindow.Milliseconds()))
+	s.must(c.giveBack(l, at+2*provider.ReleaseWindow.Milliseconds()))
 	s.reach(at + 1)
 	c.one()
 }

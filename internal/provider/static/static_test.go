@@ -121,7 +121,7 @@ func TestStaticRelease(t *testing.T) {
 	if err := release(p, first, start); !errors.Is(err, provider.ErrBadSignature) {
 		t.Errorf("long replaced: %v", err)
 	}
-	for _, at := range []int64{start, start, start + 5} { // again is no error, and changes nothing
+	for _, at := range []int64{start, start, start + 5, start + 60_000} { // again is no error, and changes nothing
 		if err := release(p, second, at); err != nil {
 			t.Error(err)
 		}
