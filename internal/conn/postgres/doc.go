@@ -17,9 +17,10 @@
 // promoted standby, and a backup that was restored to a point in time, begin a timeline.
 // Where fsync is off, the start of the server belongs to it too. A session learns them
 // when it begins; they cannot change while it lasts. Each transaction compares them with
-// the row of table life. Where they differ, or where the log of the server ends before
-// a point that this process has seen, the store may have forgotten something: a fence
-// begins, from which nothing is granted before everything that may be missing has ended.
+// the row of table life. Where they differ, the store may have forgotten something: a
+// fence begins, from which nothing is granted before everything that may be missing has
+// ended. So it does where the server lacks what this process has seen: the end of the
+// log in the same life, the latest fence, or its own latest change.
 //
 // Each session sets synchronous_commit, and each transaction checks it. It cannot be
 // off: a server process that crashes would then forget commits without any trace.

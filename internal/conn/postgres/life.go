@@ -24,7 +24,8 @@ const lifeTable = `CREATE TABLE IF NOT EXISTS life (
 	trusted    boolean NOT NULL,
 	from_ms    bigint NOT NULL,
 	until_ms   bigint NOT NULL,
-	reason     text NOT NULL
+	reason     text NOT NULL,
+	bounded    boolean NOT NULL DEFAULT false
 )`
 
 // format is that of all tables of a kind.
@@ -35,7 +36,8 @@ const lastTable = `CREATE SEQUENCE IF NOT EXISTS last_ms MINVALUE 0 START 0`
 
 // Fence says whether a store may have forgotten something.
 type Fence struct {
-	// Life names the store's present life; another one begins with each fence.
+	// Life names the store's present life; another one begins with each fence. It is ""
+	// where there are no tables.
 	Life string
 	// Trusted: nothing is missing, because there was no loss or because an operator
 	// said so.
@@ -62,6 +64,7 @@ type life struct {
 	logEnd  int64  // of what the server has on its disk, in bytes
 	nowMS   int64
 	lastMS  int64 // of the latest change
+	nextXID int64 // above those of all transactions that have ended
 }
 
 func (l life) moment() Moment { return Moment{NowMS: l.nowMS, LastMS: l.lastMS, Fence: l.Fence} }
@@ -70,6 +73,7 @@ func (l life) moment() Moment { return Moment{NowMS: l.nowMS, LastMS: l.lastMS, 
 const (
 	reasonServer = "the server is another one than before: a standby was promoted, or a backup was restored"
 	reasonLog    = "the server's log ends earlier than it did: a backup was put back, or the server lost data"
+	reasonLost   = "the server lacks what it had before: a backup was restored, an older server came back, or the tables were made anew"
 	reasonGone   = "the tables were gone"
 	reasonByHand = "an operator said that the database was put back (kazahanad leases fence)"
 
@@ -80,6 +84,7 @@ const (
 type memory struct {
 	life
 	at   time.Time        // when that was
+	xid  int64            // the greatest of an own change in this life that was acknowledged
 	ends map[string]int64 // of the log, of each life of the server
 }
 
@@ -87,10 +92,11 @@ type memory struct {
 func (s *Store) lifeQuery(b *pgx.Batch, forUpdate string, into *life) {
 	b.Queue(`SELECT `+s.clock+`, (SELECT last_value FROM last_ms), current_setting('kazahana.life', true),
 		current_setting('synchronous_commit'), (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint,
+		pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
 		id, format::text, fences, server, longest_ms, trusted, from_ms, until_ms, reason FROM life WHERE kind = $1`+forUpdate, s.kind.Name).QueryRow(func(row pgx.Row) error {
 		var session *string
 		var commit, written string
-		if err := row.Scan(&into.nowMS, &into.lastMS, &session, &commit, &into.logEnd, &into.Life, &written, &into.fences, &into.server, &into.longestMS,
+		if err := row.Scan(&into.nowMS, &into.lastMS, &session, &commit, &into.logEnd, &into.nextXID, &into.Life, &written, &into.fences, &into.server, &into.longestMS,
 			&into.Trusted, &into.FromMS, &into.UntilMS, &into.Reason); err != nil {
 			return err
 		}
@@ -116,13 +122,19 @@ func (s *Store) remembered() memory {
 	return m
 }
 
-// doubt says why the store may have forgotten something, "" where it has not.
+// doubt says why the store may have forgotten something, "" where it has not. What this
+// process knows to be missing comes before what a promotion may have lost.
 func (m memory) doubt(l life) string {
+	known := l.fences == m.fences // where there are more, another process has begun a fence
 	switch {
+	case known && l.session == m.session && l.logEnd < m.ends[l.session]:
+		return reasonLog
+	case l.fences < m.fences, known && m.Life != "" && l.Life != m.Life:
+		return reasonLost
+	case known && m.xid >= l.nextXID && m.xid > 0 && sameSystem(m.session, l.session):
+		return reasonLost
 	case l.server != l.session:
 		return reasonServer
-	case l.session == m.session && l.fences <= m.fences && (l.fences < m.fences || l.logEnd < m.ends[l.session]):
-		return reasonLog // and no other process has begun a fence for that
 	}
 	return ""
 }
@@ -135,11 +147,20 @@ func (s *Store) note(l life) {
 		return // another transaction has seen more
 	}
 	if l.fences > s.seen.fences {
-		s.seen.ends[l.session] = 0 // where the log has ended since is settled
+		s.seen.xid, s.seen.ends[l.session] = 0, 0 // what was lost before is settled
 	}
 	s.seen.ends[l.session] = max(s.seen.ends[l.session], l.logEnd)
 	l.lastMS, l.longestMS = max(l.nowMS, l.lastMS, s.seen.lastMS), max(l.longestMS, s.seen.longestMS)
 	s.seen.life, s.seen.at = l, time.Now()
+}
+
+// acknowledged remembers a change of this process, unless it was of a life that is over.
+func (s *Store) acknowledged(fences, xid int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if fences == s.seen.fences {
+		s.seen.xid = max(s.seen.xid, xid)
+	}
 }
 
 // Known is the store as this process saw it last, as of now. It does no I/O.
@@ -179,7 +200,7 @@ func (s *Store) setup(ctx context.Context) error {
 		b.Queue(`INSERT INTO life (kind, id, fences, server, longest_ms, trusted, from_ms, until_ms, reason)
 			SELECT $1, $2, $8::bigint, current_setting('kazahana.life'), $3::bigint, $4::boolean, CASE WHEN $4 THEN 0 ELSE now.ms END, CASE WHEN $4 THEN 0 ELSE now.ms + $5::bigint END, $6
 			FROM (SELECT greatest(`+s.clock+`, $7::bigint)) now (ms) ON CONFLICT DO NOTHING`,
-			s.kind.Name, fence.Life, s.kind.LongestMS, fence.Trusted, s.fenceMS(life{}, reasonGone), fence.Reason, s.latest().lastMS, s.latest().fences+1)
+			s.kind.Name, fence.Life, s.kind.LongestMS, fence.Trusted, s.longest(life{}), fence.Reason, s.latest().lastMS, s.latest().fences+1)
 		b.Queue("COMMIT")
 		return conn.SendBatch(ctx, b).Close()
 	})
@@ -192,11 +213,8 @@ func (s *Store) latest() life {
 	return s.seen.life
 }
 
-// fenceMS is how long a fence lasts: as long as anything that may be missing.
-func (s *Store) fenceMS(l life, reason string) int64 {
-	if s.client.cfg.FailoverFenceSet && reason == reasonServer {
-		return s.client.cfg.FailoverFence.Milliseconds()
-	}
+// longest is how long a fence lasts: as long as anything that may be missing.
+func (s *Store) longest(l life) int64 {
 	if longest := max(l.longestMS, s.latest().longestMS, s.kind.LongestMS); longest > 0 {
 		return longest
 	}
@@ -209,13 +227,19 @@ func (s *Store) beginFence(ctx context.Context, before life, reason string) erro
 		if l.Life != before.Life {
 			return "", nil
 		}
-		// A failover that is said to lose nothing leaves everything as it is.
-		if s.client.cfg.FailoverFenceSet && s.client.cfg.FailoverFence == 0 && reason == reasonServer && sameSystem(l.server, l.session) {
+		// What the URL says of a failover holds for a standby of the same server.
+		bounded := s.client.cfg.FailoverFenceSet && reason == reasonServer && sameSystem(l.server, l.session)
+		lasts := s.longest(l)
+		if bounded {
+			lasts = s.client.cfg.FailoverFence.Milliseconds()
+		}
+		if bounded && lasts == 0 {
 			return "UPDATE life SET server = $2 WHERE kind = $1", []any{l.session}
 		}
 		from := max(l.nowMS, l.lastMS, s.latest().lastMS)
-		return "UPDATE life SET id = $2, fences = greatest(fences, $7) + 1, server = $3, trusted = false, from_ms = $4, until_ms = greatest(until_ms, $5), reason = $6 WHERE kind = $1",
-			[]any{newLife(), l.session, from, from + s.fenceMS(l, reason), reason + reasonEnd, s.latest().fences}
+		return `UPDATE life SET id = $2, fences = greatest(fences, $7) + 1, server = $3, trusted = false, from_ms = $4, until_ms = greatest(until_ms, $5), reason = $6,
+				bounded = $8 AND (bounded OR until_ms <= $4) WHERE kind = $1`,
+			[]any{newLife(), l.session, from, from + lasts, reason + reasonEnd, s.latest().fences, bounded}
 	})
 }
 
@@ -254,7 +278,7 @@ func (s *Store) alter(ctx context.Context, change func(life) (sql string, args [
 // Fence holds back grants as after a loss: for an operator who has put back an older
 // state of the database in a way that cannot be noticed.
 func (s *Store) Fence(ctx context.Context) (Fence, error) {
-	f, err := s.Look(ctx, nil)
+	f, err := s.made(ctx)
 	if err == nil {
 		err = s.beginFence(ctx, life{Fence: f.Fence}, reasonByHand)
 	}
@@ -264,13 +288,24 @@ func (s *Store) Fence(ctx context.Context) (Fence, error) {
 	return f.Fence, err
 }
 
+// made looks at the store, whose tables it makes first where there are none.
+func (s *Store) made(ctx context.Context) (Moment, error) {
+	m, err := s.Look(ctx, nil)
+	if err == nil && m.Fence.Life == "" {
+		if err = s.setup(ctx); err == nil {
+			return s.Look(ctx, nil)
+		}
+	}
+	return m, err
+}
+
 // Init says that the store knows all that was granted. It ends the fence.
 func (s *Store) Init(ctx context.Context) error {
-	if _, err := s.Look(ctx, nil); err != nil {
+	if _, err := s.made(ctx); err != nil {
 		return err
 	}
 	err := s.alter(ctx, func(life) (string, []any) {
-		return "UPDATE life SET trusted = true, from_ms = 0, until_ms = 0, reason = '' WHERE kind = $1", nil
+		return "UPDATE life SET trusted = true, from_ms = 0, until_ms = 0, bounded = false, reason = '' WHERE kind = $1", nil
 	})
 	if err == nil {
 		_, err = s.Look(ctx, nil)

@@ -79,7 +79,7 @@ func TestSecure(t *testing.T) {
 			t.Errorf("%s: %v", url, err)
 			continue
 		}
-		_, err = open(t, cfg).Look(t.Context(), nil)
+		err = note(t.Context(), open(t, cfg))
 		switch {
 		case want == "" && err != nil:
 			t.Errorf("%s: %v", url, err)

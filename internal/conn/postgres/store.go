@@ -58,6 +58,7 @@ type Tx struct {
 	*pgx.Batch
 	store     *Store
 	conn      *pgx.Conn
+	fences    int64
 	longestMS int64
 	raised    int64
 	tells     []string
@@ -89,7 +90,7 @@ const tries = 8
 // connurl.ErrNotSent.
 func (s *Store) Change(ctx context.Context, ask func(*pgx.Batch), decide func(*Tx) error) error {
 	_, err := s.begin(ctx, "BEGIN", ask, func(conn *pgx.Conn, l life) error {
-		tx := &Tx{Moment: l.moment(), Batch: &pgx.Batch{}, store: s, conn: conn, longestMS: l.longestMS}
+		tx := &Tx{Moment: l.moment(), Batch: &pgx.Batch{}, store: s, conn: conn, fences: l.fences, longestMS: l.longestMS}
 		if err := decide(tx); err != nil || tx.Len() == 0 {
 			_, _ = conn.Exec(ctx, "ROLLBACK") // a session where this fails is closed, and gives its locks back
 			return err
@@ -99,7 +100,9 @@ func (s *Store) Change(ctx context.Context, ask func(*pgx.Batch), decide func(*T
 	return err
 }
 
-// Look sends what ask queues, and shows it one state of the store.
+// Look sends what ask queues, and shows it one state of the store. A store without
+// tables is empty and has no life; Look makes them only where this process knows that
+// they were there.
 func (s *Store) Look(ctx context.Context, ask func(*pgx.Batch)) (Moment, error) {
 	return s.begin(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ask, nil)
 }
@@ -144,6 +147,9 @@ func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do 
 	}
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
 		if hasCode(err, undefinedTable) || errors.Is(err, pgx.ErrNoRows) {
+			if do == nil && s.latest().Life == "" {
+				return s.empty(ctx, conn)
+			}
 			return l, &mendError{err, s.setup}
 		}
 		return l, connurl.NotSent(s.client.cfg.explain(err))
@@ -152,19 +158,30 @@ func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do 
 		return l, &mendError{errBehind, func(ctx context.Context) error { return s.beginFence(ctx, l, reason) }}
 	}
 	s.note(l)
+	// A fence lasts longer as soon as this process has found it: others grant after it.
+	longest := max(s.kind.LongestMS, before.longestMS)
+	if longest > l.longestMS && (do != nil || l.Holds(l.nowMS)) {
+		return l, &mendError{errBehind, func(ctx context.Context) error { return s.raise(ctx, longest) }}
+	}
 	if do == nil {
 		return l, nil
-	}
-	if s.kind.LongestMS > l.longestMS {
-		return l, &mendError{errBehind, func(ctx context.Context) error { return s.raise(ctx, s.kind.LongestMS) }}
 	}
 	return l, do(conn, l)
 }
 
-// raiseSQL: a fence lasts as long as the longest that is known, if the URL does not say
-// how long.
+// empty is a store without tables, of which this process does not know that it had any.
+func (s *Store) empty(ctx context.Context, conn *pgx.Conn) (life, error) {
+	l := life{Fence: Fence{Trusted: true}}
+	b := &pgx.Batch{}
+	b.Queue("ROLLBACK")
+	b.Queue("SELECT " + s.clock).QueryRow(func(row pgx.Row) error { return row.Scan(&l.nowMS) })
+	return l, connurl.NotSent(s.client.cfg.explain(conn.SendBatch(ctx, b).Close()))
+}
+
+// raiseSQL: a fence lasts as long as the longest that is known, except where the URL
+// says how long one after a failover lasts.
 const raiseSQL = `UPDATE life SET longest_ms = greatest(longest_ms, $2),
-	until_ms = CASE WHEN until_ms = 0 OR $3 THEN until_ms ELSE greatest(until_ms, from_ms + $2) END WHERE kind = $1`
+	until_ms = CASE WHEN until_ms = 0 OR bounded AND $3 THEN until_ms ELSE greatest(until_ms, from_ms + $2) END WHERE kind = $1`
 
 // raise notes the longest that anything lasts, before it is granted.
 func (s *Store) raise(ctx context.Context, ms int64) error {
@@ -176,7 +193,10 @@ func (s *Store) commit(ctx context.Context, conn *pgx.Conn, tx *Tx) error {
 	if tx.raised > tx.longestMS && tx.raised <= s.kind.MaxMS {
 		tx.Queue(raiseSQL, s.kind.Name, tx.raised, s.client.cfg.FailoverFenceSet)
 	}
-	tx.Queue("SELECT setval('last_ms', greatest($1, (SELECT last_value FROM last_ms)))", tx.NowMS)
+	var xid int64
+	tx.Queue("SELECT setval('last_ms', greatest($1, (SELECT last_value FROM last_ms))), pg_current_xact_id()::text::bigint", tx.NowMS).QueryRow(func(row pgx.Row) error {
+		return row.Scan(nil, &xid)
+	})
 	delete(conn.PgConn().CustomData(), warning)
 	committed := false
 	tx.Queue("COMMIT").Exec(func(tag pgconn.CommandTag) error {
@@ -187,6 +207,7 @@ func (s *Store) commit(ctx context.Context, conn *pgx.Conn, tx *Tx) error {
 			return fmt.Errorf("%w: %v", ErrUnconfirmed, w)
 		}
 		committed = true
+		s.acknowledged(tx.fences, xid)
 		return nil
 	})
 	if len(tx.tells) > 0 {
