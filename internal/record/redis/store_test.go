@@ -515,6 +515,19 @@ func TestWatchesComeAndGo(t *testing.T) {
 	}
 }
 
+// The library subscribes anew by itself: a confirmation may come twice.
+func TestConfirmedTwice(t *testing.T) {
+	r := newRig(t, redistest.Shared(t))
+	tokens := r.watch(testContext(t), "a")
+	all := &r.store.watchers
+	all.mu.Lock()
+	s := all.current
+	all.mu.Unlock()
+	s.confirm(r.store.channelOf("a"))
+	r.tell("a")
+	receive(t, tokens)
+}
+
 // After a lost connection, or on a server that says nothing, watches end; the next one
 // is served again.
 func TestWatchConnectionLost(t *testing.T) {
