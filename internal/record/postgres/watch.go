@@ -34,7 +34,13 @@ type listener struct {
 	ready  chan struct{} // closed when err is final
 	err    error
 	end    context.CancelFunc
-	tokens map[chan struct{}]string // the prefix of each; guarded by watchers.mu; nil: it is blind
+	tokens map[chan struct{}]watch // guarded by watchers.mu; nil: it is blind
+}
+
+// watch is one of those whom a listener tells.
+type watch struct {
+	prefix string
+	stop   func() bool // ends what its context would do
 }
 
 func newWatchers(store *postgresconn.Store) *watchers { return &watchers{store: store} }
@@ -52,23 +58,21 @@ func (w *watchers) add(ctx context.Context, prefix string) (<-chan struct{}, err
 	}
 	if w.shared == nil {
 		lifetime, end := context.WithCancel(context.Background())
-		w.shared = &listener{ready: make(chan struct{}), end: end, tokens: map[chan struct{}]string{}}
+		w.shared = &listener{ready: make(chan struct{}), end: end, tokens: map[chan struct{}]watch{}}
 		w.tasks.Add(1)
 		go w.listen(lifetime, w.shared)
 	}
 	l := w.shared
-	l.tokens[tokens] = prefix
+	l.tokens[tokens] = watch{prefix, context.AfterFunc(ctx, func() { w.remove(l, tokens) })}
 	w.mu.Unlock()
 	select {
 	case <-l.ready:
 	case <-ctx.Done():
-		w.remove(l, tokens)
 		return nil, ctx.Err()
 	}
 	if l.err != nil {
 		return nil, l.err
 	}
-	context.AfterFunc(ctx, func() { w.remove(l, tokens) })
 	return tokens, nil
 }
 
@@ -88,7 +92,8 @@ func (w *watchers) remove(l *listener, tokens chan struct{}) {
 
 // drop ends a session, with the lock. Its watchers are blind.
 func (w *watchers) drop(l *listener) {
-	for tokens := range l.tokens {
+	for tokens, one := range l.tokens {
+		one.stop() // a context that lasts would keep the listener in memory
 		close(tokens)
 	}
 	l.tokens = nil
@@ -143,8 +148,8 @@ func (w *watchers) listen(ctx context.Context, l *listener) {
 func (w *watchers) tell(l *listener, fits func(prefix string) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for tokens, prefix := range l.tokens {
-		if fits(prefix) {
+	for tokens, one := range l.tokens {
+		if fits(one.prefix) {
 			select {
 			case tokens <- struct{}{}:
 			default:

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -300,17 +302,43 @@ func gone(r *rig) {
 	r.see("a", "-")
 }
 
-// closed: closing a client of the store leaves others alone, and can be repeated.
+// closed: closing a client of the store leaves others alone, and can be repeated. Nothing
+// of a watch stays with a context that lasts.
 func closed(r *rig) {
 	s, err := r.target.Open()
 	if err != nil {
 		r.Fatal(err)
+	}
+	var ctx lasting
+	if _, err := s.Watch(&ctx, "w/"); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		r.Error(err)
 	}
 	for range 2 {
 		if err := s.Close(); err != nil {
 			r.Errorf("Close: %v", err)
 		}
 	}
+	for began := time.Now(); ctx.waiting.Load() != 0; time.Sleep(time.Millisecond) {
+		if time.Since(began) > callTime {
+			r.Fatalf("%d functions still wait for the end of the context", ctx.waiting.Load())
+		}
+	}
+}
+
+// lasting is a context that does not end, and counts the functions that wait for its end.
+type lasting struct{ waiting atomic.Int64 }
+
+func (*lasting) Deadline() (end time.Time, ok bool) { return end, false }
+func (*lasting) Done() <-chan struct{}              { return never }
+func (*lasting) Err() error                         { return nil }
+func (*lasting) Value(any) any                      { return nil }
+
+var never = make(chan struct{})
+
+// AfterFunc is what the package context calls.
+func (c *lasting) AfterFunc(func()) (stop func() bool) {
+	c.waiting.Add(1)
+	return sync.OnceValue(func() bool { c.waiting.Add(-1); return true })
 }
 
 func ranges(r *rig) {

@@ -118,14 +118,13 @@ func (c *change) look(ctx context.Context) error {
 			}
 		}
 		a, err := c.send(ctx, &batch{look: true, raised: noFloor})
-		if errors.Is(err, errChanged) {
-			c.life = nil
-			continue
-		}
 		if err != nil {
 			return err
 		}
-		return c.understand(a)
+		if !a.changed {
+			return c.understand(a)
+		}
+		c.life = nil
 	}
 	return fmt.Errorf("%s: %w", c.place, errChanged)
 }
@@ -148,29 +147,41 @@ func (c *change) Commit(ctx context.Context, writes []record.Write) (atMS int64,
 	b := c.prepare(writes)
 	a, err := c.send(ctx, b)
 	switch {
-	case errors.Is(err, errChanged):
-		c.life = nil
-		return 0, turns.Old, c.look(ctx)
 	case err != nil:
 		c.seen, c.sure = make([]known, len(c.seen)), false
 		return 0, o, err
 	case a.done:
 		c.committed(b, a.nowMS)
 		return a.nowMS, turns.Done, a.unconfirmed
-	}
-	if err := c.understand(a); err != nil {
-		return 0, o, err
-	}
-	if i := slices.IndexFunc(c.seen, func(k known) bool { return k.wrote(c.nonce) }); i >= 0 {
-		return c.found(ctx, c.seen[i])
+	case a.changed:
+		c.life, o = nil, turns.Old
+		err = c.look(ctx)
+	default:
+		err = c.understand(a)
 	}
 	if a.lost {
-		return 0, o, fmt.Errorf("%s: record %q: %w", c.place, c.ask.Keys, record.ErrOutrun)
+		return c.search(ctx, err)
+	}
+	if err != nil {
+		return 0, o, err
 	}
 	if o == turns.Raced {
 		c.sure = false // by the next try, after a pause
 	}
 	return 0, o, nil
+}
+
+// search finds out whether an earlier try, whose answer was lost, was carried out. err says
+// why the present is not seen. Without a lost answer nothing may be looked for: short
+// versions of two calls can be the same.
+func (c *change) search(ctx context.Context, err error) (atMS int64, o turns.Outcome, _ error) {
+	if err != nil { // it is not wrapped: it may say that nothing was sent
+		return 0, turns.Old, fmt.Errorf("%s: record %q: %w: %v", c.place, c.ask.Keys, record.ErrOutrun, err)
+	}
+	if i := slices.IndexFunc(c.seen, func(k known) bool { return k.wrote(c.nonce) }); i >= 0 {
+		return c.found(ctx, c.seen[i])
+	}
+	return 0, turns.Old, fmt.Errorf("%s: record %q: %w", c.place, c.ask.Keys, record.ErrOutrun)
 }
 
 // found is the end of a change that was carried out by an earlier try, whose answer was
@@ -363,6 +374,7 @@ func (c *change) args(b *batch) (keys []string, args []any) {
 type answer struct {
 	done        bool
 	unconfirmed error // done, but not by replicas
+	changed     bool  // the store has another life, and nothing was done
 	lost        bool  // an earlier try may have been carried out
 	nowMS       int64
 	present     []any // state, records, ranges
@@ -379,15 +391,19 @@ func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 	try := func(ctx context.Context, conn redis.Cmdable) (answer, error) {
 		sent := time.Since(s.opened)
 		got, err := s.eval(ctx, conn, l, keys, args)
-		if err != nil {
-			lost = lost || !redis.HasErrorPrefix(err, "READONLY")
-			return answer{}, err
-		}
-		a, err := s.parse(got)
+		var a answer
 		if err == nil {
-			s.synchronize(a.nowMS, sent)
-			a.lost = lost
+			a, err = s.parse(got)
+		} else if !errors.Is(err, errChanged) {
+			lost = lost || !redis.HasErrorPrefix(err, "READONLY")
 		}
+		switch {
+		case errors.Is(err, errChanged):
+			a.changed, err = true, nil
+		case err == nil:
+			s.synchronize(a.nowMS, sent)
+		}
+		a.lost = lost
 		return a, err
 	}
 	if c.cfg.MinReplicas == 0 {

@@ -13,6 +13,7 @@ import (
 
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/turns"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -71,6 +72,64 @@ func TestLostAnswer(t *testing.T) {
 				t.Errorf("term %d, %s: then it is %s (%v)", term, meanwhile, r.value("n"), err)
 			}
 		}
+	}
+}
+
+// The lost answer is not forgotten where the retry meets another state of the store.
+func TestLostAnswerThenAnotherState(t *testing.T) {
+	server := redistest.New(t)
+	proxy := redistest.NewProxy(t, server)
+	for _, meanwhile := range []string{"", "counted"} {
+		r := newRig(t, server)
+		other := r.store
+		through := r.cfg
+		through.Addrs = []string{proxy.Sock}
+		r.store = mustOpen(t, through)
+		if _, err := count(t, r.store, 0); err != nil {
+			t.Fatal(err)
+		}
+		want := "II"
+		proxy.Lose(func() {
+			// A grant that lasts longer than all before changes the state.
+			if _, err := put(t, other, record.Write{Key: "x", Value: []byte("x"), TermMS: 50 * minute, Grant: true}); err != nil {
+				t.Error(err)
+			}
+			if meanwhile == "counted" {
+				want = "III"
+				if _, err := count(t, other, 0); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		outrun := meanwhile != ""
+		if runs, err := count(t, r.store, 0); errors.Is(err, record.ErrOutrun) != outrun || !outrun && err != nil || runs != 1 {
+			t.Errorf("%s: %d runs, %v", meanwhile, runs, err)
+		}
+		if got := r.value("n"); got != want {
+			t.Errorf("%s: %s was counted, want %s", meanwhile, got, want)
+		}
+	}
+}
+
+// Short records have half a version. That of another call may be the same, and does not
+// pass for one's own where no answer was lost.
+func TestSameShortVersion(t *testing.T) {
+	r := newRig(t, redistest.Shared(t))
+	w := record.Write{Key: "k", Value: []byte("1")}
+	r.put(w)
+	one, two := r.store.newChange(record.Ask{Keys: []string{"k"}}), r.store.newChange(record.Ask{Keys: []string{"k"}})
+	copy(two.nonce[:4], one.nonce[:4])
+	for _, c := range []*change{one, two} {
+		c.seen = make([]known, 1)
+		if err := c.look(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, got, err := one.Commit(testContext(t), []record.Write{w}); err != nil || got != turns.Done {
+		t.Errorf("the first change is %v (%v)", got, err)
+	}
+	if _, got, err := two.Commit(testContext(t), []record.Write{w}); err != nil || got != turns.Raced {
+		t.Errorf("the change that came too late is %v (%v), want %v", got, err, turns.Raced)
 	}
 }
 
@@ -454,6 +513,19 @@ func TestWatchesComeAndGo(t *testing.T) {
 		receive(t, tokens)
 		cancel()
 	}
+}
+
+// The library subscribes anew by itself: a confirmation may come twice.
+func TestConfirmedTwice(t *testing.T) {
+	r := newRig(t, redistest.Shared(t))
+	tokens := r.watch(testContext(t), "a")
+	all := &r.store.watchers
+	all.mu.Lock()
+	s := all.current
+	all.mu.Unlock()
+	s.confirm(r.store.channelOf("a"))
+	r.tell("a")
+	receive(t, tokens)
 }
 
 // After a lost connection, or on a server that says nothing, watches end; the next one

@@ -56,6 +56,7 @@ type watcher struct {
 	prefix string
 	topics []string
 	tokens chan struct{}
+	stop   func() bool // ends what its context would do
 }
 
 type order struct {
@@ -103,8 +104,8 @@ func (all *watchers) watch(ctx context.Context, w *watcher) (<-chan struct{}, er
 		confirmed = append(confirmed, t.confirmed)
 	}
 	s.send(order{missing, true})
+	w.stop = context.AfterFunc(ctx, func() { s.leave(w) })
 	all.mu.Unlock()
-	context.AfterFunc(ctx, func() { s.leave(w) })
 	for _, c := range confirmed {
 		select {
 		case <-c:
@@ -204,7 +205,11 @@ func (s *subscription) confirm(name string) {
 	s.owner.mu.Lock()
 	defer s.owner.mu.Unlock()
 	if t := s.topics[name]; t != nil && s.ctx.Err() == nil {
-		close(t.confirmed) // it is subscribed to once
+		select {
+		case <-t.confirmed: // the library subscribed anew
+		default:
+			close(t.confirmed)
+		}
 		s.tidy(name)
 	}
 }
@@ -277,6 +282,7 @@ func (s *subscription) finish(why error) {
 	}
 	s.end(why)
 	for w := range s.all {
+		w.stop() // a context that lasts would keep the subscription in memory
 		delete(s.all, w)
 		close(w.tokens)
 	}
