@@ -97,8 +97,9 @@ def tasks(path: str, seconds: float) -> tuple[float, list[float]]:
 def serve_echo(path: str) -> None:
     """The other end of the bare round trip, in a process of its own."""
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
+        listener.bind(path + ".new")
         listener.listen()
+        os.rename(path + ".new", path)  # a path that is there can be connected to
         connection, _ = listener.accept()
         with connection:
             while data := connection.recv(4096):

@@ -152,8 +152,8 @@ func (h *Host) acquire(ctx context.Context, want Wanted) (granted, error) {
 	if err := w.request.Validate(); err != nil {
 		return granted{}, err
 	}
-	if err := ctx.Err(); err != nil {
-		return granted{}, err
+	if ctx.Err() != nil {
+		return granted{}, context.Cause(ctx)
 	}
 	var timeUp <-chan time.Time
 	if want.Wait > 0 {

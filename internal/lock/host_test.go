@@ -180,6 +180,10 @@ func TestLeavingTheLine(t *testing.T) {
 			cancels[i](why)
 			r.want(r.now(line[i]).err, why)
 		}
+		late, cancel := context.WithCancelCause(r.Context())
+		cancel(why)
+		_, err := h.Acquire(late, wanted("late", -1))
+		r.want(err, why)
 		r.free(h, held)
 		got := r.now(line[2])
 		r.must(got.err)
