@@ -78,7 +78,7 @@ type (
 	Done struct{}
 )
 
-// Observer is told what happens, for the metrics. Its methods return at once.
+// Observer receives events for the metrics. Its methods return at once.
 type Observer interface {
 	Acquired(result string)                  // one of the Result constants
 	Called(op string, d time.Duration)       // a provider call took d

@@ -28,7 +28,7 @@ type Turns[K any] struct {
 	all  [stripes]chan *stripe[K] // each has its stripe, or is empty while a caller has it
 }
 
-// stripe is what is remembered of some keys. Only the caller who has it uses it.
+// stripe remembers some of the keys. Only the caller that holds it uses it.
 type stripe[K any] struct {
 	entries map[string]entry[K]
 	bytes   int
