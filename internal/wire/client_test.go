@@ -454,21 +454,20 @@ func TestFarewellIsReadBeforeAFailedWriteCounts(t *testing.T) {
 
 func TestMsgidsWrapAround(t *testing.T) {
 	var ids []uint32
+	waits := make(chan struct{})
 	c := newPair(t, func(conn *ServerConn, r *Request) {
 		ids = append(ids, r.ID)
-		if len(ids) > 1 {
-			conn.ReplyNil(r.ID)
+		if string(r.Method) == "waits" {
+			close(waits)
+			return
 		}
+		conn.ReplyNil(r.ID)
 	})
 	c.lastID = 1<<32 - 3
 	ctx, cancel := context.WithCancel(t.Context())
 	var first sync.WaitGroup
 	first.Go(func() { _ = c.Call(ctx, "waits", nil) })
-	for waiting := 0; waiting == 0; {
-		c.mu.Lock()
-		waiting = len(c.waiting)
-		c.mu.Unlock()
-	}
+	<-waits // the server has it: what follows is behind it on the stream
 	c.mu.Lock()
 	c.lastID = 1<<32 - 3 // the number after it is taken
 	c.mu.Unlock()
