@@ -666,3 +666,112 @@ func TestGoodLeasesAmongBadOnes(t *testing.T) {
 		r.acquires(1)
 	})
 }
+
+// TestHangingVerifyAndRelease: the operations beside the acquire may hang too. They
+// are waited for once, and not once per lease, delay the renewal, which has a minute,
+// and nobody else.
+func TestHangingVerifyAndRelease(t *testing.T) {
+	onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(time.Second)
+		r.remote.fail(hanging, providertest.OpVerify, providertest.OpRelease)
+		r.until(3 * term)
+		r.wantKinds("regular")
+		if len(r.remote.of(providertest.OpVerify)) < 100 || len(r.remote.of(providertest.OpRelease)) != 3 {
+			t.Errorf("%d verifications, %d releases", len(r.remote.of(providertest.OpVerify)), len(r.remote.of(providertest.OpRelease)))
+		}
+		r.acquires(4)
+	})
+}
+
+// TestRetryAfterIsHonoured: the longer wait holds, the backoff's or the one that the
+// provider asks for, which may mean milliseconds and say hours.
+func TestRetryAfterIsHonoured(t *testing.T) {
+	for after, want := range map[time.Duration][]time.Duration{5 * time.Second: seconds(5, 5, 5, 8, 16), 1000 * time.Hour: seconds(600)} {
+		t.Run(after.String(), hosted(nil, func(t *testing.T, r *rig) {
+			r.remote.fail(providertest.Fail(&provider.BusyError{RetryAfter: after, Reason: "too many requests"}), providertest.OpAcquire)
+			r.start()
+			for _, gap := range want {
+				r.pass(gap)
+			}
+			r.pass(time.Second)
+			if got := gaps(r.remote.of(providertest.OpAcquire)); !slices.Equal(got, want) {
+				t.Errorf("tries after %v, want %v", got, want)
+			}
+			if n := r.seen.results(ResultRefused); n != len(want)+1 {
+				t.Errorf("%d refusals counted", n)
+			}
+		}))
+	}
+}
+
+// TestLostAnswerIsAskedForAgain: the grant was made, and nobody here knows. The same
+// request ID brings it to light, rather than take a second slot.
+func TestLostAnswerIsAskedForAgain(t *testing.T) {
+	for name, lost := range map[string]providertest.Fault{"connection lost": answerLost, "timeout": {Lose: context.DeadlineExceeded}} {
+		t.Run(name, hosted(func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
+			r.remote.fail(lost)
+			r.start()
+			r.until(5 * time.Second)
+			r.remote.heal()
+			r.until(10 * time.Second)
+			r.expect(generator.Regular)
+			if got := len(requestIDs(r.acquires(4))); got != 1 { // at 0, 1, 3 and 7 s
+				t.Errorf("%d request IDs", got)
+			}
+			if n := len(r.remote.records()); n != 2 {
+				t.Errorf("%d slots taken", n)
+			}
+			r.wantHeld(0, 1)
+			// The next request is another one.
+			r.until(renewal + time.Second)
+			if got := len(requestIDs(r.acquires(5))); got != 2 {
+				t.Errorf("%d request IDs after the renewal", got)
+			}
+		}))
+	}
+}
+
+// TestUselessAnswers: nothing of what a broken provider says is used, nor does it stop
+// the keeper.
+func TestUselessAnswers(t *testing.T) {
+	malformed := func(spoil func(*lease.Lease)) providertest.Fault {
+		return providertest.Fault{Change: func(leases []lease.Lease) []lease.Lease { spoil(&leases[0]); return leases }}
+	}
+	for name, c := range map[string]struct {
+		answer providertest.Fault
+		cause  error
+		back   int // releases
+	}{
+		"malformed":       {malformed(func(l *lease.Lease) { l.ID = -1 }), lease.ErrMalformed, 0},
+		"without secret":  {malformed(func(l *lease.Lease) { l.Secret = "" }), lease.ErrMalformed, 0},
+		"only zeros":      {malformed(func(l *lease.Lease) { *l = lease.Lease{} }), lease.ErrMalformed, 0},
+		"empty":           {providertest.Fault{Change: func([]lease.Lease) []lease.Lease { return nil }}, lease.ErrMalformed, 0},
+		"of an hour ago":  {providertest.Shifted(-time.Hour), errNoCover, 0}, // ended, so there is nothing to give back
+		"of another time": {providertest.Shifted(time.Hour), errNoCover, 3},
+	} {
+		t.Run(name, hosted(nil, func(t *testing.T, r *rig) {
+			r.remote.fail(c.answer, providertest.OpAcquire)
+			r.start()
+			r.traffic(2*travelTime + maxWait)
+			r.until(5 * time.Second)
+			if published, stored := r.gen.published(), r.store.leases(); len(published)+len(stored) != 0 {
+				t.Errorf("published %v, stored %v", published, stored)
+			}
+			if s := r.keeper.Status(); !errors.Is(s.Cause, c.cause) {
+				t.Errorf("the cause is %v", s.Cause)
+			}
+			r.acquires(3) // at 0, 1 and 3 s, and a little
+			if n := r.seen.results(ResultRefused); n != 3 {
+				t.Errorf("%d refusals counted", n)
+			}
+			if n := len(r.remote.of(providertest.OpRelease)); n != c.back {
+				t.Errorf("%d releases", n)
+			}
+			r.remote.heal()
+			r.until(20 * time.Second)
+			r.wantKinds("random regular")
+		}))
+	}
+}
