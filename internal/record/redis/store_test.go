@@ -401,6 +401,26 @@ func TestDamagedRecord(t *testing.T) {
 			t.Errorf("%q became %q", text, now)
 		}
 	}
+	// The sweep passes it by, and deletes the others.
+	due := record.Write{Value: []byte("1"), TermMS: 1, Mark: 1}
+	for _, due.Key = range []string{"damaged", "of another type", "due"} {
+		r.put(due)
+	}
+	server.Do(t, "SET", r.store.recordKey("damaged"), "\x80")
+	server.Do(t, "DEL", r.store.recordKey("of another type"))
+	server.Do(t, "LPUSH", r.store.recordKey("of another type"), "1")
+	r.Add(minute)
+	for range 2 {
+		if more, err := r.store.sweep(testContext(t)); err != nil || more {
+			t.Errorf("the sweep: more %v, %v", more, err)
+		}
+	}
+	if n := server.Do(t, "EXISTS", r.store.recordKey("due"), r.store.recordKey("damaged")); n != "1" {
+		t.Errorf("%s records are there, want the damaged one", n)
+	}
+	if due := server.Do(t, "ZSCORE", r.store.dueKey(), "damaged"); due != fmt.Sprint(r.Load()+putOff.Milliseconds()) {
+		t.Errorf("the damaged record is due at %s", due)
+	}
 }
 
 // receive waits for a token.
