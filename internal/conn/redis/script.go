@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -26,26 +25,6 @@ type Args []any
 
 // Set adds an argument.
 func (a *Args) Set(name string, value any) { *a = append(*a, name, value) }
-
-// lookEvery is how often scripts check all of INFO, for settings that an operator changes
-// while the server runs.
-const lookEvery = time.Second
-
-// EvalQuick is Eval for scripts that use same_server: all but one a second look
-// at no more than whether it is the server that was recorded.
-func (c *Client) EvalQuick(ctx context.Context, conn redis.Scripter, s *redis.Script, key string, args Args) (*Reply, error) {
-	now := time.Since(c.opened)
-	looked := time.Duration(c.looked.Load())
-	if looked > 0 && now-looked < lookEvery {
-		args.Set("quick", 1)
-		return c.Eval(ctx, conn, s, key, args)
-	}
-	reply, err := c.Eval(ctx, conn, s, key, args)
-	if err == nil && reply.words[0] == "ok" { // not a refusal of the server
-		c.looked.Store(int64(now))
-	}
-	return reply, err
-}
 
 // Eval runs a script: by its hash, and in full where the server does not know
 // it. All keys that the script uses must share the hash tag of key.

@@ -98,7 +98,7 @@ func (s *Store) ask(ctx context.Context, conn redis.Cmdable) (found *state, srv 
 	if word := reply.Text(); word != "ok" {
 		return nil, server{}, "", s.client.Refusal(word, reply)
 	}
-	srv = server{runID: reply.Text(), replID: reply.Text(), wasReplica: reply.Text() == "1", nowMS: reply.Number()}
+	srv = server{runID: reply.Text(), replID: reply.Text(), replIn: reply.Text(), wasReplica: reply.Text() == "1", nowMS: reply.Number()}
 	if text = reply.Text(); text != "" {
 		var st state
 		st, err = parseState(s.stateKey(), text)

@@ -14,6 +14,7 @@ import (
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/turns"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -199,7 +200,7 @@ func TestServersClock(t *testing.T) {
 	if _, err := put(t, s, record.Write{Key: "short", Value: []byte("1"), TermMS: 1, KeepMS: hour}); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Eventually(t, "its end", func() error {
+	await.Success(t, "its end", func() error {
 		v, err := s.Read(testContext(t), record.Ask{Keys: []string{"short"}})
 		if err == nil && !v.Records["short"].Over {
 			err = errors.New("it lasts")
@@ -253,7 +254,7 @@ func TestSweep(t *testing.T) {
 // A change that replicas do not confirm is known to have been carried out. It is
 // answered as such, and a rule that finds it there has no better answer, until they do.
 func TestUnconfirmed(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newRig(t, primary, func(c *redisconn.Config) { c.MinReplicas = 1 })
 	r.put(record.Write{Key: "k", Value: []byte("1")})
 	hasty := r.cfg
@@ -278,7 +279,7 @@ func TestUnconfirmed(t *testing.T) {
 		t.Error(err)
 	}
 	replica.Kill()
-	redistest.Eventually(t, "the primary notices", func() error {
+	await.Success(t, "the primary notices", func() error {
 		if info := primary.Do(t, "INFO", "replication"); !strings.Contains(info, "connected_slaves:0") {
 			return errors.New("not yet")
 		}
@@ -327,7 +328,7 @@ func TestRights(t *testing.T) {
 	r.put(record.Write{Key: "k/1"})
 	w.TermMS = 1
 	r.put(w)
-	redistest.Eventually(t, "it is swept", func() error {
+	await.Success(t, "it is swept", func() error {
 		if _, err := r.store.sweep(testContext(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -365,7 +366,7 @@ func TestUnfitServers(t *testing.T) {
 		}
 	}
 	server.Do(t, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-	redistest.Eventually(t, "refused", func() error {
+	await.Success(t, "refused", func() error {
 		_, err := put(t, r.store, grant("k", time.Minute))
 		if err == nil || !strings.Contains(err.Error(), "noeviction") {
 			return fmt.Errorf("the error is %v", err)
@@ -431,7 +432,7 @@ func receive(t *testing.T, tokens <-chan struct{}) {
 		if !open {
 			t.Fatal("the channel was closed")
 		}
-	case <-time.After(redistest.StartTimeout):
+	case <-time.After(await.Patience):
 		t.Fatal("there is no token")
 	}
 }
@@ -439,7 +440,7 @@ func receive(t *testing.T, tokens <-chan struct{}) {
 // ended waits until the channel is closed.
 func ended(t *testing.T, tokens <-chan struct{}) {
 	t.Helper()
-	deadline := time.After(redistest.StartTimeout)
+	deadline := time.After(await.Patience)
 	for {
 		select {
 		case _, open := <-tokens:
@@ -502,7 +503,7 @@ func TestWatchesShare(t *testing.T) {
 	for _, tokens := range []<-chan struct{}{two, again, other, all} {
 		ended(t, tokens)
 	}
-	redistest.Eventually(t, "the connection is closed", func() error {
+	await.Success(t, "the connection is closed", func() error {
 		if subscribers(t, server) != 0 {
 			return errors.New("it is there")
 		}
