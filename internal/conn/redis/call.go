@@ -127,8 +127,12 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 		value, err := op(opCtx)
 		neverBegan := noConnection(err)
 		if err != nil && ctx.Err() == nil && c.again(err, times, sent) {
+			lost := isBroken(err)
 			value, err = op(opCtx)
 			neverBegan = neverBegan && noConnection(err)
+			if few := new(tooFewReplicas); lost && errors.As(err, &few) {
+				few.unknown = true
+			}
 		}
 		if neverBegan {
 			err = connurl.NotSent(err)

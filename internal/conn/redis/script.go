@@ -57,10 +57,32 @@ func (c *Client) Refusal(word string, r *Reply) error {
 		return fmt.Errorf("%w: the user's ACL does not allow %s on the keys %s*; the page on this provider has the rule to set",
 			errServer, strings.ToUpper(r.Text()), c.cfg.Prefix)
 	case "replicas":
-		return fmt.Errorf("%w: %d are connected, and min_replicas=%d must confirm each write; nothing was done", ErrUnconfirmed, r.Number(), c.cfg.MinReplicas)
+		return c.TooFewReplicas(r.Number())
 	}
 	return fmt.Errorf("a script gave an answer that this version does not know: %q", word)
 }
+
+// TooFewReplicas is the error for a script that changed nothing, because no more replicas
+// than that are connected.
+func (c *Client) TooFewReplicas(connected int64) error {
+	return &tooFewReplicas{connected, c.cfg.MinReplicas, false}
+}
+
+type tooFewReplicas struct {
+	connected int64
+	wanted    int
+	unknown   bool // an earlier try may have been carried out
+}
+
+func (e *tooFewReplicas) Error() string {
+	outcome := "nothing was done"
+	if e.unknown {
+		outcome = "the connection broke during an earlier try, which may have been carried out"
+	}
+	return fmt.Sprintf("%v: %d are connected, and min_replicas=%d must confirm each write; %s", ErrUnconfirmed, e.connected, e.wanted, outcome)
+}
+
+func (e *tooFewReplicas) Unwrap() error { return ErrUnconfirmed }
 
 // Reply is the answer of a script: words, read one after the other. Err returns the first
 // error of all reads.

@@ -278,6 +278,22 @@ func TestUnconfirmed(t *testing.T) {
 	if err := same(r.store); err != nil {
 		t.Error(err)
 	}
+	// What became of a change whose answer is lost with the replica, nobody knows.
+	proxy := redistest.NewProxy(t, primary)
+	through := r.cfg
+	through.Addrs = []string{proxy.Sock}
+	far := mustOpen(t, through)
+	if err := same(far); err != nil {
+		t.Error(err)
+	}
+	proxy.Lose(func() { redistest.CutOff(t, primary, replica) })
+	_, err := put(t, far, record.Write{Key: "lost", Value: []byte("1")})
+	if !errors.Is(err, redisconn.ErrUnconfirmed) || !strings.Contains(err.Error(), "may have been carried out") || strings.Contains(err.Error(), "nothing was done") {
+		t.Errorf("after a lost answer the error is %v", err)
+	}
+	if r.value("lost") != "1" {
+		t.Error("the change was not carried out: the test does not show what it should")
+	}
 	replica.Kill()
 	await.Success(t, "the primary notices", func() error {
 		if info := primary.Do(t, "INFO", "replication"); !strings.Contains(info, "connected_slaves:0") {
