@@ -148,9 +148,12 @@ func (s *Store) edit(ctx context.Context, change func(*facts)) (*life, error) {
 	})
 }
 
+// headWords is how many words of the command come before the keys of a script.
+const headWords = 3
+
 // eval runs the script of a life: by its hash, and in full where this same server does
 // not know it. The error is errChanged where it is another one.
-func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, keys []string, args []any) (any, error) {
+func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, words []any) (any, error) {
 	if time.Since(s.opened)-time.Duration(s.looked.Load()) > lookEvery {
 		if now, err := s.hello(ctx, conn); err != nil {
 			return nil, err
@@ -159,10 +162,14 @@ func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, keys []st
 		}
 	}
 	if s.cfg.NowMS != nil {
-		args = append(args[:len(args):len(args)], s.cfg.NowMS())
+		words = append(words[:len(words):len(words)], s.cfg.NowMS())
 	}
-	answer, err := l.script.EvalSha(ctx, conn, keys, args...).Result()
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+	cmd := redis.NewCmd(ctx, words...)
+	_ = conn.(interface {
+		Process(context.Context, redis.Cmder) error
+	}).Process(ctx, cmd)
+	answer, err := cmd.Result()
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		now, err := s.hello(ctx, conn)
 		if err != nil {
 			return nil, err
@@ -170,7 +177,11 @@ func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, keys []st
 		if now != l {
 			return nil, errChanged
 		}
-		return l.script.Eval(ctx, conn, keys, args...).Result()
+		keys := make([]string, words[headWords-1].(int))
+		for i := range keys {
+			keys[i] = words[headWords+i].(string)
+		}
+		return l.script.Eval(ctx, conn, keys, words[headWords+len(keys):]...).Result()
 	}
 	return answer, err
 }
