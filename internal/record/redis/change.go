@@ -119,9 +119,7 @@ func (c *change) look(ctx context.Context) error {
 				return err
 			}
 		}
-		b := newBatch()
-		b.look = true
-		a, err := c.send(ctx, b)
+		a, err := c.send(ctx, newBatch(looks))
 		if err != nil {
 			return err
 		}
@@ -240,7 +238,7 @@ type batch struct {
 	commands []any
 	raised   int64 // the floor; noFloor where it stays
 	after    []written
-	look     bool // nothing is carried out
+	mode     byte
 	room     struct {
 		codes    [4]byte
 		texts    [4]any
@@ -249,8 +247,15 @@ type batch struct {
 	}
 }
 
-func newBatch() *batch {
-	b := &batch{raised: noFloor}
+// What a script is for.
+const (
+	changes = iota
+	looks   // nothing is carried out
+	frees   // nothing is given to anyone, so the server's life is not compared
+)
+
+func newBatch(mode byte) *batch {
+	b := &batch{raised: noFloor, mode: mode}
 	b.codes, b.texts, b.commands, b.after = b.room.codes[:0], b.room.texts[:0], b.room.commands[:0], b.room.after[:0]
 	return b
 }
@@ -273,8 +278,11 @@ const (
 
 // prepare makes the commands of the writes.
 func (c *change) prepare(writes []record.Write) *batch {
-	b := newBatch()
+	b := newBatch(frees)
 	for _, w := range writes {
+		if !w.Frees {
+			b.mode = changes
+		}
 		i := slices.Index(c.ask.Keys, w.Key)
 		before, code, after := c.seen[i], byte(i), known{}
 		if w.Value == nil {
@@ -302,6 +310,9 @@ func (c *change) prepare(writes []record.Write) *batch {
 	}
 	for _, words := range c.extra {
 		b.command(words...)
+	}
+	if len(writes) == 0 || c.cfg.MinReplicas > 0 {
+		b.mode = changes
 	}
 	return b
 }
@@ -362,11 +373,7 @@ func (c *change) words(b *batch) []any {
 	head = appendMoment(head, from)
 	head = binary.BigEndian.AppendUint64(head, uint64(floor))
 	head = binary.BigEndian.AppendUint64(head, uint64(b.raised))
-	look := byte(0)
-	if b.look {
-		look = 1
-	}
-	head = append(append(head, byte(len(c.ask.Ranges)), look), b.codes...)
+	head = append(append(head, byte(len(c.ask.Ranges)), b.mode), b.codes...)
 	words = append(words, head)
 	for _, k := range c.seen {
 		words = append(words, k.tag())
@@ -398,7 +405,7 @@ type answer struct {
 
 // send runs the script, and waits for replicas where it wrote.
 func (c *change) send(ctx context.Context, b *batch) (answer, error) {
-	if c.cfg.MinReplicas > 0 && !b.look && len(b.codes) == 0 {
+	if c.cfg.MinReplicas > 0 && b.mode != looks && len(b.codes) == 0 {
 		b.command("SET", c.touchKey(), 1)
 	}
 	l, s := c.life, c.Store

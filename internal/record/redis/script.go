@@ -5,6 +5,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,15 +38,13 @@ func (s *Store) fill(name, runID, replID string) *redis.Script {
 	quote := func(key string) string {
 		return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(key) + "'"
 	}
-	clock, replicas := "local time = redis.call('TIME')\nlocal now = time[1] * 1000 + math.floor(time[2] / 1000)", ""
+	clock := "local time = redis.call('TIME')\nlocal now = time[1] * 1000 + math.floor(time[2] / 1000)"
 	if s.cfg.NowMS != nil {
 		clock = "local now = tonumber(ARGV[#ARGV])\nARGV[#ARGV] = nil"
 	}
-	if s.cfg.MinReplicas > 0 {
-		replicas = fmt.Sprintf("local replicas = tonumber(string.match(info, 'connected_slaves:(%%d+)'))\nif replicas < %d then return {'replicas', replicas} end", s.cfg.MinReplicas)
-	}
 	return redis.NewScript(strings.NewReplacer(
-		"{{run_id}}", runID, "{{repl_id}}", replID, "{{clock}}", clock, "{{replicas}}", replicas,
+		"{{run_id}}", runID, "{{repl_id}}", replID, "{{clock}}", clock,
+		"{{looks}}", strconv.Itoa(looks), "{{frees}}", strconv.Itoa(frees), "{{min_replicas}}", strconv.Itoa(s.cfg.MinReplicas),
 		"{{state}}", quote(s.stateKey()), "{{index}}", quote(s.indexKey()), "{{due}}", quote(s.dueKey()),
 	).Replace(source(name)))
 }
