@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/problem"
 )
@@ -109,6 +111,9 @@ func TestRequestIDsAreTheCredentials(t *testing.T) {
 	if again := g.acquire(tokenHost, body); again != mine {
 		t.Errorf("the owner was given %v, and %v before", again, mine)
 	}
+	if r := g.send("POST", "/lease", tokenHost, body); !strings.Contains(r.body, `"requestId":"guessed"`) {
+		t.Errorf("the answer does not name its request: %s", r.body)
+	}
 	// Parts that are put together differently are not the same whole.
 	a := scopedRequestID(Credential{Tenant: "ab", Owner: "c"}, "x")
 	for _, b := range []string{
@@ -148,6 +153,22 @@ func TestListsAreTheTenants(t *testing.T) {
 		if got := services(test.token, test.query); got != test.want {
 			t.Errorf("%s%s sees %q, want %q", test.token, test.query, got, test.want)
 		}
+	}
+}
+
+// A lease is its holder's: another tenant's credential and the right secret do
+// not reach another pool, and the right credential without the secret nothing.
+func TestLeasesAreTheHolders(t *testing.T) {
+	g := tenantsRig(t)
+	l := g.acquire(tokenAcme, `{"serviceId":"orders"}`)
+	release := func(token, service, secret string) reply {
+		return g.send("DELETE", fmt.Sprintf("/lease/%d", l.ID), token,
+			fmt.Sprintf(`{"serviceId":"%s","signature":"%s","timestamp":%d}`, service, lease.Sign(secret, l.ID, testNow), testNow))
+	}
+	g.want("another tenant", release(tokenGlobex, "orders", l.Secret), problem.LeaseNotFound)
+	g.want("another secret", release(tokenAcme, "orders", "x"), problem.BadSignature)
+	if r := release(tokenAcme, "orders", l.Secret); r.status != 204 {
+		t.Errorf("%+v", r)
 	}
 }
 
