@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,10 +13,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/problem"
-	"github.com/kazahana/kazahana/internal/provider"
 )
 
 // The tokens of the tests. Each is longer than what can be guessed.
@@ -154,22 +151,6 @@ func TestListsAreTheTenants(t *testing.T) {
 	}
 }
 
-// A lease is its holder's: another tenant's credential and the right secret do
-// not reach another pool, and the right credential without the secret nothing.
-func TestLeasesAreTheHolders(t *testing.T) {
-	g := tenantsRig(t)
-	l := g.acquire(tokenAcme, `{"serviceId":"orders"}`)
-	release := func(token, service, secret string) reply {
-		return g.send("DELETE", fmt.Sprintf("/lease/%d", l.ID), token,
-			fmt.Sprintf(`{"serviceId":"%s","signature":"%s","timestamp":%d}`, service, lease.Sign(secret, l.ID, testNow), testNow))
-	}
-	g.want("another tenant", release(tokenGlobex, "orders", l.Secret), problem.LeaseNotFound)
-	g.want("another secret", release(tokenAcme, "orders", "x"), problem.BadSignature)
-	if r := release(tokenAcme, "orders", l.Secret); r.status != 204 {
-		t.Errorf("%+v", r)
-	}
-}
-
 func TestParseTokens(t *testing.T) {
 	const scopes = ", owner: o, scopes: [leases]"
 	for text, want := range map[string]string{
@@ -250,17 +231,5 @@ func TestReloaded(t *testing.T) {
 	}
 	if _, err := NewReloaded("x", []string{path + "-"}, func() (*Tokens, error) { return ReadTokens(path + "-") }, zap.NewNop()); err == nil {
 		t.Error("the first load must succeed")
-	}
-}
-
-// The label of a service that a tenant has is its full name.
-func TestLabels(t *testing.T) {
-	g := tenantsRig(t)
-	for service, want := range map[string]string{
-		"": "default", "default": "default", "acme/orders": "acme/orders", "x": otherServices, provider.NewSecret(): otherServices,
-	} {
-		if got := g.server.label(service); got != want {
-			t.Errorf("%q: %q, want %q", service, got, want)
-		}
 	}
 }
