@@ -20,11 +20,13 @@ const (
 	// records after the cursor the order of package provider is kept exactly.
 	scanPage   = 256
 	scanEnough = 512
-	// scanWant is how many free machine IDs a scan looks for beside those that are
-	// asked for, and maxQueue how many of those that it has found are kept: thousands
-	// of hosts may start at once, and all but one lose the race for the first one.
+	// scanWant is how many free machine IDs a scan looks for beside those that are asked
+	// for, and maxQueue how many of those that it has found are kept. Thousands of hosts
+	// may start at once, and all but one lose the race for the first one: then a queue is
+	// of use that has at least spread.
 	scanWant = 512
-	maxQueue = 8192
+	spread   = 4096
+	maxQueue = 2 * spread
 	// maxIncomplete bounds what a scan holds of one machine ID of a coarse
 	// layout with many records of finer ones inside.
 	maxIncomplete = 1 << 20
@@ -160,6 +162,16 @@ func (a *acquisition) take(st *state, n int, random bool) (found []candidate) {
 	return found
 }
 
+// spare is how many machine IDs the queue has.
+func (a *acquisition) spare() int {
+	a.pool.mu.Lock()
+	defer a.pool.mu.Unlock()
+	if q := a.pool.queues[a.ring]; q != nil {
+		return len(q.ids)
+	}
+	return 0
+}
+
 // free gives up machine IDs that this acquire has tried, or does not need.
 func (a *acquisition) free(some []candidate) {
 	a.pool.mu.Lock()
@@ -221,6 +233,9 @@ func (a *acquisition) scan(ctx context.Context, st *state) (*pool.Line, []mark, 
 // never granted that nothing comes before them, or looked far enough.
 func (a *acquisition) enough(line *pool.Line, cursor int64, records int) (bool, error) {
 	want, atMS := a.need+scanWant, int64(0)
+	if a.attempts > 1 {
+		want = a.need + spread + scanWant
+	}
 	if records >= scanEnough {
 		want, atMS = a.need, a.now
 	}

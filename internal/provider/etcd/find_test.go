@@ -165,19 +165,25 @@ func TestExtensionSeesWhatWasNotRead(t *testing.T) {
 func TestQueueIsNotBelieved(t *testing.T) {
 	var clock atomic.Int64
 	clock.Store(snowflake.DefaultEpochMS + 1e9)
-	cfg := config(t, provider.Services{Default: of(provider.DefaultTerms(), 0, 4)}, clock.Load)
+	cfg := config(t, provider.Services{Default: of(provider.DefaultTerms(), 0, 6)}, clock.Load)
 	p, q := mustOpen(t, cfg), mustOpen(t, cfg)
-	a, b := acquireOne(t, p), acquireOne(t, p) // the queue has the other two
+	a := acquireOne(t, p) // the queue has the other five
+	b := acquireOne(t, q)
+	p.contended = func() { t.Error("the first one of the queue was tried, which another process has by now") }
+	c := acquireOne(t, p)
+	if b.ID != (a.ID+1)%6 || c.ID != (a.ID+2)%6 {
+		t.Errorf("machine IDs %d, %d and %d were granted, want each after the one before", a.ID, b.ID, c.ID)
+	}
+	d := []lease.Lease{acquireOne(t, q), acquireOne(t, q), acquireOne(t, q)}
+	noneTwice(t, append(d, a, b, c))
 	giveBack(t, q, a, clock.Load())
 	clock.Add(1000)
-	c, d := acquireOne(t, q), acquireOne(t, q)
 	if got := acquireOne(t, p); got.ID != a.ID {
 		t.Errorf("machine ID %d was granted, want %d, the one that was given back", got.ID, a.ID)
 	}
-	noneTwice(t, []lease.Lease{a, b, c, d})
 
 	clock.Add(time.Hour.Milliseconds())
-	acquireOne(t, p) // all have ended: the queue has three
+	acquireOne(t, p) // all have ended: the queue has five
 	clock.Add(-2 * time.Hour.Milliseconds())
 	var full *provider.FullError
 	if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{}); !errors.As(err, &full) {
@@ -194,24 +200,31 @@ func TestQueueIsNotBelieved(t *testing.T) {
 	}
 }
 
-// An acquire that loses the race for one machine ID goes on with another of its queue: it
-// reads nothing again.
-func TestLostRaceCostsOneExchange(t *testing.T) {
-	cfg := config(t, defaultServices(), nil)
-	p, q := mustOpen(t, cfg), mustOpen(t, cfg)
-	acquireOne(t, q)
-	races := 0
-	p.contended = func() { races++ }
-	p.atFirst(stepChosen, func() error {
+// An acquire that loses the race for one machine ID goes on with another of its queue, and
+// reads nothing again, if the queue is long enough for thousands of hosts that lose the
+// same race. If not, it looks at more of the pool once.
+func TestLostRace(t *testing.T) {
+	for cursor, looks := range map[string]int{"100": 1, "8000": 2} {
+		cfg := config(t, defaultServices(), nil)
+		p, q := mustOpen(t, cfg), mustOpen(t, cfg)
 		acquireOne(t, q)
-		return nil
-	})
-	a := p.acquisition(provider.DefaultTerms(), provider.AcquireRequest{RequestID: "r"}, time.Now().UnixMilli())
-	if leases, err := a.run(within(t, callTime)); err != nil || len(leases) != 1 || races != 1 || a.attempts != 1 {
-		t.Errorf("%v and the error %v after %d lost races and %d looks at the pool, want a lease after one of each", leases, err, races, a.attempts)
-	}
-	if rest := len(p.pool(provider.DefaultTerms()).queues[a.ring].ids); rest < 4000 {
-		t.Errorf("the loser had %d machine IDs to choose from, want more than hosts that start at once", rest)
+		a := p.acquisition(provider.DefaultTerms(), provider.AcquireRequest{RequestID: "r"}, time.Now().UnixMilli())
+		if _, err := p.conn.KV.Put(within(t, callTime), a.pool.keys.cursor(8, a.ring.IDs), cursor); err != nil {
+			t.Fatal(err)
+		}
+		races := 0
+		p.contended = func() { races++ }
+		p.atFirst(stepChosen, func() error {
+			acquireOne(t, q)
+			return nil
+		})
+		leases, err := a.run(within(t, callTime))
+		if err != nil || len(leases) != 1 || races != 1 || a.attempts != looks {
+			t.Errorf("from %s: %v and the error %v after %d lost races and %d looks at the pool, want a lease after 1 and %d", cursor, leases, err, races, a.attempts, looks)
+		}
+		if rest := len(a.pool.queues[a.ring].ids); rest < spread {
+			t.Errorf("from %s: the loser had %d machine IDs to choose from, want %d", cursor, rest, spread)
+		}
 	}
 }
 

@@ -139,6 +139,9 @@ func (a *acquisition) grant(ctx context.Context, st *state, rest []candidate) (_
 			return nil, err
 		case len(lost) > 0:
 			a.p.contended()
+			if a.attempts == 1 && len(a.leases) == 0 && a.spare() < spread {
+				return nil, errAgain // too few for all who may have lost the same race
+			}
 			a.free(slices.DeleteFunc(slices.Clone(rest), func(c candidate) bool { return !lost[c.id] }))
 			rest = slices.DeleteFunc(rest, func(c candidate) bool { return lost[c.id] })
 			rest = append(rest, a.take(st, len(lost), true)...)
