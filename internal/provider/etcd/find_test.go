@@ -207,7 +207,7 @@ func TestLostRace(t *testing.T) {
 	for cursor, looks := range map[string]int{"100": 1, "8000": 2} {
 		cfg := config(t, defaultServices(), nil)
 		p, q := mustOpen(t, cfg), mustOpen(t, cfg)
-		acquireOne(t, q)
+		acquireOne(t, mustOpen(t, cfg)) // the pool is there
 		a := p.acquisition(provider.DefaultTerms(), provider.AcquireRequest{RequestID: "r"}, time.Now().UnixMilli())
 		if _, err := p.conn.KV.Put(within(t, callTime), a.pool.keys.cursor(8, a.ring.IDs), cursor); err != nil {
 			t.Fatal(err)
