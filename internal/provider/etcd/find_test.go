@@ -204,7 +204,7 @@ func TestQueueIsNotBelieved(t *testing.T) {
 // reads nothing again, if the queue is long enough for thousands of hosts that lose the
 // same race. If not, it looks at more of the pool once.
 func TestLostRace(t *testing.T) {
-	for cursor, looks := range map[string]int{"100": 1, "8000": 2} {
+	for cursor, looks := range map[string]int{"100": 1, "5000": 2} {
 		cfg := config(t, defaultServices(), nil)
 		p, q := mustOpen(t, cfg), mustOpen(t, cfg)
 		acquireOne(t, mustOpen(t, cfg)) // the pool is there
