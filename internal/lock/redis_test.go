@@ -175,72 +175,26 @@ func pair(t *testing.T) (primary, replica *redistest.Server) {
 	return primary, replica
 }
 
-// redisBackend is one prefix of a server. Without a clock that can be set, the
-// server's own counts, and it can be restarted.
-func redisBackend(t *testing.T, server *redistest.Server, clock *atomic.Int64) locktest.Backend {
-	cfg := server.Config()
-	declare := func() error {
-		s, err := openRedis(t, cfg, 0)
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		return s.records.Init(context.Background())
-	}
-	b := locktest.Backend{
-		Open:  func() (lock.Store, error) { return openRedis(t, cfg, 0) },
-		Jumps: true,
-	}
-	if clock == nil {
-		b.Restart = func() error {
-			server.Restart()
-			return declare()
-		}
-		b.Forget = func() error {
-			server.Do(t, "FLUSHALL")
-			return b.Restart()
-		}
-	} else {
-		cfg.NowMS = clock.Load
-		b.Advance = func(d time.Duration) { clock.Add(d.Milliseconds()) }
-		b.Sweep = func() error {
-			s, err := openRedis(t, cfg, 0)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			return sweep(s.records)
-		}
-		b.Forget = func() error {
-			clock.Add(1000) // a loss takes a while
-			server.Do(t, "FLUSHALL")
-			s, err := openRedis(t, cfg, 0)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			clock.Add(lock.MaxTTL.Milliseconds()) // past the fence, which has begun
-			return nil
-		}
-	}
-	if err := declare(); err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 func TestRedis(t *testing.T) {
-	t.Run("a set clock", func(t *testing.T) {
-		server := redistest.New(t)
-		locktest.Run(t, func(t *testing.T) locktest.Backend {
-			var clock atomic.Int64
-			clock.Store(startMS)
-			return redisBackend(t, server, &clock)
-		})
-	})
-	t.Run("the server's clock", func(t *testing.T) {
-		server := persistent(t)
-		locktest.Run(t, func(t *testing.T) locktest.Backend { return redisBackend(t, server, nil) })
+	server := persistent(t)
+	locktest.Run(t, func(t *testing.T) locktest.Backend {
+		cfg := server.Config()
+		declare := func() error {
+			s, err := openRedis(t, cfg, 0)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			return s.records.Init(context.Background())
+		}
+		if err := declare(); err != nil {
+			t.Fatal(err)
+		}
+		return locktest.Backend{
+			Open:    func() (lock.Store, error) { return openRedis(t, cfg, 0) },
+			Restart: func() error { server.Restart(); return declare() },
+			Jumps:   true,
+		}
 	})
 }
 
