@@ -129,19 +129,6 @@ func TestLoadCodec(t *testing.T) {
 	}
 }
 
-// NewService says what is wrong with its files and leaves nothing behind.
-func TestNewServiceFails(t *testing.T) {
-	one := settings()
-	one.ExternalSecretFile = filepath.Join(t.TempDir(), "missing")
-	st, err := state.Ephemeral(state.Options{}).Service("orders")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := NewService(ServiceOptions{Name: "orders", Settings: one, State: st, Provider: static.None{}}); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%v", err)
-	}
-}
-
 // A service that starts on the state of an earlier life goes on above it,
 // though its clock was set back, and gives back what it holds when it closes.
 func TestLivesOfAService(t *testing.T) {
@@ -296,15 +283,5 @@ func TestServiceRun(t *testing.T) {
 	standalone := newRig(t, func(s *setup) { s.provider = static.None{} })
 	if err := standalone.services["default"].Run(ctx); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestBackwardMS(t *testing.T) {
-	for d, want := range map[time.Duration]int64{
-		0: 0, 1: 1, time.Millisecond: 1, time.Millisecond + 1: 2, 5 * time.Second: 5000, -1: -1, -time.Hour: -1,
-	} {
-		if got := backwardMS(d); got != want {
-			t.Errorf("%v: %d, want %d", d, got, want)
-		}
 	}
 }
