@@ -383,25 +383,6 @@ func (s *site) kazahanadServe(args ...string) testkit.Outcome {
 	return testkit.RunCommand(s.T, s.Command(s.ServeArgs(args...)...))
 }
 
-func TestUnknownKeys(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	for text, words := range map[string][]string{
-		"max_bakward: 5s": {"max_bakward", "did you mean max_backward?", "line 1"},
-		"socket: /x\nservices: {a: {falback: none}}": {"services.a.falback", "did you mean fallback?", "line 2"},
-		"services: {a: {socket: /x}}":                {"services.a.socket", "cannot differ"},
-		"socket: [1":                                 {"config.yaml"},
-		"provider: none:":                            {"config.yaml", `"none:"`},
-		"max_backward: 5":                            {"max_backward", "line 1", "5s"},
-	} {
-		testkit.WriteFile(t, s.Path("config.yaml"), text)
-		s.Kazahanad("serve", "--check", "--config", s.Path("config.yaml")).Fails(t, exitUsage, words...)
-	}
-	cmd := s.Command(s.ServeArgs("--check")...)
-	cmd.Env = s.Environment("KAZAHANA_MAX_BAKWARD=5s")
-	testkit.RunCommand(t, cmd).Fails(t, exitUsage, "KAZAHANA_MAX_BAKWARD", "did you mean KAZAHANA_MAX_BACKWARD?")
-}
-
 // In a pod the default provider would be a file of that pod's own.
 func TestKubernetesNeedsAProvider(t *testing.T) {
 	t.Parallel()

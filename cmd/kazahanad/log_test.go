@@ -30,7 +30,7 @@ func eventfulLife(t *testing.T, s *site) (d *testkit.Instance, secrets []string)
 	// An adopted lease is used before the provider is; a file that is moved
 	// away before that would be made anew.
 	await.Eventually(t, "a new lease is acquired", func() bool { return strings.Contains(d.Log.String(), "worker id allocated") })
-	mend := outages["moved away"](t, s)
+	mend := s.moveAway()
 	c.AwaitMode(testkit.FallbackModes...)
 	await.Eventually(t, "the log tells of the outage", func() bool { return strings.Contains(d.Log.String(), `"level":"error"`) })
 	mend()
@@ -110,34 +110,6 @@ func TestLog(t *testing.T) {
 	}
 	if order := []int{strings.Index(text, "answered first"), strings.Index(text, "given back"), strings.LastIndex(text, "worker id released")}; order[0] > order[1] || order[1] > order[2] {
 		t.Errorf("the steps of the stop are logged in the order %v:\n%s", order, text)
-	}
-}
-
-// What answers requests tells no secret either.
-func TestNoSecretInAnswers(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Start("--provider", "sqlite:"+s.Leases())
-	c := s.Dial()
-	c.ID()
-	db, err := sql.Open("sqlite", "file:"+s.Leases()+"?mode=ro")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	var secret string
-	if err := db.QueryRow("SELECT secret FROM slot").Scan(&secret); err != nil || len(secret) < 16 {
-		t.Fatalf("the secret is %q (%v)", secret, err)
-	}
-	var status any
-	c.Must("Status", &status)
-	for what, text := range map[string]string{
-		"Status": fmt.Sprint(status), "status": s.Kazahanad("status").OK(t), "status --json": s.Kazahanad("status", "--json").OK(t),
-		"state show": s.Kazahanad("state", "show").OK(t), "state show --json": s.Kazahanad("state", "show", "--json").OK(t),
-	} {
-		if strings.Contains(text, secret) {
-			t.Errorf("%s shows the secret of a lease", what)
-		}
 	}
 }
 

@@ -125,15 +125,6 @@ func TestSocketActivationRefuses(t *testing.T) {
 	}
 }
 
-// Descriptors that are another process's are let be.
-func TestSocketOfAnotherProcess(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	cmd := s.Command(s.ServeArgs()...)
-	cmd.Env = s.Environment("LISTEN_FDS=1", "LISTEN_PID=1")
-	s.LaunchCommand(cmd).AwaitReady()
-}
-
 // supervised runs the daemon with an ear, and a watchdog of the interval.
 func (s *site) supervised(watchdog time.Duration, args ...string) (*testkit.Instance, *testkit.Ear) {
 	s.T.Helper()
@@ -172,18 +163,6 @@ func TestNotifications(t *testing.T) {
 	e.Await("^EXTEND_TIMEOUT_USEC=22000000$") // drain_timeout, and what comes after it
 	if !slices.Contains(e.All, "STOPPING=1") {
 		t.Errorf("heard %q", e.All)
-	}
-}
-
-// TestProviderThatIsDownDoesNotStarveTheWatchdog: a restart would not mend it.
-func TestProviderThatIsDownDoesNotStarveTheWatchdog(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	_, e := s.supervised(time.Second, "--provider", "redis://127.0.0.1:1/0", "--acquire-retry-interval", "10ms", "--provider-timeout", "100ms")
-	e.Await("^READY=1$")
-	e.Await(`^STATUS=fallback_random: no lease: .*refused`)
-	for range 8 {
-		e.Await("^WATCHDOG=1$")
 	}
 }
 

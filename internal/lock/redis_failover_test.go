@@ -11,6 +11,7 @@ import (
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -74,7 +75,7 @@ func TestFailoverHistory(t *testing.T) {
 	redistest.NewWithPort(t, "--replica-priority", "0").Follow(primary) // never the heir
 	heirs := redistest.NewWithPort(t)                                   // so that the heir has two replicas, too
 	heirs.Do(t, "REPLICAOF", "127.0.0.1", heir.Port)
-	redistest.Eventually(t, "the replica of the replica is in step", func() error {
+	await.Success(t, "the replica of the replica is in step", func() error {
 		if info := heirs.Do(t, "INFO", "replication"); !strings.Contains(info, "master_link_status:up") {
 			return errors.New(info)
 		}
@@ -103,7 +104,7 @@ func TestFailoverHistory(t *testing.T) {
 	}
 	first := &striking{Store: stores[0], before: map[int]func(){failoverCall: primary.Kill, failoverCall + failoverAfter: cancel}}
 	stores[0] = first
-	calls, unknown, err := locktest.Hammer(ctx, stores, locktest.Allowed{Jumps: true, Resends: true}, lock.MinTTL, redistest.FailoverTimeout)
+	calls, unknown, err := locktest.Hammer(ctx, stores, locktest.Allowed{Jumps: true, Resends: true}, lock.MinTTL, await.Patience)
 	if err != nil {
 		t.Error(err)
 	}
@@ -171,7 +172,7 @@ func TestForgetfulFailoverIsSeen(t *testing.T) {
 			2: servers[to].Promote, // from here on it is behind
 			4: func() { over.Store(true); cancel() },
 		}}
-		_, _, err := locktest.Hammer(ctx, clients, locktest.Allowed{Jumps: true, Resends: true}, lock.MinTTL, redistest.FailoverTimeout)
+		_, _, err := locktest.Hammer(ctx, clients, locktest.Allowed{Jumps: true, Resends: true}, lock.MinTTL, await.Patience)
 		cancel()
 		if err != nil {
 			if !strings.Contains(err.Error(), "no lock behaves like") {

@@ -2,7 +2,6 @@ package lock_test
 
 import (
 	"errors"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -158,24 +157,10 @@ func TestInit(t *testing.T) {
 	r.locked("a", time.Hour)
 }
 
-// cutOff stops the replica so that nothing more reaches it, not even what the
-// primary would leave in the connection.
-func cutOff(t *testing.T, primary, replica *redistest.Server) {
-	t.Helper()
-	replica.Signal(syscall.SIGSTOP)
-	redistest.Eventually(t, "the replica is cut off", func() error {
-		primary.Do(t, "CLIENT", "KILL", "TYPE", "replica")
-		if info := primary.Do(t, "INFO", "replication"); !strings.Contains(info, "connected_slaves:0") {
-			return errors.New(info)
-		}
-		return nil
-	})
-}
-
 // TestFailoverRepeatsNoToken: the replica lacks the last leases of a key, a whole
 // key, and a release when it becomes the primary.
 func TestFailoverRepeatsNoToken(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newOnRedis(t, primary)
 	highest := map[string]int64{}
 	note := func(l lock.Lease) {
@@ -188,7 +173,7 @@ func TestFailoverRepeatsNoToken(t *testing.T) {
 	note(r.locked("known", time.Minute))
 	known := r.do(r.acquire("released", time.Minute))
 	redistest.InStep(t, primary)
-	cutOff(t, primary, replica)
+	redistest.CutOff(t, primary, replica)
 	r.clock.Add(1000)
 	for range 5 {
 		note(r.locked("known", time.Minute))
@@ -221,11 +206,11 @@ func TestFailoverRepeatsNoToken(t *testing.T) {
 // The same process is the primary, then a replica, then the primary again: its
 // run_id has not changed, and yet it has taken over the data of another.
 func TestFailoverBack(t *testing.T) {
-	a, b := pair(t)
+	a, b := redistest.Pair(t)
 	r := newOnRedis(t, a)
 	r.locked("a", time.Minute)
 	redistest.InStep(t, a)
-	cutOff(t, a, b)
+	redistest.CutOff(t, a, b)
 	lost := r.locked("lost", time.Minute)
 	port := a.Port
 	a.Do(t, "CONFIG", "SET", "port", redistest.FreePort(t)) // b must not come back to it

@@ -15,6 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/lock/locktest"
 	"github.com/kazahana/kazahana/internal/record/redis"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -57,7 +58,7 @@ func newOnRedis(t *testing.T, s *redistest.Server, edit ...func(*redisconn.Confi
 	r := &onRedis{T: t, cfg: s.Config()}
 	r.clock.Store(startMS)
 	r.cfg.NowMS = r.clock.Load
-	r.cfg.ConfirmWait = redistest.StartTimeout // a slow machine's replica is not a silent one
+	r.cfg.ConfirmWait = await.Patience // a slow machine's replica is not a silent one
 	for _, e := range edit {
 		e(&r.cfg)
 	}
@@ -166,13 +167,6 @@ const (
 // persistent has every write on disk before it is answered.
 func persistent(tb testing.TB) *redistest.Server {
 	return redistest.New(tb, "--appendonly", "yes", "--appendfsync", "always")
-}
-
-// pair is a primary and its replica.
-func pair(t *testing.T) (primary, replica *redistest.Server) {
-	primary, replica = redistest.NewWithPort(t), redistest.NewWithPort(t)
-	replica.Follow(primary)
-	return primary, replica
 }
 
 // redisBackend is one prefix of a server. Without a clock that can be set, the
@@ -315,7 +309,7 @@ func unconfirmed(t *testing.T, s inRedis, q lock.Request, words string) {
 // What replicas did not confirm is not answered, however often it is asked for. A lease
 // that nobody can ask for again is given back.
 func TestRedisUnconfirmed(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newOnRedis(t, primary, func(c *redisconn.Config) { c.MinReplicas = 1 })
 	l := r.do(r.acquire("held", time.Hour))
 	replica.Signal(syscall.SIGSTOP)
@@ -344,7 +338,7 @@ func TestRedisUnconfirmed(t *testing.T) {
 		t.Errorf("the acquire, repeated, answers %+v, want the lease", got)
 	}
 	replica.Kill()
-	redistest.Eventually(t, "the primary notices", func() error {
+	await.Success(t, "the primary notices", func() error {
 		if info := primary.Do(t, "INFO", "replication"); !strings.Contains(info, "connected_slaves:0") {
 			return errors.New("not yet")
 		}
@@ -359,7 +353,7 @@ func TestRedisUnconfirmed(t *testing.T) {
 // After a failover to a replica that confirmed everything, with no fence at all,
 // every lease that was answered is there.
 func TestConfirmedSurvivesFailover(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newOnRedis(t, primary, func(c *redisconn.Config) { c.MinReplicas, c.FailoverFenceSet = 1, true })
 	for i := range 20 {
 		r.do(r.acquire(fmt.Sprintf("k%d", i), time.Hour))
@@ -380,7 +374,7 @@ func TestPolicyChangedLater(t *testing.T) {
 	r := newOnRedis(t, server)
 	r.locked("a", time.Minute)
 	server.Do(t, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-	redistest.Eventually(t, "refused", func() error {
+	await.Success(t, "refused", func() error {
 		_, err := r.store.Do(testContext(t), r.acquire("a", lock.MinTTL))
 		if err == nil || !strings.Contains(err.Error(), "noeviction") {
 			return fmt.Errorf("the error is %v", err)

@@ -438,8 +438,8 @@ func (s *Store) parse(got any) (a answer, err error) {
 			s.looked.Store(int64(-lookEvery)) // look at the server again
 			return answer{}, errChanged
 		case word == "replicas" && len(got) == 2:
-			n, _ := got[1].(string)
-			return answer{}, fmt.Errorf("%w: %s are connected, and min_replicas=%d must confirm each write; nothing was done", redisconn.ErrUnconfirmed, n, s.cfg.MinReplicas)
+			n, _ := got[1].(int64)
+			return answer{}, s.client.TooFewReplicas(n)
 		}
 	}
 	return answer{}, fmt.Errorf("a script gave an answer that this version does not know: %.100q", fmt.Sprint(got))

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -29,6 +30,8 @@ const (
 	// headBytes is the most that comes before a value.
 	headBytes = momentBytes + 1 + 8 + 3*binary.MaxVarintLen64 + 1 + record.MaxIndex*(binary.MaxVarintLen16+record.MaxKey)
 )
+
+var errDamaged = errors.New("is damaged")
 
 func appendMoment(b []byte, ms int64) []byte {
 	var all [8]byte
@@ -181,7 +184,7 @@ func parse(key, text string) (known, error) {
 	}
 	k.told, k.listed = flags&isTold != 0, flags&isUnlisted == 0
 	if r.broken || k.timed == (flags&isUntimed != 0) {
-		return known{}, fmt.Errorf("record %q is damaged: %.100q", key, text)
+		return known{}, fmt.Errorf("record %q %w: %.100q", key, errDamaged, text)
 	}
 	return k.with(text, len(r.rest)), nil
 }

@@ -42,7 +42,7 @@ func (s *Store) fill(name, runID, replID string) *redis.Script {
 		clock = "local now = tonumber(ARGV[#ARGV])\nARGV[#ARGV] = nil"
 	}
 	if s.cfg.MinReplicas > 0 {
-		replicas = fmt.Sprintf("local replicas = tonumber(string.match(info, 'connected_slaves:(%%d+)'))\nif replicas < %d then return {'replicas', string.format('%%d', replicas)} end", s.cfg.MinReplicas)
+		replicas = fmt.Sprintf("local replicas = tonumber(string.match(info, 'connected_slaves:(%%d+)'))\nif replicas < %d then return {'replicas', replicas} end", s.cfg.MinReplicas)
 	}
 	return redis.NewScript(strings.NewReplacer(
 		"{{run_id}}", runID, "{{repl_id}}", replID, "{{clock}}", clock, "{{replicas}}", replicas,
@@ -98,7 +98,7 @@ func (s *Store) ask(ctx context.Context, conn redis.Cmdable) (found *state, srv 
 	if word := reply.Text(); word != "ok" {
 		return nil, server{}, "", s.client.Refusal(word, reply)
 	}
-	srv = server{runID: reply.Text(), replID: reply.Text(), wasReplica: reply.Text() == "1", nowMS: reply.Number()}
+	srv = server{runID: reply.Text(), replID: reply.Text(), replIn: reply.Text(), wasReplica: reply.Text() == "1", nowMS: reply.Number()}
 	if text = reply.Text(); text != "" {
 		var st state
 		st, err = parseState(s.stateKey(), text)
