@@ -188,7 +188,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add("AAAAAAAAAAA")
 	f.Add("AAAAAAAAAA\n")
 	f.Add("___________")
-	c := keyed(f, "s3cret")
+	c := keyed(f, "s3cret", "")
 	f.Fuzz(func(t *testing.T, s string) {
 		for _, c := range []Codec{{}, c} {
 			if id, err := c.Decode(s); err == nil && (id < 0 || c.Encode(id) != s) {
