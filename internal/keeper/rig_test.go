@@ -59,15 +59,12 @@ type setup struct {
 	terms       provider.Terms
 	fallback    generator.Fallback
 	startupWait time.Duration
-	ownClock    bool   // the provider has a clock of its own; else it reads the host's
-	plain       bool   // the provider cannot verify
-	jitter      uint64 // low 53 bits of every random number: none, or maxJitter
+	ownClock    bool // the provider has a clock of its own; else it reads the host's
+	plain       bool // the provider cannot verify
 	clockOff    time.Duration
 	saved       state.Saved                                                   // what an earlier life left
 	open        func(provider.Terms, func() int64) (provider.Provider, error) // nil = in memory
 }
-
-const maxJitter = 1<<53 - 1
 
 // rig is a host: a real generator on a real believed clock, a keeper, a
 // durable state in memory, and a provider at the end of a line that can be cut.
@@ -142,7 +139,7 @@ func newRig(t *testing.T, change func(*setup)) *rig {
 	r.seen = &seen{acquired: map[string]int{}}
 	r.store = newStore(t, r.setup.saved)
 	r.remote = newRemote(r)
-	r.random = &steady{low: r.setup.jitter}
+	r.random = &steady{}
 	var core zapcore.Core
 	core, r.logs = observer.New(zap.DebugLevel)
 	r.build(zap.New(core))
@@ -382,11 +379,11 @@ func (r *rig) checkLogs() {
 
 // steady is a random source whose Float64 is always the same, and whose
 // numbers differ all the same, so that request IDs do.
-type steady struct{ n, low uint64 }
+type steady struct{ n uint64 }
 
 func (s *steady) Uint64() uint64 {
 	s.n++
-	return s.n<<53 | s.low
+	return s.n << 53
 }
 
 // tap is the keeper's generator, and remembers what is published.

@@ -367,38 +367,6 @@ func TestCopies(t *testing.T) {
 		}
 		wantAdopted(t, p, saved)
 	})
-	t.Run("started first", func(t *testing.T) {
-		p, saved := usedPlace(t)
-		q := place{copyDir(t, p.dir), p.live}
-		twin := mustOpen(t, q)
-		if got := twin.service("default").Load(); !reflect.DeepEqual(got, saved) {
-			t.Errorf("the copy has %+v", got)
-		}
-		s := mustOpen(t, p)
-		s.wantSaid(zap.WarnLevel, "is a copy of one that a running daemon uses")
-		if got := s.service("default").Load(); got.leases() != 0 {
-			t.Errorf("the original has %+v", got)
-		}
-	})
-	t.Run("put back", func(t *testing.T) {
-		p, saved := usedPlace(t)
-		backup := copyDir(t, p.dir)
-		s := mustOpen(t, p)
-		mustSave(t, s.service("default"), savedWith(testLease(21, 21)))
-		s.service("default").RaiseMark(testMark + 1)
-		mustClose(t, s)
-		for _, restore := range [][]string{
-			{"rm", "-rf", p.dir}, {"cp", "-a", backup, p.dir}, // as ext4 likes it, with the same inodes
-		} {
-			disktest.Run(t, restore[0], restore[1:]...)
-		}
-		s = mustOpen(t, p)
-		sv := s.service("default")
-		if got := sv.Load(); len(got.Held) != 1 || got.Held[0].ID != 21 || sv.Mark() != testMark+1 {
-			t.Errorf("after the restore: %+v, mark %d; the backup had %+v", got, sv.Mark(), saved)
-		}
-		s.wantQuiet()
-	})
 	t.Run("put back under a running daemon", func(t *testing.T) {
 		p, saved := usedPlace(t)
 		backup := copyDir(t, p.dir)
@@ -420,12 +388,6 @@ func TestCopies(t *testing.T) {
 			t.Errorf("nothing is said of the lost directory: %v", err)
 		}
 		s.crash()
-	})
-	t.Run("moved", func(t *testing.T) {
-		p, saved := usedPlace(t)
-		moved := place{p.dir + "-moved", p.live}
-		disktest.Run(t, "mv", p.dir, moved.dir)
-		wantAdopted(t, moved, saved)
 	})
 	t.Run("state file replaced under a running daemon", func(t *testing.T) {
 		p, _ := usedPlace(t)

@@ -338,54 +338,6 @@ func TestRaiseMarkWhileMarksMove(t *testing.T) {
 	}
 }
 
-// The argument of RaiseMark, step by step: a call that found the old place before
-// the marks moved, and one that found the new place before the mover looked at the
-// mark. Every order of the steps of both is tried.
-func TestRaiseMarkOrders(t *testing.T) {
-	for order := range 1 << 6 {
-		s := Ephemeral(Options{})
-		sv, err := s.Service("default")
-		if err != nil {
-			t.Fatal(err)
-		}
-		sv.RaiseMark(10)
-		target := memoryMarks()
-		place, err := target.add("default", sv.mark.Load())
-		if err != nil {
-			t.Fatal(err)
-		}
-		word := sv.word.Load()
-		raiser := []func(){ // RaiseMark(20)
-			func() { sv.mark.Store(20) },
-			func() { word = sv.word.Load() },
-			func() { storeWord(word, encodeMark(20)) },
-		}
-		seen := int64(0)
-		mover := []func(){ // begin
-			func() { sv.word.Store(place) },
-			func() { seen = sv.mark.Load() },
-			func() { raise(place, seen) },
-		}
-		for step := range 6 {
-			from := &raiser
-			if order>>step&1 == 1 {
-				from = &mover
-			}
-			if len(*from) == 0 {
-				break // not an order of these six steps
-			}
-			(*from)[0]()
-			*from = (*from)[1:]
-		}
-		if len(raiser)+len(mover) > 0 {
-			continue
-		}
-		if ms, ok := target.get("default"); !ok || ms != 20 {
-			t.Errorf("order %06b: the new place has %d", order, ms)
-		}
-	}
-}
-
 // The marks are cut short and put back at random under a daemon that uses them in
 // every way: an access ends in an error or in none, never in a signal.
 func TestMarksCutShortAtAnyMoment(t *testing.T) {

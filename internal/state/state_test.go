@@ -290,19 +290,6 @@ func TestStateDirectoryHoldsNoLease(t *testing.T) {
 	}
 }
 
-func TestOddDirectoryNames(t *testing.T) {
-	root, memory := t.TempDir(), disktest.Memory(t)
-	for _, name := range []string{"a b", "100%", "a?mode=memory", "a#b", "%41", "ü", "x:y", "a&b=c"} {
-		p := place{filepath.Join(root, name), filepath.Join(memory, name)}
-		s := mustOpen(t, p)
-		mustSave(t, s.service("default"), savedWith(testLease(1, 1)))
-		mustClose(t, s)
-		if got := mustOpen(t, p).service("default").Load(); len(got.Held) != 1 {
-			t.Errorf("%q: %+v", name, got)
-		}
-	}
-}
-
 func TestAfterClose(t *testing.T) {
 	p, want := usedPlace(t)
 	s := mustOpen(t, p)

@@ -50,20 +50,13 @@ func chaosRedisFrozen(c *chaos) {
 	server := c.StartRedis()
 	c.start(c.Initialised(server.URL() + c.terms()))
 	c.pause(c.term * 3 / 2)
-	c.breaks(func() { c.signal(server.Instance, syscall.SIGSTOP) })
+	c.breaks(func() { server.Signal(syscall.SIGSTOP) })
 	c.say("stopped Redis %s with SIGSTOP", server.Address)
 	c.crash()
 	c.outage()
 	c.crash()
-	c.mends(func() { c.signal(server.Instance, syscall.SIGCONT) })
+	c.mends(func() { server.Signal(syscall.SIGCONT) })
 	c.say("sent SIGCONT: it goes on with what it was asked meanwhile")
-}
-
-func (c *chaos) signal(d *testkit.Instance, sig syscall.Signal) {
-	c.T.Helper()
-	if err := d.Cmd.Process.Signal(sig); err != nil {
-		c.T.Fatal(err)
-	}
 }
 
 func chaosEtcd(c *chaos) {
