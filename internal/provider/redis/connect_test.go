@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -172,7 +174,9 @@ func TestLeastPrivileges(t *testing.T) {
 	replicas := cfg
 	replicas.MinReplicas = 1
 	waiting := mustOpen(t, replicas).client
-	if _, err := redisconn.Run(testContext(t), waiting, redisconn.Repeatable, waiting.Confirmed); err != nil {
+	if _, err := redisconn.Run(testContext(t), waiting, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (struct{}, error) {
+		return struct{}{}, waiting.Confirm(ctx, conn)
+	}); !errors.Is(err, redisconn.ErrUnconfirmed) {
 		t.Error(err)
 	}
 	// Nothing in it is more than is needed, and what lacks is said at the start.
