@@ -22,6 +22,22 @@ var diskKind = Kind{
 	Probe:  "SELECT count(*) FROM a",
 }
 
+func write(f *File, query string, args ...any) error {
+	return f.Write(context.Background(), func(tx *Tx) error {
+		_, err := tx.Exec(query, args...)
+		return err
+	}, nil)
+}
+
+func readText(t *testing.T, f *File, query string) string {
+	t.Helper()
+	text, err := Read(t.Context(), f, func(s *Session) (text string, err error) { return text, s.QueryRow(query, nil, &text) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 const clockStart = 1_800_000_000_000
 
 // openAt opens a file of diskKind by a clock that stands.
@@ -381,34 +397,6 @@ func TestKilledWhileFencing(t *testing.T) {
 	}
 	if fence := mustBeFenced(t, openAt(t, path, Options{LiveDir: live, TermMS: term}), reasonOlder); fence.Life != row.ID.String() {
 		t.Errorf("fenced again: %+v after %+v", fence, row.fence())
-	}
-}
-
-// A file from before the first release is refused by name, and left as it is.
-func TestUnreleasedFile(t *testing.T) {
-	for statement, words := range map[string]string{
-		"DROP TABLE life":          "no table life",
-		"CREATE TABLE former (a)":  "the table former",
-		"CREATE TABLE another (a)": "",
-	} {
-		path := newPath(t)
-		mustClose(t, mustOpen(t, path, Options{}))
-		s, err := Connect(t.Context(), path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(s.ExecOnce(statement), s.Close()); err != nil {
-			t.Fatal(err)
-		}
-		kind := noteKind
-		kind.Unreleased = []string{"former"}
-		f, err := Open(t.Context(), path, &kind, Options{})
-		if err == nil {
-			mustClose(t, f)
-		}
-		if refused := err != nil && strings.Contains(err.Error(), words) && strings.Contains(err.Error(), "before the first release"); refused != (words != "") {
-			t.Errorf("%s: the error is %v", statement, err)
-		}
 	}
 }
 
