@@ -125,7 +125,7 @@ func TestAdmin(t *testing.T) {
 	if t.Failed() {
 		t.Log(metrics)
 	}
-	mend := outages["moved away"](t, s)
+	mend := s.moveAway()
 	c.AwaitMode("unavailable")
 	if code, body := s.Get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, s.Leases()) {
 		t.Errorf("/readyz answers %d %q", code, body)

@@ -159,33 +159,6 @@ func TestStartErrorIsFlushed(t *testing.T) {
 	}
 }
 
-func TestBlockedLogOfLeaseServer(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	path := s.Path("lease.sock")
-	l, reader := s.launchBlocked("lease-server", "--config", "none", "--listen", "unix:"+path, "--drain-delay", "0",
-		"--provider", "memory:", "--log-level", "debug", "--log-format", "json")
-	await.Eventually(t, "it answers", func() bool {
-		code, _, err := testkit.GetUnix(path, "/readyz")
-		return err == nil && code == http.StatusOK
-	})
-	await.Eventually(t, "lines are dropped", func() bool {
-		for range 500 {
-			if code, _, err := testkit.GetUnix(path, "/stats"); err != nil || code != http.StatusOK {
-				t.Fatalf("/stats answers %d, %v", code, err)
-			}
-		}
-		_, metrics, err := testkit.GetUnix(path, "/metrics")
-		return err == nil && droppedLines(t, metrics) > 0
-	})
-	go func() { _, _ = reader.WriteTo(l.Log) }()
-	await.Eventually(t, "the log tells of the gap", func() bool { return strings.Contains(l.Log.String(), "log lines were dropped") })
-	l.Terminate()
-	if l.Err != nil {
-		t.Errorf("it ended with %v", l.Err)
-	}
-}
-
 // Neither the program nor its lease waits for what run and lock say.
 func TestBlockedLogOfRunAndLock(t *testing.T) {
 	t.Parallel()

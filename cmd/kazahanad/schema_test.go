@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -188,43 +187,6 @@ func (s *site) readFixture(name string, into any) {
 	}
 	if err != nil {
 		s.T.Fatal(err)
-	}
-}
-
-// What a newer kazahanad wrote is refused by name, and left as it is.
-func TestNewerSchemaOfFiles(t *testing.T) {
-	t.Parallel()
-	const newer = "written by a newer kazahanad (schema 2, this one knows up to 1)"
-	ask := map[string]func(*site) testkit.Outcome{
-		"leases.db": func(s *site) testkit.Outcome {
-			return s.Kazahanad("leases", "--config", "none", "--provider", "sqlite:"+filepath.Join(s.State, "leases.db"))
-		},
-		"store.db": func(s *site) testkit.Outcome {
-			d := s.Start()
-			got := s.Kazahanad("seq", "orders")
-			d.Kill()
-			return got
-		},
-	}
-	for name, ask := range ask {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t)
-			s.firstFiles()
-			path := filepath.Join(s.State, name)
-			content, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			binary.BigEndian.PutUint32(content[60:], 2) // user_version, in SQLite's header
-			if err := os.WriteFile(path, content, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			ask(s).Fails(t, exitFailure, path, newer, "docs/compatibility.md")
-			if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, content) {
-				t.Errorf("the refused file was changed (%v)", err)
-			}
-		})
 	}
 }
 
