@@ -152,6 +152,7 @@ func TestPutBackWhileStopped(t *testing.T) {
 	ring.All(t)
 	put := func(way disktest.Way, reboot bool) func(*testing.T) {
 		return func(t *testing.T) {
+			t.Parallel()
 			h := newHistory(t)
 			backup := filepath.Join(h.disk.Dir(), "backup")
 			p := h.open()
@@ -224,6 +225,7 @@ func TestPutBackBesideANewerLog(t *testing.T) {
 	ring.All(t)
 	for _, way := range disktest.Ways {
 		t.Run(way.Name, func(t *testing.T) {
+			t.Parallel()
 			h := newHistory(t)
 			backup := filepath.Join(h.disk.Dir(), "backup")
 			p := h.open()
@@ -258,6 +260,7 @@ func TestPutBackWhileRunning(t *testing.T) {
 	for _, way := range disktest.Ways {
 		for _, leaveLog := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, log left %v", way.Name, leaveLog), func(t *testing.T) {
+				t.Parallel()
 				h := newHistory(t)
 				backup := filepath.Join(h.disk.Dir(), "backup")
 				p := h.open()
@@ -316,6 +319,7 @@ func TestVolumeMovesToAnotherHost(t *testing.T) {
 	ring.All(t)
 	for name, killed := range map[string]bool{"closed": false, "killed": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHistory(t)
 			cmd, stdin, leases := h.hold(enough)
 			if killed {
@@ -422,6 +426,7 @@ func TestWhoCannotShareTheWitness(t *testing.T) {
 		"users":      asNobody,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHistory(t)
 			services := defaultServices()
 			p := h.open()
@@ -489,6 +494,7 @@ func TestLongestTermIsRemembered(t *testing.T) {
 	ring.All(t)
 	for name, reboot := range map[string]bool{"by the witness": false, "by the copy": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHistory(t)
 			backup := filepath.Join(h.disk.Dir(), "backup")
 			long := h.config()
