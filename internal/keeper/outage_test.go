@@ -41,8 +41,7 @@ func requestIDs(calls []call) (ids []string) {
 }
 
 func TestProviderDownAtStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(unreachable)
 		r.start()
 		// The failure is known at once, so that even the first request does not
@@ -74,8 +73,7 @@ func TestProviderDownAtStart(t *testing.T) {
 // TestWithoutFallbackTheCauseIsTold: whoever wants no fallback learns what is
 // wrong with the provider, and gets IDs again when it is back.
 func TestWithoutFallbackTheCauseIsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.fallback = generator.FallbackNone })
+	onHost(t, func(s *setup) { s.fallback = generator.FallbackNone }, func(t *testing.T, r *rig) {
 		r.remote.fail(unreachable)
 		r.start()
 		r.until(time.Minute / 2)
@@ -91,8 +89,7 @@ func TestWithoutFallbackTheCauseIsTold(t *testing.T) {
 }
 
 func TestProviderDownAtRenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(8 * time.Minute)
@@ -122,40 +119,33 @@ func TestProviderDownAtRenewal(t *testing.T) {
 // TestBackoffFollowsTheTable is seed 000, section 5.7, end to end.
 func TestBackoffFollowsTheTable(t *testing.T) {
 	table := seconds(1, 2, 4, 8, 16, 32, 60, 60, 60)
-	t.Run("without jitter", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, nil)
-			r.remote.fail(unreachable)
-			r.start()
-			r.until(4*time.Minute + 10*time.Second)
-			if got := gaps(r.remote.of(providertest.OpAcquire)); !slices.Equal(got, table) {
-				t.Errorf("tries after %v, want %v", got, table)
+	t.Run("without jitter", hosted(nil, func(t *testing.T, r *rig) {
+		r.remote.fail(unreachable)
+		r.start()
+		r.until(4*time.Minute + 10*time.Second)
+		if got := gaps(r.remote.of(providertest.OpAcquire)); !slices.Equal(got, table) {
+			t.Errorf("tries after %v, want %v", got, table)
+		}
+	}))
+	t.Run("with all jitter", hosted(func(s *setup) { s.jitter = maxJitter }, func(t *testing.T, r *rig) {
+		r.remote.fail(unreachable)
+		r.start()
+		r.until(4 * time.Minute)
+		got := gaps(r.acquires(len(table) + 1))
+		for i, want := range table {
+			jitter := got[i] - want
+			if want == 60*time.Second {
+				jitter = -jitter // there is no room above
 			}
-		})
-	})
-	t.Run("with all jitter", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, func(s *setup) { s.jitter = maxJitter })
-			r.remote.fail(unreachable)
-			r.start()
-			r.until(4 * time.Minute)
-			got := gaps(r.acquires(len(table) + 1))
-			for i, want := range table {
-				jitter := got[i] - want
-				if want == 60*time.Second {
-					jitter = -jitter // there is no room above
-				}
-				if jitter <= want/11 || jitter > want/10 {
-					t.Errorf("try %d after %v, want %v and a tenth", i+2, got[i], want)
-				}
+			if jitter <= want/11 || jitter > want/10 {
+				t.Errorf("try %d after %v, want %v and a tenth", i+2, got[i], want)
 			}
-		})
-	})
+		}
+	}))
 }
 
 func TestSuccessResetsBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(unreachable)
 		r.start()
 		r.until(10 * time.Second)
@@ -176,8 +166,7 @@ func TestSuccessResetsBackoff(t *testing.T) {
 // TestHangingProvider: whoever asks for an ID does not notice that the provider
 // takes connections and never answers, neither at the start nor later.
 func TestHangingProvider(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(hanging)
 		r.start()
 		r.traffic(r.setup.startupWait + maxWait)
@@ -202,8 +191,7 @@ func TestHangingProvider(t *testing.T) {
 // TestHangingVerifyAndRelease: the operations beside the acquire may hang too.
 // They delay the renewal, which has a minute, and nobody else.
 func TestHangingVerifyAndRelease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(time.Second)
@@ -219,8 +207,7 @@ func TestHangingVerifyAndRelease(t *testing.T) {
 
 // TestSlowProvider: answers that take almost the whole deadline are answers.
 func TestSlowProvider(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(providertest.Delay(2900 * time.Millisecond))
 		r.start()
 		r.traffic(r.setup.startupWait + maxWait)
@@ -233,8 +220,7 @@ func TestSlowProvider(t *testing.T) {
 }
 
 func TestFullPoolIsTriedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.terms.IDs.End = 1 })
+	onHost(t, func(s *setup) { s.terms.IDs.End = 1 }, func(t *testing.T, r *rig) {
 		other, err := r.remote.inner.Acquire(t.Context(), provider.AcquireRequest{Service: service})
 		if err != nil {
 			t.Fatal(err)
@@ -263,8 +249,7 @@ func TestFullPoolIsTriedAgain(t *testing.T) {
 // asked right then, and before only as often as one that is away: somebody may
 // have lifted the fence.
 func TestFenceIsHonoured(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		until := 5*time.Minute + 30*time.Second
 		r.remote.fail(providertest.Fail(&provider.FencedError{UntilMS: startMS + until.Milliseconds(), Reason: "restarted"}), providertest.OpAcquire)
 		r.start()
@@ -289,8 +274,7 @@ func TestFenceIsHonoured(t *testing.T) {
 // TestFenceFarAway: a fence that ends in a hundred years, by a clock that is
 // wrong, is asked about all the same.
 func TestFenceFarAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(providertest.Fail(&provider.FencedError{UntilMS: startMS + 100*365*24*time.Hour.Milliseconds()}), providertest.OpAcquire)
 		r.start()
 		r.until(90 * time.Second)
@@ -324,8 +308,7 @@ func TestFenceIsReadOnTheProvidersClock(t *testing.T) {
 // TestFenceThatEndsSoonDoesNotShortenBackoff: nor does one that has ended, by
 // this host's clock.
 func TestFenceThatEndsSoonDoesNotShortenBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(providertest.Fail(&provider.FencedError{UntilMS: startMS}), providertest.OpAcquire)
 		r.start()
 		r.until(20 * time.Second)
@@ -337,8 +320,7 @@ func TestFenceThatEndsSoonDoesNotShortenBackoff(t *testing.T) {
 
 // TestRetryAfterHasABound: a provider that means milliseconds and says hours.
 func TestRetryAfterHasABound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(providertest.Fail(&provider.BusyError{RetryAfter: 1000 * time.Hour}), providertest.OpAcquire)
 		r.start()
 		r.until(time.Minute)
@@ -349,8 +331,7 @@ func TestRetryAfterHasABound(t *testing.T) {
 }
 
 func TestRetryAfterIsHonoured(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(providertest.Fail(&provider.BusyError{RetryAfter: 5 * time.Second, Reason: "too many requests"}), providertest.OpAcquire)
 		r.start()
 		r.until(65 * time.Second)
@@ -367,8 +348,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 // TestLostAnswerIsAskedForAgain: the grant was made, and nobody here knows. The
 // same request ID brings it to light, rather than take a second slot.
 func TestLostAnswerIsAskedForAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
+	onHost(t, func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
 		r.remote.fail(answerLost)
 		r.start()
 		r.until(5 * time.Second)
@@ -393,8 +373,7 @@ func TestLostAnswerIsAskedForAgain(t *testing.T) {
 // TestTimeoutIsAskedForAgain: a deadline that has passed says nothing about the
 // grant either.
 func TestTimeoutIsAskedForAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(providertest.Fault{Lose: context.DeadlineExceeded})
 		r.start()
 		r.until(500 * time.Millisecond)
@@ -414,8 +393,7 @@ func TestTimeoutIsAskedForAgain(t *testing.T) {
 // brings to light was made when it was first sent, not now. Taken for now, it
 // would make the clocks look far apart, and keep leases from being released.
 func TestLateAnswerSaysLittleAboutTheClocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(answerLost)
 		r.start()
 		r.until(40 * time.Second)
@@ -471,8 +449,7 @@ func TestConflictLeadsToANewRequestID(t *testing.T) {
 // TestPruneOnlyOnSuccess: two leases end while the provider is away. Both stay
 // until there is something else to live from.
 func TestPruneOnlyOnSuccess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
+	onHost(t, func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(8 * time.Minute)
@@ -503,8 +480,7 @@ func TestPruneOnlyOnSuccess(t *testing.T) {
 // TestLastPrunedBecomesTheCachedLease: of leases with different ends it is the
 // one that ended last, and the others go back.
 func TestLastPrunedBecomesTheCachedLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 })
+	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(3 * time.Minute)
 		r.ask(5000) // used up: a second lease, from now on
@@ -536,35 +512,32 @@ func TestCachedLeaseIsReplacedAndHandedBack(t *testing.T) {
 		"nobody's for long":  {term, 0, "regular cached uncertain regular cached uncertain regular"},
 		"without quarantine": {0, 0, "regular uncertain regular uncertain regular"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(s *setup) { s.terms.Quarantine = c.quarantine })
-				r.start()
-				r.traffic(2*travelTime + maxWait)
-				for i := range 2 {
-					began := time.Duration(i) * 30 * time.Minute
-					r.until(began + 8*time.Minute)
-					r.remote.fail(unreachable)
-					r.until(began + 25*time.Minute)
-					r.remote.heal()
-					r.until(began + 28*time.Minute)
+		t.Run(name, hosted(func(s *setup) { s.terms.Quarantine = c.quarantine }, func(t *testing.T, r *rig) {
+			r.start()
+			r.traffic(2*travelTime + maxWait)
+			for i := range 2 {
+				began := time.Duration(i) * 30 * time.Minute
+				r.until(began + 8*time.Minute)
+				r.remote.fail(unreachable)
+				r.until(began + 25*time.Minute)
+				r.remote.heal()
+				r.until(began + 28*time.Minute)
+			}
+			r.wantKinds(c.kinds)
+			cached := r.store.Load().Cached
+			if cached == nil || cached.Created < startMS+(20*time.Minute).Milliseconds() {
+				t.Errorf("cached is %v", cached)
+			}
+			var releases []call
+			for _, release := range r.remote.of(providertest.OpRelease) {
+				if release.at > 50*time.Minute {
+					releases = append(releases, release)
 				}
-				r.wantKinds(c.kinds)
-				cached := r.store.Load().Cached
-				if cached == nil || cached.Created < startMS+(20*time.Minute).Milliseconds() {
-					t.Errorf("cached is %v", cached)
-				}
-				var releases []call
-				for _, release := range r.remote.of(providertest.OpRelease) {
-					if release.at > 50*time.Minute {
-						releases = append(releases, release)
-					}
-				}
-				if len(releases) != c.releases {
-					t.Errorf("released: %v", releases)
-				}
-			})
-		})
+			}
+			if len(releases) != c.releases {
+				t.Errorf("released: %v", releases)
+			}
+		}))
 	}
 }
 
@@ -585,47 +558,43 @@ func TestMalformedLeasesAreRefused(t *testing.T) {
 		"reserved less than granted": func(l *lease.Lease) { l.ReservedUntil = l.Expired - 1 },
 		"nothing but zeros":          func(l *lease.Lease) { *l = lease.Lease{} },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, nil)
-				r.remote.answer(func(leases []lease.Lease) []lease.Lease {
-					spoil(&leases[0])
-					return leases
-				})
-				r.start()
-				r.traffic(2*travelTime + maxWait)
-				r.until(5 * time.Second)
-				if published := r.gen.published(); len(published) != 0 {
-					t.Errorf("published: %v", published)
-				}
-				if leases := r.store.leases(); len(leases) != 0 {
-					t.Errorf("stored: %v", leases)
-				}
-				if cause := r.keeper.Status().Cause; !errors.Is(cause, lease.ErrMalformed) {
-					t.Errorf("the cause is %v", cause)
-				}
-				r.acquires(3) // at 0, 1 and 3 s, and a little
-				if n := r.seen.results(ResultRefused); n != 3 {
-					t.Errorf("%d refusals counted", n)
-				}
-				if got := r.keeper.Status().SkewMS; got != 0 {
-					t.Errorf("a malformed lease told of a skew of %d ms", got)
-				}
-				if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
-					t.Errorf("%d releases of leases that make no sense", n)
-				}
-				r.remote.heal()
-				r.until(20 * time.Second)
-				r.wantKinds("random regular")
+		t.Run(name, hosted(nil, func(t *testing.T, r *rig) {
+			r.remote.answer(func(leases []lease.Lease) []lease.Lease {
+				spoil(&leases[0])
+				return leases
 			})
-		})
+			r.start()
+			r.traffic(2*travelTime + maxWait)
+			r.until(5 * time.Second)
+			if published := r.gen.published(); len(published) != 0 {
+				t.Errorf("published: %v", published)
+			}
+			if leases := r.store.leases(); len(leases) != 0 {
+				t.Errorf("stored: %v", leases)
+			}
+			if cause := r.keeper.Status().Cause; !errors.Is(cause, lease.ErrMalformed) {
+				t.Errorf("the cause is %v", cause)
+			}
+			r.acquires(3) // at 0, 1 and 3 s, and a little
+			if n := r.seen.results(ResultRefused); n != 3 {
+				t.Errorf("%d refusals counted", n)
+			}
+			if got := r.keeper.Status().SkewMS; got != 0 {
+				t.Errorf("a malformed lease told of a skew of %d ms", got)
+			}
+			if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
+				t.Errorf("%d releases of leases that make no sense", n)
+			}
+			r.remote.heal()
+			r.until(20 * time.Second)
+			r.wantKinds("random regular")
+		}))
 	}
 }
 
 // TestMalformedLeasesAtRenewal: what is held meanwhile goes on being used.
 func TestMalformedLeasesAtRenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(time.Minute)
@@ -640,8 +609,7 @@ func TestMalformedLeasesAtRenewal(t *testing.T) {
 
 // TestAnswerWithoutLeases: an empty answer is a failure like any other.
 func TestAnswerWithoutLeases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.answer(func([]lease.Lease) []lease.Lease { return nil })
 		r.start()
 		r.traffic(2*travelTime + maxWait)
@@ -659,8 +627,7 @@ func TestAnswerWithoutLeases(t *testing.T) {
 // TestExpiredLeasesAreRefused: leases that were good an hour ago, as an answer
 // from somebody's cache would be.
 func TestExpiredLeasesAreRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(providertest.Shifted(-time.Hour), providertest.OpAcquire)
 		r.start()
 		r.traffic(2*travelTime + maxWait)
@@ -677,8 +644,7 @@ func TestExpiredLeasesAreRefused(t *testing.T) {
 
 // TestGoodLeasesAmongBadOnes: what is good is used, and counts as a success.
 func TestGoodLeasesAmongBadOnes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput = 1024 })
+	onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
 		r.remote.answer(func(leases []lease.Lease) []lease.Lease {
 			leases[0].Secret = ""         // malformed
 			leases[1].Created -= 600_000  // ended

@@ -60,12 +60,9 @@ var ways = map[string]func(*rig) int{
 // inEveryWay runs the test once for each way out, on a host with two leases.
 func inEveryWay(t *testing.T, test func(t *testing.T, r *rig, leave func() int)) {
 	for name, way := range ways {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
-				test(t, r, func() int { return way(r) })
-			})
-		})
+		t.Run(name, hosted(func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
+			test(t, r, func() int { return way(r) })
+		}))
 	}
 }
 
@@ -93,35 +90,31 @@ func TestNothingIsReleasedThatCannotBeForgotten(t *testing.T) {
 		"pruned after an outage":    {11 * time.Minute, "pruned after an outage"},
 		"shutdown":                  {30 * time.Second, "shutdown"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
-				time.AfterFunc(c.until, func() { r.store.broken.Store(true) })
-				ways[c.way](r)
-				if released := r.remote.of(providertest.OpRelease); len(released) != 0 {
-					t.Errorf("released: %v", released)
+		t.Run(name, hosted(func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
+			time.AfterFunc(c.until, func() { r.store.broken.Store(true) })
+			ways[c.way](r)
+			if released := r.remote.of(providertest.OpRelease); len(released) != 0 {
+				t.Errorf("released: %v", released)
+			}
+			if r.seen.stateFailed == 0 {
+				t.Error("the store's failure is not counted")
+			}
+			for _, l := range r.gen.published() {
+				if l.Created+renewal.Milliseconds() <= r.host.ms() && (r.keeper.Status().Cached == nil || r.keeper.Status().Cached.Key() != l.Key()) {
+					t.Errorf("still published: %v", l)
 				}
-				if r.seen.stateFailed == 0 {
-					t.Error("the store's failure is not counted")
-				}
-				for _, l := range r.gen.published() {
-					if l.Created+renewal.Milliseconds() <= r.host.ms() && (r.keeper.Status().Cached == nil || r.keeper.Status().Cached.Key() != l.Key()) {
-						t.Errorf("still published: %v", l)
-					}
-				}
-				if n := len(r.logs.FilterMessageSnippet("live state cannot be written").All()); n != r.seen.stateFailed {
-					t.Errorf("%d log entries for %d failures", n, r.seen.stateFailed)
-				}
-			})
-		})
+			}
+			if n := len(r.logs.FilterMessageSnippet("live state cannot be written").All()); n != r.seen.stateFailed {
+				t.Errorf("%d log entries for %d failures", n, r.seen.stateFailed)
+			}
+		}))
 	}
 }
 
 // TestLeasesAreUsedWhileTheStoreIsBroken: it costs a restart its leases, and
 // callers nothing.
 func TestLeasesAreUsedWhileTheStoreIsBroken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.store.broken.Store(true)
 		r.start()
 		r.traffic(2*travelTime + maxWait)
@@ -136,8 +129,7 @@ func TestLeasesAreUsedWhileTheStoreIsBroken(t *testing.T) {
 // TestStoreIsWrittenOnceItCanBe: a lease that was lost while the disk was full
 // must not come back to life in a crash after it.
 func TestStoreIsWrittenOnceItCanBe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(15 * time.Second)
 		r.store.broken.Store(true)
@@ -163,8 +155,7 @@ func TestStoreIsWrittenOnceItCanBe(t *testing.T) {
 // TestReleasedIsNeverCached: what was handed back is somebody else's soon. The
 // next outage lives from the lease after it.
 func TestReleasedIsNeverCached(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(term + time.Minute)
@@ -203,29 +194,25 @@ func TestReleasedIsNeverCached(t *testing.T) {
 // provider has heard, nobody knows.
 func TestReleaseThatFailsIsNotRepeated(t *testing.T) {
 	for name, f := range map[string]providertest.Fault{"refused connection": unreachable, "answer lost": answerLost, "no answer": hanging} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, nil)
-				r.remote.fail(f, providertest.OpRelease)
-				r.start()
-				r.traffic(2*travelTime + maxWait)
-				r.until(term + time.Minute)
-				r.wantHeld(1)
-				if n := len(r.remote.of(providertest.OpRelease)); n != 1 {
-					t.Errorf("%d releases", n)
-				}
-				if n := len(r.logged("lease not released; it runs out by itself")); n != 1 {
-					t.Errorf("%d log entries", n)
-				}
-				r.wantKinds("regular")
-			})
-		})
+		t.Run(name, hosted(nil, func(t *testing.T, r *rig) {
+			r.remote.fail(f, providertest.OpRelease)
+			r.start()
+			r.traffic(2*travelTime + maxWait)
+			r.until(term + time.Minute)
+			r.wantHeld(1)
+			if n := len(r.remote.of(providertest.OpRelease)); n != 1 {
+				t.Errorf("%d releases", n)
+			}
+			if n := len(r.logged("lease not released; it runs out by itself")); n != 1 {
+				t.Errorf("%d log entries", n)
+			}
+			r.wantKinds("regular")
+		}))
 	}
 }
 
 func TestGracefulShutdown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput = 1024 })
+	onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(time.Minute)
 		r.ask(5000)
@@ -268,8 +255,7 @@ func TestGracefulShutdown(t *testing.T) {
 // leases stay for the next start.
 func TestShutdownWithAProviderThatHangs(t *testing.T) {
 	for patience, want := range map[time.Duration]time.Duration{10 * time.Second: 3 * time.Second, time.Second: time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, func(s *setup) { s.MaxThroughput = 1024 })
+		onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
 			r.start()
 			r.until(time.Second)
 			before := r.store.leases()
@@ -295,8 +281,7 @@ func TestShutdownWithAProviderThatHangs(t *testing.T) {
 // TestShutdownDuringAnAcquire: the keeper does not wait for an answer that may
 // never come.
 func TestShutdownDuringAnAcquire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(hanging)
 		r.start()
 		r.until(time.Second)
@@ -316,8 +301,7 @@ func TestShutdownDuringAnAcquire(t *testing.T) {
 
 // TestReleaseCoversTheLastEmbeddedTimestamp: the clock has gone back since.
 func TestReleaseCoversTheLastEmbeddedTimestamp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(time.Minute)
 		r.expect(generator.Regular)
@@ -350,8 +334,7 @@ func TestReleaseFarFromTheProvidersClock(t *testing.T) {
 		"whatever off, the same clock": {time.Hour, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(s *setup) { s.clockOff, s.ownClock = c.off, c.ownClock })
+			onHost(t, func(s *setup) { s.clockOff, s.ownClock = c.off, c.ownClock }, func(t *testing.T, r *rig) {
 				r.start()
 				r.until(time.Minute)
 				r.expect(generator.Regular)
@@ -375,8 +358,7 @@ func TestReleaseFarFromTheProvidersClock(t *testing.T) {
 // TestLostLeaseIsDroppedAtOnce, and replaced at once: the rate limit is for
 // keepers that have what they asked for.
 func TestLostLeaseIsDroppedAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(15 * time.Second)
 		r.expect(generator.Regular)
@@ -406,8 +388,7 @@ func TestLostLeaseIsDroppedAtOnce(t *testing.T) {
 // TestLostLeaseIsDroppedWhileNothingReplacesIt: fallback is then random, since
 // the slot is somebody else's.
 func TestLostLeaseIsDroppedWhileNothingReplacesIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(15 * time.Second)
 		r.remote.fail(unreachable, providertest.OpAcquire)
@@ -454,30 +435,26 @@ func TestLeasesAreKeptWhenNothingIsKnown(t *testing.T) {
 		"not to be verified":     {change: func(s *setup) { s.VerifyEvery = 0 }},
 		"nothing to be verified": {change: func(s *setup) { s.saved.Cached, s.terms.Quarantine = nil, 0 }, asked: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, c.change)
-				r.remote.fail(c.fault, providertest.OpVerify)
-				r.start()
-				r.traffic(2*travelTime + maxWait)
-				r.until(2 * term)
-				r.wantKinds("regular")
-				if asked := len(r.remote.of(providertest.OpVerify)) > 0; asked != c.asked {
-					t.Errorf("%d verifications", len(r.remote.of(providertest.OpVerify)))
-				}
-				if len(r.seen.lost) != 0 {
-					t.Errorf("counted as lost: %v", r.seen.lost)
-				}
-			})
-		})
+		t.Run(name, hosted(c.change, func(t *testing.T, r *rig) {
+			r.remote.fail(c.fault, providertest.OpVerify)
+			r.start()
+			r.traffic(2*travelTime + maxWait)
+			r.until(2 * term)
+			r.wantKinds("regular")
+			if asked := len(r.remote.of(providertest.OpVerify)) > 0; asked != c.asked {
+				t.Errorf("%d verifications", len(r.remote.of(providertest.OpVerify)))
+			}
+			if len(r.seen.lost) != 0 {
+				t.Errorf("counted as lost: %v", r.seen.lost)
+			}
+		}))
 	}
 }
 
 // TestNoSecretIsLogged goes through everything that a keeper logs. That no
 // entry shows a secret is checked by the rig, here as in every test.
 func TestNoSecretIsLogged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
+	onHost(t, func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(time.Minute)
 		r.remote.takeAway(r.keeper.Status().Held[0]) // lost

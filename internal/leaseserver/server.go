@@ -81,6 +81,7 @@ type Server struct {
 	stopping atomic.Bool
 	sparing  rate.Sometimes
 	phases   phases
+	after    func(time.Duration) <-chan time.Time // time.After, but in tests
 
 	leaving    context.Context // done when the server is told to stop
 	leave      context.CancelFunc
@@ -109,6 +110,7 @@ func New(o Options) *Server {
 		// An outage makes every request fail: some lines tell as much as all.
 		sparing: rate.Sometimes{First: 3, Interval: time.Second},
 		phases:  patience,
+		after:   time.After,
 	}
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	s.maxWaiters.Store(maxWaiters)

@@ -227,19 +227,21 @@ func TestHolderOfAnotherContainer(t *testing.T) {
 func TestAbandonedFolders(t *testing.T) {
 	ring.All(t)
 	live, now := filepath.Join(memoryDir(t), "live"), time.Now()
-	folderOf := func(lease Saved) string { // of a daemon that was killed
+	folderOf := func(lease Saved, mark time.Time) string { // of a daemon that was killed
 		p := place{filepath.Join(t.TempDir(), "state"), live}
 		s := mustOpen(t, p)
 		mustSave(t, s.service("default"), lease)
-		s.service("default").RaiseMark(now.UnixMilli())
+		s.service("default").RaiseMark(mark.UnixMilli())
 		defer s.crash()
 		return s.Health().Live
 	}
+	later := now.Add(3 * time.Hour)
 	long := testLease(12, 12)
-	long.ReservedUntil = now.Add(3 * time.Hour).UnixMilli()
+	long.ReservedUntil = later.UnixMilli()
 	cached := savedWith()
 	cached.Cached = &long
-	ended, held, kept := folderOf(savedWith(testLease(1, 1))), folderOf(savedWith(long)), folderOf(cached)
+	ended, held, kept := folderOf(savedWith(testLease(1, 1)), now), folderOf(savedWith(long), now), folderOf(cached, now)
+	young := folderOf(savedWith(testLease(1, 1)), later) // fallback IDs go on after the last lease
 	foreign := filepath.Join(live, "something")
 	damaged := filepath.Join(live, strings.Repeat("d", folderNameLen))
 	empty := filepath.Join(live, strings.Repeat("e", folderNameLen))
@@ -256,17 +258,17 @@ func TestAbandonedFolders(t *testing.T) {
 	check := func(at time.Time, own string, want ...string) {
 		t.Helper()
 		removeAbandoned(s.base, own, at.UnixMilli(), zap.NewNop())
-		for _, dir := range []string{foreign, damaged, empty, ended, held, kept, used} {
+		for _, dir := range []string{foreign, damaged, empty, ended, held, kept, young, used} {
 			_, err := os.Stat(dir)
 			if there := err == nil; there != slices.Contains(want, dir) {
 				t.Errorf("at %v: %s is there: %v", at, dir, there)
 			}
 		}
 	}
-	check(now, s.folder, foreign, damaged, ended, held, kept, used)
-	check(now.Add(abandonedAfter+time.Minute), s.folder, foreign, held, kept, used)
-	check(now.Add(3*time.Hour+abandonedAfter), s.folder, foreign, held, kept, used)
-	check(now.Add(3*time.Hour+abandonedAfter+time.Minute), "", foreign, used) // that one is locked
+	check(now, s.folder, foreign, damaged, ended, held, kept, young, used)
+	check(now.Add(abandonedAfter+time.Minute), s.folder, foreign, held, kept, young, used)
+	check(later.Add(abandonedAfter), s.folder, foreign, held, kept, young, used)
+	check(later.Add(abandonedAfter+time.Minute), "", foreign, used) // that one is locked
 }
 
 // The daemon of a folder comes back at the moment at which another one removes it

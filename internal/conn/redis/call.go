@@ -28,9 +28,6 @@ type Client struct {
 	cfg   Config
 	redis *redis.Client
 
-	opened time.Time
-	looked atomic.Int64 // when a script last checked all of INFO, as a Duration after opened
-
 	closeOnce sync.Once
 	closing   chan struct{}  // closed by Close
 	calls     sync.WaitGroup // operations under way
@@ -50,7 +47,7 @@ func Open(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Place(), err)
 	}
-	return &Client{cfg: cfg, redis: client, opened: time.Now(), closing: make(chan struct{}), jobs: make(chan func())}, nil
+	return &Client{cfg: cfg, redis: client, closing: make(chan struct{}), jobs: make(chan func())}, nil
 }
 
 // Config is what the client was opened with.
@@ -130,8 +127,12 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 		value, err := op(opCtx)
 		neverBegan := noConnection(err)
 		if err != nil && ctx.Err() == nil && c.again(err, times, sent) {
+			lost := isBroken(err)
 			value, err = op(opCtx)
 			neverBegan = neverBegan && noConnection(err)
+			if few := new(tooFewReplicas); lost && errors.As(err, &few) {
+				few.unknown = true
+			}
 		}
 		if neverBegan {
 			err = connurl.NotSent(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -33,7 +34,7 @@ func newRig(t *testing.T, s *server, edit ...func(*Config)) *rig {
 	r := &rig{T: t, cfg: configOf(s, provider.Services{Default: terms})}
 	r.clock.Store(testTime)
 	r.cfg.NowMS = r.clock.Load
-	r.cfg.ConfirmWait = redistest.StartTimeout // a slow machine's replica is not a silent one
+	r.cfg.ConfirmWait = await.Patience // a slow machine's replica is not a silent one
 	for _, e := range edit {
 		e(&r.cfg)
 	}
@@ -232,33 +233,12 @@ func TestLostPoolRecord(t *testing.T) {
 	}
 }
 
-// pair is a primary and its replica.
-func pair(t *testing.T) (primary, replica *server) {
-	primary, replica = redistest.NewWithPort(t), redistest.NewWithPort(t)
-	replica.Follow(primary)
-	return primary, replica
-}
-
-// cutOff stops the replica so that nothing more reaches it, not even what the
-// primary would leave in the connection.
-func cutOff(t *testing.T, primary, replica *server) {
-	t.Helper()
-	replica.Signal(stop)
-	redistest.Eventually(t, "the replica is cut off", func() error {
-		primary.Do(t, "CLIENT", "KILL", "TYPE", "replica")
-		if info := primary.Do(t, "INFO", "replication"); !strings.Contains(info, "connected_slaves:0") {
-			return errors.New(info)
-		}
-		return nil
-	})
-}
-
 func TestFailover(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newRig(t, primary)
 	known := r.acquire(r.provider)
 	redistest.InStep(t, primary)
-	cutOff(t, primary, replica)
+	redistest.CutOff(t, primary, replica)
 	r.clock.Add(1000)
 	lost := r.acquire(r.provider)
 	primary.Kill()
@@ -284,28 +264,24 @@ func TestFailover(t *testing.T) {
 }
 
 // The same process is the primary, then a replica, then the primary again: its
-// run_id has not changed, and yet it has taken over the data of another.
+// run_id has not changed, and yet it has taken over the data of another, also where it
+// has forgotten by now that it was a replica.
 func TestFailoverBack(t *testing.T) {
-	a, b := pair(t)
-	r := newRig(t, a)
-	r.acquire(r.provider)
-	redistest.InStep(t, a)
-	cutOff(t, a, b)
-	lost := r.acquire(r.provider)
-	// b is promoted without the last grant, a becomes its replica, and is
-	// promoted in turn before anybody has asked b.
-	port := a.Port
-	a.Do(t, "CONFIG", "SET", "port", redistest.FreePort(t)) // b must not come back to it
-	b.Signal(resume)
-	b.Promote()
-	a.Do(t, "CONFIG", "SET", "port", port)
-	a.Follow(b)
-	a.Promote()
-	until := r.clock.Load() + r.longest
-	r.fenced(r.provider, until, whyChanged)
-	r.clock.Store(until)
-	if r.lost(r.provider, lost) != 1 {
-		t.Error("nothing was lost: the test does not show what it should")
+	for _, forgets := range []bool{false, true} {
+		a, b := redistest.Pair(t, "--repl-backlog-ttl", "1")
+		r := newRig(t, a)
+		r.acquire(r.provider)
+		redistest.InStep(t, a)
+		redistest.CutOff(t, a, b)
+		lost := r.acquire(r.provider)
+		// b is promoted without the last grant, and asked by no client.
+		redistest.FailOverAndBack(t, a, b, forgets)
+		until := r.clock.Load() + r.longest
+		r.fenced(r.provider, until, whyChanged)
+		r.clock.Store(until)
+		if r.lost(r.provider, lost) != 1 {
+			t.Error("nothing was lost: the test does not show what it should")
+		}
 	}
 }
 
@@ -324,7 +300,7 @@ func TestReplicaComesAndGoes(t *testing.T) {
 	ids[replID()] = true
 	r.acquire(r.provider)
 	replica.Promote()
-	redistest.Eventually(t, "the backlog is dropped", func() error {
+	await.Success(t, "the backlog is dropped", func() error {
 		if ids[replID()] {
 			return errors.New("the replication ID is the same")
 		}

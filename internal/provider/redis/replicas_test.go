@@ -26,7 +26,7 @@ func (r *rig) unconfirmed(p *Provider, request, text string) {
 }
 
 func TestConfirmedByReplicas(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newRig(t, primary, minReplicas(1))
 	leases, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{RequestID: provider.NewSecret(), ThroughputPerMS: 512})
 	if err != nil || len(leases) != 2 {
@@ -42,7 +42,7 @@ func TestConfirmedByReplicas(t *testing.T) {
 }
 
 func TestUnconfirmedIsGivenBack(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newRig(t, primary, minReplicas(1))
 	request := provider.NewSecret()
 	hasty := r.on(primary, impatient)
@@ -70,7 +70,7 @@ func TestUnconfirmedIsGivenBack(t *testing.T) {
 }
 
 func TestTooFewReplicasConnected(t *testing.T) {
-	primary, _ := pair(t)
+	primary, _ := redistest.Pair(t)
 	r := newRig(t, primary, minReplicas(2))
 	r.unconfirmed(r.provider, "", "1 are connected, and min_replicas=2 must confirm each write; nothing was done")
 	if records, err := r.provider.List(testContext(t), ""); err != nil || len(records) > 0 {
@@ -82,7 +82,7 @@ func TestTooFewReplicasConnected(t *testing.T) {
 // A process dies between the grant and WAIT, and its request comes again: it is
 // answered with the same leases once they are confirmed, and not before.
 func TestCrashBeforeConfirmation(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newRig(t, primary, minReplicas(1))
 	request := provider.NewSecret()
 	replica.Signal(stop)
@@ -117,7 +117,7 @@ func TestCrashBeforeConfirmation(t *testing.T) {
 // repeated while its first attempt is still waiting for replicas. The one whose
 // replicas do not confirm must not give back what the other uses.
 func TestAnsweredTwiceIsNotGivenBack(t *testing.T) {
-	primary, _ := pair(t)
+	primary, _ := redistest.Pair(t)
 	silent := redistest.NewWithPort(t)
 	silent.Follow(primary)
 	silent.Signal(stop) // and still connected
@@ -138,7 +138,7 @@ func TestAnsweredTwiceIsNotGivenBack(t *testing.T) {
 }
 
 func TestUnconfirmedExtension(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newRig(t, primary, minReplicas(1))
 	l := r.acquire(r.provider)
 	r.clock.Add(1000)
@@ -160,7 +160,7 @@ func TestUnconfirmedExtension(t *testing.T) {
 
 // A release needs no replica: one that is lost leaves the slot taken.
 func TestReleaseWithoutReplicas(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newRig(t, primary, minReplicas(1))
 	l := r.acquire(r.provider)
 	replica.Signal(stop)
