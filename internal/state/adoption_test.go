@@ -331,15 +331,21 @@ func TestFailedSaveDoesNotResurrect(t *testing.T) {
 	}
 }
 
-// A crash between the write of the leases and that of their sequence.
+// After a crash between the write of the leases and that of their sequence the file is
+// adopted, and the next life uses greater sequences than it has.
 func TestCrashBeforeTheSequence(t *testing.T) {
 	p, saved := usedPlace(t)
 	s := mustOpen(t, p)
 	mustSave(t, s.service("default"), saved)
 	s.live.tell(s.marks, s.live.sequence-1)
 	s.crash()
+	path, away := filepath.Join(p.folder(t), leasesName), filepath.Join(disktest.Memory(t), "away")
+	if err := os.Link(path, away); err != nil {
+		t.Fatal(err)
+	}
 	wantAdopted(t, p, saved)
-	wantAdopted(t, p, saved)
+	disktest.Run(t, "mv", away, path)
+	wantRefused(t, p, saved, testMark, "an older file was put back")
 }
 
 // Copies of the state directory, by whatever means they came to be.
