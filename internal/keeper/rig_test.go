@@ -20,6 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 )
@@ -352,6 +353,45 @@ func (r *rig) held() []int64 {
 		ids = append(ids, l.ID)
 	}
 	return ids
+}
+
+// want compares a number of things so far.
+func (r *rig) want(what string, got, want int) {
+	r.t.Helper()
+	if got != want {
+		r.t.Errorf("at %v: %d %s, want %d", r.elapsed(), got, what, want)
+	}
+}
+
+func (r *rig) wantCalls(op providertest.Op, want int) {
+	r.t.Helper()
+	r.want(string(op)+" calls", len(r.remote.of(op)), want)
+}
+
+func (r *rig) wantResults(result string, want int) {
+	r.t.Helper()
+	r.want("acquires counted as "+result, r.seen.results(result), want)
+}
+
+func (r *rig) wantLogged(message string, want int) {
+	r.t.Helper()
+	r.want("log entries "+message, len(r.logged(message)), want)
+}
+
+func (r *rig) wantPublished(want int) {
+	r.t.Helper()
+	r.want("leases published", len(r.gen.published()), want)
+}
+
+func (r *rig) wantTaken(want int) {
+	r.t.Helper()
+	r.want("slots taken", r.remote.taken(), want)
+}
+
+// wantRequests compares the number of request IDs of the calls.
+func (r *rig) wantRequests(calls []call, want int) {
+	r.t.Helper()
+	r.want("request IDs", len(requestIDs(calls)), want)
 }
 
 // logged is the log entries with the message.
