@@ -74,9 +74,7 @@ func TestForeignLeasesAreNotAdopted(t *testing.T) {
 			saved := savedWith(testLease(1, 1))
 			mustSave(t, s.service("default"), saved)
 			s.service("default").RaiseMark(testMark)
-			if err := s.Sync(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Sync())
 			s.crash()
 			opts := p.options()
 			identity(c.now)(&opts)
@@ -128,9 +126,7 @@ func TestLiveFilesThatAreNotTheLast(t *testing.T) {
 			sv := s.service("default")
 			mustSave(t, sv, savedWith(testLease(1, 1), testLease(2, 2)))
 			sv.RaiseMark(testMark - 1)
-			if err := s.Sync(); err != nil { // the floor, which then falls behind
-				t.Fatal(err)
-			}
+			must(t, s.Sync()) // the floor, which then falls behind
 			folder, aside := p.folder(t), disktest.Memory(t)
 			f := files{
 				filepath.Join(folder, leasesName), filepath.Join(folder, marksName),
@@ -138,9 +134,7 @@ func TestLiveFilesThatAreNotTheLast(t *testing.T) {
 			}
 			cp(t, f.leases, f.oldLeases)
 			cp(t, f.marks, f.oldMarks)
-			if err := os.Link(f.leases, f.oldLeasesInode); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Link(f.leases, f.oldLeasesInode))
 			mustSave(t, sv, savedWith(testLease(2, 2))) // and lease 1 is released
 			sv.RaiseMark(testMark)
 			s.crash()
@@ -165,14 +159,10 @@ func TestLeasesFileThatWasAway(t *testing.T) {
 			for range 3 {
 				mustSave(t, s.service("default"), saved)
 			}
-			if err := os.Link(path, away); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Link(path, away))
 			mustSave(t, s.service("default"), saved.withoutLeases())
 			s.crash()
-			if err := damage(path); err != nil {
-				t.Fatal(err)
-			}
+			must(t, damage(path))
 			mustOpen(t, p).crash()
 			disktest.Run(t, "mv", away, path)
 			wantRefused(t, p, saved, testMark, "an older file was put back")
@@ -199,9 +189,7 @@ func usedPlaceIn(t *testing.T, live string) (p place, saved Saved) {
 	saved = savedWith(testLease(11, 1000))
 	mustSave(t, s.service("default"), saved)
 	s.service("default").RaiseMark(testMark)
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	s.crash()
 	return p, saved
 }
@@ -225,9 +213,7 @@ func TestServiceThatIsNotConfiguredAnyMore(t *testing.T) {
 	s := mustOpen(t, p)
 	mustSave(t, s.service("former"), savedWith(testLease(1, 1)))
 	mustClose(t, s)
-	if err := os.RemoveAll(p.live); err != nil { // the machine boots
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(p.live)) // the machine boots
 	s = mustOpen(t, p)
 	saved := savedWith(testLease(2, 2))
 	mustSave(t, s.service("default"), saved)
@@ -242,13 +228,9 @@ func TestLeasesOfAnUnusedService(t *testing.T) {
 	s := mustOpen(t, p)
 	mustSave(t, s.service("other"), savedWith(testLease(1, 1)))
 	// Also through a lost folder.
-	if err := os.RemoveAll(p.folder(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(p.folder(t)))
 	s.Look()
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	s.crash()
 	wantAdopted(t, p, saved)
 }
@@ -279,9 +261,7 @@ func TestLiveDirectoryThatChanges(t *testing.T) {
 	}
 	// Under another name it is the same directory.
 	link := filepath.Join(disktest.Memory(t), "link")
-	if err := os.Symlink(p.live, link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(p.live, link))
 	if got := mustOpen(t, place{p.dir, link}).service("default").Load(); !reflect.DeepEqual(got, saved) {
 		t.Errorf("through a link: %+v", got)
 	}
@@ -303,21 +283,15 @@ func TestFailedSaveDoesNotResurrect(t *testing.T) {
 			sv := s.service("default")
 			mustSave(t, sv, savedWith(testLease(1, 1), testLease(2, 2)))
 			blocked := filepath.Join(p.folder(t), leasesName+newSuffix)
-			if err := os.MkdirAll(filepath.Join(blocked, "x"), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(filepath.Join(blocked, "x"), 0o700))
 			err := sv.Save(savedWith(testLease(2, 2)))
 			wantFileError(t, err, blocked, "left-over")
 			if h := s.Health(); h.LiveErr == nil {
 				t.Error("Health says nothing of it")
 			}
-			if err := os.RemoveAll(blocked); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.RemoveAll(blocked))
 			next(t, s, p)
-			if err := s.Sync(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Sync())
 			s.crash()
 			held := mustOpen(t, p).service("default").Load().Held
 			want := savedWith(testLease(2, 2)).Held
@@ -340,9 +314,7 @@ func TestCrashBeforeTheSequence(t *testing.T) {
 	s.live.tell(s.marks, s.live.sequence-1)
 	s.crash()
 	path, away := filepath.Join(p.folder(t), leasesName), filepath.Join(disktest.Memory(t), "away")
-	if err := os.Link(path, away); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Link(path, away))
 	wantAdopted(t, p, saved)
 	disktest.Run(t, "mv", away, path)
 	wantRefused(t, p, saved, testMark, "an older file was put back")
@@ -400,14 +372,10 @@ func TestCopies(t *testing.T) {
 		backup := copyDir(t, p.dir)
 		s := mustOpen(t, p)
 		s.service("default").RaiseMark(testMark + 1)
-		if err := s.Sync(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Sync())
 		for _, how := range []string{"cp", "mv"} {
 			disktest.Run(t, how, filepath.Join(backup, stateName), p.disk(stateName))
-			if err := s.Sync(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Sync())
 			if floor := p.inspect(t).Services[0].Floor; floor != testMark+1 {
 				t.Errorf("%s: the floor is %d", how, floor)
 			}
@@ -426,9 +394,7 @@ func TestFloorIsTheGreaterOne(t *testing.T) {
 		t.Errorf("the mark is %d", mark)
 	}
 	mustClose(t, s)
-	if err := os.RemoveAll(p.live); err != nil { // the machine boots
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(p.live)) // the machine boots
 	s = mustOpen(t, p)
 	sv := s.service("default")
 	if got := sv.Load(); !reflect.DeepEqual(got, saved.withoutLeases()) || sv.Mark() != testMark+7 {

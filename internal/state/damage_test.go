@@ -83,9 +83,7 @@ func TestDamagedStateFile(t *testing.T) {
 				t.Error("a file was changed")
 			}
 			// What the error says helps.
-			if err := os.Rename(path, path+".away"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Rename(path, path+".away"))
 			if got := mustOpen(t, p).service("default").Load(); !reflect.DeepEqual(got, Saved{}) {
 				t.Errorf("afterwards: %+v", got)
 			}
@@ -173,9 +171,7 @@ func TestWrongKindOfFile(t *testing.T) {
 		for _, file := range []string{lockName, stateName} {
 			t.Run(file+" "+kind, func(t *testing.T) {
 				p, _ := usedPlace(t)
-				if err := errors.Join(os.Remove(p.disk(file)), put(p.disk(file))); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(os.Remove(p.disk(file)), put(p.disk(file))))
 				_, err := tryOpen(t, p)
 				wantFileError(t, err, p.disk(file), "is not a regular file")
 			})
@@ -184,9 +180,7 @@ func TestWrongKindOfFile(t *testing.T) {
 			t.Run(file+" "+kind, func(t *testing.T) {
 				p, _ := usedPlace(t)
 				path := filepath.Join(p.folder(t), file)
-				if err := errors.Join(os.Remove(path), put(path)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(os.Remove(path), put(path)))
 				s, err := tryOpen(t, p)
 				switch {
 				case kind != "directory":
@@ -209,9 +203,7 @@ func TestWrongKindOfFile(t *testing.T) {
 		t.Run("live lock "+kind, func(t *testing.T) {
 			p, _ := usedPlace(t)
 			path := filepath.Join(p.folder(t), lockName)
-			if err := errors.Join(os.Remove(path), put(path)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.Remove(path), put(path)))
 			_, err := tryOpen(t, p)
 			wantFileError(t, err, path, "is not a regular file")
 		})
@@ -305,9 +297,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	if h := s.Health(); h.LiveErr == nil {
 		t.Error("Health says nothing of it")
 	}
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 
 	// A crash now, and a start on the full file system.
 	s.crash()
@@ -320,9 +310,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	if err := sv.Save(want); err == nil {
 		t.Error("saved on a full file system")
 	}
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filler))
 	s.Look()
 	s.wantSaid(zap.InfoLevel, "the live state is up to date again")
 	if h := s.Health(); h.LiveErr != nil {
@@ -353,12 +341,8 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(filler, info.Size()-marksSize-4096); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(folder, lockName)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Truncate(filler, info.Size()-marksSize-4096))
+	must(t, os.Remove(filepath.Join(folder, lockName)))
 	for range 5 {
 		s.Look()
 		sv.RaiseMark(sv.Mark() + testMark/100)
@@ -369,13 +353,9 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 	if entries, err := os.ReadDir(p.live); err != nil || len(entries) != 1 {
 		t.Errorf("left over: %v, %v", entries, err)
 	}
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	// The old folder can be written again, and is the one that counts.
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filler))
 	want := savedWith(testLease(2, 2))
 	mustSave(t, sv, want)
 	sv.RaiseMark(sv.Mark() + 1)
@@ -392,9 +372,7 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 func TestFullDiskAtFirstStart(t *testing.T) {
 	root := tmpfs(t, "16k")
 	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
-	if err := os.Mkdir(p.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(p.dir, 0o700))
 	filler := fillDisk(t, root)
 	_, err := tryOpen(t, p)
 	var e *FileError
@@ -404,9 +382,7 @@ func TestFullDiskAtFirstStart(t *testing.T) {
 	if left := glob(t, p.dir, "*"+newSuffix); len(left) != 0 {
 		t.Errorf("left over: %v", left)
 	}
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filler))
 	mustOpen(t, p).service("default")
 }
 

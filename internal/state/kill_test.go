@@ -125,16 +125,12 @@ func TestLeftOversAreReplaced(t *testing.T) {
 		paths = append(paths, filepath.Join(p.folder(t), name+newSuffix))
 	}
 	for _, path := range paths {
-		if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte("half"), 0o600))
 	}
 	wantAdopted(t, p, saved)
 	s := mustOpen(t, p)
 	s.service("default").RaiseMark(testMark + 1)
-	if err := errors.Join(s.Sync(), s.service("default").Save(saved)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(s.Sync(), s.service("default").Save(saved)))
 	for _, path := range paths[:2] {
 		if _, err := os.Lstat(path); err == nil {
 			t.Errorf("%s is still there", path)

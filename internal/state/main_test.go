@@ -155,9 +155,7 @@ func startCommand(t *testing.T, mode string, p place, attr *syscall.SysProcAttr,
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	return &child{Cmd: cmd, stdin: stdin, stdout: bufio.NewReader(stdout)}
 }
@@ -173,9 +171,7 @@ func (c *child) ready(t *testing.T) {
 // kill ends the child with SIGKILL and returns what it had still reported.
 func (c *child) kill(t *testing.T) []byte {
 	t.Helper()
-	if err := c.Process.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Process.Signal(syscall.SIGKILL))
 	rest, err := io.ReadAll(c.stdout)
 	if err != nil {
 		t.Fatal(err)
@@ -373,18 +369,21 @@ func openWaiting(t *testing.T, p place) (s *testState, opened <-chan error) {
 	return s, done
 }
 
-func mustSave(t testing.TB, sv *Service, saved Saved) {
+func must(t testing.TB, err error) {
 	t.Helper()
-	if err := sv.Save(saved); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
 }
 
+func mustSave(t testing.TB, sv *Service, saved Saved) {
+	t.Helper()
+	must(t, sv.Save(saved))
+}
+
 func mustClose(t testing.TB, s *testState) {
 	t.Helper()
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 }
 
 const (
@@ -405,9 +404,7 @@ func usedPlace(t testing.TB) (p place, saved Saved) {
 	saved.Offered = &snowflake.Timeline{EpochMS: 5, BitTS: 42}
 	mustSave(t, sv, saved)
 	sv.RaiseMark(testMark)
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	s.crash()
 	return p, saved
 }
@@ -425,9 +422,7 @@ func change(t testing.TB, path string, edit func([]byte) []byte) {
 		t.Fatal(err)
 	}
 	_, err = f.Write(content)
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, f.Close()))
 }
 
 func poke(offset int, value ...byte) func([]byte) []byte {

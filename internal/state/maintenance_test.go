@@ -93,9 +93,7 @@ func TestResetFloorOrder(t *testing.T) {
 func TestResetFloorThatFails(t *testing.T) {
 	p, _ := usedPlace(t)
 	blocked := filepath.Join(p.folder(t), leasesName+newSuffix, "x")
-	if err := os.MkdirAll(blocked, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(blocked, 0o700))
 	_, err := resetFloor(t, p, "", resetTo)
 	wantFileError(t, err, filepath.Dir(blocked), "left-over")
 	if r := serviceOf(t, p); r.Mark != testMark || r.Floor != testMark {
@@ -166,9 +164,7 @@ func TestMaintenanceWithoutTheLiveDirectory(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				p, saved := usedPlace(t)
 				disktest.Run(t, "mv", p.live, p.live+"x")
-				if err := maintain(t, p); err != nil {
-					t.Fatal(err)
-				}
+				must(t, maintain(t, p))
 				if left := glob(t, p.dir, "*"); len(left) != 2 {
 					t.Errorf("the state directory holds %v", left)
 				}
@@ -213,28 +209,20 @@ func TestAcceptTimeline(t *testing.T) {
 
 	// It fails as a whole, and can be tried again.
 	blocked := filepath.Join(p.folder(t), leasesName+newSuffix, "x")
-	if err := os.MkdirAll(blocked, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(blocked, 0o700))
 	wantFileError(t, acceptTimeline(t, p, "default", offered), filepath.Dir(blocked), "left-over")
-	if err := os.RemoveAll(filepath.Dir(blocked)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(filepath.Dir(blocked)))
 	if got := serviceOf(t, p); got.Saved.Timeline != saved.Timeline || got.Saved.Offered == nil {
 		t.Errorf("after a failure: %+v", got)
 	}
 
-	if err := acceptTimeline(t, p, "default", offered); err != nil {
-		t.Fatal(err)
-	}
+	must(t, acceptTimeline(t, p, "default", offered))
 	got := serviceOf(t, p)
 	if want := (Saved{Timeline: *saved.Offered, Source: SourceLease}); !reflect.DeepEqual(got.Saved, want) || got.Mark != testMark {
 		t.Errorf("afterwards: %+v", got)
 	}
 	// It is on the disk as well.
-	if err := os.RemoveAll(p.live); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(p.live))
 	if got := mustOpen(t, p).service("default").Load(); got.Timeline != *saved.Offered {
 		t.Errorf("after a boot: %+v", got)
 	}
@@ -275,9 +263,7 @@ func TestInspect(t *testing.T) {
 	s.crash()
 
 	// After a boot the state file still says something.
-	if err := os.RemoveAll(p.live); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(p.live))
 	report = p.inspect(t)
 	if got := report.Services[0]; !report.Missing || got.Mark != testMark || got.Saved.Timeline != saved.Timeline || got.Saved.leases() != 0 {
 		t.Errorf("report: %+v", report)
@@ -326,17 +312,11 @@ func TestCrossTimelines(t *testing.T) {
 // directory in memory: what it decides holds for the daemon all the same.
 func TestAcceptTimelineFromElsewhere(t *testing.T) {
 	p, _ := usedPlace(t)
-	if err := errors.Join(os.Rename(p.live, p.live+".there"), os.Mkdir(p.live, 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Rename(p.live, p.live+".there"), os.Mkdir(p.live, 0o700)))
 	next := snowflake.Timeline{EpochMS: 5, BitTS: 42}
 	decide := func(ServiceReport) (snowflake.Timeline, error) { return next, nil }
-	if err := AcceptTimeline(t.Context(), p.dir, "default", Options{}, decide); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.RemoveAll(p.live), os.Rename(p.live+".there", p.live)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, AcceptTimeline(t.Context(), p.dir, "default", Options{}, decide))
+	must(t, errors.Join(os.RemoveAll(p.live), os.Rename(p.live+".there", p.live)))
 	if got := mustOpen(t, p).service("default").Load(); got.Timeline != next || got.leases() != 0 {
 		t.Errorf("the daemon has timeline %+v and %d leases, and %+v was accepted", got.Timeline, got.leases(), next)
 	}

@@ -229,13 +229,9 @@ func TestManyServices(t *testing.T) {
 			}
 		}
 	}
-	if err := os.RemoveAll(p.folder(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(p.folder(t)))
 	s.Look()
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	s.crash()
 	s = mustOpen(t, p)
 	s.wantQuiet()
@@ -389,16 +385,12 @@ func TestWithoutLiveDirectory(t *testing.T) {
 	}
 
 	// The marks are cut short under the process.
-	if err := os.Truncate(p.disk(marksName), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Truncate(p.disk(marksName), 0))
 	sv.RaiseMark(testMark + 1)
 	s.Look()
 	s.wantSaid(zap.ErrorLevel, "the marks were lost")
 	sv.RaiseMark(testMark + 2)
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	s.crash()
 	s = mustOpen(t, p)
 	s.wantSaid(zap.ErrorLevel, "the marks are damaged")
@@ -481,9 +473,7 @@ func TestIDFiles(t *testing.T) {
 	paths := []string{filepath.Join(dir, "missing")}
 	for i, content := range []string{"", "uninitialized\n", strings.Repeat("0", 32), "3d1219c7c4c5404aaa1f6d2a48adfda4\n"} {
 		path := filepath.Join(dir, fmt.Sprint(i))
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(content), 0o600))
 		paths = append(paths, path)
 	}
 	if id := firstID(paths...); id != "3d1219c7c4c5404aaa1f6d2a48adfda4" {
