@@ -102,21 +102,6 @@ func TestFirstStartSurvivesKill(t *testing.T) {
 	}
 }
 
-func TestCrashBetweenStepsOfResetFloor(t *testing.T) {
-	p, saved := usedPlace(t)
-	if said := runChild(t, "crash-in-reset", p, nil); said != "killed" {
-		t.Fatalf("the child said %q", said)
-	}
-	s := mustOpen(t, p)
-	sv := s.service("default")
-	if got := sv.Load(); got.leases() != 0 || got.Timeline != saved.Timeline {
-		t.Errorf("saved after the crash: %+v", got)
-	}
-	if sv.Mark() != testMark {
-		t.Errorf("the mark is %d", sv.Mark())
-	}
-}
-
 // What a crash left half written is removed by the next write.
 func TestLeftOversAreReplaced(t *testing.T) {
 	p, saved := usedPlace(t)

@@ -78,19 +78,6 @@ func TestRemovedLockStillHolds(t *testing.T) {
 	mustOpen(t, p)
 }
 
-// The lock also keeps one process from opening a directory twice.
-func TestSecondOpenIsRefused(t *testing.T) {
-	ring.All(t)
-	p, _ := usedPlace(t)
-	s := mustOpen(t, p)
-	var locked *LockedError
-	if _, err := p.open(); !errors.As(err, &locked) || locked.PID != os.Getpid() {
-		t.Errorf("second Open: %v", err)
-	}
-	mustClose(t, s)
-	mustOpen(t, p)
-}
-
 // What holds a lock for an instant is waited for.
 func TestLockThatIsTakenForAnInstant(t *testing.T) {
 	p, saved := usedPlace(t)

@@ -70,7 +70,7 @@ func TestResetFloorCountsRefusedLeases(t *testing.T) {
 	}
 }
 
-// The leases are gone before the mark goes down.
+// The leases are gone before the mark goes down, so that a crash in between is safe.
 func TestResetFloorOrder(t *testing.T) {
 	p, _ := usedPlace(t)
 	seen := false
