@@ -24,9 +24,7 @@ func wantRefused(t *testing.T, p place, was Saved, mark int64, reason string, ch
 			s.wantSaid(zap.WarnLevel, reason)
 		}
 		sv := s.service("default")
-		if got := sv.Load(); !reflect.DeepEqual(got, was.withoutLeases()) {
-			t.Errorf("start %d: Load gives %+v, want %+v", i, got, was.withoutLeases())
-		}
+		wantLoads(t, sv, was.withoutLeases())
 		if sv.Mark() != mark {
 			t.Errorf("start %d: Mark is %d, want %d", i, sv.Mark(), mark)
 		}
@@ -38,9 +36,7 @@ func wantAdopted(t *testing.T, p place, want Saved) {
 	t.Helper()
 	s := mustOpen(t, p)
 	sv := s.service("default")
-	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != testMark {
-		t.Errorf("Load gives %+v, Mark %d; want %+v", got, sv.Mark(), want)
-	}
+	wantState(t, sv, want, testMark)
 	s.wantQuiet()
 	s.crash()
 }
@@ -248,9 +244,7 @@ func TestLiveDirectoryThatChanges(t *testing.T) {
 	for i, next := range []place{there, none, there, p, none, p} {
 		s := mustOpen(t, next)
 		sv := s.service("default")
-		if got := sv.Load(); !reflect.DeepEqual(got, saved.withoutLeases()) {
-			t.Errorf("move %d: %+v", i, got)
-		}
+		wantLoads(t, sv, saved.withoutLeases())
 		if sv.Mark() != mark {
 			t.Errorf("move %d: the mark is %d, want %d", i, sv.Mark(), mark)
 		}
@@ -262,9 +256,7 @@ func TestLiveDirectoryThatChanges(t *testing.T) {
 	// Under another name it is the same directory.
 	link := filepath.Join(disktest.Memory(t), "link")
 	must(t, os.Symlink(p.live, link))
-	if got := mustOpen(t, place{p.dir, link}).service("default").Load(); !reflect.DeepEqual(got, saved) {
-		t.Errorf("through a link: %+v", got)
-	}
+	wantLoads(t, mustOpen(t, place{p.dir, link}).service("default"), saved)
 }
 
 // A write that failed may have reached the file, and must not bring back, after a
@@ -330,9 +322,7 @@ func TestCopies(t *testing.T) {
 		q := place{copyDir(t, p.dir), p.live}
 		twin := mustOpen(t, q)
 		twin.wantSaid(zap.WarnLevel, "is a copy of one that a running daemon uses")
-		if got := twin.service("default").Load(); !reflect.DeepEqual(got, saved.withoutLeases()) {
-			t.Errorf("Load gives %+v", got)
-		}
+		wantLoads(t, twin.service("default"), saved.withoutLeases())
 		mustSave(t, twin.service("default"), savedWith(testLease(8, 8)))
 		if twin.folder == s.folder {
 			t.Error("both have one identity")
@@ -359,9 +349,7 @@ func TestCopies(t *testing.T) {
 		if got := twin.service("default").Load(); got.leases() != 0 {
 			t.Errorf("the second daemon has %+v", got)
 		}
-		if got := s.service("default").Load(); !reflect.DeepEqual(got, saved) {
-			t.Errorf("the first daemon has %+v", got)
-		}
+		wantLoads(t, s.service("default"), saved)
 		if err := s.Sync(); err == nil || s.Health().Err == nil {
 			t.Errorf("nothing is said of the lost directory: %v", err)
 		}
@@ -397,8 +385,6 @@ func TestFloorIsTheGreaterOne(t *testing.T) {
 	must(t, os.RemoveAll(p.live)) // the machine boots
 	s = mustOpen(t, p)
 	sv := s.service("default")
-	if got := sv.Load(); !reflect.DeepEqual(got, saved.withoutLeases()) || sv.Mark() != testMark+7 {
-		t.Errorf("after the boot: %+v, mark %d", got, sv.Mark())
-	}
+	wantState(t, sv, saved.withoutLeases(), testMark+7)
 	s.wantQuiet()
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -84,9 +83,7 @@ func TestDamagedStateFile(t *testing.T) {
 			}
 			// What the error says helps.
 			must(t, os.Rename(path, path+".away"))
-			if got := mustOpen(t, p).service("default").Load(); !reflect.DeepEqual(got, Saved{}) {
-				t.Errorf("afterwards: %+v", got)
-			}
+			wantLoads(t, mustOpen(t, p).service("default"), Saved{})
 		})
 	}
 }
@@ -149,9 +146,7 @@ func TestDamagedLiveFiles(t *testing.T) {
 				t.Errorf("%d failures were counted", s.failed)
 			}
 			sv := s.service("default")
-			if got := sv.Load(); !reflect.DeepEqual(got, saved.withoutLeases()) || sv.Mark() != testMark {
-				t.Errorf("Load gives %+v, Mark %d", got, sv.Mark())
-			}
+			wantState(t, sv, saved.withoutLeases(), testMark)
 			mustSave(t, sv, saved)
 			s.crash()
 			wantAdopted(t, p, saved)
@@ -321,9 +316,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	s = mustOpen(t, p)
 	s.wantQuiet()
 	sv = s.service("default")
-	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != testMark+20_000 {
-		t.Errorf("after the second crash: %+v, mark %d", got, sv.Mark())
-	}
+	wantState(t, sv, want, testMark+20_000)
 }
 
 // A folder that is lost while there is no space for another one: each try cleans
@@ -363,9 +356,7 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 	s.crash()
 	s = mustOpen(t, p)
 	sv = s.service("default")
-	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != mark {
-		t.Errorf("after the crash: %+v, mark %d, want %d", got, sv.Mark(), mark)
-	}
+	wantState(t, sv, want, mark)
 }
 
 // The disk is full at the first start: that stops it, since nothing is known yet.
@@ -414,9 +405,7 @@ func TestFullDiskWhileRunning(t *testing.T) {
 		s = mustOpenFull(t, p)
 		s.wantSaid(zap.ErrorLevel, "the state directory cannot be written")
 		sv = s.service("default")
-		if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != testMark+life {
-			t.Errorf("life %d: %+v, mark %d", life, got, sv.Mark())
-		}
+		wantState(t, sv, want, testMark+life)
 	}
 	s.crash()
 }
@@ -459,9 +448,7 @@ func TestImmutableStateFile(t *testing.T) {
 	s := mustOpenFull(t, p)
 	s.service("default").RaiseMark(testMark + 1)
 	wantFileError(t, s.Sync(), path, "cannot put the new file in its place")
-	if got := s.service("default").Load(); !reflect.DeepEqual(got, saved) {
-		t.Errorf("Load gives %+v", got)
-	}
+	wantLoads(t, s.service("default"), saved)
 	s.crash()
 }
 

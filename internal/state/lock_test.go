@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -130,9 +129,7 @@ func TestDyingProcessIsWaitedFor(t *testing.T) {
 	s, opened := openWaiting(t, p)
 	holder.kill(t)
 	must(t, <-opened)
-	if got := s.service("default").Load(); !reflect.DeepEqual(got, saved) {
-		t.Errorf("Load gives %+v", got)
-	}
+	wantLoads(t, s.service("default"), saved)
 	mustClose(t, s)
 }
 

@@ -215,9 +215,7 @@ func TestFolderThatComesBack(t *testing.T) {
 	if twin.folder != filepath.Base(folder) {
 		t.Fatal("the copy has another identity: the test tests nothing")
 	}
-	if got := twin.service("default").Load(); !reflect.DeepEqual(got, saved.withoutLeases()) {
-		t.Errorf("the copy has %+v", got)
-	}
+	wantLoads(t, twin.service("default"), saved.withoutLeases())
 	twin.wantSaid(zap.WarnLevel, "they went on in another folder")
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
@@ -352,6 +353,21 @@ func openWaiting(t *testing.T, p place) (s *testState, opened <-chan error) {
 		return strings.Contains(s.said(zap.WarnLevel), "belongs to a process that was killed")
 	})
 	return s, done
+}
+
+func wantLoads(t testing.TB, sv *Service, want Saved) {
+	t.Helper()
+	if got := sv.Load(); !reflect.DeepEqual(got, want) {
+		t.Errorf("Load gives\n%+v, want\n%+v", got, want)
+	}
+}
+
+func wantState(t testing.TB, sv *Service, want Saved, mark int64) {
+	t.Helper()
+	wantLoads(t, sv, want)
+	if got := sv.Mark(); got != mark {
+		t.Errorf("Mark is %d, want %d", got, mark)
+	}
 }
 
 func must(t testing.TB, err error) {

@@ -44,9 +44,7 @@ func TestResetFloor(t *testing.T) {
 	}
 	s = mustOpen(t, p)
 	sv, other := s.service("default"), s.service("other")
-	if got := sv.Load(); !reflect.DeepEqual(got, saved.withoutLeases()) || sv.Mark() != resetTo {
-		t.Errorf("Load gives %+v, Mark %d", got, sv.Mark())
-	}
+	wantState(t, sv, saved.withoutLeases(), resetTo)
 	if got := other.Load(); got.leases() != 1 || other.Mark() != 1_600_000_000_000 {
 		t.Errorf("the other service: %+v, Mark %d", got, other.Mark())
 	}
@@ -180,9 +178,7 @@ func TestMaintenanceWithoutTheLiveDirectory(t *testing.T) {
 				if name == "accept-epoch" {
 					want, mark = Saved{Timeline: next, Source: SourceLease}, testMark
 				}
-				if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != mark {
-					t.Errorf("Load gives %+v, mark %d", got, sv.Mark())
-				}
+				wantState(t, sv, want, mark)
 				s.wantQuiet()
 			})
 		}

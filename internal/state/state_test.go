@@ -188,9 +188,7 @@ func TestSaveRefusesWhatItCouldNotLoad(t *testing.T) {
 			t.Errorf("%s: the error shows a secret: %v", name, err)
 		}
 	}
-	if got := sv.Load(); !reflect.DeepEqual(got, want) {
-		t.Errorf("Load gives %+v, want %+v", got, want)
-	}
+	wantLoads(t, sv, want)
 }
 
 func TestServiceNames(t *testing.T) {
@@ -305,9 +303,7 @@ func TestAfterClose(t *testing.T) {
 	if h := s.Health(); h.Dir != p.dir || h.Err != nil {
 		t.Errorf("Health: %+v", h)
 	}
-	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != testMark+5 {
-		t.Errorf("Load gives %+v, Mark %d", got, sv.Mark())
-	}
+	wantState(t, sv, want, testMark+5)
 	if err := s.Run(canceled()); err != nil {
 		t.Errorf("Run: %v", err)
 	}
@@ -344,9 +340,7 @@ func TestEphemeral(t *testing.T) {
 	mustSave(t, sv, want)
 	sv.RaiseMark(5)
 	sv.RaiseMark(3)
-	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != 5 {
-		t.Errorf("Load gives %+v, Mark %d", got, sv.Mark())
-	}
+	wantState(t, sv, want, 5)
 	s.Look()
 	if err := errors.Join(s.Sync(), s.Run(canceled())); err != nil {
 		t.Error(err)
