@@ -135,7 +135,7 @@ func (s *Server) Start() {
 	defer log.Close()
 	s.cmd = exec.Command(s.bin, s.args...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
-	s.cmd.SysProcAttr = ParentDeath() // a test binary that is killed cleans nothing up
+	s.cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil) // a test binary that is killed cleans nothing up
 	if err := s.cmd.Start(); err != nil {
 		s.tb.Fatal(err)
 	}
