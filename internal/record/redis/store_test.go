@@ -282,18 +282,12 @@ func TestUnconfirmed(t *testing.T) {
 // The user needs these rights, and no other.
 func TestRights(t *testing.T) {
 	server := redistest.New(t)
-	words := []string{"ACL", "SETUSER", "kazahana", "reset", "on", ">secret", "~{kazahana}:*", "&{kazahana}:@rec:*"}
+	words := []string{"on", ">secret", "~{kazahana}:*", "&{kazahana}:@rec:*"}
 	fixed := len(words) - 1 // the channel is a right that can be missing too
 	for word := range strings.FieldsSeq(commands) {
 		words = append(words, "+"+word)
 	}
-	set := func(words []string) {
-		args := make([]any, len(words))
-		for i, w := range words {
-			args[i] = w
-		}
-		server.Do(t, args...)
-	}
+	set := func(words []string) { server.SetUser(t, "kazahana", words) }
 	set(words)
 	cfg, _, err := redisconn.ParseURL("redis+unix://kazahana:secret@"+server.Sock, nil)
 	if err != nil {
@@ -331,7 +325,7 @@ func TestRights(t *testing.T) {
 		t.Errorf("docs/providers/redis.md does not show the rule %s", rule)
 	}
 	for i, word := range words[fixed:] {
-		set(slices.Concat(words[:fixed+i], words[fixed+i+1:]))
+		set(slices.Delete(slices.Clone(words), fixed+i, fixed+i+1))
 		if err := mustOpen(t, cfg).Check(testContext(t)); err == nil || !strings.Contains(err.Error(), "ACL") && !strings.Contains(err.Error(), "NOPERM") {
 			t.Errorf("without %s the error is %v", word, err)
 		}

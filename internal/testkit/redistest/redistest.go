@@ -197,6 +197,16 @@ func (s *Server) Do(tb testing.TB, args ...any) string {
 	return fmt.Sprint(answer)
 }
 
+// SetUser gives a user these rights, and no others.
+func (s *Server) SetUser(tb testing.TB, name string, rights []string) {
+	tb.Helper()
+	args := []any{"ACL", "SETUSER", name, "reset"}
+	for _, r := range rights {
+		args = append(args, r)
+	}
+	s.Do(tb, args...)
+}
+
 // CPU is how much processor time the server has used: what bounds the rate of
 // all clients together, and does not depend on what else the machine does.
 func (s *Server) CPU(tb testing.TB) (used time.Duration) {
