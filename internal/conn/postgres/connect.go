@@ -108,8 +108,11 @@ func (c Config) poolConfig() (*pgxpool.Config, error) {
 	return pc, nil
 }
 
-// warning is where a session notes a warning of the server.
-const warning = "warning"
+// What a session notes: a warning of the server, and when the session began.
+const (
+	warning = "warning"
+	began   = "began"
+)
 
 func portOf(text string) uint16 {
 	n, _ := strconv.ParseUint(text, 10, 16) // was checked
@@ -164,6 +167,7 @@ const (
 
 // prepare makes a session ready, and refuses a server that cannot be relied on.
 func (c Config) prepare(ctx context.Context, conn *pgx.Conn) error {
+	conn.PgConn().CustomData()[began] = time.Now()
 	var version int
 	var standby bool
 	var encoding string
