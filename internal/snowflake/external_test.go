@@ -199,7 +199,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	for name, c := range map[string]Codec{"plain": {}, "keyed": keyed(b, "s3cret")} {
+	for name, c := range map[string]Codec{"plain": {}, "keyed": keyed(b, "s3cret", "")} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
