@@ -431,11 +431,21 @@ func (s *Server) Move(url string, from *Server) string {
 // TakeOver has the server answer at the socket of another one, which was killed.
 func (s *Server) TakeOver(from *Server) {
 	s.tb.Helper()
+	from.LeadTo(s)
+}
+
+// LeadTo has new sessions at the server's socket come to another server. Sessions that
+// are there stay, also that of SQL.
+func (s *Server) LeadTo(other *Server) {
+	s.tb.Helper()
 	name := "/.s.PGSQL." + Port
-	if err := os.RemoveAll(from.Dir + name); err != nil {
+	if err := os.RemoveAll(s.Dir + name); err != nil {
 		s.tb.Fatal(err)
 	}
-	if err := os.Symlink(s.Dir+name, from.Dir+name); err != nil {
+	if err := os.Symlink(other.Dir+name, s.Dir+name); err != nil {
 		s.tb.Fatal(err)
 	}
 }
+
+// Patience is how long anything may take on a busy machine.
+const Patience = await.Patience
