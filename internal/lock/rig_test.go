@@ -56,22 +56,6 @@ func (r *rig) must(err error) {
 	}
 }
 
-func (r *rig) want(err, want error) {
-	r.Helper()
-	if !errors.Is(err, want) {
-		r.Fatalf("at %v: error is %v, want %v", r.elapsed(), err, want)
-	}
-}
-
-func (r *rig) wantHeld(err error) *lock.HeldError {
-	r.Helper()
-	var held *lock.HeldError
-	if !errors.As(err, &held) {
-		r.Fatalf("at %v: error is %v, want a HeldError", r.elapsed(), err)
-	}
-	return held
-}
-
 // host is a host at the end of a line to the store, which can be cut.
 type host struct {
 	*lock.Host
@@ -135,16 +119,6 @@ var errDown = errors.New("connection refused")
 
 func (l *link) down() { l.meet(func(lock.Request) error { return errDown }, nil) }
 func (l *link) up()   { l.meet(nil, nil) }
-
-// deaf carries out acquires, whose answers are lost, and nothing else.
-func (l *link) deaf() {
-	l.meet(func(r lock.Request) error {
-		if r.Op != lock.Acquire {
-			return errDown
-		}
-		return nil
-	}, func(lock.Request) error { return errDown })
-}
 
 // slow has answers take their time.
 func (l *link) slow(d time.Duration) {
@@ -244,13 +218,6 @@ func (r *rig) take(h *host, owner string) lock.Lease {
 	return l
 }
 
-// free releases what someone holds, through a host.
-func (r *rig) free(h *host, l lock.Lease) {
-	r.Helper()
-	_, err := h.Change(context.Background(), lock.Request{Op: lock.Release, Tenant: tenant, Key: key, Owner: l.Owner, LeaseID: l.LeaseID})
-	r.must(err)
-}
-
 // result is how a wait ended.
 type result struct {
 	lease lock.Lease
@@ -267,30 +234,6 @@ func (r *rig) line(ctx context.Context, h *host, want lock.Wanted) <-chan result
 	}()
 	synctest.Wait()
 	return c
-}
-
-// waits checks that somebody still waits.
-func (r *rig) waits(c <-chan result) {
-	r.Helper()
-	synctest.Wait()
-	select {
-	case got := <-c:
-		r.Fatalf("at %v the wait is over: %+v", r.elapsed(), got)
-	default:
-	}
-}
-
-// now is how a wait ended, which it must have.
-func (r *rig) now(c <-chan result) result {
-	r.Helper()
-	synctest.Wait()
-	select {
-	case got := <-c:
-		return got
-	default:
-		r.Fatalf("at %v somebody still waits", r.elapsed())
-		return result{}
-	}
 }
 
 // losses is what a holder was told.
@@ -313,11 +256,28 @@ func (l *losses) seen() []result {
 	return l.all
 }
 
-// hold holds the lock, which must be free.
-func (r *rig) hold(h *host, want lock.Wanted) (*lock.Holding, *losses) {
-	r.Helper()
-	lost := &losses{rig: r}
-	g, err := h.Hold(context.Background(), want, lost.told)
-	r.must(err)
-	return g, lost
+// server is a store behind a server that waits by itself: the server is a Host.
+type server struct {
+	wire
+	host *lock.Host
+}
+
+func (s server) AcquireWithin(ctx context.Context, r lock.Request, wait time.Duration) (lock.Lease, error) {
+	if err := r.Validate(); err != nil {
+		return lock.Lease{}, err
+	}
+	s.calls.Add(1)
+	began := s.Elapsed()
+	l, err := s.host.Acquire(ctx, lock.Wanted{
+		Tenant: r.Tenant, Key: r.Key, Owner: r.Owner, RequestID: r.RequestID, TTL: r.TTL(), Wait: wait, Elsewhere: true,
+	})
+	l.RemainingMS += (s.Elapsed() - began).Milliseconds() // as the client of a lease server does
+	return l, err
+}
+
+func (r *rig) behind(front *host) *host {
+	l := &link{memory: r.memory, began: r.began, late: &r.late}
+	h := &host{lock.NewHost(server{wire{l}, front.Host}, l, callTimeout), l}
+	r.hosts = append([]*lock.Host{h.Host}, r.hosts...)
+	return h
 }
