@@ -22,8 +22,8 @@ import (
 
 // testdata/schema-1 is what the first version of every store's schema looks like,
 // as a daemon left it that was killed: it held a lease (the machine IDs below),
-// had taken 1 to 5 of the sequence orders, and the lock report three times. A new version of a schema keeps these files, which it must migrate, and
-// adds its own.
+// had taken 1 to 5 of the sequence orders, and the lock report three times. A new version
+// of a schema keeps these files, and adds its own.
 const firstSchema = "testdata/schema-1"
 
 const sqliteHeld, redisHeld, etcdHeld = 914, 1099, 6038

@@ -385,22 +385,6 @@ func TestLostLeaseIsDroppedAtOnce(t *testing.T) {
 	})
 }
 
-// TestLostLeaseIsDroppedWhileNothingReplacesIt: fallback is then random, since
-// the slot is somebody else's.
-func TestLostLeaseIsDroppedWhileNothingReplacesIt(t *testing.T) {
-	onHost(t, nil, func(t *testing.T, r *rig) {
-		r.start()
-		r.until(15 * time.Second)
-		r.remote.fail(unreachable, providertest.OpAcquire)
-		r.remote.takeAway(r.keeper.Status().Held[0])
-		r.until(23 * time.Second)
-		if leases := r.gen.published(); len(leases) != 0 {
-			t.Errorf("published: %v", leases)
-		}
-		r.expect(generator.FallbackRandomID)
-	})
-}
-
 // TestLostCachedLeaseIsDropped: it is the slot that fallback IDs come from.
 func TestLostCachedLeaseIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -449,44 +433,4 @@ func TestLeasesAreKeptWhenNothingIsKnown(t *testing.T) {
 			}
 		}))
 	}
-}
-
-// TestNoSecretIsLogged goes through everything that a keeper logs. That no
-// entry shows a secret is checked by the rig, here as in every test.
-func TestNoSecretIsLogged(t *testing.T) {
-	onHost(t, func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
-		r.start()
-		r.until(time.Minute)
-		r.remote.takeAway(r.keeper.Status().Held[0]) // lost
-		r.until(2 * time.Minute)
-		r.restart() // adopted
-		r.remote.answer(func(leases []lease.Lease) []lease.Lease {
-			leases[0].EpochMS-- // refused
-			leases[1].BitSeq++  // malformed
-			return leases
-		})
-		r.until(11 * time.Minute)
-		r.remote.heal()
-		r.until(14 * time.Minute)
-		r.remote.fail(unreachable, providertest.OpRelease, providertest.OpVerify)
-		r.store.broken.Store(true)
-		r.until(24 * time.Minute)
-		r.store.broken.Store(false)
-		r.host.jump(time.Hour) // not released, not covered
-		r.until(40 * time.Minute)
-		r.shutdown()
-		for _, message := range []string{
-			"worker id allocated", "lease lost: the provider no longer knows it as ours", "lease adopted from an earlier run",
-			"epoch mismatch: lease refused", "lease refused", "lease not released; it runs out by itself", "worker id released",
-			"failed to allocate worker id", "leases could not be verified",
-			"the live state cannot be written; leases are used on, and none is released", "keep alive stopped",
-		} {
-			if len(r.logged(message)) == 0 {
-				t.Errorf("this was not logged: %s", message)
-			}
-		}
-		if len(r.remote.secrets()) < 10 {
-			t.Errorf("%d secrets", len(r.remote.secrets()))
-		}
-	})
 }
