@@ -111,6 +111,16 @@ var scenarios = map[string]struct{ kind, script string }{
 		gone' acquires wait=ever id=x
 		10s
 		gone' has 1 again`},
+	"a grant to one who is gone, and whose repetition leaves too, is released": {"plain", `
+		h all back 1s
+		gone acquires wait=ever id=x
+		gone leaves
+		gone' acquires wait=ever id=x
+		1500ms
+		gone' waits
+		gone' leaves
+		10s
+		store RELEASED 1`},
 	"a holder asked again, and left: it still holds": {"plain", `
 		holder acquires id=x
 		holder has 1

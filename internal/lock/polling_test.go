@@ -10,7 +10,7 @@ import (
 )
 
 // TestOverdueLease: a store that is late to see that a lease has ended, as etcd is,
-// is asked a few times meanwhile, whoever waits, and the lock is had soon after.
+// is asked a few times meanwhile, and the lock is granted soon after.
 func TestOverdueLease(t *testing.T) {
 	for kind, most := range map[string]time.Duration{"polls": time.Second, "told of releases": 5 * time.Second, "server waits": 5 * time.Second} {
 		for _, late := range []time.Duration{50 * time.Millisecond, 3 * time.Second, 10 * time.Second} {

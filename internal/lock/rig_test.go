@@ -236,7 +236,7 @@ func (r *rig) line(ctx context.Context, h *host, want lock.Wanted) <-chan result
 	return c
 }
 
-// losses is what a holder was told.
+// losses are the losses that were reported to a holder.
 type losses struct {
 	mu  sync.Mutex
 	all []result

@@ -26,13 +26,13 @@ import (
 //	CLIENT frees|drops|renews [ttl=D]                                 it releases by name, lets its holding go, or renews; in the background
 //	CLIENT did [ERROR]                                                that is over, with this outcome
 //	CLIENT knows                                                      its holding says as much as the store of what is left
-//	CLIENT lost COUNT [ERROR] [from=T] [by=T]                         so many losses it was told
+//	CLIENT lost COUNT [ERROR] [from=T] [by=T]                         so many losses were reported to it
 //	store STATE TOKEN | store freed CLIENT | store forgets D
 //	HOST OPERATION|all way|back [D] [down] [once]                      requests, or answers, take a time or are lost
 //	HOST up | HOST suspends D | HOST closes [D] | HOST asked LEAST..MOST | HOST subscribes D | HOST asked
 //
-// Clients are on the host h, or on the one after an @. Host o is told of no release, and
-// h neither in a plain scenario; s asks o, which waits for it.
+// Clients are on the host h, or on the one after an @. Host o gets no news of
+// releases, and h none in a plain scenario; s asks o, which waits for it.
 type scenario struct {
 	*rig
 	plain   bool

@@ -186,7 +186,7 @@ func TestPlacementArea(t *testing.T) {
 	}
 }
 
-// The server waits, and what remains is told as of when the request was sent.
+// The server waits, and the remaining time counts from when the request was sent.
 func TestServerWaits(t *testing.T) {
 	s := newSite(t)
 	f := s.serve()
