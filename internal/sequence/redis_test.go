@@ -83,7 +83,8 @@ func TestFailoverHandsOutNothingTwice(t *testing.T) {
 			t.Errorf("%s: %v (%v), want %d", r.Key, got, err, want)
 		}
 	}
-	old := mustOpenRedis(t, primary.Config())
+	cfg := primary.Config()
+	old := mustOpenRedis(t, cfg)
 	mustInit(t, old)
 	take(old, request("a", "known"), 1)
 	redistest.InStep(t, primary)
@@ -92,7 +93,6 @@ func TestFailoverHandsOutNothingTwice(t *testing.T) {
 	take(old, request("lost", ""), 1)
 	primary.Kill()
 
-	cfg := primary.Config()
 	cfg.Addrs = []string{replica.Sock}
 	s := mustOpenRedis(t, cfg)
 	for _, key := range []string{"a", "lost", "new"} {
