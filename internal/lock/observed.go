@@ -8,9 +8,9 @@ import (
 
 // Operation is one call of an Observed store, as it ended.
 type Operation struct {
-	Name    string        // acquire, renew, release, get or list
-	Request Request       // of get and list only Tenant and Key, after which a page begins
-	Lease   Lease         // the result; the zero value for a list
+	Name    string  // acquire, renew, release, get or list
+	Request Request // of get and list only Tenant and Key, after which a page begins
+	Lease   Lease   // the result; the zero value for a list
 	Err     error
 	Took    time.Duration // from before the call to after it
 }
