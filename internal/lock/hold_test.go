@@ -10,19 +10,19 @@ var holdScenarios = map[string]struct{ kind, script string }{
 		holder has 1
 		h asked 355..365
 		holder drops
-		holder did
+		holder dropped
 		store RELEASED 1
 		2h
 		holder lost 0
 		holder drops
-		holder did`},
+		holder dropped`},
 	"the end of a holding wakes the first in line": {"plain", `
 		holder holds
 		next acquires wait=ever
 		5s
 		next waits
 		holder drops
-		holder did
+		holder dropped
 		next has 2 at=5s`},
 	"a refused renewal is a loss, told once": {"notified", `
 		a holds
@@ -31,7 +31,7 @@ var holdScenarios = map[string]struct{ kind, script string }{
 		1h
 		a lost 1 not-owned by=11s
 		a drops
-		a did`},
+		a dropped`},
 	"a store that is down: the holder knows before the end": {"notified", `
 		holder holds
 		holder has 1
@@ -88,7 +88,7 @@ var holdScenarios = map[string]struct{ kind, script string }{
 		next acquires
 		29s
 		holder drops
-		holder did
+		holder dropped
 		next has 2
 		holder lost 0`},
 	"a refusal during the holder's own release is no loss": {"notified", `
@@ -128,13 +128,13 @@ var holdScenarios = map[string]struct{ kind, script string }{
 		holder' holds id=x
 		holder' has 1
 		holder drops
-		holder did
+		holder dropped
 		1h
 		store ACTIVE 1
 		holder lost 0
 		holder' lost 0
 		holder' drops
-		holder' did
+		holder' dropped
 		store RELEASED 1`},
 	"a new connection during the old one's release": {"notified", `
 		holder holds id=x
@@ -187,7 +187,7 @@ var holdScenarios = map[string]struct{ kind, script string }{
 		1s
 		h up
 		4s
-		holder did
+		holder dropped
 		store RELEASED 1`},
 	"a failed own release of a holder who is gone": {"notified", `
 		holder holds
@@ -205,11 +205,23 @@ var holdScenarios = map[string]struct{ kind, script string }{
 		holder frees
 		holder drops
 		2s
+		holder did
 		h asked
 		1h
 		h asked 0..0
 		store RELEASED 1
 		holder lost 0`},
+	"an own release that fails after the end: the loss is told": {"notified", `
+		holder holds ttl=2s
+		holder has 1
+		h renew way down
+		h release way 5s down once
+		holder frees
+		4s
+		holder lost 0
+		6s
+		holder did down
+		holder lost 1 expired`},
 	"a host closes during a holder's own release that fails": {"notified", `
 		holder holds
 		holder has 1

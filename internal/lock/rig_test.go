@@ -90,39 +90,45 @@ type link struct {
 
 	subscribing time.Duration // how long Notify takes
 
-	mu    sync.Mutex
-	fate  func(lock.Request) error // instead of carrying out, where it returns one
-	after func(lock.Request) error // instead of the answer, likewise
-	delay time.Duration            // on the way there; who gives up does not call the request back
+	mu        sync.Mutex
+	obstacles []*obstacle
+}
+
+// obstacle is what requests of an operation meet on their way, or their answers.
+type obstacle struct {
+	op     string // or all
+	back   bool   // answers meet it
+	delay  time.Duration
+	fails  bool
+	late   bool // the request arrives after the delay, also if it was given up
+	once   bool
+	met    bool
+	answer func() error // instead of the store's, where it is not nil
 }
 
 func (l *link) Elapsed() time.Duration {
 	return time.Since(l.began) + time.Duration(l.suspended.Load())
 }
 
-// meet sets what requests and answers meet on their way.
-func (l *link) meet(fate, after func(lock.Request) error) {
+// meet sets the obstacles.
+func (l *link) meet(all ...*obstacle) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.fate, l.after, l.delay = fate, after, 0
-}
-
-// delayed has requests arrive so much later, also those that were given up.
-func (l *link) delayed(d time.Duration) {
-	l.up()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.delay = d
+	l.obstacles = all
 }
 
 var errDown = errors.New("connection refused")
 
-func (l *link) down() { l.meet(func(lock.Request) error { return errDown }, nil) }
-func (l *link) up()   { l.meet(nil, nil) }
-
-// slow has answers take their time.
-func (l *link) slow(d time.Duration) {
-	l.meet(nil, func(lock.Request) error { time.Sleep(d); return nil })
+// next are the obstacles of a request, or of its answer.
+func (l *link) next(q lock.Request, back bool) (all []*obstacle) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range l.obstacles {
+		if o.back == back && (o.op == "all" || o.op == q.Op.String()) && !(o.once && o.met) {
+			o.met, all = true, append(all, o)
+		}
+	}
+	return all
 }
 
 // wire is the store at the end of the link.
@@ -130,24 +136,32 @@ type wire struct{ *link }
 
 func (l wire) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	l.calls.Add(1)
-	l.mu.Lock()
-	fate, after, delay := l.fate, l.after, l.delay
-	l.mu.Unlock()
-	if delay > 0 {
-		return l.arrive(ctx, r, delay)
-	}
-	if fate != nil {
-		if err := fate(r); err != nil {
+	for _, o := range l.next(r, false) {
+		if o.late {
+			return l.arrive(ctx, r, o.delay)
+		}
+		if err := o.pass(); err != nil {
 			return lock.Lease{}, err
 		}
 	}
 	lease, err := l.memory.Do(ctx, r)
-	if after != nil {
-		if lost := after(r); lost != nil {
-			return lock.Lease{}, lost
+	for _, o := range l.next(r, true) {
+		if err := o.pass(); err != nil {
+			return lock.Lease{}, err
 		}
 	}
 	return lease, err
+}
+
+func (o *obstacle) pass() error {
+	time.Sleep(o.delay)
+	if o.fails {
+		return errDown
+	}
+	if o.answer != nil {
+		return o.answer()
+	}
+	return nil
 }
 
 func (l wire) arrive(ctx context.Context, r lock.Request, delay time.Duration) (lock.Lease, error) {

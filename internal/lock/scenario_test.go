@@ -24,7 +24,7 @@ import (
 //	CLIENT is ERROR [at=T] [left=MS]                                  or was refused
 //	CLIENT leaves                                                     its context ends
 //	CLIENT frees|drops|renews [ttl=D]                                 it releases by name, lets its holding go, or renews; in the background
-//	CLIENT did [ERROR]                                                that is over, with this outcome
+//	CLIENT did|dropped [ERROR]                                        that is over, with this outcome
 //	CLIENT knows                                                      its holding says as much as the store of what is left
 //	CLIENT lost COUNT [ERROR] [from=T] [by=T]                         so many losses were reported to it
 //	store STATE TOKEN | store freed CLIENT | store forgets D
@@ -42,18 +42,7 @@ type scenario struct {
 
 type storyHost struct {
 	*host
-	rules []*obstacle
 	asked int64 // calls at the last check
-}
-
-// obstacle is what requests of some operations meet.
-type obstacle struct {
-	op    string // or all
-	back  bool   // their answers do
-	delay time.Duration
-	fails bool
-	once  bool
-	met   bool
 }
 
 type client struct {
@@ -64,7 +53,8 @@ type client struct {
 	got     *result
 	holding *lock.Holding
 	lost    *losses
-	did     chan error
+	did     chan error // a change by name
+	dropped chan error
 }
 
 // play runs a script. kind is plain, notified, or empty for both.
@@ -99,25 +89,9 @@ func (s *scenario) hostOf(name string) *storyHost {
 		default:
 			h.host = s.host()
 		}
-		h.meet(func(q lock.Request) error { return h.pass(q, false) }, func(q lock.Request) error { return h.pass(q, true) })
 		s.hosts[name] = h
 	}
 	return s.hosts[name]
-}
-
-// pass is the way of a request, or of its answer.
-func (h *storyHost) pass(q lock.Request, back bool) error {
-	for _, rule := range h.rules {
-		if rule.back != back || rule.op != "all" && rule.op != q.Op.String() || rule.once && rule.met {
-			continue
-		}
-		rule.met = true
-		time.Sleep(rule.delay)
-		if rule.fails {
-			return errDown
-		}
-	}
-	return nil
 }
 
 func (s *scenario) line(f []string) (problem string) {
@@ -175,7 +149,11 @@ func (s *scenario) clientLine(c *client, verb string, f []string) string {
 		return ""
 	case "frees", "drops", "renews":
 		did := make(chan error, 1)
-		c.did = did
+		if verb == "drops" {
+			c.dropped = did
+		} else {
+			c.did = did
+		}
 		q := lock.Request{Op: lock.Release, Tenant: tenant, Key: key, Owner: c.owner}
 		if verb == "renews" {
 			q.Op, q.TTLMS = lock.Renew, duration(f, "ttl", ttl).Milliseconds()
@@ -192,9 +170,13 @@ func (s *scenario) clientLine(c *client, verb string, f []string) string {
 			did <- err
 		}()
 		return ""
-	case "did":
+	case "did", "dropped":
+		over := c.did
+		if verb == "dropped" {
+			over = c.dropped
+		}
 		select {
-		case err := <-c.did:
+		case err := <-over:
 			return is(err, f)
 		default:
 			return "it is not over"
@@ -337,7 +319,7 @@ func (s *scenario) hostLine(h *storyHost, f []string) string {
 	at := func(i int) time.Duration { d, _ := time.ParseDuration(f[i]); return d }
 	switch f[0] {
 	case "up":
-		h.rules = nil
+		h.meet()
 	case "suspends":
 		h.suspended.Add(int64(at(1)))
 	case "subscribes":
@@ -368,9 +350,8 @@ func (s *scenario) hostLine(h *storyHost, f []string) string {
 			}
 		}
 	default:
-		rule := &obstacle{op: f[0], back: f[1] == "back", once: slices.Contains(f, "once"), fails: slices.Contains(f, "down")}
-		rule.delay, _ = time.ParseDuration(f[2])
-		h.rules = append(h.rules, rule)
+		o := &obstacle{op: f[0], back: f[1] == "back", once: slices.Contains(f, "once"), fails: slices.Contains(f, "down"), delay: at(2)}
+		h.meet(append(slices.Clone(h.obstacles), o)...)
 	}
 	return ""
 }

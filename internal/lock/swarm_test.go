@@ -47,19 +47,19 @@ func trouble(ctx context.Context, l *link, random *rand.Rand) {
 		d := time.Duration(random.Int64N(int64(2 * time.Second)))
 		switch random.IntN(6) {
 		case 0:
-			l.down()
+			l.meet(&obstacle{op: "all", fails: true})
 		case 1:
-			l.meet(nil, func(lock.Request) error { return errDown })
+			l.meet(&obstacle{op: "all", back: true, fails: true})
 		case 2:
-			l.slow(d)
+			l.meet(&obstacle{op: "all", back: true, delay: d})
 		case 3:
-			l.delayed(2 * d)
+			l.meet(&obstacle{op: "all", late: true, delay: 2 * d})
 		default:
-			l.up()
+			l.meet()
 		}
 		time.Sleep(d)
 	}
-	l.up()
+	l.meet()
 }
 
 // swarm is what the clients believe.
