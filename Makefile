@@ -29,7 +29,7 @@ build:
 test: setup
 	@scripts/test
 
-## check: the ring "deep", in 40 minutes: lint, fuzzing, benchmarks for a moment, other systems, the proof, chaos, storms.
+## check: the ring "deep", in 40 minutes: lint, fuzzing, benchmarks for a moment, other systems, the proof, chaos, storms, races on real servers.
 check: setup
 	@scripts/check
 
