@@ -312,6 +312,9 @@ func TestAcceptTimelineFromElsewhere(t *testing.T) {
 	next := snowflake.Timeline{EpochMS: 5, BitTS: 42}
 	decide := func(ServiceReport) (snowflake.Timeline, error) { return next, nil }
 	must(t, AcceptTimeline(t.Context(), p.dir, "default", Options{}, decide))
+	if left := glob(t, p.dir, "*"); len(left) != 2 {
+		t.Errorf("the state directory holds %v", left)
+	}
 	must(t, errors.Join(os.RemoveAll(p.live), os.Rename(p.live+".there", p.live)))
 	if got := mustOpen(t, p).service("default").Load(); got.Timeline != next || got.leases() != 0 {
 		t.Errorf("the daemon has timeline %+v and %d leases, and %+v was accepted", got.Timeline, got.leases(), next)
