@@ -53,12 +53,27 @@ func socketKeys() []key {
 			set: one(func(t target) *int { return &t.serve.MaxConnections }, wholeNumber(1, 1<<20))},
 		{name: "max_in_flight", def: "8192",
 			set: one(func(t target) *int { return &t.serve.MaxInFlight }, wholeNumber(1, 1<<20))},
+		{name: "memory_limit", def: "0",
+			set: one(func(t target) *int64 { return &t.serve.MemoryLimit }, byteSize(leastMemory))},
+		{name: "max_connections_per_uid", def: "0",
+			set: one(func(t target) *int { return &t.serve.MaxConnectionsPerUID }, wholeNumber(0, 1<<20))},
+		{name: "max_in_flight_per_uid", def: "0",
+			set: one(func(t target) *int { return &t.serve.MaxInFlightPerUID }, wholeNumber(0, 1<<20))},
+		{name: "memory_per_uid", def: "0",
+			set: one(func(t target) *int64 { return &t.serve.MemoryPerUID }, byteSize(leastUserMemory))},
 		{name: "event_loop", def: "true",
 			set: one(func(t target) *bool { return &t.serve.EventLoop }, parseSwitch)},
 		{name: "drain_timeout", def: "5s",
 			set: one(func(t target) *time.Duration { return &t.serve.DrainTimeout }, duration(0))},
 	}
 }
+
+const (
+	// leastMemory is less than any daemon needs.
+	leastMemory = 16 << 20
+	// leastUserMemory has room for the largest message while it is read.
+	leastUserMemory = 2 << 20
+)
 
 func leaseKeys() []key {
 	return []key{

@@ -31,8 +31,13 @@ type Serve struct {
 	AllowGIDs      []uint32
 	MaxConnections int
 	MaxInFlight    int
-	EventLoop      bool
-	DrainTimeout   time.Duration
+	MemoryLimit    int64 // bytes; 0 = that of the control group
+	// What one user may take of each limit; 0 = three quarters.
+	MaxConnectionsPerUID int
+	MaxInFlightPerUID    int
+	MemoryPerUID         int64 // bytes
+	EventLoop            bool
+	DrainTimeout         time.Duration
 
 	StateDir        string // "" = none
 	LiveDir         string // "" = none, or not set: see LiveDirs
