@@ -58,8 +58,8 @@ func languages(ctx context.Context, dir string) ([]language, error) {
 		return nil, err
 	}
 	return []language{
-		{inPython, []string{python, "clients/python/bench.py"}},
-		{inNode, []string{"node", "clients/node/bench.mjs"}},
+		{inPython, []string{python, "clients/python/bench.py", "--rounds", "1", "--json"}},
+		{inNode, []string{"node", "clients/node/bench.mjs", "--rounds", "1", "--json"}},
 		{inGo, []string{goBench}},
 	}, nil
 }
@@ -129,7 +129,7 @@ type row struct {
 
 // measure runs a language's program for one round.
 func measure(ctx context.Context, launch process.Launcher, l language, dir string, p suite.Plan) (rows []row, err error) {
-	args := slices.Concat(l.command, []string{"--daemon", p.Daemon, "--rounds", "1", "--seconds", strconv.FormatFloat(p.Duration.Seconds(), 'f', -1, 64), "--json"})
+	args := slices.Concat(l.command, []string{"--daemon", p.Daemon, "--seconds", strconv.FormatFloat(p.Duration.Seconds(), 'f', -1, 64)})
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeout(ctx, roundLimit)
 	defer cancel()

@@ -35,15 +35,8 @@ const (
 )
 
 func actorsRow() row {
-	figure := func(quantity, measure string, format func(float64) string) report.Figure {
-		return report.Figure{Row: actorsKey, Title: actorsTitle, Quantity: quantity, Measure: measure, Format: format, Alone: true}
-	}
-	return row{
+	r := row{
 		key: actorsKey, help: "resident memory of a daemon with 100,000 activations",
-		figures: []report.Figure{
-			figure(quantityActors, "MiB", report.MiB), figure(quantityBare, "MiB before", report.MiB),
-			figure(quantityActivate, "1000 activations/s", report.Kilo),
-		},
 		takes: func(p plan, _ int) time.Duration {
 			if p.Short {
 				return actorsTime / manyActors * fewActors
@@ -54,6 +47,10 @@ func actorsRow() row {
 		note: fmt.Sprintf("once, after the last round: VmRSS of a daemon of the row's own, all settings and the store as shipped (SQLite), right after a process has "+
 			"activated all, %d at a time; nothing is passivated before", resolvers),
 	}
+	r.shows(actorsTitle, quantityActors, "MiB", report.MiB).atMost(200 << 20)
+	r.shows(actorsTitle, quantityBare, "MiB before", report.MiB)
+	r.shows(actorsTitle, quantityActivate, "1000 activations/s", report.Kilo)
+	return r
 }
 
 func finishActors(ctx context.Context, b *bench) error {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -24,25 +23,24 @@ const (
 	// file is locked, and sometimes ends before it is free again.
 	lockTime  = 500 * time.Millisecond
 	lockPause = 300 * time.Millisecond
-	// disturbing is what the sub-mode disturb prints when it has begun.
+	// disturbing is what the part disturb prints when it has begun.
 	disturbing = "disturbing"
 )
 
-// disturbMain is the sub-mode disturb: it reads a daemon's metrics again and
-// again, and locks its provider's file for most of the time, until it is
-// killed.
-func disturbMain(args []string) error {
-	flags := flag.NewFlagSet("disturb", flag.ContinueOnError)
-	admin := flags.String("admin", "", "path of the socket with the metrics")
-	leases := flags.String("leases", "", "path of the provider's file")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
+// disturbOptions are the options of the part disturb.
+type disturbOptions struct {
+	Admin  string // path of the socket with the metrics
+	Leases string // path of the provider's file
+}
+
+// disturbMain is the part disturb: it reads a daemon's metrics again and again, and
+// locks its provider's file for most of the time, until it is killed.
+func disturbMain(o disturbOptions) error {
 	var begun sync.WaitGroup
 	begun.Add(2)
 	failed := make(chan error)
-	go func() { failed <- scrape(*admin, begun.Done) }()
-	go func() { failed <- lock(*leases, begun.Done) }()
+	go func() { failed <- scrape(o.Admin, begun.Done) }()
+	go func() { failed <- lock(o.Leases, begun.Done) }()
 	go func() {
 		begun.Wait()
 		fmt.Fprintln(os.Stdout, disturbing)

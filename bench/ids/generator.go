@@ -4,12 +4,9 @@ package ids
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,78 +24,28 @@ const generatorKey = "generator"
 // process the real time would be too short for that many IDs.
 const batchStep = 25 * time.Microsecond
 
-// generatorBenchmarks are ways to ask the generator.
-var generatorBenchmarks = []generatorBenchmark{
-	{key: "single", title: "generator, single IDs", count: 1, bound: 40},
-	{key: "burst", title: "generator, single IDs in bursts of 64", count: 1, burst: 64, bound: 40},
-	{key: "batch", title: "generator, batches of 1000", count: 1000, step: batchStep, bound: 2},
+// generatorMicros are ways to ask the generator.
+var generatorMicros = []micro{
+	{"generator, single IDs", "ns/ID", report.Nanoseconds, 1, 40, asking{count: 1}.run},
+	{"generator, single IDs in bursts of 64", "ns/ID", report.Nanoseconds, 1, 40, asking{count: 1, burst: 64}.run},
+	{"generator, batches of 1000", "ns/ID", report.Nanoseconds, 1000, 2, asking{count: 1000, step: batchStep}.run},
 }
 
-type generatorBenchmark struct {
-	key, title string
-	count      int64         // IDs for each call
-	burst      int           // calls for each reading of the clock; 0: each call reads it
-	step       time.Duration // what the clock gains with each reading
-	bound      float64       // target, nanoseconds per ID
+// asking is a way to ask the generator.
+type asking struct {
+	count int64         // IDs for each call
+	burst int           // calls for each reading of the clock; 0: each call reads it
+	step  time.Duration // the gain of the clock with each reading
 }
-
-// Quantities of a benchmark, which are also what the sub-mode prints of each.
-
-func (g generatorBenchmark) time() string        { return g.key + " ns/ID" }
-func (g generatorBenchmark) allocations() string { return g.key + " allocations per call" }
 
 func generatorRow() row {
-	// Each benchmark takes about twice its time: it works its way up to it.
-	each := func(p plan) time.Duration { return p.Duration / 4 }
-	total := func(p plan) time.Duration { return time.Duration(2*len(generatorBenchmarks)) * each(p) }
-	r := row{
-		key: generatorKey, help: "the generator in process, without a socket: time and allocations per ID",
-		takes: func(p plan, _ int) time.Duration { return total(p) },
-		measure: func(ctx context.Context, b *bench) error {
-			measured := map[string]float64{}
-			err := b.launch.Ask(ctx, 2*total(b.plan)+patience, &measured, "generator", "-duration", each(b.plan).String())
-			for quantity, value := range measured {
-				b.add(generatorKey, kazahanad, quantity, value)
-			}
-			return err
-		},
-		note: fmt.Sprintf("in process, each ID written out into a slice, with the daemon's clock and %d leases; the clock is read once for each call, or for each burst, as the daemon does; "+
-			"in batches it is moved on by %v for each, since the real time would be too short for that many IDs", generatorLeases, batchStep),
-	}
-	for _, g := range generatorBenchmarks {
-		r.figures = append(r.figures,
-			report.Figure{Row: generatorKey, Title: g.title, Quantity: g.time(), Measure: "ns/ID", Format: report.Nanoseconds, Alone: true},
-			report.Figure{Row: generatorKey, Title: g.title, Quantity: g.allocations(), Measure: "allocations", Format: report.Whole, Alone: true})
-	}
-	return r
-}
-
-// generatorMain is the sub-mode generator: IDs without a socket, from the
-// generator and the clock that the daemon has.
-func generatorMain(args []string) error {
-	flags := flag.NewFlagSet("generator", flag.ContinueOnError)
-	duration := flags.Duration("duration", 500*time.Millisecond, "time for each of the benchmarks")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	testing.Init()
-	if err := flag.Set("test.benchtime", duration.String()); err != nil {
-		return err
-	}
-	measured := map[string]float64{}
-	for _, g := range generatorBenchmarks {
-		result, err := g.run()
-		if err != nil {
-			return err
-		}
-		measured[g.time()] = float64(result.T.Nanoseconds()) / float64(result.N) / float64(g.count)
-		measured[g.allocations()] = float64(result.AllocsPerOp())
-	}
-	return json.NewEncoder(os.Stdout).Encode(measured)
+	return inProcessRow(generatorKey, "the generator in process, without a socket: time and allocations per ID",
+		fmt.Sprintf("in process, each ID written out into a slice, with the daemon's clock and %d leases; the clock is read once for each call, or for each burst, as the daemon does; "+
+			"in batches it is moved on by %v for each, since the real time would be too short for that many IDs", generatorLeases, batchStep))
 }
 
 // run fails if IDs do not increase.
-func (g generatorBenchmark) run() (testing.BenchmarkResult, error) {
+func (g asking) run() (testing.BenchmarkResult, error) {
 	clk := g.clock()
 	gen := generator.New(generator.Options{
 		Config: generator.Config{
@@ -143,7 +90,7 @@ func (g generatorBenchmark) run() (testing.BenchmarkResult, error) {
 }
 
 // clock is the daemon's own, unless it has to be moved on.
-func (g generatorBenchmark) clock() generator.Clock {
+func (g asking) clock() generator.Clock {
 	believed := clock.NewBelieved(clock.System{}, clock.Config{MaxForward: time.Second, Hold: time.Minute})
 	if g.step == 0 {
 		return believed
@@ -151,8 +98,7 @@ func (g generatorBenchmark) clock() generator.Clock {
 	return &movedClock{real: believed, step: int64(g.step)}
 }
 
-// expand writes out each ID: the generator hands out ranges, and nobody can do
-// anything with a range.
+// expand writes out each ID: the generator hands out ranges.
 func expand(ids []snowflake.ID, ranges []generator.Range) []snowflake.ID {
 	for _, r := range ranges {
 		for id := r.Start; id < r.Start+snowflake.ID(r.Count); id++ {

@@ -61,18 +61,17 @@ func growthRow() row {
 			"daemon and load generator; the nearer limit is whichever of the two has the greater share, leases or core",
 			heldConnections, growthThroughputs, growthCount),
 	}
-	figure := func(title, quantity, measure string, format func(float64) string) {
-		r.figures = append(r.figures, report.Figure{Row: growthKey, Title: title, Quantity: quantity, Measure: measure, Format: format, Alone: true})
-	}
 	for _, active := range growthActive {
 		title := "growth: " + connectionsTitle(active)
-		figure(title, quantityAlone(active), "1000 requests/s", report.Kilo)
-		figure(title, quantityAmong(active), "the same beside 10,000", report.Kilo)
+		r.shows(title, quantityAlone(active), "1000 requests/s", report.Kilo)
+		r.shows(title, quantityAmong(active), "the same beside 10,000", report.Kilo)
+		r.ratio(title, "rate beside 10,000 idle / alone", quantityAmong(active), quantityAlone(active), 0.95, false)
 	}
 	for _, throughput := range growthThroughputs {
 		title, leases := "growth: "+leasesTitle(throughput), throughput/leaseIDs
-		figure(title, quantityOfLeases(leases), "IDs given of the leases'", report.Percent)
-		figure(title, quantityCoreShare(leases), "share of the core", report.Percent)
+		r.shows(title, quantityOfLeases(leases), "IDs given of the leases'", report.Percent)
+		r.shows(title, quantityCoreShare(leases), "share of the core", report.Percent)
+		r.promise(title, "of leases or core, the nearer limit", quantityNearer(leases), report.Series{}, 0.95, false, report.Percent)
 	}
 	return r
 }

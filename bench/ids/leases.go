@@ -30,22 +30,18 @@ const (
 )
 
 func leasesRow() row {
-	figure := func(quantity, measure string, format func(float64) string) report.Figure {
-		return report.Figure{Row: leasesKey, Title: leasesWork, Quantity: quantity, Measure: measure, Format: format, Alone: true}
-	}
-	return row{
+	r := row{
 		key: leasesKey, help: "one lease, more asked than it gives: how much of it is given out, and at what CPU time",
-		figures: []report.Figure{
-			figure(quantityOfLease, "IDs given of the lease's", report.Percent),
-			figure(quantityBusyCPU, "daemon's share of a core", report.Percent),
-			figure(quantityIdleCPU, "the same, nobody asks", report.FinePercent),
-		},
 		takes:   func(p plan, _ int) time.Duration { return daemonTime + loadTime(p.Duration) + idleTime(p) },
 		measure: measureLeases,
 		note: fmt.Sprintf("a daemon of its own with max_throughput_per_ms %d; %d connections ask for NextIDs(%d) each, again and again; "+
 			"the CPU time is that of the daemon's process, by its own clock in the kernel, while that is counted, and while no connection is open",
 			leaseIDs, leasesConnections, leasesCount),
 	}
+	r.shows(leasesWork, quantityOfLease, "IDs given of the lease's", report.Percent).atLeast(0.99)
+	r.shows(leasesWork, quantityBusyCPU, "daemon's share of a core", report.Percent).atMost(0.30)
+	r.shows(leasesWork, quantityIdleCPU, "the same, idle", report.FinePercent).atMost(0.01)
+	return r
 }
 
 // daemonTime is about what a daemon of a row's own takes to start and stop.
@@ -67,7 +63,7 @@ func measureLeases(ctx context.Context, b *bench) error {
 	})
 }
 
-// idleShare is the share of a core that the daemon takes while nobody asks.
+// idleShare is the share of a core that the daemon takes without requests.
 func idleShare(ctx context.Context, d *daemon, duration time.Duration) (float64, error) {
 	before, err := process.CPUTime(d.PID())
 	if err != nil {

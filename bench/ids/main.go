@@ -4,19 +4,40 @@ package ids
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 )
 
 // parts are run as processes of their own.
 var parts = map[string]func(args []string) error{
-	"load":       loadMain,
-	"hold":       holdMain,
-	"echo":       echoMain,
-	"generator":  generatorMain,
-	"rendezvous": rendezvousMain,
-	"start":      startMain,
-	"disturb":    disturbMain,
+	"load":      part(loadMain),
+	"hold":      part(holdMain),
+	"echo":      echoMain,
+	"inprocess": part(inProcessMain),
+	"start":     part(startMain),
+	"disturb":   part(disturbMain),
+}
+
+// part is a process whose options come as JSON, in one argument.
+func part[T any](run func(T) error) func(args []string) error {
+	return func(args []string) error {
+		var o T
+		if err := json.Unmarshal([]byte(strings.Join(args, " ")), &o); err != nil {
+			return err
+		}
+		return run(o)
+	}
+}
+
+// arguments is the command line of a part.
+func arguments(name string, options any) []string {
+	b, err := json.Marshal(options)
+	if err != nil {
+		panic(err) // every option can be encoded
+	}
+	return []string{name, string(b)}
 }
 
 // IsPart reports whether the word is the name of such a process.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/bench/report"
+	"github.com/kazahana/kazahana/internal/load"
 )
 
 const memoryKey = "memory"
@@ -24,17 +25,16 @@ const (
 const heldConnections = 10_000
 
 func memoryRow() row {
-	figure := func(quantity, measure string) report.Figure {
-		return report.Figure{Row: memoryKey, Title: "memory", Quantity: quantity, Measure: measure, Format: report.MiB, Alone: true}
-	}
-	return row{
+	r := row{
 		key: memoryKey, help: "resident memory after all load, and how much 10,000 connections that made a request each add",
-		figures: []report.Figure{figure(quantityLoaded, "MiB after the load"), figure(quantityMore, "MiB more, 10,000 connections")},
-		takes:   func(plan, int) time.Duration { return 0 },
-		finish:  finishMemory,
+		takes:  func(plan, int) time.Duration { return 0 },
+		finish: finishMemory,
 		note: "VmRSS of the daemon that was measured beside the others, once, after the last round; then again while 10,000 more connections " +
 			"are open that made one NextID each",
 	}
+	r.shows("memory", quantityLoaded, "MiB after the load", report.MiB).atMost(24 << 20)
+	r.shows("memory", quantityMore, "MiB more, 10,000 connections", report.MiB).atMost(16 << 20)
+	return r
 }
 
 func finishMemory(ctx context.Context, b *bench) error {
@@ -58,7 +58,7 @@ func (b *bench) holding(ctx context.Context, row string, d *daemon, do func() er
 		return nil
 	}
 	holder, err := b.launch.Launch(filepath.Join(b.dir, "hold.log"), b.launch.Self,
-		"hold", "-socket", d.socket, "-connections", fmt.Sprint(heldConnections))
+		arguments("hold", load.Options{Socket: d.socket, Dialect: load.RPC, Count: 1, Connections: heldConnections})...)
 	if err != nil {
 		return err
 	}

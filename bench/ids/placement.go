@@ -42,12 +42,6 @@ const (
 )
 
 func placementRow() row {
-	figures := func(title, p50, p99 string) []report.Figure {
-		return []report.Figure{
-			{Row: placementKey, Title: title, Quantity: p50, Measure: "p50, µs", Format: report.Microseconds, Alone: true},
-			{Row: placementKey, Title: title, Quantity: p99, Measure: "p99, µs", Format: report.Microseconds, Alone: true},
-		}
-	}
 	r := row{
 		key: placementKey, help: "Placement.Resolve of a remote and of an active actor, beside Ping on the same socket",
 		takes: func(p plan, _ int) time.Duration { return joinTime + 3*loadTime(p.Duration) },
@@ -57,9 +51,12 @@ func placementRow() row {
 		note: "two daemons on one SQLite store, the second on another core, if there is one; the first is asked on one connection for an actor of the second's, " +
 			"for one of its own that a process has activated, and for Ping, in another order each round; every answer must be the same but for its time",
 	}
-	r.figures = append(r.figures, figures(titlePing, quantityPing, quantityPingP99)...)
-	r.figures = append(r.figures, figures(titleRemote, quantityRemote, quantityRemoteP99)...)
-	r.figures = append(r.figures, figures(titleActive, quantityActive, quantityActiveP99)...)
+	for _, q := range [][3]string{{titlePing, quantityPing, quantityPingP99}, {titleRemote, quantityRemote, quantityRemoteP99}, {titleActive, quantityActive, quantityActiveP99}} {
+		r.shows(q[0], q[1], "p50, µs", report.Microseconds)
+		r.shows(q[0], q[2], "p99, µs", report.Microseconds)
+	}
+	r.ratio(titleRemote, "p50 / Ping", quantityRemote, quantityPing, 1.5, true)
+	r.ratio(titleActive, "p50 / Ping", quantityActive, quantityPing, 1.5, true)
 	return r
 }
 

@@ -38,8 +38,8 @@ func (b *bench) report(out io.Writer, m machine) error {
 
 // verdicts judges the targets of the rows that were measured.
 func (b *bench) verdicts() (verdicts []report.Verdict) {
-	for _, t := range targets() {
-		if b.plan.has(t.Of.Row) {
+	for _, r := range b.plan.rows {
+		for _, t := range r.targets {
 			verdicts = append(verdicts, t.Judge(&b.samples, b.whyMissing))
 		}
 	}

@@ -35,17 +35,8 @@ const (
 )
 
 func quietRow() row {
-	figure := func(quantity, measure string) report.Figure {
-		return report.Figure{Row: quietKey, Title: "quiet: NextID, 1 connection", Quantity: quantity, Measure: measure, Format: report.Microseconds, Alone: true}
-	}
-	return row{
+	r := row{
 		key: quietKey, help: "p99.9 while leases are renewed, metrics are scraped and the provider hangs, beside the same undisturbed",
-		figures: []report.Figure{
-			figure(quantityCalm, "p99.9 calm, µs"),
-			figure(quantityDisturbed, "p99.9 disturbed, µs"),
-			figure(quantityCalmP50, "p50 calm, µs"),
-			figure(quantityDisturbedP50, "p50 disturbed, µs"),
-		},
 		takes:   func(p plan, _ int) time.Duration { return 2 * (daemonTime + quietWarmup + loadTime(p.Duration)) },
 		measure: measureQuiet,
 		finish: func(_ context.Context, b *bench) error {
@@ -58,6 +49,13 @@ func quietRow() row {
 			"fallback IDs, as they should be); who scrapes and locks runs on another core, if there is one",
 			shortTerm, int(time.Second/scrapePause), lockTime, lockPause),
 	}
+	const title = "quiet: NextID, 1 connection"
+	r.shows(title, quantityCalm, "p99.9 calm, µs", report.Microseconds)
+	r.shows(title, quantityDisturbed, "p99.9 disturbed, µs", report.Microseconds)
+	r.shows(title, quantityCalmP50, "p50 calm, µs", report.Microseconds)
+	r.shows(title, quantityDisturbedP50, "p50 disturbed, µs", report.Microseconds)
+	r.ratio(title, "p99.9 disturbed / calm", quantityDisturbed, quantityCalm, 1.2, true)
+	return r
 }
 
 // quietFacts tell whether what should disturb has happened.
@@ -109,7 +107,7 @@ func (b *bench) measureDisturbed(ctx context.Context) error {
 		return err
 	}
 	disturber, err := b.launch.Beside().Launch(filepath.Join(b.dir, "disturb.log"), b.launch.Self,
-		"disturb", "-admin", d.admin, "-leases", d.leases)
+		arguments("disturb", disturbOptions{d.admin, d.leases})...)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package ids
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -17,11 +18,48 @@ type row struct {
 	key     string // for -only
 	help    string
 	figures []report.Figure
+	targets []report.Target
 	takes   func(p plan, servers int) time.Duration // about, in each round
 	// measure is called in each round, finish after the last one; one of them
 	// can be nil.
 	measure, finish func(context.Context, *bench) error
 	note            string // how it is measured, for below the table
+}
+
+// shown is a quantity of the daemon alone that a row shows.
+type shown struct {
+	row *row
+	report.Figure
+}
+
+// shows adds a line about a quantity of the daemon to the table of figures.
+func (r *row) shows(title, quantity, measure string, format func(float64) string) shown {
+	f := report.Figure{Row: r.key, Title: title, Quantity: quantity, Measure: measure, Format: format, Alone: true}
+	r.figures = append(r.figures, f)
+	return shown{r, f}
+}
+
+// atMost makes a promise about the quantity.
+func (s shown) atMost(bound float64) *report.Target {
+	return s.row.promise(s.Title, s.Measure, s.Quantity, report.Series{}, bound, true, s.Format)
+}
+
+func (s shown) atLeast(bound float64) *report.Target {
+	return s.row.promise(s.Title, s.Measure, s.Quantity, report.Series{}, bound, false, s.Format)
+}
+
+// ratio makes a promise about the ratio of two of the row's quantities.
+func (r *row) ratio(title, criterion, of, to string, bound float64, atMost bool) {
+	r.promise(title, criterion, of, report.Series{Row: r.key, Subject: kazahanad, Quantity: to}, bound, atMost, report.Ratio)
+}
+
+// promise adds a target about a quantity of the daemon, or its ratio to another series.
+func (r *row) promise(title, criterion, of string, to report.Series, bound float64, atMost bool, format func(float64) string) *report.Target {
+	r.targets = append(r.targets, report.Target{
+		Work: title, Criterion: criterion, Of: report.Series{Row: r.key, Subject: kazahanad, Quantity: of}, To: to,
+		Bound: bound, AtMost: atMost, Format: format,
+	})
+	return &r.targets[len(r.targets)-1]
 }
 
 // allRows are the rows in the table's order.
@@ -65,15 +103,44 @@ type workload struct {
 	connections int
 	depth       int // requests that are sent together, and awaited together
 	count       int // IDs per request
+	targets     []against
 }
 
+// against is a target about a ratio to another server.
+type against struct {
+	criterion, subject string
+	bound              float64
+	atMost             bool
+	quantity           string // "": the rate
+	row                string // of the other series; "": the same
+}
+
+// What INCRBY 100 hands out is what both rows of batches are compared with.
 var workloads = []workload{
-	{key: "1", title: "NextID, 1 connection", connections: 1, depth: 1, count: 1},
-	{key: "8", title: "NextID, 8 connections", connections: 8, depth: 1, count: 1},
-	{key: "64", title: "NextID, 64 connections", connections: 64, depth: 1, count: 1},
-	{key: "pipelined", title: "NextID, 1 connection, pipelined by 64", connections: 1, depth: 64, count: 1},
-	{key: "batch100", title: "NextIDs(100), 1 connection", connections: 1, depth: 1, count: 100},
-	{key: "batch1000", title: "NextIDs(1000), 1 connection", connections: 1, depth: 1, count: 1000},
+	{key: "1", title: "NextID, 1 connection", connections: 1, depth: 1, count: 1, targets: []against{
+		{criterion: "rate / Go echo", subject: goEcho, bound: 1.25},
+		{criterion: "rate / C echo", subject: cEcho, bound: 0.90},
+		{criterion: "p99 / Go echo", subject: goEcho, bound: 0.55, atMost: true, quantity: quantityP99},
+		{criterion: "rate / Redis", subject: redis, bound: 1.15},
+	}},
+	{key: "8", title: "NextID, 8 connections", connections: 8, depth: 1, count: 1, targets: []against{
+		{criterion: "rate / Go echo", subject: goEcho, bound: 1.25},
+	}},
+	{key: "64", title: "NextID, 64 connections", connections: 64, depth: 1, count: 1, targets: []against{
+		{criterion: "rate / Go echo", subject: goEcho, bound: 1.30},
+		{criterion: "rate / C echo", subject: cEcho, bound: 0.88},
+		{criterion: "rate / Redis", subject: redis, bound: 1.05},
+	}},
+	{key: "pipelined", title: "NextID, 1 connection, pipelined by 64", connections: 1, depth: 64, count: 1, targets: []against{
+		{criterion: "rate / Redis", subject: redis, bound: 1.8},
+		{criterion: "rate / Go echo", subject: goEcho, bound: 0.85},
+	}},
+	{key: "batch100", title: "NextIDs(100), 1 connection", connections: 1, depth: 1, count: 100, targets: []against{
+		{criterion: "IDs/s / Redis INCRBY 100", subject: redis, bound: 0.95},
+	}},
+	{key: "batch1000", title: "NextIDs(1000), 1 connection", connections: 1, depth: 1, count: 1000, targets: []against{
+		{criterion: "IDs/s / Redis INCRBY 100", subject: redis, bound: 7, row: "batch100"},
+	}},
 }
 
 // Quantities of the rows that are measured on every server.
@@ -97,11 +164,19 @@ func socketRow(w workload) row {
 			report.Figure{Row: w.key, Title: w.title, Quantity: quantityP50, Measure: "p50, µs", Format: report.Microseconds},
 			report.Figure{Row: w.key, Title: w.title, Quantity: quantityP99, Measure: "p99, µs", Format: report.Microseconds})
 	}
-	return row{
+	r := row{
 		key: w.key, help: w.title, figures: figures,
 		takes:   func(p plan, servers int) time.Duration { return time.Duration(servers) * loadTime(p.Duration) },
 		measure: func(ctx context.Context, b *bench) error { return b.measureServers(ctx, w) },
 	}
+	for _, t := range w.targets {
+		to := report.Series{Row: w.key, Subject: t.subject, Quantity: cmp.Or(t.quantity, quantityRate)}
+		if t.row != "" {
+			to.Row = t.row
+		}
+		r.promise(w.title, t.criterion, to.Quantity, to, t.bound, t.atMost, report.Ratio)
+	}
+	return r
 }
 
 const (

@@ -143,7 +143,7 @@ func (b *bench) load(ctx context.Context, s *server, o load.Options) (result loa
 	if o.Warmup == 0 {
 		o.Warmup = warmup
 	}
-	if err := b.launch.Ask(ctx, o.Warmup+o.Duration+patience, &result, loadArguments(o, s.service.PID())...); err != nil {
+	if err := b.launch.Ask(ctx, o.Warmup+o.Duration+patience, &result, arguments("load", loadOptions{o, s.service.PID()})...); err != nil {
 		return result, fmt.Errorf("%s: %w", s.name, errors.Join(err, s.service.Failure()))
 	}
 	return result, nil

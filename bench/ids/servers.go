@@ -32,15 +32,19 @@ const (
 	katsubushi = "katsubushi"
 )
 
-// references are what the daemon is held against, in the table's order.
-var references = []struct {
-	name  string
-	start func(context.Context, *bench) (*server, error)
-}{
-	{goEcho, startGoEcho},
-	{cEcho, startCEcho},
-	{redis, startRedis},
-	{katsubushi, startKatsubushi},
+// reference is a server that the daemon is held against.
+type reference struct {
+	name    string
+	program string // that scripts/setup installs; "": none is needed
+	start   func(context.Context, *bench) (*server, error)
+}
+
+// references are in the table's order.
+var references = []reference{
+	{goEcho, "", startGoEcho},
+	{cEcho, "gcc", startCEcho},
+	{redis, "redis-server", startRedis},
+	{katsubushi, "", startKatsubushi},
 }
 
 // absence is the error of a reference that this machine does not have.

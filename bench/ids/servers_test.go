@@ -60,22 +60,32 @@ func newBench(t *testing.T) *bench {
 	}
 }
 
+// started is a reference of a run.
+func started(t *testing.T, r reference) (*bench, *server) {
+	t.Helper()
+	b := newBench(t)
+	if r.program != "" {
+		ring.Program(t, r.program)
+	}
+	s, err := r.start(context.Background(), b)
+	if s != nil {
+		t.Cleanup(s.service.Stop)
+	}
+	if errors.As(err, new(absence)) { // katsubushi, which scripts/setup cannot install
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, s
+}
+
 // TestReferences: every reference that this machine has answers rightly, in
 // every row that it takes part in.
 func TestReferences(t *testing.T) {
 	for _, r := range references {
 		t.Run(r.name, func(t *testing.T) {
-			b := newBench(t)
-			s, err := r.start(context.Background(), b)
-			if s != nil {
-				defer s.service.Stop()
-			}
-			if errors.As(err, new(absence)) {
-				t.Skip(err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			b, s := started(t, r)
 			b.servers = []*server{s}
 			for _, w := range workloads {
 				if err := b.measureServers(context.Background(), w); err != nil {
@@ -91,17 +101,7 @@ func TestReferences(t *testing.T) {
 func TestEchoWithoutRoom(t *testing.T) {
 	for _, r := range references[:2] {
 		t.Run(r.name, func(t *testing.T) {
-			b := newBench(t)
-			s, err := r.start(context.Background(), b)
-			if s != nil {
-				defer s.service.Stop()
-			}
-			if errors.As(err, new(absence)) {
-				t.Skip(err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			_, s := started(t, r)
 			conn, err := net.Dial("unix", s.socket(workloads[0]))
 			if err != nil {
 				t.Fatal(err)
@@ -138,17 +138,7 @@ func TestEchoSizes(t *testing.T) {
 	const count = 100
 	for _, r := range references[:2] {
 		t.Run(r.name, func(t *testing.T) {
-			b := newBench(t)
-			s, err := r.start(context.Background(), b)
-			if s != nil {
-				defer s.service.Stop()
-			}
-			if errors.As(err, new(absence)) {
-				t.Skip(err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			_, s := started(t, r)
 			conn, err := net.Dial("unix", s.socket(workload{count: count}))
 			if err != nil {
 				t.Fatal(err)
@@ -192,7 +182,7 @@ func TestHold(t *testing.T) {
 		}
 	}()
 	holder, err := b.launch.Launch(filepath.Join(b.dir, "hold.log"), b.launch.Self,
-		"hold", "-socket", path, "-dialect", load.Echo, "-connections", "3")
+		arguments("hold", load.Options{Socket: path, Dialect: load.Echo, Count: 1, Connections: 3})...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -171,7 +171,10 @@ func (c *channel) judge(ctx context.Context, conn *wire.Client, err error) (verd
 	var refusal *wire.Error
 	var garbage *wire.ParseError
 	var wish againError
+	var ours *Error
 	switch {
+	case errors.As(err, &ours):
+		return final, err
 	case errors.As(err, &wish):
 		c.retire(conn)
 		return again, wish.error
@@ -181,6 +184,8 @@ func (c *channel) judge(ctx context.Context, conn *wire.Client, err error) (verd
 	case errors.As(err, &refusal):
 		c.answered()
 		return final, fromWire(refusal)
+	case errors.Is(err, wire.ErrUnreadableResult):
+		return final, &Error{Code: ErrProtocol, Message: err.Error()}
 	case errors.As(err, &garbage):
 		return final, &Error{Code: ErrProtocol, Message: "the peer is not a kazahana daemon: " + garbage.Error()}
 	case errors.Is(err, wire.ErrClosed) && c.ctx.Err() != nil:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -34,6 +35,9 @@ func New(opts ...Option) (*Client, error) {
 			err = c.call(context.Background(), c.timeout, request{"NextIDs", []any{n}, c.options(nil).ids("")}, &runs)
 			if got := total(runs); err == nil && got != n {
 				return nil, miscounted(got, n)
+			}
+			if err == nil {
+				err = ascending(runs)
 			}
 			return runs, err
 		})
@@ -105,6 +109,9 @@ func (c *Client) askID(ctx context.Context, opts []CallOption) (ID, error) {
 	}
 	var id int64
 	err := c.call(ctx, c.timeout, request{method: "NextID", options: c.options(opts).ids("")}, &id)
+	if err == nil && id <= 0 {
+		return 0, impossible(uint64(id))
+	}
 	return ID(id), err
 }
 
@@ -121,10 +128,36 @@ func (c *Client) NextIDs(ctx context.Context, n int, opts ...CallOption) ([]ID, 
 		return nil, miscounted(len(numbers), n)
 	}
 	ids := make([]ID, n)
+	var last uint64
 	for i, number := range numbers {
-		ids[i] = ID(number)
+		if number <= last || number > math.MaxInt64 {
+			return nil, impossible(number)
+		}
+		ids[i], last = ID(number), number
 	}
 	return ids, nil
+}
+
+// ascending returns an error unless every ID of the runs is possible and greater than the
+// one before.
+func ascending(runs []wire.Range) error {
+	var last uint64
+	for _, run := range runs {
+		if run.Start <= last || run.Start > math.MaxInt64-uint64(run.Count) {
+			return impossible(run.Start)
+		}
+		last = run.Start + uint64(run.Count) - 1
+	}
+	return nil
+}
+
+// incomplete is the error about an answer that lacks a field.
+func incomplete(method, field string) error {
+	return &Error{Code: ErrProtocol, Message: fmt.Sprintf("the answer to %s has no %s", method, field)}
+}
+
+func impossible(id uint64) error {
+	return &Error{Code: ErrProtocol, Message: fmt.Sprintf("the answer has the ID %d: IDs are 1 to 2^63-1, and ascend within an answer", id)}
 }
 
 func miscounted(got, want int) error {
@@ -154,6 +187,9 @@ func (c *Client) Inspect(ctx context.Context, id ID, opts ...CallOption) (Inspec
 	var in snowflake.Inspection
 	if err := c.ofService(ctx, opts, "Inspect", &in, int64(id)); err != nil {
 		return Inspection{}, err
+	}
+	if in.Time == "" {
+		return Inspection{}, incomplete("Inspect", "time")
 	}
 	return inspection(in), nil
 }
@@ -199,6 +235,9 @@ func (c *Client) ToInternal(ctx context.Context, external string, opts ...CallOp
 	}
 	var id int64
 	err := c.call(ctx, c.timeout, request{method: "ToInternal", params: []any{external, options}}, &id)
+	if err == nil && id < 0 {
+		return 0, impossible(uint64(id))
+	}
 	return ID(id), err
 }
 

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -192,12 +191,13 @@ func TestCloseOfAnExecutorThatHangs(t *testing.T) {
 // holds is none.
 func TestCheckCountsFromBeforeTheRequest(t *testing.T) {
 	for name, test := range map[string]struct {
-		valid int
-		want  string
-	}{"holds": {60_000, ""}, "is over": {20, "unanswered"}, "is none": {0, "refused"}} {
+		valid   int
+		want    string
+		timeout time.Duration
+	}{"holds": {60_000, "", patience}, "is over": {20, "unanswered", 500 * time.Millisecond}, "is none": {0, "refused", patience}} {
 		t.Run(name, func(t *testing.T) {
 			ready, checks := make(chan struct{}), 0
-			c := newClient(t, WithTimeout(500*time.Millisecond), registered(t, func(p *peer) {
+			c := newClient(t, WithTimeout(test.timeout), registered(t, func(p *peer) {
 				p.ask(1, "Activate", "1", 1)
 				p.expect(1, "")
 				close(ready)
@@ -281,52 +281,6 @@ func only(t *testing.T, r *Registration) *Activation {
 		return nil
 	})
 	return r.Activations()[0]
-}
-
-// Of a daemon that hangs the promise holds, and then nothing.
-func TestCheckWhenTheDaemonHangs(t *testing.T) {
-	d, c := placed(t, alone)
-	s := newStage(t)
-	impatient := d.client(WithTimeout(300 * time.Millisecond))
-	r, err := impatient.Register(t.Context(), s.executor("room"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustResolve(t, c, "room", "1")
-	a := only(t, r)
-	began := time.Now()
-	eventually(t, "the check", func() error { return a.Check(t.Context()) })
-	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = d.cmd.Process.Signal(syscall.SIGCONT) }()
-	if err := a.Check(t.Context()); err != nil && time.Since(began) < time.Second {
-		t.Errorf("what was promised: %v", err)
-	}
-	eventually(t, "the end of the promise", func() error {
-		if err := a.Check(t.Context()); err != nil {
-			expectEnded(t, err, "unanswered")
-			return nil
-		}
-		return errors.New("it still holds")
-	})
-	if err := r.Close(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the daemon has passivated: %v", err)
-	}
-	s.expect(`activate room/1 v1 ""`, `ended room/1 v1 ""`)
-}
-
-// Without a daemon there is nothing to wait for at the end.
-func TestCloseWithoutADaemon(t *testing.T) {
-	d, c := placed(t, alone)
-	s := newStage(t)
-	r := mustRegister(t, c, s.executor("room"))
-	mustResolve(t, c, "room", "1")
-	d.kill()
-	s.expect(`activate room/1 v1 ""`, `ended room/1 v1 ""`)
-	if err := r.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
 }
 
 // A registration whose answer was not heard is made again, and what was activated

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"os"
 	"testing"
 	"time"
 
@@ -60,68 +59,6 @@ func TestIDSpellings(t *testing.T) {
 	var null sql.Null[ID]
 	if err := null.Scan(nil); err != nil || null.Valid {
 		t.Error(null, err)
-	}
-}
-
-// The vectors that all languages share.
-func TestExternalVectors(t *testing.T) {
-	text, err := os.ReadFile("../../testdata/external_ids.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	type vector struct {
-		ID       ID     `json:"id"`
-		External string `json:"external"`
-	}
-	var file struct {
-		Plain []vector `json:"plain"`
-		Keyed []struct {
-			Secret string   `json:"secret"`
-			IDs    []vector `json:"vectors"`
-		} `json:"keyed"`
-		Rejected []struct {
-			External string `json:"external"`
-			Why      string `json:"why"`
-			Secret   string `json:"secret"`
-		} `json:"rejected"`
-	}
-	if err := json.Unmarshal(text, &file); err != nil {
-		t.Fatal(err)
-	}
-	check := func(codec ExternalCodec, vectors []vector) {
-		if len(vectors) == 0 {
-			t.Error("no vectors")
-		}
-		for _, v := range vectors {
-			if got := codec.Encode(v.ID); got != v.External {
-				t.Errorf("%d is %s, want %s", v.ID, got, v.External)
-			}
-			if got, err := codec.Decode(v.External); err != nil || got != v.ID {
-				t.Errorf("%s is %d, %v, want %d", v.External, got, err, v.ID)
-			}
-		}
-	}
-	check(ExternalCodec{}, file.Plain)
-	for _, keyed := range file.Keyed {
-		codec, err := NewExternalCodec(keyed.Secret)
-		if err != nil {
-			t.Fatal(err)
-		}
-		check(codec, keyed.IDs)
-	}
-	for _, wrong := range file.Rejected {
-		var codec ExternalCodec
-		if wrong.Secret != "" {
-			if codec, err = NewExternalCodec(wrong.Secret); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if id, err := codec.Decode(wrong.External); !errors.Is(err, ErrInvalidExternalID) {
-			t.Errorf("%q (%s): %d, %v", wrong.External, wrong.Why, id, err)
-		}
-	}
-	if _, err := NewExternalCodec(""); !errors.Is(err, ErrInvalidParams) {
-		t.Error(err)
 	}
 }
 

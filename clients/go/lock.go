@@ -114,6 +114,9 @@ func (l *Lock) acquire(ctx context.Context, key string, wait, timeout time.Durat
 		if err != nil {
 			return err
 		}
+		if l.lease.LeaseID == "" || l.lease.Token <= 0 {
+			return incomplete("Lock.Acquire", "lease_id or fencing_token")
+		}
 		// The acquire may have waited: this answer has the remaining time.
 		err = l.ask(ctx, conn, "Lock.Watch", map[string]any{"lease_id": l.lease.LeaseID})
 		if isGone(err) {

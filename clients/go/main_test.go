@@ -36,9 +36,6 @@ var executable = sync.OnceValue(func() string {
 var builtIn string
 
 func TestMain(m *testing.M) {
-	if socket := os.Getenv(executorOf); socket != "" {
-		beExecutor(socket)
-	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "kz-")
 		if err != nil {

@@ -55,6 +55,9 @@ func (c *Client) Resolve(ctx context.Context, kind, identity string, opts ...Cal
 		left = min(left-min(left/marginPart, maxMargin), wait-time.Since(began))
 		return resolveOptions{max(left, 0).Milliseconds()}
 	}}, &r)
+	if err == nil && r.Authority == "" {
+		err = incomplete("Placement.Resolve", "authority")
+	}
 	return r, err
 }
 

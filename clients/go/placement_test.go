@@ -1,15 +1,11 @@
 package kazahana
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -334,56 +330,6 @@ func TestExecutorFails(t *testing.T) {
 	}
 }
 
-// Whoever does not answer in time has not activated the actor: it is passivated
-// before somebody else gets it.
-func TestExecutorHangs(t *testing.T) {
-	_, c := placed(t, alone)
-	s := newStage(t)
-	r := mustRegister(t, c, s.executor("room"))
-	over := make(chan struct{})
-	s.activates(func(ctx context.Context, _ *Activation) (string, error) {
-		<-ctx.Done()
-		<-over
-		return "late", nil
-	})
-	var pending *PlacementPendingError
-	if _, err := c.Resolve(t.Context(), "room", "1", WithWait(0)); !errors.As(err, &pending) || !errors.Is(err, ErrPlacementPending) {
-		t.Errorf("%v", err)
-	}
-	if _, err := c.Resolve(t.Context(), "room", "1", WithWait(50*time.Millisecond)); !errors.As(err, &pending) {
-		t.Errorf("%v", err)
-	}
-	// Others are not kept waiting.
-	s.expect(`activate room/1 v1 ""`)
-	s.activates(nil)
-	mustResolve(t, c, "room", "2")
-	s.expect(`activate room/2 v1 ""`)
-	heard := make(chan error, 1)
-	go func() {
-		_, err := c.Resolve(t.Context(), "room", "1", WithWait(patience))
-		heard <- err
-	}()
-	eventually(t, "the daemon waits no more", func() error {
-		page, err := c.PlacementSnapshot(t.Context(), PlacementQuery{Kind: "room", Identity: "1"})
-		if err == nil && page.Activations[0].Doing != "passivating" {
-			err = errors.New(page.Activations[0].Doing)
-		}
-		return err
-	})
-	close(over)
-	s.expect(`passivate room/1 v1 ""`)
-	var failed *ActivationFailedError
-	if err := <-heard; !errors.As(err, &failed) {
-		t.Error(err)
-	}
-	if next := mustResolve(t, c, "room", "1"); next.Version != 2 {
-		t.Errorf("%+v", next)
-	}
-	if all := r.Activations(); len(all) != 2 {
-		t.Errorf("%+v", all)
-	}
-}
-
 // A process that is gone has nothing any more, and an Executor whose connection is
 // lost hears so, and registers again.
 func TestExecutorIsGone(t *testing.T) {
@@ -420,114 +366,6 @@ func TestExecutorIsGone(t *testing.T) {
 	s.expect(`activate room/1 v3 "left by v2"`)
 }
 
-// executorOf names the socket of the daemon that a process of the tests is to
-// register with, for nothing else.
-const executorOf = "KAZAHANA_TEST_EXECUTOR_OF"
-
-func beExecutor(socket string) {
-	c, err := New(WithSocket(socket))
-	if err == nil {
-		_, err = c.Register(context.Background(), Executor{
-			Kinds: []string{"room"}, Activate: func(context.Context, *Activation) (string, error) { return "", nil },
-		})
-	}
-	fmt.Println(err)
-	_, _ = io.Copy(io.Discard, os.Stdin) // until the tests have gone
-	os.Exit(0)
-}
-
-// startExecutor returns a process that has registered for rooms.
-func startExecutor(t *testing.T, socket string) *exec.Cmd {
-	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), executorOf+"="+socket)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = in.Close()
-		_ = cmd.Wait()
-	})
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "<nil>\n" {
-		t.Fatal(line, err)
-	}
-	return cmd
-}
-
-func TestExecutorProcessIsKilled(t *testing.T) {
-	d, c := placed(t, alone)
-	other := startExecutor(t, d.socket)
-	first := mustResolve(t, c, "room", "1")
-	if first.PID != strconv.Itoa(other.Process.Pid) {
-		t.Errorf("%+v", first)
-	}
-	s := newStage(t)
-	mustRegister(t, c, s.executor("room"))
-	_ = other.Process.Kill()
-	_ = other.Wait()
-	eventually(t, "the next activation", func() error {
-		next, err := c.Resolve(t.Context(), "room", "1")
-		if err == nil && next.Version != 2 {
-			err = fmt.Errorf("%+v", next)
-		}
-		return err
-	})
-	s.expect(`activate room/1 v2 ""`)
-}
-
-// Each actor belongs to one of the daemons, all agree on which, and takes what it
-// left behind with it.
-func TestPlacementOfTwoDaemons(t *testing.T) {
-	store := "sqlite:" + filepath.Join(t.TempDir(), "store.db")
-	_, c := placed(t, alone, "--store", store)
-	s, s2 := newStage(t), newStage(t)
-	mustRegister(t, c, s.executor("room"))
-	var names []string
-	for i := range 40 {
-		names = append(names, strconv.Itoa(i))
-		if r := mustResolve(t, c, "room", names[i]); !r.IsLocal() {
-			t.Errorf("%+v", r)
-		}
-	}
-	_, c2 := placed(t, []string{"a:1", "b:1"}, "--store", store)
-	mustRegister(t, c2, s2.executor("room"))
-	awaitMembers(t, c, "a:1", "b:1")
-	moved := 0
-	for _, name := range names {
-		r, r2 := mustResolve(t, c, "room", name), mustResolve(t, c2, "room", name)
-		if r.Authority != r2.Authority || r.IsLocal() == r2.IsLocal() {
-			t.Errorf("%+v and %+v", r, r2)
-		}
-		if r2.IsLocal() {
-			moved++
-			if r2.Version != 2 || r.PID != "" || r.Token != 0 {
-				t.Errorf("%+v and %+v", r, r2)
-			}
-		}
-	}
-	if moved < 5 || moved > 35 {
-		t.Errorf("%d of %d have moved", moved, len(names))
-	}
-	s2.mu.Lock()
-	defer s2.mu.Unlock()
-	for _, said := range s2.said {
-		if !strings.Contains(said, `v2 "left by v1"`) {
-			t.Error(said)
-		}
-	}
-	if len(s2.said) != moved {
-		t.Errorf("%d activations, %d have moved", len(s2.said), moved)
-	}
-}
-
 // nextEvent reads one event.
 func nextEvent(t *testing.T, next func() (PlacementEvent, error, bool)) PlacementEvent {
 	t.Helper()
@@ -559,45 +397,9 @@ func TestPlacementEvents(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 
-	// One that does not read is told so, once it reads on.
-	slow, err := c.PlacementEvents(t.Context(), "resolved")
-	if err != nil {
-		t.Fatal(err)
-	}
 	mustRegister(t, c, s.executor("room"))
 	mustResolve(t, c, "room", "1")
-	gap := make(chan error, 1)
-	var work sync.WaitGroup
-	for range 8 {
-		work.Go(func() {
-			for range 1500 {
-				if _, err := c.Resolve(t.Context(), "room", "1"); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	work.Wait()
-	seen := 0
-	for e, err := range slow {
-		if err != nil {
-			gap <- err
-			break
-		}
-		if seen++; e.Event != "resolved" {
-			t.Errorf("%+v", e)
-		}
-	}
 	var ended *WatchEndedError
-	if err := <-gap; !errors.As(err, &ended) || ended.Reason != "too_slow" || !errors.Is(err, ErrWatchEnded) || seen == 0 || seen >= 12_000 {
-		t.Errorf("after %d events: %v", seen, err)
-	}
-	for _, err := range slow { // it is over
-		if !errors.Is(err, ErrWatchEnded) || !errors.Is(err, ErrClosed) {
-			t.Error(err)
-		}
-	}
 
 	// The end of the daemon is seen by those who read, in each way.
 	nextEvent(t, next) // activated

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,11 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
-	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // nobodyID is a user and a group without any right.
@@ -69,39 +64,6 @@ func TestSocketDiscovery(t *testing.T) {
 	s.with([]string{xdg}, "id", "--socket", nowhere).Fails(t, exitFailure, nowhere, "kazahanad serve")
 }
 
-func TestRuntimeDirectoryIsTheDaemons(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	unit := s.Path("unit")
-	s.Socket = filepath.Join(unit, "kazahanad.sock")
-	cmd := s.Command("serve", "--config", "none")
-	cmd.Env = s.Environment("RUNTIME_DIRECTORY="+unit+":/other", "STATE_DIRECTORY="+s.State+":/other", "XDG_RUNTIME_DIR="+s.Path("run"))
-	s.LaunchCommand(cmd).AwaitReady()
-	if st := s.Dial().Status(); st.Socket != s.Socket || st.StateDir != s.State {
-		t.Errorf("socket %s, state %s", st.Socket, st.StateDir)
-	}
-}
-
-// With no daemon anywhere, the error names every place that was looked at.
-func TestNoSocketFound(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	tmp := fmt.Sprintf("/tmp/kazahana-%d/kazahanad.sock", os.Geteuid())
-	for _, path := range []string{"/run/kazahana/kazahanad.sock", tmp} {
-		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-			t.Skipf("a daemon of this machine's own has %s", path)
-		}
-	}
-	runtimeDir := s.Path("run")
-	for _, command := range []string{"id", "status", "health"} {
-		got := s.with([]string{"XDG_RUNTIME_DIR=" + runtimeDir}, command)
-		if _, err := os.Lstat("/run/kazahana/kazahanad.sock"); err == nil {
-			t.Skip("a daemon of this machine's own has just started")
-		}
-		got.Fails(t, exitFailure, runtimeDir+"/kazahana/kazahanad.sock", "/run/kazahana/kazahanad.sock", tmp, "kazahanad serve", "KAZAHANA_SOCKET")
-	}
-}
-
 func TestPermissionDeniedNamesTheGroup(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -115,22 +77,6 @@ func TestPermissionDeniedNamesTheGroup(t *testing.T) {
 	}
 	testkit.RunCommand(t, cmd).Fails(t, exitFailure, s.Socket, "permission denied", group)
 
-	// Here already the directory keeps the client from seeing the socket.
-	hidden := newSite(t)
-	hidden.Socket = filepath.Join(hidden.Path("private"), "d.sock")
-	hidden.Start()
-	cmd = hidden.Command("id")
-	cmd.Env = hidden.Environment("KAZAHANA_SOCKET=" + hidden.Socket)
-	if os.Geteuid() == 0 {
-		cmd = asNobody(t, cmd)
-	}
-	if err := os.Chmod(hidden.Path("private"), 0); err != nil {
-		t.Fatal(err)
-	}
-	testkit.RunCommand(t, cmd).Fails(t, exitFailure, hidden.Socket, "permission denied", group)
-	if err := os.Chmod(hidden.Path("private"), 0o700); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func groupName(t *testing.T, gid int) string {
@@ -151,17 +97,14 @@ func TestSocketModeAndGroup(t *testing.T) {
 		gid  int
 	}{
 		{nil, 0o660, gid},
-		{[]string{"--socket-mode", "0600"}, 0o600, gid},
-		{[]string{"--socket-mode", "666"}, 0o666, gid},
-		{[]string{"--socket-group", strconv.Itoa(gid)}, 0o660, gid},
-		{[]string{"--socket-group", groupName(t, gid)}, 0o660, gid},
+		{[]string{"--socket-mode", "620", "--socket-group", groupName(t, gid)}, 0o620, gid},
 		{[]string{"--socket-group", strconv.Itoa(nobodyID)}, 0o660, nobodyID},
 	} {
 		if c.gid != gid && os.Geteuid() != 0 {
 			continue // only root can give a file to a group that it is not in
 		}
 		s := newSite(t)
-		d := s.Start(c.args...)
+		s.Start(c.args...)
 		info, err := os.Lstat(s.Socket)
 		if err != nil {
 			t.Fatal(err)
@@ -169,10 +112,9 @@ func TestSocketModeAndGroup(t *testing.T) {
 		if got := info.Sys().(*syscall.Stat_t).Gid; info.Mode() != c.mode|fs.ModeSocket || int(got) != c.gid {
 			t.Errorf("%q: the socket has %v and group %d", c.args, info.Mode(), got)
 		}
-		if c.gid == nobodyID && os.Geteuid() == 0 {
+		if c.gid == nobodyID {
 			testkit.RunCommand(t, asNobody(t, s.Command("id", "--socket", s.Socket))).OK(t)
 		}
-		d.Kill()
 	}
 	s := newSite(t)
 	if said := s.Launch("--socket-group", "no-such-group").FailsToStart(exitFailure); !strings.Contains(said, "no-such-group") {
@@ -195,29 +137,6 @@ func TestAllowedUsers(t *testing.T) {
 	byGroup.Launch("--socket-mode", "0666", "--allow-uids", "12345,12346", "--allow-gids", strconv.Itoa(nobodyID)).AwaitListening()
 	testkit.RunCommand(t, asNobody(t, byGroup.Command("id", "--socket", byGroup.Socket))).OK(t)
 	byGroup.Kazahanad("id").Fails(t, exitFailure, "PERMISSION_DENIED")
-}
-
-// Whoever is not allowed is told so, and the connection is closed.
-func TestNotAllowedConnectionIsClosed(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Launch("--allow-uids", strconv.Itoa(os.Geteuid()+1)).AwaitListening()
-	c := s.Dial()
-	refusal := c.Refused(wire.CodePermissionDenied)
-	if !strings.Contains(refusal.Message, fmt.Sprintf("user %d", os.Geteuid())) {
-		t.Errorf("the error is %q", refusal)
-	}
-	select {
-	case <-c.Done():
-	case <-time.After(await.Patience):
-		t.Fatal("the connection stays open")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
-	if err := c.Call(ctx, "Ping", nil); !errors.Is(err, wire.ErrConnectionLost) {
-		t.Errorf("a further call: %v", err)
-	}
-	s.Kazahanad("health").Fails(t, exitFailure, "PERMISSION_DENIED")
 }
 
 // Without any directory of their own, a user's daemon and clients meet below
@@ -261,7 +180,7 @@ func TestSocketBelowTmp(t *testing.T) {
 	}
 	d.Terminate()
 
-	// Somebody else was there first.
+	// Another user was there first.
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -273,14 +192,4 @@ func TestSocketBelowTmp(t *testing.T) {
 	if !strings.Contains(said, dir) || !strings.Contains(said, "0700") {
 		t.Errorf("it said %q", said)
 	}
-	l, err := net.Listen("unix", s.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	got := testkit.RunCommand(t, asUser("id"))
-	if _, err := os.Lstat("/run/kazahana/kazahanad.sock"); err == nil {
-		t.Skip("a daemon of this machine's own has just started")
-	}
-	got.Fails(t, exitFailure, dir, "not trusted")
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit"
@@ -87,14 +86,8 @@ func TestChangingWithAPause(t *testing.T) {
 	testkit.Pause(t, changingDwell)
 	f.crash()
 	f.follow(steps(t, "## Another store, with a pause", 1)[0])
-	f.alwaysRegular(f.settle())
-}
-
-func TestSplittingAPool(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, "--fallback", "none")
-	f.variables = changingVariables(f.redisNew("old"), f.redis("new"))
-	f.restart("all", f.variables["OLD"])
+	// Then the pool is split between two sites.
+	f.variables = changingVariables(f.variables["NEW"], f.redis("new"))
 	for _, block := range steps(t, "## One pool, two sites", 2) {
 		f.follow(block)
 	}
@@ -117,12 +110,10 @@ func TestRestoringALeaseFile(t *testing.T) {
 	f.follow(blocks[0])
 	testkit.Pause(t, changingDwell) // grants that the backup does not know
 	f.crash()
-	f.restored(time.Now())
 	f.follow(blocks[1])
 	f.fencedAndBack()
 	// A restore that cannot be seen.
 	f.crash()
-	f.restored(time.Now())
 	f.obey(blocks[2])
 	f.restart("all", f.variables["OLD"])
 	f.fencedAndBack()
@@ -154,7 +145,6 @@ func TestRestoringRedis(t *testing.T) {
 	f.shell(`redis-cli -s "$DATA/s.sock" SAVE | grep -q OK && mv "$DATA/dump.rdb" "$BACKUP"`)
 	testkit.Pause(t, changingDwell)
 	f.stops["redis"]()
-	f.restored(time.Now())
 	f.follow(steps(t, "### Redis files", 1)[0])
 	f.fencedAndBack()
 	if v := f.settle(); len(v.errs) > 0 {

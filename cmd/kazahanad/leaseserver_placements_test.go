@@ -1,61 +1,16 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
 
 	kazahana "github.com/kazahana/kazahana/clients/go"
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 )
-
-// Lease servers in front of one Redis have the same activation records, of which
-// none is lost when one of the servers is killed; a token of one tenant sees
-// nothing of another's.
-func TestLeaseServersHavePlacements(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	const ours, theirs = "a-token-of-our-own-hosts", "a-token-of-the-other-tenant"
-	tokens := s.Path("tokens.yaml")
-	testkit.WriteFile(t, tokens, "- {token: "+ours+", owner: hosts, scopes: [placements]}\n- {token: "+theirs+", tenant: other, owner: hosts, scopes: [placements]}\n")
-	args := []string{"--provider", "memory:", "--store", s.StartRedis().URL(), "--tokens-file", tokens}
-	first, second := s.StartLeaseServer("127.0.0.1:0", args...), s.StartLeaseServer("127.0.0.1:0", args...)
-	open := func(token string) *stores.Store {
-		path := s.Path(token)
-		testkit.WriteFile(t, path, token)
-		store, err := stores.Open(first.URL()+","+second.URL()+"?token_file="+path, stores.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = store.Close() })
-		return store
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
-	key := placement.Key{Kind: "room", Identity: "lobby/1"}
-	record := placement.Record{Owner: placement.Member{Authority: "a:1", Token: 1}, PID: "p", Version: 1, Token: 4, Snapshot: []byte("snap")}
-	store := open(ours)
-	if err := store.Placements.Store(ctx, "default", key, record); err != nil {
-		t.Fatal(err)
-	}
-	first.Kill()
-	if r, err := store.Placements.Load(ctx, "default", key); err != nil || r.Owner != record.Owner || string(r.Snapshot) != "snap" {
-		t.Errorf("the other server has %+v, %v", r, err)
-	}
-	if r, err := open(theirs).Placements.Load(ctx, "default", key); err != nil || r.Version != 0 {
-		t.Errorf("another tenant has %+v, %v", r, err)
-	}
-	record.Owner.Authority = "b:1"
-	if err := store.Placements.Store(ctx, "default", key, record); !errors.Is(err, placement.ErrStale) {
-		t.Errorf("another owner of the version: %v", err)
-	}
-}
 
 // Daemons that reach one Redis directly and through a lease server are members of one
 // placement, with the same records; and whoever may use a daemon's socket makes no

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,7 +17,6 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // lockArgs is lock on the site's daemon, with CMD as a shell script. more may name
@@ -138,46 +136,6 @@ func TestLockHeldBySomebodyElse(t *testing.T) {
 	}
 }
 
-func TestLockRenews(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Start()
-	c := s.Dial()
-	d, out, _ := s.lockStart("k", `trap 'echo USR1' USR1; trap 'exit 5' TERM; echo started; while :; do sleep 0.05; done`, "--ttl", "6s")
-	first := c.WantLock("k", lock.Active, 1)
-	for last, renewals := first, 0; renewals < 2; {
-		now := c.WantLock("k", lock.Active, 1)
-		if now.LeaseID != first.LeaseID {
-			t.Fatalf("%+v became %+v", first, now)
-		}
-		if now.ExpiresAt > last.ExpiresAt {
-			last, renewals = now, renewals+1
-		}
-		time.Sleep(await.Interval)
-	}
-	_ = d.Cmd.Process.Signal(syscall.SIGUSR1)
-	await.Eventually(t, "the command got the signal", func() bool { return strings.Contains(out.String(), "USR1\n") })
-	_ = d.Cmd.Process.Signal(syscall.SIGTERM)
-	if code := d.Code(); code != 5 {
-		t.Errorf("exit code %d, want CMD's\n%s", code, d.Log)
-	}
-	c.WantLock("k", lock.Released, 1)
-}
-
-// A term that was waited for begins when the wait ends: counted from when the
-// request was sent, it would be over before CMD starts.
-func TestLockTermBeginsAfterTheWait(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Start()
-	c := s.Dial()
-	c.Must("Lock.Acquire", nil, "k", map[string]any{"ttl_ms": 5000})
-	if o := s.lockRun("k", "echo $KAZAHANA_FENCING_TOKEN", "--ttl", "4s", "--wait", "1m", "-q"); o.OK(t) != "2\n" {
-		t.Errorf("%+v", o)
-	}
-	c.WantLock("k", lock.Released, 2)
-}
-
 // The lock is this process's, not the daemon's connection's: it outlives a kill.
 func TestLockOutlivesTheDaemon(t *testing.T) {
 	t.Parallel()
@@ -205,37 +163,24 @@ func TestLockOutlivesTheDaemon(t *testing.T) {
 // no longer: then another gets the lock, here through another daemon on the store.
 func TestLockEndsCommandBeforeItIsLost(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name, onTerm string
-		code         int
-	}{
-		{"polite", "echo told; exit 0", exitFailure},
-		{"with a code", "echo told; exit 9", 9},
-		{"deaf", "echo told", 128 + int(syscall.SIGKILL)},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			s, other := newSite(t), newSite(t)
-			daemon := s.Start()
-			other.Start("--store", "sqlite:"+s.Path("state/store.db"))
-			script := fmt.Sprintf(`trap '%s' TERM; while :; do date +%%s%%3N; sleep 0.02; done`, test.onTerm)
-			d, out, _ := s.lockStart("k", script, "--ttl", "10s", "--timeout", "1s")
-			_ = daemon.Cmd.Process.Signal(syscall.SIGSTOP)
-			var next lock.Answer
-			other.Dial().Must("Lock.Acquire", &next, "k", map[string]any{"wait_ms": await.Patience.Milliseconds()})
-			code := d.Code()
-			_ = daemon.Cmd.Process.Signal(syscall.SIGCONT)
-			if code != test.code || !strings.Contains(out.String(), "told") {
-				t.Errorf("exit code %d, want %d; stdout %q\n%s", code, test.code, out, d.Log)
-			}
-			if want := `lock "k" could not be extended in time`; !strings.Contains(d.Log.String(), want) {
-				t.Errorf("the log does not say %q:\n%s", want, d.Log)
-			}
-			acquired, err := time.Parse(time.RFC3339, next.AcquiredAt)
-			if last := lastNumber(t, out.String()); err != nil || next.FencingToken != 2 || last >= acquired.UnixMilli() {
-				t.Errorf("CMD still ran at %d, and at %d (%v) the lock was %+v", last, acquired.UnixMilli(), err, next)
-			}
-		})
+	s, other := newSite(t), newSite(t)
+	daemon := s.Start()
+	other.Start("--store", "sqlite:"+s.Path("state/store.db"))
+	d, out, _ := s.lockStart("k", `trap 'echo told' TERM; while :; do date +%s%3N; sleep 0.02; done`, "--ttl", "10s", "--timeout", "1s")
+	_ = daemon.Cmd.Process.Signal(syscall.SIGSTOP)
+	var next lock.Answer
+	other.Dial().Must("Lock.Acquire", &next, "k", map[string]any{"wait_ms": await.Patience.Milliseconds()})
+	code := d.Code()
+	_ = daemon.Cmd.Process.Signal(syscall.SIGCONT)
+	if code != 128+int(syscall.SIGKILL) || !strings.Contains(out.String(), "told") {
+		t.Errorf("exit code %d; stdout %q\n%s", code, out, d.Log)
+	}
+	if want := `lock "k" could not be extended in time`; !strings.Contains(d.Log.String(), want) {
+		t.Errorf("the log does not say %q:\n%s", want, d.Log)
+	}
+	acquired, err := time.Parse(time.RFC3339, next.AcquiredAt)
+	if last := lastNumber(t, out.String()); err != nil || next.FencingToken != 2 || last >= acquired.UnixMilli() {
+		t.Errorf("CMD still ran at %d, and at %d (%v) the lock was %+v", last, acquired.UnixMilli(), err, next)
 	}
 }
 
@@ -271,49 +216,6 @@ func TestLockTakenByAnother(t *testing.T) {
 	c.WantLock("k", lock.Active, 2)
 }
 
-// Those who wait come one after the other, in the order in which they came.
-func TestLockContendersTakeTurns(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Start()
-	c := s.Dial()
-	holder, _, release := s.lockStart("k", untilToldTo)
-	var waiting []*testkit.Instance
-	for i, name := range []string{"B", "C", "D"} {
-		script := fmt.Sprintf(`mkdir %[2]s/inside || echo not alone >>%[2]s/order; echo %[1]s $KAZAHANA_FENCING_TOKEN >>%[2]s/order; sleep 0.05; rmdir %[2]s/inside`, name, s.Dir)
-		waiting = append(waiting, s.LaunchCommand(s.Command(s.lockArgs("k", script, "--wait", "5m")...)))
-		c.AwaitWaiters(i+1, waiting[i])
-	}
-	release()
-	for _, d := range append(waiting, holder) {
-		if code := d.Code(); code != exitOK {
-			t.Errorf("exit code %d\n%s", code, d.Log)
-		}
-	}
-	if order, err := os.ReadFile(s.Path("order")); err != nil || string(order) != "B 2\nC 3\nD 4\n" {
-		t.Errorf("they came as %q (%v)", order, err)
-	}
-}
-
-func TestLockInterruptedWhileWaiting(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Start()
-	c := s.Dial()
-	holder, _, release := s.lockStart("k", untilToldTo)
-	waiter := s.LaunchCommand(s.Command(s.lockArgs("k", "echo ran", "--wait", "1h")...))
-	c.AwaitWaiters(1, waiter)
-	_ = waiter.Cmd.Process.Signal(syscall.SIGINT)
-	if code := waiter.Code(); code != 128+int(syscall.SIGINT) {
-		t.Errorf("exit code %d\n%s", code, waiter.Log)
-	}
-	await.Eventually(t, "nobody waits", func() bool { return c.Status().InFlight == 0 })
-	c.WantLock("k", lock.Active, 1)
-	release()
-	holder.AwaitEnd()
-	c.WantLock("k", lock.Released, 1)
-}
-
 // Granted, and interrupted before the answer came: nobody has the lock then.
 func TestLockAbandonedIsReleased(t *testing.T) {
 	t.Parallel()
@@ -344,32 +246,6 @@ func TestLockAnswerIsLost(t *testing.T) {
 		}
 		<-way.lost
 		s.Dial().WantLock("k", lock.Released, int64(i+1))
-	}
-}
-
-// With -9, on Linux, CMD ends too, and the lock with its term.
-func TestLockKilled(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.Start()
-	c := s.Dial()
-	d, out, _ := s.lockStart("k", `echo $$; exec sleep 600`, "--ttl", "10s")
-	pid, err := strconv.Atoi(strings.TrimSpace(out.String()))
-	if err != nil || !alive(pid) {
-		t.Fatalf("CMD is process %q: %v", out, err)
-	}
-	d.Kill()
-	if _, err := os.Stat("/proc/self/stat"); err == nil { // Linux
-		await.Eventually(t, "CMD has ended with kazahanad", func() bool { return !alive(pid) })
-	}
-	var held *wire.Error
-	if err := c.Try("Lock.Acquire", nil, "k"); !errors.As(err, &held) || held.Code != wire.CodeLockHeld {
-		t.Errorf("the lock of a process that may be alive: %v", err)
-	}
-	var next lock.Answer
-	c.Must("Lock.Acquire", &next, "k", map[string]any{"wait_ms": await.Patience.Milliseconds()})
-	if next.FencingToken != 2 {
-		t.Errorf("the next is %+v", next)
 	}
 }
 

@@ -15,10 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/testkit"
-	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // event is one that docs/logs.md lists. Text that ends with "..." begins the message.
@@ -209,92 +206,6 @@ func uniqueFields(line string) (map[string]string, error) {
 		return nil, err
 	}
 	return fields, nil
-}
-
-// The events that seed 003 names in section 7.2, and those of locks, are provoked in
-// real processes: each is logged at the level that the seed says.
-func TestSeedEventsAreProvoked(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	redis := s.StartRedis()
-	url := s.Initialised(redis.URL() + "term=3s&quarantine=0s")
-	d := s.Start("--provider", url, "--log-level", "debug", "--log-format", "json", "--provider-timeout", "500ms",
-		"--acquire-retry-interval", "100ms", "--acquire-retry-max-interval", "200ms", "--verify-interval", "100ms",
-		"--services", "{strict: {fallback: none}}")
-	c := s.Dial()
-	await.Eventually(t, "both services have a lease", func() bool {
-		return !slices.ContainsFunc(c.Status().Services, func(one daemon.ServiceStatus) bool { return one.LeasesUsable == 0 })
-	})
-	var answer any
-	c.Must("Sequence.Next", &answer, "orders")
-	c.Must("Sequence.NextBatch", &answer, "orders", 5)
-	if err := c.Try("Sequence.Next", &answer, "orders", map[string]any{"step": 7}); !isRefusal(err, wire.CodeInvalidParams) {
-		t.Errorf("another step: %v", err)
-	}
-	if err := c.Try("Sequence.NextBatch", &answer, "full", 3, map[string]any{"max_value": 2, "on_max": "error"}); err == nil {
-		t.Error("3 values of 2")
-	}
-	c.Must("Sequence.NextBatch", &answer, "full", 2, map[string]any{"max_value": 2, "on_max": "error"})
-	if err := c.Try("Sequence.Next", &answer, "full", map[string]any{"max_value": 2, "on_max": "error"}); !isRefusal(err, wire.CodeSequenceExhausted) {
-		t.Errorf("a third value of 2: %v", err)
-	}
-	c.Must("Lock.Acquire", &answer, "passing", map[string]any{"ttl_ms": 60_000})
-	c.Must("Lock.Renew", &answer, "passing", map[string]any{"ttl_ms": 60_000})
-	if err := c.Try("Lock.Acquire", &answer, "passing"); !isRefusal(err, wire.CodeLockHeld) {
-		t.Errorf("a lock that is held: %v", err)
-	}
-	c.Must("Lock.Release", &answer, "passing")
-	c.Must("Lock.Acquire", &answer, "held", map[string]any{"ttl_ms": 1000, "hold": "connection"})
-	redis.Kill()
-	for method, code := range map[string]wire.Code{
-		"Sequence.Next": wire.CodeStoreUnavailable, "Lock.Acquire": wire.CodeStoreUnavailable, "Lock.Renew": wire.CodeStoreUnavailable,
-		"Lock.Release": wire.CodeStoreUnavailable, "Lock.Get": wire.CodeStoreUnavailable,
-	} {
-		var options []any
-		if method == "Lock.Acquire" { // nobody knows whether it was granted, so it is released for as long as it could last
-			options = append(options, map[string]any{"ttl_ms": 100})
-		}
-		if err := c.Try(method, &answer, append([]any{"k"}, options...)...); !isRefusal(err, code) {
-			t.Errorf("%s without a store: %v", method, err)
-		}
-	}
-	if err := c.Try("Lock.List", &answer); !isRefusal(err, wire.CodeStoreUnavailable) {
-		t.Errorf("Lock.List without a store: %v", err)
-	}
-	c.AwaitMode("unavailable")
-	for _, line := range []string{"lock lost", "keep alive failed, circuit breaking", "failed to allocate worker id"} {
-		await.Eventually(t, line, func() bool { return strings.Contains(d.Log.String(), line) })
-	}
-	_ = c.Close()
-	d.Terminate()
-	seen := logsOf(t, d.Log)
-	for _, want := range []event{
-		{"info", "keeper", "worker id allocated"},
-		{"info", "keeper", "starting worker id keep alive"},
-		{"info", "keeper", "keep alive stopped"},
-		{"error", "keeper", "keep alive failed, circuit breaking"},
-		{"error", "keeper", "failed to allocate worker id"},
-		{"debug", "sequences", "generated sequence number"},
-		{"debug", "sequences", "generated sequence batch"},
-		{"error", "sequences", "failed to increment sequence"},
-		{"warn", "sequences", "sequence hands out nothing"},
-		{"debug", "sequences", "sequence request refused"},
-		{"debug", "locks", "lock acquired"},
-		{"debug", "locks", "lock renewed"},
-		{"debug", "locks", "lock released"},
-		{"debug", "locks", "lock request refused"},
-		{"error", "locks", "failed to acquire lock"},
-		{"error", "locks", "failed to renew lock"},
-		{"error", "locks", "failed to release lock"},
-		{"error", "locks", "failed to read lock"},
-		{"error", "locks", "failed to list locks"},
-		{"warn", "daemon", "lock lost"},
-		{"warn", "keeper", "leases could not be verified"},
-	} {
-		if !seen[want] {
-			t.Errorf("not logged: %+v", want)
-		}
-	}
 }
 
 // A stop while the store is away, with a lock that is held, is no failure of the stop.

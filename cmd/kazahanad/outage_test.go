@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,61 +11,41 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// outages are ways to make the file unusable; each returns how to mend it.
-var outages = map[string]func(t *testing.T, s *site) (mend func()){
-	"moved away": func(t *testing.T, s *site) func() {
-		testkit.Rename(t, s.Leases(), s.Leases()+".away")
-		return func() { testkit.Rename(t, s.Leases()+".away", s.Leases()) }
-	},
-	"replaced by garbage": func(t *testing.T, s *site) func() {
-		testkit.WriteFile(t, s.Path("garbage"), strings.Repeat("garbage ", 10_000))
-		if err := os.Link(s.Leases(), s.Leases()+".away"); err != nil {
-			t.Fatal(err)
-		}
-		testkit.Rename(t, s.Path("garbage"), s.Leases())
-		return func() { testkit.Rename(t, s.Leases()+".away", s.Leases()) }
-	},
-	"locked by somebody": func(t *testing.T, s *site) func() { return testkit.LockLeases(t, s.Leases()) },
+// moveAway puts the provider's file out of reach until mend is called.
+func (s *site) moveAway() (mend func()) {
+	s.T.Helper()
+	testkit.Rename(s.T, s.Leases(), s.Leases()+".away")
+	return func() { testkit.Rename(s.T, s.Leases()+".away", s.Leases()) }
 }
 
 func TestProviderGone(t *testing.T) {
-	for name, breakIt := range outages {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t)
-			s.Start(s.Brief("--provider-timeout", "300ms")...)
-			c := s.Dial()
-			last := c.ID()
-			if s.Inspected(last).Kind != snowflake.KindRegular {
-				t.Fatalf("the first ID %d is no regular one", last)
-			}
-			mend := breakIt(t, s)
-			c.AwaitMode(testkit.FallbackModes...)
-			await.Eventually(t, "the status says why", func() bool {
-				svc := c.Status().Services[0]
-				return strings.Contains(svc.Cause, s.Leases()) && svc.Failures > 0
-			})
-			id := c.ID()
-			in := s.Inspected(id)
-			if in.Kind != snowflake.KindFallback || id <= last {
-				t.Errorf("after %d came %+v", last, in)
-			}
-			last = id
-			c.Refused(wire.CodeLeaseAcquisition, map[string]any{"regular_only": true})
-			s.Kazahanad("id", "--regular-only").Fails(t, exitFailure, "LEASE_ACQUISITION", "cause=")
-			if said := s.Kazahanad("health").OK(t); !strings.HasPrefix(said, "ok: fallback") {
-				t.Errorf("health says %q", said)
-			}
-			mend()
-			c.AwaitMode("regular")
-			id = c.ID()
-			if in := s.Inspected(id); in.Kind != snowflake.KindRegular || id <= last {
-				t.Errorf("after %d came %+v", last, in)
-			}
-			if svc := c.Status().Services[0]; svc.Cause != "" || svc.Failures != 0 {
-				t.Errorf("once mended, the status is %+v", svc)
-			}
-		})
+	t.Parallel()
+	s := newSite(t)
+	s.Start(s.Brief()...)
+	c := s.Dial()
+	last := c.ID()
+	mend := s.moveAway()
+	c.AwaitMode(testkit.FallbackModes...)
+	await.Eventually(t, "the status says why", func() bool {
+		svc := c.Status().Services[0]
+		return strings.Contains(svc.Cause, s.Leases()) && svc.Failures > 0
+	})
+	id := c.ID()
+	if in := s.Inspected(id); in.Kind != snowflake.KindFallback || id <= last {
+		t.Errorf("after %d came %+v", last, in)
+	}
+	c.Refused(wire.CodeLeaseAcquisition, map[string]any{"regular_only": true})
+	s.Kazahanad("id", "--regular-only").Fails(t, exitFailure, "LEASE_ACQUISITION", "cause=")
+	if said := s.Kazahanad("health").OK(t); !strings.HasPrefix(said, "ok: fallback") {
+		t.Errorf("health says %q", said)
+	}
+	mend()
+	c.AwaitMode("regular")
+	if next := c.ID(); s.Inspected(next).Kind != snowflake.KindRegular || next <= id {
+		t.Errorf("after %d came %d", id, next)
+	}
+	if svc := c.Status().Services[0]; svc.Cause != "" || svc.Failures != 0 {
+		t.Errorf("once mended, the status is %+v", svc)
 	}
 }
 
@@ -75,20 +54,16 @@ func TestProviderGoneWithoutFallback(t *testing.T) {
 	s := newSite(t)
 	s.Start(s.Brief("--fallback", "none")...)
 	c := s.Dial()
-	last := c.ID()
-	mend := outages["moved away"](t, s)
+	c.ID()
+	mend := s.moveAway()
 	c.AwaitMode("unavailable")
-	refusal := c.Refused(wire.CodeLeaseAcquisition)
-	if cause, _ := refusal.Detail("cause"); !strings.Contains(cause, s.Leases()) || refusal.Kind != wire.Failed {
-		t.Errorf("the error is %q, want a cause that names the file", refusal)
+	if cause, _ := c.Refused(wire.CodeLeaseAcquisition).Detail("cause"); !strings.Contains(cause, s.Leases()) {
+		t.Errorf("the cause is %q, and does not name the file", cause)
 	}
 	s.Kazahanad("id").Fails(t, exitFailure, "LEASE_ACQUISITION", "cause=", s.Leases())
 	s.Kazahanad("health").Fails(t, exitFailure, "service default cannot issue IDs", s.Leases())
 	mend()
 	c.AwaitMode("regular")
-	if id := c.ID(); id <= last || testkit.IsFallback(uint64(id)) {
-		t.Errorf("%d came after %d", id, last)
-	}
 	s.Kazahanad("health").OK(t)
 }
 
@@ -117,62 +92,81 @@ func TestStandalone(t *testing.T) {
 	s.Kazahanad("health").OK(t)
 }
 
-// What can never issue an ID does not start.
-func TestStandaloneWithoutFallback(t *testing.T) {
+// A daemon that crashed while its provider is out of reach goes on with the
+// lease that it had.
+func TestAdoptedLeaseBridgesAnOutage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	said := s.Launch("--provider", "none:", "--fallback", "none").FailsToStart(exitUsage)
-	for _, want := range []string{"none:", "fallback", "default"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("it said %q, want %q in it", said, want)
-		}
+	args := []string{"--provider", "sqlite:" + s.Leases(), "--provider-timeout", "300ms"}
+	d := s.Start(args...)
+	last := s.Dial().ID()
+	held := s.Dial().Lease()
+	d.Kill()
+	testkit.LockLeases(t, s.Leases())
+	d = s.Start(args...)
+	c := s.Dial()
+	ids := c.IDs(1000)
+	if snowflake.ID(ids[0]) <= last || slices.ContainsFunc(ids, testkit.IsFallback) {
+		t.Errorf("after %d came %d to %d", last, ids[0], ids[len(ids)-1])
+	}
+	st := c.Status().Services[0]
+	if len(st.Leases) != 1 || st.Leases[0].MachineID != held.MachineID || st.Mode != "regular" {
+		t.Errorf("the lease was %+v, and the status is %+v", held, st)
+	}
+	if !strings.Contains(d.Log.String(), "lease adopted") {
+		t.Error("the log does not say that a lease was adopted")
 	}
 }
 
-// adoptable are outages in which a daemon is restarted.
-var adoptable = map[string]func(t *testing.T, s *site){
-	"locked by somebody": func(t *testing.T, s *site) { testkit.LockLeases(t, s.Leases()) },
-	"garbage at its path": func(t *testing.T, s *site) {
-		testkit.Rename(t, s.Leases(), s.Leases()+".away")
-		obstacles["garbage"](t, s.Leases())
-	},
+// The daemon comes up without its provider, says so, and goes on by itself once the
+// provider is there.
+func TestProviderUnusableAtStart(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	testkit.WriteFile(t, s.Leases(), strings.Repeat("garbage ", 1000))
+	s.Start(s.Brief()...)
+	c := s.Dial()
+	st := c.AwaitMode("fallback_random")
+	if svc := st.Services[0]; !strings.Contains(svc.Cause, s.Leases()) || svc.Failures == 0 || st.Scope != "host" {
+		t.Errorf("the status is %+v, want a cause that names the file", svc)
+	}
+	last := c.ID()
+	if human := s.Kazahanad("status").OK(t); !strings.Contains(human, "fallback_random") || !strings.Contains(human, s.Leases()) {
+		t.Errorf("status says %s", human)
+	}
+	testkit.Rename(t, s.Leases(), s.Path("obstacle"))
+	c.AwaitMode("regular")
+	if id := c.ID(); id <= last || testkit.IsFallback(uint64(id)) {
+		t.Errorf("%d came after %d", id, last)
+	}
 }
 
-// A daemon that crashed while its provider is out of reach goes on with the
-// lease that it had; one that starts afresh then has none.
-func TestAdoptedLeaseBridgesAnOutage(t *testing.T) {
-	for name, breakIt := range adoptable {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t)
-			args := []string{"--provider", "sqlite:" + s.Leases(), "--provider-timeout", "300ms"}
-			d := s.Start(args...)
-			last := s.Dial().ID()
-			held := s.Dial().Lease()
-			d.Kill()
-			breakIt(t, s)
-
-			d = s.Start(args...)
-			c := s.Dial()
-			ids := c.IDs(1000)
-			if snowflake.ID(ids[0]) <= last || slices.ContainsFunc(ids, testkit.IsFallback) {
-				t.Errorf("after %d came %d to %d", last, ids[0], ids[len(ids)-1])
-			}
-			st := c.Status().Services[0]
-			if len(st.Leases) != 1 || st.Leases[0].MachineID != held.MachineID || st.Mode != "regular" {
-				t.Errorf("the lease was %+v, and the status is %+v", held, st)
-			}
-			if !strings.Contains(d.Log.String(), "lease adopted") {
-				t.Error("the log does not say that a lease was adopted")
-			}
-			d.Kill()
-
-			fresh := newSite(t)
-			fresh.Start(args...)
-			other := fresh.Dial()
-			if id := other.ID(); !testkit.IsFallback(uint64(id)) || other.Status().Mode != "fallback_random" {
-				t.Errorf("without a state to adopt from it made %d", id)
-			}
-		})
+// A file whose pool has another epoch will never do: that is a mistake in the
+// configuration, which stops the start. A start does not wait for long to learn
+// it, though: on a machine that is too busy the status has to tell.
+func TestProviderWithAnotherEpoch(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := s.Start("--provider", "sqlite:"+s.Leases())
+	s.Dial().ID()
+	d.Terminate()
+	fresh := newSite(t)
+	d = fresh.Launch("--provider", "sqlite:"+s.Leases()+"?epoch=2025-06-01T00:00:00Z")
+	var said string
+	await.Eventually(t, "the daemon says what is wrong", func() bool {
+		select {
+		case <-d.Ended:
+			said = d.FailsToStart(exitFailure)
+			return true
+		default:
+		}
+		got := fresh.Kazahanad("status", "--json")
+		said = got.Stdout
+		return strings.Contains(said, "fallback_random") && strings.Contains(said, "epoch 20")
+	})
+	for _, want := range []string{s.Leases(), "epoch", "2025-06-01", "2026-01-01"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("it said %q, want %q in it", said, want)
+		}
 	}
 }

@@ -3,16 +3,13 @@ package main
 import (
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/runner"
 	"github.com/kazahana/kazahana/internal/testkit"
-	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // onProvider is the arguments of run on a provider.
@@ -31,91 +28,6 @@ func (s *site) launchRun(words string, args []string) *testkit.Instance {
 
 const untilTold = `trap 'exit 0' TERM; while :; do sleep 0.05; done`
 
-// switchable are two Redis servers behind one path. The second is the first one's
-// replica until it is promoted.
-type switchable struct {
-	s             *site
-	path          string
-	first, second *testkit.RedisServer
-}
-
-func (s *site) startSwitchable() *switchable {
-	s.T.Helper()
-	w := &switchable{s: s, path: s.Path("redis.sock")}
-	w.first = s.StartRedis("--unixsocket", s.Path("first.sock"))
-	_, port, _ := strings.Cut(w.first.Address, ":")
-	w.second = s.StartRedis("--unixsocket", s.Path("second.sock"), "--replicaof", "127.0.0.1 "+port)
-	if err := os.Symlink("first.sock", w.path); err != nil {
-		s.T.Fatal(err)
-	}
-	return w
-}
-
-// promote cuts the replica off: what the first server grants from now on will be
-// lost.
-func (w *switchable) promote() {
-	w.s.T.Helper()
-	grants := func(r *testkit.RedisServer) string {
-		role, err := testkit.RedisAsk(r.Address, "HGET", "{kazahana}:default:pool", "longest_ms")
-		return fmt.Sprint(role, err)
-	}
-	await.Eventually(w.s.T, "the replica has the pool", func() bool {
-		_, err := strconv.Atoi(strings.TrimSuffix(grants(w.second), "<nil>"))
-		return err == nil && grants(w.first) == grants(w.second)
-	})
-	if _, err := testkit.RedisAsk(w.second.Address, "REPLICAOF", "NO", "ONE"); err != nil {
-		w.s.T.Fatal(err)
-	}
-}
-
-// failOver puts the second server in the place of the first.
-func (w *switchable) failOver() {
-	w.s.T.Helper()
-	if err := os.Symlink("second.sock", w.path+".new"); err != nil {
-		w.s.T.Fatal(err)
-	}
-	testkit.Rename(w.s.T, w.path+".new", w.path)
-	w.first.Kill()
-}
-
-// A failover loses a grant, and nothing fences: another run gets the same machine
-// ID, and the first one ends its program as soon as it has asked.
-func TestRunNoticesATakeover(t *testing.T) {
-	t.Parallel()
-	for _, through := range []string{"directly", "through a lease server"} {
-		t.Run(through, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t)
-			w := s.startSwitchable()
-			const terms = "?term=10m&ids=7-7&failover_fence=0"
-			url, robbers := s.Initialised("redis+unix:"+w.path+terms), "redis+unix:"+w.second.UnixSocket()+terms
-			w.promote()
-			if through != "directly" {
-				url = "http://" + s.StartLeaseServer("127.0.0.1:0", "--provider", url).Address
-				robbers = "http://" + s.StartLeaseServer("127.0.0.1:0", "--provider", robbers).Address
-			}
-			robbed := s.launchRun("starting...", onProvider(url, untilTold, "--verify-interval", "200ms", "--delay", "0"))
-			robber := s.launchRun("waiting 1m16s more for a former holder", onProvider(robbers, "echo ran"))
-			if !strings.Contains(robber.Log.String(), "machine ID: 7,") {
-				t.Fatalf("the robber has another machine ID:\n%s", robber.Log)
-			}
-			w.failOver()
-			// CMD ended well, but not because it wanted to.
-			if code := robbed.Code(); code != exitFailure || !strings.Contains(robbed.Log.String(), "machine ID 7 is no longer ours") {
-				t.Errorf("exit code %d\n%s", code, robbed.Log)
-			}
-			if strings.Contains(robbed.Log.String(), "released") {
-				t.Errorf("the robbed holder handed back what was not its own:\n%s", robbed.Log)
-			}
-			select {
-			case <-robber.Ended:
-				t.Errorf("the robber ended:\n%s", robber.Log)
-			default:
-			}
-		})
-	}
-}
-
 // The page's arithmetic of --delay is that of the code.
 func TestRunPageHasTheDelay(t *testing.T) {
 	page, err := os.ReadFile("../../docs/run.md")
@@ -133,60 +45,27 @@ func TestRunPageHasTheDelay(t *testing.T) {
 	}
 }
 
-// A holder whose lease the store has forgotten goes on until the lease's end as
-// long as the fence stands, and ends when somebody lifts it. A new run waits.
+// A holder whose lease the store has forgotten goes on as long as the fence stands,
+// and ends when an operator lifts it. A new run waits.
 func TestRunUnderAFence(t *testing.T) {
 	t.Parallel()
-	start := func(t *testing.T, terms string) (s *site, r *testkit.RedisServer, url string, d *testkit.Instance) {
-		s = newSite(t)
-		r = s.StartRedis()
-		url = s.Initialised(r.URL() + terms)
-		return s, r, url, s.launchRun("starting...", onProvider(url, untilTold, "--verify-interval", "100ms"))
+	s := newSite(t)
+	r := s.StartRedis()
+	url := s.Initialised(r.URL() + "term=10m&ids=7-7")
+	d := s.launchRun("starting...", onProvider(url, untilTold, "--verify-interval", "100ms"))
+	r.Kill()
+	s.RunRedis(r)
+	const fenced = "grants are refused until"
+	s.Kazahanad(onProvider(url, "true", "--wait", "0")...).Says(t, exitFailure, "no machine ID", fenced)
+	next := s.launchRun(fenced, onProvider(url, "exit 3"))
+	if !strings.Contains(next.Log.String(), "waiting for a machine ID") {
+		t.Errorf("it does not wait:\n%s", next.Log)
 	}
-	t.Run("the holder goes on", func(t *testing.T) {
-		t.Parallel()
-		s, r, _, d := start(t, "term=12s")
-		r.Kill()
-		s.RunRedis(r) // it has forgotten everything
-		d.Says("the store has forgotten it and grants no machine ID for now, so it lasts until its end")
-		if code := d.Code(); code != exitFailure || !strings.Contains(d.Log.String(), "could not be extended in time") {
-			t.Errorf("exit code %d\n%s", code, d.Log)
-		}
-	})
-	t.Run("until the fence is lifted", func(t *testing.T) {
-		t.Parallel()
-		s, r, url, d := start(t, "term=10m&ids=7-7")
-		r.Kill()
-		s.RunRedis(r)
-		fenced := "grants are refused until"
-		s.Kazahanad(onProvider(url, "true", "--wait", "0")...).Says(t, exitFailure, "no machine ID", fenced)
-		next := s.launchRun(fenced, onProvider(url, "exit 3"))
-		if !strings.Contains(next.Log.String(), "waiting for a machine ID") {
-			t.Errorf("it does not wait:\n%s", next.Log)
-		}
-		s.Initialised(url)
-		if code := d.Code(); code != exitFailure || !strings.Contains(d.Log.String(), "machine ID 7 is no longer ours") {
-			t.Errorf("exit code %d\n%s", code, d.Log)
-		}
-		if code := next.Code(); code != 3 || strings.Contains(next.Log.String(), "former holder") {
-			t.Errorf("exit code %d\n%s", code, next.Log)
-		}
-	})
-	t.Run("a store that kept its data extends", func(t *testing.T) {
-		t.Parallel()
-		s := newSite(t)
-		r := s.StartRedis("--appendonly", "yes", "--appendfsync", "always")
-		url := s.Initialised(r.URL() + "term=15s")
-		d := s.launchRun("starting...", onProvider(url, untilTold, "--verify-interval", "100ms"))
-		r.Kill()
-		s.RunRedis(r)
-		before := *s.leasesJSON("--provider", url).ExtendTTLSuccess
-		await.Eventually(t, "the lease is extended", func() bool {
-			return *s.leasesJSON("--provider", url).ExtendTTLSuccess > before
-		})
-		_ = d.Cmd.Process.Signal(syscall.SIGTERM)
-		if code := d.Code(); code != 0 || !strings.Contains(d.Log.String(), "is released") {
-			t.Errorf("exit code %d\n%s", code, d.Log)
-		}
-	})
+	s.Initialised(url)
+	if code := d.Code(); code != exitFailure || !strings.Contains(d.Log.String(), "machine ID 7 is no longer ours") {
+		t.Errorf("exit code %d\n%s", code, d.Log)
+	}
+	if code := next.Code(); code != 3 || strings.Contains(next.Log.String(), "former holder") {
+		t.Errorf("exit code %d\n%s", code, next.Log)
+	}
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // runArgs is run on the site's file with the terms, and CMD as a shell script.
@@ -148,39 +147,6 @@ func TestRunExtends(t *testing.T) {
 	s.freedAtOnce(s.recordOf(d.PID()))
 }
 
-// While the provider is away, CMD goes on until shortly before the lease's end.
-func TestRunEndsWithItsLease(t *testing.T) {
-	ring.Deep(t)
-	t.Parallel()
-	for _, test := range []struct {
-		name, script string
-		code         int
-	}{
-		{"polite", `trap 'echo told; exit 0' TERM; echo started; while :; do sleep 0.05; done`, exitFailure},
-		{"with a code", `trap 'echo told; exit 9' TERM; echo started; while :; do sleep 0.05; done`, 9},
-		{"deaf", `trap 'echo told' TERM; echo started; while :; do sleep 0.05; done`, 128 + int(syscall.SIGKILL)},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t)
-			d, out := s.runStart("term=8s", test.script)
-			l := s.recordOf(d.PID())
-			testkit.Rename(t, s.Leases(), s.Leases()+".away")
-			code := d.Code()
-			if code != test.code || !strings.Contains(out.String(), "told") {
-				t.Errorf("exit code %d, want %d; stdout %q\n%s", code, test.code, out, d.Log)
-			}
-			if !strings.Contains(d.Log.String(), fmt.Sprintf("machine ID %d could not be extended in time", l.MachineID)) {
-				t.Errorf("the reason is not told:\n%s", d.Log)
-			}
-			// Over before the end by the provider's clock, which here is the host's.
-			if late := time.Now().UnixMilli() - l.ExpiredMS; late > 0 {
-				t.Errorf("it went on for %d ms after the lease's end", late)
-			}
-		})
-	}
-}
-
 func TestRunPassesSignalsOn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -238,21 +204,6 @@ func TestRunLeavesNobodyBehind(t *testing.T) {
 	await.Eventually(t, "what CMD left behind has ended", func() bool { return !alive(left) })
 }
 
-// On a terminal Ctrl-C reaches CMD once, and the terminal is given back.
-func TestRunOnATerminal(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	script := `trap 'echo interrupted; n=$((n+1))' INT; echo started; until read line; do :; done; echo "read $line $n"; exit 6`
-	on := s.onTerminal(s.runArgs("term=10m", script, "-q")...)
-	on.heard("started")
-	on.typed(ctrlC)
-	on.heard("interrupted")
-	on.typed("a line\n")
-	on.heard("read a line 1")
-	on.heard("code 6")
-	on.ends()
-}
-
 // What becomes of the lease depends on what CMD may have dated by its clock,
 // which is this host's, and on whether CMD is all gone.
 func TestRunLeaves(t *testing.T) {
@@ -296,7 +247,7 @@ func TestRunLeaves(t *testing.T) {
 			}
 			now += test.now
 			j := &job{
-				runCmd: &runCmd{Quiet: true, Ahead: ahead * time.Millisecond}, settings: &config.Serve{ProviderTimeout: await.Patience}, provider: p,
+				runCmd: &runCmd{Quiet: true, Ahead: ahead * time.Millisecond}, settings: &config.Serve{Common: config.Common{ProviderTimeout: await.Patience}}, provider: p,
 				system: &system{ctx: t.Context(), now: func() time.Time { return time.UnixMilli(now) }},
 			}
 			test.result.LastMS = grantedAt + test.last

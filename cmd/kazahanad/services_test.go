@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
-	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -100,48 +99,4 @@ func TestServicesDoNotCollide(t *testing.T) {
 	}
 	s.Kazahanad("id", "--service", "user").Fails(t, exitFailure, "UNKNOWN_SERVICE", "invoices, orders, users")
 	s.Kazahanad("id", "--service", "users").OK(t)
-}
-
-// The quoted spelling that the error about the unquoted one recommends works.
-func TestServicesWithoutProvider(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.configured(`provider: "none:"`, "services:", "  users: {}", "  orders: {max_throughput_per_ms: 10}")
-	for _, name := range []string{"default", "users", "orders"} {
-		ids := s.take(name, 2, 50, nil)
-		if i := slices.IndexFunc(ids, func(id uint64) bool { return !testkit.IsFallback(id) }); i >= 0 {
-			t.Errorf("%s: %d is a regular ID", name, ids[i])
-		}
-		s.Dial().Refused(wire.CodeNoProvider, map[string]any{"service": name, "regular_only": true})
-	}
-}
-
-// One service that cannot issue IDs makes the daemon unhealthy, and leaves the
-// others alone.
-func TestOneServiceUnavailable(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.configured(
-		fmt.Sprintf("provider: \"sqlite:%s?ids=0-0\"", s.Leases()), // one machine ID for two services
-		"acquire_retry_interval: 100ms", "acquire_retry_max_interval: 200ms",
-		"services:", "  strict: {fallback: none}", "fallback: none")
-	c := s.Dial()
-	await.Eventually(t, "one service has the lease and the other has none", func() bool {
-		st := c.Status()
-		modes := []string{st.Services[0].Mode, st.Services[1].Mode}
-		slices.Sort(modes)
-		return slices.Equal(modes, []string{"regular", "unavailable"})
-	})
-	for _, svc := range c.Status().Services {
-		if svc.Mode == "regular" {
-			c.ID(map[string]any{"service": svc.Service})
-			continue
-		}
-		refusal := c.Refused(wire.CodeLeaseAcquisition, map[string]any{"service": svc.Service})
-		// A full pool says when the next slot ends.
-		if cause, _ := refusal.Detail("cause"); !strings.Contains(cause, "until") && !strings.Contains(cause, "ends") && !strings.Contains(cause, "free") {
-			t.Errorf("the cause is %q", cause)
-		}
-		s.Kazahanad("health").Fails(t, exitFailure, "service "+svc.Service+" cannot issue IDs")
-	}
 }

@@ -78,17 +78,3 @@ func lookAtPlacement(t *testing.T, b *browser.Browser) {
 	readable(t, tab)
 	clean(t, tab, "http://"+address)
 }
-
-// Without placement the page says nothing of it.
-func lookWithoutPlacement(t *testing.T, b *browser.Browser) {
-	s := newSite(t)
-	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
-	s.Start("--admin-listen", address)
-	tab := b.Open(t, "http://"+address+"/", desk)
-	tab.Await(`document.querySelector("#live").dataset.state === "live" && document.querySelector("#mode-name").innerText === "Regular"`)
-	var hidden bool
-	if tab.Eval(`document.querySelector("#placement").hidden`, &hidden); !hidden {
-		t.Error("there is a section on placement")
-	}
-	clean(t, tab, "http://"+address)
-}

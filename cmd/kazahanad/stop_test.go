@@ -14,10 +14,8 @@ import (
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
-	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // granted is what the provider's file says of all slots.
@@ -127,80 +125,6 @@ func TestGracefulStop(t *testing.T) {
 		if lease := c.Lease(); lease.MachineID != 5 || uint64(id) <= last {
 			t.Errorf("%v: the next start got %+v, and made %d after %d", signal, lease, id, last)
 		}
-	}
-}
-
-// A request that takes longer than a stop may is answered all the same, with an
-// error.
-func TestDrainTimeout(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	d := s.Start("--max-throughput-per-ms", "1", "--drain-timeout", "100ms")
-	answer, failure := s.slowBatch(65536)
-	d.Terminate()
-	if code := d.Cmd.ProcessState.ExitCode(); code != exitOK {
-		t.Errorf("exit code %d", code)
-	}
-	select {
-	case ids := <-answer:
-		t.Errorf("it got %d IDs", len(ids))
-	case err := <-failure:
-		var refusal *wire.Error
-		if !errors.As(err, &refusal) || refusal.Code != wire.CodeShuttingDown {
-			t.Errorf("it got %v", err)
-		}
-	case <-time.After(await.Patience):
-		t.Error("it got no answer")
-	}
-	if !strings.Contains(d.Log.String(), "drain timeout") {
-		t.Error("the log does not say that requests were cut off")
-	}
-}
-
-// A provider that does not answer holds up a stop no longer than one call may
-// take, and the lease that could not be given back serves the next start.
-func TestStopWhileTheProviderHangs(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	args := []string{"--provider", "sqlite:" + s.Leases(), "--provider-timeout", "200ms"}
-	d := s.Start(args...)
-	last := s.Dial().ID()
-	held := s.Dial().Lease()
-	unlock := testkit.LockLeases(t, s.Leases())
-	d.Terminate()
-	if code := d.Cmd.ProcessState.ExitCode(); code != exitOK {
-		t.Errorf("exit code %d\n%s", code, d.Log)
-	}
-	if saved := s.remembered(); len(saved.Leases) != 1 || saved.Leases[0].MachineID != held.MachineID {
-		t.Errorf("the state holds %+v", saved)
-	}
-	unlock()
-	if records := s.granted(); len(records) != 1 || records[0].Released {
-		t.Errorf("the provider says %+v", records)
-	}
-	s.Start(args...)
-	c := s.Dial()
-	id := c.ID(map[string]any{"regular_only": true})
-	if now := c.Lease(); now.MachineID != held.MachineID || now.CreatedMS != held.CreatedMS || id <= last {
-		t.Errorf("the next start got machine ID %d after %d, and made %d after %d", now.MachineID, held.MachineID, id, last)
-	}
-}
-
-// An idle connection does not hold up a stop, and hears the end of it.
-func TestStopWithIdleConnections(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	d := s.Start("--drain-timeout", "1h")
-	idle := s.Dial()
-	idle.Must("Ping", nil)
-	d.Terminate()
-	select {
-	case <-idle.Done():
-	case <-time.After(await.Patience):
-		t.Error("the connection stays open")
-	}
-	if mark := s.remembered().MarkMS; mark != 0 {
-		t.Errorf("the mark is %s, and no ID was made", snowflake.FormatMS(mark))
 	}
 }
 

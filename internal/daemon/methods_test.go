@@ -149,7 +149,7 @@ func TestBounds(t *testing.T) {
 
 func TestExternal(t *testing.T) {
 	const secret = "correct horse battery staple"
-	keyed, err := snowflake.NewCodec([]byte(secret))
+	keyed, err := snowflake.NewCodec([]byte(secret), "keyed")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func TestSettleTimelineWithoutState(t *testing.T) {
 func TestLoadCodec(t *testing.T) {
 	dir := t.TempDir()
 	want := func(secret string) string {
-		codec, err := snowflake.NewCodec([]byte(secret))
+		codec, err := snowflake.NewCodec([]byte(secret), "orders")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +109,7 @@ func TestLoadCodec(t *testing.T) {
 		if err := os.WriteFile(path, []byte(test.content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		codec, err := loadCodec(path)
+		codec, err := LoadCodec(path, "orders")
 		switch {
 		case test.err != "":
 			if err == nil || !strings.Contains(err.Error(), test.err) || !strings.Contains(err.Error(), path) {
@@ -119,11 +119,11 @@ func TestLoadCodec(t *testing.T) {
 			t.Errorf("%s: %s, %v", name, codec.Encode(42), err)
 		}
 	}
-	if codec, err := loadCodec(""); err != nil || codec.Keyed() {
+	if codec, err := LoadCodec("", "orders"); err != nil || codec.Keyed() {
 		t.Errorf("without a file: %v, %v", codec.Keyed(), err)
 	}
 	for _, path := range []string{filepath.Join(dir, "missing"), dir} {
-		if _, err := loadCodec(path); err == nil || !strings.Contains(err.Error(), "external_secret_file") || !strings.Contains(err.Error(), path) {
+		if _, err := LoadCodec(path, "orders"); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -45,35 +44,31 @@ func (r *rig) watched() (starved func() time.Duration, stop func()) {
 // rests for longer than a call may take and a poll, and the watchdog is fed.
 func TestTurnsGoOnWhileTheProviderIsDown(t *testing.T) {
 	for name, fault := range map[string]providertest.Fault{"refuses": unreachable, "hangs": providertest.Hang()} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, nil)
-				r.start()
-				starved, stop := r.watched()
-				defer stop()
-				r.pass(time.Minute)
-				r.remote.fail(fault)
-				most := r.setup.CallTimeout + pollInterval
-				for range 500 {
-					before := r.keeper.Turns()
-					r.pass(most)
-					if r.keeper.Turns() == before {
-						t.Fatalf("no turn within %v, at %v", most, r.elapsed())
-					}
-					if gone := starved(); gone > watchdog/2 {
-						t.Fatalf("the watchdog was last fed %v ago, at %v", gone, r.elapsed())
-					}
+		t.Run(name, hosted(nil, func(t *testing.T, r *rig) {
+			r.start()
+			starved, stop := r.watched()
+			defer stop()
+			r.pass(time.Minute)
+			r.remote.fail(fault)
+			most := r.setup.CallTimeout + pollInterval
+			for range 500 {
+				before := r.keeper.Turns()
+				r.pass(most)
+				if r.keeper.Turns() == before {
+					t.Fatalf("no turn within %v, at %v", most, r.elapsed())
 				}
-			})
-		})
+				if gone := starved(); gone > watchdog/2 {
+					t.Fatalf("the watchdog was last fed %v ago, at %v", gone, r.elapsed())
+				}
+			}
+		}))
 	}
 }
 
 // TestStuckKeeperStarvesTheWatchdog: a call that does not heed its deadline is what
 // the turns are counted for.
 func TestStuckKeeperStarvesTheWatchdog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		starved, stop := r.watched()
 		defer stop()
@@ -105,8 +100,7 @@ func TestStuckKeeperStarvesTheWatchdog(t *testing.T) {
 
 // TestSetConfigAtTheNextStep: a higher throughput is leased from the next renewal on.
 func TestSetConfigAtTheNextStep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.pass(time.Minute)
 		if n := len(r.held()); n != 1 {

@@ -31,8 +31,7 @@ func (r *rig) wantReleased(want ...int64) {
 // under traffic: it ends with the acquire that replaces it, not a tenth of a
 // term later, in which hosts that started together would need two slots each.
 func TestReplacedLeaseIsHandedBackAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		stop := r.traffic(2*travelTime + maxWait)
 		replaced := renewal + 3*travelTime // granted on the way there, due, there and back
@@ -71,8 +70,7 @@ func TestReplacedLeaseIsHandedBackAtOnce(t *testing.T) {
 // TestPartlyReplacedLeasesAreUsedToTheirEnd: where the pool has not enough for
 // the whole throughput, what a host has is more than what it would have left.
 func TestPartlyReplacedLeasesAreUsedToTheirEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.IDs.End = 512, 3 })
+	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.IDs.End = 512, 3 }, func(t *testing.T, r *rig) {
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(term)
@@ -89,8 +87,7 @@ func TestPartlyReplacedLeasesAreUsedToTheirEnd(t *testing.T) {
 // reached is nothing to live from, so the old one still serves: for regular IDs,
 // and once it has expired for fallback.
 func TestHandBackWaitsForAUsableSuccessor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(renewal)
@@ -139,8 +136,7 @@ func TestHandBackWhenTheClockReachesTheSuccessor(t *testing.T) {
 // and the removal of the old lease was not. A restart would adopt both, so
 // both have to stay this host's.
 func TestNothingIsReleasedWhenTheDiskFillsUpInBetween(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.store.written = func() { r.store.broken.Store(r.elapsed() > renewal) }
 		r.start()
 		r.traffic(2*travelTime + maxWait)
@@ -162,8 +158,7 @@ func TestNothingIsReleasedWhenTheDiskFillsUpInBetween(t *testing.T) {
 // TestEachLeaseIsHandedBackWhenItIsReplaced: leases that growth brought are of
 // another age than the first ones.
 func TestEachLeaseIsHandedBackWhenItIsReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 })
+	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(5 * time.Minute)
 		r.ask(5000)
@@ -182,8 +177,7 @@ func TestEachLeaseIsHandedBackWhenItIsReplaced(t *testing.T) {
 
 // TestManySmallLeasesAreHandedBack: all of them, and none of their successors.
 func TestManySmallLeasesAreHandedBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.terms = s.terms.WithBitSeq(2) })
+	onHost(t, func(s *setup) { s.terms = s.terms.WithBitSeq(2) }, func(t *testing.T, r *rig) {
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(renewal + 3*time.Second)
@@ -198,28 +192,6 @@ func TestManySmallLeasesAreHandedBack(t *testing.T) {
 		if taken := r.remote.taken(); taken != 64 {
 			t.Errorf("%d slots are taken", taken)
 		}
-		r.wantKinds("regular")
-	})
-}
-
-// TestProviderThatHangsOnReleases: it is waited for once per renewal, not once
-// per lease, callers do not notice, and the next renewal comes in time.
-func TestProviderThatHangsOnReleases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput = 1024 })
-		r.remote.fail(hanging, providertest.OpRelease)
-		r.start()
-		r.traffic(2*travelTime + maxWait)
-		r.until(2*renewal + time.Second)
-		if back := len(r.remote.of(providertest.OpRelease)); back != 2 {
-			t.Errorf("%d releases", back)
-		}
-		for i, c := range r.acquires(3) {
-			if want := time.Duration(i) * (renewal + travelTime); c.at < want || c.at > want+5*time.Millisecond {
-				t.Errorf("acquire %d at %v, want %v", i, c.at, want)
-			}
-		}
-		r.wantHeld(8, 9, 10, 11)
 		r.wantKinds("regular")
 	})
 }
@@ -264,8 +236,7 @@ func TestReplacementInTheSameSlot(t *testing.T) {
 // random then, as it is for the rest of every term: to keep a second lease for
 // this case would cost each host a second slot.
 func TestNothingIsLeftWhenTheReplacementIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(renewal + time.Second)
 		r.wantHeld(1)
@@ -286,8 +257,7 @@ func TestNothingIsLeftWhenTheReplacementIsLost(t *testing.T) {
 // TestStoppedWhileALeaseIsReplaced: a hand-back needs the provider's ear, which
 // a keeper that is being stopped has only in Shutdown.
 func TestStoppedWhileALeaseIsReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(renewal - time.Second)
 		r.stop()

@@ -3,7 +3,6 @@ package keeper
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap/zaptest/observer"
@@ -30,43 +29,39 @@ func TestCircuitBreaks(t *testing.T) {
 		"IDs go on as fallback":       {generator.FallbackCachedRandom, true, false},
 		"fallback from the beginning": {generator.FallbackCachedRandom, false, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(s *setup) { s.fallback = c.fallback })
-				if !c.before {
-					r.remote.fail(unreachable)
-				}
-				r.start()
-				r.until(time.Minute)
+		t.Run(name, hosted(func(s *setup) { s.fallback = c.fallback }, func(t *testing.T, r *rig) {
+			if !c.before {
 				r.remote.fail(unreachable)
-				r.until(term - time.Second)
-				if n := len(r.logged(breaks)); n != 0 {
-					t.Errorf("%q is logged %d times, before the lease's end", breaks, n)
-				}
-				failed := len(r.logged(fails))
-				if failed == 0 {
-					t.Errorf("%q is not logged", fails)
-				}
-				r.until(2 * term)
-				broken, more := len(r.logged(breaks)), len(r.logged(fails))-failed
-				if (broken > 0) != c.want || (more > 0) == c.want {
-					t.Errorf("after the lease's end %q is logged %d times, and %q %d times", breaks, broken, fails, more)
-				}
-				// A restart within the outage: what is adopted has ended.
-				r.restart()
-				r.until(2*term + time.Minute)
-				if again := len(r.logged(breaks)) - broken; (again > 0) != c.want {
-					t.Errorf("after a restart %q is logged %d times", breaks, again)
-				}
-			})
-		})
+			}
+			r.start()
+			r.until(time.Minute)
+			r.remote.fail(unreachable)
+			r.until(term - time.Second)
+			if n := len(r.logged(breaks)); n != 0 {
+				t.Errorf("%q is logged %d times, before the lease's end", breaks, n)
+			}
+			failed := len(r.logged(fails))
+			if failed == 0 {
+				t.Errorf("%q is not logged", fails)
+			}
+			r.until(2 * term)
+			broken, more := len(r.logged(breaks)), len(r.logged(fails))-failed
+			if (broken > 0) != c.want || (more > 0) == c.want {
+				t.Errorf("after the lease's end %q is logged %d times, and %q %d times", breaks, broken, fails, more)
+			}
+			// A restart within the outage: what is adopted has ended.
+			r.restart()
+			r.until(2*term + time.Minute)
+			if again := len(r.logged(breaks)) - broken; (again > 0) != c.want {
+				t.Errorf("after a restart %q is logged %d times", breaks, again)
+			}
+		}))
 	}
 }
 
 // The keep alive begins with the first lease, which the line names, and once only.
 func TestKeepAliveBegins(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(unreachable)
 		r.start()
 		r.until(20 * time.Second)

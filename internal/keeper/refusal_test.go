@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -40,39 +39,39 @@ func (r *rig) wantGivenBack(n int) {
 // it cannot use. It gives each one back as it was, backs off, and says so.
 func TestClockAnHourOffBurnsNoSlot(t *testing.T) {
 	for name, off := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(s *setup) { s.clockOff = off })
-				r.start()
-				r.until(40 * time.Second)
-				r.expect(generator.FallbackRandomID)
-				calls := r.acquires(6)
-				for i, gap := range gaps(calls) {
-					// The call and the release take their time.
-					if want := backoff(i+1, time.Second, time.Minute, 0); gap < want || gap > want+5*travelTime {
-						t.Errorf("try %d after %v, want %v", i+2, gap, want)
-					}
+		t.Run(name, hosted(func(s *setup) { s.clockOff = off }, func(t *testing.T, r *rig) {
+			r.start()
+			r.until(40 * time.Second)
+			r.expect(generator.FallbackRandomID)
+			calls := r.acquires(6)
+			for i, gap := range gaps(calls) {
+				// The call and the release take their time.
+				if want := backoff(i+1, time.Second, time.Minute, 0); gap < want || gap > want+5*travelTime {
+					t.Errorf("try %d after %v, want %v", i+2, gap, want)
 				}
-				r.wantGivenBack(6)
-				if published := r.gen.published(); len(published) != 0 {
-					t.Errorf("published: %v", published)
-				}
-				if n := r.seen.results(ResultRefused); n != 6 {
-					t.Errorf("%d refusals counted", n)
-				}
-				if cause := r.keeper.Status().Cause; !errors.Is(cause, errNoCover) {
-					t.Errorf("the cause is %v", cause)
-				}
-				if got, want := r.seen.lastSkew(), -off; (got - want).Abs() > time.Second {
-					t.Errorf("the skew is observed as %v, want %v", got, want)
-				}
-				// The next try after the clock has been set right succeeds.
-				r.host.jump(-off)
-				r.until(90 * time.Second)
-				r.acquires(7)
-				r.wantHeld(6)
-			})
-		})
+			}
+			r.wantGivenBack(6)
+			if n := len(requestIDs(calls)); n != 6 { // an old request would bring the same lease
+				t.Errorf("%d request IDs for 6 tries", n)
+			}
+			if published := r.gen.published(); len(published) != 0 {
+				t.Errorf("published: %v", published)
+			}
+			if n := r.seen.results(ResultRefused); n != 6 {
+				t.Errorf("%d refusals counted", n)
+			}
+			if cause := r.keeper.Status().Cause; !errors.Is(cause, errNoCover) {
+				t.Errorf("the cause is %v", cause)
+			}
+			if got, want := r.seen.lastSkew(), -off; (got - want).Abs() > time.Second {
+				t.Errorf("the skew is observed as %v, want %v", got, want)
+			}
+			// The next try after the clock has been set right succeeds.
+			r.host.jump(-off)
+			r.until(90 * time.Second)
+			r.acquires(7)
+			r.wantHeld(6)
+		}))
 	}
 }
 
@@ -80,26 +79,22 @@ func TestClockAnHourOffBurnsNoSlot(t *testing.T) {
 // second try is given back all the same.
 func TestClockAnHourOffAndTheAnswerLost(t *testing.T) {
 	for name, off := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(s *setup) { s.clockOff = off })
-				r.remote.fail(answerLost)
-				r.start()
-				r.until(500 * time.Millisecond)
-				r.remote.heal()
-				r.until(2 * time.Second)
-				r.acquires(2)
-				r.wantGivenBack(1)
-			})
-		})
+		t.Run(name, hosted(func(s *setup) { s.clockOff = off }, func(t *testing.T, r *rig) {
+			r.remote.fail(answerLost)
+			r.start()
+			r.until(500 * time.Millisecond)
+			r.remote.heal()
+			r.until(2 * time.Second)
+			r.acquires(2)
+			r.wantGivenBack(1)
+		}))
 	}
 }
 
 // TestLateLeaseIsGivenBack: a lease that comes to light only when it is due for
 // replacement is of no use, and its slot is free at once all the same.
 func TestLateLeaseIsGivenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(answerLost)
 		r.start()
 		r.until(renewal - 40*time.Second)
@@ -119,8 +114,7 @@ func TestLateLeaseIsGivenBack(t *testing.T) {
 // is set right. It is not believed at once, but the provider's next grant is
 // evidence for it, and so is of use itself.
 func TestClockThatJumpedAndIsConfirmed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.clockOff = -time.Hour })
+	onHost(t, func(s *setup) { s.clockOff = -time.Hour }, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(10 * time.Second)
 		r.host.jump(time.Hour)
@@ -146,58 +140,48 @@ func TestClockThatJumpedAndIsConfirmed(t *testing.T) {
 // TestClockOffByLittleIsNoReason to refuse a lease: one that begins ahead of
 // the clock is used when the clock has reached it.
 func TestClockOffByLittleIsNoReason(t *testing.T) {
-	t.Run("provider ahead", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, nil)
-			r.remote.jump(20 * time.Second)
-			r.start()
-			r.traffic(r.setup.startupWait + maxWait)
-			r.until(time.Minute)
-			r.wantKinds("random regular")
-			if from := r.stretch(1).from; from < 20*time.Second || from > 20*time.Second+100*time.Millisecond {
-				t.Errorf("the lease is used from %v on", from)
-			}
-			// It was enough: nothing else was asked for meanwhile.
-			r.acquires(1)
-			if got, want := r.seen.lastSkew(), 20*time.Second; got != want {
-				t.Errorf("the skew is observed as %v, want %v", got, want)
-			}
-		})
-	})
-	t.Run("provider behind", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, nil)
-			r.remote.jump(-20 * time.Second)
-			r.start()
-			r.traffic(2*travelTime + maxWait)
-			due := renewal + travelTime - 20*time.Second // on this host's clock
-			r.until(due - time.Second)
-			r.acquires(1)
-			r.until(term)
-			if second := r.acquires(2)[1]; !near(second.at, due) {
-				t.Errorf("renewed at %v, want %v", second.at, due)
-			}
-			r.wantKinds("regular")
-		})
-	})
-	t.Run("provider too far ahead", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, nil)
-			r.remote.jump(rateGap + time.Second)
-			r.start()
-			r.until(10 * time.Second)
-			r.wantHeld()
-			r.wantGivenBack(4)
-		})
-	})
+	t.Run("provider ahead", hosted(nil, func(t *testing.T, r *rig) {
+		r.remote.jump(20 * time.Second)
+		r.start()
+		r.traffic(r.setup.startupWait + maxWait)
+		r.until(time.Minute)
+		r.wantKinds("random regular")
+		if from := r.stretch(1).from; from < 20*time.Second || from > 20*time.Second+100*time.Millisecond {
+			t.Errorf("the lease is used from %v on", from)
+		}
+		// It was enough: nothing else was asked for meanwhile.
+		r.acquires(1)
+		if got, want := r.seen.lastSkew(), 20*time.Second; got != want {
+			t.Errorf("the skew is observed as %v, want %v", got, want)
+		}
+	}))
+	t.Run("provider behind", hosted(nil, func(t *testing.T, r *rig) {
+		r.remote.jump(-20 * time.Second)
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		due := renewal + travelTime - 20*time.Second // on this host's clock
+		r.until(due - time.Second)
+		r.acquires(1)
+		r.until(term)
+		if second := r.acquires(2)[1]; !near(second.at, due) {
+			t.Errorf("renewed at %v, want %v", second.at, due)
+		}
+		r.wantKinds("regular")
+	}))
+	t.Run("provider too far ahead", hosted(nil, func(t *testing.T, r *rig) {
+		r.remote.jump(rateGap + time.Second)
+		r.start()
+		r.until(10 * time.Second)
+		r.wantHeld()
+		r.wantGivenBack(4)
+	}))
 }
 
 // TestLeaseInUseIsNotGivenBackAsRefused: an answer from somebody's cache names
 // a lease that is held already and due for renewal. It is of no use as a new
 // lease, but the old one goes on, and must not be released behind its back.
 func TestLeaseInUseIsNotGivenBackAsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(time.Second)
@@ -297,8 +281,7 @@ func TestMismatchIsRefused(t *testing.T) {
 // TestMismatchDuringLife: it is the lease that set the timeline, and a provider
 // that changes its mind is refused.
 func TestMismatchDuringLife(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(time.Minute)
@@ -384,8 +367,7 @@ func TestFirstLeaseSetsTheTimeline(t *testing.T) {
 // TestFirstLeaseOfTwoTimelines: one answer cannot have two. The first lease
 // sets the timeline, the other one is refused by it.
 func TestFirstLeaseOfTwoTimelines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
+	onHost(t, func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
 		r.timeline = otherEpoch(-year)
 		r.remote.answer(func(leases []lease.Lease) []lease.Lease {
 			leases[0].EpochMS = otherEpoch(-year).EpochMS
@@ -397,21 +379,6 @@ func TestFirstLeaseOfTwoTimelines(t *testing.T) {
 		r.wantHeld(0)
 		if released := r.remote.of(providertest.OpRelease); len(released) != 1 || released[0].back.ID != 1 {
 			t.Errorf("released: %v", released)
-		}
-	})
-}
-
-// TestRefusedTriesAreNotRepeated: each acquire after a refusal is a new request;
-// the old one would bring the same lease.
-func TestRefusedTriesAreNotRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.clockOff = time.Hour })
-		r.start()
-		r.until(10 * time.Second)
-		ids := requestIDs(r.acquires(4))
-		slices.Sort(ids)
-		if got := len(slices.Compact(ids)); got != 4 {
-			t.Errorf("%d request IDs for 4 tries", got)
 		}
 	})
 }

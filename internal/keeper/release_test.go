@@ -57,71 +57,24 @@ var ways = map[string]func(*rig) int{
 	},
 }
 
-// inEveryWay runs the test once for each way out, on a host with two leases.
-func inEveryWay(t *testing.T, test func(t *testing.T, r *rig, leave func() int)) {
-	for name, way := range ways {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
-				test(t, r, func() int { return way(r) })
-			})
-		})
-	}
-}
-
 // TestEveryWayOut: each lease that goes is released. The rig holds each release to
-// the order: the generator can make no ID from the lease any more, and a crash
-// would not bring it back.
+// the order: the generator can make no ID from the lease any more, and a crash would
+// not bring it back.
 func TestEveryWayOut(t *testing.T) {
-	inEveryWay(t, func(t *testing.T, r *rig, leave func() int) {
-		want := leave()
-		if sent := len(r.remote.of(providertest.OpRelease)); sent != want {
-			t.Errorf("%d releases, want %d", sent, want)
-		}
-	})
-}
-
-// TestNothingIsReleasedThatCannotBeForgotten: while the store cannot be
-// written, leases run out by themselves. They are sealed all the same.
-func TestNothingIsReleasedThatCannotBeForgotten(t *testing.T) {
-	for name, c := range map[string]struct {
-		until time.Duration // the store works until then
-		way   string
-	}{
-		"replaced":                  {renewal - time.Second, "replaced"},
-		"partly replaced and ended": {renewal + time.Second, "partly replaced and ended"},
-		"pruned after an outage":    {11 * time.Minute, "pruned after an outage"},
-		"shutdown":                  {30 * time.Second, "shutdown"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
-				time.AfterFunc(c.until, func() { r.store.broken.Store(true) })
-				ways[c.way](r)
-				if released := r.remote.of(providertest.OpRelease); len(released) != 0 {
-					t.Errorf("released: %v", released)
-				}
-				if r.seen.stateFailed == 0 {
-					t.Error("the store's failure is not counted")
-				}
-				for _, l := range r.gen.published() {
-					if l.Created+renewal.Milliseconds() <= r.host.ms() && (r.keeper.Status().Cached == nil || r.keeper.Status().Cached.Key() != l.Key()) {
-						t.Errorf("still published: %v", l)
-					}
-				}
-				if n := len(r.logs.FilterMessageSnippet("live state cannot be written").All()); n != r.seen.stateFailed {
-					t.Errorf("%d log entries for %d failures", n, r.seen.stateFailed)
-				}
-			})
-		})
+	for name, way := range ways {
+		t.Run(name, hosted(func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
+			want := way(r)
+			if sent := len(r.remote.of(providertest.OpRelease)); sent != want {
+				t.Errorf("%d releases, want %d", sent, want)
+			}
+		}))
 	}
 }
 
 // TestLeasesAreUsedWhileTheStoreIsBroken: it costs a restart its leases, and
 // callers nothing.
 func TestLeasesAreUsedWhileTheStoreIsBroken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.store.broken.Store(true)
 		r.start()
 		r.traffic(2*travelTime + maxWait)
@@ -130,14 +83,17 @@ func TestLeasesAreUsedWhileTheStoreIsBroken(t *testing.T) {
 		if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
 			t.Errorf("%d releases", n)
 		}
+		logged := len(r.logs.FilterMessageSnippet("live state cannot be written").All())
+		if r.seen.stateFailed == 0 || logged != r.seen.stateFailed {
+			t.Errorf("%d failures are counted, %d logged", r.seen.stateFailed, logged)
+		}
 	})
 }
 
 // TestStoreIsWrittenOnceItCanBe: a lease that was lost while the disk was full
 // must not come back to life in a crash after it.
 func TestStoreIsWrittenOnceItCanBe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(15 * time.Second)
 		r.store.broken.Store(true)
@@ -163,8 +119,7 @@ func TestStoreIsWrittenOnceItCanBe(t *testing.T) {
 // TestReleasedIsNeverCached: what was handed back is somebody else's soon. The
 // next outage lives from the lease after it.
 func TestReleasedIsNeverCached(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(term + time.Minute)
@@ -203,29 +158,25 @@ func TestReleasedIsNeverCached(t *testing.T) {
 // provider has heard, nobody knows.
 func TestReleaseThatFailsIsNotRepeated(t *testing.T) {
 	for name, f := range map[string]providertest.Fault{"refused connection": unreachable, "answer lost": answerLost, "no answer": hanging} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, nil)
-				r.remote.fail(f, providertest.OpRelease)
-				r.start()
-				r.traffic(2*travelTime + maxWait)
-				r.until(term + time.Minute)
-				r.wantHeld(1)
-				if n := len(r.remote.of(providertest.OpRelease)); n != 1 {
-					t.Errorf("%d releases", n)
-				}
-				if n := len(r.logged("lease not released; it runs out by itself")); n != 1 {
-					t.Errorf("%d log entries", n)
-				}
-				r.wantKinds("regular")
-			})
-		})
+		t.Run(name, hosted(nil, func(t *testing.T, r *rig) {
+			r.remote.fail(f, providertest.OpRelease)
+			r.start()
+			r.traffic(2*travelTime + maxWait)
+			r.until(term + time.Minute)
+			r.wantHeld(1)
+			if n := len(r.remote.of(providertest.OpRelease)); n != 1 {
+				t.Errorf("%d releases", n)
+			}
+			if n := len(r.logged("lease not released; it runs out by itself")); n != 1 {
+				t.Errorf("%d log entries", n)
+			}
+			r.wantKinds("regular")
+		}))
 	}
 }
 
 func TestGracefulShutdown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput = 1024 })
+	onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(time.Minute)
 		r.ask(5000)
@@ -268,8 +219,7 @@ func TestGracefulShutdown(t *testing.T) {
 // leases stay for the next start.
 func TestShutdownWithAProviderThatHangs(t *testing.T) {
 	for patience, want := range map[time.Duration]time.Duration{10 * time.Second: 3 * time.Second, time.Second: time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, func(s *setup) { s.MaxThroughput = 1024 })
+		onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
 			r.start()
 			r.until(time.Second)
 			before := r.store.leases()
@@ -295,8 +245,7 @@ func TestShutdownWithAProviderThatHangs(t *testing.T) {
 // TestShutdownDuringAnAcquire: the keeper does not wait for an answer that may
 // never come.
 func TestShutdownDuringAnAcquire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.fail(hanging)
 		r.start()
 		r.until(time.Second)
@@ -316,8 +265,7 @@ func TestShutdownDuringAnAcquire(t *testing.T) {
 
 // TestReleaseCoversTheLastEmbeddedTimestamp: the clock has gone back since.
 func TestReleaseCoversTheLastEmbeddedTimestamp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(time.Minute)
 		r.expect(generator.Regular)
@@ -350,8 +298,7 @@ func TestReleaseFarFromTheProvidersClock(t *testing.T) {
 		"whatever off, the same clock": {time.Hour, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(s *setup) { s.clockOff, s.ownClock = c.off, c.ownClock })
+			onHost(t, func(s *setup) { s.clockOff, s.ownClock = c.off, c.ownClock }, func(t *testing.T, r *rig) {
 				r.start()
 				r.until(time.Minute)
 				r.expect(generator.Regular)
@@ -375,8 +322,7 @@ func TestReleaseFarFromTheProvidersClock(t *testing.T) {
 // TestLostLeaseIsDroppedAtOnce, and replaced at once: the rate limit is for
 // keepers that have what they asked for.
 func TestLostLeaseIsDroppedAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(15 * time.Second)
 		r.expect(generator.Regular)
@@ -400,23 +346,6 @@ func TestLostLeaseIsDroppedAtOnce(t *testing.T) {
 		if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
 			t.Errorf("%d releases of what is not ours", n)
 		}
-	})
-}
-
-// TestLostLeaseIsDroppedWhileNothingReplacesIt: fallback is then random, since
-// the slot is somebody else's.
-func TestLostLeaseIsDroppedWhileNothingReplacesIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.start()
-		r.until(15 * time.Second)
-		r.remote.fail(unreachable, providertest.OpAcquire)
-		r.remote.takeAway(r.keeper.Status().Held[0])
-		r.until(23 * time.Second)
-		if leases := r.gen.published(); len(leases) != 0 {
-			t.Errorf("published: %v", leases)
-		}
-		r.expect(generator.FallbackRandomID)
 	})
 }
 
@@ -454,62 +383,18 @@ func TestLeasesAreKeptWhenNothingIsKnown(t *testing.T) {
 		"not to be verified":     {change: func(s *setup) { s.VerifyEvery = 0 }},
 		"nothing to be verified": {change: func(s *setup) { s.saved.Cached, s.terms.Quarantine = nil, 0 }, asked: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, c.change)
-				r.remote.fail(c.fault, providertest.OpVerify)
-				r.start()
-				r.traffic(2*travelTime + maxWait)
-				r.until(2 * term)
-				r.wantKinds("regular")
-				if asked := len(r.remote.of(providertest.OpVerify)) > 0; asked != c.asked {
-					t.Errorf("%d verifications", len(r.remote.of(providertest.OpVerify)))
-				}
-				if len(r.seen.lost) != 0 {
-					t.Errorf("counted as lost: %v", r.seen.lost)
-				}
-			})
-		})
-	}
-}
-
-// TestNoSecretIsLogged goes through everything that a keeper logs. That no
-// entry shows a secret is checked by the rig, here as in every test.
-func TestNoSecretIsLogged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
-		r.start()
-		r.until(time.Minute)
-		r.remote.takeAway(r.keeper.Status().Held[0]) // lost
-		r.until(2 * time.Minute)
-		r.restart() // adopted
-		r.remote.answer(func(leases []lease.Lease) []lease.Lease {
-			leases[0].EpochMS-- // refused
-			leases[1].BitSeq++  // malformed
-			return leases
-		})
-		r.until(11 * time.Minute)
-		r.remote.heal()
-		r.until(14 * time.Minute)
-		r.remote.fail(unreachable, providertest.OpRelease, providertest.OpVerify)
-		r.store.broken.Store(true)
-		r.until(24 * time.Minute)
-		r.store.broken.Store(false)
-		r.host.jump(time.Hour) // not released, not covered
-		r.until(40 * time.Minute)
-		r.shutdown()
-		for _, message := range []string{
-			"worker id allocated", "lease lost: the provider no longer knows it as ours", "lease adopted from an earlier run",
-			"epoch mismatch: lease refused", "lease refused", "lease not released; it runs out by itself", "worker id released",
-			"failed to allocate worker id", "leases could not be verified",
-			"the live state cannot be written; leases are used on, and none is released", "keep alive stopped",
-		} {
-			if len(r.logged(message)) == 0 {
-				t.Errorf("this was not logged: %s", message)
+		t.Run(name, hosted(c.change, func(t *testing.T, r *rig) {
+			r.remote.fail(c.fault, providertest.OpVerify)
+			r.start()
+			r.traffic(2*travelTime + maxWait)
+			r.until(2 * term)
+			r.wantKinds("regular")
+			if asked := len(r.remote.of(providertest.OpVerify)) > 0; asked != c.asked {
+				t.Errorf("%d verifications", len(r.remote.of(providertest.OpVerify)))
 			}
-		}
-		if len(r.remote.secrets()) < 10 {
-			t.Errorf("%d secrets", len(r.remote.secrets()))
-		}
-	})
+			if len(r.seen.lost) != 0 {
+				t.Errorf("counted as lost: %v", r.seen.lost)
+			}
+		}))
+	}
 }

@@ -38,8 +38,7 @@ func (r *rig) wantHeld(want ...int64) {
 }
 
 func TestAsksForFullThroughputAtStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput = 1024 })
+	onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
 		r.start()
 		// The very first request waits for the lease rather than fall back.
 		if _, kind := r.one(); kind != generator.Regular {
@@ -67,8 +66,7 @@ func TestAsksForFullThroughputAtStart(t *testing.T) {
 }
 
 func TestRenewsAtNinetyPercentAndNotBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(time.Second)
 		due := travelTime + renewal // the lease was granted when the request arrived
@@ -91,8 +89,7 @@ func TestRenewsAtNinetyPercentAndNotBefore(t *testing.T) {
 }
 
 func TestRenewalAsksForWhatWillNotRemain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 })
+	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(5 * time.Minute)
 		r.ask(5000) // more than one lease gives: a second one is acquired
@@ -111,8 +108,7 @@ func TestRenewalAsksForWhatWillNotRemain(t *testing.T) {
 // what is still missing, each time the leases are used up, but not at once:
 // it may have a reason.
 func TestGrowth(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 1024, 1 })
+	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 1024, 1 }, func(t *testing.T, r *rig) {
 		r.start()
 		for r.elapsed() < 30*time.Second {
 			r.ask(20_000)
@@ -138,8 +134,7 @@ func TestGrowth(t *testing.T) {
 // TestGrowthBackoffStartsAnew: what came short before the keeper had all that it
 // asked for does not slow it down when leases are missing again.
 func TestGrowthBackoffStartsAnew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 768, 1 })
+	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 768, 1 }, func(t *testing.T, r *rig) {
 		r.start()
 		for r.elapsed() < 13*time.Second {
 			r.ask(20_000)
@@ -163,8 +158,7 @@ func TestGrowthBackoffStartsAnew(t *testing.T) {
 // TestNoGrowthWithoutNeed: fewer leases than asked for are enough until they
 // are used up.
 func TestNoGrowthWithoutNeed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 1024, 1 })
+	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 1024, 1 }, func(t *testing.T, r *rig) {
 		r.start()
 		r.traffic(2*travelTime + maxWait)
 		r.until(renewal - time.Second)
@@ -178,8 +172,7 @@ func TestNoGrowthWithoutNeed(t *testing.T) {
 
 // TestGrowthIsNotHeldBackByTheRateLimit: growth has limits of its own.
 func TestGrowthIsNotHeldBackByTheRateLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(5 * time.Second)
 		r.setup.MaxThroughput = 512 // an operator has raised it
@@ -199,8 +192,7 @@ func TestGrowthIsNotHeldBackByTheRateLimit(t *testing.T) {
 // TestGrowthDoesNotDelayRenewal: it does not count as the acquire that a term's
 // tenth allows.
 func TestGrowthDoesNotDelayRenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 })
+	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(renewal - rateGap/2)
 		r.ask(5000)
@@ -216,8 +208,7 @@ func TestGrowthDoesNotDelayRenewal(t *testing.T) {
 // TestGrowthWaitsForLeasesThatAreComing: a provider whose clock is ahead grants
 // what can only be used in a while. Until then there is no reason for more.
 func TestGrowthWaitsForLeasesThatAreComing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 })
+	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
 		r.remote.jump(20 * time.Second)
 		r.start()
 		r.until(30 * time.Second)
@@ -233,8 +224,7 @@ func TestGrowthWaitsForLeasesThatAreComing(t *testing.T) {
 // TestGrowthThatBringsWhatIsHeld: an answer from somebody's cache names the
 // lease that is held already. It is held once, as before.
 func TestGrowthThatBringsWhatIsHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 })
+	onHost(t, func(s *setup) { s.MaxThroughput, s.terms.MaxLeasesPerAcquire = 512, 1 }, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(2 * time.Second)
 		first := r.acquires(1)[0].leases
@@ -279,8 +269,7 @@ func TestFailedGrowthBacksOff(t *testing.T) {
 // TestAtMostOneAcquirePerTenthOfATerm: a clock that makes every lease useless
 // does not make the keeper acquire without end.
 func TestAtMostOneAcquirePerTenthOfATerm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.ownClock = false })
+	onHost(t, func(s *setup) { s.ownClock = false }, func(t *testing.T, r *rig) {
 		r.start()
 		for i := range 5 {
 			// Each time the leases held lie ahead of the clock, and the next
@@ -299,8 +288,7 @@ func TestAtMostOneAcquirePerTenthOfATerm(t *testing.T) {
 // adopts a lease which its clock has not reached yet, does not acquire another
 // one each time.
 func TestRateLimitHoldsAcrossARestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.jump(50 * time.Second)
 		r.start()
 		for range 10 {
@@ -316,8 +304,7 @@ func TestRateLimitHoldsAcrossARestart(t *testing.T) {
 
 // TestRestartAdoptsValidLeases: the provider is not needed for it.
 func TestRestartAdoptsValidLeases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(s *setup) { s.MaxThroughput = 512 })
+	onHost(t, func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(4 * time.Minute)
 		r.expect(generator.Regular)
@@ -339,8 +326,7 @@ func TestRestartAdoptsValidLeases(t *testing.T) {
 }
 
 func TestRestartRenewsAtOnceWhenDue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(time.Minute)
 		r.kill()
@@ -357,8 +343,7 @@ func TestRestartRenewsAtOnceWhenDue(t *testing.T) {
 // TestRestartServesFallbackFromExpiredLeases: what was held when the daemon
 // died is still nobody else's.
 func TestRestartServesFallbackFromExpiredLeases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
 		r.until(time.Minute)
 		r.expect(generator.Regular)
@@ -383,8 +368,7 @@ func TestRestartServesFallbackFromExpiredLeases(t *testing.T) {
 
 // TestStatus: what an operator sees, while all is well and while it is not.
 func TestStatus(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.remote.jump(2 * time.Second)
 		r.start()
 		r.until(10 * time.Second)
@@ -407,8 +391,7 @@ func TestStatus(t *testing.T) {
 // TestNaps: a keeper with nothing to do does next to nothing, and yet looks at
 // the clock every second.
 func TestNaps(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
+	onHost(t, nil, func(t *testing.T, r *rig) {
 		steps := 0
 		for r.elapsed() < 3*term {
 			nap := r.keeper.Step(t.Context())

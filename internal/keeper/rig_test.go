@@ -108,6 +108,17 @@ type run struct {
 	last     snowflake.ID
 }
 
+// onHost runs a test on a host of its own, in a bubble of its own.
+func onHost(t *testing.T, change func(*setup), test func(t *testing.T, r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, newRig(t, change)) })
+}
+
+// hosted is onHost for t.Run.
+func hosted(change func(*setup), test func(t *testing.T, r *rig)) func(*testing.T) {
+	return func(t *testing.T) { onHost(t, change, test) }
+}
+
 // newRig prepares a host. Nothing runs before start or build.
 func newRig(t *testing.T, change func(*setup)) *rig {
 	t.Helper()

@@ -42,29 +42,26 @@ func TestStopIsNeverWorseThanAKill(t *testing.T) {
 		"no verify, answered just now":     {well, well, true, time.Second, false},
 		"no verify, answered a minute ago": {well, well, true, time.Minute, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, func(s *setup) { s.plain, s.startupWait = c.plain, 0 })
-				r.start()
-				r.until(time.Second + c.silent)
-				r.expect(generator.Regular)
-				r.remote.fail(c.verify, providertest.OpVerify)
-				r.remote.fail(c.release, providertest.OpRelease)
-				r.shutdown()
-				if n := len(r.remote.of(providertest.OpRelease)); n > 1 {
-					t.Errorf("the release was sent %d times", n)
-				}
-				r.remote.fail(unreachable)
-				r.build(r.keeper.Log)
-				r.start()
-				r.pass(time.Second)
-				want := generator.FallbackRandomID
-				if c.kept {
-					want = generator.Regular
-				}
-				r.expect(want)
-			})
-		})
+		t.Run(name, hosted(func(s *setup) { s.plain, s.startupWait = c.plain, 0 }, func(t *testing.T, r *rig) {
+			r.start()
+			r.until(time.Second + c.silent)
+			r.expect(generator.Regular)
+			r.remote.fail(c.verify, providertest.OpVerify)
+			r.remote.fail(c.release, providertest.OpRelease)
+			r.shutdown()
+			if n := len(r.remote.of(providertest.OpRelease)); n > 1 {
+				t.Errorf("the release was sent %d times", n)
+			}
+			r.remote.fail(unreachable)
+			r.build(r.keeper.Log)
+			r.start()
+			r.pass(time.Second)
+			want := generator.FallbackRandomID
+			if c.kept {
+				want = generator.Regular
+			}
+			r.expect(want)
+		}))
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/problem"
-	"github.com/kazahana/kazahana/internal/provider"
 )
 
 // The tokens of the tests. Each is longer than what can be guessed.
@@ -111,6 +110,9 @@ func TestRequestIDsAreTheCredentials(t *testing.T) {
 	}
 	if again := g.acquire(tokenHost, body); again != mine {
 		t.Errorf("the owner was given %v, and %v before", again, mine)
+	}
+	if r := g.send("POST", "/lease", tokenHost, body); !strings.Contains(r.body, `"requestId":"guessed"`) {
+		t.Errorf("the answer does not name its request: %s", r.body)
 	}
 	// Parts that are put together differently are not the same whole.
 	a := scopedRequestID(Credential{Tenant: "ab", Owner: "c"}, "x")
@@ -250,17 +252,5 @@ func TestReloaded(t *testing.T) {
 	}
 	if _, err := NewReloaded("x", []string{path + "-"}, func() (*Tokens, error) { return ReadTokens(path + "-") }, zap.NewNop()); err == nil {
 		t.Error("the first load must succeed")
-	}
-}
-
-// The label of a service that a tenant has is its full name.
-func TestLabels(t *testing.T) {
-	g := tenantsRig(t)
-	for service, want := range map[string]string{
-		"": "default", "default": "default", "acme/orders": "acme/orders", "x": otherServices, provider.NewSecret(): otherServices,
-	} {
-		if got := g.server.label(service); got != want {
-			t.Errorf("%q: %q, want %q", service, got, want)
-		}
 	}
 }

@@ -2,6 +2,7 @@ package leaseserver
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,34 +11,13 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/memory"
 )
-
-func TestRateLimit(t *testing.T) {
-	g := newRig(t, func(g *rig) {
-		g.tokens(testTokens)
-		g.options.RateLimit, g.options.RateBurst = 0.001, 3 // none comes back during the test
-	})
-	for range 3 {
-		g.acquire(tokenHost, "")
-	}
-	r := g.send("POST", "/lease", tokenHost, "")
-	g.want("beyond the burst", r, problem.RateLimited)
-	if r.header.Get("Retry-After") != "60" || r.problem.RetryAfterMS < 60_000 {
-		t.Errorf("%+v", r)
-	}
-	g.acquire(tokenOther, "") // somebody else's bucket is full
-	if r := g.send("GET", "/healthz", "", ""); r.status != 200 {
-		t.Errorf("health is limited: %+v", r)
-	}
-}
 
 func TestLimiter(t *testing.T) {
 	now := time.Unix(1, 0)
@@ -114,35 +94,11 @@ func (s *slow) Acquire(ctx context.Context, req provider.AcquireRequest) ([]leas
 func slowRig(t *testing.T, change func(*rig)) (*rig, *slow) {
 	s := &slow{entered: make(chan struct{}, 100), letGo: make(chan struct{})}
 	return newRig(t, func(g *rig) {
-		p, err := memory.New(memory.NewStore(g.clock.Load), g.services)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Provider, g.options.Provider = p, s
+		s.Provider, g.options.Provider = g.memory(), s
 		if change != nil {
 			change(g)
 		}
 	}), s
-}
-
-func TestInFlightLimit(t *testing.T) {
-	g, s := slowRig(t, func(g *rig) { g.options.MaxInFlight = 2 })
-	var all sync.WaitGroup
-	for range 2 {
-		all.Go(func() { g.acquire("", "") })
-		<-s.entered
-	}
-	r := g.send("POST", "/lease", "", "")
-	g.want("a third", r, problem.Overloaded)
-	if r.header.Get("Retry-After") != "1" {
-		t.Errorf("%+v", r)
-	}
-	if r := g.send("GET", "/healthz", "", ""); r.status != 200 {
-		t.Errorf("health: %+v", r)
-	}
-	close(s.letGo)
-	all.Wait()
-	g.acquire("", "")
 }
 
 func TestProviderTimeout(t *testing.T) {
@@ -153,20 +109,33 @@ func TestProviderTimeout(t *testing.T) {
 	}
 }
 
-// listening runs the rig's server on a listener.
-func (g *rig) listening(o Listening) (address string, stop context.CancelFunc, done <-chan error) {
+// listening runs the rig's server on a listener until the test's end.
+func (g *rig) listening(o Listening) (address string) {
+	g.t.Helper()
+	address, _, _ = g.serving(o)
+	return address
+}
+
+// serving is listening for tests that stop the server. done is closed when it has ended.
+func (g *rig) serving(o Listening) (address string, stop context.CancelFunc, done <-chan struct{}) {
 	g.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	if o.MaxConnections == 0 {
-		o.MaxConnections = 100
-	}
+	o.MaxConnections, o.DrainTimeout = cmp.Or(o.MaxConnections, 100), cmp.Or(o.DrainTimeout, long)
 	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- g.server.Serve(ctx, l, o) }()
-	g.t.Cleanup(stop)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := g.server.Serve(ctx, l, o); err != nil {
+			g.t.Error(err)
+		}
+	}()
+	g.t.Cleanup(func() {
+		stop()
+		<-ended
+	})
 	return l.Addr().String(), stop, ended
 }
 
@@ -188,7 +157,7 @@ func dial(t *testing.T, address string) net.Conn {
 func TestSlowPeers(t *testing.T) {
 	g := newRig(t, nil)
 	g.server.phases = phases{header: 50 * time.Millisecond, read: 100 * time.Millisecond, write: long, idle: 50 * time.Millisecond}
-	address, stop, done := g.listening(Listening{})
+	address := g.listening(Listening{})
 	for name, sent := range map[string]string{
 		"nothing": "", "half a head": "POST /lease HTTP/1.1\r\nHost: x\r\nX-A: ",
 		"half a body": "POST /lease HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{",
@@ -205,15 +174,11 @@ func TestSlowPeers(t *testing.T) {
 	if r := g.send("GET", "/leases", "", ""); !strings.Contains(r.body, `"records":[]`) {
 		t.Errorf("half a request took a lease: %s", r.body)
 	}
-	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }
 
 func TestLargeHead(t *testing.T) {
 	g := newRig(t, nil)
-	address, stop, done := g.listening(Listening{})
+	address := g.listening(Listening{})
 	conn := dial(t, address)
 	// The server may close before it has read all.
 	_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: "+strings.Repeat("a", 2*maxHeaderBytes)+"\r\n\r\n")
@@ -221,16 +186,12 @@ func TestLargeHead(t *testing.T) {
 	if err == nil && res.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("status %d", res.StatusCode)
 	}
-	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }
 
 // Connections beyond the limit wait until one is free.
 func TestConnectionLimit(t *testing.T) {
 	g := newRig(t, nil)
-	address, stop, done := g.listening(Listening{MaxConnections: 1})
+	address := g.listening(Listening{MaxConnections: 1})
 	get := func(conn net.Conn) {
 		t.Helper()
 		if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
@@ -253,17 +214,15 @@ func TestConnectionLimit(t *testing.T) {
 		t.Error(res, err)
 	}
 	second.Close()
-	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }
 
-// A stop fails readiness first, still serves for the delay, then answers what is
+// A stop fails readiness first, still serves for the delay, then answers the requests
 // under way and ends.
 func TestDrain(t *testing.T) {
 	g, s := slowRig(t, nil)
-	address, stop, done := g.listening(Listening{DrainDelay: 300 * time.Millisecond, DrainTimeout: long})
+	over := make(chan time.Time)
+	g.server.after = func(time.Duration) <-chan time.Time { return over }
+	address, stop, done := g.serving(Listening{})
 	get := func(path string) (*http.Response, error) {
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: long}
 		res, err := client.Get("http://" + address + path)
@@ -272,63 +231,50 @@ func TestDrain(t *testing.T) {
 		}
 		return res, err
 	}
-	answered := make(chan int, 1)
+	answered := make(chan *http.Response, 1)
 	go func() {
-		res, err := http.Post("http://"+address+"/lease", "", nil)
+		res, err := g.client().Post("http://"+address+"/lease", "", nil)
 		if err != nil {
 			t.Error(err)
-			answered <- 0
-			return
+		} else {
+			_ = res.Body.Close()
 		}
-		_ = res.Body.Close()
-		answered <- res.StatusCode
+		answered <- res
 	}()
 	<-s.entered
 	if res, err := get("/readyz"); err != nil || res.StatusCode != 200 {
 		t.Fatal("before the stop:", res, err)
 	}
 	stop()
-	for deadline := time.Now().Add(long); !g.server.stopping.Load(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the server does not stop")
-		}
-	}
+	g.eventually("the server stops", g.server.stopping.Load)
 	if res, err := get("/readyz"); err != nil || res.StatusCode != 503 {
 		t.Error("readiness while stopping:", res, err)
 	}
-	if res, err := get("/healthz"); err != nil || res.StatusCode != 200 || !res.Close {
-		t.Error("the listener went before the delay was over, or keeps connections:", res, err)
-	}
-	for deadline := time.Now().Add(long); ; time.Sleep(time.Millisecond) {
-		if _, err := get("/healthz"); err != nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the listener stays open")
-		}
-	}
+	g.eventually("a connection is closed after its answer", func() bool {
+		res, err := get("/healthz")
+		return err == nil && res.StatusCode == 200 && res.Close
+	})
+	close(over)
+	g.eventually("the listener is closed", func() bool { _, err := get("/healthz"); return err != nil })
 	select {
-	case err := <-done:
-		t.Error("Serve returned while a request was under way:", err)
+	case <-done:
+		t.Error("Serve returned while a request was under way")
 	default:
 	}
 	close(s.letGo)
-	if status := <-answered; status != 200 {
-		t.Errorf("the request under way was answered %d", status)
+	if res := <-answered; res == nil || res.StatusCode != 200 {
+		t.Errorf("the request under way: %v", res)
 	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	http.DefaultClient.CloseIdleConnections()
+	<-done
 }
 
 // A request that takes longer than the drain timeout is cut off.
 func TestDrainTimeout(t *testing.T) {
 	g, s := slowRig(t, nil)
-	address, stop, done := g.listening(Listening{DrainTimeout: 10 * time.Millisecond})
+	address, stop, done := g.serving(Listening{DrainTimeout: 10 * time.Millisecond})
 	failed := make(chan error, 1)
 	go func() {
-		res, err := http.Post("http://"+address+"/lease", "", nil)
+		res, err := g.client().Post("http://"+address+"/lease", "", nil)
 		if err == nil {
 			_ = res.Body.Close()
 		}
@@ -336,11 +282,8 @@ func TestDrainTimeout(t *testing.T) {
 	}()
 	<-s.entered
 	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	<-done
 	if <-failed == nil {
 		t.Error("the request was answered")
 	}
-	http.DefaultClient.CloseIdleConnections()
 }

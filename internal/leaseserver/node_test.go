@@ -22,15 +22,11 @@ func TestSeedClient(t *testing.T) {
 		}
 		g.options.Provider = p
 	})
-	address, stop, done := g.listening(Listening{DrainTimeout: long})
+	address := g.listening(Listening{})
 	ctx, cancel := context.WithTimeout(context.Background(), long)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, node, "testdata/seed-client.mjs", "http://"+address).CombinedOutput()
 	if err != nil || strings.TrimSpace(string(out)) != "ok" {
 		t.Errorf("%v: %s", err, out)
-	}
-	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }

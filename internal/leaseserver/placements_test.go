@@ -1,7 +1,6 @@
 package leaseserver
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -112,38 +111,6 @@ func TestPlacementKeys(t *testing.T) {
 	}
 }
 
-// TestPlacementTenants: the same actor of another tenant is another one, which
-// nobody sees or changes from outside; a credential without the scope does nothing.
-func TestPlacementTenants(t *testing.T) {
-	g := placementRig(t)
-	const lobby = "/v1/placements/room/lobby"
-	theirs := strings.NewReplacer("a:1", "b:1", `"version":1`, `"version":9`, `"token":4`, `"token":90`, "c25hcA==", "dGhlaXJz").Replace(firstRecord)
-	for token, body := range map[string]string{tokenHost: firstRecord, tokenAcme: theirs} {
-		if r := g.send("POST", lobby+"/store", token, body); r.status != 200 {
-			t.Fatalf("status %d, %s", r.status, r.body)
-		}
-	}
-	for token, owner := range map[string]string{tokenHost: "a:1", tokenAcme: "b:1"} {
-		if got := g.loaded("room/lobby", token); got.Owner != owner {
-			t.Errorf("the owner for %s is %+v", owner, got)
-		}
-	}
-	if r := g.send("POST", lobby+"/remove", tokenAcme, theirs); r.status != 200 {
-		t.Errorf("status %d, %s", r.status, r.body)
-	}
-	if got := g.loaded("room/lobby", tokenHost); got.Owner != "a:1" {
-		t.Errorf("another tenant has removed it: %+v", got)
-	}
-	for _, token := range []string{tokenOther, tokenAdmin} {
-		g.want("load", g.send("GET", lobby, token, ""), problem.Forbidden)
-		g.want("store", g.send("POST", lobby+"/store", token, strings.ReplaceAll(theirs, "9", "8")), problem.Forbidden)
-		g.want("remove", g.send("POST", lobby+"/remove", token, firstRecord), problem.Forbidden)
-	}
-	if got := g.loaded("room/lobby", tokenHost); got.Owner != "a:1" || got.Version != 1 {
-		t.Errorf("a credential without the scope has changed it: %+v", got)
-	}
-}
-
 // TestLockArea: the locks that daemons hold for placement are out of reach for
 // those whose requests have no area, though they come with the same credential,
 // for credentials without the scope, and for other tenants.
@@ -226,26 +193,5 @@ func TestMalformedPlacementRequests(t *testing.T) {
 	without := newRig(t, nil)
 	for path, method := range map[string]string{"": "GET", "/store": "POST", "/remove": "POST"} {
 		without.want(path, without.send(method, "/v1/placements/room/lobby"+path, "", ""), problem.NotSupported)
-	}
-}
-
-// slowRecords take as long as they may.
-type slowRecords struct{ recordStub }
-
-func (s slowRecords) Load(ctx context.Context, _ string, _ placement.Key) (placement.Record, error) {
-	<-ctx.Done()
-	return placement.Record{}, ctx.Err()
-}
-
-// A store that does not answer is given up after provider_timeout, and the client
-// is told to come back.
-func TestPlacementTimeout(t *testing.T) {
-	g := contractRig(t, func(g *rig) {
-		g.options.ProviderTimeout = 1 // ns: over before it began
-		g.options.Placements.Records = slowRecords{recordStub{g.stub.records, g.stub}}
-	})
-	g.want("load", g.send("GET", "/v1/placements/room/lobby", "", ""), problem.Unavailable)
-	if m := g.send("GET", "/metrics", "", "").body; !strings.Contains(m, `kazahana_server_placement_requests_total{op="load",result="timeout"} 1`) {
-		t.Error("it is not counted as a timeout")
 	}
 }

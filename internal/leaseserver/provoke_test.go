@@ -16,6 +16,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
@@ -122,124 +123,60 @@ func (l least) Info() provider.Info {
 // one.
 type stub struct {
 	provider.Provider
-	locks     lock.Store
-	sequences sequence.Store
-	records   storage.Storage
-	err       error
+	locks   lock.Store
+	records storage.Storage
+	err     error
+}
+
+// or answers a call, unless the stub is to fail.
+func or[T any](s *stub, call func() (T, error)) (out T, err error) {
+	if s.err != nil {
+		return out, s.err
+	}
+	return call()
 }
 
 func (s *stub) Acquire(ctx context.Context, r provider.AcquireRequest) ([]lease.Lease, error) {
-	if s.err != nil {
-		return nil, s.err
-	}
-	return s.Provider.Acquire(ctx, r)
+	return or(s, func() ([]lease.Lease, error) { return s.Provider.Acquire(ctx, r) })
 }
 
 func (s *stub) Release(ctx context.Context, r provider.ReleaseRequest) error {
-	if s.err != nil {
-		return s.err
-	}
-	return s.Provider.Release(ctx, r)
+	_, err := or(s, func() (any, error) { return nil, s.Provider.Release(ctx, r) })
+	return err
 }
 
-func (s *stub) Extend(ctx context.Context, req provider.ExtendRequest) (lease.Lease, error) {
-	if s.err != nil {
-		return lease.Lease{}, s.err
-	}
-	return s.Provider.Extend(ctx, req)
+func (s *stub) Extend(ctx context.Context, r provider.ExtendRequest) (lease.Lease, error) {
+	return or(s, func() (lease.Lease, error) { return s.Provider.Extend(ctx, r) })
 }
 
 func (s *stub) Verify(ctx context.Context, service string, claims []provider.Claim) ([]int, error) {
-	if s.err != nil {
-		return nil, s.err
-	}
-	return s.Provider.Verify(ctx, service, claims)
+	return or(s, func() ([]int, error) { return s.Provider.Verify(ctx, service, claims) })
 }
 
 func (s *stub) List(ctx context.Context, service string) ([]provider.Record, error) {
-	if s.err != nil {
-		return nil, s.err
-	}
-	return s.Provider.List(ctx, service)
+	return or(s, func() ([]provider.Record, error) { return s.Provider.List(ctx, service) })
 }
 
 func (s *stub) Locate(ctx context.Context, service string, low, at int64) ([]provider.Record, error) {
-	if s.err != nil {
-		return nil, s.err
-	}
-	return s.Provider.Locate(ctx, service, low, at)
+	return or(s, func() ([]provider.Record, error) { return s.Provider.Locate(ctx, service, low, at) })
 }
 
-// lockStub and sequenceStub are the same for the other stores.
-type lockStub struct {
-	lock.Store
+// records is a record store that fails as the stub does.
+type records struct {
+	record.Store
 	stub *stub
 }
 
-func (s lockStub) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
-	if s.stub.err != nil {
-		return lock.Lease{}, s.stub.err
-	}
-	return s.Store.Do(ctx, r)
+func (r records) Change(ctx context.Context, ask record.Ask, rule record.Rule) (int64, error) {
+	return or(r.stub, func() (int64, error) { return r.Store.Change(ctx, ask, rule) })
 }
 
-func (s lockStub) Get(ctx context.Context, tenant, key string) (lock.Lease, error) {
-	if s.stub.err != nil {
-		return lock.Lease{}, s.stub.err
-	}
-	return s.Store.Get(ctx, tenant, key)
+func (r records) Read(ctx context.Context, ask record.Ask) (record.View, error) {
+	return or(r.stub, func() (record.View, error) { return r.Store.Read(ctx, ask) })
 }
 
-func (s lockStub) List(ctx context.Context, tenant, after string, limit int) ([]lock.Lease, error) {
-	if s.stub.err != nil {
-		return nil, s.stub.err
-	}
-	return s.Store.List(ctx, tenant, after, limit)
-}
-
-type sequenceStub struct {
-	sequence.Store
-	stub *stub
-}
-
-func (s sequenceStub) Next(ctx context.Context, r sequence.Request) (sequence.Range, error) {
-	if s.stub.err != nil {
-		return sequence.Range{}, s.stub.err
-	}
-	return s.Store.Next(ctx, r)
-}
-
-func (s sequenceStub) Declare(ctx context.Context, d sequence.Declaration) error {
-	if s.stub.err != nil {
-		return s.stub.err
-	}
-	return s.Store.Declare(ctx, d)
-}
-
-type recordStub struct {
-	storage.Storage
-	stub *stub
-}
-
-func (s recordStub) Load(ctx context.Context, tenant string, key placement.Key) (placement.Record, error) {
-	if s.stub.err != nil {
-		return placement.Record{}, s.stub.err
-	}
-	return s.Storage.Load(ctx, tenant, key)
-}
-
-func (s recordStub) Store(ctx context.Context, tenant string, key placement.Key, r placement.Record) error {
-	if s.stub.err != nil {
-		return s.stub.err
-	}
-	return s.Storage.Store(ctx, tenant, key, r)
-}
-
-func (s recordStub) Remove(ctx context.Context, tenant string, key placement.Key, r placement.Record, keep bool) error {
-	if s.stub.err != nil {
-		return s.stub.err
-	}
-	return s.Storage.Remove(ctx, tenant, key, r, keep)
+func (r records) List(ctx context.Context, prefix, after string, limit int) ([]record.Head, error) {
+	return or(r.stub, func() ([]record.Head, error) { return r.Store.List(ctx, prefix, after, limit) })
 }
 
 // contractRig is a server with everything behind it, in memory, and machine ID 7.
@@ -247,11 +184,13 @@ func contractRig(t *testing.T, change func(*rig)) *rig {
 	t.Helper()
 	return newRig(t, func(g *rig) {
 		g.services.Default.IDs = provider.IDRange{Low: 7, End: 8}
-		g.stub = &stub{Provider: g.memory(), locks: lock.OnRecords(memory.New(g.clock.Load)), sequences: sequence.OnRecords(memory.New(g.clock.Load)), records: storage.OnRecords(memory.New(nil))}
+		g.stub = &stub{Provider: g.memory()}
+		kept := records{memory.New(g.clock.Load), g.stub}
+		g.stub.locks, g.stub.records = lock.OnRecords(kept), storage.OnRecords(kept)
 		g.options.Provider = g.stub
-		g.keep(lockStub{g.stub.locks, g.stub})
-		g.options.Sequences.Store = sequenceStub{g.stub.sequences, g.stub}
-		g.options.Placements.Records = recordStub{g.stub.records, g.stub}
+		g.keep(g.stub.locks)
+		g.options.Sequences.Store = sequence.OnRecords(kept)
+		g.options.Placements.Records = g.stub.records
 		g.options.Ready = func(context.Context) error { return g.stub.err }
 		if change != nil {
 			change(g)

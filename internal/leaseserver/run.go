@@ -76,7 +76,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	select {
 	case err := <-served:
 		return fmt.Errorf("the listener failed while stopping: %w", err)
-	case <-time.After(o.DrainDelay):
+	case <-s.after(o.DrainDelay):
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.DrainTimeout)
 	defer cancel()

@@ -61,9 +61,16 @@ func (s *Records) Do(ctx context.Context, r Request) (Lease, error) {
 	if r.TTL() > s.maxTTL {
 		return Lease{}, fmt.Errorf("%w: a term of %v is longer than max_lock_ttl in the URL of the store, %v", ErrInvalid, r.TTL(), s.maxTTL)
 	}
-	l, err := s.do(ctx, r)
-	for r.RequestID != "" && errors.Is(err, record.ErrOutrun) {
-		l, err = s.do(ctx, r) // a receipt tells whether the request was carried out
+	var l Lease
+	try := func() (err error) {
+		l, err = s.do(ctx, r)
+		return err
+	}
+	var err error
+	if r.RequestID == "" {
+		err = try()
+	} else {
+		err = record.Settle(try, IsAnswer)
 	}
 	if r.Op == Acquire && r.RequestID == "" && errors.Is(err, record.ErrUnconfirmed) {
 		err = fmt.Errorf("%w; %s", err, s.giveBack(ctx, r))
@@ -107,7 +114,7 @@ func (s State) lasting(r Request) *record.Write {
 // released is the write of a state whose lease was released. It is kept as long as if
 // it had not been.
 func (s State) released(before Known) *record.Write {
-	return &record.Write{Value: s.value(false), Mark: s.Token, KeepMS: before.LeftMS + KeepIdle.Milliseconds(), Tell: true}
+	return &record.Write{Value: s.value(false), Mark: s.Token, KeepMS: before.LeftMS + KeepIdle.Milliseconds(), Tell: true, Frees: true}
 }
 
 // change replaces the state of a key by what step returns, unless that is nil.

@@ -13,11 +13,7 @@ func (d *desk) check(token int64) (time.Duration, bool) { return d.core.Check(ro
 // activated, as long as the membership lasts and no longer than MaxPromise.
 func TestCheck(t *testing.T) {
 	d := newDesk(t)
-	d.member()
-	d.pending()
-	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
-	d.answer(Load, Result{})
-	d.answer(Store, Result{})
+	d.reserved()
 	want := func(token int64, valid time.Duration, ok bool) {
 		t.Helper()
 		if v, may := d.check(token); v != valid || may != ok {
@@ -98,11 +94,7 @@ func TestEvict(t *testing.T) {
 // the answer says.
 func TestEndedWhileItIsAsked(t *testing.T) {
 	d := newDesk(t)
-	d.member()
-	d.pending()
-	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
-	d.answer(Load, Result{})
-	d.answer(Store, Result{})
+	d.reserved()
 	d.take(d.core.Ended(room, 5, d.now))
 	d.answer(Ensure, Result{PID: "pid"})
 	d.answer(Remove, Result{})
@@ -116,14 +108,12 @@ func TestEndedWhileItIsAsked(t *testing.T) {
 func TestUnusablePID(t *testing.T) {
 	for _, pid := range []string{strings.Repeat("x", MaxPID+1), "\xff"} {
 		d := newDesk(t)
-		d.member()
-		d.pending()
-		d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
-		d.answer(Load, Result{})
-		d.answer(Store, Result{})
+		d.reserved()
 		d.answer(Ensure, Result{PID: pid})
-		d.answer(Passivate, Result{})
-		d.answer(Remove, Result{})
+		d.answer(Passivate, Result{}) // the process believes that it has the key
+		if c := d.answer(Remove, Result{}); c.Record.Validate() != nil {
+			t.Errorf("%.9q: removed is %v", pid, c.Record.Validate())
+		}
 		d.answer(Release, Result{})
 		if len(d.done) != 1 || d.done[0].Err == nil || !d.core.Idle() {
 			t.Errorf("%.9q: done is %+v", pid, d.done)
@@ -149,11 +139,7 @@ func TestLateStoreKeepsThePID(t *testing.T) {
 // asked hears that it was lost, and asks again.
 func TestRefusedAfterItWasLost(t *testing.T) {
 	d := newDesk(t)
-	d.member()
-	d.pending()
-	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
-	d.answer(Load, Result{})
-	d.answer(Store, Result{})
+	d.reserved()
 	d.topology(others(t, false)...)
 	d.answer(Ensure, Result{Err: errRefused})
 	d.answer(Remove, Result{})

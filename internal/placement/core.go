@@ -147,14 +147,6 @@ func (c *Core) UpdateTopology(members []Member, now Moment) Outcome {
 	return c.outcome()
 }
 
-// MemberLeft is an UpdateTopology without the member.
-func (c *Core) MemberLeft(authority string, now Moment) Outcome {
-	if c.topology != nil {
-		c.setTopology(c.topology.without(authority), now)
-	}
-	return c.outcome()
-}
-
 func (c *Core) setTopology(t *Topology, now Moment) {
 	before := c.topology
 	c.topology = t

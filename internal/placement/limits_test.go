@@ -33,26 +33,10 @@ func TestPageShowsTheLimits(t *testing.T) {
 	}
 }
 
-// What a process answers must not make a record that no store takes: it would go
-// on naming this host, and nobody else could have the key.
-func TestAnswersThatAreTooLong(t *testing.T) {
+// A snapshot that is too long must not make a record that no store takes: it would go
+// on naming this host, and no other host could have the key.
+func TestSnapshotThatIsTooLong(t *testing.T) {
 	d := newDesk(t)
-	d.member()
-	d.pending()
-	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
-	d.answer(Load, Result{})
-	d.answer(Store, Result{})
-	d.answer(Ensure, Result{PID: strings.Repeat("p", MaxPID+1)})
-	d.answer(Passivate, Result{}) // the process believes that it has the key
-	if c := d.answer(Remove, Result{}); c.Record.Validate() != nil {
-		t.Errorf("removed is %v", c.Record.Validate())
-	}
-	d.answer(Release, Result{})
-	if len(d.done) != 1 || d.done[0].Err == nil || !d.core.Idle() {
-		t.Errorf("done is %+v", d.done)
-	}
-
-	d = newDesk(t)
 	d.member()
 	d.activated()
 	d.take(d.core.PassivateIdle(0, d.now))
@@ -69,11 +53,7 @@ func TestAnswersThatAreTooLong(t *testing.T) {
 // The longest answers are taken.
 func TestAnswersAtTheLimit(t *testing.T) {
 	d := newDesk(t)
-	d.member()
-	d.pending()
-	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
-	d.answer(Load, Result{})
-	d.answer(Store, Result{})
+	d.reserved()
 	d.answer(Ensure, Result{PID: strings.Repeat("p", MaxPID)})
 	d.answer(Store, Result{})
 	d.answer(Release, Result{})
@@ -107,11 +87,7 @@ func TestSnapshotsThatAreKept(t *testing.T) {
 // What is not on record yet is not told to anybody: the store may yet refuse it.
 func TestNothingIsResolvedBeforeItIsRecorded(t *testing.T) {
 	d := newDesk(t)
-	d.member()
-	d.pending()
-	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
-	d.answer(Load, Result{})
-	d.answer(Store, Result{})
+	d.reserved()
 	d.pending()
 	d.answer(Ensure, Result{PID: "pid"})
 	d.pending()

@@ -49,14 +49,3 @@ func TestPagesGiveAll(t *testing.T) {
 		}
 	})
 }
-
-func BenchmarkPage(b *testing.B) {
-	c := NewCore("a:1")
-	for i := range 100_000 {
-		key := Key{"room", strings.Repeat("x", 8) + string(rune('a'+i%26)) + string(rune(0x4e00+i/26))}
-		c.entries[key] = &entry{key: key}
-	}
-	for b.Loop() {
-		c.Page(Key{}, 1000, Moment{})
-	}
-}

@@ -65,11 +65,6 @@ func (t *Topology) Authority(k Key) (string, bool) {
 	return t.members[best].Authority, true
 }
 
-// without is the set after a member has left.
-func (t *Topology) without(authority string) *Topology {
-	return NewTopology(slices.DeleteFunc(slices.Clone(t.members), func(m Member) bool { return m.Authority == authority }))
-}
-
 // newcomers are the names that other did not have.
 func (t *Topology) newcomers(other *Topology) (names []string) {
 	for _, m := range t.members {

@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
 // Record is a value and what the store says of its term.
@@ -75,6 +76,9 @@ type Write struct {
 	// Grant: somebody relies on the record until its term ends. A store that may have
 	// forgotten such a write says so in Fence.UntilMS.
 	Grant bool
+	// Frees: the write gives nothing to anyone, and only ends what was granted. A store
+	// need not look whether it may have forgotten something.
+	Frees bool
 	// Index lists the entries under which ranges find the record, instead of those
 	// of the record before.
 	Index []string
@@ -127,6 +131,23 @@ type Store interface {
 
 	// Close ends the use of the store. The connection or file below stays open.
 	Close() error
+}
+
+// Settle calls try until its outcome is known: after ErrOutrun a receipt in the record tells
+// whether the change was carried out. A later try that fails without an answer says
+// nothing about the first one, whatever its error says of itself.
+func Settle(try func() error, isAnswer func(error) bool) error {
+	err := try()
+	if !errors.Is(err, ErrOutrun) {
+		return err
+	}
+	for errors.Is(err, ErrOutrun) {
+		err = try()
+	}
+	if err == nil || isAnswer(err) || errors.Is(err, ErrUnconfirmed) {
+		return err
+	}
+	return fmt.Errorf("%w: %v", ErrOutrun, err)
 }
 
 // Errors without fields. Callers decide with errors.Is.

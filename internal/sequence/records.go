@@ -34,9 +34,12 @@ func (s *Records) Next(ctx context.Context, r Request) (Range, error) {
 		after, got, err = nextIn(before, over, r, v)
 		return after, err
 	}
-	err := s.change(ctx, r.Tenant, r.Key, step)
-	for r.RequestID != "" && errors.Is(err, record.ErrOutrun) {
-		err = s.change(ctx, r.Tenant, r.Key, step) // a receipt tells whether the call was carried out
+	try := func() error { return s.change(ctx, r.Tenant, r.Key, step) }
+	var err error
+	if r.RequestID == "" {
+		err = try()
+	} else {
+		err = record.Settle(try, IsAnswer)
 	}
 	if err != nil {
 		return Range{}, err

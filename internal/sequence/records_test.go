@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/memory"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -60,6 +61,23 @@ func TestLostAnswerLeavesNoGap(t *testing.T) {
 		if got, err := s.Next(t.Context(), plainRequest("")); err != nil || got.First != c.next {
 			t.Errorf("%s: then %v (%v), want %d", name, got, err, c.next)
 		}
+	}
+}
+
+// An error of a later try that nothing was sent does not say that of the first one.
+func TestLostAnswerStaysUnknown(t *testing.T) {
+	notSent := connurl.NotSent(errors.New("there is no connection"))
+	tries := []error{record.ErrOutrun, record.ErrOutrun, notSent}
+	err := record.Settle(func() error {
+		err := tries[0]
+		tries = tries[1:]
+		return err
+	}, sequence.IsAnswer)
+	if !errors.Is(err, record.ErrOutrun) || errors.Is(err, connurl.ErrNotSent) || !strings.Contains(err.Error(), notSent.Error()) {
+		t.Errorf("the error is %v", err)
+	}
+	if err := record.Settle(func() error { return notSent }, sequence.IsAnswer); err != notSent {
+		t.Errorf("without a lost answer the error is %v", err)
 	}
 }
 

@@ -2,193 +2,147 @@ package state
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"reflect"
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
-
-	"go.uber.org/zap"
-
-	"github.com/kazahana/kazahana/internal/lease"
+	"unsafe"
 )
 
-// fuzzState is a crashed daemon over simulated directories: its state file, its
-// leases and its marks.
-type fuzzState struct {
-	disk, live *simFS
-	folder     string
-	saved      Saved
+// filesDir is a directory of files that are only read.
+type filesDir struct {
+	Dir
+	files map[string][]byte
 }
 
-func newFuzzState(tb testing.TB) *fuzzState {
-	tb.Helper()
-	f := &fuzzState{disk: newSimFS(false), live: newSimFS(false), saved: savedWith(testLease(1, 1), testLease(2, 2))}
-	cached := testLease(3, 3)
-	f.saved.Cached = &cached
-	s, proc, err := f.open()
-	if err != nil {
-		tb.Fatal(err)
+var fuzzedID = FileID{Device: 1, Inode: 2, ChangedNS: 3}
+
+func (d filesDir) Path() string { return "/fuzzed" }
+
+func (d filesDir) Read(name string) ([]byte, FileID, error) {
+	content, ok := d.files[name]
+	if !ok {
+		return nil, FileID{}, fs.ErrNotExist
 	}
-	sv, err := s.Service("default")
-	if err != nil {
-		tb.Fatal(err)
+	return content, fuzzedID, nil
+}
+
+func (d filesDir) Map(name string, _ bool) (*Mapping, error) {
+	content := d.files[name]
+	if len(content) < 8 || len(content)%8 != 0 {
+		return nil, damagedMarks(name, "its size")
 	}
-	mustSave(tb, sv, f.saved)
-	sv.RaiseMark(testMark)
-	if err := s.Sync(); err != nil {
-		tb.Fatal(err)
-	}
-	proc.kill(f.disk, f.live)
-	f.folder = s.folder
-	return f
+	words := make([]int64, len(content)/8)
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(content)), content)
+	return &Mapping{Words: words, ID: fuzzedID, Unmap: func() error { return nil }}, nil
 }
 
-func (f *fuzzState) open() (*State, *simProc, error) {
-	proc := &simProc{pid: 1}
-	opts := optionsOf("m", "b")
-	opts.Log = zap.NewNop()
-	s, err := OpenOn(context.Background(), f.disk.open(proc, "/state"), f.live.open(proc, "/live"), opts)
-	return s, proc, err
-}
-
-func (f *fuzzState) stateFile() *simNode { return f.disk.at("/state/" + stateName) }
-func (f *fuzzState) in(name string) *simNode {
-	return f.live.at("/live/" + f.folder + "/" + name)
-}
-
-// overwrite puts other content under the inode without a trace, which no kernel
-// allows: what is checked here is the content alone.
-func overwrite(fs *simFS, n *simNode, content []byte) {
-	changed := n.changed
-	fs.write(n, content)
-	n.changed = changed
-}
-
-// damage are the ways in which a file goes bad by itself.
-func damage(f *testing.F, content []byte) {
-	f.Add(content)
-	f.Add([]byte{})
-	f.Add(make([]byte, len(content)))
-	f.Add(content[:len(content)/2])
-	f.Add(append(slices.Clone(content), content...))
+// damage returns the content, and what becomes of files by themselves.
+func damage(content []byte) [][]byte {
+	all := [][]byte{content, {}, make([]byte, len(content)), content[:len(content)/2], append(slices.Clone(content), content...)}
 	for _, i := range []int{0, 10, 16, 40, len(content) / 2, len(content) - 2} {
 		flipped := slices.Clone(content)
 		flipped[i] ^= 0x10
-		f.Add(flipped)
+		all = append(all, flipped)
 	}
+	return all
 }
 
-// A state file either is the one that was written, or it is refused with an error
-// that names it, or somebody has forged one with all that belongs to it. No lease
-// ever comes from it.
+// A state file is valid, or refused with an error that names it. No lease comes
+// from it.
 func FuzzStateFile(f *testing.F) {
-	damage(f, newFuzzState(f).stateFile().content())
+	doc := documentOf(savedWith())
+	doc.FloorMS = testMark
+	written, err := seal(stateKind, stateFile{Folder: newFolderName(), Live: "/live", Services: map[string]document{"default": doc}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, content := range damage(written) {
+		f.Add(content)
+	}
 	f.Add(sealText(stateKind, []byte(`{"identity":"`+strings.Repeat("a", folderNameLen)+`","services":{"x":{"floorMs":5}}}`)))
 	f.Add(sealText(stateKind, []byte(`{"services":{"x":{"held":[`+leaseJSON+`]}}}`)))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		w := newFuzzState(t)
-		same := bytes.Equal(content, w.stateFile().content())
-		overwrite(w.disk, w.stateFile(), content)
-		s, _, err := w.open()
+		file, _, _, err := readState(filesDir{files: map[string][]byte{stateName: content}})
 		if err != nil {
 			var e *FileError
-			if !errors.As(err, &e) || e.Path != "/state/"+stateName || e.Remedy == "" {
+			if !errors.As(err, &e) || e.Path != "/fuzzed/"+stateName || e.Remedy == "" || bytes.Equal(content, written) {
 				t.Fatalf("error is %v", err)
 			}
 			return
 		}
-		for name, saved := range s.saved {
-			if saved.leases() > 0 && (s.folder != w.folder || name != "default" || !reflect.DeepEqual(all(saved), all(w.saved))) {
-				t.Errorf("service %q has leases of a state file: %+v", name, saved)
+		for name, doc := range file.Services {
+			if saved, err := doc.saved(); err != nil || saved.leases() > 0 {
+				t.Errorf("service %q has %+v, %v", name, saved, err)
 			}
-		}
-		if same && s.saved["default"].leases() != 3 {
-			t.Errorf("the file that was written is not enough: %+v", s.saved)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 }
 
-// A leases file that is not the very one is either refused, or somebody has forged
-// one with all that belongs to it.
-func FuzzLeasesFile(f *testing.F) {
-	damage(f, newFuzzState(f).in(leasesName).content())
-	f.Fuzz(func(t *testing.T, content []byte) {
-		w := newFuzzState(t)
-		before := w.in(leasesName).content()
-		overwrite(w.live, w.in(leasesName), content)
-		s, _, err := w.open()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var file leasesFile
-		sealed := unseal("", leasesKind, "", content, &file) == nil
-		adopted := 0
-		for _, saved := range s.saved {
-			adopted += saved.leases()
-			if err := saved.validate(); err != nil {
-				t.Errorf("adopted: %v", err)
-			}
-		}
-		if adopted > 0 && !sealed {
-			t.Errorf("%d leases come from a damaged file", adopted)
-		}
-		if bytes.Equal(content, before) && adopted != 3 {
-			t.Errorf("the file that was written is not enough: %+v", s.saved)
-		}
-		if sv, err := s.Service("default"); err != nil || sv.Mark() != testMark {
-			t.Errorf("mark %d, %v", sv.Mark(), err)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+// A folder with any content can be read. Leases are adopted from a file with the
+// right checksum only, and marks that are accepted can be used.
+func FuzzFolder(f *testing.F) {
+	saved := savedWith(testLease(1, 1), testLease(2, 2))
+	table := memoryMarks()
+	if _, err := table.add("default", testMark); err != nil {
+		f.Fatal(err)
+	}
+	table.setExpect(3)
+	marks := slices.Clone(bytesOf(table.m.Words))
+	host := Identity{MachineID: "m", BootID: "b"}
+	folder := newFolderName()
+	leases, err := seal(leasesKind, leasesFile{
+		Folder: folder, Machine: host.machine(), Boot: "b", File: FileID{Device: 1, Inode: 2}, Marks: fuzzedID, Sequence: 3,
+		Services: map[string]document{"default": documentOf(saved)},
 	})
-}
-
-// Marks with any content leave a daemon that starts, with a mark that is not below
-// the floor; where they are not those that were written, no lease is adopted with
-// a lower mark.
-func FuzzMarks(f *testing.F) {
-	whole := newFuzzState(f).in(marksName).content()
+	if err != nil {
+		f.Fatal(err)
+	}
 	// The table without its free slots, which the target puts back: smaller inputs
 	// are mutated better.
-	damage(f, whole[:marksHeader+2*slotSize])
-	double := slices.Clone(whole[:marksHeader+2*slotSize])
+	used := marks[:marksHeader+2*slotSize]
+	double := slices.Clone(used)
 	copy(double[marksHeader+slotSize:], double[marksHeader:marksHeader+slotSize])
-	f.Add(double)
-	f.Fuzz(func(t *testing.T, content []byte) {
-		w := newFuzzState(t)
-		table := slices.Clone(whole)
-		copy(table, content)
-		overwrite(w.live, w.in(marksName), table)
-		if len(content) == 0 || len(content) > len(table) {
-			overwrite(w.live, w.in(marksName), content)
+	for _, content := range damage(leases) {
+		f.Add(content, used)
+	}
+	for _, content := range append(damage(used), double) {
+		f.Add(leases, content)
+	}
+	f.Fuzz(func(t *testing.T, written, beside []byte) {
+		present := slices.Clone(beside)
+		if n := len(beside); n > 0 && n < len(marks) {
+			present = append(present, marks[n:]...)
 		}
-		s, _, err := w.open()
-		if err != nil {
-			t.Fatal(err)
-		}
-		sv, err := s.Service("default")
-		if err != nil && !errors.Is(err, ErrTooManyServices) {
-			t.Fatal(err)
-		}
-		if err == nil {
-			if sv.Mark() < testMark {
-				t.Errorf("the mark is %d", sv.Mark())
+		l := &live{dir: filesDir{files: map[string][]byte{leasesName: written, marksName: present}}, folder: folder, identity: host}
+		found := l.look(true)
+		adopted := 0
+		for name, saved := range found.saved {
+			if err := saved.validate(); err != nil {
+				t.Errorf("service %q: %v", name, err)
 			}
-			sv.RaiseMark(sv.Mark() + 1)
-			for _, l := range all(sv.Load()) {
-				if !slices.ContainsFunc(all(w.saved), func(o lease.Lease) bool { return o == l }) {
-					t.Errorf("lease %v comes from the marks", l)
-				}
+			if found.refusal == "" {
+				adopted += saved.leases()
 			}
 		}
-		if err := s.Close(); err != nil {
+		if adopted > 0 && unseal("", leasesKind, "", written, &leasesFile{}) != nil {
+			t.Errorf("%d leases come from a damaged file", adopted)
+		}
+		if bytes.Equal(written, leases) && bytes.Equal(present, marks) && adopted != 2 {
+			t.Errorf("%d leases are adopted from the files as they were written: %s", adopted, found.refusal)
+		}
+		if found.marks == nil {
+			return
+		}
+		_, known := found.marks.names["new"]
+		if word, err := found.marks.add("new", 5); err == nil && !known && word.Load() != encodeMark(5) {
+			t.Errorf("a new service has the mark %d", word.Load())
+		} else if err != nil && !errors.Is(err, ErrTooManyServices) {
 			t.Error(err)
+		}
+		if !found.marks.intact(l.sequence) && l.sequence < found.marks.word(expectOffset).Load()&^voidFlag {
+			t.Error("the sequence is below the one that the marks expect")
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -16,16 +15,15 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// gateDir is a state directory whose disk can be frozen: writes wait then.
+// gateDir is a state directory whose disk can be frozen: everything waits then.
 type gateDir struct {
-	*simDir
+	Dir
 	mu     sync.Mutex
 	frozen chan struct{} // closed at the thaw; nil: it is not frozen
 	writes atomic.Int64
@@ -39,69 +37,73 @@ func (d *gateDir) thaw() {
 	d.frozen = nil
 }
 
-func (d *gateDir) Replace(name string, content func(FileID) []byte) error {
+func (d *gateDir) wait() {
 	d.mu.Lock()
 	frozen := d.frozen
 	d.mu.Unlock()
 	if frozen != nil {
 		<-frozen
 	}
+}
+
+func (d *gateDir) Replace(name string, content func(FileID) []byte) error {
+	d.wait()
 	d.writes.Add(1)
-	return d.simDir.Replace(name, content)
+	return d.Dir.Replace(name, content)
 }
 
-// simState is a State over simulated directories, with the steps of the disk apart
-// from those of the live directory.
-type simState struct {
-	*State
-	disk, live *simFS
-	gate       *gateDir
-	onDisk     *simProc
-	logs       *observer.ObservedLogs
-	failed     atomic.Int64
-}
+func (d *gateDir) Read(name string) ([]byte, FileID, error) { d.wait(); return d.Dir.Read(name) }
+func (d *gateDir) Identify(name string) (FileID, error)     { d.wait(); return d.Dir.Identify(name) }
+func (d *gateDir) Current() error                           { d.wait(); return d.Dir.Current() }
 
-func newSimState(t *testing.T) *simState {
+// openGated opens the place, whose disk is frozen already if frozen says so.
+func openGated(t *testing.T, p place, frozen time.Duration) (*testState, *gateDir) {
 	t.Helper()
-	core, logs := observer.New(zapcore.InfoLevel)
-	s := &simState{disk: newSimFS(true), live: newSimFS(false), onDisk: &simProc{pid: 1}, logs: logs}
-	s.gate = &gateDir{simDir: s.disk.open(s.onDisk, "/state")}
-	s.reopen(t, core)
-	return s
-}
-
-func (s *simState) reopen(t *testing.T, core zapcore.Core) {
-	t.Helper()
-	opts := optionsOf("m", "b")
-	opts.Log, opts.OnError = zap.New(core), func() { s.failed.Add(1) }
-	var err error
-	if s.State, err = OpenOn(t.Context(), s.gate, s.live.open(&simProc{pid: 1}, "/live"), opts); err != nil {
+	disk, err := openStateDir(p.dir, true, zap.NewNop())
+	if err != nil {
 		t.Fatal(err)
 	}
+	live, err := openLiveDir(p.live, disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, gate := &testState{t: t}, &gateDir{Dir: disk}
+	if frozen > 0 {
+		gate.freeze()
+		time.AfterFunc(frozen, gate.thaw)
+	}
+	if s.State, err = OpenOn(t.Context(), gate, live, s.options(p)); err != nil {
+		t.Fatal(err)
+	}
+	return s, gate
 }
 
-func (s *simState) count(message string) (n int) {
-	for _, e := range s.logs.All() {
-		if strings.Contains(e.Message, message) {
-			n++
+// run lets the state run until end is called.
+func (s *testState) run() (end func()) {
+	ctx, cancel := context.WithCancel(s.t.Context())
+	done := make(chan error)
+	go func() { done <- s.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			s.t.Error(err)
 		}
 	}
-	return n
 }
 
+func (s *testState) count(message string) int { return s.logs.FilterMessageSnippet(message).Len() }
+
+// sleep lets time pass in a bubble.
+func sleep(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
 func TestRunWritesOnlyChanges(t *testing.T) {
+	p := inMemory(t)
 	synctest.Test(t, func(t *testing.T) {
-		s := newSimState(t)
-		sv, err := s.Service("default")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.Run(ctx) }()
-		before := s.gate.writes.Load()
-		wrote := func() (n int64) { n = s.gate.writes.Load() - before; before += n; return n }
-		sleep := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+		s, gate := openGated(t, p, 0)
+		sv := s.service("default")
+		end := s.run()
+		before := gate.writes.Load()
+		wrote := func() (n int64) { n = gate.writes.Load() - before; before += n; return n }
 		sleep(10*syncInterval + time.Millisecond)
 		if n := wrote(); n != 1 { // the service is new
 			t.Errorf("%d writes without a change", n)
@@ -123,231 +125,126 @@ func TestRunWritesOnlyChanges(t *testing.T) {
 		if n := wrote(); n != 0 {
 			t.Errorf("a lease led to %d writes to the disk", n)
 		}
-		cancel()
-		if err := errors.Join(<-done, s.Close()); err != nil {
-			t.Error(err)
-		}
+		end()
+		mustClose(t, s)
 	})
 }
 
-// Everything that a request, a keeper or the watchdog calls leaves the disk alone,
-// so that it answers while the disk is frozen, for as long as that takes.
+// Nothing that a request, a keeper or the watchdog calls waits for the disk, however
+// long that is frozen.
 func TestNothingWaitsForTheDisk(t *testing.T) {
+	p := inMemory(t)
 	synctest.Test(t, func(t *testing.T) {
-		s := newSimState(t)
-		sv, err := s.Service("default")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.Run(ctx) }()
-		time.Sleep(3 * syncInterval)
-		synctest.Wait()
-		s.gate.freeze()
+		s, gate := openGated(t, p, 0)
+		sv := s.service("default")
+		end := s.run()
+		sleep(3 * syncInterval)
+		gate.freeze()
 		sv.RaiseMark(1)
-		time.Sleep(2 * syncInterval) // Run's write waits from now on
-		synctest.Wait()
-		before := s.onDisk.steps
+		sleep(2 * syncInterval) // Run's write waits from now on
 		began := time.Now()
 		for i := range int64(100) {
 			sv.RaiseMark(10 + i)
 			mustSave(t, sv, savedWith(testLease(1, i)))
 			sv.Load()
-			if _, err := s.Service("default"); err != nil {
-				t.Fatal(err)
-			}
+			s.service("default")
 			if h := s.Health(); h.Stalled == 0 || h.LiveErr != nil {
 				t.Errorf("Health: %+v", h)
 			}
 			s.Look()
 		}
-		if took := time.Since(began); took != 0 || s.onDisk.steps != before {
-			t.Errorf("they waited for %v, and took %d steps on the disk", took, s.onDisk.steps-before)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("they waited for %v", took)
 		}
 
 		// The log says so, once a minute. Meanwhile a lost folder is noticed.
-		time.Sleep(3*time.Minute + 10*time.Second)
-		synctest.Wait()
-		if n := s.count("cannot be brought to the disk"); n != 4 {
-			t.Errorf("%d lines in three minutes: %v", n, s.logs.All())
+		sleep(3*time.Minute + 10*time.Second)
+		if n := s.count("cannot be brought to the disk"); n != 4 || s.failed != 4 {
+			t.Errorf("%d lines in three minutes, %d failures: %v", n, s.failed, s.logs.All())
 		}
-		if n := s.failed.Load(); n != 4 {
-			t.Errorf("%d failures were counted", n)
+		if err := os.RemoveAll(s.Health().Live); err != nil {
+			t.Fatal(err)
 		}
-		s.State.mu.Lock() // as the race detector knows nothing of time
-		s.live.at("/live").sub = map[string]*simNode{}
-		s.State.mu.Unlock()
-		time.Sleep(2 * syncInterval)
-		synctest.Wait()
+		sleep(2 * syncInterval)
 		if n := s.count("the live state has a new folder"); n != 1 {
 			t.Errorf("%d new folders: %v", n, s.logs.All())
 		}
-		s.gate.thaw()
-		time.Sleep(2 * syncInterval)
-		synctest.Wait()
+		gate.thaw()
+		sleep(2 * syncInterval)
 		if n := s.count("the state directory is up to date again"); n != 1 {
 			t.Errorf("%d lines about the thaw", n)
 		}
 		if h := s.Health(); h.Stalled != 0 || h.Err != nil {
 			t.Errorf("Health: %+v", h)
 		}
-		cancel()
-		if err := errors.Join(<-done, s.Close()); err != nil {
-			t.Error(err)
-		}
+		end()
+		mustClose(t, s)
 	})
+}
+
+// held reports whether a process has locked the directory.
+func held(t *testing.T, path string) bool {
+	t.Helper()
+	d, err := openDir(path, false, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	holder, err := d.Holder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return holder != nil
 }
 
 // A stop on a frozen disk waits for a second, and then leaves the directory locked
 // until the write under way has ended.
 func TestCloseOnAFrozenDisk(t *testing.T) {
-	ring.All(t)
 	for _, running := range []bool{false, true} {
+		p := inMemory(t)
 		synctest.Test(t, func(t *testing.T) {
-			s := newSimState(t)
-			sv, err := s.Service("default")
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.gate.freeze()
+			s, gate := openGated(t, p, 0)
+			sv, folder := s.service("default"), s.Health().Live
+			gate.freeze()
 			mustSave(t, sv, savedWith(testLease(1, 1)))
 			sv.RaiseMark(7)
 			if running { // a write of Run's is under way
-				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan error)
-				go func() { done <- s.Run(ctx) }()
+				end := s.run()
 				time.Sleep(3 * syncInterval)
-				cancel()
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
+				end()
 			}
 			began := time.Now()
-			err = s.Close()
-			if took := time.Since(began); took != closePatience || !errors.Is(err, errDiskStalls) || !strings.Contains(err.Error(), "/state") {
+			err := s.Close()
+			if took := time.Since(began); took != closePatience || !errors.Is(err, errDiskStalls) || !strings.Contains(err.Error(), p.dir) {
 				t.Errorf("after %v: %v", took, err)
 			}
-			if s.disk.at("/state").lock == nil {
-				t.Error("the directory is free while it is being written")
+			if !held(t, p.dir) || held(t, folder) {
+				t.Errorf("locked: the directory %v, the folder %v", held(t, p.dir), held(t, folder))
 			}
-			if s.live.at("/live").sub[s.folder].lock != nil {
-				t.Error("the folder is still locked")
-			}
-			s.gate.thaw()
+			gate.thaw()
 			synctest.Wait()
-			if s.disk.at("/state").lock != nil {
+			if held(t, p.dir) {
 				t.Error("the directory is locked for ever")
 			}
-			s.reopen(t, zapcore.NewNopCore())
-			sv, err = s.Service("default")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if sv.Mark() != 7 || len(sv.Load().Held) != 1 {
+			s, _ = openGated(t, p, 0)
+			if sv := s.service("default"); sv.Mark() != 7 || len(sv.Load().Held) != 1 {
 				t.Errorf("afterwards: mark %d, %+v", sv.Mark(), sv.Load())
 			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			mustClose(t, s)
 		})
 	}
 }
 
 // A start on a frozen disk waits, and says so.
 func TestOpenOnAFrozenDisk(t *testing.T) {
-	ring.All(t)
+	p, _ := usedPlace(t)
 	synctest.Test(t, func(t *testing.T) {
-		s := newSimState(t)
-		sv, err := s.Service("default")
-		if err != nil {
-			t.Fatal(err)
+		s, _ := openGated(t, p, stallAfter+time.Second)
+		if n := s.count("the disk does not answer"); n != 1 {
+			t.Errorf("the log says %v", s.logs.All())
 		}
-		sv.RaiseMark(5)
-		s.onDisk.kill(s.disk, s.live)
-		s.onDisk = &simProc{pid: 2}
-		s.gate = &gateDir{simDir: s.disk.open(s.onDisk, "/state")}
-		s.gate.freeze()
-		core, logs := observer.New(zapcore.WarnLevel)
-		s.live.release(s.live.root, s.live.at("/live").sub[s.folder].lock)
-		time.AfterFunc(stallAfter+time.Second, s.gate.thaw)
-		s.reopen(t, core)
-		if all := logs.All(); len(all) != 1 || !strings.Contains(all[0].Message, "the disk does not answer") {
-			t.Errorf("the log says %v", all)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		mustClose(t, s)
 	})
-}
-
-// ext4 makes a file system of a real disk, so to speak, which can be frozen.
-func ext4(t *testing.T) (dir string) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root mounts and freezes file systems")
-	}
-	image := filepath.Join(t.TempDir(), "image")
-	dir = t.TempDir()
-	if err := os.WriteFile(image, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(image, 32<<20); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{
-		{"mkfs.ext4", "-q", "-F", image}, {"mount", "-o", "loop", image, dir},
-	} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("no loop device can be had: %q: %v: %s", args, err, out)
-		}
-	}
-	t.Cleanup(func() {
-		if out, err := exec.Command("umount", "-l", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v: %s", err, out)
-		}
-	})
-	return dir
-}
-
-// freeze freezes a file system; it is thawed at the end of the test at the latest.
-func freeze(t *testing.T, dir string) (thaw func()) {
-	t.Helper()
-	if out, err := exec.Command("fsfreeze", "-f", dir).CombinedOutput(); err != nil {
-		t.Skipf("fsfreeze: %v: %s", err, out)
-	}
-	thaw = sync.OnceFunc(func() { command(t, "fsfreeze", "-u", dir) })
-	t.Cleanup(thaw)
-	return thaw
-}
-
-func init() { childModes["busy"] = childBusy }
-
-// childBusy raises the mark and saves without end, reports each value once it
-// would survive a kill -9, and has the disk follow beside that.
-func childBusy(p place) error {
-	s, err := p.open()
-	if err != nil {
-		return err
-	}
-	sv, err := s.Service("default")
-	if err != nil {
-		return err
-	}
-	go func() {
-		for {
-			_ = s.Sync()
-		}
-	}()
-	for v := sv.Mark() + 1; ; v++ {
-		sv.RaiseMark(v)
-		if err := sv.Save(savedWith(testLease(1, v))); err != nil {
-			return err
-		}
-		if err := report(v); err != nil {
-			return err
-		}
-	}
 }
 
 // stuck reports whether a thread of the process waits for a disk.
@@ -365,8 +262,8 @@ func stuck(t *testing.T, pid int) bool {
 // The next one waits for that and for the disk, and then has everything.
 func TestKillOnAFrozenDisk(t *testing.T) {
 	ring.All(t)
-	root := ext4(t)
-	p := place{filepath.Join(root, "state"), filepath.Join(memoryDir(t), "live")}
+	disk := disktest.Ext4(t)
+	p := place{filepath.Join(disk.Dir(), "state"), filepath.Join(disktest.Memory(t), "live")}
 	c := startChild(t, "busy", p, nil)
 	values := func(n int) []byte {
 		t.Helper()
@@ -377,26 +274,16 @@ func TestKillOnAFrozenDisk(t *testing.T) {
 		return got
 	}
 	values(10)
-	thaw := freeze(t, root)
-	eventually(t, "a write hangs", func() bool { values(1); return stuck(t, c.Process.Pid) })
+	disk.Freeze()
+	await.Eventually(t, "a write hangs", func() bool { values(1); return stuck(t, c.Process.Pid) })
 	last := lastReported(t, values(10_000))
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is dying", func() bool { return dying(c.Process.Pid) })
+	await.Eventually(t, "it is dying", func() bool { return dying(c.Process.Pid) })
 
-	s := &testState{t: t}
-	opts := s.options(p)
-	opened := make(chan error, 1)
-	go func() {
-		var err error
-		s.State, err = Open(t.Context(), p.dir, opts)
-		opened <- err
-	}()
-	eventually(t, "the log says what it waits for", func() bool {
-		return strings.Contains(s.said(zap.WarnLevel), "belongs to a process that was killed")
-	})
-	thaw()
+	s, opened := openWaiting(t, p)
+	disk.Thaw()
 	if err := <-opened; err != nil {
 		t.Fatal(err)
 	}
@@ -407,12 +294,12 @@ func TestKillOnAFrozenDisk(t *testing.T) {
 
 	// And a stop on the frozen disk is bounded, and no worse.
 	sv.RaiseMark(testMark)
-	thaw = freeze(t, root)
+	disk.Freeze()
 	if err := s.Close(); !errors.Is(err, errDiskStalls) {
 		t.Errorf("Close: %v", err)
 	}
-	thaw()
-	eventually(t, "the directory is free", func() bool {
+	disk.Thaw()
+	await.Eventually(t, "the directory is free", func() bool {
 		again, err := p.open()
 		if err != nil {
 			return false
@@ -426,24 +313,4 @@ func TestKillOnAFrozenDisk(t *testing.T) {
 		}
 		return true
 	})
-}
-
-// A command looks from another container, where live_dir's name leads to another
-// directory in memory: what it decides holds for the daemon all the same.
-func TestAcceptTimelineFromElsewhere(t *testing.T) {
-	p, _ := usedPlace(t)
-	if err := errors.Join(os.Rename(p.live, p.live+".there"), os.Mkdir(p.live, 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	next := snowflake.Timeline{EpochMS: 5, BitTS: 42}
-	decide := func(ServiceReport) (snowflake.Timeline, error) { return next, nil }
-	if err := AcceptTimeline(t.Context(), p.dir, "default", Options{}, decide); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.RemoveAll(p.live), os.Rename(p.live+".there", p.live)); err != nil {
-		t.Fatal(err)
-	}
-	if got := mustOpen(t, p).service("default").Load(); got.Timeline != next || got.leases() != 0 {
-		t.Errorf("the daemon has timeline %+v and %d leases, and %+v was accepted", got.Timeline, got.leases(), next)
-	}
 }

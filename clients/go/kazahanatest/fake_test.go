@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -218,31 +217,5 @@ func TestLocks(t *testing.T) {
 	<-third.Lost()
 	if err := third.Release(t.Context()); !errors.As(err, &lost) || lost.Reason != "disconnected" {
 		t.Error(err)
-	}
-}
-
-func TestConcurrentClients(t *testing.T) {
-	f := New()
-	shared, ahead := client(t, f), client(t, f, kazahana.WithPrefetch(32, time.Minute))
-	var mu sync.Mutex
-	var all []kazahana.ID
-	var work sync.WaitGroup
-	for i := range 8 {
-		work.Go(func() {
-			for range 200 {
-				id, err := []*kazahana.Client{shared, ahead}[i%2].NextID(t.Context())
-				if err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				all = append(all, id)
-				mu.Unlock()
-			}
-		})
-	}
-	work.Wait()
-	slices.Sort(all)
-	if n := len(slices.Compact(all)); n != 1600 {
-		t.Errorf("%d different IDs of 1600", n)
 	}
 }

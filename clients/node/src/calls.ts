@@ -75,6 +75,7 @@ export interface Status {
   [key: string]: unknown;
 }
 
+const MAX_ID = (1n << 63n) - 1n;
 const MAX_TIMEOUT_MS = 3_600_000;
 const MAX_WAIT_MS = 600_000;
 /** The daemon's time limit is shorter than the call's by this share, and a few milliseconds at most: its error says more than ours. */
@@ -128,7 +129,7 @@ export abstract class Calls {
   nextIds(count: number, options: IdOptions): Promise<bigint[] | number[] | string[]>;
   nextIds(count: number, options: IdOptions = {}): Promise<bigint[] | number[] | string[]> {
     const { format = 'int' } = options;
-    return this.ids('NextIDs', [count], options).then((values) => (format === 'int' ? integers(values) : (list(values, reader(options)) as number[] | string[])));
+    return this.ids('NextIDs', [count], options).then((values) => (format === 'int' ? identifiers(values, count) : (list(values, reader(options)) as number[] | string[])));
   }
 
   private ids(method: string, params: unknown[], options: IdOptions): Promise<Value> {
@@ -143,7 +144,7 @@ export abstract class Calls {
 
   /** Explains an ID: an integer, or a string that is decimal, hexadecimal with 0x, or external. */
   async inspect(id: Id, options: ServiceOptions = {}): Promise<Inspection> {
-    const found = camelCase(await this.call('Inspect', [exact(id)], options, true)) as Record<string, Value>;
+    const found = map(await this.call('Inspect', [exact(id)], options, true));
     return { ...found, id: integer(found['id']!) } as Inspection;
   }
 
@@ -167,7 +168,7 @@ export abstract class Calls {
   async toInternal(external: string, options: ServiceOptions & { latest?: Date | number | undefined } = {}): Promise<bigint> {
     const { latest, service = this.service } = options;
     const latest_ms = latest === undefined ? undefined : Math.floor(Number(latest));
-    return integer(await this.call('ToInternal', [external, { service, latest_ms }], options));
+    return identifier(await this.call('ToInternal', [external, { service, latest_ms }], options));
   }
 
   /** A UUID of version 7 (sortable by time) or 4 (random). */
@@ -176,7 +177,7 @@ export abstract class Calls {
   }
 
   async status(options: CallOptions = {}): Promise<Status> {
-    return camelCase(await this.call('Status', [], options)) as unknown as Status;
+    return map(await this.call('Status', [], options)) as unknown as Status;
   }
 
   /** Resolves when the daemon has answered. */
@@ -245,7 +246,31 @@ export function integer(value: Value): bigint {
 }
 
 function reader({ format }: IdOptions): (value: Value) => Id {
-  return format === 'number' ? (value) => numeric(integer(value)) : format === 'string' || format === 'external' ? text : integer;
+  return format === 'number' ? (value) => numeric(identifier(value)) : format === 'string' || format === 'external' ? text : identifier;
+}
+
+/** An ID: 1 to 2^63-1. */
+export function identifier(value: Value): bigint {
+  const id = integer(value);
+  if (id <= 0n || id > MAX_ID) throw impossible(id);
+  return id;
+}
+
+/** The IDs of one answer, each greater than the one before. */
+export function identifiers(values: Value, count: number): bigint[] {
+  const ids = integers(values);
+  if (ids.length !== count) throw new ProtocolError(`the daemon answered with ${ids.length} IDs where ${count} are due`);
+  let last = 0n;
+  for (const id of ids) {
+    if (id <= last) throw impossible(id);
+    last = id;
+  }
+  if (last > MAX_ID) throw impossible(last);
+  return ids;
+}
+
+function impossible(id: bigint): ProtocolError {
+  return new ProtocolError(`the daemon answered with the ID ${id}: IDs are 1 to ${MAX_ID}, and ascend within an answer`);
 }
 
 /** The ID as a number of at most 53 bits. */
@@ -287,10 +312,15 @@ export function camelCase(value: Value, bigints?: ReadonlySet<string>): Value {
   return Object.fromEntries(Object.entries(value).map(spelled));
 }
 
-const EXACT: ReadonlySet<string> = new Set(['version', 'token']);
+export const EXACT: ReadonlySet<string> = new Set(['version', 'token']);
+
+/** A map, with its keys in camelCase. */
+export function map(value: Value | undefined, bigints?: ReadonlySet<string>): Record<string, Value> {
+  if (value === null || typeof value !== 'object' || Array.isArray(value) || value instanceof Uint8Array) throw new ProtocolError('the daemon sent no map where one is due');
+  return camelCase(value, bigints) as Record<string, Value>;
+}
 
 /** A map of placement, whose versions and tokens may exceed 2^53. */
 export function withTokens(value: Value | undefined): object {
-  if (value === null || typeof value !== 'object') throw new ProtocolError('the daemon sent no map where one is due');
-  return camelCase(value, EXACT) as object;
+  return map(value, EXACT);
 }

@@ -118,8 +118,9 @@ class Connection implements Receiver<Call> {
     try {
       this.protocol.feed(buffer.subarray(0, length));
     } catch (error) {
-      if (!(error instanceof ProtocolError)) throw error;
-      this.refusal = this.error = error;
+      // An exception that left a socket's callback would end the process.
+      const unreadable = error instanceof ProtocolError ? error : new ProtocolError(`the daemon's message cannot be read: ${String(error)}`, { cause: error });
+      this.refusal = this.error = unreadable;
       this.socket.destroy();
       return false;
     }

@@ -1,4 +1,4 @@
-import { body, Calls, checkTimeout, integer, integers, numeric, type CallOptions, type Id, type IdOptions } from './calls.js';
+import { body, Calls, checkTimeout, identifier, identifiers, numeric, type CallOptions, type Id, type IdOptions } from './calls.js';
 import { Channel, type Body } from './channel.js';
 import { InvalidParamsError } from './errors.js';
 import { watch, type PlacementEventOptions, type PlacementEvents } from './events.js';
@@ -47,7 +47,7 @@ export class Client extends Calls {
       const batch = this.frequent('NextIDs', [prefetch]);
       const fetch = (count: number) => {
         const request = count === prefetch ? batch : body('NextIDs', (remaining) => [count, this.idParams({}, remaining)]);
-        return this.channel.call(request, this.timeout).then(integers);
+        return this.channel.call(request, this.timeout).then((values) => identifiers(values, count));
       };
       this.prefetcher = new Prefetcher(this.channel, fetch, prefetch, maxAge);
     }
@@ -73,7 +73,7 @@ export class Client extends Calls {
   override nextId(options?: IdOptions): Promise<Id> {
     const { prefetcher } = this;
     if (!options) {
-      if (!prefetcher) return this.channel.call(this.single, this.timeout).then(integer);
+      if (!prefetcher) return this.channel.call(this.single, this.timeout).then(identifier);
       const id = prefetcher.take();
       return id === undefined ? prefetcher.wait(this.timeout, undefined) : Promise.resolve(id);
     }

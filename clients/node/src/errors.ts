@@ -188,7 +188,7 @@ function parseDetails(text: string): Record<string, string> {
     const found = detail.exec(text);
     if (found) {
       const [, key, quoted, bare] = found;
-      details[key!] ??= quoted === undefined ? bare! : unquote(quoted);
+      if (!Object.hasOwn(details, key!)) details[key!] = quoted === undefined ? bare! : unquote(quoted);
       at = detail.lastIndex;
       continue;
     }

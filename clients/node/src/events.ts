@@ -1,6 +1,7 @@
-import { body, checkTimeout, withTokens, type CallOptions } from './calls.js';
+import { body, checkTimeout, EXACT, integer, map, text, type CallOptions } from './calls.js';
 import { Channel } from './channel.js';
 import { WatchEndedError } from './errors.js';
+import type { Value } from './msgpack.js';
 
 export type PlacementEventName = 'resolved' | 'lock_denied' | 'activated' | 'activation_failed' | 'passivated';
 
@@ -112,8 +113,8 @@ export function watch(options: PlacementEventOptions & { timeout: number }, sock
   const queue = new EventQueue(signal, () => channel.close());
   channel.onNotification = (method, params) => {
     const told = Array.isArray(params) ? params[0] : null;
-    if (method === 'Placement.Event') queue.push(withTokens(told) as PlacementEvent);
-    if (method === 'Placement.WatchEnded') queue.end({ error: ended((withTokens(told) as { reason: string }).reason) });
+    if (method === 'Placement.Event') queue.push(eventOf(told));
+    if (method === 'Placement.WatchEnded') queue.end({ error: ended(text(map(told)['reason']!)) });
   };
   let isTold = false;
   channel.pin((error) => queue.end({ error: isTold ? ended('disconnected', error) : error }));
@@ -126,6 +127,15 @@ export function watch(options: PlacementEventOptions & { timeout: number }, sock
   );
   ready.catch(() => undefined); // the iteration throws the same error
   return Object.assign(queue, { ready });
+}
+
+const TEXTS = ['event', 'kind', 'identity', 'authority', 'pid', 'reason'];
+
+function eventOf(told: Value | undefined): PlacementEvent {
+  const event = map(told, EXACT);
+  for (const name of TEXTS) text(event[name]!);
+  for (const name of EXACT) integer(event[name]!);
+  return event as unknown as PlacementEvent;
 }
 
 function ended(reason: string, cause?: unknown): WatchEndedError {

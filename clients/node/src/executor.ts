@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { performance } from 'node:perf_hooks';
-import { body, checkTimeout, withTokens } from './calls.js';
+import { body, checkTimeout, integer, map, withTokens } from './calls.js';
 import { Channel, type Answer } from './channel.js';
 import { DaemonUnavailableError, InvalidParamsError, ShuttingDownError, UnknownMethodError } from './errors.js';
 import type { Value } from './msgpack.js';
@@ -45,8 +45,8 @@ class Session implements Source {
   }
 
   async check({ kind, identity, token }: Details, { timeout, signal }: { timeout: number; signal: AbortSignal | undefined }): Promise<number> {
-    const answer = await this.channel.call(body('Placement.Check', () => [kind, identity, token]), timeout, signal);
-    return Number((answer as { valid_ms: Value }).valid_ms);
+    const answer = map(await this.channel.call(body('Placement.Check', () => [kind, identity, token]), timeout, signal));
+    return Number(integer(answer['validMs']!));
   }
 
   /** Answers a request of the daemon. */

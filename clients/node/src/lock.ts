@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { performance } from 'node:perf_hooks';
-import { body, camelCase, checkTimeout, integer, text, type CallOptions } from './calls.js';
+import { body, checkTimeout, integer, map, text, type CallOptions } from './calls.js';
 import { Channel } from './channel.js';
 import { KazahanaError, LockExpiredError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './errors.js';
 import type { Value } from './msgpack.js';
@@ -37,7 +37,7 @@ interface Lease {
   ownerId: string;
   fencingToken: Value;
   state: string;
-  expiresInMs: number;
+  expiresInMs: Value;
 }
 
 /** Parts of the ttl: how often a held lock is checked, and how soon again after a failure. */
@@ -91,15 +91,16 @@ class HeldLock implements Lock {
     private readonly channel: Channel,
     private readonly isOwn: boolean,
   ) {
-    const lease = camelCase(taken) as unknown as Lease;
+    const lease = map(taken) as unknown as Lease;
     this.token = integer(lease.fencingToken);
     this.leaseId = text(lease.leaseId);
     this.ownerId = text(lease.ownerId);
     if (isOwn) {
       channel.pin((error) => this.lose('the connection to the daemon was lost', error));
       channel.onNotification = (method, params) => {
-        const lost = (Array.isArray(params) ? params[0] : {}) as Record<string, Value>;
-        if (method === 'Lock.Lost' && lost['lease_id'] === this.leaseId) this.lose(`the daemon says: ${String(lost['reason'])}`);
+        if (method !== 'Lock.Lost') return;
+        const lost = map(Array.isArray(params) ? params[0] : undefined);
+        if (lost['leaseId'] === this.leaseId) this.lose(`the daemon says: ${text(lost['reason'] ?? 'lost')}`);
       };
     }
   }
@@ -155,9 +156,10 @@ class HeldLock implements Lock {
       if (isGone(error)) this.lose(error.message, error);
       throw error;
     }
-    const lease = camelCase(answer) as unknown as Lease;
-    if (lease.leaseId !== this.leaseId || lease.state !== 'ACTIVE') this.lose(lease.leaseId === this.leaseId ? `it is ${lease.state}` : 'somebody else holds it');
-    this.until = sent + Number(lease.expiresInMs);
+    const lease = map(answer) as unknown as Lease;
+    const left = integer(lease.expiresInMs);
+    if (lease.leaseId !== this.leaseId || lease.state !== 'ACTIVE') this.lose(lease.leaseId === this.leaseId ? `it is ${text(lease.state)}` : 'somebody else holds it');
+    this.until = sent + Number(left);
     this.lost.throwIfAborted();
   }
 

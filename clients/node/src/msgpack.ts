@@ -219,7 +219,9 @@ export class Reader {
     if (depth >= MAX_DEPTH) throw new ProtocolError(`values nest deeper than ${MAX_DEPTH}`);
     const members: { [key: string]: Value } = {};
     for (let i = 0; i < length; i++) {
-      const key = String(this.value(depth + 1));
+      const name = this.value(depth + 1);
+      if (name !== null && typeof name === 'object') throw new ProtocolError('the key of a map is an array, a map or bytes');
+      const key = String(name);
       const value = this.value(depth + 1);
       // Assigning to __proto__ would not create a member.
       if (key === '__proto__') Object.defineProperty(members, key, { value, enumerable: true, configurable: true, writable: true });

@@ -133,19 +133,20 @@ export class Protocol<Call> {
     if (!Array.isArray(message)) throw new ProtocolError('the daemon sent no MessagePack-RPC: is another program behind the socket?');
     const [type, id, error, result] = message;
     if (type === 2 && message.length === 3 && typeof id === 'string') return this.receiver.notified(id, error as Value);
-    if (type === 0 && message.length === 4 && typeof id === 'number' && typeof error === 'string') return this.receiver.requested(id, error, result as Value);
-    if (type !== 1 || message.length !== 4 || typeof id !== 'number') throw new ProtocolError('the daemon sent an array that is no message');
+    if (type === 0 && message.length === 4 && Number.isInteger(id) && typeof error === 'string') return this.receiver.requested(id as number, error, result as Value);
+    if (type !== 1 || message.length !== 4 || !Number.isInteger(id)) throw new ProtocolError('the daemon sent an array that is no message');
     const failure = error === null ? null : errorOf(error as Value);
     if (id === 0 && failure) return this.receiver.refused(failure);
-    const call = this.waiting.get(id);
+    const call = this.waiting.get(id as number);
     if (call === undefined) return; // forgotten
-    this.waiting.delete(id);
+    this.waiting.delete(id as number);
     this.receiver.answered(call, failure, result as Value);
   }
 }
 
-/** An error is [kind, text]; other servers send a text, or anything. */
+/** An error is [kind, text]; other servers send a text alone. */
 function errorOf(error: Value): KazahanaError {
   const text = Array.isArray(error) ? error[1] : error;
-  return errorFromText(typeof text === 'string' ? text : `the daemon answered with an error of an unknown form: ${String(text)}`);
+  if (typeof text === 'string') return errorFromText(text);
+  throw new ProtocolError('an error of the daemon is neither a text nor [kind, text]');
 }

@@ -3,20 +3,10 @@ import test from 'node:test';
 import { ProtocolError } from '../dist/errors.js';
 import { encode, MAX_DEPTH, Reader, Splitter } from '../dist/msgpack.js';
 import { encodeCall, MAX_RESPONSE, Protocol } from '../dist/protocol.js';
-import { testdata } from './support.mjs';
+import { random, testdata } from './support.mjs';
 
 const decode = (bytes) => new Reader(Buffer.from(bytes)).valueAt(0);
 const hex = (text) => Buffer.from(text.replaceAll(' ', ''), 'hex');
-
-/** A small generator of numbers that repeats for a seed (mulberry32). */
-function random(seed) {
-  return (below) => {
-    seed = (seed + 0x6d2b79f5) | 0;
-    let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return Math.floor((((t ^ (t >>> 14)) >>> 0) / 2 ** 32) * below);
-  };
-}
 
 function anyValue(pick, depth = 0) {
   switch (pick(depth < 4 ? 9 : 6)) {

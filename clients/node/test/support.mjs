@@ -26,6 +26,16 @@ export function temporary(t) {
   return directory;
 }
 
+/** A small generator of numbers that repeats for a seed (mulberry32). */
+export function random(seed) {
+  return (below) => {
+    seed = (seed + 0x6d2b79f5) | 0;
+    let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return Math.floor((((t ^ (t >>> 14)) >>> 0) / 2 ** 32) * below);
+  };
+}
+
 export const delay = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** Stops a clock of this process, performance or Date; the returned function moves it on. */

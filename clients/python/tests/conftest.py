@@ -231,6 +231,12 @@ def script() -> Iterator[Callable[[Answer], Script]]:
         one.close()
 
 
+def hostile_answers() -> list[dict[str, Any]]:
+    """Messages that no daemon sends, each with the method of the request that it answers."""
+    answers: list[dict[str, Any]] = json.loads((REPOSITORY / "testdata" / "hostile_answers.json").read_text("utf-8"))
+    return answers
+
+
 def exchanges() -> list[dict[str, Any]]:
     """The recorded exchanges, with integers beyond 2^53 as they are."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -11,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, Daemon, stateless_exchanges, wait_until
+from conftest import REPOSITORY, Daemon, Driven, hostile_answers, stateless_exchanges, wait_until
 
 import kazahana
 
@@ -179,19 +180,39 @@ def test_what_is_no_daemon(connect: Any, script: Any) -> None:
         connect(server.socket).next_id()
 
 
-@pytest.mark.parametrize("wrong", ["text", None, True, 1.5, [1]])
-def test_wrong_types_are_not_passed_on(connect: Any, script: Any, wrong: Any) -> None:
-    server = script(lambda peer, msgid, *_: peer.result(msgid, wrong))
-    client = connect(server.socket)
-    for call in (
-        client.next_id,
-        lambda: client.next_ids(2),
-        lambda: client.inspect(1),
-        lambda: client.bounds(1, 2),
-        client.status,
-    ):
-        with pytest.raises(kazahana.ProtocolError):
-            call()
+HOSTILE_CALLS = {
+    "NextID": lambda client: client.next_id(),
+    "NextIDs": lambda client: client.next_ids(2),
+    "Inspect": lambda client: client.inspect(1),
+    "ToInternal": lambda client: client.to_internal("x"),
+    "UUID": lambda client: client.uuid(),
+    "Status": lambda client: client.status(),
+    "Lock.Acquire": lambda client: client.lock("k").acquire(),
+    "Placement.Resolve": lambda client: client.resolve("k", "i"),
+}
+
+
+@pytest.mark.parametrize("hostile", hostile_answers(), ids=lambda hostile: hostile["name"])
+def test_hostile_answers(connect: Any, script: Any, hostile: dict[str, Any]) -> None:
+    server = script(lambda peer, *_: peer.connection.sendall(bytes.fromhex(hostile["message_hex"])))
+    client = connect(server.socket, timeout=60)
+    call = HOSTILE_CALLS[hostile["method"]]
+    with pytest.raises(kazahana.KazahanaError if hostile.get("any_error") else kazahana.ProtocolError):
+        if isinstance(client, Driven) and hostile["method"] == "Lock.Acquire":
+            client.loop.run_until_complete(client.client.lock("k").acquire())
+        else:
+            call(client)
+
+
+def test_a_deadline_holds_against_a_daemon_that_never_stops_sending(connect: Any, script: Any) -> None:
+    def flood(peer: Any, *_: Any) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer.send(2, "Lock.Lost", ["x" * 50_000])
+
+    client = connect(script(flood).socket, timeout=0.1)
+    with pytest.raises(kazahana.RequestTimeoutError):
+        client.ping()
 
 
 def test_refusal(connect: Any, script: Any) -> None:

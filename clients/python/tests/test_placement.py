@@ -112,7 +112,7 @@ def test_what_nobody_knows_is_answered_at_once() -> None:
     assert msgpack.unpackb(answer[1])[2][1].startswith("UNKNOWN_METHOD:") and work is None
     assert actors.take("link", Unasked(None, "Activate", []), 0.0) == ([], None)
     for params in ([], [7], [{"kind": "room"}], None, [{"kind": [], "identity": 1, "version": 1, "token": 1}]):
-        with pytest.raises(kazahana.ProtocolError, match="Activate is not complete"):
+        with pytest.raises(kazahana.ProtocolError):
             actors.take("link", Unasked(1, "Activate", params), 0.0)
     assert not actors._queues
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from conftest import Daemon, exchanges
+from conftest import Daemon, exchanges, hostile_answers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -137,12 +137,27 @@ def test_part_of_an_answer_is_not_taken_for_one() -> None:
     assert session.feed(whole[at + 13 :]) == [("first", None, inner + b"end")]
 
 
-@given(st.binary(min_size=1, max_size=200))
-def test_any_bytes_are_survived(data: bytes) -> None:
-    session: Session[int] = Session()
-    session.request(call(), 1)
+CORPUS = [bytes.fromhex(one["message_hex"]) for one in hostile_answers()]
+CORPUS += [bytes.fromhex(one["response_hex"]) for one in EXCHANGES]
+
+
+@given(
+    st.lists(st.one_of(st.sampled_from(CORPUS), st.binary(max_size=50)), min_size=1, max_size=3).map(b"".join),
+    st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=6),
+    st.integers(0),
+)
+@settings(max_examples=1000)
+def test_any_bytes_are_answers_or_errors(data: bytes, changes: list[tuple[int, int]], cut: int) -> None:
+    mutated = bytearray(data)
+    for at, byte in changes if mutated else []:
+        mutated[at % len(mutated)] = byte
+    session: Session[int] = Session(two_way=True)
+    for waiter in range(3):
+        session.request(call(), waiter)
+    at = cut % (len(mutated) + 1)
     with contextlib.suppress(KazahanaError):
-        session.feed(data)
+        session.feed(bytes(mutated[:at]))
+        session.feed(bytes(mutated[at:]))
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,6 @@ type Client struct {
 	cfg   Config
 	redis *redis.Client
 
-	opened time.Time
-	looked atomic.Int64 // when a script last checked all of INFO, as a Duration after opened
-
 	closeOnce sync.Once
 	closing   chan struct{}  // closed by Close
 	calls     sync.WaitGroup // operations under way
@@ -50,7 +47,7 @@ func Open(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Place(), err)
 	}
-	return &Client{cfg: cfg, redis: client, opened: time.Now(), closing: make(chan struct{}), jobs: make(chan func())}, nil
+	return &Client{cfg: cfg, redis: client, closing: make(chan struct{}), jobs: make(chan func())}, nil
 }
 
 // Config is what the client was opened with.
@@ -130,8 +127,12 @@ func run[T any](ctx context.Context, c *Client, times Times, op func(context.Con
 		value, err := op(opCtx)
 		neverBegan := noConnection(err)
 		if err != nil && ctx.Err() == nil && c.again(err, times, sent) {
+			lost := isBroken(err)
 			value, err = op(opCtx)
 			neverBegan = neverBegan && noConnection(err)
+			if few := new(tooFewReplicas); lost && errors.As(err, &few) {
+				few.unknown = true
+			}
 		}
 		if neverBegan {
 			err = connurl.NotSent(err)
@@ -284,15 +285,22 @@ func isRefusedDial(err error) bool {
 // deadline leaves less: half of the remaining time is kept to undo the write.
 const confirmWait = time.Second
 
-// Confirmed waits until MinReplicas have all writes of the connection so far, and returns
-// how many have them.
-func (c *Client) Confirmed(ctx context.Context, conn *redis.Conn) (int64, error) {
+// Confirm waits until MinReplicas have all writes of the connection so far. Where too few
+// have them, the error wraps ErrUnconfirmed.
+func (c *Client) Confirm(ctx context.Context, conn *redis.Conn) error {
+	if c.cfg.MinReplicas == 0 {
+		return nil
+	}
 	wait := cmp.Or(c.cfg.ConfirmWait, confirmWait)
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)/2)
 	}
 	// In milliseconds; 0 would mean for ever.
-	return conn.Do(ctx, "WAIT", c.cfg.MinReplicas, max(wait.Milliseconds(), 1)).Int64()
+	n, err := conn.Do(ctx, "WAIT", c.cfg.MinReplicas, max(wait.Milliseconds(), 1)).Int()
+	if err == nil && n < c.cfg.MinReplicas {
+		err = fmt.Errorf("%w: %d of min_replicas=%d know of it", ErrUnconfirmed, n, c.cfg.MinReplicas)
+	}
+	return err
 }
 
 // Subscription returns a connection of its own for channels, none at first. The first use

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -26,26 +25,6 @@ type Args []any
 
 // Set adds an argument.
 func (a *Args) Set(name string, value any) { *a = append(*a, name, value) }
-
-// lookEvery is how often scripts check all of INFO, for settings that an operator changes
-// while the server runs.
-const lookEvery = time.Second
-
-// EvalQuick is Eval for scripts that use same_server: all but one a second look
-// at no more than whether it is the server that was recorded.
-func (c *Client) EvalQuick(ctx context.Context, conn redis.Scripter, s *redis.Script, key string, args Args) (*Reply, error) {
-	now := time.Since(c.opened)
-	looked := time.Duration(c.looked.Load())
-	if looked > 0 && now-looked < lookEvery {
-		args.Set("quick", 1)
-		return c.Eval(ctx, conn, s, key, args)
-	}
-	reply, err := c.Eval(ctx, conn, s, key, args)
-	if err == nil && reply.words[0] == "ok" { // not a refusal of the server
-		c.looked.Store(int64(now))
-	}
-	return reply, err
-}
 
 // Eval runs a script: by its hash, and in full where the server does not know
 // it. All keys that the script uses must share the hash tag of key.
@@ -78,10 +57,32 @@ func (c *Client) Refusal(word string, r *Reply) error {
 		return fmt.Errorf("%w: the user's ACL does not allow %s on the keys %s*; the page on this provider has the rule to set",
 			errServer, strings.ToUpper(r.Text()), c.cfg.Prefix)
 	case "replicas":
-		return fmt.Errorf("%w: %d are connected, and min_replicas=%d must confirm each write; nothing was done", ErrUnconfirmed, r.Number(), c.cfg.MinReplicas)
+		return c.TooFewReplicas(r.Number())
 	}
 	return fmt.Errorf("a script gave an answer that this version does not know: %q", word)
 }
+
+// TooFewReplicas is the error for a script that changed nothing, because no more replicas
+// than that are connected.
+func (c *Client) TooFewReplicas(connected int64) error {
+	return &tooFewReplicas{connected, c.cfg.MinReplicas, false}
+}
+
+type tooFewReplicas struct {
+	connected int64
+	wanted    int
+	unknown   bool // an earlier try may have been carried out
+}
+
+func (e *tooFewReplicas) Error() string {
+	outcome := "nothing was done"
+	if e.unknown {
+		outcome = "the connection broke during an earlier try, which may have been carried out"
+	}
+	return fmt.Sprintf("%v: %d are connected, and min_replicas=%d must confirm each write; %s", ErrUnconfirmed, e.connected, e.wanted, outcome)
+}
+
+func (e *tooFewReplicas) Unwrap() error { return ErrUnconfirmed }
 
 // Reply is the answer of a script: words, read one after the other. Err returns the first
 // error of all reads.

@@ -24,21 +24,10 @@ local function line(info, name)
   return at and string.match(info, '^[^\r\n]*', at + 1) or ''
 end
 
--- same_server is the part of server() that changes all the time, and nil where
--- that may not be all: A.quick says that the caller has looked at the rest a moment
--- ago, and repl_id is the replication ID that was recorded. A process begins with a
--- new one, and so does a replica that is promoted: under the same one nothing was
--- forgotten.
-local function same_server(repl_id)
-  local info = A.quick and redis.pcall('INFO', 'replication')
-  if type(info) ~= 'string' or line(info, 'master_replid') ~= repl_id or line(info, 'role') ~= 'master' then return nil end
-  return {repl_id = repl_id, replicas = tonumber(line(info, 'connected_slaves')) or 0}
-end
-
 -- server is what INFO says of the instance that runs this script, or the
 -- answer that refuses to work on it.
 local function server()
-  local info = redis.pcall('INFO', 'server', 'replication', 'memory')
+  local info = redis.pcall('INFO', 'server', 'replication', 'memory', 'stats')
   if type(info) == 'table' then
     -- Several sections at once are new in Redis 7.
     if string.find(info.err, 'syntax') then return nil, {'version', 'older than 7'} end
@@ -48,7 +37,7 @@ local function server()
   local s = {
     version = field('redis_version'), role = field('role'), policy = field('maxmemory_policy'),
     run_id = field('run_id'), repl_id = field('master_replid'), repl_id2 = field('master_replid2'),
-    replicas = tonumber(field('connected_slaves')) or 0,
+    replicas = tonumber(field('connected_slaves')) or 0, repl_in = field('total_net_repl_input_bytes'),
   }
   if (tonumber(string.match(s.version, '^%d+')) or 0) < 7 then return nil, {'version', s.version} end
   if s.role ~= 'master' then
@@ -72,12 +61,14 @@ end
 
 local no_replid = string.rep('0', 40)
 
--- forgetful reports whether the data may be other than what was last written,
--- when p was recorded from server(): another process (run_id), or the same one that was a replica in between
--- (a promotion gives a new replication ID and keeps the one before it; losing
--- or gaining a first replica gives a new one and clears the one before it).
+-- forgetful reports whether the data may be other than what was last written, when p
+-- was recorded from server(): another process (run_id), or the same one that was a
+-- replica in between. A promotion gives a new replication ID and keeps the one before
+-- it. Gaining the first replica, or having had none for repl-backlog-ttl, gives a new
+-- one too, and clears the one before it, also that of a promotion: then a replica is
+-- known by what it has read from its primary.
 local function forgetful(p, s)
-  if not s.run_id then return false end -- the same_server
-  return p.run_id ~= s.run_id or p.repl_id ~= s.repl_id and s.repl_id2 ~= no_replid
+  if p.run_id ~= s.run_id then return true end
+  return p.repl_id ~= s.repl_id and (s.repl_id2 ~= no_replid or p.repl_in ~= s.repl_in)
 end
 

@@ -36,6 +36,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
@@ -115,7 +116,7 @@ func TestRedisCannotWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Do(t, "BGSAVE")
-	redistest.Eventually(t, "the snapshot fails", func() error {
+	await.Success(t, "the snapshot fails", func() error {
 		if !strings.Contains(s.Do(t, "INFO", "persistence"), "rdb_last_bgsave_status:err") {
 			return errors.New("not yet")
 		}
@@ -196,7 +197,7 @@ func TestEtcdFaults(t *testing.T) {
 	members[2].Kill()
 	comes := func(codesWanted string) { // once the others have noticed
 		t.Helper()
-		redistest.Eventually(t, codesWanted, func() error {
+		await.Success(t, codesWanted, func() error {
 			if found := codes(lookAtEtcd(t, members...)); !strings.HasPrefix(found, codesWanted) {
 				return errors.New(found)
 			}
@@ -220,7 +221,7 @@ func TestEtcdOutOfSpace(t *testing.T) {
 	}
 	defer cl.Close()
 	value := strings.Repeat("x", 256<<10)
-	redistest.Eventually(t, "the quota is used up", func() error {
+	await.Success(t, "the quota is used up", func() error {
 		if _, err := cl.Put(looking(t), "k", value); err == nil {
 			return errors.New("it takes more")
 		}

@@ -83,10 +83,9 @@ func runIn(t *testing.T, dir string, env []string, name string, args ...string) 
 }
 
 // ormSite has a database server and a daemon. The recipes come from package
-// registries, so this belongs to the deep ring.
+// registries, so its tests belong to the deep ring.
 func ormSite(t *testing.T) (root string, env []string) {
 	t.Helper()
-	ring.Deep(t)
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
@@ -112,6 +111,7 @@ func ormSite(t *testing.T) (root string, env []string) {
 }
 
 func TestNodeORMs(t *testing.T) {
+	ring.Deep(t)
 	root, env := ormSite(t)
 	node := filepath.Join(root, "clients", "node")
 	runIn(t, node, nil, "scripts/test", "build")
@@ -178,6 +178,7 @@ func main() {
 `
 
 func TestGORM(t *testing.T) {
+	ring.Deep(t)
 	root, env := ormSite(t)
 	dir := t.TempDir()
 	program := strings.Replace(gormProgram, "%RECIPE%", ormRecipe(t, "GORM", "go"), 1)

@@ -273,27 +273,6 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// A process whose connection is gone has lost what it ran.
-func TestEnded(t *testing.T) {
-	bubble(t, func(t *testing.T, s *site) {
-		a := s.start("a:1")
-		ready()
-		r, err := a.Resolve(t.Context(), room(1), time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.guard.Lock()
-		delete(s.live[room(1)], "a:1")
-		s.guard.Unlock()
-		a.Ended(room(1), r.Token)
-		again, err := a.Resolve(t.Context(), room(1), time.Second)
-		if err != nil || again.Version != 2 || again.Token <= r.Token {
-			t.Errorf("resolved to %+v, %v", again, err)
-		}
-		a.stop()
-	})
-}
-
 // One that only resolves is no member.
 func TestClient(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {

@@ -30,9 +30,6 @@ type Storage interface {
 	// or newer, which is no error. Version and token stay, and r.Snapshot, or with
 	// keep the stored one. After it a Store of r that is under way fails.
 	Remove(ctx context.Context, tenant string, key placement.Key, r placement.Record, keep bool) error
-
-	// Close ends the use of what the storage holds open.
-	Close() error
 }
 
 // recordPrefix begins the keys of all records of this package.
@@ -135,6 +132,3 @@ func (s *storage) change(ctx context.Context, tenant string, key placement.Key, 
 	})
 	return err
 }
-
-// Close implements Storage.
-func (s *storage) Close() error { return nil }

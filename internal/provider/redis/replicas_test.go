@@ -25,24 +25,8 @@ func (r *rig) unconfirmed(p *Provider, request, text string) {
 	}
 }
 
-func TestConfirmedByReplicas(t *testing.T) {
-	primary, replica := pair(t)
-	r := newRig(t, primary, minReplicas(1))
-	leases, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{RequestID: provider.NewSecret(), ThroughputPerMS: 512})
-	if err != nil || len(leases) != 2 {
-		t.Fatalf("%v, %v", leases, err)
-	}
-	// The replica has what was confirmed, at once and after the primary's end.
-	primary.Kill()
-	replica.Promote()
-	p := r.on(replica, minReplicas(0))
-	if r.lost(p, leases...) != 0 {
-		t.Error("a confirmed lease was lost")
-	}
-}
-
 func TestUnconfirmedIsGivenBack(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newRig(t, primary, minReplicas(1))
 	request := provider.NewSecret()
 	hasty := r.on(primary, impatient)
@@ -70,7 +54,7 @@ func TestUnconfirmedIsGivenBack(t *testing.T) {
 }
 
 func TestTooFewReplicasConnected(t *testing.T) {
-	primary, _ := pair(t)
+	primary, _ := redistest.Pair(t)
 	r := newRig(t, primary, minReplicas(2))
 	r.unconfirmed(r.provider, "", "1 are connected, and min_replicas=2 must confirm each write; nothing was done")
 	if records, err := r.provider.List(testContext(t), ""); err != nil || len(records) > 0 {
@@ -82,7 +66,7 @@ func TestTooFewReplicasConnected(t *testing.T) {
 // A process dies between the grant and WAIT, and its request comes again: it is
 // answered with the same leases once they are confirmed, and not before.
 func TestCrashBeforeConfirmation(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newRig(t, primary, minReplicas(1))
 	request := provider.NewSecret()
 	replica.Signal(stop)
@@ -117,7 +101,7 @@ func TestCrashBeforeConfirmation(t *testing.T) {
 // repeated while its first attempt is still waiting for replicas. The one whose
 // replicas do not confirm must not give back what the other uses.
 func TestAnsweredTwiceIsNotGivenBack(t *testing.T) {
-	primary, _ := pair(t)
+	primary, _ := redistest.Pair(t)
 	silent := redistest.NewWithPort(t)
 	silent.Follow(primary)
 	silent.Signal(stop) // and still connected
@@ -138,7 +122,7 @@ func TestAnsweredTwiceIsNotGivenBack(t *testing.T) {
 }
 
 func TestUnconfirmedExtension(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newRig(t, primary, minReplicas(1))
 	l := r.acquire(r.provider)
 	r.clock.Add(1000)
@@ -155,18 +139,5 @@ func TestUnconfirmedExtension(t *testing.T) {
 	longer, err := provider.Extend(testContext(t), r.provider, "", l)
 	if err != nil || longer.Expired != l.Expired+1000 {
 		t.Errorf("Extend gave %v and the error %v", longer, err)
-	}
-}
-
-// A release needs no replica: one that is lost leaves the slot taken.
-func TestReleaseWithoutReplicas(t *testing.T) {
-	primary, replica := pair(t)
-	r := newRig(t, primary, minReplicas(1))
-	l := r.acquire(r.provider)
-	replica.Signal(stop)
-	at := r.clock.Load()
-	err := r.provider.Release(testContext(t), provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at)})
-	if err != nil {
-		t.Error(err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -25,7 +26,7 @@ func TestSentinelFailover(t *testing.T) {
 }
 
 func testSentinelFailover(t *testing.T, end func(*server)) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	addrs := redistest.Sentinels(t, primary, 1, "", "")
 	url := fmt.Sprintf("redis+sentinel://%s/the-set/0?min_replicas=1&term=1500ms&quarantine=500ms&ids=0-7", strings.Join(addrs, ","))
 	cfg, err := ParseURL(url, nil)
@@ -48,7 +49,7 @@ func testSentinelFailover(t *testing.T, end func(*server)) {
 	q := mustOpenEventually(t, cfg)
 	var fenced *provider.FencedError
 	refused := 0
-	redistest.Eventually(t, "the fence is noticed", func() error {
+	await.Success(t, "the fence is noticed", func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_, err := p.Acquire(ctx, provider.AcquireRequest{RequestID: provider.NewSecret()})
@@ -70,7 +71,7 @@ func testSentinelFailover(t *testing.T, end func(*server)) {
 		t.Errorf("the fence ends at %d, and a lease is reserved until %d", fenced.UntilMS, last)
 	}
 	var next []lease.Lease
-	redistest.Eventually(t, "leases are granted again", func() error {
+	await.Success(t, "leases are granted again", func() error {
 		next, err = q.Acquire(testContext(t), provider.AcquireRequest{})
 		return err
 	})
@@ -84,7 +85,7 @@ func testSentinelFailover(t *testing.T, end func(*server)) {
 
 func mustOpenEventually(t *testing.T, cfg Config) (p *Provider) {
 	t.Helper()
-	redistest.AfterFailover(t, "the new primary answers", func() (err error) {
+	await.Success(t, "the new primary answers", func() (err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		p, err = Open(ctx, cfg)
@@ -96,7 +97,7 @@ func mustOpenEventually(t *testing.T, cfg Config) (p *Provider) {
 
 // The sentinels have users and passwords of their own.
 func TestSentinelPassword(t *testing.T) {
-	primary, _ := pair(t)
+	primary, _ := redistest.Pair(t)
 	primary.Do(t, "CONFIG", "SET", "requirepass", "data-secret")
 	addrs := redistest.Sentinels(t, primary, 1, "sentinel auth-pass the-set data-secret\nrequirepass watch-secret\nsentinel sentinel-pass watch-secret", "watch-secret")
 	dir := t.TempDir()

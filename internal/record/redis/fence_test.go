@@ -7,12 +7,12 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -103,7 +103,7 @@ func newRig(t *testing.T, s *redistest.Server, edit ...func(*redisconn.Config)) 
 	r := &rig{T: t, cfg: s.Config()}
 	r.Store(began)
 	r.cfg.NowMS = r.Load
-	r.cfg.ConfirmWait = redistest.StartTimeout // a slow machine's replica is not a silent one
+	r.cfg.ConfirmWait = await.Patience // a slow machine's replica is not a silent one
 	for _, e := range edit {
 		e(&r.cfg)
 	}
@@ -230,45 +230,25 @@ func TestFenceKeepsTheServersTime(t *testing.T) {
 	}
 }
 
-// pair is a primary and its replica.
-func pair(t *testing.T) (primary, replica *redistest.Server) {
-	primary, replica = redistest.NewWithPort(t), redistest.NewWithPort(t)
-	replica.Follow(primary)
-	return primary, replica
-}
-
-// cutOff stops the replica so that nothing more reaches it, not even what the
-// primary would leave in the connection.
-func cutOff(t *testing.T, primary, replica *redistest.Server) {
-	t.Helper()
-	replica.Signal(syscall.SIGSTOP)
-	redistest.Eventually(t, "the replica is cut off", func() error {
-		primary.Do(t, "CLIENT", "KILL", "TYPE", "replica")
-		if info := primary.Do(t, "INFO", "replication"); !strings.Contains(info, "connected_slaves:0") {
-			return errors.New(info)
-		}
-		return nil
-	})
-}
-
 // The same process is the primary, then a replica, then the primary again. Its run ID
-// has not changed and it knows its scripts, and yet it has the data of another. A rule
-// that rests on what a client remembers of it from before sees the new life.
+// has not changed and it knows its scripts, and yet it has the data of another: also where
+// it has forgotten by now that it was a replica. A rule that rests on what a client
+// remembers of it from before sees the new life.
 func TestFailoverBack(t *testing.T) {
-	a, b := pair(t)
+	for _, forgets := range []bool{false, true} {
+		testFailoverBack(t, forgets)
+	}
+}
+
+func testFailoverBack(t *testing.T, forgets bool) {
+	a, b := redistest.Pair(t, "--repl-backlog-ttl", "1")
 	r := newRig(t, a)
 	r.put(grant("k", time.Minute))
 	before := r.view("k")
 	redistest.InStep(t, a)
-	cutOff(t, a, b)
+	redistest.CutOff(t, a, b)
 	r.put(grant("lost", time.Minute))
-	port := a.Port
-	a.Do(t, "CONFIG", "SET", "port", redistest.FreePort(t)) // b must not come back to it
-	b.Signal(syscall.SIGCONT)
-	b.Promote()
-	a.Do(t, "CONFIG", "SET", "port", port)
-	a.Follow(b)
-	a.Promote()
+	redistest.FailOverAndBack(t, a, b, forgets)
 	var last record.View
 	if _, err := r.store.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(v record.View) ([]record.Write, error) {
 		last = v
@@ -291,7 +271,7 @@ func TestSentinelFailover(t *testing.T) {
 	heir.Follow(primary)
 	last := redistest.NewWithPort(t) // so that the heir has a replica, too
 	last.Do(t, "REPLICAOF", "127.0.0.1", heir.Port)
-	redistest.Eventually(t, "the replica of the replica is in step", func() error {
+	await.Success(t, "the replica of the replica is in step", func() error {
 		if info := last.Do(t, "INFO", "replication"); !strings.Contains(info, "master_link_status:up") {
 			return errors.New(info)
 		}
@@ -299,10 +279,10 @@ func TestSentinelFailover(t *testing.T) {
 	})
 	cfg := redisconn.Config{
 		Scheme: "redis+sentinel", Addrs: redistest.Sentinels(t, primary, 1, "", ""), Master: redistest.SentinelSet, Prefix: "{failover}:",
-		MinReplicas: 1, ConfirmWait: redistest.StartTimeout, FailoverFenceSet: true,
+		MinReplicas: 1, ConfirmWait: await.Patience, FailoverFenceSet: true,
 	}
 	mustInit(t, mustOpen(t, cfg))
-	ctx, cancel := context.WithTimeout(context.Background(), redistest.FailoverTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	var answered, unknown atomic.Int64
 	count := func(s owned) error {
@@ -342,9 +322,9 @@ func TestSentinelFailover(t *testing.T) {
 			return nil
 		}
 	}
-	redistest.Eventually(t, "clients count", enough(100))
+	await.Success(t, "clients count", enough(100))
 	primary.Kill()
-	redistest.AfterFailover(t, "clients count on", enough(answered.Load()+100))
+	await.Success(t, "clients count on", enough(answered.Load()+100))
 	close(over)
 	all.Wait()
 	cfg.Scheme, cfg.Addrs, cfg.MinReplicas = redisconn.SchemeUnix, []string{heir.Sock}, 0

@@ -2,8 +2,10 @@ package redis
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kazahana/kazahana/internal/record"
 )
@@ -29,6 +31,8 @@ const (
 	// headBytes is the most that comes before a value.
 	headBytes = momentBytes + 1 + 8 + 3*binary.MaxVarintLen64 + 1 + record.MaxIndex*(binary.MaxVarintLen16+record.MaxKey)
 )
+
+var errDamaged = errors.New("is damaged")
 
 func appendMoment(b []byte, ms int64) []byte {
 	var all [8]byte
@@ -132,10 +136,15 @@ func encode(w record.Write, n nonce) known {
 		flags |= isLong
 		version = n[:]
 	}
-	text := make([]byte, 0, 1+len(version)+len(head)+len(w.Value))
-	text = append(append(append(append(text, flags), version...), head...), w.Value...)
-	k.version = string(version)
-	return k.with(string(text), len(w.Value))
+	var text strings.Builder
+	text.Grow(1 + len(version) + len(head) + len(w.Value))
+	text.WriteByte(flags)
+	text.Write(version)
+	text.Write(head)
+	text.Write(w.Value)
+	k = k.with(text.String(), len(w.Value))
+	k.version = k.text[1 : 1+len(version)]
+	return k
 }
 
 // with is the record with its text, the end of which is the value.
@@ -150,7 +159,8 @@ func (k known) committed(atMS int64) known {
 		return k
 	}
 	k.atMS = atMS
-	return k.with(string(appendMoment(nil, atMS))+k.text, len(k.value))
+	var moment [8]byte
+	return k.with(string(appendMoment(moment[:0], atMS))+k.text, len(k.value))
 }
 
 // parse reads a record, "" for none. The value may be cut.
@@ -181,7 +191,7 @@ func parse(key, text string) (known, error) {
 	}
 	k.told, k.listed = flags&isTold != 0, flags&isUnlisted == 0
 	if r.broken || k.timed == (flags&isUntimed != 0) {
-		return known{}, fmt.Errorf("record %q is damaged: %.100q", key, text)
+		return known{}, fmt.Errorf("record %q %w: %.100q", key, errDamaged, text)
 	}
 	return k.with(text, len(r.rest)), nil
 }

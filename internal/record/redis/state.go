@@ -40,6 +40,8 @@ type facts struct {
 	// present life.
 	RunID  string `json:"run_id"`
 	ReplID string `json:"repl_id"`
+	// ReplIn is how many bytes the process had read from a primary of its own.
+	ReplIn string `json:"repl_in"`
 	Life   int64  `json:"life"`
 	// Trusted: an operator has said of this life that nothing is missing.
 	Trusted bool   `json:"trusted"`
@@ -98,9 +100,15 @@ func parseState(key, text string) (state, error) {
 
 // server is what a server says of itself.
 type server struct {
-	runID, replID string
-	wasReplica    bool // replID is not the first one of the process, or not the first of a replica's
-	nowMS         int64
+	runID, replID, replIn string
+	wasReplica            bool // and knows the replication ID from before its promotion
+	nowMS                 int64
+}
+
+// forgetful reports whether the server may have other data than what was last written
+// under those facts. The function of the same name in server.lua says why.
+func (s server) forgetful(f facts) bool {
+	return f.RunID != s.runID || f.ReplID != s.replID && (s.wasReplica || f.ReplIn != s.replIn)
 }
 
 // limits are what this process was told of the fence.
@@ -123,7 +131,7 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 		after = state{lastMS: s.nowMS, facts: facts{
 			Format: redisconn.Format, Life: 1 + mathrand.Int64N(1<<14-1), FromMS: s.nowMS, UntilMS: s.nowMS + l.maxTermMS, Reason: missing, MissingMS: s.nowMS,
 		}}
-	case before.RunID != s.runID || before.ReplID != s.replID && s.wasReplica:
+	case s.forgetful(before.facts):
 		after = *before
 		// A server whose clock is behind the one before it waits that much longer: what
 		// was lost ends by the clock that it was granted by.
@@ -140,9 +148,9 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 		}
 		after.Life, after.Trusted = before.Life+1, false
 		after.FromMS, after.UntilMS, after.lastMS = from, max(after.UntilMS, until), from
-	case before.ReplID != s.replID:
+	case before.ReplID != s.replID || before.ReplIn != s.replIn:
 		after = *before
-		after.ReplID = s.replID
+		after.ReplID, after.ReplIn = s.replID, s.replIn
 		return after, true
 	case before.Reason == missing && before.MissingMS+l.maxTermMS > before.UntilMS:
 		// A process that allows longer terms: its own grants may be among the lost.
@@ -152,7 +160,7 @@ func settle(before *state, s server, l limits) (after state, changes bool) {
 	default:
 		return *before, false
 	}
-	after.RunID, after.ReplID = s.runID, s.replID
+	after.RunID, after.ReplID, after.ReplIn = s.runID, s.replID, s.replIn
 	after.floor = max(after.floor, after.lastMS*1000) + aheadMS*1000
 	return after, true
 }

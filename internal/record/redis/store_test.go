@@ -14,6 +14,7 @@ import (
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/turns"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
@@ -199,7 +200,7 @@ func TestServersClock(t *testing.T) {
 	if _, err := put(t, s, record.Write{Key: "short", Value: []byte("1"), TermMS: 1, KeepMS: hour}); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Eventually(t, "its end", func() error {
+	await.Success(t, "its end", func() error {
 		v, err := s.Read(testContext(t), record.Ask{Keys: []string{"short"}})
 		if err == nil && !v.Records["short"].Over {
 			err = errors.New("it lasts")
@@ -253,7 +254,7 @@ func TestSweep(t *testing.T) {
 // A change that replicas do not confirm is known to have been carried out. It is
 // answered as such, and a rule that finds it there has no better answer, until they do.
 func TestUnconfirmed(t *testing.T) {
-	primary, replica := pair(t)
+	primary, replica := redistest.Pair(t)
 	r := newRig(t, primary, func(c *redisconn.Config) { c.MinReplicas = 1 })
 	r.put(record.Write{Key: "k", Value: []byte("1")})
 	hasty := r.cfg
@@ -277,8 +278,24 @@ func TestUnconfirmed(t *testing.T) {
 	if err := same(r.store); err != nil {
 		t.Error(err)
 	}
+	// What became of a change whose answer is lost with the replica, nobody knows.
+	proxy := redistest.NewProxy(t, primary)
+	through := r.cfg
+	through.Addrs = []string{proxy.Sock}
+	far := mustOpen(t, through)
+	if err := same(far); err != nil {
+		t.Error(err)
+	}
+	proxy.Lose(func() { redistest.CutOff(t, primary, replica) })
+	_, err := put(t, far, record.Write{Key: "lost", Value: []byte("1")})
+	if !errors.Is(err, redisconn.ErrUnconfirmed) || !strings.Contains(err.Error(), "may have been carried out") || strings.Contains(err.Error(), "nothing was done") {
+		t.Errorf("after a lost answer the error is %v", err)
+	}
+	if r.value("lost") != "1" {
+		t.Error("the change was not carried out: the test does not show what it should")
+	}
 	replica.Kill()
-	redistest.Eventually(t, "the primary notices", func() error {
+	await.Success(t, "the primary notices", func() error {
 		if info := primary.Do(t, "INFO", "replication"); !strings.Contains(info, "connected_slaves:0") {
 			return errors.New("not yet")
 		}
@@ -327,7 +344,7 @@ func TestRights(t *testing.T) {
 	r.put(record.Write{Key: "k/1"})
 	w.TermMS = 1
 	r.put(w)
-	redistest.Eventually(t, "it is swept", func() error {
+	await.Success(t, "it is swept", func() error {
 		if _, err := r.store.sweep(testContext(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -365,7 +382,7 @@ func TestUnfitServers(t *testing.T) {
 		}
 	}
 	server.Do(t, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-	redistest.Eventually(t, "refused", func() error {
+	await.Success(t, "refused", func() error {
 		_, err := put(t, r.store, grant("k", time.Minute))
 		if err == nil || !strings.Contains(err.Error(), "noeviction") {
 			return fmt.Errorf("the error is %v", err)
@@ -401,6 +418,26 @@ func TestDamagedRecord(t *testing.T) {
 			t.Errorf("%q became %q", text, now)
 		}
 	}
+	// The sweep passes it by, and deletes the others.
+	due := record.Write{Value: []byte("1"), TermMS: 1, Mark: 1}
+	for _, due.Key = range []string{"damaged", "of another type", "due"} {
+		r.put(due)
+	}
+	server.Do(t, "SET", r.store.recordKey("damaged"), "\x80")
+	server.Do(t, "DEL", r.store.recordKey("of another type"))
+	server.Do(t, "LPUSH", r.store.recordKey("of another type"), "1")
+	r.Add(minute)
+	for range 2 {
+		if more, err := r.store.sweep(testContext(t)); err != nil || more {
+			t.Errorf("the sweep: more %v, %v", more, err)
+		}
+	}
+	if n := server.Do(t, "EXISTS", r.store.recordKey("due"), r.store.recordKey("damaged")); n != "1" {
+		t.Errorf("%s records are there, want the damaged one", n)
+	}
+	if due := server.Do(t, "ZSCORE", r.store.dueKey(), "damaged"); due != fmt.Sprint(r.Load()+putOff.Milliseconds()) {
+		t.Errorf("the damaged record is due at %s", due)
+	}
 }
 
 // receive waits for a token.
@@ -411,7 +448,7 @@ func receive(t *testing.T, tokens <-chan struct{}) {
 		if !open {
 			t.Fatal("the channel was closed")
 		}
-	case <-time.After(redistest.StartTimeout):
+	case <-time.After(await.Patience):
 		t.Fatal("there is no token")
 	}
 }
@@ -419,7 +456,7 @@ func receive(t *testing.T, tokens <-chan struct{}) {
 // ended waits until the channel is closed.
 func ended(t *testing.T, tokens <-chan struct{}) {
 	t.Helper()
-	deadline := time.After(redistest.StartTimeout)
+	deadline := time.After(await.Patience)
 	for {
 		select {
 		case _, open := <-tokens:
@@ -482,7 +519,7 @@ func TestWatchesShare(t *testing.T) {
 	for _, tokens := range []<-chan struct{}{two, again, other, all} {
 		ended(t, tokens)
 	}
-	redistest.Eventually(t, "the connection is closed", func() error {
+	await.Success(t, "the connection is closed", func() error {
 		if subscribers(t, server) != 0 {
 			return errors.New("it is there")
 		}

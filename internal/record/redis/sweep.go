@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,6 +18,8 @@ const (
 	sweepEvery = 64
 	// sweepTime is how long one sweep may take.
 	sweepTime = 30 * time.Second
+	// putOff is how much later the sweep looks again at a record that cannot be read.
+	putOff = time.Hour
 )
 
 // sweepNow looks for records that are due, in the background, now and then.
@@ -54,6 +57,33 @@ func (s *Store) sweep(ctx context.Context) (more bool, err error) {
 	if err != nil || len(keys) == 0 {
 		return false, err
 	}
+	done, err := s.sweepKeys(ctx, keys)
+	if isDamage(err) { // the others are not held up by it
+		done, err = true, nil
+		for i := 0; err == nil && i < len(keys); i++ {
+			if _, err = s.sweepKeys(ctx, keys[i:i+1]); isDamage(err) {
+				err = s.putOff(ctx, keys[i])
+			}
+		}
+	}
+	return err == nil && (!done || len(keys) == record.MaxWrites), err
+}
+
+// isDamage reports whether the error is that of a record that cannot be read.
+func isDamage(err error) bool {
+	return errors.Is(err, errDamaged) || redis.HasErrorPrefix(err, "WRONGTYPE")
+}
+
+// putOff lets the sweep meet the record later. Someone may mend it, so its entry stays.
+func (s *Store) putOff(ctx context.Context, key string) error {
+	_, err := redisconn.RunAnywhere(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn redis.Cmdable) (int64, error) {
+		return conn.ZAdd(ctx, s.dueKey(), redis.Z{Score: float64(s.estimate() + putOff.Milliseconds()), Member: key}).Result()
+	})
+	return err
+}
+
+// sweepKeys deletes those of the records that are due.
+func (s *Store) sweepKeys(ctx context.Context, keys []string) (done bool, err error) {
 	held, err := s.turns.Take(ctx, keys)
 	if err != nil {
 		return false, err
@@ -68,7 +98,7 @@ func (s *Store) sweep(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	_, outcome, err := c.Commit(ctx, c.overdue())
-	return outcome != turns.Done || len(keys) == record.MaxWrites, err
+	return outcome == turns.Done, err
 }
 
 // overdue deletes the records that are due, and sets right the entries of those that are

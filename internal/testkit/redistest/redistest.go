@@ -3,6 +3,7 @@
 package redistest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -218,15 +219,54 @@ func (s *Server) Follow(primary *Server) {
 	s.tb.Helper()
 	s.Do(s.tb, "REPLICAOF", "127.0.0.1", primary.Port)
 	await.Success(s.tb, "the replica is in step", func() error {
-		if info := s.Do(s.tb, "INFO", "replication"); !strings.Contains(info, "master_link_status:up") {
-			return errors.New(info)
-		}
-		if info := primary.Do(s.tb, "INFO", "replication"); !strings.Contains(info, "state=online") {
-			return errors.New(info)
-		}
-		return nil
+		return cmp.Or(s.replication(s.tb, "master_link_status:up"), primary.replication(s.tb, "state=online"))
 	})
 	InStep(s.tb, primary)
+}
+
+// Pair starts a primary and its replica.
+func Pair(tb testing.TB, args ...string) (primary, replica *Server) {
+	tb.Helper()
+	primary, replica = NewWithPort(tb, args...), NewWithPort(tb, args...)
+	replica.Follow(primary)
+	return primary, replica
+}
+
+// CutOff stops the replica, so that nothing more reaches it, not even what the primary
+// would leave in the connection.
+func CutOff(tb testing.TB, primary, replica *Server) {
+	tb.Helper()
+	replica.Signal(syscall.SIGSTOP)
+	await.Success(tb, "the replica is cut off", func() error {
+		primary.Do(tb, "CLIENT", "KILL", "TYPE", "replica")
+		return primary.replication(tb, "connected_slaves:0")
+	})
+}
+
+// FailOverAndBack promotes the replica b, which CutOff stopped, makes a its replica, and
+// promotes a again. With forgets, a waits until it knows no more that it was a replica:
+// its argument --repl-backlog-ttl says how long that takes.
+func FailOverAndBack(tb testing.TB, a, b *Server, forgets bool) {
+	tb.Helper()
+	a.Do(tb, "CONFIG", "SET", "port", FreePort(tb)) // b must not come back to it
+	b.Signal(syscall.SIGCONT)
+	b.Promote()
+	a.Do(tb, "CONFIG", "SET", "port", a.Port)
+	a.Follow(b)
+	a.Promote()
+	if forgets {
+		await.Success(tb, "the backlog is dropped", func() error {
+			return a.replication(tb, "master_replid2:"+strings.Repeat("0", 40))
+		})
+	}
+}
+
+// replication is an error where INFO does not say that of the replication.
+func (s *Server) replication(tb testing.TB, words string) error {
+	if info := s.Do(tb, "INFO", "replication"); !strings.Contains(info, words) {
+		return errors.New(info)
+	}
+	return nil
 }
 
 // InStep waits until one replica has all that was written.
@@ -256,24 +296,4 @@ var prefixes atomic.Int64
 // Config is for the server, with a prefix that no other has.
 func (s *Server) Config() redisconn.Config {
 	return redisconn.Config{Scheme: redisconn.SchemeUnix, Addrs: []string{s.Sock}, Prefix: fmt.Sprintf("{t%d}:", prefixes.Add(1))}
-}
-
-const (
-	// StartTimeout is how long a server may take.
-	StartTimeout = await.Patience
-	// FailoverTimeout is for sentinels too: those that were held up for two seconds
-	// watch for thirty before they act.
-	FailoverTimeout = await.Patience
-)
-
-// Eventually waits until f has no error.
-func Eventually(tb testing.TB, what string, f func() error) {
-	tb.Helper()
-	await.Success(tb, what, f)
-}
-
-// AfterFailover waits until f has no error.
-func AfterFailover(tb testing.TB, what string, f func() error) {
-	tb.Helper()
-	await.Success(tb, what, f)
 }

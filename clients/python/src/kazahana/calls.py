@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone
+from itertools import islice
+from operator import lt
 from typing import Any, Callable, TypedDict, Union
 
 from .errors import InvalidParamsError, LockLostError, ProtocolError
@@ -72,6 +74,9 @@ class LockState:
     tenant_id: str = ""
 
 
+MAX_ID = (1 << 63) - 1
+
+
 def _exactly(kind: Any, what: str) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         if type(value) is not kind:
@@ -84,6 +89,31 @@ def _exactly(kind: Any, what: str) -> Callable[[Any], Any]:
 _integer, _text, _table = _exactly(int, "an integer"), _exactly(str, "a text"), _exactly(dict, "a map")
 
 
+def _id(value: Any) -> int:
+    if type(value) is not int or not 0 < value <= MAX_ID:
+        raise ProtocolError(f"the daemon answered {value!r:.40} where an ID was due: 1 to {MAX_ID}")
+    return value
+
+
+def _ids(count: int) -> Callable[[Any], Any]:
+    parse = _list_of(int, count)
+
+    def parse_ids(value: Any) -> Any:
+        ids = parse(value)
+        if not (ids[0] > 0 and ids[-1] <= MAX_ID and all(map(lt, ids, islice(ids, 1, None)))):
+            raise ProtocolError(f"the daemon answered IDs that do not ascend from 1 to {MAX_ID}")
+        return ids
+
+    return parse_ids
+
+
+def _uuid(value: Any) -> uuid.UUID:
+    try:
+        return uuid.UUID(_text(value))
+    except ValueError as error:
+        raise ProtocolError("the daemon answered a text that is not a UUID") from error
+
+
 def _list_of(kind: Any, count: int) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         if type(value) is not list or len(value) != count or not set(map(type, value)) <= {kind}:
@@ -94,12 +124,16 @@ def _list_of(kind: Any, count: int) -> Callable[[Any], Any]:
 
 
 def record(kind: Any) -> Callable[[Any], Any]:
-    """Return a function that reads a map as the dataclass `kind`. It ignores unknown keys."""
-    names = [field.name for field in fields(kind)]
+    """Return a function that reads a map as the dataclass `kind`, of integers and texts. It ignores unknown keys."""
+    types = {field.name: {"int": int, "str": str}[str(field.type)] for field in fields(kind)}
 
     def parse(value: Any) -> Any:
+        known = {name: member for name, member in _table(value).items() if name in types}
+        for name, member in known.items():
+            if type(member) is not types[name]:
+                raise ProtocolError(f"the daemon answered {name}={member!r:.40}: {types[name].__name__} is due")
         try:
-            return kind(**{name: value[name] for name in names if name in value})
+            return kind(**known)
         except TypeError as error:
             raise ProtocolError(f"the daemon's answer is not complete: {error}") from error
 
@@ -188,7 +222,7 @@ class Calls:
         timeout: float | None = None,
         regular_only: bool = False,
     ) -> Call[Any]:
-        parse = _text if format in _TEXT_FORMATS else _integer
+        parse = _text if format in _TEXT_FORMATS else _id
         return self._make("NextID", [], parse, timeout, self._wanted(format, service, regular_only), timed=True)
 
     def next_ids(
@@ -199,7 +233,7 @@ class Calls:
         timeout: float | None = None,
         regular_only: bool = False,
     ) -> Call[Any]:
-        parse = _list_of(str if format in _TEXT_FORMATS else int, _count(n))
+        parse = _list_of(str, _count(n)) if format in _TEXT_FORMATS else _ids(_count(n))
         return self._make("NextIDs", [n], parse, timeout, self._wanted(format, service, regular_only), timed=True)
 
     def _wanted(self, format: str, service: str | None, regular_only: bool) -> dict[str, Any]:
@@ -229,10 +263,10 @@ class Calls:
         timeout: float | None = None,
     ) -> Call[int]:
         limit = None if latest is None else milliseconds(latest)
-        return self._make("ToInternal", [external], _integer, timeout, {**self._of(service), "latest_ms": limit})
+        return self._make("ToInternal", [external], _id, timeout, {**self._of(service), "latest_ms": limit})
 
     def uuid(self, version: int, timeout: float | None) -> Call[uuid.UUID]:
-        return self._make("UUID", [version], lambda value: uuid.UUID(_text(value)), timeout)
+        return self._make("UUID", [version], _uuid, timeout)
 
     def status(self, timeout: float | None) -> Call[dict[str, Any]]:
         return self._make("Status", [], _table, timeout)

@@ -116,6 +116,19 @@ class Work(Generic[A, L]):
             raise LateError("the workers were too busy to begin in time")
 
 
+@dataclass(frozen=True)
+class _Subject:
+    """What the daemon names when it asks to activate or passivate an actor."""
+
+    kind: str
+    identity: str
+    version: int
+    token: int
+
+
+_subject = record(_Subject)
+
+
 class Roster(Generic[A, L]):
     """The activations of an executor, and the work for them, for each actor in order.
 
@@ -136,12 +149,12 @@ class Roster(Generic[A, L]):
             return [(link, response(unasked.msgid, f"UNKNOWN_METHOD: there is no {unasked.method!r}", None))], None
         try:
             about = unasked.params[0]
-            actor = about["kind"], about["identity"]
-            activation = self._make(link, *actor, about["version"], about["token"], about.get("snapshot"))
-            work = Work(unasked.method.lower(), activation, link, unasked.msgid, now)
-            queue = self._queues.setdefault(work.key, deque())
-        except (AttributeError, LookupError, TypeError) as error:
+        except (LookupError, TypeError) as error:
             raise ProtocolError(f"the daemon's {unasked.method} is not complete: {error!r}") from error
+        asked = _subject(about)
+        activation = self._make(link, asked.kind, asked.identity, asked.version, asked.token, about.get("snapshot"))
+        work = Work(unasked.method.lower(), activation, link, unasked.msgid, now)
+        queue = self._queues.setdefault(work.key, deque())
         queue.append(work)
         return self._begin(work.key) if len(queue) == 1 else ([], None)
 

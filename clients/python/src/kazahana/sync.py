@@ -201,7 +201,10 @@ class Connection:
                 return
 
     def _read(self, slot: _Slot, deadline: float) -> bool:
-        """As the leader, read once and wake threads with an answer; return False when the time is up."""
+        """As the leader, read once and wake threads with an answer; return False when the time is up.
+
+        The time is up at the deadline, even if the daemon never stops sending.
+        """
         failure: OSError | None = None
         self._torn = True
         try:
@@ -233,7 +236,7 @@ class Connection:
                 self._leader = None
                 if self._session.waiting or self._listeners or self._error is not None:
                     self._pass_on()
-        return True
+        return deadline == 0 or monotonic() < deadline
 
     def _notice(self) -> None:
         for _, method, params in self._session.unasked:

@@ -96,11 +96,8 @@ func refusal(err error) error {
 
 type store struct{ client *httpconn.Client }
 
-// New uses a client, which whoever made it closes.
+// New uses a client, which the caller closes.
 func New(client *httpconn.Client) storage.Storage { return &store{client} }
-
-// Close implements storage.Storage. The client stays open.
-func (s *store) Close() error { return nil }
 
 func pathOf(key placement.Key) string {
 	return Path + "/" + httpconn.Escape(key.Kind) + "/" + httpconn.Escape(key.Identity)

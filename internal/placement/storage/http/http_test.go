@@ -20,8 +20,6 @@ import (
 	"go.uber.org/zap"
 
 	httpconn "github.com/kazahana/kazahana/internal/conn/http"
-	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
-	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/placement"
@@ -32,12 +30,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
-	recordredis "github.com/kazahana/kazahana/internal/record/redis"
-	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
-	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
-
-func TestMain(m *testing.M) { os.Exit(redistest.Run(m)) }
 
 // patience is how long anything may take on a busy machine.
 const patience = 45 * time.Second
@@ -96,8 +89,6 @@ func (s byTenant) Remove(ctx context.Context, tenant string, key placement.Key, 
 	return s[tenant].Remove(ctx, tenant, key, r, keep)
 }
 
-func (s byTenant) Close() error { return nil }
-
 // connect is a host that uses the servers.
 func connect(t testing.TB, urls ...string) storage.Storage {
 	t.Helper()
@@ -121,45 +112,8 @@ func connect(t testing.TB, urls ...string) storage.Storage {
 	return out
 }
 
-// backends open a store anew each time, as each of several servers does.
-func backends(t *testing.T) map[string]func(testing.TB) storage.Storage {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-") // it need not survive anything
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	cfg := redistest.Shared(t).Config()
-	return map[string]func(testing.TB) storage.Storage{
-		"sqlite": func(t testing.TB) storage.Storage {
-			file, err := sqlitefile.OpenStore(context.Background(), filepath.Join(dir, sqlitefile.StoreName), sqlitefile.Options{}, recorddb.Tables)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { file.Close() })
-			return storage.OnRecords(recorddb.New(file))
-		},
-		"redis": func(t testing.TB) storage.Storage {
-			client, err := redisconn.Open(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { client.Close() })
-			records := recordredis.New(client, recordredis.Options{MaxTerm: time.Minute})
-			t.Cleanup(func() { records.Close() })
-			return storage.OnRecords(records)
-		},
-	}
-}
-
-// Each host has a server of its own, in front of one store.
 func TestConformance(t *testing.T) {
-	for name, open := range backends(t) {
-		t.Run(name, func(t *testing.T) {
-			storagetest.Run(t, storagetest.Backend{Slow: true, Open: func(t testing.TB) storage.Storage {
-				return connect(t, listen(t, front(t, open(t))))
-			}})
-		})
-	}
+	storagetest.Run(t, connect(t, listen(t, front(t, storage.OnRecords(recordmemory.New(nil))))), 20)
 }
 
 // loses has every other request be carried out, and its answer be lost: whoever
@@ -182,17 +136,11 @@ func loses(next http.Handler, lost *atomic.Int64) http.Handler {
 // Each request is carried out twice, the first time without an answer, and the
 // storage is what it would be without that.
 func TestConformanceWithLostAnswers(t *testing.T) {
-	for name, open := range backends(t) {
-		t.Run(name, func(t *testing.T) {
-			var lost atomic.Int64
-			storagetest.Run(t, storagetest.Backend{Slow: true, Open: func(t testing.TB) storage.Storage {
-				server := loses(front(t, open(t)), &lost)
-				return connect(t, listen(t, server), listen(t, server))
-			}})
-			if least := int64(30); lost.Load() < least {
-				t.Errorf("%d answers were lost, want %d or more", lost.Load(), least)
-			}
-		})
+	var lost atomic.Int64
+	server := loses(front(t, storage.OnRecords(recordmemory.New(nil))), &lost)
+	storagetest.Run(t, connect(t, listen(t, server), listen(t, server)), 20)
+	if lost.Load() < 30 {
+		t.Errorf("only %d answers were lost", lost.Load())
 	}
 }
 

@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,42 +17,21 @@ import (
 	"github.com/kazahana/kazahana/internal/placement/storage"
 )
 
-// Backend is how the suite gets at one.
-type Backend struct {
-	// Open returns another user of the same storage, as another host is.
-	Open func(t testing.TB) storage.Storage
-
-	// Slow has the model looked at less often, where each write is a round through
-	// a cluster.
-	Slow bool
-}
-
 const tenant = "t"
 
 type suite struct {
 	testing.TB
 	storage.Storage
-	backend Backend
-	serial  int
+	serial int
 }
 
-// Run runs the suite.
-func Run(t *testing.T, b Backend) {
-	tests := map[string]func(*testing.T, *suite){
-		"round trip": testRoundTrip, "nothing stored": testNothing, "newer wins": testNewerWins, "late store": testLateStore,
-		"tenants": testTenants, "invalid": testInvalid, "race": testRace, "model": testModel, "over time": testContext, "other host": testOtherHost,
-	}
-	for _, name := range slices.Sorted(func(yield func(string) bool) {
-		for name := range tests {
-			if !yield(name) {
-				return
-			}
-		}
-	}) {
-		t.Run(name, func(t *testing.T) {
-			s := &suite{TB: t, Storage: b.Open(t), backend: b}
-			tests[name](t, s)
-		})
+// Run runs the suite. The storage is compared with the model in so many histories.
+func Run(t *testing.T, s storage.Storage, histories int) {
+	for name, test := range map[string]func(*suite){
+		"round trip": testRoundTrip, "tenants": testTenants, "invalid": testInvalid, "over time": testContext,
+		"model": func(s *suite) { s.testModel(histories) },
+	} {
+		t.Run(name, func(t *testing.T) { test(&suite{TB: t, Storage: s}) })
 	}
 }
 
@@ -90,13 +67,6 @@ func (s *suite) store(k placement.Key, r placement.Record) {
 	}
 }
 
-func (s *suite) stale(k placement.Key, r placement.Record) {
-	s.Helper()
-	if err := s.Store(ctx(s), tenant, k, r); !errors.Is(err, placement.ErrStale) {
-		s.Fatalf("store of %+v: %v, want ErrStale", r, err)
-	}
-}
-
 func (s *suite) remove(k placement.Key, r placement.Record, keep bool) {
 	s.Helper()
 	if err := s.Remove(ctx(s), tenant, k, r, keep); err != nil {
@@ -115,63 +85,19 @@ func same(a, b placement.Record) bool {
 	return a.Owner == b.Owner && a.PID == b.PID && a.Version == b.Version && a.Token == b.Token && bytes.Equal(a.Snapshot, b.Snapshot)
 }
 
-func testRoundTrip(_ *testing.T, s *suite) {
+func testRoundTrip(s *suite) {
 	k := s.key()
 	full := placement.Record{
-		Owner: placement.Member{Authority: "höst:1", Token: 1 << 62}, PID: "\x00\xff ü", Version: 1<<63 - 1, Token: 1<<63 - 1,
+		Owner: placement.Member{Authority: "höst:1", Token: 1 << 62}, PID: "p \"\n\\ ü", Version: 1<<63 - 1, Token: 1<<63 - 1,
 		Snapshot: bytes.Repeat([]byte{0, 255, '"', '\r', '\n'}, placement.MaxSnapshot/5),
 	}
-	full.PID = "p \"\n\\ ü"
 	s.store(k, full)
 	s.is(k, full)
 	s.remove(k, full, true)
 	s.is(k, placement.Record{Version: full.Version, Token: full.Token, Snapshot: full.Snapshot})
 }
 
-func testNothing(_ *testing.T, s *suite) {
-	s.is(s.key(), placement.Record{})
-	k := s.key() // what is not there is removed: a store of it that is late fails
-	s.remove(k, record("a", 1, 5), false)
-	s.stale(k, record("a", 1, 5))
-	s.is(k, placement.Record{Version: 1, Token: 5})
-}
-
-func testNewerWins(_ *testing.T, s *suite) {
-	k := s.key()
-	first := record("a", 1, 5)
-	s.store(k, first)
-	s.store(k, first)
-	first.PID, first.Snapshot = "p", []byte("s")
-	s.store(k, first)
-	s.is(k, first)
-	for _, older := range []placement.Record{record("b", 1, 5), record("b", 1, 6), record("b", 2, 5), record("b", 2, 4)} {
-		s.stale(k, older)
-	}
-	s.is(k, first)
-	second := record("b", 2, 6)
-	s.store(k, second)
-	s.stale(k, first)
-	s.remove(k, first, false) // another's by now
-	s.is(k, second)
-	s.remove(k, second, false)
-	s.is(k, placement.Record{Version: 2, Token: 6})
-	s.store(k, record("a", 3, 7))
-}
-
-func testLateStore(_ *testing.T, s *suite) {
-	k := s.key()
-	r := record("a", 1, 5)
-	r.Snapshot = []byte("before")
-	s.store(k, r)
-	r.Snapshot = []byte("after")
-	s.remove(k, r, false)
-	s.is(k, placement.Record{Version: 1, Token: 5, Snapshot: []byte("after")})
-	s.stale(k, r)
-	s.remove(k, r, false)
-	s.is(k, placement.Record{Version: 1, Token: 5, Snapshot: []byte("after")})
-}
-
-func testTenants(_ *testing.T, s *suite) {
+func testTenants(s *suite) {
 	k := s.key()
 	s.store(k, record("a", 1, 5))
 	if r, err := s.Load(ctx(s), "other", k); err != nil || r.Version != 0 {
@@ -179,7 +105,7 @@ func testTenants(_ *testing.T, s *suite) {
 	}
 }
 
-func testInvalid(_ *testing.T, s *suite) {
+func testInvalid(s *suite) {
 	long := strings.Repeat("x", placement.MaxSnapshot+1)
 	for what, edit := range map[string]func(*placement.Key, *placement.Record){
 		"no kind":        func(k *placement.Key, _ *placement.Record) { k.Kind = "" },
@@ -202,48 +128,10 @@ func testInvalid(_ *testing.T, s *suite) {
 	}
 }
 
-// testRace: of those who want the same version one gets it, whichever host they
-// are on.
-func testRace(t *testing.T, s *suite) {
-	const hosts, versions = 4, 5
-	users := []storage.Storage{s.Storage}
-	for len(users) < hosts {
-		users = append(users, s.backend.Open(t))
-	}
-	k := s.key()
-	for version := int64(1); version <= versions; version++ {
-		var group sync.WaitGroup
-		won := make([]bool, hosts)
-		for i, u := range users {
-			group.Go(func() {
-				err := u.Store(ctx(t), tenant, k, record(fmt.Sprint("h", i), version, 10*version))
-				if won[i] = err == nil; err != nil && !errors.Is(err, placement.ErrStale) {
-					t.Errorf("host %d: %v", i, err)
-				}
-			})
-		}
-		group.Wait()
-		r, winners := s.load(k), 0
-		for i, w := range won {
-			if w {
-				winners++
-				if r.Owner.Authority != fmt.Sprint("h", i) {
-					t.Errorf("version %d: host %d has won, and stored is %+v", version, i, r)
-				}
-			}
-		}
-		if winners != 1 {
-			t.Fatalf("version %d has %d winners", version, winners)
-		}
-	}
-}
-
 // testModel compares with placement.Put and Drop.
-func testModel(t *testing.T, s *suite) {
-	const slowRuns = 20
-	runs := 0
-	rapid.Check(t, func(t *rapid.T) {
-		if runs++; s.backend.Slow && runs > slowRuns {
+func (s *suite) testModel(histories int) {
+	rapid.Check(s, func(t *rapid.T) {
+		if histories--; histories < 0 {
 			return
 		}
 		k, model := s.key(), placement.Record{}
@@ -273,17 +161,10 @@ func drawn(t *rapid.T) placement.Record {
 	return r
 }
 
-func testContext(t *testing.T, s *suite) {
+func testContext(s *suite) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := s.Store(over, tenant, s.key(), record("a", 1, 5)); !errors.Is(err, context.Canceled) {
-		t.Errorf("the error is %v", err)
+		s.Errorf("the error is %v", err)
 	}
-}
-
-func testOtherHost(t *testing.T, s *suite) {
-	k := s.key()
-	s.store(k, record("a", 1, 5))
-	other := &suite{TB: t, Storage: s.backend.Open(t), backend: s.backend}
-	other.is(k, record("a", 1, 5))
 }

@@ -1,4 +1,5 @@
--- What the scripts of leases begin with, after server.lua: the pool's record.
+-- What the scripts of leases begin with, after server.lua: the checks that all of them
+-- make, the server s, and the pool's record p.
 
 -- KEYS[1] is the pool's record; all other keys of the pool share its beginning.
 local base = string.sub(KEYS[1], 1, -5)
@@ -9,7 +10,7 @@ local function wide(n) return string.format('%016.0f', n) end
 local function count(name) redis.call('HINCRBY', base .. 'stats', name, 1) end
 
 local pool_fields = {
-  'format', 'epoch_ms', 'bit_ts', 'run_id', 'repl_id', 'levels', 'longest_ms', 'last_ms',
+  'format', 'epoch_ms', 'bit_ts', 'run_id', 'repl_id', 'repl_in', 'levels', 'longest_ms', 'last_ms',
   'fence_from_ms', 'fence_until_ms', 'fence_reason', 'grants', 'oldest',
 }
 
@@ -45,7 +46,7 @@ end
 -- have outlived it, and then count.
 local function new_pool(s, fence_from, fence_until, fence_reason)
   local p = {
-    format = '1', epoch_ms = A.epoch_ms, bit_ts = A.bit_ts, run_id = s.run_id, repl_id = s.repl_id,
+    format = '1', epoch_ms = A.epoch_ms, bit_ts = A.bit_ts, run_id = s.run_id, repl_id = s.repl_id, repl_in = s.repl_in,
     levels = '', level_list = {}, longest_ms = tonumber(A.longest_ms), last_ms = 0,
     fence_from_ms = fence_from, fence_until_ms = fence_until, fence_reason = fence_reason, grants = 0, oldest = 1,
   }
@@ -82,10 +83,10 @@ local function admit(p, s, t)
     if not (p.fence_reason == 'missing' and t < p.fence_until_ms) then p.fence_reason = 'changed' end
     p.fence_until_ms = math.max(p.fence_until_ms, fence_until)
     p.fence_from_ms, p.longest_ms = from, longest
-    redis.call('HSET', KEYS[1], 'run_id', s.run_id, 'repl_id', s.repl_id, 'longest_ms', int(longest),
+    redis.call('HSET', KEYS[1], 'run_id', s.run_id, 'repl_id', s.repl_id, 'repl_in', s.repl_in, 'longest_ms', int(longest),
       'fence_from_ms', int(from), 'fence_until_ms', int(p.fence_until_ms), 'fence_reason', p.fence_reason)
-  elseif p.repl_id ~= s.repl_id then
-    redis.call('HSET', KEYS[1], 'repl_id', s.repl_id)
+  elseif p.repl_id ~= s.repl_id or p.repl_in ~= s.repl_in then
+    redis.call('HSET', KEYS[1], 'repl_id', s.repl_id, 'repl_in', s.repl_in)
   end
   if longest > p.longest_ms then
     -- A client with a longer term than any known: among what was lost may be
@@ -100,3 +101,12 @@ local function admit(p, s, t)
   if t < p.fence_until_ms then return p, {'fenced', int(p.fence_until_ms), p.fence_reason} end
   return p
 end
+
+if A.commands then
+  local refused = acl(A.commands, KEYS[1])
+  if refused then return refused end
+end
+local s, refusal = server()
+if refusal then return refusal end
+local p, other = pool()
+if other then return other end

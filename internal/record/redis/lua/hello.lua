@@ -5,7 +5,7 @@ local function hello()
   if refused then return refused end
   local s, refusal = server()
   if refusal then return refusal end
-  return {'ok', s.run_id, s.repl_id, s.repl_id2 == no_replid and '0' or '1', int(clock()), redis.call('GET', KEYS[1]) or ''}
+  return {'ok', s.run_id, s.repl_id, s.repl_in, s.repl_id2 == no_replid and '0' or '1', int(clock()), redis.call('GET', KEYS[1]) or ''}
 end
 
 return hello()
