@@ -43,6 +43,7 @@ var own = map[string][]string{
 	"internal/operator/logqueue":             {},
 	"internal/operator/metrics":              {},
 	"internal/operator/admin":                {},
+	"internal/operator/memlimit":             {},
 	"internal/operator/statuspage":           {},
 	"internal/testkit":                       {"*"},
 	"internal/testkit/ring":                  {},
