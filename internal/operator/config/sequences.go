@@ -2,10 +2,9 @@ package config
 
 import (
 	"slices"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/kazahana/kazahana/internal/keyname"
 )
 
 // Sequence says how the keys with a prefix count. Unset fields are zero: package
@@ -31,8 +30,8 @@ const (
 func setSequences(into target, v value) error {
 	var all []Sequence
 	err := v.eachEntry("prefixes of keys", func(entry value) error {
-		if len(entry.name) > maxSequencePrefix || !utf8.ValidString(entry.name) || strings.ContainsFunc(entry.name, unicode.IsControl) {
-			return entry.errorf("%s is not the beginning of a key: write at most %d bytes of UTF-8 without control characters", quote(entry.name), maxSequencePrefix)
+		if err := keyname.Check(entry.name, maxSequencePrefix); entry.name != "" && err != nil {
+			return entry.errorf("%s is not the beginning of a key: it %v", quote(entry.name), err)
 		}
 		return nil
 	}, func(entry value) error {

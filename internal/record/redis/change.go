@@ -437,7 +437,7 @@ func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 		if err != nil || !a.done {
 			return a, err
 		}
-		if err = s.confirm(ctx, conn); errors.Is(err, redisconn.ErrUnconfirmed) {
+		if err = s.client.Confirm(ctx, conn); errors.Is(err, redisconn.ErrUnconfirmed) {
 			a.unconfirmed, err = fmt.Errorf("%s: %w: %w", s.place, record.ErrUnconfirmed, err), nil
 		}
 		lost = lost || err != nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"embed"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -138,7 +137,7 @@ func (s *Store) edit(ctx context.Context, change func(*facts)) (*life, error) {
 			} else if err != nil {
 				return nil, err
 			}
-			if err := s.confirm(ctx, conn); err != nil {
+			if err := s.client.Confirm(ctx, conn); err != nil {
 				return nil, err
 			}
 			return s.hello(ctx, conn)
@@ -183,16 +182,4 @@ func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, words []a
 		return l.script.Eval(ctx, conn, keys, words[headWords+len(keys):]...).Result()
 	}
 	return answer, err
-}
-
-// confirm waits until replicas know of what was written on the connection.
-func (s *Store) confirm(ctx context.Context, conn *redis.Conn) error {
-	if s.cfg.MinReplicas == 0 {
-		return nil
-	}
-	n, err := s.client.Confirmed(ctx, conn)
-	if err == nil && n < int64(s.cfg.MinReplicas) {
-		err = fmt.Errorf("%w: %d of min_replicas=%d know of it", redisconn.ErrUnconfirmed, n, s.cfg.MinReplicas)
-	}
-	return err
 }
