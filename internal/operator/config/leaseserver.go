@@ -36,14 +36,16 @@ type LeaseServer struct {
 	Store           string // as Provider; "" = beside the provider, "none" = none
 	Sequences       []Sequence
 
-	MaxConnections int
-	MaxInFlight    int
-	RateLimit      int // requests per second and client; 0 = unlimited
-	RateBurst      int
-	DrainDelay     time.Duration
-	DrainTimeout   time.Duration
-	LogLevel       LogLevel
-	LogFormat      LogFormat
+	MaxConnections   int
+	MaxInFlight      int
+	QuotaConnections int // of one address
+	QuotaWaiting     int // requests of one tenant that wait for locks
+	RateLimit        int // requests per second and client; 0 = unlimited
+	RateBurst        int
+	DrainDelay       time.Duration
+	DrainTimeout     time.Duration
+	LogLevel         LogLevel
+	LogFormat        LogFormat
 
 	services map[string]Terms
 	origin   map[string]string // where a key was set; missing = default

@@ -55,7 +55,7 @@ func TestLeaseServerDefaults(t *testing.T) {
 	want := &LeaseServer{
 		Listen: "127.0.0.1:7464", SocketMode: 0o660, StateDir: "/var/lib/kazahana", Provider: "sqlite:/var/lib/kazahana/leases.db",
 		livePlaces:      []string{"/run/kazahana/live", "/dev/shm/kazahana-0"},
-		ProviderTimeout: 3 * time.Second, MaxConnections: 16384, MaxInFlight: 8192, RateLimit: 1000, RateBurst: 5000,
+		ProviderTimeout: 3 * time.Second, MaxConnections: 16384, MaxInFlight: 8192, QuotaConnections: 8192, QuotaWaiting: 2048, RateLimit: 1000, RateBurst: 5000,
 		DrainDelay: time.Second, DrainTimeout: 5 * time.Second, LogLevel: LogInfo, LogFormat: LogAuto, origin: map[string]string{},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -72,7 +72,7 @@ func TestLeaseServerPrecedence(t *testing.T) {
 		"insecure": {"true", "yes", "on"}, "state_dir": {"/a", "/b", "/c"}, "live_dir": {"/a", "/b", "/c"}, "provider": {"sqlite:/a", "redis://b", "etcd://c"},
 		"provider_timeout": {"1s", "2s", "4s"}, "services": {"{a: {}}", "{b: {}}", "{c: {}}"},
 		"store": {"sqlite:/a", "none", "etcd://c"}, "sequences": {"{a: {}}", "{b: {step: 3}}", "{c: {}}"},
-		"max_connections": {"1", "2", "3"}, "max_in_flight": {"1", "2", "3"}, "rate_limit": {"0", "2", "3"}, "rate_burst": {"1", "2", "3"},
+		"max_connections": {"1", "2", "3"}, "max_in_flight": {"1", "2", "3"}, "quota_connections": {"1", "2", "3"}, "quota_waiting": {"1", "2", "3"}, "rate_limit": {"0", "2", "3"}, "rate_burst": {"1", "2", "3"},
 		"drain_delay": {"2s", "3s", "0"}, "drain_timeout": {"1s", "2s", "0"}, "log_level": {"debug", "warn", "error"}, "log_format": {"json", "console", "json"},
 	}
 	others := "tls_cert: x\ntls_key: x\n"
