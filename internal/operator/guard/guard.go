@@ -140,8 +140,8 @@ func (g *Guard) admit(nc net.Conn) *conn {
 }
 
 func (g *Guard) close(nc net.Conn, why Reason) {
-	_ = nc.Close()
 	g.closed(why, nc.RemoteAddr())
+	_ = nc.Close()
 }
 
 // addressOf is the part of a peer's address that counts; zero for a Unix socket.

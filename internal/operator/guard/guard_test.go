@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -57,6 +58,7 @@ func open(t *testing.T, limits Limits, secure bool) *site {
 	}))
 	_ = server.Listener.Close()
 	server.Listener = g.Listener(l)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	g.Protect(server.Config)
 	server.EnableHTTP2 = secure
 	if secure {
