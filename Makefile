@@ -29,7 +29,7 @@ build:
 test: setup
 	@scripts/test
 
-## check: the ring "deep", in 40 minutes: lint, fuzzing, benchmarks for a moment, other systems, the proof, chaos, storms.
+## check: the ring "deep", in 40 minutes: lint, fuzzing, benchmarks for a moment, other systems, the proof, chaos, storms, races on real servers.
 check: setup
 	@scripts/check
 
@@ -85,11 +85,11 @@ test-etcd:
 
 ## storm: eight processes ask for 30 s while the daemon is killed -9 and restarted five times.
 storm: build
-	@KZTEST_RING=deep KAZAHANA_STORM=30s $(GO) test ./test/storm -count=1 -v -run TestStorm
+	@KZTEST_RING=deep KAZAHANA_STORM=30s $(GO) test ./test/storm -count=1 -v -run '^TestStorm$$'
 
 ## storm-clients: 8 Python processes, 4 of Node and one of Go ask for 30 s while the daemon is killed -9 and restarted twice.
 storm-clients:
-	@KZTEST_RING=deep KAZAHANA_STORM_CLIENTS=30s $(GO) test ./test/storm/clients -count=1 -v -run '^TestStorm$$'
+	@KZTEST_RING=deep KAZAHANA_STORM_CLIENTS=30s $(GO) test ./test/storm -count=1 -v -run '^TestStormOfClients$$'
 
 ## chaos: providers are killed, emptied and frozen under 22 daemons, servers of locks under 16 processes, and daemons that place 10,000 chat rooms; copies of directories are put back, and disks frozen; docs/chaos.md has the options for CHAOS.
 chaos: setup

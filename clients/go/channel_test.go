@@ -322,7 +322,7 @@ func TestSequenceRepeatsItsRequestID(t *testing.T) {
 				t.Error(key, err)
 			}
 			asked = append(asked, opts["request_id"])
-			c.ReplyInt64(r.ID, 1)
+			c.ReplyUint64(r.ID, 1)
 			return answered
 		})
 	}

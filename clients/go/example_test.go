@@ -199,7 +199,7 @@ func ExampleLayout_Inspect() {
 }
 
 func ExampleExternalCodec() {
-	codec, err := kazahana.NewExternalCodec("correct horse battery staple")
+	codec, err := kazahana.NewExternalCodec("correct horse battery staple", "default")
 	if err != nil {
 		panic(err)
 	}

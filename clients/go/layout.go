@@ -76,10 +76,11 @@ func inspection(in snowflake.Inspection) Inspection {
 // decode its external IDs.
 type ExternalCodec struct{ codec snowflake.Codec }
 
-// NewExternalCodec returns a codec for the service's secret: the content of the
-// daemon's external_secret_file without one trailing newline.
-func NewExternalCodec(secret string) (ExternalCodec, error) {
-	codec, err := snowflake.NewCodec([]byte(secret))
+// NewExternalCodec returns a service's codec for its secret: the content of the
+// daemon's external_secret_file without one trailing newline. The service is part of the
+// key; "" means "default".
+func NewExternalCodec(secret, service string) (ExternalCodec, error) {
+	codec, err := snowflake.NewCodec([]byte(secret), service)
 	if err != nil {
 		return ExternalCodec{}, invalid(ErrInvalidParams, "%v", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -181,7 +180,7 @@ func TestSocketBelowTmp(t *testing.T) {
 	}
 	d.Terminate()
 
-	// Somebody else was there first.
+	// Another user was there first.
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -193,14 +192,4 @@ func TestSocketBelowTmp(t *testing.T) {
 	if !strings.Contains(said, dir) || !strings.Contains(said, "0700") {
 		t.Errorf("it said %q", said)
 	}
-	l, err := net.Listen("unix", s.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	got := testkit.RunCommand(t, asUser("id"))
-	if _, err := os.Lstat("/run/kazahana/kazahanad.sock"); err == nil {
-		t.Skip("a daemon of this machine's own has just started")
-	}
-	got.Fails(t, exitFailure, dir, "not trusted")
 }

@@ -145,6 +145,16 @@ func TestBlockedLogAtTheEnd(t *testing.T) {
 			t.Errorf("%q: exit code %d", args, code)
 		}
 	}
+	// Neither the program nor its lease or lock waits for what run and lock say.
+	d, _ = s.launchBlocked(s.runArgs("term=10m", "exit 7")...)
+	if code := d.Code(); code != 7 {
+		t.Errorf("run: exit code %d", code)
+	}
+	s.Start()
+	d, _ = s.launchBlocked(s.lockArgs("k", "exit 8")...)
+	if code := d.Code(); code != 8 {
+		t.Errorf("lock: exit code %d", code)
+	}
 }
 
 // What a daemon cannot start for is the last line of its log, behind what was
@@ -156,33 +166,6 @@ func TestStartErrorIsFlushed(t *testing.T) {
 	d := s.Launch("--log-level", "debug")
 	if said := d.FailsToStart(exitFailure); !strings.HasSuffix(d.Log.String(), said) {
 		t.Errorf("the log ends otherwise:\n%s", d.Log)
-	}
-}
-
-// Neither the program nor its lease waits for what run and lock say.
-func TestBlockedLogOfRunAndLock(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	stop := s.Path("stop")
-	until := fmt.Sprintf("until [ -e %s ]; do sleep 0.05; done; exit 7", stop)
-	d, _ := s.launchBlocked(s.runArgs("term=3s", until)...)
-	await.Eventually(t, "the lease is extended twice", func() bool {
-		o := s.Kazahanad("leases", "--config", "none", "--json", "--provider", "sqlite:"+s.Leases())
-		if o.Code != exitOK { // the file is not there yet
-			return false
-		}
-		var r leasesReport
-		testkit.DecodeJSON(t, o.Stdout, &r)
-		return *r.ExtendTTLSuccess >= 2
-	})
-	testkit.WriteFile(t, stop, "")
-	if code := d.Code(); code != 7 {
-		t.Errorf("run: exit code %d", code)
-	}
-	s.Start()
-	d, _ = s.launchBlocked("lock", "--socket", s.Socket, "k", "--", "sh", "-c", "exit 8")
-	if code := d.Code(); code != 8 {
-		t.Errorf("lock: exit code %d", code)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -90,4 +91,15 @@ func printJSON(w io.Writer, v any) error {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
+}
+
+// printLines writes one value a line.
+func printLines[T any](w io.Writer, all []T) error {
+	out := bufio.NewWriter(w)
+	for _, one := range all {
+		if _, err := fmt.Fprintln(out, one); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
 }

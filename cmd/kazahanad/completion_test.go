@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"golang.org/x/sys/unix"
 )
@@ -118,17 +118,11 @@ func (s *shell) send(text, want string) {
 	if _, err := s.outside.WriteString(text); err != nil {
 		s.t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	await.Eventually(s.t, fmt.Sprintf("%q after %q", want, text), func() bool {
 		s.mu.Lock()
-		shown := s.shown
-		s.mu.Unlock()
-		if strings.Contains(shown, want) {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%q was typed, and %q is not shown but %q", text, want, shown)
-		}
-	}
+		defer s.mu.Unlock()
+		return strings.Contains(s.shown, want)
+	})
 }
 
 // completesAll types each completion, and clears the line after it.

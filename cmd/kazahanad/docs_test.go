@@ -45,7 +45,6 @@ var (
 	docCode    = regexp.MustCompile("`[^`\n]+`|(?m)^    +.*kazahanad .*$")
 	docFlag    = regexp.MustCompile(`(?:^|\s)(--[a-z][a-z-]*|-[a-z]\b)`)
 	docKey     = regexp.MustCompile("`([a-z_]+): [^` ]+`")
-	docMetric  = regexp.MustCompile(`\bkazahana_[a-z_]+`)
 )
 
 // anchors are the names that headings of a page can be linked by.
@@ -195,45 +194,6 @@ func TestDocsFlagsAndKeys(t *testing.T) {
 			if flag := "--" + strings.ReplaceAll(m[1], "_", "-"); !strings.Contains(keys, flag) && !slices.Contains(nested, m[1]) {
 				t.Errorf("%s: neither serve nor lease-server has the key %s: %s", path, m[1], m[0])
 			}
-		}
-	}
-}
-
-// Metrics that the pages name exist, and those that exist are on a page.
-func TestDocsMetrics(t *testing.T) {
-	named := regexp.MustCompile(`"(kazahana_[a-z_]+)"`)
-	defined := map[string]bool{}
-	files, err := filepath.Glob("../../internal/operator/metrics/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		for _, m := range named.FindAllStringSubmatch(string(source), -1) {
-			defined[m[1]] = false
-		}
-	}
-	functions := newSite(t).Kazahanad("sql", "postgres").OK(t)
-	for path, page := range docPages(t) {
-		for _, name := range docMetric.FindAllString(page, -1) {
-			if _, ok := defined[strings.TrimSuffix(name, "_bucket")]; !ok {
-				if strings.Contains(functions, name) {
-					continue
-				}
-				t.Errorf("%s names the metric %s, which does not exist", path, name)
-			}
-			defined[strings.TrimSuffix(name, "_bucket")] = true
-		}
-	}
-	for name, shown := range defined {
-		if !shown {
-			t.Errorf("no page names the metric %s", name)
 		}
 	}
 }

@@ -88,7 +88,7 @@ func (x *examination) configuration(settings *config.Serve, err error) {
 		x.settings = settings
 		x.url = settings.Provider
 		for _, name := range slices.Sorted(maps.Keys(settings.Services())) {
-			if _, secret := readSecret(settings.Services()[name].ExternalSecretFile); secret != nil {
+			if _, secret := daemon.LoadCodec(settings.Services()[name].ExternalSecretFile, name); secret != nil {
 				err = errors.Join(err, fmt.Errorf("service %s: external_secret_file: %w", name, secret))
 			}
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"strconv"
 	"time"
@@ -33,43 +32,27 @@ func (c *idCmd) Run(s *system) error {
 	if c.RegularOnly {
 		options["regular_only"] = true
 	}
-	if c.Format == "external" {
-		options["format"] = "external"
-		var ids []string
-		if err := c.ask(s, c.Timeout+answerGrace, "NextIDs", &ids, c.N, options); err != nil {
-			return err
-		}
-		return c.print(s, ids)
-	}
 	var ids []uint64
-	if err := c.ask(s, c.Timeout+answerGrace, "NextIDs", &ids, c.N, options); err != nil {
+	var texts []string
+	var answer any = &ids
+	if c.Format == "external" {
+		options["format"], answer = c.Format, &texts
+	}
+	if err := c.ask(s, c.Timeout+answerGrace, "NextIDs", answer, c.N, options); err != nil {
 		return err
 	}
-	texts := make([]string, len(ids))
-	for i, id := range ids {
+	for _, id := range ids {
+		text := strconv.FormatUint(id, 10)
 		switch c.Format {
 		case "hex":
-			texts[i] = fmt.Sprintf("0x%016x", id)
+			text = fmt.Sprintf("0x%016x", id)
 		case "string":
-			texts[i] = strconv.Quote(strconv.FormatUint(id, 10))
-		default:
-			texts[i] = strconv.FormatUint(id, 10)
+			text = strconv.Quote(text)
 		}
+		texts = append(texts, text)
 	}
-	return c.print(s, texts)
-}
-
-// print writes one ID a line, or a JSON array of strings: many JSON readers round
-// numbers above 2^53.
-func (c *idCmd) print(s *system, ids []string) error {
-	if c.Format == "json" {
-		return printJSON(s.out, ids)
+	if c.Format == "json" { // strings: many JSON readers round numbers above 2^53
+		return printJSON(s.out, texts)
 	}
-	out := bufio.NewWriter(s.out)
-	for _, id := range ids {
-		if _, err := fmt.Fprintln(out, id); err != nil {
-			return err
-		}
-	}
-	return out.Flush()
+	return printLines(s.out, texts)
 }

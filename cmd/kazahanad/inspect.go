@@ -4,15 +4,16 @@ import (
 	"fmt"
 	"text/tabwriter"
 
+	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
 type inspectCmd struct {
 	layoutFlags
-	secretFlag
 	holderFlags
-	IDs  []string `arg:"" name:"id" help:"IDs: decimal, hexadecimal with 0x, or external; put -- before an external one that begins with a dash."`
-	JSON bool     `name:"json" help:"Print JSON."`
+	ExternalSecretFile string   `placeholder:"FILE" help:"Secret with which external IDs were made (default none)."`
+	IDs                []string `arg:"" name:"id" help:"IDs: decimal, hexadecimal with 0x, or external; put -- before an external one that begins with a dash."`
+	JSON               bool     `name:"json" help:"Print JSON."`
 }
 
 // Run explains each ID. An ID does not contain its layout, so the flags name it.
@@ -21,9 +22,9 @@ func (c *inspectCmd) Run(s *system) error {
 	if err != nil {
 		return err
 	}
-	codec, err := c.codec()
+	codec, err := daemon.LoadCodec(c.ExternalSecretFile, c.Service)
 	if err != nil {
-		return err
+		return fmt.Errorf("--external-secret-file: %w", err)
 	}
 	st, err := c.openHistory(s)
 	if err != nil {

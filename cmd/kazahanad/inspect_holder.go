@@ -14,7 +14,7 @@ import (
 // holderFlags ask a provider who made an ID.
 type holderFlags struct {
 	Provider string        `placeholder:"URL" help:"Ask this provider who held the machine ID at the ID's time."`
-	Service  string        `default:"default" placeholder:"NAME" help:"With --provider: the service whose pool the ID is from."`
+	Service  string        `default:"default" placeholder:"NAME" help:"The service that made the ID: its pool with --provider, its key with --external-secret-file."`
 	Timeout  time.Duration `default:"3s" help:"With --provider: time limit of one request to it."`
 }
 

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -38,29 +36,4 @@ func (f *layoutFlags) layout() (snowflake.Layout, error) {
 // timeline is that of a layout that is valid.
 func (f *layoutFlags) timeline(l snowflake.Layout) snowflake.Timeline {
 	return snowflake.Timeline{EpochMS: f.Epoch.UnixMilli(), BitTS: l.BitTS}
-}
-
-// secretFlag names the secret for external IDs.
-type secretFlag struct {
-	ExternalSecretFile string `placeholder:"FILE" help:"Secret with which external IDs were made (default none)."`
-}
-
-func (f *secretFlag) codec() (snowflake.Codec, error) {
-	codec, err := readSecret(f.ExternalSecretFile)
-	if err != nil {
-		return snowflake.Codec{}, fmt.Errorf("--external-secret-file: %w", err)
-	}
-	return codec, nil
-}
-
-// readSecret reads a secret as the daemon does; "" stands for none.
-func readSecret(path string) (snowflake.Codec, error) {
-	if path == "" {
-		return snowflake.Codec{}, nil
-	}
-	secret, err := os.ReadFile(path)
-	if err != nil {
-		return snowflake.Codec{}, err
-	}
-	return snowflake.NewCodec(bytes.TrimSuffix(secret, []byte("\n")))
 }

@@ -115,7 +115,7 @@ func TestLockInterruptedAsItIsGranted(t *testing.T) {
 	s := newSite(t)
 	s.Start()
 	c := s.Dial()
-	for token := int64(1); token < 20; {
+	for token := int64(1); token < 8; {
 		var held lock.Answer
 		c.Must("Lock.Acquire", &held, "k", map[string]any{"ttl_ms": 600_000, "wait_ms": 10_000}) // less than what a lost one would last
 		token = held.FencingToken

@@ -163,37 +163,24 @@ func TestLockOutlivesTheDaemon(t *testing.T) {
 // no longer: then another gets the lock, here through another daemon on the store.
 func TestLockEndsCommandBeforeItIsLost(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name, onTerm string
-		code         int
-	}{
-		{"polite", "echo told; exit 0", exitFailure},
-		{"with a code", "echo told; exit 9", 9},
-		{"deaf", "echo told", 128 + int(syscall.SIGKILL)},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			s, other := newSite(t), newSite(t)
-			daemon := s.Start()
-			other.Start("--store", "sqlite:"+s.Path("state/store.db"))
-			script := fmt.Sprintf(`trap '%s' TERM; while :; do date +%%s%%3N; sleep 0.02; done`, test.onTerm)
-			d, out, _ := s.lockStart("k", script, "--ttl", "10s", "--timeout", "1s")
-			_ = daemon.Cmd.Process.Signal(syscall.SIGSTOP)
-			var next lock.Answer
-			other.Dial().Must("Lock.Acquire", &next, "k", map[string]any{"wait_ms": await.Patience.Milliseconds()})
-			code := d.Code()
-			_ = daemon.Cmd.Process.Signal(syscall.SIGCONT)
-			if code != test.code || !strings.Contains(out.String(), "told") {
-				t.Errorf("exit code %d, want %d; stdout %q\n%s", code, test.code, out, d.Log)
-			}
-			if want := `lock "k" could not be extended in time`; !strings.Contains(d.Log.String(), want) {
-				t.Errorf("the log does not say %q:\n%s", want, d.Log)
-			}
-			acquired, err := time.Parse(time.RFC3339, next.AcquiredAt)
-			if last := lastNumber(t, out.String()); err != nil || next.FencingToken != 2 || last >= acquired.UnixMilli() {
-				t.Errorf("CMD still ran at %d, and at %d (%v) the lock was %+v", last, acquired.UnixMilli(), err, next)
-			}
-		})
+	s, other := newSite(t), newSite(t)
+	daemon := s.Start()
+	other.Start("--store", "sqlite:"+s.Path("state/store.db"))
+	d, out, _ := s.lockStart("k", `trap 'echo told' TERM; while :; do date +%s%3N; sleep 0.02; done`, "--ttl", "10s", "--timeout", "1s")
+	_ = daemon.Cmd.Process.Signal(syscall.SIGSTOP)
+	var next lock.Answer
+	other.Dial().Must("Lock.Acquire", &next, "k", map[string]any{"wait_ms": await.Patience.Milliseconds()})
+	code := d.Code()
+	_ = daemon.Cmd.Process.Signal(syscall.SIGCONT)
+	if code != 128+int(syscall.SIGKILL) || !strings.Contains(out.String(), "told") {
+		t.Errorf("exit code %d; stdout %q\n%s", code, out, d.Log)
+	}
+	if want := `lock "k" could not be extended in time`; !strings.Contains(d.Log.String(), want) {
+		t.Errorf("the log does not say %q:\n%s", want, d.Log)
+	}
+	acquired, err := time.Parse(time.RFC3339, next.AcquiredAt)
+	if last := lastNumber(t, out.String()); err != nil || next.FencingToken != 2 || last >= acquired.UnixMilli() {
+		t.Errorf("CMD still ran at %d, and at %d (%v) the lock was %+v", last, acquired.UnixMilli(), err, next)
 	}
 }
 

@@ -15,101 +15,79 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// eventfulLife has a daemon meet most of what it logs about, and returns the
-// log and the secrets of all leases that it ever had.
-func eventfulLife(t *testing.T, s *site) (d *testkit.Instance, secrets []string) {
-	t.Helper()
-	first := s.Start(s.Brief()...)
-	s.Dial().Lease()
-	first.Kill()
-	shifted := s.LaunchShifted(0, s.Brief("--log-level", "debug", "--admin-listen", "127.0.0.1:0")...)
-	d = shifted.Instance
-	d.AwaitReady()
-	c := s.Dial()
-	c.ID()
-	// An adopted lease is used before the provider is; a file that is moved
-	// away before that would be made anew.
-	await.Eventually(t, "a new lease is acquired", func() bool { return strings.Contains(d.Log.String(), "worker id allocated") })
-	mend := s.moveAway()
-	c.AwaitMode(testkit.FallbackModes...)
-	await.Eventually(t, "the log tells of the outage", func() bool { return strings.Contains(d.Log.String(), `"level":"error"`) })
-	mend()
-	c.AwaitMode("regular")
-	shifted.Set(time.Hour)
-	c.ID()
-	shifted.Set(0)
-	c.ID()
-	if err := c.Try("NoSuchMethod", nil); err == nil {
-		t.Error("NoSuchMethod was answered")
-	}
-	s.Kazahanad("status").OK(t)
-	d.Terminate()
-
+// secrets are those of all leases that the site's provider ever granted.
+func (s *site) secrets() (all []string) {
+	s.T.Helper()
 	db, err := sql.Open("sqlite", "file:"+s.Leases()+"?mode=ro")
 	if err != nil {
-		t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	defer db.Close()
 	rows, err := db.Query("SELECT secret FROM slot")
 	if err != nil {
-		t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var secret string
 		if err := rows.Scan(&secret); err != nil {
-			t.Fatal(err)
+			s.T.Fatal(err)
 		}
-		secrets = append(secrets, secret)
+		all = append(all, secret)
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
+	if err := rows.Err(); err != nil || len(all) < 2 || len(all[0]) < 16 {
+		s.T.Fatalf("the leases have the secrets %q: %v", all, err)
 	}
-	return d, secrets
+	return all
 }
 
-// Every line is an event with its component, and none holds a secret.
+// Every line is an event with its component. Neither the log nor an answer holds a
+// secret.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	d, secrets := eventfulLife(t, s)
-	events := d.Log.Lines(t)
-	seen := map[string]bool{}
-	for _, e := range events {
-		component, _ := e["component"].(string)
-		if component == "" || e["level"] == nil || e["msg"] == nil {
-			t.Errorf("a line lacks its component, level or message: %v", e)
-		}
-		seen[component] = true
-		stamp, _ := e["ts"].(string)
-		if at, err := time.Parse(time.RFC3339Nano, stamp); err != nil || time.Since(at).Abs() > time.Minute {
-			t.Errorf("a line is dated %q", stamp)
-		}
-	}
-	for _, want := range []string{"serve", "keeper", "clock"} {
-		if !seen[want] {
-			t.Errorf("there is no line of component %s", want)
-		}
-	}
-	if len(secrets) < 2 || len(secrets[0]) < 16 {
-		t.Fatalf("the leases have the secrets %q", secrets)
-	}
-	for _, secret := range secrets {
-		if strings.Contains(d.Log.String(), secret) {
-			t.Error("the log holds the secret of a lease")
-		}
-	}
+	s.Start(s.Brief()...).Kill()
+	d := s.Start(s.Brief("--log-level", "debug", "--admin-listen", "127.0.0.1:0")...)
+	c := s.Dial()
+	c.ID()
+	// An adopted lease is used before the provider is; a file that is moved away
+	// before that would be made anew.
+	d.AwaitLog("worker id allocated")
+	mend := s.moveAway()
+	d.AwaitLog(`"level":"error"`)
+	mend()
+	c.AwaitMode("regular")
+	var status any
+	c.Must("Status", &status)
+	told := fmt.Sprint(status, s.Kazahanad("status").OK(t), s.Kazahanad("status", "--json").OK(t),
+		s.Kazahanad("state", "show").OK(t), s.Kazahanad("state", "show", "--json").OK(t))
+	d.Terminate()
 	text := d.Log.String()
-	for i, want := range []string{
-		"kazahanad is ready", s.Socket, "regular IDs are unique on this host only", "worker id allocated",
-		"not believed", "requests under way are answered first", "leases are given back", "worker id released",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the log does not say %q (%d)", want, i)
+	for _, secret := range s.secrets() {
+		if strings.Contains(text+told, secret) {
+			t.Error("the log or an answer holds the secret of a lease")
 		}
 	}
-	if order := []int{strings.Index(text, "answered first"), strings.Index(text, "given back"), strings.LastIndex(text, "worker id released")}; order[0] > order[1] || order[1] > order[2] {
-		t.Errorf("the steps of the stop are logged in the order %v:\n%s", order, text)
+	seen := logsOf(t, d.Log)
+	for _, want := range []event{
+		{"info", "serve", "kazahanad is ready"}, {"info", "keeper", "worker id allocated"}, {"info", "keeper", "worker id released"},
+	} {
+		if !seen[want] {
+			t.Errorf("not logged: %+v", want)
+		}
+	}
+	for _, line := range d.Log.Lines(t) {
+		if at, err := time.Parse(time.RFC3339Nano, fmt.Sprint(line["ts"])); err != nil || time.Since(at).Abs() > await.Patience {
+			t.Errorf("a line is dated %q", line["ts"])
+		}
+	}
+	for _, want := range []string{s.Socket, "regular IDs are unique on this host only"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the log does not say %q", want)
+		}
+	}
+	if a, b, c := strings.Index(text, "answered first"), strings.Index(text, "given back"), strings.LastIndex(text, "worker id released"); a < 0 || a > b || b > c {
+		t.Errorf("the steps of the stop are logged at %d, %d and %d:\n%s", a, b, c, text)
 	}
 }
 

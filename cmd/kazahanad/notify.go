@@ -30,35 +30,43 @@ func (d *daemonParts) manage(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case <-d.server.Serving():
-		if d.tell(systemd.Ready, systemd.Status(d.statusLine())) {
-			d.watch(ctx)
+		if d.notifier().tell(systemd.Ready, systemd.Status(d.statusLine())) {
+			d.notifier().watch(ctx, d.watched(), d.statusLine)
 		}
 	}
 	<-ctx.Done()
-	d.tell(systemd.Stopping, systemd.Status("stopping: requests under way are answered, leases given back"),
+	d.notifier().tell(systemd.Stopping, systemd.Status("stopping: requests under way are answered, leases given back"),
 		systemd.ExtendTimeout(d.server.DrainTimeout()+closeTimeout+stopPatience))
 	return nil
 }
 
-// watch feeds the watchdog while the daemon works. It ends at the stop, which has a
-// timeout of its own.
-func (d *daemonParts) watch(ctx context.Context) {
-	interval, err := systemd.WatchdogInterval()
-	if err != nil {
-		d.serveLog().Warn("the watchdog that is asked for is not understood", zap.Error(err))
-	}
-	w := systemd.Watch{Watchdog: interval, Parts: d.watched(), Status: d.statusLine, Notify: d.sup.notify, Log: d.serveLog()}
-	w.Run(ctx)
+// notifier reports to the service manager, if there is one.
+type notifier struct {
+	notify func(assignments ...string) (bool, error)
+	log    *zap.Logger
 }
 
 // tell notifies the service manager, and reports whether there is one.
-func (d *daemonParts) tell(assignments ...string) bool {
-	told, err := d.sup.notify(assignments...)
+func (n notifier) tell(assignments ...string) bool {
+	told, err := n.notify(assignments...)
 	if err != nil {
-		d.serveLog().Warn("the service manager does not hear", zap.Error(err))
+		n.log.Warn("the service manager does not hear", zap.Error(err))
 	}
 	return told
 }
+
+// watch feeds the watchdog while the parts work. It ends at the stop, which has a
+// timeout of its own.
+func (n notifier) watch(ctx context.Context, parts []systemd.Part, status func() string) {
+	interval, err := systemd.WatchdogInterval()
+	if err != nil {
+		n.log.Warn("the watchdog that is asked for is not understood", zap.Error(err))
+	}
+	w := systemd.Watch{Watchdog: interval, Parts: parts, Status: status, Notify: n.notify, Log: n.log}
+	w.Run(ctx)
+}
+
+func (d *daemonParts) notifier() notifier { return notifier{d.sup.notify, d.serveLog()} }
 
 // watched lists the loops that must run for the daemon to work. The provider is not
 // among them: a restart would not bring it back.

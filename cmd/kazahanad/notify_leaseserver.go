@@ -24,28 +24,13 @@ type leaseSupervision struct {
 // a goroutine and deadlines of its own.
 func (l *leaseServerParts) manage(ctx context.Context, listener *systemd.Listener) {
 	line := fmt.Sprintf("serving on %s, from %s", listener.Addr(), l.provider.Info().URL)
-	if l.tell(systemd.Ready, systemd.Status(line)) {
-		interval, err := systemd.WatchdogInterval()
-		if err != nil {
-			l.log.Warn("the watchdog that is asked for is not understood", zap.Error(err))
-		}
-		w := systemd.Watch{
-			Watchdog: interval, Notify: systemd.Notify, Log: l.log, Status: func() string { return line },
-			Parts: []systemd.Part{{Name: "accept loop", Turns: listener.Turns, Prod: listener.Prod}},
-		}
-		w.Run(ctx)
+	n := notifier{systemd.Notify, l.log}
+	if n.tell(systemd.Ready, systemd.Status(line)) {
+		n.watch(ctx, []systemd.Part{{Name: "accept loop", Turns: listener.Turns, Prod: listener.Prod}}, func() string { return line })
 	}
 	<-ctx.Done()
-	l.tell(systemd.Stopping, systemd.Status("stopping: requests under way are answered"),
+	n.tell(systemd.Stopping, systemd.Status("stopping: requests under way are answered"),
 		systemd.ExtendTimeout(l.settings.DrainDelay+l.settings.DrainTimeout+closeTimeout+stopPatience))
-}
-
-func (l *leaseServerParts) tell(assignments ...string) bool {
-	told, err := systemd.Notify(assignments...)
-	if err != nil {
-		l.log.Warn("the service manager does not hear", zap.Error(err))
-	}
-	return told
 }
 
 // listenWatched returns a listener that counts the turns of its accept loop.
@@ -59,13 +44,13 @@ func (l *leaseServerParts) listenWatched() (*systemd.Listener, error) {
 
 // reloadOn reads the credentials and the configuration again at each signal.
 func (l *leaseServerParts) reloadOn(hangup <-chan os.Signal, done <-chan struct{}) {
-	running := l.settings
+	running, n := l.settings, notifier{systemd.Notify, l.log}
 	for {
 		select {
 		case <-done:
 			return
 		case <-hangup:
-			l.tell(systemd.Reloading()...)
+			n.tell(systemd.Reloading()...)
 			if l.tls != nil {
 				l.tls.Reload()
 			}
@@ -73,7 +58,7 @@ func (l *leaseServerParts) reloadOn(hangup <-chan os.Signal, done <-chan struct{
 				l.tokens.Reload()
 			}
 			running = l.reload(running)
-			l.tell(systemd.Ready)
+			n.tell(systemd.Ready)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func (d *daemonParts) reloadOn(ctx context.Context) error {
 // reload applies the settings that a running daemon can change, all of them or
 // none, and returns the settings that apply now.
 func (d *daemonParts) reload(running *config.Serve) *config.Serve {
-	d.tell(systemd.Reloading()...)
+	d.notifier().tell(systemd.Reloading()...)
 	merged, r, err := d.readAgain(running)
 	d.sup.refused.Store(err != nil)
 	if err != nil {
@@ -40,7 +40,7 @@ func (d *daemonParts) reload(running *config.Serve) *config.Serve {
 	} else {
 		logReload(d.serveLog(), r)
 	}
-	d.tell(systemd.Ready, systemd.Status(d.statusLine()))
+	d.notifier().tell(systemd.Ready, systemd.Status(d.statusLine()))
 	return merged
 }
 

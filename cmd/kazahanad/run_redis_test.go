@@ -4,14 +4,12 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/runner"
 	"github.com/kazahana/kazahana/internal/testkit"
-	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // onProvider is the arguments of run on a provider.
@@ -47,60 +45,27 @@ func TestRunPageHasTheDelay(t *testing.T) {
 	}
 }
 
-// A holder whose lease the store has forgotten goes on until the lease's end as
-// long as the fence stands, and ends when somebody lifts it. A new run waits.
+// A holder whose lease the store has forgotten goes on as long as the fence stands,
+// and ends when an operator lifts it. A new run waits.
 func TestRunUnderAFence(t *testing.T) {
 	t.Parallel()
-	start := func(t *testing.T, terms string) (s *site, r *testkit.RedisServer, url string, d *testkit.Instance) {
-		s = newSite(t)
-		r = s.StartRedis()
-		url = s.Initialised(r.URL() + terms)
-		return s, r, url, s.launchRun("starting...", onProvider(url, untilTold, "--verify-interval", "100ms"))
+	s := newSite(t)
+	r := s.StartRedis()
+	url := s.Initialised(r.URL() + "term=10m&ids=7-7")
+	d := s.launchRun("starting...", onProvider(url, untilTold, "--verify-interval", "100ms"))
+	r.Kill()
+	s.RunRedis(r)
+	const fenced = "grants are refused until"
+	s.Kazahanad(onProvider(url, "true", "--wait", "0")...).Says(t, exitFailure, "no machine ID", fenced)
+	next := s.launchRun(fenced, onProvider(url, "exit 3"))
+	if !strings.Contains(next.Log.String(), "waiting for a machine ID") {
+		t.Errorf("it does not wait:\n%s", next.Log)
 	}
-	t.Run("the holder goes on", func(t *testing.T) {
-		t.Parallel()
-		s, r, _, d := start(t, "term=12s")
-		r.Kill()
-		s.RunRedis(r) // it has forgotten everything
-		d.Says("the store has forgotten it and grants no machine ID for now, so it lasts until its end")
-		if code := d.Code(); code != exitFailure || !strings.Contains(d.Log.String(), "could not be extended in time") {
-			t.Errorf("exit code %d\n%s", code, d.Log)
-		}
-	})
-	t.Run("until the fence is lifted", func(t *testing.T) {
-		t.Parallel()
-		s, r, url, d := start(t, "term=10m&ids=7-7")
-		r.Kill()
-		s.RunRedis(r)
-		fenced := "grants are refused until"
-		s.Kazahanad(onProvider(url, "true", "--wait", "0")...).Says(t, exitFailure, "no machine ID", fenced)
-		next := s.launchRun(fenced, onProvider(url, "exit 3"))
-		if !strings.Contains(next.Log.String(), "waiting for a machine ID") {
-			t.Errorf("it does not wait:\n%s", next.Log)
-		}
-		s.Initialised(url)
-		if code := d.Code(); code != exitFailure || !strings.Contains(d.Log.String(), "machine ID 7 is no longer ours") {
-			t.Errorf("exit code %d\n%s", code, d.Log)
-		}
-		if code := next.Code(); code != 3 || strings.Contains(next.Log.String(), "former holder") {
-			t.Errorf("exit code %d\n%s", code, next.Log)
-		}
-	})
-	t.Run("a store that kept its data extends", func(t *testing.T) {
-		t.Parallel()
-		s := newSite(t)
-		r := s.StartRedis("--appendonly", "yes", "--appendfsync", "always")
-		url := s.Initialised(r.URL() + "term=15s")
-		d := s.launchRun("starting...", onProvider(url, untilTold, "--verify-interval", "100ms"))
-		r.Kill()
-		s.RunRedis(r)
-		before := *s.leasesJSON("--provider", url).ExtendTTLSuccess
-		await.Eventually(t, "the lease is extended", func() bool {
-			return *s.leasesJSON("--provider", url).ExtendTTLSuccess > before
-		})
-		_ = d.Cmd.Process.Signal(syscall.SIGTERM)
-		if code := d.Code(); code != 0 || !strings.Contains(d.Log.String(), "is released") {
-			t.Errorf("exit code %d\n%s", code, d.Log)
-		}
-	})
+	s.Initialised(url)
+	if code := d.Code(); code != exitFailure || !strings.Contains(d.Log.String(), "machine ID 7 is no longer ours") {
+		t.Errorf("exit code %d\n%s", code, d.Log)
+	}
+	if code := next.Code(); code != 3 || strings.Contains(next.Log.String(), "former holder") {
+		t.Errorf("exit code %d\n%s", code, next.Log)
+	}
 }

@@ -247,7 +247,7 @@ func TestRunLeaves(t *testing.T) {
 			}
 			now += test.now
 			j := &job{
-				runCmd: &runCmd{Quiet: true, Ahead: ahead * time.Millisecond}, settings: &config.Serve{ProviderTimeout: await.Patience}, provider: p,
+				runCmd: &runCmd{Quiet: true, Ahead: ahead * time.Millisecond}, settings: &config.Serve{Common: config.Common{ProviderTimeout: await.Patience}}, provider: p,
 				system: &system{ctx: t.Context(), now: func() time.Time { return time.UnixMilli(now) }},
 			}
 			test.result.LastMS = grantedAt + test.last

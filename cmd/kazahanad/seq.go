@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -35,11 +34,5 @@ func (c *seqCmd) Run(s *system) error {
 	if c.JSON {
 		return printJSON(s.out, values)
 	}
-	out := bufio.NewWriter(s.out)
-	for _, v := range values {
-		if _, err := fmt.Fprintln(out, v); err != nil {
-			return err
-		}
-	}
-	return out.Flush()
+	return printLines(s.out, values)
 }

@@ -88,7 +88,7 @@ func (c *serveCmd) Run(s *system) error {
 // check does what serve does up to the first side effect.
 func check(s *system, settings *config.Serve) error {
 	for _, name := range slices.Sorted(maps.Keys(settings.Services())) {
-		if _, err := readSecret(settings.Services()[name].ExternalSecretFile); err != nil {
+		if _, err := daemon.LoadCodec(settings.Services()[name].ExternalSecretFile, name); err != nil {
 			return fmt.Errorf("service %s: external_secret_file: %w", name, err)
 		}
 	}

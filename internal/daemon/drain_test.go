@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,12 +27,16 @@ func (r *rig) drains() {
 
 func TestDrainAnswersWhatIsUnderWay(t *testing.T) {
 	r := newRig(t).start()
-	one, batch, idle := r.dial(), r.dial(), r.dial()
+	one, batch, heavy, idle, half := r.dial(), r.dial(), r.dial(), r.dial(), r.dial()
 	one.ids(256)
 	idle.alive()
-	one.ask("NextID")
-	batch.ask("NextIDs", 300)
-	r.waiters(2)
+	message := request(2, "NextID", []any{})
+	half.send(append(request(1, "Ping", []any{}), message[:4]...))
+	half.receive()
+	one.send(append(request(1, "NextID", []any{patient()}), request(2, "NextID", []any{})...))
+	batch.ask("NextIDs", 300, patient())
+	heavy.ask("NextIDs", maxLaneBatch+1, patient())
+	r.waiters(3)
 	r.drains()
 	if err := r.server.Ready(t.Context()); !errors.Is(err, errShuttingDown) {
 		t.Errorf("Ready: %v", err)
@@ -42,12 +47,14 @@ func TestDrainAnswersWhatIsUnderWay(t *testing.T) {
 	if _, err := os.Stat(r.path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is still there: %v", err)
 	}
-	// Whoever asks now, on a connection that is there, is told.
+	// A request that comes now on an open connection is refused.
+	half.send(message[4:])
+	half.wantError(half.receive(), wire.CodeShuttingDown)
 	for _, method := range []string{"NextID", "Ping", "Nonsense"} {
 		idle.fails(wire.CodeShuttingDown, method)
 	}
-	// Those under way get their IDs as ever.
-	until(t, "both are served", func() bool {
+	// Requests under way get their IDs as ever.
+	until(t, "all are served", func() bool {
 		r.clock.Advance(time.Millisecond)
 		return r.awaiting() == 0
 	})
@@ -57,8 +64,11 @@ func TestDrainAnswersWhatIsUnderWay(t *testing.T) {
 	if ids, err := idsOf(batch.receive().result); err != nil || len(ids) != 300 {
 		t.Errorf("%d IDs, %v", len(ids), err)
 	}
-	one.fails(wire.CodeShuttingDown, "NextID")
-	for _, p := range []*peer{one, batch, idle} {
+	if ids, err := idsOf(heavy.receive().result); err != nil || len(ids) != maxLaneBatch+1 {
+		t.Errorf("%d IDs, %v", len(ids), err)
+	}
+	one.wantError(one.receive(), wire.CodeShuttingDown)
+	for _, p := range []*peer{one, batch, heavy, idle, half} {
 		_ = p.CloseWrite()
 		p.ends()
 	}
@@ -69,7 +79,7 @@ func TestDrainAnswersWhatIsUnderWay(t *testing.T) {
 // the time for peers that were idle is long over.
 func TestDrainTellsThoseBehind(t *testing.T) {
 	r := newRig(t)
-	client, server := socketpair(t)
+	client, server := socketpair(t, syscall.SOCK_STREAM)
 	p := newPeer(t, client)
 	p.send(request(1, "NextIDs", []any{256}))
 	done := make(chan struct{})
@@ -125,8 +135,8 @@ func TestDrainTimeout(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.DrainTimeout = time.Millisecond }).start()
 	p, batch := r.dial(), r.dial()
 	p.ids(256)
-	p.ask("NextID", options{"timeout_ms": 3_600_000})
-	batch.ask("NextIDs", 3, options{"timeout_ms": 3_600_000})
+	p.ask("NextID", patient())
+	batch.ask("NextIDs", 3, patient())
 	r.waiters(2)
 	r.cancel()
 	for _, p := range []*peer{p, batch} {
@@ -154,7 +164,7 @@ func TestDrainIsNotHeldUp(t *testing.T) {
 	})
 	t.Run("by one that begins to write after the cut", func(t *testing.T) {
 		r := newRig(t, hurried)
-		_, server := socketpair(t)
+		_, server := socketpair(t, syscall.SOCK_STREAM)
 		r.server.cut.Store(true)
 		c := newConn(r.server, server)
 		if _, err := (*patientWriter)(c).Write(make([]byte, 16<<20)); !errors.Is(err, os.ErrDeadlineExceeded) || !c.broken {
@@ -181,7 +191,7 @@ func TestDrainIsNotHeldUp(t *testing.T) {
 	})
 	t.Run("by one that talks nonsense during the drain", func(t *testing.T) {
 		r := newRig(t, hurried)
-		client, server := socketpair(t)
+		client, server := socketpair(t, syscall.SOCK_STREAM)
 		p := newPeer(t, client)
 		p.send([]byte("GET /"))
 		r.server.draining.Store(true)
@@ -227,19 +237,6 @@ func TestServeOnce(t *testing.T) {
 	}
 }
 
-func TestServeOfADoneContext(t *testing.T) {
-	r := newRig(t)
-	l, err := unixsock.Listen(t.TempDir()+"/s", unixsock.Options{Mode: 0o600})
-	if err != nil {
-		t.Skip(err) // a long TMPDIR
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := r.server.Serve(ctx, l); err != nil {
-		t.Error(err)
-	}
-}
-
 // A listener that fails ends the server, in order, with an error.
 func TestServeOfABrokenListener(t *testing.T) {
 	r := newRig(t)
@@ -251,13 +248,6 @@ func TestServeOfABrokenListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.server.Serve(t.Context(), l); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("%v", err)
-	}
-}
-
-func TestNewServerNeedsTheDefaultService(t *testing.T) {
-	r := newRig(t)
-	if _, err := NewServer(Config{DefaultService: "other"}, r.services, r.metrics, r.server.log); err == nil || !strings.Contains(err.Error(), `"other"`) {
 		t.Errorf("%v", err)
 	}
 }

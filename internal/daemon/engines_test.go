@@ -82,7 +82,7 @@ func shapeOf(v any) string {
 // anyRequest is a message, and whether it is owed an answer.
 func anyRequest(rnd *rand.Rand, id uint32) (message []byte, owed bool) {
 	counts := []any{1, 2, 100, 255, 256, 257, 300, 4095, 4096, 4097, 5000, MaxBatch, 0, -1, MaxBatch + 1, 3.0, "3", nil}
-	opts := options{"timeout_ms": 3_600_000}
+	opts := patient()
 	if rnd.IntN(2) == 0 {
 		opts["format"] = []string{"int", "string", "external", "hex"}[rnd.IntN(4)]
 	}

@@ -12,32 +12,6 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-// A daemon without a store has no metrics of one; with it, all of them, with help.
-func TestKeepingMetricNames(t *testing.T) {
-	names := map[string]string{
-		"kazahana_lock_requests_total":     "op,result",
-		"kazahana_locks_lost_total":        "reason",
-		"kazahana_locks_held":              "",
-		"kazahana_lock_waiters":            "",
-		"kazahana_lock_wait_seconds":       "",
-		"kazahana_sequence_requests_total": "result",
-		"kazahana_sequence_values_total":   "",
-	}
-	without := newRig(t).start().families()
-	r, _ := withLocks(t)
-	with := r.families()
-	for name, labels := range names {
-		switch f := with[name]; {
-		case f == nil:
-			t.Errorf("%s is missing", name)
-		case labelNames(f) != labels || f.GetHelp() == "":
-			t.Errorf("%s has the labels %q, want %q, and the help %q", name, labelNames(f), labels, f.GetHelp())
-		case without[name] != nil:
-			t.Errorf("%s is there without a store", name)
-		}
-	}
-}
-
 // What clients do with locks and sequences is counted, by its result.
 func TestKeepingMetricValues(t *testing.T) {
 	r, store := withLocks(t)

@@ -8,21 +8,18 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/vmihailenco/msgpack/v5"
 	"golang.org/x/sys/unix"
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/eventloop"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -61,7 +58,7 @@ func (r *rig) placed(parked, running int) {
 // unserved is a connection that the server does not have yet.
 func unserved(t testing.TB) (client *peer, server *net.UnixConn) {
 	t.Helper()
-	c, server := socketpair(t)
+	c, server := socketpair(t, syscall.SOCK_STREAM)
 	return newPeer(t, c), server
 }
 
@@ -82,9 +79,6 @@ func (r *rig) lane() {
 		return r.server.lane != nil
 	})
 }
-
-// patient may wait for as long as a test takes.
-func patient() options { return options{"timeout_ms": 3_600_000} }
 
 // open waits until no request waits and no connection but so many is open.
 func (r *rig) open(connections int) {
@@ -128,55 +122,6 @@ func TestLaneWaits(t *testing.T) {
 		}
 		r.placed(1, 0)
 		p.ids(256 - ask.count - 2)
-	}
-}
-
-// One that waits behind one that waited is no different.
-func TestLaneWaitsAgainAndAgain(t *testing.T) {
-	r := newLaneRig(t).start()
-	p := r.dial()
-	var sent []byte
-	const n = 20
-	for id := range n {
-		sent = append(sent, request(id, "NextIDs", []any{256})...)
-	}
-	p.send(sent)
-	last := snowflake.ID(0)
-	for id := range uint32(n) {
-		got := p.receive()
-		ids, err := idsOf(got.result)
-		if err != nil || got.id != id || len(ids) != 256 || ids[0] <= last {
-			t.Fatalf("%d: %d IDs, %v, %v", got.id, len(ids), got.err, err)
-		}
-		last = ids[255]
-		if id < n-1 {
-			r.waiters(1)
-			r.placed(1, 0)
-			r.clock.Advance(time.Millisecond)
-		}
-	}
-}
-
-func TestLaneWaitsForItsTimeout(t *testing.T) {
-	r := newLaneRig(t).start()
-	p := r.dial()
-	p.ids(256)
-	p.send(append(request(1, "NextID", []any{options{"timeout_ms": 2}}), request(2, "Ping", []any{})...))
-	got := p.receive()
-	p.wantError(got, wire.CodeTimeout)
-	wantDetail(t, got.err, "cause", "sequence")
-	if got := p.receive(); got.id != 2 || got.err != nil {
-		t.Errorf("%+v", got)
-	}
-	r.placed(1, 0)
-	if n := r.awaiting(); n != 0 {
-		t.Errorf("%d requests wait", n)
-	}
-	// It has left the queue, and the IDs are others'.
-	r.clock.Advance(time.Millisecond)
-	p.ids(256, options{"timeout_ms": 0})
-	if n := r.value("kazahana_rpc_requests_total", "TIMEOUT", "NextID"); n != 1 {
-		t.Errorf("%v timeouts counted", n)
 	}
 }
 
@@ -280,54 +225,6 @@ func TestLaneHalfClose(t *testing.T) {
 	}
 }
 
-// The end of the stream, without a request, is the end.
-func TestLaneClose(t *testing.T) {
-	r := newLaneRig(t).start()
-	for _, half := range []bool{true, false} {
-		p := r.dial()
-		p.alive()
-		r.placed(1, 0)
-		if half {
-			_ = p.CloseWrite()
-			p.ends()
-		}
-		_ = p.Close()
-		r.open(0)
-	}
-}
-
-// The limit of waiting requests is one for both engines.
-func TestLaneMaxInFlight(t *testing.T) {
-	r := newLaneRig(t, func(s *setup) { s.MaxInFlight = 2 }).start()
-	p := r.dial()
-	p.ids(256)
-	light, heavy := r.dial(), r.dial()
-	light.ask("NextID", patient())
-	heavy.ask("NextIDs", MaxBatch, patient())
-	r.waiters(2)
-	r.placed(2, 1)
-	p.send(slices.Concat(request(1, "NextID", []any{}), request(2, "NextIDs", []any{3, options{"format": "string"}}),
-		request(3, "NextIDs", []any{MaxBatch}), request(4, "Ping", []any{})))
-	for id := range uint32(4) {
-		got := p.receive()
-		if got.id != id+1 {
-			t.Fatalf("%+v", got)
-		}
-		if id < 3 {
-			p.wantError(got, wire.CodeOverloaded)
-		}
-	}
-	_ = heavy.Close()
-	_ = light.Close()
-	r.open(1)
-	// Nobody is left in the queue.
-	r.clock.Advance(time.Millisecond)
-	p.ids(256, options{"timeout_ms": 0})
-	if n := r.value("kazahana_rpc_requests_total", "OVERLOADED", "NextIDs"); n != 2 {
-		t.Errorf("%v refusals counted", n)
-	}
-}
-
 // A batch that takes long to encode is no business of the lane; a small one is.
 func TestLaneHeavyBatches(t *testing.T) {
 	const small, large = "small", "large"
@@ -360,69 +257,6 @@ func TestLaneHeavyBatches(t *testing.T) {
 			r.open(0)
 		})
 	}
-}
-
-// It comes back when it is done, and all its IDs came.
-func TestLaneHeavyBatchesComeBack(t *testing.T) {
-	r := newLaneRig(t, ample).start()
-	p := r.dial()
-	for _, format := range []string{"int", "string", "external"} {
-		p.send(slices.Concat(
-			request(1, "NextID", []any{}), request(2, "NextIDs", []any{MaxBatch, options{"format": format}}), request(3, "NextID", []any{}),
-		))
-		for id := range uint32(3) {
-			got := p.receive()
-			var each []msgpack.RawMessage
-			if id == 1 {
-				p.decode(got.result, &each)
-			}
-			if got.id != id+1 || got.err != nil || id == 1 && len(each) != MaxBatch {
-				t.Fatalf("%s: %d of %d IDs, %v", format, got.id, len(each), got.err)
-			}
-		}
-		r.placed(1, 0)
-	}
-	// Without options too.
-	p.ids(MaxBatch)
-	r.placed(1, 0)
-	if n, want := r.server.requests.Load(), uint64(3*3+1); n != want {
-		t.Errorf("%d requests counted, want %d", n, want)
-	}
-}
-
-// One that does not read leaves the lane to others, with all that it is owed.
-func TestLanePeerThatDoesNotRead(t *testing.T) {
-	ring.All(t)
-	r := newLaneRig(t, ample).start()
-	p, other := r.dial(), r.dial()
-	const requests, count = 600, 1000
-	sent := make(chan struct{})
-	go func() {
-		defer close(sent)
-		for id := range requests {
-			if _, err := p.Write(request(id, "NextIDs", []any{count})); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	}()
-	until(t, "its writer is blocked", func() bool { return writing() == 1 })
-	for range 100 {
-		other.id()
-	}
-	r.placed(1, 1)
-	last := snowflake.ID(0)
-	for id := range uint32(requests) {
-		got := p.receive()
-		ids, err := idsOf(got.result)
-		if err != nil || got.id != id || len(ids) != count || ids[0] <= last {
-			t.Fatalf("%d at the place of %d: %d IDs after %d, %v", got.id, id, len(ids), last, err)
-		}
-		last = ids[count-1]
-	}
-	<-sent
-	r.placed(2, 0)
-	p.alive()
 }
 
 // One that waits, and does not read what was ready before, waits elsewhere.
@@ -488,129 +322,6 @@ func TestLaneHalfMessages(t *testing.T) {
 	_ = p.CloseWrite()
 	p.ends()
 	r.open(0)
-}
-
-// What is no message gets its one answer, behind those before it, and the end.
-func TestLaneNonsense(t *testing.T) {
-	r := newLaneRig(t).start()
-	other := r.dial()
-	other.alive()
-	for name, nonsense := range map[string][]byte{
-		"another protocol":       []byte("GET / HTTP/1.1\r\n\r\n"),
-		"an unknown type":        pack([]any{3, 1, "Ping", []any{}}),
-		"a method of no name":    pack([]any{0, 1, 5, []any{}}),
-		"an array of two":        pack([]any{0, 1}),
-		"a message beyond limit": {0x94, 0x00, 0x01, 0xdb, 0xff, 0xff, 0xff, 0xff},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := r.dial()
-			p.send(append(request(1, "NextID", []any{}), nonsense...))
-			if got := p.receive(); got.id != 1 || got.err != nil {
-				t.Errorf("%+v", got)
-			}
-			got := p.receive()
-			p.wantError(got, wire.CodeParseError)
-			if got.id != 0 {
-				t.Errorf("msgid %d", got.id)
-			}
-			p.ends()
-			_ = p.Close()
-			r.placed(1, 0)
-			other.alive()
-		})
-	}
-}
-
-// What nobody answers keeps nobody from the lane.
-func TestLaneNothingUnasked(t *testing.T) {
-	r := newLaneRig(t).start()
-	p := r.dial()
-	for range 10 {
-		p.send(slices.Concat(
-			pack([]any{2, "NextIDs", []any{65_536}}, []any{1, 7, nil, 42}, []any{2, "NextID", []any{}}), request(9, "Ping", []any{}),
-			pack([]any{1, 8, []any{0, "no"}, nil}),
-		))
-		if got := p.receive(); got.id != 9 || got.err != nil {
-			t.Fatalf("%+v", got)
-		}
-		if parked, running := r.places(); parked != 1 || running != 0 {
-			t.Fatalf("%d in the lane, %d not", parked, running)
-		}
-	}
-	if n := r.issued("default"); n != 0 {
-		t.Errorf("notifications made %d IDs", n)
-	}
-}
-
-// The drain finds connections in every state, and each gets what it is owed.
-func TestLaneDrain(t *testing.T) {
-	r := newLaneRig(t).start()
-	idle, half, waits, behind, heavy := r.dial(), r.dial(), r.dial(), r.dial(), r.dial()
-	idle.ids(256)
-	message := request(2, "NextID", []any{})
-	half.send(append(request(1, "Ping", []any{}), message[:4]...))
-	if got := half.receive(); got.id != 1 {
-		t.Fatalf("%+v", got)
-	}
-	waits.ask("NextID", patient())
-	behind.send(slices.Concat(request(1, "NextID", []any{patient()}), request(2, "NextID", []any{}), request(3, "Ping", []any{})))
-	heavy.ask("NextIDs", MaxBatch, patient())
-	r.waiters(3)
-	r.placed(3, 2)
-	r.drains()
-	r.placed(0, 5)
-	if n := r.value("kazahana_connections"); n != 5 {
-		t.Errorf("%v connections", n)
-	}
-	idle.fails(wire.CodeShuttingDown, "NextID")
-	half.send(message[4:])
-	half.wantError(half.receive(), wire.CodeShuttingDown)
-	until(t, "they are served", func() bool {
-		r.clock.Advance(time.Millisecond)
-		return r.awaiting() == 0
-	})
-	for _, p := range []*peer{waits, behind, heavy} {
-		if got := p.receive(); got.id != 1 || got.err != nil {
-			t.Errorf("%d: %v", got.id, got.err)
-		}
-	}
-	for id := range uint32(2) {
-		got := behind.receive()
-		if behind.wantError(got, wire.CodeShuttingDown); got.id != id+2 {
-			t.Errorf("msgid %d", got.id)
-		}
-	}
-	for _, p := range []*peer{idle, half, waits, behind, heavy} {
-		_ = p.CloseWrite()
-		p.ends()
-	}
-	r.stop()
-	if parked, running := r.places(); parked != 0 || running != 0 {
-		t.Errorf("%d connections in the lane, %d not", parked, running)
-	}
-}
-
-// At the cut those who wait hear why they get nothing, in order.
-func TestLaneDrainTimeout(t *testing.T) {
-	r := newLaneRig(t, func(s *setup) { s.DrainTimeout = time.Millisecond }).start()
-	p := r.dial()
-	p.ids(256)
-	p.send(append(request(1, "NextID", []any{patient()}), request(2, "NextID", []any{patient()})...))
-	r.waiters(1)
-	r.placed(1, 0)
-	r.cancel()
-	for id := range uint32(2) {
-		got := p.receive()
-		if p.wantError(got, wire.CodeShuttingDown); got.id != id+1 {
-			t.Errorf("msgid %d", got.id)
-		}
-	}
-	_ = p.CloseWrite()
-	p.ends()
-	r.stop()
-	if n := r.awaiting(); n != 0 {
-		t.Errorf("%d requests wait", n)
-	}
 }
 
 // A peer that goes during the drain, with its request waiting, is forgotten as
@@ -683,16 +394,6 @@ func TestLaneMaxConnections(t *testing.T) {
 	}
 	moving.Wait()
 	r.placed(connections, 0)
-	if n, _ := asInt(peers[0].table("Status")["connections"]); n != connections {
-		t.Errorf("Status tells of %d connections", n)
-	}
-	// One place becomes free, and it is one.
-	_ = peers[0].Close()
-	r.open(connections - 1)
-	again := r.dial()
-	again.alive()
-	r.dial().fails(wire.CodeOverloaded, "Ping")
-	again.alive()
 }
 
 // At no moment a connection that moves is counted twice, or not at all.
@@ -827,72 +528,13 @@ func TestLaneTurnsEndByOutput(t *testing.T) {
 	client.alive()
 }
 
-// One that never stops asking takes turns with others.
-func TestLaneTurns(t *testing.T) {
-	r := newLaneRig(t, ample).start()
-	greedy, modest := r.dial(), r.dial()
-	burst := []byte(strings.Repeat(string(request(1, "NextIDs", []any{maxLaneBatch})), 2000))
-	end, ended := make(chan struct{}), make(chan struct{})
-	var got atomic.Int64
-	go func() {
-		for {
-			if _, err := greedy.Write(burst); err != nil {
-				return
-			}
-		}
-	}()
-	go func() {
-		defer close(ended)
-		b := make([]byte, 1<<20)
-		for {
-			n, err := greedy.UnixConn.Read(b)
-			if err != nil {
-				return
-			}
-			got.Add(int64(n))
-		}
-	}()
-	go func() {
-		defer close(end)
-		for range 200 {
-			before := got.Load()
-			if _, err := modest.Write(request(1, "NextID", []any{})); err != nil {
-				t.Error(err)
-			}
-			if answer, err := modest.read(); err != nil || answer.err != nil {
-				t.Error(answer.err, err)
-				return
-			}
-			// And so does the other.
-			until(t, "the greedy one gets more", func() bool { return got.Load() > before })
-		}
-	}()
-	<-end
-	_ = greedy.Close()
-	<-ended
-}
-
 // records is a connection whose every write the peer sees by itself.
 func records(t *testing.T, r *rig) (client *net.UnixConn) {
 	t.Helper()
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Skip(err)
-	}
-	var ends [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socketpair")
-		nc, err := net.FileConn(f)
-		_ = f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = nc.Close() })
-		ends[i] = nc.(*net.UnixConn)
-		_ = ends[i].SetDeadline(time.Now().Add(hang))
-	}
-	r.take(ends[1])
-	return ends[0]
+	client, server := socketpair(t, syscall.SOCK_SEQPACKET)
+	_ = client.SetDeadline(time.Now().Add(hang))
+	r.take(server)
+	return client
 }
 
 // What came together is answered together.
@@ -1019,32 +661,6 @@ func descriptors(t *testing.T) int {
 		t.Skip(err)
 	}
 	return len(names)
-}
-
-// Connections that move leave no descriptor behind either, nor does the lane.
-func TestLaneDescriptors(t *testing.T) {
-	ring.All(t)
-	before := descriptors(t)
-	r := newLaneRig(t, ample).start()
-	for range 50 {
-		p := r.dial()
-		p.ids(5000)
-		r.placed(1, 0)
-		p.alive()
-		p.send(request(1, "Ping", []any{})[:2])
-		r.placed(0, 1)
-		_ = p.Close()
-		r.open(0)
-	}
-	idle := r.dial()
-	idle.alive()
-	_ = idle.CloseWrite()
-	idle.ends()
-	_ = idle.Close()
-	r.stop()
-	if n := descriptors(t); n > before {
-		t.Errorf("%d descriptors, %d before", n, before)
-	}
 }
 
 // The counts are those of the requests, whichever way they were answered.

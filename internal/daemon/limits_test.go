@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,13 +20,14 @@ func TestMaxInFlight(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.MaxInFlight = 2 }).start()
 	r.dial().ids(256)
 	var waiting []*peer
-	for range 2 {
+	for _, count := range []int{1, maxLaneBatch + 1} { // in the lane, and with a goroutine
 		p := r.dial()
-		p.ask("NextID")
+		p.ask("NextIDs", count, patient())
 		waiting = append(waiting, p)
 	}
 	r.waiters(2)
 	p := r.dial()
+	p.fails(wire.CodeOverloaded, "NextIDs", MaxBatch)
 	if got := p.fails(wire.CodeOverloaded, "NextID"); !strings.Contains(got.Message, "max_in_flight") {
 		t.Errorf("%v does not say what to change", got)
 	}
@@ -34,13 +36,14 @@ func TestMaxInFlight(t *testing.T) {
 	if n, _ := asInt(p.table("Status")["in_flight"]); n != 2 {
 		t.Errorf("in flight: %d", n)
 	}
+	_ = waiting[1].Close()
+	r.waiters(1)
 	r.clock.Advance(time.Millisecond)
-	for _, w := range waiting {
-		if got := w.receive(); got.err != nil {
-			t.Error(got.err)
-		}
+	if got := waiting[0].receive(); got.err != nil {
+		t.Error(got.err)
 	}
-	p.id()
+	r.clock.Advance(time.Millisecond)
+	p.ids(256, options{"timeout_ms": 0}) // nobody is left in the queue
 }
 
 func TestMaxConnections(t *testing.T) {
@@ -230,7 +233,7 @@ func (r *rig) issued(service string) uint64 {
 // Whoever is gone gets no further IDs made, however many it has asked for.
 func TestPeerThatIsGone(t *testing.T) {
 	r := newRig(t, wide, func(s *setup) { s.source = clock.System{} })
-	client, server := socketpair(t)
+	client, server := socketpair(t, syscall.SOCK_STREAM)
 	if _, err := client.Write([]byte(strings.Repeat(string(request(1, "NextIDs", []any{MaxBatch})), 1000))); err != nil {
 		t.Fatal(err)
 	}
@@ -250,9 +253,9 @@ func TestPeerThatHangsUpWhileItWaits(t *testing.T) {
 	}).start()
 	r.dial().ids(256)
 	r.clock.Jump(-time.Hour)
-	patient, half := r.dial(), r.dial()
-	for _, p := range []*peer{patient, half} {
-		p.ask("NextID", options{"timeout_ms": 3_600_000})
+	stays, half := r.dial(), r.dial()
+	for _, p := range []*peer{stays, half} {
+		p.ask("NextID", patient())
 	}
 	if err := half.CloseWrite(); err != nil {
 		t.Fatal(err)
@@ -260,20 +263,20 @@ func TestPeerThatHangsUpWhileItWaits(t *testing.T) {
 	r.waiters(2)
 	for range 5 {
 		p := r.dial()
-		p.ask("NextID", options{"timeout_ms": 3_600_000})
+		p.ask("NextID", patient())
 		r.waiters(3)
 		_ = p.Close()
 		until(t, "its place is free", func() bool { return r.server.inFlight.Load() == 2 })
 	}
 	r.waiters(2)
 	r.clock.Jump(time.Hour + time.Millisecond)
-	for _, p := range []*peer{patient, half} {
+	for _, p := range []*peer{stays, half} {
 		if got := p.receive(); got.err != nil {
 			t.Error(got.err)
 		}
 	}
 	half.ends()
-	patient.alive()
+	stays.alive()
 	if n := r.logs.FilterLevelExact(zapcore.ErrorLevel).Len(); n != 0 {
 		t.Errorf("%d errors logged: %v", n, r.logs.All())
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -506,3 +507,29 @@ func (p *peer) ends() {
 
 // options are those of one request.
 type options = map[string]any
+
+// patient makes a request wait for as long as a test takes.
+func patient() options { return options{"timeout_ms": 3_600_000} }
+
+// socketpair returns the two ends of a connection without a listener. What is written
+// to one end before the server has the other comes in one read, if it fits.
+func socketpair(t testing.TB, kind int) (client, server *net.UnixConn) {
+	t.Helper()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, kind, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends := [2]*net.UnixConn{}
+	for i, fd := range fds {
+		syscall.CloseOnExec(fd)
+		f := os.NewFile(uintptr(fd), "socketpair")
+		nc, err := net.FileConn(f)
+		_ = f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = nc.Close() })
+		ends[i] = nc.(*net.UnixConn)
+	}
+	return ends[0], ends[1]
+}

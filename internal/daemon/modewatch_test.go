@@ -11,9 +11,6 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/kazahana/kazahana/internal/generator"
-	"github.com/kazahana/kazahana/internal/operator/config"
-	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 )
@@ -145,36 +142,4 @@ func TestMarkFarAheadNamesTheRemedy(t *testing.T) {
 	if len(said) != 1 || !strings.Contains(said[0].ContextMap()["error"].(string), "state reset-floor") {
 		t.Errorf("%v", said)
 	}
-}
-
-// Four leases of 256 IDs per millisecond give 1,024 through an outage, while
-// their slots are reserved and beyond.
-func TestCachedFallbackKeepsTheThroughput(t *testing.T) {
-	r := newRig(t, func(s *setup) {
-		one := settings()
-		one.MaxThroughputPerMS, one.SequenceStart = 1024, config.SequenceZero
-		s.services["default"] = one
-	})
-	r.line.Always(providertest.OpAcquire, providertest.Fail(errors.New("connection refused")))
-	svc := r.services["default"]
-	perMS := func(kind generator.Kind) {
-		t.Helper()
-		r.clock.Advance(time.Millisecond)
-		ranges, err := svc.gen.Next(t.Context(), generator.Request{Count: 1024}, nil)
-		total := int64(0)
-		for _, rg := range ranges {
-			if total += rg.Count; rg.Kind != kind {
-				t.Errorf("the IDs are of kind %d, want %d", rg.Kind, kind)
-			}
-		}
-		if err != nil || total != 1024 {
-			t.Errorf("%d IDs in a millisecond, want 1024 (%v)", total, err)
-		}
-	}
-	perMS(generator.Regular)
-	terms := provider.DefaultTerms()
-	r.clock.Advance(terms.Term)
-	perMS(generator.FallbackCachedID)
-	r.clock.Advance(terms.Quarantine)
-	perMS(generator.FallbackCachedUncertainID)
 }

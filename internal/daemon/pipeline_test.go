@@ -5,12 +5,11 @@ import (
 	"io"
 	"net"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/config"
-	"github.com/kazahana/kazahana/internal/snowflake"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // counted counts what a connection writes.
@@ -28,7 +27,7 @@ func (c *counted) Write(b []byte) (int, error) {
 // returns a peer that sees the answers and the connection's writes.
 func serveBytes(t *testing.T, r *rig, sent []byte) (*peer, *counted) {
 	t.Helper()
-	client, server := socketpair(t)
+	client, server := socketpair(t, syscall.SOCK_STREAM)
 	if _, err := client.Write(sent); err != nil {
 		t.Fatal(err)
 	}
@@ -70,51 +69,6 @@ func TestPipelining(t *testing.T) {
 	} else {
 		t.Logf("%d writes for %d answers", writes, n)
 	}
-}
-
-// Through the listener, with everything mixed, and more answers than fit any
-// buffer.
-func TestPipelinedMixture(t *testing.T) {
-	r := newRig(t, wide).start()
-	p := r.dial()
-	ask := []struct {
-		method string
-		params []any
-		code   wire.Code
-	}{
-		{"NextID", []any{}, ""}, {"Ping", []any{}, ""}, {"NextIDs", []any{500}, ""}, {"Nonsense", []any{}, wire.CodeUnknownMethod},
-		{"Status", []any{}, ""}, {"NextIDs", []any{0}, wire.CodeInvalidParams}, {"NextIDs", []any{5, options{"format": "string"}}, ""},
-		{"Inspect", []any{1}, ""}, {"UUID", []any{}, ""}, {"ToInternal", []any{"x"}, wire.CodeInvalidExternalID},
-	}
-	const n = 1000
-	var sent []byte
-	for i := range n {
-		one := ask[i%len(ask)]
-		sent = append(sent, request(i, one.method, one.params)...)
-		sent = append(sent, pack([]any{2, one.method, one.params})...)
-	}
-	go func() { _, _ = p.Write(sent) }()
-	var last snowflake.ID
-	for i := range n {
-		got, one := p.receive(), ask[i%len(ask)]
-		if got.id != uint32(i) {
-			t.Fatalf("answer %d has msgid %d", i, got.id)
-		}
-		if one.code != "" {
-			p.wantError(got, one.code)
-			continue
-		}
-		if got.err != nil {
-			t.Fatalf("%s: %v", one.method, got.err)
-		}
-		if id, err := idOf(got.result); one.method == "NextID" {
-			if err != nil || id <= last {
-				t.Fatalf("%d after %d, %v", id, last, err)
-			}
-			last = id
-		}
-	}
-	p.alive()
 }
 
 // Answers that are ready go out before the daemon waits for something that may
@@ -162,26 +116,6 @@ func TestReadyAnswersDoNotWait(t *testing.T) {
 	}
 }
 
-// A pipelined request that may not wait is told so.
-func TestPipelinedRequestsThatMayNotWait(t *testing.T) {
-	r := newRig(t)
-	var sent []byte
-	for i := range 300 {
-		sent = append(sent, request(i, "NextID", []any{options{"timeout_ms": 0}})...)
-	}
-	sent = append(sent, request(300, "NextID", []any{options{"regular_only": true, "timeout_ms": 20}})...)
-	p, _ := serveBytes(t, r, sent)
-	for i := range 301 {
-		if got := p.receive(); i < 256 && got.err != nil {
-			t.Fatal(got.err)
-		} else if i >= 256 {
-			p.wantError(got, wire.CodeTimeout)
-			wantDetail(t, got.err, "cause", "sequence")
-		}
-	}
-	p.ends()
-}
-
 // A peer gets what it asked for and nothing else.
 func TestNothingUnasked(t *testing.T) {
 	r := newRig(t, func(s *setup) { s.change(func(c *config.Service) { c.MaxBackward = 0 }) }).start()
@@ -215,21 +149,4 @@ func TestNothingUnasked(t *testing.T) {
 	idle.alive()
 	_ = idle.CloseWrite()
 	idle.ends()
-}
-
-// A message that comes byte by byte is one message.
-func TestSlowSender(t *testing.T) {
-	p := newRig(t).start().dial()
-	for _, b := range append(request(1, "NextID", []any{options{"format": "string"}}), request(2, "Ping", []any{})...) {
-		p.send([]byte{b})
-	}
-	for want := range uint32(2) {
-		if got := p.receive(); got.id != want+1 || got.err != nil {
-			t.Errorf("%+v", got)
-		}
-	}
-	// And half of one is nothing, and harms nothing.
-	p.send(request(3, "NextID", []any{})[:5])
-	_ = p.CloseWrite()
-	p.ends()
 }

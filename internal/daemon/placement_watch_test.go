@@ -14,36 +14,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A daemon without placement has no metrics of it; with it, all of them, with help.
-func TestPlacementMetricNames(t *testing.T) {
-	names := map[string]string{
-		"kazahana_placement_state":                       "state",
-		"kazahana_placement_members":                     "",
-		"kazahana_placement_executors":                   "kind",
-		"kazahana_placement_activations":                 "kind",
-		"kazahana_placement_resolves_total":              "result",
-		"kazahana_placement_activations_total":           "kind,result",
-		"kazahana_placement_activation_duration_seconds": "",
-		"kazahana_placement_passivations_total":          "reason",
-		"kazahana_placement_store_errors_total":          "op",
-		"kazahana_placement_ignored_results_total":       "",
-	}
-	without := newRig(t).start().families()
-	r := newSite(t).start("a:1").sees(1)
-	r.activate(r.worker(), "1") // kinds have series when they have been seen
-	with := r.families()
-	for name, labels := range names {
-		switch f := with[name]; {
-		case f == nil:
-			t.Errorf("%s is missing", name)
-		case labelNames(f) != labels || f.GetHelp() == "":
-			t.Errorf("%s has the labels %q, want %q, and the help %q", name, labelNames(f), labels, f.GetHelp())
-		case without[name] != nil:
-			t.Errorf("%s is there without placement", name)
-		}
-	}
-}
-
 // What happens to actors is counted, and shown.
 func TestPlacementIsWatched(t *testing.T) {
 	s := newSite(t)

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/config"
@@ -29,9 +30,9 @@ func (s *Server) DrainTimeout() time.Duration { return s.limits.Load().DrainTime
 // bit_ts, default_epoch and startup_wait are of the service's start, and without
 // effect here.
 func (s *Service) Prepare(settings config.Service) (apply func(), secret bool, err error) {
-	codec, err := loadCodec(settings.ExternalSecretFile)
+	codec, err := LoadCodec(settings.ExternalSecretFile, s.name)
 	if err != nil {
-		return nil, false, err
+		return nil, false, fmt.Errorf("external_secret_file: %w", err)
 	}
 	return func() {
 		s.settings.Store(&settings)

@@ -62,9 +62,9 @@ func NewService(o ServiceOptions) (*Service, error) {
 		s.log = o.Log.With(zap.String("component", "daemon"), zap.String("service", o.Name))
 	}
 	s.settings.Store(&o.Settings)
-	codec, err := loadCodec(o.Settings.ExternalSecretFile)
+	codec, err := LoadCodec(o.Settings.ExternalSecretFile, o.Name)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("external_secret_file: %w", err)
 	}
 	s.external.Store(&codec)
 	if s.timeline, err = settleTimeline(o.Name, o.Settings, o.State); err != nil {
@@ -152,22 +152,22 @@ func newRand() *rand.Rand {
 	return rand.New(rand.NewChaCha8(seed))
 }
 
-// loadCodec reads the secret for external IDs: the file's bytes without one
-// trailing newline.
-func loadCodec(path string) (snowflake.Codec, error) {
+// LoadCodec reads a service's secret for external IDs: the file's bytes without one
+// trailing newline. Without a path the codec has no secret.
+func LoadCodec(path, service string) (snowflake.Codec, error) {
 	if path == "" {
 		return snowflake.Codec{}, nil
 	}
 	secret, err := os.ReadFile(path)
 	if err != nil {
-		return snowflake.Codec{}, fmt.Errorf("external_secret_file: %w", err)
+		return snowflake.Codec{}, err
 	}
 	if n := len(secret); n > 0 && secret[n-1] == '\n' {
 		secret = secret[:n-1]
 	}
-	codec, err := snowflake.NewCodec(secret)
+	codec, err := snowflake.NewCodec(secret, service)
 	if err != nil {
-		return snowflake.Codec{}, fmt.Errorf("external_secret_file %s: %w", path, err)
+		return snowflake.Codec{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return codec, nil
 }

@@ -88,7 +88,7 @@ func TestSettleTimelineWithoutState(t *testing.T) {
 func TestLoadCodec(t *testing.T) {
 	dir := t.TempDir()
 	want := func(secret string) string {
-		codec, err := snowflake.NewCodec([]byte(secret))
+		codec, err := snowflake.NewCodec([]byte(secret), "orders")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +109,7 @@ func TestLoadCodec(t *testing.T) {
 		if err := os.WriteFile(path, []byte(test.content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		codec, err := loadCodec(path)
+		codec, err := LoadCodec(path, "orders")
 		switch {
 		case test.err != "":
 			if err == nil || !strings.Contains(err.Error(), test.err) || !strings.Contains(err.Error(), path) {
@@ -119,26 +119,13 @@ func TestLoadCodec(t *testing.T) {
 			t.Errorf("%s: %s, %v", name, codec.Encode(42), err)
 		}
 	}
-	if codec, err := loadCodec(""); err != nil || codec.Keyed() {
+	if codec, err := LoadCodec("", "orders"); err != nil || codec.Keyed() {
 		t.Errorf("without a file: %v, %v", codec.Keyed(), err)
 	}
 	for _, path := range []string{filepath.Join(dir, "missing"), dir} {
-		if _, err := loadCodec(path); err == nil || !strings.Contains(err.Error(), "external_secret_file") || !strings.Contains(err.Error(), path) {
+		if _, err := LoadCodec(path, "orders"); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", path, err)
 		}
-	}
-}
-
-// NewService says what is wrong with its files and leaves nothing behind.
-func TestNewServiceFails(t *testing.T) {
-	one := settings()
-	one.ExternalSecretFile = filepath.Join(t.TempDir(), "missing")
-	st, err := state.Ephemeral(state.Options{}).Service("orders")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := NewService(ServiceOptions{Name: "orders", Settings: one, State: st, Provider: static.None{}}); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%v", err)
 	}
 }
 
@@ -296,15 +283,5 @@ func TestServiceRun(t *testing.T) {
 	standalone := newRig(t, func(s *setup) { s.provider = static.None{} })
 	if err := standalone.services["default"].Run(ctx); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestBackwardMS(t *testing.T) {
-	for d, want := range map[time.Duration]int64{
-		0: 0, 1: 1, time.Millisecond: 1, time.Millisecond + 1: 2, 5 * time.Second: 5000, -1: -1, -time.Hour: -1,
-	} {
-		if got := backwardMS(d); got != want {
-			t.Errorf("%v: %d, want %d", d, got, want)
-		}
 	}
 }

@@ -130,41 +130,6 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkContended is single IDs for as many callers as there are cores.
-func BenchmarkContended(b *testing.B) {
-	b.Run("Next", func(b *testing.B) {
-		g := newBusy(b, 256, 1, daemonClock(0))
-		b.ReportAllocs()
-		b.RunParallel(func(pb *testing.PB) {
-			ranges := make([]Range, 0, 1)
-			for pb.Next() {
-				var err error
-				if ranges, err = g.Next(b.Context(), Request{Count: 1, Timeout: time.Second}, ranges[:0]); err != nil {
-					b.Error(err)
-					return
-				}
-			}
-		})
-	})
-	b.Run("Start, bursts of 64", func(b *testing.B) {
-		g := newBusy(b, 256, 1, daemonClock(0))
-		b.ReportAllocs()
-		b.RunParallel(func(pb *testing.PB) {
-			ranges := make([]Range, 0, 1)
-			for at, left := Reading(0), 0; pb.Next(); left-- {
-				if left == 0 {
-					at, left = g.Read(), 64
-				}
-				var err error
-				if ranges, _, err = g.Start(at, Request{Count: 1, Timeout: time.Second}, ranges[:0]); err != nil {
-					b.Error(err)
-					return
-				}
-			}
-		})
-	})
-}
-
 func TestNextDoesNotAllocate(t *testing.T) {
 	for _, count := range []int64{1, 1000} {
 		for _, stride := range []int64{1, 2} {

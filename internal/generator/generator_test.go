@@ -97,26 +97,6 @@ func ascending(t *testing.T, ids []snowflake.ID) {
 	}
 }
 
-func TestBatchOverManyMilliseconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		began := time.Now()
-		ids := r.next(t, 65_536)
-		ascending(t, ids)
-		if len(ids) != 65_536 {
-			t.Fatalf("%d IDs", len(ids))
-		}
-		// 256 full milliseconds; the first and the last may be shared.
-		if took := time.Since(began); took < 254*time.Millisecond || took > 258*time.Millisecond {
-			t.Errorf("65,536 IDs at 256 per ms took %v", took)
-		}
-		if got := r.mark.v.Load(); got <= bubbleTimeline.UnixMS(ids[len(ids)-1]) {
-			t.Errorf("the mark %d is not above the last ID's time %d", got, bubbleTimeline.UnixMS(ids[len(ids)-1]))
-		}
-	})
-}
-
 // TestFairShare: one caller who asks for 65,536 IDs again and again leaves
 // everyone else's single IDs a wait of a millisecond or two.
 func TestFairShare(t *testing.T) {
@@ -455,20 +435,6 @@ func TestSpread(t *testing.T) {
 	})
 }
 
-// TestSlotGrantedTwice: static: renews by granting the slot again, and two
-// leases of one slot give no more than one, and no less.
-func TestSlotGrantedTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, func(o *Options) { o.Spread = true })
-		r.grant(7, 7)
-		began := time.Now()
-		ascending(t, r.next(t, 256*100))
-		if took := time.Since(began); took > 103*time.Millisecond {
-			t.Errorf("25,600 IDs took %v", took)
-		}
-	})
-}
-
 // TestRandomFallbackLooksUniform: random low bits, whatever the rate, are
 // spread over all 21 bits, and ascend within the millisecond.
 func TestRandomFallbackLooksUniform(t *testing.T) {
@@ -574,24 +540,6 @@ func TestStop(t *testing.T) {
 		}
 		if _, err := r.try(1, time.Minute); !errors.Is(err, ErrStopped) {
 			t.Errorf("a caller after the stop: %v", err)
-		}
-	})
-}
-
-// TestRestartKeepsAboveTheMark: nothing below the mark of an earlier life.
-func TestRestartKeepsAboveTheMark(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		first := newRig(t, nil)
-		first.grant(7)
-		ids := first.next(t, 700)
-		floor := first.mark.v.Load()
-		second := newRig(t, func(o *Options) { o.Floor = floor })
-		second.clock.offset.Add(-int64(20 * time.Millisecond))
-		second.grant(7)
-		ids = append(ids, second.next(t, 300)...)
-		ascending(t, ids)
-		if got := bubbleTimeline.UnixMS(ids[700]); got < floor {
-			t.Errorf("embedded %d below the mark %d", got, floor)
 		}
 	})
 }

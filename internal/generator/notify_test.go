@@ -150,20 +150,6 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-func TestNotifyOfTheStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		r.next(t, 256)
-		p, calls := notified(t, r, Request{Count: 1, Timeout: time.Hour})
-		r.Stop()
-		ended(t, r, calls)
-		if _, err := p.Result(); !errors.Is(err, ErrStopped) {
-			t.Error(err)
-		}
-	})
-}
-
 // Somebody may still Wait for it, as when a connection is handed over.
 func TestWaitInsteadOfResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -202,41 +188,5 @@ func TestWaitInsteadOfResult(t *testing.T) {
 			t.Error(err)
 		}
 		ended(t, r, calls)
-	})
-}
-
-// Notify is called under the generator's lock, by whoever ends the request:
-// what it passes on may at once lead to the next one.
-func TestNotifyFromManyGoroutines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		const waiters = 500
-		told := make(chan *Pending, waiters)
-		waiting, total := 0, int64(0)
-		for i := range int64(waiters) {
-			ranges, p, err := r.Start(0, Request{Count: 1 + i%50, Timeout: time.Hour}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			total += count(ranges)
-			if p != nil {
-				waiting++
-				p.Notify(func() { told <- p })
-			}
-			if i%7 == 0 {
-				time.Sleep(100 * time.Microsecond)
-			}
-		}
-		for range waiting {
-			ranges, err := (<-told).Result()
-			if err != nil {
-				t.Error(err)
-			}
-			total += count(ranges)
-		}
-		if want := int64(waiters/50) * 50 * 51 / 2; total != want {
-			t.Errorf("%d IDs, want %d", total, want)
-		}
 	})
 }

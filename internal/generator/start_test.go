@@ -80,26 +80,6 @@ func TestOneReadingServesABurst(t *testing.T) {
 	}
 }
 
-// TestReadingAtTheNextMillisecond: a millisecond ends where the next begins.
-func TestReadingAtTheNextMillisecond(t *testing.T) {
-	g, c := newByHand(t, nil)
-	for _, at := range []float64{5.999999, 6, 6.999999, 7} {
-		c.at(at)
-		if _, ms := begin(t, g, g.Read(), 1); ms != int64(at) {
-			t.Errorf("an ID embeds %d, and the reading is %v", ms, at)
-		}
-	}
-}
-
-// TestZeroReadingReadsTheClock: as Next does.
-func TestZeroReadingReadsTheClock(t *testing.T) {
-	g, c := newByHand(t, nil)
-	c.at(5.5)
-	if _, ms := begin(t, g, 0, 1); ms != 5 {
-		t.Errorf("an ID embeds %d, and the time is 5", ms)
-	}
-}
-
 // TestOvertakenReading: a reading that others have overtaken is not a clock
 // that went back.
 func TestOvertakenReading(t *testing.T) {
@@ -212,35 +192,6 @@ func TestBurstStandsInLine(t *testing.T) {
 	})
 }
 
-// TestCountBelowOne asks for nothing and gets nothing.
-func TestCountBelowOne(t *testing.T) {
-	g, _ := newByHand(t, nil)
-	burst := g.Read()
-	begin(t, g, burst, 1)
-	for _, n := range []int64{0, -1} {
-		if ranges, pending, err := g.Start(burst, Request{Count: n}, nil); len(ranges) != 0 || pending != nil || err != nil {
-			t.Errorf("a count of %d: %v, %v, %v", n, ranges, pending, err)
-		}
-	}
-	begin(t, g, burst, 1)
-}
-
-// TestBurstIsBoundedByMaxThroughput: where the leases hold more.
-func TestBurstIsBoundedByMaxThroughput(t *testing.T) {
-	g, _ := newByHand(t, func(c *Config) { c.MaxThroughput = 3 })
-	burst := g.Read()
-	for range 3 {
-		begin(t, g, burst, 1)
-	}
-	var timeout *TimeoutError
-	if ranges, _, err := g.Start(burst, Request{Count: 1}, nil); !errors.As(err, &timeout) || timeout.For != WaitSequence {
-		t.Errorf("%v, %v", ranges, err)
-	}
-	if s := g.Stats(); s.Issued[Regular] != 3 || s.Exhaustions != 1 {
-		t.Errorf("%+v", s)
-	}
-}
-
 // TestReadingFromBeforeARebase: nor does the move to another timeline make a
 // burst look late.
 func TestReadingFromBeforeARebase(t *testing.T) {
@@ -256,47 +207,6 @@ func TestReadingFromBeforeARebase(t *testing.T) {
 	if n := g.Stats().BackwardEvents; n != 0 {
 		t.Errorf("%d backward clock events on a clock that never went back", n)
 	}
-}
-
-// TestReadingThatGivesNothing: before a request fails or waits, the clock is
-// read afresh.
-func TestReadingThatGivesNothing(t *testing.T) {
-	t.Run("its millisecond is used up", func(t *testing.T) {
-		g, c := newByHand(t, nil)
-		burst := g.Read()
-		begin(t, g, burst, 8)
-		c.at(1)
-		if _, ms := begin(t, g, burst, 1); ms != 1 {
-			t.Errorf("an ID embeds %d, and the time is 1", ms)
-		}
-	})
-	t.Run("in the middle of a batch", func(t *testing.T) {
-		g, c := newByHand(t, nil)
-		burst := g.Read()
-		c.at(1)
-		if _, ms := begin(t, g, burst, 16); ms != 1 {
-			t.Errorf("the last ID embeds %d, and the time is 1", ms)
-		}
-	})
-	t.Run("the lease began after it", func(t *testing.T) {
-		g, c := newByHand(t, func(c *Config) { c.Fallback = FallbackNone })
-		g.Update([]lease.Lease{validFrom(3)}, nil, nil)
-		c.at(2)
-		burst := g.Read()
-		c.at(3)
-		if _, ms := begin(t, g, burst, 1); ms != 3 {
-			t.Errorf("an ID embeds %d, and the time is 3", ms)
-		}
-	})
-	t.Run("nor does the time give anything", func(t *testing.T) {
-		g, _ := newByHand(t, nil)
-		burst := g.Read()
-		begin(t, g, burst, 8)
-		var timeout *TimeoutError
-		if ranges, pending, err := g.Start(burst, Request{Count: 1}, nil); !errors.As(err, &timeout) || timeout.For != WaitSequence || pending != nil || len(ranges) != 0 {
-			t.Errorf("%v, %v, %v", ranges, pending, err)
-		}
-	})
 }
 
 // TestStepBackIsSeenByTheNextBurst: and a reading from before the step is not
@@ -384,29 +294,6 @@ func TestPendingHoldsItsPlace(t *testing.T) {
 	})
 }
 
-// TestPendingCountsItsTimeoutFromTheStart, however late it is waited for.
-func TestPendingCountsItsTimeoutFromTheStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		began := time.Now()
-		_, p, err := r.Start(r.Read(), Request{Count: 65_536, Timeout: 20 * time.Millisecond}, nil)
-		if p == nil || err != nil {
-			t.Fatal(p, err)
-		}
-		time.Sleep(15 * time.Millisecond)
-		var timeout *TimeoutError
-		if _, err := p.Wait(t.Context()); !errors.As(err, &timeout) || timeout.Waited != 20*time.Millisecond || time.Since(began) != 20*time.Millisecond {
-			t.Errorf("after %v: %v", time.Since(began), err)
-		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if len(r.q.waiting) != 0 {
-			t.Errorf("%d are still in the queue", len(r.q.waiting))
-		}
-	})
-}
-
 // TestJoiningCountsFromNow: a burst's reading does not entitle to the
 // milliseconds that have passed since.
 func TestJoiningCountsFromNow(t *testing.T) {
@@ -431,25 +318,6 @@ func TestJoiningCountsFromNow(t *testing.T) {
 	})
 }
 
-// TestStopEndsAPending that is not waited for yet.
-func TestStopEndsAPending(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, nil)
-		r.grant(7)
-		_, p, err := r.Start(r.Read(), Request{Count: 65_536, Timeout: time.Minute}, nil)
-		if p == nil || err != nil {
-			t.Fatal(p, err)
-		}
-		r.Stop()
-		if ranges, err := p.Wait(t.Context()); !errors.Is(err, ErrStopped) || ranges != nil {
-			t.Errorf("%v, %v", ranges, err)
-		}
-		if _, _, err := r.Start(r.Read(), Request{Count: 1}, nil); !errors.Is(err, ErrStopped) {
-			t.Errorf("a Start after the Stop: %v", err)
-		}
-	})
-}
-
 // TestStopEndsTheRun: nor does a burst go on after it.
 func TestStopEndsTheRun(t *testing.T) {
 	g, _ := newByHand(t, nil)
@@ -458,5 +326,45 @@ func TestStopEndsTheRun(t *testing.T) {
 	g.Stop()
 	if ranges, _, err := g.Start(burst, Request{Count: 1}, nil); !errors.Is(err, ErrStopped) {
 		t.Errorf("%v, %v", ranges, err)
+	}
+}
+
+// TestCountBelowOne asks for nothing and gets nothing.
+func TestCountBelowOne(t *testing.T) {
+	g, _ := newByHand(t, nil)
+	burst := g.Read()
+	begin(t, g, burst, 1)
+	for _, n := range []int64{0, -1} {
+		if ranges, pending, err := g.Start(burst, Request{Count: n}, nil); len(ranges) != 0 || pending != nil || err != nil {
+			t.Errorf("a count of %d: %v, %v, %v", n, ranges, pending, err)
+		}
+	}
+	begin(t, g, burst, 1)
+}
+
+// TestReadingAtTheNextMillisecond: a millisecond ends where the next begins.
+func TestReadingAtTheNextMillisecond(t *testing.T) {
+	g, c := newByHand(t, nil)
+	for _, at := range []float64{5.999999, 6, 6.999999, 7} {
+		c.at(at)
+		if _, ms := begin(t, g, g.Read(), 1); ms != int64(at) {
+			t.Errorf("an ID embeds %d, and the reading is %v", ms, at)
+		}
+	}
+}
+
+// TestReadingThatGivesNothing: before a request fails or waits, the clock is read
+// afresh.
+func TestReadingThatGivesNothing(t *testing.T) {
+	for name, before := range map[string]int64{"its millisecond is used up": 8, "in the middle of a batch": 0} {
+		g, c := newByHand(t, nil)
+		burst := g.Read()
+		if before > 0 {
+			begin(t, g, burst, before)
+		}
+		c.at(1)
+		if _, ms := begin(t, g, burst, 16-before); ms != 1 {
+			t.Errorf("%s: the last ID embeds %d, and the time is 1", name, ms)
+		}
 	}
 }

@@ -196,27 +196,6 @@ func TestManySmallLeasesAreHandedBack(t *testing.T) {
 	})
 }
 
-// TestProviderThatHangsOnReleases: it is waited for once per renewal, not once
-// per lease, callers do not notice, and the next renewal comes in time.
-func TestProviderThatHangsOnReleases(t *testing.T) {
-	onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
-		r.remote.fail(hanging, providertest.OpRelease)
-		r.start()
-		r.traffic(2*travelTime + maxWait)
-		r.until(2*renewal + time.Second)
-		if back := len(r.remote.of(providertest.OpRelease)); back != 2 {
-			t.Errorf("%d releases", back)
-		}
-		for i, c := range r.acquires(3) {
-			if want := time.Duration(i) * (renewal + travelTime); c.at < want || c.at > want+5*time.Millisecond {
-				t.Errorf("acquire %d at %v, want %v", i, c.at, want)
-			}
-		}
-		r.wantHeld(8, 9, 10, 11)
-		r.wantKinds("regular")
-	})
-}
-
 // TestReplacementInTheSameSlot: a provider with one machine ID grants it anew.
 // What is handed back is the old grant of it, not the slot.
 func TestReplacementInTheSameSlot(t *testing.T) {

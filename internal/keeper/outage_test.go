@@ -70,24 +70,6 @@ func TestProviderDownAtStart(t *testing.T) {
 	})
 }
 
-// TestWithoutFallbackTheCauseIsTold: whoever wants no fallback learns what is
-// wrong with the provider, and gets IDs again when it is back.
-func TestWithoutFallbackTheCauseIsTold(t *testing.T) {
-	onHost(t, func(s *setup) { s.fallback = generator.FallbackNone }, func(t *testing.T, r *rig) {
-		r.remote.fail(unreachable)
-		r.start()
-		r.until(time.Minute / 2)
-		_, err := r.gen.Next(t.Context(), generator.Request{Count: 1, Timeout: time.Minute}, nil)
-		var none *generator.LeaseAcquisitionError
-		if !errors.As(err, &none) || !errors.Is(err, errDown) {
-			t.Errorf("the error is %v", err)
-		}
-		r.remote.heal()
-		r.until(2 * time.Minute)
-		r.expect(generator.Regular)
-	})
-}
-
 func TestProviderDownAtRenewal(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
 		r.start()
@@ -188,37 +170,6 @@ func TestHangingProvider(t *testing.T) {
 	})
 }
 
-// TestHangingVerifyAndRelease: the operations beside the acquire may hang too.
-// They delay the renewal, which has a minute, and nobody else.
-func TestHangingVerifyAndRelease(t *testing.T) {
-	onHost(t, nil, func(t *testing.T, r *rig) {
-		r.start()
-		r.traffic(2*travelTime + maxWait)
-		r.until(time.Second)
-		r.remote.fail(hanging, providertest.OpVerify, providertest.OpRelease)
-		r.until(3 * term)
-		r.wantKinds("regular")
-		if len(r.remote.of(providertest.OpVerify)) < 100 || len(r.remote.of(providertest.OpRelease)) != 3 {
-			t.Errorf("%d verifications, %d releases", len(r.remote.of(providertest.OpVerify)), len(r.remote.of(providertest.OpRelease)))
-		}
-		r.acquires(4)
-	})
-}
-
-// TestSlowProvider: answers that take almost the whole deadline are answers.
-func TestSlowProvider(t *testing.T) {
-	onHost(t, nil, func(t *testing.T, r *rig) {
-		r.remote.fail(providertest.Delay(2900 * time.Millisecond))
-		r.start()
-		r.traffic(r.setup.startupWait + maxWait)
-		r.until(3 * term)
-		r.wantKinds("random regular")
-		if n := r.seen.results(ResultOK); n != 4 {
-			t.Errorf("%d acquires", n)
-		}
-	})
-}
-
 func TestFullPoolIsTriedAgain(t *testing.T) {
 	onHost(t, func(s *setup) { s.terms.IDs.End = 1 }, func(t *testing.T, r *rig) {
 		other, err := r.remote.inner.Acquire(t.Context(), provider.AcquireRequest{Service: service})
@@ -271,19 +222,6 @@ func TestFenceIsHonoured(t *testing.T) {
 	})
 }
 
-// TestFenceFarAway: a fence that ends in a hundred years, by a clock that is
-// wrong, is asked about all the same.
-func TestFenceFarAway(t *testing.T) {
-	onHost(t, nil, func(t *testing.T, r *rig) {
-		r.remote.fail(providertest.Fail(&provider.FencedError{UntilMS: startMS + 100*365*24*time.Hour.Milliseconds()}), providertest.OpAcquire)
-		r.start()
-		r.until(90 * time.Second)
-		r.remote.heal()
-		r.until(3 * time.Minute)
-		r.expect(generator.Regular)
-	})
-}
-
 // TestFenceIsReadOnTheProvidersClock: until is a time of the provider's, whose
 // clock a grant has shown to be ahead of this host's.
 func TestFenceIsReadOnTheProvidersClock(t *testing.T) {
@@ -301,90 +239,6 @@ func TestFenceIsReadOnTheProvidersClock(t *testing.T) {
 		r.until(until + 2*time.Second)
 		if third := r.acquires(3)[2]; third.at < until-50*time.Millisecond || third.at > until+time.Second+50*time.Millisecond {
 			t.Errorf("asked again at %v, want %v", third.at, until)
-		}
-	})
-}
-
-// TestFenceThatEndsSoonDoesNotShortenBackoff: nor does one that has ended, by
-// this host's clock.
-func TestFenceThatEndsSoonDoesNotShortenBackoff(t *testing.T) {
-	onHost(t, nil, func(t *testing.T, r *rig) {
-		r.remote.fail(providertest.Fail(&provider.FencedError{UntilMS: startMS}), providertest.OpAcquire)
-		r.start()
-		r.until(20 * time.Second)
-		if got, want := gaps(r.remote.of(providertest.OpAcquire)), seconds(1, 2, 4, 8); !slices.Equal(got, want) {
-			t.Errorf("tries after %v, want %v", got, want)
-		}
-	})
-}
-
-// TestRetryAfterHasABound: a provider that means milliseconds and says hours.
-func TestRetryAfterHasABound(t *testing.T) {
-	onHost(t, nil, func(t *testing.T, r *rig) {
-		r.remote.fail(providertest.Fail(&provider.BusyError{RetryAfter: 1000 * time.Hour}), providertest.OpAcquire)
-		r.start()
-		r.until(time.Minute)
-		r.remote.heal()
-		r.until(11 * time.Minute)
-		r.expect(generator.Regular)
-	})
-}
-
-func TestRetryAfterIsHonoured(t *testing.T) {
-	onHost(t, nil, func(t *testing.T, r *rig) {
-		r.remote.fail(providertest.Fail(&provider.BusyError{RetryAfter: 5 * time.Second, Reason: "too many requests"}), providertest.OpAcquire)
-		r.start()
-		r.until(65 * time.Second)
-		// It is the longer of the two that holds.
-		if got, want := gaps(r.remote.of(providertest.OpAcquire)), seconds(5, 5, 5, 8, 16); !slices.Equal(got, want) {
-			t.Errorf("tries after %v, want %v", got, want)
-		}
-		if n := r.seen.results(ResultRefused); n != 6 {
-			t.Errorf("%d refusals counted", n)
-		}
-	})
-}
-
-// TestLostAnswerIsAskedForAgain: the grant was made, and nobody here knows. The
-// same request ID brings it to light, rather than take a second slot.
-func TestLostAnswerIsAskedForAgain(t *testing.T) {
-	onHost(t, func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
-		r.remote.fail(answerLost)
-		r.start()
-		r.until(5 * time.Second)
-		r.remote.heal()
-		r.until(10 * time.Second)
-		r.expect(generator.Regular)
-		if got := len(requestIDs(r.acquires(4))); got != 1 { // at 0, 1, 3 and 7 s
-			t.Errorf("%d request IDs", got)
-		}
-		if n := len(r.remote.records()); n != 2 {
-			t.Errorf("%d slots taken", n)
-		}
-		r.wantHeld(0, 1)
-		// The next request is another one.
-		r.until(renewal + time.Second)
-		if got := len(requestIDs(r.acquires(5))); got != 2 {
-			t.Errorf("%d request IDs after the renewal", got)
-		}
-	})
-}
-
-// TestTimeoutIsAskedForAgain: a deadline that has passed says nothing about the
-// grant either.
-func TestTimeoutIsAskedForAgain(t *testing.T) {
-	onHost(t, nil, func(t *testing.T, r *rig) {
-		r.remote.fail(providertest.Fault{Lose: context.DeadlineExceeded})
-		r.start()
-		r.until(500 * time.Millisecond)
-		r.remote.heal()
-		r.until(10 * time.Second)
-		r.expect(generator.Regular)
-		if got := len(requestIDs(r.acquires(2))); got != 1 {
-			t.Errorf("%d request IDs", got)
-		}
-		if n := len(r.remote.records()); n != 1 {
-			t.Errorf("%d slots taken", n)
 		}
 	})
 }
@@ -541,57 +395,6 @@ func TestCachedLeaseIsReplacedAndHandedBack(t *testing.T) {
 	}
 }
 
-// TestMalformedLeasesAreRefused: nothing of what a broken provider says is
-// used, nor does it stop the keeper.
-func TestMalformedLeasesAreRefused(t *testing.T) {
-	for name, spoil := range map[string]func(*lease.Lease){
-		"reserved bits":              func(l *lease.Lease) { l.BitReserve = 2 },
-		"bits that are not 63":       func(l *lease.Lease) { l.BitID = 15 },
-		"no bits of time":            func(l *lease.Lease) { l.BitTS, l.BitID = 0, 55 },
-		"negative sequence bits":     func(l *lease.Lease) { l.BitSeq, l.BitID = -1, 23 },
-		"a fallback slot":            func(l *lease.Lease) { l.ID = 8192 },
-		"a negative machine ID":      func(l *lease.Lease) { l.ID = -1 },
-		"no secret":                  func(l *lease.Lease) { l.Secret = "" },
-		"before 1970":                func(l *lease.Lease) { l.Created = -1 },
-		"no time at all":             func(l *lease.Lease) { l.Expired = l.Created },
-		"an end before the start":    func(l *lease.Lease) { l.Expired = l.Created - 1 },
-		"reserved less than granted": func(l *lease.Lease) { l.ReservedUntil = l.Expired - 1 },
-		"nothing but zeros":          func(l *lease.Lease) { *l = lease.Lease{} },
-	} {
-		t.Run(name, hosted(nil, func(t *testing.T, r *rig) {
-			r.remote.answer(func(leases []lease.Lease) []lease.Lease {
-				spoil(&leases[0])
-				return leases
-			})
-			r.start()
-			r.traffic(2*travelTime + maxWait)
-			r.until(5 * time.Second)
-			if published := r.gen.published(); len(published) != 0 {
-				t.Errorf("published: %v", published)
-			}
-			if leases := r.store.leases(); len(leases) != 0 {
-				t.Errorf("stored: %v", leases)
-			}
-			if cause := r.keeper.Status().Cause; !errors.Is(cause, lease.ErrMalformed) {
-				t.Errorf("the cause is %v", cause)
-			}
-			r.acquires(3) // at 0, 1 and 3 s, and a little
-			if n := r.seen.results(ResultRefused); n != 3 {
-				t.Errorf("%d refusals counted", n)
-			}
-			if got := r.keeper.Status().SkewMS; got != 0 {
-				t.Errorf("a malformed lease told of a skew of %d ms", got)
-			}
-			if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
-				t.Errorf("%d releases of leases that make no sense", n)
-			}
-			r.remote.heal()
-			r.until(20 * time.Second)
-			r.wantKinds("random regular")
-		}))
-	}
-}
-
 // TestMalformedLeasesAtRenewal: what is held meanwhile goes on being used.
 func TestMalformedLeasesAtRenewal(t *testing.T) {
 	onHost(t, nil, func(t *testing.T, r *rig) {
@@ -604,41 +407,6 @@ func TestMalformedLeasesAtRenewal(t *testing.T) {
 		r.remote.heal()
 		r.until(14 * time.Minute)
 		r.wantKinds("regular cached regular")
-	})
-}
-
-// TestAnswerWithoutLeases: an empty answer is a failure like any other.
-func TestAnswerWithoutLeases(t *testing.T) {
-	onHost(t, nil, func(t *testing.T, r *rig) {
-		r.remote.answer(func([]lease.Lease) []lease.Lease { return nil })
-		r.start()
-		r.traffic(2*travelTime + maxWait)
-		r.until(10 * time.Second)
-		r.acquires(4)
-		if n := r.seen.results(ResultRefused); n != 4 {
-			t.Errorf("%d refusals counted", n)
-		}
-		r.remote.heal()
-		r.until(20 * time.Second)
-		r.wantKinds("random regular")
-	})
-}
-
-// TestExpiredLeasesAreRefused: leases that were good an hour ago, as an answer
-// from somebody's cache would be.
-func TestExpiredLeasesAreRefused(t *testing.T) {
-	onHost(t, nil, func(t *testing.T, r *rig) {
-		r.remote.fail(providertest.Shifted(-time.Hour), providertest.OpAcquire)
-		r.start()
-		r.traffic(2*travelTime + maxWait)
-		r.until(5 * time.Second)
-		r.acquires(3)
-		if published := r.gen.published(); len(published) != 0 {
-			t.Errorf("published: %v", published)
-		}
-		r.remote.heal()
-		r.until(10 * time.Second)
-		r.wantKinds("random regular")
 	})
 }
 
@@ -665,4 +433,112 @@ func TestGoodLeasesAmongBadOnes(t *testing.T) {
 		}
 		r.acquires(1)
 	})
+}
+
+// TestHangingVerifyAndRelease: the operations beside the acquire may hang too. They
+// are waited for once, and not once per lease, delay the renewal, which has a minute,
+// and nobody else.
+func TestHangingVerifyAndRelease(t *testing.T) {
+	onHost(t, func(s *setup) { s.MaxThroughput = 1024 }, func(t *testing.T, r *rig) {
+		r.start()
+		r.traffic(2*travelTime + maxWait)
+		r.until(time.Second)
+		r.remote.fail(hanging, providertest.OpVerify, providertest.OpRelease)
+		r.until(3 * term)
+		r.wantKinds("regular")
+		if len(r.remote.of(providertest.OpVerify)) < 100 || len(r.remote.of(providertest.OpRelease)) != 3 {
+			t.Errorf("%d verifications, %d releases", len(r.remote.of(providertest.OpVerify)), len(r.remote.of(providertest.OpRelease)))
+		}
+		r.acquires(4)
+	})
+}
+
+// TestRetryAfterIsHonoured: the longer wait holds, the backoff's or the one that the
+// provider asks for, which may mean milliseconds and say hours.
+func TestRetryAfterIsHonoured(t *testing.T) {
+	for after, want := range map[time.Duration][]time.Duration{5 * time.Second: seconds(5, 5, 5, 8, 16), 1000 * time.Hour: seconds(600)} {
+		t.Run(after.String(), hosted(nil, func(t *testing.T, r *rig) {
+			r.remote.fail(providertest.Fail(&provider.BusyError{RetryAfter: after, Reason: "too many requests"}), providertest.OpAcquire)
+			r.start()
+			for _, gap := range want {
+				r.pass(gap)
+			}
+			r.pass(time.Second)
+			if got := gaps(r.remote.of(providertest.OpAcquire)); !slices.Equal(got, want) {
+				t.Errorf("tries after %v, want %v", got, want)
+			}
+			if n := r.seen.results(ResultRefused); n != len(want)+1 {
+				t.Errorf("%d refusals counted", n)
+			}
+		}))
+	}
+}
+
+// TestLostAnswerIsAskedForAgain: the grant was made, and nobody here knows. The same
+// request ID brings it to light, rather than take a second slot.
+func TestLostAnswerIsAskedForAgain(t *testing.T) {
+	for name, lost := range map[string]providertest.Fault{"connection lost": answerLost, "timeout": {Lose: context.DeadlineExceeded}} {
+		t.Run(name, hosted(func(s *setup) { s.MaxThroughput = 512 }, func(t *testing.T, r *rig) {
+			r.remote.fail(lost)
+			r.start()
+			r.until(5 * time.Second)
+			r.remote.heal()
+			r.until(10 * time.Second)
+			r.expect(generator.Regular)
+			if got := len(requestIDs(r.acquires(4))); got != 1 { // at 0, 1, 3 and 7 s
+				t.Errorf("%d request IDs", got)
+			}
+			if n := len(r.remote.records()); n != 2 {
+				t.Errorf("%d slots taken", n)
+			}
+			r.wantHeld(0, 1)
+			// The next request is another one.
+			r.until(renewal + time.Second)
+			if got := len(requestIDs(r.acquires(5))); got != 2 {
+				t.Errorf("%d request IDs after the renewal", got)
+			}
+		}))
+	}
+}
+
+// TestUselessAnswers: nothing of what a broken provider says is used, nor does it stop
+// the keeper.
+func TestUselessAnswers(t *testing.T) {
+	malformed := func(spoil func(*lease.Lease)) providertest.Fault {
+		return providertest.Fault{Change: func(leases []lease.Lease) []lease.Lease { spoil(&leases[0]); return leases }}
+	}
+	for name, c := range map[string]struct {
+		answer providertest.Fault
+		cause  error
+		back   int // releases
+	}{
+		"malformed":      {malformed(func(l *lease.Lease) { l.ID = -1 }), lease.ErrMalformed, 0},
+		"without secret": {malformed(func(l *lease.Lease) { l.Secret = "" }), lease.ErrMalformed, 0},
+		"only zeros":     {malformed(func(l *lease.Lease) { *l = lease.Lease{} }), lease.ErrMalformed, 0},
+		"empty":          {providertest.Fault{Change: func([]lease.Lease) []lease.Lease { return nil }}, lease.ErrMalformed, 0},
+		"of an hour ago": {providertest.Shifted(-time.Hour), errNoCover, 3},
+	} {
+		t.Run(name, hosted(nil, func(t *testing.T, r *rig) {
+			r.remote.fail(c.answer, providertest.OpAcquire)
+			r.start()
+			r.traffic(2*travelTime + maxWait)
+			r.until(5 * time.Second)
+			if published, stored := r.gen.published(), r.store.leases(); len(published)+len(stored) != 0 {
+				t.Errorf("published %v, stored %v", published, stored)
+			}
+			if s := r.keeper.Status(); !errors.Is(s.Cause, c.cause) {
+				t.Errorf("the cause is %v", s.Cause)
+			}
+			r.acquires(3) // at 0, 1 and 3 s, and a little
+			if n := r.seen.results(ResultRefused); n != 3 {
+				t.Errorf("%d refusals counted", n)
+			}
+			if n := len(r.remote.of(providertest.OpRelease)); n != c.back {
+				t.Errorf("%d releases", n)
+			}
+			r.remote.heal()
+			r.until(20 * time.Second)
+			r.wantKinds("random regular")
+		}))
+	}
 }

@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -52,6 +51,9 @@ func TestClockAnHourOffBurnsNoSlot(t *testing.T) {
 				}
 			}
 			r.wantGivenBack(6)
+			if n := len(requestIDs(calls)); n != 6 { // an old request would bring the same lease
+				t.Errorf("%d request IDs for 6 tries", n)
+			}
 			if published := r.gen.published(); len(published) != 0 {
 				t.Errorf("published: %v", published)
 			}
@@ -377,20 +379,6 @@ func TestFirstLeaseOfTwoTimelines(t *testing.T) {
 		r.wantHeld(0)
 		if released := r.remote.of(providertest.OpRelease); len(released) != 1 || released[0].back.ID != 1 {
 			t.Errorf("released: %v", released)
-		}
-	})
-}
-
-// TestRefusedTriesAreNotRepeated: each acquire after a refusal is a new request;
-// the old one would bring the same lease.
-func TestRefusedTriesAreNotRepeated(t *testing.T) {
-	onHost(t, func(s *setup) { s.clockOff = time.Hour }, func(t *testing.T, r *rig) {
-		r.start()
-		r.until(10 * time.Second)
-		ids := requestIDs(r.acquires(4))
-		slices.Sort(ids)
-		if got := len(slices.Compact(ids)); got != 4 {
-			t.Errorf("%d request IDs for 4 tries", got)
 		}
 	})
 }

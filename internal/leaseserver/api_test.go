@@ -137,6 +137,14 @@ func TestBrowsersAreRefused(t *testing.T) {
 		g.want(media, g.send("POST", "/lease", "", `{}`, "Content-Type", media), problem.UnsupportedMedia)
 	}
 	g.want("another site", g.send("POST", "/lease", "", "", "Sec-Fetch-Site", "cross-site"), problem.Forbidden)
+	g.want("a read by another site", g.send("GET", "/leases", "", "", "Sec-Fetch-Site", "cross-site"), problem.Forbidden)
+	link := httptest.NewRequest("GET", "http://localhost/leases", nil)
+	link.Header.Set("Sec-Fetch-Site", "cross-site")
+	link.Header.Set("Sec-Fetch-Mode", "navigate")
+	w := httptest.NewRecorder()
+	if g.server.ServeHTTP(w, link); w.Code != 200 {
+		t.Errorf("a link that a user follows: %d", w.Code)
+	}
 	g.want("another origin", g.send("POST", "/lease", "", "", "Origin", "https://evil.example"), problem.Forbidden)
 	for host, refused := range map[string]bool{
 		"evil.example:7464": true, "evil.example": true, "localhost:7464": false, "127.0.0.1:7464": false, "[::1]:7464": false,

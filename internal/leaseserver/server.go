@@ -261,10 +261,17 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	}
 	// A page in a browser must not take machine IDs from a server that trusts every
 	// client that reaches it.
-	if err := s.origins.Check(r); err != nil || s.o.Tokens == nil && !s.o.ClientCertificates && ofRenamedPage(r) {
+	if err := s.origins.Check(r); err != nil || isFromOtherSite(r) || s.o.Tokens == nil && !s.o.ClientCertificates && ofRenamedPage(r) {
 		return Credential{}, problem.New(problem.Forbidden, "requests from pages of other sites are refused")
 	}
 	return who, nil
+}
+
+// isFromOtherSite reports whether a browser says that a page of another site sent the
+// request. The check of origins lets such reads pass. A link that a user follows passes:
+// what it opens does not reach the other site's page.
+func isFromOtherSite(r *http.Request) bool {
+	return r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate"
 }
 
 // ofRenamedPage reports whether the request comes from a browser whose page may be

@@ -156,8 +156,8 @@ func (s State) acquireReceipt() Receipt {
 // remember adds a receipt and forgets the oldest beyond MaxReceipts. The slice
 // is new: whoever holds the state from before keeps what it had.
 func (s State) remember(r Receipt) State {
-	s.Receipts = append(slices.Clone(s.Receipts), r)
-	s.Receipts = s.Receipts[max(0, len(s.Receipts)-MaxReceipts):]
+	kept := s.Receipts[max(0, len(s.Receipts)+1-MaxReceipts):]
+	s.Receipts = append(append(make([]Receipt, 0, len(kept)+1), kept...), r)
 	return s
 }
 

@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
 	"pgregory.net/rapid"
@@ -40,87 +39,6 @@ func at(s State, nowMS int64) Known {
 	}
 	return k
 }
-
-// TestTransitions is section 3 of LS-SPEC-001, at the moments that matter: the
-// lease of alice was acquired at t0.
-func TestTransitions(t *testing.T) {
-	held, _, err := Apply(at(State{}, t0), ask(Acquire, "alice", "a"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	released, _, err := Apply(at(held, t0), ask(Release, "alice", "r"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var heldError *HeldError
-	last, end := t0+term-1, t0+term
-	for _, test := range []struct {
-		name   string
-		state  State
-		op     Op
-		owner  string
-		nowMS  int64
-		status Status // after it; "" with an error
-		err    error  // errHeld for a HeldError
-	}{
-		{"none/acquire", State{}, Acquire, "alice", t0, Active, nil},
-		{"none/renew", State{}, Renew, "alice", t0, "", ErrNotOwned},
-		{"none/release", State{}, Release, "alice", t0, "", ErrNotOwned},
-
-		{"ACTIVE/acquire by another", held, Acquire, "bob", t0, "", errHeld},
-		{"ACTIVE/acquire by the owner", held, Acquire, "alice", t0, "", errHeld},
-		{"ACTIVE/acquire in the last millisecond", held, Acquire, "bob", last, "", errHeld},
-		{"ACTIVE/renew", held, Renew, "alice", t0, Active, nil},
-		{"ACTIVE/renew in the last millisecond", held, Renew, "alice", last, Active, nil},
-		{"ACTIVE/renew by another", held, Renew, "bob", t0, "", ErrNotOwned},
-		{"ACTIVE/release", held, Release, "alice", t0, Released, nil},
-		{"ACTIVE/release in the last millisecond", held, Release, "alice", last, Released, nil},
-		{"ACTIVE/release by another", held, Release, "bob", t0, "", ErrNotOwned},
-
-		{"EXPIRED/acquire", held, Acquire, "bob", end, Active, nil},
-		{"EXPIRED/acquire by the owner", held, Acquire, "alice", end, Active, nil},
-		{"EXPIRED/renew", held, Renew, "alice", end, "", ErrExpired},
-		{"EXPIRED/release", held, Release, "alice", end, "", ErrExpired},
-		{"EXPIRED/renew by another", held, Renew, "bob", end, "", ErrNotOwned},
-
-		{"RELEASED/acquire", released, Acquire, "bob", t0, Active, nil},
-		{"RELEASED/renew", released, Renew, "alice", t0, "", ErrNotOwned},
-		{"RELEASED/release", released, Release, "alice", t0, "", ErrNotOwned},
-		{"RELEASED/renew after the end", released, Renew, "alice", end, "", ErrNotOwned},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			known := at(test.state, test.nowMS)
-			next, l, err := Apply(known, ask(test.op, test.owner, "new"))
-			if errors.As(err, &heldError) {
-				err = errHeld
-			}
-			if !errors.Is(err, test.err) {
-				t.Fatalf("error is %v, want %v", err, test.err)
-			}
-			if err != nil {
-				if !reflect.DeepEqual(next, known.State) {
-					t.Errorf("refused, it changed the state to %+v", next)
-				}
-				return
-			}
-			if l.State != test.status || next.Status != test.status {
-				t.Errorf("the lease is %s, the state %s, want %s", l.State, next.Status, test.status)
-			}
-			wantToken, wantEnd := test.state.Token, test.state.ExpiresMS
-			if test.op == Acquire {
-				wantToken++
-			}
-			if test.op != Release {
-				wantEnd = test.nowMS + term
-			}
-			if l.Token != wantToken || l.ExpiresMS != wantEnd || l.Owner != test.owner {
-				t.Errorf("the lease is %+v, want token %d and end %d", l, wantToken, wantEnd)
-			}
-		})
-	}
-}
-
-var errHeld = errors.New("held")
 
 // TestKnownToken is what the core makes of a store that deletes or forgets.
 func TestKnownToken(t *testing.T) {
@@ -348,15 +266,4 @@ func FuzzValue(f *testing.F) {
 			t.Errorf("%x is read as %+v", value, s)
 		}
 	})
-}
-
-func TestLimits(t *testing.T) {
-	if MinTTL < time.Millisecond || MaxTTL != 86_400*time.Second {
-		t.Errorf("terms are %v to %v", MinTTL, MaxTTL)
-	}
-	r := ask(Acquire, "alice", "a")
-	r.TTLMS = 1 << 62 // does not overflow into something valid
-	if err := r.Validate(); !errors.Is(err, ErrInvalid) {
-		t.Errorf("a term of %d ms: %v", r.TTLMS, err)
-	}
 }

@@ -4,47 +4,45 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 )
 
-// Holding is a lock that the Host renews until it is told that the holder is
-// gone.
+// Holding is a lock that the Host renews until the holder releases it or is gone. It is
+// a part of the host's core.
 type Holding struct {
 	host *Host
 	name name
 	lost func(Lease, error)
 
-	renewing context.Context // ends with the holding
-	stop     context.CancelFunc
-
-	// Guarded by host.mu.
 	lease     Lease
 	ttl       time.Duration
-	sent      time.Duration // Elapsed: when the last renewal that succeeded was sent
-	until     time.Duration // Elapsed: until then it is relied on
-	asked     int           // releases under way that the holder asked for by name
-	gone      bool          // nobody holds it any more: if those fail, it is to be released
-	releasing bool          // letGo has begun
-	over      bool          // released, lost, or another Holding's
+	sent      time.Duration // when the last renewal that succeeded was sent
+	until     time.Duration // until then the lease is relied on
+	renewal   *call         // under way
+	failures  int           // renewals that failed in a row
+	retryAt   time.Duration // no renewal before
+	alarm     alarm
+	asked     int  // releases under way that the holder asked for by name
+	gone      bool // the holder is: if those fail, the lock is to be released
+	releasing bool // letGo has begun
+	over      bool // released, lost, or another Holding's
 }
 
 // Hold is Acquire, and keeps the lock from then on: the host renews it after each
 // third of its term, until Release or the loss of it.
 //
-// lost is told, once, when a renewal was refused or when none has come through
+// lost is called once, when a renewal was refused or when none has come through
 // until shortly before the end that this host reckons with, counted from before
-// the request was sent on a clock that counts suspend. Only the caller is told,
-// in a goroutine of the host's; lost must return soon, and is not called once
-// Release has begun.
+// the request was sent on a clock that counts suspend. It is called in a goroutine of
+// the host's, must return soon, and is not called once Release has begun.
 //
 // Asked again with the same RequestID, the new holding takes over from the one
-// before, which is then over without being told.
+// before, which is then over without a call of its lost.
 //
 // Errors: those of Acquire, and ErrOverloaded.
 func (h *Host) Hold(ctx context.Context, want Wanted, lost func(Lease, error)) (*Holding, error) {
 	h.mu.Lock()
-	full := len(h.held) >= maxHeld
+	full := len(h.core.held) >= maxHeld
 	h.mu.Unlock()
 	if full {
 		return nil, ErrOverloaded
@@ -60,16 +58,19 @@ func (h *Host) Hold(ctx context.Context, want Wanted, lost func(Lease, error)) (
 			return nil, err
 		}
 	}
-	g := &Holding{host: h, name: name{want.Tenant, want.Key}, lost: lost, lease: got.lease, ttl: want.TTL}
-	g.renewing, g.stop = context.WithCancel(h.life)
+	g := &Holding{host: h, name: name{want.Tenant, want.Key}, lost: lost, ttl: want.TTL}
+	g.alarm.ring = g.step
 	g.renewed(got)
-	if err := h.keep(g); err != nil {
-		g.stop()
+	var released <-chan struct{}
+	h.turn(func() { released, err = g.start() })
+	if err != nil {
+		<-released
 		return nil, err
 	}
 	return g, nil
 }
 
+// confirm renews a lease that the store has granted before.
 func (h *Host) confirm(ctx context.Context, l Lease, want Wanted) (granted, error) {
 	sent := h.clock.Elapsed()
 	ctx, cancel := context.WithTimeout(ctx, h.callTimeout)
@@ -80,24 +81,29 @@ func (h *Host) confirm(ctx context.Context, l Lease, want Wanted) (granted, erro
 	case errors.Is(err, ErrNotOwned) || errors.Is(err, ErrExpired):
 		err = fmt.Errorf("%w: %w", ErrRequestReused, err)
 	case err != nil && want.RequestID == "":
-		h.discard(r) // it was this host that asked again, and nobody else will
+		// It was this host that asked again; the renewal may be carried out yet.
+		var released <-chan struct{}
+		h.turn(func() { released = h.core.discard(r, h.core.now+r.TTL()) })
+		<-released
 	}
 	return granted{l, sent}, err
 }
 
-// discard releases in the background what nobody holds.
-func (h *Host) discard(r Request) {
-	release := func() {
-		_ = h.abandon(r, h.clock.Elapsed()+r.TTL()) // the renewal may be carried out yet
-		h.wake(name{r.Tenant, r.Key})
+// closed is a channel for what need not be waited for.
+var closedChannel = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// discard releases a lease that has no holder. A caller waits for the channel: it is
+// closed at once, unless Close may have ended already.
+func (c *hostCore) discard(r Request, end time.Duration) <-chan struct{} {
+	released := make(chan struct{})
+	c.release(r, end, func(error) {
+		c.wake(name{r.Tenant, r.Key})
+		close(released)
+	})
+	if !c.closed {
+		return closedChannel
 	}
-	h.mu.Lock()
-	if !h.closed {
-		h.work.Go(release)
-		release = func() {}
-	}
-	h.mu.Unlock()
-	release()
+	return released
 }
 
 // renewal names the lease, so that it needs no request ID: done twice, it does
@@ -106,49 +112,40 @@ func renewal(l Lease, ttl time.Duration) Request {
 	return Request{Op: Renew, Tenant: l.Tenant, Key: l.Key, Owner: l.Owner, LeaseID: l.LeaseID, TTLMS: ttl.Milliseconds()}
 }
 
-// keep begins to renew, or releases what was granted too late.
-func (h *Host) keep(g *Holding) error {
-	h.mu.Lock()
-	before := h.held[g.name]
+// start begins to renew, or releases what was granted too late.
+func (g *Holding) start() (released <-chan struct{}, err error) {
+	c := &g.host.core
+	before := c.held[g.name]
 	same := before != nil && before.lease.LeaseID == g.lease.LeaseID
-	late := h.clock.Elapsed() >= g.until
+	late := c.now >= g.until
 	switch {
-	case h.closed && !same:
-		h.mu.Unlock()
-		_ = h.abandon(renewal(g.lease, g.ttl), g.until)
-		return ErrClosed
-	case h.closed:
-		h.mu.Unlock()
-		return ErrClosed // which releases it
+	case c.closed && !same:
+		return c.discard(renewal(g.lease, g.ttl), g.until), ErrClosed
+	case c.closed:
+		return closedChannel, ErrClosed // Close releases it
 	case same && before.ending():
-		h.mu.Unlock()
-		return fmt.Errorf("%w: its lease is being released", ErrRequestReused)
+		return closedChannel, fmt.Errorf("%w: its lease is being released", ErrRequestReused)
 	case same && late:
-		h.mu.Unlock()
-		return tooLate(g.ttl) // the holding before goes on
+		return closedChannel, tooLate(g.ttl) // the holding before goes on
 	case same:
 		before.end()
 	}
-	h.held[g.name] = g
-	var err error
-	if late {
-		err = tooLate(g.ttl)
-		g.letGo()
-	} else {
-		h.work.Go(g.run)
-	}
-	h.mu.Unlock()
+	c.held[g.name] = g
 	if before != nil && !same {
-		before.lose(fmt.Errorf("%w: this host has acquired it anew", ErrExpired))
+		before.lose(fmt.Errorf("%w: this host has acquired it anew", ErrExpired), func() {})
 	}
-	return err
+	if late {
+		g.letGo()
+		return closedChannel, tooLate(g.ttl)
+	}
+	g.step()
+	return nil, nil
 }
 
 // Lease is the lease as of the last renewal, and what is left of it as of now.
-func (g *Holding) Lease() Lease {
-	g.host.mu.Lock()
-	defer g.host.mu.Unlock()
-	return g.asOfNow()
+func (g *Holding) Lease() (l Lease) {
+	g.host.turn(func() { l = g.asOfNow() })
+	return l
 }
 
 // Over reports that the lock is not kept any more: it was released, lost, or is
@@ -159,83 +156,71 @@ func (g *Holding) Over() bool {
 	return g.over
 }
 
-// asOfNow is under host.mu.
-func (g *Holding) asOfNow() Lease { return granted{g.lease, g.sent}.asOf(g.host.clock.Elapsed()) }
+func (g *Holding) asOfNow() Lease { return granted{g.lease, g.sent}.asOf(g.host.core.now) }
 
 func (g *Holding) renewed(got granted) {
 	g.lease, g.sent = got.lease, got.sent
 	g.until = reliedUntil(got.sent, got.lease.remaining())
+	g.failures, g.retryAt = 0, 0
 }
 
-// end says that there is nothing more to keep. Under host.mu.
+// end is when there is nothing more to keep.
 func (g *Holding) end() {
 	g.over = true
-	g.stop()
-	if g.host.held[g.name] == g {
-		delete(g.host.held, g.name)
+	g.renewal.hangUp()
+	if g.host.core.held[g.name] == g {
+		delete(g.host.core.held, g.name)
 	}
 }
 
 // ending reports whether a release is under way, so that a refused renewal is no
-// loss. Under host.mu.
+// loss.
 func (g *Holding) ending() bool { return g.releasing || g.asked > 0 }
 
-// run renews until the holding is over. A renewal is waited for beside the clock,
-// because a store may hang, whatever its context says.
-func (g *Holding) run() {
-	answers := make(chan error, 1)
-	asking, failures := false, 0
-	var retryAt time.Duration
-	for g.renewing.Err() == nil {
-		r, pause, late := g.due(retryAt)
-		switch {
-		case late && g.giveUp(r):
-			return
-		case late:
-			sleep(g.renewing, retryFirst) // the holder itself is releasing the lock
-			continue
-		case pause <= 0 && !asking:
-			asking = true
-			g.host.work.Go(func() { answers <- g.renew(r) })
-			continue
-		case asking:
-			pause = watchInterval
-		}
-		err, answered := g.await(answers, pause)
-		if !answered {
-			continue
-		}
-		asking = false
+// step begins what is next. It ends every event of the holding, and comes at least every
+// watchInterval: an alarm stands still while the machine is suspended, and the lease's
+// end does not. A renewal may hang for longer than the lease lives.
+func (g *Holding) step() {
+	c := &g.host.core
+	if g.over || g.releasing {
+		return
+	}
+	// A third of what was left at the last renewal: a longer term counts once it has
+	// been asked for here.
+	at := max(renewalAt(g.sent, g.lease.remaining()), g.retryAt)
+	switch {
+	case c.now >= g.until && g.ending(): // the holder itself is releasing the lock
+		c.wakeAt(&g.alarm, c.now+retryFirst)
+		return
+	case c.now >= g.until:
+		// The last renewal may have come through all the same, and has no user left.
+		r := renewal(g.lease, g.ttl)
+		g.lose(fmt.Errorf("%w: no renewal came through in time", ErrExpired), func() { c.discard(r, c.now+r.TTL()) })
+		return
+	case g.renewal == nil && c.now >= at:
+		g.renew()
+	}
+	if g.renewal != nil {
+		at = g.until
+	}
+	c.wakeAt(&g.alarm, min(at, g.until, c.now+watchInterval))
+}
+
+// renew sends one renewal.
+func (g *Holding) renew() {
+	c := &g.host.core
+	sent := c.now
+	g.renewal = c.begin(&call{request: renewal(g.lease, g.ttl), ended: func(l Lease, err error) {
+		g.renewal = nil
 		switch {
 		case err == nil:
-			failures, retryAt = 0, 0
-		case definite(err) && g.lose(err):
-			return
-		default:
-			failures++
-			retryAt = g.host.clock.Elapsed() + backoff(failures, retryFirst, min(retryMost, r.TTL()/renewPart), rand.Float64())
+			g.renewed(granted{l, sent})
+		case !definite(err) || !g.lose(err, func() {}):
+			g.failures++
+			g.retryAt = c.now + backoff(g.failures, retryFirst, min(retryMost, g.ttl/renewPart), c.random())
 		}
-	}
-}
-
-// await waits for the answer to a renewal, but not past the lease's end.
-func (g *Holding) await(answers <-chan error, pause time.Duration) (err error, answered bool) {
-	timer := time.NewTimer(max(0, min(pause, g.left())))
-	defer timer.Stop()
-	select {
-	case err = <-answers:
-		return err, true
-	case <-timer.C:
-	case <-g.renewing.Done():
-	}
-	return nil, false
-}
-
-// left is how long the lease is still relied on.
-func (g *Holding) left() time.Duration {
-	g.host.mu.Lock()
-	defer g.host.mu.Unlock()
-	return g.until - g.host.clock.Elapsed()
+		g.step()
+	}})
 }
 
 // definite reports whether an answer to a renewal says that the lock is gone.
@@ -244,57 +229,16 @@ func definite(err error) bool {
 	return IsAnswer(err) && !errors.As(err, &fenced)
 }
 
-// due is the next renewal, how long it is not due, and whether it is too late
-// for one.
-func (g *Holding) due(retryAt time.Duration) (r Request, pause time.Duration, late bool) {
-	g.host.mu.Lock()
-	defer g.host.mu.Unlock()
-	now := g.host.clock.Elapsed()
-	// Of what was left then: a longer term counts once it has been asked for here.
-	at := max(renewalAt(g.sent, g.lease.remaining()), retryAt)
-	return renewal(g.lease, g.ttl), min(at-now, watchInterval), now >= g.until
-}
-
-// renew sends one renewal.
-func (g *Holding) renew(r Request) error {
-	h := g.host
-	sent := h.clock.Elapsed()
-	ctx, cancel := context.WithTimeout(g.renewing, h.callTimeout)
-	defer cancel()
-	l, err := h.store.Do(ctx, r)
-	if err == nil {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		g.renewed(granted{l, sent})
-	}
-	return err
-}
-
 // lose tells the holder that the lock is gone, unless it is over already, and
-// reports whether it did.
-func (g *Holding) lose(why error) bool {
-	g.host.mu.Lock()
-	tell := !g.over && !g.ending()
+// reports whether it does. told is the event after that.
+func (g *Holding) lose(why error, told func()) bool {
+	if g.over || g.ending() {
+		return false
+	}
 	l := g.asOfNow()
-	if tell {
-		g.end()
-	}
-	g.host.mu.Unlock()
-	if tell {
-		g.lost(l, why)
-	}
-	return tell
-}
-
-// giveUp is at the end that the host reckons with. The last renewal may have come
-// through all the same, with nobody left to use it.
-func (g *Holding) giveUp(r Request) bool {
-	told := g.lose(fmt.Errorf("%w: no renewal came through in time", ErrExpired))
-	if told {
-		_ = g.host.abandon(r, g.host.clock.Elapsed()+r.TTL())
-		g.host.wake(g.name)
-	}
-	return told
+	g.end()
+	g.host.core.begin(&call{tell: func() { g.lost(l, why) }, ended: func(Lease, error) { told() }})
+	return true
 }
 
 // Release releases the lock because the holder is done or gone. It returns when
@@ -302,12 +246,11 @@ func (g *Holding) giveUp(r Request) bool {
 // as the lease can last.
 //
 // Errors: nil also when the holding was over before; ErrNotOwned or ErrExpired
-// when the lock had been lost, and nobody knew; ctx's, and the store's when it
+// when the lock had been lost without notice; ctx's, and the store's when it
 // could not be reached until the lease's end.
 func (g *Holding) Release(ctx context.Context) error {
-	g.host.mu.Lock()
-	released := g.letGo()
-	g.host.mu.Unlock()
+	var released <-chan error
+	g.host.turn(func() { released = g.letGo() })
 	if released == nil {
 		return nil
 	}
@@ -319,54 +262,47 @@ func (g *Holding) Release(ctx context.Context) error {
 	}
 }
 
-// letGo begins to release, unless there is nothing to or that has begun. Another
-// release, which the holder asked for, is waited for, so that it is answered with
-// what it did; but not by a host that is closing. Under host.mu.
+// letGo begins to release, unless there is nothing to or that has begun. It does not
+// interfere with a release that the holder asked for, whose answer is to be its own; but
+// a host that is closing does.
 func (g *Holding) letGo() <-chan error {
+	c := &g.host.core
 	g.gone = true
-	if g.over || g.releasing || g.asked > 0 && !g.host.closed {
+	if g.over || g.releasing || g.asked > 0 && !c.closed {
 		return nil
 	}
 	g.releasing = true
-	g.stop()
+	g.renewal.hangUp()
 	r := renewal(g.lease, g.ttl)
 	result := make(chan error, 1)
-	g.host.work.Go(func() { result <- g.release(r) })
+	// A renewal that is under way may be carried out yet, and begin a new term.
+	c.release(r, c.now+r.TTL(), func(err error) {
+		g.end()
+		c.wake(g.name)
+		result <- err
+	})
 	return result
 }
 
-func (g *Holding) release(r Request) error {
-	h := g.host
-	// A renewal that is under way may be carried out yet, and begin a new term.
-	err := h.abandon(r, h.clock.Elapsed()+r.TTL())
-	h.mu.Lock()
-	g.end()
-	h.mu.Unlock()
-	h.wake(g.name)
-	return err
-}
-
-// allow prepares for a change that the holder itself asks for.
-func (g *Holding) allow(r Request) error {
-	h := g.host
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if r.Op == Release {
+// mayChange prepares for a change that a client asks for by name, and returns the holding
+// that it is about, if there is one.
+func (c *hostCore) mayChange(r Request) (*Holding, error) {
+	g := c.held[name{r.Tenant, r.Key}]
+	switch {
+	case g == nil || g.lease.Owner != r.Owner || r.LeaseID != "" && r.LeaseID != g.lease.LeaseID:
+		return nil, nil
+	case r.Op == Release:
 		g.asked++
-		return nil
+	case r.TTL() < g.ttl:
+		return nil, fmt.Errorf("%w: the lock is held for terms of %v, and cannot be renewed for %v", ErrInvalid, g.ttl, r.TTL())
+	default:
+		g.ttl = r.TTL()
 	}
-	if r.TTL() < g.ttl {
-		return fmt.Errorf("%w: the lock is held for terms of %v, and cannot be renewed for %v", ErrInvalid, g.ttl, r.TTL())
-	}
-	g.ttl = r.TTL()
-	return nil
+	return g, nil
 }
 
 // changed is after a release that the holder itself asked for.
 func (g *Holding) changed(l Lease, err error) {
-	h := g.host
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	g.asked--
 	switch {
 	case err == nil && l.LeaseID == g.lease.LeaseID:

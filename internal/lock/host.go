@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -19,8 +20,7 @@ var (
 	ErrOverloaded = fmt.Errorf("this host keeps %d locks already, and no more", maxHeld)
 )
 
-// Clock measures intervals, suspend included. It never goes back and nobody sets
-// it.
+// Clock measures intervals, suspend included. It never goes back and cannot be set.
 type Clock interface {
 	Elapsed() time.Duration
 }
@@ -38,7 +38,6 @@ type name struct{ tenant, key string }
 // and then before, in case it was released.
 type Host struct {
 	store       Store
-	waits       bool // the store can wait by itself
 	clock       Clock
 	callTimeout time.Duration
 
@@ -46,28 +45,118 @@ type Host struct {
 	stop   context.CancelFunc
 	final  context.Context // ends when Close gives up on what is still to be released
 	giveUp context.CancelFunc
-	work   sync.WaitGroup // every goroutine; added to under mu, while not closed or for what is held
 
-	mu     sync.Mutex // guards all below, and the fields of lines, waiters and holdings that say so
-	closed bool
-	lines  map[name]*line
-	held   map[name]*Holding
+	mu   sync.Mutex    // guards the core, with its lines, waiters and holdings
+	core hostCore      // decides; the rest of Host carries events to it and calls from it
+	done chan struct{} // closed when the host is closed and nothing is under way
 }
 
 // NewHost returns a Host. callTimeout bounds each request to the store.
 func NewHost(store Store, clock Clock, callTimeout time.Duration) *Host {
-	h := &Host{store: store, waits: canWait(store), clock: clock, callTimeout: callTimeout, lines: map[name]*line{}, held: map[name]*Holding{}}
+	h := &Host{store: store, clock: clock, callTimeout: callTimeout, done: make(chan struct{})}
+	h.core = hostCore{random: mathrand.Float64, waits: canWait(store), lines: map[name]*line{}, held: map[name]*Holding{}}
 	h.life, h.stop = context.WithCancel(context.Background())
 	h.final, h.giveUp = context.WithCancel(context.Background())
 	return h
 }
 
-// Wanted is a lock that somebody asks for.
+// turn gives the core one event, and begins what follows from it.
+func (h *Host) turn(event func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := &h.core
+	c.now = h.clock.Elapsed()
+	event()
+	for _, one := range c.calls {
+		h.begin(one)
+	}
+	for _, l := range c.listeners {
+		h.listen(l)
+	}
+	for _, a := range c.alarms {
+		if a.timer == nil {
+			a.timer = time.AfterFunc(a.at-c.now, func() { h.turn(a.ring) })
+		} else {
+			a.timer.Reset(a.at - c.now)
+		}
+	}
+	c.calls, c.listeners, c.alarms = nil, nil, nil
+	if c.closed && c.open == 0 {
+		select {
+		case <-h.done:
+		default:
+			close(h.done)
+		}
+	}
+}
+
+// begin carries out a call in a goroutine. Under mu.
+func (h *Host) begin(one *call) {
+	var ctx context.Context = withValues{h.life, one.values}
+	if one.final {
+		ctx = h.final
+	}
+	ctx, one.cancel = context.WithTimeout(ctx, h.callTimeout+one.wait)
+	go func() {
+		defer one.cancel()
+		var l Lease
+		var err error
+		switch {
+		case one.tell != nil:
+			one.tell()
+		case one.wait > 0:
+			l, err = h.store.AcquireWithin(ctx, one.request, one.wait)
+		default:
+			l, err = h.store.Do(ctx, one.request)
+		}
+		h.turn(func() {
+			h.core.open--
+			one.ended(l, err)
+		})
+	}()
+}
+
+// listen asks the store to tell a line of releases. Under mu.
+func (h *Host) listen(l *line) {
+	ctx, cancel := context.WithCancel(h.life)
+	l.deafen = cancel
+	go func() {
+		timeout := time.AfterFunc(h.callTimeout, cancel)
+		tokens, err := h.store.Notify(ctx, l.name.tenant, l.name.key)
+		if timeout.Stop() && err == nil {
+			h.turn(func() { l.hears = true })
+			for range tokens {
+				h.turn(l.news)
+			}
+		}
+		cancel()
+		h.turn(func() {
+			h.core.open--
+			l.deafen, l.hears = nil, false
+		})
+	}()
+}
+
+// withValues ends when its Context does, and carries the values of another too.
+type withValues struct {
+	context.Context
+	values context.Context
+}
+
+// Value implements context.Context.
+func (c withValues) Value(key any) any {
+	if own := c.Context.Value(key); own != nil || c.values == nil { // what concerns its end, above all
+		return own
+	}
+	return c.values.Value(key)
+}
+
+// Wanted is a request for a lock.
 type Wanted struct {
 	Tenant, Key, Owner string // as in Request
 
-	// RequestID is the caller's, if it may ask again: then a request of which
-	// nobody knows what became is left to it. Without, it is released.
+	// RequestID is the caller's, if it may ask again: then a request with an unknown
+	// outcome is left to it. Without, the lease is released.
 	RequestID string
 
 	// LeaseID is as in Request; empty means a new one.
@@ -95,8 +184,8 @@ func NewLeaseID() string {
 // Acquire acquires the lock, for the TTL. When the context ends first, the caller
 // leaves the line, and what it may have been granted meanwhile is released.
 //
-// What remains of the lease is told as of now, so that a caller who waited may
-// count it from when it got the answer.
+// The lease's remaining time is as of now, so a caller who waited may count it from
+// the moment of the answer.
 //
 // Errors: those of Store.Do, *HeldError when the wait is over, ErrExpired when the
 // answer came after the lease's end, the context's, and ErrClosed.
@@ -105,8 +194,8 @@ func (h *Host) Acquire(ctx context.Context, want Wanted) (Lease, error) {
 	return l, err
 }
 
-// AcquireTimed also tells how long it took, up to the moment as of which it tells
-// what remains of the lease: from the call on, that is both of them together.
+// AcquireTimed also returns how long it took up to the moment that the remaining time
+// of the lease counts from. Counted from the call, the lease ends after both together.
 func (h *Host) AcquireTimed(ctx context.Context, want Wanted) (l Lease, took time.Duration, err error) {
 	began := h.clock.Elapsed()
 	got, err := h.acquire(ctx, want)
@@ -138,17 +227,7 @@ func (g granted) asOf(now time.Duration) Lease {
 }
 
 func (h *Host) acquire(ctx context.Context, want Wanted) (granted, error) {
-	w := &waiter{values: ctx, elsewhere: want.Elsewhere, anonymous: want.RequestID == "", done: make(chan struct{})}
-	w.request = Request{
-		Op: Acquire, Tenant: want.Tenant, Key: want.Key, Owner: want.Owner,
-		RequestID: want.RequestID, LeaseID: want.LeaseID, TTLMS: want.TTL.Milliseconds(),
-	}
-	if w.request.LeaseID == "" {
-		w.request.LeaseID = NewLeaseID()
-	}
-	if w.anonymous {
-		w.request.RequestID = w.request.LeaseID // the host itself asks again
-	}
+	w := newWaiter(ctx, want)
 	if err := w.request.Validate(); err != nil {
 		return granted{}, err
 	}
@@ -159,34 +238,29 @@ func (h *Host) acquire(ctx context.Context, want Wanted) (granted, error) {
 	if want.Wait > 0 {
 		timer := time.NewTimer(want.Wait)
 		defer timer.Stop()
-		timeUp, w.until = timer.C, h.clock.Elapsed()+want.Wait
+		timeUp = timer.C
 	}
-	w.late, w.patient = want.Wait == 0, want.Wait < 0
-	l, err := h.join(w)
-	if err != nil {
-		return granted{}, err
-	}
+	var l *line
+	h.turn(func() { l = h.core.join(w, want.Wait) })
 	for {
 		select {
 		case <-w.done:
 			return w.granted, w.err
 		case <-timeUp:
-			l.timeUp(w)
+			h.turn(func() { l.timeUp(w) })
 		case <-ctx.Done():
-			if l.leave(w) {
-				return granted{}, context.Cause(ctx)
-			}
-			return w.granted, w.err // settled just before
+			h.turn(func() { l.leave(w, context.Cause(ctx)) })
+			return w.granted, w.err
 		}
 	}
 }
 
-// HasLine reports whether anybody waits for the lock here, whom nobody who asks
-// the store by itself should overtake.
+// HasLine reports whether the lock has a line here. A caller that asks the store by
+// itself would overtake those in it.
 func (h *Host) HasLine(tenant, key string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.lines[name{tenant, key}] != nil
+	return h.core.lines[name{tenant, key}] != nil
 }
 
 // Change renews or releases, once. A lock that this host keeps by Hold is no
@@ -201,94 +275,48 @@ func (h *Host) Change(ctx context.Context, r Request) (Lease, error) {
 	if r.Op == Acquire {
 		return Lease{}, fmt.Errorf("%w: an acquire waits in line", ErrInvalid)
 	}
-	holding := h.holdingOf(r)
-	if holding != nil {
-		if err := holding.allow(r); err != nil {
-			return Lease{}, err
-		}
+	var holding *Holding
+	var err error
+	h.turn(func() { holding, err = h.core.mayChange(r) })
+	if err != nil {
+		return Lease{}, err
 	}
 	l, err := h.store.Do(ctx, r)
 	if r.Op == Release {
-		if holding != nil {
-			holding.changed(l, err)
-		}
-		if err == nil || !IsAnswer(err) {
-			h.wake(name{r.Tenant, r.Key})
-		}
+		h.turn(func() {
+			if holding != nil {
+				holding.changed(l, err)
+			}
+			if err == nil || !IsAnswer(err) {
+				h.core.wake(name{r.Tenant, r.Key})
+			}
+		})
 	}
 	return l, err
-}
-
-// holdingOf is what this host keeps and the request is about.
-func (h *Host) holdingOf(r Request) *Holding {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	g := h.held[name{r.Tenant, r.Key}]
-	if g == nil || g.lease.Owner != r.Owner || r.LeaseID != "" && r.LeaseID != g.lease.LeaseID {
-		return nil
-	}
-	return g
-}
-
-// wake has the first in line ask again at once.
-func (h *Host) wake(n name) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if l := h.lines[n]; l != nil {
-		l.forget()
-	}
-}
-
-// abandon releases a lease that nobody wants, or that was perhaps never granted,
-// and asks until there is an answer or it has ended by itself at the time.
-func (h *Host) abandon(r Request, end time.Duration) error {
-	r.Op, r.RequestID, r.TTLMS = Release, "", 0
-	for failures := 1; ; failures++ {
-		ctx, cancel := context.WithTimeout(h.final, h.callTimeout)
-		_, err := h.store.Do(ctx, r)
-		cancel()
-		pause := h.retryIn(failures)
-		if IsAnswer(err) || h.clock.Elapsed()+pause >= end || !sleep(h.final, pause) {
-			return err
-		}
-	}
-}
-
-// sleep waits, and reports whether it could before the context ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // Close ends all waiting with ErrClosed and releases the locks that this host
 // keeps, for as long as ctx allows. It does not close the store.
 func (h *Host) Close(ctx context.Context) error {
-	h.mu.Lock()
-	h.closed = true
-	h.stop()
-	for _, l := range h.lines {
-		for _, w := range slices.Clone(l.queue) {
-			l.refuse(w, ErrClosed)
+	h.turn(func() {
+		h.core.closed = true
+		h.stop()
+		for _, l := range h.core.lines {
+			for _, w := range slices.Clone(l.queue) {
+				l.refuse(w, ErrClosed)
+			}
+			l.step()
 		}
-	}
-	for _, g := range h.held {
-		g.letGo()
-	}
-	h.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
-		h.work.Wait()
-		close(done)
+		for _, g := range h.core.held {
+			g.letGo()
+		}
+	})
+	defer func() {
+		h.giveUp()
+		h.turn(func() { h.core.gaveUp = true })
 	}()
-	defer h.giveUp()
 	select {
-	case <-done:
+	case <-h.done:
 		return nil
 	case <-ctx.Done(): // a store may hang, whatever its context says
 		return context.Cause(ctx)

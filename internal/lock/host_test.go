@@ -104,10 +104,10 @@ func TestEndOfAnotherHostsLease(t *testing.T) {
 			bubble(t, func(r *rig) {
 				r.take(r.host(), "crashed")
 				c := r.line(r.Context(), connect(r), wanted("next", -1))
-				time.Sleep(ttl + 100*time.Millisecond)
+				time.Sleep(ttl + 2*lock.Spread)
 				got := r.now(c)
 				r.must(got.err)
-				if got.at < ttl || got.at > ttl+100*time.Millisecond {
+				if got.at < ttl || got.at > ttl+2*lock.Spread {
 					t.Errorf("acquired at %v, the lease ended at %v", got.at, ttl)
 				}
 			})

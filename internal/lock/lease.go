@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"regexp"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/kazahana/kazahana/internal/keyname"
 )
 
 // Op is what a Request asks for.
@@ -112,21 +112,13 @@ func (r Request) Validate() error {
 }
 
 // CheckKey says what is wrong with the name of a lock; the error wraps
-// ErrInvalid. Control characters are refused because keys are shown in logs and
-// on terminals.
+// ErrInvalid.
 func CheckKey(tenant, key string) error {
-	switch {
-	case !tenantName.MatchString(tenant):
+	if !tenantName.MatchString(tenant) {
 		return fmt.Errorf("%w: tenant %q must be 1 to 64 of A-Z a-z 0-9 . _ @ -", ErrInvalid, clip(tenant))
-	case key == "" || len(key) > MaxKey:
-		return fmt.Errorf("%w: the key has %d bytes, and must have 1 to %d", ErrInvalid, len(key), MaxKey)
-	case !utf8.ValidString(key):
-		return fmt.Errorf("%w: the key is not UTF-8", ErrInvalid)
 	}
-	for i, r := range key {
-		if unicode.IsControl(r) {
-			return fmt.Errorf("%w: the key has the control character %U at byte %d", ErrInvalid, r, i)
-		}
+	if err := keyname.Check(key, MaxKey); err != nil {
+		return fmt.Errorf("%w: the key %w", ErrInvalid, err)
 	}
 	return nil
 }

@@ -2,74 +2,86 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 )
 
-// line is those who wait for one lock on this host. It has a goroutine of its own
-// for as long as there are any.
+// line is those who wait for one lock on this host, a part of the host's core. Each of
+// its events ends with step.
 type line struct {
-	host *Host
+	core *hostCore
 	name name
 
-	// Guarded by host.mu.
-	queue  []*waiter     // only the first is asked for
+	queue  []*waiter     // the store is asked for the first only
+	busy   bool          // the store is being asked, or something is being released
 	held   *HeldError    // what stood in the way last; nil: not known
-	heldAt time.Duration // Elapsed: when that was so, or somewhat before
-	tryAt  time.Duration // Elapsed: when to ask the store
+	heldAt time.Duration // when that was so, or somewhat before
+	tryAt  time.Duration // when to ask the store
+	alarm  alarm         // at tryAt
 	found  int           // how often in a row the lock was found held, anew at the end of its term
-	over   bool          // it was found with next to nothing left: the store is late to see the end
+	over   bool          // it was found at its end: the store is late to see that
 	asked  int           // how often the store was asked
-	stale  bool          // since then it was said that the lock may be free
-
-	poked  chan struct{} // buffer of 1: look again
+	stale  bool          // since then there was news that the lock may be free
 	failed int           // how often in a row the store has failed
 
-	tokens      <-chan struct{} // of Store.Notify; nil: not subscribed
-	unsubscribe context.CancelFunc
-	subscribeAt time.Duration // Elapsed: not before
+	deafen   context.CancelFunc // ends the subscription to releases; nil: there is none
+	hears    bool               // the store tells of releases
+	listenAt time.Duration      // no subscription before
 }
 
 // waiter is one who waits.
 type waiter struct {
 	request   Request
 	values    context.Context // the caller's, for what it carries besides its end: a trace
-	anonymous bool            // nobody but the host knows the request ID
+	anonymous bool            // only the host knows the request ID
 	elsewhere bool            // as Wanted.Elsewhere
 	patient   bool            // it waits without a limit
-	until     time.Duration   // Elapsed: the end of its wait, where it has one
+	until     time.Duration   // the end of its wait, where it has one
 
-	// Guarded by host.mu.
-	late   bool               // its wait is over: the next answer will do
-	gone   bool               // nobody waits any more: it was answered, or has left
-	asking bool               // the store is being asked
-	open   bool               // the store was asked, and nobody knows what it did
-	sent   time.Duration      // Elapsed: when it was asked last
-	ends   time.Duration      // Elapsed: until then what it was granted lives, if open
-	hangUp context.CancelFunc // ends what the store waits for by itself
-	joined int                // how often the store had been asked when this one came
+	late   bool          // its wait is over: the next answer will do
+	gone   bool          // it was answered, or has left
+	asking *call         // the store is being asked for it
+	open   bool          // the store was asked, with an unknown outcome
+	sent   time.Duration // when the store was asked last
+	ends   time.Duration // until then what it was granted lives, if open
+	joined int           // how often the store had been asked when this one came
 
 	granted granted // written before done is closed
 	err     error
-	done    chan struct{} // closed under host.mu, once
+	done    chan struct{} // closed once
 }
 
-// join puts a waiter at the end of its line, or where it stands already.
-func (h *Host) join(w *waiter) (*line, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		return nil, ErrClosed
+func newWaiter(ctx context.Context, want Wanted) *waiter {
+	w := &waiter{values: ctx, elsewhere: want.Elsewhere, anonymous: want.RequestID == "", done: make(chan struct{})}
+	w.request = Request{
+		Op: Acquire, Tenant: want.Tenant, Key: want.Key, Owner: want.Owner,
+		RequestID: want.RequestID, LeaseID: want.LeaseID, TTLMS: want.TTL.Milliseconds(),
 	}
+	if w.request.LeaseID == "" {
+		w.request.LeaseID = NewLeaseID()
+	}
+	if w.anonymous {
+		w.request.RequestID = w.request.LeaseID // the host itself asks again
+	}
+	return w
+}
+
+// join puts a waiter at the end of its line, or in the place of an equal request.
+func (c *hostCore) join(w *waiter, wait time.Duration) *line {
 	n := name{w.request.Tenant, w.request.Key}
-	l := h.lines[n]
+	l := c.lines[n]
 	if l == nil {
-		l = &line{host: h, name: n, poked: make(chan struct{}, 1), unsubscribe: func() {}}
-		h.lines[n] = l
-		h.work.Go(l.run)
+		l = &line{core: c, name: n}
+		l.alarm.ring = l.step
 	}
-	w.joined = l.asked
+	if c.closed {
+		w.answer(granted{}, ErrClosed)
+		return l
+	}
+	c.lines[n] = l
+	w.late, w.patient, w.until, w.joined = wait == 0, wait < 0, c.now+wait, l.asked
 	place := len(l.queue)
 	for i := place - 1; i >= 0; i-- {
 		if w.repeats(l.queue[i]) {
@@ -83,7 +95,201 @@ func (h *Host) join(w *waiter) (*line, error) {
 	if w.late {
 		l.hurry()
 	}
-	return l, nil
+	l.step()
+	return l
+}
+
+// timeUp is the end of a waiter's time.
+func (l *line) timeUp(w *waiter) {
+	w.late = true
+	l.hurry()
+	l.step()
+}
+
+// leave takes out a waiter whose caller does not wait for the answer any more, unless it
+// has one already.
+func (l *line) leave(w *waiter, why error) {
+	if w.gone {
+		return
+	}
+	w.answer(granted{}, why)
+	if w.asking != nil && w.asking.wait > 0 {
+		w.asking.hangUp()
+	}
+	if w.asking == nil && !w.open {
+		l.drop(w)
+	}
+	l.step()
+}
+
+// news is that the lock may be free.
+func (l *line) news() {
+	l.forget()
+	l.step()
+}
+
+// step begins what is next.
+func (l *line) step() {
+	c := l.core
+	switch {
+	case l.busy:
+	case len(l.queue) == 0:
+		if c.lines[l.name] == l {
+			delete(c.lines, l.name)
+		}
+		if l.deafen != nil {
+			l.deafen()
+		}
+	case l.queue[0].gone:
+		l.clear(l.queue[0])
+	case l.tryAt > c.now:
+		if l.deafen == nil && c.now >= l.listenAt {
+			// What is released before that goes unnoticed, but the store is asked again soon.
+			l.listenAt = c.now + noticeMost
+			c.open++
+			c.listeners = append(c.listeners, l)
+		}
+		c.wakeAt(&l.alarm, l.tryAt)
+	default:
+		l.ask(l.queue[0])
+	}
+}
+
+// ask asks the store for the first in line.
+func (l *line) ask(w *waiter) {
+	wait := l.storeWait(w)
+	l.asked, l.stale, l.busy, w.sent = l.asked+1, false, true, l.core.now
+	w.asking = l.core.begin(&call{request: w.request, wait: wait, values: w.values, ended: func(lease Lease, err error) {
+		l.busy, w.asking = false, nil
+		l.answered(w, lease, err, wait)
+		if l.stale { // the answer may be from before
+			l.forget()
+		}
+		l.step()
+	}})
+}
+
+// storeWait is how long the store may wait by itself. Meanwhile the waits of others may
+// end, so what to answer them has to be known for as long.
+func (l *line) storeWait(w *waiter) time.Duration {
+	known := l.known()
+	if !l.core.waits || w.late || known == nil {
+		return 0
+	}
+	wait := min(storeWait, known.remaining())
+	if !w.patient {
+		wait = min(wait, w.until-l.core.now)
+	}
+	return max(0, wait)
+}
+
+// answered takes the store's answer.
+func (l *line) answered(w *waiter, lease Lease, err error, wait time.Duration) {
+	c := l.core
+	var held *HeldError
+	var fenced *FencedError
+	if IsAnswer(err) {
+		l.failed, w.open = 0, false
+	}
+	switch {
+	case err == nil:
+		l.granted(w, lease)
+	case errors.As(err, &held):
+		l.held, l.heldAt = held, w.sent
+		l.foundHeld(held.remaining())
+		l.tryAt = c.now + askAgainIn(l.found, held.remaining(), l.hears, c.random())
+		if waited := wait >= pollFirst && c.now-w.sent >= wait; waited || wait == 0 && c.waits && !l.over && l.known() != nil {
+			l.tryAt = c.now // the store itself has waited, or will
+		}
+		l.answerHeld(held)
+		l.keep(w)
+	case errors.As(err, &fenced):
+		left := time.Duration(fenced.RemainingMS) * time.Millisecond
+		l.foundHeld(left)
+		l.tryAt = c.now + askAgainIn(l.found, left, false, c.random())
+		l.answerLate(err)
+		l.keep(w)
+	case IsAnswer(err):
+		l.settle(w, granted{}, err)
+	default:
+		l.failed++
+		w.open, w.ends = true, c.now+w.request.TTL() // it was granted just now, at the latest
+		l.tryAt = c.now + c.retryIn(l.failed)
+		if w.late {
+			l.refuse(w, err)
+		}
+		l.answerLate(err)
+	}
+}
+
+// foundHeld counts how often the lock was found held. At the lease's end the count begins
+// anew, so that the store is asked often again.
+func (l *line) foundHeld(remaining time.Duration) {
+	over := remaining <= storeTick
+	if over && !l.over {
+		l.found = 0
+	}
+	l.found, l.over = l.found+1, over
+}
+
+// granted gives the lock to the first in line. If that is gone, it stays first
+// until the lock is free again.
+func (l *line) granted(w *waiter, lease Lease) {
+	c := l.core
+	l.found = 0
+	// A store that has waited by itself adds that to what remains. The end stays, but
+	// the term did not begin before the wait: a part of it would be a part of both.
+	waited := min(lease.remaining()-w.request.TTL(), c.now-w.sent).Truncate(time.Millisecond)
+	if waited > 0 {
+		w.sent += waited
+		lease.RemainingMS -= waited.Milliseconds()
+	}
+	l.held = &HeldError{
+		Key: lease.Key, Owner: lease.Owner, Token: lease.Token, ExpiresMS: lease.ExpiresMS, RemainingMS: lease.RemainingMS,
+		RequestID: w.request.RequestID,
+	}
+	l.heldAt = w.sent
+	l.tryAt = w.sent + askAgainIn(1, l.held.remaining(), l.hears, c.random())
+	if w.gone {
+		w.open, w.ends = true, w.sent+w.request.TTL() // step clears up after it
+	} else {
+		l.settle(w, granted{lease, w.sent}, nil)
+	}
+	l.hurry()
+	l.admitHolder()
+}
+
+// keep handles an answer that changes nothing.
+func (l *line) keep(w *waiter) {
+	if w.gone {
+		l.drop(w)
+	}
+	l.admitHolder()
+}
+
+// clear releases what a waiter that is gone was, or may have been, granted, unless the
+// same request waits again, and gets it. Until then it keeps its place, so that a
+// repetition of its request is not given what is about to be released.
+//
+// This goes on for as long as a lease can live that was granted while the store was
+// asked. A request that arrives even later, after the release too, stays unknown; its
+// lease ends with its term.
+func (l *line) clear(w *waiter) {
+	cleared := func(error) {
+		l.busy = false
+		l.drop(w)
+		l.news()
+	}
+	again := slices.IndexFunc(l.queue, w.repeats)
+	if w.open && again < 0 && !w.elsewhere {
+		l.busy = true
+		l.core.release(w.request, w.ends, cleared)
+		return
+	}
+	if w.open && again >= 0 {
+		l.queue[again].inherit(w)
+	}
+	cleared(nil)
 }
 
 // repeats reports whether one asks for what another asks for already.
@@ -92,67 +298,63 @@ func (w *waiter) repeats(earlier *waiter) bool {
 	return !earlier.gone && a.RequestID == b.RequestID && a.Owner == b.Owner && a.TTLMS == b.TTLMS
 }
 
-// supersede ends the wait of one who asks again by w, and hears nothing any more
-// the first time. Whatever the first is or was granted is w's: the store is asked
-// once more for it. It returns the place in the line, which w takes over. Under
-// host.mu.
+// supersede ends the wait of an earlier request that w repeats. Whatever the earlier one
+// is or was granted is w's: the store is asked once more for it. It returns the place in
+// the line, which w takes over.
 func (l *line) supersede(place int, w *waiter) int {
 	earlier := l.queue[place]
-	if earlier.asking || earlier.open {
+	asking := earlier.asking
+	if asking != nil || earlier.open {
 		w.inherit(earlier)
 	}
-	if earlier.hangUp != nil {
-		earlier.hangUp()
+	if asking != nil && asking.wait > 0 {
+		asking.hangUp()
 	}
 	l.refuse(earlier, fmt.Errorf("%w: it was made again before it was answered", ErrRequestReused))
-	if earlier.asking {
+	if asking != nil {
 		return place + 1
 	}
 	return place
 }
 
-// inherit has the store be asked what became of an earlier request. By that one's
-// lease ID, whatever it left is released if w leaves too.
+// inherit has the store asked for the outcome of an earlier request. Under that one's
+// lease ID, its lease is released if w leaves too.
 func (w *waiter) inherit(earlier *waiter) {
 	w.open, w.ends, w.request.LeaseID = true, earlier.ends, earlier.request.LeaseID
 }
 
-// hurry answers those who cannot wait, or has the store be asked for an answer.
-// Under host.mu.
+// hurry answers those who cannot wait, or has the store asked for an answer.
 func (l *line) hurry() {
 	if known := l.known(); known != nil {
 		l.answerLate(known)
 	} else {
 		l.tryAt = 0
 	}
-	l.poke()
 }
 
-// forget has the store be asked at once. Under host.mu.
+// forget has the store asked at once.
 func (l *line) forget() {
 	l.held, l.found, l.tryAt = nil, 0, 0
 	l.stale = true
-	l.poke()
 }
 
-// known is what stands in the way as of now, as far as that is known. Under
-// host.mu.
+// known is what stands in the way as of now, as far as that is known.
 func (l *line) known() *HeldError {
 	if l.held == nil || l.stale {
 		return nil
 	}
 	held := *l.held
-	held.RemainingMS -= (l.host.clock.Elapsed() - l.heldAt).Milliseconds()
+	held.RemainingMS -= (l.core.now - l.heldAt).Milliseconds()
 	if held.RemainingMS < 1 {
 		return nil
 	}
 	return &held
 }
 
-// admitHolder lets the holder itself ask before all others, because it is only
-// told again what it has. Under host.mu.
+// admitHolder lets the holder itself ask before all others: it only gets the lease that
+// it has already.
 func (l *line) admitHolder() {
-	if l.held == nil || len(l.queue) == 0 || l.queue[0].asking {
+	if l.held == nil || len(l.queue) == 0 || l.queue[0].asking != nil {
 		return
 	}
 	i := slices.IndexFunc(l.queue, l.isHolder)
@@ -162,29 +364,22 @@ func (l *line) admitHolder() {
 	w := l.queue[i]
 	l.queue = slices.Insert(slices.Delete(l.queue, i, i+1), 0, w)
 	l.tryAt = 0
-	l.poke()
 }
 
-// isHolder reports whether one asks again for what it has already. Under host.mu.
+// isHolder reports whether one asks again for what it has already.
 func (l *line) isHolder(w *waiter) bool {
 	return l.held != nil && w.request.RequestID == l.held.RequestID && w.request.Owner == l.held.Owner
 }
 
-// poke has the goroutine look again.
-func (l *line) poke() {
-	select {
-	case l.poked <- struct{}{}:
-	default:
+// answer ends the wait of one.
+func (w *waiter) answer(g granted, err error) {
+	if !w.gone {
+		w.granted, w.err, w.gone = g, err, true
+		close(w.done)
 	}
 }
 
-// answer ends the wait of one. Under host.mu.
-func (w *waiter) answer(g granted, err error) {
-	w.granted, w.err, w.gone = g, err, true
-	close(w.done)
-}
-
-// settle answers one, and takes it out of the line. Under host.mu.
+// settle answers one, and takes it out of the line.
 func (l *line) settle(w *waiter, g granted, err error) {
 	w.answer(g, err)
 	l.drop(w)
@@ -194,29 +389,28 @@ func (l *line) drop(w *waiter) {
 	if i := slices.Index(l.queue, w); i >= 0 {
 		l.queue = slices.Delete(l.queue, i, i+1)
 	}
-	l.poke()
 }
 
-// late are those who cannot wait; but not one for whom the store was asked, which
-// is told what became of that. Under host.mu.
+// late are those who cannot wait. One that the store was asked for is not among them: it
+// gets the store's answer.
 func (l *line) late() (late []*waiter) {
 	for _, w := range l.queue {
-		if w.late && !w.gone && !w.asking && !w.open && !l.isHolder(w) {
+		if w.late && !w.gone && w.asking == nil && !w.open && !l.isHolder(w) {
 			late = append(late, w)
 		}
 	}
 	return late
 }
 
-// answerLate gives those who cannot wait what is known. Under host.mu.
+// answerLate gives those who cannot wait what is known.
 func (l *line) answerLate(err error) {
 	for _, w := range l.late() {
 		l.settle(w, granted{}, err)
 	}
 }
 
-// answerHeld gives them the store's answer. To one who came after the store was
-// asked it may be old news: it is told what is known to be so still. Under host.mu.
+// answerHeld gives them the store's answer. One who came after the store was asked gets
+// only what is known to be so still: the answer may be old.
 func (l *line) answerHeld(answer *HeldError) {
 	known := l.known()
 	for _, w := range l.late() {
@@ -231,43 +425,18 @@ func (l *line) answerHeld(answer *HeldError) {
 	}
 }
 
-// timeUp notes that the wait of one is over.
-func (l *line) timeUp(w *waiter) {
-	l.host.mu.Lock()
-	defer l.host.mu.Unlock()
-	w.late = true
-	l.hurry()
-}
-
-// leave notes that nobody waits for the answer any more, and reports false when
-// there is one.
-func (l *line) leave(w *waiter) bool {
-	l.host.mu.Lock()
-	defer l.host.mu.Unlock()
-	select {
-	case <-w.done:
-		return false
-	default:
-	}
-	w.gone = true
-	if w.hangUp != nil {
-		w.hangUp()
-	}
-	if !w.asking && !w.open {
-		l.drop(w)
-	}
-	l.poke()
-	return true
-}
-
 // refuse answers one with an error, and leaves it in the line only if there is
-// something to clear up after it. Under host.mu.
+// something to clear up after it.
 func (l *line) refuse(w *waiter, err error) {
 	if w.gone {
 		return
 	}
 	w.answer(granted{}, err)
-	if !w.asking && !(w.open && w.anonymous) { // who knows its request ID can ask again
+	if w.asking == nil && !(w.open && w.anonymous) { // who knows its request ID can ask again
 		l.drop(w)
 	}
+}
+
+func (e *HeldError) remaining() time.Duration {
+	return time.Duration(e.RemainingMS) * time.Millisecond
 }

@@ -114,7 +114,7 @@ func (s State) lasting(r Request) *record.Write {
 // released is the write of a state whose lease was released. It is kept as long as if
 // it had not been.
 func (s State) released(before Known) *record.Write {
-	return &record.Write{Value: s.value(false), Mark: s.Token, KeepMS: before.LeftMS + KeepIdle.Milliseconds(), Tell: true}
+	return &record.Write{Value: s.value(false), Mark: s.Token, KeepMS: before.LeftMS + KeepIdle.Milliseconds(), Tell: true, Frees: true}
 }
 
 // change replaces the state of a key by what step returns, unless that is nil.

@@ -83,43 +83,7 @@ func sweep(records record.Store) error {
 	return nil
 }
 
-// backend is records in memory that all clients share.
-func backend(change func(*forgetful, *locktest.Backend)) locktest.Factory {
-	return func(*testing.T) locktest.Backend {
-		var clock atomic.Int64
-		clock.Store(startMS)
-		records := newForgetful(clock.Load)
-		b := locktest.Backend{
-			Open:    func() (lock.Store, error) { return lock.OnRecords(records), nil },
-			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
-			Sweep:   func() error { return sweep(records) },
-		}
-		change(records, &b)
-		return b
-	}
-}
-
 func TestMemory(t *testing.T) {
-	locktest.Run(t, backend(func(*forgetful, *locktest.Backend) {}))
-}
-
-// TestForgetful runs the suite on a store that may forget, and whose tokens come from
-// the clock where it knows nothing.
-func TestForgetful(t *testing.T) {
-	locktest.Run(t, backend(func(f *forgetful, b *locktest.Backend) {
-		f.forget("first", 0)
-		b.Jumps = true
-		b.Forget = func() error {
-			b.Advance(time.Second) // a restart takes a while
-			f.forget("second", time.Hour)
-			b.Advance(time.Hour)
-			return nil
-		}
-	}))
-}
-
-// TestRealClock runs the suite as it runs on servers whose clock cannot be set.
-func TestRealClock(t *testing.T) {
 	locktest.Run(t, func(*testing.T) locktest.Backend {
 		records := memory.New(nil)
 		return locktest.Backend{Open: func() (lock.Store, error) { return lock.OnRecords(records), nil }}
@@ -132,6 +96,14 @@ type rigged struct {
 	clock   atomic.Int64
 	records *forgetful
 	store   *lock.Records
+	serial  int // of requests
+}
+
+func (r *rigged) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
 }
 
 func newRigged(t *testing.T) *rigged {

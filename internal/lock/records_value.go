@@ -32,12 +32,15 @@ const (
 	idIsHex   = 0xfe // 16 bytes, written in hexadecimal
 )
 
+// leaseDigits is how long a lease ID is, written in hexadecimal.
+const leaseDigits = 32
+
 var errDamaged = errors.New("its record is damaged")
 
 // value is the state as records keep it. The end of a lease is the record's own. fresh:
 // the lease is granted by this write.
 func (s State) value(fresh bool) []byte {
-	b := make([]byte, 0, 128)
+	b := make([]byte, 0, 128+len(s.Receipts)*64)
 	var flags byte
 	if s.Status == Released {
 		flags |= valueReleased
@@ -107,21 +110,34 @@ func appendID(b []byte, id, leaseID string) []byte {
 	switch {
 	case id == leaseID:
 		return append(b, idIsLease)
-	case leaseIDForm.MatchString(id):
+	case isLeaseID(id):
 		return appendLease(append(b, idIsHex), id)
 	}
 	return appendText(b, id)
 }
 
+// isLeaseID is leaseIDForm for a hot path.
+func isLeaseID(id string) bool {
+	if len(id) != leaseDigits {
+		return false
+	}
+	for _, c := range []byte(id) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
 // parseState reads what value wrote, as the record's term has it now. Of a head the
 // receipts may be missing, and are left out.
 func parseState(r record.Record, head bool) (State, error) {
-	v := reader{rest: r.Value}
+	v := reader{rest: r.Value, text: string(r.Value), digits: hex.EncodeToString(r.Value)}
 	format, flags := v.byte(), v.byte()
 	if format != valueFormat {
 		return State{}, fmt.Errorf("%w: it has the format %d, and this kazahanad knows %d", errDamaged, format, valueFormat)
 	}
-	s := State{Token: int64(v.uvarint()), LeaseID: v.lease(), Owner: v.text(), TTLMS: int64(v.uvarint()), Status: Active, ExpiresMS: r.EndMS}
+	s := State{Token: int64(v.uvarint()), LeaseID: v.lease(), Owner: v.name(), TTLMS: int64(v.uvarint()), Status: Active, ExpiresMS: r.EndMS}
 	s.RequestID = v.id(s.LeaseID)
 	if flags&valueHasLife != 0 {
 		s.Life = binary.BigEndian.Uint64(v.take(8))
@@ -135,6 +151,9 @@ func parseState(r record.Record, head bool) (State, error) {
 	case r.Over:
 		s.Status = Expired
 	}
+	if !head && len(v.rest) > 0 {
+		s.Receipts = make([]Receipt, 0, MaxReceipts)
+	}
 	for !head && !v.failed && len(v.rest) > 0 {
 		s.Receipts = append(s.Receipts, v.receipt(s))
 	}
@@ -144,11 +163,17 @@ func parseState(r record.Record, head bool) (State, error) {
 	return s, nil
 }
 
-// reader reads a value. Once it has failed it returns zero values.
+// reader reads a value. Once it has failed it returns zero values. Its texts are parts of
+// two strings, so that a value with many receipts is read with few allocations.
 type reader struct {
 	rest   []byte
+	text   string // the value
+	digits string // the value in hexadecimal
 	failed bool
 }
+
+// at is where the rest of the value begins.
+func (v *reader) at() int { return len(v.text) - len(v.rest) }
 
 func (v *reader) take(n int) []byte {
 	if v.failed = v.failed || len(v.rest) < n; v.failed {
@@ -175,8 +200,21 @@ func (v *reader) varint() int64 {
 	return n
 }
 
-func (v *reader) text() string  { return string(v.take(int(v.byte()))) }
-func (v *reader) lease() string { return hex.EncodeToString(v.take(16)) }
+func (v *reader) name() string { return v.string(int(v.byte())) }
+
+func (v *reader) string(n int) string {
+	if v.take(n); v.failed {
+		return ""
+	}
+	return v.text[v.at()-n : v.at()]
+}
+
+func (v *reader) lease() string {
+	if v.take(leaseDigits / 2); v.failed {
+		return ""
+	}
+	return v.digits[2*v.at()-leaseDigits : 2*v.at()]
+}
 
 func (v *reader) id(leaseID string) string {
 	switch n := v.byte(); n {
@@ -185,7 +223,7 @@ func (v *reader) id(leaseID string) string {
 	case idIsHex:
 		return v.lease()
 	default:
-		return string(v.take(int(n)))
+		return v.string(int(n))
 	}
 }
 
@@ -193,7 +231,7 @@ func (v *reader) receipt(s State) Receipt {
 	flags := v.byte()
 	r := Receipt{Op: Op(flags & 0xf), Owner: s.Owner, LeaseID: s.LeaseID, Token: s.Token}
 	if flags&receiptOwner != 0 {
-		r.Owner = v.text()
+		r.Owner = v.name()
 	}
 	if flags&receiptLease != 0 {
 		r.LeaseID, r.Token = v.lease(), int64(v.uvarint())

@@ -4,9 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/lock"
@@ -17,19 +15,17 @@ import (
 // inFile closes the file with the store.
 type inFile struct {
 	*lock.Records
-	records *sqlite.Store
-	file    *sqlitefile.File
+	file *sqlitefile.File
 }
 
 func (o inFile) Close() error { return o.file.Close() }
 
-func openFile(path string, nowMS func() int64) (inFile, error) {
-	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{NowMS: nowMS}, sqlite.Tables)
+func openFile(path string) (inFile, error) {
+	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{}, sqlite.Tables)
 	if err != nil {
 		return inFile{}, err
 	}
-	records := sqlite.New(file)
-	return inFile{lock.OnRecords(records), records, file}, nil
+	return inFile{lock.OnRecords(sqlite.New(file)), file}, nil
 }
 
 func TestSQLite(t *testing.T) {
@@ -40,20 +36,9 @@ func TestSQLite(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		path := filepath.Join(dir, sqlitefile.StoreName)
-		var now atomic.Int64
-		now.Store(startMS)
 		return locktest.Backend{
-			Open:    func() (lock.Store, error) { return openFile(path, now.Load) },
-			Advance: func(d time.Duration) { now.Add(d.Milliseconds()) },
+			Open:    func() (lock.Store, error) { return openFile(path) },
 			Restart: func() error { return nil }, // all is in the file, which every Open opens anew
-			Sweep: func() error {
-				s, err := openFile(path, now.Load)
-				if err != nil {
-					return err
-				}
-				defer s.Close()
-				return sweep(s.records)
-			},
 		}
 	})
 }

@@ -45,8 +45,8 @@ type Store interface {
 	// store cannot tell any more. The error is errors.ErrUnsupported where it never can.
 	Notify(ctx context.Context, tenant, key string) (<-chan struct{}, error)
 
-	// Changes is Notify for all keys with the prefix; a lease that was announced
-	// (Request.Announce) gives a token when it is granted, too.
+	// Changes is Notify for all keys with the prefix, which ends in a slash; a lease that
+	// was announced (Request.Announce) gives a token when it is granted, too.
 	Changes(ctx context.Context, tenant, prefix string) (<-chan struct{}, error)
 
 	// Close frees what the store holds open. Leases stay as they are.

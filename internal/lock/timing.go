@@ -5,19 +5,18 @@ import "time"
 const (
 	// renewPart: a held lease is renewed after this part of what is left of it.
 	renewPart = 3
-	// marginPart of what is left of a lease is not relied on: the holder has to be
-	// told before its end, and clocks run at different speeds.
+	// marginPart of what is left of a lease is not relied on: the holder has to hear of
+	// the loss before the end, and clocks run at different speeds.
 	marginPart = 20
 	// watchInterval is how often a held lease is looked at, at least: timers stand
 	// still while the machine is suspended, and the lease's end does not.
 	watchInterval = time.Second
 
-	// storeTick is what a store's clock may have been behind itself, since it counts
-	// whole milliseconds: a lease is shorter by up to that much.
+	// storeTick is the resolution of a store's clock: a lease is shorter by up to that.
 	storeTick = time.Millisecond
 
-	// How often a store is asked again whether a lock is free, where nothing tells
-	// that it is; where something does, it is asked at noticeMost all the same.
+	// How often a store is asked whether a lock is free. One that tells of releases is
+	// still asked once in noticeMost.
 	pollFirst  = 20 * time.Millisecond
 	pollMost   = time.Second
 	noticeMost = 5 * time.Second
@@ -28,20 +27,20 @@ const (
 	retryFirst = 20 * time.Millisecond
 	retryMost  = 2 * time.Second
 
-	// storeWait is how long a store that waits by itself is left to it at a time.
+	// storeWait is how long a store waits by itself at a time.
 	storeWait = 20 * time.Second
 
 	// maxHeld bounds the goroutines and the renewals of one host.
 	maxHeld = 10_000
 )
 
-// reliedUntil is until when a lease counts that had so much left in an answer to
-// what was sent at the time.
+// reliedUntil is how long a holder relies on a lease: sent is when it asked, remaining
+// what the answer says is left.
 func reliedUntil(sent, remaining time.Duration) time.Duration {
 	return sent + remaining - remaining/marginPart
 }
 
-// renewalAt is when a lease is due for renewal, likewise.
+// renewalAt is when such a lease is due for renewal.
 func renewalAt(sent, remaining time.Duration) time.Duration { return sent + remaining/renewPart }
 
 // backoff is how long to wait after so many failures in a row, the first being 1.
@@ -55,17 +54,18 @@ func backoff(failures int, first, most time.Duration, random float64) time.Durat
 	return d - time.Duration(random*float64(d)/2)
 }
 
-// askAgainIn is how long to leave a lock alone that has been found held so many
-// times in a row, by a lease with so much left. A store may be late to see that a
-// lease has ended, etcd by seconds: it is then asked at pauses that double, so that
-// this host is late by about twice as much at worst, and by pollMost at most where
-// nothing tells of the end, else noticeMost.
+// askAgainIn is the pause before the next question about a lock that was found held so
+// many times in a row, by a lease with so much left. The question comes at the lease's
+// end, or up to spread later. A store may be late to see the end, etcd by seconds: it then
+// says that a tick is left, and the pauses double, so that this host is late by about
+// twice as much at worst, and by pollMost or, where the store tells of releases,
+// noticeMost at most.
 func askAgainIn(found int, remaining time.Duration, notified bool, random float64) time.Duration {
 	most := pollMost
 	if notified {
 		most = noticeMost
 	}
-	if found > 1 && remaining < pollFirst {
+	if found > 1 && remaining <= storeTick {
 		return backoff(found, pollFirst, most, random)
 	}
 	end := remaining + time.Duration(random*float64(spread))

@@ -66,7 +66,7 @@ func TestAskAgainIn(t *testing.T) {
 		{2, time.Millisecond, false, 0, 2 * pollFirst},
 		{99, time.Millisecond, true, 0, noticeMost},
 		{99, time.Millisecond, false, 0, pollMost},
-		{99, pollFirst, false, 0, pollFirst},
+		{99, 2 * storeTick, true, 0, 2 * storeTick}, // the end is still to come
 	} {
 		if got := askAgainIn(test.found, test.remaining, test.notified, test.random); got != test.want {
 			t.Errorf("%+v: %v", test, got)

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/kazahana/kazahana/internal/keyname"
 )
 
 // Limits of names, in bytes of UTF-8.
@@ -59,13 +59,8 @@ func CheckKind(kind string) error {
 }
 
 func check(what, name string, limit int) error {
-	switch {
-	case name == "":
-		return fmt.Errorf("%w: the %s is empty", ErrInvalid, what)
-	case len(name) > limit:
-		return fmt.Errorf("%w: the %s has %d bytes, and at most %d are allowed", ErrInvalid, what, len(name), limit)
-	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
-		return fmt.Errorf("%w: the %s is not UTF-8 without control characters", ErrInvalid, what)
+	if err := keyname.Check(name, limit); err != nil {
+		return fmt.Errorf("%w: the %s %w", ErrInvalid, what, err)
 	}
 	return nil
 }

@@ -76,6 +76,9 @@ type Write struct {
 	// Grant: somebody relies on the record until its term ends. A store that may have
 	// forgotten such a write says so in Fence.UntilMS.
 	Grant bool
+	// Frees: the write gives nothing to anyone, and only ends what was granted. A store
+	// need not look whether it may have forgotten something.
+	Frees bool
 	// Index lists the entries under which ranges find the record, instead of those
 	// of the record before.
 	Index []string

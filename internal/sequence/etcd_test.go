@@ -58,12 +58,3 @@ func TestEtcdConformance(t *testing.T) {
 		}
 	})
 }
-
-func BenchmarkEtcd(b *testing.B) {
-	s, err := openEtcd(etcdtest.Shared(b))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer s.Close()
-	sequencetest.Benchmark(b, s)
-}

@@ -55,26 +55,17 @@ func mustInit(t testing.TB, s onRedis) {
 
 func TestRedisConformance(t *testing.T) {
 	server := redistest.New(t)
-	for name, settable := range map[string]bool{"a set clock": true, "the server's clock": false} {
-		t.Run(name, func(t *testing.T) {
-			sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
-				cfg := server.Config()
-				target := sequencetest.Target{
-					Open: func() (sequence.Store, error) { return openRedis(cfg) },
-					// Redis deletes the record by itself.
-					Expire: func(tenant, key string) { server.Do(t, "DEL", cfg.Prefix+"/seq/"+tenant+"/"+key) },
-				}
-				if settable {
-					var clock atomic.Int64
-					clock.Store(time.Now().UnixMilli())
-					cfg.NowMS = clock.Load
-					target.Advance = func(d time.Duration) { clock.Add(d.Milliseconds()) }
-				}
-				mustInit(t, mustOpenRedis(t, cfg))
-				return target
-			})
-		})
-	}
+	sequencetest.Run(t, func(t *testing.T) sequencetest.Target {
+		cfg := server.Config()
+		var clock atomic.Int64
+		clock.Store(time.Now().UnixMilli())
+		cfg.NowMS = clock.Load
+		mustInit(t, mustOpenRedis(t, cfg))
+		return sequencetest.Target{
+			Open:    func() (sequence.Store, error) { return openRedis(cfg) },
+			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
+		}
+	})
 }
 
 // TestFailoverHandsOutNothingTwice: the replica lacks the last values and a whole key
@@ -163,20 +154,4 @@ func TestRedisMemory(t *testing.T) {
 	if err != nil || used > 96 { // 88 where the allocator has steps of 16 bytes
 		t.Errorf("a sequence takes %d bytes (%v)", used, err)
 	}
-}
-
-func BenchmarkRedis(b *testing.B) {
-	server := redistest.New(b)
-	s := mustOpenRedis(b, server.Config())
-	mustInit(b, s)
-	sequencetest.Benchmark(b, s)
-	raw := server.Raw()
-	defer raw.Close()
-	b.Run("bare INCR", func(b *testing.B) {
-		for b.Loop() {
-			if err := raw.Incr(context.Background(), "bare").Err(); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
 }

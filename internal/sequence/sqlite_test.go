@@ -7,9 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -60,37 +58,6 @@ func TestSQLiteConformance(t *testing.T) {
 			Advance: func(d time.Duration) { clock.Add(d.Milliseconds()) },
 		}
 	})
-}
-
-// Keys that nobody uses any more leave the file, whoever uses others.
-func TestExpiredKeysAreForgotten(t *testing.T) {
-	var clock atomic.Int64
-	s, err := openFile(newPath(t), sqlitefile.Options{NowMS: clock.Load})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	short, plain := sequence.DefaultOptions(), sequence.DefaultOptions()
-	short.TTL = time.Second
-	take := func(key string, o sequence.Options) {
-		t.Helper()
-		if _, err := s.Next(context.Background(), sequence.Request{Tenant: "t", Key: key, Count: 1, Options: o}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range 10 {
-		take(fmt.Sprint(i), short)
-	}
-	clock.Add(1000)
-	for range 5 {
-		take("kept", plain)
-	}
-	rows, err := sqlitefile.Read(context.Background(), s.file, func(s *sqlitefile.Session) (n int, err error) {
-		return n, s.QueryRow("SELECT count(*) FROM record", nil, &n)
-	})
-	if err != nil || rows != 1 {
-		t.Errorf("%d keys are left (%v), want 1", rows, err)
-	}
 }
 
 // childTake says which call it begins, makes it, says what it got, and dies at
@@ -174,87 +141,4 @@ func TestKilledInTheMiddle(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Several processes take from one key and are killed at any moment. Together
-// with the calls that were under way, repeated, every value is handed out once.
-func TestProcessesKilled(t *testing.T) {
-	const processes, enough = 3, 40
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), sqlitefile.StoreName) // a disk
-	var mu sync.Mutex
-	var values []int64
-	var pending []string
-	var all sync.WaitGroup
-	for range processes {
-		all.Go(func() {
-			cmd := exec.Command(exe)
-			cmd.Env = append(os.Environ(), childEnv+"="+path)
-			out, err := cmd.StdoutPipe()
-			if err == nil {
-				err = cmd.Start()
-			}
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			begun := ""
-			calls := 0
-			for lines := bufio.NewScanner(out); lines.Scan(); {
-				var first, last int64
-				if _, err := fmt.Sscanf(lines.Text(), "got %d %d", &first, &last); err != nil {
-					if begun = strings.TrimPrefix(lines.Text(), "begin "); calls >= enough {
-						_ = cmd.Process.Kill() // and what it still says counts
-					}
-					continue
-				}
-				begun = ""
-				calls++
-				mu.Lock()
-				values = append(values, first, first+1, last)
-				mu.Unlock()
-			}
-			_ = cmd.Wait()
-			mu.Lock()
-			defer mu.Unlock()
-			if calls < enough {
-				t.Errorf("a process ended after %d calls", calls)
-			}
-			if begun != "" {
-				pending = append(pending, begun)
-			}
-		})
-	}
-	all.Wait()
-	s, err := openFile(path, sqlitefile.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	for _, id := range pending {
-		got, err := s.Next(context.Background(), childRequest(id))
-		if err != nil {
-			t.Fatal(err)
-		}
-		values = append(values, got.Values()...)
-	}
-	slices.Sort(values)
-	for i, v := range values {
-		if v != int64(i+1) {
-			t.Fatalf("value %d in order is %d", i+1, v)
-		}
-	}
-	t.Logf("%d values, %d calls were under way", len(values), len(pending))
-}
-
-func BenchmarkSQLite(b *testing.B) {
-	s, err := openFile(filepath.Join(b.TempDir(), sqlitefile.StoreName), sqlitefile.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer s.Close()
-	sequencetest.Benchmark(b, s)
 }

@@ -16,7 +16,8 @@ import (
 // ExternalLen is the length of every external ID, in characters.
 const ExternalLen = 11
 
-// externalKeyInfo binds the derived key to this use (RFC 5869, "info").
+// externalKeyInfo binds the derived key to this use (RFC 5869, "info"). Services other
+// than "default" append "/" and their name.
 const externalKeyInfo = "kazahana external id v1"
 
 // ErrInvalidExternal is wrapped by every error of Decode.
@@ -36,14 +37,20 @@ type Codec struct {
 	block cipher.Block // nil: without a secret
 }
 
-// NewCodec returns a codec for the secret: a file's bytes without one trailing newline,
-// or a string's UTF-8. Anyone who knows the secret can decode every external ID; with
-// another secret, published external IDs cannot be decoded.
-func NewCodec(secret []byte) (Codec, error) {
+// NewCodec returns a service's codec for the secret: a file's bytes without one trailing
+// newline, or a string's UTF-8. The service is part of the key, so that the external IDs of
+// two services that share a secret cannot be linked; "" means "default". Anyone who knows
+// the secret can decode every external ID; with another secret or service, published
+// external IDs cannot be decoded.
+func NewCodec(secret []byte, service string) (Codec, error) {
 	if len(secret) == 0 {
 		return Codec{}, errors.New("the secret for external IDs is empty")
 	}
-	key, err := hkdf.Key(sha256.New, secret, nil, externalKeyInfo, 16)
+	info := externalKeyInfo
+	if service != "" && service != "default" {
+		info += "/" + service
+	}
+	key, err := hkdf.Key(sha256.New, secret, nil, info, 16)
 	if err != nil {
 		return Codec{}, fmt.Errorf("derive the key for external IDs: %w", err)
 	}

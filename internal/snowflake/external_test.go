@@ -20,6 +20,7 @@ type vectorFile struct {
 	Inspected            []map[string]any
 	Keyed                []struct {
 		Name, Secret string
+		Service      string
 		Vectors      []vector
 	}
 	Rejected []struct {
@@ -45,9 +46,9 @@ func loadVectors(t *testing.T) (f vectorFile) {
 	return f
 }
 
-func keyed(t testing.TB, secret string) Codec {
+func keyed(t testing.TB, secret, service string) Codec {
 	t.Helper()
-	c, err := NewCodec([]byte(secret))
+	c, err := NewCodec([]byte(secret), service)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,12 +111,12 @@ func TestGoldenVectors(t *testing.T) {
 	}
 	checkVectors(t, Codec{}, f.Plain)
 	for _, k := range f.Keyed {
-		checkVectors(t, keyed(t, k.Secret), k.Vectors)
+		checkVectors(t, keyed(t, k.Secret, k.Service), k.Vectors)
 	}
 	for _, r := range f.Rejected {
 		c := Codec{}
 		if r.Secret != nil {
-			c = keyed(t, *r.Secret)
+			c = keyed(t, *r.Secret, "default")
 		}
 		if id, err := c.Decode(r.External); !errors.Is(err, ErrInvalidExternal) {
 			t.Errorf("%q (%s) decodes to %d, %v; it must be rejected", r.External, r.Why, id, err)
@@ -124,7 +125,7 @@ func TestGoldenVectors(t *testing.T) {
 }
 
 func TestExternalRoundTrip(t *testing.T) {
-	codecs := []Codec{{}, keyed(t, "s3cret")}
+	codecs := []Codec{{}, keyed(t, "s3cret", "")}
 	rapid.Check(t, func(t *rapid.T) {
 		id := ID(rapid.Int64Min(0).Draw(t, "id"))
 		for _, c := range codecs {
@@ -138,7 +139,7 @@ func TestExternalRoundTrip(t *testing.T) {
 
 // TestOneSpelling: what decodes encodes to itself.
 func TestOneSpelling(t *testing.T) {
-	codecs := []Codec{{}, keyed(t, "s3cret")}
+	codecs := []Codec{{}, keyed(t, "s3cret", "")}
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.StringMatching(`[A-Za-z0-9_\-]{10}[A-Za-z0-9_\-+/= \n]`).Draw(t, "s")
 		for _, c := range codecs {
@@ -162,7 +163,7 @@ func TestMoremurPermutes(t *testing.T) {
 func TestDecodeBefore(t *testing.T) {
 	tl := DefaultTimeline()
 	now := tl.EpochMS + 1_000_000
-	c := keyed(t, "s3cret")
+	c := keyed(t, "s3cret", "")
 	id := tl.ID(now, 5)
 	if got, err := c.DecodeBefore(c.Encode(id), tl, now); err != nil || got != id {
 		t.Errorf("an ID of now: %d, %v", got, err)
@@ -173,10 +174,10 @@ func TestDecodeBefore(t *testing.T) {
 }
 
 func TestNewCodecRefusesAnEmptySecret(t *testing.T) {
-	if _, err := NewCodec(nil); err == nil {
+	if _, err := NewCodec(nil, ""); err == nil {
 		t.Error("an empty secret was taken")
 	}
-	if (Codec{}).Keyed() || !keyed(t, "x").Keyed() {
+	if (Codec{}).Keyed() || !keyed(t, "x", "").Keyed() {
 		t.Error("Keyed does not tell whether there is a secret")
 	}
 }
@@ -187,7 +188,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add("AAAAAAAAAAA")
 	f.Add("AAAAAAAAAA\n")
 	f.Add("___________")
-	c := keyed(f, "s3cret")
+	c := keyed(f, "s3cret", "")
 	f.Fuzz(func(t *testing.T, s string) {
 		for _, c := range []Codec{{}, c} {
 			if id, err := c.Decode(s); err == nil && (id < 0 || c.Encode(id) != s) {
@@ -198,7 +199,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	for name, c := range map[string]Codec{"plain": {}, "keyed": keyed(b, "s3cret")} {
+	for name, c := range map[string]Codec{"plain": {}, "keyed": keyed(b, "s3cret", "")} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

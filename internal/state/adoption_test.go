@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
@@ -44,63 +45,50 @@ func wantAdopted(t *testing.T, p place, want Saved) {
 	s.crash()
 }
 
-func identity(machine, boot string) func(*Options) {
-	return func(o *Options) { o.Identity = optionsOf(machine, boot).Identity }
+func identity(i Identity) func(*Options) {
+	return func(o *Options) { o.Identity = func() Identity { return i } }
 }
 
 // The live directory may outlast what it stands for: a container that moves, a
-// machine that is cloned while it runs.
+// machine that is cloned while it runs. Where the boot ID cannot be read, nothing
+// tells this host from another. Containers often have no machine ID; the boot ID says
+// enough.
 func TestForeignLeasesAreNotAdopted(t *testing.T) {
+	const machine, boot, unread = "they were saved on another machine", "they were saved before the last boot", "this host's boot ID cannot be read"
 	for name, c := range map[string]struct {
-		machine, boot string
-		reason        string
+		then, now Identity
+		reason    string // "": adopted
 	}{
-		"other machine":           {"machine b", "boot a", "they were saved on another machine"},
-		"other boot":              {"machine a", "boot b", "they were saved before the last boot"},
-		"machine ID unreadable":   {"", "boot a", "they were saved on another machine"},
-		"boot ID unreadable":      {"machine a", "", "this host's boot ID cannot be read"},
-		"neither can be read now": {"", "", "this host's boot ID cannot be read"},
+		"the same":                {Identity{"machine a", "boot a"}, Identity{"machine a", "boot a"}, ""},
+		"other machine":           {Identity{"machine a", "boot a"}, Identity{"machine b", "boot a"}, machine},
+		"other boot":              {Identity{"machine a", "boot a"}, Identity{"machine a", "boot b"}, boot},
+		"machine ID unreadable":   {Identity{"machine a", "boot a"}, Identity{"", "boot a"}, machine},
+		"boot ID unreadable":      {Identity{"machine a", "boot a"}, Identity{"machine a", ""}, unread},
+		"neither can be read now": {Identity{"machine a", "boot a"}, Identity{"", ""}, unread},
+		"neither can ever be":     {Identity{"", ""}, Identity{"", ""}, unread},
+		"a boot ID alone":         {Identity{"", "boot a"}, Identity{"", "boot a"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, saved := usedPlace(t)
-			wantAdopted(t, p, saved)
+			p := newPlace(t)
+			s := mustOpen(t, p, identity(c.then))
+			saved := savedWith(testLease(1, 1))
+			mustSave(t, s.service("default"), saved)
+			s.service("default").RaiseMark(testMark)
+			if err := s.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			s.crash()
 			opts := p.options()
-			identity(c.machine, c.boot)(&opts)
-			report, err := Inspect(p.dir, opts)
-			if err != nil || report.Refusal != c.reason {
+			identity(c.now)(&opts)
+			if report, err := Inspect(p.dir, opts); err != nil || report.Refusal != c.reason {
 				t.Errorf("Inspect: %q, %v", report.Refusal, err)
 			}
-			wantRefused(t, p, saved, testMark, c.reason, identity(c.machine, c.boot))
+			if c.reason != "" {
+				wantRefused(t, p, saved, testMark, c.reason, identity(c.now))
+			} else if got := mustOpen(t, p, identity(c.now)).service("default").Load(); !reflect.DeepEqual(got, saved) {
+				t.Errorf("Load gives %+v", got)
+			}
 		})
-	}
-}
-
-// Without a boot ID nothing tells this host from another, so nothing is adopted
-// even where all that is known agrees.
-func TestNothingReadableNothingAdopted(t *testing.T) {
-	p := newPlace(t)
-	nothing := identity("", "")
-	s := mustOpen(t, p, nothing)
-	sv := s.service("default")
-	mustSave(t, sv, savedWith(testLease(1, 1)))
-	sv.RaiseMark(testMark)
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
-	s.crash()
-	wantRefused(t, p, savedWith(), testMark, "this host's boot ID cannot be read", nothing)
-}
-
-// Containers often have no machine ID; the boot ID says enough.
-func TestBootIDSuffices(t *testing.T) {
-	p := newPlace(t)
-	bootOnly := identity("", "boot a")
-	s := mustOpen(t, p, bootOnly)
-	want := savedWith(testLease(1, 1))
-	mustSave(t, s.service("default"), want)
-	mustClose(t, s)
-	if got := mustOpen(t, p, bootOnly).service("default").Load(); !reflect.DeepEqual(got, want) {
-		t.Errorf("Load gives %+v", got)
 	}
 }
 
@@ -113,8 +101,8 @@ func TestLiveFilesThatAreNotTheLast(t *testing.T) {
 		lost     = "the marks are missing or damaged"
 		older    = "an older file was put back"
 	)
-	cp := func(t *testing.T, from, to string) { command(t, "cp", from, to) } // in place where it exists
-	mv := func(t *testing.T, from, to string) { command(t, "mv", from, to) }
+	cp := func(t *testing.T, from, to string) { disktest.Run(t, "cp", from, to) } // in place where it exists
+	mv := func(t *testing.T, from, to string) { disktest.Run(t, "mv", from, to) }
 	type files struct{ leases, marks, oldLeases, oldMarks, oldLeasesInode string }
 	for name, c := range map[string]struct {
 		tamper func(*testing.T, files)
@@ -143,7 +131,7 @@ func TestLiveFilesThatAreNotTheLast(t *testing.T) {
 			if err := s.Sync(); err != nil { // the floor, which then falls behind
 				t.Fatal(err)
 			}
-			folder, aside := p.folder(t), memoryDir(t)
+			folder, aside := p.folder(t), disktest.Memory(t)
 			f := files{
 				filepath.Join(folder, leasesName), filepath.Join(folder, marksName),
 				filepath.Join(aside, leasesName), filepath.Join(aside, marksName), filepath.Join(aside, "inode"),
@@ -172,7 +160,7 @@ func TestLeasesFileThatWasAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p, saved := usedPlace(t)
 			path := filepath.Join(p.folder(t), leasesName)
-			away := filepath.Join(memoryDir(t), "away")
+			away := filepath.Join(disktest.Memory(t), "away")
 			s := mustOpen(t, p) // its sequence becomes 4 or so
 			for range 3 {
 				mustSave(t, s.service("default"), saved)
@@ -186,7 +174,7 @@ func TestLeasesFileThatWasAway(t *testing.T) {
 				t.Fatal(err)
 			}
 			mustOpen(t, p).crash()
-			command(t, "mv", away, path)
+			disktest.Run(t, "mv", away, path)
 			wantRefused(t, p, saved, testMark, "an older file was put back")
 		})
 	}
@@ -196,9 +184,9 @@ func TestSwappedFolders(t *testing.T) {
 	p, saved := usedPlace(t)
 	q, other := usedPlaceIn(t, p.live)
 	a, b := p.folder(t), q.folder(t)
-	command(t, "mv", a, a+"x")
-	command(t, "mv", b, a)
-	command(t, "mv", a+"x", b)
+	disktest.Run(t, "mv", a, a+"x")
+	disktest.Run(t, "mv", b, a)
+	disktest.Run(t, "mv", a+"x", b)
 	const reason = "the folder had another name when they were saved"
 	wantRefused(t, p, saved, testMark, reason)
 	wantRefused(t, q, other, testMark, reason)
@@ -269,7 +257,7 @@ func TestLeasesOfAnUnusedService(t *testing.T) {
 // live directory of before finds leases there that nobody has kept up to date.
 func TestLiveDirectoryThatChanges(t *testing.T) {
 	p, saved := usedPlace(t)
-	there := place{p.dir, filepath.Join(memoryDir(t), "there")}
+	there := place{p.dir, filepath.Join(disktest.Memory(t), "there")}
 	none := place{p.dir, ""}
 	s := mustOpen(t, p)
 	s.service("default").RaiseMark(testMark + 1)
@@ -290,7 +278,7 @@ func TestLiveDirectoryThatChanges(t *testing.T) {
 		s.crash()
 	}
 	// Under another name it is the same directory.
-	link := filepath.Join(memoryDir(t), "link")
+	link := filepath.Join(disktest.Memory(t), "link")
 	if err := os.Symlink(p.live, link); err != nil {
 		t.Fatal(err)
 	}
@@ -402,7 +390,7 @@ func TestCopies(t *testing.T) {
 		for _, restore := range [][]string{
 			{"rm", "-rf", p.dir}, {"cp", "-a", backup, p.dir}, // as ext4 likes it, with the same inodes
 		} {
-			command(t, restore[0], restore[1:]...)
+			disktest.Run(t, restore[0], restore[1:]...)
 		}
 		s = mustOpen(t, p)
 		sv := s.service("default")
@@ -415,8 +403,8 @@ func TestCopies(t *testing.T) {
 		p, saved := usedPlace(t)
 		backup := copyDir(t, p.dir)
 		s := mustOpen(t, p)
-		command(t, "rm", "-rf", p.dir)
-		command(t, "cp", "-a", backup, p.dir)
+		disktest.Run(t, "rm", "-rf", p.dir)
+		disktest.Run(t, "cp", "-a", backup, p.dir)
 		report := p.inspect(t)
 		if report.Holder != nil || !strings.Contains(report.Refusal, "is a copy of its own") {
 			t.Errorf("report: %+v", report)
@@ -436,7 +424,7 @@ func TestCopies(t *testing.T) {
 	t.Run("moved", func(t *testing.T) {
 		p, saved := usedPlace(t)
 		moved := place{p.dir + "-moved", p.live}
-		command(t, "mv", p.dir, moved.dir)
+		disktest.Run(t, "mv", p.dir, moved.dir)
 		wantAdopted(t, moved, saved)
 	})
 	t.Run("state file replaced under a running daemon", func(t *testing.T) {
@@ -448,7 +436,7 @@ func TestCopies(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, how := range []string{"cp", "mv"} {
-			command(t, how, filepath.Join(backup, stateName), p.disk(stateName))
+			disktest.Run(t, how, filepath.Join(backup, stateName), p.disk(stateName))
 			if err := s.Sync(); err != nil {
 				t.Fatal(err)
 			}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
@@ -232,7 +233,9 @@ func tmpfs(t *testing.T, size string) string {
 	return dir
 }
 
-func resize(t *testing.T, root, size string) { command(t, "mount", "-o", "remount,size="+size, root) }
+func resize(t *testing.T, root, size string) {
+	disktest.Run(t, "mount", "-o", "remount,size="+size, root)
+}
 
 // The live directory is full at the first start: at each of its writes.
 func TestFullLiveDirectoryAtFirstStart(t *testing.T) {
@@ -388,7 +391,7 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 // The disk is full at the first start: that stops it, since nothing is known yet.
 func TestFullDiskAtFirstStart(t *testing.T) {
 	root := tmpfs(t, "16k")
-	p := place{filepath.Join(root, "state"), filepath.Join(memoryDir(t), "live")}
+	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
 	if err := os.Mkdir(p.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -411,7 +414,7 @@ func TestFullDiskAtFirstStart(t *testing.T) {
 // it needs the disk.
 func TestFullDiskWhileRunning(t *testing.T) {
 	root := tmpfs(t, "64k")
-	p := place{filepath.Join(root, "state"), filepath.Join(memoryDir(t), "live")}
+	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
 	s := mustOpen(t, p)
 	fillDisk(t, root)
 	for life := range int64(3) {
@@ -454,16 +457,16 @@ func mustOpenFull(t *testing.T, p place) *testState {
 
 func TestReadOnlyStateDirectory(t *testing.T) {
 	root := tmpfs(t, "1m")
-	p := place{filepath.Join(root, "state"), filepath.Join(memoryDir(t), "live")}
+	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
 	s := mustOpen(t, p)
 	mustSave(t, s.service("default"), savedWith(testLease(1, 1)))
 	mustClose(t, s)
-	command(t, "mount", "-o", "remount,ro", root)
+	disktest.Run(t, "mount", "-o", "remount,ro", root)
 	_, err := tryOpen(t, p)
 	wantFileError(t, err, p.disk(lockName), "read-only file system")
 	_, err = tryOpen(t, place{filepath.Join(root, "new"), p.live})
 	wantFileError(t, err, filepath.Join(root, "new"), "read-only file system")
-	command(t, "mount", "-o", "remount,rw", root)
+	disktest.Run(t, "mount", "-o", "remount,rw", root)
 	if got := mustOpen(t, p).service("default").Load(); len(got.Held) != 1 {
 		t.Errorf("afterwards: %+v", got)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -40,12 +41,18 @@ func killSometime(t *testing.T, c *child, atMost int) []byte {
 
 const kills = 30
 
-func TestMarkSurvivesKill(t *testing.T) {
+// A daemon that raises the mark and saves all the time is killed at any moment: what
+// it had reported is there.
+func TestKillLosesNothing(t *testing.T) {
 	ring.All(t)
-	p := newPlace(t)
+	p := inMemory(t)
 	previous := int64(0)
-	for i := range kills {
-		reported := killSometime(t, startChild(t, "raise", p, nil), 20_000)
+	for i := range 2 * kills {
+		most := 200
+		if i%2 == 0 {
+			most = 5_000
+		}
+		reported := killSometime(t, startChild(t, "busy", p, nil), most)
 		last := lastReported(t, reported)
 		if first := int64(binary.NativeEndian.Uint64(reported)); first != previous+1 {
 			t.Fatalf("life %d began at %d, and the mark was %d", i, first, previous)
@@ -53,35 +60,18 @@ func TestMarkSurvivesKill(t *testing.T) {
 		// Two readings: one from beside, and one that takes the directory.
 		report := p.inspect(t)
 		s := mustOpen(t, p)
-		mark := s.service("default").Mark()
+		mark, held := s.service("default").Mark(), s.service("default").Load().Held
+		s.wantQuiet()
 		mustClose(t, s)
 		if mark != last && mark != last+1 || mark != report.Services[0].Mark {
 			t.Fatalf("life %d: the mark is %d (%d from beside), and the last value reported %d", i, mark, report.Services[0].Mark, last)
 		}
+		if len(held) != 1 || held[0].Created != last && held[0].Created != mark {
+			t.Fatalf("life %d: held %v, and the last value reported %d", i, held, last)
+		}
 		previous = mark
 	}
-	t.Logf("%d kills, mark %d", kills, previous)
-}
-
-func TestSaveSurvivesKill(t *testing.T) {
-	ring.All(t)
-	p := newPlace(t)
-	previous := int64(0)
-	for i := range kills {
-		last := lastReported(t, killSometime(t, startChild(t, "save", p, nil), 200))
-		s := mustOpen(t, p)
-		held := s.service("default").Load().Held
-		s.wantQuiet()
-		mustClose(t, s)
-		if len(held) != 1 {
-			t.Fatalf("life %d: held %v", i, held)
-		}
-		if got := held[0].Created; got != last && got != last+1 || got <= previous {
-			t.Fatalf("life %d: save %d is there, %d was reported last, %d before", i, got, last, previous)
-		}
-		previous = held[0].Created
-	}
-	t.Logf("%d kills, %d saves", kills, previous)
+	t.Logf("%d kills, mark %d", 2*kills, previous)
 }
 
 // Where a daemon may be killed during its very first start, the next one must
@@ -92,7 +82,7 @@ func TestFirstStartSurvivesKill(t *testing.T) {
 		"state/lock", "live/*/lock", "live/*/marks.new", "live/*/marks", "live/*/leases.new", "live/*/leases", "state/state.new", "state/state",
 	}
 	for i := range kills {
-		root := memoryDir(t)
+		root := disktest.Memory(t)
 		p := place{filepath.Join(root, "state"), filepath.Join(root, "live")}
 		c := startChild(t, "hold", p, nil)
 		reached := func(stage string) bool { return len(glob(t, root, stage)) > 0 }

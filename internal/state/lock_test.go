@@ -19,6 +19,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -133,7 +135,7 @@ func TestDyingProcessIsWaitedFor(t *testing.T) {
 	p, saved := usedPlace(t)
 	holder := startChild(t, "zombie", p, nil)
 	holder.ready(t)
-	eventually(t, "the first thread is gone", func() bool { return dying(holder.Process.Pid) })
+	await.Eventually(t, "the first thread is gone", func() bool { return dying(holder.Process.Pid) })
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stopped := errors.New("told to stop")
@@ -142,37 +144,15 @@ func TestDyingProcessIsWaitedFor(t *testing.T) {
 		t.Errorf("Open: %v", err)
 	}
 
-	var s *testState
-	var err error
-	opened := make(chan struct{})
-	first := &testState{t: t}
-	opts := first.options(p)
-	go func() {
-		defer close(opened)
-		first.State, err = Open(t.Context(), p.dir, opts)
-		s = first
-	}()
-	eventually(t, "the log says what it waits for", func() bool {
-		return strings.Contains(first.said(zap.WarnLevel), "belongs to a process that was killed")
-	})
+	s, opened := openWaiting(t, p)
 	holder.kill(t)
-	<-opened
-	if err != nil {
+	if err := <-opened; err != nil {
 		t.Fatal(err)
 	}
 	if got := s.service("default").Load(); !reflect.DeepEqual(got, saved) {
 		t.Errorf("Load gives %+v", got)
 	}
 	mustClose(t, s)
-}
-
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for began := time.Now(); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			t.Fatalf("within a minute it has not come to pass that %s", what)
-		}
-	}
 }
 
 // The number of a process means something in its own container only: here a
@@ -186,7 +166,7 @@ func TestHolderOfAnotherContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer zombie.Wait()
-	eventually(t, "it is a zombie", func() bool { return dying(zombie.Process.Pid) && exiting(zombie.Process.Pid) })
+	await.Eventually(t, "it is a zombie", func() bool { return dying(zombie.Process.Pid) && exiting(zombie.Process.Pid) })
 	if dying(os.Getpid()) || exiting(os.Getpid()) || dying(1<<30) || exiting(1<<30) {
 		t.Error("the living are taken for dying")
 	}
@@ -226,7 +206,7 @@ func TestHolderOfAnotherContainer(t *testing.T) {
 // long ago, and not before; nor those that somebody else put there.
 func TestAbandonedFolders(t *testing.T) {
 	ring.All(t)
-	live, now := filepath.Join(memoryDir(t), "live"), time.Now()
+	live, now := filepath.Join(disktest.Memory(t), "live"), time.Now()
 	folderOf := func(lease Saved, mark time.Time) string { // of a daemon that was killed
 		p := place{filepath.Join(t.TempDir(), "state"), live}
 		s := mustOpen(t, p)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
@@ -62,14 +63,14 @@ func TestLostLiveFiles(t *testing.T) {
 		"lock removed":        {in(lockName, os.Remove), removed},
 		"lock replaced":       {in(lockName, byCopy), "another lock file has taken the place"},
 		"folder removed":      {func(t *testing.T, _ place, folder string) { os.RemoveAll(folder) }, removed},
-		"folder moved":        {func(t *testing.T, _ place, folder string) { command(t, "mv", folder, folder+"x") }, removed},
+		"folder moved":        {func(t *testing.T, _ place, folder string) { disktest.Run(t, "mv", folder, folder+"x") }, removed},
 		"folder replaced": {func(t *testing.T, _ place, folder string) {
-			command(t, "cp", "-a", folder, folder+"x")
-			command(t, "rm", "-rf", folder)
-			command(t, "mv", folder+"x", folder)
+			disktest.Run(t, "cp", "-a", folder, folder+"x")
+			disktest.Run(t, "rm", "-rf", folder)
+			disktest.Run(t, "mv", folder+"x", folder)
 		}, "another directory has its name"},
 		"live_dir removed":  {func(t *testing.T, p place, _ string) { os.RemoveAll(p.live) }, removed},
-		"live_dir moved":    {func(t *testing.T, p place, _ string) { command(t, "mv", p.live, p.live+"x") }, removed},
+		"live_dir moved":    {func(t *testing.T, p place, _ string) { disktest.Run(t, "mv", p.live, p.live+"x") }, removed},
 		"live_dir replaced": {func(t *testing.T, p place, _ string) { os.RemoveAll(p.live); os.Mkdir(p.live, 0o700) }, removed},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -211,11 +212,11 @@ func TestFolderThatComesBack(t *testing.T) {
 	s := mustOpen(t, p)
 	sv := s.service("default")
 	folder := p.folder(t)
-	command(t, "mv", folder, folder+"x")
+	disktest.Run(t, "mv", folder, folder+"x")
 	sv.RaiseMark(testMark + 1)
 	s.Look()
 	sv.RaiseMark(testMark + 2)
-	command(t, "mv", folder+"x", folder)
+	disktest.Run(t, "mv", folder+"x", folder)
 	// A copy of the state directory from before still has its identity.
 	q := place{backup, p.live}
 	twin := mustOpen(t, q)
@@ -235,7 +236,7 @@ func TestFolderTakenByAnother(t *testing.T) {
 	q := place{copyDir(t, p.dir), p.live}
 	s := mustOpen(t, p)
 	sv := s.service("default")
-	command(t, "rm", "-rf", p.folder(t))
+	disktest.Run(t, "rm", "-rf", p.folder(t))
 	twin := mustOpen(t, q)
 	if got := twin.service("default").Load(); got.leases() != 0 {
 		t.Errorf("the copy has %+v", got)

@@ -22,6 +22,8 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -47,8 +49,7 @@ func TestMain(m *testing.M) {
 var childModes = map[string]func(place) error{
 	"hold":           childHold,
 	"try":            childTry,
-	"raise":          childRaise,
-	"save":           childSave,
+	"busy":           childBusy,
 	"crash-in-reset": childCrashInReset,
 }
 
@@ -75,9 +76,9 @@ func childTry(p place) error {
 	return s.Close()
 }
 
-// childRaise raises the mark by one without end, and reports each value only
-// when the mark has it.
-func childRaise(p place) error {
+// childBusy raises the mark and saves without end, reports each value once it
+// would survive a kill -9, and has the disk follow beside that.
+func childBusy(p place) error {
 	s, err := p.open()
 	if err != nil {
 		return err
@@ -86,34 +87,17 @@ func childRaise(p place) error {
 	if err != nil {
 		return err
 	}
+	go func() {
+		for {
+			_ = s.Sync()
+		}
+	}()
 	for v := sv.Mark() + 1; ; v++ {
 		sv.RaiseMark(v)
+		if err := sv.Save(savedWith(testLease(1, v))); err != nil {
+			return err
+		}
 		if err := report(v); err != nil {
-			return err
-		}
-	}
-}
-
-// childSave saves one content after the other, each told by its lease's Created.
-func childSave(p place) error {
-	s, err := p.open()
-	if err != nil {
-		return err
-	}
-	sv, err := s.Service("default")
-	if err != nil {
-		return err
-	}
-	created := int64(0)
-	if held := sv.Load().Held; len(held) > 0 {
-		created = held[0].Created
-	}
-	for {
-		created++
-		if err := sv.Save(savedWith(testLease(7, created))); err != nil {
-			return err
-		}
-		if err := report(created); err != nil {
 			return err
 		}
 	}
@@ -254,30 +238,14 @@ func (p place) inspect(t testing.TB) Report {
 // newPlace names a state directory and a live directory that are not there yet.
 func newPlace(t testing.TB) place {
 	t.Helper()
-	return place{filepath.Join(t.TempDir(), "state"), filepath.Join(memoryDir(t), "live")}
+	return place{filepath.Join(t.TempDir(), "state"), filepath.Join(disktest.Memory(t), "live")}
 }
 
 // inMemory names both, in memory, for tests that write thousands of times.
 func inMemory(t testing.TB) place {
 	t.Helper()
-	root := memoryDir(t)
+	root := disktest.Memory(t)
 	return place{filepath.Join(root, "state"), filepath.Join(root, "live")}
-}
-
-// memoryDir is a directory on a file system in memory. Without one there is
-// nothing to test.
-func memoryDir(t testing.TB) string {
-	t.Helper()
-	const shm = "/dev/shm"
-	if !InMemory(shm) {
-		t.Skipf("%s is not on a file system in memory", shm)
-	}
-	dir, err := os.MkdirTemp(shm, "kz-state-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 var testTimeline = snowflake.DefaultTimeline()
@@ -388,6 +356,23 @@ func (s *testState) crash() {
 	}
 }
 
+// openWaiting opens the place in the background, and returns once it waits for a
+// process that is dying.
+func openWaiting(t *testing.T, p place) (s *testState, opened <-chan error) {
+	t.Helper()
+	s = &testState{t: t}
+	opts, done := s.options(p), make(chan error, 1)
+	go func() {
+		var err error
+		s.State, err = Open(t.Context(), p.dir, opts)
+		done <- err
+	}()
+	await.Eventually(t, "the log says what it waits for", func() bool {
+		return strings.Contains(s.said(zap.WarnLevel), "belongs to a process that was killed")
+	})
+	return s, done
+}
+
 func mustSave(t testing.TB, sv *Service, saved Saved) {
 	t.Helper()
 	if err := sv.Save(saved); err != nil {
@@ -451,17 +436,10 @@ func poke(offset int, value ...byte) func([]byte) []byte {
 
 func cut(size int) func([]byte) []byte { return func(b []byte) []byte { return b[:size] } }
 
-func command(t testing.TB, name string, args ...string) {
-	t.Helper()
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-		t.Fatalf("%s %q: %v: %s", name, args, err, out)
-	}
-}
-
 func copyDir(t testing.TB, from string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy")
-	command(t, "cp", "-a", from, to)
+	disktest.Run(t, "cp", "-a", from, to)
 	return to
 }
 

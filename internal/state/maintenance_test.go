@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 )
 
 func resetFloor(t *testing.T, p place, service string, ms int64) ([]Floor, error) {
@@ -114,7 +115,7 @@ func serviceOf(t *testing.T, p place) ServiceReport {
 func TestMaintenanceNeedsAState(t *testing.T) {
 	empty := t.TempDir()
 	for _, dir := range []string{empty, filepath.Join(empty, "missing")} {
-		p := place{dir, filepath.Join(memoryDir(t), "live")}
+		p := place{dir, filepath.Join(disktest.Memory(t), "live")}
 		_, resetErr := resetFloor(t, p, "", resetTo)
 		_, inspectErr := Inspect(p.dir, p.options())
 		for name, err := range map[string]error{
@@ -164,7 +165,7 @@ func TestMaintenanceWithoutTheLiveDirectory(t *testing.T) {
 		for _, backAgain := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
 				p, saved := usedPlace(t)
-				command(t, "mv", p.live, p.live+"x")
+				disktest.Run(t, "mv", p.live, p.live+"x")
 				if err := maintain(t, p); err != nil {
 					t.Fatal(err)
 				}
@@ -175,7 +176,7 @@ func TestMaintenanceWithoutTheLiveDirectory(t *testing.T) {
 					t.Error("a live directory was made")
 				}
 				if backAgain {
-					command(t, "mv", p.live+"x", p.live)
+					disktest.Run(t, "mv", p.live+"x", p.live)
 				}
 				s := mustOpen(t, p)
 				sv := s.service("default")
@@ -347,4 +348,24 @@ func TestCrossTimelinesModel(t *testing.T) {
 			t.Fatalf("old %+v, next %+v, mark %d: got %+v, want %+v", old, next, mark, got, want)
 		}
 	})
+}
+
+// A command looks from another container, where live_dir's name leads to another
+// directory in memory: what it decides holds for the daemon all the same.
+func TestAcceptTimelineFromElsewhere(t *testing.T) {
+	p, _ := usedPlace(t)
+	if err := errors.Join(os.Rename(p.live, p.live+".there"), os.Mkdir(p.live, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	next := snowflake.Timeline{EpochMS: 5, BitTS: 42}
+	decide := func(ServiceReport) (snowflake.Timeline, error) { return next, nil }
+	if err := AcceptTimeline(t.Context(), p.dir, "default", Options{}, decide); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.RemoveAll(p.live), os.Rename(p.live+".there", p.live)); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustOpen(t, p).service("default").Load(); got.Timeline != next || got.leases() != 0 {
+		t.Errorf("the daemon has timeline %+v and %d leases, and %+v was accepted", got.Timeline, got.leases(), next)
+	}
 }

@@ -8,12 +8,13 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/zap"
 )
 
 func TestLiveDirectoryMustFit(t *testing.T) {
-	root := memoryDir(t)
+	root := disktest.Memory(t)
 	for name, c := range map[string]struct {
 		prepare func(path string) error
 		text    string
@@ -47,7 +48,7 @@ func TestLiveDirectoryMustFit(t *testing.T) {
 				t.Errorf("made: %v", left)
 			}
 			// The state directory is free again.
-			mustOpen(t, place{p.dir, filepath.Join(memoryDir(t), "live")})
+			mustOpen(t, place{p.dir, filepath.Join(disktest.Memory(t), "live")})
 		})
 	}
 }
@@ -55,7 +56,7 @@ func TestLiveDirectoryMustFit(t *testing.T) {
 // systemd makes a link for DynamicUser=.
 func TestLiveDirectoryBehindALink(t *testing.T) {
 	p := newPlace(t)
-	there := filepath.Join(memoryDir(t), "there")
+	there := filepath.Join(disktest.Memory(t), "there")
 	if err := errors.Join(os.Mkdir(there, 0o755), os.Symlink(there, p.live)); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +64,7 @@ func TestLiveDirectoryBehindALink(t *testing.T) {
 }
 
 func TestChooseLive(t *testing.T) {
-	memory, disk := memoryDir(t), t.TempDir()
+	memory, disk := disktest.Memory(t), t.TempDir()
 	if InMemory(disk) {
 		t.Skip("all is in memory here")
 	}
@@ -122,7 +123,7 @@ func ownedPlace(t *testing.T, user *syscall.Credential) place {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(disk) })
-	memory := memoryDir(t)
+	memory := disktest.Memory(t)
 	if user != nil {
 		for _, dir := range []string{disk, memory} {
 			if err := os.Chown(dir, int(user.Uid), int(user.Gid)); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -12,13 +11,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 	"pgregory.net/rapid"
 
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -65,7 +64,7 @@ func drawSaved(t *rapid.T) Saved {
 // order; compared with a model that is two maps. A boot costs the leases alone.
 func TestRoundTrip(t *testing.T) {
 	ring.All(t)
-	root := memoryDir(t)
+	root := disktest.Memory(t)
 	runs := 0
 	rapid.Check(t, func(t *rapid.T) {
 		runs++
@@ -292,7 +291,7 @@ func TestStateDirectoryHoldsNoLease(t *testing.T) {
 }
 
 func TestOddDirectoryNames(t *testing.T) {
-	root, memory := t.TempDir(), memoryDir(t)
+	root, memory := t.TempDir(), disktest.Memory(t)
 	for _, name := range []string{"a b", "100%", "a?mode=memory", "a#b", "%41", "ü", "x:y", "a&b=c"} {
 		p := place{filepath.Join(root, name), filepath.Join(memory, name)}
 		s := mustOpen(t, p)
@@ -511,48 +510,11 @@ func TestIDFiles(t *testing.T) {
 	}
 }
 
-func TestMissingErrors(t *testing.T) {
-	if !isMissing(fileError("x", "y", &fs.PathError{Op: "open", Path: "x", Err: fs.ErrNotExist})) {
-		t.Error("the cause is lost")
-	}
-}
-
 func BenchmarkRaiseMark(b *testing.B) {
 	sv := mustOpen(b, newPlace(b)).service("default")
 	v := int64(0)
 	for b.Loop() {
 		v++
 		sv.RaiseMark(v)
-	}
-}
-
-// BenchmarkSave shows what a keeper waits for, by the number of leases.
-func BenchmarkSave(b *testing.B) {
-	for _, n := range []int{1, 100, 5000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			sv := mustOpen(b, newPlace(b)).service("default")
-			var held []lease.Lease
-			for i := range n {
-				held = append(held, testLease(int64(i), time.Now().UnixMilli()))
-			}
-			for b.Loop() {
-				mustSave(b, sv, savedWith(held...))
-			}
-		})
-	}
-}
-
-func BenchmarkOpen(b *testing.B) {
-	p, _ := usedPlace(b)
-	for b.Loop() {
-		s, err := p.open()
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.StopTimer()
-		if err := s.Close(); err != nil {
-			b.Fatal(err)
-		}
-		b.StartTimer()
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,7 +16,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -247,75 +247,6 @@ func TestOpenOnAFrozenDisk(t *testing.T) {
 	})
 }
 
-// ext4 makes a file system of a real disk, so to speak, which can be frozen.
-func ext4(t *testing.T) (dir string) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root mounts and freezes file systems")
-	}
-	image := filepath.Join(t.TempDir(), "image")
-	dir = t.TempDir()
-	if err := os.WriteFile(image, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(image, 32<<20); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{
-		{"mkfs.ext4", "-q", "-F", image}, {"mount", "-o", "loop", image, dir},
-	} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("no loop device can be had: %q: %v: %s", args, err, out)
-		}
-	}
-	t.Cleanup(func() {
-		if out, err := exec.Command("umount", "-l", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v: %s", err, out)
-		}
-	})
-	return dir
-}
-
-// freeze freezes a file system; it is thawed at the end of the test at the latest.
-func freeze(t *testing.T, dir string) (thaw func()) {
-	t.Helper()
-	if out, err := exec.Command("fsfreeze", "-f", dir).CombinedOutput(); err != nil {
-		t.Skipf("fsfreeze: %v: %s", err, out)
-	}
-	thaw = sync.OnceFunc(func() { command(t, "fsfreeze", "-u", dir) })
-	t.Cleanup(thaw)
-	return thaw
-}
-
-func init() { childModes["busy"] = childBusy }
-
-// childBusy raises the mark and saves without end, reports each value once it
-// would survive a kill -9, and has the disk follow beside that.
-func childBusy(p place) error {
-	s, err := p.open()
-	if err != nil {
-		return err
-	}
-	sv, err := s.Service("default")
-	if err != nil {
-		return err
-	}
-	go func() {
-		for {
-			_ = s.Sync()
-		}
-	}()
-	for v := sv.Mark() + 1; ; v++ {
-		sv.RaiseMark(v)
-		if err := sv.Save(savedWith(testLease(1, v))); err != nil {
-			return err
-		}
-		if err := report(v); err != nil {
-			return err
-		}
-	}
-}
-
 // stuck reports whether a thread of the process waits for a disk.
 func stuck(t *testing.T, pid int) bool {
 	for _, path := range glob(t, fmt.Sprintf("/proc/%d/task", pid), "*/stat") {
@@ -331,8 +262,8 @@ func stuck(t *testing.T, pid int) bool {
 // The next one waits for that and for the disk, and then has everything.
 func TestKillOnAFrozenDisk(t *testing.T) {
 	ring.All(t)
-	root := ext4(t)
-	p := place{filepath.Join(root, "state"), filepath.Join(memoryDir(t), "live")}
+	disk := disktest.Ext4(t)
+	p := place{filepath.Join(disk.Dir(), "state"), filepath.Join(disktest.Memory(t), "live")}
 	c := startChild(t, "busy", p, nil)
 	values := func(n int) []byte {
 		t.Helper()
@@ -343,26 +274,16 @@ func TestKillOnAFrozenDisk(t *testing.T) {
 		return got
 	}
 	values(10)
-	thaw := freeze(t, root)
-	eventually(t, "a write hangs", func() bool { values(1); return stuck(t, c.Process.Pid) })
+	disk.Freeze()
+	await.Eventually(t, "a write hangs", func() bool { values(1); return stuck(t, c.Process.Pid) })
 	last := lastReported(t, values(10_000))
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is dying", func() bool { return dying(c.Process.Pid) })
+	await.Eventually(t, "it is dying", func() bool { return dying(c.Process.Pid) })
 
-	s := &testState{t: t}
-	opts := s.options(p)
-	opened := make(chan error, 1)
-	go func() {
-		var err error
-		s.State, err = Open(t.Context(), p.dir, opts)
-		opened <- err
-	}()
-	eventually(t, "the log says what it waits for", func() bool {
-		return strings.Contains(s.said(zap.WarnLevel), "belongs to a process that was killed")
-	})
-	thaw()
+	s, opened := openWaiting(t, p)
+	disk.Thaw()
 	if err := <-opened; err != nil {
 		t.Fatal(err)
 	}
@@ -373,12 +294,12 @@ func TestKillOnAFrozenDisk(t *testing.T) {
 
 	// And a stop on the frozen disk is bounded, and no worse.
 	sv.RaiseMark(testMark)
-	thaw = freeze(t, root)
+	disk.Freeze()
 	if err := s.Close(); !errors.Is(err, errDiskStalls) {
 		t.Errorf("Close: %v", err)
 	}
-	thaw()
-	eventually(t, "the directory is free", func() bool {
+	disk.Thaw()
+	await.Eventually(t, "the directory is free", func() bool {
 		again, err := p.open()
 		if err != nil {
 			return false
@@ -392,24 +313,4 @@ func TestKillOnAFrozenDisk(t *testing.T) {
 		}
 		return true
 	})
-}
-
-// A command looks from another container, where live_dir's name leads to another
-// directory in memory: what it decides holds for the daemon all the same.
-func TestAcceptTimelineFromElsewhere(t *testing.T) {
-	p, _ := usedPlace(t)
-	if err := errors.Join(os.Rename(p.live, p.live+".there"), os.Mkdir(p.live, 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	next := snowflake.Timeline{EpochMS: 5, BitTS: 42}
-	decide := func(ServiceReport) (snowflake.Timeline, error) { return next, nil }
-	if err := AcceptTimeline(t.Context(), p.dir, "default", Options{}, decide); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.RemoveAll(p.live), os.Rename(p.live+".there", p.live)); err != nil {
-		t.Fatal(err)
-	}
-	if got := mustOpen(t, p).service("default").Load(); got.Timeline != next || got.leases() != 0 {
-		t.Errorf("the daemon has timeline %+v and %d leases, and %+v was accepted", got.Timeline, got.leases(), next)
-	}
 }

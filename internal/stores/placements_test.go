@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
 
-	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
@@ -97,31 +95,6 @@ func leaseServer(t *testing.T) string {
 type elapsed struct{ began time.Time }
 
 func (e elapsed) Elapsed() time.Duration { return time.Since(e.began) }
-
-// TestFileFromBeforeTheFirstRelease: a store file that keeps locks or activation records
-// in tables of their own is refused by name, and left as it is.
-func TestFileFromBeforeTheFirstRelease(t *testing.T) {
-	for _, table := range []string{"locks", "activation", "sequence"} {
-		path := filepath.Join(t.TempDir(), sqlitefile.StoreName)
-		older, err := sqlitefile.OpenStore(t.Context(), path, sqlitefile.Options{}, []string{"CREATE TABLE IF NOT EXISTS " + table + " (key TEXT)"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := older.Close(); err != nil {
-			t.Fatal(err)
-		}
-		s, err := Open("sqlite:"+path, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Locks.Get(within(t), "default", "k"); err == nil || !strings.Contains(err.Error(), "it has the table "+table) || !strings.Contains(err.Error(), "before the first release") {
-			t.Errorf("with the table %s: %v", table, err)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-}
 
 // TestRights: these are the rights that a user of Redis needs.
 func TestRights(t *testing.T) {

@@ -67,7 +67,7 @@ func BenchmarkReplyRanges(b *testing.B) {
 			o := NewOutbox(io.Discard)
 			b.ReportAllocs()
 			for b.Loop() {
-				o.ReplyRanges(1, ranges)
+				replyRanges(o, 1, ranges)
 				if o.Flush() != nil {
 					b.Fatal("flush")
 				}

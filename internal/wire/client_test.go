@@ -646,26 +646,3 @@ func expand(ranges []Range) (all []uint64) {
 	}
 	return all
 }
-
-// Ranges are as few as can be, in whatever form the integers come.
-func TestRanges(t *testing.T) {
-	want := []Range{{5, 3}, {5, 1}, {300, 2}, {9, 1}}
-	for form, of := range map[string]func(uint64) any{
-		"the longest":          func(n uint64) any { return n },
-		"the library's choice": func(n uint64) any { return int(n) },
-		"floats":               func(n uint64) any { return float64(n) },
-	} {
-		var values []any
-		for _, n := range expand(want) {
-			values = append(values, of(n))
-		}
-		var got []Range
-		if err := decodeResult(pack(t, values), &got); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%s: %v, %v", form, got, err)
-		}
-	}
-	var none []Range
-	if err := decodeResult(pack(t, []any{}), &none); err != nil || none != nil {
-		t.Errorf("%v, %v", none, err)
-	}
-}

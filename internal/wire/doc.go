@@ -48,7 +48,7 @@
 //     the reads cut it.
 //   - Nesting is bounded by [MaxDepth], so is every recursion over a message.
 //   - What a Request hands out are slices of the connection's buffer: they
-//     live until the next Read. [Request.Detach] gives a copy that stays.
+//     live until the next Read.
 //   - From reading a NextID-like request to its reply nothing is allocated.
 //   - A reply holds at most [HighWater] bytes of buffer before it goes out,
 //     except a single string or map that is larger than that by itself.

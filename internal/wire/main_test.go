@@ -133,3 +133,15 @@ func wantError(t testing.TB, err error, code Code, words string) {
 		t.Fatalf("got error %v, want %s with %q", err, code, words)
 	}
 }
+
+// replyRanges answers with one array of all the integers of the ranges.
+func replyRanges(o *Outbox, id uint32, ranges []Range) {
+	total := 0
+	for _, r := range ranges {
+		total += r.Count
+	}
+	o.BeginArray(id, total)
+	for _, r := range ranges {
+		o.AppendRange(r.Start, r.Count)
+	}
+}

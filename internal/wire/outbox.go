@@ -58,24 +58,10 @@ func (o *Outbox) ReplyUint64(id uint32, v uint64) {
 	}
 }
 
-// ReplyInt64 answers with an integer in its shortest form.
-func (o *Outbox) ReplyInt64(id uint32, v int64) {
-	if o.begin(id) {
-		o.must(o.enc.EncodeInt(v))
-	}
-}
-
 // ReplyString answers with a string.
 func (o *Outbox) ReplyString(id uint32, v string) {
 	if o.begin(id) {
 		o.must(o.enc.EncodeString(v))
-	}
-}
-
-// ReplyBool answers with a boolean.
-func (o *Outbox) ReplyBool(id uint32, v bool) {
-	if o.begin(id) {
-		o.must(o.enc.EncodeBool(v))
 	}
 }
 
@@ -193,18 +179,6 @@ func (o *Outbox) ReplyError(id uint32, e *Error) {
 type Range struct {
 	Start uint64
 	Count int
-}
-
-// ReplyRanges answers with one array of all the integers of the ranges.
-func (o *Outbox) ReplyRanges(id uint32, ranges []Range) {
-	total := 0
-	for _, r := range ranges {
-		total += r.Count
-	}
-	o.BeginArray(id, total)
-	for _, r := range ranges {
-		o.AppendRange(r.Start, r.Count)
-	}
 }
 
 // BeginArray begins an answer that is an array. Exactly n elements must be appended

@@ -28,12 +28,10 @@ func TestReplyBytes(t *testing.T) {
 		{"msgid of 8 bits", func(o *Outbox) { o.ReplyNil(200) }, "94 01 ccc8 c0 c0"},
 		{"msgid of 16 bits", func(o *Outbox) { o.ReplyNil(0x1234) }, "94 01 cd1234 c0 c0"},
 		{"msgid of 32 bits", func(o *Outbox) { o.ReplyNil(math.MaxUint32) }, "94 01 ceffffffff c0 c0"},
-		{"int64", func(o *Outbox) { o.ReplyInt64(1, -1); o.ReplyInt64(2, 300) }, "94 01 01 c0 ff 94 01 02 c0 cd012c"},
 		{"string", func(o *Outbox) { o.ReplyString(1, "pong") }, "94 01 01 c0 a4706f6e67"},
-		{"booleans", func(o *Outbox) { o.ReplyBool(1, true); o.ReplyBool(2, false) }, "94 01 01 c0 c3 94 01 02 c0 c2"},
-		{"array", func(o *Outbox) { o.ReplyRanges(3, []Range{{10, 2}, {20, 0}, {30, 1}}) },
+		{"array", func(o *Outbox) { replyRanges(o, 3, []Range{{10, 2}, {20, 0}, {30, 1}}) },
 			"94 01 03 c0 93 cf000000000000000a cf000000000000000b cf000000000000001e"},
-		{"no elements", func(o *Outbox) { o.ReplyRanges(3, nil) }, "94 01 03 c0 90"},
+		{"no elements", func(o *Outbox) { replyRanges(o, 3, nil) }, "94 01 03 c0 90"},
 		{"array of strings", func(o *Outbox) { o.BeginArray(3, 2); o.AppendString("a"); o.AppendString("") }, "94 01 03 c0 92 a161 a0"},
 		{"map in the order of its keys", func(o *Outbox) { must(t, o.ReplyAny(1, map[string]any{"b": 2, "a": true})) },
 			"94 01 01 c0 82 a161 c3 a162 02"},
@@ -82,13 +80,13 @@ func TestLargestArray(t *testing.T) {
 		}
 	}
 	o.ReplyString(1, "before") // the buffer need not be empty
-	o.ReplyRanges(2, ranges)
+	replyRanges(o, 2, ranges)
 	must(t, o.Flush())
 	if w.largest > HighWater || w.calls > 10 {
 		t.Fatalf("%d writes, the largest of %d bytes", w.calls, w.largest)
 	}
 	discard := NewOutbox(io.Discard)
-	if got := allocated(func() { discard.ReplyRanges(2, ranges) }); got > 3*HighWater {
+	if got := allocated(func() { replyRanges(discard, 2, ranges) }); got > 3*HighWater {
 		t.Fatalf("%d bytes allocated", got)
 	}
 	if held := cap(o.out.buf); held > mediumBuffer {
@@ -100,37 +98,36 @@ func TestLargestArray(t *testing.T) {
 	}
 }
 
-func TestStringsReachTheHighWaterMark(t *testing.T) {
-	var w writes
-	o := NewOutbox(&w)
+// However much waits to be written, no write is larger than HighWater.
+func TestHighWater(t *testing.T) {
 	const n = 65536
-	o.BeginArray(1, n)
-	for range n {
-		o.AppendString("8070450532247928833")
-	}
-	must(t, o.Flush())
-	if w.largest > HighWater || w.Len() != 4+5+n*20 {
-		t.Fatalf("largest write %d, in all %d", w.largest, w.Len())
-	}
-}
-
-// A client may send requests for ever without reading an answer first.
-func TestSmallRepliesReachTheHighWaterMark(t *testing.T) {
-	var w writes
-	o := NewOutbox(&w)
-	for i := range uint32(20_000) {
-		o.ReplyUint64(i, 1)
-	}
-	must(t, o.Flush())
-	if w.largest > HighWater || w.calls > 20 || len(decodeAll(t, w.Bytes())) != 20_000 {
-		t.Fatalf("%d writes, the largest of %d", w.calls, w.largest)
+	for name, answer := range map[string]func(*Outbox){
+		"strings of an array": func(o *Outbox) {
+			o.BeginArray(1, n)
+			for range n {
+				o.AppendString("8070450532247928833")
+			}
+		},
+		"small answers": func(o *Outbox) {
+			for i := range uint32(20_000) {
+				o.ReplyUint64(i, 1)
+			}
+		},
+	} {
+		var w writes
+		o := NewOutbox(&w)
+		answer(o)
+		must(t, o.Flush())
+		if w.largest > HighWater || w.calls > 25 {
+			t.Errorf("%s: %d writes, the largest of %d bytes", name, w.calls, w.largest)
+		}
 	}
 }
 
 func TestUnencodableResultLeavesNoTrace(t *testing.T) {
 	var w bytes.Buffer
 	o := NewOutbox(&w)
-	o.ReplyBool(1, true)
+	o.ReplyNil(1)
 	if err := o.ReplyAny(2, map[string]any{"a": 1, "b": make(chan int)}); err == nil {
 		t.Fatal("a channel was encoded")
 	}
@@ -160,7 +157,7 @@ func TestWriteErrorsStay(t *testing.T) {
 	broken := errors.New("broken")
 	for err, want := range map[error]error{broken: broken, nil: io.ErrShortWrite} {
 		o := NewOutbox(&failing{room: 3, err: err})
-		o.ReplyRanges(1, []Range{{0, 65536}}) // fails on the way
+		replyRanges(o, 1, []Range{{0, 65536}}) // fails on the way
 		o.ReplyUint64(2, 1)
 		o.ReplyError(3, Errorf(CodeTimeout, "x"))
 		must(t, o.ReplyAny(4, "x"))
@@ -199,7 +196,7 @@ func TestWrongNumberOfElementsPanics(t *testing.T) {
 
 func TestWithoutWriterEverythingWaits(t *testing.T) {
 	o := NewOutbox(nil)
-	o.ReplyRanges(1, []Range{{0, 65536}})
+	replyRanges(o, 1, []Range{{0, 65536}})
 	must(t, o.Flush())
 	all := slices.Clone(o.Unsent())
 	if len(all) != 4+5+65536*9 {

@@ -222,7 +222,7 @@ func TestOutboxWritesWhatTheLibraryDoes(t *testing.T) {
 				for range rapid.IntRange(0, 3).Draw(rt, "ranges") {
 					ranges = append(ranges, Range{Start: rapid.Uint64Max(1<<63).Draw(rt, "start"), Count: counts.Draw(rt, "count")})
 				}
-				both(func(o *Outbox) { o.ReplyRanges(id, ranges) })
+				both(func(o *Outbox) { replyRanges(o, id, ranges) })
 				want.ranges(id, ranges)
 			}
 			if rapid.Bool().Draw(rt, "flush") {
@@ -248,7 +248,7 @@ func TestAnswersAroundTheHighWaterMark(t *testing.T) {
 		var w writes
 		o, want := NewOutbox(&w), newReference()
 		o.ReplyString(1, before)
-		o.ReplyRanges(math.MaxUint32, ranges)
+		replyRanges(o, math.MaxUint32, ranges)
 		must(t, o.Flush())
 		want.head(1)
 		_ = want.enc.EncodeString(before)
@@ -290,16 +290,5 @@ func TestPreload(t *testing.T) {
 		if got, _ := seenOf(conn); len(got) != 3 {
 			t.Fatalf("cut at %d: %q", at, got)
 		}
-	}
-}
-
-// What is no message stays none.
-func TestPreloadOfNonsense(t *testing.T) {
-	conn := NewServerConn(bytes.NewReader(nil), nil)
-	conn.Preload(append(request(t, 1, "Ping"), "GET /"...))
-	var r Request
-	must(t, conn.Read(&r))
-	if !conn.Pending() || conn.Read(&r) == nil {
-		t.Fatal("nonsense was taken for a message")
 	}
 }

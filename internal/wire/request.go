@@ -2,7 +2,6 @@ package wire
 
 import (
 	"math"
-	"slices"
 )
 
 // MessageType is the first element of a message.
@@ -131,16 +130,6 @@ func (r *Request) Answer(target any) error {
 	return decodeResult(raw, target)
 }
 
-// Detach returns a copy that does not depend on the connection's buffer, for a
-// method that is answered later. Its cursor stands before the first parameter.
-func (r *Request) Detach() *Request {
-	d := new(Request)
-	if err := d.Parse(slices.Clone(r.values.raw)); err != nil {
-		panic("wire: a parsed message does not parse again: " + err.Error())
-	}
-	return d
-}
-
 // NumParams returns the number of positional params, a map of options included.
 func (r *Request) NumParams() int { return r.count }
 
@@ -168,15 +157,6 @@ func (r *Request) Uint64() (uint64, error) {
 	}
 	n, err := r.values.uint64()
 	return n, r.took(err)
-}
-
-// Float64 reads a number.
-func (r *Request) Float64() (float64, error) {
-	if err := r.ready(); err != nil {
-		return 0, err
-	}
-	f, err := r.values.float64()
-	return f, r.took(err)
 }
 
 // Bool reads a boolean.
@@ -229,19 +209,6 @@ func (r *Request) ArrayLen() (int, error) {
 	n, err := r.values.arrayLen()
 	if err = r.took(err); err == nil {
 		r.nested += n
-	}
-	return n, err
-}
-
-// MapLen opens a map: the next reads take its keys and values in turn, all of
-// them before whatever follows the map.
-func (r *Request) MapLen() (int, error) {
-	if err := r.ready(); err != nil {
-		return 0, err
-	}
-	n, err := r.values.mapLen()
-	if err = r.took(err); err == nil {
-		r.nested += 2 * n
 	}
 	return n, err
 }

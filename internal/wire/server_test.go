@@ -186,71 +186,6 @@ func TestReaderThatReturnsNothing(t *testing.T) {
 	}
 }
 
-func TestPipelinedRequestsTakeFewWrites(t *testing.T) {
-	var stream []byte
-	const n = 1000
-	for i := range n {
-		stream = append(stream, request(t, i, "NextID")...)
-	}
-	for _, c := range []struct {
-		name   string
-		reader io.Reader
-		writes int
-	}{
-		{"all at once", bytes.NewReader(stream), 4}, // one for each buffer that was filled
-		{"in two parts", &chunks{stream[:250], stream[250:400]}, 2},
-		{"one by one", &chunks{stream[:12], stream[12:24], stream[24:36]}, 3},
-	} {
-		var w writes
-		if err := serve(NewServerConn(c.reader, &w)); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Fatal(err)
-		}
-		if w.calls > c.writes {
-			t.Errorf("%s: %d writes, want at most %d", c.name, w.calls, c.writes)
-		}
-		for i, a := range decodeAll(t, w.Bytes()) {
-			if id := fmt.Sprint(a.([]any)[1]); id != fmt.Sprint(i) {
-				t.Fatalf("%s: answer %d has msgid %s", c.name, i, id)
-			}
-		}
-	}
-}
-
-func TestHostileInputGetsOneError(t *testing.T) {
-	for name, c := range map[string]struct {
-		input []byte
-		text  string
-	}{
-		"HTTP":      {[]byte("GET / HTTP/1.1\r\n\r\n"), "PARSE_ERROR: not MessagePack-RPC: the first byte 0x47"},
-		"oversize":  {unhex(t, "94 00 01 dbffffffff"), "PARSE_ERROR: message larger than 1048576 bytes"},
-		"deep":      {bytes.Repeat([]byte{0x91}, 1000), "PARSE_ERROR: message nested deeper than 32 levels"},
-		"not RPC":   {unhex(t, "90"), "PARSE_ERROR: not a message: an array of 0 elements"},
-		"bad msgid": {unhex(t, "94 00 a131 a161 90"), "PARSE_ERROR: bad msgid"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var w writes
-			input := append(request(t, 7, "NextID"), c.input...)
-			input = append(input, request(t, 8, "NextID")...)
-			var parse *ParseError
-			if err := serve(NewServerConn(bytes.NewReader(input), &w)); !errors.As(err, &parse) {
-				t.Fatal(err)
-			}
-			got := decodeAll(t, w.Bytes())
-			if len(got) != 2 {
-				t.Fatalf("answers: %v", got)
-			}
-			refusal := got[1].([]any)
-			if pair := refusal[2].([]any); refusal[1] != int64(0) || pair[0] != int64(1) || !strings.HasPrefix(pair[1].(string), c.text) {
-				t.Fatalf("got %v", refusal)
-			}
-		})
-	}
-	var w writes
-	if err := NewServerConn(nil, &w).Refuse(io.EOF); err != nil || w.calls > 0 {
-		t.Fatalf("an answer to the end of the stream: %v", err)
-	}
-}
-
 func TestHugeLengthsCostNothing(t *testing.T) {
 	for _, h := range []string{"ddffffffff", "94 00 01 dbffffffff", "94 00 01 a161 dfffffffff", "94 00 01 c6ffffffff",
 		"94 00 01 c9ffffffff", "94 00 01 a161 dd000fff00 dd000fff00"} {
@@ -297,16 +232,6 @@ func TestBuffersShrink(t *testing.T) {
 	if conn.in.buf != nil {
 		t.Fatal("the buffer is still there")
 	}
-}
-
-func TestInboxMisuse(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Fatal("more bytes added than there is space")
-		}
-	}()
-	in := NewInbox(0)
-	in.Added(len(in.Space()) + 1)
 }
 
 func TestReleaseKeepsPartialMessages(t *testing.T) {

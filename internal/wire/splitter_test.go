@@ -3,59 +3,12 @@ package wire
 import (
 	"bytes"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
 	"pgregory.net/rapid"
 )
-
-func TestSplitterFindsTheEnd(t *testing.T) {
-	rep := func(s string, n int) string { return strings.Repeat(s, n) }
-	cases := []struct{ name, hex string }{
-		{"empty array", "90"},
-		{"empty array 16", "dc0000"},
-		{"empty array 32", "dd00000000"},
-		{"fixed integers", "93 00 7f e0"},
-		{"all unsigned", "94 ccff cdffff ceffffffff cfffffffffffffffff"},
-		{"all signed", "94 d0ff d1ffff d2ffffffff d3ffffffffffffffff"},
-		{"floats", "92 ca00000000 cb0000000000000000"},
-		{"nil and booleans", "93 c0 c2 c3"},
-		{"strings", "95 a0 a161 d90161 da000161 db0000000161"},
-		{"binary", "94 c400 c40161 c5000161 c60000000161"},
-		{"fixed extensions", "95 d401" + rep("00", 1) + "d501" + rep("00", 2) + "d601" + rep("00", 4) +
-			"d701" + rep("00", 8) + "d801" + rep("00", 16)},
-		{"extensions", "94 c70005 c7010561 c800010561 c9000000010561"},
-		{"maps", "94 80 81c0c0 de0001c0c0 df00000001c0c0"},
-		{"arrays in arrays", "92 92 90 91 c0 93 01 02 03"},
-		{"arrays 16 and 32", "91 dc0002 01 dd00000002 02 03"},
-		{"map with containers", "91 82 a161 92 01 02 a162 81 c0 90"},
-		{"as deep as allowed", rep("91", MaxDepth) + "c0"},
-		{"empty below the deepest", rep("91", MaxDepth) + "90"},
-	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			msg := unhex(t, c.hex)
-			var s Splitter
-			if n, err := s.Scan(msg); n != len(msg) || err != nil {
-				t.Fatalf("whole: got %d, %v, want %d", n, err, len(msg))
-			}
-			longer := append(slices.Clone(msg), 0xc1)
-			if n, err := s.Scan(longer); n != len(msg) || err != nil {
-				t.Fatalf("with bytes behind: got %d, %v, want %d", n, err, len(msg))
-			}
-			for i := range msg {
-				if n, err := s.Scan(msg[:i]); n != 0 || err != nil {
-					t.Fatalf("%d of %d bytes: got %d, %v", i, len(msg), n, err)
-				}
-			}
-			if n, err := s.Scan(msg); n != len(msg) || err != nil {
-				t.Fatalf("byte by byte: got %d, %v, want %d", n, err, len(msg))
-			}
-		})
-	}
-}
 
 func TestSplitterRefuses(t *testing.T) {
 	rep := strings.Repeat
@@ -191,23 +144,6 @@ func TestSplitterAgreesWithTheLibrary(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestKinds(t *testing.T) {
-	for c, kind := range map[byte]Kind{
-		0x00: KindInt, 0x7f: KindInt, 0x80: KindMap, 0x8f: KindMap, 0x90: KindArray, 0x9f: KindArray, 0xa0: KindString,
-		0xbf: KindString, 0xc0: KindNil, 0xc1: KindNone, 0xc2: KindBool, 0xc3: KindBool, 0xc4: KindBinary, 0xc6: KindBinary,
-		0xc7: KindExtension, 0xc9: KindExtension, 0xca: KindFloat, 0xcb: KindFloat, 0xcc: KindInt, 0xd3: KindInt,
-		0xd4: KindExtension, 0xd8: KindExtension, 0xd9: KindString, 0xdb: KindString, 0xdc: KindArray, 0xdd: KindArray,
-		0xde: KindMap, 0xdf: KindMap, 0xe0: KindInt, 0xff: KindInt,
-	} {
-		if got := shapes[c].kind; got != kind {
-			t.Errorf("%#x: got %v, want %v", c, got, kind)
-		}
-	}
-	if KindMap.String() != "a map" || Kind(99).String() != "Kind(99)" {
-		t.Errorf("got %v and %v", KindMap, Kind(99))
-	}
 }
 
 // Batches of IDs, cut anywhere and near the limit, end where single steps find

@@ -123,17 +123,6 @@ func (v *values) uint64() (uint64, error) {
 	return magnitude, err
 }
 
-func (v *values) float64() (float64, error) {
-	if kind := v.kind(); kind != KindFloat {
-		magnitude, negative, err := v.integer()
-		if negative {
-			return -float64(magnitude), err
-		}
-		return float64(magnitude), err
-	}
-	return v.dec.DecodeFloat64()
-}
-
 func (v *values) bool() (bool, error) {
 	if kind := v.kind(); kind != KindBool {
 		return false, unexpected("a boolean", kind)

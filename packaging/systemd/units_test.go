@@ -329,7 +329,7 @@ func credentials(h *host) {
 	h.write("/etc/kazahana/external-secret", "600", "correct horse\n")
 	h.dropIn(service, "secret", "[Service]\nLoadCredential=external-secret:/etc/kazahana/external-secret\nEnvironment=KAZAHANA_EXTERNAL_SECRET_FILE=%d/external-secret\n")
 	h.do("systemctl", "restart", service)
-	codec, err := snowflake.NewCodec([]byte("correct horse"))
+	codec, err := snowflake.NewCodec([]byte("correct horse"), "default")
 	if err != nil {
 		h.t.Fatal(err)
 	}

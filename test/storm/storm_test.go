@@ -1,85 +1,140 @@
+// Package storm has many processes ask one daemon for IDs while it is killed and
+// restarted under them: over bare connections, and through the clients of all
+// languages. No ID comes twice, and to nobody do IDs come out of order.
 package storm
 
 import (
-	"bufio"
-	"cmp"
-	"encoding/binary"
-	"errors"
-	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"sync"
-	"sync/atomic"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
-const (
-	// stormEnv is how long the storm lasts: make storm sets it.
-	stormEnv       = "KAZAHANA_STORM"
-	stormDefault   = 6 * time.Second
-	stormProcesses = 8
-	stormConnsEach = 2
-	stormRestarts  = 5
-	stormOutage    = 2 // the life in which the provider is out of reach
-	// IDs in a batch
+// enough bytes of records show that a process is answered.
+const enough = 4096
+
+func TestMain(m *testing.M) {
+	testkit.Main(m, map[string]func(args []string) error{
+		"goroutines":  func(args []string) error { return record(args[0], args[1], askWithClient) },
+		"connections": func(args []string) error { return record(args[0], args[1], askOnWire) },
+	})
+}
+
+// asker is a process that asks.
+type asker struct {
+	language, kind string
+	files          int // that it writes: one for each process of a cluster
+}
+
+// times returns n processes of one kind.
+func times(n int, a asker) (all []asker) {
+	for range n {
+		all = append(all, a)
+	}
+	return all
+}
+
+var (
+	brief = []asker{{"Python", "threads", 1}, {"Python", "tasks", 1}, {"Node", "cluster", 5}, {"Go", "goroutines", 1}}
+	whole = append(times(5, asker{"Python", "threads", 1}),
+		asker{"Python", "prefetch", 1}, asker{"Python", "prefetch", 1}, asker{"Python", "tasks", 1},
+		asker{"Node", "calls", 1}, asker{"Node", "calls", 1}, asker{"Node", "prefetch", 1}, asker{"Node", "cluster", 5},
+		asker{"Go", "goroutines", 1})
 )
 
-// TestStorm has many processes ask for IDs while the daemon is killed and
-// restarted under them, and its provider is out of reach for a while. No ID
-// comes twice. To each asker they ascend, within a connection and from one to
-// the next; and who asks after another was answered gets greater ones.
+// lasting is how long a storm lasts: make sets the variable.
+func lasting(t *testing.T, variable string, otherwise time.Duration) (lasts time.Duration, asked bool) {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return otherwise, false
+	}
+	lasts, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("%s: %v", variable, err)
+	}
+	return lasts, true
+}
+
+// TestStorm asks over bare connections. In one of the daemon's lives the provider is
+// out of reach.
 func TestStorm(t *testing.T) {
 	ring.Deep(t)
-	lasts := stormDefault
-	if text := os.Getenv(stormEnv); text != "" {
-		var err error
-		if lasts, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("%s: %v", stormEnv, err)
-		}
+	const restarts, outage = 5, 2
+	lasts, _ := lasting(t, "KAZAHANA_STORM", 6*time.Second)
+	s := storm{Site: testkit.NewSite(t), lasts: lasts, restarts: restarts, outage: outage}
+	s.args = s.Brief("--provider", "sqlite:"+s.Leases()+"?term=1s&quarantine=1s", "--provider-timeout", "300ms")
+	s.run(times(8, asker{"bare", "connections", 1}))
+}
+
+// TestStormOfClients asks through the clients: no caller sees an error.
+func TestStormOfClients(t *testing.T) {
+	ring.Deep(t)
+	for _, program := range []string{"python3", "node", "npm"} {
+		ring.Program(t, program)
 	}
-	s := testkit.NewSite(t)
-	args := s.Brief("--provider", "sqlite:"+s.Leases()+"?term=1s&quarantine=1s", "--provider-timeout", "300ms")
-	d := s.Start(args...)
-	storm := launchStorm(t, s)
+	askers, kills := brief, 1
+	lasts, all := lasting(t, "KAZAHANA_STORM_CLIENTS", 3*time.Second)
+	if all {
+		askers, kills = whole, 2
+	}
+	s := storm{Site: testkit.NewSite(t), lasts: lasts, restarts: kills}
+	s.python = s.output("../../clients/python/scripts/test", "interpreter")
+	s.output("../../clients/node/scripts/test", "build")
+	s.run(askers)
+}
+
+// storm is a daemon and those who ask it.
+type storm struct {
+	*testkit.Site
+	args      []string // of the daemon
+	lasts     time.Duration
+	restarts  int
+	outage    int // the life in which the provider is out of reach; 0: none
+	python    string
+	processes []*process
+}
+
+func (s *storm) run(askers []asker) {
+	s.T.Helper()
+	d := s.Start(s.args...)
+	for i, a := range askers {
+		s.launch(a, i)
+	}
 	mend := func() {}
-	for life := range stormRestarts + 1 {
+	for life := range s.restarts + 1 {
 		if life > 0 {
 			d.Kill()
-			d = s.Start(args...)
+			d = s.Start(s.args...)
 			mend()
 		}
-		if mend = func() {}; life == stormOutage {
-			mend = testkit.LockLeases(t, s.Leases())
+		if mend = func() {}; life > 0 && life == s.outage {
+			mend = testkit.LockLeases(s.T, s.Leases())
 		}
-		testkit.Pause(t, lasts/(stormRestarts+1))
-		awaitTraffic(s)
+		s.awaitAnswers()
+		testkit.Pause(s.T, s.lasts/time.Duration(s.restarts+1))
 	}
-	files := storm.end()
+	total := totals{}
+	for _, p := range s.processes {
+		p.end()
+		total.add(s.T, p)
+	}
 	s.Dial().AwaitMode("regular")
-	d.Terminate()
-
-	total := stormTotals{}
-	for _, file := range files {
-		total.add(t, file)
-	}
-	total.checkOrder(t)
+	total.checkOrder(s.T)
 	n, first := testkit.Duplicates(total.ids)
 	if n > 0 {
-		t.Errorf("%d IDs came twice; the first is %d", n, first)
+		s.T.Errorf("%d IDs came twice; the first is %d", n, first)
 	}
-	if len(total.ids) == 0 {
-		t.Fatal("no ID was received")
+	if total.errors > 0 || len(total.ids) == 0 {
+		s.T.Errorf("%d calls failed, %d IDs came", total.errors, len(total.ids))
 	}
 	fallback := 0
 	for _, id := range total.ids {
@@ -87,215 +142,107 @@ func TestStorm(t *testing.T) {
 			fallback++
 		}
 	}
-	slices.Sort(total.perConn)
-	t.Logf("%d processes with %d connections each, %v, daemon killed and restarted %d times",
-		stormProcesses, stormConnsEach, lasts, stormRestarts)
-	t.Logf("%d IDs in %d answers, %d of them twice: %d regular, %d fallback",
-		len(total.ids), len(total.answers), n, len(total.ids)-fallback, fallback)
-	t.Logf("%d connections, IDs on each: least %d, median %d, most %d", len(total.perConn),
-		total.perConn[0], total.perConn[len(total.perConn)/2], total.perConn[len(total.perConn)-1])
+	s.T.Logf("%d processes, %v, daemon killed and restarted %d times\n%s%d IDs, %d of them twice, %d of them fallback IDs",
+		len(askers), s.lasts, s.restarts, total.table(), len(total.ids), n, fallback)
 }
 
-// awaitTraffic returns when this life of the daemon has answered the storm.
-func awaitTraffic(s *testkit.Site) {
+// output runs a program to its end, and returns the last line that it prints.
+func (s *storm) output(program string, args ...string) string {
 	s.T.Helper()
-	c := s.Dial()
-	defer c.Close()
-	await.Eventually(s.T, "the storm is answered", func() bool { return testkit.Issued(c.Status()) > 10*testkit.LargestBatch })
-}
-
-// stormClients are the processes that ask.
-type stormClients struct {
-	t     *testing.T
-	dir   string
-	procs []*testkit.Instance
-	stdin []io.WriteCloser
-}
-
-func launchStorm(t *testing.T, s *testkit.Site) *stormClients {
-	t.Helper()
-	storm := &stormClients{t: t, dir: s.Path("storm")}
-	if err := os.Mkdir(storm.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	exe, err := os.Executable()
+	out, err := exec.CommandContext(s.T.Context(), program, args...).CombinedOutput()
 	if err != nil {
-		t.Fatal(err)
+		s.T.Fatalf("%s %v: %v\n%s", program, args, err, out)
 	}
-	for i := range stormProcesses {
-		cmd := exec.Command(exe, s.Socket, filepath.Join(storm.dir, strconv.Itoa(i)))
-		cmd.Env = s.Environment(testkit.ChildEnv + "=storm")
-		stdin, err := cmd.StdinPipe()
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1]
+}
+
+// process is an asker that was started.
+type process struct {
+	asker
+	*testkit.Instance
+	stdin io.Closer
+	path  string // of its first file; the others' begin so
+}
+
+func (s *storm) launch(a asker, number int) {
+	s.T.Helper()
+	p := &process{asker: a, path: s.Path("ids" + strconv.Itoa(number))}
+	var cmd *exec.Cmd
+	switch a.language {
+	case "Python":
+		cmd = exec.Command(s.python, "clients/asker.py", a.kind, s.Socket, p.path)
+	case "Node":
+		cmd = exec.Command("node", "clients/asker.cjs", a.kind, s.Socket, p.path)
+	default:
+		self, err := os.Executable()
 		if err != nil {
-			t.Fatal(err)
+			s.T.Fatal(err)
 		}
-		storm.stdin = append(storm.stdin, stdin)
-		storm.procs = append(storm.procs, s.LaunchCommand(cmd))
+		cmd = exec.Command(self, s.Socket, p.path)
 	}
-	return storm
-}
-
-// end tells the processes to finish, and returns what they wrote.
-func (storm *stormClients) end() (files []string) {
-	storm.t.Helper()
-	for _, stdin := range storm.stdin {
-		_ = stdin.Close()
-	}
-	for _, p := range storm.procs {
-		p.AwaitEnd()
-		if p.Err != nil {
-			storm.t.Errorf("a client ended with %v: %s", p.Err, p.Log)
-		}
-	}
-	files, err := filepath.Glob(filepath.Join(storm.dir, "*"))
-	if err != nil || len(files) != stormProcesses*stormConnsEach {
-		storm.t.Fatalf("the clients wrote %d files (%v), want %d", len(files), err, stormProcesses*stormConnsEach)
-	}
-	return files
-}
-
-// stormAnswer is one request that was answered: sent and received are on a
-// clock that all processes of the machine share.
-type stormAnswer struct{ sent, received, first, last uint64 }
-
-// stormTotals is what all clients received.
-type stormTotals struct {
-	ids     []uint64
-	answers []stormAnswer
-	perConn []int // IDs on each connection
-}
-
-// add reads the file of one asker and checks its order.
-func (total *stormTotals) add(t *testing.T, file string) {
-	t.Helper()
-	content, err := os.ReadFile(file)
+	src, err := filepath.Abs("../../clients/python/src")
 	if err != nil {
-		t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	if len(content) == 0 || len(content)%8 != 0 {
-		t.Fatalf("%s has %d bytes", file, len(content))
+	cmd.Env = s.Environment("PYTHONPATH="+src, "PYTHONDONTWRITEBYTECODE=1", testkit.ChildEnv+"="+a.kind)
+	if p.stdin, err = cmd.StdinPipe(); err != nil {
+		s.T.Fatal(err)
 	}
-	words := make([]uint64, len(content)/8)
-	for i := range words {
-		words[i] = binary.LittleEndian.Uint64(content[8*i:])
-	}
-	last := uint64(0)
-	for len(words) > 0 {
-		if words[0] == 0 { // a connection begins
-			total.perConn = append(total.perConn, 0)
-			words = words[1:]
-			continue
-		}
-		ids := words[3:][:words[0]]
-		for _, id := range ids {
-			if id <= last {
-				t.Fatalf("%s: %d came after %d, on its connection number %d", file, id, last, len(total.perConn))
-			}
-			last = id
-		}
-		total.ids = append(total.ids, ids...)
-		total.answers = append(total.answers, stormAnswer{words[1], words[2], ids[0], last})
-		total.perConn[len(total.perConn)-1] += len(ids)
-		words = words[3+len(ids):]
-	}
+	p.Instance = s.LaunchCommand(cmd)
+	s.processes = append(s.processes, p)
 }
 
-// checkOrder compares requests of different clients: what is sent after an
-// answer has arrived gets greater IDs than that answer holds.
-func (total *stormTotals) checkOrder(t *testing.T) {
-	t.Helper()
-	bySending := slices.Clone(total.answers)
-	slices.SortFunc(bySending, func(a, b stormAnswer) int { return cmp.Compare(a.sent, b.sent) })
-	byArrival := slices.Clone(total.answers)
-	slices.SortFunc(byArrival, func(a, b stormAnswer) int { return cmp.Compare(a.received, b.received) })
-	greatest := stormAnswer{}
-	for _, a := range bySending {
-		for len(byArrival) > 0 && byArrival[0].received < a.sent {
-			if byArrival[0].last > greatest.last {
-				greatest = byArrival[0]
-			}
-			byArrival = byArrival[1:]
-		}
-		if a.first <= greatest.last {
-			t.Fatalf("%+v was sent %v after %+v had been received, and is not greater",
-				a, time.Duration(a.sent-greatest.received), greatest)
-		}
-	}
-}
+func (p *process) String() string { return p.language + " " + p.kind }
 
-// childStorm asks for IDs on connections of its own until its standard input
-// ends, and writes what it gets to files.
-func childStorm(args []string) error {
-	socket, file := args[0], args[1]
-	var over atomic.Bool
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		over.Store(true)
-	}()
-	errs := make([]error, stormConnsEach)
-	var all sync.WaitGroup
-	for i := range errs {
-		all.Go(func() { errs[i] = stormAsker(socket, fmt.Sprintf("%s-%d", file, i), &over) })
-	}
-	all.Wait()
-	return errors.Join(errs...)
-}
-
-// stormAsker asks on one connection, and on the next when the daemon dies.
-func stormAsker(socket, file string, over *atomic.Bool) error {
-	f, err := os.Create(file)
+// written are the sizes of the files of a process.
+func (p *process) written() map[string]int64 {
+	p.T.Helper()
+	files, err := filepath.Glob(p.path + "*")
 	if err != nil {
-		return err
+		p.T.Fatal(err)
 	}
-	out := bufio.NewWriterSize(f, 1<<20)
-	lost := time.Now()
-	for !over.Load() {
-		conn, err := net.Dial("unix", socket)
-		if err != nil {
-			if time.Since(lost) > await.Patience {
-				return fmt.Errorf("nobody answers any more: %w", err)
+	sizes := map[string]int64{}
+	for _, file := range files {
+		if file == p.path || strings.HasPrefix(file, p.path+"-") {
+			info, err := os.Stat(file)
+			if err != nil {
+				p.T.Fatal(err)
 			}
-			time.Sleep(await.Interval)
-			continue
+			sizes[file] = info.Size()
 		}
-		if err := stormConnect(wire.NewClient(conn), out, over); err != nil {
-			return err
-		}
-		lost = time.Now()
 	}
-	return errors.Join(out.Flush(), f.Close())
+	return sizes
 }
 
-// stormConnect asks until the connection is lost. It writes a 0 for the
-// connection, and for each answer the number of IDs, when it was asked for and
-// received, and the IDs.
-func stormConnect(c *wire.Client, out *bufio.Writer, over *atomic.Bool) error {
-	defer c.Close()
-	words := []uint64{0}
-	for {
-		for _, word := range words {
-			if _, err := out.Write(binary.LittleEndian.AppendUint64(nil, word)); err != nil {
-				return err
+// awaitAnswers returns when this life of the daemon has answered everybody.
+func (s *storm) awaitAnswers() {
+	s.T.Helper()
+	for _, p := range s.processes {
+		before := p.written()
+		await.Eventually(s.T, p.String()+" is answered", func() bool {
+			select {
+			case <-p.Ended:
+				s.T.Fatalf("%v has ended: %v: %s", p, p.Err, p.Log)
+			default:
 			}
-		}
-		if over.Load() {
-			return nil
-		}
-		sent, err := testkit.Monotonic()
-		if err != nil {
-			return err
-		}
-		ids, err := testkit.AskSome(c)
-		if errors.Is(err, wire.ErrConnectionLost) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		received, err := testkit.Monotonic()
-		if err != nil {
-			return err
-		}
-		words = append(append(words[:0], uint64(len(ids)), sent, received), ids...)
+			now := p.written()
+			for file, size := range now {
+				if size < before[file]+enough {
+					return false
+				}
+			}
+			return len(now) == p.files
+		})
+	}
+}
+
+// end tells the process to finish, and waits until it has.
+func (p *process) end() {
+	p.T.Helper()
+	_ = p.stdin.Close()
+	p.AwaitEnd()
+	if said := p.Log.String(); p.Err != nil || said != "" {
+		p.T.Errorf("%v: %v\n%.2000s", p, p.Err, said)
 	}
 }

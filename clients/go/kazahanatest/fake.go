@@ -122,7 +122,7 @@ func (f *Fake) SetFallback(fallback bool) {
 
 // SetSecret sets the secret for external IDs.
 func (f *Fake) SetSecret(secret string) error {
-	codec, err := kazahana.NewExternalCodec(secret)
+	codec, err := kazahana.NewExternalCodec(secret, "default")
 	if err != nil {
 		return err
 	}

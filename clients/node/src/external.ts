@@ -21,10 +21,13 @@ const XTEA_DELTA = 0x9e3779b9;
 export class ExternalCodec {
   private key: Uint32Array | undefined;
 
-  /** A codec with a service's secret: its bytes, or a string's UTF-8; for the daemon's secret file, without one trailing newline. */
-  constructor(secret: string | Uint8Array) {
+  /**
+   * A codec with a service's secret: its bytes, or a string's UTF-8; for the daemon's secret file, without one trailing newline.
+   * The service is part of the key, so that services that share a secret cannot be linked.
+   */
+  constructor(secret: string | Uint8Array, service = 'default') {
     if (secret.length === 0) throw new InvalidParamsError('the secret for external IDs is empty');
-    const key = new DataView(hkdfSync('sha256', secret, '', KEY_INFO, 16));
+    const key = new DataView(hkdfSync('sha256', secret, '', service === 'default' ? KEY_INFO : `${KEY_INFO}/${service}`, 16));
     this.key = Uint32Array.from([0, 4, 8, 12], (at) => key.getUint32(at));
   }
 

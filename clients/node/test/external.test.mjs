@@ -15,10 +15,10 @@ function agrees(codec, vectors) {
 
 test('the golden vectors without a secret', () => agrees(ExternalCodec.plain(), golden.plain));
 
-for (const { name, secret, vectors } of golden.keyed) {
+for (const { name, secret, service, vectors } of golden.keyed) {
   test(`the golden vectors with a secret: ${name}`, () => {
-    agrees(new ExternalCodec(secret), vectors);
-    agrees(new ExternalCodec(new TextEncoder().encode(secret)), vectors);
+    agrees(new ExternalCodec(secret, service), vectors);
+    agrees(new ExternalCodec(new TextEncoder().encode(secret), service), vectors);
   });
 }
 

@@ -14,17 +14,18 @@ VECTORS: dict[str, Any] = json.loads((REPOSITORY / "testdata" / "external_ids.js
 IDS = st.integers(0, (1 << 63) - 1)
 
 
-def codec(secret: str | None) -> ExternalCodec:
-    return ExternalCodec.plain() if secret is None else ExternalCodec(secret)
+def codec(secret: str | None, service: str = "default") -> ExternalCodec:
+    return ExternalCodec.plain() if secret is None else ExternalCodec(secret, service)
 
 
 def test_golden_vectors() -> None:
-    groups = [(None, VECTORS["plain"])] + [(one["secret"], one["vectors"]) for one in VECTORS["keyed"]]
+    groups = [(ExternalCodec.plain(), VECTORS["plain"])]
+    groups += [(codec(one["secret"], one.get("service", "default")), one["vectors"]) for one in VECTORS["keyed"]]
     assert len(groups) > 2
-    for secret, vectors in groups:
+    for golden, vectors in groups:
         for vector in vectors:
-            assert codec(secret).encode(int(vector["id"])) == vector["external"]
-            assert codec(secret).decode(vector["external"]) == int(vector["id"])
+            assert golden.encode(int(vector["id"])) == vector["external"]
+            assert golden.decode(vector["external"]) == int(vector["id"])
 
 
 @pytest.mark.parametrize("vector", VECTORS["rejected"], ids=lambda vector: vector["why"])

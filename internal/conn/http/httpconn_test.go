@@ -7,7 +7,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -76,69 +80,158 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestOnceIsNotRepeated: neither at the next server nor on another connection, if
-// it may have been carried out.
-func TestOnceIsNotRepeated(t *testing.T) {
-	for _, once := range []bool{false, true} {
-		var first, second atomic.Int64
-		var dropping atomic.Bool
-		a := serve(t, func(w http.ResponseWriter, r *http.Request) {
-			first.Add(1)
-			if dropping.Load() {
-				cut(w, r)
-				return
-			}
-			ok(w)
-		})
-		b := serve(t, func(w http.ResponseWriter, r *http.Request) { second.Add(1); ok(w) })
-		c := open(t, a+","+b)
-		call := Call{Method: "POST", Path: "/x", Answer: &struct{}{}, Limit: 100, Once: once}
-		if err := c.Do(t.Context(), call); err != nil {
-			t.Fatal(err)
-		}
-		dropping.Store(true) // on the connection that is kept
-		err := c.Do(t.Context(), call)
-		if once && (err == nil || first.Load() != 2 || second.Load() != 0 || Settled(err) != nil) || !once && (err != nil || second.Load() != 1) {
-			t.Errorf("once %v: %v; %d and %d requests", once, err, first.Load(), second.Load())
-		}
-	}
-	// What was refused before anything was done is tried elsewhere all the same.
-	busy := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		refuse(w, problem.New(problem.Overloaded, "no").After(time.Second))
-	})
-	free := serve(t, func(w http.ResponseWriter, _ *http.Request) { ok(w) })
-	if err := open(t, busy+","+free).Do(t.Context(), Call{Method: "POST", Path: "/x", Once: true}); err != nil {
-		t.Error(err)
+// refusing is a server that answers with the problem.
+func refusing(code problem.Code) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { refuse(w, problem.New(code, "no").After(time.Second)) }
+}
+
+func plain(status int, media, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", media)
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
 	}
 }
 
-// TestSettled: a refusal is an answer only if no server can have done it.
-func TestSettled(t *testing.T) {
-	busy := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		refuse(w, problem.New(problem.Overloaded, "busy").After(time.Second))
-	})
-	failed := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		refuse(w, problem.New(problem.Unavailable, "failed").After(time.Second))
-	})
-	held := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		refuse(w, problem.New(problem.LockHeld, "held").After(time.Second))
-	})
-	dropped := serve(t, cut)
-	for _, test := range []struct {
-		servers string
-		want    problem.Code // "" = open
+// What the first of two servers answers decides whether the same request goes to the
+// second, which then is asked first.
+func TestFailover(t *testing.T) {
+	for name, test := range map[string]struct {
+		first          http.HandlerFunc
+		next, nextOnce bool // is the second asked, and also where the call may not be repeated
 	}{
-		{busy, problem.Overloaded}, {held, problem.LockHeld}, {busy + "," + held, problem.LockHeld}, {dropped + "," + held, problem.LockHeld},
-		{failed, ""}, {dropped, ""}, {dropped + "," + busy, ""}, {failed + "," + busy, ""}, {busy + "," + failed, ""},
+		"cut off":           {cut, true, false},
+		"overloaded":        {refusing(problem.Overloaded), true, true},
+		"its store is away": {refusing(problem.Unavailable), true, false},
+		"a proxy's 502":     {plain(502, "text/html", "<h1>Bad gateway</h1>"), true, false},
+		"no lease server":   {plain(200, "text/html", "hello"), true, false},
+		"half an answer":    {plain(200, jsonType, `{"leases":[`), true, false},
+		"unknown token":     {refusing(problem.Unauthenticated), true, true},
+		"token without it":  {refusing(problem.Forbidden), true, true},
+		"full":              {refusing(problem.NoMachineID), false, false},
+		"fenced":            {refusing(problem.Fenced), false, false},
+		"conflict":          {refusing(problem.Conflict), false, false},
+		"rate limited":      {refusing(problem.RateLimited), false, false},
+		"the wrong path":    {plain(404, "text/plain", "404 page not found"), false, false},
+		"a redirect":        {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/", http.StatusTemporaryRedirect) }, false, false},
 	} {
-		err := open(t, test.servers).Do(t.Context(), Call{Method: "POST", Path: "/x"})
+		for _, once := range []bool{false, true} {
+			var mu sync.Mutex
+			var seen []string // what each server was sent
+			see := func(server string, then http.HandlerFunc) http.HandlerFunc {
+				return func(w http.ResponseWriter, r *http.Request) {
+					b, _ := io.ReadAll(r.Body)
+					mu.Lock()
+					seen = append(seen, server+string(b))
+					mu.Unlock()
+					then(w, r)
+				}
+			}
+			c := open(t, serve(t, see("a", test.first))+","+serve(t, see("b", func(w http.ResponseWriter, _ *http.Request) { ok(w) })))
+			call := Call{Method: "POST", Path: "/x", Body: 17, Answer: &struct{}{}, Limit: 100, Once: once}
+			err := c.Do(t.Context(), call)
+			want, next := []string{"a17"}, test.next && (!once || test.nextOnce)
+			if next {
+				want = []string{"a17", "b17", "b17"}
+				err = errors.Join(err, c.Do(t.Context(), call))
+			}
+			if (err == nil) != next || !slices.Equal(seen, want) {
+				t.Errorf("%s, once %v: %v, and the servers have seen %v", name, once, err, seen)
+			}
+		}
+	}
+}
+
+// A call that may not be repeated is not sent again by the transport either, on the
+// connection that is kept.
+func TestOnceIsNotRepeated(t *testing.T) {
+	var calls atomic.Int64
+	c := open(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1) > 1 {
+			cut(w, r)
+			return
+		}
+		ok(w)
+	}))
+	call := Call{Method: "POST", Path: "/x", Answer: &struct{}{}, Limit: 100, Once: true}
+	if err := c.Do(t.Context(), call); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Do(t.Context(), call); err == nil || calls.Load() != 2 || Settled(err) != nil {
+		t.Errorf("%v; %d requests", err, calls.Load())
+	}
+}
+
+// TestSettled: a refusal is an answer only if no server can have done it. Else the error
+// names every server.
+func TestSettled(t *testing.T) {
+	busy, failed, held, dropped := serve(t, refusing(problem.Overloaded)), serve(t, refusing(problem.Unavailable)), serve(t, refusing(problem.LockHeld)), serve(t, cut)
+	none := "http://127.0.0.1:1"
+	for servers, want := range map[string]problem.Code{ // "" = open
+		busy: problem.Overloaded, held: problem.LockHeld, busy + "," + held: problem.LockHeld, dropped + "," + held: problem.LockHeld,
+		none + "," + busy: problem.Overloaded,
+		failed:            "", dropped: "", dropped + "," + busy: "", failed + "," + busy: "", busy + "," + failed: "", none: "",
+	} {
+		err := open(t, servers).Do(t.Context(), Call{Method: "POST", Path: "/x"})
 		p := Settled(err)
-		if err == nil || (p == nil) != (test.want == "") || p != nil && p.Code != test.want {
-			t.Errorf("%s: %v, settled %v, want %q", test.servers, err, p, test.want)
+		if err == nil || (p == nil) != (want == "") || p != nil && p.Code != want {
+			t.Errorf("%s: %v, settled %v, want %q", servers, err, p, want)
+		}
+		for _, server := range strings.Split(servers, ",") {
+			if want == "" && !strings.Contains(err.Error(), server) {
+				t.Errorf("the error does not name %s: %v", server, err)
+			}
 		}
 	}
 	if Settled(nil) != nil || Settled(errors.New("x")) != nil {
 		t.Error("something is settled that is no answer")
+	}
+}
+
+// A credential goes where the URL says, and is read for each call.
+func TestTokenFile(t *testing.T) {
+	var got atomic.Value
+	var calls atomic.Int64
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		got.Store(r.Header.Get("Authorization"))
+		ok(w)
+	})
+	path := filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("first-token\n")
+	c := open(t, server+"?token_file="+path)
+	call := Call{Method: "POST", Path: "/x"}
+	for _, token := range []string{"first-token", "second-token"} {
+		write(token)
+		if err := c.Do(t.Context(), call); err != nil || got.Load() != "Bearer "+token {
+			t.Errorf("%v, %v", got.Load(), err)
+		}
+	}
+	elsewhere := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, server+r.URL.Path, http.StatusTemporaryRedirect)
+	})
+	before := calls.Load()
+	if err := open(t, elsewhere+"?token_file="+path).Do(t.Context(), call); err == nil || !strings.Contains(err.Error(), "redirects are not followed") || calls.Load() != before {
+		t.Errorf("a redirect: %v", err)
+	}
+	for _, bad := range []string{"", "two\nlines", "two words", strings.Repeat("x", 20_000)} {
+		write(bad)
+		if err := c.Do(t.Context(), call); err == nil || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "two") || calls.Load() != before {
+			t.Errorf("%.20q: %v", bad, err)
+		}
+	}
+	cfg, err := ParseURL(server + "?token_file=" + path + "-missing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(cfg); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a missing file: %v", err)
 	}
 }
 
@@ -158,14 +251,23 @@ func TestPatienceIsNotShared(t *testing.T) {
 	}
 }
 
-// Close ends what is under way.
-func TestClose(t *testing.T) {
-	entered := make(chan struct{})
+// A server that hangs has its share of the time and no more, and Close ends the call.
+func TestHangingServer(t *testing.T) {
+	t.Parallel() // it waits
+	entered := make(chan struct{}, 2)
 	server := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-		close(entered)
+		entered <- struct{}{}
 		<-r.Context().Done()
 	})
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	var second atomic.Bool
+	next := serve(t, func(w http.ResponseWriter, _ *http.Request) { second.Store(true); ok(w) })
+	if err := open(t, server+","+next).Do(ctx, Call{Method: "POST", Path: "/x"}); err != nil || !second.Load() {
+		t.Errorf("a server that hangs took all of the time: %v", err)
+	}
+	<-entered
 	c := open(t, server)
 	done := make(chan error, 1)
 	go func() { done <- c.Do(context.Background(), Call{Method: "POST", Path: "/x"}) }()
@@ -179,7 +281,6 @@ func TestClose(t *testing.T) {
 	if err := c.Do(t.Context(), Call{Method: "GET", Path: "/x"}); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := open(t, server).Do(ctx, Call{Method: "GET", Path: "/x"}); !errors.Is(err, context.Canceled) {
 		t.Error(err)

@@ -285,15 +285,22 @@ func isRefusedDial(err error) bool {
 // deadline leaves less: half of the remaining time is kept to undo the write.
 const confirmWait = time.Second
 
-// Confirmed waits until MinReplicas have all writes of the connection so far, and returns
-// how many have them.
-func (c *Client) Confirmed(ctx context.Context, conn *redis.Conn) (int64, error) {
+// Confirm waits until MinReplicas have all writes of the connection so far. Where too few
+// have them, the error wraps ErrUnconfirmed.
+func (c *Client) Confirm(ctx context.Context, conn *redis.Conn) error {
+	if c.cfg.MinReplicas == 0 {
+		return nil
+	}
 	wait := cmp.Or(c.cfg.ConfirmWait, confirmWait)
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)/2)
 	}
 	// In milliseconds; 0 would mean for ever.
-	return conn.Do(ctx, "WAIT", c.cfg.MinReplicas, max(wait.Milliseconds(), 1)).Int64()
+	n, err := conn.Do(ctx, "WAIT", c.cfg.MinReplicas, max(wait.Milliseconds(), 1)).Int()
+	if err == nil && n < c.cfg.MinReplicas {
+		err = fmt.Errorf("%w: %d of min_replicas=%d know of it", ErrUnconfirmed, n, c.cfg.MinReplicas)
+	}
+	return err
 }
 
 // Subscription returns a connection of its own for channels, none at first. The first use

@@ -14,10 +14,9 @@
 //
 // Before each operation and after each commit a process checks that the file was not
 // deleted, moved or replaced; if it was, the process does nothing more with it. A file that
-// is not a healthy database of the Kind, in a known version, is an error and never
-// replaced; the Kind's application ID distinguishes kinds of files. An earlier version is
-// copied, and migrated in one transaction, when the file is opened. The version is checked
-// before each operation, so that older processes stop then.
+// is not a healthy database of the Kind, in the known version, is an error and never
+// replaced; the Kind's application ID distinguishes kinds of files. The version is checked
+// before each operation, so that older processes stop when a newer one changes it.
 //
 // # A disk that does not answer
 //

@@ -84,18 +84,18 @@ const settleTries = 16
 func (f *File) settle(ctx context.Context, opening bool) error {
 	for range settleTries {
 		var row life
-		var reason string
+		var found verdict
 		if err := retryBusy(ctx, f.closing, func() (err error) {
-			row, reason, err = f.look(opening)
+			row, found, err = f.look(opening)
 			return err
 		}); err != nil {
 			return err
 		}
-		if reason == "" {
+		if found.reason == "" && !found.changed {
 			f.note(row)
 			return nil
 		}
-		if err := f.beginFence(ctx, row, reason); err != nil {
+		if err := f.renew(ctx, row, found.reason); err != nil {
 			return err
 		}
 		opening = false // from now on a doubt fences the file
@@ -103,9 +103,17 @@ func (f *File) settle(ctx context.Context, opening bool) error {
 	return errors.New("others change the file all the time")
 }
 
+// verdict is the result of a look at the file.
+type verdict struct {
+	reason string // why the file must be fenced, or ""
+	// changed says that another program has written to the main file, and that no record is
+	// missing. Derived tables may still be of another time.
+	changed bool
+}
+
 // look compares the file with everything that is remembered of it, and makes the witness
-// remember it. reason says why the file must be fenced, or "".
-func (f *File) look(opening bool) (row life, reason string, err error) {
+// remember it.
+func (f *File) look(opening bool) (row life, found verdict, err error) {
 	err = f.withWitness(f.closing, func(w *witness) error {
 		before, err := stampOf(f.resolved)
 		if err != nil {
@@ -124,8 +132,8 @@ func (f *File) look(opening bool) (row life, reason string, err error) {
 		if err := f.session.ExecOnce("BEGIN"); err != nil {
 			return err
 		}
-		row, reason, err = f.judge(seen, before, opening)
-		if err := errors.Join(err, f.session.rollback()); err != nil || reason != "" {
+		row, found, err = f.judge(seen, before, opening)
+		if err := errors.Join(err, f.session.rollback()); err != nil || found.reason != "" {
 			return err
 		}
 		after, err := stampOf(f.resolved)
@@ -141,26 +149,23 @@ func (f *File) look(opening bool) (row life, reason string, err error) {
 			return s
 		})
 	})
-	return row, reason, err
+	return row, found, err
 }
 
-// judge reads the row, and says why the file must be fenced, or "". It reads all records,
-// unless the witness has seen them all.
-func (f *File) judge(seen sight, main stamp, opening bool) (row life, reason string, err error) {
+// judge reads the row, and all records, unless the witness has seen them all.
+func (f *File) judge(seen sight, main stamp, opening bool) (row life, found verdict, err error) {
 	if row, err = readLife(f.session); err != nil {
-		return row, "", err
+		return row, verdict{}, err
 	}
-	if reason := f.unlike(row, seen, opening); reason != "" {
-		return row, reason, nil
-	}
-	if seen.knows(row) && seen.Main == main {
-		return row, "", nil
+	if found.reason = f.unlike(row, seen, opening); found.reason != "" || seen.knows(row) && seen.Main == main {
+		return row, found, nil
 	}
 	digest, err := f.session.digest(f.kind.Loose)
 	if err == nil && digest != row.Digest {
-		reason = reasonMixed
+		found.reason = reasonMixed
 	}
-	return row, reason, err
+	found.changed = seen.knows(row) && len(f.kind.Mend) > 0
+	return row, found, err
 }
 
 // unlike says why the row cannot be the one that was last written, or "".
@@ -181,27 +186,28 @@ func (f *File) unlike(row life, seen sight, opening bool) (reason string) {
 	return ""
 }
 
-// beginFence begins a new life, which grants nothing until everything that may be missing
-// has ended. It does nothing if another process has begun one since the row was read.
-func (f *File) beginFence(ctx context.Context, before life, reason string) error {
+// renew makes the derived tables anew and, with a reason, begins a new life, which grants
+// nothing until everything that may be missing has ended. It does nothing if another
+// process has begun one since the row was read.
+func (f *File) renew(ctx context.Context, before life, reason string) error {
 	if err := retryBusy(ctx, f.closing, func() error { return f.session.ExecOnce("BEGIN IMMEDIATE") }); err != nil {
 		return err
 	}
-	err := f.newLife(before, reason)
+	err := f.renewLocked(before, reason)
 	if err != nil {
 		err = errors.Join(err, f.session.rollback())
 	}
 	return err
 }
 
-// newLife is beginFence with the file's lock, which it releases on success.
-func (f *File) newLife(before life, reason string) error {
+// renewLocked is renew with the file's lock, which it releases on success.
+func (f *File) renewLocked(before life, reason string) error {
 	row, err := readLife(f.session)
 	if err != nil {
 		return err
 	}
-	if row.ID != before.ID {
-		return f.session.rollback()
+	if row.ID != before.ID || row.Commits < before.Commits {
+		return f.session.rollback() // the file is not the one that was looked at
 	}
 	var found string
 	if err := f.session.QueryRow("PRAGMA integrity_check(1)", nil, &found); err != nil {
@@ -224,8 +230,13 @@ func (f *File) newLife(before life, reason string) error {
 	if err != nil {
 		return err
 	}
-	row = f.fenced(row, seen, reason)
-	if row.Digest, err = f.session.digest(f.kind.Loose); err != nil {
+	if reason == "" {
+		row.Commits++
+	} else {
+		row = f.fenced(row, seen, reason)
+		row.Digest, err = f.session.digest(f.kind.Loose)
+	}
+	if err != nil {
 		return err
 	}
 	if err := row.write(f.session); err != nil {
@@ -271,7 +282,7 @@ func (f *File) Fence(ctx context.Context) (Fence, error) {
 		}
 		row, err := readLife(f.session)
 		if err == nil {
-			err = f.beginFence(ctx, row, reasonByHand)
+			err = f.renew(ctx, row, reasonByHand)
 		}
 		return f.Known(), err
 	})

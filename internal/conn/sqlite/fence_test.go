@@ -22,6 +22,22 @@ var diskKind = Kind{
 	Probe:  "SELECT count(*) FROM a",
 }
 
+func write(f *File, query string, args ...any) error {
+	return f.Write(context.Background(), func(tx *Tx) error {
+		_, err := tx.Exec(query, args...)
+		return err
+	}, nil)
+}
+
+func readText(t *testing.T, f *File, query string) string {
+	t.Helper()
+	text, err := Read(t.Context(), f, func(s *Session) (text string, err error) { return text, s.QueryRow(query, nil, &text) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 const clockStart = 1_800_000_000_000
 
 // openAt opens a file of diskKind by a clock that stands.
@@ -51,6 +67,34 @@ func mustWrite(t *testing.T, f *File, query string) {
 		t.Fatal(err)
 	}
 }
+
+// add writes a row.
+func add(t *testing.T, f *File, text string) {
+	t.Helper()
+	mustWrite(t, f, "INSERT INTO a VALUES ('"+text+"')")
+}
+
+// wrote opens the file, writes rows and closes it.
+func wrote(t *testing.T, path string, opts Options, texts ...string) {
+	t.Helper()
+	f := openAt(t, path, opts)
+	for _, text := range texts {
+		add(t, f, text)
+	}
+	mustClose(t, f)
+}
+
+// rolledBack makes a file that was put back as it was before the last write.
+func rolledBack(t *testing.T, path string, opts Options) {
+	t.Helper()
+	wrote(t, path, opts, "old")
+	disktest.Run(t, "cp", path, path+".old")
+	wrote(t, path, opts, "forgotten")
+	disktest.Run(t, "cp", path+".old", path)
+}
+
+// inLive returns the options of a process with a live directory.
+func inLive(live string) Options { return Options{LiveDir: live, TermMS: term} }
 
 // fenceOf is the fence as a read finds it.
 func fenceOf(t *testing.T, f *File) Fence {
@@ -85,11 +129,11 @@ func TestMixtureUnderAProcess(t *testing.T) {
 	disk, live := disktest.Ext4(t), disktest.Memory(t)
 	path := filepath.Join(disk.Dir(), "db")
 	backup := filepath.Join(disk.Dir(), "backup")
-	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
-	mustWrite(t, f, "INSERT INTO a VALUES ('old')")
+	f := openAt(t, path, inLive(live))
+	add(t, f, "old")
 	f.writeMain(t)
 	disktest.Run(t, "cp", path, backup)
-	mustWrite(t, f, "INSERT INTO a VALUES ('forgotten')")
+	add(t, f, "forgotten")
 	f.writeMain(t)
 	mustWrite(t, f, "INSERT INTO b VALUES ('remembered')")
 	disktest.Run(t, "cp", backup, path)
@@ -121,8 +165,8 @@ func (f *File) writeMain(t *testing.T) {
 func TestTouchedFileIsLookedThrough(t *testing.T) {
 	disk, live := disktest.Ext4(t), disktest.Memory(t)
 	path := filepath.Join(disk.Dir(), "db")
-	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
-	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	f := openAt(t, path, inLive(live))
+	add(t, f, "x")
 	for _, touch := range [][]string{{"touch", path}, {"chmod", "640", path}, {"ln", path, path + ".link"}} {
 		disktest.Run(t, touch[0], touch[1:]...)
 		mustNotBeFenced(t, f)
@@ -130,8 +174,8 @@ func TestTouchedFileIsLookedThrough(t *testing.T) {
 	}
 	mustClose(t, f)
 	// Another program that reads the database writes the log into the main file.
-	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
-	mustWrite(t, f, "INSERT INTO a VALUES ('y')")
+	f = openAt(t, path, inLive(live))
+	add(t, f, "y")
 	other, err := Connect(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
@@ -140,9 +184,9 @@ func TestTouchedFileIsLookedThrough(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustNotBeFenced(t, f)
-	mustWrite(t, f, "INSERT INTO a VALUES ('z')")
+	add(t, f, "z")
 	mustClose(t, f)
-	mustNotBeFenced(t, openAt(t, path, Options{LiveDir: live, TermMS: term}))
+	mustNotBeFenced(t, openAt(t, path, inLive(live)))
 }
 
 // How long a fence lasts, for what is known.
@@ -223,14 +267,14 @@ func TestFenceDuringAFence(t *testing.T) {
 func TestNoBirthTime(t *testing.T) {
 	disk, live := disktest.Ext4(t, "-I", "128"), disktest.Memory(t)
 	path := filepath.Join(disk.Dir(), "db")
-	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	f := openAt(t, path, inLive(live))
 	if f.id.sure {
 		t.Skip("this file system has birth times even so")
 	}
 	first := mustBeFenced(t, f, reasonUnknown)
-	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	add(t, f, "x")
 	mustClose(t, f)
-	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+	f = openAt(t, path, inLive(live))
 	if again := fenceOf(t, f); again.Life != first.Life {
 		t.Errorf("fenced again beside its witness: %+v", again)
 	}
@@ -242,11 +286,9 @@ func TestNoBirthTime(t *testing.T) {
 	mustClose(t, f)
 	backup := filepath.Join(disk.Dir(), "backup")
 	disktest.Copy(t, path, backup)
-	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
-	mustWrite(t, f, "INSERT INTO a VALUES ('y')")
-	mustClose(t, f)
+	wrote(t, path, inLive(live), "y")
 	disktest.Ways[0].Put(t, backup, path, false) // with the inode of before
-	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+	f = openAt(t, path, inLive(live))
 	if again := fenceOf(t, f); again.Life == first.Life {
 		t.Errorf("a copy is taken for the file: %+v", again)
 	}
@@ -254,7 +296,7 @@ func TestNoBirthTime(t *testing.T) {
 	if err := os.RemoveAll(live); err != nil { // a reboot
 		t.Fatal(err)
 	}
-	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+	f = openAt(t, path, inLive(live))
 	mustBeFenced(t, f, reasonUnknown)
 	mustClose(t, f)
 	if err := os.RemoveAll(live); err != nil {
@@ -271,15 +313,13 @@ func TestNoBirthTime(t *testing.T) {
 func TestFenceByManyAtOnce(t *testing.T) {
 	live := disktest.Memory(t)
 	path := newPath(t)
-	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
-	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
-	mustClose(t, f)
+	wrote(t, path, inLive(live), "x")
 	disktest.Run(t, "cp", path, path+".copy")
 	var all sync.WaitGroup
 	fences := make([]Fence, 8)
 	for i := range fences {
 		all.Go(func() {
-			f := openAt(t, path+".copy", Options{LiveDir: live, TermMS: term})
+			f := openAt(t, path+".copy", inLive(live))
 			fences[i] = f.Known()
 		})
 	}
@@ -296,24 +336,22 @@ func TestFenceByManyAtOnce(t *testing.T) {
 // nothing of what that granted.
 func TestAnotherFileInItsPlace(t *testing.T) {
 	live, path := disktest.Memory(t), newPath(t)
-	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
-	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
-	mustClose(t, f)
+	wrote(t, path, inLive(live), "x")
 	other := openAt(t, path+".other", Options{TermMS: term})
 	for range 5 {
-		mustWrite(t, other, "INSERT INTO a VALUES ('y')")
+		add(t, other, "y")
 	}
 	mustClose(t, other)
 	disktest.Run(t, "mv", path+".other", path)
-	mustBeFenced(t, openAt(t, path, Options{LiveDir: live, TermMS: term}), reasonOther)
+	mustBeFenced(t, openAt(t, path, inLive(live)), reasonOther)
 }
 
 // Without a witness a process still notices that the file is older than it was.
 func TestWithoutAWitness(t *testing.T) {
 	path := newPath(t)
 	f := openAt(t, path, Options{TermMS: term})
-	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
-	mustWrite(t, f, "INSERT INTO a VALUES ('y')")
+	add(t, f, "x")
+	add(t, f, "y")
 	s, err := Connect(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
@@ -354,14 +392,7 @@ func TestDamagedCopy(t *testing.T) {
 // begins no other.
 func TestKilledWhileFencing(t *testing.T) {
 	live, path := disktest.Memory(t), newPath(t)
-	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
-	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
-	mustClose(t, f)
-	disktest.Run(t, "cp", path, path+".old")
-	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
-	mustWrite(t, f, "INSERT INTO a VALUES ('y')")
-	mustClose(t, f)
-	disktest.Run(t, "cp", path+".old", path)
+	rolledBack(t, path, inLive(live))
 	killed := errors.New("killed")
 	if _, err := Open(t.Context(), path, &diskKind, Options{LiveDir: live, TermMS: term, At: func(step string) error {
 		if step == StepCommitted {
@@ -379,44 +410,16 @@ func TestKilledWhileFencing(t *testing.T) {
 	if err := errors.Join(err, s.Close()); err != nil || !row.Forgot {
 		t.Fatalf("the file has %+v, %v", row, err)
 	}
-	if fence := mustBeFenced(t, openAt(t, path, Options{LiveDir: live, TermMS: term}), reasonOlder); fence.Life != row.ID.String() {
+	if fence := mustBeFenced(t, openAt(t, path, inLive(live)), reasonOlder); fence.Life != row.ID.String() {
 		t.Errorf("fenced again: %+v after %+v", fence, row.fence())
-	}
-}
-
-// A file from before the first release is refused by name, and left as it is.
-func TestUnreleasedFile(t *testing.T) {
-	for statement, words := range map[string]string{
-		"DROP TABLE life":          "no table life",
-		"CREATE TABLE former (a)":  "the table former",
-		"CREATE TABLE another (a)": "",
-	} {
-		path := newPath(t)
-		mustClose(t, mustOpen(t, path, Options{}))
-		s, err := Connect(t.Context(), path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(s.ExecOnce(statement), s.Close()); err != nil {
-			t.Fatal(err)
-		}
-		kind := noteKind
-		kind.Unreleased = []string{"former"}
-		f, err := Open(t.Context(), path, &kind, Options{})
-		if err == nil {
-			mustClose(t, f)
-		}
-		if refused := err != nil && strings.Contains(err.Error(), words) && strings.Contains(err.Error(), "before the first release"); refused != (words != "") {
-			t.Errorf("%s: the error is %v", statement, err)
-		}
 	}
 }
 
 func TestBackup(t *testing.T) {
 	live := disktest.Memory(t)
 	path := newPath(t)
-	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
-	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	f := openAt(t, path, inLive(live))
+	add(t, f, "x")
 	to := filepath.Join(t.TempDir(), "backup.db")
 	if err := f.Backup(t.Context(), to); err != nil {
 		t.Fatal(err)
@@ -437,7 +440,7 @@ func TestBackup(t *testing.T) {
 	mustClose(t, f)
 	// Put back, it is fenced, and has what it had.
 	disktest.Run(t, "mv", to, path)
-	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+	f = openAt(t, path, inLive(live))
 	mustBeFenced(t, f, reasonCopy)
 	if got := readText(t, f, "SELECT text FROM a"); got != "x" {
 		t.Errorf("it has %q", got)
@@ -477,7 +480,7 @@ func TestCloseOfAHangingFile(t *testing.T) {
 func TestCloseWhileTheWitnessIsHeld(t *testing.T) {
 	path, live := newPath(t), disktest.Memory(t)
 	f := openAt(t, path, Options{LiveDir: live})
-	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	add(t, f, "x")
 	other, err := openWitness(f.met.witness.path)
 	if err != nil {
 		t.Fatal(err)

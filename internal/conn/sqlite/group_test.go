@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -183,71 +184,53 @@ func TestGroupWaitsForTheLock(t *testing.T) {
 	}
 }
 
-// Two kinds of files are never taken for each other, and an older file of a
-// kind gets what it lacks.
+// Two kinds of files are never taken for each other.
 func TestKindsAreKeptApart(t *testing.T) {
 	path := newPath(t)
 	if err := mustOpen(t, path, Options{}).Close(); err != nil {
 		t.Fatal(err)
 	}
-	other := noteKind
-	other.Name, other.ApplicationID = "ledger", 0x6c656467
-	if f, err := Open(context.Background(), path, &other, Options{}); err == nil {
+	f, err := OpenStore(context.Background(), path, Options{}, nil)
+	if err == nil {
 		f.Close()
-		t.Fatal("a notebook was opened as a ledger")
-	} else if want := "sqlite:" + path + ": this file is not a ledger that can be used: " +
+		t.Fatal("a notebook was opened as a store")
+	}
+	if want := "sqlite:" + path + ": this file is not a store of locks and sequences that can be used: " +
 		"it is an SQLite database of another program (application_id 1852798053)"; err.Error() != want {
 		t.Errorf("the error is %q, want %q", err, want)
 	}
-	more := noteKind
-	more.Additions = []string{"CREATE TABLE IF NOT EXISTS page (number INTEGER) STRICT"}
-	for range 2 {
-		f, err := Open(context.Background(), path, &more, Options{Check: func(s *Session) error {
-			var n int
-			return s.QueryRow("SELECT count(*) FROM page", nil, &n)
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+	path = StoreBeside(path)
+	if f, err = OpenStore(context.Background(), path, Options{}, noteKind.Schema); err != nil {
+		t.Fatal(err)
 	}
-}
-
-// A store and a file of leases beside it are never taken for each other, and
-// several systems share a store.
-func TestStoreIsSharedAndKeptApart(t *testing.T) {
-	path := StoreBeside(newPath(t))
-	if filepath.Base(path) != StoreName {
-		t.Fatalf("the store beside is %s", path)
-	}
-	tables := func(name string) []string {
-		return []string{"CREATE TABLE IF NOT EXISTS " + name + " (n INTEGER) STRICT"}
-	}
-	for _, more := range [][][]string{{tables("a")}, {tables("a"), tables("b")}} {
-		f, err := OpenStore(context.Background(), path, Options{}, more...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = f.Write(context.Background(), func(t *Tx) error {
-			_, err := t.Exec("INSERT INTO a VALUES (1)")
-			return err
-		}, nil)
-		if err := errors.Join(err, f.Close()); err != nil {
-			t.Fatal(err)
-		}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
 	}
 	if f, err := Open(context.Background(), path, &noteKind, Options{}); err == nil {
 		f.Close()
 		t.Error("a store was opened as a notebook")
 	}
-	notebook := newPath(t)
-	if err := mustOpen(t, notebook, Options{}).Close(); err != nil {
+}
+
+// A newer process changes the schema of a file that this one has open: then this one does
+// nothing more with it.
+func TestNewerSchemaUnderARunningProcess(t *testing.T) {
+	path := newPath(t)
+	f := mustOpen(t, path, Options{})
+	s, err := Connect(t.Context(), path)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if f, err := OpenStore(context.Background(), notebook, Options{}); err == nil {
-		f.Close()
-		t.Error("a notebook was opened as a store")
+	if err := errors.Join(s.ExecOnce("PRAGMA user_version=2"), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{
+		"a write": f.Write(t.Context(), func(*Tx) error { t.Error("it writes"); return nil }, nil),
+		"a read":  f.Look(t.Context()),
+	} {
+		var schema *SchemaError
+		if !errors.As(err, &schema) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "written by a newer kazahanad") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

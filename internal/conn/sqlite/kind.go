@@ -1,7 +1,6 @@
 package sqlitefile
 
 import (
-	"context"
 	"errors"
 	"fmt"
 )
@@ -12,17 +11,8 @@ type Kind struct {
 	Name string
 	// ApplicationID identifies the kind in the file's header.
 	ApplicationID int32
-	// Schema are the statements that fill an empty database, of the latest version.
+	// Schema are the statements that fill an empty database.
 	Schema []string
-	// Migrations lead from each version to the next: the first from version 1 to 2.
-	// Their number determines the latest version.
-	Migrations [][]string
-	// Additions add missing parts to an older file of the same version. They run at every
-	// opening, are idempotent, and write no rows.
-	Additions []string
-	// Unreleased are tables that only programs from before the first release made. A
-	// file that has one is refused.
-	Unreleased []string
 	// Loose are tables that the digest leaves out: they follow from others, or no decision
 	// depends on them.
 	Loose []string
@@ -44,7 +34,7 @@ func (k *Kind) create(s *Session, id identity) error {
 	statements = append(statements, k.Schema...)
 	statements = append(statements,
 		fmt.Sprintf("PRAGMA application_id=%d", k.ApplicationID),
-		fmt.Sprintf("PRAGMA user_version=%d", k.version()))
+		fmt.Sprintf("PRAGMA user_version=%d", Version))
 	for _, q := range statements {
 		if err := s.ExecOnce(q); err != nil {
 			return err
@@ -60,9 +50,8 @@ func (k *Kind) create(s *Session, id identity) error {
 	return errors.Join(s.ExecOnce("COMMIT"), s.ExecOnce("PRAGMA journal_mode=WAL"))
 }
 
-// check returns an error if this program cannot use the database as this kind. It migrates
-// an older one.
-func (k *Kind) check(ctx context.Context, s *Session, path string) error {
+// check returns an error if this program cannot use the database as this kind.
+func (k *Kind) check(s *Session) error {
 	var id int32
 	if err := s.QueryRow("PRAGMA application_id", nil, &id); err != nil {
 		return err
@@ -70,19 +59,7 @@ func (k *Kind) check(ctx context.Context, s *Session, path string) error {
 	if id != k.ApplicationID {
 		return k.foreign("it is an SQLite database of another program (application_id %d)", id)
 	}
-	if alive, err := hasTable(s, lifeTable); err != nil {
-		return err
-	} else if !alive {
-		return k.unreleased("no", lifeTable)
-	}
-	for _, table := range k.Unreleased {
-		if there, err := hasTable(s, table); err != nil {
-			return err
-		} else if there {
-			return k.unreleased("the", table)
-		}
-	}
-	if err := k.migrate(ctx, s, path); err != nil {
+	if err := k.current(s); err != nil {
 		return err
 	}
 	var mode string
@@ -91,11 +68,6 @@ func (k *Kind) check(ctx context.Context, s *Session, path string) error {
 	}
 	if mode != "wal" {
 		return k.foreign("its file system does not support a write-ahead log (journal mode %q)", mode)
-	}
-	for _, q := range k.Additions {
-		if err := s.ExecOnce(q); err != nil {
-			return err
-		}
 	}
 	var probed int64
 	return s.QueryRow(k.Probe, nil, &probed)
@@ -106,8 +78,31 @@ func (k *Kind) foreign(why string, args ...any) error {
 	return fmt.Errorf("this file is not a %s that can be used: %s", k.Name, fmt.Sprintf(why, args...))
 }
 
-// unreleased is the error about a file of a program from before the first release.
-func (k *Kind) unreleased(which, table string) error {
-	return k.foreign("it has %s table %s, so it was written by a kazahanad from before the first release; "+
-		"move it away once everything that was granted from it has ended", which, table)
+// Version is the version of every kind's schema.
+const Version = 1
+
+// SchemaError says that a file has another version than this program knows.
+type SchemaError struct {
+	Kind  string
+	Found int32
+}
+
+func (e *SchemaError) Error() string {
+	why := fmt.Sprintf("its schema version is %d, which no kazahanad writes", e.Found)
+	if e.Found > Version {
+		why = fmt.Sprintf("it was written by a newer kazahanad (schema %d, this one knows up to %d): "+
+			"upgrade this one, or go back as docs/compatibility.md says", e.Found, Version)
+	}
+	return fmt.Sprintf("this file is not a %s that can be used: %s", e.Kind, why)
+}
+
+// current returns an error if the file is not of the known version. A newer process may
+// have changed it meanwhile.
+func (k *Kind) current(s *Session) error {
+	var found int32
+	err := s.QueryRow("PRAGMA user_version", nil, &found)
+	if err == nil && found != Version {
+		err = &SchemaError{k.Name, found}
+	}
+	return err
 }

@@ -66,8 +66,7 @@ func (l life) fence() Fence {
 	return Fence{Life: l.ID.String(), Forgot: l.Forgot, Trusted: l.Trusted, FromMS: l.FenceFrom, UntilMS: l.FenceEnds, Reason: l.Reason}
 }
 
-// readLife reads the row. Only programs from before the first release made files without
-// it.
+// readLife reads the row.
 func readLife(s *Session) (l life, err error) {
 	var id string
 	var digest int64
@@ -94,11 +93,4 @@ func (l life) write(s *Session) error {
 		l.ID.String(), l.File.Inode, l.File.BornNS, l.Commits, int64(l.Digest), l.LastMS, l.LatestEndMS, l.LongestMS,
 		l.Forgot, l.Trusted, l.FenceFrom, l.FenceEnds, l.Reason)
 	return err
-}
-
-// hasTable reports whether the file has the table.
-func hasTable(s *Session, name string) (bool, error) {
-	var n int
-	err := s.QueryRow("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?", []any{name}, &n)
-	return n == 1, err
 }

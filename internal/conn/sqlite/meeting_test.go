@@ -39,19 +39,12 @@ func TestWitnessOfOthers(t *testing.T) {
 	if command.met.witness == nil || command.met.witness.id != f.met.witness.id || command.met.witness.made {
 		t.Fatalf("its witness is %+v", command.met.witness)
 	}
-	mustWrite(t, command, "INSERT INTO a VALUES ('x')")
-	mustWrite(t, f, "INSERT INTO a VALUES ('y')")
+	add(t, command, "x")
+	add(t, f, "y")
 	mustClose(t, f)
-	mustWrite(t, command, "INSERT INTO a VALUES ('z')")
+	add(t, command, "z")
 	mustClose(t, command)
-	disktest.Run(t, "cp", path, path+".old")
-	command = openAt(t, path, Options{TermMS: term})
-	if command.met.witness == nil {
-		t.Fatal("it has no witness")
-	}
-	mustWrite(t, command, "INSERT INTO a VALUES ('later')")
-	mustClose(t, command)
-	disktest.Run(t, "cp", path+".old", path)
+	rolledBack(t, path, Options{TermMS: term})
 	mustBeFenced(t, openAt(t, path, Options{TermMS: term}), reasonOlder)
 }
 
@@ -64,15 +57,11 @@ func TestAnotherLiveDirectory(t *testing.T) {
 	if b.met.witness.id != a.met.witness.id {
 		t.Fatal("they have a witness each")
 	}
-	mustWrite(t, a, "INSERT INTO a VALUES ('x')")
+	add(t, a, "x")
 	mustClose(t, a)
-	mustWrite(t, b, "INSERT INTO a VALUES ('y')")
+	add(t, b, "y")
 	mustClose(t, b)
-	disktest.Run(t, "cp", path, path+".old")
-	a = openAt(t, path, Options{LiveDir: first})
-	mustWrite(t, a, "INSERT INTO a VALUES ('z')")
-	mustClose(t, a)
-	disktest.Run(t, "cp", path+".old", path)
+	rolledBack(t, path, Options{LiveDir: first})
 	b = openAt(t, path, Options{LiveDir: second, TermMS: term})
 	if filepath.Dir(b.met.witness.path) != second {
 		t.Errorf("its witness is %s", b.met.witness.path)
@@ -92,7 +81,7 @@ func TestUnreachableWitness(t *testing.T) {
 		t.Cleanup(func() { _ = os.RemoveAll(live + ".elsewhere") })
 	}
 	f := openAt(t, path, Options{LiveDir: live})
-	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+	add(t, f, "x")
 	hide(t)
 	mustNotShare(t, path, "")
 	mustNotShare(t, path, disktest.Memory(t))

@@ -187,7 +187,7 @@ func (f *File) check(ctx context.Context, before os.FileInfo) error {
 			return err
 		}
 	}
-	if err := f.retry(ctx, func() error { return f.kind.check(ctx, s, f.resolved) }); err != nil {
+	if err := f.retry(ctx, func() error { return f.kind.check(s) }); err != nil {
 		return err
 	}
 	files, err := watchFiles(f.path, f.resolved)

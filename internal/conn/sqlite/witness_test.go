@@ -44,24 +44,22 @@ func TestWitnessFile(t *testing.T) {
 func TestLostWitness(t *testing.T) {
 	disk, live := disktest.Ext4(t), disktest.Memory(t)
 	path := filepath.Join(disk.Dir(), "db")
-	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
-	mustWrite(t, f, "INSERT INTO a VALUES ('x')")
-	mustClose(t, f)
+	wrote(t, path, inLive(live), "x")
 	disktest.Copy(t, path, path+".backup")
-	f = openAt(t, path, Options{LiveDir: live, TermMS: term})
-	beside := openAt(t, path, Options{LiveDir: live, TermMS: term})
-	mustWrite(t, f, "INSERT INTO a VALUES ('y')")
+	f := openAt(t, path, inLive(live))
+	beside := openAt(t, path, inLive(live))
+	add(t, f, "y")
 	if err := os.RemoveAll(live); err != nil {
 		t.Fatal(err)
 	}
 	mustNotBeFenced(t, f)
-	mustWrite(t, f, "INSERT INTO a VALUES ('z')")
-	mustWrite(t, beside, "INSERT INTO a VALUES ('beside')")
+	add(t, f, "z")
+	add(t, beside, "beside")
 	theWitness(t, live)
 	mustClose(t, f)
 	mustClose(t, beside)
 	disktest.Run(t, "cp", path+".backup", path)
-	mustBeFenced(t, openAt(t, path, Options{LiveDir: live, TermMS: term}), reasonOlder)
+	mustBeFenced(t, openAt(t, path, inLive(live)), reasonOlder)
 }
 
 // A witness that was damaged says nothing: the file is fenced, and the witness is
@@ -76,8 +74,8 @@ func TestDamagedWitness(t *testing.T) {
 		for when, running := range map[string]bool{"running": true, "stopped": false} {
 			t.Run(name+", "+when, func(t *testing.T) {
 				live, path := disktest.Memory(t), newPath(t)
-				f := openAt(t, path, Options{LiveDir: live, TermMS: term})
-				mustWrite(t, f, "INSERT INTO a VALUES ('x')")
+				f := openAt(t, path, inLive(live))
+				add(t, f, "x")
 				if !running {
 					mustClose(t, f)
 				}
@@ -85,11 +83,11 @@ func TestDamagedWitness(t *testing.T) {
 					t.Fatal(err)
 				}
 				if !running {
-					f = openAt(t, path, Options{LiveDir: live, TermMS: term})
+					f = openAt(t, path, inLive(live))
 				}
 				life := mustBeFenced(t, f, reasonWitness).Life
 				mustClose(t, f)
-				if again := fenceOf(t, openAt(t, path, Options{LiveDir: live, TermMS: term})); again.Life != life {
+				if again := fenceOf(t, openAt(t, path, inLive(live))); again.Life != life {
 					t.Errorf("fenced again: %+v", again)
 				}
 			})
@@ -100,7 +98,7 @@ func TestDamagedWitness(t *testing.T) {
 // Another file in the witness's place is an error that says so.
 func TestReplacedWitness(t *testing.T) {
 	live, path := disktest.Memory(t), newPath(t)
-	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	f := openAt(t, path, inLive(live))
 	witness := theWitness(t, live)
 	if err := errors.Join(os.Remove(witness), makeWitness(witness, newMark(), sight{})); err != nil {
 		t.Fatal(err)
@@ -138,7 +136,7 @@ func TestWitnessIsShared(t *testing.T) {
 	var all sync.WaitGroup
 	for n := range writers {
 		all.Go(func() {
-			f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+			f := openAt(t, path, inLive(live))
 			for range each {
 				if err := write(f, "INSERT INTO a VALUES (hex(randomblob(2000)))"); err != nil {
 					t.Error(err)
@@ -152,7 +150,7 @@ func TestWitnessIsShared(t *testing.T) {
 		})
 	}
 	all.Wait()
-	f := openAt(t, path, Options{LiveDir: live, TermMS: term})
+	f := openAt(t, path, inLive(live))
 	mustNotBeFenced(t, f)
 	counted(t, f)
 	if got := readText(t, f, "SELECT count(*) FROM a"); got != "1600" {
@@ -169,34 +167,21 @@ func TestDoubtOutlivesAFailedOpening(t *testing.T) {
 	for name, doubt := range map[string]func(t *testing.T, live string) (next string){
 		"another live directory": func(t *testing.T, _ string) string { return disktest.Memory(t) },
 		"a damaged witness": func(t *testing.T, live string) string {
-			witnesses, err := filepath.Glob(filepath.Join(live, "sqlite-*"))
-			if err != nil || len(witnesses) != 1 {
-				t.Fatal(witnesses, err)
-			}
-			if err := os.WriteFile(witnesses[0], []byte("x"), 0o600); err != nil {
+			if err := os.WriteFile(theWitness(t, live), []byte("x"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			return live
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, live := t.TempDir(), disktest.Memory(t)
-			path, backup := filepath.Join(dir, "db"), filepath.Join(dir, "backup")
-			f := openAt(t, path, Options{LiveDir: live, TermMS: term})
-			mustWrite(t, f, "INSERT INTO a VALUES ('old')")
-			mustClose(t, f)
-			disktest.Run(t, "cp", path, backup)
-			f = openAt(t, path, Options{LiveDir: live, TermMS: term})
-			mustWrite(t, f, "INSERT INTO a VALUES ('forgotten')")
-			mustClose(t, f)
-			disktest.Run(t, "cp", backup, path)
-
+			path, live := filepath.Join(t.TempDir(), "db"), disktest.Memory(t)
+			rolledBack(t, path, inLive(live))
 			next := doubt(t, live)
 			fails := func(*Session) error { return errors.New("the start fails") }
 			if _, err := Open(t.Context(), path, &diskKind, Options{LiveDir: next, TermMS: term, Check: fails}); err == nil {
 				t.Fatal("the first opening did not fail")
 			}
-			f = openAt(t, path, Options{LiveDir: next, TermMS: term})
+			f := openAt(t, path, Options{LiveDir: next, TermMS: term})
 			if fence := fenceOf(t, f); !fence.Forgot || fence.Trusted {
 				t.Errorf("the second opening does not fence: %+v", fence)
 			}

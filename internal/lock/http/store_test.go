@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,11 +181,9 @@ func TestConformance(t *testing.T) {
 	ring.All(t)
 	locktest.Run(t, func(t *testing.T) locktest.Backend {
 		dir := newDir(t)
-		var now atomic.Int64
-		now.Store(1_800_000_000_000)
 		return locktest.Backend{
 			Open: func() (lock.Store, error) {
-				f, err := serve(filepath.Join(dir, sqlitefile.StoreName), now.Load)
+				f, err := serve(filepath.Join(dir, sqlitefile.StoreName), nil)
 				if err != nil {
 					return nil, err
 				}
@@ -204,7 +201,6 @@ func TestConformance(t *testing.T) {
 				out.closers = append(out.closers, f.close)
 				return out, nil
 			},
-			Advance: func(d time.Duration) { now.Add(d.Milliseconds()) },
 			Restart: func() error { return nil }, // every Open starts a server on the file
 		}
 	})

@@ -34,9 +34,9 @@ type Allowed struct {
 	Resends bool
 }
 
-// History is what concurrent clients asked of a backend, and what they saw. It
-// knows nothing of the core: its model is the specification, written once more,
-// with the store's clock as far as answers tell it.
+// History is what concurrent clients asked of a backend, and what they saw. Its model is
+// the specification, written a second time without a look at package lock, with the
+// store's clock as far as answers tell it.
 type History struct {
 	Allowed
 
@@ -45,8 +45,10 @@ type History struct {
 	calls []call
 }
 
-// call is one request. While nobody knows what became of it, returned is
-// math.MaxInt64: it may take effect at any time, or never.
+type name struct{ tenant, key string }
+
+// call is one request. While its outcome is unknown, returned is math.MaxInt64: it may
+// take effect at any time, or never.
 type call struct {
 	client           int
 	request          lock.Request // Op 0: a Get
@@ -57,9 +59,8 @@ type call struct {
 
 func (c call) unknown() bool { return !lock.IsAnswer(c.err) }
 
-// Client returns the store, with everything that is asked of it recorded. Request
-// IDs must tell requests apart, as a client's do. Reused is told from repeated
-// only within MaxReceipts changes of a key.
+// Client returns the store with a recorder. Request IDs must tell requests apart. The
+// model remembers all of them, a store only the last MaxReceipts of a key.
 func (h *History) Client(id int, store lock.Store) lock.Store { return recorder{store, h, id} }
 
 type recorder struct {
@@ -101,6 +102,18 @@ func (h *History) end(i int, l lock.Lease, err error) {
 	}
 }
 
+// Add records a call that was made elsewhere, for example in another process. called and
+// returned are by one clock for all calls, which is not that of Client.
+func (h *History) Add(client int, r lock.Request, called, returned int64, l lock.Lease, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := call{client: client, request: r, called: called, returned: returned, lease: l, err: err}
+	if c.unknown() {
+		c.returned = math.MaxInt64
+	}
+	h.calls = append(h.calls, c)
+}
+
 // Check reports that no order of the calls, each taking effect at one moment
 // between its call and its return, explains what the clients saw. The error shows
 // the calls on the key.
@@ -131,7 +144,7 @@ func (h *History) Check() error {
 	return nil
 }
 
-// resent reports that a call met its own request, which no call before it sent.
+// resent reports that a call met its own request, and no earlier call sent that.
 func (h *History) resent(i int) bool {
 	c := h.calls[i]
 	if !h.Resends || c.request.RequestID == "" || !c.lease.Repeated && !errors.Is(c.err, lock.ErrRequestReused) {
@@ -140,8 +153,7 @@ func (h *History) resent(i int) bool {
 	return !slices.ContainsFunc(h.calls[:i], func(o call) bool { return o.request.RequestID == c.request.RequestID })
 }
 
-// Len is how many calls were recorded, and how many of them nobody knows the
-// outcome of.
+// Len is how many calls were recorded, and how many of them have an unknown outcome.
 func (h *History) Len() (calls, unknown int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -3,9 +3,8 @@ package locktest
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
+	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,11 +21,17 @@ const t0 = 1_800_000_000_000
 
 // said is one call of a history that is written out.
 type said struct {
-	from, to int64 // to 0: nobody knows what became of it
 	request  lock.Request
 	lease    lock.Lease
 	err      error
+	from, to int64 // 0: one call after the other
 }
+
+// lost is a call without an answer.
+func lost(r lock.Request) said { return said{request: r, err: errUnknown} }
+
+// during has a call take place in a period.
+func (c said) during(from, to int64) said { c.from, c.to = from, to; return c }
 
 func id(n int) string { return fmt.Sprintf("%032x", n) }
 
@@ -41,8 +46,7 @@ func req(op lock.Op, owner string, n int) lock.Request {
 	return r
 }
 
-// lease is what an acquire by owner under request n was answered, with so much
-// passed since.
+// granted is the answer to an acquire under request n, so many ms after t0.
 func granted(owner string, n int, token, at int64) lock.Lease {
 	return lock.Lease{
 		Tenant: tenant, Key: key, LeaseID: id(n), Owner: owner, Token: token, State: lock.Active,
@@ -62,143 +66,102 @@ func renewed(l lock.Lease, at int64) lock.Lease {
 	return l
 }
 
-func held(l lock.Lease, at int64) error {
-	return &lock.HeldError{Key: key, Owner: l.Owner, Token: l.Token, ExpiresMS: l.ExpiresMS, RemainingMS: l.ExpiresMS - t0 - at}
+// held is an acquire that met the lease, with so many ms since t0.
+func held(owner string, n int, l lock.Lease, at int64) said {
+	return refused(lock.Acquire, owner, n, &lock.HeldError{Key: key, Owner: l.Owner, Token: l.Token, ExpiresMS: l.ExpiresMS, RemainingMS: l.ExpiresMS - t0 - at})
 }
 
-func (h *History) add(calls []said) {
+func refused(op lock.Op, owner string, n int, err error) said {
+	return said{request: req(op, owner, n), err: err}
+}
+
+func acquired(owner string, n int, l lock.Lease) said {
+	return said{request: req(lock.Acquire, owner, n), lease: l}
+}
+
+func check(resends bool, calls []said) error {
+	h := &History{Allowed: Allowed{Resends: resends}}
 	for i, c := range calls {
-		one := call{client: i, request: c.request, called: c.from, returned: c.to, lease: c.lease, err: c.err}
-		if c.to == 0 {
-			one.returned, one.err = 1<<63-1, errUnknown
+		if c.from == 0 {
+			c.from, c.to = int64(10*i+1), int64(10*i+2)
 		}
-		h.calls = append(h.calls, one)
+		h.Add(i, c.request, c.from, c.to, c.lease, c.err)
 	}
+	return h.Check()
 }
 
 // TestCheck is what the checker must accept and, above all, must reject.
 func TestCheck(t *testing.T) {
 	const acq, ren, rel = lock.Acquire, lock.Renew, lock.Release
-	a := granted("alice", 1, 1, 0)
-	b := granted("bob", 2, 2, 500)
-	late := granted("bob", 2, 2, 1000)
+	a, b := granted("alice", 1, 1, 0), granted("bob", 2, 2, 500)
+	first := acquired("alice", 1, a)
+	release := said{request: req(rel, "alice", 3), lease: released(a)}
 	repeated := with(a, func(l *lock.Lease) { l.Repeated = true })
+	bob := granted("bob", 2, 1, 0) // as the first
+	get := lock.Request{Tenant: tenant, Key: key}
 	for _, test := range []struct {
 		name  string
 		good  bool
 		calls []said
 	}{
-		{"one after the other", true, []said{
-			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(rel, "alice", 3), released(a), nil}, {5, 6, req(acq, "bob", 2), b, nil},
-		}},
-		{"in the other order, at once", true, []said{
-			{3, 6, req(acq, "bob", 2), b, nil}, {1, 2, req(acq, "alice", 1), a, nil}, {4, 5, req(rel, "alice", 3), released(a), nil},
-		}},
-		{"after the end", true, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), late, nil}}},
-		{"held", true, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), lock.Lease{}, held(a, 999)}}},
-		{"repeated", true, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "alice", 1), repeated, nil}}},
-		{"without an answer, and done", true, []said{
-			{1, 0, req(acq, "alice", 1), lock.Lease{}, nil}, {3, 4, req(acq, "bob", 2), lock.Lease{}, held(a, 10)},
-		}},
-		{"without an answer, and not done", true, []said{
-			{1, 0, req(acq, "alice", 1), lock.Lease{}, nil}, {3, 4, req(acq, "bob", 2), granted("bob", 2, 1, 0), nil},
-		}},
+		{"one after the other", true, []said{first, release, acquired("bob", 2, b)}},
+		{"in the other order, at once", true, []said{acquired("bob", 2, b).during(3, 6), first.during(1, 2), release.during(4, 5)}},
+		{"after the end", true, []said{first, acquired("bob", 2, granted("bob", 2, 2, 1000))}},
+		{"held", true, []said{first, held("bob", 2, a, 999)}},
+		{"repeated", true, []said{first, acquired("alice", 1, repeated)}},
+		{"without an answer, and done", true, []said{lost(first.request), held("bob", 2, a, 10)}},
+		{"without an answer, and not done", true, []said{lost(first.request), acquired("bob", 2, bob)}},
 		{"without an answer, and done late", true, []said{
-			{1, 0, req(acq, "alice", 1), lock.Lease{}, nil},
-			{2, 3, req(acq, "bob", 2), granted("bob", 2, 1, 0), nil}, {4, 5, req(rel, "bob", 3), released(granted("bob", 2, 1, 0)), nil},
-			{6, 7, req(acq, "bob", 4), lock.Lease{}, &lock.HeldError{Key: key, Owner: "alice", Token: 2, ExpiresMS: t0 + 1500, RemainingMS: 900}},
+			lost(first.request), acquired("bob", 2, bob), {request: req(rel, "bob", 3), lease: released(bob)},
+			held("bob", 4, granted("alice", 1, 2, 500), 600),
 		}},
+		{"held by somebody", true, []said{first, refused(acq, "bob", 2, &lock.HeldError{})}},
+		{"held, without a time", true, []said{first, refused(acq, "bob", 2, &lock.HeldError{Owner: "alice", Token: 1})}},
 
-		{"two holders (LS-INV-001)", false, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), b, nil}}},
-		{"two holders at once (LS-CC-001)", false, []said{{1, 4, req(acq, "alice", 1), a, nil}, {2, 3, req(acq, "bob", 2), b, nil}}},
-		{"in the last millisecond", false, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), granted("bob", 2, 2, 999), nil}}},
-		{"the same token (LS-INV-002)", false, []said{
-			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), granted("bob", 2, 1, 1000), nil},
-		}},
-		{"a smaller token", false, []said{
-			{1, 2, req(acq, "alice", 1), granted("alice", 1, 7, 0), nil}, {3, 4, req(acq, "bob", 2), granted("bob", 2, 6, 1000), nil},
-		}},
-		{"a token left out (LS-ACQ-003)", false, []said{
-			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), granted("bob", 2, 3, 1000), nil},
-		}},
-		{"held by nobody", false, []said{
-			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(rel, "alice", 3), released(a), nil}, {5, 6, req(acq, "bob", 2), lock.Lease{}, held(a, 10)},
-		}},
-		{"held past the end", false, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), lock.Lease{}, held(a, 1001)}}},
-		{"released by another (LS-REL-001)", false, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(rel, "bob", 3), released(a), nil}}},
-		{"renewed after the end (LS-INV-004)", false, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(ren, "alice", 3), renewed(a, 1000), nil}}},
-		{"renewed after the release", false, []said{
-			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(rel, "alice", 3), released(a), nil}, {5, 6, req(ren, "alice", 4), renewed(a, 10), nil},
-		}},
-		{"granted twice (LS-ACC-04)", false, []said{
-			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(rel, "alice", 3), released(a), nil}, {5, 6, req(acq, "alice", 1), granted("alice", 1, 2, 10), nil},
-		}},
+		{"two holders (LS-INV-001)", false, []said{first, acquired("bob", 2, b)}},
+		{"two holders at once (LS-CC-001)", false, []said{first.during(1, 4), acquired("bob", 2, b).during(2, 3)}},
+		{"in the last millisecond", false, []said{first, acquired("bob", 2, granted("bob", 2, 2, 999))}},
+		{"the same token (LS-INV-002)", false, []said{first, acquired("bob", 2, granted("bob", 2, 1, 1000))}},
+		{"a smaller token", false, []said{acquired("alice", 1, granted("alice", 1, 7, 0)), acquired("bob", 2, granted("bob", 2, 6, 1000))}},
+		{"a token left out (LS-ACQ-003)", false, []said{first, acquired("bob", 2, granted("bob", 2, 3, 1000))}},
+		{"held by nobody", false, []said{first, release, held("bob", 2, a, 10)}},
+		{"held past the end", false, []said{first, held("bob", 2, a, 1001)}},
+		{"released by another (LS-REL-001)", false, []said{first, {request: req(rel, "bob", 3), lease: released(a)}}},
+		{"renewed after the end (LS-INV-004)", false, []said{first, {request: req(ren, "alice", 3), lease: renewed(a, 1000)}}},
+		{"renewed after the release", false, []said{first, release, {request: req(ren, "alice", 4), lease: renewed(a, 10)}}},
+		{"granted twice (LS-ACC-04)", false, []said{first, release, acquired("alice", 1, granted("alice", 1, 2, 10))}},
 		{"renewed twice (LS-RNW-003)", false, []said{
-			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(ren, "alice", 3), renewed(a, 10), nil}, {5, 6, req(ren, "alice", 3), renewed(a, 20), nil},
+			first, {request: req(ren, "alice", 3), lease: renewed(a, 10)}, {request: req(ren, "alice", 3), lease: renewed(a, 20)},
 		}},
-		{"refused to the owner", false, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(ren, "alice", 3), lock.Lease{}, lock.ErrNotOwned}}},
-		{"a request ID that nobody used", false, []said{{1, 2, req(acq, "alice", 1), lock.Lease{}, lock.ErrRequestReused}}},
-		{"held by somebody", true, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), lock.Lease{}, &lock.HeldError{}}}},
-		{"held, until when is not told", true, []said{
-			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), lock.Lease{}, &lock.HeldError{Owner: "alice", Token: 1}},
-		}},
-		{"held by somebody, and nobody did", false, []said{
-			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(rel, "alice", 3), released(a), nil}, {5, 6, req(acq, "bob", 2), lock.Lease{}, &lock.HeldError{}},
-		}},
-		{"held by another", false, []said{
-			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), lock.Lease{}, &lock.HeldError{Owner: "carol", Token: 1}},
-		}},
-		{"held with another token", false, []said{
-			{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, req(acq, "bob", 2), lock.Lease{}, &lock.HeldError{Owner: "alice", Token: 2}},
-		}},
-		{"forgotten", false, []said{{1, 2, req(acq, "alice", 1), a, nil}, {3, 4, lock.Request{Tenant: tenant, Key: key}, lock.Lease{}, lock.ErrNotFound}}},
+		{"refused to the owner", false, []said{first, refused(ren, "alice", 3, lock.ErrNotOwned)}},
+		{"a request ID that was never used", false, []said{refused(acq, "alice", 1, lock.ErrRequestReused)}},
+		{"held by somebody after the release", false, []said{first, release, refused(acq, "bob", 2, &lock.HeldError{})}},
+		{"held by another", false, []said{first, refused(acq, "bob", 2, &lock.HeldError{Owner: "carol", Token: 1})}},
+		{"held with another token", false, []said{first, refused(acq, "bob", 2, &lock.HeldError{Owner: "alice", Token: 2})}},
+		{"forgotten", false, []said{first, {request: get, err: lock.ErrNotFound}}},
 		{"without an answer, and done twice", false, []said{
-			{1, 0, req(acq, "alice", 1), lock.Lease{}, nil},
-			{2, 3, req(acq, "bob", 2), lock.Lease{}, held(a, 10)}, {4, 5, req(rel, "alice", 3), released(a), nil},
-			{6, 7, req(acq, "bob", 4), lock.Lease{}, held(with(a, func(l *lock.Lease) { l.Token = 2 }), 20)},
+			lost(first.request), held("bob", 2, a, 10), release, held("bob", 4, with(a, func(l *lock.Lease) { l.Token = 2 }), 20),
 		}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			h := &History{}
-			h.add(test.calls)
-			err := h.Check()
-			if test.good && err != nil {
-				t.Errorf("rejected: %v", err)
-			}
-			if !test.good && err == nil {
-				t.Errorf("accepted:\n%s", h.show(name{tenant, key}))
-			}
-		})
+		if err := check(false, test.calls); (err == nil) != test.good {
+			t.Errorf("%s: %v", test.name, err)
+		}
 	}
-}
-
-// TestCheckOfResends: a store that sends a request again by itself may answer
-// with what the second attempt met, and no other may.
-func TestCheckOfResends(t *testing.T) {
-	a := granted("alice", 1, 1, 0)
-	repeated := with(a, func(l *lock.Lease) { l.Repeated = true })
-	release := said{2, 7, req(lock.Release, "alice", 3), released(a), nil}
+	// A store that sends a request again by itself may answer with what the second
+	// attempt met, and no other may.
 	for _, test := range []struct {
-		name    string
-		resends bool // what it takes to accept it
-		always  bool // it is accepted either way
-		calls   []said
+		name           string
+		plain, resends bool // accepted
+		calls          []said
 	}{
-		{"carried out by the first attempt", true, false, []said{{1, 2, req(lock.Acquire, "alice", 1), repeated, nil}}},
-		{"and ended before the second", true, false, []said{{3, 11, req(lock.Acquire, "alice", 1), lock.Lease{}, lock.ErrRequestReused}, release}},
-		{"repeated by the caller", true, true, []said{{1, 2, req(lock.Acquire, "alice", 1), a, nil}, {3, 4, req(lock.Acquire, "alice", 1), repeated, nil}}},
-		{"reused, and nobody ever held it", false, false, []said{
-			{1, 2, req(lock.Acquire, "alice", 1), lock.Lease{}, lock.ErrRequestReused}, {3, 4, lock.Request{Tenant: tenant, Key: key}, lock.Lease{}, lock.ErrNotFound},
-		}},
-		{"granted twice", false, false, []said{{1, 2, req(lock.Acquire, "alice", 1), a, nil}, {3, 4, req(lock.Acquire, "bob", 2), with(granted("bob", 2, 2, 10), func(l *lock.Lease) { l.Repeated = true }), nil}}},
+		{"carried out by the first attempt", false, true, []said{acquired("alice", 1, repeated)}},
+		{"and ended before the second", false, true, []said{refused(acq, "alice", 1, lock.ErrRequestReused).during(3, 11), release.during(2, 7)}},
+		{"repeated by the caller", true, true, []said{first, acquired("alice", 1, repeated)}},
+		{"reused, and never held", false, false, []said{refused(acq, "alice", 1, lock.ErrRequestReused), {request: get, err: lock.ErrNotFound}}},
+		{"granted twice", false, false, []said{first, acquired("bob", 2, with(granted("bob", 2, 2, 10), func(l *lock.Lease) { l.Repeated = true }))}},
 	} {
-		for _, resends := range []bool{false, true} {
-			h := &History{Allowed: Allowed{Resends: resends}}
-			h.add(test.calls)
-			want := test.always || test.resends && resends
-			if err := h.Check(); (err == nil) != want {
-				t.Errorf("%s, resends %v: %v", test.name, resends, err)
-			}
+		if plain, resends := check(false, test.calls) == nil, check(true, test.calls) == nil; plain != test.plain || resends != test.resends {
+			t.Errorf("%s: accepted %v, with resends %v", test.name, plain, resends)
 		}
 	}
 }
@@ -227,15 +190,8 @@ func TestCheckRejectsARealSplitBrain(t *testing.T) {
 	for round := range rounds {
 		store := splitBrain{half(), half(), &atomic.Int64{}}
 		h := &History{}
-		var group sync.WaitGroup
-		for i := range historyClients {
-			c := &chaosClient{
-				Store: h.Client(i, store), owner: []string{alice, bob}[i%2], short: 100, round: "0", id: i,
-				random: rand.New(rand.NewPCG(uint64(round), uint64(i))), pass: func(time.Duration) {}, patience: patience, lost: historyLost,
-			}
-			group.Go(c.run)
-		}
-		group.Wait()
+		stores := slices.Repeat([]lock.Store{store}, historyClients)
+		h.run(stores, chaosClient{round: "0", short: 100, patience: patience, lost: historyLost, pass: func(time.Duration) {}}, uint64(round))
 		if err := h.Check(); err != nil {
 			if !strings.Contains(err.Error(), "no lock behaves like") {
 				t.Fatal(err)

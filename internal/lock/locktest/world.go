@@ -9,14 +9,14 @@ import (
 
 var errUnknown = errors.New("no answer")
 
-// guess is a number of which perhaps only a lower bound is known: what a request
-// without an answer set.
+// guess is a number that a request set. Without an answer to that request only a lower
+// bound is known.
 type guess struct {
 	n     int64
 	loose bool // n or more
 }
 
-// see compares with what an answer tells, which is then known.
+// see compares with the number in an answer, which is then known.
 func (g guess) see(n int64) (guess, bool) {
 	return guess{n: n}, n == g.n || g.loose && n >= g.n
 }
@@ -42,8 +42,8 @@ type deed struct {
 	lease   string
 }
 
-// step is every world that the call can leave behind with the outcome that it
-// had; none means that it cannot have had it here.
+// step returns every world that the call can leave behind with its outcome. None means
+// that this outcome is impossible here.
 func (w world) step(c call) []world {
 	switch {
 	case c.unknown():
@@ -56,8 +56,8 @@ func (w world) step(c call) []world {
 	return w.refuse(c.request, c.err)
 }
 
-// at moves the clock on to a time that an answer tells. A backend that may forget
-// may go on with another clock.
+// at moves the clock on to the time of an answer. A backend that may forget may go on
+// with another clock.
 func (w world) at(ms int64) (world, bool) {
 	if ms < w.now && !w.jumps && !w.noClock {
 		return w, false
@@ -96,7 +96,7 @@ func keep(w world, ok bool) []world {
 	return []world{w}
 }
 
-// see compares the latest lease's token and end with what an answer tells.
+// see compares the latest lease's token and end with those of an answer.
 func (w world) see(token, expires int64) (world, bool) {
 	var a, b bool
 	w.token, a = w.token.see(token)
@@ -112,8 +112,8 @@ func (w world) unseenEnd(r lock.Request) guess {
 	return guess{w.now + r.TTLMS, true}
 }
 
-// alive is this world if the lease can be alive at the time. A store that goes by no
-// clock of a host may be late to end it.
+// alive is this world if the lease can be alive at the time. A store without a clock of
+// its own may end it late.
 func (w world) alive(now int64) []world {
 	w, ok := w.at(now)
 	return keep(w, ok && w.status == lock.Active && (now < w.expires.n || w.expires.loose || w.noClock))
@@ -148,8 +148,8 @@ func (w world) record(r lock.Request) world {
 	return w
 }
 
-// succeed is a request that was carried out now or before; l is nil when nobody
-// saw the answer.
+// succeed is a request that was carried out now or before; l is nil when the answer was
+// lost.
 func (w world) succeed(r lock.Request, l *lock.Lease) []world {
 	if d, ok := w.find(r.RequestID); ok {
 		if l == nil {
@@ -249,8 +249,7 @@ func (w world) freed(r lock.Request, l *lock.Lease) []world {
 	return []world{w.record(r)}
 }
 
-// held is that somebody has the lock: with a token and an end, as far as they are
-// told.
+// held is an answer that the lock is held, perhaps with a token and an end.
 func (w world) held(e *lock.HeldError) []world {
 	ok := true
 	if e.Token != 0 {

@@ -15,8 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
-
-	"github.com/kazahana/kazahana/internal/operator/metrics"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -120,27 +118,6 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-func TestMetrics(t *testing.T) {
-	m := metrics.New(metrics.Build{Version: "v1.2.3", Commit: "abc", GoVersion: "go1"})
-	m.Requests("NextID", "ok").Add(3)
-	s := serve(t, Options{Registry: m.Registry, Ready: func() error { return nil }})
-	for range 2 {
-		status, body, kind := s.get("GET", "/metrics")
-		if status != 200 || !strings.HasPrefix(kind, "text/plain; version=0.0.4") {
-			t.Errorf("%d %s", status, kind)
-		}
-		for _, line := range []string{
-			`kazahana_rpc_requests_total{code="ok",method="NextID"} 3`,
-			`kazahana_build_info{commit="abc",go_version="go1",version="v1.2.3"} 1`,
-			`kazahana_connections 0`, `kazahana_state_errors_total 0`, `process_start_time_seconds `, `go_goroutines `,
-		} {
-			if !strings.Contains(body, "\n"+line) {
-				t.Errorf("no line %s in:\n%s", line, body)
-			}
-		}
-	}
-}
-
 // Profiles can slow a process down and show its insides: only where wanted.
 func TestPprof(t *testing.T) {
 	paths := []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/goroutine?debug=1", "/debug/pprof/heap"}
@@ -155,15 +132,6 @@ func TestPprof(t *testing.T) {
 	for _, path := range paths {
 		if status, body, _ := with.get("GET", path); status != 200 || body == "" {
 			t.Errorf("with: %s: %d %q", path, status, body)
-		}
-	}
-}
-
-func TestNothingElse(t *testing.T) {
-	s := serve(t, Options{Registry: prometheus.NewRegistry(), Ready: func() error { return nil }})
-	for _, path := range []string{"/id", "/metrics/", "/healthz/x", "/NextID"} {
-		if status, _, _ := s.get("GET", path); status != 404 {
-			t.Errorf("%s: %d", path, status)
 		}
 	}
 }
@@ -228,16 +196,5 @@ func TestServeFails(t *testing.T) {
 	_ = l.Close()
 	if err := Serve(t.Context(), l, http.NotFoundHandler()); !errors.Is(err, net.ErrClosed) || !strings.Contains(err.Error(), "admin listener") {
 		t.Errorf("%v", err)
-	}
-}
-
-func TestSplitAddress(t *testing.T) {
-	for in, want := range map[string][2]string{
-		"127.0.0.1:9746": {"tcp", "127.0.0.1:9746"}, "[::1]:9746": {"tcp", "[::1]:9746"}, ":9746": {"tcp", ":9746"},
-		"unix:/run/x": {"unix", "/run/x"}, "unix:relative": {"unix", "relative"},
-	} {
-		if network, address := SplitAddress(in); [2]string{network, address} != want {
-			t.Errorf("%s: %s %s", in, network, address)
-		}
 	}
 }

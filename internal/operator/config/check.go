@@ -8,17 +8,6 @@ import (
 	"time"
 )
 
-// given reports whether any source sets the key.
-func (s *Serve) given(key string) bool { return s.origin[key] != "" }
-
-// cite names a key with the place where it was set: "fallback (FILE line 3)".
-func (s *Serve) cite(key string) string {
-	if where := s.origin[key]; where != "" {
-		return key + " (" + where + ")"
-	}
-	return key + " (default)"
-}
-
 // citeIn names a key of one service.
 func (s *Serve) citeIn(service, key string) string {
 	for _, v := range s.overrides[service] {
@@ -26,7 +15,7 @@ func (s *Serve) citeIn(service, key string) string {
 			return v.key + " (" + v.where + ")"
 		}
 	}
-	return s.cite(key)
+	return s.Cite(key)
 }
 
 // check refuses settings that contradict each other.
@@ -38,24 +27,31 @@ func (s *Serve) check(now time.Time) error {
 	}
 	if scheme, single := s.singleServiceProvider(); single && len(s.services) > 1 {
 		return fmt.Errorf("%s is %s, which cannot keep services apart, but there are %d (%s): use another provider, or one daemon for each",
-			s.cite("provider"), scheme, len(s.services), strings.Join(slices.Sorted(maps.Keys(s.services)), ", "))
+			s.Cite("provider"), scheme, len(s.services), strings.Join(slices.Sorted(maps.Keys(s.services)), ", "))
 	}
-	if s.SocketGroup != "" && s.SocketMode&0o020 == 0 {
-		return fmt.Errorf("%s is of no use with %s %04o, which does not let a group connect: add 0060, or leave out socket_group",
-			s.cite("socket_group"), s.cite("socket_mode"), s.SocketMode)
+	if err := s.checkSocketGroup(); err != nil {
+		return err
 	}
 	if s.AdminPprof && s.AdminListen == "" {
-		return fmt.Errorf("%s needs admin_listen: set it, for example to 127.0.0.1:9746", s.cite("admin_pprof"))
+		return fmt.Errorf("%s needs admin_listen: set it, for example to 127.0.0.1:9746", s.Cite("admin_pprof"))
 	}
 	if s.PlacementAuthority != "" && s.Store == none {
-		return fmt.Errorf("%s needs a store, and %s is none: placement lives on its locks", s.cite("placement_authority"), s.cite("store"))
+		return fmt.Errorf("%s needs a store, and %s is none: placement lives on its locks", s.Cite("placement_authority"), s.Cite("store"))
 	}
 	if s.TopologyInterval > s.PlacementTTL/2 {
-		return fmt.Errorf("%s %s is longer than half of %s %s", s.cite("topology_interval"), formatDuration(s.TopologyInterval),
-			s.cite("placement_ttl"), formatDuration(s.PlacementTTL))
+		return fmt.Errorf("%s %s is longer than half of %s %s", s.Cite("topology_interval"), formatDuration(s.TopologyInterval),
+			s.Cite("placement_ttl"), formatDuration(s.PlacementTTL))
 	}
 	if s.AdminListen == "unix:"+s.Socket {
-		return fmt.Errorf("%s and %s are the same socket", s.cite("admin_listen"), s.cite("socket"))
+		return fmt.Errorf("%s and %s are the same socket", s.Cite("admin_listen"), s.Cite("socket"))
+	}
+	return nil
+}
+
+func (c *Common) checkSocketGroup() error {
+	if c.SocketGroup != "" && c.SocketMode&0o020 == 0 {
+		return fmt.Errorf("%s is of no use with %s %04o, which does not let a group connect: add 0060, or leave out socket_group",
+			c.Cite("socket_group"), c.Cite("socket_mode"), c.SocketMode)
 	}
 	return nil
 }
@@ -68,7 +64,7 @@ func (s *Serve) checkService(name string, service Service, now time.Time) error 
 	}
 	if scheme(s.Provider) == "none:" && service.Fallback != FallbackCachedRandom {
 		return fmt.Errorf("%s none: never gives a lease, and %s %s refuses IDs that no lease ever stood behind: every request for service %s would fail",
-			s.cite("provider"), s.citeIn(name, "fallback"), service.Fallback, name)
+			s.Cite("provider"), s.citeIn(name, "fallback"), service.Fallback, name)
 	}
 	// Too few bits must fail here and not at the first request.
 	end := time.UnixMilli(service.DefaultEpoch.UnixMilli() + 1<<service.BitTS).UTC()

@@ -43,13 +43,8 @@ func (e *environment) lookup(name string) (string, bool) {
 }
 
 // values returns the keys that the environment sets, in a stable order, or an error
-// for a variable with the prefix that is not a key.
-func (e *environment) values() ([]value, error) {
-	return e.valuesOf("serve", keys, foreignVariables)
-}
-
-// valuesOf is values for the keys of one command. It ignores foreign variables.
-func (e *environment) valuesOf(command string, keys []key, foreign []string) ([]value, error) {
+// for a variable with the prefix that is not a key. It ignores foreign variables.
+func (e *environment) values(command string, keys []key, foreign []string) ([]value, error) {
 	var out []value
 	for name := range e.variables {
 		if !strings.HasPrefix(name, variablePrefix) || slices.Contains(foreign, name) || e.isServiceLink(name) {
@@ -60,14 +55,9 @@ func (e *environment) valuesOf(command string, keys []key, foreign []string) ([]
 	}
 	slices.SortFunc(out, func(a, b value) int { return strings.Compare(a.where, b.where) })
 	for _, v := range out {
-		if _, known := findIn(keys, v.key); known && v.where == variable(v.key) {
-			continue
+		if _, known := findIn(keys, v.key); !known || v.where != variable(v.key) {
+			return nil, fmt.Errorf("unknown variable %s in the environment: %s", quoteName(v.where), suggest(command, v.key, keys, variable))
 		}
-		hint := "kazahanad " + command + " --help lists the keys"
-		if near := nearest(v.key, namesIn(keys, anyKey)); near != "" {
-			hint = "did you mean " + variable(near) + "?"
-		}
-		return nil, fmt.Errorf("unknown variable %s in the environment: %s", quoteName(v.where), hint)
 	}
 	return out, nil
 }

@@ -113,11 +113,9 @@ func (*Switch) IsBool() bool { return true }
 
 func (s *Switch) texts() []string { return s.typed }
 
-// values returns the flags that were typed, in the order of the struct. If a flag is
-// repeated, the last one counts, unless its key is a list or a map.
-func (f *Flags) values() []value { return typedValues(f) }
-
-// typedValues reads a struct of Text and Switch.
+// typedValues returns the flags of a struct of Text and Switch that were typed, in
+// its order. If a flag is repeated, the last one counts, unless its key is a list or
+// a map.
 func typedValues(flags any) []value {
 	var out []value
 	fields := reflect.ValueOf(flags).Elem()

@@ -18,7 +18,7 @@ func FuzzYAML(f *testing.F) {
 	f.Add(sample)
 	f.Add(disabledSetting.ReplaceAll(sample, []byte("$1")))
 	for _, name := range slices.Sorted(maps.Keys(precedenceCases)) {
-		for _, text := range precedenceCases[name].texts {
+		for _, text := range precedenceCases[name] {
 			f.Add([]byte(name + ": " + text + "\n"))
 		}
 	}

@@ -3,7 +3,8 @@ package config
 import (
 	"errors"
 	"fmt"
-	"io/fs"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -19,62 +20,79 @@ type key struct {
 	// process (Load fills those in).
 	def        string
 	perService bool // a service in services may override it
-	set        func(into target, v value) error
+	set        setter
 }
 
-// target is the struct that a setting is written to. One of its fields is set.
+// setter reads a value and writes it to the settings.
+type setter func(into target, v value) error
+
+// target is the settings that a setter writes to.
 type target struct {
-	serve   *Serve
-	service *Service
+	structs []any     // pointers; a value goes to the field that its key names
 	now     time.Time // zero while defaults are set
-	server  *LeaseServer
-	terms   *Terms
 
-	sequence *Sequence
+	serve  *Serve // for the maps that no field of a name holds
+	server *LeaseServer
 }
 
-// keys is the list of all keys, in the order of the packaged sample. It is
-// filled by init because the setter of services looks keys up in it.
-var keys []key
+// put sets the field of a key's name. A pointer's field is made.
+func (t target) put(name string, parsed any) {
+	for _, s := range t.structs {
+		settings := reflect.ValueOf(s).Elem()
+		for _, f := range reflect.VisibleFields(settings.Type()) {
+			if f.IsExported() && !f.Anonymous && keyOf(f.Name) == name {
+				field := settings.FieldByIndex(f.Index)
+				if field.Kind() == reflect.Pointer {
+					field.Set(reflect.New(field.Type().Elem()))
+					field = field.Elem()
+				}
+				field.Set(reflect.ValueOf(parsed))
+				return
+			}
+		}
+	}
+	panic("config: no field has the value of " + name)
+}
+
+// The lists of keys: of "serve" and of "lease-server", each in the order of the
+// packaged sample, of an entry of the lease server's services, and of an entry of
+// sequences. init fills them because setters look keys up in them.
+var keys, leaseServerKeys, termsKeys, sequenceKeys []key
 
 func init() {
 	keys = slices.Concat(socketKeys(), leaseKeys(), placementKeys(), serviceKeys(), clockKeys(), operationKeys())
+	leaseServerKeys = slices.Concat(listenKeys(), storeKeys(), limitKeys())
+	termsKeys = serviceTermsKeys()
+	sequenceKeys = prefixKeys()
 }
 
 func socketKeys() []key {
 	return []key{
 		{name: "config", set: ignored},
-		{name: "socket", set: one(func(t target) *string { return &t.serve.Socket }, address.Parse)},
-		{name: "socket_mode", def: "0660", set: one(func(t target) *fs.FileMode { return &t.serve.SocketMode }, parseMode)},
-		{name: "socket_group", set: one(func(t target) *string { return &t.serve.SocketGroup }, orNone(parseText))},
-		{name: "allow_uids", set: many(func(t target) *[]uint32 { return &t.serve.AllowUIDs }, parseNumericID)},
-		{name: "allow_gids", set: many(func(t target) *[]uint32 { return &t.serve.AllowGIDs }, parseNumericID)},
-		{name: "max_connections", def: "16384",
-			set: one(func(t target) *int { return &t.serve.MaxConnections }, wholeNumber(1, 1<<20))},
-		{name: "max_in_flight", def: "8192",
-			set: one(func(t target) *int { return &t.serve.MaxInFlight }, wholeNumber(1, 1<<20))},
-		{name: "event_loop", def: "true",
-			set: one(func(t target) *bool { return &t.serve.EventLoop }, parseSwitch)},
-		{name: "drain_timeout", def: "5s",
-			set: one(func(t target) *time.Duration { return &t.serve.DrainTimeout }, duration(0))},
+		{name: "socket", set: one(address.Parse)},
+		{name: "socket_mode", def: "0660", set: one(parseMode)},
+		{name: "socket_group", set: one(orNone(parseText))},
+		{name: "allow_uids", set: many(parseNumericID)},
+		{name: "allow_gids", set: many(parseNumericID)},
+		{name: "max_connections", def: "16384", set: one(wholeNumber(1, 1<<20))},
+		{name: "max_in_flight", def: "8192", set: one(wholeNumber(1, 1<<20))},
+		{name: "event_loop", def: "true", set: one(parseSwitch)},
+		{name: "drain_timeout", def: "5s", set: one(duration(0))},
 	}
 }
 
 func leaseKeys() []key {
 	return []key{
-		{name: "state_dir", set: one(func(t target) *string { return &t.serve.StateDir }, orNone(parseText))},
-		{name: "live_dir", set: one(func(t target) *string { return &t.serve.LiveDir }, orNone(parseText))},
-		{name: "provider", set: one(func(t target) *string { return &t.serve.Provider }, parseProvider)},
-		{name: "provider_timeout", def: "3s",
-			set: one(func(t target) *time.Duration { return &t.serve.ProviderTimeout }, duration(time.Millisecond))},
-		{name: "verify_interval", def: "10s",
-			set: one(func(t target) *time.Duration { return &t.serve.VerifyInterval }, duration(time.Millisecond))},
+		{name: "state_dir", set: one(orNone(parseText))},
+		{name: "live_dir", set: one(orNone(parseText))},
+		{name: "provider", set: one(parseProvider)},
+		{name: "provider_timeout", def: "3s", set: one(duration(time.Millisecond))},
+		{name: "verify_interval", def: "10s", set: one(duration(time.Millisecond))},
 		{name: "meta", set: setMeta},
-		{name: "service", def: "default",
-			set: one(func(t target) *string { return &t.serve.DefaultService }, parseServiceName)},
+		{name: "service", def: "default", set: one(parseServiceName)},
 		{name: "services", set: setServices},
-		{name: "store", set: one(func(t target) *string { return &t.serve.Store }, parseStore)},
-		{name: "sequences", set: setSequences(func(t target) *[]Sequence { return &t.serve.Sequences })},
+		{name: "store", set: one(parseStore)},
+		{name: "sequences", set: setSequences},
 	}
 }
 
@@ -84,41 +102,27 @@ const maxPlacementTTL = 10 * time.Minute
 
 func placementKeys() []key {
 	return []key{
-		{name: "placement_authority", set: one(func(t target) *string { return &t.serve.PlacementAuthority }, orNone(parseAuthority))},
-		{name: "placement_ttl", def: "10s",
-			set: one(func(t target) *time.Duration { return &t.serve.PlacementTTL }, atMost(maxPlacementTTL, duration(time.Second)))},
-		{name: "placement_idle_ttl", def: "0s",
-			set: one(func(t target) *time.Duration { return &t.serve.PlacementIdleTTL }, duration(0))},
-		{name: "topology_interval", def: "1s",
-			set: one(func(t target) *time.Duration { return &t.serve.TopologyInterval }, duration(50*time.Millisecond))},
+		{name: "placement_authority", set: one(orNone(parseAuthority))},
+		{name: "placement_ttl", def: "10s", set: one(atMost(maxPlacementTTL, duration(time.Second)))},
+		{name: "placement_idle_ttl", def: "0s", set: one(duration(0))},
+		{name: "topology_interval", def: "1s", set: one(duration(50 * time.Millisecond))},
 	}
 }
 
 // serviceKeys are the keys that a service may override.
 func serviceKeys() []key {
 	own := []key{
-		{name: "max_throughput_per_ms", def: "256",
-			set: one(func(t target) *int { return &t.service.MaxThroughputPerMS }, wholeNumber(1, 1<<20))},
-		{name: "fallback", def: string(FallbackCachedRandom),
-			set: one(func(t target) *Fallback { return &t.service.Fallback },
-				oneOf(FallbackCachedRandom, FallbackCached, FallbackNone))},
-		{name: "sequence_start", def: string(SequenceSpread),
-			set: one(func(t target) *SequenceStart { return &t.service.SequenceStart }, oneOf(SequenceSpread, SequenceZero))},
-		{name: "startup_wait", def: "500ms",
-			set: one(func(t target) *time.Duration { return &t.service.StartupWait }, duration(0))},
-		{name: "max_backward", def: "5s",
-			set: one(func(t target) *time.Duration { return &t.service.MaxBackward }, parseBackward)},
-		{name: "acquire_retry_interval", def: "1s",
-			set: one(func(t target) *time.Duration { return &t.service.AcquireRetryInterval }, duration(time.Millisecond))},
-		{name: "acquire_retry_max_interval", def: "60s",
-			set: one(func(t target) *time.Duration { return &t.service.AcquireRetryMaxInterval }, duration(time.Millisecond))},
-		{name: "layout", def: string(LayoutDefault),
-			set: one(func(t target) *Layout { return &t.service.Layout }, oneOf(LayoutDefault, LayoutJS))},
-		{name: "bit_ts", def: "41",
-			set: one(func(t target) *int { return &t.service.BitTS }, wholeNumber(minBitTS, maxBitTS))},
+		{name: "max_throughput_per_ms", def: "256", set: one(wholeNumber(1, 1<<20))},
+		{name: "fallback", def: string(FallbackCachedRandom), set: one(oneOf(FallbackCachedRandom, FallbackCached, FallbackNone))},
+		{name: "sequence_start", def: string(SequenceSpread), set: one(oneOf(SequenceSpread, SequenceZero))},
+		{name: "startup_wait", def: "500ms", set: one(duration(0))},
+		{name: "max_backward", def: "5s", set: one(parseBackward)},
+		{name: "acquire_retry_interval", def: "1s", set: one(duration(time.Millisecond))},
+		{name: "acquire_retry_max_interval", def: "60s", set: one(duration(time.Millisecond))},
+		{name: "layout", def: string(LayoutDefault), set: one(oneOf(LayoutDefault, LayoutJS))},
+		{name: "bit_ts", def: "41", set: one(wholeNumber(minBitTS, maxBitTS))},
 		{name: "default_epoch", def: "2026-01-01T00:00:00Z", set: setEpoch},
-		{name: "external_secret_file",
-			set: one(func(t target) *string { return &t.service.ExternalSecretFile }, orNone(parseText))},
+		{name: "external_secret_file", set: one(orNone(parseText))},
 	}
 	for i := range own {
 		own[i].perService = true
@@ -128,22 +132,90 @@ func serviceKeys() []key {
 
 func clockKeys() []key {
 	return []key{
-		{name: "max_forward", def: "1s",
-			set: one(func(t target) *time.Duration { return &t.serve.MaxForward }, duration(time.Millisecond))},
-		{name: "forward_hold", def: "60s",
-			set: one(func(t target) *time.Duration { return &t.serve.ForwardHold }, duration(0))},
+		{name: "max_forward", def: "1s", set: one(duration(time.Millisecond))},
+		{name: "forward_hold", def: "60s", set: one(duration(0))},
 	}
 }
 
 func operationKeys() []key {
+	return append([]key{
+		{name: "admin_listen", set: one(orNone(parseAdminListen))},
+		{name: "admin_pprof", def: "false", set: one(parseSwitch)},
+	}, logKeys()...)
+}
+
+func logKeys() []key {
 	return []key{
-		{name: "admin_listen", set: one(func(t target) *string { return &t.serve.AdminListen }, orNone(parseAdminListen))},
-		{name: "admin_pprof", def: "false",
-			set: one(func(t target) *bool { return &t.serve.AdminPprof }, parseSwitch)},
-		{name: "log_level", def: string(LogInfo),
-			set: one(func(t target) *LogLevel { return &t.serve.LogLevel }, oneOf(LogDebug, LogInfo, LogWarn, LogError))},
-		{name: "log_format", def: string(LogAuto),
-			set: one(func(t target) *LogFormat { return &t.serve.LogFormat }, oneOf(LogAuto, LogJSON, LogConsole))},
+		{name: "log_level", def: string(LogInfo), set: one(oneOf(LogDebug, LogInfo, LogWarn, LogError))},
+		{name: "log_format", def: string(LogAuto), set: one(oneOf(LogAuto, LogJSON, LogConsole))},
+	}
+}
+
+func listenKeys() []key {
+	return []key{
+		{name: "config", set: ignored},
+		{name: "listen", def: "127.0.0.1:7464", set: one(parseListen)},
+		{name: "socket_mode", def: "0660", set: one(parseMode)},
+		{name: "socket_group", set: one(orNone(parseText))},
+		{name: "tls_cert", set: one(orNone(parseText))},
+		{name: "tls_key", set: one(orNone(parseText))},
+		{name: "client_ca", set: one(orNone(parseText))},
+		{name: "tokens_file", set: one(orNone(parseText))},
+		{name: "insecure", def: "false", set: one(parseSwitch)},
+	}
+}
+
+func storeKeys() []key {
+	return []key{
+		{name: "state_dir", set: one(parseText)},
+		{name: "live_dir", set: one(orNone(parseText))},
+		{name: "provider", set: one(parseProvider)},
+		{name: "provider_timeout", def: "3s", set: one(duration(time.Millisecond))},
+		{name: "services", set: setTerms},
+		{name: "store", set: one(parseStore)},
+		{name: "sequences", set: setSequences},
+	}
+}
+
+func limitKeys() []key {
+	return append([]key{
+		{name: "max_connections", def: "16384", set: one(wholeNumber(1, 1<<20))},
+		{name: "quota_connections", def: "8192", set: one(wholeNumber(1, 1<<20))},
+		{name: "max_in_flight", def: "8192", set: one(wholeNumber(1, 1<<20))},
+		{name: "quota_waiting", def: "2048", set: one(wholeNumber(1, 1<<20))},
+		{name: "rate_limit", def: "1000", set: one(wholeNumber(0, 1<<20))},
+		{name: "rate_burst", def: "5000", set: one(wholeNumber(1, 1<<20))},
+		{name: "drain_delay", def: "1s", set: one(duration(0))},
+		{name: "drain_timeout", def: "5s", set: one(duration(0))},
+	}, logKeys()...)
+}
+
+func serviceTermsKeys() []key {
+	return []key{
+		{name: "epoch", set: setEpoch},
+		{name: "layout", set: one(oneOf(LayoutDefault, LayoutJS))},
+		{name: "bit_ts", set: one(wholeNumber(minBitTS, maxBitTS))},
+		{name: "bit_id", set: one(wholeNumber(1, 30))},
+		{name: "bit_seq", set: one(wholeNumber(0, 30))},
+		{name: "term", set: one(wholeMilliseconds(time.Millisecond))},
+		{name: "quarantine", set: one(wholeMilliseconds(0))},
+		{name: "pool", set: one(parseServiceName)},
+		{name: "max_leases_per_acquire", set: one(wholeNumber(1, 1<<20))},
+		{name: "ids", set: one(parseRange)},
+	}
+}
+
+func prefixKeys() []key {
+	return []key{
+		{name: "step", set: one(number64(1))},
+		{name: "start", set: func(into target, v value) error {
+			into.put("start_set", true)
+			return one(number64(0))(into, v)
+		}},
+		{name: "max_value", set: one(number64(0))},
+		{name: "on_max", set: one(oneOf("reset", "error"))},
+		{name: "ttl", set: one(wholeMilliseconds(0))},
+		{name: "block", set: one(wholeNumber(0, maxSequenceBlock))},
 	}
 }
 
@@ -151,33 +223,50 @@ func operationKeys() []key {
 // there would be machine IDs for a few hosts only.
 const minBitTS, maxBitTS = 32, 52
 
-func findKey(name string) (key, bool) { return findIn(keys, name) }
-
 func findIn(keys []key, name string) (key, bool) {
-	for _, k := range keys {
-		if k.name == name {
-			return k, true
-		}
+	i := slices.IndexFunc(keys, func(k key) bool { return k.name == name })
+	if i < 0 {
+		return key{}, false
 	}
-	return key{}, false
+	return keys[i], true
 }
 
-func anyKey(key) bool { return true }
-
-func keyNames(wanted func(key) bool) []string { return namesIn(keys, wanted) }
-
-func namesIn(keys []key, wanted func(key) bool) []string {
-	var names []string
+func names(keys []key) (all []string) {
 	for _, k := range keys {
-		if wanted(k) {
-			names = append(names, k.name)
+		all = append(all, k.name)
+	}
+	return all
+}
+
+// setAll sets the values of one command or of one entry of a map.
+func setAll(command string, keys []key, values []value, into target) error {
+	for _, v := range values {
+		k, known := findIn(keys, v.name)
+		if !known {
+			return unknownKey(command, keys, v)
+		}
+		if err := k.set(into, v); err != nil {
+			return err
 		}
 	}
-	return names
+	return nil
+}
+
+// unknownKey suggests the key that was probably meant.
+func unknownKey(command string, keys []key, v value) error {
+	return fmt.Errorf("unknown key %s in %s: %s", quoteName(v.key), v.where, suggest(command, v.name, keys, func(name string) string { return name }))
+}
+
+// suggest names the key that was probably meant, as a source spells it.
+func suggest(command, name string, keys []key, spell func(string) string) string {
+	if near := nearest(name, names(keys)); near != "" {
+		return "did you mean " + spell(near) + "?"
+	}
+	return "kazahanad " + command + " --help lists the keys"
 }
 
 // one returns the setter of a key with a single value.
-func one[T any](field func(target) *T, parse func(string) (T, error)) func(target, value) error {
+func one[T any](parse func(string) (T, error)) setter {
 	return func(into target, v value) error {
 		text, err := v.scalar()
 		if err != nil {
@@ -187,13 +276,13 @@ func one[T any](field func(target) *T, parse func(string) (T, error)) func(targe
 		if err != nil {
 			return v.refuse(text, err)
 		}
-		*field(into) = parsed
+		into.put(v.name, parsed)
 		return nil
 	}
 }
 
 // many returns the setter of a key with a list.
-func many[T any](field func(target) *[]T, parse func(string) (T, error)) func(target, value) error {
+func many[T any](parse func(string) (T, error)) setter {
 	return func(into target, v value) error {
 		elements, err := v.elements()
 		if err != nil {
@@ -207,7 +296,7 @@ func many[T any](field func(target) *[]T, parse func(string) (T, error)) func(ta
 			}
 			parsed = append(parsed, p)
 		}
-		*field(into) = parsed
+		into.put(v.name, parsed)
 		return nil
 	}
 }
@@ -216,8 +305,7 @@ func many[T any](field func(target) *[]T, parse func(string) (T, error)) func(ta
 func ignored(target, value) error { return nil }
 
 func setEpoch(into target, v value) error {
-	parse := func(text string) (time.Time, error) { return parseEpoch(text, into.now) }
-	return one(func(t target) *time.Time { return &t.service.DefaultEpoch }, parse)(into, v)
+	return one(func(text string) (time.Time, error) { return parseEpoch(text, into.now) })(into, v)
 }
 
 // Limits on meta: a provider stores it with every lease.
@@ -253,7 +341,7 @@ func setMeta(into target, v value) error {
 	if len(meta) > maxMeta {
 		return v.errorf("it has %d entries: the most is %d", len(meta), maxMeta)
 	}
-	into.serve.Meta = meta
+	into.put(v.name, meta)
 	return nil
 }
 
@@ -289,47 +377,48 @@ func metaPairs(v value) ([]value, error) {
 // setServices checks every override. resolveServices applies them, when the top
 // level is known.
 func setServices(into target, v value) error {
-	members, err := v.entries("service names")
-	if err != nil {
-		return err
-	}
 	overrides := map[string][]value{}
-	for _, service := range members {
+	err := v.eachEntry("service names", func(service value) error {
 		if _, err := parseServiceName(service.name); err != nil {
 			return fmt.Errorf("services in %s: %s %w", service.where, quote(service.name), err)
 		}
-		if service.kind != mapping {
-			return service.errorf("it is a %v, and must be a map of keys; {} changes nothing", service.kind)
-		}
-		for _, override := range service.members {
-			var scratch Service
-			if err := setPerService(target{service: &scratch, now: into.now}, override); err != nil {
-				return err
-			}
-		}
+		return nil
+	}, func(service value) error {
 		overrides[service.name] = service.members
-	}
+		return setOverrides(&Service{}, service.members, into.now)
+	})
 	into.serve.overrides = overrides
-	return nil
+	return err
 }
 
-// setPerService sets one override of a service.
-func setPerService(into target, v value) error {
-	k, known := findKey(v.name)
-	switch {
-	case known && k.perService:
-		return k.set(into, v)
-	case known:
-		return fmt.Errorf("%s in %s: %s cannot differ between services: set it at the top level", v.key, v.where, v.name)
+// setOverrides sets what a service overrides.
+func setOverrides(service *Service, overrides []value, now time.Time) error {
+	for _, v := range overrides {
+		if k, known := findIn(keys, v.name); known && !k.perService {
+			return fmt.Errorf("%s in %s: %s cannot differ between services: set it at the top level", v.key, v.where, v.name)
+		}
 	}
-	return unknownKey(v, func(k key) bool { return k.perService })
+	return setAll("serve", serviceKeys(), overrides, target{structs: []any{service}, now: now})
 }
 
-// unknownKey suggests the key that was probably meant.
-func unknownKey(v value, wanted func(key) bool) error {
-	hint := "kazahanad serve --help lists the keys"
-	if near := nearest(v.name, keyNames(wanted)); near != "" {
-		hint = "did you mean " + near + "?"
-	}
-	return fmt.Errorf("unknown key %s in %s: %s", quoteName(v.key), v.where, hint)
+// tenantService is the name of an entry of services: SERVICE, or TENANT/SERVICE.
+var tenantService = regexp.MustCompile(`^([A-Za-z0-9._@-]{1,64}/)?[A-Za-z0-9._-]{1,64}$`)
+
+// setTerms reads services of the lease server.
+func setTerms(into target, v value) error {
+	services := map[string]Terms{}
+	err := v.eachEntry("service names", func(service value) error {
+		if !tenantService.MatchString(service.name) || strings.HasPrefix(service.name, "default/") {
+			return fmt.Errorf("services in %s: %s is not a service name: write SERVICE, or TENANT/SERVICE for another tenant than default",
+				service.where, quote(service.name))
+		}
+		return nil
+	}, func(service value) error {
+		var terms Terms
+		err := setAll("lease-server", termsKeys, service.members, target{structs: []any{&terms}, now: into.now})
+		services[service.name] = terms
+		return err
+	})
+	into.server.services = services
+	return err
 }

@@ -3,10 +3,8 @@ package config
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 )
@@ -18,39 +16,22 @@ const DefaultLeaseServerFile = "/etc/kazahana/lease-server.yaml"
 // LeaseServer are the settings of "kazahanad lease-server".
 // packaging/lease-server.yaml explains the key of each field.
 type LeaseServer struct {
-	Config string // the file that was read, or ""
+	Common
 
-	Listen      string // HOST:PORT or unix:PATH
-	SocketMode  fs.FileMode
-	SocketGroup string // name or number; "" = the server's own
-	TLSCert     string
-	TLSKey      string
-	ClientCA    string // "" = none
-	TokensFile  string // "" = none
-	Insecure    bool
+	Listen     string // HOST:PORT or unix:PATH
+	TLSCert    string
+	TLSKey     string
+	ClientCA   string // "" = none
+	TokensFile string // "" = none
+	Insecure   bool
 
-	StateDir        string
-	LiveDir         string // as for the daemon
-	Provider        string // may hold a password: show only Redact(Provider)
-	ProviderTimeout time.Duration
-	Store           string // as Provider; "" = beside the provider, "none" = none
-	Sequences       []Sequence
-
-	MaxConnections   int
-	MaxInFlight      int
 	QuotaConnections int // of one address
 	QuotaWaiting     int // requests of one tenant that wait for locks
 	RateLimit        int // requests per second and client; 0 = unlimited
 	RateBurst        int
 	DrainDelay       time.Duration
-	DrainTimeout     time.Duration
-	LogLevel         LogLevel
-	LogFormat        LogFormat
 
 	services map[string]Terms
-	origin   map[string]string // where a key was set; missing = default
-
-	livePlaces []string
 }
 
 // Terms are the settings of an entry of services. nil stands for the provider URL's
@@ -71,89 +52,24 @@ type Terms struct {
 // Services returns the entries of services, by name.
 func (s *LeaseServer) Services() map[string]Terms { return maps.Clone(s.services) }
 
-// Cite names a key with the place where it was set.
-func (s *LeaseServer) Cite(key string) string {
-	if where := s.origin[key]; where != "" {
-		return key + " (" + where + ")"
-	}
-	return key + " (default)"
-}
-
 // Load merges the flags with the environment, the file and the defaults, and
 // checks the result. The error is one line that says what to change.
 func (f *LeaseServerFlags) Load(p Process) (*LeaseServer, error) {
 	env := newEnvironment(p.Environ)
-	typed := typedValues(f)
-	fromEnv, err := env.valuesOf("lease-server", leaseServerKeys, append(foreignVariables, "KAZAHANA_SOCKET"))
-	if err != nil {
+	s := &LeaseServer{}
+	foreign := append(foreignVariables[:len(foreignVariables):len(foreignVariables)], "KAZAHANA_SOCKET")
+	into := target{structs: []any{s}, server: s}
+	if err := s.load(p, "lease-server", DefaultLeaseServerFile, leaseServerKeys, foreign, env, typedValues(f), into); err != nil {
 		return nil, err
 	}
-	s := &LeaseServer{origin: map[string]string{}}
-	fromFile, path, err := p.readConfig(DefaultLeaseServerFile, typed, fromEnv)
-	if err != nil {
-		return nil, err
-	}
-	s.Config = path
-	into := target{server: s, now: p.Now}
-	for _, k := range leaseServerKeys {
-		if k.def != "" {
-			v := value{key: k.name, name: k.name, where: "the defaults", text: k.def}
-			if err := k.set(into, v); err != nil {
-				panic("config: the default of a key is refused: " + err.Error())
-			}
-		}
-	}
-	// The weakest source first: each later one overwrites it.
-	for _, v := range slices.Concat(fromFile, fromEnv, typed) {
-		k, known := findIn(leaseServerKeys, v.key)
-		if !known {
-			return nil, unknownIn("lease-server", leaseServerKeys, v)
-		}
-		if err := k.set(into, v); err != nil {
-			return nil, err
-		}
-		s.origin[v.key] = v.where
-	}
-	if s.origin["live_dir"] == "" {
-		s.livePlaces = livePlaces(env.lookup, p.UID)
-	}
-	if err := s.chooseProvider(env.lookup, p.UID); err != nil {
+	// The default provider is the file that a daemon of this host uses by default, so
+	// that both grant from one file.
+	err := s.chooseDirectories(env.lookup, p.UID,
+		"a SQLite file in a pod is lost with it; name one, for example redis://HOST:6379/0, or sqlite:PATH on a persistent volume")
+	if err != nil && !s.Given("provider") {
 		return nil, err
 	}
 	return s, s.check()
-}
-
-// unknownIn suggests the key that was probably meant.
-func unknownIn(command string, keys []key, v value) error {
-	hint := "kazahanad " + command + " --help lists the keys"
-	if near := nearest(v.name, namesIn(keys, anyKey)); near != "" {
-		hint = "did you mean " + near + "?"
-	}
-	return fmt.Errorf("unknown key %s in %s: %s", quoteName(v.key), v.where, hint)
-}
-
-// chooseProvider fills in the default provider: the file that a daemon of this host
-// uses by default, so that both grant from one file.
-func (s *LeaseServer) chooseProvider(lookup Lookup, uid int) error {
-	if s.origin["provider"] != "" {
-		return nil
-	}
-	if _, inside := lookup("KUBERNETES_SERVICE_HOST"); inside {
-		return errors.New("provider is not set, and inside Kubernetes there is no default: " +
-			"a SQLite file in a pod is lost with it; name one, for example redis://HOST:6379/0, or sqlite:PATH on a persistent volume")
-	}
-	if s.origin["state_dir"] == "" {
-		dir, err := DaemonStateDir(lookup, uid)
-		if err != nil {
-			return fmt.Errorf("%w; or set provider", err)
-		}
-		s.StateDir = dir
-	}
-	if strings.ContainsAny(s.StateDir, "?#%") {
-		return fmt.Errorf("%s holds a character that a provider URL cannot: set provider", s.Cite("state_dir"))
-	}
-	s.Provider = "sqlite:" + s.StateDir + "/leases.db"
-	return nil
 }
 
 // check refuses settings that contradict each other.
@@ -164,8 +80,8 @@ func (s *LeaseServer) check() error {
 	if s.ClientCA != "" && s.TLSCert == "" {
 		return fmt.Errorf("%s needs TLS: set tls_cert and tls_key", s.Cite("client_ca"))
 	}
-	if s.SocketGroup != "" && s.SocketMode&0o020 == 0 {
-		return fmt.Errorf("%s is of no use with %s %04o, which does not let a group connect", s.Cite("socket_group"), s.Cite("socket_mode"), s.SocketMode)
+	if err := s.checkSocketGroup(); err != nil {
+		return err
 	}
 	switch scheme(s.Provider) {
 	case "static:", "ip:", "none:":
@@ -201,7 +117,3 @@ func onLoopback(listen string) bool {
 	address, err := netip.ParseAddr(strings.Trim(host, "[]"))
 	return err == nil && address.Unmap().IsLoopback()
 }
-
-// LiveDirs returns live_dir ("" for none) or, if it is not set, the default places:
-// the first that is in memory counts.
-func (s *LeaseServer) LiveDirs() (dir string, places []string) { return s.LiveDir, s.livePlaces }

@@ -53,18 +53,14 @@ func mustLoadLeaseServer(t *testing.T, src sources) *LeaseServer {
 func TestLeaseServerDefaults(t *testing.T) {
 	got := mustLoadLeaseServer(t, sources{})
 	want := &LeaseServer{
-		Listen: "127.0.0.1:7464", SocketMode: 0o660, StateDir: "/var/lib/kazahana", Provider: "sqlite:/var/lib/kazahana/leases.db",
-		livePlaces:      []string{"/run/kazahana/live", "/dev/shm/kazahana-0"},
-		ProviderTimeout: 3 * time.Second, MaxConnections: 16384, MaxInFlight: 8192, QuotaConnections: 8192, QuotaWaiting: 2048, RateLimit: 1000, RateBurst: 5000,
-		DrainDelay: time.Second, DrainTimeout: 5 * time.Second, LogLevel: LogInfo, LogFormat: LogAuto, origin: map[string]string{},
+		Common: commonDefaults(),
+		Listen: "127.0.0.1:7464", QuotaConnections: 8192, QuotaWaiting: 2048, RateLimit: 1000, RateBurst: 5000, DrainDelay: time.Second,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
 
-// Each key can be set in the file, in the environment, which outranks it, and by
-// its flag, which outranks both.
 func TestLeaseServerPrecedence(t *testing.T) {
 	cases := map[string][3]string{
 		"listen": {"127.0.0.1:1", "unix:/b", "localhost:3"}, "socket_mode": {"0600", "0666", "0o777"}, "socket_group": {"a", "b", "c"},
@@ -75,36 +71,11 @@ func TestLeaseServerPrecedence(t *testing.T) {
 		"max_connections": {"1", "2", "3"}, "max_in_flight": {"1", "2", "3"}, "quota_connections": {"1", "2", "3"}, "quota_waiting": {"1", "2", "3"}, "rate_limit": {"0", "2", "3"}, "rate_burst": {"1", "2", "3"},
 		"drain_delay": {"2s", "3s", "0"}, "drain_timeout": {"1s", "2s", "0"}, "log_level": {"debug", "warn", "error"}, "log_format": {"json", "console", "json"},
 	}
-	others := "tls_cert: x\ntls_key: x\n"
-	for _, k := range leaseServerKeys {
-		texts, ok := cases[k.name]
-		if k.name == "config" {
-			continue
-		}
-		if !ok {
-			t.Errorf("%s has no case", k.name)
-			continue
-		}
-		base := others
-		file := strings.Replace(others, k.name+": x\n", "", 1) + k.name + ": " + texts[0] + "\n"
-		env := []string{"KAZAHANA_" + strings.ToUpper(k.name) + "=" + texts[1]}
-		flag := []string{"--" + strings.ReplaceAll(k.name, "_", "-") + "=" + texts[2]}
-		var got [4]*LeaseServer
-		got[0] = mustLoadLeaseServer(t, sources{file: base})
-		got[1] = mustLoadLeaseServer(t, sources{file: file})
-		got[2] = mustLoadLeaseServer(t, sources{file: file, env: env})
-		got[3] = mustLoadLeaseServer(t, sources{file: file, env: env, args: flag})
-		alone := [4]*LeaseServer{got[0], got[1], mustLoadLeaseServer(t, sources{file: base, env: env}), mustLoadLeaseServer(t, sources{file: base, args: flag})}
-		for i := range got {
-			got[i].origin, alone[i].origin, got[i].Config, alone[i].Config = nil, nil, "", ""
-			if !reflect.DeepEqual(got[i], alone[i]) {
-				t.Errorf("%s: source %d does not outrank the others: %+v, %+v", k.name, i, got[i], alone[i])
-			}
-			if i > 0 && k.name != "insecure" && reflect.DeepEqual(got[i], got[0]) {
-				t.Errorf("%s: source %d sets nothing", k.name, i)
-			}
-		}
-	}
+	checkPrecedence(t, leaseServerKeys, cases, map[string]string{"tls_cert": "x", "tls_key": "x"}, func(src sources) any {
+		s := mustLoadLeaseServer(t, src)
+		s.origin, s.Config = nil, ""
+		return s
+	})
 }
 
 func TestLeaseServerTerms(t *testing.T) {
@@ -208,36 +179,5 @@ func TestLeaseServerSample(t *testing.T) {
 			t.Errorf("the sample does not show the terms' %s", reflect.TypeFor[Terms]().Field(i).Name)
 		}
 	}
-	root, err := parseFile("sample", []byte(enabled))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var shown []string
-	for _, v := range root.members {
-		shown = append(shown, v.key)
-		if k, _ := findIn(leaseServerKeys, v.key); k.def != "" && v.text != k.def {
-			t.Errorf("%s: the sample shows %q, and the default is %q", v.key, v.text, k.def)
-		}
-	}
-	names := slices.DeleteFunc(namesIn(leaseServerKeys, anyKey), func(name string) bool { return name == "config" })
-	if !slices.Equal(shown, names) {
-		t.Errorf("the sample shows %v\nand the keys are    %v", shown, names)
-	}
-	for line := range strings.SplitSeq(string(b), "\n") {
-		if len(line) > 80 {
-			t.Errorf("longer than 80 columns: %q", line)
-		}
-	}
-	// Each key has a flag, and the flag says the default.
-	flags := reflect.TypeFor[LeaseServerFlags]()
-	if flags.NumField() != len(leaseServerKeys) {
-		t.Errorf("%d flags and %d keys", flags.NumField(), len(leaseServerKeys))
-	}
-	for i := range flags.NumField() {
-		tag := flags.Field(i).Tag
-		k, ok := findIn(leaseServerKeys, strings.ReplaceAll(tag.Get("name"), "-", "_"))
-		if !ok || !strings.Contains(tag.Get("help"), "(default "+k.def) {
-			t.Errorf("--%s: %q does not state the default %q", tag.Get("name"), tag.Get("help"), k.def)
-		}
-	}
+	checkSample(t, string(b), leaseServerKeys)
 }

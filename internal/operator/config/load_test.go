@@ -74,24 +74,29 @@ func mustLoad(t *testing.T, src sources) *Serve {
 
 func (s *Serve) defaultServiceSettings() Service { return s.Services()[s.DefaultService] }
 
+func commonDefaults() Common {
+	return Common{
+		SocketMode: 0o660, MaxConnections: 16384, MaxInFlight: 8192, DrainTimeout: 5 * time.Second,
+		StateDir: "/var/lib/kazahana", Provider: "sqlite:/var/lib/kazahana/leases.db", ProviderTimeout: 3 * time.Second,
+		LogLevel: LogInfo, LogFormat: LogAuto,
+		origin: map[string]string{}, livePlaces: []string{"/run/kazahana/live", "/dev/shm/kazahana-0"},
+	}
+}
+
 func TestDefaults(t *testing.T) {
 	s := mustLoad(t, sources{})
 	want := &Serve{
-		Socket: "/run/kazahana/kazahanad.sock", SocketMode: 0o660,
-		MaxConnections: 16384, MaxInFlight: 8192, EventLoop: true, DrainTimeout: 5 * time.Second,
-		StateDir: "/var/lib/kazahana", Provider: "sqlite:/var/lib/kazahana/leases.db",
-		livePlaces:      []string{"/run/kazahana/live", "/dev/shm/kazahana-0"},
-		ProviderTimeout: 3 * time.Second, VerifyInterval: 10 * time.Second, DefaultService: "default",
+		Common: commonDefaults(),
+		Socket: "/run/kazahana/kazahanad.sock", EventLoop: true,
+		VerifyInterval: 10 * time.Second, DefaultService: "default",
 		PlacementTTL: 10 * time.Second, TopologyInterval: time.Second,
 		MaxForward: time.Second, ForwardHold: time.Minute,
-		LogLevel: LogInfo, LogFormat: LogAuto,
 		base: Service{
 			MaxThroughputPerMS: 256, Fallback: FallbackCachedRandom, SequenceStart: SequenceSpread,
 			StartupWait: 500 * time.Millisecond, MaxBackward: 5 * time.Second,
 			AcquireRetryInterval: time.Second, AcquireRetryMaxInterval: time.Minute,
 			Layout: LayoutDefault, BitTS: 41, DefaultEpoch: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 		},
-		origin: map[string]string{},
 	}
 	want.services = map[string]Service{"default": want.base}
 	if !reflect.DeepEqual(s, want) {
@@ -99,117 +104,136 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// precedenceCases gives each key three values other than its default: for the
-// file, the environment and the flag; and how to read it back.
-var precedenceCases = map[string]struct {
-	texts [3]string
-	read  func(*Serve) any
-	want  [3]any
-}{
-	"socket":          {[3]string{"/a", "unix:///b", "/c"}, func(s *Serve) any { return s.Socket }, [3]any{"/a", "/b", "/c"}},
-	"socket_mode":     {[3]string{"0600", "0666", "0o777"}, func(s *Serve) any { return uint32(s.SocketMode) }, [3]any{uint32(0o600), uint32(0o666), uint32(0o777)}},
-	"socket_group":    {[3]string{"a", "b", "c"}, func(s *Serve) any { return s.SocketGroup }, [3]any{"a", "b", "c"}},
-	"allow_uids":      {[3]string{"[1, 2]", "3,4", "5"}, func(s *Serve) any { return s.AllowUIDs }, [3]any{[]uint32{1, 2}, []uint32{3, 4}, []uint32{5}}},
-	"allow_gids":      {[3]string{"1", "2", "3, 4"}, func(s *Serve) any { return s.AllowGIDs }, [3]any{[]uint32{1}, []uint32{2}, []uint32{3, 4}}},
-	"max_connections": {[3]string{"1", "2", "3"}, func(s *Serve) any { return s.MaxConnections }, [3]any{1, 2, 3}},
-	"event_loop":      {[3]string{"false", "0", "no"}, func(s *Serve) any { return s.EventLoop }, [3]any{false, false, false}},
-	"max_in_flight":   {[3]string{"1", "2", "3"}, func(s *Serve) any { return s.MaxInFlight }, [3]any{1, 2, 3}},
-	"drain_timeout":   {[3]string{"1s", "2s", "0"}, func(s *Serve) any { return s.DrainTimeout }, [3]any{time.Second, 2 * time.Second, time.Duration(0)}},
-	"live_dir":        {[3]string{"/a", "/b", "c"}, func(s *Serve) any { return s.LiveDir }, [3]any{"/a", "/b", "c"}},
-	"state_dir":       {[3]string{"/a", "/b", "c"}, func(s *Serve) any { return s.StateDir }, [3]any{"/a", "/b", "c"}},
-	"provider":        {[3]string{"'memory:'", "none:", "redis://h"}, func(s *Serve) any { return s.Provider }, [3]any{"memory:", "none:", "redis://h"}},
-	"provider_timeout": {[3]string{"1s", "2s", "4s"}, func(s *Serve) any { return s.ProviderTimeout },
-		[3]any{time.Second, 2 * time.Second, 4 * time.Second}},
-	"verify_interval": {[3]string{"1s", "2s", "3s"}, func(s *Serve) any { return s.VerifyInterval },
-		[3]any{time.Second, 2 * time.Second, 3 * time.Second}},
-	"meta": {[3]string{"{a: '1', b: x y}", "{a: '2'}", "a=3,b = 4"}, func(s *Serve) any { return s.Meta },
-		[3]any{map[string]string{"a": "1", "b": "x y"}, map[string]string{"a": "2"}, map[string]string{"a": "3", "b": "4"}}},
-	"service": {[3]string{"a", "b", "c"}, func(s *Serve) any { return s.DefaultService }, [3]any{"a", "b", "c"}},
-	"services": {[3]string{"\n  a: {}\n  b: {}", "{c: {}}", "{d: {}, e: {bit_ts: 42}}"},
-		func(s *Serve) any { return slices.Sorted(maps.Keys(s.Services())) },
-		[3]any{[]string{"a", "b", "default"}, []string{"c", "default"}, []string{"d", "default", "e"}}},
-	"store": {[3]string{"'sqlite:/a'", "none", "etcd://c"}, func(s *Serve) any { return s.Store }, [3]any{"sqlite:/a", "none", "etcd://c"}},
-	"sequences": {[3]string{"\n  a: {step: 2}\n  ab: {start: 0, ttl: 5s}", "{c: {block: 7, on_max: error}}", "{d: {max_value: 9}, '': {}}"},
-		func(s *Serve) any { return s.Sequences },
-		[3]any{
-			[]Sequence{{Prefix: "ab", StartSet: true, TTL: 5 * time.Second}, {Prefix: "a", Step: 2}},
-			[]Sequence{{Prefix: "c", Block: 7, OnMax: "error"}}, []Sequence{{Prefix: "d", MaxValue: 9}, {}},
-		}},
-	"placement_authority": {[3]string{"a:1", "[::1]:2", "client"}, func(s *Serve) any { return s.PlacementAuthority }, [3]any{"a:1", "[::1]:2", "client"}},
-	"placement_ttl": {[3]string{"4s", "20s", "10m"}, func(s *Serve) any { return s.PlacementTTL },
-		[3]any{4 * time.Second, 20 * time.Second, 10 * time.Minute}},
-	"placement_idle_ttl": {[3]string{"4s", "1h", "0"}, func(s *Serve) any { return s.PlacementIdleTTL },
-		[3]any{4 * time.Second, time.Hour, time.Duration(0)}},
-	"topology_interval": {[3]string{"2s", "50ms", "3s"}, func(s *Serve) any { return s.TopologyInterval },
-		[3]any{2 * time.Second, 50 * time.Millisecond, 3 * time.Second}},
-	"max_throughput_per_ms": {[3]string{"1", "2", "1048576"}, func(s *Serve) any { return s.base.MaxThroughputPerMS }, [3]any{1, 2, 1 << 20}},
-	"fallback":              {[3]string{"none", "cached", "none"}, func(s *Serve) any { return s.base.Fallback }, [3]any{FallbackNone, FallbackCached, FallbackNone}},
-	"sequence_start":        {[3]string{"zero", "zero", "zero"}, func(s *Serve) any { return s.base.SequenceStart }, [3]any{SequenceZero, SequenceZero, SequenceZero}},
-	"startup_wait":          {[3]string{"1s", "2s", "3s"}, func(s *Serve) any { return s.base.StartupWait }, [3]any{time.Second, 2 * time.Second, 3 * time.Second}},
-	"max_backward": {[3]string{"-1", "0", "-1ms"}, func(s *Serve) any { return s.base.MaxBackward },
-		[3]any{time.Duration(-1), time.Duration(0), -time.Millisecond}},
-	"acquire_retry_interval": {[3]string{"2s", "3s", "4s"}, func(s *Serve) any { return s.base.AcquireRetryInterval },
-		[3]any{2 * time.Second, 3 * time.Second, 4 * time.Second}},
-	"acquire_retry_max_interval": {[3]string{"2m", "3m", "4m"}, func(s *Serve) any { return s.base.AcquireRetryMaxInterval },
-		[3]any{2 * time.Minute, 3 * time.Minute, 4 * time.Minute}},
-	"layout": {[3]string{"default", "js", "default"}, func(s *Serve) any { return s.base.Layout }, [3]any{LayoutDefault, LayoutJS, LayoutDefault}},
-	"bit_ts": {[3]string{"40", "42", "43"}, func(s *Serve) any { return s.base.BitTS }, [3]any{40, 42, 43}},
-	"default_epoch": {[3]string{"2026-02-01T00:00:00Z", "2026-03-01T00:00:00.5Z", "2026-03-01T09:00:00+09:00"},
-		func(s *Serve) any { return s.base.DefaultEpoch.Format(time.RFC3339Nano) },
-		[3]any{"2026-02-01T00:00:00Z", "2026-03-01T00:00:00.5Z", "2026-03-01T00:00:00Z"}},
-	"external_secret_file": {[3]string{"/a", "/b", "/c"}, func(s *Serve) any { return s.base.ExternalSecretFile }, [3]any{"/a", "/b", "/c"}},
-	"max_forward":          {[3]string{"2s", "3s", "4s"}, func(s *Serve) any { return s.MaxForward }, [3]any{2 * time.Second, 3 * time.Second, 4 * time.Second}},
-	"forward_hold":         {[3]string{"2s", "3s", "0s"}, func(s *Serve) any { return s.ForwardHold }, [3]any{2 * time.Second, 3 * time.Second, time.Duration(0)}},
-	"admin_listen":         {[3]string{"'[::1]:1'", ":2", "unix:///a"}, func(s *Serve) any { return s.AdminListen }, [3]any{"[::1]:1", ":2", "unix:/a"}},
-	"admin_pprof":          {[3]string{"true", "1", "yes"}, func(s *Serve) any { return s.AdminPprof }, [3]any{true, true, true}},
-	"log_level":            {[3]string{"debug", "warn", "error"}, func(s *Serve) any { return s.LogLevel }, [3]any{LogDebug, LogWarn, LogError}},
-	"log_format":           {[3]string{"json", "console", "json"}, func(s *Serve) any { return s.LogFormat }, [3]any{LogJSON, LogConsole, LogJSON}},
+// precedenceCases gives each key three values other than its default: for the file,
+// the environment and the flag.
+var precedenceCases = map[string][3]string{
+	"socket":                     {"/a", "unix:///b", "/c"},
+	"socket_mode":                {"0600", "0666", "0o777"},
+	"socket_group":               {"a", "b", "c"},
+	"allow_uids":                 {"[1, 2]", "3,4", "5"},
+	"allow_gids":                 {"1", "2", "3, 4"},
+	"max_connections":            {"1", "2", "3"},
+	"event_loop":                 {"false", "0", "no"},
+	"max_in_flight":              {"1", "2", "3"},
+	"drain_timeout":              {"1s", "2s", "0"},
+	"live_dir":                   {"/a", "/b", "c"},
+	"state_dir":                  {"/a", "/b", "c"},
+	"provider":                   {"'memory:'", "none:", "redis://h"},
+	"provider_timeout":           {"1s", "2s", "4s"},
+	"verify_interval":            {"1s", "2s", "3s"},
+	"meta":                       {"{a: '1', b: x y}", "{a: '2'}", "a=3,b = 4"},
+	"service":                    {"a", "b", "c"},
+	"services":                   {"\n  a: {}\n  b: {}", "{c: {}}", "{d: {}, e: {bit_ts: 42}}"},
+	"store":                      {"'sqlite:/a'", "none", "etcd://c"},
+	"sequences":                  {"\n  a: {step: 2}\n  ab: {start: 0, ttl: 5s}", "{c: {block: 7, on_max: error}}", "{d: {max_value: 9}, '': {}}"},
+	"placement_authority":        {"a:1", "[::1]:2", "client"},
+	"placement_ttl":              {"4s", "20s", "10m"},
+	"placement_idle_ttl":         {"4s", "1h", "1m"},
+	"topology_interval":          {"2s", "50ms", "3s"},
+	"max_throughput_per_ms":      {"1", "2", "1048576"},
+	"fallback":                   {"none", "cached", "none"},
+	"sequence_start":             {"zero", "zero", "zero"},
+	"startup_wait":               {"1s", "2s", "3s"},
+	"max_backward":               {"-1", "0", "-1ms"},
+	"acquire_retry_interval":     {"2s", "3s", "4s"},
+	"acquire_retry_max_interval": {"2m", "3m", "4m"},
+	"layout":                     {"js", "js", "js"},
+	"bit_ts":                     {"40", "42", "43"},
+	"default_epoch":              {"2026-02-01T00:00:00Z", "2026-03-01T00:00:00.5Z", "2026-03-01T09:00:00+09:00"},
+	"external_secret_file":       {"/a", "/b", "/c"},
+	"max_forward":                {"2s", "3s", "4s"},
+	"forward_hold":               {"2s", "3s", "0s"},
+	"admin_listen":               {"'[::1]:1'", ":2", "unix:///a"},
+	"admin_pprof":                {"true", "1", "yes"},
+	"log_level":                  {"debug", "warn", "error"},
+	"log_format":                 {"json", "console", "json"},
 }
 
-// Every key in every combination of sources: the strongest one counts.
+// Each key can be set in the file, in the environment, which outranks it, and by its
+// flag, which outranks both.
 func TestPrecedence(t *testing.T) {
+	checkPrecedence(t, keys, precedenceCases, map[string]string{"admin_listen": "127.0.0.1:9"}, func(src sources) any {
+		s := mustLoad(t, src)
+		s.origin, s.Config, s.overrides = nil, "", nil
+		return s
+	})
+}
+
+// checkPrecedence loads each key from every source. others are settings that the
+// cases of other keys need.
+func checkPrecedence(t *testing.T, keys []key, cases map[string][3]string, others map[string]string, load func(sources) any) {
 	for _, k := range keys {
 		if k.name == "config" {
 			continue
 		}
-		c, ok := precedenceCases[k.name]
+		texts, ok := cases[k.name]
 		if !ok {
 			t.Errorf("%s has no case", k.name)
 			continue
 		}
-		for present := 1; present < 8; present++ {
-			src := sources{file: "log_level: info\n", env: []string{}}
-			if k.name == "log_level" {
-				src.file = "log_format: auto\n"
+		base := "log_level: info\n"
+		if k.name == "log_level" {
+			base = "log_format: auto\n"
+		}
+		for name, text := range others {
+			base += name + ": " + text + "\n"
+		}
+		file := strings.Replace(base, k.name+": "+others[k.name]+"\n", "", 1) + k.name + ": " + texts[0] + "\n"
+		env := []string{variable(k.name) + "=" + texts[1]}
+		flag := "--" + strings.ReplaceAll(k.name, "_", "-")
+		apart := []string{flag, texts[2]} // also for -1ms
+		if k.name == "admin_pprof" || k.name == "event_loop" || k.name == "insecure" {
+			apart = []string{flag + "=" + texts[2]}
+		}
+		nothing := load(sources{file: base})
+		for i, c := range []struct{ all, alone sources }{
+			{sources{file: file}, sources{file: file}},
+			{sources{file: file, env: env}, sources{file: base, env: env}},
+			{sources{file: file, env: env, args: []string{flag + "=" + texts[2]}}, sources{file: base, args: apart}},
+		} {
+			got := load(c.all)
+			if alone := load(c.alone); !reflect.DeepEqual(got, alone) {
+				t.Errorf("%s: source %d does not outrank the others: %+v, %+v", k.name, i, got, alone)
 			}
-			if k.name == "admin_pprof" {
-				src.file += "admin_listen: 127.0.0.1:1\n"
+			if reflect.DeepEqual(got, nothing) {
+				t.Errorf("%s: source %d sets nothing", k.name, i)
 			}
-			strongest := 0
-			if present&1 != 0 {
-				src.file += k.name + ": " + c.texts[0] + "\n"
-				strongest = 0
-			}
-			if present&2 != 0 {
-				src.env = append(src.env, variable(k.name)+"="+c.texts[1])
-				strongest = 1
-			}
-			if present&4 != 0 {
-				flag := "--" + strings.ReplaceAll(k.name, "_", "-")
-				src.args = []string{flag + "=" + c.texts[2]}
-				if k.name != "admin_pprof" && k.name != "event_loop" && present == 4 {
-					src.args = []string{flag, c.texts[2]} // without "=", also for -1ms
-				}
-				strongest = 2
-			}
-			s, _, err := load(t, src)
-			if err != nil {
-				t.Errorf("%s, sources %03b: %v", k.name, present, err)
-				continue
-			}
-			if got := c.read(s); !reflect.DeepEqual(got, c.want[strongest]) {
-				t.Errorf("%s, sources %03b: got %v, want %v", k.name, present, got, c.want[strongest])
-			}
+		}
+	}
+}
+
+// Values become what they mean.
+func TestValues(t *testing.T) {
+	s := mustLoad(t, sources{file: `socket: unix:///b
+socket_mode: 0o777
+allow_uids: [1, 2]
+allow_gids: 3, 4
+event_loop: no
+drain_timeout: 0
+provider: "none:"
+meta: {a: "1", b: x y}
+sequences: {a: {step: 2}, ab: {start: 0, ttl: 5s}, c: {block: 7, on_max: error, max_value: 9}}
+max_backward: -1ms
+default_epoch: 2026-03-01T09:00:00.5+09:00
+admin_listen: unix:///a
+`})
+	for what, c := range map[string][2]any{
+		"socket":        {s.Socket, "/b"},
+		"socket_mode":   {uint32(s.SocketMode), uint32(0o777)},
+		"allow_uids":    {s.AllowUIDs, []uint32{1, 2}},
+		"allow_gids":    {s.AllowGIDs, []uint32{3, 4}},
+		"event_loop":    {s.EventLoop, false},
+		"drain_timeout": {s.DrainTimeout, time.Duration(0)},
+		"provider":      {s.Provider, "none:"},
+		"meta":          {s.Meta, map[string]string{"a": "1", "b": "x y"}},
+		"sequences": {s.Sequences, []Sequence{{Prefix: "ab", StartSet: true, TTL: 5 * time.Second}, {Prefix: "a", Step: 2},
+			{Prefix: "c", Block: 7, OnMax: "error", MaxValue: 9}}},
+		"max_backward":  {s.base.MaxBackward, -time.Millisecond},
+		"default_epoch": {s.base.DefaultEpoch, time.Date(2026, 3, 1, 0, 0, 0, 5e8, time.UTC)},
+		"admin_listen":  {s.AdminListen, "unix:/a"},
+	} {
+		if !reflect.DeepEqual(c[0], c[1]) {
+			t.Errorf("%s is %v, want %v", what, c[0], c[1])
 		}
 	}
 }
@@ -358,37 +382,33 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// A flag for every key and a key for every flag; the help states each default.
+// A flag for every key and a key for every flag, in the same order; the help states
+// each default.
 func TestFlagsAndKeys(t *testing.T) {
-	fields := reflect.TypeFor[Flags]()
-	var flags []string
-	for i := range fields.NumField() {
-		tag := fields.Field(i).Tag
-		name := strings.ReplaceAll(tag.Get("name"), "-", "_")
-		flags = append(flags, name)
-		k, known := findKey(name)
-		if !known {
-			t.Errorf("flag --%s has no key", tag.Get("name"))
+	for _, c := range []struct {
+		flags any
+		keys  []key
+	}{{Flags{}, keys}, {LeaseServerFlags{}, leaseServerKeys}} {
+		var flags []string
+		for field := range fieldsOf(c.flags) {
+			tag := field.Tag
+			name := strings.ReplaceAll(tag.Get("name"), "-", "_")
+			flags = append(flags, name)
+			k, _ := findIn(c.keys, name)
+			if help := tag.Get("help"); !strings.Contains(help, "(default "+k.def) {
+				t.Errorf("the help of --%s does not say (default %s): %s", tag.Get("name"), k.def, help)
+			}
+			if k.perService != strings.HasPrefix(tag.Get("group"), "IDs (each service") {
+				t.Errorf("--%s is in the group %q", tag.Get("name"), tag.Get("group"))
+			}
+			if (&environment{variables: map[string]string{
+				"KUBERNETES_SERVICE_HOST": "x", "KAZAHANA_SERVICE_HOST": "x", "KAZAHANA_SERVICE_PORT": "1",
+			}}).isServiceLink(variable(name)) {
+				t.Errorf("%s would be taken for a service link", variable(name))
+			}
 		}
-		help := tag.Get("help")
-		if k.def != "" && !strings.Contains(help, "(default "+k.def) {
-			t.Errorf("the help of --%s does not say (default %s): %s", tag.Get("name"), k.def, help)
-		}
-		if !strings.Contains(help, "default ") {
-			t.Errorf("the help of --%s states no default", tag.Get("name"))
-		}
-		if k.perService != strings.HasPrefix(tag.Get("group"), "IDs (each service") {
-			t.Errorf("--%s is in the group %q", tag.Get("name"), tag.Get("group"))
-		}
-	}
-	if names := keyNames(anyKey); !slices.Equal(flags, names) {
-		t.Errorf("flags %v\nkeys  %v", flags, names)
-	}
-	for _, name := range flags {
-		if (&environment{variables: map[string]string{
-			"KUBERNETES_SERVICE_HOST": "x", "KAZAHANA_SERVICE_HOST": "x", "KAZAHANA_SERVICE_PORT": "1",
-		}}).isServiceLink(variable(name)) {
-			t.Errorf("%s would be taken for a service link", variable(name))
+		if all := names(c.keys); !slices.Equal(flags, all) {
+			t.Errorf("flags %v\nkeys  %v", flags, all)
 		}
 	}
 }
@@ -401,21 +421,6 @@ func TestGiven(t *testing.T) {
 	}
 	if s.StateDir != "/s" || s.Provider != "sqlite:/s/leases.db" || s.base.MaxBackward >= 0 {
 		t.Errorf("%+v", s)
-	}
-}
-
-func TestLogFormat(t *testing.T) {
-	for _, c := range []struct {
-		format   LogFormat
-		terminal bool
-		want     LogFormat
-	}{
-		{LogAuto, true, LogConsole}, {LogAuto, false, LogJSON},
-		{LogJSON, true, LogJSON}, {LogConsole, false, LogConsole},
-	} {
-		if got := c.format.Resolve(c.terminal); got != c.want {
-			t.Errorf("%s, terminal %v: %s, want %s", c.format, c.terminal, got, c.want)
-		}
 	}
 }
 

@@ -236,3 +236,55 @@ func parseEpoch(text string, now time.Time) (time.Time, error) {
 	}
 	return t.UTC(), nil
 }
+
+// longestTerm is the longest term and quarantine that a provider accepts.
+const longestTerm = 366 * 24 * time.Hour
+
+func wholeMilliseconds(lowest time.Duration) func(string) (time.Duration, error) {
+	return func(text string) (time.Duration, error) {
+		d, err := duration(lowest)(text)
+		if err == nil && (d%time.Millisecond != 0 || d > longestTerm) {
+			err = fmt.Errorf("must be whole milliseconds, at most %s", formatDuration(longestTerm))
+		}
+		return d, err
+	}
+}
+
+var idRange = regexp.MustCompile(`^[0-9]{1,10}-[0-9]{1,10}$`)
+
+func parseRange(text string) (string, error) {
+	if !idRange.MatchString(text) {
+		return "", errors.New("is not a range of machine IDs: write LOW-HIGH, for example 0-999")
+	}
+	return text, nil
+}
+
+// parseListen accepts host:port and unix:PATH.
+func parseListen(text string) (string, error) {
+	address, err := parseAdminListen(text)
+	if err != nil && !strings.HasPrefix(text, "unix:") {
+		err = errors.New("is not an address: write HOST:PORT, for example 127.0.0.1:7464, or unix:PATH")
+	}
+	return address, err
+}
+
+func number64(lowest int64) func(string) (int64, error) {
+	return func(text string) (int64, error) {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < lowest {
+			return 0, fmt.Errorf("is not a whole number from %d to %d", lowest, int64(math.MaxInt64))
+		}
+		return n, nil
+	}
+}
+
+// parseStore accepts a URL, or none.
+func parseStore(text string) (string, error) {
+	if text == none || text == none+":" {
+		return none, nil
+	}
+	if !schemeStart.MatchString(text) {
+		return "", errors.New("is not the URL of a store, for example sqlite:PATH or redis://HOST:6379/0, nor none")
+	}
+	return text, nil
+}

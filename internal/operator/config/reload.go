@@ -85,29 +85,26 @@ func of[T any](before, after *T) pair {
 	return pair{reflect.ValueOf(before).Elem(), reflect.ValueOf(after).Elem()}
 }
 
-func (p pair) same(i int) bool {
-	return reflect.DeepEqual(p.before.Field(i).Interface(), p.after.Field(i).Interface())
+func (p pair) same(f reflect.StructField) bool {
+	return reflect.DeepEqual(p.before.FieldByIndex(f.Index).Interface(), p.after.FieldByIndex(f.Index).Interface())
 }
 
 // takeOver compares settings field by field, and copies after to before if the key
 // is live. A change that a service inherits is reported for the top level only.
 // Config names the file and is not a setting.
 func (r *Reload) takeOver(live map[string]bool, prefix string, p pair, inherited *pair) {
-	for i := range p.before.NumField() {
-		field := p.before.Type().Field(i)
-		if !field.IsExported() || field.Name == "Config" || p.same(i) {
+	for _, field := range reflect.VisibleFields(p.before.Type()) {
+		if !field.IsExported() || field.Anonymous || field.Name == "Config" || p.same(field) {
 			continue
 		}
 		key, told := keyOf(field.Name), &r.Restart
-		quiet := inherited != nil && (pair{p.before, inherited.before}).same(i) && (pair{p.after, inherited.after}).same(i)
+		quiet := inherited != nil && (pair{p.before, inherited.before}).same(field) && (pair{p.after, inherited.after}).same(field)
 		if live[key] {
 			told = &r.Changed
+			p.before.FieldByIndex(field.Index).Set(p.after.FieldByIndex(field.Index))
 		}
 		if !quiet {
 			*told = append(*told, prefix+key)
-		}
-		if live[key] {
-			p.before.Field(i).Set(p.after.Field(i))
 		}
 	}
 }
@@ -120,7 +117,7 @@ func (r *Reload) tidy() {
 }
 
 // oddFields are fields whose names do not follow from their keys.
-var oddFields = map[string]string{"DefaultService": "service", "SocketInTmp": "socket", "TLSCert": "tls_cert", "TLSKey": "tls_key"}
+var oddFields = map[string]string{"DefaultService": "service", "SocketInTmp": "socket", "TLSCert": "tls_cert", "TLSKey": "tls_key", "MaxLeases": "max_leases_per_acquire"}
 
 // keyOf returns the key of a field: MaxInFlight is max_in_flight.
 func keyOf(field string) string {
@@ -138,9 +135,3 @@ func keyOf(field string) string {
 	}
 	return key.String()
 }
-
-// Cite names a key with the place where it was set: "fallback (FILE line 3)".
-func (s *Serve) Cite(key string) string { return s.cite(key) }
-
-// Given reports whether any source sets the key.
-func (s *Serve) Given(key string) bool { return s.given(key) }

@@ -117,8 +117,8 @@ func TestEveryKeyIsCompared(t *testing.T) {
 	} {
 		fields := map[string]bool{"config": true, "services": true}
 		for _, typ := range c.types {
-			for i := range typ.NumField() {
-				if f := typ.Field(i); f.IsExported() {
+			for _, f := range reflect.VisibleFields(typ) {
+				if f.IsExported() && !f.Anonymous {
 					fields[keyOf(f.Name)] = true
 				}
 			}

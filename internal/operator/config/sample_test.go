@@ -27,39 +27,46 @@ func TestSampleAsInstalled(t *testing.T) {
 	}
 }
 
-// With every line switched on, the sample has every key once, in the order of
-// the table, and shows the default of each key that has a fixed one.
 func TestSampleShowsDefaults(t *testing.T) {
-	enabled := disabledSetting.ReplaceAllString(readSample(t), "$1")
-	mustLoad(t, sources{file: enabled})
-	root, err := parseFile("sample", []byte(enabled))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var shown []string
-	for _, v := range root.members {
-		shown = append(shown, v.key)
-		k, _ := findKey(v.key)
-		if k.def != "" && v.text != k.def {
-			t.Errorf("%s: the sample shows %q, and the default is %q", v.key, v.text, k.def)
-		}
-	}
-	want := slices.DeleteFunc(keyNames(anyKey), func(name string) bool { return name == "config" })
-	if !slices.Equal(shown, want) {
-		t.Errorf("the sample shows %v\nand the keys are    %v", shown, want)
-	}
-	// What has no fixed default is an example, except for these two: root's own.
-	s := mustLoad(t, sources{file: enabled})
+	sample := readSample(t)
+	checkSample(t, sample, keys)
+	// What has no fixed default is an example, except for these: root's own.
+	s := mustLoad(t, sources{file: disabledSetting.ReplaceAllString(sample, "$1")})
 	defaults := mustLoad(t, sources{})
 	if s.Socket != defaults.Socket || s.StateDir != defaults.StateDir || s.Provider != defaults.Provider {
 		t.Errorf("paths: %s, %s, %s", s.Socket, s.StateDir, s.Provider)
 	}
 }
 
+// checkSample: with every line switched on, the sample has every key once, in the
+// order of the table, and shows the default of each key that has a fixed one.
+func checkSample(t *testing.T, sample string, keys []key) {
+	t.Helper()
+	root, err := parseFile("sample", []byte(disabledSetting.ReplaceAllString(sample, "$1")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	for _, v := range root.members {
+		shown = append(shown, v.key)
+		if k, _ := findIn(keys, v.key); k.def != "" && v.text != k.def {
+			t.Errorf("%s: the sample shows %q, and the default is %q", v.key, v.text, k.def)
+		}
+	}
+	want := slices.DeleteFunc(names(keys), func(name string) bool { return name == "config" })
+	if !slices.Equal(shown, want) {
+		t.Errorf("the sample shows %v\nand the keys are    %v", shown, want)
+	}
+	for line := range strings.SplitSeq(sample, "\n") {
+		if len(line) > 80 {
+			t.Errorf("longer than 80 columns: %q", line)
+		}
+	}
+}
+
 // Each key comes after prose about it, and what has no default says so.
 func TestSampleExplains(t *testing.T) {
 	prose := regexp.MustCompile(`^# \S`)
-	var lines []string
 	for paragraph := range strings.SplitSeq(readSample(t), "\n\n") {
 		var text, settings []string
 		for line := range strings.SplitSeq(strings.TrimSpace(paragraph), "\n") {
@@ -68,23 +75,17 @@ func TestSampleExplains(t *testing.T) {
 			} else {
 				settings = append(settings, line)
 			}
-			if len(line) > 80 {
-				lines = append(lines, line)
-			}
 		}
 		if len(settings) > 0 && len(text) == 0 {
 			t.Errorf("nothing explains %q", settings)
 		}
 		for _, setting := range settings {
 			name, _, _ := strings.Cut(strings.TrimPrefix(setting, "#"), ":")
-			k, known := findKey(name)
+			k, known := findIn(keys, name)
 			if known && k.def == "" && !strings.Contains(strings.ToLower(strings.Join(text, " ")), "default") {
 				t.Errorf("the text of %s does not state its default", name)
 			}
 		}
-	}
-	if len(lines) > 0 {
-		t.Errorf("longer than 80 columns: %q", lines)
 	}
 }
 

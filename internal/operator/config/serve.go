@@ -16,33 +16,59 @@ import (
 // DefaultFile is the default configuration file, which may be missing.
 const DefaultFile = "/etc/kazahana/kazahanad.yaml"
 
-// Serve are the settings of "kazahanad serve". packaging/kazahanad.yaml explains the
-// key of each field.
-type Serve struct {
+// Common are the settings that the daemon and the lease server share.
+type Common struct {
 	Config string // the file that was read, or ""
 
-	Socket string
-	// SocketInTmp says that Socket is the last resort below /tmp, where every user
-	// can create files: its directory must have mode 0700 and belong to this user.
-	SocketInTmp    bool
-	SocketMode     fs.FileMode
-	SocketGroup    string   // name or number; "" = the daemon's own
-	AllowUIDs      []uint32 // with AllowGIDs: who may connect; both empty = every user
-	AllowGIDs      []uint32
-	MaxConnections int
-	MaxInFlight    int
-	EventLoop      bool
-	DrainTimeout   time.Duration
-
+	SocketMode      fs.FileMode
+	SocketGroup     string // name or number; "" = the process's own
+	MaxConnections  int
+	MaxInFlight     int
+	DrainTimeout    time.Duration
 	StateDir        string // "" = none
 	LiveDir         string // "" = none, or not set: see LiveDirs
 	Provider        string // may hold a password: show only Redact(Provider)
 	ProviderTimeout time.Duration
-	VerifyInterval  time.Duration
-	Meta            map[string]string
-	DefaultService  string
 	Store           string // as Provider; "" = beside the provider, "none" = none
 	Sequences       []Sequence
+	LogLevel        LogLevel
+	LogFormat       LogFormat
+
+	origin     map[string]string // where a key was set; missing = default
+	livePlaces []string
+}
+
+// LiveDirs returns live_dir ("" for none) or, if it is not set, the default places:
+// the first that is in memory counts.
+func (c *Common) LiveDirs() (dir string, places []string) { return c.LiveDir, c.livePlaces }
+
+// Given reports whether any source sets the key.
+func (c *Common) Given(key string) bool { return c.origin[key] != "" }
+
+// Cite names a key with the place where it was set: "fallback (FILE line 3)".
+func (c *Common) Cite(key string) string {
+	if where := c.origin[key]; where != "" {
+		return key + " (" + where + ")"
+	}
+	return key + " (default)"
+}
+
+// Serve are the settings of "kazahanad serve". packaging/kazahanad.yaml explains the
+// key of each field.
+type Serve struct {
+	Common
+
+	Socket string
+	// SocketInTmp says that Socket is the last resort below /tmp, where every user
+	// can create files: its directory must have mode 0700 and belong to this user.
+	SocketInTmp bool
+	AllowUIDs   []uint32 // with AllowGIDs: who may connect; both empty = every user
+	AllowGIDs   []uint32
+	EventLoop   bool
+
+	VerifyInterval time.Duration
+	Meta           map[string]string
+	DefaultService string
 
 	PlacementAuthority string // HOST:PORT, or PlacementClient; "" = none
 	PlacementTTL       time.Duration
@@ -54,15 +80,10 @@ type Serve struct {
 
 	AdminListen string // HOST:PORT or unix:PATH; "" = none
 	AdminPprof  bool
-	LogLevel    LogLevel
-	LogFormat   LogFormat
 
 	base      Service            // the top level of the keys that services override
 	overrides map[string][]value // by service name
 	services  map[string]Service // base and overrides together
-	origin    map[string]string  // where a key was set; missing = default
-
-	livePlaces []string
 }
 
 // Service are the settings that can differ between services.
@@ -159,37 +180,19 @@ type Process struct {
 // checks the result. The error is one line that says what to change.
 func (f *Flags) Load(p Process) (*Serve, error) {
 	env := newEnvironment(p.Environ)
-	typed := f.values()
-	fromEnv, err := env.values()
-	if err != nil {
+	s := &Serve{}
+	into := target{structs: []any{s, &s.base}, serve: s}
+	if err := s.load(p, "serve", DefaultFile, keys, foreignVariables, env, typedValues(f), into); err != nil {
 		return nil, err
 	}
-	s := &Serve{origin: map[string]string{}}
-	fromFile, err := s.readConfig(p, typed, fromEnv)
-	if err != nil {
-		return nil, err
-	}
-	for _, k := range keys {
-		if k.def != "" {
-			v := value{key: k.name, name: k.name, where: "the defaults", text: k.def}
-			if err := k.set(target{serve: s, service: &s.base}, v); err != nil {
-				panic("config: the default of a key is refused: " + err.Error())
-			}
+	if !s.Given("socket") {
+		s.Socket, s.SocketInTmp = address.Daemon(env.lookup, p.UID)
+		if _, err := address.Parse(s.Socket); err != nil {
+			return nil, fmt.Errorf("the default socket %s %v: set socket", quote(s.Socket), err)
 		}
 	}
-	into := target{serve: s, service: &s.base, now: p.Now}
-	// The weakest source first: each later one overwrites it.
-	for _, v := range slices.Concat(fromFile, fromEnv, typed) {
-		k, known := findKey(v.key)
-		if !known {
-			return nil, unknownKey(v, anyKey)
-		}
-		if err := k.set(into, v); err != nil {
-			return nil, err
-		}
-		s.origin[v.key] = v.where
-	}
-	if err := s.chooseDirectories(env.lookup, p.UID); err != nil {
+	if err := s.chooseDirectories(env.lookup, p.UID, "a SQLite file in each pod would hand out the same machine IDs in all of them; "+
+		"name one, for example static:ID with a number of its own for each pod, or sqlite:PATH if one pod is all there is"); err != nil {
 		return nil, err
 	}
 	if err := s.settleLayout(); err != nil {
@@ -201,10 +204,32 @@ func (f *Flags) Load(p Process) (*Serve, error) {
 	return s, s.check(p.Now)
 }
 
-// readConfig finds and reads the file.
-func (s *Serve) readConfig(p Process, typed, fromEnv []value) (values []value, err error) {
-	values, s.Config, err = p.readConfig(DefaultFile, typed, fromEnv)
-	return values, err
+// load reads all sources, the weakest first: each later one overwrites it.
+func (c *Common) load(p Process, command, file string, keys []key, foreign []string, env *environment, typed []value, into target) error {
+	fromEnv, err := env.values(command, keys, foreign)
+	if err != nil {
+		return err
+	}
+	var fromFile []value
+	if fromFile, c.Config, err = p.readConfig(file, typed, fromEnv); err != nil {
+		return err
+	}
+	var defaults []value
+	for _, k := range keys {
+		if k.def != "" {
+			defaults = append(defaults, value{key: k.name, name: k.name, where: "the defaults", text: k.def})
+		}
+	}
+	if err := setAll(command, keys, defaults, into); err != nil {
+		panic("config: the default of a key is refused: " + err.Error())
+	}
+	given := slices.Concat(fromFile, fromEnv, typed)
+	c.origin = map[string]string{}
+	for _, v := range given {
+		c.origin[v.key] = v.where
+	}
+	into.now = p.Now
+	return setAll(command, keys, given, into)
 }
 
 // readConfig reads the file that the key config names, else the default one if it
@@ -248,39 +273,31 @@ func (p Process) readConfig(defaultFile string, typed, fromEnv []value) (values 
 }
 
 // chooseDirectories fills in the defaults that depend on the user and the
-// environment.
-func (s *Serve) chooseDirectories(lookup Lookup, uid int) error {
-	if !s.given("socket") {
-		s.Socket, s.SocketInTmp = address.Daemon(lookup, uid)
-		if _, err := address.Parse(s.Socket); err != nil {
-			return fmt.Errorf("the default socket %s %v: set socket", quote(s.Socket), err)
-		}
+// environment. inPod says why there is no default provider inside Kubernetes.
+func (c *Common) chooseDirectories(lookup Lookup, uid int, inPod string) error {
+	if !c.Given("live_dir") {
+		c.livePlaces = livePlaces(lookup, uid)
 	}
-	if !s.given("state_dir") {
+	if !c.Given("state_dir") {
 		dir, err := DaemonStateDir(lookup, uid)
 		if err != nil {
 			return err
 		}
-		s.StateDir = dir
+		c.StateDir = dir
 	}
-	if !s.given("live_dir") {
-		s.livePlaces = livePlaces(lookup, uid)
-	}
-	if s.given("provider") {
+	if c.Given("provider") {
 		return nil
 	}
 	if _, inside := lookup("KUBERNETES_SERVICE_HOST"); inside {
-		return errors.New("provider is not set, and inside Kubernetes there is no default: " +
-			"a SQLite file in each pod would hand out the same machine IDs in all of them; " +
-			"name one, for example static:ID with a number of its own for each pod, or sqlite:PATH if one pod is all there is")
+		return errors.New("provider is not set, and inside Kubernetes there is no default: " + inPod)
 	}
-	if s.StateDir == "" {
-		return fmt.Errorf("%s leaves the default provider no place for its file: set provider", s.cite("state_dir"))
+	if c.StateDir == "" {
+		return fmt.Errorf("%s leaves the default provider no place for its file: set provider", c.Cite("state_dir"))
 	}
-	if strings.ContainsAny(s.StateDir, "?#%") {
-		return fmt.Errorf("%s holds a character that a provider URL cannot: set provider", s.cite("state_dir"))
+	if strings.ContainsAny(c.StateDir, "?#%") {
+		return fmt.Errorf("%s holds a character that a provider URL cannot: set provider", c.Cite("state_dir"))
 	}
-	s.Provider = "sqlite:" + s.StateDir + "/leases.db"
+	c.Provider = "sqlite:" + c.StateDir + "/leases.db"
 	return nil
 }
 
@@ -289,10 +306,8 @@ func (s *Serve) resolveServices(now time.Time) error {
 	s.services = map[string]Service{s.DefaultService: s.base}
 	for name, overrides := range s.overrides {
 		service := s.base
-		for _, v := range overrides {
-			if err := setPerService(target{service: &service, now: now}, v); err != nil {
-				return err
-			}
+		if err := setOverrides(&service, overrides, now); err != nil {
+			return err
 		}
 		if err := service.settleLayout(overrides); err != nil {
 			return fmt.Errorf("services.%s: %w", name, err)
@@ -301,7 +316,3 @@ func (s *Serve) resolveServices(now time.Time) error {
 	}
 	return nil
 }
-
-// LiveDirs returns live_dir ("" for none) or, if it is not set, the default places:
-// the first that is in memory counts.
-func (s *Serve) LiveDirs() (dir string, places []string) { return s.LiveDir, s.livePlaces }

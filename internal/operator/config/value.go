@@ -108,6 +108,26 @@ func (v value) entries(what string) ([]value, error) {
 	return v.members, nil
 }
 
+// eachEntry reads a map of maps: check judges the name of an entry, read reads it.
+func (v value) eachEntry(what string, check, read func(entry value) error) error {
+	members, err := v.entries(what)
+	if err != nil {
+		return err
+	}
+	for _, entry := range members {
+		if err := check(entry); err != nil {
+			return err
+		}
+		if entry.kind != mapping {
+			return entry.errorf("it is a %v, and must be a map of keys; {} changes nothing", entry.kind)
+		}
+		if err := read(entry); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // occurrences returns every text of a scalar: more than one only for a flag that
 // was repeated.
 func (v value) occurrences() []string {

@@ -23,7 +23,7 @@ func TestOfferedValues(t *testing.T) {
 		}
 		taken := map[string]string{}
 		for _, k := range c.keys {
-			into := target{serve: &Serve{}, service: &Service{}, server: &LeaseServer{}, terms: &Terms{}, now: time.Now()}
+			into := target{structs: []any{&Serve{}, &Service{}, &LeaseServer{}}, serve: &Serve{}, server: &LeaseServer{}, now: time.Now()}
 			err := k.set(into, value{key: k.name, name: k.name, where: "a test", text: "xyzzy"})
 			if err == nil {
 				continue

@@ -255,20 +255,6 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
-func TestWorst(t *testing.T) {
-	levels := []Level{OK, Unknown, Warn, Fail}
-	if Worst(nil) != OK {
-		t.Error("nothing is bad")
-	}
-	for i, a := range levels {
-		for j, b := range levels {
-			if got := Worst([]Finding{{Level: a}, {Level: b}}); got != levels[max(i, j)] {
-				t.Errorf("the worst of %s and %s is %s", a, b, got)
-			}
-		}
-	}
-}
-
 // docs/doctor.md lists what there is, as it is.
 func TestDocs(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/doctor.md")

@@ -45,19 +45,13 @@ func (m *Metrics) Keeping(held func() int) *Keeping {
 			Name: "kazahana_sequence_values_total", Help: "Values of sequences handed out.",
 		}),
 	}
-	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kazahana_lock_requests_total", Help: "Requests for locks by operation and result.",
-	}, []string{"op", "result"})
+	requests := counterVec("kazahana_lock_requests_total", "Requests for locks by operation and result.", "op", "result")
 	for op, results := range lockResults {
 		k.lockRequests[op] = counters(requests.MustCurryWith(prometheus.Labels{"op": op}), results)
 	}
-	lost := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kazahana_locks_lost_total", Help: "Locks that connections held and lost.",
-	}, []string{"reason"})
+	lost := counterVec("kazahana_locks_lost_total", "Locks that connections held and lost.", "reason")
 	k.locksLost = counters(lost, lockLosses)
-	sequences := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kazahana_sequence_requests_total", Help: "Requests for values of sequences by result.",
-	}, []string{"result"})
+	sequences := counterVec("kazahana_sequence_requests_total", "Requests for values of sequences by result.", "result")
 	k.sequences = counters(sequences, sequenceResults)
 	heldNow := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kazahana_locks_held", Help: "Locks that connections hold.",

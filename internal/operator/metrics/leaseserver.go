@@ -4,12 +4,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
 // LeaseServer are the metrics of one lease server.
 type LeaseServer struct {
-	Registry *prometheus.Registry
+	process
 
 	InFlight      prometheus.Gauge
 	LockWaiters   prometheus.Gauge
@@ -43,16 +42,13 @@ var (
 
 // NewLeaseServer registers everything that does not need the provider.
 func NewLeaseServer(b Build) *LeaseServer {
-	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
 	seconds := prometheus.ExponentialBuckets(1e-4, 4, 10) // 0.1 ms to 26 s
 	m := &LeaseServer{
-		Registry: prometheus.NewRegistry(),
+		process:  newProcess(b),
 		InFlight: prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_server_requests_in_flight", Help: "Requests under way."}),
-		acquires: vec("kazahana_server_acquires_total", "Acquires by service (other: not configured) and result.", "service", "result"),
-		releases: vec("kazahana_server_releases_total", "Releases by service (other: not configured) and result.", "service", "result"),
-		requests: vec("kazahana_server_requests_total", "HTTP requests by route and status.", "route", "status"),
+		acquires: counterVec("kazahana_server_acquires_total", "Acquires by service (other: not configured) and result.", "service", "result"),
+		releases: counterVec("kazahana_server_releases_total", "Releases by service (other: not configured) and result.", "service", "result"),
+		requests: counterVec("kazahana_server_requests_total", "HTTP requests by route and status.", "route", "status"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "kazahana_server_request_duration_seconds", Help: "Time from a request's head to its answer.", Buckets: seconds,
 		}, []string{"route"}),
@@ -61,23 +57,14 @@ func NewLeaseServer(b Build) *LeaseServer {
 		}, []string{"op"}),
 	}
 	m.LockWaiters = prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_server_lock_waiters", Help: "Requests that wait for a lock."})
-	m.locks = vec("kazahana_server_lock_requests_total", "Requests for locks by operation and result.", "op", "result")
-	m.sequences = vec("kazahana_server_sequence_requests_total", "Requests for values of sequences by result.", "result")
+	m.locks = counterVec("kazahana_server_lock_requests_total", "Requests for locks by operation and result.", "op", "result")
+	m.sequences = counterVec("kazahana_server_sequence_requests_total", "Requests for values of sequences by result.", "result")
 	m.values = prometheus.NewCounter(prometheus.CounterOpts{Name: "kazahana_server_sequence_values_total", Help: "Values of sequences handed out."})
-	m.placements = vec("kazahana_server_placement_requests_total", "Requests for activation records by operation and result.", "op", "result")
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "kazahana_build_info", Help: "1, with what was built as labels.",
-		ConstLabels: prometheus.Labels{"version": b.Version, "commit": b.Commit, "go_version": b.GoVersion},
-	})
-	info.Set(1)
+	m.placements = counterVec("kazahana_server_placement_requests_total", "Requests for activation records by operation and result.", "op", "result")
 	m.Registry.MustRegister(m.InFlight, m.acquires, m.releases, m.requests, m.duration, m.providerCalls,
-		m.LockWaiters, m.locks, m.sequences, m.values, m.placements, info,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.LockWaiters, m.locks, m.sequences, m.values, m.placements)
 	return m
 }
-
-// WatchLog registers the number of lines that the log has dropped.
-func (m *LeaseServer) WatchLog(dropped func() uint64) { watchLog(m.Registry, dropped) }
 
 // Service creates the series of all results at zero, so that a first failure is an
 // increase.
@@ -149,36 +136,15 @@ type PoolSample struct {
 // Watch registers the metrics of the pools; ask is called at each scrape. A pool
 // that cannot be read is left out.
 func (m *LeaseServer) Watch(ask func() PoolSample) {
-	m.Registry.MustRegister(&poolSampler{
-		ask:    ask,
-		active: prometheus.NewDesc("kazahana_server_leases_active", "Leases valid now, by service (other: not configured).", []string{"service"}, nil),
-		slots:  prometheus.NewDesc("kazahana_server_slots", "Machine IDs of the layout and range, by pool.", []string{"pool"}, nil),
-		free:   prometheus.NewDesc("kazahana_server_slots_free", "Machine IDs that can be granted now, by pool.", []string{"pool"}, nil),
-	})
-}
-
-type poolSampler struct {
-	ask                 func() PoolSample
-	active, slots, free *prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (s *poolSampler) Describe(ch chan<- *prometheus.Desc) {
-	ch <- s.active
-	ch <- s.slots
-	ch <- s.free
-}
-
-// Collect implements prometheus.Collector.
-func (s *poolSampler) Collect(ch chan<- prometheus.Metric) {
-	sample := s.ask()
-	for service, n := range sample.Active {
-		ch <- prometheus.MustNewConstMetric(s.active, prometheus.GaugeValue, float64(n), service)
-	}
-	for pool, n := range sample.Slots {
-		ch <- prometheus.MustNewConstMetric(s.slots, prometheus.GaugeValue, float64(n), pool)
-	}
-	for pool, n := range sample.Free {
-		ch <- prometheus.MustNewConstMetric(s.free, prometheus.GaugeValue, float64(n), pool)
-	}
+	active := desc("kazahana_server_leases_active", "Leases valid now, by service (other: not configured).", "service")
+	slots := desc("kazahana_server_slots", "Machine IDs of the layout and range, by pool.", "pool")
+	free := desc("kazahana_server_slots_free", "Machine IDs that can be granted now, by pool.", "pool")
+	onScrape(m.Registry, func(emit emitter) {
+		sample := ask()
+		for d, numbers := range map[*prometheus.Desc]map[string]int64{active: sample.Active, slots: sample.Slots, free: sample.Free} {
+			for label, n := range numbers {
+				emit(d, prometheus.GaugeValue, float64(n), label)
+			}
+		}
+	}, active, slots, free)
 }

@@ -7,12 +7,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
 // Metrics of one daemon.
 type Metrics struct {
-	Registry *prometheus.Registry
+	process
 
 	Connections   prometheus.Gauge
 	StateErrors   prometheus.Counter
@@ -35,21 +34,18 @@ func New(b Build) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
-	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
 	m := &Metrics{
-		Registry:      prometheus.NewRegistry(),
+		process:       newProcess(b),
 		Connections:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_connections", Help: "Open client connections."}),
 		StateErrors:   counter("kazahana_state_errors_total", "Failed writes of the durable local state."),
 		ClockForward:  counter("kazahana_clock_forward_events_total", "Jumps of the wall clock ahead that were not believed."),
 		ClockAccepted: counter("kazahana_clock_forward_accepted_total", "Jumps of the wall clock ahead that lasted for forward_hold and were accepted."),
 		RPCDuration: newHistogram("kazahana_rpc_duration_seconds", "Time from a request read to its answer ready to be written.",
 			time.Microsecond, 4, 13), // to 16.8 s
-		rpcRequests: vec("kazahana_rpc_requests_total", "Requests answered on the socket, by method and error code (ok for none).", "method", "code"),
-		acquires:    vec("kazahana_lease_acquires_total", "Acquires by result.", "service", "result"),
-		lost:        vec("kazahana_leases_lost_total", "Leases lost before their end.", "service", "reason"),
-		mismatches:  vec("kazahana_epoch_mismatches_total", "Leases refused for another epoch or bit_ts.", "service"),
+		rpcRequests: counterVec("kazahana_rpc_requests_total", "Requests answered on the socket, by method and error code (ok for none).", "method", "code"),
+		acquires:    counterVec("kazahana_lease_acquires_total", "Acquires by result.", "service", "result"),
+		lost:        counterVec("kazahana_leases_lost_total", "Leases lost before their end.", "service", "reason"),
+		mismatches:  counterVec("kazahana_epoch_mismatches_total", "Leases refused for another epoch or bit_ts.", "service"),
 		skew: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kazahana_clock_skew_seconds", Help: "Provider's clock minus this host's, at the last grant.",
 		}, []string{"service"}),
@@ -58,24 +54,9 @@ func New(b Build) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(1e-4, 4, 10), // 0.1 ms to 26 s
 		}, []string{"op"}),
 	}
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "kazahana_build_info", Help: "1, with what was built as labels.",
-		ConstLabels: prometheus.Labels{"version": b.Version, "commit": b.Commit, "go_version": b.GoVersion},
-	})
-	info.Set(1)
 	m.Registry.MustRegister(m.Connections, m.StateErrors, m.ClockForward, m.ClockAccepted, m.RPCDuration, m.rpcRequests,
-		m.acquires, m.lost, m.mismatches, m.skew, m.providerCalls, info,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.acquires, m.lost, m.mismatches, m.skew, m.providerCalls)
 	return m
-}
-
-// WatchLog registers the number of lines that the log has dropped.
-func (m *Metrics) WatchLog(dropped func() uint64) { watchLog(m.Registry, dropped) }
-
-func watchLog(r *prometheus.Registry, dropped func() uint64) {
-	r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "kazahana_log_dropped_total", Help: "Log lines that stderr did not take.",
-	}, func() float64 { return float64(dropped()) }))
 }
 
 // Requests returns the counter of one method and code. Hot paths keep it.

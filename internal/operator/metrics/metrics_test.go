@@ -127,27 +127,6 @@ func TestService(t *testing.T) {
 	wantSeries(t, m, want)
 }
 
-func TestRequests(t *testing.T) {
-	m := New(Build{})
-	kept := m.Requests("NextID", "ok")
-	for range 5 {
-		kept.Inc()
-	}
-	m.Requests("NextID", "ok").Inc()
-	m.Requests("", "PARSE_ERROR").Inc()
-	m.RPCDuration.Observe(2*time.Microsecond, 1)
-	got := series(t, m)
-	for name, value := range map[string]float64{
-		"kazahana_rpc_requests_total{code=ok,method=NextID}":    6,
-		"kazahana_rpc_requests_total{code=PARSE_ERROR,method=}": 1,
-		"kazahana_rpc_duration_seconds{}":                       1,
-	} {
-		if got[name] != value {
-			t.Errorf("%s is %v, want %v", name, got[name], value)
-		}
-	}
-}
-
 // The services are asked at every scrape, and a sample becomes these metrics.
 func TestWatch(t *testing.T) {
 	m := New(Build{})

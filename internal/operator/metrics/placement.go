@@ -54,16 +54,13 @@ type PlacementSample struct {
 
 // NewPlacement makes the counters. Metrics.Placement registers them.
 func NewPlacement() *Placement {
-	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
-	resolves := vec("kazahana_placement_resolves_total", "Requests to resolve an actor by result.", "result")
-	passivations := vec("kazahana_placement_passivations_total", "Activations that ended by reason.", "reason")
-	storeErrors := vec("kazahana_placement_store_errors_total", "Operations of the store that failed for placement.", "op")
+	resolves := counterVec("kazahana_placement_resolves_total", "Requests to resolve an actor by result.", "result")
+	passivations := counterVec("kazahana_placement_passivations_total", "Activations that ended by reason.", "reason")
+	storeErrors := counterVec("kazahana_placement_store_errors_total", "Operations of the store that failed for placement.", "op")
 	p := &Placement{
 		resolves: counters(resolves, resolveResults), passivations: counters(passivations, passivationReasons),
 		storeErrors: counters(storeErrors, placementStoreOps),
-		activations: vec("kazahana_placement_activations_total", "Attempts to activate an actor by its kind and result.", "kind", "result"),
+		activations: counterVec("kazahana_placement_activations_total", "Attempts to activate an actor by its kind and result.", "kind", "result"),
 		activationTime: newHistogram("kazahana_placement_activation_duration_seconds", "Time from the first request for an actor to its activation.",
 			100*time.Microsecond, 4, 10), // to 26 s
 		kinds: map[string]activationResults{},
@@ -76,7 +73,26 @@ func NewPlacement() *Placement {
 // Placement registers the counters, once; ask is called at each scrape.
 func (m *Metrics) Placement(p *Placement, ask func() PlacementSample) {
 	m.Registry.MustRegister(p.collectors...)
-	m.Registry.MustRegister(newPlacementSampler(p, ask))
+	state := desc("kazahana_placement_state", "1 for this host's state in placement, 0 for the others.", "state")
+	members := desc("kazahana_placement_members", "Hosts that actors are placed on, as this host sees it.")
+	activations := desc("kazahana_placement_activations", "Actors that processes of this host run or are starting.", "kind")
+	executors := desc("kazahana_placement_executors", "Processes of this host that have registered for a kind.", "kind")
+	ignored := desc("kazahana_placement_ignored_results_total", "Results that arrived after the daemon had stopped waiting for them.")
+	onScrape(m.Registry, func(emit emitter) {
+		now := ask()
+		for _, word := range placementStates {
+			emit(state, prometheus.GaugeValue, oneIf(word == now.State), word)
+		}
+		emit(members, prometheus.GaugeValue, float64(now.Members))
+		p.byLabel(now.Executors) // registered kinds without activations show 0
+		for label, n := range p.byLabel(now.Activations) {
+			emit(activations, prometheus.GaugeValue, float64(n), label)
+		}
+		for label, n := range p.byLabel(now.Executors) {
+			emit(executors, prometheus.GaugeValue, float64(n), label)
+		}
+		emit(ignored, prometheus.CounterValue, float64(now.Ignored))
+	}, state, members, activations, executors, ignored)
 }
 
 // Resolved counts a request that was answered with an error, by its result.
@@ -136,59 +152,6 @@ func (p *Placement) kind(kind string) activationResults {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.kinds[p.label(kind)]
-}
-
-// placementSampler asks placement at each scrape.
-type placementSampler struct {
-	p   *Placement
-	ask func() PlacementSample
-
-	state, members, activations, executors, ignored *prometheus.Desc
-}
-
-func newPlacementSampler(p *Placement, ask func() PlacementSample) *placementSampler {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, labels, nil)
-	}
-	return &placementSampler{
-		p: p, ask: ask,
-		state:       desc("kazahana_placement_state", "1 for this host's state in placement, 0 for the others.", "state"),
-		members:     desc("kazahana_placement_members", "Hosts that actors are placed on, as this host sees it."),
-		activations: desc("kazahana_placement_activations", "Actors that processes of this host run or are starting.", "kind"),
-		executors:   desc("kazahana_placement_executors", "Processes of this host that have registered for a kind.", "kind"),
-		ignored:     desc("kazahana_placement_ignored_results_total", "Results that arrived after the daemon had stopped waiting for them."),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (s *placementSampler) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{s.state, s.members, s.activations, s.executors, s.ignored} {
-		to <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (s *placementSampler) Collect(to chan<- prometheus.Metric) {
-	now := s.ask()
-	gauge := func(d *prometheus.Desc, value int, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
-	}
-	for _, state := range placementStates {
-		present := 0
-		if state == now.State {
-			present = 1
-		}
-		gauge(s.state, present, state)
-	}
-	gauge(s.members, now.Members)
-	s.p.byLabel(now.Executors) // registered kinds without activations show 0
-	for label, n := range s.p.byLabel(now.Activations) {
-		gauge(s.activations, n, label)
-	}
-	for label, n := range s.p.byLabel(now.Executors) {
-		gauge(s.executors, n, label)
-	}
-	to <- prometheus.MustNewConstMetric(s.ignored, prometheus.CounterValue, float64(now.Ignored))
 }
 
 // byLabel adds up the numbers of kinds that share a label. A kind that is gone shows

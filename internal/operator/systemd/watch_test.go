@@ -3,7 +3,6 @@ package systemd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -270,20 +269,6 @@ func TestManagerThatIsGone(t *testing.T) {
 			t.Errorf("%d calls, log: %v", calls, log.All())
 		}
 	})
-}
-
-func TestAssignments(t *testing.T) {
-	if got := ExtendTimeout(1500 * time.Millisecond); got != "EXTEND_TIMEOUT_USEC=1500000" {
-		t.Error(got)
-	}
-	r := Reloading()
-	if len(r) != 2 || r[0] != "RELOADING=1" || !strings.HasPrefix(r[1], "MONOTONIC_USEC=") {
-		t.Errorf("%q", r)
-	}
-	var usec int64
-	if _, err := fmt.Sscanf(r[1], "MONOTONIC_USEC=%d", &usec); err != nil || usec <= 0 {
-		t.Errorf("%q: %v", r[1], err)
-	}
 }
 
 // A start is given time while it goes on, and not for ever.

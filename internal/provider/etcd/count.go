@@ -10,13 +10,14 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/pool"
 )
 
 // The counters of a pool are shared out among countKeys keys. A host always adds
 // to the same one, so that hosts rarely write the same key at once, and the number
-// of keys does not grow with the hosts that come and go. Who reads adds them up.
+// of keys does not grow with the hosts that come and go. A reader adds them up.
 const (
 	countKeys = 256
 	// countTries is how often an addition is tried when other hosts add to the same
@@ -28,13 +29,13 @@ const (
 
 // tally is what this process has to add to a pool's counters.
 type tally struct {
-	turn chan struct{} // held by who adds
+	turn chan struct{} // held while the key is written
 
 	mu      sync.Mutex
 	pending map[string]int64
 	joined  bool // this process was counted as a client
 
-	// Of who holds the turn: the key's value and mod revision, as far as known.
+	// With the turn: the key's value and mod revision, as far as known.
 	known    map[string]int64
 	knownRev int64
 }
@@ -42,12 +43,10 @@ type tally struct {
 func newTally() *tally { return &tally{turn: make(chan struct{}, 1), pending: map[string]int64{}} }
 
 // add notes counts, to be written.
-func (t *tally) add(names ...string) {
+func (t *tally) add(counts map[string]int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, name := range names {
-		t.pending[name]++
-	}
+	sum(t.pending, counts)
 }
 
 // take is what is pending, which is then the caller's to write or put back.
@@ -57,12 +56,6 @@ func (t *tally) take() map[string]int64 {
 	taken := t.pending
 	t.pending = map[string]int64{}
 	return taken
-}
-
-func (t *tally) putBack(counts map[string]int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	sum(t.pending, counts)
 }
 
 func sum(into, counts map[string]int64) {
@@ -93,16 +86,15 @@ func (p *Provider) countAcquire(ctx context.Context, pl *knownPool, req provider
 	p.count(ctx, pl, names)
 }
 
+// count adds one to each counter, and what is pending of others who wait for their turn.
+// An error is none of the caller's, whose request was answered.
 func (p *Provider) count(ctx context.Context, pl *knownPool, names []string) {
-	if len(names) > 0 {
-		pl.tally.add(names...)
-		p.writeCounts(ctx, pl)
+	if len(names) == 0 {
+		return
 	}
-}
-
-// writeCounts adds what is pending, and that of others who wait for their turn. An
-// error is none of the caller's, whose request was answered.
-func (p *Provider) writeCounts(ctx context.Context, pl *knownPool) {
+	for _, name := range names {
+		pl.tally.add(map[string]int64{name: 1})
+	}
 	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
 	t := pl.tally
@@ -114,7 +106,7 @@ func (p *Provider) writeCounts(ctx context.Context, pl *knownPool) {
 	}
 	counts := t.take()
 	if len(counts) == 0 {
-		return // somebody else has written it
+		return // another call has written it
 	}
 	key := pl.keys.count(p.cfg.Host)
 	for range countTries {
@@ -123,14 +115,12 @@ func (p *Provider) writeCounts(ctx context.Context, pl *knownPool) {
 			total = map[string]int64{}
 		}
 		sum(total, counts)
-		var resp *clientv3.TxnResponse
-		err := p.conn.CallOnce(ctx, func(ctx context.Context) (err error) {
-			resp, err = p.conn.KV.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", t.knownRev)).
-				Then(clientv3.OpPut(key, encode(total))).Else(clientv3.OpGet(key)).Commit()
-			return err
+		resp, err := p.conn.CommitOnce(ctx, etcdconn.Txn{
+			If:   []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", t.knownRev)},
+			Then: []clientv3.Op{clientv3.OpPut(key, encode(total))}, Else: []clientv3.Op{clientv3.OpGet(key)},
 		})
 		if err != nil {
-			t.knownRev, t.known = 0, nil // whether it was written nobody knows; rather too few than too many
+			t.knownRev, t.known = 0, nil // it may have been written: rather too few than too many
 			return
 		}
 		if resp.Succeeded {
@@ -143,7 +133,7 @@ func (p *Provider) writeCounts(ctx context.Context, pl *knownPool) {
 			t.known, _ = decode[map[string]int64](kv.Key, kv.Value) // a damaged one begins anew
 		}
 	}
-	t.putBack(counts)
+	t.add(counts)
 }
 
 // Counters implements provider.Provider. All names are there.
@@ -153,17 +143,14 @@ func (p *Provider) Counters(ctx context.Context, service string) (map[string]int
 	}
 	all := provider.NoCounts()
 	from := p.pool(p.services.Of(service)).keys.counts()
-	var resp *clientv3.GetResponse
-	if err := p.conn.Call(ctx, func(ctx context.Context) (err error) {
-		resp, err = p.conn.KV.Get(ctx, from, clientv3.WithRange(after(from)), clientv3.WithLimit(countKeys))
-		return err
-	}); err != nil {
+	resp, err := p.conn.Get(ctx, from, clientv3.WithRange(after(from)), clientv3.WithLimit(countKeys))
+	if err != nil {
 		return nil, err
 	}
 	for _, kv := range resp.Kvs {
 		counts, err := decode[map[string]int64](kv.Key, kv.Value)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p.cfg.Place(), err)
+			return nil, p.explain(err)
 		}
 		sum(all, counts)
 	}

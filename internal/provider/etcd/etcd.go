@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -24,16 +22,8 @@ type Provider struct {
 	nowMS    func() int64
 	conn     *etcdconn.Client
 
-	mu     sync.Mutex
-	pools  map[string]*knownPool // by name
-	closed bool                  // no view may begin any more
-
-	// lifetime ends with Close, and the views with it.
-	lifetime  context.Context
-	end       context.CancelFunc
-	views     sync.WaitGroup
-	closeOnce sync.Once
-	closeErr  error
+	mu    sync.Mutex
+	pools map[string]*knownPool // by name
 
 	// at is called at the named steps. Only tests set it.
 	at func(step string) error
@@ -62,7 +52,6 @@ func Open(cfg Config) (*Provider, error) {
 	if p.cfg.Host == "" {
 		p.cfg.Host, _ = os.Hostname() // without one, all such hosts count as one
 	}
-	p.lifetime, p.end = context.WithCancel(context.Background())
 	return p, nil
 }
 
@@ -70,17 +59,7 @@ func Open(cfg Config) (*Provider, error) {
 func (p *Provider) Info() provider.Info { return p.cfg.Info() }
 
 // Close implements provider.Provider. Calls under way fail.
-func (p *Provider) Close() error {
-	p.closeOnce.Do(func() {
-		p.mu.Lock()
-		p.closed = true
-		p.mu.Unlock()
-		p.end()
-		p.views.Wait()
-		p.closeErr = p.conn.Close()
-	})
-	return p.closeErr
-}
+func (p *Provider) Close() error { return p.conn.Close() }
 
 // Reach says why etcd cannot be reached now, or why nothing can be granted: a
 // pool's recorded timeline contradicts the terms (it wraps provider.ErrInvalid).
@@ -90,18 +69,14 @@ func (p *Provider) Reach(ctx context.Context) error {
 		all = append(all, t)
 	}
 	for _, t := range all {
-		var resp *clientv3.GetResponse
-		err := p.conn.Call(ctx, func(ctx context.Context) (err error) {
-			resp, err = p.conn.KV.Get(ctx, spaceOf(p.cfg.Prefix, t.Pool).pool())
-			return err
-		})
+		resp, err := p.conn.Get(ctx, spaceOf(p.cfg.Prefix, t.Pool).pool())
 		if err != nil {
 			return err
 		}
 		for _, kv := range resp.Kvs {
 			r, err := decode[poolRecord](kv.Key, kv.Value)
 			if err != nil {
-				return fmt.Errorf("%s: %w", p.cfg.Place(), err)
+				return p.explain(err)
 			}
 			if r.timeline() != t.Timeline {
 				return provider.TimelineError(t.Pool, r.timeline(), t.Timeline)
@@ -111,30 +86,36 @@ func (p *Provider) Reach(ctx context.Context) error {
 	return nil
 }
 
-// begin reports why an operation cannot start.
-func (p *Provider) begin(ctx context.Context) error {
-	if err := p.conn.Usable(ctx); err != nil {
-		return provider.NotSent(fmt.Errorf("%s: %w", p.cfg.Place(), err))
+// explain names the store in an error.
+func (p *Provider) explain(err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s: %w", p.cfg.Place(), err)
 }
 
-// knownPool is what this process knows of a pool. All of it is a hint: a grant is
-// made by a transaction that compares what it rests on.
+// begin reports why an operation cannot start.
+func (p *Provider) begin(ctx context.Context) error {
+	return provider.NotSent(p.explain(p.conn.Usable(ctx)))
+}
+
+// knownPool is what this process knows of a pool. All of it is a hint: the transaction of
+// a grant compares what the grant rests on.
 type knownPool struct {
 	name     string
 	keys     space
 	timeline snowflake.Timeline // of the services that are granted from it
-
-	mu sync.Mutex
-	// inFlight is the slots that this process is trying to get right now, by
-	// bit_seq and start, so that its own acquires do not race for them.
-	inFlight map[int]map[int64]bool
-	view     *view // nil while there is none
-	voice    voice
 	tally    *tally
-	// lastUse and noViewBefore decide when it is worth having a view.
-	lastUse, noViewBefore time.Time
+	scanning chan struct{} // held during a search for free slots
+
+	mu     sync.Mutex
+	rev    int64 // of the store, as last seen
+	queues map[pool.Ring]*queue
+	busy   map[pool.Key]bool // slots that this process is trying to get
+	// begun and done count this process's changes of slots: those under way or carried
+	// out, and those carried out.
+	begun, done int64
+	voice       voice
 }
 
 func (p *Provider) pool(t provider.Terms) *knownPool {
@@ -142,10 +123,35 @@ func (p *Provider) pool(t provider.Terms) *knownPool {
 	defer p.mu.Unlock()
 	pl, ok := p.pools[t.Pool]
 	if !ok {
-		pl = &knownPool{name: t.Pool, keys: spaceOf(p.cfg.Prefix, t.Pool), timeline: t.Timeline, inFlight: map[int]map[int64]bool{}, tally: newTally()}
+		pl = &knownPool{
+			name: t.Pool, keys: spaceOf(p.cfg.Prefix, t.Pool), timeline: t.Timeline, tally: newTally(),
+			scanning: make(chan struct{}, 1), queues: map[pool.Ring]*queue{}, busy: map[pool.Key]bool{},
+		}
 		p.pools[t.Pool] = pl
 	}
 	return pl
+}
+
+// change counts a change of slots, unless it was not carried out.
+func (pl *knownPool) change(carryOut func() (done bool, err error)) (done bool, err error) {
+	pl.mu.Lock()
+	pl.begun++
+	pl.mu.Unlock()
+	done, err = carryOut()
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	if done {
+		pl.done++
+	} else {
+		pl.begun--
+	}
+	return done, err
+}
+
+func (pl *knownPool) dropQueues() {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	clear(pl.queues)
 }
 
 // Acquire implements provider.Provider.
@@ -165,12 +171,8 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 		// Tries of one call are told from other requests by it too.
 		req.RequestID = provider.NewSecret()
 	}
-	pl := p.pool(terms)
-	a := &acquisition{
-		p: p, pool: pl, terms: terms, ring: pool.RingOf(terms), req: req, now: now,
-		key: pl.keys.request(req.Service, req.RequestID), need: min(terms.LeaseCount(req.ThroughputPerMS), maxLeases),
-	}
+	a := p.acquisition(terms, req, now)
 	leases, err := a.run(ctx)
-	p.countAcquire(ctx, pl, req, a.repeated, err)
+	p.countAcquire(ctx, a.pool, req, a.repeated, err)
 	return leases, err
 }

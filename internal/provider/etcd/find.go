@@ -2,14 +2,13 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -21,24 +20,30 @@ const (
 	// records after the cursor the order of package provider is kept exactly.
 	scanPage   = 256
 	scanEnough = 512
-	// scanSpare and viewSpare are how many more free machine IDs are noted than
-	// asked for: what those who lose a race go on with. Thousands of hosts may start
-	// at once, each with a scan; processes with a view are few.
-	scanSpare = 8192
-	viewSpare = 512
-	// viewTrust is how often an acquire may find nothing that is really free in
-	// a view, before it does without.
-	viewTrust = 3
+	// scanWant is how many free machine IDs a scan looks for beside those that are asked
+	// for, and maxQueue how many of those that it has found are kept. Thousands of hosts
+	// may start at once, and all but one lose the race for the first one: then a queue is
+	// of use that has at least spread.
+	scanWant = 512
+	spread   = 4096
+	maxQueue = 2 * spread
 	// maxIncomplete bounds what a scan holds of one machine ID of a coarse
 	// layout with many records of finer ones inside.
 	maxIncomplete = 1 << 20
 )
 
-// candidates is machine IDs to try, best first, and what makes each of them
-// free.
-type candidates struct {
-	ids   []int64
-	bases map[int64]basis
+// queue is machine IDs of a ring that were free when this process looked, best first.
+type queue struct {
+	ids     []candidate
+	levels  []int // that their bases are for
+	changes int64 // state.changes and state.done at that time
+	done    int64
+}
+
+// candidate is a machine ID, and what makes it free.
+type candidate struct {
+	id int64
+	basis
 }
 
 // basis is the records that were found to overlap a slot, by their mod
@@ -47,6 +52,7 @@ type candidates struct {
 // whatever reason, is found by the transaction all the same.
 type basis struct {
 	number  int64   // how many grants of the very same slot came before
+	until   int64   // the greatest end of them all
 	inside  int64   // the greatest revision of those that start in the slot; 0 for none
 	coarser []int64 // of the slot that contains it, for each coarser bit_seq in use
 }
@@ -56,7 +62,7 @@ func basisOf(marks []mark, key pool.Key, levels []int) basis {
 	var b basis
 	slot := key.Slot()
 	for i, _ := indexOf(marks, pool.Key{Start: slot.Start, BitSeq: snowflake.ValueBits}); i < len(marks) && marks[i].Start < slot.End; i++ {
-		b.inside = max(b.inside, marks[i].rev)
+		b.inside, b.until = max(b.inside, marks[i].rev), max(b.until, marks[i].End)
 	}
 	if i, found := indexOf(marks, key); found {
 		b.number = marks[i].number + 1
@@ -65,6 +71,7 @@ func basisOf(marks []mark, key pool.Key, levels []int) basis {
 		var rev int64
 		if i, found := indexOf(marks, coarser); found {
 			rev = marks[i].rev
+			b.until = max(b.until, marks[i].End)
 		}
 		b.coarser = append(b.coarser, rev)
 	}
@@ -75,273 +82,218 @@ func indexOf(marks []mark, key pool.Key) (int, bool) {
 	return slices.BinarySearchFunc(marks, key, func(m mark, key pool.Key) int { return m.Key.Compare(key) })
 }
 
-// find looks for n free machine IDs: in the view where there is one that knows
-// everything up to the state's last change, else by a scan. What it finds is a
-// hint, but for FullError, which is the truth as of the state's revision or
-// later.
-func (a *acquisition) find(ctx context.Context, st *state, n int) (*candidates, error) {
-	if st.view != nil && a.attempts > viewTrust {
-		st.view.end() // it has led astray again and again
-	} else if st.view != nil && st.view.reached(ctx, st.last) {
-		if c, ok, err := a.lookUp(st, n); ok {
-			return c, err
+// find takes free machine IDs from the ring's queue, which it fills first where it is too
+// old or too short. They are this acquire's until it gives them back with free. Its
+// FullError is the truth as of the state's revision.
+func (a *acquisition) find(ctx context.Context, st *state) ([]candidate, error) {
+	select {
+	case a.pool.scanning <- struct{}{}:
+		defer func() { <-a.pool.scanning }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if a.attempts == 1 && a.inOrder(st) {
+		if found := a.take(st, a.need, false); len(found) == a.need {
+			return found, nil
+		} else if len(found) > 0 {
+			a.free(found) // rare: they are found again
 		}
 	}
-	line, marks, err := a.scan(ctx, st, n)
+	line, marks, err := a.scan(ctx, st)
 	if err != nil {
 		return nil, err
 	}
-	return a.choose(st, line, marks, n, scanSpare)
-}
-
-// lookUp searches the view. It reports whether the view was still there.
-func (a *acquisition) lookUp(st *state, n int) (c *candidates, ok bool, err error) {
-	v := st.view
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.ended {
-		return nil, false, nil
-	}
-	c, err = a.choose(st, v.line, v.marks, n, viewSpare)
-	return c, true, err
-}
-
-// choose picks candidates from the line that the marks make.
-func (a *acquisition) choose(st *state, line *pool.Line, marks []mark, n, spare int) (*candidates, error) {
 	a.pool.mu.Lock()
-	inFlight := 0
-	for level, starts := range a.pool.inFlight {
-		inFlight += len(starts) << max(level-a.ring.BitSeq, 0) // machine IDs that they overlap
-	}
-	all, nextMS, err := a.ring.Choose(line, st.cursor, n+spare+inFlight, a.now)
-	c := &candidates{bases: map[int64]basis{}}
-	for _, id := range all {
-		if len(c.ids) < n+spare && !a.pool.isInFlight(a.ring.Key(id)) {
-			c.ids = append(c.ids, id)
+	ids, nextMS, err := a.ring.Choose(line, st.cursor, a.need+maxQueue+len(a.pool.busy), a.now)
+	q := &queue{levels: st.levels, changes: st.changes, done: st.done}
+	var taken []candidate
+	for _, id := range ids {
+		c := candidate{id, basisOf(marks, a.ring.Key(id), st.levels)}
+		if a.pool.busy[a.ring.Key(id)] {
+			taken = append(taken, c)
+		} else {
+			q.ids = append(q.ids, c)
 		}
 	}
+	if len(q.ids) == 0 {
+		q.ids = taken // others of this process are at all that is left; they may fail
+	}
+	a.pool.queues[a.ring] = q
 	a.pool.mu.Unlock()
 	switch {
 	case err != nil:
 		return nil, err
-	case len(all) == 0:
+	case len(ids) == 0:
 		return nil, &provider.FullError{Pool: a.terms.Pool, Slots: a.ring.IDs.Count(), NextEndMS: nextMS}
-	case len(c.ids) == 0:
-		c.ids = all[:min(n, len(all))] // others of this process are at all that is left; they may fail
 	}
-	for _, id := range c.ids {
-		c.bases[id] = basisOf(marks, a.ring.Key(id), st.levels)
-	}
-	return c, nil
+	return a.take(st, a.need, false), nil
 }
 
-// isInFlight reports whether this process is trying to get a slot that overlaps
-// this one. It is called with the lock held.
-func (pl *knownPool) isInFlight(key pool.Key) bool {
-	for level, starts := range pl.inFlight {
-		if level >= key.BitSeq {
-			if starts[key.Start>>level<<level] {
-				return true
-			}
-			continue
-		}
-		for other := range starts {
-			if key.Slot().Overlaps(pool.Key{Start: other, BitSeq: level}.Slot()) {
-				return true
-			}
-		}
-	}
-	return false
+// inOrder reports whether the ring's queue is in the order that a scan would find: no
+// other process has changed a slot since.
+func (a *acquisition) inOrder(st *state) bool {
+	a.pool.mu.Lock()
+	defer a.pool.mu.Unlock()
+	q := a.pool.queues[a.ring]
+	return q != nil && st.changes-q.changes <= a.pool.begun-q.done
 }
 
-// stretch is machine IDs of a ring, both bounds included, that a scan has read
-// completely.
-type stretch struct{ low, high int64 }
+// take takes up to n machine IDs from the queue: the first ones, or any. The queue may be
+// of another time: what was free only by a clock that has been put back is left out.
+func (a *acquisition) take(st *state, n int, random bool) (found []candidate) {
+	a.pool.mu.Lock()
+	defer a.pool.mu.Unlock()
+	q := a.pool.queues[a.ring]
+	if q == nil || !slices.Equal(q.levels, st.levels) {
+		return nil
+	}
+	for len(found) < n && len(q.ids) > 0 {
+		if random {
+			i := rand.IntN(len(q.ids))
+			q.ids[0], q.ids[i] = q.ids[i], q.ids[0]
+		}
+		c := q.ids[0]
+		q.ids = q.ids[1:]
+		if c.until <= a.now {
+			a.pool.busy[a.ring.Key(c.id)] = true
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// spare is how many machine IDs the queue has.
+func (a *acquisition) spare() int {
+	a.pool.mu.Lock()
+	defer a.pool.mu.Unlock()
+	if q := a.pool.queues[a.ring]; q != nil {
+		return len(q.ids)
+	}
+	return 0
+}
+
+// free gives up machine IDs that this acquire has tried, or does not need.
+func (a *acquisition) free(some []candidate) {
+	a.pool.mu.Lock()
+	defer a.pool.mu.Unlock()
+	for _, c := range some {
+		delete(a.pool.busy, a.ring.Key(c.id))
+	}
+}
 
 // scan reads the ring's records from the cursor on, page by page, all as of the
-// state's revision, until it has enough for n leases. It returns their marks, and
-// the line where it has read all of it.
-func (a *acquisition) scan(ctx context.Context, st *state, n int) (*pool.Line, []mark, error) {
-	var all []mark
-	var read []stretch
+// state's revision, until it has enough. It returns the line where it has read all of
+// it, and the marks in order.
+func (a *acquisition) scan(ctx context.Context, st *state) (*pool.Line, []mark, error) {
+	s := &scanned{ring: a.ring}
 	weighAt := 0 // how many records must have been read for the next look at all of them
 	for _, part := range a.ring.Parts(st.cursor) {
-		next, high := part.Low, part.End-1
-		coarse, err := a.coarser(ctx, st, next)
+		coarser, err := a.coarser(ctx, st, part.Low)
 		if err != nil {
 			return nil, nil, err
 		}
-		all = append(all, coarse...)
-		from := a.pool.keys.slotsFrom(next << a.ring.BitSeq)
-		read = append(read, stretch{next, next - 1})
-		for next <= high {
-			page, more, err := a.scanOnce(ctx, st, from, a.pool.keys.slotsFrom((high+1)<<a.ring.BitSeq))
+		s.marks = append(s.marks, coarser...)
+		s.read = append(s.read, provider.IDRange{Low: part.Low, End: part.Low})
+		from, to := a.pool.keys.slotsFrom(a.ring.Key(part.Low).Start), a.pool.keys.slotsFrom(a.ring.Key(part.End).Start)
+		for next := part.Low; next < part.End; {
+			page, more, err := a.p.page(ctx, a.pool.keys, from, to, scanPage, st.rev)
 			if err != nil {
 				return nil, nil, err
 			}
-			all = append(all, page...)
-			complete := high
-			if more {
-				last := page[len(page)-1]
-				from = a.pool.keys.slot(last.Key) + "\x00"
-				complete = last.Start>>a.ring.BitSeq - 1
+			for _, found := range page {
+				s.marks = append(s.marks, found.mark())
 			}
-			if complete < next {
-				if len(all) > maxIncomplete {
+			complete := part.End
+			if more {
+				last := page[len(page)-1].record.key()
+				from = a.pool.keys.slot(last) + "\x00"
+				complete = last.Start >> a.ring.BitSeq // it may have finer ones that are not read yet
+			}
+			if complete <= next {
+				if len(s.marks) > maxIncomplete {
 					return nil, nil, fmt.Errorf("machine ID %d holds more than %d records of finer layouts", next, maxIncomplete)
 				}
 				continue
 			}
-			next = complete + 1
-			read[len(read)-1].high = complete
-			if len(all) < weighAt {
+			next = complete
+			s.read[len(s.read)-1].End = complete
+			if len(s.marks) < weighAt {
 				continue
 			}
-			weighAt = 2 * len(all)
-			line, marks, enough, err := a.weigh(st, all, read, n)
-			if enough || err != nil {
-				return line, marks, err
+			weighAt = 2 * len(s.marks)
+			if enough, err := a.enough(s.line(), st.cursor, len(s.marks)); enough || err != nil {
+				return s.line(), s.marks, err
 			}
 		}
 	}
-	marks := sorted(all)
-	return a.lineOf(marks, read), marks, nil
-}
-
-// weigh looks at all that a scan has read: at the line that it makes, and whether
-// that is enough. It takes as long as there are records, and so a scan does it only
-// when they have doubled.
-func (a *acquisition) weigh(st *state, all []mark, read []stretch, n int) (line *pool.Line, marks []mark, enough bool, err error) {
-	if err := a.p.at(stepWeighing); err != nil {
-		return nil, nil, false, err
-	}
-	marks = sorted(all)
-	line = a.lineOf(marks, read)
-	enough, err = a.enough(line, st.cursor, n, len(all))
-	return line, marks, enough, err
-}
-
-// lineOf is the line under the stretches. The second one, if any, is before the
-// first.
-func (a *acquisition) lineOf(marks []mark, read []stretch) *pool.Line {
-	var segments []pool.Segment
-	for _, s := range slices.Backward(read) {
-		if s.low <= s.high {
-			whole := pool.Segment{Low: s.low << a.ring.BitSeq, End: (s.high + 1) << a.ring.BitSeq, BitSeq: pool.Never}
-			segments = append(segments, pool.NewLine(whole, poolMarks(marks)).Segments()...)
-		}
-	}
-	return pool.LineOf(segments)
+	return s.line(), s.marks, nil
 }
 
 // enough reports whether a scan can end: it has found so many machine IDs that were
 // never granted that nothing comes before them, or looked far enough.
-func (a *acquisition) enough(line *pool.Line, cursor int64, n, records int) (bool, error) {
-	want, atMS := n+viewSpare, int64(0)
+func (a *acquisition) enough(line *pool.Line, cursor int64, records int) (bool, error) {
+	want, atMS := a.need+scanWant, int64(0)
+	if a.attempts > 1 {
+		want = a.need + spread + scanWant
+	}
 	if records >= scanEnough {
-		want, atMS = n, a.now
+		want, atMS = a.need, a.now
 	}
 	found, _, err := a.ring.Choose(line, cursor, want, atMS)
 	return len(found) == want, err
 }
 
-// sorted puts marks in order, each once.
-func sorted(marks []mark) []mark {
-	marks = slices.Clone(marks)
-	slices.SortFunc(marks, compareMarks)
-	return slices.Compact(marks)
+// scanned is what a scan has read: all records of some machine IDs.
+type scanned struct {
+	ring  pool.Ring
+	read  []provider.IDRange // the second one, if any, is before the first
+	marks []mark
 }
 
-// scanOnce reads one page.
-func (a *acquisition) scanOnce(ctx context.Context, st *state, from, to string) (page []mark, more bool, err error) {
-	var resp *clientv3.GetResponse
-	err = a.p.conn.Call(ctx, func(ctx context.Context) (err error) {
-		resp, err = a.p.conn.KV.Get(ctx, from, clientv3.WithRange(to), clientv3.WithLimit(scanPage), clientv3.WithRev(st.rev))
-		return err
-	})
-	if err != nil {
-		return nil, false, err
-	}
-	page, err = marksOf(a.pool.keys, resp.Kvs)
-	return page, resp.More && len(page) > 0, err
-}
-
-func marksOf(keys space, kvs []*mvccpb.KeyValue) ([]mark, error) {
-	marks := make([]mark, 0, len(kvs))
-	for _, kv := range kvs {
-		m, err := markOf(keys, kv.Key, kv.Value, kv.ModRevision)
-		if err != nil {
-			return nil, err
+// line puts the marks in order, each once, and makes their line.
+func (s *scanned) line() *pool.Line {
+	slices.SortFunc(s.marks, compareMarks)
+	s.marks = slices.Compact(s.marks)
+	var segments []pool.Segment
+	for _, r := range slices.Backward(s.read) {
+		if r.Count() > 0 {
+			whole := pool.Segment{Low: s.ring.Key(r.Low).Start, End: s.ring.Key(r.End).Start, BitSeq: pool.Never}
+			segments = append(segments, pool.NewLine(whole, poolMarks(s.marks)).Segments()...)
 		}
-		marks = append(marks, m)
 	}
-	return marks, nil
+	return pool.LineOf(segments)
 }
 
 // coarser reads the records of slots that contain the machine ID's slot and
 // begin before it: a scan that begins in their middle does not come past them.
-func (a *acquisition) coarser(ctx context.Context, st *state, id int64) ([]mark, error) {
+func (a *acquisition) coarser(ctx context.Context, st *state, id int64) (marks []mark, err error) {
 	key := a.ring.Key(id)
-	var ops []clientv3.Op
-	for _, coarser := range key.Coarser(st.levels) {
-		if coarser.Start != key.Start {
-			ops = append(ops, clientv3.OpGet(a.pool.keys.slot(coarser), clientv3.WithRev(st.rev)))
-		}
-	}
+	ops := a.pool.keys.containing(key, st.levels, st.rev)
 	if len(ops) == 0 {
 		return nil, nil
 	}
-	var resp *clientv3.TxnResponse
-	err := a.p.conn.Call(ctx, func(ctx context.Context) (err error) {
-		resp, err = a.p.conn.KV.Txn(ctx).Then(ops...).Commit()
-		return err
-	})
+	resp, err := a.p.conn.Commit(ctx, etcdconn.Txn{Then: ops})
 	if err != nil {
 		return nil, err
 	}
-	var marks []mark
 	for _, r := range resp.Responses {
-		found, err := marksOf(a.pool.keys, r.GetResponseRange().Kvs)
+		found, err := a.p.slotsOf(a.pool.keys, r.GetResponseRange().Kvs)
 		if err != nil {
 			return nil, err
 		}
-		marks = append(marks, found...)
+		for _, s := range found {
+			marks = append(marks, s.mark())
+		}
 	}
 	return marks, nil
 }
 
-// eachSlot calls f for the records of the pool, as of one revision, which it
-// returns in rev, in the order of their keys, until f returns false.
-func (p *Provider) eachSlot(ctx context.Context, keys space, rev *int64, f func(*mvccpb.KeyValue) (bool, error)) error {
-	from := keys.base + "slot/"
-	to := after(from)
-	for {
-		var resp *clientv3.GetResponse
-		err := p.conn.Call(ctx, func(ctx context.Context) (err error) {
-			resp, err = p.conn.KV.Get(ctx, from, clientv3.WithRange(to), clientv3.WithLimit(viewPage), clientv3.WithRev(*rev))
-			return err
-		})
-		if errors.Is(err, rpctypes.ErrCompacted) {
-			return fmt.Errorf("%w; try again", err)
+// containing reads the records of slots that contain this one and begin before it.
+func (s space) containing(key pool.Key, levels []int, rev int64) (ops []clientv3.Op) {
+	for _, coarser := range key.Coarser(levels) {
+		if coarser.Start != key.Start {
+			ops = append(ops, clientv3.OpGet(s.slot(coarser), clientv3.WithRev(rev)))
 		}
-		if err != nil {
-			return err
-		}
-		if *rev == 0 {
-			*rev = resp.Header.Revision
-		}
-		for _, kv := range resp.Kvs {
-			goOn, err := f(kv)
-			if err != nil {
-				return fmt.Errorf("%s: %w", p.cfg.Place(), err)
-			}
-			if !goOn {
-				return nil
-			}
-		}
-		if !resp.More || len(resp.Kvs) == 0 {
-			return nil
-		}
-		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}
+	return ops
 }

@@ -3,8 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -38,7 +37,6 @@ const (
 const (
 	stepExtending = "extending" // everything read, nothing written
 	stepReleasing = "releasing" // the same
-	stepWeighing  = "weighing"  // a scan looks at all that it has read so far
 	stepChosen    = "chosen"    // nothing written
 	stepGranted   = "granted"   // by the store, the caller does not know yet
 )
@@ -63,6 +61,14 @@ type acquisition struct {
 	// requestRev is the mod revision of the request's record, 0 while it must
 	// not exist.
 	requestRev int64
+}
+
+func (p *Provider) acquisition(terms provider.Terms, req provider.AcquireRequest, now int64) *acquisition {
+	pl := p.pool(terms)
+	return &acquisition{
+		p: p, pool: pl, terms: terms, ring: pool.RingOf(terms), req: req, now: now,
+		key: pl.keys.request(req.Service, req.RequestID), need: min(terms.LeaseCount(req.ThroughputPerMS), maxLeases),
+	}
 }
 
 // errAgain: what a transaction rested on has changed; look again.
@@ -96,37 +102,34 @@ func (a *acquisition) attempt(ctx context.Context) ([]lease.Lease, error) {
 		return a.replay(ctx, st)
 	}
 	if err := judge(a.now, st.votes); err != nil {
-		// A vote that cannot be left changes nothing about the answer.
-		_ = a.voteOnly(ctx)
+		a.voteOnly(ctx)
 		return nil, err
 	}
 	st.stale = a.forgettable(ctx, st.old)
-	found, err := a.find(ctx, st, a.need)
+	found, err := a.find(ctx, st)
 	if err != nil {
 		return nil, err
 	}
 	return a.grant(ctx, st, found)
 }
 
-// grant tries the candidates until it has what is needed, or none is left. Who
-// loses a race goes on with any of them, at random: all were free a moment ago, and
-// each transaction says for itself whether its own still are. Hosts that start at
-// once lose the race for the first one, and rarely another one after it.
-func (a *acquisition) grant(ctx context.Context, st *state, found *candidates) ([]lease.Lease, error) {
+// grant tries the candidates until it has what is needed, or none is left. After a lost
+// race it goes on with any of the queue, at random: all were free a moment ago, and each
+// transaction says for itself whether its own still are. Hosts that start at once lose the
+// race for the first one, and rarely another one after it.
+func (a *acquisition) grant(ctx context.Context, st *state, rest []candidate) (_ []lease.Lease, err error) {
+	defer func() {
+		a.free(rest)
+		if err != nil {
+			a.pool.dropQueues() // they lack what was not granted
+		}
+	}()
 	if err := a.p.at(stepChosen); err != nil {
 		return nil, err
 	}
-	rest, lostOnce := found.ids, false
-	for len(rest) > 0 && len(a.leases) < a.need {
-		size := min(a.batchSize(st), a.need-len(a.leases), len(rest))
-		if lostOnce {
-			for i := range size {
-				j := i + rand.IntN(len(rest)-i)
-				rest[i], rest[j] = rest[j], rest[i]
-			}
-		}
-		batch := rest[:size]
-		lost, err := a.commit(ctx, st, found, batch)
+	for len(rest) > 0 {
+		batch := rest[:min(a.batchSize(st), len(rest))]
+		lost, err := a.commit(ctx, st, batch)
 		switch {
 		case errors.Is(err, errAgain) && len(a.leases) > 0:
 			// Somebody else closed the request, or something rare changed:
@@ -136,10 +139,15 @@ func (a *acquisition) grant(ctx context.Context, st *state, found *candidates) (
 			return nil, err
 		case len(lost) > 0:
 			a.p.contended()
-			lostOnce = true
-			rest = without(rest, lost)
+			if a.attempts == 1 && len(a.leases) == 0 && a.spare() < spread {
+				return nil, errAgain // too few for all who may have lost the same race
+			}
+			a.free(slices.DeleteFunc(slices.Clone(rest), func(c candidate) bool { return !lost[c.id] }))
+			rest = slices.DeleteFunc(rest, func(c candidate) bool { return lost[c.id] })
+			rest = append(rest, a.take(st, len(lost), true)...)
 		default:
-			rest = rest[size:]
+			a.free(batch)
+			rest = rest[len(batch):]
 		}
 	}
 	if len(a.leases) == 0 {
@@ -158,20 +166,9 @@ func (a *acquisition) closed(ctx context.Context) ([]lease.Lease, error) {
 		return nil, err
 	}
 	if st.requestRev == 0 {
-		return nil, fmt.Errorf("%s: the pool's keys were removed while leases were granted", a.p.cfg.Place())
+		return nil, a.p.explain(errors.New("the pool's keys were removed while leases were granted"))
 	}
 	return a.replay(ctx, st)
-}
-
-// without removes the lost ones, and keeps the order.
-func without(ids []int64, lost map[int64]bool) []int64 {
-	var rest []int64
-	for _, id := range ids {
-		if !lost[id] {
-			rest = append(rest, id)
-		}
-	}
-	return rest
 }
 
 // batchSize is how many slots one transaction can grant.
@@ -195,116 +192,118 @@ func (a *acquisition) batchSize(st *state) int {
 
 // commit grants the batch in one transaction, all of it or nothing. It returns
 // those that somebody else got since they were found.
-func (a *acquisition) commit(ctx context.Context, st *state, found *candidates, batch []int64) (lost map[int64]bool, err error) {
-	a.reserve(batch, true)
-	defer a.reserve(batch, false)
+func (a *acquisition) commit(ctx context.Context, st *state, batch []candidate) (lost map[int64]bool, err error) {
 	kept := historyKept(a.terms.Range().Count())
-	records := make([]slotRecord, len(batch))
-	leases := make([]lease.Lease, len(batch))
 	request := requestRecord{Created: a.now, Grants: a.request.Grants[:len(a.request.Grants):len(a.request.Grants)]}
-	for i, id := range batch {
-		l := a.terms.Grant(id, a.now, provider.NewSecret())
-		leases[i] = l
+	var leases []lease.Lease
+	var puts []clientv3.Op
+	for _, c := range batch {
+		l := a.terms.Grant(c.id, a.now, provider.NewSecret())
 		record := pool.NewRecord(l, a.req)
-		record.Number = found.bases[id].number
-		records[i] = storedOf(record, kept)
-		request.Grants = append(request.Grants, grantRecord{ID: id, BitSeq: l.BitSeq, Secret: l.Secret})
+		record.Number = c.number
+		leases = append(leases, l)
+		puts = append(puts, a.pool.keys.putSlot(storedOf(record, kept))...)
+		request.Grants = append(request.Grants, grantRecord{ID: c.id, BitSeq: l.BitSeq, Secret: l.Secret})
 		request.End = record.End
 	}
 	request.Open = len(a.leases)+len(batch) < a.need
-
-	ifs := a.compares(st)
-	for _, id := range batch {
-		ifs = append(ifs, a.pool.keys.unchanged(a.ring.Key(id), st.levels, found.bases[id])...)
-	}
-	puts := a.puts(st, records, request)
-	resp, err := a.exchange(ctx, ifs, puts, a.questions(st, found, batch))
+	vote, said, err := a.vote(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if !resp.Succeeded {
+	txn := a.transaction(st, batch)
+	txn.Then = append(append(puts, a.puts(st, request)...), vote...)
+	var resp *clientv3.TxnResponse
+	// Sent twice, it grants once: the request's record is in the way.
+	done, err := a.pool.change(func() (bool, error) {
+		resp, err = a.p.conn.Commit(ctx, txn)
+		return err == nil && resp.Succeeded, err
+	})
+	switch {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		// The vote's: this host was suspended, or somebody revoked it.
+		a.speak(voice{})
+		return nil, errAgain
+	case err != nil:
+		return nil, err
+	case !done:
 		return losers(resp, batch)
 	}
+	a.speak(said)
 	a.leases = append(a.leases, leases...)
 	a.request, a.requestRev = request, resp.Header.Revision
-	if st.view != nil {
-		marks := make([]mark, len(records))
-		for i, r := range records {
-			marks[i] = mark{Mark: pool.Mark{Key: r.key(), Created: r.Created, End: r.End}, number: r.Number, rev: resp.Header.Revision}
-		}
-		st.view.granted(marks)
-	}
+	a.pool.keepQueue(a.ring)
 	return nil, nil
 }
 
-// exchange sends a grant's transaction, with this host's vote.
-func (a *acquisition) exchange(ctx context.Context, ifs []clientv3.Cmp, puts, elses []clientv3.Op) (resp *clientv3.TxnResponse, err error) {
-	err = a.withVoice(ctx, func(id clientv3.LeaseID) error {
-		thens := append(puts[:len(puts):len(puts)], a.vote(id))
-		// Done twice, it is not granted twice: the request's record is in the way.
-		return a.p.conn.Call(ctx, func(ctx context.Context) (err error) {
-			resp, err = a.p.conn.KV.Txn(ctx).If(ifs...).Then(thens...).Else(elses...).Commit()
-			return err
-		})
-	})
-	return resp, err
+// keepQueue drops the queues of other rings, in which slots may overlap those that were
+// granted in this one.
+func (pl *knownPool) keepQueue(ring pool.Ring) {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	for other := range pl.queues {
+		if other != ring {
+			delete(pl.queues, other)
+		}
+	}
 }
 
-// compares is what every grant rests on, beside its slots: the pool is the one
-// whose timeline was read; no bit_seq has come up that was not looked at; and
-// nobody else has answered the request.
-func (a *acquisition) compares(st *state) []clientv3.Cmp {
+// transaction is what a grant rests on, and what it asks where that has changed.
+//
+// The pool is the one whose timeline was read; no bit_seq has come up that was not looked
+// at; nobody else has answered the request; and no record of a slot that overlaps one of
+// the batch was written since: one range for its own and all finer ones, one key for each
+// coarser bit_seq in use. The questions ask for the request, and then for what was written
+// of each slot.
+func (a *acquisition) transaction(st *state, batch []candidate) etcdconn.Txn {
 	k := a.pool.keys
-	levels := k.base + "level/"
-	return []clientv3.Cmp{
-		clientv3.Compare(clientv3.ModRevision(k.pool()), "=", st.poolRev),
-		clientv3.Compare(clientv3.ModRevision(levels).WithRange(after(levels)), "<", st.rev+1),
-		clientv3.Compare(clientv3.CreateRevision(k.level(a.terms.BitSeq)), ">", 0),
-		clientv3.Compare(clientv3.ModRevision(a.key), "=", a.requestRev),
+	t := etcdconn.Txn{
+		If: []clientv3.Cmp{
+			clientv3.Compare(clientv3.ModRevision(k.pool()), "=", st.poolRev),
+			clientv3.Compare(clientv3.ModRevision(k.levels()).WithRange(after(k.levels())), "<", st.rev+1),
+			clientv3.Compare(clientv3.CreateRevision(k.level(a.terms.BitSeq)), ">", 0),
+			clientv3.Compare(clientv3.ModRevision(a.key), "=", a.requestRev),
+		},
+		Else: []clientv3.Op{clientv3.OpGet(a.key, clientv3.WithKeysOnly(), clientv3.WithMinModRev(a.requestRev+1))},
 	}
+	for _, c := range batch {
+		for _, r := range k.overlapping(a.ring.Key(c.id), st.levels, c.basis) {
+			t.If = append(t.If, r.unchanged())
+			t.Else = append(t.Else, clientv3.OpGet(r.key, clientv3.WithRange(r.end), clientv3.WithKeysOnly(), clientv3.WithMinModRev(r.rev+1), clientv3.WithLimit(1)))
+		}
+	}
+	return t
 }
 
-// unchanged compares that no record of a slot that overlaps this one was
-// written since: one range for its own and all finer ones, one key for each
-// coarser bit_seq in use.
-func (k space) unchanged(key pool.Key, levels []int, b basis) []clientv3.Cmp {
+// keyRange is keys of which none was written after the revision.
+type keyRange struct {
+	key, end string
+	rev      int64
+}
+
+func (r keyRange) unchanged() clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(r.key).WithRange(r.end), "<", r.rev+1)
+}
+
+// overlapping is the records of the slots that overlap this one.
+func (s space) overlapping(key pool.Key, levels []int, b basis) []keyRange {
 	slot := key.Slot()
-	ifs := []clientv3.Cmp{
-		clientv3.Compare(clientv3.ModRevision(k.slotsFrom(slot.Start)).WithRange(k.slotsFrom(slot.End)), "<", b.inside+1),
-	}
+	all := []keyRange{{s.slotsFrom(slot.Start), s.slotsFrom(slot.End), b.inside}}
 	for i, coarser := range key.Coarser(levels) {
-		ifs = append(ifs, clientv3.Compare(clientv3.ModRevision(k.slot(coarser)), "<", b.coarser[i]+1))
+		all = append(all, keyRange{s.slot(coarser), s.slot(coarser) + "\x00", b.coarser[i]})
 	}
-	return ifs
+	return all
 }
 
-// written asks for the records that make unchanged fail, in the same order.
-func (k space) written(key pool.Key, levels []int, b basis) []clientv3.Op {
-	newer := func(rev int64) []clientv3.OpOption {
-		return []clientv3.OpOption{clientv3.WithKeysOnly(), clientv3.WithMinModRev(rev + 1), clientv3.WithLimit(1)}
-	}
-	slot := key.Slot()
-	ops := []clientv3.Op{
-		clientv3.OpGet(k.slotsFrom(slot.Start), append(newer(b.inside), clientv3.WithRange(k.slotsFrom(slot.End)))...),
-	}
-	for i, coarser := range key.Coarser(levels) {
-		ops = append(ops, clientv3.OpGet(k.slot(coarser), newer(b.coarser[i])...))
-	}
-	return ops
-}
-
-// puts is everything that a grant writes, beside the vote, and the old requests
-// that it forgets.
-func (a *acquisition) puts(st *state, records []slotRecord, request requestRecord) []clientv3.Op {
+// puts is everything that a grant writes beside its slots and the vote, and the old
+// requests that it forgets.
+func (a *acquisition) puts(st *state, request requestRecord) []clientv3.Op {
 	k := a.pool.keys
 	var ops []clientv3.Op
 	for _, key := range st.stale {
 		ops = append(ops, clientv3.OpDelete(key))
 	}
-	for _, r := range records {
-		ops = append(ops, k.putSlot(r)...)
-	}
-	last := strconv.FormatInt(records[len(records)-1].ID, 10)
+	last := strconv.FormatInt(request.Grants[len(request.Grants)-1].ID, 10)
 	return append(ops,
 		clientv3.OpPut(a.key, encode(request)),
 		clientv3.OpPut(k.cursor(a.terms.BitSeq, a.terms.Range()), last),
@@ -313,35 +312,25 @@ func (a *acquisition) puts(st *state, records []slotRecord, request requestRecor
 }
 
 // putSlot writes a slot's record and the same grant's in the history.
-func (k space) putSlot(r slotRecord) []clientv3.Op {
+func (s space) putSlot(r slotRecord) []clientv3.Op {
 	record := encode(r)
 	r.Secret = ""
 	return []clientv3.Op{
-		clientv3.OpPut(k.slot(r.key()), record),
-		clientv3.OpPut(k.historyOf(r.key(), r.Number, r.Kept), encode(r)),
+		clientv3.OpPut(s.slot(r.key()), record),
+		clientv3.OpPut(s.historyOf(r.key(), r.Number, r.Kept), encode(r)),
 	}
 }
 
-// questions asks, where the transaction is refused, what has changed: whether
-// it was the request, and each slot.
-func (a *acquisition) questions(st *state, found *candidates, batch []int64) []clientv3.Op {
-	ops := []clientv3.Op{clientv3.OpGet(a.key, clientv3.WithKeysOnly(), clientv3.WithMinModRev(a.requestRev+1))}
-	for _, id := range batch {
-		ops = append(ops, a.pool.keys.written(a.ring.Key(id), st.levels, found.bases[id])...)
-	}
-	return ops
-}
-
-// losers reads the answers to questions. errAgain means that it was not about
-// slots.
-func losers(resp *clientv3.TxnResponse, batch []int64) (map[int64]bool, error) {
+// losers reads the answers to a transaction's questions. errAgain means that it was not
+// about slots.
+func losers(resp *clientv3.TxnResponse, batch []candidate) (map[int64]bool, error) {
 	answers := resp.Responses[1:]
 	lost := map[int64]bool{}
 	each := len(answers) / len(batch)
-	for i, id := range batch {
+	for i, c := range batch {
 		for _, r := range answers[i*each : (i+1)*each] {
 			if len(r.GetResponseRange().Kvs) > 0 {
-				lost[id] = true
+				lost[c.id] = true
 			}
 		}
 	}
@@ -349,22 +338,4 @@ func losers(resp *clientv3.TxnResponse, batch []int64) (map[int64]bool, error) {
 		return nil, errAgain
 	}
 	return lost, nil
-}
-
-// reserve notes which slots this process is trying to get.
-func (a *acquisition) reserve(batch []int64, trying bool) {
-	a.pool.mu.Lock()
-	defer a.pool.mu.Unlock()
-	starts := a.pool.inFlight[a.terms.BitSeq]
-	if starts == nil {
-		starts = map[int64]bool{}
-		a.pool.inFlight[a.terms.BitSeq] = starts
-	}
-	for _, id := range batch {
-		if trying {
-			starts[id<<a.terms.BitSeq] = true
-		} else {
-			delete(starts, id<<a.terms.BitSeq)
-		}
-	}
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/snowflake"
@@ -21,7 +23,7 @@ import (
 //	POOL/history/START/BB/N          an earlier or the latest grant; N goes round
 //	POOL/request/HASH                which grants answered a request
 //	POOL/cursor/BB/LOW-HIGH          the machine ID assigned last in a ring
-//	POOL/last                        written with every change of a slot
+//	POOL/last                        written with every change of a slot: its version counts them
 //	POOL/clock/HASH                  what a host's clock showed; ends by itself
 //	POOL/count/XX                    counters, those of some hosts; see count.go
 //
@@ -33,13 +35,16 @@ func spaceOf(prefix, pool string) space { return space{prefix + pool + "/"} }
 func (s space) pool() string { return s.base + "pool" }
 func (s space) last() string { return s.base + "last" }
 
-func (s space) level(bitSeq int) string { return fmt.Sprintf("%slevel/%02d", s.base, bitSeq) }
+func (s space) levels() string          { return s.base + "level/" }
+func (s space) level(bitSeq int) string { return fmt.Sprintf("%s%02d", s.levels(), bitSeq) }
 
 func (s space) slot(k pool.Key) string { return fmt.Sprintf("%s%02d", s.slotsFrom(k.Start), k.BitSeq) }
 
 // slotsFrom is a bound: [slotsFrom(a), slotsFrom(b)) holds the records of all
 // slots, of whatever bit_seq, that start in [a, b).
-func (s space) slotsFrom(start int64) string { return fmt.Sprintf("%sslot/%016x/", s.base, start) }
+func (s space) slotsFrom(start int64) string { return fmt.Sprintf("%s%016x/", s.slots(), start) }
+
+func (s space) slots() string { return s.base + "slot/" }
 
 func (s space) history(k pool.Key) string {
 	return fmt.Sprintf("%shistory/%016x/%02d/", s.base, k.Start, k.BitSeq)
@@ -166,11 +171,39 @@ func decode[T any](key, value []byte) (v T, err error) {
 	return v, nil
 }
 
+// stored is a slot's record with its mod revision, 0 when there is none.
+type stored struct {
+	record slotRecord
+	rev    int64
+}
+
+// slotsOf reads keys and values of POOL/slot/... . The key says which slot it is: a value
+// that disagrees was put there by somebody else.
+func (p *Provider) slotsOf(s space, kvs []*mvccpb.KeyValue) ([]stored, error) {
+	all := make([]stored, 0, len(kvs))
+	for _, kv := range kvs {
+		r, err := decode[slotRecord](kv.Key, kv.Value)
+		if err == nil && (r.BitSeq < 0 || r.BitSeq >= snowflake.ValueBits || s.slot(r.key()) != string(kv.Key)) {
+			err = fmt.Errorf("the value of the key %q is of machine ID %d (bit_seq %d): somebody else wrote it, and nothing is granted past it",
+				kv.Key, r.ID, r.BitSeq)
+		}
+		if err != nil {
+			return nil, p.explain(err)
+		}
+		all = append(all, stored{r, kv.ModRevision})
+	}
+	return all, nil
+}
+
 // mark is as much of a slot's record as finding a free slot needs.
 type mark struct {
 	pool.Mark
 	number int64
 	rev    int64 // the key's mod revision
+}
+
+func (s stored) mark() mark {
+	return mark{pool.Mark{Key: s.record.key(), Created: s.record.Created, End: s.record.End}, s.record.Number, s.rev}
 }
 
 func compareMarks(a, b mark) int { return a.Key.Compare(b.Key) }
@@ -184,35 +217,15 @@ func poolMarks(marks []mark) []pool.Mark {
 	return all
 }
 
-// markOf reads a key and value of POOL/slot/... . The key says which slot it
-// is: a value that disagrees was put there by somebody else.
-func markOf(s space, key, value []byte, rev int64) (mark, error) {
-	r, err := decode[struct {
-		ID      int64 `json:"id"`
-		BitSeq  int   `json:"bit_seq"`
-		Created int64 `json:"created"`
-		End     int64 `json:"end"`
-		Number  int64 `json:"number"`
-	}](key, value)
-	if err != nil {
-		return mark{}, err
+// levelsOf reads the keys of POOL/level/... .
+func levelsOf(kvs []*mvccpb.KeyValue) (levels []int, err error) {
+	for _, kv := range kvs {
+		text := string(kv.Key[strings.LastIndexByte(string(kv.Key), '/')+1:])
+		level, err := strconv.Atoi(text)
+		if err != nil || level < 0 || level >= snowflake.ValueBits {
+			return nil, fmt.Errorf("the key %q names no bit_seq: somebody else wrote it", kv.Key)
+		}
+		levels = append(levels, level)
 	}
-	if r.BitSeq < 0 || r.BitSeq >= snowflake.ValueBits || s.slot(pool.Key{Start: r.ID << r.BitSeq, BitSeq: r.BitSeq}) != string(key) {
-		return mark{}, fmt.Errorf("the value of the key %q is of machine ID %d (bit_seq %d): somebody else wrote it, and nothing is granted past it",
-			key, r.ID, r.BitSeq)
-	}
-	return mark{
-		Mark:   pool.Mark{Key: pool.Key{Start: r.ID << r.BitSeq, BitSeq: r.BitSeq}, Created: r.Created, End: r.End},
-		number: r.Number, rev: rev,
-	}, nil
-}
-
-// levelOf reads a key of POOL/level/... .
-func levelOf(key []byte) (int, error) {
-	text := string(key[strings.LastIndexByte(string(key), '/')+1:])
-	bitSeq, err := strconv.Atoi(text)
-	if err != nil || bitSeq < 0 || bitSeq >= snowflake.ValueBits {
-		return 0, fmt.Errorf("the key %q names no bit_seq: somebody else wrote it", key)
-	}
-	return bitSeq, nil
+	return levels, nil
 }

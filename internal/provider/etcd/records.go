@@ -3,11 +3,9 @@ package etcd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
@@ -17,9 +15,13 @@ import (
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
 
-// maxRewrites is how often a release or an extension tries again because the
-// record changed under it.
-const maxRewrites = 20
+const (
+	// maxRewrites is how often a release or an extension tries again because the
+	// record changed under it.
+	maxRewrites = 20
+	// listPage is how many records List reads at a time.
+	listPage = 1000
+)
 
 // errRaced: the record changed again and again.
 var errRaced = errors.New("the lease's record keeps changing; try again")
@@ -29,12 +31,9 @@ func (a *acquisition) replay(ctx context.Context, st *state) ([]lease.Lease, err
 	if st.request.Open {
 		closed := st.request
 		closed.Open = false
-		var resp *clientv3.TxnResponse
-		err := a.p.conn.Call(ctx, func(ctx context.Context) (err error) {
-			resp, err = a.p.conn.KV.Txn(ctx).
-				If(clientv3.Compare(clientv3.ModRevision(a.key), "=", st.requestRev)).
-				Then(clientv3.OpPut(a.key, encode(closed))).Commit()
-			return err
+		resp, err := a.p.conn.Commit(ctx, etcdconn.Txn{
+			If:   []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(a.key), "=", st.requestRev)},
+			Then: []clientv3.Op{clientv3.OpPut(a.key, encode(closed))},
 		})
 		if err != nil {
 			return nil, err
@@ -43,27 +42,30 @@ func (a *acquisition) replay(ctx context.Context, st *state) ([]lease.Lease, err
 			return nil, errAgain
 		}
 	}
-	keys := make([]pool.Key, len(st.request.Grants))
-	for i, g := range st.request.Grants {
-		keys[i] = g.slot()
-	}
-	slots, err := a.p.slots(ctx, a.pool.keys, keys)
+	answered, err := a.p.answered(ctx, a.pool, st.request.Grants)
 	if err != nil {
 		return nil, err
-	}
-	answered := recordsOf(slots, a.pool.timeline)
-	for i, g := range st.request.Grants {
-		if answered[i] != nil && answered[i].Lease.Secret != g.Secret {
-			answered[i] = nil // granted again since
-		}
 	}
 	return pool.Replay(answered, a.now)
 }
 
-// stored is a slot's record with its mod revision, 0 when there is none.
-type stored struct {
-	record slotRecord
-	rev    int64
+// answered is the records of the grants, nil for one that was granted again since.
+func (p *Provider) answered(ctx context.Context, pl *knownPool, grants []grantRecord) ([]*pool.Record, error) {
+	keys := make([]pool.Key, len(grants))
+	for i, g := range grants {
+		keys[i] = g.slot()
+	}
+	slots, err := p.slots(ctx, pl.keys, keys)
+	if err != nil {
+		return nil, err
+	}
+	records := recordsOf(slots, pl.timeline)
+	for i, g := range grants {
+		if records[i] != nil && records[i].Lease.Secret != g.Secret {
+			records[i] = nil
+		}
+	}
+	return records, nil
 }
 
 // recordsOf is the records as package pool has them, nil where there is none.
@@ -71,8 +73,7 @@ func recordsOf(slots []stored, timeline snowflake.Timeline) []*pool.Record {
 	records := make([]*pool.Record, len(slots))
 	for i, s := range slots {
 		if s.rev != 0 {
-			r := s.record.record(timeline)
-			records[i] = &r
+			records[i] = new(s.record.record(timeline))
 		}
 	}
 	return records
@@ -82,51 +83,43 @@ func recordsOf(slots []stored, timeline snowflake.Timeline) []*pool.Record {
 func (p *Provider) slots(ctx context.Context, space space, keys []pool.Key) ([]stored, error) {
 	all := make([]stored, 0, len(keys))
 	for part := range slices.Chunk(keys, etcdconn.MaxTxnOps) {
-		ops := make([]clientv3.Op, len(part))
-		for i, key := range part {
-			ops[i] = clientv3.OpGet(space.slot(key))
+		var t etcdconn.Txn
+		for _, key := range part {
+			t.Then = append(t.Then, clientv3.OpGet(space.slot(key)))
 		}
-		var resp *clientv3.TxnResponse
-		err := p.conn.Call(ctx, func(ctx context.Context) (err error) {
-			resp, err = p.conn.KV.Txn(ctx).Then(ops...).Commit()
-			return err
-		})
+		resp, err := p.conn.Commit(ctx, t)
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range resp.Responses {
-			s := stored{}
-			for _, kv := range r.GetResponseRange().Kvs {
-				if s.record, err = decode[slotRecord](kv.Key, kv.Value); err != nil {
-					return nil, fmt.Errorf("%s: %w", p.cfg.Place(), err)
-				}
-				s.rev = kv.ModRevision
+			found, err := p.slotsOf(space, r.GetResponseRange().Kvs)
+			if err != nil {
+				return nil, err
 			}
-			all = append(all, s)
+			all = append(all, append(found, stored{})[0])
 		}
 	}
 	return all, nil
 }
 
+// page reads records from one key to another, in the order of keys.
+func (p *Provider) page(ctx context.Context, keys space, from, to string, limit int, rev int64) (page []stored, more bool, err error) {
+	resp, err := p.conn.Get(ctx, from, clientv3.WithRange(to), clientv3.WithLimit(int64(limit)), clientv3.WithRev(rev))
+	if err != nil {
+		return nil, false, err
+	}
+	page, err = p.slotsOf(keys, resp.Kvs)
+	return page, resp.More && len(page) > 0, err
+}
+
 // poolLevels reads every bit_seq that the pool has records of.
 func (p *Provider) poolLevels(ctx context.Context, keys space) (levels []int, rev int64, err error) {
-	from := keys.base + "level/"
-	var resp *clientv3.GetResponse
-	err = p.conn.Call(ctx, func(ctx context.Context) (err error) {
-		resp, err = p.conn.KV.Get(ctx, from, clientv3.WithRange(after(from)), clientv3.WithKeysOnly())
-		return err
-	})
+	resp, err := p.conn.Get(ctx, keys.levels(), clientv3.WithRange(after(keys.levels())), clientv3.WithKeysOnly())
 	if err != nil {
 		return nil, 0, err
 	}
-	for _, kv := range resp.Kvs {
-		level, err := levelOf(kv.Key)
-		if err != nil {
-			return nil, 0, fmt.Errorf("%s: %w", p.cfg.Place(), err)
-		}
-		levels = append(levels, level)
-	}
-	return levels, resp.Header.Revision, nil
+	levels, err = levelsOf(resp.Kvs)
+	return levels, resp.Header.Revision, p.explain(err)
 }
 
 // Release implements provider.Provider.
@@ -135,11 +128,11 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 		return err
 	}
 	terms := p.services.Of(req.Service)
-	keys := p.pool(terms).keys
+	pl := p.pool(terms)
 	known := pool.Pool{Exists: true, Timeline: terms.Timeline}
 	if req.BitSeq == provider.AnyBitSeq {
 		var err error
-		if known.Levels, _, err = p.poolLevels(ctx, keys); err != nil {
+		if known.Levels, _, err = p.poolLevels(ctx, pl.keys); err != nil {
 			return provider.NotSent(err)
 		}
 	}
@@ -148,49 +141,50 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 		return provider.ErrNotFound
 	}
 	for try := range maxRewrites {
-		done, err := p.releaseOnce(ctx, keys, named, terms, req, try == 0)
+		done, err := p.releaseOnce(ctx, pl, named, req, try == 0)
 		if done || err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("%s: %w", p.cfg.Place(), errRaced)
+	return p.explain(errRaced)
 }
 
 // releaseOnce reports whether the release was carried out, or had been before. It
 // was not when the record changed between the look at it and the transaction.
-func (p *Provider) releaseOnce(ctx context.Context, keys space, named []pool.Key, terms provider.Terms, req provider.ReleaseRequest, first bool) (done bool, err error) {
-	slots, err := p.slots(ctx, keys, named)
+func (p *Provider) releaseOnce(ctx context.Context, pl *knownPool, named []pool.Key, req provider.ReleaseRequest, first bool) (done bool, err error) {
+	slots, err := p.slots(ctx, pl.keys, named)
 	if err != nil && first {
 		return false, provider.NotSent(err) // a look at the record releases nothing
 	}
 	if err != nil {
 		return false, err
 	}
-	released, err := pool.Released(req, recordsOf(slots, terms.Timeline), p.nowMS())
+	now := p.nowMS()
+	released, err := pool.Released(req, recordsOf(slots, pl.timeline), now)
 	if err != nil || released == nil {
 		return true, err
 	}
 	if err := p.at(stepReleasing); err != nil {
 		return false, err
 	}
-	before := slots[slices.Index(named, released.Key())]
-	return p.rewrite(ctx, p.conn.CallOnce, keys, storedOf(*released, before.record.Kept), before.rev)
+	done, err = p.rewrite(ctx, p.conn.CommitOnce, pl, *released, slots[slices.Index(named, released.Key())])
+	if done && released.End <= now {
+		pl.dropQueues() // it may come before what is in them
+	}
+	return done, err
 }
 
-// exchange is Call or CallOnce of the connection.
-type exchange func(context.Context, func(context.Context) error) error
-
-// rewrite replaces a slot's record, if nobody else has since the revision, and
-// only further things hold.
-func (p *Provider) rewrite(ctx context.Context, call exchange, keys space, r slotRecord, rev int64, further ...clientv3.Cmp) (done bool, err error) {
-	ifs := append([]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(keys.slot(r.key())), "=", rev)}, further...)
-	puts := append(keys.putSlot(r), clientv3.OpPut(keys.last(), ""))
-	var resp *clientv3.TxnResponse
-	err = call(ctx, func(ctx context.Context) (err error) {
-		resp, err = p.conn.KV.Txn(ctx).If(ifs...).Then(puts...).Commit()
-		return err
+// rewrite replaces a slot's record, if nobody else has since it was read, and only if
+// further things hold.
+func (p *Provider) rewrite(ctx context.Context, commit func(context.Context, etcdconn.Txn) (*clientv3.TxnResponse, error),
+	pl *knownPool, r pool.Record, before stored, further ...clientv3.Cmp) (done bool, err error) {
+	return pl.change(func() (bool, error) {
+		resp, err := commit(ctx, etcdconn.Txn{
+			If:   append([]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(pl.keys.slot(r.Key())), "=", before.rev)}, further...),
+			Then: append(pl.keys.putSlot(storedOf(r, before.record.Kept)), clientv3.OpPut(pl.keys.last(), "")),
+		})
+		return err == nil && resp.Succeeded, err
 	})
-	return err == nil && resp.Succeeded, err
 }
 
 // Verify implements provider.Provider.
@@ -214,18 +208,18 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 		return lease.Lease{}, provider.ErrNotFound
 	}
 	pl := p.pool(terms)
-	longer, err := p.extend(ctx, pl.keys, key, terms, req)
+	longer, err := p.extend(ctx, pl, key, terms, req)
 	p.count(ctx, pl, pool.CountedExtend(err))
 	return longer, err
 }
 
-func (p *Provider) extend(ctx context.Context, keys space, key pool.Key, terms provider.Terms, req provider.ExtendRequest) (lease.Lease, error) {
+func (p *Provider) extend(ctx context.Context, pl *knownPool, key pool.Key, terms provider.Terms, req provider.ExtendRequest) (lease.Lease, error) {
 	for range maxRewrites {
-		levels, rev, err := p.poolLevels(ctx, keys)
+		levels, rev, err := p.poolLevels(ctx, pl.keys)
 		if err != nil {
 			return lease.Lease{}, err
 		}
-		marks, own, err := p.overlapping(ctx, keys, key, levels, rev)
+		marks, own, err := p.overlapping(ctx, pl.keys, key, levels, rev)
 		if err != nil {
 			return lease.Lease{}, err
 		}
@@ -242,10 +236,11 @@ func (p *Provider) extend(ctx context.Context, keys space, key pool.Key, terms p
 		if err := p.at(stepExtending); err != nil {
 			return lease.Lease{}, err
 		}
-		levelKeys := keys.base + "level/"
-		further := append(keys.unchanged(key, levels, basisOf(sorted(marks), key, levels)),
-			clientv3.Compare(clientv3.ModRevision(levelKeys).WithRange(after(levelKeys)), "<", rev+1))
-		done, err := p.rewrite(ctx, p.conn.Call, keys, storedOf(longer, own.record.Kept), own.rev, further...)
+		further := []clientv3.Cmp{keyRange{pl.keys.levels(), after(pl.keys.levels()), rev}.unchanged()}
+		for _, r := range pl.keys.overlapping(key, levels, basisOf(marks, key, levels)) {
+			further = append(further, r.unchanged())
+		}
+		done, err := p.rewrite(ctx, p.conn.Commit, pl, longer, own, further...)
 		if err != nil {
 			return lease.Lease{}, err
 		}
@@ -253,43 +248,31 @@ func (p *Provider) extend(ctx context.Context, keys space, key pool.Key, terms p
 			return longer.Shown().Lease, nil
 		}
 	}
-	return lease.Lease{}, fmt.Errorf("%s: %w", p.cfg.Place(), errRaced)
+	return lease.Lease{}, p.explain(errRaced)
 }
 
 // overlapping reads the slot's own record and the marks of all that overlap it, as
-// of the revision.
+// of the revision, in order.
 func (p *Provider) overlapping(ctx context.Context, keys space, key pool.Key, levels []int, rev int64) (marks []mark, own stored, err error) {
 	slot := key.Slot()
-	ops := []clientv3.Op{clientv3.OpGet(keys.slotsFrom(slot.Start), clientv3.WithRange(keys.slotsFrom(slot.End)), clientv3.WithRev(rev))}
-	for _, coarser := range key.Coarser(levels) {
-		if coarser.Start != slot.Start {
-			ops = append(ops, clientv3.OpGet(keys.slot(coarser), clientv3.WithRev(rev)))
-		}
-	}
-	var resp *clientv3.TxnResponse
-	err = p.conn.Call(ctx, func(ctx context.Context) (err error) {
-		resp, err = p.conn.KV.Txn(ctx).Then(ops...).Commit()
-		return err
-	})
+	inside := clientv3.OpGet(keys.slotsFrom(slot.Start), clientv3.WithRange(keys.slotsFrom(slot.End)), clientv3.WithRev(rev))
+	resp, err := p.conn.Commit(ctx, etcdconn.Txn{Then: append(keys.containing(key, levels, rev), inside)})
 	if err != nil {
 		return nil, stored{}, err
 	}
 	for _, answer := range resp.Responses {
-		for _, kv := range answer.GetResponseRange().Kvs {
-			m, err := markOf(keys, kv.Key, kv.Value, kv.ModRevision)
-			if err != nil {
-				return nil, stored{}, fmt.Errorf("%s: %w", p.cfg.Place(), err)
-			}
-			marks = append(marks, m)
-			if m.Key == key {
-				own.rev = kv.ModRevision
-				own.record, err = decode[slotRecord](kv.Key, kv.Value)
-				if err != nil {
-					return nil, stored{}, err
-				}
+		found, err := p.slotsOf(keys, answer.GetResponseRange().Kvs)
+		if err != nil {
+			return nil, stored{}, err
+		}
+		for _, s := range found {
+			marks = append(marks, s.mark())
+			if s.record.key() == key {
+				own = s
 			}
 		}
 	}
+	slices.SortFunc(marks, compareMarks)
 	return marks, own, nil
 }
 
@@ -299,13 +282,19 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 		return nil, err
 	}
 	terms := p.services.Of(service)
+	keys := p.pool(terms).keys
+	// A page tells no revision; the state of the levels has one.
+	_, rev, err := p.poolLevels(ctx, keys)
 	var all []provider.Record
-	var rev int64
-	err := p.eachSlot(ctx, p.pool(terms).keys, &rev, func(kv *mvccpb.KeyValue) (bool, error) {
-		r, err := decode[slotRecord](kv.Key, kv.Value)
-		all = append(all, r.record(terms.Timeline).Shown())
-		return true, err
-	})
+	from, more := keys.slots(), true
+	for more && err == nil {
+		var page []stored
+		page, more, err = p.page(ctx, keys, from, after(keys.slots()), listPage, rev)
+		for _, s := range page {
+			all = append(all, s.record.record(terms.Timeline).Shown())
+			from = keys.slot(s.record.key()) + "\x00"
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -357,20 +346,16 @@ func (r *reader) History(keys []pool.Key, _ int64) ([]pool.Record, error) {
 	var grants []pool.Record
 	for _, key := range keys {
 		prefix := r.keys.history(key)
-		var resp *clientv3.GetResponse
-		err := r.p.conn.Call(r.ctx, func(ctx context.Context) (err error) {
-			resp, err = r.p.conn.KV.Get(ctx, prefix, clientv3.WithRange(after(prefix)), clientv3.WithLimit(math.MaxInt16))
-			return err
-		})
+		resp, err := r.p.conn.Get(r.ctx, prefix, clientv3.WithRange(after(prefix)), clientv3.WithLimit(math.MaxInt16))
 		if err != nil {
 			return nil, err
 		}
 		for _, kv := range resp.Kvs {
-			stored, err := decode[slotRecord](kv.Key, kv.Value)
+			grant, err := decode[slotRecord](kv.Key, kv.Value)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", r.p.cfg.Place(), err)
+				return nil, r.p.explain(err)
 			}
-			grants = append(grants, stored.record(r.known.Timeline))
+			grants = append(grants, grant.record(r.known.Timeline))
 		}
 	}
 	return grants, nil

@@ -6,11 +6,11 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/snowflake"
 )
@@ -34,11 +34,9 @@ type state struct {
 	request    requestRecord
 	requestRev int64 // 0 when the request is new
 
-	cursor int64 // a random one where there is none
-	// last is the mod revision of POOL/last: the latest change of a slot.
-	last int64
-
-	view *view // nil where there is none to look at
+	cursor  int64 // a random one where there is none
+	changes int64 // how often slots were changed
+	done    int64 // how many of these changes, at least, were this process's
 
 	votes []clockRecord
 	old   []oldRequest
@@ -56,15 +54,14 @@ func around(prefix string, n int64) (later, earlier clientv3.Op) {
 		clientv3.OpGet(prefix, clientv3.WithRange(middle), clientv3.WithLimit(n))
 }
 
-// stateOps is the reads that a state is made of; parseState knows their order.
+// stateOps is the reads that a state is made of; parse knows their order.
 func (a *acquisition) stateOps() []clientv3.Op {
 	k := a.pool.keys
 	laterVotes, earlierVotes := around(k.clocks(), voteSample)
 	requests, _ := around(k.requests(), requestSample)
-	levels := k.base + "level/"
 	return []clientv3.Op{
 		clientv3.OpGet(k.pool()),
-		clientv3.OpGet(levels, clientv3.WithRange(after(levels)), clientv3.WithKeysOnly()),
+		clientv3.OpGet(k.levels(), clientv3.WithRange(after(k.levels())), clientv3.WithKeysOnly()),
 		clientv3.OpGet(a.key),
 		clientv3.OpGet(k.cursor(a.terms.BitSeq, a.terms.Range())),
 		clientv3.OpGet(k.last(), clientv3.WithKeysOnly()),
@@ -74,34 +71,31 @@ func (a *acquisition) stateOps() []clientv3.Op {
 
 // read reads the state.
 func (a *acquisition) read(ctx context.Context) (*state, error) {
-	v := a.p.useView(a.pool, time.Now())
-	seen := v.revision()
-	var resp *clientv3.TxnResponse
-	err := a.p.conn.Call(ctx, func(ctx context.Context) (err error) {
-		resp, err = a.p.conn.KV.Txn(ctx).Then(a.stateOps()...).Commit()
-		return err
-	})
+	pl := a.pool
+	pl.mu.Lock()
+	st, seen := &state{done: pl.done}, pl.rev
+	pl.mu.Unlock()
+	resp, err := a.p.conn.Commit(ctx, etcdconn.Txn{Then: a.stateOps()})
 	if err != nil {
 		return nil, err
 	}
+	st.rev = resp.Header.Revision
+	pl.mu.Lock()
+	pl.rev = st.rev
+	if st.rev < seen {
+		// The store has gone back behind what was seen before: it was restored from a
+		// backup. What the queues say is of another history.
+		clear(pl.queues)
+	}
+	pl.mu.Unlock()
 	answers := make([][]*mvccpb.KeyValue, len(resp.Responses))
 	for i, r := range resp.Responses {
 		answers[i] = r.GetResponseRange().Kvs
 	}
-	st := &state{rev: resp.Header.Revision, view: v}
-	if st.rev < seen {
-		// The store has gone back behind what was seen before: somebody has set
-		// it up anew from a backup. What the view knows is of another history.
-		v.end()
-		st.view = nil
-	}
-	if err := st.parse(a, answers); err != nil {
-		return nil, fmt.Errorf("%s: %w", a.p.cfg.Place(), err)
-	}
-	return st, nil
+	return st, a.p.explain(st.parse(a, answers))
 }
 
-func (st *state) parse(a *acquisition, answers [][]*mvccpb.KeyValue) error {
+func (st *state) parse(a *acquisition, answers [][]*mvccpb.KeyValue) (err error) {
 	poolKVs, levels, request, cursor, last := answers[0], answers[1], answers[2], answers[3], answers[4]
 	for _, kv := range poolKVs {
 		r, err := decode[poolRecord](kv.Key, kv.Value)
@@ -110,15 +104,10 @@ func (st *state) parse(a *acquisition, answers [][]*mvccpb.KeyValue) error {
 		}
 		st.poolRev, st.timeline = kv.ModRevision, r.timeline()
 	}
-	for _, kv := range levels {
-		level, err := levelOf(kv.Key)
-		if err != nil {
-			return err
-		}
-		st.levels = append(st.levels, level)
+	if st.levels, err = levelsOf(levels); err != nil {
+		return err
 	}
 	for _, kv := range request {
-		var err error
 		if st.request, err = decode[requestRecord](kv.Key, kv.Value); err != nil {
 			return err
 		}
@@ -132,7 +121,7 @@ func (st *state) parse(a *acquisition, answers [][]*mvccpb.KeyValue) error {
 		}
 	}
 	for _, kv := range last {
-		st.last = kv.ModRevision
+		st.changes = kv.Version
 	}
 	st.parseVotes(a, append(answers[5], answers[6]...))
 	st.parseOld(a, answers[7])
@@ -143,10 +132,7 @@ func (st *state) parse(a *acquisition, answers [][]*mvccpb.KeyValue) error {
 func (st *state) parseVotes(a *acquisition, kvs []*mvccpb.KeyValue) {
 	own := a.pool.keys.clock(a.p.cfg.Host)
 	for _, kv := range kvs[:min(len(kvs), voteSample)] {
-		if string(kv.Key) == own {
-			continue
-		}
-		if v, err := decode[clockRecord](kv.Key, kv.Value); err == nil {
+		if v, err := decode[clockRecord](kv.Key, kv.Value); err == nil && string(kv.Key) != own {
 			st.votes = append(st.votes, v)
 		}
 	}
@@ -163,21 +149,14 @@ func (a *acquisition) setUp(ctx context.Context, st *state) (done bool, err erro
 		return true, nil
 	}
 	// Another one may do the same at this moment; the state is read again.
-	var ifs []clientv3.Cmp
-	var puts []clientv3.Op
+	t := etcdconn.Txn{If: []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(k.pool()), "=", st.poolRev)}}
 	if st.poolRev == 0 {
-		ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(k.pool()), "=", 0))
-		puts = append(puts, clientv3.OpPut(k.pool(), encode(poolRecord{a.terms.Timeline.EpochMS, a.terms.Timeline.BitTS})))
-	} else {
-		ifs = append(ifs, clientv3.Compare(clientv3.ModRevision(k.pool()), "=", st.poolRev))
+		t.Then = append(t.Then, clientv3.OpPut(k.pool(), encode(poolRecord{a.terms.Timeline.EpochMS, a.terms.Timeline.BitTS})))
 	}
-	if !st.hasLevel(a.terms.BitSeq) {
-		level := k.level(a.terms.BitSeq)
-		ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(level), "=", 0))
-		puts = append(puts, clientv3.OpPut(level, ""))
+	if level := k.level(a.terms.BitSeq); !st.hasLevel(a.terms.BitSeq) {
+		t.If = append(t.If, clientv3.Compare(clientv3.CreateRevision(level), "=", 0))
+		t.Then = append(t.Then, clientv3.OpPut(level, ""))
 	}
-	return false, a.p.conn.Call(ctx, func(ctx context.Context) error {
-		_, err := a.p.conn.KV.Txn(ctx).If(ifs...).Then(puts...).Commit()
-		return err
-	})
+	_, err = a.p.conn.Commit(ctx, t)
+	return false, err
 }

@@ -10,7 +10,6 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/provider/pool"
 )
 
@@ -70,22 +69,8 @@ func (a *acquisition) forgettable(ctx context.Context, old []oldRequest) []strin
 
 // lives reports whether one of the grants has not come to its end.
 func (a *acquisition) lives(ctx context.Context, grants []grantRecord) (bool, error) {
-	for part := range slices.Chunk(grants, etcdconn.MaxTxnOps) {
-		keys := make([]pool.Key, len(part))
-		for i, g := range part {
-			keys[i] = g.slot()
-		}
-		slots, err := a.p.slots(ctx, a.pool.keys, keys)
-		if err != nil {
-			return false, err
-		}
-		for i, s := range slots {
-			if s.record.Secret == part[i].Secret && s.record.End >= a.now {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
+	records, err := a.p.answered(ctx, a.pool, grants)
+	return slices.ContainsFunc(records, func(r *pool.Record) bool { return r != nil && r.End >= a.now }), err
 }
 
 // estimate is how many keys there are with the prefix, from neighbours among

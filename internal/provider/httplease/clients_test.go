@@ -1,7 +1,6 @@
 package httplease_test
 
 import (
-	"context"
 	"net"
 	"net/http"
 	"strings"
@@ -9,44 +8,21 @@ import (
 
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
-	"github.com/kazahana/kazahana/internal/provider/redis"
-	"github.com/kazahana/kazahana/internal/testkit/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // What is counted are the clients of lease servers and not the servers, each once:
 // whatever server it asks, in however many pools' names, and although servers are
 // started anew.
 func TestClientsOfServersAreCounted(t *testing.T) {
-	for name, openStore := range map[string]func(t *testing.T) func() provider.Provider{
-		"memory": func(t *testing.T) func() provider.Provider {
-			store := memory.NewStore(nil)
-			return func() provider.Provider {
-				p, err := memory.New(store, provider.Services{Default: provider.DefaultTerms()})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return p
-			}
-		},
-		"redis": func(t *testing.T) func() provider.Provider {
-			cfg := redis.Config{Config: redistest.New(t).Config(), Services: provider.Services{Default: provider.DefaultTerms()}}
-			return func() provider.Provider {
-				p, err := redis.Open(context.Background(), cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := p.Init(context.Background(), ""); err != nil {
-					t.Fatal(err)
-				}
-				return p
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) { countClients(t, openStore(t)) })
+	kept := memory.NewStore(nil)
+	store := func() provider.Provider {
+		p, err := memory.New(kept, provider.Services{Default: provider.DefaultTerms()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
 	}
-}
-
-func countClients(t *testing.T, store func() provider.Provider) {
 	start := func(address string) *front {
 		t.Helper()
 		l, err := net.Listen("tcp", address)
@@ -70,7 +46,7 @@ func countClients(t *testing.T, store func() provider.Provider) {
 		for i, c := range clients {
 			for _, service := range []string{"", "orders"} { // of one pool
 				req := provider.AcquireRequest{Service: service, Meta: map[string]string{"host": "h", "pid": string(rune('a' + i))}}
-				if _, err := c.Acquire(within(t, patience), req); err != nil {
+				if _, err := c.Acquire(within(t, await.Patience), req); err != nil {
 					t.Error(err)
 				}
 			}
@@ -80,7 +56,7 @@ func countClients(t *testing.T, store func() provider.Provider) {
 		t.Helper()
 		p := store()
 		defer p.Close()
-		counts, err := p.Counters(within(t, patience), "")
+		counts, err := p.Counters(within(t, await.Patience), "")
 		if err != nil || counts[provider.CountClients] != want {
 			t.Errorf("client_id_count is %d (%v), want %d", counts[provider.CountClients], err, want)
 		}

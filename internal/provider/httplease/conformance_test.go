@@ -2,18 +2,12 @@ package httplease_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"maps"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
@@ -24,16 +18,11 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
-	"github.com/kazahana/kazahana/internal/provider/redis"
-	"github.com/kazahana/kazahana/internal/provider/sqlite"
-	"github.com/kazahana/kazahana/internal/testkit/redistest"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience is how long anything may take on a busy machine.
-const patience = 45 * time.Second
 
 // front is a lease server in front of a provider, on a listener of its own.
 type front struct {
@@ -48,7 +37,7 @@ type front struct {
 func options(p provider.Provider, services provider.Services) leaseserver.Options {
 	return leaseserver.Options{
 		Provider: p, Services: services, Version: "test",
-		ProviderTimeout: patience, MaxInFlight: 1000, RateBurst: 1,
+		ProviderTimeout: await.Patience, MaxInFlight: 1000, RateBurst: 1,
 		Metrics: metrics.NewLeaseServer(metrics.Build{}), Log: zap.NewNop(),
 	}
 }
@@ -65,7 +54,7 @@ func serveOn(l net.Listener, o leaseserver.Options) *front {
 	ctx, stop := context.WithCancel(context.Background())
 	f := &front{url: "http://" + l.Addr().String(), server: leaseserver.New(o), inner: o.Provider, stop: stop, done: make(chan error, 1)}
 	go func() {
-		f.done <- f.server.Serve(ctx, l, leaseserver.Listening{MaxConnections: 1000, DrainTimeout: patience})
+		f.done <- f.server.Serve(ctx, l, leaseserver.Listening{MaxConnections: 1000, DrainTimeout: await.Patience})
 	}()
 	return f
 }
@@ -117,7 +106,7 @@ func open(p provider.Provider, services provider.Services, nowMS func() int64) (
 }
 
 // Several servers in front of one memory store.
-func TestConformanceOnMemory(t *testing.T) {
+func TestConformance(t *testing.T) {
 	ring.All(t)
 	providertest.Run(t, func(*testing.T) providertest.Store {
 		var clock atomic.Int64
@@ -131,56 +120,6 @@ func TestConformanceOnMemory(t *testing.T) {
 				return open(p, services, clock.Load)
 			},
 			SetClock: clock.Store,
-		}
-	})
-}
-
-func TestConformanceOnSQLite(t *testing.T) {
-	ring.All(t)
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-test-")
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	var files atomic.Int64
-	providertest.Run(t, func(*testing.T) providertest.Store {
-		var clock atomic.Int64
-		path := filepath.Join(dir, fmt.Sprintf("leases-%d.db", files.Add(1)))
-		return providertest.Store{
-			Open: func(services provider.Services) (provider.Provider, error) {
-				p, err := sqlite.Open(context.Background(), sqlite.Config{Path: path, Services: services, NowMS: clock.Load})
-				if err != nil {
-					return nil, err
-				}
-				return open(p, services, clock.Load)
-			},
-			SetClock: clock.Store,
-		}
-	})
-}
-
-// Several servers in front of one Redis, whose clock is its own.
-func TestConformanceOnRedis(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits for leases to end")
-	}
-	server := redistest.New(t)
-	providertest.Run(t, func(*testing.T) providertest.Store {
-		connection := server.Config() // with a prefix that no other store has
-		return providertest.Store{
-			Open: func(services provider.Services) (provider.Provider, error) {
-				p, err := redis.Open(context.Background(), redis.Config{Config: connection, Services: services})
-				if err != nil {
-					return nil, err
-				}
-				names := append([]string{""}, slices.Collect(maps.Keys(services.Named))...)
-				for _, name := range names {
-					if err := p.Init(context.Background(), name); err != nil {
-						return nil, errors.Join(err, p.Close())
-					}
-				}
-				return open(p, services, nil)
-			},
 		}
 	})
 }

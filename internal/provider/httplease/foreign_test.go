@@ -20,6 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // otherServer is a lease server by its answers, as others could have written it.
@@ -88,7 +89,7 @@ func openLogged(t *testing.T, urls string) (*httplease.Provider, *observer.Obser
 }
 
 func acquireOne(t *testing.T, p *httplease.Provider, requestID string) (lease.Lease, error) {
-	leases, err := p.Acquire(within(t, patience), provider.AcquireRequest{RequestID: requestID, ThroughputPerMS: 1})
+	leases, err := p.Acquire(within(t, await.Patience), provider.AcquireRequest{RequestID: requestID, ThroughputPerMS: 1})
 	if err != nil {
 		return lease.Lease{}, err
 	}
@@ -167,7 +168,7 @@ func TestWhatIsLackingIsToldOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			if lost, err := provider.Verify(within(t, patience), p, "", []lease.Lease{l}); len(lost) > 0 || !errors.Is(err, errors.ErrUnsupported) {
+			if lost, err := provider.Verify(within(t, await.Patience), p, "", []lease.Lease{l}); len(lost) > 0 || !errors.Is(err, errors.ErrUnsupported) {
 				t.Errorf("%s: %v, %v", name, lost, err)
 			}
 		}
@@ -179,7 +180,7 @@ func TestWhatIsLackingIsToldOnce(t *testing.T) {
 		if n := len(o.seen); n != 5 {
 			t.Errorf("%s: a server that cannot verify was asked anew before the next acquire: %v", name, o.seen)
 		}
-		if lost, err := provider.Verify(within(t, patience), p, "", []lease.Lease{l}); len(lost) > 0 || !errors.Is(err, errors.ErrUnsupported) || len(o.seen) != 6 {
+		if lost, err := provider.Verify(within(t, await.Patience), p, "", []lease.Lease{l}); len(lost) > 0 || !errors.Is(err, errors.ErrUnsupported) || len(o.seen) != 6 {
 			t.Errorf("%s: after an acquire: %v, %v, %v", name, lost, err, o.seen)
 		}
 		entries := logs.All()
@@ -194,7 +195,7 @@ func TestWhatIsLackingIsToldOnce(t *testing.T) {
 		if _, err := acquireOne(t, p, "b"); err != nil {
 			t.Error(err)
 		}
-		if lost, err := provider.Verify(within(t, patience), p, "", []lease.Lease{l}); err != nil || len(lost) != 1 {
+		if lost, err := provider.Verify(within(t, await.Patience), p, "", []lease.Lease{l}); err != nil || len(lost) != 1 {
 			t.Errorf("%s: once it can: %v, %v", name, lost, err)
 		}
 	}
@@ -213,12 +214,12 @@ func TestNothingIsLacking(t *testing.T) {
 		refusing(problem.New(problem.RateLimited, "no")), plain(200, "application/json", `{"lost":[1]}`), plain(200, "text/html", `{"lost":[0]}`), cut,
 	} {
 		o.set(func() { o.verify = failing })
-		if lost, err := provider.Verify(within(t, patience), p, "", []lease.Lease{l}); err == nil || errors.Is(err, errors.ErrUnsupported) || len(lost) > 0 {
+		if lost, err := provider.Verify(within(t, await.Patience), p, "", []lease.Lease{l}); err == nil || errors.Is(err, errors.ErrUnsupported) || len(lost) > 0 {
 			t.Errorf("an answer that says nothing: %v, %v", lost, err)
 		}
 	}
 	o.set(func() { o.verify = plain(200, "application/json", `{"lost":[]}`) })
-	if lost, err := provider.Verify(within(t, patience), p, "", []lease.Lease{l}); err != nil || len(lost) > 0 {
+	if lost, err := provider.Verify(within(t, await.Patience), p, "", []lease.Lease{l}); err != nil || len(lost) > 0 {
 		t.Errorf("%v, %v", lost, err)
 	}
 	if _, err := acquireOne(t, p, "b"); err != nil || logs.Len() > 0 {
@@ -236,14 +237,14 @@ func TestExtendIsLacking(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := provider.Extend(within(t, patience), p, "", l); !errors.Is(err, errors.ErrUnsupported) || logs.Len() > 0 {
+		if _, err := provider.Extend(within(t, await.Patience), p, "", l); !errors.Is(err, errors.ErrUnsupported) || logs.Len() > 0 {
 			t.Errorf("%d: %v, logged %v", status, err, logs.All())
 		}
 	}
 	o := newOtherServer(t)
 	o.verify = refusing(problem.New(problem.LeaseNotFound, "no such lease"))
 	p, _ := openLogged(t, o.URL)
-	if _, err := p.Extend(within(t, patience), provider.ExtendRequest{ID: 1, BitSeq: 8}); !errors.Is(err, provider.ErrNotFound) {
+	if _, err := p.Extend(within(t, await.Patience), provider.ExtendRequest{ID: 1, BitSeq: 8}); !errors.Is(err, provider.ErrNotFound) {
 		t.Errorf("a slot that was never granted: %v", err)
 	}
 }
@@ -303,7 +304,7 @@ func TestLongAnswers(t *testing.T) {
 		w.Header().Set("Content-Length", fmt.Sprint(10<<20))
 		w.(http.Flusher).Flush() // and never a byte of it
 	}))
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
 	defer cancel()
 	if _, err := mustOpen(t, s.URL).Acquire(ctx, provider.AcquireRequest{}); err == nil || !strings.Contains(err.Error(), "has 10485760 bytes, and may have 67584") {
 		t.Errorf("a secret of 10 MB, announced: %.200v", err)

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"unicode/utf8"
 
 	"go.uber.org/zap"
 
@@ -88,7 +87,7 @@ func (p *Provider) do(ctx context.Context, k httpconn.Call) error {
 
 // Acquire implements provider.Provider.
 func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
-	if err := validText(req); err != nil {
+	if err := req.Validate(); err != nil {
 		return nil, err
 	}
 	if req.RequestID == "" {
@@ -157,21 +156,6 @@ func (p *Provider) granted(server string, req provider.AcquireRequest, answer le
 		leases[i] = l
 	}
 	return leases, nil
-}
-
-// validText refuses what JSON cannot carry: it would arrive as something else.
-func validText(req provider.AcquireRequest) error {
-	if err := req.Validate(); err != nil {
-		return err
-	}
-	ok := utf8.ValidString(req.Service) && utf8.ValidString(req.RequestID)
-	for k, v := range req.Meta {
-		ok = ok && utf8.ValidString(k) && utf8.ValidString(v)
-	}
-	if !ok {
-		return fmt.Errorf("%w: the service's name, the request ID and meta must be UTF-8", provider.ErrInvalid)
-	}
-	return nil
 }
 
 // Release implements provider.Provider.

@@ -3,39 +3,50 @@ package httplease_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/lease"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
 )
 
-// A pool larger than a page arrives whole, in order.
-func TestListComesInPages(t *testing.T) {
+// A pool larger than a page arrives whole, in order, and so does the answer about more
+// leases than one request may verify.
+func TestMoreThanOneRequestHolds(t *testing.T) {
 	services := provider.Services{Default: provider.DefaultTerms()}
-	inner, err := memory.New(memory.NewStore(func() int64 { return provider.DefaultTerms().Timeline.EpochMS + 1 }), services)
+	inner, err := memory.New(memory.NewStore(nil), services)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const acquires = 9
-	for range acquires {
-		if _, err := inner.Acquire(t.Context(), provider.AcquireRequest{ThroughputPerMS: 256 << 8}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p, err := open(inner, services, func() int64 { return 0 })
+	p, err := open(inner, services, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
+	var leases []lease.Lease
+	for range 9 {
+		more, err := p.Acquire(t.Context(), provider.AcquireRequest{ThroughputPerMS: 256 << 8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		leases = append(leases, more...)
+	}
 	got, err := p.List(t.Context(), "")
 	want, wantErr := inner.List(t.Context(), "")
-	if err != nil || wantErr != nil || len(want) != acquires*256 || len(want) < 2*leaseapi.MaxPage {
+	if err != nil || wantErr != nil || len(want) != len(leases) || len(want) < 2*leaseapi.MaxPage {
 		t.Fatal(err, wantErr, len(want))
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%d records arrived, of %d", len(got), len(want))
+	}
+	leases[3].Secret, leases[2*leaseapi.MaxVerify].Secret = "x", "y"
+	lost, err := provider.Verify(t.Context(), p, "", leases)
+	if err != nil || !slices.Equal(lost, []lease.Lease{leases[3], leases[2*leaseapi.MaxVerify]}) {
+		t.Errorf("%v, %v", lost, err)
 	}
 }
 

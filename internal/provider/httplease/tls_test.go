@@ -26,6 +26,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/httplease"
 	"github.com/kazahana/kazahana/internal/provider/memory"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 // authority issues certificates into files of a directory.
@@ -121,7 +122,7 @@ func serveTLS(t *testing.T, files leaseserver.TLSFiles) (url string, reload func
 	done := make(chan error, 1)
 	go func() {
 		done <- leaseserver.New(o).Serve(ctx, l, leaseserver.Listening{
-			TLS: leaseserver.ServerTLS(certificates), MaxConnections: 100, DrainTimeout: patience,
+			TLS: leaseserver.ServerTLS(certificates), MaxConnections: 100, DrainTimeout: await.Patience,
 		})
 	}()
 	t.Cleanup(func() {
@@ -137,7 +138,7 @@ func acquireOnce(t *testing.T, raw string) (string, error) {
 	t.Helper()
 	p := mustOpen(t, raw)
 	defer p.Close()
-	leases, err := p.Acquire(within(t, patience), provider.AcquireRequest{RequestID: "always the same"})
+	leases, err := p.Acquire(within(t, await.Patience), provider.AcquireRequest{RequestID: "always the same"})
 	if err != nil {
 		return "", err
 	}

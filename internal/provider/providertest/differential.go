@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"slices"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -25,7 +24,7 @@ func Differential(t *testing.T, rules, other Factory) func(*rapid.T) {
 		defer a.finish()
 		defer b.finish()
 		services := modelServices(true)
-		d := &differential{a: a.openServices(services), b: b.openServices(services), services: services}
+		d := &differential{a: a.openServices(services), b: b.openServices(services)}
 		actions := map[string]func(*rapid.T){
 			"acquire": d.acquire, "acquire again": d.acquire, "repeat": d.repeat, "release": d.release, "extend": d.extend,
 			"verify": d.verify, "locate": d.locate, "list": d.list, "time": d.passes,
@@ -40,24 +39,26 @@ func Differential(t *testing.T, rules, other Factory) func(*rapid.T) {
 
 // differential is a run of operations on two providers.
 type differential struct {
-	a, b     *client
-	services provider.Services
-	counter  int     // of requests
-	grants   []twins // oldest first
+	a, b    *client
+	counter int     // of requests
+	grants  []*twin // oldest first
 }
 
-// twins is one grant on both stores: the leases differ in their secrets.
-type twins struct {
+// twin is one grant on both stores: the leases differ in their secrets.
+type twin struct {
 	a, b             lease.Lease
 	service, request string
 }
 
-// same compares two answers.
-func (d *differential) same(t *rapid.T, what string, a, b any, errA, errB error) {
+// both sends the same to both providers, and compares the answers.
+func both[T any](t *rapid.T, d *differential, what string, ask func(c *client, own func(*twin) lease.Lease) (T, error)) (a, b T, err error) {
 	t.Helper()
-	if word(errA) != word(errB) || errA == nil && !reflect.DeepEqual(a, b) {
+	a, errA := ask(d.a, func(g *twin) lease.Lease { return g.a })
+	b, errB := ask(d.b, func(g *twin) lease.Lease { return g.b })
+	if word(errA) != word(errB) || errA == nil && !reflect.DeepEqual(comparable(a), comparable(b)) {
 		t.Fatalf("%s at %d: by the rules %+v and the error %v; here %+v and the error %v", what, d.a.suite.now(), a, errA, b, errB)
 	}
+	return a, b, errA
 }
 
 // word is as much of an error as both must agree on.
@@ -77,133 +78,103 @@ func word(err error) string {
 	return ""
 }
 
-// bare is leases without their secrets.
-func bare(leases ...lease.Lease) []lease.Lease {
-	all := append([]lease.Lease{}, leases...)
-	for i := range all {
-		all[i].Secret = ""
+// comparable is as much of an answer as both must agree on.
+func comparable(answer any) any {
+	switch answer := answer.(type) {
+	case lease.Lease:
+		answer.Secret = ""
+		return answer
+	case []lease.Lease:
+		all := append([]lease.Lease{}, answer...)
+		for i := range all {
+			all[i].Secret = ""
+		}
+		return all
+	case []provider.Record:
+		all := append([]provider.Record{}, answer...)
+		for i := range all {
+			all[i].Lease.ReservedUntil = 0
+		}
+		return all
+	case []int:
+		return append([]int{}, answer...)
+	case map[string]int64:
+		maps.DeleteFunc(answer, func(name string, _ int64) bool { return !slices.Contains(provider.CounterNames, name) })
 	}
-	return all
+	return answer
 }
 
 func (d *differential) ask(t *rapid.T, req provider.AcquireRequest) {
-	a, errA := d.a.try(req)
-	b, errB := d.b.try(req)
-	d.same(t, fmt.Sprintf("acquire %+v", req), bare(a...), bare(b...), errA, errB)
+	a, b, err := both(t, d, fmt.Sprintf("acquire %+v", req), func(c *client, _ func(*twin) lease.Lease) ([]lease.Lease, error) { return c.try(req) })
+	if err != nil || slices.ContainsFunc(d.grants, func(g *twin) bool { return g.a.Key() == a[0].Key() }) {
+		return
+	}
 	for i := range a {
-		twin := twins{a[i], b[i], req.Service, req.RequestID}
-		if !slices.Contains(d.grants, twin) {
-			d.grants = append(d.grants, twin)
-		}
+		d.grants = append(d.grants, &twin{a[i], b[i], req.Service, req.RequestID})
 	}
 }
 
 func (d *differential) acquire(t *rapid.T) {
 	d.counter++
-	names := append([]string{""}, slices.Sorted(maps.Keys(d.services.Named))...)
-	d.ask(t, provider.AcquireRequest{
-		Service:         rapid.SampledFrom(names).Draw(t, "service"),
-		ThroughputPerMS: rapid.Int64Range(0, 24).Draw(t, "throughput"),
-		RequestID:       fmt.Sprintf("request-%d", d.counter),
-		Meta:            map[string]string{"n": fmt.Sprint(d.counter)},
-	})
+	d.ask(t, drawRequest(t, d.a.services, d.counter))
 }
 
 func (d *differential) repeat(t *rapid.T) {
-	g := d.draw(t)
+	g := drawLatest(t, d.grants)
 	d.ask(t, provider.AcquireRequest{Service: g.service, ThroughputPerMS: 1, RequestID: g.request})
 }
 
-// draw is one of the latest grants.
-func (d *differential) draw(t *rapid.T) *twins {
-	n := len(d.grants)
-	if n == 0 {
-		t.Skip("nothing was granted")
-	}
-	return &d.grants[n-1-rapid.IntRange(0, min(n-1, 30)).Draw(t, "grant (0 is the latest)")]
-}
-
 func (d *differential) release(t *rapid.T) {
-	g := d.draw(t)
-	window := provider.ReleaseWindow.Milliseconds()
-	at := d.a.suite.now() + rapid.SampledFrom([]int64{0, 0, -700, 700, -window, window, -window - 1, window + 1}).Draw(t, "off")
-	atEnd := rapid.IntRange(0, 4).Draw(t, "at the end if 0") == 0
-	if atEnd {
-		at = g.a.Expired - 1
-	}
-	bitSeq := rapid.SampledFrom([]int{g.a.BitSeq, provider.AnyBitSeq}).Draw(t, "bit_seq")
-	send := func(c *client, l lease.Lease) error {
-		return c.release(l, provider.ReleaseRequest{
-			Service: g.service, ID: l.ID, BitSeq: bitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at), AtEnd: atEnd,
-		})
-	}
-	d.same(t, fmt.Sprintf("release of %v as of %d", g.a, at), nil, nil, send(d.a, g.a), send(d.b, g.b))
+	g := drawLatest(t, d.grants)
+	req := drawRelease(t, g.service, g.a, d.a.suite.now(), true)
+	both(t, d, fmt.Sprintf("release %+v", req), func(c *client, own func(*twin) lease.Lease) (struct{}, error) {
+		l, signed := own(g), req
+		signed.Signature = lease.Sign(l.Secret, l.ID, req.TimestampMS)
+		return struct{}{}, c.release(l, signed)
+	})
 }
 
 func (d *differential) extend(t *rapid.T) {
-	g := d.draw(t)
-	a, errA := d.a.extend(g.service, g.a)
-	b, errB := d.b.extend(g.service, g.b)
-	d.same(t, fmt.Sprintf("extend %v", g.a), bare(a), bare(b), errA, errB)
-	if errA == nil {
+	g := drawLatest(t, d.grants)
+	a, b, err := both(t, d, fmt.Sprintf("extend %v", g.a), func(c *client, own func(*twin) lease.Lease) (lease.Lease, error) {
+		return c.extend(g.service, own(g))
+	})
+	if err == nil {
 		g.a, g.b = a, b
 	}
 }
 
 func (d *differential) verify(t *rapid.T) {
-	var claimsA, claimsB []provider.Claim
-	for _, g := range d.grants[max(0, len(d.grants)-20):] {
-		claimsA, claimsB = append(claimsA, provider.ClaimOf(g.a)), append(claimsB, provider.ClaimOf(g.b))
-	}
-	ctx, cancel := d.a.suite.ctx()
-	defer cancel()
-	a, errA := d.a.Verify(ctx, "", claimsA)
-	b, errB := d.b.Verify(ctx, "", claimsB)
-	d.same(t, "verify", append([]int{}, a...), append([]int{}, b...), errA, errB)
-}
-
-// shown is as much of records as both must agree on.
-func shown(records []provider.Record) []provider.Record {
-	all := append([]provider.Record{}, records...)
-	for i := range all {
-		all[i].Lease.ReservedUntil = 0
-	}
-	return all
+	both(t, d, "verify", func(c *client, own func(*twin) lease.Lease) ([]int, error) {
+		var claims []provider.Claim
+		for _, g := range d.grants[max(0, len(d.grants)-20):] {
+			claims = append(claims, provider.ClaimOf(own(g)))
+		}
+		ctx, cancel := c.suite.ctx()
+		defer cancel()
+		return c.Verify(ctx, "", claims)
+	})
 }
 
 func (d *differential) locate(t *rapid.T) {
-	low := rapid.Int64Range(0, 1<<(snowflake.ValueBits-modelServices(true).Default.Timeline.BitTS)).Draw(t, "low")
+	low := rapid.Int64Range(0, 1<<(snowflake.ValueBits-d.a.services.Default.Timeline.BitTS)).Draw(t, "low")
 	at := d.a.suite.now() + rapid.Int64Range(-4000, 1000).Draw(t, "at")
-	ctx, cancel := d.a.suite.ctx()
-	defer cancel()
-	a, errA := d.a.Locate(ctx, "", low, at)
-	b, errB := d.b.Locate(ctx, "", low, at)
-	d.same(t, fmt.Sprintf("locate %d at %d", low, at), shown(a), shown(b), errA, errB)
+	both(t, d, fmt.Sprintf("locate %d at %d", low, at), func(c *client, _ func(*twin) lease.Lease) ([]provider.Record, error) {
+		return c.locate(low, at), nil
+	})
 }
 
 func (d *differential) list(t *rapid.T) {
-	d.same(t, "list", shown(d.a.list()), shown(d.b.list()), nil, nil)
+	both(t, d, "list", func(c *client, _ func(*twin) lease.Lease) ([]provider.Record, error) { return c.list(), nil })
 }
 
 func (d *differential) counters(t *rapid.T) {
-	ctx, cancel := d.a.suite.ctx()
-	defer cancel()
-	a, errA := d.a.Counters(ctx, "")
-	b, errB := d.b.Counters(ctx, "")
-	for _, counted := range []map[string]int64{a, b} {
-		maps.DeleteFunc(counted, func(name string, _ int64) bool { return !slices.Contains(provider.CounterNames, name) })
-	}
-	d.same(t, "counters", a, b, errA, errB)
+	both(t, d, "counters", func(c *client, _ func(*twin) lease.Lease) (map[string]int64, error) { return c.counters(), nil })
 }
 
 // passes lets time pass on both, or jump.
 func (d *differential) passes(t *rapid.T) {
-	hour := time.Hour.Milliseconds()
-	step := rapid.OneOf(
-		rapid.Int64Range(1, 300), rapid.Int64Range(1, 3000), rapid.Int64Range(1, 3000),
-		rapid.Int64Range(-2000, 0), rapid.SampledFrom([]int64{hour, -hour}),
-	).Draw(t, "ms")
-	now := d.a.suite.now() + step
-	d.a.suite.set(now)
-	d.b.suite.set(now)
+	step := drawStep(t, true)
+	d.a.suite.passes(step)
+	d.b.suite.passes(step)
 }

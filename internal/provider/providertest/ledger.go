@@ -11,8 +11,8 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// ledger is every grant that a test was told of, with its end as the grant rule
-// has it. It is safe for concurrent use.
+// ledger notes every grant of a test, with its end by the grant rule. It is safe for
+// concurrent use.
 type ledger struct {
 	mu      sync.Mutex
 	entries map[ledgerKey]*entry
@@ -27,35 +27,48 @@ type entry struct {
 	pool  string
 	lease lease.Lease
 	end   int64 // ReservedUntil, or less after a release
-	// extended: the lease is not what was granted at first.
-	extended bool
 }
 
-func newLedger() *ledger { return &ledger{entries: map[ledgerKey]*entry{}} }
-
-// granted notes a grant. The same grant again, as the answer to a repeated
-// request, must be the same lease.
-func (g *ledger) granted(pool string, l lease.Lease) error {
+// granted checks a lease that was granted on the terms, and notes it. The same grant
+// again, as the answer to a repeated request, must be the same lease.
+func (g *ledger) granted(t provider.Terms, l lease.Lease) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	k := ledgerKey{pool, l.Key()}
+	k := ledgerKey{t.Pool, l.Key()}
 	if e, ok := g.entries[k]; ok {
 		if e.lease != l {
 			return fmt.Errorf("the lease %v was returned again as %v", e.lease, l)
 		}
 		return nil
 	}
-	g.entries[k] = &entry{pool: pool, lease: l, end: l.ReservedUntil}
+	if err := l.Validate(); err != nil {
+		return err
+	}
+	if want := t.Grant(l.ID, l.Created, l.Secret); l != want {
+		return fmt.Errorf("the lease is %+v, want %+v", l, want)
+	}
+	if !t.Range().Contains(l.ID) {
+		return fmt.Errorf("machine ID %d is not in %v", l.ID, t.Range())
+	}
+	g.entries[k] = &entry{pool: t.Pool, lease: l, end: l.ReservedUntil}
 	return nil
 }
 
-// released notes a release that was carried out, or may have been: the end that
-// is noted is the earliest possible.
+// released notes a release that was carried out.
 func (g *ledger) released(pool string, l lease.Lease, timestampMS int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if e, ok := g.entries[ledgerKey{pool, l.Key()}]; ok {
 		e.end = provider.ReleasedEnd(l.Created, e.end, timestampMS)
+	}
+}
+
+// extended notes that a grant lasts longer.
+func (g *ledger) extended(pool string, l lease.Lease) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if e, ok := g.entries[ledgerKey{pool, l.Key()}]; ok {
+		e.lease, e.end = l, max(e.end, l.ReservedUntil)
 	}
 }
 
@@ -100,14 +113,11 @@ func (e *entry) String() string {
 	return fmt.Sprintf("pool %s, machine ID %d, bit_seq %d: [%d, %d)", e.pool, e.lease.ID, e.lease.BitSeq, e.lease.Created, e.end)
 }
 
-// String lists all grants, for a failed test.
+// String lists the first grants, for a failed test.
 func (g *ledger) String() string {
+	all := g.inOrder()
 	var b strings.Builder
-	for i, e := range g.inOrder() {
-		if i == 200 {
-			b.WriteString("  ...\n")
-			break
-		}
+	for _, e := range all[:min(len(all), 200)] {
 		fmt.Fprintf(&b, "  %v\n", e)
 	}
 	return b.String()

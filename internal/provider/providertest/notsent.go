@@ -10,40 +10,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 )
 
-// testNotSent: a call that cannot begin has changed nothing, and says so.
-func testNotSent(s *suite) {
-	c := s.open(ids(lasting(), 5, 5))
-	l := c.one()
-	over, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err := c.Acquire(over, provider.AcquireRequest{})
-	s.want(err, provider.ErrNotSent)
-	s.want(err, context.Canceled)
-	err = c.Release(over, signedRelease(l, s.now()))
-	s.want(err, provider.ErrNotSent)
-	s.want(err, context.Canceled)
-	c.full()
-
-	// An answer of the provider is no such error.
-	if _, err := c.try(provider.AcquireRequest{}); errors.Is(err, provider.ErrNotSent) {
-		s.Errorf("a full pool: %v", err)
-	}
-	if err := c.Release(context.Background(), provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: s.now(), Signature: "00"}); errors.Is(err, provider.ErrNotSent) {
-		s.Errorf("a forged release: %v", err)
-	}
-
-	d := s.open(ids(lasting(), 5, 5))
-	s.must(d.Close())
-	s.want(d.Release(context.Background(), signedRelease(l, s.now())), provider.ErrNotSent)
-	c.full()
-	s.must(c.giveBack(l, s.now()))
-}
-
-// signedRelease gives the lease back as of the time.
-func signedRelease(l lease.Lease, timestampMS int64) provider.ReleaseRequest {
-	return provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: timestampMS, Signature: lease.Sign(l.Secret, l.ID, timestampMS)}
-}
-
 // Remote is a provider on a real server, with a proxy in between.
 type Remote struct {
 	Proxy *Proxy

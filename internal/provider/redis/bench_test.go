@@ -32,23 +32,6 @@ func BenchmarkAcquire(b *testing.B) {
 	}
 }
 
-// BenchmarkAcquireParallel is many callers at once.
-func BenchmarkAcquireParallel(b *testing.B) {
-	terms := provider.DefaultTerms()
-	p, clock := fill(b, terms, 1000)
-	step := (terms.Term + terms.Quarantine).Milliseconds() / 1000
-	b.SetParallelism(64)
-	before := redistest.Shared(b).CPU(b)
-	b.ResetTimer()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			clock.Add(step)
-			acquireOne(b, p)
-		}
-	})
-	b.ReportMetric(float64((redistest.Shared(b).CPU(b)-before).Microseconds())/float64(b.N), "server-µs/op")
-}
-
 // BenchmarkRing builds the ring of a layout that is asked for the first time.
 func BenchmarkRing(b *testing.B) {
 	p, clock := fill(b, provider.DefaultTerms(), 8000)

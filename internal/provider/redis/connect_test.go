@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -172,7 +174,9 @@ func TestLeastPrivileges(t *testing.T) {
 	replicas := cfg
 	replicas.MinReplicas = 1
 	waiting := mustOpen(t, replicas).client
-	if _, err := redisconn.Run(testContext(t), waiting, redisconn.Repeatable, waiting.Confirmed); err != nil {
+	if _, err := redisconn.Run(testContext(t), waiting, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (struct{}, error) {
+		return struct{}{}, waiting.Confirm(ctx, conn)
+	}); !errors.Is(err, redisconn.ErrUnconfirmed) {
 		t.Error(err)
 	}
 	// Nothing in it is more than is needed, and what lacks is said at the start.
@@ -285,22 +289,23 @@ func TestStaleConnections(t *testing.T) {
 // the caller's to repeat.
 func TestAnswerLost(t *testing.T) {
 	s := redistest.New(t)
-	proxy := newProxy(t, s)
+	proxy := redistest.NewProxy(t, s)
 	r := newRig(t, s)
-	p := r.on(&server{Sock: proxy.path})
-	t.Cleanup(func() { p.Close() })
-	proxy.swallow.Store(true)
-	r.acquire(p)
-	if records, err := p.List(testContext(t), ""); err != nil || len(records) != 1 {
-		t.Errorf("there are %d records, want 1 (%v)", len(records), err)
+	p := r.on(&server{Sock: proxy.Sock})
+	granted := func(want int) {
+		t.Helper()
+		if records, err := p.List(testContext(t), ""); err != nil || len(records) != want {
+			t.Errorf("there are %d records, want %d (%v)", len(records), want, err)
+		}
 	}
-	proxy.swallow.Store(true)
+	proxy.Lose(func() {})
+	r.acquire(p)
+	granted(1)
+	proxy.Lose(func() {})
 	if leases, err := p.Acquire(testContext(t), provider.AcquireRequest{}); err == nil {
 		t.Errorf("the lost answer was %v", leases)
 	}
-	if records, err := p.List(testContext(t), ""); err != nil || len(records) != 2 {
-		t.Errorf("there are %d records, want 2 (%v)", len(records), err)
-	}
+	granted(2)
 }
 
 func TestErrorsSayWhatToDo(t *testing.T) {

@@ -17,56 +17,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
-
-// proxy passes bytes between clients and a server, and can be told to swallow
-// the next answer and close the connection.
-type proxy struct {
-	path    string
-	swallow atomic.Bool
-	wg      sync.WaitGroup
-}
-
-func newProxy(t *testing.T, s *server) *proxy {
-	p := &proxy{path: filepath.Join(s.Dir, "proxy.Sock")}
-	l, err := net.Listen("unix", p.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.wg.Go(func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("unix", s.Sock)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			end := func() { client.Close(); server.Close() }
-			p.wg.Go(func() { defer end(); _, _ = io.Copy(server, client) })
-			p.wg.Go(func() {
-				defer end()
-				b := make([]byte, 64*1024)
-				for {
-					n, err := server.Read(b)
-					if err != nil || p.swallow.Swap(false) {
-						return
-					}
-					if _, err := client.Write(b[:n]); err != nil {
-						return
-					}
-				}
-			})
-		}
-	})
-	t.Cleanup(func() { l.Close(); p.wg.Wait() })
-	return p
-}
 
 // fake is a server that has one answer to everything but HELLO.
 func fake(t *testing.T, answer string) string {

@@ -3,7 +3,6 @@ package redis
 import (
 	"errors"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -97,25 +96,6 @@ func persistent(tb testing.TB) *server {
 	return redistest.New(tb, "--appendonly", "yes", "--appendfsync", "always")
 }
 
-func TestRestartEmpty(t *testing.T) {
-	s := redistest.New(t)
-	r := newRig(t, s)
-	l := r.acquire(r.provider)
-	r.clock.Add(1000)
-	s.Restart()
-	until := r.clock.Load() + r.longest
-	r.fenced(r.provider, until, whyMissing)
-	if r.lost(r.provider, l) != 0 {
-		t.Error("Verify says that a lease is lost which the fence protects")
-	}
-	r.clock.Store(until - 1)
-	r.fenced(r.provider, until, whyMissing)
-	r.clock.Store(until)
-	if next := r.acquire(r.provider); next.Created < l.ReservedUntil {
-		t.Errorf("%v follows %v", next, l)
-	}
-}
-
 func TestRestartWithPersistence(t *testing.T) {
 	s := persistent(t)
 	r := newRig(t, s)
@@ -154,42 +134,70 @@ func TestRestartWithPersistence(t *testing.T) {
 	r.acquire(r.provider) // no more fence
 }
 
-func TestFlushAll(t *testing.T) {
-	s := redistest.New(t)
-	r := newRig(t, s, func(c *Config) { c.FailoverFenceSet = true })
-	r.acquire(r.provider)
-	s.Do(t, "FLUSHALL")
-	// failover_fence is about confirmed writes, not about a lost pool.
-	until := r.clock.Load() + r.longest
-	r.fenced(r.provider, until, whyMissing)
-	// Nor does a restart with failover_fence=0 end that fence.
-	s.Do(t, "SAVE")
-	s.Restart()
-	r.fenced(r.provider, until, whyMissing)
-	r.clock.Store(until)
-	r.acquire(r.provider)
-}
-
-func TestFailoverFence(t *testing.T) {
-	for name, test := range map[string]struct{ fence, want time.Duration }{
-		"none": {0, 0}, "a minute": {time.Minute, time.Minute},
+// What follows from a loss, a restart, or both, and when it ends. Terms, the clock and the
+// fence that is set are those of the client that finds it.
+func TestFences(t *testing.T) {
+	const minute, hour = 60_000, 3600_000
+	for name, c := range map[string]struct {
+		fence   time.Duration // failover_fence; less than 0: not set
+		losses  []string
+		advance int64 // between them
+		until   int64 // ms after the last loss
+		why     string
+	}{
+		"restart":                        {-1, []string{"restart"}, 0, longest, whyChanged},
+		"flush":                          {-1, []string{"flush"}, 0, longest, whyMissing},
+		"failover_fence":                 {time.Minute, []string{"restart"}, 0, minute, whyChanged},
+		"no fence":                       {0, []string{"restart"}, 0, 0, ""},
+		"no fence does not stand a loss": {0, []string{"flush", "restart"}, 0, longest, whyMissing},
+		"restart during a fence":         {-1, []string{"restart", "restart"}, longest / 2, longest, whyChanged},
+		"a clock that is behind":         {-1, []string{"restart"}, -hour, hour + longest, whyChanged},
+		"a longer term was granted":      {-1, []string{"long", "restart"}, 0, 3*hour + longest/2, whyChanged},
+		"init after a restart":           {-1, []string{"restart", "init"}, 0, 0, ""},
+		"init before any request":        {-1, []string{"unseen restart", "init"}, 0, 0, ""},
+		"restart after init":             {-1, []string{"restart", "init", "restart"}, 0, longest, whyChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := persistent(t)
-			r := newRig(t, s, func(c *Config) { c.FailoverFence, c.FailoverFenceSet = test.fence, true })
+			r := newRig(t, s, func(cfg *Config) { cfg.FailoverFence, cfg.FailoverFenceSet = max(c.fence, 0), c.fence >= 0 })
 			before := r.acquire(r.provider)
-			s.Restart()
-			if test.want > 0 {
-				until := r.clock.Load() + test.want.Milliseconds()
-				r.fenced(r.provider, until, whyChanged)
+			for _, loss := range c.losses {
+				switch loss {
+				case "long":
+					r.acquire(r.on(s, func(cfg *Config) { cfg.Services.Default.Term = 3 * time.Hour }))
+				case "flush":
+					s.Do(t, "FLUSHALL")
+				case "init":
+					mustInit(t, r.provider)
+					continue
+				default:
+					s.Restart()
+				}
+				r.clock.Add(c.advance)
+				if loss != "unseen restart" && loss != "long" {
+					_, _ = r.provider.Acquire(testContext(t), provider.AcquireRequest{}) // notes it
+				}
+			}
+			if c.until > 0 {
+				until := r.clock.Load() + c.until
+				r.clock.Add(1)
+				r.fenced(r.provider, until, c.why)
+				if r.lost(r.provider, before) != 0 {
+					t.Error("Verify says that a lease is lost which the fence protects")
+				}
+				r.clock.Store(until - 1)
+				r.fenced(r.provider, until, c.why)
 				r.clock.Store(until)
 			}
-			if l := r.acquire(r.provider); l.ID == before.ID {
+			if l := r.acquire(r.provider); l.ID == before.ID && l.Created < before.ReservedUntil {
 				t.Errorf("%v was granted over %v", l, before)
 			}
 		})
 	}
 }
+
+// longest is term and quarantine of the rig's pool, in ms.
+var longest = (provider.DefaultTerms().Term + provider.DefaultTerms().Quarantine).Milliseconds()
 
 // Only the pool's record is gone: those of slots count on, also when they last
 // longer than the fence.
@@ -315,53 +323,6 @@ func TestReplicaComesAndGoes(t *testing.T) {
 	r.fenced(r.provider, r.clock.Load()+r.longest, whyMissing)
 }
 
-// The new server's clock is behind the old one's: the fence is counted from
-// where the old one had come.
-func TestFailoverToASlowClock(t *testing.T) {
-	s := persistent(t)
-	r := newRig(t, s)
-	l := r.acquire(r.provider)
-	s.Restart()
-	r.clock.Add(-time.Hour.Milliseconds())
-	r.fenced(r.provider, l.Created+r.longest, whyChanged)
-}
-
-func TestFailoverDuringAFence(t *testing.T) {
-	s := persistent(t)
-	r := newRig(t, s)
-	r.acquire(r.provider)
-	for range 3 {
-		s.Restart()
-		r.clock.Add(r.longest / 2)
-		r.fenced(r.provider, r.clock.Load()+r.longest, whyChanged)
-	}
-	r.clock.Add(r.longest)
-	r.acquire(r.provider)
-}
-
-func TestManySeeTheChangeAtOnce(t *testing.T) {
-	s := persistent(t)
-	r := newRig(t, s)
-	r.acquire(r.provider)
-	s.Restart()
-	until := r.clock.Load() + r.longest
-	var wg sync.WaitGroup
-	for range 5 {
-		p := r.on(s)
-		for range 5 {
-			wg.Go(func() {
-				_, err := p.Acquire(testContext(t), provider.AcquireRequest{})
-				var fenced *provider.FencedError
-				if !errors.As(err, &fenced) || fenced.UntilMS != until {
-					t.Errorf("the error is %v, want a fence until %d", err, until)
-				}
-				r.clock.Add(1) // later ones do not move it
-			})
-		}
-	}
-	wg.Wait()
-}
-
 // A client with a longer term that comes after a failover may have lost grants
 // of its own; one whose operator confirms every write has not.
 func TestLongerTermAfterAFailover(t *testing.T) {
@@ -388,40 +349,5 @@ func TestLongerTermAfterAFailover(t *testing.T) {
 			r.clock.Store(until)
 			r.acquire(r.provider)
 		})
-	}
-}
-
-// The longest term that was ever granted counts, whoever finds the change.
-func TestLongestTermIsRemembered(t *testing.T) {
-	s := persistent(t)
-	r := newRig(t, s)
-	long := r.on(s, func(c *Config) { c.Services.Default.Term = 3 * time.Hour })
-	r.acquire(long)
-	s.Restart()
-	r.fenced(r.provider, r.clock.Load()+long.cfg.longestMS(provider.DefaultPool), whyChanged)
-}
-
-func TestInit(t *testing.T) {
-	s := persistent(t)
-	r := newRig(t, s)
-	l := r.acquire(r.provider)
-	s.Restart()
-	r.fenced(r.provider, r.clock.Load()+r.longest, whyChanged)
-	mustInit(t, r.provider) // the operator knows that nothing was lost
-	if next := r.acquire(r.provider); next.ID == l.ID {
-		t.Errorf("%v was granted over %v", next, l)
-	}
-	s.Restart()
-	mustInit(t, r.provider) // before anybody has asked
-	r.acquire(r.provider)
-	s.Restart()
-	until := r.clock.Load() + r.longest
-	r.fenced(r.provider, until, whyChanged)
-	r.clock.Store(until)
-	r.acquire(r.provider)
-	before := s.Do(t, "HGETALL", r.cfg.Prefix+"default:pool")
-	mustInit(t, r.provider) // on a store in use
-	if after := s.Do(t, "HGETALL", r.cfg.Prefix+"default:pool"); after != before {
-		t.Errorf("Init changed the pool from %s to %s", before, after)
 	}
 }

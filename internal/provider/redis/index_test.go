@@ -1,20 +1,15 @@
 package redis
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
@@ -70,11 +65,8 @@ func TestReleaseChecksTheSecretInTheStore(t *testing.T) {
 	args.Set("secret", provider.NewSecret()) // the one that was there a moment ago
 	args.Set("timestamp_ms", r.clock.Load())
 	args.Set("window_ms", 30_000)
-	answer, err := redisconn.Run(testContext(t), r.provider.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (*reply, error) {
-		return r.provider.eval(ctx, conn, releaseScript, provider.DefaultPool, args)
-	})
-	if err != nil || answer.Text() != "badsignature" {
-		t.Errorf("the answer is %v (%v)", answer, err)
+	if err := r.provider.run(testContext(t), releaseScript, r.cfg.Services.Default, args); !errors.Is(err, provider.ErrBadSignature) {
+		t.Errorf("the error is %v", err)
 	}
 	if r.lost(r.provider, l) != 0 {
 		t.Error("somebody else's lease was ended")
@@ -155,23 +147,13 @@ func TestHistoryIsForgotten(t *testing.T) {
 	if n := s.Do(t, "ZCARD", r.cfg.Prefix+"default:slots"); n != "36" {
 		t.Errorf("%s records, want 36: they are never deleted", n)
 	}
-}
-
-// The history has no more entries than it may, however young they are.
-func TestHistoryIsBounded(t *testing.T) {
-	s := redistest.Shared(t)
-	r := newRig(t, s, func(c *Config) { c.Services.Default.IDs = provider.IDRange{} })
-	r.acquire(r.provider)
-	// As if so many had been granted in between.
-	s.Do(t, "HSET", r.cfg.Prefix+"default:pool", "grants", historyMax+1)
-	for range 2 {
-		r.acquire(r.provider)
+	// However young, there are no more of them than there may be.
+	s.Do(t, "HSET", r.cfg.Prefix+"default:pool", "grants", historyMax+36)
+	for range 5 {
+		acquire()
 	}
-	if oldest := s.Do(t, "HGET", r.cfg.Prefix+"default:pool", "oldest"); oldest != "5" {
-		t.Errorf("the oldest grant in the history is %s, want 5", oldest)
-	}
-	if n := s.Do(t, "HLEN", r.cfg.Prefix+"default:history"); n != "2" {
-		t.Errorf("the history has %s entries, want 2", n)
+	if got := sizes(); got != "20 20 5" {
+		t.Errorf("of a history that is full, %s entries are left", got)
 	}
 }
 
@@ -234,42 +216,6 @@ func TestAcquireTouchesAHandful(t *testing.T) {
 	}
 }
 
-// 200 callers at once, on several clients: no machine ID twice.
-func TestConcurrentCallers(t *testing.T) {
-	r := newRig(t, redistest.Shared(t), func(c *Config) { c.Services.Default.IDs = provider.IDRange{} })
-	clients := []*Provider{r.provider}
-	for range 4 {
-		clients = append(clients, r.on(&server{Sock: r.cfg.Addrs[0]}))
-	}
-	const callers, each = 200, 5
-	var mu sync.Mutex
-	seen := map[int64]bool{}
-	var wg sync.WaitGroup
-	for i := range callers {
-		wg.Go(func() {
-			for range each {
-				leases, err := clients[i%len(clients)].Acquire(testContext(t), provider.AcquireRequest{RequestID: provider.NewSecret(), ThroughputPerMS: 512})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				mu.Lock()
-				for _, l := range leases {
-					if seen[l.ID] {
-						t.Errorf("machine ID %d was granted twice", l.ID)
-					}
-					seen[l.ID] = true
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
-	if len(seen) != 2*callers*each {
-		t.Errorf("%d machine IDs, want %d", len(seen), 2*callers*each)
-	}
-}
-
 func TestMany(t *testing.T) {
 	r := newRig(t, redistest.Shared(t), func(c *Config) { c.Services.Default.IDs = provider.IDRange{} })
 	leases, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{ThroughputPerMS: 1 << 30, RequestID: provider.NewSecret()})
@@ -286,83 +232,5 @@ func TestMany(t *testing.T) {
 	}
 	if records, err := r.provider.List(testContext(t), ""); err != nil || len(records) != 9*256 {
 		t.Errorf("List has %d records (%v), want %d", len(records), err, 9*256)
-	}
-}
-
-func TestCounters(t *testing.T) {
-	r := newRig(t, redistest.Shared(t))
-	counters := func() map[string]int64 {
-		t.Helper()
-		all, err := r.provider.Counters(testContext(t), "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return all
-	}
-	for name, n := range counters() {
-		if n != 0 {
-			t.Errorf("%s begins at %d", name, n)
-		}
-	}
-	other := r.on(&server{Sock: r.cfg.Addrs[0]})
-	var l lease.Lease
-	for range 2 {
-		l = r.acquire(r.provider)
-		r.acquire(other)
-	}
-	_, _ = other.Acquire(testContext(t), provider.AcquireRequest{}) // none is free
-	forged := l
-	forged.Secret = "x"
-	for _, l := range []lease.Lease{l, forged} {
-		_, _ = provider.Extend(testContext(t), r.provider, "", l)
-	}
-	r.clock.Add(time.Hour.Milliseconds())
-	_, _ = provider.Extend(testContext(t), r.provider, "", l)
-	want := map[string]int64{
-		"client_id_count": 2, "client_get_id_count": 5, "client_get_id_success": 4, "get_id_no_available_id": 1, "get_id_fenced": 0,
-		"extend_ttl_count": 3, "extend_ttl_success": 1, "extend_ttl_ownership_error": 1, "extend_ttl_expire_warning": 1,
-	}
-	got := counters()
-	for name, n := range want {
-		if got[name] != n {
-			t.Errorf("%s is %d, want %d", name, got[name], n)
-		}
-	}
-	if len(got) != len(want) {
-		t.Errorf("the counters are %v", got)
-	}
-}
-
-// Scripts that the server has forgotten are sent again.
-func TestScriptFlush(t *testing.T) {
-	s := redistest.New(t)
-	r := newRig(t, s)
-	r.acquire(r.provider)
-	s.Do(t, "SCRIPT", "FLUSH")
-	r.acquire(r.provider)
-}
-
-// Times are the server's, not this host's.
-func TestServersClock(t *testing.T) {
-	s := redistest.Shared(t)
-	cfg := configOf(s, defaultServices())
-	p := mustOpen(t, cfg)
-	mustInit(t, p)
-	c := s.Raw()
-	defer c.Close()
-	before, err := c.Time(context.Background()).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	leases, err := p.Acquire(testContext(t), provider.AcquireRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	after, err := c.Time(context.Background()).Result()
-	if err != nil || leases[0].Created < before.UnixMilli() || leases[0].Created > after.UnixMilli() {
-		t.Errorf("created is %d, between %d and %d (%v)", leases[0].Created, before.UnixMilli(), after.UnixMilli(), err)
-	}
-	if ttl := c.TTL(context.Background(), cfg.Prefix+"default:pool").Val(); ttl != -1 {
-		t.Errorf("the pool's record ends in %v", ttl)
 	}
 }

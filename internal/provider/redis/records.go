@@ -46,38 +46,63 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 }
 
 func (p *Provider) verify(ctx context.Context, conn *redis.Conn, terms provider.Terms, claims []provider.Claim) (lost []int, err error) {
-	var args arguments
-	args.Set("count", len(claims))
+	names := make([]slotName, len(claims))
 	for i, c := range claims {
-		args.Set(fmt.Sprintf("bit_seq%d", i+1), c.BitSeq)
-		args.Set(fmt.Sprintf("id%d", i+1), c.ID)
+		names[i] = slotName{c.ID, c.BitSeq}
+	}
+	fenced, found, err := p.slots(ctx, conn, terms, names)
+	for i, f := range found {
+		if f.isLost(claims[i], fenced) {
+			lost = append(lost, i)
+		}
+	}
+	return lost, err
+}
+
+// slotName is a machine ID in a layout, or in all (provider.AnyBitSeq).
+type slotName struct {
+	id     int64
+	bitSeq int
+}
+
+// recorded is what is recorded of a slot. Without a record all texts are "".
+type recorded struct {
+	bitSeq                    int
+	secret, released, created string
+}
+
+// slots asks for the records of one machine ID in any layout, or of several slots. fenced
+// says that a record may be missing of a lease that is alive.
+func (p *Provider) slots(ctx context.Context, conn *redis.Conn, terms provider.Terms, names []slotName) (fenced bool, all []recorded, err error) {
+	var args arguments
+	args.Set("count", len(names))
+	for i, n := range names {
+		args.Set(fmt.Sprintf("bit_seq%d", i+1), n.bitSeq)
+		args.Set(fmt.Sprintf("id%d", i+1), n.id)
+	}
+	if len(names) == 1 && names[0].bitSeq == provider.AnyBitSeq {
+		args.Set("any", 1)
 	}
 	if p.cfg.FailoverFenceSet {
 		args.Set("failover_fence_ms", p.cfg.FailoverFence.Milliseconds())
 	}
-	r, err := p.eval(ctx, conn, verifyScript, terms.Pool, args)
+	r, err := p.eval(ctx, conn, slotsScript, terms, args)
 	if err != nil {
-		return nil, err
+		return false, nil, err
 	}
-	if word := r.Text(); word != "ok" {
-		return nil, p.refusal(word, r, terms)
+	fenced = r.Text() == "1"
+	for r.More() {
+		all = append(all, recorded{int(r.Number()), r.Text(), r.Text(), r.Text()})
 	}
-	fenced := r.Text() == "1"
-	for i, c := range claims {
-		secret, released, created := r.Text(), r.Text(), r.Text()
-		if isLost(c, secret, released, created, fenced) {
-			lost = append(lost, i)
-		}
-	}
-	return lost, r.Err()
+	return fenced, all, r.Err()
 }
 
-// isLost judges a claim by what is recorded of its slot; without a record all is "".
-func isLost(c provider.Claim, secret, released, created string, fenced bool) bool {
-	createdMS, err := strconv.ParseInt(created, 10, 64)
+// isLost judges a claim by what is recorded of its slot.
+func (f recorded) isLost(c provider.Claim, fenced bool) bool {
+	createdMS, err := strconv.ParseInt(f.created, 10, 64)
 	switch {
-	case secret != "" && c.Signed(secret):
-		return released != "0"
+	case f.secret != "" && c.Signed(f.secret):
+		return f.released != "0"
 	case err == nil && createdMS >= c.CreatedMS:
 		return true // taken over
 	}
@@ -96,12 +121,9 @@ func (p *Provider) List(ctx context.Context, service string) ([]provider.Record,
 			args.Set("start", start)
 			args.Set("bit_seq", bitSeq)
 			args.Set("limit", listPage)
-			r, err := p.eval(ctx, conn, listScript, terms.Pool, args)
+			r, err := p.eval(ctx, conn, listScript, terms, args)
 			if err != nil {
 				return nil, err
-			}
-			if word := r.Text(); word != "ok" {
-				return nil, p.refusal(word, r, terms)
 			}
 			timeline := snowflake.Timeline{EpochMS: r.Number(), BitTS: int(r.Number())}
 			more = r.Number() == 1
@@ -144,31 +166,24 @@ func (p *Provider) Extend(ctx context.Context, req provider.ExtendRequest) (leas
 	}
 	return redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (lease.Lease, error) {
 		l, err := p.extend(ctx, conn, terms, req)
-		if err != nil || p.cfg.MinReplicas == 0 {
+		if err != nil {
 			return l, err
 		}
-		n, err := p.client.Confirmed(ctx, conn)
-		if err == nil && n < int64(p.cfg.MinReplicas) {
-			// Not taken back: the record is on the safe side.
-			err = fmt.Errorf("%w: %d of min_replicas=%d know of the extension", redisconn.ErrUnconfirmed, n, p.cfg.MinReplicas)
-		}
-		return l, err
+		// Where it is not confirmed, it is not taken back: the record is on the safe side.
+		return l, p.client.Confirm(ctx, conn)
 	})
 }
 
 // extend checks the signature with the record's secret. The script, which counts,
 // refuses a request that is not signed for what the record has: no secret is "".
 func (p *Provider) extend(ctx context.Context, conn *redis.Conn, terms provider.Terms, req provider.ExtendRequest) (lease.Lease, error) {
-	r, err := p.secrets(ctx, conn, terms, req.ID, req.BitSeq)
+	_, found, err := p.slots(ctx, conn, terms, []slotName{{req.ID, req.BitSeq}})
 	if err != nil {
 		return lease.Lease{}, err
 	}
 	signedWith := ""
-	for r.More() {
-		r.Number() // the bit_seq asked for
-		if secret := r.Text(); req.Signed(secret) {
-			signedWith = secret
-		}
+	if len(found) > 0 && req.Signed(found[0].secret) {
+		signedWith = found[0].secret
 	}
 	var args arguments
 	args.Set("id", req.ID)
@@ -178,11 +193,9 @@ func (p *Provider) extend(ctx context.Context, conn *redis.Conn, terms provider.
 	args.Set("term_ms", terms.Term.Milliseconds())
 	args.Set("quarantine_ms", terms.Quarantine.Milliseconds())
 	p.setFenceArgs(&args, terms)
-	if r, err = p.eval(ctx, conn, extendScript, terms.Pool, args); err != nil {
+	r, err := p.eval(ctx, conn, extendScript, terms, args)
+	if err != nil {
 		return lease.Lease{}, err
-	}
-	if word := r.Text(); word != "ok" {
-		return lease.Lease{}, p.refusal(word, r, terms)
 	}
 	l := terms.WithBitSeq(req.BitSeq).Lease(req.ID, r.Number(), r.Number(), r.Number(), "")
 	return l, r.Err()
@@ -200,12 +213,9 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 		args.Set("low", low)
 		args.Set("at_ms", atMS)
 		args.Set("limit", locateLimit)
-		r, err := p.eval(ctx, conn, locateScript, terms.Pool, args)
+		r, err := p.eval(ctx, conn, locateScript, terms, args)
 		if err != nil {
 			return nil, err
-		}
-		if word := r.Text(); word != "ok" {
-			return nil, p.refusal(word, r, terms)
 		}
 		timeline := snowflake.Timeline{EpochMS: r.Number(), BitTS: int(r.Number())}
 		return recordsOf(r, terms.Pool, timeline)
@@ -219,12 +229,9 @@ func (p *Provider) Locate(ctx context.Context, service string, low, atMS int64) 
 // Init implements provider.Provider.
 func (p *Provider) Init(ctx context.Context, service string) error {
 	terms := p.cfg.Services.Of(service)
-	_, err := redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (struct{}, error) {
-		args := timelineArgs(terms)
-		p.setFenceArgs(&args, terms)
-		return struct{}{}, p.expectOK(p.eval(ctx, conn, initScript, terms.Pool, args))(terms)
-	})
-	return err
+	args := timelineArgs(terms)
+	p.setFenceArgs(&args, terms)
+	return p.run(ctx, initScript, terms, args)
 }
 
 // countFenced is how often the fence refused.
@@ -236,26 +243,12 @@ func (p *Provider) Counters(ctx context.Context, service string) (map[string]int
 	return redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (map[string]int64, error) {
 		all := provider.NoCounts()
 		all[countFenced] = 0
-		var stored map[string]int64
-		stored, err := hashOfNumbers(conn.HGetAll(ctx, p.key(terms.Pool, "stats")))
-		for name, n := range stored {
-			all[name] = n
+		stored, err := conn.HGetAll(ctx, p.key(terms.Pool, "stats")).Result()
+		for name, text := range stored {
+			if all[name], err = strconv.ParseInt(text, 10, 64); err != nil {
+				return nil, fmt.Errorf("the counter %q is damaged", name)
+			}
 		}
 		return all, err
 	})
-}
-
-func hashOfNumbers(cmd *redis.MapStringStringCmd) (map[string]int64, error) {
-	text, err := cmd.Result()
-	if err != nil {
-		return nil, err
-	}
-	all := make(map[string]int64, len(text))
-	for name, v := range text {
-		n, err := strconv.ParseInt(v, 10, 64)
-		if all[name] = n; err != nil {
-			return nil, fmt.Errorf("the counter %q is damaged", name)
-		}
-	}
-	return all, nil
 }

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -98,25 +99,9 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 }
 
 func (p *Provider) hello(ctx context.Context, terms provider.Terms) error {
-	_, err := redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (struct{}, error) {
-		args := timelineArgs(terms)
-		args.Set("commands", commands)
-		return struct{}{}, p.expectOK(p.eval(ctx, conn, helloScript, terms.Pool, args))(terms)
-	})
-	return err
-}
-
-// expectOK is for answers that carry nothing.
-func (p *Provider) expectOK(r *reply, err error) func(provider.Terms) error {
-	return func(terms provider.Terms) error {
-		if err != nil {
-			return err
-		}
-		if word := r.Text(); word != "ok" {
-			return p.refusal(word, r, terms)
-		}
-		return nil
-	}
+	args := timelineArgs(terms)
+	args.Set("commands", commands)
+	return p.run(ctx, helloScript, terms, args)
 }
 
 // timelineArgs has a script compare the pool's timeline.
@@ -164,12 +149,9 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 		if err := p.at(stepAsked); err != nil {
 			return nil, err
 		}
-		r, err := p.eval(ctx, conn, acquireScript, terms.Pool, args)
+		r, err := p.eval(ctx, conn, acquireScript, terms, args)
 		if err != nil {
 			return nil, err
-		}
-		if word := r.Text(); word != "ok" {
-			return nil, p.refusal(word, r, terms)
 		}
 		fresh := r.Text() == "1"
 		leases := leasesOf(r, terms)
@@ -241,52 +223,33 @@ func (p *Provider) Release(ctx context.Context, req provider.ReleaseRequest) err
 // release checks the signature with the record's secret, which a script cannot,
 // and then has the grant ended if the record still has that secret.
 func (p *Provider) release(ctx context.Context, conn *redis.Conn, terms provider.Terms, req provider.ReleaseRequest) error {
-	r, err := p.secrets(ctx, conn, terms, req.ID, req.BitSeq)
+	_, found, err := p.slots(ctx, conn, terms, []slotName{{req.ID, req.BitSeq}})
 	if err != nil {
 		return err
 	}
 	notOurs := provider.ErrNotFound
-	for r.More() {
-		bitSeq, secret := r.Number(), r.Text()
-		if !req.Signed(secret) {
+	for _, f := range found {
+		if f.secret == "" {
+			continue
+		}
+		if !req.Signed(f.secret) {
 			notOurs = provider.ErrBadSignature
 			continue
 		}
 		var args arguments
 		args.Set("id", req.ID)
-		args.Set("bit_seq", bitSeq)
-		args.Set("secret", secret)
+		args.Set("bit_seq", f.bitSeq)
+		args.Set("secret", f.secret)
 		args.Set("timestamp_ms", req.TimestampMS)
 		args.Set("window_ms", provider.ReleaseWindow.Milliseconds())
 		if req.AtEnd {
 			args.Set("at_end", 1)
 		}
-		if err := redisconn.Sending(ctx); err != nil {
+		if err := cmp.Or(redisconn.Sending(ctx), p.at(stepReleasing)); err != nil {
 			return err
 		}
-		if err := p.at(stepReleasing); err != nil {
-			return err
-		}
-		return p.expectOK(p.eval(ctx, conn, releaseScript, terms.Pool, args))(terms)
-	}
-	if r.Err() != nil {
-		return r.Err()
+		_, err := p.eval(ctx, conn, releaseScript, terms, args)
+		return err
 	}
 	return redisconn.Answer(notOurs)
-}
-
-// secrets asks for the bit_seq and the secret of each record that the machine ID
-// has in the layout, or in all (provider.AnyBitSeq).
-func (p *Provider) secrets(ctx context.Context, conn *redis.Conn, terms provider.Terms, machineID int64, bitSeq int) (*reply, error) {
-	var args arguments
-	args.Set("id", machineID)
-	args.Set("bit_seq", bitSeq)
-	r, err := p.eval(ctx, conn, secretsScript, terms.Pool, args)
-	if err != nil {
-		return nil, err
-	}
-	if word := r.Text(); word != "ok" {
-		return nil, p.refusal(word, r, terms)
-	}
-	return r, nil
 }

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/redis/go-redis/v9"
@@ -14,15 +15,9 @@ import (
 // confirmGrant makes sure that replicas know of the leases. Where too few do, a
 // grant that was made just now is given back: nobody has seen it.
 func (p *Provider) confirmGrant(ctx context.Context, conn *redis.Conn, terms provider.Terms, req provider.AcquireRequest, leases []lease.Lease, fresh bool) error {
-	if p.cfg.MinReplicas == 0 {
-		return nil
-	}
-	n, err := p.client.Confirmed(ctx, conn)
-	if err != nil {
+	err := p.client.Confirm(ctx, conn)
+	if !errors.Is(err, redisconn.ErrUnconfirmed) {
 		return err
-	}
-	if n >= int64(p.cfg.MinReplicas) {
-		return nil
 	}
 	fate := "the leases were granted before, and stay as they are"
 	if fresh {
@@ -31,7 +26,7 @@ func (p *Provider) confirmGrant(ctx context.Context, conn *redis.Conn, terms pro
 			fate = fmt.Sprintf("it could not be given back (%v), and takes its machine IDs until it ends", err)
 		}
 	}
-	return fmt.Errorf("%w: %d of min_replicas=%d know of the grant; %s", redisconn.ErrUnconfirmed, n, p.cfg.MinReplicas, fate)
+	return fmt.Errorf("%w: %s", err, fate)
 }
 
 // giveBack ends grants at their beginning.
@@ -45,15 +40,12 @@ func (p *Provider) giveBack(ctx context.Context, conn *redis.Conn, terms provide
 		args.Set(fmt.Sprintf("id%d", i+1), l.ID)
 		args.Set(fmt.Sprintf("secret%d", i+1), l.Secret)
 	}
-	r, err := p.eval(ctx, conn, giveBackScript, terms.Pool, args)
+	r, err := p.eval(ctx, conn, giveBackScript, terms, args)
 	if err != nil {
 		return err
 	}
-	if word := r.Text(); word != "ok" {
-		return p.refusal(word, r, terms)
-	}
 	if n := r.Number(); n != int64(len(leases)) {
-		return fmt.Errorf("the same request was answered twice")
+		return errors.New("the same request was answered twice")
 	}
 	return r.Err()
 }

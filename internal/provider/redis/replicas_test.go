@@ -25,22 +25,6 @@ func (r *rig) unconfirmed(p *Provider, request, text string) {
 	}
 }
 
-func TestConfirmedByReplicas(t *testing.T) {
-	primary, replica := redistest.Pair(t)
-	r := newRig(t, primary, minReplicas(1))
-	leases, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{RequestID: provider.NewSecret(), ThroughputPerMS: 512})
-	if err != nil || len(leases) != 2 {
-		t.Fatalf("%v, %v", leases, err)
-	}
-	// The replica has what was confirmed, at once and after the primary's end.
-	primary.Kill()
-	replica.Promote()
-	p := r.on(replica, minReplicas(0))
-	if r.lost(p, leases...) != 0 {
-		t.Error("a confirmed lease was lost")
-	}
-}
-
 func TestUnconfirmedIsGivenBack(t *testing.T) {
 	primary, replica := redistest.Pair(t)
 	r := newRig(t, primary, minReplicas(1))
@@ -155,18 +139,5 @@ func TestUnconfirmedExtension(t *testing.T) {
 	longer, err := provider.Extend(testContext(t), r.provider, "", l)
 	if err != nil || longer.Expired != l.Expired+1000 {
 		t.Errorf("Extend gave %v and the error %v", longer, err)
-	}
-}
-
-// A release needs no replica: one that is lost leaves the slot taken.
-func TestReleaseWithoutReplicas(t *testing.T) {
-	primary, replica := redistest.Pair(t)
-	r := newRig(t, primary, minReplicas(1))
-	l := r.acquire(r.provider)
-	replica.Signal(stop)
-	at := r.clock.Load()
-	err := r.provider.Release(testContext(t), provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at)})
-	if err != nil {
-		t.Error(err)
 	}
 }

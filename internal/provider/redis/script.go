@@ -23,10 +23,9 @@ var (
 	initScript     = load("pool", "init")
 	acquireScript  = load("pool", "rings", "grants", "acquire")
 	giveBackScript = load("pool", "rings", "grants", "giveback")
-	secretsScript  = load("pool", "rings", "grants", "secrets")
 	releaseScript  = load("pool", "rings", "grants", "release")
 	extendScript   = load("pool", "rings", "grants", "extend")
-	verifyScript   = load("pool", "rings", "grants", "verify")
+	slotsScript    = load("pool", "rings", "grants", "slots")
 	listScript     = load("pool", "rings", "grants", "list")
 	locateScript   = load("pool", "rings", "grants", "locate")
 )
@@ -51,9 +50,24 @@ type (
 	reply     = redisconn.Reply
 )
 
-// eval runs a script on the pool's keys.
-func (p *Provider) eval(ctx context.Context, conn *redis.Conn, s *redis.Script, pool string, args arguments) (*reply, error) {
-	return p.client.Eval(ctx, conn, s, p.key(pool, "pool"), args)
+// eval runs a script on the pool's keys, and returns what it answered after "ok".
+func (p *Provider) eval(ctx context.Context, conn *redis.Conn, s *redis.Script, terms provider.Terms, args arguments) (*reply, error) {
+	r, err := p.client.Eval(ctx, conn, s, p.key(terms.Pool, "pool"), args)
+	if err != nil {
+		return nil, err
+	}
+	if word := r.Text(); word != "ok" {
+		return nil, p.refusal(word, r, terms)
+	}
+	return r, nil
+}
+
+// run runs a script that answers nothing more.
+func (p *Provider) run(ctx context.Context, s *redis.Script, terms provider.Terms, args arguments) error {
+	_, err := redisconn.Run(ctx, p.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (*reply, error) {
+		return p.eval(ctx, conn, s, terms, args)
+	})
+	return err
 }
 
 func (p *Provider) key(pool, name string) string { return p.cfg.Prefix + pool + ":" + name }

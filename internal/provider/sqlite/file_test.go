@@ -3,12 +3,12 @@ package sqlite
 import (
 	"context"
 	"errors"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -140,6 +140,7 @@ func TestPathsThatCannotBeUsed(t *testing.T) {
 		filepath.Join(file, "x.db"):    "not a directory",
 		"/dev/null":                    "no regular file",
 		"/proc/leases.db":              "cannot be created",
+		"leases.db":                    "must be absolute",
 	} {
 		p, err := Open(context.Background(), Config{Path: path, Services: defaultServices()})
 		if err == nil {
@@ -156,7 +157,7 @@ func TestPathsThatCannotBeUsed(t *testing.T) {
 
 func TestCreatedModes(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "new", "dir", "leases.db")
+	path := filepath.Join(dir, "new", "dir", "a ?mode=ro&#%41;'\"日本.db") // all that means something in a URI
 	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
 	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
 		t.Fatal(err)
@@ -175,92 +176,61 @@ func TestCreatedModes(t *testing.T) {
 	}
 }
 
-// A name with everything that means something in a URI.
-func TestStrangePath(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "a ?mode=ro&#%41;'\"日本.db")
-	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
-	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Error(err)
-	}
-}
-
+// A file that goes away or is replaced under a process is noticed at its next operation,
+// and also when that happens right before the commit.
 func TestFileGoneOrReplaced(t *testing.T) {
-	remove := func(t *testing.T, names ...string) {
+	remove := func(names ...string) (err error) {
 		for _, name := range names {
-			if err := os.Remove(name); err != nil {
-				t.Fatal(err)
-			}
+			err = errors.Join(err, os.Remove(name))
 		}
+		return err
 	}
-	for name, harm := range map[string]func(t *testing.T, path string){
-		"deleted":     func(t *testing.T, path string) { remove(t, path) },
-		"log deleted": func(t *testing.T, path string) { remove(t, path+"-wal") },
-		"all deleted": func(t *testing.T, path string) { remove(t, path, path+"-wal", path+"-shm") },
-		"renamed": func(t *testing.T, path string) {
-			if err := os.Rename(path, path+".old"); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"replaced": func(t *testing.T, path string) {
-			if err := os.Rename(madeFile(t), path); err != nil {
-				t.Fatal(err)
-			}
-		},
+	other := madeFile(t)
+	for name, test := range map[string]struct {
+		harm func(path, target string) error
+		want error
+	}{
+		"deleted":       {func(_, target string) error { return remove(target) }, sqlitefile.ErrMoved},
+		"log deleted":   {func(_, target string) error { return remove(target + "-wal") }, sqlitefile.ErrMoved},
+		"all deleted":   {func(_, target string) error { return remove(target, target+"-wal", target+"-shm") }, sqlitefile.ErrMoved},
+		"renamed":       {func(_, target string) error { return os.Rename(target, target+".old") }, sqlitefile.ErrMoved},
+		"replaced":      {func(_, target string) error { return os.Rename(madeFile(t), target) }, sqlitefile.ErrMoved},
+		"link replaced": {func(path, _ string) error { return errors.Join(os.Remove(path), os.Symlink(other, path)) }, sqlitefile.ErrMoved},
+		"put back": {func(_, target string) error {
+			return errors.Join(os.Rename(target, target+".old"), os.Rename(target+".old", target))
+		}, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
+		for _, step := range []string{"before", sqlitefile.StepWritten} {
+			target := madeFile(t)
 			path := filepath.Join(t.TempDir(), "leases.db")
-			p := mustOpen(t, Config{Path: path, Services: defaultServices()})
-			l, err := p.Acquire(context.Background(), provider.AcquireRequest{})
-			if err != nil {
+			if err := os.Symlink(target, path); err != nil {
 				t.Fatal(err)
 			}
-			harm(t, path)
-			if got, err := p.Acquire(context.Background(), provider.AcquireRequest{}); !errors.Is(err, sqlitefile.ErrMoved) {
-				t.Errorf("Acquire gave %v and the error %v, want sqlitefile.ErrMoved", got, err)
+			p := mustOpen(t, Config{Path: path, Services: defaultServices()})
+			l := mustAcquire(t, p)
+			harmed := false
+			p.at = func(at string) error {
+				if at != step || harmed {
+					return nil
+				}
+				harmed = true
+				return test.harm(path, target)
 			}
-			if _, err := provider.Verify(context.Background(), p, "", l); !errors.Is(err, sqlitefile.ErrMoved) {
-				t.Errorf("Verify: the error is %v, want sqlitefile.ErrMoved", err)
+			if step == "before" {
+				if err := p.at(step); err != nil {
+					t.Fatal(err)
+				}
 			}
-			at := time.Now().UnixMilli()
-			err = p.Release(context.Background(), provider.ReleaseRequest{
-				ID: l[0].ID, BitSeq: 8, TimestampMS: at, Signature: lease.Sign(l[0].Secret, l[0].ID, at),
-			})
-			if !errors.Is(err, sqlitefile.ErrMoved) {
-				t.Errorf("Release: the error is %v, want sqlitefile.ErrMoved", err)
+			if got, err := p.Acquire(t.Context(), provider.AcquireRequest{}); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
+				t.Errorf("%s, %s: Acquire gave %v and the error %v, want %v", name, step, got, err, test.want)
 			}
-		})
-	}
-}
-
-// The file goes away after everything was checked, right before the commit.
-func TestFileGoneBeforeCommit(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "leases.db")
-	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
-	p.at = func(step string) error {
-		if step == sqlitefile.StepWritten {
-			return os.Rename(path, path+".old")
+			if _, err := provider.Verify(t.Context(), p, "", []lease.Lease{l}); !errors.Is(err, test.want) {
+				t.Errorf("%s, %s: Verify: %v", name, step, err)
+			}
+			if err := p.Release(t.Context(), releaseOf(l)); !errors.Is(err, test.want) || test.want != nil && !errors.Is(err, provider.ErrNotSent) {
+				t.Errorf("%s, %s: Release: %v", name, step, err)
+			}
 		}
-		return nil
-	}
-	if got, err := p.Acquire(context.Background(), provider.AcquireRequest{}); !errors.Is(err, sqlitefile.ErrMoved) || got != nil {
-		t.Fatalf("Acquire gave %v and the error %v, want sqlitefile.ErrMoved", got, err)
-	}
-}
-
-// Put back in its place, the file is the one that was opened.
-func TestFilePutBack(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "leases.db")
-	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
-	for _, move := range [][2]string{{path, path + ".old"}, {path + ".old", path}} {
-		if err := os.Rename(move[0], move[1]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -290,28 +260,6 @@ func TestCloseAfterReplacement(t *testing.T) {
 	}
 }
 
-// A symbolic link to the file, and one that is made to point elsewhere.
-func TestSymbolicLink(t *testing.T) {
-	target, other := madeFile(t), madeFile(t)
-	link := filepath.Join(t.TempDir(), "leases.db")
-	if err := os.Symlink(target, link); err != nil {
-		t.Fatal(err)
-	}
-	p := mustOpen(t, Config{Path: link, Services: defaultServices()})
-	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(link); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(other, link); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); !errors.Is(err, sqlitefile.ErrMoved) {
-		t.Errorf("the error is %v, want sqlitefile.ErrMoved", err)
-	}
-}
-
 // lockFile holds the file's write lock as another process would, until the test
 // ends.
 func lockFile(t *testing.T, path string) (unlock func()) {
@@ -330,37 +278,27 @@ func lockFile(t *testing.T, path string) (unlock func()) {
 	}
 }
 
-func TestLockedByAnotherProcess(t *testing.T) {
+// Those that wait for the lock of another process leave when their time is up, and when
+// the provider is closed. What they wanted is not done later.
+func TestLockOfAnotherProcess(t *testing.T) {
 	path := madeFile(t)
 	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
+	l := mustAcquire(t, p)
 	unlock := lockFile(t, path)
-
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	_, err := p.Acquire(ctx, provider.AcquireRequest{})
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
-		t.Errorf("Acquire: the error is %v, want DeadlineExceeded and the path", err)
+	if err := p.Release(lately(t), releaseOf(l)); !errors.Is(err, provider.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
+		t.Errorf("the error is %v, want ErrNotSent, DeadlineExceeded and the path", err)
 	}
-	if _, err := p.List(context.Background(), ""); err != nil {
-		t.Errorf("reading needs no lock: %v", err)
+	if !isHeld(t, p, l) { // reading needs no lock
+		t.Error("the lease was released")
 	}
 	done := make(chan error, 1)
-	go func() {
-		_, err := p.Acquire(context.Background(), provider.AcquireRequest{})
-		done <- err
-	}()
+	go func() { done <- p.Release(context.Background(), releaseOf(l)) }()
 	unlock()
-	if err := <-done; err != nil {
-		t.Errorf("Acquire after the lock was given up: %v", err)
+	if err := <-done; err != nil || isHeld(t, p, l) {
+		t.Errorf("once the lock is free: %v", err)
 	}
-}
-
-func TestCloseWhileWaiting(t *testing.T) {
-	path := madeFile(t)
-	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
 	defer lockFile(t, path)()
 	begun := make(chan struct{})
-	done := make(chan error, 1)
 	go func() {
 		close(begun)
 		_, err := p.Acquire(context.Background(), provider.AcquireRequest{})
@@ -371,91 +309,191 @@ func TestCloseWhileWaiting(t *testing.T) {
 		t.Error(err)
 	}
 	if err := <-done; !errors.Is(err, sqlitefile.ErrClosed) {
-		t.Errorf("Acquire: the error is %v, want sqlitefile.ErrClosed", err)
+		t.Errorf("Acquire: the error is %v, want ErrClosed", err)
 	}
 }
 
-// A caller goes its way although the worker hangs, as in fsync on a dead disk.
-func TestHangingDisk(t *testing.T) {
-	p := mustOpen(t, Config{Path: madeFile(t), Services: defaultServices()})
-	hang := make(chan struct{})
-	p.at = func(step string) error {
-		if step == sqlitefile.StepCommitted {
-			<-hang
+// lately is a deadline that a call which hangs misses.
+func lately(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// A release whose caller leaves is carried out only if the worker has begun it, and both
+// know: behind another operation it is not, and before the commit it is undone.
+func TestReleaseWhoseCallerLeaves(t *testing.T) {
+	for _, step := range []string{sqlitefile.StepBegun, sqlitefile.StepWritten} {
+		for _, behind := range []bool{false, true} {
+			p := mustOpen(t, Config{Path: madeFile(t), Services: defaultServices()})
+			l := mustAcquire(t, p)
+			hanging, goOn := make(chan struct{}), make(chan struct{})
+			var once sync.Once
+			p.at = func(at string) error {
+				if at == step {
+					once.Do(func() {
+						close(hanging)
+						<-goOn
+					})
+				}
+				return nil
+			}
+			other := make(chan error, 1)
+			other <- nil
+			if behind {
+				<-other
+				go func() {
+					_, err := p.Acquire(context.Background(), provider.AcquireRequest{})
+					other <- err
+				}()
+				<-hanging
+			}
+			ctx, leave := context.WithCancel(context.Background())
+			done := make(chan error, 1)
+			go func() { done <- p.Release(ctx, releaseOf(l)) }()
+			<-hanging
+			leave()
+			sent := !behind && step == sqlitefile.StepWritten
+			if err := <-done; err == nil || errors.Is(err, provider.ErrNotSent) == sent {
+				t.Errorf("at %q, behind %v: the error is %v, want one of which ErrNotSent is %v", step, behind, err, !sent)
+			}
+			close(goOn)
+			if err := <-other; err != nil {
+				t.Error(err)
+			}
+			if !isHeld(t, p, l) {
+				t.Errorf("at %q, behind %v: the lease was released", step, behind)
+			}
 		}
-		return nil
-	}
-	req := provider.AcquireRequest{RequestID: provider.NewSecret()}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	if _, err := p.Acquire(ctx, req); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the error is %v, want DeadlineExceeded", err)
-	}
-	close(hang)
-	// The grant was made, and the request repeated gets it.
-	if _, err := p.Acquire(context.Background(), req); err != nil {
-		t.Error(err)
-	}
-	records, err := p.List(context.Background(), "")
-	if err != nil || len(records) != 301 {
-		t.Errorf("%d records (%v), want the file's 300 and one more", len(records), err)
 	}
 }
 
-// A caller that has gone before the commit leaves no grant behind.
-func TestCallerGoneBeforeCommit(t *testing.T) {
+// Where a write fails decides whether its effect is known.
+func TestReleaseThatFails(t *testing.T) {
 	p := mustOpen(t, Config{Path: madeFile(t), Services: defaultServices()})
-	ctx, cancel := context.WithCancel(context.Background())
-	p.at = func(step string) error {
-		if step == sqlitefile.StepWritten {
-			cancel()
+	l := mustAcquire(t, p)
+	broken := errors.New("broken")
+	for step, sent := range map[string]bool{sqlitefile.StepBegun: false, sqlitefile.StepWritten: true, sqlitefile.StepCommitted: true} {
+		p.at = func(at string) error {
+			if at == step {
+				return broken
+			}
+			return nil
 		}
-		return nil
-	}
-	if _, err := p.Acquire(ctx, provider.AcquireRequest{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("the error is %v, want Canceled", err)
-	}
-	records, err := p.List(context.Background(), "")
-	if err != nil || len(records) != 300 {
-		t.Errorf("%d records (%v), want the file's 300 and no more", len(records), err)
+		if err := p.Release(context.Background(), releaseOf(l)); !errors.Is(err, broken) || errors.Is(err, provider.ErrNotSent) == sent {
+			t.Errorf("at %q: the error is %v, want one of which ErrNotSent is %v", step, err, !sent)
+		}
 	}
 }
 
 // fillUp acquires until the store cannot take any more.
-func fillUp(p *Provider) error {
+func fillUp(t *testing.T, p *Provider) {
+	t.Helper()
 	for range 10_000 {
-		if _, err := p.Acquire(context.Background(), provider.AcquireRequest{
+		_, err := p.Acquire(context.Background(), provider.AcquireRequest{
 			ThroughputPerMS: 256 * 20, Meta: map[string]string{"padding": strings.Repeat("x", 2000)},
-		}); err != nil {
-			return err
+		})
+		if err == nil {
+			continue
 		}
+		if !strings.Contains(err.Error(), "full") || !strings.Contains(err.Error(), p.path) {
+			t.Errorf("the error is %v, want one that says so", err)
+		}
+		return
 	}
-	return errors.New("it never became full")
+	t.Fatal("it never became full")
 }
 
 func TestDatabaseFull(t *testing.T) {
-	path := madeFile(t)
-	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
+	p := mustOpen(t, Config{Path: madeFile(t), Services: defaultServices()})
 	limit := func(pages string) {
 		t.Helper()
-		if _, err := sqlitefile.Read(context.Background(), p.file, func(s *sqlitefile.Session) (struct{}, error) {
-			return struct{}{}, s.ExecOnce("PRAGMA max_page_count=" + pages)
-		}); err != nil {
-			t.Fatal(err)
-		}
+		read(t, p, func(s *sqlitefile.Session) error { return s.ExecOnce("PRAGMA max_page_count=" + pages) })
 	}
 	limit("120")
-	err := fillUp(p)
-	t.Log(err)
-	if err == nil || !strings.Contains(err.Error(), "the disk is full") || !strings.Contains(err.Error(), path) {
-		t.Errorf("the error is %v, want one that says so", err)
-	}
+	fillUp(t, p)
 	limit("1000000")
-	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
-		t.Errorf("with space again: %v", err)
-	}
+	mustAcquire(t, p) // with space again
 	if err := checkIndex(p); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestDiskFull(t *testing.T) {
+	dir := mountTmpfs(t, "2m")
+	path := filepath.Join(dir, "leases.db")
+	ballast := filepath.Join(dir, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
+	defer p.Close() // before the file system goes
+	fillUp(t, p)
+	before, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other, err := Open(t.Context(), Config{Path: filepath.Join(dir, "other.db"), Services: defaultServices()}); err == nil {
+		other.Close()
+		t.Error("a file was created on the full disk")
+	}
+	if after, err := os.ReadDir(dir); err != nil || len(after) != len(before) {
+		t.Errorf("left behind: %v (%v)", after, err)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	mustAcquire(t, p) // with space again
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	checkIntegrity(t, path)
+	if out, err := exec.Command("mount", "-o", "remount,ro", dir).CombinedOutput(); err != nil {
+		t.Fatalf("remount: %v: %s", err, out)
+	}
+	for _, name := range []string{"leases.db", "new.db"} {
+		p, err := Open(context.Background(), Config{Path: filepath.Join(dir, name), Services: defaultServices()})
+		if err == nil {
+			p.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), "read-only") {
+			t.Errorf("%s on a read-only file system: %v", name, err)
+		}
+	}
+}
+
+// TestPermissions opens files as a user who may not, in a process of its own.
+func TestPermissions(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	exe := executable(t)
+	dir := filepath.Dir(exe) // others may enter it, unlike t.TempDir
+	writable := filepath.Join(dir, "writable")
+	if err := errors.Join(os.Mkdir(writable, 0o777), os.Chmod(writable, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	made := func(path string, mode os.FileMode) string {
+		if err := errors.Join(mustOpen(t, Config{Path: path, Services: defaultServices()}).Close(), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for name, test := range map[string]struct{ path, want string }{
+		"may not read":          {made(filepath.Join(dir, "secret.db"), 0o600), "permission"},
+		"may not write":         {made(filepath.Join(writable, "readable.db"), 0o644), "permission denied"},
+		"directory not for all": {made(filepath.Join(dir, "file.db"), 0o666), "may not write to its directory"},
+		"may not create":        {filepath.Join(dir, "new.db"), "permission denied"},
+		"may not create parent": {filepath.Join(dir, "new", "new.db"), "permission denied"},
+		"may do everything":     {filepath.Join(writable, "new.db"), ""},
+	} {
+		cmd := child(t, "open", childArgs{Path: test.path, Services: defaultServices()})
+		cmd.Path, cmd.Dir = exe, "/"
+		asNobody(t, cmd, "")
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != (test.want == "") || !strings.Contains(string(out), test.want) {
+			t.Errorf("%s: %v: %s: want %q", name, err, out, test.want)
+		}
 	}
 }
 
@@ -475,161 +513,4 @@ func mountTmpfs(t *testing.T, size string) (dir string) {
 		}
 	})
 	return dir
-}
-
-func TestDiskFull(t *testing.T) {
-	dir := mountTmpfs(t, "2m")
-	path := filepath.Join(dir, "leases.db")
-	ballast := filepath.Join(dir, "ballast")
-	if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := mustOpen(t, Config{Path: path, Services: defaultServices()})
-	defer p.Close() // before the file system goes
-	err := fillUp(p)
-	t.Log(err)
-	if err == nil || !strings.Contains(err.Error(), "full") {
-		t.Errorf("the error is %v, want one that says so", err)
-	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); err != nil {
-		t.Errorf("with space again: %v", err)
-	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
-	checkIntegrity(t, path)
-}
-
-func TestCreateOnFullDisk(t *testing.T) {
-	dir := mountTmpfs(t, "64k")
-	if err := os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, 52<<10), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p, err := Open(context.Background(), Config{Path: filepath.Join(dir, "leases.db"), Services: defaultServices()})
-	if err == nil {
-		p.Close()
-		t.Fatal("it was created")
-	}
-	t.Log(err)
-	entries, readErr := os.ReadDir(dir)
-	if readErr != nil || len(entries) != 1 {
-		t.Errorf("left behind: %v (%v)", entries, readErr)
-	}
-}
-
-func TestReadOnlyFileSystem(t *testing.T) {
-	dir := mountTmpfs(t, "2m")
-	path := filepath.Join(dir, "leases.db")
-	if err := mustOpen(t, Config{Path: path, Services: defaultServices()}).Close(); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("mount", "-o", "remount,ro", dir).CombinedOutput(); err != nil {
-		t.Fatalf("remount: %v: %s", err, out)
-	}
-	for name, want := range map[string]string{"leases.db": "read-only", "new.db": "read-only"} {
-		p, err := Open(context.Background(), Config{Path: filepath.Join(dir, name), Services: defaultServices()})
-		if err == nil {
-			p.Close()
-			t.Errorf("%s was opened", name)
-			continue
-		}
-		t.Log(err)
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: the error is %v, want one with %q", name, err, want)
-		}
-	}
-}
-
-// TestPermissions opens files as a user who may not, in a process of its own.
-func TestPermissions(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can become another user")
-	}
-	dir, err := os.MkdirTemp("", "kazahana-test-") // others may enter it, unlike t.TempDir
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	exe := filepath.Join(dir, "child")
-	writable := filepath.Join(dir, "writable")
-	for _, err := range []error{
-		os.Chmod(dir, 0o755), os.WriteFile(exe, data, 0o755), os.Mkdir(writable, 0o777), os.Chmod(writable, 0o777),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	made := func(path string, mode os.FileMode) string {
-		if err := errors.Join(mustOpen(t, Config{Path: path, Services: defaultServices()}).Close(), os.Chmod(path, mode)); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	for name, test := range map[string]struct{ path, want string }{
-		"may not read":          {made(filepath.Join(dir, "secret.db"), 0o600), "permission"},
-		"may not write":         {made(filepath.Join(writable, "readable.db"), 0o644), "permission denied"},
-		"directory not for all": {made(filepath.Join(dir, "file.db"), 0o666), "may not write to its directory"},
-		"may not create":        {filepath.Join(dir, "new.db"), "permission denied"},
-		"may not create parent": {filepath.Join(dir, "new", "new.db"), "permission denied"},
-		"may do everything":     {filepath.Join(writable, "new.db"), ""},
-	} {
-		cmd := child(t, "open", childArgs{Path: test.path, Services: defaultServices()})
-		cmd.Path, cmd.Dir = exe, "/"
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		out, err := cmd.CombinedOutput()
-		t.Logf("%s: %s", name, out)
-		if (err == nil) != (test.want == "") || !strings.Contains(string(out), test.want) {
-			t.Errorf("%s: %v: %s: want %q", name, err, out, test.want)
-		}
-	}
-}
-
-func TestFromURL(t *testing.T) {
-	dir := t.TempDir()
-	for raw, want := range map[string]string{
-		"sqlite:" + dir + "/a.db":                      "",
-		"sqlite://" + dir + "/a.db":                    "",
-		"sqlite:" + dir + "/b%20c.db?pool=x&ids=10-20": "",
-		"sqlite:":                         "needs the path",
-		"sqlite:?term=5m":                 "needs the path",
-		"sqlite:leases.db":                "write sqlite:/",
-		"sqlite:a%2Fb.db":                 "a/b.db is a relative path",
-		"sqlite://leases.db":              "leases.db is a relative path",
-		"sqlite://x/leases.db":            "x/leases.db is a relative path",
-		"sqlite:" + dir + "/a.db?mode=ro": `"mode" that is not known here: allowed are term, quarantine`,
-		"sqlite:" + dir + "/a.db?term=5":  "term=5",
-		"sqlite:" + dir + "/a.db?epoch=2025-01-01T00:00:00Z": "",
-	} {
-		u, err := url.Parse(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg, err := ParseURL(u, nil, nil)
-		var p *Provider
-		if err == nil {
-			p, err = Open(context.Background(), cfg)
-		}
-		if err == nil {
-			_, err = p.Acquire(context.Background(), provider.AcquireRequest{})
-			p.Close()
-			os.Remove(p.path) // the next one may have another epoch
-		}
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%s: the error is %v, want %q", raw, err, want)
-		}
-	}
-	if _, err := os.Stat(filepath.Join(dir, "b%20c.db")); err == nil {
-		t.Error("the path was not unescaped")
-	}
 }

@@ -128,8 +128,8 @@ func childCrash(args childArgs) error {
 	return fmt.Errorf("still alive, with the error %w", err)
 }
 
-func crashAt(t *testing.T, step, path string, services provider.Services, req provider.AcquireRequest, clockMS int64) error {
-	cmd := child(t, "crash", childArgs{Path: path, Services: services, Request: req, Step: step, ClockMS: clockMS})
+func crashAt(t *testing.T, args childArgs) error {
+	cmd := child(t, "crash", args)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {

@@ -103,6 +103,9 @@ func (h *history) fenced(p *Provider, forgotten []lease.Lease) {
 	h.Helper()
 	until := int64(0)
 	for range 2 {
+		if lost, err := provider.Verify(h.Context(), p, "", forgotten); err != nil || len(lost) > 0 {
+			h.Errorf("Verify: %v, %v", lost, err)
+		}
 		_, err := h.acquire(p, 1)
 		var fenced *provider.FencedError
 		if !errors.As(err, &fenced) {
@@ -124,9 +127,6 @@ func (h *history) fenced(p *Provider, forgotten []lease.Lease) {
 		if known := p.Fenced(); known == nil || known.UntilMS != until {
 			h.Errorf("Fenced says %v", known)
 		}
-		if lost, err := provider.Verify(h.Context(), p, "", forgotten); err != nil || len(lost) > 0 {
-			h.Errorf("Verify: %v, %v", lost, err)
-		}
 		if _, err := provider.Extend(h.Context(), p, "", forgotten[0]); !errors.As(err, &fenced) {
 			h.Errorf("Extend: %v, want a FencedError", err)
 		}
@@ -147,34 +147,41 @@ func (h *history) fenced(p *Provider, forgotten []lease.Lease) {
 	h.close(h.open())
 }
 
-// A file is put back while nobody has it open, in each way.
+// A file is put back while no process has it open, in each way, or removed.
 func TestPutBackWhileStopped(t *testing.T) {
 	ring.All(t)
-	for _, way := range disktest.Ways {
-		for _, reboot := range []bool{false, true} {
-			if reboot && way.InPlace {
-				continue // named in docs/uniqueness.md as what cannot be seen
+	put := func(way disktest.Way, reboot bool) func(*testing.T) {
+		return func(t *testing.T) {
+			t.Parallel()
+			h := newHistory(t)
+			backup := filepath.Join(h.disk.Dir(), "backup")
+			p := h.open()
+			h.mustAcquire(p, 3)
+			h.close(p)
+			disktest.Copy(t, h.path(), backup)
+			p = h.open()
+			h.clock.Add(1000)
+			forgotten := h.mustAcquire(p, 3)
+			h.close(p)
+			if reboot {
+				disktest.Reboot(t, h.live)
 			}
-			t.Run(fmt.Sprintf("%s, reboot %v", way.Name, reboot), func(t *testing.T) {
-				h := newHistory(t)
-				backup := filepath.Join(h.disk.Dir(), "backup")
-				p := h.open()
-				h.mustAcquire(p, 3)
-				h.close(p)
-				disktest.Copy(t, h.path(), backup)
-				p = h.open()
-				h.clock.Add(1000)
-				forgotten := h.mustAcquire(p, 3)
-				h.close(p)
-				if reboot {
-					disktest.Reboot(t, h.live)
-				}
-				h.clock.Add(1000)
+			h.clock.Add(1000)
+			if way.Name == "" {
+				disktest.Run(t, "rm", h.path())
+			} else {
 				way.Put(t, backup, h.path(), false)
-				h.fenced(h.open(), forgotten)
-			})
+			}
+			h.fenced(h.open(), forgotten)
 		}
 	}
+	for _, way := range disktest.Ways {
+		t.Run(way.Name, put(way, false))
+		if !way.InPlace { // docs/uniqueness.md says that this cannot be seen
+			t.Run(way.Name+", reboot", put(way, true))
+		}
+	}
+	t.Run("removed", put(disktest.Way{}, false))
 }
 
 // hold has another process acquire leases and hold the file open.
@@ -218,6 +225,7 @@ func TestPutBackBesideANewerLog(t *testing.T) {
 	ring.All(t)
 	for _, way := range disktest.Ways {
 		t.Run(way.Name, func(t *testing.T) {
+			t.Parallel()
 			h := newHistory(t)
 			backup := filepath.Join(h.disk.Dir(), "backup")
 			p := h.open()
@@ -252,6 +260,7 @@ func TestPutBackWhileRunning(t *testing.T) {
 	for _, way := range disktest.Ways {
 		for _, leaveLog := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, log left %v", way.Name, leaveLog), func(t *testing.T) {
+				t.Parallel()
 				h := newHistory(t)
 				backup := filepath.Join(h.disk.Dir(), "backup")
 				p := h.open()
@@ -280,31 +289,28 @@ func TestPutBackWhileRunning(t *testing.T) {
 						return
 					}
 				}
+				if err == nil && p.Fenced() == nil {
+					h.complete(p)
+					return
+				}
 				h.fenced(p, forgotten[:3])
 			})
 		}
 	}
 }
 
-// Verify is the first to look after a file was put back: what it does not find is
-// not lost.
-func TestVerifyNoticesFirst(t *testing.T) {
-	ring.All(t)
-	h := newHistory(t)
-	backup := filepath.Join(h.disk.Dir(), "backup")
-	p := h.open()
-	h.mustAcquire(p, 1)
-	h.close(p)
-	disktest.Copy(t, h.path(), backup)
-	p = h.open()
-	forgotten := h.mustAcquire(p, 2)
-	h.close(p)
-	disktest.Run(t, "cp", backup, h.path())
-	p = h.open()
-	if lost, err := provider.Verify(t.Context(), p, "", forgotten); err != nil || len(lost) > 0 {
-		t.Errorf("Verify: %v, %v", lost, err)
+// complete checks a file that is not fenced: the process that had it open may have written
+// all that was missing from its log into it.
+func (h *history) complete(p *Provider) {
+	h.Helper()
+	if lost, err := provider.Verify(h.Context(), p, "", h.leases); err != nil || len(lost) > 0 {
+		h.Errorf("Verify: %d lost, %v", len(lost), err)
 	}
-	h.fenced(p, forgotten)
+	h.mustAcquire(p, 3)
+	if err := checkIndex(p); err != nil {
+		h.Error(err)
+	}
+	h.close(p)
 }
 
 // A volume that moves to another host, and a reboot, need no operator: the file is
@@ -313,6 +319,7 @@ func TestVolumeMovesToAnotherHost(t *testing.T) {
 	ring.All(t)
 	for name, killed := range map[string]bool{"closed": false, "killed": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHistory(t)
 			cmd, stdin, leases := h.hold(enough)
 			if killed {
@@ -391,42 +398,8 @@ func TestFenceByHand(t *testing.T) {
 	h.close(longer)
 }
 
-// A new file where an old one was removed whose leases may be alive.
-func TestRemovedFileIsRemembered(t *testing.T) {
-	h := newHistory(t)
-	p := h.open()
-	forgotten := h.mustAcquire(p, 3)
-	h.close(p)
-	if err := os.Remove(h.path()); err != nil {
-		t.Fatal(err)
-	}
-	h.clock.Add(1000)
-	h.fenced(h.open(), forgotten)
-}
-
-// A process dies between its commit and its witness: nothing was answered, and
-// nothing is fenced.
-func TestKilledBeforeTheWitness(t *testing.T) {
-	ring.All(t)
-	for _, step := range []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWitnessed} {
-		t.Run(step, func(t *testing.T) {
-			h := newHistory(t)
-			p := h.open()
-			h.mustAcquire(p, 1)
-			h.close(p)
-			cmd := child(t, "crash", childArgs{
-				Path: h.path(), Services: defaultServices(), Step: step, ClockMS: h.clock.Load(), LiveDir: h.live,
-			})
-			out, err := cmd.CombinedOutput()
-			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-				t.Fatalf("%v: %s", err, out)
-			}
-			p = h.open()
-			h.mustAcquire(p, 1)
-			h.close(p)
-		})
-	}
+func asNobody(_ *testing.T, cmd *exec.Cmd, _ string) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 }
 
 // inContainer has the command see another, empty file system in memory in place of
@@ -450,11 +423,10 @@ func TestWhoCannotShareTheWitness(t *testing.T) {
 	ring.All(t)
 	for name, apart := range map[string]func(*testing.T, *exec.Cmd, string){
 		"containers": inContainer,
-		"users": func(t *testing.T, cmd *exec.Cmd, live string) {
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		},
+		"users":      asNobody,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHistory(t)
 			services := defaultServices()
 			p := h.open()
@@ -522,6 +494,7 @@ func TestLongestTermIsRemembered(t *testing.T) {
 	ring.All(t)
 	for name, reboot := range map[string]bool{"by the witness": false, "by the copy": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHistory(t)
 			backup := filepath.Join(h.disk.Dir(), "backup")
 			long := h.config()
@@ -552,28 +525,39 @@ func TestLongestTermIsRemembered(t *testing.T) {
 	}
 }
 
-// What follows from the records is made anew when a file is fenced: it may be of
-// another time than they are.
-func TestFenceMakesTheIndexAnew(t *testing.T) {
-	path := madeFile(t)
-	execute(t, path, "UPDATE segment SET free_at = 0")
-	services := defaultServices()
-	services.Default.IDs = provider.IDRange{}
-	p := mustOpen(t, Config{Path: path, Services: services})
-	if err := checkIndex(p); err == nil {
-		t.Fatal("the index is as it should be: the test does not show what it should")
-	}
-	if _, err := p.Fence(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Init(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Acquire(t.Context(), provider.AcquireRequest{}); err != nil {
-		t.Error(err)
-	}
-	if err := checkIndex(p); err != nil {
-		t.Error(err)
+// What follows from the records is made anew when a file is fenced, and when another
+// program has written to it: it may be of another time than they are.
+func TestIndexIsMadeAnew(t *testing.T) {
+	for _, by := range []string{"fence", "another program"} {
+		path := madeFile(t)
+		cfg := Config{Path: path, Services: defaultServices(), LiveDir: disktest.Memory(t)}
+		p := mustOpen(t, cfg)
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if by == "fence" {
+			cfg.LiveDir = "" // nothing remembers the file
+			execute(t, path, "UPDATE segment SET free_at = 1 << 60")
+			p = mustOpen(t, cfg)
+			if err := checkIndex(p); err == nil {
+				t.Fatal("the index is as it should be: the test does not show what it should")
+			}
+			if _, err := p.Fence(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Init(t.Context(), ""); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			execute(t, path, "UPDATE segment SET free_at = 1 << 60")
+			p = mustOpen(t, cfg)
+		}
+		if _, err := p.Acquire(t.Context(), provider.AcquireRequest{}); err != nil {
+			t.Errorf("%s: %v", by, err)
+		}
+		if err := checkIndex(p); err != nil {
+			t.Errorf("%s: %v", by, err)
+		}
 	}
 }
 

@@ -5,9 +5,8 @@ import sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
 // applicationID is what the file says of itself, in its header: "kzhn".
 const applicationID = 0x6b7a686e
 
-// schema is version 1. Whoever changes it adds to kind.Migrations what leads
-// there, and a file of the version before to cmd/kazahanad/testdata. Times are Unix milliseconds, slots are low-bit values.
-// Rows of slot are never deleted.
+// schema has times in Unix milliseconds, and slots as low-bit values. Rows of slot are
+// never deleted.
 var schema = []string{
 	// One row per pool; levels has bit n set when a record has bit_seq n.
 	`CREATE TABLE pool (
@@ -53,7 +52,16 @@ var schema = []string{
 	`CREATE INDEX history_request ON history (request, pool, service) WHERE request <> ''`,
 	`CREATE INDEX history_slot ON history (pool, start, created)`,
 	`CREATE INDEX history_until ON history (until)`,
-	counterTable,
+	// What was requested in each pool, for operators: no decision depends on it.
+	`CREATE TABLE counter (
+		pool             INTEGER PRIMARY KEY,
+		clients          INTEGER NOT NULL DEFAULT 0,
+		granted          INTEGER NOT NULL DEFAULT 0,
+		full             INTEGER NOT NULL DEFAULT 0,
+		extended         INTEGER NOT NULL DEFAULT 0,
+		extend_not_owner INTEGER NOT NULL DEFAULT 0,
+		extend_too_late  INTEGER NOT NULL DEFAULT 0
+	) STRICT`,
 
 	// The machine ID assigned last in a ring: machine IDs low to high, both
 	// included.
@@ -79,26 +87,17 @@ var schema = []string{
 	`CREATE INDEX segment_free ON segment (pool, free_at, low)`,
 }
 
-// counterTable has what was asked for in each pool, for operators: nothing is
-// decided by it. It is made at the opening where a file does not have it yet.
-const counterTable = `CREATE TABLE IF NOT EXISTS counter (
-		pool             INTEGER PRIMARY KEY,
-		clients          INTEGER NOT NULL DEFAULT 0,
-		granted          INTEGER NOT NULL DEFAULT 0,
-		full             INTEGER NOT NULL DEFAULT 0,
-		extended         INTEGER NOT NULL DEFAULT 0,
-		extend_not_owner INTEGER NOT NULL DEFAULT 0,
-		extend_too_late  INTEGER NOT NULL DEFAULT 0
-	) STRICT`
-
-// kind is what a lease file is.
+// kind describes a lease file.
 var kind = sqlitefile.Kind{
 	Name: "lease database", ApplicationID: applicationID,
-	Schema: schema, Additions: []string{counterTable},
-	Unreleased: []string{"run"},
-	Loose:      []string{"history", "counter", "cursor", "segment"},
-	Mend:       []string{"DELETE FROM segment", "DELETE FROM cursor"},
-	Probe:      "SELECT count(*) FROM (SELECT 1 FROM slot LIMIT 1)",
-	Moved:      "put it back, or restart once the leases granted from it have ended",
-	Damaged:    "restore it, without the -wal and -shm files beside it, or move it away once every lease granted from it has ended",
+	Schema:  schema,
+	Loose:   []string{"history", "counter", "cursor", "segment"},
+	Mend:    []string{"DELETE FROM segment", "DELETE FROM cursor"},
+	Probe:   "SELECT count(*) FROM (SELECT 1 FROM slot LIMIT 1)",
+	Moved:   "put it back, or restart once the leases granted from it have ended",
+	Damaged: "restore it, without the -wal and -shm files beside it, or move it away once every lease granted from it has ended",
 }
+
+// Header returns what the header of a lease file must say: the application ID, and the
+// schema version.
+func Header() (id, version int32) { return kind.ApplicationID, sqlitefile.Version }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/pool"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -60,16 +62,47 @@ func defaultServices() provider.Services {
 	return provider.Services{Default: provider.DefaultTerms()}
 }
 
+func mustAcquire(t *testing.T, p *Provider) lease.Lease {
+	t.Helper()
+	leases, err := p.Acquire(context.Background(), provider.AcquireRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leases[0]
+}
+
+func releaseOf(l lease.Lease) provider.ReleaseRequest {
+	at := time.Now().UnixMilli()
+	return provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at)}
+}
+
+func isHeld(t *testing.T, p *Provider, l lease.Lease) bool {
+	t.Helper()
+	lost, err := provider.Verify(context.Background(), p, "", []lease.Lease{l})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(lost) == 0
+}
+
+// read calls op in the provider's session.
+func read(t *testing.T, p *Provider, op func(*sqlitefile.Session) error) {
+	t.Helper()
+	if _, err := sqlitefile.Read(context.Background(), p.file, func(s *sqlitefile.Session) (struct{}, error) { return struct{}{}, op(s) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestConformance(t *testing.T) {
 	ring.All(t)
-	dir := memoryDir(t)
+	dir, live := memoryDir(t), disktest.Memory(t)
 	providertest.Run(t, func(t *testing.T) providertest.Store {
 		var clock atomic.Int64
 		path := newPath(dir)
 		var first *Provider
 		return providertest.Store{
 			Open: func(services provider.Services) (provider.Provider, error) {
-				p, err := Open(context.Background(), Config{Path: path, Services: services, NowMS: clock.Load})
+				p, err := Open(context.Background(), Config{Path: path, Services: services, NowMS: clock.Load, LiveDir: live})
 				if err != nil {
 					return nil, err
 				}
@@ -80,9 +113,9 @@ func TestConformance(t *testing.T) {
 			},
 			SetClock:   clock.Store,
 			Check:      func() error { return checkIndex(first) },
-			CrashSteps: []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted},
+			CrashSteps: []string{sqlitefile.StepBegun, sqlitefile.StepWritten, sqlitefile.StepCommitted, sqlitefile.StepWitnessed},
 			Crash: func(step string, services provider.Services, req provider.AcquireRequest) error {
-				return crashAt(t, step, path, services, req, clock.Load())
+				return crashAt(t, childArgs{Path: path, Services: services, Request: req, Step: step, ClockMS: clock.Load(), LiveDir: live})
 			},
 		}
 	})
@@ -109,37 +142,61 @@ func checkIndex(p *Provider) error {
 	}, nil)
 }
 
-// Should the index ever contradict the records, the records hold: nothing is
-// granted that they say is taken.
-func TestRecordsOutweighTheIndex(t *testing.T) {
-	ring.All(t)
-	one, coarse := provider.DefaultTerms(), provider.DefaultTerms().WithBitSeq(9)
-	one.IDs, coarse.IDs = provider.IDRange{Low: 1, End: 2}, provider.IDRange{Low: 0, End: 1}
-	for _, first := range []string{"", "coarse"} {
-		for _, second := range []string{"", "coarse"} {
-			p := mustOpen(t, Config{
-				Path:     newPath(memoryDir(t)),
-				Services: provider.Services{Default: one, Named: map[string]provider.Terms{"coarse": coarse}},
-			})
-			acquire := func(service string) error {
-				_, err := p.Acquire(context.Background(), provider.AcquireRequest{Service: service})
-				return err
-			}
-			if err := acquire(first); err != nil {
-				t.Fatal(err)
-			}
-			if err := acquire(second); err == nil {
-				t.Fatal("granted over another grant")
-			}
-			if _, err := sqlitefile.Read(context.Background(), p.file, func(s *sqlitefile.Session) (struct{}, error) {
-				return struct{}{}, s.ExecOnce("UPDATE segment SET free_at = 0")
-			}); err != nil {
-				t.Fatal(err)
-			}
-			if err := acquire(second); !errors.Is(err, pool.ErrInconsistent) {
-				t.Errorf("%q over %q: the error is %v, want ErrInconsistent", second, first, err)
-			}
+// Callers at once share commits, and each gets what it would get alone: a lease, the
+// refusal of a full pool, the refusal of a forged extension.
+func TestManyTogether(t *testing.T) {
+	const slots, callers = 200, 250
+	services := defaultServices()
+	services.Default.IDs = provider.IDRange{Low: 0, End: slots}
+	p := mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: services})
+	commits := 0
+	p.at = func(step string) error {
+		if step == sqlitefile.StepCommitted {
+			commits++
 		}
+		return nil
+	}
+	var mu sync.Mutex
+	leases := map[int64]lease.Lease{}
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			granted, err := p.Acquire(context.Background(), provider.AcquireRequest{RequestID: provider.NewSecret()})
+			var full *provider.FullError
+			if err != nil && !errors.As(err, &full) {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, l := range granted {
+				leases[l.ID] = l
+			}
+		})
+	}
+	all.Wait()
+	for id, l := range leases {
+		all.Go(func() {
+			forged := id%2 == 1
+			if forged {
+				l.Secret = provider.NewSecret()
+			}
+			longer, err := provider.Extend(context.Background(), p, "", l)
+			if !forged && (err != nil || longer.Key() != l.Key()) || forged && !errors.Is(err, provider.ErrBadSignature) {
+				t.Errorf("forged %v: %v, %v", forged, longer, err)
+			}
+		})
+	}
+	all.Wait()
+	counted, err := p.Counters(context.Background(), "")
+	if err != nil || len(leases) != slots || counted[provider.CountGranted] != slots || counted[provider.CountFull] != callers-slots ||
+		counted[provider.CountExtended] != slots/2 || counted[provider.CountNotOwner] != slots/2 {
+		t.Errorf("%d leases, counted %v (%v)", len(leases), counted, err)
+	}
+	if commits >= callers {
+		t.Errorf("%d operations in %d commits", callers+slots, commits)
+	}
+	if err := checkIndex(p); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -147,158 +204,97 @@ func TestNewFileBeginsAtRandom(t *testing.T) {
 	dir := memoryDir(t)
 	seen := map[int64]bool{}
 	for range 5 {
-		p := mustOpen(t, Config{Path: newPath(dir), Services: defaultServices()})
-		leases, err := p.Acquire(context.Background(), provider.AcquireRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		seen[leases[0].ID] = true
+		seen[mustAcquire(t, mustOpen(t, Config{Path: newPath(dir), Services: defaultServices()})).ID] = true
 	}
 	if len(seen) < 2 {
 		t.Errorf("five new files all began at machine ID %v", seen)
 	}
 }
 
+// What ended long ago is forgotten, a little with each grant. A lease that is extended
+// for longer than the history is kept stays in it, from its beginning.
 func TestHistoryIsForgotten(t *testing.T) {
 	var clock atomic.Int64
 	clock.Store(snowflake.DefaultEpochMS + 1000)
 	p := mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: defaultServices(), NowMS: clock.Load})
-	acquire := func() {
-		t.Helper()
-		if _, err := p.Acquire(context.Background(), provider.AcquireRequest{ThroughputPerMS: 256 * 4}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	count := func(table string) (n int) {
-		t.Helper()
-		_, err := sqlitefile.Read(context.Background(), p.file, func(s *sqlitefile.Session) (struct{}, error) {
-			return struct{}{}, s.QueryRow("SELECT count(*) FROM "+table, nil, &n)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	for range 5 {
-		acquire()
-	}
-	if got := count("history"); got != 20 {
-		t.Errorf("history has %d rows, want 20", got)
-	}
-	clock.Add((historyKept + time.Hour).Milliseconds())
-	// Each acquire of four forgets eight, as long as there are so many.
-	for i, want := range []int{20 + 4 - 8, 16 + 4 - 8, 12 + 4 - 4, 12 + 4} {
-		acquire()
-		if got := count("history"); got != want {
-			t.Errorf("after acquire %d history has %d rows, want %d", i, got, want)
-		}
-	}
-	if got := count("slot"); got != 20+16 {
-		t.Errorf("%d records, want 36: they are never deleted", got)
-	}
-}
-
-// A lease that is extended for longer than the history is kept stays in it, from
-// its beginning, until it has ended for so long.
-func TestHistoryKeepsWhatIsExtended(t *testing.T) {
-	var clock atomic.Int64
-	clock.Store(snowflake.DefaultEpochMS + 1000)
-	terms := provider.DefaultTerms()
-	terms.Term, terms.Quarantine = 24*time.Hour, 0
-	p := mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: provider.Services{Default: terms}, NowMS: clock.Load})
 	ctx := context.Background()
-	acquire := func() lease.Lease {
+	acquire := func() []lease.Lease {
 		t.Helper()
-		leases, err := p.Acquire(ctx, provider.AcquireRequest{})
+		leases, err := p.Acquire(ctx, provider.AcquireRequest{ThroughputPerMS: 256 * 4})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return leases[0]
+		return leases
+	}
+	rows := func(table string) (n int) {
+		t.Helper()
+		read(t, p, func(s *sqlitefile.Session) error { return s.QueryRow("SELECT count(*) FROM "+table, nil, &n) })
+		return n
 	}
 	located := func(l lease.Lease, want int) {
 		t.Helper()
-		held, err := p.Locate(ctx, "", l.Slot().Start, l.Created)
-		if err != nil || len(held) != want {
+		if held, err := p.Locate(ctx, "", l.Slot().Start, l.Created); err != nil || len(held) != want {
 			t.Errorf("Locate of %v gave %v and the error %v, want %d", l, held, err, want)
 		}
 	}
-	long, short := acquire(), acquire()
-	for began := clock.Load(); clock.Load() < began+2*historyKept.Milliseconds(); {
-		clock.Add(terms.Term.Milliseconds() * 9 / 10)
-		longer, err := provider.Extend(ctx, p, "", long)
-		if err != nil {
+	first := acquire()
+	for range 4 {
+		acquire()
+	}
+	long, end := first[0], clock.Load()+(historyKept+time.Hour).Milliseconds()
+	for clock.Load() < end {
+		var err error
+		clock.Add(provider.DefaultTerm.Milliseconds() * 9 / 10)
+		if long, err = provider.Extend(ctx, p, "", long); err != nil {
 			t.Fatal(err)
 		}
-		long = longer
-		acquire() // which forgets what may be forgotten
+	}
+	if got := rows("history"); got != 20 {
+		t.Errorf("history has %d rows, want 20", got)
+	}
+	// Each acquire of four forgets eight, as long as there are so many.
+	for i, want := range []int{20 + 4 - 8, 16 + 4 - 8, 12 + 4 - 3, 13 + 4} {
+		acquire()
+		if got := rows("history"); got != want {
+			t.Errorf("after acquire %d history has %d rows, want %d", i, got, want)
+		}
+	}
+	if got := rows("slot"); got != 20+16 {
+		t.Errorf("%d records, want 36: they are never deleted", got)
 	}
 	located(long, 1)
-	located(short, 0)
-	at := clock.Load()
-	if err := p.Release(ctx, provider.ReleaseRequest{ID: long.ID, BitSeq: long.BitSeq, TimestampMS: at, Signature: lease.Sign(long.Secret, long.ID, at)}); err != nil {
-		t.Fatal(err)
-	}
-	clock.Add(historyKept.Milliseconds() - terms.Term.Milliseconds())
-	acquire()
-	located(long, 1)
-	clock.Add(2 * terms.Term.Milliseconds())
-	for range 100 {
+	located(first[1], 0)
+	clock.Add((historyKept + time.Hour).Milliseconds())
+	for range 4 {
 		acquire()
 	}
 	located(long, 0)
-	if _, err := provider.Extend(ctx, p, "", long); err == nil {
-		t.Error("a lease that was released was extended")
-	}
 }
 
-func TestRelativePath(t *testing.T) {
-	_, err := Open(context.Background(), Config{Path: "leases.db", Services: defaultServices()})
-	if err == nil {
-		t.Error("a relative path was accepted")
-	}
-}
-
-// Every statement of a grant and a release finds its rows through an index:
-// nothing reads a table from end to end, or sorts. The exception is the
-// building of a line that is missing.
+// Every statement of an operation finds its rows through an index: nothing reads a table
+// from end to end, or sorts. The exception is the building of a line that is missing.
 func TestStatementsUseIndexes(t *testing.T) {
 	base := provider.DefaultTerms()
 	services := provider.Services{Default: base, Named: map[string]provider.Terms{"coarse": base.WithBitSeq(10)}}
 	p := mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: services})
 	ctx := context.Background()
-	var leases []lease.Lease
 	for _, service := range []string{"", "coarse", ""} {
-		got, err := p.Acquire(ctx, provider.AcquireRequest{Service: service, ThroughputPerMS: 2000, RequestID: provider.NewSecret()})
+		leases, err := p.Acquire(ctx, provider.AcquireRequest{Service: service, ThroughputPerMS: 2000, RequestID: provider.NewSecret()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		leases = append(leases, got...)
-	}
-	for _, l := range leases[:2] {
-		if _, err := provider.Extend(ctx, p, "", l); err != nil {
-			t.Fatal(err)
-		}
-		if held, err := p.Locate(ctx, "", l.Slot().Start, l.Created); err != nil || len(held) != 1 {
-			t.Fatalf("Locate gave %v and the error %v", held, err)
-		}
-	}
-	if _, err := p.Counters(ctx, ""); err != nil {
-		t.Fatal(err)
-	}
-	for _, l := range leases {
-		at := time.Now().UnixMilli()
-		err := p.Release(ctx, provider.ReleaseRequest{ID: l.ID, BitSeq: provider.AnyBitSeq, TimestampMS: at, Signature: lease.Sign(l.Secret, l.ID, at)})
-		if err != nil {
-			t.Fatal(err)
+		l := leases[0]
+		release := releaseOf(l)
+		release.BitSeq = provider.AnyBitSeq
+		_, extendErr := provider.Extend(ctx, p, "", l)
+		held, locateErr := p.Locate(ctx, "", l.Slot().Start, l.Created)
+		_, countErr := p.Counters(ctx, "")
+		_, listErr := p.List(ctx, "")
+		if err := errors.Join(extendErr, locateErr, countErr, listErr, p.Release(ctx, release)); err != nil || len(held) != 1 {
+			t.Fatal(held, err)
 		}
 	}
-	if _, err := p.List(ctx, ""); err != nil {
-		t.Fatal(err)
-	}
-	_, err := sqlitefile.Read(ctx, p.file, func(s *sqlitefile.Session) (struct{}, error) { return struct{}{}, checkPlans(t, s) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	read(t, p, func(s *sqlitefile.Session) error { return checkPlans(t, s) })
 }
 
 func checkPlans(t *testing.T, s *sqlitefile.Session) error {
@@ -333,34 +329,4 @@ func checkPlans(t *testing.T, s *sqlitefile.Session) error {
 	}
 	t.Logf("%d statements", len(queries))
 	return nil
-}
-
-// A grant changes a handful of rows, whatever the layout.
-func TestHugeLayoutStaysSmall(t *testing.T) {
-	ring.All(t)
-	huge := provider.DefaultTerms()
-	huge.Timeline.BitTS, huge.Timeline.EpochMS = 33, time.Now().UnixMilli()-1000
-	huge = huge.WithBitSeq(0)
-	services := provider.Services{Default: huge, Named: map[string]provider.Terms{
-		"middle": huge.WithBitSeq(10), "coarsest": huge.WithBitSeq(27),
-	}}
-	p := mustOpen(t, Config{Path: newPath(memoryDir(t)), Services: services})
-	for i := range 60 {
-		service := []string{"", "middle", ""}[i%3]
-		if i == 0 {
-			service = "coarsest"
-		}
-		if _, err := p.Acquire(context.Background(), provider.AcquireRequest{Service: service, ThroughputPerMS: 5}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var segments int
-	if _, err := sqlitefile.Read(context.Background(), p.file, func(s *sqlitefile.Session) (struct{}, error) {
-		return struct{}{}, s.QueryRow("SELECT count(*) FROM segment", nil, &segments)
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if segments > 1000 {
-		t.Errorf("%d segments for some 200 grants", segments)
-	}
 }

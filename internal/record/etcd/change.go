@@ -23,14 +23,14 @@ const slack = 5
 // change is one call of Change.
 type change struct {
 	*Store
-	ask   record.Ask
-	rule  record.Rule
-	nonce string // the version of what it writes
-	seen  sight
-	sure  bool // seen was the present during the call
-	// leases are those that the call made or kept alive, by key.
-	leases map[string]known
-	made   bool // a record that was absent
+	ask    record.Ask
+	rule   record.Rule
+	nonce  string // the version of what it writes
+	seen   sight
+	sure   bool             // seen was the present during the call
+	leases map[string]lease // that the call made or kept alive, by key
+	made   bool             // a record that was absent
+	open   bool             // whether a commit was carried out is not known
 }
 
 // Change implements record.Store.
@@ -46,7 +46,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 }
 
 func (s *Store) newChange(ask record.Ask, rule record.Rule) *change {
-	return &change{Store: s, ask: ask, rule: rule, nonce: rand.Text(), leases: map[string]known{}}
+	return &change{Store: s, ask: ask, rule: rule, nonce: rand.Text(), leases: map[string]lease{}}
 }
 
 func (c *change) carryOut(ctx context.Context) (atMS int64, err error) {
@@ -64,6 +64,7 @@ func (c *change) carryOut(ctx context.Context) (atMS int64, err error) {
 		c.seen.records = append(c.seen.records, k)
 	}
 	atMS, err = turns.Run(ctx, held, c, c.conn.Config().Place(), c.ask, c.rule)
+	c.spareUnused()
 	// It may be old, above all after an unknown outcome; the next commit compares it.
 	for _, k := range c.seen.records {
 		if k.mostMS = 0; k.rev != 0 {
@@ -106,9 +107,11 @@ func (c *change) Confirm(ctx context.Context) error {
 	if !c.sure {
 		return c.look(ctx)
 	}
-	err := c.time(ctx, &c.seen)
+	err := c.time(ctx, &c.seen, false)
 	if errors.Is(err, errEnded) {
-		err = c.look(ctx)
+		if err = c.look(ctx); err == nil {
+			err = c.time(ctx, &c.seen, true)
+		}
 	}
 	return err
 }
@@ -127,10 +130,11 @@ func (c *change) look(ctx context.Context) error {
 func (c *change) now(seen sight) {
 	for i := range seen.records {
 		k := &seen.records[i]
-		for _, before := range []known{c.seen.records[i], c.leases[k.key]} {
-			if before.lease == k.lease && before.aliveAt > k.aliveAt {
-				k.aliveAt = before.aliveAt
-			}
+		if before := c.seen.records[i]; before.lease == k.lease {
+			k.aliveAt = max(k.aliveAt, before.aliveAt)
+		}
+		if kept := c.leases[k.key]; kept.id == k.lease {
+			k.aliveAt = max(k.aliveAt, kept.aliveAt)
 		}
 	}
 	c.seen, c.sure = seen, true
@@ -154,6 +158,7 @@ func (c *change) commit(ctx context.Context, writes []record.Write, atMS int64) 
 		resp, err = c.conn.KV.Txn(ctx).If(compares...).Then(ops...).Else(gets...).Commit()
 		return err
 	})
+	c.open = c.open || err != nil || tries > 1
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		clear(c.leases)
@@ -188,7 +193,11 @@ func (c *change) committed(after []known, raised, rev int64) {
 	}
 	for _, k := range after {
 		i := slices.Index(c.ask.Keys, k.key)
-		c.made = c.made || c.seen.records[i].rev == 0
+		before := c.seen.records[i]
+		c.made = c.made || before.rev == 0
+		if before.lease != k.lease {
+			c.spare(lease{before.lease, before.TermMS, before.aliveAt, true})
+		}
 		if k.rev = rev; k.value == nil {
 			k = known{key: k.key}
 		}
@@ -258,37 +267,39 @@ func (c *change) puts(before, after known, text []byte) (ops []clientv3.Op) {
 }
 
 // leaseFor returns a lease that lasts for the write's term from now on, and when it was
-// last kept alive; none where there is no term.
+// last kept alive; none where there is no term. It uses the record's own lease, one that
+// the call has made for an earlier try, or a spare one, before it makes one.
 func (c *change) leaseFor(ctx context.Context, before known, w record.Write) (id clientv3.LeaseID, aliveAt time.Duration, err error) {
 	if w.TermMS == 0 {
 		return 0, 0, nil
 	}
-	term := time.Duration(w.TermMS) * time.Millisecond
-	k := before
-	if k.lease == 0 || k.TermMS != w.TermMS {
-		k = c.leases[w.Key] // of an earlier try
+	l := lease{before.lease, before.TermMS, before.aliveAt, false}
+	if l.id == 0 || l.termMS != w.TermMS {
+		// Of the record that a try saw before, the lease may be ended by now.
+		if l = c.leases[w.Key]; !l.own || l.termMS != w.TermMS {
+			l = c.takeSpare(w.TermMS)
+		}
 	}
-	same := k.lease != 0 && k.TermMS == w.TermMS
-	aliveAt = c.elapsed()
-	if same && k.aliveAt != 0 && aliveAt-k.aliveAt < term/slack {
-		return k.lease, k.aliveAt, nil
-	}
-	err = c.conn.Call(ctx, func(ctx context.Context) error {
-		if same {
-			id = k.lease
-			_, err := c.conn.KV.KeepAliveOnce(ctx, id)
+	if !c.lasts(l) {
+		aliveAt = c.elapsed()
+		err = c.conn.Call(ctx, func(ctx context.Context) error {
+			if l.id != 0 {
+				_, err := c.conn.KV.KeepAliveOnce(ctx, l.id)
+				return err
+			}
+			term := time.Duration(w.TermMS) * time.Millisecond
+			resp, err := c.conn.KV.Grant(ctx, int64((term+term/slack)/time.Second)+1)
+			if err == nil {
+				l = lease{id: resp.ID, termMS: w.TermMS, own: true}
+			}
 			return err
+		})
+		if err != nil {
+			delete(c.leases, w.Key)
+			return 0, 0, fmt.Errorf("%w: %w", record.ErrTerm, err)
 		}
-		resp, err := c.conn.KV.Grant(ctx, int64((term+term/slack)/time.Second)+1)
-		if err == nil {
-			id = resp.ID
-		}
-		return err
-	})
-	if err != nil {
-		delete(c.leases, w.Key)
-		return 0, 0, fmt.Errorf("%w: %w", record.ErrTerm, err)
+		l.aliveAt = aliveAt
 	}
-	c.leases[w.Key] = known{header: header{TermMS: w.TermMS}, lease: id, aliveAt: aliveAt}
-	return id, aliveAt, nil
+	c.leases[w.Key] = l
+	return l.id, l.aliveAt, nil
 }

@@ -16,6 +16,7 @@ import (
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/record/recordtest"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
@@ -244,7 +245,8 @@ func TestOneLeaseForAllTries(t *testing.T) {
 	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
 	leases := &countingLeases{Lease: s.conn.KV.Lease}
 	s.conn.KV.Lease = leases
-	for _, before := range []int64{0, 1_000_000} {
+	for before, want := range []int{1, 0} { // the second has that of the first to spare
+		before := int64(before) * 1_000_000
 		mustPut(t, s, record.Write{Key: "k", Value: []byte("1"), TermMS: before})
 		leases.n = 0
 		runs := 0
@@ -253,10 +255,60 @@ func TestOneLeaseForAllTries(t *testing.T) {
 				mustPut(t, other, record.Write{Key: "k", Value: []byte("1"), TermMS: before})
 			}
 			return []record.Write{{Key: "k", Value: []byte("2"), TermMS: 2_000_000}}, nil
-		}); err != nil || runs != 5 || leases.n != 1 {
+		}); err != nil || runs != 5 || leases.n != want {
 			t.Errorf("%d runs, %d leases (%v)", runs, leases.n, err)
 		}
 	}
+}
+
+// A lease that no record uses any more serves the next record with the same term, and a
+// process keeps a few of them. One that another process may still use is not among them.
+func TestSpareLeases(t *testing.T) {
+	cfg := etcdtest.Shared(t)
+	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
+	leases := &countingLeases{Lease: s.conn.KV.Lease}
+	s.conn.KV.Lease = leases
+	w := record.Write{Key: "k", Value: []byte("1"), TermMS: 1_000_000, KeepMS: 1000}
+	for range 3 { // as a lock that is handed over
+		mustPut(t, s, w)
+		mustPut(t, s, record.Write{Key: "k"})
+	}
+	w.Key = "other key"
+	mustPut(t, s, w)
+	if leases.n != 1 || leases.alive != 0 {
+		t.Errorf("%d leases were made, and kept alive %d times, want 1 and 0", leases.n, leases.alive)
+	}
+	w.Key = "k"
+	mustPut(t, s, w)
+	foreign := leaseOf(t, s, "k")
+	runs := 0
+	if _, err := other.Change(testContext(t), record.Ask{Keys: []string{"k"}}, func(record.View) ([]record.Write, error) {
+		if runs++; runs == 1 { // it has seen the record
+			mustPut(t, s, record.Write{Key: "k"})
+		}
+		return []record.Write{w}, nil
+	}); err != nil || leaseOf(t, s, "k") == foreign {
+		t.Errorf("the record hangs on a lease that another process may use or end (%v)", err)
+	}
+
+	key := func(i int) string { return fmt.Sprint("many/", i) }
+	for i := range 3 * maxSpares {
+		mustPut(t, s, record.Write{Key: key(i), Value: []byte{}, TermMS: 500_000})
+	}
+	var made []clientv3.LeaseID
+	for i := range 3 * maxSpares {
+		made = append(made, leaseOf(t, s, key(i)))
+		mustPut(t, s, record.Write{Key: key(i)})
+	}
+	await.Eventually(t, "the leases that are too many have ended", func() bool {
+		left := 0
+		for _, id := range made {
+			if resp, err := other.conn.KV.TimeToLive(testContext(t), id); err == nil && resp.TTL > 0 {
+				left++
+			}
+		}
+		return left <= maxSpares
+	})
 }
 
 // noLeases is etcd's part for leases, out of order.
@@ -314,6 +366,9 @@ func TestSweep(t *testing.T) {
 	s.nowMS = clock.Load
 	key := func(i int) string { return fmt.Sprintf("k/%03d", i) }
 	const due = 2*sweepLooks + 5
+	if _, err := s.conn.KV.Put(testContext(t), s.recordPath("00"), "damaged"); err != nil { // stops no sweep
+		t.Fatal(err)
+	}
 	for i := range sweepLooks { // before all of them
 		mustPut(t, s, record.Write{Key: fmt.Sprint("0/", i), Value: []byte{}})
 	}

@@ -171,6 +171,25 @@ func TestLeftIsWhatEtcdSays(t *testing.T) {
 	}
 }
 
+// A lease has ended, and etcd has not removed its keys yet: the term has not ended, and
+// has a moment left. etcd is not asked again and again.
+func TestLeaseThatHasEndedIsAskedTwice(t *testing.T) {
+	s := mustOpen(t, etcdtest.Shared(t))
+	mustPut(t, s, record.Write{Key: "k", Value: []byte("1"), TermMS: 60_000, KeepMS: 1000})
+	ended := &briefly{Lease: s.conn.KV.Lease, ttl: -1}
+	s.conn.KV.Lease = ended
+	ask := record.Ask{Keys: []string{"k"}}
+	v, err := s.Read(testContext(t), ask)
+	if got := v.Records["k"]; err != nil || got.Over || got.LeftMS != 1 || ended.asked != 2 {
+		t.Errorf("Read has %+v (%v) after %d questions, want 1 ms left after 2", got, err, ended.asked)
+	}
+	ended.asked = 0
+	_, err = s.Change(testContext(t), ask, func(v record.View) ([]record.Write, error) { return nil, nil })
+	if err != nil || ended.asked > 2 {
+		t.Errorf("a change that writes nothing asked %d times (%v), want 2 at most", ended.asked, err)
+	}
+}
+
 // A term that ends while etcd is asked how much is left of it is over.
 func TestTermEndsWhileAsked(t *testing.T) {
 	s := mustOpen(t, etcdtest.Shared(t))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,7 @@ type Store struct {
 	sweeping sync.Mutex           // guards sweepFrom, and that there is one sweep at a time
 	// sweepFrom is the key that the next sweep begins with.
 	sweepFrom string
+	spares    []lease // guarded by mu
 
 	mu       sync.Mutex // guards closed, and that no task begins afterwards
 	closed   bool
@@ -79,10 +81,10 @@ func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 	if err := ask.Validate(); err != nil {
 		return record.View{}, err
 	}
-	for {
+	for again := false; ; again = true {
 		seen, err := s.see(ctx, ask)
 		if err == nil {
-			err = s.time(ctx, &seen)
+			err = s.time(ctx, &seen, again)
 		}
 		if err == nil {
 			return seen.view(s.nowMS()), nil
@@ -96,8 +98,10 @@ func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 // errEnded: a term has ended since it was seen.
 var errEnded = errors.New("a term has ended")
 
-// time asks etcd how much is left of the terms that run.
-func (s *Store) time(ctx context.Context, seen *sight) error {
+// time asks etcd how much is left of the terms that run. A lease may have ended whose
+// marker is there until etcd removes it: again says that the record was read once more
+// since, and then the term has a moment left.
+func (s *Store) time(ctx context.Context, seen *sight, again bool) error {
 	for i := range seen.records {
 		k := &seen.records[i]
 		if !k.runs() {
@@ -108,13 +112,17 @@ func (s *Store) time(ctx context.Context, seen *sight) error {
 			resp, err = s.conn.KV.TimeToLive(ctx, k.lease)
 			return err
 		})
-		if errors.Is(err, rpctypes.ErrLeaseNotFound) || err == nil && resp.TTL < 0 {
+		ended := errors.Is(err, rpctypes.ErrLeaseNotFound) || err == nil && resp.TTL < 0
+		switch {
+		case ended && !again:
 			return errEnded
-		}
-		if err != nil {
+		case ended:
+			k.mostMS = 1
+		case err != nil:
 			return err
+		default:
+			k.mostMS = max(resp.TTL*1000, 1)
 		}
-		k.mostMS = max(resp.TTL*1000, 1)
 	}
 	seen.timed = true
 	return nil
@@ -130,12 +138,8 @@ func (s *Store) see(ctx context.Context, ask record.Ask) (sight, error) {
 }
 
 // get reads at one revision.
-func (s *Store) get(ctx context.Context, ops ...clientv3.Op) (resp *clientv3.TxnResponse, err error) {
-	err = s.conn.Call(ctx, func(ctx context.Context) (err error) {
-		resp, err = s.conn.KV.Txn(ctx).Then(ops...).Commit()
-		return err
-	})
-	return resp, err
+func (s *Store) get(ctx context.Context, ops ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	return s.conn.Commit(ctx, etcdconn.Txn{Then: ops})
 }
 
 // List implements record.Store.
@@ -155,33 +159,34 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]re
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.page(resp)
-	if err != nil {
-		return nil, err
-	}
 	var page []record.Head
-	for _, k := range found {
+	for k, err := range s.page(resp) {
+		if err != nil {
+			return nil, err
+		}
 		page = append(page, record.HeadOf(k.key, k.record(s.nowMS())))
 	}
 	return page, nil
 }
 
-// page reads the answers to a range of records and one of their markers.
-func (s *Store) page(resp *clientv3.TxnResponse) (all []known, err error) {
+// page reads the answers to a range of records and one of their markers. A damaged record
+// has an error, and its key.
+func (s *Store) page(resp *clientv3.TxnResponse) iter.Seq2[known, error] {
 	records, markers := resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs
-	for _, kv := range records {
-		key := string(kv.Key[len(s.recordPath("")):])
-		var marker *mvccpb.KeyValue
-		if len(markers) > 0 && string(markers[0].Key) == s.markerPath(key) {
-			marker, markers = markers[0], markers[1:]
+	return func(yield func(known, error) bool) {
+		for _, kv := range records {
+			key := string(kv.Key[len(s.recordPath("")):])
+			var marker *mvccpb.KeyValue
+			if len(markers) > 0 && string(markers[0].Key) == s.markerPath(key) {
+				marker, markers = markers[0], markers[1:]
+			}
+			k, err := s.parse(key, kv, marker)
+			k.key = key
+			if !yield(k, err) {
+				return
+			}
 		}
-		k, err := s.parse(key, kv, marker)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, k)
 	}
-	return all, nil
 }
 
 // hints returns the life and the floor as last seen; zero values before that.

@@ -53,19 +53,17 @@ func (s *Store) sweep(ctx context.Context) (end bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	found, err := s.page(resp)
-	if err != nil {
-		return false, err
-	}
-	for _, k := range found {
-		if k.due(s.nowMS()) {
+	looks := 0
+	for k, err := range s.page(resp) {
+		if err == nil && k.due(s.nowMS()) { // a damaged one stays, for people
 			if err := s.remove(ctx, k.key); err != nil {
 				return false, err
 			}
 		}
 		s.sweepFrom = k.key + "\x00"
+		looks++
 	}
-	if len(found) < sweepLooks {
+	if looks < sweepLooks {
 		s.sweepFrom = ""
 	}
 	return s.sweepFrom == "", nil

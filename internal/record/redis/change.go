@@ -35,6 +35,7 @@ type change struct {
 	life  *life // nil before the server is known
 	// What was seen: the records of the ask, its ranges, the time, and the floor.
 	seen   []known
+	one    [1]known // has room for seen
 	ranges [][]record.Entry
 	nowMS  int64
 	floor  int64
@@ -70,7 +71,8 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 }
 
 func (s *Store) newChange(ask record.Ask) *change {
-	c := &change{Store: s, ask: ask, life: s.life.Load(), nowMS: s.estimate(), floor: s.floor.Load(), seen: make([]known, 0, len(ask.Keys))}
+	c := &change{Store: s, ask: ask, life: s.life.Load(), nowMS: s.estimate(), floor: s.floor.Load()}
+	c.seen = c.one[:0]
 	binary.NativeEndian.PutUint64(c.nonce[:], rand.Uint64())
 	return c
 }
@@ -117,7 +119,7 @@ func (c *change) look(ctx context.Context) error {
 				return err
 			}
 		}
-		a, err := c.send(ctx, &batch{look: true, raised: noFloor})
+		a, err := c.send(ctx, newBatch(looks))
 		if err != nil {
 			return err
 		}
@@ -236,7 +238,26 @@ type batch struct {
 	commands []any
 	raised   int64 // the floor; noFloor where it stays
 	after    []written
-	look     bool // nothing is carried out
+	mode     byte
+	room     struct {
+		codes    [4]byte
+		texts    [4]any
+		commands [8]any
+		after    [1]written
+	}
+}
+
+// What a script is for.
+const (
+	changes = iota
+	looks   // nothing is carried out
+	frees   // nothing is given to anyone, so the server's life is not compared
+)
+
+func newBatch(mode byte) *batch {
+	b := &batch{raised: noFloor, mode: mode}
+	b.codes, b.texts, b.commands, b.after = b.room.codes[:0], b.room.texts[:0], b.room.commands[:0], b.room.after[:0]
+	return b
 }
 
 // written is what becomes of a record of the ask.
@@ -257,8 +278,11 @@ const (
 
 // prepare makes the commands of the writes.
 func (c *change) prepare(writes []record.Write) *batch {
-	b := &batch{raised: noFloor, after: make([]written, 0, len(writes))}
+	b := newBatch(frees)
 	for _, w := range writes {
+		if !w.Frees {
+			b.mode = changes
+		}
 		i := slices.Index(c.ask.Keys, w.Key)
 		before, code, after := c.seen[i], byte(i), known{}
 		if w.Value == nil {
@@ -286,6 +310,9 @@ func (c *change) prepare(writes []record.Write) *batch {
 	}
 	for _, words := range c.extra {
 		b.command(words...)
+	}
+	if len(writes) == 0 || c.cfg.MinReplicas > 0 {
+		b.mode = changes
 	}
 	return b
 }
@@ -324,12 +351,13 @@ func (c *change) entries(b *batch, key string, before, after known) {
 	}
 }
 
-// args are the keys and arguments of the script.
-func (c *change) args(b *batch) (keys []string, args []any) {
+// words are the command that runs the script.
+func (c *change) words(b *batch) []any {
 	before, from, floor := int64(forever), int64(0), int64(noFloor)
-	keys = make([]string, 0, len(c.seen))
+	words := make([]any, 0, headWords+1+2*len(c.seen)+4*len(c.ask.Ranges)+len(b.texts)+len(b.commands)+1)
+	words = append(words, "evalsha", c.life.script.Hash(), len(c.seen))
 	for i, k := range c.seen {
-		keys = append(keys, c.recordKey(c.ask.Keys[i]))
+		words = append(words, c.recordKey(c.ask.Keys[i]))
 		if k.absent() || b.raised != noFloor {
 			floor = c.floor
 		}
@@ -345,15 +373,10 @@ func (c *change) args(b *batch) (keys []string, args []any) {
 	head = appendMoment(head, from)
 	head = binary.BigEndian.AppendUint64(head, uint64(floor))
 	head = binary.BigEndian.AppendUint64(head, uint64(b.raised))
-	look := byte(0)
-	if b.look {
-		look = 1
-	}
-	head = append(append(head, byte(len(c.ask.Ranges)), look), b.codes...)
-	args = make([]any, 0, 1+len(keys)+4*len(c.ask.Ranges)+len(b.texts)+len(b.commands)+1)
-	args = append(args, head)
+	head = append(append(head, byte(len(c.ask.Ranges)), b.mode), b.codes...)
+	words = append(words, head)
 	for _, k := range c.seen {
-		args = append(args, k.tag())
+		words = append(words, k.tag())
 	}
 	for i, r := range c.ask.Ranges {
 		from, seen := "-", []string(nil)
@@ -365,9 +388,9 @@ func (c *change) args(b *batch) (keys []string, args []any) {
 				seen = append(seen, e.Index+"\x00"+e.Key)
 			}
 		}
-		args = append(args, from, "("+r.To, r.Limit, strings.Join(seen, "\x00\x00"))
+		words = append(words, from, "("+r.To, r.Limit, strings.Join(seen, "\x00\x00"))
 	}
-	return keys, append(append(args, b.texts...), b.commands...)
+	return append(append(words, b.texts...), b.commands...)
 }
 
 // answer is what the script returned.
@@ -382,15 +405,15 @@ type answer struct {
 
 // send runs the script, and waits for replicas where it wrote.
 func (c *change) send(ctx context.Context, b *batch) (answer, error) {
-	if c.cfg.MinReplicas > 0 && !b.look && len(b.codes) == 0 {
+	if c.cfg.MinReplicas > 0 && b.mode != looks && len(b.codes) == 0 {
 		b.command("SET", c.touchKey(), 1)
 	}
 	l, s := c.life, c.Store
-	keys, args := c.args(b)
+	words := c.words(b)
 	lost := false
 	try := func(ctx context.Context, conn redis.Cmdable) (answer, error) {
 		sent := time.Since(s.opened)
-		got, err := s.eval(ctx, conn, l, keys, args)
+		got, err := s.eval(ctx, conn, l, words)
 		var a answer
 		if err == nil {
 			a, err = s.parse(got)
@@ -414,7 +437,7 @@ func (c *change) send(ctx context.Context, b *batch) (answer, error) {
 		if err != nil || !a.done {
 			return a, err
 		}
-		if err = s.confirm(ctx, conn); errors.Is(err, redisconn.ErrUnconfirmed) {
+		if err = s.client.Confirm(ctx, conn); errors.Is(err, redisconn.ErrUnconfirmed) {
 			a.unconfirmed, err = fmt.Errorf("%s: %w: %w", s.place, record.ErrUnconfirmed, err), nil
 		}
 		lost = lost || err != nil

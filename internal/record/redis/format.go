@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/kazahana/kazahana/internal/record"
 )
@@ -135,10 +136,15 @@ func encode(w record.Write, n nonce) known {
 		flags |= isLong
 		version = n[:]
 	}
-	text := make([]byte, 0, 1+len(version)+len(head)+len(w.Value))
-	text = append(append(append(append(text, flags), version...), head...), w.Value...)
-	k.version = string(version)
-	return k.with(string(text), len(w.Value))
+	var text strings.Builder
+	text.Grow(1 + len(version) + len(head) + len(w.Value))
+	text.WriteByte(flags)
+	text.Write(version)
+	text.Write(head)
+	text.Write(w.Value)
+	k = k.with(text.String(), len(w.Value))
+	k.version = k.text[1 : 1+len(version)]
+	return k
 }
 
 // with is the record with its text, the end of which is the value.
@@ -153,7 +159,8 @@ func (k known) committed(atMS int64) known {
 		return k
 	}
 	k.atMS = atMS
-	return k.with(string(appendMoment(nil, atMS))+k.text, len(k.value))
+	var moment [8]byte
+	return k.with(string(appendMoment(moment[:0], atMS))+k.text, len(k.value))
 }
 
 // parse reads a record, "" for none. The value may be cut.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"embed"
 	"errors"
-	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,15 +37,13 @@ func (s *Store) fill(name, runID, replID string) *redis.Script {
 	quote := func(key string) string {
 		return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(key) + "'"
 	}
-	clock, replicas := "local time = redis.call('TIME')\nlocal now = time[1] * 1000 + math.floor(time[2] / 1000)", ""
+	clock := "local time = redis.call('TIME')\nlocal now = time[1] * 1000 + math.floor(time[2] / 1000)"
 	if s.cfg.NowMS != nil {
 		clock = "local now = tonumber(ARGV[#ARGV])\nARGV[#ARGV] = nil"
 	}
-	if s.cfg.MinReplicas > 0 {
-		replicas = fmt.Sprintf("local replicas = tonumber(string.match(info, 'connected_slaves:(%%d+)'))\nif replicas < %d then return {'replicas', replicas} end", s.cfg.MinReplicas)
-	}
 	return redis.NewScript(strings.NewReplacer(
-		"{{run_id}}", runID, "{{repl_id}}", replID, "{{clock}}", clock, "{{replicas}}", replicas,
+		"{{run_id}}", runID, "{{repl_id}}", replID, "{{clock}}", clock,
+		"{{looks}}", strconv.Itoa(looks), "{{frees}}", strconv.Itoa(frees), "{{min_replicas}}", strconv.Itoa(s.cfg.MinReplicas),
 		"{{state}}", quote(s.stateKey()), "{{index}}", quote(s.indexKey()), "{{due}}", quote(s.dueKey()),
 	).Replace(source(name)))
 }
@@ -139,7 +137,7 @@ func (s *Store) edit(ctx context.Context, change func(*facts)) (*life, error) {
 			} else if err != nil {
 				return nil, err
 			}
-			if err := s.confirm(ctx, conn); err != nil {
+			if err := s.client.Confirm(ctx, conn); err != nil {
 				return nil, err
 			}
 			return s.hello(ctx, conn)
@@ -148,9 +146,12 @@ func (s *Store) edit(ctx context.Context, change func(*facts)) (*life, error) {
 	})
 }
 
+// headWords is how many words of the command come before the keys of a script.
+const headWords = 3
+
 // eval runs the script of a life: by its hash, and in full where this same server does
 // not know it. The error is errChanged where it is another one.
-func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, keys []string, args []any) (any, error) {
+func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, words []any) (any, error) {
 	if time.Since(s.opened)-time.Duration(s.looked.Load()) > lookEvery {
 		if now, err := s.hello(ctx, conn); err != nil {
 			return nil, err
@@ -159,10 +160,14 @@ func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, keys []st
 		}
 	}
 	if s.cfg.NowMS != nil {
-		args = append(args[:len(args):len(args)], s.cfg.NowMS())
+		words = append(words[:len(words):len(words)], s.cfg.NowMS())
 	}
-	answer, err := l.script.EvalSha(ctx, conn, keys, args...).Result()
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+	cmd := redis.NewCmd(ctx, words...)
+	_ = conn.(interface {
+		Process(context.Context, redis.Cmder) error
+	}).Process(ctx, cmd)
+	answer, err := cmd.Result()
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		now, err := s.hello(ctx, conn)
 		if err != nil {
 			return nil, err
@@ -170,19 +175,11 @@ func (s *Store) eval(ctx context.Context, conn redis.Cmdable, l *life, keys []st
 		if now != l {
 			return nil, errChanged
 		}
-		return l.script.Eval(ctx, conn, keys, args...).Result()
+		keys := make([]string, words[headWords-1].(int))
+		for i := range keys {
+			keys[i] = words[headWords+i].(string)
+		}
+		return l.script.Eval(ctx, conn, keys, words[headWords+len(keys):]...).Result()
 	}
 	return answer, err
-}
-
-// confirm waits until replicas know of what was written on the connection.
-func (s *Store) confirm(ctx context.Context, conn *redis.Conn) error {
-	if s.cfg.MinReplicas == 0 {
-		return nil
-	}
-	n, err := s.client.Confirmed(ctx, conn)
-	if err == nil && n < int64(s.cfg.MinReplicas) {
-		err = fmt.Errorf("%w: %d of min_replicas=%d know of it", redisconn.ErrUnconfirmed, n, s.cfg.MinReplicas)
-	}
-	return err
 }

@@ -33,10 +33,11 @@ def _unmix(x: int) -> int:
     return x ^ x >> 27 ^ x >> 54
 
 
-def _schedule(secret: bytes) -> list[tuple[int, int]]:
+def _schedule(secret: bytes, service: str) -> list[tuple[int, int]]:
     """Return the two round keys of each XTEA cycle, from HKDF-SHA256(secret, no salt, 16 bytes)."""
+    info = _INFO if service == "default" else _INFO + b"/" + service.encode()
     prk = hmac.new(bytes(32), secret, hashlib.sha256).digest()
-    key = struct.unpack(">4I", hmac.new(prk, _INFO + b"\x01", hashlib.sha256).digest()[:16])
+    key = struct.unpack(">4I", hmac.new(prk, info + b"\x01", hashlib.sha256).digest()[:16])
     sums = [_DELTA * i & 0xFFFFFFFF for i in range(_CYCLES + 1)]
     return [(s + key[s & 3] & 0xFFFFFFFF, t + key[t >> 11 & 3] & 0xFFFFFFFF) for s, t in zip(sums, sums[1:])]
 
@@ -46,13 +47,14 @@ class ExternalCodec:
 
     The secret is the content of the daemon's external_secret_file: bytes, or text as UTF-8. Anyone who
     has it can decode every external ID; with another secret, published IDs cannot be decoded any more.
+    The service is part of the key, so that services that share a secret cannot be linked.
     """
 
-    def __init__(self, secret: str | bytes) -> None:
+    def __init__(self, secret: str | bytes, service: str = "default") -> None:
         raw = secret.encode() if isinstance(secret, str) else bytes(secret)
         if not raw:
             raise InvalidParamsError("the secret is empty: use ExternalCodec.plain() to go without one")
-        self._rounds: list[tuple[int, int]] | None = _schedule(raw)
+        self._rounds: list[tuple[int, int]] | None = _schedule(raw, service)
 
     @classmethod
     def plain(cls) -> ExternalCodec:

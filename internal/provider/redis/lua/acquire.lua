@@ -116,26 +116,18 @@ local function grant_all(p, t)
   return answer('1', leases)
 end
 
-local function acquire()
-  local s, refusal = server()
-  if refusal then return refusal end
-  local t = clock()
-  if t < tonumber(A.clock_from_ms) or t >= tonumber(A.clock_to_ms) then return {'clock', int(t)} end
-  local p, other = pool()
-  if other then return other end
-  -- A client whose first answer was lost was counted with the request that it repeats.
-  if A.join and not known_request() then count('client_id_count') end
-  count('client_get_id_count')
-  p, refusal = admit(p, s, t)
-  if refusal then
-    count('get_id_fenced')
-    return refusal
-  end
-  if s.replicas < tonumber(A.min_replicas) then return {'replicas', int(s.replicas)} end
-  local reply = replay(t) or grant_all(p, t)
-  if reply[1] == 'ok' then count('client_get_id_success') end
-  if reply[1] == 'full' then count('get_id_no_available_id') end
-  return reply
+local t = clock()
+if t < tonumber(A.clock_from_ms) or t >= tonumber(A.clock_to_ms) then return {'clock', int(t)} end
+-- A client whose first answer was lost was counted with the request that it repeats.
+if A.join and not known_request() then count('client_id_count') end
+count('client_get_id_count')
+p, refusal = admit(p, s, t)
+if refusal then
+  count('get_id_fenced')
+  return refusal
 end
-
-return acquire()
+if s.replicas < tonumber(A.min_replicas) then return {'replicas', int(s.replicas)} end
+local reply = replay(t) or grant_all(p, t)
+if reply[1] == 'ok' then count('client_get_id_success') end
+if reply[1] == 'full' then count('get_id_no_available_id') end
+return reply

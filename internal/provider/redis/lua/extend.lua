@@ -16,39 +16,31 @@ local function other_end(p, rec)
   return till
 end
 
-local function extend()
-  local s, refusal = server()
-  if refusal then return refusal end
-  local p, other = pool()
-  if other then return other end
-  count('extend_ttl_count')
-  local rec = p and slot(tonumber(A.bit_seq), tonumber(A.id))
-  if not rec then return {'notfound'} end
-  if rec.secret ~= A.secret then
-    count('extend_ttl_ownership_error')
-    return {'badsignature'}
-  end
-  local t = clock()
-  -- A clock that was ahead for a while may have had an overlapping slot granted.
-  if rec.released or t >= rec.expired or other_end(p, rec) > t then
-    count('extend_ttl_expire_warning')
-    return {'conflict'}
-  end
-  if s.replicas < tonumber(A.min_replicas) then return {'replicas', int(s.replicas)} end
-  local longest = tonumber(A.longest_ms)
-  if longest > p.longest_ms then redis.call('HSET', KEYS[1], 'longest_ms', int(longest)) end
-  local before = rec.till
-  -- A request that knows an earlier end is a repetition, and moves nothing. It is
-  -- written all the same, so that replicas can confirm it.
-  if tonumber(A.expired) >= rec.expired then
-    rec.expired = math.max(rec.expired, t + tonumber(A.term_ms))
-    rec.till = math.max(rec.till, rec.expired + tonumber(A.quarantine_ms))
-  end
-  redis.call('HSET', slot_key(rec.bit_seq, rec.id), 'expired', int(rec.expired), 'end', int(rec.till))
-  note(rec)
-  if rec.till ~= before then raise(all_rings(), rec.bit_seq, rec.id, before, rec.till) end
-  count('extend_ttl_success')
-  return {'ok', int(rec.created), int(rec.expired), int(rec.till)}
+count('extend_ttl_count')
+local rec = p and slot(tonumber(A.bit_seq), tonumber(A.id))
+if not rec then return {'notfound'} end
+if rec.secret ~= A.secret then
+  count('extend_ttl_ownership_error')
+  return {'badsignature'}
 end
-
-return extend()
+local t = clock()
+-- A clock that was ahead for a while may have had an overlapping slot granted.
+if rec.released or t >= rec.expired or other_end(p, rec) > t then
+  count('extend_ttl_expire_warning')
+  return {'conflict'}
+end
+if s.replicas < tonumber(A.min_replicas) then return {'replicas', int(s.replicas)} end
+local longest = tonumber(A.longest_ms)
+if longest > p.longest_ms then redis.call('HSET', KEYS[1], 'longest_ms', int(longest)) end
+local before = rec.till
+-- A request that knows an earlier end is a repetition, and moves nothing. It is
+-- written all the same, so that replicas can confirm it.
+if tonumber(A.expired) >= rec.expired then
+  rec.expired = math.max(rec.expired, t + tonumber(A.term_ms))
+  rec.till = math.max(rec.till, rec.expired + tonumber(A.quarantine_ms))
+end
+redis.call('HSET', slot_key(rec.bit_seq, rec.id), 'expired', int(rec.expired), 'end', int(rec.till))
+note(rec)
+if rec.till ~= before then raise(all_rings(), rec.bit_seq, rec.id, before, rec.till) end
+count('extend_ttl_success')
+return {'ok', int(rec.created), int(rec.expired), int(rec.till)}

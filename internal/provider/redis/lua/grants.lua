@@ -81,3 +81,11 @@ local function end_grant(p, rec, till)
   note(rec)
   if till ~= before then lower(p, all_rings(), rec.bit_seq, rec.id, before, till) end
 end
+
+-- tell adds a record to an answer.
+local function tell(reply, g)
+  for _, v in ipairs({int(g.bit_seq), int(g.id), int(g.created), int(g.expired), int(g.till),
+    g.released and '1' or '0', g.service, g.meta}) do
+    reply[#reply + 1] = v
+  end
+end

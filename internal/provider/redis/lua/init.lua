@@ -1,16 +1,8 @@
 -- init: declares that nobody holds a lease that the store does not know.
-local function init()
-  local s, refusal = server()
-  if refusal then return refusal end
-  local p, other = pool()
-  if other then return other end
-  if not p then
-    new_pool(s, 0, 0, '')
-  elseif forgetful(p, s) or clock() < p.fence_until_ms then
-    redis.call('HSET', KEYS[1], 'run_id', s.run_id, 'repl_id', s.repl_id, 'repl_in', s.repl_in,
-      'fence_from_ms', '0', 'fence_until_ms', '0', 'fence_reason', '')
-  end
-  return {'ok'}
+if not p then
+  new_pool(s, 0, 0, '')
+elseif forgetful(p, s) or clock() < p.fence_until_ms then
+  redis.call('HSET', KEYS[1], 'run_id', s.run_id, 'repl_id', s.repl_id, 'repl_in', s.repl_in,
+    'fence_from_ms', '0', 'fence_until_ms', '0', 'fence_reason', '')
 end
-
-return init()
+return {'ok'}

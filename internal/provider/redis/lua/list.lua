@@ -1,25 +1,13 @@
 -- list: a page of records in the order of their slots, after (start, bit_seq).
-local function list()
-  local _, refusal = server()
-  if refusal then return refusal end
-  local p, other = pool()
-  if other then return other end
-  if not p then return {'ok', '0', '0', '0'} end
-  local reply = {'ok', p.epoch_ms, p.bit_ts, '0'}
-  local page = redis.call('ZRANGE', base .. 'slots', A.start, '+inf', 'BYSCORE', 'LIMIT', 0, A.limit)
-  for _, member in ipairs(page) do
-    local bit_seq, id = string.match(member, '^(%d+):(%d+)$')
-    bit_seq, id = tonumber(bit_seq), tonumber(id)
-    if id * 2 ^ bit_seq > tonumber(A.start) or bit_seq > tonumber(A.bit_seq) then
-      local rec = slot(bit_seq, id)
-      for _, v in ipairs({int(bit_seq), int(id), int(rec.created), int(rec.expired), int(rec.till),
-        rec.released and '1' or '0', rec.service, rec.meta}) do
-        reply[#reply + 1] = v
-      end
-    end
+if not p then return {'ok', '0', '0', '0'} end
+local reply = {'ok', p.epoch_ms, p.bit_ts, '0'}
+local page = redis.call('ZRANGE', base .. 'slots', A.start, '+inf', 'BYSCORE', 'LIMIT', 0, A.limit)
+for _, member in ipairs(page) do
+  local bit_seq, id = string.match(member, '^(%d+):(%d+)$')
+  bit_seq, id = tonumber(bit_seq), tonumber(id)
+  if id * 2 ^ bit_seq > tonumber(A.start) or bit_seq > tonumber(A.bit_seq) then
+    tell(reply, slot(bit_seq, id))
   end
-  if #page == tonumber(A.limit) then reply[4] = '1' end -- there may be more
-  return reply
 end
-
-return list()
+if #page == tonumber(A.limit) then reply[4] = '1' end -- there may be more
+return reply

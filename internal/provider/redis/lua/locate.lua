@@ -1,30 +1,17 @@
 -- locate: who held the low bits at a time, as far as the history reaches.
-local function locate()
-  local _, refusal = server()
-  if refusal then return refusal end
-  local p, other = pool()
-  if other then return other end
-  if not p then return {'ok', '0', '0'} end
-  local at = tonumber(A.at_ms)
-  local reply = {'ok', p.epoch_ms, p.bit_ts}
-  for _, level in ipairs(p.level_list) do
-    local prefix = held_prefix(level, math.floor(tonumber(A.low) / 2 ^ level))
-    -- The intervals of one slot are disjoint: the last that began before holds
-    -- the time, or none does. Some that were given back at once may follow it.
-    local members = redis.call('ZRANGE', base .. 'held', '[' .. prefix .. wide(at) .. ';', '[' .. prefix,
-      'BYLEX', 'REV', 'LIMIT', 0, A.limit)
-    for _, member in ipairs(members) do
-      local g = read_history(tonumber(string.match(member, '(%d+)$')))
-      local till = g and (g.released and math.min(g.expired, g.till) or g.expired)
-      if g and g.created <= at and at < till then
-        for _, v in ipairs({int(g.bit_seq), int(g.id), int(g.created), int(g.expired), int(g.till),
-          g.released and '1' or '0', g.service, g.meta}) do
-          reply[#reply + 1] = v
-        end
-      end
-    end
+if not p then return {'ok', '0', '0'} end
+local at = tonumber(A.at_ms)
+local reply = {'ok', p.epoch_ms, p.bit_ts}
+for _, level in ipairs(p.level_list) do
+  local prefix = held_prefix(level, math.floor(tonumber(A.low) / 2 ^ level))
+  -- The intervals of one slot are disjoint: the last that began before holds
+  -- the time, or none does. Some that were given back at once may follow it.
+  local members = redis.call('ZRANGE', base .. 'held', '[' .. prefix .. wide(at) .. ';', '[' .. prefix,
+    'BYLEX', 'REV', 'LIMIT', 0, A.limit)
+  for _, member in ipairs(members) do
+    local g = read_history(tonumber(string.match(member, '(%d+)$')))
+    local till = g and (g.released and math.min(g.expired, g.till) or g.expired)
+    if g and g.created <= at and at < till then tell(reply, g) end
   end
-  return reply
 end
-
-return locate()
+return reply

@@ -1,4 +1,5 @@
--- What the scripts of leases begin with, after server.lua: the pool's record.
+-- What the scripts of leases begin with, after server.lua: the checks that all of them
+-- make, the server s, and the pool's record p.
 
 -- KEYS[1] is the pool's record; all other keys of the pool share its beginning.
 local base = string.sub(KEYS[1], 1, -5)
@@ -100,3 +101,12 @@ local function admit(p, s, t)
   if t < p.fence_until_ms then return p, {'fenced', int(p.fence_until_ms), p.fence_reason} end
   return p
 end
+
+if A.commands then
+  local refused = acl(A.commands, KEYS[1])
+  if refused then return refused end
+end
+local s, refusal = server()
+if refusal then return refusal end
+local p, other = pool()
+if other then return other end

@@ -3,25 +3,26 @@
 -- {{run_id}}: another one does not know it.
 --
 --   KEYS     the records
---   ARGV[1]  stamp, before, from, floor, raised, ranges, look; then a byte for each write
+--   ARGV[1]  stamp, before, from, floor, raised, ranges, mode; then a byte for each write
 --   ARGV     the tag of each record; from, to, limit and what was seen of each range; a
 --            record for each write that is none a deletion, and when it vanishes; then
 --            commands, each after the number of its words
 local head = ARGV[1]
 local state = redis.call('GET', {{state}})
 if not state or string.sub(state, 1, 8) ~= string.sub(head, 1, 8) then return {'life'} end
-local info = redis.call('INFO', 'replication')
-if not string.find(info, '\nmaster_replid:{{repl_id}}', 1, true) then return {'life'} end
-local _, before, from, floor, raised, ranges, look = struct.unpack('>c8I6I6c8c8BB', head)
-if look == 0 then
-  {{replicas}}
+local _, before, from, floor, raised, ranges, mode = struct.unpack('>c8I6I6c8c8BB', head)
+if mode ~= {{frees}} then
+  local info = redis.call('INFO', 'replication')
+  if not string.find(info, '\nmaster_replid:{{repl_id}}', 1, true) then return {'life'} end
+  local replicas = {{min_replicas}} > 0 and tonumber(string.match(info, '\nconnected_slaves:(%d+)'))
+  if replicas and mode ~= {{looks}} and replicas < {{min_replicas}} then return {'replicas', replicas} end
 end
 {{clock}}
 local last = struct.unpack('>I6', state, 9)
 if last > now then now = last end
 
 local none = '\255\255\255\255\255\255\255\255'
-local same = look == 0 and now < before and now >= from and (floor == none or string.sub(state, 15, 22) == floor)
+local same = mode ~= {{looks}} and now < before and now >= from and (floor == none or string.sub(state, 15, 22) == floor)
 local seen = {}
 for i, key in ipairs(KEYS) do
   local record, tag = redis.call('GET', key) or '', ARGV[i + 1]
@@ -35,6 +36,7 @@ for i = 1, ranges do
   if table.concat(spans[i], '\0\0') ~= ARGV[at + 3] then same = false end
   at = at + 4
 end
+if not same and mode == {{frees}} then return {'life'} end -- the present is seen with a look at the server
 if not same then return {'present', now, state, seen, spans} end
 
 local moment = struct.pack('>I6', now)

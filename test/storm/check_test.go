@@ -1,5 +1,3 @@
-//go:build linux
-
 package storm
 
 import (
@@ -12,6 +10,8 @@ import (
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit"
 )
 
 // A record of an asker's file is an answered call, in words of 64 bits, little
@@ -47,9 +47,9 @@ type totals struct {
 func (total *totals) add(t *testing.T, p *process) {
 	t.Helper()
 	r := row{asker: p.asker}
-	files := p.written(t)
+	files := p.written()
 	if len(files) != p.files {
-		t.Errorf("%s %s wrote %d files, want %d", p.language, p.kind, len(files), p.files)
+		t.Errorf("%v wrote %d files, want %d", p, len(files), p.files)
 	}
 	for file := range files {
 		content, err := os.ReadFile(file)
@@ -57,14 +57,14 @@ func (total *totals) add(t *testing.T, p *process) {
 			t.Fatal(err)
 		}
 		if len(content) == 0 || len(content)%8 != 0 {
-			t.Fatalf("%s %s wrote %d bytes", p.language, p.kind, len(content))
+			t.Fatalf("%v wrote %d bytes", p, len(content))
 		}
 		words := make([]uint64, len(content)/8)
 		for i := range words {
 			words[i] = binary.LittleEndian.Uint64(content[8*i:])
 		}
 		if fault := total.read(&r, words); fault != "" {
-			t.Errorf("%s %s: %s", p.language, p.kind, fault)
+			t.Errorf("%v: %s", p, fault)
 		}
 	}
 	total.rows = append(total.rows, r)
@@ -127,20 +127,6 @@ func disorder(calls []call) string {
 	return ""
 }
 
-// duplicates sorts the IDs and counts those that are there more than once.
-func (total *totals) duplicates() (n int, first uint64) {
-	slices.Sort(total.ids)
-	for i := 1; i < len(total.ids); i++ {
-		if total.ids[i] == total.ids[i-1] {
-			if n == 0 {
-				first = total.ids[i]
-			}
-			n++
-		}
-	}
-	return n, first
-}
-
 func (total *totals) table() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -176,7 +162,7 @@ func TestChecker(t *testing.T) {
 		var r row
 		fault := total.read(&r, slices.Concat(c.records...))
 		order := disorder(total.calls)
-		n, _ := total.duplicates()
+		n, _ := testkit.Duplicates(total.ids)
 		if (fault != "") != c.fault || (order != "") != c.order || r.errors != c.errors || n != c.duplicates {
 			t.Errorf("%s: %q, %q, %d errors, %d twice", name, fault, order, r.errors, n)
 		}

@@ -1,0 +1,33 @@
+package keyname
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestCheck(t *testing.T) {
+	for name, want := range map[string]string{
+		"orders/42":             "",
+		"a b":                   "",
+		"風花":                    "",
+		"naïve":                 "",
+		strings.Repeat("x", 16): "",
+		"":                      "has 0 bytes: 1 to 16 are right",
+		strings.Repeat("x", 17): "has 17 bytes",
+		"a\xff":                 "is not UTF-8",
+		"a\n":                   "control character U+000A at byte 1",
+		"a\x7f":                 "control character U+007F",
+		"pay\u200broll":         "invisible character U+200B at byte 3", // zero-width space
+		"a\u200db":              "invisible character U+200D",           // zero-width joiner
+		"\ufeffa":               "invisible character U+FEFF",
+		"a\u202eb":              "invisible character U+202E", // right-to-left override
+		"a\u2066b":              "invisible character U+2066", // left-to-right isolate
+		"a\u00a0b":              "invisible character U+00A0", // no-break space
+		"a\u2028b":              "invisible character U+2028",
+	} {
+		err := Check(name, 16)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v, want %q", name, err, want)
+		}
+	}
+}

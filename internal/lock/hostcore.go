@@ -1,0 +1,97 @@
+package lock
+
+import (
+	"context"
+	"time"
+)
+
+// hostCore decides what a Host does: when a store is asked and for which waiter, when a
+// held lock is renewed, given up or released. It has no goroutine, no clock, no lock and
+// no I/O. Every event happens at now; what follows from it goes out as calls and alarms,
+// whose ends are events too. Lines and holdings are parts of it.
+type hostCore struct {
+	now    time.Duration  // Elapsed, at this event
+	random func() float64 // in [0, 1)
+	waits  bool           // the store can wait by itself
+	closed bool           // nothing new is begun
+	gaveUp bool           // Close does not wait any more for what is still to be released
+	open   int            // calls and releases that have begun and not ended
+
+	lines map[name]*line
+	held  map[name]*Holding
+
+	calls     []*call  // to begin
+	alarms    []*alarm // to set
+	listeners []*line  // to subscribe to releases
+}
+
+// call is a request to the store, or something that is said to a holder.
+type call struct {
+	request Request
+	wait    time.Duration   // the store may wait so long by itself
+	values  context.Context // what it carries goes with the request; may be nil
+	final   bool            // Close does not end it, but its context does
+	tell    func()          // instead of a request
+	ended   func(Lease, error)
+
+	cancel context.CancelFunc // once it has begun
+}
+
+// alarm is an event at a time. It may come later, and again.
+type alarm struct {
+	at    time.Duration
+	ring  func()
+	timer *time.Timer // the Host's
+}
+
+func (c *hostCore) begin(one *call) *call {
+	c.open++
+	c.calls = append(c.calls, one)
+	return one
+}
+
+// hangUp ends a call early, if there is one.
+func (one *call) hangUp() {
+	if one != nil && one.cancel != nil {
+		one.cancel()
+	}
+}
+
+func (c *hostCore) wakeAt(a *alarm, at time.Duration) {
+	a.at = at
+	c.alarms = append(c.alarms, a)
+}
+
+// retryIn is how long to leave a store alone that has failed.
+func (c *hostCore) retryIn(failures int) time.Duration {
+	return backoff(failures, retryFirst, retryMost, c.random())
+}
+
+// release releases a lease that has no holder, or that was perhaps never granted. It is
+// repeated until there is an answer, or until the end, when the lease has ended by itself.
+func (c *hostCore) release(r Request, end time.Duration, ended func(error)) {
+	r.Op, r.RequestID, r.TTLMS = Release, "", 0
+	c.open++
+	failures := 0
+	again := &alarm{}
+	again.ring = func() {
+		c.begin(&call{request: r, final: true, ended: func(_ Lease, err error) {
+			failures++
+			pause := c.retryIn(failures)
+			if !IsAnswer(err) && c.now+pause < end && !c.gaveUp {
+				c.wakeAt(again, c.now+pause)
+				return
+			}
+			c.open--
+			ended(err)
+		}})
+	}
+	again.ring()
+}
+
+// wake has the first in line ask again at once.
+func (c *hostCore) wake(n name) {
+	if l := c.lines[n]; l != nil {
+		l.news()
+	}
+}

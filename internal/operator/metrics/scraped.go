@@ -1,0 +1,74 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// scraped is a collector whose numbers are asked for at each scrape.
+type scraped struct {
+	descs []*prometheus.Desc
+	read  func(emit emitter)
+}
+
+// emitter takes one number of a scrape.
+type emitter func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string)
+
+// onScrape registers what read emits, with descs made by desc.
+func onScrape(r *prometheus.Registry, read func(emit emitter), descs ...*prometheus.Desc) {
+	r.MustRegister(&scraped{descs, read})
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (s *scraped) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range s.descs {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (s *scraped) Collect(to chan<- prometheus.Metric) {
+	s.read(func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, kind, value, labels...)
+	})
+}
+
+// process is what the metrics of every process have.
+type process struct{ Registry *prometheus.Registry }
+
+func newProcess(b Build) process {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kazahana_build_info", Help: "1, with what was built as labels.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "commit": b.Commit, "go_version": b.GoVersion},
+	})
+	info.Set(1)
+	p := process{prometheus.NewRegistry()}
+	p.Registry.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return p
+}
+
+// WatchLog registers the number of lines that the log has dropped.
+func (p process) WatchLog(dropped func() uint64) {
+	p.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "kazahana_log_dropped_total", Help: "Log lines that stderr did not take.",
+	}, func() float64 { return float64(dropped()) }))
+}
+
+// Fences registers the fences of the files in use; ask is called at each scrape.
+func (p process) Fences(ask func() []Fence) {
+	until := desc("kazahana_store_fenced_until_timestamp_seconds",
+		"When grants from a file that may have forgotten some begin again; 0 if they are not held back.", "file")
+	onScrape(p.Registry, func(emit emitter) {
+		for _, one := range ask() {
+			emit(until, prometheus.GaugeValue, float64(one.UntilMS)/1000, one.File)
+		}
+	}, until)
+}
+
+func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}

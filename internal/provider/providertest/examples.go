@@ -1,0 +1,604 @@
+package providertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/provider"
+)
+
+func testGrantFields(s *suite) {
+	c := s.open(lasting())
+	before := s.now()
+	a, b := c.one(), c.one() // the ledger checks the rest
+	if s.store.SetClock != nil && (a.Created != before || b.Created != before) {
+		s.Errorf("created is %d and %d at %d", a.Created, b.Created, before)
+	}
+	if a.ID == b.ID || a.Secret == b.Secret {
+		s.Errorf("two grants share a machine ID or a secret: %v, %v", a, b)
+	}
+	if len(a.Secret) < 32 {
+		s.Errorf("the secret has %d characters, fewer than 128 bits in hex", len(a.Secret))
+	}
+	if info := c.Info(); info.Name == "" || info.URL == "" || info.Scope == "" || !info.Coordinated {
+		s.Errorf("Info leaves something out: %+v", info)
+	}
+}
+
+func testInvalidRequests(s *suite) {
+	c := s.open(lasting())
+	invalid := func(req provider.AcquireRequest, field string) {
+		s.Helper()
+		if _, err := c.try(req); !errors.Is(err, provider.ErrInvalid) || !strings.Contains(err.Error(), field) {
+			s.Errorf("%+v: the error is %v, want ErrInvalid about the %s", req, err, field)
+		}
+	}
+	invalid(provider.AcquireRequest{Meta: map[string]string{"k": strings.Repeat("v", provider.MaxMetaBytes)}}, "meta")
+	for _, text := range []string{strings.Repeat("r", provider.MaxNameBytes+1), "a\x00b", "a\xffb"} {
+		invalid(provider.AcquireRequest{RequestID: text}, "request ID")
+		invalid(provider.AcquireRequest{Service: text}, "service")
+	}
+	for _, text := range []string{"a\x00b", "a\xffb"} { // which not every store can hold
+		invalid(provider.AcquireRequest{Meta: map[string]string{"k": text}}, `meta "k"`)
+		invalid(provider.AcquireRequest{Meta: map[string]string{text: "v"}}, fmt.Sprintf("meta %q", text))
+	}
+	c.acquire(provider.AcquireRequest{
+		Service: "サービス ' \" \n", RequestID: strings.Repeat("r", provider.MaxNameBytes),
+		Meta: map[string]string{"host": "ホスト", "": "", "quote": `'"\`},
+	})
+}
+
+// testReopen: a closed provider does nothing, and the store keeps what it granted.
+func testReopen(s *suite) {
+	terms := ids(lasting(), 0, 0)
+	c := s.open(terms)
+	l := c.one()
+	s.must(c.Close())
+	s.must(c.Close()) // twice is no error
+	if _, err := c.try(provider.AcquireRequest{}); err == nil {
+		s.Errorf("a closed provider granted a lease")
+	}
+	s.want(c.giveBack(l, s.now()), provider.ErrNotSent)
+	again := s.open(terms)
+	again.full()
+	s.must(again.giveBack(l, s.now()))
+}
+
+// testContextEnded: a call that cannot begin has changed nothing, and says so.
+func testContextEnded(s *suite) {
+	c := s.open(ids(lasting(), 5, 5))
+	l := c.one()
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	expired, cancelExpired := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	defer cancelExpired()
+	can := c.Info().Can
+	for _, test := range []struct {
+		ctx  context.Context
+		want error
+	}{{cancelled, context.Canceled}, {expired, context.DeadlineExceeded}} {
+		_, err := c.Acquire(test.ctx, provider.AcquireRequest{})
+		s.want(err, provider.ErrNotSent)
+		s.want(err, test.want)
+		err = c.Release(test.ctx, signedRelease(l, s.now()))
+		s.want(err, provider.ErrNotSent)
+		s.want(err, test.want)
+		if can.Verify {
+			_, err := provider.Verify(test.ctx, c, "", []lease.Lease{l})
+			s.want(err, test.want)
+		}
+		if can.List {
+			_, err := c.List(test.ctx, "")
+			s.want(err, test.want)
+		}
+	}
+	c.full()
+	// An answer of the provider is no such error.
+	if _, err := c.try(provider.AcquireRequest{}); errors.Is(err, provider.ErrNotSent) {
+		s.Errorf("a full pool: %v", err)
+	}
+	if err := c.Release(context.Background(), provider.ReleaseRequest{
+		ID: l.ID, BitSeq: l.BitSeq, TimestampMS: s.now(), Signature: "00",
+	}); errors.Is(err, provider.ErrNotSent) {
+		s.Errorf("a forged release: %v", err)
+	}
+	s.must(c.giveBack(l, s.now()))
+}
+
+func testPools(s *suite) {
+	terms := ids(lasting(), 7, 7)
+	other := terms
+	other.Pool = "other"
+	c := s.openServices(provider.Services{Default: terms, Named: map[string]provider.Terms{"b": other}})
+	a := c.one()
+	b := c.acquire(provider.AcquireRequest{Service: "b"})[0]
+	if a.ID != 7 || b.ID != 7 {
+		s.Errorf("machine IDs are %d and %d, want 7 in both pools", a.ID, b.ID)
+	}
+	c.full()
+	s.must(c.giveBackOf("b", b, s.now()))
+	if full := c.full(); full.Pool != terms.Pool || full.Slots != 1 {
+		s.Errorf("FullError is %+v", full)
+	}
+}
+
+func testTimelineContradiction(s *suite) {
+	s.open(lasting()).one()
+	epoch := lasting()
+	epoch.Timeline.EpochMS += 1000
+	bits := lasting()
+	bits.Timeline.BitTS, bits.BitID = bits.Timeline.BitTS+1, bits.BitID-1
+	for _, terms := range []provider.Terms{epoch, bits} {
+		p, err := s.store.Open(provider.Services{Default: terms})
+		if err == nil { // some providers notice it at the first use only
+			_, err = p.Acquire(context.Background(), provider.AcquireRequest{})
+			s.must(p.Close())
+		}
+		s.want(err, provider.ErrInvalid)
+		if text := err.Error(); !strings.Contains(text, "2026-01-01") || !strings.Contains(text, "bit_ts 41") {
+			s.Errorf("the error does not name what is recorded: %v", err)
+		}
+	}
+}
+
+// testRequest: a request ID belongs to its service, whichever provider it is sent to.
+func testRequest(s *suite) {
+	c, d := s.open(lasting()), s.open(lasting())
+	req := provider.AcquireRequest{ThroughputPerMS: 700, RequestID: provider.NewSecret()}
+	first := c.acquire(req)
+	if again := d.acquire(req); !slices.Equal(again, first) {
+		s.Fatalf("the same request gave %v, then %v", first, again)
+	}
+	for _, other := range []provider.AcquireRequest{{Service: "another", RequestID: req.RequestID}, {}, {}} {
+		if l := c.acquire(other)[0]; l.Key() == first[0].Key() {
+			s.Errorf("%+v was given the same lease", other)
+		}
+	}
+	s.must(c.giveBack(first[1], s.now()))
+	_, err := d.try(req)
+	s.want(err, provider.ErrConflict)
+}
+
+func testRequestConcurrently(s *suite) {
+	clients := []*client{s.open(lasting()), s.open(lasting())}
+	req := provider.AcquireRequest{ThroughputPerMS: 512, RequestID: provider.NewSecret()}
+	answers := make([][]lease.Lease, 8)
+	var wg sync.WaitGroup
+	for i := range answers {
+		wg.Go(func() {
+			leases, err := clients[i%2].try(req)
+			if err != nil {
+				s.Errorf("Acquire: %v", err)
+			}
+			answers[i] = leases
+		})
+	}
+	wg.Wait()
+	for _, a := range answers {
+		if len(a) != 2 || !slices.Equal(a, answers[0]) {
+			s.Fatalf("one request was answered with different leases: %v, %v", answers[0], a)
+		}
+	}
+}
+
+func testReleaseForged(s *suite) {
+	c := s.open(ids(lasting(), 5, 5))
+	l := c.one()
+	at := s.now()
+	good := lease.Sign(l.Secret, l.ID, at)
+	for name, signature := range map[string]string{
+		"empty": "", "another secret": lease.Sign("x", l.ID, at), "another ID": lease.Sign(l.Secret, l.ID+1, at),
+		"another time": lease.Sign(l.Secret, l.ID, at+1), "cut": good[:len(good)-2], "upper case": strings.ToUpper(good) + "Z",
+	} {
+		err := c.release(l, provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: at, Signature: signature})
+		if !errors.Is(err, provider.ErrBadSignature) {
+			s.Errorf("%s: the error is %v", name, err)
+		}
+	}
+	c.full()
+}
+
+func testReleaseNotFound(s *suite) {
+	c := s.open(ids(lasting(), 5, 5))
+	absent := func(id int64, bitSeq int) {
+		s.Helper()
+		s.want(c.giveBack(lease.Lease{ID: id, BitSeq: bitSeq, Secret: "x"}, s.now()), provider.ErrNotFound)
+	}
+	absent(5, 8) // before there is a pool
+	c.one()
+	absent(6, 8)
+	absent(6, provider.AnyBitSeq)
+	for _, id := range []int64{-1, 1 << 13, 1 << 40, 1<<63 - 1, -1 << 63} {
+		absent(id, 8)
+		absent(id, provider.AnyBitSeq)
+	}
+	for _, bitSeq := range []int{9, 63, 1000, -2} {
+		absent(5, bitSeq)
+	}
+}
+
+// layouts opens the pool with machine IDs of bit_seq 8 as the default service, and with
+// those of `coarse` bits as the service "coarse".
+func (s *suite) layouts(t provider.Terms, fineIDs provider.IDRange, coarse int, coarseIDs provider.IDRange) *client {
+	fine, wide := t, t.WithBitSeq(coarse)
+	fine.IDs, wide.IDs = fineIDs, coarseIDs
+	return s.openServices(provider.Services{Default: fine, Named: map[string]provider.Terms{"coarse": wide}})
+}
+
+func testManyFineInOneCoarse(s *suite) {
+	c := s.layouts(lasting(), provider.IDRange{Low: 0, End: 64}, 14, provider.IDRange{Low: 0, End: 1})
+	var fine []lease.Lease
+	for len(fine) < 64 {
+		fine = append(fine, c.acquire(provider.AcquireRequest{ThroughputPerMS: 256 * 16})...)
+	}
+	coarse := provider.AcquireRequest{Service: "coarse"}
+	base := s.now()
+	for i, l := range fine {
+		if _, err := c.try(coarse); err == nil {
+			s.Fatalf("the coarse slot was granted over %d fine ones", len(fine)-i)
+		}
+		s.must(c.giveBack(l, base+int64(i%7)))
+	}
+	s.reach(base + 7)
+	l := c.acquire(coarse)[0]
+	c.full()
+	at := s.now()
+	s.must(c.giveBackOf("coarse", l, at))
+	s.reach(at + 1)
+	c.acquire(provider.AcquireRequest{ThroughputPerMS: 256 * 64})
+	if _, err := c.try(coarse); err == nil {
+		s.Errorf("the coarse slot was granted over 64 fine ones")
+	}
+}
+
+func testHugeLayout(s *suite) {
+	terms := provider.DefaultTerms()
+	terms.Timeline.BitTS, terms.BitID, terms.BitSeq = 33, 30, 0
+	terms.Timeline.EpochMS = s.now() - 1000 // 33 bits are 99 days
+	c := s.openServices(provider.Services{Default: terms, Named: map[string]provider.Terms{"coarse": terms.WithBitSeq(28)}})
+	fine := c.one()
+	coarse := c.acquire(provider.AcquireRequest{Service: "coarse"})[0] // there are two, one of them free
+	c.one()
+	if full, err := c.try(provider.AcquireRequest{Service: "coarse"}); err == nil {
+		s.Fatalf("%v was granted beside %v and %v", full, fine, coarse)
+	}
+}
+
+// testVerifyForged asks with signatures of something else, and about slots that no pool
+// has.
+func testVerifyForged(s *suite) {
+	c := s.open(ids(lasting(), 0, 3))
+	if !c.Info().Can.Verify {
+		s.Skip("the provider is no Verifier")
+	}
+	ctx, cancel := s.ctx()
+	defer cancel()
+	unknown := provider.ClaimOf(lasting().Grant(2, s.now(), provider.NewSecret()))
+	if lost, err := c.Provider.Verify(ctx, "", []provider.Claim{unknown}); err != nil || len(lost) != 1 {
+		s.Errorf("before there is a pool %v are lost (%v)", lost, err)
+	}
+	l := c.one()
+	right := provider.ClaimOf(l)
+	claims := []provider.Claim{right, unknown}
+	for _, change := range []func(*provider.Claim){
+		func(c *provider.Claim) { c.Signature = "00" },
+		func(c *provider.Claim) { c.Signature = l.Secret },
+		func(c *provider.Claim) { c.Signature = lease.Sign(l.Secret, l.ID, l.Created) },
+		func(c *provider.Claim) { c.Signature = lease.SignExtend(l.Secret, l.ID, l.Created, l.Expired) },
+		func(c *provider.Claim) { c.CreatedMS++ },
+		func(c *provider.Claim) { c.ID += 1 << 13 },
+		func(c *provider.Claim) { c.ID = -1 << 63 },
+		func(c *provider.Claim) { c.BitSeq = 9 },
+		func(c *provider.Claim) { c.BitSeq = -1 },
+		func(c *provider.Claim) { c.BitSeq = 1000 },
+	} {
+		claim := right
+		change(&claim)
+		claims = append(claims, claim)
+	}
+	claims = append(claims, right)
+	lost, err := c.Provider.Verify(ctx, "", claims)
+	if want := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}; err != nil || !slices.Equal(lost, want) {
+		s.Errorf("of forged claims %v are lost (%v), want %v", lost, err, want)
+	}
+}
+
+// testRecords: what a store says of its grants.
+func testRecords(s *suite) {
+	c := s.layouts(lasting(), provider.IDRange{Low: 4, End: 8}, 9, provider.IDRange{Low: 0, End: 2})
+	can := c.Info().Can
+	if !can.List {
+		s.Skip("the provider is no Lister")
+	}
+	if got := c.list(); len(got) != 0 {
+		s.Errorf("an empty store lists %v", got)
+	}
+	meta := map[string]string{"host": "a", "pid": "1"}
+	fine := c.acquire(provider.AcquireRequest{Meta: meta, ThroughputPerMS: 512})
+	coarse := c.acquire(provider.AcquireRequest{Service: "coarse"})[0]
+	at := s.now()
+	s.must(c.giveBack(fine[0], at))
+	want := []provider.Record{
+		{Lease: fine[0], Meta: meta, End: at + 1, Released: true}, {Lease: fine[1], Meta: meta, End: fine[1].ReservedUntil},
+		{Lease: coarse, Service: "coarse", End: coarse.ReservedUntil},
+	}
+	slices.SortFunc(want, provider.CompareRecords)
+	compare := func(got, want []provider.Record) {
+		s.Helper()
+		if !slices.EqualFunc(got, want, sameRecord) {
+			s.Errorf("the records are %+v, want %+v", got, want)
+		}
+	}
+	compare(c.list(), want)
+	if !can.Locate {
+		return
+	}
+	i := slices.IndexFunc(want, func(r provider.Record) bool { return r.Lease == coarse })
+	compare(c.locate(coarse.Slot().Start+300, coarse.Created), want[i:i+1])
+	for _, outside := range []int64{-1, coarse.Slot().End + 8<<8, 1 << 21, 1 << 40, 1<<63 - 1} {
+		if got := c.locate(outside, coarse.Created); len(got) > 0 {
+			s.Errorf("%v held the low bits %d", got, outside)
+		}
+	}
+}
+
+// sameRecord compares all but the secret, and the ReservedUntil that End stands for.
+func sameRecord(a, b provider.Record) bool {
+	x, y := a.Lease, b.Lease
+	x.Secret, x.ReservedUntil, y.Secret, y.ReservedUntil = "", 0, "", 0
+	return x == y && a.Service == b.Service && maps.Equal(a.Meta, b.Meta) && a.End == b.End && a.Released == b.Released
+}
+
+// testConcurrency has many goroutines on several providers acquire and release in a
+// small space of slots of two layouts. The ledger says at the end whether any two
+// overlapped.
+func testConcurrency(s *suite) {
+	terms := lasting()
+	terms.Term, terms.Quarantine = 40*time.Millisecond, 10*time.Millisecond
+	var clients []*client
+	for range 3 {
+		clients = append(clients, s.layouts(terms, provider.IDRange{Low: 0, End: 12}, 9, provider.IDRange{Low: 2, End: 8}))
+	}
+	const goroutines, rounds = 8, 30
+	var grants atomic.Int64
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			c := clients[g%len(clients)]
+			random := rand.New(rand.NewPCG(uint64(g), 1))
+			for range rounds {
+				service := []string{"", "coarse"}[random.IntN(2)]
+				leases, err := c.try(provider.AcquireRequest{ThroughputPerMS: random.Int64N(800), Service: service})
+				var full *provider.FullError
+				switch {
+				case errors.As(err, &full):
+					s.passes(5)
+				case err != nil:
+					s.Errorf("Acquire: %v", err)
+					return
+				}
+				grants.Add(int64(len(leases)))
+				for _, l := range leases {
+					if random.IntN(2) == 0 {
+						continue
+					}
+					// The lease may have ended meanwhile, and the slot be another caller's.
+					if err := c.giveBackOf(service, l, s.now()+random.Int64N(5)); err != nil && !errors.Is(err, provider.ErrBadSignature) {
+						s.Errorf("Release: %v", err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := grants.Load(); n < goroutines*rounds/4 {
+		s.Errorf("only %d grants in %d rounds", n, goroutines*rounds)
+	}
+}
+
+func testClockOutsideTimeline(s *suite) {
+	if s.store.SetClock == nil {
+		s.Skip("the store's clock cannot be set")
+	}
+	terms := ids(lasting(), 0, 3)
+	c := s.open(terms)
+	for _, at := range []int64{0, terms.Timeline.EpochMS - 1, terms.Timeline.EndMS(), 1 << 60} {
+		s.set(at)
+		if _, err := c.try(provider.AcquireRequest{}); err == nil {
+			s.Errorf("a lease was granted at %d, outside the pool's time", at)
+		}
+	}
+	s.set(terms.Timeline.EpochMS)
+	c.one()
+}
+
+// testCrash ends an acquire at each step; the same request then comes again, as from a
+// keeper that does not know what became of the first.
+func testCrash(s *suite) {
+	if s.store.Crash == nil {
+		s.Skip("a crash cannot be arranged")
+	}
+	terms := ids(lasting(), 0, int64(len(s.store.CrashSteps)))
+	for _, step := range s.store.CrashSteps {
+		req := provider.AcquireRequest{RequestID: provider.NewSecret()}
+		if err := s.store.Crash(step, provider.Services{Default: terms}, req); err != nil {
+			s.Fatalf("crash at %q: %v", step, err)
+		}
+		c := s.open(terms)
+		l := c.acquire(req)[0]
+		if again := c.acquire(req)[0]; again != l {
+			s.Errorf("after the crash at %q, one request gave %v and %v", step, l, again)
+		}
+	}
+	// Each request has taken one slot, whether its first attempt was lost before the grant
+	// or after, so that one is left.
+	c := s.open(terms)
+	c.one()
+	c.full()
+}
+
+func testExtendForged(s *suite) {
+	c := s.open(ids(lasting(), 0, 3))
+	if !c.Info().Can.Extend {
+		s.Skip("the provider is no Extender")
+	}
+	l := c.one()
+	for name, signature := range map[string]string{
+		"another secret":  lease.SignExtend("x", l.ID, l.Created, l.Expired),
+		"the secret":      l.Secret,
+		"a release's":     lease.Sign(l.Secret, l.ID, l.Created),
+		"a verify's":      lease.SignVerify(l.Secret, l.ID, l.Created),
+		"another end's":   lease.SignExtend(l.Secret, l.ID, l.Created, l.Expired+1),
+		"no signature":    "00",
+		"another machine": lease.SignExtend(l.Secret, l.ID+1, l.Created, l.Expired),
+	} {
+		ctx, cancel := s.ctx()
+		longer, err := c.Provider.Extend(ctx, provider.ExtendRequest{
+			ID: l.ID, BitSeq: l.BitSeq, CreatedMS: l.Created, ExpiredMS: l.Expired, Signature: signature,
+		})
+		cancel()
+		if !errors.Is(err, provider.ErrBadSignature) {
+			s.Errorf("%s: extended to %v with the error %v", name, longer, err)
+		}
+	}
+	other := l
+	other.ID = (l.ID + 1) % 4
+	_, err := c.extend("", other)
+	s.want(err, provider.ErrNotFound)
+}
+
+func testCounters(s *suite) {
+	terms := ids(lasting(), 0, 1)
+	c, d := s.open(terms), s.open(terms)
+	if !c.Info().Can.Count {
+		s.Skip("the provider does not count")
+	}
+	a, b := c.one(), d.one()
+	c.full()
+	d.full()
+	want := map[string]int64{
+		"client_id_count": 2, "client_get_id_count": 4, "client_get_id_success": 2, "get_id_no_available_id": 2,
+	}
+	if c.Info().Can.Extend {
+		longer, err := c.extend("", a)
+		s.must(err)
+		forged := b
+		forged.Secret = provider.NewSecret()
+		_, err = c.extend("", forged)
+		s.want(err, provider.ErrBadSignature)
+		s.must(c.giveBack(longer, s.now()))
+		_, err = c.extend("", longer)
+		s.want(err, provider.ErrConflict)
+		maps.Copy(want, map[string]int64{
+			"extend_ttl_count": 3, "extend_ttl_success": 1, "extend_ttl_ownership_error": 1, "extend_ttl_expire_warning": 1,
+		})
+	}
+	got := c.counters()
+	for _, name := range provider.CounterNames {
+		if n, counted := got[name]; !counted || n != want[name] {
+			s.Errorf("%s is %d (%v), want %d", name, n, counted, want[name])
+		}
+	}
+}
+
+// testCountersOfOthers: a lease server counts its clients, and not itself.
+func testCountersOfOthers(s *suite) {
+	c := s.open(ids(lasting(), 0, 9))
+	if !c.Info().Can.Count || strings.HasPrefix(c.Info().Name, "http") {
+		s.Skip("the provider does not count, or decides itself whose request it sends")
+	}
+	for i, client := range []provider.Client{
+		provider.KnownClient, provider.NewClient, provider.KnownClient, provider.NewClient, provider.OwnClient, provider.OwnClient,
+	} {
+		c.acquire(provider.AcquireRequest{Client: client})
+		if got, want := c.counters()["client_id_count"], []int64{0, 1, 1, 2, 3, 3}[i]; got != want {
+			s.Errorf("after %d acquires client_id_count is %d, want %d", i+1, got, want)
+		}
+	}
+}
+
+// forget makes the store lose everything.
+func (s *suite) forget() {
+	s.Helper()
+	if s.store.Forget == nil {
+		s.Skip("the store does not forget, or cannot be made to")
+	}
+	s.must(s.store.Forget())
+}
+
+// fenced acquires where a store that has forgotten must refuse.
+func (c *client) fenced() *provider.FencedError {
+	c.suite.Helper()
+	leases, err := c.try(provider.AcquireRequest{})
+	var fenced *provider.FencedError
+	if !errors.As(err, &fenced) || fenced.Reason == "" {
+		c.suite.Fatalf("Acquire gave %v and the error %v, want a FencedError with a reason", leases, err)
+	}
+	return fenced
+}
+
+// testFence: what was lost may have been granted on other terms than those of the
+// provider that finds the store empty.
+func testFence(s *suite) {
+	short := ids(s.passing(), 0, 3)
+	long := short
+	long.Term, long.Quarantine = 2*short.Term, 2*short.Quarantine
+	for _, late := range []bool{false, true} {
+		c, d := s.open(short), s.open(long)
+		l := d.one()
+		s.forget()
+		until := c.fenced().UntilMS
+		if late {
+			s.reach(until) // a provider that comes only now is heard all the same
+		}
+		until = d.fenced().UntilMS
+		if until < l.ReservedUntil {
+			s.Errorf("grants are refused until %d, and a lease that was lost is reserved until %d", until, l.ReservedUntil)
+		}
+		if again := c.fenced().UntilMS; again != until {
+			s.Errorf("the fence ends at %d for one and at %d for another", until, again)
+		}
+		if s.store.SetClock != nil {
+			s.reach(until - 1)
+			c.fenced()
+		}
+		s.reach(until)
+		for range 4 { // among them the lost one's slot; the ledger compares
+			c.one()
+		}
+		s.reach(s.now() + (long.Term + long.Quarantine).Milliseconds()) // the second round begins without a lease
+	}
+}
+
+func testInit(s *suite) {
+	terms := ids(lasting(), 5, 5)
+	s.forget()
+	c := s.open(terms)
+	if !c.Info().Can.Init {
+		s.Fatalf("the store may forget, and the provider cannot be told that it is new")
+	}
+	c.fenced()
+	s.must(c.Init(context.Background(), ""))
+	l := c.one()
+	s.must(c.Init(context.Background(), "")) // on a store in use it changes nothing
+	if full := c.full(); full.NextEndMS != l.ReservedUntil {
+		s.Errorf("the slot is free at %d, want %d", full.NextEndMS, l.ReservedUntil)
+	}
+	other := terms
+	other.Timeline.EpochMS++
+	p, err := s.store.Open(provider.Services{Default: other})
+	if err == nil {
+		err = p.Init(context.Background(), "")
+		s.must(p.Close())
+	}
+	s.want(err, provider.ErrInvalid)
+}
