@@ -24,8 +24,8 @@ type LeaseServerFlags struct {
 	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl (default none: 1, 2, 3, ...)."`
 
 	MaxConnections   Text `name:"max-connections" group:"Limits" placeholder:"N" help:"Connections open at the same time, 1 to 1048576 (default 16384)."`
-	MaxInFlight      Text `name:"max-in-flight" group:"Limits" placeholder:"N" help:"Requests under way at the same time, 1 to 1048576 (default 8192)."`
 	QuotaConnections Text `name:"quota-connections" group:"Limits" placeholder:"N" help:"Of these, connections from one address or IPv6 /64, 1 to 1048576 (default 8192)."`
+	MaxInFlight      Text `name:"max-in-flight" group:"Limits" placeholder:"N" help:"Requests under way at the same time, 1 to 1048576 (default 8192)."`
 	QuotaWaiting     Text `name:"quota-waiting" group:"Limits" placeholder:"N" help:"Requests of one tenant that wait for locks, 1 to 1048576 (default 2048)."`
 	RateLimit        Text `name:"rate-limit" group:"Limits" placeholder:"N" help:"Requests per second of one client, by credential and address, 0 to 1048576; 0 is unlimited (default 1000)."`
 	RateBurst        Text `name:"rate-burst" group:"Limits" placeholder:"N" help:"Requests that one client may send in a burst, 1 to 1048576 (default 5000)."`
