@@ -169,7 +169,7 @@ func TestLSAUTH001OwnerIsTheCredential(t *testing.T) {
 			g.want(name, g.send("POST", "/v1/locks/k/"+op, token, `{"owner_suffix": "a"}`), problem.LockNotOwned)
 		}
 	}
-	// Another tenant's lock of this name is another lock, and nobody sees it.
+	// Another tenant's lock of this name is another lock, and is not shown.
 	if got := g.locked("acquire", "k", tokenAcme, ``); got.TenantID != "acme" || got.OwnerID != "hosts" {
 		t.Errorf("another tenant: %+v", got)
 	}
@@ -179,8 +179,8 @@ func TestLSAUTH001OwnerIsTheCredential(t *testing.T) {
 	g.want("no scope", g.send("GET", "/v1/locks", tokenAdmin, ""), problem.Forbidden)
 }
 
-// A request ID is its credential's: nobody gets another's answer by it, or makes
-// it useless.
+// A request ID belongs to its credential: another credential can neither get its answer
+// nor make it useless.
 func TestRequestIDsOfOthers(t *testing.T) {
 	for _, id := range []string{"r", strings.Repeat("r", lock.MaxRequestID)} {
 		g := lockRig(t, nil)
@@ -269,7 +269,7 @@ func TestLockOwnerOfACertificate(t *testing.T) {
 	}
 }
 
-// waiting is a request for a lock that somebody else has, on a connection.
+// waiting is a request for a lock that another owner holds, on a connection.
 type waiting struct {
 	cancel context.CancelFunc
 	reply  chan *http.Response // nil when there was none
