@@ -214,11 +214,12 @@ func TestHungServer(t *testing.T) {
 	s.Signal(stop)
 	defer s.Signal(resume)
 	request := provider.NewSecret()
-	short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-	defer cancel()
-	cancelled, cancel := context.WithCancel(context.Background())
-	time.AfterFunc(100*time.Millisecond, cancel)
-	for want, ctx := range map[error]context.Context{context.DeadlineExceeded: short, context.Canceled: cancelled} {
+	for _, want := range []error{context.DeadlineExceeded, context.Canceled} {
+		ctx, cancel := context.WithCancel(context.Background())
+		if want == context.DeadlineExceeded {
+			ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+		}
+		defer time.AfterFunc(time.Second, cancel).Stop()
 		if _, err := r.provider.Acquire(ctx, provider.AcquireRequest{RequestID: request}); !errors.Is(err, want) {
 			t.Errorf("the error is %v, want %v", err, want)
 		}
