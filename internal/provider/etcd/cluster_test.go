@@ -15,6 +15,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // callTime is what the keeper gives one call by default.
@@ -51,22 +52,13 @@ func TestMembersAreLost(t *testing.T) {
 		held = append(held, leases...)
 		return err
 	}
-	for range 20 { // a view is there by then
-		eventually(t, "three members", acquire)
-	}
+	eventually(t, "three members", acquire)
 	lead := leader(t, members)
 	lead.Kill()
-	begun := time.Now()
-	eventually(t, "two members", acquire)
-	t.Logf("granted %v after the leader was killed", time.Since(begun))
 	for range 20 {
 		eventually(t, "two members", acquire)
 	}
-	eventually(t, "two members: release", func(ctx context.Context) error {
-		now := time.Now().UnixMilli()
-		l := held[0]
-		return p.Release(ctx, provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: now, Signature: lease.Sign(l.Secret, l.ID, now)})
-	})
+	giveBack(t, p, held[0], time.Now().UnixMilli())
 
 	second := members[0]
 	if second == lead {
@@ -74,17 +66,11 @@ func TestMembersAreLost(t *testing.T) {
 	}
 	second.Kill()
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
-	begun = time.Now()
 	err := acquire(ctx)
-	took := time.Since(begun)
 	cancel()
-	if err == nil || took > callTime+500*time.Millisecond {
-		t.Fatalf("one member of three: %v after %v", err, took)
+	if err == nil || !strings.Contains(err.Error(), "majority") {
+		t.Errorf("one member of three: %v, want an error that says what is wrong", err)
 	}
-	if !strings.Contains(err.Error(), "majority") {
-		t.Errorf("the error does not say what is wrong: %v", err)
-	}
-	t.Logf("one member of three, after %v: %v", took, err)
 
 	for _, m := range []*member{lead, second} {
 		if err := m.Start(); err != nil {
@@ -92,9 +78,6 @@ func TestMembersAreLost(t *testing.T) {
 		}
 	}
 	eventually(t, "all back", acquire)
-	for range 20 {
-		eventually(t, "all back", acquire)
-	}
 	noneTwice(t, held)
 	if lost, err := provider.Verify(within(t, callTime), p, "", held); err != nil || len(lost) != 1 {
 		t.Errorf("%d leases were lost (%v), want the one given back", len(lost), err)
@@ -209,6 +192,7 @@ func TestHungServer(t *testing.T) {
 
 // One hung member of three costs a part of the time that a call has.
 func TestOneOfThreeHangs(t *testing.T) {
+	ring.Deep(t)
 	t.Parallel()
 	members := etcdtest.Cluster(t, 3, "http")
 	cfg := Config{Config: etcdconn.Config{Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()}

@@ -18,7 +18,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -70,18 +69,12 @@ func Shared(tb testing.TB) *Server {
 // Run runs the tests of a package, ends what Shared started, and returns the exit
 // code, which is not 0 where goroutines are left.
 func Run(m *testing.M) int {
-	code := m.Run()
-	if shared.server != nil {
-		shared.server.end(syscall.SIGQUIT)
-		os.RemoveAll(shared.server.Dir)
-	}
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
-			code = 1
+	return ring.Run(m, func() {
+		if shared.server != nil {
+			shared.server.end(syscall.SIGQUIT)
+			os.RemoveAll(shared.server.Dir)
 		}
-	}
-	return code
+	})
 }
 
 // binary is where the program is; Debian keeps it out of the path. A test that starts
@@ -410,14 +403,26 @@ func (s *Server) port() string {
 	return Port
 }
 
-// Own gives the file to the server's user.
-func (s *Server) Own(path string) {
+// Own copies the files to where the server's user, and no other, can read them.
+func (s *Server) Own(cert, key string) (string, string) {
+	files := []string{cert, key}
 	s.tb.Helper()
-	if account := unprivileged(s.tb); account != nil {
-		if err := os.Chown(path, int(account.Uid), int(account.Gid)); err != nil {
+	for i, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
 			s.tb.Fatal(err)
 		}
+		files[i] = filepath.Join(s.Dir, filepath.Base(file))
+		if err := os.WriteFile(files[i], b, 0o600); err != nil {
+			s.tb.Fatal(err)
+		}
+		if account := unprivileged(s.tb); account != nil {
+			if err := os.Chown(files[i], int(account.Uid), int(account.Gid)); err != nil {
+				s.tb.Fatal(err)
+			}
+		}
 	}
+	return files[0], files[1]
 }
 
 // AddArgs adds arguments for the next start.
