@@ -187,20 +187,6 @@ func TestBackupPutBack(t *testing.T) {
 	same(t, after, look(t, s))
 }
 
-func TestRestoredToAPoint(t *testing.T) {
-	server := postgrestest.New(t)
-	cfg := server.Config()
-	s := open(t, cfg)
-	must(t, note(t.Context(), s))
-	before := look(t, s)
-	backup := server.Backup()
-	must(t, os.WriteFile(backup.Data()+"/recovery.signal", nil, 0o644))
-	backup.AddArgs("-c", "restore_command=false", "-c", "recovery_target_action=promote", "-c", "recovery_target=immediate")
-	backup.Start()
-	cfg.Dir = backup.Dir
-	fenced(t, before, look(t, open(t, cfg)), "a backup was restored")
-}
-
 // Tables that vanish under a process are made anew, and not trusted.
 func TestTablesAreGone(t *testing.T) {
 	server := postgrestest.Shared(t)
@@ -210,15 +196,6 @@ func TestTablesAreGone(t *testing.T) {
 	before := look(t, s)
 	server.SQL("DROP SCHEMA " + cfg.Schema + " CASCADE")
 	fenced(t, before, look(t, s), "the tables were gone")
-}
-
-func TestFenceByHand(t *testing.T) {
-	s := open(t, postgrestest.Shared(t).Config("failover_fence=0"))
-	must(t, note(t.Context(), s))
-	before := look(t, s)
-	_, err := s.Fence(t.Context())
-	must(t, err)
-	fenced(t, before, look(t, s), "an operator said")
 }
 
 // A process that grants for longer makes the fence last longer when it finds it.
