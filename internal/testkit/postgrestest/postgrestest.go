@@ -146,7 +146,7 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(binary(s.tb, name), args...)
 	cmd.Dir = s.Dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
-	cmd.SysProcAttr = parentDeath() // a test binary that is killed cleans nothing up
+	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGQUIT, nil) // a test binary that is killed cleans nothing up
 	cmd.SysProcAttr.Credential = unprivileged(s.tb)
 	return cmd
 }
