@@ -13,6 +13,7 @@ import (
 
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
@@ -50,7 +51,7 @@ func must(t *testing.T, err error) {
 
 func look(t *testing.T, s *postgresconn.Store) (m postgresconn.Moment) {
 	t.Helper()
-	postgrestest.Eventually(t, "the store is seen", func() (err error) {
+	await.Success(t, "the store is seen", func() (err error) {
 		m, err = s.Look(t.Context(), nil)
 		return err
 	})
@@ -229,7 +230,7 @@ func TestWaitForAStandbyIsCancelled(t *testing.T) {
 	s := open(t, cfg)
 	done := make(chan error, 1)
 	go func() { done <- note(context.Background(), s) }()
-	postgrestest.Eventually(t, "the wait is cancelled", func() error {
+	await.Success(t, "the wait is cancelled", func() error {
 		if server.SQL("SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "0" {
 			return errors.New("nobody waits")
 		}
@@ -268,7 +269,7 @@ func TestFrozen(t *testing.T) {
 		t.Errorf("the error is %v, want ErrNotSent and DeadlineExceeded", err)
 	}
 	server.Thaw()
-	postgrestest.Eventually(t, "it goes on", func() error { return note(t.Context(), s) })
+	await.Success(t, "it goes on", func() error { return note(t.Context(), s) })
 	if n := server.SQL("SELECT count(*) FROM " + s.Client().Config().Schema + ".note"); n != "2" {
 		t.Errorf("%s rows, want 2", n)
 	}

@@ -169,20 +169,12 @@ func Cluster(t testing.TB, n int, scheme string, args ...string) []*Member {
 
 // MemoryDir is a directory that need not survive anything.
 func MemoryDir(t testing.TB) string {
-	dir, err := memoryDir()
+	dir, err := ring.MemoryDir("kazahana-etcd-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
-}
-
-func memoryDir() (string, error) {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-etcd-")
-	if err != nil {
-		return os.MkdirTemp("", "kazahana-etcd-")
-	}
-	return dir, nil
 }
 
 // shared is the server that most tests use, each with a prefix of its own.
@@ -212,7 +204,7 @@ func Shared(t testing.TB) etcdconn.Config {
 	t.Helper()
 	Needed(t)
 	shared.Do(func() {
-		if shared.dir, shared.err = memoryDir(); shared.err != nil {
+		if shared.dir, shared.err = ring.MemoryDir("kazahana-etcd-"); shared.err != nil {
 			return
 		}
 		var members []*Member

@@ -106,13 +106,9 @@ func (s *Server) endWithTest() {
 	})
 }
 
-// newDir is a directory that need not survive anything, with a short name: that of a
-// socket has 108 bytes at most.
+// newDir is a directory of the server's user.
 func newDir(tb testing.TB) string {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-pg-")
-	if err != nil {
-		dir, err = os.MkdirTemp("", "kazahana-pg-")
-	}
+	dir, err := ring.MemoryDir("kazahana-pg-")
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
@@ -178,7 +174,7 @@ func (s *Server) Start() {
 		"-D", s.Data(), "-k", s.Dir, "-p", s.port(), "-c", "listen_addresses=" + s.host, "-c", "max_connections=200",
 		"-c", "shared_buffers=32MB", "-c", "max_wal_senders=4", "-c", "wal_level=replica",
 	}, s.args...)
-	Eventually(s.tb, "the server answers", func() error {
+	await.Success(s.tb, "the server answers", func() error {
 		if s.cmd == nil || s.cmd.ProcessState != nil { // sessions of a server that was killed may still keep its memory
 			s.cmd = s.command("postgres", args...)
 			s.cmd.Stdout, s.cmd.Stderr = log, log
@@ -282,7 +278,7 @@ func (s *Server) Standby(name string) *Server {
 func (s *Server) Caught(standby *Server) {
 	s.tb.Helper()
 	at := s.SQL("SELECT pg_current_wal_flush_lsn()")
-	Eventually(s.tb, "the standby has it all", func() error {
+	await.Success(s.tb, "the standby has it all", func() error {
 		if got := standby.SQL("SELECT pg_last_wal_replay_lsn() >= '" + at + "'"); got != "true" {
 			return fmt.Errorf("it has not replayed %s", at)
 		}
@@ -387,12 +383,6 @@ func (s *Server) Clock(cfg *postgresconn.Config) func(unixMS int64) {
 	}
 }
 
-// Eventually waits until f has no error.
-func Eventually(tb testing.TB, what string, f func() error) {
-	tb.Helper()
-	await.Success(tb, what, f)
-}
-
 // Listen has the server listen on TCP too, from the next start on.
 func (s *Server) Listen(host, port string) { s.host, s.tcp = host, port }
 
@@ -451,6 +441,3 @@ func (s *Server) LeadTo(other *Server) {
 		s.tb.Fatal(err)
 	}
 }
-
-// Patience is how long anything may take on a busy machine.
-const Patience = await.Patience

@@ -90,6 +90,16 @@ func Run(m *testing.M, end func()) int {
 	return code
 }
 
+// MemoryDir makes a directory that need not survive anything. Its name is short: that of
+// a socket has 108 bytes at most.
+func MemoryDir(pattern string) (string, error) {
+	dir, err := os.MkdirTemp("/dev/shm", pattern)
+	if err != nil {
+		return os.MkdirTemp("", pattern)
+	}
+	return dir, nil
+}
+
 // Program returns the path of a program that scripts/setup installs. A missing one
 // skips the test in the fast ring, and fails it in the others.
 func Program(t testing.TB, name string) string {
