@@ -41,63 +41,44 @@ type authority struct {
 func newAuthority(t *testing.T, name string) *authority {
 	t.Helper()
 	a := &authority{t: t, dir: t.TempDir()}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	a.key = newKey(t)
-	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
-	a.file = filepath.Join(a.dir, "ca.pem")
-	writePEM(t, a.file, "CERTIFICATE", der)
+	a.file, _, a.cert, a.key = a.make(&x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	})
 	return a
-}
-
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func writePEM(t *testing.T, path, kind string, der []byte) {
-	t.Helper()
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // issue makes a certificate for a server on 127.0.0.1 and for a client alike.
 func (a *authority) issue(name string) (cert, key string) {
 	a.t.Helper()
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<60))
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	private := newKey(a.t)
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	cert, key, _, _ = a.make(&x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}, a.cert, private.Public(), a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	cert, key = filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+".key")
-	writePEM(a.t, cert, "CERTIFICATE", der)
-	writePEM(a.t, key, "EC PRIVATE KEY", keyDER)
+	})
 	return cert, key
+}
+
+// make signs a certificate, with its own key if there is no authority yet.
+func (a *authority) make(template *x509.Certificate) (certFile, keyFile string, cert *x509.Certificate, key *ecdsa.PrivateKey) {
+	a.t.Helper()
+	serial, err1 := rand.Int(rand.Reader, big.NewInt(1<<60))
+	key, err2 := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	template.SerialNumber, template.NotBefore, template.NotAfter = serial, time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent, by := a.cert, a.key
+	if parent == nil {
+		parent, by = template, key
+	}
+	der, err3 := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), by)
+	keyDER, err4 := x509.MarshalECPrivateKey(key)
+	cert, err5 := x509.ParseCertificate(der)
+	base := filepath.Join(a.dir, template.Subject.CommonName)
+	write := func(path, kind string, der []byte) error {
+		return os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
+	}
+	if err := errors.Join(err1, err2, err3, err4, err5,
+		write(base+".pem", "CERTIFICATE", der), write(base+".key", "EC PRIVATE KEY", keyDER)); err != nil {
+		a.t.Fatal(err)
+	}
+	return base + ".pem", base + ".key", cert, key
 }
 
 // serveTLS runs a server on the files, and returns its URL and what reloads them.
