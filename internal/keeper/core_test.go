@@ -109,3 +109,13 @@ func TestHaltedKeeperCallsNobody(t *testing.T) {
 	tb.at.Halt = true
 	tb.want(t, Stop{}, "Seal", "Done")
 }
+
+// TestBackoffHasJitter: hosts that failed together do not come back together.
+func TestBackoffHasJitter(t *testing.T) {
+	tb := newTable()
+	tb.answers["Acquire"] = Acquired{Err: errDown}
+	tb.turn(Tick{})
+	if in := tb.core.Status().RetryIn; in <= time.Second || in > time.Second+time.Second/10 {
+		t.Errorf("the next try is in %v", in)
+	}
+}

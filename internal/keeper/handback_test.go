@@ -189,9 +189,7 @@ func TestManySmallLeasesAreHandedBack(t *testing.T) {
 		if held, back := len(r.held()), len(r.remote.of(providertest.OpRelease)); held != 64 || back != 64 {
 			t.Errorf("%d leases are held, %d were released", held, back)
 		}
-		if taken := r.remote.taken(); taken != 64 {
-			t.Errorf("%d slots are taken", taken)
-		}
+		r.wantTaken(64)
 		r.wantKinds("regular")
 	})
 }
@@ -273,8 +271,6 @@ func TestStoppedWhileALeaseIsReplaced(t *testing.T) {
 		r.shutdown()
 		r.wantReleased(0, 1)
 		r.pass(time.Millisecond)
-		if taken := r.remote.taken(); taken != 0 {
-			t.Errorf("%d slots are taken", taken)
-		}
+		r.wantTaken(0)
 	})
 }

@@ -51,15 +51,9 @@ func TestClockAnHourOffBurnsNoSlot(t *testing.T) {
 				}
 			}
 			r.wantGivenBack(6)
-			if n := len(requestIDs(calls)); n != 6 { // an old request would bring the same lease
-				t.Errorf("%d request IDs for 6 tries", n)
-			}
-			if published := r.gen.published(); len(published) != 0 {
-				t.Errorf("published: %v", published)
-			}
-			if n := r.seen.results(ResultRefused); n != 6 {
-				t.Errorf("%d refusals counted", n)
-			}
+			r.wantRequests(calls, 6) // an old request would bring the same lease
+			r.wantPublished(0)
+			r.wantResults(ResultRefused, 6)
 			if cause := r.keeper.Status().Cause; !errors.Is(cause, errNoCover) {
 				t.Errorf("the cause is %v", cause)
 			}
@@ -131,9 +125,7 @@ func TestClockThatJumpedAndIsConfirmed(t *testing.T) {
 			t.Errorf("the clocks agree now, and the skew is given as %d ms", got)
 		}
 		r.shutdown()
-		if taken := r.remote.taken(); taken != 0 {
-			t.Errorf("%d slots are taken after the shutdown", taken)
-		}
+		r.wantTaken(0)
 	})
 }
 
@@ -188,15 +180,11 @@ func TestLeaseInUseIsNotGivenBackAsRefused(t *testing.T) {
 		first := r.acquires(1)[0].leases
 		r.remote.answer(func([]lease.Lease) []lease.Lease { return first })
 		r.until(term - time.Second)
-		if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
-			t.Errorf("%d releases of a lease in use", n)
-		}
+		r.wantCalls(providertest.OpRelease, 0)
 		r.wantHeld(0)
 		r.until(12 * time.Minute)
 		r.wantKinds("regular cached")
-		if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
-			t.Errorf("%d releases of a lease that fallback lives from", n)
-		}
+		r.wantCalls(providertest.OpRelease, 0)
 		r.remote.heal()
 		r.until(14 * time.Minute)
 		r.wantKinds("regular cached regular")

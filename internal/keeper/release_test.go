@@ -80,9 +80,7 @@ func TestLeasesAreUsedWhileTheStoreIsBroken(t *testing.T) {
 		r.traffic(2*travelTime + maxWait)
 		r.until(2 * term)
 		r.wantKinds("regular")
-		if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
-			t.Errorf("%d releases", n)
-		}
+		r.wantCalls(providertest.OpRelease, 0)
 		logged := len(r.logs.FilterMessageSnippet("live state cannot be written").All())
 		if r.seen.stateFailed == 0 || logged != r.seen.stateFailed {
 			t.Errorf("%d failures are counted, %d logged", r.seen.stateFailed, logged)
@@ -164,12 +162,8 @@ func TestReleaseThatFailsIsNotRepeated(t *testing.T) {
 			r.traffic(2*travelTime + maxWait)
 			r.until(term + time.Minute)
 			r.wantHeld(1)
-			if n := len(r.remote.of(providertest.OpRelease)); n != 1 {
-				t.Errorf("%d releases", n)
-			}
-			if n := len(r.logged("lease not released; it runs out by itself")); n != 1 {
-				t.Errorf("%d log entries", n)
-			}
+			r.wantCalls(providertest.OpRelease, 1)
+			r.wantLogged("lease not released; it runs out by itself", 1)
 			r.wantKinds("regular")
 		}))
 	}
@@ -200,12 +194,8 @@ func TestGracefulShutdown(t *testing.T) {
 			t.Errorf("the store holds %v", leases)
 		}
 		r.pass(time.Millisecond)
-		if taken := r.remote.taken(); taken != 0 {
-			t.Errorf("%d slots are taken", taken)
-		}
-		if n := len(r.logged("worker id released")); n != 4 {
-			t.Errorf("%d releases logged", n)
-		}
+		r.wantTaken(0)
+		r.wantLogged("worker id released", 4)
 		// Who comes next begins with what was left: nothing but the timeline.
 		saved := r.store.Load()
 		if saved.Source != state.SourceLease || saved.Timeline != granted[0].Timeline() {
@@ -232,9 +222,7 @@ func TestShutdownWithAProviderThatHangs(t *testing.T) {
 			if took := time.Since(began); took != want {
 				t.Errorf("it took %v, want %v", took, want)
 			}
-			if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
-				t.Errorf("%d releases tried", n)
-			}
+			r.wantCalls(providertest.OpRelease, 0)
 			if leases := both(r.gen.published(), nil); len(leases) != 0 || !slices.Equal(r.store.leases(), before) {
 				t.Errorf("published %v, stored %v, want %v", leases, r.store.leases(), before)
 			}
@@ -343,9 +331,7 @@ func TestLostLeaseIsDroppedAtOnce(t *testing.T) {
 		if leases := r.store.leases(); len(leases) != 1 || leases[0].ID != 1 {
 			t.Errorf("stored: %v", leases)
 		}
-		if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
-			t.Errorf("%d releases of what is not ours", n)
-		}
+		r.wantCalls(providertest.OpRelease, 0)
 	})
 }
 

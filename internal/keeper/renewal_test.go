@@ -53,12 +53,8 @@ func TestAsksForFullThroughputAtStart(t *testing.T) {
 			t.Errorf("the request is %+v", got)
 		}
 		r.wantHeld(0, 1, 2, 3)
-		if n := r.seen.results(ResultOK); n != 1 {
-			t.Errorf("%d acquires counted", n)
-		}
-		if n := len(r.logged("worker id allocated")); n != 4 {
-			t.Errorf("%d leases logged", n)
-		}
+		r.wantResults(ResultOK, 1)
+		r.wantLogged("worker id allocated", 4)
 		if _, took := r.ask(10 * 1024); took > 12*time.Millisecond {
 			t.Errorf("10 ms worth of IDs took %v", took)
 		}
@@ -233,9 +229,7 @@ func TestGrowthThatBringsWhatIsHeld(t *testing.T) {
 		r.pass(time.Second / 2)
 		r.acquires(2) // the next growth is a second later
 		r.wantHeld(0)
-		if n := len(r.remote.of(providertest.OpRelease)); n != 0 {
-			t.Errorf("%d releases", n)
-		}
+		r.wantCalls(providertest.OpRelease, 0)
 		r.expect(generator.Regular)
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/state"
 )
@@ -59,15 +60,12 @@ type setup struct {
 	terms       provider.Terms
 	fallback    generator.Fallback
 	startupWait time.Duration
-	ownClock    bool   // the provider has a clock of its own; else it reads the host's
-	plain       bool   // the provider cannot verify
-	jitter      uint64 // low 53 bits of every random number: none, or maxJitter
+	ownClock    bool // the provider has a clock of its own; else it reads the host's
+	plain       bool // the provider cannot verify
 	clockOff    time.Duration
 	saved       state.Saved                                                   // what an earlier life left
 	open        func(provider.Terms, func() int64) (provider.Provider, error) // nil = in memory
 }
-
-const maxJitter = 1<<53 - 1
 
 // rig is a host: a real generator on a real believed clock, a keeper, a
 // durable state in memory, and a provider at the end of a line that can be cut.
@@ -142,7 +140,7 @@ func newRig(t *testing.T, change func(*setup)) *rig {
 	r.seen = &seen{acquired: map[string]int{}}
 	r.store = newStore(t, r.setup.saved)
 	r.remote = newRemote(r)
-	r.random = &steady{low: r.setup.jitter}
+	r.random = &steady{}
 	var core zapcore.Core
 	core, r.logs = observer.New(zap.DebugLevel)
 	r.build(zap.New(core))
@@ -357,6 +355,45 @@ func (r *rig) held() []int64 {
 	return ids
 }
 
+// want compares a number of things so far.
+func (r *rig) want(what string, got, want int) {
+	r.t.Helper()
+	if got != want {
+		r.t.Errorf("at %v: %d %s, want %d", r.elapsed(), got, what, want)
+	}
+}
+
+func (r *rig) wantCalls(op providertest.Op, want int) {
+	r.t.Helper()
+	r.want(string(op)+" calls", len(r.remote.of(op)), want)
+}
+
+func (r *rig) wantResults(result string, want int) {
+	r.t.Helper()
+	r.want("acquires counted as "+result, r.seen.results(result), want)
+}
+
+func (r *rig) wantLogged(message string, want int) {
+	r.t.Helper()
+	r.want("log entries "+message, len(r.logged(message)), want)
+}
+
+func (r *rig) wantPublished(want int) {
+	r.t.Helper()
+	r.want("leases published", len(r.gen.published()), want)
+}
+
+func (r *rig) wantTaken(want int) {
+	r.t.Helper()
+	r.want("slots taken", r.remote.taken(), want)
+}
+
+// wantRequests compares the number of request IDs of the calls.
+func (r *rig) wantRequests(calls []call, want int) {
+	r.t.Helper()
+	r.want("request IDs", len(requestIDs(calls)), want)
+}
+
 // logged is the log entries with the message.
 func (r *rig) logged(message string) []observer.LoggedEntry {
 	return r.logs.FilterMessage(message).All()
@@ -382,11 +419,11 @@ func (r *rig) checkLogs() {
 
 // steady is a random source whose Float64 is always the same, and whose
 // numbers differ all the same, so that request IDs do.
-type steady struct{ n, low uint64 }
+type steady struct{ n uint64 }
 
 func (s *steady) Uint64() uint64 {
 	s.n++
-	return s.n<<53 | s.low
+	return s.n << 53
 }
 
 // tap is the keeper's generator, and remembers what is published.

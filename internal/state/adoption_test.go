@@ -24,9 +24,7 @@ func wantRefused(t *testing.T, p place, was Saved, mark int64, reason string, ch
 			s.wantSaid(zap.WarnLevel, reason)
 		}
 		sv := s.service("default")
-		if got := sv.Load(); !reflect.DeepEqual(got, was.withoutLeases()) {
-			t.Errorf("start %d: Load gives %+v, want %+v", i, got, was.withoutLeases())
-		}
+		wantLoads(t, sv, was.withoutLeases())
 		if sv.Mark() != mark {
 			t.Errorf("start %d: Mark is %d, want %d", i, sv.Mark(), mark)
 		}
@@ -38,9 +36,7 @@ func wantAdopted(t *testing.T, p place, want Saved) {
 	t.Helper()
 	s := mustOpen(t, p)
 	sv := s.service("default")
-	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != testMark {
-		t.Errorf("Load gives %+v, Mark %d; want %+v", got, sv.Mark(), want)
-	}
+	wantState(t, sv, want, testMark)
 	s.wantQuiet()
 	s.crash()
 }
@@ -74,9 +70,7 @@ func TestForeignLeasesAreNotAdopted(t *testing.T) {
 			saved := savedWith(testLease(1, 1))
 			mustSave(t, s.service("default"), saved)
 			s.service("default").RaiseMark(testMark)
-			if err := s.Sync(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Sync())
 			s.crash()
 			opts := p.options()
 			identity(c.now)(&opts)
@@ -128,9 +122,7 @@ func TestLiveFilesThatAreNotTheLast(t *testing.T) {
 			sv := s.service("default")
 			mustSave(t, sv, savedWith(testLease(1, 1), testLease(2, 2)))
 			sv.RaiseMark(testMark - 1)
-			if err := s.Sync(); err != nil { // the floor, which then falls behind
-				t.Fatal(err)
-			}
+			must(t, s.Sync()) // the floor, which then falls behind
 			folder, aside := p.folder(t), disktest.Memory(t)
 			f := files{
 				filepath.Join(folder, leasesName), filepath.Join(folder, marksName),
@@ -138,9 +130,7 @@ func TestLiveFilesThatAreNotTheLast(t *testing.T) {
 			}
 			cp(t, f.leases, f.oldLeases)
 			cp(t, f.marks, f.oldMarks)
-			if err := os.Link(f.leases, f.oldLeasesInode); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Link(f.leases, f.oldLeasesInode))
 			mustSave(t, sv, savedWith(testLease(2, 2))) // and lease 1 is released
 			sv.RaiseMark(testMark)
 			s.crash()
@@ -165,14 +155,10 @@ func TestLeasesFileThatWasAway(t *testing.T) {
 			for range 3 {
 				mustSave(t, s.service("default"), saved)
 			}
-			if err := os.Link(path, away); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Link(path, away))
 			mustSave(t, s.service("default"), saved.withoutLeases())
 			s.crash()
-			if err := damage(path); err != nil {
-				t.Fatal(err)
-			}
+			must(t, damage(path))
 			mustOpen(t, p).crash()
 			disktest.Run(t, "mv", away, path)
 			wantRefused(t, p, saved, testMark, "an older file was put back")
@@ -199,9 +185,7 @@ func usedPlaceIn(t *testing.T, live string) (p place, saved Saved) {
 	saved = savedWith(testLease(11, 1000))
 	mustSave(t, s.service("default"), saved)
 	s.service("default").RaiseMark(testMark)
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	s.crash()
 	return p, saved
 }
@@ -225,9 +209,7 @@ func TestServiceThatIsNotConfiguredAnyMore(t *testing.T) {
 	s := mustOpen(t, p)
 	mustSave(t, s.service("former"), savedWith(testLease(1, 1)))
 	mustClose(t, s)
-	if err := os.RemoveAll(p.live); err != nil { // the machine boots
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(p.live)) // the machine boots
 	s = mustOpen(t, p)
 	saved := savedWith(testLease(2, 2))
 	mustSave(t, s.service("default"), saved)
@@ -242,13 +224,9 @@ func TestLeasesOfAnUnusedService(t *testing.T) {
 	s := mustOpen(t, p)
 	mustSave(t, s.service("other"), savedWith(testLease(1, 1)))
 	// Also through a lost folder.
-	if err := os.RemoveAll(p.folder(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(p.folder(t)))
 	s.Look()
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	s.crash()
 	wantAdopted(t, p, saved)
 }
@@ -266,9 +244,7 @@ func TestLiveDirectoryThatChanges(t *testing.T) {
 	for i, next := range []place{there, none, there, p, none, p} {
 		s := mustOpen(t, next)
 		sv := s.service("default")
-		if got := sv.Load(); !reflect.DeepEqual(got, saved.withoutLeases()) {
-			t.Errorf("move %d: %+v", i, got)
-		}
+		wantLoads(t, sv, saved.withoutLeases())
 		if sv.Mark() != mark {
 			t.Errorf("move %d: the mark is %d, want %d", i, sv.Mark(), mark)
 		}
@@ -279,12 +255,8 @@ func TestLiveDirectoryThatChanges(t *testing.T) {
 	}
 	// Under another name it is the same directory.
 	link := filepath.Join(disktest.Memory(t), "link")
-	if err := os.Symlink(p.live, link); err != nil {
-		t.Fatal(err)
-	}
-	if got := mustOpen(t, place{p.dir, link}).service("default").Load(); !reflect.DeepEqual(got, saved) {
-		t.Errorf("through a link: %+v", got)
-	}
+	must(t, os.Symlink(p.live, link))
+	wantLoads(t, mustOpen(t, place{p.dir, link}).service("default"), saved)
 }
 
 // A write that failed may have reached the file, and must not bring back, after a
@@ -303,21 +275,15 @@ func TestFailedSaveDoesNotResurrect(t *testing.T) {
 			sv := s.service("default")
 			mustSave(t, sv, savedWith(testLease(1, 1), testLease(2, 2)))
 			blocked := filepath.Join(p.folder(t), leasesName+newSuffix)
-			if err := os.MkdirAll(filepath.Join(blocked, "x"), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(filepath.Join(blocked, "x"), 0o700))
 			err := sv.Save(savedWith(testLease(2, 2)))
 			wantFileError(t, err, blocked, "left-over")
 			if h := s.Health(); h.LiveErr == nil {
 				t.Error("Health says nothing of it")
 			}
-			if err := os.RemoveAll(blocked); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.RemoveAll(blocked))
 			next(t, s, p)
-			if err := s.Sync(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Sync())
 			s.crash()
 			held := mustOpen(t, p).service("default").Load().Held
 			want := savedWith(testLease(2, 2)).Held
@@ -331,15 +297,19 @@ func TestFailedSaveDoesNotResurrect(t *testing.T) {
 	}
 }
 
-// A crash between the write of the leases and that of their sequence.
+// After a crash between the write of the leases and that of their sequence the file is
+// adopted, and the next life uses greater sequences than it has.
 func TestCrashBeforeTheSequence(t *testing.T) {
 	p, saved := usedPlace(t)
 	s := mustOpen(t, p)
 	mustSave(t, s.service("default"), saved)
 	s.live.tell(s.marks, s.live.sequence-1)
 	s.crash()
+	path, away := filepath.Join(p.folder(t), leasesName), filepath.Join(disktest.Memory(t), "away")
+	must(t, os.Link(path, away))
 	wantAdopted(t, p, saved)
-	wantAdopted(t, p, saved)
+	disktest.Run(t, "mv", away, path)
+	wantRefused(t, p, saved, testMark, "an older file was put back")
 }
 
 // Copies of the state directory, by whatever means they came to be.
@@ -352,9 +322,7 @@ func TestCopies(t *testing.T) {
 		q := place{copyDir(t, p.dir), p.live}
 		twin := mustOpen(t, q)
 		twin.wantSaid(zap.WarnLevel, "is a copy of one that a running daemon uses")
-		if got := twin.service("default").Load(); !reflect.DeepEqual(got, saved.withoutLeases()) {
-			t.Errorf("Load gives %+v", got)
-		}
+		wantLoads(t, twin.service("default"), saved.withoutLeases())
 		mustSave(t, twin.service("default"), savedWith(testLease(8, 8)))
 		if twin.folder == s.folder {
 			t.Error("both have one identity")
@@ -366,38 +334,6 @@ func TestCopies(t *testing.T) {
 			t.Errorf("the copy holds %v", held)
 		}
 		wantAdopted(t, p, saved)
-	})
-	t.Run("started first", func(t *testing.T) {
-		p, saved := usedPlace(t)
-		q := place{copyDir(t, p.dir), p.live}
-		twin := mustOpen(t, q)
-		if got := twin.service("default").Load(); !reflect.DeepEqual(got, saved) {
-			t.Errorf("the copy has %+v", got)
-		}
-		s := mustOpen(t, p)
-		s.wantSaid(zap.WarnLevel, "is a copy of one that a running daemon uses")
-		if got := s.service("default").Load(); got.leases() != 0 {
-			t.Errorf("the original has %+v", got)
-		}
-	})
-	t.Run("put back", func(t *testing.T) {
-		p, saved := usedPlace(t)
-		backup := copyDir(t, p.dir)
-		s := mustOpen(t, p)
-		mustSave(t, s.service("default"), savedWith(testLease(21, 21)))
-		s.service("default").RaiseMark(testMark + 1)
-		mustClose(t, s)
-		for _, restore := range [][]string{
-			{"rm", "-rf", p.dir}, {"cp", "-a", backup, p.dir}, // as ext4 likes it, with the same inodes
-		} {
-			disktest.Run(t, restore[0], restore[1:]...)
-		}
-		s = mustOpen(t, p)
-		sv := s.service("default")
-		if got := sv.Load(); len(got.Held) != 1 || got.Held[0].ID != 21 || sv.Mark() != testMark+1 {
-			t.Errorf("after the restore: %+v, mark %d; the backup had %+v", got, sv.Mark(), saved)
-		}
-		s.wantQuiet()
 	})
 	t.Run("put back under a running daemon", func(t *testing.T) {
 		p, saved := usedPlace(t)
@@ -413,33 +349,21 @@ func TestCopies(t *testing.T) {
 		if got := twin.service("default").Load(); got.leases() != 0 {
 			t.Errorf("the second daemon has %+v", got)
 		}
-		if got := s.service("default").Load(); !reflect.DeepEqual(got, saved) {
-			t.Errorf("the first daemon has %+v", got)
-		}
+		wantLoads(t, s.service("default"), saved)
 		if err := s.Sync(); err == nil || s.Health().Err == nil {
 			t.Errorf("nothing is said of the lost directory: %v", err)
 		}
 		s.crash()
-	})
-	t.Run("moved", func(t *testing.T) {
-		p, saved := usedPlace(t)
-		moved := place{p.dir + "-moved", p.live}
-		disktest.Run(t, "mv", p.dir, moved.dir)
-		wantAdopted(t, moved, saved)
 	})
 	t.Run("state file replaced under a running daemon", func(t *testing.T) {
 		p, _ := usedPlace(t)
 		backup := copyDir(t, p.dir)
 		s := mustOpen(t, p)
 		s.service("default").RaiseMark(testMark + 1)
-		if err := s.Sync(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Sync())
 		for _, how := range []string{"cp", "mv"} {
 			disktest.Run(t, how, filepath.Join(backup, stateName), p.disk(stateName))
-			if err := s.Sync(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Sync())
 			if floor := p.inspect(t).Services[0].Floor; floor != testMark+1 {
 				t.Errorf("%s: the floor is %d", how, floor)
 			}
@@ -458,13 +382,9 @@ func TestFloorIsTheGreaterOne(t *testing.T) {
 		t.Errorf("the mark is %d", mark)
 	}
 	mustClose(t, s)
-	if err := os.RemoveAll(p.live); err != nil { // the machine boots
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(p.live)) // the machine boots
 	s = mustOpen(t, p)
 	sv := s.service("default")
-	if got := sv.Load(); !reflect.DeepEqual(got, saved.withoutLeases()) || sv.Mark() != testMark+7 {
-		t.Errorf("after the boot: %+v, mark %d", got, sv.Mark())
-	}
+	wantState(t, sv, saved.withoutLeases(), testMark+7)
 	s.wantQuiet()
 }

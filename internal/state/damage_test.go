@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -83,12 +82,8 @@ func TestDamagedStateFile(t *testing.T) {
 				t.Error("a file was changed")
 			}
 			// What the error says helps.
-			if err := os.Rename(path, path+".away"); err != nil {
-				t.Fatal(err)
-			}
-			if got := mustOpen(t, p).service("default").Load(); !reflect.DeepEqual(got, Saved{}) {
-				t.Errorf("afterwards: %+v", got)
-			}
+			must(t, os.Rename(path, path+".away"))
+			wantLoads(t, mustOpen(t, p).service("default"), Saved{})
 		})
 	}
 }
@@ -151,9 +146,7 @@ func TestDamagedLiveFiles(t *testing.T) {
 				t.Errorf("%d failures were counted", s.failed)
 			}
 			sv := s.service("default")
-			if got := sv.Load(); !reflect.DeepEqual(got, saved.withoutLeases()) || sv.Mark() != testMark {
-				t.Errorf("Load gives %+v, Mark %d", got, sv.Mark())
-			}
+			wantState(t, sv, saved.withoutLeases(), testMark)
 			mustSave(t, sv, saved)
 			s.crash()
 			wantAdopted(t, p, saved)
@@ -173,9 +166,7 @@ func TestWrongKindOfFile(t *testing.T) {
 		for _, file := range []string{lockName, stateName} {
 			t.Run(file+" "+kind, func(t *testing.T) {
 				p, _ := usedPlace(t)
-				if err := errors.Join(os.Remove(p.disk(file)), put(p.disk(file))); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(os.Remove(p.disk(file)), put(p.disk(file))))
 				_, err := tryOpen(t, p)
 				wantFileError(t, err, p.disk(file), "is not a regular file")
 			})
@@ -184,9 +175,7 @@ func TestWrongKindOfFile(t *testing.T) {
 			t.Run(file+" "+kind, func(t *testing.T) {
 				p, _ := usedPlace(t)
 				path := filepath.Join(p.folder(t), file)
-				if err := errors.Join(os.Remove(path), put(path)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(os.Remove(path), put(path)))
 				s, err := tryOpen(t, p)
 				switch {
 				case kind != "directory":
@@ -209,9 +198,7 @@ func TestWrongKindOfFile(t *testing.T) {
 		t.Run("live lock "+kind, func(t *testing.T) {
 			p, _ := usedPlace(t)
 			path := filepath.Join(p.folder(t), lockName)
-			if err := errors.Join(os.Remove(path), put(path)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.Remove(path), put(path)))
 			_, err := tryOpen(t, p)
 			wantFileError(t, err, path, "is not a regular file")
 		})
@@ -305,9 +292,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	if h := s.Health(); h.LiveErr == nil {
 		t.Error("Health says nothing of it")
 	}
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 
 	// A crash now, and a start on the full file system.
 	s.crash()
@@ -320,9 +305,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	if err := sv.Save(want); err == nil {
 		t.Error("saved on a full file system")
 	}
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filler))
 	s.Look()
 	s.wantSaid(zap.InfoLevel, "the live state is up to date again")
 	if h := s.Health(); h.LiveErr != nil {
@@ -333,9 +316,7 @@ func TestFullLiveDirectoryWhileRunning(t *testing.T) {
 	s = mustOpen(t, p)
 	s.wantQuiet()
 	sv = s.service("default")
-	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != testMark+20_000 {
-		t.Errorf("after the second crash: %+v, mark %d", got, sv.Mark())
-	}
+	wantState(t, sv, want, testMark+20_000)
 }
 
 // A folder that is lost while there is no space for another one: each try cleans
@@ -353,12 +334,8 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(filler, info.Size()-marksSize-4096); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(folder, lockName)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Truncate(filler, info.Size()-marksSize-4096))
+	must(t, os.Remove(filepath.Join(folder, lockName)))
 	for range 5 {
 		s.Look()
 		sv.RaiseMark(sv.Mark() + testMark/100)
@@ -369,13 +346,9 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 	if entries, err := os.ReadDir(p.live); err != nil || len(entries) != 1 {
 		t.Errorf("left over: %v, %v", entries, err)
 	}
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	// The old folder can be written again, and is the one that counts.
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filler))
 	want := savedWith(testLease(2, 2))
 	mustSave(t, sv, want)
 	sv.RaiseMark(sv.Mark() + 1)
@@ -383,18 +356,14 @@ func TestLostFolderWithoutSpace(t *testing.T) {
 	s.crash()
 	s = mustOpen(t, p)
 	sv = s.service("default")
-	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != mark {
-		t.Errorf("after the crash: %+v, mark %d, want %d", got, sv.Mark(), mark)
-	}
+	wantState(t, sv, want, mark)
 }
 
 // The disk is full at the first start: that stops it, since nothing is known yet.
 func TestFullDiskAtFirstStart(t *testing.T) {
 	root := tmpfs(t, "16k")
 	p := place{filepath.Join(root, "state"), filepath.Join(disktest.Memory(t), "live")}
-	if err := os.Mkdir(p.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(p.dir, 0o700))
 	filler := fillDisk(t, root)
 	_, err := tryOpen(t, p)
 	var e *FileError
@@ -404,9 +373,7 @@ func TestFullDiskAtFirstStart(t *testing.T) {
 	if left := glob(t, p.dir, "*"+newSuffix); len(left) != 0 {
 		t.Errorf("left over: %v", left)
 	}
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filler))
 	mustOpen(t, p).service("default")
 }
 
@@ -438,9 +405,7 @@ func TestFullDiskWhileRunning(t *testing.T) {
 		s = mustOpenFull(t, p)
 		s.wantSaid(zap.ErrorLevel, "the state directory cannot be written")
 		sv = s.service("default")
-		if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != testMark+life {
-			t.Errorf("life %d: %+v, mark %d", life, got, sv.Mark())
-		}
+		wantState(t, sv, want, testMark+life)
 	}
 	s.crash()
 }
@@ -483,9 +448,7 @@ func TestImmutableStateFile(t *testing.T) {
 	s := mustOpenFull(t, p)
 	s.service("default").RaiseMark(testMark + 1)
 	wantFileError(t, s.Sync(), path, "cannot put the new file in its place")
-	if got := s.service("default").Load(); !reflect.DeepEqual(got, saved) {
-		t.Errorf("Load gives %+v", got)
-	}
+	wantLoads(t, s.service("default"), saved)
 	s.crash()
 }
 

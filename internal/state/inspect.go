@@ -52,18 +52,11 @@ func Used(path string) (bool, error) {
 // Errors: *FileError about the state directory. An error about the live state is in
 // the report.
 func Inspect(path string, opts Options) (_ Report, err error) {
-	disk, err := openStateDir(path, false, opts.withLog().Log)
+	disk, file, err := openUsed(path, &opts)
 	if err != nil {
 		return Report{}, err
 	}
 	defer func() { err = errors.Join(err, disk.Close()) }()
-	file, content, _, err := readState(disk)
-	if err == nil && content == nil {
-		err = notUsed(disk.path)
-	}
-	if err != nil {
-		return Report{}, err
-	}
 	report := Report{Dir: disk.path, Identity: file.Folder}
 	if report.Holder, err = disk.Holder(); err != nil {
 		return Report{}, err
@@ -72,9 +65,6 @@ func Inspect(path string, opts Options) (_ Report, err error) {
 	for name, doc := range file.Services {
 		saved, _ := doc.saved() // readState has checked it
 		services[name] = ServiceReport{Name: name, Floor: doc.FloorMS, Mark: doc.FloorMS, Saved: saved}
-	}
-	if opts.Live == "" {
-		opts.Live = file.Live
 	}
 	report.look(opts, file, disk, services)
 	for _, name := range slices.Sorted(maps.Keys(services)) {
@@ -86,10 +76,7 @@ func Inspect(path string, opts Options) (_ Report, err error) {
 // look adds the content of the live state.
 func (r *Report) look(opts Options, file stateFile, disk *osDir, services map[string]ServiceReport) {
 	if opts.Live == "" {
-		if m, err := openMarks(disk, false); err == nil {
-			addMarks(services, m)
-			_ = m.m.Unmap()
-		}
+		addMarks(services, readMarks(disk))
 		return
 	}
 	r.Live, r.Memory = filepath.Join(opts.Live, file.Folder), InMemory(opts.Live)
@@ -116,17 +103,15 @@ func (r *Report) look(opts Options, file stateFile, disk *osDir, services map[st
 		services[name] = svc
 	}
 	if f.marks != nil {
-		addMarks(services, f.marks)
+		addMarks(services, f.marks.all())
 		_ = f.marks.m.Unmap()
 	}
 }
 
-func addMarks(services map[string]ServiceReport, m *marks) {
-	for name := range m.names {
-		if ms, ok := m.get(name); ok {
-			svc := services[name]
-			svc.Name, svc.Mark = name, max(svc.Mark, ms)
-			services[name] = svc
-		}
+func addMarks(services map[string]ServiceReport, marks map[string]int64) {
+	for name, ms := range marks {
+		svc := services[name]
+		svc.Name, svc.Mark = name, max(svc.Mark, ms)
+		services[name] = svc
 	}
 }

@@ -102,21 +102,6 @@ func TestFirstStartSurvivesKill(t *testing.T) {
 	}
 }
 
-func TestCrashBetweenStepsOfResetFloor(t *testing.T) {
-	p, saved := usedPlace(t)
-	if said := runChild(t, "crash-in-reset", p, nil); said != "killed" {
-		t.Fatalf("the child said %q", said)
-	}
-	s := mustOpen(t, p)
-	sv := s.service("default")
-	if got := sv.Load(); got.leases() != 0 || got.Timeline != saved.Timeline {
-		t.Errorf("saved after the crash: %+v", got)
-	}
-	if sv.Mark() != testMark {
-		t.Errorf("the mark is %d", sv.Mark())
-	}
-}
-
 // What a crash left half written is removed by the next write.
 func TestLeftOversAreReplaced(t *testing.T) {
 	p, saved := usedPlace(t)
@@ -125,16 +110,12 @@ func TestLeftOversAreReplaced(t *testing.T) {
 		paths = append(paths, filepath.Join(p.folder(t), name+newSuffix))
 	}
 	for _, path := range paths {
-		if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte("half"), 0o600))
 	}
 	wantAdopted(t, p, saved)
 	s := mustOpen(t, p)
 	s.service("default").RaiseMark(testMark + 1)
-	if err := errors.Join(s.Sync(), s.service("default").Save(saved)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(s.Sync(), s.service("default").Save(saved)))
 	for _, path := range paths[:2] {
 		if _, err := os.Lstat(path); err == nil {
 			t.Errorf("%s is still there", path)

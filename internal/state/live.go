@@ -255,12 +255,8 @@ func neededUntil(dir Dir) (last int64) {
 		}
 	}
 	// A daemon can make fallback IDs for long after its last lease.
-	if m, err := openMarks(dir, false); err == nil {
-		for name := range m.names {
-			ms, _ := m.get(name)
-			last = max(last, ms)
-		}
-		_ = m.m.Unmap()
+	for _, ms := range readMarks(dir) {
+		last = max(last, ms)
 	}
 	content, _, err := dir.Read(leasesName)
 	var file leasesFile
@@ -268,11 +264,8 @@ func neededUntil(dir Dir) (last int64) {
 		return last
 	}
 	for _, doc := range file.Services {
-		for _, l := range doc.Held {
+		for _, l := range (Saved{Held: doc.Held, Cached: doc.Cached}).all() {
 			last = max(last, l.ReservedUntil)
-		}
-		if doc.Cached != nil {
-			last = max(last, doc.Cached.ReservedUntil)
 		}
 	}
 	return last

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -64,9 +63,7 @@ func TestRemovedLockStillHolds(t *testing.T) {
 	p, _ := usedPlace(t)
 	holder := startChild(t, "hold", p, nil)
 	holder.ready(t)
-	if err := os.Remove(p.disk(lockName)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(p.disk(lockName)))
 	for range 2 {
 		var locked *LockedError
 		if _, err := p.open(); !errors.As(err, &locked) || locked.PID != 0 || !strings.Contains(err.Error(), "another process") {
@@ -80,19 +77,6 @@ func TestRemovedLockStillHolds(t *testing.T) {
 	mustOpen(t, p)
 }
 
-// The lock also keeps one process from opening a directory twice.
-func TestSecondOpenIsRefused(t *testing.T) {
-	ring.All(t)
-	p, _ := usedPlace(t)
-	s := mustOpen(t, p)
-	var locked *LockedError
-	if _, err := p.open(); !errors.As(err, &locked) || locked.PID != os.Getpid() {
-		t.Errorf("second Open: %v", err)
-	}
-	mustClose(t, s)
-	mustOpen(t, p)
-}
-
 // What holds a lock for an instant is waited for.
 func TestLockThatIsTakenForAnInstant(t *testing.T) {
 	p, saved := usedPlace(t)
@@ -101,9 +85,7 @@ func TestLockThatIsTakenForAnInstant(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := flock(f, syscall.LOCK_SH|syscall.LOCK_NB); err != nil {
-			t.Fatal(err)
-		}
+		must(t, flock(f, syscall.LOCK_SH|syscall.LOCK_NB))
 		time.AfterFunc(3*lockInterval, func() { f.Close() })
 		wantAdopted(t, p, saved)
 	}
@@ -146,12 +128,8 @@ func TestDyingProcessIsWaitedFor(t *testing.T) {
 
 	s, opened := openWaiting(t, p)
 	holder.kill(t)
-	if err := <-opened; err != nil {
-		t.Fatal(err)
-	}
-	if got := s.service("default").Load(); !reflect.DeepEqual(got, saved) {
-		t.Errorf("Load gives %+v", got)
-	}
+	must(t, <-opened)
+	wantLoads(t, s.service("default"), saved)
 	mustClose(t, s)
 }
 
@@ -162,9 +140,7 @@ func TestHolderOfAnotherContainer(t *testing.T) {
 		t.Skip("only Linux has containers")
 	}
 	zombie := exec.Command("true")
-	if err := zombie.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, zombie.Start())
 	defer zombie.Wait()
 	await.Eventually(t, "it is a zombie", func() bool { return dying(zombie.Process.Pid) && exiting(zombie.Process.Pid) })
 	if dying(os.Getpid()) || exiting(os.Getpid()) || dying(1<<30) || exiting(1<<30) {
@@ -180,9 +156,7 @@ func TestHolderOfAnotherContainer(t *testing.T) {
 		"x y z":                    {},
 		"":                         {},
 	} {
-		if err := os.WriteFile(path, []byte(record), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(record), 0o600))
 		f, err := os.Open(path)
 		if err != nil {
 			t.Fatal(err)
@@ -226,13 +200,9 @@ func TestAbandonedFolders(t *testing.T) {
 	damaged := filepath.Join(live, strings.Repeat("d", folderNameLen))
 	empty := filepath.Join(live, strings.Repeat("e", folderNameLen))
 	for _, dir := range []string{foreign, damaged, empty} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(dir, 0o700))
 	}
-	if err := os.WriteFile(filepath.Join(damaged, leasesName), []byte("?"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(damaged, leasesName), []byte("?"), 0o600))
 	s := mustOpen(t, place{filepath.Join(t.TempDir(), "state"), live}) // removes empty
 	used := s.Health().Live
 	check := func(at time.Time, own string, want ...string) {

@@ -24,9 +24,7 @@ func TestLostLiveFiles(t *testing.T) {
 	ring.All(t)
 	in := func(name string, f func(path string) error) func(*testing.T, place, string) {
 		return func(t *testing.T, _ place, folder string) {
-			if err := f(filepath.Join(folder, name)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f(filepath.Join(folder, name)))
 		}
 	}
 	truncate := func(size int64) func(string) error {
@@ -99,9 +97,7 @@ func TestLostLiveFiles(t *testing.T) {
 					}
 				}
 				sv.RaiseMark(testMark + 3)
-				if err := s.Sync(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Sync())
 				if h := s.Health(); looks && h.LiveErr != nil {
 					t.Errorf("Health: %+v", h)
 				}
@@ -135,9 +131,7 @@ func TestTouchedLiveFiles(t *testing.T) {
 				s := mustOpen(t, p)
 				mustSave(t, s.service("other"), Saved{}) // its floor is that of the state file
 				before := s.folder
-				if err := touch(filepath.Join(p.folder(t), name)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, touch(filepath.Join(p.folder(t), name)))
 				s.Look()
 				if s.folder != before {
 					t.Errorf("the folder was given up: %s", s.said(zap.WarnLevel))
@@ -191,9 +185,7 @@ func TestOlderMarksAreNotTouchedOnes(t *testing.T) {
 				if s.folder == before && !(raisedAfter && name == "a raise") { // there, the words are as they should be
 					t.Error("they were taken for touched")
 				}
-				if err := s.Sync(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Sync())
 				mark := s.service("default").Mark()
 				s.crash()
 				if sv := mustOpen(t, p).service("default"); sv.Mark() != mark || len(sv.Load().Held) == 0 {
@@ -223,9 +215,7 @@ func TestFolderThatComesBack(t *testing.T) {
 	if twin.folder != filepath.Base(folder) {
 		t.Fatal("the copy has another identity: the test tests nothing")
 	}
-	if got := twin.service("default").Load(); !reflect.DeepEqual(got, saved.withoutLeases()) {
-		t.Errorf("the copy has %+v", got)
-	}
+	wantLoads(t, twin.service("default"), saved.withoutLeases())
 	twin.wantSaid(zap.WarnLevel, "they went on in another folder")
 }
 
@@ -246,9 +236,7 @@ func TestFolderTakenByAnother(t *testing.T) {
 		t.Error("both have one identity")
 	}
 	sv.RaiseMark(testMark + 5)
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	s.crash()
 	if got := mustOpen(t, p).service("default"); !reflect.DeepEqual(got.Load(), saved) || got.Mark() != testMark+5 {
 		t.Errorf("Load gives %+v, mark %d", got.Load(), got.Mark())
@@ -261,9 +249,7 @@ func TestLiveDirectoryThatCannotBeMade(t *testing.T) {
 	p, saved := usedPlace(t)
 	s := mustOpen(t, p)
 	sv := s.service("default")
-	if err := errors.Join(os.RemoveAll(p.live), os.WriteFile(p.live, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.RemoveAll(p.live), os.WriteFile(p.live, nil, 0o600)))
 	for i := range int64(10) {
 		s.Look()
 		sv.RaiseMark(testMark + i)
@@ -277,17 +263,11 @@ func TestLiveDirectoryThatCannotBeMade(t *testing.T) {
 	if h := s.Health(); h.LiveErr == nil || !strings.Contains(h.LiveErr.Error(), "not a directory") {
 		t.Errorf("Health: %+v", h)
 	}
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(p.live); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
+	must(t, os.Remove(p.live))
 	s.Look()
 	s.wantSaid(zap.InfoLevel, "the live state is up to date again")
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	s.crash()
 	if got := mustOpen(t, p).service("default"); !reflect.DeepEqual(got.Load(), saved) || got.Mark() != testMark+9 {
 		t.Errorf("Load gives %+v, mark %d", got.Load(), got.Mark())
@@ -316,9 +296,7 @@ func TestRaiseMarkWhileMarksMove(t *testing.T) {
 				}
 			}
 		})
-		if err := os.Remove(filepath.Join(s.Health().Live, marksName)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(filepath.Join(s.Health().Live, marksName)))
 		s.Look()
 		close(stop)
 		raiser.Wait()
@@ -328,61 +306,11 @@ func TestRaiseMarkWhileMarksMove(t *testing.T) {
 			t.Fatalf("the marks have %d, and the mark is %d", word, sv.Mark())
 		}
 	}
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	mark := sv.Mark()
 	s.crash()
 	if got := mustOpen(t, p).service("default"); got.Mark() != mark || len(got.Load().Held) != 1 {
 		t.Errorf("mark %d, want %d; %+v", got.Mark(), mark, got.Load())
-	}
-}
-
-// The argument of RaiseMark, step by step: a call that found the old place before
-// the marks moved, and one that found the new place before the mover looked at the
-// mark. Every order of the steps of both is tried.
-func TestRaiseMarkOrders(t *testing.T) {
-	for order := range 1 << 6 {
-		s := Ephemeral(Options{})
-		sv, err := s.Service("default")
-		if err != nil {
-			t.Fatal(err)
-		}
-		sv.RaiseMark(10)
-		target := memoryMarks()
-		place, err := target.add("default", sv.mark.Load())
-		if err != nil {
-			t.Fatal(err)
-		}
-		word := sv.word.Load()
-		raiser := []func(){ // RaiseMark(20)
-			func() { sv.mark.Store(20) },
-			func() { word = sv.word.Load() },
-			func() { storeWord(word, encodeMark(20)) },
-		}
-		seen := int64(0)
-		mover := []func(){ // begin
-			func() { sv.word.Store(place) },
-			func() { seen = sv.mark.Load() },
-			func() { raise(place, seen) },
-		}
-		for step := range 6 {
-			from := &raiser
-			if order>>step&1 == 1 {
-				from = &mover
-			}
-			if len(*from) == 0 {
-				break // not an order of these six steps
-			}
-			(*from)[0]()
-			*from = (*from)[1:]
-		}
-		if len(raiser)+len(mover) > 0 {
-			continue
-		}
-		if ms, ok := target.get("default"); !ok || ms != 20 {
-			t.Errorf("order %06b: the new place has %d", order, ms)
-		}
 	}
 }
 
@@ -412,16 +340,12 @@ func TestMarksCutShortAtAnyMoment(t *testing.T) {
 		_ = sv.Save(savedWith(testLease(1, i)))
 		_, _ = s.Service([]string{"a", "b", "c"}[i%3])
 		s.Look()
-		if err := s.Sync(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Sync())
 	}
 	cancel()
 	background.Wait()
 	s.Look()
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	mark := sv.Mark()
 	s.crash()
 	for range 3 {

@@ -26,20 +26,9 @@ type Floor struct {
 // The change is then made without it and under a new identity, so that no lease which
 // it should have dropped is adopted.
 func openForChange(ctx context.Context, dir string, opts Options) (*State, error) {
-	opts = opts.withLog()
-	disk, err := openStateDir(dir, false, opts.Log)
+	disk, file, err := openUsed(dir, &opts)
 	if err != nil {
 		return nil, err
-	}
-	file, content, _, err := readState(disk)
-	if err == nil && content == nil {
-		err = notUsed(disk.path)
-	}
-	if err != nil {
-		return nil, errors.Join(err, disk.Close())
-	}
-	if opts.Live == "" {
-		opts.Live = file.Live
 	}
 	if !InMemory(opts.Live) {
 		return openOn(ctx, disk, nil, opts, file.Live != "")
@@ -63,8 +52,25 @@ func openForChange(ctx context.Context, dir string, opts Options) (*State, error
 	return OpenOn(ctx, disk, live, opts)
 }
 
-func notUsed(path string) *FileError {
-	return &FileError{Path: path, Problem: "holds no state of a daemon", Remedy: "check state_dir"}
+// openUsed opens a state directory that a daemon has used, and reads its file. The
+// options get the last daemon's live directory where they name none.
+func openUsed(path string, opts *Options) (*osDir, stateFile, error) {
+	*opts = opts.withLog()
+	disk, err := openStateDir(path, false, opts.Log)
+	if err != nil {
+		return nil, stateFile{}, err
+	}
+	file, content, _, err := readState(disk)
+	if err == nil && content == nil {
+		err = &FileError{Path: disk.path, Problem: "holds no state of a daemon", Remedy: "check state_dir"}
+	}
+	if err != nil {
+		return nil, file, errors.Join(err, disk.Close())
+	}
+	if opts.Live == "" {
+		opts.Live = file.Live
+	}
+	return disk, file, nil
 }
 
 // ResetFloor lowers the mark of the service, or of all services if service is empty,

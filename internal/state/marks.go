@@ -279,6 +279,28 @@ func (m *marks) get(name string) (ms int64, ok bool) {
 	return ms, ok && readable
 }
 
+// all is the marks of all services that can be read.
+func (m *marks) all() map[string]int64 {
+	all := map[string]int64{}
+	for name := range m.names {
+		if ms, ok := m.get(name); ok {
+			all[name] = ms
+		}
+	}
+	return all
+}
+
+// readMarks is the marks in a directory, without keeping them open; none where they
+// cannot be read.
+func readMarks(d Dir) map[string]int64 {
+	m, err := openMarks(d, false)
+	if err != nil {
+		return nil
+	}
+	defer m.m.Unmap()
+	return m.all()
+}
+
 // guarded runs f, which accesses a mapping, and reports whether that succeeded. If the
 // file was cut short, the access is a SIGBUS, which would otherwise end the process.
 func guarded(f func()) (ok bool) {

@@ -128,10 +128,7 @@ func (s *State) learnFormer(file stateFile) {
 		defer former.Close()
 		dir = former
 	}
-	if m, err := openMarks(dir, false); err == nil {
-		s.learnFloors(m)
-		_ = m.m.Unmap()
-	}
+	s.learnFloors(readMarks(dir))
 }
 
 // openMarks opens the live state, or the marks alone without a live directory.
@@ -212,7 +209,7 @@ func (s *State) takeOver(f found, known bool) (err error) {
 			return err
 		}
 	}
-	s.learnFloors(s.marks)
+	s.learnFloors(s.marks.all())
 	for name := range s.marks.names {
 		if _, err := s.marks.add(name, s.floors[name]); err != nil {
 			return err
@@ -226,11 +223,9 @@ func (s *State) takeOver(f found, known bool) (err error) {
 }
 
 // learnFloors raises the floors to the marks.
-func (s *State) learnFloors(m *marks) {
-	for name := range m.names {
-		if ms, ok := m.get(name); ok {
-			s.floors[name] = max(s.floors[name], ms)
-		}
+func (s *State) learnFloors(marks map[string]int64) {
+	for name, ms := range marks {
+		s.floors[name] = max(s.floors[name], ms)
 	}
 }
 
@@ -239,7 +234,7 @@ func (s *State) learnFloors(m *marks) {
 func (s *State) openMarksOnDisk() (err error) {
 	s.marks, err = openMarks(s.disk, true)
 	if err == nil {
-		s.learnFloors(s.marks)
+		s.learnFloors(s.marks.all())
 		return nil
 	}
 	if !isMissing(err) {

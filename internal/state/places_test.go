@@ -57,9 +57,7 @@ func TestLiveDirectoryMustFit(t *testing.T) {
 func TestLiveDirectoryBehindALink(t *testing.T) {
 	p := newPlace(t)
 	there := filepath.Join(disktest.Memory(t), "there")
-	if err := errors.Join(os.Mkdir(there, 0o755), os.Symlink(there, p.live)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Mkdir(there, 0o755), os.Symlink(there, p.live)))
 	mustSave(t, mustOpen(t, p).service("default"), savedWith(testLease(1, 1)))
 }
 
@@ -90,9 +88,7 @@ func TestChooseLive(t *testing.T) {
 
 func TestStateDirectoryThatEverybodyMayWrite(t *testing.T) {
 	p := newPlace(t)
-	if err := errors.Join(os.Mkdir(p.dir, 0o700), os.Chmod(p.dir, 0o777)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Mkdir(p.dir, 0o700), os.Chmod(p.dir, 0o777)))
 	s := mustOpen(t, p)
 	s.wantSaid(zap.WarnLevel, "every user may write to the state directory")
 	mustClose(t, s)
@@ -126,9 +122,7 @@ func ownedPlace(t *testing.T, user *syscall.Credential) place {
 	memory := disktest.Memory(t)
 	if user != nil {
 		for _, dir := range []string{disk, memory} {
-			if err := os.Chown(dir, int(user.Uid), int(user.Gid)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chown(dir, int(user.Uid), int(user.Gid)))
 		}
 	}
 	return place{filepath.Join(disk, "state"), filepath.Join(memory, "live")}
@@ -158,9 +152,7 @@ func TestWithoutPermission(t *testing.T) {
 				t.Fatal(said)
 			}
 			folder := p.folder(t)
-			if err := c.prepare(p, folder); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.prepare(p, folder))
 			defer os.Chmod(p.dir, 0o700)
 			defer os.Chmod(p.live, 0o700)
 			said := strings.ReplaceAll(runChild(t, "try", p, user), p.dir, "STATE")
@@ -203,9 +195,7 @@ func TestRootWorksForAnotherUser(t *testing.T) {
 		func() error { return os.RemoveAll(p.live) }, // the machine has booted
 		func() error { return os.Remove(p.disk(lockName)) },
 	} {
-		if err := prepare(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, prepare())
 		if _, err := ResetFloor(t.Context(), p.dir, "", resetTo, p.options()); err != nil {
 			t.Fatal(err)
 		}
@@ -214,9 +204,7 @@ func TestRootWorksForAnotherUser(t *testing.T) {
 	// A daemon that root starts on them by mistake.
 	s := mustOpen(t, p)
 	mustSave(t, s.service("default"), savedWith(testLease(1, 1)))
-	if err := os.RemoveAll(p.folder(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(p.folder(t)))
 	s.Look()
 	mustClose(t, s)
 	check()

@@ -34,13 +34,16 @@ type Saved struct {
 	Origin string
 }
 
-// leases counts them, the cached one included.
-func (s Saved) leases() int {
-	if s.Cached != nil {
-		return len(s.Held) + 1
+// all is the held leases and the cached one.
+func (s Saved) all() []lease.Lease {
+	if s.Cached == nil {
+		return s.Held
 	}
-	return len(s.Held)
+	return append(slices.Clone(s.Held), *s.Cached)
 }
+
+// leases counts them, the cached one included.
+func (s Saved) leases() int { return len(s.all()) }
 
 // withoutLeases is s without anything that makes regular or cached fallback IDs.
 func (s Saved) withoutLeases() Saved {
@@ -96,14 +99,9 @@ func (s Saved) validate() error {
 			return fmt.Errorf("offered timeline: %w", err)
 		}
 	}
-	for _, l := range s.Held {
+	for _, l := range s.all() {
 		if err := s.validateLease(l); err != nil {
-			return fmt.Errorf("held lease: %w", err)
-		}
-	}
-	if s.Cached != nil {
-		if err := s.validateLease(*s.Cached); err != nil {
-			return fmt.Errorf("cached lease: %w", err)
+			return err
 		}
 	}
 	return nil

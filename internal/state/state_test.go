@@ -188,9 +188,7 @@ func TestSaveRefusesWhatItCouldNotLoad(t *testing.T) {
 			t.Errorf("%s: the error shows a secret: %v", name, err)
 		}
 	}
-	if got := sv.Load(); !reflect.DeepEqual(got, want) {
-		t.Errorf("Load gives %+v, want %+v", got, want)
-	}
+	wantLoads(t, sv, want)
 }
 
 func TestServiceNames(t *testing.T) {
@@ -229,13 +227,9 @@ func TestManyServices(t *testing.T) {
 			}
 		}
 	}
-	if err := os.RemoveAll(p.folder(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(p.folder(t)))
 	s.Look()
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	s.crash()
 	s = mustOpen(t, p)
 	s.wantQuiet()
@@ -290,19 +284,6 @@ func TestStateDirectoryHoldsNoLease(t *testing.T) {
 	}
 }
 
-func TestOddDirectoryNames(t *testing.T) {
-	root, memory := t.TempDir(), disktest.Memory(t)
-	for _, name := range []string{"a b", "100%", "a?mode=memory", "a#b", "%41", "ü", "x:y", "a&b=c"} {
-		p := place{filepath.Join(root, name), filepath.Join(memory, name)}
-		s := mustOpen(t, p)
-		mustSave(t, s.service("default"), savedWith(testLease(1, 1)))
-		mustClose(t, s)
-		if got := mustOpen(t, p).service("default").Load(); len(got.Held) != 1 {
-			t.Errorf("%q: %+v", name, got)
-		}
-	}
-}
-
 func TestAfterClose(t *testing.T) {
 	p, want := usedPlace(t)
 	s := mustOpen(t, p)
@@ -322,9 +303,7 @@ func TestAfterClose(t *testing.T) {
 	if h := s.Health(); h.Dir != p.dir || h.Err != nil {
 		t.Errorf("Health: %+v", h)
 	}
-	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != testMark+5 {
-		t.Errorf("Load gives %+v, Mark %d", got, sv.Mark())
-	}
+	wantState(t, sv, want, testMark+5)
 	if err := s.Run(canceled()); err != nil {
 		t.Errorf("Run: %v", err)
 	}
@@ -361,9 +340,7 @@ func TestEphemeral(t *testing.T) {
 	mustSave(t, sv, want)
 	sv.RaiseMark(5)
 	sv.RaiseMark(3)
-	if got := sv.Load(); !reflect.DeepEqual(got, want) || sv.Mark() != 5 {
-		t.Errorf("Load gives %+v, Mark %d", got, sv.Mark())
-	}
+	wantState(t, sv, want, 5)
 	s.Look()
 	if err := errors.Join(s.Sync(), s.Run(canceled())); err != nil {
 		t.Error(err)
@@ -402,16 +379,12 @@ func TestWithoutLiveDirectory(t *testing.T) {
 	}
 
 	// The marks are cut short under the process.
-	if err := os.Truncate(p.disk(marksName), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Truncate(p.disk(marksName), 0))
 	sv.RaiseMark(testMark + 1)
 	s.Look()
 	s.wantSaid(zap.ErrorLevel, "the marks were lost")
 	sv.RaiseMark(testMark + 2)
-	if err := s.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sync())
 	s.crash()
 	s = mustOpen(t, p)
 	s.wantSaid(zap.ErrorLevel, "the marks are damaged")
@@ -494,9 +467,7 @@ func TestIDFiles(t *testing.T) {
 	paths := []string{filepath.Join(dir, "missing")}
 	for i, content := range []string{"", "uninitialized\n", strings.Repeat("0", 32), "3d1219c7c4c5404aaa1f6d2a48adfda4\n"} {
 		path := filepath.Join(dir, fmt.Sprint(i))
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(content), 0o600))
 		paths = append(paths, path)
 	}
 	if id := firstID(paths...); id != "3d1219c7c4c5404aaa1f6d2a48adfda4" {

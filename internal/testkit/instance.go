@@ -75,10 +75,16 @@ func (d *Instance) Kill() {
 // Terminate asks the process to end and waits until it has.
 func (d *Instance) Terminate() {
 	d.T.Helper()
-	if err := d.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	d.Signal(syscall.SIGTERM)
+	d.AwaitEnd()
+}
+
+// Signal sends a signal to the process, which must be there.
+func (d *Instance) Signal(sig syscall.Signal) {
+	d.T.Helper()
+	if err := d.Cmd.Process.Signal(sig); err != nil {
 		d.T.Fatal(err)
 	}
-	d.AwaitEnd()
 }
 
 func (d *Instance) AwaitEnd() {

@@ -55,37 +55,27 @@ func onDisk(t *testing.T, terms provider.Terms) func(func() int64) provider.Prov
 	}
 }
 
-// TestSevenThousandHosts: 7,000 hosts fit on the default pool, with restarts
-// and deployments. The whole day is in TestTables.
+// TestSevenThousandHosts: 7,000 hosts fit on the default pool, with restarts and
+// deployments (the whole day is in TestTables), and also where they start within 5
+// minutes, and so renew within the same 5 minutes of every nine: none takes a second
+// slot for longer than its renewal takes. If old leases were kept to their end, they
+// would take more than 8,192 slots, be refused, lose their leases with the slots in
+// quarantine, and never recover.
 func TestSevenThousandHosts(t *testing.T) {
 	ring.All(t)
-	mustFit(t, busy(7000, 90*minute))
-}
-
-// TestHostsThatStartTogether: hosts that start within 5 minutes renew within the
-// same 5 minutes of every nine, and fit all the same: none takes a second slot
-// for longer than its renewal takes. If old leases were kept to their end, 7,000
-// hosts would take more than 8,192 slots, be refused, lose their leases with the
-// slots in quarantine, and never recover.
-func TestHostsThatStartTogether(t *testing.T) {
-	ring.All(t)
-	s := calm(7000)
-	s.length, s.startOver, s.releaseTakes = 40*minute, 5*minute, second
-	mustFit(t, s)
-}
-
-// mustFit plays the scenario on the default pool.
-func mustFit(t *testing.T, s scenario) {
-	t.Helper()
-	w := play(s, slots)
-	if w.fault != "" {
-		t.Error(w.fault)
+	together := calm(7000)
+	together.length, together.startOver, together.releaseTakes = 40*minute, 5*minute, second
+	for name, s := range map[string]scenario{"busy": busy(7000, 90*minute), "started together": together} {
+		w := play(s, slots)
+		if w.fault != "" {
+			t.Error(w.fault)
+		}
+		peak := w.demand().peak(s.hosts)
+		if peak > slots {
+			t.Errorf("%s: seed %d: %d of %d slots were taken", name, *seed, peak, slots)
+		}
+		t.Logf("%s: %d acquires, %d failed; at most %d of %d slots were taken at a time", name, w.acquires, w.failed, peak, slots)
 	}
-	peak := w.demand().peak(s.hosts)
-	if peak > slots {
-		t.Errorf("seed %d: %d of %d slots were taken", *seed, peak, slots)
-	}
-	t.Logf("%d hosts: %d acquires, %d failed; at most %d of %d slots were taken at a time", s.hosts, w.acquires, w.failed, peak, slots)
 }
 
 // TestAllHostsAtOnce: where they start in the same moment, half of them have to
@@ -112,27 +102,18 @@ func TestRecoveryFromTooManyHosts(t *testing.T) {
 	}
 }
 
-// TestTooManyHosts: the simulation notices when there are.
-func TestTooManyHosts(t *testing.T) {
-	s := calm(8300)
-	s.stopAtFault = true
-	w := play(s, slots)
-	if w.failed == 0 || !strings.Contains(w.fault, "all 8192 machine IDs") {
-		t.Errorf("8,300 hosts fit on %d slots, or failed in another way: %q", slots, w.fault)
+// TestTooFewSlots: the simulation notices when there are too many hosts, and when
+// nothing is handed back: each lease would take its slot for its quarantine too.
+func TestTooFewSlots(t *testing.T) {
+	kept := calm(7000)
+	kept.keepReleases = true
+	for name, s := range map[string]scenario{"8,300 hosts": calm(8300), "7,000 hosts without hand-back": kept} {
+		s.stopAtFault = true
+		w := play(s, slots)
+		if w.failed == 0 || !strings.Contains(w.fault, "all 8192 machine IDs") {
+			t.Errorf("%s fit on %d slots, or failed in another way: %q", name, slots, w.fault)
+		}
 	}
-	t.Log(w.fault)
-}
-
-// TestHandBackIsNeeded: without it, each lease would take its slot for its
-// quarantine too.
-func TestHandBackIsNeeded(t *testing.T) {
-	s := calm(7000)
-	s.keepReleases, s.stopAtFault = true, true
-	w := play(s, slots)
-	if w.failed == 0 || !strings.Contains(w.fault, "all 8192 machine IDs") {
-		t.Errorf("7,000 hosts fit without hand-back, or failed in another way: %q", w.fault)
-	}
-	t.Log(w.fault)
 }
 
 // rough is all that can happen to a host.

@@ -106,8 +106,8 @@ func (table chaosTable) print(t *testing.T) {
 // kept in order.
 func TestChaos(t *testing.T) {
 	ring.Deep(t)
-	if *chaosMany < 2 || *chaosTerm < time.Second || *chaosUse < time.Second {
-		t.Fatal("-chaos.daemons is 2 or more, and -chaos.term and -chaos.use 1s or more")
+	if *chaosMany < 3 || *chaosTerm < time.Second || *chaosUse < time.Second {
+		t.Fatal("-chaos.daemons is 3 or more, and -chaos.term and -chaos.use 1s or more")
 	}
 	if *chaosThrough != throughDaemon && *chaosThrough != throughServer {
 		t.Fatalf("-chaos.through is %s or %s", throughDaemon, throughServer)

@@ -103,35 +103,43 @@ func (r chaosRecord) check() chaosResult {
 	return res
 }
 
-// checkUnique looks for regular IDs that came twice, and for two hosts that
-// used one machine ID in the same millisecond: that they did not draw the same
-// sequence number then is luck.
-func (r chaosRecord) checkUnique(res *chaosResult) {
-	type drawn struct {
-		id     uint64
-		stream int
+// drawn is an ID, and the number of the process that answered with it.
+type drawn struct {
+	id uint64
+	by int
+}
+
+// meetings finds IDs that are equal, and two processes that used one machine ID in one
+// millisecond: that they did not draw the same sequence number then is luck.
+func meetings(all []drawn, found func(a, b drawn)) {
+	slices.SortFunc(all, func(a, b drawn) int { return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.by, b.by)) })
+	for i := 1; i < len(all); i++ {
+		a, b := all[i-1], all[i]
+		if a.id == b.id || a.id>>snowflake.DefaultBitSeq == b.id>>snowflake.DefaultBitSeq && a.by != b.by {
+			found(a, b)
+		}
 	}
+}
+
+// checkUnique looks for regular IDs that met.
+func (r chaosRecord) checkUnique(res *chaosResult) {
 	var all []drawn
 	for i, s := range r.streams {
 		for _, a := range s.ids {
 			all = append(all, drawn{a.id, i})
 		}
 	}
-	slices.SortFunc(all, func(a, b drawn) int { return cmp.Compare(a.id, b.id) })
-	for i := 1; i < len(all); i++ {
-		a, b := all[i-1], all[i]
-		oneSlot := a.id>>snowflake.DefaultBitSeq == b.id>>snowflake.DefaultBitSeq
-		switch {
+	meetings(all, func(a, b drawn) {
+		switch one, other := r.streams[a.by].host, r.streams[b.by].host; {
+		case testkit.IsFallback(b.id) && a.id == b.id:
+			res.fallbackTwice++
 		case testkit.IsFallback(b.id):
-			if a.id == b.id {
-				res.fallbackTwice++
-			}
 		case a.id == b.id:
-			res.violates(chaosTwice, "%s and %s: %d", r.streams[a.stream].host, r.streams[b.stream].host, a.id)
-		case oneSlot && a.stream != b.stream:
-			res.violates(chaosShared, "%s for %d, %s for %d", r.streams[a.stream].host, a.id, r.streams[b.stream].host, b.id)
+			res.violates(chaosTwice, "%s and %s: %d", one, other, a.id)
+		default:
+			res.violates(chaosShared, "%s for %d, %s for %d", one, a.id, other, b.id)
 		}
-	}
+	})
 }
 
 func (r chaosRecord) checkStream(res *chaosResult, s chaosStream) {

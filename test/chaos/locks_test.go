@@ -1,9 +1,7 @@
 package chaos
 
 import (
-	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -127,22 +125,7 @@ func (p *lockProcesses) end() (all []lockAttempt) {
 		if proc.Err != nil {
 			p.T.Fatalf("process %d ended with %v: %s", i, proc.Err, proc.Log)
 		}
-		file, err := os.Open(p.files[i])
-		if err != nil {
-			p.T.Fatal(err)
-		}
-		decoder := json.NewDecoder(bufio.NewReader(file))
-		for {
-			var a lockAttempt
-			if err = decoder.Decode(&a); err != nil {
-				break
-			}
-			all = append(all, a)
-		}
-		_ = file.Close()
-		if !errors.Is(err, io.EOF) {
-			p.T.Fatal(err)
-		}
+		all = append(all, readFile[lockAttempt](p.T, p.files[i])...)
 	}
 	return all
 }

@@ -65,9 +65,7 @@ func signals(s *testkit.Site, servers ...*testkit.Instance) func(syscall.Signal)
 	return func(sig syscall.Signal) {
 		s.T.Helper()
 		for _, server := range servers {
-			if err := server.Cmd.Process.Signal(sig); err != nil {
-				s.T.Fatal(err)
-			}
+			server.Signal(sig)
 		}
 		if sig == syscall.SIGKILL {
 			for _, server := range servers {

@@ -49,33 +49,23 @@ type restoreResult struct {
 	first string // describes the first of them
 }
 
-// checkRestore counts the IDs of all lives. Two lives that used one slot in one
-// millisecond count as equal: that they did not draw the same sequence number is
-// luck.
+// checkRestore counts the IDs of all lives, and those that met.
 func checkRestore(lives []restoreLife) (res restoreResult) {
-	type drawn struct {
-		restoreID
-		life int
-	}
 	var all []drawn
 	for i, l := range lives {
 		for _, r := range l.ids {
 			res.kinds[r.kind]++
 			if r.certain() {
-				all = append(all, drawn{r, i})
+				all = append(all, drawn{r.id, i})
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b drawn) int { return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.life, b.life)) })
-	for i := 1; i < len(all); i++ {
-		a, b := all[i-1], all[i]
-		if a.id == b.id || a.id>>snowflake.DefaultBitSeq == b.id>>snowflake.DefaultBitSeq && a.life != b.life {
-			if res.equal == 0 {
-				res.first = fmt.Sprintf("%d of %s and %d of %s (%s)", a.id, lives[a.life].name, b.id, lives[b.life].name, snowflake.FormatMS(testkit.UnixMS(snowflake.ID(b.id))))
-			}
-			res.equal++
+	meetings(all, func(a, b drawn) {
+		if res.equal == 0 {
+			res.first = fmt.Sprintf("%d of %s and %d of %s (%s)", a.id, lives[a.by].name, b.id, lives[b.by].name, snowflake.FormatMS(testkit.UnixMS(snowflake.ID(b.id))))
 		}
-	}
+		res.equal++
+	})
 	return res
 }
 

@@ -157,7 +157,7 @@ func (w *restoreWorld) took(row restoreRow) {
 func (w *restoreWorld) freezeServerIf(frozen bool) {
 	w.T.Helper()
 	if frozen {
-		w.freezeServer()
+		w.server.Signal(syscall.SIGSTOP)
 	}
 }
 
@@ -194,7 +194,7 @@ func (w *restoreWorld) killed(row restoreRow, frozen bool) {
 func (w *restoreWorld) killedInFallback(row restoreRow, _ bool) {
 	w.T.Helper()
 	w.took(row)
-	w.freezeServer()
+	w.server.Signal(syscall.SIGSTOP)
 	w.a.awaitMode(testkit.FallbackModes...)
 	w.again(row, time.Now())
 }
@@ -234,9 +234,7 @@ func (w *restoreWorld) diskFrozen(row restoreRow, _ bool) {
 	w.T.Helper()
 	w.took(row)
 	w.disk.Freeze()
-	if err := w.a.d.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		w.T.Fatal(err)
-	}
+	w.a.d.Signal(syscall.SIGTERM)
 	w.b.run(0)
 	w.b.awaitMode("regular")
 	wait := inBackground(func() error { return row.put(w) })
@@ -244,7 +242,7 @@ func (w *restoreWorld) diskFrozen(row restoreRow, _ bool) {
 	w.disk.Thaw()
 	w.a.d.AwaitEnd()
 	w.restored(wait())
-	w.freezeServer()
+	w.server.Signal(syscall.SIGSTOP)
 	w.a.run(0)
 	w.asked(w.a, w.b)
 }

@@ -148,14 +148,6 @@ func (i *issuer) awaitMode(modes ...string) {
 	i.Dial().AwaitMode(modes...)
 }
 
-// freezeServer stops the lease server from answering.
-func (w *restoreWorld) freezeServer() {
-	w.T.Helper()
-	if err := w.server.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		w.T.Fatal(err)
-	}
-}
-
 // take copies what A has, while it runs.
 func (w *restoreWorld) take() {
 	w.T.Helper()

@@ -13,7 +13,6 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
-	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // roomPrograms are what the hosts of rooms run besides the daemon.
@@ -24,20 +23,9 @@ type roomPrograms struct {
 // buildRoomPrograms has the clients installed and built, as their own tests do.
 func buildRoomPrograms(t *testing.T) roomPrograms {
 	t.Helper()
-	for _, program := range []string{"python3", "node", "npm"} {
-		ring.Program(t, program)
-	}
-	output := func(program string, args ...string) string {
-		out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s %v: %v\n%s", program, args, err, out)
-		}
-		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		return lines[len(lines)-1]
-	}
-	p := roomPrograms{store: filepath.Join(t.TempDir(), "fenced-store"), python: output("../../clients/python/scripts/test", "interpreter")}
-	output("../../clients/node/scripts/test", "build")
-	output("go", "build", "-buildvcs=false", "-o", p.store, "../../examples/fenced-store")
+	python := testkit.Clients(t, "../..")
+	p := roomPrograms{store: filepath.Join(t.TempDir(), "fenced-store"), python: python}
+	testkit.Output(t, "go", "build", "-buildvcs=false", "-o", p.store, "../../examples/fenced-store")
 	return p
 }
 
@@ -143,8 +131,6 @@ func (h *roomHost) signal(sig syscall.Signal, all bool) {
 		slices.Reverse(stopped)
 	}
 	for _, p := range stopped {
-		if err := p.Cmd.Process.Signal(sig); err != nil {
-			h.T.Fatal(err)
-		}
+		p.Signal(sig)
 	}
 }

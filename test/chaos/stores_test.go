@@ -47,24 +47,25 @@ func chaosRedisEmptied(c *chaos) {
 	c.crash()
 }
 
-func chaosRedisFrozen(c *chaos) {
-	server := c.StartRedis()
-	c.start(c.Initialised(server.URL() + c.terms()))
+// down breaks the provider for longer than all leases last, kills daemons meanwhile,
+// and mends it.
+func (c *chaos) down(how string, breaks func(), again string, mends func()) {
+	c.T.Helper()
 	c.pause(c.term * 3 / 2)
-	c.breaks(func() { c.signal(server.Instance, syscall.SIGSTOP) })
-	c.say("stopped Redis %s with SIGSTOP", server.Address)
+	c.breaks(breaks)
+	c.say("%s", how)
 	c.crash()
 	c.outage()
 	c.crash()
-	c.mends(func() { c.signal(server.Instance, syscall.SIGCONT) })
-	c.say("sent SIGCONT: it goes on with what it was asked meanwhile")
+	c.mends(mends)
+	c.say("%s", again)
 }
 
-func (c *chaos) signal(d *testkit.Instance, sig syscall.Signal) {
-	c.T.Helper()
-	if err := d.Cmd.Process.Signal(sig); err != nil {
-		c.T.Fatal(err)
-	}
+func chaosRedisFrozen(c *chaos) {
+	server := c.StartRedis()
+	c.start(c.Initialised(server.URL() + c.terms()))
+	c.down("stopped Redis with SIGSTOP", func() { server.Signal(syscall.SIGSTOP) },
+		"sent SIGCONT: it goes on with what it was asked meanwhile", func() { server.Signal(syscall.SIGCONT) })
 }
 
 func chaosEtcd(c *chaos) {
@@ -75,29 +76,16 @@ func chaosEtcd(c *chaos) {
 	members[0].Kill()
 	c.say("killed the etcd member %s with -9: two are left", members[0].Client)
 	c.crash()
-	c.pause(c.term * 3 / 2)
-	c.breaks(members[1].Kill)
-	c.say("killed the etcd member %s with -9: one is left, no majority", members[1].Client)
-	c.outage()
-	c.crash()
-	c.mends(func() {
+	c.down("killed another etcd member with -9: one is left, no majority", members[1].Kill, "started both again", func() {
 		c.RunEtcd(members[0])
 		c.RunEtcd(members[1])
 	})
-	c.say("started both again")
 }
 
 func chaosPostgres(c *chaos) {
 	server := postgrestest.New(c.T)
 	c.start(server.URL(c.terms()))
-	c.pause(c.term * 3 / 2)
-	c.breaks(server.Kill)
-	c.say("killed PostgreSQL with -9")
-	c.crash()
-	c.outage()
-	c.crash()
-	c.mends(server.Start)
-	c.say("started it again: it has forgotten nothing")
+	c.down("killed PostgreSQL with -9", server.Kill, "started it again: it has forgotten nothing", server.Start)
 }
 
 // chaosPostgresFailover has the standby take over the primary's socket, as a virtual
@@ -122,14 +110,8 @@ func chaosLeaseServer(c *chaos) {
 	store := []string{"--provider", "sqlite:" + c.Leases() + "?" + c.terms()}
 	server := c.StartLeaseServer("127.0.0.1:0", store...)
 	c.start(server.URL())
-	c.pause(c.term * 3 / 2)
-	c.breaks(server.Kill)
-	c.say("killed the lease server %s with -9", server.Address)
-	c.crash()
-	c.outage()
-	c.crash()
-	c.mends(func() { c.StartLeaseServer(server.Address, store...) })
-	c.say("started it again, on the same file")
+	c.down("killed the lease server with -9", server.Kill,
+		"started it again, on the same file", func() { c.StartLeaseServer(server.Address, store...) })
 }
 
 func chaosTwoLeaseServers(c *chaos) {
@@ -141,15 +123,9 @@ func chaosTwoLeaseServers(c *chaos) {
 	servers[0].Kill()
 	c.say("killed the lease server %s with -9: one is left", servers[0].Address)
 	c.crash()
-	c.pause(c.term * 3 / 2)
-	c.breaks(servers[1].Kill)
-	c.say("killed the lease server %s with -9: none is left", servers[1].Address)
-	c.outage()
-	c.crash()
-	c.mends(func() {
+	c.down("killed the other one with -9: none is left", servers[1].Kill, "started both again", func() {
 		for _, s := range servers {
 			c.StartLeaseServer(s.Address, store...)
 		}
 	})
-	c.say("started both again")
 }

@@ -78,17 +78,13 @@ func TestStorm(t *testing.T) {
 // TestStormOfClients asks through the clients: no caller sees an error.
 func TestStormOfClients(t *testing.T) {
 	ring.Deep(t)
-	for _, program := range []string{"python3", "node", "npm"} {
-		ring.Program(t, program)
-	}
+	python := testkit.Clients(t, "../..")
 	askers, kills := brief, 1
 	lasts, all := lasting(t, "KAZAHANA_STORM_CLIENTS", 3*time.Second)
 	if all {
 		askers, kills = whole, 2
 	}
-	s := storm{Site: testkit.NewSite(t), lasts: lasts, restarts: kills}
-	s.python = s.output("../../clients/python/scripts/test", "interpreter")
-	s.output("../../clients/node/scripts/test", "build")
+	s := storm{Site: testkit.NewSite(t), lasts: lasts, restarts: kills, python: python}
 	s.run(askers)
 }
 
@@ -144,17 +140,6 @@ func (s *storm) run(askers []asker) {
 	}
 	s.T.Logf("%d processes, %v, daemon killed and restarted %d times\n%s%d IDs, %d of them twice, %d of them fallback IDs",
 		len(askers), s.lasts, s.restarts, total.table(), len(total.ids), n, fallback)
-}
-
-// output runs a program to its end, and returns the last line that it prints.
-func (s *storm) output(program string, args ...string) string {
-	s.T.Helper()
-	out, err := exec.CommandContext(s.T.Context(), program, args...).CombinedOutput()
-	if err != nil {
-		s.T.Fatalf("%s %v: %v\n%s", program, args, err, out)
-	}
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	return lines[len(lines)-1]
 }
 
 // process is an asker that was started.

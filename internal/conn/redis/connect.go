@@ -2,7 +2,6 @@ package redisconn
 
 import (
 	"context"
-	"crypto/tls"
 	"sync"
 	"time"
 
@@ -33,37 +32,32 @@ func (noLog) Printf(context.Context, string, ...any) {}
 // connect makes a client. It does not connect yet.
 func (c Config) connect() (*redis.Client, error) {
 	Silence()
-	tlsConfig, err := c.tlsConfig()
-	if err != nil {
-		return nil, err
-	}
-	if !isSentinel(c.Scheme) {
-		network := "tcp"
-		if c.Scheme == SchemeUnix {
-			network = "unix"
-		}
-		return redis.NewClient(&redis.Options{
-			Network: network, Addr: c.Addrs[0], DB: c.DB, CredentialsProviderContext: c.credentials, TLSConfig: tlsConfig,
-			Protocol: 2, DisableIdentity: true, ContextTimeoutEnabled: true,
-			// An operation decides itself whether it can be repeated.
-			MaxRetries: -1, DialerRetries: 1,
-			DialTimeout: dialTimeout, ReadTimeout: answerTimeout, WriteTimeout: answerTimeout,
-			PoolSize: poolSize, PoolTimeout: answerTimeout, ConnMaxIdleTime: maxIdleTime,
-			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		}), nil
-	}
-	sentinelPassword, err := connurl.Secret(nil).Password(c.SentinelPasswordFile)
-	if err != nil {
-		return nil, err
-	}
-	return redis.NewFailoverClient(&redis.FailoverOptions{
-		MasterName: c.Master, SentinelAddrs: c.Addrs, SentinelUsername: c.SentinelUsername, SentinelPassword: sentinelPassword,
-		DB: c.DB, CredentialsProviderContext: c.credentials, TLSConfig: tlsConfig,
+	o := redis.UniversalOptions{
+		Addrs: c.Addrs, DB: c.DB, CredentialsProviderContext: c.credentials, MasterName: c.Master, SentinelUsername: c.SentinelUsername,
 		Protocol: 2, DisableIdentity: true, ContextTimeoutEnabled: true,
+		// An operation decides itself whether it can be repeated.
 		MaxRetries: -1, DialerRetries: 1,
 		DialTimeout: dialTimeout, ReadTimeout: answerTimeout, WriteTimeout: answerTimeout,
 		PoolSize: poolSize, PoolTimeout: answerTimeout, ConnMaxIdleTime: maxIdleTime,
-	}), nil
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	var err error
+	if isTLS(c.Scheme) {
+		if o.TLSConfig, err = connurl.TLS(c.CAFile, c.CertFile, c.KeyFile); err != nil {
+			return nil, err
+		}
+	}
+	if isSentinel(c.Scheme) {
+		if o.SentinelPassword, err = connurl.Secret(nil).Password(c.SentinelPasswordFile); err != nil {
+			return nil, err
+		}
+		return redis.NewFailoverClient(o.Failover()), nil
+	}
+	simple := o.Simple()
+	if c.Scheme == SchemeUnix {
+		simple.Network = "unix"
+	}
+	return redis.NewClient(simple), nil
 }
 
 // credentials is called for each new connection, so that a password file can be replaced
@@ -71,11 +65,4 @@ func (c Config) connect() (*redis.Client, error) {
 func (c Config) credentials(context.Context) (username, password string, err error) {
 	password, err = c.password.Password(c.PasswordFile)
 	return c.Username, password, err
-}
-
-func (c Config) tlsConfig() (*tls.Config, error) {
-	if !isTLS(c.Scheme) {
-		return nil, nil
-	}
-	return connurl.TLS(c.CAFile, c.CertFile, c.KeyFile)
 }

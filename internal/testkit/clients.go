@@ -1,0 +1,32 @@
+package testkit
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+)
+
+// Clients installs the client in Python and builds the one in Node, as their own tests
+// do, and returns the Python interpreter. root is the repository.
+func Clients(t *testing.T, root string) (python string) {
+	t.Helper()
+	for _, program := range []string{"python3", "node", "npm"} {
+		ring.Program(t, program)
+	}
+	Output(t, filepath.Join(root, "clients/node/scripts/test"), "build")
+	return Output(t, filepath.Join(root, "clients/python/scripts/test"), "interpreter")
+}
+
+// Output runs a program that has to succeed, and returns the last line of its output.
+func Output(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v\n%s", program, args, err, out)
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1]
+}
