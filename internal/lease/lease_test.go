@@ -88,14 +88,3 @@ func TestStringHidesTheSecret(t *testing.T) {
 		t.Errorf("String is %q", s)
 	}
 }
-
-func TestKeyTellsGrantsApart(t *testing.T) {
-	a, b := valid(), valid()
-	if a.Key() != b.Key() {
-		t.Error("one grant has two keys")
-	}
-	b.Secret = "another grant of the slot"
-	if a.Key() == b.Key() {
-		t.Error("two grants have one key")
-	}
-}

@@ -31,7 +31,10 @@ func write(f *File, query string, args ...any) error {
 
 func readText(t *testing.T, f *File, query string) string {
 	t.Helper()
-	text, err := Read(t.Context(), f, func(s *Session) (text string, err error) { return text, s.QueryRow(query, nil, &text) })
+	text, err := Read(t.Context(), f, func(s *Session) (text string, err error) {
+		err = s.QueryRow(query, nil, &text)
+		return text, err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package sqlitefile
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
@@ -208,29 +209,22 @@ func (f *File) outward(err error) error {
 	return err
 }
 
-// allGone returns the error of the first caller if all callers have gone: their operations
-// should not be committed.
-func allGone(group []*job) error {
+// allGone returns the error of a caller if all callers have gone: their operations should
+// not be committed.
+func allGone(group []*job) (err error) {
 	for _, j := range group {
-		if !j.over && j.ctx.Err() == nil {
+		if j.over {
+			continue
+		}
+		if err = j.ctx.Err(); err == nil {
 			return nil
 		}
 	}
-	for _, j := range group {
-		if !j.over {
-			return j.ctx.Err()
-		}
-	}
-	return nil
+	return err
 }
 
 func allOver(group []*job) bool {
-	for _, j := range group {
-		if !j.over {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(group, func(j *job) bool { return !j.over })
 }
 
 // beginAsExpected begins the transaction, and returns the file's row. If the file is not as

@@ -61,16 +61,9 @@ func together(f *File, jobs ...*job) {
 	<-done
 }
 
-func notes(t *testing.T, f *File) (all string) {
+func notes(t *testing.T, f *File) string {
 	t.Helper()
-	all, err := Read(context.Background(), f, func(s *Session) (all string, err error) {
-		err = s.QueryRow("SELECT coalesce(group_concat(text, ' ' ORDER BY text), '') FROM note", nil, &all)
-		return all, err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return readText(t, f, "SELECT coalesce(group_concat(text, ' ' ORDER BY text), '') FROM note")
 }
 
 var errRefused = errors.New("refused")

@@ -12,37 +12,35 @@ import (
 	"time"
 )
 
-// Options are how a file is used.
+// Options say how a file is used.
 type Options struct {
-	// NowMS is the clock that transactions read, in Unix ms; nil means the wall
-	// clock.
+	// NowMS is the clock that transactions read, in Unix ms; nil: the wall clock.
 	NowMS func() int64
-	// LiveDir is a directory on a file system in memory, where the file's witness
-	// is. Without one, the file has the witness of those who have it open, or none.
+	// LiveDir is the directory of the file's witness, on a file system in memory. Without
+	// one, the file shares the witness of other processes that have it open, or has none.
 	LiveDir string
-	// TermMS is the longest that anything granted by this process lasts, and
-	// MaxTermMS the longest that anything can last. A file that may have forgotten
-	// something is fenced for at least the longest that is known of it, for TermMS,
-	// and, where no witness knows better, for MaxTermMS. Leases have no such maximum:
-	// their fence without a witness goes by the file and by TermMS.
+	// TermMS is the longest term that this process grants, and MaxTermMS the longest that
+	// any process can grant; 0 if there is no such limit, as with leases. A fence lasts at
+	// least for the longest term known of the file, for TermMS, and, if no witness knows
+	// better, for MaxTermMS.
 	TermMS, MaxTermMS int64
-	// Check is called once the file is known to be one of its kind, and may
-	// refuse it. It may be called again where another process holds a lock.
+	// Check may refuse a file of the right kind. It is repeated while another process
+	// holds a lock.
 	Check func(*Session) error
-	// At is called at the named steps of each transaction, which fails with its
-	// error. Only tests set it: there a process ends itself.
+	// At is called at each step of a transaction, which fails with its error. Only tests
+	// set it.
 	At func(step string) error
 }
 
-// The steps of a write that Options.At is told of.
+// The steps of a write for Options.At.
 const (
-	StepBegun     = "begun"     // holds the lock, nothing written
-	StepWritten   = "written"   // everything written, nothing committed
-	StepCommitted = "committed" // on disk, neither the witness nor the caller knows yet
+	StepBegun     = "begun"     // the lock is held, nothing is written
+	StepWritten   = "written"   // everything is written, nothing is committed
+	StepCommitted = "committed" // on the disk; neither the witness nor the caller knows yet
 	StepWitnessed = "witnessed" // the caller does not know yet
 )
 
-// File is an open database. Its methods may be called by many goroutines.
+// File is an open database. It is safe for concurrent use.
 type File struct {
 	kind  *Kind
 	path  string
@@ -50,29 +48,29 @@ type File struct {
 	nowMS func() int64
 	at    func(step string) error
 
-	// Owned by the worker goroutine from Open on.
+	// The worker goroutine owns these from Open on.
 	resolved string   // path without symbolic links
 	id       identity // of the file at resolved
 	met      *met
-	session  *Session // nil: it could not be opened again
+	session  *Session // nil: the database could not be opened again
 	files    watch
-	commits  int64 // the most that the file's row was seen to have
-	unasked  int   // operations since the length of the log was asked for
+	commits  int64 // the largest number seen in the file's row
+	unasked  int   // operations since the last question for the length of the log
 
 	known     atomic.Pointer[Fence]
-	tasks     chan func() // one at a time, in order of arrival
-	writes    chan *job   // operations that may share a commit
+	tasks     chan func() // run one at a time
+	writes    chan *job   // may share a commit
 	closeOnce sync.Once
 	closing   chan struct{} // closed by Close
 	stopped   chan struct{} // closed when the worker has ended
-	closeErr  error         // what closing the file said; read after stopped
+	closeErr  error         // of closing the file; read after stopped
 }
 
-// Scheme begins the URLs that name a file.
+// Scheme is the scheme of a file's URL.
 const Scheme = "sqlite"
 
-// ParseURL reads sqlite:PATH: the file, and what follows a '?'. The error never
-// repeats a part of the URL that may hold a secret. example is as in PathOf.
+// ParseURL splits sqlite:PATH?QUERY. The error never repeats a part of the URL that may
+// hold a secret. example is as in PathOf.
 func ParseURL(rawURL, example string) (path, query string, err error) {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Scheme != Scheme || u.Fragment != "" || u.User != nil {
@@ -82,12 +80,11 @@ func ParseURL(rawURL, example string) (path, query string, err error) {
 	return path, u.RawQuery, err
 }
 
-// URL names the file as ParseURL reads it.
+// URL is the inverse of ParseURL.
 func URL(path string) string { return Scheme + ":" + (&url.URL{Path: path}).EscapedPath() }
 
-// PathOf is the file that sqlite:PATH names; example is one that could be meant.
-// A relative path would name another file as soon as a daemon is started from
-// another directory, and is an error.
+// PathOf returns the path in sqlite:PATH; errors show example. A relative path is an error:
+// it would name another file as soon as a daemon is started in another directory.
 func PathOf(u *url.URL, example string) (string, error) {
 	path := u.Path
 	if u.Host != "" || u.Opaque != "" {
@@ -109,10 +106,9 @@ func PathOf(u *url.URL, example string) (string, error) {
 	return filepath.Clean(path), nil
 }
 
-// Open opens the file at the absolute path, and creates it with its directory
-// where it does not exist. It waits for other processes that hold the file's
-// lock until ctx ends. Only package onuse calls it where a disk may hang: no
-// context ends a system call.
+// Open opens the file at the absolute path, and creates it and its directory if they do
+// not exist. While other processes hold the file's lock it waits until ctx ends. No context
+// ends a system call: where a disk may hang, call it in package onuse.
 func Open(ctx context.Context, path string, kind *Kind, opts Options) (*File, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("sqlite:%s: the path must be absolute", path)
@@ -162,8 +158,7 @@ func (f *File) open(ctx context.Context) (err error) {
 	return f.settle(ctx, true)
 }
 
-// connect opens a session on the file that before describes, and makes sure that
-// it can be used.
+// connect opens a session on the file described by before, and checks it.
 func (f *File) connect(ctx context.Context, before os.FileInfo) (err error) {
 	if f.session, err = Connect(ctx, f.resolved); err != nil {
 		return err
@@ -176,7 +171,7 @@ func (f *File) connect(ctx context.Context, before os.FileInfo) (err error) {
 	return nil
 }
 
-// check makes sure that the session can be used.
+// check prepares the session, and returns an error if it cannot be used.
 func (f *File) check(ctx context.Context, before os.FileInfo) error {
 	s := f.session
 	for _, pragma := range []string{
@@ -208,8 +203,8 @@ func (f *File) retry(ctx context.Context, do func() error) error {
 	return retryBusy(ctx, f.closing, do)
 }
 
-// ready makes sure that there is a session: one that was given up is opened again,
-// as soon as the file can be used.
+// ready makes sure that there is a session: it opens a new one in place of one that was
+// given up.
 func (f *File) ready(ctx context.Context) error {
 	if f.session != nil {
 		return f.moved()
@@ -223,8 +218,8 @@ func (f *File) ready(ctx context.Context) error {
 	return f.settle(ctx, false)
 }
 
-// reopen is for a file that is not what this process knows of it: what the session
-// has of it in memory must not be used.
+// reopen opens a new session for a file that has changed unexpectedly: the pages that the
+// old one has in memory must not be used.
 func (f *File) reopen(ctx context.Context) error {
 	if err := f.closeSession(f.closing); err != nil {
 		return err
@@ -232,7 +227,7 @@ func (f *File) reopen(ctx context.Context) error {
 	return f.ready(ctx)
 }
 
-// moved reports that one of the file's names means another file, or none.
+// moved returns ErrMoved if one of the file's names leads to another file, or to none.
 func (f *File) moved() error {
 	if err := f.files.check(); err != nil {
 		return err
@@ -240,9 +235,9 @@ func (f *File) moved() error {
 	return f.met.there()
 }
 
-// closeSession ends the session. The last one of all processes writes the log
-// into the main file. Where another process has the witness, closeSession waits as
-// withWitness does; the session is open still if it waited in vain.
+// closeSession ends the session. The last session of all processes writes the log into the
+// main file. closeSession waits for the witness as withWitness does, and leaves the session
+// open if it waited in vain.
 func (f *File) closeSession(closing <-chan struct{}) error {
 	if f.session == nil {
 		return nil
@@ -254,9 +249,9 @@ func (f *File) closeSession(closing <-chan struct{}) error {
 	})
 }
 
-// writingMain has do write to the main file, and the witness remember what it is
-// then. A main file that others have written to before stays unknown: it is looked
-// through the next time.
+// writingMain calls do, which writes to the main file, and notes the result in the witness.
+// If others have written to the main file before, the witness notes nothing of it: all its
+// records are read the next time.
 func (f *File) writingMain(closing <-chan struct{}, do func() error) error {
 	return f.withWitness(closing, func(w *witness) error {
 		if w == nil {
@@ -273,13 +268,13 @@ func (f *File) writingMain(closing <-chan struct{}, do func() error) error {
 			}
 			return s
 		})
-		return errors.Join(err, ignoring(changed, errDamagedWitness)) // which is seen at the next look
+		return errors.Join(err, ignoring(changed, errDamagedWitness)) // noticed at the next look
 	})
 }
 
 // leave closes everything.
 func (f *File) leave() error {
-	err := f.closeSession(nil) // f.closing is closed; the witness is held for moments only
+	err := f.closeSession(nil) // others hold the witness for moments only
 	if f.met.witness != nil {
 		err = errors.Join(err, f.met.witness.close())
 	}
@@ -289,9 +284,9 @@ func (f *File) leave() error {
 // closeWait is how long Close waits for a disk that does not answer.
 const closeWait = time.Second
 
-// Close waits for the operation under way. Those that wait fail with ErrClosed.
-// Where the disk does not answer, it waits for closeWait and returns an error:
-// the file is then closed once the disk answers.
+// Close waits for the running operation; the waiting ones fail with ErrClosed. If the disk
+// does not answer, Close returns an error after closeWait, and the file is closed once the
+// disk answers.
 func (f *File) Close() error {
 	f.closeOnce.Do(func() { close(f.closing) })
 	wait := time.NewTimer(closeWait)

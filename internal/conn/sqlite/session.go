@@ -12,30 +12,29 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// Session is one connection and its prepared statements. It is used by one
-// goroutine at a time: File hands it to one operation after the other.
+// Session is a connection and its prepared statements, for one goroutine at a time: File
+// lends it to one operation after the other.
 //
-// Statements run without a context: each takes microseconds, and a cancelled
-// one costs a goroutine. Contexts are watched where waiting happens, between
-// attempts to get the lock and around whole operations.
+// Statements run without a context: each takes microseconds, and a context costs a
+// goroutine. Contexts are watched while an operation waits, for a lock or for its turn.
 type Session struct {
 	db         *sql.DB
 	conn       *sql.Conn
 	statements map[string]*sql.Stmt
 	changes    changes
-	fence      Fence // as it was when the present operation began
-	lastMS     int64 // of the latest commit, likewise
+	fence      Fence // when the present operation began
+	lastMS     int64 // of the latest commit at that time
 }
 
 // Fence is the file's fence at the beginning of the operation.
 func (s *Session) Fence() Fence { return s.fence }
 
-// LastMS is when the latest commit was that changed anything, in Unix ms by the
-// clock of its process. It does not go back.
+// LastMS is the time of the latest commit that changed anything, in Unix ms by the clock of
+// its process. It does not go back.
 func (s *Session) LastMS() int64 { return s.lastMS }
 
-// Connect opens the file, which must exist, without any check: File is for use,
-// this for looking at a file that nobody else has open. It reads nothing yet.
+// Connect opens an existing file without any check, to look at a file that is not in use.
+// It reads nothing yet.
 func Connect(ctx context.Context, path string) (*Session, error) {
 	dsn := url.URL{Scheme: "file", Path: path, RawQuery: "mode=rw"}
 	db, err := sql.Open("sqlite", dsn.String())
@@ -58,14 +57,13 @@ func (s *Session) Close() error {
 	return errors.Join(append(errs, s.hook(nil), s.conn.Close(), s.db.Close())...)
 }
 
-// ExecOnce runs a statement that is not worth preparing.
+// ExecOnce runs a statement without preparing it.
 func (s *Session) ExecOnce(query string) error {
 	_, err := s.conn.ExecContext(context.Background(), query)
 	return err
 }
 
-// Statements returns the text of all that were prepared, for tests that look at
-// how SQLite carries them out.
+// Statements returns the prepared statements, for tests of their query plans.
 func (s *Session) Statements() []string { return slices.Collect(maps.Keys(s.statements)) }
 
 func (s *Session) prepared(query string) (*sql.Stmt, error) {
@@ -89,7 +87,7 @@ func (s *Session) Exec(query string, args ...any) (sql.Result, error) {
 	return st.ExecContext(context.Background(), args...)
 }
 
-// QueryRow reads one row; sql.ErrNoRows when there is none.
+// QueryRow reads one row; the error is sql.ErrNoRows if there is none.
 func (s *Session) QueryRow(query string, args []any, dest ...any) error {
 	st, err := s.prepared(query)
 	if err != nil {
@@ -98,7 +96,7 @@ func (s *Session) QueryRow(query string, args []any, dest ...any) error {
 	return st.QueryRowContext(context.Background(), args...).Scan(dest...)
 }
 
-// QueryRows calls each for every row, which scans it.
+// QueryRows calls each for every row; each scans it.
 func (s *Session) QueryRows(query string, args []any, each func(scan func(dest ...any) error) error) (err error) {
 	st, err := s.prepared(query)
 	if err != nil {
@@ -117,8 +115,8 @@ func (s *Session) QueryRows(query string, args []any, each func(scan func(dest .
 	return rows.Err()
 }
 
-// rollback ends a transaction that failed. After some errors SQLite has ended
-// it already and says so with its general error, which is none here.
+// rollback ends a transaction that failed. After some errors SQLite has ended it already,
+// and answers with its general error: that is no error here.
 func (s *Session) rollback() error {
 	if _, err := s.Exec("ROLLBACK"); primaryCode(err) != sqlite3.SQLITE_ERROR {
 		return err

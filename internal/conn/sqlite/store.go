@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 )
 
-// StoreName is the file of a store beside a file of leases.
+// StoreName is the name of the store's file beside a file of leases.
 const StoreName = "store.db"
 
 // StoreBeside is the path of the store that goes with the file of leases.

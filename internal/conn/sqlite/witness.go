@@ -14,14 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A witness is a small file in memory that remembers what the database was when
-// it was last written to. A database that is less than its witness remembers was
-// put back from an older copy. No disk holds a witness up, nobody backs one up,
-// and a reboot removes it.
+// A witness is a small file in memory that remembers the database as it was last written.
+// A database that is behind its witness was restored from an older copy. A witness waits for
+// no disk, is in no backup, and does not survive a reboot.
 type witness struct {
 	path string
-	id   mark // in the file and beside the database: two witnesses are never taken for each other
-	made bool // the live directory is this process's own: a lost witness is written anew
+	id   mark // also recorded beside the database, so that no other witness takes its place
+	made bool // the live directory is this process's own: it writes a lost witness anew
 	file *os.File
 	last sight // as this process last read or wrote it
 }
@@ -36,8 +35,8 @@ type sight struct {
 	Main        stamp // of the main file, after the last checkpoint
 }
 
-// doubts are lives that no database has. The fence that they lead to ends the doubt,
-// and not the opening: that may fail, or be killed before.
+// Doubts are lives that no database has. They last until the fence that they cause, because
+// the opening that noticed them may fail before.
 var (
 	doubtLost    = mark{15: 1} // what the witness knew is lost
 	doubtUnknown = mark{15: 2} // the file system cannot tell whether the database is a copy
@@ -46,10 +45,10 @@ var (
 // blank reports whether the witness has seen nothing yet.
 func (s sight) blank() bool { return s.Life == mark{} }
 
-// knows reports whether the database's life is the one that was seen.
+// knows reports whether the witness has seen the database's life.
 func (s sight) knows(l life) bool { return !s.blank() && (l.ID == s.Life || l.ID == s.Next) }
 
-// with adds what the row says; what was seen is never less afterwards.
+// with adds the content of the row. Its numbers never go down within a life.
 func (s sight) with(l life) sight {
 	if !s.knows(l) {
 		s.Commits = 0
@@ -64,7 +63,7 @@ func (s sight) ends(latest, longest int64) sight {
 	return s
 }
 
-// The layout of the file.
+// The format of the file.
 const (
 	witnessMagic = "kzhnwit1"
 	witnessSize  = 8 + 3*16 + 6*8 + 8
@@ -72,7 +71,7 @@ const (
 
 var (
 	errDamagedWitness = errors.New("the witness is damaged")
-	// errLocked: another process has the witness for a moment.
+	// errLocked says that another process holds the witness's lock.
 	errLocked = errors.New("another process looks at the file")
 )
 
@@ -96,11 +95,11 @@ func decodeWitness(b []byte) (id mark, s sight, err error) {
 	return id, s, nil
 }
 
-// tornReads is how often a witness is read that another process may be writing.
+// tornReads is how often to read a witness that another process may be writing.
 const tornReads = 3
 
-// openWitness opens a witness that exists. The error is fs.ErrNotExist where it
-// does not, and errDamagedWitness where it cannot be read.
+// openWitness opens an existing witness. The error is fs.ErrNotExist if there is none, and
+// errDamagedWitness if it cannot be read.
 func openWitness(path string) (*witness, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -130,8 +129,8 @@ func (w *witness) readFile() (id mark, s sight, err error) {
 	return mark{}, sight{}, fmt.Errorf("%s: %w", w.path, err)
 }
 
-// openOwnWitness opens the database's witness in the live directory, and makes
-// one where there is none. One that is damaged is replaced.
+// openOwnWitness opens the database's witness in the live directory. It makes a missing one,
+// and replaces a damaged one.
 func openOwnWitness(live string, id identity) (*witness, error) {
 	damaged := false
 	if !filepath.IsAbs(live) {
@@ -168,8 +167,8 @@ func openOwnWitness(live string, id identity) (*witness, error) {
 	}
 }
 
-// makeWitness writes a new witness, complete before it has its name. The error
-// is fs.ErrExist where there is one.
+// makeWitness writes a new witness, which is complete before it gets its name. The error is
+// fs.ErrExist if there is one.
 func makeWitness(path string, id mark, s sight) error {
 	temp := fmt.Sprintf("%s.new-%08x", path, rand.Uint32())
 	defer os.Remove(temp)
@@ -179,7 +178,7 @@ func makeWitness(path string, id mark, s sight) error {
 	return os.Link(temp, path)
 }
 
-// read is what the witness remembers now.
+// read reads the witness.
 func (w *witness) read() (sight, error) {
 	if err := w.keep(); err != nil {
 		return sight{}, err
@@ -191,9 +190,8 @@ func (w *witness) read() (sight, error) {
 	return s, err
 }
 
-// keep looks whether the witness still has its name, and gives it one again. In a
-// live directory that belongs to others, or is gone, it stays as it is: those
-// who have it open still share it.
+// keep checks that the witness still has its name, and restores the name if the live
+// directory is this process's own. Otherwise the processes that have it open still share it.
 func (w *witness) keep() error {
 	mine, err := w.file.Stat()
 	if err != nil {
@@ -238,7 +236,7 @@ func ignoring(err, harmless error) error {
 	return err
 }
 
-// change has f change what the witness remembers, with no other process between.
+// change changes the witness under its lock.
 func (w *witness) change(ctx context.Context, closing <-chan struct{}, f func(sight) sight) error {
 	if err := w.lock(ctx, closing); err != nil {
 		return err
@@ -246,7 +244,7 @@ func (w *witness) change(ctx context.Context, closing <-chan struct{}, f func(si
 	return errors.Join(w.changeLocked(f), w.unlock())
 }
 
-// changeLocked is change for who has the lock.
+// changeLocked is change for a caller that holds the lock.
 func (w *witness) changeLocked(f func(sight) sight) error {
 	_, before, err := w.readFile()
 	if err != nil {
@@ -255,7 +253,7 @@ func (w *witness) changeLocked(f func(sight) sight) error {
 	return w.write(f(before))
 }
 
-// write replaces what the witness remembers, for who has the lock.
+// write replaces the witness's content, for a caller that holds the lock.
 func (w *witness) write(s sight) error {
 	if _, err := w.file.WriteAt(encodeWitness(w.id, s), 0); err != nil {
 		return fmt.Errorf("the live directory: %w", err)
@@ -264,8 +262,8 @@ func (w *witness) write(s sight) error {
 	return nil
 }
 
-// lock keeps others from the witness. It is held for moments only, and while the
-// main file is written to or looked through.
+// lock locks the witness against other processes: for moments, or while a process writes or
+// reads the whole main file.
 func (w *witness) lock(ctx context.Context, closing <-chan struct{}) error {
 	return retryBusy(ctx, closing, func() error { return flock(w.file, unix.LOCK_EX) })
 }
@@ -274,7 +272,7 @@ func (w *witness) unlock() error { return flock(w.file, unix.LOCK_UN) }
 
 func (w *witness) close() error { return w.file.Close() }
 
-// flock takes or gives up a lock, and does not wait: errLocked where others hold it.
+// flock takes or releases a lock without waiting: errLocked if another process holds it.
 func flock(f *os.File, how int) error {
 	err := ignoringEINTR(func() error { return unix.Flock(int(f.Fd()), how|unix.LOCK_NB) })
 	if err == unix.EWOULDBLOCK {

@@ -9,12 +9,11 @@ import (
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
 )
 
-// lastWord is how long a caller whose time is up still listens for the reason.
+// lastWord is how long a caller whose time is up waits for the worker's reason.
 const lastWord = 20 * time.Millisecond
 
-// work runs the operations one after the other, as SQLite has one writer
-// anyway. It is a goroutine of its own so that a caller whose context ends
-// while a disk hangs in fsync goes its way.
+// work runs the operations one after the other: SQLite has one writer anyway. It has a
+// goroutine of its own, so that a caller need not wait for a disk that hangs in fsync.
 func (f *File) work() {
 	defer close(f.stopped)
 	for {
@@ -32,10 +31,9 @@ func (f *File) work() {
 	}
 }
 
-// Read has op read, outside any transaction: what it reads with one statement
-// is one state of the file. It may be called again where another process's lock
-// is in the way. The error tells when ctx ended or the file was closed first; op
-// may then still be running.
+// Read calls op outside any transaction: each statement sees one state of the file. While
+// another process's lock is in the way, op is called again. If ctx ends or the file is
+// closed first, op may still be running.
 func Read[T any](ctx context.Context, f *File, op func(*Session) (T, error)) (T, error) {
 	return inWorker(ctx, f, func() (value T, err error) {
 		err = f.read(ctx, func(s *Session) (err error) {
@@ -46,8 +44,8 @@ func Read[T any](ctx context.Context, f *File, op func(*Session) (T, error)) (T,
 	})
 }
 
-// inWorker has the worker call do, between operations. The error tells when ctx
-// ended or the file was closed first; do may then still be running.
+// inWorker calls do in the worker, between operations. If ctx ends or the file is closed
+// first, do may still be running.
 func inWorker[T any](ctx context.Context, f *File, do func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -65,7 +63,7 @@ func inWorker[T any](ctx context.Context, f *File, do func() (T, error)) (T, err
 	return r.value, r.err
 }
 
-// read runs op, repeating it while another process's lock is in the way.
+// read runs op in the worker.
 func (f *File) read(ctx context.Context, op func(*Session) error) error {
 	err := f.readOnce(ctx, op)
 	if errors.Is(err, errUnlike) {
@@ -84,7 +82,7 @@ func (f *File) readOnce(ctx context.Context, op func(*Session) error) error {
 		if err := f.kind.current(f.session); err != nil {
 			return err
 		}
-		// Before the row: others may write between.
+		// Before the row: others may write in between.
 		seen, seenErr := f.remembered()
 		row, err := readLife(f.session)
 		if err != nil {
@@ -102,7 +100,7 @@ func (f *File) readOnce(ctx context.Context, op func(*Session) error) error {
 	return f.moved()
 }
 
-// await hands what to the worker and returns what comes of it.
+// await sends a request to the worker and returns the result.
 func await[W, R any](ctx context.Context, f *File, queue chan<- W, what W, done <-chan R) (R, error) {
 	var none R
 	if err := ctx.Err(); err != nil {
@@ -122,9 +120,8 @@ func await[W, R any](ctx context.Context, f *File, queue chan<- W, what W, done 
 	return r, nil
 }
 
-// lastWordOf waits for what comes of the channel until ctx ends, and a moment
-// longer: the worker stops waiting for locks for the same reason, and knows better
-// what it waited for.
+// lastWordOf waits for a result until ctx ends, and a moment longer: the worker stops
+// waiting for the same reason, and knows what it waited for.
 func lastWordOf[R any](ctx context.Context, done <-chan R) (r R, answered bool) {
 	select {
 	case r := <-done:
@@ -141,17 +138,16 @@ func lastWordOf[R any](ctx context.Context, done <-chan R) (r R, answered bool) 
 	}
 }
 
-// The log is written into the main file when it has maxLog pages, as SQLite does
-// by itself; how many it has is asked for after so many operations.
+// The log is written into the main file when it has maxLog pages, SQLite's own limit; its
+// length is asked for after askAfter operations.
 const (
 	maxLog   = 1000
 	askAfter = 16
 )
 
-// checkpoint writes a long log into the main file, after so many operations more.
-// SQLite would do so at a commit, where others that compare the main file with the
-// witness would take it for one that was overwritten. It is tried again later
-// where it fails; commits tell what is wrong with a disk.
+// checkpoint writes a long log into the main file. SQLite itself would do so at a commit,
+// and processes that compare the main file with the witness would take it for one that was
+// overwritten. A failure is tried again later: commits report what is wrong with a disk.
 func (f *File) checkpoint(operations int) {
 	if f.unasked += operations; f.unasked < askAfter || f.session == nil {
 		return

@@ -26,6 +26,7 @@ func TestConformance(t *testing.T) {
 				return p, err
 			},
 			SetClock: set,
+			Checks:   40,
 			Close:    func() { s.SQL("DROP SCHEMA IF EXISTS "+cfg.Schema+" CASCADE", "DROP TABLE public.clock_"+cfg.Schema) },
 		}
 	})

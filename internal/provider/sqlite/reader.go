@@ -81,6 +81,16 @@ func (r *reader) one(key pool.Key) (*pool.Record, error) {
 	return record, err
 }
 
+// rows collects what read makes of each row.
+func rows[T any](s *sqlitefile.Session, query string, args []any, read func(scan func(...any) error) (T, error)) (all []T, err error) {
+	err = s.QueryRows(query, args, func(scan func(...any) error) error {
+		row, err := read(scan)
+		all = append(all, row)
+		return err
+	})
+	return all, err
+}
+
 // Records implements pool.Reader.
 func (r *reader) Records(keys []pool.Key) (all []*pool.Record, err error) {
 	all = make([]*pool.Record, len(keys))
@@ -94,13 +104,11 @@ func (r *reader) Records(keys []pool.Key) (all []*pool.Record, err error) {
 func (r *reader) Answered(service, request string) (answered []*pool.Record, err error) {
 	const query = `SELECT start, bit_seq, id FROM history WHERE request = ? AND pool = ? AND service = ? AND request <> '' ORDER BY id`
 	var numbers []int64
-	var keys []pool.Key
-	err = r.QueryRows(query, []any{request, r.id, service}, func(scan func(...any) error) error {
-		var key pool.Key
+	keys, err := rows(r.Session, query, []any{request, r.id, service}, func(scan func(...any) error) (key pool.Key, err error) {
 		var number int64
-		err := scan(&key.Start, &key.BitSeq, &number)
-		keys, numbers = append(keys, key), append(numbers, number)
-		return err
+		err = scan(&key.Start, &key.BitSeq, &number)
+		numbers = append(numbers, number)
+		return key, err
 	})
 	if err == nil {
 		answered, err = r.Records(keys)
@@ -158,15 +166,12 @@ func (r *reader) History(keys []pool.Key, atMS int64) ([]pool.Record, error) {
 	const query = `SELECT start, bit_seq, created, expired, until, released, '', service, meta, request, id FROM history
 		WHERE pool = ? AND start = ? AND bit_seq = ? AND created <= ? AND expired > ?`
 	for _, key := range keys {
-		err := r.QueryRows(query, []any{r.id, key.Start, key.BitSeq, atMS, atMS}, func(scan func(...any) error) error {
-			record, err := r.record(scan)
-			if err == nil {
-				grants = append(grants, *record)
-			}
-			return err
-		})
+		found, err := rows(r.Session, query, []any{r.id, key.Start, key.BitSeq, atMS, atMS}, r.record)
 		if err != nil {
 			return nil, err
+		}
+		for _, record := range found {
+			grants = append(grants, *record)
 		}
 	}
 	return grants, nil
@@ -187,14 +192,11 @@ func (r *reader) Over(span snowflake.Slot, freeAfter int64) ([]pool.Segment, err
 		r.id, span.Start, span.End, freeAfter)
 }
 
-func (r *reader) segments(query string, args ...any) (all []pool.Segment, err error) {
-	err = r.QueryRows(query, args, func(scan func(...any) error) error {
-		var s pool.Segment
-		err := scan(&s.Low, &s.End, &s.FreeAt, &s.BitSeq)
-		all = append(all, s)
-		return err
+func (r *reader) segments(query string, args ...any) ([]pool.Segment, error) {
+	return rows(r.Session, query, args, func(scan func(...any) error) (s pool.Segment, err error) {
+		err = scan(&s.Low, &s.End, &s.FreeAt, &s.BitSeq)
+		return s, err
 	})
-	return all, err
 }
 
 // listPage is how many records are read at a time: some milliseconds in which
@@ -210,26 +212,23 @@ func (r *reader) list(before []provider.Record) ([]provider.Record, error) {
 	if n := len(before); n > 0 {
 		after = pool.KeyOf(before[n-1].Lease)
 	}
-	var page []provider.Record
 	const query = "SELECT " + columns + " FROM slot WHERE pool = ? AND (start, bit_seq) > (?, ?) ORDER BY start, bit_seq LIMIT ? + 0"
-	err := r.QueryRows(query, []any{r.id, after.Start, after.BitSeq, listPage}, func(scan func(...any) error) error {
-		record, err := r.record(scan)
-		if err == nil {
-			page = append(page, record.Shown())
-		}
-		return err
-	})
-	return page, err
+	found, err := rows(r.Session, query, []any{r.id, after.Start, after.BitSeq, listPage}, r.record)
+	if err != nil {
+		return nil, err
+	}
+	page := make([]provider.Record, len(found))
+	for i, record := range found {
+		page[i] = record.Shown()
+	}
+	return page, nil
 }
 
 // marks is what the line follows from.
-func (r *reader) marks() (all []pool.Mark, err error) {
-	err = r.QueryRows("SELECT start, bit_seq, created, until FROM slot WHERE pool = ? ORDER BY start, bit_seq DESC", []any{r.id},
-		func(scan func(...any) error) error {
-			var m pool.Mark
-			err := scan(&m.Start, &m.BitSeq, &m.Created, &m.End)
-			all = append(all, m)
-			return err
+func (r *reader) marks() ([]pool.Mark, error) {
+	return rows(r.Session, "SELECT start, bit_seq, created, until FROM slot WHERE pool = ? ORDER BY start, bit_seq DESC", []any{r.id},
+		func(scan func(...any) error) (m pool.Mark, err error) {
+			err = scan(&m.Start, &m.BitSeq, &m.Created, &m.End)
+			return m, err
 		})
-	return all, err
 }

@@ -19,7 +19,7 @@ import (
 const DefaultIPBits = 8
 
 // IPParams returns the parameters that an ip: URL takes.
-func IPParams() []string { return append(sharedParams(), "bits", "interface") }
+func IPParams() []string { return append(StaticParams(), "bits", "interface") }
 
 // HostAddress is an IPv4 address that the host has.
 type HostAddress struct {

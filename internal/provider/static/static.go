@@ -1,31 +1,25 @@
-// Package static has the providers that nobody coordinates: static:ID grants
-// the machine ID that its URL names, ip: the one that the host's IPv4 address
-// gives, none: grants nothing.
+// Package static has the providers without coordination: static:ID grants the machine ID in
+// its URL, ip: the one that follows from the host's IPv4 address, none: grants nothing.
 //
 // # What keeps two holders apart
 //
-// Only the operator's promise that no other generator has the machine ID at
-// the same time. There is no record anywhere, so a second host with the same
-// ID, or a second process on this one, is not noticed, and both make the same
-// IDs. Hence the scope "unverified", and one service per provider: two would
-// be two generators on one slot.
+// Only the operator's promise that no other generator has the machine ID at the same time:
+// there is no record anywhere, so nothing notices a second host or process with the same ID.
+// Hence the scope "unverified", and one service per provider: two would be two generators on
+// one slot.
 //
-// A renewal does not take another slot, as elsewhere, but grants the same one
-// anew from now on, while the former lease still runs. That is safe for the
-// one generator that holds both, because it emits strictly increasing values
-// whatever its leases are; it is exactly as safe as the promise for everyone
-// else.
+// A renewal grants the same slot anew, while the former lease still runs. That is safe for
+// the one generator that holds both: the values that it emits strictly increase, whatever its
+// leases are.
 //
 // # Created never goes back
 //
-// Within a process a grant's created is never below an earlier grant's, nor
-// below the timestamp of a release plus one, even if the clock is. The first
-// keeps a clock that stepped back from re-opening a stretch of time that was
-// granted before. The second puts whoever is granted the slot after a
-// hand-back behind everything that its predecessor embedded, which elsewhere
-// the record's end does. The price is a lease that begins in the future after
-// a step back; nothing could be emitted in that stretch anyway. Across
-// processes the durable mark of the host does the same work.
+// Within a process a grant's created is never below that of an earlier grant, nor below the
+// timestamp of a release plus one, even if the clock is. So a clock that stepped back does not
+// open again a stretch of time that was granted before, and the next holder begins behind
+// everything that its predecessor embedded. After a step back a lease may begin in the future;
+// nothing could be emitted before that anyway. Across processes the durable mark of the host
+// does the same work.
 package static
 
 import (
@@ -76,14 +70,11 @@ type grant struct {
 
 var _ provider.Provider = (*Provider)(nil)
 
-// sharedParams are the parameters of static: and ip:. Without a pool there is
-// nothing that pool or ids could select from.
-func sharedParams() []string {
+// StaticParams returns the parameters that a static: URL takes. There is no pool that pool or
+// ids could select from.
+func StaticParams() []string {
 	return []string{"term", "quarantine", "epoch", "bit_id", "bit_seq", "bit_ts", "layout"}
 }
-
-// StaticParams returns the parameters that a static: URL takes.
-func StaticParams() []string { return sharedParams() }
 
 // FromStaticURL opens static:ID. nowMS is the clock in Unix milliseconds; nil
 // means the wall clock.
@@ -162,9 +153,11 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	if err := p.terms.CheckClock(now); err != nil {
 		return nil, err
 	}
-	if before, ok := p.asked(req); ok {
-		latest := &p.recent[len(p.recent)-1]
-		if before != latest || before.released || now >= before.lease.Expired {
+	if i := slices.IndexFunc(p.recent, func(g grant) bool {
+		return req.RequestID != "" && g.requestID == req.RequestID && g.service == req.Service
+	}); i >= 0 {
+		before := p.recent[i]
+		if i < len(p.recent)-1 || before.released || now >= before.lease.Expired {
 			return nil, provider.ErrConflict
 		}
 		return []lease.Lease{before.lease}, nil
@@ -181,15 +174,6 @@ func (p *Provider) Acquire(ctx context.Context, req provider.AcquireRequest) ([]
 	}
 	p.recent = append(p.recent, grant{lease: l, service: req.Service, requestID: req.RequestID})
 	return []lease.Lease{l}, nil
-}
-
-func (p *Provider) asked(req provider.AcquireRequest) (*grant, bool) {
-	for i := range p.recent {
-		if g := &p.recent[i]; req.RequestID != "" && g.requestID == req.RequestID && g.service == req.Service {
-			return g, true
-		}
-	}
-	return nil, false
 }
 
 // Release implements provider.Provider. Giving back a lease that a renewal has

@@ -271,25 +271,6 @@ func TestHostAddresses(t *testing.T) {
 	t.Log(all)
 }
 
-func TestNone(t *testing.T) {
-	p, err := FromNoneURL(mustParse(t, "none:"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Acquire(context.Background(), provider.AcquireRequest{}); !errors.Is(err, provider.ErrNone) {
-		t.Errorf("Acquire: %v", err)
-	}
-	if err := p.Release(context.Background(), provider.ReleaseRequest{}); !errors.Is(err, provider.ErrNone) {
-		t.Errorf("Release: %v", err)
-	}
-	if info := p.Info(); info.Scope != provider.ScopeNone || info.Name != "none" {
-		t.Errorf("Info is %+v", info)
-	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestExtend(t *testing.T) {
 	address := netip.MustParseAddr("192.168.5.17")
 	c := &clock{start}
