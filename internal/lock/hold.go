@@ -61,10 +61,7 @@ func (h *Host) Hold(ctx context.Context, want Wanted, lost func(Lease, error)) (
 	g := &Holding{host: h, name: name{want.Tenant, want.Key}, lost: lost, ttl: want.TTL}
 	g.alarm.ring = g.step
 	g.renewed(got)
-	var released <-chan struct{}
-	h.turn(func() { released, err = g.start() })
-	if err != nil {
-		<-released
+	if h.turn(func() { err = g.start() }); err != nil {
 		return nil, err
 	}
 	return g, nil
@@ -82,28 +79,14 @@ func (h *Host) confirm(ctx context.Context, l Lease, want Wanted) (granted, erro
 		err = fmt.Errorf("%w: %w", ErrRequestReused, err)
 	case err != nil && want.RequestID == "":
 		// It was this host that asked again; the renewal may be carried out yet.
-		var released <-chan struct{}
-		h.turn(func() { released = h.core.discard(r, h.core.now+r.TTL()) })
-		<-released
+		h.turn(func() { h.core.discard(r, h.core.now+r.TTL()) })
 	}
 	return granted{l, sent}, err
 }
 
-// closed is a channel for what need not be waited for.
-var closedChannel = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
-
-// discard releases a lease that has no holder. A caller waits for the channel: it is
-// closed at once, unless Close may have ended already.
-func (c *hostCore) discard(r Request, end time.Duration) <-chan struct{} {
-	released := make(chan struct{})
-	c.release(r, end, func(error) {
-		c.wake(name{r.Tenant, r.Key})
-		close(released)
-	})
-	if !c.closed {
-		return closedChannel
-	}
-	return released
+// discard releases a lease that has no holder.
+func (c *hostCore) discard(r Request, end time.Duration) {
+	c.release(r, end, func(error) { c.wake(name{r.Tenant, r.Key}) })
 }
 
 // renewal names the lease, so that it needs no request ID: done twice, it does
@@ -113,20 +96,21 @@ func renewal(l Lease, ttl time.Duration) Request {
 }
 
 // start begins to renew, or releases what was granted too late.
-func (g *Holding) start() (released <-chan struct{}, err error) {
+func (g *Holding) start() error {
 	c := &g.host.core
 	before := c.held[g.name]
 	same := before != nil && before.lease.LeaseID == g.lease.LeaseID
 	late := c.now >= g.until
 	switch {
 	case c.closed && !same:
-		return c.discard(renewal(g.lease, g.ttl), g.until), ErrClosed
+		c.discard(renewal(g.lease, g.ttl), g.until)
+		return ErrClosed
 	case c.closed:
-		return closedChannel, ErrClosed // Close releases it
+		return ErrClosed // Close releases it
 	case same && before.ending():
-		return closedChannel, fmt.Errorf("%w: its lease is being released", ErrRequestReused)
+		return fmt.Errorf("%w: its lease is being released", ErrRequestReused)
 	case same && late:
-		return closedChannel, tooLate(g.ttl) // the holding before goes on
+		return tooLate(g.ttl) // the holding before goes on
 	case same:
 		before.end()
 	}
@@ -136,10 +120,10 @@ func (g *Holding) start() (released <-chan struct{}, err error) {
 	}
 	if late {
 		g.letGo()
-		return closedChannel, tooLate(g.ttl)
+		return tooLate(g.ttl)
 	}
 	g.step()
-	return nil, nil
+	return nil
 }
 
 // Lease is the lease as of the last renewal, and what is left of it as of now.
