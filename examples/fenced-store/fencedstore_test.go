@@ -141,7 +141,7 @@ func start(t *testing.T, cmd *exec.Cmd) *process {
 		t.Fatal(err)
 	}
 	log := &bytes.Buffer{}
-	cmd.Stderr, cmd.SysProcAttr = log, dieWithParent()
+	cmd.Stderr, cmd.SysProcAttr = log, ring.DieWithParent(syscall.SIGKILL, nil)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -148,7 +148,7 @@ func (g *Holding) renewed(got granted) {
 	g.failures, g.retryAt = 0, 0
 }
 
-// end is when there is nothing more to keep.
+// end stops the renewals; the holding is over.
 func (g *Holding) end() {
 	g.over = true
 	g.renewal.hangUp()
@@ -161,9 +161,9 @@ func (g *Holding) end() {
 // loss.
 func (g *Holding) ending() bool { return g.releasing || g.asked > 0 }
 
-// step begins what is next. It ends every event of the holding, and comes at least every
-// watchInterval: an alarm stands still while the machine is suspended, and the lease's
-// end does not. A renewal may hang for longer than the lease lives.
+// step begins what is due, and sets the alarm. It ends every event of the holding, and
+// comes at least every watchInterval: an alarm stands still while the machine is suspended,
+// and the lease's end does not. A renewal may hang for longer than the lease lives.
 func (g *Holding) step() {
 	c := &g.host.core
 	if g.over || g.releasing {
@@ -177,7 +177,7 @@ func (g *Holding) step() {
 		c.wakeAt(&g.alarm, c.now+retryFirst)
 		return
 	case c.now >= g.until:
-		// The last renewal may have come through all the same, and has no user left.
+		// The last renewal may have come through all the same: its lease is released.
 		r := renewal(g.lease, g.ttl)
 		g.lose(fmt.Errorf("%w: no renewal came through in time", ErrExpired), func() { c.discard(r, c.now+r.TTL()) })
 		return
@@ -246,9 +246,8 @@ func (g *Holding) Release(ctx context.Context) error {
 	}
 }
 
-// letGo begins to release, unless there is nothing to or that has begun. It does not
-// interfere with a release that the holder asked for, whose answer is to be its own; but
-// a host that is closing does.
+// letGo begins to release, once. A release that the holder asked for by name goes first,
+// so that its answer tells what it did; but a host that is closing does not wait for it.
 func (g *Holding) letGo() <-chan error {
 	c := &g.host.core
 	g.gone = true
@@ -285,7 +284,7 @@ func (c *hostCore) mayChange(r Request) (*Holding, error) {
 	return g, nil
 }
 
-// changed is after a release that the holder itself asked for.
+// changed is the event that a release by name has ended.
 func (g *Holding) changed(l Lease, err error) {
 	g.asked--
 	switch {
