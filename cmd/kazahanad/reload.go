@@ -10,7 +10,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
 )
@@ -72,10 +71,7 @@ func (d *daemonParts) readAgain(running *config.Serve) (*config.Serve, config.Re
 	for _, one := range apply {
 		one()
 	}
-	d.server.SetLimits(daemon.Limits{
-		AllowUIDs: merged.AllowUIDs, AllowGIDs: merged.AllowGIDs,
-		MaxConnections: merged.MaxConnections, MaxInFlight: merged.MaxInFlight, DrainTimeout: merged.DrainTimeout,
-	})
+	d.server.SetLimits(d.limits(merged))
 	d.sup.level.SetLevel(level)
 	return merged, r, nil
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
@@ -148,7 +150,8 @@ type daemonParts struct {
 	admin     net.Listener      // nil: none
 	placement *daemon.Placement // nil: off
 	fences    *fences
-	ran       bool // the services ran, so their leases must be given back
+	memory    int64 // that the process may use, in bytes
+	ran       bool  // the services ran, so their leases must be given back
 }
 
 // serve assembles the daemon, runs it until ctx is done, and takes it down in the
@@ -201,6 +204,7 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 	if err := d.openServices(stored); err != nil {
 		return err
 	}
+	d.limitMemory()
 	if d.server, err = daemon.NewServer(d.serverConfig(), d.services, d.metrics, d.log); err != nil {
 		return err
 	}
@@ -346,14 +350,32 @@ func leaseMeta(service string, more map[string]string) map[string]string {
 	return meta
 }
 
+// limits are those of the server. A reload does not change memory_limit.
+func (d *daemonParts) limits(s *config.Serve) daemon.Limits {
+	return daemon.Limits{
+		AllowUIDs: s.AllowUIDs, AllowGIDs: s.AllowGIDs,
+		MaxConnections: s.MaxConnections, MaxInFlight: s.MaxInFlight, DrainTimeout: s.DrainTimeout, MemoryLimit: d.memory,
+		UserConnections: s.MaxConnectionsPerUID, UserInFlight: s.MaxInFlightPerUID, UserMemory: s.MemoryPerUID,
+	}
+}
+
+// limitMemory settles memory_limit, and has the collector keep a tenth below it, unless
+// GOMEMLIMIT says otherwise.
+func (d *daemonParts) limitMemory() {
+	if d.memory = d.settings.MemoryLimit; d.memory == 0 {
+		d.memory = memlimit.Of(os.DirFS("/"))
+	}
+	if _, set := os.LookupEnv("GOMEMLIMIT"); !set {
+		debug.SetMemoryLimit(d.memory - d.memory/10)
+	}
+}
+
 func (d *daemonParts) serverConfig() daemon.Config {
 	info := d.provider.Info()
 	locks, sequences := d.keepingConfig()
 	return daemon.Config{
 		Locks: locks, Sequences: sequences, Placement: d.placement, Trace: d.tracing.Method(),
-		AllowUIDs: d.settings.AllowUIDs, AllowGIDs: d.settings.AllowGIDs,
-		MaxConnections: d.settings.MaxConnections, MaxInFlight: d.settings.MaxInFlight,
-		DrainTimeout: d.settings.DrainTimeout, DefaultService: d.settings.DefaultService,
+		Limits: d.limits(d.settings), DefaultService: d.settings.DefaultService,
 		EventLoop: d.settings.EventLoop, State: d.state.Health, Fences: d.fences.now,
 		Identity: daemon.Identity{
 			Version: version, Commit: buildCommit(), GoVersion: runtime.Version(), Features: d.knownFeatures(),
@@ -371,7 +393,8 @@ func (d *daemonParts) announce() {
 	info, log := d.provider.Info(), d.serveLog()
 	log.Info("kazahanad is ready",
 		zap.String("socket", d.settings.Socket), zap.String("provider", info.URL), zap.String("scope", string(info.Scope)),
-		zap.String("state_dir", orNone(d.settings.StateDir)), zap.String("live_dir", orNone(d.state.Health().Live)), zap.String("version", version))
+		zap.String("state_dir", orNone(d.settings.StateDir)), zap.String("live_dir", orNone(d.state.Health().Live)), zap.String("version", version),
+		zap.Int64("memory_limit", d.memory))
 	level := zap.InfoLevel
 	if info.Scope != provider.ScopeShared {
 		level = zap.WarnLevel

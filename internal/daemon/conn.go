@@ -28,13 +28,15 @@ type stream interface {
 // which answer beside it.
 type conn struct {
 	desk
-	net  stream
-	wire *wire.ServerConn
+	net     stream
+	wire    *wire.ServerConn
+	account *account
 	// mu guards the answers: the outbox of wire, what is written, and slow. The
 	// serving goroutine holds it, except while it waits: for the peer, or for IDs.
 	mu sync.Mutex
 	unfinished
 	mayPark bool // in the lane, when nothing is under way
+	handed  bool // to the lane, with its account; guarded by Server.mu
 
 	until  time.Time // the write deadline as set
 	turned bool      // the connection is being turned away, by a deadline of its own
@@ -54,16 +56,16 @@ type unfinished struct {
 	waits         *waiting
 }
 
-func newConn(s *Server, nc stream) *conn {
-	c := &conn{net: nc}
+func newConn(s *Server, nc stream, a *account) *conn {
+	c := &conn{net: nc, account: a}
 	c.wire = wire.NewServerConn((*patientReader)(c), (*patientWriter)(c))
-	c.desk = desk{server: s, conn: c, out: &c.wire.Outbox}
+	c.wire.SetMemory(a)
+	c.desk = desk{server: s, conn: c, user: a.user, out: &c.wire.Outbox}
 	return c
 }
 
 // patientReader waits for ever for a message to begin, and not for ever for
-// its end: peers that send a message byte by byte could together hold as many
-// megabytes as there may be connections.
+// its end: half a message holds memory.
 type patientReader conn
 
 func (r *patientReader) Read(b []byte) (int, error) {
@@ -78,6 +80,9 @@ func (r *patientReader) Read(b []byte) (int, error) {
 		}
 		if r.server.draining.Load() { // its deadline may just have been lost
 			r.server.hurry(r.net.SetReadDeadline)
+		}
+		if r.account.over.Load() != nil { // likewise
+			_ = r.net.SetReadDeadline(time.Now())
 		}
 	}
 	r.mu.Unlock()
@@ -102,6 +107,9 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 		// it sets the one that holds.
 		if w.server.cut.Load() {
 			w.server.hurry(w.net.SetWriteDeadline)
+		}
+		if w.account.over.Load() != nil { // likewise
+			_ = w.net.SetWriteDeadline(time.Now().Add(w.server.patience.refuse))
 		}
 	}
 	n, err := w.net.Write(b)
@@ -141,13 +149,11 @@ func (c *conn) serve(ctx context.Context) {
 func (c *conn) takeUp(ctx context.Context) bool {
 	u := c.unfinished
 	c.unfinished = unfinished{}
-	if len(u.output) > 0 {
-		if _, err := (*patientWriter)(c).Write(u.output); err != nil {
-			if u.waits != nil {
-				u.waits.giveUp(c.server)
-			}
-			return false
+	if !c.sendRest(&u) {
+		if u.waits != nil {
+			u.waits.giveUp(c.server)
 		}
+		return false
 	}
 	c.wire.Preload(u.input)
 	if u.waits != nil {
@@ -155,6 +161,31 @@ func (c *conn) takeUp(ctx context.Context) bool {
 		c.lastCall()
 	}
 	return !c.broken && (c.wire.Pending() || c.wire.Flush() == nil)
+}
+
+// sendRest sends the answers that the lane could not, and reports whether the
+// connection still works.
+func (c *conn) sendRest(u *unfinished) bool {
+	if c.account.over.Load() != nil {
+		c.finish(nil)
+		return false
+	}
+	if len(u.output) == 0 {
+		return true
+	}
+	held := len(u.input) + len(u.output)
+	c.account.Take(held)
+	defer c.account.Give(held)
+	_, err := (*patientWriter)(c).Write(u.output)
+	return err == nil
+}
+
+// evict makes the connection end soon: it holds memory that others need.
+func (c *conn) evict() {
+	now := time.Now()
+	_ = c.net.SetReadDeadline(now)
+	_ = c.net.SetWriteDeadline(now.Add(c.server.patience.refuse))
+	c.abandon(c.account.over.Load())
 }
 
 // await waits for the IDs of a request, and answers it. Answers that are ready do
@@ -190,18 +221,27 @@ func (c *conn) lastCall() {
 // finish ends the connection after a failed read.
 func (c *conn) finish(err error) {
 	var parse *wire.ParseError
-	if errors.As(err, &parse) {
+	over := c.account.over.Load()
+	if over == nil && !errors.As(err, &parse) {
+		_ = c.wire.Flush()
+		c.outlast()
+		return
+	}
+	c.wire.Discard() // others need the memory more than the rest of the message
+	if over != nil {
+		c.server.metrics.Requests("", string(over.Code)).Inc()
+		c.server.logRefusal("connection closed: it holds memory that others need", zap.Error(over))
+		c.wire.ReplyError(0, over)
+		_ = c.wire.Flush()
+	} else {
 		c.server.metrics.Requests("", string(wire.CodeParseError)).Inc()
 		c.server.log.Debug("peer does not speak MessagePack-RPC", zap.Error(err))
 		_ = c.wire.Refuse(err)
-		// Unread bytes would turn the close into a reset, which may overtake
-		// the answer.
-		_ = c.net.CloseWrite()
-		c.discard()
-		return
 	}
-	_ = c.wire.Flush()
-	c.outlast()
+	// Unread bytes would turn the close into a reset, which may overtake
+	// the answer.
+	_ = c.net.CloseWrite()
+	c.discard()
 }
 
 // discard reads what the peer still sends, up to a limit of bytes and time.

@@ -17,6 +17,7 @@ import (
 type desk struct {
 	server  *Server
 	conn    *conn // whose requests they are; nil: they are the lane's
+	user    *user // of the connection whose turn it is
 	req     wire.Request
 	out     *wire.Outbox
 	ranges  []generator.Range // reused from request to request
@@ -37,6 +38,7 @@ type waiting struct {
 	request idRequest
 	pending *generator.Pending
 	method  *countedMethod
+	user    *user
 	began   time.Duration // since the server's start
 }
 
@@ -107,17 +109,17 @@ func (d *desk) issue(r *idRequest) error {
 // beginWait lets the request wait, unless too many do. The ranges are its own now.
 func (d *desk) beginWait(r *idRequest, pending *generator.Pending) error {
 	d.ranges = nil
-	if err := d.server.countWaiting(); err != nil {
+	if err := d.server.countWaiting(d.user); err != nil {
 		pending.Cancel(err)
 		return err
 	}
-	d.waits = &waiting{request: *r, pending: pending}
+	d.waits = &waiting{request: *r, pending: pending, user: d.user}
 	return errWaits
 }
 
 // conclude answers a request that has waited.
 func (d *desk) conclude(w *waiting, ranges []generator.Range, err error) {
-	d.server.inFlight.Add(-1)
+	d.server.doneWaiting(w.user)
 	if err == nil {
 		d.ranges = ranges
 		d.replyIDs(&w.request)
@@ -128,7 +130,7 @@ func (d *desk) conclude(w *waiting, ranges []generator.Range, err error) {
 // giveUp ends a wait whose peer is gone.
 func (w *waiting) giveUp(s *Server) {
 	w.pending.Cancel(errHungUp)
-	s.inFlight.Add(-1)
+	s.doneWaiting(w.user)
 }
 
 // replyIDs answers with the IDs in d.ranges.
@@ -176,11 +178,23 @@ func keepSmall(ranges []generator.Range) []generator.Range {
 }
 
 // countWaiting counts a request that waits, unless there are too many.
-func (s *Server) countWaiting() error {
-	most := s.limits.Load().MaxInFlight
-	if s.inFlight.Add(1) <= int64(most) {
-		return nil
+func (s *Server) countWaiting(u *user) error {
+	limits := s.limits.Load()
+	all, key := limits.inFlight()
+	if s.inFlight.Add(1) > int64(all) {
+		s.inFlight.Add(-1)
+		return wire.Errorf(wire.CodeOverloaded, "%d requests are waiting already, and more may not: see %s", all, key)
 	}
+	most, key := limits.userInFlight()
+	if u.waiting.Add(1) > int64(most) {
+		s.doneWaiting(u)
+		return wire.Errorf(wire.CodeOverloaded, "%d requests of user %d are waiting already, and more of one user may not: see %s", most, u.uid, key)
+	}
+	return nil
+}
+
+// doneWaiting counts a request that waits no longer.
+func (s *Server) doneWaiting(u *user) {
+	u.waiting.Add(-1)
 	s.inFlight.Add(-1)
-	return wire.Errorf(wire.CodeOverloaded, "%d requests are waiting already, and more may not: see max_in_flight", most)
 }

@@ -83,7 +83,7 @@ func TestDrainTellsThoseBehind(t *testing.T) {
 	p := newPeer(t, client)
 	p.send(request(1, "NextIDs", []any{256}))
 	done := make(chan struct{})
-	c := newConn(r.server, server)
+	c := r.conn(server)
 	go func() {
 		defer close(done)
 		c.serve(context.Background())
@@ -166,7 +166,7 @@ func TestDrainIsNotHeldUp(t *testing.T) {
 		r := newRig(t, hurried)
 		_, server := socketpair(t, syscall.SOCK_STREAM)
 		r.server.cut.Store(true)
-		c := newConn(r.server, server)
+		c := r.conn(server)
 		if _, err := (*patientWriter)(c).Write(make([]byte, 16<<20)); !errors.Is(err, os.ErrDeadlineExceeded) || !c.broken {
 			t.Errorf("%v", err)
 		}
@@ -195,7 +195,7 @@ func TestDrainIsNotHeldUp(t *testing.T) {
 		p := newPeer(t, client)
 		p.send([]byte("GET /"))
 		r.server.draining.Store(true)
-		newConn(r.server, server).serve(t.Context())
+		r.conn(server).serve(t.Context())
 		p.wantError(p.receive(), wire.CodeParseError)
 	})
 	t.Run("by one that never stops asking", func(t *testing.T) {

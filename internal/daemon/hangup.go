@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"errors"
+	"runtime"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,11 +29,24 @@ func (s *Server) watchHangups(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
+		s.giveBack()
 		s.eachConn(func(c *conn) {
 			if c.waiting.Load() && hungUp(c.net) {
 				c.abandon(errHungUp)
 			}
 		})
+	}
+}
+
+// giveBack returns memory to the system once most of it is free again. Left alone, the
+// collector might take minutes, for nothing is allocated any more.
+func (s *Server) giveBack() {
+	s.mu.Lock()
+	conns := len(s.conns)
+	s.mu.Unlock()
+	if s.budget.settled(int64(conns)*connectionSize + s.inFlight.Load()*waitingSize) {
+		runtime.GC() // empties the pools of buffers, together with the next one
+		debug.FreeOSMemory()
 	}
 }
 

@@ -69,7 +69,7 @@ func newLane(s *Server, work context.Context) (lane, error) {
 }
 
 // park implements lane.
-func (l *fastLane) park(from stream) bool {
+func (l *fastLane) park(from stream, a *account) bool {
 	raw, err := from.SyscallConn()
 	if err != nil || l.closed.Load() {
 		return false
@@ -82,7 +82,7 @@ func (l *fastLane) park(from stream) bool {
 	}
 	// The runtime's poller is not to be woken by what the lane serves.
 	_ = from.Close()
-	if !l.loop.Post(func() { l.admit(fd) }) {
+	if !l.loop.Post(func() { l.admit(fd, a) }) {
 		panic("daemon: the lane ended before it was closed")
 	}
 	return true
@@ -91,9 +91,10 @@ func (l *fastLane) park(from stream) bool {
 // prod implements lane.
 func (l *fastLane) prod(turn func()) { l.loop.Post(turn) }
 
-func (l *fastLane) admit(fd int) {
-	p := &parked{lane: l, fd: fd}
+func (l *fastLane) admit(fd int, a *account) {
+	p := &parked{lane: l, fd: fd, account: a}
 	p.turn.Handler = p
+	a.moved(func() { l.loop.Post(p.evicted) })
 	if err := l.loop.Add(fd, p); err != nil {
 		l.server.log.Debug("a connection that the event loop does not take gets a goroutine", zap.Error(err))
 		p.handOver(unfinished{}, false)
@@ -117,14 +118,16 @@ func (l *fastLane) close() {
 
 // parked is a connection in the lane.
 type parked struct {
-	lane *fastLane
-	fd   int
-	rest []byte   // came behind a request that waits, or is for the next turn
-	wait *waiting // the request that waits for IDs
-	more bool     // there may be something to read
-	half bool     // the peer sends no more, and maybe reads no more
-	gone bool     // it reads no more either
-	turn eventloop.Turn
+	lane    *fastLane
+	fd      int
+	account *account // nil: the connection is not in the lane any more
+	rest    []byte   // came behind a request that waits, or is for the next turn
+	counted int      // bytes of rest, as the account knows them
+	wait    *waiting // the request that waits for IDs
+	more    bool     // there may be something to read
+	half    bool     // the peer sends no more, and maybe reads no more
+	gone    bool     // it reads no more either
+	turn    eventloop.Turn
 }
 
 // Ready implements eventloop.Handler.
@@ -169,6 +172,7 @@ func (p *parked) read() {
 // when others have their turn.
 func (p *parked) serve(b []byte, own bool) {
 	l := p.lane
+	l.desk.user = p.account.user
 	l.beginBurst()
 	sent := 0
 	for len(b) > 0 && p.wait == nil {
@@ -194,6 +198,7 @@ func (p *parked) serve(b []byte, own bool) {
 	}
 	if p.rest = b; !own || len(b) == 0 {
 		p.rest = append([]byte(nil), b...)
+		p.count(len(b))
 	}
 	switch {
 	case p.wait != nil && p.gone: // of which the loop has told already
@@ -202,6 +207,27 @@ func (p *parked) serve(b []byte, own bool) {
 		p.wait.pending.Notify(p.served)
 	case len(b) > 0 || p.more:
 		l.loop.Again(&p.turn)
+	}
+}
+
+// count reserves memory for n bytes of rest, and releases that for those before.
+func (p *parked) count(n int) {
+	if n <= wire.FreeBuffer {
+		n = 0
+	}
+	if p.counted == n {
+		return
+	}
+	p.account.Release(p.counted)
+	if p.counted = n; n > 0 {
+		_ = p.account.Reserve(n) // a refusal evicts the connection
+	}
+}
+
+// evicted gives the connection a goroutine, which closes it.
+func (p *parked) evicted() {
+	if p.account != nil {
+		p.leave(unfinished{waits: p.wait})
 	}
 }
 
@@ -254,7 +280,8 @@ func (p *parked) end() {
 	p.lane.loop.Remove(p.fd)
 	_ = unix.Close(p.fd)
 	p.rest, p.more = nil, false // should it still be due for a turn
-	p.lane.server.unparkEnded()
+	p.lane.server.unparkEnded(p.account)
+	p.account = nil
 }
 
 // leave gives the connection a goroutine.
@@ -265,8 +292,8 @@ func (p *parked) leave(u unfinished) {
 
 // handOver gives a connection that the loop does not know a goroutine.
 func (p *parked) handOver(u unfinished, mayReturn bool) {
-	p.wait, p.rest, p.more = nil, nil, false
-	c := newConn(p.lane.server, socketFile{os.NewFile(uintptr(p.fd), "connection")})
+	c := newConn(p.lane.server, socketFile{os.NewFile(uintptr(p.fd), "connection")}, p.account)
+	p.wait, p.rest, p.more, p.account = nil, nil, false, nil
 	c.mayPark = mayReturn
 	c.unfinished = unfinished{input: bytes.Clone(u.input), output: bytes.Clone(u.output), waits: u.waits}
 	out := p.lane.desk.out

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -77,14 +78,6 @@ func (r *rig) lane() {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
 		return r.server.lane != nil
-	})
-}
-
-// open waits until no request waits and no connection but so many is open.
-func (r *rig) open(connections int) {
-	r.t.Helper()
-	until(r.t, fmt.Sprintf("%d connections are open, and none waits", connections), func() bool {
-		return r.server.connections() == connections && r.awaiting() == 0
 	})
 }
 
@@ -401,7 +394,7 @@ func TestLaneCountsOneThatMoves(t *testing.T) {
 	r := newLaneRig(t).start()
 	p, server := unserved(t)
 	r.lane()
-	c := newConn(r.server, server)
+	c := r.conn(server)
 	r.server.mu.Lock()
 	r.server.conns[c] = struct{}{}
 	r.server.mu.Unlock()
@@ -746,4 +739,38 @@ func TestLaneTakesAnswersAlong(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 	}
+}
+
+// The lane keeps what comes behind a request that waits, and counts it: a connection
+// that may not keep so much ends.
+func TestLaneCountsWhatWaitsBehind(t *testing.T) {
+	r := newLaneRig(t, func(s *setup) { s.MemoryLimit, s.UserMemory = 64<<20, laneBuffer/2 }).start()
+	other := r.dial()
+	other.ids(256)
+	ping := request(2, "Ping", []any{})
+	behind := func(bytes int) *peer {
+		client, server := unserved(t)
+		client.send(append(request(1, "NextID", []any{patient()}), []byte(strings.Repeat(string(ping), bytes/len(ping)))...))
+		r.take(server) // which reads all of it at once
+		return client
+	}
+	some := behind(laneBuffer / 4)
+	r.waiters(1)
+	if n := r.held(); n < laneBuffer/4-100 {
+		t.Errorf("%d bytes are counted", n)
+	}
+	much := behind(laneBuffer - 200)
+	for _, p := range []*peer{some, much} { // the one gives up its place, and does not suffice
+		got := p.receive()
+		if p.wantError(got, wire.CodeOverloaded); got.id != 0 || !strings.Contains(got.err.Message, keyUserMemory) {
+			t.Errorf("%+v", got)
+		}
+		_ = p.Close()
+	}
+	r.open(1)
+	if n := r.held(); n != 0 {
+		t.Errorf("%d bytes are still held", n)
+	}
+	r.clock.Advance(time.Millisecond)
+	other.ids(256, options{"timeout_ms": 0})
 }

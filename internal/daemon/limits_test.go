@@ -238,7 +238,7 @@ func TestPeerThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = client.Close()
-	newConn(r.server, server).serve(t.Context())
+	r.conn(server).serve(t.Context())
 	if n := r.issued("default"); n != MaxBatch {
 		t.Errorf("%d IDs were made for a peer that is gone; its first request may have cost %d", n, MaxBatch)
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lock"
-	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -67,11 +66,11 @@ func (s *Server) lockCall(d *desk, op lock.Op, options ...string) (lockCall, err
 	case d.req.NumParams() == 0:
 		return call, wire.Errorf(wire.CodeInvalidParams, "%s needs a key", d.req.Method)
 	}
-	peer, err := unixsock.PeerOf(d.conn.net)
-	if err != nil {
+	if d.user.uid == unknownUID {
 		return call, wire.Errorf(wire.CodePermissionDenied, "the peer's credentials cannot be read")
 	}
-	call.Owner = fmt.Sprintf("%s/%d", s.cfg.Locks.Owner, peer.UID)
+	var err error
+	call.Owner = fmt.Sprintf("%s/%d", s.cfg.Locks.Owner, d.user.uid)
 	if op == lock.Acquire || op == lock.Renew {
 		call.TTLMS = defaultLockTTL.Milliseconds()
 	}

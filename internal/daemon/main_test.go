@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,7 +113,7 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 	r := &rig{t: t, clock: clock.NewFake(startMS), cancel: func() {}}
 	s := &setup{
 		Config: Config{
-			MaxConnections: 1000, MaxInFlight: 1000, DrainTimeout: hang, DefaultService: "default",
+			Limits: Limits{MaxConnections: 1000, MaxInFlight: 1000, DrainTimeout: hang}, DefaultService: "default",
 			EventLoop: os.Getenv(portable) == "",
 			State:     func() state.Health { return state.Health{Dir: "d", Live: "l"} },
 			Identity: Identity{
@@ -128,6 +129,9 @@ func newRig(t testing.TB, changes ...func(*setup)) *rig {
 	for _, change := range changes {
 		change(s)
 	}
+	// All peers of a test are one user.
+	s.UserConnections = cmp.Or(s.UserConnections, s.MaxConnections)
+	s.UserInFlight = cmp.Or(s.UserInFlight, s.MaxInFlight)
 	believed := clock.NewBelieved(s.source, clock.Config{MaxForward: time.Second, Hold: time.Minute})
 	if s.provider == nil {
 		var err error
@@ -214,6 +218,9 @@ func (r *rig) start() *rig {
 	r.t.Cleanup(r.stop)
 	return r
 }
+
+// conn is a connection of the server, which nothing serves yet.
+func (r *rig) conn(nc stream) *conn { return newConn(r.server, nc, r.server.budget.open(nc)) }
 
 // stop ends Serve, and waits for it.
 func (r *rig) stop() {

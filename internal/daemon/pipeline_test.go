@@ -38,7 +38,7 @@ func serveBytes(t *testing.T, r *rig, sent []byte) (*peer, *counted) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		newConn(r.server, nc).serve(t.Context())
+		r.conn(nc).serve(t.Context())
 	}()
 	t.Cleanup(func() {
 		_ = client.Close()

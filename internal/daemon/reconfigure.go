@@ -2,10 +2,12 @@ package daemon
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // Limits are what of a Server's Config may change while it serves.
@@ -14,6 +16,78 @@ type Limits struct {
 	MaxConnections       int
 	MaxInFlight          int
 	DrainTimeout         time.Duration
+	// MemoryLimit is how many bytes the process may use; 0 is no limit. Connections,
+	// waiting requests, and the bytes of unfinished messages and unread answers have
+	// their share of it.
+	MemoryLimit int64
+	// What one user may take of each limit; 0 is three quarters of it.
+	UserConnections, UserInFlight int
+	UserMemory                    int64
+}
+
+// Shares of MemoryLimit. The rest is for the daemon itself, and for the garbage that
+// short-lived buffers leave.
+const (
+	connectionShare = 2       // a half
+	waitingShare    = 8       // an eighth
+	bytesShare      = 8       // an eighth
+	connectionSize  = 8 << 10 // that a connection with a goroutine costs
+	waitingSize     = 8 << 10 // that a waiting request with a goroutine costs
+)
+
+// Keys that errors name.
+const (
+	keyMemory     = "memory_limit"
+	keyUserMemory = "memory_per_uid"
+)
+
+// within is the limit for all users: the configured one, or what the share of memory
+// allows if that is less. key names the setting that decides.
+func (l *Limits) within(configured int, key string, share, size int64) (most int, by string) {
+	if l.MemoryLimit > 0 {
+		if allowed := max(l.MemoryLimit/share/size, 1); allowed < int64(configured) {
+			return int(allowed), keyMemory
+		}
+	}
+	return configured, key
+}
+
+func (l *Limits) connections() (most int, key string) {
+	return l.within(l.MaxConnections, "max_connections", connectionShare, connectionSize)
+}
+
+func (l *Limits) inFlight() (most int, key string) {
+	return l.within(l.MaxInFlight, "max_in_flight", waitingShare, waitingSize)
+}
+
+func (l *Limits) userConnections() (most int, key string) {
+	all, _ := l.connections()
+	return int(ofUser(int64(l.UserConnections), int64(all))), "max_connections_per_uid"
+}
+
+func (l *Limits) userInFlight() (most int, key string) {
+	all, _ := l.inFlight()
+	return int(ofUser(int64(l.UserInFlight), int64(all))), "max_in_flight_per_uid"
+}
+
+// bytes is how many bytes unfinished messages and unread answers may have, of all users
+// and of one.
+func (l *Limits) bytes() (all, user int64) {
+	if l.MemoryLimit <= 0 {
+		all = math.MaxInt64 / 4
+	} else {
+		all = max(l.MemoryLimit/bytesShare, 2*wire.MaxMessage)
+	}
+	return all, ofUser(l.UserMemory, all)
+}
+
+// ofUser is what one user may take: the configured number, else three quarters, rounded
+// up.
+func ofUser(configured, all int64) int64 {
+	if configured > 0 {
+		return min(configured, all)
+	}
+	return all - all/4
 }
 
 // SetLimits replaces the limits, for connections and requests that come from now

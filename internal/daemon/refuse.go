@@ -35,18 +35,16 @@ func (s *Server) admit(nc *net.UnixConn) *wire.Error {
 const refusalLogInterval = time.Second
 
 // logRefusal warns of a refused connection, at most once in a while, and says
-// how many went unmentioned. Only the accept loop calls it.
+// how many went unmentioned.
 func (s *Server) logRefusal(message string, fields ...zap.Field) {
+	s.refusalMu.Lock()
+	defer s.refusalMu.Unlock()
 	if now := time.Now(); now.Sub(s.refusalLogged) >= refusalLogInterval {
 		s.log.Warn(message, append(fields, zap.Int("unmentioned", s.refusalsSilent))...)
 		s.refusalLogged, s.refusalsSilent = now, 0
 		return
 	}
 	s.refusalsSilent++
-}
-
-func overloadedConnections(most int) *wire.Error {
-	return wire.Errorf(wire.CodeOverloaded, "all %d connections are in use: share a connection, or raise max_connections", most)
 }
 
 // turnAway answers the peer's first request with the refusal, and closes.

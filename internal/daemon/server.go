@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/unixsock"
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 const (
@@ -48,17 +49,14 @@ var (
 
 // Config of a Server.
 type Config struct {
-	AllowUIDs, AllowGIDs []uint32 // who may connect; both empty = everybody
-	MaxConnections       int
-	MaxInFlight          int // requests for IDs under way at a time
-	DrainTimeout         time.Duration
-	DefaultService       string
-	EventLoop            bool // one thread serves what needs no waiting, where the system has epoll
-	Identity             Identity
-	State                func() state.Health // nil: nothing is known of it
-	Locks                *Locks              // nil: none
-	Sequences            *Sequences          // nil: none
-	Placement            *Placement          // nil: none
+	Limits
+	DefaultService string
+	EventLoop      bool // one thread serves what needs no waiting, where the system has epoll
+	Identity       Identity
+	State          func() state.Health // nil: nothing is known of it
+	Locks          *Locks              // nil: none
+	Sequences      *Sequences          // nil: none
+	Placement      *Placement          // nil: none
 	// Fences are the files that are held back because they may have forgotten
 	// something; nil: there are no files.
 	Fences func() []metrics.Fence
@@ -72,7 +70,7 @@ type Config struct {
 // back through Server.unpark.
 type lane interface {
 	// park takes the stream over, or reports false.
-	park(stream) bool
+	park(stream, *account) bool
 	// prod calls turn in the lane, soon, unless it is closed.
 	prod(turn func())
 	// close gives back all connections, and takes no more.
@@ -92,10 +90,12 @@ type Server struct {
 	started        time.Time
 	patience       patience
 
-	refusalLogged  time.Time // of the accept loop: the last warning, and
-	refusalsSilent int       // how many refusals followed without one
+	refusalMu      sync.Mutex
+	refusalLogged  time.Time // the last warning; guarded by refusalMu
+	refusalsSilent int       // how many refusals followed without one; likewise
 
 	limits   atomic.Pointer[Limits]
+	budget   *budget
 	progress progress
 
 	inFlight atomic.Int64
@@ -128,10 +128,8 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{},
 	}
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
-	s.SetLimits(Limits{
-		AllowUIDs: cfg.AllowUIDs, AllowGIDs: cfg.AllowGIDs,
-		MaxConnections: cfg.MaxConnections, MaxInFlight: cfg.MaxInFlight, DrainTimeout: cfg.DrainTimeout,
-	})
+	s.SetLimits(cfg.Limits)
+	s.budget = &budget{limits: &s.limits, users: map[uint32]*user{}}
 	s.progress.serving = make(chan struct{})
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	for name := range services {
@@ -213,17 +211,21 @@ func (s *Server) accept(ctx, work context.Context, l *unixsock.Listener) error {
 // take begins to serve a connection, or to turn it away.
 func (s *Server) take(work context.Context, nc *net.UnixConn) {
 	refusal := s.admit(nc)
+	a := s.budget.open(nc)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if most := s.limits.Load().MaxConnections; refusal == nil && len(s.conns)+s.parked >= most {
-		refusal = overloadedConnections(most)
+	if most, key := s.limits.Load().connections(); refusal == nil && len(s.conns)+s.parked >= most {
+		refusal = wire.Errorf(wire.CodeOverloaded, "all %d connections are in use: share a connection, or raise %s", most, key)
 	}
-	if refusal == nil && s.lane != nil && s.lane.park(nc) {
+	if refusal == nil {
+		refusal = a.admit()
+	}
+	if refusal == nil && s.lane != nil && s.lane.park(nc, a) {
 		s.parked++
 		s.countConnections()
 		return
 	}
-	c := newConn(s, nc)
+	c := newConn(s, nc, a)
 	switch {
 	case refusal == nil:
 		s.begin(work, c)
@@ -236,6 +238,7 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 		})
 	default:
 		_ = nc.Close()
+		a.close()
 	}
 }
 
@@ -243,6 +246,7 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 func (s *Server) begin(work context.Context, c *conn) {
 	ctx, abandon := context.WithCancelCause(work)
 	c.abandon = abandon
+	c.account.moved(c.evict)
 	s.conns[c] = struct{}{}
 	s.countConnections()
 	s.wg.Go(func() {
@@ -261,6 +265,9 @@ func (s *Server) forget(c *conn) {
 	delete(s.refused, c)
 	delete(s.conns, c)
 	s.countConnections()
+	if !c.handed {
+		c.account.close()
+	}
 }
 
 // openLane opens the lane, if there is to be one.
@@ -282,9 +289,10 @@ func (s *Server) openLane(work context.Context) {
 func (s *Server) park(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lane == nil || !s.lane.park(c.net) {
+	if s.lane == nil || !s.lane.park(c.net, c.account) {
 		return false
 	}
+	c.handed = true
 	delete(s.conns, c)
 	s.parked++
 	return true
@@ -299,11 +307,12 @@ func (s *Server) unpark(work context.Context, c *conn) {
 }
 
 // unparkEnded counts a connection of the lane that has ended.
-func (s *Server) unparkEnded() {
+func (s *Server) unparkEnded(a *account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.parked--
 	s.countConnections()
+	a.close()
 }
 
 // drain lets every connection finish what it has begun.

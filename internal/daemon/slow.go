@@ -42,7 +42,7 @@ func (d *desk) aside(work slowWork) error {
 func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, began time.Duration) {
 	id, work := c.req.ID, c.slow.next
 	c.slow.next = nil
-	if err := s.countWaiting(); err != nil {
+	if err := s.countWaiting(c.user); err != nil {
 		c.settle(id, m, began, err)
 		return
 	}
@@ -52,7 +52,7 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 		ctx, traced = s.cfg.Trace(ctx, m.name)
 	}
 	c.slow.running.Go(func() {
-		defer s.inFlight.Add(-1)
+		defer s.doneWaiting(c.user)
 		answer, err := work(ctx)
 		if err != nil && ctx.Err() != nil {
 			err = context.Cause(ctx)

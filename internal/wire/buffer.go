@@ -12,6 +12,26 @@ const (
 	largeBuffer  = 64 << 10
 )
 
+// FreeBuffer is the size up to which a connection's buffers are not counted.
+const FreeBuffer = mediumBuffer
+
+// Memory counts the larger buffers of a connection. It may be called by one goroutine
+// for reading and another one for answers at a time.
+type Memory interface {
+	// Reserve is called before a buffer of n bytes is made for a message that has
+	// begun. An error ends the reading of messages.
+	Reserve(n int) error
+	// TryReserve is Reserve for a buffer that merely saves reads.
+	TryReserve(n int) bool
+	// Progress is called where messages were read from such a buffer.
+	Progress()
+	// Release is called once such a buffer is gone.
+	Release(n int)
+	// Take is called when a buffer of n bytes is made for answers, Give when it is gone.
+	Take(n int)
+	Give(n int)
+}
+
 var (
 	smallBuffers  = sync.Pool{New: func() any { return new([smallBuffer]byte) }}
 	mediumBuffers = sync.Pool{New: func() any { return new([mediumBuffer]byte) }}

@@ -5,7 +5,8 @@ import "fmt"
 // An Inbox holds the bytes from a peer and cuts them into messages. It does no I/O:
 // fill Space, call Added, take messages with Next. It is not safe for concurrent use.
 type Inbox struct {
-	split Splitter
+	split  Splitter
+	memory Memory // nil: not counted
 
 	buf        []byte
 	start, end int   // buf[start:end] has not been handed out
@@ -46,13 +47,17 @@ func (in *Inbox) Pending() bool {
 func (in *Inbox) Partial() bool { return in.start < in.end }
 
 // Space returns where the next bytes go. It is never empty if Next has been
-// called until it returned nil. Messages handed out before are invalid.
+// called until it returned nil, unless there is no memory: Next then returns the reason.
+// Messages handed out before are invalid.
 func (in *Inbox) Space() []byte {
 	held := in.end - in.start
 	size := len(in.buf)
+	if in.memory != nil && size > FreeBuffer && in.start > 0 {
+		in.memory.Progress()
+	}
 	switch {
 	case held == 0 && in.filled && size < largeBuffer:
-		in.rebuild(nextSize(size))
+		in.grow(nextSize(size), false)
 	case held == 0 && in.filled && size == largeBuffer:
 		in.start, in.end = 0, 0
 	case held == 0 && size != idleSize(in.last):
@@ -62,11 +67,10 @@ func (in *Inbox) Space() []byte {
 	case in.filled && size < largeBuffer, held == size:
 		// A message that fills the buffer is still within its limit, or the
 		// Splitter would have refused it.
-		in.rebuild(min(nextSize(size), max(in.split.maximum(), largeBuffer)))
+		in.grow(min(nextSize(size), max(in.split.maximum(), largeBuffer)), held == size)
 	case size-in.end < size/4 && in.start > 0:
 		// A message moves to the front at most once: O(n) in total.
-		in.end = copy(in.buf, in.buf[in.start:in.end])
-		in.start = 0
+		in.moveToFront()
 	}
 	return in.buf[in.end:]
 }
@@ -86,7 +90,7 @@ func (in *Inbox) Added(n int) {
 
 // Preload puts bytes that were read elsewhere at the beginning of a new Inbox.
 func (in *Inbox) Preload(b []byte) {
-	for len(b) > 0 {
+	for len(b) > 0 && in.err == nil {
 		n := copy(in.Space(), b)
 		in.Added(n)
 		b = b[n:]
@@ -99,8 +103,16 @@ func (in *Inbox) Release() {
 	if in.start < in.end {
 		return
 	}
-	giveBack(in.buf)
+	in.drop()
 	in.buf, in.start, in.end, in.filled = nil, 0, 0, false
+}
+
+// drop gives the buffer back.
+func (in *Inbox) drop() {
+	if in.memory != nil && len(in.buf) > FreeBuffer {
+		in.memory.Release(len(in.buf))
+	}
+	giveBack(in.buf)
 }
 
 // reject makes Next return err from now on.
@@ -109,12 +121,38 @@ func (in *Inbox) reject(err error) error {
 	return err
 }
 
+// grow makes the buffer larger, or leaves it as it is if there is no memory. That is an
+// error if the buffer has no space left.
+func (in *Inbox) grow(size int, needed bool) {
+	if in.memory == nil || size <= FreeBuffer {
+		in.rebuild(size)
+		return
+	}
+	if !needed && !in.memory.TryReserve(size) {
+		in.moveToFront()
+		in.filled = false
+		return
+	}
+	if needed {
+		if err := in.memory.Reserve(size); err != nil {
+			in.err = err
+			return
+		}
+	}
+	in.rebuild(size)
+}
+
+func (in *Inbox) moveToFront() {
+	in.end = copy(in.buf, in.buf[in.start:in.end])
+	in.start = 0
+}
+
 // rebuild moves the content to a buffer of another size.
 func (in *Inbox) rebuild(size int) {
 	buf := borrow(size)
 	in.end = copy(buf, in.buf[in.start:in.end])
 	in.start = 0
 	in.filled = false
-	giveBack(in.buf)
+	in.drop()
 	in.buf = buf
 }

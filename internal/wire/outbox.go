@@ -265,7 +265,7 @@ func (o *Outbox) Sent(n int) {
 // parks thousands of connections.
 func (o *Outbox) Release() {
 	if len(o.out.buf) == 0 {
-		giveBack(o.out.buf)
+		o.out.drop()
 		o.out.buf = nil
 	}
 }
@@ -318,7 +318,8 @@ func (o *Outbox) must(err error) {
 
 // sink is the memory that an encoder writes to.
 type sink struct {
-	buf []byte
+	buf    []byte
+	memory Memory // nil: not counted
 }
 
 func (s *sink) Write(b []byte) (int, error) {
@@ -342,9 +343,20 @@ func (s *sink) grow(n int) {
 
 func (s *sink) move(size int) {
 	buf := borrow(size)
+	if s.memory != nil && cap(buf) > FreeBuffer {
+		s.memory.Take(cap(buf))
+	}
 	buf = buf[:copy(buf, s.buf)]
-	giveBack(s.buf)
+	s.drop()
 	s.buf = buf
+}
+
+// drop gives the buffer back.
+func (s *sink) drop() {
+	if s.memory != nil && cap(s.buf) > FreeBuffer {
+		s.memory.Give(cap(s.buf))
+	}
+	giveBack(s.buf)
 }
 
 // shrink reduces an empty buffer to the size to keep after a burst of that many bytes.

@@ -36,10 +36,20 @@ func NewServerConn(r io.Reader, w io.Writer) *ServerConn {
 	return c
 }
 
+// SetMemory makes m count the larger buffers. It is called before anything else.
+func (c *ServerConn) SetMemory(m Memory) { c.in.memory, c.out.memory = m, m }
+
+// Discard drops what was read of a message, and its buffer. Read must not be called
+// after it.
+func (c *ServerConn) Discard() {
+	c.in.start = c.in.end
+	c.in.Release()
+}
+
 // Read reads the next message into req, and waits for it as long as the reader does. It
 // returns io.EOF if the stream ends between messages, io.ErrUnexpectedEOF inside one, a
-// *ParseError for bytes that are not a message, and the reader's other errors as they
-// are. After an error of the reader, such as a deadline, Read may be called again and
+// *ParseError for bytes that are not a message, the error of Memory where there is no
+// room for the message, and the reader's other errors as they are. After an error of the reader, such as a deadline, Read may be called again and
 // goes on where it was; a *ParseError stays.
 //
 // Responses and notifications are returned like requests; they must not be answered.
@@ -71,7 +81,11 @@ func (c *ServerConn) fill() error {
 			}
 			return err
 		}
-		n, err := c.r.Read(c.in.Space())
+		space := c.in.Space()
+		if c.in.err != nil {
+			return c.in.err
+		}
+		n, err := c.r.Read(space)
 		c.in.Added(n)
 		c.readErr = err
 		if n > 0 {

@@ -76,10 +76,21 @@ func socketKeys() []key {
 		{name: "allow_gids", set: many(parseNumericID)},
 		{name: "max_connections", def: "16384", set: one(wholeNumber(1, 1<<20))},
 		{name: "max_in_flight", def: "8192", set: one(wholeNumber(1, 1<<20))},
+		{name: "memory_limit", def: "0", set: one(byteSize(leastMemory))},
+		{name: "max_connections_per_uid", def: "0", set: one(wholeNumber(0, 1<<20))},
+		{name: "max_in_flight_per_uid", def: "0", set: one(wholeNumber(0, 1<<20))},
+		{name: "memory_per_uid", def: "0", set: one(byteSize(leastUserMemory))},
 		{name: "event_loop", def: "true", set: one(parseSwitch)},
 		{name: "drain_timeout", def: "5s", set: one(duration(0))},
 	}
 }
+
+const (
+	// leastMemory is less than any daemon needs.
+	leastMemory = 16 << 20
+	// leastUserMemory has room for the largest message while it is read.
+	leastUserMemory = 2 << 20
+)
 
 func leaseKeys() []key {
 	return []key{
@@ -180,7 +191,9 @@ func storeKeys() []key {
 func limitKeys() []key {
 	return append([]key{
 		{name: "max_connections", def: "16384", set: one(wholeNumber(1, 1<<20))},
+		{name: "quota_connections", def: "8192", set: one(wholeNumber(1, 1<<20))},
 		{name: "max_in_flight", def: "8192", set: one(wholeNumber(1, 1<<20))},
+		{name: "quota_waiting", def: "2048", set: one(wholeNumber(1, 1<<20))},
 		{name: "rate_limit", def: "1000", set: one(wholeNumber(0, 1<<20))},
 		{name: "rate_burst", def: "5000", set: one(wholeNumber(1, 1<<20))},
 		{name: "drain_delay", def: "1s", set: one(duration(0))},

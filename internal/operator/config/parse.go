@@ -49,6 +49,30 @@ func wholeNumber(lowest, highest int64) func(string) (int, error) {
 	}
 }
 
+// byteSize accepts 0, and whole numbers of bytes, KiB, MiB or GiB from lowest up.
+func byteSize(lowest int64) func(string) (int64, error) {
+	return func(text string) (int64, error) {
+		number, unit := text, int64(1)
+		for i, suffix := range []string{"KiB", "MiB", "GiB"} {
+			if before, found := strings.CutSuffix(text, suffix); found {
+				number, unit = strings.TrimSpace(before), 1<<(10*(i+1))
+			}
+		}
+		n, err := wholeNumber(0, maxBytes/unit)(number)
+		switch size := int64(n) * unit; {
+		case err != nil:
+			return 0, errors.New("is not a size: write 0, or a whole number and KiB, MiB or GiB, for example 256MiB")
+		case size != 0 && size < lowest:
+			return 0, fmt.Errorf("is too little: the least is %dMiB", lowest>>20)
+		default:
+			return size, nil
+		}
+	}
+}
+
+// maxBytes is more than any machine has.
+const maxBytes = 1 << 50
+
 // parseNumericID accepts a user or group ID. The largest number is not one: system
 // calls use it for "unchanged".
 func parseNumericID(text string) (uint32, error) {

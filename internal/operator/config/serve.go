@@ -64,7 +64,12 @@ type Serve struct {
 	SocketInTmp bool
 	AllowUIDs   []uint32 // with AllowGIDs: who may connect; both empty = every user
 	AllowGIDs   []uint32
-	EventLoop   bool
+	MemoryLimit int64 // bytes; 0 = that of the control group
+	// What one user may take of each limit; 0 = three quarters.
+	MaxConnectionsPerUID int
+	MaxInFlightPerUID    int
+	MemoryPerUID         int64 // bytes
+	EventLoop            bool
 
 	VerifyInterval time.Duration
 	Meta           map[string]string

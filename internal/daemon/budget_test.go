@@ -1,0 +1,389 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// ledger is a budget without a server.
+type ledger struct {
+	budget
+	limits  Limits
+	evicted map[*account]int
+}
+
+func newLedger(l Limits) *ledger {
+	b := &ledger{limits: l, evicted: map[*account]int{}}
+	var limits atomic.Pointer[Limits]
+	limits.Store(&b.limits)
+	b.budget.limits, b.users = &limits, map[uint32]*user{}
+	return b
+}
+
+// account is that of a new connection of the user.
+func (b *ledger) account(uid uint32) *account {
+	u := b.users[uid]
+	if u == nil {
+		u = &user{uid: uid, holders: map[*account]struct{}{}}
+		b.users[uid] = u
+	}
+	u.open++
+	a := &account{budget: &b.budget, user: u}
+	a.moved(func() { b.evicted[a]++ })
+	return a
+}
+
+// What is held is the sum of what the connections hold, and within the quotas. A
+// connection loses its memory only to a user that holds no more than its own.
+func TestBudgetKeepsTheQuotas(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const all = 2 * wire.MaxMessage
+		b := newLedger(Limits{MemoryLimit: all * bytesShare, UserMemory: rapid.SampledFrom([]int64{all / 2, 3 * all / 4, all}).Draw(t, "of a user")})
+		accounts := make([]*account, 12)
+		for i := range accounts {
+			accounts[i] = b.account(uint32(i % 4))
+		}
+		held := map[*account][2]int64{}
+		ofUser := func(u *user) (n int64) {
+			for a, h := range held {
+				if a.user == u && a.over.Load() == nil {
+					n += h[0] + h[1]
+				}
+			}
+			return n
+		}
+		pick := func(t *rapid.T) *account { return rapid.SampledFrom(accounts).Draw(t, "account") }
+		grow := func(t *rapid.T, kind int, take func(*account, int) error) {
+			a, n := pick(t), rapid.IntRange(all/20, all/5).Draw(t, "bytes")
+			before := map[*user]int64{a.user: ofUser(a.user)}
+			live := map[*account]bool{}
+			for _, other := range accounts {
+				before[other.user] = ofUser(other.user)
+				live[other] = other.over.Load() == nil
+			}
+			err := take(a, n)
+			if lost := a.over.Load(); (err != nil || kind == 1) && live[a] && lost != nil && !strings.Contains(lost.Error(), "memory_") {
+				t.Fatalf("%v does not say what to change", lost)
+			}
+			if live[a] && a.over.Load() == nil {
+				h := held[a]
+				h[kind] += int64(n)
+				held[a] = h
+			}
+			for _, other := range accounts {
+				if other != a && live[other] && other.over.Load() != nil && other.user != a.user && before[other.user] <= ofUser(a.user) {
+					t.Fatalf("user %d, with %d bytes, loses to user %d with %d", other.user.uid, before[other.user], a.user.uid, ofUser(a.user))
+				}
+			}
+		}
+		give := func(t *rapid.T, kind int, release func(*account, int)) {
+			a := pick(t)
+			release(a, int(held[a][kind]))
+			h := held[a]
+			h[kind] = 0
+			held[a] = h
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"reserve ": func(t *rapid.T) { grow(t, 0, (*account).Reserve) }, // more often than the rest
+			"reserve":  func(t *rapid.T) { grow(t, 0, (*account).Reserve) },
+			"take":     func(t *rapid.T) { grow(t, 1, func(a *account, n int) error { a.Take(n); return nil }) },
+			"release":  func(t *rapid.T) { give(t, 0, (*account).Release) },
+			"give":     func(t *rapid.T) { give(t, 1, (*account).Give) },
+			"close": func(t *rapid.T) {
+				i := rapid.IntRange(0, len(accounts)-1).Draw(t, "closed")
+				if accounts[i].over.Load() == nil {
+					return
+				}
+				delete(held, accounts[i])
+				accounts[i].close()
+				accounts[i] = b.account(uint32(i % 4))
+			},
+			"": func(t *rapid.T) {
+				sum := int64(0)
+				for _, u := range b.users {
+					if n := ofUser(u); n != u.bytes || n > b.limits.UserMemory {
+						t.Fatalf("user %d holds %d bytes, counted are %d, allowed %d", u.uid, n, u.bytes, b.limits.UserMemory)
+					}
+					sum += u.bytes
+				}
+				if sum != b.used || sum > all {
+					t.Fatalf("%d bytes are held, counted %d, allowed %d", sum, b.used, all)
+				}
+			},
+		})
+	})
+}
+
+// The half message that has not grown for the longest time goes first, and unread
+// answers after all half messages.
+func TestBudgetTakesFromThoseThatStandStill(t *testing.T) {
+	b := newLedger(Limits{MemoryLimit: 2 * wire.MaxMessage * bytesShare, UserMemory: 1000})
+	unread, busy, still, moves := b.account(1), b.account(1), b.account(1), b.account(1)
+	unread.Take(100)
+	if !busy.TryReserve(300) || still.Reserve(300) != nil || moves.Reserve(300) != nil || busy.TryReserve(1) {
+		t.Fatal("within the quota")
+	}
+	busy.Progress()
+	for i, want := range []*account{still, moves, busy, unread} {
+		if err := b.account(1).Reserve(300); err != nil && want != unread {
+			t.Fatal(err)
+		}
+		if i < 3 && (want.over.Load() == nil || b.evicted[want] != 1 || len(b.evicted) != i+1) {
+			t.Fatalf("the connection %d in the order is not the one that goes: %v", i, b.evicted)
+		}
+	}
+	// A message that does not fit by itself ends its own connection.
+	alone := b.account(2)
+	var over *wire.Error
+	if err := alone.Reserve(1001); !errors.As(err, &over) || over.Code != wire.CodeOverloaded || b.evicted[alone] != 1 {
+		t.Errorf("%v", err)
+	}
+}
+
+// halfMessage is the beginning of a message that is not going to end.
+func halfMessage() []byte {
+	return request(1, strings.Repeat("x", wire.MaxMessage-100), []any{})[:1_000_000]
+}
+
+// hoard opens connections that each send half a message, and reads what becomes of them.
+func (r *rig) hoard(connections int) (peers []*peer, answers chan reply) {
+	r.t.Helper()
+	answers = make(chan reply, connections)
+	half := halfMessage()
+	for range connections {
+		p := r.dial()
+		peers = append(peers, p)
+		go func() {
+			_, _ = p.Write(half) // the daemon may close before the end
+			if got, err := p.read(); err == nil {
+				answers <- got
+			}
+		}()
+	}
+	return peers, answers
+}
+
+// held is what the peers hold of the budget.
+func (r *rig) held() int64 {
+	r.server.budget.mu.Lock()
+	defer r.server.budget.mu.Unlock()
+	return r.server.budget.used
+}
+
+// Half messages take no more than the budget: those that stand still lose theirs, and
+// hear why. A whole message always has room, however large, and all is given back.
+func TestHalfMessagesAreWithinTheBudget(t *testing.T) {
+	const limit, connections = 64 << 20, 40
+	for _, engine := range engines {
+		r := newRig(t, func(s *setup) { s.EventLoop, s.MemoryLimit, s.patience.message = engine.loop, limit, time.Hour }).start()
+		_, most := r.server.limits.Load().bytes()
+		var highest atomic.Int64
+		watched, watching := make(chan struct{}), sync.WaitGroup{}
+		watching.Go(func() {
+			for {
+				select {
+				case <-watched:
+					return
+				default:
+					highest.Store(max(highest.Load(), r.held()))
+					time.Sleep(100 * time.Microsecond)
+				}
+			}
+		})
+		peers, answers := r.hoard(connections)
+		room := int(most / wire.MaxMessage)
+		for range connections - room {
+			var got reply
+			select {
+			case got = <-answers:
+			case <-time.After(hang):
+				t.Fatalf("%s: connections do not lose their half messages", engine.name)
+			}
+			if got.id != 0 || got.err == nil || got.err.Code != wire.CodeOverloaded || !strings.Contains(got.err.Message, "memory_per_uid") {
+				t.Fatalf("%s: a connection that loses its message hears %+v", engine.name, got)
+			}
+		}
+		other := r.dial()
+		other.send(request(7, strings.Repeat("y", wire.MaxMessage-100), []any{}))
+		other.wantError(other.receive(), wire.CodeUnknownMethod)
+		other.id()
+		close(watched)
+		watching.Wait()
+		if n := highest.Load(); n > most || n < most/2 {
+			t.Errorf("%s: %d bytes were held, and %d are allowed", engine.name, n, most)
+		}
+		for _, p := range peers {
+			_ = p.Close()
+		}
+		until(t, "all is given back", func() bool { return r.held() == 0 })
+	}
+}
+
+// So do answers that nobody reads.
+func TestUnreadAnswersAreWithinTheBudget(t *testing.T) {
+	const connections = 200
+	for _, engine := range engines {
+		r := newRig(t, wide, func(s *setup) {
+			s.EventLoop, s.MemoryLimit, s.UserMemory, s.source = engine.loop, 64<<20, 4*wire.HighWater, clock.System{}
+			s.patience.write, s.patience.refuse = time.Hour, time.Millisecond
+		}).start()
+		for range connections {
+			p := r.dial()
+			go func() { _, _ = p.Write([]byte(strings.Repeat(string(request(1, "NextIDs", []any{MaxBatch})), 100))) }()
+		}
+		until(t, "most have lost their connections", func() bool { return r.server.connections() <= 4 })
+		if n := r.held(); n > 4*wire.HighWater {
+			t.Errorf("%s: %d bytes are held", engine.name, n)
+		}
+		r.dial().id()
+	}
+}
+
+// The connections and the waiting requests of one user have quotas of their own.
+func TestQuotasOfAUser(t *testing.T) {
+	r := newRig(t, func(s *setup) {
+		s.MaxConnections, s.UserConnections, s.MaxInFlight, s.UserInFlight = 10, 3, 10, 1
+	}).start()
+	a, b := r.dial(), r.dial()
+	a.ids(256)
+	b.alive()
+	r.dial().alive()
+	turned := r.dial()
+	if got := turned.fails(wire.CodeOverloaded, "Ping"); !strings.Contains(got.Message, "max_connections_per_uid") {
+		t.Errorf("%v does not say what to change", got)
+	}
+	a.ask("NextID", patient())
+	r.waiters(1)
+	if got := b.fails(wire.CodeOverloaded, "NextID"); !strings.Contains(got.Message, "max_in_flight_per_uid") {
+		t.Errorf("%v does not say what to change", got)
+	}
+	_ = a.Close()
+	r.open(2)
+	r.dial().alive()
+	r.clock.Advance(time.Millisecond)
+	b.id()
+}
+
+// open waits until no request waits and exactly so many connections are open.
+func (r *rig) open(connections int) {
+	r.t.Helper()
+	until(r.t, fmt.Sprintf("%d connections are open, and none waits", connections), func() bool {
+		return r.server.connections() == connections && r.awaiting() == 0
+	})
+}
+
+// A connection that loses its memory while it begins to read or to write ends too: the
+// deadlines that it sets for itself do not outlast the loss.
+func TestEvictionWinsOverDeadlines(t *testing.T) {
+	r := newRig(t, func(s *setup) {
+		s.patience.message, s.patience.write, s.patience.refuse = time.Hour, time.Hour, time.Millisecond
+	})
+	_, server := socketpair(t, syscall.SOCK_STREAM)
+	c := r.conn(server)
+	c.wire.Preload(request(1, "Ping", []any{})[:3])
+	c.account.over.Store(wire.Errorf(wire.CodeOverloaded, "no"))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, err := (*patientReader)(c).Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("read: %v", err)
+	}
+	if _, err := (*patientWriter)(c).Write(make([]byte, 16<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("write: %v", err)
+	}
+}
+
+// The limits of all follow from memory_limit where the configured ones are higher.
+func TestLimitsFollowFromMemory(t *testing.T) {
+	for _, test := range []struct {
+		limits                                   Limits
+		connections, inFlight, ofOne, waitsOfOne int
+		key                                      string
+		bytes, bytesOfOne                        int64
+	}{
+		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 256 << 20}, 16384, 4096, 12288, 3072, "max_connections", 32 << 20, 24 << 20},
+		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 64 << 20}, 4096, 1024, 3072, 768, keyMemory, 8 << 20, 6 << 20},
+		{Limits{MaxConnections: 1, MaxInFlight: 1, MemoryLimit: 1}, 1, 1, 1, 1, "max_connections", 2 << 20, 3 << 19},
+		{Limits{MaxConnections: 5, MaxInFlight: 5, UserConnections: 2, UserInFlight: 9, MemoryLimit: 1 << 30, UserMemory: 5}, 5, 5, 2, 5, "max_connections", 128 << 20, 5},
+	} {
+		l := test.limits
+		connections, key := l.connections()
+		inFlight, _ := l.inFlight()
+		ofOne, _ := l.userConnections()
+		waitsOfOne, _ := l.userInFlight()
+		all, one := l.bytes()
+		if connections != test.connections || key != test.key || inFlight != test.inFlight || ofOne != test.ofOne ||
+			waitsOfOne != test.waitsOfOne || all != test.bytes || one != test.bytesOfOne {
+			t.Errorf("%+v: %d connections by %s, %d wait, of one %d and %d; %d bytes, %d of one",
+				l, connections, key, inFlight, ofOne, waitsOfOne, all, one)
+		}
+	}
+}
+
+// Memory is given back when most of what was held is free again, and once only.
+func TestSettled(t *testing.T) {
+	b := newLedger(Limits{})
+	for i, step := range []struct {
+		held    int64
+		settled bool
+	}{{muchMemory - 1, false}, {0, false}, {muchMemory, false}, {muchMemory/4 + 1, false}, {muchMemory / 4, true}, {0, false}} {
+		if got := b.settled(step.held); got != step.settled {
+			t.Errorf("step %d: settled is %v", i, got)
+		}
+	}
+}
+
+// Under the limit of the packaged manifests an attack with half messages leaves the
+// process within it, and the memory goes back to the system within seconds.
+func TestHalfMessagesAndTheProcess(t *testing.T) {
+	ring.Deep(t)
+	const limit = 256 << 20
+	r := newRig(t, func(s *setup) { s.MemoryLimit, s.patience.hangup = limit, time.Second }).start()
+	before := resident(t)
+	peers, _ := r.hoard(900)
+	most := int64(0)
+	for range 100 {
+		most = max(most, resident(t))
+		time.Sleep(50 * time.Millisecond)
+	}
+	r.dial().id()
+	for _, p := range peers {
+		_ = p.Close()
+	}
+	until(t, "the memory is given back", func() bool { return resident(t) < before+limit/8 })
+	t.Logf("%d MiB before, %d at most, %d after", before>>20, most>>20, resident(t)>>20)
+	if most > limit {
+		t.Errorf("%d bytes are resident, and the limit is %d", most, limit)
+	}
+}
+
+// resident is the memory of this process that is in use, in bytes.
+func resident(t *testing.T) int64 {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("there is no /proc")
+	}
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(statm))[1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * int64(syscall.Getpagesize())
+}

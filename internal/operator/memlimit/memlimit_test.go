@@ -1,0 +1,35 @@
+package memlimit
+
+import (
+	"testing"
+	"testing/fstest"
+)
+
+func TestOf(t *testing.T) {
+	for name, test := range map[string]struct {
+		files map[string]string
+		want  int64
+	}{
+		"no control groups": {nil, Default},
+		"version 2": {map[string]string{"proc/self/cgroup": "0::/system.slice/kazahanad.service\n",
+			"sys/fs/cgroup/system.slice/kazahanad.service/memory.max": "268435456\n"},
+			256 << 20},
+		"version 2, without a limit": {map[string]string{"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "max\n"}, Default},
+		"the group above has less": {map[string]string{"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "2000\n",
+			"sys/fs/cgroup/a/memory.high": "1000\n"}, 1000},
+		"a container's own root": {map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "1000\n"}, 1000},
+		"version 1": {map[string]string{"proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/docker/1\n",
+			"sys/fs/cgroup/memory/memory.limit_in_bytes": "1000\n", "sys/fs/cgroup/memory.max": "1\n"}, 1000},
+		"version 1, without a limit": {map[string]string{"proc/self/cgroup": "4:memory:/\n",
+			"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, Default},
+		"nonsense": {map[string]string{"proc/self/cgroup": "x\n0::/../..\n", "sys/fs/cgroup/memory.max": "-1\n"}, Default},
+	} {
+		root := fstest.MapFS{}
+		for path, text := range test.files {
+			root[path] = &fstest.MapFile{Data: []byte(text)}
+		}
+		if got := Of(root); got != test.want {
+			t.Errorf("%s: %d, want %d", name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+)
+
+// counter is a Memory with a limit for messages.
+type counter struct {
+	in, out, limit int
+	progress       int
+	refuseTries    bool
+}
+
+var errNoMemory = errors.New("no memory")
+
+func (c *counter) Reserve(n int) error {
+	if c.in+n > c.limit {
+		return errNoMemory
+	}
+	c.in += n
+	return nil
+}
+
+func (c *counter) TryReserve(n int) bool { return !c.refuseTries && c.Reserve(n) == nil }
+func (c *counter) Progress()             { c.progress++ }
+func (c *counter) Release(n int)         { c.in -= n }
+func (c *counter) Take(n int)            { c.out += n }
+func (c *counter) Give(n int)            { c.out -= n }
+
+// counted is what a buffer of that size counts as.
+func counted(size int) int {
+	if size > FreeBuffer {
+		return size
+	}
+	return 0
+}
+
+// What is counted is the larger buffers that there are, whatever is read and answered.
+// Where no memory merely saves reads, all is read all the same.
+func TestMemoryIsCounted(t *testing.T) {
+	var stream []byte
+	sizes := []int{0, 5000, 70_000, 1, 1_000_000, 300, 300}
+	for i, size := range sizes {
+		stream = append(stream, request(t, i, "m", make([]byte, size))...)
+	}
+	for range 20_000 {
+		stream = append(stream, request(t, 1, "NextID")...)
+	}
+	for _, refuse := range []bool{false, true} {
+		m := &counter{limit: 2 * MaxMessage, refuseTries: refuse}
+		conn := NewServerConn(bytes.NewReader(stream), io.Discard)
+		conn.SetMemory(m)
+		var r Request
+		n := 0
+		for ; conn.Read(&r) == nil; n++ {
+			conn.BeginArray(r.ID, n%700)
+			conn.AppendRange(1, n%700)
+			if m.in != counted(len(conn.in.buf)) || m.out != counted(cap(conn.out.buf)) {
+				t.Fatalf("%d and %d bytes are counted, buffers have %d and %d", m.in, m.out, len(conn.in.buf), cap(conn.out.buf))
+			}
+			if !conn.Pending() {
+				must(t, conn.Flush())
+			}
+		}
+		if n != len(sizes)+20_000 || !refuse && m.progress == 0 {
+			t.Errorf("%d messages, progress was told %d times", n, m.progress)
+		}
+		must(t, conn.Flush())
+		conn.Discard()
+		conn.Release()
+		if m.in != 0 || m.out != 0 {
+			t.Errorf("%d and %d bytes are still counted", m.in, m.out)
+		}
+	}
+}
+
+// A message for which there is no memory ends the reading.
+func TestNoMemory(t *testing.T) {
+	stream := append(request(t, 1, "m"), request(t, 2, "m", make([]byte, 300_000))...)
+	for _, preload := range []int{0, 50_000} {
+		m := &counter{limit: 150_000}
+		conn := NewServerConn(bytes.NewReader(stream[preload:]), io.Discard)
+		conn.SetMemory(m)
+		conn.Preload(stream[:preload])
+		var r Request
+		must(t, conn.Read(&r))
+		for range 2 {
+			if err := conn.Read(&r); !errors.Is(err, errNoMemory) {
+				t.Fatalf("got %v", err)
+			}
+		}
+		if conn.Discard(); m.in != 0 {
+			t.Errorf("%d bytes are still counted", m.in)
+		}
+	}
+}
