@@ -141,7 +141,7 @@ func start(t *testing.T, cmd *exec.Cmd) *process {
 		t.Fatal(err)
 	}
 	log := &bytes.Buffer{}
-	cmd.Stderr, cmd.SysProcAttr = log, dieWithParent()
+	cmd.Stderr, cmd.SysProcAttr = log, ring.DieWithParent(syscall.SIGKILL, nil)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -258,16 +258,19 @@ func (s *scene) writer(what string, before ...string) *process {
 	return start(s.t, cmd)
 }
 
-// A is stopped past its term, B takes over and writes, and A wakes.
+// A is stopped past its term, B takes over, and A wakes. A late write is refused even if
+// the new holder has only read so far: else what that writes would not have A's part.
 func TestLateWriter(t *testing.T) {
+	const old = "the fencing token 1 is old: another client came with 2"
 	for _, test := range []struct {
-		name  string
-		check bool
-		late  string // what becomes of A's write
-		value string
+		name          string
+		check, writes bool   // B does before A wakes
+		late          string // the end of A's write
+		value         string
 	}{
-		{"without the check B's update is lost", false, "written", "first A"},
-		{"with the check A is refused", true, "the fencing token 1 is old: another client came with 2", "first B"},
+		{"without the check B's update is lost", false, true, "written", "first A"},
+		{"with the check A is refused", true, true, old, "first B"},
+		{"also if B has only read", true, false, old, "first B"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newScene(t, test.check)
@@ -277,38 +280,25 @@ func TestLateWriter(t *testing.T) {
 			a.goOn() // which it finds when it wakes
 			b := s.writer("B")
 			b.wantLine(`token 2 read "first"`)
+			wake := func() {
+				_ = a.cmd.Process.Signal(syscall.SIGCONT)
+				a.wantLine(test.late)
+			}
+			if !test.writes {
+				wake()
+			}
 			b.goOn()
 			b.wantLine("written")
 			if value := s.visit(http.MethodGet, 2, ""); value != "first B" {
 				t.Fatalf("after B the value is %q", value)
 			}
-			if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-				t.Fatal(err)
+			if test.writes {
+				wake()
 			}
-			a.wantLine(test.late)
 			if value := s.visit(http.MethodGet, 2, ""); value != test.value {
 				t.Errorf("in the end the value is %q, want %q", value, test.value)
 			}
 		})
-	}
-}
-
-// A late write is refused even if the new holder has only read so far: else what
-// that writes would not have what came between.
-func TestLateWriterAfterARead(t *testing.T) {
-	s := newScene(t, true)
-	a := s.writer("A")
-	a.wantLine(`token 1 read "first"`)
-	a.stop()
-	a.goOn()
-	b := s.writer("B")
-	b.wantLine(`token 2 read "first"`)
-	_ = a.cmd.Process.Signal(syscall.SIGCONT)
-	a.wantLine("the fencing token 1 is old: another client came with 2")
-	b.goOn()
-	b.wantLine("written")
-	if value := s.visit(http.MethodGet, 2, ""); value != "first B" {
-		t.Errorf("in the end the value is %q", value)
 	}
 }
 

@@ -122,6 +122,16 @@ func TestHeldErrorShowsNoSecret(t *testing.T) {
 	}
 }
 
+// A store may be late to see the end of a lease: then next to nothing is left of it, and
+// it is held.
+func TestHeldAtItsEnd(t *testing.T) {
+	held, _, _ := Apply(at(State{}, t0), ask(Acquire, "alice", "a"))
+	var told *HeldError
+	if _, _, err := Apply(Known{State: held, NowMS: t0 + term}, ask(Acquire, "bob", "b")); !errors.As(err, &told) || told.RemainingMS != 1 {
+		t.Errorf("the error is %+v, want a HeldError with 1 ms left", err)
+	}
+}
+
 // TestCoreInvariants runs the core on a clock that goes both ways, on a store
 // that deletes idle keys, restarts, and sometimes forgets.
 func TestCoreInvariants(t *testing.T) {

@@ -61,10 +61,7 @@ func (h *Host) Hold(ctx context.Context, want Wanted, lost func(Lease, error)) (
 	g := &Holding{host: h, name: name{want.Tenant, want.Key}, lost: lost, ttl: want.TTL}
 	g.alarm.ring = g.step
 	g.renewed(got)
-	var released <-chan struct{}
-	h.turn(func() { released, err = g.start() })
-	if err != nil {
-		<-released
+	if h.turn(func() { err = g.start() }); err != nil {
 		return nil, err
 	}
 	return g, nil
@@ -82,28 +79,14 @@ func (h *Host) confirm(ctx context.Context, l Lease, want Wanted) (granted, erro
 		err = fmt.Errorf("%w: %w", ErrRequestReused, err)
 	case err != nil && want.RequestID == "":
 		// It was this host that asked again; the renewal may be carried out yet.
-		var released <-chan struct{}
-		h.turn(func() { released = h.core.discard(r, h.core.now+r.TTL()) })
-		<-released
+		h.turn(func() { h.core.discard(r, h.core.now+r.TTL()) })
 	}
 	return granted{l, sent}, err
 }
 
-// closed is a channel for what need not be waited for.
-var closedChannel = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
-
-// discard releases a lease that has no holder. A caller waits for the channel: it is
-// closed at once, unless Close may have ended already.
-func (c *hostCore) discard(r Request, end time.Duration) <-chan struct{} {
-	released := make(chan struct{})
-	c.release(r, end, func(error) {
-		c.wake(name{r.Tenant, r.Key})
-		close(released)
-	})
-	if !c.closed {
-		return closedChannel
-	}
-	return released
+// discard releases a lease that has no holder.
+func (c *hostCore) discard(r Request, end time.Duration) {
+	c.release(r, end, func(error) { c.wake(name{r.Tenant, r.Key}) })
 }
 
 // renewal names the lease, so that it needs no request ID: done twice, it does
@@ -113,20 +96,21 @@ func renewal(l Lease, ttl time.Duration) Request {
 }
 
 // start begins to renew, or releases what was granted too late.
-func (g *Holding) start() (released <-chan struct{}, err error) {
+func (g *Holding) start() error {
 	c := &g.host.core
 	before := c.held[g.name]
 	same := before != nil && before.lease.LeaseID == g.lease.LeaseID
 	late := c.now >= g.until
 	switch {
 	case c.closed && !same:
-		return c.discard(renewal(g.lease, g.ttl), g.until), ErrClosed
+		c.discard(renewal(g.lease, g.ttl), g.until)
+		return ErrClosed
 	case c.closed:
-		return closedChannel, ErrClosed // Close releases it
+		return ErrClosed // Close releases it
 	case same && before.ending():
-		return closedChannel, fmt.Errorf("%w: its lease is being released", ErrRequestReused)
+		return fmt.Errorf("%w: its lease is being released", ErrRequestReused)
 	case same && late:
-		return closedChannel, tooLate(g.ttl) // the holding before goes on
+		return tooLate(g.ttl) // the holding before goes on
 	case same:
 		before.end()
 	}
@@ -136,10 +120,10 @@ func (g *Holding) start() (released <-chan struct{}, err error) {
 	}
 	if late {
 		g.letGo()
-		return closedChannel, tooLate(g.ttl)
+		return tooLate(g.ttl)
 	}
 	g.step()
-	return nil, nil
+	return nil
 }
 
 // Lease is the lease as of the last renewal, and what is left of it as of now.
@@ -164,7 +148,7 @@ func (g *Holding) renewed(got granted) {
 	g.failures, g.retryAt = 0, 0
 }
 
-// end is when there is nothing more to keep.
+// end stops the renewals; the holding is over.
 func (g *Holding) end() {
 	g.over = true
 	g.renewal.hangUp()
@@ -177,9 +161,9 @@ func (g *Holding) end() {
 // loss.
 func (g *Holding) ending() bool { return g.releasing || g.asked > 0 }
 
-// step begins what is next. It ends every event of the holding, and comes at least every
-// watchInterval: an alarm stands still while the machine is suspended, and the lease's
-// end does not. A renewal may hang for longer than the lease lives.
+// step begins what is due, and sets the alarm. It ends every event of the holding, and
+// comes at least every watchInterval: an alarm stands still while the machine is suspended,
+// and the lease's end does not. A renewal may hang for longer than the lease lives.
 func (g *Holding) step() {
 	c := &g.host.core
 	if g.over || g.releasing {
@@ -193,7 +177,7 @@ func (g *Holding) step() {
 		c.wakeAt(&g.alarm, c.now+retryFirst)
 		return
 	case c.now >= g.until:
-		// The last renewal may have come through all the same, and has no user left.
+		// The last renewal may have come through all the same: its lease is released.
 		r := renewal(g.lease, g.ttl)
 		g.lose(fmt.Errorf("%w: no renewal came through in time", ErrExpired), func() { c.discard(r, c.now+r.TTL()) })
 		return
@@ -262,9 +246,8 @@ func (g *Holding) Release(ctx context.Context) error {
 	}
 }
 
-// letGo begins to release, unless there is nothing to or that has begun. It does not
-// interfere with a release that the holder asked for, whose answer is to be its own; but
-// a host that is closing does.
+// letGo begins to release, once. A release that the holder asked for by name goes first,
+// so that its answer tells what it did; but a host that is closing does not wait for it.
 func (g *Holding) letGo() <-chan error {
 	c := &g.host.core
 	g.gone = true
@@ -301,7 +284,7 @@ func (c *hostCore) mayChange(r Request) (*Holding, error) {
 	return g, nil
 }
 
-// changed is after a release that the holder itself asked for.
+// changed is the event that a release by name has ended.
 func (g *Holding) changed(l Lease, err error) {
 	g.asked--
 	switch {

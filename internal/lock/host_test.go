@@ -267,7 +267,10 @@ var scenarios = map[string]struct{ kind, script string }{
 	"a host does not close for ever": {"notified", `
 		holder holds
 		h all way down
-		h closes 5s`},
+		h closes 5s
+		h asked
+		20s
+		h asked 0..1`},
 
 	"asked again without a wait, nobody is left in line": {"", `
 		holder acquires

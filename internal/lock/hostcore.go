@@ -25,7 +25,7 @@ type hostCore struct {
 	listeners []*line  // to subscribe to releases
 }
 
-// call is a request to the store, or something that is said to a holder.
+// call is a request to the store, or the call of a holder's lost.
 type call struct {
 	request Request
 	wait    time.Duration   // the store may wait so long by itself
@@ -62,7 +62,7 @@ func (c *hostCore) wakeAt(a *alarm, at time.Duration) {
 	c.alarms = append(c.alarms, a)
 }
 
-// retryIn is how long to leave a store alone that has failed.
+// retryIn is the pause before a store that has failed is asked again.
 func (c *hostCore) retryIn(failures int) time.Duration {
 	return backoff(failures, retryFirst, retryMost, c.random())
 }
@@ -89,7 +89,7 @@ func (c *hostCore) release(r Request, end time.Duration, ended func(error)) {
 	again.ring()
 }
 
-// wake has the first in line ask again at once.
+// wake is the news that a lock may be free, for its line.
 func (c *hostCore) wake(n name) {
 	if l := c.lines[n]; l != nil {
 		l.news()

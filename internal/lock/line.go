@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// line is those who wait for one lock on this host, a part of the host's core. Each of
-// its events ends with step.
+// line is the queue for one lock on this host, a part of the host's core. Each of its
+// events ends with step.
 type line struct {
 	core *hostCore
 	name name
@@ -31,7 +31,7 @@ type line struct {
 	listenAt time.Duration      // no subscription before
 }
 
-// waiter is one who waits.
+// waiter is a request in a line.
 type waiter struct {
 	request   Request
 	values    context.Context // the caller's, for what it carries besides its end: a trace
@@ -99,15 +99,14 @@ func (c *hostCore) join(w *waiter, wait time.Duration) *line {
 	return l
 }
 
-// timeUp is the end of a waiter's time.
+// timeUp is the event that a waiter's time is over.
 func (l *line) timeUp(w *waiter) {
 	w.late = true
 	l.hurry()
 	l.step()
 }
 
-// leave takes out a waiter whose caller does not wait for the answer any more, unless it
-// has one already.
+// leave is the event that a waiter's caller has gone. An answer that came before stays.
 func (l *line) leave(w *waiter, why error) {
 	if w.gone {
 		return
@@ -122,13 +121,13 @@ func (l *line) leave(w *waiter, why error) {
 	l.step()
 }
 
-// news is that the lock may be free.
+// news is the event that the lock may be free.
 func (l *line) news() {
 	l.forget()
 	l.step()
 }
 
-// step begins what is next.
+// step begins the next call, or sets the alarm.
 func (l *line) step() {
 	c := l.core
 	switch {
@@ -144,7 +143,7 @@ func (l *line) step() {
 		l.clear(l.queue[0])
 	case l.tryAt > c.now:
 		if l.deafen == nil && c.now >= l.listenAt {
-			// What is released before that goes unnoticed, but the store is asked again soon.
+			// A release before the subscription goes unnoticed, but the store is asked again soon.
 			l.listenAt = c.now + noticeMost
 			c.open++
 			c.listeners = append(c.listeners, l)
@@ -237,8 +236,9 @@ func (l *line) foundHeld(remaining time.Duration) {
 func (l *line) granted(w *waiter, lease Lease) {
 	c := l.core
 	l.found = 0
-	// A store that has waited by itself adds that to what remains. The end stays, but
-	// the term did not begin before the wait: a part of it would be a part of both.
+	// A store that has waited by itself adds the wait to the remaining time. The end is
+	// right, but the term began after the wait: renewPart and marginPart are parts of it
+	// alone.
 	waited := min(lease.remaining()-w.request.TTL(), c.now-w.sent).Truncate(time.Millisecond)
 	if waited > 0 {
 		w.sent += waited
@@ -267,13 +267,12 @@ func (l *line) keep(w *waiter) {
 	l.admitHolder()
 }
 
-// clear releases what a waiter that is gone was, or may have been, granted, unless the
-// same request waits again, and gets it. Until then it keeps its place, so that a
-// repetition of its request is not given what is about to be released.
+// clear releases the lease that a waiter who is gone may have been granted, unless the
+// same request waits again, and inherits it. Meanwhile the waiter keeps its place, so that
+// a repetition of its request does not get a lease that is about to be released.
 //
-// This goes on for as long as a lease can live that was granted while the store was
-// asked. A request that arrives even later, after the release too, stays unknown; its
-// lease ends with its term.
+// The release is repeated for as long as a lease from the last question can live. An
+// acquire that arrives in the store even later stays unknown; its lease ends with its term.
 func (l *line) clear(w *waiter) {
 	cleared := func(error) {
 		l.busy = false
@@ -292,15 +291,15 @@ func (l *line) clear(w *waiter) {
 	cleared(nil)
 }
 
-// repeats reports whether one asks for what another asks for already.
+// repeats reports whether a waiter makes the same request as an earlier one.
 func (w *waiter) repeats(earlier *waiter) bool {
 	a, b := &w.request, &earlier.request
 	return !earlier.gone && a.RequestID == b.RequestID && a.Owner == b.Owner && a.TTLMS == b.TTLMS
 }
 
-// supersede ends the wait of an earlier request that w repeats. Whatever the earlier one
-// is or was granted is w's: the store is asked once more for it. It returns the place in
-// the line, which w takes over.
+// supersede ends the wait of an earlier request that w repeats. A lease that the earlier
+// one gets is w's: the store is asked once more for it. supersede returns w's place in the
+// line.
 func (l *line) supersede(place int, w *waiter) int {
 	earlier := l.queue[place]
 	asking := earlier.asking
@@ -317,13 +316,13 @@ func (l *line) supersede(place int, w *waiter) int {
 	return place
 }
 
-// inherit has the store asked for the outcome of an earlier request. Under that one's
-// lease ID, its lease is released if w leaves too.
+// inherit makes the outcome of an earlier request w's. w takes its lease ID, under which
+// the lease is released if w leaves too.
 func (w *waiter) inherit(earlier *waiter) {
 	w.open, w.ends, w.request.LeaseID = true, earlier.ends, earlier.request.LeaseID
 }
 
-// hurry answers those who cannot wait, or has the store asked for an answer.
+// hurry answers the waiters whose time is over, or makes the next question due.
 func (l *line) hurry() {
 	if known := l.known(); known != nil {
 		l.answerLate(known)
@@ -332,13 +331,13 @@ func (l *line) hurry() {
 	}
 }
 
-// forget has the store asked at once.
+// forget drops what is known of the lock, and makes the next question due.
 func (l *line) forget() {
 	l.held, l.found, l.tryAt = nil, 0, 0
 	l.stale = true
 }
 
-// known is what stands in the way as of now, as far as that is known.
+// known is the lease in the way as of now; nil if none is known.
 func (l *line) known() *HeldError {
 	if l.held == nil || l.stale {
 		return nil
@@ -351,8 +350,8 @@ func (l *line) known() *HeldError {
 	return &held
 }
 
-// admitHolder lets the holder itself ask before all others: it only gets the lease that
-// it has already.
+// admitHolder puts the holder itself at the front when it asks again: it only gets the
+// lease that it has already.
 func (l *line) admitHolder() {
 	if l.held == nil || len(l.queue) == 0 || l.queue[0].asking != nil {
 		return
@@ -366,12 +365,12 @@ func (l *line) admitHolder() {
 	l.tryAt = 0
 }
 
-// isHolder reports whether one asks again for what it has already.
+// isHolder reports whether a waiter repeats the request that the lease was granted to.
 func (l *line) isHolder(w *waiter) bool {
 	return l.held != nil && w.request.RequestID == l.held.RequestID && w.request.Owner == l.held.Owner
 }
 
-// answer ends the wait of one.
+// answer ends a wait, once.
 func (w *waiter) answer(g granted, err error) {
 	if !w.gone {
 		w.granted, w.err, w.gone = g, err, true
@@ -379,7 +378,7 @@ func (w *waiter) answer(g granted, err error) {
 	}
 }
 
-// settle answers one, and takes it out of the line.
+// settle answers a waiter and takes it out of the line.
 func (l *line) settle(w *waiter, g granted, err error) {
 	w.answer(g, err)
 	l.drop(w)
@@ -391,8 +390,8 @@ func (l *line) drop(w *waiter) {
 	}
 }
 
-// late are those who cannot wait. One that the store was asked for is not among them: it
-// gets the store's answer.
+// late are the waiters whose time is over, apart from those that the store was asked for:
+// they get its answer.
 func (l *line) late() (late []*waiter) {
 	for _, w := range l.queue {
 		if w.late && !w.gone && w.asking == nil && !w.open && !l.isHolder(w) {
@@ -402,15 +401,15 @@ func (l *line) late() (late []*waiter) {
 	return late
 }
 
-// answerLate gives those who cannot wait what is known.
+// answerLate gives the late waiters an answer.
 func (l *line) answerLate(err error) {
 	for _, w := range l.late() {
 		l.settle(w, granted{}, err)
 	}
 }
 
-// answerHeld gives them the store's answer. One who came after the store was asked gets
-// only what is known to be so still: the answer may be old.
+// answerHeld gives the late waiters the store's answer. It may be too old for one that came
+// after the question; that one gets only what is still known.
 func (l *line) answerHeld(answer *HeldError) {
 	known := l.known()
 	for _, w := range l.late() {
@@ -425,8 +424,8 @@ func (l *line) answerHeld(answer *HeldError) {
 	}
 }
 
-// refuse answers one with an error, and leaves it in the line only if there is
-// something to clear up after it.
+// refuse answers a waiter with an error. It stays in the line only if a lease may have to
+// be cleared up after it.
 func (l *line) refuse(w *waiter, err error) {
 	if w.gone {
 		return

@@ -15,11 +15,11 @@ import (
 const (
 	// recordPrefix begins the keys of all records of this package.
 	recordPrefix = "lock/"
-	// recordEnd ends them, so that watching one key is not watching those that begin like
-	// it. It comes before every character of a lock's key: the order stays.
+	// recordEnd ends them, so that a watch of one key hears of no longer key. It comes
+	// before every character of a lock's key: the order stays.
 	recordEnd = "\x1f"
-	// leastPage is how many records a List looks at together, at least: some of them are
-	// no longer held.
+	// leastPage is the least number of records that a List reads at once: some of them
+	// are not held.
 	leastPage = 100
 )
 
@@ -111,8 +111,8 @@ func (s State) lasting(r Request) *record.Write {
 	}
 }
 
-// released is the write of a state whose lease was released. It is kept as long as if
-// it had not been.
+// released is the write of a state whose lease was released. The record is kept as long
+// as without the release.
 func (s State) released(before Known) *record.Write {
 	return &record.Write{Value: s.value(false), Mark: s.Token, KeepMS: before.LeftMS + KeepIdle.Milliseconds(), Tell: true, Frees: true}
 }

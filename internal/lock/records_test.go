@@ -258,29 +258,6 @@ func (b *between) Change(ctx context.Context, ask record.Ask, rule record.Rule) 
 	return b.Store.Change(ctx, ask, rule)
 }
 
-// A key is remembered for an hour after the end of its lease's term, also one that was
-// released before.
-func TestIdleKeysAreKeptForAWhile(t *testing.T) {
-	for _, release := range []bool{false, true} {
-		r := newRigged(t)
-		l := r.do(r.request(lock.Acquire, ""))
-		r.clock.Add(10_000)
-		if release {
-			r.do(r.request(lock.Release, ""))
-		}
-		due := l.ExpiresMS + lock.KeepIdle.Milliseconds()
-		for _, early := range []int64{1, 0} {
-			r.clock.Store(due - early)
-			if err := sweep(r.records); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := r.store.Get(t.Context(), tenant, key); errors.Is(err, lock.ErrNotFound) != (early == 0) {
-				t.Errorf("released %v, %d ms before its time: %v", release, early, err)
-			}
-		}
-	}
-}
-
 // Terms are those of the store's limit.
 func TestLongestTerm(t *testing.T) {
 	r := newRigged(t)

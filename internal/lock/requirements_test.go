@@ -140,6 +140,27 @@ var requirements = map[string]string{
 		release a = RELEASED 1 a
 		acquire b id=x = ACTIVE 2 b 1000
 		renew b id=y = ACTIVE 2 b 1000`,
+	"an idle key is remembered for an hour after its lease's end": `
+		acquire a = ACTIVE 1 a 1000
+		acquire b key=other = ACTIVE 1 b 1000
+		+10
+		release a = RELEASED 1 a
+		+3600989
+		sweep
+		get = RELEASED 1 a
+		list =
+		+1
+		sweep
+		get = not found
+		acquire b key=other = ACTIVE 2 b 1000`,
+	"an idle key whose lease has expired": `
+		acquire a = ACTIVE 1 a 1000
+		+3600999
+		sweep
+		get = EXPIRED 1 a
+		+1
+		sweep
+		get = not found`,
 	"a forgotten request is judged by the state": `
 		acquire a lease=one = ACTIVE 1 a 1000
 		renew a id=x lease=one = ACTIVE 1 a 1000

@@ -239,7 +239,7 @@ type result struct {
 	at    time.Duration
 }
 
-// line has someone wait in the background.
+// line waits in the background.
 func (r *rig) line(ctx context.Context, h *host, want lock.Wanted) <-chan result {
 	c := make(chan result, 1)
 	go func() {

@@ -128,8 +128,8 @@ func TestAnswerIsLost(t *testing.T) {
 	}
 }
 
-// Owners of this credential are shown as they were named, others in full. What a
-// credential holds, only it is told the request ID of.
+// Owners of this credential are shown as they were named, others in full. Only the holder's
+// own credential sees the request ID of a lease.
 func TestOwners(t *testing.T) {
 	s := newSite(t)
 	f := s.serve()
@@ -267,7 +267,7 @@ func TestWaitIsAddedToWhatRemains(t *testing.T) {
 	}
 }
 
-// What is no lease server is no answer.
+// The answer of a server that is no lease server is an error.
 func TestMalformedAnswers(t *testing.T) {
 	for _, body := range []string{`{}`, `{"locks": [{}]}`, `{"lock_key":"k"}`, `[`, `{"acquired_at":"x"}`} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

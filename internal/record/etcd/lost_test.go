@@ -137,8 +137,7 @@ func (b *briefly) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.Leas
 	return &clientv3.LeaseTimeToLiveResponse{TTL: b.ttl}, nil
 }
 
-// What is told to be left of a term is no more than etcd says, whatever the clocks of
-// hosts do. An error may rest on an estimate.
+// A view shows no more left of a term than etcd says, whatever the clocks of hosts do. An error may rest on an estimate.
 func TestLeftIsWhatEtcdSays(t *testing.T) {
 	cfg := etcdtest.Shared(t)
 	mustPut(t, mustOpen(t, cfg), record.Write{Key: "k", Value: []byte("1"), TermMS: 60_000, KeepMS: 1000})

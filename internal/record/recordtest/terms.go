@@ -22,8 +22,8 @@ func termed(key, value string, term time.Duration) record.Write {
 	return record.Write{Key: key, Value: []byte(value), TermMS: term.Milliseconds(), KeepMS: time.Hour.Milliseconds()}
 }
 
-// left compares what is told of a record's term with one that was written at atMS, or
-// later by no more than the test has taken.
+// left checks how much is left of a record's term, which was written at atMS or later, by
+// no more than the test has taken.
 func (r *rig) left(key string, atMS int64, term time.Duration) {
 	r.Helper()
 	v := r.read(record.Ask{Keys: []string{key}})
