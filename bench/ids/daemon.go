@@ -74,8 +74,8 @@ func daemonArguments(dir string, o daemonOptions) (args []string, files daemon) 
 	return args, files
 }
 
-// startDaemon returns when the daemon has all its leases. Whoever gets it must
-// stop it, also with an error.
+// startDaemon returns when the daemon has all its leases. The caller must stop a daemon
+// that is not nil, also with an error.
 func (b *bench) startDaemon(ctx context.Context, o daemonOptions) (*daemon, error) {
 	args, files := daemonArguments(b.freshDir(), o)
 	launch := b.launch

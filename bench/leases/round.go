@@ -25,14 +25,14 @@ import (
 
 const (
 	startTimeout = 30 * time.Second
-	roundTimeout = 60 * time.Second
+	roundTimeout = 3 * time.Minute
 	// dialers is how many connections are made at the same time before the start:
 	// the kernel's queue of those not accepted yet is finite.
 	dialers = 256
 )
 
-// round starts a server, runs one storm against it, and looks at the grants.
-func (b *bench) round(ctx context.Context, number int, m mode) (err error) {
+// round starts a store and a server, runs one storm against it, and looks at the grants.
+func (b *bench) round(ctx context.Context, number int, s store, m mode) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	dir, err := b.Begin()
@@ -40,7 +40,17 @@ func (b *bench) round(ctx context.Context, number int, m mode) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	address, service, err := b.startServer(ctx, dir)
+	url, behind, err := s.start(ctx, b, dir)
+	if err != nil {
+		return err
+	}
+	if behind != nil {
+		defer behind.Stop()
+	}
+	if err := b.initialized(ctx, url); err != nil {
+		return err
+	}
+	address, service, err := b.startServer(ctx, dir, url)
 	if err != nil {
 		return err
 	}
@@ -57,7 +67,7 @@ func (b *bench) round(ctx context.Context, number int, m mode) (err error) {
 		perSecond: float64(len(took)) / elapsed.Seconds(), commits: float64(n),
 		p50: percentile(took, 50), p99: percentile(took, 99), slowest: percentile(took, 100),
 	} {
-		b.samples.Add(number, series(m, quantity), value)
+		b.samples.Add(number, series(s, m, quantity), value)
 	}
 	return nil
 }
@@ -68,12 +78,12 @@ func percentile(took []time.Duration, p int) float64 {
 }
 
 // startServer returns when the server answers.
-func (b *bench) startServer(ctx context.Context, dir string) (address string, service *process.Service, err error) {
+func (b *bench) startServer(ctx context.Context, dir, url string) (address string, service *process.Service, err error) {
 	if address, err = process.FreeAddress(); err != nil {
 		return "", nil, err
 	}
 	service, err = b.launch.Launch(filepath.Join(dir, "lease-server.log"), b.Daemon, "lease-server", "--config", "none", "--listen", address,
-		"--provider", "sqlite:"+filepath.Join(dir, "leases.db"), "--provider-timeout", "30s",
+		"--provider", url, "--state-dir", filepath.Join(dir, "state"), "--store", "none", "--provider-timeout", "30s",
 		"--rate-limit", "0", "--drain-delay", "0", "--log-level", "warn")
 	if err != nil {
 		return "", nil, err
@@ -127,7 +137,10 @@ func storm(ctx context.Context, address string, clients int, m mode) (answers []
 			}
 			deadline, _ := ctx.Deadline()
 			_ = conns[i].SetDeadline(deadline)
-			answers[i], errs[i] = ask(conns[i], request)
+			for answers[i], errs[i] = ask(conns[i], request); errors.Is(errs[i], errUnavailable); {
+				time.Sleep(retryPause) // as a daemon does
+				answers[i], errs[i] = ask(conns[i], request)
+			}
 			took[i] = time.Since(began)
 		})
 	}
@@ -175,6 +188,11 @@ func requestOf(address string, i int) string {
 	}, "\r\n")
 }
 
+// errUnavailable: the store is behind, and the same request may be sent again.
+var errUnavailable = errors.New("503 Service Unavailable")
+
+const retryPause = time.Second
+
 func ask(conn net.Conn, request string) (out leaseapi.AcquireResponse, err error) {
 	if _, err := io.WriteString(conn, request); err != nil {
 		return out, err
@@ -188,7 +206,11 @@ func ask(conn net.Conn, request string) (out leaseapi.AcquireResponse, err error
 	if err != nil {
 		return out, err
 	}
-	if res.StatusCode != http.StatusOK {
+	switch res.StatusCode {
+	case http.StatusOK:
+	case http.StatusServiceUnavailable:
+		return out, errUnavailable
+	default:
 		return out, fmt.Errorf("%s: %s", res.Status, b)
 	}
 	return out, json.Unmarshal(b, &out)

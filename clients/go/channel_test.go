@@ -363,7 +363,7 @@ func TestSingleAttempt(t *testing.T) {
 	stopping := refuse(wire.Errorf(wire.CodeShuttingDown, "the daemon is stopping"))
 	absent := WithDialer(func(context.Context) (net.Conn, error) { return nil, errors.New("nobody there") })
 	for what, test := range map[string]struct {
-		scripts []script // none: nobody is there
+		scripts []script // none: there is no server
 		want    error
 	}{
 		"missing":  {nil, ErrDaemonUnavailable},

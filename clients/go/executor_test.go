@@ -80,7 +80,7 @@ func TestExecutorIsTooLate(t *testing.T) {
 			time.Sleep(6 * time.Second)
 			p.ask(2, "Passivate", "1", 1)
 			p.ask(3, "Activate", "1", 2)
-			p.ask(4, "Activate", "2", 1) // nobody waits for another's
+			p.ask(4, "Activate", "2", 1) // another actor's does not wait
 			p.expect(4, "")
 			p.ask(5, "Passivate", "2", 7) // another activation
 			if answer := p.expect(5, ""); answer["snapshot"] != nil {

@@ -154,7 +154,7 @@ func mustRegister(t *testing.T, c *Client, e Executor) *Registration {
 
 func mustResolve(t *testing.T, c *Client, kind, identity string) (r Resolution) {
 	t.Helper()
-	// Right after a start nobody may be a member or have registered again.
+	// Right after a start the daemon may be no member yet, and no process registered.
 	eventually(t, "resolve", func() (err error) {
 		r, err = c.Resolve(t.Context(), kind, identity)
 		return err
@@ -424,7 +424,7 @@ func TestPlacementEvents(t *testing.T) {
 	}
 }
 
-// The context ends a subscription, also one that nobody reads.
+// The context ends a subscription, also one without a reader.
 func TestPlacementEventsEndWithTheirContext(t *testing.T) {
 	_, c := placed(t, alone)
 	ctx, cancel := context.WithCancel(t.Context())

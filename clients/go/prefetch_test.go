@@ -331,8 +331,7 @@ func TestBatchesGrowAndShrink(t *testing.T) {
 	})
 }
 
-// Whoever waits gets an ID of the answer that comes, however fast others take what
-// is there. With one processor, a goroutine that takes IDs without a pause left the
+// A waiting call gets an ID of the answer that comes, however fast others take IDs. With one processor, a goroutine that takes IDs without a pause left the
 // others none.
 func TestWaitersAreServedFirst(t *testing.T) {
 	const waiters = 3

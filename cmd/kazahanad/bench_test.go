@@ -73,8 +73,8 @@ func TestBenchErrors(t *testing.T) {
 	d := s.Start("--max-connections", "3")
 	s.bench("--service", "nope").Fails(t, exitFailure, "UNKNOWN_SERVICE", "nope")
 	s.bench("--connections", "9").Fails(t, exitFailure, "OVERLOADED")
-	// A batch takes 78 ms at least, and 50 durations are all that bench waits.
-	s.bench("--batch", "20000", "--duration", "1ms").Fails(t, exitFailure, "send less together")
+	// All of them together take a second, and bench tries 50 times.
+	s.bench("--pipeline", "2", "--batch", "65536", "--duration", "1ms", "--connections", "2").Fails(t, exitFailure, "send less together")
 	if err := d.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

@@ -206,7 +206,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	go l.reloadOn(hangup, done)
 
 	listening := leaseserver.Listening{
-		MaxConnections: l.settings.MaxConnections, DrainDelay: l.settings.DrainDelay, DrainTimeout: l.settings.DrainTimeout,
+		MaxConnections: l.settings.MaxConnections, PerAddress: l.settings.QuotaConnections, DrainDelay: l.settings.DrainDelay, DrainTimeout: l.settings.DrainTimeout,
 	}
 	if l.tls != nil {
 		listening.TLS = leaseserver.ServerTLS(l.tls)
@@ -234,12 +234,13 @@ func (l *leaseServerParts) options() leaseserver.Options {
 		Provider: l.provider, Services: l.services, Version: version,
 		ClientCertificates: l.settings.ClientCA != "", ProviderTimeout: l.settings.ProviderTimeout,
 		MaxInFlight: l.settings.MaxInFlight, RateLimit: float64(l.settings.RateLimit), RateBurst: l.settings.RateBurst,
-		Ready:   l.provider.Ready,
-		Metrics: metrics.NewLeaseServer(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
-		Fences:  l.fences.now,
-		Log:     l.log,
-		Recent:  l.base.recent,
-		Trace:   l.tracing.Route,
+		QuotaWaiting: l.settings.QuotaWaiting,
+		Ready:        l.provider.Ready,
+		Metrics:      metrics.NewLeaseServer(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
+		Fences:       l.fences.now,
+		Log:          l.log,
+		Recent:       l.base.recent,
+		Trace:        l.tracing.Route,
 	}
 	o.Metrics.WatchLog(l.base.dropped)
 	if l.tokens != nil {

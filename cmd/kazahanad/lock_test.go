@@ -136,6 +136,20 @@ func TestLockHeldBySomebodyElse(t *testing.T) {
 	}
 }
 
+// A term that was waited for begins when the wait ends: counted from when the
+// request was sent, it would be over before CMD starts.
+func TestLockTermBeginsAfterTheWait(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.Start()
+	c := s.Dial()
+	c.Must("Lock.Acquire", nil, "k", map[string]any{"ttl_ms": 3000})
+	if o := s.lockRun("k", "echo $KAZAHANA_FENCING_TOKEN", "--ttl", "2s", "--wait", "1m", "-q"); o.OK(t) != "2\n" {
+		t.Errorf("%+v", o)
+	}
+	c.WantLock("k", lock.Released, 2)
+}
+
 // The lock is this process's, not the daemon's connection's: it outlives a kill.
 func TestLockOutlivesTheDaemon(t *testing.T) {
 	t.Parallel()

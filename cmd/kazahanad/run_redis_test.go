@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/operator/config"
@@ -67,5 +68,18 @@ func TestRunUnderAFence(t *testing.T) {
 	}
 	if code := next.Code(); code != 3 || strings.Contains(next.Log.String(), "former holder") {
 		t.Errorf("exit code %d\n%s", code, next.Log)
+	}
+}
+
+// Where a store can lose leases and nothing fences, a run waits for a former holder of
+// its machine ID.
+func TestRunWaitsForAFormerHolder(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	url := s.Initialised(s.StartRedis().URL() + "failover_fence=0")
+	d := s.launchRun("waiting 1m16s more for a former holder", onProvider(url, "echo ran"))
+	_ = d.Cmd.Process.Signal(syscall.SIGTERM)
+	if code := d.Code(); code != 128+int(syscall.SIGTERM) {
+		t.Errorf("exit code %d\n%s", code, d.Log)
 	}
 }

@@ -98,7 +98,7 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// Guessing somebody's request ID gives nobody the lease, not even in one tenant.
+// A guessed request ID does not give its lease to another owner, not even in one tenant.
 func TestRequestIDsAreTheCredentials(t *testing.T) {
 	g := tenantsRig(t)
 	const body = `{"requestId":"guessed"}`

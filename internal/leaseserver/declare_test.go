@@ -9,8 +9,8 @@ import (
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
-// An operator's word ends up in the store, under the operator's tenant; nobody else
-// can give it.
+// A declaration ends up in the store, under the operator's tenant; it needs the scope
+// admin.
 func TestSequenceDeclare(t *testing.T) {
 	g := contractRig(t, func(g *rig) {
 		g.tokens(`

@@ -17,6 +17,8 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 func TestLimiter(t *testing.T) {
@@ -153,10 +155,10 @@ func dial(t *testing.T, address string) net.Conn {
 	return conn
 }
 
-// Whoever sends nothing, half a head, or half a body, is cut off.
+// A connection that sends nothing, half a head, or half a body, is cut off.
 func TestSlowPeers(t *testing.T) {
 	g := newRig(t, nil)
-	g.server.phases = phases{header: 50 * time.Millisecond, read: 100 * time.Millisecond, write: long, idle: 50 * time.Millisecond}
+	g.server.phases = phases{header: 50 * time.Millisecond, read: 100 * time.Millisecond, write: long, idle: 50 * time.Millisecond, unproven: 50 * time.Millisecond}
 	address := g.listening(Listening{})
 	for name, sent := range map[string]string{
 		"nothing": "", "half a head": "POST /lease HTTP/1.1\r\nHost: x\r\nX-A: ",
@@ -188,32 +190,66 @@ func TestLargeHead(t *testing.T) {
 	}
 }
 
-// Connections beyond the limit wait until one is free.
-func TestConnectionLimit(t *testing.T) {
-	g := newRig(t, nil)
-	address := g.listening(Listening{MaxConnections: 1})
-	get := func(conn net.Conn) {
-		t.Helper()
-		if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
+// ask sends a request on a connection, and reads the answer.
+func ask(t *testing.T, conn net.Conn, head string) (*http.Response, error) {
+	t.Helper()
+	if _, err := io.WriteString(conn, head+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+tokenHost+"\r\n\r\n"); err != nil {
+		return nil, err
 	}
-	first, second := dial(t, address), dial(t, address)
-	get(first)
-	if res, err := http.ReadResponse(bufio.NewReader(first), nil); err != nil || res.StatusCode != 200 {
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err == nil {
+		_, err = io.Copy(io.Discard, res.Body)
+	}
+	return res, err
+}
+
+// Connections without a credential keep no others out, whatever they send: they make
+// room for newcomers, and one with a credential stays.
+func TestConnectionsWithoutACredentialMakeRoom(t *testing.T) {
+	g := newRig(t, func(g *rig) { g.tokens(testTokens) })
+	g.server.phases.unproven = time.Hour
+	address := g.listening(Listening{MaxConnections: 4})
+	proven := dial(t, address)
+	if res, err := ask(t, proven, "GET /leases"); err != nil || res.StatusCode != 200 {
 		t.Fatal(res, err)
 	}
-	get(second)
-	_ = second.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-	if _, err := second.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the second connection was served: %v", err)
+	for range 10 {
+		for _, sent := range []string{"", "GET /leases HTTP/1.1\r\nHost: x\r\nX-A: ", "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"} {
+			_, _ = io.WriteString(dial(t, address), sent) // its place may be gone already
+		}
 	}
-	first.Close()
-	_ = second.SetReadDeadline(time.Now().Add(long))
-	if res, err := http.ReadResponse(bufio.NewReader(second), nil); err != nil || res.StatusCode != 200 {
-		t.Error(res, err)
+	for name, conn := range map[string]net.Conn{"the proven one": proven, "a newcomer": dial(t, address)} {
+		if res, err := ask(t, conn, "GET /leases"); err != nil || res.StatusCode != 200 {
+			t.Errorf("%s: %v, %v", name, res, err)
+		}
 	}
-	second.Close()
+}
+
+// A wrong credential costs a connection, and an address has its quota of them.
+func TestGuessesCostConnections(t *testing.T) {
+	g := newRig(t, func(g *rig) { g.tokens(strings.ReplaceAll(testTokens, tokenHost, tokenHost+"-changed")) })
+	logged, lines := observer.New(zap.WarnLevel)
+	g.server.o.Log = zap.New(logged)
+	address := g.listening(Listening{PerAddress: 1})
+	guess := dial(t, address)
+	if res, err := ask(t, guess, "GET /leases"); err != nil || res.StatusCode != 401 || !res.Close {
+		t.Fatal(res, err)
+	}
+	if _, err := io.ReadAll(guess); err != nil {
+		t.Errorf("it stays open: %v", err)
+	}
+	var conn net.Conn
+	g.eventually("the place is given back", func() bool {
+		conn = dial(t, address)
+		_, err := ask(t, conn, "GET /healthz")
+		return err == nil
+	})
+	if _, err := ask(t, dial(t, address), "GET /healthz"); err == nil {
+		t.Error("a second connection is served")
+	}
+	if all := lines.FilterField(zap.String("limit", "quota_connections")).All(); len(all) == 0 {
+		t.Errorf("the log does not name the quota: %v", lines.All())
+	}
 }
 
 // A stop fails readiness first, still serves for the delay, then answers the requests

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
@@ -141,19 +142,39 @@ func (s *Server) acquireNow(ctx context.Context, call lockCall) (l lock.Lease, e
 
 // acquireWithin waits in the queue until the client's time is up or the server stops.
 func (s *Server) acquireWithin(ctx context.Context, call lockCall) (lock.Lease, time.Duration, error) {
-	if n := s.waiters.Add(1); n > s.maxWaiters.Load() {
-		s.waiters.Add(-1)
-		return lock.Lease{}, 0, problem.New(problem.Overloaded, "%d requests wait for locks here, which is the limit", n-1).After(overloadedRetry)
+	leave, err := s.joinWaiters(strings.TrimSuffix(call.Tenant, lockhttp.PlacementTenants))
+	if err != nil {
+		return lock.Lease{}, 0, err
 	}
-	s.o.Metrics.LockWaiters.Inc()
-	defer func() {
-		s.o.Metrics.LockWaiters.Dec()
-		s.waiters.Add(-1)
-	}()
+	defer leave()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.leaving, func() { cancel(errStopping) })()
 	return s.o.Locks.Host.AcquireTimed(ctx, call.wanted())
+}
+
+// joinWaiters takes a place among the requests that wait for locks, until leave.
+func (s *Server) joinWaiters(tenant string) (leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n, quota := s.waiting[tenant], int64(s.o.QuotaWaiting); quota > 0 && n >= quota {
+		return nil, problem.New(problem.Overloaded, "%d requests of tenant %q wait for locks here, which is its quota (quota_waiting)", n, tenant).After(overloadedRetry)
+	}
+	if n := s.waiters.Load(); n >= s.maxWaiters.Load() {
+		return nil, problem.New(problem.Overloaded, "%d requests wait for locks here, which is the limit", n).After(overloadedRetry)
+	}
+	s.waiting[tenant]++
+	s.waiters.Add(1)
+	s.o.Metrics.LockWaiters.Inc()
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.waiting[tenant]--; s.waiting[tenant] == 0 {
+			delete(s.waiting, tenant)
+		}
+		s.waiters.Add(-1)
+		s.o.Metrics.LockWaiters.Dec()
+	}, nil
 }
 
 // wanted is the call's entry in the queue. A client with a request ID may ask again, here

@@ -169,7 +169,7 @@ func TestLSAUTH001OwnerIsTheCredential(t *testing.T) {
 			g.want(name, g.send("POST", "/v1/locks/k/"+op, token, `{"owner_suffix": "a"}`), problem.LockNotOwned)
 		}
 	}
-	// Another tenant's lock of this name is another lock, and nobody sees it.
+	// Another tenant's lock of this name is another lock, and is not shown.
 	if got := g.locked("acquire", "k", tokenAcme, ``); got.TenantID != "acme" || got.OwnerID != "hosts" {
 		t.Errorf("another tenant: %+v", got)
 	}
@@ -179,8 +179,8 @@ func TestLSAUTH001OwnerIsTheCredential(t *testing.T) {
 	g.want("no scope", g.send("GET", "/v1/locks", tokenAdmin, ""), problem.Forbidden)
 }
 
-// A request ID is its credential's: nobody gets another's answer by it, or makes
-// it useless.
+// A request ID belongs to its credential: another credential can neither get its answer
+// nor make it useless.
 func TestRequestIDsOfOthers(t *testing.T) {
 	for _, id := range []string{"r", strings.Repeat("r", lock.MaxRequestID)} {
 		g := lockRig(t, nil)
@@ -269,7 +269,7 @@ func TestLockOwnerOfACertificate(t *testing.T) {
 	}
 }
 
-// waiting is a request for a lock that somebody else has, on a connection.
+// waiting is a request for a lock that another owner holds, on a connection.
 type waiting struct {
 	cancel context.CancelFunc
 	reply  chan *http.Response // nil when there was none
@@ -343,18 +343,29 @@ func TestWaitersTakeNoPlaces(t *testing.T) {
 	}
 }
 
-// TestWaitersHaveALimit: of the connections, half may wait.
+// TestWaitersHaveALimit: of the connections, half may wait, and of a tenant's requests
+// its quota. The answer names the quota; others are not affected, nor are requests that
+// do not wait.
 func TestWaitersHaveALimit(t *testing.T) {
-	g := lockRig(t, nil)
-	address := g.listening(Listening{MaxConnections: 5})
-	g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
-	g.wait(g.client(), address, `{"wait_ms": 30000}`)
-	g.wait(g.client(), address, `{"wait_ms": 30000}`)
-	r := g.send("POST", "/v1/locks/k/acquire", tokenOther, `{"wait_ms": 1}`)
-	g.want("a third", r, problem.Overloaded)
-	g.want("one that does not wait", g.send("POST", "/v1/locks/k/acquire", tokenOther, ``), problem.LockHeld)
-	if n := g.server.waiters.Load(); n != 2 {
-		t.Errorf("%d wait", n)
+	for quota, words := range map[int]string{0: "2 requests wait for locks here, which is the limit", 2: `of tenant "default" wait for locks here, which is its quota (quota_waiting)`} {
+		g := lockRig(t, func(g *rig) { g.options.QuotaWaiting = quota })
+		address := g.listening(Listening{MaxConnections: 5 + 5*quota})
+		g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
+		g.wait(g.client(), address, `{"wait_ms": 30000}`)
+		last := g.wait(g.client(), address, `{"wait_ms": 30000}`)
+		third := func() reply { return g.send("POST", "/v1/locks/k/acquire", tokenOther, `{"wait_ms": 1}`) }
+		r := third()
+		g.want("a third", r, problem.Overloaded)
+		if !strings.Contains(r.problem.Detail, words) {
+			t.Errorf("quota %d: %s", quota, r.problem.Detail)
+		}
+		g.want("one that does not wait", g.send("POST", "/v1/locks/k/acquire", tokenOther, ``), problem.LockHeld)
+		if g.locked("renew", "k", tokenHost, `{"ttl_seconds": 3600}`); quota > 0 {
+			g.locked("acquire", "k", tokenAcme, `{"wait_ms": 30000}`)
+		}
+		last.cancel()
+		g.eventually("the place is given back", func() bool { return g.server.waiters.Load() == 1 })
+		g.want("when one has gone", third(), problem.LockHeld)
 	}
 }
 
@@ -362,7 +373,7 @@ func TestWaitersHaveALimit(t *testing.T) {
 // not end a wait, and neither does a slow line.
 func TestWaitOutlivesTheTimeForABody(t *testing.T) {
 	g := lockRig(t, nil)
-	g.server.phases = phases{header: 500 * time.Millisecond, read: 500 * time.Millisecond, write: long, idle: long}
+	g.server.phases = phases{header: 500 * time.Millisecond, read: 500 * time.Millisecond, write: long, idle: long, unproven: long}
 	address := g.listening(Listening{})
 	g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
 	w := g.wait(g.client(), address, `{"wait_ms": 700}`)

@@ -9,7 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/memory"
 )
 
-// A client that somebody wrote from the design alone works.
+// A client that was written from the design alone works.
 func TestSeedClient(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {

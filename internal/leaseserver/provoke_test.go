@@ -85,7 +85,7 @@ func (g *rig) granted() lease.Lease {
 	return leases[0]
 }
 
-// held has somebody hold the lock "held", who is the caller.
+// held makes the caller hold the lock "held".
 func (g *rig) held() {
 	g.t.Helper()
 	owner := Credential{Owner: AnonymousOwner}.lockOwner()

@@ -11,9 +11,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/operator/guard"
 	"go.uber.org/zap"
-	"golang.org/x/net/netutil"
 )
+
+// maxStreams is the number of requests at once on one HTTP/2 connection.
+const maxStreams = 100
 
 // maxHeaderBytes bounds the head of a request, which holds a token at most.
 const maxHeaderBytes = 32 << 10
@@ -22,17 +25,19 @@ const maxHeaderBytes = 32 << 10
 // byte a minute.
 type phases struct {
 	header, read, write, idle time.Duration // read is head and body; write begins at the head's end
+	unproven                  time.Duration // idle, before any request on the connection was authenticated
 }
 
 // patience are the limits outside of tests. idle is longer than the clients' own limit,
 // so that they close unused connections first.
-var patience = phases{header: 5 * time.Second, read: 15 * time.Second, write: time.Minute, idle: 2 * time.Minute}
+var patience = phases{header: 5 * time.Second, read: 15 * time.Second, write: time.Minute, idle: 2 * time.Minute, unproven: 5 * time.Second}
 
 // Listening configures Serve.
 type Listening struct {
 	TLS            *tls.Config                     // nil = plain HTTP
 	Guard          func(http.Handler) http.Handler // optional: wraps the handler of all requests
-	MaxConnections int                             // further ones wait to be accepted
+	MaxConnections int                             // at once
+	PerAddress     int                             // of them from one address; 0: no limit
 	DrainDelay     time.Duration
 	DrainTimeout   time.Duration
 }
@@ -44,11 +49,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	if o.Guard != nil {
 		handler = o.Guard(s)
 	}
+	connections := guard.New(guard.Limits{Connections: o.MaxConnections, PerAddress: o.PerAddress, Unproven: s.phases.unproven}, s.closedByGuard)
 	server := &http.Server{
 		Handler: handler, TLSConfig: o.TLS,
 		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(debugWriter{s.o.Log}, "", 0),
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 	}
+	connections.Protect(server)
 	s.maxWaiters.Store(min(maxWaiters, int64(o.MaxConnections)/2))
 	watching, unwatch := context.WithCancel(ctx)
 	var watched sync.WaitGroup
@@ -57,7 +65,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	defer unwatch()
 	served := make(chan error, 1)
 	go func() {
-		l := netutil.LimitListener(l, o.MaxConnections)
+		l := connections.Listener(l)
 		if o.TLS != nil {
 			served <- server.ServeTLS(l, "", "")
 		} else {
@@ -87,6 +95,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	}
 	<-served
 	return err
+}
+
+// closedByGuard says which limit a newcomer has met, in a line now and then.
+func (s *Server) closedByGuard(why guard.Reason, from net.Addr) {
+	limit := map[guard.Reason]string{guard.Full: "max_connections", guard.PerAddress: "quota_connections"}[why]
+	if limit != "" {
+		s.crowded.Do(func() {
+			s.o.Log.Warn("a connection was closed at once: its limit is reached", zap.String("limit", limit), zap.String("peer", from.String()))
+		})
+	}
 }
 
 // debugWriter logs net/http's messages about peers at debug, since any peer can provoke

@@ -22,6 +22,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
+	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
@@ -52,6 +53,7 @@ type Options struct {
 	MaxInFlight     int
 	RateLimit       float64 // requests per second and client; 0 = unlimited
 	RateBurst       int
+	QuotaWaiting    int // requests of one tenant that wait for locks; 0 = no quota
 
 	Ready   func(context.Context) error // optional: why nothing can be granted now
 	NowMS   func() int64                // optional: for Retry-After and statistics
@@ -80,6 +82,7 @@ type Server struct {
 	started  time.Time
 	stopping atomic.Bool
 	sparing  rate.Sometimes
+	crowded  rate.Sometimes // for lines about connections that are closed at once
 	phases   phases
 	after    func(time.Duration) <-chan time.Time // time.After, but in tests
 
@@ -87,6 +90,7 @@ type Server struct {
 	leave      context.CancelFunc
 	waiters    atomic.Int64 // requests that wait for locks
 	maxWaiters atomic.Int64
+	waiting    map[string]int64 // the same by tenant; guarded by mu
 }
 
 // overloadedRetry is when to come back to an overloaded server.
@@ -105,10 +109,11 @@ func New(o Options) *Server {
 		o.Ready = func(context.Context) error { return nil }
 	}
 	s := &Server{
-		o: o, started: time.Now(), mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
+		o: o, waiting: map[string]int64{}, started: time.Now(), mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
 		slots: make(chan struct{}, o.MaxInFlight), seed: maphash.MakeSeed(), book: newBook(newLimiter(o.RateLimit, o.RateBurst)),
 		// An outage makes every request fail: some lines tell as much as all.
 		sparing: rate.Sometimes{First: 3, Interval: time.Second},
+		crowded: rate.Sometimes{First: 1, Interval: 10 * time.Second},
 		phases:  patience,
 		after:   time.After,
 	}
@@ -246,6 +251,7 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	if err != nil {
 		return Credential{}, err
 	}
+	guard.Proven(r.Context())
 	var wait time.Duration
 	if s.note(func(b *book) { wait = b.limits.wait(clientKey(who, r.RemoteAddr), time.Now()) }); wait > 0 {
 		return Credential{}, problem.New(problem.RateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)
@@ -326,6 +332,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if p.Code == problem.Unauthenticated {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="kazahana"`)
+		w.Header().Set("Connection", "close") // each guess costs a connection
 	}
 	if after := p.RetryAfter(); after != "" {
 		w.Header().Set("Retry-After", after)

@@ -260,7 +260,7 @@ func TestMaker(t *testing.T) {
 	if m.Kind != "fallback" || len(m.Holders) != 1 || m.Holders[0].Host != "web-1" || !strings.Contains(m.Note, "no lease stands behind") {
 		t.Errorf("%+v", m)
 	}
-	// Nobody.
+	// An ID without a holder.
 	other := tl.ID(testNow+5, (l.ID+1)<<8)
 	if m := answered[leaseapi.Maker](g, fmt.Sprint("/leases/maker?id=", int64(other))); len(m.Holders) != 0 || !strings.Contains(m.Note, "nobody known") {
 		t.Errorf("%+v", m)

@@ -2,7 +2,6 @@ package load
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -121,34 +120,6 @@ func TestWrongTextAnswers(t *testing.T) {
 		}
 		if _, err := d.take([]byte(c.answers[last]), 1); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s, %q: error is %v, want one with %q", c.dialect, c.answers, err, c.want)
-		}
-	}
-}
-
-// TestPipelinedTextAnswers: several answers in one piece are found one by one.
-func TestPipelinedTextAnswers(t *testing.T) {
-	for dialect, answers := range map[string][]string{
-		Redis:     {integer(1), integer(2), integer(3000)},
-		Memcached: {values(1), values(20), values(3000)},
-	} {
-		d, err := newDialect(dialect, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		stream := []byte(strings.Join(answers, ""))
-		var sizes, want []int
-		for len(stream) > 0 {
-			n, err := d.take(stream, 1)
-			if err != nil || n == 0 {
-				t.Fatalf("%s: %q: %d, %v", dialect, stream, n, err)
-			}
-			sizes, stream = append(sizes, n), stream[n:]
-		}
-		for _, answer := range answers {
-			want = append(want, len(answer))
-		}
-		if !slices.Equal(sizes, want) {
-			t.Errorf("%s: answers of %d bytes, want %d", dialect, sizes, want)
 		}
 	}
 }

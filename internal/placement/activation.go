@@ -29,8 +29,8 @@ const (
 //	acquiring -> loading -> [checking] -> reserving -> ensuring -> recording -> releasing -> resting
 //	resting -> passivating -> removing -> gone
 //
-// The record names this host from reserving until removing: nobody else activates
-// the key meanwhile, whatever fails or takes long.
+// The record names this host from reserving until removing: no other host activates the
+// key meanwhile, whatever fails or takes long.
 type entry struct {
 	key       Key
 	serial    uint64
@@ -46,7 +46,7 @@ type entry struct {
 	failure   error  // why the activation under way has failed
 	why       string // it is to be passivated
 	keep      bool   // the stored snapshot stays when the record is removed
-	asked     bool   // somebody waits for the end of the retreat
+	asked     bool   // a caller waits for the end of the retreat
 	used      time.Duration
 }
 
@@ -272,7 +272,7 @@ func (c *Core) remove(e *entry) {
 
 func (c *Core) removed(e *entry, r Result, now Moment) {
 	if r.Err != nil && !isRefusal(r.Err) {
-		// As long as the record names this host nobody else can have the key.
+		// As long as the record names this host, no other host can have the key.
 		e.step = retrying
 		c.retries = append(c.retries, e)
 		return

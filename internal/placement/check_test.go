@@ -66,7 +66,7 @@ func (d *desk) evict(token int64) (there bool) {
 }
 
 // Only the activation of the token is evicted, and its end is told when its record
-// names nobody any more.
+// names no owner any more.
 func TestEvict(t *testing.T) {
 	d := newDesk(t)
 	d.member()
@@ -135,8 +135,8 @@ func TestLateStoreKeepsThePID(t *testing.T) {
 	}
 }
 
-// A process that refuses what this host has lost meanwhile has failed nobody: who
-// asked hears that it was lost, and asks again.
+// When a process refuses a key that this host has lost in the meantime, the caller hears
+// that it was lost, and asks again.
 func TestRefusedAfterItWasLost(t *testing.T) {
 	d := newDesk(t)
 	d.reserved()

@@ -27,7 +27,7 @@ const (
 	// Snapshot, nil for the one that is stored; or an error: the process does not
 	// answer, or is gone.
 	Passivate Op = "passivate"
-	// Remove has the record name nobody, unless the stored one is newer than Record,
+	// Remove takes the owner out of the record, unless the stored one is newer than Record,
 	// and keeps version, token and snapshot: Record's, or with Keep the stored one.
 	// That also stops a Store of it that is still under way. Result: no error also
 	// where the stored one is newer.

@@ -388,8 +388,8 @@ func TestRemovedInTheEnd(t *testing.T) {
 	d.expect(TryAcquire)
 }
 
-// A host that comes back takes over what its earlier membership left behind, and
-// nobody's who came after.
+// A host that comes back takes over the records of its earlier memberships, and none of
+// a later one.
 func TestOwnRecords(t *testing.T) {
 	for token, op := range map[int64]Op{6: Store, 7: Store, 8: CheckOwner} {
 		d := newDesk(t)

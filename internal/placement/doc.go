@@ -15,11 +15,11 @@
 //     rendezvous hashing, see Topology.
 //   - The activation record of a key is the only truth about who runs it. A member
 //     writes its name into the record before it has the process activate, and does
-//     so only if the record names nobody, or itself, or a member whose membership
+//     so only if the record names no owner, or itself, or a member whose membership
 //     has ended. So an owner that is alive, however slow, is never overtaken.
 //   - A member counts the end of its own membership from before the request that
 //     got it, and activates nothing after that end; what it runs it has passivated.
 //   - A store accepts no record that is older than the one it has, and tokens of a
-//     key strictly increase from one activation to the next: whoever was paused
-//     beyond all this is found out by those who compare tokens.
+//     key strictly increase from one activation to the next: a process
+//     that was paused beyond all this is found out by a comparison of tokens.
 package placement

@@ -85,7 +85,7 @@ type Member struct {
 
 // Record is the activation of a key, as it is stored: the only truth about it.
 type Record struct {
-	Owner    Member // Authority "": nobody, the activation has ended
+	Owner    Member // Authority "": none, the activation has ended
 	PID      string // "" while the process has not answered yet
 	Version  int64  // of activations of the key, from 1 on
 	Token    int64  // fencing token of the activation; grows with the version
@@ -104,7 +104,7 @@ type Moment struct {
 	UnixMS int64         // on the wall clock, for those who read events
 }
 
-// Validate reports what is wrong with a record that names somebody.
+// Validate reports what is wrong with a record that names an owner.
 func (r Record) Validate() error {
 	if err := check("owner", r.Owner.Authority, MaxAuthority); err != nil {
 		return err

@@ -93,7 +93,7 @@ func TestAuthorityIsAFunctionOfTheSet(t *testing.T) {
 	})
 }
 
-// A newcomer takes keys, and nobody else gets any.
+// A newcomer takes keys, and no other member gets any.
 func TestNewcomerMovesItsShareAlone(t *testing.T) {
 	const keys = 20_000
 	for _, n := range []int{1, 2, 5, 20} {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Whoever writes the hash anew, from what docs/placement.md says alone, can hold it
-// against the vectors. PL-C9: all of them agree.
+// A new implementation of the hash, from docs/placement.md alone, can be held against
+// the vectors. PL-C9: all of them agree.
 func TestOtherLanguagesAgree(t *testing.T) {
 	for _, program := range [][]string{{"python3", "-I", "testdata/rendezvous.py"}, {"node", "testdata/rendezvous.mjs"}} {
 		t.Run(program[0], func(t *testing.T) {

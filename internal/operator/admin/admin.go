@@ -13,15 +13,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Time limits of a request's head and of an idle connection. Answers have none: the
-// client chooses the length of a profile.
+// Limits of the listener, which knows no credentials: a connection idles for a moment
+// only, and few are open at once, so that they leave the open files to the daemon's
+// socket. The answer with a profile has the time of the profile in addition.
 const (
-	headerTimeout = 5 * time.Second
-	idleTimeout   = 2 * time.Minute
+	maxConnections = 256
+	readTimeout    = 5 * time.Second // of a whole request
+	writeTimeout   = time.Minute
+	idleTimeout    = 5 * time.Second
 )
 
 // Options of the handler.
@@ -90,10 +94,16 @@ func SplitAddress(address string) (network, addr string) {
 
 // Serve answers on the listener until ctx is done. It returns nil then.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	server := &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout}
+	return serveWithin(ctx, l, h, guard.Limits{Connections: maxConnections, Unproven: idleTimeout})
+}
+
+func serveWithin(ctx context.Context, l net.Listener, h http.Handler, limits guard.Limits) error {
+	server := &http.Server{Handler: h, ReadTimeout: readTimeout, WriteTimeout: writeTimeout}
+	connections := guard.New(limits, func(guard.Reason, net.Addr) {})
+	connections.Protect(server)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(connections.Listener(l)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("admin listener: %w", err)
 	}
 	return nil

@@ -163,6 +163,31 @@ func TestServeEnds(t *testing.T) {
 	close(release)
 }
 
+// Clients that keep connections alive keep no others out, and take few open files.
+func TestConnectionsMakeRoom(t *testing.T) {
+	s := serve(t, Options{Registry: prometheus.NewRegistry(), Ready: func() error { return nil }})
+	dial := s.client.Transport.(*http.Transport).DialContext
+	var all []net.Conn
+	for range maxConnections + 20 {
+		c, err := dial(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") // its place may be gone already
+		all = append(all, c)
+	}
+	if status, body, _ := s.get("GET", "/healthz"); status != 200 {
+		t.Errorf("a newcomer gets %d, %s", status, body)
+	}
+	for _, c := range all[:20] {
+		_ = c.SetReadDeadline(time.Now().Add(hang))
+		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("too many stay open")
+		}
+	}
+}
+
 func TestServeFails(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -25,9 +25,11 @@ type LeaseServer struct {
 	TokensFile string // "" = none
 	Insecure   bool
 
-	RateLimit  int // requests per second and client; 0 = unlimited
-	RateBurst  int
-	DrainDelay time.Duration
+	QuotaConnections int // of one address
+	QuotaWaiting     int // requests of one tenant that wait for locks
+	RateLimit        int // requests per second and client; 0 = unlimited
+	RateBurst        int
+	DrainDelay       time.Duration
 
 	services map[string]Terms
 }

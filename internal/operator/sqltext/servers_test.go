@@ -10,17 +10,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // database runs SQL: one line a row, columns parted by tabs, NULL as "NULL".
 type database func(t *testing.T, sql string) [][]string
-
-// patience is for a slow machine.
-const patience = 2 * time.Minute
 
 // openers start a private server each, or skip the test.
 var openers = map[string]func(*testing.T) database{"postgres": postgres, "mysql": mariadb, "sqlite": sqlite}
@@ -61,16 +58,14 @@ func serve(t *testing.T, dir string, as *syscall.SysProcAttr, ask func() error, 
 	gone := make(chan struct{})
 	go func() { cmd.Wait(); close(gone) }()
 	t.Cleanup(func() { cmd.Process.Signal(syscall.SIGQUIT); <-gone }) // at once: nothing of it is kept
-	for end := time.Now().Add(patience); ask() != nil; time.Sleep(20 * time.Millisecond) {
+	await.Success(t, name+" answers", func() error {
 		select {
 		case <-gone:
 			t.Fatalf("%s has ended:\n%s", name, log.String())
 		default:
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%s does not answer", name)
-		}
-	}
+		return ask()
+	})
 }
 
 func rows(t *testing.T, cmd *exec.Cmd, sql string) [][]string {

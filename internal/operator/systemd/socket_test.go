@@ -9,21 +9,11 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/kazahana/kazahana/internal/testkit/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// hang is when a test gives up on something that should happen at once.
-const hang = 60 * time.Second
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(hang); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", hang, what)
-		}
-	}
-}
 
 // TestNotify: what is sent arrives in one message at a real socket, and nobody
 // is told where there is none.
@@ -104,14 +94,14 @@ func TestListenerCountsTheLoopsTurns(t *testing.T) {
 	}()
 	for range 20 {
 		before := l.Turns()
-		eventually(t, "the loop turns", func() bool { l.Prod(); return l.Turns() > before })
+		await.Eventually(t, "the loop turns", func() bool { l.Prod(); return l.Turns() > before })
 	}
 	c, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	eventually(t, "it is accepted", func() bool { return l.open.Load() == 1 })
+	await.Eventually(t, "it is accepted", func() bool { return l.open.Load() == 1 })
 	before := l.Turns()
 	for range 20 {
 		l.Prod()
@@ -121,7 +111,7 @@ func TestListenerCountsTheLoopsTurns(t *testing.T) {
 		t.Errorf("a stuck loop took %d turns", n-before)
 	}
 	close(release)
-	eventually(t, "it goes on", func() bool { l.Prod(); return l.Turns() > before })
+	await.Eventually(t, "it goes on", func() bool { l.Prod(); return l.Turns() > before })
 	_ = l.Close()
 	<-ended
 }

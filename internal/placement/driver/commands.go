@@ -77,8 +77,8 @@ func (d *Driver) askStore(ctx context.Context, c placement.Command) (r placement
 	return r
 }
 
-// ask has the store of locks carry out a request, once: as long as nobody knows
-// what became of it, the same is sent again.
+// ask sends a request to the store of locks, which carries it out once. While its outcome
+// is unknown, the same request is sent again.
 func (d *Driver) ask(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	r.Tenant, r.Owner, r.RequestID = d.cfg.Tenant, d.cfg.Owner, lock.NewLeaseID()
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
@@ -106,8 +106,8 @@ func (d *Driver) ended(ctx context.Context, m placement.Member) (bool, error) {
 	return err == nil && (l.State != lock.Active || l.Token != m.Token), err
 }
 
-// failed tells of what the store or a process did not do. Somebody else's lock is
-// no failure.
+// failed reports a failure of the store or of a process. A lock that another owner holds
+// is no failure.
 func (d *Driver) failed(what string, err error) {
 	var held *lock.HeldError
 	if d.cfg.Failed != nil && !errors.As(err, &held) && !errors.Is(err, context.Canceled) {

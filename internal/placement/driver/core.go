@@ -73,7 +73,7 @@ type Effects struct {
 	Begin  []placement.Command // to carry out
 	Ask    *lock.Request       // about the membership: Op, LeaseID and RequestID
 	Look   bool                // at the members
-	Done   []placement.Done    // activations that somebody may wait for
+	Done   []placement.Done    // activations that callers may wait for
 	Events []placement.Event
 	Over   bool // the stop is complete
 }

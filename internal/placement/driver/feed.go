@@ -92,7 +92,7 @@ func (f *feed) publish(events []placement.Event) {
 			select {
 			case s.events <- e:
 			default:
-				f.end(s) // told to nobody what would have a gap
+				f.end(s) // rather than leave a gap
 			}
 		}
 	}

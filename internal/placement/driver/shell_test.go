@@ -13,7 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement/storage"
 )
 
-// What nobody has resolved for the time is passivated, and comes back.
+// An actor that was not resolved for the time is passivated, and comes back.
 func TestIdle(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		a := s.start("a:1", func(c *Config) { c.IdleTTL = time.Minute })
@@ -75,8 +75,7 @@ func (s telling) Changes(ctx context.Context, tenant, prefix string) (<-chan str
 	return s.changes(ctx, tenant, prefix)
 }
 
-// Where the store tells of members that come and go, nobody waits for the next
-// look.
+// Where the store tells of members that come and go, no host waits for its next look.
 func TestChangesAreHeard(t *testing.T) {
 	bubble(t, func(t *testing.T, s *site) {
 		tokens := make(chan struct{}, 1)
@@ -126,7 +125,7 @@ func TestReadinessIsWaitedFor(t *testing.T) {
 	})
 }
 
-// overtaken are records in which somebody else is faster, once.
+// overtaken are records in which another host is faster, once.
 type overtaken struct {
 	storage.Storage
 	once atomic.Bool

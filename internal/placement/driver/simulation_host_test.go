@@ -110,7 +110,7 @@ func (n *node) toProcess(conn int, do func(), answer func(error)) {
 	n.line = max(n.line, n.now+n.delay())
 	n.after(n.line-n.now, func() {
 		n.inbox = append(n.inbox, func() {
-			if n.conn == conn { // or nobody reads it any more
+			if n.conn == conn { // else it has no reader any more
 				do()
 				n.on(n.delay(), func() { finish(nil) })
 			}

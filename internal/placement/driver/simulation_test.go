@@ -55,7 +55,7 @@ type world struct {
 	locks    map[string]*simLock // keys and members
 	records  map[placement.Key]placement.Record
 	tokens   int64
-	down     bool  // the store answers nobody
+	down     bool  // the store does not answer
 	quiet    int64 // when the last fault is over
 	violated error
 	reserved map[placement.Key]placement.Record // by the latest activation
@@ -186,7 +186,7 @@ func (w *world) remove(k placement.Key, r placement.Record, keep bool) {
 	w.records[k] = next
 }
 
-// harm does something to somebody, again and again until simHarm.
+// harm disturbs a random host, again and again until simHarm.
 func (w *world) harm() {
 	n := w.nodes[w.rng.IntN(len(w.nodes))]
 	switch w.rng.IntN(11) {
@@ -267,7 +267,7 @@ func simulate(t *testing.T, seed uint64, without careless) *world {
 	for w.now < w.quiet && w.violated == nil { // it may grow
 		w.runUntil(w.quiet)
 	}
-	// Whoever waits for a key asks for it again and again.
+	// A caller that waits for a key asks for it again and again.
 	for ms := int64(0); ms < simPatience+simAfter; ms += 200 {
 		w.after(ms, w.resolveAll)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 )
 
-// Observed returns the storage with somebody who is told how long each call took,
-// by its name: load, store or remove. called returns at once.
+// Observed returns a storage that reports the duration of each call, by its name: load,
+// store or remove. called must return at once.
 func Observed(s Storage, called func(op string, took time.Duration)) Storage {
 	return &observed{s, called}
 }

@@ -26,7 +26,7 @@ type Storage interface {
 	// or may yet be.
 	Store(ctx context.Context, tenant string, key placement.Key, r placement.Record) error
 
-	// Remove has the key's record name nobody, unless the stored one is another's
+	// Remove takes the owner out of the key's record, unless the stored one is another's
 	// or newer, which is no error. Version and token stay, and r.Snapshot, or with
 	// keep the stored one. After it a Store of r that is under way fails.
 	Remove(ctx context.Context, tenant string, key placement.Key, r placement.Record, keep bool) error

@@ -25,7 +25,7 @@ const Path = "/v1/placements"
 // Record is a record as it travels: the body of a store, and part of the answer to
 // a GET.
 type Record struct {
-	Owner      string `json:"owner"` // "": nobody
+	Owner      string `json:"owner"` // "": none
 	Membership int64  `json:"membership"`
 	PID        string `json:"pid"`
 	Version    int64  `json:"version"` // 0: there is none

@@ -116,8 +116,8 @@ func TestConformance(t *testing.T) {
 	storagetest.Run(t, connect(t, listen(t, front(t, storage.OnRecords(recordmemory.New(nil))))), 20)
 }
 
-// loses has every other request be carried out, and its answer be lost: whoever
-// asks again is answered.
+// loses carries out every other request and drops its answer. A repeated request is
+// answered.
 func loses(next http.Handler, lost *atomic.Int64) http.Handler {
 	var asked atomic.Int64
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -155,8 +155,8 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// With one server, nobody knows what became of a request whose answer was lost;
-// asked again, the server tells.
+// With one server, the outcome of a request whose answer was lost is unknown; asked
+// again, the server tells.
 func TestLostAnswerIsNoAnswer(t *testing.T) {
 	records := storage.OnRecords(recordmemory.New(nil))
 	store := connect(t, listen(t, loses(front(t, records), &atomic.Int64{})))
@@ -227,8 +227,8 @@ func TestLargestRecord(t *testing.T) {
 	}
 }
 
-// What a lease server refuses is no answer of a storage: nobody has looked at the
-// record.
+// A refusal by the lease server itself is no answer of a storage: the record was not
+// looked at.
 func TestNoStorage(t *testing.T) {
 	older := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", problem.MediaType)

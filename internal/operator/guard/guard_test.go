@@ -1,0 +1,267 @@
+package guard
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const long = time.Minute // anything, on a busy machine
+
+// site is a guarded server. Requests for /prove have a credential; those for /hang wait
+// until let go.
+type site struct {
+	*testing.T
+	address string
+	letGo   chan struct{}
+	hanging chan struct{}
+	mu      sync.Mutex
+	closed  map[Reason]int
+}
+
+func open(t *testing.T, limits Limits, secure bool) *site {
+	s := &site{T: t, letGo: make(chan struct{}), hanging: make(chan struct{}, 100), closed: map[Reason]int{}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = l.Addr().String()
+	g := New(limits, func(why Reason, _ net.Addr) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.closed[why]++
+	})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/prove":
+			Proven(r.Context())
+		case "/hang":
+			s.hanging <- struct{}{}
+			<-s.letGo
+		}
+	}))
+	_ = server.Listener.Close()
+	server.Listener = g.Listener(l)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	g.Protect(server.Config)
+	server.EnableHTTP2 = secure
+	if secure {
+		server.StartTLS()
+	} else {
+		server.Start()
+	}
+	t.Cleanup(server.Close)
+	return s
+}
+
+func (s *site) count(why Reason) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed[why]
+}
+
+func (s *site) dial() net.Conn {
+	s.Helper()
+	c, err := net.Dial("tcp", s.address)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(long))
+	return c
+}
+
+// ask makes a request, and reports whether it was answered.
+func (s *site) ask(c net.Conn, path string) bool {
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path); err != nil {
+		return false
+	}
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	return err == nil && res.StatusCode == 200
+}
+
+// over waits for the end of a connection.
+func (s *site) over(c net.Conn) {
+	s.Helper()
+	if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+		s.Error("the connection stays open")
+	}
+}
+
+// Silent connections, those that have sent half a head, and those that keep alive what
+// needs no credential take no place from newcomers: the oldest makes room.
+func TestNewcomersGetIn(t *testing.T) {
+	for name, sent := range map[string]string{
+		"silent": "", "half a head": "GET / HTTP/1.1\r\nHost: x\r\nX-A: ", "kept alive": "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, Limits{Connections: 3, Unproven: time.Hour}, false)
+			var all []net.Conn
+			for range 10 {
+				c := s.dial()
+				if _, err := io.WriteString(c, sent); err != nil {
+					t.Fatal(err)
+				}
+				if name == "kept alive" {
+					if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				all = append(all, c)
+			}
+			if !s.ask(s.dial(), "/") {
+				t.Error("a newcomer is not served")
+			}
+			for _, c := range all[:8] {
+				s.over(c)
+			}
+			if n := s.count(Replaced); n != 8 {
+				t.Errorf("%d have made room", n)
+			}
+		})
+	}
+}
+
+// An unproven connection is closed when it has waited for its next request for too long,
+// and a proven one is not.
+func TestUnprovenConnectionsEnd(t *testing.T) {
+	s := open(t, Limits{Connections: 10, Unproven: 50 * time.Millisecond}, false)
+	proven := s.dial()
+	for !s.ask(proven, "/prove") { // on a busy machine the time may be over before the request comes
+		proven = s.dial()
+	}
+	asked := s.dial()
+	s.ask(asked, "/")
+	for _, c := range []net.Conn{s.dial(), asked} {
+		s.over(c)
+	}
+	if !s.ask(proven, "/") || s.count(Unproven) < 2 {
+		t.Errorf("a proven connection is closed, or %d unproven ones", s.count(Unproven))
+	}
+}
+
+// Neither a proven connection nor one with a request under way makes room.
+func TestPlacesInUseAreKept(t *testing.T) {
+	s := open(t, Limits{Connections: 2, Unproven: time.Millisecond}, false)
+	s.serve("/hang")
+	proven := s.dial()
+	for !s.ask(proven, "/prove") {
+		proven = s.dial()
+	}
+	s.over(s.dial())
+	close(s.letGo)
+	if !s.ask(proven, "/") || s.count(Full) < 1 {
+		t.Errorf("closed were %v", s.closed)
+	}
+}
+
+// serve returns when a request hangs in its handler.
+func (s *site) serve(path string) {
+	for {
+		c, ended := s.dial(), make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.ask(c, path)
+		}()
+		select {
+		case <-s.hanging:
+			return
+		case <-ended: // it was closed before its request came
+		}
+	}
+}
+
+// One address has no more than its part, and gets a place back.
+func TestPerAddress(t *testing.T) {
+	s := open(t, Limits{Connections: 10, PerAddress: 2, Unproven: time.Hour}, false)
+	first := s.dial()
+	if !s.ask(first, "/prove") || !s.ask(s.dial(), "/prove") {
+		t.Fatal("not served")
+	}
+	s.over(s.dial())
+	if n := s.count(PerAddress); n != 1 {
+		t.Errorf("%d were closed", n)
+	}
+	first.Close()
+	for deadline := time.Now().Add(long); !s.ask(s.dial(), "/"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the place is not given back")
+		}
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	of := func(text string) any {
+		a, err := net.ResolveTCPAddr("tcp", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return addressOf(a)
+	}
+	for _, test := range []struct {
+		a, b string
+		same bool
+	}{
+		{"10.0.0.1:1", "10.0.0.1:2", true}, {"10.0.0.1:1", "10.0.0.2:1", false}, {"10.0.0.1:1", "[::ffff:10.0.0.1]:2", true},
+		{"[2001:db8::1]:1", "[2001:db8::ffff:2]:1", true}, {"[2001:db8::1]:1", "[2001:db8:0:1::1]:1", false},
+	} {
+		if (of(test.a) == of(test.b)) != test.same {
+			t.Errorf("%s and %s", test.a, test.b)
+		}
+	}
+	if addressOf(&net.UnixAddr{Name: "@", Net: "unix"}).IsValid() {
+		t.Error("a Unix socket has an address")
+	}
+}
+
+// Over TLS and HTTP/2 a connection is the same: without a handshake it ends, and with a
+// credential it stays.
+func TestHTTP2(t *testing.T) {
+	s := open(t, Limits{Connections: 3, Unproven: 200 * time.Millisecond}, true)
+	s.over(s.dial()) // no handshake
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	var dialled atomic.Int64
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		dialled.Add(1)
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+	client := &http.Client{Transport: transport, Timeout: long}
+	get := func(path string) error {
+		res, err := client.Get("https://" + s.address + path)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.ProtoMajor != 2 {
+			return fmt.Errorf("it is %s", res.Proto)
+		}
+		return nil
+	}
+	for deadline := time.Now().Add(long); get("/prove") != nil; {
+		if time.Now().After(deadline) {
+			t.Fatal("not served")
+		}
+	}
+	before := dialled.Load()
+	s.over(s.dial()) // an unproven connection has ended in the meantime
+	if err := get("/"); err != nil || dialled.Load() != before {
+		t.Errorf("%v, %d connections instead of %d", err, dialled.Load(), before)
+	}
+}
