@@ -197,3 +197,18 @@ func TestNewWithoutDescriptors(t *testing.T) {
 		t.Errorf("%d descriptors are left", n-before)
 	}
 }
+
+func TestDescriptors(t *testing.T) {
+	before := descriptors(t)
+	for range 20 {
+		l, stop := start(t)
+		on(t, l, func() {})
+		if n := descriptors(t); n != before+3 {
+			t.Fatalf("%d descriptors for a loop", n-before)
+		}
+		stop()
+		if n := descriptors(t); n != before {
+			t.Fatalf("%d descriptors are left", n-before)
+		}
+	}
+}
