@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -32,8 +33,8 @@ var methods = []method{
 	{"Ping", (*Server).ping},
 	{"UUID", (*Server).uuid},
 	{"Lock.Acquire", (*Server).lockAcquire},
-	{"Lock.Renew", (*Server).lockRenew},
-	{"Lock.Release", (*Server).lockRelease},
+	{"Lock.Renew", lockChange(lock.Renew, "ttl_ms", "lease_id", "request_id")},
+	{"Lock.Release", lockChange(lock.Release, "lease_id", "request_id")},
 	{"Lock.Get", (*Server).lockGet},
 	{"Lock.List", (*Server).lockList},
 	{"Lock.Watch", (*Server).lockWatch},
@@ -111,36 +112,21 @@ func (s *Server) service(name []byte) (*Service, error) {
 		wire.Excerpt(name), strings.Join(s.names, ", "))
 }
 
-// options reads the options of a method: the service, and what other knows.
-func (s *Server) options(d *desk, known string, other func(name string) (bool, error)) (*Service, error) {
-	if err := d.req.Options(); err != nil {
+// options reads the options of a method: the service, and the known others, whose values
+// read takes.
+func (s *Server) options(d *desk, read func(name string) error, known ...string) (*Service, error) {
+	var service []byte
+	err := d.eachOption(append([]string{"service"}, known...), func(name string) (err error) {
+		if name != "service" {
+			return read(name)
+		}
+		service, err = d.req.Bytes()
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
-	var service []byte
-	for {
-		name, ok, err := d.req.NextOption()
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			return s.service(service)
-		}
-		if string(name) == "service" {
-			if service, err = d.req.Bytes(); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		ok = false
-		if other != nil {
-			if ok, err = other(string(name)); err != nil {
-				return nil, err
-			}
-		}
-		if !ok {
-			return nil, unknownOption(name, known)
-		}
-	}
+	return s.service(service)
 }
 
 // eachOption has read take the value of each option of a method, and refuses

@@ -39,7 +39,7 @@ func (s *Server) bounds(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	svc, err := s.options(d, "service", nil)
+	svc, err := s.options(d, nil)
 	if err != nil {
 		return err
 	}
@@ -72,15 +72,11 @@ func (s *Server) toInternal(_ context.Context, d *desk) error {
 	}
 	text := string(raw)
 	latest, limited := int64(0), false
-	svc, err := s.options(d, "service, latest_ms", func(name string) (bool, error) {
-		if name != "latest_ms" {
-			return false, nil
-		}
-		var err error
+	svc, err := s.options(d, func(string) (err error) {
 		latest, err = d.req.Int64()
 		limited = true
-		return true, err
-	})
+		return err
+	}, "latest_ms")
 	if err != nil {
 		return err
 	}
@@ -146,7 +142,7 @@ func (s *Server) oneID(d *desk, method string) (*Service, snowflake.ID, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	svc, err := s.options(d, "service", nil)
+	svc, err := s.options(d, nil)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/zap"
-
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -77,26 +75,6 @@ func TestKeepingMetricValues(t *testing.T) {
 	_ = a.Close()
 	until(t, "the lock that a connection held is released", func() bool { return r.value("kazahana_locks_held") == 0 })
 	count(0, "kazahana_locks_lost_total", "expired")
-}
-
-// The loss of a lock that a connection holds is counted and logged, whether anybody
-// watches it or not.
-func TestLostLockIsLogged(t *testing.T) {
-	r, store := withLocks(t)
-	p := r.dial()
-	got := p.table("Lock.Acquire", "orders", options{"ttl_ms": 200, "hold": "connection"})
-	store.fails.Store(true)
-	until(t, "the lock is lost", func() bool { return r.value("kazahana_locks_lost_total", "expired") == 1 })
-	until(t, "the loss is logged", func() bool { return r.logs.FilterMessage("lock lost").Len() == 1 })
-	line := r.logs.FilterMessage("lock lost").All()[0]
-	fields := line.ContextMap()
-	if line.Level != zap.WarnLevel || fields["component"] != "daemon" || fields["key"] != "orders" || fields["reason"] != "expired" || fields["owner"] != got["owner_id"] {
-		t.Errorf("the log has %v %v", line.Level, fields)
-	}
-	store.fails.Store(false)
-	if n := r.value("kazahana_locks_held"); n != 0 {
-		t.Errorf("%v locks are held", n)
-	}
 }
 
 // Requests that are answered later are traced, with the code of their answer; those

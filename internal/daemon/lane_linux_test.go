@@ -317,20 +317,6 @@ func TestLaneHalfMessages(t *testing.T) {
 	r.open(0)
 }
 
-// A peer that goes during the drain, with its request waiting, is forgotten as
-// ever.
-func TestLaneHangUpDuringTheDrain(t *testing.T) {
-	r := newLaneRig(t).start()
-	p := r.dial()
-	p.ids(256)
-	p.ask("NextID", patient())
-	r.waiters(1)
-	r.drains()
-	_ = p.Close()
-	r.open(0)
-	r.stop()
-}
-
 // Connections that move between the engines are always all counted, and none
 // twice: at the limit nobody is turned away for a move, and one more always is.
 func TestLaneMaxConnections(t *testing.T) {

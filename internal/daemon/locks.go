@@ -120,34 +120,22 @@ func (s *Server) acquire(ctx context.Context, c *conn, hold bool, want lock.Want
 	return l.Answer(), err
 }
 
-func (s *Server) lockRenew(_ context.Context, d *desk) error {
-	call, err := s.lockCall(d, lock.Renew, "ttl_ms", "lease_id", "request_id")
-	if err != nil {
-		return err
-	}
-	return d.changeLock(call)
-}
-
-func (s *Server) lockRelease(_ context.Context, d *desk) error {
-	call, err := s.lockCall(d, lock.Release, "lease_id", "request_id")
-	if err != nil {
-		return err
-	}
-	return d.changeLock(call)
-}
-
-func (d *desk) changeLock(call lockCall) error {
-	return d.aside(func(ctx context.Context) (any, error) {
-		s := d.server
-		ctx, cancel := context.WithTimeout(ctx, s.cfg.Locks.Timeout)
-		defer cancel()
-		l, err := s.cfg.Locks.Host.Change(ctx, call.Request)
-		if err == nil && call.Op == lock.Release {
-			s.released(l, d.conn)
+// lockChange makes the method of an operation on a lock that is held.
+func lockChange(op lock.Op, options ...string) func(*Server, context.Context, *desk) error {
+	return func(s *Server, _ context.Context, d *desk) error {
+		call, err := s.lockCall(d, op, options...)
+		if err != nil {
+			return err
 		}
-		s.countLock(call.Op.String(), err)
-		return l.Answer(), lockFailure(err)
-	})
+		return d.asideWithin(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
+			l, err := s.cfg.Locks.Host.Change(ctx, call.Request)
+			if err == nil && op == lock.Release {
+				s.released(l, d.conn)
+			}
+			s.countLock(op.String(), err)
+			return l.Answer(), lockFailure(err)
+		})
+	}
 }
 
 func (s *Server) lockGet(_ context.Context, d *desk) error {
@@ -155,9 +143,7 @@ func (s *Server) lockGet(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	return d.aside(func(ctx context.Context) (any, error) {
-		ctx, cancel := context.WithTimeout(ctx, s.cfg.Locks.Timeout)
-		defer cancel()
+	return d.asideWithin(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
 		l, err := s.cfg.Locks.Store.Get(ctx, call.Tenant, call.Key)
 		s.countLock("get", err)
 		return l.Answer(), lockFailure(err)
@@ -189,9 +175,7 @@ func (s *Server) lockList(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	return d.aside(func(ctx context.Context) (any, error) {
-		ctx, cancel := context.WithTimeout(ctx, s.cfg.Locks.Timeout)
-		defer cancel()
+	return d.asideWithin(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
 		leases, err := s.cfg.Locks.Store.List(ctx, localTenant, after, int(limit))
 		s.countLock("list", err)
 		page := lockPage{Locks: make([]lock.Answer, len(leases))}

@@ -242,6 +242,11 @@ func TestLockWatch(t *testing.T) {
 		p.alive() // with no notice before the answer
 	}
 	holder.fails(wire.CodeLockNotOwned, "Lock.Watch", "k")
+	until(t, "the loss is counted", func() bool { return r.value("kazahana_locks_lost_total", "expired") == 1 })
+	until(t, "the loss is logged", func() bool { return r.logs.FilterMessage("lock lost").Len() == 1 })
+	if n := r.value("kazahana_locks_held"); n != 0 {
+		t.Errorf("%v locks are held", n)
+	}
 }
 
 // Any connection of the user may release the lock by name. To the holder that is a

@@ -359,11 +359,7 @@ func (s *Server) placementSnapshot(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	return d.aside(func(ctx context.Context) (any, error) {
-		ctx, cancel := context.WithTimeout(ctx, p.timeout)
-		defer cancel()
-		return p.page(ctx, want)
-	})
+	return d.asideWithin(p.timeout, func(ctx context.Context) (any, error) { return p.page(ctx, want) })
 }
 
 // look looks at the activations that are asked for. A page costs a look at all of

@@ -37,9 +37,7 @@ func (s *Server) sequence(d *desk, count func() (int64, error), answer func(sequ
 	if err != nil {
 		return err
 	}
-	return d.aside(func(ctx context.Context) (any, error) {
-		ctx, cancel := context.WithTimeout(ctx, s.cfg.Sequences.Timeout)
-		defer cancel()
+	return d.asideWithin(s.cfg.Sequences.Timeout, func(ctx context.Context) (any, error) {
 		values, err := s.cfg.Sequences.Store.Next(ctx, r)
 		s.keeping.Sequence(sequence.Outcome(err), values.Count)
 		switch {

@@ -38,6 +38,15 @@ func (d *desk) aside(work slowWork) error {
 	return errLater
 }
 
+// asideWithin is aside for work that may take so long.
+func (d *desk) asideWithin(timeout time.Duration, work slowWork) error {
+	return d.aside(func(ctx context.Context) (any, error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return work(ctx)
+	})
+}
+
 // answerLater begins a slow request.
 func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, began time.Duration) {
 	id, work := c.req.ID, c.slow.next

@@ -48,23 +48,6 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// What was there before Add is told of too.
-func TestReadinessBeforeAdd(t *testing.T) {
-	l, _ := start(t)
-	here, there := socketpair(t)
-	write(t, there, "x")
-	_ = unix.Shutdown(there, unix.SHUT_WR)
-	all := make(chan told, 10)
-	on(t, l, func() {
-		if err := l.Add(here, handler(func(events uint32) { all <- told{events, drain(here)} })); err != nil {
-			t.Error(err)
-		}
-	})
-	if got := <-all; got.text != "x" || got.events != unix.EPOLLIN|unix.EPOLLRDHUP {
-		t.Errorf("%+v", got)
-	}
-}
-
 // A handler that leaves something unread is told when there is more, and not
 // before.
 func TestReadinessIsTold(t *testing.T) {
@@ -265,39 +248,6 @@ func TestEventsOfTheRemoved(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestEach(t *testing.T) {
-	l, _ := start(t)
-	on(t, l, func() {
-		want := map[int]bool{}
-		for range 5 {
-			here, there := socketpair(t)
-			for _, fd := range []int{here, there} {
-				_ = l.Add(fd, handler(func(uint32) { delete(want, fd) }))
-				want[fd] = true
-			}
-		}
-		for fd := range want {
-			l.Remove(fd)
-			delete(want, fd)
-			break
-		}
-		l.Each(func(h Handler) { h.Ready(0) })
-		if len(want) != 0 {
-			t.Errorf("not called for %v", want)
-		}
-	})
-	on(t, l, func() {
-		l.Each(func(Handler) {
-			for fd := range l.slots {
-				if l.slots[fd].handler != nil {
-					l.Remove(fd)
-				}
-			}
-		})
-		l.Each(func(Handler) { t.Error("one that was removed") })
-	})
 }
 
 // All that is posted is called, in its order, until the end, and nothing after.

@@ -162,47 +162,6 @@ func TestProcessors(t *testing.T) {
 	}
 }
 
-// Several loops at once pass a token round.
-func TestSeveralLoops(t *testing.T) {
-	const loops, rounds = 4, 200
-	var ring [loops]struct{ here, there int }
-	for i := range ring {
-		ring[i].here, ring[i].there = socketpair(t)
-	}
-	done := make(chan struct{})
-	for i := range ring {
-		l, _ := start(t)
-		passed := 0
-		on(t, l, func() {
-			_ = l.Add(ring[i].here, handler(func(uint32) {
-				token := drain(ring[i].here)
-				if passed++; passed < rounds || i < loops-1 {
-					write(t, ring[(i+1)%loops].there, token)
-				} else if token == "token" {
-					close(done)
-				}
-			}))
-		})
-	}
-	write(t, ring[0].there, "token")
-	await(t, done)
-}
-
-func TestDescriptors(t *testing.T) {
-	before := descriptors(t)
-	for range 20 {
-		l, stop := start(t)
-		on(t, l, func() {})
-		if n := descriptors(t); n != before+3 {
-			t.Fatalf("%d descriptors for a loop", n-before)
-		}
-		stop()
-		if n := descriptors(t); n != before {
-			t.Fatalf("%d descriptors are left", n-before)
-		}
-	}
-}
-
 // Where descriptors run out there is an error, and none is kept.
 func TestNewWithoutDescriptors(t *testing.T) {
 	before := descriptors(t)
@@ -236,5 +195,20 @@ func TestNewWithoutDescriptors(t *testing.T) {
 	}
 	if n := descriptors(t); n != before {
 		t.Errorf("%d descriptors are left", n-before)
+	}
+}
+
+func TestDescriptors(t *testing.T) {
+	before := descriptors(t)
+	for range 20 {
+		l, stop := start(t)
+		on(t, l, func() {})
+		if n := descriptors(t); n != before+3 {
+			t.Fatalf("%d descriptors for a loop", n-before)
+		}
+		stop()
+		if n := descriptors(t); n != before {
+			t.Fatalf("%d descriptors are left", n-before)
+		}
 	}
 }

@@ -1,5 +1,4 @@
-// Package snowflake holds what an ID is: a pure value, its split into
-// timestamp, machine ID and sequence, the range of low bits that a lease
-// covers, the range of IDs that an interval of time can have, and the
-// spelling of IDs for the outside. It reads no clock and does no I/O.
+// Package snowflake defines IDs: how their bits are split into timestamp, machine ID and
+// sequence, which low bits a lease covers, which IDs an interval of time can have, and
+// how IDs are spelled. It reads no clock and does no I/O.
 package snowflake

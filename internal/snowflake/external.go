@@ -61,9 +61,6 @@ func NewCodec(secret []byte, service string) (Codec, error) {
 	return Codec{block: block}, nil
 }
 
-// Keyed reports whether the codec has a secret.
-func (c Codec) Keyed() bool { return c.block != nil }
-
 // Encode spells the ID.
 func (c Codec) Encode(id ID) string {
 	var b [8]byte

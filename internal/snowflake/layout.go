@@ -5,13 +5,12 @@ import (
 	"time"
 )
 
-// Bit widths and the epoch that hold while no lease and no configuration says
-// otherwise (seed 000, chapter 13).
+// Bit widths and the epoch, unless a lease or the configuration sets others.
 const (
-	// BitReserve is the width of the sign bit that every ID leaves zero, so
-	// that a signed 64-bit column sorts IDs as they were made.
+	// BitReserve is the width of the sign bit. It is zero in every ID, so that a signed
+	// 64-bit column sorts IDs in the order in which they were made.
 	BitReserve = 1
-	// ValueBits is what is left to split between time, machine and sequence.
+	// ValueBits is the number of bits for time, machine ID and sequence.
 	ValueBits = 64 - BitReserve
 
 	DefaultBitTS  = 41
@@ -34,15 +33,15 @@ var _ = [1]struct{}{}[ValueBits-DefaultBitTS-DefaultBitID-DefaultBitSeq]
 //	    bit_ts (41)                          └─ bit_id (14) ─┘ bit_seq (8)
 //	                                         └─ the low bits: 22 ────────┘
 //
-// F, the top low bit, is 0 in a regular ID and 1 in a fallback ID. The drawing
-// shows the default layout; Layout describes any other.
+// F, the top low bit, is 0 in a regular ID and 1 in a fallback ID. The drawing shows the
+// default layout; a Layout describes others.
 type ID int64
 
-// Layout says how the 63 value bits of an ID are split. The zero value is not
-// valid; see DefaultLayout and Layout.Validate.
+// Layout is a split of an ID's 63 value bits. The zero value is not valid; see
+// DefaultLayout and Layout.Validate.
 type Layout struct {
 	BitTS  int // milliseconds since the epoch: 1 to 62
-	BitID  int // machine ID, its top bit being the fallback flag: 1 to 62
+	BitID  int // machine ID; its top bit is the fallback flag: 1 to 62
 	BitSeq int // sequence within a millisecond and a machine ID: 0 to 61
 }
 
@@ -58,12 +57,12 @@ const (
 	NameJS      = "js"
 )
 
-// JSLayout is 52/7/4, for IDs that a JavaScript number holds: with 11 low bits,
-// IDs of the first 139 years stay below 2^53. 64 machine IDs, 16 IDs per
-// millisecond and machine ID.
+// JSLayout is 52/7/4, for IDs that fit a JavaScript number: with 11 low bits, the IDs of
+// the first 139 years are below 2^53. It has 64 machine IDs, and 16 IDs per millisecond
+// and machine ID.
 func JSLayout() Layout { return Layout{BitTS: 52, BitID: 7, BitSeq: 4} }
 
-// NamedLayout returns the layout that a name stands for.
+// NamedLayout returns the layout of that name.
 func NamedLayout(name string) (Layout, error) {
 	switch name {
 	case NameDefault:
@@ -74,8 +73,8 @@ func NamedLayout(name string) (Layout, error) {
 	return Layout{}, fmt.Errorf("there is no layout %q: write %s or %s", name, NameDefault, NameJS)
 }
 
-// Validate reports, as an error, why the layout is not a split of 63 bits that
-// leaves room for a timestamp and a machine ID.
+// Validate returns an error unless the layout splits 63 bits and has room for a timestamp
+// and a machine ID.
 func (l Layout) Validate() error {
 	switch {
 	case l.BitTS < 1 || l.BitID < 1 || l.BitSeq < 0:
@@ -87,17 +86,17 @@ func (l Layout) Validate() error {
 	return nil
 }
 
-// String gives the layout as bit_ts/bit_id/bit_seq, for example 41/14/8.
+// String returns the layout as bit_ts/bit_id/bit_seq, for example 41/14/8.
 func (l Layout) String() string { return fmt.Sprintf("%d/%d/%d", l.BitTS, l.BitID, l.BitSeq) }
 
 // LowBits is the number of bits below the timestamp.
 func (l Layout) LowBits() int { return l.BitID + l.BitSeq }
 
-// MachineIDs is how many machine IDs can be leased: half of what bit_id could
-// hold, since the other half is the fallback namespace (seed 6.3).
+// MachineIDs is the number of machine IDs that can be leased: half of what fits bit_id,
+// because the other half belongs to fallback IDs.
 func (l Layout) MachineIDs() int64 { return 1 << (l.BitID - 1) }
 
-// Throughput is how many IDs one lease of this layout gives per millisecond.
+// Throughput is the number of IDs per millisecond and lease.
 func (l Layout) Throughput() int64 { return 1 << l.BitSeq }
 
 // Slot is the range of low bits that a lease of machineID covers.
@@ -105,9 +104,8 @@ func (l Layout) Slot(machineID int64) Slot {
 	return Slot{Start: machineID << l.BitSeq, End: (machineID + 1) << l.BitSeq}
 }
 
-// Slot is a half-open range [Start, End) of low-bit values. Leases are
-// compared by slot and never by machine ID, because two layouts that differ in
-// bit_seq give one machine ID different ranges.
+// Slot is a half-open range [Start, End) of low-bit values. Leases are compared by slot,
+// never by machine ID: with another bit_seq the same machine ID has another range.
 type Slot struct{ Start, End int64 }
 
 // Overlaps reports whether the slots share a value.
@@ -116,8 +114,8 @@ func (s Slot) Overlaps(o Slot) bool { return s.Start < o.End && o.Start < s.End 
 // Size is the number of values in the slot.
 func (s Slot) Size() int64 { return s.End - s.Start }
 
-// Timeline is what every ID of a pool must agree on for IDs to be comparable
-// and unique: where time starts and how many bits it has.
+// Timeline is the start of time and its number of bits. All IDs of a pool must have the
+// same timeline to be comparable and unique.
 type Timeline struct {
 	EpochMS int64 // Unix milliseconds
 	BitTS   int
@@ -126,7 +124,7 @@ type Timeline struct {
 // DefaultTimeline is the timeline of DefaultLayout and DefaultEpochMS.
 func DefaultTimeline() Timeline { return Timeline{EpochMS: DefaultEpochMS, BitTS: DefaultBitTS} }
 
-// Validate reports, as an error, why no ID can be made on the timeline.
+// Validate returns an error if no ID can be made on the timeline.
 func (tl Timeline) Validate() error {
 	if tl.BitTS < 1 || tl.BitTS > ValueBits-1 {
 		return fmt.Errorf("bit_ts is %d, and must be 1 to %d", tl.BitTS, ValueBits-1)
@@ -143,8 +141,7 @@ func (tl Timeline) FallbackBit() int64 { return 1 << (tl.LowBits() - 1) }
 // MaxLow is the largest low-bit value.
 func (tl Timeline) MaxLow() int64 { return 1<<tl.LowBits() - 1 }
 
-// EndMS is the first Unix millisecond that the timeline cannot hold. It
-// saturates at the largest int64.
+// EndMS is the first Unix millisecond after the timeline, at most the largest int64.
 func (tl Timeline) EndMS() int64 {
 	span := int64(1) << tl.BitTS
 	if end := tl.EpochMS + span; end > tl.EpochMS {
@@ -153,8 +150,8 @@ func (tl Timeline) EndMS() int64 {
 	return 1<<63 - 1
 }
 
-// SafeEndMS is the first Unix millisecond whose IDs a double no longer holds
-// exactly: those from 2^53 on. It is 0 where a single millisecond has so many.
+// SafeEndMS is the first Unix millisecond with IDs of 2^53 or more, which a double cannot
+// hold exactly. It is 0 if the first millisecond has such IDs.
 func (tl Timeline) SafeEndMS() int64 {
 	if tl.LowBits() > 53 {
 		return 0
@@ -165,8 +162,8 @@ func (tl Timeline) SafeEndMS() int64 {
 // Contains reports whether an ID can embed the Unix millisecond.
 func (tl Timeline) Contains(unixMS int64) bool { return unixMS >= tl.EpochMS && unixMS < tl.EndMS() }
 
-// ID composes an identifier. It panics when the millisecond is outside the
-// timeline or the low bits do not fit: callers have checked both.
+// ID composes an ID. It panics if the millisecond is outside the timeline or the low bits
+// do not fit; callers check both.
 func (tl Timeline) ID(unixMS, low int64) ID {
 	if !tl.Contains(unixMS) || low < 0 || low > tl.MaxLow() {
 		panic(fmt.Sprintf("snowflake: (%d ms, low %d) is outside timeline %+v", unixMS, low, tl))
@@ -183,15 +180,13 @@ func (tl Timeline) Low(id ID) int64 { return int64(id) & tl.MaxLow() }
 // IsFallback reports whether the ID was made without a valid lease.
 func (tl Timeline) IsFallback(id ID) bool { return int64(id)&tl.FallbackBit() != 0 }
 
-// Bounds returns the smallest and the largest ID that an instant in
-// [from, to) can have, for a range scan over a column of IDs. An interval that
-// reaches beyond the timeline is cut to it; one that lies wholly outside, or is
-// empty, is an error.
+// Bounds returns the smallest and the largest ID of the instants in [from, to), for a
+// range scan over a column of IDs. It cuts off what lies outside the timeline. An
+// interval that is empty, or wholly outside, is an error.
 func (tl Timeline) Bounds(from, to time.Time) (smallest, largest ID, err error) {
-	// An ID embeds whole milliseconds: the first one at or after `from` when
-	// from is not whole would leave out IDs made within it, so both ends keep
-	// the millisecond they fall into.
-	first, last := floorMS(from), floorMS(to.Add(-1))
+	// IDs embed whole milliseconds. Both ends round down, so that IDs of a millisecond
+	// that begins before from are not left out.
+	first, last := from.UnixMilli(), to.Add(-1).UnixMilli()
 	if !to.After(from) {
 		return 0, 0, fmt.Errorf("the interval from %s to %s is empty: the second time must be later",
 			from.UTC().Format(time.RFC3339Nano), to.UTC().Format(time.RFC3339Nano))
@@ -205,9 +200,7 @@ func (tl Timeline) Bounds(from, to time.Time) (smallest, largest ID, err error) 
 	return tl.ID(first, 0), tl.ID(last, tl.MaxLow()), nil
 }
 
-func floorMS(t time.Time) int64 { return t.UnixMilli() }
-
-// FormatMS writes a Unix millisecond as RFC 3339 in UTC with milliseconds.
+// FormatMS formats a Unix millisecond as RFC 3339 in UTC, with milliseconds.
 func FormatMS(unixMS int64) string {
 	return time.UnixMilli(unixMS).UTC().Format("2006-01-02T15:04:05.000Z07:00")
 }

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// ParseID reads an ID in any of its spellings: decimal, hexadecimal after 0x,
-// or external. Errors do not repeat s. What could be a number or an external ID
-// is taken as the number: of external IDs one in 10^9 has digits alone, and two in
-// 10^8 have 0x and nine hexadecimal digits.
+// ParseID parses an ID in any spelling: decimal, hexadecimal after 0x, or external. A
+// text that could be a number or an external ID is a number: one external ID in 10^9
+// has only digits, and two in 10^8 are 0x and nine hexadecimal digits. Errors do not
+// repeat s.
 func ParseID(s string, codec Codec) (ID, error) {
 	digits, base := s, 10
 	if hex, ok := strings.CutPrefix(strings.ToLower(s), "0x"); ok {
