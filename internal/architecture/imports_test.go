@@ -49,6 +49,7 @@ var own = map[string][]string{
 	"internal/testkit":                       {"*"},
 	"internal/testkit/ring":                  {},
 	"internal/testkit/await":                 {},
+	"internal/testkit/certtest":              {},
 	"internal/testkit/browser":               {"internal/testkit/await", "internal/testkit/ring"},
 	"internal/address":                       {},
 	"internal/operator/manual":               {},

@@ -1,9 +1,7 @@
 package stores
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -236,41 +234,6 @@ func opensDamaged(t *testing.T, st *Store) bool {
 	return true
 }
 
-// A witness knows the longest lease, so that the fence need not last a day.
-func TestWitnessShortensTheFence(t *testing.T) {
-	s := newShop(t)
-	backup := filepath.Join(s.disk.Dir(), "backup")
-	st := s.open()
-	s.use(st, "alice", time.Minute)
-	s.close(st)
-	disktest.Copy(t, s.path(), backup)
-	s.clock.Add(time.Hour.Milliseconds())
-	st = s.open()
-	s.use(st, "bob", 2*time.Hour)
-	s.close(st)
-	disktest.Run(t, "cp", backup, s.path())
-	s.fenced(s.open(), 2*time.Hour+time.Minute)
-}
-
-// A volume that moves to another host has forgotten nothing.
-func TestStoreMovesToAnotherHost(t *testing.T) {
-	s := newShop(t)
-	for i := range 3 {
-		st := s.open()
-		s.clock.Add(time.Hour.Milliseconds())
-		s.use(st, fmt.Sprint(i), time.Minute)
-		s.close(st)
-		s.disk.Remount()
-		disktest.Reboot(t, s.live)
-	}
-	if st := s.open(); s.token != 3 || len(s.values) != 9 {
-		t.Errorf("token %d, %d values", s.token, len(s.values))
-		s.close(st)
-	} else {
-		s.close(st)
-	}
-}
-
 // What the store knows is its owner's, fence or not; Init ends the doubt.
 func TestWhatAFencedStoreDoes(t *testing.T) {
 	s := newShop(t)
@@ -341,37 +304,4 @@ func TestWhatAFencedStoreDoes(t *testing.T) {
 	if err != nil || next.Token <= s.clock.Load()*1000 {
 		t.Errorf("after Init: %+v, %v", next, err)
 	}
-}
-
-// A frozen disk holds up nobody who wants a lock.
-func TestStoreOnAFrozenDisk(t *testing.T) {
-	s := newShop(t)
-	st := s.open()
-	s.use(st, "alice", time.Minute)
-	unopened := s.open()
-	s.disk.Freeze()
-	defer s.disk.Thaw()
-	for _, st := range []*Store{st, unopened, unopened} {
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		_, err := st.Locks.Get(ctx, "default", "report")
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), s.path()) {
-			t.Errorf("Get: %v", err)
-		}
-	}
-	closed := make(chan error, 1)
-	go func() { closed <- unopened.Close() }()
-	select {
-	case err := <-closed:
-		if err == nil || !strings.Contains(err.Error(), "does not answer") {
-			t.Errorf("Close: %v", err)
-		}
-	case <-time.After(30 * time.Second):
-		t.Error("Close waits for the disk")
-	}
-	s.disk.Thaw()
-	if l, err := st.Locks.Get(t.Context(), "default", "report"); err != nil || l.Token != s.token {
-		t.Errorf("after the thaw: %+v, %v", l, err)
-	}
-	s.close(st)
 }

@@ -1,10 +1,10 @@
 package testkit
 
 import (
-	"fmt"
 	"os/exec"
 	"strings"
 
+	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
@@ -24,20 +24,13 @@ func (s *Site) RunEtcd(m *EtcdMember) {
 
 func (s *Site) StartEtcd() (members []*EtcdMember) {
 	s.T.Helper()
-	var initial []string
-	for i := range 3 {
-		name, peer := fmt.Sprintf("m%d", i), fmt.Sprintf("http://127.0.0.1:%d", FreePort(s.T))
-		m := &EtcdMember{Client: fmt.Sprintf("127.0.0.1:%d", FreePort(s.T))}
-		m.Args = []string{
-			"--name", name, "--data-dir", s.Path(name), "--unsafe-no-fsync", "--logger", "zap", "--log-level", "error",
-			"--listen-client-urls", "http://" + m.Client, "--advertise-client-urls", "http://" + m.Client,
-			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--heartbeat-interval", "50", "--election-timeout", "500",
-		}
-		initial = append(initial, name+"="+peer)
-		members = append(members, m)
+	all, err := etcdtest.NewMembers(s.Path("etcd"), 3, "http")
+	if err != nil {
+		s.T.Fatal(err)
 	}
-	for _, m := range members {
-		m.Args = append(m.Args, "--initial-cluster", strings.Join(initial, ","))
+	for _, one := range all {
+		m := &EtcdMember{Client: one.Client, Args: one.Args}
+		members = append(members, m)
 		s.RunEtcd(m)
 	}
 	return members

@@ -10,6 +10,7 @@ import (
 
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
@@ -41,7 +42,7 @@ func TestHotKeyLeavesSessions(t *testing.T) {
 	for range 8 {
 		go func() { done <- s.Change(t.Context(), []string{"hot"}, lock("hot"), none) }()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), postgrestest.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	for range 20 { // the eight begin meanwhile
 		if err := s.Change(ctx, []string{"cold"}, lock("cold"), none); err != nil {
@@ -70,7 +71,7 @@ func TestLostAnswerIsLookedUp(t *testing.T) {
 	must(t, note(t.Context(), local))
 	const sessions = "FROM pg_stat_activity WHERE application_name = 'kazahana' AND "
 	end := func(which string) {
-		postgrestest.Eventually(t, "the session ends", func() error {
+		await.Success(t, "the session ends", func() error {
 			if server.SQL("SELECT count(pg_terminate_backend(pid)) "+sessions+which) == "0" {
 				return errors.New("it is not there yet")
 			}
@@ -89,7 +90,7 @@ func TestLostAnswerIsLookedUp(t *testing.T) {
 	s, done := open(t, cfg), make(chan error, 1)
 	go func() { done <- note(t.Context(), s) }()
 	end("wait_event = 'SyncRep'") // it is committed, and no standby has it
-	postgrestest.Eventually(t, "it is confirmed by another commit", func() error {
+	await.Success(t, "it is confirmed by another commit", func() error {
 		if server.SQL("SELECT count(*) "+sessions+"wait_event = 'SyncRep'") == "0" {
 			return errors.New("there is none")
 		}

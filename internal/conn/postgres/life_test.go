@@ -13,6 +13,7 @@ import (
 
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
 )
 
@@ -50,7 +51,7 @@ func must(t *testing.T, err error) {
 
 func look(t *testing.T, s *postgresconn.Store) (m postgresconn.Moment) {
 	t.Helper()
-	postgrestest.Eventually(t, "the store is seen", func() (err error) {
+	await.Success(t, "the store is seen", func() (err error) {
 		m, err = s.Look(t.Context(), nil)
 		return err
 	})
@@ -187,20 +188,6 @@ func TestBackupPutBack(t *testing.T) {
 	same(t, after, look(t, s))
 }
 
-func TestRestoredToAPoint(t *testing.T) {
-	server := postgrestest.New(t)
-	cfg := server.Config()
-	s := open(t, cfg)
-	must(t, note(t.Context(), s))
-	before := look(t, s)
-	backup := server.Backup()
-	must(t, os.WriteFile(backup.Data()+"/recovery.signal", nil, 0o644))
-	backup.AddArgs("-c", "restore_command=false", "-c", "recovery_target_action=promote", "-c", "recovery_target=immediate")
-	backup.Start()
-	cfg.Dir = backup.Dir
-	fenced(t, before, look(t, open(t, cfg)), "a backup was restored")
-}
-
 // Tables that vanish under a process are made anew, and not trusted.
 func TestTablesAreGone(t *testing.T) {
 	server := postgrestest.Shared(t)
@@ -210,15 +197,6 @@ func TestTablesAreGone(t *testing.T) {
 	before := look(t, s)
 	server.SQL("DROP SCHEMA " + cfg.Schema + " CASCADE")
 	fenced(t, before, look(t, s), "the tables were gone")
-}
-
-func TestFenceByHand(t *testing.T) {
-	s := open(t, postgrestest.Shared(t).Config("failover_fence=0"))
-	must(t, note(t.Context(), s))
-	before := look(t, s)
-	_, err := s.Fence(t.Context())
-	must(t, err)
-	fenced(t, before, look(t, s), "an operator said")
 }
 
 // A process that grants for longer makes the fence last longer when it finds it.
@@ -252,7 +230,7 @@ func TestWaitForAStandbyIsCancelled(t *testing.T) {
 	s := open(t, cfg)
 	done := make(chan error, 1)
 	go func() { done <- note(context.Background(), s) }()
-	postgrestest.Eventually(t, "the wait is cancelled", func() error {
+	await.Success(t, "the wait is cancelled", func() error {
 		if server.SQL("SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "0" {
 			return errors.New("nobody waits")
 		}
@@ -291,7 +269,7 @@ func TestFrozen(t *testing.T) {
 		t.Errorf("the error is %v, want ErrNotSent and DeadlineExceeded", err)
 	}
 	server.Thaw()
-	postgrestest.Eventually(t, "it goes on", func() error { return note(t.Context(), s) })
+	await.Success(t, "it goes on", func() error { return note(t.Context(), s) })
 	if n := server.SQL("SELECT count(*) FROM " + s.Client().Config().Schema + ".note"); n != "2" {
 		t.Errorf("%s rows, want 2", n)
 	}

@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"errors"
-	"net"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // callTime is what the keeper gives one call by default.
@@ -51,22 +51,13 @@ func TestMembersAreLost(t *testing.T) {
 		held = append(held, leases...)
 		return err
 	}
-	for range 20 { // a view is there by then
-		eventually(t, "three members", acquire)
-	}
+	eventually(t, "three members", acquire)
 	lead := leader(t, members)
 	lead.Kill()
-	begun := time.Now()
-	eventually(t, "two members", acquire)
-	t.Logf("granted %v after the leader was killed", time.Since(begun))
 	for range 20 {
 		eventually(t, "two members", acquire)
 	}
-	eventually(t, "two members: release", func(ctx context.Context) error {
-		now := time.Now().UnixMilli()
-		l := held[0]
-		return p.Release(ctx, provider.ReleaseRequest{ID: l.ID, BitSeq: l.BitSeq, TimestampMS: now, Signature: lease.Sign(l.Secret, l.ID, now)})
-	})
+	giveBack(t, p, held[0], time.Now().UnixMilli())
 
 	second := members[0]
 	if second == lead {
@@ -74,17 +65,11 @@ func TestMembersAreLost(t *testing.T) {
 	}
 	second.Kill()
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
-	begun = time.Now()
 	err := acquire(ctx)
-	took := time.Since(begun)
 	cancel()
-	if err == nil || took > callTime+500*time.Millisecond {
-		t.Fatalf("one member of three: %v after %v", err, took)
+	if err == nil || !strings.Contains(err.Error(), "majority") {
+		t.Errorf("one member of three: %v, want an error that says what is wrong", err)
 	}
-	if !strings.Contains(err.Error(), "majority") {
-		t.Errorf("the error does not say what is wrong: %v", err)
-	}
-	t.Logf("one member of three, after %v: %v", took, err)
 
 	for _, m := range []*member{lead, second} {
 		if err := m.Start(); err != nil {
@@ -92,9 +77,6 @@ func TestMembersAreLost(t *testing.T) {
 		}
 	}
 	eventually(t, "all back", acquire)
-	for range 20 {
-		eventually(t, "all back", acquire)
-	}
 	noneTwice(t, held)
 	if lost, err := provider.Verify(within(t, callTime), p, "", held); err != nil || len(lost) != 1 {
 		t.Errorf("%d leases were lost (%v), want the one given back", len(lost), err)
@@ -182,9 +164,7 @@ func TestHungServer(t *testing.T) {
 	for name, call := range map[string]func(context.Context) error{
 		"Acquire": func(ctx context.Context) error { _, err := p.Acquire(ctx, req); return err },
 		"Verify":  func(ctx context.Context) error { _, err := provider.Verify(ctx, p, "", l); return err },
-		"List":    func(ctx context.Context) error { _, err := p.List(ctx, ""); return err },
 		"Extend":  func(ctx context.Context) error { _, err := provider.Extend(ctx, p, "", l[0]); return err },
-		"Locate":  func(ctx context.Context) error { _, err := p.Locate(ctx, "", 0, 0); return err },
 		"Release": func(ctx context.Context) error {
 			return p.Release(ctx, provider.ReleaseRequest{ID: l[0].ID, BitSeq: 8, TimestampMS: now, Signature: lease.Sign(l[0].Secret, l[0].ID, now)})
 		},
@@ -198,17 +178,13 @@ func TestHungServer(t *testing.T) {
 			t.Errorf("%s: the error does not say what is wrong: %v", name, err)
 		}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	time.AfterFunc(50*time.Millisecond, cancel)
-	if _, err := p.Acquire(ctx, req); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
 	m.Signal(syscall.SIGCONT)
 	eventually(t, "running again", func(ctx context.Context) error { _, err := p.Acquire(ctx, req); return err })
 }
 
 // One hung member of three costs a part of the time that a call has.
 func TestOneOfThreeHangs(t *testing.T) {
+	ring.Deep(t)
 	t.Parallel()
 	members := etcdtest.Cluster(t, 3, "http")
 	cfg := Config{Config: etcdconn.Config{Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()}
@@ -237,26 +213,5 @@ func TestOneOfThreeHangs(t *testing.T) {
 	}
 	if failed > 1 {
 		t.Errorf("%d acquires of 5 failed although two members of three are well", failed)
-	}
-}
-
-// A server that is not there yet is an error of the call, at once or soon.
-func TestServerIsDown(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
-	p := mustOpen(t, Config{Config: etcdconn.Config{Endpoints: []string{address}, Prefix: etcdconn.DefaultPrefix}, Services: defaultServices()})
-	_, err = p.Acquire(within(t, callTime), provider.AcquireRequest{})
-	if err == nil || !strings.Contains(err.Error(), "refused") || !strings.Contains(err.Error(), address) {
-		t.Errorf("the error is %v", err)
-	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := p.Acquire(within(t, callTime), provider.AcquireRequest{}); !errors.Is(err, etcdconn.ErrClosed) {
-		t.Errorf("closed: %v", err)
 	}
 }

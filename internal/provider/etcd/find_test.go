@@ -228,6 +228,33 @@ func TestLostRace(t *testing.T) {
 	}
 }
 
+// Where little is left, the queue may have what an acquire is trying already. It tries
+// nothing twice in one transaction.
+func TestQueueHasWhatIsTried(t *testing.T) {
+	cfg := config(t, provider.Services{Default: of(provider.DefaultTerms(), 0, 4)}, nil)
+	p, q := mustOpen(t, cfg), mustOpen(t, cfg)
+	a := p.acquisition(cfg.Services.Default, provider.AcquireRequest{ThroughputPerMS: 3 * 256, RequestID: "r"}, time.Now().UnixMilli())
+	var first lease.Lease
+	var others []lease.Lease
+	p.atFirst(stepChosen, func() error {
+		var tried []candidate
+		for key := range a.pool.busy {
+			tried = append(tried, candidate{id: key.ID()})
+		}
+		a.pool.queues[a.ring].ids = tried
+		for !a.pool.busy[a.ring.Key(first.ID)] || first.Created == 0 { // at the second try, at the latest
+			others = append(others, first)
+			first = acquireOne(t, q)
+		}
+		return nil
+	})
+	leases, err := a.run(within(t, callTime))
+	if err != nil || len(leases) == 0 {
+		t.Errorf("%v and the error %v, want leases", leases, err)
+	}
+	noneTwice(t, append(append(leases, first), others[1:]...))
+}
+
 // A scan from any cursor finds what the line of all records says, and what each is free by.
 func TestScanAgreesWithTheWholeLine(t *testing.T) {
 	var clock atomic.Int64

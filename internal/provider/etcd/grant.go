@@ -144,7 +144,12 @@ func (a *acquisition) grant(ctx context.Context, st *state, rest []candidate) (_
 			}
 			a.free(slices.DeleteFunc(slices.Clone(rest), func(c candidate) bool { return !lost[c.id] }))
 			rest = slices.DeleteFunc(rest, func(c candidate) bool { return lost[c.id] })
-			rest = append(rest, a.take(st, len(lost), true)...)
+			for _, c := range a.take(st, len(lost), true) {
+				// Another search of this process may have put it back.
+				if !slices.ContainsFunc(rest, func(tried candidate) bool { return tried.id == c.id }) {
+					rest = append(rest, c)
+				}
+			}
 		default:
 			a.free(batch)
 			rest = rest[len(batch):]

@@ -2,22 +2,17 @@ package httplease_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/certtest"
 
 	"go.uber.org/zap"
 
@@ -28,77 +23,6 @@ import (
 	"github.com/kazahana/kazahana/internal/provider/memory"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 )
-
-// authority issues certificates into files of a directory.
-type authority struct {
-	t    *testing.T
-	dir  string
-	file string // its own certificate
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T, name string) *authority {
-	t.Helper()
-	a := &authority{t: t, dir: t.TempDir()}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	a.key = newKey(t)
-	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
-	a.file = filepath.Join(a.dir, "ca.pem")
-	writePEM(t, a.file, "CERTIFICATE", der)
-	return a
-}
-
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func writePEM(t *testing.T, path, kind string, der []byte) {
-	t.Helper()
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// issue makes a certificate for a server on 127.0.0.1 and for a client alike.
-func (a *authority) issue(name string) (cert, key string) {
-	a.t.Helper()
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<60))
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	private := newKey(a.t)
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}, a.cert, private.Public(), a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	cert, key = filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+".key")
-	writePEM(a.t, cert, "CERTIFICATE", der)
-	writePEM(a.t, key, "EC PRIVATE KEY", keyDER)
-	return cert, key
-}
 
 // serveTLS runs a server on the files, and returns its URL and what reloads them.
 func serveTLS(t *testing.T, files leaseserver.TLSFiles) (url string, reload func()) {
@@ -146,14 +70,14 @@ func acquireOnce(t *testing.T, raw string) (string, error) {
 }
 
 func TestTLS(t *testing.T) {
-	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
-	cert, key := ours.issue("server")
+	ours, theirs := certtest.New(t, "ours"), certtest.New(t, "theirs")
+	cert, key := ours.Issue("server")
 	server, reload := serveTLS(t, leaseserver.TLSFiles{Cert: cert, Key: key})
-	if _, err := acquireOnce(t, server+"?ca_file="+ours.file); err != nil {
+	if _, err := acquireOnce(t, server+"?ca_file="+ours.File); err != nil {
 		t.Error(err)
 	}
 	for name, raw := range map[string]string{
-		"another authority": server + "?ca_file=" + theirs.file,
+		"another authority": server + "?ca_file=" + theirs.File,
 		"the system's":      server,
 		"no TLS":            strings.Replace(server, "https", "http", 1),
 	} {
@@ -162,7 +86,7 @@ func TestTLS(t *testing.T) {
 		}
 	}
 	// The certificate is replaced under way.
-	newCert, newKey := theirs.issue("server")
+	newCert, newKey := theirs.Issue("server")
 	for from, to := range map[string]string{newCert: cert, newKey: key} {
 		b, err := os.ReadFile(from)
 		if err != nil {
@@ -173,18 +97,18 @@ func TestTLS(t *testing.T) {
 		}
 	}
 	reload()
-	if _, err := acquireOnce(t, server+"?ca_file="+theirs.file); err != nil {
+	if _, err := acquireOnce(t, server+"?ca_file="+theirs.File); err != nil {
 		t.Errorf("after the replacement: %v", err)
 	}
 }
 
 func TestMutualTLS(t *testing.T) {
-	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
-	cert, key := ours.issue("server")
-	server, _ := serveTLS(t, leaseserver.TLSFiles{Cert: cert, Key: key, ClientCA: ours.file})
-	as := func(a *authority, name string) string {
-		c, k := a.issue(name)
-		return server + "?ca_file=" + ours.file + "&cert_file=" + c + "&key_file=" + k
+	ours, theirs := certtest.New(t, "ours"), certtest.New(t, "theirs")
+	cert, key := ours.Issue("server")
+	server, _ := serveTLS(t, leaseserver.TLSFiles{Cert: cert, Key: key, ClientCA: ours.File})
+	as := func(a *certtest.Authority, name string) string {
+		c, k := a.Issue(name)
+		return server + "?ca_file=" + ours.File + "&cert_file=" + c + "&key_file=" + k
 	}
 	a := as(ours, "host-a")
 	first, err := acquireOnce(t, a)
@@ -199,7 +123,7 @@ func TestMutualTLS(t *testing.T) {
 		t.Errorf("another host was given the lease: %v", err)
 	}
 	var p *problem.Problem
-	if _, err := acquireOnce(t, server+"?ca_file="+ours.file); !errors.As(err, &p) || p.Code != problem.Unauthenticated {
+	if _, err := acquireOnce(t, server+"?ca_file="+ours.File); !errors.As(err, &p) || p.Code != problem.Unauthenticated {
 		t.Errorf("without a certificate: %v", err)
 	}
 	if _, err := acquireOnce(t, as(theirs, "host-c")); err == nil {
@@ -207,7 +131,7 @@ func TestMutualTLS(t *testing.T) {
 	}
 	// A health probe has none.
 	pool := x509.NewCertPool()
-	pool.AddCert(ours.cert)
+	pool.AddCert(ours.Certificate())
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
 	defer transport.CloseIdleConnections()
 	res, err := (&http.Client{Transport: transport}).Get(server + "/healthz")
@@ -221,8 +145,8 @@ func TestMutualTLS(t *testing.T) {
 
 // Files that are no good stop the start.
 func TestTLSFiles(t *testing.T) {
-	a := newAuthority(t, "ours")
-	cert, key := a.issue("client")
+	a := certtest.New(t, "ours")
+	cert, key := a.Issue("client")
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -232,7 +156,7 @@ func TestTLSFiles(t *testing.T) {
 		"https://h?ca_file=" + empty:                                 "no certificate in PEM form",
 		"https://h?cert_file=" + cert + "&key_file=" + empty:         "and key_file ",
 		"https://h?cert_file=/does/not/exist&key_file=" + key:        "and key_file ",
-		"https://h?cert_file=" + a.file + "&key_file=" + key:         "and key_file ",
+		"https://h?cert_file=" + a.File + "&key_file=" + key:         "and key_file ",
 		"https://h?token_file=" + filepath.Join(t.TempDir(), "none"): "token_file",
 	} {
 		cfg, err := httplease.ParseURL(raw)

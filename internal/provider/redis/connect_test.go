@@ -2,16 +2,8 @@ package redis
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/testkit/certtest"
 
 	"github.com/redis/go-redis/v9"
 
@@ -214,11 +208,12 @@ func TestHungServer(t *testing.T) {
 	s.Signal(stop)
 	defer s.Signal(resume)
 	request := provider.NewSecret()
-	short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-	defer cancel()
-	cancelled, cancel := context.WithCancel(context.Background())
-	time.AfterFunc(100*time.Millisecond, cancel)
-	for want, ctx := range map[error]context.Context{context.DeadlineExceeded: short, context.Canceled: cancelled} {
+	for _, want := range []error{context.DeadlineExceeded, context.Canceled} {
+		ctx, cancel := context.WithCancel(context.Background())
+		if want == context.DeadlineExceeded {
+			ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+		}
+		defer time.AfterFunc(time.Second, cancel).Stop()
 		if _, err := r.provider.Acquire(ctx, provider.AcquireRequest{RequestID: request}); !errors.Is(err, want) {
 			t.Errorf("the error is %v, want %v", err, want)
 		}
@@ -320,30 +315,7 @@ func TestServersThatCannotBeUsed(t *testing.T) {
 // certificates writes an authority, and a certificate by it for 127.0.0.1.
 func certificates(t *testing.T) (ca, cert, key string) {
 	t.Helper()
-	dir := t.TempDir()
-	write := func(name, kind string, der []byte) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	caKey, err1 := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	leafKey, err2 := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	authority := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}
-	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "redis"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	caDER, err3 := x509.CreateCertificate(rand.Reader, authority, authority, &caKey.PublicKey, caKey)
-	leafDER, err4 := x509.CreateCertificate(rand.Reader, leaf, authority, &leafKey.PublicKey, caKey)
-	keyDER, err5 := x509.MarshalPKCS8PrivateKey(leafKey)
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
-		t.Fatal(err)
-	}
-	return write("ca.pem", "CERTIFICATE", caDER), write("cert.pem", "CERTIFICATE", leafDER), write("key.pem", "PRIVATE KEY", keyDER)
+	authority := certtest.New(t, "test authority")
+	cert, key = authority.Issue("redis")
+	return authority.File, cert, key
 }

@@ -479,8 +479,3 @@ func TestClosed(t *testing.T) {
 		t.Errorf("the error of Watch is %v, want ErrClosed", err)
 	}
 }
-
-func BenchmarkStore(b *testing.B) {
-	cfg := etcdtest.Shared(b)
-	recordtest.Benchmark(b, func() (record.Store, error) { return open(cfg) })
-}

@@ -76,9 +76,3 @@ func TestConformance(t *testing.T) {
 		}
 	})
 }
-
-func BenchmarkStore(b *testing.B) {
-	cfg := redistest.Shared(b).Config()
-	mustInit(b, mustOpen(b, cfg))
-	recordtest.Benchmark(b, func() (record.Store, error) { return open(cfg) })
-}

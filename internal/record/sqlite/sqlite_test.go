@@ -167,11 +167,6 @@ func TestStatementsUseIndexes(t *testing.T) {
 	}
 }
 
-func BenchmarkStore(b *testing.B) {
-	path := filepath.Join(b.TempDir(), sqlitefile.StoreName)
-	recordtest.Benchmark(b, func() (record.Store, error) { return open(path, sqlitefile.Options{}) })
-}
-
 // A caller whose time is up leaves while the rule still runs; the race detector
 // watches what both use.
 func TestChangeThatIsGivenUp(t *testing.T) {

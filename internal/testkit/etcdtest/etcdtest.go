@@ -18,7 +18,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
 	etcdconn "github.com/kazahana/kazahana/internal/conn/etcd"
@@ -33,7 +32,7 @@ const StartPatience = await.Patience
 type Member struct {
 	name, dir    string
 	Client, peer string // host:port
-	args         []string
+	Args         []string
 	cmd          *exec.Cmd
 	output       *bytes.Buffer // read after the process has ended
 }
@@ -59,8 +58,8 @@ func Needed(t testing.TB) {
 	ring.Program(t, "etcd")
 }
 
-// newMembers prepares a cluster of n servers with the further arguments.
-func newMembers(dir string, n int, scheme string, args ...string) ([]*Member, error) {
+// NewMembers prepares a cluster of n servers with the further arguments.
+func NewMembers(dir string, n int, scheme string, args ...string) ([]*Member, error) {
 	ports, err := freePorts(2 * n)
 	if err != nil {
 		return nil, err
@@ -76,7 +75,7 @@ func newMembers(dir string, n int, scheme string, args ...string) ([]*Member, er
 		all = append(all, m)
 	}
 	for _, m := range all {
-		m.args = append([]string{
+		m.Args = append([]string{
 			"--name", m.name, "--data-dir", m.dir, "--unsafe-no-fsync", "--logger", "zap", "--log-level", "warn",
 			"--listen-client-urls", scheme + "://" + m.Client, "--advertise-client-urls", scheme + "://" + m.Client,
 			"--listen-peer-urls", "http://" + m.peer, "--initial-advertise-peer-urls", "http://" + m.peer,
@@ -90,7 +89,7 @@ func newMembers(dir string, n int, scheme string, args ...string) ([]*Member, er
 // Start runs the server. Its data stay from one start to the next.
 func (m *Member) Start() error {
 	m.output = &bytes.Buffer{}
-	m.cmd = exec.Command("etcd", m.args...)
+	m.cmd = exec.Command("etcd", m.Args...)
 	m.cmd.Env = append(os.Environ(), "ETCD_UNSUPPORTED_ARCH="+os.Getenv("ETCD_UNSUPPORTED_ARCH"))
 	m.cmd.Stdout, m.cmd.Stderr = m.output, m.output
 	// Whatever becomes of this process, the server ends with it.
@@ -132,29 +131,25 @@ func Writable(members ...*Member) error {
 		return err
 	}
 	defer cl.Close()
-	deadline := time.Now().Add(await.Patience)
-	for {
+	for deadline := time.Now().Add(await.Patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		_, err := cl.Put(ctx, "/ready", "")
+		_, err = cl.Put(ctx, "/ready", "")
 		cancel()
 		if err == nil {
 			return nil
 		}
-		if time.Now().After(deadline) {
-			for _, m := range members {
-				m.Kill()
-			}
-			return fmt.Errorf("etcd cannot be written to: %w\n%s", err, members[0].output)
-		}
-		time.Sleep(20 * time.Millisecond)
 	}
+	for _, m := range members {
+		m.Kill()
+	}
+	return fmt.Errorf("etcd cannot be written to: %w\n%s", err, members[0].output)
 }
 
 // Cluster starts n servers for one test.
 func Cluster(t testing.TB, n int, scheme string, args ...string) []*Member {
 	t.Helper()
 	Needed(t)
-	members, err := newMembers(MemoryDir(t), n, scheme, args...)
+	members, err := NewMembers(MemoryDir(t), n, scheme, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,9 +169,9 @@ func Cluster(t testing.TB, n int, scheme string, args ...string) []*Member {
 
 // MemoryDir is a directory that need not survive anything.
 func MemoryDir(t testing.TB) string {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-etcd-")
+	dir, err := ring.MemoryDir("kazahana-etcd-")
 	if err != nil {
-		return t.TempDir()
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
@@ -195,18 +190,12 @@ var prefixes atomic.Int64
 // Run runs the tests of a package, ends what Shared started, and returns the
 // exit code, which is not 0 where goroutines are left.
 func Run(m *testing.M) int {
-	code := m.Run()
-	if shared.member != nil {
-		shared.member.Kill()
-	}
-	os.RemoveAll(shared.dir)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
+	return ring.Run(m, func() {
+		if shared.member != nil {
+			shared.member.Kill()
 		}
-	}
-	return code
+		os.RemoveAll(shared.dir)
+	})
 }
 
 // Shared is one server for all tests of a package that need nothing of it but
@@ -215,14 +204,11 @@ func Shared(t testing.TB) etcdconn.Config {
 	t.Helper()
 	Needed(t)
 	shared.Do(func() {
-		if shared.dir, shared.err = os.MkdirTemp("/dev/shm", "kazahana-etcd-"); shared.err != nil {
-			shared.dir, shared.err = os.MkdirTemp("", "kazahana-etcd-")
-		}
-		if shared.err != nil {
+		if shared.dir, shared.err = ring.MemoryDir("kazahana-etcd-"); shared.err != nil {
 			return
 		}
 		var members []*Member
-		if members, shared.err = newMembers(shared.dir, 1, "http", "--quota-backend-bytes", "4294967296"); shared.err != nil {
+		if members, shared.err = NewMembers(shared.dir, 1, "http", "--quota-backend-bytes", "4294967296"); shared.err != nil {
 			return
 		}
 		if shared.err = members[0].Start(); shared.err == nil {

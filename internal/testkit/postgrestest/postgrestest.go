@@ -18,7 +18,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -70,18 +69,12 @@ func Shared(tb testing.TB) *Server {
 // Run runs the tests of a package, ends what Shared started, and returns the exit
 // code, which is not 0 where goroutines are left.
 func Run(m *testing.M) int {
-	code := m.Run()
-	if shared.server != nil {
-		shared.server.end(syscall.SIGQUIT)
-		os.RemoveAll(shared.server.Dir)
-	}
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
-			code = 1
+	return ring.Run(m, func() {
+		if shared.server != nil {
+			shared.server.end(syscall.SIGQUIT)
+			os.RemoveAll(shared.server.Dir)
 		}
-	}
-	return code
+	})
 }
 
 // binary is where the program is; Debian keeps it out of the path. A test that starts
@@ -113,13 +106,9 @@ func (s *Server) endWithTest() {
 	})
 }
 
-// newDir is a directory that need not survive anything, with a short name: that of a
-// socket has 108 bytes at most.
+// newDir is a directory of the server's user.
 func newDir(tb testing.TB) string {
-	dir, err := os.MkdirTemp("/dev/shm", "kazahana-pg-")
-	if err != nil {
-		dir, err = os.MkdirTemp("", "kazahana-pg-")
-	}
+	dir, err := ring.MemoryDir("kazahana-pg-")
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
@@ -185,7 +174,7 @@ func (s *Server) Start() {
 		"-D", s.Data(), "-k", s.Dir, "-p", s.port(), "-c", "listen_addresses=" + s.host, "-c", "max_connections=200",
 		"-c", "shared_buffers=32MB", "-c", "max_wal_senders=4", "-c", "wal_level=replica",
 	}, s.args...)
-	Eventually(s.tb, "the server answers", func() error {
+	await.Success(s.tb, "the server answers", func() error {
 		if s.cmd == nil || s.cmd.ProcessState != nil { // sessions of a server that was killed may still keep its memory
 			s.cmd = s.command("postgres", args...)
 			s.cmd.Stdout, s.cmd.Stderr = log, log
@@ -289,7 +278,7 @@ func (s *Server) Standby(name string) *Server {
 func (s *Server) Caught(standby *Server) {
 	s.tb.Helper()
 	at := s.SQL("SELECT pg_current_wal_flush_lsn()")
-	Eventually(s.tb, "the standby has it all", func() error {
+	await.Success(s.tb, "the standby has it all", func() error {
 		if got := standby.SQL("SELECT pg_last_wal_replay_lsn() >= '" + at + "'"); got != "true" {
 			return fmt.Errorf("it has not replayed %s", at)
 		}
@@ -394,12 +383,6 @@ func (s *Server) Clock(cfg *postgresconn.Config) func(unixMS int64) {
 	}
 }
 
-// Eventually waits until f has no error.
-func Eventually(tb testing.TB, what string, f func() error) {
-	tb.Helper()
-	await.Success(tb, what, f)
-}
-
 // Listen has the server listen on TCP too, from the next start on.
 func (s *Server) Listen(host, port string) { s.host, s.tcp = host, port }
 
@@ -410,14 +393,26 @@ func (s *Server) port() string {
 	return Port
 }
 
-// Own gives the file to the server's user.
-func (s *Server) Own(path string) {
+// Own copies the files to where the server's user, and no other, can read them.
+func (s *Server) Own(cert, key string) (string, string) {
+	files := []string{cert, key}
 	s.tb.Helper()
-	if account := unprivileged(s.tb); account != nil {
-		if err := os.Chown(path, int(account.Uid), int(account.Gid)); err != nil {
+	for i, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
 			s.tb.Fatal(err)
 		}
+		files[i] = filepath.Join(s.Dir, filepath.Base(file))
+		if err := os.WriteFile(files[i], b, 0o600); err != nil {
+			s.tb.Fatal(err)
+		}
+		if account := unprivileged(s.tb); account != nil {
+			if err := os.Chown(files[i], int(account.Uid), int(account.Gid)); err != nil {
+				s.tb.Fatal(err)
+			}
+		}
 	}
+	return files[0], files[1]
 }
 
 // AddArgs adds arguments for the next start.
@@ -446,6 +441,3 @@ func (s *Server) LeadTo(other *Server) {
 		s.tb.Fatal(err)
 	}
 }
-
-// Patience is how long anything may take on a busy machine.
-const Patience = await.Patience

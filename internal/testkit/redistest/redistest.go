@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/testkit/await"
@@ -62,18 +61,12 @@ func Shared(tb testing.TB) *Server {
 // Run runs the tests of a package, ends what Shared started, and returns the
 // exit code, which is not 0 where goroutines are left.
 func Run(m *testing.M) int {
-	code := m.Run()
-	if shared.server != nil {
-		shared.server.Kill()
-		os.RemoveAll(shared.server.Dir)
-	}
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
-			code = 1
+	return ring.Run(m, func() {
+		if shared.server != nil {
+			shared.server.Kill()
+			os.RemoveAll(shared.server.Dir)
 		}
-	}
-	return code
+	})
 }
 
 // Binary is where the program of a server is. A test that starts one belongs to the

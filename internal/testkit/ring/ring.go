@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"go.uber.org/goleak"
 )
 
 // variable names the ring. Its name does not begin with KAZAHANA_, because the daemon
@@ -74,6 +76,28 @@ func IsDeep(t testing.TB) bool {
 func IsFast() bool {
 	have, err := current()
 	return err == nil && have == fast
+}
+
+// Run runs the tests of a package, then end, and returns the exit code, which is not 0
+// where goroutines are left.
+func Run(m *testing.M, end func()) int {
+	code := m.Run()
+	end()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, "goroutines are left:", err)
+		code = 1
+	}
+	return code
+}
+
+// MemoryDir makes a directory that need not survive anything. Its name is short: that of
+// a socket has 108 bytes at most.
+func MemoryDir(pattern string) (string, error) {
+	dir, err := os.MkdirTemp("/dev/shm", pattern)
+	if err != nil {
+		return os.MkdirTemp("", pattern)
+	}
+	return dir, nil
 }
 
 // Program returns the path of a program that scripts/setup installs. A missing one
