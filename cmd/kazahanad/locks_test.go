@@ -97,7 +97,7 @@ func TestLocksLists(t *testing.T) {
 	for worker := range 8 {
 		all.Go(func() {
 			for i := worker; i < n; i += 8 {
-				if err := c.Try("Lock.Acquire", nil, fmt.Sprintf("key\u200b%04d", i), map[string]any{"ttl_ms": 600_000}); err != nil {
+				if err := c.Try("Lock.Acquire", nil, fmt.Sprintf("key\ue000%04d", i), map[string]any{"ttl_ms": 600_000}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -110,7 +110,7 @@ func TestLocksLists(t *testing.T) {
 		t.Fatalf("%d locks are listed, not %d", len(report.Locks), n)
 	}
 	for i, l := range report.Locks {
-		if want := fmt.Sprintf("key\u200b%04d", i); l.LockKey != want || l.State != lock.Active || l.FencingToken != 1 || l.ExpiresInMS <= 0 {
+		if want := fmt.Sprintf("key\ue000%04d", i); l.LockKey != want || l.State != lock.Active || l.FencingToken != 1 || l.ExpiresInMS <= 0 {
 			t.Fatalf("lock %d is %+v, not %q", i, l, want)
 		}
 	}

@@ -56,7 +56,7 @@ func TestPlacementCommand(t *testing.T) {
 	for worker := range 64 {
 		all.Go(func() {
 			for i := worker; i < rooms; i += 64 {
-				if _, err := client.Resolve(t.Context(), "room", fmt.Sprintf("%04d\u200b", i)); err != nil {
+				if _, err := client.Resolve(t.Context(), "room", fmt.Sprintf("%04d\ue000", i)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -78,7 +78,7 @@ func TestPlacementCommand(t *testing.T) {
 	}
 	var report kazahana.PlacementSnapshot
 	testkit.DecodeJSON(t, s.Kazahanad("placement", "--all", "--json").OK(t), &report)
-	if len(report.Activations) != rooms+1 || report.ActivationsTotal != rooms+1 || report.State != "member" || report.Activations[rooms].Identity != "1000\u200b" {
+	if len(report.Activations) != rooms+1 || report.ActivationsTotal != rooms+1 || report.State != "member" || report.Activations[rooms].Identity != "1000\ue000" {
 		t.Errorf("%d activations of %d", len(report.Activations), report.ActivationsTotal)
 	}
 

@@ -17,7 +17,7 @@ import (
 func lookAtPlacement(t *testing.T, b *browser.Browser) {
 	const (
 		kind     = `<img src=x onerror=document.title="xss">`
-		identity = "<script>document.title=\"xss\"</script>&amp;\u202eesrever"
+		identity = "<script>document.title=\"xss\"</script>&amp;\ue000"
 		reason   = `"></p><img src=x onerror=document.title="xss">`
 	)
 	s := newSite(t)
