@@ -164,16 +164,19 @@ type elapsed struct{}
 // Elapsed implements lock.Clock.
 func (elapsed) Elapsed() time.Duration { return clock.System{}.Boot() }
 
-func (b *bench) addDaemon(ctx context.Context, name, url string) error {
-	path := filepath.Join(b.dir, name+".sock")
-	service, err := b.launch.Launch(path+".log", b.Daemon, "serve", "--config", "none", "--socket", path, "--state-dir", filepath.Join(b.dir, name+"-state"), "--store", url)
+// start runs a program for as long as the bench, and returns when it is ready.
+func (b *bench) start(ctx context.Context, ready func(context.Context) error, program string, args ...string) error {
+	service, err := b.launch.Launch(filepath.Join(b.dir, fmt.Sprintf("%s-%d.log", filepath.Base(program), len(b.closers))), program, args...)
 	if err != nil {
 		return fmt.Errorf("%w (make build makes the daemon)", err)
 	}
 	b.defers(service.Stop)
-	s := &subject{store: name, way: socket}
-	b.subjects = append(b.subjects, s)
-	err = service.Await(ctx, startLimit, func(ctx context.Context) error {
+	return service.Await(ctx, startLimit, ready)
+}
+
+func (b *bench) addDaemon(ctx context.Context, name, url string) error {
+	path := filepath.Join(b.dir, name+".sock")
+	ready := func(ctx context.Context) error {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
 			return err
@@ -181,7 +184,10 @@ func (b *bench) addDaemon(ctx context.Context, name, url string) error {
 		first := wire.NewClient(conn)
 		defer first.Close()
 		return first.Call(ctx, "Status", nil)
-	})
+	}
+	err := b.start(ctx, ready, b.Daemon, "serve", "--config", "none", "--socket", path, "--state-dir", filepath.Join(b.dir, name+"-state"), "--store", url)
+	s := &subject{store: name, way: socket}
+	b.subjects = append(b.subjects, s)
 	for range manyClients {
 		if err != nil {
 			return err
@@ -212,12 +218,6 @@ func (b *bench) addServer(ctx context.Context, name, url string) error {
 	if err != nil {
 		return err
 	}
-	service, err := b.launch.Launch(filepath.Join(b.dir, "lease-server.log"), b.Daemon, "lease-server", "--config", "none", "--listen", address,
-		"--provider", "sqlite:"+filepath.Join(b.dir, "leases.db"), "--store", url, "--rate-limit", "0")
-	if err != nil {
-		return err
-	}
-	b.defers(service.Stop)
 	s := &subject{store: name, way: server}
 	for range manyClients {
 		store, err := stores.Open("http://"+address, stores.Options{})
@@ -228,10 +228,12 @@ func (b *bench) addServer(ctx context.Context, name, url string) error {
 		s.clients = append(s.clients, overHTTP{store.Locks, sequence.NewBlocks(store.Sequences, elapsed{}.Elapsed)})
 	}
 	b.subjects = append(b.subjects, s)
-	return service.Await(ctx, startLimit, func(ctx context.Context) error {
+	ready := func(ctx context.Context) error {
 		_, err := s.clients[0].next(ctx, "ready", 1)
 		return err
-	})
+	}
+	return b.start(ctx, ready, b.Daemon, "lease-server", "--config", "none", "--listen", address,
+		"--provider", "sqlite:"+filepath.Join(b.dir, "leases.db"), "--store", url, "--rate-limit", "0")
 }
 
 // installed is where the program is; where it is not, a store is left out.
@@ -249,15 +251,11 @@ func (b *bench) openRedis(ctx context.Context) error {
 		return nil
 	}
 	sock := filepath.Join(b.dir, "redis.sock")
-	service, err := b.launch.Launch(sock+".log", path, "--port", "0", "--unixsocket", sock, "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", b.dir)
-	if err != nil {
-		return err
-	}
-	b.defers(service.Stop)
 	redisconn.Silence()
 	c := redis.NewClient(&redis.Options{Network: "unix", Addr: sock, Protocol: 2, DisableIdentity: true, MaxRetries: -1, PoolSize: redisConns})
 	b.defers(func() { _ = c.Close() })
-	if err := service.Await(ctx, startLimit, func(ctx context.Context) error { return c.Ping(ctx).Err() }); err != nil {
+	ready := func(ctx context.Context) error { return c.Ping(ctx).Err() }
+	if err := b.start(ctx, ready, path, "--port", "0", "--unixsocket", sock, "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", b.dir); err != nil {
 		return err
 	}
 	b.subjects = append(b.subjects, &subject{onRedis, bare, []client{bareRedis{c}}})
@@ -278,22 +276,18 @@ func (b *bench) openEtcd(ctx context.Context) error {
 		return err
 	}
 	peer = "http://" + peer
-	service, err := b.launch.Launch(filepath.Join(b.dir, "etcd.log"), path, "--name", "bench", "--data-dir", filepath.Join(b.dir, "etcd"), "--log-level", "error",
-		"--listen-client-urls", "http://"+address, "--advertise-client-urls", "http://"+address,
-		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "bench="+peer)
-	if err != nil {
-		return err
-	}
-	b.defers(service.Stop)
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, Logger: zap.NewNop()})
 	if err != nil {
 		return err
 	}
 	b.defers(func() { _ = c.Close() })
-	if err := service.Await(ctx, startLimit, func(ctx context.Context) error {
+	ready := func(ctx context.Context) error {
 		_, err := c.Get(ctx, "ready")
 		return err
-	}); err != nil {
+	}
+	if err := b.start(ctx, ready, path, "--name", "bench", "--data-dir", filepath.Join(b.dir, "etcd"), "--log-level", "error",
+		"--listen-client-urls", "http://"+address, "--advertise-client-urls", "http://"+address,
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "bench="+peer); err != nil {
 		return err
 	}
 	s := &subject{store: onEtcd, way: bare}

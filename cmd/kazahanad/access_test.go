@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // nobodyID is a user and a group without any right.
@@ -24,7 +25,7 @@ func asNobody(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	cmd.SysProcAttr = testkit.DieWithParent(&syscall.Credential{Uid: nobodyID, Gid: nobodyID})
+	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, &syscall.Credential{Uid: nobodyID, Gid: nobodyID})
 	return cmd
 }
 
@@ -161,7 +162,7 @@ func TestSocketBelowTmp(t *testing.T) {
 	s.Socket = filepath.Join(dir, "kazahanad.sock")
 	asUser := func(args ...string) *exec.Cmd {
 		cmd := s.Command(args...)
-		cmd.SysProcAttr = testkit.DieWithParent(&syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)})
+		cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)})
 		return cmd
 	}
 	d := s.LaunchCommand(asUser("serve", "--config", "none"))

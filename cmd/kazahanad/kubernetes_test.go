@@ -154,7 +154,7 @@ func (p *pod) run(c container, args []string, more ...string) *exec.Cmd {
 	cmd := p.Command(args...)
 	// Of a repeated variable the last one counts to the command that is started.
 	cmd.Env = p.environ(c, more...)
-	cmd.SysProcAttr = testkit.DieWithParent(&syscall.Credential{Uid: podID, Gid: podID, Groups: []uint32{podID}})
+	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, &syscall.Credential{Uid: podID, Gid: podID, Groups: []uint32{podID}})
 	return cmd
 }
 

@@ -432,7 +432,7 @@ func TestPlacementRefusals(t *testing.T) {
 	}{
 		{"Placement.Resolve", []any{"room"}, "a kind and an identity"},
 		{"Placement.Resolve", []any{"a/b", "1"}, "slash"},
-		{"Placement.Resolve", []any{"room", ""}, "identity is empty"},
+		{"Placement.Resolve", []any{"room", ""}, "identity has 0 bytes"},
 		{"Placement.Resolve", []any{"room", 5}, "parameter 2"},
 		{"Placement.Resolve", []any{"room", "1", options{"wait_ms": -1}}, "0 to 600000"},
 		{"Placement.Resolve", []any{"room", "1", options{"wait": 1}}, "wait_ms"},
@@ -448,7 +448,7 @@ func TestPlacementRefusals(t *testing.T) {
 		{"Placement.Watch", []any{options{"events": []string{"resolved", "no"}}}, "lock_denied"},
 		{"Placement.Watch", []any{options{"events": "resolved"}}, "array"},
 		{"Placement.Snapshot", []any{options{"limit": 1001}}, "0 to 1000"},
-		{"Placement.Snapshot", []any{options{"kind": "room"}}, "identity is empty"},
+		{"Placement.Snapshot", []any{options{"kind": "room"}}, "identity has 0 bytes"},
 	} {
 		if e := p.fails(wire.CodeInvalidParams, bad.method, bad.params...); !strings.Contains(e.Error(), bad.says) {
 			t.Errorf("%s%v: %v, which does not say %q", bad.method, bad.params, e, bad.says)

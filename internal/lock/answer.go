@@ -2,8 +2,7 @@ package lock
 
 import "time"
 
-// Answer is a lease under the names that it has outside, on the socket and over
-// HTTP.
+// Answer is a lease as the socket and HTTP show it.
 type Answer struct {
 	TenantID     string `json:"tenant_id"`
 	LockKey      string `json:"lock_key"`
@@ -20,7 +19,7 @@ type Answer struct {
 
 const answerTime = "2006-01-02T15:04:05.000Z"
 
-// Answer is the lease as it is shown outside.
+// Answer converts the lease.
 func (l Lease) Answer() Answer {
 	at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(answerTime) }
 	return Answer{
@@ -29,7 +28,7 @@ func (l Lease) Answer() Answer {
 	}
 }
 
-// Lease is what the answer says; the error is about a time that cannot be read.
+// Lease converts the answer; the error is about a time that cannot be read.
 func (a Answer) Lease() (Lease, error) {
 	acquired, err := time.Parse(time.RFC3339, a.AcquiredAt)
 	if err != nil {

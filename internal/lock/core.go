@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// State is everything that is remembered of one key.
+// State is everything that a store remembers of one key.
 type State struct {
 	Token      int64  // of the latest lease; 0: the key is unknown
 	LeaseID    string // of the latest lease, like all up to Life
@@ -41,12 +41,12 @@ type Known struct {
 	NowMS  int64 // Unix ms
 
 	// Life is the store's present one. A key without a record, or with one from another
-	// life, may have had leases that nobody remembers: its next token is above Floor too.
+	// life, may have had leases that were forgotten: its next token is above Floor too.
 	Life  uint64
 	Floor int64
 
-	// FencedUntilMS, Unix ms: until then no lease is granted, because one that
-	// was forgotten may be alive. FenceReason is for people.
+	// FencedUntilMS, Unix ms: no lease is granted before, because a forgotten one
+	// may be alive. FenceReason is for people.
 	FencedUntilMS int64
 	FenceReason   string
 }
@@ -154,16 +154,16 @@ func (s State) acquireReceipt() Receipt {
 }
 
 // remember adds a receipt and forgets the oldest beyond MaxReceipts. The slice
-// is new: whoever holds the state from before keeps what it had.
+// is new: the state from before stays as it is.
 func (s State) remember(r Receipt) State {
 	kept := s.Receipts[max(0, len(s.Receipts)+1-MaxReceipts):]
 	s.Receipts = append(append(make([]Receipt, 0, len(kept)+1), kept...), r)
 	return s
 }
 
-// repeat answers a request that was carried out before. A lease is shown as it
-// is now: its term may have been moved since, and an answer that tells more than
-// what is left of it would let two believe that they hold the lock.
+// repeat answers a request that was carried out before, with the lease as it is now:
+// its term may have been moved since, and with the old one two callers could believe
+// that they hold the lock.
 func (k Known) repeat(r Request) (again bool, l Lease, err error) {
 	s := k.State
 	done, ok := s.find(r.RequestID)

@@ -112,8 +112,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestHeldErrorShowsNoSecret: with the request ID, somebody else of the same name
-// could pass for the holder.
+// TestHeldErrorShowsNoSecret: with the request ID, another caller of the same name could
+// pass for the holder.
 func TestHeldErrorShowsNoSecret(t *testing.T) {
 	held, _, _ := Apply(at(State{}, t0), ask(Acquire, "alice", "secret-request"))
 	_, _, err := Apply(at(held, t0), ask(Acquire, "bob", "b"))

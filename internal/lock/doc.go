@@ -3,25 +3,27 @@
 //
 // # Layers
 //
-//   - The core, Apply, is a pure transition (what is known of a key, request) ->
-//     (state, answer). Every decision is made here.
+//   - Apply is a pure transition (what is known of a key, request) -> (state, answer).
+//     It is the only place where a lock is granted, renewed or released.
 //   - Records runs it as a rule over one record of a record.Store, whose term is that
 //     of the lease: the store judges when it has ended. Another Store is the client of
 //     a lease server. Package locktest holds each to the same behaviour; docs/locks.md
 //     has the table of requirements and tests.
-//   - A Host stands before a Store and waits, in line, and renews for its clients.
+//   - A Host stands before a Store. Its clients wait in line, and it renews what they
+//     hold. Its decisions are those of hostCore, a step function over lines (line.go)
+//     and holdings (hold.go).
 //
 // # What it upholds
 //
 //   - At most one lease of a key is ACTIVE by the store's clock, and tokens of a
 //     key strictly increase, whatever is deleted, restarted or forgotten.
-//   - A request ID is carried out once. A repeated answer tells what is so now,
-//     never more than is left of a lease.
+//   - A request ID is carried out once. A repeated answer shows the present state, and
+//     never more than what is left of a lease.
 //   - A Host counts a lease's end from before its request was sent, on a clock that
-//     counts suspend, and tells the holder of the loss before that end. So those
-//     whom hosts serve never believe in two holders at once, unless one of them is
+//     counts suspend, and tells the holder of the loss before that end. So the clients
+//     of hosts never believe in two holders at once, unless one of them is
 //     paused, or the store's own clock jumps ahead (SQLite, Redis) and ends leases
-//     before their time: that is what the tokens are for.
-//   - What a Host was granted for somebody who is gone, it releases, before anybody
-//     is served who could be told of it as his own.
+//     before their time. Tokens are for these cases.
+//   - A lease that was granted to a caller who is gone is released before a repetition
+//     of its request could get it.
 package lock

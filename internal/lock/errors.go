@@ -8,8 +8,8 @@ import (
 
 // Errors without fields. Callers decide with errors.Is.
 var (
-	// ErrNotOwned: the key's lease is not the caller's: another owner's, not the
-	// one that was named, released, or there is none. LOCK_NOT_OWNED.
+	// ErrNotOwned: there is no lease, it is released, another owner's, or not the one
+	// that was named. LOCK_NOT_OWNED.
 	ErrNotOwned = errors.New("the lock is not held by this owner under this lease")
 	// ErrExpired: the lease was the caller's, and its term is over. LOCK_EXPIRED.
 	ErrExpired = errors.New("the lease has expired")
@@ -32,8 +32,8 @@ type HeldError struct {
 	ExpiresMS   int64 // Unix ms, the store's clock; a renewal moves it, a release frees the key sooner
 	RemainingMS int64 // how long that is away by the store's clock, at least 1
 
-	// RequestID is that of the acquire. It is for the queue of a Host, which lets
-	// the holder itself ask again, and is shown to nobody.
+	// RequestID is that of the acquire. It is secret, and for the queue of a Host, which
+	// lets the holder itself ask again.
 	RequestID string
 }
 

@@ -123,23 +123,21 @@ func TestEtcdRights(t *testing.T) {
 	defer admin.Close()
 	ctx := testContext(t)
 	from := etcdconn.DefaultPrefix + "@rec/"
-	for _, step := range []func() error{
-		func() error { _, err := admin.RoleAdd(ctx, "locks"); return err },
-		func() error {
-			_, err := admin.RoleGrantPermission(ctx, "locks", from, clientv3.GetPrefixRangeEnd(from), clientv3.PermissionType(clientv3.PermReadWrite))
-			return err
-		},
-		func() error { _, err := admin.UserAdd(ctx, "kazahana", "secret"); return err },
-		func() error { _, err := admin.UserGrantRole(ctx, "kazahana", "locks"); return err },
-		func() error { _, err := admin.UserAdd(ctx, "nobody", "secret"); return err },
-		func() error { _, err := admin.UserAdd(ctx, "root", "root"); return err },
-		func() error { _, err := admin.UserGrantRole(ctx, "root", "root"); return err },
-		func() error { _, err := admin.AuthEnable(ctx); return err },
-	} {
-		if err := step(); err != nil {
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
+	must(admin.RoleAdd(ctx, "locks"))
+	must(admin.RoleGrantPermission(ctx, "locks", from, clientv3.GetPrefixRangeEnd(from), clientv3.PermissionType(clientv3.PermReadWrite)))
+	for user, role := range map[string]string{"kazahana": "locks", "nobody": "", "root": "root"} {
+		must(admin.UserAdd(ctx, user, "secret"))
+		if role != "" {
+			must(admin.UserGrantRole(ctx, user, role))
+		}
+	}
+	must(admin.AuthEnable(ctx))
 	cfg := configOf(members)
 	cfg.Username, cfg.PasswordFile = "kazahana", filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(cfg.PasswordFile, []byte("secret\n"), 0o600); err != nil {

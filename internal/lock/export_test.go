@@ -2,6 +2,3 @@ package lock
 
 // Wake is what a release through this host does to the line.
 func (h *Host) Wake(tenant, key string) { h.turn(func() { h.core.wake(name{tenant, key}) }) }
-
-// Spread is how far hosts that wait for the same end come apart.
-const Spread = spread

@@ -1,572 +1,518 @@
 package lock_test
 
-import (
-	"context"
-	"errors"
-	"fmt"
-	"testing"
-	"testing/synctest"
-	"time"
+import "testing"
 
-	"github.com/kazahana/kazahana/internal/lock"
-)
+// A host's line, and what it holds. Tokens are 1 for the first holder, 2 for the next.
+var scenarios = map[string]struct{ kind, script string }{
+	"first come, first served": {"notified", `
+		first acquires
+		first has 1
+		a acquires wait=ever
+		b acquires wait=ever
+		c acquires wait=ever
+		1s
+		a waits
+		first frees
+		a has 2 at=1s
+		b waits
+		a frees
+		b has 3 at=1s
+		c waits`},
+	"the first in line is asked for, others get what is known": {"plain", `
+		holder acquires
+		patient acquires wait=ever
+		h asked
+		2ms
+		hasty acquires
+		hasty is held by holder left=29998
+		h asked 0..0
+		patient waits
+		holder frees
+		patient has 2`},
+	"the lock is free, and the first in line does not know yet": {"plain", `
+		elsewhere@o acquires
+		patient acquires wait=ever
+		5s
+		elsewhere frees
+		hasty acquires
+		hasty is held
+		6s
+		patient has 2`},
+	"waits end in time": {"", `
+		holder acquires
+		a acquires wait=7s
+		b acquires wait=3s
+		10s
+		a is held at=7s
+		b is held at=3s`},
+	"a release by another host, that the store tells of": {"notified", `
+		elsewhere@o acquires
+		next acquires wait=ever
+		10s
+		next waits
+		elsewhere frees
+		next has 2 at=10s`},
+	"a release by another host, that nothing tells of": {"plain", `
+		elsewhere@o acquires
+		next acquires wait=ever
+		10s
+		next waits
+		elsewhere frees
+		11s
+		next has 2`},
+	"a release before the subscription": {"notified", `
+		h subscribes 1s
+		elsewhere@o acquires
+		next acquires wait=ever
+		500ms
+		elsewhere frees
+		1500ms
+		next has 2`},
+	"a host that hears of releases asks seldom, whoever waits": {"notified", `
+		holder@o holds
+		a acquires wait=ever
+		b acquires wait=ever
+		c acquires wait=ever
+		1m
+		h asked 1..16`},
+	"a host that hears of nothing asks once a second, whoever waits": {"plain", `
+		holder@o holds
+		a acquires wait=ever
+		b acquires wait=ever
+		c acquires wait=ever
+		1m
+		h asked 1..130`},
+	"leaving the line": {"notified", `
+		holder acquires
+		a acquires wait=ever
+		b acquires wait=ever
+		c acquires wait=ever
+		b leaves
+		b is canceled
+		a leaves
+		a is canceled
+		holder frees
+		c has 2
+		c leaves
+		store ACTIVE 2`},
+	"a grant to one who is gone is released": {"plain", `
+		h all back 1s
+		gone acquires wait=ever id=x
+		gone leaves
+		gone is canceled
+		store ACTIVE 1
+		next acquires wait=ever
+		10s
+		next has 2`},
+	"a grant to one who is gone is that of the same request": {"plain", `
+		h all back 1s
+		gone acquires wait=ever id=x
+		gone leaves
+		gone' acquires wait=ever id=x
+		10s
+		gone' has 1 again`},
+	"a grant to one who is gone, and whose repetition leaves too, is released": {"plain", `
+		h all back 1s
+		gone acquires wait=ever id=x
+		gone leaves
+		gone' acquires wait=ever id=x
+		1500ms
+		gone' waits
+		gone' leaves
+		10s
+		store RELEASED 1`},
+	"a holder asked again, and left: it still holds": {"plain", `
+		holder acquires id=x
+		holder has 1
+		h all back 1s
+		holder' acquires wait=ever id=x
+		holder' leaves
+		holder' is canceled
+		10s
+		store ACTIVE 1`},
+	"one who may ask again elsewhere keeps what it was granted": {"plain", `
+		h all back 1s
+		moved acquires wait=ever id=x elsewhere
+		moved leaves
+		moved is canceled
+		moved'@o acquires id=x
+		moved' has 1 again
+		10s
+		store ACTIVE 1`},
+	"a lost answer that is not asked for again": {"plain", `
+		h acquire back down
+		h release way down
+		once acquires
+		once is down
+		store ACTIVE 1
+		h up
+		3s
+		store RELEASED 1`},
+	"a lost answer that the caller asks for again": {"plain", `
+		h acquire back down
+		twice acquires id=x
+		twice is down
+		h up
+		3s
+		twice' acquires id=x
+		twice' has 1 again left=26999`},
+	"a lost answer that the host asks for again": {"plain", `
+		h acquire back down
+		patient acquires wait=1m
+		10s
+		patient waits
+		h up
+		13s
+		patient has 1 again`},
+	"a lost answer of a caller that gives up": {"plain", `
+		h acquire back down
+		h release way down
+		gone acquires wait=ever
+		1s
+		gone leaves
+		gone is canceled
+		h up
+		4s
+		store RELEASED 1`},
+	"a lost answer, and a second one that came too late": {"plain", `
+		h acquire back down
+		gone acquires wait=ever
+		h up
+		h all back 1s
+		100ms
+		gone leaves
+		gone is canceled
+		10s
+		store RELEASED 1`},
+	"what was granted after more than its term is released": {"plain", `
+		h acquire way 2900ms
+		h acquire back down
+		h release way down
+		gone acquires wait=ever ttl=1s
+		gone leaves
+		3050ms
+		h up
+		3800ms
+		store RELEASED 1`},
+	"the store is down while some wait": {"plain", `
+		elsewhere@o acquires
+		long acquires wait=1h
+		short acquires wait=10s
+		h all way down
+		h asked
+		11s
+		short is open
+		h asked 3..40
+		elsewhere frees
+		h up
+		14s
+		long has 2`},
+	"waits end in time during an outage": {"plain", `
+		h all way down
+		a acquires wait=11s
+		b acquires wait=10s
+		12s
+		a is down at=11s
+		b is down at=10s`},
+	"a holder whose answer was lost asks before all others": {"plain", `
+		holder acquires id=x
+		holder has 1
+		waiter acquires wait=ever
+		holder' acquires wait=0s id=x
+		holder' has 1 again
+		holder'' acquires wait=1s id=x
+		holder'' has 1 again
+		holder''' acquires wait=ever id=x
+		holder''' has 1 again
+		waiter waits
+		holder frees
+		waiter has 2`},
+	"what remains is as of now": {"plain", `
+		h all back 2s
+		slow acquires
+		2s
+		slow has 1 left=27999`},
+	"a fence": {"plain", `
+		store forgets 10s
+		hasty acquires
+		hasty is fenced
+		patient acquires wait=ever
+		10100ms
+		patient has any from=10s`},
+	"what is invalid is answered at once": {"notified", `
+		a acquires wait=ever ttl=48h
+		a is invalid
+		h asked 0..0`},
 
-func TestFirstComeFirstServed(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h := r.host()
-		held := r.take(h, "first")
-		var line []<-chan result
-		for i := range 5 {
-			line = append(line, r.line(r.Context(), h, wanted(fmt.Sprintf("waiter-%d", i), -1)))
-		}
-		time.Sleep(time.Second)
-		for i, c := range line {
-			for _, later := range line[i:] {
-				r.waits(later)
-			}
-			before := r.elapsed()
-			r.free(h, held)
-			got := r.now(c)
-			r.must(got.err)
-			if got.at != before {
-				t.Errorf("handing over took %v", got.at-before)
-			}
-			if got.lease.Token != held.Token+1 {
-				t.Errorf("token %d after %d", got.lease.Token, held.Token)
-			}
-			held = got.lease
-		}
-	})
+	"a host that closes ends the waits": {"notified", `
+		elsewhere@o acquires
+		a acquires wait=ever
+		b acquires wait=ever
+		h closes
+		a is closed
+		b is closed
+		late acquires
+		late is closed`},
+	"a host that closes releases what is held": {"notified", `
+		holder holds
+		h closes
+		store RELEASED 1
+		holder lost 0`},
+	"a host that closes clears up": {"plain", `
+		h all back 1s
+		open acquires wait=ever
+		h closes
+		open is closed
+		store RELEASED 1`},
+	"a host does not close for ever": {"notified", `
+		holder holds
+		h all way down
+		h closes 5s`},
+
+	"asked again without a wait, nobody is left in line": {"", `
+		holder acquires
+		waiter acquires wait=ever id=x
+		waiter waits
+		waiter' acquires id=x
+		waiter' is held
+		waiter is reused
+		holder frees
+		1s
+		store RELEASED 1`},
+	"asked again, the place is kept": {"notified", `
+		holder acquires
+		before acquires wait=ever
+		waiter acquires wait=ever id=x
+		behind acquires wait=ever
+		waiter' acquires wait=ever id=x
+		waiter is reused
+		holder frees
+		before has 2
+		before frees
+		waiter' has 3
+		behind waits
+		waiter' frees
+		behind has 4`},
+	"asked again while the store is asked, without a wait": {"plain", `
+		h all back 1s
+		waiter acquires wait=ever id=x
+		next acquires wait=30s
+		waiter' acquires id=x
+		5s
+		waiter is reused
+		waiter' has 1 again
+		waiter' frees
+		10s
+		next has 2`},
+	"asked again while the store is asked, with a wait": {"plain", `
+		h all back 1s
+		waiter acquires wait=ever id=x
+		next acquires wait=30s
+		waiter' acquires wait=ever id=x
+		5s
+		waiter is reused
+		waiter' has 1 again
+		waiter' frees
+		10s
+		next has 2`},
+	"asked again while the store is asked, and the lock is held": {"plain", `
+		holder@o acquires
+		h all back 1s
+		waiter acquires wait=ever id=x
+		next acquires wait=30s
+		waiter' acquires id=x
+		5s
+		waiter is reused
+		waiter' is held
+		holder frees
+		20s
+		next has 2`},
+	"asked again during a grant, it is told no old news": {"plain", `
+		holder@o acquires
+		waiter acquires wait=ever id=x
+		5s
+		h acquire back 1s
+		holder frees
+		6s
+		waiter waits
+		waiter' acquires id=x
+		10s
+		waiter is reused
+		waiter' has 2 again`},
+	"asked again in an outage": {"plain", `
+		h acquire back down
+		waiter acquires wait=ever id=x
+		1s
+		h up
+		waiter' acquires id=x
+		10s
+		waiter is reused
+		waiter' has 1 again`},
+	"another request is no repetition": {"notified", `
+		holder acquires
+		waiter acquires wait=ever id=x
+		waiter' acquires id=x ttl=1m
+		waiter' is held
+		another acquires id=x
+		another is held
+		waiter waits
+		holder frees
+		waiter has 2`},
+	"asked again, and both left": {"plain", `
+		h acquire back 1s
+		waiter acquires wait=ever id=x
+		waiter' acquires wait=ever id=x
+		waiter is reused
+		waiter' leaves
+		waiter' is canceled
+		5s
+		store RELEASED 1`},
+	"asked again, no answer came, and both left": {"plain", `
+		h acquire back 1s down
+		waiter acquires wait=ever id=x
+		waiter' acquires wait=ever id=x
+		waiter is reused
+		1100ms
+		waiter' leaves
+		waiter' is canceled
+		6s
+		store RELEASED 1`},
+	"asked again after an outage, and left": {"plain", `
+		h acquire back down
+		h release way down
+		waiter acquires wait=ever id=x
+		waiter' acquires wait=ever id=x
+		waiter is reused
+		waiter' leaves
+		waiter' is canceled
+		h up
+		15s
+		store RELEASED 1`},
+
+	"a release while the store is asked: the first in line is asked for again": {"plain", `
+		holder acquires
+		holder has 1
+		h acquire back 1s
+		next acquires wait=ever
+		500ms
+		holder frees
+		1500ms
+		next waits
+		2s
+		next has 2 at=2s`},
+	"a release while the store is asked: the old answer is no news": {"plain", `
+		holder acquires
+		holder has 1
+		h acquire back 1s
+		next acquires wait=ever
+		500ms
+		holder frees
+		hasty acquires
+		1500ms
+		next waits
+		hasty waits
+		2s
+		next has 2 at=2s
+		hasty is held by next`},
+	"an answer under way past the lease's end is no news": {"plain", `
+		holder acquires ttl=1s
+		holder has 1
+		h acquire back 3s
+		next acquires wait=ever
+		2s
+		hasty acquires
+		12s
+		next has 2 at=6s
+		hasty is held by next`},
+	"releases do not heat up the line": {"plain", `
+		holder@o acquires
+		h acquire back 100ms
+		next acquires wait=ever
+		h asked
+		10ms
+		h wakes
+		20ms
+		h wakes
+		30ms
+		h wakes
+		40ms
+		h wakes
+		110ms
+		h wakes
+		120ms
+		h wakes
+		130ms
+		h wakes
+		400ms
+		h asked 1..5`},
+
+	"a server waits as long as the caller": {"plain", `
+		holder@o acquires
+		gone@s acquires wait=ever
+		hasty@s acquires wait=7s
+		next@s acquires wait=ever
+		7s
+		hasty is held
+		gone waits
+		gone leaves
+		gone is canceled
+		holder frees
+		next has 2`},
+	"a server waits, with hardly a request": {"plain", `
+		holder@o holds
+		one@s acquires wait=ever
+		two@s acquires wait=ever
+		90s
+		one waits
+		s asked 0..12
+		holder drops
+		91s
+		one has 2
+		one frees
+		92s
+		two has 3`},
+	"a held lock has as much left as the store says": {"plain", `
+		first@o acquires
+		second@s holds wait=ever ttl=5s
+		15s
+		first frees
+		second has 2 at=15s
+		second knows
+		s all way down
+		19s
+		second knows
+		s suspends 1m
+		21s
+		second lost 1
+		second knows`},
+	"a held lock is not kept for less than was waited": {"plain", `
+		first@o acquires
+		second@s holds wait=ever ttl=1s
+		19500ms
+		first frees
+		second has 2 at=19500ms
+		1m20s
+		second has 2
+		second lost 0`},
 }
 
-func TestAnswerAtOnce(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h := r.plain()
-		held := r.take(h, "holder")
-		first := r.line(r.Context(), h, wanted("patient", -1))
-		calls := h.calls.Load()
-		time.Sleep(2 * time.Millisecond)
-		_, err := h.Acquire(r.Context(), wanted("hasty", 0))
-		told := r.wantHeld(err)
-		if told.Owner != "holder" || told.Token != held.Token || told.RemainingMS != ttl.Milliseconds()-2 {
-			t.Errorf("told is %+v", told)
-		}
-		if h.calls.Load() != calls {
-			t.Errorf("the store was asked for somebody who is not the first in line")
-		}
-		r.waits(first)
-		r.free(h, held)
-		r.must(r.now(first).err)
-	})
-}
-
-// TestHastyDoesNotOvertake: the lock is free, but the first in line does not know
-// yet.
-func TestHastyDoesNotOvertake(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h, other := r.plain(), r.plain()
-		held := r.take(other, "elsewhere")
-		first := r.line(r.Context(), h, wanted("patient", -1))
-		time.Sleep(5 * time.Second)
-		r.free(other, held) // nothing tells h
-		_, err := h.Acquire(r.Context(), wanted("hasty", 0))
-		r.wantHeld(err)
-		time.Sleep(time.Second)
-		r.must(r.now(first).err)
-	})
-}
-
-func TestWaitEnds(t *testing.T) {
-	for name, connect := range map[string]func(*rig) *host{"notified": (*rig).host, "plain": (*rig).plain} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(r *rig) {
-				h := connect(r)
-				r.take(h, "holder")
-				first := r.line(r.Context(), h, wanted("a", 7*time.Second))
-				second := r.line(r.Context(), h, wanted("b", 3*time.Second))
-				time.Sleep(10 * time.Second)
-				for c, want := range map[<-chan result]time.Duration{first: 7 * time.Second, second: 3 * time.Second} {
-					got := r.now(c)
-					held := r.wantHeld(got.err)
-					if left := (ttl - want).Milliseconds(); got.at != want || held.RemainingMS < left || held.RemainingMS > left+1 {
-						t.Errorf("the wait of %v ended at %v with %d ms left, want %d", want, got.at, held.RemainingMS, left)
-					}
-				}
-			})
-		})
+func TestScenarios(t *testing.T) {
+	for name, s := range scenarios {
+		t.Run(name, func(t *testing.T) { play(t, s.kind, s.script) })
+	}
+	for name, s := range holdScenarios {
+		t.Run(name, func(t *testing.T) { play(t, s.kind, s.script) })
 	}
 }
 
-// TestEndOfAnotherHostsLease: the holder is gone, and nothing tells of the end.
+// TestEndOfAnotherHostsLease: the holder is gone, and nothing tells of the end. The pauses
+// are random; the question comes at the end or up to 11 ms later: spread and a tick.
 func TestEndOfAnotherHostsLease(t *testing.T) {
-	for name, connect := range map[string]func(*rig) *host{"notified": (*rig).host, "plain": (*rig).plain} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(r *rig) {
-				r.take(r.host(), "crashed")
-				c := r.line(r.Context(), connect(r), wanted("next", -1))
-				time.Sleep(ttl + 2*lock.Spread)
-				got := r.now(c)
-				r.must(got.err)
-				if got.at < ttl || got.at > ttl+2*lock.Spread {
-					t.Errorf("acquired at %v, the lease ended at %v", got.at, ttl)
-				}
-			})
-		})
+	for range 50 {
+		play(t, "", `
+			crashed@o acquires
+			next acquires wait=ever
+			30012ms
+			next has 2 from=30s`)
 	}
-}
-
-func TestReleaseByAnotherHost(t *testing.T) {
-	for name, test := range map[string]struct {
-		connect func(*rig) *host
-		within  time.Duration
-	}{"notified": {(*rig).host, 0}, "plain": {(*rig).plain, time.Second}} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(r *rig) {
-				other := r.plain()
-				held := r.take(other, "elsewhere")
-				c := r.line(r.Context(), test.connect(r), wanted("next", -1))
-				time.Sleep(10 * time.Second)
-				r.waits(c)
-				r.free(other, held)
-				time.Sleep(test.within)
-				got := r.now(c)
-				r.must(got.err)
-				if late := got.at - 10*time.Second; late > test.within {
-					t.Errorf("acquired %v after the release", late)
-				}
-			})
-		})
-	}
-}
-
-func TestNoHotPolling(t *testing.T) {
-	for name, test := range map[string]struct {
-		connect func(*rig) *host
-		most    int64 // in a minute, for however many who wait
-	}{"notified": {(*rig).host, 16}, "plain": {(*rig).plain, 130}} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(r *rig) {
-				holder := r.host()
-				r.hold(holder, wanted("holder", 0))
-				h := test.connect(r)
-				ctx, cancel := context.WithCancel(r.Context())
-				for i := range 50 {
-					r.line(ctx, h, wanted(fmt.Sprintf("waiter-%d", i), -1))
-				}
-				time.Sleep(time.Minute)
-				if got := h.calls.Load(); got > test.most || got == 0 {
-					t.Errorf("the store was asked %d times in a minute, want at most %d", got, test.most)
-				}
-				cancel()
-				synctest.Wait()
-			})
-		})
-	}
-}
-
-func TestLeavingTheLine(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h := r.host()
-		held := r.take(h, "holder")
-		why := errors.New("the connection was closed")
-		var cancels []context.CancelCauseFunc
-		var line []<-chan result
-		for i := range 3 {
-			ctx, cancel := context.WithCancelCause(r.Context())
-			cancels = append(cancels, cancel)
-			line = append(line, r.line(ctx, h, wanted(fmt.Sprintf("waiter-%d", i), -1)))
-		}
-		for _, i := range []int{1, 0} {
-			cancels[i](why)
-			r.want(r.now(line[i]).err, why)
-		}
-		late, cancel := context.WithCancelCause(r.Context())
-		cancel(why)
-		_, err := h.Acquire(late, wanted("late", -1))
-		r.want(err, why)
-		r.free(h, held)
-		got := r.now(line[2])
-		r.must(got.err)
-		cancels[2](why)
-		if l := r.state(); l.State != lock.Active || l.LeaseID != got.lease.LeaseID {
-			t.Errorf("the lock is %+v after its holder's request has ended, want it held", l)
-		}
-	})
-}
-
-// TestGrantToOneWhoIsGone: the answer comes when nobody waits for it any more. The
-// lease is released, unless the same request came again, which then has it.
-func TestGrantToOneWhoIsGone(t *testing.T) {
-	for _, askedAgain := range []bool{false, true} {
-		bubble(t, func(r *rig) {
-			h := r.plain()
-			h.slow(time.Second)
-			ctx, cancel := context.WithCancel(r.Context())
-			gone := r.line(ctx, h, again("gone", -1))
-			cancel()
-			r.want(r.now(gone).err, context.Canceled)
-			if l := r.state(); l.State != lock.Active {
-				t.Fatalf("the test is wrong: the lock is %+v", l)
-			}
-			wanted := wanted("next", -1)
-			if askedAgain {
-				wanted = again("gone", -1)
-			}
-			next := r.line(r.Context(), h, wanted)
-			time.Sleep(10 * time.Second)
-			got := r.now(next)
-			r.must(got.err)
-			if l := r.state(); l.LeaseID != got.lease.LeaseID || l.State != lock.Active || got.lease.Repeated != askedAgain {
-				t.Errorf("asked again %v: the lock is %+v, the answer %+v", askedAgain, l, got.lease)
-			}
-		})
-	}
-}
-
-// TestRepeatedGrantToOneWhoIsGone: the holder asked again on another connection,
-// which is closed before the answer comes. It still holds the lock by the first.
-func TestRepeatedGrantToOneWhoIsGone(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h := r.plain()
-		want := wanted("holder", -1)
-		want.RequestID = "again"
-		first, err := h.Acquire(r.Context(), want)
-		r.must(err)
-		h.slow(time.Second)
-		ctx, cancel := context.WithCancel(r.Context())
-		again := r.line(ctx, h, want)
-		cancel()
-		r.want(r.now(again).err, context.Canceled)
-		time.Sleep(10 * time.Second)
-		if l := r.state(); l.LeaseID != first.LeaseID || l.State != lock.Active {
-			t.Errorf("the lock is %+v, want %+v", l, first)
-		}
-	})
-}
-
-// TestReleaseBeforeTheSubscription: the lock is released while the store is being
-// asked to tell of that.
-func TestReleaseBeforeTheSubscription(t *testing.T) {
-	bubble(t, func(r *rig) {
-		other, h := r.plain(), r.host()
-		h.subscribing = time.Second
-		held := r.take(other, "elsewhere")
-		c := r.line(r.Context(), h, wanted("next", -1))
-		time.Sleep(500 * time.Millisecond)
-		r.free(other, held)
-		time.Sleep(time.Second)
-		r.must(r.now(c).err)
-	})
-}
-
-// TestElsewhere: who may ask again on another host keeps what it was granted.
-func TestElsewhere(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h, other := r.plain(), r.plain()
-		h.slow(time.Second)
-		ctx, cancel := context.WithCancel(r.Context())
-		want := wanted("moved", -1)
-		want.RequestID, want.Elsewhere = "again", true
-		gone := r.line(ctx, h, want)
-		cancel()
-		r.want(r.now(gone).err, context.Canceled)
-		l, err := other.Acquire(r.Context(), want)
-		r.must(err)
-		time.Sleep(10 * time.Second)
-		if got := r.state(); !l.Repeated || got.LeaseID != l.LeaseID || got.State != lock.Active {
-			t.Errorf("the lock is %+v, want %+v", got, l)
-		}
-	})
-}
-
-// TestOutcomeUnknown: the store did it, and its answer was lost.
-func TestOutcomeUnknown(t *testing.T) {
-	t.Run("nobody asks again", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			h := r.plain()
-			h.deaf()
-			_, err := h.Acquire(r.Context(), wanted("once", 0))
-			r.want(err, errDown)
-			if l := r.state(); l.State != lock.Active {
-				t.Fatalf("the test is wrong: the lock is %+v", l)
-			}
-			h.up()
-			time.Sleep(3 * time.Second)
-			if l := r.state(); l.State != lock.Released {
-				t.Errorf("the lock is %+v, want it released", l)
-			}
-		})
-	})
-	t.Run("the caller asks again", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			h := r.plain()
-			h.deaf()
-			want := wanted("twice", 0)
-			want.RequestID = "again"
-			_, err := h.Acquire(r.Context(), want)
-			r.want(err, errDown)
-			h.up()
-			time.Sleep(3 * time.Second)
-			l, err := h.Acquire(r.Context(), want)
-			r.must(err)
-			if !l.Repeated || l.Token != 1 || l.RemainingMS != (ttl-3*time.Second).Milliseconds()-1 {
-				t.Errorf("asked again, it answers %+v", l)
-			}
-		})
-	})
-	t.Run("the host asks again", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			h := r.plain()
-			h.deaf()
-			c := r.line(r.Context(), h, wanted("patient", time.Minute))
-			time.Sleep(10 * time.Second)
-			r.waits(c)
-			h.up()
-			time.Sleep(3 * time.Second)
-			got := r.now(c)
-			r.must(got.err)
-			if got.lease.Token != 1 {
-				t.Errorf("the lease is %+v, want the one that was granted first", got.lease)
-			}
-		})
-	})
-	t.Run("the caller gives up", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			h := r.plain()
-			h.deaf()
-			ctx, cancel := context.WithCancel(r.Context())
-			c := r.line(ctx, h, wanted("gone", -1))
-			time.Sleep(time.Second)
-			cancel()
-			r.want(r.now(c).err, context.Canceled)
-			h.up()
-			time.Sleep(3 * time.Second)
-			if l := r.state(); l.State != lock.Released {
-				t.Errorf("the lock is %+v, want it released", l)
-			}
-		})
-	})
-}
-
-func TestStoreDownWhileWaiting(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h, other := r.plain(), r.plain()
-		held := r.take(other, "elsewhere")
-		long, short := r.line(r.Context(), h, wanted("long", time.Hour)), r.line(r.Context(), h, wanted("short", 10*time.Second))
-		h.down()
-		calls := h.calls.Load()
-		time.Sleep(11 * time.Second)
-		r.wantOpen(r.now(short).err)
-		if n := h.calls.Load() - calls; n < 3 || n > 40 {
-			t.Errorf("a store that is down was asked %d times in 11 s", n)
-		}
-		r.free(other, held)
-		h.up()
-		time.Sleep(3 * time.Second)
-		r.must(r.now(long).err)
-	})
-}
-
-// TestWaitEndsDuringAnOutage: nothing is known, and the store is asked less and
-// less often; the wait ends in time all the same.
-func TestWaitEndsDuringAnOutage(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h := r.plain()
-		h.down()
-		first := r.line(r.Context(), h, wanted("first", 11*time.Second))
-		second := r.line(r.Context(), h, wanted("second", 10*time.Second))
-		time.Sleep(12 * time.Second)
-		for c, want := range map[<-chan result]time.Duration{first: 11 * time.Second, second: 10 * time.Second} {
-			got := r.now(c)
-			r.want(got.err, errDown)
-			if got.at != want {
-				t.Errorf("the wait of %v ended at %v", want, got.at)
-			}
-		}
-	})
-}
-
-// TestGrantToOneWhoIsGoneAfterALoss: the first answer was lost, the second came too
-// late.
-func TestGrantToOneWhoIsGoneAfterALoss(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h := r.plain()
-		h.deaf()
-		ctx, cancel := context.WithCancel(r.Context())
-		c := r.line(ctx, h, wanted("gone", -1))
-		h.slow(time.Second)
-		time.Sleep(100 * time.Millisecond)
-		cancel()
-		r.want(r.now(c).err, context.Canceled)
-		time.Sleep(10 * time.Second)
-		if l := r.state(); l.State != lock.Released {
-			t.Errorf("the lock is %+v, want it released", l)
-		}
-	})
-}
-
-// wantOpen checks for an error that tells why nothing is known, or that somebody
-// held the lock when last something was.
-func (r *rig) wantOpen(err error) {
-	r.Helper()
-	var held *lock.HeldError
-	if !errors.Is(err, errDown) && !errors.As(err, &held) {
-		r.Fatalf("error is %v", err)
-	}
-}
-
-// TestHolderAsksAgain: its first answer was lost on the way to it, and others
-// wait for the lock.
-func TestHolderAsksAgain(t *testing.T) {
-	for _, wait := range []time.Duration{0, time.Second, -1} {
-		t.Run(fmt.Sprint(wait), func(t *testing.T) {
-			bubble(t, func(r *rig) {
-				h := r.plain()
-				want := wanted("holder", wait)
-				want.RequestID = "again"
-				first, err := h.Acquire(r.Context(), want)
-				r.must(err)
-				waiter := r.line(r.Context(), h, wanted("waiter", -1))
-				again := r.now(r.line(r.Context(), h, want))
-				r.must(again.err)
-				if !again.lease.Repeated || again.lease.LeaseID != first.LeaseID {
-					t.Errorf("asked again, it answers %+v, want %+v", again.lease, first)
-				}
-				r.waits(waiter)
-				r.free(h, first)
-				r.must(r.now(waiter).err)
-			})
-		})
-	}
-}
-
-// TestRemainingIsOfNow: the answer took its time.
-func TestRemainingIsOfNow(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h := r.plain()
-		h.slow(2 * time.Second)
-		l := r.take(h, "slow")
-		if want := (ttl - 2*time.Second).Milliseconds() - 1; l.RemainingMS != want {
-			t.Errorf("%d ms remain, want %d", l.RemainingMS, want)
-		}
-	})
-}
-
-func TestFenceWhileWaiting(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.records.forget("second", 10*time.Second)
-		h := r.plain()
-		_, err := h.Acquire(r.Context(), wanted("hasty", 0))
-		var fenced *lock.FencedError
-		if !errors.As(err, &fenced) || fenced.RemainingMS != 10_000 {
-			t.Errorf("error is %v, want a FencedError for 10 s", err)
-		}
-		c := r.line(r.Context(), h, wanted("patient", -1))
-		time.Sleep(10*time.Second + 100*time.Millisecond)
-		got := r.now(c)
-		r.must(got.err)
-		if got.at < 10*time.Second {
-			t.Errorf("acquired at %v, in the fence", got.at)
-		}
-	})
-}
-
-func TestInvalidIsAnsweredAtOnce(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h := r.host()
-		want := wanted("a", -1)
-		want.TTL = 48 * time.Hour
-		_, err := h.Acquire(r.Context(), want)
-		r.want(err, lock.ErrInvalid)
-		_, err = h.Change(r.Context(), lock.Request{Op: lock.Acquire, Tenant: tenant, Key: key, Owner: "a", TTLMS: 1000, LeaseID: lock.NewLeaseID()})
-		r.want(err, lock.ErrInvalid)
-		if n := h.calls.Load(); n != 0 {
-			t.Errorf("the store was asked %d times", n)
-		}
-	})
-}
-
-func TestClose(t *testing.T) {
-	t.Run("ends the waits", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			h, other := r.host(), r.host()
-			r.take(other, "elsewhere")
-			a, b := r.line(r.Context(), h, wanted("a", -1)), r.line(r.Context(), h, wanted("b", -1))
-			r.must(h.Close(r.Context()))
-			r.want(r.now(a).err, lock.ErrClosed)
-			r.want(r.now(b).err, lock.ErrClosed)
-			_, err := h.Acquire(r.Context(), wanted("late", 0))
-			r.want(err, lock.ErrClosed)
-		})
-	})
-	t.Run("releases what is held", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			h := r.host()
-			_, lost := r.hold(h, wanted("holder", 0))
-			r.must(h.Close(r.Context()))
-			if l := r.state(); l.State != lock.Released {
-				t.Errorf("the lock is %+v, want it released", l)
-			}
-			if told := lost.seen(); len(told) != 0 {
-				t.Errorf("the holder was told of a loss: %+v", told)
-			}
-		})
-	})
-	t.Run("clears up", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			h := r.plain()
-			h.slow(time.Second)
-			c := r.line(r.Context(), h, wanted("open", -1))
-			r.must(h.Close(r.Context()))
-			r.want(r.now(c).err, lock.ErrClosed)
-			if l := r.state(); l.State != lock.Released {
-				t.Errorf("the lock is %+v, want it released", l)
-			}
-		})
-	})
-	t.Run("does not wait for ever", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			h := r.host()
-			r.hold(h, wanted("holder", 0))
-			h.down()
-			ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
-			defer cancel()
-			r.want(h.Close(ctx), context.DeadlineExceeded)
-			if r.elapsed() != 5*time.Second {
-				t.Errorf("Close took %v", r.elapsed())
-			}
-		})
-	})
-}
-
-// TestReleaseOfWhatWasGrantedLate: the request took longer than its term lasts, and
-// its answer was lost. What it was granted lives on from then, and is released
-// however often that fails first.
-func TestReleaseOfWhatWasGrantedLate(t *testing.T) {
-	bubble(t, func(r *rig) {
-		h := r.plain()
-		h.meet(func(q lock.Request) error {
-			if q.Op == lock.Acquire {
-				time.Sleep(callTimeout - 100*time.Millisecond)
-			} else if r.elapsed() < callTimeout+50*time.Millisecond {
-				return errDown
-			}
-			return nil
-		}, func(q lock.Request) error {
-			if q.Op == lock.Acquire {
-				return errDown
-			}
-			return nil
-		})
-		ctx, cancel := context.WithCancel(r.Context())
-		short := wanted("gone", -1)
-		short.TTL = time.Second
-		gone := r.line(ctx, h, short)
-		cancel()
-		r.want(r.now(gone).err, context.Canceled)
-		time.Sleep(callTimeout + 800*time.Millisecond)
-		if l := r.state(); l.State != lock.Released {
-			t.Errorf("the lock is %+v, want it released", l)
-		}
-	})
 }

@@ -53,8 +53,7 @@ const (
 var (
 	// tenantName is what the lease server's credentials allow.
 	tenantName = regexp.MustCompile(`^[A-Za-z0-9._@-]{1,64}$`)
-	// ownerName has room for what a host adds to its own name to tell its users
-	// apart.
+	// ownerName has room for a host's name and its user's.
 	ownerName     = regexp.MustCompile(`^[A-Za-z0-9._@:/+=-]{1,128}$`)
 	requestIDForm = regexp.MustCompile(`^[\x21-\x7e]{1,128}$`)
 	leaseIDForm   = regexp.MustCompile(`^[0-9a-f]{32}$`)
@@ -77,8 +76,8 @@ type Request struct {
 	// Renew and Release: where it is not empty, the lease must be this one.
 	LeaseID string
 
-	// Announce has an acquire told to those who watch a prefix of the key too
-	// (Store.Changes), where the store can.
+	// Announce gives those who watch a prefix of the key (Store.Changes) a token for an
+	// acquire too, where the store can.
 	Announce bool
 
 	TTLMS int64 // Acquire and Renew: the term in ms from the store's now on, MinTTL to MaxTTL; Release: 0

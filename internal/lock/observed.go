@@ -8,15 +8,14 @@ import (
 
 // Operation is one call of an Observed store, as it ended.
 type Operation struct {
-	Name    string        // acquire, renew, release, get or list
-	Request Request       // of get and list only Tenant and Key, after which a page begins
-	Lease   Lease         // what came of it; the zero value for a list
-	Err     error         // likewise
+	Name    string  // acquire, renew, release, get or list
+	Request Request // of get and list only Tenant and Key, after which a page begins
+	Lease   Lease   // the result; the zero value for a list
+	Err     error
 	Took    time.Duration // from before the call to after it
 }
 
-// Observer is told of the operations of an Observed store. Its functions return
-// at once.
+// Observer sees the operations of an Observed store. Its functions return at once.
 type Observer struct {
 	// Before returns the context that the operation is carried out with. Optional.
 	Before func(ctx context.Context, name string, r Request) context.Context
@@ -66,7 +65,7 @@ func (s *observed) List(ctx context.Context, tenant, after string, limit int) ([
 	return page, err
 }
 
-// AcquireWithin implements Store. That the store cannot wait is not worth a word.
+// AcquireWithin implements Store. A refusal to wait is not observed.
 func (s *observed) AcquireWithin(ctx context.Context, r Request, wait time.Duration) (Lease, error) {
 	if !s.waits {
 		return Lease{}, errors.ErrUnsupported
@@ -77,10 +76,9 @@ func (s *observed) AcquireWithin(ctx context.Context, r Request, wait time.Durat
 	return l, err
 }
 
-// Outcome is one word for what became of a request, for metrics, logs and traces:
-// ok; held, not_owned, expired, reused, fenced or refused where the store has
-// answered; canceled where the caller did not wait for that; timeout or
-// unavailable where it did, in vain.
+// Outcome is one word for the result of a request, for metrics, logs and traces:
+// ok; held, not_owned, expired, reused, fenced or refused for an answer of the store;
+// canceled where the caller gave up; timeout or unavailable without an answer.
 func Outcome(err error) string {
 	if err == nil {
 		return "ok"
@@ -108,6 +106,5 @@ func Outcome(err error) string {
 	return "unavailable"
 }
 
-// Failed reports whether an Outcome says something about the store: it did not do
-// its work.
+// Failed reports whether an Outcome is a failure of the store.
 func Failed(outcome string) bool { return outcome == "timeout" || outcome == "unavailable" }

@@ -15,45 +15,32 @@ import (
 
 type markKey struct{}
 
-// capable can wait and tell.
+// capable can wait.
 type capable struct{ lock.Store }
-
-func (capable) Notify(context.Context, string, string) (<-chan struct{}, error) {
-	return nil, errors.New("told")
-}
 
 func (capable) AcquireWithin(ctx context.Context, _ lock.Request, _ time.Duration) (lock.Lease, error) {
 	return lock.Lease{Token: 7}, fmt.Errorf("waited with %v", ctx.Value(markKey{}))
 }
 
-// A store that is observed can what it could before, and no more.
-func TestObservedKeepsCapabilities(t *testing.T) {
-	for _, able := range []bool{false, true} {
-		var seen []string
-		var store lock.Store = silent{lock.OnRecords(memory.New(nil))}
-		if able {
-			store = capable{store}
-		}
-		observed := lock.Observed(store, lock.Observer{
-			Before: func(ctx context.Context, name string, _ lock.Request) context.Context {
-				return context.WithValue(ctx, markKey{}, name)
-			},
-			After: func(ctx context.Context, o lock.Operation) {
-				seen = append(seen, fmt.Sprint(ctx.Value(markKey{}), o.Name, o.Request.Key, o.Lease.Token, o.Err))
-			},
-		})
-		_, err := observed.AcquireWithin(t.Context(), lock.Request{Op: lock.Acquire, Key: "k"}, time.Second)
-		_, notifyErr := observed.Notify(t.Context(), "", "")
-		if !able {
-			if !errors.Is(err, errors.ErrUnsupported) || !errors.Is(notifyErr, errors.ErrUnsupported) || len(seen) != 0 {
-				t.Errorf("of a store that can neither: %v, %v, %q", err, notifyErr, seen)
-			}
-			continue
-		}
-		want := []string{fmt.Sprint("acquire", "acquire", "k", 7, err)}
-		if err == nil || err.Error() != "waited with acquire" || !slices.Equal(seen, want) || notifyErr.Error() != "told" {
-			t.Errorf("%v, %v, %q, want %q", err, notifyErr, seen, want)
-		}
+// An observed store waits only if the store does, and is observed waiting.
+func TestObservedWait(t *testing.T) {
+	var seen []string
+	by := lock.Observer{
+		Before: func(ctx context.Context, name string, _ lock.Request) context.Context {
+			return context.WithValue(ctx, markKey{}, name)
+		},
+		After: func(ctx context.Context, o lock.Operation) {
+			seen = append(seen, fmt.Sprint(ctx.Value(markKey{}), o.Name, o.Request.Key, o.Lease.Token, o.Err))
+		},
+	}
+	r := lock.Request{Op: lock.Acquire, Key: "k"}
+	plain := lock.OnRecords(memory.New(nil))
+	if _, err := lock.Observed(plain, by).AcquireWithin(t.Context(), r, time.Second); !errors.Is(err, errors.ErrUnsupported) || len(seen) > 0 {
+		t.Errorf("of a store that cannot wait: %v, %q", err, seen)
+	}
+	_, err := lock.Observed(capable{plain}, by).AcquireWithin(t.Context(), r, time.Second)
+	if want := []string{fmt.Sprint("acquire", "acquire", "k", 7, err)}; err == nil || err.Error() != "waited with acquire" || !slices.Equal(seen, want) {
+		t.Errorf("%v, %q, want %q", err, seen, want)
 	}
 }
 

@@ -157,8 +157,8 @@ func lifeOf(life string) uint64 {
 	return h.Sum64()
 }
 
-// giveBack ends a lease that too few replicas confirmed and that nobody can ask for
-// again, and says what became of it.
+// giveBack ends a lease that too few replicas confirmed and that the caller cannot ask for
+// again. It returns the outcome, for people.
 func (s *Records) giveBack(ctx context.Context, r Request) string {
 	ended := true
 	_, err := s.change(ctx, r.Tenant, r.Key, func(k Known) (*record.Write, error) {

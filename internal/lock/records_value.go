@@ -129,8 +129,8 @@ func isLeaseID(id string) bool {
 	return true
 }
 
-// parseState reads what value wrote, as the record's term has it now. Of a head the
-// receipts may be missing, and are left out.
+// parseState reads what value wrote, with the record's term as it is now. The receipts of
+// a head may be incomplete, and are left out.
 func parseState(r record.Record, head bool) (State, error) {
 	v := reader{rest: r.Value, text: string(r.Value), digits: hex.EncodeToString(r.Value)}
 	format, flags := v.byte(), v.byte()

@@ -17,15 +17,23 @@ import (
 // acquire, a term of 1,000 ms and the key k, unless a field says otherwise. "+N" lets
 // N ms pass.
 var requirements = map[string]string{
-	"LS-INV-001: one ACTIVE lease": `
+	"LS-INV-001, LS-ACQ-001, LS-ACQ-002, LS-REL-002: one ACTIVE lease, a new one after it": `
+		get = not found
 		acquire a = ACTIVE 1 a 1000
 		acquire a = held by a 1 1000
 		acquire b = held by a 1 1000
 		list = k
+		+999
+		acquire b = held by a 1 1
 		release a = RELEASED 1 a
+		list =
+		get = RELEASED 1 a
 		acquire b = ACTIVE 2 b 1000
-		list = k`,
-	"LS-INV-002, LS-ACC-03: tokens increase": `
+		get = ACTIVE 2 b 1000
+		list = k
+		+1000
+		acquire b = ACTIVE 3 b 1000`,
+	"LS-INV-002, LS-ACQ-003, LS-ACC-03, LS-FENCE-001: the token is the next": `
 		acquire a = ACTIVE 1 a 1000
 		renew a = ACTIVE 1 a 1000
 		release a = RELEASED 1 a
@@ -58,7 +66,7 @@ var requirements = map[string]string{
 		+1
 		renew a = not owned
 		get = RELEASED 1 a`,
-	"LS-INV-004: not after the end": `
+	"LS-INV-004, LS-EXP-001: the end": `
 		acquire a = ACTIVE 1 a 1000
 		+1000
 		renew a = expired
@@ -66,30 +74,12 @@ var requirements = map[string]string{
 		renew b = not owned
 		release b = not owned
 		get = EXPIRED 1 a
+		list =
+		+1000
+		get = EXPIRED 1 a
 		acquire b = ACTIVE 2 b 1000
 		renew a = not owned`,
-	"LS-ACQ-001: an ACTIVE lease means LOCK_HELD": `
-		acquire a = ACTIVE 1 a 1000
-		+999
-		acquire b = held by a 1 1
-		acquire a = held by a 1 1`,
-	"LS-ACQ-002: no lease or an ended one means a new one": `
-		get = not found
-		acquire a = ACTIVE 1 a 1000
-		+1000
-		acquire a = ACTIVE 2 a 1000
-		release a = RELEASED 2 a
-		acquire b = ACTIVE 3 b 1000
-		get = ACTIVE 3 b 1000`,
-	"LS-ACQ-003: the token is the next": `
-		acquire a = ACTIVE 1 a 1000
-		renew a = ACTIVE 1 a 1000
-		release a = RELEASED 1 a
-		acquire b = ACTIVE 2 b 1000
-		+1000
-		get = EXPIRED 2 b
-		acquire a = ACTIVE 3 a 1000`,
-	"LS-ACQ-004: a repeated acquire": `
+	"LS-ACQ-004, LS-ACC-04: a repeated acquire": `
 		acquire a id=x lease=one = ACTIVE 1 a 1000
 		+10
 		acquire a id=x lease=one = ACTIVE 1 a 990 again
@@ -124,12 +114,6 @@ var requirements = map[string]string{
 		renew a id=x = expired
 		acquire a = ACTIVE 2 a 1000
 		renew a id=x = not owned`,
-	"LS-REL-002: after a release the lock is empty": `
-		acquire a = ACTIVE 1 a 1000
-		release a = RELEASED 1 a
-		list =
-		get = RELEASED 1 a
-		acquire b = ACTIVE 2 b 1000`,
 	"LS-REL-003: a repeated release changes nothing": `
 		acquire a = ACTIVE 1 a 1000
 		release a id=x = RELEASED 1 a
@@ -137,27 +121,6 @@ var requirements = map[string]string{
 		acquire a = ACTIVE 2 a 1000
 		release a id=x = RELEASED 1 a again
 		get = ACTIVE 2 a 1000`,
-	"LS-EXP-001: expiry is idempotent": `
-		acquire a = ACTIVE 1 a 1000
-		+1000
-		get = EXPIRED 1 a
-		get = EXPIRED 1 a
-		list =
-		+1000
-		get = EXPIRED 1 a
-		acquire b = ACTIVE 2 b 1000`,
-	"LS-FENCE-001: the next holder's token is greater": `
-		acquire a = ACTIVE 1 a 1000
-		+1000
-		acquire b = ACTIVE 2 b 1000
-		renew a = not owned`,
-	"LS-ACC-04: nothing twice": `
-		acquire a id=x = ACTIVE 1 a 1000
-		acquire a id=x = ACTIVE 1 a 1000 again
-		release a id=y = RELEASED 1 a
-		release a id=y = RELEASED 1 a again
-		acquire a id=x = reused
-		acquire a = ACTIVE 2 a 1000`,
 	"a request ID stands for one request": `
 		acquire a id=x lease=one = ACTIVE 1 a 1000
 		renew a id=y = ACTIVE 1 a 1000

@@ -56,22 +56,6 @@ func (r *rig) must(err error) {
 	}
 }
 
-func (r *rig) want(err, want error) {
-	r.Helper()
-	if !errors.Is(err, want) {
-		r.Fatalf("at %v: error is %v, want %v", r.elapsed(), err, want)
-	}
-}
-
-func (r *rig) wantHeld(err error) *lock.HeldError {
-	r.Helper()
-	var held *lock.HeldError
-	if !errors.As(err, &held) {
-		r.Fatalf("at %v: error is %v, want a HeldError", r.elapsed(), err)
-	}
-	return held
-}
-
 // host is a host at the end of a line to the store, which can be cut.
 type host struct {
 	*lock.Host
@@ -106,49 +90,45 @@ type link struct {
 
 	subscribing time.Duration // how long Notify takes
 
-	mu    sync.Mutex
-	fate  func(lock.Request) error // instead of carrying out, where it returns one
-	after func(lock.Request) error // instead of the answer, likewise
-	delay time.Duration            // on the way there; who gives up does not call the request back
+	mu        sync.Mutex
+	obstacles []*obstacle
+}
+
+// obstacle is what requests of an operation meet on their way, or their answers.
+type obstacle struct {
+	op     string // or all
+	back   bool   // answers meet it
+	delay  time.Duration
+	fails  bool
+	late   bool // the request arrives after the delay, also if it was given up
+	once   bool
+	met    bool
+	answer func() error // instead of the store's, where it is not nil
 }
 
 func (l *link) Elapsed() time.Duration {
 	return time.Since(l.began) + time.Duration(l.suspended.Load())
 }
 
-// meet sets what requests and answers meet on their way.
-func (l *link) meet(fate, after func(lock.Request) error) {
+// meet sets the obstacles.
+func (l *link) meet(all ...*obstacle) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.fate, l.after, l.delay = fate, after, 0
-}
-
-// delayed has requests arrive so much later, also those that were given up.
-func (l *link) delayed(d time.Duration) {
-	l.up()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.delay = d
+	l.obstacles = all
 }
 
 var errDown = errors.New("connection refused")
 
-func (l *link) down() { l.meet(func(lock.Request) error { return errDown }, nil) }
-func (l *link) up()   { l.meet(nil, nil) }
-
-// deaf carries out acquires, whose answers are lost, and nothing else.
-func (l *link) deaf() {
-	l.meet(func(r lock.Request) error {
-		if r.Op != lock.Acquire {
-			return errDown
+// next are the obstacles of a request, or of its answer.
+func (l *link) next(q lock.Request, back bool) (all []*obstacle) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range l.obstacles {
+		if o.back == back && (o.op == "all" || o.op == q.Op.String()) && !(o.once && o.met) {
+			o.met, all = true, append(all, o)
 		}
-		return nil
-	}, func(lock.Request) error { return errDown })
-}
-
-// slow has answers take their time.
-func (l *link) slow(d time.Duration) {
-	l.meet(nil, func(lock.Request) error { time.Sleep(d); return nil })
+	}
+	return all
 }
 
 // wire is the store at the end of the link.
@@ -156,24 +136,32 @@ type wire struct{ *link }
 
 func (l wire) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 	l.calls.Add(1)
-	l.mu.Lock()
-	fate, after, delay := l.fate, l.after, l.delay
-	l.mu.Unlock()
-	if delay > 0 {
-		return l.arrive(ctx, r, delay)
-	}
-	if fate != nil {
-		if err := fate(r); err != nil {
+	for _, o := range l.next(r, false) {
+		if o.late {
+			return l.arrive(ctx, r, o.delay)
+		}
+		if err := o.pass(); err != nil {
 			return lock.Lease{}, err
 		}
 	}
 	lease, err := l.memory.Do(ctx, r)
-	if after != nil {
-		if lost := after(r); lost != nil {
-			return lock.Lease{}, lost
+	for _, o := range l.next(r, true) {
+		if err := o.pass(); err != nil {
+			return lock.Lease{}, err
 		}
 	}
 	return lease, err
+}
+
+func (o *obstacle) pass() error {
+	time.Sleep(o.delay)
+	if o.fails {
+		return errDown
+	}
+	if o.answer != nil {
+		return o.answer()
+	}
+	return nil
 }
 
 func (l wire) arrive(ctx context.Context, r lock.Request, delay time.Duration) (lock.Lease, error) {
@@ -244,13 +232,6 @@ func (r *rig) take(h *host, owner string) lock.Lease {
 	return l
 }
 
-// free releases what someone holds, through a host.
-func (r *rig) free(h *host, l lock.Lease) {
-	r.Helper()
-	_, err := h.Change(context.Background(), lock.Request{Op: lock.Release, Tenant: tenant, Key: key, Owner: l.Owner, LeaseID: l.LeaseID})
-	r.must(err)
-}
-
 // result is how a wait ended.
 type result struct {
 	lease lock.Lease
@@ -269,31 +250,7 @@ func (r *rig) line(ctx context.Context, h *host, want lock.Wanted) <-chan result
 	return c
 }
 
-// waits checks that somebody still waits.
-func (r *rig) waits(c <-chan result) {
-	r.Helper()
-	synctest.Wait()
-	select {
-	case got := <-c:
-		r.Fatalf("at %v the wait is over: %+v", r.elapsed(), got)
-	default:
-	}
-}
-
-// now is how a wait ended, which it must have.
-func (r *rig) now(c <-chan result) result {
-	r.Helper()
-	synctest.Wait()
-	select {
-	case got := <-c:
-		return got
-	default:
-		r.Fatalf("at %v somebody still waits", r.elapsed())
-		return result{}
-	}
-}
-
-// losses is what a holder was told.
+// losses are the losses that were reported to a holder.
 type losses struct {
 	mu  sync.Mutex
 	all []result
@@ -313,11 +270,28 @@ func (l *losses) seen() []result {
 	return l.all
 }
 
-// hold holds the lock, which must be free.
-func (r *rig) hold(h *host, want lock.Wanted) (*lock.Holding, *losses) {
-	r.Helper()
-	lost := &losses{rig: r}
-	g, err := h.Hold(context.Background(), want, lost.told)
-	r.must(err)
-	return g, lost
+// server is a store behind a server that waits by itself: the server is a Host.
+type server struct {
+	wire
+	host *lock.Host
+}
+
+func (s server) AcquireWithin(ctx context.Context, r lock.Request, wait time.Duration) (lock.Lease, error) {
+	if err := r.Validate(); err != nil {
+		return lock.Lease{}, err
+	}
+	s.calls.Add(1)
+	began := s.Elapsed()
+	l, err := s.host.Acquire(ctx, lock.Wanted{
+		Tenant: r.Tenant, Key: r.Key, Owner: r.Owner, RequestID: r.RequestID, TTL: r.TTL(), Wait: wait, Elsewhere: true,
+	})
+	l.RemainingMS += (s.Elapsed() - began).Milliseconds() // as the client of a lease server does
+	return l, err
+}
+
+func (r *rig) behind(front *host) *host {
+	l := &link{memory: r.memory, began: r.began, late: &r.late}
+	h := &host{lock.NewHost(server{wire{l}, front.Host}, l, callTimeout), l}
+	r.hosts = append([]*lock.Host{h.Host}, r.hosts...)
+	return h
 }

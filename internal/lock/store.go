@@ -24,8 +24,8 @@ type Store interface {
 
 	// Get returns the key's latest lease, alive or not.
 	//
-	// Errors: ErrNotFound when the store knows nothing of the key, which is so
-	// once it has been idle for long; ErrInvalid.
+	// Errors: ErrNotFound when the store knows nothing of the key, perhaps because it
+	// has been idle for long; ErrInvalid.
 	Get(ctx context.Context, tenant, key string) (Lease, error)
 
 	// List returns live leases of a tenant in the order of their keys' bytes,
@@ -40,9 +40,9 @@ type Store interface {
 	AcquireWithin(ctx context.Context, r Request, wait time.Duration) (Lease, error)
 
 	// Notify returns a channel that gets a token when a lease of the key is released
-	// after Notify has returned, by any client; it may get one at other times. Tokens
-	// that nobody took are one. The channel is closed when ctx is done, or when the
-	// store cannot tell any more. The error is errors.ErrUnsupported where it never can.
+	// after Notify has returned, by any client; it may get one at other times. One token
+	// may stand for several. The channel is closed when ctx is done, or when the store
+	// goes blind. The error is errors.ErrUnsupported where it always is.
 	Notify(ctx context.Context, tenant, key string) (<-chan struct{}, error)
 
 	// Changes is Notify for all keys with the prefix, which ends in a slash; a lease that

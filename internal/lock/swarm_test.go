@@ -47,19 +47,19 @@ func trouble(ctx context.Context, l *link, random *rand.Rand) {
 		d := time.Duration(random.Int64N(int64(2 * time.Second)))
 		switch random.IntN(6) {
 		case 0:
-			l.down()
+			l.meet(&obstacle{op: "all", fails: true})
 		case 1:
-			l.meet(nil, func(lock.Request) error { return errDown })
+			l.meet(&obstacle{op: "all", back: true, fails: true})
 		case 2:
-			l.slow(d)
+			l.meet(&obstacle{op: "all", back: true, delay: d})
 		case 3:
-			l.delayed(2 * d)
+			l.meet(&obstacle{op: "all", late: true, delay: 2 * d})
 		default:
-			l.up()
+			l.meet()
 		}
 		time.Sleep(d)
 	}
-	l.up()
+	l.meet()
 }
 
 // swarm is what the clients believe.
@@ -72,7 +72,7 @@ type swarm struct {
 	grants  int
 }
 
-// enter notes that a client holds the key, unless it was told of the loss already.
+// enter notes that a client holds the key, unless it knows of the loss already.
 func (s *swarm) enter(id int, l lock.Lease, until time.Duration, lost <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ func (c *swarmClient) run(ctx context.Context) {
 	}
 }
 
-// hold has the host renew, until it is done or told that the lock is lost.
+// hold has the host renew, until the client is done or has lost the lock.
 func (c *swarmClient) hold(ctx, attempt context.Context, want lock.Wanted) {
 	lost := make(chan struct{})
 	g, err := c.host.Hold(attempt, want, func(lock.Lease, error) {

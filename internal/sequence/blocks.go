@@ -17,11 +17,10 @@ const maxBlocks = 10_000
 // takes in advance, for keys whose Options have a Block: one exchange with the
 // store for so many values, and one at a time.
 //
-// No value is handed out twice, and each host hands out its own in order. What
-// is given up for speed: between hosts there is no order, and what is left of a
-// block is skipped when the process ends, when a batch does not fit into it and
-// another host has taken what follows, when the key has been used too little
-// (below), or when the values begin anew.
+// No value is handed out twice, and each host hands out its own in order. The price of
+// the speed: between hosts there is no order, and the rest of a block is skipped when the
+// process ends, when a batch does not fit into it and another host has taken the next
+// values, when the key is used rarely (below), or when the values begin anew.
 //
 // The store sees a key used only when a block is taken. So that a key in use
 // does not expire there, a block is used for half the key's TTL at most; a key
@@ -32,7 +31,7 @@ type Blocks struct {
 
 	mu     sync.Mutex
 	blocks map[name]*block
-	order  *list.List // of *block that nobody is using, the one used last in front
+	order  *list.List // of *block without users, the one used last in front
 }
 
 type name struct{ tenant, key string }
@@ -43,7 +42,7 @@ type block struct {
 	users int           // callers that have or wait for the turn; guarded by Blocks.mu
 	place *list.Element // in Blocks.order; nil while there are users
 
-	// turn has a value while nobody changes what follows.
+	// turn has a value while the fields below are not in use.
 	turn     chan struct{}
 	options  string
 	left     Range
@@ -123,7 +122,7 @@ func (b *Blocks) leave(k *block) {
 	}
 }
 
-// next is Next for who has the turn.
+// next is Next for the caller that has the turn.
 func (b *Blocks) next(ctx context.Context, k *block, r Request) (Range, error) {
 	if text := r.Options.Text(); k.options != text { // configured anew
 		k.options, k.left, k.asked, k.receipts = text, Range{}, nil, nil
@@ -154,7 +153,7 @@ func (b *Blocks) fetch(ctx context.Context, k *block, r Request) error {
 	if k.asked == nil {
 		missing := r.Count - k.left.Count
 		ask := r
-		// Enough for all of it: others may have taken what follows what is left.
+		// Enough for all of it: others may have taken the values after the left ones.
 		ask.Count, ask.AtLeast, ask.RequestID = max(r.Count, r.Options.Block), missing, NewRequestID()
 		k.asked = &ask
 	}

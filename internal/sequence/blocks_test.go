@@ -163,7 +163,7 @@ func TestBlocksShareACall(t *testing.T) {
 	})
 }
 
-// An answer that is lost costs no values, whoever asks next.
+// A lost answer costs no values.
 func TestBlocksLostAnswer(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.store.lose = 2
@@ -199,8 +199,8 @@ func TestBlocksOfKeysThatExpire(t *testing.T) {
 	})
 }
 
-// A batch that is larger than a block is had with one call, however busy other
-// hosts are: they take values between any two.
+// A batch that is larger than a block takes one call: busy hosts take values between any
+// two.
 func TestBlocksBatchBesideBusyHosts(t *testing.T) {
 	inWorld(t, func(w *world) {
 		o := blocksOf(4)

@@ -53,8 +53,8 @@ func Next(s State, r Request, nowMS int64) (State, Range, error) {
 	}
 }
 
-// repeat answers a request that was carried out before. It counts as a use:
-// whoever gets values knows when they may come again.
+// repeat answers a request that was carried out before. It counts as a use, so that the
+// caller knows from when on values may come again.
 func (s State) repeat(again Receipt, r Request, nowMS int64) (State, Range, error) {
 	if again.Count < r.Least() || again.Count > r.Count {
 		return s, Range{}, ErrRequestReused
@@ -65,14 +65,14 @@ func (s State) repeat(again Receipt, r Request, nowMS int64) (State, Range, erro
 
 // Doubt is what a store knows that may have forgotten values.
 type Doubt struct {
-	FromMS int64  // Unix ms: what is forgotten was handed out before
+	FromMS int64  // Unix ms: the forgotten values were handed out before
 	Reason string // for people
 }
 
 // NextInDoubt is Next for a key whose last values the store may have forgotten. It
 // hands out nothing that could be among them: a request that is known gets its
-// values again, and a key with a TTL starts over once nobody can have used it for
-// so long. over reports that it did: everything is known of the key from then on.
+// values again, and a key with a TTL starts over once it must have been idle for that
+// long. over reports that it did: everything is known of the key from then on.
 func NextInDoubt(s State, r Request, nowMS int64, d Doubt) (after State, got Range, over bool, err error) {
 	if again, ok := s.receipt(r.RequestID); ok && s.Options.same(r.Options) {
 		after, got, err = s.repeat(again, r, nowMS)

@@ -6,7 +6,7 @@
 // Within one run of a key, no value is handed out twice, and values come in
 // their order: a call that begins after another has answered gets greater ones.
 // A run begins with the first value, and ends where the key's maximum is reached
-// and it starts over (OnMax), or where nobody used the key for its TTL. Without
+// and it starts over (OnMax), or where the key was not used for its TTL. Without
 // a maximum and a TTL there is one run, for ever.
 //
 // Nothing is skipped, so that n values handed out are the first n of the run,
@@ -25,6 +25,6 @@
 // Next is the whole of the rules, as a pure transition from one State to the
 // next. A Store carries it out in one atomic step, by its own clock, and answers
 // when that is as durable as the store ever makes it: OnRecords on any record
-// store, package redis in a script. A store that may have forgotten values that it
+// store. A store that may have forgotten values that it
 // handed out refuses with a FencedError rather than guess; see docs/sequences.md.
 package sequence

@@ -15,8 +15,7 @@ type Operation struct {
 	Took    time.Duration // from before the call to after it
 }
 
-// Observer is told of the operations of an Observed store. Its functions return
-// at once.
+// Observer sees the operations of an Observed store. Its functions return at once.
 type Observer struct {
 	// Before returns the context that the operation is carried out with. Optional.
 	Before func(ctx context.Context, name string, r Request) context.Context

@@ -37,8 +37,8 @@ type Options struct {
 	// which a key never starts over but fails.
 	Max   int64
 	OnMax OnMax
-	// TTL is how long a key is remembered that nobody uses, in whole
-	// milliseconds, MinTTL to MaxTTL; then it starts over. 0 means for ever.
+	// TTL is how long an unused key is remembered, in whole milliseconds, MinTTL to
+	// MaxTTL; then it starts over. 0 means for ever.
 	TTL time.Duration
 	// Block is how many values a host takes at a time, to hand them out by
 	// itself; see Blocks. 0 and 1 mean as many as are asked for.

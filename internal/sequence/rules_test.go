@@ -128,7 +128,7 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%s: %v (%v)", words, got, err)
 		}
 	}
-	// The same said in another way, and what is a host's own matter.
+	// The same in other words, and with a Block, which is a host's own matter.
 	if got, err := next(with(func(o *sequence.Options) { o.Start, o.StartSet, o.Block = 1, true, 10 })); err != nil || got.First != 2 {
 		t.Errorf("%v (%v), want 2", got, err)
 	}

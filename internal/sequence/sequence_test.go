@@ -1,7 +1,6 @@
 package sequence_test
 
 import (
-	"fmt"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -13,13 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/etcdtest"
 )
 
-func TestMain(m *testing.M) {
-	if path := os.Getenv(childEnv); path != "" {
-		fmt.Fprintln(os.Stderr, childTake(path, os.Getenv(childEnv+"_STEP")))
-		os.Exit(1)
-	}
-	os.Exit(etcdtest.Run(m))
-}
+func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
 func TestMemoryConformance(t *testing.T) {
 	sequencetest.Run(t, func(*testing.T) sequencetest.Target {

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // Outcome is what became of a command.
@@ -32,7 +34,7 @@ func RunCommand(t *testing.T, cmd *exec.Cmd) Outcome {
 	var out, err bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &err
 	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = DieWithParent(nil)
+		cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
 	}
 	cmd.WaitDelay = await.Patience
 	if err := cmd.Start(); err != nil {

@@ -3,7 +3,6 @@ package testkit
 import (
 	"context"
 	"fmt"
-	"net"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -11,21 +10,13 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"github.com/redis/go-redis/v9"
 )
 
-const SentinelSet = "the-set"
-
-func FreePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
+// FreePort is a port that nothing listens on at this moment.
+func FreePort(t *testing.T) int { return redistest.FreePort(t) }
 
 // RedisServer is a redis-server that keeps nothing when it ends.
 type RedisServer struct {
@@ -36,7 +27,7 @@ type RedisServer struct {
 
 func (s *Site) StartRedis(args ...string) *RedisServer {
 	s.T.Helper()
-	port := FreePort(s.T)
+	port := redistest.FreePort(s.T)
 	r := &RedisServer{Address: fmt.Sprintf("127.0.0.1:%d", port), Args: append([]string{
 		"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", s.Dir, "--save", "", "--appendonly", "no",
 		"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
@@ -74,31 +65,19 @@ func (s *Site) Initialised(url string) string {
 // each other and its replicas.
 func (s *Site) StartSentinels(primary *RedisServer, replicas int) (addresses []string) {
 	s.T.Helper()
-	bin := ring.Program(s.T, "redis-sentinel")
-	_, port, _ := strings.Cut(primary.Address, ":")
-	for i := range 3 {
-		own := FreePort(s.T)
-		file := s.Path(fmt.Sprintf("sentinel-%d.conf", i))
-		WriteFile(s.T, file, fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nsentinel monitor %s 127.0.0.1 %s 2\n"+
-			"sentinel down-after-milliseconds %s 1000\nsentinel failover-timeout %s 5000\n", own, s.Dir, SentinelSet, port, SentinelSet, SentinelSet))
-		s.LaunchCommand(exec.Command(bin, file))
-		addresses = append(addresses, fmt.Sprintf("127.0.0.1:%d", own))
+	_, text, _ := strings.Cut(primary.Address, ":")
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		s.T.Fatal(err)
 	}
-	for _, a := range addresses {
-		await.Eventually(s.T, "the sentinels know each other", func() bool {
-			text, err := RedisAsk(a, "SENTINEL", "MASTER", SentinelSet)
-			known := fmt.Sprint(text)
-			return err == nil && strings.Contains(known, "num-other-sentinels 2 ") && strings.Contains(known, fmt.Sprintf("num-slaves %d ", replicas))
-		})
-	}
-	return addresses
+	return redistest.Sentinels(s.T, &redistest.Server{Port: port}, replicas, "", "")
 }
 
 // AwaitPromotion returns the address of the primary that takes the old one's place.
 func (s *Site) AwaitPromotion(sentinel string, old *RedisServer) (address string) {
 	s.T.Helper()
 	await.Eventually(s.T, "a replica is promoted", func() bool {
-		named, err := RedisAsk(sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SentinelSet)
+		named, err := RedisAsk(sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", redistest.SentinelSet)
 		parts, ok := named.([]any)
 		if err != nil || !ok || len(parts) != 2 {
 			return false
@@ -110,14 +89,4 @@ func (s *Site) AwaitPromotion(sentinel string, old *RedisServer) (address string
 		return err == nil && strings.HasPrefix(fmt.Sprint(role), "[master ")
 	})
 	return address
-}
-
-// UnixSocket is the path that the server was started with.
-func (r *RedisServer) UnixSocket() string {
-	for i, arg := range r.Args {
-		if arg == "--unixsocket" {
-			return r.Args[i+1]
-		}
-	}
-	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/state"
@@ -114,7 +115,7 @@ func (s *Site) LaunchCommand(cmd *exec.Cmd) *Instance {
 		cmd.Stderr = d.Log
 	}
 	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = DieWithParent(nil)
+		cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
 	}
 	cmd.WaitDelay = await.Patience
 	if err := cmd.Start(); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 const (
@@ -175,7 +176,7 @@ func (i *issuer) stateFile() string { return filepath.Join(i.State, "state") }
 // runScript runs a script with the arguments as $1 and so on.
 func runScript(script string, args ...string) error {
 	cmd := exec.Command("sh", append([]string{"-eu", "-c", script, "sh"}, args...)...)
-	cmd.SysProcAttr = testkit.DieWithParent(nil)
+	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", script, err, out)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 )
 
 func chaosRedisFailover(c *chaos) {
@@ -16,7 +17,7 @@ func chaosRedisFailover(c *chaos) {
 		c.StartRedis("--replicaof", "127.0.0.1 "+port)
 	}
 	sentinels := c.StartSentinels(primary, 2)
-	c.start(c.Initialised("redis+sentinel://" + strings.Join(sentinels, ",") + "/" + testkit.SentinelSet + "/0?min_replicas=1&" + c.terms()))
+	c.start(c.Initialised("redis+sentinel://" + strings.Join(sentinels, ",") + "/" + redistest.SentinelSet + "/0?min_replicas=1&" + c.terms()))
 	c.pause(c.term * 3 / 2)
 	c.breaks(primary.Kill)
 	c.say("killed the primary %s with -9", primary.Address)

@@ -4,9 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +21,6 @@ const (
 
 	maxPrefixBytes    = 256
 	maxEndpoints      = 32
-	maxPasswordBytes  = 4096
 	exampleURL        = "etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379"
 	exampleAuthParams = "username=kazahana&password_file=/etc/kazahana/etcd-password"
 )
@@ -108,27 +105,13 @@ func (c *Config) chooseTLS(q url.Values) error {
 	return nil
 }
 
-func parseEndpoints(hosts string) ([]string, error) {
-	bad := func() error {
-		return fmt.Errorf("etcd: an address is malformed: write host:port, several separated by commas, for example %s", exampleURL)
-	}
-	var endpoints []string
+func parseEndpoints(hosts string) (endpoints []string, err error) {
 	for h := range strings.SplitSeq(hosts, ",") {
-		host, port, err := net.SplitHostPort(h)
-		if err != nil { // no port, or not an address
-			host, port = strings.TrimSuffix(strings.TrimPrefix(h, "["), "]"), defaultPort
-			if strings.Contains(host, ":") && net.ParseIP(host) == nil {
-				return nil, bad()
-			}
+		address, ok := connurl.Address(h, defaultPort)
+		if !ok {
+			return nil, fmt.Errorf("etcd: an address is malformed: write host:port, several separated by commas, for example %s", exampleURL)
 		}
-		n, err := strconv.ParseUint(port, 10, 16)
-		unfit := func(r rune) bool {
-			return unicode.IsSpace(r) || unicode.IsControl(r) || strings.ContainsRune("/[]%", r)
-		}
-		if err != nil || n == 0 || host == "" || strings.ContainsFunc(host, unfit) {
-			return nil, bad()
-		}
-		endpoints = append(endpoints, net.JoinHostPort(host, port))
+		endpoints = append(endpoints, address)
 	}
 	if len(endpoints) > maxEndpoints {
 		return nil, fmt.Errorf("etcd: the URL names %d members, and may name %d", len(endpoints), maxEndpoints)
@@ -154,21 +137,8 @@ func (c Config) Validate() error {
 // Place names the members for messages.
 func (c Config) Place() string { return "etcd://" + strings.Join(c.Endpoints, ",") }
 
-// password reads the file, without a trailing newline.
-func (c Config) password() (string, error) {
-	if c.PasswordFile == "" {
-		return "", nil
-	}
-	b, err := os.ReadFile(c.PasswordFile)
-	if err != nil {
-		return "", fmt.Errorf("etcd: password_file: %w", err)
-	}
-	password := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
-	if password == "" || len(password) > maxPasswordBytes {
-		return "", fmt.Errorf("etcd: password_file %s: it must hold the password and nothing else", c.PasswordFile)
-	}
-	return password, nil
-}
+// password reads the file.
+func (c Config) password() (string, error) { return connurl.Secret(nil).Password(c.PasswordFile) }
 
 // tlsConfig is nil if the connection is not encrypted.
 func (c Config) tlsConfig() (*tls.Config, error) {

@@ -1,7 +1,6 @@
 package postgresconn
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -24,8 +23,7 @@ const (
 	connectTimeout = 3 * time.Second
 	// maxIdleTime is short: each daemon calls every few minutes, and a server has room
 	// for some hundred sessions.
-	maxIdleTime     = 30 * time.Second
-	maxPasswordFile = 4096
+	maxIdleTime = 30 * time.Second
 )
 
 // ErrServer: the server is not one to rely on.
@@ -101,37 +99,22 @@ func (c Config) poolConfig() (*pgxpool.Config, error) {
 	}
 	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime, pc.HealthCheckPeriod = int32(c.MaxConnections), 0, maxIdleTime, maxIdleTime/2
 	pc.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) (err error) {
-		cc.Password, err = c.passwordNow()
+		cc.Password, err = c.password.Password(c.PasswordFile)
 		return err
 	}
 	pc.AfterConnect = c.prepare
 	return pc, nil
 }
 
-// warning is where a session notes a warning of the server.
-const warning = "warning"
+// What a session notes: a warning of the server, and when the session began.
+const (
+	warning = "warning"
+	began   = "began"
+)
 
 func portOf(text string) uint16 {
 	n, _ := strconv.ParseUint(text, 10, 16) // was checked
 	return uint16(n)
-}
-
-func (c Config) passwordNow() (string, error) {
-	if c.password != nil {
-		return c.password(), nil
-	}
-	if c.PasswordFile == "" {
-		return "", nil
-	}
-	b, err := os.ReadFile(c.PasswordFile)
-	if err != nil {
-		return "", fmt.Errorf("password_file: %w", err)
-	}
-	b = bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r"))
-	if len(b) == 0 || len(b) > maxPasswordFile {
-		return "", fmt.Errorf("password_file %s: it must hold the password and nothing else", c.PasswordFile)
-	}
-	return string(b), nil
 }
 
 func (c Config) tlsConfig() (*tls.Config, error) {
@@ -164,6 +147,7 @@ const (
 
 // prepare makes a session ready, and refuses a server that cannot be relied on.
 func (c Config) prepare(ctx context.Context, conn *pgx.Conn) error {
+	conn.PgConn().CustomData()[began] = time.Now()
 	var version int
 	var standby bool
 	var encoding string

@@ -1,15 +1,12 @@
 package postgresconn
 
 import (
-	"context"
-	"crypto/x509"
 	"errors"
-	"fmt"
-	"net"
-	"os"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
 )
 
 // ErrUnconfirmed: the server committed, and no longer waits for a standby.
@@ -39,46 +36,22 @@ var hints = []struct{ code, hint string }{
 }
 
 // explain puts where and what to do in front of the server's own words.
-func (c Config) explain(err error) error {
-	if err == nil {
-		return nil
-	}
-	if isTimeout(err) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%s: %s%w (%w)", c.Place(), c.hintFor(err), err, context.DeadlineExceeded)
-	}
-	return fmt.Errorf("%s: %s%w", c.Place(), c.hintFor(err), err)
-}
+func (c Config) explain(err error) error { return connurl.Explain(c.Place(), hintFor(err), err) }
 
-func (c Config) hintFor(err error) string {
+func hintFor(err error) string {
 	var said *pgconn.PgError
-	if errors.As(err, &said) {
+	switch {
+	case errors.As(err, &said):
 		for _, h := range hints {
 			if strings.HasPrefix(said.Code, h.code) {
-				return h.hint + ": "
+				return h.hint
 			}
 		}
 		return ""
+	case err != nil && strings.Contains(err.Error(), "server refused TLS"):
+		return "the server does not speak TLS: enable it there (ssl=on), or write sslmode=disable where nobody can listen in between"
 	}
-	var unknown x509.UnknownAuthorityError
-	var name x509.HostnameError
-	switch {
-	case errors.As(err, &unknown):
-		return "the server's certificate is not signed by an authority known here (ca_file=): "
-	case errors.As(err, &name):
-		return "the server's certificate is for another name: "
-	case strings.Contains(err.Error(), "server refused TLS"):
-		return "the server does not speak TLS: enable it there (ssl=on), or write sslmode=disable where nobody can listen in between: "
-	case errors.Is(err, os.ErrPermission):
-		return "the socket cannot be opened by this user: "
-	case isTimeout(err):
-		return "the server did not answer in time: "
-	}
-	return ""
-}
-
-func isTimeout(err error) bool {
-	var timeout net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+	return connurl.Hint(err)
 }
 
 // hasCode reports whether the server said this.

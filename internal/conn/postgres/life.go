@@ -65,6 +65,7 @@ type life struct {
 	nowMS   int64
 	lastMS  int64 // of the latest change
 	nextXID int64 // above those of all transactions that have ended
+	xid     int64 // of this transaction, if it may change something
 }
 
 func (l life) moment() Moment { return Moment{NowMS: l.nowMS, LastMS: l.lastMS, Fence: l.Fence} }
@@ -83,9 +84,10 @@ const (
 // memory is what this process has seen of a store: the latest, and the greatest times.
 type memory struct {
 	life
-	at   time.Time        // when that was
-	xid  int64            // the greatest of an own change in this life that was acknowledged
-	ends map[string]int64 // of the log, of each life of the server
+	at      time.Time        // when that was
+	since   time.Time        // when the present life was seen first
+	changed int64            // the greatest xid of an own change in this life that was acknowledged
+	ends    map[string]int64 // of the log, of each life of the server
 }
 
 // lifeQuery reads the moment and the row. It comes after the locks.
@@ -131,7 +133,7 @@ func (m memory) doubt(l life) string {
 		return reasonLog
 	case l.fences < m.fences, known && m.Life != "" && l.Life != m.Life:
 		return reasonLost
-	case known && m.xid >= l.nextXID && m.xid > 0 && sameSystem(m.session, l.session):
+	case known && m.changed >= l.nextXID && m.changed > 0 && sameSystem(m.session, l.session):
 		return reasonLost
 	case l.server != l.session:
 		return reasonServer
@@ -147,7 +149,8 @@ func (s *Store) note(l life) {
 		return // another transaction has seen more
 	}
 	if l.fences > s.seen.fences {
-		s.seen.xid, s.seen.ends[l.session] = 0, 0 // what was lost before is settled
+		s.seen.changed, s.seen.ends[l.session] = 0, 0 // what was lost before is settled
+		s.seen.since = time.Now()
 	}
 	s.seen.ends[l.session] = max(s.seen.ends[l.session], l.logEnd)
 	l.lastMS, l.longestMS = max(l.nowMS, l.lastMS, s.seen.lastMS), max(l.longestMS, s.seen.longestMS)
@@ -155,11 +158,11 @@ func (s *Store) note(l life) {
 }
 
 // acknowledged remembers a change of this process, unless it was of a life that is over.
-func (s *Store) acknowledged(fences, xid int64) {
+func (s *Store) acknowledged(l life) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if fences == s.seen.fences {
-		s.seen.xid = max(s.seen.xid, xid)
+	if l.fences == s.seen.fences {
+		s.seen.changed = max(s.seen.changed, l.xid)
 	}
 }
 

@@ -11,7 +11,7 @@ func TestChangesOfALifeThatIsOver(t *testing.T) {
 	}
 	s := (&Client{}).Use(Kind{})
 	s.note(at(1, 900))
-	s.acknowledged(1, 1000)
+	s.acknowledged(life{fences: 1, xid: 1000})
 	if reason := s.remembered().doubt(at(1, 1001)); reason != "" {
 		t.Errorf("a transaction that sees the change: %s", reason)
 	}
@@ -22,11 +22,11 @@ func TestChangesOfALifeThatIsOver(t *testing.T) {
 		t.Errorf("another process has begun a fence: %s", reason)
 	}
 	s.note(at(2, 950))
-	s.acknowledged(1, 1001)
+	s.acknowledged(life{fences: 1, xid: 1001})
 	if reason := s.remembered().doubt(at(2, 951)); reason != "" {
 		t.Errorf("a late acknowledgement: %s", reason)
 	}
-	s.acknowledged(2, 960)
+	s.acknowledged(life{fences: 2, xid: 960})
 	if reason := s.remembered().doubt(at(2, 951)); reason != reasonLost {
 		t.Errorf("a change of the new life is missing: %q", reason)
 	}

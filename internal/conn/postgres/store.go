@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -28,9 +31,13 @@ type Store struct {
 	kind   Kind
 	clock  string
 
-	mu   sync.Mutex // guards seen
-	seen memory
+	turns [stripes]chan struct{} // each has a token, unless a change has the turn
+	mu    sync.Mutex             // guards seen
+	seen  memory
 }
+
+// stripes is how many keys a process changes at the same time.
+const stripes = 256
 
 // Use returns a store. Its tables are made when it finds them missing.
 func (c *Client) Use(kind Kind) *Store {
@@ -38,7 +45,40 @@ func (c *Client) Use(kind Kind) *Store {
 	if c.cfg.Clock != "" {
 		clock = c.cfg.Clock
 	}
-	return &Store{client: c, kind: kind, clock: clock, seen: memory{ends: map[string]int64{}}}
+	s := &Store{client: c, kind: kind, clock: clock, seen: memory{ends: map[string]int64{}}}
+	for i := range s.turns {
+		s.turns[i] = make(chan struct{}, 1)
+		s.turns[i] <- struct{}{}
+	}
+	return s
+}
+
+// take waits for the turns at the keys, and returns how to give them back. Only one change
+// of a process waits at the server for each key: so a key that many use leaves sessions
+// for others, and a process that is frozen keeps a key for one session's time.
+func (s *Store) take(ctx context.Context, keys []string) (give func(), err error) {
+	var numbers, held []int
+	for _, key := range keys {
+		h := fnv.New32a()
+		h.Write([]byte(key))
+		numbers = append(numbers, int(h.Sum32()%stripes))
+	}
+	slices.Sort(numbers)
+	give = func() {
+		for _, n := range held {
+			s.turns[n] <- struct{}{}
+		}
+	}
+	for _, n := range slices.Compact(numbers) {
+		select {
+		case <-s.turns[n]:
+			held = append(held, n)
+		case <-ctx.Done():
+			give()
+			return nil, connurl.NotSent(fmt.Errorf("%s: waiting for other changes of the same records: %w", s.client.cfg.Place(), ctx.Err()))
+		}
+	}
+	return give, nil
 }
 
 // Client is the client that the store uses.
@@ -56,12 +96,11 @@ type Moment struct {
 type Tx struct {
 	Moment
 	*pgx.Batch
-	store     *Store
-	conn      *pgx.Conn
-	fences    int64
-	longestMS int64
-	raised    int64
-	tells     []string
+	store  *Store
+	conn   *pgx.Conn
+	life   life
+	raised int64
+	tells  []string
 }
 
 // Ask sends what ask queues, which reads, and waits for the answers.
@@ -84,20 +123,78 @@ func (t *Tx) Tell(payload string) { t.tells = append(t.tells, payload) }
 // tries bounds how often a transaction begins anew because the store's row changed.
 const tries = 8
 
-// Change sends what ask queues, which takes locks and reads, then what decide queues,
-// and commits. Where decide queues nothing, or returns an error, nothing is changed.
-// ask may be called several times. Until the writes are sent, errors wrap
-// connurl.ErrNotSent.
-func (s *Store) Change(ctx context.Context, ask func(*pgx.Batch), decide func(*Tx) error) error {
+// Change waits for its turn at the keys, sends what ask queues, which takes locks and
+// reads, then what decide queues, and commits. Where decide queues nothing, or returns an
+// error, nothing is changed. ask and decide may be called several times. An error wraps
+// connurl.ErrNotSent if nothing was changed for certain.
+func (s *Store) Change(ctx context.Context, keys []string, ask func(*pgx.Batch), decide func(*Tx) error) error {
+	give, err := s.take(ctx, keys)
+	if err != nil {
+		return err
+	}
+	defer give()
+	var open *unknownError
+	if err := s.change(ctx, ask, decide); !errors.As(err, &open) {
+		return err
+	}
+	return s.settle(ctx, open)
+}
+
+func (s *Store) change(ctx context.Context, ask func(*pgx.Batch), decide func(*Tx) error) error {
 	_, err := s.begin(ctx, "BEGIN", ask, func(conn *pgx.Conn, l life) error {
-		tx := &Tx{Moment: l.moment(), Batch: &pgx.Batch{}, store: s, conn: conn, fences: l.fences, longestMS: l.longestMS}
-		if err := decide(tx); err != nil || tx.Len() == 0 {
-			_, _ = conn.Exec(ctx, "ROLLBACK") // a session where this fails is closed, and gives its locks back
-			return err
+		tx := &Tx{Moment: l.moment(), Batch: &pgx.Batch{}, store: s, conn: conn, life: l}
+		err := decide(tx)
+		raised := min(tx.raised, s.kind.MaxMS)
+		if err == nil && tx.Len() > 0 && raised <= l.longestMS {
+			return s.commit(ctx, conn, tx)
 		}
-		return s.commit(ctx, conn, tx)
+		_, _ = conn.Exec(ctx, "ROLLBACK") // a session where this fails is closed, and gives its locks back
+		if err == nil && tx.Len() > 0 {
+			// The store knows how long the grant lasts before it is made.
+			return &mendError{errBehind, func(ctx context.Context) error { return s.raise(ctx, raised) }}
+		}
+		return err
 	})
 	return err
+}
+
+// unknownError is of a commit that was sent and not answered.
+type unknownError struct {
+	error
+	life life // of the transaction
+}
+
+func (e *unknownError) Unwrap() error { return e.error }
+
+// settlePause is the time from one look at a commit that is under way to the next.
+const settlePause = 50 * time.Millisecond
+
+// settle asks the server what became of a commit, as long as there is time. A commit that
+// was carried out is confirmed by another one: the first may not have waited for a
+// standby.
+func (s *Store) settle(ctx context.Context, open *unknownError) error {
+	for {
+		var status *string
+		var session string
+		err := s.inSession(ctx, func(conn *pgx.Conn) error {
+			return conn.QueryRow(ctx, "SELECT pg_xact_status($1::bigint::text::xid8), current_setting('kazahana.life')", open.life.xid).Scan(&status, &session)
+		})
+		switch {
+		case err != nil || session != open.life.session || status == nil || *status == "aborted":
+			return open
+		case *status == "committed":
+			err := s.change(ctx, func(*pgx.Batch) {}, func(tx *Tx) error { tx.Confirm(); return nil })
+			if err != nil && !errors.Is(err, ErrUnconfirmed) {
+				return open
+			}
+			return err
+		}
+		select {
+		case <-time.After(settlePause):
+		case <-ctx.Done():
+			return open
+		}
+	}
 }
 
 // Look sends what ask queues, and shows it one state of the store. A store without
@@ -142,7 +239,9 @@ func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do 
 		ask(b)
 	}
 	s.lifeQuery(b, "", &l)
-	if do == nil {
+	if do != nil { // its number is what a lost commit is looked up by
+		b.Queue("SELECT pg_current_xact_id()::text::bigint").QueryRow(func(row pgx.Row) error { return row.Scan(&l.xid) })
+	} else {
 		b.Queue("COMMIT")
 	}
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
@@ -155,6 +254,10 @@ func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do 
 		return l, connurl.NotSent(s.client.cfg.explain(err))
 	}
 	if reason := before.doubt(l); reason != "" {
+		if since, _ := conn.PgConn().CustomData()[began].(time.Time); since.Before(before.since) {
+			// The session may lead to an old primary. A new one shows whether all do.
+			return l, &mendError{errBehind, func(context.Context) error { s.client.pool.Reset(); return nil }}
+		}
 		return l, &mendError{errBehind, func(ctx context.Context) error { return s.beginFence(ctx, l, reason) }}
 	}
 	s.note(l)
@@ -190,13 +293,7 @@ func (s *Store) raise(ctx context.Context, ms int64) error {
 
 // commit sends the writes, the commit and the notifications.
 func (s *Store) commit(ctx context.Context, conn *pgx.Conn, tx *Tx) error {
-	if tx.raised > tx.longestMS && tx.raised <= s.kind.MaxMS {
-		tx.Queue(raiseSQL, s.kind.Name, tx.raised, s.client.cfg.FailoverFenceSet)
-	}
-	var xid int64
-	tx.Queue("SELECT setval('last_ms', greatest($1, (SELECT last_value FROM last_ms))), pg_current_xact_id()::text::bigint", tx.NowMS).QueryRow(func(row pgx.Row) error {
-		return row.Scan(nil, &xid)
-	})
+	tx.Queue("SELECT setval('last_ms', greatest($1, (SELECT last_value FROM last_ms)))", tx.NowMS)
 	delete(conn.PgConn().CustomData(), warning)
 	committed := false
 	tx.Queue("COMMIT").Exec(func(tag pgconn.CommandTag) error {
@@ -207,7 +304,7 @@ func (s *Store) commit(ctx context.Context, conn *pgx.Conn, tx *Tx) error {
 			return fmt.Errorf("%w: %v", ErrUnconfirmed, w)
 		}
 		committed = true
-		s.acknowledged(tx.fences, xid)
+		s.acknowledged(tx.life)
 		return nil
 	})
 	if len(tx.tells) > 0 {
@@ -216,10 +313,15 @@ func (s *Store) commit(ctx context.Context, conn *pgx.Conn, tx *Tx) error {
 		tx.Queue("SELECT pg_notify($1, payload) FROM unnest($2::text[]) payload", s.Channel(), tx.tells)
 		tx.Queue("COMMIT")
 	}
-	if err := conn.SendBatch(ctx, tx.Batch).Close(); err != nil && !committed {
-		return s.client.cfg.explain(err)
+	err := conn.SendBatch(ctx, tx.Batch).Close()
+	switch explained := s.client.cfg.explain(err); {
+	case committed:
+		return nil // what listeners miss, they find when they look by themselves
+	case conn.IsClosed():
+		return &unknownError{explained, tx.life}
+	default:
+		return explained
 	}
-	return nil // what listeners miss, they find when they look by themselves
 }
 
 // Channel is the name of the channel of notifications.

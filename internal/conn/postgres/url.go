@@ -35,10 +35,6 @@ const (
 	commitOn    = "on"
 )
 
-// secret is a password, nil if there is none. As a function it cannot be printed
-// with what holds it.
-type secret func() string
-
 // Config says which PostgreSQL to use, and how far it is trusted.
 type Config struct {
 	Hosts    []string // host:port; of several, the one that takes writes is used
@@ -48,7 +44,7 @@ type Config struct {
 	Schema   string
 
 	Username     string
-	password     secret
+	password     connurl.Secret
 	PasswordFile string // read at each connection
 
 	SSLMode                   string
@@ -93,9 +89,11 @@ func ParseURL(raw string, also []string) (cfg Config, rest url.Values, err error
 	authority, database, _ := strings.Cut(place, "/")
 	cfg = Config{Schema: DefaultSchema, Username: defaultUser, SynchronousCommit: commitOn, MaxConnections: defaultPoolSize}
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
-		if err := cfg.parseUser(authority[:at]); err != nil {
+		name, password, err := connurl.User(authority[:at])
+		if err != nil {
 			return Config{}, nil, err
 		}
+		cfg.Username, cfg.password = cmp.Or(name, cfg.Username), password
 		authority = authority[at+1:]
 	}
 	if cfg.Database, err = url.PathUnescape(database); err != nil || strings.Contains(cfg.Database, "/") {
@@ -114,25 +112,11 @@ func ParseURL(raw string, also []string) (cfg Config, rest url.Values, err error
 	return cfg, q, cfg.Validate()
 }
 
-func (c *Config) parseUser(text string) error {
-	user, password, _ := strings.Cut(text, ":")
-	name, err1 := url.PathUnescape(user)
-	plain, err2 := url.PathUnescape(password)
-	if err := errors.Join(err1, err2); err != nil {
-		return errors.New("postgres: the user or password in the URL is malformed: special characters must be percent-encoded")
-	}
-	c.Username = cmp.Or(name, c.Username)
-	if plain != "" {
-		c.password = func() string { return plain }
-	}
-	return nil
-}
-
 // parseHosts reads the servers' addresses, or the directory of a Unix socket.
 func (c *Config) parseHosts(authority string, q url.Values) error {
 	if authority == "" {
 		c.Dir, c.Port = q.Get("host"), cmp.Or(q.Get("port"), defaultPort)
-		if !filepath.IsAbs(c.Dir) || !isPort(c.Port) {
+		if _, ok := connurl.Address("localhost:"+c.Port, ""); !ok || !filepath.IsAbs(c.Dir) {
 			return fmt.Errorf("postgres: the URL names no server: write %s, or postgres:///kazahana?host=/var/run/postgresql for a Unix socket", exampleURL)
 		}
 		return nil
@@ -141,21 +125,13 @@ func (c *Config) parseHosts(authority string, q url.Values) error {
 		return errors.New("postgres: host= and port= are for a Unix socket (postgres:///kazahana?host=/var/run/postgresql); the URL names a server too")
 	}
 	for text := range strings.SplitSeq(authority, ",") {
-		host, port, err := net.SplitHostPort(text)
-		if err != nil {
-			host, port = strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"), defaultPort
-		}
-		if host == "" || !isPort(port) || strings.ContainsAny(host, " @[]/%") || strings.Contains(host, ":") && net.ParseIP(host) == nil {
+		address, ok := connurl.Address(text, defaultPort)
+		if !ok {
 			return fmt.Errorf("postgres: an address is malformed: write host:port, several separated by commas, for example %s", exampleURL)
 		}
-		c.Hosts = append(c.Hosts, net.JoinHostPort(host, port))
+		c.Hosts = append(c.Hosts, address)
 	}
 	return nil
-}
-
-func isPort(text string) bool {
-	n, err := strconv.ParseUint(text, 10, 16)
-	return err == nil && n > 0
 }
 
 func (c *Config) parseParams(q url.Values) error {
@@ -178,17 +154,11 @@ func (c *Config) parseParams(q url.Values) error {
 		}
 		c.MaxConnections = n
 	}
-	for name, d := range map[string]*time.Duration{"failover_fence": &c.FailoverFence, "max_lock_ttl": &c.MaxLockTTL} {
-		if !q.Has(name) {
-			continue
-		}
-		var err error
-		if *d, err = time.ParseDuration(q.Get(name)); err != nil || *d < 0 || *d > maxFence || *d%time.Millisecond != 0 {
-			return fmt.Errorf("%s=%s: write a duration in whole milliseconds, for example %s=10m", name, q.Get(name), name)
-		}
-	}
 	c.FailoverFenceSet = q.Has("failover_fence")
-	return nil
+	var err1, err2 error
+	c.FailoverFence, err1 = connurl.Milliseconds(q, "failover_fence", maxFence)
+	c.MaxLockTTL, err2 = connurl.Milliseconds(q, "max_lock_ttl", maxFence)
+	return cmp.Or(err1, err2)
 }
 
 // isLocal reports whether the server is on this host, where nobody listens in between.

@@ -1,13 +1,8 @@
 package redisconn
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
-	"io"
-	"os"
 	"sync"
 	"time"
 
@@ -20,11 +15,10 @@ import (
 // The connections. A daemon calls every few seconds at most; a lease server
 // calls from many goroutines, which wait for each other's connections.
 const (
-	dialTimeout     = 3 * time.Second
-	answerTimeout   = 5 * time.Second // for one command, where the caller has no shorter deadline
-	poolSize        = 16
-	maxIdleTime     = 5 * time.Minute // shorter than what firewalls forget
-	maxPasswordFile = 4096
+	dialTimeout   = 3 * time.Second
+	answerTimeout = 5 * time.Second // for one command, where the caller has no shorter deadline
+	poolSize      = 16
+	maxIdleTime   = 5 * time.Minute // shorter than what firewalls forget
 )
 
 // Silence keeps the client library from writing to standard error: it returns its messages
@@ -58,7 +52,7 @@ func (c Config) connect() (*redis.Client, error) {
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		}), nil
 	}
-	sentinelPassword, err := readPassword(c.SentinelPasswordFile)
+	sentinelPassword, err := connurl.Secret(nil).Password(c.SentinelPasswordFile)
 	if err != nil {
 		return nil, err
 	}
@@ -75,28 +69,8 @@ func (c Config) connect() (*redis.Client, error) {
 // credentials is called for each new connection, so that a password file can be replaced
 // while the program runs.
 func (c Config) credentials(context.Context) (username, password string, err error) {
-	if c.password != nil {
-		return c.Username, c.password(), nil
-	}
-	password, err = readPassword(c.PasswordFile)
+	password, err = c.password.Password(c.PasswordFile)
 	return c.Username, password, err
-}
-
-// readPassword is the file's bytes without one trailing newline.
-func readPassword(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("the password file cannot be read: %w", err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxPasswordFile+1))
-	if err != nil || len(b) > maxPasswordFile {
-		return "", errors.Join(fmt.Errorf("%s is no password file: it cannot be read, or has more than %d bytes", path, maxPasswordFile), err)
-	}
-	return string(bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r"))), nil
 }
 
 func (c Config) tlsConfig() (*tls.Config, error) {

@@ -1,18 +1,16 @@
 package redisconn
 
 import (
-	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"syscall"
 
 	"github.com/redis/go-redis/v9"
+
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
 )
 
 // The errors of this package that callers may want to tell apart.
@@ -49,54 +47,31 @@ var hints = []struct{ code, hint string }{
 }
 
 // explain adds the server's place and a hint to its error.
-func (c Config) explain(err error) error {
-	if err == nil {
-		return nil
-	}
-	if isTimeout(err) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		// The connection's timeout is the context's, and may expire a moment before it.
-		return fmt.Errorf("%s: %s%w (%w)", c.Place(), c.hintFor(err), err, context.DeadlineExceeded)
-	}
-	return fmt.Errorf("%s: %s%w", c.Place(), c.hintFor(err), err)
-}
+func (c Config) explain(err error) error { return connurl.Explain(c.Place(), c.hintFor(err), err) }
 
 func (c Config) hintFor(err error) string {
 	var answer redis.Error
-	if errors.As(err, &answer) {
+	var record tls.RecordHeaderError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &answer):
 		for _, h := range hints {
 			if strings.HasPrefix(answer.Error(), h.code) {
-				return h.hint + ": "
+				return h.hint
 			}
 		}
 		return ""
-	}
-	var unknown x509.UnknownAuthorityError
-	var name x509.HostnameError
-	var record tls.RecordHeaderError
-	switch {
-	case errors.As(err, &unknown):
-		return "the server's certificate is not signed by an authority known here (ca_file=): "
-	case errors.As(err, &name):
-		return "the server's certificate is for another name: "
 	case errors.As(err, &record):
-		return "the server does not speak TLS on this port (redis:// is without): "
+		return "the server does not speak TLS on this port (redis:// is without)"
 	case strings.Contains(err.Error(), "all sentinels"):
-		return "no sentinel answers, or none knows the set by this name: "
-	case errors.Is(err, os.ErrPermission):
-		return "the socket cannot be opened by this user: "
-	case isTLS(c.Scheme) && isTimeout(err):
-		return "the server did not answer in time (is it TLS that it speaks on this port?): "
-	case isTimeout(err):
-		return "the server did not answer in time: "
-	case errors.Is(err, io.EOF):
-		return "the server closed the connection: "
+		return "no sentinel answers, or none knows the set by this name"
+	case isTLS(c.Scheme) && connurl.IsTimeout(err):
+		return "the server did not answer in time (is it TLS that it speaks on this port?)"
+	case errors.Is(err, io.EOF) && !connurl.IsTimeout(err):
+		return "the server closed the connection"
 	}
-	return ""
-}
-
-func isTimeout(err error) bool {
-	var timeout net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
+	return connurl.Hint(err)
 }
 
 // isReadOnly reports whether the server was not, or no longer, the primary. Such a script
@@ -110,7 +85,7 @@ func isReadOnly(err error) bool {
 // time was up. The operation may have been carried out.
 func isBroken(err error) bool {
 	var answer redis.Error
-	if err == nil || errors.As(err, &answer) || isTimeout(err) {
+	if err == nil || errors.As(err, &answer) || connurl.IsTimeout(err) {
 		return false
 	}
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||

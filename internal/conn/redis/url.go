@@ -1,10 +1,9 @@
 package redisconn
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -38,10 +37,6 @@ const (
 	maxFence       = 2 * 366 * 24 * time.Hour
 )
 
-// secret is a password, nil if there is none. As a function it cannot be printed
-// with what holds it.
-type secret func() string
-
 // Config says which Redis to use, and how far it is trusted.
 type Config struct {
 	Scheme string
@@ -51,7 +46,7 @@ type Config struct {
 	Prefix string // of all keys
 
 	Username             string
-	password             secret
+	password             connurl.Secret
 	PasswordFile         string
 	SentinelUsername     string
 	SentinelPasswordFile string
@@ -155,7 +150,8 @@ func (c *Config) parsePlace(place string) error {
 		}
 	}
 	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
-		if err := c.parseUser(authority[:i]); err != nil {
+		var err error
+		if c.Username, c.password, err = connurl.User(authority[:i]); err != nil {
 			return err
 		}
 		authority = authority[i+1:]
@@ -168,21 +164,6 @@ func (c *Config) parsePlace(place string) error {
 		return c.parseUnix(authority, path)
 	}
 	return c.parseHosts(authority, path)
-}
-
-func (c *Config) parseUser(text string) error {
-	user, password, _ := strings.Cut(text, ":")
-	var err1, err2 error
-	var plain string
-	c.Username, err1 = url.PathUnescape(user)
-	plain, err2 = url.PathUnescape(password)
-	if plain != "" {
-		c.password = func() string { return plain }
-	}
-	if err1 != nil || err2 != nil {
-		return fmt.Errorf("the user or password in the provider URL %s:... is malformed: special characters must be percent-encoded", c.Scheme)
-	}
-	return nil
 }
 
 func (c *Config) parseUnix(authority, path string) error {
@@ -201,7 +182,7 @@ func (c *Config) parseHosts(authority, path string) error {
 		port = defaultSentinelPort
 	}
 	for host := range strings.SplitSeq(authority, ",") {
-		addr, ok := withPort(host, port)
+		addr, ok := connurl.Address(host, port)
 		if !ok {
 			return fmt.Errorf("%s: needs a host, for example %s", c.Scheme, example)
 		}
@@ -224,23 +205,6 @@ func (c *Config) parseHosts(authority, path string) error {
 		return c.parseDB(parts[0])
 	}
 	return nil
-}
-
-// withPort is the host with a port; false if it is no host. What it was is not
-// said: a password that is not percent-encoded may have ended up in it.
-func withPort(text, port string) (string, bool) {
-	host, given, err := net.SplitHostPort(text)
-	if err != nil {
-		host, given = strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"), port
-	}
-	if _, err := strconv.ParseUint(given, 10, 16); err != nil || given == "0" {
-		return "", false
-	}
-	if strings.Contains(host, ":") {
-		_, err := netip.ParseAddr(host)
-		return net.JoinHostPort(host, given), err == nil
-	}
-	return net.JoinHostPort(host, given), host != "" && !strings.ContainsAny(host, " @[]")
 }
 
 func (c *Config) parseDB(text string) error {
@@ -280,21 +244,14 @@ func (c *Config) parseParams(q url.Values) error {
 		}
 		c.MinReplicas = n
 	}
-	if v, ok := q["failover_fence"]; ok {
-		d, err := time.ParseDuration(v[0])
-		if err != nil || d < 0 || d > maxFence || d%time.Millisecond != 0 {
-			return fmt.Errorf("failover_fence=%s: write how long grants are refused after a failover or a restart, for example failover_fence=0", v[0])
-		}
-		c.FailoverFence, c.FailoverFenceSet = d, true
+	c.FailoverFenceSet = q.Has("failover_fence")
+	var err1, err2 error
+	c.FailoverFence, err1 = connurl.Milliseconds(q, "failover_fence", maxFence)
+	c.MaxLockTTL, err2 = connurl.Milliseconds(q, "max_lock_ttl", maxFence)
+	if q.Has("max_lock_ttl") && c.MaxLockTTL == 0 && err2 == nil {
+		err2 = errors.New("max_lock_ttl=0: write the longest term that a lock may have, for example max_lock_ttl=10m")
 	}
-	if v, ok := q["max_lock_ttl"]; ok {
-		d, err := time.ParseDuration(v[0])
-		if err != nil || d <= 0 || d%time.Millisecond != 0 {
-			return fmt.Errorf("max_lock_ttl=%s: write the longest term that a lock may have, for example max_lock_ttl=10m", v[0])
-		}
-		c.MaxLockTTL = d
-	}
-	return nil
+	return cmp.Or(err1, err2)
 }
 
 // Validate reports what no server can be reached by.

@@ -80,8 +80,7 @@ func overRequest(s *suite) error {
 		}
 		return &missing{"the request is granted anew"}
 	}
-	_, _, err = refusal(err)
-	return err
+	return refused(err)
 }
 
 func reservedUntil(s *suite) error {
@@ -174,13 +173,13 @@ func extend(s *suite) error {
 			s.grants[i].end = longer.Lease.Expired
 		}
 	}
-	if _, _, err := refusal(ask(l, "forged", nil)); err != nil {
+	if err := refused(ask(l, "forged", nil)); err != nil {
 		return fmt.Errorf("a forged signature: %w", err)
 	}
 	if err := s.giveBack(l); err != nil {
 		return err
 	}
-	if _, _, err := refusal(ask(longer.Lease, l.Secret, nil)); err != nil {
+	if err := refused(ask(longer.Lease, l.Secret, nil)); err != nil {
 		return fmt.Errorf("a lease that was given back: %w", err)
 	}
 	return nil
@@ -198,7 +197,7 @@ func secondRelease(s *suite) error {
 	if err == nil {
 		return nil
 	}
-	if _, _, failed := refusal(err); failed != nil {
+	if failed := refused(err); failed != nil {
 		return failed
 	}
 	return &missing{"a release whose answer was lost looks like one that failed"}
@@ -210,7 +209,7 @@ func noThroughput(s *suite) error {
 		if err == nil {
 			return &missing{fmt.Sprintf("throughputPerMs of %d is granted", n)}
 		}
-		if _, _, err := refusal(err); err != nil {
+		if err := refused(err); err != nil {
 			return err
 		}
 	}
@@ -224,16 +223,19 @@ func longBody(s *suite) error {
 	}
 	var p *problem.Problem
 	if errors.As(err, &p) {
-		_, _, err = refusal(err)
-		return err
+		return refused(err)
 	}
 	return nil // the server closed the connection before the end of the body
 }
 
 func problems(s *suite) error {
-	_, coded, err := refusal(s.release(s.first, time.Now().UnixMilli(), "forged"))
-	if err == nil && !coded {
+	err := s.release(s.first, time.Now().UnixMilli(), "forged")
+	if failed := refused(err); failed != nil {
+		return failed
+	}
+	var p *problem.Problem
+	if errors.As(err, &p) && p.Code == "" {
 		return &missing{"logs show the status only"}
 	}
-	return err
+	return nil
 }

@@ -92,35 +92,30 @@ func throughput(s *suite) error {
 }
 
 func noObject(s *suite) error {
-	_, _, err := refusal(s.send(http.MethodPost, leaseapi.PathLease, []int{}, nil))
-	return err
+	return refused(s.send(http.MethodPost, leaseapi.PathLease, []int{}, nil))
 }
 
 func forged(s *suite) error {
-	_, _, err := refusal(s.release(s.first, time.Now().UnixMilli(), "forged"))
-	return err
+	return refused(s.release(s.first, time.Now().UnixMilli(), "forged"))
 }
 
 func anothers(s *suite) error {
 	for _, g := range s.grants {
 		if g.lease.ID != s.first.ID {
-			_, _, err := refusal(s.release(s.first, time.Now().UnixMilli(), g.lease.Secret))
-			return err
+			return refused(s.release(s.first, time.Now().UnixMilli(), g.lease.Secret))
 		}
 	}
 	return errors.New("no other machine ID was granted")
 }
 
 func old(s *suite) error {
-	_, _, err := refusal(s.release(s.first, time.Now().Add(-time.Hour).UnixMilli(), s.first.Secret))
-	return err
+	return refused(s.release(s.first, time.Now().Add(-time.Hour).UnixMilli(), s.first.Secret))
 }
 
 // neverGranted releases a machine ID of the fallback half, which is never granted.
 func neverGranted(s *suite) error {
 	never := lease.Lease{ID: 2*s.first.Layout().MachineIDs() - 1, BitSeq: s.first.BitSeq}
-	_, _, err := refusal(s.release(never, time.Now().UnixMilli(), s.first.Secret))
-	return err
+	return refused(s.release(never, time.Now().UnixMilli(), s.first.Secret))
 }
 
 func givesBack(s *suite) error {

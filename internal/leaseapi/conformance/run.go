@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -75,12 +76,11 @@ func Run(ctx context.Context, c Config, report func(Result)) bool {
 			break
 		}
 	}
+	last := Result{Name: "leases whose slots overlap are never valid at the same time", Outcome: OK}
 	if err := s.finish(); err != nil {
-		passed = false
-		report(Result{"leases whose slots overlap are never valid at the same time", Failed, err.Error()})
-	} else {
-		report(Result{Name: "leases whose slots overlap are never valid at the same time", Outcome: OK})
+		last.Outcome, last.Note, passed = Failed, err.Error(), false
 	}
+	report(last)
 	return passed
 }
 
@@ -115,9 +115,7 @@ func (s *suite) acquire(fields map[string]any) (leaseapi.Granted, error) {
 	if s.Service != "" {
 		body["serviceId"] = s.Service
 	}
-	for name, v := range fields {
-		body[name] = v
-	}
+	maps.Copy(body, fields)
 	var answer leaseapi.Granted
 	if err := s.send(http.MethodPost, leaseapi.PathLease, body, &answer); err != nil {
 		return answer, err
@@ -200,19 +198,18 @@ func (s *suite) finish() error {
 	return nil
 }
 
-// refusal returns the status of an answer that refuses the request, and whether it is a
-// problem with a code. It fails for any other answer.
-func refusal(err error) (status int, coded bool, failed error) {
+// refused fails unless the error is an answer that refuses the request.
+func refused(err error) error {
 	var p *problem.Problem
 	switch {
 	case err == nil:
-		return 0, false, errors.New("it was carried out")
+		return errors.New("it was carried out")
 	case !errors.As(err, &p):
-		return 0, false, err
+		return err
 	case p.Status < 400 || p.Status >= 500:
-		return p.Status, false, fmt.Errorf("the status is %d, want one from 400 to 499", p.Status)
+		return fmt.Errorf("the status is %d, want one from 400 to 499", p.Status)
 	}
-	return p.Status, p.Code != "", nil
+	return nil
 }
 
 // lacksPath reports whether the error means that the server has no such path.

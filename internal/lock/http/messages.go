@@ -24,7 +24,7 @@ const (
 const (
 	// AreaPlacement is the locks that a tenant's daemons hold for placement. A
 	// daemon has one credential for these and for its users' locks: in the same
-	// area, whoever may use its socket could make a member.
+	// area, every user of its socket could make a member.
 	AreaPlacement = "placement"
 	// PlacementTenants is what the names of tenants end in by which stores know
 	// that area. No tenant of a credential has such a name.
@@ -32,9 +32,9 @@ const (
 )
 
 const (
-	// MaxWait is how long a server waits at most for a lock to become free; it is
-	// well below what proxies in between wait for an answer. Whoever wants it
-	// longer asks again, with the same request ID.
+	// MaxWait is how long a server waits at most for a lock to become free. Proxies in
+	// between wait longer for an answer. To wait longer, ask again with the same
+	// request ID.
 	MaxWait = 30 * time.Second
 	// DefaultTTL is the term of a request that names none.
 	DefaultTTL = 30 * time.Second
@@ -131,8 +131,8 @@ var refusals = []struct {
 	{lock.ErrInvalid, problem.InvalidRequest},
 }
 
-// toError is the refusal that the problem stands for, nil where it stands for
-// none: then nobody has judged the request.
+// toError is the refusal that the problem stands for. nil means that no store has judged
+// the request.
 func toError(key string, p *problem.Problem) error {
 	switch p.Code {
 	case problem.LockHeld:
@@ -155,7 +155,7 @@ func toError(key string, p *problem.Problem) error {
 	return nil
 }
 
-// owner is how this host calls the owner of a lease.
+// owner is the owner of a lease as this host names it.
 func owner(full string, suffix *string) string {
 	if suffix == nil || *suffix == "" {
 		return full

@@ -21,7 +21,7 @@ type Store struct{ client *httpconn.Client }
 
 var _ lock.Store = (*Store)(nil)
 
-// New uses a client, which whoever made it closes.
+// New uses a client, which its maker closes.
 func New(client *httpconn.Client) *Store { return &Store{client} }
 
 // Close implements lock.Store. The client stays open.
@@ -108,8 +108,8 @@ func (s *Store) List(ctx context.Context, tenant, after string, limit int) ([]lo
 	return locks, nil
 }
 
-// areaOf is the query of a request for a tenant, of whose name the server goes by
-// no more than the area: the rest is the credential's.
+// areaOf is the query of a request for a tenant. The server takes only the area from it:
+// the tenant is the credential's.
 func areaOf(tenant string) url.Values {
 	if strings.HasSuffix(tenant, PlacementTenants) {
 		return url.Values{ParamArea: {AreaPlacement}}

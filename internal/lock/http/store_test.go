@@ -3,13 +3,10 @@ package http_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -29,21 +26,7 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// childEnv has the test binary be a server: the file and the address.
-const childEnv = "KAZAHANA_TEST_LOCK_SERVER"
-
-func TestMain(m *testing.M) {
-	if path, address, ok := strings.Cut(os.Getenv(childEnv), "|"); ok {
-		l, err := net.Listen("tcp", address)
-		if err == nil {
-			_, err = serveOn(l, path, nil)
-		}
-		fmt.Println("ready", err)
-		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed, or its parent has gone
-		os.Exit(0)
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long anything may take on a busy machine.
 const patience = 45 * time.Second
@@ -72,27 +55,19 @@ type front struct {
 	done chan error
 }
 
-// serve starts one; nowMS is the file's clock, nil for the wall clock.
-func serve(path string, nowMS func() int64) (*front, error) {
+func serve(path string) (*front, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	return serveOn(l, path, nowMS)
-}
-
-func serveOn(l net.Listener, path string, nowMS func() int64) (*front, error) {
-	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{NowMS: nowMS}, recorddb.Tables)
+	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{}, recorddb.Tables)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	known, err := leaseserver.ParseTokens([]byte(tokens))
-	if err != nil {
-		return nil, errors.Join(err, l.Close(), file.Close())
-	}
 	terms := provider.Services{Default: provider.DefaultTerms()}
-	p, err := memory.New(memory.NewStore(nil), terms)
-	if err != nil {
+	known, err := leaseserver.ParseTokens([]byte(tokens))
+	p, err2 := memory.New(memory.NewStore(nil), terms)
+	if err := errors.Join(err, err2); err != nil {
 		return nil, errors.Join(err, l.Close(), file.Close())
 	}
 	store := lock.OnRecords(recorddb.New(file))
@@ -183,7 +158,7 @@ func TestConformance(t *testing.T) {
 		dir := newDir(t)
 		return locktest.Backend{
 			Open: func() (lock.Store, error) {
-				f, err := serve(filepath.Join(dir, sqlitefile.StoreName), nil)
+				f, err := serve(filepath.Join(dir, sqlitefile.StoreName))
 				if err != nil {
 					return nil, err
 				}

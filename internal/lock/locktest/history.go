@@ -165,37 +165,16 @@ func (h *History) Len() (calls, unknown int) {
 	return len(h.calls), unknown
 }
 
+// show is the calls on a key; a call that returned at math.MaxInt64 has no known outcome.
 func (h *History) show(n name) string {
 	var b strings.Builder
 	for _, c := range h.calls {
-		if (name{c.request.Tenant, c.request.Key}) != n {
-			continue
+		if (name{c.request.Tenant, c.request.Key}) == n {
+			fmt.Fprintf(&b, "%d to %d, client %d: %+v: %+v, %v\n", c.called, c.returned, c.client, c.request, c.lease, c.err)
 		}
-		fmt.Fprintf(&b, "%5d to %-5s client %d: %s\n", c.called, until(c.returned), c.client, c)
 	}
 	return b.String()
 }
-
-func until(returned int64) string {
-	if returned == math.MaxInt64 {
-		return "?"
-	}
-	return fmt.Sprint(returned)
-}
-
-func (c call) String() string {
-	what := "get"
-	if c.request.Op != 0 {
-		what = fmt.Sprintf("%v by %s, request %s, lease %s, %d ms", c.request.Op, c.request.Owner, tail(c.request.RequestID), tail(c.request.LeaseID), c.request.TTLMS)
-	}
-	if c.err != nil {
-		return what + ": " + c.err.Error()
-	}
-	return fmt.Sprintf("%s: %s %s of %s, token %d, %d to %d, %d left, repeated %v", what, c.lease.State, tail(c.lease.LeaseID),
-		c.lease.Owner, c.lease.Token, c.lease.AcquiredMS, c.lease.ExpiresMS, c.lease.RemainingMS, c.lease.Repeated)
-}
-
-func tail(id string) string { return id[max(0, len(id)-6):] }
 
 func (h *History) model() porcupine.Model {
 	nm := porcupine.NondeterministicModel{

@@ -76,17 +76,20 @@ func Open(rawURL string, opts Options) (provider.Provider, error) {
 	if !slices.Contains(Schemes(), scheme) {
 		return nil, fmt.Errorf("there is no provider %q: the URL must begin with one of %s", scheme, schemeList())
 	}
-	if slices.Contains(httplease.Schemes(), scheme) {
+	switch {
+	case slices.Contains(httplease.Schemes(), scheme):
 		return openHTTP(rawURL, opts)
-	}
-	if slices.Contains(redis.Schemes(), scheme) {
-		return openRedis(rawURL, opts)
-	}
-	if scheme == "etcd" {
-		return openEtcd(rawURL, opts)
-	}
-	if slices.Contains(postgres.Schemes(), scheme) {
-		return openPostgres(rawURL, opts)
+	case slices.Contains(redis.Schemes(), scheme):
+		cfg, err := redis.ParseURL(rawURL, opts.Services)
+		cfg.ClientID = opts.ClientID
+		return onFirstUse(cfg, err, redis.Open, nil)
+	case slices.Contains(postgres.Schemes(), scheme):
+		cfg, err := postgres.ParseURL(rawURL, opts.Services)
+		return onFirstUse(cfg, err, ignoring(postgres.Open), (*postgres.Provider).Look)
+	case scheme == "etcd":
+		cfg, err := etcd.ParseURL(rawURL, opts.Services, opts.NowMS)
+		cfg.Host = opts.Host
+		return onFirstUse(cfg, err, ignoring(etcd.Open), (*etcd.Provider).Reach)
 	}
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -101,45 +104,50 @@ func Open(rawURL string, opts Options) (provider.Provider, error) {
 		return opened(memory.FromURL(u, opts.Services, opts.NowMS))
 	case "none":
 		return opened(static.FromNoneURL(u))
-	case "static", "ip":
-		if len(opts.Services) > 0 {
-			return nil, fmt.Errorf("%s: grants one machine ID to one service: terms for several services need a provider that coordinates", scheme)
-		}
-		if scheme == "ip" {
-			return opened(static.FromIPURL(u, opts.NowMS, nil))
-		}
-		return opened(static.FromStaticURL(u, opts.NowMS))
 	case "sqlite":
 		cfg, err := sqlite.ParseURL(u, opts.Services, opts.NowMS)
-		if err != nil {
-			return nil, err
-		}
 		cfg.LiveDir = opts.LiveDir
-		return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) { return opened(sqlite.Open(ctx, cfg)) }), nil
+		return onFirstUse(cfg, err, sqlite.Open, nil)
 	}
-	panic("backend: Schemes lists " + scheme + ", and Open does not know it")
+	if len(opts.Services) > 0 {
+		return nil, fmt.Errorf("%s: grants one machine ID to one service: terms for several services need a provider that coordinates", scheme)
+	}
+	if scheme == "ip" {
+		return opened(static.FromIPURL(u, opts.NowMS, nil))
+	}
+	return opened(static.FromStaticURL(u, opts.NowMS))
 }
 
-// openEtcd opens a list of hosts, which is none to the parser of URLs.
-func openEtcd(rawURL string, opts Options) (provider.Provider, error) {
-	cfg, err := etcd.ParseURL(rawURL, opts.Services, opts.NowMS)
+// config is that of a provider that needs its store.
+type config interface{ Info() provider.Info }
+
+// onFirstUse returns a provider that is opened when it is first needed; reach, which may be
+// nil, then tries whether its store can be reached.
+func onFirstUse[C config, P provider.Provider](
+	cfg C, err error, open func(context.Context, C) (P, error), reach func(P, context.Context) error,
+) (provider.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Host = opts.Host
 	return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) {
-		p, err := etcd.Open(cfg)
+		p, err := open(ctx, cfg)
 		if err != nil {
 			return nil, err
 		}
-		if err := p.Reach(ctx); err != nil {
-			return nil, errors.Join(err, p.Close())
+		if reach != nil {
+			if err := reach(p, ctx); err != nil {
+				return nil, errors.Join(err, p.Close())
+			}
 		}
 		return p, nil
 	}), nil
 }
 
-// openHTTP opens a list of URLs, which is none to the parser of URLs.
+// ignoring makes open one that takes a context: it waits for nothing.
+func ignoring[C, P any](open func(C) (P, error)) func(context.Context, C) (P, error) {
+	return func(_ context.Context, cfg C) (P, error) { return open(cfg) }
+}
+
 func openHTTP(rawURL string, opts Options) (provider.Provider, error) {
 	if len(opts.Services) > 0 {
 		return nil, errors.New("http: the terms of services are set on the lease server that the URL names, and not here")
@@ -150,36 +158,6 @@ func openHTTP(rawURL string, opts Options) (provider.Provider, error) {
 	}
 	cfg.Log = opts.Log
 	return opened(httplease.New(cfg))
-}
-
-// openRedis opens a server or a list of sentinels, which is no URL to the parser
-// of URLs. The clock is the server's.
-func openRedis(rawURL string, opts Options) (provider.Provider, error) {
-	cfg, err := redis.ParseURL(rawURL, opts.Services)
-	if err != nil {
-		return nil, err
-	}
-	cfg.ClientID = opts.ClientID
-	return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) { return opened(redis.Open(ctx, cfg)) }), nil
-}
-
-// openPostgres opens a server, or several hosts, which the parser of URLs does not
-// take. The clock is the server's.
-func openPostgres(rawURL string, opts Options) (provider.Provider, error) {
-	cfg, err := postgres.ParseURL(rawURL, opts.Services)
-	if err != nil {
-		return nil, err
-	}
-	return newOnUse(cfg.Info(), func(ctx context.Context) (provider.Provider, error) {
-		p, err := postgres.Open(cfg)
-		if err != nil {
-			return nil, err
-		}
-		if err := p.Look(ctx); err != nil {
-			return nil, errors.Join(err, p.Close())
-		}
-		return p, nil
-	}), nil
 }
 
 // opened passes on what a constructor returned, since an interface that holds a

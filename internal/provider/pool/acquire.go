@@ -54,6 +54,9 @@ func Acquire(r Reader, m Moment, t provider.Terms, req provider.AcquireRequest) 
 	if err != nil {
 		return nil, Change{}, err
 	}
+	if len(ids) == 0 && nextMS == 0 {
+		return nil, Change{}, fmt.Errorf("%w: it lacks the range %v of pool %q", ErrInconsistent, t.Range(), t.Pool)
+	}
 	if len(ids) == 0 {
 		return nil, Change{}, &provider.FullError{Pool: t.Pool, Slots: t.Range().Count(), NextEndMS: nextMS}
 	}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 
@@ -64,10 +65,21 @@ func fencedError(m postgresconn.Moment) *provider.FencedError {
 }
 
 // change runs a rule under the pool's lock. What decide queues is carried out even if
-// the rule refuses, which it says in another way.
+// the rule refuses, which it says in another way. A line that contradicts the records is
+// made anew, once.
 func (p *Provider) change(ctx context.Context, name string, begin func(*reader, *pgx.Batch), decide func(*reader, pool.Moment) error) error {
+	err := p.changeOnce(ctx, name, begin, decide)
+	if errors.Is(err, pool.ErrInconsistent) {
+		if err = p.changeOnce(ctx, name, (*reader).readMarks, (*reader).renewLine); err == nil {
+			err = p.changeOnce(ctx, name, begin, decide)
+		}
+	}
+	return err
+}
+
+func (p *Provider) changeOnce(ctx context.Context, name string, begin func(*reader, *pgx.Batch), decide func(*reader, pool.Moment) error) error {
 	r := &reader{ctx: ctx, name: name}
-	return p.store.Change(ctx, func(b *pgx.Batch) {
+	return p.store.Change(ctx, []string{name}, func(b *pgx.Batch) {
 		*r = reader{ctx: ctx, name: name}
 		b.Queue("SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || '/' || $1, 2))", name)
 		begin(r, b)

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -30,6 +31,35 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// A line that contradicts the records grants nothing, and is made anew.
+func TestLineIsMadeAnew(t *testing.T) {
+	terms := provider.DefaultTerms()
+	terms.IDs = provider.IDRange{Low: 0, End: 4}
+	s := postgrestest.Shared(t)
+	for name, damage := range map[string]string{
+		"wrong":   "UPDATE %s.line SET free_at = 0, bit_seq = -1",
+		"missing": "DELETE FROM %s.line",
+	} {
+		cfg := Config{Config: s.Config(), Services: provider.Services{Default: terms}}
+		p, err := Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		seen := map[int64]bool{}
+		for i := range 4 {
+			if i > 0 {
+				s.SQL(fmt.Sprintf(damage, cfg.Schema))
+			}
+			leases, err := p.Acquire(t.Context(), provider.AcquireRequest{})
+			if err != nil || len(leases) != 1 || seen[leases[0].ID] {
+				t.Fatalf("%s: %v and the error %v after %v", name, leases, err, seen)
+			}
+			seen[leases[0].ID] = true
+		}
+	}
+}
+
 func TestReleaseOnABadNetwork(t *testing.T) {
 	s := postgrestest.Shared(t)
 	cfg := Config{Config: s.Config(), Services: provider.Services{Default: provider.DefaultTerms()}}
@@ -46,7 +76,7 @@ func TestReleaseOnABadNetwork(t *testing.T) {
 	far := cfg
 	far.Dir, far.Hosts = "", []string{proxy.Addr()}
 	providertest.RunRemote(t, providertest.Remote{
-		Proxy: proxy, Near: near, Asks: true,
+		Proxy: proxy, Near: near, Asks: true, LooksUp: true,
 		Open:    func() (provider.Provider, error) { return Open(far) },
 		Sending: func(p provider.Provider, f func()) { p.(*Provider).sending = f },
 		Mark:    stateGivenBack, PerRelease: 2, // the record and the history

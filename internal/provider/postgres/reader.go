@@ -31,6 +31,7 @@ type reader struct {
 	first    page // of the line
 	records  []*pool.Record
 	history  []pool.Record
+	marks    []pool.Mark // of all records; only for a line that is made anew
 }
 
 // page is what Next returns for its arguments.

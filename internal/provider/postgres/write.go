@@ -1,8 +1,12 @@
 package postgres
 
 import (
+	"math"
+
+	"github.com/jackc/pgx/v5"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/pool"
+	"github.com/kazahana/kazahana/internal/snowflake"
 
 	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
 )
@@ -100,6 +104,22 @@ func (r *reader) write(tx *postgresconn.Tx, c pool.Change) {
 		tx.Queue("INSERT INTO line VALUES ($1, $2, $3, $4, $5) ON CONFLICT (pool, low) DO UPDATE SET high = excluded.high, free_at = excluded.free_at, bit_seq = excluded.bit_seq",
 			r.name, s.Low, s.End, s.FreeAt, s.BitSeq)
 	}
+}
+
+// readMarks queues what a line follows from.
+func (r *reader) readMarks(b *pgx.Batch) {
+	r.readPool(b)
+	into(b, &r.marks, func(row pgx.CollectableRow) (m pool.Mark, err error) {
+		err = row.Scan(&m.Start, &m.BitSeq, &m.Created, &m.End)
+		return m, err
+	}, "SELECT start, bit_seq, created, until FROM slot WHERE pool = $1 ORDER BY start, bit_seq DESC", r.name)
+}
+
+// renewLine queues the line that the records make, in the place of the one that is kept.
+func (r *reader) renewLine(pool.Moment) error {
+	line := pool.NewLine(pool.EmptyLine(r.known.Timeline), r.marks).Segments()
+	r.write(r.tx, pool.Change{Erase: []snowflake.Slot{{End: math.MaxInt64}}, Paint: line})
+	return nil
 }
 
 // writeGrant queues the nth grant of a request.

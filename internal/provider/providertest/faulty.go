@@ -21,12 +21,12 @@ const (
 	OpVerify  Op = "verify"
 )
 
-// ErrAnswerLost is what LoseAnswer returns: the work was done, and the caller
-// cannot know.
+// ErrAnswerLost is what LoseAnswer returns: the work was done, and the caller cannot
+// know.
 var ErrAnswerLost = errors.New("the answer was lost")
 
-// Fault is what goes wrong in one call. The zero value is no fault. The parts
-// happen in the order of the fields.
+// Fault is what goes wrong in one call. The zero value is no fault. The parts happen in
+// the order of the fields.
 type Fault struct {
 	Delay  time.Duration // pass before anything else, or the context ends the call
 	Hang   bool          // until the context ends, then its error; nothing is done
@@ -35,16 +35,16 @@ type Fault struct {
 	Change func([]lease.Lease) []lease.Lease
 }
 
-// Fail has a call return err without doing anything.
+// Fail makes a call return err without doing anything.
 func Fail(err error) Fault { return Fault{Err: err} }
 
-// Hang has a call wait until its context ends.
+// Hang makes a call wait until its context ends.
 func Hang() Fault { return Fault{Hang: true} }
 
-// Delay has a call take so much longer.
+// Delay makes a call take so much longer.
 func Delay(d time.Duration) Fault { return Fault{Delay: d} }
 
-// LoseAnswer has a call do its work and return ErrAnswerLost.
+// LoseAnswer makes a call do its work and return ErrAnswerLost.
 func LoseAnswer() Fault { return Fault{Lose: ErrAnswerLost} }
 
 // Fewer cuts what an acquire returns to n leases. The others stay granted.
@@ -52,7 +52,7 @@ func Fewer(n int) Fault {
 	return Fault{Change: func(all []lease.Lease) []lease.Lease { return all[:min(n, len(all))] }}
 }
 
-// Change has an acquire return every lease as edit leaves it.
+// Change makes an acquire return every lease as edit leaves it.
 func Change(edit func(*lease.Lease)) Fault {
 	return Fault{Change: func(all []lease.Lease) []lease.Lease {
 		for i := range all {
@@ -62,11 +62,8 @@ func Change(edit func(*lease.Lease)) Fault {
 	}}
 }
 
-// Malformed has an acquire return leases that lease.Validate refuses.
-func Malformed() Fault { return Change(func(l *lease.Lease) { l.BitSeq++ }) }
-
-// Shifted has an acquire return leases whose times are off by d, as from a
-// provider with a wrong clock; shifted far enough back, they have expired.
+// Shifted makes an acquire return leases whose times are off by d, as from a provider with
+// a wrong clock; shifted far enough back, they have expired.
 func Shifted(d time.Duration) Fault {
 	return Change(func(l *lease.Lease) {
 		l.Created += d.Milliseconds()
@@ -75,38 +72,32 @@ func Shifted(d time.Duration) Fault {
 	})
 }
 
-// Faulty passes calls on to a provider, except where it was told to fail. It
-// starts no goroutine and waits on timers and contexts only, never while it
-// holds its lock, so that it works in a synctest bubble. It is safe for
-// concurrent use.
-//
-// It implements Verifier whatever the provider does: one that cannot verify
-// says that nothing was lost. It does not implement the other capabilities.
+// Faulty passes calls on to a provider, with faults. It starts no goroutine and waits on
+// timers and contexts only, never while it holds its lock, so that it works in a synctest
+// bubble. It is safe for concurrent use.
 type Faulty struct {
 	provider.Provider // the inner one
 
-	mu       sync.Mutex
-	next     map[Op][]Fault
-	always   map[Op]Fault
-	calls    map[Op]int
-	acquires []provider.AcquireRequest
-	releases []provider.ReleaseRequest
+	mu     sync.Mutex
+	next   map[Op][]Fault
+	always map[Op]Fault
+	calls  map[Op]int
 }
 
-// NewFaulty returns a wrapper that does nothing yet.
+// NewFaulty returns a wrapper without faults.
 func NewFaulty(inner provider.Provider) *Faulty {
 	return &Faulty{Provider: inner, next: map[Op][]Fault{}, always: map[Op]Fault{}, calls: map[Op]int{}}
 }
 
-// Next has the next calls of op suffer these faults, one each, after those
-// that were queued before. Fault{} lets one pass.
+// Next adds faults for the next calls of op, one each, after those that were added
+// before. Fault{} lets one pass.
 func (f *Faulty) Next(op Op, faults ...Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.next[op] = append(f.next[op], faults...)
 }
 
-// Always has every call of op suffer the fault, once the queue is empty.
+// Always sets the fault of every call of op for which Next has none.
 func (f *Faulty) Always(op Op, fault Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -128,32 +119,15 @@ func (f *Faulty) Calls(op Op) int {
 	return f.calls[op]
 }
 
-// Acquires returns what was asked for, oldest first.
-func (f *Faulty) Acquires() []provider.AcquireRequest {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.acquires)
-}
-
-// Releases returns what was given back or meant to be, oldest first.
-func (f *Faulty) Releases() []provider.ReleaseRequest {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.releases)
-}
-
-// begin notes a call and suffers the first part of its fault. An error ends the
-// call.
-func (f *Faulty) begin(ctx context.Context, op Op, note func()) (Fault, error) {
+// begin carries out the first part of a call's fault. An error ends the call.
+func (f *Faulty) begin(ctx context.Context, op Op) (Fault, error) {
 	f.mu.Lock()
 	f.calls[op]++
-	note()
 	fault := f.always[op]
 	if queue := f.next[op]; len(queue) > 0 {
 		fault, f.next[op] = queue[0], queue[1:]
 	}
 	f.mu.Unlock()
-
 	if fault.Delay > 0 {
 		timer := time.NewTimer(fault.Delay)
 		defer timer.Stop()
@@ -172,7 +146,7 @@ func (f *Faulty) begin(ctx context.Context, op Op, note func()) (Fault, error) {
 
 // Acquire implements provider.Provider.
 func (f *Faulty) Acquire(ctx context.Context, req provider.AcquireRequest) ([]lease.Lease, error) {
-	fault, err := f.begin(ctx, OpAcquire, func() { f.acquires = append(f.acquires, req) })
+	fault, err := f.begin(ctx, OpAcquire)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +164,7 @@ func (f *Faulty) Acquire(ctx context.Context, req provider.AcquireRequest) ([]le
 
 // Release implements provider.Provider.
 func (f *Faulty) Release(ctx context.Context, req provider.ReleaseRequest) error {
-	fault, err := f.begin(ctx, OpRelease, func() { f.releases = append(f.releases, req) })
+	fault, err := f.begin(ctx, OpRelease)
 	if err != nil {
 		return err
 	}
@@ -202,7 +176,7 @@ func (f *Faulty) Release(ctx context.Context, req provider.ReleaseRequest) error
 
 // Verify implements provider.Provider.
 func (f *Faulty) Verify(ctx context.Context, service string, claims []provider.Claim) (lost []int, err error) {
-	fault, err := f.begin(ctx, OpVerify, func() {})
+	fault, err := f.begin(ctx, OpVerify)
 	if err != nil {
 		return nil, err
 	}

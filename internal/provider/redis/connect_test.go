@@ -91,15 +91,8 @@ func TestUnixSocketAndTCP(t *testing.T) {
 	s := redistest.NewWithPort(t)
 	useAll(t, mustOpen(t, mustParse(t, "redis+unix:"+s.Sock+"?db=3")))
 	useAll(t, mustOpen(t, mustParse(t, fmt.Sprintf("redis://127.0.0.1:%d/4", s.Port))))
-	for db, want := range map[int]string{3: "1", 4: "1", 0: "0"} {
-		c := s.Raw()
-		conn := c.Conn()
-		_ = conn.Select(context.Background(), db).Err()
-		if got := fmt.Sprint(conn.Exists(context.Background(), "{kazahana}:default:pool").Val()); got != want {
-			t.Errorf("in database %d there are %s pools, want %s", db, got, want)
-		}
-		conn.Close()
-		c.Close()
+	if keyspace := s.Do(t, "INFO", "keyspace"); !strings.Contains(keyspace, "db3:") || !strings.Contains(keyspace, "db4:") || strings.Contains(keyspace, "db0:") {
+		t.Errorf("the pools are in %s", keyspace)
 	}
 	refused(t, mustParse(t, "redis+unix:"+s.Sock+"?db=99"), "does not have this database")
 	refused(t, mustParse(t, "redis+unix:"+s.Sock+"x"), "no such file")
@@ -126,19 +119,15 @@ func TestPasswords(t *testing.T) {
 
 	// A file that changes is read at the next connection.
 	p := mustOpen(t, mustParse(t, "redis://"+at+"?password_file="+file))
-	c := s.Raw()
-	defer c.Close()
-	ctx := context.Background()
-	_ = c.Do(ctx, "AUTH", "hunter2!").Err()
-	conn := c.Conn()
+	raw := s.Raw()
+	defer raw.Close()
+	conn := raw.Conn()
 	defer conn.Close()
-	if err := conn.Auth(ctx, "hunter2!").Err(); err != nil {
-		t.Fatal(err)
+	for _, words := range [][]any{{"AUTH", "hunter2!"}, {"CONFIG", "SET", "requirepass", "another"}, {"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"}} {
+		if err := conn.Do(testContext(t), words...).Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := conn.ConfigSet(ctx, "requirepass", "another").Err(); err != nil {
-		t.Fatal(err)
-	}
-	_ = conn.Do(ctx, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err()
 	write("another")
 	if _, err := p.List(testContext(t), ""); err != nil {
 		t.Error(err)
@@ -159,14 +148,7 @@ func TestLeastPrivileges(t *testing.T) {
 	}
 	rule = strings.ReplaceAll(strings.ReplaceAll(rule, "'", ""), "PASSWORD", "hunter2")
 	words := strings.Fields(rule)
-	set := func(words []string) {
-		t.Helper()
-		args := []any{"ACL", "SETUSER", "kazahana", "reset"}
-		for _, w := range words {
-			args = append(args, w)
-		}
-		s.Do(t, args...)
-	}
+	set := func(words []string) { s.SetUser(t, "kazahana", words) }
 	set(words)
 	cfg := mustParse(t, "redis+unix://kazahana:hunter2@"+s.Sock)
 	cfg.MinReplicas = 0
@@ -184,7 +166,7 @@ func TestLeastPrivileges(t *testing.T) {
 		if !strings.HasPrefix(w, "+") || w == "+select" {
 			continue
 		}
-		set(append(append([]string{}, words[:i]...), words[i+1:]...))
+		set(slices.Delete(slices.Clone(words), i, i+1))
 		p, err := Open(testContext(t), cfg)
 		if err == nil {
 			p.Close()
@@ -224,26 +206,14 @@ func TestHungServer(t *testing.T) {
 	s.Signal(stop)
 	defer s.Signal(resume)
 	request := provider.NewSecret()
-	for want, end := range map[error]func() (context.Context, context.CancelFunc){
-		context.DeadlineExceeded: func() (context.Context, context.CancelFunc) {
-			return context.WithTimeout(context.Background(), 100*time.Millisecond)
-		},
-		context.Canceled: func() (context.Context, context.CancelFunc) {
-			ctx, cancel := context.WithCancel(context.Background())
-			time.AfterFunc(100*time.Millisecond, cancel)
-			return ctx, cancel
-		},
-	} {
-		ctx, cancel := end()
-		begun := time.Now()
-		_, err := r.provider.Acquire(ctx, provider.AcquireRequest{RequestID: request})
-		if took := time.Since(begun); took > 3*time.Second {
-			t.Errorf("%v: it took %v", want, took)
+	short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	cancelled, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(100*time.Millisecond, cancel)
+	for _, ctx := range []context.Context{short, cancelled} {
+		if _, err := r.provider.Acquire(ctx, provider.AcquireRequest{RequestID: request}); ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
+			t.Errorf("the error is %v, want %v", err, ctx.Err())
 		}
-		if !errors.Is(err, want) {
-			t.Errorf("the error is %v, want %v", err, want)
-		}
-		cancel()
 	}
 	s.Signal(resume)
 	// Whether the calls above were granted or not: one request has one lease.

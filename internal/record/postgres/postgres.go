@@ -134,7 +134,11 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (a
 		return 0, err
 	}
 	var found seen
-	err = s.Store.Change(ctx, func(b *pgx.Batch) {
+	turns := ask.Keys
+	if len(ask.Ranges) > 0 {
+		turns = append([]string{"\x00"}, ask.Keys...) // at the index
+	}
+	err = s.Store.Change(ctx, turns, func(b *pgx.Batch) {
 		b.Queue(lockKeys, ask.Keys)
 		if len(ask.Ranges) > 0 {
 			b.Queue(lockAll)

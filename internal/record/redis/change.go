@@ -115,9 +115,11 @@ func (c *change) Confirm(ctx context.Context) error {
 func (c *change) look(ctx context.Context) error {
 	for range maxLooks {
 		if c.life == nil {
-			if err := c.greet(ctx); err != nil {
+			l, err := redisconn.RunAnywhere(ctx, c.client, redisconn.Repeatable, c.hello)
+			if err != nil {
 				return err
 			}
+			c.life = l
 		}
 		a, err := c.send(ctx, newBatch(looks))
 		if err != nil {
@@ -129,12 +131,6 @@ func (c *change) look(ctx context.Context) error {
 		c.life = nil
 	}
 	return fmt.Errorf("%s: %w", c.place, errChanged)
-}
-
-// greet learns the server's life.
-func (c *change) greet(ctx context.Context) (err error) {
-	c.life, err = redisconn.RunAnywhere(ctx, c.client, redisconn.Repeatable, c.hello)
-	return err
 }
 
 // Commit implements turns.Change.

@@ -1,11 +1,7 @@
 package redis
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -259,80 +255,5 @@ func testFailoverBack(t *testing.T, forgets bool) {
 	v := r.doubted(time.Minute, whyChanged)
 	if len(r.view("lost").Records) > 0 || v.Floor <= before.Floor {
 		t.Errorf("after the failovers: %+v", v)
-	}
-}
-
-// TestSentinelFailover: the primary is killed while clients count in a record, and its
-// sentinels promote a replica. Whatever was answered, min_replicas have; what was not, is
-// known to be unknown. So the record is at least as long as the answers are many.
-func TestSentinelFailover(t *testing.T) {
-	const clients = 4
-	primary, heir := redistest.NewWithPort(t), redistest.NewWithPort(t)
-	heir.Follow(primary)
-	last := redistest.NewWithPort(t) // so that the heir has a replica, too
-	last.Do(t, "REPLICAOF", "127.0.0.1", heir.Port)
-	await.Success(t, "the replica of the replica is in step", func() error {
-		if info := last.Do(t, "INFO", "replication"); !strings.Contains(info, "master_link_status:up") {
-			return errors.New(info)
-		}
-		return nil
-	})
-	cfg := redisconn.Config{
-		Scheme: "redis+sentinel", Addrs: redistest.Sentinels(t, primary, 1, "", ""), Master: redistest.SentinelSet, Prefix: "{failover}:",
-		MinReplicas: 1, ConfirmWait: await.Patience, FailoverFenceSet: true,
-	}
-	mustInit(t, mustOpen(t, cfg))
-	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
-	defer cancel()
-	var answered, unknown atomic.Int64
-	count := func(s owned) error {
-		_, err := s.Change(ctx, record.Ask{Keys: []string{"n"}}, func(v record.View) ([]record.Write, error) {
-			if v.Fence.Doubt {
-				return nil, errors.New("the operator said that nothing is lost")
-			}
-			return []record.Write{{Key: "n", Value: append(v.Records["n"].Value, 'I')}}, nil
-		})
-		if err == nil {
-			answered.Add(1)
-		} else {
-			unknown.Add(1)
-		}
-		return err
-	}
-	var all sync.WaitGroup
-	over := make(chan struct{})
-	for range clients {
-		s := mustOpen(t, cfg)
-		all.Go(func() {
-			for {
-				select {
-				case <-over:
-					return
-				default:
-					_ = count(s)
-				}
-			}
-		})
-	}
-	enough := func(n int64) func() error {
-		return func() error {
-			if answered.Load() < n {
-				return fmt.Errorf("%d answers", answered.Load())
-			}
-			return nil
-		}
-	}
-	await.Success(t, "clients count", enough(100))
-	primary.Kill()
-	await.Success(t, "clients count on", enough(answered.Load()+100))
-	close(over)
-	all.Wait()
-	cfg.Scheme, cfg.Addrs, cfg.MinReplicas = redisconn.SchemeUnix, []string{heir.Sock}, 0
-	v, err := mustOpen(t, cfg).Read(testContext(t), record.Ask{Keys: []string{"n"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := int64(len(v.Records["n"].Value)); n < answered.Load() || n > answered.Load()+unknown.Load() {
-		t.Errorf("%d was counted, of %d changes that were answered and %d that were not", n, answered.Load(), unknown.Load())
 	}
 }

@@ -60,27 +60,45 @@ var errChanged = errors.New("the store has another life")
 // hello asks the server what it is, and settles the store's state with it. It returns
 // what was known before where that is still so.
 func (s *Store) hello(ctx context.Context, conn redis.Cmdable) (*life, error) {
+	return s.settle(ctx, conn, func(*facts) {}, func() error { return nil })
+}
+
+// edit changes the facts of the store. The change may be made several times.
+func (s *Store) edit(ctx context.Context, change func(*facts)) (*life, error) {
+	return redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (*life, error) {
+		return s.settle(ctx, conn, change, func() error { return s.client.Confirm(ctx, conn) })
+	})
+}
+
+// settle brings the store's state and what is known of it up to date, and calls written
+// after it has changed the state.
+func (s *Store) settle(ctx context.Context, conn redis.Cmdable, change func(*facts), written func() error) (*life, error) {
 	for range maxLooks {
 		found, srv, text, err := s.ask(ctx, conn)
 		if err != nil {
 			return nil, err
 		}
 		after, changes := settle(found, srv, s.limits)
-		if changes {
-			if err := s.restate(ctx, conn, srv, text, after); errors.Is(err, errChanged) {
-				continue
-			} else if err != nil {
-				return nil, err
+		if settled := after.facts; !changes {
+			change(&after.facts)
+			changes = after.facts != settled
+		}
+		if !changes {
+			s.looked.Store(int64(time.Since(s.opened)))
+			if known := s.life.Load(); known != nil && known.stamp == after.stamp && known.facts == after.facts {
+				return known, nil
 			}
-			continue // and read it
+			l := &life{state: after, script: s.fill("commit", after.RunID, after.ReplID)}
+			s.life.Store(l)
+			return l, nil
 		}
-		s.looked.Store(int64(time.Since(s.opened)))
-		if known := s.life.Load(); known != nil && known.stamp == after.stamp && known.facts == after.facts {
-			return known, nil
+		done, err := restateScript.Run(ctx, conn, []string{s.stateKey()}, srv.runID, srv.replID, text, after.text()).Bool()
+		if err == nil && done {
+			err = written()
 		}
-		l := &life{state: after, script: s.fill("commit", after.RunID, after.ReplID)}
-		s.life.Store(l)
-		return l, nil
+		if err != nil {
+			return nil, err
+		}
 	}
 	return nil, errors.New("others change the store's state all the time")
 }
@@ -103,47 +121,6 @@ func (s *Store) ask(ctx context.Context, conn redis.Cmdable) (found *state, srv 
 		found = &st
 	}
 	return found, srv, text, errors.Join(err, reply.Err())
-}
-
-// restate replaces the store's record, if that and the server are as they were seen.
-func (s *Store) restate(ctx context.Context, conn redis.Cmdable, srv server, seen string, after state) error {
-	n, err := restateScript.Run(ctx, conn, []string{s.stateKey()}, srv.runID, srv.replID, seen, after.text()).Int()
-	if err == nil && n == 0 {
-		err = errChanged
-	}
-	return err
-}
-
-// edit changes the facts of the store.
-func (s *Store) edit(ctx context.Context, change func(*facts)) (*life, error) {
-	return redisconn.Run(ctx, s.client, redisconn.Repeatable, func(ctx context.Context, conn *redis.Conn) (*life, error) {
-		for range maxLooks {
-			if _, err := s.hello(ctx, conn); err != nil {
-				return nil, err
-			}
-			found, srv, text, err := s.ask(ctx, conn)
-			if err != nil {
-				return nil, err
-			}
-			if found == nil {
-				continue
-			}
-			before := found.facts
-			if change(&found.facts); found.facts == before {
-				return s.hello(ctx, conn)
-			}
-			if err := s.restate(ctx, conn, srv, text, *found); errors.Is(err, errChanged) {
-				continue
-			} else if err != nil {
-				return nil, err
-			}
-			if err := s.client.Confirm(ctx, conn); err != nil {
-				return nil, err
-			}
-			return s.hello(ctx, conn)
-		}
-		return nil, errors.New("others change the store's state all the time")
-	})
 }
 
 // headWords is how many words of the command come before the keys of a script.

@@ -31,80 +31,53 @@ func count(t *testing.T, s record.Store, term int64) (runs int, err error) {
 func (r *rig) value(key string) string { return string(r.view(key).Records[key].Value) }
 
 // A change whose answer was lost is sent again. What the first one wrote is recognised by
-// its version; where it was overwritten, the change does not succeed, and is not carried
-// out twice.
+// its version, also where the retry meets another state of the store. Where it was
+// overwritten, the change does not succeed, and is not carried out twice.
 func TestLostAnswer(t *testing.T) {
 	server := redistest.New(t)
 	proxy := redistest.NewProxy(t, server)
-	for _, term := range []int64{0, 60 * minute} {
-		for _, meanwhile := range []string{"", "counted", "gone"} {
-			r := newRig(t, server)
-			other := r.store
-			through := r.cfg
-			through.Addrs = []string{proxy.Sock}
-			r.store = mustOpen(t, through)
-			if _, err := count(t, r.store, term); err != nil {
-				t.Fatal(err)
-			}
-			want := map[string]string{"": "II", "counted": "III", "gone": ""}[meanwhile]
-			proxy.Lose(func() {
-				var err error
-				switch meanwhile {
-				case "counted":
-					_, err = count(t, other, term)
-				case "gone":
-					_, err = put(t, other, record.Write{Key: "n"})
-				}
-				if err != nil {
-					t.Error(err)
-				}
-			})
-			outrun := meanwhile != ""
-			if runs, err := count(t, r.store, term); errors.Is(err, record.ErrOutrun) != outrun || !outrun && err != nil || runs != 1 {
-				t.Errorf("term %d, %s: %d runs, %v", term, meanwhile, runs, err)
-			}
-			if got := r.value("n"); got != want {
-				t.Errorf("term %d, %s: %s was counted, want %s", term, meanwhile, got, want)
-			}
-			// What is known of it now is right, or is not relied on.
-			if _, err := count(t, r.store, term); err != nil || r.value("n") != want+"I" {
-				t.Errorf("term %d, %s: then it is %s (%v)", term, meanwhile, r.value("n"), err)
-			}
-		}
-	}
-}
-
-// The lost answer is not forgotten where the retry meets another state of the store.
-func TestLostAnswerThenAnotherState(t *testing.T) {
-	server := redistest.New(t)
-	proxy := redistest.NewProxy(t, server)
-	for _, meanwhile := range []string{"", "counted"} {
+	for i, c := range []struct {
+		term      int64
+		meanwhile string // what others do before the retry
+		want      string
+	}{
+		{0, "", "II"}, {0, "counted", "III"}, {0, "gone", ""}, {0, "state", "II"}, {0, "state counted", "III"},
+		{60 * minute, "", "II"}, {60 * minute, "counted", "III"}, {60 * minute, "gone", ""},
+	} {
 		r := newRig(t, server)
 		other := r.store
 		through := r.cfg
 		through.Addrs = []string{proxy.Sock}
 		r.store = mustOpen(t, through)
-		if _, err := count(t, r.store, 0); err != nil {
+		if _, err := count(t, r.store, c.term); err != nil {
 			t.Fatal(err)
 		}
-		want := map[string]string{"": "II", "counted": "III"}[meanwhile]
 		proxy.Lose(func() {
-			// A grant that lasts longer than all before changes the state.
-			if _, err := put(t, other, record.Write{Key: "x", Value: []byte("x"), TermMS: 50 * minute, Grant: true}); err != nil {
-				t.Error(err)
-			}
-			if meanwhile == "counted" {
-				if _, err := count(t, other, 0); err != nil {
+			for action := range strings.FieldsSeq(c.meanwhile) {
+				var err error
+				switch action {
+				case "counted":
+					_, err = count(t, other, c.term)
+				case "gone":
+					_, err = put(t, other, record.Write{Key: "n"})
+				case "state": // a grant that lasts longer than all before changes it
+					_, err = put(t, other, grant("x", 50*time.Minute))
+				}
+				if err != nil {
 					t.Error(err)
 				}
 			}
 		})
-		outrun := meanwhile != ""
-		if runs, err := count(t, r.store, 0); errors.Is(err, record.ErrOutrun) != outrun || !outrun && err != nil || runs != 1 {
-			t.Errorf("%s: %d runs, %v", meanwhile, runs, err)
+		outrun := c.want != "II"
+		if runs, err := count(t, r.store, c.term); errors.Is(err, record.ErrOutrun) != outrun || !outrun && err != nil || runs != 1 {
+			t.Errorf("case %d: %d runs, %v", i, runs, err)
 		}
-		if got := r.value("n"); got != want {
-			t.Errorf("%s: %s was counted, want %s", meanwhile, got, want)
+		if got := r.value("n"); got != c.want {
+			t.Errorf("case %d: %s was counted, want %s", i, got, c.want)
+		}
+		// What is known of it now is right, or is not relied on.
+		if _, err := count(t, r.store, c.term); err != nil || r.value("n") != c.want+"I" {
+			t.Errorf("case %d: then it is %s (%v)", i, r.value("n"), err)
 		}
 	}
 }
@@ -295,11 +268,8 @@ func TestUnconfirmed(t *testing.T) {
 		t.Error("the change was not carried out: the test does not show what it should")
 	}
 	replica.Kill()
-	await.Success(t, "the primary notices", func() error {
-		if info := primary.Do(t, "INFO", "replication"); !strings.Contains(info, "connected_slaves:0") {
-			return errors.New("not yet")
-		}
-		return nil
+	await.Eventually(t, "the primary notices", func() bool {
+		return strings.Contains(primary.Do(t, "INFO", "replication"), "connected_slaves:0")
 	})
 	if _, err := put(t, r.store, record.Write{Key: "k", Value: []byte("3")}); !errors.Is(err, redisconn.ErrUnconfirmed) || errors.Is(err, record.ErrUnconfirmed) || !strings.Contains(err.Error(), "nothing was done") {
 		t.Errorf("without a replica the error is %v", err)
@@ -312,18 +282,12 @@ func TestUnconfirmed(t *testing.T) {
 // The user needs these rights, and no other.
 func TestRights(t *testing.T) {
 	server := redistest.New(t)
-	words := []string{"ACL", "SETUSER", "kazahana", "reset", "on", ">secret", "~{kazahana}:*", "&{kazahana}:@rec:*"}
+	words := []string{"on", ">secret", "~{kazahana}:*", "&{kazahana}:@rec:*"}
 	fixed := len(words) - 1 // the channel is a right that can be missing too
 	for word := range strings.FieldsSeq(commands) {
 		words = append(words, "+"+word)
 	}
-	set := func(words []string) {
-		args := make([]any, len(words))
-		for i, w := range words {
-			args[i] = w
-		}
-		server.Do(t, args...)
-	}
+	set := func(words []string) { server.SetUser(t, "kazahana", words) }
 	set(words)
 	cfg, _, err := redisconn.ParseURL("redis+unix://kazahana:secret@"+server.Sock, nil)
 	if err != nil {
@@ -344,14 +308,11 @@ func TestRights(t *testing.T) {
 	r.put(record.Write{Key: "k/1"})
 	w.TermMS = 1
 	r.put(w)
-	await.Success(t, "it is swept", func() error {
+	await.Eventually(t, "it is swept", func() bool {
 		if _, err := r.store.sweep(testContext(t)); err != nil {
 			t.Fatal(err)
 		}
-		if r.value("k/1") != "" {
-			return errors.New("it is there")
-		}
-		return nil
+		return r.value("k/1") == ""
 	})
 	if _, err := r.store.List(testContext(t), "k", "", 1); err != nil {
 		t.Error(err)
@@ -364,7 +325,7 @@ func TestRights(t *testing.T) {
 		t.Errorf("docs/providers/redis.md does not show the rule %s", rule)
 	}
 	for i, word := range words[fixed:] {
-		set(slices.Concat(words[:fixed+i], words[fixed+i+1:]))
+		set(slices.Delete(slices.Clone(words), fixed+i, fixed+i+1))
 		if err := mustOpen(t, cfg).Check(testContext(t)); err == nil || !strings.Contains(err.Error(), "ACL") && !strings.Contains(err.Error(), "NOPERM") {
 			t.Errorf("without %s the error is %v", word, err)
 		}
@@ -443,30 +404,27 @@ func TestDamagedRecord(t *testing.T) {
 // receive waits for a token.
 func receive(t *testing.T, tokens <-chan struct{}) {
 	t.Helper()
-	select {
-	case _, open := <-tokens:
-		if !open {
-			t.Fatal("the channel was closed")
-		}
-	case <-time.After(await.Patience):
-		t.Fatal("there is no token")
+	if !received(t, tokens) {
+		t.Fatal("the channel was closed")
 	}
 }
 
 // ended waits until the channel is closed.
 func ended(t *testing.T, tokens <-chan struct{}) {
 	t.Helper()
-	deadline := time.After(await.Patience)
-	for {
-		select {
-		case _, open := <-tokens:
-			if !open {
-				return
-			}
-		case <-deadline:
-			t.Fatal("the channel is not closed")
-		}
+	for received(t, tokens) {
 	}
+}
+
+// received waits for a token or for the end of the channel.
+func received(t *testing.T, tokens <-chan struct{}) (open bool) {
+	t.Helper()
+	select {
+	case _, open = <-tokens:
+	case <-time.After(await.Patience):
+		t.Fatal("nothing comes")
+	}
+	return open
 }
 
 func (r *rig) watch(ctx context.Context, prefix string) <-chan struct{} {
@@ -519,12 +477,7 @@ func TestWatchesShare(t *testing.T) {
 	for _, tokens := range []<-chan struct{}{two, again, other, all} {
 		ended(t, tokens)
 	}
-	await.Success(t, "the connection is closed", func() error {
-		if subscribers(t, server) != 0 {
-			return errors.New("it is there")
-		}
-		return nil
-	})
+	await.Eventually(t, "the connection is closed", func() bool { return subscribers(t, server) == 0 })
 	last := r.watch(testContext(t), "d/")
 	if err := r.store.Store.Close(); err != nil {
 		t.Error(err)

@@ -127,8 +127,8 @@ func FromError(err error, nowMS int64) *problem.Problem {
 	return nil
 }
 
-// toError is the refusal that the problem stands for, nil where it stands for
-// none: then nobody has judged the request.
+// toError is the refusal that the problem stands for. nil means that no store has judged
+// the request.
 func toError(key string, p *problem.Problem) error {
 	switch p.Code {
 	case problem.SequenceUsedUp:
@@ -155,7 +155,7 @@ type Store struct{ client *httpconn.Client }
 
 var _ sequence.Store = (*Store)(nil)
 
-// New uses a client, which whoever made it closes.
+// New uses a client, which its maker closes.
 func New(client *httpconn.Client) *Store { return &Store{client} }
 
 // Close implements sequence.Store. The client stays open.

@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -52,8 +51,8 @@ type front struct {
 	done chan error
 }
 
-// serve starts a server; through sees its store.
-func serve(path string, nowMS func() int64, options func(tenant, key string) (sequence.Options, bool), through func(sequence.Store) sequence.Store) (*front, error) {
+// serve starts a server; nowMS is its file's clock, nil for the wall clock.
+func serve(path string, nowMS func() int64, options func(tenant, key string) (sequence.Options, bool)) (*front, error) {
 	file, err := sqlitefile.OpenStore(context.Background(), path, sqlitefile.Options{NowMS: nowMS}, sqlite.Tables)
 	if err != nil {
 		return nil, err
@@ -62,26 +61,16 @@ func serve(path string, nowMS func() int64, options func(tenant, key string) (se
 	for _, tenant := range tenants {
 		fmt.Fprintf(&yaml, "- {token: %s, tenant: %s, owner: hosts, scopes: [sequences]}\n", token(tenant), tenant)
 	}
-	known, err := leaseserver.ParseTokens([]byte(yaml.String()))
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
 	terms := provider.Services{Default: provider.DefaultTerms()}
-	p, err := memory.New(memory.NewStore(nil), terms)
-	if err != nil {
+	known, err := leaseserver.ParseTokens([]byte(yaml.String()))
+	p, err2 := memory.New(memory.NewStore(nil), terms)
+	l, err3 := net.Listen("tcp", "127.0.0.1:0")
+	if err := errors.Join(err, err2, err3); err != nil {
 		return nil, errors.Join(err, file.Close())
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	var store sequence.Store = sequence.OnRecords(sqlite.New(file))
-	if through != nil {
-		store = through(store)
 	}
 	server := leaseserver.New(leaseserver.Options{
 		Provider: p, Services: terms, Version: "test", Tokens: func() *leaseserver.Tokens { return known },
-		Sequences:       &leaseserver.Sequences{Store: store, Options: options},
+		Sequences:       &leaseserver.Sequences{Store: sequence.OnRecords(sqlite.New(file)), Options: options},
 		ProviderTimeout: patience, MaxInFlight: 1000, RateBurst: 1,
 		Metrics: metrics.NewLeaseServer(metrics.Build{}), Log: zap.NewNop(),
 	})
@@ -165,7 +154,7 @@ func TestConformance(t *testing.T) {
 		now.Store(1_800_000_000_000)
 		return sequencetest.Target{
 			Open: func() (sequence.Store, error) {
-				f, err := serve(filepath.Join(dir, sqlitefile.StoreName), now.Load, nil, nil)
+				f, err := serve(filepath.Join(dir, sqlitefile.StoreName), now.Load, nil)
 				if err != nil {
 					return nil, err
 				}
@@ -212,7 +201,7 @@ func TestAnswerIsLost(t *testing.T) {
 	path := filepath.Join(dir, sqlitefile.StoreName)
 	var urls []string
 	for range 2 {
-		f, err := serve(path, nil, nil, nil)
+		f, err := serve(path, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -242,13 +231,13 @@ func TestAnswerIsLost(t *testing.T) {
 	}
 }
 
-// How a key counts that the server is configured for, nobody else decides.
+// The server's configuration decides how its keys count, whatever a client says.
 func TestConfiguredKeys(t *testing.T) {
 	dir := newDir(t)
 	tens := sequence.Options{Step: 10, OnMax: sequence.Fail, Max: 30, Block: 100}
 	f, err := serve(filepath.Join(dir, sqlitefile.StoreName), nil, func(tenant, key string) (sequence.Options, bool) {
 		return tens, tenant == "default" && strings.HasPrefix(key, "tens/")
-	}, nil)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,46 +277,4 @@ func TestConfiguredKeys(t *testing.T) {
 			t.Errorf("%s %s: %s, want %s", test.key, test.body, got, test.want)
 		}
 	}
-}
-
-// Every refusal arrives as it was sent.
-func TestRefusalsTravel(t *testing.T) {
-	refusal := &struct{ atomic.Value }{}
-	dir := newDir(t)
-	f, err := serve(filepath.Join(dir, sqlitefile.StoreName), nil, nil, func(s sequence.Store) sequence.Store { return refusing{s, refusal} })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.close()
-	store, err := connect(dir, f.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
-	for _, want := range []error{
-		&sequence.ExhaustedError{Key: "k", Max: 1<<63 - 1, Left: 1<<63 - 2}, &sequence.ExhaustedError{Key: "k", Max: 7},
-		&sequence.FencedError{Key: "k", UntilMS: 1_800_000_000_000, Reason: "restarted"}, &sequence.FencedError{Key: "k", Reason: "restarted"},
-		&sequence.MismatchError{Key: "k", Recorded: "a", Asked: "b"}, sequence.ErrRequestReused, sequence.ErrInvalid,
-	} {
-		refusal.Store([1]error{want})
-		_, got := store.Next(t.Context(), sequence.Request{Tenant: "default", Key: "k", Count: 1, Options: sequence.DefaultOptions()})
-		if !errors.Is(got, want) && !reflect.DeepEqual(got, want) || !sequence.IsAnswer(got) {
-			t.Errorf("%v arrived as %#v", want, got)
-		}
-	}
-	refusal.Store([1]error{errors.New("dial redis.internal")})
-	_, got := store.Next(t.Context(), sequence.Request{Tenant: "default", Key: "k", Count: 1, Options: sequence.DefaultOptions()})
-	if got == nil || sequence.IsAnswer(got) || strings.Contains(got.Error(), "redis") {
-		t.Errorf("a failure arrived as %v", got)
-	}
-}
-
-// refusing refuses everything.
-type refusing struct {
-	sequence.Store
-	err *struct{ atomic.Value }
-}
-
-func (r refusing) Next(context.Context, sequence.Request) (sequence.Range, error) {
-	return sequence.Range{}, r.err.Load().([1]error)[0]
 }

@@ -94,7 +94,7 @@ func (m *Member) Start() error {
 	m.cmd.Env = append(os.Environ(), "ETCD_UNSUPPORTED_ARCH="+os.Getenv("ETCD_UNSUPPORTED_ARCH"))
 	m.cmd.Stdout, m.cmd.Stderr = m.output, m.output
 	// Whatever becomes of this process, the server ends with it.
-	m.cmd.SysProcAttr = parentDeath()
+	m.cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
 	return m.cmd.Start()
 }
 

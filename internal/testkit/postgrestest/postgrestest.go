@@ -153,7 +153,7 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(binary(s.tb, name), args...)
 	cmd.Dir = s.Dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
-	cmd.SysProcAttr = parentDeath() // a test binary that is killed cleans nothing up
+	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGQUIT, nil) // a test binary that is killed cleans nothing up
 	cmd.SysProcAttr.Credential = unprivileged(s.tb)
 	return cmd
 }
@@ -431,11 +431,21 @@ func (s *Server) Move(url string, from *Server) string {
 // TakeOver has the server answer at the socket of another one, which was killed.
 func (s *Server) TakeOver(from *Server) {
 	s.tb.Helper()
+	from.LeadTo(s)
+}
+
+// LeadTo has new sessions at the server's socket come to another server. Sessions that
+// are there stay, also that of SQL.
+func (s *Server) LeadTo(other *Server) {
+	s.tb.Helper()
 	name := "/.s.PGSQL." + Port
-	if err := os.RemoveAll(from.Dir + name); err != nil {
+	if err := os.RemoveAll(s.Dir + name); err != nil {
 		s.tb.Fatal(err)
 	}
-	if err := os.Symlink(s.Dir+name, from.Dir+name); err != nil {
+	if err := os.Symlink(other.Dir+name, s.Dir+name); err != nil {
 		s.tb.Fatal(err)
 	}
 }
+
+// Patience is how long anything may take on a busy machine.
+const Patience = await.Patience

@@ -135,7 +135,7 @@ func (s *Server) Start() {
 	defer log.Close()
 	s.cmd = exec.Command(s.bin, s.args...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
-	s.cmd.SysProcAttr = ParentDeath() // a test binary that is killed cleans nothing up
+	s.cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil) // a test binary that is killed cleans nothing up
 	if err := s.cmd.Start(); err != nil {
 		s.tb.Fatal(err)
 	}
@@ -195,6 +195,16 @@ func (s *Server) Do(tb testing.TB, args ...any) string {
 		tb.Fatalf("%v: %v", args, err)
 	}
 	return fmt.Sprint(answer)
+}
+
+// SetUser gives a user these rights, and no others.
+func (s *Server) SetUser(tb testing.TB, name string, rights []string) {
+	tb.Helper()
+	args := []any{"ACL", "SETUSER", name, "reset"}
+	for _, r := range rights {
+		args = append(args, r)
+	}
+	s.Do(tb, args...)
 }
 
 // CPU is how much processor time the server has used: what bounds the rate of

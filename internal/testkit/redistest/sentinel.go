@@ -6,12 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
 
 	redisconn "github.com/kazahana/kazahana/internal/conn/redis"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // SentinelSet is what the sentinels of Sentinels call the primary and its replicas.
@@ -38,7 +40,7 @@ func Sentinels(tb testing.TB, primary *Server, replicas int, more, password stri
 			tb.Fatal(err)
 		}
 		cmd := exec.Command(bin, path)
-		cmd.SysProcAttr = ParentDeath()
+		cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, nil)
 		if err := cmd.Start(); err != nil {
 			tb.Fatal(err)
 		}

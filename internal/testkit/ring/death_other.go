@@ -1,11 +1,11 @@
 //go:build !linux
 
-package testkit
+package ring
 
 import "syscall"
 
 // DieWithParent works on Linux only. Elsewhere the cleanup of the tests ends the
 // processes.
-func DieWithParent(as *syscall.Credential) *syscall.SysProcAttr {
+func DieWithParent(_ syscall.Signal, as *syscall.Credential) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: as}
 }

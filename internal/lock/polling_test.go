@@ -10,7 +10,7 @@ import (
 )
 
 // TestOverdueLease: a store that is late to see that a lease has ended, as etcd is,
-// is asked a few times meanwhile, whoever waits, and the lock is had soon after.
+// is asked a few times meanwhile, and the lock is granted soon after.
 func TestOverdueLease(t *testing.T) {
 	for kind, most := range map[string]time.Duration{"polls": time.Second, "told of releases": 5 * time.Second, "server waits": 5 * time.Second} {
 		for _, late := range []time.Duration{50 * time.Millisecond, 3 * time.Second, 10 * time.Second} {
@@ -33,7 +33,7 @@ func (r *rig) overdue(kind string, late, most time.Duration) {
 		h = r.behind(front)
 	}
 	var asked atomic.Int64
-	answer := func(q lock.Request) error {
+	answer := func() error {
 		time.Sleep(2 * time.Millisecond)
 		if now := r.elapsed(); now < end || now >= end+late {
 			return nil
@@ -41,8 +41,8 @@ func (r *rig) overdue(kind string, late, most time.Duration) {
 		asked.Add(1)
 		return &lock.HeldError{Key: key, Owner: "holder", Token: 1, RemainingMS: 1}
 	}
-	front.meet(answer, nil)
-	h.meet(answer, nil)
+	front.meet(&obstacle{op: "all", answer: answer})
+	h.meet(&obstacle{op: "all", answer: answer})
 	got := <-r.line(r.Context(), h, wanted("next", -1))
 	r.must(got.err)
 	if asked.Load() > 25 {

@@ -1,0 +1,158 @@
+package postgresconn_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	postgresconn "github.com/kazahana/kazahana/internal/conn/postgres"
+	connurl "github.com/kazahana/kazahana/internal/conn/url"
+	"github.com/kazahana/kazahana/internal/testkit/postgrestest"
+)
+
+// nothing is an ask that reads nothing.
+func nothing(*pgx.Batch) {}
+
+// A key that many change at once takes one session, and leaves the others to other keys.
+func TestHotKeyLeavesSessions(t *testing.T) {
+	s := open(t, postgrestest.Shared(t).Config("max_connections=2"))
+	must(t, note(t.Context(), s))
+	lock := func(key string) func(*pgx.Batch) {
+		return func(b *pgx.Batch) { b.Queue("SELECT pg_advisory_xact_lock(hashtext(current_schema() || $1))", key) }
+	}
+	none := func(*postgresconn.Tx) error { return nil }
+	inside, leave, done := make(chan struct{}), make(chan struct{}), make(chan error, 9)
+	go func() {
+		// However long it takes, the server does not end this session.
+		stay := func(b *pgx.Batch) {
+			b.Queue("SET LOCAL idle_in_transaction_session_timeout = 0")
+			lock("hot")(b)
+		}
+		done <- s.Change(t.Context(), []string{"hot"}, stay, func(*postgresconn.Tx) error {
+			close(inside)
+			<-leave
+			return nil
+		})
+	}()
+	<-inside
+	for range 8 {
+		go func() { done <- s.Change(t.Context(), []string{"hot"}, lock("hot"), none) }()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), postgrestest.Patience)
+	defer cancel()
+	for range 20 { // the eight begin meanwhile
+		if err := s.Change(ctx, []string{"cold"}, lock("cold"), none); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	impatient, end := context.WithCancel(t.Context())
+	end()
+	if err := s.Change(impatient, []string{"hot"}, lock("hot"), none); !errors.Is(err, connurl.ErrNotSent) || !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that does not get its turn: %v", err)
+	}
+	close(leave)
+	for range 9 {
+		must(t, <-done)
+	}
+}
+
+// The answer of a commit is lost: the server says what became of it.
+func TestLostAnswerIsLookedUp(t *testing.T) {
+	server := postgrestest.New(t)
+	server.SQL("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+	server.SQL("SELECT pg_reload_conf()")
+	cfg := server.Config("synchronous_commit=local")
+	local := open(t, cfg) // which does not wait for a standby
+	must(t, note(t.Context(), local))
+	const sessions = "FROM pg_stat_activity WHERE application_name = 'kazahana' AND "
+	end := func(which string) {
+		postgrestest.Eventually(t, "the session ends", func() error {
+			if server.SQL("SELECT count(pg_terminate_backend(pid)) "+sessions+which) == "0" {
+				return errors.New("it is not there yet")
+			}
+			return nil
+		})
+	}
+	aborted := local.Change(t.Context(), nil, nothing, func(tx *postgresconn.Tx) error {
+		tx.Queue("INSERT INTO note VALUES (1)")
+		end("state = 'idle in transaction'")
+		return nil
+	})
+	if aborted == nil || errors.Is(aborted, connurl.ErrNotSent) {
+		t.Errorf("a commit that the server never saw: %v, want an error that leaves the outcome open", aborted)
+	}
+	cfg.SynchronousCommit = "on"
+	s, done := open(t, cfg), make(chan error, 1)
+	go func() { done <- note(t.Context(), s) }()
+	end("wait_event = 'SyncRep'") // it is committed, and no standby has it
+	postgrestest.Eventually(t, "it is confirmed by another commit", func() error {
+		if server.SQL("SELECT count(*) "+sessions+"wait_event = 'SyncRep'") == "0" {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+	server.SQL("ALTER SYSTEM SET synchronous_standby_names = ''")
+	server.SQL("SELECT pg_reload_conf()")
+	must(t, <-done)
+	if n := server.SQL("SELECT count(*) FROM " + cfg.Schema + ".note"); n != "2" {
+		t.Errorf("%s rows, want those of two changes", n)
+	}
+}
+
+// The store knows the longest that a grant lasts before the grant is made, whatever
+// becomes of its commit.
+func TestLongestIsKnownFirst(t *testing.T) {
+	server := postgrestest.Shared(t)
+	cfg := server.Config()
+	client, err := postgresconn.Open(cfg)
+	must(t, err)
+	defer client.Close()
+	longer := kind
+	longer.MaxMS = 24 * hour
+	s := client.Use(longer)
+	must(t, note(t.Context(), s))
+	calls := 0
+	must(t, s.Change(t.Context(), nil, nothing, func(tx *postgresconn.Tx) error {
+		if calls++; calls == 2 {
+			if known := server.SQL("SELECT longest_ms FROM " + cfg.Schema + ".life"); known != "18000000" {
+				t.Errorf("the store knows of %s ms, want five hours", known)
+			}
+		}
+		tx.Lasts(5 * hour)
+		tx.Queue("INSERT INTO note VALUES (2)")
+		return nil
+	}))
+	if n := server.SQL("SELECT count(*) FROM " + cfg.Schema + ".note WHERE n = 2"); n != "1" || calls != 2 {
+		t.Errorf("%s rows after %d decisions, want 1 after 2", n, calls)
+	}
+}
+
+// A session that was there before a failover leads to the old primary, which is up. It
+// is given up, and the old primary is left alone.
+func TestOldSessionToAnOldPrimary(t *testing.T) {
+	old := postgrestest.New(t)
+	cfg := old.Config()
+	s := open(t, cfg)
+	must(t, note(t.Context(), s))
+	standby := old.Standby("standby")
+	fences := func() string { return old.SQL("SELECT fences, longest_ms FROM " + cfg.Schema + ".life") }
+	before := fences()
+	var promoted postgresconn.Moment
+	must(t, s.Change(t.Context(), nil, nothing, func(*postgresconn.Tx) error { // the old session
+		standby.Promote()
+		old.LeadTo(standby)
+		promoted = look(t, s)
+		return nil
+	}))
+	if !strings.Contains(promoted.Fence.Reason, "a standby was promoted") {
+		t.Fatalf("the fence is %+v", promoted.Fence)
+	}
+	same(t, promoted, look(t, s))
+	if after := fences(); after != before {
+		t.Errorf("the old primary has fences and longest term %s, want %s as before", after, before)
+	}
+}

@@ -1,0 +1,35 @@
+package http
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/sequence"
+)
+
+// Every refusal arrives as it was sent.
+func TestRefusalsTravel(t *testing.T) {
+	for _, want := range []error{
+		&sequence.ExhaustedError{Key: "k", Max: 1<<63 - 1, Left: 1<<63 - 2}, &sequence.ExhaustedError{Key: "k", Max: 7},
+		&sequence.FencedError{Key: "k", UntilMS: 1_800_000_000_000, Reason: "restarted"}, &sequence.FencedError{Key: "k", Reason: "restarted"},
+		&sequence.MismatchError{Key: "k", Recorded: "a", Asked: "b"}, sequence.ErrRequestReused, sequence.ErrInvalid,
+	} {
+		b, err := json.Marshal(FromError(want, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p problem.Problem
+		if err := json.Unmarshal(b, &p); err != nil {
+			t.Fatal(err)
+		}
+		if got := toError("k", &p); !errors.Is(got, want) && !reflect.DeepEqual(got, want) || !sequence.IsAnswer(got) {
+			t.Errorf("%v arrived as %#v", want, got)
+		}
+	}
+	if p := FromError(errors.New("dial redis.internal"), 0); p != nil {
+		t.Errorf("a failure became %+v", p)
+	}
+}

@@ -1,7 +1,0 @@
-//go:build !linux
-
-package postgrestest
-
-import "syscall"
-
-func parentDeath() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
