@@ -77,7 +77,7 @@ func TestBudgetKeepsTheQuotas(t *testing.T) {
 				live[other] = other.over.Load() == nil
 			}
 			err := take(a, n)
-			if lost := a.over.Load(); (err != nil || kind == 1) && live[a] && lost != nil && !strings.Contains(lost.Error(), "memory_") {
+			if lost := a.over.Load(); (err != nil || kind == 1) && live[a] && lost != nil && !strings.Contains(lost.Error(), "memory_limit") && !strings.Contains(lost.Error(), keyUserMemory) {
 				t.Fatalf("%v does not say what to change", lost)
 			}
 			if live[a] && a.over.Load() == nil {
@@ -214,7 +214,7 @@ func TestHalfMessagesAreWithinTheBudget(t *testing.T) {
 			case <-time.After(hang):
 				t.Fatalf("%s: connections do not lose their half messages", engine.name)
 			}
-			if got.id != 0 || got.err == nil || got.err.Code != wire.CodeOverloaded || !strings.Contains(got.err.Message, "memory_per_uid") {
+			if got.id != 0 || got.err == nil || got.err.Code != wire.CodeOverloaded || !strings.Contains(got.err.Message, "quota_bytes") {
 				t.Fatalf("%s: a connection that loses its message hears %+v", engine.name, got)
 			}
 		}
@@ -264,12 +264,12 @@ func TestQuotasOfAUser(t *testing.T) {
 	b.alive()
 	r.dial().alive()
 	turned := r.dial()
-	if got := turned.fails(wire.CodeOverloaded, "Ping"); !strings.Contains(got.Message, "max_connections_per_uid") {
+	if got := turned.fails(wire.CodeOverloaded, "Ping"); !strings.Contains(got.Message, "quota_connections") {
 		t.Errorf("%v does not say what to change", got)
 	}
 	a.ask("NextID", patient())
 	r.waiters(1)
-	if got := b.fails(wire.CodeOverloaded, "NextID"); !strings.Contains(got.Message, "max_in_flight_per_uid") {
+	if got := b.fails(wire.CodeOverloaded, "NextID"); !strings.Contains(got.Message, "quota_waiting") {
 		t.Errorf("%v does not say what to change", got)
 	}
 	_ = a.Close()

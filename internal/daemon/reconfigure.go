@@ -38,7 +38,7 @@ const (
 // Keys that errors name.
 const (
 	keyMemory     = "memory_limit"
-	keyUserMemory = "memory_per_uid"
+	keyUserMemory = "quota_bytes"
 )
 
 // within is the limit for all users: the configured one, or what the share of memory
@@ -62,12 +62,12 @@ func (l *Limits) inFlight() (most int, key string) {
 
 func (l *Limits) userConnections() (most int, key string) {
 	all, _ := l.connections()
-	return int(ofUser(int64(l.UserConnections), int64(all))), "max_connections_per_uid"
+	return int(ofUser(int64(l.UserConnections), int64(all))), "quota_connections"
 }
 
 func (l *Limits) userInFlight() (most int, key string) {
 	all, _ := l.inFlight()
-	return int(ofUser(int64(l.UserInFlight), int64(all))), "max_in_flight_per_uid"
+	return int(ofUser(int64(l.UserInFlight), int64(all))), "quota_waiting"
 }
 
 // bytes is how many bytes unfinished messages and unread answers may have, of all users

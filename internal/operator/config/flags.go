@@ -13,19 +13,19 @@ import (
 type Flags struct {
 	Config Text `name:"config" placeholder:"FILE" help:"YAML file to read; none reads no file (default /etc/kazahana/kazahanad.yaml, if present)."`
 
-	Socket               Text   `name:"socket" group:"Socket" placeholder:"PATH" help:"Unix socket to serve, as a path or a unix:///PATH URI (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID)."`
-	SocketMode           Text   `name:"socket-mode" group:"Socket" placeholder:"MODE" help:"Permissions of the socket, in octal (default 0660)."`
-	SocketGroup          Text   `name:"socket-group" group:"Socket" placeholder:"GROUP" help:"Group that owns the socket, by name or number (default none: the daemon's own group)."`
-	AllowUIDs            Text   `name:"allow-uids" group:"Socket" placeholder:"UID,..." help:"Numeric user IDs that may connect (default none: all who can open the socket)."`
-	AllowGIDs            Text   `name:"allow-gids" group:"Socket" placeholder:"GID,..." help:"Numeric group IDs that may connect, beside allow-uids (default none)."`
-	MaxConnections       Text   `name:"max-connections" group:"Socket" placeholder:"N" help:"Connections open at the same time, 1 to 1048576 (default 16384)."`
-	MaxInFlight          Text   `name:"max-in-flight" group:"Socket" placeholder:"N" help:"Requests that wait at the same time, 1 to 1048576 (default 8192)."`
-	MemoryLimit          Text   `name:"memory-limit" group:"Socket" placeholder:"SIZE" help:"Memory that the daemon may use, for example 256MiB: limits on connections and requests follow from it; 0 is what the control group allows, else 1GiB (default 0)."`
-	MaxConnectionsPerUID Text   `name:"max-connections-per-uid" group:"Socket" placeholder:"N" help:"Connections that one user may have, up to 1048576; 0 is three quarters of all (default 0)."`
-	MaxInFlightPerUID    Text   `name:"max-in-flight-per-uid" group:"Socket" placeholder:"N" help:"Requests of one user that wait at the same time, up to 1048576; 0 is three quarters of all (default 0)."`
-	MemoryPerUID         Text   `name:"memory-per-uid" group:"Socket" placeholder:"SIZE" help:"Memory for the unfinished messages and unread answers of one user, 2MiB or more; 0 is three quarters of what all have (default 0)."`
-	EventLoop            Switch `name:"event-loop" group:"Socket" help:"On Linux, serve the socket by one event loop, which is faster than a goroutine for each connection (default true)."`
-	DrainTimeout         Text   `name:"drain-timeout" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
+	Socket           Text   `name:"socket" group:"Socket" placeholder:"PATH" help:"Unix socket to serve, as a path or a unix:///PATH URI (default kazahanad.sock in $RUNTIME_DIRECTORY, else in $XDG_RUNTIME_DIR/kazahana, /run/kazahana for root, /tmp/kazahana-UID)."`
+	SocketMode       Text   `name:"socket-mode" group:"Socket" placeholder:"MODE" help:"Permissions of the socket, in octal (default 0660)."`
+	SocketGroup      Text   `name:"socket-group" group:"Socket" placeholder:"GROUP" help:"Group that owns the socket, by name or number (default none: the daemon's own group)."`
+	AllowUIDs        Text   `name:"allow-uids" group:"Socket" placeholder:"UID,..." help:"Numeric user IDs that may connect (default none: all who can open the socket)."`
+	AllowGIDs        Text   `name:"allow-gids" group:"Socket" placeholder:"GID,..." help:"Numeric group IDs that may connect, beside allow-uids (default none)."`
+	MaxConnections   Text   `name:"max-connections" group:"Socket" placeholder:"N" help:"Connections open at the same time, 1 to 1048576 (default 16384)."`
+	MaxInFlight      Text   `name:"max-in-flight" group:"Socket" placeholder:"N" help:"Requests that wait at the same time, 1 to 1048576 (default 8192)."`
+	MemoryLimit      Text   `name:"memory-limit" group:"Socket" placeholder:"SIZE" help:"Memory that the daemon may use, for example 256MiB: limits on connections and requests follow from it; 0 is what the control group allows, else 1GiB (default 0)."`
+	QuotaConnections Text   `name:"quota-connections" group:"Socket" placeholder:"N" help:"Connections that one user may have, up to 1048576; 0 is three quarters of all (default 0)."`
+	QuotaWaiting     Text   `name:"quota-waiting" group:"Socket" placeholder:"N" help:"Requests of one user that wait at the same time, up to 1048576; 0 is three quarters of all (default 0)."`
+	QuotaBytes       Text   `name:"quota-bytes" group:"Socket" placeholder:"SIZE" help:"Memory for the unfinished messages and unread answers of one user, 2MiB or more; 0 is three quarters of what all have (default 0)."`
+	EventLoop        Switch `name:"event-loop" group:"Socket" help:"On Linux, serve the socket by one event loop, which is faster than a goroutine for each connection (default true)."`
+	DrainTimeout     Text   `name:"drain-timeout" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
 
 	StateDir        Text `name:"state-dir" group:"Leases" placeholder:"DIR" help:"Durable local state; none keeps nothing, and needs --provider (default $STATE_DIRECTORY, else /var/lib/kazahana for root, else $XDG_STATE_HOME/kazahana or ~/.local/state/kazahana)."`
 	LiveDir         Text `name:"live-dir" group:"Leases" placeholder:"DIR" help:"Where leases and marks survive a kill -9: a directory on a file system in memory; none does without (default the entry of $RUNTIME_DIRECTORY that ends in -live, else $XDG_RUNTIME_DIR/kazahana/live, /run/kazahana/live for root, /dev/shm/kazahana-UID: the first that is in memory)."`

@@ -77,9 +77,9 @@ func socketKeys() []key {
 		{name: "max_connections", def: "16384", set: one(wholeNumber(1, 1<<20))},
 		{name: "max_in_flight", def: "8192", set: one(wholeNumber(1, 1<<20))},
 		{name: "memory_limit", def: "0", set: one(byteSize(leastMemory))},
-		{name: "max_connections_per_uid", def: "0", set: one(wholeNumber(0, 1<<20))},
-		{name: "max_in_flight_per_uid", def: "0", set: one(wholeNumber(0, 1<<20))},
-		{name: "memory_per_uid", def: "0", set: one(byteSize(leastUserMemory))},
+		{name: "quota_connections", def: "0", set: one(wholeNumber(0, 1<<20))},
+		{name: "quota_waiting", def: "0", set: one(wholeNumber(0, 1<<20))},
+		{name: "quota_bytes", def: "0", set: one(byteSize(leastUserMemory))},
 		{name: "event_loop", def: "true", set: one(parseSwitch)},
 		{name: "drain_timeout", def: "5s", set: one(duration(0))},
 	}

@@ -66,10 +66,10 @@ type Serve struct {
 	AllowGIDs   []uint32
 	MemoryLimit int64 // bytes; 0 = that of the control group
 	// What one user may take of each limit; 0 = three quarters.
-	MaxConnectionsPerUID int
-	MaxInFlightPerUID    int
-	MemoryPerUID         int64 // bytes
-	EventLoop            bool
+	QuotaConnections int
+	QuotaWaiting     int
+	QuotaBytes       int64 // bytes
+	EventLoop        bool
 
 	VerifyInterval time.Duration
 	Meta           map[string]string
