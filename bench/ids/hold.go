@@ -5,6 +5,8 @@ package ids
 import (
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/kazahana/kazahana/bench/process"
 	"github.com/kazahana/kazahana/internal/load"
@@ -18,7 +20,7 @@ const held = "held"
 const openFilesBeside = 100
 
 // holdMain is the part hold: it opens connections, makes one request on each, and keeps
-// them until it is killed.
+// them until it is told to end.
 func holdMain(o load.Options) error {
 	if err := process.AllowOpenFiles(o.Connections + openFilesBeside); err != nil {
 		return err
@@ -28,6 +30,9 @@ func holdMain(o load.Options) error {
 			return fmt.Errorf("connection %d of %d: %w", i+1, o.Connections, err)
 		}
 	}
+	ended := make(chan os.Signal, 1) // without cgo, the runtime takes an empty select for a deadlock
+	signal.Notify(ended, os.Interrupt, syscall.SIGTERM)
 	fmt.Fprintln(os.Stdout, held)
-	select {}
+	<-ended
+	return nil
 }
