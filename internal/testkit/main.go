@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.uber.org/goleak"
 )
 
@@ -79,7 +80,7 @@ func build(name string, args ...string) string {
 	args = append([]string{"build", "-o", path, "-buildvcs=false",
 		"-ldflags", "-s -w -X main.version=" + Version + " -X main.commit=" + Commit}, args...)
 	cgo := "CGO_ENABLED=0"
-	if RaceEnabled {
+	if ring.Race {
 		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
 	}
 	cmd := exec.Command("go", append(args, "github.com/kazahana/kazahana/cmd/kazahanad")...)

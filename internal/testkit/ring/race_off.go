@@ -1,0 +1,7 @@
+//go:build !race
+
+package ring
+
+// Race reports whether the test binary has the race detector. The daemon under
+// test then has it too.
+const Race = false
