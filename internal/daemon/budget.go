@@ -96,12 +96,17 @@ func (a *account) close() {
 }
 
 // moved says how the connection is made to end from now on. It is called where another
-// goroutine or the lane takes the connection over, which holds nothing then.
+// goroutine or the lane takes the connection over, which holds nothing then. A connection
+// that was chosen to give way meanwhile ends at once: what ended it before was not in
+// charge of it any more.
 func (a *account) moved(evict func()) {
 	a.budget.mu.Lock()
-	defer a.budget.mu.Unlock()
 	a.drop()
 	a.evict = evict
+	a.budget.mu.Unlock()
+	if a.over.Load() != nil {
+		evict()
+	}
 }
 
 // drop takes back all that the connection holds. mu is held.

@@ -48,6 +48,27 @@ func (b *ledger) account(uid uint32) *account {
 	return a
 }
 
+// A connection is chosen to give way while one goroutine hands it to another: it ends all
+// the same.
+func TestEvictionFollowsTheConnection(t *testing.T) {
+	b := newLedger(Limits{MemoryLimit: 2 * wire.MaxMessage * bytesShare})
+	idle, greedy := b.account(1), b.account(1)
+	for _, a := range []*account{idle, greedy} {
+		for range 2 {
+			_ = a.take(&a.half, wire.MaxMessage/2)
+		}
+	}
+	if idle.over.Load() == nil || greedy.over.Load() != nil {
+		t.Fatal("the older half message did not give way")
+	}
+	ended := 0
+	idle.moved(func() { ended++ })
+	greedy.moved(func() { t.Error("the other connection ended") })
+	if ended != 1 {
+		t.Errorf("the connection ended %d times in its new place", ended)
+	}
+}
+
 // What is held is the sum of what the connections hold, and within the quotas. A
 // connection loses its memory only to a user that holds no more than its own.
 func TestBudgetKeepsTheQuotas(t *testing.T) {

@@ -129,7 +129,7 @@ export abstract class Calls {
   nextIds(count: number, options: IdOptions): Promise<bigint[] | number[] | string[]>;
   nextIds(count: number, options: IdOptions = {}): Promise<bigint[] | number[] | string[]> {
     const { format = 'int' } = options;
-    return this.ids('NextIDs', [count], options).then((values) => (format === 'int' ? identifiers(values, count) : (list(values, reader(options)) as number[] | string[])));
+    return this.ids('NextIDs', [count], options).then((values) => (format === 'int' ? identifiers(values, count) : (counted(list(values, reader(options)), count) as number[] | string[])));
   }
 
   private ids(method: string, params: unknown[], options: IdOptions): Promise<Value> {
@@ -256,10 +256,14 @@ export function identifier(value: Value): bigint {
   return id;
 }
 
+function counted<T>(ids: T[], count: number): T[] {
+  if (ids.length === count) return ids;
+  throw new ProtocolError(`the daemon answered with ${ids.length} IDs where ${count} are due`);
+}
+
 /** The IDs of one answer, each greater than the one before. */
 export function identifiers(values: Value, count: number): bigint[] {
-  const ids = integers(values);
-  if (ids.length !== count) throw new ProtocolError(`the daemon answered with ${ids.length} IDs where ${count} are due`);
+  const ids = counted(integers(values), count);
   let last = 0n;
   for (const id of ids) {
     if (id <= last) throw impossible(id);
