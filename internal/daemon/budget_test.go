@@ -372,6 +372,9 @@ func TestSettled(t *testing.T) {
 // process within it, and the memory goes back to the system within seconds.
 func TestHalfMessagesAndTheProcess(t *testing.T) {
 	ring.Deep(t)
+	if ring.Race {
+		t.Skip("the race detector takes several times the memory, and keeps it")
+	}
 	const limit = 256 << 20
 	r := newRig(t, func(s *setup) { s.MemoryLimit, s.patience.hangup = limit, time.Second }).start()
 	before := resident(t)

@@ -66,6 +66,9 @@ type life struct {
 	lastMS  int64 // of the latest change
 	nextXID int64 // above those of all transactions that have ended
 	xid     int64 // of this transaction, if it may change something
+	// checkpoint is the server's latest one then. A crash before the transaction is on the
+	// disk lets the server give its number out again, but not without another checkpoint.
+	checkpoint string
 }
 
 func (l life) moment() Moment { return Moment{NowMS: l.nowMS, LastMS: l.lastMS, Fence: l.Fence} }

@@ -163,3 +163,25 @@ func TestFenceOfTheLongestWithFailoverFence(t *testing.T) {
 		t.Errorf("a fence by hand that a failover came into lasts %d ms, want five hours", lasts)
 	}
 }
+
+// A crash may take a transaction with it whose commit is under way. The server gives its
+// number to another one then, and what becomes of that says nothing of the first.
+func TestNumberOfALostTransaction(t *testing.T) {
+	server := postgrestest.New(t)
+	cfg := server.Config()
+	p, q := open(t, cfg), open(t, cfg)
+	must(t, note(t.Context(), p))
+	must(t, note(t.Context(), q))
+	err := p.Change(t.Context(), nil, nothing, func(tx *postgresconn.Tx) error {
+		server.Kill()
+		server.Start()
+		for range 5 { // one of these has the number
+			_ = note(t.Context(), q)
+		}
+		tx.Queue("INSERT INTO note VALUES (4711)")
+		return nil
+	})
+	if n := server.SQL("SELECT count(*) FROM " + cfg.Schema + ".note WHERE n = 4711"); err == nil && n == "0" {
+		t.Error("a change that was never carried out is said to be done")
+	}
+}

@@ -175,15 +175,24 @@ const settlePause = 50 * time.Millisecond
 func (s *Store) settle(ctx context.Context, open *unknownError) error {
 	for {
 		var status *string
-		var session string
+		var session, checkpoint string
 		err := s.inSession(ctx, func(conn *pgx.Conn) error {
-			return conn.QueryRow(ctx, "SELECT pg_xact_status($1::bigint::text::xid8), current_setting('kazahana.life')", open.life.xid).Scan(&status, &session)
+			return conn.QueryRow(ctx, `SELECT pg_xact_status($1::bigint::text::xid8), current_setting('kazahana.life'),
+				(pg_control_checkpoint()).checkpoint_lsn::text`, open.life.xid).Scan(&status, &session, &checkpoint)
 		})
 		switch {
-		case err != nil || session != open.life.session || status == nil || *status == "aborted":
+		case err != nil || status == nil || *status == "aborted":
 			return open
+		case session != open.life.session || checkpoint != open.life.checkpoint:
+			return open // the number may be another transaction's
 		case *status == "committed":
-			err := s.change(ctx, func(*pgx.Batch) {}, func(tx *Tx) error { tx.Confirm(); return nil })
+			err := s.change(ctx, func(*pgx.Batch) {}, func(tx *Tx) error {
+				if tx.life.Life != open.life.Life || tx.life.session != open.life.session {
+					return open // this server may lack it
+				}
+				tx.Confirm()
+				return nil
+			})
 			if err != nil && !errors.Is(err, ErrUnconfirmed) {
 				return open
 			}
@@ -240,7 +249,8 @@ func (s *Store) try(ctx context.Context, begin string, ask func(*pgx.Batch), do 
 	}
 	s.lifeQuery(b, "", &l)
 	if do != nil { // its number is what a lost commit is looked up by
-		b.Queue("SELECT pg_current_xact_id()::text::bigint").QueryRow(func(row pgx.Row) error { return row.Scan(&l.xid) })
+		b.Queue("SELECT pg_current_xact_id()::text::bigint, (pg_control_checkpoint()).checkpoint_lsn::text").
+			QueryRow(func(row pgx.Row) error { return row.Scan(&l.xid, &l.checkpoint) })
 	} else {
 		b.Queue("COMMIT")
 	}

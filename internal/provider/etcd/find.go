@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -38,6 +39,20 @@ type queue struct {
 	levels  []int // that their bases are for
 	changes int64 // state.changes and state.done at that time
 	done    int64
+	madeMS  int64
+}
+
+// maxQueueAge is how long a queue is believed. The store may have been restored from a
+// backup meanwhile, after which hosts wait longer than this before they grant anything.
+const maxQueueAge = time.Minute
+
+// queue is the ring's queue, nil if there is none to believe. mu of the pool is held.
+func (a *acquisition) queue(st *state) *queue {
+	q := a.pool.queues[a.ring]
+	if q == nil || a.now < q.madeMS || a.now-q.madeMS > maxQueueAge.Milliseconds() || st.changes < q.changes {
+		return nil
+	}
+	return q
 }
 
 // candidate is a machine ID, and what makes it free.
@@ -105,7 +120,7 @@ func (a *acquisition) find(ctx context.Context, st *state) ([]candidate, error) 
 	}
 	a.pool.mu.Lock()
 	ids, nextMS, err := a.ring.Choose(line, st.cursor, a.need+maxQueue+len(a.pool.busy), a.now)
-	q := &queue{levels: st.levels, changes: st.changes, done: st.done}
+	q := &queue{levels: st.levels, changes: st.changes, done: st.done, madeMS: a.now}
 	var taken []candidate
 	for _, id := range ids {
 		c := candidate{id, basisOf(marks, a.ring.Key(id), st.levels)}
@@ -134,7 +149,7 @@ func (a *acquisition) find(ctx context.Context, st *state) ([]candidate, error) 
 func (a *acquisition) inOrder(st *state) bool {
 	a.pool.mu.Lock()
 	defer a.pool.mu.Unlock()
-	q := a.pool.queues[a.ring]
+	q := a.queue(st)
 	return q != nil && st.changes-q.changes <= a.pool.begun-q.done
 }
 
@@ -143,7 +158,7 @@ func (a *acquisition) inOrder(st *state) bool {
 func (a *acquisition) take(st *state, n int, random bool) (found []candidate) {
 	a.pool.mu.Lock()
 	defer a.pool.mu.Unlock()
-	q := a.pool.queues[a.ring]
+	q := a.queue(st)
 	if q == nil || !slices.Equal(q.levels, st.levels) {
 		return nil
 	}

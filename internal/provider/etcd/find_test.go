@@ -193,6 +193,17 @@ func TestQueueIsNotBelieved(t *testing.T) {
 	pl := p.pool(provider.DefaultTerms())
 	clock.Add(3 * time.Hour.Milliseconds())
 	acquireOne(t, p)
+	at := func(nowMS, changes int64) bool {
+		a := p.acquisition(provider.DefaultTerms(), provider.AcquireRequest{}, nowMS)
+		for ring, q := range pl.queues {
+			a.ring = ring
+			return a.inOrder(&state{changes: q.changes + changes})
+		}
+		return false
+	}
+	if now := clock.Load(); !at(now, 0) || !at(now+maxQueueAge.Milliseconds(), 0) || at(now+maxQueueAge.Milliseconds()+1, 0) || at(now-1, 0) || at(now, -1) {
+		t.Error("a queue is believed for another time, or where the store has seen fewer changes")
+	}
 	pl.rev += 1 << 40
 	st, err := p.acquisition(provider.DefaultTerms(), provider.AcquireRequest{}, clock.Load()).read(within(t, callTime))
 	if err != nil || len(pl.queues) != 0 {

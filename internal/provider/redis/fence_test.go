@@ -2,6 +2,7 @@ package redis
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -349,5 +350,25 @@ func TestLongerTermAfterAFailover(t *testing.T) {
 			r.clock.Store(until)
 			r.acquire(r.provider)
 		})
+	}
+}
+
+// A claim of no slot, from a client of a lease server, has no record, whatever layouts the
+// pool has.
+func TestVerifyOfWhatIsNoSlot(t *testing.T) {
+	r := newRig(t, redistest.Shared(t), func(c *Config) {
+		coarse := c.Services.Default.WithBitSeq(9)
+		coarse.IDs = provider.IDRange{Low: 2, End: 4}
+		c.Services.Named = map[string]provider.Terms{"coarse": coarse}
+	})
+	l := r.acquire(r.provider)
+	if _, err := r.provider.Acquire(testContext(t), provider.AcquireRequest{Service: "coarse"}); err != nil {
+		t.Fatal(err)
+	}
+	none := provider.Claim{ID: 1, BitSeq: provider.AnyBitSeq, CreatedMS: 1, Signature: "x"}
+	own := provider.ClaimOf(l)
+	lost, err := r.provider.Verify(testContext(t), "", []provider.Claim{none, own, none})
+	if err != nil || !slices.Equal(lost, []int{0, 2}) {
+		t.Errorf("lost are %v, %v", lost, err)
 	}
 }

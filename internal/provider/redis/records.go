@@ -46,17 +46,26 @@ func (p *Provider) Verify(ctx context.Context, service string, claims []provider
 }
 
 func (p *Provider) verify(ctx context.Context, conn *redis.Conn, terms provider.Terms, claims []provider.Claim) (lost []int, err error) {
-	names := make([]slotName, len(claims))
-	for i, c := range claims {
-		names[i] = slotName{c.ID, c.BitSeq}
+	var names []slotName
+	for _, c := range claims {
+		if terms.HasSlot(c.ID, c.BitSeq) {
+			names = append(names, slotName{c.ID, c.BitSeq})
+		}
 	}
 	fenced, found, err := p.slots(ctx, conn, terms, names)
-	for i, f := range found {
-		if f.isLost(claims[i], fenced) {
+	if err != nil {
+		return nil, err
+	}
+	for i, c := range claims {
+		var f recorded // of what is no slot there is no record
+		if terms.HasSlot(c.ID, c.BitSeq) {
+			f, found = found[0], found[1:]
+		}
+		if f.isLost(c, fenced) {
 			lost = append(lost, i)
 		}
 	}
-	return lost, err
+	return lost, nil
 }
 
 // slotName is a machine ID in a layout, or in all (provider.AnyBitSeq).
@@ -71,8 +80,8 @@ type recorded struct {
 	secret, released, created string
 }
 
-// slots asks for the records of one machine ID in any layout, or of several slots. fenced
-// says that a record may be missing of a lease that is alive.
+// slots asks for the records of one machine ID in any layout, or of several slots, each of
+// which has one answer. fenced says that a record may be missing of a lease that is alive.
 func (p *Provider) slots(ctx context.Context, conn *redis.Conn, terms provider.Terms, names []slotName) (fenced bool, all []recorded, err error) {
 	var args arguments
 	args.Set("count", len(names))
