@@ -80,11 +80,12 @@ func (s *Site) Environment(more ...string) []string {
 	return slices.Concat(own, s.Env, more)
 }
 
-// ServeArgs has requests wait for the first lease: on a busy machine it may
-// take longer than anybody would want it to.
+// ServeArgs lets requests wait for the first lease, and the provider's calls for the disk:
+// on a busy machine both take longer than by default.
 func (s *Site) ServeArgs(more ...string) []string {
 	return append([]string{
 		"serve", "--config", "none", "--socket", s.Socket, "--state-dir", s.State, "--startup-wait", "30s",
+		"--provider-timeout", "10s",
 	}, more...)
 }
 

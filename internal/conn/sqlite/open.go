@@ -282,7 +282,7 @@ func (f *File) leave() error {
 }
 
 // closeWait is how long Close waits for a disk that does not answer.
-const closeWait = time.Second
+const closeWait = 5 * time.Second
 
 // Close waits for the running operation; the waiting ones fail with ErrClosed. If the disk
 // does not answer, Close returns an error after closeWait, and the file is closed once the
