@@ -209,7 +209,8 @@ func lookAtDaemon(t *testing.T, b *browser.Browser) {
 func lookAtOutage(t *testing.T, b *browser.Browser) {
 	s := newSite(t)
 	address := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
-	s.Start(s.Brief("--admin-listen", address)...)
+	// The quarantine is long, so that the fallback stays certain for as long as the test takes.
+	s.Start(s.Brief("--admin-listen", address, "--provider", "sqlite:"+s.Leases()+"?term=2s&quarantine=10m")...)
 	c := s.Dial()
 	c.IDs(100)
 	tab := b.Open(t, "http://"+address+"/", desk)
