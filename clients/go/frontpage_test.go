@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 // wrapper is what stands around the Go example of the repository's README.
@@ -89,10 +91,7 @@ func nodeProgram(t *testing.T, text string) *exec.Cmd {
 	if _, err := os.Stat("../node/node_modules/.built"); err != nil { // written when all is there
 		t.Skipf("%v: clients/node/scripts/test makes it", err)
 	}
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Skip(err)
-	}
+	node := ring.Program(t, "node")
 	dir := t.TempDir()
 	packageDir, err := filepath.Abs("../node")
 	if err != nil {

@@ -23,7 +23,8 @@ func Check(name string, most int) error {
 		switch {
 		case unicode.IsControl(r):
 			return fmt.Errorf("has the control character %U at byte %d", r, i)
-		case unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp), r != ' ' && unicode.Is(unicode.Zs, r):
+		case r < utf8.RuneSelf:
+		case unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp), unicode.Is(unicode.Zs, r):
 			return fmt.Errorf("has the invisible character %U at byte %d", r, i)
 		}
 	}

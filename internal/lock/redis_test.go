@@ -36,7 +36,8 @@ func openRedis(cfg redisconn.Config) (inRedis, error) {
 	return inRedis{lock.OnRecords(records), records, client}, nil
 }
 
-// mustOpenRedis opens a store until the end of the test. declare has it declared new.
+// mustOpenRedis opens a store until the end of the test. With declare it says first that
+// the store is new.
 func mustOpenRedis(t *testing.T, cfg redisconn.Config, declare bool) inRedis {
 	t.Helper()
 	s, err := openRedis(cfg)

@@ -147,7 +147,7 @@ func (h *history) fenced(p *Provider, forgotten []lease.Lease) {
 	h.close(h.open())
 }
 
-// A file is put back while no process has it open, in each way, or removed.
+// While no process has the file open, it is removed, or put back in each of the ways.
 func TestPutBackWhileStopped(t *testing.T) {
 	ring.All(t)
 	put := func(way disktest.Way, reboot bool) func(*testing.T) {

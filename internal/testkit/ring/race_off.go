@@ -2,6 +2,6 @@
 
 package ring
 
-// Race reports whether the test binary has the race detector. The daemon under
-// test then has it too.
+// Race reports whether the test binary has the race detector. The daemons
+// that the tests build then have it too.
 const Race = false
