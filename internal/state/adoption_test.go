@@ -198,6 +198,7 @@ func TestMarksThatLackAService(t *testing.T) {
 	// As if the marks had been made for others: nothing in this package does that.
 	i := s.marks.names["default"]
 	s.marks.slot(i, labelOffset).Store(0)
+	s.marks.slot(i, 0).Store(encodeMark(0))
 	s.crash()
 	wantRefused(t, p, saved, testMark, `the marks do not know service "default"`)
 }

@@ -122,6 +122,7 @@ func TestDamagedLiveFiles(t *testing.T) {
 		"marks name too long":  {marksName, poke(slot(0)+labelOffset, word(255)...), "has a name of 255 bytes"},
 		"marks without check":  {marksName, poke(slot(0), word(1_700_000_000_000)...), "the mark in slot 0 does not match its check bits"},
 		"marks free, no check": {marksName, poke(slot(255), word(0)...), "the mark in slot 255 does not match"},
+		"marks without name":   {marksName, poke(slot(0)+labelOffset, word(0)...), "slot 0 has a mark and no name"},
 		"marks double":         {marksName, func(b []byte) []byte { copy(b[slot(1):], b[slot(0):slot(1)]); return b }, "has two slots"},
 
 		"leases empty":          {leasesName, cut(0), "it is empty"},

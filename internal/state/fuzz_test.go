@@ -104,10 +104,12 @@ func FuzzFolder(f *testing.F) {
 	used := marks[:marksHeader+2*slotSize]
 	double := slices.Clone(used)
 	copy(double[marksHeader+slotSize:], double[marksHeader:marksHeader+slotSize])
+	nameless := slices.Clone(used)
+	clear(nameless[marksHeader+labelOffset : marksHeader+nameOffset])
 	for _, content := range damage(leases) {
 		f.Add(content, used)
 	}
-	for _, content := range append(damage(used), double) {
+	for _, content := range append(damage(used), double, nameless) {
 		f.Add(leases, content)
 	}
 	f.Fuzz(func(t *testing.T, written, beside []byte) {

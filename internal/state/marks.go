@@ -144,10 +144,13 @@ func (m *marks) read() error {
 	}
 	for i := range MaxServices {
 		label := uint64(m.slot(i, labelOffset).Load())
-		if _, ok := decodeMark(m.slot(i, 0).Load()); !ok {
+		ms, ok := decodeMark(m.slot(i, 0).Load())
+		switch {
+		case !ok:
 			return damagedMarks(m.path, fmt.Sprintf("the mark in slot %d does not match its check bits", i))
-		}
-		if label == 0 {
+		case label == 0 && ms != 0: // its service would go on without it
+			return damagedMarks(m.path, fmt.Sprintf("slot %d has a mark and no name", i))
+		case label == 0:
 			continue
 		}
 		length := label & 0xffffffff
