@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -20,6 +22,7 @@ const unknownUID = ^uint32(0)
 // Small buffers are not counted: they belong to the connection.
 type budget struct {
 	limits *atomic.Pointer[Limits]
+	quotas *quota.Book
 
 	mu    sync.Mutex // guards all below, the fields of each user, and of each account
 	used  int64
@@ -36,6 +39,39 @@ type user struct {
 	bytes    int64
 	holders  map[*account]struct{} // accounts that hold any bytes
 	waiting  atomic.Int64          // requests
+}
+
+// String names the user.
+func (u *user) String() string {
+	if u.uid == unknownUID {
+		return "an unknown user"
+	}
+	return fmt.Sprintf("user %d", u.uid)
+}
+
+// mostConnections and mostWaiting name the user who has the most of what all share.
+
+func (b *budget) mostConnections() string {
+	return b.most(func(u *user) int64 { return int64(u.admitted) })
+}
+
+func (b *budget) mostWaiting() string {
+	return b.most(func(u *user) int64 { return u.waiting.Load() })
+}
+
+func (b *budget) most(of func(*user) int64) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var most *user
+	for _, u := range b.users {
+		if most == nil || of(u) > of(most) {
+			most = u
+		}
+	}
+	if most == nil {
+		return ""
+	}
+	return most.String()
 }
 
 // account is what one connection holds of a budget. It is the connection's wire.Memory,
@@ -73,8 +109,8 @@ func (a *account) admit() *wire.Error {
 	a.budget.mu.Lock()
 	defer a.budget.mu.Unlock()
 	if most, key := a.budget.limits.Load().userConnections(); a.user.admitted >= most {
-		return wire.Errorf(wire.CodeOverloaded,
-			"user %d has all %d connections that one user may have: share a connection, or raise %s", a.user.uid, most, key)
+		return overloaded(a.budget.quotas, quota.Refusal{Quota: key, Limit: int64(most), Whose: a.user.String()},
+			"%v has all %d connections that one user may have: share a connection, or raise %s", a.user, most, key)
 	}
 	a.user.admitted++
 	a.admitted = true
@@ -275,9 +311,9 @@ func (b *budget) exceeded(key string, u *user) *wire.Error {
 	if key == keyUserMemory {
 		most, whose = user, "one user"
 	}
-	return wire.Errorf(wire.CodeOverloaded,
-		"unfinished messages and unread answers fill the %d bytes for %s, and the connections of user %d hold the most: "+
-			"send whole messages, read the answers, or raise %s", most, whose, u.uid, key)
+	return overloaded(b.quotas, quota.Refusal{Quota: key, Limit: most, Whose: u.String()},
+		"unfinished messages and unread answers fill the %d bytes for %s, and the connections of %v hold the most: "+
+			"send whole messages, read the answers, or raise %s", most, whose, u, key)
 }
 
 // muchMemory is from where on memory is given back to the system.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -183,12 +184,14 @@ func (s *Server) countWaiting(u *user) error {
 	all, key := limits.inFlight()
 	if s.inFlight.Add(1) > int64(all) {
 		s.inFlight.Add(-1)
-		return wire.Errorf(wire.CodeOverloaded, "%d requests are waiting already, and more may not: see %s", all, key)
+		return overloaded(s.cfg.Quotas, quota.Refusal{Quota: key, Limit: int64(all), Whose: s.budget.mostWaiting()},
+			"%d requests are waiting already, and more may not: see %s", all, key)
 	}
 	most, key := limits.userInFlight()
 	if u.waiting.Add(1) > int64(most) {
 		s.doneWaiting(u)
-		return wire.Errorf(wire.CodeOverloaded, "%d requests of user %d are waiting already, and more of one user may not: see %s", most, u.uid, key)
+		return overloaded(s.cfg.Quotas, quota.Refusal{Quota: key, Limit: int64(most), Whose: u.String()},
+			"%d requests of %v are waiting already, and more of one user may not: see %s", most, u, key)
 	}
 	return nil
 }

@@ -15,10 +15,9 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 )
 
 func TestLimiter(t *testing.T) {
@@ -228,8 +227,6 @@ func TestConnectionsWithoutACredentialMakeRoom(t *testing.T) {
 // A wrong credential costs a connection, and an address has its quota of them.
 func TestGuessesCostConnections(t *testing.T) {
 	g := newRig(t, func(g *rig) { g.tokens(strings.ReplaceAll(testTokens, tokenHost, tokenHost+"-changed")) })
-	logged, lines := observer.New(zap.WarnLevel)
-	g.server.o.Log = zap.New(logged)
 	address := g.listening(Listening{PerAddress: 1})
 	guess := dial(t, address)
 	if res, err := ask(t, guess, "GET /leases"); err != nil || res.StatusCode != 401 || !res.Close {
@@ -247,8 +244,9 @@ func TestGuessesCostConnections(t *testing.T) {
 	if _, err := ask(t, dial(t, address), "GET /healthz"); err == nil {
 		t.Error("a second connection is served")
 	}
-	if all := lines.FilterField(zap.String("limit", "quota_connections")).All(); len(all) == 0 {
-		t.Errorf("the log does not name the quota: %v", lines.All())
+	want := quota.Refusal{Quota: "quota_connections", Limit: 1, Whose: "address 127.0.0.1"}
+	if all := g.options.Quotas.Recent(); len(all) != 1 || all[0].Refusal != want {
+		t.Errorf("what is refused is not seen: %v", all)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
@@ -157,11 +158,13 @@ func (s *Server) acquireWithin(ctx context.Context, call lockCall) (lock.Lease, 
 func (s *Server) joinWaiters(tenant string) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n, quota := s.waiting[tenant], int64(s.o.QuotaWaiting); quota > 0 && n >= quota {
-		return nil, problem.New(problem.Overloaded, "%d requests of tenant %q wait for locks here, which is its quota (quota_waiting)", n, tenant).After(overloadedRetry)
+	if n, most := s.waiting[tenant], int64(s.o.QuotaWaiting); most > 0 && n >= most {
+		return nil, s.overloaded(quota.Refusal{Quota: "quota_waiting", Limit: most, Whose: "tenant " + tenant},
+			"%d requests of tenant %q wait for locks here, which is its quota (quota_waiting)", n, tenant)
 	}
 	if n := s.waiters.Load(); n >= s.maxWaiters.Load() {
-		return nil, problem.New(problem.Overloaded, "%d requests wait for locks here, which is the limit", n).After(overloadedRetry)
+		return nil, s.overloaded(quota.Refusal{Quota: "max_connections", Limit: n},
+			"%d requests wait for locks here, which is the limit: half of max_connections, at most %d", n, maxWaiters)
 	}
 	s.waiting[tenant]++
 	s.waiters.Add(1)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/guard"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"go.uber.org/zap"
 )
 
@@ -49,7 +50,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	if o.Guard != nil {
 		handler = o.Guard(s)
 	}
-	connections := guard.New(guard.Limits{Connections: o.MaxConnections, PerAddress: o.PerAddress, Unproven: s.phases.unproven}, s.closedByGuard)
+	connections := guard.New(guard.Limits{Connections: o.MaxConnections, PerAddress: o.PerAddress, Unproven: s.phases.unproven},
+		func(why guard.Reason, from net.Addr) { s.closedByGuard(o, why, from) })
 	server := &http.Server{
 		Handler: handler, TLSConfig: o.TLS,
 		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
@@ -97,13 +99,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	return err
 }
 
-// closedByGuard says which limit a newcomer has met, in a line now and then.
-func (s *Server) closedByGuard(why guard.Reason, from net.Addr) {
-	limit := map[guard.Reason]string{guard.Full: "max_connections", guard.PerAddress: "quota_connections"}[why]
-	if limit != "" {
-		s.crowded.Do(func() {
-			s.o.Log.Warn("a connection was closed at once: its limit is reached", zap.String("limit", limit), zap.String("peer", from.String()))
-		})
+// closedByGuard notes which limit a newcomer has met.
+func (s *Server) closedByGuard(o Listening, why guard.Reason, from net.Addr) {
+	switch why {
+	case guard.Full:
+		s.o.Quotas.Refuse(quota.Refusal{Quota: "max_connections", Limit: int64(o.MaxConnections)})
+	case guard.PerAddress:
+		s.o.Quotas.Refuse(quota.Refusal{Quota: "quota_connections", Limit: int64(o.PerAddress), Whose: "address " + peerOf(from.String())})
 	}
 }
 

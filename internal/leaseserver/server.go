@@ -24,6 +24,7 @@ import (
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
@@ -53,7 +54,8 @@ type Options struct {
 	MaxInFlight     int
 	RateLimit       float64 // requests per second and client; 0 = unlimited
 	RateBurst       int
-	QuotaWaiting    int // requests of one tenant that wait for locks; 0 = no quota
+	QuotaWaiting    int         // requests of one tenant that wait for locks; 0 = no quota
+	Quotas          *quota.Book // takes all refusals by quota. Optional
 
 	Ready   func(context.Context) error // optional: why nothing can be granted now
 	NowMS   func() int64                // optional: for Retry-After and statistics
@@ -82,7 +84,6 @@ type Server struct {
 	started  time.Time
 	stopping atomic.Bool
 	sparing  rate.Sometimes
-	crowded  rate.Sometimes // for lines about connections that are closed at once
 	phases   phases
 	after    func(time.Duration) <-chan time.Time // time.After, but in tests
 
@@ -113,7 +114,6 @@ func New(o Options) *Server {
 		slots: make(chan struct{}, o.MaxInFlight), seed: maphash.MakeSeed(), book: newBook(newLimiter(o.RateLimit, o.RateBurst)),
 		// An outage makes every request fail: some lines tell as much as all.
 		sparing: rate.Sometimes{First: 3, Interval: time.Second},
-		crowded: rate.Sometimes{First: 1, Interval: 10 * time.Second},
 		phases:  patience,
 		after:   time.After,
 	}
@@ -236,13 +236,20 @@ func (s *Server) enter() (leave func(), err error) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
-		return nil, problem.New(problem.Overloaded, "this server has %d requests under way, which is its limit", cap(s.slots)).After(overloadedRetry)
+		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.slots))},
+			"this server has %d requests under way, which is its limit (max_in_flight)", cap(s.slots))
 	}
 	s.o.Metrics.InFlight.Inc()
 	return sync.OnceFunc(func() {
 		s.o.Metrics.InFlight.Dec()
 		<-s.slots
 	}), nil
+}
+
+// overloaded is the problem of a refusal by quota.
+func (s *Server) overloaded(r quota.Refusal, format string, args ...any) error {
+	s.o.Quotas.Refuse(r)
+	return problem.New(problem.Overloaded, format, args...).After(overloadedRetry)
 }
 
 // admit finds the credential of the request, which must have the scope.
@@ -254,6 +261,7 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	guard.Proven(r.Context())
 	var wait time.Duration
 	if s.note(func(b *book) { wait = b.limits.wait(clientKey(who, r.RemoteAddr), time.Now()) }); wait > 0 {
+		s.o.Quotas.Refuse(quota.Refusal{Quota: "rate_limit", Limit: int64(s.o.RateLimit), Whose: tenantAt(who, r.RemoteAddr)})
 		return Credential{}, problem.New(problem.RateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)
 	}
 	if !slices.Contains(who.Scopes, scope) {

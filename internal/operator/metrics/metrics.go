@@ -24,6 +24,7 @@ type Metrics struct {
 	mismatches    *prometheus.CounterVec
 	skew          *prometheus.GaugeVec
 	providerCalls *prometheus.HistogramVec
+	refusals      *prometheus.CounterVec
 }
 
 // Build identifies the binary.
@@ -36,6 +37,7 @@ func New(b Build) *Metrics {
 	}
 	m := &Metrics{
 		process:       newProcess(b),
+		refusals:      quotaRefusals("kazahana_quota_refusals_total", quotas),
 		Connections:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_connections", Help: "Open client connections."}),
 		StateErrors:   counter("kazahana_state_errors_total", "Failed writes of the durable local state."),
 		ClockForward:  counter("kazahana_clock_forward_events_total", "Jumps of the wall clock ahead that were not believed."),
@@ -55,9 +57,12 @@ func New(b Build) *Metrics {
 		}, []string{"op"}),
 	}
 	m.Registry.MustRegister(m.Connections, m.StateErrors, m.ClockForward, m.ClockAccepted, m.RPCDuration, m.rpcRequests,
-		m.acquires, m.lost, m.mismatches, m.skew, m.providerCalls)
+		m.acquires, m.lost, m.mismatches, m.skew, m.providerCalls, m.refusals)
 	return m
 }
+
+// Refused counts a request or a connection that was refused because of a quota.
+func (m *Metrics) Refused(quota string) { m.refusals.WithLabelValues(quota).Inc() }
 
 // Requests returns the counter of one method and code. Hot paths keep it.
 func (m *Metrics) Requests(method, code string) prometheus.Counter {
