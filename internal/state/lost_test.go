@@ -323,7 +323,7 @@ func TestRaiseMarkMeetsAMove(t *testing.T) {
 	words := [2]atomic.Int64{}
 	sv.word.Store(&words[0])
 	var round, raised atomic.Int64
-	const rounds = 20_000
+	const rounds = 300_000
 	var raiser sync.WaitGroup
 	raiser.Go(func() {
 		for ms := int64(1); ms <= rounds; ms++ {
