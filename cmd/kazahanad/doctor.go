@@ -187,6 +187,9 @@ func (x *examination) daemon() {
 			d.Cause = "service " + svc.Service + ": " + svc.Cause
 		}
 	}
+	for _, hit := range x.status.Overload {
+		d.Overload = append(d.Overload, hit.String())
+	}
 	configured := ""
 	if x.settings != nil {
 		if p, err := backend.Open(x.settings.Provider, backend.Options{}); err == nil {

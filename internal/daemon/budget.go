@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -26,7 +27,8 @@ type budget struct {
 
 	mu    sync.Mutex // guards all below, the fields of each user, and of each account
 	used  int64
-	peak  int64 // of what was held, since settled last said so
+	ended uint64 // connections, for want of room
+	peak  int64  // of what was held, since settled last said so
 	clock uint64
 	users map[uint32]*user
 
@@ -323,6 +325,7 @@ func (u *user) victim(asks *account) (victim *account) {
 
 // exceeded is the error of a connection that loses what it holds.
 func (b *budget) exceeded(key string, u *user) *wire.Error {
+	b.ended++
 	all, user := b.limits.Load().bytes()
 	most, whose := all, "all users"
 	if key == keyUserMemory {
@@ -331,6 +334,14 @@ func (b *budget) exceeded(key string, u *user) *wire.Error {
 	return overloaded(b.quotas, quota.Refusal{Quota: key, Limit: most, Whose: u.String()},
 		"unfinished messages and unread answers fill the %d bytes for %s, and the connections of %v hold the most: "+
 			"send whole messages, read the answers, or raise %s", most, whose, u, key)
+}
+
+// memory is what the budget has given out.
+func (b *budget) memory() metrics.Memory {
+	all, _ := b.limits.Load().bytes()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return metrics.Memory{Reserved: b.used, Reservable: all, Ended: b.ended}
 }
 
 // muchMemory is from where on memory is given back to the system.

@@ -139,6 +139,7 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 	}
 	slices.Sort(s.names)
 	m.Watch(s.samples)
+	m.WatchMemory(s.budget.memory)
 	if cfg.Locks != nil || cfg.Sequences != nil {
 		s.keeping = m.Keeping(s.holds.count)
 	}

@@ -50,6 +50,7 @@ type Status struct {
 	Services    []ServiceStatus `json:"services"`
 	Fences      []metrics.Fence `json:"fences"`   // files that are held back
 	Overload    []quota.Hit     `json:"overload"` // what was refused by quota in the last minute
+	Memory      metrics.Memory  `json:"memory"`   // that clients hold
 }
 
 // StateStatus says where the local state is, and how it fares.
@@ -144,7 +145,7 @@ func (s *Server) Status() Status {
 		StartedMS: s.started.UnixMilli(), UptimeMS: now.Sub(s.started).Milliseconds(),
 		Socket: id.Socket, StateStatus: s.stateStatus(), Provider: id.Provider, Scope: id.Scope, Promise: id.Promise,
 		Connections: s.connections(), InFlight: s.inFlight.Load(), Requests: s.requests.Load(),
-		Overload: s.cfg.Quotas.Recent(),
+		Overload: s.cfg.Quotas.Recent(), Memory: s.budget.memory(),
 	}
 	if st.Fences = []metrics.Fence{}; s.cfg.Fences != nil {
 		st.Fences = s.cfg.Fences()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -221,6 +222,49 @@ func TestConnectionsWithoutACredentialMakeRoom(t *testing.T) {
 		if res, err := ask(t, conn, "GET /leases"); err != nil || res.StatusCode != 200 {
 			t.Errorf("%s: %v, %v", name, res, err)
 		}
+	}
+}
+
+// Refusals by quota are seen: whose they are by operators, and which quota it is by all.
+func TestRefusalsByQuotaAreSeen(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  func(*rig)
+		refused problem.Code
+		want    quota.Refusal
+	}{
+		"requests under way": {func(g *rig) { g.options.MaxInFlight = 0 }, problem.Overloaded, quota.Refusal{Quota: "max_in_flight"}},
+		"requests a second": {func(g *rig) { g.options.RateLimit = 1e-9 }, problem.RateLimited,
+			quota.Refusal{Quota: "rate_limit", Whose: "tenant default at 192.0.2.1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t, test.change)
+			if test.want.Quota == "rate_limit" {
+				g.send("GET", "/leases", "", "")
+			}
+			g.want(name, g.send("GET", "/leases", "", ""), test.refused)
+			if seen := g.options.Quotas.Recent(); len(seen) != 1 || seen[0].Refusal != test.want {
+				t.Errorf("seen %+v, want %+v", seen, test.want)
+			}
+			if got := g.send("GET", "/readyz", "", ""); got.body != "ok\noverloaded: "+test.want.Quota+" is used up\n" {
+				t.Errorf("/readyz says %q", got.body)
+			}
+			page := httptest.NewRecorder()
+			if err := g.server.overview(page, httptest.NewRequest("GET", "/status.json", nil), Credential{}); err != nil ||
+				!strings.Contains(page.Body.String(), `"whose":"`+test.want.Whose+`"`) {
+				t.Errorf("the page has %s, %v", page.Body, err)
+			}
+			families, err := g.options.Metrics.Registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				for _, m := range f.GetMetric() {
+					if f.GetName() == "kazahana_server_quota_refusals_total" && (m.GetCounter().GetValue() == 1) != (m.GetLabel()[0].GetValue() == test.want.Quota) {
+						t.Errorf("metric %v", m)
+					}
+				}
+			}
+		})
 	}
 }
 

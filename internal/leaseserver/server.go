@@ -372,7 +372,11 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	if err := s.readyNow(r.Context()); err != nil {
 		return err
 	}
-	return writeText(w, "ok\n")
+	said := "ok\n"
+	for _, quota := range s.o.Quotas.UsedUp() {
+		said += "overloaded: " + quota + " is used up\n"
+	}
+	return writeText(w, said)
 }
 
 // readyNow is why nothing can be granted now, or nil.

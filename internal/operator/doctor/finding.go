@@ -66,6 +66,7 @@ var Catalogue = []Entry{
 	{"socket.stale", Warn, "Start the daemon; it replaces the socket that was left."},
 
 	{"daemon.fallback", Warn, "Mend what keeps leases from being granted; see the findings about the provider."},
+	{"daemon.overloaded", Warn, "Look at what the user, tenant or address does; where all of it is wanted, raise the quota that is named. docs/operations.md lists them."},
 	{"daemon.regular", OK, ""},
 	{"daemon.starting", OK, ""},
 	{"daemon.unavailable", Fail, "Mend what keeps leases from being granted; see the findings about the provider."},

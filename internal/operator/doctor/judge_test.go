@@ -78,6 +78,7 @@ var judgements = []struct {
 
 	{"daemon.regular", aDaemon(func(*Daemon) {})},
 	{"daemon.starting", aDaemon(func(d *Daemon) { d.Mode = "starting" })},
+	{"daemon.regular daemon.overloaded", aDaemon(func(d *Daemon) { d.Overload = []string{"quota_waiting (6144) is used up by user 1"} })},
 	{"daemon.fallback", aDaemon(func(d *Daemon) { d.Mode = "fallback_random" })},
 	{"daemon.unavailable", aDaemon(func(d *Daemon) { d.Mode = "unavailable" })},
 	{"daemon.regular daemon.version", aDaemon(func(d *Daemon) { d.Installed = "v2" })},

@@ -14,6 +14,27 @@ var (
 	}
 )
 
+// Memory is what clients hold of the daemon's memory, beside their connections and
+// waiting requests.
+type Memory struct {
+	Reserved   int64  `json:"reserved"`   // bytes, for unfinished messages and unread answers
+	Reservable int64  `json:"reservable"` // bytes, at most
+	Ended      uint64 `json:"ended"`      // connections that were ended for want of room, since the start
+}
+
+// WatchMemory registers what clients hold; ask is called at each scrape.
+func (m *Metrics) WatchMemory(ask func() Memory) {
+	reserved := desc("kazahana_memory_reserved_bytes", "Memory of unfinished messages and unread answers.")
+	reservable := desc("kazahana_memory_reservable_bytes", "What these may take at most.")
+	ended := desc("kazahana_memory_evictions_total", "Connections ended because what they held was needed.")
+	onScrape(m.Registry, func(emit emitter) {
+		now := ask()
+		emit(reserved, prometheus.GaugeValue, float64(now.Reserved))
+		emit(reservable, prometheus.GaugeValue, float64(now.Reservable))
+		emit(ended, prometheus.CounterValue, float64(now.Ended))
+	}, reserved, reservable, ended)
+}
+
 func quotaRefusals(name string, known []string) *prometheus.CounterVec {
 	vec := counterVec(name, "Requests and connections refused because a quota is used up, by its configuration key.", "quota")
 	for _, quota := range known {

@@ -25,7 +25,7 @@ type Refusal struct {
 type Hit struct {
 	Refusal
 	Refusals uint64 `json:"refusals"` // since FirstMS
-	FirstMS  int64  `json:"first_ms"` // Unix ms; before it, there was none for Window
+	FirstMS  int64  `json:"since_ms"` // Unix ms; before it, there was none for Window
 	LastMS   int64  `json:"last_ms"`
 }
 
@@ -130,6 +130,24 @@ func (b *Book) Recent() []Hit {
 		return cmp.Or(cmp.Compare(y.LastMS, x.LastMS), cmp.Compare(x.Quota, y.Quota), cmp.Compare(x.Whose, y.Whose))
 	})
 	return recent
+}
+
+// Lines are the refusals of the last minute in words, a line each.
+func (b *Book) Lines() (lines []string) {
+	for _, hit := range b.Recent() {
+		lines = append(lines, "overloaded: "+hit.String())
+	}
+	return lines
+}
+
+// UsedUp are the quotas of these refusals, for peers who must not learn of others.
+func (b *Book) UsedUp() (quotas []string) {
+	for _, hit := range b.Recent() {
+		if !slices.Contains(quotas, hit.Quota) {
+			quotas = append(quotas, hit.Quota)
+		}
+	}
+	return quotas
 }
 
 // String says which quota is used up, and by whom.

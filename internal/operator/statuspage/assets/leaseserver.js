@@ -1,5 +1,5 @@
 // The lease server's page.
-import { clock, count, day, each, figure, instant, make, rate, say, showEvents, showFences, span, tell, the } from './tools.js';
+import { clock, count, day, each, figure, instant, make, rate, say, showEvents, showFences, showOverload, span, tell, the } from './tools.js';
 import { Rates, Refused, ask, keepAsking } from './live.js';
 import { drawChart, makeChart } from './chart.js';
 import { Slots, tellDetail, tellNothing } from './slots.js';
@@ -200,6 +200,7 @@ function show({ st, map, key }) {
   say(the('state-name'), ready ? 'Ready' : held ? 'Grants are held back' : 'Nothing can be granted');
   say(the('state-why'), st.state === 'ready' ? `grants from ${st.provider}` : st.state);
   showFences(st.fences, st.now);
+  showOverload(st.overload, st.now);
   document.title = `${ready ? '' : '⚠ '}${st.host} · kazahana lease server`;
   const pool = chosenPool();
   the('fence').hidden = the('legend-fenced').hidden = pool.fencedUntil === 0;
