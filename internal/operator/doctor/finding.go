@@ -69,6 +69,7 @@ var Catalogue = []Entry{
 	{"daemon.overloaded", Warn, "Look at what the user, tenant or address does; where all of it is wanted, raise the quota that is named. docs/operations.md lists them."},
 	{"daemon.regular", OK, ""},
 	{"daemon.starting", OK, ""},
+	{"daemon.uncertain", Fail, "Mend what keeps leases from being granted; where no fallback ID may be made twice, set fallback: none until then."},
 	{"daemon.unavailable", Fail, "Mend what keeps leases from being granted; see the findings about the provider."},
 	{"daemon.version", Warn, "Restart the daemon, so that it runs the version that is installed."},
 

@@ -80,6 +80,7 @@ var judgements = []struct {
 	{"daemon.starting", aDaemon(func(d *Daemon) { d.Mode = "starting" })},
 	{"daemon.regular daemon.overloaded", aDaemon(func(d *Daemon) { d.Overload = []string{"quota_waiting (6144) is used up by user 1"} })},
 	{"daemon.fallback", aDaemon(func(d *Daemon) { d.Mode = "fallback_random" })},
+	{"daemon.uncertain", aDaemon(func(d *Daemon) { d.Mode = "fallback_cached_uncertain" })},
 	{"daemon.unavailable", aDaemon(func(d *Daemon) { d.Mode = "unavailable" })},
 	{"daemon.regular daemon.version", aDaemon(func(d *Daemon) { d.Installed = "v2" })},
 	{"daemon.regular config.unlike_daemon", aDaemon(func(d *Daemon) { d.Provider = "q" })},

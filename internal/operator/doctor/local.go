@@ -82,6 +82,8 @@ func JudgeDaemon(d Daemon) []Finding {
 		found = append(found, finding("daemon.starting", "process %d waits for its first lease", d.PID))
 	case "unavailable":
 		found = append(found, finding("daemon.unavailable", "process %d can issue no IDs: %s", d.PID, cause))
+	case "fallback_cached_uncertain":
+		found = append(found, finding("daemon.uncertain", "process %d issues cached fallback IDs beyond the reservation of its last lease: another host may make the same ones: %s", d.PID, cause))
 	default:
 		found = append(found, finding("daemon.fallback", "process %d issues fallback IDs (%s): %s", d.PID, d.Mode, cause))
 	}
