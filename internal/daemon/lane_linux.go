@@ -198,7 +198,10 @@ func (p *parked) serve(b []byte, own bool) {
 	}
 	if p.rest = b; !own || len(b) == 0 {
 		p.rest = append([]byte(nil), b...)
-		p.count(len(b))
+		if !p.count(len(b)) {
+			p.leave(unfinished{input: p.rest, waits: p.wait})
+			return
+		}
 	}
 	switch {
 	case p.wait != nil && p.gone: // of which the loop has told already
@@ -210,18 +213,22 @@ func (p *parked) serve(b []byte, own bool) {
 	}
 }
 
-// count reserves memory for n bytes of rest, and releases that for those before.
-func (p *parked) count(n int) {
+// count reserves memory for n bytes of rest, releases that for those before, and reports
+// whether there is room: nothing is waited for here.
+func (p *parked) count(n int) bool {
 	if n <= wire.FreeBuffer {
 		n = 0
 	}
 	if p.counted == n {
-		return
+		return true
 	}
 	p.account.Release(p.counted)
-	if p.counted = n; n > 0 {
-		_ = p.account.Reserve(n) // a refusal evicts the connection
+	p.counted = 0
+	if n > 0 && !p.account.TryReserve(n) {
+		return false
 	}
+	p.counted = n
+	return true
 }
 
 // evicted gives the connection a goroutine, which closes it.

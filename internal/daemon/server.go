@@ -232,6 +232,7 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 	case len(s.refused) < maxRefusals:
 		s.refused[c] = struct{}{}
 		c.hearOut()
+		a.moved(c.evict)
 		s.wg.Go(func() {
 			c.turnAway(refusal)
 			s.forget(c)

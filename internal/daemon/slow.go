@@ -163,6 +163,9 @@ func (c *conn) close() {
 	if c.slow.n > 0 {
 		c.abandon(errHungUp)
 	}
+	if c.broken {
+		_ = c.wire.Flush() // lets go of the buffer
+	}
 	c.mu.Unlock()
 	c.slow.running.Wait()
 	for _, done := range c.slow.onClose {
