@@ -27,6 +27,7 @@ type budget struct {
 	leaving int64 // of these, of connections that end
 	peak    int64 // of what was held, since settled last said so
 	clock   uint64
+	large   int64         // for large buffers of sockets
 	changed chan struct{} // closed when there may be room; nil if nobody waits
 	users   map[uint32]*user
 
@@ -52,6 +53,7 @@ type user struct {
 	leaving  int64                 // of these, of connections that end
 	holders  map[*account]struct{} // accounts that hold any bytes and do not end
 	waiting  atomic.Int64          // requests
+	large    int64                 // for large buffers of sockets
 	making   chan struct{}         // has room for the long answers that are being made
 }
 
@@ -64,6 +66,7 @@ type account struct {
 	evict    func() // makes the connection end soon; called with mu held, and must not block
 	half     int64  // bytes of messages that have begun
 	unread   int64  // bytes of answers
+	large    bool   // the socket has a large buffer
 	moving   uint64 // when the connection read or wrote more last, by budget.clock
 	over     atomic.Pointer[wire.Error]
 }
@@ -108,6 +111,7 @@ func (a *account) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a.drop()
+	a.shrink()
 	if a.admitted {
 		a.user.admitted--
 	}

@@ -309,7 +309,7 @@ func TestUnreadAnswersAreWithinTheBudget(t *testing.T) {
 			p := r.dial()
 			go func() { _, _ = p.Write([]byte(strings.Repeat(string(request(1, "NextIDs", []any{MaxBatch})), 100))) }()
 		}
-		until(t, "most have lost their connections", func() bool { return r.server.connections() <= 4 })
+		until(t, "most have lost their connections", func() bool { return r.served() <= 4 })
 		if n := r.held(); n > 4*wire.HighWater {
 			t.Errorf("%s: %d bytes are held", engine.name, n)
 		}

@@ -36,6 +36,7 @@ type conn struct {
 	mu sync.Mutex
 	unfinished
 	mayPark bool // in the lane, when nothing is under way
+	parted  bool // its stream is closed
 	handed  bool // to the lane, with its account; guarded by Server.mu
 
 	until    time.Time // the write deadline as set
@@ -112,6 +113,9 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 		if w.account.over.Load() != nil { // likewise
 			w.lastWord()
 		}
+	}
+	if len(b) > smallSend && w.account.enlarge() {
+		setSendBuffer(w.net, largeSend)
 	}
 	n, err := w.net.Write(b)
 	w.broken = w.broken || err != nil

@@ -31,6 +31,7 @@ const (
 	connectionShare = 2       // a half
 	waitingShare    = 8       // an eighth
 	bytesShare      = 8       // an eighth
+	sendingShare    = 16      // a sixteenth
 	connectionSize  = 8 << 10 // that a connection with a goroutine costs
 	waitingSize     = 8 << 10 // that a waiting request with a goroutine costs
 )

@@ -171,5 +171,5 @@ func (c *conn) close() {
 	for _, done := range c.slow.onClose {
 		done()
 	}
-	_ = c.net.Close()
+	c.parted = c.server.part(c.net)
 }
