@@ -26,6 +26,7 @@ type budget struct {
 	peak  int64 // of what was held, since settled last said so
 	clock uint64
 	users map[uint32]*user
+	holds int // of all users
 }
 
 // user is a user with open connections.
@@ -35,7 +36,9 @@ type user struct {
 	admitted int // connections that count
 	bytes    int64
 	holders  map[*account]struct{} // accounts that hold any bytes
-	waiting  atomic.Int64          // requests
+	waiting  inFlight              // requests
+	holds    int                   // locks that connections hold, and watches
+	streams  int                   // of them, events of placement
 }
 
 // account is what one connection holds of a budget. It is the connection's wire.Memory,
@@ -73,8 +76,7 @@ func (a *account) admit() *wire.Error {
 	a.budget.mu.Lock()
 	defer a.budget.mu.Unlock()
 	if most, key := a.budget.limits.Load().userConnections(); a.user.admitted >= most {
-		return wire.Errorf(wire.CodeOverloaded,
-			"user %d has all %d connections that one user may have: share a connection, or raise %s", a.user.uid, most, key)
+		return a.budget.exceeds(key, a.user, most, "connections", "share one")
 	}
 	a.user.admitted++
 	a.admitted = true

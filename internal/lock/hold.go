@@ -42,7 +42,7 @@ type Holding struct {
 // Errors: those of Acquire, and ErrOverloaded.
 func (h *Host) Hold(ctx context.Context, want Wanted, lost func(Lease, error)) (*Holding, error) {
 	h.mu.Lock()
-	full := len(h.core.held) >= maxHeld
+	full := len(h.core.held) >= MaxHeld
 	h.mu.Unlock()
 	if full {
 		return nil, ErrOverloaded
