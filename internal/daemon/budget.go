@@ -27,6 +27,18 @@ type budget struct {
 	clock uint64
 	users map[uint32]*user
 	holds int // of all users
+
+	making chan struct{} // has room for the long answers that are being made
+}
+
+// How many long answers are made at a time, for all users and for one.
+const (
+	maxMaking     = 4
+	maxUserMaking = 3
+)
+
+func newBudget(limits *atomic.Pointer[Limits]) *budget {
+	return &budget{limits: limits, users: map[uint32]*user{}, making: make(chan struct{}, maxMaking)}
 }
 
 // user is a user with open connections.
@@ -39,6 +51,7 @@ type user struct {
 	waiting  inFlight              // requests
 	holds    int                   // locks that connections hold, and watches
 	streams  int                   // of them, events of placement
+	making   chan struct{}         // has room for the long answers that are being made
 }
 
 // account is what one connection holds of a budget. It is the connection's wire.Memory,
@@ -60,11 +73,15 @@ func (b *budget) open(nc stream) *account {
 	if peer, err := unixsock.PeerOf(nc); err == nil {
 		uid = peer.UID
 	}
+	return b.openFor(uid)
+}
+
+func (b *budget) openFor(uid uint32) *account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	u := b.users[uid]
 	if u == nil {
-		u = &user{uid: uid, holders: map[*account]struct{}{}}
+		u = &user{uid: uid, holders: map[*account]struct{}{}, making: make(chan struct{}, maxUserMaking)}
 		b.users[uid] = u
 	}
 	u.open++

@@ -18,19 +18,7 @@ import (
 func (r *rig) dialAs(uid uint32) *peer {
 	r.t.Helper()
 	near, far := socketpair(r.t, syscall.SOCK_STREAM)
-	a := r.server.budget.open(far)
-	a.budget.mu.Lock()
-	if a.user.open--; a.user.open == 0 {
-		delete(a.budget.users, a.user.uid)
-	}
-	u := a.budget.users[uid]
-	if u == nil {
-		u = &user{uid: uid, holders: map[*account]struct{}{}}
-		a.budget.users[uid] = u
-	}
-	u.open++
-	a.user = u
-	a.budget.mu.Unlock()
+	a := r.server.budget.openFor(uid)
 	r.server.mu.Lock()
 	defer r.server.mu.Unlock()
 	r.server.begin(context.Background(), newConn(r.server, far, a))
