@@ -3,8 +3,11 @@ package daemon
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // A slow request waits for more than IDs: for a store, or for somebody else to
@@ -70,6 +73,7 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 	if s.cfg.Trace != nil {
 		ctx, traced = s.cfg.Trace(ctx, m.name)
 	}
+	ctx = record.By(ctx, strconv.FormatUint(uint64(u.uid), 10))
 	find := func() {
 		defer s.doneWaiting(u, kind)
 		answer, err := work(ctx)

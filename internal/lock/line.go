@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // line is the queue for one lock on this host, a part of the host's core. Each of its
@@ -213,7 +215,9 @@ func (l *line) answered(w *waiter, lease Lease, err error, wait time.Duration) {
 		l.settle(w, granted{}, err)
 	default:
 		l.failed++
-		w.open, w.ends = true, c.now+w.request.TTL() // it was granted just now, at the latest
+		if !errors.Is(err, record.ErrCrowded) {
+			w.open, w.ends = true, c.now+w.request.TTL() // it was granted just now, at the latest
+		}
 		l.tryAt = c.now + c.retryIn(l.failed)
 		if w.late {
 			l.refuse(w, err)
