@@ -373,10 +373,10 @@ func TestEvictionWinsOverDeadlines(t *testing.T) {
 // The limits of all follow from memory_limit where the configured ones are higher.
 func TestLimitsFollowFromMemory(t *testing.T) {
 	for _, test := range []struct {
-		limits                                   Limits
+		limits                              Limits
 		connections, inFlight, ofOne, holds int
-		key                                      string
-		bytes, bytesOfOne                        int64
+		key                                 string
+		bytes, bytesOfOne                   int64
 	}{
 		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 256 << 20}, 16384, 2048, 12288, 8192, "max_connections", 32 << 20, 24 << 20},
 		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 64 << 20}, 4096, 512, 3072, 2048, keyMemory, 8 << 20, 6 << 20},
