@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"time"
 )
 
 // attack is what a connection without a credential does to keep its place.
@@ -92,7 +93,11 @@ func (s *site) attack(a attack) net.Conn {
 		}
 	})
 	if strings.Contains(a.first, "/large") {
-		<-s.writing
+		select {
+		case <-s.writing:
+		case <-time.After(long):
+			s.Error("the connection is not served")
+		}
 	}
 	if !a.unread && a.flood != "" {
 		doing.Go(func() { _, _ = io.Copy(io.Discard, c) })
