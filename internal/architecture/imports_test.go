@@ -44,7 +44,7 @@ var own = map[string][]string{
 	"internal/operator/metrics":              {},
 	"internal/operator/memlimit":             {},
 	"internal/operator/admin":                {"internal/operator/guard"},
-	"internal/operator/guard":                {},
+	"internal/operator/guard":                {"internal/unixsock"},
 	"internal/operator/statuspage":           {},
 	"internal/testkit":                       {"*"},
 	"internal/testkit/ring":                  {},
