@@ -17,7 +17,7 @@ func TestOverloadIsSeen(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	d := s.Start("--quota-connections", "2", "--admin-listen", "unix:"+s.Path("admin.sock"))
-	want := fmt.Sprintf("quota_connections (2) is used up by user %d: 1 refused since ", os.Getuid())
+	want := fmt.Sprintf("quota_connections (2) is used up by UID %d: 1 refused since ", os.Getuid())
 	first, second := s.Dial(), s.Dial()
 	first.ID()
 	second.ID()

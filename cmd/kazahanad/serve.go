@@ -358,7 +358,7 @@ func (d *daemonParts) limits(s *config.Serve) daemon.Limits {
 	return daemon.Limits{
 		AllowUIDs: s.AllowUIDs, AllowGIDs: s.AllowGIDs,
 		MaxConnections: s.MaxConnections, MaxInFlight: s.MaxInFlight, DrainTimeout: s.DrainTimeout, MemoryLimit: d.memory,
-		UserConnections: s.QuotaConnections, UserInFlight: s.QuotaWaiting, UserMemory: s.QuotaBytes,
+		UserConnections: s.QuotaConnections, UserInFlight: s.QuotaWaiting, UserHolds: s.QuotaHolds, UserMemory: s.QuotaBytes,
 	}
 }
 

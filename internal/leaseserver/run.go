@@ -99,12 +99,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	return err
 }
 
-// closedByGuard notes which limit a newcomer has met.
+// closedByGuard notes which limit was met, by a newcomer or by a connection without a
+// credential that made room for one.
 func (s *Server) closedByGuard(o Listening, why guard.Reason, from net.Addr) {
 	switch why {
 	case guard.Full:
 		s.o.Quotas.Refuse(quota.Refusal{Quota: "max_connections", Limit: int64(o.MaxConnections)})
-	case guard.PerAddress:
+	case guard.Replaced: // the peer has the most connections without a credential
+		s.o.Quotas.Refuse(quota.Refusal{Quota: "max_connections", Limit: int64(o.MaxConnections), Whose: "address " + peerOf(from.String())})
+	case guard.PerAddress, guard.ReplacedBy:
 		s.o.Quotas.Refuse(quota.Refusal{Quota: "quota_connections", Limit: int64(o.PerAddress), Whose: "address " + peerOf(from.String())})
 	}
 }

@@ -18,7 +18,7 @@ import (
 type Refusal struct {
 	Quota string `json:"quota"` // its configuration key
 	Limit int64  `json:"limit"` // its value
-	Whose string `json:"whose"` // who used it up: "user 1000", "tenant a", "address 192.0.2.1"; "" where that is not known
+	Whose string `json:"whose"` // who used it up: "UID 1000", "tenant a", "address 192.0.2.1"; "" where that is not known
 }
 
 // Hit sums up the refusals of one quota and one user.
