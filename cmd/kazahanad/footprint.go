@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"os"
 	"runtime/debug"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/operator/memlimit"
 )
 
 // settleTime is when, after the start, settle gives memory back.
@@ -21,4 +24,18 @@ func settle(ctx context.Context) {
 	}
 	debug.FreeOSMemory()
 	dropBinaryPages()
+}
+
+// limitMemory returns how much memory this process may use: as configured, or what its
+// control group allows. The collector keeps a tenth below it, unless GOMEMLIMIT says
+// otherwise.
+func limitMemory(configured int64) int64 {
+	limit := configured
+	if limit == 0 {
+		limit = memlimit.Of(os.DirFS("/"))
+	}
+	if _, set := os.LookupEnv("GOMEMLIMIT"); !set {
+		debug.SetMemoryLimit(limit - limit/10)
+	}
+	return limit
 }
