@@ -225,6 +225,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	var managing sync.WaitGroup
 	managing.Go(func() { l.manage(managed, listener) })
 	managing.Go(func() { _ = l.fences.watch(managed) }) // never fails
+	managing.Go(func() { settle(managed) })
 	defer managing.Wait()
 	defer stopManaging()
 	return server.Serve(ctx, listener, listening)

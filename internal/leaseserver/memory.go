@@ -1,13 +1,7 @@
 package leaseserver
 
 import (
-	"context"
-	"net"
-	"net/http"
-	"runtime"
-	"runtime/debug"
 	"sync"
-	"time"
 
 	"github.com/kazahana/kazahana/internal/problem"
 )
@@ -76,45 +70,9 @@ func (b *bodies) take(tenant string, n int64) (give func(), err error) {
 	}, nil
 }
 
-const (
-	giveBackEvery = time.Second
-	muchMemory    = 16 << 20 // from where on memory is given back to the system
-)
-
-// giveBack returns memory to the system when most of what clients held is free again.
-// Left alone, the collector might take minutes, for nothing is allocated any more.
-func (s *Server) giveBack(ctx context.Context) {
-	peak := int64(0)
-	for ticker := time.NewTicker(giveBackEvery); ; {
-		select {
-		case <-ctx.Done():
-			ticker.Stop()
-			return
-		case <-ticker.C:
-		}
-		held := s.conns.Load()*connectionSize + s.bodies.held()
-		if peak = max(peak, held); peak < muchMemory || held > peak/4 {
-			continue
-		}
-		peak = held
-		runtime.GC() // empties pools of buffers, together with the next one
-		debug.FreeOSMemory()
-	}
-}
-
 // held is what bodies have now.
 func (b *bodies) held() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.used
-}
-
-// countOpen follows the number of connections.
-func (s *Server) countOpen(_ net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		s.conns.Add(1)
-	case http.StateClosed, http.StateHijacked:
-		s.conns.Add(-1)
-	}
 }

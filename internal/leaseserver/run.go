@@ -59,8 +59,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 		Handler: handler, TLSConfig: o.TLS,
 		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(debugWriter{s.o.Log}, "", 0),
-		HTTP2:     &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxReceived, MaxReceiveBufferPerStream: maxReceived},
-		ConnState: s.countOpen,
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxReceived, MaxReceiveBufferPerStream: maxReceived},
 	}
 	s.bodies.share(o.MemoryLimit)
 	connections.Protect(server)
@@ -68,7 +67,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	watching, unwatch := context.WithCancel(ctx)
 	var watched sync.WaitGroup
 	watched.Go(func() { s.watch(watching) })
-	watched.Go(func() { s.giveBack(watching) })
 	defer watched.Wait()
 	defer unwatch()
 	served := make(chan error, 1)

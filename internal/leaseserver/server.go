@@ -92,7 +92,6 @@ type Server struct {
 	maxWaiters atomic.Int64
 	waiting    map[string]int64 // the same by tenant; guarded by mu
 	bodies     bodies
-	conns      atomic.Int64 // open
 }
 
 // overloadedRetry is when to come back to an overloaded server.
