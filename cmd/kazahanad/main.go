@@ -103,11 +103,13 @@ func run(s *system, args []string) int {
 	if err != nil {
 		panic(err) // the definition of cli is wrong
 	}
-	if len(args) == 1 && args[0] == "--version" {
+	switch {
+	case len(args) == 0:
+		return s.fail(usageError{errors.New("a subcommand is missing: kazahanad serve runs the daemon, kazahanad --help lists all")})
+	case len(args) == 1 && args[0] == "--version":
 		args = []string{"version"}
-	}
-	if len(args) == 0 {
-		args = []string{"--help"}
+	case args[0] == "help":
+		args = append(slices.Clone(args[1:]), "--help")
 	}
 	s.args = args
 	defer s.flush()

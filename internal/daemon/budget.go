@@ -26,6 +26,18 @@ type budget struct {
 	peak  int64 // of what was held, since settled last said so
 	clock uint64
 	users map[uint32]*user
+
+	making chan struct{} // has room for the long answers that are being made
+}
+
+// How many long answers are made at a time, for all users and for one.
+const (
+	maxMaking     = 4
+	maxUserMaking = 3
+)
+
+func newBudget(limits *atomic.Pointer[Limits]) *budget {
+	return &budget{limits: limits, users: map[uint32]*user{}, making: make(chan struct{}, maxMaking)}
 }
 
 // user is a user with open connections.
@@ -36,6 +48,7 @@ type user struct {
 	bytes    int64
 	holders  map[*account]struct{} // accounts that hold any bytes
 	waiting  atomic.Int64          // requests
+	making   chan struct{}         // has room for the long answers that are being made
 }
 
 // account is what one connection holds of a budget. It is the connection's wire.Memory,
@@ -57,11 +70,15 @@ func (b *budget) open(nc stream) *account {
 	if peer, err := unixsock.PeerOf(nc); err == nil {
 		uid = peer.UID
 	}
+	return b.openFor(uid)
+}
+
+func (b *budget) openFor(uid uint32) *account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	u := b.users[uid]
 	if u == nil {
-		u = &user{uid: uid, holders: map[*account]struct{}{}}
+		u = &user{uid: uid, holders: map[*account]struct{}{}, making: make(chan struct{}, maxUserMaking)}
 		b.users[uid] = u
 	}
 	u.open++

@@ -175,7 +175,7 @@ func (s *Server) lockList(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	return d.asideWithin(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
+	return d.asideLong(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
 		leases, err := s.cfg.Locks.Store.List(ctx, localTenant, after, int(limit))
 		s.countLock("list", err)
 		page := lockPage{Locks: make([]lock.Answer, len(leases))}

@@ -129,7 +129,7 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 	}
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
 	s.SetLimits(cfg.Limits)
-	s.budget = &budget{limits: &s.limits, users: map[uint32]*user{}}
+	s.budget = newBudget(&s.limits)
 	s.progress.serving = make(chan struct{})
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	for name := range services {

@@ -23,7 +23,8 @@ type slowRequests struct {
 	next    slowWork // of the present request
 	n       int      // under way
 	running sync.WaitGroup
-	onClose []func() // gives back what the peer holds while the connection lasts
+	turn    chan struct{} // has room for the long answer that is made or written; nil: there was none yet
+	onClose []func()      // gives back what the peer holds while the connection lasts
 }
 
 func (r *slowRequests) rest() bool { return r.n == 0 && len(r.onClose) == 0 }
@@ -69,7 +70,10 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.slow.n--
-		if err == nil {
+		if long, ok := answer.(*longAnswer); ok {
+			defer long.done()
+			c.wire.ReplyEncoded(long.encoded)
+		} else if err == nil {
 			err = c.wire.ReplyAny(id, answer)
 		}
 		c.settle(id, m, began, err)
