@@ -92,6 +92,7 @@ type Server struct {
 	waiters    atomic.Int64 // requests that wait for locks
 	maxWaiters atomic.Int64
 	waiting    map[string]int64 // the same by tenant; guarded by mu
+	bodies     bodies
 }
 
 // overloadedRetry is when to come back to an overloaded server.
@@ -126,6 +127,7 @@ func New(o Options) *Server {
 		o.Metrics.Keeping()
 	}
 	o.Metrics.Watch(s.sample)
+	o.Metrics.WatchMemory(s.bodies.memory)
 	s.routes()
 	s.handler = s.mux
 	return s

@@ -67,6 +67,7 @@ func TestDocsListWhatIsShown(t *testing.T) {
 	p := NewPlacement()
 	p.Seen([]string{"room"})
 	m.Placement(p, func() PlacementSample { return PlacementSample{} })
+	server.WatchMemory(func() Memory { return Memory{} })
 	server.Service("default")
 	server.Keeping()
 	server.Answered("/lease", "200", time.Millisecond)

@@ -9,7 +9,7 @@ var (
 		"quota_bytes", "quota_connections", "quota_disk", "quota_holds", "quota_keys", "quota_waiting",
 	}
 	serverQuotas = []string{
-		"max_connections", "max_in_flight", "rate_limit",
+		"max_connections", "max_in_flight", "memory_limit", "rate_limit",
 		"quota_connections", "quota_disk", "quota_holds", "quota_keys", "quota_waiting",
 	}
 )
@@ -24,15 +24,24 @@ type Memory struct {
 
 // WatchMemory registers what clients hold; ask is called at each scrape.
 func (m *Metrics) WatchMemory(ask func() Memory) {
-	reserved := desc("kazahana_memory_reserved_bytes", "Memory of unfinished messages and unread answers.")
-	reservable := desc("kazahana_memory_reservable_bytes", "What these may take at most.")
+	watchMemory(m.process, "kazahana_memory", "unfinished messages and unread answers", ask)
 	ended := desc("kazahana_memory_evictions_total", "Connections ended because what they held was needed.")
-	onScrape(m.Registry, func(emit emitter) {
+	onScrape(m.Registry, func(emit emitter) { emit(ended, prometheus.CounterValue, float64(ask().Ended)) }, ended)
+}
+
+// WatchMemory registers what the bodies of requests hold; ask is called at each scrape.
+func (m *LeaseServer) WatchMemory(ask func() Memory) {
+	watchMemory(m.process, "kazahana_server_memory", "bodies that are being read", ask)
+}
+
+func watchMemory(p process, prefix, of string, ask func() Memory) {
+	reserved := desc(prefix+"_reserved_bytes", "Memory of "+of+".")
+	reservable := desc(prefix+"_reservable_bytes", "What these may take at most.")
+	onScrape(p.Registry, func(emit emitter) {
 		now := ask()
 		emit(reserved, prometheus.GaugeValue, float64(now.Reserved))
 		emit(reservable, prometheus.GaugeValue, float64(now.Reservable))
-		emit(ended, prometheus.CounterValue, float64(now.Ended))
-	}, reserved, reservable, ended)
+	}, reserved, reservable)
 }
 
 func quotaRefusals(name string, known []string) *prometheus.CounterVec {

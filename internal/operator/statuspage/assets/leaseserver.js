@@ -1,5 +1,5 @@
 // The lease server's page.
-import { clock, count, day, each, figure, instant, make, rate, say, showEvents, showFences, showOverload, span, tell, the } from './tools.js';
+import { bytes, clock, count, day, each, figure, instant, make, rate, say, showEvents, showFences, showOverload, span, tell, the } from './tools.js';
 import { Rates, Refused, ask, keepAsking } from './live.js';
 import { drawChart, makeChart } from './chart.js';
 import { Slots, tellDetail, tellNothing } from './slots.js';
@@ -170,6 +170,11 @@ function showAnswers(st) {
     (row, a) => { say(row.children[2], rate(a.now)); say(row.children[3], count(a.total)); });
 }
 
+/** The value of a metric without labels. */
+function gauge(st, metric) {
+  return st.counters[metric]?.[0]?.value ?? 0;
+}
+
 function showFacts(st, pool) {
   const results = {};
   for (const c of st.counters['kazahana_server_acquires_total'] ?? []) results[c.labels.result] = (results[c.labels.result] ?? 0) + c.value;
@@ -179,6 +184,7 @@ function showFacts(st, pool) {
     ['Provider', `${st.provider}, scope ${st.scope}`],
     ['Acquires', acquires.join(', ') || 'none yet'],
     ['Lock waiters', count(waiting)],
+    ['Memory of requests', `${bytes(gauge(st, 'kazahana_server_memory_reserved_bytes'))} of ${bytes(gauge(st, 'kazahana_server_memory_reservable_bytes'))}`],
     ['Pool', pool.pool + (pool.services.length ? `, of the services ${pool.services.join(', ')}` : '')],
     ['Machine IDs', `${count(pool.low)} to ${count(pool.end - 1)}, ${pool.bitId}/${pool.bitSeq} bits`],
     ['Term', `${span(pool.term)}, then ${span(pool.quarantine)} of quarantine unless handed back`],
