@@ -19,6 +19,8 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 func TestLimiter(t *testing.T) {
@@ -363,5 +365,42 @@ func TestDrainTimeout(t *testing.T) {
 	<-done
 	if <-failed == nil {
 		t.Error("the request was answered")
+	}
+}
+
+// A pool that fills up is seen: in the log, at /readyz and on the page.
+func TestPoolThatFillsUpIsSeen(t *testing.T) {
+	lines, logged := observer.New(zap.WarnLevel)
+	g := newRig(t, func(g *rig) {
+		g.services.Default.IDs = provider.IDRange{Low: 0, End: 20}
+		g.options.Log = zap.New(lines)
+	})
+	g.server.book.fresh = 0
+	steps := []struct {
+		leases                  int
+		fullness, readyz, tells string
+	}{
+		{18, "roomy", "ok\n", ""}, {1, "nearly_full", "ok\na pool is nearly full\n", "a pool is nearly full"},
+		{1, "full", "ok\na pool is full\n", "a pool is full: acquires are refused"},
+	}
+	for _, step := range steps {
+		g.clock.Add(2 * tellPause.Milliseconds())
+		g.acquire("", fmt.Sprintf(`{"throughputPerMs":%d}`, step.leases*256))
+		if got := answered[Overview](g, "/status.json").Pools[0].Fullness; got != step.fullness {
+			t.Errorf("the page has %q, want %q", got, step.fullness)
+		}
+		if got := g.send("GET", "/readyz", "", "").body; got != step.readyz {
+			t.Errorf("/readyz: %q", got)
+		}
+		all := logged.TakeAll()
+		if (len(all) == 1) != (step.tells != "") || len(all) > 1 || step.tells != "" && (all[0].Message != step.tells || all[0].ContextMap()["pool"] != "default") {
+			t.Errorf("the log has %v, want %q", all, step.tells)
+		}
+	}
+	// A refused acquire tells at once, also where nothing looks at the pool.
+	g.server.note(func(b *book) { b.pools = map[string]*poolBook{} })
+	g.send("POST", "/lease", "", "")
+	if all := logged.TakeAll(); len(all) != 1 || all[0].Message != steps[2].tells {
+		t.Errorf("after a refused acquire the log has %v", all)
 	}
 }

@@ -378,6 +378,11 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	for _, quota := range s.o.Quotas.UsedUp() {
 		said += "overloaded: " + quota + " is used up\n"
 	}
+	var levels []provider.Fullness
+	s.note(func(b *book) { levels = b.fullest() })
+	for _, level := range levels {
+		said += "a pool is " + strings.ReplaceAll(string(level), "_", " ") + "\n"
+	}
 	return writeText(w, said)
 }
 

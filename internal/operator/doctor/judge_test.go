@@ -196,6 +196,11 @@ var judgements = []struct {
 	{"http.certificate", aServer(func(h *HTTP) { h.Expires = now.Add(time.Hour) })},
 	{"http.ok", aServer(func(h *HTTP) { h.Expires = time.Time{} })},
 	{"http.not_ready", aServer(func(h *HTTP) { h.NotReady = "503" })},
+	{"", JudgePool("redis:", "roomy", 9, 10)},
+	{"pool.nearly_full", JudgePool("redis:", "nearly_full", 9, 100)},
+	{"pool.almost_full", JudgePool("redis:", "almost_full", 1, 100)},
+	{"pool.full", JudgePool("redis:", "full", 0, 100)},
+	{"http.crowded", aServer(func(h *HTTP) { h.Crowded = "a pool is full" })},
 	{"http.refused", aServer(func(h *HTTP) { h.Refused = errFault })},
 
 	{"clock.ok", aClock(func(*Clock) {})},

@@ -129,6 +129,11 @@ function showFigures(st) {
   ]);
 }
 
+/** How worrying a pool's fullness is. */
+function toneOf(p) {
+  return { nearly_full: 'warn', almost_full: 'bad', full: 'bad' }[p.fullness] ?? 'good';
+}
+
 function showPools(st) {
   each(the('pools'), st.pools, (p) => p.pool, (p) => {
     const row = make('tr', {}, make('td', {}, make('button', { type: 'button' }, p.pool)),
@@ -144,6 +149,7 @@ function showPools(st) {
   }, (row, p) => {
     const size = p.end - p.low;
     row.setAttribute('aria-selected', String(p === chosenPool()));
+    row.setAttribute('data-tone', toneOf(p));
     const [, usage, leased, quarantined, free, full] = row.children;
     const bar = /** @type {HTMLElement} */ (usage.firstElementChild);
     const shares = /** @type {HTMLCollectionOf<HTMLElement>} */ (bar.children);
@@ -201,10 +207,14 @@ function show({ st, map, key }) {
   the('main').hidden = false;
   say(the('host'), `lease server on ${st.host}`);
   const held = st.fences.some((f) => f.until > st.now);
-  const ready = st.state === 'ready' && !held;
-  the('state').setAttribute('data-tone', ready ? 'good' : 'bad');
-  say(the('state-name'), ready ? 'Ready' : held ? 'Grants are held back' : 'Nothing can be granted');
-  say(the('state-why'), st.state === 'ready' ? `grants from ${st.provider}` : st.state);
+  const working = st.state === 'ready' && !held;
+  const [fullest] = st.pools.filter((p) => toneOf(p) !== 'good').sort((a, b) => a.free / (a.end - a.low) - b.free / (b.end - b.low));
+  const tone = !working ? 'bad' : fullest ? toneOf(fullest) : st.overload.length ? 'warn' : 'good';
+  const ready = tone === 'good';
+  the('state').setAttribute('data-tone', tone);
+  say(the('state-name'), held ? 'Grants are held back' : !working ? 'Nothing can be granted' : fullest ? `Pool ${fullest.pool} is ${fullest.fullness.replace('_', ' ')}` :
+    st.overload.length ? 'Ready, with a quota that is used up' : 'Ready');
+  say(the('state-why'), st.state !== 'ready' ? st.state : fullest ? `${count(fullest.free)} of ${count(fullest.end - fullest.low)} machine IDs can be granted; grants from ${st.provider}` : `grants from ${st.provider}`);
   showFences(st.fences, st.now);
   showOverload(st.overload, st.now);
   document.title = `${ready ? '' : '⚠ '}${st.host} · kazahana lease server`;
