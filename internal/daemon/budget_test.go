@@ -378,8 +378,8 @@ func TestLimitsFollowFromMemory(t *testing.T) {
 		key                                      string
 		bytes, bytesOfOne                        int64
 	}{
-		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 256 << 20}, 16384, 4096, 12288, 3072, "max_connections", 32 << 20, 24 << 20},
-		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 64 << 20}, 4096, 1024, 3072, 768, keyMemory, 8 << 20, 6 << 20},
+		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 256 << 20}, 4096, 4096, 3072, 3072, keyMemory, 32 << 20, 24 << 20},
+		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 64 << 20}, 1024, 1024, 768, 768, keyMemory, 8 << 20, 6 << 20},
 		{Limits{MaxConnections: 1, MaxInFlight: 1, MemoryLimit: 1}, 1, 1, 1, 1, "max_connections", 2 << 20, 3 << 19},
 		{Limits{MaxConnections: 5, MaxInFlight: 5, UserConnections: 2, UserInFlight: 9, MemoryLimit: 1 << 30, UserMemory: 5}, 5, 5, 2, 5, "max_connections", 128 << 20, 5},
 	} {

@@ -28,12 +28,14 @@ type Limits struct {
 // Shares of MemoryLimit. The rest is for the daemon itself, and for the garbage that
 // short-lived buffers leave.
 const (
-	connectionShare = 2       // a half
-	waitingShare    = 8       // an eighth
-	bytesShare      = 8       // an eighth
-	sendingShare    = 16      // a sixteenth
-	connectionSize  = 8 << 10 // that a connection with a goroutine costs
-	waitingSize     = 8 << 10 // that a waiting request with a goroutine costs
+	connectionShare = 2  // a half
+	waitingShare    = 8  // an eighth
+	bytesShare      = 8  // an eighth
+	sendingShare    = 16 // a sixteenth
+	// connectionSize is what a connection costs at most: 14 KiB for a goroutine and small
+	// buffers, smallSendCost, and the kernel's records of it.
+	connectionSize = 32 << 10
+	waitingSize    = 8 << 10 // that a waiting request with a goroutine costs
 )
 
 // Keys that errors name.
