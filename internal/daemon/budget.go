@@ -30,6 +30,7 @@ type budget struct {
 	large   int64         // for large buffers of sockets
 	changed chan struct{} // closed when there may be room; nil if nobody waits
 	users   map[uint32]*user
+	holds   int // of all users
 
 	making chan struct{} // has room for the long answers that are being made
 }
@@ -52,8 +53,10 @@ type user struct {
 	bytes    int64
 	leaving  int64                 // of these, of connections that end
 	holders  map[*account]struct{} // accounts that hold any bytes and do not end
-	waiting  atomic.Int64          // requests
+	waiting  inFlight              // requests
 	large    int64                 // for large buffers of sockets
+	holds    int                   // locks that connections hold, and watches
+	streams  int                   // of them, events of placement
 	making   chan struct{}         // has room for the long answers that are being made
 }
 
@@ -97,8 +100,7 @@ func (a *account) admit() *wire.Error {
 	a.budget.mu.Lock()
 	defer a.budget.mu.Unlock()
 	if most, key := a.budget.limits.Load().userConnections(); a.user.admitted >= most {
-		return wire.Errorf(wire.CodeOverloaded,
-			"user %d has all %d connections that one user may have: share a connection, or raise %s", a.user.uid, most, key)
+		return a.budget.exceeds(key, a.user, most, "connections", "share one")
 	}
 	a.user.admitted++
 	a.admitted = true

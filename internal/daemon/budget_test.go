@@ -373,26 +373,27 @@ func TestEvictionWinsOverDeadlines(t *testing.T) {
 // The limits of all follow from memory_limit where the configured ones are higher.
 func TestLimitsFollowFromMemory(t *testing.T) {
 	for _, test := range []struct {
-		limits                                   Limits
-		connections, inFlight, ofOne, waitsOfOne int
-		key                                      string
-		bytes, bytesOfOne                        int64
+		limits                              Limits
+		connections, inFlight, ofOne, holds int
+		key                                 string
+		bytes, bytesOfOne                   int64
 	}{
-		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 256 << 20}, 4096, 4096, 3072, 3072, keyMemory, 32 << 20, 24 << 20},
-		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 64 << 20}, 1024, 1024, 768, 768, keyMemory, 8 << 20, 6 << 20},
+		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 256 << 20}, 4096, 2048, 3072, 8192, keyMemory, 32 << 20, 24 << 20},
+		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 64 << 20}, 1024, 512, 768, 2048, keyMemory, 8 << 20, 6 << 20},
 		{Limits{MaxConnections: 1, MaxInFlight: 1, MemoryLimit: 1}, 1, 1, 1, 1, "max_connections", 2 << 20, 3 << 19},
-		{Limits{MaxConnections: 5, MaxInFlight: 5, UserConnections: 2, UserInFlight: 9, MemoryLimit: 1 << 30, UserMemory: 5}, 5, 5, 2, 5, "max_connections", 128 << 20, 5},
+		{Limits{MaxConnections: 5, MaxInFlight: 5, UserConnections: 2, UserInFlight: 9, MemoryLimit: 1 << 30, UserMemory: 5}, 5, 5, 2, 10_000, "max_connections", 128 << 20, 5},
 	} {
 		l := test.limits
 		connections, key := l.connections()
 		inFlight, _ := l.inFlight()
 		ofOne, _ := l.userConnections()
-		waitsOfOne, _ := l.userInFlight()
+		waiters, _ := l.lockWaiters()
+		holds, _ := l.holds()
 		all, one := l.bytes()
 		if connections != test.connections || key != test.key || inFlight != test.inFlight || ofOne != test.ofOne ||
-			waitsOfOne != test.waitsOfOne || all != test.bytes || one != test.bytesOfOne {
-			t.Errorf("%+v: %d connections by %s, %d wait, of one %d and %d; %d bytes, %d of one",
-				l, connections, key, inFlight, ofOne, waitsOfOne, all, one)
+			waiters != test.inFlight || holds != test.holds || all != test.bytes || one != test.bytesOfOne {
+			t.Errorf("%+v: %d connections by %s, %d wait, %d for locks, %d of one, %d holds; %d bytes, %d of one",
+				l, connections, key, inFlight, waiters, ofOne, holds, all, one)
 		}
 	}
 }

@@ -98,7 +98,7 @@ type Server struct {
 	budget   *budget
 	progress progress
 
-	inFlight atomic.Int64
+	inFlight inFlight
 	requests atomic.Uint64
 	served   atomic.Bool
 	draining atomic.Bool // requests that come now are told to go elsewhere
