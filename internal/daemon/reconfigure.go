@@ -29,15 +29,17 @@ type Limits struct {
 // Shares of MemoryLimit. The rest is for the daemon itself, and for the garbage that
 // short-lived buffers leave.
 const (
-	connectionShare = 2       // a half
-	waitingShare    = 16      // a sixteenth
-	lockWaiterShare = 16      // a sixteenth
-	holdShare       = 16      // a sixteenth
-	bytesShare      = 8       // an eighth
-	sendingShare    = 16      // a sixteenth
-	connectionSize  = 8 << 10 // that a connection with a goroutine costs
-	waitingSize     = 8 << 10 // that a waiting request with a goroutine costs
-	holdSize        = 2 << 10 // that a lock costs which a connection holds
+	connectionShare = 2  // a half
+	waitingShare    = 16 // a sixteenth
+	lockWaiterShare = 16 // a sixteenth
+	holdShare       = 16 // a sixteenth
+	bytesShare      = 8  // an eighth
+	sendingShare    = 16 // a sixteenth
+	// connectionSize is what a connection costs at most: 14 KiB for a goroutine and small
+	// buffers, smallSendCost, and the kernel's records of it.
+	connectionSize = 32 << 10
+	waitingSize    = 8 << 10 // that a waiting request with a goroutine costs
+	holdSize       = 2 << 10 // that a lock costs which a connection holds
 )
 
 // Keys that errors name.
