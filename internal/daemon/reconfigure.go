@@ -34,6 +34,7 @@ const (
 	lockWaiterShare = 16      // a sixteenth
 	holdShare       = 16      // a sixteenth
 	bytesShare      = 8       // an eighth
+	sendingShare    = 16      // a sixteenth
 	connectionSize  = 8 << 10 // that a connection with a goroutine costs
 	waitingSize     = 8 << 10 // that a waiting request with a goroutine costs
 	holdSize        = 2 << 10 // that a lock costs which a connection holds

@@ -186,10 +186,13 @@ func (c *conn) close() {
 	if c.slow.n > 0 {
 		c.abandon(errHungUp)
 	}
+	if c.broken {
+		_ = c.wire.Flush() // lets go of the buffer
+	}
 	c.mu.Unlock()
 	c.slow.running.Wait()
 	for _, done := range c.slow.onClose {
 		done()
 	}
-	_ = c.net.Close()
+	c.parted = c.server.part(c.net)
 }

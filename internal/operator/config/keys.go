@@ -191,6 +191,7 @@ func storeKeys() []key {
 
 func limitKeys() []key {
 	return append([]key{
+		{name: "memory_limit", def: "0", set: one(byteSize(leastMemory))},
 		{name: "max_connections", def: "16384", set: one(wholeNumber(1, 1<<20))},
 		{name: "quota_connections", def: "8192", set: one(wholeNumber(1, 1<<20))},
 		{name: "max_in_flight", def: "8192", set: one(wholeNumber(1, 1<<20))},
