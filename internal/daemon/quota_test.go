@@ -13,6 +13,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/stores"
 	"github.com/kazahana/kazahana/internal/testkit/redistest"
@@ -252,4 +253,21 @@ func onStore(t *testing.T, url string, inFlight int) *rig {
 		}
 	})
 	return r.start()
+}
+
+// Streams of events are few for all users together. One user has three quarters of them.
+func TestQuotaOfEventStreams(t *testing.T) {
+	r := newSite(t).start("a:1").sees(1)
+	var first *peer
+	for i := range driver.MaxSubscribers * 3 / 4 {
+		p := r.dialAs(1000)
+		if p.table("Placement.Watch"); i == 0 {
+			first = p
+		}
+	}
+	again := r.dialAs(1000)
+	again.refused("quota_holds: UID 1000 has 96 watches of events, as many as one UID may have: share one", "Placement.Watch")
+	r.dialAs(1001).table("Placement.Watch")
+	_ = first.Close()
+	until(t, "its place is free", func() bool { return again.call("Placement.Watch").err == nil })
 }
