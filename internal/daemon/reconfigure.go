@@ -82,7 +82,7 @@ func (l *Limits) lockWaiters() (most int, key string) {
 
 // holds is how many locks connections may hold, watches included.
 func (l *Limits) holds() (most int, key string) {
-	return l.within(lock.MaxHeld, "the host's limit", holdShare, holdSize)
+	return l.within(lock.MaxHeld, "the limits of a daemon", holdShare, holdSize)
 }
 
 // bytes is how many bytes unfinished messages and unread answers may have, of all users
