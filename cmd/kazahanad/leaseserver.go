@@ -22,6 +22,7 @@ import (
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -206,7 +207,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	go l.reloadOn(hangup, done)
 
 	listening := leaseserver.Listening{
-		MaxConnections: l.settings.MaxConnections, PerAddress: l.settings.QuotaConnections, DrainDelay: l.settings.DrainDelay, DrainTimeout: l.settings.DrainTimeout,
+		MaxConnections: min(l.settings.MaxConnections, guard.Files()), PerAddress: l.settings.QuotaConnections, DrainDelay: l.settings.DrainDelay, DrainTimeout: l.settings.DrainTimeout,
 	}
 	if l.tls != nil {
 		listening.TLS = leaseserver.ServerTLS(l.tls)
