@@ -60,22 +60,28 @@ type serveCmd struct {
 
 // Run runs the daemon until SIGINT or SIGTERM.
 func (c *serveCmd) Run(s *system) error {
-	if !c.Check {
-		s.queueStderr()
-	}
-	settings, err := c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
-	if err != nil {
-		return usageError{err}
+	load := func() (*config.Serve, error) {
+		return c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
 	}
 	if c.Check {
+		settings, err := load()
+		if err != nil {
+			return usageError{err}
+		}
 		return check(s, settings)
+	}
+	s.queueStderr()
+	var err error
+	if s.socket, err = systemd.Socket(); err != nil {
+		return err
+	}
+	settings, err := load()
+	if err != nil {
+		return usageError{err}
 	}
 	log, err := newLogger(settings.LogLevel, settings.LogFormat, s)
 	if err != nil {
 		return err
-	}
-	load := func() (*config.Serve, error) {
-		return c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
 	}
 	sup, stop, err := supervise(s, settings, load)
 	if err != nil {
@@ -353,7 +359,7 @@ func (d *daemonParts) limits(s *config.Serve) daemon.Limits {
 	return daemon.Limits{
 		AllowUIDs: s.AllowUIDs, AllowGIDs: s.AllowGIDs,
 		MaxConnections: s.MaxConnections, MaxInFlight: s.MaxInFlight, DrainTimeout: s.DrainTimeout, MemoryLimit: d.memory,
-		UserConnections: s.QuotaConnections, UserInFlight: s.QuotaWaiting, UserMemory: s.QuotaBytes,
+		UserConnections: s.QuotaConnections, UserInFlight: s.QuotaWaiting, UserHolds: s.QuotaHolds, UserMemory: s.QuotaBytes,
 	}
 }
 

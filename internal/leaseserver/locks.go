@@ -13,6 +13,7 @@ import (
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/record"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
@@ -46,6 +47,12 @@ func lockTenant(r *http.Request, who Credential) (string, error) {
 		return "", problem.New(problem.Forbidden, "this credential does not have the scope %q", ScopePlacements)
 	}
 	return who.placementTenant(), nil
+}
+
+// calls is the request with its caller's name for the store, where each credential has its
+// turn.
+func (c Credential) calls(r *http.Request) *http.Request {
+	return r.WithContext(record.By(r.Context(), c.Tenant+"/"+c.Owner))
 }
 
 // placementTenant is the tenant's name in stores for placement.
@@ -106,6 +113,7 @@ func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	r = who.calls(r)
 	call, err := s.readLockCall(w, r, who, lock.Acquire)
 	if err != nil {
 		return lockRefusal(who, err)
@@ -302,6 +310,9 @@ func (s *Server) problemOf(err error) *problem.Problem {
 	}
 	if errors.Is(err, lock.ErrClosed) {
 		return errStopping
+	}
+	if errors.Is(err, record.ErrCrowded) {
+		return problem.New(problem.Overloaded, "%v", record.ErrCrowded).After(overloadedRetry)
 	}
 	return leaseapi.FromError(err, s.o.NowMS())
 }
