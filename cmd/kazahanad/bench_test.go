@@ -63,18 +63,24 @@ func TestBenchOnTerminal(t *testing.T) {
 	s.Start()
 	for _, json := range []bool{false, true} {
 		outside, inside := terminal(t)
-		cmd := s.Command("bench", "--socket", s.Socket, "--duration", "2500ms", fmt.Sprintf("--json=%v", json))
+		duration := map[bool]string{false: "1h", true: "300ms"}[json]
+		cmd := s.Command("bench", "--socket", s.Socket, "--duration", duration, fmt.Sprintf("--json=%v", json))
 		cmd.Stdout = inside
 		b := s.LaunchCommand(cmd)
-		shown := make(chan string, 1)
+		var shown testkit.Log
+		read := make(chan struct{})
 		go func() {
-			var all testkit.Log
-			_, _ = outside.WriteTo(&all) // ends with an error when the last writer has gone
-			shown <- all.String()
+			_, _ = outside.WriteTo(&shown) // ends with an error when the last writer has gone
+			close(read)
 		}()
+		if !json {
+			await.Eventually(t, "bench prints two lines", func() bool { return strings.Contains(shown.String(), "\n     2 ") })
+			_ = b.Cmd.Process.Signal(syscall.SIGINT)
+		}
 		code := b.Code()
 		_ = inside.Close()
-		text := <-shown
+		<-read
+		text := shown.String()
 		if json {
 			testkit.DecodeJSON(t, text, new(benchReport))
 			continue
