@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -25,12 +26,18 @@ type budget struct {
 	used  int64
 	peak  int64 // of what was held, since settled last said so
 	clock uint64
-	users map[uint32]*user
+	users map[owner]*user
+}
+
+// owner is who a user is: a UID or, of peers on a network, an address.
+type owner struct {
+	uid  uint32
+	from netip.Prefix // valid: the address, and uid is unknownUID
 }
 
 // user is a user with open connections.
 type user struct {
-	uid      uint32
+	owner
 	open     int // connections, those that are being turned away included
 	admitted int // connections that count
 	bytes    int64
@@ -57,12 +64,16 @@ func (b *budget) open(nc stream) *account {
 	if peer, err := unixsock.PeerOf(nc); err == nil {
 		uid = peer.UID
 	}
+	return b.openFor(owner{uid: uid})
+}
+
+func (b *budget) openFor(who owner) *account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	u := b.users[uid]
+	u := b.users[who]
 	if u == nil {
-		u = &user{uid: uid, holders: map[*account]struct{}{}}
-		b.users[uid] = u
+		u = &user{owner: who, holders: map[*account]struct{}{}}
+		b.users[who] = u
 	}
 	u.open++
 	return &account{budget: b, user: u}
@@ -91,7 +102,7 @@ func (a *account) close() {
 		a.user.admitted--
 	}
 	if a.user.open--; a.user.open == 0 {
-		delete(b.users, a.user.uid)
+		delete(b.users, a.user.owner)
 	}
 }
 

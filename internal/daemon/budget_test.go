@@ -31,19 +31,13 @@ func newLedger(l Limits) *ledger {
 	b := &ledger{limits: l, evicted: map[*account]int{}}
 	var limits atomic.Pointer[Limits]
 	limits.Store(&b.limits)
-	b.budget.limits, b.users = &limits, map[uint32]*user{}
+	b.budget.limits, b.users = &limits, map[owner]*user{}
 	return b
 }
 
 // account is that of a new connection of the user.
 func (b *ledger) account(uid uint32) *account {
-	u := b.users[uid]
-	if u == nil {
-		u = &user{uid: uid, holders: map[*account]struct{}{}}
-		b.users[uid] = u
-	}
-	u.open++
-	a := &account{budget: &b.budget, user: u}
+	a := b.openFor(owner{uid: uid})
 	a.moved(func() { b.evicted[a]++ })
 	return a
 }

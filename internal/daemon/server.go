@@ -111,10 +111,11 @@ type Server struct {
 	lane lane // nil: every connection has a goroutine
 
 	mu      sync.Mutex
-	conns   map[*conn]struct{} // with a goroutine each; guarded by mu
-	parked  int                // connections in the lane; guarded by mu
-	refused map[*conn]struct{} // being turned away; guarded by mu
-	wg      sync.WaitGroup     // one for each goroutine that serves a connection
+	conns   map[*conn]struct{}  // with a goroutine each; guarded by mu
+	parked  int                 // connections in the lane; guarded by mu
+	guests  map[*Guest]struct{} // connections by doors; guarded by mu
+	refused map[*conn]struct{}  // being turned away; guarded by mu
+	wg      sync.WaitGroup      // one for each goroutine that serves a connection
 }
 
 // NewServer returns a server of the services, which must include the default.
@@ -125,11 +126,11 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 	s := &Server{
 		cfg: cfg, services: services, defaultService: services[cfg.DefaultService], methods: countMethods(m),
 		metrics: m, log: log.With(zap.String("component", "daemon")), started: time.Now(), patience: defaultPatience,
-		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{},
+		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{}, guests: map[*Guest]struct{}{},
 	}
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
 	s.SetLimits(cfg.Limits)
-	s.budget = &budget{limits: &s.limits, users: map[uint32]*user{}}
+	s.budget = &budget{limits: &s.limits, users: map[owner]*user{}}
 	s.progress.serving = make(chan struct{})
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	for name := range services {
@@ -214,7 +215,7 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 	a := s.budget.open(nc)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if most, key := s.limits.Load().connections(); refusal == nil && len(s.conns)+s.parked >= most {
+	if most, key := s.limits.Load().connections(); refusal == nil && s.taken() >= most {
 		refusal = wire.Errorf(wire.CodeOverloaded, "all %d connections are in use: share a connection, or raise %s", most, key)
 	}
 	if refusal == nil {
@@ -257,7 +258,10 @@ func (s *Server) begin(work context.Context, c *conn) {
 }
 
 // countConnections shows how many there are. mu is held.
-func (s *Server) countConnections() { s.metrics.Connections.Set(float64(len(s.conns) + s.parked)) }
+func (s *Server) countConnections() { s.metrics.Connections.Set(float64(s.taken())) }
+
+// taken is how many connections are open. mu is held.
+func (s *Server) taken() int { return len(s.conns) + s.parked + len(s.guests) }
 
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()
@@ -357,7 +361,7 @@ func (s *Server) eachConn(do func(*conn)) {
 func (s *Server) connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.conns) + s.parked
+	return s.taken()
 }
 
 // Ready reports why some service cannot issue IDs now, or nil.
