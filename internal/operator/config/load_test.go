@@ -147,7 +147,7 @@ var precedenceCases = map[string][3]string{
 	"external_secret_file":       {"/a", "/b", "/c"},
 	"max_forward":                {"2s", "3s", "4s"},
 	"forward_hold":               {"2s", "3s", "0s"},
-	"memcached_listen":           {"127.0.0.1:2", "'[::1]:2'", "unix:///m"},
+	"memcached_listen":           {"'[::1]:2'", "127.0.0.1:2", "unix:///m"},
 	"http_listen":                {"127.0.0.1:3", "localhost:3", "unix:///h"},
 	"insecure":                   {"true", "1", "yes"},
 	"admin_listen":               {"'[::1]:1'", ":2", "unix:///a"},
