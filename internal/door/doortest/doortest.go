@@ -5,11 +5,13 @@ package doortest
 import (
 	"context"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/daemon"
@@ -34,7 +36,7 @@ type Options struct {
 	TCP      bool
 }
 
-// Rig is a daemon with one door.
+// Rig is a daemon with its socket and one door.
 type Rig struct {
 	t       testing.TB
 	Server  *daemon.Server
@@ -65,10 +67,14 @@ func Start(t testing.TB, o Options, serve Serve) *Rig {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
+	socket := r.unix("socket")
 	l := r.listen(o.TCP)
+	var parts errgroup.Group
+	parts.Go(func() error { return s.Serve(ctx, socket) })
+	parts.Go(func() error { return serve(ctx, l, s) })
 	go func() {
 		defer close(r.done)
-		r.err = serve(ctx, l, s)
+		r.err = parts.Wait()
 	}()
 	t.Cleanup(r.Stop)
 	return r
@@ -150,8 +156,19 @@ func (r *Rig) listen(tcp bool) net.Listener {
 		r.Network, r.Address = "tcp", l.Addr().String()
 		return l
 	}
-	r.Network, r.Address = "unix", filepath.Join(r.t.TempDir(), "s")
-	l, err := unixsock.Listen(r.Address, unixsock.Options{Mode: 0o600})
+	l := r.unix("door")
+	r.Network, r.Address = "unix", l.Path()
+	return l
+}
+
+func (r *Rig) unix(name string) *unixsock.Listener {
+	r.t.Helper()
+	dir, err := os.MkdirTemp("", "kz") // t.TempDir may be longer than a socket's path may be
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	l, err := unixsock.Listen(filepath.Join(dir, name), unixsock.Options{Mode: 0o600})
 	if err != nil {
 		r.t.Fatal(err)
 	}

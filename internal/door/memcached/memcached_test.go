@@ -21,6 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/door/doortest"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
+	dto "github.com/prometheus/client_model/go"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -264,6 +265,27 @@ func TestWaits(t *testing.T) {
 		}
 		p.get("id")
 		other.get("id")
+	})
+}
+
+// TestGone: a peer that is gone leaves its place among those that wait.
+func TestGone(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
+		r := start(t, loop, doortest.Options{Clock: fake})
+		p := dial(t, r)
+		for range 1 << snowflake.DefaultBitSeq {
+			p.get("id")
+		}
+		fake.Jump(-time.Second) // so that the wait has no end
+		p.send("get id\r\n")
+		r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+		_ = p.Close()
+		r.Until("its place is free", func() bool { return r.Server.Status().InFlight == 0 && r.Server.Status().Connections == 0 })
+		var timeouts dto.Metric
+		if err := r.Metrics.Requests("memcached", "TIMEOUT").Write(&timeouts); err != nil || timeouts.Counter.GetValue() != 0 {
+			t.Errorf("it has waited to the end (%v)", err)
+		}
 	})
 }
 
