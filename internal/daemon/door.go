@@ -26,15 +26,15 @@ type Door struct {
 	name      string
 	succeeded prometheus.Counter
 	refusal   func(*wire.Error) []byte
-	turnedOut chan struct{} // a token for each connection that is being turned away
 	turning   sync.WaitGroup
+	turnedOut int // connections that are being turned away; guarded by Server.mu
 }
 
 // NewDoor returns a door, whose name counts requests in the metrics. refusal is what a
 // connection that is turned away is sent.
 func (s *Server) NewDoor(name string, refusal func(*wire.Error) []byte) *Door {
 	return &Door{
-		server: s, name: name, succeeded: s.metrics.Requests(name, "ok"), refusal: refusal, turnedOut: make(chan struct{}, maxRefusals),
+		server: s, name: name, succeeded: s.metrics.Requests(name, "ok"), refusal: refusal,
 	}
 }
 
@@ -90,7 +90,12 @@ func (d *Door) admit(nc net.Conn) *Guest {
 		g.account = s.budget.openFor(owner{unknownUID, addressOf(nc.RemoteAddr())})
 	}
 	s.mu.Lock()
-	if most, key := s.limits.Load().connections(); refusal == nil && s.taken() >= most {
+	defer s.mu.Unlock()
+	limits := s.limits.Load()
+	if socket, ok := nc.(syscall.Conn); ok && limits.bounded() {
+		setSendBuffer(socket, smallSend)
+	}
+	if most, key := limits.connections(); refusal == nil && s.open() >= most {
 		refusal = wire.Errorf(wire.CodeOverloaded, "all %d connections are in use: share a connection, or raise %s", most, key)
 	}
 	if refusal == nil {
@@ -100,30 +105,31 @@ func (d *Door) admit(nc net.Conn) *Guest {
 		g.account.moved(func() { _ = nc.SetDeadline(time.Now()) })
 		s.guests[g] = struct{}{}
 		s.countConnections()
-	}
-	s.mu.Unlock()
-	if refusal == nil {
 		return g
 	}
-	g.account.close()
 	s.metrics.Requests("", string(refusal.Code)).Inc()
-	d.turnAway(nc, d.refusal(refusal))
+	if d.turnedOut == maxRefusals || s.unreadRefusals >= maxUnreadRefusals {
+		g.left = true
+		g.account.close()
+		_ = nc.Close()
+		return nil
+	}
+	d.turnedOut++
+	d.turnAway(g, d.refusal(refusal))
 	return nil
 }
 
 // turnAway says why and closes. Unread bytes would turn the close into a reset, which
-// may overtake the answer, so it reads for a moment. Beyond a number of peers that are
-// told, the connection is closed at once.
-func (d *Door) turnAway(nc net.Conn, why []byte) {
-	select {
-	case d.turnedOut <- struct{}{}:
-	default:
-		_ = nc.Close()
-		return
-	}
+// may overtake the answer, so it reads for a moment.
+func (d *Door) turnAway(g *Guest, why []byte) {
+	nc := g.Conn
 	d.turning.Go(func() {
-		defer func() { <-d.turnedOut }()
-		defer nc.Close()
+		defer func() {
+			_ = g.Close()
+			d.server.mu.Lock()
+			defer d.server.mu.Unlock()
+			d.turnedOut--
+		}()
 		_ = nc.SetDeadline(time.Now().Add(d.server.patience.refuse))
 		if half, ok := nc.(interface{ CloseWrite() error }); ok {
 			if _, err := nc.Write(why); err == nil && half.CloseWrite() == nil {
@@ -172,15 +178,20 @@ func (s *Server) eachGuest(do func(*Guest)) {
 func (g *Guest) Close() error {
 	s := g.door.server
 	s.mu.Lock()
-	if !g.left {
-		g.left = true
-		delete(s.guests, g)
-		s.countConnections()
-		g.account.close()
+	defer s.mu.Unlock()
+	if g.left {
+		return nil
 	}
-	nc := g.Conn
-	s.mu.Unlock()
-	return nc.Close()
+	g.left = true
+	delete(s.guests, g)
+	defer s.countConnections()
+	if socket, ok := g.Conn.(stream); ok && !s.part(socket) {
+		s.remember(socket, g.account)
+		return nil
+	}
+	_ = g.Conn.Close()
+	g.account.close()
+	return nil
 }
 
 // SyscallConn implements syscall.Conn.
@@ -229,6 +240,16 @@ func (d *Door) Knows(name []byte) bool { return d.server.services[string(name)] 
 // Encode is the external form of an ID of the service.
 func (s *Service) Encode(id snowflake.ID) string { return s.external.Load().Encode(id) }
 
+// Room counts what the IDs of a large order may take until done is called.
+func (g *Guest) Room(count int64) (done func()) {
+	const each, small = 24, 1024 // a range for each ID, at worst
+	if count <= small {
+		return func() {}
+	}
+	g.account.Take(int(count) * each)
+	return func() { g.account.Give(int(count) * each) }
+}
+
 // Wait is an order that waits for its IDs.
 type Wait struct {
 	guest   *Guest
@@ -246,7 +267,7 @@ func (g *Guest) Start(o Order, dst []generator.Range) ([]generator.Range, *Wait,
 	if pending == nil {
 		return ranges, nil, err
 	}
-	if err := s.countWaiting(g.account.user); err != nil {
+	if _, err := s.countWaiting(g.account.user, forAnswer); err != nil {
 		pending.Cancel(err)
 		return nil, nil, err
 	}
@@ -256,7 +277,7 @@ func (g *Guest) Start(o Order, dst []generator.Range) ([]generator.Range, *Wait,
 // Result waits for the IDs until ctx is done, or the peer is gone.
 func (w *Wait) Result(ctx context.Context) ([]generator.Range, error) {
 	s, g := w.guest.door.server, w.guest
-	defer s.doneWaiting(g.account.user)
+	defer s.doneWaiting(g.account.user, forAnswer)
 	ctx, abandon := context.WithCancelCause(ctx)
 	defer abandon(nil)
 	s.mu.Lock()
@@ -273,7 +294,7 @@ func (w *Wait) Result(ctx context.Context) ([]generator.Range, error) {
 // GiveUp ends the wait of a peer that is gone, in place of Result.
 func (w *Wait) GiveUp() {
 	w.pending.Cancel(errHungUp)
-	w.guest.door.server.doneWaiting(w.guest.account.user)
+	w.guest.door.server.doneWaiting(w.guest.account.user, forAnswer)
 }
 
 // Next is Start, and then Result.

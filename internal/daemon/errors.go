@@ -7,6 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -56,6 +57,9 @@ func asWireError(err error) *wire.Error {
 	}
 	if e := placementError(err); e != nil {
 		return e
+	}
+	if errors.Is(err, record.ErrCrowded) {
+		return wire.Errorf(wire.CodeOverloaded, "%v: ask again", record.ErrCrowded)
 	}
 	var store storeError
 	if errors.As(err, &store) {

@@ -88,7 +88,11 @@ func (s *Server) lockAcquire(_ context.Context, d *desk) error {
 	want := lock.Wanted{
 		Tenant: call.Tenant, Key: call.Key, Owner: call.Owner, RequestID: call.RequestID, TTL: call.TTL(), Wait: call.wait,
 	}
-	return d.aside(func(ctx context.Context) (any, error) {
+	kind := forAnswer
+	if want.Wait > 0 {
+		kind = forLock
+	}
+	return d.asideFor(kind, func(ctx context.Context) (any, error) {
 		ctx, done := s.whileServing(ctx)
 		defer done()
 		began := s.elapsed()
@@ -127,14 +131,14 @@ func lockChange(op lock.Op, options ...string) func(*Server, context.Context, *d
 		if err != nil {
 			return err
 		}
-		return d.asideWithin(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
+		return d.asideFor(forUpkeep, slowWork(func(ctx context.Context) (any, error) {
 			l, err := s.cfg.Locks.Host.Change(ctx, call.Request)
 			if err == nil && op == lock.Release {
 				s.released(l, d.conn)
 			}
 			s.countLock(op.String(), err)
 			return l.Answer(), lockFailure(err)
-		})
+		}).within(s.cfg.Locks.Timeout))
 	}
 }
 
@@ -143,11 +147,11 @@ func (s *Server) lockGet(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	return d.asideWithin(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
+	return d.asideFor(forUpkeep, slowWork(func(ctx context.Context) (any, error) {
 		l, err := s.cfg.Locks.Store.Get(ctx, call.Tenant, call.Key)
 		s.countLock("get", err)
 		return l.Answer(), lockFailure(err)
-	})
+	}).within(s.cfg.Locks.Timeout))
 }
 
 // lockPage is the answer of Lock.List.
@@ -175,7 +179,7 @@ func (s *Server) lockList(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	return d.asideWithin(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
+	return d.asideLong(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
 		leases, err := s.cfg.Locks.Store.List(ctx, localTenant, after, int(limit))
 		s.countLock("list", err)
 		page := lockPage{Locks: make([]lock.Answer, len(leases))}

@@ -359,7 +359,7 @@ func (s *Server) placementSnapshot(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	return d.asideWithin(p.timeout, func(ctx context.Context) (any, error) { return p.page(ctx, want) })
+	return d.asideLong(p.timeout, func(ctx context.Context) (any, error) { return p.page(ctx, want) })
 }
 
 // look looks at the activations that are asked for. A page costs a look at all of

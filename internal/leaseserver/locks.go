@@ -13,6 +13,7 @@ import (
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/record"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
@@ -48,6 +49,12 @@ func lockTenant(r *http.Request, who Credential) (string, error) {
 	return who.placementTenant(), nil
 }
 
+// calls is the request with its caller's name for the store, where each credential has its
+// turn.
+func (c Credential) calls(r *http.Request) *http.Request {
+	return r.WithContext(record.By(r.Context(), c.Tenant+"/"+c.Owner))
+}
+
 // placementTenant is the tenant's name in stores for placement.
 func (c Credential) placementTenant() string { return c.Tenant + lockhttp.PlacementTenants }
 
@@ -63,7 +70,7 @@ func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Creden
 		return call, errNoLocks
 	}
 	var in lockhttp.Request
-	if err := readBody(w, r, &in); err != nil {
+	if err := s.readBody(w, r, who, &in); err != nil {
 		return call, err
 	}
 	call.Request = lock.Request{Op: op, Key: pathKey(r), LeaseID: in.LeaseID}
@@ -106,6 +113,7 @@ func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	r = who.calls(r)
 	call, err := s.readLockCall(w, r, who, lock.Acquire)
 	if err != nil {
 		return lockRefusal(who, err)
@@ -302,6 +310,9 @@ func (s *Server) problemOf(err error) *problem.Problem {
 	}
 	if errors.Is(err, lock.ErrClosed) {
 		return errStopping
+	}
+	if errors.Is(err, record.ErrCrowded) {
+		return problem.New(problem.Overloaded, "%v", record.ErrCrowded).After(overloadedRetry)
 	}
 	return leaseapi.FromError(err, s.o.NowMS())
 }

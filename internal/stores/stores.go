@@ -26,6 +26,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
+	"github.com/kazahana/kazahana/internal/record/fair"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
 	recordpostgres "github.com/kazahana/kazahana/internal/record/postgres"
 	recordredis "github.com/kazahana/kazahana/internal/record/redis"
@@ -196,12 +197,13 @@ func Open(rawURL string, opts Options) (*Store, error) {
 // longest term of a lock, 0 for the longest of all.
 func newStore(url string, shared bool, maxLockTTL time.Duration, open func(context.Context) (*opened, error)) (*Store, error) {
 	records := onUse{onuse.New("store "+url, open, (*opened).close)}
-	locks, err := lock.OnRecords(records).Limit(maxLockTTL)
+	queued := fair.New(records)
+	locks, err := lock.OnRecords(queued).Limit(maxLockTTL)
 	if err != nil {
 		return nil, err
 	}
 	return &Store{
-		Locks: locks, Sequences: sequence.OnRecords(records), Placements: storage.OnRecords(records), URL: url, Shared: shared, records: records,
+		Locks: locks, Sequences: sequence.OnRecords(queued), Placements: storage.OnRecords(queued), URL: url, Shared: shared, records: records,
 	}, nil
 }
 

@@ -118,6 +118,7 @@ func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
 	var ranges []generator.Range
 	if err == nil {
 		g := r.Context().Value(guestKey{}).(*daemon.Guest)
+		defer g.Room(q.Count)()
 		ranges, err = g.Next(r.Context(), q.Order, make([]generator.Range, 0, 4))
 	}
 	if err != nil {

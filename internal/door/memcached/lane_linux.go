@@ -104,6 +104,8 @@ func (p *parked) Ready(events uint32) {
 	n, errno := eventloop.Receive(p.fd, l.input)
 	switch {
 	case errno == unix.EAGAIN:
+	case errno == 0 && n == 0 && p.owes():
+		p.depart(unfinished{})
 	case errno != 0 || n == 0:
 		p.end()
 	case p.serve(l.input[:n]) && (n == len(l.input) || p.half):
@@ -125,15 +127,11 @@ func (p *parked) serve(b []byte) bool {
 		}
 		var g get
 		var then outcome
+		before := len(out)
 		out, g, then = l.answer(out, line, true)
 		switch then {
-		case stop:
-			if p.send(out, nil) {
-				p.end()
-			}
-			return false
-		case heavy:
-			p.depart(unfinished{input: b, output: out})
+		case stop, heavy: // the line is answered there
+			p.depart(unfinished{input: b, output: out[:before]})
 			return false
 		case waits:
 			g.keys, g.orders = bytes.Clone(g.keys), append([]order(nil), g.orders...)
@@ -170,6 +168,13 @@ func (p *parked) send(out, b []byte) bool {
 		return false
 	}
 	return true
+}
+
+// owes reports whether the peer has not read all answers. Such a connection counts for
+// longer than the lane knows it.
+func (p *parked) owes() bool {
+	unread, err := unix.IoctlGetInt(p.fd, unix.SIOCOUTQ)
+	return err == nil && unread > 0
 }
 
 // end closes the connection.

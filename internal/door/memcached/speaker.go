@@ -125,6 +125,11 @@ func (o order) order() daemon.Order {
 // finish answers a get in a goroutine. It gets all IDs before it writes the first: an
 // answer is whole, or an error.
 func (s *speaker) finish(ctx context.Context, out []byte, g get, send func([]byte) ([]byte, error)) (_ []byte, err error) {
+	count := int64(0)
+	for _, o := range g.orders {
+		count += o.count
+	}
+	defer s.guest.Room(count)()
 	ranges, todo := s.ranges[:0], g.orders
 	if g.wait != nil {
 		if ranges, err = g.wait.Result(ctx); err == nil {
@@ -143,9 +148,7 @@ func (s *speaker) finish(ctx context.Context, out []byte, g get, send func([]byt
 		return out, nil
 	}
 	s.gets++
-	for _, o := range g.orders {
-		s.ids += int(o.count)
-	}
+	s.ids += int(count)
 	s.ranges = nil // a large get leaves nothing behind
 	return values(out, g.keys, ranges, g.cas, send)
 }

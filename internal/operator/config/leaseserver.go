@@ -25,9 +25,10 @@ type LeaseServer struct {
 	TokensFile string // "" = none
 	Insecure   bool
 
-	QuotaConnections int // of one address
-	QuotaWaiting     int // requests of one tenant that wait for locks
-	RateLimit        int // requests per second and client; 0 = unlimited
+	MemoryLimit      int64 // bytes; 0 = that of the control group
+	QuotaConnections int   // of one address
+	QuotaWaiting     int   // requests of one tenant that wait for locks
+	RateLimit        int   // requests per second and client; 0 = unlimited
 	RateBurst        int
 	DrainDelay       time.Duration
 
