@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"github.com/kazahana/kazahana/internal/operator/quota"
@@ -11,8 +12,24 @@ import (
 // exceeds is the error of what a quota of one user refuses. Every such refusal is made
 // here.
 func (b *budget) exceeds(key string, u *user, most int, what, advice string) *wire.Error {
-	return overloaded(b.quotas, quota.Refusal{Quota: key, Limit: int64(most), Whose: u.String()}, "%s: UID %d has %d %s, as many as one UID may have: %s, or raise the quota",
-		key, u.uid, most, what, advice)
+	return overloaded(b.quotas, quota.Refusal{Quota: key, Limit: int64(most), Whose: u.owner.String()},
+		"%s: %v has %d %s, as many as one %s may have: %s, or raise the quota",
+		key, u.owner, most, what, u.kind(), advice)
+}
+
+func (o owner) kind() string {
+	if o.from.IsValid() {
+		return "address"
+	}
+	return "UID"
+}
+
+// String names the owner.
+func (o owner) String() string {
+	if o.from.IsValid() {
+		return "address " + o.from.Masked().Addr().String()
+	}
+	return fmt.Sprintf("UID %d", o.uid)
 }
 
 // waitingKind is what a request waits for. Each kind has a budget of its own: however

@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -56,7 +57,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 		handler = o.Guard(s)
 	}
 	connections := guard.New(guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Unproven: s.phases.unproven},
-		func(why guard.Reason, from net.Addr) { s.closedByGuard(o, why, from) })
+		func(why guard.Reason, peer string) { s.closedByGuard(o, why, peer) })
 	server := &http.Server{
 		Handler: handler, TLSConfig: o.TLS,
 		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
@@ -105,16 +106,17 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	return err
 }
 
-// closedByGuard notes which limit was met, by a newcomer or by a connection without a
-// credential that made room for one.
-func (s *Server) closedByGuard(o Listening, why guard.Reason, from net.Addr) {
+// closedByGuard notes which limit of connections was met, by a newcomer or by a connection
+// without a credential that made room for one.
+func (s *Server) closedByGuard(o Listening, why guard.Reason, peer string) {
+	if at, err := netip.ParsePrefix(peer); err == nil {
+		peer = "address " + at.Masked().Addr().String()
+	}
 	switch why {
 	case guard.Full:
-		s.o.Quotas.Refuse(quota.Refusal{Quota: "max_connections", Limit: int64(o.connections())})
-	case guard.Replaced: // the peer has the most connections without a credential
-		s.o.Quotas.Refuse(quota.Refusal{Quota: "max_connections", Limit: int64(o.connections()), Whose: "address " + peerOf(from.String())})
-	case guard.PerAddress, guard.ReplacedBy:
-		s.o.Quotas.Refuse(quota.Refusal{Quota: "quota_connections", Limit: int64(o.perAddress()), Whose: "address " + peerOf(from.String())})
+		s.o.Quotas.Refuse(quota.Refusal{Quota: "max_connections", Limit: int64(o.connections()), Whose: peer})
+	case guard.PerAddress:
+		s.o.Quotas.Refuse(quota.Refusal{Quota: "quota_connections", Limit: int64(o.perAddress()), Whose: peer})
 	}
 }
 
