@@ -1,9 +1,12 @@
 package daemon
 
 import (
+	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
+	"github.com/kazahana/kazahana/internal/record/quota"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -36,6 +39,11 @@ type user struct {
 	bytes    int64
 	holders  map[*account]struct{} // accounts that hold any bytes
 	waiting  atomic.Int64          // requests
+}
+
+// pays returns a context in which the keys that are made count for the user.
+func (u *user) pays(ctx context.Context) context.Context {
+	return quota.Pay(ctx, fmt.Sprintf("user %d", u.uid))
 }
 
 // account is what one connection holds of a budget. It is the connection's wire.Memory,

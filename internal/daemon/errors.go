@@ -7,6 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -53,6 +54,10 @@ func asWireError(err error) *wire.Error {
 		return wire.Errorf(wire.CodeTimestampOverflow, "%v", generator.ErrOverflow)
 	case errors.Is(err, generator.ErrStopped), errors.Is(err, errShuttingDown), errors.Is(err, lock.ErrClosed):
 		return shuttingDown()
+	}
+	var full *record.FullError
+	if errors.As(err, &full) {
+		return wire.Errorf(wire.CodeOverloaded, "%v", full)
 	}
 	if e := placementError(err); e != nil {
 		return e

@@ -88,8 +88,9 @@ func (s *Server) lockAcquire(_ context.Context, d *desk) error {
 	want := lock.Wanted{
 		Tenant: call.Tenant, Key: call.Key, Owner: call.Owner, RequestID: call.RequestID, TTL: call.TTL(), Wait: call.wait,
 	}
+	user := d.user
 	return d.aside(func(ctx context.Context) (any, error) {
-		ctx, done := s.whileServing(ctx)
+		ctx, done := s.whileServing(user.pays(ctx))
 		defer done()
 		began := s.elapsed()
 		s.keeping.LockWaiters.Inc()
@@ -127,8 +128,9 @@ func lockChange(op lock.Op, options ...string) func(*Server, context.Context, *d
 		if err != nil {
 			return err
 		}
+		user := d.user
 		return d.asideWithin(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
-			l, err := s.cfg.Locks.Host.Change(ctx, call.Request)
+			l, err := s.cfg.Locks.Host.Change(user.pays(ctx), call.Request)
 			if err == nil && op == lock.Release {
 				s.released(l, d.conn)
 			}

@@ -37,8 +37,9 @@ func (s *Server) sequence(d *desk, count func() (int64, error), answer func(sequ
 	if err != nil {
 		return err
 	}
+	user := d.user
 	return d.asideWithin(s.cfg.Sequences.Timeout, func(ctx context.Context) (any, error) {
-		values, err := s.cfg.Sequences.Store.Next(ctx, r)
+		values, err := s.cfg.Sequences.Store.Next(user.pays(ctx), r)
 		s.keeping.Sequence(sequence.Outcome(err), values.Count)
 		switch {
 		case err == nil:

@@ -3,6 +3,7 @@ package leaseserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,6 +14,8 @@ import (
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/record"
+	"github.com/kazahana/kazahana/internal/record/quota"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
@@ -27,6 +30,10 @@ type Locks struct {
 const maxWaiters = 4096
 
 var errNoLocks = problem.New(problem.NotSupported, "this server has no store for locks")
+
+// fullRetry is when a client may ask again for a key that there is no room for: keys end with
+// their terms.
+const fullRetry = time.Minute
 
 // errStopping answers waiting requests when the server stops.
 var errStopping = problem.New(problem.Overloaded, "this server is stopping").After(overloadedRetry)
@@ -46,6 +53,11 @@ func lockTenant(r *http.Request, who Credential) (string, error) {
 		return "", problem.New(problem.Forbidden, "this credential does not have the scope %q", ScopePlacements)
 	}
 	return who.placementTenant(), nil
+}
+
+// pays returns a context in which the keys that are made count for the tenant.
+func (c Credential) pays(ctx context.Context) context.Context {
+	return quota.Pay(ctx, fmt.Sprintf("tenant %q", c.Tenant))
 }
 
 // placementTenant is the tenant's name in stores for placement.
@@ -113,10 +125,10 @@ func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request) error {
 	var l lock.Lease
 	var waited time.Duration
 	if call.wait == 0 {
-		l, err = s.acquireNow(r.Context(), call)
+		l, err = s.acquireNow(who.pays(r.Context()), call)
 	} else {
 		leave()
-		l, waited, err = s.acquireWithin(r.Context(), call)
+		l, waited, err = s.acquireWithin(who.pays(r.Context()), call)
 	}
 	s.o.Metrics.Lock(lock.Acquire.String(), s.result(err))
 	if err != nil {
@@ -302,6 +314,9 @@ func (s *Server) problemOf(err error) *problem.Problem {
 	}
 	if errors.Is(err, lock.ErrClosed) {
 		return errStopping
+	}
+	if full, ok := errors.AsType[*record.FullError](err); ok {
+		return problem.New(problem.Overloaded, "%v", full).After(fullRetry)
 	}
 	return leaseapi.FromError(err, s.o.NowMS())
 }

@@ -227,7 +227,7 @@ func (s *Server) api(pattern string, scope Scope, h handler) {
 		if err != nil {
 			return err
 		}
-		return h(w, r, who)
+		return h(w, r.WithContext(who.pays(r.Context())), who)
 	})
 }
 

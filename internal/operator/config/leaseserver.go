@@ -25,9 +25,11 @@ type LeaseServer struct {
 	TokensFile string // "" = none
 	Insecure   bool
 
-	QuotaConnections int // of one address
-	QuotaWaiting     int // requests of one tenant that wait for locks
-	RateLimit        int // requests per second and client; 0 = unlimited
+	QuotaConnections int   // of one address
+	QuotaWaiting     int   // requests of one tenant that wait for locks
+	QuotaKeys        int   // of locks, sequences and placement that one tenant may make
+	QuotaDisk        int64 // bytes that they may take
+	RateLimit        int   // requests per second and client; 0 = unlimited
 	RateBurst        int
 	DrainDelay       time.Duration
 

@@ -69,6 +69,8 @@ type Serve struct {
 	QuotaConnections int
 	QuotaWaiting     int
 	QuotaBytes       int64 // bytes
+	QuotaKeys        int   // of locks, sequences and placement that one user may make
+	QuotaDisk        int64 // bytes that they may take
 	EventLoop        bool
 
 	VerifyInterval time.Duration
