@@ -22,6 +22,7 @@ type Session struct {
 	conn       *sql.Conn
 	statements map[string]*sql.Stmt
 	changes    changes
+	limit      int64 // bytes to which the file may grow while the disk is full; 0: it is not
 	fence      Fence // when the present operation began
 	lastMS     int64 // of the latest commit at that time
 }
