@@ -4,7 +4,7 @@
 //
 //	go run ./bench SUITE [flags]
 //
-// The suites are ids, leases, locks, sequences and clients; "all" runs each of them
+// The suites are ids, leases, locks, sequences, clients and abuse; "all" runs each of them
 // with the same flags. docs/performance.md explains the method.
 package main
 
@@ -21,6 +21,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/kazahana/kazahana/bench/abuse"
 	"github.com/kazahana/kazahana/bench/clients"
 	"github.com/kazahana/kazahana/bench/ids"
 	"github.com/kazahana/kazahana/bench/leases"
@@ -33,7 +34,7 @@ type suite struct {
 	run  func(ctx context.Context, args []string) error
 }
 
-var suites = []suite{{"ids", ids.Run}, {"leases", leases.Run}, {"locks", locks.RunLocks}, {"sequences", locks.RunSequences}, {"clients", clients.Run}}
+var suites = []suite{{"ids", ids.Run}, {"leases", leases.Run}, {"locks", locks.RunLocks}, {"sequences", locks.RunSequences}, {"clients", clients.Run}, {"abuse", abuse.Run}}
 
 func main() {
 	// The kernel kills the children when the thread that started them ends: that must
@@ -60,6 +61,9 @@ func dispatch(args []string) error {
 	}
 	if ids.IsPart(args[0]) {
 		return ids.RunPart(args[0], args[1:])
+	}
+	if args[0] == abuse.Part {
+		return abuse.RunPart(args[1:])
 	}
 	if args[0] == "all" {
 		return all(names, args[1:])

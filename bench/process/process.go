@@ -30,14 +30,15 @@ const ErrorPrefix = "bench: "
 // thread: children inherit the thread's affinity, and are killed by the kernel
 // when the thread that started them ends.
 type Launcher struct {
-	Core int    // -1: not pinned
-	Self string // this program
+	Core int                 // -1: not pinned
+	Self string              // this program
+	As   *syscall.Credential // the user; nil: this process's own
 }
 
 // Start starts cmd pinned, in a process group of its own, so that a Ctrl-C
 // reaches only this process, which then ends the others in order.
 func (l Launcher) Start(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: l.As}
 	if l.Core < 0 {
 		return cmd.Start()
 	}

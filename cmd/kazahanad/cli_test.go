@@ -63,18 +63,21 @@ func TestIDFormats(t *testing.T) {
 			last = id
 		}
 	}
-	var texts []string
-	testkit.DecodeJSON(t, s.Kazahanad("id", "-n", "5", "--format", "json").OK(t), &texts)
-	if len(texts) != 5 {
-		t.Fatalf("--format json gave %q", texts)
-	}
-	for _, text := range texts {
-		id, err := parseDecimal(text)
-		if err != nil || id <= last {
-			t.Errorf("--format json: %q after %d (%v)", text, last, err)
+	for _, flag := range []string{"--format=json", "--json"} {
+		var texts []string
+		testkit.DecodeJSON(t, s.Kazahanad("id", "-n", "5", flag).OK(t), &texts)
+		if len(texts) != 5 {
+			t.Fatalf("%s gave %q", flag, texts)
 		}
-		last = id
+		for _, text := range texts {
+			id, err := parseDecimal(text)
+			if err != nil || id <= last {
+				t.Errorf("%s: %q after %d (%v)", flag, text, last, err)
+			}
+			last = id
+		}
 	}
+	s.Kazahanad("id", "--json", "--format", "hex").Fails(t, exitUsage, "--json with --format hex")
 }
 
 func parseDecimal(text string) (uint64, error) { return strconv.ParseUint(text, 10, 64) }
@@ -125,7 +128,7 @@ func TestHelp(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	subcommands := []string{"serve", "id", "inspect", "bounds", "sql", "layout", "status", "health", "state show", "state accept-epoch", "state reset-floor", "bench", "version"}
-	for _, args := range []string{"", "--help"} {
+	for _, args := range []string{"help", "--help"} {
 		help := s.Kazahanad(strings.Fields(args)...).OK(t)
 		for _, name := range subcommands {
 			if !strings.Contains(help, name) {
@@ -139,6 +142,10 @@ func TestHelp(t *testing.T) {
 			t.Errorf("the help of %s is %q", name, help)
 		}
 	}
+	if help := s.Kazahanad("help", "state", "show").OK(t); !strings.Contains(help, "Usage: kazahanad state show") {
+		t.Errorf("help state show prints %q", help)
+	}
+	s.Kazahanad().Fails(t, exitUsage, "a subcommand is missing", "kazahanad --help")
 }
 
 func TestVersion(t *testing.T) {
@@ -147,6 +154,11 @@ func TestVersion(t *testing.T) {
 	want := fmt.Sprintf("kazahanad %s (commit %s, %s)\n", testkit.Version, testkit.Commit, runtime.Version())
 	if got := s.Kazahanad("version").OK(t); got != want {
 		t.Errorf("version is %q, want %q", got, want)
+	}
+	var fields map[string]string
+	testkit.DecodeJSON(t, s.Kazahanad("version", "--json").OK(t), &fields)
+	if fields["version"] != testkit.Version || fields["commit"] != testkit.Commit || fields["go_version"] != runtime.Version() {
+		t.Errorf("version --json is %q", fields)
 	}
 }
 

@@ -2,8 +2,13 @@ package main
 
 import (
 	"context"
+	"os"
+	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/operator/memlimit"
 )
 
 // settleTime is when, after the start, settle gives memory back.
@@ -12,7 +17,7 @@ const settleTime = 2 * time.Second
 // settle gives back the memory that only the start needed: its allocations, and
 // the pages of the binary that it touched, many of them of linked packages that
 // this configuration does not use. Pages that are needed again come from the page
-// cache.
+// cache. Then it goes on to giveBack, until ctx is done.
 func settle(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -21,4 +26,52 @@ func settle(ctx context.Context) {
 	}
 	debug.FreeOSMemory()
 	dropBinaryPages()
+	giveBack(ctx)
+}
+
+const (
+	giveBackEvery = 5 * time.Second
+	spareMemory   = 16 << 20 // that is not worth a collection
+)
+
+// giveBack returns memory to the system when clients no longer need it, until ctx is done.
+// Left alone, the collector might take minutes, for nothing is allocated any more. While
+// they do need it, it costs a collection every few seconds.
+func giveBack(ctx context.Context) {
+	least := inUse()
+	ticker := time.NewTicker(giveBackEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if inUse() > least+spareMemory {
+			runtime.GC() // empties pools, together with the next one
+			debug.FreeOSMemory()
+		}
+		least = min(least, inUse())
+	}
+}
+
+// inUse is the memory that Go has from the system, in bytes.
+func inUse() uint64 {
+	all := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(all)
+	return all[0].Value.Uint64() - all[1].Value.Uint64()
+}
+
+// limitMemory returns how much memory this process may use: as configured, or what its
+// control group allows. The collector keeps a tenth below it, unless GOMEMLIMIT says
+// otherwise.
+func limitMemory(configured int64) int64 {
+	limit := configured
+	if limit == 0 {
+		limit = memlimit.Of(os.DirFS("/"))
+	}
+	if _, set := os.LookupEnv("GOMEMLIMIT"); !set {
+		debug.SetMemoryLimit(limit - limit/10)
+	}
+	return limit
 }

@@ -16,6 +16,7 @@ type idCmd struct {
 	clientFlags
 	N           int    `short:"n" default:"1" placeholder:"N" help:"How many IDs, 1 to 65536."`
 	Format      string `enum:"int,string,external,hex,json" default:"int" help:"int, string (the same, quoted), external, hex, or json (one array)."`
+	JSON        bool   `name:"json" help:"The same as --format json."`
 	Service     string `placeholder:"NAME" help:"Service to ask (default: the daemon's)."`
 	RegularOnly bool   `help:"Fail instead of printing a fallback ID."`
 }
@@ -24,6 +25,12 @@ type idCmd struct {
 func (c *idCmd) Run(s *system) error {
 	if c.N < 1 || c.N > daemon.MaxBatch {
 		return usageError{fmt.Errorf("-n %d: must be 1 to %d", c.N, daemon.MaxBatch)}
+	}
+	switch {
+	case c.Format == "json":
+		c.JSON = true
+	case c.JSON && c.Format != "int":
+		return usageError{fmt.Errorf("--json with --format %s: give one of them", c.Format)}
 	}
 	options := map[string]any{"timeout_ms": c.Timeout.Milliseconds()}
 	if c.Service != "" {
@@ -51,7 +58,7 @@ func (c *idCmd) Run(s *system) error {
 		}
 		texts = append(texts, text)
 	}
-	if c.Format == "json" { // strings: many JSON readers round numbers above 2^53
+	if c.JSON { // strings: many JSON readers round numbers above 2^53
 		return printJSON(s.out, texts)
 	}
 	return printLines(s.out, texts)

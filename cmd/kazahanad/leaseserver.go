@@ -207,7 +207,8 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	go l.reloadOn(hangup, done)
 
 	listening := leaseserver.Listening{
-		MaxConnections: l.settings.MaxConnections, PerAddress: l.settings.QuotaConnections, DrainDelay: l.settings.DrainDelay, DrainTimeout: l.settings.DrainTimeout,
+		MemoryLimit: limitMemory(l.settings.MemoryLimit), MaxConnections: l.settings.MaxConnections, PerAddress: l.settings.QuotaConnections,
+		DrainDelay: l.settings.DrainDelay, DrainTimeout: l.settings.DrainTimeout,
 	}
 	if l.tls != nil {
 		listening.TLS = leaseserver.ServerTLS(l.tls)
@@ -225,6 +226,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	var managing sync.WaitGroup
 	managing.Go(func() { l.manage(managed, listener) })
 	managing.Go(func() { _ = l.fences.watch(managed) }) // never fails
+	managing.Go(func() { settle(managed) })
 	defer managing.Wait()
 	defer stopManaging()
 	return server.Serve(ctx, listener, listening)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/operator/logqueue"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
+	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
 // Exit codes.
@@ -75,6 +76,8 @@ type system struct {
 	terminal, journal bool            // what stderr is
 	queue             *logqueue.Queue // between err and stderr; nil: err writes at once
 	level             zap.AtomicLevel // of the log, once there is one
+
+	socket *unixsock.Listener // of serve, from the service manager; nil: none
 }
 
 func main() {
@@ -103,11 +106,13 @@ func run(s *system, args []string) int {
 	if err != nil {
 		panic(err) // the definition of cli is wrong
 	}
-	if len(args) == 1 && args[0] == "--version" {
+	switch {
+	case len(args) == 0:
+		return s.fail(usageError{errors.New("a subcommand is missing: kazahanad serve runs the daemon, kazahanad --help lists all")})
+	case len(args) == 1 && args[0] == "--version":
 		args = []string{"version"}
-	}
-	if len(args) == 0 {
-		args = []string{"--help"}
+	case args[0] == "help":
+		args = append(slices.Clone(args[1:]), "--help")
 	}
 	s.args = args
 	defer s.flush()
@@ -116,12 +121,18 @@ func run(s *system, args []string) int {
 		return exit // --help has been printed
 	}
 	if err != nil {
-		return s.fail(usageError{withHint(err, args)})
+		err = usageError{withHint(err, args)}
+	} else {
+		err = k.Run(s)
 	}
-	if err := k.Run(s); err != nil {
-		return s.fail(err)
+	if err == nil {
+		return exitOK
 	}
-	return exitOK
+	code := s.fail(err)
+	if args[0] == "serve" {
+		s.answerUnstarted(code, err)
+	}
+	return code
 }
 
 // withHint adds a hint to the error of a user who expects the command to start the
@@ -139,17 +150,23 @@ func withHint(err error, args []string) error {
 	return err
 }
 
+// exitCode is the exit code that belongs to an error.
+func exitCode(err error) int {
+	var usage usageError
+	var status exitStatus
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &status):
+		return status.code
+	case errors.As(err, &usage):
+		return exitUsage
+	}
+	return exitFailure
+}
+
 // fail prints the error as one line and returns its exit code.
 func (s *system) fail(err error) int {
-	var usage usageError
-	code := exitFailure
-	if errors.As(err, &usage) {
-		code = exitUsage
-	}
-	var status exitStatus
-	if errors.As(err, &status) {
-		code = status.code
-	}
 	if text := strings.ReplaceAll(err.Error(), "\n", "; "); text != "" {
 		priority := ""
 		if s.journal {
@@ -157,5 +174,5 @@ func (s *system) fail(err error) int {
 		}
 		fmt.Fprintf(s.err, "%skazahanad: error: %s\n", priority, text)
 	}
-	return code
+	return exitCode(err)
 }

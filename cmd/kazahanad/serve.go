@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"time"
@@ -20,7 +19,6 @@ import (
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/operator/config"
-	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
@@ -62,22 +60,28 @@ type serveCmd struct {
 
 // Run runs the daemon until SIGINT or SIGTERM.
 func (c *serveCmd) Run(s *system) error {
-	if !c.Check {
-		s.queueStderr()
-	}
-	settings, err := c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
-	if err != nil {
-		return usageError{err}
+	load := func() (*config.Serve, error) {
+		return c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
 	}
 	if c.Check {
+		settings, err := load()
+		if err != nil {
+			return usageError{err}
+		}
 		return check(s, settings)
+	}
+	s.queueStderr()
+	var err error
+	if s.socket, err = systemd.Socket(); err != nil {
+		return err
+	}
+	settings, err := load()
+	if err != nil {
+		return usageError{err}
 	}
 	log, err := newLogger(settings.LogLevel, settings.LogFormat, s)
 	if err != nil {
 		return err
-	}
-	load := func() (*config.Serve, error) {
-		return c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
 	}
 	sup, stop, err := supervise(s, settings, load)
 	if err != nil {
@@ -204,7 +208,7 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 	if err := d.openServices(stored); err != nil {
 		return err
 	}
-	d.limitMemory()
+	d.memory = limitMemory(d.settings.MemoryLimit)
 	if d.server, err = daemon.NewServer(d.serverConfig(), d.services, d.metrics, d.log); err != nil {
 		return err
 	}
@@ -355,18 +359,7 @@ func (d *daemonParts) limits(s *config.Serve) daemon.Limits {
 	return daemon.Limits{
 		AllowUIDs: s.AllowUIDs, AllowGIDs: s.AllowGIDs,
 		MaxConnections: s.MaxConnections, MaxInFlight: s.MaxInFlight, DrainTimeout: s.DrainTimeout, MemoryLimit: d.memory,
-		UserConnections: s.QuotaConnections, UserInFlight: s.QuotaWaiting, UserMemory: s.QuotaBytes,
-	}
-}
-
-// limitMemory settles memory_limit, and has the collector keep a tenth below it, unless
-// GOMEMLIMIT says otherwise.
-func (d *daemonParts) limitMemory() {
-	if d.memory = d.settings.MemoryLimit; d.memory == 0 {
-		d.memory = memlimit.Of(os.DirFS("/"))
-	}
-	if _, set := os.LookupEnv("GOMEMLIMIT"); !set {
-		debug.SetMemoryLimit(d.memory - d.memory/10)
+		UserConnections: s.QuotaConnections, UserInFlight: s.QuotaWaiting, UserHolds: s.QuotaHolds, UserMemory: s.QuotaBytes,
 	}
 }
 

@@ -12,10 +12,15 @@ var (
 	commit  = ""
 )
 
-type versionCmd struct{}
+type versionCmd struct {
+	JSON bool `name:"json" help:"Print JSON."`
+}
 
 // Run prints what this binary is.
-func (versionCmd) Run(s *system) error {
+func (c *versionCmd) Run(s *system) error {
+	if c.JSON {
+		return printJSON(s.out, map[string]string{"version": version, "commit": buildCommit(), "go_version": runtime.Version()})
+	}
 	_, err := fmt.Fprintf(s.out, "kazahanad %s (commit %s, %s)\n", version, buildCommit(), runtime.Version())
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/record/quota"
 	"github.com/kazahana/kazahana/internal/unixsock"
@@ -24,11 +25,27 @@ const unknownUID = ^uint32(0)
 type budget struct {
 	limits *atomic.Pointer[Limits]
 
-	mu    sync.Mutex // guards all below, the fields of each user, and of each account
-	used  int64
-	peak  int64 // of what was held, since settled last said so
-	clock uint64
-	users map[uint32]*user
+	mu      sync.Mutex // guards all below, the fields of each user, and of each account
+	used    int64
+	leaving int64 // of these, of connections that end
+	peak    int64 // of what was held, since settled last said so
+	clock   uint64
+	large   int64         // for large buffers of sockets
+	changed chan struct{} // closed when there may be room; nil if nobody waits
+	users   map[uint32]*user
+	holds   int // of all users
+
+	making chan struct{} // has room for the long answers that are being made
+}
+
+// How many long answers are made at a time, for all users and for one.
+const (
+	maxMaking     = 4
+	maxUserMaking = 3
+)
+
+func newBudget(limits *atomic.Pointer[Limits]) *budget {
+	return &budget{limits: limits, users: map[uint32]*user{}, making: make(chan struct{}, maxMaking)}
 }
 
 // user is a user with open connections.
@@ -37,13 +54,18 @@ type user struct {
 	open     int // connections, those that are being turned away included
 	admitted int // connections that count
 	bytes    int64
-	holders  map[*account]struct{} // accounts that hold any bytes
-	waiting  atomic.Int64          // requests
+	leaving  int64                 // of these, of connections that end
+	holders  map[*account]struct{} // accounts that hold any bytes and do not end
+	waiting  inFlight              // requests
+	large    int64                 // for large buffers of sockets
+	holds    int                   // locks that connections hold, and watches
+	streams  int                   // of them, events of placement
+	making   chan struct{}         // has room for the long answers that are being made
 }
 
 // pays returns a context in which the keys that are made count for the user.
 func (u *user) pays(ctx context.Context) context.Context {
-	return quota.Pay(ctx, fmt.Sprintf("user %d", u.uid))
+	return quota.Pay(ctx, fmt.Sprintf("UID %d", u.uid))
 }
 
 // account is what one connection holds of a budget. It is the connection's wire.Memory,
@@ -52,9 +74,10 @@ type account struct {
 	budget   *budget
 	user     *user
 	admitted bool
-	evict    func() // makes the connection end soon; must not block
+	evict    func() // makes the connection end soon; called with mu held, and must not block
 	half     int64  // bytes of messages that have begun
 	unread   int64  // bytes of answers
+	large    bool   // the socket has a large buffer
 	moving   uint64 // when the connection read or wrote more last, by budget.clock
 	over     atomic.Pointer[wire.Error]
 }
@@ -65,11 +88,15 @@ func (b *budget) open(nc stream) *account {
 	if peer, err := unixsock.PeerOf(nc); err == nil {
 		uid = peer.UID
 	}
+	return b.openFor(uid)
+}
+
+func (b *budget) openFor(uid uint32) *account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	u := b.users[uid]
 	if u == nil {
-		u = &user{uid: uid, holders: map[*account]struct{}{}}
+		u = &user{uid: uid, holders: map[*account]struct{}{}, making: make(chan struct{}, maxUserMaking)}
 		b.users[uid] = u
 	}
 	u.open++
@@ -81,8 +108,7 @@ func (a *account) admit() *wire.Error {
 	a.budget.mu.Lock()
 	defer a.budget.mu.Unlock()
 	if most, key := a.budget.limits.Load().userConnections(); a.user.admitted >= most {
-		return wire.Errorf(wire.CodeOverloaded,
-			"user %d has all %d connections that one user may have: share a connection, or raise %s", a.user.uid, most, key)
+		return a.budget.exceeds(key, a.user, most, "connections", "share one")
 	}
 	a.user.admitted++
 	a.admitted = true
@@ -95,6 +121,7 @@ func (a *account) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a.drop()
+	a.shrink()
 	if a.admitted {
 		a.user.admitted--
 	}
@@ -129,14 +156,31 @@ func (a *account) add(kind *int64, n int64) {
 	a.user.bytes += n
 	a.budget.used += n
 	a.budget.peak = max(a.budget.peak, a.budget.used)
-	if a.half+a.unread > 0 {
+	lost := a.over.Load() != nil
+	if lost {
+		a.user.leaving += n
+		a.budget.leaving += n
+	}
+	if !lost && a.half+a.unread > 0 {
 		a.user.holders[a] = struct{}{}
 	} else {
 		delete(a.user.holders, a)
 	}
+	if n < 0 {
+		a.budget.wake()
+	}
 }
 
-// Reserve implements wire.Memory: it takes memory for a message that has begun.
+// wake lets those who wait for room look again. mu is held.
+func (b *budget) wake() {
+	if b.changed != nil {
+		close(b.changed)
+		b.changed = nil
+	}
+}
+
+// Reserve implements wire.Memory: it takes memory for a message that has begun, and waits
+// for it while connections end that give way.
 func (a *account) Reserve(n int) error {
 	if err := a.take(&a.half, int64(n)); err != nil {
 		return err
@@ -144,40 +188,78 @@ func (a *account) Reserve(n int) error {
 	return nil
 }
 
-// Take implements wire.Memory: it takes memory for answers. A connection that may not
-// have it ends soon.
-func (a *account) Take(n int) { _ = a.take(&a.unread, int64(n)) }
-
-func (a *account) take(kind *int64, n int64) *wire.Error {
-	if over := a.over.Load(); over != nil {
-		return over
+// Take implements wire.Memory: it takes memory for answers, likewise. A connection that
+// may not have it ends soon. Until then the answers are counted all the same.
+func (a *account) Take(n int) {
+	if a.take(&a.unread, int64(n)) != nil {
+		a.budget.mu.Lock()
+		defer a.budget.mu.Unlock()
+		a.add(&a.unread, int64(n))
 	}
-	a.budget.mu.Lock()
-	victims, err := a.makeRoom(n)
-	if err == nil {
-		a.progress()
-		a.add(kind, n)
-	} else {
-		a.lose(err)
-		victims = append(victims, a)
-	}
-	var evictions []func()
-	for _, v := range victims {
-		if v.evict != nil {
-			evictions = append(evictions, v.evict)
-		}
-	}
-	a.budget.mu.Unlock()
-	for _, evict := range evictions {
-		evict()
-	}
-	return err
 }
 
-// lose takes back what the connection holds, which ends for the reason. mu is held.
+// roomPatience bounds the wait for connections that end, which takes them no time.
+const roomPatience = 10 * time.Second
+
+func (a *account) take(kind *int64, n int64) *wire.Error {
+	b := a.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var late <-chan time.Time
+	for {
+		if over := a.over.Load(); over != nil {
+			return over
+		}
+		err := a.makeRoom(n)
+		key := a.lacking(n, 0, 0)
+		if err == nil && key == "" {
+			a.progress()
+			a.add(kind, n)
+			return nil
+		}
+		if late == nil {
+			timer := time.NewTimer(roomPatience)
+			defer timer.Stop()
+			late = timer.C
+		}
+		if err == nil && !b.await(late) {
+			err = b.exceeded(key, a.user)
+		}
+		if err != nil {
+			a.lose(err)
+			return err
+		}
+	}
+}
+
+// await waits until somebody gives something back, or loses it, and reports whether that
+// was in time. mu is held, but not while it waits.
+func (b *budget) await(late <-chan time.Time) bool {
+	if b.changed == nil {
+		b.changed = make(chan struct{})
+	}
+	changed := b.changed
+	b.mu.Unlock()
+	defer b.mu.Lock()
+	select {
+	case <-changed:
+		return true
+	case <-late:
+		return false
+	}
+}
+
+// lose makes the connection end for the reason. What it holds counts until it is gone. mu
+// is held.
 func (a *account) lose(why *wire.Error) {
 	a.over.Store(why)
-	a.drop()
+	a.user.leaving += a.half + a.unread
+	a.budget.leaving += a.half + a.unread
+	delete(a.user.holders, a)
+	a.budget.wake()
+	if a.evict != nil {
+		a.evict()
+	}
 }
 
 // TryReserve implements wire.Memory: it takes memory for a message if that costs no
@@ -185,7 +267,7 @@ func (a *account) lose(why *wire.Error) {
 func (a *account) TryReserve(n int) bool {
 	a.budget.mu.Lock()
 	defer a.budget.mu.Unlock()
-	if a.over.Load() != nil || a.lacking(int64(n)) != "" {
+	if a.over.Load() != nil || a.lacking(int64(n), 0, 0) != "" {
 		return false
 	}
 	a.progress()
@@ -218,43 +300,48 @@ func (a *account) give(kind *int64, n int64) {
 	a.add(kind, -min(n, *kind)) // what was dropped is given back already
 }
 
-// lacking names the key of the quota that n more bytes would exceed, "" for none. mu is
-// held.
-func (a *account) lacking(n int64) string {
+// lacking names the key of the quota that n more bytes would exceed once so many of the
+// user and of all are free, "" for none. mu is held.
+func (a *account) lacking(n, ofUser, ofAll int64) string {
 	all, user := a.budget.limits.Load().bytes()
 	switch {
-	case a.user.bytes+n > user:
+	case a.user.bytes-ofUser+n > user:
 		return keyUserMemory
-	case a.budget.used+n > all:
+	case a.budget.used-ofAll+n > all:
 		return keyMemory
 	}
 	return ""
 }
 
-// makeRoom ends the accounts that stand in the way of n more bytes, or returns why the
+// makeRoom ends connections until there will be room for n more bytes, or returns why the
 // connection may not have these. mu is held.
-func (a *account) makeRoom(n int64) (victims []*account, err *wire.Error) {
-	for key := a.lacking(n); key != ""; key = a.lacking(n) {
+func (a *account) makeRoom(n int64) *wire.Error {
+	for {
+		key := a.lacking(n, a.user.leaving, a.budget.leaving)
+		if key == "" {
+			return nil
+		}
 		from := a.user
 		if key != keyUserMemory {
 			from = a.greediest(n)
 		}
 		victim := from.victim(a)
 		if victim == nil {
-			return victims, a.budget.exceeded(key, a.user)
+			return a.budget.exceeded(key, a.user)
 		}
 		victim.lose(a.budget.exceeded(key, from))
-		victims = append(victims, victim)
 	}
-	return victims, nil
 }
+
+// stays is what the user's connections hold that do not end. mu is held.
+func (u *user) stays() int64 { return u.bytes - u.leaving }
 
 // greediest is the user with the most bytes once the account's has n more. Of equal ones
 // it is the account's own. mu is held.
 func (a *account) greediest(n int64) *user {
 	most := a.user
 	for _, u := range a.budget.users {
-		if u != a.user && u.bytes > max(most.bytes, a.user.bytes+n) {
+		if u != a.user && u.stays() > max(most.stays(), a.user.stays()+n) {
 			most = u
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -22,29 +23,29 @@ import (
 
 // ledger is a budget without a server.
 type ledger struct {
-	budget
+	*budget
 	limits  Limits
 	evicted map[*account]int
+	stuck   bool // connections that have to end do not
 }
 
 func newLedger(l Limits) *ledger {
 	b := &ledger{limits: l, evicted: map[*account]int{}}
 	var limits atomic.Pointer[Limits]
 	limits.Store(&b.limits)
-	b.budget.limits, b.users = &limits, map[uint32]*user{}
+	b.budget = newBudget(&limits)
 	return b
 }
 
 // account is that of a new connection of the user.
 func (b *ledger) account(uid uint32) *account {
-	u := b.users[uid]
-	if u == nil {
-		u = &user{uid: uid, holders: map[*account]struct{}{}}
-		b.users[uid] = u
-	}
-	u.open++
-	a := &account{budget: &b.budget, user: u}
-	a.moved(func() { b.evicted[a]++ })
+	a := b.openFor(uid)
+	a.moved(func() {
+		b.evicted[a]++
+		if !b.stuck {
+			a.drop()
+		}
+	})
 	return a
 }
 
@@ -122,9 +123,16 @@ func TestBudgetKeepsTheQuotas(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"reserve ": func(t *rapid.T) { grow(t, 0, (*account).Reserve) }, // more often than the rest
 			"reserve":  func(t *rapid.T) { grow(t, 0, (*account).Reserve) },
-			"take":     func(t *rapid.T) { grow(t, 1, func(a *account, n int) error { a.Take(n); return nil }) },
-			"release":  func(t *rapid.T) { give(t, 0, (*account).Release) },
-			"give":     func(t *rapid.T) { give(t, 1, (*account).Give) },
+			"take": func(t *rapid.T) {
+				grow(t, 1, func(a *account, n int) error {
+					if a.Take(n); a.over.Load() != nil {
+						a.Give(n)
+					}
+					return nil
+				})
+			},
+			"release": func(t *rapid.T) { give(t, 0, (*account).Release) },
+			"give":    func(t *rapid.T) { give(t, 1, (*account).Give) },
 			"close": func(t *rapid.T) {
 				i := rapid.IntRange(0, len(accounts)-1).Draw(t, "closed")
 				if accounts[i].over.Load() == nil {
@@ -173,6 +181,40 @@ func TestBudgetTakesFromThoseThatStandStill(t *testing.T) {
 	var over *wire.Error
 	if err := alone.Reserve(1001); !errors.As(err, &over) || over.Code != wire.CodeOverloaded || b.evicted[alone] != 1 {
 		t.Errorf("%v", err)
+	}
+}
+
+// What a connection holds that gives way is free when it is gone, and not before. One that
+// does not go is waited for, and not for ever.
+func TestRoomIsWaitedFor(t *testing.T) {
+	for _, goes := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newLedger(Limits{MemoryLimit: 2 * wire.MaxMessage * bytesShare, UserMemory: 1000})
+			b.stuck = true
+			first, second := b.account(1), b.account(1)
+			var err error
+			done := false
+			_ = first.Reserve(600)
+			go func() {
+				err = second.Reserve(600)
+				done = true
+			}()
+			synctest.Wait()
+			b.mu.Lock()
+			if done || b.evicted[first] != 1 || b.used != 600 {
+				t.Errorf("done %v with %d bytes held", done, b.used)
+			}
+			b.mu.Unlock()
+			if goes {
+				first.Release(600)
+			} else {
+				time.Sleep(roomPatience)
+			}
+			synctest.Wait()
+			if !done || (err == nil) != goes || b.used != 600 {
+				t.Errorf("%v: done %v, %v, %d bytes held", goes, done, err, b.used)
+			}
+		})
 	}
 }
 
@@ -267,7 +309,7 @@ func TestUnreadAnswersAreWithinTheBudget(t *testing.T) {
 			p := r.dial()
 			go func() { _, _ = p.Write([]byte(strings.Repeat(string(request(1, "NextIDs", []any{MaxBatch})), 100))) }()
 		}
-		until(t, "most have lost their connections", func() bool { return r.server.connections() <= 4 })
+		until(t, "most have lost their connections", func() bool { return r.served() <= 4 })
 		if n := r.held(); n > 4*wire.HighWater {
 			t.Errorf("%s: %d bytes are held", engine.name, n)
 		}
@@ -331,26 +373,27 @@ func TestEvictionWinsOverDeadlines(t *testing.T) {
 // The limits of all follow from memory_limit where the configured ones are higher.
 func TestLimitsFollowFromMemory(t *testing.T) {
 	for _, test := range []struct {
-		limits                                   Limits
-		connections, inFlight, ofOne, waitsOfOne int
-		key                                      string
-		bytes, bytesOfOne                        int64
+		limits                              Limits
+		connections, inFlight, ofOne, holds int
+		key                                 string
+		bytes, bytesOfOne                   int64
 	}{
-		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 256 << 20}, 16384, 4096, 12288, 3072, "max_connections", 32 << 20, 24 << 20},
-		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 64 << 20}, 4096, 1024, 3072, 768, keyMemory, 8 << 20, 6 << 20},
+		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 256 << 20}, 16384, 2048, 12288, 8192, "max_connections", 32 << 20, 24 << 20},
+		{Limits{MaxConnections: 16384, MaxInFlight: 8192, MemoryLimit: 64 << 20}, 4096, 512, 3072, 2048, keyMemory, 8 << 20, 6 << 20},
 		{Limits{MaxConnections: 1, MaxInFlight: 1, MemoryLimit: 1}, 1, 1, 1, 1, "max_connections", 2 << 20, 3 << 19},
-		{Limits{MaxConnections: 5, MaxInFlight: 5, UserConnections: 2, UserInFlight: 9, MemoryLimit: 1 << 30, UserMemory: 5}, 5, 5, 2, 5, "max_connections", 128 << 20, 5},
+		{Limits{MaxConnections: 5, MaxInFlight: 5, UserConnections: 2, UserInFlight: 9, MemoryLimit: 1 << 30, UserMemory: 5}, 5, 5, 2, 10_000, "max_connections", 128 << 20, 5},
 	} {
 		l := test.limits
 		connections, key := l.connections()
 		inFlight, _ := l.inFlight()
 		ofOne, _ := l.userConnections()
-		waitsOfOne, _ := l.userInFlight()
+		waiters, _ := l.lockWaiters()
+		holds, _ := l.holds()
 		all, one := l.bytes()
 		if connections != test.connections || key != test.key || inFlight != test.inFlight || ofOne != test.ofOne ||
-			waitsOfOne != test.waitsOfOne || all != test.bytes || one != test.bytesOfOne {
-			t.Errorf("%+v: %d connections by %s, %d wait, of one %d and %d; %d bytes, %d of one",
-				l, connections, key, inFlight, ofOne, waitsOfOne, all, one)
+			waiters != test.inFlight || holds != test.holds || all != test.bytes || one != test.bytesOfOne {
+			t.Errorf("%+v: %d connections by %s, %d wait, %d for locks, %d of one, %d holds; %d bytes, %d of one",
+				l, connections, key, inFlight, waiters, ofOne, holds, all, one)
 		}
 	}
 }

@@ -36,13 +36,15 @@ type conn struct {
 	mu sync.Mutex
 	unfinished
 	mayPark bool // in the lane, when nothing is under way
+	parted  bool // its stream is closed
 	handed  bool // to the lane, with its account; guarded by Server.mu
 
-	until  time.Time // the write deadline as set
-	turned bool      // the connection is being turned away, by a deadline of its own
-	begun  bool      // the read deadline is that of a message's end
-	broken bool      // a write failed: nobody hears the answers
-	warned bool      // the peer has had its time to hear of the drain
+	until    time.Time // the write deadline as set
+	turned   bool      // the connection is being turned away, by a deadline of its own
+	begun    bool      // the read deadline is that of a message's end
+	broken   bool      // a write failed: nobody hears the answers
+	farewell bool      // what is written says why the connection ends
+	warned   bool      // the peer has had its time to hear of the drain
 
 	waiting atomic.Bool             // for IDs, or for slow requests after the last
 	abandon context.CancelCauseFunc // ends that wait
@@ -109,8 +111,11 @@ func (w *patientWriter) Write(b []byte) (int, error) {
 			w.server.hurry(w.net.SetWriteDeadline)
 		}
 		if w.account.over.Load() != nil { // likewise
-			_ = w.net.SetWriteDeadline(time.Now().Add(w.server.patience.refuse))
+			w.lastWord()
 		}
+	}
+	if len(b) > smallSend && w.account.enlarge() {
+		setSendBuffer(w.net, largeSend)
 	}
 	n, err := w.net.Write(b)
 	w.broken = w.broken || err != nil
@@ -149,13 +154,13 @@ func (c *conn) serve(ctx context.Context) {
 func (c *conn) takeUp(ctx context.Context) bool {
 	u := c.unfinished
 	c.unfinished = unfinished{}
-	if !c.sendRest(&u) {
+	c.wire.Preload(u.input)
+	if !c.sendRest(u.output) {
 		if u.waits != nil {
 			u.waits.giveUp(c.server)
 		}
 		return false
 	}
-	c.wire.Preload(u.input)
 	if u.waits != nil {
 		c.await(ctx, u.waits)
 		c.lastCall()
@@ -165,27 +170,38 @@ func (c *conn) takeUp(ctx context.Context) bool {
 
 // sendRest sends the answers that the lane could not, and reports whether the
 // connection still works.
-func (c *conn) sendRest(u *unfinished) bool {
+func (c *conn) sendRest(output []byte) bool {
+	if len(output) > 0 {
+		c.account.Take(len(output))
+		defer c.account.Give(len(output))
+	}
 	if c.account.over.Load() != nil {
 		c.finish(nil)
 		return false
 	}
-	if len(u.output) == 0 {
+	if len(output) == 0 {
 		return true
 	}
-	held := len(u.input) + len(u.output)
-	c.account.Take(held)
-	defer c.account.Give(held)
-	_, err := (*patientWriter)(c).Write(u.output)
+	_, err := (*patientWriter)(c).Write(output)
 	return err == nil
 }
 
-// evict makes the connection end soon: it holds memory that others need.
+// evict makes the connection end at once: it holds memory that others need.
 func (c *conn) evict() {
-	now := time.Now()
-	_ = c.net.SetReadDeadline(now)
-	_ = c.net.SetWriteDeadline(now.Add(c.server.patience.refuse))
-	c.abandon(c.account.over.Load())
+	_ = c.net.SetDeadline(time.Now())
+	if c.abandon != nil {
+		c.abandon(c.account.over.Load())
+	}
+}
+
+// lastWord is the write deadline of a connection that ends for the memory it holds: none
+// of its answers is waited for, except the one that says why.
+func (w *patientWriter) lastWord() {
+	until := time.Now()
+	if w.farewell {
+		until = until.Add(w.server.patience.refuse)
+	}
+	_ = w.net.SetWriteDeadline(until)
 }
 
 // await waits for the IDs of a request, and answers it. Answers that are ready do
@@ -231,8 +247,11 @@ func (c *conn) finish(err error) {
 	if over != nil {
 		c.server.metrics.Requests("", string(over.Code)).Inc()
 		c.server.logRefusal("connection closed: it holds memory that others need", zap.Error(over))
+		c.farewell, c.until = true, time.Time{}
 		c.wire.ReplyError(0, over)
-		_ = c.wire.Flush()
+		if c.wire.Flush() != nil {
+			return
+		}
 	} else {
 		c.server.metrics.Requests("", string(wire.CodeParseError)).Inc()
 		c.server.log.Debug("peer does not speak MessagePack-RPC", zap.Error(err))

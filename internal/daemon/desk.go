@@ -109,7 +109,7 @@ func (d *desk) issue(r *idRequest) error {
 // beginWait lets the request wait, unless too many do. The ranges are its own now.
 func (d *desk) beginWait(r *idRequest, pending *generator.Pending) error {
 	d.ranges = nil
-	if err := d.server.countWaiting(d.user); err != nil {
+	if _, err := d.server.countWaiting(d.user, forAnswer); err != nil {
 		pending.Cancel(err)
 		return err
 	}
@@ -119,7 +119,7 @@ func (d *desk) beginWait(r *idRequest, pending *generator.Pending) error {
 
 // conclude answers a request that has waited.
 func (d *desk) conclude(w *waiting, ranges []generator.Range, err error) {
-	d.server.doneWaiting(w.user)
+	d.server.doneWaiting(w.user, forAnswer)
 	if err == nil {
 		d.ranges = ranges
 		d.replyIDs(&w.request)
@@ -130,7 +130,7 @@ func (d *desk) conclude(w *waiting, ranges []generator.Range, err error) {
 // giveUp ends a wait whose peer is gone.
 func (w *waiting) giveUp(s *Server) {
 	w.pending.Cancel(errHungUp)
-	s.doneWaiting(w.user)
+	s.doneWaiting(w.user, forAnswer)
 }
 
 // replyIDs answers with the IDs in d.ranges.
@@ -175,26 +175,4 @@ func keepSmall(ranges []generator.Range) []generator.Range {
 		return nil
 	}
 	return ranges
-}
-
-// countWaiting counts a request that waits, unless there are too many.
-func (s *Server) countWaiting(u *user) error {
-	limits := s.limits.Load()
-	all, key := limits.inFlight()
-	if s.inFlight.Add(1) > int64(all) {
-		s.inFlight.Add(-1)
-		return wire.Errorf(wire.CodeOverloaded, "%d requests are waiting already, and more may not: see %s", all, key)
-	}
-	most, key := limits.userInFlight()
-	if u.waiting.Add(1) > int64(most) {
-		s.doneWaiting(u)
-		return wire.Errorf(wire.CodeOverloaded, "%d requests of user %d are waiting already, and more of one user may not: see %s", most, u.uid, key)
-	}
-	return nil
-}
-
-// doneWaiting counts a request that waits no longer.
-func (s *Server) doneWaiting(u *user) {
-	u.waiting.Add(-1)
-	s.inFlight.Add(-1)
 }

@@ -62,6 +62,9 @@ func asWireError(err error) *wire.Error {
 	if e := placementError(err); e != nil {
 		return e
 	}
+	if errors.Is(err, record.ErrCrowded) {
+		return wire.Errorf(wire.CodeOverloaded, "%v: ask again", record.ErrCrowded)
+	}
 	var store storeError
 	if errors.As(err, &store) {
 		return wire.Errorf(wire.CodeStoreUnavailable, "the store failed; what it did is not known: ask again with the same request_id").

@@ -29,6 +29,7 @@ func (s *Server) watchHangups(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
+		s.forgetRemnants(false)
 		s.giveBack()
 		s.eachConn(func(c *conn) {
 			if c.waiting.Load() && hungUp(c.net) {

@@ -37,8 +37,14 @@ type attachments struct {
 // hold acquires a lock that lasts as long as the connection.
 func (s *Server) hold(ctx context.Context, c *conn, want lock.Wanted) (any, error) {
 	h := &hold{holder: c, watchers: map[*conn]struct{}{}}
+	if err := c.account.hold(); err != nil {
+		return nil, err
+	}
 	holding, err := s.cfg.Locks.Host.Hold(ctx, want, func(l lock.Lease, why error) { s.lost(h, l, why) })
 	if err != nil {
+		s.holds.mu.Lock()
+		defer s.holds.mu.Unlock()
+		s.holds.forget(h)
 		return nil, err
 	}
 	mine := s.attach(c)
@@ -48,6 +54,7 @@ func (s *Server) hold(ctx context.Context, c *conn, want lock.Wanted) (any, erro
 		return nil, fmt.Errorf("%w: as soon as it was acquired", lock.ErrExpired)
 	}
 	if holding.Over() { // released found no hold to tell
+		s.holds.forget(h)
 		return nil, fmt.Errorf("%w: it was released, or acquired again by the same request, as soon as it was acquired", lock.ErrNotOwned)
 	}
 	h.lease, h.holding = holding.Lease(), holding
@@ -83,7 +90,7 @@ func (s *Server) detach(c *conn) {
 	delete(s.holds.byConn, c)
 	var leaving []*lock.Holding
 	for h := range mine.watched {
-		delete(h.watchers, c)
+		s.holds.unwatch(h, c)
 	}
 	for h := range mine.held {
 		leaving = append(leaving, h.holding)
@@ -101,7 +108,11 @@ func (s *Server) detach(c *conn) {
 
 // forget takes a hold that is over out of everything. mu is held.
 func (t *holds) forget(h *hold) {
+	if h.over {
+		return
+	}
 	h.over = true
+	h.holder.account.letGo()
 	if t.byLease[h.lease.LeaseID] == h {
 		delete(t.byLease, h.lease.LeaseID)
 	}
@@ -109,20 +120,27 @@ func (t *holds) forget(h *hold) {
 		delete(holder.held, h)
 	}
 	for c := range h.watchers {
+		t.unwatch(h, c)
 		if watcher := t.byConn[c]; watcher != nil {
 			delete(watcher.watched, h)
 		}
 	}
 }
 
+// unwatch ends one watch. mu is held.
+func (t *holds) unwatch(h *hold, c *conn) {
+	delete(h.watchers, c)
+	c.account.letGo()
+}
+
 // pass gives a hold's watchers to its successor. mu is held.
 func (t *holds) pass(from, to *hold) {
-	watchers := from.watchers
-	t.forget(from)
-	to.watchers = watchers
-	for c := range watchers {
+	from.watchers, to.watchers = nil, from.watchers
+	for c := range to.watchers {
+		delete(t.byConn[c].watched, from)
 		t.byConn[c].watched[to] = struct{}{}
 	}
+	t.forget(from)
 }
 
 // count is how many locks are held.
@@ -149,8 +167,13 @@ func (s *Server) watch(c *conn, r lock.Request) (lock.Lease, error) {
 	if h == nil || h.lease.Key != r.Key || h.lease.Owner != r.Owner {
 		return lock.Lease{}, fmt.Errorf("%w: only a lock that is held by a connection can be watched, by that one, or by its lease_id", lock.ErrNotOwned)
 	}
-	h.watchers[c] = struct{}{}
-	mine.watched[h] = struct{}{}
+	if _, again := h.watchers[c]; !again {
+		if err := c.account.hold(); err != nil {
+			return lock.Lease{}, err
+		}
+		h.watchers[c] = struct{}{}
+		mine.watched[h] = struct{}{}
+	}
 	return h.holding.Lease(), nil
 }
 

@@ -198,7 +198,10 @@ func (p *parked) serve(b []byte, own bool) {
 	}
 	if p.rest = b; !own || len(b) == 0 {
 		p.rest = append([]byte(nil), b...)
-		p.count(len(b))
+		if !p.count(len(b)) {
+			p.leave(unfinished{input: p.rest, waits: p.wait})
+			return
+		}
 	}
 	switch {
 	case p.wait != nil && p.gone: // of which the loop has told already
@@ -210,18 +213,22 @@ func (p *parked) serve(b []byte, own bool) {
 	}
 }
 
-// count reserves memory for n bytes of rest, and releases that for those before.
-func (p *parked) count(n int) {
+// count reserves memory for n bytes of rest, releases that for those before, and reports
+// whether there is room: nothing is waited for here.
+func (p *parked) count(n int) bool {
 	if n <= wire.FreeBuffer {
 		n = 0
 	}
 	if p.counted == n {
-		return
+		return true
 	}
 	p.account.Release(p.counted)
-	if p.counted = n; n > 0 {
-		_ = p.account.Reserve(n) // a refusal evicts the connection
+	p.counted = 0
+	if n > 0 && !p.account.TryReserve(n) {
+		return false
 	}
+	p.counted = n
+	return true
 }
 
 // evicted gives the connection a goroutine, which closes it.
@@ -239,7 +246,7 @@ func (p *parked) send(b []byte) bool {
 	if len(unsent) == 0 {
 		return true
 	}
-	n, errno := eventloop.Send(p.fd, unsent)
+	n, errno := p.write(unsent)
 	switch {
 	case errno != 0 && errno != unix.EAGAIN:
 		out.Sent(len(unsent))
@@ -248,11 +255,24 @@ func (p *parked) send(b []byte) bool {
 		return false
 	case errno != 0 || n < len(unsent):
 		p.lane.endBurst()
-		p.leave(unfinished{input: b, output: unsent[max(n, 0):], waits: p.wait})
+		p.leave(unfinished{input: b, output: unsent[n:], waits: p.wait})
 		return false
 	}
 	out.Sent(n)
 	return true
+}
+
+// write sends as much of b as the socket takes, with a large buffer if it needs and may
+// have one.
+func (p *parked) write(b []byte) (n int, errno unix.Errno) {
+	n, errno = eventloop.Send(p.fd, b)
+	n = max(n, 0)
+	if errno != 0 && errno != unix.EAGAIN || n == len(b) || !p.account.enlarge() {
+		return n, errno
+	}
+	_ = setSendBufferOf(p.fd, largeSend)
+	more, errno := eventloop.Send(p.fd, b[n:])
+	return n + max(more, 0), errno
 }
 
 // served has the loop answer the request that has waited. Anybody may call it.
@@ -278,9 +298,14 @@ func (p *parked) end() {
 		w.giveUp(p.lane.server)
 	}
 	p.lane.loop.Remove(p.fd)
-	_ = unix.Close(p.fd)
 	p.rest, p.more = nil, false // should it still be due for a turn
-	p.lane.server.unparkEnded(p.account)
+	var left stream
+	if held, _ := unreadOf(p.fd); held > 0 {
+		left = p.stream()
+	} else {
+		_ = unix.Close(p.fd)
+	}
+	p.lane.server.unparkEnded(left, p.account)
 	p.account = nil
 }
 
@@ -292,7 +317,7 @@ func (p *parked) leave(u unfinished) {
 
 // handOver gives a connection that the loop does not know a goroutine.
 func (p *parked) handOver(u unfinished, mayReturn bool) {
-	c := newConn(p.lane.server, socketFile{os.NewFile(uintptr(p.fd), "connection")}, p.account)
+	c := newConn(p.lane.server, p.stream(), p.account)
 	p.wait, p.rest, p.more, p.account = nil, nil, false, nil
 	c.mayPark = mayReturn
 	c.unfinished = unfinished{input: bytes.Clone(u.input), output: bytes.Clone(u.output), waits: u.waits}
@@ -300,6 +325,9 @@ func (p *parked) handOver(u unfinished, mayReturn bool) {
 	out.Sent(len(out.Unsent()))
 	p.lane.server.unpark(p.lane.work, c)
 }
+
+// stream is the connection outside of the lane.
+func (p *parked) stream() stream { return socketFile{os.NewFile(uintptr(p.fd), "connection")} }
 
 // socketFile is a socket as a file, which takes a descriptor over as it is: a
 // net.Conn would be made of a copy.

@@ -88,9 +88,12 @@ func (s *Server) lockAcquire(_ context.Context, d *desk) error {
 	want := lock.Wanted{
 		Tenant: call.Tenant, Key: call.Key, Owner: call.Owner, RequestID: call.RequestID, TTL: call.TTL(), Wait: call.wait,
 	}
-	user := d.user
-	return d.aside(func(ctx context.Context) (any, error) {
-		ctx, done := s.whileServing(user.pays(ctx))
+	kind := forAnswer
+	if want.Wait > 0 {
+		kind = forLock
+	}
+	return d.asideFor(kind, func(ctx context.Context) (any, error) {
+		ctx, done := s.whileServing(ctx)
 		defer done()
 		began := s.elapsed()
 		s.keeping.LockWaiters.Inc()
@@ -128,15 +131,14 @@ func lockChange(op lock.Op, options ...string) func(*Server, context.Context, *d
 		if err != nil {
 			return err
 		}
-		user := d.user
-		return d.asideWithin(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
-			l, err := s.cfg.Locks.Host.Change(user.pays(ctx), call.Request)
+		return d.asideFor(forUpkeep, slowWork(func(ctx context.Context) (any, error) {
+			l, err := s.cfg.Locks.Host.Change(ctx, call.Request)
 			if err == nil && op == lock.Release {
 				s.released(l, d.conn)
 			}
 			s.countLock(op.String(), err)
 			return l.Answer(), lockFailure(err)
-		})
+		}).within(s.cfg.Locks.Timeout))
 	}
 }
 
@@ -145,11 +147,11 @@ func (s *Server) lockGet(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	return d.asideWithin(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
+	return d.asideFor(forUpkeep, slowWork(func(ctx context.Context) (any, error) {
 		l, err := s.cfg.Locks.Store.Get(ctx, call.Tenant, call.Key)
 		s.countLock("get", err)
 		return l.Answer(), lockFailure(err)
-	})
+	}).within(s.cfg.Locks.Timeout))
 }
 
 // lockPage is the answer of Lock.List.
@@ -177,7 +179,7 @@ func (s *Server) lockList(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	return d.asideWithin(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
+	return d.asideLong(s.cfg.Locks.Timeout, func(ctx context.Context) (any, error) {
 		leases, err := s.cfg.Locks.Store.List(ctx, localTenant, after, int(limit))
 		s.countLock("list", err)
 		page := lockPage{Locks: make([]lock.Answer, len(leases))}

@@ -158,9 +158,8 @@ func (s *Server) placementResolve(_ context.Context, d *desk) error {
 		d.out.ReplyMap(d.req.ID, fields[:]...)
 		return nil
 	}
-	user := d.user
 	return d.aside(func(ctx context.Context) (any, error) {
-		ctx, done := s.whileServing(user.pays(ctx))
+		ctx, done := s.whileServing(ctx)
 		defer done()
 		r, err := p.driver.Resolve(ctx, key, wait)
 		if ctx.Err() != nil {
@@ -362,7 +361,7 @@ func (s *Server) placementSnapshot(_ context.Context, d *desk) error {
 	if err != nil {
 		return err
 	}
-	return d.asideWithin(p.timeout, func(ctx context.Context) (any, error) { return p.page(ctx, want) })
+	return d.asideLong(p.timeout, func(ctx context.Context) (any, error) { return p.page(ctx, want) })
 }
 
 // look looks at the activations that are asked for. A page costs a look at all of

@@ -55,8 +55,12 @@ func (s *Server) placementWatch(_ context.Context, d *desk) error {
 	if c.watches {
 		return wire.Errorf(wire.CodeInvalidParams, "this connection watches already; another one can")
 	}
+	if err := c.account.holdStream(); err != nil {
+		return err
+	}
 	events, err := p.driver.Subscribe(wanted)
 	if err != nil {
+		c.account.letGoStream()
 		return err
 	}
 	c.watches = true
@@ -69,6 +73,7 @@ func (s *Server) placementWatch(_ context.Context, d *desk) error {
 	go func() { // its first notice comes behind the answer
 		defer close(ended)
 		p.tellEvents(c, events)
+		c.account.letGoStream()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.watches = false // it may begin again

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -21,24 +22,30 @@ type Limits struct {
 	// their share of it.
 	MemoryLimit int64
 	// What one user may take of each limit; 0 is three quarters of it.
-	UserConnections, UserInFlight int
-	UserMemory                    int64
+	UserConnections, UserInFlight, UserHolds int
+	UserMemory                               int64
 }
 
 // Shares of MemoryLimit. The rest is for the daemon itself, and for the garbage that
 // short-lived buffers leave.
 const (
 	connectionShare = 2       // a half
-	waitingShare    = 8       // an eighth
+	waitingShare    = 16      // a sixteenth
+	lockWaiterShare = 16      // a sixteenth
+	holdShare       = 16      // a sixteenth
 	bytesShare      = 8       // an eighth
+	sendingShare    = 16      // a sixteenth
 	connectionSize  = 8 << 10 // that a connection with a goroutine costs
 	waitingSize     = 8 << 10 // that a waiting request with a goroutine costs
+	holdSize        = 2 << 10 // that a lock costs which a connection holds
 )
 
 // Keys that errors name.
 const (
-	keyMemory     = "memory_limit"
-	keyUserMemory = "quota_bytes"
+	keyMemory      = "memory_limit"
+	keyUserMemory  = "quota_bytes"
+	keyUserWaiting = "quota_waiting"
+	keyUserHolds   = "quota_holds"
 )
 
 // within is the limit for all users: the configured one, or what the share of memory
@@ -65,9 +72,15 @@ func (l *Limits) userConnections() (most int, key string) {
 	return int(ofUser(int64(l.UserConnections), int64(all))), "quota_connections"
 }
 
-func (l *Limits) userInFlight() (most int, key string) {
-	all, _ := l.inFlight()
-	return int(ofUser(int64(l.UserInFlight), int64(all))), "quota_waiting"
+// lockWaiters is how many requests may wait for locks, which do not count among the others
+// that wait.
+func (l *Limits) lockWaiters() (most int, key string) {
+	return l.within(l.MaxInFlight, "max_in_flight", lockWaiterShare, waitingSize)
+}
+
+// holds is how many locks connections may hold, watches included.
+func (l *Limits) holds() (most int, key string) {
+	return l.within(lock.MaxHeld, "the host's limit", holdShare, holdSize)
 }
 
 // bytes is how many bytes unfinished messages and unread answers may have, of all users

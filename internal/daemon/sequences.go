@@ -9,6 +9,9 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
+// longBatch is from how many values on an answer is a long one.
+const longBatch = 1000
+
 // Sequences is what the sequence methods need.
 type Sequences struct {
 	Store sequence.Store
@@ -37,9 +40,12 @@ func (s *Server) sequence(d *desk, count func() (int64, error), answer func(sequ
 	if err != nil {
 		return err
 	}
-	user := d.user
-	return d.asideWithin(s.cfg.Sequences.Timeout, func(ctx context.Context) (any, error) {
-		values, err := s.cfg.Sequences.Store.Next(user.pays(ctx), r)
+	aside := d.asideWithin
+	if r.Count > longBatch {
+		aside = d.asideLong
+	}
+	return aside(s.cfg.Sequences.Timeout, func(ctx context.Context) (any, error) {
+		values, err := s.cfg.Sequences.Store.Next(ctx, r)
 		s.keeping.Sequence(sequence.Outcome(err), values.Count)
 		switch {
 		case err == nil:

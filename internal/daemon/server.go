@@ -98,7 +98,7 @@ type Server struct {
 	budget   *budget
 	progress progress
 
-	inFlight atomic.Int64
+	inFlight inFlight
 	requests atomic.Uint64
 	served   atomic.Bool
 	draining atomic.Bool // requests that come now are told to go elsewhere
@@ -110,11 +110,13 @@ type Server struct {
 
 	lane lane // nil: every connection has a goroutine
 
-	mu      sync.Mutex
-	conns   map[*conn]struct{} // with a goroutine each; guarded by mu
-	parked  int                // connections in the lane; guarded by mu
-	refused map[*conn]struct{} // being turned away; guarded by mu
-	wg      sync.WaitGroup     // one for each goroutine that serves a connection
+	mu             sync.Mutex
+	conns          map[*conn]struct{}  // with a goroutine each; guarded by mu
+	parked         int                 // connections in the lane; guarded by mu
+	refused        map[*conn]struct{}  // being turned away; guarded by mu
+	remnants       map[stream]*account // ended, but their peers have not read all; guarded by mu
+	unreadRefusals int                 // how many of them were turned away; guarded by mu
+	wg             sync.WaitGroup      // one for each goroutine that serves a connection
 }
 
 // NewServer returns a server of the services, which must include the default.
@@ -125,11 +127,11 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 	s := &Server{
 		cfg: cfg, services: services, defaultService: services[cfg.DefaultService], methods: countMethods(m),
 		metrics: m, log: log.With(zap.String("component", "daemon")), started: time.Now(), patience: defaultPatience,
-		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{},
+		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{}, remnants: map[stream]*account{},
 	}
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
 	s.SetLimits(cfg.Limits)
-	s.budget = &budget{limits: &s.limits, users: map[uint32]*user{}}
+	s.budget = newBudget(&s.limits)
 	s.progress.serving = make(chan struct{})
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	for name := range services {
@@ -170,6 +172,7 @@ func (s *Server) Serve(ctx context.Context, l *unixsock.Listener) error {
 	}
 	s.drain(cancel)
 	s.holds.notices.Wait()
+	s.forgetRemnants(true)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -214,7 +217,11 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 	a := s.budget.open(nc)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if most, key := s.limits.Load().connections(); refusal == nil && len(s.conns)+s.parked >= most {
+	limits := s.limits.Load()
+	if limits.bounded() {
+		setSendBuffer(nc, smallSend)
+	}
+	if most, key := limits.connections(); refusal == nil && s.open() >= most {
 		refusal = wire.Errorf(wire.CodeOverloaded, "all %d connections are in use: share a connection, or raise %s", most, key)
 	}
 	if refusal == nil {
@@ -229,9 +236,10 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 	switch {
 	case refusal == nil:
 		s.begin(work, c)
-	case len(s.refused) < maxRefusals:
+	case len(s.refused) < maxRefusals && s.unreadRefusals < maxUnreadRefusals:
 		s.refused[c] = struct{}{}
 		c.hearOut()
+		a.moved(c.evict)
 		s.wg.Go(func() {
 			c.turnAway(refusal)
 			s.forget(c)
@@ -257,17 +265,24 @@ func (s *Server) begin(work context.Context, c *conn) {
 }
 
 // countConnections shows how many there are. mu is held.
-func (s *Server) countConnections() { s.metrics.Connections.Set(float64(len(s.conns) + s.parked)) }
+func (s *Server) countConnections() { s.metrics.Connections.Set(float64(s.open())) }
+
+// open is how many connections there are. mu is held.
+func (s *Server) open() int { return len(s.conns) + s.parked + len(s.remnants) }
 
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.refused, c)
 	delete(s.conns, c)
-	s.countConnections()
-	if !c.handed {
+	switch {
+	case c.handed:
+	case c.parted:
 		c.account.close()
+	default:
+		s.remember(c.net, c.account)
 	}
+	s.countConnections()
 }
 
 // openLane opens the lane, if there is to be one.
@@ -306,13 +321,19 @@ func (s *Server) unpark(work context.Context, c *conn) {
 	s.begin(work, c)
 }
 
-// unparkEnded counts a connection of the lane that has ended.
-func (s *Server) unparkEnded(a *account) {
+// unparkEnded counts a connection of the lane that has ended. left is its stream if it is
+// not closed.
+func (s *Server) unparkEnded(left stream, a *account) {
+	parted := left == nil || s.part(left)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.parked--
+	if parted {
+		a.close()
+	} else {
+		s.remember(left, a)
+	}
 	s.countConnections()
-	a.close()
 }
 
 // drain lets every connection finish what it has begun.
@@ -357,7 +378,7 @@ func (s *Server) eachConn(do func(*conn)) {
 func (s *Server) connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.conns) + s.parked
+	return s.open()
 }
 
 // Ready reports why some service cannot issue IDs now, or nil.

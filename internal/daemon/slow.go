@@ -3,8 +3,11 @@ package daemon
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // A slow request waits for more than IDs: for a store, or for somebody else to
@@ -20,38 +23,48 @@ type slowWork func(ctx context.Context) (answer any, err error)
 
 // slowRequests are those of a connection. Its mu guards them.
 type slowRequests struct {
-	next    slowWork // of the present request
-	n       int      // under way
+	next    slowWork    // of the present request
+	kind    waitingKind // likewise
+	n       int         // under way
 	running sync.WaitGroup
-	onClose []func() // gives back what the peer holds while the connection lasts
+	turn    chan struct{} // has room for the long answer that is made or written; nil: there was none yet
+	onClose []func()      // gives back what the peer holds while the connection lasts
 }
 
 func (r *slowRequests) rest() bool { return r.n == 0 && len(r.onClose) == 0 }
 
 // aside lets work answer for a method, which must not use the connection's
 // request: the next one takes its place. The method returns what aside does.
-func (d *desk) aside(work slowWork) error {
+func (d *desk) aside(work slowWork) error { return d.asideFor(forAnswer, work) }
+
+// asideFor is aside for work that waits for something in particular.
+func (d *desk) asideFor(kind waitingKind, work slowWork) error {
 	if d.conn == nil {
 		return errHeavy
 	}
-	d.conn.slow.next = work
+	d.conn.slow.next, d.conn.slow.kind = work, kind
 	return errLater
 }
 
 // asideWithin is aside for work that may take so long.
 func (d *desk) asideWithin(timeout time.Duration, work slowWork) error {
-	return d.aside(func(ctx context.Context) (any, error) {
+	return d.aside(work.within(timeout))
+}
+
+func (work slowWork) within(timeout time.Duration) slowWork {
+	return func(ctx context.Context) (any, error) {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		return work(ctx)
-	})
+	}
 }
 
 // answerLater begins a slow request.
 func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, began time.Duration) {
-	id, work := c.req.ID, c.slow.next
+	id, work, kind, u := c.req.ID, c.slow.next, c.slow.kind, c.user
 	c.slow.next = nil
-	if err := s.countWaiting(c.user); err != nil {
+	alone, err := s.countWaiting(u, kind)
+	if err != nil {
 		c.settle(id, m, began, err)
 		return
 	}
@@ -60,8 +73,9 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 	if s.cfg.Trace != nil {
 		ctx, traced = s.cfg.Trace(ctx, m.name)
 	}
-	c.slow.running.Go(func() {
-		defer s.doneWaiting(c.user)
+	ctx = u.pays(record.By(ctx, strconv.FormatUint(uint64(u.uid), 10)))
+	find := func() {
+		defer s.doneWaiting(u, kind)
 		answer, err := work(ctx)
 		if err != nil && ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -69,13 +83,26 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.slow.n--
-		if err == nil {
+		if long, ok := answer.(*longAnswer); ok {
+			defer long.done()
+			c.wire.ReplyEncoded(long.encoded)
+		} else if err == nil {
 			err = c.wire.ReplyAny(id, answer)
 		}
 		c.settle(id, m, began, err)
 		traced(codeOf(err))
 		_ = c.wire.Flush() // if it fails, the peer is gone, and reading ends too
-	})
+	}
+	if !alone {
+		c.slow.running.Go(find)
+		return
+	}
+	_ = c.wire.Flush() // likewise
+	c.waiting.Store(true)
+	defer c.waiting.Store(false)
+	c.mu.Unlock()
+	find()
+	c.mu.Lock()
 }
 
 // whileServing ends ctx when the daemon begins to stop: whoever waits is told so at
@@ -159,10 +186,13 @@ func (c *conn) close() {
 	if c.slow.n > 0 {
 		c.abandon(errHungUp)
 	}
+	if c.broken {
+		_ = c.wire.Flush() // lets go of the buffer
+	}
 	c.mu.Unlock()
 	c.slow.running.Wait()
 	for _, done := range c.slow.onClose {
 		done()
 	}
-	_ = c.net.Close()
+	c.parted = c.server.part(c.net)
 }

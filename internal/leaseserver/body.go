@@ -1,6 +1,7 @@
 package leaseserver
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -47,12 +48,21 @@ func answer(w http.ResponseWriter, v any) error {
 }
 
 // readBody reads a JSON object. Without a body, into stays unchanged.
-func readBody(w http.ResponseWriter, r *http.Request, into any) error {
-	if r.ContentLength > leaseapi.MaxRequestBytes {
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request, who Credential, into any) error {
+	size, room := r.ContentLength, r.ContentLength
+	switch {
+	case size > leaseapi.MaxRequestBytes:
 		return tooLarge(leaseapi.MaxRequestBytes)
+	case size < 0: // not known
+		size, room = leaseapi.MaxRequestBytes, smallBody
 	}
-	body := http.MaxBytesReader(w, r.Body, leaseapi.MaxRequestBytes)
-	b, err := io.ReadAll(body)
+	give, err := s.bodies.take(who.Tenant, size)
+	if err != nil {
+		return err
+	}
+	defer give()
+	b := bytes.NewBuffer(make([]byte, 0, room+bytes.MinRead))
+	_, err = b.ReadFrom(http.MaxBytesReader(w, r.Body, leaseapi.MaxRequestBytes))
 	if err != nil {
 		var larger *http.MaxBytesError
 		if errors.As(err, &larger) {
@@ -60,13 +70,13 @@ func readBody(w http.ResponseWriter, r *http.Request, into any) error {
 		}
 		return problem.New(problem.InvalidRequest, "the body could not be read to its end")
 	}
-	if len(b) == 0 {
+	if b.Len() == 0 {
 		return nil
 	}
 	if err := checkMedia(r.Header.Get("Content-Type")); err != nil {
 		return err
 	}
-	return decode(b, into)
+	return decode(b.Bytes(), into)
 }
 
 func tooLarge(limit int64) error {

@@ -83,7 +83,7 @@ var results = map[problem.Code]string{
 
 func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential) error {
 	var in leaseapi.AcquireRequest
-	if err := readBody(w, r, &in); err != nil {
+	if err := s.readBody(w, r, who, &in); err != nil {
 		return err
 	}
 	service, err := s.service(who, in.ServiceID)
@@ -122,7 +122,7 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, who Credential)
 		return err
 	}
 	var in leaseapi.ReleaseRequest
-	if err := readBody(w, r, &in); err != nil {
+	if err := s.readBody(w, r, who, &in); err != nil {
 		return err
 	}
 	q, err := readQuery(r)
@@ -164,7 +164,7 @@ func claimOf(in leaseapi.Claim) (provider.Claim, error) {
 
 func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) error {
 	var in leaseapi.ExtendRequest
-	if err := readBody(w, r, &in); err != nil {
+	if err := s.readBody(w, r, who, &in); err != nil {
 		return err
 	}
 	service, err := s.service(who, in.ServiceID)
@@ -209,7 +209,7 @@ func (s *Server) cannot(what string) error {
 
 func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) error {
 	var in leaseapi.VerifyRequest
-	if err := readBody(w, r, &in); err != nil {
+	if err := s.readBody(w, r, who, &in); err != nil {
 		return err
 	}
 	service, err := s.service(who, in.ServiceID)

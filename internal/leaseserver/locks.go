@@ -55,9 +55,10 @@ func lockTenant(r *http.Request, who Credential) (string, error) {
 	return who.placementTenant(), nil
 }
 
-// pays returns a context in which the keys that are made count for the tenant.
-func (c Credential) pays(ctx context.Context) context.Context {
-	return quota.Pay(ctx, fmt.Sprintf("tenant %q", c.Tenant))
+// calls is the request with its caller's name for the store, where each credential has its
+// turn, and its tenant pays for the keys that are made.
+func (c Credential) calls(r *http.Request) *http.Request {
+	return r.WithContext(quota.Pay(record.By(r.Context(), c.Tenant+"/"+c.Owner), fmt.Sprintf("tenant %q", c.Tenant)))
 }
 
 // placementTenant is the tenant's name in stores for placement.
@@ -75,7 +76,7 @@ func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Creden
 		return call, errNoLocks
 	}
 	var in lockhttp.Request
-	if err := readBody(w, r, &in); err != nil {
+	if err := s.readBody(w, r, who, &in); err != nil {
 		return call, err
 	}
 	call.Request = lock.Request{Op: op, Key: pathKey(r), LeaseID: in.LeaseID}
@@ -118,6 +119,7 @@ func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	r = who.calls(r)
 	call, err := s.readLockCall(w, r, who, lock.Acquire)
 	if err != nil {
 		return lockRefusal(who, err)
@@ -125,10 +127,10 @@ func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request) error {
 	var l lock.Lease
 	var waited time.Duration
 	if call.wait == 0 {
-		l, err = s.acquireNow(who.pays(r.Context()), call)
+		l, err = s.acquireNow(r.Context(), call)
 	} else {
 		leave()
-		l, waited, err = s.acquireWithin(who.pays(r.Context()), call)
+		l, waited, err = s.acquireWithin(r.Context(), call)
 	}
 	s.o.Metrics.Lock(lock.Acquire.String(), s.result(err))
 	if err != nil {
@@ -317,6 +319,9 @@ func (s *Server) problemOf(err error) *problem.Problem {
 	}
 	if full, ok := errors.AsType[*record.FullError](err); ok {
 		return problem.New(problem.Overloaded, "%v", full).After(fullRetry)
+	}
+	if errors.Is(err, record.ErrCrowded) {
+		return problem.New(problem.Overloaded, "%v", record.ErrCrowded).After(overloadedRetry)
 	}
 	return leaseapi.FromError(err, s.o.NowMS())
 }

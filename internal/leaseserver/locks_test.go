@@ -501,7 +501,7 @@ func TestQuotaOfATenant(t *testing.T) {
 	for _, path := range []string{"locks/k2/acquire", "sequences/k2/next"} {
 		r := g.send("POST", "/v1/"+path, tokenHost, ``)
 		g.want(path, r, problem.Overloaded)
-		if !strings.Contains(r.problem.Detail, `tenant "default" has no room for a new key: the limit quota_keys is 10`) || r.header.Get("Retry-After") != "60" {
+		if !strings.Contains(r.problem.Detail, `quota_keys: tenant "default" may have 10 keys`) || r.header.Get("Retry-After") != "60" {
 			t.Errorf("%s: %s, Retry-After %q", path, r.problem.Detail, r.header.Get("Retry-After"))
 		}
 	}

@@ -46,24 +46,24 @@ func (s *Server) placementLoad(w http.ResponseWriter, r *http.Request, who Crede
 }
 
 func (s *Server) placementStore(w http.ResponseWriter, r *http.Request, who Credential) error {
-	return s.placementChange(w, r, "store", func(ctx context.Context, records storage.Storage, key placement.Key, in placementhttp.Removal) error {
+	return s.placementChange(w, r, who, "store", func(ctx context.Context, records storage.Storage, key placement.Key, in placementhttp.Removal) error {
 		return records.Store(ctx, who.placementTenant(), key, in.Placement())
 	})
 }
 
 func (s *Server) placementRemove(w http.ResponseWriter, r *http.Request, who Credential) error {
-	return s.placementChange(w, r, "remove", func(ctx context.Context, records storage.Storage, key placement.Key, in placementhttp.Removal) error {
+	return s.placementChange(w, r, who, "remove", func(ctx context.Context, records storage.Storage, key placement.Key, in placementhttp.Removal) error {
 		return records.Remove(ctx, who.placementTenant(), key, in.Placement(), in.Keep)
 	})
 }
 
 // placementChange reads a body, calls do, and answers with the record of the request.
-func (s *Server) placementChange(w http.ResponseWriter, r *http.Request, op string, do func(context.Context, storage.Storage, placement.Key, placementhttp.Removal) error) error {
+func (s *Server) placementChange(w http.ResponseWriter, r *http.Request, who Credential, op string, do func(context.Context, storage.Storage, placement.Key, placementhttp.Removal) error) error {
 	if s.o.Placements == nil {
 		return errNoPlacements
 	}
 	var in placementhttp.Removal
-	if err := readBody(w, r, &in); err != nil {
+	if err := s.readBody(w, r, who, &in); err != nil {
 		return err
 	}
 	key := placementKey(r)

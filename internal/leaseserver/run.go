@@ -18,6 +18,10 @@ import (
 // maxStreams is the number of requests at once on one HTTP/2 connection.
 const maxStreams = 100
 
+// maxReceived bounds what one HTTP/2 connection has sent and no handler has read: a whole
+// megabyte by default.
+const maxReceived = 64 << 10
+
 // maxHeaderBytes bounds the head of a request, which holds a token at most.
 const maxHeaderBytes = 32 << 10
 
@@ -36,7 +40,8 @@ var patience = phases{header: 5 * time.Second, read: 15 * time.Second, write: ti
 type Listening struct {
 	TLS            *tls.Config                     // nil = plain HTTP
 	Guard          func(http.Handler) http.Handler // optional: wraps the handler of all requests
-	MaxConnections int                             // at once
+	MemoryLimit    int64                           // bytes that the process may use; 0 = not limited
+	MaxConnections int                             // at once, if the memory allows as many
 	PerAddress     int                             // of them from one address; 0: no limit
 	DrainDelay     time.Duration
 	DrainTimeout   time.Duration
@@ -49,15 +54,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	if o.Guard != nil {
 		handler = o.Guard(s)
 	}
-	connections := guard.New(guard.Limits{Connections: o.MaxConnections, PerAddress: o.PerAddress, Unproven: s.phases.unproven}, s.closedByGuard)
+	connections := guard.New(guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Unproven: s.phases.unproven}, s.closedByGuard)
 	server := &http.Server{
 		Handler: handler, TLSConfig: o.TLS,
 		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(debugWriter{s.o.Log}, "", 0),
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxReceived, MaxReceiveBufferPerStream: maxReceived},
 	}
+	s.bodies.share(o.MemoryLimit)
 	connections.Protect(server)
-	s.maxWaiters.Store(min(maxWaiters, int64(o.MaxConnections)/2))
+	s.maxWaiters.Store(min(maxWaiters, int64(o.connections())/2))
 	watching, unwatch := context.WithCancel(ctx)
 	var watched sync.WaitGroup
 	watched.Go(func() { s.watch(watching) })

@@ -91,6 +91,7 @@ type Server struct {
 	waiters    atomic.Int64 // requests that wait for locks
 	maxWaiters atomic.Int64
 	waiting    map[string]int64 // the same by tenant; guarded by mu
+	bodies     bodies
 }
 
 // overloadedRetry is when to come back to an overloaded server.
@@ -227,7 +228,7 @@ func (s *Server) api(pattern string, scope Scope, h handler) {
 		if err != nil {
 			return err
 		}
-		return h(w, r.WithContext(who.pays(r.Context())), who)
+		return h(w, who.calls(r), who)
 	})
 }
 

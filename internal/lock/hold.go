@@ -42,7 +42,7 @@ type Holding struct {
 // Errors: those of Acquire, and ErrOverloaded.
 func (h *Host) Hold(ctx context.Context, want Wanted, lost func(Lease, error)) (*Holding, error) {
 	h.mu.Lock()
-	full := len(h.core.held) >= maxHeld
+	full := len(h.core.held) >= MaxHeld
 	h.mu.Unlock()
 	if full {
 		return nil, ErrOverloaded
@@ -86,7 +86,7 @@ func (h *Host) confirm(ctx context.Context, l Lease, want Wanted) (granted, erro
 
 // discard releases a lease that has no holder.
 func (c *hostCore) discard(r Request, end time.Duration) {
-	c.release(r, end, func(error) { c.wake(name{r.Tenant, r.Key}) })
+	c.release(r, end, func(error) {}, func(error) { c.wake(name{r.Tenant, r.Key}) })
 }
 
 // renewal names the lease, so that it needs no request ID: done twice, it does
@@ -259,7 +259,7 @@ func (g *Holding) letGo() <-chan error {
 	r := renewal(g.lease, g.ttl)
 	result := make(chan error, 1)
 	// A renewal that is under way may be carried out yet, and begin a new term.
-	c.release(r, c.now+r.TTL(), func(err error) {
+	c.release(r, c.now+r.TTL(), func(error) {}, func(err error) {
 		g.end()
 		c.wake(g.name)
 		result <- err

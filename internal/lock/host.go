@@ -17,7 +17,7 @@ var (
 	// ErrClosed: the host is stopping.
 	ErrClosed = errors.New("the host of the locks is stopping")
 	// ErrOverloaded: the host keeps as many locks as it can.
-	ErrOverloaded = fmt.Errorf("this host keeps %d locks already, and no more", maxHeld)
+	ErrOverloaded = fmt.Errorf("this host keeps %d locks already, and no more", MaxHeld)
 )
 
 // Clock measures intervals, suspend included. It never goes back and cannot be set.

@@ -1,6 +1,12 @@
 package lock_test
 
-import "testing"
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/lock"
+)
 
 // A host's line, and what it holds. Tokens are 1 for the first holder, 2 for the next.
 var scenarios = map[string]struct{ kind, script string }{
@@ -518,4 +524,34 @@ func TestEndOfAnotherHostsLease(t *testing.T) {
 			30012ms
 			next has 2 from=30s`)
 	}
+}
+
+// A release that the store does not answer is repeated for as long as the lease can live.
+// Those who do not wait, and those whose wait ends meanwhile, hear of the failure.
+func TestNobodyWaitsForAReleaseThatDoesNotComeThrough(t *testing.T) {
+	bubble(t, func(r *rig) {
+		h := r.host()
+		h.meet(&obstacle{op: "all", fails: true})
+		long := wanted("gone", 0)
+		long.TTL = lock.MaxTTL
+		if _, err := h.Acquire(r.Context(), long); !errors.Is(err, errDown) {
+			r.Fatal(err)
+		}
+		time.Sleep(time.Minute) // the host goes on releasing what it may have been granted
+		for range 3 {
+			began := r.elapsed()
+			if _, err := h.Acquire(r.Context(), wanted("other", 0)); !errors.Is(err, errDown) || r.elapsed() != began {
+				r.Errorf("it took %v: %v", r.elapsed()-began, err)
+			}
+		}
+		patient := r.line(r.Context(), h, wanted("patient", time.Hour))
+		began := r.elapsed()
+		if _, err := h.Acquire(r.Context(), wanted("waits", 10*time.Second)); !errors.Is(err, errDown) || r.elapsed()-began != 10*time.Second {
+			r.Errorf("it took %v: %v", r.elapsed()-began, err)
+		}
+		h.meet()
+		if got := <-patient; got.err != nil {
+			r.Error(got.err)
+		}
+	})
 }

@@ -69,7 +69,8 @@ func (c *hostCore) retryIn(failures int) time.Duration {
 
 // release releases a lease that has no holder, or that was perhaps never granted. It is
 // repeated until there is an answer, or until the end, when the lease has ended by itself.
-func (c *hostCore) release(r Request, end time.Duration, ended func(error)) {
+// failed is the event that it will be repeated.
+func (c *hostCore) release(r Request, end time.Duration, failed, ended func(error)) {
 	r.Op, r.RequestID, r.TTLMS = Release, "", 0
 	c.open++
 	failures := 0
@@ -80,6 +81,7 @@ func (c *hostCore) release(r Request, end time.Duration, ended func(error)) {
 			pause := c.retryIn(failures)
 			if !IsAnswer(err) && c.now+pause < end && !c.gaveUp {
 				c.wakeAt(again, c.now+pause)
+				failed(err)
 				return
 			}
 			c.open--

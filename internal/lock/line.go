@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // line is the queue for one lock on this host, a part of the host's core. Each of its
@@ -14,17 +16,18 @@ type line struct {
 	core *hostCore
 	name name
 
-	queue  []*waiter     // the store is asked for the first only
-	busy   bool          // the store is being asked, or something is being released
-	held   *HeldError    // what stood in the way last; nil: not known
-	heldAt time.Duration // when that was so, or somewhat before
-	tryAt  time.Duration // when to ask the store
-	alarm  alarm         // at tryAt
-	found  int           // how often in a row the lock was found held, anew at the end of its term
-	over   bool          // it was found at its end: the store is late to see that
-	asked  int           // how often the store was asked
-	stale  bool          // since then there was news that the lock may be free
-	failed int           // how often in a row the store has failed
+	queue       []*waiter     // the store is asked for the first only
+	busy        bool          // the store is being asked, or something is being released
+	held        *HeldError    // what stood in the way last; nil: not known
+	heldAt      time.Duration // when that was so, or somewhat before
+	tryAt       time.Duration // when to ask the store
+	alarm       alarm         // at tryAt
+	found       int           // how often in a row the lock was found held, anew at the end of its term
+	over        bool          // it was found at its end: the store is late to see that
+	asked       int           // how often the store was asked
+	stale       bool          // since then there was news that the lock may be free
+	failed      int           // how often in a row the store has failed
+	undelivered error         // why the release that the line waits for did not come through yet
 
 	deafen   context.CancelFunc // ends the subscription to releases; nil: there is none
 	hears    bool               // the store tells of releases
@@ -212,7 +215,9 @@ func (l *line) answered(w *waiter, lease Lease, err error, wait time.Duration) {
 		l.settle(w, granted{}, err)
 	default:
 		l.failed++
-		w.open, w.ends = true, c.now+w.request.TTL() // it was granted just now, at the latest
+		if !errors.Is(err, record.ErrCrowded) {
+			w.open, w.ends = true, c.now+w.request.TTL() // it was granted just now, at the latest
+		}
 		l.tryAt = c.now + c.retryIn(l.failed)
 		if w.late {
 			l.refuse(w, err)
@@ -275,14 +280,17 @@ func (l *line) keep(w *waiter) {
 // acquire that arrives in the store even later stays unknown; its lease ends with its term.
 func (l *line) clear(w *waiter) {
 	cleared := func(error) {
-		l.busy = false
+		l.busy, l.undelivered = false, nil
 		l.drop(w)
 		l.news()
 	}
 	again := slices.IndexFunc(l.queue, w.repeats)
 	if w.open && again < 0 && !w.elsewhere {
 		l.busy = true
-		l.core.release(w.request, w.ends, cleared)
+		l.core.release(w.request, w.ends, func(err error) {
+			l.undelivered = err
+			l.answerLate(err)
+		}, cleared)
 		return
 	}
 	if w.open && again >= 0 {
@@ -324,9 +332,12 @@ func (w *waiter) inherit(earlier *waiter) {
 
 // hurry answers the waiters whose time is over, or makes the next question due.
 func (l *line) hurry() {
-	if known := l.known(); known != nil {
+	switch known := l.known(); {
+	case known != nil:
 		l.answerLate(known)
-	} else {
+	case l.undelivered != nil: // that may last until the end of a term
+		l.answerLate(l.undelivered)
+	default:
 		l.tryAt = 0
 	}
 }

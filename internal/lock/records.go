@@ -61,6 +61,12 @@ func (s *Records) Do(ctx context.Context, r Request) (Lease, error) {
 	if r.TTL() > s.maxTTL {
 		return Lease{}, fmt.Errorf("%w: a term of %v is longer than max_lock_ttl in the URL of the store, %v", ErrInvalid, r.TTL(), s.maxTTL)
 	}
+	if r.Op != Acquire {
+		ctx = record.Urgent(ctx)
+	}
+	if record.Caller(ctx) == "" {
+		ctx = record.By(ctx, r.Tenant+"/"+r.Owner)
+	}
 	var l Lease
 	try := func() (err error) {
 		l, err = s.do(ctx, r)
@@ -188,7 +194,7 @@ func (s *Records) Get(ctx context.Context, tenant, key string) (Lease, error) {
 		return Lease{}, err
 	}
 	path := pathOf(tenant, key)
-	v, err := s.records.Read(ctx, record.Ask{Keys: []string{path}})
+	v, err := s.records.Read(record.Urgent(ctx), record.Ask{Keys: []string{path}})
 	if err != nil {
 		return Lease{}, err
 	}

@@ -30,8 +30,8 @@ const (
 	// storeWait is how long a store waits by itself at a time.
 	storeWait = 20 * time.Second
 
-	// maxHeld bounds the goroutines and the renewals of one host.
-	maxHeld = 10_000
+	// MaxHeld bounds the goroutines and the renewals of one host.
+	MaxHeld = 10_000
 )
 
 // reliedUntil is how long a holder relies on a lease: sent is when it asked, remaining

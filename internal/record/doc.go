@@ -43,7 +43,7 @@
 // # Unknown outcomes
 //
 // An error that is neither the rule's nor ErrInvalid leaves open whether the change
-// was carried out, unless it wraps ErrBusy or ErrTerm. A store recognises its own writes: an
+// was carried out, unless it wraps ErrBusy, ErrCrowded or ErrTerm. A store recognises its own writes: an
 // answer that was lost on the way is not an error as long as the store can still
 // find out. Where it cannot, it returns ErrOutrun. A caller that must know keeps
 // receipts in its values and asks again.

@@ -108,7 +108,7 @@ type Head struct {
 type Store interface {
 	// Change has the rule decide on what the ask names, and returns when its writes
 	// are as durable as the store ever makes them. atMS is the moment of the commit,
-	// in Unix ms. Errors: the rule's own; ErrInvalid; ErrBusy; ErrOutrun; ErrUnconfirmed;
+	// in Unix ms. Errors: the rule's own; ErrInvalid; ErrBusy; ErrCrowded; ErrOutrun; ErrUnconfirmed;
 	// ErrTerm; anything else is an unknown outcome.
 	Change(ctx context.Context, ask Ask, rule Rule) (atMS int64, err error)
 
@@ -157,12 +157,13 @@ func Settle(try func() error, isAnswer func(error) bool) error {
 // for it. Nothing was changed.
 type FullError struct {
 	Quota string // the config key, or what else limits
-	Limit int64
 	Payer string // for whom the record was to be made
+	Limit int64
+	Unit  string
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("%s has no room for a new key: the limit %s is %d", e.Payer, e.Quota, e.Limit)
+	return fmt.Sprintf("%s: %s may have %d %s, and has no room for more: let keys end, or raise the limit", e.Quota, e.Payer, e.Limit, e.Unit)
 }
 
 // Errors without fields. Callers decide with errors.Is.
@@ -173,6 +174,9 @@ var (
 	// ErrBusy: others changed the same records at each of many tries. Nothing was
 	// changed.
 	ErrBusy = errors.New("others change the same records all the time")
+	// ErrCrowded: the store has more calls than it can carry out in time. Nothing was
+	// changed.
+	ErrCrowded = errors.New("too many calls wait for the store")
 	// ErrOutrun: the answer of a commit was lost, and the records were changed since.
 	ErrOutrun = errors.New("the answer of a commit was lost, and the records were changed since: whether it was carried out is unknown")
 	// ErrUnconfirmed: the change was carried out, and too few replicas confirmed it in

@@ -127,9 +127,7 @@ func (s *State) begin() error {
 	// From here on nothing can fail, so all services use the same folder.
 	s.faulted.Store(false)
 	for name, sv := range s.services {
-		word := next.words[name]
-		sv.word.Store(word) // first: see RaiseMark
-		if !guarded(func() { raise(word, sv.mark.Load()) }) {
+		if !sv.moveTo(next.words[name]) {
 			s.faulted.Store(true)
 		}
 	}

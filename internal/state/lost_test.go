@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -314,12 +316,48 @@ func TestRaiseMarkWhileMarksMove(t *testing.T) {
 	}
 }
 
+// One call of RaiseMark meets one move of the mark, very often. Neither order of their
+// steps loses the mark.
+func TestRaiseMarkMeetsAMove(t *testing.T) {
+	sv := &Service{state: &State{}, name: "default"}
+	words := [2]atomic.Int64{}
+	sv.word.Store(&words[0])
+	var round, raised atomic.Int64
+	const rounds = 300_000
+	var raiser sync.WaitGroup
+	raiser.Go(func() {
+		for ms := int64(1); ms <= rounds; ms++ {
+			for round.Load() < ms {
+				runtime.Gosched()
+			}
+			sv.RaiseMark(ms)
+			raised.Store(ms)
+		}
+	})
+	for ms := int64(1); ms <= rounds; ms++ {
+		next := &words[ms%2]
+		round.Store(ms)
+		for range ms % 64 { // another moment each time
+			raised.Load()
+		}
+		if !sv.moveTo(next) {
+			t.Fatal("the word cannot be written")
+		}
+		for raised.Load() < ms {
+			runtime.Gosched()
+		}
+		if got, ok := decodeMark(next.Load()); !ok || got != ms {
+			round.Store(rounds)
+			t.Errorf("the word has the mark %d, and %d was raised", got, ms)
+			break
+		}
+	}
+	raiser.Wait()
+}
+
 // The marks are cut short and put back at random under a daemon that uses them in
 // every way: an access ends in an error or in none, never in a signal.
 func TestMarksCutShortAtAnyMoment(t *testing.T) {
-	if ring.Race {
-		t.Skip("the race detector makes each access from C code, where a cut at that moment ends the process")
-	}
 	if ring.Race {
 		t.Skip("the race detector makes each access from C code, where a cut at that moment ends the process")
 	}

@@ -53,8 +53,7 @@ func (sv *Service) RaiseMark(ms int64) {
 	if ms <= sv.mark.Load() {
 		return
 	}
-	// begin stores the word's new place, then reads the mark. So either this call finds
-	// the new place, or begin finds the new mark.
+	// First the mark, then the word's place: see moveTo.
 	sv.mark.Store(ms)
 	word := sv.word.Load()
 	if word == nil {
@@ -63,4 +62,12 @@ func (sv *Service) RaiseMark(ms int64) {
 	if !storeWord(word, encodeMark(ms)) {
 		sv.state.faulted.Store(true) // Look moves the marks to another file
 	}
+}
+
+// moveTo gives the mark another place, also while RaiseMark runs. It stores the place,
+// then reads the mark; RaiseMark stores the mark, then reads the place. So one of the
+// two finds what the other has stored, and the new place has the mark.
+func (sv *Service) moveTo(word *atomic.Int64) (ok bool) {
+	sv.word.Store(word)
+	return guarded(func() { raise(word, sv.mark.Load()) })
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
+	"github.com/kazahana/kazahana/internal/record/fair"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
 	recordpostgres "github.com/kazahana/kazahana/internal/record/postgres"
 	"github.com/kazahana/kazahana/internal/record/quota"
@@ -198,15 +199,15 @@ func Open(rawURL string, opts Options) (*Store, error) {
 // newStore keeps everything in one record store, which open opens. maxLockTTL is the
 // longest term of a lock, 0 for the longest of all.
 func newStore(url string, shared bool, maxLockTTL time.Duration, limits quota.Limits, open func(context.Context) (*opened, error)) (*Store, error) {
-	opened := onUse{onuse.New("store "+url, open, (*opened).close)}
+	records := onUse{onuse.New("store "+url, open, (*opened).close)}
 	began := time.Now()
-	records := quota.New(opened, limits, func() time.Duration { return time.Since(began) })
-	locks, err := lock.OnRecords(records).Limit(maxLockTTL)
+	queued := fair.New(quota.New(records, limits, func() time.Duration { return time.Since(began) }))
+	locks, err := lock.OnRecords(queued).Limit(maxLockTTL)
 	if err != nil {
 		return nil, err
 	}
 	return &Store{
-		Locks: locks, Sequences: sequence.OnRecords(records), Placements: storage.OnRecords(records), URL: url, Shared: shared, records: opened,
+		Locks: locks, Sequences: sequence.OnRecords(queued), Placements: storage.OnRecords(queued), URL: url, Shared: shared, records: records,
 	}, nil
 }
 

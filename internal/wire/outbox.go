@@ -175,6 +175,20 @@ func (o *Outbox) ReplyError(id uint32, e *Error) {
 	o.must(o.enc.EncodeNil())
 }
 
+// ReplyEncoded sends an answer that another Outbox has encoded. It is not copied if there
+// is a writer: what waits is written before it, and it then at once.
+func (o *Outbox) ReplyEncoded(answer []byte) {
+	switch {
+	case !o.ready():
+	case o.w == nil:
+		_, _ = o.out.Write(answer)
+	default:
+		if o.write(); o.err == nil {
+			_, o.err = o.w.Write(answer)
+		}
+	}
+}
+
 // A Range is Count integers from Start on.
 type Range struct {
 	Start uint64

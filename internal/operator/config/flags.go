@@ -22,7 +22,8 @@ type Flags struct {
 	MaxInFlight      Text   `name:"max-in-flight" group:"Socket" placeholder:"N" help:"Requests that wait at the same time, 1 to 1048576 (default 8192)."`
 	MemoryLimit      Text   `name:"memory-limit" group:"Socket" placeholder:"SIZE" help:"Memory that the daemon may use, for example 256MiB: limits on connections and requests follow from it; 0 is what the control group allows, else 1GiB (default 0)."`
 	QuotaConnections Text   `name:"quota-connections" group:"Socket" placeholder:"N" help:"Connections that one user may have, up to 1048576; 0 is three quarters of all (default 0)."`
-	QuotaWaiting     Text   `name:"quota-waiting" group:"Socket" placeholder:"N" help:"Requests of one user that wait at the same time, up to 1048576; 0 is three quarters of all (default 0)."`
+	QuotaWaiting     Text   `name:"quota-waiting" group:"Socket" placeholder:"N" help:"Requests of one user that wait at the same time, and apart from these, that wait for locks, up to 1048576; 0 is three quarters of all (default 0)."`
+	QuotaHolds       Text   `name:"quota-holds" group:"Socket" placeholder:"N" help:"Locks that the connections of one user hold, and their watches, up to 1048576; 0 is three quarters of all (default 0)."`
 	QuotaBytes       Text   `name:"quota-bytes" group:"Socket" placeholder:"SIZE" help:"Memory for the unfinished messages and unread answers of one user, 2MiB or more; 0 is three quarters of what all have (default 0)."`
 	QuotaKeys        Text   `name:"quota-keys" group:"Socket" placeholder:"N" help:"Keys of locks, sequences and placement that one user may make, up to 1073741824; 0 is no limit (default 262144)."`
 	QuotaDisk        Text   `name:"quota-disk" group:"Socket" placeholder:"SIZE" help:"What these keys may take in the store, 1MiB or more; 0 is no limit (default 256MiB)."`

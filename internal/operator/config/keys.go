@@ -79,6 +79,7 @@ func socketKeys() []key {
 		{name: "memory_limit", def: "0", set: one(byteSize(leastMemory))},
 		{name: "quota_connections", def: "0", set: one(wholeNumber(0, 1<<20))},
 		{name: "quota_waiting", def: "0", set: one(wholeNumber(0, 1<<20))},
+		{name: "quota_holds", def: "0", set: one(wholeNumber(0, 1<<20))},
 		{name: "quota_bytes", def: "0", set: one(byteSize(leastUserMemory))},
 		{name: "quota_keys", def: "262144", set: one(wholeNumber(0, 1<<30))},
 		{name: "quota_disk", def: "256MiB", set: one(byteSize(leastDisk))},
@@ -194,6 +195,7 @@ func storeKeys() []key {
 
 func limitKeys() []key {
 	return append([]key{
+		{name: "memory_limit", def: "0", set: one(byteSize(leastMemory))},
 		{name: "max_connections", def: "16384", set: one(wholeNumber(1, 1<<20))},
 		{name: "quota_connections", def: "8192", set: one(wholeNumber(1, 1<<20))},
 		{name: "max_in_flight", def: "8192", set: one(wholeNumber(1, 1<<20))},

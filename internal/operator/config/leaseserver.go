@@ -25,6 +25,7 @@ type LeaseServer struct {
 	TokensFile string // "" = none
 	Insecure   bool
 
+	MemoryLimit      int64 // bytes; 0 = that of the control group
 	QuotaConnections int   // of one address
 	QuotaWaiting     int   // requests of one tenant that wait for locks
 	QuotaKeys        int   // of locks, sequences and placement that one tenant may make

@@ -23,6 +23,7 @@ type LeaseServerFlags struct {
 	Store     Text `name:"store" group:"Locks and sequences" placeholder:"URL" help:"Where locks and sequences live: sqlite:PATH, redis://..., etcd://..., postgres://..., or none (default the provider, or a second file beside a SQLite provider)."`
 	Sequences Text `name:"sequences" group:"Locks and sequences" placeholder:"{PREFIX: {KEY: VALUE}}" help:"How keys that begin with PREFIX count, as YAML: step, start, max_value, on_max, ttl (default none: 1, 2, 3, ...)."`
 
+	MemoryLimit      Text `name:"memory-limit" group:"Limits" placeholder:"SIZE" help:"Memory that the server may use, for example 256MiB: limits of connections and bodies follow from it; 0 is what the control group allows, else 1GiB (default 0)."`
 	MaxConnections   Text `name:"max-connections" group:"Limits" placeholder:"N" help:"Connections open at the same time, 1 to 1048576 (default 16384)."`
 	QuotaConnections Text `name:"quota-connections" group:"Limits" placeholder:"N" help:"Of these, connections from one address or IPv6 /64, 1 to 1048576 (default 8192)."`
 	MaxInFlight      Text `name:"max-in-flight" group:"Limits" placeholder:"N" help:"Requests under way at the same time, 1 to 1048576 (default 8192)."`

@@ -117,6 +117,7 @@ var precedenceCases = map[string][3]string{
 	"memory_limit":               {"16MiB", "1GiB", "20000000"},
 	"quota_connections":          {"1", "2", "3"},
 	"quota_waiting":              {"1", "2", "3"},
+	"quota_holds":                {"5", "6", "7"},
 	"quota_bytes":                {"2048KiB", "3 MiB", "4MiB"},
 	"quota_keys":                 {"0", "2", "3"},
 	"quota_disk":                 {"0", "2048KiB", "3 MiB"},

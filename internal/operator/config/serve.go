@@ -68,6 +68,7 @@ type Serve struct {
 	// What one user may take of each limit; 0 = three quarters.
 	QuotaConnections int
 	QuotaWaiting     int
+	QuotaHolds       int
 	QuotaBytes       int64 // bytes
 	QuotaKeys        int   // of locks, sequences and placement that one user may make
 	QuotaDisk        int64 // bytes that they may take

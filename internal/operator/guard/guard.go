@@ -2,11 +2,11 @@
 // HTTP/2, with TLS and without it.
 //
 // A connection is unproven until Proven is called for one of its requests: the server has
-// found a credential then. Unproven connections have to go on asking: one that waits for
-// its next request for too long is closed. When all places are taken, a newcomer gets the
-// place of the unproven connection that has waited longest, be it for a whole request
-// head. So connections that nothing is known of cannot keep others out, however many
-// there are.
+// found a credential then. An unproven connection that waits for its next request for too
+// long is closed. When all places are taken, a newcomer gets the place of an unproven
+// connection, whatever that one is doing: of the peer that has the most of them, the
+// oldest. So a peer without a credential cannot keep others out, however many connections
+// it has, and however slowly it sends, reads, or resets streams.
 package guard
 
 import (
@@ -18,12 +18,14 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
 // Limits of a server's connections.
 type Limits struct {
 	Connections int           // at once; 1 or more
-	PerAddress  int           // at once from one address, or one /64 of IPv6; 0: no limit
+	PerAddress  int           // at once from one address, /64 of IPv6, or user of a Unix socket; 0: no limit
 	Unproven    time.Duration // the longest wait of an unproven connection for its next request
 }
 
@@ -32,27 +34,40 @@ type Reason string
 
 // The reasons.
 const (
-	Full       Reason = "full"        // Connections: a newcomer is closed, since every place is in use
-	Replaced   Reason = "replaced"    // Connections: an unproven connection makes room for a newcomer
-	PerAddress Reason = "per_address" // PerAddress: a newcomer is closed
+	Full       Reason = "full"        // Connections: a newcomer is closed, since every place is in use and proven
+	Replaced   Reason = "replaced"    // Connections or PerAddress: an unproven connection makes room for a newcomer
+	PerAddress Reason = "per_address" // PerAddress: a newcomer is closed, since its peer's connections are all proven
 	Unproven   Reason = "unproven"    // Unproven
 )
+
+// socketBuffer bounds what the kernel keeps of a connection in each direction, which could
+// be megabytes otherwise.
+const socketBuffer = 64 << 10
 
 // Guard watches over the connections of one server.
 type Guard struct {
 	limits Limits
 	closed func(Reason, net.Addr)
 
-	mu        sync.Mutex
-	open      int
-	byAddress map[netip.Prefix]int
-	waiting   list.List // unproven connections without a request under way, longest first
+	mu    sync.Mutex // guards all below, the fields of each peer, and of each conn
+	open  int
+	peers map[any]*peer
+	ranks []*list.List // ranks[n] are the peers with n unproven connections, for n > 0
+	top   int          // no peer has more
+}
+
+// peer is an address or a user that has connections.
+type peer struct {
+	id       any // netip.Prefix, or a UID as uint32; nil for all that cannot be known
+	open     int
+	unproven list.List     // of *conn, the oldest first
+	place    *list.Element // in ranks, if any is unproven
 }
 
 // New returns a guard. closed is called for each connection that the guard closes, with
 // the peer's address; it must return at once.
 func New(limits Limits, closed func(Reason, net.Addr)) *Guard {
-	return &Guard{limits: limits, closed: closed, byAddress: map[netip.Prefix]int{}}
+	return &Guard{limits: limits, closed: closed, peers: map[any]*peer{}}
 }
 
 // Protect makes the guard follow the server's requests. It is called before the server
@@ -77,12 +92,25 @@ func (g *Guard) Protect(server *http.Server) {
 // key is the context key of a request's connection.
 type key struct{}
 
-// Proven marks the connection of the request with this context as proven.
+// Proven marks the connection of the request with this context as proven: its client has
+// shown a credential.
 func Proven(ctx context.Context) {
 	if c, ok := ctx.Value(key{}).(*conn); ok {
 		c.guard.mu.Lock()
 		defer c.guard.mu.Unlock()
-		c.proven = true
+		c.patient = true
+		c.settle()
+	}
+}
+
+// Patient lets the connection of the request with this context wait for its next request
+// as long as the server does. It makes room for newcomers all the same. It is for servers
+// whose clients have no credentials.
+func Patient(ctx context.Context) {
+	if c, ok := ctx.Value(key{}).(*conn); ok {
+		c.guard.mu.Lock()
+		defer c.guard.mu.Unlock()
+		c.patient = true
 	}
 }
 
@@ -109,34 +137,76 @@ func (l *listener) Accept() (net.Conn, error) {
 
 // admit returns nil for a connection that it has closed.
 func (g *Guard) admit(nc net.Conn) *conn {
+	id := identify(nc)
 	g.mu.Lock()
-	c := &conn{Conn: nc, guard: g, from: addressOf(nc.RemoteAddr())}
-	if most := g.limits.PerAddress; most > 0 && c.from.IsValid() && g.byAddress[c.from] >= most {
+	p := g.peers[id]
+	if p == nil {
+		p = &peer{id: id}
+	}
+	victim, refused := g.victim(p)
+	if refused != "" {
 		g.mu.Unlock()
-		g.close(nc, PerAddress)
+		g.close(nc, refused)
 		return nil
 	}
-	var replaced *conn
-	if g.open >= g.limits.Connections {
-		front := g.waiting.Front()
-		if front == nil {
-			g.mu.Unlock()
-			g.close(nc, Full)
-			return nil
-		}
-		replaced = front.Value.(*conn)
-		replaced.leave()
+	if victim != nil {
+		victim.leave()
 	}
+	c := &conn{Conn: nc, guard: g, peer: p}
+	g.peers[id] = p // the victim may have been its last connection
 	g.open++
-	if c.from.IsValid() {
-		g.byAddress[c.from]++
-	}
+	p.open++
+	c.element = p.unproven.PushBack(c)
+	g.rank(p, p.unproven.Len()-1)
 	c.wait()
 	g.mu.Unlock()
-	if replaced != nil {
-		g.close(replaced.Conn, Replaced)
+	if victim != nil {
+		g.close(victim.Conn, Replaced)
 	}
 	return c
+}
+
+// victim is the connection that makes room for a newcomer of the peer, nil if there is
+// room, or says why the newcomer may not come in. mu is held.
+func (g *Guard) victim(p *peer) (victim *conn, refused Reason) {
+	if g.limits.PerAddress > 0 && p.open >= g.limits.PerAddress {
+		if p.unproven.Len() == 0 {
+			return nil, PerAddress
+		}
+		return p.oldest(), ""
+	}
+	if g.open < g.limits.Connections {
+		return nil, ""
+	}
+	for g.top > 0 && g.ranks[g.top].Len() == 0 {
+		g.top--
+	}
+	switch {
+	case g.top == 0:
+		return nil, Full
+	case p.unproven.Len() == g.top: // of equals, the newcomer's own peer
+		return p.oldest(), ""
+	}
+	return g.ranks[g.top].Front().Value.(*peer).oldest(), ""
+}
+
+func (p *peer) oldest() *conn { return p.unproven.Front().Value.(*conn) }
+
+// rank sorts the peer by its number of unproven connections, last among equals. mu is held.
+func (g *Guard) rank(p *peer, before int) {
+	if p.place != nil {
+		g.ranks[before].Remove(p.place)
+		p.place = nil
+	}
+	n := p.unproven.Len()
+	if n == 0 {
+		return
+	}
+	for len(g.ranks) <= n {
+		g.ranks = append(g.ranks, list.New())
+	}
+	p.place = g.ranks[n].PushBack(p)
+	g.top = max(g.top, n)
 }
 
 func (g *Guard) close(nc net.Conn, why Reason) {
@@ -144,7 +214,32 @@ func (g *Guard) close(nc net.Conn, why Reason) {
 	_ = nc.Close()
 }
 
-// addressOf is the part of a peer's address that counts; zero for a Unix socket.
+// identify tells one peer from another, and bounds what the kernel keeps for the
+// connection.
+func identify(nc net.Conn) any {
+	for {
+		outer, ok := nc.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		nc = outer.NetConn()
+	}
+	switch nc := nc.(type) {
+	case *net.TCPConn:
+		_, _ = nc.SetReadBuffer(socketBuffer), nc.SetWriteBuffer(socketBuffer)
+	case *net.UnixConn:
+		if who, err := unixsock.PeerOf(nc); err == nil {
+			return who.UID
+		}
+		return nil
+	}
+	if address := addressOf(nc.RemoteAddr()); address.IsValid() {
+		return address
+	}
+	return nil
+}
+
+// addressOf is the part of a peer's address that counts.
 func addressOf(a net.Addr) (p netip.Prefix) {
 	at, err := netip.ParseAddrPort(a.String())
 	if err != nil {
@@ -158,16 +253,17 @@ func addressOf(a net.Addr) (p netip.Prefix) {
 	return p
 }
 
-// conn is a connection that has a place. The guard's mu guards its fields.
+// conn is a connection that has a place.
 type conn struct {
 	net.Conn
-	guard  *Guard
-	from   netip.Prefix
-	proven bool
-	gone   bool
-	busy   int           // requests under way; more than one with HTTP/2
-	place  *list.Element // among those that wait
-	timer  *time.Timer
+	guard   *Guard
+	peer    *peer
+	element *list.Element // of peer.unproven; nil: it is proven, or has left
+	patient bool          // it may wait for its next request
+	gone    bool
+	busy    int // requests under way; more than one with HTTP/2
+	waits   int // that began: a timer that fires late ends no later wait
+	timer   *time.Timer
 }
 
 // begin and end follow a request.
@@ -176,35 +272,28 @@ func (c *conn) begin() {
 	c.guard.mu.Lock()
 	defer c.guard.mu.Unlock()
 	c.busy++
-	c.stopWaiting()
+	c.timer.Stop()
 }
 
 func (c *conn) end() {
 	c.guard.mu.Lock()
 	defer c.guard.mu.Unlock()
-	if c.busy--; c.busy == 0 && !c.proven && !c.gone {
+	if c.busy--; c.busy == 0 && !c.patient && !c.gone {
 		c.wait()
 	}
 }
 
 // wait begins the wait for a request. mu is held.
 func (c *conn) wait() {
-	c.place = c.guard.waiting.PushBack(c)
-	c.timer = time.AfterFunc(c.guard.limits.Unproven, c.expire)
+	c.waits++
+	this := c.waits
+	c.timer = time.AfterFunc(c.guard.limits.Unproven, func() { c.expire(this) })
 }
 
-func (c *conn) stopWaiting() {
-	if c.place != nil {
-		c.timer.Stop()
-		c.guard.waiting.Remove(c.place)
-		c.place = nil
-	}
-}
-
-// expire ends a wait that was too long. A timer that fires late ends no later wait.
-func (c *conn) expire() {
+// expire ends a wait that was too long.
+func (c *conn) expire(wait int) {
 	c.guard.mu.Lock()
-	over := c.place != nil && !c.gone
+	over := c.busy == 0 && !c.gone && c.waits == wait && !c.patient
 	if over {
 		c.leave()
 	}
@@ -214,19 +303,28 @@ func (c *conn) expire() {
 	}
 }
 
+// settle takes the connection from the unproven ones. mu is held.
+func (c *conn) settle() {
+	if c.element == nil {
+		return
+	}
+	before := c.peer.unproven.Len()
+	c.peer.unproven.Remove(c.element)
+	c.element = nil
+	c.guard.rank(c.peer, before)
+}
+
 // leave gives the place back. mu is held.
 func (c *conn) leave() {
 	if c.gone {
 		return
 	}
 	c.gone = true
-	c.stopWaiting()
+	c.timer.Stop()
+	c.settle()
 	c.guard.open--
-	if !c.from.IsValid() {
-		return
-	}
-	if c.guard.byAddress[c.from]--; c.guard.byAddress[c.from] == 0 {
-		delete(c.guard.byAddress, c.from)
+	if c.peer.open--; c.peer.open == 0 {
+		delete(c.guard.peers, c.peer.id)
 	}
 }
 

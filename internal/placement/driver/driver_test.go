@@ -260,7 +260,7 @@ func TestEvents(t *testing.T) {
 			t.Errorf("the one that wants few is told %+v", e)
 		}
 		few.Close()
-		for range maxSubscribers {
+		for range MaxSubscribers {
 			must(a.Subscribe(everything))(t)
 		}
 		if _, err := a.Subscribe(nil); !errors.Is(err, ErrOverloaded) {

@@ -10,8 +10,8 @@ import (
 const (
 	// maxBehind is how many events a subscriber may be behind.
 	maxBehind = 4096
-	// maxSubscribers is how many there may be: each costs memory, and the driver time.
-	maxSubscribers = 128
+	// MaxSubscribers is how many there may be: each costs memory, and the driver time.
+	MaxSubscribers = 128
 )
 
 // feed hands events to subscribers, in their order.
@@ -35,8 +35,8 @@ type Subscription struct {
 func (d *Driver) Subscribe(kinds []placement.EventKind) (*Subscription, error) {
 	d.feed.mu.Lock()
 	defer d.feed.mu.Unlock()
-	if len(d.feed.subs) >= maxSubscribers {
-		return nil, fmt.Errorf("%w: %d watch the events of placement, and no more may", ErrOverloaded, maxSubscribers)
+	if len(d.feed.subs) >= MaxSubscribers {
+		return nil, fmt.Errorf("%w: %d watch the events of placement, and no more may", ErrOverloaded, MaxSubscribers)
 	}
 	events := make(chan placement.Event, maxBehind)
 	s := &Subscription{events, events, &d.feed}

@@ -169,11 +169,11 @@ func (b *bill) admit(p *payer, v record.View, w record.Write, length int, exists
 	full := func() *record.FullError {
 		switch {
 		case s.limits.Keys > 0 && p.keys+keys > s.limits.Keys:
-			return &record.FullError{Quota: "quota_keys", Limit: s.limits.Keys, Payer: b.name}
+			return &record.FullError{Quota: "quota_keys", Payer: b.name, Limit: s.limits.Keys, Unit: "keys"}
 		case most > 0 && p.bytes+more > most:
-			return &record.FullError{Quota: "quota_disk", Limit: most, Payer: b.name}
+			return &record.FullError{Quota: "quota_disk", Payer: b.name, Limit: most, Unit: "bytes"}
 		case v.MaxSize > 0 && v.Size >= v.MaxSize:
-			return &record.FullError{Quota: "of the store file", Limit: v.MaxSize, Payer: b.name}
+			return &record.FullError{Quota: "the disk", Payer: "the store", Limit: v.MaxSize, Unit: "bytes"}
 		}
 		return nil
 	}

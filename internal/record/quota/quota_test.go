@@ -62,7 +62,7 @@ func TestKeys(t *testing.T) {
 	for i := range 3 {
 		b.must(b.put("user 1", fmt.Sprint("k", i), 10, time.Minute))
 	}
-	want := record.FullError{Quota: "quota_keys", Limit: 3, Payer: "user 1"}
+	want := record.FullError{Quota: "quota_keys", Limit: 3, Payer: "user 1", Unit: "keys"}
 	b.full(b.put("user 1", "k3", 10, time.Minute), want)
 	b.must(b.put("user 2", "k3", 10, 0))
 	b.must(b.put("", "k4", 10, 0))
@@ -84,7 +84,7 @@ func TestKeys(t *testing.T) {
 // A payer meets its quota of bytes by new keys, and by large values that grow.
 func TestBytes(t *testing.T) {
 	b := newBench(t, Limits{Bytes: 100_000})
-	want := record.FullError{Quota: "quota_disk", Limit: 100_000, Payer: "user 1"}
+	want := record.FullError{Quota: "quota_disk", Limit: 100_000, Payer: "user 1", Unit: "bytes"}
 	b.must(b.put("user 1", "a", 60_000, 0))
 	b.full(b.put("user 1", "b", 60_000, 0), want)
 	b.must(b.put("user 1", "b", 10, 0))
@@ -122,9 +122,9 @@ func TestSizeOfTheStore(t *testing.T) {
 	s := &sized{Store: b.Store.Store, max: 1 << 20}
 	b.Store.Store = s
 	b.must(b.put("user 1", "a", 200_000, 0))
-	b.full(b.put("user 1", "b", 200_000, 0), record.FullError{Quota: "quota_disk", Limit: 1 << 18, Payer: "user 1"})
+	b.full(b.put("user 1", "b", 200_000, 0), record.FullError{Quota: "quota_disk", Limit: 1 << 18, Payer: "user 1", Unit: "bytes"})
 	s.size = s.max
-	b.full(b.put("user 2", "b", 10, 0), record.FullError{Quota: "of the store file", Limit: 1 << 20, Payer: "user 2"})
+	b.full(b.put("user 2", "b", 10, 0), record.FullError{Quota: "the disk", Limit: 1 << 20, Payer: "the store", Unit: "bytes"})
 	b.must(b.put("user 2", "a", 10, 0))
 	b.must(b.put("", "b", 10, 0))
 	s.size--

@@ -1,0 +1,255 @@
+//go:build linux
+
+package abuse
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+const (
+	heldLock = "innocent"
+	lockTerm = 5 * time.Minute
+	// callLimit is how long one call may take before the innocent is not served.
+	callLimit = 20 * time.Second
+)
+
+// innocent is a client that goes on with its work on one connection, and a second one
+// that connects anew for each call.
+type innocent struct {
+	at     aim
+	target places
+	call   func(ctx context.Context) error // on the connection that stays
+	renew  func(ctx context.Context) error
+	fresh  func(ctx context.Context) error // on a new connection
+	close  func()
+
+	stopped chan struct{}
+	both    sync.WaitGroup
+	served
+}
+
+// served is what the innocent got.
+type served struct {
+	calls, news []time.Duration
+	failed      []error
+	mu          sync.Mutex
+}
+
+// How often the innocent calls.
+const (
+	callEvery   = 2 * time.Millisecond
+	renewEvery  = 50 // calls
+	serverEvery = 10 * time.Millisecond
+	newEvery    = 100 * time.Millisecond
+)
+
+func newInnocent(t places, at aim) *innocent {
+	i := &innocent{at: at, target: t, stopped: make(chan struct{})}
+	if at == server {
+		i.useServer()
+	} else {
+		i.useSocket()
+	}
+	return i
+}
+
+// useSocket makes the innocent a client of the daemon.
+func (i *innocent) useSocket() {
+	var stays *wire.Client
+	dial := func(ctx context.Context) (*wire.Client, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", i.target.Socket)
+		if err != nil {
+			return nil, err
+		}
+		return wire.NewClient(conn), nil
+	}
+	ask := func(ctx context.Context, method string, params ...any) (err error) {
+		if stays == nil || stays.Err() != nil {
+			if stays != nil {
+				_ = stays.Close()
+			}
+			if stays, err = dial(ctx); err != nil {
+				return err
+			}
+		}
+		return stays.Call(ctx, method, nil, params...)
+	}
+	i.call = func(ctx context.Context) error { return ask(ctx, "NextID", options{"regular_only": true}) }
+	term := options{"ttl_ms": lockTerm.Milliseconds()}
+	held := false
+	i.renew = func(ctx context.Context) error {
+		if held {
+			return ask(ctx, "Lock.Renew", heldLock, term)
+		}
+		err := ask(ctx, "Lock.Acquire", heldLock, term)
+		held = err == nil
+		return err
+	}
+	i.fresh = func(ctx context.Context) error {
+		c, err := dial(ctx)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if err := c.Call(ctx, "NextID", nil); err != nil || i.at != admin {
+			return err
+		}
+		return i.get(ctx, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+i.target.Admin+"/readyz")
+	}
+	i.close = func() {
+		if stays != nil {
+			_ = stays.Close()
+		}
+	}
+}
+
+// useServer makes the innocent a client of the lease server.
+func (i *innocent) useServer() {
+	stays := &http.Client{Transport: &http.Transport{TLSClientConfig: unchecked(), MaxIdleConnsPerHost: 1}}
+	held := false
+	post := func(ctx context.Context, what string) error {
+		body, err := json.Marshal(options{"ttl_ms": lockTerm.Milliseconds(), "request_id": fmt.Sprint(time.Now().UnixNano())})
+		if err != nil {
+			return err
+		}
+		return i.do(ctx, stays, http.MethodPost, "https://"+i.target.Server+lockPath(heldLock, what), body)
+	}
+	i.renew = func(ctx context.Context) error {
+		if held {
+			return post(ctx, "/renew")
+		}
+		err := post(ctx, "/acquire")
+		held = err == nil
+		return err
+	}
+	i.call = i.renew
+	i.fresh = func(ctx context.Context) error {
+		once := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} //nolint:gosec // the server is this program's own
+		return i.get(ctx, once, "https://"+i.target.Server+lockPath(heldLock, ""))
+	}
+	i.close = stays.CloseIdleConnections
+}
+
+func (i *innocent) get(ctx context.Context, c *http.Client, url string) error {
+	return i.do(ctx, c, http.MethodGet, url, nil)
+}
+
+func (i *innocent) do(ctx context.Context, c *http.Client, method, url string, body []byte) error {
+	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Authorization", "Bearer "+innocentToken)
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := c.Do(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s: %s: %s", method, url, answer.Status, bytes.TrimSpace(text))
+	}
+	return err
+}
+
+// warmUp makes each call once.
+func (i *innocent) warmUp() error {
+	for _, do := range []func(context.Context) error{i.call, i.renew, i.anew} {
+		ctx, cancel := context.WithTimeout(context.Background(), callLimit)
+		err := do(ctx)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("the innocent client: %w", err)
+		}
+	}
+	return nil
+}
+
+// anew is fresh until it succeeds or the context ends, as a client tries that is told to
+// come again.
+func (i *innocent) anew(ctx context.Context) error {
+	for {
+		err := i.fresh(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(shortPause):
+		}
+	}
+}
+
+// begin starts the work.
+func (i *innocent) begin() {
+	every := callEvery
+	if i.at == server {
+		every = serverEvery
+	}
+	i.both.Go(func() { i.work(every, &i.calls, i.callOrRenew()) })
+	i.both.Go(func() { i.work(newEvery, &i.news, i.anew) })
+}
+
+// callOrRenew renews the lock at each renewEvery-th call.
+func (i *innocent) callOrRenew() func(context.Context) error {
+	n := 0
+	return func(ctx context.Context) error {
+		if n++; n%renewEvery == 0 {
+			return i.renew(ctx)
+		}
+		return i.call(ctx)
+	}
+}
+
+func (i *innocent) work(every time.Duration, took *[]time.Duration, do func(context.Context) error) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-i.stopped:
+			return
+		case <-tick.C:
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), callLimit)
+		began := time.Now()
+		err := do(ctx)
+		cancel()
+		i.mu.Lock()
+		*took = append(*took, time.Since(began))
+		if err != nil {
+			i.failed = append(i.failed, err)
+		}
+		i.mu.Unlock()
+	}
+}
+
+// end waits for the last answers.
+func (i *innocent) end() *served {
+	close(i.stopped)
+	i.both.Wait()
+	return &i.served
+}
+
+// quantile is that of some durations; 0 without any.
+func quantile(all []time.Duration, q float64) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}

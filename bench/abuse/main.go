@@ -1,0 +1,230 @@
+//go:build linux
+
+// Package abuse attacks the daemon and the lease server, and shows that others are still
+// served. Each attack has a fresh server under the limits of the shipped manifests. The
+// attackers are other processes, if possible of other users, while an innocent client
+// goes on with its work.
+package abuse
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kazahana/kazahana/bench/process"
+	"github.com/kazahana/kazahana/bench/suite"
+)
+
+// What the shipped manifests and units allow.
+const (
+	memoryLimit = 256 << 20 // bytes
+	diskLimit   = 64 << 20  // bytes in the state directory
+	openFiles   = 65536
+)
+
+// attack is one row of the table. Its attackers are processes that begin anew whenever
+// they are cut off.
+type attack struct {
+	name  string
+	users int // attackers, each of its own user and address
+	serve []string
+	begin func(a *attacker)
+}
+
+// aim is what is attacked.
+type aim int
+
+const (
+	socket aim = iota // of the daemon
+	admin             // the daemon's admin listener
+	server            // the lease server
+)
+
+func (a aim) String() string {
+	return [...]string{"socket", "admin listener", "lease server"}[a]
+}
+
+// groups are all attacks, in the table's order.
+var groups = []struct {
+	at      aim
+	attacks []attack
+}{{socket, onMemory}, {socket, onWaiting}, {socket, onDisk}, {admin, onAdmin}, {server, onServer}}
+
+func find(name string) (attack, aim) {
+	for _, g := range groups {
+		for _, a := range g.attacks {
+			if a.name == name {
+				return a, g.at
+			}
+		}
+	}
+	return attack{}, 0
+}
+
+// Run is the suite.
+func Run(ctx context.Context, args []string) error {
+	p := suite.Plan{Rounds: 1, Duration: 10 * time.Second, Core: -1}
+	only := ""
+	about := "Attacks the daemon and the lease server while an innocent client works; -duration is that of each attack.\n"
+	err := p.Parse("abuse", about, args, os.Stderr, func(flags *flag.FlagSet) {
+		flags.StringVar(&only, "only", "", "attacks whose name contains this `text`")
+	})
+	if err != nil {
+		return err
+	}
+	return run(ctx, p, only, os.Stdout)
+}
+
+// field is where the attacks take place.
+type field struct {
+	plan   suite.Plan
+	dir    string
+	launch process.Launcher
+	users  bool // attackers have users of their own
+}
+
+func run(ctx context.Context, p suite.Plan, only string, out io.Writer) error {
+	dir, err := p.Begin()
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	// Other users start this program, and open the socket.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	mine := filepath.Join(dir, "bench")
+	if text, err := exec.Command("cp", self, mine).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy this program: %w: %s", err, text)
+	}
+	if err := os.Chmod(mine, 0o755); err != nil {
+		return err
+	}
+	f := &field{plan: p, dir: dir, launch: process.Launcher{Core: p.Core, Self: mine}, users: os.Getuid() == 0}
+	printMethod(out, f)
+	var all []result
+	for range p.Rounds {
+		for _, g := range groups {
+			for _, a := range g.attacks {
+				if !strings.Contains(a.name, only) {
+					continue
+				}
+				r, err := f.carryOut(ctx, a, g.at)
+				if err != nil {
+					return fmt.Errorf("%s: %w", a.name, err)
+				}
+				if err := printResult(out, r, len(all) == 0); err != nil {
+					return err
+				}
+				all = append(all, r)
+			}
+		}
+	}
+	if len(all) == 0 {
+		return fmt.Errorf("no attack is called %q", only)
+	}
+	broken := slices.DeleteFunc(all, func(r result) bool { return len(r.broken()) == 0 && !(p.Check && r.slow()) })
+	if len(broken) > 0 {
+		return fmt.Errorf("%d promises are broken", len(broken))
+	}
+	return nil
+}
+
+// carryOut starts a server, attacks it, and looks at what is left.
+func (f *field) carryOut(ctx context.Context, a attack, at aim) (r result, err error) {
+	dir := filepath.Join(f.dir, strings.NewReplacer(" ", "-", "/", "-").Replace(a.name))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return r, err
+	}
+	t, err := f.start(ctx, dir, at, a.serve)
+	if t != nil {
+		defer t.stop()
+	}
+	if err != nil {
+		return r, err
+	}
+	r = result{attack: a, at: at, users: f.users}
+	if r.before, err = process.Resident(t.PID()); err != nil {
+		return r, err
+	}
+	attackers, err := f.send(a, t)
+	defer attackers.stop()
+	if err != nil {
+		return r, err
+	}
+	t.victim.begin()
+	f.watch(ctx, t, &r, f.plan.Duration)
+	r.load = attackers.stop()
+	r.served = t.victim.end()
+	f.settle(ctx, t, &r)
+	if ctx.Err() != nil {
+		return r, ctx.Err()
+	}
+	r.disk = sizeOf(t.state)
+	r.charged = t.group.peak()
+	r.died = t.Failure()
+	if r.died == nil {
+		r.later = t.victim.warmUp()
+	}
+	return r, nil
+}
+
+const lookEvery = 20 * time.Millisecond
+
+// watch notes the greatest memory for some time.
+func (f *field) watch(ctx context.Context, t *target, r *result, span time.Duration) {
+	for end := time.Now().Add(span); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(lookEvery) {
+		size, err := process.Resident(t.PID())
+		if err != nil {
+			return // it has ended: Failure says so
+		}
+		r.peak = max(r.peak, size)
+	}
+}
+
+const (
+	settleLimit = 30 * time.Second
+	settleRoom  = memoryLimit / 8
+)
+
+// settle waits until the memory is given back.
+func (f *field) settle(ctx context.Context, t *target, r *result) {
+	began := time.Now()
+	for {
+		size, err := process.Resident(t.PID())
+		if err != nil {
+			return
+		}
+		r.after, r.settled = size, time.Since(began)
+		r.peak = max(r.peak, size)
+		if size <= r.before+settleRoom || r.settled > settleLimit || ctx.Err() != nil {
+			return
+		}
+		time.Sleep(lookEvery)
+	}
+}
+
+// sizeOf is the sum of all files below a directory.
+func sizeOf(dir string) (sum int64) {
+	_ = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // a file that has gone meanwhile takes no room
+		}
+		if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
+			sum += info.Size()
+		}
+		return nil
+	})
+	return sum
+}

@@ -1,0 +1,120 @@
+//go:build linux
+
+package abuse
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/kazahana/kazahana/bench/report"
+)
+
+// result is what became of one attack.
+type result struct {
+	attack
+	at                  aim
+	users               bool
+	load                load
+	before, peak, after int64 // bytes in memory
+	charged             int64 // bytes that the control group was charged with at most; 0: not known
+	disk                int64
+	settled             time.Duration // until the memory was given back
+	served              *served
+	died, later         error
+}
+
+// promptly is the promise of the 99th percentile, on an idle machine.
+const promptly = 10 * time.Millisecond
+
+// broken are the promises that the attack has broken, but for the speed.
+func (r result) broken() (all []string) {
+	if r.died != nil {
+		return []string{"the server died: " + r.died.Error()}
+	}
+	add := func(yes bool, format string, args ...any) {
+		if yes {
+			all = append(all, fmt.Sprintf(format, args...))
+		}
+	}
+	add(r.peak > memoryLimit, "RSS of %s MiB", report.MiB(float64(r.peak)))
+	add(r.after > r.before+settleRoom, "memory is kept for %v", r.settled.Round(time.Second))
+	add(r.disk > diskLimit, "%s MiB on the disk", report.MiB(float64(r.disk)))
+	// Without users of their own the attackers use up the innocent's share.
+	if n := len(r.served.failed); n > 0 && r.users {
+		add(true, "%d of %d calls failed, such as: %v", n, len(r.served.calls)+len(r.served.news), r.served.failed[0])
+	}
+	add(r.later != nil, "afterwards: %v", r.later)
+	return all
+}
+
+// slow reports whether the innocent waited for longer than promised.
+func (r result) slow() bool { return r.users && quantile(r.served.calls, 0.99) > promptly }
+
+func (r result) verdict() string {
+	switch {
+	case len(r.broken()) > 0:
+		return "BROKEN"
+	case r.slow():
+		return "slow"
+	}
+	return "holds"
+}
+
+// String says what was put on the server.
+func (l load) String() string {
+	var parts []string
+	for _, part := range []struct {
+		n    int64
+		what string
+	}{{l.Connections, "conns"}, {l.Dialed, "made"}, {l.Asked, "requests"}, {l.Sent >> 20, "MiB"}} {
+		if part.n > 0 && (part.what != "made" || part.n > 2*l.Connections) {
+			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.what))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+const columns = "%-42s %-50s %4s %4s %5s %5s %4s  %5s %6s %6s %7s  %s\n"
+
+func printMethod(out io.Writer, f *field) {
+	where := "a control group of 256 MiB for each server"
+	if g, err := newGroup(memoryLimit); err != nil {
+		where = fmt.Sprintf("no control group (%v): memory_limit is 256 MiB, and the RSS is checked", err)
+	} else {
+		g.remove()
+	}
+	whose := "attackers are processes of other users and addresses"
+	if !f.users {
+		whose = "attackers are processes of the same user (not root), so whether the innocent is served is shown, and not judged"
+	}
+	fmt.Fprintf(out, "method   %s; %s; %v for each attack; %d cores\n", where, whose, f.plan.Duration, runtime.NumCPU())
+	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
+		fmt.Fprintf(out, "machine  load before the run: %s", load)
+	}
+	fmt.Fprint(out, "shown    RSS before, at its peak and after the attack; the control group's peak, with the kernel's buffers and the cache of files;\n"+
+		"         files on the disk; all in MiB. p50, p99 and max of the innocent's calls (NextID, every 50th renews a lock; on the lease server\n"+
+		"         all renew), and max of a new connection with its call, repeats included; all in ms\n\n")
+}
+
+func printResult(out io.Writer, r result, first bool) error {
+	if first {
+		fmt.Fprintf(out, columns, "attack", "load", "RSS", "peak", "after", "group", "disk", "p50", "p99", "max", "new max", "verdict")
+	}
+	mib := func(n int64) string { return report.Whole(float64(n) / (1 << 20)) }
+	ms := func(all []time.Duration, q float64) string { return report.Milliseconds(float64(quantile(all, q))) }
+	users := ""
+	if r.attack.users > 1 {
+		users = fmt.Sprintf(", %d users", r.attack.users)
+	}
+	s := r.served
+	_, err := fmt.Fprintf(out, columns, r.name+users, r.load, mib(r.before), mib(r.peak), mib(r.after), mib(r.charged), mib(r.disk),
+		ms(s.calls, 0.5), ms(s.calls, 0.99), ms(s.calls, 1), ms(s.news, 1), r.verdict())
+	for _, why := range r.broken() {
+		_, err = fmt.Fprintf(out, "  %s\n", why)
+	}
+	return err
+}

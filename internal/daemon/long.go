@@ -1,0 +1,71 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// longAnswer is an answer that the account counts until it has been written.
+type longAnswer struct {
+	encoded []byte
+	done    func()
+}
+
+// asideLong is asideWithin for an answer that may be long. It is made when those before it
+// on the connection have been written, so that a peer that does not read has one at most.
+func (d *desk) asideLong(timeout time.Duration, work slowWork) error {
+	c, id := d.conn, d.req.ID
+	if c != nil && c.slow.turn == nil {
+		c.slow.turn = make(chan struct{}, 1)
+	}
+	return d.aside(func(ctx context.Context) (any, error) {
+		if err := enter(ctx, c.slow.turn); err != nil {
+			return nil, err
+		}
+		encoded, err := c.makeLong(ctx, timeout, id, work)
+		if err != nil {
+			<-c.slow.turn
+			return nil, err
+		}
+		return &longAnswer{encoded, func() {
+			c.account.Give(cap(encoded))
+			<-c.slow.turn
+		}}, nil
+	})
+}
+
+// makeLong makes the answer when it is the connection's turn. What it takes until its size
+// is known is bounded by how many are made at a time.
+func (c *conn) makeLong(ctx context.Context, timeout time.Duration, id uint32, work slowWork) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for _, making := range [...]chan struct{}{c.user.making, c.server.budget.making} {
+		if err := enter(ctx, making); err != nil {
+			return nil, wire.Errorf(wire.CodeOverloaded, "others ask for long answers")
+		}
+		defer func() { <-making }()
+	}
+	answer, err := work(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := wire.NewOutbox(nil)
+	if err := out.ReplyAny(id, answer); err != nil {
+		return nil, err
+	}
+	encoded := out.Unsent()
+	c.account.Take(cap(encoded))
+	return encoded, nil
+}
+
+// enter waits for room, until ctx is done.
+func enter(ctx context.Context, room chan struct{}) error {
+	select {
+	case room <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

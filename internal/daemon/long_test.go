@@ -1,0 +1,88 @@
+package daemon
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// lengthy adds a method Long, whose answer is as long as any socket's buffer is not.
+// Before each is made, it waits for a token.
+func lengthy(r *rig) (made *atomic.Int64, tokens chan struct{}) {
+	made, tokens = new(atomic.Int64), make(chan struct{})
+	r.with("Long", func(_ *Server, _ context.Context, d *desk) error {
+		return d.asideLong(hang, func(ctx context.Context) (any, error) {
+			made.Add(1)
+			if err := enter(ctx, tokens); err != nil {
+				return nil, err
+			}
+			return strings.Repeat("x", 8<<20), nil
+		})
+	})
+	return made, tokens
+}
+
+// A peer that asks for long answers and does not read has one of them made, which is
+// counted. When it reads, it gets all.
+func TestLongAnswersWaitForThePeer(t *testing.T) {
+	const calls = 20
+	r := newRig(t, func(s *setup) { s.patience.write = time.Hour })
+	made, tokens := lengthy(r)
+	r.start()
+	p := r.dial()
+	for range calls {
+		p.ask("Long")
+	}
+	r.waiters(calls)
+	go func() {
+		for range calls {
+			<-tokens
+		}
+	}()
+	until(t, "the first answer is being written", func() bool { return writing() == 1 })
+	if made.Load() != 1 || r.held() < 8<<20 {
+		t.Errorf("%d answers are made, %d bytes are counted", made.Load(), r.held())
+	}
+	r.dial().id()
+	for range calls {
+		if got := p.receive(); got.err != nil || len(got.result) < 8<<20 {
+			t.Fatalf("%d bytes, %v", len(got.result), got.err)
+		}
+	}
+	until(t, "nothing is held", func() bool { return r.held() == 0 && r.awaiting() == 0 })
+}
+
+// Few long answers are made at a time, and one user leaves room for another.
+func TestLongAnswersAreMadeInTurn(t *testing.T) {
+	const peers = 20
+	r := newRig(t)
+	made, tokens := lengthy(r)
+	r.start()
+	for range peers {
+		r.dial().ask("Long")
+	}
+	r.waiters(peers)
+	until(t, "as many are made as may be", func() bool { return made.Load() == maxUserMaking && len(r.server.budget.making) == maxUserMaking })
+	<-tokens
+	until(t, "the next one is", func() bool { return made.Load() == maxUserMaking+1 })
+}
+
+// An answer for which it is not its turn in time is refused.
+func TestLongAnswersAreRefused(t *testing.T) {
+	r := newRig(t)
+	r.with("Soon", func(_ *Server, _ context.Context, d *desk) error {
+		return d.asideLong(time.Millisecond, func(context.Context) (any, error) { return nil, nil })
+	})
+	r.start()
+	for range maxMaking {
+		r.server.budget.making <- struct{}{}
+	}
+	p := r.dial()
+	p.fails(wire.CodeOverloaded, "Soon")
+	<-r.server.budget.making
+	p.alive()
+}

@@ -1,0 +1,126 @@
+package daemon
+
+import (
+	"sync/atomic"
+
+	"github.com/kazahana/kazahana/internal/placement/driver"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// exceeds is the error of what a quota of one user refuses. Every such refusal is made
+// here.
+func (b *budget) exceeds(key string, u *user, most int, what, advice string) *wire.Error {
+	return wire.Errorf(wire.CodeOverloaded, "%s: UID %d has %d %s, as many as one UID may have: %s, or raise the quota",
+		key, u.uid, most, what, advice)
+}
+
+// waitingKind is what a request waits for. Each kind has a budget of its own: however
+// many wait for locks, those who hold one can renew it.
+type waitingKind int
+
+const (
+	forAnswer waitingKind = iota // IDs, or an answer of the store
+	forLock                      // a lock that somebody else has
+	forUpkeep                    // the store, to renew, release or look at a lock: never refused
+	waitingKinds
+)
+
+// inFlight counts requests that wait.
+type inFlight [waitingKinds]atomic.Int64
+
+// Load is how many wait, for whatever it is.
+func (n *inFlight) Load() (all int64) {
+	for i := range n {
+		all += n[i].Load()
+	}
+	return all
+}
+
+// maxUpkeep is how many requests for the upkeep of locks have a goroutine of their own.
+// Of further ones, a connection has one at a time, and the next is not read before.
+const maxUpkeep = 1024
+
+// countWaiting counts a request that waits, unless there are too many. alone reports that
+// its connection is to wait with it.
+func (s *Server) countWaiting(u *user, kind waitingKind) (alone bool, err error) {
+	limits := s.limits.Load()
+	all, key, what := maxUpkeep, "", "waiting"
+	switch kind {
+	case forAnswer:
+		all, key = limits.inFlight()
+	case forLock:
+		all, key = limits.lockWaiters()
+		what = "waiting for locks"
+	}
+	ofUser := int(ofUser(int64(limits.UserInFlight), int64(all)))
+	n, ofU := s.inFlight[kind].Add(1), u.waiting[kind].Add(1)
+	switch {
+	case kind == forUpkeep:
+		return n > int64(all) || ofU > int64(ofUser), nil
+	case n > int64(all):
+		s.doneWaiting(u, kind)
+		return false, wire.Errorf(wire.CodeOverloaded, "%d requests are %s already, and more may not: see %s", all, what, key)
+	case ofU > int64(ofUser):
+		s.doneWaiting(u, kind)
+		return false, s.budget.exceeds(keyUserWaiting, u, ofUser, "requests "+what, "wait for answers")
+	}
+	return false, nil
+}
+
+// doneWaiting counts a request that waits no longer.
+func (s *Server) doneWaiting(u *user, kind waitingKind) {
+	u.waiting[kind].Add(-1)
+	s.inFlight[kind].Add(-1)
+}
+
+// hold counts what the connection holds: a lock for as long as it lasts, a watch of one,
+// or a stream of events.
+func (a *account) hold() error {
+	b := a.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	limits := b.limits.Load()
+	all, key := limits.holds()
+	if most := int(ofUser(int64(limits.UserHolds), int64(all))); a.user.holds >= most {
+		return b.exceeds(keyUserHolds, a.user, most, "locks held by connections, and watches", "release some")
+	}
+	if b.holds >= all {
+		return wire.Errorf(wire.CodeOverloaded, "all users together have %d locks held by connections, and watches, and may have no more: see %s", all, key)
+	}
+	a.user.holds++
+	b.holds++
+	return nil
+}
+
+// letGo counts what the connection holds no more.
+func (a *account) letGo() {
+	a.budget.mu.Lock()
+	defer a.budget.mu.Unlock()
+	a.user.holds--
+	a.budget.holds--
+}
+
+// holdStream is hold for a stream of events, of which there are few for all users
+// together.
+func (a *account) holdStream() error {
+	if err := a.hold(); err != nil {
+		return err
+	}
+	a.budget.mu.Lock()
+	most := int(ofUser(0, driver.MaxSubscribers))
+	full := a.user.streams >= most
+	a.user.streams++
+	a.budget.mu.Unlock()
+	if full {
+		a.letGoStream()
+		return a.budget.exceeds(keyUserHolds, a.user, most, "watches of events", "share one")
+	}
+	return nil
+}
+
+func (a *account) letGoStream() {
+	a.budget.mu.Lock()
+	a.user.streams--
+	a.budget.mu.Unlock()
+	a.letGo()
+}

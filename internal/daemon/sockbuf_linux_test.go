@@ -1,0 +1,99 @@
+package daemon
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/clock"
+)
+
+// served is how many connections have not ended.
+func (r *rig) served() int {
+	r.server.mu.Lock()
+	defer r.server.mu.Unlock()
+	return r.server.open() - len(r.server.remnants)
+}
+
+// A connection that has ended counts until its peer has read its answers, or is gone: the
+// kernel holds them for the daemon.
+func TestUnreadAnswersCountAfterTheEnd(t *testing.T) {
+	for _, engine := range engines {
+		r := newRig(t, func(s *setup) { s.EventLoop, s.MemoryLimit, s.MaxConnections = engine.loop, 64<<20, 2 }).start()
+		var peers []*peer
+		for range 2 {
+			p := r.dial()
+			p.ask("NextID")
+			if err := p.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			peers = append(peers, p)
+		}
+		until(t, "they have ended, and count", func() bool { return r.served() == 0 && r.server.connections() == 2 })
+		r.dial().ends() // a connection too many, which asks nothing
+		if got := peers[0].receive(); got.err != nil {
+			t.Error(got.err)
+		}
+		peers[0].ends()
+		_ = peers[1].Close()
+		until(t, "they count no longer", func() bool { return r.server.connections() == 0 })
+		r.dial().id()
+	}
+}
+
+// However many peers do not read, the kernel holds for each what its connection is counted
+// for, and large buffers take no more than their share.
+func TestTheKernelHoldsWhatIsCounted(t *testing.T) {
+	const peers, limit = 60, 64 << 20
+	const share = int64(limit / sendingShare)
+	for _, engine := range engines {
+		t.Run(engine.name, func(t *testing.T) {
+			r := newRig(t, wide, func(s *setup) {
+				s.EventLoop, s.MemoryLimit, s.source, s.patience.write = engine.loop, limit, clock.System{}, time.Hour
+			}).start()
+			for range peers {
+				p := r.dial()
+				go func() { _, _ = p.Write([]byte(strings.Repeat(string(request(1, "NextIDs", []any{1000})), 100))) }()
+			}
+			until(t, "all writers are blocked", func() bool { return writing() == peers })
+			held, large := int64(0), 0
+			r.server.eachConn(func(c *conn) {
+				n := int64(unread(c.net))
+				held += n
+				if n > largeSendCost || !c.account.large && n > smallSendCost {
+					t.Errorf("the kernel holds %d bytes for a connection", n)
+				}
+				if c.account.large {
+					large++
+				}
+			})
+			if want := int(ofUser(0, share) / largeSendCost); large != want || held > share+peers*smallSendCost {
+				t.Errorf("%d connections have large buffers, want %d; %d bytes are held", large, want, held)
+			}
+		})
+	}
+}
+
+// Who is turned away and does not read the reason costs memory too: that is bounded.
+func TestUnreadRefusalsAreLimited(t *testing.T) {
+	r := newRig(t, func(s *setup) { s.MemoryLimit, s.MaxConnections = 64<<20, 1 }).start()
+	r.dial().id()
+	p := r.dial()
+	p.ask("Ping")
+	until(t, "one has not read", func() bool {
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		return r.server.unreadRefusals == 1
+	})
+	r.server.mu.Lock()
+	r.server.unreadRefusals += maxUnreadRefusals - 1
+	r.server.mu.Unlock()
+	r.dial().ends()
+	p.receive()
+	p.ends()
+	until(t, "it has", func() bool {
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		return r.server.unreadRefusals == maxUnreadRefusals-1
+	})
+}

@@ -1,0 +1,98 @@
+package leaseserver
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// Bodies that are being read have a part of the memory, and one tenant not all of it.
+// Small bodies always fit.
+func TestBodiesShareMemory(t *testing.T) {
+	var b bodies
+	const unit = 10 * smallBody
+	b.share(8 * 4 * unit)
+	var taken []func()
+	take := func(tenant string, n int64, fits bool) {
+		t.Helper()
+		give, err := b.take(tenant, n)
+		if (err == nil) != fits {
+			t.Fatalf("tenant %s, %d bytes: %v", tenant, n, err)
+		}
+		if fits {
+			taken = append(taken, give)
+		}
+	}
+	for range 3 {
+		take("a", unit, true)
+	}
+	take("a", unit, false)
+	take("b", unit, true)
+	take("c", unit, false)
+	take("c", smallBody, true)
+	for _, give := range taken {
+		give()
+	}
+	if b.held() != 0 || len(b.of) != 0 {
+		t.Errorf("%d bytes are left, and %v", b.held(), b.of)
+	}
+	take("c", 3*unit, true)
+}
+
+// Half bodies fill no more than their part; small requests are answered meanwhile, and
+// the next large one when the others have ended.
+func TestHalfBodies(t *testing.T) {
+	g := newRig(t, nil)
+	const size = 10 * smallBody
+	address := g.listening(Listening{MemoryLimit: 8 * 4 * size})
+	post := func(body string) net.Conn {
+		conn := dial(t, address)
+		head := fmt.Sprintf("POST /lease HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", size)
+		if _, err := io.WriteString(conn, head+body); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	status := func(conn net.Conn) int {
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode
+	}
+	var half []net.Conn
+	for range 3 {
+		half = append(half, post("{"))
+	}
+	g.eventually("the half bodies are counted", func() bool { return g.server.bodies.held() == 3*size })
+	if got := status(post("{")); got != http.StatusServiceUnavailable {
+		t.Errorf("one more: status %d", got)
+	}
+	if res, err := ask(t, dial(t, address), "POST /lease"); err != nil || res.StatusCode != http.StatusOK {
+		t.Errorf("a small one: %v, %v", res, err)
+	}
+	for _, conn := range half {
+		_ = conn.Close()
+	}
+	g.eventually("they are gone", func() bool { return g.server.bodies.held() == 0 })
+	if got := status(post("{}" + strings.Repeat(" ", size-2))); got != http.StatusOK {
+		t.Errorf("a whole one: status %d", got)
+	}
+}
+
+// The memory bounds the connections, and one address leaves some to others.
+func TestConnectionsFollowFromMemory(t *testing.T) {
+	for _, test := range []struct {
+		memory                 int64
+		most, each, want, from int
+	}{{0, 16384, 8192, 16384, 8192}, {256 << 20, 16384, 8192, 4096, 3072}, {1 << 30, 16384, 8192, 16384, 8192}, {256 << 20, 100, 0, 100, 0}, {1, 9, 9, 1, 1}} {
+		o := Listening{MemoryLimit: test.memory, MaxConnections: test.most, PerAddress: test.each}
+		if all, one := o.connections(), o.perAddress(); all != test.want || one != test.from {
+			t.Errorf("%+v: %d connections, %d of one address", test, all, one)
+		}
+	}
+}
