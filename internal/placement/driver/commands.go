@@ -20,8 +20,9 @@ const (
 func (d *Driver) callProcess(c placement.Command) {
 	if c.Op == placement.Passivate {
 		if d.cfg.Payer != nil {
+			payer := d.cfg.Payer(c.Key, c.Record.Token)
 			d.mu.Lock()
-			d.payers[c.Key] = d.cfg.Payer(c.Key, c.Record.Token)
+			d.payers[c.Key] = payer
 			d.mu.Unlock()
 		}
 		d.cfg.Executor.Passivate(c.Key, c.Record, commandTimeout, func(snapshot []byte, err error) {
