@@ -26,6 +26,9 @@ const (
 	// smallValue is the size up to which a value may always grow. A lock with all of its
 	// receipts has less, so that a renewal or a release is never refused.
 	smallValue = 8 << 10
+	// smallGrowth is by how much a larger one may grow: a new owner of what a process left
+	// behind writes its name.
+	smallGrowth = 1 << 10
 	// looks is how many records of the ledger a change looks at to drop those that have
 	// ended: more than it can make.
 	looks = 2 * record.MaxWrites
@@ -154,7 +157,7 @@ func sizeOf(w record.Write) int64 { return int64(recordSize + 2*len(w.Key) + len
 
 // admit refuses a new record that exceeds a limit, and a large one that grows.
 func (b *bill) admit(p *payer, v record.View, w record.Write, length int, exists bool) error {
-	if w.Value == nil || exists && len(w.Value) <= max(length, smallValue) {
+	if w.Value == nil || exists && len(w.Value) <= max(length+smallGrowth, smallValue) {
 		return nil
 	}
 	more, keys := sizeOf(w), int64(1)
@@ -168,7 +171,7 @@ func (b *bill) admit(p *payer, v record.View, w record.Write, length int, exists
 	}
 	full := func() *record.FullError {
 		switch {
-		case s.limits.Keys > 0 && p.keys+keys > s.limits.Keys:
+		case s.limits.Keys > 0 && keys > 0 && p.keys+keys > s.limits.Keys:
 			return &record.FullError{Quota: "quota_keys", Payer: b.name, Limit: s.limits.Keys, Unit: "keys"}
 		case most > 0 && p.bytes+more > most:
 			return &record.FullError{Quota: "quota_disk", Payer: b.name, Limit: most, Unit: "bytes"}

@@ -90,6 +90,8 @@ func TestBytes(t *testing.T) {
 	b.must(b.put("user 1", "b", 10, 0))
 	b.full(b.put("user 1", "b", 60_000, 0), want)
 	b.must(b.put("user 2", "b", 60_000, 0))
+	b.must(b.put("user 2", "rest", 39_000, 0))
+	b.must(b.put("user 2", "b", 61_000, 0)) // a little more
 	b.must(b.put("user 1", "a", 1000, 0)) // gives room back
 	b.must(b.put("user 1", "c", 60_000, 0))
 	b.full(b.put("user 1", "d", 60_000, 0), want)
