@@ -116,7 +116,7 @@ func (f *File) allocateAll(size int64) {
 }
 
 // Room reports whether there is room for new records. On a full disk it is false before
-// changes of others fail.
+// changes of those that exist fail. Leases need not ask: a daemon's next lease replaces one.
 func (s *Session) Room() (bool, error) {
 	if s.limit == 0 {
 		return true, nil

@@ -204,7 +204,13 @@ func (st *Store) view(s *sqlitefile.Session, ask record.Ask, nowMS int64) (recor
 	}
 	if st.maxSize > 0 {
 		v.MaxSize = st.maxSize
-		v.Size, err = s.Size()
+		if v.Size, err = s.Size(); err != nil {
+			return v, err
+		}
+		room, err := s.Room()
+		if !room {
+			v.MaxSize = min(v.MaxSize, v.Size)
+		}
 		return v, err
 	}
 	return v, nil
