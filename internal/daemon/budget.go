@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/quota"
+	recordquota "github.com/kazahana/kazahana/internal/record/quota"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -90,6 +92,11 @@ func (b *budget) mostOf(of func(*user) int64) string {
 		return ""
 	}
 	return most.String()
+}
+
+// pays returns a context in which the keys that are made count for the user.
+func (u *user) pays(ctx context.Context) context.Context {
+	return recordquota.Pay(ctx, u.String())
 }
 
 // account is what one connection holds of a budget. It is the connection's wire.Memory,

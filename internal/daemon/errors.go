@@ -7,6 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -19,6 +20,10 @@ const codeNoStore wire.Code = "NO_STORE"
 
 // wireError turns what went wrong into what the peer is told.
 func (s *Server) wireError(err error) *wire.Error {
+	var full *record.FullError
+	if errors.As(err, &full) {
+		return overloaded(s.cfg.Quotas, quota.Refusal{Quota: full.Quota, Limit: full.Limit, Whose: full.Payer}, "%v", full)
+	}
 	if e := asWireError(err); e != nil {
 		return e
 	}

@@ -297,6 +297,14 @@ func (x *executors) Passivate(key placement.Key, r placement.Record, within time
 	}})
 }
 
+// payer has the user pay for a snapshot whose process left it behind.
+func (x *executors) payer(key placement.Key, token int64) context.Context {
+	if e := x.runs(key, token); e != nil {
+		return e.conn.user.pays(context.Background())
+	}
+	return context.Background()
+}
+
 // runs is who runs the activation of a token, nil for nobody.
 func (x *executors) runs(key placement.Key, token int64) *executor {
 	x.mu.Lock()

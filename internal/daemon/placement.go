@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/placement/storage"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -49,7 +50,7 @@ func NewPlacement(cfg driver.Config, timeout time.Duration) *Placement {
 		executors: x, records: cfg.Records, tenant: cfg.Tenant, authority: cfg.Authority, ttl: cmp.Or(cfg.TTL, driver.DefaultTTL), timeout: timeout,
 		counts: metrics.NewPlacement(), looking: make(chan struct{}, 1),
 	}
-	cfg.Executor, cfg.Observe, cfg.Failed = x, p.observe, p.counting(cfg.Failed)
+	cfg.Executor, cfg.Payer, cfg.Observe, cfg.Failed = x, x.payer, p.observe, p.counting(cfg.Failed)
 	x.driver = driver.New(cfg)
 	p.driver = x.driver
 	return p
@@ -175,7 +176,8 @@ func (p *Placement) activationError(err error) error {
 	if errors.Is(err, placement.ErrNotReady) {
 		return wire.Errorf(wire.CodePlacementNotReady, "%v", err).With("state", p.driver.State())
 	}
-	if err == nil || placementError(err) != nil || errors.Is(err, placement.ErrPending) ||
+	var full *record.FullError
+	if err == nil || errors.As(err, &full) || placementError(err) != nil || errors.Is(err, placement.ErrPending) ||
 		errors.Is(err, errShuttingDown) || errors.Is(err, errHungUp) {
 		return err
 	}

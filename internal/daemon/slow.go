@@ -73,7 +73,7 @@ func (s *Server) answerLater(ctx context.Context, c *conn, m *countedMethod, beg
 	if s.cfg.Trace != nil {
 		ctx, traced = s.cfg.Trace(ctx, m.name)
 	}
-	ctx = record.By(ctx, strconv.FormatUint(uint64(u.uid), 10))
+	ctx = u.pays(record.By(ctx, strconv.FormatUint(uint64(u.uid), 10)))
 	find := func() {
 		defer s.doneWaiting(u, kind)
 		answer, err := work(ctx)

@@ -3,6 +3,7 @@ package leaseserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/record"
+	recordquota "github.com/kazahana/kazahana/internal/record/quota"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
@@ -29,6 +31,10 @@ type Locks struct {
 const maxWaiters = 4096
 
 var errNoLocks = problem.New(problem.NotSupported, "this server has no store for locks")
+
+// fullRetry is when a client may ask again for a key that there is no room for: keys end with
+// their terms.
+const fullRetry = time.Minute
 
 // errStopping answers waiting requests when the server stops.
 var errStopping = problem.New(problem.Overloaded, "this server is stopping").After(overloadedRetry)
@@ -51,9 +57,9 @@ func lockTenant(r *http.Request, who Credential) (string, error) {
 }
 
 // calls is the request with its caller's name for the store, where each credential has its
-// turn.
+// turn, and its tenant pays for the keys that are made.
 func (c Credential) calls(r *http.Request) *http.Request {
-	return r.WithContext(record.By(r.Context(), c.Tenant+"/"+c.Owner))
+	return r.WithContext(recordquota.Pay(record.By(r.Context(), c.Tenant+"/"+c.Owner), fmt.Sprintf("tenant %q", c.Tenant)))
 }
 
 // placementTenant is the tenant's name in stores for placement.
@@ -320,6 +326,10 @@ func (s *Server) problemOf(err error) *problem.Problem {
 	}
 	if errors.Is(err, lock.ErrClosed) {
 		return errStopping
+	}
+	if full, ok := errors.AsType[*record.FullError](err); ok {
+		s.o.Quotas.Refuse(quota.Refusal{Quota: full.Quota, Limit: full.Limit, Whose: full.Payer})
+		return problem.New(problem.Overloaded, "%v", full).After(fullRetry)
 	}
 	if errors.Is(err, record.ErrCrowded) {
 		return problem.New(problem.Overloaded, "%v", record.ErrCrowded).After(overloadedRetry)

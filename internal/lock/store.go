@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // Store keeps the locks. Implementations are safe for concurrent use and return
@@ -15,7 +17,7 @@ type Store interface {
 	// expired.
 	//
 	// Errors: *HeldError (acquire), *FencedError (acquire, on a store that may
-	// have forgotten), ErrNotOwned and ErrExpired (renew, release),
+	// have forgotten), *record.FullError (acquire of a key that is not known), ErrNotOwned and ErrExpired (renew, release),
 	// ErrRequestReused, ErrInvalid, ErrTokensUsedUp: nothing was changed. Anything
 	// else means that the store is unavailable, and that the request may or may
 	// not have been carried out, or may yet be: the caller asks again with the
@@ -61,7 +63,8 @@ const MaxList = 1000
 func IsAnswer(err error) bool {
 	var held *HeldError
 	var fenced *FencedError
-	if err == nil || errors.As(err, &held) || errors.As(err, &fenced) {
+	var full *record.FullError
+	if err == nil || errors.As(err, &held) || errors.As(err, &fenced) || errors.As(err, &full) {
 		return true
 	}
 	return slices.ContainsFunc(refusals, func(known error) bool { return errors.Is(err, known) })

@@ -421,4 +421,6 @@ func (c *Core) Single(key Key, now Moment) Snapshot {
 }
 
 // isRefusal reports whether a store's error says that nothing was written.
-func isRefusal(err error) bool { return errors.Is(err, ErrStale) || errors.Is(err, ErrInvalid) }
+func isRefusal(err error) bool {
+	return errors.Is(err, ErrStale) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrNoRoom)
+}

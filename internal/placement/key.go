@@ -73,6 +73,7 @@ var (
 	ErrOwned      = errors.New("another member still owns the activation")             // until it has passivated, or its membership ends
 	ErrNoExecutor = errors.New("no process on this host has registered for this kind") // on the key's authority
 	ErrLost       = errors.New("this host is not the key's authority any more")        // while the activation was under way
+	ErrNoRoom     = errors.New("there is no room for the record")                      // of a store
 	ErrStale      = errors.New("the record is older than the stored one")              // of a store
 )
 

@@ -48,6 +48,9 @@ type View struct {
 	// have forgotten something, and where it was replaced by another.
 	Life  string
 	Fence Fence
+	// Size is how many bytes the store takes, and MaxSize how many it may take before new
+	// records are refused; 0 in both where the store does not say.
+	Size, MaxSize int64
 }
 
 // Fence says whether the store may have forgotten something. The zero value is a
@@ -148,6 +151,19 @@ func Settle(try func() error, isAnswer func(error) bool) error {
 		return err
 	}
 	return fmt.Errorf("%w: %v", ErrOutrun, err)
+}
+
+// FullError: the change would make a new record, or a large one larger, and there is no room
+// for it. Nothing was changed.
+type FullError struct {
+	Quota string // the config key, or what else limits
+	Payer string // for whom the record was to be made
+	Limit int64
+	Unit  string
+}
+
+func (e *FullError) Error() string {
+	return fmt.Sprintf("%s: %s may have %d %s, and has no room for more: let keys end, or raise the limit", e.Quota, e.Payer, e.Limit, e.Unit)
 }
 
 // Errors without fields. Callers decide with errors.Is.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/record"
 )
 
 // Errors without fields. Callers decide with errors.Is.
@@ -67,6 +69,7 @@ func (e *FencedError) Error() string {
 func IsAnswer(err error) bool {
 	var exhausted *ExhaustedError
 	var fenced *FencedError
+	var full *record.FullError
 	return err == nil || errors.Is(err, ErrInvalid) || errors.Is(err, ErrRequestReused) ||
-		errors.As(err, &exhausted) || errors.As(err, &fenced)
+		errors.As(err, &exhausted) || errors.As(err, &fenced) || errors.As(err, &full)
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/kazahana/kazahana/internal/record/fair"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
 	recordpostgres "github.com/kazahana/kazahana/internal/record/postgres"
+	"github.com/kazahana/kazahana/internal/record/quota"
 	recordredis "github.com/kazahana/kazahana/internal/record/redis"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -45,6 +46,8 @@ type Options struct {
 	// Ignore names parameters of the URL that concern others: of the provider's
 	// URL, where that names the store too.
 	Ignore []string
+	// Quota limits what one payer may make. HTTP stores have limits of their own.
+	Quota quota.Limits
 }
 
 // Store is locks, sequences and activation records in one place.
@@ -175,7 +178,7 @@ func Open(rawURL string, opts Options) (*Store, error) {
 	case !ok:
 		return nil, errors.New("a store is named by a URL, for example sqlite:" + storeExample)
 	case scheme == "memory":
-		return newStore("memory:", false, 0, func(context.Context) (*opened, error) {
+		return newStore("memory:", false, 0, opts.Quota, func(context.Context) (*opened, error) {
 			return &opened{Store: recordmemory.New(opts.NowMS)}, nil
 		})
 	case scheme == sqlitefile.Scheme:
@@ -195,9 +198,10 @@ func Open(rawURL string, opts Options) (*Store, error) {
 
 // newStore keeps everything in one record store, which open opens. maxLockTTL is the
 // longest term of a lock, 0 for the longest of all.
-func newStore(url string, shared bool, maxLockTTL time.Duration, open func(context.Context) (*opened, error)) (*Store, error) {
+func newStore(url string, shared bool, maxLockTTL time.Duration, limits quota.Limits, open func(context.Context) (*opened, error)) (*Store, error) {
 	records := onUse{onuse.New("store "+url, open, (*opened).close)}
-	queued := fair.New(records)
+	began := time.Now()
+	queued := fair.New(quota.New(records, limits, func() time.Duration { return time.Since(began) }))
 	locks, err := lock.OnRecords(queued).Limit(maxLockTTL)
 	if err != nil {
 		return nil, err
@@ -207,6 +211,10 @@ func newStore(url string, shared bool, maxLockTTL time.Duration, open func(conte
 	}, nil
 }
 
+// diskShare: a store in a file takes so large a part of its file system, and then makes no
+// new keys. The rest is for the leases beside it, and for others.
+const diskShare = 8
+
 func openSQLite(rawURL string, opts Options) (*Store, error) {
 	path, query, err := sqlitefile.ParseURL(rawURL, storeExample)
 	if err != nil {
@@ -215,14 +223,18 @@ func openSQLite(rawURL string, opts Options) (*Store, error) {
 	if _, err := connurl.ParseQuery(query, opts.Ignore); err != nil {
 		return nil, err
 	}
-	return newStore(sqlitefile.URL(path), false, 0, func(ctx context.Context) (*opened, error) {
+	return newStore(sqlitefile.URL(path), false, 0, opts.Quota, func(ctx context.Context) (*opened, error) {
 		file, err := sqlitefile.OpenStore(ctx, path, sqlitefile.Options{
 			NowMS: opts.NowMS, LiveDir: opts.LiveDir, MaxTermMS: lock.MaxTTL.Milliseconds(),
 		}, recorddb.Tables)
 		if err != nil {
 			return nil, err
 		}
-		return &opened{recorddb.New(file), fencedFile{file}, []io.Closer{file}}, nil
+		space, err := file.Space()
+		if err != nil {
+			return nil, errors.Join(err, file.Close())
+		}
+		return &opened{recorddb.New(file).Limit(space / diskShare), fencedFile{file}, []io.Closer{file}}, nil
 	})
 }
 
@@ -231,7 +243,7 @@ func openEtcd(rawURL string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(cfg.Place(), true, 0, func(context.Context) (*opened, error) {
+	return newStore(cfg.Place(), true, 0, opts.Quota, func(context.Context) (*opened, error) {
 		client, err := etcdconn.Open(cfg)
 		if err != nil {
 			return nil, err
@@ -246,7 +258,7 @@ func openRedis(rawURL string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(cfg.Place(), true, cfg.MaxLockTTL, func(ctx context.Context) (*opened, error) {
+	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Quota, func(ctx context.Context) (*opened, error) {
 		client, err := redisconn.Open(cfg)
 		if err != nil {
 			return nil, err
@@ -264,7 +276,7 @@ func openPostgres(rawURL string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(cfg.Place(), true, cfg.MaxLockTTL, func(ctx context.Context) (*opened, error) {
+	return newStore(cfg.Place(), true, cfg.MaxLockTTL, opts.Quota, func(ctx context.Context) (*opened, error) {
 		client, err := postgresconn.Open(cfg)
 		if err != nil {
 			return nil, err

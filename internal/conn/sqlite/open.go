@@ -52,10 +52,14 @@ type File struct {
 	resolved string   // path without symbolic links
 	id       identity // of the file at resolved
 	met      *met
+	main     *handle
+	index    *handle  // of the log
 	session  *Session // nil: the database could not be opened again
-	files    watch
-	commits  int64 // the largest number seen in the file's row
-	unasked  int   // operations since the last question for the length of the log
+	// allocated is how long the main file can become without new room on the disk.
+	allocated int64
+	files     watch
+	commits   int64 // the largest number seen in the file's row
+	unasked   int   // operations since the last question for the length of the log
 
 	known     atomic.Pointer[Fence]
 	tasks     chan func() // run one at a time
@@ -152,14 +156,25 @@ func (f *File) open(ctx context.Context) (err error) {
 			err = errors.Join(err, f.leave())
 		}
 	}()
+	if f.main, err = openHandle(f.resolved); err != nil {
+		return err
+	}
 	if err := f.connect(ctx, before); err != nil {
 		return err
 	}
-	return f.settle(ctx, true)
+	if f.index, err = openHandle(f.resolved + "-shm"); err != nil {
+		return err
+	}
+	if err := f.settle(ctx, true); err != nil {
+		return err
+	}
+	f.reserve()
+	return nil
 }
 
 // connect opens a session on the file described by before, and checks it.
 func (f *File) connect(ctx context.Context, before os.FileInfo) (err error) {
+	f.allocated = 0
 	if f.session, err = Connect(ctx, f.resolved); err != nil {
 		return err
 	}
@@ -175,7 +190,7 @@ func (f *File) connect(ctx context.Context, before os.FileInfo) (err error) {
 func (f *File) check(ctx context.Context, before os.FileInfo) error {
 	s := f.session
 	for _, pragma := range []string{
-		"PRAGMA synchronous=FULL", "PRAGMA journal_size_limit=4194304", "PRAGMA trusted_schema=OFF",
+		"PRAGMA synchronous=FULL", fmt.Sprintf("PRAGMA journal_size_limit=%d", logRoom), "PRAGMA trusted_schema=OFF",
 		"PRAGMA wal_autocheckpoint=0", // see File.checkpoint
 	} {
 		if err := f.retry(ctx, func() error { return s.ExecOnce(pragma) }); err != nil {
@@ -245,6 +260,10 @@ func (f *File) closeSession(closing <-chan struct{}) error {
 	return f.writingMain(closing, func() error {
 		err := f.session.Close()
 		f.session = nil
+		// The last process to close drops the room, and removes the log.
+		if info, statErr := f.main.Stat(); statErr == nil {
+			f.allocateAll(info.Size())
+		}
 		return err
 	})
 }
@@ -278,7 +297,7 @@ func (f *File) leave() error {
 	if f.met.witness != nil {
 		err = errors.Join(err, f.met.witness.close())
 	}
-	return errors.Join(err, f.met.close())
+	return errors.Join(err, f.main.close(), f.index.close(), f.met.close())
 }
 
 // closeWait is how long Close waits for a disk that does not answer.

@@ -22,6 +22,7 @@ type Session struct {
 	conn       *sql.Conn
 	statements map[string]*sql.Stmt
 	changes    changes
+	limit      int64 // bytes to which the file may grow while the disk is full; 0: it is not
 	fence      Fence // when the present operation began
 	lastMS     int64 // of the latest commit at that time
 }
@@ -65,6 +66,13 @@ func (s *Session) ExecOnce(query string) error {
 
 // Statements returns the prepared statements, for tests of their query plans.
 func (s *Session) Statements() []string { return slices.Collect(maps.Keys(s.statements)) }
+
+// Size is how many bytes of the main file hold data; free pages are left out.
+func (s *Session) Size() (int64, error) {
+	var pages, free, size int64
+	err := s.QueryRow("SELECT page_count, freelist_count, page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size", nil, &pages, &free, &size)
+	return (pages - free) * size, err
+}
 
 func (s *Session) prepared(query string) (*sql.Stmt, error) {
 	if st, ok := s.statements[query]; ok {

@@ -153,10 +153,12 @@ func (f *File) checkpoint(operations int) {
 		return
 	}
 	f.unasked = 0
+	defer f.reserve()
 	var busy, pages, written int
 	if err := f.session.QueryRow("PRAGMA wal_checkpoint(NOOP)", nil, &busy, &pages, &written); err != nil || pages < maxLog {
 		return
 	}
+	f.allocated = 0 // a checkpoint may drop what is behind the file's end
 	_ = f.writingMain(f.closing, func() error {
 		return f.session.QueryRow("PRAGMA wal_checkpoint(PASSIVE)", nil, &busy, &pages, &written)
 	})

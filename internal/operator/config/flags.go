@@ -25,6 +25,8 @@ type Flags struct {
 	QuotaWaiting     Text   `name:"quota-waiting" group:"Socket" placeholder:"N" help:"Requests of one user that wait at the same time, and apart from these, that wait for locks, up to 1048576; 0 is three quarters of all (default 0)."`
 	QuotaHolds       Text   `name:"quota-holds" group:"Socket" placeholder:"N" help:"Locks that the connections of one user hold, and their watches, up to 1048576; 0 is three quarters of all (default 0)."`
 	QuotaBytes       Text   `name:"quota-bytes" group:"Socket" placeholder:"SIZE" help:"Memory for the unfinished messages and unread answers of one user, 2MiB or more; 0 is three quarters of what all have (default 0)."`
+	QuotaKeys        Text   `name:"quota-keys" group:"Socket" placeholder:"N" help:"Keys of locks, sequences and placement that one user may make, up to 1073741824; 0 is no limit (default 262144)."`
+	QuotaDisk        Text   `name:"quota-disk" group:"Socket" placeholder:"SIZE" help:"What these keys may take in the store, 1MiB or more; 0 is no limit (default 256MiB)."`
 	EventLoop        Switch `name:"event-loop" group:"Socket" help:"On Linux, serve the socket by one event loop, which is faster than a goroutine for each connection (default true)."`
 	DrainTimeout     Text   `name:"drain-timeout" group:"Socket" placeholder:"DURATION" help:"How long a stop waits for requests under way, 0 or more (default 5s)."`
 

@@ -81,6 +81,8 @@ func socketKeys() []key {
 		{name: "quota_waiting", def: "0", set: one(wholeNumber(0, 1<<20))},
 		{name: "quota_holds", def: "0", set: one(wholeNumber(0, 1<<20))},
 		{name: "quota_bytes", def: "0", set: one(byteSize(leastUserMemory))},
+		{name: "quota_keys", def: "262144", set: one(wholeNumber(0, 1<<30))},
+		{name: "quota_disk", def: "256MiB", set: one(byteSize(leastDisk))},
 		{name: "event_loop", def: "true", set: one(parseSwitch)},
 		{name: "drain_timeout", def: "5s", set: one(duration(0))},
 	}
@@ -100,6 +102,8 @@ const (
 	leastMemory = 16 << 20
 	// leastUserMemory has room for the largest message while it is read.
 	leastUserMemory = 2 << 20
+	// leastDisk has room for the largest snapshots and some keys.
+	leastDisk = 1 << 20
 )
 
 func leaseKeys() []key {
@@ -205,6 +209,8 @@ func limitKeys() []key {
 		{name: "quota_connections", def: "8192", set: one(wholeNumber(1, 1<<20))},
 		{name: "max_in_flight", def: "8192", set: one(wholeNumber(1, 1<<20))},
 		{name: "quota_waiting", def: "2048", set: one(wholeNumber(1, 1<<20))},
+		{name: "quota_keys", def: "524288", set: one(wholeNumber(0, 1<<30))},
+		{name: "quota_disk", def: "512MiB", set: one(byteSize(leastDisk))},
 		{name: "rate_limit", def: "1000", set: one(wholeNumber(0, 1<<20))},
 		{name: "rate_burst", def: "5000", set: one(wholeNumber(1, 1<<20))},
 		{name: "drain_delay", def: "1s", set: one(duration(0))},

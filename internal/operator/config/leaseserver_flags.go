@@ -28,6 +28,8 @@ type LeaseServerFlags struct {
 	QuotaConnections Text `name:"quota-connections" group:"Limits" placeholder:"N" help:"Of these, connections from one address or IPv6 /64, 1 to 1048576 (default 8192)."`
 	MaxInFlight      Text `name:"max-in-flight" group:"Limits" placeholder:"N" help:"Requests under way at the same time, 1 to 1048576 (default 8192)."`
 	QuotaWaiting     Text `name:"quota-waiting" group:"Limits" placeholder:"N" help:"Requests of one tenant that wait for locks, 1 to 1048576 (default 2048)."`
+	QuotaKeys        Text `name:"quota-keys" group:"Limits" placeholder:"N" help:"Keys of locks, sequences and placement that one tenant may make, up to 1073741824; 0 is no limit (default 524288)."`
+	QuotaDisk        Text `name:"quota-disk" group:"Limits" placeholder:"SIZE" help:"What these keys may take in the store, 1MiB or more; 0 is no limit (default 512MiB)."`
 	RateLimit        Text `name:"rate-limit" group:"Limits" placeholder:"N" help:"Requests per second of one client, by credential and address, 0 to 1048576; 0 is unlimited (default 1000)."`
 	RateBurst        Text `name:"rate-burst" group:"Limits" placeholder:"N" help:"Requests that one client may send in a burst, 1 to 1048576 (default 5000)."`
 	DrainDelay       Text `name:"drain-delay" group:"Limits" placeholder:"DURATION" help:"How long a stopping server goes on serving while /readyz already fails, 0 or more (default 1s)."`

@@ -88,6 +88,7 @@ func TestDefaults(t *testing.T) {
 	want := &Serve{
 		Common: commonDefaults(),
 		Socket: "/run/kazahana/kazahanad.sock", EventLoop: true,
+		QuotaKeys: 1 << 18, QuotaDisk: 256 << 20,
 		VerifyInterval: 10 * time.Second, DefaultService: "default",
 		PlacementTTL: 10 * time.Second, TopologyInterval: time.Second,
 		MaxForward: time.Second, ForwardHold: time.Minute,
@@ -118,6 +119,8 @@ var precedenceCases = map[string][3]string{
 	"quota_waiting":              {"1", "2", "3"},
 	"quota_holds":                {"5", "6", "7"},
 	"quota_bytes":                {"2048KiB", "3 MiB", "4MiB"},
+	"quota_keys":                 {"0", "2", "3"},
+	"quota_disk":                 {"0", "2048KiB", "3 MiB"},
 	"event_loop":                 {"false", "0", "no"},
 	"max_in_flight":              {"1", "2", "3"},
 	"drain_timeout":              {"1s", "2s", "0"},

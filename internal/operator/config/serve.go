@@ -70,6 +70,8 @@ type Serve struct {
 	QuotaWaiting     int
 	QuotaHolds       int
 	QuotaBytes       int64 // bytes
+	QuotaKeys        int   // of locks, sequences and placement that one user may make
+	QuotaDisk        int64 // bytes that they may take
 	EventLoop        bool
 
 	VerifyInterval time.Duration

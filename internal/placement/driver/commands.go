@@ -19,6 +19,12 @@ const (
 // callProcess begins what is up to a process.
 func (d *Driver) callProcess(c placement.Command) {
 	if c.Op == placement.Passivate {
+		if d.cfg.Payer != nil {
+			payer := d.cfg.Payer(c.Key, c.Record.Token)
+			d.mu.Lock()
+			d.payers[c.Key] = payer
+			d.mu.Unlock()
+		}
 		d.cfg.Executor.Passivate(c.Key, c.Record, commandTimeout, func(snapshot []byte, err error) {
 			d.finish(c, placement.Result{Snapshot: snapshot, Err: err})
 		})
@@ -36,7 +42,10 @@ func (d *Driver) callProcess(c placement.Command) {
 
 // callStore carries out what is up to a store.
 func (d *Driver) callStore(life context.Context, c placement.Command) {
-	ctx, cancel := context.WithTimeout(life, commandTimeout)
+	d.mu.Lock()
+	payer := d.payers[c.Key]
+	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(withValues{life, payer}, commandTimeout)
 	defer cancel()
 	r := d.askStore(ctx, c)
 	if r.Err != nil {
@@ -50,7 +59,26 @@ func (d *Driver) finish(c placement.Command, r placement.Result) {
 	if r.Err != nil {
 		d.failed(string(c.Op), fmt.Errorf("%s: %w", c.Key, r.Err))
 	}
-	d.step(func(now placement.Moment) Effects { return d.core.Finished(c, r, now) })
+	d.step(func(now placement.Moment) Effects {
+		if c.Op == placement.Remove && r.Err == nil {
+			delete(d.payers, c.Key)
+		}
+		return d.core.Finished(c, r, now)
+	})
+}
+
+// withValues ends when its Context does, and has the values of another, which may be nil.
+type withValues struct {
+	context.Context
+	values context.Context
+}
+
+// Value implements context.Context.
+func (c withValues) Value(key any) any {
+	if own := c.Context.Value(key); own != nil || c.values == nil { // what concerns its end, above all
+		return own
+	}
+	return c.values.Value(key)
 }
 
 // askStore is one call of a store.
@@ -71,6 +99,10 @@ func (d *Driver) askStore(ctx context.Context, c placement.Command) (r placement
 		r.Err = d.cfg.Records.Store(ctx, d.cfg.Tenant, c.Key, c.Record)
 	case placement.Remove:
 		r.Err = d.cfg.Records.Remove(ctx, d.cfg.Tenant, c.Key, c.Record, c.Keep)
+		if errors.Is(r.Err, placement.ErrNoRoom) {
+			d.failed("snapshot", fmt.Errorf("%s: what its process left behind is lost: %w", c.Key, r.Err))
+			r.Err = d.cfg.Records.Remove(ctx, d.cfg.Tenant, c.Key, c.Record, true)
+		}
 	default:
 		panic("placement asks for what no driver knows: " + string(c.Op))
 	}

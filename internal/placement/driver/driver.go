@@ -64,6 +64,9 @@ type Config struct {
 	Clock     lock.Clock   // counts suspend
 	NowMS     func() int64 // wall clock, for events
 	Failed    func(what string, err error)
+	// Payer returns the values of a context for what the process of an activation leaves
+	// behind. Optional.
+	Payer func(key placement.Key, token int64) context.Context
 	// Observe is told of every event, in their order. It returns at once, and asks
 	// the driver nothing.
 	Observe func(placement.Event)
@@ -77,9 +80,10 @@ type Driver struct {
 	mu      sync.Mutex // guards all below
 	core    *Core
 	waiting map[placement.Key][]chan placement.Done
-	callers int             // that wait
-	life    context.Context // of what is carried out; nil before Run and after it
-	over    chan struct{}   // closed when the stop is complete
+	callers int                               // that wait
+	payers  map[placement.Key]context.Context // who pays for what is written of a key, as values
+	life    context.Context                   // of what is carried out; nil before Run and after it
+	over    chan struct{}                     // closed when the stop is complete
 	timer   *time.Timer
 	work    sync.WaitGroup // what is carried out; added to under mu, while life is not nil
 	feed    feed
@@ -89,7 +93,7 @@ type Driver struct {
 func New(cfg Config) *Driver {
 	cfg.TTL, cfg.Interval = cmp.Or(cfg.TTL, DefaultTTL), cmp.Or(cfg.Interval, DefaultInterval)
 	terms := Terms{Authority: cfg.Authority, TTL: cfg.TTL, Interval: cfg.Interval, IdleTTL: cfg.IdleTTL, NewID: lock.NewLeaseID}
-	return &Driver{cfg: cfg, core: NewCore(terms), waiting: map[placement.Key][]chan placement.Done{}}
+	return &Driver{cfg: cfg, core: NewCore(terms), waiting: map[placement.Key][]chan placement.Done{}, payers: map[placement.Key]context.Context{}}
 }
 
 func (d *Driver) now() placement.Moment {
@@ -122,6 +126,7 @@ func (d *Driver) perform(fx Effects) {
 			c <- done // has room
 		}
 		delete(d.waiting, done.Key)
+		delete(d.payers, done.Key)
 	}
 	life := d.life
 	if life == nil { // before Run there is nothing to do, and after it that is too late
@@ -211,7 +216,7 @@ func (d *Driver) Resolve(ctx context.Context, key placement.Key, wait time.Durat
 // attempt resolves once, and waits for what that begins, until over tells the end
 // of the time; nil does not wait.
 func (d *Driver) attempt(ctx context.Context, key placement.Key, over <-chan time.Time) (placement.Resolution, error) {
-	r, done, err := d.try(key, over != nil)
+	r, done, err := d.try(ctx, key, over != nil)
 	if done == nil {
 		return r, err
 	}
@@ -302,10 +307,13 @@ func pending(last error) error {
 }
 
 // try resolves once, and joins those who wait where there is something to wait for.
-func (d *Driver) try(key placement.Key, wait bool) (placement.Resolution, chan placement.Done, error) {
+func (d *Driver) try(ctx context.Context, key placement.Key, wait bool) (placement.Resolution, chan placement.Done, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r, fx, err := d.core.Resolve(key, d.now())
+	if _, ok := d.payers[key]; !ok && errors.Is(err, placement.ErrPending) {
+		d.payers[key] = ctx
+	}
 	d.perform(fx)
 	if !wait || !errors.Is(err, placement.ErrPending) {
 		return r, nil, err

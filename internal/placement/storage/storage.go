@@ -22,7 +22,7 @@ type Storage interface {
 	// known before (PID, Snapshot).
 	//
 	// Errors: placement.ErrStale, where the stored record is not older, and
-	// placement.ErrInvalid: nothing was changed. After any other it may have been,
+	// placement.ErrInvalid, and placement.ErrNoRoom: nothing was changed. After any other it may have been,
 	// or may yet be.
 	Store(ctx context.Context, tenant string, key placement.Key, r placement.Record) error
 
@@ -130,5 +130,8 @@ func (s *storage) change(ctx context.Context, tenant string, key placement.Key, 
 		}
 		return []record.Write{{Key: path, Value: after, Unlisted: true}}, nil
 	})
+	if full, ok := errors.AsType[*record.FullError](err); ok {
+		return fmt.Errorf("%w: %w", placement.ErrNoRoom, full)
+	}
 	return err
 }

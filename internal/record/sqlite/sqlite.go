@@ -46,10 +46,16 @@ var Tables = []string{
 const sweepMax = 2 * record.MaxWrites
 
 // Store implements record.Store in a store file, which it does not own.
-type Store struct{ file *sqlitefile.File }
+type Store struct {
+	file    *sqlitefile.File
+	maxSize int64
+}
 
 // New uses a file that was opened with Tables. Whoever opened it closes it.
 func New(file *sqlitefile.File) *Store { return &Store{file: file} }
+
+// Limit returns the store with a View.MaxSize.
+func (s *Store) Limit(maxSize int64) *Store { return &Store{s.file, maxSize} }
 
 // now is the file's clock, which does not go back.
 func now(s *sqlitefile.Session, nowMS int64) int64 { return max(nowMS, s.LastMS()) }
@@ -62,7 +68,7 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (i
 	var atMS int64 // the operation may still be running when Write returns an error
 	err := s.file.Write(ctx, func(t *sqlitefile.Tx) error {
 		atMS = now(t.Session, t.NowMS)
-		v, err := view(t.Session, ask, atMS)
+		v, err := s.view(t.Session, ask, atMS)
 		if err != nil {
 			return err
 		}
@@ -158,7 +164,7 @@ func sweep(t *sqlitefile.Tx, atMS int64) error {
 }
 
 // view reads what the ask names. Inside of a transaction, all of it is of one moment.
-func view(s *sqlitefile.Session, ask record.Ask, nowMS int64) (record.View, error) {
+func (st *Store) view(s *sqlitefile.Session, ask record.Ask, nowMS int64) (record.View, error) {
 	fence := s.Fence()
 	v := record.View{
 		Records: map[string]record.Record{}, NowMS: nowMS, Life: fence.Life,
@@ -196,6 +202,17 @@ func view(s *sqlitefile.Session, ask record.Ask, nowMS int64) (record.View, erro
 	if fence.Forgot {
 		v.Floor = max(v.Floor, nowMS*1000)
 	}
+	if st.maxSize > 0 {
+		v.MaxSize = st.maxSize
+		if v.Size, err = s.Size(); err != nil {
+			return v, err
+		}
+		room, err := s.Room()
+		if !room {
+			v.MaxSize = min(v.MaxSize, v.Size)
+		}
+		return v, err
+	}
 	return v, nil
 }
 
@@ -214,7 +231,7 @@ func (s *Store) Read(ctx context.Context, ask record.Ask) (record.View, error) {
 	var v record.View // as in Change
 	// Statements outside of a transaction may each see another state of the file.
 	err := s.file.Write(ctx, func(t *sqlitefile.Tx) (err error) {
-		v, err = view(t.Session, ask, now(t.Session, t.NowMS))
+		v, err = s.view(t.Session, ask, now(t.Session, t.NowMS))
 		return err
 	}, nil)
 	if err != nil {

@@ -1,0 +1,126 @@
+package sqlitefile
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"sync"
+)
+
+// On a full disk, changes of what exists go on: the log and the main file have room of their
+// own, behind their ends. While the disk has no more, the main file grows no further than that
+// room, so that each checkpoint succeeds; new records are refused before, see Session.Room. A
+// file system that copies what is overwritten (btrfs, ZFS) needs new room all the same.
+const (
+	// logRoom is the room of the log. It is for more pages than maxLog: the log's length is
+	// asked for now and then only, and a commit may be large.
+	logRoom = 6 << 20
+	// mainRoom is the room of the main file, beyond all pages, also those that only the log
+	// has. It is made anew when less than leastRoom is left.
+	mainRoom, leastRoom = 3 << 20, 2 << 20
+	// lastRoom is the part of it that new records leave to others.
+	lastRoom = 1 << 20
+	// indexRoom is the room of the index of the log, a mapped file. SQLite writes a byte to
+	// each of its pages, which is not enough where blocks are smaller: the process would end
+	// by a fault.
+	indexRoom = 32 << 10
+	pageSize  = 4096
+	maxPages  = math.MaxUint32 - 1 // SQLite's own limit
+)
+
+// handle is a descriptor of a file on which SQLite has locks. All Files of a process share
+// it: it must not be closed while one of them is open, see fillFile.
+type handle struct {
+	*os.File
+	info os.FileInfo
+	uses int
+}
+
+var handles struct {
+	sync.Mutex
+	open []*handle
+}
+
+func openHandle(path string) (*handle, error) {
+	handles.Lock()
+	defer handles.Unlock()
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range handles.open {
+		if os.SameFile(h.info, info) {
+			h.uses++
+			return h, nil
+		}
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	h := &handle{file, info, 1}
+	handles.open = append(handles.open, h)
+	return h, nil
+}
+
+// close ends one use; nil has none.
+func (h *handle) close() error {
+	handles.Lock()
+	defer handles.Unlock()
+	if h == nil {
+		return nil
+	}
+	if h.uses--; h.uses > 0 {
+		return nil
+	}
+	handles.open = slices.DeleteFunc(handles.open, func(other *handle) bool { return other == h })
+	return h.Close()
+}
+
+// reserve makes sure of the room, as far as the disk has it, unless there is enough.
+func (f *File) reserve() {
+	if f.session == nil {
+		return
+	}
+	var pages int64
+	if err := f.session.QueryRow("PRAGMA page_count", nil, &pages); err != nil || f.session.limit == 0 && f.allocated >= pages*pageSize+leastRoom {
+		return
+	}
+	_ = f.writingMain(f.closing, func() error { // the system may note a change of the file
+		f.allocateAll(pages * pageSize)
+		return nil
+	})
+	limit := int64(maxPages)
+	if f.session.limit = 0; f.allocated < pages*pageSize+leastRoom {
+		f.session.limit = max(f.allocated, pages*pageSize)
+		limit = f.session.limit / pageSize
+	}
+	_ = f.session.ExecOnce(fmt.Sprintf("PRAGMA max_page_count=%d", limit))
+}
+
+// allocateAll allocates all rooms; the main file has, or is to have, so many bytes.
+func (f *File) allocateAll(size int64) {
+	if f.index != nil {
+		allocate(f.index.File, indexRoom)
+	}
+	if log, err := os.OpenFile(f.resolved+"-wal", os.O_RDWR, 0); err == nil { // it has no locks
+		allocate(log, logRoom)
+		_ = log.Close()
+	}
+	for f.allocated = size + mainRoom; f.allocated > size; f.allocated -= lastRoom / 2 {
+		if allocate(f.main.File, f.allocated) {
+			return
+		}
+	}
+}
+
+// Room reports whether there is room for new records. On a full disk it is false before
+// changes of those that exist fail. Leases need not ask: a daemon's next lease replaces one.
+func (s *Session) Room() (bool, error) {
+	if s.limit == 0 {
+		return true, nil
+	}
+	size, err := s.Size()
+	return size+lastRoom <= s.limit, err
+}

@@ -1,0 +1,99 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement/storage"
+	"github.com/kazahana/kazahana/internal/record/memory"
+	"github.com/kazahana/kazahana/internal/record/quota"
+	"github.com/kazahana/kazahana/internal/sequence"
+)
+
+// One user fills keys until it is refused. What it has can be renewed, released and asked
+// for, and another user's new keys are made.
+func TestQuotaOfKeys(t *testing.T) {
+	store := quota.New(memory.New(nil), quota.Limits{Keys: 20}, clock.NewBelieved(clock.System{}, clock.Config{}).Elapsed)
+	locks := lock.OnRecords(store)
+	host := lock.NewHost(locks, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
+	r := newRig(t, func(s *setup) {
+		s.Locks = &Locks{Host: host, Store: locks, Owner: "alpha", Timeout: hang}
+		s.Sequences = &Sequences{Store: sequence.OnRecords(store), Options: func(string) sequence.Options { return sequence.DefaultOptions() }, Timeout: hang}
+	})
+	t.Cleanup(func() {
+		if err := host.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	r.start()
+	a, b := r.dialAs(1000), r.dialAs(1001)
+	for i := range 10 {
+		a.table("Lock.Acquire", fmt.Sprint("k", i), options{"ttl_ms": 24 * time.Hour.Milliseconds()})
+		a.result("Sequence.Next", fmt.Sprint("k", i))
+	}
+	words := "quota_keys: UID 1000 may have 20 keys"
+	a.refused(words, "Lock.Acquire", "more")
+	a.refused(words, "Lock.Acquire", "more", options{"wait_ms": 10_000})
+	a.refused(words, "Lock.Acquire", "more", options{"hold": "connection"})
+	a.refused(words, "Sequence.Next", "more")
+	a.refused(words, "Sequence.NextBatch", "more", 5)
+	a.table("Lock.Renew", "k0")
+	a.table("Lock.Get", "k0")
+	a.result("Sequence.Next", "k0")
+	b.table("Lock.Acquire", "more")
+	b.result("Sequence.Next", "more")
+	b.table("Lock.Acquire", "held", options{"hold": "connection"})
+	a.table("Lock.Release", "k0")
+	a.table("Lock.Acquire", "k0")
+}
+
+// The user that asks for an activation pays for its record and its lock, and the user whose
+// process leaves a snapshot pays for that. A snapshot that there is no room for is lost, and
+// the activation ends all the same.
+func TestQuotaOfPlacement(t *testing.T) {
+	const room = 64 << 10
+	store := quota.New(memory.New(nil), quota.Limits{Keys: 6, Bytes: room}, clock.NewBelieved(clock.System{}, clock.Config{}).Elapsed)
+	s := &site{t, lock.OnRecords(store), storage.OnRecords(store)}
+	r := s.start("a:1").sees(1)
+	worker := r.dialAs(1001)
+	worker.table("Placement.Register", []string{"room"})
+	for i := range 3 {
+		r.activate(worker, fmt.Sprint(i))
+	}
+	p := r.dial()
+	p.refused(fmt.Sprintf("quota_keys: UID %d may have 6 keys", os.Getuid()), "Placement.Resolve", "room", "3")
+	other := r.dialAs(1002)
+	other.ask("Placement.Resolve", "room", "3")
+	worker.answer(worker.want("Activate", "3"), nil, map[string]any{"pid": "p"})
+	if got := other.receive(); got.err != nil {
+		t.Fatal(got.err)
+	}
+	worker.ask("Placement.Unregister")
+	kept := map[string]bool{}
+	for range 4 {
+		worker.answer(worker.next(), nil, map[string]any{"snapshot": make([]byte, 60<<10/4*3)}) // base64 in the record
+	}
+	if got := worker.receive(); got.err != nil {
+		t.Fatal(got.err)
+	}
+	worker = r.worker()
+	for i := range 3 {
+		a := r.activate(worker, fmt.Sprint(i))
+		kept[fmt.Sprint(len(a.params.Snapshot))] = true
+	}
+	p.ask("Placement.Resolve", "room", "3")
+	a := worker.want("Activate", "3")
+	worker.answer(a, nil, map[string]any{"pid": "p"})
+	if got := p.receive(); got.err != nil {
+		t.Error(got.err)
+	}
+	kept[fmt.Sprint(len(a.params.Snapshot))] = true
+	if !kept["0"] || !kept[fmt.Sprint(60<<10/4*3)] {
+		t.Errorf("snapshots of the lengths %v", kept)
+	}
+}
