@@ -70,7 +70,7 @@ func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Creden
 		return call, errNoLocks
 	}
 	var in lockhttp.Request
-	if err := s.readBody(w, r, who, &in); err != nil {
+	if err := s.readStrict(w, r, who, &in); err != nil {
 		return call, err
 	}
 	call.Request = lock.Request{Op: op, Key: pathKey(r), LeaseID: in.LeaseID}
