@@ -83,7 +83,6 @@ type Server struct {
 	started  time.Time
 	stopping atomic.Bool
 	sparing  rate.Sometimes
-	crowded  rate.Sometimes // for lines about connections that are closed at once
 	phases   phases
 	after    func(time.Duration) <-chan time.Time // time.After, but in tests
 
@@ -115,7 +114,6 @@ func New(o Options) *Server {
 		slots: make(chan struct{}, o.MaxInFlight), upkeep: make(chan struct{}, o.MaxInFlight), seed: maphash.MakeSeed(), book: newBook(newLimiter(o.RateLimit, o.RateBurst)),
 		// An outage makes every request fail: some lines tell as much as all.
 		sparing: rate.Sometimes{First: 3, Interval: time.Second},
-		crowded: rate.Sometimes{First: 1, Interval: 10 * time.Second},
 		phases:  patience,
 		after:   time.After,
 	}
@@ -274,7 +272,11 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	if err != nil {
 		return Credential{}, err
 	}
-	guard.Proven(r.Context())
+	if s.o.Tokens != nil || s.o.ClientCertificates {
+		guard.Proven(r.Context())
+	} else {
+		guard.Patient(r.Context()) // every client gets this far
+	}
 	var wait time.Duration
 	if s.note(func(b *book) { wait = b.limits.wait(clientKey(who, r.RemoteAddr), time.Now()) }); wait > 0 {
 		return Credential{}, problem.New(problem.RateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)
@@ -284,17 +286,10 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	}
 	// A page in a browser must not take machine IDs from a server that trusts every
 	// client that reaches it.
-	if err := s.origins.Check(r); err != nil || isFromOtherSite(r) || s.o.Tokens == nil && !s.o.ClientCertificates && ofRenamedPage(r) {
+	if err := s.origins.Check(r); err != nil || guard.FromOtherSite(r) || s.o.Tokens == nil && !s.o.ClientCertificates && ofRenamedPage(r) {
 		return Credential{}, problem.New(problem.Forbidden, "requests from pages of other sites are refused")
 	}
 	return who, nil
-}
-
-// isFromOtherSite reports whether a browser says that a page of another site sent the
-// request. The check of origins lets such reads pass. A link that a user follows passes:
-// what it opens does not reach the other site's page.
-func isFromOtherSite(r *http.Request) bool {
-	return r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate"
 }
 
 // ofRenamedPage reports whether the request comes from a browser whose page may be
