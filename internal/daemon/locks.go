@@ -13,7 +13,7 @@ import (
 const (
 	// localTenant is the tenant of everybody who comes through the socket.
 	localTenant = "default"
-	// defaultLockTTL is the term of a lock whose caller names none.
+	// defaultLockTTL is the term of a lock whose caller names none when it acquires it.
 	defaultLockTTL = 30 * time.Second
 	// maxLockWait bounds wait_ms.
 	maxLockWait = 24 * time.Hour
@@ -38,7 +38,12 @@ type lockCall struct {
 
 // lockOptions are the options that lock methods have.
 var lockOptions = map[string]func(*lockCall, *desk) error{
-	"ttl_ms":     func(call *lockCall, d *desk) (err error) { call.TTLMS, err = d.req.Int64(); return err },
+	"ttl_ms": func(call *lockCall, d *desk) (err error) {
+		if call.TTLMS, err = d.req.Int64(); err == nil && call.TTLMS == 0 {
+			err = wire.Errorf(wire.CodeInvalidParams, "ttl_ms of 0 is no term")
+		}
+		return err
+	},
 	"request_id": func(call *lockCall, d *desk) (err error) { call.RequestID, err = d.text(); return err },
 	"lease_id":   func(call *lockCall, d *desk) (err error) { call.LeaseID, err = d.text(); return err },
 	"wait_ms": func(call *lockCall, d *desk) (err error) {
@@ -71,7 +76,7 @@ func (s *Server) lockCall(d *desk, op lock.Op, options ...string) (lockCall, err
 	}
 	var err error
 	call.Owner = fmt.Sprintf("%s/%d", s.cfg.Locks.Owner, d.user.uid)
-	if op == lock.Acquire || op == lock.Renew {
+	if op == lock.Acquire {
 		call.TTLMS = defaultLockTTL.Milliseconds()
 	}
 	if call.Key, err = d.text(); err != nil {

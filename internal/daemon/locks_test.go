@@ -94,6 +94,15 @@ func TestLockMethods(t *testing.T) {
 	}
 	b.fails(wire.CodeLockNotOwned, "Lock.Renew", "orders", options{"lease_id": "00000000000000000000000000000000"})
 	b.table("Lock.Renew", "orders", options{"ttl_ms": 90_000, "lease_id": got["lease_id"]})
+	same := b.table("Lock.Renew", "orders")
+	if n, _ := asInt(same["expires_in_ms"]); n <= 60_000 || n > 90_000 {
+		t.Errorf("renewed without a term, it expires in %d ms", n)
+	}
+	b.fails(wire.CodeInvalidParams, "Lock.Renew", "orders", options{"ttl_ms": 0})
+	a.table("Lock.Acquire", "held", options{"hold": "connection", "ttl_ms": 600_000})
+	if n, _ := asInt(b.table("Lock.Renew", "held")["expires_in_ms"]); n <= 300_000 {
+		t.Errorf("a held lock, renewed without a term, expires in %d ms", n)
+	}
 	if now := b.table("Lock.Get", "orders"); now["lease_id"] != got["lease_id"] || now["state"] != "ACTIVE" {
 		t.Errorf("it is shown as %v", now)
 	}

@@ -1,6 +1,7 @@
 package leaseserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -91,6 +92,7 @@ func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Creden
 		call.TTLMS = ttl.Milliseconds()
 	}
 	if op == lock.Acquire {
+		call.TTLMS = cmp.Or(call.TTLMS, lockhttp.DefaultTTL.Milliseconds())
 		if in.WaitMS < 0 {
 			return call, problem.New(problem.InvalidRequest, "wait_ms of %d is negative", in.WaitMS)
 		}
