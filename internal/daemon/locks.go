@@ -107,6 +107,9 @@ func (s *Server) lockAcquire(_ context.Context, d *desk) error {
 		if s.countLock(lock.Acquire.String(), err); err == nil {
 			s.keeping.LockWait.Observe(s.elapsed()-began, 1)
 		}
+		if held, ok := errors.AsType[*lock.HeldError](err); ok && held.Owner == want.Owner {
+			return nil, heldError("this user holds the lock already, by another request", held)
+		}
 		return answer, lockFailure(err)
 	})
 }
@@ -224,14 +227,19 @@ func lockFailure(err error) error {
 	return storeError{err}
 }
 
+func heldError(words string, held *lock.HeldError) *wire.Error {
+	until := lock.Lease{ExpiresMS: held.ExpiresMS}.Answer().ExpiresAt
+	return wire.Errorf(wire.CodeLockHeld, "%s", words).
+		With("retry_after_ms", held.RemainingMS).With("owner", held.Owner).With("expires_at", until)
+}
+
 // lockError gives the code of an error of a lock method.
 func lockError(err error) *wire.Error {
 	var held *lock.HeldError
 	var fenced *lock.FencedError
 	switch {
 	case errors.As(err, &held):
-		return wire.Errorf(wire.CodeLockHeld, "somebody else holds the lock").
-			With("retry_after_ms", held.RemainingMS).With("owner", held.Owner)
+		return heldError("somebody else holds the lock", held)
 	case errors.As(err, &fenced):
 		return wire.Errorf(wire.CodeLockFenced, "%s", fenced.Reason).With("until_ms", fenced.UntilMS)
 	case errors.Is(err, lock.ErrRequestReused):

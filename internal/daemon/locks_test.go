@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -88,6 +89,12 @@ func TestLockMethods(t *testing.T) {
 	held := b.fails(wire.CodeLockHeld, "Lock.Acquire", "orders")
 	if owner, _ := held.Detail("owner"); owner != want["owner_id"] {
 		t.Errorf("it is held by %q", owner)
+	}
+	if at, _ := held.Detail("expires_at"); !strings.Contains(held.Message, "this user holds the lock already") || at != got["expires_at"] {
+		t.Errorf("it is held: %v", held)
+	}
+	if other := r.dialAs(uint32(os.Getuid())+1).fails(wire.CodeLockHeld, "Lock.Acquire", "orders"); !strings.Contains(other.Message, "somebody else") {
+		t.Errorf("to another user it is held: %v", other)
 	}
 	if ms, ok := held.Detail("retry_after_ms"); !ok || ms == "0" {
 		t.Errorf("retry after %q", ms)

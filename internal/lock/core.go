@@ -133,7 +133,7 @@ func (k Known) change(r Request) (State, error) {
 	case s.Status == Released:
 		return s, fmt.Errorf("%w: %q was released", ErrNotOwned, r.Key)
 	case s.Status == Expired:
-		return s, fmt.Errorf("%w: %q was held for %d ms after %d", ErrExpired, r.Key, s.ExpiresMS-s.AcquiredMS, s.AcquiredMS)
+		return s, fmt.Errorf("%w: %q was held from %s to %s", ErrExpired, r.Key, showTime(s.AcquiredMS), showTime(s.ExpiresMS))
 	}
 	if r.Op == Renew {
 		s.TermMS = cmp.Or(r.TTLMS, s.TermMS)
