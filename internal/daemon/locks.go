@@ -13,7 +13,7 @@ import (
 const (
 	// localTenant is the tenant of everybody who comes through the socket.
 	localTenant = "default"
-	// defaultLockTTL is the term of a lock whose caller names none.
+	// defaultLockTTL is the term of a lock whose caller names none when it acquires it.
 	defaultLockTTL = 30 * time.Second
 	// maxLockWait bounds wait_ms.
 	maxLockWait = 24 * time.Hour
@@ -38,7 +38,12 @@ type lockCall struct {
 
 // lockOptions are the options that lock methods have.
 var lockOptions = map[string]func(*lockCall, *desk) error{
-	"ttl_ms":     func(call *lockCall, d *desk) (err error) { call.TTLMS, err = d.req.Int64(); return err },
+	"ttl_ms": func(call *lockCall, d *desk) (err error) {
+		if call.TTLMS, err = d.req.Int64(); err == nil && call.TTLMS == 0 {
+			err = wire.Errorf(wire.CodeInvalidParams, "ttl_ms of 0 is no term")
+		}
+		return err
+	},
 	"request_id": func(call *lockCall, d *desk) (err error) { call.RequestID, err = d.text(); return err },
 	"lease_id":   func(call *lockCall, d *desk) (err error) { call.LeaseID, err = d.text(); return err },
 	"wait_ms": func(call *lockCall, d *desk) (err error) {
@@ -71,7 +76,7 @@ func (s *Server) lockCall(d *desk, op lock.Op, options ...string) (lockCall, err
 	}
 	var err error
 	call.Owner = fmt.Sprintf("%s/%d", s.cfg.Locks.Owner, d.user.uid)
-	if op == lock.Acquire || op == lock.Renew {
+	if op == lock.Acquire {
 		call.TTLMS = defaultLockTTL.Milliseconds()
 	}
 	if call.Key, err = d.text(); err != nil {
@@ -101,6 +106,9 @@ func (s *Server) lockAcquire(_ context.Context, d *desk) error {
 		s.keeping.LockWaiters.Dec()
 		if s.countLock(lock.Acquire.String(), err); err == nil {
 			s.keeping.LockWait.Observe(s.elapsed()-began, 1)
+		}
+		if held, ok := errors.AsType[*lock.HeldError](err); ok && held.Owner == want.Owner {
+			return nil, heldError("this user holds the lock already, by another request", held)
 		}
 		return answer, lockFailure(err)
 	})
@@ -219,14 +227,19 @@ func lockFailure(err error) error {
 	return storeError{err}
 }
 
+func heldError(words string, held *lock.HeldError) *wire.Error {
+	until := lock.Lease{ExpiresMS: held.ExpiresMS}.Answer().ExpiresAt
+	return wire.Errorf(wire.CodeLockHeld, "%s", words).
+		With("retry_after_ms", held.RemainingMS).With("owner", held.Owner).With("expires_at", until)
+}
+
 // lockError gives the code of an error of a lock method.
 func lockError(err error) *wire.Error {
 	var held *lock.HeldError
 	var fenced *lock.FencedError
 	switch {
 	case errors.As(err, &held):
-		return wire.Errorf(wire.CodeLockHeld, "somebody else holds the lock").
-			With("retry_after_ms", held.RemainingMS).With("owner", held.Owner)
+		return heldError("somebody else holds the lock", held)
 	case errors.As(err, &fenced):
 		return wire.Errorf(wire.CodeLockFenced, "%s", fenced.Reason).With("until_ms", fenced.UntilMS)
 	case errors.Is(err, lock.ErrRequestReused):

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -89,11 +90,26 @@ func TestLockMethods(t *testing.T) {
 	if owner, _ := held.Detail("owner"); owner != want["owner_id"] {
 		t.Errorf("it is held by %q", owner)
 	}
+	if at, _ := held.Detail("expires_at"); !strings.Contains(held.Message, "this user holds the lock already") || at != got["expires_at"] {
+		t.Errorf("it is held: %v", held)
+	}
+	if other := r.dialAs(uint32(os.Getuid())+1).fails(wire.CodeLockHeld, "Lock.Acquire", "orders"); !strings.Contains(other.Message, "somebody else") {
+		t.Errorf("to another user it is held: %v", other)
+	}
 	if ms, ok := held.Detail("retry_after_ms"); !ok || ms == "0" {
 		t.Errorf("retry after %q", ms)
 	}
 	b.fails(wire.CodeLockNotOwned, "Lock.Renew", "orders", options{"lease_id": "00000000000000000000000000000000"})
 	b.table("Lock.Renew", "orders", options{"ttl_ms": 90_000, "lease_id": got["lease_id"]})
+	same := b.table("Lock.Renew", "orders")
+	if n, _ := asInt(same["expires_in_ms"]); n <= 60_000 || n > 90_000 {
+		t.Errorf("renewed without a term, it expires in %d ms", n)
+	}
+	b.fails(wire.CodeInvalidParams, "Lock.Renew", "orders", options{"ttl_ms": 0})
+	a.table("Lock.Acquire", "held", options{"hold": "connection", "ttl_ms": 600_000})
+	if n, _ := asInt(b.table("Lock.Renew", "held")["expires_in_ms"]); n <= 300_000 {
+		t.Errorf("a held lock, renewed without a term, expires in %d ms", n)
+	}
 	if now := b.table("Lock.Get", "orders"); now["lease_id"] != got["lease_id"] || now["state"] != "ACTIVE" {
 		t.Errorf("it is shown as %v", now)
 	}

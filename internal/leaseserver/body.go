@@ -9,12 +9,15 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/nearest"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
@@ -48,8 +51,18 @@ func answer(w http.ResponseWriter, v any) error {
 	return nil
 }
 
-// readBody reads a JSON object. Without a body, into stays unchanged.
+// readBody reads a JSON object. Without a body, into stays unchanged. Unknown fields are
+// ignored.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request, who Credential, into any) error {
+	return s.read(w, r, who, into, false)
+}
+
+// readStrict is readBody, and refuses unknown fields.
+func (s *Server) readStrict(w http.ResponseWriter, r *http.Request, who Credential, into any) error {
+	return s.read(w, r, who, into, true)
+}
+
+func (s *Server) read(w http.ResponseWriter, r *http.Request, who Credential, into any, strict bool) error {
 	size, room := r.ContentLength, r.ContentLength
 	switch {
 	case size > leaseapi.MaxRequestBytes:
@@ -78,7 +91,46 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, who Credential
 	if err := checkMedia(r.Header.Get("Content-Type")); err != nil {
 		return err
 	}
-	return decode(b.Bytes(), into)
+	if err := decode(b.Bytes(), into); err != nil || !strict {
+		return err
+	}
+	return checkFields(b.Bytes(), into)
+}
+
+// checkFields refuses fields that the request does not have, or has twice: a lock whose
+// wait_ms is misspelt would be asked for without waiting.
+func checkFields(b []byte, into any) error {
+	known, seen := fieldNames(reflect.TypeOf(into).Elem()), map[string]bool{}
+	object := json.NewDecoder(bytes.NewReader(b))
+	_, _ = object.Token() // what follows was decoded before
+	for object.More() {
+		token, _ := object.Token()
+		name, _ := token.(string)
+		var value json.RawMessage
+		_ = object.Decode(&value)
+		near := nearest.Name(name, known)
+		switch {
+		case seen[name]:
+			return problem.New(problem.InvalidRequest, "the field %q is there twice", name)
+		case slices.Contains(known, name):
+			seen[name] = true
+		case near != "":
+			return problem.New(problem.InvalidRequest, "there is no field %q here: did you mean %q?", name, near)
+		default:
+			return problem.New(problem.InvalidRequest, "there is no field %q here; there are %s", name, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+// fieldNames are the names of a struct's fields in JSON.
+func fieldNames(t reflect.Type) (names []string) {
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func tooLarge(limit int64) error {
@@ -95,8 +147,7 @@ func checkMedia(header string) error {
 	return nil
 }
 
-// decode reads one JSON object and nothing after it. It ignores unknown fields: see
-// package leaseapi.
+// decode reads one JSON object and nothing after it. It ignores unknown fields.
 func decode(b []byte, into any) error {
 	if trimmed := strings.TrimLeft(string(b[:min(len(b), 64)]), " \t\r\n"); trimmed != "" && trimmed[0] != '{' {
 		return problem.New(problem.InvalidRequest, "the body must be a JSON object")

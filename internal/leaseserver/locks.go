@@ -1,6 +1,7 @@
 package leaseserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,7 +78,7 @@ func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Creden
 		return call, errNoLocks
 	}
 	var in lockhttp.Request
-	if err := s.readBody(w, r, who, &in); err != nil {
+	if err := s.readStrict(w, r, who, &in); err != nil {
 		return call, err
 	}
 	call.Request = lock.Request{Op: op, Key: pathKey(r), LeaseID: in.LeaseID}
@@ -98,6 +99,7 @@ func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Creden
 		call.TTLMS = ttl.Milliseconds()
 	}
 	if op == lock.Acquire {
+		call.TTLMS = cmp.Or(call.TTLMS, lockhttp.DefaultTTL.Milliseconds())
 		if in.WaitMS < 0 {
 			return call, problem.New(problem.InvalidRequest, "wait_ms of %d is negative", in.WaitMS)
 		}

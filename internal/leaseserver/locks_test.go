@@ -145,7 +145,7 @@ func TestLSAUTH001OwnerIsTheCredential(t *testing.T) {
 	g := lockRig(t, nil)
 	for body, want := range map[string]string{
 		``: "hosts", `{"owner_id": "hosts"}`: "hosts", `{"owner_id": "hosts/1000"}`: "hosts/1000", `{"owner_suffix": "1000"}`: "hosts/1000",
-		`{"owner_suffix": ""}`: "hosts", `{"owner_id": "hosts/a", "owner_suffix": "a"}`: "hosts/a", `{"tenant_id": "acme", "tenant": "acme"}`: "hosts",
+		`{"owner_suffix": ""}`: "hosts", `{"owner_id": "hosts/a", "owner_suffix": "a"}`: "hosts/a",
 	} {
 		if got := g.locked("acquire", "k", tokenHost, body); got.OwnerID != want || got.TenantID != "default" {
 			t.Errorf("%s: %+v", body, got)
@@ -156,13 +156,13 @@ func TestLSAUTH001OwnerIsTheCredential(t *testing.T) {
 		for body, code := range map[string]problem.Code{
 			`{"owner_id": "other-hosts"}`: problem.Forbidden, `{"owner_id": "hosts2"}`: problem.Forbidden, `{"owner_id": "host"}`: problem.Forbidden,
 			`{"owner_id": "other-hosts/hosts"}`: problem.Forbidden, `{"owner_id": "/hosts"}`: problem.Forbidden, `{"owner_id": "HOSTS"}`: problem.Forbidden,
-			`{"owner_id": "hosts", "owner_suffix": "a"}`: problem.InvalidRequest, `{"owner_id": "hosts/a b"}`: problem.InvalidRequest,
+			`{"tenant_id": "acme"}`: problem.InvalidRequest, `{"owner_id": "hosts", "owner_suffix": "a"}`: problem.InvalidRequest, `{"owner_id": "hosts/a b"}`: problem.InvalidRequest,
 			`{"owner_suffix": "` + strings.Repeat("x", 128) + `"}`: problem.InvalidRequest,
 		} {
 			g.want(op+body, g.send("POST", "/v1/locks/k/"+op, tokenHost, body), code)
 		}
 	}
-	if got := g.locked("acquire", "k", tokenHost, `{"owner_suffix": "a"}`); got.FencingToken != 8 {
+	if got := g.locked("acquire", "k", tokenHost, `{"owner_suffix": "a"}`); got.FencingToken != 7 {
 		t.Errorf("a request that was refused has acquired: %+v", got)
 	}
 	for name, token := range map[string]string{"another owner": tokenOther, "another tenant": tokenAcme} {
@@ -371,6 +371,34 @@ func TestWaitersHaveALimit(t *testing.T) {
 		g.eventually("the place is given back", func() bool { return g.server.waiters.Load() == 1 })
 		g.want("when one has gone", third(), problem.LockHeld)
 	}
+}
+
+// TestBodiesAreStrict: a misspelt, unknown or doubled field of a request for a lock or a
+// sequence is refused, by its name, and nothing is done.
+func TestBodiesAreStrict(t *testing.T) {
+	g := lockRig(t, nil)
+	g.locked("acquire", "k", tokenHost, `{"ttl_ms": 60000}`)
+	for path, bodies := range map[string]map[string]string{
+		"locks/free/acquire": {
+			`{"wait_m": 5}`: `did you mean "wait_ms"?`, `{"TTL_MS": 500}`: `did you mean "ttl_ms"?`, `{"requestId": "r"}`: `did you mean "request_id"?`,
+			`{"ttl_ms": 500, "ttl_ms": 60000}`: `the field "ttl_ms" is there twice`, `{"colour": {"ttl_ms": [1]}}`: `there are ttl_seconds, ttl_ms, wait_ms`,
+		},
+		"locks/k/renew":         {`{"ttl_m": 5}`: `did you mean "ttl_ms"?`},
+		"locks/k/release":       {`{"lease": "x"}`: `did you mean "lease_id"?`},
+		"sequences/new/next":    {`{"cout": 2}`: `did you mean "count"?`, `{"max_valu": 2}`: `did you mean "max_value"?`},
+		"sequences/new/declare": {`{"lasts": 2}`: `did you mean "last"?`, `{"last": 1, "step": 1, "step": 2}`: `the field "step" is there twice`},
+	} {
+		token := map[bool]string{true: tokenAdmin, false: tokenHost}[strings.HasSuffix(path, "declare")]
+		for body, words := range bodies {
+			r := g.send("POST", "/v1/"+path, token, body)
+			g.want(path+" "+body, r, problem.InvalidRequest)
+			if !strings.Contains(r.problem.Detail, words) {
+				t.Errorf("%s %s: %s", path, body, r.problem.Detail)
+			}
+		}
+	}
+	g.want("what was refused", g.send("GET", "/v1/locks/free", tokenHost, ""), problem.LockNotFound)
+	g.locked("release", "k", tokenHost, `{}`)
 }
 
 // TestUpkeepIsNotRefused: however many requests are under way and wait, a lock can be

@@ -19,12 +19,14 @@ type Answer struct {
 
 const answerTime = "2006-01-02T15:04:05.000Z"
 
+// showTime writes a time in Unix ms for people and answers.
+func showTime(ms int64) string { return time.UnixMilli(ms).UTC().Format(answerTime) }
+
 // Answer converts the lease.
 func (l Lease) Answer() Answer {
-	at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(answerTime) }
 	return Answer{
 		TenantID: l.Tenant, LockKey: l.Key, LeaseID: l.LeaseID, OwnerID: l.Owner, FencingToken: l.Token, State: l.State,
-		AcquiredAt: at(l.AcquiredMS), ExpiresAt: at(l.ExpiresMS), ExpiresInMS: l.RemainingMS,
+		AcquiredAt: showTime(l.AcquiredMS), ExpiresAt: showTime(l.ExpiresMS), ExpiresInMS: l.RemainingMS,
 	}
 }
 

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -15,6 +16,7 @@ type State struct {
 	ExpiresMS  int64  // Unix ms
 	RequestID  string // of the acquire, and its term
 	TTLMS      int64
+	TermMS     int64  // of the latest acquire or renewal
 	Life       uint64 // of the store, when the lease was granted
 
 	Receipts []Receipt // oldest first, at most MaxReceipts
@@ -92,7 +94,7 @@ func Apply(k Known, r Request) (State, Lease, error) {
 	if err != nil {
 		return k.State, Lease{}, err
 	}
-	return s, s.Lease(r.Tenant, r.Key, r.TTLMS), nil
+	return s, s.Lease(r.Tenant, r.Key, s.TermMS), nil
 }
 
 func (k Known) acquire(r Request) (State, error) {
@@ -114,7 +116,7 @@ func (k Known) acquire(r Request) (State, error) {
 	}
 	s.Token, s.LeaseID, s.Owner, s.Status = token, r.LeaseID, r.Owner, Active
 	s.AcquiredMS, s.ExpiresMS = k.NowMS, k.NowMS+r.TTLMS
-	s.RequestID, s.TTLMS, s.Life = r.RequestID, r.TTLMS, k.Life
+	s.RequestID, s.TTLMS, s.TermMS, s.Life = r.RequestID, r.TTLMS, r.TTLMS, k.Life
 	return s, nil
 }
 
@@ -131,10 +133,11 @@ func (k Known) change(r Request) (State, error) {
 	case s.Status == Released:
 		return s, fmt.Errorf("%w: %q was released", ErrNotOwned, r.Key)
 	case s.Status == Expired:
-		return s, fmt.Errorf("%w: %q was held for %d ms after %d", ErrExpired, r.Key, s.ExpiresMS-s.AcquiredMS, s.AcquiredMS)
+		return s, fmt.Errorf("%w: %q was held from %s to %s", ErrExpired, r.Key, showTime(s.AcquiredMS), showTime(s.ExpiresMS))
 	}
 	if r.Op == Renew {
-		s.ExpiresMS = k.NowMS + r.TTLMS
+		s.TermMS = cmp.Or(r.TTLMS, s.TermMS)
+		s.ExpiresMS = k.NowMS + s.TermMS
 	} else {
 		s.Status = Released
 	}

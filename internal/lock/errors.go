@@ -38,7 +38,7 @@ type HeldError struct {
 }
 
 func (e *HeldError) Error() string {
-	return fmt.Sprintf("lock %q is held by %q for another %v", e.Key, e.Owner, time.Duration(e.RemainingMS)*time.Millisecond)
+	return fmt.Sprintf("lock %q is held by %q until %s, for another %v", e.Key, e.Owner, showTime(e.ExpiresMS), time.Duration(e.RemainingMS)*time.Millisecond)
 }
 
 // FencedError: the store may have forgotten leases, and grants none until all
@@ -50,5 +50,5 @@ type FencedError struct {
 }
 
 func (e *FencedError) Error() string {
-	return fmt.Sprintf("locks are not granted until %s: %s", time.UnixMilli(e.UntilMS).UTC().Format(time.RFC3339), e.Reason)
+	return fmt.Sprintf("locks are not granted until %s, for another %v: %s", showTime(e.UntilMS), time.Duration(e.RemainingMS)*time.Millisecond, e.Reason)
 }

@@ -80,7 +80,9 @@ type Request struct {
 	// acquire too, where the store can.
 	Announce bool
 
-	TTLMS int64 // Acquire and Renew: the term in ms from the store's now on, MinTTL to MaxTTL; Release: 0
+	// TTLMS is the term in ms from the store's now on, MinTTL to MaxTTL, of an Acquire or a
+	// Renew. 0 of a Renew is the term that the lease was granted or renewed for last.
+	TTLMS int64
 }
 
 // TTL is the term that the request asks for.
@@ -104,7 +106,7 @@ func (r Request) Validate() error {
 		return fmt.Errorf("%w: the lease ID must be 32 hexadecimal digits in lower case", ErrInvalid)
 	case r.Op == Release && r.TTLMS != 0:
 		return fmt.Errorf("%w: a release has no term", ErrInvalid)
-	case r.Op != Release && (r.TTLMS > MaxTTL.Milliseconds() || ttl < MinTTL):
+	case r.Op != Release && !(r.Op == Renew && r.TTLMS == 0) && (r.TTLMS > MaxTTL.Milliseconds() || ttl < MinTTL):
 		return fmt.Errorf("%w: a term of %d ms is not between %v and %v", ErrInvalid, r.TTLMS, MinTTL, MaxTTL)
 	}
 	return nil

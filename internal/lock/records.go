@@ -87,6 +87,7 @@ func (s *Records) Do(ctx context.Context, r Request) (Lease, error) {
 // do runs the transition once. What was granted or renewed counts from the commit.
 func (s *Records) do(ctx context.Context, r Request) (Lease, error) {
 	var l Lease
+	var termMS int64
 	atMS, err := s.change(ctx, r.Tenant, r.Key, func(k Known) (*record.Write, error) {
 		after, answer, err := Apply(k, r)
 		l = answer
@@ -96,13 +97,14 @@ func (s *Records) do(ctx context.Context, r Request) (Lease, error) {
 		case r.Op == Release:
 			return after.released(k), nil
 		}
+		termMS = after.TermMS
 		return after.lasting(r), nil
 	})
 	if err != nil {
 		return Lease{}, err
 	}
 	if !l.Repeated && r.Op != Release {
-		l.ExpiresMS = atMS + r.TTLMS
+		l.ExpiresMS = atMS + termMS
 	}
 	if !l.Repeated && r.Op == Acquire {
 		l.AcquiredMS = atMS
@@ -113,7 +115,7 @@ func (s *Records) do(ctx context.Context, r Request) (Lease, error) {
 // lasting is the write of a state whose lease was granted or renewed.
 func (s State) lasting(r Request) *record.Write {
 	return &record.Write{
-		Value: s.value(r.Op == Acquire), Mark: s.Token, TermMS: r.TTLMS, KeepMS: KeepIdle.Milliseconds(), Grant: true, Tell: r.Announce && r.Op == Acquire,
+		Value: s.value(r.Op == Acquire), Mark: s.Token, TermMS: s.TermMS, KeepMS: KeepIdle.Milliseconds(), Grant: true, Tell: r.Announce && r.Op == Acquire,
 	}
 }
 

@@ -18,6 +18,8 @@ const (
 	// valueFresh: the lease began a term before the record's end.
 	valueFresh
 	valueHasLife
+	// valueTerm: the latest renewal had another term than the acquire.
+	valueTerm
 )
 
 // Flags of a receipt, beside its Op.
@@ -51,6 +53,9 @@ func (s State) value(fresh bool) []byte {
 	if s.Life != 0 {
 		flags |= valueHasLife
 	}
+	if s.TermMS != s.TTLMS {
+		flags |= valueTerm
+	}
 	b = append(b, valueFormat, flags)
 	b = binary.AppendUvarint(b, uint64(s.Token))
 	b = appendLease(b, s.LeaseID)
@@ -65,6 +70,9 @@ func (s State) value(fresh bool) []byte {
 	}
 	if s.Status == Released {
 		b = binary.AppendVarint(b, s.ExpiresMS-s.AcquiredMS)
+	}
+	if flags&valueTerm != 0 {
+		b = binary.AppendUvarint(b, uint64(s.TermMS))
 	}
 	for _, r := range s.Receipts {
 		b = s.appendReceipt(b, r)
@@ -150,6 +158,9 @@ func parseState(r record.Record, head bool) (State, error) {
 		s.Status, s.ExpiresMS = Released, s.AcquiredMS+v.varint()
 	case r.Over:
 		s.Status = Expired
+	}
+	if s.TermMS = s.TTLMS; flags&valueTerm != 0 {
+		s.TermMS = int64(v.uvarint())
 	}
 	if !head && len(v.rest) > 0 {
 		s.Receipts = make([]Receipt, 0, MaxReceipts)

@@ -36,7 +36,7 @@ const (
 	// between wait longer for an answer. To wait longer, ask again with the same
 	// request ID.
 	MaxWait = 30 * time.Second
-	// DefaultTTL is the term of a request that names none.
+	// DefaultTTL is the term of an acquire that names none.
 	DefaultTTL = 30 * time.Second
 	// DefaultLimit is how many locks a page of the list has, unless it says so.
 	DefaultLimit = 100
@@ -54,7 +54,7 @@ type Request struct {
 	OwnerSuffix *string `json:"owner_suffix,omitempty"` // the same by its suffix alone
 }
 
-// TTL is the term that the request asks for.
+// TTL is the term that the request asks for, 0 where it does not say.
 func (r Request) TTL() (time.Duration, error) {
 	const perDay = int64(24 * time.Hour / time.Second)
 	switch {
@@ -71,7 +71,7 @@ func (r Request) TTL() (time.Duration, error) {
 		}
 		return time.Duration(*r.TTLSeconds) * time.Second, nil
 	}
-	return DefaultTTL, nil
+	return 0, nil
 }
 
 // Answer is a lease.

@@ -46,7 +46,7 @@ func (s *Store) do(ctx context.Context, r lock.Request, wait time.Duration) (l l
 		return l, 0, err
 	}
 	body := Request{WaitMS: wait.Milliseconds(), RequestID: r.RequestID, LeaseID: r.LeaseID, OwnerSuffix: &r.Owner}
-	if r.Op != lock.Release {
+	if r.TTLMS != 0 {
 		body.TTLMS = &r.TTLMS
 	}
 	var answer Answer

@@ -189,6 +189,15 @@ func testOperations(s *suite) {
 		s.Errorf("renewed, %+v is %+v", l, renewed)
 	}
 	s.shown(renewed)
+	same := s.request(lock.Renew, alice, 0)
+	l, err := s.store.Do(s.context(), same)
+	if err != nil || l.ExpiresMS < renewed.ExpiresMS || l.RemainingMS <= long || l.RemainingMS > 2*long {
+		s.Errorf("renewed without a term, %+v is %+v, %v", renewed, l, err)
+	}
+	if again, err := s.store.Do(s.context(), same); err != nil || !again.Repeated || again.ExpiresMS != l.ExpiresMS {
+		s.Errorf("the same request answers %+v, %v", again, err)
+	}
+	s.shown(l)
 	s.refused(s.request(lock.Release, bob, 0), lock.ErrNotOwned)
 	reused := acquire
 	reused.TTLMS++

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kazahana/kazahana/internal/address"
+	"github.com/kazahana/kazahana/internal/nearest"
 )
 
 // key is one setting: its name in every source, its default, and how it is read.
@@ -287,7 +288,7 @@ func unknownKey(command string, keys []key, v value) error {
 
 // suggest names the key that was probably meant, as a source spells it.
 func suggest(command, name string, keys []key, spell func(string) string) string {
-	if near := nearest(name, names(keys)); near != "" {
+	if near := nearest.Name(name, names(keys)); near != "" {
 		return "did you mean " + spell(near) + "?"
 	}
 	return "kazahanad " + command + " --help lists the keys"

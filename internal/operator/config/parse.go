@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/address"
+	"github.com/kazahana/kazahana/internal/nearest"
 )
 
 // The parsers turn the text of one setting into its type. Their errors continue a
@@ -140,7 +141,7 @@ func oneOf[T ~string](words ...T) func(string) (T, error) {
 			}
 		}
 		hint := ""
-		if near := nearest(text, known); near != "" {
+		if near := nearest.Name(text, known); near != "" {
 			hint = ": did you mean " + near + "?"
 		}
 		return "", fmt.Errorf("is none of %s%s", strings.Join(known, ", "), hint)

@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
-
-	"github.com/agnivade/levenshtein"
 )
 
 // kind is the shape of a value in its source.
@@ -182,25 +180,3 @@ func quotePath(path string) string {
 }
 
 func odd(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) || r == '"' }
-
-// nearest returns the known name that was probably meant, or "": one at a small
-// edit distance, or one that contains the text or is part of it.
-func nearest(name string, known []string) string {
-	const longest = 64 // no key is that long, and the distance costs len * len
-	if len(name) > longest {
-		return ""
-	}
-	name = strings.ToLower(strings.ReplaceAll(name, "-", "_"))
-	best, least := "", max(2, len(name)/3)+1
-	for _, k := range known {
-		if d := levenshtein.ComputeDistance(name, k); d < least {
-			best, least = k, d
-		}
-	}
-	for _, k := range known {
-		if best == "" && min(len(k), len(name)) >= 4 && (strings.Contains(k, name) || strings.Contains(name, k)) {
-			best = k
-		}
-	}
-	return best
-}
