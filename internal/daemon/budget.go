@@ -69,6 +69,7 @@ type account struct {
 	evict    func() // makes the connection end soon; called with mu held, and must not block
 	half     int64  // bytes of messages that have begun
 	unread   int64  // bytes of answers
+	parked   bool   // the connection is in the lane, which waits for nobody
 	large    bool   // the socket has a large buffer
 	moving   uint64 // when the connection read or wrote more last, by budget.clock
 	over     atomic.Pointer[wire.Error]
@@ -122,13 +123,28 @@ func (a *account) close() {
 	}
 }
 
-// moved says how the connection is made to end from now on. It is called where another
-// goroutine or the lane takes the connection over, which holds nothing then. A connection
+// park is moved for the lane, where the connection holds nothing, and waits for nothing.
+func (a *account) park(evict func()) {
+	a.budget.mu.Lock()
+	a.drop()
+	a.parked = true
+	a.budget.mu.Unlock()
+	a.moved(evict)
+}
+
+// unpark ends the time in the lane. What the connection holds it keeps.
+func (a *account) unpark(evict func()) {
+	a.budget.mu.Lock()
+	a.parked = false
+	a.budget.mu.Unlock()
+	a.moved(evict)
+}
+
+// moved says how the connection is made to end from now on. A connection
 // that was chosen to give way meanwhile ends at once: what ended it before was not in
 // charge of it any more.
 func (a *account) moved(evict func()) {
 	a.budget.mu.Lock()
-	a.drop()
 	a.evict = evict
 	a.budget.mu.Unlock()
 	if a.over.Load() != nil {
@@ -172,7 +188,7 @@ func (b *budget) wake() {
 }
 
 // Reserve implements wire.Memory: it takes memory for a message that has begun, and waits
-// for it while connections end that give way.
+// for it while connections end that give way. Only the lane does not wait.
 func (a *account) Reserve(n int) error {
 	if err := a.take(&a.half, int64(n)); err != nil {
 		return err
@@ -204,7 +220,7 @@ func (a *account) take(kind *int64, n int64) *wire.Error {
 		}
 		err := a.makeRoom(n)
 		key := a.lacking(n, 0, 0)
-		if err == nil && key == "" {
+		if err == nil && (key == "" || a.parked) {
 			a.progress()
 			a.add(kind, n)
 			return nil

@@ -61,7 +61,7 @@ func (s *Server) part(nc stream) bool {
 
 // remember counts a connection that has ended until its peer has read all. mu is held.
 func (s *Server) remember(nc stream, a *account) {
-	a.moved(func() {})
+	a.park(func() {})
 	s.remnants[nc] = a
 	if !a.admitted {
 		s.unreadRefusals++
