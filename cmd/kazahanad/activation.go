@@ -27,13 +27,10 @@ type supervision struct {
 	refused atomic.Bool // the last reload was refused
 }
 
-// supervise takes over the service manager's socket and SIGHUP. stop restores the
-// handling of SIGHUP.
+// supervise takes over SIGHUP, and the service manager's socket if there is one. stop
+// restores the handling of SIGHUP.
 func supervise(s *system, settings *config.Serve, load func() (*config.Serve, error)) (sup *supervision, stop func(), err error) {
-	socket, err := systemd.Socket()
-	if err != nil {
-		return nil, nil, err
-	}
+	socket := s.socket
 	if err := adopt(settings, socket); err != nil {
 		return nil, nil, usageError{err}
 	}

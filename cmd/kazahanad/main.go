@@ -19,6 +19,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/operator/logqueue"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
+	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
 // Exit codes.
@@ -72,9 +73,12 @@ type system struct {
 	now    func() time.Time
 	args   []string // the command line as it was typed
 
+	screen            bool            // stdout is a terminal
 	terminal, journal bool            // what stderr is
 	queue             *logqueue.Queue // between err and stderr; nil: err writes at once
 	level             zap.AtomicLevel // of the log, once there is one
+
+	socket *unixsock.Listener // of serve, from the service manager; nil: none
 }
 
 func main() {
@@ -83,7 +87,7 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	s := &system{
 		ctx: ctx, out: os.Stdout, err: os.Stderr, lookup: os.LookupEnv, env: os.Environ(), uid: os.Geteuid(), now: time.Now,
-		terminal: term.IsTerminal(int(os.Stderr.Fd())), journal: systemd.IsJournal(os.Stderr, os.LookupEnv),
+		screen: term.IsTerminal(int(os.Stdout.Fd())), terminal: term.IsTerminal(int(os.Stderr.Fd())), journal: systemd.IsJournal(os.Stderr, os.LookupEnv),
 	}
 	os.Exit(run(s, os.Args[1:]))
 }
@@ -118,12 +122,18 @@ func run(s *system, args []string) int {
 		return exit // --help has been printed
 	}
 	if err != nil {
-		return s.fail(usageError{withHint(err, args)})
+		err = usageError{withHint(err, args)}
+	} else {
+		err = k.Run(s)
 	}
-	if err := k.Run(s); err != nil {
-		return s.fail(err)
+	if err == nil {
+		return exitOK
 	}
-	return exitOK
+	code := s.fail(err)
+	if args[0] == "serve" {
+		s.answerUnstarted(code, err)
+	}
+	return code
 }
 
 // withHint adds a hint to the error of a user who expects the command to start the
@@ -141,17 +151,23 @@ func withHint(err error, args []string) error {
 	return err
 }
 
+// exitCode is the exit code that belongs to an error.
+func exitCode(err error) int {
+	var usage usageError
+	var status exitStatus
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &status):
+		return status.code
+	case errors.As(err, &usage):
+		return exitUsage
+	}
+	return exitFailure
+}
+
 // fail prints the error as one line and returns its exit code.
 func (s *system) fail(err error) int {
-	var usage usageError
-	code := exitFailure
-	if errors.As(err, &usage) {
-		code = exitUsage
-	}
-	var status exitStatus
-	if errors.As(err, &status) {
-		code = status.code
-	}
 	if text := strings.ReplaceAll(err.Error(), "\n", "; "); text != "" {
 		priority := ""
 		if s.journal {
@@ -159,5 +175,5 @@ func (s *system) fail(err error) int {
 		}
 		fmt.Fprintf(s.err, "%skazahanad: error: %s\n", priority, text)
 	}
-	return code
+	return exitCode(err)
 }

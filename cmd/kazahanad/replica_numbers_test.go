@@ -64,8 +64,17 @@ func TestReplicaNumbers(t *testing.T) {
 		if err != nil || number > highest || slices.Contains(flags, "--min") && number < 1 {
 			t.Errorf("%s gave %q", row[1], n)
 		}
-		if at := slices.Index(flags, "--env"); at >= 0 && variable(said, flags[at+1]) != n {
-			t.Errorf("%s: %s is %q, and the number %s", row[1], flags[at+1], variable(said, flags[at+1]), n)
+		for at, flag := range flags {
+			if flag != "--env" {
+				continue
+			}
+			name, want, isText := strings.Cut(flags[at+1], "=")
+			if !isText {
+				want = n
+			}
+			if got := variable(said, name); got != want {
+				t.Errorf("%s: %s is %q, want %s", row[1], name, got, want)
+			}
 		}
 		if strings.Contains(command, "{}") && !slices.Contains(said, "given "+strings.ReplaceAll(command, "{}", n)) {
 			t.Errorf("%s: the command did not get %s: %q", command, n, said)
@@ -134,5 +143,53 @@ func TestReplicaNumberManifests(t *testing.T) {
 	command = slices.Insert(command, 1, "-q")
 	if n := variable(strings.Split(s.Kazahanad(command...).OK(t), "\n"), "TSID_NODE"); n == "" {
 		t.Error("the unit sets no TSID_NODE")
+	}
+}
+
+// numbersProgram prints the number, and those in the IDs of each library.
+const numbersProgram = `
+import cn.hutool.core.util.IdUtil;
+import com.baomidou.mybatisplus.core.incrementer.DefaultIdentifierGenerator;
+import io.hypersistence.tsid.TSID;
+
+public class Numbers {
+  public static void main(String[] args) {
+    long n = Long.parseLong(System.getenv("KAZAHANA_MACHINE_ID"));
+    long[] ids = {
+      TSID.Factory.getTsid().toLong(),
+      IdUtil.getSnowflake(n & 31, n >> 5).nextId(),
+      new DefaultIdentifierGenerator(n & 31, n >> 5).nextId(null),
+    };
+    System.out.print(n);
+    for (long id : ids) System.out.print(" " + (id >> 12 & 1023));
+  }
+}
+`
+
+// The number is in the IDs that Java libraries make, as the page sets them up.
+func TestReplicaNumbersInJava(t *testing.T) {
+	t.Parallel()
+	ring.Deep(t)
+	for _, program := range []string{"mvn", "java"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("there is no Maven and Java to get the libraries with")
+		}
+	}
+	s := testkit.NewSite(t)
+	testkit.WriteFile(t, s.Path("Numbers.java"), numbersProgram)
+	for _, library := range []string{
+		"io.hypersistence:hypersistence-tsid:2.1.4", "cn.hutool:hutool-core:5.8.36", "com.baomidou:mybatis-plus-core:3.5.12", "org.mybatis:mybatis:3.5.19",
+	} {
+		if out, err := exec.Command("mvn", "-q", "dependency:copy", "-Dartifact="+library, "-DoutputDirectory="+s.Path("jars")).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", library, err, out)
+		}
+	}
+	url := "sqlite:" + s.Path("numbers.db")
+	for _, number := range []string{"0", "37", "1023"} {
+		said := s.Kazahanad("run", "-q", "--provider", url, "--min", number, "--max", number, "--env", "TSID_NODE", "--",
+			"java", "-cp", s.Path("jars")+"/*", s.Path("Numbers.java")).OK(t)
+		if want := strings.Join([]string{number, number, number, number}, " "); said != want {
+			t.Errorf("the libraries have %q, want %q", said, want)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -60,8 +61,8 @@ func childForeign(args []string) error {
 // roll is a deployment of programs under run.
 type roll struct {
 	*site
-	url  string
-	self string // the test's binary
+	url     string
+	program string // makes IDs; its arguments are the machine ID and the site's folder
 }
 
 type replica struct {
@@ -71,7 +72,7 @@ type replica struct {
 
 // launch starts a replica, which may have to wait for a machine ID.
 func (r *roll) launch() *replica {
-	cmd := r.Command("run", "--config", "none", "--provider", r.url, "--ahead", rollAhead, "--", r.self, "{}", r.Dir)
+	cmd := r.Command("run", "--config", "none", "--provider", r.url, "--ahead", rollAhead, "--", r.program, "{}", r.Dir)
 	cmd.Env = r.Environment(testkit.ChildEnv + "=foreign")
 	return &replica{Instance: r.LaunchCommand(cmd)}
 }
@@ -136,6 +137,18 @@ func (r *roll) replace(old []*replica, surge bool, end func(i int, p *replica)) 
 	return fresh
 }
 
+// newRoll has a store with 64 machine IDs for each 50 replicas.
+func newRoll(t *testing.T, program string, replicas int) (r *roll, machineIDs int) {
+	t.Helper()
+	r = &roll{site: newSite(t), program: program}
+	machineIDs = replicas * 64 / 50
+	r.url = r.Initialised(r.StartRedis().URL() + fmt.Sprintf("term=10m&ids=0-%d", machineIDs-1))
+	return r, machineIDs
+}
+
+// politely ends a replica as a service manager does.
+func politely(_ int, p *replica) { _ = p.Cmd.Process.Signal(syscall.SIGTERM) }
+
 // 50 programs on 64 machine IDs are replaced by new ones: a quarter at a time with
 // the new ones first, all at once, and with kills. No machine ID is in use twice, no
 // ID could be made twice, and nothing stalls: a term is longer than the test waits
@@ -148,11 +161,9 @@ func TestRunRolls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &roll{site: newSite(t), self: self}
 	replicas := *rollReplicas
-	machineIDs := replicas * 64 / 50
+	r, machineIDs := newRoll(t, self, replicas)
 	spare := machineIDs - replicas
-	r.url = r.Initialised(r.StartRedis().URL() + fmt.Sprintf("term=10m&ids=0-%d", machineIDs-1))
 	alive := make([]*replica, replicas)
 	for i := range alive {
 		alive[i] = r.launch()
@@ -160,7 +171,6 @@ func TestRunRolls(t *testing.T) {
 	for _, p := range alive {
 		r.runs(p)
 	}
-	politely := func(_ int, p *replica) { _ = p.Cmd.Process.Signal(syscall.SIGTERM) }
 	for begin := 0; begin < replicas; begin += spare {
 		batch := alive[begin:min(begin+spare, replicas)]
 		copy(batch, r.replace(batch, true, politely))
@@ -180,6 +190,111 @@ func TestRunRolls(t *testing.T) {
 	})
 	r.replace(alive, false, politely)
 	r.check(machineIDs, 5*replicas)
+}
+
+// foreignGenerator is a program around a generator of IDs that knows nothing of
+// kazahana. It writes every ID down, and says if another has its machine ID.
+const foreignGenerator = `package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/bwmarrin/snowflake"
+)
+
+func main() {
+	machineID, dir := os.Args[1], os.Args[2]
+	number, err := strconv.ParseInt(machineID, 10, 64)
+	must(err)
+	held, err := os.OpenFile(dir+"/held-"+machineID, os.O_CREATE|os.O_RDWR, 0o600)
+	must(err)
+	if syscall.Flock(int(held.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		must(os.WriteFile(dir+"/twice-"+machineID, nil, 0o600))
+	}
+	ids, err := os.Create(fmt.Sprintf("%s/dates-%s-%d", dir, machineID, os.Getpid()))
+	must(err)
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGTERM)
+	node, err := snowflake.NewNode(number)
+	must(err)
+	for {
+		_, err := fmt.Fprintln(ids, node.Generate())
+		must(err)
+		select {
+		case <-told:
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+`
+
+// buildGenerator gets the generator from its registry.
+func buildGenerator(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	testkit.WriteFile(t, filepath.Join(dir, "main.go"), foreignGenerator)
+	for _, args := range [][]string{{"mod", "init", "example"}, {"get", "github.com/bwmarrin/snowflake@v0.3.0"}, {"build", "-o", "generator", "."}} {
+		cmd := exec.Command("go", args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go %v: %v\n%s", args, err, out)
+		}
+	}
+	return filepath.Join(dir, "generator")
+}
+
+// An unmodified generator is scaled from 1 replica to 50, loses some to kills, and is
+// scaled back to 1. No machine ID is held twice at a time, and no ID is made twice.
+func TestRunScales(t *testing.T) {
+	t.Parallel()
+	ring.Deep(t)
+	ring.Program(t, "redis-server")
+	replicas := *rollReplicas
+	r, machineIDs := newRoll(t, buildGenerator(t), replicas)
+	alive := []*replica{r.launch()}
+	r.runs(alive[0])
+	for len(alive) < replicas {
+		alive = append(alive, r.launch())
+	}
+	for _, p := range alive[1:] {
+		r.runs(p)
+	}
+	end := func(i int, p *replica) {
+		switch i % 3 {
+		case 0:
+			_ = p.Cmd.Process.Kill() // its machine ID stays taken
+		case 1:
+			_ = syscall.Kill(r.programOf(p), syscall.SIGKILL)
+		default:
+			politely(i, p)
+		}
+	}
+	lost := alive[1 : 1+machineIDs-replicas]
+	copy(lost, r.replace(lost, false, end))
+	for i, p := range alive[1:] {
+		end(i, p)
+	}
+	for _, p := range alive[1:] {
+		p.AwaitEnd()
+	}
+	if r.programOf(alive[0]) == 0 {
+		t.Error("the first replica does not run any more")
+	}
+	politely(0, alive[0])
+	alive[0].AwaitEnd()
+	r.check(machineIDs, replicas+len(lost))
 }
 
 // check reads what the programs wrote down.
@@ -209,5 +324,5 @@ func (r *roll) check(machineIDs, programs int) {
 		}
 		_ = f.Close()
 	}
-	r.T.Logf("%d programs on %d machine IDs made IDs of %d seconds, none twice", programs, machineIDs, len(by))
+	r.T.Logf("%d programs on %d machine IDs: no machine ID held twice at a time; of %d IDs, or seconds with IDs, none twice", programs, machineIDs, len(by))
 }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -109,6 +111,71 @@ func TestSocketActivationRefuses(t *testing.T) {
 			t.Errorf("%q, want %q in it", line, c.want)
 		}
 	}
+}
+
+// A daemon that cannot start says so to the clients that wait for it, and leaves the
+// socket to the next start.
+func TestClientsOfADaemonThatCannotStart(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	_, socket := s.manage()
+	unusable := s.Path("unusable")
+	if err := os.Mkdir(unusable, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(unusable, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Lchown(unusable, 1, 1); err != nil {
+		unusable = "" // only root can give it away
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--state-dir", s.State, "--lease-terms", "1m"}, exitUsage, "its configuration is wrong"},
+		{[]string{"--state-dir", s.State, "--provider", "nosuch://x"}, exitUsage, "its configuration is wrong"},
+		{[]string{"--state-dir", unusable}, exitState, "it cannot use its state directory"},
+	} {
+		if c.args[1] == "" {
+			continue
+		}
+		var waiting []net.Conn
+		for range 3 {
+			waiting = append(waiting, s.asked())
+		}
+		d := s.LaunchCommand(s.handed([]*os.File{socket}, append([]string{"serve", "--config", "none"}, c.args...)...))
+		for _, early := range waiting {
+			answer, err := io.ReadAll(early)
+			if err != nil || !bytes.Contains(answer, []byte("START_FAILED: ")) || !bytes.Contains(answer, []byte(c.want)) {
+				t.Errorf("a client that waited got %q, %v; want START_FAILED and %q", answer, err, c.want)
+			}
+		}
+		d.FailsToStart(c.code)
+	}
+	early := s.asked()
+	d := s.LaunchCommand(s.handed([]*os.File{socket}, "serve", "--config", "none", "--state-dir", s.State, "--startup-wait", "30s"))
+	answer := make([]byte, 64)
+	if n, err := early.Read(answer); err != nil || !bytes.Contains(answer[:n], []byte("pong")) {
+		t.Errorf("after the mistake was mended: %q, %v", answer[:n], err)
+	}
+	d.Terminate()
+}
+
+// asked is a connection to the socket on which a Ping was sent.
+func (s *site) asked() net.Conn {
+	s.T.Helper()
+	conn, err := net.Dial("unix", s.Socket)
+	if err == nil {
+		_ = conn.SetDeadline(time.Now().Add(await.Patience))
+		_, err = conn.Write([]byte("\x94\x00\x01\xa4Ping\x90"))
+	}
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	s.T.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 // supervised runs the daemon with an ear, and a watchdog of the interval.

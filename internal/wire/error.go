@@ -25,6 +25,7 @@ const (
 	CodePermissionDenied  Code = "PERMISSION_DENIED"
 	CodeOverloaded        Code = "OVERLOADED"
 	CodeShuttingDown      Code = "SHUTTING_DOWN"
+	CodeStartFailed       Code = "START_FAILED"
 	CodeParseError        Code = "PARSE_ERROR"
 	CodeRequestIDReused   Code = "REQUEST_ID_REUSED"
 	CodeStoreUnavailable  Code = "STORE_UNAVAILABLE"

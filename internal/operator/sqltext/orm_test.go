@@ -17,6 +17,11 @@ import (
 // orms are the programs around the recipes of docs/databases.md that are run: they
 // insert two rows and read them.
 var orms = []struct{ name, packages, before, after string }{
+	{"Prisma", "prisma@7 @prisma/client@7 @prisma/adapter-pg@7 pg@8", "", `
+const rows = [await insert('a'), await insert('b')];
+const read = await prisma.order.findMany({ orderBy: { id: 'asc' } });
+report(rows.map((row) => row.id), read.map((row) => row.id));
+await prisma.$disconnect();`},
 	{"Drizzle", "drizzle-orm@0.45 pg@8", "", `
 const db = require('drizzle-orm/node-postgres').drizzle(pool);
 const rows = [await insert(db, 'a'), await insert(db, 'b')];
@@ -38,6 +43,19 @@ const read = await Order.findAll({ order: ['id'] });
 report(rows.map((row) => row.id), read.map((row) => row.id));
 await sequelize.close();`},
 }
+
+const prismaSchema = `generator client {
+  provider = "prisma-client-js"
+}
+datasource db {
+  provider = "postgresql"
+}
+model Order {
+  id       BigInt @id
+  customer String
+  @@map("orders")
+}
+`
 
 const nodeProgram = `%BEFORE%
 %RECIPE%
@@ -64,7 +82,7 @@ func ormRecipe(t *testing.T, name, language string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile("(?s)\\*\\*" + name + "\\*\\*\n\n```" + language + "\n(.*?)```").FindSubmatch(page)
+	m := regexp.MustCompile("(?s)\\*\\*" + name + "\\*\\*[^\n]*\n\n```" + language + "\n(.*?)```").FindSubmatch(page)
 	if m == nil {
 		t.Fatalf("the page has no recipe for %s", name)
 	}
@@ -80,6 +98,24 @@ func runIn(t *testing.T, dir string, env []string, name string, args ...string) 
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
 	return string(out)
+}
+
+func writeIn(t *testing.T, dir, name, text string) {
+	t.Helper()
+	file := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// goModule makes a module that uses this tree.
+func goModule(t *testing.T, dir, root string) {
+	t.Helper()
+	runIn(t, dir, nil, "go", "mod", "init", "example")
+	runIn(t, dir, nil, "go", "mod", "edit", "-require=github.com/kazahana/kazahana@v0.0.0", "-replace=github.com/kazahana/kazahana="+root)
 }
 
 // ormSite has a database server and a daemon. The recipes come from package
@@ -107,7 +143,10 @@ func ormSite(t *testing.T) (root string, env []string) {
 		return exec.Command(binary, "health", "--quiet", "--socket", socket).Run() == nil
 	})
 	server := postgrestest.New(t, "-c", "fsync=off")
-	return root, []string{"KAZAHANA_SOCKET=" + socket, "PGHOST=" + server.Dir}
+	return root, []string{
+		"KAZAHANA_SOCKET=" + socket, "PGHOST=" + server.Dir, "PGUSER=postgres",
+		"DATABASE_URL=postgresql://postgres@localhost/postgres?host=" + server.Dir,
+	}
 }
 
 func TestNodeORMs(t *testing.T) {
@@ -119,14 +158,18 @@ func TestNodeORMs(t *testing.T) {
 		t.Run(orm.name, func(t *testing.T) {
 			dir := t.TempDir()
 			runIn(t, dir, nil, "npm", "init", "-y")
-			runIn(t, dir, nil, "npm", append([]string{"install", "--silent", "--no-audit", "--no-fund"}, strings.Fields(orm.packages)...)...)
+			// Scripts of packages may download from elsewhere, as Prisma's do.
+			runIn(t, dir, nil, "npm", append([]string{"install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"}, strings.Fields(orm.packages)...)...)
+			if orm.name == "Prisma" {
+				writeIn(t, dir, "schema.prisma", prismaSchema)
+				// Only migrations use the engine that it would download.
+				runIn(t, dir, []string{"PRISMA_SCHEMA_ENGINE_BINARY=/bin/true", "CHECKPOINT_DISABLE=1"}, "npx", "prisma", "generate", "--schema", "schema.prisma")
+			}
 			if err := os.Symlink(node, filepath.Join(dir, "node_modules", "kazahana")); err != nil {
 				t.Fatal(err)
 			}
 			program := strings.NewReplacer("%BEFORE%", orm.before, "%RECIPE%", ormRecipe(t, orm.name, "js"), "%AFTER%", orm.after).Replace(nodeProgram)
-			if err := os.WriteFile(filepath.Join(dir, "program.js"), []byte(program), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			writeIn(t, dir, "program.js", program)
 			if out := runIn(t, dir, env, "node", "program.js"); !strings.HasSuffix(out, "ok\n") {
 				t.Error(out)
 			}
@@ -182,14 +225,107 @@ func TestGORM(t *testing.T) {
 	root, env := ormSite(t)
 	dir := t.TempDir()
 	program := strings.Replace(gormProgram, "%RECIPE%", ormRecipe(t, "GORM", "go"), 1)
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	runIn(t, dir, nil, "go", "mod", "init", "example")
-	runIn(t, dir, nil, "go", "mod", "edit", "-require=github.com/kazahana/kazahana@v0.0.0", "-replace=github.com/kazahana/kazahana="+root)
+	writeIn(t, dir, "main.go", program)
+	goModule(t, dir, root)
 	runIn(t, dir, nil, "go", "get", "gorm.io/gorm@v1.31.1", "gorm.io/driver/postgres@v1.6.0")
 	runIn(t, dir, nil, "go", "mod", "tidy")
 	if out := runIn(t, dir, env, "go", "run", "."); !strings.HasSuffix(out, "ok\n") {
+		t.Error(out)
+	}
+}
+
+const entSchema = `package schema
+
+import (
+	"entgo.io/ent"
+	"entgo.io/ent/schema/field"
+)
+
+type Order struct{ ent.Schema }
+
+func (Order) Fields() []ent.Field {
+	return []ent.Field{field.Int64("id"), field.String("customer")}
+}
+`
+
+const entProgram = `package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+
+	"entgo.io/ent/dialect"
+	entsql "entgo.io/ent/dialect/sql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"example/ent"
+
+	kazahana "github.com/kazahana/kazahana/clients/go"
+)
+
+%RECIPE%
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func main() {
+	ids, err := kazahana.New()
+	must(err)
+	db, err := sql.Open("pgx", "host="+os.Getenv("PGHOST")+" user=postgres dbname=postgres")
+	must(err)
+	ctx, client := context.Background(), ent.NewClient(ent.Driver(entsql.OpenDB(dialect.Postgres, db)))
+	must(client.Schema.Create(ctx))
+	useIDs(client, ids)
+	a, err := client.Order.Create().SetCustomer("a").Save(ctx)
+	must(err)
+	b, err := client.Order.Create().SetCustomer("b").Save(ctx)
+	must(err)
+	read, err := client.Order.Query().Order(ent.Asc("id")).IDs(ctx)
+	must(err)
+	if a.ID < 1<<40 || a.ID >= b.ID || len(read) != 2 || read[0] != a.ID || read[1] != b.ID {
+		panic(fmt.Sprint(a, b, read))
+	}
+	fmt.Println("ok")
+}
+`
+
+func TestEnt(t *testing.T) {
+	ring.Deep(t)
+	root, env := ormSite(t)
+	dir := t.TempDir()
+	goModule(t, dir, root)
+	writeIn(t, dir, "ent/schema/order.go", entSchema)
+	runIn(t, dir, nil, "go", "get", "entgo.io/ent@v0.14.5", "entgo.io/ent/cmd/ent@v0.14.5")
+	runIn(t, dir, []string{"GOFLAGS=-mod=mod"}, "go", "run", "entgo.io/ent/cmd/ent", "generate", "./ent/schema")
+	writeIn(t, dir, "main.go", strings.Replace(entProgram, "%RECIPE%", ormRecipe(t, "ent", "go"), 1))
+	runIn(t, dir, nil, "go", "mod", "tidy")
+	if out := runIn(t, dir, env, "go", "run", "."); !strings.HasSuffix(out, "ok\n") {
+		t.Error(out)
+	}
+}
+
+const railsProgram = `require 'active_record'
+%RECIPE%
+ActiveRecord::Base.establish_connection(adapter: 'postgresql', host: ENV['PGHOST'], username: 'postgres', database: 'postgres')
+ActiveRecord::Migration.verbose = false
+ActiveRecord::Schema.define { create_table(:orders, id: :bigint, default: nil) { |t| t.text :customer } }
+class Order < ApplicationRecord; end
+made = %w[a b].map { |customer| Order.create!(customer: customer).id }
+raise made.to_s unless made[0] > 1 << 40 && made[0] < made[1] && Order.order(:id).ids == made
+puts 'ok'
+`
+
+func TestActiveRecord(t *testing.T) {
+	ring.Deep(t)
+	_, env := ormSite(t)
+	dir := t.TempDir()
+	writeIn(t, dir, "program.rb", strings.Replace(railsProgram, "%RECIPE%", ormRecipe(t, "ActiveRecord", "ruby"), 1))
+	if out := runIn(t, dir, env, ring.Program(t, "ruby"), "program.rb"); !strings.HasSuffix(out, "ok\n") {
 		t.Error(out)
 	}
 }
