@@ -161,9 +161,7 @@ func (a *account) drop() {
 // add changes what the connection holds of one kind. mu is held.
 func (a *account) add(kind *int64, n int64) {
 	*kind += n
-	a.user.bytes += n
-	a.budget.used += n
-	a.budget.peak = max(a.budget.peak, a.budget.used)
+	a.budget.hold(a.user, n)
 	lost := a.over.Load() != nil
 	if lost {
 		a.user.leaving += n
@@ -219,7 +217,7 @@ func (a *account) take(kind *int64, n int64) *wire.Error {
 			return over
 		}
 		err := a.makeRoom(n)
-		key := a.lacking(n, 0, 0)
+		key := b.lacking(a.user, n, 0, 0)
 		if err == nil && (key == "" || a.parked) {
 			a.progress()
 			a.add(kind, n)
@@ -275,7 +273,7 @@ func (a *account) lose(why *wire.Error) {
 func (a *account) TryReserve(n int) bool {
 	a.budget.mu.Lock()
 	defer a.budget.mu.Unlock()
-	if a.over.Load() != nil || a.lacking(int64(n), 0, 0) != "" {
+	if a.over.Load() != nil || a.budget.lacking(a.user, int64(n), 0, 0) != "" {
 		return false
 	}
 	a.progress()
@@ -310,12 +308,12 @@ func (a *account) give(kind *int64, n int64) {
 
 // lacking names the key of the quota that n more bytes would exceed once so many of the
 // user and of all are free, "" for none. mu is held.
-func (a *account) lacking(n, ofUser, ofAll int64) string {
-	all, user := a.budget.limits.Load().bytes()
+func (b *budget) lacking(u *user, n, ofUser, ofAll int64) string {
+	all, user := b.limits.Load().bytes()
 	switch {
-	case a.user.bytes-ofUser+n > user:
+	case u.bytes-ofUser+n > user:
 		return keyUserMemory
-	case a.budget.used-ofAll+n > all:
+	case b.used-ofAll+n > all:
 		return keyMemory
 	}
 	return ""
@@ -325,7 +323,7 @@ func (a *account) lacking(n, ofUser, ofAll int64) string {
 // connection may not have these. mu is held.
 func (a *account) makeRoom(n int64) *wire.Error {
 	for {
-		key := a.lacking(n, a.user.leaving, a.budget.leaving)
+		key := a.budget.lacking(a.user, n, a.user.leaving, a.budget.leaving)
 		if key == "" {
 			return nil
 		}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -304,7 +305,7 @@ func TestUnreadAnswersAreWithinTheBudget(t *testing.T) {
 		}).start()
 		for range connections {
 			p := r.dial()
-			go func() { _, _ = p.Write([]byte(strings.Repeat(string(request(1, "NextIDs", []any{MaxBatch})), 100))) }()
+			go func() { _, _ = p.Write(bytes.Repeat(request(1, "NextIDs", []any{smallBatch}), 10_000)) }()
 		}
 		until(t, "most have lost their connections", func() bool { return r.served() <= 4 })
 		if n := r.held(); n > 4*wire.HighWater {
