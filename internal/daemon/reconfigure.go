@@ -44,10 +44,6 @@ const (
 	holdSize       = 2 << 10 // that a lock costs which a connection holds
 )
 
-// HeapLimit is what of a memory limit the process may use without the kernel, which holds
-// up to a third for connections that do not read.
-func HeapLimit(limit int64) int64 { return limit / 3 * 2 }
-
 // Keys that errors name.
 const (
 	keyMemory      = "memory_limit"
