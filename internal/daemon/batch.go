@@ -1,6 +1,9 @@
 package daemon
 
-import "github.com/kazahana/kazahana/internal/wire"
+import (
+	"github.com/kazahana/kazahana/internal/placement/driver"
+	"github.com/kazahana/kazahana/internal/wire"
+)
 
 const (
 	// smallBatch is up to how many IDs what a request holds while it waits is part of its
@@ -11,25 +14,31 @@ const (
 	rangeSize = 32
 )
 
-// reserveBatch takes memory for the IDs of a request that waits. They cannot be taken away:
-// where there is no room, the request is refused.
+// streamSize is what a watch of events costs that is behind.
+const streamSize = driver.SubscriptionSize
+
+// reserveBatch takes memory for the IDs of a request that waits.
 func (b *budget) reserveBatch(u *user, ids int64) (reserved int64, err error) {
 	if ids <= smallBatch {
 		return 0, nil
 	}
-	n := ids * rangeSize
+	return ids * rangeSize, b.reserve(u, ids*rangeSize, "requests that wait for many IDs", "ask for fewer at a time")
+}
+
+// reserve takes memory for something that cannot be taken away: where there is no room, it
+// is refused.
+func (b *budget) reserve(u *user, n int64, what, advice string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if key := b.lacking(u, n, 0, 0); key != "" {
-		return 0, wire.Errorf(wire.CodeOverloaded,
-			"requests that wait for many IDs, and other memory, fill what user %d may have: ask for fewer at a time, or raise %s", u.uid, key)
+		return wire.Errorf(wire.CodeOverloaded, "%s, and other memory, fill what user %d may have: %s, or raise %s", what, u.uid, advice, key)
 	}
 	b.hold(u, n)
-	return n, nil
+	return nil
 }
 
-// releaseBatch gives back what reserveBatch took, once the answer is written.
-func (b *budget) releaseBatch(u *user, n int64) {
+// release gives back what reserve took.
+func (b *budget) release(u *user, n int64) {
 	if n == 0 {
 		return
 	}

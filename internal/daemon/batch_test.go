@@ -46,3 +46,18 @@ func TestBatchesThatWaitAreWithinTheBudget(t *testing.T) {
 		until(t, "nothing is held", func() bool { return r.held() == 0 })
 	}
 }
+
+// So do watches of events, whose events wait for a peer that does not read.
+func TestWatchesOfEventsAreWithinTheBudget(t *testing.T) {
+	b := newLedger(Limits{UserMemory: streamSize})
+	a := b.account(1)
+	if err := a.holdStream(); err != nil || b.used != streamSize {
+		t.Fatal(b.used, err)
+	}
+	if err := a.holdStream(); err == nil || !strings.Contains(err.Error(), keyUserMemory) {
+		t.Errorf("one too many: %v", err)
+	}
+	if a.letGoStream(); b.used != 0 || b.holds != 0 {
+		t.Errorf("%d bytes and %d holds are left", b.used, b.holds)
+	}
+}

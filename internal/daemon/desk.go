@@ -132,14 +132,14 @@ func (d *desk) conclude(w *waiting, ranges []generator.Range, err error) {
 		d.replyIDs(&w.request)
 	}
 	d.settle(w.request.id, w.method, w.began, err)
-	d.server.budget.releaseBatch(w.user, w.reserved)
+	d.server.budget.release(w.user, w.reserved)
 }
 
 // giveUp ends a wait whose peer is gone.
 func (w *waiting) giveUp(s *Server) {
 	w.pending.Cancel(errHungUp)
 	s.doneWaiting(w.user, forAnswer)
-	s.budget.releaseBatch(w.user, w.reserved)
+	s.budget.release(w.user, w.reserved)
 }
 
 // replyIDs answers with the IDs in d.ranges.
