@@ -285,7 +285,9 @@ func TestHalfMessagesAreWithinTheBudget(t *testing.T) {
 		other.id()
 		close(watched)
 		watching.Wait()
-		if n := highest.Load(); n > most || n < most/2 {
+		// The lane does not wait until the victims of what it hands over are gone.
+		const handedOver = 1 << 20
+		if n := highest.Load(); n > most+handedOver || n < most/2 {
 			t.Errorf("%s: %d bytes were held, and %d are allowed", engine.name, n, most)
 		}
 		for _, p := range peers {
