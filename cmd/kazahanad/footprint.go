@@ -63,15 +63,15 @@ func inUse() uint64 {
 }
 
 // limitMemory returns how much memory this process may use: as configured, or what its
-// control group allows. The collector keeps a tenth below it, unless GOMEMLIMIT says
-// otherwise.
+// control group allows. The collector keeps a third below it, unless GOMEMLIMIT says
+// otherwise: the kernel may hold as much for the sockets, which it does not know of.
 func limitMemory(configured int64) int64 {
 	limit := configured
 	if limit == 0 {
 		limit = memlimit.Of(os.DirFS("/"))
 	}
 	if _, set := os.LookupEnv("GOMEMLIMIT"); !set {
-		debug.SetMemoryLimit(limit - limit/10)
+		debug.SetMemoryLimit(limit / 3 * 2)
 	}
 	return limit
 }

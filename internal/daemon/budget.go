@@ -108,6 +108,7 @@ type account struct {
 	evict    func() // makes the connection end soon; called with mu held, and must not block
 	half     int64  // bytes of messages that have begun
 	unread   int64  // bytes of answers
+	parked   bool   // the connection is in the lane, which waits for nobody
 	large    bool   // the socket has a large buffer
 	moving   uint64 // when the connection read or wrote more last, by budget.clock
 	over     atomic.Pointer[wire.Error]
@@ -161,13 +162,28 @@ func (a *account) close() {
 	}
 }
 
-// moved says how the connection is made to end from now on. It is called where another
-// goroutine or the lane takes the connection over, which holds nothing then. A connection
+// park is moved for the lane, where the connection holds nothing, and waits for nothing.
+func (a *account) park(evict func()) {
+	a.budget.mu.Lock()
+	a.drop()
+	a.parked = true
+	a.budget.mu.Unlock()
+	a.moved(evict)
+}
+
+// unpark ends the time in the lane. What the connection holds it keeps.
+func (a *account) unpark(evict func()) {
+	a.budget.mu.Lock()
+	a.parked = false
+	a.budget.mu.Unlock()
+	a.moved(evict)
+}
+
+// moved says how the connection is made to end from now on. A connection
 // that was chosen to give way meanwhile ends at once: what ended it before was not in
 // charge of it any more.
 func (a *account) moved(evict func()) {
 	a.budget.mu.Lock()
-	a.drop()
 	a.evict = evict
 	a.budget.mu.Unlock()
 	if a.over.Load() != nil {
@@ -184,9 +200,7 @@ func (a *account) drop() {
 // add changes what the connection holds of one kind. mu is held.
 func (a *account) add(kind *int64, n int64) {
 	*kind += n
-	a.user.bytes += n
-	a.budget.used += n
-	a.budget.peak = max(a.budget.peak, a.budget.used)
+	a.budget.hold(a.user, n)
 	lost := a.over.Load() != nil
 	if lost {
 		a.user.leaving += n
@@ -211,7 +225,7 @@ func (b *budget) wake() {
 }
 
 // Reserve implements wire.Memory: it takes memory for a message that has begun, and waits
-// for it while connections end that give way.
+// for it while connections end that give way. Only the lane does not wait.
 func (a *account) Reserve(n int) error {
 	if err := a.take(&a.half, int64(n)); err != nil {
 		return err
@@ -242,8 +256,8 @@ func (a *account) take(kind *int64, n int64) *wire.Error {
 			return over
 		}
 		err := a.makeRoom(n)
-		key := a.lacking(n, 0, 0)
-		if err == nil && key == "" {
+		key := b.lacking(a.user, n, 0, 0)
+		if err == nil && (key == "" || a.parked) {
 			a.progress()
 			a.add(kind, n)
 			return nil
@@ -298,7 +312,7 @@ func (a *account) lose(why *wire.Error) {
 func (a *account) TryReserve(n int) bool {
 	a.budget.mu.Lock()
 	defer a.budget.mu.Unlock()
-	if a.over.Load() != nil || a.lacking(int64(n), 0, 0) != "" {
+	if a.over.Load() != nil || a.budget.lacking(a.user, int64(n), 0, 0) != "" {
 		return false
 	}
 	a.progress()
@@ -333,12 +347,12 @@ func (a *account) give(kind *int64, n int64) {
 
 // lacking names the key of the quota that n more bytes would exceed once so many of the
 // user and of all are free, "" for none. mu is held.
-func (a *account) lacking(n, ofUser, ofAll int64) string {
-	all, user := a.budget.limits.Load().bytes()
+func (b *budget) lacking(u *user, n, ofUser, ofAll int64) string {
+	all, user := b.limits.Load().bytes()
 	switch {
-	case a.user.bytes-ofUser+n > user:
+	case u.bytes-ofUser+n > user:
 		return keyUserMemory
-	case a.budget.used-ofAll+n > all:
+	case b.used-ofAll+n > all:
 		return keyMemory
 	}
 	return ""
@@ -348,7 +362,7 @@ func (a *account) lacking(n, ofUser, ofAll int64) string {
 // connection may not have these. mu is held.
 func (a *account) makeRoom(n int64) *wire.Error {
 	for {
-		key := a.lacking(n, a.user.leaving, a.budget.leaving)
+		key := a.budget.lacking(a.user, n, a.user.leaving, a.budget.leaving)
 		if key == "" {
 			return nil
 		}

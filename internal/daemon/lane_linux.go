@@ -94,7 +94,7 @@ func (l *fastLane) prod(turn func()) { l.loop.Post(turn) }
 func (l *fastLane) admit(fd int, a *account) {
 	p := &parked{lane: l, fd: fd, account: a}
 	p.turn.Handler = p
-	a.moved(func() { l.loop.Post(p.evicted) })
+	a.park(func() { l.loop.Post(p.evicted) })
 	if err := l.loop.Add(fd, p); err != nil {
 		l.server.log.Debug("a connection that the event loop does not take gets a goroutine", zap.Error(err))
 		p.handOver(unfinished{}, false)
@@ -198,10 +198,7 @@ func (p *parked) serve(b []byte, own bool) {
 	}
 	if p.rest = b; !own || len(b) == 0 {
 		p.rest = append([]byte(nil), b...)
-		if !p.count(len(b)) {
-			p.leave(unfinished{input: p.rest, waits: p.wait})
-			return
-		}
+		p.count(len(b))
 	}
 	switch {
 	case p.wait != nil && p.gone: // of which the loop has told already
@@ -213,22 +210,18 @@ func (p *parked) serve(b []byte, own bool) {
 	}
 }
 
-// count reserves memory for n bytes of rest, releases that for those before, and reports
-// whether there is room: nothing is waited for here.
-func (p *parked) count(n int) bool {
+// count reserves memory for n bytes of rest, and releases that for those before.
+func (p *parked) count(n int) {
 	if n <= wire.FreeBuffer {
 		n = 0
 	}
 	if p.counted == n {
-		return true
+		return
 	}
 	p.account.Release(p.counted)
-	p.counted = 0
-	if n > 0 && !p.account.TryReserve(n) {
-		return false
+	if p.counted = n; n > 0 {
+		_ = p.account.Reserve(n) // a refusal evicts the connection
 	}
-	p.counted = n
-	return true
 }
 
 // evicted gives the connection a goroutine, which closes it.
@@ -320,7 +313,12 @@ func (p *parked) handOver(u unfinished, mayReturn bool) {
 	c := newConn(p.lane.server, p.stream(), p.account)
 	p.wait, p.rest, p.more, p.account = nil, nil, false, nil
 	c.mayPark = mayReturn
-	c.unfinished = unfinished{input: bytes.Clone(u.input), output: bytes.Clone(u.output), waits: u.waits}
+	c.account.Release(p.counted)
+	c.wire.Preload(u.input)
+	if len(u.output) > 0 {
+		c.account.Take(len(u.output))
+	}
+	c.unfinished = unfinished{output: bytes.Clone(u.output), waits: u.waits}
 	out := p.lane.desk.out
 	out.Sent(len(out.Unsent()))
 	p.lane.server.unpark(p.lane.work, c)

@@ -127,6 +127,10 @@ func (a *account) holdStream() error {
 	if err := a.hold(); err != nil {
 		return err
 	}
+	if err := a.budget.reserve(a.user, streamSize, "watches of events", "share one"); err != nil {
+		a.letGo()
+		return err
+	}
 	a.budget.mu.Lock()
 	most := int(ofUser(0, driver.MaxSubscribers))
 	full := a.user.streams >= most
@@ -143,5 +147,6 @@ func (a *account) letGoStream() {
 	a.budget.mu.Lock()
 	a.user.streams--
 	a.budget.mu.Unlock()
+	a.budget.release(a.user, streamSize)
 	a.letGo()
 }

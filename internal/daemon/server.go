@@ -259,7 +259,7 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 func (s *Server) begin(work context.Context, c *conn) {
 	ctx, abandon := context.WithCancelCause(work)
 	c.abandon = abandon
-	c.account.moved(c.evict)
+	c.account.unpark(c.evict)
 	s.conns[c] = struct{}{}
 	s.countConnections()
 	s.wg.Go(func() {

@@ -1,5 +1,7 @@
 package daemon
 
+import "time"
+
 // The kernel counts the bytes that wait in a Unix socket for the peer to the process that
 // has sent them, until the peer reads them or closes its end: that this end is closed
 // changes nothing. So each connection has a small buffer for what it sends, which is part
@@ -17,6 +19,9 @@ const (
 // maxUnreadRefusals is how many connections that were turned away may have left the
 // reason unread. Then others are closed without a word.
 const maxUnreadRefusals = 1024
+
+// remnantPause is when a connection that has ended is first looked at again.
+const remnantPause = 5 * time.Millisecond
 
 // enlarge reports whether the connection may have a large buffer from now on, until it
 // ends. It has a small one so far.
@@ -61,8 +66,17 @@ func (s *Server) part(nc stream) bool {
 
 // remember counts a connection that has ended until its peer has read all. mu is held.
 func (s *Server) remember(nc stream, a *account) {
-	a.moved(func() {})
+	a.park(func() {})
 	s.remnants[nc] = a
+	// Mostly the peer is just about to close its end.
+	time.AfterFunc(remnantPause, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.remnants[nc] == a && unread(nc) == 0 {
+			s.forgetRemnant(nc, a)
+			s.countConnections()
+		}
+	})
 	if !a.admitted {
 		s.unreadRefusals++
 	}
@@ -74,15 +88,19 @@ func (s *Server) forgetRemnants(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for nc, a := range s.remnants {
-		if !all && unread(nc) > 0 {
-			continue
-		}
-		_ = nc.Close()
-		a.close()
-		delete(s.remnants, nc)
-		if !a.admitted {
-			s.unreadRefusals--
+		if all || unread(nc) == 0 {
+			s.forgetRemnant(nc, a)
 		}
 	}
 	s.countConnections()
+}
+
+// forgetRemnant closes one. mu is held.
+func (s *Server) forgetRemnant(nc stream, a *account) {
+	_ = nc.Close()
+	a.close()
+	delete(s.remnants, nc)
+	if !a.admitted {
+		s.unreadRefusals--
+	}
 }
