@@ -30,7 +30,8 @@ type budget struct {
 	large   int64         // for large buffers of sockets
 	changed chan struct{} // closed when there may be room; nil if nobody waits
 	users   map[uint32]*user
-	holds   int // of all users
+	peers   map[*account]struct{} // the accounts of the socket's connections
+	holds   int                   // of all users
 
 	making chan struct{} // has room for the long answers that are being made
 }
@@ -42,7 +43,7 @@ const (
 )
 
 func newBudget(limits *atomic.Pointer[Limits]) *budget {
-	return &budget{limits: limits, users: map[uint32]*user{}, making: make(chan struct{}, maxMaking)}
+	return &budget{limits: limits, users: map[uint32]*user{}, peers: map[*account]struct{}{}, making: make(chan struct{}, maxMaking)}
 }
 
 // user is a user with open connections.
@@ -65,6 +66,7 @@ type user struct {
 type account struct {
 	budget   *budget
 	user     *user
+	peer     *unixsock.Peer // nil: not known
 	admitted bool
 	evict    func() // makes the connection end soon; called with mu held, and must not block
 	half     int64  // bytes of messages that have begun
@@ -77,10 +79,32 @@ type account struct {
 // open begins the account of a connection.
 func (b *budget) open(nc stream) *account {
 	uid := unknownUID
-	if peer, err := unixsock.PeerOf(nc); err == nil {
+	peer, err := unixsock.PeerOf(nc)
+	if err == nil {
 		uid = peer.UID
 	}
-	return b.openFor(uid)
+	a := b.openFor(uid)
+	if err == nil {
+		a.peer = &peer
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.peers[a] = struct{}{}
+	return a
+}
+
+// dismiss ends the connections of peers that are not allowed any more, and counts them.
+func (b *budget) dismiss() (n int) {
+	limits := b.limits.Load()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for a := range b.peers {
+		if a.over.Load() == nil && !limits.allow(a.peer) {
+			a.lose(limits.refusal(a.peer))
+			n++
+		}
+	}
+	return n
 }
 
 func (b *budget) openFor(uid uint32) *account {
@@ -114,6 +138,7 @@ func (a *account) close() {
 	defer b.mu.Unlock()
 	a.drop()
 	a.shrink()
+	delete(b.peers, a)
 	if a.admitted {
 		a.user.admitted--
 	}

@@ -130,7 +130,7 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{}, remnants: map[stream]*account{},
 	}
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
-	s.SetLimits(cfg.Limits)
+	s.limits.Store(&cfg.Limits)
 	s.budget = newBudget(&s.limits)
 	s.progress.serving = make(chan struct{})
 	s.leaving, s.leave = context.WithCancel(context.Background())
@@ -213,8 +213,8 @@ func (s *Server) accept(ctx, work context.Context, l *unixsock.Listener) error {
 
 // take begins to serve a connection, or to turn it away.
 func (s *Server) take(work context.Context, nc *net.UnixConn) {
-	refusal := s.admit(nc)
 	a := s.budget.open(nc)
+	refusal := s.admit(nc)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	limits := s.limits.Load()
