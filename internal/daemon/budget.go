@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,8 +30,8 @@ type budget struct {
 	clock   uint64
 	large   int64         // for large buffers of sockets
 	changed chan struct{} // closed when there may be room; nil if nobody waits
-	users   map[uint32]*user
-	peers   map[*account]struct{} // the accounts of the socket's connections
+	users   map[owner]*user
+	peers   map[*account]struct{} // the accounts of connections by Unix sockets
 	holds   int                   // of all users
 
 	making chan struct{} // has room for the long answers that are being made
@@ -43,12 +44,18 @@ const (
 )
 
 func newBudget(limits *atomic.Pointer[Limits]) *budget {
-	return &budget{limits: limits, users: map[uint32]*user{}, peers: map[*account]struct{}{}, making: make(chan struct{}, maxMaking)}
+	return &budget{limits: limits, users: map[owner]*user{}, peers: map[*account]struct{}{}, making: make(chan struct{}, maxMaking)}
+}
+
+// owner is who a user is: a UID or, of peers on a network, an address.
+type owner struct {
+	uid  uint32
+	from netip.Prefix // valid: the address, and uid is unknownUID
 }
 
 // user is a user with open connections.
 type user struct {
-	uid      uint32
+	owner
 	open     int // connections, those that are being turned away included
 	admitted int // connections that count
 	bytes    int64
@@ -83,7 +90,7 @@ func (b *budget) open(nc stream) *account {
 	if err == nil {
 		uid = peer.UID
 	}
-	a := b.openFor(uid)
+	a := b.openFor(owner{uid: uid})
 	if err == nil {
 		a.peer = &peer
 	}
@@ -107,13 +114,13 @@ func (b *budget) dismiss() (n int) {
 	return n
 }
 
-func (b *budget) openFor(uid uint32) *account {
+func (b *budget) openFor(who owner) *account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	u := b.users[uid]
+	u := b.users[who]
 	if u == nil {
-		u = &user{uid: uid, holders: map[*account]struct{}{}, making: make(chan struct{}, maxUserMaking)}
-		b.users[uid] = u
+		u = &user{owner: who, holders: map[*account]struct{}{}, making: make(chan struct{}, maxUserMaking)}
+		b.users[who] = u
 	}
 	u.open++
 	return &account{budget: b, user: u}
@@ -143,7 +150,7 @@ func (a *account) close() {
 		a.user.admitted--
 	}
 	if a.user.open--; a.user.open == 0 {
-		delete(b.users, a.user.uid)
+		delete(b.users, a.user.owner)
 	}
 }
 
@@ -388,8 +395,8 @@ func (b *budget) exceeded(key string, u *user) *wire.Error {
 		most, whose = user, "one user"
 	}
 	return wire.Errorf(wire.CodeOverloaded,
-		"unfinished messages and unread answers fill the %d bytes for %s, and the connections of user %d hold the most: "+
-			"send whole messages, read the answers, or raise %s", most, whose, u.uid, key)
+		"unfinished messages and unread answers fill the %d bytes for %s, and the connections of %v hold the most: "+
+			"send whole messages, read the answers, or raise %s", most, whose, u.owner, key)
 }
 
 // muchMemory is from where on memory is given back to the system.

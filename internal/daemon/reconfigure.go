@@ -32,15 +32,17 @@ type Limits struct {
 // Shares of MemoryLimit. The rest is for the daemon itself, and for the garbage that
 // short-lived buffers leave.
 const (
-	connectionShare = 2       // a half
-	waitingShare    = 16      // a sixteenth
-	lockWaiterShare = 16      // a sixteenth
-	holdShare       = 16      // a sixteenth
-	bytesShare      = 8       // an eighth
-	sendingShare    = 16      // a sixteenth
-	connectionSize  = 8 << 10 // that a connection with a goroutine costs
-	waitingSize     = 8 << 10 // that a waiting request with a goroutine costs
-	holdSize        = 2 << 10 // that a lock costs which a connection holds
+	connectionShare = 2  // a half
+	waitingShare    = 16 // a sixteenth
+	lockWaiterShare = 16 // a sixteenth
+	holdShare       = 16 // a sixteenth
+	bytesShare      = 8  // an eighth
+	sendingShare    = 16 // a sixteenth
+	// connectionSize is what a connection costs at most: 14 KiB for a goroutine and small
+	// buffers, smallSendCost, and the kernel's records of it.
+	connectionSize = 32 << 10
+	waitingSize    = 8 << 10 // that a waiting request with a goroutine costs
+	holdSize       = 2 << 10 // that a lock costs which a connection holds
 )
 
 // Keys that errors name.
@@ -88,7 +90,7 @@ func (l *Limits) lockWaiters() (most int, key string) {
 
 // holds is how many locks connections may hold, watches included.
 func (l *Limits) holds() (most int, key string) {
-	return l.within(lock.MaxHeld, "the host's limit", holdShare, holdSize)
+	return l.within(lock.MaxHeld, "the limits of a daemon", holdShare, holdSize)
 }
 
 // bytes is how many bytes unfinished messages and unread answers may have, of all users
