@@ -38,6 +38,6 @@ func TestUsersOfOtherNamespaces(t *testing.T) {
 	as(3002, "seq", "orders").OK(t)
 	cmd := s.Command("lock", "--socket", s.Socket, "theirs", "--", "true")
 	cmd.SysProcAttr = ring.DieWithParent(syscall.SIGKILL, &syscall.Credential{Uid: 3002, Gid: 3002, NoSetGroups: true})
-	testkit.RunCommand(t, cmd).Fails(t, exitFailure, "PERMISSION_DENIED", "namespace")
+	testkit.RunCommand(t, cmd).Says(t, exitFailure, "PERMISSION_DENIED", "namespace")
 	d.AwaitLog("lock refused: the daemon's user namespace does not map the peer's user")
 }
