@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -48,6 +49,13 @@ func (l *Limits) refusal(peer *unixsock.Peer) *wire.Error {
 	}
 	return wire.Errorf(wire.CodePermissionDenied,
 		"user %d with group %d may not use this daemon: ask its operator to add one of them to allow_uids or allow_gids", peer.UID, peer.GID)
+}
+
+// overloaded is the error of a refusal by quota. All of them are made here, so that the
+// book shows each.
+func overloaded(book *quota.Book, r quota.Refusal, format string, args ...any) *wire.Error {
+	book.Refuse(r)
+	return wire.Errorf(wire.CodeOverloaded, format, args...)
 }
 
 // refusalLogInterval keeps peers that try again and again from filling the log.
