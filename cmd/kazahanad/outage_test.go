@@ -57,10 +57,10 @@ func TestProviderGoneWithoutFallback(t *testing.T) {
 	c.ID()
 	mend := s.moveAway()
 	c.AwaitMode("unavailable")
-	if cause, _ := c.Refused(wire.CodeLeaseAcquisition).Detail("cause"); !strings.Contains(cause, s.Leases()) {
-		t.Errorf("the cause is %q, and does not name the file", cause)
+	if cause, _ := c.Refused(wire.CodeLeaseAcquisition).Detail("cause"); !strings.Contains(cause, "sqlite:(path): ") || strings.Contains(cause, s.Dir) {
+		t.Errorf("the cause is %q", cause)
 	}
-	s.Kazahanad("id").Fails(t, exitFailure, "LEASE_ACQUISITION", "cause=", s.Leases())
+	s.Kazahanad("id").Fails(t, exitFailure, "LEASE_ACQUISITION", "cause=", "sqlite:(path): ")
 	s.Kazahanad("health").Fails(t, exitFailure, "service default cannot issue IDs", s.Leases())
 	mend()
 	c.AwaitMode("regular")

@@ -37,7 +37,8 @@ type budget struct {
 	large   int64         // for large buffers of sockets
 	changed chan struct{} // closed when there may be room; nil if nobody waits
 	users   map[owner]*user
-	holds   int // of all users
+	peers   map[*account]struct{} // the accounts of connections by Unix sockets
+	holds   int                   // of all users
 
 	making chan struct{} // has room for the long answers that are being made
 }
@@ -49,7 +50,7 @@ const (
 )
 
 func newBudget(limits *atomic.Pointer[Limits]) *budget {
-	return &budget{limits: limits, users: map[owner]*user{}, making: make(chan struct{}, maxMaking)}
+	return &budget{limits: limits, users: map[owner]*user{}, peers: map[*account]struct{}{}, making: make(chan struct{}, maxMaking)}
 }
 
 // owner is who a user is: a UID or, of peers on a network, an address.
@@ -104,6 +105,7 @@ func (u *user) pays(ctx context.Context) context.Context {
 type account struct {
 	budget   *budget
 	user     *user
+	peer     *unixsock.Peer // nil: not known
 	admitted bool
 	evict    func() // makes the connection end soon; called with mu held, and must not block
 	half     int64  // bytes of messages that have begun
@@ -117,10 +119,32 @@ type account struct {
 // open begins the account of a connection.
 func (b *budget) open(nc stream) *account {
 	uid := unknownUID
-	if peer, err := unixsock.PeerOf(nc); err == nil {
+	peer, err := unixsock.PeerOf(nc)
+	if err == nil {
 		uid = peer.UID
 	}
-	return b.openFor(owner{uid: uid})
+	a := b.openFor(owner{uid: uid})
+	if err == nil {
+		a.peer = &peer
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.peers[a] = struct{}{}
+	return a
+}
+
+// dismiss ends the connections of peers that are not allowed any more, and counts them.
+func (b *budget) dismiss() (n int) {
+	limits := b.limits.Load()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for a := range b.peers {
+		if a.over.Load() == nil && !limits.allow(a.peer) {
+			a.lose(limits.refusal(a.peer))
+			n++
+		}
+	}
+	return n
 }
 
 func (b *budget) openFor(who owner) *account {
@@ -154,6 +178,7 @@ func (a *account) close() {
 	defer b.mu.Unlock()
 	a.drop()
 	a.shrink()
+	delete(b.peers, a)
 	if a.admitted {
 		a.user.admitted--
 	}

@@ -84,8 +84,8 @@ func (d *Door) admit(nc net.Conn) *Guest {
 	g := &Guest{Conn: nc, door: d}
 	var refusal *wire.Error
 	if unix, ok := nc.(*net.UnixConn); ok {
-		refusal = s.admit(unix)
 		g.account = s.budget.open(unix)
+		refusal = s.admit(unix)
 	} else {
 		g.account = s.budget.openFor(owner{unknownUID, addressOf(nc.RemoteAddr())})
 	}

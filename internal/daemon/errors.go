@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"regexp"
 
 	"go.uber.org/zap"
 
@@ -47,7 +48,7 @@ func asWireError(err error) *wire.Error {
 	case errors.As(err, &acquisition):
 		cause := "no lease is valid now"
 		if acquisition.Cause != nil {
-			cause = acquisition.Cause.Error()
+			cause = withoutPaths(acquisition.Cause.Error())
 		}
 		return wire.Errorf(wire.CodeLeaseAcquisition, "no valid lease, and no fallback ID is allowed").With("cause", cause)
 	case errors.As(err, &timeout):
@@ -69,13 +70,19 @@ func asWireError(err error) *wire.Error {
 	var store storeError
 	if errors.As(err, &store) {
 		return wire.Errorf(wire.CodeStoreUnavailable, "the store failed; what it did is not known: ask again with the same request_id").
-			With("cause", store.Error())
+			With("cause", withoutPaths(store.Error()))
 	}
 	if e := lockError(err); e != nil {
 		return e
 	}
 	return sequenceError(err)
 }
+
+// absolutePath is one in a text; the path of a URL is none.
+var absolutePath = regexp.MustCompile(`(^|[\s:="'(])/[^/\s:"'),;][^\s:"'),;]*`)
+
+// withoutPaths keeps the paths of the daemon's files from its clients. The log has them.
+func withoutPaths(text string) string { return absolutePath.ReplaceAllString(text, "${1}(path)") }
 
 func shuttingDown() *wire.Error {
 	return wire.Errorf(wire.CodeShuttingDown, "the daemon is stopping: connect again")

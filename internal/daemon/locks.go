@@ -8,6 +8,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/wire"
+	"go.uber.org/zap"
 )
 
 const (
@@ -73,6 +74,11 @@ func (s *Server) lockCall(d *desk, op lock.Op, options ...string) (lockCall, err
 	}
 	if d.user.uid == unknownUID {
 		return call, wire.Errorf(wire.CodePermissionDenied, "the peer's credentials cannot be read")
+	}
+	if peer := d.conn.account.peer; peer != nil && peer.UnmappedUID {
+		s.logRefusal("lock refused: the daemon's user namespace does not map the peer's user", zap.Int("pid", peer.PID), zap.Uint32("uid", peer.UID))
+		return call, wire.Errorf(wire.CodePermissionDenied, "user %d stands for every user that the daemon's user namespace does not map, "+
+			"and a lock belongs to one user: map the user, or run the daemon outside of the namespace", peer.UID)
 	}
 	var err error
 	call.Owner = fmt.Sprintf("%s/%d", s.cfg.Locks.Owner, d.user.uid)

@@ -86,7 +86,7 @@ func placementError(err error) *wire.Error {
 	case errors.Is(err, placement.ErrPending):
 		e := wire.Errorf(wire.CodePlacementPending, "%v", placement.ErrPending)
 		if cause := err.Error(); cause != placement.ErrPending.Error() {
-			e = e.With("cause", cause)
+			e = e.With("cause", withoutPaths(cause))
 		}
 		return e
 	case errors.Is(err, driver.ErrOverloaded):

@@ -9,6 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
+	"go.uber.org/zap"
 )
 
 // Limits are what of a Server's Config may change while it serves.
@@ -112,9 +113,15 @@ func ofUser(configured, all int64) int64 {
 	return all - all/4
 }
 
-// SetLimits replaces the limits, for connections and requests that come from now
-// on: those that are there already stay. l's slices must not be changed.
-func (s *Server) SetLimits(l Limits) { s.limits.Store(&l) }
+// SetLimits replaces the limits, for connections and requests that come from now on. The
+// connections of peers that are not allowed any more end; others stay. l's slices must not
+// be changed.
+func (s *Server) SetLimits(l Limits) {
+	s.limits.Store(&l)
+	if n := s.budget.dismiss(); n > 0 {
+		s.log.Warn("connections closed: their peers are not allowed any more", zap.Int("connections", n))
+	}
+}
 
 // DrainTimeout is how long a drain that begins now may take.
 func (s *Server) DrainTimeout() time.Duration { return s.limits.Load().DrainTimeout }

@@ -23,11 +23,30 @@ func (s *Server) admit(nc syscall.Conn) *wire.Error {
 		s.logRefusal("connection refused: its peer is not known", zap.Error(err))
 		return wire.Errorf(wire.CodePermissionDenied, "the peer's credentials cannot be read")
 	}
-	if slices.Contains(allowed.AllowUIDs, peer.UID) || slices.Contains(allowed.AllowGIDs, peer.GID) {
+	if allowed.allow(&peer) {
 		return nil
 	}
 	s.logRefusal("connection refused: its peer is not allowed",
-		zap.Int("pid", peer.PID), zap.Uint32("uid", peer.UID), zap.Uint32("gid", peer.GID))
+		zap.Int("pid", peer.PID), zap.Uint32("uid", peer.UID), zap.Uint32("gid", peer.GID), zap.Bool("unmapped", peer.UnmappedUID))
+	return allowed.refusal(&peer)
+}
+
+// allow reports whether the peer is allowed by name. A number that stands for users of other
+// namespaces names none.
+func (l *Limits) allow(peer *unixsock.Peer) bool {
+	return len(l.AllowUIDs)+len(l.AllowGIDs) == 0 || peer != nil &&
+		(!peer.UnmappedUID && slices.Contains(l.AllowUIDs, peer.UID) || !peer.UnmappedGID && slices.Contains(l.AllowGIDs, peer.GID))
+}
+
+// refusal is the error of a peer that is not allowed.
+func (l *Limits) refusal(peer *unixsock.Peer) *wire.Error {
+	if peer == nil {
+		return wire.Errorf(wire.CodePermissionDenied, "the peer's credentials cannot be read")
+	}
+	if peer.UnmappedUID {
+		return wire.Errorf(wire.CodePermissionDenied, "user %d stands for every user that the daemon's user namespace does not map, "+
+			"and allow_uids cannot name one of them: map the user, or use allow_gids", peer.UID)
+	}
 	return wire.Errorf(wire.CodePermissionDenied,
 		"user %d with group %d may not use this daemon: ask its operator to add one of them to allow_uids or allow_gids", peer.UID, peer.GID)
 }

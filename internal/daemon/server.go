@@ -132,7 +132,7 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{}, guests: map[*Guest]struct{}{}, remnants: map[stream]*account{},
 	}
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
-	s.SetLimits(cfg.Limits)
+	s.limits.Store(&cfg.Limits)
 	s.budget = newBudget(&s.limits)
 	s.budget.quotas = cfg.Quotas
 	s.progress.serving = make(chan struct{})
@@ -217,8 +217,8 @@ func (s *Server) accept(ctx, work context.Context, l *unixsock.Listener) error {
 
 // take begins to serve a connection, or to turn it away.
 func (s *Server) take(work context.Context, nc *net.UnixConn) {
-	refusal := s.admit(nc)
 	a := s.budget.open(nc)
+	refusal := s.admit(nc)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	limits := s.limits.Load()

@@ -24,7 +24,8 @@ func Check(name string, most int) error {
 		case unicode.IsControl(r):
 			return fmt.Errorf("has the control character %U at byte %d", r, i)
 		case r < utf8.RuneSelf:
-		case unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp), unicode.Is(unicode.Zs, r):
+		case unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Zs, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point),
+			r == '\u2800':
 			return fmt.Errorf("has the invisible character %U at byte %d", r, i)
 		}
 	}

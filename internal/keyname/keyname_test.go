@@ -24,6 +24,12 @@ func TestCheck(t *testing.T) {
 		"a\u2066b":              "invisible character U+2066", // left-to-right isolate
 		"a\u00a0b":              "invisible character U+00A0", // no-break space
 		"a\u2028b":              "invisible character U+2028",
+		"a\ufe0f":               "invisible character U+FE0F", // variation selector
+		"a\u180b":               "invisible character U+180B",
+		"a\u034f":               "invisible character U+034F",  // combining grapheme joiner
+		"\u3164":                "invisible character U+3164",  // Hangul filler
+		"a\u2800b":              "invisible character U+2800",  // blank Braille
+		"\U000e0041":            "invisible character U+E0041", // tag
 	} {
 		err := Check(name, 16)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -171,11 +171,17 @@ func decode(b []byte, into any) error {
 
 // machineID is the {id} of the path.
 func machineID(r *http.Request) (int64, error) {
-	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
-	if err != nil || strconv.FormatInt(id, 10) != r.PathValue("id") { // refuses +5 and 05
+	id, ok := wholeNumber(r.PathValue("id"))
+	if !ok {
 		return 0, problem.New(problem.InvalidRequest, "the path ends in a machine ID, a whole number")
 	}
 	return id, nil
+}
+
+// wholeNumber parses a number that has one spelling: +5 and 05 are none.
+func wholeNumber(text string) (n int64, ok bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil && strconv.FormatInt(n, 10) == text
 }
 
 // readQuery reads the query. Unknown parameters are ignored, as in a body.
@@ -192,8 +198,8 @@ func number(q url.Values, name string) (*int64, error) {
 	if !q.Has(name) {
 		return nil, nil
 	}
-	n, err := strconv.ParseInt(q.Get(name), 10, 64)
-	if err != nil {
+	n, ok := wholeNumber(q.Get(name))
+	if !ok {
 		return nil, problem.New(problem.InvalidRequest, "the parameter %q must be a whole number", name)
 	}
 	return &n, nil

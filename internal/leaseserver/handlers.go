@@ -82,6 +82,9 @@ var results = map[problem.Code]string{
 	problem.SequenceUsedUp: "exhausted", problem.PlacementStale: "stale",
 }
 
+// maxThroughput is also the largest max_throughput_per_ms of a daemon.
+const maxThroughput = 1 << 20
+
 func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential) error {
 	var in leaseapi.AcquireRequest
 	if err := s.readBody(w, r, who, &in); err != nil {
@@ -93,8 +96,8 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential)
 	}
 	req := provider.AcquireRequest{Service: service, Meta: in.Meta, RequestID: in.RequestID}
 	if n := in.ThroughputPerMS; n != nil {
-		if req.ThroughputPerMS = *n; *n < 1 {
-			return problem.New(problem.InvalidRequest, "throughputPerMs is %d, and must be at least 1; without it, one lease is granted", *n)
+		if req.ThroughputPerMS = *n; *n < 1 || *n > maxThroughput {
+			return problem.New(problem.InvalidRequest, "throughputPerMs is %d, and must be 1 to %d; without it, one lease is granted", *n, maxThroughput)
 		}
 	}
 	if err := req.Validate(); err != nil {

@@ -117,10 +117,10 @@ func readCursor(text string) (start int64, bitSeq int, err error) {
 		return -1, 0, nil
 	}
 	left, right, ok := strings.Cut(text, ".")
-	start, startErr := strconv.ParseInt(left, 10, 64)
-	bitSeq, seqErr := strconv.Atoi(right)
-	if !ok || startErr != nil || seqErr != nil {
+	start, startOK := wholeNumber(left)
+	bits, bitsOK := wholeNumber(right)
+	if !ok || !startOK || !bitsOK || bits < 0 || bits > 63 {
 		return 0, 0, problem.New(problem.InvalidRequest, "after must be the next of the page before")
 	}
-	return start, bitSeq, nil
+	return start, int(bits), nil
 }

@@ -387,7 +387,10 @@ func TestListPages(t *testing.T) {
 	if err := json.Unmarshal([]byte(g.send("GET", "/leases", admin, "").body), &whole); err != nil || len(whole.Records) != 25 || whole.Next != "" {
 		t.Errorf("%v: %d records, next %q", err, len(whole.Records), whole.Next)
 	}
-	for _, q := range []string{"limit=0", "limit=1001", "limit=x", "after=x", "after=1.x", "after=.", "after=7"} {
+	for _, q := range []string{
+		"limit=0", "limit=1001", "limit=x", "limit=%2B5", "limit=05", "limit=%205", "limit=5.0", "limit=1e1", "limit=99999999999999999999",
+		"after=%2B1.8", "after=01.8", "after=1.08", "after=1.-8", "after=x", "after=1.x", "after=.", "after=7",
+	} {
 		g.want(q, g.send("GET", "/leases?"+q, admin, ""), problem.InvalidRequest)
 	}
 }

@@ -1,11 +1,59 @@
 package unixsock
 
-import "golang.org/x/sys/unix"
+import (
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
 
 func peerCredentials(fd int) (Peer, error) {
 	c, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return Peer{}, err
 	}
-	return Peer{PID: int(c.Pid), UID: c.Uid, GID: c.Gid}, nil
+	return Peer{
+		PID: int(c.Pid), UID: c.Uid, GID: c.Gid,
+		UnmappedUID: users().unmapped(c.Uid), UnmappedGID: groups().unmapped(c.Gid),
+	}, nil
 }
+
+var (
+	users  = sync.OnceValue(func() namespace { return namespaceOf("/proc/self/uid_map", "/proc/sys/kernel/overflowuid") })
+	groups = sync.OnceValue(func() namespace { return namespaceOf("/proc/self/gid_map", "/proc/sys/kernel/overflowgid") })
+)
+
+// namespace is what this process's user namespace knows of users, or of groups.
+type namespace struct {
+	whole    bool   // it has all IDs, as the system's first one does
+	overflow uint32 // stands for the IDs that it has not
+}
+
+func namespaceOf(mapFile, overflowFile string) namespace {
+	mapped, _ := os.ReadFile(mapFile) // without /proc nothing is known, so that overflow is no name
+	overflow, _ := os.ReadFile(overflowFile)
+	return parseNamespace(string(mapped), string(overflow))
+}
+
+// parseNamespace reads the lines "inside outside length" of a map.
+func parseNamespace(mapped, overflow string) namespace {
+	n := namespace{overflow: 65534}
+	known := uint64(0)
+	for line := range strings.Lines(mapped) {
+		if fields := strings.Fields(line); len(fields) == 3 {
+			length, _ := strconv.ParseUint(fields[2], 10, 32)
+			known += length
+		}
+	}
+	n.whole = known >= math.MaxUint32 // the last ID stands for none
+	if id, err := strconv.ParseUint(strings.TrimSpace(overflow), 10, 32); err == nil {
+		n.overflow = uint32(id)
+	}
+	return n
+}
+
+// unmapped reports whether the ID may stand for another that the namespace does not know.
+func (n namespace) unmapped(id uint32) bool { return !n.whole && id == n.overflow }
