@@ -5,6 +5,7 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -29,12 +30,13 @@ type benchCmd struct {
 	Batch       int           `default:"1" placeholder:"N" help:"IDs per request, 1 to 65536."`
 	Duration    time.Duration `default:"5s" help:"How long to measure. Ctrl-C ends it sooner."`
 	Service     string        `placeholder:"NAME" help:"Service to ask (default: the daemon's)."`
-	JSON        bool          `name:"json" help:"Print JSON."`
+	JSON        bool          `name:"json" help:"Print JSON, as where the output is not a terminal."`
 }
 
 // Help is the text that kong prints below the usage line.
 func (*benchCmd) Help() string {
-	return `Asks a running daemon for IDs as fast as it answers, checks that they increase, and prints their number and the latency of the answers. ` +
+	return `Asks a running daemon for IDs as fast as it answers, checks that they increase, and prints their number and the latency of the answers: ` +
+		`on a terminal a line each second and the sum, elsewhere JSON. ` +
 		`The IDs are used up, and other programs of this host wait longer for theirs meanwhile.`
 }
 
@@ -83,18 +85,36 @@ func (c *benchCmd) Run(s *system) error {
 	}
 	debug.SetGCPercent(-1) // load.Put requires it
 	runtime.LockOSThread()
+	var tick func(load.Result)
+	if !c.JSON && s.screen {
+		tick = c.table(s.out)
+	}
 	result, err := load.Put(s.ctx, load.Options{
-		Socket: socket, Dialect: load.RPC, Service: c.Service, Count: c.Batch, Connections: c.Connections, Depth: c.Pipeline,
+		Tick: tick, Socket: socket, Dialect: load.RPC, Service: c.Service, Count: c.Batch, Connections: c.Connections, Depth: c.Pipeline,
 		Warmup: benchWarmup, Duration: c.Duration, Timeout: c.Timeout,
 	})
 	if err != nil {
 		return fmt.Errorf("bench of %s: %w", socket, err)
 	}
 	r := c.report(result)
-	if c.JSON {
+	if tick == nil {
 		return printJSON(s.out, r)
 	}
+	fmt.Fprintln(s.out)
 	return r.print(s.out)
+}
+
+// table prints the heads of the table and returns what prints a line of it.
+func (c *benchCmd) table(out io.Writer) func(load.Result) {
+	const form = "%6s  %12s  %10s  %10s  %10s\n"
+	fmt.Fprintf(out, form, "second", "IDs/s", "p50", "p99", "max")
+	seconds := 0
+	return func(r load.Result) {
+		seconds++
+		one := c.report(r)
+		l := one.Latency
+		fmt.Fprintf(out, form, strconv.Itoa(seconds), strconv.FormatFloat(one.IDsPerSec, 'f', 0, 64), micro(l.P50), micro(l.P99), micro(l.Max))
+	}
 }
 
 func (c *benchCmd) check() error {

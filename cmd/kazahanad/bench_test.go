@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -52,10 +53,42 @@ func TestBench(t *testing.T) {
 	if got := issued("default"); got != 0 {
 		t.Errorf("the other service made %d IDs", got)
 	}
-	text := s.bench("--duration", "300ms").OK(t)
-	for _, want := range []string{"load      1 connections, 1 requests together, 1 IDs each, for ", "\nIDs ", " per second\n", "\nlatency   p50 ", ", p99.9 ", ", max "} {
-		if !strings.Contains(text, want) {
-			t.Errorf("bench does not say %q:\n%s", want, text)
+	testkit.DecodeJSON(t, s.bench("--duration", "300ms").OK(t), new(benchReport)) // no terminal
+}
+
+// On a terminal there is a line for each second, and then the sum.
+func TestBenchOnTerminal(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.Start()
+	for _, json := range []bool{false, true} {
+		outside, inside := terminal(t)
+		duration := map[bool]string{false: "1h", true: "300ms"}[json]
+		cmd := s.Command("bench", "--socket", s.Socket, "--duration", duration, fmt.Sprintf("--json=%v", json))
+		cmd.Stdout = inside
+		b := s.LaunchCommand(cmd)
+		var shown testkit.Log
+		read := make(chan struct{})
+		go func() {
+			_, _ = outside.WriteTo(&shown) // ends with an error when the last writer has gone
+			close(read)
+		}()
+		if !json {
+			await.Eventually(t, "bench prints two lines", func() bool { return strings.Contains(shown.String(), "\n     2 ") })
+			_ = b.Cmd.Process.Signal(syscall.SIGINT)
+		}
+		code := b.Code()
+		_ = inside.Close()
+		<-read
+		text := shown.String()
+		if json {
+			testkit.DecodeJSON(t, text, new(benchReport))
+			continue
+		}
+		form := regexp.MustCompile(`^second +IDs/s +p50 +p99 +max\s+1 +\d+ +[\d.]+[µm]?s +[\d.]+[µm]?s +[\d.]+[µm]?s\s` +
+			`(?s:.*)load +1 connections, 1 requests together, 1 IDs each, for [\d.]+s\s+IDs +\d+, \d+ per second\s+requests .* per second\s+latency +p50 .*, p99.9 .*, max .*\s$`)
+		if code != exitOK || !form.MatchString(strings.ReplaceAll(text, "\r\n", "\n")) {
+			t.Errorf("exit code %d\n%s%s", code, text, b.Log)
 		}
 	}
 }
@@ -104,7 +137,7 @@ func TestBenchEnds(t *testing.T) {
 	}
 	b, out := start("--connections", "3")
 	_ = b.Cmd.Process.Signal(syscall.SIGINT)
-	if code := b.Code(); code != exitOK || !strings.Contains(out.String(), "per second") {
+	if code := b.Code(); code != exitOK || !strings.Contains(out.String(), "ids_per_second") {
 		t.Errorf("exit code %d\n%s%s", code, out, b.Log)
 	}
 	b, _ = start("--timeout", "1s")

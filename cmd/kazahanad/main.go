@@ -73,6 +73,7 @@ type system struct {
 	now    func() time.Time
 	args   []string // the command line as it was typed
 
+	screen            bool            // stdout is a terminal
 	terminal, journal bool            // what stderr is
 	queue             *logqueue.Queue // between err and stderr; nil: err writes at once
 	level             zap.AtomicLevel // of the log, once there is one
@@ -86,7 +87,7 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	s := &system{
 		ctx: ctx, out: os.Stdout, err: os.Stderr, lookup: os.LookupEnv, env: os.Environ(), uid: os.Geteuid(), now: time.Now,
-		terminal: term.IsTerminal(int(os.Stderr.Fd())), journal: systemd.IsJournal(os.Stderr, os.LookupEnv),
+		screen: term.IsTerminal(int(os.Stdout.Fd())), terminal: term.IsTerminal(int(os.Stderr.Fd())), journal: systemd.IsJournal(os.Stderr, os.LookupEnv),
 	}
 	os.Exit(run(s, os.Args[1:]))
 }

@@ -5,6 +5,7 @@ package load
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -30,7 +31,7 @@ func Put(ctx context.Context, o Options) (Result, error) {
 		}
 		sessions[i] = s
 	}
-	m := new(meter)
+	m := &meter{next: math.MaxInt64}
 	defer context.AfterFunc(ctx, func() { m.stopped.Store(true) })()
 	put := func(until int64) error { return inTurn(sessions[0], o.Depth, until, m) }
 	if len(sessions) > 1 {
@@ -49,7 +50,7 @@ func Put(ctx context.Context, o Options) (Result, error) {
 			return Result{}, err
 		}
 	}
-	m.begin()
+	m.begin(o.Tick)
 	// On a machine that is busy with other things, the time may pass without an answer.
 	for again := range int64(longest) {
 		if err := put(m.began + (again+1)*int64(o.Duration)); err != nil {
@@ -65,25 +66,39 @@ func Put(ctx context.Context, o Options) (Result, error) {
 	if m.requests == 0 {
 		return Result{}, fmt.Errorf("nothing was answered as a whole within %v: measure for longer, or send less together", longest*o.Duration)
 	}
+	if m.tick != nil && m.ended-m.last.ended > int64(time.Second/2) {
+		m.report() // the last second
+	}
 	return m.result(), nil
 }
 
 // longest is how many durations a measurement may take until something is answered.
 const longest = 50
 
-// meter counts the answers.
-type meter struct {
+// tally is what was counted until a moment.
+type tally struct {
 	latencies    histogram
 	requests     int64
 	began, ended int64
-	stopped      atomic.Bool // send no more requests
+}
+
+// meter counts the answers.
+type meter struct {
+	tally
+	tick    func(Result)
+	last    tally       // at the last tick
+	next    int64       // when the next tick is due
+	stopped atomic.Bool // send no more requests
 }
 
 // begin resets the counts.
-func (m *meter) begin() {
-	m.latencies, m.requests = histogram{}, 0
+func (m *meter) begin(tick func(Result)) {
+	m.tally = tally{}
 	m.began = now()
 	m.ended = m.began
+	if tick != nil {
+		m.tick, m.last, m.next = tick, m.tally, m.began+int64(time.Second)
+	}
 }
 
 // over reports whether the time is up.
@@ -93,16 +108,36 @@ func (m *meter) add(requests int, at, latency int64) {
 	m.latencies.add(latency)
 	m.requests += int64(requests)
 	m.ended = at
-}
-
-func (m *meter) result() Result {
-	return Result{
-		Requests: m.requests, Elapsed: time.Duration(m.ended - m.began),
-		P50: m.quantile(0.50), P90: m.quantile(0.90), P99: m.quantile(0.99), P999: m.quantile(0.999), Max: m.quantile(1),
+	if at >= m.next {
+		m.report()
 	}
 }
 
-func (m *meter) quantile(q float64) time.Duration { return time.Duration(m.latencies.quantile(q)) }
+func (m *meter) report() {
+	since := m.since(&m.last)
+	m.tick(since.result())
+	m.last = m.tally
+	m.next = m.ended + int64(time.Second)
+}
+
+// since is what was counted after last.
+func (t *tally) since(last *tally) *tally {
+	diff := &tally{latencies: t.latencies, requests: t.requests - last.requests, began: last.ended, ended: t.ended}
+	diff.latencies.total -= last.latencies.total
+	for i, n := range last.latencies.counts {
+		diff.latencies.counts[i] -= n
+	}
+	return diff
+}
+
+func (t *tally) result() Result {
+	return Result{
+		Requests: t.requests, Elapsed: time.Duration(t.ended - t.began),
+		P50: t.quantile(0.50), P90: t.quantile(0.90), P99: t.quantile(0.99), P999: t.quantile(0.999), Max: t.quantile(1),
+	}
+}
+
+func (t *tally) quantile(q float64) time.Duration { return time.Duration(t.latencies.quantile(q)) }
 
 var start = time.Now()
 
