@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,8 +23,9 @@ import (
 const (
 	heldLock = "innocent"
 	lockTerm = 5 * time.Minute
-	// callLimit is how long one call may take before the innocent is not served.
-	callLimit = 20 * time.Second
+	// callLimit is how long one call may take before the innocent is not served. It is
+	// long beside what a slow machine needs.
+	callLimit = time.Minute
 )
 
 // innocent is a client that goes on with its work on one connection, and a second one
@@ -168,7 +170,8 @@ func (i *innocent) do(ctx context.Context, c *http.Client, method, url string, b
 
 // warmUp makes each call once.
 func (i *innocent) warmUp() error {
-	for _, do := range []func(context.Context) error{i.call, i.renew, i.anew} {
+	for _, do := range []func(context.Context) error{i.call, i.renew, i.fresh} {
+		do := func(ctx context.Context) error { return again(ctx, do, slowDisk) }
 		ctx, cancel := context.WithTimeout(context.Background(), callLimit)
 		err := do(ctx)
 		cancel()
@@ -179,13 +182,17 @@ func (i *innocent) warmUp() error {
 	return nil
 }
 
-// anew is fresh until it succeeds or the context ends, as a client tries that is told to
-// come again.
+// anew is fresh until it succeeds, as a client tries that is told to come again.
 func (i *innocent) anew(ctx context.Context) error {
+	return again(ctx, i.fresh, func(error) bool { return true })
+}
+
+// again makes a call until it succeeds, or fails in a way that is not to be repeated.
+func again(ctx context.Context, do func(context.Context) error, repeat func(error) bool) error {
 	for {
-		err := i.fresh(ctx)
-		if err == nil {
-			return nil
+		err := do(ctx)
+		if err == nil || !repeat(err) {
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -193,6 +200,12 @@ func (i *innocent) anew(ctx context.Context) error {
 		case <-time.After(shortPause):
 		}
 	}
+}
+
+// slowDisk reports whether a call failed because the store took too long: clients ask
+// again then. A refusal because of others' load is no such error.
+func slowDisk(err error) bool {
+	return strings.Contains(err.Error(), "STORE_UNAVAILABLE") || strings.Contains(err.Error(), "PROVIDER_UNAVAILABLE")
 }
 
 // begin starts the work.
@@ -209,10 +222,11 @@ func (i *innocent) begin() {
 func (i *innocent) callOrRenew() func(context.Context) error {
 	n := 0
 	return func(ctx context.Context) error {
+		do := i.call
 		if n++; n%renewEvery == 0 {
-			return i.renew(ctx)
+			do = i.renew
 		}
-		return i.call(ctx)
+		return again(ctx, do, slowDisk)
 	}
 }
 

@@ -194,7 +194,7 @@ func (f *field) watch(ctx context.Context, t *target, r *result, span time.Durat
 }
 
 const (
-	settleLimit = 30 * time.Second
+	settleLimit = time.Minute
 	settleRoom  = memoryLimit / 8
 )
 

@@ -5,7 +5,7 @@ import { Calls } from '../dist/calls.js';
 import { Client } from '../dist/client.js';
 import { KazahanaError, ProtocolError } from '../dist/errors.js';
 import { encodeCall, Protocol } from '../dist/protocol.js';
-import { random, Script, testdata } from './support.mjs';
+import { delay, random, Script, testdata } from './support.mjs';
 
 const hostile = testdata('hostile_answers.json');
 const calls = {
@@ -67,10 +67,8 @@ test('mutated messages are answers or errors of the protocol', () => {
 
 test('a deadline holds against a daemon that sends a byte at a time', async (t) => {
   for (const begun of ['940101c0c6000fffff', '9302c6000fffff']) {
-    const server = await Script.start(t, ({ socket }) => {
-      socket.write(Buffer.from(begun, 'hex'));
-      const drip = setInterval(() => socket.write('x'), 10);
-      socket.once('close', () => clearInterval(drip));
+    const server = await Script.start(t, async ({ socket }) => {
+      for (socket.write(Buffer.from(begun, 'hex')); !socket.destroyed; await delay(10)) socket.write('x');
     });
     const client = new Client({ socket: server.socket, timeout: 200 });
     t.after(() => client.close());
