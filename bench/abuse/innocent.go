@@ -28,32 +28,32 @@ const (
 	callLimit = time.Minute
 )
 
-// innocent is a client that goes on with its work on one connection, and a second one
-// that connects anew for each call.
+// innocent is a client that goes on with its work on connections that stay, and connects
+// anew for some calls.
 type innocent struct {
 	at     aim
 	target places
-	call   func(ctx context.Context) error // on the connection that stays
-	renew  func(ctx context.Context) error
+	call   func(ctx context.Context) error // on a connection that stays
+	renew  func(ctx context.Context) error // likewise, of the lock
 	fresh  func(ctx context.Context) error // on a new connection
 	close  func()
 
 	stopped chan struct{}
-	both    sync.WaitGroup
+	work    sync.WaitGroup
 	served
 }
 
 // served is what the innocent got.
 type served struct {
-	calls, news []time.Duration
-	failed      []error
-	mu          sync.Mutex
+	calls, renewals, news []time.Duration
+	failed                []error
+	mu                    sync.Mutex
 }
 
 // How often the innocent calls.
 const (
 	callEvery   = 2 * time.Millisecond
-	renewEvery  = 50 // calls
+	renewEvery  = 100 * time.Millisecond
 	serverEvery = 10 * time.Millisecond
 	newEvery    = 100 * time.Millisecond
 )
@@ -70,7 +70,6 @@ func newInnocent(t places, at aim) *innocent {
 
 // useSocket makes the innocent a client of the daemon.
 func (i *innocent) useSocket() {
-	var stays *wire.Client
 	dial := func(ctx context.Context) (*wire.Client, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", i.target.Socket)
 		if err != nil {
@@ -78,25 +77,31 @@ func (i *innocent) useSocket() {
 		}
 		return wire.NewClient(conn), nil
 	}
-	ask := func(ctx context.Context, method string, params ...any) (err error) {
-		if stays == nil || stays.Err() != nil {
-			if stays != nil {
-				_ = stays.Close()
+	var open []*wire.Client // one for IDs, and one for the lock
+	line := func() func(ctx context.Context, method string, params ...any) error {
+		n := len(open)
+		open = append(open, nil)
+		return func(ctx context.Context, method string, params ...any) (err error) {
+			if c := open[n]; c == nil || c.Err() != nil {
+				if c != nil {
+					_ = c.Close()
+				}
+				if open[n], err = dial(ctx); err != nil {
+					return err
+				}
 			}
-			if stays, err = dial(ctx); err != nil {
-				return err
-			}
+			return open[n].Call(ctx, method, nil, params...)
 		}
-		return stays.Call(ctx, method, nil, params...)
 	}
+	ask, keep := line(), line()
 	i.call = func(ctx context.Context) error { return ask(ctx, "NextID", options{"regular_only": true}) }
 	term := options{"ttl_ms": lockTerm.Milliseconds()}
 	held := false
 	i.renew = func(ctx context.Context) error {
 		if held {
-			return ask(ctx, "Lock.Renew", heldLock, term)
+			return keep(ctx, "Lock.Renew", heldLock, term)
 		}
-		err := ask(ctx, "Lock.Acquire", heldLock, term)
+		err := keep(ctx, "Lock.Acquire", heldLock, term)
 		held = err == nil
 		return err
 	}
@@ -112,8 +117,10 @@ func (i *innocent) useSocket() {
 		return i.get(ctx, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+i.target.Admin+"/readyz")
 	}
 	i.close = func() {
-		if stays != nil {
-			_ = stays.Close()
+		for _, c := range open {
+			if c != nil {
+				_ = c.Close()
+			}
 		}
 	}
 }
@@ -214,23 +221,14 @@ func (i *innocent) begin() {
 	if i.at == server {
 		every = serverEvery
 	}
-	i.both.Go(func() { i.work(every, &i.calls, i.callOrRenew()) })
-	i.both.Go(func() { i.work(newEvery, &i.news, i.anew) })
-}
-
-// callOrRenew renews the lock at each renewEvery-th call.
-func (i *innocent) callOrRenew() func(context.Context) error {
-	n := 0
-	return func(ctx context.Context) error {
-		do := i.call
-		if n++; n%renewEvery == 0 {
-			do = i.renew
-		}
-		return again(ctx, do, slowDisk)
+	i.work.Go(func() { i.repeat(every, &i.calls, i.call) })
+	if i.at != server { // there all calls renew the lock
+		i.work.Go(func() { i.repeat(renewEvery, &i.renewals, i.renew) })
 	}
+	i.work.Go(func() { i.repeat(newEvery, &i.news, i.anew) })
 }
 
-func (i *innocent) work(every time.Duration, took *[]time.Duration, do func(context.Context) error) {
+func (i *innocent) repeat(every time.Duration, took *[]time.Duration, do func(context.Context) error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -241,7 +239,7 @@ func (i *innocent) work(every time.Duration, took *[]time.Duration, do func(cont
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), callLimit)
 		began := time.Now()
-		err := do(ctx)
+		err := again(ctx, do, slowDisk)
 		cancel()
 		i.mu.Lock()
 		*took = append(*took, time.Since(began))
@@ -255,7 +253,7 @@ func (i *innocent) work(every time.Duration, took *[]time.Duration, do func(cont
 // end waits for the last answers.
 func (i *innocent) end() *served {
 	close(i.stopped)
-	i.both.Wait()
+	i.work.Wait()
 	return &i.served
 }
 
