@@ -42,7 +42,7 @@ func (r result) broken() (all []string) {
 	}
 	add(r.peak > memoryLimit, "RSS of %s MiB", report.MiB(float64(r.peak)))
 	add(r.after > r.before+settleRoom, "memory is kept for %v", r.settled.Round(time.Second))
-	add(r.disk > diskLimit, "%s MiB on the disk", report.MiB(float64(r.disk)))
+	add(r.disk > diskLimit*int64(r.attack.users), "%s MiB on the disk", report.MiB(float64(r.disk)))
 	// Without users of their own the attackers use up the innocent's share.
 	if n := len(r.served.failed); n > 0 && r.users {
 		add(true, "%d of %d calls failed, such as: %v", n, len(r.served.calls)+len(r.served.renewals)+len(r.served.news), r.served.failed[0])
