@@ -5,7 +5,8 @@
 //	go run ./bench SUITE [flags]
 //
 // The suites are ids, leases, locks, sequences and clients; "all" runs each of them with
-// the same flags. The suite abuse measures nothing beside others: it attacks. docs/performance.md explains the method.
+// the same flags. The suite abuse compares nothing: it attacks. docs/performance.md and
+// docs/security.md explain the methods.
 package main
 
 import (

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,36 +23,37 @@ import (
 const (
 	heldLock = "innocent"
 	lockTerm = 5 * time.Minute
-	// callLimit is how long one call may take before the innocent is not served.
-	callLimit = 20 * time.Second
+	// callLimit is how long one call may take before the innocent is not served. It is
+	// long beside what a slow machine needs.
+	callLimit = time.Minute
 )
 
-// innocent is a client that goes on with its work on one connection, and a second one
-// that connects anew for each call.
+// innocent is a client that goes on with its work on connections that stay, and connects
+// anew for some calls.
 type innocent struct {
 	at     aim
 	target places
-	call   func(ctx context.Context) error // on the connection that stays
-	renew  func(ctx context.Context) error
+	call   func(ctx context.Context) error // on a connection that stays
+	renew  func(ctx context.Context) error // likewise, of the lock
 	fresh  func(ctx context.Context) error // on a new connection
 	close  func()
 
 	stopped chan struct{}
-	both    sync.WaitGroup
+	work    sync.WaitGroup
 	served
 }
 
 // served is what the innocent got.
 type served struct {
-	calls, news []time.Duration
-	failed      []error
-	mu          sync.Mutex
+	calls, renewals, news []time.Duration
+	failed                []error
+	mu                    sync.Mutex
 }
 
 // How often the innocent calls.
 const (
 	callEvery   = 2 * time.Millisecond
-	renewEvery  = 50 // calls
+	renewEvery  = 100 * time.Millisecond
 	serverEvery = 10 * time.Millisecond
 	newEvery    = 100 * time.Millisecond
 )
@@ -68,7 +70,6 @@ func newInnocent(t places, at aim) *innocent {
 
 // useSocket makes the innocent a client of the daemon.
 func (i *innocent) useSocket() {
-	var stays *wire.Client
 	dial := func(ctx context.Context) (*wire.Client, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", i.target.Socket)
 		if err != nil {
@@ -76,25 +77,31 @@ func (i *innocent) useSocket() {
 		}
 		return wire.NewClient(conn), nil
 	}
-	ask := func(ctx context.Context, method string, params ...any) (err error) {
-		if stays == nil || stays.Err() != nil {
-			if stays != nil {
-				_ = stays.Close()
+	var open []*wire.Client // one for IDs, and one for the lock
+	line := func() func(ctx context.Context, method string, params ...any) error {
+		n := len(open)
+		open = append(open, nil)
+		return func(ctx context.Context, method string, params ...any) (err error) {
+			if c := open[n]; c == nil || c.Err() != nil {
+				if c != nil {
+					_ = c.Close()
+				}
+				if open[n], err = dial(ctx); err != nil {
+					return err
+				}
 			}
-			if stays, err = dial(ctx); err != nil {
-				return err
-			}
+			return open[n].Call(ctx, method, nil, params...)
 		}
-		return stays.Call(ctx, method, nil, params...)
 	}
+	ask, keep := line(), line()
 	i.call = func(ctx context.Context) error { return ask(ctx, "NextID", options{"regular_only": true}) }
 	term := options{"ttl_ms": lockTerm.Milliseconds()}
 	held := false
 	i.renew = func(ctx context.Context) error {
 		if held {
-			return ask(ctx, "Lock.Renew", heldLock, term)
+			return keep(ctx, "Lock.Renew", heldLock, term)
 		}
-		err := ask(ctx, "Lock.Acquire", heldLock, term)
+		err := keep(ctx, "Lock.Acquire", heldLock, term)
 		held = err == nil
 		return err
 	}
@@ -110,8 +117,10 @@ func (i *innocent) useSocket() {
 		return i.get(ctx, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+i.target.Admin+"/readyz")
 	}
 	i.close = func() {
-		if stays != nil {
-			_ = stays.Close()
+		for _, c := range open {
+			if c != nil {
+				_ = c.Close()
+			}
 		}
 	}
 }
@@ -168,7 +177,8 @@ func (i *innocent) do(ctx context.Context, c *http.Client, method, url string, b
 
 // warmUp makes each call once.
 func (i *innocent) warmUp() error {
-	for _, do := range []func(context.Context) error{i.call, i.renew, i.anew} {
+	for _, do := range []func(context.Context) error{i.call, i.renew, i.fresh} {
+		do := func(ctx context.Context) error { return again(ctx, do, slowDisk) }
 		ctx, cancel := context.WithTimeout(context.Background(), callLimit)
 		err := do(ctx)
 		cancel()
@@ -179,13 +189,17 @@ func (i *innocent) warmUp() error {
 	return nil
 }
 
-// anew is fresh until it succeeds or the context ends, as a client tries that is told to
-// come again.
+// anew is fresh until it succeeds, as a client tries that is told to come again.
 func (i *innocent) anew(ctx context.Context) error {
+	return again(ctx, i.fresh, func(error) bool { return true })
+}
+
+// again makes a call until it succeeds, or fails in a way that is not to be repeated.
+func again(ctx context.Context, do func(context.Context) error, repeat func(error) bool) error {
 	for {
-		err := i.fresh(ctx)
-		if err == nil {
-			return nil
+		err := do(ctx)
+		if err == nil || !repeat(err) {
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -195,28 +209,26 @@ func (i *innocent) anew(ctx context.Context) error {
 	}
 }
 
+// slowDisk reports whether a call failed because the store took too long: clients ask
+// again then. A refusal because of others' load is no such error.
+func slowDisk(err error) bool {
+	return strings.Contains(err.Error(), "STORE_UNAVAILABLE") || strings.Contains(err.Error(), "PROVIDER_UNAVAILABLE")
+}
+
 // begin starts the work.
 func (i *innocent) begin() {
 	every := callEvery
 	if i.at == server {
 		every = serverEvery
 	}
-	i.both.Go(func() { i.work(every, &i.calls, i.callOrRenew()) })
-	i.both.Go(func() { i.work(newEvery, &i.news, i.anew) })
-}
-
-// callOrRenew renews the lock at each renewEvery-th call.
-func (i *innocent) callOrRenew() func(context.Context) error {
-	n := 0
-	return func(ctx context.Context) error {
-		if n++; n%renewEvery == 0 {
-			return i.renew(ctx)
-		}
-		return i.call(ctx)
+	i.work.Go(func() { i.repeat(every, &i.calls, i.call) })
+	if i.at != server { // there all calls renew the lock
+		i.work.Go(func() { i.repeat(renewEvery, &i.renewals, i.renew) })
 	}
+	i.work.Go(func() { i.repeat(newEvery, &i.news, i.anew) })
 }
 
-func (i *innocent) work(every time.Duration, took *[]time.Duration, do func(context.Context) error) {
+func (i *innocent) repeat(every time.Duration, took *[]time.Duration, do func(context.Context) error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -227,7 +239,7 @@ func (i *innocent) work(every time.Duration, took *[]time.Duration, do func(cont
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), callLimit)
 		began := time.Now()
-		err := do(ctx)
+		err := again(ctx, do, slowDisk)
 		cancel()
 		i.mu.Lock()
 		*took = append(*took, time.Since(began))
@@ -241,7 +253,7 @@ func (i *innocent) work(every time.Duration, took *[]time.Duration, do func(cont
 // end waits for the last answers.
 func (i *innocent) end() *served {
 	close(i.stopped)
-	i.both.Wait()
+	i.work.Wait()
 	return &i.served
 }
 

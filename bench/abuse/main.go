@@ -22,11 +22,9 @@ import (
 	"github.com/kazahana/kazahana/bench/suite"
 )
 
-// What the shipped manifests and units allow.
 const (
-	memoryLimit = 256 << 20 // bytes
-	diskLimit   = 64 << 20  // bytes in the state directory
-	openFiles   = 65536
+	memoryLimit = 256 << 20 // bytes, as in the shipped manifests
+	diskLimit   = 256 << 20 // bytes in the state directory, for each attacker
 )
 
 // attack is one row of the table. Its attackers are processes that begin anew whenever
@@ -194,7 +192,7 @@ func (f *field) watch(ctx context.Context, t *target, r *result, span time.Durat
 }
 
 const (
-	settleLimit = 30 * time.Second
+	settleLimit = time.Minute
 	settleRoom  = memoryLimit / 8
 )
 

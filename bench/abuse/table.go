@@ -42,10 +42,10 @@ func (r result) broken() (all []string) {
 	}
 	add(r.peak > memoryLimit, "RSS of %s MiB", report.MiB(float64(r.peak)))
 	add(r.after > r.before+settleRoom, "memory is kept for %v", r.settled.Round(time.Second))
-	add(r.disk > diskLimit, "%s MiB on the disk", report.MiB(float64(r.disk)))
+	add(r.disk > diskLimit*int64(r.attack.users), "%s MiB on the disk", report.MiB(float64(r.disk)))
 	// Without users of their own the attackers use up the innocent's share.
 	if n := len(r.served.failed); n > 0 && r.users {
-		add(true, "%d of %d calls failed, such as: %v", n, len(r.served.calls)+len(r.served.news), r.served.failed[0])
+		add(true, "%d of %d calls failed, such as: %v", n, len(r.served.calls)+len(r.served.renewals)+len(r.served.news), r.served.failed[0])
 	}
 	add(r.later != nil, "afterwards: %v", r.later)
 	return all
@@ -78,7 +78,7 @@ func (l load) String() string {
 	return strings.Join(parts, ", ")
 }
 
-const columns = "%-42s %-50s %4s %4s %5s %5s %4s  %5s %6s %6s %7s  %s\n"
+const columns = "%-42s %-50s %4s %4s %5s %5s %4s  %5s %6s %6s %6s %6s  %s\n"
 
 func printMethod(out io.Writer, f *field) {
 	where := "a control group of 256 MiB for each server"
@@ -96,13 +96,13 @@ func printMethod(out io.Writer, f *field) {
 		fmt.Fprintf(out, "machine  load before the run: %s", load)
 	}
 	fmt.Fprint(out, "shown    RSS before, at its peak and after the attack; the control group's peak, with the kernel's buffers and the cache of files;\n"+
-		"         files on the disk; all in MiB. p50, p99 and max of the innocent's calls (NextID, every 50th renews a lock; on the lease server\n"+
-		"         all renew), and max of a new connection with its call, repeats included; all in ms\n\n")
+		"         files on the disk; all in MiB. p50, p99 and max of the innocent's NextID (on the lease server: of renewing a lock); max of\n"+
+		"         renewing a lock, and of a new connection with its call, repeats included; all in ms\n\n")
 }
 
 func printResult(out io.Writer, r result, first bool) error {
 	if first {
-		fmt.Fprintf(out, columns, "attack", "load", "RSS", "peak", "after", "group", "disk", "p50", "p99", "max", "new max", "verdict")
+		fmt.Fprintf(out, columns, "attack", "load", "RSS", "peak", "after", "group", "disk", "p50", "p99", "max", "lock", "new", "verdict")
 	}
 	mib := func(n int64) string { return report.Whole(float64(n) / (1 << 20)) }
 	ms := func(all []time.Duration, q float64) string { return report.Milliseconds(float64(quantile(all, q))) }
@@ -112,7 +112,7 @@ func printResult(out io.Writer, r result, first bool) error {
 	}
 	s := r.served
 	_, err := fmt.Fprintf(out, columns, r.name+users, r.load, mib(r.before), mib(r.peak), mib(r.after), mib(r.charged), mib(r.disk),
-		ms(s.calls, 0.5), ms(s.calls, 0.99), ms(s.calls, 1), ms(s.news, 1), r.verdict())
+		ms(s.calls, 0.5), ms(s.calls, 0.99), ms(s.calls, 1), ms(s.renewals, 1), ms(s.news, 1), r.verdict())
 	for _, why := range r.broken() {
 		_, err = fmt.Fprintf(out, "  %s\n", why)
 	}

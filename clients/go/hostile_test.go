@@ -1,12 +1,17 @@
 package kazahana
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // hostileAnswer is a message that no daemon sends, of the file that all languages share.
@@ -17,7 +22,7 @@ type hostileAnswer struct {
 	AnyError bool   `json:"any_error"` // a ProtocolError is one of the right answers
 }
 
-func hostileAnswers(t *testing.T) (all []hostileAnswer) {
+func hostileAnswers(t testing.TB) (all []hostileAnswer) {
 	t.Helper()
 	text, err := os.ReadFile("../../testdata/hostile_answers.json")
 	if err == nil {
@@ -44,17 +49,19 @@ func repeating(answer []byte) script {
 	}
 }
 
+// hostileCalls make the calls of the file.
+var hostileCalls = map[string]func(context.Context, *Client) error{
+	"NextID":            func(ctx context.Context, c *Client) error { _, err := c.NextID(ctx); return err },
+	"NextIDs":           func(ctx context.Context, c *Client) error { _, err := c.NextIDs(ctx, 2); return err },
+	"Inspect":           func(ctx context.Context, c *Client) error { _, err := c.Inspect(ctx, 1); return err },
+	"ToInternal":        func(ctx context.Context, c *Client) error { _, err := c.ToInternal(ctx, "x"); return err },
+	"UUID":              func(ctx context.Context, c *Client) error { _, err := c.UUID(ctx); return err },
+	"Status":            func(ctx context.Context, c *Client) error { _, err := c.Status(ctx); return err },
+	"Lock.Acquire":      func(ctx context.Context, c *Client) error { _, err := c.Lock(ctx, "k", LockOptions{}); return err },
+	"Placement.Resolve": func(ctx context.Context, c *Client) error { _, err := c.Resolve(ctx, "k", "i"); return err },
+}
+
 func TestHostileAnswers(t *testing.T) {
-	calls := map[string]func(*Client) error{
-		"NextID":            func(c *Client) error { _, err := c.NextID(t.Context()); return err },
-		"NextIDs":           func(c *Client) error { _, err := c.NextIDs(t.Context(), 2); return err },
-		"Inspect":           func(c *Client) error { _, err := c.Inspect(t.Context(), 1); return err },
-		"ToInternal":        func(c *Client) error { _, err := c.ToInternal(t.Context(), "x"); return err },
-		"UUID":              func(c *Client) error { _, err := c.UUID(t.Context()); return err },
-		"Status":            func(c *Client) error { _, err := c.Status(t.Context()); return err },
-		"Lock.Acquire":      func(c *Client) error { _, err := c.Lock(t.Context(), "k", LockOptions{}); return err },
-		"Placement.Resolve": func(c *Client) error { _, err := c.Resolve(t.Context(), "k", "i"); return err },
-	}
 	for _, h := range hostileAnswers(t) {
 		t.Run(h.Name, func(t *testing.T) {
 			answer, err := hex.DecodeString(h.Message)
@@ -62,9 +69,65 @@ func TestHostileAnswers(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := newClient(t, scripted(t, repeating(answer)), WithTimeout(patience))
-			if err := calls[h.Method](c); err == nil || !h.AnyError && !errors.Is(err, ErrProtocol) {
+			if err := hostileCalls[h.Method](t.Context(), c); err == nil || !h.AnyError && !errors.Is(err, ErrProtocol) {
 				t.Errorf("%s: %v, want %s", h.Method, err, ErrProtocol)
 			}
 		})
 	}
+}
+
+// A deadline holds against a daemon that sends a byte a second: of an answer that never
+// ends, and of notifications.
+func TestDeadlineOfATrickle(t *testing.T) {
+	for name, begun := range map[string][]byte{
+		"an answer":      {0x94, 1, 1, 0xc0, 0xc6, 0, 0x0f, 0xff, 0xff},
+		"a notification": {0x93, 2, 0xc6, 0, 0x0f, 0xff, 0xff},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, err := New(WithTimeout(3500*time.Millisecond), scripted(t, func(conn net.Conn) {
+					_, _ = conn.Read(make([]byte, 4096))
+					_, err := conn.Write(begun)
+					for ; err == nil; _, err = conn.Write([]byte{0}) {
+						time.Sleep(time.Second)
+					}
+				}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				began := time.Now()
+				if _, err := c.NextID(t.Context()); !errors.Is(err, ErrTimeout) || time.Since(began) != 3500*time.Millisecond {
+					t.Errorf("%v after %v", err, time.Since(began))
+				}
+			})
+		})
+	}
+}
+
+// FuzzAnswers plays any bytes to any call. An answer that is taken for an ID is one, and
+// an error is one of those that the package documents.
+func FuzzAnswers(f *testing.F) {
+	methods := slices.Sorted(maps.Keys(hostileCalls))
+	for _, h := range hostileAnswers(f) {
+		message, err := hex.DecodeString(h.Message)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(message, uint8(slices.Index(methods, h.Method)))
+	}
+	f.Fuzz(func(t *testing.T, answer []byte, method uint8) {
+		synctest.Test(t, func(t *testing.T) { // what is cut off costs no time
+			c := newClient(t, WithTimeout(time.Second), scripted(t, repeating(answer)))
+			err := hostileCalls[methods[int(method)%len(methods)]](t.Context(), c)
+			var refused *Error
+			known := errors.Is(err, ErrProtocol) || errors.Is(err, ErrDaemonUnavailable) || errors.Is(err, ErrTimeout) || errors.As(err, &refused)
+			if err != nil && !known {
+				t.Errorf("%x: %T: %v", answer, err, err)
+			}
+			if id, err := c.NextID(t.Context()); err == nil && id < 1 {
+				t.Errorf("%x is taken for the ID %d", answer, id)
+			}
+		})
+	})
 }

@@ -31,14 +31,13 @@ func settle(ctx context.Context) {
 
 const (
 	giveBackEvery = 5 * time.Second
-	spareMemory   = 16 << 20 // that is not worth a collection
+	littleMemory  = 32 << 20 // more than a process needs that has few clients
 )
 
 // giveBack returns memory to the system when clients no longer need it, until ctx is done.
 // Left alone, the collector might take minutes, for nothing is allocated any more. While
 // they do need it, it costs a collection every few seconds.
 func giveBack(ctx context.Context) {
-	least := inUse()
 	ticker := time.NewTicker(giveBackEvery)
 	defer ticker.Stop()
 	for {
@@ -47,11 +46,10 @@ func giveBack(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if inUse() > least+spareMemory {
+		if inUse() > littleMemory {
 			runtime.GC() // empties pools, together with the next one
 			debug.FreeOSMemory()
 		}
-		least = min(least, inUse())
 	}
 }
 

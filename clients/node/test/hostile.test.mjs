@@ -1,10 +1,11 @@
 // What a hostile daemon can send: every client survives it, and says ProtocolError.
 import assert from 'node:assert/strict';
 import test from 'node:test';
+import { Calls } from '../dist/calls.js';
 import { Client } from '../dist/client.js';
 import { KazahanaError, ProtocolError } from '../dist/errors.js';
 import { encodeCall, Protocol } from '../dist/protocol.js';
-import { random, Script, testdata } from './support.mjs';
+import { delay, random, Script, testdata } from './support.mjs';
 
 const hostile = testdata('hostile_answers.json');
 const calls = {
@@ -60,6 +61,51 @@ test('mutated messages are answers or errors of the protocol', () => {
       protocol.feed(bytes.subarray(cut, bytes.length - pick(3)));
     } catch (error) {
       assert.ok(error instanceof ProtocolError, `seed ${seed}: ${error.stack}`);
+    }
+  }
+});
+
+test('a deadline holds against a daemon that sends a byte at a time', async (t) => {
+  for (const begun of ['940101c0c6000fffff', '9302c6000fffff']) {
+    const server = await Script.start(t, async ({ socket }) => {
+      for (socket.write(Buffer.from(begun, 'hex')); !socket.destroyed; await delay(10)) socket.write('x');
+    });
+    const client = new Client({ socket: server.socket, timeout: 200 });
+    t.after(() => client.close());
+    await assert.rejects(client.nextId(), { code: 'TIMEOUT' });
+  }
+});
+
+/** Reads one result as a call does. */
+class Answered extends Calls {
+  constructor(result) {
+    super({});
+    this.result = result;
+  }
+
+  async request() {
+    return this.result;
+  }
+}
+
+test('mutated results are read, or errors of the protocol', async () => {
+  const corpus = [
+    ...hostile.map(({ message_hex, method }) => [method, Buffer.from(message_hex, 'hex')]),
+    ...testdata('wire_exchanges.json').map(({ response_hex, method }) => [method, Buffer.from(response_hex, 'hex')]),
+  ].filter(([method]) => calls[method] && method !== 'Lock.Acquire'); // a lock has a connection of its own
+  for (let seed = 1; seed <= 20_000; seed++) {
+    const pick = random(seed);
+    const [method, message] = corpus[pick(corpus.length)];
+    const bytes = Buffer.from(message);
+    for (let n = pick(4); n > 0; n--) bytes[pick(bytes.length)] = pick(256);
+    const answers = [];
+    const protocol = new Protocol({ answered: (_, error, result) => answers.push([error, result]), refused: () => {}, notified: () => {}, requested: () => {} });
+    protocol.request(encodeCall(method, []), 1);
+    try {
+      protocol.feed(bytes);
+      for (const [error, result] of answers) if (!error) await calls[method](new Answered(result));
+    } catch (error) {
+      assert.ok(error instanceof ProtocolError, `seed ${seed}, ${method}: ${error.stack}`);
     }
   }
 });

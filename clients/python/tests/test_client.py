@@ -215,6 +215,20 @@ def test_a_deadline_holds_against_a_daemon_that_never_stops_sending(connect: Any
         client.ping()
 
 
+@pytest.mark.parametrize("begun", ["940101c0c6000fffff", "9302c6000fffff"], ids=["answer", "notification"])
+def test_a_deadline_holds_against_a_daemon_that_sends_a_byte_at_a_time(connect: Any, script: Any, begun: str) -> None:
+    def trickle(peer: Any, *_: Any) -> None:
+        with contextlib.suppress(OSError):
+            peer.connection.sendall(bytes.fromhex(begun))
+            while True:
+                peer.connection.sendall(b"x")
+                time.sleep(0.01)
+
+    client = connect(script(trickle).socket, timeout=0.2)
+    with pytest.raises(kazahana.RequestTimeoutError):
+        client.ping()
+
+
 def test_refusal(connect: Any, script: Any) -> None:
     def refuse(peer: Any, msgid: int, *_: Any) -> None:
         peer.error(msgid, "PERMISSION_DENIED: user 7 may not use this daemon")

@@ -146,7 +146,7 @@ CORPUS += [bytes.fromhex(one["response_hex"]) for one in EXCHANGES]
     st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=6),
     st.integers(0),
 )
-@settings(max_examples=1000)
+@settings(max_examples=1000, derandomize=True)
 def test_any_bytes_are_answers_or_errors(data: bytes, changes: list[tuple[int, int]], cut: int) -> None:
     mutated = bytearray(data)
     for at, byte in changes if mutated else []:
@@ -158,6 +158,38 @@ def test_any_bytes_are_answers_or_errors(data: bytes, changes: list[tuple[int, i
     with contextlib.suppress(KazahanaError):
         session.feed(bytes(mutated[:at]))
         session.feed(bytes(mutated[at:]))
+
+
+CALLS = Calls(None, 1.0)
+READ: dict[str, Call[Any]] = {
+    "NextID": CALLS.next_id(),
+    "NextIDs": CALLS.next_ids(2),
+    "Inspect": CALLS.inspect(1),
+    "ToInternal": CALLS.to_internal("x", None),
+    "UUID": CALLS.uuid(7, None),
+    "Status": CALLS.status(None),
+    "Lock.Acquire": CALLS.acquire("k", 1.0, 0.0),
+    "Placement.Resolve": CALLS.resolve("k", "i", 1.0),
+}
+RESULTS = [(one["method"], bytes.fromhex(one["message_hex"])) for one in hostile_answers()]
+RESULTS += [(one["method"], bytes.fromhex(one["response_hex"])) for one in EXCHANGES if one["method"] in READ]
+
+
+@given(st.sampled_from(RESULTS), st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=4))
+@settings(max_examples=2000, derandomize=True)
+def test_any_result_is_read_or_an_error_of_the_protocol(
+    answer: tuple[str, bytes], changes: list[tuple[int, int]]
+) -> None:
+    method, message = answer
+    mutated = bytearray(message)
+    for at, byte in changes:
+        mutated[at % len(mutated)] = byte
+    session: Session[int] = Session(two_way=True)
+    session.request(READ[method], 1)
+    with contextlib.suppress(ProtocolError):
+        for _, error, result in session.feed(bytes(mutated)):
+            if error is None:
+                READ[method].parse(result)
 
 
 @pytest.mark.parametrize(
