@@ -51,7 +51,9 @@ const doctorTimeout = 10 * time.Second
 func (c *doctorCmd) Run(s *system) error {
 	x := &examination{system: s, place: doctor.ProbePlace(s.lookup), clock: doctor.ProbeClock()}
 	x.configuration(c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()}))
+	units := x.units() // before the socket: a connection starts the service
 	x.socket()
+	x.add(doctor.JudgeUnits(units, x.status != nil)...)
 	x.daemon()
 	x.stateDir()
 	x.provider()
@@ -133,6 +135,12 @@ func (x *examination) socket() {
 		answered = x.status.Mode
 	}
 	x.add(doctor.JudgeSocket(s, answered)...)
+}
+
+func (x *examination) units() []doctor.Unit {
+	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
+	defer cancel()
+	return doctor.ProbeUnits(ctx)
 }
 
 // ask asks the daemon for its status.
@@ -238,7 +246,7 @@ func (x *examination) stateDir() {
 	}
 	s.DaemonUID, s.Known, s.Kubernetes = uint32(x.system.uid), x.status != nil, x.place.Kubernetes
 	if s.Known {
-		s.DaemonUID = x.peer.UID
+		s.DaemonUID, s.Lost = x.peer.UID, !s.Exists && doctor.LostTo(x.peer.PID, path)
 	}
 	x.state = s
 	x.add(doctor.JudgeStateDir(s)...)

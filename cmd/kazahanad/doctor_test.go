@@ -97,6 +97,24 @@ func TestDoctorWithoutTheServiceManager(t *testing.T) {
 	s.Examined(nil, "--state-dir", s.Path("other")).Has("config.unlike_daemon")
 }
 
+// A state directory that was moved away under the daemon is a failure, and back in its
+// place it is none.
+func TestDoctorOfALostStateDirectory(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.Start()
+	s.Dial().ID()
+	away := s.State + "-away"
+	if err := os.Rename(s.State, away); err != nil {
+		t.Fatal(err)
+	}
+	s.Examined(nil).Has("state.lost", "no state.new")
+	if err := os.Rename(away, s.State); err != nil {
+		t.Fatal(err)
+	}
+	s.Examined(nil).Has("no state.lost")
+}
+
 // What the settings, and the place where they are used, are worth.
 func TestDoctorScope(t *testing.T) {
 	t.Parallel()

@@ -431,6 +431,9 @@ func badConfiguration(h *host) {
 	if state, n, code := h.show(service, "ActiveState"), h.show(service, "NRestarts"), h.show(service, "ExecMainStatus"); state != "failed" || n != "0" || code != "2" {
 		h.t.Errorf("the service is %s, was restarted %s times, exit code %s", state, n, code)
 	}
+	if o := h.try("kazahanad", "doctor"); o.code != 1 || !strings.Contains(o.out, "unit.failed") {
+		h.t.Errorf("doctor says %+v", o)
+	}
 	h.logged("did you mean fallback")
 	h.loggedAsErrors("did you mean fallback")
 	// Each client has the start tried again, and is told why there is no ID.
@@ -470,8 +473,19 @@ func stop(h *host) {
 	h.eventually("both have stopped", func() bool {
 		return h.show(service, "ActiveState") == "inactive" && h.show(socket, "ActiveState") == "inactive"
 	})
+	if o := h.try("kazahanad", "doctor"); o.code != 1 || !strings.Contains(o.out, "unit.down") {
+		h.t.Errorf("doctor says of stopped units %+v", o)
+	}
+	h.do("systemctl", "mask", "--runtime", service)
+	if o := h.try("kazahanad", "doctor"); o.code != 1 || !strings.Contains(o.out, "unit.masked") {
+		h.t.Errorf("doctor says of a masked unit %+v", o)
+	}
+	h.do("systemctl", "unmask", "--runtime", service)
 	h.do("systemctl", "start", service) // and with it the socket
 	h.id()
+	if o := h.try("kazahanad", "doctor"); o.code != 0 || !strings.Contains(o.out, "unit.ok") {
+		h.t.Errorf("doctor says of running units %+v", o)
+	}
 }
 
 func leaseServer(h *host) {

@@ -65,6 +65,14 @@ var Catalogue = []Entry{
 	{"socket.silent", Fail, "Look at the daemon's log; restart it."},
 	{"socket.stale", Warn, "Start the daemon; it replaces the socket that was left."},
 
+	{"unit.down", Fail, "Start it: systemctl start kazahanad.socket kazahanad.service."},
+	{"unit.failed", Fail, "Mend the cause, which journalctl -u kazahanad names; then systemctl restart kazahanad."},
+	{"unit.invalid", Fail, "Mend the unit or its drop-ins: systemctl cat kazahanad; then systemctl daemon-reload."},
+	{"unit.masked", Fail, "If the daemon should run: systemctl unmask kazahanad.service kazahanad.socket."},
+	{"unit.off", Warn, "If the daemon should run: systemctl enable --now kazahanad.socket kazahanad.service."},
+	{"unit.ok", OK, ""},
+	{"unit.start_limit", Fail, "Mend the cause; then systemctl reset-failed kazahanad.service kazahanad.socket, and systemctl start kazahanad.socket."},
+
 	{"daemon.fallback", Warn, "Mend what keeps leases from being granted; see the findings about the provider."},
 	{"daemon.overloaded", Warn, "Look at what the user, tenant or address does; where all of it is wanted, raise the quota that is named. docs/operations.md lists them."},
 	{"daemon.regular", OK, ""},
@@ -81,6 +89,7 @@ var Catalogue = []Entry{
 	{"state.live_lost", Fail, "Look at the daemon's log: it begins a new folder within seconds; find out what removes files from live_dir."},
 	{"state.live_none", Warn, "Set live_dir to a directory on a file system in memory (tmpfs), for example /run/kazahana-live."},
 	{"state.live_on_disk", Fail, "Set live_dir to a directory on a file system in memory (tmpfs), for example /run/kazahana-live."},
+	{"state.lost", Fail, "Put it back, or restart the daemon: it begins a new one. IDs go on meanwhile; a restart without it may cost their order."},
 	{"state.low", Warn, "Free some space on that file system."},
 	{"state.mark_ahead", Fail, "Set this host's clock right; if it is right, stop the daemon and run kazahanad state reset-floor, which gives up the order against those IDs."},
 	{"state.network", Fail, "Set state_dir to a directory on a local file system: locks and memory-mapped files do not work reliably over a network."},

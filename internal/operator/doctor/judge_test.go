@@ -39,6 +39,26 @@ var (
 func socket(change func(*Socket)) []Finding {
 	return JudgeSocket(changed(goodSocket, change), "regular")
 }
+
+// units judges what systemctl show prints of two units that run, but for a change.
+func units(change func(service, socket *Unit)) []Finding {
+	both := parseUnits(`Result=success
+ExecMainStatus=0
+Id=kazahanad.service
+LoadState=loaded
+ActiveState=active
+UnitFileState=enabled
+
+Result=success
+Id=kazahanad.socket
+LoadState=loaded
+ActiveState=active
+UnitFileState=enabled
+`)
+	change(&both[0], &both[1])
+	return JudgeUnits(both, false)
+}
+
 func aDaemon(change func(*Daemon)) []Finding  { return JudgeDaemon(changed(goodDaemon, change)) }
 func aState(change func(*StateDir)) []Finding { return JudgeStateDir(changed(goodState, change)) }
 func aFile(change func(*SQLite)) []Finding    { return JudgeSQLite(changed(goodSQLite, change), 5, 3) }
@@ -76,6 +96,30 @@ var judgements = []struct {
 	{"socket.answers socket.root_only", socket(func(s *Socket) { s.UID, s.Mode = 0, fs.ModeSocket|0o600 })},
 	{"socket.answers", socket(func(s *Socket) { s.UID = 0 })},
 
+	{"", JudgeUnits(nil, false)},
+	{"unit.ok", units(func(service, socket *Unit) {})},
+	{"unit.ok", units(func(service, socket *Unit) { service.Active = "inactive" })}, // until the first request
+	{"unit.ok", units(func(service, socket *Unit) { service.File, socket.File = "disabled", "disabled" })},
+	{"unit.down", units(func(service, socket *Unit) { service.Active, socket.Active = "inactive", "inactive" })},
+	{"unit.down", units(func(service, socket *Unit) {
+		service.Active, socket.Active, service.File = "inactive", "inactive", "disabled"
+	})},
+	{"unit.off", units(func(service, socket *Unit) {
+		*service = Unit{Name: service.Name, Load: "loaded", Active: "inactive", File: "disabled"}
+		*socket = *service
+	})},
+	{"", units(func(service, socket *Unit) {
+		service.Load, socket.Load, socket.Active, service.Active = "not-found", "not-found", "inactive", "inactive"
+	})},
+	{"unit.failed", units(func(service, socket *Unit) {
+		service.Active, service.Result, service.Status = "failed", "exit-code", "2"
+	})},
+	{"unit.start_limit unit.start_limit", units(func(service, socket *Unit) {
+		service.Active, service.Result, socket.Active, socket.Result = "failed", "start-limit-hit", "failed", "service-start-limit-hit"
+	})},
+	{"unit.masked", units(func(service, socket *Unit) { service.Load, service.Active = "masked", "inactive" })},
+	{"unit.invalid", units(func(service, socket *Unit) { service.Load, service.Active = "bad-setting", "inactive" })},
+
 	{"daemon.regular", aDaemon(func(*Daemon) {})},
 	{"daemon.starting", aDaemon(func(d *Daemon) { d.Mode = "starting" })},
 	{"daemon.regular daemon.overloaded", aDaemon(func(d *Daemon) { d.Overload = []string{"quota_waiting (6144) is used up by user 1"} })},
@@ -89,7 +133,9 @@ var judgements = []struct {
 
 	{"state.ok", aState(func(*StateDir) {})},
 	{"state.none", aState(func(s *StateDir) { s.Path = "" })},
-	{"state.new", aState(func(s *StateDir) { s.Exists = false })},
+	{"state.new", aState(func(s *StateDir) { s.Exists, s.Known = false, false })},
+	{"state.lost", aState(func(s *StateDir) { s.Exists, s.Lost = false, true })},
+	{"state.unreadable", aState(func(s *StateDir) { s.Exists = false })},
 	{"state.unreadable", aState(func(s *StateDir) { s.Unreadable = true })},
 	{"state.unreadable", aState(func(s *StateDir) { s.Exists, s.Unreadable = false, true })},
 	{"state.not_a_directory", aState(func(s *StateDir) { s.Directory = false })},

@@ -143,6 +143,7 @@ type StateDir struct {
 	DaemonUID  uint32 // the running daemon's user, else this one's
 	Known      bool   // DaemonUID is the running daemon's
 	Unreadable bool   // this user may not read it
+	Lost       bool   // it is missing for the running daemon too
 	Kubernetes bool
 	FS         FileSystem
 	Used       bool  // a daemon has used it, and its files can be read
@@ -176,6 +177,10 @@ func JudgeStateDir(s StateDir) []Finding {
 		return []Finding{finding("state.none", "there is no state directory")}
 	case s.Unreadable && !s.Exists:
 		return []Finding{finding("state.unreadable", "this user cannot read %s", s.Path)}
+	case s.Lost:
+		return []Finding{finding("state.lost", "the running daemon's directory %s is not there any more", s.Path)}
+	case !s.Exists && s.Known:
+		return []Finding{finding("state.unreadable", "%s of the running daemon is in another container", s.Path)}
 	case !s.Exists:
 		return []Finding{finding("state.new", "%s is not there yet: the daemon makes it at its first start", s.Path)}
 	case !s.Directory:

@@ -145,3 +145,14 @@ func ProbeFiles(pid, maxConnections int) Files {
 	f.Limit = uint64(limit.Max) // Go raises its own to that
 	return f
 }
+
+// LostTo reports whether a path is missing for a process too. Where this user cannot
+// look, or the process is in another container, it may be there.
+func LostTo(pid int, path string) bool {
+	root := fmt.Sprintf("/proc/%d/root", pid)
+	if _, err := os.Stat(root); err != nil {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(root, path))
+	return errors.Is(err, fs.ErrNotExist)
+}

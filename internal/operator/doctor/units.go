@@ -1,0 +1,87 @@
+package doctor
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// Unit are the facts about one of the daemon's units, in systemd's words.
+type Unit struct {
+	Name   string // "kazahanad.service"
+	Load   string // "loaded", "masked", "not-found", ...
+	Active string // "active", "inactive", "failed", "activating", ...
+	File   string // "enabled", "disabled", ...
+	Result string // of the last run: "success", "exit-code", "start-limit-hit", ...
+	Status string // exit status of the last run
+}
+
+func (u Unit) enabled() bool { return strings.HasPrefix(u.File, "enabled") }
+
+// JudgeUnits judges the daemon's units on a host that systemd manages. answers says
+// that a daemon answers on the socket.
+func JudgeUnits(units []Unit, answers bool) []Finding {
+	var found []Finding
+	wanted, up := "", false
+	for _, u := range units {
+		up = up || u.Active == "active" || u.Active == "activating" || u.Active == "reloading"
+		switch {
+		case u.Load == "masked":
+			found = append(found, finding("unit.masked", "%s is masked", u.Name))
+		case u.Load == "not-found":
+		case u.Load != "loaded":
+			found = append(found, finding("unit.invalid", "systemd cannot load %s (%s)", u.Name, u.Load))
+		case strings.HasSuffix(u.Result, "-limit-hit"):
+			found = append(found, finding("unit.start_limit", "%s was started too often, and systemd starts it no more (%s)", u.Name, u.Result))
+		case u.Active == "failed":
+			found = append(found, finding("unit.failed", "%s has failed (%s, status %s)", u.Name, u.Result, u.Status))
+		case u.enabled():
+			wanted = u.Name
+		}
+	}
+	switch {
+	case len(found) > 0:
+	case wanted != "" && !up:
+		found = append(found, finding("unit.down", "%s is enabled, and does not run", wanted))
+	case wanted != "" || up:
+		found = append(found, finding("unit.ok", "systemd runs the daemon, or starts it for the first request"))
+	case !answers && len(units) > 0 && units[0].Load == "loaded":
+		found = append(found, finding("unit.off", "%s is installed, and neither enabled nor started", units[0].Name))
+	}
+	return found
+}
+
+// unitNames are the daemon's units.
+var unitNames = []string{"kazahanad.service", "kazahanad.socket"}
+
+// ProbeUnits asks systemd for the daemon's units; none where systemd does not run, or
+// does not answer.
+func ProbeUnits(ctx context.Context) []Unit {
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return nil
+	}
+	args := append([]string{"show", "--property=Id,LoadState,ActiveState,UnitFileState,Result,ExecMainStatus"}, unitNames...)
+	out, err := exec.CommandContext(ctx, "systemctl", args...).Output()
+	if err != nil {
+		return nil
+	}
+	return parseUnits(string(out))
+}
+
+// parseUnits reads blocks of KEY=VALUE lines, one for each unit.
+func parseUnits(text string) (units []Unit) {
+	for block := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
+		values := map[string]string{}
+		for line := range strings.Lines(block) {
+			if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+				values[key] = value
+			}
+		}
+		units = append(units, Unit{
+			Name: values["Id"], Load: values["LoadState"], Active: values["ActiveState"], File: values["UnitFileState"],
+			Result: values["Result"], Status: values["ExecMainStatus"],
+		})
+	}
+	return units
+}
