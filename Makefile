@@ -1,5 +1,5 @@
 # Targets: run, build, test, check, lint, fuzz, proof, capacity, bench, bench-check, bench-short,
-# bench-leases, bench-locks, bench-clients, test-etcd, storm, storm-clients,
+# bench-leases, bench-locks, bench-clients, abuse, test-etcd, storm, storm-clients,
 # chaos, roll, validate-k8s, pictures, cross, packages,
 # test-packages, release, release-check, clean.
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
@@ -14,8 +14,9 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
+ABUSE   ?= -check
 
-.PHONY: run build test check setup lint fuzz proof capacity bench bench-check bench-short bench-leases bench-locks bench-clients test-etcd storm storm-clients chaos roll validate-k8s pictures cross packages test-packages release release-check clean
+.PHONY: run build test check setup lint fuzz proof capacity bench bench-check bench-short bench-leases bench-locks bench-clients abuse test-etcd storm storm-clients chaos roll validate-k8s pictures cross packages test-packages release release-check clean
 
 ## run: build, start the daemon, show five IDs that came through the socket, keep serving.
 run: build
@@ -78,6 +79,10 @@ bench-locks: build
 ## bench-clients: the clients of all languages beside UUIDs and a bare round trip, about 2 minutes; BENCH=-h explains, BENCH=-check fails if an aim is missed.
 bench-clients: build
 	@$(GO) run ./bench clients $(BENCH)
+
+## abuse: attacks the daemon and the lease server under the limits of the manifests while an innocent client works, about 15 minutes; fails if a promise of docs/security.md is broken, or if p99 of the innocent is above 10 ms. ABUSE=-h explains; as root, attackers are other users.
+abuse: build
+	@$(GO) run ./bench abuse $(ABUSE)
 
 ## test-etcd: the etcd provider's tests against ETCD (default v3.6.6) instead of Debian's release.
 test-etcd:

@@ -34,6 +34,7 @@ const (
 	ErrPermissionDenied  Code = "PERMISSION_DENIED"   // the daemon does not serve this user
 	ErrOverloaded        Code = "OVERLOADED"          // a limit of the daemon is reached
 	ErrShuttingDown      Code = "SHUTTING_DOWN"       // the daemon is stopping, and no other started in time
+	ErrStartFailed       Code = "START_FAILED"        // the daemon cannot start: its configuration or its state directory is wrong
 	ErrRequestIDReused   Code = "REQUEST_ID_REUSED"   // the request ID was used for another request
 	ErrNoStore           Code = "NO_STORE"            // the daemon keeps no locks and sequences
 	ErrStoreUnavailable  Code = "STORE_UNAVAILABLE"   // the store of locks and sequences fails

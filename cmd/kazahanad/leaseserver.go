@@ -22,6 +22,7 @@ import (
 	"github.com/kazahana/kazahana/internal/leaseserver"
 	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
@@ -206,7 +207,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	go l.reloadOn(hangup, done)
 
 	listening := leaseserver.Listening{
-		MemoryLimit: limitMemory(l.settings.MemoryLimit), MaxConnections: l.settings.MaxConnections, PerAddress: l.settings.QuotaConnections,
+		MemoryLimit: limitMemory(l.settings.MemoryLimit), MaxConnections: min(l.settings.MaxConnections, guard.Files()), PerAddress: l.settings.QuotaConnections,
 		DrainDelay: l.settings.DrainDelay, DrainTimeout: l.settings.DrainTimeout,
 	}
 	if l.tls != nil {

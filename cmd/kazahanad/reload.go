@@ -33,7 +33,9 @@ func (d *daemonParts) reload(running *config.Serve) *config.Serve {
 	d.notifier().tell(systemd.Reloading()...)
 	merged, r, err := d.readAgain(running)
 	d.sup.refused.Store(err != nil)
+	d.metrics.Reloaded.Set(1)
 	if err != nil {
+		d.metrics.Reloaded.Set(0)
 		d.serveLog().Error("the configuration cannot be read again; what was in force stays in force", zap.Error(err))
 		merged = running
 	} else {

@@ -19,6 +19,7 @@ import (
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/operator/admin"
 	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
@@ -354,11 +355,13 @@ func leaseMeta(service string, more map[string]string) map[string]string {
 	return meta
 }
 
-// limits are those of the server. A reload does not change memory_limit.
+// limits are those of the server. A reload does not change memory_limit. Open files are set
+// aside for the admin listener, and so for the socket.
 func (d *daemonParts) limits(s *config.Serve) daemon.Limits {
 	return daemon.Limits{
 		AllowUIDs: s.AllowUIDs, AllowGIDs: s.AllowGIDs,
 		MaxConnections: s.MaxConnections, MaxInFlight: s.MaxInFlight, DrainTimeout: s.DrainTimeout, MemoryLimit: d.memory,
+		Files:           guard.Files() - guard.Beside(admin.MaxConnections),
 		UserConnections: s.QuotaConnections, UserInFlight: s.QuotaWaiting, UserHolds: s.QuotaHolds, UserMemory: s.QuotaBytes,
 	}
 }
@@ -427,7 +430,7 @@ func (d *daemonParts) run(ctx context.Context) error {
 	}
 	if d.admin != nil {
 		part(behind, func(ctx context.Context) error {
-			return admin.Serve(ctx, d.admin, d.adminHandler(ctx))
+			return admin.Serve(ctx, d.admin, d.adminHandler(ctx), d.log)
 		})
 		part(behind, d.watchForPage)
 	}

@@ -4,13 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/placement/driver"
+	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/stores"
+	"github.com/kazahana/kazahana/internal/testkit/redistest"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -183,4 +189,85 @@ func TestQuotaOfHolds(t *testing.T) {
 	_, _ = another.Close(), heir.Close()
 	_ = innocent.Close()
 	until(t, "all is given back", func() bool { return holds() == 0 })
+}
+
+// One user's requests wait for hundreds of locks that are held, for a day, as many as it
+// may have. On real stores, another user's locks are renewed, taken and given back
+// meanwhile, and each of its requests is answered.
+func TestLockWaitersDoNotKeepOthersFromRenewing(t *testing.T) {
+	for name, open := range map[string]func(testing.TB) string{
+		"sqlite": func(t testing.TB) string { return "sqlite:" + filepath.Join(t.TempDir(), "store.db") },
+		"redis":  func(t testing.TB) string { return "redis+unix:" + redistest.New(t).Sock },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := onStore(t, open(t), 400)
+			greedy, waiters, innocent := r.dialAs(1000), r.dialAs(1000), r.dialAs(1001)
+			const quota = 300
+			for i := range quota {
+				greedy.table("Lock.Acquire", fmt.Sprint("taken/", i), options{"ttl_ms": time.Hour.Milliseconds()})
+			}
+			lease := innocent.table("Lock.Acquire", "mine", options{"hold": "connection", "ttl_ms": 60_000})["lease_id"]
+			innocent.table("Lock.Watch", "mine")
+			for i := range 2 * quota {
+				waiters.ask("Lock.Acquire", fmt.Sprint("taken/", i%quota), options{"wait_ms": maxLockWait.Milliseconds()})
+			}
+			for range quota {
+				waiters.wantError(waiters.receive(), wire.CodeOverloaded)
+			}
+			for i := range 50 {
+				innocent.table("Lock.Renew", "mine", options{"ttl_ms": 60_000, "lease_id": lease})
+				innocent.table("Lock.Get", "mine")
+				innocent.table("Lock.Acquire", "another")
+				innocent.table("Lock.Release", "another")
+				innocent.result("Sequence.Next", "orders", options{"request_id": fmt.Sprint(i)})
+			}
+			if n := r.server.inFlight[forLock].Load(); n != quota {
+				t.Errorf("%d wait for locks", n)
+			}
+			_ = waiters.Close()
+			until(t, "they wait no longer", func() bool { return r.server.inFlight.Load() == 0 })
+			innocent.table("Lock.Release", "mine", options{"lease_id": lease})
+		})
+	}
+}
+
+// onStore is a daemon whose locks and sequences are in a real store.
+func onStore(t *testing.T, url string, inFlight int) *rig {
+	t.Helper()
+	store, err := stores.Open(url, stores.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	host := lock.NewHost(store.Locks, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
+	r := newRig(t, func(s *setup) {
+		s.MaxInFlight, s.UserInFlight = inFlight, 3*inFlight/4
+		s.Locks = &Locks{Host: host, Store: store.Locks, Owner: "alpha", Timeout: hang}
+		s.Sequences = &Sequences{Store: store.Sequences, Options: func(string) sequence.Options { return sequence.DefaultOptions() }, Timeout: hang}
+	})
+	t.Cleanup(func() {
+		if err := errors.Join(host.Close(context.Background()), store.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return r.start()
+}
+
+// Streams of events are few for all users together. One user has three quarters of them.
+func TestQuotaOfEventStreams(t *testing.T) {
+	r := newSite(t).start("a:1").sees(1)
+	var first *peer
+	for i := range driver.MaxSubscribers * 3 / 4 {
+		p := r.dialAs(1000)
+		if p.table("Placement.Watch"); i == 0 {
+			first = p
+		}
+	}
+	again := r.dialAs(1000)
+	again.refused("quota_holds: UID 1000 has 96 watches of events, as many as one UID may have: share one", "Placement.Watch")
+	r.dialAs(1001).table("Placement.Watch")
+	_ = first.Close()
+	until(t, "its place is free", func() bool { return again.call("Placement.Watch").err == nil })
 }

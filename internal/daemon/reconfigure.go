@@ -21,6 +21,8 @@ type Limits struct {
 	// waiting requests, and the bytes of unfinished messages and unread answers have
 	// their share of it.
 	MemoryLimit int64
+	// Files is how many connections the limit of open files allows; 0 is no limit.
+	Files int
 	// What one user may take of each limit; 0 is three quarters of it.
 	UserConnections, UserInFlight, UserHolds int
 	UserMemory                               int64
@@ -29,15 +31,17 @@ type Limits struct {
 // Shares of MemoryLimit. The rest is for the daemon itself, and for the garbage that
 // short-lived buffers leave.
 const (
-	connectionShare = 2       // a half
-	waitingShare    = 16      // a sixteenth
-	lockWaiterShare = 16      // a sixteenth
-	holdShare       = 16      // a sixteenth
-	bytesShare      = 8       // an eighth
-	sendingShare    = 16      // a sixteenth
-	connectionSize  = 8 << 10 // that a connection with a goroutine costs
-	waitingSize     = 8 << 10 // that a waiting request with a goroutine costs
-	holdSize        = 2 << 10 // that a lock costs which a connection holds
+	connectionShare = 2  // a half
+	waitingShare    = 16 // a sixteenth
+	lockWaiterShare = 16 // a sixteenth
+	holdShare       = 16 // a sixteenth
+	bytesShare      = 8  // an eighth
+	sendingShare    = 16 // a sixteenth
+	// connectionSize is what a connection costs at most: 14 KiB for a goroutine and small
+	// buffers, smallSendCost, and the kernel's records of it.
+	connectionSize = 32 << 10
+	waitingSize    = 8 << 10 // that a waiting request with a goroutine costs
+	holdSize       = 2 << 10 // that a lock costs which a connection holds
 )
 
 // Keys that errors name.
@@ -46,6 +50,7 @@ const (
 	keyUserMemory  = "quota_bytes"
 	keyUserWaiting = "quota_waiting"
 	keyUserHolds   = "quota_holds"
+	keyFiles       = "the limit of open files (LimitNOFILE= in the unit)"
 )
 
 // within is the limit for all users: the configured one, or what the share of memory
@@ -60,7 +65,11 @@ func (l *Limits) within(configured int, key string, share, size int64) (most int
 }
 
 func (l *Limits) connections() (most int, key string) {
-	return l.within(l.MaxConnections, "max_connections", connectionShare, connectionSize)
+	most, key = l.within(l.MaxConnections, "max_connections", connectionShare, connectionSize)
+	if 0 < l.Files && l.Files < most {
+		return l.Files, keyFiles
+	}
+	return most, key
 }
 
 func (l *Limits) inFlight() (most int, key string) {
@@ -80,7 +89,7 @@ func (l *Limits) lockWaiters() (most int, key string) {
 
 // holds is how many locks connections may hold, watches included.
 func (l *Limits) holds() (most int, key string) {
-	return l.within(lock.MaxHeld, "the host's limit", holdShare, holdSize)
+	return l.within(lock.MaxHeld, "the limits of a daemon", holdShare, holdSize)
 }
 
 // bytes is how many bytes unfinished messages and unread answers may have, of all users

@@ -227,28 +227,53 @@ func TestConnectionsWithoutACredentialMakeRoom(t *testing.T) {
 
 // A wrong credential costs a connection, and an address has its quota of them.
 func TestGuessesCostConnections(t *testing.T) {
-	g := newRig(t, func(g *rig) { g.tokens(strings.ReplaceAll(testTokens, tokenHost, tokenHost+"-changed")) })
+	g := newRig(t, func(g *rig) { g.tokens(testTokens) })
 	logged, lines := observer.New(zap.WarnLevel)
 	g.server.o.Log = zap.New(logged)
 	address := g.listening(Listening{PerAddress: 1})
 	guess := dial(t, address)
-	if res, err := ask(t, guess, "GET /leases"); err != nil || res.StatusCode != 401 || !res.Close {
+	_, _ = io.WriteString(guess, "GET /leases HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\n\r\n")
+	res, err := http.ReadResponse(bufio.NewReader(guess), nil)
+	if err != nil || res.StatusCode != 401 || !res.Close {
 		t.Fatal(res, err)
 	}
 	if _, err := io.ReadAll(guess); err != nil {
 		t.Errorf("it stays open: %v", err)
 	}
-	var conn net.Conn
 	g.eventually("the place is given back", func() bool {
-		conn = dial(t, address)
-		_, err := ask(t, conn, "GET /healthz")
+		_, err := ask(t, dial(t, address), "GET /leases")
 		return err == nil
 	})
 	if _, err := ask(t, dial(t, address), "GET /healthz"); err == nil {
-		t.Error("a second connection is served")
+		t.Error("a second connection is served beside a proven one")
 	}
 	if all := lines.FilterField(zap.String("limit", "quota_connections")).All(); len(all) == 0 {
 		t.Errorf("the log does not name the quota: %v", lines.All())
+	}
+}
+
+// A server without credentials lets clients that use it wait for their next request, but
+// their connections make room.
+func TestConnectionsOfAServerWithoutCredentials(t *testing.T) {
+	g := newRig(t, nil)
+	g.server.phases.unproven = 50 * time.Millisecond
+	address := g.listening(Listening{MaxConnections: 1})
+	var conn net.Conn
+	g.eventually("a client is served", func() bool {
+		conn = dial(t, address)
+		_, err := ask(t, conn, "GET /leases")
+		return err == nil
+	})
+	time.Sleep(200 * time.Millisecond)
+	if _, err := ask(t, conn, "GET /leases"); err != nil {
+		t.Errorf("the client may not wait: %v", err)
+	}
+	g.eventually("a newcomer is served", func() bool {
+		_, err := ask(t, dial(t, address), "GET /leases")
+		return err == nil
+	})
+	if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the first connection stays")
 	}
 }
 

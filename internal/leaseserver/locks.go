@@ -166,7 +166,7 @@ func (s *Server) joinWaiters(tenant string) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n, quota := s.waiting[tenant], int64(s.o.QuotaWaiting); quota > 0 && n >= quota {
-		return nil, problem.New(problem.Overloaded, "%d requests of tenant %q wait for locks here, which is its quota (quota_waiting)", n, tenant).After(overloadedRetry)
+		return nil, s.exceeds("quota_waiting", tenant, n, "requests waiting for locks", "wait for answers")
 	}
 	if n := s.waiters.Load(); n >= s.maxWaiters.Load() {
 		return nil, problem.New(problem.Overloaded, "%d requests wait for locks here, which is the limit", n).After(overloadedRetry)
@@ -183,6 +183,13 @@ func (s *Server) joinWaiters(tenant string) (leave func(), err error) {
 		s.waiters.Add(-1)
 		s.o.Metrics.LockWaiters.Dec()
 	}, nil
+}
+
+// exceeds is the error of what a quota of one tenant refuses. Every such refusal is made
+// here.
+func (s *Server) exceeds(key, tenant string, most int64, what, advice string) error {
+	return problem.New(problem.Overloaded, "%s: tenant %q has %d %s, as many as one tenant may have: %s, or raise the quota", key, tenant, most, what, advice).
+		After(overloadedRetry)
 }
 
 // wanted is the call's entry in the queue. A client with a request ID may ask again, here

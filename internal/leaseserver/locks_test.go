@@ -347,7 +347,7 @@ func TestWaitersTakeNoPlaces(t *testing.T) {
 // its quota. The answer names the quota; others are not affected, nor are requests that
 // do not wait.
 func TestWaitersHaveALimit(t *testing.T) {
-	for quota, words := range map[int]string{0: "2 requests wait for locks here, which is the limit", 2: `of tenant "default" wait for locks here, which is its quota (quota_waiting)`} {
+	for quota, words := range map[int]string{0: "2 requests wait for locks here, which is the limit", 2: `quota_waiting: tenant "default" has 2 requests waiting for locks, as many as one tenant may have: wait for answers, or raise the quota`} {
 		g := lockRig(t, func(g *rig) { g.options.QuotaWaiting = quota })
 		address := g.listening(Listening{MaxConnections: 5 + 5*quota})
 		g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
@@ -366,6 +366,32 @@ func TestWaitersHaveALimit(t *testing.T) {
 		last.cancel()
 		g.eventually("the place is given back", func() bool { return g.server.waiters.Load() == 1 })
 		g.want("when one has gone", third(), problem.LockHeld)
+	}
+}
+
+// TestUpkeepIsNotRefused: however many requests are under way and wait, a lock can be
+// renewed, looked at and given back. Where too many do just that, the next ones wait.
+func TestUpkeepIsNotRefused(t *testing.T) {
+	g := lockRig(t, func(g *rig) { g.options.MaxInFlight = 2 })
+	g.locked("acquire", "k", tokenHost, `{"ttl_seconds": 3600}`)
+	for range cap(g.server.slots) {
+		g.server.slots <- struct{}{}
+	}
+	g.want("another acquire", g.send("POST", "/v1/locks/other/acquire", tokenHost, ``), problem.Overloaded)
+	g.locked("renew", "k", tokenHost, `{"ttl_seconds": 3600}`)
+	for range cap(g.server.upkeep) {
+		g.server.upkeep <- struct{}{}
+	}
+	seen := make(chan reply)
+	go func() { seen <- g.send("GET", "/v1/locks/k", tokenHost, "") }()
+	<-g.server.upkeep
+	if r := <-seen; r.status != http.StatusOK {
+		t.Errorf("%+v", r)
+	}
+	g.locked("release", "k", tokenHost, `{}`)
+	<-g.server.upkeep
+	if n := len(g.server.upkeep); n != 0 {
+		t.Errorf("%d places are taken", n)
 	}
 }
 

@@ -258,8 +258,9 @@ var everywhere = map[string]provocation{
 		send(g, o, r)
 		return send(g, o, r)
 	}),
-	"503 OVERLOADED": on(func(g *rig) { g.options.MaxInFlight = 1 }, func(g *rig, o operation, r request) reply {
+	"503 OVERLOADED": on(func(g *rig) { g.options.MaxInFlight, g.options.ProviderTimeout = 1, time.Millisecond }, func(g *rig, o operation, r request) reply {
 		g.server.slots <- struct{}{}
+		g.server.upkeep <- struct{}{}
 		return send(g, o, r)
 	}),
 	"503 PROVIDER_UNAVAILABLE": fails(errFailed),

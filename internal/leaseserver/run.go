@@ -54,7 +54,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	if o.Guard != nil {
 		handler = o.Guard(s)
 	}
-	connections := guard.New(guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Unproven: s.phases.unproven}, s.closedByGuard)
+	connections := guard.New(guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Unproven: s.phases.unproven},
+		guard.Warn(s.o.Log, "max_connections", "quota_connections"))
 	server := &http.Server{
 		Handler: handler, TLSConfig: o.TLS,
 		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
@@ -101,16 +102,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	}
 	<-served
 	return err
-}
-
-// closedByGuard says which limit a newcomer has met, in a line now and then.
-func (s *Server) closedByGuard(why guard.Reason, from net.Addr) {
-	limit := map[guard.Reason]string{guard.Full: "max_connections", guard.PerAddress: "quota_connections"}[why]
-	if limit != "" {
-		s.crowded.Do(func() {
-			s.o.Log.Warn("a connection was closed at once: its limit is reached", zap.String("limit", limit), zap.String("peer", from.String()))
-		})
-	}
 }
 
 // debugWriter logs net/http's messages about peers at debug, since any peer can provoke

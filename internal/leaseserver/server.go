@@ -72,6 +72,7 @@ type Server struct {
 	patterns []string     // of the mux
 	origins  *http.CrossOriginProtection
 	slots    chan struct{}      // one element per request under way
+	upkeep   chan struct{}      // likewise, of requests for the upkeep of locks
 	viewing  singleflight.Group // of pools, once at a time for each
 	sampling sync.Mutex         // for the metrics, once at a time
 	seed     maphash.Seed
@@ -82,7 +83,6 @@ type Server struct {
 	started  time.Time
 	stopping atomic.Bool
 	sparing  rate.Sometimes
-	crowded  rate.Sometimes // for lines about connections that are closed at once
 	phases   phases
 	after    func(time.Duration) <-chan time.Time // time.After, but in tests
 
@@ -111,10 +111,9 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		o: o, waiting: map[string]int64{}, started: time.Now(), mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
-		slots: make(chan struct{}, o.MaxInFlight), seed: maphash.MakeSeed(), book: newBook(newLimiter(o.RateLimit, o.RateBurst)),
+		slots: make(chan struct{}, o.MaxInFlight), upkeep: make(chan struct{}, o.MaxInFlight), seed: maphash.MakeSeed(), book: newBook(newLimiter(o.RateLimit, o.RateBurst)),
 		// An outage makes every request fail: some lines tell as much as all.
 		sparing: rate.Sometimes{First: 3, Interval: time.Second},
-		crowded: rate.Sometimes{First: 1, Interval: 10 * time.Second},
 		phases:  patience,
 		after:   time.After,
 	}
@@ -145,9 +144,9 @@ func (s *Server) routes() {
 	s.api("GET "+leaseapi.PathStatus, ScopeAdmin, s.overview)
 	s.api("GET "+leaseapi.PathStats, ScopeAdmin, s.stats)
 	s.route("POST "+lockhttp.Path+"/{key}/acquire", s.lockAcquire)
-	s.api("POST "+lockhttp.Path+"/{key}/renew", ScopeLocks, s.lockRenew)
-	s.api("POST "+lockhttp.Path+"/{key}/release", ScopeLocks, s.lockRelease)
-	s.api("GET "+lockhttp.Path+"/{key}", ScopeLocks, s.lockGet)
+	s.entered("POST "+lockhttp.Path+"/{key}/renew", ScopeLocks, s.enterUpkeep, s.lockRenew)
+	s.entered("POST "+lockhttp.Path+"/{key}/release", ScopeLocks, s.enterUpkeep, s.lockRelease)
+	s.entered("GET "+lockhttp.Path+"/{key}", ScopeLocks, s.enterUpkeep, s.lockGet)
 	s.api("GET "+lockhttp.Path, ScopeLocks, s.lockList)
 	s.api("POST "+sequencehttp.Path+"/{key}/next", ScopeSequences, s.sequenceNext)
 	s.api("POST "+sequencehttp.Path+"/{key}/declare", ScopeAdmin, s.sequenceDeclare)
@@ -218,8 +217,12 @@ func (s *Server) open(pattern string, h func(http.ResponseWriter, *http.Request)
 
 // api registers a handler that needs a credential with the scope.
 func (s *Server) api(pattern string, scope Scope, h handler) {
+	s.entered(pattern, scope, func(context.Context) (func(), error) { return s.enter() }, h)
+}
+
+func (s *Server) entered(pattern string, scope Scope, enter func(context.Context) (leave func(), err error), h handler) {
 	s.route(pattern, func(w http.ResponseWriter, r *http.Request) error {
-		leave, err := s.enter()
+		leave, err := enter(r.Context())
 		if err != nil {
 			return err
 		}
@@ -239,11 +242,28 @@ func (s *Server) enter() (leave func(), err error) {
 	default:
 		return nil, problem.New(problem.Overloaded, "this server has %d requests under way, which is its limit", cap(s.slots)).After(overloadedRetry)
 	}
+	return s.left(s.slots), nil
+}
+
+func (s *Server) left(place chan struct{}) (leave func()) {
 	s.o.Metrics.InFlight.Inc()
 	return sync.OnceFunc(func() {
 		s.o.Metrics.InFlight.Dec()
-		<-s.slots
-	}), nil
+		<-place
+	})
+}
+
+// enterUpkeep is enter for what keeps a lock, gives it back or looks at it. Such requests
+// have places of their own, and wait for one: a client that is refused may lose its lock.
+func (s *Server) enterUpkeep(ctx context.Context) (leave func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
+	defer cancel()
+	select {
+	case s.upkeep <- struct{}{}:
+		return s.left(s.upkeep), nil
+	case <-ctx.Done():
+		return nil, problem.New(problem.Overloaded, "this server has %d requests for the upkeep of locks under way, and none ends", cap(s.upkeep)).After(overloadedRetry)
+	}
 }
 
 // admit finds the credential of the request, which must have the scope.
@@ -252,7 +272,11 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	if err != nil {
 		return Credential{}, err
 	}
-	guard.Proven(r.Context())
+	if s.o.Tokens != nil || s.o.ClientCertificates {
+		guard.Proven(r.Context())
+	} else {
+		guard.Patient(r.Context()) // every client gets this far
+	}
 	var wait time.Duration
 	if s.note(func(b *book) { wait = b.limits.wait(clientKey(who, r.RemoteAddr), time.Now()) }); wait > 0 {
 		return Credential{}, problem.New(problem.RateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)
@@ -262,17 +286,10 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	}
 	// A page in a browser must not take machine IDs from a server that trusts every
 	// client that reaches it.
-	if err := s.origins.Check(r); err != nil || isFromOtherSite(r) || s.o.Tokens == nil && !s.o.ClientCertificates && ofRenamedPage(r) {
+	if err := s.origins.Check(r); err != nil || guard.FromOtherSite(r) || s.o.Tokens == nil && !s.o.ClientCertificates && ofRenamedPage(r) {
 		return Credential{}, problem.New(problem.Forbidden, "requests from pages of other sites are refused")
 	}
 	return who, nil
-}
-
-// isFromOtherSite reports whether a browser says that a page of another site sent the
-// request. The check of origins lets such reads pass. A link that a user follows passes:
-// what it opens does not reach the other site's page.
-func isFromOtherSite(r *http.Request) bool {
-	return r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate"
 }
 
 // ofRenamedPage reports whether the request comes from a browser whose page may be

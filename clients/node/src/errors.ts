@@ -75,6 +75,10 @@ export class OverloadedError extends KazahanaError {
 export class ShuttingDownError extends KazahanaError {
   static override readonly code = 'SHUTTING_DOWN';
 }
+/** The daemon cannot start: its configuration or its state directory is wrong. */
+export class StartFailedError extends KazahanaError {
+  static override readonly code = 'START_FAILED';
+}
 /** Another owner holds the lock. */
 export class LockHeldError extends KazahanaError {
   static override readonly code = 'LOCK_HELD';
@@ -159,7 +163,7 @@ const BY_CODE = new Map(
   [
     ClockBackwardError, LeaseAcquisitionError, NoProviderError, RequestTimeoutError, TimestampOverflowError,
     UnknownServiceError, UnknownMethodError, InvalidParamsError, InvalidExternalIdError, PermissionDeniedError,
-    OverloadedError, ShuttingDownError, LockHeldError, LockNotOwnedError, LockExpiredError, LockNotFoundError,
+    OverloadedError, ShuttingDownError, StartFailedError, LockHeldError, LockNotOwnedError, LockExpiredError, LockNotFoundError,
     LockFencedError, SequenceExhaustedError, SequenceFencedError, StoreUnavailableError, NoStoreError, RequestIdReusedError,
     PlacementNotReadyError, PlacementPendingError, ActivationFailedError, ActivationEndedError,
   ].map((type) => [type.code, type]),

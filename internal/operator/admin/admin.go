@@ -16,16 +16,19 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
 )
 
 // Limits of the listener, which knows no credentials: a connection idles for a moment
 // only, and few are open at once, so that they leave the open files to the daemon's
-// socket. The answer with a profile has the time of the profile in addition.
+// socket. One address, or user of a Unix socket, has three quarters of them. The answer
+// with a profile has the time of the profile in addition.
 const (
-	maxConnections = 256
+	MaxConnections = 256
 	readTimeout    = 5 * time.Second // of a whole request
-	writeTimeout   = time.Minute
+	writeTimeout   = 10 * time.Second
 	idleTimeout    = 5 * time.Second
+	maxHeaderBytes = 32 << 10
 )
 
 // Options of the handler.
@@ -93,13 +96,13 @@ func SplitAddress(address string) (network, addr string) {
 }
 
 // Serve answers on the listener until ctx is done. It returns nil then.
-func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	return serveWithin(ctx, l, h, guard.Limits{Connections: maxConnections, Unproven: idleTimeout})
-}
-
-func serveWithin(ctx context.Context, l net.Listener, h http.Handler, limits guard.Limits) error {
-	server := &http.Server{Handler: h, ReadTimeout: readTimeout, WriteTimeout: writeTimeout}
-	connections := guard.New(limits, func(guard.Reason, net.Addr) {})
+func Serve(ctx context.Context, l net.Listener, h http.Handler, log *zap.Logger) error {
+	most := guard.Beside(MaxConnections)
+	limits := guard.Limits{Connections: most, PerAddress: most - most/4, Unproven: idleTimeout}
+	connections := guard.New(limits, guard.Warn(log.With(zap.String("component", "admin")), "admin_listen", "admin_listen"))
+	server := &http.Server{
+		Handler: refuseOtherSites(h), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
+	}
 	connections.Protect(server)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
@@ -107,4 +110,15 @@ func serveWithin(ctx context.Context, l net.Listener, h http.Handler, limits gua
 		return fmt.Errorf("admin listener: %w", err)
 	}
 	return nil
+}
+
+// refuseOtherSites keeps pages of other sites from reading what is here.
+func refuseOtherSites(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if guard.FromOtherSite(r) {
+			http.Error(w, "requests from pages of other sites are refused", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }

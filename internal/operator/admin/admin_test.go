@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -43,7 +44,7 @@ func serve(t *testing.T, o Options) *site {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, l, Handler(o)) }()
+	go func() { done <- Serve(ctx, l, Handler(o), zap.NewNop()) }()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}}
@@ -65,6 +66,32 @@ func serve(t *testing.T, o Options) *site {
 		transport.CloseIdleConnections()
 	})
 	return s
+}
+
+// A page of another site reads nothing, but a link to this one may be followed.
+func TestOtherSites(t *testing.T) {
+	s := serve(t, Options{Registry: prometheus.NewRegistry(), Ready: func() error { return nil }, Pprof: true})
+	for _, test := range []struct {
+		site, mode string
+		want       int
+	}{{"cross-site", "cors", 403}, {"cross-site", "no-cors", 403}, {"cross-site", "navigate", 200}, {"same-origin", "cors", 200}, {"none", "navigate", 200}} {
+		for _, path := range []string{"/metrics", "/healthz", "/debug/pprof/"} {
+			req, err := http.NewRequest("GET", "http://kazahanad"+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Sec-Fetch-Site", test.site)
+			req.Header.Set("Sec-Fetch-Mode", test.mode)
+			res, err := s.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = res.Body.Close()
+			if res.StatusCode != test.want {
+				t.Errorf("%s %s %s: %d", path, test.site, test.mode, res.StatusCode)
+			}
+		}
+	}
 }
 
 // get returns the status, the body and its type.
@@ -163,28 +190,35 @@ func TestServeEnds(t *testing.T) {
 	close(release)
 }
 
-// Clients that keep connections alive keep no others out, and take few open files.
+// Clients that keep connections alive, or read no answers, keep no others out, and take few
+// open files.
 func TestConnectionsMakeRoom(t *testing.T) {
-	s := serve(t, Options{Registry: prometheus.NewRegistry(), Ready: func() error { return nil }})
-	dial := s.client.Transport.(*http.Transport).DialContext
-	var all []net.Conn
-	for range maxConnections + 20 {
-		c, err := dial(t.Context(), "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") // its place may be gone already
-		all = append(all, c)
-	}
-	if status, body, _ := s.get("GET", "/healthz"); status != 200 {
-		t.Errorf("a newcomer gets %d, %s", status, body)
-	}
-	for _, c := range all[:20] {
-		_ = c.SetReadDeadline(time.Now().Add(hang))
-		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatal("too many stay open")
-		}
+	for name, flood := range map[string]int{"kept alive": 1, "never read": 10000} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, Options{Registry: prometheus.NewRegistry(), Ready: func() error { return nil }})
+			dial := s.client.Transport.(*http.Transport).DialContext
+			var all []net.Conn
+			for range MaxConnections + 20 {
+				c, err := dial(t.Context(), "", "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				_ = c.SetWriteDeadline(time.Now().Add(5 * time.Millisecond)) // the server is to stop reading
+				// Its place may be gone already.
+				_, _ = io.WriteString(c, strings.Repeat("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", flood))
+				all = append(all, c)
+			}
+			if status, body, _ := s.get("GET", "/healthz"); status != 200 {
+				t.Errorf("a newcomer gets %d, %s", status, body)
+			}
+			for _, c := range all[:20] {
+				_ = c.SetReadDeadline(time.Now().Add(hang))
+				if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Fatal("too many stay open")
+				}
+			}
+		})
 	}
 }
 
@@ -194,7 +228,7 @@ func TestServeFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = l.Close()
-	if err := Serve(t.Context(), l, http.NotFoundHandler()); !errors.Is(err, net.ErrClosed) || !strings.Contains(err.Error(), "admin listener") {
+	if err := Serve(t.Context(), l, http.NotFoundHandler(), zap.NewNop()); !errors.Is(err, net.ErrClosed) || !strings.Contains(err.Error(), "admin listener") {
 		t.Errorf("%v", err)
 	}
 }

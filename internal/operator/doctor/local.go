@@ -313,8 +313,9 @@ func JudgeLayout(service string, end, now time.Time) Finding {
 	return finding("layout.ok", "service %s: the time of its layout runs out on %s", service, date)
 }
 
-// filesBeside is the number of files that a daemon opens besides its connections.
-const filesBeside = 64
+// filesBeside is the number of files that a daemon opens besides the socket's connections,
+// those of its admin listener included.
+const filesBeside = 448
 
 // Files is how many files a daemon may have open.
 type Files struct {

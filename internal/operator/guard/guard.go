@@ -13,6 +13,7 @@ import (
 	"container/list"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -32,11 +33,11 @@ type Limits struct {
 // Reason says why a connection was closed.
 type Reason string
 
-// The reasons.
+// The reasons. Connections and PerAddress close the newcomer only if no connection can make
+// room for it.
 const (
-	Full       Reason = "full"        // Connections: a newcomer is closed, since every place is in use and proven
-	Replaced   Reason = "replaced"    // Connections or PerAddress: an unproven connection makes room for a newcomer
-	PerAddress Reason = "per_address" // PerAddress: a newcomer is closed, since its peer's connections are all proven
+	Full       Reason = "full"        // Connections
+	PerAddress Reason = "per_address" // PerAddress
 	Unproven   Reason = "unproven"    // Unproven
 )
 
@@ -47,7 +48,7 @@ const socketBuffer = 64 << 10
 // Guard watches over the connections of one server.
 type Guard struct {
 	limits Limits
-	closed func(Reason, net.Addr)
+	closed func(Reason, string)
 
 	mu    sync.Mutex // guards all below, the fields of each peer, and of each conn
 	open  int
@@ -58,15 +59,15 @@ type Guard struct {
 
 // peer is an address or a user that has connections.
 type peer struct {
-	id       any // netip.Prefix, or a UID as uint32; nil for all that cannot be known
+	id       any // a netip.Prefix or a user; "unknown" for all that cannot be known
 	open     int
 	unproven list.List     // of *conn, the oldest first
 	place    *list.Element // in ranks, if any is unproven
 }
 
 // New returns a guard. closed is called for each connection that the guard closes, with
-// the peer's address; it must return at once.
-func New(limits Limits, closed func(Reason, net.Addr)) *Guard {
+// its peer, such as "user 1000" or "10.0.0.1/32"; it must return at once.
+func New(limits Limits, closed func(Reason, string)) *Guard {
 	return &Guard{limits: limits, closed: closed, peers: map[any]*peer{}}
 }
 
@@ -143,10 +144,10 @@ func (g *Guard) admit(nc net.Conn) *conn {
 	if p == nil {
 		p = &peer{id: id}
 	}
-	victim, refused := g.victim(p)
-	if refused != "" {
+	victim, why := g.victim(p)
+	if victim == nil && why != "" {
 		g.mu.Unlock()
-		g.close(nc, refused)
+		g.close(nc, p, why)
 		return nil
 	}
 	if victim != nil {
@@ -161,19 +162,16 @@ func (g *Guard) admit(nc net.Conn) *conn {
 	c.wait()
 	g.mu.Unlock()
 	if victim != nil {
-		g.close(victim.Conn, Replaced)
+		g.close(victim.Conn, victim.peer, why)
 	}
 	return c
 }
 
-// victim is the connection that makes room for a newcomer of the peer, nil if there is
-// room, or says why the newcomer may not come in. mu is held.
-func (g *Guard) victim(p *peer) (victim *conn, refused Reason) {
+// victim is the connection that makes room for a newcomer of the peer, and the limit that
+// is reached, "" for none. mu is held.
+func (g *Guard) victim(p *peer) (*conn, Reason) {
 	if g.limits.PerAddress > 0 && p.open >= g.limits.PerAddress {
-		if p.unproven.Len() == 0 {
-			return nil, PerAddress
-		}
-		return p.oldest(), ""
+		return p.oldest(), PerAddress
 	}
 	if g.open < g.limits.Connections {
 		return nil, ""
@@ -185,12 +183,18 @@ func (g *Guard) victim(p *peer) (victim *conn, refused Reason) {
 	case g.top == 0:
 		return nil, Full
 	case p.unproven.Len() == g.top: // of equals, the newcomer's own peer
-		return p.oldest(), ""
+		return p.oldest(), Full
 	}
-	return g.ranks[g.top].Front().Value.(*peer).oldest(), ""
+	return g.ranks[g.top].Front().Value.(*peer).oldest(), Full
 }
 
-func (p *peer) oldest() *conn { return p.unproven.Front().Value.(*conn) }
+// oldest is the peer's oldest unproven connection, nil if there is none.
+func (p *peer) oldest() *conn {
+	if first := p.unproven.Front(); first != nil {
+		return first.Value.(*conn)
+	}
+	return nil
+}
 
 // rank sorts the peer by its number of unproven connections, last among equals. mu is held.
 func (g *Guard) rank(p *peer, before int) {
@@ -209,8 +213,8 @@ func (g *Guard) rank(p *peer, before int) {
 	g.top = max(g.top, n)
 }
 
-func (g *Guard) close(nc net.Conn, why Reason) {
-	g.closed(why, nc.RemoteAddr())
+func (g *Guard) close(nc net.Conn, p *peer, why Reason) {
+	g.closed(why, fmt.Sprint(p.id))
 	_ = nc.Close()
 }
 
@@ -229,15 +233,19 @@ func identify(nc net.Conn) any {
 		_, _ = nc.SetReadBuffer(socketBuffer), nc.SetWriteBuffer(socketBuffer)
 	case *net.UnixConn:
 		if who, err := unixsock.PeerOf(nc); err == nil {
-			return who.UID
+			return user(who.UID)
 		}
-		return nil
 	}
 	if address := addressOf(nc.RemoteAddr()); address.IsValid() {
 		return address
 	}
-	return nil
+	return "unknown"
 }
+
+// user is a UID.
+type user uint32
+
+func (u user) String() string { return fmt.Sprintf("user %d", uint32(u)) }
 
 // addressOf is the part of a peer's address that counts.
 func addressOf(a net.Addr) (p netip.Prefix) {
@@ -299,7 +307,7 @@ func (c *conn) expire(wait int) {
 	}
 	c.guard.mu.Unlock()
 	if over {
-		c.guard.close(c.Conn, Unproven)
+		c.guard.close(c.Conn, c.peer, Unproven)
 	}
 }
 

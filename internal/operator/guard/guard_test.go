@@ -43,7 +43,7 @@ func open(t *testing.T, limits Limits, secure bool) *site {
 		t.Fatal(err)
 	}
 	s.address = l.Addr().String()
-	g := New(limits, func(why Reason, _ net.Addr) {
+	g := New(limits, func(why Reason, _ string) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.closed[why]++
@@ -167,11 +167,11 @@ func TestProvenConnectionsStay(t *testing.T) {
 		patient = s.dial()
 	}
 	time.Sleep(200 * time.Millisecond)
-	if before := s.count(Replaced); !s.ask(patient, "/") {
+	if before := s.count(Full); !s.ask(patient, "/") {
 		t.Error("a patient connection may not wait")
 	} else if s.dial(); true {
 		s.over(patient)
-		if n := s.count(Replaced); n != before+1 {
+		if n := s.count(Full); n != before+1 {
 			t.Errorf("%d were replaced", n-before)
 		}
 	}

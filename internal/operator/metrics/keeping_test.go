@@ -122,6 +122,7 @@ func TestEveryMonitoringItemHasAMetric(t *testing.T) {
 		{"", "kazahana_layout_exhaustion_timestamp_seconds", "GAUGE"},
 		{"", "kazahana_provider_request_duration_seconds", "HISTOGRAM"},
 		{"", "kazahana_state_errors_total", "COUNTER"},
+		{"", "kazahana_config_last_reload_successful", "GAUGE"},
 		{"", "kazahana_rpc_requests_total", "COUNTER"},
 		{"", "kazahana_rpc_duration_seconds", "HISTOGRAM"},
 		{"", "kazahana_connections", "GAUGE"},

@@ -72,6 +72,7 @@ func TestNew(t *testing.T) {
 		"kazahana_build_info{commit=abc,go_version=go1,version=v1}": 1,
 		"kazahana_connections{}":                                    0,
 		"kazahana_state_errors_total{}":                             0,
+		"kazahana_config_last_reload_successful{}":                  1,
 		"kazahana_clock_forward_events_total{}":                     0,
 		"kazahana_clock_forward_accepted_total{}":                   0,
 		"kazahana_rpc_duration_seconds{}":                           0,

@@ -57,6 +57,9 @@ type countedConn struct {
 	closed func()
 }
 
+// NetConn returns the connection itself, as tls.Conn's does.
+func (c *countedConn) NetConn() net.Conn { return c.Conn }
+
 // Close implements net.Conn.
 func (c *countedConn) Close() error {
 	c.closed()

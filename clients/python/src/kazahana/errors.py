@@ -120,6 +120,12 @@ class ShuttingDownError(KazahanaError):
     code = "SHUTTING_DOWN"
 
 
+class StartFailedError(KazahanaError):
+    """The daemon cannot start: its configuration or its state directory is wrong."""
+
+    code = "START_FAILED"
+
+
 class LockHeldError(KazahanaError):
     """Another owner holds the lock."""
 

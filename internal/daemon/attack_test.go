@@ -1,0 +1,108 @@
+package daemon
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/sequence"
+	"github.com/kazahana/kazahana/internal/testkit/ring"
+)
+
+// attacks are what peers send that never read. Each is sent once on every connection.
+var attacks = []struct {
+	name        string
+	connections int
+	message     []byte
+}{
+	{"half messages", 900, halfMessage()},
+	{"messages that nearly fit", 3000, halfMessage()[:4000]},
+	{"batches", 2000, bytes.Repeat(request(1, "NextIDs", []any{MaxBatch}), 100)},
+	{"small batches", 2900, bytes.Repeat(request(1, "NextIDs", []any{100}), 1000)},
+	{"pages", 20, bytes.Repeat(request(1, "Lock.List", []any{}), 1500)},
+	{"pages on many connections", 1500, bytes.Repeat(request(1, "Lock.List", []any{}), 2)},
+	{"sequences", 1000, bytes.Repeat(request(1, "Sequence.NextBatch", []any{"s", sequence.MaxCount}), 10)},
+}
+
+// Under the limit of the packaged manifests no attack takes the process beyond it, the
+// others are served meanwhile, and the memory goes back to the system within seconds.
+func TestAttacksStayWithinTheMemoryLimit(t *testing.T) {
+	ring.All(t)
+	if ring.Race {
+		t.Skip("the race detector takes several times the memory, and keeps it")
+	}
+	const limit = 256 << 20
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit - limit/10)) // as the daemon does
+	for _, attack := range attacks {
+		t.Run(attack.name, func(t *testing.T) {
+			r, _ := withLocks(t, wide, func(s *setup) {
+				s.MaxConnections, s.MaxInFlight, s.MemoryLimit, s.source = 4096, 4096, limit, clock.System{}
+				s.patience.message, s.patience.write, s.patience.hangup = time.Hour, time.Hour, time.Second
+			})
+			innocent := r.dial()
+			for i := range lock.MaxList {
+				innocent.result("Lock.Acquire", fmt.Sprintf("%0*d", lock.MaxKey, i), options{"ttl_ms": 3_600_000})
+			}
+			debug.FreeOSMemory()
+			before := resident(t)
+			var peers []*peer
+			for range attack.connections {
+				p := r.dial()
+				peers = append(peers, p)
+				go func() { _, _ = p.Write(attack.message) }()
+			}
+			most := int64(0)
+			for range 100 { // long enough to see what it grows to, on any machine that is not at a standstill
+				most = max(most, resident(t))
+				innocent.id()
+				time.Sleep(20 * time.Millisecond)
+			}
+			kernel := r.kernel()
+			t.Logf("%d MiB before, %d at most, and %d in the kernel; %d connections, %d wait", before>>20, most>>20, kernel>>20, r.server.connections(), r.awaiting())
+			if most+kernel > limit {
+				t.Errorf("%d bytes are resident, and %d in the kernel, and the limit is %d", most, kernel, limit)
+			}
+			for _, p := range peers {
+				_ = p.Close()
+			}
+			until(t, "the memory is given back", func() bool { return resident(t) < before+limit/8 })
+		})
+	}
+}
+
+// kernel is what the kernel holds of the connections that are not parked.
+func (r *rig) kernel() (held int64) {
+	r.server.eachConn(func(c *conn) { held += int64(unread(c.net)) })
+	r.server.mu.Lock()
+	defer r.server.mu.Unlock()
+	for nc := range r.server.remnants {
+		held += int64(unread(nc))
+	}
+	return held
+}
+
+// resident is the memory of this process that is in use, in bytes.
+func resident(t *testing.T) int64 {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("there is no /proc")
+	}
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(statm))[1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * int64(syscall.Getpagesize())
+}
