@@ -35,6 +35,7 @@ type daemonOptions struct {
 	throughput int    // IDs per millisecond; 0: as shipped
 	provider   string // parameters of the provider's URL
 	admin      bool   // with metrics
+	doors      bool   // with memcached's protocol and HTTP
 	authority  string // as which it takes part in placement; "": not
 	store      string // file of what that needs; "": beside the leases
 	beside     bool   // on another core: it is not what is measured
@@ -43,9 +44,10 @@ type daemonOptions struct {
 // daemon is a running one. All that it writes is in the run's directory.
 type daemon struct {
 	*process.Service
-	socket string
-	leases string // the provider's file
-	admin  string // the socket with the metrics, if there are any
+	socket          string
+	leases          string // the provider's file
+	admin           string // the socket with the metrics, if there are any
+	memcached, http string // sockets of further ways to ask, likewise
 }
 
 // daemonArguments is the command line of a daemon as a user would start it, but
@@ -64,6 +66,10 @@ func daemonArguments(dir string, o daemonOptions) (args []string, files daemon) 
 	if o.admin {
 		files.admin = filepath.Join(dir, "admin.sock")
 		args = append(args, "--admin-listen", "unix:"+files.admin)
+	}
+	if o.doors {
+		files.memcached, files.http = filepath.Join(dir, "memcached.sock"), filepath.Join(dir, "http.sock")
+		args = append(args, "--memcached-listen", "unix:"+files.memcached, "--http-listen", "unix:"+files.http)
 	}
 	if o.authority != "" {
 		args = append(args, "--placement-authority", o.authority)

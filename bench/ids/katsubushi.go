@@ -16,7 +16,7 @@ func startKatsubushi(ctx context.Context, b *bench) (*server, error) {
 		return nil, absence{"katsubushi is not on the PATH (no Debian package; cmd/katsubushi of the Go module kayac/go-katsubushi)"}
 	}
 	socket := filepath.Join(b.dir, "katsubushi.sock")
-	s := &server{name: katsubushi, dialect: load.Memcached, socket: func(workload) string { return socket },
+	s := &server{name: katsubushi, dialect: load.Memcached, socket: func(workload) string { return socket }, doors: map[string]string{load.Memcached: socket},
 		note: "katsubushi: memcached's text protocol; NextIDs(n) is one GET with n keys; it makes at most 4,096 IDs in a millisecond",
 	}
 	return b.startReference(ctx, s, []string{socket}, path, "-worker-id", "1", "-sock", socket)

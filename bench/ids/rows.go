@@ -101,8 +101,9 @@ type workload struct {
 	key         string
 	title       string
 	connections int
-	depth       int // requests that are sent together, and awaited together
-	count       int // IDs per request
+	depth       int    // requests that are sent together, and awaited together
+	count       int    // IDs per request
+	dialect     string // "": each server's own
 	targets     []against
 }
 
@@ -141,6 +142,13 @@ var workloads = []workload{
 	{key: "batch1000", title: "NextIDs(1000), 1 connection", connections: 1, depth: 1, count: 1000, targets: []against{
 		{criterion: "IDs/s / Redis INCRBY 100", subject: redis, bound: 7, row: "batch100"},
 	}},
+	{key: "memcached1", title: "memcached get, 1 connection", connections: 1, depth: 1, count: 1, dialect: load.Memcached, targets: []against{
+		{criterion: "rate / katsubushi", subject: katsubushi, bound: 1.3},
+	}},
+	{key: "memcached64", title: "memcached get, 64 connections", connections: 64, depth: 1, count: 1, dialect: load.Memcached, targets: []against{
+		{criterion: "rate / katsubushi", subject: katsubushi, bound: 1.3},
+	}},
+	{key: "http1", title: "HTTP GET /id, 1 connection", connections: 1, depth: 1, count: 1, dialect: load.HTTP},
 }
 
 // Quantities of the rows that are measured on every server.
@@ -166,7 +174,12 @@ func socketRow(w workload) row {
 	}
 	r := row{
 		key: w.key, help: w.title, figures: figures,
-		takes:   func(p plan, servers int) time.Duration { return time.Duration(servers) * loadTime(p.Duration) },
+		takes: func(p plan, servers int) time.Duration {
+			if w.dialect != "" {
+				servers = 1 + len(w.targets)
+			}
+			return time.Duration(servers) * loadTime(p.Duration)
+		},
 		measure: func(ctx context.Context, b *bench) error { return b.measureServers(ctx, w) },
 	}
 	for _, t := range w.targets {
@@ -194,11 +207,11 @@ func loadTime(duration time.Duration) time.Duration {
 // measureServers measures a workload on every server once.
 func (b *bench) measureServers(ctx context.Context, w workload) error {
 	for _, s := range b.servers {
-		socket := s.socket(w)
+		socket, dialect := s.speaks(w)
 		if socket == "" {
 			continue
 		}
-		result, err := b.load(ctx, s, load.Options{Socket: socket, Dialect: s.dialect, Count: w.count, Connections: w.connections, Depth: w.depth})
+		result, err := b.load(ctx, s, load.Options{Socket: socket, Dialect: dialect, Count: w.count, Connections: w.connections, Depth: w.depth})
 		if err != nil {
 			return err
 		}

@@ -19,8 +19,17 @@ type server struct {
 	dialect string
 	// socket is where a workload is put on it; "" if it takes no part in it.
 	socket  func(workload) string
+	doors   map[string]string // sockets for workloads with a dialect of their own
 	service *process.Service
 	note    string // what it is, for below the table
+}
+
+// speaks is where and how a workload is put on the server; "" if it takes no part in it.
+func (s *server) speaks(w workload) (socket, dialect string) {
+	if w.dialect != "" {
+		return s.doors[w.dialect], w.dialect
+	}
+	return s.socket(w), s.dialect
 }
 
 // Names of servers: columns of the table.
@@ -54,11 +63,11 @@ func (a absence) Error() string { return a.why }
 
 // startServers starts the daemon and the references that there are.
 func (b *bench) startServers(ctx context.Context) error {
-	d, err := b.startDaemon(ctx, daemonOptions{name: "kazahanad", throughput: throughput, provider: wideLayout})
+	d, err := b.startDaemon(ctx, daemonOptions{name: "kazahanad", throughput: throughput, provider: wideLayout, doors: true})
 	if d != nil {
 		b.main = d
 		b.servers = append(b.servers, &server{
-			name: kazahanad, dialect: load.RPC, service: d.Service, socket: func(workload) string { return d.socket },
+			name: kazahanad, dialect: load.RPC, service: d.Service, socket: func(workload) string { return d.socket }, doors: map[string]string{load.Memcached: d.memcached, load.HTTP: d.http},
 		})
 	}
 	if err != nil {

@@ -75,10 +75,12 @@ func samePlace(a, b string) bool {
 }
 
 // warnOfIdleKeys warns of settings that the socket unit overrides. Those that also
-// apply to a socket of admin_listen are not idle.
+// apply to the socket of another listener are not idle.
 func warnOfIdleKeys(settings *config.Serve, log *zap.Logger) {
-	if network, _ := admin.SplitAddress(settings.AdminListen); network == "unix" {
-		return
+	for _, address := range []string{settings.AdminListen, settings.MemcachedListen, settings.HTTPListen} {
+		if network, _ := admin.SplitAddress(address); network == "unix" {
+			return
+		}
 	}
 	for key, directive := range map[string]string{"socket_mode": "SocketMode=", "socket_group": "SocketGroup="} {
 		if settings.Given(key) {

@@ -152,7 +152,9 @@ type daemonParts struct {
 	services  map[string]*daemon.Service
 	server    *daemon.Server
 	socket    *unixsock.Listener
-	admin     net.Listener      // nil: none
+	admin     net.Listener // nil: none, as with the next two
+	memcached net.Listener
+	http      net.Listener
 	placement *daemon.Placement // nil: off
 	fences    *fences
 	memory    int64 // that the process may use, in bytes
@@ -220,28 +222,7 @@ func (d *daemonParts) assemble(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	if d.settings.AdminListen != "" {
-		d.admin, err = listen(d.settings.AdminListen, unixsock.Options{
-			Mode: d.settings.SocketMode, Group: d.settings.SocketGroup, Flag: "--admin-listen",
-		})
-		if err != nil {
-			return fmt.Errorf("admin_listen: %w", err)
-		}
-	}
-	return nil
-}
-
-// listen listens on HOST:PORT or unix:PATH.
-func listen(address string, o unixsock.Options) (net.Listener, error) {
-	network, at := admin.SplitAddress(address)
-	if network != "unix" {
-		return net.Listen(network, at)
-	}
-	l, err := unixsock.Listen(at, o)
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
+	return d.listenBeside()
 }
 
 func (d *daemonParts) openState(ctx context.Context) (err error) {
@@ -396,9 +377,7 @@ func (d *daemonParts) announce() {
 		level = zap.WarnLevel
 	}
 	log.Log(level, "scope "+string(info.Scope)+": "+promises[info.Scope], zap.String("provider", info.Name))
-	if d.admin != nil {
-		log.Info("metrics and health", zap.String("admin_listen", d.settings.AdminListen))
-	}
+	d.announceBeside()
 }
 
 // run works until ctx is done or a part fails, then drains. The keepers and
@@ -434,6 +413,7 @@ func (d *daemonParts) run(ctx context.Context) error {
 		})
 		part(behind, d.watchForPage)
 	}
+	d.openDoors(ctx, part)
 	said := make(chan struct{})
 	context.AfterFunc(ctx, func() {
 		defer close(said)
@@ -475,8 +455,11 @@ func (d *daemonParts) close() error {
 			errs = append(errs, err)
 		}
 	}
-	if d.admin != nil {
-		if err := d.admin.Close(); !errors.Is(err, net.ErrClosed) {
+	for _, l := range []net.Listener{d.admin, d.memcached, d.http} {
+		if l == nil {
+			continue
+		}
+		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}
 	}

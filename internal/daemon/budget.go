@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,7 +30,7 @@ type budget struct {
 	clock   uint64
 	large   int64         // for large buffers of sockets
 	changed chan struct{} // closed when there may be room; nil if nobody waits
-	users   map[uint32]*user
+	users   map[owner]*user
 	holds   int // of all users
 
 	making chan struct{} // has room for the long answers that are being made
@@ -42,12 +43,18 @@ const (
 )
 
 func newBudget(limits *atomic.Pointer[Limits]) *budget {
-	return &budget{limits: limits, users: map[uint32]*user{}, making: make(chan struct{}, maxMaking)}
+	return &budget{limits: limits, users: map[owner]*user{}, making: make(chan struct{}, maxMaking)}
+}
+
+// owner is who a user is: a UID or, of peers on a network, an address.
+type owner struct {
+	uid  uint32
+	from netip.Prefix // valid: the address, and uid is unknownUID
 }
 
 // user is a user with open connections.
 type user struct {
-	uid      uint32
+	owner
 	open     int // connections, those that are being turned away included
 	admitted int // connections that count
 	bytes    int64
@@ -80,16 +87,16 @@ func (b *budget) open(nc stream) *account {
 	if peer, err := unixsock.PeerOf(nc); err == nil {
 		uid = peer.UID
 	}
-	return b.openFor(uid)
+	return b.openFor(owner{uid: uid})
 }
 
-func (b *budget) openFor(uid uint32) *account {
+func (b *budget) openFor(who owner) *account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	u := b.users[uid]
+	u := b.users[who]
 	if u == nil {
-		u = &user{uid: uid, holders: map[*account]struct{}{}, making: make(chan struct{}, maxUserMaking)}
-		b.users[uid] = u
+		u = &user{owner: who, holders: map[*account]struct{}{}, making: make(chan struct{}, maxUserMaking)}
+		b.users[who] = u
 	}
 	u.open++
 	return &account{budget: b, user: u}
@@ -118,7 +125,7 @@ func (a *account) close() {
 		a.user.admitted--
 	}
 	if a.user.open--; a.user.open == 0 {
-		delete(b.users, a.user.uid)
+		delete(b.users, a.user.owner)
 	}
 }
 
@@ -363,8 +370,8 @@ func (b *budget) exceeded(key string, u *user) *wire.Error {
 		most, whose = user, "one user"
 	}
 	return wire.Errorf(wire.CodeOverloaded,
-		"unfinished messages and unread answers fill the %d bytes for %s, and the connections of user %d hold the most: "+
-			"send whole messages, read the answers, or raise %s", most, whose, u.uid, key)
+		"unfinished messages and unread answers fill the %d bytes for %s, and the connections of %v hold the most: "+
+			"send whole messages, read the answers, or raise %s", most, whose, u.owner, key)
 }
 
 // muchMemory is from where on memory is given back to the system.

@@ -36,7 +36,7 @@ func newLedger(l Limits) *ledger {
 
 // account is that of a new connection of the user.
 func (b *ledger) account(uid uint32) *account {
-	a := b.openFor(uid)
+	a := b.openFor(owner{uid: uid})
 	a.moved(func() {
 		b.evicted[a]++
 		if !b.stuck {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,6 +37,11 @@ func (s *Server) watchHangups(ctx context.Context) {
 				c.abandon(errHungUp)
 			}
 		})
+		s.eachGuest(func(g *Guest) {
+			if g.abandon != nil && hungUp(g.Conn) {
+				g.abandon(errHungUp)
+			}
+		})
 	}
 }
 
@@ -53,8 +59,12 @@ func (s *Server) giveBack() {
 
 // hungUp reports whether the peer has closed its end. One that has merely
 // stopped sending still reads its answers.
-func hungUp(nc stream) (gone bool) {
-	raw, err := nc.SyscallConn()
+func hungUp(nc any) (gone bool) {
+	socket, ok := nc.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := socket.SyscallConn()
 	if err != nil {
 		return false
 	}

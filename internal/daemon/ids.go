@@ -11,9 +11,9 @@ import (
 const (
 	// MaxBatch is the largest count of one NextIDs.
 	MaxBatch = 65_536
-	// defaultTimeout and maxTimeout bound how long a request waits for IDs.
+	// defaultTimeout and MaxTimeout bound how long a request waits for IDs.
 	defaultTimeout = 10 * time.Second
-	maxTimeout     = time.Hour
+	MaxTimeout     = time.Hour
 )
 
 type idFormat uint8
@@ -106,7 +106,7 @@ func (s *Server) idOptions(d *desk, count int64) (idRequest, error) {
 		case "service":
 			service, err = d.req.Bytes()
 		case "timeout_ms":
-			r.want.Timeout, err = d.milliseconds("timeout_ms", maxTimeout)
+			r.want.Timeout, err = d.milliseconds("timeout_ms", MaxTimeout)
 		case "format":
 			r.format, err = d.formatOption()
 		case "regular_only":

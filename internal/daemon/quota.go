@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"github.com/kazahana/kazahana/internal/placement/driver"
@@ -10,8 +11,23 @@ import (
 // exceeds is the error of what a quota of one user refuses. Every such refusal is made
 // here.
 func (b *budget) exceeds(key string, u *user, most int, what, advice string) *wire.Error {
-	return wire.Errorf(wire.CodeOverloaded, "%s: UID %d has %d %s, as many as one UID may have: %s, or raise the quota",
-		key, u.uid, most, what, advice)
+	return wire.Errorf(wire.CodeOverloaded, "%s: %v has %d %s, as many as one %s may have: %s, or raise the quota",
+		key, u.owner, most, what, u.kind(), advice)
+}
+
+func (o owner) kind() string {
+	if o.from.IsValid() {
+		return "address"
+	}
+	return "UID"
+}
+
+// String names the owner.
+func (o owner) String() string {
+	if o.from.IsValid() {
+		return "address " + o.from.Masked().Addr().String()
+	}
+	return fmt.Sprintf("UID %d", o.uid)
 }
 
 // waitingKind is what a request waits for. Each kind has a budget of its own: however

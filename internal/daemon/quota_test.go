@@ -24,7 +24,7 @@ import (
 func (r *rig) dialAs(uid uint32) *peer {
 	r.t.Helper()
 	near, far := socketpair(r.t, syscall.SOCK_STREAM)
-	a := r.server.budget.openFor(uid)
+	a := r.server.budget.openFor(owner{uid: uid})
 	r.server.mu.Lock()
 	defer r.server.mu.Unlock()
 	r.server.begin(context.Background(), newConn(r.server, far, a))

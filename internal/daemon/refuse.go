@@ -1,8 +1,8 @@
 package daemon
 
 import (
-	"net"
 	"slices"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -12,7 +12,7 @@ import (
 )
 
 // admit checks the peer's credentials, and returns why it may not connect.
-func (s *Server) admit(nc *net.UnixConn) *wire.Error {
+func (s *Server) admit(nc syscall.Conn) *wire.Error {
 	allowed := s.limits.Load()
 	if len(allowed.AllowUIDs) == 0 && len(allowed.AllowGIDs) == 0 {
 		return nil

@@ -113,6 +113,7 @@ type Server struct {
 	mu             sync.Mutex
 	conns          map[*conn]struct{}  // with a goroutine each; guarded by mu
 	parked         int                 // connections in the lane; guarded by mu
+	guests         map[*Guest]struct{} // connections by doors; guarded by mu
 	refused        map[*conn]struct{}  // being turned away; guarded by mu
 	remnants       map[stream]*account // ended, but their peers have not read all; guarded by mu
 	unreadRefusals int                 // how many of them were turned away; guarded by mu
@@ -127,7 +128,7 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 	s := &Server{
 		cfg: cfg, services: services, defaultService: services[cfg.DefaultService], methods: countMethods(m),
 		metrics: m, log: log.With(zap.String("component", "daemon")), started: time.Now(), patience: defaultPatience,
-		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{}, remnants: map[stream]*account{},
+		conns: map[*conn]struct{}{}, refused: map[*conn]struct{}{}, guests: map[*Guest]struct{}{}, remnants: map[stream]*account{},
 	}
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
 	s.SetLimits(cfg.Limits)
@@ -268,7 +269,7 @@ func (s *Server) begin(work context.Context, c *conn) {
 func (s *Server) countConnections() { s.metrics.Connections.Set(float64(s.open())) }
 
 // open is how many connections there are. mu is held.
-func (s *Server) open() int { return len(s.conns) + s.parked + len(s.remnants) }
+func (s *Server) open() int { return len(s.conns) + s.parked + len(s.guests) + len(s.remnants) }
 
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()

@@ -22,6 +22,7 @@ const (
 	Echo      = "echo"      // the same requests, sent back
 	Redis     = "redis"     // RESP: INCR, INCRBY
 	Memcached = "memcached" // the text protocol: GET
+	HTTP      = "http"      // GET /id, one ID a request
 )
 
 // newDialect returns the dialect for requests that ask for count IDs each.
@@ -40,6 +41,8 @@ func newDialect(name string, count int) (dialect, error) {
 		return newCounter(count), nil
 	case Memcached:
 		return newGetter(count), nil
+	case HTTP:
+		return &httpGetter{}, nil
 	case Ping:
 		return newPing(), nil
 	}

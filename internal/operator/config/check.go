@@ -42,8 +42,31 @@ func (s *Serve) check(now time.Time) error {
 		return fmt.Errorf("%s %s is longer than half of %s %s", s.Cite("topology_interval"), formatDuration(s.TopologyInterval),
 			s.Cite("placement_ttl"), formatDuration(s.PlacementTTL))
 	}
-	if s.AdminListen == "unix:"+s.Socket {
-		return fmt.Errorf("%s and %s are the same socket", s.Cite("admin_listen"), s.Cite("socket"))
+	return s.checkListeners()
+}
+
+func (s *Serve) checkListeners() error {
+	taken := map[string]string{"unix:" + s.Socket: "socket"}
+	for _, l := range []struct{ key, at string }{
+		{"admin_listen", s.AdminListen}, {"memcached_listen", s.MemcachedListen}, {"http_listen", s.HTTPListen},
+	} {
+		if l.at == "" {
+			continue
+		}
+		if other := taken[l.at]; other != "" {
+			what := "address"
+			if strings.HasPrefix(l.at, "unix:") {
+				what = "socket"
+			}
+			return fmt.Errorf("%s and %s are the same %s", s.Cite(l.key), s.Cite(other), what)
+		}
+		if !strings.HasSuffix(l.at, ":0") { // any free port
+			taken[l.at] = l.key
+		}
+		if l.key != "admin_listen" && !s.Insecure && !onLoopback(l.at) {
+			return fmt.Errorf("%s %s can be reached from other hosts, and asks them for no credential: listen on 127.0.0.1 or unix:PATH, or say --insecure if the network itself keeps others out",
+				s.Cite(l.key), l.at)
+		}
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ func (t target) put(name string, parsed any) {
 var keys, leaseServerKeys, termsKeys, sequenceKeys []key
 
 func init() {
-	keys = slices.Concat(socketKeys(), leaseKeys(), placementKeys(), serviceKeys(), clockKeys(), operationKeys())
+	keys = slices.Concat(socketKeys(), doorKeys(), leaseKeys(), placementKeys(), serviceKeys(), clockKeys(), operationKeys())
 	leaseServerKeys = slices.Concat(listenKeys(), storeKeys(), limitKeys())
 	termsKeys = serviceTermsKeys()
 	sequenceKeys = prefixKeys()
@@ -83,6 +83,15 @@ func socketKeys() []key {
 		{name: "quota_bytes", def: "0", set: one(byteSize(leastUserMemory))},
 		{name: "event_loop", def: "true", set: one(parseSwitch)},
 		{name: "drain_timeout", def: "5s", set: one(duration(0))},
+	}
+}
+
+// doorKeys are further ways to ask for IDs.
+func doorKeys() []key {
+	return []key{
+		{name: "memcached_listen", set: one(orNone(parseDoor("127.0.0.1:11212")))},
+		{name: "http_listen", set: one(orNone(parseDoor("127.0.0.1:9747")))},
+		{name: "insecure", def: "false", set: one(parseSwitch)},
 	}
 }
 

@@ -284,12 +284,16 @@ func parseRange(text string) (string, error) {
 }
 
 // parseListen accepts host:port and unix:PATH.
-func parseListen(text string) (string, error) {
-	address, err := parseAdminListen(text)
-	if err != nil && !strings.HasPrefix(text, "unix:") {
-		err = errors.New("is not an address: write HOST:PORT, for example 127.0.0.1:7464, or unix:PATH")
+func parseListen(text string) (string, error) { return parseDoor("127.0.0.1:7464")(text) }
+
+func parseDoor(example string) func(string) (string, error) {
+	return func(text string) (string, error) {
+		address, err := parseAdminListen(text)
+		if err != nil && !strings.HasPrefix(text, "unix:") {
+			err = fmt.Errorf("is not an address: write HOST:PORT, for example %s, or unix:PATH", example)
+		}
+		return address, err
 	}
-	return address, err
 }
 
 func number64(lowest int64) func(string) (int64, error) {

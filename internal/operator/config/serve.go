@@ -84,6 +84,11 @@ type Serve struct {
 	MaxForward  time.Duration
 	ForwardHold time.Duration
 
+	// Further ways to ask for IDs: HOST:PORT or unix:PATH; "" = none.
+	MemcachedListen string
+	HTTPListen      string
+	Insecure        bool
+
 	AdminListen string // HOST:PORT or unix:PATH; "" = none
 	AdminPprof  bool
 

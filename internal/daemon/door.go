@@ -1,0 +1,347 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// Door is another way to ask for IDs than MessagePack-RPC on the server's socket. Its
+// connections are subject to the same credentials and limits, and its IDs come from the
+// same services. A protocol package reads requests and writes answers.
+type Door struct {
+	server    *Server
+	name      string
+	succeeded prometheus.Counter
+	refusal   func(*wire.Error) []byte
+	turning   sync.WaitGroup
+	turnedOut int // connections that are being turned away; guarded by Server.mu
+}
+
+// NewDoor returns a door, whose name counts requests in the metrics. refusal is what a
+// connection that is turned away is sent.
+func (s *Server) NewDoor(name string, refusal func(*wire.Error) []byte) *Door {
+	return &Door{
+		server: s, name: name, succeeded: s.metrics.Requests(name, "ok"), refusal: refusal,
+	}
+}
+
+// Guest is a connection by a door.
+type Guest struct {
+	net.Conn // Close leaves
+
+	door    *Door
+	account *account
+	abandon context.CancelCauseFunc // ends the wait of a request; nil: none waits; guarded by Server.mu
+	left    bool                    // guarded by Server.mu
+}
+
+// Listener returns a listener whose connections are Guests. Its Accept fails only once
+// l is closed.
+func (d *Door) Listener(l net.Listener) net.Listener { return &entrance{l, d} }
+
+type entrance struct {
+	net.Listener
+	door *Door
+}
+
+// Accept implements net.Listener.
+func (e *entrance) Accept() (net.Conn, error) {
+	pause := acceptPauseMin
+	for {
+		nc, err := e.Listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil, err
+		}
+		if err != nil {
+			e.door.server.log.Warn("cannot accept connections; trying again", zap.String("door", e.door.name), zap.Error(err), zap.Duration("in", pause))
+			time.Sleep(pause)
+			pause = min(2*pause, acceptPauseMax)
+			continue
+		}
+		pause = acceptPauseMin
+		if g := e.door.admit(nc); g != nil {
+			return g, nil
+		}
+	}
+}
+
+// admit returns nil for a connection that it turns away.
+func (d *Door) admit(nc net.Conn) *Guest {
+	s := d.server
+	g := &Guest{Conn: nc, door: d}
+	var refusal *wire.Error
+	if unix, ok := nc.(*net.UnixConn); ok {
+		refusal = s.admit(unix)
+		g.account = s.budget.open(unix)
+	} else {
+		g.account = s.budget.openFor(owner{unknownUID, addressOf(nc.RemoteAddr())})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	limits := s.limits.Load()
+	if socket, ok := nc.(syscall.Conn); ok && limits.bounded() {
+		setSendBuffer(socket, smallSend)
+	}
+	if most, key := limits.connections(); refusal == nil && s.open() >= most {
+		refusal = wire.Errorf(wire.CodeOverloaded, "all %d connections are in use: share a connection, or raise %s", most, key)
+	}
+	if refusal == nil {
+		refusal = g.account.admit()
+	}
+	if refusal == nil {
+		g.account.moved(func() { _ = nc.SetDeadline(time.Now()) })
+		s.guests[g] = struct{}{}
+		s.countConnections()
+		return g
+	}
+	s.metrics.Requests("", string(refusal.Code)).Inc()
+	if d.turnedOut == maxRefusals || s.unreadRefusals >= maxUnreadRefusals {
+		g.left = true
+		g.account.close()
+		_ = nc.Close()
+		return nil
+	}
+	d.turnedOut++
+	d.turnAway(g, d.refusal(refusal))
+	return nil
+}
+
+// turnAway says why and closes. Unread bytes would turn the close into a reset, which
+// may overtake the answer, so it reads for a moment.
+func (d *Door) turnAway(g *Guest, why []byte) {
+	nc := g.Conn
+	d.turning.Go(func() {
+		defer func() {
+			_ = g.Close()
+			d.server.mu.Lock()
+			defer d.server.mu.Unlock()
+			d.turnedOut--
+		}()
+		_ = nc.SetDeadline(time.Now().Add(d.server.patience.refuse))
+		if half, ok := nc.(interface{ CloseWrite() error }); ok {
+			if _, err := nc.Write(why); err == nil && half.CloseWrite() == nil {
+				var waste [4096]byte
+				for range wire.MaxMessage / len(waste) {
+					if _, err := nc.Read(waste[:]); err != nil {
+						return
+					}
+				}
+			}
+		}
+	})
+}
+
+// Wait returns when nobody is being turned away any more. The listener is closed.
+func (d *Door) Wait() { d.turning.Wait() }
+
+// Stopping is the cause that ends waits when the daemon stops.
+func (d *Door) Stopping() error { return errShuttingDown }
+
+// addressOf is the part of a peer's address that counts: one address of IPv4, or one
+// /64 of IPv6.
+func addressOf(a net.Addr) (p netip.Prefix) {
+	at, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return p
+	}
+	address, bits := at.Addr().Unmap().WithZone(""), 32
+	if address.Is6() {
+		bits = 64
+	}
+	p, _ = address.Prefix(bits)
+	return p
+}
+
+// eachGuest calls do for every guest, with the server's lock.
+func (s *Server) eachGuest(do func(*Guest)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for g := range s.guests {
+		do(g)
+	}
+}
+
+// Close implements net.Conn: the guest leaves.
+func (g *Guest) Close() error {
+	s := g.door.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.left {
+		return nil
+	}
+	g.left = true
+	delete(s.guests, g)
+	defer s.countConnections()
+	if socket, ok := g.Conn.(stream); ok && !s.part(socket) {
+		s.remember(socket, g.account)
+		return nil
+	}
+	_ = g.Conn.Close()
+	g.account.close()
+	return nil
+}
+
+// SyscallConn implements syscall.Conn.
+func (g *Guest) SyscallConn() (syscall.RawConn, error) {
+	if socket, ok := g.Conn.(syscall.Conn); ok {
+		return socket.SyscallConn()
+	}
+	return nil, fmt.Errorf("%T has no descriptor", g.Conn)
+}
+
+// Move makes nc the guest's connection. evict ends it when it holds memory that others
+// need; it must not block.
+func (g *Guest) Move(nc net.Conn, evict func()) {
+	g.door.server.mu.Lock()
+	g.Conn = nc
+	g.door.server.mu.Unlock()
+	g.account.moved(evict)
+}
+
+// Memory counts the bytes that the guest's messages and answers hold.
+func (g *Guest) Memory() wire.Memory { return g.account }
+
+// Evicted is why the guest must go, nil if it may stay.
+func (g *Guest) Evicted() error {
+	if over := g.account.over.Load(); over != nil {
+		return over
+	}
+	return nil
+}
+
+// Order is what a guest wants.
+type Order struct {
+	Service     *Service
+	Count       int64
+	RegularOnly bool
+	Timeout     time.Duration
+}
+
+// ServiceOf finds a service by its name; "" is the default one. The error is a
+// *wire.Error.
+func (d *Door) ServiceOf(name []byte) (*Service, error) { return d.server.service(name) }
+
+// Knows reports whether there is a service of that name.
+func (d *Door) Knows(name []byte) bool { return d.server.services[string(name)] != nil }
+
+// Encode is the external form of an ID of the service.
+func (s *Service) Encode(id snowflake.ID) string { return s.external.Load().Encode(id) }
+
+// Room counts what the IDs of a large order may take until done is called.
+func (g *Guest) Room(count int64) (done func()) {
+	const each, small = 24, 1024 // a range for each ID, at worst
+	if count <= small {
+		return func() {}
+	}
+	g.account.Take(int(count) * each)
+	return func() { g.account.Give(int(count) * each) }
+}
+
+// Wait is an order that waits for its IDs.
+type Wait struct {
+	guest   *Guest
+	pending *generator.Pending
+}
+
+// Start appends ranges that hold the IDs to dst or, if they have to be waited for,
+// returns a Wait, which owns dst and whose Result must be called.
+func (g *Guest) Start(o Order, dst []generator.Range) ([]generator.Range, *Wait, error) {
+	s := g.door.server
+	if s.draining.Load() {
+		return dst, nil, shuttingDown()
+	}
+	ranges, pending, err := o.Service.gen.Start(0, generator.Request{Count: o.Count, RegularOnly: o.RegularOnly, Timeout: o.Timeout}, dst)
+	if pending == nil {
+		return ranges, nil, err
+	}
+	if _, err := s.countWaiting(g.account.user, forAnswer); err != nil {
+		pending.Cancel(err)
+		return nil, nil, err
+	}
+	return nil, &Wait{g, pending}, nil
+}
+
+// Result waits for the IDs until ctx is done, or the peer is gone.
+func (w *Wait) Result(ctx context.Context) ([]generator.Range, error) {
+	s, g := w.guest.door.server, w.guest
+	defer s.doneWaiting(g.account.user, forAnswer)
+	ctx, abandon := context.WithCancelCause(ctx)
+	defer abandon(nil)
+	s.mu.Lock()
+	g.abandon = abandon
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		g.abandon = nil
+		s.mu.Unlock()
+	}()
+	return w.pending.Wait(ctx)
+}
+
+// GiveUp ends the wait of a peer that is gone, in place of Result.
+func (w *Wait) GiveUp() {
+	w.pending.Cancel(errHungUp)
+	w.guest.door.server.doneWaiting(w.guest.account.user, forAnswer)
+}
+
+// Next is Start, and then Result.
+func (g *Guest) Next(ctx context.Context, o Order, dst []generator.Range) ([]generator.Range, error) {
+	ranges, wait, err := g.Start(o, dst)
+	if wait != nil {
+		return wait.Result(ctx)
+	}
+	return ranges, err
+}
+
+// DefaultTimeout limits a wait for which the guest names no time.
+const DefaultTimeout = defaultTimeout
+
+// Elapsed is the server's clock for Answered.
+func (d *Door) Elapsed() time.Duration { return d.server.elapsed() }
+
+// Answered counts n requests that were answered without an error, all of which came at
+// the time began.
+func (d *Door) Answered(n int, began time.Duration) {
+	d.server.requests.Add(uint64(n))
+	d.succeeded.Add(float64(n))
+	d.server.metrics.RPCDuration.Observe(d.server.elapsed()-began, n)
+}
+
+// Failed counts a request that came at the time began, and returns the error that
+// answers it; nil if nobody waits for the answer any more.
+func (d *Door) Failed(err error, began time.Duration) *wire.Error {
+	s := d.server
+	s.requests.Add(1)
+	if errors.Is(err, errHungUp) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	reply := s.wireError(err)
+	s.metrics.Requests(d.name, string(reply.Code)).Inc()
+	s.metrics.RPCDuration.Observe(s.elapsed()-began, 1)
+	return reply
+}
+
+// Patience is how long a guest's peer may take to end a message that has begun, and to
+// read an answer.
+func (d *Door) Patience() (message, write time.Duration) {
+	return d.server.patience.message, d.server.patience.write
+}
+
+// Drain is how long a stop waits: for what peers had sent before they could know of it,
+// and for requests under way.
+func (d *Door) Drain() (late, timeout time.Duration) {
+	return d.server.patience.drain, d.server.DrainTimeout()
+}

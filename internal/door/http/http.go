@@ -1,0 +1,281 @@
+// Package http answers requests for IDs over HTTP: GET /id, GET /ids?n=, and the same
+// below /services/NAME.
+package http
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/operator/admin"
+	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+const (
+	idleTimeout = 2 * time.Minute
+	maxHeader   = 8 << 10
+	// connectionSize is what the library holds for a connection, beyond what each
+	// connection of the daemon is reckoned with.
+	connectionSize = 16 << 10
+)
+
+// Serve answers on the listener, which it closes, until ctx is done. Then requests under
+// way are answered, for as long as a drain of the daemon takes. configured is the
+// listener's address in the configuration.
+func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured string, log *zap.Logger) error {
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	errorLog, err := zap.NewStdLogAt(log, zapcore.DebugLevel) // peers choose what is in it
+	if err != nil {
+		return err
+	}
+	message, _ := d.Patience()
+	server := &http.Server{
+		Handler:     admin.OwnNames(l.Addr(), configured, handler(d)),
+		ReadTimeout: message, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: errorLog,
+		BaseContext: func(net.Listener) context.Context { return work },
+		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
+			g := nc.(*daemon.Guest)
+			g.Memory().Take(connectionSize)
+			return context.WithValue(ctx, guestKey{}, g)
+		},
+	}
+	drained := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(drained)
+		_, timeout := d.Drain()
+		waits, over := context.WithTimeout(work, timeout)
+		defer over()
+		if server.Shutdown(waits) != nil {
+			cancel(d.Stopping()) // those who wait for IDs are told so
+			soon, over := context.WithTimeout(context.WithoutCancel(work), time.Second)
+			defer over()
+			_ = server.Shutdown(soon)
+		}
+		_ = server.Close()
+	})
+	err = server.Serve(d.Listener(l))
+	if !stop() {
+		<-drained
+	}
+	_ = server.Close()
+	d.Wait()
+	if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// guestKey is the context key of a request's connection.
+type guestKey struct{}
+
+type answerer struct{ door *daemon.Door }
+
+func handler(d *daemon.Door) http.Handler {
+	a := answerer{d}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/id", a.single)
+	mux.HandleFunc("/ids", a.batch)
+	mux.HandleFunc("/services/{service}/id", a.single)
+	mux.HandleFunc("/services/{service}/ids", a.batch)
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		write(w, problem.New(problem.NotFound, "there are /id, /ids?n=COUNT, /services/NAME/id and /services/NAME/ids?n=COUNT"))
+	})
+	return mux
+}
+
+func (a answerer) single(w http.ResponseWriter, r *http.Request) { a.answer(w, r, false) }
+func (a answerer) batch(w http.ResponseWriter, r *http.Request)  { a.answer(w, r, true) }
+
+// ask is what a request wants.
+type ask struct {
+	daemon.Order
+	external bool
+}
+
+func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
+	if r.Method != http.MethodGet { // a HEAD would use up an ID
+		w.Header().Set("Allow", http.MethodGet)
+		write(w, problem.New(problem.MethodNotAllowed, "%s is not allowed: only GET is", r.Method))
+		return
+	}
+	began := a.door.Elapsed()
+	q, err := a.read(r, batch)
+	var ranges []generator.Range
+	if err == nil {
+		g := r.Context().Value(guestKey{}).(*daemon.Guest)
+		defer g.Room(q.Count)()
+		ranges, err = g.Next(r.Context(), q.Order, make([]generator.Range, 0, 4))
+	}
+	if err != nil {
+		if reply := a.door.Failed(err, began); reply != nil {
+			write(w, problemOf(reply))
+		}
+		return
+	}
+	a.door.Answered(1, began)
+	_, patience := a.door.Patience()
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience))
+	head(w)
+	if strings.Contains(r.Header.Get("Accept"), "application/json") {
+		w.Header().Set("Content-Type", "application/json")
+		q.json(w, ranges, batch)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	q.lines(w, ranges, "", "\n", "")
+}
+
+// head has answers kept by nobody, and read by no page of another site.
+func head(w http.ResponseWriter) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
+}
+
+func (q ask) json(w http.ResponseWriter, ranges []generator.Range, batch bool) {
+	if batch {
+		q.lines(w, ranges, `{"ids":["`, `","`, `"]}`)
+	} else {
+		q.lines(w, ranges, `{"id":"`, "", `"}`)
+	}
+}
+
+// lines writes the IDs in pieces: a peer that does not read holds little.
+func (q ask) lines(w http.ResponseWriter, ranges []generator.Range, before, between, after string) {
+	const piece = 4 << 10
+	out := append(make([]byte, 0, min(q.Count*24+64, 2*piece)), before...)
+	first := true
+	for _, r := range ranges {
+		for i := range r.Count {
+			if !first {
+				out = append(out, between...)
+			}
+			first = false
+			if id := r.Start + snowflake.ID(i); q.external {
+				out = append(out, q.Service.Encode(id)...)
+			} else {
+				out = strconv.AppendInt(out, int64(id), 10)
+			}
+			if len(out) >= piece {
+				if _, err := w.Write(out); err != nil {
+					return
+				}
+				out = out[:0]
+			}
+		}
+	}
+	_, _ = w.Write(append(out, after...)) // an error means that the peer has gone
+}
+
+// read understands the path and the query, whose names and limits are those of NextID's
+// and NextIDs' options.
+func (a answerer) read(r *http.Request, batch bool) (q ask, err error) {
+	q.Order = daemon.Order{Count: 1, Timeout: daemon.DefaultTimeout}
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return q, wire.Errorf(wire.CodeInvalidParams, "the query cannot be read: %v", err)
+	}
+	for name, texts := range values {
+		if err := q.set(name, texts[len(texts)-1], batch); err != nil {
+			return q, err
+		}
+	}
+	q.Service, err = a.door.ServiceOf([]byte(r.PathValue("service")))
+	return q, err
+}
+
+func (q *ask) set(name, text string, batch bool) error {
+	switch {
+	case name == "n" && batch:
+		n, err := number(name, text, 1, daemon.MaxBatch)
+		q.Count = n
+		return err
+	case name == "timeout_ms":
+		ms, err := number(name, text, 0, daemon.MaxTimeout.Milliseconds())
+		q.Timeout = time.Duration(ms) * time.Millisecond
+		return err
+	case name == "regular_only" && (text == "true" || text == "false"):
+		q.RegularOnly = text == "true"
+		return nil
+	case name == "regular_only":
+		return wire.Errorf(wire.CodeInvalidParams, "regular_only is true or false, and not %s", wire.Excerpt([]byte(text)))
+	case name == "format" && (text == "int" || text == "string" || text == "external"):
+		q.external = text == "external"
+		return nil
+	case name == "format":
+		return wire.Errorf(wire.CodeInvalidParams, "there is no format %s; there are int, string, external", wire.Excerpt([]byte(text)))
+	}
+	known := "format, regular_only, timeout_ms"
+	if batch {
+		known = "n, " + known
+	}
+	return wire.Errorf(wire.CodeInvalidParams, "there is no parameter %s; there are %s", wire.Excerpt([]byte(name)), known)
+}
+
+func number(name, text string, least, most int64) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < least || n > most {
+		return 0, wire.Errorf(wire.CodeInvalidParams, "%s is a number from %d to %d, and not %s", name, least, most, wire.Excerpt([]byte(text)))
+	}
+	return n, nil
+}
+
+// status is the HTTP status of the codes for which it is not 503.
+var status = map[wire.Code]int{
+	wire.CodeUnknownService: http.StatusNotFound, wire.CodeInvalidParams: http.StatusBadRequest,
+	wire.CodePermissionDenied: http.StatusForbidden, wire.CodeTimestampOverflow: http.StatusInternalServerError,
+	"INTERNAL": http.StatusInternalServerError,
+}
+
+// problemOf is an error of the wire as a problem.
+func problemOf(e *wire.Error) *problem.Problem {
+	p := &problem.Problem{Type: "about:blank", Status: status[e.Code], Code: problem.Code(e.Code)}
+	if p.Status == 0 {
+		p.Status = http.StatusServiceUnavailable
+		p.After(time.Second)
+	}
+	p.Title = http.StatusText(p.Status)
+	p.Detail = strings.TrimPrefix(e.Error(), string(e.Code)+": ")
+	return p
+}
+
+func write(w http.ResponseWriter, p *problem.Problem) {
+	head(w)
+	w.Header().Set("Content-Type", problem.MediaType)
+	if after := p.RetryAfter(); after != "" {
+		w.Header().Set("Retry-After", after)
+	}
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(body(p))
+}
+
+func body(p *problem.Problem) []byte {
+	b, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // it has texts and numbers only
+	}
+	return append(b, '\n')
+}
+
+// Refusal is the answer to a connection that is turned away.
+func Refusal(e *wire.Error) []byte {
+	p := problemOf(e)
+	b := body(p)
+	return append(fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",
+		p.Status, p.Title, problem.MediaType, len(b)), b...)
+}

@@ -1,0 +1,287 @@
+package http
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/door/doortest"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/snowflake"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func start(t testing.TB, o doortest.Options) *doortest.Rig {
+	t.Helper()
+	return doortest.Start(t, o, func(ctx context.Context, l net.Listener, s *daemon.Server) error {
+		return Serve(ctx, l, s.NewDoor("http", Refusal), "", zap.NewNop())
+	})
+}
+
+// client asks over connections that it keeps.
+func client(t testing.TB, r *doortest.Rig) *http.Client {
+	transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial(r.Network, r.Address)
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: doortest.Patience}
+}
+
+// answer is a response, read.
+type answer struct {
+	*http.Response
+	body string
+}
+
+func fetch(t testing.TB, c *http.Client, method, path string, header ...string) answer {
+	t.Helper()
+	request, err := http.NewRequest(method, "http://localhost"+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	response, err := c.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{response, string(body)}
+}
+
+func TestAnswers(t *testing.T) {
+	r := start(t, doortest.Options{Services: []string{"orders"}})
+	c := client(t, r)
+	const id, external = `\d{18}`, `[0-9A-Za-z_-]{11}`
+	asJSON := []string{"Accept", "application/json"}
+	for _, test := range []struct {
+		path   string
+		header []string
+		want   string
+	}{
+		{"/id", nil, id},
+		{"/id?format=int", nil, id},
+		{"/id?format=string&regular_only=true&timeout_ms=100", nil, id},
+		{"/id?format=external", nil, external},
+		{"/ids", nil, id},
+		{"/ids?n=3", nil, id + "\n" + id + "\n" + id},
+		{"/services/orders/id", nil, id},
+		{"/services/default/ids?n=2", nil, id + "\n" + id},
+		{"/id", asJSON, `{"id":"` + id + `"}`},
+		{"/ids?n=2", asJSON, `{"ids":\["` + id + `","` + id + `"\]}`},
+		{"/ids?n=1", asJSON, `{"ids":\["` + id + `"\]}`},
+		{"/services/orders/ids?n=2&format=external", asJSON, `{"ids":\["` + external + `","` + external + `"\]}`},
+		{"/id", []string{"Accept", "text/html, application/json;q=0.9"}, `{"id":"` + id + `"}`},
+	} {
+		got := fetch(t, c, "GET", test.path, test.header...)
+		kind := map[bool]string{true: "application/json", false: "text/plain; charset=utf-8"}[strings.HasPrefix(test.want, "{")]
+		if got.StatusCode != 200 || !regexp.MustCompile("^"+test.want+"$").MatchString(got.body) || got.Header.Get("Content-Type") != kind {
+			t.Errorf("%s %v: %d %s %q", test.path, test.header, got.StatusCode, got.Header.Get("Content-Type"), got.body)
+		}
+		if got.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: a cache may keep it", test.path)
+		}
+	}
+}
+
+func TestProblems(t *testing.T) {
+	r := start(t, doortest.Options{Provider: "none:", Fallback: config.FallbackNone})
+	c := client(t, r)
+	for _, test := range []struct {
+		method, path string
+		status       int
+		code, detail string
+	}{
+		{"GET", "/id", 503, "NO_PROVIDER", ""},
+		{"GET", "/services/orders/id", 404, "UNKNOWN_SERVICE", `there is no service "orders"; there are default`},
+		{"GET", "/ids?n=0", 400, "INVALID_PARAMS", "n is a number from 1 to 65536"},
+		{"GET", "/ids?n=65537", 400, "INVALID_PARAMS", "65537"},
+		{"GET", "/ids?n=x", 400, "INVALID_PARAMS", `"x"`},
+		{"GET", "/id?n=1", 400, "INVALID_PARAMS", "there is no parameter"},
+		{"GET", "/id?format=hex", 400, "INVALID_PARAMS", "there are int, string, external"},
+		{"GET", "/id?timeout_ms=3600001", 400, "INVALID_PARAMS", "timeout_ms"},
+		{"GET", "/id?regular_only=yes", 400, "INVALID_PARAMS", "regular_only"},
+		{"GET", "/id?%zz", 400, "INVALID_PARAMS", "the query cannot be read"},
+		{"GET", "/", 404, "NOT_FOUND", "/ids?n=COUNT"},
+		{"GET", "/stats", 404, "NOT_FOUND", ""},
+		{"POST", "/id", 405, "METHOD_NOT_ALLOWED", "only GET"},
+		{"DELETE", "/ids", 405, "METHOD_NOT_ALLOWED", ""},
+	} {
+		got := fetch(t, c, test.method, test.path)
+		var p problem.Problem
+		if err := json.Unmarshal([]byte(got.body), &p); err != nil {
+			t.Fatalf("%s: %v: %s", test.path, err, got.body)
+		}
+		if got.StatusCode != test.status || p.Status != test.status || string(p.Code) != test.code || !strings.Contains(p.Detail, test.detail) ||
+			got.Header.Get("Content-Type") != problem.MediaType || (got.Header.Get("Retry-After") != "") != (test.status == 503) {
+			t.Errorf("%s %s: %d %v %s", test.method, test.path, got.StatusCode, got.Header, got.body)
+		}
+	}
+	if got := fetch(t, c, "HEAD", "/id"); got.StatusCode != 405 {
+		t.Errorf("HEAD: %d", got.StatusCode)
+	}
+}
+
+// TestIncreasing: a large answer comes whole, and IDs increase from answer to answer.
+func TestIncreasing(t *testing.T) {
+	for _, tcp := range []bool{false, true} {
+		r := start(t, doortest.Options{TCP: tcp})
+		c := client(t, r)
+		c.Transport.(*http.Transport).DisableKeepAlives = tcp
+		last := int64(0)
+		for _, n := range []int{1, 2, 5000, 1} {
+			lines := strings.Split(fetch(t, c, "GET", fmt.Sprintf("/ids?n=%d", n)).body, "\n")
+			if len(lines) != n {
+				t.Fatalf("%d lines instead of %d", len(lines), n)
+			}
+			for _, text := range lines {
+				id, err := strconv.ParseInt(text, 10, 64)
+				if err != nil || id <= last {
+					t.Fatalf("%d after %d, %v", id, last, err)
+				}
+				last = id
+			}
+		}
+	}
+}
+
+// TestNames: on a loopback address it answers to this host's names only, so that no page
+// of another site reads IDs.
+func TestNames(t *testing.T) {
+	r := start(t, doortest.Options{TCP: true})
+	for host, want := range map[string]int{"localhost": 200, "127.0.0.1": 200, "evil.example": http.StatusMisdirectedRequest} {
+		nc := r.Dial(t)
+		fmt.Fprintf(nc, "GET /id HTTP/1.1\r\nHost: %s\r\n\r\n", host)
+		response, err := http.ReadResponse(bufio.NewReader(nc), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("%s: %d, want %d", host, response.StatusCode, want)
+		}
+	}
+}
+
+// TestWaits: as NextID, within max_in_flight; and a peer that is gone waits for nothing.
+func TestWaits(t *testing.T) {
+	fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
+	o := doortest.Options{Clock: fake}
+	o.MaxInFlight = 1
+	r := start(t, o)
+	c := client(t, r)
+	fetch(t, c, "GET", fmt.Sprintf("/ids?n=%d", 1<<snowflake.DefaultBitSeq))
+	waits := r.Dial(t)
+	fmt.Fprint(waits, "GET /id?timeout_ms=3600000 HTTP/1.1\r\nHost: x\r\n\r\n")
+	r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+	if got := fetch(t, c, "GET", "/id"); got.StatusCode != 503 || !strings.Contains(got.body, "max_in_flight") {
+		t.Errorf("%d %s", got.StatusCode, got.body)
+	}
+	if got := fetch(t, c, "GET", "/id?timeout_ms=0"); got.StatusCode != 503 || !strings.Contains(got.body, "TIMEOUT") {
+		t.Errorf("%d %s", got.StatusCode, got.body)
+	}
+	_ = waits.Close()
+	r.Until("its place is free", func() bool { return r.Server.Status().InFlight == 0 })
+	answered := make(chan answer)
+	go func() { answered <- fetch(t, c, "GET", "/id?timeout_ms=3600000") }()
+	r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+	fake.Advance(time.Millisecond)
+	if got := <-answered; got.StatusCode != 200 {
+		t.Errorf("%d %s", got.StatusCode, got.body)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	o := doortest.Options{}
+	o.MaxConnections = 1
+	r := start(t, o)
+	c := client(t, r)
+	fetch(t, c, "GET", "/id")
+	if got := fetch(t, client(t, r), "GET", "/id"); got.StatusCode != 503 || !strings.Contains(got.body, "OVERLOADED") || !got.Close {
+		t.Errorf("%d %s", got.StatusCode, got.body)
+	}
+	c.CloseIdleConnections()
+	r.Until("a place is free", func() bool { return r.Server.Status().Connections == 0 })
+	fetch(t, client(t, r), "GET", "/id")
+
+	o = doortest.Options{}
+	o.AllowUIDs = []uint32{uint32(os.Getuid()) + 1}
+	if got := fetch(t, client(t, start(t, o)), "GET", "/id"); got.StatusCode != 403 || !strings.Contains(got.body, "PERMISSION_DENIED") {
+		t.Errorf("%d %s", got.StatusCode, got.body)
+	}
+}
+
+// TestStop: a request under way is answered; one that outlasts the drain is told so.
+func TestStop(t *testing.T) {
+	for _, timeout := range []time.Duration{doortest.Patience, time.Millisecond} {
+		fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
+		o := doortest.Options{Clock: fake}
+		o.DrainTimeout = timeout
+		r := start(t, o)
+		c := client(t, r)
+		fetch(t, c, "GET", fmt.Sprintf("/ids?n=%d", 1<<snowflake.DefaultBitSeq))
+		answered := make(chan answer)
+		go func() { answered <- fetch(t, c, "GET", "/id") }()
+		r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+		r.Ending()
+		want := 503
+		if timeout == doortest.Patience {
+			want = 200
+			fake.Advance(time.Millisecond)
+		}
+		if got := <-answered; got.StatusCode != want {
+			t.Errorf("%d %s", got.StatusCode, got.body)
+		}
+		r.Stop()
+	}
+}
+
+// FuzzRequest: whatever a peer sends, another one is served, and what is answered is
+// HTTP.
+func FuzzRequest(f *testing.F) {
+	r := start(f, doortest.Options{Services: []string{"orders"}})
+	c := client(f, r)
+	for _, seed := range []string{
+		"GET /id HTTP/1.1\r\nHost: x\r\n\r\n", "GET /ids?n=3&format=external HTTP/1.0\r\n\r\n",
+		"GET /services/orders/ids?n=2 HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\nGET /id HTTP/1.1\r\nHost: x\r\n\r\n",
+		"POST /id HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabc", "GET /services/%2f/id HTTP/1.1\r\nHost: x\r\n\r\n",
+		"get id\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET /ids?n=99999999999999999999 HTTP/1.1\r\nHost: x\r\n\r\n", "",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		nc := r.Dial(t)
+		_, _ = nc.Write(sent)
+		_ = nc.(*net.UnixConn).CloseWrite()
+		got, _ := io.ReadAll(nc) // a reset is no fault
+		if len(got) > 0 && !bytes.HasPrefix(got, []byte("HTTP/1.")) {
+			t.Errorf("%q is answered with %q", sent, got)
+		}
+		if got := fetch(t, c, "GET", "/id"); got.StatusCode != 200 {
+			t.Errorf("%d %s", got.StatusCode, got.body)
+		}
+	})
+}

@@ -1,0 +1,210 @@
+package memcached
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/eventloop"
+)
+
+// laneBuffer is read at a time; after as many bytes of answers they are sent.
+const laneBuffer = 64 << 10
+
+// lane serves connections by one thread. It answers whole lines at once; a connection on
+// which anything else happens leaves it.
+type lane struct {
+	loop   *eventloop.Loop
+	ended  chan struct{}
+	closed bool // guarded by server.mu
+
+	// Of the loop's thread:
+	speaker
+	input, out []byte
+}
+
+func newLane(s *server) (*lane, error) {
+	loop, err := eventloop.New()
+	if err != nil {
+		return nil, err
+	}
+	l := &lane{loop: loop, ended: make(chan struct{}), speaker: speaker{server: s}, input: make([]byte, laneBuffer), out: make([]byte, 0, 2*laneBuffer)}
+	go func() {
+		defer close(l.ended)
+		loop.Run()
+	}()
+	return l, nil
+}
+
+// park takes the connection over, or reports false. server.mu is held.
+func (l *lane) park(g *daemon.Guest, nc net.Conn) bool {
+	socket, ok := nc.(syscall.Conn)
+	if !ok || l.closed {
+		return false
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return false
+	}
+	fd := -1
+	if raw.Control(func(original uintptr) {
+		fd, err = unix.FcntlInt(original, unix.F_DUPFD_CLOEXEC, 0)
+	}) != nil || err != nil {
+		return false
+	}
+	_ = nc.Close() // the runtime's poller is not to be woken by what the lane serves
+	l.loop.Post(func() {
+		p := &parked{lane: l, fd: fd, guest: g}
+		p.turn.Handler = p
+		if l.loop.Add(fd, p) != nil {
+			p.hand(unfinished{})
+		}
+	})
+	return true
+}
+
+// close gives back all connections, and takes no more.
+func (l *lane) close() {
+	l.server.mu.Lock()
+	l.closed = true // not in the middle of a park
+	l.server.mu.Unlock()
+	l.loop.Post(func() {
+		l.loop.Stop()
+		l.loop.Each(func(h eventloop.Handler) { h.(*parked).depart(unfinished{}) })
+	})
+	<-l.ended
+}
+
+// parked is a connection in the lane.
+type parked struct {
+	lane  *lane
+	fd    int
+	guest *daemon.Guest // nil: it is not in the lane any more
+	half  bool          // the peer sends no more
+	gone  bool          // it reads no more either
+	turn  eventloop.Turn
+}
+
+// Ready implements eventloop.Handler.
+func (p *parked) Ready(events uint32) {
+	if p.guest == nil {
+		return
+	}
+	p.gone = p.gone || events&(unix.EPOLLHUP|unix.EPOLLERR) != 0
+	p.half = p.half || events&unix.EPOLLRDHUP != 0
+	if p.gone {
+		p.end()
+		return
+	}
+	l := p.lane
+	n, errno := eventloop.Receive(p.fd, l.input)
+	switch {
+	case errno == unix.EAGAIN:
+	case errno == 0 && n == 0 && p.owes():
+		p.depart(unfinished{})
+	case errno != 0 || n == 0:
+		p.end()
+	case p.serve(l.input[:n]) && (n == len(l.input) || p.half):
+		l.loop.Again(&p.turn) // there may be more, if only the end
+	}
+}
+
+// serve answers the lines in b, and reports whether the connection is still in the lane.
+func (p *parked) serve(b []byte) bool {
+	l := p.lane
+	l.speaker.guest = p.guest
+	l.begin()
+	defer l.done()
+	out := l.out[:0]
+	for {
+		line, rest, found := bytes.Cut(b, []byte{'\n'})
+		if !found {
+			break
+		}
+		var g get
+		var then outcome
+		before := len(out)
+		out, g, then = l.answer(out, line, true)
+		switch then {
+		case stop, heavy: // the line is answered there
+			p.depart(unfinished{input: b, output: out[:before]})
+			return false
+		case waits:
+			g.keys, g.orders = bytes.Clone(g.keys), append([]order(nil), g.orders...)
+			p.depart(unfinished{input: rest, output: out, pending: g})
+			return false
+		}
+		if b = rest; len(out) >= laneBuffer {
+			if !p.send(out, b) {
+				return false
+			}
+			out = out[:0]
+		}
+	}
+	if len(b) > 0 { // a line has begun
+		p.depart(unfinished{input: b, output: out})
+		return false
+	}
+	return p.send(out, nil)
+}
+
+// send writes answers, and reports whether the connection is still in the lane. b is
+// what has not been answered yet.
+func (p *parked) send(out, b []byte) bool {
+	if len(out) == 0 {
+		return true
+	}
+	n, errno := eventloop.Send(p.fd, out)
+	switch {
+	case errno != 0 && errno != unix.EAGAIN:
+		p.end()
+		return false
+	case errno != 0 || n < len(out):
+		p.depart(unfinished{input: b, output: out[max(n, 0):]})
+		return false
+	}
+	return true
+}
+
+// owes reports whether the peer has not read all answers. Such a connection counts for
+// longer than the lane knows it.
+func (p *parked) owes() bool {
+	unread, err := unix.IoctlGetInt(p.fd, unix.SIOCOUTQ)
+	return err == nil && unread > 0
+}
+
+// end closes the connection.
+func (p *parked) end() {
+	p.lane.loop.Remove(p.fd)
+	_ = unix.Close(p.fd)
+	p.lane.server.leave(p.guest)
+	p.guest = nil
+}
+
+// depart gives the connection a goroutine.
+func (p *parked) depart(u unfinished) {
+	p.lane.loop.Remove(p.fd)
+	p.hand(u)
+}
+
+// hand gives a connection that the loop does not know a goroutine.
+func (p *parked) hand(u unfinished) {
+	g, s := p.guest, p.lane.server
+	p.guest = nil
+	u.input, u.output = bytes.Clone(u.input), bytes.Clone(u.output)
+	f := os.NewFile(uintptr(p.fd), "connection")
+	nc, err := net.FileConn(f)
+	_ = f.Close()
+	if err == nil {
+		s.begin(g, nc, u)
+		return
+	}
+	if u.pending.wait != nil {
+		u.pending.wait.GiveUp()
+	}
+	s.leave(g)
+}

@@ -1,0 +1,441 @@
+package memcached
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/clock"
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/door/doortest"
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	dto "github.com/prometheus/client_model/go"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// start serves with an event loop where there is one, or without.
+func start(t testing.TB, loop bool, o doortest.Options) *doortest.Rig {
+	t.Helper()
+	return doortest.Start(t, o, func(ctx context.Context, l net.Listener, s *daemon.Server) error {
+		return Serve(ctx, l, s.NewDoor("memcached", Refusal), Options{Version: "1.2.3", EventLoop: loop, Log: zap.NewNop()})
+	})
+}
+
+// engines runs a test with each way to serve.
+func engines(t *testing.T, test func(t *testing.T, loop bool)) {
+	for _, loop := range []bool{true, false} {
+		t.Run(fmt.Sprintf("event loop %t", loop), func(t *testing.T) { test(t, loop) })
+	}
+}
+
+// peer is a client.
+type peer struct {
+	t testing.TB
+	net.Conn
+	in *bufio.Reader
+}
+
+func dial(t testing.TB, r *doortest.Rig) *peer {
+	nc := r.Dial(t)
+	return &peer{t, nc, bufio.NewReader(nc)}
+}
+
+func (p *peer) send(text string) {
+	p.t.Helper()
+	if _, err := p.Write([]byte(text)); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *peer) line() string {
+	p.t.Helper()
+	line, err := p.in.ReadString('\n')
+	if err != nil {
+		p.t.Fatalf("%q, %v", line, err)
+	}
+	if !strings.HasSuffix(line, "\r\n") {
+		p.t.Fatalf("%q", line)
+	}
+	return strings.TrimSuffix(line, "\r\n")
+}
+
+var valueLine = regexp.MustCompile(`^VALUE (\S+) 0 (\d+)( \d+)?$`)
+
+// ids reads the answer to a get, whose keys are as they were sent.
+func (p *peer) ids(keys ...string) (ids []snowflake.ID) {
+	p.t.Helper()
+	for _, key := range keys {
+		head := p.line()
+		m := valueLine.FindStringSubmatch(head)
+		text := ""
+		if m != nil {
+			text = p.line()
+		}
+		id, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || m[1] != key || m[2] != strconv.Itoa(len(text)) {
+			p.t.Fatalf("%s: %q, %q", key, head, text)
+		}
+		ids = append(ids, snowflake.ID(id))
+	}
+	if last := p.line(); last != "END" {
+		p.t.Fatalf("%q", last)
+	}
+	return ids
+}
+
+func (p *peer) get(keys ...string) []snowflake.ID {
+	p.t.Helper()
+	p.send("get " + strings.Join(keys, " ") + "\r\n")
+	return p.ids(keys...)
+}
+
+// ends checks that nothing more comes.
+func (p *peer) ends() {
+	p.t.Helper()
+	if b, err := p.in.ReadByte(); err == nil {
+		p.t.Fatalf("%q comes before the end", b)
+	} else if os.IsTimeout(err) {
+		p.t.Fatal("the connection does not end")
+	}
+}
+
+// TestProtocol: what is answered, and whether the connection lives on.
+func TestProtocol(t *testing.T) {
+	const id = `(\d{17,19})`
+	value := func(key string) string { return "VALUE " + key + ` 0 1\d\r\n` + id + `\r\n` }
+	long := strings.Repeat("k", maxKey-len("id:"))
+	engines(t, func(t *testing.T, loop bool) {
+		r := start(t, loop, doortest.Options{Services: []string{"orders", "a.b-c_1"}})
+		for _, c := range []struct {
+			sent, want string
+			ends       bool
+		}{
+			{sent: "get id\r\n", want: value("id") + `END\r\n`},
+			{sent: "GET id\n", want: value("id") + `END\r\n`},
+			{sent: "get id1 id2\r\n", want: value("id1") + value("id2") + `END\r\n`}, // katsubushi's README
+			{sent: "GET new\r\n", want: value("new") + `END\r\n`},                    // likewise
+			{sent: "get  id   orders:1 orders:2 a.b-c_1 \r\n", want: value("id") + value("orders:1") + value("orders:2") + value(`a\.b-c_1`) + `END\r\n`},
+			{sent: "gets default\r\n", want: `VALUE default 0 18 ` + id + `\r\n` + id + `\r\nEND\r\n`},
+			{sent: "get id:" + long + "\r\n", want: value("id:"+long) + `END\r\n`},
+			{sent: "get id:" + long + "k\r\n", want: `CLIENT_ERROR a key has .*\r\n`},
+			{sent: "get a\tb\r\n", want: `CLIENT_ERROR a key has .*\r\n`},
+			{sent: "get order\r\n", want: `SERVER_ERROR UNKNOWN_SERVICE: there is no service "order"; there are a\.b-c_1, default, orders\r\n`},
+			{sent: "get id idx\r\n", want: `SERVER_ERROR UNKNOWN_SERVICE: .*\r\n`},
+			{sent: "get\r\n", want: `ERROR\r\n`},
+			{sent: "get \r\n", want: `ERROR\r\n`},
+			{sent: "\r\n", want: `ERROR\r\n`},
+			{sent: "increment id 1\r\nincr id 1\r\n", want: `ERROR\r\nERROR\r\n`},
+			{sent: "version\r\n", want: `VERSION 1\.2\.3\r\n`},
+			{sent: "stats\r\n", want: `(STAT \w+ \S+\r\n){9}END\r\n`},
+			{sent: "get id\r\nversion\r\nget id\r\n", want: value("id") + `END\r\nVERSION 1\.2\.3\r\n` + value("id") + `END\r\n`},
+			{sent: "quit\r\n", ends: true},
+			{sent: "version\r\nquit\r\nget id\r\n", want: `VERSION 1\.2\.3\r\n`, ends: true},
+			{sent: "set id 0 0 3\r\nabc\r\n", want: `SERVER_ERROR this server .*\r\n`, ends: true},
+			{sent: "GET /id HTTP/1.1\r\nHost: x\r\n\r\n", ends: true},
+			{sent: "POST / HTTP/1.1\r\n\r\nget id\r\n", ends: true},
+			{sent: strings.Repeat("x", maxLine+1), want: `CLIENT_ERROR the line is too long\r\n`, ends: true},
+		} {
+			p := dial(t, r)
+			p.send(c.sent)
+			if !c.ends { // all has come when this has
+				p.send("version\r\n")
+				c.want += `VERSION 1\.2\.3\r\n`
+			}
+			var got strings.Builder
+			for lines := strings.Count(c.want, `\r\n`) + 8*strings.Count(c.want, `{9}`); lines > 0; lines-- {
+				got.WriteString(p.line() + "\r\n")
+			}
+			if c.ends {
+				p.ends()
+			}
+			if !regexp.MustCompile("^" + c.want + "$").MatchString(got.String()) {
+				t.Errorf("%.60q: %q, want %s", c.sent, got.String(), c.want)
+			}
+			_ = p.Close()
+		}
+	})
+}
+
+// TestIncreasing: IDs come from the one stream of a service, whichever way they are
+// asked for, and however the bytes are cut.
+func TestIncreasing(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		for _, tcp := range []bool{false, true} {
+			r := start(t, loop, doortest.Options{Services: []string{"orders"}, TCP: tcp})
+			a, b := dial(t, r), dial(t, r)
+			last := snowflake.ID(0)
+			take := func(ids []snowflake.ID) {
+				for _, id := range ids {
+					if id <= last {
+						t.Fatalf("%d after %d", id, last)
+					}
+					last = id
+				}
+			}
+			for range 50 {
+				take(a.get("id"))
+				take(b.get("id", "id:1", "default:x"))
+				for _, piece := range []string{"g", "et i", "d id", ":2\r", "\n"} {
+					a.send(piece)
+				}
+				take(a.ids("id", "id:2"))
+			}
+			var many []string
+			for i := range 3000 {
+				many = append(many, fmt.Sprintf("id:%d", i))
+			}
+			take(a.get(many...))
+			take(a.get("id"))
+			// Keys of several services, in any order.
+			ids := a.get("orders:1", "id:1", "orders:2", "id:2")
+			if ids[0] >= ids[2] || ids[1] >= ids[3] || ids[1] <= last {
+				t.Errorf("%v", ids)
+			}
+		}
+	})
+}
+
+// TestManyAtOnce: no ID is given twice.
+func TestManyAtOnce(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		r := start(t, loop, doortest.Options{})
+		var mu sync.Mutex
+		seen := map[snowflake.ID]bool{}
+		var wg sync.WaitGroup
+		for range 8 {
+			p := dial(t, r)
+			wg.Go(func() {
+				for range 200 {
+					p.send("get id id:2\r\nget id\r\n")
+					ids := append(p.ids("id", "id:2"), p.ids("id")...)
+					mu.Lock()
+					for _, id := range ids {
+						if seen[id] {
+							t.Errorf("%d twice", id)
+						}
+						seen[id] = true
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// TestWaits: a get waits for a millisecond, as NextID does, within max_in_flight; and a
+// peer that is gone waits for nothing.
+func TestWaits(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
+		o := doortest.Options{Clock: fake}
+		o.MaxInFlight = 1
+		r := start(t, loop, o)
+		p := dial(t, r)
+		for range 1 << snowflake.DefaultBitSeq {
+			p.get("id")
+		}
+		p.send("version\r\nget id id:2\r\nversion\r\n")
+		if got := p.line(); got != "VERSION 1.2.3" { // which does not wait with the get
+			t.Fatal(got)
+		}
+		r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+		other := dial(t, r)
+		other.send("get id\r\n")
+		if got := other.line(); !strings.HasPrefix(got, "SERVER_ERROR OVERLOADED: ") || !strings.Contains(got, "max_in_flight") {
+			t.Error(got)
+		}
+		fake.Advance(time.Millisecond)
+		p.ids("id", "id:2")
+		if got := p.line(); got != "VERSION 1.2.3" {
+			t.Error(got)
+		}
+		p.get("id")
+		other.get("id")
+	})
+}
+
+// TestGone: a peer that is gone leaves its place among those that wait.
+func TestGone(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
+		r := start(t, loop, doortest.Options{Clock: fake})
+		p := dial(t, r)
+		for range 1 << snowflake.DefaultBitSeq {
+			p.get("id")
+		}
+		fake.Jump(-time.Second) // so that the wait has no end
+		p.send("get id\r\n")
+		r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+		_ = p.Close()
+		r.Until("its place is free", func() bool { return r.Server.Status().InFlight == 0 && r.Server.Status().Connections == 0 })
+		var timeouts dto.Metric
+		if err := r.Metrics.Requests("memcached", "TIMEOUT").Write(&timeouts); err != nil || timeouts.Counter.GetValue() != 0 {
+			t.Errorf("it has waited to the end (%v)", err)
+		}
+	})
+}
+
+// TestRefusals: limits of connections and credentials are those of the socket.
+func TestRefusals(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		o := doortest.Options{}
+		o.MaxConnections = 1
+		r := start(t, loop, o)
+		first := dial(t, r)
+		first.get("id")
+		second := dial(t, r)
+		if got := second.line(); !strings.HasPrefix(got, "SERVER_ERROR OVERLOADED: ") {
+			t.Error(got)
+		}
+		second.ends()
+		_ = first.Close()
+		r.Until("a place is free", func() bool { return r.Server.Status().Connections == 0 })
+		dial(t, r).get("id")
+
+		for allowed, want := range map[bool]string{true: "VALUE", false: "SERVER_ERROR PERMISSION_DENIED: "} {
+			uid := uint32(os.Getuid())
+			if !allowed {
+				uid++
+			}
+			o := doortest.Options{}
+			o.AllowUIDs = []uint32{uid}
+			p := dial(t, start(t, loop, o))
+			_, _ = p.Write([]byte("get id\r\n"))
+			if got := p.line(); !strings.HasPrefix(got, want) {
+				t.Errorf("allowed %t: %s", allowed, got)
+			}
+		}
+	})
+}
+
+// TestAddressQuota: without a UID an address is the user.
+func TestAddressQuota(t *testing.T) {
+	o := doortest.Options{TCP: true}
+	r := doortest.Start(t, o, func(ctx context.Context, l net.Listener, s *daemon.Server) error {
+		s.SetLimits(daemon.Limits{MaxConnections: 10, MaxInFlight: 10, UserConnections: 1, DrainTimeout: doortest.Patience})
+		return Serve(ctx, l, s.NewDoor("memcached", Refusal), Options{Version: "1.2.3", EventLoop: true, Log: zap.NewNop()})
+	})
+	first := dial(t, r)
+	first.get("id")
+	if got := dial(t, r).line(); !strings.HasPrefix(got, "SERVER_ERROR OVERLOADED: ") || !strings.Contains(got, "quota_connections") {
+		t.Error(got)
+	}
+}
+
+// TestErrors: what NextID would be answered.
+func TestErrors(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		r := start(t, loop, doortest.Options{Provider: "none:", Fallback: config.FallbackNone})
+		p := dial(t, r)
+		p.send("get id\r\n")
+		if got := p.line(); !strings.HasPrefix(got, "SERVER_ERROR NO_PROVIDER: ") {
+			t.Error(got)
+		}
+		p.send("version\r\n")
+		p.line()
+		r = start(t, loop, doortest.Options{Provider: "none:"})
+		p = dial(t, r)
+		line := snowflake.Timeline{EpochMS: snowflake.DefaultEpochMS, BitTS: snowflake.DefaultBitTS}
+		if id := p.get("id")[0]; !line.IsFallback(id) {
+			t.Errorf("%d is a regular ID, and there is no provider", id)
+		}
+	})
+}
+
+// TestStop: requests under way are answered, and connections end.
+func TestStop(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
+		r := start(t, loop, doortest.Options{Clock: fake})
+		idle, half, busy := dial(t, r), dial(t, r), dial(t, r)
+		for range 1 << snowflake.DefaultBitSeq {
+			idle.get("id")
+		}
+		half.send("get i")
+		busy.send("get id\r\n")
+		r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+		r.Ending()
+		idle.ends()
+		half.ends()
+		fake.Advance(time.Millisecond)
+		busy.ids("id")
+		busy.ends()
+		r.Stop()
+	})
+}
+
+// TestStopCuts: a request that waits for longer than a drain is told so.
+func TestStopCuts(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		fake := clock.NewFake(snowflake.DefaultEpochMS + 1000)
+		o := doortest.Options{Clock: fake}
+		o.DrainTimeout = time.Millisecond
+		r := start(t, loop, o)
+		p := dial(t, r)
+		for range 1 << snowflake.DefaultBitSeq {
+			p.get("id")
+		}
+		p.send("get id\r\n")
+		r.Until("it waits", func() bool { return r.Server.Status().InFlight == 1 })
+		r.Stop()
+		if n := r.Server.Status().InFlight; n != 0 {
+			t.Errorf("%d requests wait", n)
+		}
+	})
+}
+
+// FuzzLines: whatever a peer sends, another one is served, and both engines answer as
+// many lines.
+func FuzzLines(f *testing.F) {
+	var rigs []*doortest.Rig
+	for _, loop := range []bool{true, false} {
+		rigs = append(rigs, start(f, loop, doortest.Options{Services: []string{"orders"}}))
+	}
+	for _, seed := range []string{
+		"", "get id\r\n", "get id id1 orders:7\r\ngets orders\r\n", "get nothing\r\nversion\n", "stats\r\nquit\r\nget id\r\n",
+		"set a 0 0 1\r\nx\r\n", "GET / HTTP/1.1\r\n\r\n", "get \x00\r\n", "\n\n\r\n", "get " + strings.Repeat("id ", 100) + "\r\n", "\x80\x00\x00",
+		strings.Repeat("x", 5000), "get id",
+	} {
+		f.Add([]byte(seed), uint16(3))
+	}
+	f.Fuzz(func(t *testing.T, sent []byte, cut uint16) {
+		if len(sent) > 2*maxLine {
+			t.Skip()
+		}
+		var lines [2]int
+		for i, r := range rigs {
+			p := dial(t, r)
+			half := min(int(cut), len(sent))
+			_, _ = p.Write(sent[:half])
+			_, _ = p.Write(sent[half:])
+			if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {
+				_ = half.CloseWrite()
+			}
+			for {
+				if _, err := p.in.ReadString('\n'); err != nil {
+					break
+				}
+				lines[i]++
+			}
+			_ = p.Close()
+			dial(t, r).get("id")
+		}
+		if lines[0] != lines[1] && len(sent) <= maxLine/2 {
+			t.Errorf("%d and %d lines for %q", lines[0], lines[1], sent)
+		}
+	})
+}

@@ -1,0 +1,191 @@
+// Package memcached answers memcached's text protocol: a get is a request for IDs.
+//
+// Its keys name services. On Linux connections that rest are served by one thread, in an
+// event loop; one on which anything has to be waited for gets a goroutine until it rests
+// again.
+package memcached
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/snowflake"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+const (
+	maxKey  = 250      // bytes, as memcached has it
+	maxLine = 64 << 10 // bytes of a command with its line break
+	maxText = 900      // bytes of an error that every client reads as one line
+)
+
+const (
+	unknownCommand = "ERROR\r\n"
+	badKey         = "CLIENT_ERROR a key has 1 to 250 bytes, and no control characters\r\n"
+	lineTooLong    = "CLIENT_ERROR the line is too long\r\n"
+	readOnly       = "SERVER_ERROR this server hands out IDs: it has get, gets, stats, version and quit\r\n"
+	end            = "END\r\n"
+)
+
+// Refusal is what a peer is sent in place of an answer.
+func Refusal(e *wire.Error) []byte {
+	text := e.Error()
+	return []byte("SERVER_ERROR " + text[:min(len(text), maxText)] + "\r\n")
+}
+
+// verb is what a line asks for.
+type verb uint8
+
+const (
+	verbUnknown verb = iota
+	verbGet
+	verbGets // with a cas value
+	verbStats
+	verbVersion
+	verbQuit
+	verbStore // any command that a block of data follows
+	verbHTTP  // no command: a request that a browser was made to send
+)
+
+var verbs = map[string]verb{
+	"get": verbGet, "gets": verbGets, "stats": verbStats, "version": verbVersion, "quit": verbQuit,
+	"set": verbStore, "add": verbStore, "replace": verbStore, "append": verbStore, "prepend": verbStore, "cas": verbStore, "ms": verbStore,
+}
+
+// parse splits a line, without its end, into the verb and what follows.
+func parse(line []byte) (verb, []byte) {
+	word, rest, _ := bytes.Cut(line, []byte{' '})
+	var lower [8]byte
+	if len(word) > len(lower) {
+		return unknown(line), nil
+	}
+	for i, c := range word {
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		lower[i] = c
+	}
+	if v, ok := verbs[string(lower[:len(word)])]; ok && !isHTTP(line) {
+		return v, rest
+	}
+	return unknown(line), nil
+}
+
+func unknown(line []byte) verb {
+	if isHTTP(line) {
+		return verbHTTP
+	}
+	return verbUnknown
+}
+
+func isHTTP(line []byte) bool { return bytes.Contains(line, []byte(" HTTP/")) }
+
+// nextKey cuts the first key off. key is empty if there is none.
+func nextKey(keys []byte) (key, rest []byte) {
+	keys = bytes.TrimLeft(keys, " ")
+	key, rest, _ = bytes.Cut(keys, []byte{' '})
+	return key, rest
+}
+
+func validKey(key []byte) bool {
+	if len(key) > maxKey {
+		return false
+	}
+	for _, c := range key {
+		if c < ' ' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// serviceName is the name of the service that a key asks. A key can have a colon and any
+// text behind the name, so that one get can ask a service for several IDs. id, with or
+// without a number, and new, from the documentation of katsubushi, are the default
+// service unless a service has that name.
+func serviceName(key []byte, known func([]byte) bool) []byte {
+	name, _, _ := bytes.Cut(key, []byte{':'})
+	if known(name) {
+		return name
+	}
+	if string(name) == "new" {
+		return nil
+	}
+	if number, ok := bytes.CutPrefix(name, []byte("id")); ok && len(bytes.Trim(number, "0123456789")) == 0 {
+		return nil
+	}
+	return name
+}
+
+// order is a run of keys of one service in a get.
+type order struct {
+	service *daemon.Service
+	count   int64
+}
+
+// orders reads the keys of a get.
+func orders(d *daemon.Door, keys []byte, into []order) (_ []order, count int, err error) {
+	for {
+		key, rest := nextKey(keys)
+		if len(key) == 0 {
+			return into, count, nil
+		}
+		if !validKey(key) {
+			return into, count, errBadKey
+		}
+		service, err := d.ServiceOf(serviceName(key, d.Knows))
+		if err != nil {
+			return into, count, err
+		}
+		if last := len(into) - 1; last >= 0 && into[last].service == service {
+			into[last].count++
+		} else {
+			into = append(into, order{service, 1})
+		}
+		count++
+		keys = rest
+	}
+}
+
+// values appends the answer to a get. ranges have an ID for each key. send, unless it is
+// nil, is called when out is long, and empties it.
+func values(out, keys []byte, ranges []generator.Range, cas bool, send func([]byte) ([]byte, error)) ([]byte, error) {
+	used := int64(0)
+	for {
+		key, rest := nextKey(keys)
+		if len(key) == 0 {
+			return append(out, end...), nil
+		}
+		if used == ranges[0].Count {
+			ranges, used = ranges[1:], 0
+		}
+		out = value(out, key, ranges[0].Start+snowflake.ID(used), cas)
+		used++
+		keys = rest
+		if send != nil && len(out) >= sendAt {
+			var err error
+			if out, err = send(out); err != nil {
+				return out, err
+			}
+		}
+	}
+}
+
+// value appends one. Its cas value is the ID again: no two are equal.
+func value(out, key []byte, id snowflake.ID, cas bool) []byte {
+	var digits [20]byte
+	text := strconv.AppendInt(digits[:0], int64(id), 10)
+	out = append(out, "VALUE "...)
+	out = append(out, key...)
+	out = append(out, " 0 "...)
+	out = strconv.AppendInt(out, int64(len(text)), 10)
+	if cas {
+		out = append(out, ' ')
+		out = append(out, text...)
+	}
+	out = append(out, "\r\n"...)
+	out = append(out, text...)
+	return append(out, "\r\n"...)
+}

@@ -1,0 +1,349 @@
+package memcached
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/daemon"
+)
+
+// Options of Serve.
+type Options struct {
+	Version   string
+	EventLoop bool
+	Log       *zap.Logger
+}
+
+type server struct {
+	o       Options
+	door    *daemon.Door
+	started time.Time
+	work    context.Context // of requests under way
+	lane    *lane           // nil: every connection has a goroutine
+
+	open, total, gets, hits, misses atomic.Int64 // for stats
+
+	mu       sync.Mutex
+	conns    map[*conn]struct{} // with a goroutine each; guarded by mu
+	draining bool               // guarded by mu
+	wg       sync.WaitGroup
+}
+
+// Serve answers on the listener, which it closes, until ctx is done. Then requests under
+// way are answered, for as long as a drain of the daemon takes.
+func Serve(ctx context.Context, l net.Listener, d *daemon.Door, o Options) error {
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	s := &server{o: o, door: d, started: time.Now(), work: work, conns: map[*conn]struct{}{}}
+	if o.EventLoop {
+		var err error
+		if s.lane, err = newLane(s); err != nil {
+			o.Log.Warn("no event loop here: every connection gets a goroutine, which is slower", zap.Error(err))
+		}
+	}
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	entrance := d.Listener(l)
+	for {
+		nc, err := entrance.Accept()
+		if err != nil {
+			break
+		}
+		s.open.Add(1)
+		s.total.Add(1)
+		g := nc.(*daemon.Guest)
+		if !s.park(g, g.Conn) {
+			s.begin(g, g.Conn, unfinished{})
+		}
+	}
+	s.drain(cancel)
+	d.Wait()
+	return nil
+}
+
+// park hands a connection that rests to the event loop, and reports whether it did.
+func (s *server) park(g *daemon.Guest, nc net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lane != nil && !s.draining && s.lane.park(g, nc)
+}
+
+// unfinished is what a connection has in hand when it leaves the event loop.
+type unfinished struct {
+	input, output []byte
+	pending       get // with a wait; else there is none
+}
+
+// begin serves a connection in a goroutine.
+func (s *server) begin(g *daemon.Guest, nc net.Conn, u unfinished) {
+	c := &conn{speaker: speaker{server: s, guest: g}, nc: nc, unfinished: u}
+	g.Move(nc, func() { _ = nc.SetDeadline(time.Now()) })
+	s.mu.Lock()
+	s.conns[c] = struct{}{}
+	late := s.draining
+	s.mu.Unlock()
+	if late {
+		c.hurry()
+	}
+	s.wg.Go(func() {
+		parked := c.serve()
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+		if !parked {
+			s.leave(g)
+		} else if !s.park(g, nc) {
+			s.begin(g, nc, unfinished{})
+		}
+	})
+}
+
+// leave ends a connection.
+func (s *server) leave(g *daemon.Guest) {
+	s.open.Add(-1)
+	_ = g.Close()
+}
+
+// drain ends all connections.
+func (s *server) drain(cancel context.CancelCauseFunc) {
+	if s.lane != nil {
+		s.lane.close()
+	}
+	s.mu.Lock()
+	s.draining = true
+	for c := range s.conns {
+		c.hurry()
+	}
+	s.mu.Unlock()
+	finished := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(finished)
+	}()
+	_, timeout := s.door.Drain()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-finished:
+		return
+	case <-timer.C:
+	}
+	cancel(s.door.Stopping())
+	s.mu.Lock()
+	for c := range s.conns {
+		_ = c.nc.SetDeadline(time.Now())
+	}
+	s.mu.Unlock()
+	<-finished
+}
+
+func (s *server) isDraining() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.draining
+}
+
+// conn is a connection with a goroutine.
+type conn struct {
+	speaker
+	unfinished
+	nc      net.Conn
+	buf     []byte
+	held    int // bytes of buf that are counted
+	begun   bool
+	written time.Time // the write deadline
+}
+
+// smallBuffer is what a connection reads into. A longer line is counted.
+const smallBuffer = 4 << 10
+
+// serve answers until the connection ends, or rests.
+func (c *conn) serve() (rests bool) {
+	defer c.shrink()
+	if !c.preload(c.input) {
+		c.giveUp()
+		return false
+	}
+	out, ok := c.take(c.unfinished)
+	c.unfinished = unfinished{}
+	for ok {
+		if out, ok = c.lines(out); !ok {
+			break
+		}
+		if out, ok = c.flush(out); !ok {
+			break
+		}
+		if c.guest.Evicted() != nil {
+			return false
+		}
+		if len(c.buf) == 0 && c.server.lane != nil && !c.server.isDraining() {
+			return c.nc.SetDeadline(time.Time{}) == nil
+		}
+		ok = c.read()
+	}
+	return false
+}
+
+// preload takes what has been read in the event loop, at most maxLine.
+func (c *conn) preload(input []byte) bool {
+	size := smallBuffer
+	if len(input) > size {
+		if c.guest.Memory().Reserve(maxLine) != nil {
+			return false
+		}
+		size, c.held = maxLine, maxLine
+	}
+	c.buf = append(make([]byte, 0, size), input...)
+	return true
+}
+
+func (c *conn) giveUp() {
+	if c.pending.wait != nil {
+		c.pending.wait.GiveUp()
+	}
+}
+
+// take goes on where the event loop stopped.
+func (c *conn) take(u unfinished) ([]byte, bool) {
+	c.guest.Memory().Take(len(u.output))
+	_, ok := c.flush(u.output)
+	c.guest.Memory().Give(len(u.output))
+	var out []byte
+	switch {
+	case u.pending.wait == nil:
+		return out, ok
+	case !ok:
+		c.giveUp()
+		return out, false
+	}
+	c.begin()
+	out, err := c.finish(c.server.work, out, u.pending, c.send)
+	c.done()
+	return out, ok && err == nil
+}
+
+// lines answers all that are whole.
+func (c *conn) lines(out []byte) (_ []byte, ok bool) {
+	for {
+		line, rest, found := bytes.Cut(c.buf, []byte{'\n'})
+		if !found {
+			return out, true
+		}
+		c.begin()
+		var g get
+		var then outcome
+		out, g, then = c.answer(out, line, false)
+		if then == waits {
+			// Answers that are ready do not wait with it.
+			if out, ok = c.flush(out); !ok {
+				return out, false
+			}
+			var err error
+			if out, err = c.finish(c.server.work, out, g, c.send); err != nil {
+				return out, false
+			}
+		}
+		c.done()
+		c.buf = c.buf[:copy(c.buf, rest)]
+		if then == stop {
+			_, _ = c.flush(out)
+			return nil, false
+		}
+		if len(out) >= sendAt {
+			if out, ok = c.flush(out); !ok {
+				return out, false
+			}
+		}
+	}
+}
+
+// flush sends the answers, and reports whether the peer still takes them.
+func (c *conn) flush(out []byte) ([]byte, bool) {
+	out, err := c.send(out)
+	return out, err == nil
+}
+
+// send moves the deadline seldom: setting one costs as much as an answer.
+func (c *conn) send(out []byte) ([]byte, error) {
+	if len(out) == 0 {
+		return out, nil
+	}
+	_, patience := c.server.door.Patience()
+	if now := time.Now(); c.written.Sub(now) < patience/2 {
+		c.written = now.Add(patience)
+		if err := c.nc.SetWriteDeadline(c.written); err != nil {
+			return out, err
+		}
+	}
+	_, err := c.nc.Write(out)
+	return out[:0], err
+}
+
+// read waits for ever for a line to begin, and not for ever for its end.
+func (c *conn) read() bool {
+	if !c.room() {
+		return false
+	}
+	if partial := len(c.buf) > 0; partial != c.begun {
+		c.begun = partial
+		var until time.Time
+		if partial {
+			message, _ := c.server.door.Patience()
+			until = time.Now().Add(message)
+		}
+		if c.nc.SetReadDeadline(until) != nil {
+			return false
+		}
+	}
+	// Deadlines that the drain and an eviction had set may just have been lost.
+	if c.server.isDraining() {
+		c.hurry()
+	}
+	if c.guest.Evicted() != nil {
+		return false
+	}
+	n, err := c.nc.Read(c.buf[len(c.buf):cap(c.buf)])
+	c.buf = c.buf[:len(c.buf)+n]
+	return err == nil || n > 0
+}
+
+// room makes some for the rest of a line, and reports whether it may be as long.
+func (c *conn) room() bool {
+	if len(c.buf) == 0 {
+		c.shrink()
+	}
+	if len(c.buf) < cap(c.buf) {
+		return true
+	}
+	if cap(c.buf) >= maxLine {
+		_, _ = c.send([]byte(lineTooLong))
+		return false
+	}
+	if err := c.guest.Memory().Reserve(maxLine); err != nil {
+		_, _ = c.send([]byte("SERVER_ERROR " + err.Error() + "\r\n"))
+		return false
+	}
+	c.held = maxLine
+	c.buf = append(make([]byte, 0, maxLine), c.buf...)
+	return true
+}
+
+// shrink gives back a large buffer that is not needed.
+func (c *conn) shrink() {
+	if c.held > 0 {
+		c.guest.Memory().Release(c.held)
+		c.held, c.buf = 0, make([]byte, 0, smallBuffer)
+	}
+}
+
+// hurry leaves the peer a moment for what it had sent before the drain.
+func (c *conn) hurry() {
+	late, _ := c.server.door.Drain()
+	_ = c.nc.SetReadDeadline(time.Now().Add(late))
+}
