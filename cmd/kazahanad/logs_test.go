@@ -129,7 +129,7 @@ func TestDocumentedEventsAreLogged(t *testing.T) {
 			}
 		}
 	}
-	for _, dir := range []string{"internal/operator/events", "internal/leaseserver", "internal/state"} {
+	for _, dir := range []string{"internal/operator/events", "internal/leaseserver", "internal/operator/guard", "internal/state"} {
 		source = append(source, loggedIn(t, dir)...)
 	}
 	verbs := sourceOf(t, "internal/operator/events/events.go")
