@@ -13,10 +13,10 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
 
-// recipe is the first block of a language of docs/recipes.md.
-func recipe(t *testing.T, language string) string {
+// recipe is the first block of a language of a page in docs/recipes.
+func recipe(t *testing.T, name, language string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/recipes.md")
+	page, err := os.ReadFile("../../docs/recipes/" + name + ".md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestRecipePHP(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewSite(t)
 	php := ring.Program(t, "php")
-	program := strings.Replace(recipe(t, "php"), "/run/kazahana/kazahanad.sock", s.Socket, 1)
+	program := strings.Replace(recipe(t, "php", "php"), "/run/kazahana/kazahanad.sock", s.Socket, 1)
 	program = strings.Replace(program, `echo next_id(), "\n";`, `for ($i = 0; $i < 20; $i++) echo next_id(), "\n";`, 1)
 	file := s.Path("id.php")
 	testkit.WriteFile(t, file, program)
@@ -62,7 +62,7 @@ func TestRecipeDailyNumbers(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewSite(t)
 	file := s.Path("daily.yaml")
-	testkit.WriteFile(t, file, recipe(t, "yaml"))
+	testkit.WriteFile(t, file, recipe(t, "daily-numbers", "yaml"))
 	s.Start("--config", file)
 	for _, c := range []struct{ key, want string }{
 		{"orders-2026-11-22", "1\n"}, {"orders-2026-11-22", "2\n"}, {"orders-2026-11-23", "1\n"}, {"orders-2026-11-22", "3\n"},
@@ -77,7 +77,7 @@ func TestRecipeFencing(t *testing.T) {
 	sqlite := ring.Program(t, "sqlite3")
 	for token, want := range map[int]string{6: "1", 7: "1", 8: "0"} {
 		sql := fmt.Sprintf("CREATE TABLE notes (key TEXT, text TEXT, token INTEGER); INSERT INTO notes VALUES ('a', 'first', %d);", token)
-		out, err := exec.Command(sqlite, ":memory:", sql+recipe(t, "sql")+"SELECT changes();").CombinedOutput()
+		out, err := exec.Command(sqlite, ":memory:", sql+recipe(t, "fencing", "sql")+"SELECT changes();").CombinedOutput()
 		if err != nil || strings.TrimSpace(string(out)) != want {
 			t.Errorf("over token %d: %v, %s rows, want %s", token, err, out, want)
 		}
