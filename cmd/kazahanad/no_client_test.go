@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/kazahana/kazahana/internal/testkit"
@@ -161,4 +162,47 @@ func TestNoClientGo(t *testing.T) {
 		}
 	}
 	wantIDs(t, out, err, 1)
+}
+
+// TestNoClientReload: who may connect changes with a reload, where to does not. A stop
+// removes the sockets.
+func TestNoClientReload(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewSite(t)
+	curl := ring.Program(t, "curl")
+	file := s.Path("reload.yaml")
+	memcached, http := s.Path("memcached.sock"), s.Path("http.sock")
+	listeners := "memcached_listen: unix:" + memcached + "\nhttp_listen: unix:" + http + "\n"
+	testkit.WriteFile(t, file, listeners)
+	d := s.Start("--config", file)
+	status := func() string {
+		t.Helper()
+		out, err := exec.Command(curl, "-s", "-o", "/dev/null", "-w", "%{http_code}", "--unix-socket", http, "http://x/id").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	if got := status(); got != "200" {
+		t.Error(got)
+	}
+	info, err := os.Stat(memcached)
+	if err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("%v, %v", info, err)
+	}
+	testkit.WriteFile(t, file, strings.Replace(listeners, "http.sock", "other.sock", 1)+"allow_uids: ["+strconv.Itoa(os.Getuid()+1)+"]\n")
+	if err := d.Cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	d.AwaitLog(`"changed":["allow_uids"]`)
+	d.AwaitLog(`"restart_needed":["http_listen"]`)
+	if got := status(); got != "403" {
+		t.Error(got)
+	}
+	d.Terminate()
+	for _, path := range []string{memcached, http} {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s is still there", path)
+		}
+	}
 }

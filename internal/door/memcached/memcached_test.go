@@ -439,3 +439,33 @@ func FuzzLines(f *testing.F) {
 		}
 	})
 }
+
+// TestPeerThatDoesNotRead: its answers are made as it reads them, others are served
+// meanwhile, and it is forgotten once it has gone.
+func TestPeerThatDoesNotRead(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		o := doortest.Options{}
+		o.MemoryLimit = 64 << 20
+		r := start(t, loop, o)
+		p := dial(t, r)
+		line := "get" + strings.Repeat(" id", 2000) + "\r\n"
+		_ = p.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
+		sent := 0
+		for err := error(nil); err == nil; {
+			var n int
+			n, err = p.Write([]byte(line))
+			sent += n
+		}
+		if most := 16 << 20; sent > most {
+			t.Fatalf("it has taken %d bytes of requests", sent)
+		}
+		dial(t, r).get("id")
+		_ = p.SetDeadline(time.Now().Add(doortest.Patience))
+		keys := strings.Fields(line)[1:]
+		for range sent / len(line) {
+			p.ids(keys...)
+		}
+		_ = p.Close()
+		r.Until("it is forgotten", func() bool { return r.Server.Status().Connections <= 1 })
+	})
+}
