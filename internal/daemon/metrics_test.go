@@ -77,6 +77,7 @@ func TestMetricNames(t *testing.T) {
 		"kazahana_connections":                         "",
 		"kazahana_build_info":                          "commit,go_version,version",
 		"kazahana_clock_forward_accepted_total":        "",
+		"kazahana_config_last_reload_successful":       "",
 	}
 	keeping := map[string]string{
 		"kazahana_lock_requests_total":     "op,result",
