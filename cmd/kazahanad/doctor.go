@@ -187,6 +187,9 @@ func (x *examination) daemon() {
 			d.Cause = "service " + svc.Service + ": " + svc.Cause
 		}
 	}
+	for _, hit := range x.status.Overload {
+		d.Overload = append(d.Overload, hit.String())
+	}
 	configured := ""
 	if x.settings != nil {
 		if p, err := backend.Open(x.settings.Provider, backend.Options{}); err == nil {
@@ -268,6 +271,12 @@ func (x *examination) provider() {
 	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
 	defer cancel()
 	x.add(x.store(ctx, p)...)
+	if terms, err := backend.Terms(x.url); err == nil && x.info.Can.List && x.info.Scope == provider.ScopeShared && takesIDs(x.url) {
+		if records, err := p.List(ctx, x.service()); err == nil {
+			u := provider.UsageOf(records, &terms, x.system.now().UnixMilli())
+			x.add(doctor.JudgePool(x.info.URL, string(u.Fullness()), u.Free, u.Total)...)
+		}
+	}
 }
 
 func schemeOf(url string) string {

@@ -35,6 +35,9 @@ func (c *healthCmd) check(s *system) error {
 	}
 	if !c.Quiet {
 		fmt.Fprintf(s.out, "ok: %s\n", st.Mode)
+		for _, hit := range st.Overload {
+			fmt.Fprintf(s.out, "overloaded: %v\n", hit)
+		}
 	}
 	return nil
 }

@@ -536,3 +536,17 @@ esac; done
 		t.Error(err)
 	}
 }
+
+// memory_limit sets the collector's limit from that of the container: a manifest with a
+// number of its own would be forgotten when the limit changes.
+func TestManifestsLeaveTheCollectorAlone(t *testing.T) {
+	files, err := filepath.Glob("../../packaging/k8s-*.yaml")
+	if err != nil || len(files) < 4 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		if text, err := os.ReadFile(file); err != nil || bytes.Contains(text, []byte("GOMEMLIMIT")) {
+			t.Errorf("%s sets GOMEMLIMIT, or cannot be read: %v", file, err)
+		}
+	}
+}

@@ -92,6 +92,9 @@ func showLeases(out io.Writer, report leasesReport, nowMS int64) error {
 	if report.UnusingIDs != nil {
 		free = fmt.Sprintf("%d free", *report.UnusingIDs)
 	}
+	if f := provider.Fullness(report.Fullness); f.WorseThan(provider.Roomy) {
+		free += "; the pool is " + strings.ReplaceAll(report.Fullness, "_", " ")
+	}
 	_, err := fmt.Fprintf(out, "%s: %d machine IDs in use, %d in quarantine, %s\n", report.Provider, report.UsingIDs, report.QuarantinedIDs, free)
 	return err
 }

@@ -22,6 +22,7 @@ type leasesReport struct {
 	UnusingIDs              *int64 `json:"unusing_ids"`
 	UsingIDs                int64  `json:"using_ids"`
 	QuarantinedIDs          int64  `json:"quarantined_ids"`
+	Fullness                string `json:"fullness"` // "" where unusing_ids is null
 	UsingTTLMax             int64  `json:"using_ttl_max"`
 	UsingTTLMid             int64  `json:"using_ttl_mid"`
 	UsingTTLMin             int64  `json:"using_ttl_min"`
@@ -59,7 +60,7 @@ func (r *leasesReport) addCounts(counts map[string]int64) {
 // of free machine IDs if it is known.
 func (r *leasesReport) addUsage(u provider.Usage, free bool) {
 	if free {
-		r.UnusingIDs = &u.Free
+		r.UnusingIDs, r.Fullness = &u.Free, string(u.Fullness())
 	}
 	r.UsingIDs, r.QuarantinedIDs = u.Held, u.Quarantined()
 	r.UsingTTLMin, r.UsingTTLMid, r.UsingTTLMax = u.TTLMin, u.TTLMid, u.TTLMax

@@ -24,6 +24,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
@@ -56,6 +57,8 @@ func (c *leaseServerCmd) Run(s *system) error {
 	parts.sup = leaseSupervision{level: s.level, load: func() (*config.LeaseServer, error) {
 		return c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()})
 	}}
+	parts.metrics = metrics.NewLeaseServer(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()})
+	parts.quotas = quota.New(log.Logger, parts.metrics.Refused)
 	parts.tracing = tracing.Start(tracing.Options{Service: "kazahana-lease-server", Version: version, Log: log.Logger})
 	defer parts.tracing.Close()
 	return parts.run(s.ctx)
@@ -68,6 +71,8 @@ type leaseServerParts struct {
 	base     *daemonLog
 	log      *zap.Logger      // base, with the component
 	tracing  *tracing.Tracing // nil: none
+	metrics  *metrics.LeaseServer
+	quotas   *quota.Book
 	services provider.Services
 	provider provider.Provider
 	fences   *fences
@@ -239,7 +244,8 @@ func (l *leaseServerParts) options() leaseserver.Options {
 		MaxInFlight: l.settings.MaxInFlight, RateLimit: float64(l.settings.RateLimit), RateBurst: l.settings.RateBurst,
 		QuotaWaiting: l.settings.QuotaWaiting,
 		Ready:        l.provider.Ready,
-		Metrics:      metrics.NewLeaseServer(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
+		Quotas:       l.quotas,
+		Metrics:      l.metrics,
 		Fences:       l.fences.now,
 		Log:          l.log,
 		Recent:       l.base.recent,

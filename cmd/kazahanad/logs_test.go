@@ -114,7 +114,7 @@ func literal(e ast.Expr) (string, bool) {
 func TestDocumentedEventsAreLogged(t *testing.T) {
 	rooms := map[string]string{
 		"keeper": "internal/keeper", "daemon": "internal/daemon", "leaseserver": "internal/leaseserver", "tracing": "internal/operator/tracing",
-		"provider": "internal/provider/httplease",
+		"provider": "internal/provider/httplease", "quota": "internal/operator/quota",
 	}
 	documented := documentedEvents(t)
 	source := loggedIn(t, "cmd/kazahanad")
@@ -129,7 +129,7 @@ func TestDocumentedEventsAreLogged(t *testing.T) {
 			}
 		}
 	}
-	for _, dir := range []string{"internal/operator/events", "internal/leaseserver", "internal/state"} {
+	for _, dir := range []string{"internal/operator/events", "internal/leaseserver", "internal/operator/guard", "internal/state"} {
 		source = append(source, loggedIn(t, dir)...)
 	}
 	verbs := sourceOf(t, "internal/operator/events/events.go")

@@ -21,6 +21,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
 	"github.com/kazahana/kazahana/internal/operator/tracing"
@@ -142,6 +143,7 @@ type daemonParts struct {
 	recent    *statuspage.Recent // the log's warnings and errors, for the status page
 	history   statuspage.History
 	metrics   *metrics.Metrics
+	quotas    *quota.Book
 	state     *state.State
 	provider  provider.Provider
 	fencer    provider.Provider // the same, untraced: the tracing wrapper hides some methods
@@ -169,6 +171,7 @@ func serve(ctx context.Context, settings *config.Serve, log *daemonLog, sup *sup
 		metrics: metrics.New(metrics.Build{Version: version, Commit: buildCommit(), GoVersion: runtime.Version()}),
 	}
 	d.metrics.WatchLog(log.dropped)
+	d.quotas = quota.New(d.log, d.metrics.Refused)
 	d.tracing = tracing.Start(tracing.Options{Service: "kazahanad", Version: version, Log: log.Logger})
 	defer d.tracing.Close() // after everything that is traced
 	defer func() { err = errors.Join(err, d.close()) }()
@@ -351,7 +354,7 @@ func (d *daemonParts) serverConfig() daemon.Config {
 	info := d.provider.Info()
 	locks, sequences := d.keepingConfig()
 	return daemon.Config{
-		Locks: locks, Sequences: sequences, Placement: d.placement, Trace: d.tracing.Method(),
+		Locks: locks, Sequences: sequences, Placement: d.placement, Trace: d.tracing.Method(), Quotas: d.quotas,
 		Limits: d.limits(d.settings), DefaultService: d.settings.DefaultService,
 		EventLoop: d.settings.EventLoop, State: d.state.Health, Fences: d.fences.now,
 		Identity: daemon.Identity{

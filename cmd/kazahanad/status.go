@@ -36,6 +36,10 @@ func showStatus(out io.Writer, st daemon.Status) error {
 	fmt.Fprintf(w, "state\t%s\n", describeStateDir(st.StateStatus))
 	fmt.Fprintf(w, "process\t%d, version %s, up %v\n", st.PID, st.Version, seconds(st.UptimeMS))
 	fmt.Fprintf(w, "traffic\t%d connections, %d requests so far, %d waiting\n", st.Connections, st.Requests, st.InFlight)
+	fmt.Fprintf(w, "memory\tclients hold %d of %d bytes\n", st.Memory.Reserved, st.Memory.Reservable)
+	for _, hit := range st.Overload {
+		fmt.Fprintf(w, "overloaded\t%v\n", hit)
+	}
 	if st.ClockOffMS != 0 {
 		fmt.Fprintf(w, "clock\tthe wall clock is %+d ms off its course\n", st.ClockOffMS)
 	}

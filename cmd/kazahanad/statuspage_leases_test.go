@@ -248,3 +248,27 @@ func lookAtHostileNames(t *testing.T, b *browser.Browser) {
 	}
 	clean(t, tab, server.URL(), "status of 401")
 }
+
+// A pool that fills up is in the headline, in the colours of the alerts, and in the words
+// of leases.
+func lookAtFullPool(t *testing.T, b *browser.Browser) {
+	s := newSite(t)
+	server := s.startPageServer("127.0.0.1:0")
+	tab := b.Open(t, server.URL()+"/", desk)
+	giveToken(tab, adminToken)
+	tab.Await(`document.querySelector("#state").dataset.tone === "good"`)
+	shows := func(tone, headline string) {
+		t.Helper()
+		tab.Await(fmt.Sprintf(`document.querySelector("#state").dataset.tone === %q && document.querySelector("#state-name").innerText.startsWith(%q)`, tone, headline))
+		tab.Await(fmt.Sprintf(`document.querySelector('#pools tr[data-key="imports"]').dataset.tone === %q`, tone))
+	}
+	granted(server, "imports", "import-01.example.net", 95)
+	shows("warn", "Pool imports is nearly full")
+	granted(server, "imports", "import-02.example.net", 5)
+	shows("bad", "Pool imports is full")
+	clean(t, tab, server.URL(), "status of 401")
+	out := s.Kazahanad("leases", "--provider", "sqlite:"+s.Leases()+"?ids=0-99&pool=imports").OK(t)
+	if !strings.Contains(out, "0 free; the pool is full") {
+		t.Errorf("leases says %q", out[max(0, len(out)-200):])
+	}
+}

@@ -123,7 +123,7 @@ func TestStatusPages(t *testing.T) {
 		"daemon": lookAtDaemon, "daemon in an outage": lookAtOutage, "without scripts": lookWithoutScripts,
 		"lease server": lookAtLeaseServer, "lease server comes back": lookAtReturn, "hostile names": lookAtHostileNames,
 		"held back": lookAtFence, "lease server held back": lookAtServersFence,
-		"many leases": lookAtManyLeases, "placement": lookAtPlacement,
+		"a pool fills up": lookAtFullPool, "many leases": lookAtManyLeases, "placement": lookAtPlacement,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -22,11 +24,13 @@ const unknownUID = ^uint32(0)
 // Small buffers are not counted: they belong to the connection.
 type budget struct {
 	limits *atomic.Pointer[Limits]
+	quotas *quota.Book
 
 	mu      sync.Mutex // guards all below, the fields of each user, and of each account
 	used    int64
-	leaving int64 // of these, of connections that end
-	peak    int64 // of what was held, since settled last said so
+	ended   uint64 // connections, for want of room
+	leaving int64  // of these, of connections that end
+	peak    int64  // of what was held, since settled last said so
 	clock   uint64
 	large   int64         // for large buffers of sockets
 	changed chan struct{} // closed when there may be room; nil if nobody waits
@@ -65,6 +69,27 @@ type user struct {
 	holds    int                   // locks that connections hold, and watches
 	streams  int                   // of them, events of placement
 	making   chan struct{}         // has room for the long answers that are being made
+}
+
+// most names the user who has the most of what all share.
+func (b *budget) most(of func(*user) int64) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mostOf(of)
+}
+
+// mostOf is most. mu is held.
+func (b *budget) mostOf(of func(*user) int64) string {
+	var most *user
+	for _, u := range b.users {
+		if most == nil || of(u) > of(most) {
+			most = u
+		}
+	}
+	if most == nil {
+		return ""
+	}
+	return most.String()
 }
 
 // account is what one connection holds of a budget. It is the connection's wire.Memory,
@@ -364,14 +389,23 @@ func (u *user) victim(asks *account) (victim *account) {
 
 // exceeded is the error of a connection that loses what it holds.
 func (b *budget) exceeded(key string, u *user) *wire.Error {
+	b.ended++
 	all, user := b.limits.Load().bytes()
 	most, whose := all, "all users"
 	if key == keyUserMemory {
 		most, whose = user, "one user"
 	}
-	return wire.Errorf(wire.CodeOverloaded,
+	return overloaded(b.quotas, quota.Refusal{Quota: key, Limit: most, Whose: u.owner.String()},
 		"unfinished messages and unread answers fill the %d bytes for %s, and the connections of %v hold the most: "+
 			"send whole messages, read the answers, or raise %s", most, whose, u.owner, key)
+}
+
+// memory is what the budget has given out.
+func (b *budget) memory() metrics.Memory {
+	all, _ := b.limits.Load().bytes()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return metrics.Memory{Reserved: b.used, Reservable: all, Ended: b.ended}
 }
 
 // muchMemory is from where on memory is given back to the system.

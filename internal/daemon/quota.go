@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -11,7 +12,8 @@ import (
 // exceeds is the error of what a quota of one user refuses. Every such refusal is made
 // here.
 func (b *budget) exceeds(key string, u *user, most int, what, advice string) *wire.Error {
-	return wire.Errorf(wire.CodeOverloaded, "%s: %v has %d %s, as many as one %s may have: %s, or raise the quota",
+	return overloaded(b.quotas, quota.Refusal{Quota: key, Limit: int64(most), Whose: u.owner.String()},
+		"%s: %v has %d %s, as many as one %s may have: %s, or raise the quota",
 		key, u.owner, most, what, u.kind(), advice)
 }
 
@@ -75,7 +77,9 @@ func (s *Server) countWaiting(u *user, kind waitingKind) (alone bool, err error)
 		return n > int64(all) || ofU > int64(ofUser), nil
 	case n > int64(all):
 		s.doneWaiting(u, kind)
-		return false, wire.Errorf(wire.CodeOverloaded, "%d requests are %s already, and more may not: see %s", all, what, key)
+		most := s.budget.most(func(u *user) int64 { return u.waiting[kind].Load() })
+		return false, overloaded(s.cfg.Quotas, quota.Refusal{Quota: key, Limit: int64(all), Whose: most},
+			"%d requests are %s already, and more may not: see %s", all, what, key)
 	case ofU > int64(ofUser):
 		s.doneWaiting(u, kind)
 		return false, s.budget.exceeds(keyUserWaiting, u, ofUser, "requests "+what, "wait for answers")
@@ -101,7 +105,8 @@ func (a *account) hold() error {
 		return b.exceeds(keyUserHolds, a.user, most, "locks held by connections, and watches", "release some")
 	}
 	if b.holds >= all {
-		return wire.Errorf(wire.CodeOverloaded, "all users together have %d locks held by connections, and watches, and may have no more: see %s", all, key)
+		most := b.mostOf(func(u *user) int64 { return int64(u.holds) })
+		return overloaded(b.quotas, quota.Refusal{Quota: key, Limit: int64(all), Whose: most}, "all users together have %d locks held by connections, and watches, and may have no more: see %s", all, key)
 	}
 	a.user.holds++
 	b.holds++

@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -29,6 +30,13 @@ func (s *Server) admit(nc syscall.Conn) *wire.Error {
 		zap.Int("pid", peer.PID), zap.Uint32("uid", peer.UID), zap.Uint32("gid", peer.GID))
 	return wire.Errorf(wire.CodePermissionDenied,
 		"user %d with group %d may not use this daemon: ask its operator to add one of them to allow_uids or allow_gids", peer.UID, peer.GID)
+}
+
+// overloaded is the error of a refusal by quota. All of them are made here, so that the
+// book shows each.
+func overloaded(book *quota.Book, r quota.Refusal, format string, args ...any) *wire.Error {
+	book.Refuse(r)
+	return wire.Errorf(wire.CodeOverloaded, format, args...)
 }
 
 // refusalLogInterval keeps peers that try again and again from filling the log.

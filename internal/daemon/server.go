@@ -15,9 +15,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/unixsock"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 const (
@@ -57,6 +57,7 @@ type Config struct {
 	Locks          *Locks              // nil: none
 	Sequences      *Sequences          // nil: none
 	Placement      *Placement          // nil: none
+	Quotas         *quota.Book         // takes all refusals by quota; nil: they are forgotten
 	// Fences are the files that are held back because they may have forgotten
 	// something; nil: there are no files.
 	Fences func() []metrics.Fence
@@ -133,6 +134,7 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 	s.holds.byLease, s.holds.byConn = map[string]*hold{}, map[*conn]*attachments{}
 	s.SetLimits(cfg.Limits)
 	s.budget = newBudget(&s.limits)
+	s.budget.quotas = cfg.Quotas
 	s.progress.serving = make(chan struct{})
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	for name := range services {
@@ -140,6 +142,7 @@ func NewServer(cfg Config, services map[string]*Service, m *metrics.Metrics, log
 	}
 	slices.Sort(s.names)
 	m.Watch(s.samples)
+	m.WatchMemory(s.budget.memory)
 	if cfg.Locks != nil || cfg.Sequences != nil {
 		s.keeping = m.Keeping(s.holds.count)
 	}
@@ -223,7 +226,8 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 		setSendBuffer(nc, smallSend)
 	}
 	if most, key := limits.connections(); refusal == nil && s.open() >= most {
-		refusal = wire.Errorf(wire.CodeOverloaded, "all %d connections are in use: share a connection, or raise %s", most, key)
+		refusal = overloaded(s.cfg.Quotas, quota.Refusal{Quota: key, Limit: int64(most), Whose: s.budget.most(func(u *user) int64 { return int64(u.admitted) })},
+			"all %d connections are in use: share a connection, or raise %s", most, key)
 	}
 	if refusal == nil {
 		refusal = a.admit()

@@ -8,6 +8,7 @@ import (
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 )
 
 // MaxListedLeases is how many leases of a service a Status lists. The rest is
@@ -47,7 +48,9 @@ type Status struct {
 	InFlight    int64           `json:"in_flight"`
 	Requests    uint64          `json:"requests_total"`
 	Services    []ServiceStatus `json:"services"`
-	Fences      []metrics.Fence `json:"fences"` // files that are held back
+	Fences      []metrics.Fence `json:"fences"`   // files that are held back
+	Overload    []quota.Hit     `json:"overload"` // what was refused by quota in the last minute
+	Memory      metrics.Memory  `json:"memory"`   // that clients hold
 }
 
 // StateStatus says where the local state is, and how it fares.
@@ -142,6 +145,7 @@ func (s *Server) Status() Status {
 		StartedMS: s.started.UnixMilli(), UptimeMS: now.Sub(s.started).Milliseconds(),
 		Socket: id.Socket, StateStatus: s.stateStatus(), Provider: id.Provider, Scope: id.Scope, Promise: id.Promise,
 		Connections: s.connections(), InFlight: s.inFlight.Load(), Requests: s.requests.Load(),
+		Overload: s.cfg.Quotas.Recent(), Memory: s.budget.memory(),
 	}
 	if st.Fences = []metrics.Fence{}; s.cfg.Fences != nil {
 		st.Fences = s.cfg.Fences()

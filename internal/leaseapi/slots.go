@@ -113,6 +113,7 @@ type Pool struct {
 	Free        int64    `json:"free"`
 	ListedAt    int64    `json:"listedAt"` // Unix ms; 0: not known, and the three above neither
 	FencedUntil int64    `json:"fencedUntil"`
-	Problem     string   `json:"problem"` // why the pool cannot be looked at; "" where it can
+	Problem     string   `json:"problem"`  // why the pool cannot be looked at; "" where it can
+	Fullness    string   `json:"fullness"` // roomy, nearly_full, almost_full, full; "": not known
 	Forecast    Forecast `json:"forecast"`
 }

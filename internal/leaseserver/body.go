@@ -16,6 +16,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
 )
 
@@ -58,6 +59,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, who Credential
 	}
 	give, err := s.bodies.take(who.Tenant, size)
 	if err != nil {
+		s.o.Quotas.Refuse(quota.Refusal{Quota: "memory_limit", Limit: s.bodies.memory().Reservable, Whose: "tenant " + who.Tenant})
 		return err
 	}
 	defer give()

@@ -2,6 +2,7 @@ package leaseserver
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
@@ -37,6 +38,9 @@ type poolBook struct {
 	course      trend
 	fencedUntil int64 // Unix ms until which acquires are refused, as far as a client has tried
 	sample      *poolSample
+	fullness    provider.Fullness // when it was listed last, or an acquire was refused; "" = not known
+	told        provider.Fullness // to the log
+	toldMS      int64
 }
 
 func newBook(limits *limiter) book {
@@ -148,6 +152,44 @@ func (b *book) listed(pool string, v *view, taken int64) {
 	p := b.of(pool)
 	p.latest = v
 	p.course.add(v.atMS, taken)
+}
+
+// How often the log tells of a pool that is as full as before, and at most.
+const (
+	tellAgain = 10 * time.Minute
+	tellPause = time.Minute
+)
+
+// fills takes how full a pool is, and reports whether the log should tell: when it got
+// worse, now and then while it is bad, and when there is room again.
+func (b *book) fills(pool string, f provider.Fullness, nowMS int64) bool {
+	p := b.of(pool)
+	p.fullness = f
+	pause := tellAgain
+	switch {
+	case f == provider.Roomy && (p.told == "" || p.told == provider.Roomy):
+		return false
+	case p.told == "":
+		pause = 0
+	case f == provider.Roomy, f.WorseThan(p.told):
+		pause = tellPause
+	}
+	if nowMS-p.toldMS < pause.Milliseconds() {
+		return false
+	}
+	p.told, p.toldMS = f, nowMS
+	return true
+}
+
+// fullest are the levels of pools that have little room.
+func (b *book) fullest() (levels []provider.Fullness) {
+	for _, p := range b.pools {
+		if p.fullness.WorseThan(provider.Roomy) && !slices.Contains(levels, p.fullness) {
+			levels = append(levels, p.fullness)
+		}
+	}
+	slices.Sort(levels)
+	return levels
 }
 
 // prospect is what is to come for a pool that has so many free slots: when it will

@@ -94,3 +94,27 @@ func TestSamplesGetOld(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// The log tells of a pool when it gets worse, now and then while that lasts, and when there
+// is room again; a pool that goes up and down makes a line a minute.
+func TestFullnessIsToldSparingly(t *testing.T) {
+	b := newBook(newLimiter(0, 1))
+	const minute = 60_000
+	for i, step := range []struct {
+		level provider.Fullness
+		at    int64
+		tells bool
+	}{
+		{provider.Roomy, 0, false}, {provider.NearlyFull, 1, true}, {provider.NearlyFull, 2, false}, {provider.Full, 3, false},
+		{provider.Full, minute + 1, true}, {provider.AlmostFull, minute + 2, false}, {provider.Roomy, minute + 3, false},
+		{provider.Full, 2 * minute, false}, {provider.Full, 11*minute + 1, true}, {provider.Roomy, 13 * minute, true}, {provider.Roomy, 14 * minute, false},
+		{provider.NearlyFull, 14 * minute, true},
+	} {
+		if got := b.fills("default", step.level, step.at); got != step.tells {
+			t.Errorf("step %d: %s at %d: %v", i, step.level, step.at, got)
+		}
+	}
+	if levels := b.fullest(); len(levels) != 1 || levels[0] != provider.NearlyFull {
+		t.Error(levels)
+	}
+}

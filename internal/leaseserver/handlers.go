@@ -13,6 +13,7 @@ import (
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
+	"go.uber.org/zap"
 )
 
 // otherServices is the label of services that are not configured: clients choose their
@@ -110,6 +111,10 @@ func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential)
 	})
 	s.o.Metrics.Acquired(s.label(service), s.result(err))
 	s.note(func(b *book) { b.acquired(pool, client, req.Client, len(leases), err) })
+	var full *provider.FullError
+	if errors.As(err, &full) {
+		s.tellFullness(pool, provider.Full, zap.Int64("slots", full.Slots))
+	}
 	if err != nil {
 		return err
 	}

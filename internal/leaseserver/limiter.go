@@ -68,19 +68,29 @@ func (l *limiter) sweep(now time.Time) {
 	}
 }
 
+// tenantAt names a client to the operator.
+func tenantAt(who Credential, remote string) string {
+	return "tenant " + who.Tenant + " at " + peerOf(remote)
+}
+
 // clientKey identifies a client by its credential and its address, since all hosts may
-// share one token. A client with one IPv6 address has the 2^64 addresses of its network,
-// so the network counts.
+// share one token.
 func clientKey(who Credential, remote string) string {
-	peer := remote // "@" or "" on a Unix socket
-	if at, err := netip.ParseAddrPort(remote); err == nil {
-		address := at.Addr().Unmap().WithZone("")
-		if address.Is6() {
-			if network, err := address.Prefix(64); err == nil {
-				address = network.Addr()
-			}
-		}
-		peer = address.String()
+	return who.Tenant + "\x00" + who.Owner + "\x00" + peerOf(remote)
+}
+
+// peerOf is a peer's address. A client with one IPv6 address has the 2^64 addresses of
+// its network, so the network counts. On a Unix socket it is "@" or "".
+func peerOf(remote string) string {
+	at, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return remote
 	}
-	return who.Tenant + "\x00" + who.Owner + "\x00" + peer
+	address := at.Addr().Unmap().WithZone("")
+	if address.Is6() {
+		if network, err := address.Prefix(64); err == nil {
+			address = network.Addr()
+		}
+	}
+	return address.String()
 }

@@ -9,12 +9,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lease"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"go.uber.org/zap"
@@ -225,11 +227,52 @@ func TestConnectionsWithoutACredentialMakeRoom(t *testing.T) {
 	}
 }
 
+// Refusals by quota are seen: whose they are by operators, and which quota it is by all.
+func TestRefusalsByQuotaAreSeen(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  func(*rig)
+		refused problem.Code
+		want    quota.Refusal
+	}{
+		"requests under way": {func(g *rig) { g.options.MaxInFlight = 0 }, problem.Overloaded, quota.Refusal{Quota: "max_in_flight"}},
+		"requests a second": {func(g *rig) { g.options.RateLimit = 1e-9 }, problem.RateLimited,
+			quota.Refusal{Quota: "rate_limit", Whose: "tenant default at 192.0.2.1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t, test.change)
+			if test.want.Quota == "rate_limit" {
+				g.send("GET", "/leases", "", "")
+			}
+			g.want(name, g.send("GET", "/leases", "", ""), test.refused)
+			if seen := g.options.Quotas.Recent(); len(seen) != 1 || seen[0].Refusal != test.want {
+				t.Errorf("seen %+v, want %+v", seen, test.want)
+			}
+			if got := g.send("GET", "/readyz", "", ""); got.body != "ok\noverloaded: "+test.want.Quota+" is used up\n" {
+				t.Errorf("/readyz says %q", got.body)
+			}
+			page := httptest.NewRecorder()
+			if err := g.server.overview(page, httptest.NewRequest("GET", "/status.json", nil), Credential{}); err != nil ||
+				!strings.Contains(page.Body.String(), `"whose":"`+test.want.Whose+`"`) {
+				t.Errorf("the page has %s, %v", page.Body, err)
+			}
+			families, err := g.options.Metrics.Registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				for _, m := range f.GetMetric() {
+					if f.GetName() == "kazahana_server_quota_refusals_total" && (m.GetCounter().GetValue() == 1) != (m.GetLabel()[0].GetValue() == test.want.Quota) {
+						t.Errorf("metric %v", m)
+					}
+				}
+			}
+		})
+	}
+}
+
 // A wrong credential costs a connection, and an address has its quota of them.
 func TestGuessesCostConnections(t *testing.T) {
 	g := newRig(t, func(g *rig) { g.tokens(testTokens) })
-	logged, lines := observer.New(zap.WarnLevel)
-	g.server.o.Log = zap.New(logged)
 	address := g.listening(Listening{PerAddress: 1})
 	guess := dial(t, address)
 	_, _ = io.WriteString(guess, "GET /leases HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\n\r\n")
@@ -247,8 +290,9 @@ func TestGuessesCostConnections(t *testing.T) {
 	if _, err := ask(t, dial(t, address), "GET /healthz"); err == nil {
 		t.Error("a second connection is served beside a proven one")
 	}
-	if all := lines.FilterField(zap.String("limit", "quota_connections")).All(); len(all) == 0 {
-		t.Errorf("the log does not name the quota: %v", lines.All())
+	want := quota.Refusal{Quota: "quota_connections", Limit: 1, Whose: "address 127.0.0.1"}
+	if all := g.options.Quotas.Recent(); len(all) != 1 || all[0].Refusal != want {
+		t.Errorf("what is refused is not seen: %v", all)
 	}
 }
 
@@ -346,5 +390,42 @@ func TestDrainTimeout(t *testing.T) {
 	<-done
 	if <-failed == nil {
 		t.Error("the request was answered")
+	}
+}
+
+// A pool that fills up is seen: in the log, at /readyz and on the page.
+func TestPoolThatFillsUpIsSeen(t *testing.T) {
+	lines, logged := observer.New(zap.WarnLevel)
+	g := newRig(t, func(g *rig) {
+		g.services.Default.IDs = provider.IDRange{Low: 0, End: 20}
+		g.options.Log = zap.New(lines)
+	})
+	g.server.book.fresh = 0
+	steps := []struct {
+		leases                  int
+		fullness, readyz, tells string
+	}{
+		{18, "roomy", "ok\n", ""}, {1, "nearly_full", "ok\na pool is nearly full\n", "a pool is nearly full"},
+		{1, "full", "ok\na pool is full\n", "a pool is full: acquires are refused"},
+	}
+	for _, step := range steps {
+		g.clock.Add(2 * tellPause.Milliseconds())
+		g.acquire("", fmt.Sprintf(`{"throughputPerMs":%d}`, step.leases*256))
+		if got := answered[Overview](g, "/status.json").Pools[0].Fullness; got != step.fullness {
+			t.Errorf("the page has %q, want %q", got, step.fullness)
+		}
+		if got := g.send("GET", "/readyz", "", "").body; got != step.readyz {
+			t.Errorf("/readyz: %q", got)
+		}
+		all := logged.TakeAll()
+		if (len(all) == 1) != (step.tells != "") || len(all) > 1 || step.tells != "" && (all[0].Message != step.tells || all[0].ContextMap()["pool"] != "default") {
+			t.Errorf("the log has %v, want %q", all, step.tells)
+		}
+	}
+	// A refused acquire tells at once, also where nothing looks at the pool.
+	g.server.note(func(b *book) { b.pools = map[string]*poolBook{} })
+	g.send("POST", "/lease", "", "")
+	if all := logged.TakeAll(); len(all) != 1 || all[0].Message != steps[2].tells {
+		t.Errorf("after a refused acquire the log has %v", all)
 	}
 }

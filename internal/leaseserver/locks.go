@@ -11,6 +11,7 @@ import (
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/lock"
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/record"
@@ -165,11 +166,12 @@ func (s *Server) acquireWithin(ctx context.Context, call lockCall) (lock.Lease, 
 func (s *Server) joinWaiters(tenant string) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n, quota := s.waiting[tenant], int64(s.o.QuotaWaiting); quota > 0 && n >= quota {
+	if n, most := s.waiting[tenant], int64(s.o.QuotaWaiting); most > 0 && n >= most {
 		return nil, s.exceeds("quota_waiting", tenant, n, "requests waiting for locks", "wait for answers")
 	}
 	if n := s.waiters.Load(); n >= s.maxWaiters.Load() {
-		return nil, problem.New(problem.Overloaded, "%d requests wait for locks here, which is the limit", n).After(overloadedRetry)
+		return nil, s.overloaded(quota.Refusal{Quota: "max_connections", Limit: n},
+			"%d requests wait for locks here, which is the limit: half of max_connections, at most %d", n, maxWaiters)
 	}
 	s.waiting[tenant]++
 	s.waiters.Add(1)
@@ -188,6 +190,7 @@ func (s *Server) joinWaiters(tenant string) (leave func(), err error) {
 // exceeds is the error of what a quota of one tenant refuses. Every such refusal is made
 // here.
 func (s *Server) exceeds(key, tenant string, most int64, what, advice string) error {
+	s.o.Quotas.Refuse(quota.Refusal{Quota: key, Limit: most, Whose: "tenant " + tenant})
 	return problem.New(problem.Overloaded, "%s: tenant %q has %d %s, as many as one tenant may have: %s, or raise the quota", key, tenant, most, what, advice).
 		After(overloadedRetry)
 }

@@ -359,6 +359,9 @@ func TestWaitersHaveALimit(t *testing.T) {
 		if !strings.Contains(r.problem.Detail, words) {
 			t.Errorf("quota %d: %s", quota, r.problem.Detail)
 		}
+		if seen := g.options.Quotas.Recent(); len(seen) != 1 || seen[0].Limit != 2 || seen[0].Whose != map[int]string{2: "tenant default"}[quota] {
+			t.Errorf("quota %d: seen %v", quota, seen)
+		}
 		g.want("one that does not wait", g.send("POST", "/v1/locks/k/acquire", tokenOther, ``), problem.LockHeld)
 		if g.locked("renew", "k", tokenHost, `{"ttl_seconds": 3600}`); quota > 0 {
 			g.locked("acquire", "k", tokenAcme, `{"wait_ms": 30000}`)

@@ -17,6 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lease"
 	"github.com/kazahana/kazahana/internal/leaseapi"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/memory"
@@ -58,6 +59,7 @@ func newRig(t *testing.T, change func(*rig)) *rig {
 		g.options.Provider = g.memory()
 	}
 	g.options.Services = g.services
+	g.options.Quotas = quota.New(g.options.Log, g.options.Metrics.Refused)
 	g.server = New(g.options)
 	g.server.handler = g.recorded(g.server.handler)
 	return g

@@ -3,6 +3,7 @@ package leaseserver
 import (
 	"sync"
 
+	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/problem"
 )
 
@@ -68,6 +69,13 @@ func (b *bodies) take(tenant string, n int64) (give func(), err error) {
 			delete(b.of, tenant)
 		}
 	}, nil
+}
+
+// memory is what bodies have, and may have.
+func (b *bodies) memory() metrics.Memory {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return metrics.Memory{Reserved: b.used, Reservable: b.limit}
 }
 
 // held is what bodies have now.

@@ -6,8 +6,10 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/leaseapi"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
 	"github.com/kazahana/kazahana/internal/provider"
 )
@@ -25,9 +27,10 @@ type Overview struct {
 	Tokens   bool                           `json:"tokens"`
 	Pools    []leaseapi.Pool                `json:"pools"`
 	Fences   []Fence                        `json:"fences"`
-	Granted  int64                          `json:"granted"` // leases, since the start
-	Refused  int64                          `json:"refused"` // acquires
-	Past     statuspage.Past                `json:"past"`    // of these two
+	Overload []quota.Hit                    `json:"overload"` // what was refused by quota in the last minute
+	Granted  int64                          `json:"granted"`  // leases, since the start
+	Refused  int64                          `json:"refused"`  // acquires
+	Past     statuspage.Past                `json:"past"`     // of these two
 	Events   []statuspage.Event             `json:"events"`
 	Counters map[string][]statuspage.Sample `json:"counters"`
 }
@@ -57,7 +60,7 @@ func (s *Server) overview(w http.ResponseWriter, r *http.Request, _ Credential) 
 	out := Overview{
 		Version: s.o.Version, Host: host, PID: os.Getpid(), Started: s.started.UnixMilli(), Now: s.o.NowMS(), State: "ready",
 		Provider: info.URL, Scope: string(info.Scope), Tokens: s.o.Tokens != nil,
-		Pools: []leaseapi.Pool{}, Fences: []Fence{}, Past: s.past.Past(), Events: []statuspage.Event{},
+		Pools: []leaseapi.Pool{}, Fences: []Fence{}, Overload: s.o.Quotas.Recent(), Past: s.past.Past(), Events: []statuspage.Event{},
 	}
 	out.Granted, out.Refused = s.granted()
 	if err := s.readyNow(r.Context()); err != nil {
@@ -104,6 +107,7 @@ func (s *Server) poolOverview(ctx context.Context, pool, service string) leaseap
 		return out
 	}
 	usage := provider.UsageOf(v.records, &terms, now)
+	out.Fullness = string(usage.Fullness())
 	out.Leased, out.Quarantined, out.Free, out.ListedAt = usage.Held, usage.Quarantined(), usage.Free, v.atMS
 	s.note(func(b *book) { out.Forecast, out.FencedUntil = b.prospect(pool, now, usage.Free) })
 	return out
@@ -111,6 +115,12 @@ func (s *Server) poolOverview(ctx context.Context, pool, service string) leaseap
 
 // watch samples the counters that the page draws over time, until ctx is done.
 func (s *Server) watch(ctx context.Context) {
+	looking := make(chan struct{})
+	defer func() { <-looking }()
+	go func() {
+		defer close(looking)
+		s.lookOver(ctx)
+	}()
 	s.past.Run(ctx, func() map[string]uint64 {
 		granted, refused := s.granted()
 		return map[string]uint64{"granted": uint64(granted), "refused": uint64(refused)}
@@ -121,4 +131,21 @@ func (s *Server) watch(ctx context.Context) {
 func (s *Server) granted() (leases, refused int64) {
 	s.note(func(b *book) { leases, refused = b.counts.leases, b.counts.acquires-b.counts.granted })
 	return leases, refused
+}
+
+// lookEach is how often the pools are looked at, so that the log tells of one that fills
+// up although nothing reads the metrics.
+const lookEach = time.Minute
+
+func (s *Server) lookOver(ctx context.Context) {
+	ticker := time.NewTicker(lookEach)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			s.sample()
+		}
+	}
 }

@@ -8,10 +8,12 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/guard"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"go.uber.org/zap"
 )
 
@@ -55,7 +57,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 		handler = o.Guard(s)
 	}
 	connections := guard.New(guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Unproven: s.phases.unproven},
-		guard.Warn(s.o.Log, "max_connections", "quota_connections"))
+		func(why guard.Reason, peer string) { s.closedByGuard(o, why, peer) })
 	server := &http.Server{
 		Handler: handler, TLSConfig: o.TLS,
 		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
@@ -102,6 +104,20 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	}
 	<-served
 	return err
+}
+
+// closedByGuard notes which limit of connections was met, by a newcomer or by a connection
+// without a credential that made room for one.
+func (s *Server) closedByGuard(o Listening, why guard.Reason, peer string) {
+	if at, err := netip.ParsePrefix(peer); err == nil {
+		peer = "address " + at.Masked().Addr().String()
+	}
+	switch why {
+	case guard.Full:
+		s.o.Quotas.Refuse(quota.Refusal{Quota: "max_connections", Limit: int64(o.connections()), Whose: peer})
+	case guard.PerAddress:
+		s.o.Quotas.Refuse(quota.Refusal{Quota: "quota_connections", Limit: int64(o.perAddress()), Whose: peer})
+	}
 }
 
 // debugWriter logs net/http's messages about peers at debug, since any peer can provoke

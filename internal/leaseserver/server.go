@@ -24,6 +24,7 @@ import (
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/operator/statuspage"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
@@ -53,7 +54,8 @@ type Options struct {
 	MaxInFlight     int
 	RateLimit       float64 // requests per second and client; 0 = unlimited
 	RateBurst       int
-	QuotaWaiting    int // requests of one tenant that wait for locks; 0 = no quota
+	QuotaWaiting    int         // requests of one tenant that wait for locks; 0 = no quota
+	Quotas          *quota.Book // takes all refusals by quota. Optional
 
 	Ready   func(context.Context) error // optional: why nothing can be granted now
 	NowMS   func() int64                // optional: for Retry-After and statistics
@@ -126,6 +128,7 @@ func New(o Options) *Server {
 		o.Metrics.Keeping()
 	}
 	o.Metrics.Watch(s.sample)
+	o.Metrics.WatchMemory(s.bodies.memory)
 	s.routes()
 	s.handler = s.mux
 	return s
@@ -240,7 +243,8 @@ func (s *Server) enter() (leave func(), err error) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
-		return nil, problem.New(problem.Overloaded, "this server has %d requests under way, which is its limit", cap(s.slots)).After(overloadedRetry)
+		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.slots))},
+			"this server has %d requests under way, which is its limit (max_in_flight)", cap(s.slots))
 	}
 	return s.left(s.slots), nil
 }
@@ -266,6 +270,12 @@ func (s *Server) enterUpkeep(ctx context.Context) (leave func(), err error) {
 	}
 }
 
+// overloaded is the problem of a refusal by quota.
+func (s *Server) overloaded(r quota.Refusal, format string, args ...any) error {
+	s.o.Quotas.Refuse(r)
+	return problem.New(problem.Overloaded, format, args...).After(overloadedRetry)
+}
+
 // admit finds the credential of the request, which must have the scope.
 func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	who, err := s.authenticate(r)
@@ -279,6 +289,7 @@ func (s *Server) admit(r *http.Request, scope Scope) (Credential, error) {
 	}
 	var wait time.Duration
 	if s.note(func(b *book) { wait = b.limits.wait(clientKey(who, r.RemoteAddr), time.Now()) }); wait > 0 {
+		s.o.Quotas.Refuse(quota.Refusal{Quota: "rate_limit", Limit: int64(s.o.RateLimit), Whose: tenantAt(who, r.RemoteAddr)})
 		return Credential{}, problem.New(problem.RateLimited, "more than %v requests per second", s.o.RateLimit).After(wait)
 	}
 	if !slices.Contains(who.Scopes, scope) {
@@ -382,7 +393,16 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	if err := s.readyNow(r.Context()); err != nil {
 		return err
 	}
-	return writeText(w, "ok\n")
+	said := "ok\n"
+	for _, quota := range s.o.Quotas.UsedUp() {
+		said += "overloaded: " + quota + " is used up\n"
+	}
+	var levels []provider.Fullness
+	s.note(func(b *book) { levels = b.fullest() })
+	for _, level := range levels {
+		said += "a pool is " + strings.ReplaceAll(string(level), "_", " ") + "\n"
+	}
+	return writeText(w, said)
 }
 
 // readyNow is why nothing can be granted now, or nil.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/provider"
+	"go.uber.org/zap"
 )
 
 // How old a view may be. The larger a pool is, the more a list costs the store: so a
@@ -85,5 +86,26 @@ func (s *Server) listPool(service, pool string) (*view, error) {
 	terms := s.o.Services.Of(s.pools()[pool])
 	usage := provider.UsageOf(records, &terms, v.atMS)
 	s.note(func(b *book) { b.listed(pool, v, usage.Total-usage.Free) })
+	s.tellFullness(pool, usage.Fullness(), zap.Int64("free", usage.Free), zap.Int64("slots", usage.Total))
 	return v, nil
+}
+
+// tellFullness notes how full a pool is, and tells the log where that is new or bad.
+func (s *Server) tellFullness(pool string, f provider.Fullness, fields ...zap.Field) {
+	tell := false
+	s.note(func(b *book) { tell = b.fills(pool, f, s.o.NowMS()) })
+	if !tell {
+		return
+	}
+	fields = append(fields, zap.String("pool", pool))
+	switch f {
+	case provider.Full:
+		s.o.Log.Error("a pool is full: acquires are refused", fields...)
+	case provider.AlmostFull:
+		s.o.Log.Error("a pool is almost full", fields...)
+	case provider.NearlyFull:
+		s.o.Log.Warn("a pool is nearly full", fields...)
+	default:
+		s.o.Log.Info("a pool has room again", fields...)
+	}
 }

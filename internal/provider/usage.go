@@ -23,6 +23,42 @@ type Usage struct {
 // were lost, or gave them back as of a time that is still to come.
 func (u Usage) Quarantined() int64 { return u.Total - u.Held - u.Free }
 
+// Fullness is how full a pool is.
+type Fullness string
+
+// The levels, from good to bad. The alert KazahanaPoolNearlyFull has the same bounds.
+const (
+	Roomy      Fullness = "roomy"
+	NearlyFull Fullness = "nearly_full" // less than LowShare is free
+	AlmostFull Fullness = "almost_full" // less than LeastShare is free
+	Full       Fullness = "full"        // nothing is free
+)
+
+// The shares of a pool that should be free.
+const (
+	LowShare   = 0.1
+	LeastShare = 0.02
+)
+
+// WorseThan reports whether the level is worse than another.
+func (f Fullness) WorseThan(other Fullness) bool {
+	levels := []Fullness{Roomy, NearlyFull, AlmostFull, Full}
+	return slices.Index(levels, f) > max(slices.Index(levels, other), 0)
+}
+
+// Fullness is how full the pool is. Total must be known.
+func (u Usage) Fullness() Fullness {
+	switch free := float64(u.Free) / float64(u.Total); {
+	case u.Free == 0:
+		return Full
+	case free < LeastShare:
+		return AlmostFull
+	case free < LowShare:
+		return NearlyFull
+	}
+	return Roomy
+}
+
 // UsageOf counts the records of a pool, which are in the order of List, in machine
 // IDs of the terms' layout and range. Without terms, which a server keeps to
 // itself, it counts records, and none is free.

@@ -52,3 +52,14 @@ func TestUsage(t *testing.T) {
 		t.Errorf("without terms: %+v", u)
 	}
 }
+
+func TestFullness(t *testing.T) {
+	for free, want := range map[int64]Fullness{0: Full, 1: AlmostFull, 19: AlmostFull, 20: NearlyFull, 99: NearlyFull, 100: Roomy, 1000: Roomy} {
+		if got := (Usage{Free: free, Total: 1000}).Fullness(); got != want {
+			t.Errorf("%d of 1000 free is %s, want %s", free, got, want)
+		}
+	}
+	if !Full.WorseThan(AlmostFull) || !NearlyFull.WorseThan("") || Roomy.WorseThan("") || NearlyFull.WorseThan(NearlyFull) {
+		t.Error("the levels are in another order")
+	}
+}

@@ -2,6 +2,7 @@
 package prometheus
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 	"go.yaml.in/yaml/v3"
 )
@@ -203,5 +205,15 @@ func TestRunbookHasEveryAlert(t *testing.T) {
 	}
 	if len(entries) != len(slices.Compact(slices.Clone(entries))) {
 		t.Error("the runbook has an entry twice")
+	}
+}
+
+// The alerts, the page, the log and doctor call the same pools nearly full.
+func TestPoolsHaveTheSameBoundsEverywhere(t *testing.T) {
+	bounds := map[string]float64{"warning": provider.LowShare, "critical": provider.LeastShare}
+	for _, a := range alerts(t) {
+		if a.Alert == "KazahanaPoolNearlyFull" && !strings.HasSuffix(a.Expr, fmt.Sprintf(" < %v", bounds[a.Labels["severity"]])) {
+			t.Errorf("%s: %s", a.Labels["severity"], a.Expr)
+		}
 	}
 }

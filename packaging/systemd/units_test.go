@@ -3,14 +3,18 @@
 package systemd_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -79,6 +83,39 @@ func TestUnitsDoWithout(t *testing.T) {
 			if !regexp.MustCompile(`(?m)^# .*` + directive + `=`).Match(b) {
 				t.Errorf("%s does not say why there is no %s=", unit, directive)
 			}
+		}
+	}
+}
+
+// TestLimitsFit: the daemon's own limits act before those of the units. Without a unit it
+// assumes as much memory as the unit gives it.
+func TestLimitsFit(t *testing.T) {
+	defaults, err := (&config.Flags{}).Load(config.Process{UID: 1, Environ: []string{"HOME=/home/x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, unit := range []string{service, server} {
+		b, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit := func(name string) (n int64) {
+			t.Helper()
+			m := regexp.MustCompile(`(?m)^` + name + `=(\d+)([MG]?)$`).FindSubmatch(b)
+			if m == nil {
+				t.Fatalf("%s has no %s=", unit, name)
+			}
+			n, _ = strconv.ParseInt(string(m[1]), 10, 64)
+			return n << map[string]int{"": 0, "M": 20, "G": 30}[string(m[2])]
+		}
+		if high, most := limit("MemoryHigh"), limit("MemoryMax"); high != memlimit.Default || most < high+high/5 {
+			t.Errorf("%s: MemoryHigh=%d, MemoryMax=%d, and memory_limit is %d without a unit", unit, high, most, int64(memlimit.Default))
+		}
+		if files := limit("LimitNOFILE"); files < 2*int64(defaults.MaxConnections) {
+			t.Errorf("%s: LimitNOFILE=%d for %d connections", unit, files, defaults.MaxConnections)
+		}
+		if tasks := limit("TasksMax"); tasks < 1024 {
+			t.Errorf("%s: TasksMax=%d", unit, tasks)
 		}
 	}
 }
@@ -255,6 +292,11 @@ func sandbox(h *host) {
 	if got := h.do("stat", "-c", "%U", "/proc/"+pid); got != "kazahana" {
 		h.t.Errorf("it runs as %s", got)
 	}
+	// What the unit gives is what the daemon takes for its limit.
+	if high := h.show(service, "MemoryHigh"); high != fmt.Sprint(int64(memlimit.Default)) {
+		h.t.Errorf("MemoryHigh is %s", high)
+	}
+	h.logged(`"memory_limit":` + fmt.Sprint(int64(memlimit.Default)))
 	inside := []string{"nsenter", "-t", pid, "-m", "runuser", "-u", "kazahana", "--"}
 	for path, want := range map[string]bool{"/var/lib/kazahana/x": true, "/run/kazahana-live/x": true, "/etc/x": false, "/usr/x": false, "/run/kazahana/x": false} {
 		if got := h.try(append(inside, "touch", path)...).code == 0; got != want {

@@ -34,7 +34,8 @@ const (
 // Options of the handler.
 type Options struct {
 	Registry *prometheus.Registry
-	Ready    func() error // why no ID can be issued now; nil = one can
+	Ready    func() error    // why no ID can be issued now; nil = one can
+	Details  func() []string // optional: what an operator should know though IDs can be issued
 	Pprof    bool
 	Page     http.Handler // optional: the status page, at /
 	Status   func() any   // optional: the page's data, as JSON at StatusPath
@@ -56,6 +57,11 @@ func Handler(o Options) http.Handler {
 			return
 		}
 		fmt.Fprintln(w, "ok")
+		if o.Details != nil {
+			for _, line := range o.Details() {
+				fmt.Fprintln(w, line)
+			}
+		}
 	})
 	if o.Page != nil {
 		mux.Handle("GET /{$}", o.Page)

@@ -66,8 +66,10 @@ var Catalogue = []Entry{
 	{"socket.stale", Warn, "Start the daemon; it replaces the socket that was left."},
 
 	{"daemon.fallback", Warn, "Mend what keeps leases from being granted; see the findings about the provider."},
+	{"daemon.overloaded", Warn, "Look at what the user, tenant or address does; where all of it is wanted, raise the quota that is named. docs/operations.md lists them."},
 	{"daemon.regular", OK, ""},
 	{"daemon.starting", OK, ""},
+	{"daemon.uncertain", Fail, "Mend what keeps leases from being granted; where no fallback ID may be made twice, set fallback: none until then."},
 	{"daemon.unavailable", Fail, "Mend what keeps leases from being granted; see the findings about the provider."},
 	{"daemon.version", Warn, "Restart the daemon, so that it runs the version that is installed."},
 
@@ -153,12 +155,17 @@ var Catalogue = []Entry{
 	{"postgres.unconfirmed", Warn, "Set synchronous_standby_names, and failover_fence=0 in the provider URL; or accept that a failover holds back grants for the longest term and quarantine."},
 	{"postgres.unreachable", Fail, "Bring the server back, or correct the provider URL."},
 
+	{"http.crowded", Warn, "Look at the lease server's status page: it shows the pool, or who uses up the quota. docs/runbook.md says what to do."},
 	{"http.certificate", Warn, "Renew the lease server's certificate."},
 	{"http.not_ready", Fail, "Look at the lease server's log: its own store cannot be used."},
 	{"http.ok", OK, ""},
 	{"http.plain", Warn, "Use https://: on the way, others can read the token and the leases' secrets."},
 	{"http.refused", Fail, "Put a token with the scope leases into token_file."},
 	{"http.unreachable", Fail, "Bring the lease server back, or correct the provider URL, its ca_file or its certificate."},
+
+	{"pool.almost_full", Warn, "Give the pool more machine IDs, or find out who takes them: kazahanad leases lists the holders; docs/runbook.md, KazahanaPoolNearlyFull."},
+	{"pool.full", Fail, "Give the pool more machine IDs, or find out who takes them: kazahanad leases lists the holders; docs/runbook.md, KazahanaPoolNearlyFull."},
+	{"pool.nearly_full", Warn, "Give the pool more machine IDs before it is full: kazahanad leases lists the holders; docs/capacity.md."},
 
 	{"clock.ok", OK, ""},
 	{"clock.skew", Warn, "Synchronise the clocks of this host and of the provider's (chrony, systemd-timesyncd)."},

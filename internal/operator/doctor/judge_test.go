@@ -78,7 +78,9 @@ var judgements = []struct {
 
 	{"daemon.regular", aDaemon(func(*Daemon) {})},
 	{"daemon.starting", aDaemon(func(d *Daemon) { d.Mode = "starting" })},
+	{"daemon.regular daemon.overloaded", aDaemon(func(d *Daemon) { d.Overload = []string{"quota_waiting (6144) is used up by user 1"} })},
 	{"daemon.fallback", aDaemon(func(d *Daemon) { d.Mode = "fallback_random" })},
+	{"daemon.uncertain", aDaemon(func(d *Daemon) { d.Mode = "fallback_cached_uncertain" })},
 	{"daemon.unavailable", aDaemon(func(d *Daemon) { d.Mode = "unavailable" })},
 	{"daemon.regular daemon.version", aDaemon(func(d *Daemon) { d.Installed = "v2" })},
 	{"daemon.regular config.unlike_daemon", aDaemon(func(d *Daemon) { d.Provider = "q" })},
@@ -194,6 +196,11 @@ var judgements = []struct {
 	{"http.certificate", aServer(func(h *HTTP) { h.Expires = now.Add(time.Hour) })},
 	{"http.ok", aServer(func(h *HTTP) { h.Expires = time.Time{} })},
 	{"http.not_ready", aServer(func(h *HTTP) { h.NotReady = "503" })},
+	{"", JudgePool("redis:", "roomy", 9, 10)},
+	{"pool.nearly_full", JudgePool("redis:", "nearly_full", 9, 100)},
+	{"pool.almost_full", JudgePool("redis:", "almost_full", 1, 100)},
+	{"pool.full", JudgePool("redis:", "full", 0, 100)},
+	{"http.crowded", aServer(func(h *HTTP) { h.Crowded = "a pool is full" })},
 	{"http.refused", aServer(func(h *HTTP) { h.Refused = errFault })},
 
 	{"clock.ok", aClock(func(*Clock) {})},

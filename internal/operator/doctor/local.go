@@ -61,10 +61,11 @@ type Daemon struct {
 	Version          string
 	Installed        string // version of the command that asks
 	Mode, Cause      string
-	Provider         string // as in provider.Info.URL
-	ConfiguredFor    string // the same, as the configuration has it; "" = it names none
-	StateDir         string // "" = none
-	ConfiguredStates string // the same, as the configuration has it; StateDir where it has none
+	Provider         string   // as in provider.Info.URL
+	ConfiguredFor    string   // the same, as the configuration has it; "" = it names none
+	StateDir         string   // "" = none
+	ConfiguredStates string   // the same, as the configuration has it; StateDir where it has none
+	Overload         []string // what was refused by quota in the last minute
 }
 
 // JudgeDaemon judges a running daemon.
@@ -81,8 +82,13 @@ func JudgeDaemon(d Daemon) []Finding {
 		found = append(found, finding("daemon.starting", "process %d waits for its first lease", d.PID))
 	case "unavailable":
 		found = append(found, finding("daemon.unavailable", "process %d can issue no IDs: %s", d.PID, cause))
+	case "fallback_cached_uncertain":
+		found = append(found, finding("daemon.uncertain", "process %d issues cached fallback IDs beyond the reservation of its last lease: another host may make the same ones: %s", d.PID, cause))
 	default:
 		found = append(found, finding("daemon.fallback", "process %d issues fallback IDs (%s): %s", d.PID, d.Mode, cause))
+	}
+	for _, hit := range d.Overload {
+		found = append(found, finding("daemon.overloaded", "%s", hit))
 	}
 	if d.Version != d.Installed {
 		found = append(found, finding("daemon.version", "process %d runs version %s, and %s is installed", d.PID, d.Version, d.Installed))

@@ -210,6 +210,9 @@ func (h *HTTP) ask(ctx context.Context, client *http.Client, base *url.URL, cloc
 	h.Expires = earliest(res.TLS)
 	switch res.StatusCode {
 	case http.StatusOK:
+		text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+		_, more, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+		h.Crowded = httpconn.Shorten(strings.ReplaceAll(more, "\n", "; "))
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented: // servers of another make may lack /readyz
 	default:
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // a part will do

@@ -257,6 +257,7 @@ type HTTP struct {
 	Plain    bool  // no TLS, and not on this host
 	Expires  time.Time
 	NotReady string // the answer of /readyz, unless it was "ok"
+	Crowded  string // what /readyz says behind "ok": quotas that are used up, pools that have little room
 	Refused  error  // the token was not accepted
 }
 
@@ -278,6 +279,9 @@ func JudgeHTTP(h HTTP, now time.Time) []Finding {
 	if h.NotReady != "" {
 		found = append(found, finding("http.not_ready", "%s is not ready: %s", h.Server, h.NotReady))
 	}
+	if h.Crowded != "" {
+		found = append(found, finding("http.crowded", "%s: %s", h.Server, h.Crowded))
+	}
 	if h.Refused != nil {
 		found = append(found, finding("http.refused", "%v", h.Refused))
 	}
@@ -285,6 +289,14 @@ func JudgeHTTP(h HTTP, now time.Time) []Finding {
 		found = append(found, finding("http.ok", "%s is ready and takes the token", h.Server))
 	}
 	return found
+}
+
+// JudgePool judges a pool of machine IDs. fullness is that of provider.Usage.
+func JudgePool(store, fullness string, free, all int64) []Finding {
+	if fullness == "roomy" {
+		return nil
+	}
+	return []Finding{finding("pool."+fullness, "%d of %d machine IDs of %s can be granted", free, all, store)}
 }
 
 // Clock are the facts about this host's clock.

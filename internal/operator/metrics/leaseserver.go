@@ -21,6 +21,7 @@ type LeaseServer struct {
 	sequences     *prometheus.CounterVec
 	values        prometheus.Counter
 	placements    *prometheus.CounterVec
+	refusals      *prometheus.CounterVec
 }
 
 // The results whose series exist from the start.
@@ -56,15 +57,19 @@ func NewLeaseServer(b Build) *LeaseServer {
 			Name: "kazahana_provider_request_duration_seconds", Help: "Duration of provider calls.", Buckets: seconds,
 		}, []string{"op"}),
 	}
+	m.refusals = quotaRefusals("kazahana_server_quota_refusals_total", serverQuotas)
 	m.LockWaiters = prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_server_lock_waiters", Help: "Requests that wait for a lock."})
 	m.locks = counterVec("kazahana_server_lock_requests_total", "Requests for locks by operation and result.", "op", "result")
 	m.sequences = counterVec("kazahana_server_sequence_requests_total", "Requests for values of sequences by result.", "result")
 	m.values = prometheus.NewCounter(prometheus.CounterOpts{Name: "kazahana_server_sequence_values_total", Help: "Values of sequences handed out."})
 	m.placements = counterVec("kazahana_server_placement_requests_total", "Requests for activation records by operation and result.", "op", "result")
 	m.Registry.MustRegister(m.InFlight, m.acquires, m.releases, m.requests, m.duration, m.providerCalls,
-		m.LockWaiters, m.locks, m.sequences, m.values, m.placements)
+		m.LockWaiters, m.locks, m.sequences, m.values, m.placements, m.refusals)
 	return m
 }
+
+// Refused counts a request or a connection that was refused because of a quota.
+func (m *LeaseServer) Refused(quota string) { m.refusals.WithLabelValues(quota).Inc() }
 
 // Service creates the series of all results at zero, so that a first failure is an
 // increase.

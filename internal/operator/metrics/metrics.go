@@ -25,6 +25,7 @@ type Metrics struct {
 	mismatches    *prometheus.CounterVec
 	skew          *prometheus.GaugeVec
 	providerCalls *prometheus.HistogramVec
+	refusals      *prometheus.CounterVec
 }
 
 // Build identifies the binary.
@@ -42,6 +43,7 @@ func New(b Build) *Metrics {
 		Reloaded: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "kazahana_config_last_reload_successful", Help: "0 if the configuration that was read last was refused.",
 		}),
+		refusals:      quotaRefusals("kazahana_quota_refusals_total", quotas),
 		ClockForward:  counter("kazahana_clock_forward_events_total", "Jumps of the wall clock ahead that were not believed."),
 		ClockAccepted: counter("kazahana_clock_forward_accepted_total", "Jumps of the wall clock ahead that lasted for forward_hold and were accepted."),
 		RPCDuration: newHistogram("kazahana_rpc_duration_seconds", "Time from a request read to its answer ready to be written.",
@@ -60,9 +62,12 @@ func New(b Build) *Metrics {
 	}
 	m.Reloaded.Set(1)
 	m.Registry.MustRegister(m.Connections, m.StateErrors, m.Reloaded, m.ClockForward, m.ClockAccepted, m.RPCDuration, m.rpcRequests,
-		m.acquires, m.lost, m.mismatches, m.skew, m.providerCalls)
+		m.acquires, m.lost, m.mismatches, m.skew, m.providerCalls, m.refusals)
 	return m
 }
+
+// Refused counts a request or a connection that was refused because of a quota.
+func (m *Metrics) Refused(quota string) { m.refusals.WithLabelValues(quota).Inc() }
 
 // Requests returns the counter of one method and code. Hot paths keep it.
 func (m *Metrics) Requests(method, code string) prometheus.Counter {

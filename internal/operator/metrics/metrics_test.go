@@ -68,7 +68,7 @@ func wantSeries(t *testing.T, m *Metrics, want map[string]float64) {
 // What a new daemon shows before anything has happened.
 func TestNew(t *testing.T) {
 	m := New(Build{Version: "v1", Commit: "abc", GoVersion: "go1"})
-	wantSeries(t, m, map[string]float64{
+	want := map[string]float64{
 		"kazahana_build_info{commit=abc,go_version=go1,version=v1}": 1,
 		"kazahana_connections{}":                                    0,
 		"kazahana_state_errors_total{}":                             0,
@@ -77,7 +77,11 @@ func TestNew(t *testing.T) {
 		"kazahana_clock_forward_accepted_total{}":                   0,
 		"kazahana_rpc_duration_seconds{}":                           0,
 		"sum of kazahana_rpc_duration_seconds{}":                    0,
-	})
+	}
+	for _, quota := range quotas { // a first refusal is an increase
+		want["kazahana_quota_refusals_total{quota="+quota+"}"] = 0
+	}
+	wantSeries(t, m, want)
 	families, err := m.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
 // The daemon's page.
-import { count, day, each, figure, instant, make, rate, say, showEvents, showFences, span, tell, the } from './tools.js';
+import { bytes, count, day, each, figure, instant, make, rate, say, showEvents, showFences, showOverload, span, tell, the } from './tools.js';
 import { Rates, ask, keepAsking } from './live.js';
 import { drawChart, makeChart } from './chart.js';
 import { showPlacement } from './placement.js';
@@ -187,6 +187,7 @@ function showFacts(st) {
     ['State disk', st.state_error || (st.state_stalled_ms > 5000 ? `has kept a write waiting for ${span(st.state_stalled_ms)}` : 'answers'), st.state_error !== '' || st.state_stalled_ms > 5000],
     ['State errors', failed ? count(failed) : 'none', failed > 0],
     ['Log lines dropped', unlogged ? count(unlogged) : 'none', unlogged > 0],
+    ['Memory of clients', `${bytes(st.memory.reserved)} of ${bytes(st.memory.reservable)}` + (st.memory.ended ? `; ${count(st.memory.ended)} connections ended for want of room` : ''), st.memory.ended > 0],
     ['Socket', st.socket],
     ['Features', st.features.join(', ')],
   ]);
@@ -198,6 +199,7 @@ function show(st) {
   say(the('host'), `daemon on ${st.host}`);
   showMode(st);
   showFences(st.fences.map((f) => ({ ...f, until: f.until_ms })), st.clock_ms);
+  showOverload(st.overload, st.started_ms + st.uptime_ms);
   showFigures(st);
   each(the('services'), st.services, (s) => s.service, makeService, (element, s) => showService(element, s, st));
   showAnswers(st);

@@ -1,5 +1,5 @@
 // The lease server's page.
-import { clock, count, day, each, figure, instant, make, rate, say, showEvents, showFences, span, tell, the } from './tools.js';
+import { bytes, clock, count, day, each, figure, instant, make, rate, say, showEvents, showFences, showOverload, span, tell, the } from './tools.js';
 import { Rates, Refused, ask, keepAsking } from './live.js';
 import { drawChart, makeChart } from './chart.js';
 import { Slots, tellDetail, tellNothing } from './slots.js';
@@ -129,6 +129,11 @@ function showFigures(st) {
   ]);
 }
 
+/** How worrying a pool's fullness is. */
+function toneOf(p) {
+  return { nearly_full: 'warn', almost_full: 'bad', full: 'bad' }[p.fullness] ?? 'good';
+}
+
 function showPools(st) {
   each(the('pools'), st.pools, (p) => p.pool, (p) => {
     const row = make('tr', {}, make('td', {}, make('button', { type: 'button' }, p.pool)),
@@ -144,6 +149,7 @@ function showPools(st) {
   }, (row, p) => {
     const size = p.end - p.low;
     row.setAttribute('aria-selected', String(p === chosenPool()));
+    row.setAttribute('data-tone', toneOf(p));
     const [, usage, leased, quarantined, free, full] = row.children;
     const bar = /** @type {HTMLElement} */ (usage.firstElementChild);
     const shares = /** @type {HTMLCollectionOf<HTMLElement>} */ (bar.children);
@@ -170,6 +176,11 @@ function showAnswers(st) {
     (row, a) => { say(row.children[2], rate(a.now)); say(row.children[3], count(a.total)); });
 }
 
+/** The value of a metric without labels. */
+function gauge(st, metric) {
+  return st.counters[metric]?.[0]?.value ?? 0;
+}
+
 function showFacts(st, pool) {
   const results = {};
   for (const c of st.counters['kazahana_server_acquires_total'] ?? []) results[c.labels.result] = (results[c.labels.result] ?? 0) + c.value;
@@ -179,6 +190,7 @@ function showFacts(st, pool) {
     ['Provider', `${st.provider}, scope ${st.scope}`],
     ['Acquires', acquires.join(', ') || 'none yet'],
     ['Lock waiters', count(waiting)],
+    ['Memory of requests', `${bytes(gauge(st, 'kazahana_server_memory_reserved_bytes'))} of ${bytes(gauge(st, 'kazahana_server_memory_reservable_bytes'))}`],
     ['Pool', pool.pool + (pool.services.length ? `, of the services ${pool.services.join(', ')}` : '')],
     ['Machine IDs', `${count(pool.low)} to ${count(pool.end - 1)}, ${pool.bitId}/${pool.bitSeq} bits`],
     ['Term', `${span(pool.term)}, then ${span(pool.quarantine)} of quarantine unless handed back`],
@@ -195,11 +207,16 @@ function show({ st, map, key }) {
   the('main').hidden = false;
   say(the('host'), `lease server on ${st.host}`);
   const held = st.fences.some((f) => f.until > st.now);
-  const ready = st.state === 'ready' && !held;
-  the('state').setAttribute('data-tone', ready ? 'good' : 'bad');
-  say(the('state-name'), ready ? 'Ready' : held ? 'Grants are held back' : 'Nothing can be granted');
-  say(the('state-why'), st.state === 'ready' ? `grants from ${st.provider}` : st.state);
+  const working = st.state === 'ready' && !held;
+  const [fullest] = st.pools.filter((p) => toneOf(p) !== 'good').sort((a, b) => a.free / (a.end - a.low) - b.free / (b.end - b.low));
+  const tone = !working ? 'bad' : fullest ? toneOf(fullest) : st.overload.length ? 'warn' : 'good';
+  const ready = tone === 'good';
+  the('state').setAttribute('data-tone', tone);
+  say(the('state-name'), held ? 'Grants are held back' : !working ? 'Nothing can be granted' : fullest ? `Pool ${fullest.pool} is ${fullest.fullness.replace('_', ' ')}` :
+    st.overload.length ? 'Ready, with a quota that is used up' : 'Ready');
+  say(the('state-why'), st.state !== 'ready' ? st.state : fullest ? `${count(fullest.free)} of ${count(fullest.end - fullest.low)} machine IDs can be granted; grants from ${st.provider}` : `grants from ${st.provider}`);
   showFences(st.fences, st.now);
+  showOverload(st.overload, st.now);
   document.title = `${ready ? '' : '⚠ '}${st.host} · kazahana lease server`;
   const pool = chosenPool();
   the('fence').hidden = the('legend-fenced').hidden = pool.fencedUntil === 0;

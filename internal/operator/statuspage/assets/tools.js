@@ -105,6 +105,11 @@ export function rate(n) {
   return n >= 10 ? whole.format(Math.round(n)) : tenths.format(n);
 }
 
+/** An amount of memory. @param {number} n */
+export function bytes(n) {
+  return n < 2 ** 20 ? `${count(n / 1024)} KiB` : n < 2 ** 40 ? `${rate(n / 2 ** 20)} MiB` : 'any amount';
+}
+
 /** How long, in two units at most. @param {number} ms */
 export function span(ms) {
   const s = Math.max(0, Math.round(ms / 1000));
@@ -146,6 +151,19 @@ export function showFences(fences, now) {
       say(element.children[0], held ? `Grants are held back until ${clock(f.until)}, for ${span(f.until - now)}` : 'Sequences are held back');
       say(element.children[1], f.sequences ? `${f.file}. Sequences that were used before hand out nothing until an operator says how they go on.` : f.file);
       say(element.children[2], f.reason);
+    });
+}
+
+/**
+ * What was refused by quota in the last minute.
+ * @param {Array<{quota: string, limit: number, whose: string, refusals: number, since_ms: number, last_ms: number}>} hits
+ * @param {number} now
+ */
+export function showOverload(hits, now) {
+  each(the('overload'), hits, (h) => `${h.quota} ${h.whose}`, () => make('li', {}, make('b'), make('p')),
+    (element, h) => {
+      say(element.children[0], `${h.quota} (${count(h.limit)}) is used up${h.whose ? ` by ${h.whose}` : ''}`);
+      say(element.children[1], `${count(h.refusals)} refused since ${clock(h.since_ms)}, the last ${span(now - h.last_ms)} ago`);
     });
 }
 

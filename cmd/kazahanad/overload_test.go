@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/wire"
+)
+
+// Who asks the daemon about its health hears which quota is used up, its value and by
+// which user, also when it was a moment ago.
+func TestOverloadIsSeen(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := s.Start("--quota-connections", "2", "--admin-listen", "unix:"+s.Path("admin.sock"))
+	want := fmt.Sprintf("quota_connections (2) is used up by UID %d: 1 refused since ", os.Getuid())
+	first, second := s.Dial(), s.Dial()
+	first.ID()
+	second.ID()
+	var pong string
+	if err := s.Dial().Try("Ping", &pong); !isRefusal(err, wire.CodeOverloaded) {
+		t.Fatalf("a third connection: %v", err)
+	}
+	_ = first.Close()
+	await.Eventually(t, "a place is free", func() bool { return s.Kazahanad("health").Code == exitOK })
+	if status, text := s.Get("/readyz"); status != 200 || !strings.HasPrefix(text, "ok\noverloaded: "+want) {
+		t.Errorf("/readyz: %d %s", status, text)
+	}
+	for _, command := range []string{"health", "status", "doctor"} {
+		got := s.Kazahanad(command)
+		if !strings.Contains(got.Stdout, want) {
+			t.Errorf("%s says nothing of it: %s", command, got.Stdout)
+		}
+	}
+	var page daemonPage
+	_, text := s.Get("/status.json")
+	testkit.DecodeJSON(t, text, &page)
+	if len(page.Overload) != 1 || page.Overload[0].Quota != "quota_connections" || page.Memory.Reservable == 0 {
+		t.Errorf("the page's data have %+v, %+v", page.Overload, page.Memory)
+	}
+	if !logsOf(t, d.Log)[event{"warn", "quota", "a quota is used up: requests are refused"}] {
+		t.Error("the log says nothing of it")
+	}
+}

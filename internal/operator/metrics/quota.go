@@ -1,0 +1,53 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// The quotas, by configuration key, whose series exist from the start.
+var (
+	quotas = []string{
+		"max_connections", "max_in_flight", "memory_limit",
+		"quota_bytes", "quota_connections", "quota_disk", "quota_holds", "quota_keys", "quota_waiting",
+	}
+	serverQuotas = []string{
+		"max_connections", "max_in_flight", "memory_limit", "rate_limit",
+		"quota_connections", "quota_disk", "quota_holds", "quota_keys", "quota_waiting",
+	}
+)
+
+// Memory is what clients hold of the daemon's memory, beside their connections and
+// waiting requests.
+type Memory struct {
+	Reserved   int64  `json:"reserved"`   // bytes, for unfinished messages and unread answers
+	Reservable int64  `json:"reservable"` // bytes, at most
+	Ended      uint64 `json:"ended"`      // connections that were ended for want of room, since the start
+}
+
+// WatchMemory registers what clients hold; ask is called at each scrape.
+func (m *Metrics) WatchMemory(ask func() Memory) {
+	watchMemory(m.process, "kazahana_memory", "unfinished messages and unread answers", ask)
+	ended := desc("kazahana_memory_evictions_total", "Connections ended because what they held was needed.")
+	onScrape(m.Registry, func(emit emitter) { emit(ended, prometheus.CounterValue, float64(ask().Ended)) }, ended)
+}
+
+// WatchMemory registers what the bodies of requests hold; ask is called at each scrape.
+func (m *LeaseServer) WatchMemory(ask func() Memory) {
+	watchMemory(m.process, "kazahana_server_memory", "bodies that are being read", ask)
+}
+
+func watchMemory(p process, prefix, of string, ask func() Memory) {
+	reserved := desc(prefix+"_reserved_bytes", "Memory of "+of+".")
+	reservable := desc(prefix+"_reservable_bytes", "What these may take at most.")
+	onScrape(p.Registry, func(emit emitter) {
+		now := ask()
+		emit(reserved, prometheus.GaugeValue, float64(now.Reserved))
+		emit(reservable, prometheus.GaugeValue, float64(now.Reservable))
+	}, reserved, reservable)
+}
+
+func quotaRefusals(name string, known []string) *prometheus.CounterVec {
+	vec := counterVec(name, "Requests and connections refused because a quota is used up, by its configuration key.", "quota")
+	for _, quota := range known {
+		vec.WithLabelValues(quota)
+	}
+	return vec
+}
