@@ -55,7 +55,7 @@ proof:
 capacity:
 	@KZTEST_RING=deep $(GO) test ./test/capacity -count=1 -v -timeout 60m -run TestTables -capacity.full
 
-## bench: the daemon beside echo servers, Redis and katsubushi, one interleaved run of about 10 minutes; BENCH=-h explains.
+## bench: the daemon beside echo servers, Redis and katsubushi, one interleaved run of about 12 minutes; BENCH=-h explains.
 bench: build
 	@$(GO) run ./bench ids $(BENCH)
 
