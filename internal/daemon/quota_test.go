@@ -89,7 +89,7 @@ func (s *halting) Do(ctx context.Context, r lock.Request) (lock.Lease, error) {
 // Requests for the upkeep of locks are never refused. Where too many are under way, a
 // connection is read no further until its latest was answered.
 func TestUpkeepIsNeverRefused(t *testing.T) {
-	r, memory := withLocks(t, func(s *setup) { s.MaxInFlight, s.UserInFlight = 2, 1 })
+	r, memory := withLocks(t)
 	store := &halting{Store: memory, halt: make(chan struct{})}
 	locks := *r.server.cfg.Locks
 	locks.Store, locks.Host = store, lock.NewHost(store, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
@@ -104,6 +104,9 @@ func TestUpkeepIsNeverRefused(t *testing.T) {
 		}
 		peers = append(peers, p)
 	}
+	few := *r.server.limits.Load()
+	few.MaxInFlight, few.UserInFlight = 2, 1
+	r.server.limits.Store(&few)
 	for i, p := range peers {
 		for k := range each {
 			p.ask("Lock.Renew", fmt.Sprint(i, "/", k))
