@@ -82,5 +82,5 @@ func TestOpenFilesOfALeaseServer(t *testing.T) {
 	if !answers() {
 		t.Error("a newcomer is not served")
 	}
-	d.AwaitLog("connections are closed: their limit is reached")
+	d.AwaitLog("a quota is used up: requests are refused")
 }

@@ -66,7 +66,7 @@ type peer struct {
 }
 
 // New returns a guard. closed is called for each connection that the guard closes, with
-// its peer, such as "user 1000" or "10.0.0.1/32"; it must return at once.
+// its peer, such as "UID 1000" or "10.0.0.1/32"; it must return at once.
 func New(limits Limits, closed func(Reason, string)) *Guard {
 	return &Guard{limits: limits, closed: closed, peers: map[any]*peer{}}
 }
@@ -245,7 +245,7 @@ func identify(nc net.Conn) any {
 // user is a UID.
 type user uint32
 
-func (u user) String() string { return fmt.Sprintf("user %d", uint32(u)) }
+func (u user) String() string { return fmt.Sprintf("UID %d", uint32(u)) }
 
 // addressOf is the part of a peer's address that counts.
 func addressOf(a net.Addr) (p netip.Prefix) {

@@ -184,7 +184,7 @@ func drawRequest(t *rapid.T, services provider.Services, n int) provider.Acquire
 	some := rapid.Int64Range(0, 24)
 	return provider.AcquireRequest{
 		Service:         rapid.SampledFrom(names).Draw(t, "service"),
-		ThroughputPerMS: rapid.OneOf(some, some, rapid.SampledFrom([]int64{-1, math.MinInt64, math.MaxInt64})).Draw(t, "throughput"),
+		ThroughputPerMS: rapid.OneOf(some, some, rapid.SampledFrom([]int64{-1, math.MinInt64, 1 << 20})).Draw(t, "throughput"),
 		RequestID:       fmt.Sprintf("request-%d", n),
 		Meta:            map[string]string{"n": fmt.Sprint(n)},
 	}
