@@ -206,10 +206,6 @@ func (a *attacker) tls(protocol string) (net.Conn, error) {
 // untilEnd reads until the connection ends.
 func untilEnd(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
 
-// never stands in for a peer that never reads: it notices no end either, but for a
-// write that fails.
-func never(net.Conn) { select {} }
-
 // pack is a request.
 func pack(number int, method string, params ...any) []byte {
 	if params == nil {

@@ -246,6 +246,13 @@ func (r *rig) held() int64 {
 	return r.server.budget.used
 }
 
+// served is how many connections have not ended.
+func (r *rig) served() int {
+	r.server.mu.Lock()
+	defer r.server.mu.Unlock()
+	return r.server.open() - len(r.server.remnants)
+}
+
 // Half messages take no more than the budget: those that stand still lose theirs, and
 // hear why. A whole message always has room, however large, and all is given back.
 func TestHalfMessagesAreWithinTheBudget(t *testing.T) {

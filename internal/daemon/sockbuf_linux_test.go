@@ -8,13 +8,6 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 )
 
-// served is how many connections have not ended.
-func (r *rig) served() int {
-	r.server.mu.Lock()
-	defer r.server.mu.Unlock()
-	return r.server.open() - len(r.server.remnants)
-}
-
 // A connection that has ended counts until its peer has read its answers, or is gone: the
 // kernel holds them for the daemon.
 func TestUnreadAnswersCountAfterTheEnd(t *testing.T) {
