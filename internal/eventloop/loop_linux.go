@@ -16,6 +16,8 @@ const (
 	coolDown = 20 * time.Millisecond
 	// maxEvents are taken from the kernel at a time.
 	maxEvents = 256
+	// turnsAtOnce are given between two looks for events.
+	turnsAtOnce = 4
 )
 
 // ErrStopped is the error of Add once the loop stops.
@@ -33,8 +35,9 @@ type Handler interface {
 type Loop struct {
 	epoll, wake, timer int
 	events             []unix.EpollEvent
-	slots              []slot // by descriptor
-	again, turn        []*Turn
+	slots              []slot  // by descriptor
+	again              []*Turn // of these, the first have been given
+	given              int
 	hot                bool
 	quiet              bool // nothing has happened since the timer fired last
 	stopping           bool
@@ -207,12 +210,19 @@ func (l *Loop) callPosted() {
 	}
 }
 
+// giveTurns gives turns to some Handlers, in the order in which they asked. Then the loop
+// looks for events: who asks for little is not behind all who ask for much.
 func (l *Loop) giveTurns() {
-	l.again, l.turn = l.turn[:0], l.again
-	for i, t := range l.turn {
-		l.turn[i] = nil
+	for range min(turnsAtOnce, len(l.again)-l.given) {
+		t := l.again[l.given]
+		l.again[l.given] = nil
+		l.given++
 		t.asked = false
 		t.Handler.Ready(0)
+	}
+	if l.given > len(l.again)/2 || l.given == len(l.again) {
+		l.again = l.again[:copy(l.again, l.again[l.given:])]
+		l.given = 0
 	}
 }
 

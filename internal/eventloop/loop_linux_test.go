@@ -165,6 +165,34 @@ func TestAgainStarvesNobody(t *testing.T) {
 	})
 }
 
+// An event waits for a few turns only, however many are due.
+func TestEventsComeBetweenTurns(t *testing.T) {
+	l, _ := start(t)
+	here, there := socketpair(t)
+	turns, before := 0, make(chan int, 1)
+	on(t, l, func() {
+		_ = l.Add(here, handler(func(uint32) {
+			drain(here)
+			before <- turns
+		}))
+		write(t, there, "x")
+		for range 100 {
+			l.Again(&Turn{Handler: handler(func(uint32) { turns++ })})
+		}
+	})
+	if n := <-before; n > turnsAtOnce {
+		t.Errorf("%d turns came first", n)
+	}
+	on(t, l, func() {
+		for len(l.again) > 0 {
+			l.giveTurns()
+		}
+		if turns != 100 {
+			t.Errorf("%d turns were given", turns)
+		}
+	})
+}
+
 func TestRemoveInsideReady(t *testing.T) {
 	l, _ := start(t)
 	here, there := socketpair(t)
