@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
+	"syscall"
 
 	"go.uber.org/zap"
 
@@ -31,6 +33,9 @@ func (d *daemonParts) listenBeside() error {
 			Mode: d.settings.SocketMode, Group: d.settings.SocketGroup, Flag: "--" + strings.ReplaceAll(l.key, "_", "-"),
 		})
 		if err != nil {
+			if errors.Is(err, syscall.EADDRINUSE) {
+				return fmt.Errorf("%s: %w; stop what listens there, or choose another address", l.key, err)
+			}
 			return fmt.Errorf("%s: %w", l.key, err)
 		}
 		*l.into = opened

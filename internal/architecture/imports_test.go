@@ -119,7 +119,7 @@ var own = map[string][]string{
 	"internal/daemon":                        {"internal/clock", "internal/operator/config", "internal/eventloop", "internal/generator", "internal/keeper", "internal/lease", "internal/lock", "internal/operator/metrics", "internal/operator/quota", "internal/placement", "internal/placement/driver", "internal/placement/storage", "internal/provider", "internal/record", "internal/record/quota", "internal/sequence", "internal/snowflake", "internal/state", "internal/unixsock", "internal/wire"},
 	"internal/door/memcached":                {"internal/daemon", "internal/eventloop", "internal/generator", "internal/snowflake", "internal/wire"},
 	"internal/door/doortest":                 {"internal/clock", "internal/daemon", "internal/operator/config", "internal/operator/metrics", "internal/provider/backend", "internal/snowflake", "internal/state", "internal/unixsock"},
-	"internal/door/http":                     {"internal/daemon", "internal/generator", "internal/operator/admin", "internal/problem", "internal/snowflake", "internal/wire"},
+	"internal/door/http":                     {"internal/daemon", "internal/generator", "internal/operator/admin", "internal/operator/guard", "internal/problem", "internal/snowflake", "internal/wire"},
 	"test/proof":                             {},
 	"internal/operator/doctor":               {"internal/conn/url", "internal/conn/etcd", "internal/conn/http", "internal/conn/postgres", "internal/conn/redis", "internal/conn/sqlite", "internal/state"},
 	"test/capacity":                          {},

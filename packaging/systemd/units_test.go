@@ -422,6 +422,7 @@ func badConfiguration(h *host) {
 	if o := h.try("systemctl", "reload", service); o.code == 0 {
 		h.t.Error("a bad configuration was reloaded without an error")
 	}
+	h.logged("the configuration cannot be read again")
 	if h.id(); h.show(service, "MainPID") != pid {
 		h.t.Error("the refused reload has ended the daemon")
 	}

@@ -3,10 +3,12 @@
 package http
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -20,6 +22,7 @@ import (
 	"github.com/kazahana/kazahana/internal/daemon"
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/operator/admin"
+	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
@@ -113,6 +116,10 @@ func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
 		write(w, problem.New(problem.MethodNotAllowed, "%s is not allowed: only GET is", r.Method))
 		return
 	}
+	if guard.FromOtherSite(r) {
+		write(w, problemOf(wire.Errorf(wire.CodePermissionDenied, "a page of another site asks, and pages get no IDs")))
+		return
+	}
 	began := a.door.Elapsed()
 	q, err := a.read(r, batch)
 	var ranges []generator.Range
@@ -131,13 +138,27 @@ func (a answerer) answer(w http.ResponseWriter, r *http.Request, batch bool) {
 	_, patience := a.door.Patience()
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience))
 	head(w)
-	if strings.Contains(r.Header.Get("Accept"), "application/json") {
+	if wantsJSON(r.Header.Get("Accept")) {
 		w.Header().Set("Content-Type", "application/json")
 		q.json(w, ranges, batch)
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	q.lines(w, ranges, "", "\n", "")
+}
+
+// wantsJSON reports whether an Accept header names JSON (RFC 9110, section 12.5.1).
+func wantsJSON(accept string) bool {
+	for one := range strings.SplitSeq(accept, ",") {
+		kind, parameters, err := mime.ParseMediaType(one)
+		if weight, err := strconv.ParseFloat(cmp.Or(parameters["q"], "1"), 64); err != nil || weight == 0 {
+			continue
+		}
+		if err == nil && kind == "application/json" {
+			return true
+		}
+	}
+	return false
 }
 
 // head has answers kept by nobody, and read by no page of another site.
@@ -191,7 +212,10 @@ func (a answerer) read(r *http.Request, batch bool) (q ask, err error) {
 		return q, wire.Errorf(wire.CodeInvalidParams, "the query cannot be read: %v", err)
 	}
 	for name, texts := range values {
-		if err := q.set(name, texts[len(texts)-1], batch); err != nil {
+		if len(texts) > 1 {
+			return q, wire.Errorf(wire.CodeInvalidParams, "%s is there %d times: once is enough", wire.Excerpt([]byte(name)), len(texts))
+		}
+		if err := q.set(name, texts[0], batch); err != nil {
 			return q, err
 		}
 	}
@@ -229,7 +253,7 @@ func (q *ask) set(name, text string, batch bool) error {
 
 func number(name, text string, least, most int64) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < least || n > most {
+	if err != nil || n < least || n > most || strconv.FormatInt(n, 10) != text {
 		return 0, wire.Errorf(wire.CodeInvalidParams, "%s is a number from %d to %d, and not %s", name, least, most, wire.Excerpt([]byte(text)))
 	}
 	return n, nil

@@ -94,7 +94,9 @@ func TestAnswers(t *testing.T) {
 		{"/ids?n=2", asJSON, `{"ids":\["` + id + `","` + id + `"\]}`},
 		{"/ids?n=1", asJSON, `{"ids":\["` + id + `"\]}`},
 		{"/services/orders/ids?n=2&format=external", asJSON, `{"ids":\["` + external + `","` + external + `"\]}`},
-		{"/id", []string{"Accept", "text/html, application/json;q=0.9"}, `{"id":"` + id + `"}`},
+		{"/id", []string{"Accept", "text/html, Application/JSON;q=0.9"}, `{"id":"` + id + `"}`},
+		{"/id", []string{"Accept", "text/plain, application/json;q=0"}, id},
+		{"/id", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}, id}, // a link that was followed
 	} {
 		got := fetch(t, c, "GET", test.path, test.header...)
 		kind := map[bool]string{true: "application/json", false: "text/plain; charset=utf-8"}[strings.HasPrefix(test.want, "{")]
@@ -117,6 +119,9 @@ func TestProblems(t *testing.T) {
 	}{
 		{"GET", "/id", 503, "NO_PROVIDER", ""},
 		{"GET", "/services/orders/id", 404, "UNKNOWN_SERVICE", `there is no service "orders"; there are default`},
+		{"GET", "/ids?n=007", 400, "INVALID_PARAMS", "n is a number from 1 to 65536"},
+		{"GET", "/ids?n=%2B5", 400, "INVALID_PARAMS", "n is a number from 1 to 65536"},
+		{"GET", "/ids?n=1&n=2", 400, "INVALID_PARAMS", "there 2 times"},
 		{"GET", "/ids?n=0", 400, "INVALID_PARAMS", "n is a number from 1 to 65536"},
 		{"GET", "/ids?n=65537", 400, "INVALID_PARAMS", "65537"},
 		{"GET", "/ids?n=x", 400, "INVALID_PARAMS", `"x"`},
@@ -284,4 +289,13 @@ func FuzzRequest(f *testing.F) {
 			t.Errorf("%d %s", got.StatusCode, got.body)
 		}
 	})
+}
+
+// A page of another site gets no ID, on whatever address the listener is.
+func TestPagesOfOtherSites(t *testing.T) {
+	r := start(t, doortest.Options{})
+	got := fetch(t, client(t, r), "GET", "/id", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors")
+	if got.StatusCode != http.StatusForbidden || !strings.Contains(got.body, "PERMISSION_DENIED") {
+		t.Errorf("%d %s", got.StatusCode, got.body)
+	}
 }

@@ -268,6 +268,21 @@ func TestWaits(t *testing.T) {
 	})
 }
 
+// A client that speaks the binary protocol is told so, and waits for nothing.
+func TestBinaryProtocol(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		p := dial(t, start(t, loop, doortest.Options{}))
+		p.send("get id\r\n\x80\x0b\x00\x00\x00\x00\x00\x00")
+		p.line()
+		p.line()
+		p.line()
+		if got := p.line(); got != strings.TrimSpace(notBinary) {
+			t.Error(got)
+		}
+		p.ends()
+	})
+}
+
 // counted is how many requests were answered with the code.
 func counted(t *testing.T, r *doortest.Rig, code string) float64 {
 	t.Helper()

@@ -15,6 +15,9 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
+// binaryRequest is the first byte of each request of memcached's binary protocol.
+const binaryRequest = 0x80
+
 const (
 	maxKey  = 250      // bytes, as memcached has it
 	maxLine = 64 << 10 // bytes of a command with its line break
@@ -24,6 +27,7 @@ const (
 const (
 	unknownCommand = "ERROR\r\n"
 	badKey         = "CLIENT_ERROR a key has 1 to 250 bytes, and no control characters\r\n"
+	notBinary      = "CLIENT_ERROR the binary protocol is not spoken: turn it off in the client\r\n"
 	lineTooLong    = "CLIENT_ERROR the line is too long\r\n"
 	readOnly       = "SERVER_ERROR this server hands out IDs: it has get, gets, stats, version and quit\r\n"
 	end            = "END\r\n"

@@ -232,6 +232,10 @@ func (c *conn) take(u unfinished) ([]byte, bool) {
 func (c *conn) lines(out []byte) (_ []byte, ok bool) {
 	for {
 		line, rest, found := bytes.Cut(c.buf, []byte{'\n'})
+		if !found && len(c.buf) > 0 && c.buf[0] == binaryRequest {
+			_, _ = c.flush(append(out, notBinary...))
+			return nil, false
+		}
 		if !found {
 			return out, true
 		}

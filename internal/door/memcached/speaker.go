@@ -40,7 +40,7 @@ const (
 	goOn  outcome = iota
 	stop          // the connection ends, once out is sent
 	heavy         // not answered: the line is not for the event loop
-	waits         // not answered: speaker.get is a get that waits
+	waits         // not answered: the get in g waits
 )
 
 // get is one that has IDs, or waits for the first of them.

@@ -10,7 +10,7 @@ var (
 	}
 	serverQuotas = []string{
 		"max_connections", "max_in_flight", "memory_limit", "rate_limit",
-		"quota_connections", "quota_disk", "quota_holds", "quota_keys", "quota_waiting",
+		"quota_connections", "quota_disk", "quota_keys", "quota_waiting",
 	}
 )
 
