@@ -292,7 +292,7 @@ func (a *account) take(kind *int64, n int64) *wire.Error {
 			defer timer.Stop()
 			late = timer.C
 		}
-		if err == nil && !b.await(late) {
+		if err == nil && !b.await(late) && a.over.Load() == nil { // not lost meanwhile
 			err = b.exceeded(key, a.user)
 		}
 		if err != nil {
@@ -406,12 +406,12 @@ func (a *account) makeRoom(n int64) *wire.Error {
 // stays is what the user's connections hold that do not end. mu is held.
 func (u *user) stays() int64 { return u.bytes - u.leaving }
 
-// greediest is the user with the most bytes once the account's has n more. Of equal ones
-// it is the account's own. mu is held.
+// greediest is the user with the most bytes, of those who can give up any, once the
+// account's has n more. Of equal ones it is the account's own. mu is held.
 func (a *account) greediest(n int64) *user {
 	most := a.user
 	for _, u := range a.budget.users {
-		if u != a.user && u.stays() > max(most.stays(), a.user.stays()+n) {
+		if u != a.user && len(u.holders) > 0 && u.stays() > a.user.stays()+n && (most == a.user || u.stays() > most.stays()) {
 			most = u
 		}
 	}

@@ -211,6 +211,23 @@ func (g *Guest) Move(nc net.Conn, evict func()) {
 	g.account.moved(evict)
 }
 
+// SetDeadline implements net.Conn. No deadline outlasts an eviction, which is one too.
+func (g *Guest) SetDeadline(t time.Time) error { return g.until(g.Conn.SetDeadline, t) }
+
+// SetReadDeadline implements net.Conn, as SetDeadline does.
+func (g *Guest) SetReadDeadline(t time.Time) error { return g.until(g.Conn.SetReadDeadline, t) }
+
+// SetWriteDeadline implements net.Conn, as SetDeadline does.
+func (g *Guest) SetWriteDeadline(t time.Time) error { return g.until(g.Conn.SetWriteDeadline, t) }
+
+func (g *Guest) until(set func(time.Time) error, t time.Time) error {
+	err := set(t)
+	if g.Evicted() != nil { // its deadline was just lost
+		return set(time.Now())
+	}
+	return err
+}
+
 // Memory counts the bytes that the guest's messages and answers hold.
 func (g *Guest) Memory() wire.Memory { return g.account }
 
