@@ -91,12 +91,11 @@ func (d *Door) admit(nc net.Conn) *Guest {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	limits := s.limits.Load()
-	if socket, ok := nc.(syscall.Conn); ok && limits.bounded() {
+	if socket, ok := nc.(syscall.Conn); ok && s.limits.Load().bounded() {
 		setSendBuffer(socket, smallSend)
 	}
-	if most, key := limits.connections(); refusal == nil && s.open() >= most {
-		refusal = wire.Errorf(wire.CodeOverloaded, "all %d connections are in use: share a connection, or raise %s", most, key)
+	if refusal == nil {
+		refusal = s.full()
 	}
 	if refusal == nil {
 		refusal = g.account.admit()
