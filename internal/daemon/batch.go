@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"github.com/kazahana/kazahana/internal/placement/driver"
-	"github.com/kazahana/kazahana/internal/wire"
 )
 
 const (
@@ -31,7 +30,11 @@ func (b *budget) reserve(u *user, n int64, what, advice string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if key := b.lacking(u, n, 0, 0); key != "" {
-		return wire.Errorf(wire.CodeOverloaded, "%s, and other memory, fill what user %d may have: %s, or raise %s", what, u.uid, advice, key)
+		r := b.shortOf(key, u)
+		if key == keyMemory {
+			r.Whose = b.mostOf((*user).stays)
+		}
+		return overloaded(b.quotas, r, "%s, and other memory, fill what %v may have: %s, or raise %s", what, u.owner, advice, key)
 	}
 	b.hold(u, n)
 	return nil

@@ -45,8 +45,8 @@ type budget struct {
 
 // How many long answers are made at a time, for all users and for one.
 const (
-	maxMaking     = 4
-	maxUserMaking = 3
+	maxMaking     = 6
+	maxUserMaking = 2
 )
 
 func newBudget(limits *atomic.Pointer[Limits]) *budget {
@@ -292,7 +292,7 @@ func (a *account) take(kind *int64, n int64) *wire.Error {
 			defer timer.Stop()
 			late = timer.C
 		}
-		if err == nil && !b.await(late) {
+		if err == nil && !b.await(late) && a.over.Load() == nil { // not lost meanwhile
 			err = b.exceeded(key, a.user)
 		}
 		if err != nil {
@@ -406,12 +406,12 @@ func (a *account) makeRoom(n int64) *wire.Error {
 // stays is what the user's connections hold that do not end. mu is held.
 func (u *user) stays() int64 { return u.bytes - u.leaving }
 
-// greediest is the user with the most bytes once the account's has n more. Of equal ones
-// it is the account's own. mu is held.
+// greediest is the user with the most bytes, of those who can give up any, once the
+// account's has n more. Of equal ones it is the account's own. mu is held.
 func (a *account) greediest(n int64) *user {
 	most := a.user
 	for _, u := range a.budget.users {
-		if u != a.user && u.stays() > max(most.stays(), a.user.stays()+n) {
+		if u != a.user && len(u.holders) > 0 && u.stays() > a.user.stays()+n && (most == a.user || u.stays() > most.stays()) {
 			most = u
 		}
 	}
@@ -436,14 +436,22 @@ func (u *user) victim(asks *account) (victim *account) {
 // exceeded is the error of a connection that loses what it holds.
 func (b *budget) exceeded(key string, u *user) *wire.Error {
 	b.ended++
-	all, user := b.limits.Load().bytes()
-	most, whose := all, "all users"
+	whose, r := "all users", b.shortOf(key, u)
 	if key == keyUserMemory {
-		most, whose = user, "one user"
+		whose = "one user"
 	}
-	return overloaded(b.quotas, quota.Refusal{Quota: key, Limit: most, Whose: u.owner.String()},
+	return overloaded(b.quotas, r,
 		"unfinished messages and unread answers fill the %d bytes for %s, and the connections of %v hold the most: "+
-			"send whole messages, read the answers, or raise %s", most, whose, u.owner, key)
+			"send whole messages, read the answers, or raise %s", r.Limit, whose, u.owner, key)
+}
+
+// shortOf is the refusal of memory that the user has used up.
+func (b *budget) shortOf(key string, u *user) quota.Refusal {
+	most, ofUser := b.limits.Load().bytes()
+	if key == keyUserMemory {
+		most = ofUser
+	}
+	return quota.Refusal{Quota: key, Limit: most, Whose: u.owner.String()}
 }
 
 // memory is what the budget has given out.

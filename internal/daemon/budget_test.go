@@ -68,6 +68,60 @@ func TestEvictionFollowsTheConnection(t *testing.T) {
 	}
 }
 
+// Memory that cannot be taken away makes its user no victim: another user's half messages
+// give way to one who holds less.
+func TestAnotherUserGivesWayWhereTheGreediestCannot(t *testing.T) {
+	const all = 4 * wire.MaxMessage
+	b := newLedger(Limits{MemoryLimit: all * bytesShare, UserMemory: all})
+	if _, err := b.reserveBatch(b.account(1).user, 2*wire.MaxMessage/rangeSize); err != nil {
+		t.Fatal(err)
+	}
+	half := b.account(2)
+	for range 2 {
+		if err := half.Reserve(wire.MaxMessage); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.account(3).Reserve(1024); err != nil || b.evicted[half] != 1 {
+		t.Errorf("%v, and the half messages have given way %d times", err, b.evicted[half])
+	}
+}
+
+// A connection that is chosen to give way while its patience ends is lost once.
+func TestAConnectionIsLostOnce(t *testing.T) {
+	for range 50 { // the end of the patience and the eviction come in any order
+		synctest.Test(t, func(t *testing.T) {
+			b := newLedger(Limits{MemoryLimit: 4 * wire.MaxMessage * bytesShare, UserMemory: 4 * wire.MaxMessage})
+			b.stuck = true
+			accounts := make([]*account, 4)
+			for i := range accounts {
+				accounts[i] = b.account(1)
+				if err := accounts[i].Reserve(wire.MaxMessage); err != nil {
+					t.Fatal(err)
+				}
+			}
+			asks := accounts[3]
+			var wg sync.WaitGroup
+			wg.Go(func() { _ = asks.Reserve(1) })
+			wg.Go(func() {
+				time.Sleep(roomPatience)
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if asks.over.Load() == nil {
+					asks.lose(b.exceeded(keyMemory, asks.user))
+				}
+			})
+			wg.Wait()
+			for _, a := range accounts {
+				a.close()
+			}
+			if b.used != 0 || b.leaving != 0 {
+				t.Fatalf("all have gone, and %d bytes are used, %d of them leave", b.used, b.leaving)
+			}
+		})
+	}
+}
+
 // What is held is the sum of what the connections hold, and within the quotas. A
 // connection loses its memory only to a user that holds no more than its own.
 func TestBudgetKeepsTheQuotas(t *testing.T) {

@@ -91,12 +91,11 @@ func (d *Door) admit(nc net.Conn) *Guest {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	limits := s.limits.Load()
-	if socket, ok := nc.(syscall.Conn); ok && limits.bounded() {
+	if socket, ok := nc.(syscall.Conn); ok && s.limits.Load().bounded() {
 		setSendBuffer(socket, smallSend)
 	}
-	if most, key := limits.connections(); refusal == nil && s.open() >= most {
-		refusal = wire.Errorf(wire.CodeOverloaded, "all %d connections are in use: share a connection, or raise %s", most, key)
+	if refusal == nil {
+		refusal = s.full()
 	}
 	if refusal == nil {
 		refusal = g.account.admit()
@@ -209,6 +208,23 @@ func (g *Guest) Move(nc net.Conn, evict func()) {
 	g.Conn = nc
 	g.door.server.mu.Unlock()
 	g.account.moved(evict)
+}
+
+// SetDeadline implements net.Conn. No deadline outlasts an eviction, which is one too.
+func (g *Guest) SetDeadline(t time.Time) error { return g.until(g.Conn.SetDeadline, t) }
+
+// SetReadDeadline implements net.Conn, as SetDeadline does.
+func (g *Guest) SetReadDeadline(t time.Time) error { return g.until(g.Conn.SetReadDeadline, t) }
+
+// SetWriteDeadline implements net.Conn, as SetDeadline does.
+func (g *Guest) SetWriteDeadline(t time.Time) error { return g.until(g.Conn.SetWriteDeadline, t) }
+
+func (g *Guest) until(set func(time.Time) error, t time.Time) error {
+	err := set(t)
+	if g.Evicted() != nil { // its deadline was just lost
+		return set(time.Now())
+	}
+	return err
 }
 
 // Memory counts the bytes that the guest's messages and answers hold.

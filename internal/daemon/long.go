@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -43,7 +44,11 @@ func (c *conn) makeLong(ctx context.Context, timeout time.Duration, id uint32, w
 	defer cancel()
 	for _, making := range [...]chan struct{}{c.user.making, c.server.budget.making} {
 		if err := enter(ctx, making); err != nil {
-			return nil, wire.Errorf(wire.CodeOverloaded, "others ask for long answers")
+			r := quota.Refusal{Quota: keyUserWaiting, Limit: int64(cap(making))}
+			if making == c.user.making {
+				r.Whose = c.user.String()
+			}
+			return nil, overloaded(c.server.cfg.Quotas, r, "others ask for long answers")
 		}
 		defer func() { <-making }()
 	}

@@ -83,6 +83,9 @@ func TestLongAnswersAreRefused(t *testing.T) {
 	}
 	p := r.dial()
 	p.fails(wire.CodeOverloaded, "Soon")
+	if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != keyUserWaiting || got[0].Limit != maxMaking {
+		t.Errorf("the refusal is not seen: %+v", got)
+	}
 	<-r.server.budget.making
 	p.alive()
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"testing"
 
@@ -24,6 +25,19 @@ func TestRefusalsByQuotaAreSeen(t *testing.T) {
 			func(r *rig) { r.dial().fails(wire.CodeOverloaded, "Ping") },
 			quota.Refusal{Quota: "max_connections", Limit: 1, Whose: me},
 		},
+		"all connections, by a door": {
+			func(s *setup) { s.MaxConnections = 1 },
+			func(r *rig) {
+				nc, peer := net.Pipe()
+				_ = peer.Close()
+				d := r.server.NewDoor("door", func(*wire.Error) []byte { return nil })
+				if d.admit(nc) != nil {
+					r.t.Error("the connection is admitted")
+				}
+				d.Wait()
+			},
+			quota.Refusal{Quota: "max_connections", Limit: 1, Whose: me},
+		},
 		"connections of a user": {
 			func(s *setup) { s.MaxConnections, s.UserConnections = 4, 1 },
 			func(r *rig) { r.dial().fails(wire.CodeOverloaded, "Ping") },
@@ -43,6 +57,11 @@ func TestRefusalsByQuotaAreSeen(t *testing.T) {
 			func(s *setup) { s.MemoryLimit, s.UserMemory = 256<<20, 2<<20 },
 			func(r *rig) { r.hoard(4) },
 			quota.Refusal{Quota: "quota_bytes", Limit: 2 << 20, Whose: me},
+		},
+		"bytes of requests that wait": {
+			func(s *setup) { s.MemoryLimit, s.UserMemory = 256<<20, 1<<20 },
+			func(r *rig) { r.waitsForID(); r.dial().fails(wire.CodeOverloaded, "NextIDs", 1<<16) },
+			quota.Refusal{Quota: "quota_bytes", Limit: 1 << 20, Whose: me},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

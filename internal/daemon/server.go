@@ -18,6 +18,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/state"
 	"github.com/kazahana/kazahana/internal/unixsock"
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 const (
@@ -221,13 +222,11 @@ func (s *Server) take(work context.Context, nc *net.UnixConn) {
 	refusal := s.admit(nc)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	limits := s.limits.Load()
-	if limits.bounded() {
+	if s.limits.Load().bounded() {
 		setSendBuffer(nc, smallSend)
 	}
-	if most, key := limits.connections(); refusal == nil && s.open() >= most {
-		refusal = overloaded(s.cfg.Quotas, quota.Refusal{Quota: key, Limit: int64(most), Whose: s.budget.most(func(u *user) int64 { return int64(u.admitted) })},
-			"all %d connections are in use: share a connection, or raise %s", most, key)
+	if refusal == nil {
+		refusal = s.full()
 	}
 	if refusal == nil {
 		refusal = a.admit()
@@ -274,6 +273,16 @@ func (s *Server) countConnections() { s.metrics.Connections.Set(float64(s.open()
 
 // open is how many connections there are. mu is held.
 func (s *Server) open() int { return len(s.conns) + s.parked + len(s.guests) + len(s.remnants) }
+
+// full is why there may be no further connection, nil if there may. mu is held.
+func (s *Server) full() *wire.Error {
+	most, key := s.limits.Load().connections()
+	if s.open() < most {
+		return nil
+	}
+	return overloaded(s.cfg.Quotas, quota.Refusal{Quota: key, Limit: int64(most), Whose: s.budget.most(func(u *user) int64 { return int64(u.admitted) })},
+		"all %d connections are in use: share a connection, or raise %s", most, key)
+}
 
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()

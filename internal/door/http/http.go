@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -52,9 +53,7 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured strin
 		ReadTimeout: message, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: errorLog,
 		BaseContext: func(net.Listener) context.Context { return work },
 		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
-			g := nc.(*daemon.Guest)
-			g.Memory().Take(connectionSize)
-			return context.WithValue(ctx, guestKey{}, g)
+			return context.WithValue(ctx, guestKey{}, nc.(*connection).Guest)
 		},
 	}
 	drained := make(chan struct{})
@@ -71,7 +70,7 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured strin
 		}
 		_ = server.Close()
 	})
-	err = server.Serve(d.Listener(l))
+	err = server.Serve(entrance{d.Listener(l)})
 	if !stop() {
 		<-drained
 	}
@@ -81,6 +80,29 @@ func Serve(ctx context.Context, l net.Listener, d *daemon.Door, configured strin
 		return nil
 	}
 	return err
+}
+
+// entrance is a listener whose connections count what the library holds for them.
+type entrance struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (e entrance) Accept() (net.Conn, error) {
+	nc, err := e.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &connection{Guest: nc.(*daemon.Guest)}, nil
+}
+
+type connection struct {
+	*daemon.Guest
+	counted sync.Once
+}
+
+// Read implements net.Conn. The first one waits for memory: who accepts connections may not.
+func (c *connection) Read(b []byte) (int, error) {
+	c.counted.Do(func() { c.Memory().Take(connectionSize) })
+	return c.Guest.Read(b)
 }
 
 // guestKey is the context key of a request's connection.

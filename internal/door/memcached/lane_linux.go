@@ -60,6 +60,7 @@ func (l *lane) park(g *daemon.Guest, nc net.Conn) bool {
 	l.loop.Post(func() {
 		p := &parked{lane: l, fd: fd, guest: g}
 		p.turn.Handler = p
+		g.Move(nc, func() { l.loop.Post(p.evicted) })
 		if l.loop.Add(fd, p) != nil {
 			p.hand(unfinished{})
 		}
@@ -175,6 +176,13 @@ func (p *parked) send(out, b []byte) bool {
 func (p *parked) owes() bool {
 	unread, err := unix.IoctlGetInt(p.fd, unix.SIOCOUTQ)
 	return err == nil && unread > 0
+}
+
+// evicted ends the connection if it is still in the lane.
+func (p *parked) evicted() {
+	if p.guest != nil {
+		p.end()
+	}
 }
 
 // end closes the connection.

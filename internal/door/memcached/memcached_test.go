@@ -348,6 +348,19 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
+// TestReloadEndsConnections: a peer that may not connect any more is not served either.
+func TestReloadEndsConnections(t *testing.T) {
+	engines(t, func(t *testing.T, loop bool) {
+		l := daemon.Limits{AllowUIDs: []uint32{uint32(os.Getuid())}, MaxConnections: 10, MaxInFlight: 10, DrainTimeout: doortest.Patience}
+		r := start(t, loop, doortest.Options{Limits: l})
+		p := dial(t, r)
+		p.get("id")
+		l.AllowUIDs = []uint32{uint32(os.Getuid()) + 1}
+		r.Server.SetLimits(l)
+		p.ends()
+	})
+}
+
 // TestAddressQuota: without a UID an address is the user.
 func TestAddressQuota(t *testing.T) {
 	o := doortest.Options{TCP: true}

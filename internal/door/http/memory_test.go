@@ -1,0 +1,59 @@
+package http
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/door/doortest"
+)
+
+// TestMemoryOfAConnection: the accept loop waits for no memory, and a connection that is
+// evicted ends, whatever deadlines the library sets.
+func TestMemoryOfAConnection(t *testing.T) {
+	o := doortest.Options{}
+	o.AllowUIDs = []uint32{uint32(os.Getuid())}
+	accepted := make(chan net.Conn, 1)
+	r := doortest.Start(t, o, func(ctx context.Context, l net.Listener, s *daemon.Server) error {
+		defer l.Close()
+		nc, err := entrance{s.NewDoor("http", Refusal).Listener(l)}.Accept()
+		if err != nil {
+			return err
+		}
+		accepted <- nc
+		<-ctx.Done()
+		return nc.Close()
+	})
+	held := func() int64 { return r.Server.Status().Memory.Reserved }
+	peer := r.Dial(t)
+	nc := <-accepted
+	if n := held(); n != 0 {
+		t.Errorf("to accept a connection took %d bytes", n)
+	}
+	for range 2 {
+		if _, err := peer.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := nc.Read(make([]byte, 1)); err != nil || held() != connectionSize {
+			t.Errorf("%d bytes are counted, %v", held(), err)
+		}
+	}
+	o.AllowUIDs[0]++
+	limits := o.Limits
+	limits.MaxConnections, limits.MaxInFlight = 10, 10
+	r.Server.SetLimits(limits)
+	for _, set := range []func(time.Time) error{nc.SetDeadline, nc.SetReadDeadline, nc.SetWriteDeadline} {
+		if err := set(time.Now().Add(doortest.Patience)); err != nil {
+			t.Fatal(err)
+		}
+		_, reads := nc.Read(make([]byte, 1))
+		_, writes := nc.Write([]byte("x"))
+		if !errors.Is(reads, os.ErrDeadlineExceeded) || !errors.Is(writes, os.ErrDeadlineExceeded) {
+			t.Errorf("an evicted connection lives on: %v, %v", reads, writes)
+		}
+	}
+}
