@@ -225,6 +225,11 @@ func (s *Server) lockChange(w http.ResponseWriter, r *http.Request, who Credenti
 	if err != nil {
 		return lockRefusal(who, err)
 	}
+	leave, err := s.enterUpkeep(r.Context())
+	if err != nil {
+		return err
+	}
+	defer leave()
 	var l lock.Lease
 	err = s.storeCall(r.Context(), "lock_"+op.String(), func(ctx context.Context) (err error) {
 		l, err = s.o.Locks.Host.Change(ctx, call.Request)
@@ -245,6 +250,11 @@ func (s *Server) lockGet(w http.ResponseWriter, r *http.Request, who Credential)
 	if err != nil {
 		return err
 	}
+	leave, err := s.enterUpkeep(r.Context())
+	if err != nil {
+		return err
+	}
+	defer leave()
 	var l lock.Lease
 	if err := s.storeCall(r.Context(), "lock_get", func(ctx context.Context) (err error) {
 		l, err = s.o.Locks.Store.Get(ctx, tenant, pathKey(r))

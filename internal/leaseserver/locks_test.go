@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -425,6 +426,29 @@ func TestUpkeepIsNotRefused(t *testing.T) {
 	if n := len(g.server.upkeep); n != 0 {
 		t.Errorf("%d places are taken", n)
 	}
+}
+
+// TestSlowBodiesDoNotHinderUpkeep: while one tenant sends as many bodies slowly as there are
+// places for the upkeep of locks, another tenant renews its lock.
+func TestSlowBodiesDoNotHinderUpkeep(t *testing.T) {
+	g := lockRig(t, func(g *rig) { g.options.MaxInFlight = 2 })
+	g.locked("acquire", "mine", tokenAcme, `{"ttl_seconds": 3600}`)
+	var slow sync.WaitGroup
+	defer slow.Wait()
+	for range cap(g.server.upkeep) {
+		body, end := io.Pipe()
+		r := httptest.NewRequest("POST", "/v1/locks/x/renew", body)
+		r.Header.Set("Authorization", "Bearer "+tokenHost)
+		slow.Go(func() { g.server.ServeHTTP(httptest.NewRecorder(), r) })
+		if _, err := io.WriteString(end, "{"); err != nil { // returns when it is read
+			t.Fatal(err)
+		}
+		defer end.Close()
+	}
+	if n := len(g.server.upkeep); n != 0 {
+		t.Errorf("%d places are taken", n)
+	}
+	g.locked("renew", "mine", tokenAcme, `{"ttl_seconds": 3600}`)
 }
 
 // TestWaitOutlivesTheTimeForABody: the time that a peer has for its request does

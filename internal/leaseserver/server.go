@@ -147,9 +147,9 @@ func (s *Server) routes() {
 	s.api("GET "+leaseapi.PathStatus, ScopeAdmin, s.overview)
 	s.api("GET "+leaseapi.PathStats, ScopeAdmin, s.stats)
 	s.route("POST "+lockhttp.Path+"/{key}/acquire", s.lockAcquire)
-	s.entered("POST "+lockhttp.Path+"/{key}/renew", ScopeLocks, s.enterUpkeep, s.lockRenew)
-	s.entered("POST "+lockhttp.Path+"/{key}/release", ScopeLocks, s.enterUpkeep, s.lockRelease)
-	s.entered("GET "+lockhttp.Path+"/{key}", ScopeLocks, s.enterUpkeep, s.lockGet)
+	s.upkeepAPI("POST "+lockhttp.Path+"/{key}/renew", ScopeLocks, s.lockRenew)
+	s.upkeepAPI("POST "+lockhttp.Path+"/{key}/release", ScopeLocks, s.lockRelease)
+	s.upkeepAPI("GET "+lockhttp.Path+"/{key}", ScopeLocks, s.lockGet)
 	s.api("GET "+lockhttp.Path, ScopeLocks, s.lockList)
 	s.api("POST "+sequencehttp.Path+"/{key}/next", ScopeSequences, s.sequenceNext)
 	s.api("POST "+sequencehttp.Path+"/{key}/declare", ScopeAdmin, s.sequenceDeclare)
@@ -218,24 +218,31 @@ func (s *Server) open(pattern string, h func(http.ResponseWriter, *http.Request)
 	s.route(pattern, func(w http.ResponseWriter, r *http.Request) error { return h(w, r) })
 }
 
-// api registers a handler that needs a credential with the scope.
+// api registers a handler that needs a credential with the scope, and a place among the
+// requests under way.
 func (s *Server) api(pattern string, scope Scope, h handler) {
-	s.entered(pattern, scope, func(context.Context) (func(), error) { return s.enter() }, h)
-}
-
-func (s *Server) entered(pattern string, scope Scope, enter func(context.Context) (leave func(), err error), h handler) {
 	s.route(pattern, func(w http.ResponseWriter, r *http.Request) error {
-		leave, err := enter(r.Context())
+		leave, err := s.enter()
 		if err != nil {
 			return err
 		}
 		defer leave()
-		who, err := s.admit(r, scope)
-		if err != nil {
-			return err
-		}
-		return h(w, who.calls(r), who)
+		return s.admitted(w, r, scope, h)
 	})
+}
+
+// upkeepAPI is api for handlers that call enterUpkeep, when they have read the body.
+func (s *Server) upkeepAPI(pattern string, scope Scope, h handler) {
+	s.route(pattern, func(w http.ResponseWriter, r *http.Request) error { return s.admitted(w, r, scope, h) })
+}
+
+// admitted runs the handler for a request that is admitted.
+func (s *Server) admitted(w http.ResponseWriter, r *http.Request, scope Scope, h handler) error {
+	who, err := s.admit(r, scope)
+	if err != nil {
+		return err
+	}
+	return h(w, who.calls(r), who)
 }
 
 // enter takes a place among the requests under way, until leave.
@@ -258,7 +265,8 @@ func (s *Server) left(place chan struct{}) (leave func()) {
 }
 
 // enterUpkeep is enter for what keeps a lock, gives it back or looks at it. Such requests
-// have places of their own, and wait for one: a client that is refused may lose its lock.
+// have places of their own, and wait for one: a client that is refused may lose its lock. Their
+// bodies are read before: one tenant's slow bodies take no places.
 func (s *Server) enterUpkeep(ctx context.Context) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
 	defer cancel()

@@ -162,9 +162,6 @@ func (f *File) open(ctx context.Context) (err error) {
 	if err := f.connect(ctx, before); err != nil {
 		return err
 	}
-	if f.index, err = openHandle(f.resolved + "-shm"); err != nil {
-		return err
-	}
 	if err := f.settle(ctx, true); err != nil {
 		return err
 	}
@@ -178,12 +175,18 @@ func (f *File) connect(ctx context.Context, before os.FileInfo) (err error) {
 	if f.session, err = Connect(ctx, f.resolved); err != nil {
 		return err
 	}
-	if err := f.check(ctx, before); err != nil {
+	err = f.check(ctx, before)
+	if err == nil {
+		var index *handle // the last process to close removes the file: it may be another now
+		if index, err = openHandle(f.resolved + "-shm"); err == nil {
+			err, f.index = f.index.close(), index
+		}
+	}
+	if err != nil {
 		err = errors.Join(err, f.session.Close())
 		f.session = nil
-		return err
 	}
-	return nil
+	return err
 }
 
 // check prepares the session, and returns an error if it cannot be used.

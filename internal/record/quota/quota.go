@@ -13,6 +13,8 @@ import (
 	"context"
 	"errors"
 	"hash/maphash"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -66,6 +68,7 @@ type Store struct {
 	mu     sync.Mutex // guards all below
 	payers map[string]*payer
 	dated  map[uint64]dated // records that end, by the hash of their keys
+	most   int              // how many the map has room for
 	looked time.Duration    // when a refusal looked at all of them
 }
 
@@ -89,15 +92,41 @@ func (s *Store) Change(ctx context.Context, ask record.Ask, rule record.Rule) (i
 	// The rule may run several times, and after a Change that failed.
 	atMS, err := s.Store.Change(ctx, ask, func(v record.View) ([]record.Write, error) {
 		writes, err := rule(v)
-		if err == nil {
-			err = b.charge(v, writes)
+		if err != nil {
+			b.cancel()
+			return writes, err
 		}
+		err = b.charge(v, writes)
 		return writes, err
 	})
 	if errors.Is(err, record.ErrInvalid) || errors.Is(err, record.ErrBusy) || errors.Is(err, record.ErrTerm) {
 		b.cancel()
+	} else if err != nil && !errors.Is(err, record.ErrUnconfirmed) {
+		b.doubt()
 	}
 	return atMS, err
+}
+
+// doubtful is how many seconds a record counts that may have been made, unless it is written
+// again.
+const doubtful = 3600
+
+// doubt is for a change of unknown outcome: a record that would stay counts as one that ends,
+// and so once, however often it is tried.
+func (b *bill) doubt() {
+	s := b.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	items := slices.Clone(b.items)
+	b.undo()
+	for _, i := range items {
+		switch {
+		case i.now != dated{}:
+			s.apply(i)
+		case i.keys > 0 && s.dated[i.hash] == dated{}:
+			s.replace(i.hash, dated{i.payer, int32(i.bytes), int32(s.elapsed()/time.Second) + doubtful})
+		}
+	}
 }
 
 // bill is what one change has charged. Its fields are guarded by the store's mu.
@@ -171,12 +200,12 @@ func (b *bill) admit(p *payer, v record.View, w record.Write, length int, exists
 	}
 	full := func() *record.FullError {
 		switch {
+		case v.MaxSize > 0 && v.Size >= v.MaxSize:
+			return &record.FullError{Quota: "the disk", Payer: "the store", Limit: v.MaxSize, Unit: "bytes"}
 		case s.limits.Keys > 0 && keys > 0 && p.keys+keys > s.limits.Keys:
 			return &record.FullError{Quota: "quota_keys", Payer: b.name, Limit: s.limits.Keys, Unit: "keys"}
 		case most > 0 && p.bytes+more > most:
 			return &record.FullError{Quota: "quota_disk", Payer: b.name, Limit: most, Unit: "bytes"}
-		case v.MaxSize > 0 && v.Size >= v.MaxSize:
-			return &record.FullError{Quota: "the disk", Payer: "the store", Limit: v.MaxSize, Unit: "bytes"}
 		}
 		return nil
 	}
@@ -233,14 +262,21 @@ func (b *bill) undo() {
 	b.items = b.items[:0]
 }
 
-// drop looks at so many records that end, and drops those that have.
+// drop looks at so many records that end, and drops those that have. A map that has become
+// almost empty is exchanged: a look at it walks through all of its room.
 func (s *Store) drop(seconds int32, looks int) {
 	for hash, d := range s.dated {
 		if looks--; looks < 0 {
-			return
+			break
 		}
 		if d.due <= seconds {
 			s.replace(hash, dated{})
 		}
+	}
+	if s.most = max(s.most, len(s.dated)); len(s.dated) < s.most/8 {
+		s.most = len(s.dated)
+		dated := make(map[uint64]dated, s.most) // a clone is as large
+		maps.Copy(dated, s.dated)
+		s.dated = dated
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -127,6 +128,10 @@ func TestSizeOfTheStore(t *testing.T) {
 	b.full(b.put("user 1", "b", 200_000, 0), record.FullError{Quota: "quota_disk", Limit: 1 << 18, Payer: "user 1", Unit: "bytes"})
 	s.size = s.max
 	b.full(b.put("user 2", "b", 10, 0), record.FullError{Quota: "the disk", Limit: 1 << 20, Payer: "the store", Unit: "bytes"})
+	s.max, s.size = 1<<18, 1<<18 // as when there is no room on the disk
+	b.full(b.put("user 1", "b", 10, 0), record.FullError{Quota: "the disk", Limit: 1 << 18, Payer: "the store", Unit: "bytes"})
+	s.max = 1 << 20
+	s.size = s.max
 	b.must(b.put("user 2", "a", 10, 0))
 	b.must(b.put("", "b", 10, 0))
 	s.size--
@@ -155,5 +160,68 @@ func TestUnknownOutcomes(t *testing.T) {
 	failed := errors.New("the rule's own")
 	if _, err := b.Change(Pay(t.Context(), "user 1"), record.Ask{}, func(record.View) ([]record.Write, error) { return nil, failed }); err != failed {
 		t.Errorf("%v instead of the rule's error", err)
+	}
+}
+
+// A new record of unknown outcome counts once, however often it is tried, and not for ever;
+// it stays for good when it is written.
+func TestUnknownOutcomesOfOneKey(t *testing.T) {
+	b := newBench(t, Limits{Keys: 3})
+	s := &sized{Store: b.Store.Store}
+	inner := s.Store
+	b.Store.Store = s
+	for i := range 10 {
+		s.Store, s.err = memory.New(nil), fmt.Errorf("no answer to %d", i) // nothing is kept
+		if err := b.put("user 1", "a", 10, 0); err != s.err {
+			t.Fatal(err)
+		}
+		_ = b.put("user 1", "b", 10, 0)
+	}
+	keys := func(want int64) {
+		t.Helper()
+		if got := *b.payers["user 1"]; got.keys != want {
+			t.Errorf("the ledger has %+v", got)
+		}
+	}
+	keys(2)
+	s.Store, s.err = inner, nil
+	b.must(b.put("user 1", "a", 10, 0))
+	keys(2)
+	b.now += 2 * time.Hour
+	b.must(b.put("user 1", "a", 10, 0))
+	keys(1)
+}
+
+// A rule that refuses when it runs again costs nothing.
+func TestRuleThatRefusesLater(t *testing.T) {
+	b := newBench(t, Limits{Keys: 3})
+	b.Store.Store = &sized{Store: b.Store.Store}
+	failed, runs := errors.New("the rule's own"), 0
+	if _, err := b.Change(Pay(t.Context(), "user 1"), record.Ask{Keys: []string{"a"}}, func(record.View) ([]record.Write, error) {
+		if runs++; runs == 2 {
+			return nil, failed
+		}
+		return []record.Write{{Key: "a", Value: []byte("1")}}, nil
+	}); !errors.Is(err, failed) {
+		t.Fatal(err)
+	}
+	if got := *b.payers["user 1"]; got != (payer{}) {
+		t.Errorf("the ledger has %+v", got)
+	}
+}
+
+// When most of many records have ended, the map of those that end is exchanged for a small one.
+func TestRoomOfEndedRecords(t *testing.T) {
+	b := newBench(t, Limits{Keys: 1000})
+	for i := range 100 {
+		b.must(b.put("user 1", fmt.Sprint("k", i), 10, time.Minute))
+	}
+	large := reflect.ValueOf(b.dated).Pointer()
+	b.now += time.Hour
+	for range 100 {
+		b.must(b.put("user 1", "k0", 10, time.Hour))
+	}
+	if reflect.ValueOf(b.dated).Pointer() == large || len(b.dated) != 1 || b.payers["user 1"].keys != 1 {
+		t.Errorf("%d records are in a map for %d", len(b.dated), b.most)
 	}
 }
