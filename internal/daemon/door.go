@@ -118,8 +118,9 @@ func (d *Door) admit(nc net.Conn) *Guest {
 	return nil
 }
 
-// turnAway says why and closes. Unread bytes would turn the close into a reset, which
-// may overtake the answer, so it reads for a moment.
+// turnAway says why and closes. It waits a moment for the request: HTTP clients take an
+// answer before their request for a mistake. Unread bytes would turn the close into a
+// reset, which may overtake the answer, so it reads for a moment more.
 func (d *Door) turnAway(g *Guest, why []byte) {
 	nc := g.Conn
 	d.turning.Go(func() {
@@ -129,10 +130,12 @@ func (d *Door) turnAway(g *Guest, why []byte) {
 			defer d.server.mu.Unlock()
 			d.turnedOut--
 		}()
+		var waste [4096]byte
+		_ = nc.SetDeadline(time.Now().Add(d.server.patience.refuse))
+		_, _ = nc.Read(waste[:])
 		_ = nc.SetDeadline(time.Now().Add(d.server.patience.refuse))
 		if half, ok := nc.(interface{ CloseWrite() error }); ok {
 			if _, err := nc.Write(why); err == nil && half.CloseWrite() == nil {
-				var waste [4096]byte
 				for range wire.MaxMessage / len(waste) {
 					if _, err := nc.Read(waste[:]); err != nil {
 						return
