@@ -447,7 +447,7 @@ func FuzzLines(f *testing.F) {
 	for _, seed := range []string{
 		"", "get id\r\n", "get id id1 orders:7\r\ngets orders\r\n", "get nothing\r\nversion\n", "stats\r\nquit\r\nget id\r\n",
 		"set a 0 0 1\r\nx\r\n", "GET / HTTP/1.1\r\n\r\n", "get \x00\r\n", "\n\n\r\n", "get " + strings.Repeat("id ", 100) + "\r\n", "\x80\x00\x00",
-		strings.Repeat("x", 5000), "get id",
+		strings.Repeat("x", 5000), "get id", "\x80tats\nversion\n",
 	} {
 		f.Add([]byte(seed), uint16(3))
 	}

@@ -66,6 +66,9 @@ func (s *speaker) done() {
 // answer appends the answer to a line, without its end. In the event loop g tells of a
 // get that waits.
 func (s *speaker) answer(out, line []byte, inLane bool) (_ []byte, g get, then outcome) {
+	if len(line) > 0 && line[0] == binaryRequest {
+		return append(out, notBinary...), g, stop
+	}
 	line = bytes.TrimSuffix(line, []byte{'\r'})
 	v, rest := parse(line)
 	switch v {
