@@ -30,27 +30,40 @@ func settle(ctx context.Context) {
 }
 
 const (
-	giveBackEvery = 5 * time.Second
+	giveBackFirst = 5 * time.Second
+	giveBackLast  = time.Minute
 	littleMemory  = 32 << 20 // more than a process needs that has few clients
+	worthwhile    = 16 << 20 // to give back
 )
 
 // giveBack returns memory to the system when clients no longer need it, until ctx is done.
-// Left alone, the collector might take minutes, for nothing is allocated any more. While
-// they do need it, it costs a collection every few seconds.
+// Left alone, the collector might take minutes, for nothing is allocated any more.
 func giveBack(ctx context.Context) {
-	ticker := time.NewTicker(giveBackEvery)
-	defer ticker.Stop()
+	pause := giveBackFirst
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-time.After(pause):
 		}
-		if inUse() > littleMemory {
-			runtime.GC() // empties pools, together with the next one
-			debug.FreeOSMemory()
+		before := inUse()
+		if before <= littleMemory {
+			pause = giveBackFirst
+			continue
 		}
+		runtime.GC() // empties pools, together with the next one
+		debug.FreeOSMemory()
+		pause = nextGiveBack(pause, int64(before)-int64(inUse()))
 	}
+}
+
+// nextGiveBack is the pause after one that gave back so many bytes. A process that needs
+// its memory pays for fewer and fewer collections.
+func nextGiveBack(pause time.Duration, gave int64) time.Duration {
+	if gave >= worthwhile {
+		return giveBackFirst
+	}
+	return min(2*pause, giveBackLast)
 }
 
 // inUse is the memory that Go has from the system, in bytes.

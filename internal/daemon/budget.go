@@ -403,7 +403,7 @@ func (a *account) makeRoom(n int64) *wire.Error {
 	}
 }
 
-// stays is what the user's connections hold that do not end. mu is held.
+// stays is what the user holds, without the connections that are ending. mu is held.
 func (u *user) stays() int64 { return u.bytes - u.leaving }
 
 // greediest is the user with the most bytes, of those who can give up any, once the

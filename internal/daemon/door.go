@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"sync"
 	"syscall"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/generator"
+	"github.com/kazahana/kazahana/internal/operator/guard"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -87,7 +87,7 @@ func (d *Door) admit(nc net.Conn) *Guest {
 		g.account = s.budget.open(unix)
 		refusal = s.admit(unix)
 	} else {
-		g.account = s.budget.openFor(owner{unknownUID, addressOf(nc.RemoteAddr())})
+		g.account = s.budget.openFor(owner{unknownUID, guard.Network(nc.RemoteAddr().String())})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,21 +151,6 @@ func (d *Door) Wait() { d.turning.Wait() }
 
 // Stopping is the cause that ends waits when the daemon stops.
 func (d *Door) Stopping() error { return errShuttingDown }
-
-// addressOf is the part of a peer's address that counts: one address of IPv4, or one
-// /64 of IPv6.
-func addressOf(a net.Addr) (p netip.Prefix) {
-	at, err := netip.ParseAddrPort(a.String())
-	if err != nil {
-		return p
-	}
-	address, bits := at.Addr().Unmap().WithZone(""), 32
-	if address.Is6() {
-		bits = 64
-	}
-	p, _ = address.Prefix(bits)
-	return p
-}
 
 // eachGuest calls do for every guest, with the server's lock.
 func (s *Server) eachGuest(do func(*Guest)) {

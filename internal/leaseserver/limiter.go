@@ -1,9 +1,9 @@
 package leaseserver
 
 import (
-	"net/netip"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/operator/guard"
 	"golang.org/x/time/rate"
 )
 
@@ -79,18 +79,10 @@ func clientKey(who Credential, remote string) string {
 	return who.Tenant + "\x00" + who.Owner + "\x00" + peerOf(remote)
 }
 
-// peerOf is a peer's address. A client with one IPv6 address has the 2^64 addresses of
-// its network, so the network counts. On a Unix socket it is "@" or "".
+// peerOf is the part of a peer's address that counts. On a Unix socket it is "@" or "".
 func peerOf(remote string) string {
-	at, err := netip.ParseAddrPort(remote)
-	if err != nil {
-		return remote
+	if network := guard.Network(remote); network.IsValid() {
+		return network.Addr().String()
 	}
-	address := at.Addr().Unmap().WithZone("")
-	if address.Is6() {
-		if network, err := address.Prefix(64); err == nil {
-			address = network.Addr()
-		}
-	}
-	return address.String()
+	return remote
 }

@@ -92,7 +92,7 @@ func (h *Host) turn(event func()) {
 
 // begin carries out a call in a goroutine. Under mu.
 func (h *Host) begin(one *call) {
-	var ctx context.Context = withValues{h.life, one.values}
+	ctx := WithValues(h.life, one.values)
 	if one.final {
 		ctx = h.final
 	}
@@ -137,7 +137,10 @@ func (h *Host) listen(l *line) {
 	}()
 }
 
-// withValues ends when its Context does, and carries the values of another too.
+// WithValues returns a context that ends when ctx does, and carries the values of another
+// too, which may be nil.
+func WithValues(ctx, values context.Context) context.Context { return withValues{ctx, values} }
+
 type withValues struct {
 	context.Context
 	values context.Context

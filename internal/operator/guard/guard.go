@@ -236,7 +236,7 @@ func identify(nc net.Conn) any {
 			return user(who.UID)
 		}
 	}
-	if address := addressOf(nc.RemoteAddr()); address.IsValid() {
+	if address := Network(nc.RemoteAddr().String()); address.IsValid() {
 		return address
 	}
 	return "unknown"
@@ -247,9 +247,11 @@ type user uint32
 
 func (u user) String() string { return fmt.Sprintf("UID %d", uint32(u)) }
 
-// addressOf is the part of a peer's address that counts.
-func addressOf(a net.Addr) (p netip.Prefix) {
-	at, err := netip.ParseAddrPort(a.String())
+// Network is the part of a peer's IP:PORT that counts: one address of IPv4, or one /64 of
+// IPv6, since a client with one address of that has all of its network. It is invalid for
+// anything else, such as the name of a Unix socket.
+func Network(remote string) (p netip.Prefix) {
+	at, err := netip.ParseAddrPort(remote)
 	if err != nil {
 		return p
 	}

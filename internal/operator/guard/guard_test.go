@@ -230,7 +230,7 @@ func TestAddresses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return addressOf(a)
+		return Network(a.String())
 	}
 	for _, test := range []struct {
 		a, b string

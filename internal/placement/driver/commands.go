@@ -45,7 +45,7 @@ func (d *Driver) callStore(life context.Context, c placement.Command) {
 	d.mu.Lock()
 	payer := d.payers[c.Key]
 	d.mu.Unlock()
-	ctx, cancel := context.WithTimeout(withValues{life, payer}, commandTimeout)
+	ctx, cancel := context.WithTimeout(lock.WithValues(life, payer), commandTimeout)
 	defer cancel()
 	r := d.askStore(ctx, c)
 	if r.Err != nil {
@@ -65,20 +65,6 @@ func (d *Driver) finish(c placement.Command, r placement.Result) {
 		}
 		return d.core.Finished(c, r, now)
 	})
-}
-
-// withValues ends when its Context does, and has the values of another, which may be nil.
-type withValues struct {
-	context.Context
-	values context.Context
-}
-
-// Value implements context.Context.
-func (c withValues) Value(key any) any {
-	if own := c.Context.Value(key); own != nil || c.values == nil { // what concerns its end, above all
-		return own
-	}
-	return c.values.Value(key)
 }
 
 // askStore is one call of a store.
