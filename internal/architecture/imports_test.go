@@ -85,7 +85,7 @@ var own = map[string][]string{
 	"internal/sequence":                      {"internal/keyname", "internal/record"},
 	"internal/sequence/http":                 {"internal/conn/http", "internal/problem", "internal/sequence"},
 	"internal/sequence/sequencetest":         {"internal/sequence"},
-	"internal/lock":                          {"internal/keyname", "internal/record"},
+	"internal/lock":                          {"internal/clock", "internal/keyname", "internal/record"},
 	"internal/placement":                     {"internal/keyname"},
 	"internal/placement/driver":              {"internal/lock", "internal/placement", "internal/placement/storage"},
 	"internal/placement/storage":             {"internal/placement", "internal/record"},
