@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kazahana/kazahana/internal/record"
 	"pgregory.net/rapid"
@@ -301,6 +302,29 @@ func TestManyOwners(t *testing.T) {
 	}
 	if size := len(state.value(false)); len(state.Marks) != MaxMarks || len(state.Receipts) != MaxReceipts || size > 2500 {
 		t.Errorf("the state has %d marks, %d receipts and %d bytes", len(state.Marks), len(state.Receipts), size)
+	}
+}
+
+func TestMadeAt(t *testing.T) {
+	for id, want := range map[string]int64{
+		timedID(t0, 1):                              t0,
+		strings.ToUpper(timedID(t0, 1)):             t0,
+		"mark_of-a-credential." + timedID(t0, 1):    t0,
+		strings.ReplaceAll(timedID(t0, 1), "-", ""): t0,
+		timedID(t0+1, 1):                            0, // after the latest
+		"0189d4c0-1234-4abc-8000-000000000001":      0, // random
+		"0189d4c01234" + "4abc8000000000000001":     0,
+		"request-7":                                 0,
+		"":                                          0,
+		"zzzzzzzz-zzzz-7zzz-8zzz-zzzzzzzzzzzz":      0,
+	} {
+		made, ok := madeAt(id, t0)
+		if ok != (want > 0) || ok && made.ms() != want {
+			t.Errorf("%q tells %d, %v, want %d", id, made.ms(), ok, want)
+		}
+	}
+	if made, ok := madeAt(NewLeaseID(), math.MaxInt64); !ok || time.Since(time.UnixMilli(made.ms())).Abs() > time.Hour {
+		t.Errorf("a new ID tells %d, %v", made.ms(), ok)
 	}
 }
 
