@@ -129,7 +129,7 @@ test-packages:
 release:
 	@scripts/release
 
-## release-check: the same with a key that exists for a moment, and keeps nothing; 20 minutes and more, TARGETS=linux/amd64 shortens it.
+## release-check: the same with a key that exists for a moment, and keeps nothing; ten minutes and more, TARGETS=linux/amd64 shortens it to two.
 release-check:
 	@scripts/release-check
 

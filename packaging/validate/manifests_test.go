@@ -7,6 +7,7 @@ package validate
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -115,6 +116,7 @@ func manifests(t *testing.T) map[string][]runtime.Object {
 // workload is a Deployment or a DaemonSet.
 type workload struct {
 	file, name string
+	namespace  string // "shop", if the manifest has none
 	selector   *metav1.LabelSelector
 	pod        corev1.PodTemplateSpec
 }
@@ -125,9 +127,9 @@ func workloads(t *testing.T) (all []workload) {
 		for _, object := range objects {
 			switch o := object.(type) {
 			case *appsv1.Deployment:
-				all = append(all, workload{file, o.Name, o.Spec.Selector, o.Spec.Template})
+				all = append(all, workload{file, o.Name, cmp.Or(o.Namespace, "shop"), o.Spec.Selector, o.Spec.Template})
 			case *appsv1.DaemonSet:
-				all = append(all, workload{file, o.Name, o.Spec.Selector, o.Spec.Template})
+				all = append(all, workload{file, o.Name, cmp.Or(o.Namespace, "shop"), o.Spec.Selector, o.Spec.Template})
 			}
 		}
 	}
@@ -490,5 +492,36 @@ func TestLeaseServerIsReached(t *testing.T) {
 	mustSelect(t, "the PodDisruptionBudget", budget.Spec.Selector, pod.Labels)
 	if budget.Spec.MaxUnavailable.IntValue() >= int(*deployment.Spec.Replicas) {
 		t.Error("a drain may stop all lease servers")
+	}
+}
+
+// Two lease servers share no node and, as far as possible, no zone; a node that is
+// drained does not keep a new one from its place.
+func TestSpread(t *testing.T) {
+	for _, w := range workloads(t) {
+		if w.name != leaseServer {
+			continue
+		}
+		spread := map[string]corev1.TopologySpreadConstraint{}
+		for _, c := range w.pod.Spec.TopologySpreadConstraints {
+			mustSelect(t, w.file+": "+c.TopologyKey, c.LabelSelector, w.pod.Labels)
+			if c.MaxSkew != 1 || c.NodeTaintsPolicy == nil || *c.NodeTaintsPolicy != corev1.NodeInclusionPolicyHonor {
+				t.Errorf("%s: %+v", w.file, c)
+			}
+			spread[c.TopologyKey] = c
+		}
+		if spread[corev1.LabelHostname].WhenUnsatisfiable != corev1.DoNotSchedule || spread[corev1.LabelTopologyZone].WhenUnsatisfiable != corev1.ScheduleAnyway {
+			t.Errorf("%s: it spreads as %+v", w.file, w.pod.Spec.TopologySpreadConstraints)
+		}
+	}
+}
+
+// The quota that lets the DaemonSet have its priority class is of that class.
+func TestQuotaOfThePriorityClass(t *testing.T) {
+	class := find[*appsv1.DaemonSet](t, daemonSetFile)[0].Spec.Template.Spec.PriorityClassName
+	quota := find[*corev1.ResourceQuota](t, daemonSetFile)[0]
+	scope := quota.Spec.ScopeSelector.MatchExpressions[0]
+	if scope.ScopeName != corev1.ResourceQuotaScopePriorityClass || !slices.Equal(scope.Values, []string{class}) || quota.Namespace != "kazahana-nodes" {
+		t.Errorf("the class is %s, the quota %+v", class, quota.Spec)
 	}
 }
