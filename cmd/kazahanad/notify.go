@@ -96,8 +96,11 @@ func (d *daemonParts) alive(stopping, probe context.Context) error {
 	default:
 		return nil
 	}
-	err := systemd.Alive(probe, d.loops())
 	if stopping.Err() != nil {
+		return nil
+	}
+	err := systemd.Alive(probe, d.loops())
+	if stopping.Err() != nil { // it began meanwhile
 		return nil
 	}
 	return err
