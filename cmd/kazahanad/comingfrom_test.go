@@ -118,7 +118,7 @@ func TestComingFromPages(t *testing.T) {
 			}
 			for i, m := range served {
 				params := comingFromParams.FindStringSubmatch(m[1])
-				if params == nil {
+				if params == nil || !strings.Contains(page, "leases init --provider '"+params[0]+"' #") {
 					t.Fatal(m[1])
 				}
 				dir := s.Path(fmt.Sprint("state", i))
