@@ -17,7 +17,7 @@ import (
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/record"
-	recordquota "github.com/kazahana/kazahana/internal/record/quota"
+	"github.com/kazahana/kazahana/internal/record/allowance"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
@@ -60,7 +60,7 @@ func lockTenant(r *http.Request, who Credential) (string, error) {
 // calls is the request with its caller's name for the store, where each credential has its
 // turn, and its tenant pays for the keys that are made.
 func (c Credential) calls(r *http.Request) *http.Request {
-	return r.WithContext(recordquota.Pay(record.By(r.Context(), c.Tenant+"/"+c.Owner), fmt.Sprintf("tenant %q", c.Tenant)))
+	return r.WithContext(allowance.Pay(record.By(r.Context(), c.Tenant+"/"+c.Owner), fmt.Sprintf("tenant %q", c.Tenant)))
 }
 
 // placementTenant is the tenant's name in stores for placement.

@@ -21,8 +21,8 @@ import (
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/record/memory"
-	"github.com/kazahana/kazahana/internal/record/quota"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -570,7 +570,7 @@ func (s *slowLocks) Do(ctx context.Context, r lock.Request) (lock.Lease, error) 
 func TestQuotaOfATenant(t *testing.T) {
 	g := newRig(t, func(g *rig) {
 		g.tokens(keepingTokens)
-		records := quota.New(memory.New(g.clock.Load), quota.Limits{Keys: 10}, func() time.Duration { return time.Duration(g.clock.Load()) * time.Millisecond })
+		records := allowance.New(memory.New(g.clock.Load), allowance.Limits{Keys: 10}, func() time.Duration { return time.Duration(g.clock.Load()) * time.Millisecond })
 		g.keep(lock.OnRecords(records))
 		g.options.Sequences.Store = sequence.OnRecords(records)
 	})

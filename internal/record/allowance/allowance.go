@@ -1,4 +1,4 @@
-// Package quota limits how many records one payer may make in a record store, and how many
+// Package allowance limits how many records one payer may make in a record store, and how many
 // bytes they take. A payer is a user of the daemon's socket, or a tenant of the lease server:
 // the name that Pay puts into the context of a Change. A Change without a payer is not limited.
 //
@@ -6,7 +6,7 @@
 // last through this process: from the change that makes it, up to its term and the time for
 // which it is kept. A record without either counts until the process ends: nothing deletes it.
 // Records with a term that were made before the process began count from their next write.
-package quota
+package allowance
 
 import (
 	"cmp"
