@@ -412,7 +412,7 @@ func (d *daemonParts) run(ctx context.Context) error {
 	}
 	if d.admin != nil {
 		part(behind, func(ctx context.Context) error {
-			return admin.Serve(ctx, d.admin, d.adminHandler(ctx), d.log)
+			return admin.Serve(ctx, d.admin, d.adminHandler(ctx), d.quotas)
 		})
 		part(behind, d.watchForPage)
 	}

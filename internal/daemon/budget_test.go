@@ -54,7 +54,7 @@ func TestEvictionFollowsTheConnection(t *testing.T) {
 	idle, greedy := b.account(1), b.account(1)
 	for _, a := range []*account{idle, greedy} {
 		for range 2 {
-			_ = a.take(&a.half, wire.MaxMessage/2)
+			_ = a.Reserve(wire.MaxMessage / 2)
 		}
 	}
 	if idle.over.Load() == nil || greedy.over.Load() != nil {
@@ -73,7 +73,7 @@ func TestEvictionFollowsTheConnection(t *testing.T) {
 func TestAnotherUserGivesWayWhereTheGreediestCannot(t *testing.T) {
 	const all = 4 * wire.MaxMessage
 	b := newLedger(Limits{MemoryLimit: all * bytesShare, UserMemory: all})
-	if _, err := b.reserveBatch(b.account(1).user, 2*wire.MaxMessage/rangeSize); err != nil {
+	if err := b.reserve(b.account(1).user, nil, 2*wire.MaxMessage, "", ""); err != nil {
 		t.Fatal(err)
 	}
 	half := b.account(2)

@@ -18,6 +18,9 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/operator/quota"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -278,5 +281,22 @@ func TestHTTP2(t *testing.T) {
 	s.over(s.dial()) // an unproven connection has ended in the meantime
 	if err := get("/"); err != nil || dialled.Load() != before {
 		t.Errorf("%v, %d connections instead of %d", err, dialled.Load(), before)
+	}
+}
+
+// A limit that closes connections is in the book, with the peer; a wait that was too long is
+// no refusal.
+func TestNote(t *testing.T) {
+	book := quota.New(zap.NewNop(), func(string) {})
+	note := Note(book, quota.Refusal{Quota: "all", Limit: 9}, quota.Refusal{Quota: "one", Limit: 3})
+	for why, peer := range map[Reason]string{Full: "10.0.0.1/32", PerAddress: "UID 7", Unproven: "UID 8"} {
+		note(why, peer)
+	}
+	got := map[quota.Refusal]bool{}
+	for _, hit := range book.Recent() {
+		got[hit.Refusal] = true
+	}
+	if len(got) != 2 || !got[quota.Refusal{Quota: "all", Limit: 9, Whose: "address 10.0.0.1"}] || !got[quota.Refusal{Quota: "one", Limit: 3, Whose: "UID 7"}] {
+		t.Errorf("the book has %+v", got)
 	}
 }
