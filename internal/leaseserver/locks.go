@@ -73,12 +73,12 @@ type lockCall struct {
 }
 
 // readLockCall reads a request and the owner that it acts for.
-func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Credential, op lock.Op) (call lockCall, err error) {
+func (s *Server) readLockCall(r *http.Request, who Credential, op lock.Op) (call lockCall, err error) {
 	if s.o.Locks == nil {
 		return call, errNoLocks
 	}
 	var in lockhttp.Request
-	if err := s.readStrict(w, r, who, &in); err != nil {
+	if err := readStrict(r, &in); err != nil {
 		return call, err
 	}
 	call.Request = lock.Request{Op: op, Key: pathKey(r), LeaseID: in.LeaseID}
@@ -112,18 +112,8 @@ func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Creden
 }
 
 // lockAcquire does not count among the requests under way while it waits in the queue.
-func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request) error {
-	leave, err := s.enter()
-	if err != nil {
-		return err
-	}
-	defer leave()
-	who, err := s.admit(r, ScopeLocks)
-	if err != nil {
-		return err
-	}
-	r = who.calls(r)
-	call, err := s.readLockCall(w, r, who, lock.Acquire)
+func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request, who Credential, leave func()) error {
+	call, err := s.readLockCall(r, who, lock.Acquire)
 	if err != nil {
 		return lockRefusal(who, err)
 	}
@@ -221,15 +211,10 @@ func (s *Server) lockRelease(w http.ResponseWriter, r *http.Request, who Credent
 }
 
 func (s *Server) lockChange(w http.ResponseWriter, r *http.Request, who Credential, op lock.Op) error {
-	call, err := s.readLockCall(w, r, who, op)
+	call, err := s.readLockCall(r, who, op)
 	if err != nil {
 		return lockRefusal(who, err)
 	}
-	leave, err := s.enterUpkeep(r.Context())
-	if err != nil {
-		return err
-	}
-	defer leave()
 	var l lock.Lease
 	err = s.storeCall(r.Context(), "lock_"+op.String(), func(ctx context.Context) (err error) {
 		l, err = s.o.Locks.Host.Change(ctx, call.Request)
@@ -250,11 +235,6 @@ func (s *Server) lockGet(w http.ResponseWriter, r *http.Request, who Credential)
 	if err != nil {
 		return err
 	}
-	leave, err := s.enterUpkeep(r.Context())
-	if err != nil {
-		return err
-	}
-	defer leave()
 	var l lock.Lease
 	if err := s.storeCall(r.Context(), "lock_get", func(ctx context.Context) (err error) {
 		l, err = s.o.Locks.Store.Get(ctx, tenant, pathKey(r))
@@ -340,7 +320,6 @@ func (s *Server) problemOf(err error) *problem.Problem {
 		return errStopping
 	}
 	if full, ok := errors.AsType[*record.FullError](err); ok {
-		s.o.Quotas.Refuse(quota.Refusal{Quota: full.Quota, Limit: full.Limit, Whose: full.Payer})
 		return problem.New(problem.Overloaded, "%v", full).After(fullRetry)
 	}
 	if errors.Is(err, record.ErrCrowded) {
