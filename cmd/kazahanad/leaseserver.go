@@ -232,7 +232,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	var managing sync.WaitGroup
 	managing.Go(func() { l.manage(managed, listener) })
 	managing.Go(func() { _ = l.fences.watch(managed) }) // never fails
-	managing.Go(func() { settle(managed) })
+	managing.Go(func() { settle(managed, nil) })
 	defer managing.Wait()
 	defer stopManaging()
 	return server.Serve(ctx, listener, listening)

@@ -406,7 +406,7 @@ func (d *daemonParts) run(ctx context.Context) error {
 	part(ctx, d.reloadOn)
 	part(behind, d.logClock)
 	part(behind, d.fences.watch)
-	part(behind, func(ctx context.Context) error { settle(ctx); return nil })
+	part(behind, func(ctx context.Context) error { settle(ctx, d.server.Held); return nil })
 	for _, svc := range d.services {
 		part(behind, svc.Run)
 	}

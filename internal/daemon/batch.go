@@ -59,5 +59,4 @@ func (b *budget) release(u *user, n int64) {
 func (b *budget) hold(u *user, n int64) {
 	u.bytes += n
 	b.used += n
-	b.peak = max(b.peak, b.used)
 }

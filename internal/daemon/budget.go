@@ -32,7 +32,6 @@ type budget struct {
 	used    int64
 	ended   uint64 // connections, for want of room
 	leaving int64  // of these, of connections that end
-	peak    int64  // of what was held, since settled last said so
 	clock   uint64
 	large   int64         // for large buffers of sockets
 	changed chan struct{} // closed when there may be room; nil if nobody waits
@@ -471,21 +470,4 @@ func (b *budget) memory() metrics.Memory {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return metrics.Memory{Reserved: b.used, Reservable: all, Ended: b.ended}
-}
-
-// muchMemory is from where on memory is given back to the system.
-const muchMemory = 16 << 20
-
-// settled reports whether much memory was held lately, and no more than a quarter of it
-// is held now. others is what is held beside the budget.
-func (b *budget) settled(others int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	held := b.used + others
-	b.peak = max(b.peak, held)
-	if b.peak < muchMemory || held > b.peak/4 {
-		return false
-	}
-	b.peak = held
-	return true
 }

@@ -459,16 +459,3 @@ func TestLimitsFollowFromMemory(t *testing.T) {
 		}
 	}
 }
-
-// Memory is given back when most of what was held is free again, and once only.
-func TestSettled(t *testing.T) {
-	b := newLedger(Limits{})
-	for i, step := range []struct {
-		held    int64
-		settled bool
-	}{{muchMemory - 1, false}, {0, false}, {muchMemory, false}, {muchMemory/4 + 1, false}, {muchMemory / 4, true}, {0, false}} {
-		if got := b.settled(step.held); got != step.settled {
-			t.Errorf("step %d: settled is %v", i, got)
-		}
-	}
-}

@@ -27,8 +27,8 @@ type Locks struct {
 	Host  *lock.Host // of the Store
 }
 
-// maxWaiters limits the requests that wait for locks at the same time. At most half of
-// the connections may wait, so that others can still be served.
+// maxWaiters limits the requests that wait for locks at the same time; see
+// Listening.waiters.
 const maxWaiters = 4096
 
 var errNoLocks = problem.New(problem.NotSupported, "this server has no store for locks")
@@ -169,7 +169,7 @@ func (s *Server) joinWaiters(tenant string) (leave func(), err error) {
 	}
 	if n := s.waiters.Load(); n >= s.maxWaiters.Load() {
 		return nil, s.overloaded(quota.Refusal{Quota: "max_connections", Limit: n},
-			"%d requests wait for locks here, which is the limit: half of max_connections, at most %d", n, maxWaiters)
+			"%d requests wait for locks here, which is the limit: see max_connections and memory_limit", n)
 	}
 	s.waiting[tenant]++
 	s.waiters.Add(1)

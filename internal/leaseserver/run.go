@@ -55,9 +55,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	if o.Guard != nil {
 		handler = o.Guard(s)
 	}
-	connections := guard.New(guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Unproven: s.phases.unproven},
-		guard.Note(s.o.Quotas, quota.Refusal{Quota: "max_connections", Limit: int64(o.connections())},
-			quota.Refusal{Quota: "quota_connections", Limit: int64(o.perAddress())}))
+	limits := guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Requests: o.requests(), Unproven: s.phases.unproven}
+	connections := guard.New(limits, guard.Note(s.o.Quotas, map[guard.Reason]quota.Refusal{
+		guard.Full:       {Quota: "max_connections", Limit: int64(limits.Connections)},
+		guard.PerAddress: {Quota: "quota_connections", Limit: int64(limits.PerAddress)},
+		guard.Requests:   {Quota: "memory_limit", Limit: o.MemoryLimit},
+	}))
 	server := &http.Server{
 		Handler: handler, TLSConfig: o.TLS,
 		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
@@ -66,7 +69,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	}
 	s.bodies.share(o.MemoryLimit)
 	connections.Protect(server)
-	s.maxWaiters.Store(min(maxWaiters, int64(o.connections())/2))
+	s.maxWaiters.Store(o.waiters())
 	watching, unwatch := context.WithCancel(ctx)
 	var watched sync.WaitGroup
 	watched.Go(func() { s.watch(watching) })

@@ -106,8 +106,10 @@ func SplitAddress(address string) (network, addr string) {
 func Serve(ctx context.Context, l net.Listener, h http.Handler, book *quota.Book) error {
 	most := guard.Beside(MaxConnections)
 	limits := guard.Limits{Connections: most, PerAddress: most - most/4, Unproven: idleTimeout}
-	connections := guard.New(limits, guard.Note(book, quota.Refusal{Quota: quota.FixedAdmin, Limit: int64(limits.Connections)},
-		quota.Refusal{Quota: quota.FixedAdmin, Limit: int64(limits.PerAddress)}))
+	connections := guard.New(limits, guard.Note(book, map[guard.Reason]quota.Refusal{
+		guard.Full:       {Quota: quota.FixedAdmin, Limit: int64(limits.Connections)},
+		guard.PerAddress: {Quota: quota.FixedAdmin, Limit: int64(limits.PerAddress)},
+	}))
 	server := &http.Server{
 		Handler: refuseOtherSites(h), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
 	}

@@ -9,8 +9,7 @@ import (
 
 // Note returns what New takes to note in the book which limit is reached, and which peer's
 // connections are closed.
-func Note(book *quota.Book, full, perAddress quota.Refusal) func(Reason, string) {
-	limits := map[Reason]quota.Refusal{Full: full, PerAddress: perAddress}
+func Note(book *quota.Book, limits map[Reason]quota.Refusal) func(Reason, string) {
 	return func(why Reason, peer string) {
 		if at, err := netip.ParsePrefix(peer); err == nil {
 			peer = "address " + at.Masked().Addr().String()
