@@ -58,6 +58,14 @@ type Store struct {
 	URL        string // without secrets
 	Shared     bool   // other hosts use the same one
 	records    onUse
+	paid       *allowance.Store // nil: an HTTP store has limits of its own
+}
+
+// SetQuota replaces what one payer may make.
+func (s *Store) SetQuota(limits allowance.Limits) {
+	if s.paid != nil {
+		s.paid.SetLimits(limits)
+	}
 }
 
 // Close ends the use of the store. What it holds stays.
@@ -201,13 +209,14 @@ func Open(rawURL string, opts Options) (*Store, error) {
 func newStore(url string, shared bool, maxLockTTL time.Duration, limits allowance.Limits, open func(context.Context) (*opened, error)) (*Store, error) {
 	records := onUse{onuse.New("store "+url, open, (*opened).close)}
 	began := time.Now()
-	queued := fair.New(allowance.New(records, limits, func() time.Duration { return time.Since(began) }))
+	paid := allowance.New(records, limits, func() time.Duration { return time.Since(began) })
+	queued := fair.New(paid)
 	locks, err := lock.OnRecords(queued).Limit(maxLockTTL)
 	if err != nil {
 		return nil, err
 	}
 	return &Store{
-		Locks: locks, Sequences: sequence.OnRecords(queued), Placements: storage.OnRecords(queued), URL: url, Shared: shared, records: records,
+		Locks: locks, Sequences: sequence.OnRecords(queued), Placements: storage.OnRecords(queued), URL: url, Shared: shared, records: records, paid: paid,
 	}, nil
 }
 
