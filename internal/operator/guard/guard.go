@@ -58,6 +58,7 @@ type Guard struct {
 	mu      sync.Mutex // guards all below, the fields of each peer, and of each conn
 	open    int
 	more    int                // requests beside one of each connection
+	leaving int                // requests of connections that were closed
 	crowded map[*conn]struct{} // the connections that have them
 	peers   map[any]*peer
 	ranks   []*list.List // ranks[n] are the peers with n unproven connections, for n > 0
@@ -85,7 +86,9 @@ func (g *Guard) Protect(server *http.Server) {
 	next := server.Handler
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(key{}).(*conn); ok {
-			c.begin()
+			if !c.begin() {
+				panic(http.ErrAbortHandler) // ends the request without an answer
+			}
 			defer c.end()
 		}
 		next.ServeHTTP(w, r)
@@ -286,20 +289,38 @@ type conn struct {
 
 // begin and end follow a request.
 
-func (c *conn) begin() {
+// begin reports whether the request may go on. While requests of connections that were
+// closed have not ended, those of unproven connections end at once instead.
+func (c *conn) begin() bool {
 	g := c.guard
 	g.mu.Lock()
+	if c.gone {
+		g.mu.Unlock()
+		return false
+	}
 	c.busy++
 	c.timer.Stop()
 	var victim *conn
-	if c.busy > 1 && !c.gone {
+	if c.busy > 1 {
 		c.crowd(1)
 		if g.limits.Requests > 0 && g.more > g.limits.Requests {
 			victim = g.busiest()
 			victim.leave()
 		}
+		if g.limits.Requests > 0 && c.element != nil && !c.gone && g.more+g.leaving > g.limits.Requests {
+			c.busy--
+			c.crowd(-1)
+			g.mu.Unlock()
+			g.closeVictim(victim)
+			return false
+		}
 	}
 	g.mu.Unlock()
+	g.closeVictim(victim)
+	return true
+}
+
+func (g *Guard) closeVictim(victim *conn) {
 	if victim != nil {
 		g.close(victim.Conn, victim.peer, Requests)
 	}
@@ -340,6 +361,7 @@ func (c *conn) end() {
 	c.busy--
 	switch {
 	case c.gone:
+		c.guard.leaving--
 	case c.busy > 0:
 		c.crowd(-1)
 	case !c.patient:
@@ -386,6 +408,7 @@ func (c *conn) leave() {
 	c.gone = true
 	c.timer.Stop()
 	c.crowd(-max(c.busy-1, 0))
+	c.guard.leaving += c.busy
 	c.settle()
 	c.guard.open--
 	if c.peer.open--; c.peer.open == 0 {
