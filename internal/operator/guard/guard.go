@@ -91,11 +91,6 @@ func (g *Guard) Protect(server *http.Server) {
 			}
 			defer c.end()
 		}
-		if r.ProtoMajor == 2 {
-			to := http.NewResponseController(w)
-			defer bound(server.ReadTimeout, to.SetReadDeadline)()
-			defer bound(server.WriteTimeout, to.SetWriteDeadline)()
-		}
 		next.ServeHTTP(w, r)
 	})
 	server.ConnContext = func(ctx context.Context, nc net.Conn) context.Context {
@@ -103,30 +98,6 @@ func (g *Guard) Protect(server *http.Server) {
 			nc = over.NetConn()
 		}
 		return context.WithValue(ctx, key{}, nc)
-	}
-}
-
-// bound sets a deadline of a request over HTTP/2, until done. net/http's own timers keep all
-// that a connection has in memory until they fire, though it has ended long before.
-func bound(limit time.Duration, set func(time.Time) error) (done func()) {
-	if limit <= 0 {
-		return func() {}
-	}
-	_ = set(time.Time{}) // an error means that the connection has ended
-	var mu sync.Mutex
-	over := false // guarded by mu
-	timer := time.AfterFunc(limit, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if !over {
-			_ = set(time.Unix(1, 0)) // likewise
-		}
-	})
-	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		over = true
-		timer.Stop()
 	}
 }
 
