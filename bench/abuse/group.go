@@ -46,8 +46,7 @@ func newGroup(limit int64) (*group, error) {
 		for above := filepath.Join(mount, parts[2]); ; above = filepath.Dir(above) {
 			dir := filepath.Join(above, fmt.Sprintf("kazahana-abuse-%d-%d", os.Getpid(), groupNumber.Add(1)))
 			if failed = os.Mkdir(dir, 0o755); failed == nil {
-				failed = os.WriteFile(filepath.Join(dir, limitFile), []byte(strconv.FormatInt(limit, 10)), 0)
-				if failed == nil {
+				if failed = set(filepath.Join(dir, limitFile), limit); failed == nil {
 					return &group{dir, filepath.Join(dir, peakFile)}, nil
 				}
 				_ = os.Remove(dir)
@@ -58,6 +57,16 @@ func newGroup(limit int64) (*group, error) {
 		}
 	}
 	return nil, failed
+}
+
+// set writes a file that the kernel has made: elsewhere there is none.
+func set(path string, limit int64) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strconv.FormatInt(limit, 10))
+	return errors.Join(err, f.Close())
 }
 
 // within is the command line that starts a program in the group.

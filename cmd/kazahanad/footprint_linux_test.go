@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestDropBinaryPages: the pages go, and the program does not notice.
@@ -14,25 +13,6 @@ func TestDropBinaryPages(t *testing.T) {
 	dropBinaryPages()
 	if after := residentFile(t); after >= before {
 		t.Errorf("%d kB of files in memory, %d kB before", after, before)
-	}
-}
-
-// A process that needs its memory is asked for it less and less often.
-func TestNextGiveBack(t *testing.T) {
-	for _, c := range []struct {
-		pause time.Duration
-		gave  int64
-		want  time.Duration
-	}{
-		{giveBackFirst, 0, 2 * giveBackFirst},
-		{giveBackFirst, -1 << 20, 2 * giveBackFirst}, // it has grown meanwhile
-		{giveBackLast / 2, worthwhile - 1, giveBackLast},
-		{giveBackLast, 0, giveBackLast},
-		{giveBackLast, worthwhile, giveBackFirst},
-	} {
-		if got := nextGiveBack(c.pause, c.gave); got != c.want {
-			t.Errorf("after %v and %d bytes: %v, want %v", c.pause, c.gave, got, c.want)
-		}
 	}
 }
 

@@ -28,7 +28,7 @@ import (
 	"github.com/kazahana/kazahana/internal/operator/tracing"
 	"github.com/kazahana/kazahana/internal/provider"
 	"github.com/kazahana/kazahana/internal/provider/backend"
-	recordquota "github.com/kazahana/kazahana/internal/record/quota"
+	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
@@ -106,7 +106,7 @@ func (l *leaseServerParts) prepare() (err error) {
 	}
 	set := l.settings
 	watch := watching{tracing: l.tracing, log: l.base.Logger}
-	if l.keeping, err = openKeeping(set.Store, set.Provider, set.StateDir, liveDir(set), set.Sequences, recordquota.Limits{Keys: int64(set.QuotaKeys), Bytes: set.QuotaDisk}, set.ProviderTimeout, steadyClock(), watch); err != nil {
+	if l.keeping, err = openKeeping(set.Store, set.Provider, set.StateDir, liveDir(set), set.Sequences, allowance.Limits{Keys: int64(set.QuotaKeys), Bytes: set.QuotaDisk}, set.ProviderTimeout, steadyClock(), watch); err != nil {
 		return errors.Join(err, l.provider.Close())
 	}
 	l.fences = newFences(untraced, l.keeping.file(), func() int64 { return time.Now().UnixMilli() }, l.base.With(zap.String("component", "serve")))
@@ -232,7 +232,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	var managing sync.WaitGroup
 	managing.Go(func() { l.manage(managed, listener) })
 	managing.Go(func() { _ = l.fences.watch(managed) }) // never fails
-	managing.Go(func() { settle(managed) })
+	managing.Go(func() { settle(managed, nil) })
 	defer managing.Wait()
 	defer stopManaging()
 	return server.Serve(ctx, listener, listening)

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/kazahana/kazahana/internal/operator/config"
-	"github.com/kazahana/kazahana/internal/record/quota"
+	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -45,7 +45,7 @@ func (f *declareFlags) declare(s *system, key string) error {
 	if err != nil {
 		return err
 	}
-	k, err := openKeeping(settings.Store, settings.Provider, settings.StateDir, "", settings.Sequences, quota.Limits{}, settings.ProviderTimeout,
+	k, err := openKeeping(settings.Store, settings.Provider, settings.StateDir, "", settings.Sequences, allowance.Limits{}, settings.ProviderTimeout,
 		steadyClock(), watching{log: zap.NewNop()})
 	if err != nil {
 		return err

@@ -409,13 +409,13 @@ func (d *daemonParts) run(ctx context.Context) error {
 	part(ctx, d.reloadOn)
 	part(behind, d.logClock)
 	part(behind, d.fences.watch)
-	part(behind, func(ctx context.Context) error { settle(ctx); return nil })
+	part(behind, func(ctx context.Context) error { settle(ctx, d.server.Held); return nil })
 	for _, svc := range d.services {
 		part(behind, svc.Run)
 	}
 	if d.admin != nil {
 		part(behind, func(ctx context.Context) error {
-			return admin.Serve(ctx, d.admin, d.adminHandler(ctx), d.log)
+			return admin.Serve(ctx, d.admin, d.adminHandler(ctx), d.quotas)
 		})
 		part(behind, d.watchForPage)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/provider"
-	"github.com/kazahana/kazahana/internal/record/quota"
+	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/stores"
 )
@@ -35,7 +35,7 @@ type keeping struct {
 
 // openKeeping opens the named store, else the one that belongs to the provider. It
 // does not connect yet. nil means that there is no store.
-func openKeeping(named, providerURL, stateDir, live string, counts []config.Sequence, limits quota.Limits, timeout time.Duration, believed *clock.Believed, watch watching) (*keeping, error) {
+func openKeeping(named, providerURL, stateDir, live string, counts []config.Sequence, limits allowance.Limits, timeout time.Duration, believed *clock.Believed, watch watching) (*keeping, error) {
 	options, err := sequenceOptions(counts)
 	if err != nil {
 		return nil, usageError{err}
@@ -133,7 +133,7 @@ func lockOwner() string {
 func (d *daemonParts) openStore() (err error) {
 	s := d.settings
 	watch := watching{tracing: d.tracing, log: d.log, called: d.metrics.StoreCalled}
-	d.keeping, err = openKeeping(s.Store, s.Provider, s.StateDir, liveDir(s), s.Sequences, quota.Limits{Keys: int64(s.QuotaKeys), Bytes: s.QuotaDisk}, s.ProviderTimeout, d.clock, watch)
+	d.keeping, err = openKeeping(s.Store, s.Provider, s.StateDir, liveDir(s), s.Sequences, allowance.Limits{Keys: int64(s.QuotaKeys), Bytes: s.QuotaDisk}, s.ProviderTimeout, d.clock, watch)
 	return err
 }
 
@@ -153,7 +153,7 @@ func (d *daemonParts) keepingConfig() (*daemon.Locks, *daemon.Sequences) {
 
 // checkStore checks the settings of locks and sequences, without a side effect.
 func checkStore(s *config.Serve) error {
-	k, err := openKeeping(s.Store, s.Provider, s.StateDir, "", s.Sequences, quota.Limits{}, s.ProviderTimeout, steadyClock(), watching{log: zap.NewNop()})
+	k, err := openKeeping(s.Store, s.Provider, s.StateDir, "", s.Sequences, allowance.Limits{}, s.ProviderTimeout, steadyClock(), watching{log: zap.NewNop()})
 	if err != nil {
 		return err
 	}

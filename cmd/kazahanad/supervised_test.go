@@ -321,10 +321,14 @@ func TestReload(t *testing.T) {
 		}
 	}
 
-	write(config, base+"max_throughput_per_ms: 512\n")
+	write(config, base+"max_throughput_per_ms: 512\nquota_keys: 1\n")
 	write(secret, "two")
 	hangup("external_secret_file of service default (what it holds)")
 	await.Eventually(t, "the other secret is used", func() bool { return external() != before })
+	s.Kazahanad("seq", "first").OK(t)
+	if r := s.Kazahanad("seq", "second"); r.Code == 0 || !strings.Contains(r.Stderr, "quota_keys") {
+		t.Errorf("quota_keys of 1 is not in force: %+v", r)
+	}
 	if err := os.Remove(filepath.Clean(config)); err != nil {
 		t.Fatal(err)
 	}

@@ -2,18 +2,21 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
+	"github.com/kazahana/kazahana/internal/operator/memlimit"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
 )
@@ -48,6 +51,11 @@ func TestAttacksStayWithinTheMemoryLimit(t *testing.T) {
 				s.MaxConnections, s.MaxInFlight, s.MemoryLimit, s.source = 4096, 4096, limit, clock.System{}
 				s.patience.message, s.patience.write, s.patience.hangup = time.Hour, time.Hour, time.Second
 			})
+			ctx, cancel := context.WithCancel(t.Context())
+			var giving sync.WaitGroup
+			giving.Go(func() { memlimit.GiveBack(ctx, r.server.Held) }) // as the daemon does, too
+			defer giving.Wait()
+			defer cancel()
 			innocent := r.dial()
 			for i := range lock.MaxList {
 				innocent.result("Lock.Acquire", fmt.Sprintf("%0*d", lock.MaxKey, i), options{"ttl_ms": 3_600_000})

@@ -17,19 +17,23 @@ const (
 const streamSize = driver.SubscriptionSize
 
 // reserveBatch takes memory for the IDs of a request that waits.
-func (b *budget) reserveBatch(u *user, ids int64) (reserved int64, err error) {
+func (d *desk) reserveBatch(ids int64) (reserved int64, err error) {
 	if ids <= smallBatch {
 		return 0, nil
 	}
-	return ids * rangeSize, b.reserve(u, ids*rangeSize, "requests that wait for many IDs", "ask for fewer at a time")
+	var asks *account // in the lane it holds nothing
+	if d.conn != nil {
+		asks = d.conn.account
+	}
+	return ids * rangeSize, d.server.budget.reserve(d.user, asks, ids*rangeSize, "requests that wait for many IDs", "ask for fewer at a time")
 }
 
-// reserve takes memory for something that cannot be taken away: where there is no room, it
-// is refused.
-func (b *budget) reserve(u *user, n int64, what, advice string) error {
+// reserve takes memory for something that cannot be taken away: where others cannot make
+// room, it is refused. It does not wait for connections that end; asks is none of them.
+func (b *budget) reserve(u *user, asks *account, n int64, what, advice string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if key := b.lacking(u, n, 0, 0); key != "" {
+	if key := b.makeRoom(u, asks, n); key != "" {
 		r := b.shortOf(key, u)
 		if key == keyMemory {
 			r.Whose = b.mostOf((*user).stays)
@@ -55,5 +59,4 @@ func (b *budget) release(u *user, n int64) {
 func (b *budget) hold(u *user, n int64) {
 	u.bytes += n
 	b.used += n
-	b.peak = max(b.peak, b.used)
 }

@@ -61,3 +61,46 @@ func TestWatchesOfEventsAreWithinTheBudget(t *testing.T) {
 		t.Errorf("%d bytes and %d holds are left", b.used, b.holds)
 	}
 }
+
+// A request that waits for many IDs makes room as a message does: half messages give way,
+// those of the user who has the most of them.
+func TestBatchesThatWaitMakeRoom(t *testing.T) {
+	const all, most = 4 * wire.MaxMessage, 3 * wire.MaxMessage
+	for name, test := range map[string]struct {
+		uid  uint32
+		n    int64
+		want string // the key of the refusal
+	}{
+		"another user":              {2, wire.MaxMessage + 1, ""},
+		"the same user":             {1, wire.MaxMessage, ""},
+		"the asker's own is spared": {1, 3 * wire.MaxMessage, keyUserMemory},
+		"more than half messages":   {2, all, keyUserMemory},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newLedger(Limits{MemoryLimit: all * bytesShare, UserMemory: most})
+			asks := b.account(test.uid)
+			var halves []*account
+			for range 3 {
+				halves = append(halves, b.account(1))
+			}
+			if test.want == keyUserMemory && test.uid == 1 {
+				halves[0] = asks
+			}
+			for _, a := range halves {
+				if err := a.Reserve(wire.MaxMessage); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := b.reserve(asks.user, asks, test.n, "batches", "ask for fewer")
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Fatal(err)
+			}
+			if test.want == "" && (b.evicted[halves[0]] != 1 || len(b.evicted) != 1) {
+				t.Errorf("%d connections gave way", len(b.evicted))
+			}
+			if b.evicted[asks] != 0 {
+				t.Error("the connection gave way to itself")
+			}
+		})
+	}
+}

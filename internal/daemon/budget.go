@@ -9,7 +9,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/operator/quota"
-	recordquota "github.com/kazahana/kazahana/internal/record/quota"
+	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/unixsock"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -32,7 +32,6 @@ type budget struct {
 	used    int64
 	ended   uint64 // connections, for want of room
 	leaving int64  // of these, of connections that end
-	peak    int64  // of what was held, since settled last said so
 	clock   uint64
 	large   int64         // for large buffers of sockets
 	changed chan struct{} // closed when there may be room; nil if nobody waits
@@ -97,7 +96,7 @@ func (b *budget) mostOf(of func(*user) int64) string {
 
 // pays returns a context in which the keys that are made count for the user.
 func (u *user) pays(ctx context.Context) context.Context {
-	return recordquota.Pay(ctx, u.String())
+	return allowance.Pay(ctx, u.String())
 }
 
 // account is what one connection holds of a budget. It is the connection's wire.Memory,
@@ -252,7 +251,7 @@ func (b *budget) wake() {
 // Reserve implements wire.Memory: it takes memory for a message that has begun, and waits
 // for it while connections end that give way. Only the lane does not wait.
 func (a *account) Reserve(n int) error {
-	if err := a.take(&a.half, int64(n)); err != nil {
+	if err := a.take(&a.half, int64(n), false); err != nil {
 		return err
 	}
 	return nil
@@ -260,8 +259,13 @@ func (a *account) Reserve(n int) error {
 
 // Take implements wire.Memory: it takes memory for answers, likewise. A connection that
 // may not have it ends soon. Until then the answers are counted all the same.
-func (a *account) Take(n int) {
-	if a.take(&a.unread, int64(n)) != nil {
+func (a *account) Take(n int) { a.takeAnswer(n, false) }
+
+// takeMade is Take for an answer that is in memory already: waiting would not save any.
+func (a *account) takeMade(n int) { a.takeAnswer(n, true) }
+
+func (a *account) takeAnswer(n int, made bool) {
+	if a.take(&a.unread, int64(n), made) != nil {
 		a.budget.mu.Lock()
 		defer a.budget.mu.Unlock()
 		a.add(&a.unread, int64(n))
@@ -271,7 +275,9 @@ func (a *account) Take(n int) {
 // roomPatience bounds the wait for connections that end, which takes them no time.
 const roomPatience = 10 * time.Second
 
-func (a *account) take(kind *int64, n int64) *wire.Error {
+// take takes memory of one kind once there is room, which it makes. With made, connections
+// that end need not be gone.
+func (a *account) take(kind *int64, n int64, made bool) *wire.Error {
 	b := a.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -280,9 +286,12 @@ func (a *account) take(kind *int64, n int64) *wire.Error {
 		if over := a.over.Load(); over != nil {
 			return over
 		}
-		err := a.makeRoom(n)
+		var err *wire.Error
+		if short := b.makeRoom(a.user, a, n); short != "" {
+			err = b.exceeded(short, a.user)
+		}
 		key := b.lacking(a.user, n, 0, 0)
-		if err == nil && (key == "" || a.parked) {
+		if err == nil && (key == "" || made || a.parked) {
 			a.progress()
 			a.add(kind, n)
 			return nil
@@ -383,35 +392,36 @@ func (b *budget) lacking(u *user, n, ofUser, ofAll int64) string {
 	return ""
 }
 
-// makeRoom ends connections until there will be room for n more bytes, or returns why the
-// connection may not have these. mu is held.
-func (a *account) makeRoom(n int64) *wire.Error {
+// makeRoom ends connections until there will be room for n more bytes of the user, or
+// returns the key of the quota that forbids them. asks is the connection that wants them,
+// which does not end for it. mu is held.
+func (b *budget) makeRoom(u *user, asks *account, n int64) (short string) {
 	for {
-		key := a.budget.lacking(a.user, n, a.user.leaving, a.budget.leaving)
+		key := b.lacking(u, n, u.leaving, b.leaving)
 		if key == "" {
-			return nil
+			return ""
 		}
-		from := a.user
+		from := u
 		if key != keyUserMemory {
-			from = a.greediest(n)
+			from = b.greediest(u, n)
 		}
-		victim := from.victim(a)
+		victim := from.victim(asks)
 		if victim == nil {
-			return a.budget.exceeded(key, a.user)
+			return key
 		}
-		victim.lose(a.budget.exceeded(key, from))
+		victim.lose(b.exceeded(key, from))
 	}
 }
 
 // stays is what the user holds, without the connections that are ending. mu is held.
 func (u *user) stays() int64 { return u.bytes - u.leaving }
 
-// greediest is the user with the most bytes, of those who can give up any, once the
-// account's has n more. Of equal ones it is the account's own. mu is held.
-func (a *account) greediest(n int64) *user {
-	most := a.user
-	for _, u := range a.budget.users {
-		if u != a.user && len(u.holders) > 0 && u.stays() > a.user.stays()+n && (most == a.user || u.stays() > most.stays()) {
+// greediest is the user with the most bytes, of those who can give up any, once this one
+// has n more. Of equal ones it is this one. mu is held.
+func (b *budget) greediest(asks *user, n int64) *user {
+	most := asks
+	for _, u := range b.users {
+		if u != asks && len(u.holders) > 0 && u.stays() > asks.stays()+n && (most == asks || u.stays() > most.stays()) {
 			most = u
 		}
 	}
@@ -460,21 +470,4 @@ func (b *budget) memory() metrics.Memory {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return metrics.Memory{Reserved: b.used, Reservable: all, Ended: b.ended}
-}
-
-// muchMemory is from where on memory is given back to the system.
-const muchMemory = 16 << 20
-
-// settled reports whether much memory was held lately, and no more than a quarter of it
-// is held now. others is what is held beside the budget.
-func (b *budget) settled(others int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	held := b.used + others
-	b.peak = max(b.peak, held)
-	if b.peak < muchMemory || held > b.peak/4 {
-		return false
-	}
-	b.peak = held
-	return true
 }

@@ -54,7 +54,7 @@ func TestEvictionFollowsTheConnection(t *testing.T) {
 	idle, greedy := b.account(1), b.account(1)
 	for _, a := range []*account{idle, greedy} {
 		for range 2 {
-			_ = a.take(&a.half, wire.MaxMessage/2)
+			_ = a.Reserve(wire.MaxMessage / 2)
 		}
 	}
 	if idle.over.Load() == nil || greedy.over.Load() != nil {
@@ -73,7 +73,7 @@ func TestEvictionFollowsTheConnection(t *testing.T) {
 func TestAnotherUserGivesWayWhereTheGreediestCannot(t *testing.T) {
 	const all = 4 * wire.MaxMessage
 	b := newLedger(Limits{MemoryLimit: all * bytesShare, UserMemory: all})
-	if _, err := b.reserveBatch(b.account(1).user, 2*wire.MaxMessage/rangeSize); err != nil {
+	if err := b.reserve(b.account(1).user, nil, 2*wire.MaxMessage, "", ""); err != nil {
 		t.Fatal(err)
 	}
 	half := b.account(2)
@@ -456,19 +456,6 @@ func TestLimitsFollowFromMemory(t *testing.T) {
 			waiters != test.inFlight || holds != test.holds || all != test.bytes || one != test.bytesOfOne {
 			t.Errorf("%+v: %d connections by %s, %d wait, %d for locks, %d of one, %d holds; %d bytes, %d of one",
 				l, connections, key, inFlight, waiters, ofOne, holds, all, one)
-		}
-	}
-}
-
-// Memory is given back when most of what was held is free again, and once only.
-func TestSettled(t *testing.T) {
-	b := newLedger(Limits{})
-	for i, step := range []struct {
-		held    int64
-		settled bool
-	}{{muchMemory - 1, false}, {0, false}, {muchMemory, false}, {muchMemory/4 + 1, false}, {muchMemory / 4, true}, {0, false}} {
-		if got := b.settled(step.held); got != step.settled {
-			t.Errorf("step %d: settled is %v", i, got)
 		}
 	}
 }

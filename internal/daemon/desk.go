@@ -114,7 +114,7 @@ func (d *desk) beginWait(r *idRequest, pending *generator.Pending) error {
 		pending.Cancel(err)
 		return err
 	}
-	reserved, err := d.server.budget.reserveBatch(d.user, r.want.Count)
+	reserved, err := d.reserveBatch(r.want.Count)
 	if err != nil {
 		d.server.doneWaiting(d.user, forAnswer)
 		pending.Cancel(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/kazahana/kazahana/internal/generator"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/wire"
 )
@@ -21,9 +22,8 @@ const codeNoStore wire.Code = "NO_STORE"
 
 // wireError turns what went wrong into what the peer is told.
 func (s *Server) wireError(err error) *wire.Error {
-	var full *record.FullError
-	if errors.As(err, &full) {
-		return overloaded(s.cfg.Quotas, quota.Refusal{Quota: full.Quota, Limit: full.Limit, Whose: full.Payer}, "%v", full)
+	if r := s.refusalOf(err); r.Quota != "" {
+		s.cfg.Quotas.Refuse(r)
 	}
 	if e := asWireError(err); e != nil {
 		return e
@@ -33,15 +33,44 @@ func (s *Server) wireError(err error) *wire.Error {
 	return wire.Errorf(codeInternal, "%v", err)
 }
 
+// refusalOf is the refusal of a part that has limits of its own. For other errors it is
+// empty: those of the daemon are in the book already.
+func (s *Server) refusalOf(err error) quota.Refusal {
+	waiting := func(u *user) int64 { return u.waiting[forAnswer].Load() }
+	var full *record.FullError
+	var placed *driver.OverloadedError
+	switch {
+	case errors.As(err, &full):
+		return quota.Refusal{Quota: full.Quota, Limit: full.Limit, Whose: full.Payer}
+	case errors.As(err, &placed) && placed.Watches:
+		return quota.Refusal{Quota: quota.FixedWatches, Limit: int64(placed.Limit), Whose: s.budget.most(func(u *user) int64 { return int64(u.streams) })}
+	case errors.As(err, &placed):
+		return quota.Refusal{Quota: quota.FixedActivations, Limit: int64(placed.Limit), Whose: s.budget.most(waiting)}
+	case errors.Is(err, lock.ErrOverloaded):
+		return quota.Refusal{Quota: quota.FixedHolds, Limit: lock.MaxHeld, Whose: s.budget.most(func(u *user) int64 { return int64(u.holds) })}
+	case errors.Is(err, record.ErrCrowded):
+		return quota.Refusal{Quota: quota.FixedStoreCalls, Whose: s.budget.most(waiting)}
+	case errors.Is(err, errLongAnswers):
+		return quota.Refusal{Quota: quota.FixedAnswers, Limit: maxMaking, Whose: s.budget.most(madeFor)}
+	case errors.Is(err, errTooManyKinds):
+		return quota.Refusal{Quota: quota.FixedKinds, Limit: maxAllKinds}
+	}
+	return quota.Refusal{}
+}
+
 // asWireError gives the code of an error that has one.
 func asWireError(err error) *wire.Error {
 	var wired *wire.Error
 	var backward *generator.ClockBackwardError
 	var acquisition *generator.LeaseAcquisitionError
 	var timeout *generator.TimeoutError
+	var full *record.FullError
+	var placed *driver.OverloadedError
 	switch {
 	case errors.As(err, &wired):
 		return wired
+	case errors.As(err, &full), errors.As(err, &placed), errors.Is(err, errTooManyKinds), errors.Is(err, errLongAnswers):
+		return wire.Errorf(wire.CodeOverloaded, "%v", err)
 	case errors.As(err, &backward):
 		return wire.Errorf(wire.CodeClockBackward, "the clock is behind the last ID (or the epoch): %s", backward.Advice()).
 			With("backward_ms", backward.BackwardMS).With("limit_ms", backward.LimitMS)

@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,9 +12,13 @@ import (
 
 	"go.uber.org/zap/zapcore"
 
+	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/quota"
+	"github.com/kazahana/kazahana/internal/placement/driver"
 	"github.com/kazahana/kazahana/internal/provider/providertest"
 	"github.com/kazahana/kazahana/internal/provider/static"
+	"github.com/kazahana/kazahana/internal/record"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -225,5 +231,30 @@ func TestNothingIsInternal(t *testing.T) {
 	}
 	if n := r.logs.FilterLevelExact(zapcore.ErrorLevel).Len(); n != 1 {
 		t.Errorf("%d errors logged", n)
+	}
+}
+
+// A part that has a limit of its own is refused by it as by a quota: the book names it,
+// and the answer says what it is.
+func TestFixedLimitsAreInTheBook(t *testing.T) {
+	for name, err := range map[string]error{
+		quota.FixedActivations: &driver.OverloadedError{Limit: driver.MaxWaiting},
+		quota.FixedWatches:     &driver.OverloadedError{Limit: driver.MaxSubscribers, Watches: true},
+		quota.FixedHolds:       lock.ErrOverloaded,
+		quota.FixedStoreCalls:  storeError{fmt.Errorf("%w: context deadline exceeded", record.ErrCrowded)},
+		quota.FixedKinds:       errTooManyKinds,
+		quota.FixedAnswers:     errLongAnswers,
+		"quota_keys":           storeError{&record.FullError{Quota: "quota_keys", Payer: "UID 1", Limit: 5, Unit: "keys"}},
+	} {
+		r := newRig(t)
+		r.with("Refused", func(*Server, context.Context, *desk) error { return fmt.Errorf("for a test: %w", err) })
+		r.start()
+		r.dial().fails(wire.CodeOverloaded, "Refused")
+		if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != name || got[0].Refusals != 1 {
+			t.Errorf("%s: the book has %+v", name, got)
+		}
+		if code := codeOf(err); code != string(wire.CodeOverloaded) {
+			t.Errorf("%s: the trace has %s", name, code)
+		}
 	}
 }

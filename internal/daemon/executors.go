@@ -14,6 +14,8 @@ import (
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
+var errTooManyKinds = errors.New("processes have registered for as many kinds as may be")
+
 // executors are the processes that have registered for kinds of actors, each by a
 // connection. They implement driver.Executor by requests to them.
 type executors struct {
@@ -102,7 +104,7 @@ func (x *executors) room(e *executor, kinds []string) error {
 	case len(mine) > maxKinds:
 		return wire.Errorf(wire.CodeInvalidParams, "one connection may register for %d kinds, and not for %d", maxKinds, len(mine))
 	case all > maxAllKinds:
-		return wire.Errorf(wire.CodeOverloaded, "there would be %d kinds, and at most %d are allowed", all, maxAllKinds)
+		return fmt.Errorf("%w: %d", errTooManyKinds, maxAllKinds)
 	}
 	return nil
 }

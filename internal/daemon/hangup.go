@@ -3,8 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"runtime"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -31,7 +29,6 @@ func (s *Server) watchHangups(ctx context.Context) {
 		case <-ticker.C:
 		}
 		s.forgetRemnants(false)
-		s.giveBack()
 		s.eachConn(func(c *conn) {
 			if c.waiting.Load() && hungUp(c.net) {
 				c.abandon(errHungUp)
@@ -45,16 +42,11 @@ func (s *Server) watchHangups(ctx context.Context) {
 	}
 }
 
-// giveBack returns memory to the system once most of it is free again. Left alone, the
-// collector might take minutes, for nothing is allocated any more.
-func (s *Server) giveBack() {
-	s.mu.Lock()
-	conns := len(s.conns)
-	s.mu.Unlock()
-	if s.budget.settled(int64(conns)*connectionSize + s.inFlight.Load()*waitingSize) {
-		runtime.GC() // empties the pools of buffers, together with the next one
-		debug.FreeOSMemory()
-	}
+// Held is about what the server holds for its clients beside goroutines, in bytes.
+func (s *Server) Held() int64 {
+	s.budget.mu.Lock()
+	defer s.budget.mu.Unlock()
+	return s.budget.used + s.inFlight.Load()*waitingSize
 }
 
 // hungUp reports whether the peer has closed its end. One that has merely

@@ -2,11 +2,18 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/wire"
 )
+
+// errLongAnswers: the time was over before it was the request's turn.
+var errLongAnswers = errors.New("others ask for long answers")
+
+// madeFor is how many long answers are being made for the user.
+func madeFor(u *user) int64 { return int64(len(u.making)) }
 
 // longAnswer is an answer that the account counts until it has been written.
 type longAnswer struct {
@@ -44,11 +51,11 @@ func (c *conn) makeLong(ctx context.Context, timeout time.Duration, id uint32, w
 	defer cancel()
 	for _, making := range [...]chan struct{}{c.user.making, c.server.budget.making} {
 		if err := enter(ctx, making); err != nil {
-			r := quota.Refusal{Quota: keyUserWaiting, Limit: int64(cap(making))}
-			if making == c.user.making {
-				r.Whose = c.user.String()
+			r := quota.Refusal{Quota: quota.FixedAnswers, Limit: int64(cap(making)), Whose: c.user.String()}
+			if making != c.user.making {
+				r.Whose = c.server.budget.most(madeFor)
 			}
-			return nil, overloaded(c.server.cfg.Quotas, r, "others ask for long answers")
+			return nil, overloaded(c.server.cfg.Quotas, r, "%v", errLongAnswers)
 		}
 		defer func() { <-making }()
 	}
@@ -61,7 +68,7 @@ func (c *conn) makeLong(ctx context.Context, timeout time.Duration, id uint32, w
 		return nil, err
 	}
 	encoded := out.Unsent()
-	c.account.Take(cap(encoded))
+	c.account.takeMade(cap(encoded))
 	return encoded, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
@@ -83,9 +84,28 @@ func TestLongAnswersAreRefused(t *testing.T) {
 	}
 	p := r.dial()
 	p.fails(wire.CodeOverloaded, "Soon")
-	if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != keyUserWaiting || got[0].Limit != maxMaking {
+	if got := r.server.Status().Overload; len(got) != 1 || got[0].Quota != quota.FixedAnswers || got[0].Limit != maxMaking {
 		t.Errorf("the refusal is not seen: %+v", got)
 	}
 	<-r.server.budget.making
 	p.alive()
+}
+
+// An answer that is made holds no place while room is made for it: here the connection
+// that has to give way does not end.
+func TestLongAnswersHoldNoPlaceWhileRoomIsMade(t *testing.T) {
+	b := newLedger(Limits{MemoryLimit: 2 * wire.MaxMessage * bytesShare, UserMemory: 2 * wire.MaxMessage})
+	b.stuck = true
+	half, long := b.account(1), b.account(1)
+	if err := half.Reserve(wire.MaxMessage); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	long.takeMade(wire.MaxMessage + 1)
+	if took := time.Since(began); took >= roomPatience {
+		t.Errorf("it has waited for %v", took)
+	}
+	if half.over.Load() == nil || long.over.Load() != nil || b.used != 2*wire.MaxMessage+1 {
+		t.Errorf("%d bytes are counted: %v, %v", b.used, half.over.Load(), long.over.Load())
+	}
 }

@@ -89,8 +89,6 @@ func placementError(err error) *wire.Error {
 			e = e.With("cause", withoutPaths(cause))
 		}
 		return e
-	case errors.Is(err, driver.ErrOverloaded):
-		return wire.Errorf(wire.CodeOverloaded, "%v", err)
 	case errors.Is(err, placement.ErrInvalid):
 		return wire.Errorf(wire.CodeInvalidParams, "%s", strings.TrimPrefix(err.Error(), placement.ErrInvalid.Error()+": "))
 	}
@@ -373,7 +371,7 @@ func (p *Placement) look(ctx context.Context, want snapshotWanted) (s placement.
 	select {
 	case p.looking <- struct{}{}:
 	case <-ctx.Done():
-		return s, wire.Errorf(wire.CodeOverloaded, "others ask for snapshots")
+		return s, errLongAnswers
 	}
 	defer func() { <-p.looking }()
 	kind, identity, _ := strings.Cut(want.after, "/")

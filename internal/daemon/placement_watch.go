@@ -24,6 +24,7 @@ const (
 // countResolve counts what a request to resolve has got.
 func (p *Placement) countResolve(r placement.Resolution, err error) {
 	var held *lock.HeldError
+	var full *driver.OverloadedError
 	switch {
 	case err == nil && r.Locality == placement.Local:
 		p.counts.ResolvedLocal.Inc()
@@ -35,7 +36,7 @@ func (p *Placement) countResolve(r placement.Resolution, err error) {
 		p.counts.Resolved("pending")
 	case errors.Is(err, placement.ErrNotReady):
 		p.counts.Resolved("not_ready")
-	case errors.Is(err, driver.ErrOverloaded):
+	case errors.As(err, &full):
 		p.counts.Resolved("overloaded")
 	case errors.Is(err, errHungUp), errors.Is(err, errShuttingDown):
 		p.counts.Resolved("canceled")

@@ -12,9 +12,11 @@ import (
 // exceeds is the error of what a quota of one user refuses. Every such refusal is made
 // here.
 func (b *budget) exceeds(key string, u *user, most int, what, advice string) *wire.Error {
+	if key != quota.FixedWatches {
+		advice += ", or raise the quota"
+	}
 	return overloaded(b.quotas, quota.Refusal{Quota: key, Limit: int64(most), Whose: u.owner.String()},
-		"%s: %v has %d %s, as many as one %s may have: %s, or raise the quota",
-		key, u.owner, most, what, u.kind(), advice)
+		"%s: %v has %d %s, as many as one %s may have: %s", key, u.owner, most, what, u.kind(), advice)
 }
 
 func (o owner) kind() string {
@@ -127,7 +129,7 @@ func (a *account) holdStream() error {
 	if err := a.hold(); err != nil {
 		return err
 	}
-	if err := a.budget.reserve(a.user, streamSize, "watches of events", "share one"); err != nil {
+	if err := a.budget.reserve(a.user, a, streamSize, "watches of events", "share one"); err != nil {
 		a.letGo()
 		return err
 	}
@@ -138,7 +140,7 @@ func (a *account) holdStream() error {
 	a.budget.mu.Unlock()
 	if full {
 		a.letGoStream()
-		return a.budget.exceeds(keyUserHolds, a.user, most, "watches of events", "share one")
+		return a.budget.exceeds(quota.FixedWatches, a.user, most, "watches of events", "share one")
 	}
 	return nil
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/kazahana/kazahana/internal/clock"
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/placement/storage"
+	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/record/memory"
-	"github.com/kazahana/kazahana/internal/record/quota"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
 // One user fills keys until it is refused. What it has can be renewed, released and asked
 // for, and another user's new keys are made.
 func TestQuotaOfKeys(t *testing.T) {
-	store := quota.New(memory.New(nil), quota.Limits{Keys: 20}, clock.NewBelieved(clock.System{}, clock.Config{}).Elapsed)
+	store := allowance.New(memory.New(nil), allowance.Limits{Keys: 20}, clock.NewBelieved(clock.System{}, clock.Config{}).Elapsed)
 	locks := lock.OnRecords(store)
 	host := lock.NewHost(locks, clock.NewBelieved(clock.System{}, clock.Config{}), hang)
 	r := newRig(t, func(s *setup) {
@@ -57,7 +57,7 @@ func TestQuotaOfKeys(t *testing.T) {
 // the activation ends all the same.
 func TestQuotaOfPlacement(t *testing.T) {
 	const room = 64 << 10
-	store := quota.New(memory.New(nil), quota.Limits{Keys: 6, Bytes: room}, clock.NewBelieved(clock.System{}, clock.Config{}).Elapsed)
+	store := allowance.New(memory.New(nil), allowance.Limits{Keys: 6, Bytes: room}, clock.NewBelieved(clock.System{}, clock.Config{}).Elapsed)
 	s := &site{t, lock.OnRecords(store), storage.OnRecords(store)}
 	r := s.start("a:1").sees(1)
 	worker := r.dialAs(1001)

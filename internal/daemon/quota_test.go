@@ -269,7 +269,7 @@ func TestQuotaOfEventStreams(t *testing.T) {
 		}
 	}
 	again := r.dialAs(1000)
-	again.refused("quota_holds: UID 1000 has 96 watches of events, as many as one UID may have: share one", "Placement.Watch")
+	again.refused("fixed_placement_watches: UID 1000 has 96 watches of events, as many as one UID may have: share one", "Placement.Watch")
 	r.dialAs(1001).table("Placement.Watch")
 	_ = first.Close()
 	until(t, "its place is free", func() bool { return again.call("Placement.Watch").err == nil })

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/config"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/kazahana/kazahana/internal/snowflake"
 	"github.com/kazahana/kazahana/internal/wire"
 	"go.uber.org/zap"
@@ -51,7 +52,6 @@ const (
 	keyUserMemory  = "quota_bytes"
 	keyUserWaiting = "quota_waiting"
 	keyUserHolds   = "quota_holds"
-	keyFiles       = "the limit of open files (LimitNOFILE= in the unit)"
 )
 
 // within is the limit for all users: the configured one, or what the share of memory
@@ -68,7 +68,7 @@ func (l *Limits) within(configured int, key string, share, size int64) (most int
 func (l *Limits) connections() (most int, key string) {
 	most, key = l.within(l.MaxConnections, "max_connections", connectionShare, connectionSize)
 	if 0 < l.Files && l.Files < most {
-		return l.Files, keyFiles
+		return l.Files, quota.Files
 	}
 	return most, key
 }
@@ -90,7 +90,7 @@ func (l *Limits) lockWaiters() (most int, key string) {
 
 // holds is how many locks connections may hold, watches included.
 func (l *Limits) holds() (most int, key string) {
-	return l.within(lock.MaxHeld, "the limits of a daemon", holdShare, holdSize)
+	return l.within(lock.MaxHeld, quota.FixedHolds, holdShare, holdSize)
 }
 
 // bytes is how many bytes unfinished messages and unread answers may have, of all users

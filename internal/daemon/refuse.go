@@ -51,8 +51,8 @@ func (l *Limits) refusal(peer *unixsock.Peer) *wire.Error {
 		"user %d with group %d may not use this daemon: ask its operator to add one of them to allow_uids or allow_gids", peer.UID, peer.GID)
 }
 
-// overloaded is the error of a refusal by quota. All of them are made here, so that the
-// book shows each.
+// overloaded is the error of a refusal by quota, which the book shows. Those of parts with
+// limits of their own are Server.refusalOf.
 func overloaded(book *quota.Book, r quota.Refusal, format string, args ...any) *wire.Error {
 	book.Refuse(r)
 	return wire.Errorf(wire.CodeOverloaded, format, args...)

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -51,50 +52,62 @@ func answer(w http.ResponseWriter, v any) error {
 	return nil
 }
 
-// readBody reads a JSON object. Without a body, into stays unchanged. Unknown fields are
-// ignored.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request, who Credential, into any) error {
-	return s.read(w, r, who, into, false)
+// wholeBody is a body that has been read to its end.
+type wholeBody struct {
+	io.ReadCloser
+	bytes []byte
+	give  func() // their memory
 }
 
-// readStrict is readBody, and refuses unknown fields.
-func (s *Server) readStrict(w http.ResponseWriter, r *http.Request, who Credential, into any) error {
-	return s.read(w, r, who, into, true)
-}
-
-func (s *Server) read(w http.ResponseWriter, r *http.Request, who Credential, into any, strict bool) error {
+// receive reads the request's body, so that what follows waits for no client. give gives its
+// memory back.
+func (s *Server) receive(w http.ResponseWriter, r *http.Request, who Credential) (give func(), err error) {
 	size, room := r.ContentLength, r.ContentLength
 	switch {
+	case r.Method == http.MethodGet:
+		return func() {}, nil
 	case size > leaseapi.MaxRequestBytes:
-		return tooLarge(leaseapi.MaxRequestBytes)
+		return nil, tooLarge(leaseapi.MaxRequestBytes)
 	case size < 0: // not known
 		size, room = leaseapi.MaxRequestBytes, smallBody
 	}
-	give, err := s.bodies.take(who.Tenant, size)
-	if err != nil {
+	if give, err = s.bodies.take(who.Tenant, size); err != nil {
 		s.o.Quotas.Refuse(quota.Refusal{Quota: "memory_limit", Limit: s.bodies.memory().Reservable, Whose: "tenant " + who.Tenant})
-		return err
+		return nil, err
 	}
-	defer give()
+	give = sync.OnceFunc(give)
 	b := bytes.NewBuffer(make([]byte, 0, room+bytes.MinRead))
-	_, err = b.ReadFrom(http.MaxBytesReader(w, r.Body, leaseapi.MaxRequestBytes))
-	if err != nil {
-		var larger *http.MaxBytesError
-		if errors.As(err, &larger) {
-			return tooLarge(larger.Limit)
+	if _, err = b.ReadFrom(http.MaxBytesReader(w, r.Body, leaseapi.MaxRequestBytes)); err != nil {
+		give()
+		if larger, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return nil, tooLarge(larger.Limit)
 		}
-		return problem.New(problem.InvalidRequest, "the body could not be read to its end")
+		return nil, problem.New(problem.InvalidRequest, "the body could not be read to its end")
 	}
-	if b.Len() == 0 {
+	r.Body = &wholeBody{r.Body, b.Bytes(), give}
+	return give, nil
+}
+
+// readBody decodes the JSON object that was received. Without a body, into stays unchanged.
+// Unknown fields are ignored.
+func readBody(r *http.Request, into any) error {
+	body := r.Body.(*wholeBody)
+	defer body.give()
+	if len(body.bytes) == 0 {
 		return nil
 	}
 	if err := checkMedia(r.Header.Get("Content-Type")); err != nil {
 		return err
 	}
-	if err := decode(b.Bytes(), into); err != nil || !strict {
+	return decode(body.bytes, into)
+}
+
+// readStrict is readBody, and refuses unknown fields.
+func readStrict(r *http.Request, into any) error {
+	if err := readBody(r, into); err != nil || len(r.Body.(*wholeBody).bytes) == 0 {
 		return err
 	}
-	return checkFields(b.Bytes(), into)
+	return checkFields(r.Body.(*wholeBody).bytes, into)
 }
 
 // checkFields refuses fields that the request does not have, or has twice: a lock whose

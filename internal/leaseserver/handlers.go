@@ -87,7 +87,7 @@ const maxThroughput = 1 << 20
 
 func (s *Server) acquire(w http.ResponseWriter, r *http.Request, who Credential) error {
 	var in leaseapi.AcquireRequest
-	if err := s.readBody(w, r, who, &in); err != nil {
+	if err := readBody(r, &in); err != nil {
 		return err
 	}
 	service, err := s.service(who, in.ServiceID)
@@ -130,7 +130,7 @@ func (s *Server) release(w http.ResponseWriter, r *http.Request, who Credential)
 		return err
 	}
 	var in leaseapi.ReleaseRequest
-	if err := s.readBody(w, r, who, &in); err != nil {
+	if err := readBody(r, &in); err != nil {
 		return err
 	}
 	q, err := readQuery(r)
@@ -172,7 +172,7 @@ func claimOf(in leaseapi.Claim) (provider.Claim, error) {
 
 func (s *Server) extend(w http.ResponseWriter, r *http.Request, who Credential) error {
 	var in leaseapi.ExtendRequest
-	if err := s.readBody(w, r, who, &in); err != nil {
+	if err := readBody(r, &in); err != nil {
 		return err
 	}
 	service, err := s.service(who, in.ServiceID)
@@ -217,7 +217,7 @@ func (s *Server) cannot(what string) error {
 
 func (s *Server) verify(w http.ResponseWriter, r *http.Request, who Credential) error {
 	var in leaseapi.VerifyRequest
-	if err := s.readBody(w, r, who, &in); err != nil {
+	if err := readBody(r, &in); err != nil {
 		return err
 	}
 	service, err := s.service(who, in.ServiceID)

@@ -17,7 +17,7 @@ import (
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/record"
-	recordquota "github.com/kazahana/kazahana/internal/record/quota"
+	"github.com/kazahana/kazahana/internal/record/allowance"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
@@ -27,8 +27,8 @@ type Locks struct {
 	Host  *lock.Host // of the Store
 }
 
-// maxWaiters limits the requests that wait for locks at the same time. At most half of
-// the connections may wait, so that others can still be served.
+// maxWaiters limits the requests that wait for locks at the same time; see
+// Listening.waiters.
 const maxWaiters = 4096
 
 var errNoLocks = problem.New(problem.NotSupported, "this server has no store for locks")
@@ -60,7 +60,7 @@ func lockTenant(r *http.Request, who Credential) (string, error) {
 // calls is the request with its caller's name for the store, where each credential has its
 // turn, and its tenant pays for the keys that are made.
 func (c Credential) calls(r *http.Request) *http.Request {
-	return r.WithContext(recordquota.Pay(record.By(r.Context(), c.Tenant+"/"+c.Owner), fmt.Sprintf("tenant %q", c.Tenant)))
+	return r.WithContext(allowance.Pay(record.By(r.Context(), c.Tenant+"/"+c.Owner), fmt.Sprintf("tenant %q", c.Tenant)))
 }
 
 // placementTenant is the tenant's name in stores for placement.
@@ -73,12 +73,12 @@ type lockCall struct {
 }
 
 // readLockCall reads a request and the owner that it acts for.
-func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Credential, op lock.Op) (call lockCall, err error) {
+func (s *Server) readLockCall(r *http.Request, who Credential, op lock.Op) (call lockCall, err error) {
 	if s.o.Locks == nil {
 		return call, errNoLocks
 	}
 	var in lockhttp.Request
-	if err := s.readStrict(w, r, who, &in); err != nil {
+	if err := readStrict(r, &in); err != nil {
 		return call, err
 	}
 	call.Request = lock.Request{Op: op, Key: pathKey(r), LeaseID: in.LeaseID}
@@ -112,18 +112,8 @@ func (s *Server) readLockCall(w http.ResponseWriter, r *http.Request, who Creden
 }
 
 // lockAcquire does not count among the requests under way while it waits in the queue.
-func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request) error {
-	leave, err := s.enter()
-	if err != nil {
-		return err
-	}
-	defer leave()
-	who, err := s.admit(r, ScopeLocks)
-	if err != nil {
-		return err
-	}
-	r = who.calls(r)
-	call, err := s.readLockCall(w, r, who, lock.Acquire)
+func (s *Server) lockAcquire(w http.ResponseWriter, r *http.Request, who Credential, leave func()) error {
+	call, err := s.readLockCall(r, who, lock.Acquire)
 	if err != nil {
 		return lockRefusal(who, err)
 	}
@@ -179,7 +169,7 @@ func (s *Server) joinWaiters(tenant string) (leave func(), err error) {
 	}
 	if n := s.waiters.Load(); n >= s.maxWaiters.Load() {
 		return nil, s.overloaded(quota.Refusal{Quota: "max_connections", Limit: n},
-			"%d requests wait for locks here, which is the limit: half of max_connections, at most %d", n, maxWaiters)
+			"%d requests wait for locks here, which is the limit: see max_connections and memory_limit", n)
 	}
 	s.waiting[tenant]++
 	s.waiters.Add(1)
@@ -221,15 +211,10 @@ func (s *Server) lockRelease(w http.ResponseWriter, r *http.Request, who Credent
 }
 
 func (s *Server) lockChange(w http.ResponseWriter, r *http.Request, who Credential, op lock.Op) error {
-	call, err := s.readLockCall(w, r, who, op)
+	call, err := s.readLockCall(r, who, op)
 	if err != nil {
 		return lockRefusal(who, err)
 	}
-	leave, err := s.enterUpkeep(r.Context())
-	if err != nil {
-		return err
-	}
-	defer leave()
 	var l lock.Lease
 	err = s.storeCall(r.Context(), "lock_"+op.String(), func(ctx context.Context) (err error) {
 		l, err = s.o.Locks.Host.Change(ctx, call.Request)
@@ -250,11 +235,6 @@ func (s *Server) lockGet(w http.ResponseWriter, r *http.Request, who Credential)
 	if err != nil {
 		return err
 	}
-	leave, err := s.enterUpkeep(r.Context())
-	if err != nil {
-		return err
-	}
-	defer leave()
 	var l lock.Lease
 	if err := s.storeCall(r.Context(), "lock_get", func(ctx context.Context) (err error) {
 		l, err = s.o.Locks.Store.Get(ctx, tenant, pathKey(r))
@@ -340,7 +320,6 @@ func (s *Server) problemOf(err error) *problem.Problem {
 		return errStopping
 	}
 	if full, ok := errors.AsType[*record.FullError](err); ok {
-		s.o.Quotas.Refuse(quota.Refusal{Quota: full.Quota, Limit: full.Limit, Whose: full.Payer})
 		return problem.New(problem.Overloaded, "%v", full).After(fullRetry)
 	}
 	if errors.Is(err, record.ErrCrowded) {

@@ -21,8 +21,8 @@ import (
 	lockhttp "github.com/kazahana/kazahana/internal/lock/http"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	"github.com/kazahana/kazahana/internal/problem"
+	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/record/memory"
-	"github.com/kazahana/kazahana/internal/record/quota"
 	"github.com/kazahana/kazahana/internal/sequence"
 )
 
@@ -429,27 +429,41 @@ func TestUpkeepIsNotRefused(t *testing.T) {
 	}
 }
 
-// TestSlowBodiesDoNotHinderUpkeep: while one tenant sends as many bodies slowly as there are
-// places for the upkeep of locks, another tenant renews its lock.
-func TestSlowBodiesDoNotHinderUpkeep(t *testing.T) {
-	g := lockRig(t, func(g *rig) { g.options.MaxInFlight = 2 })
-	g.locked("acquire", "mine", tokenAcme, `{"ttl_seconds": 3600}`)
+// TestSlowBodiesTakeNoPlace: a request has a place when its body is there, whatever it asks
+// for. So one client that sends slowly keeps nobody from being served.
+func TestSlowBodiesTakeNoPlace(t *testing.T) {
+	g := newRig(t, func(g *rig) {
+		g.options.MaxInFlight = 1
+		g.keep(lock.OnRecords(memory.New(g.clock.Load)))
+	})
 	var slow sync.WaitGroup
 	defer slow.Wait()
-	for range cap(g.server.upkeep) {
+	routes := 0
+	for _, pattern := range g.server.patterns {
+		method, path, _ := strings.Cut(pattern, " ")
+		if method != http.MethodPost && method != http.MethodDelete {
+			continue
+		}
+		routes++
 		body, end := io.Pipe()
-		r := httptest.NewRequest("POST", "/v1/locks/x/renew", body)
-		r.Header.Set("Authorization", "Bearer "+tokenHost)
-		slow.Go(func() { g.server.ServeHTTP(httptest.NewRecorder(), r) })
+		r := httptest.NewRequest(method, strings.NewReplacer("{", "", "}", "").Replace(path), body)
+		slow.Go(func() {
+			g.server.ServeHTTP(httptest.NewRecorder(), r)
+			_ = body.Close()
+		})
 		if _, err := io.WriteString(end, "{"); err != nil { // returns when it is read
-			t.Fatal(err)
+			t.Fatalf("%s: %v", pattern, err)
 		}
 		defer end.Close()
+		if slots, upkeep := len(g.server.slots), len(g.server.upkeep); slots+upkeep > 0 {
+			t.Errorf("%s: %d places are taken, and %d for the upkeep of locks", pattern, slots, upkeep)
+		}
 	}
-	if n := len(g.server.upkeep); n != 0 {
-		t.Errorf("%d places are taken", n)
+	if routes < 8 {
+		t.Errorf("only %d routes take bodies", routes)
 	}
-	g.locked("renew", "mine", tokenAcme, `{"ttl_seconds": 3600}`)
+	g.locked("acquire", "mine", "", `{"ttl_seconds": 3600}`)
+	g.locked("renew", "mine", "", `{"ttl_seconds": 3600}`)
 }
 
 // TestWaitOutlivesTheTimeForABody: the time that a peer has for its request does
@@ -571,7 +585,7 @@ func (s *slowLocks) Do(ctx context.Context, r lock.Request) (lock.Lease, error) 
 func TestQuotaOfATenant(t *testing.T) {
 	g := newRig(t, func(g *rig) {
 		g.tokens(keepingTokens)
-		records := quota.New(memory.New(g.clock.Load), quota.Limits{Keys: 10}, func() time.Duration { return time.Duration(g.clock.Load()) * time.Millisecond })
+		records := allowance.New(memory.New(g.clock.Load), allowance.Limits{Keys: 10}, func() time.Duration { return time.Duration(g.clock.Load()) * time.Millisecond })
 		g.keep(lock.OnRecords(records))
 		g.options.Sequences.Store = sequence.OnRecords(records)
 	})

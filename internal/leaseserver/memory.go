@@ -22,6 +22,28 @@ func (o Listening) connections() int {
 	return max(1, min(o.MaxConnections, int(o.MemoryLimit/8*5/connectionSize)))
 }
 
+// requestSize is the memory of a request that waits, beside its connection's.
+const requestSize = 16 << 10
+
+// requests is how many requests, beside one of each connection, the memory allows: an eighth
+// of it is theirs. 0: as many as there are.
+func (o Listening) requests() int {
+	if o.MemoryLimit == 0 {
+		return 0
+	}
+	return max(maxStreams, int(o.MemoryLimit/8/requestSize))
+}
+
+// waiters is how many requests may wait for locks: they leave room for others, also where
+// they share connections.
+func (o Listening) waiters() int64 {
+	most := min(maxWaiters, o.connections()/2)
+	if requests := o.requests(); requests > 0 {
+		most = min(most, requests/4*3)
+	}
+	return int64(most)
+}
+
 // perAddress leaves a quarter of the connections to other addresses.
 func (o Listening) perAddress() int {
 	if o.PerAddress == 0 {

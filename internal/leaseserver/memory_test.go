@@ -89,10 +89,21 @@ func TestConnectionsFollowFromMemory(t *testing.T) {
 	for _, test := range []struct {
 		memory                 int64
 		most, each, want, from int
-	}{{0, 16384, 8192, 16384, 8192}, {256 << 20, 16384, 8192, 4096, 3072}, {1 << 30, 16384, 8192, 16384, 8192}, {256 << 20, 100, 0, 100, 0}, {1, 9, 9, 1, 1}} {
+		requests               int
+		waiters                int64
+	}{
+		{0, 16384, 8192, 16384, 8192, 0, 4096},
+		{256 << 20, 16384, 8192, 4096, 3072, 2048, 1536},
+		{1 << 30, 16384, 8192, 16384, 8192, 8192, 4096},
+		{256 << 20, 100, 0, 100, 0, 2048, 50},
+		{1, 9, 9, 1, 1, 100, 0},
+	} {
 		o := Listening{MemoryLimit: test.memory, MaxConnections: test.most, PerAddress: test.each}
 		if all, one := o.connections(), o.perAddress(); all != test.want || one != test.from {
 			t.Errorf("%+v: %d connections, %d of one address", test, all, one)
+		}
+		if requests, waiters := o.requests(), o.waiters(); requests != test.requests || waiters != test.waiters {
+			t.Errorf("%+v: %d requests, %d wait", test, requests, waiters)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func (s *Server) placementChange(w http.ResponseWriter, r *http.Request, who Cre
 		return errNoPlacements
 	}
 	var in placementhttp.Removal
-	if err := s.readBody(w, r, who, &in); err != nil {
+	if err := readBody(r, &in); err != nil {
 		return err
 	}
 	key := placementKey(r)

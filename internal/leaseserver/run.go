@@ -8,7 +8,6 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -56,8 +55,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	if o.Guard != nil {
 		handler = o.Guard(s)
 	}
-	connections := guard.New(guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Unproven: s.phases.unproven},
-		func(why guard.Reason, peer string) { s.closedByGuard(o, why, peer) })
+	limits := guard.Limits{Connections: o.connections(), PerAddress: o.perAddress(), Requests: o.requests(), Unproven: s.phases.unproven}
+	connections := guard.New(limits, guard.Note(s.o.Quotas, map[guard.Reason]quota.Refusal{
+		guard.Full:       {Quota: "max_connections", Limit: int64(limits.Connections)},
+		guard.PerAddress: {Quota: "quota_connections", Limit: int64(limits.PerAddress)},
+		guard.Requests:   {Quota: "memory_limit", Limit: o.MemoryLimit},
+	}))
 	server := &http.Server{
 		Handler: handler, TLSConfig: o.TLS,
 		ReadHeaderTimeout: s.phases.header, ReadTimeout: s.phases.read, WriteTimeout: s.phases.write, IdleTimeout: s.phases.idle,
@@ -66,7 +69,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	}
 	s.bodies.share(o.MemoryLimit)
 	connections.Protect(server)
-	s.maxWaiters.Store(min(maxWaiters, int64(o.connections())/2))
+	s.maxWaiters.Store(o.waiters())
 	watching, unwatch := context.WithCancel(ctx)
 	var watched sync.WaitGroup
 	watched.Go(func() { s.watch(watching) })
@@ -104,20 +107,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, o Listening) error {
 	}
 	<-served
 	return err
-}
-
-// closedByGuard notes which limit of connections was met, by a newcomer or by a connection
-// without a credential that made room for one.
-func (s *Server) closedByGuard(o Listening, why guard.Reason, peer string) {
-	if at, err := netip.ParsePrefix(peer); err == nil {
-		peer = "address " + at.Masked().Addr().String()
-	}
-	switch why {
-	case guard.Full:
-		s.o.Quotas.Refuse(quota.Refusal{Quota: "max_connections", Limit: int64(o.connections()), Whose: peer})
-	case guard.PerAddress:
-		s.o.Quotas.Refuse(quota.Refusal{Quota: "quota_connections", Limit: int64(o.perAddress()), Whose: peer})
-	}
 }
 
 // debugWriter logs net/http's messages about peers at debug, since any peer can provoke

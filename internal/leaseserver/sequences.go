@@ -40,7 +40,7 @@ func (s *Server) sequenceNext(w http.ResponseWriter, r *http.Request, who Creden
 		return errNoSequences
 	}
 	var in sequencehttp.Request
-	if err := s.readStrict(w, r, who, &in); err != nil {
+	if err := readStrict(r, &in); err != nil {
 		return err
 	}
 	req := sequence.Request{Tenant: who.Tenant, Key: pathKey(r), Count: 1, AtLeast: in.AtLeast}
@@ -75,7 +75,7 @@ func (s *Server) sequenceDeclare(w http.ResponseWriter, r *http.Request, who Cre
 		return errNoSequences
 	}
 	var in sequencehttp.Declaration
-	if err := s.readStrict(w, r, who, &in); err != nil {
+	if err := readStrict(r, &in); err != nil {
 		return err
 	}
 	if in.Last == nil {

@@ -29,6 +29,7 @@ import (
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
 	"github.com/kazahana/kazahana/internal/problem"
 	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/record"
 	sequencehttp "github.com/kazahana/kazahana/internal/sequence/http"
 )
 
@@ -146,7 +147,7 @@ func (s *Server) routes() {
 	s.api("GET "+leaseapi.PathMaker, ScopeAdmin, s.maker)
 	s.api("GET "+leaseapi.PathStatus, ScopeAdmin, s.overview)
 	s.api("GET "+leaseapi.PathStats, ScopeAdmin, s.stats)
-	s.route("POST "+lockhttp.Path+"/{key}/acquire", s.lockAcquire)
+	s.placed("POST "+lockhttp.Path+"/{key}/acquire", ScopeLocks, s.enter, s.lockAcquire)
 	s.upkeepAPI("POST "+lockhttp.Path+"/{key}/renew", ScopeLocks, s.lockRenew)
 	s.upkeepAPI("POST "+lockhttp.Path+"/{key}/release", ScopeLocks, s.lockRelease)
 	s.upkeepAPI("GET "+lockhttp.Path+"/{key}", ScopeLocks, s.lockGet)
@@ -221,32 +222,40 @@ func (s *Server) open(pattern string, h func(http.ResponseWriter, *http.Request)
 // api registers a handler that needs a credential with the scope, and a place among the
 // requests under way.
 func (s *Server) api(pattern string, scope Scope, h handler) {
+	s.placed(pattern, scope, s.enter, func(w http.ResponseWriter, r *http.Request, who Credential, _ func()) error { return h(w, r, who) })
+}
+
+// upkeepAPI is api for what keeps a lock, gives it back or looks at it.
+func (s *Server) upkeepAPI(pattern string, scope Scope, h handler) {
+	s.placed(pattern, scope, s.enterUpkeep, func(w http.ResponseWriter, r *http.Request, who Credential, _ func()) error { return h(w, r, who) })
+}
+
+// placed registers a handler that gets a place, which it may leave early. The body is read
+// before: slow senders take no places.
+func (s *Server) placed(pattern string, scope Scope, enter func(context.Context) (leave func(), err error),
+	h func(w http.ResponseWriter, r *http.Request, who Credential, leave func()) error,
+) {
 	s.route(pattern, func(w http.ResponseWriter, r *http.Request) error {
-		leave, err := s.enter()
+		who, err := s.admit(r, scope)
+		if err != nil {
+			return err
+		}
+		give, err := s.receive(w, r, who)
+		if err != nil {
+			return err
+		}
+		defer give()
+		leave, err := enter(r.Context())
 		if err != nil {
 			return err
 		}
 		defer leave()
-		return s.admitted(w, r, scope, h)
+		return h(w, who.calls(r), who, leave)
 	})
 }
 
-// upkeepAPI is api for handlers that call enterUpkeep, when they have read the body.
-func (s *Server) upkeepAPI(pattern string, scope Scope, h handler) {
-	s.route(pattern, func(w http.ResponseWriter, r *http.Request) error { return s.admitted(w, r, scope, h) })
-}
-
-// admitted runs the handler for a request that is admitted.
-func (s *Server) admitted(w http.ResponseWriter, r *http.Request, scope Scope, h handler) error {
-	who, err := s.admit(r, scope)
-	if err != nil {
-		return err
-	}
-	return h(w, who.calls(r), who)
-}
-
 // enter takes a place among the requests under way, until leave.
-func (s *Server) enter() (leave func(), err error) {
+func (s *Server) enter(context.Context) (leave func(), err error) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
@@ -264,9 +273,8 @@ func (s *Server) left(place chan struct{}) (leave func()) {
 	})
 }
 
-// enterUpkeep is enter for what keeps a lock, gives it back or looks at it. Such requests
-// have places of their own, and wait for one: a client that is refused may lose its lock. Their
-// bodies are read before: one tenant's slow bodies take no places.
+// enterUpkeep is enter for requests that have places of their own, and wait for one: a client
+// that is refused may lose its lock.
 func (s *Server) enterUpkeep(ctx context.Context) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.ProviderTimeout)
 	defer cancel()
@@ -274,7 +282,8 @@ func (s *Server) enterUpkeep(ctx context.Context) (leave func(), err error) {
 	case s.upkeep <- struct{}{}:
 		return s.left(s.upkeep), nil
 	case <-ctx.Done():
-		return nil, problem.New(problem.Overloaded, "this server has %d requests for the upkeep of locks under way, and none ends", cap(s.upkeep)).After(overloadedRetry)
+		return nil, s.overloaded(quota.Refusal{Quota: "max_in_flight", Limit: int64(cap(s.upkeep))},
+			"this server has %d requests for the upkeep of locks under way, and none ends", cap(s.upkeep))
 	}
 }
 
@@ -364,6 +373,12 @@ func (w *statusWriter) WriteHeader(status int) {
 // refuse answers with the problem of the error.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	p := s.problemOf(err)
+	if full, ok := errors.AsType[*record.FullError](err); ok {
+		s.o.Quotas.Refuse(quota.Refusal{Quota: full.Quota, Limit: full.Limit, Whose: full.Payer})
+	}
+	if errors.Is(err, record.ErrCrowded) {
+		s.o.Quotas.Refuse(quota.Refusal{Quota: quota.FixedStoreCalls})
+	}
 	if p.Code == problem.Unavailable && r.Context().Err() == nil {
 		s.sparing.Do(func() { s.o.Log.Error("the store failed", zap.String("route", r.Pattern), zap.Error(err)) })
 	}

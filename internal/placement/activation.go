@@ -168,7 +168,7 @@ func (c *Core) reserve(e *entry, before Record) {
 func (c *Core) stored(e *entry, r Result, now Moment) {
 	switch {
 	case r.Err != nil:
-		e.reserved = !isRefusal(r.Err)
+		e.reserved = !IsRefusal(r.Err)
 		c.fail(e, r.Err, now)
 	case c.goesOn(e, now):
 		c.send(e, ensuring, Command{Op: Ensure, Record: e.record, Until: c.until})
@@ -271,7 +271,7 @@ func (c *Core) remove(e *entry) {
 }
 
 func (c *Core) removed(e *entry, r Result, now Moment) {
-	if r.Err != nil && !isRefusal(r.Err) {
+	if r.Err != nil && !IsRefusal(r.Err) {
 		// As long as the record names this host, no other host can have the key.
 		e.step = retrying
 		c.retries = append(c.retries, e)

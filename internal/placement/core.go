@@ -420,7 +420,7 @@ func (c *Core) Single(key Key, now Moment) Snapshot {
 	return s
 }
 
-// isRefusal reports whether a store's error says that nothing was written.
-func isRefusal(err error) bool {
+// IsRefusal reports whether a store's error says that nothing was written.
+func IsRefusal(err error) bool {
 	return errors.Is(err, ErrStale) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrNoRoom)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/kazahana/kazahana/internal/provider"
 	leasedb "github.com/kazahana/kazahana/internal/provider/sqlite"
 	"github.com/kazahana/kazahana/internal/record"
-	"github.com/kazahana/kazahana/internal/record/quota"
+	"github.com/kazahana/kazahana/internal/record/allowance"
 	"github.com/kazahana/kazahana/internal/sequence"
 	"github.com/kazahana/kazahana/internal/testkit/disktest"
 	"github.com/kazahana/kazahana/internal/testkit/ring"
@@ -27,7 +27,7 @@ func TestFullDisk(t *testing.T) {
 	dir := disktest.Small(t, size)
 	url := "sqlite:" + filepath.Join(dir, "store.db")
 	open := func() *Store {
-		s, err := Open(url, Options{Quota: quota.Limits{Keys: 1 << 18, Bytes: 256 << 20}})
+		s, err := Open(url, Options{Quota: allowance.Limits{Keys: 1 << 18, Bytes: 256 << 20}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +35,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	s := open()
 	next := func(payer, key string) error {
-		_, err := s.Sequences.Next(quota.Pay(t.Context(), payer), sequence.Request{Tenant: "default", Key: key, Count: 1, Options: sequence.DefaultOptions()})
+		_, err := s.Sequences.Next(allowance.Pay(t.Context(), payer), sequence.Request{Tenant: "default", Key: key, Count: 1, Options: sequence.DefaultOptions()})
 		return err
 	}
 	holding := request(lock.Acquire, "held", "innocent", time.Hour)
@@ -44,7 +44,7 @@ func TestFullDisk(t *testing.T) {
 		if r.Op = op; op == lock.Release {
 			r.TTLMS = 0
 		}
-		_, err := s.Locks.Do(quota.Pay(t.Context(), "innocent"), r)
+		_, err := s.Locks.Do(allowance.Pay(t.Context(), "innocent"), r)
 		return err
 	}
 	must := func(errs ...error) {

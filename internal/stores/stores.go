@@ -25,11 +25,11 @@ import (
 	"github.com/kazahana/kazahana/internal/onuse"
 	"github.com/kazahana/kazahana/internal/placement/storage"
 	placementhttp "github.com/kazahana/kazahana/internal/placement/storage/http"
+	"github.com/kazahana/kazahana/internal/record/allowance"
 	recordetcd "github.com/kazahana/kazahana/internal/record/etcd"
 	"github.com/kazahana/kazahana/internal/record/fair"
 	recordmemory "github.com/kazahana/kazahana/internal/record/memory"
 	recordpostgres "github.com/kazahana/kazahana/internal/record/postgres"
-	"github.com/kazahana/kazahana/internal/record/quota"
 	recordredis "github.com/kazahana/kazahana/internal/record/redis"
 	recorddb "github.com/kazahana/kazahana/internal/record/sqlite"
 	"github.com/kazahana/kazahana/internal/sequence"
@@ -47,7 +47,7 @@ type Options struct {
 	// URL, where that names the store too.
 	Ignore []string
 	// Quota limits what one payer may make. HTTP stores have limits of their own.
-	Quota quota.Limits
+	Quota allowance.Limits
 }
 
 // Store is locks, sequences and activation records in one place.
@@ -58,6 +58,14 @@ type Store struct {
 	URL        string // without secrets
 	Shared     bool   // other hosts use the same one
 	records    onUse
+	paid       *allowance.Store // nil: an HTTP store has limits of its own
+}
+
+// SetQuota replaces what one payer may make.
+func (s *Store) SetQuota(limits allowance.Limits) {
+	if s.paid != nil {
+		s.paid.SetLimits(limits)
+	}
 }
 
 // Close ends the use of the store. What it holds stays.
@@ -198,16 +206,17 @@ func Open(rawURL string, opts Options) (*Store, error) {
 
 // newStore keeps everything in one record store, which open opens. maxLockTTL is the
 // longest term of a lock, 0 for the longest of all.
-func newStore(url string, shared bool, maxLockTTL time.Duration, limits quota.Limits, open func(context.Context) (*opened, error)) (*Store, error) {
+func newStore(url string, shared bool, maxLockTTL time.Duration, limits allowance.Limits, open func(context.Context) (*opened, error)) (*Store, error) {
 	records := onUse{onuse.New("store "+url, open, (*opened).close)}
 	began := time.Now()
-	queued := fair.New(quota.New(records, limits, func() time.Duration { return time.Since(began) }))
+	paid := allowance.New(records, limits, func() time.Duration { return time.Since(began) })
+	queued := fair.New(paid)
 	locks, err := lock.OnRecords(queued).Limit(maxLockTTL)
 	if err != nil {
 		return nil, err
 	}
 	return &Store{
-		Locks: locks, Sequences: sequence.OnRecords(queued), Placements: storage.OnRecords(queued), URL: url, Shared: shared, records: records,
+		Locks: locks, Sequences: sequence.OnRecords(queued), Placements: storage.OnRecords(queued), URL: url, Shared: shared, records: records, paid: paid,
 	}, nil
 }
 

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/kazahana/kazahana/internal/operator/guard"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"go.uber.org/zap"
 )
 
 // Limits of the listener, which knows no credentials: a connection idles for a moment
@@ -114,11 +114,15 @@ func SplitAddress(address string) (network, addr string) {
 	return "tcp", address
 }
 
-// Serve answers on the listener until ctx is done. It returns nil then.
-func Serve(ctx context.Context, l net.Listener, h http.Handler, log *zap.Logger) error {
+// Serve answers on the listener until ctx is done. It returns nil then. The book takes the
+// refusals of connections.
+func Serve(ctx context.Context, l net.Listener, h http.Handler, book *quota.Book) error {
 	most := guard.Beside(MaxConnections)
 	limits := guard.Limits{Connections: most, PerAddress: most - most/4, Unproven: idleTimeout}
-	connections := guard.New(limits, guard.Warn(log.With(zap.String("component", "admin")), "admin_listen", "admin_listen"))
+	connections := guard.New(limits, guard.Note(book, map[guard.Reason]quota.Refusal{
+		guard.Full:       {Quota: quota.FixedAdmin, Limit: int64(limits.Connections)},
+		guard.PerAddress: {Quota: quota.FixedAdmin, Limit: int64(limits.PerAddress)},
+	}))
 	server := &http.Server{
 		Handler: refuseOtherSites(h), ReadTimeout: readTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
 	}

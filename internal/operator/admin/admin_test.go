@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -16,6 +17,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/operator/guard"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,12 +30,14 @@ const hang = 60 * time.Second
 // site is a handler that is served on a Unix socket.
 type site struct {
 	t      *testing.T
+	book   *quota.Book
 	client *http.Client
 	stop   func() error
 }
 
 func serve(t *testing.T, o Options) *site {
 	t.Helper()
+	book := quota.New(zap.NewNop(), func(string) {})
 	dir, err := os.MkdirTemp("", "kz") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
@@ -44,11 +50,11 @@ func serve(t *testing.T, o Options) *site {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, l, Handler(o), zap.NewNop()) }()
+	go func() { done <- Serve(ctx, l, Handler(o), book) }()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}}
-	s := &site{t: t, client: &http.Client{Transport: transport, Timeout: hang}}
+	s := &site{t: t, book: book, client: &http.Client{Transport: transport, Timeout: hang}}
 	s.stop = func() error {
 		cancel()
 		select {
@@ -212,6 +218,13 @@ func TestConnectionsMakeRoom(t *testing.T) {
 			if status, body, _ := s.get("GET", "/healthz"); status != 200 {
 				t.Errorf("a newcomer gets %d, %s", status, body)
 			}
+			most := int64(guard.Beside(MaxConnections))
+			// Where the loop took longer than connections may idle, nobody had to make room.
+			for _, hit := range s.book.Recent() {
+				if hit.Quota != quota.FixedAdmin || hit.Limit != most-most/4 || hit.Whose != fmt.Sprintf("UID %d", os.Getuid()) {
+					t.Errorf("the book has %+v", hit)
+				}
+			}
 			for _, c := range all[:20] {
 				_ = c.SetReadDeadline(time.Now().Add(hang))
 				if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -228,7 +241,7 @@ func TestServeFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = l.Close()
-	if err := Serve(t.Context(), l, http.NotFoundHandler(), zap.NewNop()); !errors.Is(err, net.ErrClosed) || !strings.Contains(err.Error(), "admin listener") {
+	if err := Serve(t.Context(), l, http.NotFoundHandler(), nil); !errors.Is(err, net.ErrClosed) || !strings.Contains(err.Error(), "admin listener") {
 		t.Errorf("%v", err)
 	}
 }

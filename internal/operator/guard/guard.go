@@ -10,6 +10,7 @@
 package guard
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"crypto/tls"
@@ -27,6 +28,7 @@ import (
 type Limits struct {
 	Connections int           // at once; 1 or more
 	PerAddress  int           // at once from one address, /64 of IPv6, or user of a Unix socket; 0: no limit
+	Requests    int           // under way at once, beside one of each connection; 0: no limit
 	Unproven    time.Duration // the longest wait of an unproven connection for its next request
 }
 
@@ -34,11 +36,14 @@ type Limits struct {
 type Reason string
 
 // The reasons. Connections and PerAddress close the newcomer only if no connection can make
-// room for it.
+// room for it. Requests closes the connection that has the most of them, of the peer that has
+// the most, an unproven one if there is any: each request that waits for its peer to read
+// takes memory, and HTTP/2 has many on one connection.
 const (
 	Full       Reason = "full"        // Connections
 	PerAddress Reason = "per_address" // PerAddress
 	Unproven   Reason = "unproven"    // Unproven
+	Requests   Reason = "requests"    // Requests
 )
 
 // socketBuffer bounds what the kernel keeps of a connection in each direction, which could
@@ -50,17 +55,21 @@ type Guard struct {
 	limits Limits
 	closed func(Reason, string)
 
-	mu    sync.Mutex // guards all below, the fields of each peer, and of each conn
-	open  int
-	peers map[any]*peer
-	ranks []*list.List // ranks[n] are the peers with n unproven connections, for n > 0
-	top   int          // no peer has more
+	mu      sync.Mutex // guards all below, the fields of each peer, and of each conn
+	open    int
+	more    int                // requests beside one of each connection
+	leaving int                // requests of connections that were closed
+	crowded map[*conn]struct{} // the connections that have them
+	peers   map[any]*peer
+	ranks   []*list.List // ranks[n] are the peers with n unproven connections, for n > 0
+	top     int          // no peer has more
 }
 
 // peer is an address or a user that has connections.
 type peer struct {
 	id       any // a netip.Prefix or a user; "unknown" for all that cannot be known
 	open     int
+	more     int           // of the guard's
 	unproven list.List     // of *conn, the oldest first
 	place    *list.Element // in ranks, if any is unproven
 }
@@ -68,7 +77,7 @@ type peer struct {
 // New returns a guard. closed is called for each connection that the guard closes, with
 // its peer, such as "UID 1000" or "10.0.0.1/32"; it must return at once.
 func New(limits Limits, closed func(Reason, string)) *Guard {
-	return &Guard{limits: limits, closed: closed, peers: map[any]*peer{}}
+	return &Guard{limits: limits, closed: closed, peers: map[any]*peer{}, crowded: map[*conn]struct{}{}}
 }
 
 // Protect makes the guard follow the server's requests. It is called before the server
@@ -77,7 +86,9 @@ func (g *Guard) Protect(server *http.Server) {
 	next := server.Handler
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(key{}).(*conn); ok {
-			c.begin()
+			if !c.begin() {
+				panic(http.ErrAbortHandler) // ends the request without an answer
+			}
 			defer c.end()
 		}
 		next.ServeHTTP(w, r)
@@ -278,17 +289,82 @@ type conn struct {
 
 // begin and end follow a request.
 
-func (c *conn) begin() {
-	c.guard.mu.Lock()
-	defer c.guard.mu.Unlock()
+// begin reports whether the request may go on. While requests of connections that were
+// closed have not ended, those of unproven connections end at once instead.
+func (c *conn) begin() bool {
+	g := c.guard
+	g.mu.Lock()
+	if c.gone {
+		g.mu.Unlock()
+		return false
+	}
 	c.busy++
 	c.timer.Stop()
+	var victim *conn
+	if c.busy > 1 {
+		c.crowd(1)
+		if g.limits.Requests > 0 && g.more > g.limits.Requests {
+			victim = g.busiest()
+			victim.leave()
+		}
+		if g.limits.Requests > 0 && c.element != nil && !c.gone && g.more+g.leaving > g.limits.Requests {
+			c.busy--
+			c.crowd(-1)
+			g.mu.Unlock()
+			g.closeVictim(victim)
+			return false
+		}
+	}
+	g.mu.Unlock()
+	g.closeVictim(victim)
+	return true
+}
+
+func (g *Guard) closeVictim(victim *conn) {
+	if victim != nil {
+		g.close(victim.Conn, victim.peer, Requests)
+	}
+}
+
+// crowd counts requests beside the first one. mu is held.
+func (c *conn) crowd(n int) {
+	c.guard.more += n
+	c.peer.more += n
+	if c.busy > 1 && !c.gone {
+		c.guard.crowded[c] = struct{}{}
+	} else {
+		delete(c.guard.crowded, c)
+	}
+}
+
+// busiest is the connection that Requests closes. There is one. mu is held.
+func (g *Guard) busiest() (most *conn) {
+	for c := range g.crowded {
+		if most == nil || cmp.Or(cmp.Compare(c.rooms(), most.rooms()), cmp.Compare(c.peer.more, most.peer.more), cmp.Compare(c.busy, most.busy)) > 0 {
+			most = c
+		}
+	}
+	return most
+}
+
+// rooms is 1 for a connection that makes room for others, else 0. mu is held.
+func (c *conn) rooms() int {
+	if c.element == nil {
+		return 0
+	}
+	return 1
 }
 
 func (c *conn) end() {
 	c.guard.mu.Lock()
 	defer c.guard.mu.Unlock()
-	if c.busy--; c.busy == 0 && !c.patient && !c.gone {
+	c.busy--
+	switch {
+	case c.gone:
+		c.guard.leaving--
+	case c.busy > 0:
+		c.crowd(-1)
+	case !c.patient:
 		c.wait()
 	}
 }
@@ -331,6 +407,8 @@ func (c *conn) leave() {
 	}
 	c.gone = true
 	c.timer.Stop()
+	c.crowd(-max(c.busy-1, 0))
+	c.guard.leaving += c.busy
 	c.settle()
 	c.guard.open--
 	if c.peer.open--; c.peer.open == 0 {

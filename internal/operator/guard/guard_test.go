@@ -18,6 +18,9 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/kazahana/kazahana/internal/operator/quota"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,6 +34,7 @@ var large = make([]byte, 16<<20)
 type site struct {
 	*testing.T
 	address string
+	guard   *Guard
 	writing chan struct{} // a large answer begins
 	mu      sync.Mutex
 	closed  map[Reason]int
@@ -48,6 +52,7 @@ func open(t *testing.T, limits Limits, secure bool) *site {
 		defer s.mu.Unlock()
 		s.closed[why]++
 	})
+	s.guard = g
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/prove":
@@ -278,5 +283,99 @@ func TestHTTP2(t *testing.T) {
 	s.over(s.dial()) // an unproven connection has ended in the meantime
 	if err := get("/"); err != nil || dialled.Load() != before {
 		t.Errorf("%v, %d connections instead of %d", err, dialled.Load(), before)
+	}
+}
+
+// A limit that closes connections is in the book, with the peer; a wait that was too long is
+// no refusal.
+func TestNote(t *testing.T) {
+	book := quota.New(zap.NewNop(), func(string) {})
+	note := Note(book, map[Reason]quota.Refusal{Full: {Quota: "all", Limit: 9}, PerAddress: {Quota: "one", Limit: 3}})
+	for why, peer := range map[Reason]string{Full: "10.0.0.1/32", PerAddress: "UID 7", Unproven: "UID 8"} {
+		note(why, peer)
+	}
+	got := map[quota.Refusal]bool{}
+	for _, hit := range book.Recent() {
+		got[hit.Refusal] = true
+	}
+	if len(got) != 2 || !got[quota.Refusal{Quota: "all", Limit: 9, Whose: "address 10.0.0.1"}] || !got[quota.Refusal{Quota: "one", Limit: 3, Whose: "UID 7"}] {
+		t.Errorf("the book has %+v", got)
+	}
+}
+
+// requests asks for a large answer so often, over HTTP/2, on one connection that lets
+// nothing through. With prove, the connection has shown a credential.
+func (s *site) requests(from string, n int, prove bool) {
+	s.Helper()
+	c := tls.Client(s.dialFrom(from), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	stream := uint32(1)
+	text := preface + frame(settings, 0, 0, noWindow)
+	if prove {
+		text += frame(headers, endStream|endHeaders, stream, get("/prove"))
+		stream += 2
+	}
+	for range n {
+		text += frame(headers, endStream|endHeaders, stream, get("/large"))
+		stream += 2
+	}
+	if _, err := io.WriteString(c, text); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// Requests that wait for peers that do not read are few, however many connections make
+// them: the connection that has the most of them ends, and one with a credential last.
+func TestRequestsAreLimited(t *testing.T) {
+	s := open(t, Limits{Connections: 100, Requests: 50, Unproven: long}, true)
+	stop, drained := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(drained)
+		for {
+			select {
+			case <-s.writing:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() { // before the server closes
+		close(stop)
+		<-drained
+	})
+	wait := func(what string, done func() bool) {
+		t.Helper()
+		for end := time.Now().Add(long); ; time.Sleep(time.Millisecond) {
+			s.guard.mu.Lock()
+			ok, more, leaving := done(), s.guard.more, s.guard.leaving
+			s.guard.mu.Unlock()
+			if more+leaving > 50+3 { // three connections have one each that does not count before they leave
+				t.Fatalf("%d requests, and %d that end", more, leaving)
+			}
+			if ok {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("not %s: %d requests, and %d that end", what, more, leaving)
+			}
+		}
+	}
+	s.requests("127.0.0.3", 12, true)
+	s.requests("127.0.0.2", 5, false)
+	wait("others ask", func() bool { return s.guard.more == 11+4 })
+	s.requests("127.0.0.1", 31, false)
+	wait("one connection asks for much", func() bool { return s.guard.more == 11+4+30 })
+	s.requests("127.0.0.1", 31, false)
+	wait("it makes room", func() bool { return s.guard.leaving == 0 && len(s.guard.crowded) >= 2 && s.guard.more < 11+4+30 })
+	if s.count(Requests) == 0 {
+		t.Error("no connection was closed")
+	}
+	s.guard.mu.Lock()
+	left := map[int]bool{}
+	for c := range s.guard.crowded {
+		left[c.busy] = true
+	}
+	s.guard.mu.Unlock()
+	if !left[12] || !left[5] {
+		t.Errorf("connections with so many requests are left: %v", left)
 	}
 }

@@ -2,22 +2,21 @@ package guard
 
 import (
 	"net/http"
-	"time"
+	"net/netip"
 
-	"go.uber.org/zap"
-	"golang.org/x/time/rate"
+	"github.com/kazahana/kazahana/internal/operator/quota"
 )
 
-// Warn returns what New takes to log, every 10 s at most, which limit is reached and which
-// peer's connections are closed. full and perAddress name the limits.
-func Warn(log *zap.Logger, full, perAddress string) func(Reason, string) {
-	sparing := &rate.Sometimes{First: 1, Interval: 10 * time.Second}
-	limits := map[Reason]string{Full: full, PerAddress: perAddress}
+// Note returns what New takes to note in the book which limit is reached, and which peer's
+// connections are closed.
+func Note(book *quota.Book, limits map[Reason]quota.Refusal) func(Reason, string) {
 	return func(why Reason, peer string) {
-		if limit := limits[why]; limit != "" {
-			sparing.Do(func() {
-				log.Warn("connections are closed: their limit is reached", zap.String("limit", limit), zap.String("peer", peer))
-			})
+		if at, err := netip.ParsePrefix(peer); err == nil {
+			peer = "address " + at.Masked().Addr().String()
+		}
+		if r, ok := limits[why]; ok {
+			r.Whose = peer
+			book.Refuse(r)
 		}
 	}
 }

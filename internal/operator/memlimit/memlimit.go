@@ -1,4 +1,5 @@
-// Package memlimit finds out how much memory the process may use.
+// Package memlimit finds out how much memory the process may use, and gives back what it
+// needs no more.
 package memlimit
 
 import (

@@ -1,8 +1,9 @@
 package memlimit
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
-	"testing/fstest"
 )
 
 func TestOf(t *testing.T) {
@@ -27,11 +28,17 @@ func TestOf(t *testing.T) {
 			"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, Default},
 		"nonsense": {map[string]string{"proc/self/cgroup": "x\n0::/../..\n", "sys/fs/cgroup/memory.max": "-1\n"}, Default},
 	} {
-		root := fstest.MapFS{}
+		root := t.TempDir()
 		for path, text := range test.files {
-			root[path] = &fstest.MapFile{Data: []byte(text)}
+			path = filepath.Join(root, path)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if got := Of(root); got != test.want {
+		if got := Of(os.DirFS(root)); got != test.want {
 			t.Errorf("%s: %d, want %d", name, got, test.want)
 		}
 	}

@@ -1,16 +1,22 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
 
-// The quotas, by configuration key, whose series exist from the start.
+	"github.com/kazahana/kazahana/internal/operator/quota"
+)
+
+// The quotas, by configuration key or name, whose series exist from the start.
 var (
 	quotas = []string{
 		"max_connections", "max_in_flight", "memory_limit",
 		"quota_bytes", "quota_connections", "quota_disk", "quota_holds", "quota_keys", "quota_waiting",
+		quota.FixedAdmin, quota.FixedAnswers, quota.FixedHolds, quota.FixedStoreCalls,
+		quota.FixedActivations, quota.FixedKinds, quota.FixedWatches, quota.Files,
 	}
 	serverQuotas = []string{
 		"max_connections", "max_in_flight", "memory_limit", "rate_limit",
-		"quota_connections", "quota_disk", "quota_keys", "quota_waiting",
+		"quota_connections", "quota_disk", "quota_keys", "quota_waiting", quota.FixedStoreCalls,
 	}
 )
 
@@ -45,9 +51,9 @@ func watchMemory(p process, prefix, of string, ask func() Memory) {
 }
 
 func quotaRefusals(name string, known []string) *prometheus.CounterVec {
-	vec := counterVec(name, "Requests and connections refused because a quota is used up, by its configuration key.", "quota")
-	for _, quota := range known {
-		vec.WithLabelValues(quota)
+	vec := counterVec(name, "Requests and connections refused because a quota is used up, by its configuration key or name.", "quota")
+	for _, key := range known {
+		vec.WithLabelValues(key)
 	}
 	return vec
 }

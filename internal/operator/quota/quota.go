@@ -14,9 +14,21 @@ import (
 	"golang.org/x/time/rate"
 )
 
+// The limits that have no configuration key have these names.
+const (
+	Files            = "LimitNOFILE" // of open files, in the unit
+	FixedAdmin       = "fixed_admin_connections"
+	FixedAnswers     = "fixed_long_answers"
+	FixedHolds       = "fixed_holds"
+	FixedStoreCalls  = "fixed_store_calls"
+	FixedActivations = "fixed_placement_activations"
+	FixedKinds       = "fixed_placement_kinds"
+	FixedWatches     = "fixed_placement_watches"
+)
+
 // Refusal is one refusal.
 type Refusal struct {
-	Quota string `json:"quota"` // its configuration key
+	Quota string `json:"quota"` // its configuration key, or its name above
 	Limit int64  `json:"limit"` // its value
 	Whose string `json:"whose"` // who used it up: "UID 1000", "tenant a", "address 192.0.2.1"; "" where that is not known
 }
@@ -152,7 +164,10 @@ func (b *Book) UsedUp() (quotas []string) {
 
 // String says which quota is used up, and by whom.
 func (h Hit) String() string {
-	text := fmt.Sprintf("%s (%d) is used up", h.Quota, h.Limit)
+	text := h.Quota + " is used up"
+	if h.Limit > 0 {
+		text = fmt.Sprintf("%s (%d) is used up", h.Quota, h.Limit)
+	}
 	if h.Whose != "" {
 		text += " by " + h.Whose
 	}

@@ -60,8 +60,8 @@ func (d *Driver) finish(c placement.Command, r placement.Result) {
 		d.failed(string(c.Op), fmt.Errorf("%s: %w", c.Key, r.Err))
 	}
 	d.step(func(now placement.Moment) Effects {
-		if c.Op == placement.Remove && r.Err == nil {
-			delete(d.payers, c.Key)
+		if c.Op == placement.Remove && (r.Err == nil || placement.IsRefusal(r.Err)) {
+			delete(d.payers, c.Key) // who asks next pays, also for what is left of this one
 		}
 		return d.core.Finished(c, r, now)
 	})

@@ -2,7 +2,6 @@ package driver
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lock"
@@ -228,7 +227,7 @@ func (c *Core) Resolve(key placement.Key, now placement.Moment) (placement.Resol
 		if r, ok := c.Known(key, now); ok {
 			return r, c.effects(now), nil
 		}
-		return placement.Resolution{}, Effects{}, fmt.Errorf("%w: %d activations wait for their turn, and no more may", ErrOverloaded, MaxWaiting)
+		return placement.Resolution{}, Effects{}, &OverloadedError{Limit: MaxWaiting}
 	}
 	r, o, err := c.Core.Resolve(key, now)
 	c.follow(o)

@@ -93,7 +93,8 @@ func TestQueueIsBounded(t *testing.T) {
 	a := newAlone(t)
 	n := 0
 	var err error
-	for ; !errors.Is(err, ErrOverloaded) && n < 2*MaxWaiting; n++ {
+	var full *OverloadedError
+	for ; !errors.As(err, &full) && n < 2*MaxWaiting; n++ {
 		_, _, err = a.Resolve(room(n), a.now)
 	}
 	if n < MaxWaiting || n == 2*MaxWaiting {

@@ -30,8 +30,18 @@ const (
 	MaxWaiting = 10_000
 )
 
-// ErrOverloaded: as many ask for something as may.
-var ErrOverloaded = errors.New("placement is overloaded")
+// OverloadedError: as many ask for something as may.
+type OverloadedError struct {
+	Limit   int
+	Watches bool // the events of placement; else activations
+}
+
+func (e *OverloadedError) Error() string {
+	if e.Watches {
+		return fmt.Sprintf("placement is overloaded: %d watch its events, and no more may", e.Limit)
+	}
+	return fmt.Sprintf("placement is overloaded: %d activations are waited for, and no more may be", e.Limit)
+}
 
 // Executor is the processes of this host. Its methods return at once, and call
 // done once, from any goroutine: within the time after the process was asked.
@@ -180,7 +190,7 @@ func (d *Driver) wakeAt(due time.Duration) {
 // that, and for this host to be ready, up to wait, or until ctx is done.
 //
 // Errors: placement.ErrInvalid, ErrNotReady, ErrNoExecutor; ErrPending when the
-// wait is over; ErrOverloaded; *lock.HeldError and others, why the activation
+// wait is over; *OverloadedError; *lock.HeldError and others, why the activation
 // failed.
 func (d *Driver) Resolve(ctx context.Context, key placement.Key, wait time.Duration) (placement.Resolution, error) {
 	var over <-chan time.Time
@@ -319,7 +329,7 @@ func (d *Driver) try(ctx context.Context, key placement.Key, wait bool) (placeme
 		return r, nil, err
 	}
 	if d.callers >= MaxWaiting {
-		return r, nil, fmt.Errorf("%w: %d wait for activations, and no more may", ErrOverloaded, MaxWaiting)
+		return r, nil, &OverloadedError{Limit: MaxWaiting}
 	}
 	d.callers++
 	done := make(chan placement.Done, 1)

@@ -263,7 +263,8 @@ func TestEvents(t *testing.T) {
 		for range MaxSubscribers {
 			must(a.Subscribe(everything))(t)
 		}
-		if _, err := a.Subscribe(nil); !errors.Is(err, ErrOverloaded) {
+		var full *OverloadedError
+		if _, err := a.Subscribe(nil); !errors.As(err, &full) || !full.Watches || full.Limit != MaxSubscribers {
 			t.Errorf("one subscriber too many: %v", err)
 		}
 		a.stop()

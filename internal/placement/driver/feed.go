@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"fmt"
 	"sync"
 
 	"github.com/kazahana/kazahana/internal/placement"
@@ -33,12 +32,12 @@ type Subscription struct {
 
 // Subscribe begins with the next event of one of the kinds.
 //
-// Errors: ErrOverloaded: there are too many subscribers.
+// Errors: *OverloadedError: there are too many subscribers.
 func (d *Driver) Subscribe(kinds []placement.EventKind) (*Subscription, error) {
 	d.feed.mu.Lock()
 	defer d.feed.mu.Unlock()
 	if len(d.feed.subs) >= MaxSubscribers {
-		return nil, fmt.Errorf("%w: %d watch the events of placement, and no more may", ErrOverloaded, MaxSubscribers)
+		return nil, &OverloadedError{Limit: MaxSubscribers, Watches: true}
 	}
 	events := make(chan placement.Event, maxBehind)
 	s := &Subscription{events, events, &d.feed}

@@ -177,3 +177,57 @@ func TestStuckCommandDelaysNoOther(t *testing.T) {
 		a.stop()
 	})
 }
+
+type payerKey struct{}
+
+func paidBy(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, payerKey{}, name)
+}
+
+// paid notes who pays for each record that is made, and fails removals.
+type paid struct {
+	storage.Storage
+	removal error
+	payers  chan any
+}
+
+func (p *paid) Store(ctx context.Context, tenant string, key placement.Key, r placement.Record) error {
+	p.payers <- ctx.Value(payerKey{})
+	return p.Storage.Store(ctx, tenant, key, r)
+}
+
+func (p *paid) Remove(ctx context.Context, tenant string, key placement.Key, r placement.Record, keep bool) error {
+	if p.removal != nil {
+		return p.removal
+	}
+	return p.Storage.Remove(ctx, tenant, key, r, keep)
+}
+
+// Who asks for a key pays for it, also where the record of the user before could not be
+// removed.
+func TestWhoAsksPays(t *testing.T) {
+	for _, removal := range []error{nil, placement.ErrStale, placement.ErrInvalid, placement.ErrNoRoom} {
+		bubble(t, func(t *testing.T, s *site) {
+			records := &paid{Storage: s.records, removal: removal, payers: make(chan any, 10)}
+			a := s.start("a:1", func(c *Config) {
+				c.IdleTTL, c.Records = time.Minute, records
+				c.Payer = func(placement.Key, int64) context.Context { return paidBy(context.Background(), "first") }
+			})
+			ready()
+			for _, name := range []string{"first", "second"} {
+				if _, err := a.Resolve(paidBy(t.Context(), name), room(1), time.Minute); err != nil {
+					t.Fatalf("%v: %v", removal, err)
+				}
+				if got := <-records.payers; got != name {
+					t.Errorf("%v: %v pays for what %s asked for", removal, got, name)
+				}
+				for len(records.payers) > 0 {
+					<-records.payers // the second Store of an activation
+				}
+				time.Sleep(2 * time.Minute) // it ends for want of use
+				synctest.Wait()
+			}
+			a.stop()
+		})
+	}
+}

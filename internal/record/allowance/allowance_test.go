@@ -1,4 +1,4 @@
-package quota
+package allowance
 
 import (
 	"context"
@@ -96,6 +96,26 @@ func TestBytes(t *testing.T) {
 	b.must(b.put("user 1", "a", 1000, 0))   // gives room back
 	b.must(b.put("user 1", "c", 60_000, 0))
 	b.full(b.put("user 1", "d", 60_000, 0), want)
+}
+
+// All payers together have a limit, too, where the store does not say how much it may take.
+// What they give back is free for others.
+func TestAllTogether(t *testing.T) {
+	b := newBench(t, Limits{Keys: 3, Bytes: 100_000})
+	keys := record.FullError{Quota: "quota_keys", Limit: 3 * payerShare, Payer: everybody, Unit: "keys"}
+	for i := range 3 * payerShare {
+		b.must(b.put(fmt.Sprint("user ", i/2), fmt.Sprint("k", i), 10, time.Minute))
+	}
+	b.full(b.put("another", "k", 10, 0), keys)
+	b.must(b.put("user 0", "k0", 8000, time.Minute)) // exists
+	b.now += time.Hour
+	for i := range payerShare {
+		b.must(b.put(fmt.Sprint("user ", i), fmt.Sprint("large ", i), 99_000, 0))
+	}
+	b.must(b.put("another", "small", 2000, 0))
+	b.full(b.put("yet another", "k", 2000, 0), record.FullError{Quota: "quota_disk", Limit: 100_000 * payerShare, Payer: everybody, Unit: "bytes"})
+	b.SetLimits(Limits{Keys: 6, Bytes: 200_000})
+	b.must(b.put("yet another", "k", 2000, 0))
 }
 
 // sized says how much it takes, and runs each rule twice, as stores with other processes do.

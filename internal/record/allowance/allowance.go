@@ -1,4 +1,4 @@
-// Package quota limits how many records one payer may make in a record store, and how many
+// Package allowance limits how many records one payer may make in a record store, and how many
 // bytes they take. A payer is a user of the daemon's socket, or a tenant of the lease server:
 // the name that Pay puts into the context of a Change. A Change without a payer is not limited.
 //
@@ -6,7 +6,7 @@
 // last through this process: from the change that makes it, up to its term and the time for
 // which it is kept. A record without either counts until the process ends: nothing deletes it.
 // Records with a term that were made before the process began count from their next write.
-package quota
+package allowance
 
 import (
 	"cmp"
@@ -35,6 +35,7 @@ const (
 	// ended: more than it can make.
 	looks = 2 * record.MaxWrites
 	// payerShare: one payer gets so large a part of a store that says how much it may take.
+	// All payers together get so many times the limits of one in another.
 	payerShare = 4
 	// fullLook is how long a refusal relies on the last look at the whole ledger.
 	fullLook = time.Second
@@ -61,15 +62,23 @@ func New(store record.Store, limits Limits, elapsed func() time.Duration) *Store
 // Store is a record.Store whose changes are paid for.
 type Store struct {
 	record.Store
-	limits  Limits
 	elapsed func() time.Duration
 	seed    maphash.Seed
 
 	mu     sync.Mutex // guards all below
+	limits Limits
+	all    payer // the sum of all
 	payers map[string]*payer
 	dated  map[uint64]dated // records that end, by the hash of their keys
 	most   int              // how many the map has room for
 	looked time.Duration    // when a refusal looked at all of them
+}
+
+// SetLimits replaces the limits, for what is made from now on.
+func (s *Store) SetLimits(limits Limits) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limits = limits
 }
 
 // payer is what counts for one.
@@ -181,6 +190,9 @@ func (b *bill) charge(v record.View, writes []record.Write) error {
 	return nil
 }
 
+// everybody is the name of all payers together.
+const everybody = "all together"
+
 // sizeOf is what a record takes, or somewhat more.
 func sizeOf(w record.Write) int64 { return int64(recordSize + 2*len(w.Key) + len(w.Value)) }
 
@@ -202,6 +214,10 @@ func (b *bill) admit(p *payer, v record.View, w record.Write, length int, exists
 		switch {
 		case v.MaxSize > 0 && v.Size >= v.MaxSize:
 			return &record.FullError{Quota: "the disk", Payer: "the store", Limit: v.MaxSize, Unit: "bytes"}
+		case v.MaxSize == 0 && s.limits.Keys > 0 && keys > 0 && s.all.keys+keys > s.limits.Keys*payerShare:
+			return &record.FullError{Quota: "quota_keys", Payer: everybody, Limit: s.limits.Keys * payerShare, Unit: "keys"}
+		case v.MaxSize == 0 && s.limits.Bytes > 0 && s.all.bytes+more > s.limits.Bytes*payerShare:
+			return &record.FullError{Quota: "quota_disk", Payer: everybody, Limit: s.limits.Bytes * payerShare, Unit: "bytes"}
 		case s.limits.Keys > 0 && keys > 0 && p.keys+keys > s.limits.Keys:
 			return &record.FullError{Quota: "quota_keys", Payer: b.name, Limit: s.limits.Keys, Unit: "keys"}
 		case most > 0 && p.bytes+more > most:
@@ -224,21 +240,26 @@ func (b *bill) admit(p *payer, v record.View, w record.Write, length int, exists
 
 // apply carries out a charge.
 func (s *Store) apply(i item) {
-	i.payer.keys += i.keys
-	i.payer.bytes += i.bytes
+	s.count(i.payer, i.keys, i.bytes)
 	s.replace(i.hash, i.now)
+}
+
+// count changes what counts for a payer.
+func (s *Store) count(p *payer, keys, bytes int64) {
+	p.keys += keys
+	p.bytes += bytes
+	s.all.keys += keys
+	s.all.bytes += bytes
 }
 
 // replace exchanges the entry of a record that ends, and who pays for it.
 func (s *Store) replace(hash uint64, now dated) {
 	if before, ok := s.dated[hash]; ok {
-		before.payer.keys--
-		before.payer.bytes -= int64(before.bytes)
+		s.count(before.payer, -1, -int64(before.bytes))
 		delete(s.dated, hash)
 	}
 	if now.payer != nil {
-		now.payer.keys++
-		now.payer.bytes += int64(now.bytes)
+		s.count(now.payer, 1, int64(now.bytes))
 		s.dated[hash] = now
 	}
 }
@@ -253,8 +274,7 @@ func (b *bill) cancel() {
 // undo is cancel with the store's mu. What others have charged for a record since stays.
 func (b *bill) undo() {
 	for _, i := range b.items {
-		i.payer.keys -= i.keys
-		i.payer.bytes -= i.bytes
+		b.store.count(i.payer, -i.keys, -i.bytes)
 		if b.store.dated[i.hash] == i.now {
 			b.store.replace(i.hash, i.before)
 		}
