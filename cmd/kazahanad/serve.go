@@ -287,7 +287,7 @@ func (d *daemonParts) openProvider(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, firstLook)
 	defer cancel()
 	if err := d.provider.Ready(ctx); errors.Is(err, provider.ErrInvalid) {
-		return err
+		return usageError{err} // the store contradicts the configuration
 	}
 	return nil
 }
