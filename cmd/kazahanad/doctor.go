@@ -105,7 +105,7 @@ func (x *examination) configuration() {
 		if x.settings.Config != "" {
 			read = x.settings.Config
 		}
-		x.asDaemon(func() { err = errors.Join(checkNamed(x.settings), checkStore(x.settings)) })
+		x.asDaemon(func() { err = errors.Join(mayRead(x.settings.Config), checkNamed(x.settings), checkStore(x.settings)) })
 	}
 	x.found = slices.Insert(x.found, 0, doctor.JudgeConfiguration(read, err))
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/url"
+	"os"
 	"os/user"
 	"path/filepath"
 	"slices"
@@ -81,6 +83,18 @@ func (x *examination) asDaemon(probe func()) {
 	} else {
 		probe()
 	}
+}
+
+// mayRead returns why this user cannot read the configuration's file; "" is none.
+func mayRead(path string) error {
+	if path == "" {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("the configuration: %w", err)
+	}
+	return f.Close()
 }
 
 // checkState returns why the daemon could not start with its directories.

@@ -469,6 +469,10 @@ func TestDoctorOfADaemonThatWouldNotStartAgain(t *testing.T) {
 		{name: "nothing", do: func(*site, *testkit.Instance) {}},
 		{"bad configuration", func(s *site, _ *testkit.Instance) { s.file("kazahanad.yaml", "fallbck: none\n") }, "config.invalid", true},
 		{"secret gone", func(s *site, _ *testkit.Instance) { s.remove(s.Path("secret")) }, "config.invalid", true},
+		{"configuration of root", func(s *site, _ *testkit.Instance) {
+			s.chown(s.Path("kazahanad.yaml"), 0)
+			s.chmod(s.Path("kazahanad.yaml"), 0o600)
+		}, "config.invalid", true},
 		{"lock of root", func(s *site, _ *testkit.Instance) { s.chown(s.State+"/lock", 0) }, "state.unusable", true},
 		{"directory of root", func(s *site, _ *testkit.Instance) { s.chown(s.State, 0); s.chmod(s.State, 0o700) }, "state.foreign_owner", true},
 		{"directory gone", func(s *site, _ *testkit.Instance) { testkit.Rename(s.T, s.State, s.State+"-away") }, "state.lost", false},
