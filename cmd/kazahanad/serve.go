@@ -395,7 +395,7 @@ func (d *daemonParts) announce() {
 	if info.Scope != provider.ScopeShared {
 		level = zap.WarnLevel
 	}
-	log.Log(level, "scope "+string(info.Scope)+": "+promises[info.Scope], zap.String("provider", info.Name))
+	log.Log(level, "scope of uniqueness", zap.String("scope", string(info.Scope)), zap.String("promise", promises[info.Scope]), zap.String("provider", info.Name))
 	d.announceBeside()
 }
 

@@ -515,6 +515,11 @@ func leaseServer(h *host) {
 	h.do("systemctl", "reload", server)
 	h.logged(`"component":"leaseserver".*"changed":\["log_level"\]`)
 	h.logged(`"component":"leaseserver".*"restart_needed":\["max_in_flight"\]`)
+	h.write("/etc/kazahana/lease-server.yaml", "644", "log_levl: debug\n")
+	if o := h.try("systemctl", "reload", server); o.code == 0 {
+		h.t.Error("a bad configuration of the lease server was reloaded without an error")
+	}
+	h.logged(`"component":"leaseserver".*did you mean log_level`)
 	h.do("rm", "/etc/kazahana/lease-server.yaml")
 	pid := h.freeze(server)
 	h.eventually("it was killed and started anew", func() bool {
