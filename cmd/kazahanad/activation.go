@@ -84,7 +84,7 @@ func warnOfIdleKeys(settings *config.Serve, log *zap.Logger) {
 	}
 	for key, directive := range map[string]string{"socket_mode": "SocketMode=", "socket_group": "SocketGroup="} {
 		if settings.Given(key) {
-			log.Warn(key+" has no effect: the service manager made the socket", zap.String("set_in", settings.Cite(key)), zap.String("use", directive))
+			log.Warn("a key has no effect: the service manager made the socket", zap.String("key", key), zap.String("set_in", settings.Cite(key)), zap.String("use", directive))
 		}
 	}
 }

@@ -298,6 +298,9 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.Kazahanad("health").Fails(t, exitFailure, s.Socket)
+	if got := s.Kazahanad("health", "--json"); got.Code != exitFailure || got.Stderr != "" || !strings.Contains(got.Stdout, `"ok": false`) || !strings.Contains(got.Stdout, s.Socket) {
+		t.Errorf("health --json without a daemon: %+v", got)
+	}
 	if got := s.Kazahanad("health", "-q"); got.Code != exitFailure || got.Stdout+got.Stderr != "" {
 		t.Errorf("health -q without a daemon: %+v", got)
 	}
@@ -305,6 +308,16 @@ func TestHealth(t *testing.T) {
 	s.Dial().ID()
 	if said := s.Kazahanad("health").OK(t); said != "ok: regular\n" {
 		t.Errorf("health says %q", said)
+	}
+	report := struct {
+		OK       bool
+		Mode     string
+		Error    string
+		Services []struct{ Service, Mode, Cause string }
+	}{}
+	testkit.DecodeJSON(t, s.Kazahanad("health", "--json").OK(t), &report)
+	if !report.OK || report.Mode != "regular" || len(report.Services) != 1 || report.Services[0].Service != "default" || report.Services[0].Mode != "regular" {
+		t.Errorf("health --json says %+v", report)
 	}
 	if said := s.Kazahanad("health", "--quiet").OK(t); said != "" {
 		t.Errorf("health --quiet says %q", said)

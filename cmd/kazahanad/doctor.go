@@ -50,12 +50,14 @@ const doctorTimeout = 10 * time.Second
 // Run checks everything and prints the findings.
 func (c *doctorCmd) Run(s *system) error {
 	x := &examination{system: s, place: doctor.ProbePlace(s.lookup), clock: doctor.ProbeClock()}
-	x.configuration(c.Load(config.Process{Environ: s.env, UID: s.uid, Now: s.now()}))
-	units := x.units() // before the socket: a connection starts the service
+	x.readUnits() // before the socket: a connection starts the service
+	x.settle(c.Load(config.Process{Environ: x.environ(), UID: s.uid, Now: s.now()}))
 	x.socket()
-	x.add(doctor.JudgeUnits(units, x.status != nil)...)
+	x.configuration()
+	x.add(doctor.JudgeUnits(x.units, x.status != nil)...)
 	x.daemon()
 	x.doors()
+	x.listeners()
 	x.stateDir()
 	x.provider()
 	x.found = append(x.found, doctor.JudgeClock(x.clock)...)
@@ -74,6 +76,9 @@ func (c *doctorCmd) Run(s *system) error {
 type examination struct {
 	system   *system
 	settings *config.Serve // nil: the configuration cannot be used
+	invalid  error         // why
+	units    []doctor.Unit
+	denied   bool          // another user's daemon runs, and does not let this one in
 	url      string        // of the provider, to be looked at; "" = none
 	info     provider.Info // of that
 	state    doctor.StateDir
@@ -86,22 +91,24 @@ type examination struct {
 
 func (x *examination) add(found ...doctor.Finding) { x.found = append(x.found, found...) }
 
-func (x *examination) configuration(settings *config.Serve, err error) {
+// settle takes the settings over.
+func (x *examination) settle(settings *config.Serve, err error) {
 	if err == nil {
-		x.settings = settings
-		x.url = settings.Provider
-		for _, name := range slices.Sorted(maps.Keys(settings.Services())) {
-			if _, secret := daemon.LoadCodec(settings.Services()[name].ExternalSecretFile, name); secret != nil {
-				err = errors.Join(err, fmt.Errorf("service %s: external_secret_file: %w", name, secret))
-			}
+		x.settings, x.url = settings, settings.Provider
+	}
+	x.invalid = err
+}
+
+// configuration judges the settings by the checks of serve.
+func (x *examination) configuration() {
+	read, err := "no file", x.invalid
+	if x.settings != nil {
+		if x.settings.Config != "" {
+			read = x.settings.Config
 		}
-		err = errors.Join(err, unixsock.CheckGroup(settings.SocketGroup))
+		x.asDaemon(func() { err = errors.Join(mayRead(x.settings.Config), checkNamed(x.settings), checkStore(x.settings)) })
 	}
-	read := "no file"
-	if settings != nil && settings.Config != "" {
-		read = settings.Config
-	}
-	x.add(doctor.JudgeConfiguration(read, err))
+	x.found = slices.Insert(x.found, 0, doctor.JudgeConfiguration(read, err))
 }
 
 // socketPath is the configured socket or, if that does not exist, the one that a
@@ -135,13 +142,8 @@ func (x *examination) socket() {
 	if x.status != nil {
 		answered = x.status.Mode
 	}
+	x.denied = s.Denied
 	x.add(doctor.JudgeSocket(s, answered)...)
-}
-
-func (x *examination) units() []doctor.Unit {
-	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
-	defer cancel()
-	return doctor.ProbeUnits(ctx)
 }
 
 // ask asks the daemon for its status.
@@ -245,9 +247,14 @@ func (x *examination) stateDir() {
 		s.Stalled, s.WriteError = time.Duration(x.status.StateStall)*time.Millisecond, x.status.StateError
 		s.LiveError = x.status.LiveError
 	}
-	s.DaemonUID, s.Known, s.Kubernetes = uint32(x.system.uid), x.status != nil, x.place.Kubernetes
-	if s.Known {
-		s.DaemonUID, s.Lost = x.peer.UID, !s.Exists && doctor.LostTo(x.peer.PID, path)
+	who, _ := x.account()
+	s.DaemonUID, s.Known, s.Kubernetes = uint32(who.uid), x.status != nil, x.place.Kubernetes
+	s.Lost = s.Known && !s.Exists && doctor.LostTo(x.peer.PID, path)
+	if x.denied {
+		s.Holder = "" // it answers others
+	}
+	if s.Exists || !s.Known {
+		x.asDaemon(func() { s.Start = x.checkState(s) })
 	}
 	x.state = s
 	x.add(doctor.JudgeStateDir(s)...)
@@ -264,12 +271,9 @@ func (x *examination) provider() {
 		}
 		return
 	}
-	p, err := backend.Open(x.url, backend.Options{})
-	if err == nil && x.settings != nil {
-		if err = oneServiceOnly(p.Info(), x.settings); err != nil {
-			_ = p.Close()
-		}
-	}
+	var p provider.Provider
+	var err error
+	x.asDaemon(func() { p, err = openConfigured(x.url, x.settings) })
 	if err != nil {
 		x.add(doctor.InvalidProvider(err))
 		return
@@ -309,10 +313,10 @@ func (x *examination) store(ctx context.Context, p provider.Provider) []doctor.F
 		probed := doctor.ProbeSQLite(ctx, path)
 		if x.status != nil {
 			probed.Fence = doctor.Fence{} // the daemon's status has it
-			return doctor.JudgeSQLite(probed, id, latest)
+			return x.checkFile(ctx, path, doctor.JudgeSQLite(probed, id, latest))
 		}
 		store := doctor.ProbeStoreFence(ctx, sqlitefile.StoreBeside(path))
-		return append(doctor.JudgeSQLite(probed, id, latest), doctor.JudgeFence(store)...)
+		return x.checkFile(ctx, path, append(doctor.JudgeSQLite(probed, id, latest), doctor.JudgeFence(store)...))
 	case slices.Contains(redis.Schemes(), scheme):
 		cfg, err := redis.ParseURL(x.url, nil)
 		if err != nil {

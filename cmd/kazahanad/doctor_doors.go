@@ -2,17 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/doctor"
+	"github.com/kazahana/kazahana/internal/state"
 )
 
 // doors are the addresses, by key, where a daemon with these settings gives IDs beside its
@@ -46,18 +42,8 @@ func checkDoors(settings *config.Serve) error {
 		if !isPath {
 			continue
 		}
-		dir := filepath.Dir(path)
-		for _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && dir != "/"; _, err = os.Stat(dir) {
-			dir = filepath.Dir(dir)
-		}
-		info, err := os.Stat(dir)
-		if err == nil && !info.IsDir() {
-			err = fmt.Errorf("%s is not a directory", dir)
-		} else if err == nil && unix.Access(dir, unix.W_OK|unix.X_OK) != nil {
-			err = fmt.Errorf("user %d cannot write to the directory %s", os.Geteuid(), dir)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w; choose another path, or check as the daemon's user", door[0], err)
+		if err := state.CheckDir(filepath.Dir(path), "choose another path, or check as the daemon's user"); err != nil {
+			return fmt.Errorf("%s: %w", door[0], err)
 		}
 	}
 	return nil

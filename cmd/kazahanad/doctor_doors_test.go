@@ -66,6 +66,6 @@ func TestServeCheckDoors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if os.Geteuid() != 0 { // whom no mode stops
-		s.Kazahanad("serve", "--check", "--http-listen", "unix:"+filepath.Join(closed, "d.sock")).Fails(t, exitFailure, "cannot write")
+		s.Kazahanad("serve", "--check", "--http-listen", "unix:"+filepath.Join(closed, "d.sock")).Fails(t, exitFailure, "cannot be written")
 	}
 }

@@ -194,7 +194,7 @@ func (l *leaseServerParts) run(ctx context.Context) (err error) {
 	first, cancel := context.WithTimeout(ctx, firstLook)
 	defer cancel()
 	if err := l.provider.Ready(first); errors.Is(err, provider.ErrInvalid) {
-		return err
+		return usageError{err} // the store contradicts the configuration
 	}
 	listener, err := l.listenWatched()
 	if err != nil {

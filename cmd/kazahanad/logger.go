@@ -6,6 +6,7 @@ import (
 	stdlog "log"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"go.uber.org/zap"
@@ -47,7 +48,7 @@ func newLogger(level config.LogLevel, format config.LogFormat, s *system) (*daem
 	if err != nil {
 		return nil, fmt.Errorf("log_level: %w", err)
 	}
-	s.level = atLeast
+	s.level, s.format = atLeast, format
 	sink := zapcore.AddSync(s.err)
 	l := &daemonLog{recent: &statuspage.Recent{}, dropped: func() uint64 { return 0 }}
 	if s.queue == nil {
@@ -83,6 +84,21 @@ func newEncoder(format config.LogFormat, s *system) zapcore.Encoder {
 		encoder = systemd.JournalEncoder(encoder)
 	}
 	return encoder
+}
+
+// daemons are the commands with a log, by the component that starts and ends them.
+var daemons = map[string]string{"serve": "serve", "lease-server": "leaseserver"}
+
+// logsJSON reports whether the command writes a log in JSON. Before the configuration is
+// read, it is the default format.
+func (s *system) logsJSON() bool {
+	return len(s.args) > 0 && daemons[s.args[0]] != "" && !slices.Contains(s.args, "--check") && s.format.Resolve(s.terminal) == config.LogJSON
+}
+
+// logFatal logs what a daemon ends for.
+func (s *system) logFatal(text string, code int) {
+	log := zap.New(zapcore.NewCore(newEncoder(config.LogJSON, s), zapcore.AddSync(s.err), zap.ErrorLevel))
+	log.Error("ended by an error", zap.String("component", daemons[s.args[0]]), zap.String("error", text), zap.Int("exit_code", code))
 }
 
 // tellDropped logs a gap. It is an error so that no log_level leaves it out.

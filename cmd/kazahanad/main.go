@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/term"
 
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/operator/logqueue"
 	"github.com/kazahana/kazahana/internal/operator/systemd"
 	"github.com/kazahana/kazahana/internal/unixsock"
@@ -73,10 +74,11 @@ type system struct {
 	now    func() time.Time
 	args   []string // the command line as it was typed
 
-	screen            bool            // stdout is a terminal
-	terminal, journal bool            // what stderr is
-	queue             *logqueue.Queue // between err and stderr; nil: err writes at once
-	level             zap.AtomicLevel // of the log, once there is one
+	screen            bool             // stdout is a terminal
+	terminal, journal bool             // what stderr is
+	queue             *logqueue.Queue  // between err and stderr; nil: err writes at once
+	level             zap.AtomicLevel  // of the log, once there is one
+	format            config.LogFormat // the same
 
 	socket *unixsock.Listener // of serve, from the service manager; nil: none
 }
@@ -166,14 +168,20 @@ func exitCode(err error) int {
 	return exitFailure
 }
 
-// fail prints the error as one line and returns its exit code.
+// fail prints the error as one line, in the format of the log where there is one, and
+// returns its exit code.
 func (s *system) fail(err error) int {
-	if text := strings.ReplaceAll(err.Error(), "\n", "; "); text != "" {
-		priority := ""
-		if s.journal {
-			priority = systemd.Priority(zap.ErrorLevel)
-		}
-		fmt.Fprintf(s.err, "%skazahanad: error: %s\n", priority, text)
+	code, text := exitCode(err), strings.ReplaceAll(err.Error(), "\n", "; ")
+	priority := ""
+	switch {
+	case text == "":
+		return code
+	case s.logsJSON():
+		s.logFatal(text, code)
+		return code
+	case s.journal:
+		priority = systemd.Priority(zap.ErrorLevel)
 	}
-	return exitCode(err)
+	fmt.Fprintf(s.err, "%skazahanad: error: %s\n", priority, text)
+	return code
 }

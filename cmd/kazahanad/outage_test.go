@@ -156,7 +156,7 @@ func TestProviderWithAnotherEpoch(t *testing.T) {
 	await.Eventually(t, "the daemon says what is wrong", func() bool {
 		select {
 		case <-d.Ended:
-			said = d.FailsToStart(exitFailure)
+			said = d.FailsToStart(exitUsage)
 			return true
 		default:
 		}

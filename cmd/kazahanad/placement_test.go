@@ -118,6 +118,6 @@ func TestPlacementCommandElsewhere(t *testing.T) {
 	s.Kazahanad("placement").Fails(t, exitFailure, "PLACEMENT_NOT_READY: placement is off", "placement_authority")
 	s.Kazahanad("placement", "room/1").Fails(t, exitFailure, "placement is off")
 	for _, actor := range []string{"room", "room/", "/1", "a\nb/1"} {
-		s.Kazahanad("placement", actor).Fails(t, exitUsage, "kazahanad: error: ")
+		s.Kazahanad("placement", actor).Fails(t, exitUsage, "invalid: ")
 	}
 }

@@ -95,18 +95,13 @@ func (c *serveCmd) Run(s *system) error {
 
 // check does what serve does up to the first side effect.
 func check(s *system, settings *config.Serve) error {
-	for _, name := range slices.Sorted(maps.Keys(settings.Services())) {
-		if _, err := daemon.LoadCodec(settings.Services()[name].ExternalSecretFile, name); err != nil {
-			return fmt.Errorf("service %s: external_secret_file: %w", name, err)
-		}
+	if err := checkNamed(settings); err != nil {
+		return err
 	}
 	if err := checkProvider(settings); err != nil {
 		return err
 	}
 	if err := checkStore(settings); err != nil {
-		return err
-	}
-	if err := unixsock.CheckGroup(settings.SocketGroup); err != nil {
 		return err
 	}
 	if err := checkDoors(settings); err != nil {
@@ -117,18 +112,39 @@ func check(s *system, settings *config.Serve) error {
 	return err
 }
 
+// checkNamed checks the files and groups that the settings name.
+func checkNamed(settings *config.Serve) error {
+	for _, name := range slices.Sorted(maps.Keys(settings.Services())) {
+		if _, err := daemon.LoadCodec(settings.Services()[name].ExternalSecretFile, name); err != nil {
+			return fmt.Errorf("service %s: external_secret_file: %w", name, err)
+		}
+	}
+	return unixsock.CheckGroup(settings.SocketGroup)
+}
+
 // checkProvider checks the URL. It does not open the store: that could create it,
 // owned by the user who runs the check instead of the daemon's.
 func checkProvider(settings *config.Serve) error {
-	p, err := backend.Open(settings.Provider, backend.Options{})
+	p, err := openConfigured(settings.Provider, settings)
 	if err != nil {
-		return usageError{fmt.Errorf("provider: %w", err)}
-	}
-	defer p.Close()
-	if err := oneServiceOnly(p.Info(), settings); err != nil {
 		return usageError{err}
 	}
-	return nil
+	return p.Close()
+}
+
+// openConfigured opens the provider, which must fit the settings; nil for any.
+func openConfigured(url string, settings *config.Serve) (provider.Provider, error) {
+	p, err := backend.Open(url, backend.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("provider: %w", err)
+	}
+	if settings == nil {
+		return p, nil
+	}
+	if err := oneServiceOnly(p.Info(), settings); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
 }
 
 func orNone(text string) string {
@@ -274,7 +290,7 @@ func (d *daemonParts) openProvider(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, firstLook)
 	defer cancel()
 	if err := d.provider.Ready(ctx); errors.Is(err, provider.ErrInvalid) {
-		return err
+		return usageError{err} // the store contradicts the configuration
 	}
 	return nil
 }
@@ -382,7 +398,7 @@ func (d *daemonParts) announce() {
 	if info.Scope != provider.ScopeShared {
 		level = zap.WarnLevel
 	}
-	log.Log(level, "scope "+string(info.Scope)+": "+promises[info.Scope], zap.String("provider", info.Name))
+	log.Log(level, "scope of uniqueness", zap.String("scope", string(info.Scope)), zap.String("promise", promises[info.Scope]), zap.String("provider", info.Name))
 	d.announceBeside()
 }
 

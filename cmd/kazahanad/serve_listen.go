@@ -5,40 +5,75 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	doorhttp "github.com/kazahana/kazahana/internal/door/http"
 	"github.com/kazahana/kazahana/internal/door/memcached"
 	"github.com/kazahana/kazahana/internal/operator/admin"
+	"github.com/kazahana/kazahana/internal/operator/config"
 	"github.com/kazahana/kazahana/internal/unixsock"
 )
 
+// beside is a listener beside the socket.
+type beside struct{ key, address string }
+
+func (b beside) flag() string { return "--" + strings.ReplaceAll(b.key, "_", "-") }
+
+// besides are those that are configured.
+func besides(s *config.Serve) []beside {
+	all := []beside{{"admin_listen", s.AdminListen}, {"memcached_listen", s.MemcachedListen}, {"http_listen", s.HTTPListen}}
+	return slices.DeleteFunc(all, func(b beside) bool { return b.address == "" })
+}
+
 // listenBeside opens the listeners beside the socket.
 func (d *daemonParts) listenBeside() error {
-	for _, l := range []struct {
-		key, address string
-		into         *net.Listener
-	}{
-		{"admin_listen", d.settings.AdminListen, &d.admin},
-		{"memcached_listen", d.settings.MemcachedListen, &d.memcached},
-		{"http_listen", d.settings.HTTPListen, &d.http},
-	} {
-		if l.address == "" {
-			continue
-		}
-		opened, err := listen(l.address, unixsock.Options{
-			Mode: d.settings.SocketMode, Group: d.settings.SocketGroup, Flag: "--" + strings.ReplaceAll(l.key, "_", "-"),
-		})
+	into := map[string]*net.Listener{"admin_listen": &d.admin, "memcached_listen": &d.memcached, "http_listen": &d.http}
+	for _, l := range besides(d.settings) {
+		opened, err := listen(l.address, unixsock.Options{Mode: d.settings.SocketMode, Group: d.settings.SocketGroup, Flag: l.flag()})
 		if err != nil {
-			if errors.Is(err, syscall.EADDRINUSE) {
-				return fmt.Errorf("%s: %w; stop what listens there, or choose another address", l.key, err)
-			}
-			return fmt.Errorf("%s: %w", l.key, err)
+			return fmt.Errorf("%s: %w", l.key, explainInUse(err))
 		}
-		*l.into = opened
+		*into[l.key] = opened
+	}
+	return nil
+}
+
+func explainInUse(err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w; stop what listens there, or choose another address", err)
+	}
+	return err
+}
+
+// tryPort returns the error that listening on HOST:PORT would have. A socket that is bound
+// and does not listen is in nobody's way.
+func tryPort(address string) error {
+	_, at := admin.SplitAddress(address)
+	tcp, err := net.ResolveTCPAddr("tcp", at)
+	if err != nil {
+		return err
+	}
+	six := &unix.SockaddrInet6{Port: tcp.Port} // without an IP it stands for all
+	copy(six.Addr[:], tcp.IP)
+	family, to := unix.AF_INET6, unix.Sockaddr(six)
+	if ip := tcp.IP.To4(); ip != nil {
+		family, to = unix.AF_INET, &unix.SockaddrInet4{Port: tcp.Port, Addr: [4]byte(ip)}
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return err
+	}
+	if err := unix.Bind(fd, to); err != nil {
+		return explainInUse(fmt.Errorf("listen on %s: %w", at, err))
 	}
 	return nil
 }

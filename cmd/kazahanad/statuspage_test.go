@@ -156,7 +156,7 @@ func lookAtDaemon(t *testing.T, b *browser.Browser) {
 		".service .facts": {time.UnixMilli(svc.ExhaustedMS).UTC().Format(time.DateOnly), "never", "1 ok"},
 		"#facts":          {st.Provider, st.Socket, st.StateDir, "on its course"},
 		"#answers":        {"NextIDs"},
-		"#events":         {"scope host"},
+		"#events":         {"scope of uniqueness"},
 		"footer":          {st.Version, fmt.Sprintf("process %d", st.PID), st.Commit[:12]},
 	} {
 		text := tab.Text(selector)

@@ -120,8 +120,8 @@ func (w *modeWatch) layout(tl snowflake.Timeline, nowMS int64, mode generator.Mo
 	for i, h := range horizons[:w.horizon] {
 		if left <= h.left {
 			w.horizon = i
-			w.log.Warn("the time of the layout runs out within "+h.name+"; no IDs can be made after that: plan the change to another epoch or layout",
-				zap.String("time_runs_out", snowflake.FormatMS(tl.EndMS())), zap.Duration("remaining", left.Round(time.Second)))
+			w.log.Warn("the time of the layout runs out soon; no IDs can be made after that: plan the change to another epoch or layout",
+				zap.String("within", h.name), zap.String("time_runs_out", snowflake.FormatMS(tl.EndMS())), zap.Duration("remaining", left.Round(time.Second)))
 			return
 		}
 	}

@@ -23,19 +23,31 @@ func openStateDir(path string, create bool, log *zap.Logger) (*osDir, error) {
 		return nil, err
 	}
 	d, err := openDir(path, create, remedy)
-	if err != nil || d.info.Mode().Perm()&0o002 == 0 {
-		return d, err
+	if err != nil {
+		return nil, err
 	}
-	// Any user who can write here can forge a floor and a timeline. A shared place
-	// such as /tmp is therefore refused; in the daemon's own directory it is an
-	// oversight that only needs a warning.
-	if uid, _ := owner(d.info); uid != os.Geteuid() {
-		return nil, errors.Join(&FileError{Path: path, Problem: "every user may write to this directory, and it belongs to another user",
-			Remedy: "set state_dir to a directory inside it (it is created with mode 0700), or run chmod o-w"}, d.Close())
+	if err := refuseOpen(d, os.Geteuid()); err != nil {
+		return nil, errors.Join(err, d.Close())
 	}
-	log.Warn("every user may write to the state directory; run chmod o-w", zap.String("state_dir", path))
+	if d.everybody() {
+		log.Warn("every user may write to the state directory; run chmod o-w", zap.String("state_dir", path))
+	}
 	return d, nil
 }
+
+// refuseOpen refuses a state directory that every user may write to: any of them could forge
+// a floor and a timeline. A shared place such as /tmp is therefore refused; in the daemon's
+// own directory it is an oversight that only needs a warning.
+func refuseOpen(d *osDir, uid int) error {
+	if is, _ := owner(d.info); !d.everybody() || is == uid {
+		return nil
+	}
+	return &FileError{Path: d.path, Problem: "every user may write to this directory, and it belongs to another user",
+		Remedy: "set state_dir to a directory inside it (it is created with mode 0700), or run chmod o-w"}
+}
+
+// everybody reports whether every user may write to the directory.
+func (d *osDir) everybody() bool { return d.info.Mode().Perm()&0o002 != 0 }
 
 const liveRemedy = "set live_dir to a directory on a file system in memory (tmpfs), or to none"
 
@@ -61,19 +73,26 @@ func openLiveDir(path string, disk Dir) (*osDir, error) {
 	if err != nil {
 		return nil, err
 	}
-	uid, _ := owner(d.info)
-	e := &FileError{Path: path, Remedy: liveRemedy}
-	switch {
+	if err := refuseLive(d, trusted); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// refuseLive refuses a directory whose files a disk holds up, or that others can change.
+func refuseLive(d *osDir, trusted []int) error {
+	e := &FileError{Path: d.path, Remedy: liveRemedy}
+	switch uid, _ := owner(d.info); {
 	case !d.inMemory():
 		e.Problem = "is not on a file system in memory: a frozen disk would stop the IDs, and a copy could be put back"
-	case d.info.Mode().Perm()&0o002 != 0:
+	case d.everybody():
 		e.Problem, e.Remedy = "every user may write to it", "set live_dir to a directory inside it (it is created with mode 0700), or run chmod o-w"
 	case !slices.Contains(trusted, uid):
 		e.Problem = fmt.Sprintf("belongs to the user with UID %d", uid)
 	default:
-		return d, nil
+		return nil
 	}
-	return nil, errors.Join(e, d.Close())
+	return e
 }
 
 // makeFor makes the directory and its missing parents, and gives them to the user.
@@ -133,18 +152,23 @@ func samePlace(path string, base Dir) bool {
 // made, and that this process may write to; "" if there is none.
 func ChooseLive(places []string) string {
 	for _, place := range places {
-		existing := place
-		for existing != "/" && existing != "." {
-			if _, err := os.Stat(existing); err == nil {
-				break
-			}
-			existing = filepath.Dir(existing)
-		}
+		existing := existing(place)
 		if InMemory(existing) && unix.Faccessat(unix.AT_FDCWD, existing, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil {
 			return place
 		}
 	}
 	return ""
+}
+
+// existing is the directory that the path is in, or will be made in.
+func existing(path string) string {
+	for path != "/" && path != "." {
+		if _, err := os.Stat(path); err == nil {
+			break
+		}
+		path = filepath.Dir(path)
+	}
+	return path
 }
 
 // joinPath is filepath.Join for a file of a Dir.

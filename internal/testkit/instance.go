@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -97,23 +98,34 @@ func (d *Instance) AwaitEnd() {
 }
 
 // FailsToStart waits for the end of a daemon that must not come up, and
-// returns the one line that it says on stderr.
+// returns the error that its last line tells.
 func (d *Instance) FailsToStart(code int) string {
 	d.T.Helper()
 	d.AwaitEnd()
 	if got := d.Cmd.ProcessState.ExitCode(); got != code {
 		d.T.Errorf("exit code %d, want %d\n%s", got, code, d.Log)
 	}
-	var plain []string
-	for line := range strings.Lines(d.Log.String()) {
-		if !strings.HasPrefix(line, "{") {
-			plain = append(plain, line)
-		}
+	lines := slices.Collect(strings.Lines(d.Log.String()))
+	if len(lines) == 0 {
+		d.T.Fatal("stderr is empty")
 	}
-	if len(plain) != 1 || !strings.HasPrefix(plain[0], "kazahanad: error: ") {
-		d.T.Fatalf("stderr holds %q, want one line that begins with kazahanad: error:", plain)
+	said, ok := Fatal(lines[len(lines)-1])
+	if !ok {
+		d.T.Fatalf("stderr ends with %q, which tells no error", lines[len(lines)-1])
 	}
-	return plain[0]
+	return said
+}
+
+// Fatal is the error that a line tells with which a process ends: a daemon's is JSON, as its log.
+func Fatal(line string) (said string, ok bool) {
+	if said, ok := strings.CutPrefix(line, "kazahanad: error: "); ok {
+		return strings.CutSuffix(said, "\n")
+	}
+	var event struct{ Level, Msg, Error string }
+	if json.Unmarshal([]byte(line), &event) != nil || event.Level != "error" || event.Msg != "ended by an error" {
+		return "", false
+	}
+	return event.Error, strings.HasSuffix(line, "\n")
 }
 
 // examine looks at the log of a process that has ended for what must never be

@@ -60,8 +60,8 @@ type Listener struct {
 // Listen binds path, and makes its directory if it is missing.
 func Listen(path string, o Options) (*Listener, error) {
 	o.Flag = cmp.Or(o.Flag, "--socket")
-	if len(path) > maxPath {
-		return nil, fmt.Errorf("socket %s: the path has %d bytes, and a socket's may have %d", path, len(path), maxPath)
+	if err := checkLength(path); err != nil {
+		return nil, err
 	}
 	if err := prepareDirectory(filepath.Dir(path), o); err != nil {
 		return nil, err
@@ -79,6 +79,36 @@ func Listen(path string, o Options) (*Listener, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return &Listener{UnixListener: l, lock: lock}, nil
+}
+
+// Check returns the error that Listen would have in a process of that user, and changes
+// nothing. The process that asks has that user's rights. Whether the directory can be written or made
+// is another question.
+func Check(path string, o Options, uid int) error {
+	o.Flag = cmp.Or(o.Flag, "--socket")
+	if err := checkLength(path); err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	if _, err := os.Lstat(dir); err == nil && o.Private {
+		if err := checkPrivate(dir, uid, o.Flag); err != nil {
+			return err
+		}
+	}
+	if err := checkSocket(path, o.Flag); err != nil {
+		return err
+	}
+	if alive, pid := probe(path); alive {
+		return &InUseError{Path: path, PID: pid, Flag: o.Flag}
+	}
+	return nil
+}
+
+func checkLength(path string) error {
+	if len(path) > maxPath {
+		return fmt.Errorf("socket %s: the path has %d bytes, and a socket's may have %d", path, len(path), maxPath)
+	}
+	return nil
 }
 
 // Close stops listening. It removes the socket and frees its path, unless it is
@@ -104,18 +134,23 @@ func prepareDirectory(dir string, o Options) error {
 	if !o.Private {
 		return nil
 	}
-	// Below /tmp another user could have made the directory first.
+	return checkPrivate(dir, os.Geteuid(), o.Flag)
+}
+
+// checkPrivate returns an error unless only the user can write to the directory: below /tmp
+// another user could have made it first.
+func checkPrivate(dir string, uid int, flag string) error {
+	var st unix.Stat_t
 	info, err := os.Lstat(dir)
+	if err == nil {
+		err = unix.Lstat(dir, &st)
+	}
 	if err != nil {
 		return fmt.Errorf("socket directory: %w", err)
 	}
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return fmt.Errorf("socket directory %s: %w", dir, err)
-	}
-	if !info.IsDir() || int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
+	if !info.IsDir() || int(st.Uid) != uid || info.Mode().Perm()&0o077 != 0 {
 		return fmt.Errorf("socket directory %s must be a directory of user %d with mode 0700, and is %v of user %d; choose another with %s",
-			dir, os.Geteuid(), info.Mode(), st.Uid, o.Flag)
+			dir, uid, info.Mode(), st.Uid, flag)
 	}
 	return nil
 }

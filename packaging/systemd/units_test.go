@@ -173,7 +173,7 @@ func TestUnderSystemd(t *testing.T) {
 	}{
 		{"install", install}, {"first connection", firstConnection}, {"sandbox", sandbox},
 		{"credentials", credentials}, {"restart under load", func(h *host) { restartUnderLoad(h, clients) }},
-		{"watchdog", watchdog}, {"crash", crash}, {"bad configuration", badConfiguration},
+		{"watchdog", watchdog}, {"crash", crash}, {"bad configuration", badConfiguration}, {"gate", gate},
 		{"stop", stop}, {"lease server", leaseServer},
 	} {
 		if !t.Run(part.name, func(t *testing.T) {
@@ -450,10 +450,18 @@ func badConfiguration(h *host) {
 	if state := h.show(socket, "ActiveState"); state != "active" {
 		h.t.Errorf("the socket is %s", state)
 	}
+	if said := h.try("systemctl", "status", "--no-pager", service).out; !strings.Contains(said, "did you mean fallback") {
+		h.t.Errorf("systemctl status says\n%s", said)
+	}
 	h.do("rm", "/etc/kazahana/kazahanad.yaml")
 	h.do("systemctl", "restart", service)
 	h.id()
 	h.do("systemctl", "stop", "knocking")
+	// Without a restart, the next request starts the daemon that was mended.
+	h.write("/etc/kazahana/kazahanad.yaml", "644", "fallbck: none\n")
+	h.try("systemctl", "restart", service)
+	h.do("rm", "/etc/kazahana/kazahanad.yaml")
+	h.id()
 }
 
 func stop(h *host) {
@@ -507,6 +515,11 @@ func leaseServer(h *host) {
 	h.do("systemctl", "reload", server)
 	h.logged(`"component":"leaseserver".*"changed":\["log_level"\]`)
 	h.logged(`"component":"leaseserver".*"restart_needed":\["max_in_flight"\]`)
+	h.write("/etc/kazahana/lease-server.yaml", "644", "log_levl: debug\n")
+	if o := h.try("systemctl", "reload", server); o.code == 0 {
+		h.t.Error("a bad configuration of the lease server was reloaded without an error")
+	}
+	h.logged(`"component":"leaseserver".*did you mean log_level`)
 	h.do("rm", "/etc/kazahana/lease-server.yaml")
 	pid := h.freeze(server)
 	h.eventually("it was killed and started anew", func() bool {

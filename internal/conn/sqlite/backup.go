@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"path/filepath"
 )
@@ -76,4 +77,35 @@ func Peek(ctx context.Context, db *sql.DB, path string) (fence Fence, isCopy boo
 	err = db.QueryRowContext(ctx, "SELECT id, inode, born_ns, forgot, trusted, fence_from_ms, fence_until_ms, fence_reason FROM life WHERE one = 1").
 		Scan(&fence.Life, &recorded.Inode, &recorded.BornNS, &fence.Forgot, &fence.Trusted, &fence.FromMS, &fence.UntilMS, &fence.Reason)
 	return fence, !id.is(recorded), err
+}
+
+// OpenForReading opens a file without changing anything. Without a log no process uses the
+// file, and it is opened as immutable. Otherwise it is read together with the log, without
+// touching the log's index.
+func OpenForReading(path string) (db *sql.DB, resolved string, err error) {
+	resolved, err = filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, "", err
+	}
+	query := "mode=ro&readonly_shm=1&_pragma=busy_timeout(2000)"
+	if _, err := os.Stat(resolved + "-wal"); err != nil {
+		query = "mode=ro&immutable=1"
+	}
+	dsn := url.URL{Scheme: "file", Path: resolved, RawQuery: query}
+	db, err = sql.Open("sqlite", dsn.String())
+	return db, resolved, err
+}
+
+// ReadOnly has look read a file, without changing anything.
+func ReadOnly(ctx context.Context, path string, look func(*Session) error) error {
+	db, _, err := OpenForReading(path)
+	if err != nil {
+		return err
+	}
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return errors.Join(err, db.Close())
+	}
+	s := &Session{db: db, conn: conn, statements: map[string]*sql.Stmt{}}
+	return errors.Join(look(s), s.Close())
 }

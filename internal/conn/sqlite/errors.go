@@ -35,7 +35,7 @@ func retryBusy(ctx context.Context, closing <-chan struct{}, f func() error) err
 	wait := firstBusyWait
 	for {
 		err := f()
-		if !isBusy(err) {
+		if !Busy(err) {
 			return err
 		}
 		// Half fixed, half random: colliding processes must not collide again.
@@ -58,8 +58,8 @@ func lockError(err error) error {
 	return fmt.Errorf("another process holds the database's lock: %w", err)
 }
 
-// isBusy reports whether another try can help.
-func isBusy(err error) bool {
+// Busy reports whether another try can help.
+func Busy(err error) bool {
 	switch primaryCode(err) {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL:
 		return true

@@ -16,24 +16,34 @@ import (
 // it and its directory if there is none. It refuses an empty file: a database of this
 // program never is empty, so it is a remnant or belongs to another program.
 func (k *Kind) prepareFile(ctx context.Context, path string) error {
-	info, err := os.Stat(path)
+	err := CheckFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
+		return k.createFile(ctx, path)
+	}
+	if info, stat := os.Stat(path); stat == nil && info.Mode().IsRegular() && info.Size() == 0 {
+		return k.foreign("it is empty, so what it recorded is lost; if it never recorded anything, remove it and it will be created")
+	}
+	return err
+}
+
+// CheckFile returns why this user cannot use the file at path, without a look inside. The
+// error wraps fs.ErrNotExist if there is none.
+func CheckFile(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		// One that is no link was made by another process between the two looks;
 		// createFile leaves it in place.
 		if entry, err := os.Lstat(path); err == nil && entry.Mode().Type() == fs.ModeSymlink {
 			return errors.New("it is a symbolic link to a file that does not exist")
 		}
-		return k.createFile(ctx, path)
-	}
-	switch {
+		return err
 	case err != nil:
 		return err
 	case info.IsDir():
 		return errors.New("it is a directory; name a file in it")
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("it is no regular file (%v)", info.Mode().Type())
-	case info.Size() == 0:
-		return k.foreign("it is empty, so what it recorded is lost; if it never recorded anything, remove it and it will be created")
 	}
 	return checkAccess(path)
 }

@@ -261,7 +261,7 @@ func (f *File) begin(group []*job) (row life, err error) {
 		}
 		return err
 	}
-	if err := begin(); !isBusy(err) {
+	if err := begin(); !Busy(err) {
 		return row, err
 	}
 	for {

@@ -64,6 +64,7 @@ var Catalogue = []Entry{
 	{"socket.root_only", Warn, "Set socket_group to a group of the programs that need IDs."},
 	{"socket.silent", Fail, "Look at the daemon's log; restart it."},
 	{"socket.stale", Warn, "Start the daemon; it replaces the socket that was left."},
+	{"socket.unusable", Fail, "Do what the message says, or set another socket."},
 
 	{"unit.down", Fail, "Start it: systemctl start kazahanad.socket kazahanad.service."},
 	{"unit.failed", Fail, "Mend the cause, which journalctl -u kazahanad names; then systemctl restart kazahanad."},
@@ -87,10 +88,12 @@ var Catalogue = []Entry{
 	{"door.not_local", Fail, "Set an address of this host, or HOST:PORT of loopback; then restart the daemon."},
 	{"door.silent", Fail, "Restart the daemon if the setting is new; else look at its log for what else listens there."},
 	{"door.stale", Fail, "Restart the daemon: it replaces the socket that was left."},
+	{"listen.unusable", Fail, "Do what the message says, or choose another address."},
 
 	{"state.damaged", Fail, "Follow what the message says; docs/operations.md has a section on the state directory."},
 	{"state.foreign_owner", Fail, "Give the directory and what is in it to the daemon's user: chown -R."},
 	{"state.full", Fail, "Free some space on that file system."},
+	{"state.in_use", Fail, "Stop that process, or find out why it does not answer; else set another state_dir."},
 	{"state.live_damaged", Fail, "Nothing, where the message says that it is made anew; find out what writes to live_dir, which belongs to the daemon alone."},
 	{"state.live_failed", Fail, "Do what the message says. IDs go on meanwhile; a crash would cost the leases."},
 	{"state.live_lost", Fail, "Look at the daemon's log: it begins a new folder within seconds; find out what removes files from live_dir."},
@@ -99,6 +102,7 @@ var Catalogue = []Entry{
 	{"state.lost", Fail, "Put it back, or restart the daemon: it begins a new one. IDs go on meanwhile; a restart without it may cost their order."},
 	{"state.low", Warn, "Free some space on that file system."},
 	{"state.mark_ahead", Fail, "Set this host's clock right; if it is right, stop the daemon and run kazahanad state reset-floor, which gives up the order against those IDs."},
+	{"state.missing", Fail, "Put the directory's files back if they were moved. Else start the daemon: it begins anew, and only the clock keeps its IDs above earlier ones."},
 	{"state.network", Fail, "Set state_dir to a directory on a local file system: locks and memory-mapped files do not work reliably over a network."},
 	{"state.new", OK, ""},
 	{"state.none", Warn, "Set state_dir, unless the daemon may forget its leases and the order of its IDs at every restart."},
@@ -110,6 +114,7 @@ var Catalogue = []Entry{
 	{"state.refused_epoch", Warn, "Decide which epoch is right; kazahanad state accept-epoch accepts the one that was refused."},
 	{"state.stalled", Fail, "Find out why that disk does not answer: a backup that froze it, a lost volume, a dying drive. IDs go on meanwhile."},
 	{"state.unreadable", Unknown, "Run doctor as root or as the daemon's user."},
+	{"state.unusable", Fail, "Do what the message says: a daemon that starts now ends with it."},
 	{"state.volatile", Warn, "Set state_dir to a directory that outlives the container and the host's reboot."},
 	{"state.write_failed", Fail, "Do what the message says. IDs go on meanwhile, and kill -9 loses nothing; a power failure would lose their order."},
 
@@ -124,7 +129,7 @@ var Catalogue = []Entry{
 	{"provider.unlooked", Unknown, "Run doctor with the daemon's configuration and user."},
 	{"provider.stalled", Unknown, "Run doctor again when that disk answers."},
 
-	{"sqlite.copy", Warn, "Wait until it grants again, once it is used; where nothing is missing, say so with: kazahanad leases init."},
+	{"sqlite.copy", Fail, "Wait until it grants again, once it is used; where nothing is missing, say so with: kazahanad leases init."},
 	{"sqlite.damaged", Fail, "Stop everything that uses the file, and follow docs/providers/sqlite.md."},
 	{"sqlite.fenced", Fail, "Wait until then; where nothing is missing, say so with: kazahanad leases init. docs/providers/sqlite.md has more."},
 	{"sqlite.foreign", Fail, "Name another file: this one is not a lease database of this version."},
@@ -133,7 +138,9 @@ var Catalogue = []Entry{
 	{"sqlite.network", Fail, "Put the file on a local file system, or use a lease server, PostgreSQL, Redis or etcd."},
 	{"sqlite.new", OK, ""},
 	{"sqlite.ok", OK, ""},
+	{"sqlite.refused", Fail, "Do what the message says; docs/providers/sqlite.md explains it."},
 	{"sqlite.unreadable", Unknown, "Run doctor as root or as the daemon's user."},
+	{"sqlite.unusable", Fail, "Let the daemon's user read and write the file and its directory, or name another file."},
 
 	{"redis.aof_off", Warn, "Set appendonly yes: after a crash Redis forgets the grants since its last snapshot, and no lease is granted for the longest term and quarantine."},
 	{"redis.eviction", Fail, "Set maxmemory-policy noeviction: with any other one Redis may drop grants."},

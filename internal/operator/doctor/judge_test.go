@@ -109,6 +109,10 @@ var judgements = []struct {
 	{"door.not_local", door(func(d *Door) { d.Foreign, d.Err = true, errFault })},
 	{"door.silent", door(func(d *Door) { d.Err = errFault })},
 	{"door.stale", door(func(d *Door) { d.Stale, d.Err = true, errFault })},
+	{"socket.unusable", []Finding{Unusable("socket.unusable", "/run/x", errFault)}},
+	{"listen.unusable", []Finding{Unusable("listen.unusable", "admin_listen", errFault)}},
+	{"sqlite.unusable", []Finding{Unusable("sqlite.unusable", "/x/leases.db", errFault)}},
+	{"sqlite.refused", []Finding{Unusable("sqlite.refused", "/x/leases.db", errFault)}},
 
 	{"", JudgeUnits(nil, false)},
 	{"unit.ok", units(func(service, socket *Unit) {})},
@@ -157,6 +161,12 @@ var judgements = []struct {
 	{"state.open_foreign", aState(func(s *StateDir) { s.Mode, s.UID = s.Mode|0o002, 1 })},
 	{"state.open_foreign", aState(func(s *StateDir) { s.Mode, s.UID, s.Known = s.Mode|0o002, 1, false })},
 	{"state.foreign_owner", aState(func(s *StateDir) { s.UID = 1 })},
+	{"state.foreign_owner", aState(func(s *StateDir) { s.UID, s.Start = 1, errFault })},
+	{"state.unusable", aState(func(s *StateDir) { s.Start = errFault })},
+	{"state.unusable", aState(func(s *StateDir) { s.Exists, s.Known, s.Start = false, false, errFault })},
+	{"state.unreadable state.unusable", aState(func(s *StateDir) { s.Exists, s.Unreadable, s.Start = false, true, errFault })},
+	{"state.missing", aState(func(s *StateDir) { s.Used, s.Forgot = false, true })},
+	{"state.in_use", aState(func(s *StateDir) { s.Known, s.Holder = false, "process 7" })},
 	{"state.ok", aState(func(s *StateDir) { s.UID, s.Known = 1, false })}, // whose the daemon will be is not known
 	{"state.ok", aState(func(s *StateDir) { s.UID, s.DaemonUID = 1, 0 })}, // root may write everywhere
 	{"state.network", aState(func(s *StateDir) { s.FS.Type = "nfs" })},
@@ -196,6 +206,7 @@ var judgements = []struct {
 	{"sqlite.network sqlite.new", aFile(func(s *SQLite) { s.Exists, s.FS.Type = false, "cifs" })},
 	{"sqlite.unreadable", aFile(func(s *SQLite) { s.Unreadable = true })},
 	{"sqlite.foreign", aFile(func(s *SQLite) { s.Header.Database = false })},
+	{"sqlite.unreadable", aFile(func(s *SQLite) { s.Busy = true })},
 	{"sqlite.foreign", aFile(func(s *SQLite) { s.Header.ApplicationID = 6 })},
 	{"sqlite.foreign", aFile(func(s *SQLite) { s.Header.Version = 4 })},
 	{"sqlite.foreign", aFile(func(s *SQLite) { s.Header.Version = 0 })},

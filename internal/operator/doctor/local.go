@@ -140,14 +140,17 @@ type StateDir struct {
 	Directory  bool
 	Mode       fs.FileMode
 	UID        uint32
-	DaemonUID  uint32 // the running daemon's user, else this one's
+	DaemonUID  uint32 // the daemon's user: the running one's, else the unit's, else this one
 	Known      bool   // DaemonUID is the running daemon's
 	Unreadable bool   // this user may not read it
 	Lost       bool   // it is missing for the running daemon too
 	Kubernetes bool
 	FS         FileSystem
-	Used       bool  // a daemon has used it, and its files can be read
-	Damage     error // the state file cannot be used
+	Used       bool   // a daemon has used it, and its files can be read
+	Forgot     bool   // it was used, and the state file is gone
+	Damage     error  // the state file cannot be used
+	Start      error  // why a daemon cannot start there; nil if it can, or is not known
+	Holder     string // another process that has it; "" = none, or the daemon that answers
 	Refused    []string
 	Ahead      []string // services whose earlier IDs are dated far ahead of this host's clock
 
@@ -176,18 +179,20 @@ func JudgeStateDir(s StateDir) []Finding {
 	case s.Path == "":
 		return []Finding{finding("state.none", "there is no state directory")}
 	case s.Unreadable && !s.Exists:
-		return []Finding{finding("state.unreadable", "this user cannot read %s", s.Path)}
+		return refuseStart([]Finding{finding("state.unreadable", "this user cannot read %s", s.Path)}, s)
 	case s.Lost:
 		return []Finding{finding("state.lost", "the running daemon's directory %s is not there any more", s.Path)}
 	case !s.Exists && s.Known:
 		return []Finding{finding("state.unreadable", "%s of the running daemon is in another container", s.Path)}
+	case !s.Exists && s.Start != nil:
+		return refuseStart(nil, s)
 	case !s.Exists:
 		return []Finding{finding("state.new", "%s is not there yet: the daemon makes it at its first start", s.Path)}
 	case !s.Directory:
 		return []Finding{finding("state.not_a_directory", "%s is not a directory (%v)", s.Path, s.Mode)}
 	}
 	var found []Finding
-	foreign := s.UID != s.DaemonUID && (s.Known || s.DaemonUID != 0)
+	foreign := s.UID != s.DaemonUID
 	switch everybody := s.Mode.Perm()&0o002 != 0; {
 	case everybody && foreign:
 		found = append(found, finding("state.open_foreign", "every user may write to %s, and it belongs to user %d: a daemon of user %d refuses it", s.Path, s.UID, s.DaemonUID))
@@ -213,9 +218,16 @@ func JudgeStateDir(s StateDir) []Finding {
 	for _, service := range s.Refused {
 		found = append(found, finding("state.refused_epoch", "service %s was offered a lease with another epoch or other bits of time, and refused it", service))
 	}
+	if s.Forgot {
+		found = append(found, finding("state.missing", "%s was in use, and the file with its state is gone", s.Path))
+	}
+	if s.Holder != "" && !s.Known {
+		found = append(found, finding("state.in_use", "%s belongs to %s, which does not answer on the socket", s.Path, s.Holder))
+	}
 	if s.Unreadable {
 		found = append(found, finding("state.unreadable", "this user cannot read the files in %s", s.Path))
 	}
+	found = refuseStart(found, s)
 	if len(found) == 0 {
 		live := ""
 		if s.Live != "" {
@@ -225,6 +237,18 @@ func JudgeStateDir(s StateDir) []Finding {
 	}
 	return found
 }
+
+// refuseStart adds why a daemon cannot start there, unless a failure says so by itself.
+func refuseStart(found []Finding, s StateDir) []Finding {
+	if s.Start == nil || Worst(found) == Fail {
+		return found
+	}
+	return append(found, finding("state.unusable", "%v", s.Start))
+}
+
+// Unusable says why a daemon cannot start with a socket, another listener, or the provider's
+// file; the code is that of the part.
+func Unusable(code, what string, err error) Finding { return finding(code, "%s: %v", what, err) }
 
 // judgeLive judges the place of the leases and the marks.
 func judgeLive(s StateDir) []Finding {

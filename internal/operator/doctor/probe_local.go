@@ -56,7 +56,8 @@ func ProbeStateDir(path string) (s StateDir) {
 		s.Unreadable = true
 		return s
 	case err == nil && !used:
-		return s // new
+		s.Forgot = state.Forgot(path)
+		return s
 	}
 	report, err := state.Inspect(path, state.Options{})
 	if errors.Is(err, fs.ErrPermission) || errors.Is(report.Damage, fs.ErrPermission) {
@@ -64,8 +65,11 @@ func ProbeStateDir(path string) (s StateDir) {
 		return s
 	}
 	s.Damage, s.Used = err, err == nil
+	if report.Holder != nil && !report.Holder.Dying {
+		s.Holder = report.Holder.String()
+	}
 	s.Live, s.LiveMissing, s.LiveDamage = report.Live, report.Missing, report.Damage
-	s.LiveOnDisk = report.Live != "" && !report.Memory
+	s.LiveOnDisk = report.Live != "" && !report.Missing && !report.Memory
 	for _, service := range report.Services {
 		if time.Until(time.UnixMilli(service.Mark)) > markAhead {
 			s.Ahead = append(s.Ahead, service.Name)

@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"crypto/tls"
-	"database/sql"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -260,7 +258,9 @@ func ProbeSQLite(ctx context.Context, path string) (s SQLite) {
 		Version:       int32(binary.BigEndian.Uint32(header[60:])),
 		ApplicationID: int32(binary.BigEndian.Uint32(header[68:])),
 	}
-	if s.Damage, err = quickCheck(ctx, path); err != nil {
+	if s.Damage, err = quickCheck(ctx, path); sqlitefile.Busy(err) {
+		s.Busy = true
+	} else if err != nil {
 		s.Damage = err.Error()
 	} else if s.Damage == "" {
 		s.Fence = ProbeFence(ctx, path)
@@ -270,7 +270,7 @@ func ProbeSQLite(ctx context.Context, path string) (s SQLite) {
 
 // quickCheck runs SQLite's quick_check.
 func quickCheck(ctx context.Context, path string) (damage string, err error) {
-	db, _, err := openForReading(path)
+	db, _, err := sqlitefile.OpenForReading(path)
 	if err != nil {
 		return "", err
 	}
@@ -297,7 +297,7 @@ func ProbeFence(ctx context.Context, path string) Fence {
 
 func probeFence(ctx context.Context, path string) (f Fence, trusted bool) {
 	f.File, f.NowMS = path, time.Now().UnixMilli()
-	db, resolved, err := openForReading(path)
+	db, resolved, err := sqlitefile.OpenForReading(path)
 	if err != nil {
 		return f, true
 	}
@@ -308,21 +308,4 @@ func probeFence(ctx context.Context, path string) (f Fence, trusted bool) {
 	}
 	f.UntilMS, f.Reason, f.Copy = fence.UntilMS, fence.Reason, isCopy
 	return f, fence.Trusted
-}
-
-// openForReading opens a file without changing anything. Without a log no process
-// uses the file, and it is opened as immutable. Otherwise it is read together with
-// the log, without touching the log's index.
-func openForReading(path string) (db *sql.DB, resolved string, err error) {
-	resolved, err = filepath.EvalSymlinks(path)
-	if err != nil {
-		return nil, "", err
-	}
-	query := "mode=ro&readonly_shm=1&_pragma=busy_timeout(2000)"
-	if _, err := os.Stat(resolved + "-wal"); err != nil {
-		query = "mode=ro&immutable=1"
-	}
-	dsn := url.URL{Scheme: "file", Path: resolved, RawQuery: query}
-	db, err = sql.Open("sqlite", dsn.String())
-	return db, resolved, err
 }

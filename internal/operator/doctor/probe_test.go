@@ -513,7 +513,7 @@ func TestStateFaults(t *testing.T) {
 	if err := service.Save(saved); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "in use, and an epoch was refused", look(dir), "state.refused_epoch")
+	want(t, "in use, and an epoch was refused", look(dir), "state.refused_epoch state.in_use")
 	saved.Offered = nil
 	if err := service.Save(saved); err != nil {
 		t.Fatal(err)

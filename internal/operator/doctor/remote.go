@@ -27,6 +27,7 @@ type SQLite struct {
 	Exists     bool
 	Unreadable bool
 	Header     SQLiteHeader
+	Busy       bool   // only a writer can read its log, after a crash
 	Damage     string // the result of quick_check; "" = none
 	Fence      Fence
 	FS         FileSystem
@@ -88,6 +89,9 @@ func JudgeSQLite(s SQLite, applicationID, version int32) []Finding {
 	}
 	if s.Damage != "" {
 		found = append(found, finding("sqlite.damaged", "%s: %s", s.Path, s.Damage))
+	}
+	if s.Busy {
+		found = append(found, finding("sqlite.unreadable", "%s cannot be checked: its log is not yet recovered from a crash, which the next start does, or a process has locked it", s.Path))
 	}
 	if len(found) == 0 {
 		found = JudgeFence(s.Fence)

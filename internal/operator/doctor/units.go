@@ -15,6 +15,40 @@ type Unit struct {
 	File   string // "enabled", "disabled", ...
 	Result string // of the last run: "success", "exit-code", "start-limit-hit", ...
 	Status string // exit status of the last run
+
+	User                 string   // of a service; "" = root
+	StateDir, RuntimeDir []string // of a service: names below /var/lib and /run
+}
+
+// Environ is what systemd tells the service of its directories.
+func (u Unit) Environ() (env []string) {
+	for _, d := range []struct {
+		variable, below string
+		names           []string
+	}{{"STATE_DIRECTORY", "/var/lib/", u.StateDir}, {"RUNTIME_DIRECTORY", "/run/", u.RuntimeDir}} {
+		if len(d.names) > 0 {
+			env = append(env, d.variable+"="+d.below+strings.Join(d.names, ":"+d.below))
+		}
+	}
+	return env
+}
+
+// Service is the daemon's service, if systemd has it loaded.
+func Service(units []Unit) (u Unit, ok bool) { return loaded(units, unitNames[0]) }
+
+// OpensSocket reports whether systemd opens the daemon's socket.
+func OpensSocket(units []Unit) bool {
+	_, ok := loaded(units, unitNames[1])
+	return ok
+}
+
+func loaded(units []Unit, name string) (Unit, bool) {
+	for _, u := range units {
+		if u.Name == name && u.Load == "loaded" {
+			return u, true
+		}
+	}
+	return Unit{}, false
 }
 
 func (u Unit) enabled() bool { return strings.HasPrefix(u.File, "enabled") }
@@ -61,7 +95,7 @@ func ProbeUnits(ctx context.Context) []Unit {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		return nil
 	}
-	args := append([]string{"show", "--property=Id,LoadState,ActiveState,UnitFileState,Result,ExecMainStatus"}, unitNames...)
+	args := append([]string{"show", "--property=Id,LoadState,ActiveState,UnitFileState,Result,ExecMainStatus,User,StateDirectory,RuntimeDirectory"}, unitNames...)
 	out, err := exec.CommandContext(ctx, "systemctl", args...).Output()
 	if err != nil {
 		return nil
@@ -81,6 +115,7 @@ func parseUnits(text string) (units []Unit) {
 		units = append(units, Unit{
 			Name: values["Id"], Load: values["LoadState"], Active: values["ActiveState"], File: values["UnitFileState"],
 			Result: values["Result"], Status: values["ExecMainStatus"],
+			User: values["User"], StateDir: strings.Fields(values["StateDirectory"]), RuntimeDir: strings.Fields(values["RuntimeDirectory"]),
 		})
 	}
 	return units

@@ -83,6 +83,11 @@ func Open(ctx context.Context, cfg Config) (*Provider, error) {
 	return p, nil
 }
 
+// Check returns the error that Open would have about the file's pools, and changes nothing.
+func (c Config) Check(ctx context.Context) error {
+	return sqlitefile.ReadOnly(ctx, c.Path, (&Provider{services: c.Services}).checkTimelines)
+}
+
 // checkTimelines compares the services' terms with the pools of the file.
 func (p *Provider) checkTimelines(s *sqlitefile.Session) error {
 	all := []provider.Terms{p.services.Default}

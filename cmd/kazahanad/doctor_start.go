@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	sqlitefile "github.com/kazahana/kazahana/internal/conn/sqlite"
+	"github.com/kazahana/kazahana/internal/operator/doctor"
+	"github.com/kazahana/kazahana/internal/provider"
+	"github.com/kazahana/kazahana/internal/provider/sqlite"
+	"github.com/kazahana/kazahana/internal/state"
+	"github.com/kazahana/kazahana/internal/unixsock"
+)
+
+// What follows finds out whether serve would start, by the checks that serve makes itself,
+// with the rights of the daemon's user, and without their side effects.
+
+func (x *examination) readUnits() {
+	ctx, cancel := context.WithTimeout(x.system.ctx, doctorTimeout)
+	defer cancel()
+	x.units = doctor.ProbeUnits(ctx)
+}
+
+// environ is the environment, with the directories that systemd gives the service.
+func (x *examination) environ() []string {
+	env := x.system.env
+	unit, ok := doctor.Service(x.units)
+	if !ok || x.system.uid != 0 && uidOf(unit.User) != x.system.uid {
+		return env
+	}
+	for _, more := range unit.Environ() {
+		if name, _, _ := strings.Cut(more, "="); !slices.ContainsFunc(env, func(have string) bool { return strings.HasPrefix(have, name+"=") }) {
+			env = append(slices.Clip(env), more)
+		}
+	}
+	return env
+}
+
+// account is a user and its group.
+type account struct{ uid, gid int }
+
+// account is the daemon's: the running one's, else the unit's, else this process's. ok says
+// that this process can find out what that user may do.
+func (x *examination) account() (who account, ok bool) {
+	who = account{x.system.uid, -1}
+	unit, installed := doctor.Service(x.units)
+	switch {
+	case x.status != nil:
+		who.uid = int(x.peer.UID)
+	case installed && unit.User != "":
+		who.uid = uidOf(unit.User)
+	}
+	if u, err := user.LookupId(strconv.Itoa(who.uid)); err == nil {
+		who.gid, _ = strconv.Atoi(u.Gid)
+	}
+	return who, who.uid >= 0 && !x.denied && (x.system.uid == 0 || x.system.uid == who.uid)
+}
+
+// uidOf is a user's number, or -1.
+func uidOf(name string) int {
+	if u, err := user.Lookup(name); err == nil {
+		name = u.Uid
+	}
+	if uid, err := strconv.Atoi(name); err == nil {
+		return uid
+	}
+	return -1
+}
+
+// asDaemon runs a probe with the rights of the daemon's user, if this process can.
+func (x *examination) asDaemon(probe func()) {
+	if who, ok := x.account(); ok && who.gid >= 0 {
+		doctor.As(who.uid, who.gid, probe)
+	} else {
+		probe()
+	}
+}
+
+// mayRead returns why this user cannot read the configuration's file; "" is none.
+func mayRead(path string) error {
+	if path == "" {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("the configuration: %w", err)
+	}
+	return f.Close()
+}
+
+// checkState returns why the daemon could not start with its directories.
+func (x *examination) checkState(s doctor.StateDir) error {
+	who, ok := x.account()
+	if !ok || s.Path == "" {
+		return nil
+	}
+	live := ""
+	switch {
+	case x.status == nil:
+		live = liveDir(x.settings)
+	case s.Live != "":
+		live = filepath.Dir(s.Live)
+	}
+	return state.Check(s.Path, live, who.uid)
+}
+
+// checkFile adds why the daemon could not use the provider's file, unless a failure says so.
+func (x *examination) checkFile(ctx context.Context, path string, found []doctor.Finding) []doctor.Finding {
+	if _, ok := x.account(); !ok || doctor.Worst(found) == doctor.Fail {
+		return found
+	}
+	var err error
+	x.asDaemon(func() {
+		if err = sqlitefile.CheckFile(path); errors.Is(err, fs.ErrNotExist) {
+			err = state.CheckDir(filepath.Dir(path), "name another file")
+		}
+	})
+	if err != nil {
+		return append(found, doctor.Unusable("sqlite.unusable", path, err))
+	}
+	if err := checkPools(ctx, x.url); errors.Is(err, provider.ErrInvalid) {
+		found = append(found, doctor.Unusable("sqlite.refused", path, err))
+	}
+	return found
+}
+
+// checkPools compares a file's pools with what the URL asks for.
+func checkPools(ctx context.Context, providerURL string) error {
+	u, err := url.Parse(providerURL)
+	if err != nil {
+		return err
+	}
+	cfg, err := sqlite.ParseURL(u, nil, nil)
+	if err != nil {
+		return err
+	}
+	return cfg.Check(ctx)
+}
+
+// listeners checks the socket and the listeners beside it. A daemon that runs has them.
+func (x *examination) listeners() {
+	who, ok := x.account()
+	if !ok || x.settings == nil || x.status != nil {
+		return
+	}
+	if s := x.settings; !doctor.OpensSocket(x.units) && doctor.Worst(x.found) != doctor.Fail {
+		if err := x.checkSocket(s.Socket, unixsock.Options{Private: s.SocketInTmp}, who); err != nil {
+			x.add(doctor.Unusable("socket.unusable", s.Socket, err))
+		}
+	}
+	for _, l := range besides(x.settings) {
+		var err error
+		if path, isPath := strings.CutPrefix(l.address, "unix:"); isPath {
+			err = x.checkSocket(path, unixsock.Options{Flag: l.flag()}, who)
+		} else {
+			err = tryPort(l.address)
+		}
+		if err != nil {
+			x.add(doctor.Unusable("listen.unusable", l.key, err))
+		}
+	}
+}
+
+func (x *examination) checkSocket(path string, o unixsock.Options, who account) (err error) {
+	x.asDaemon(func() {
+		if err = unixsock.Check(path, o, who.uid); err == nil {
+			err = state.CheckDir(filepath.Dir(path), "set another path")
+		}
+	})
+	return err
+}

@@ -1,0 +1,506 @@
+package main
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/kazahana/kazahana/internal/daemon"
+	"github.com/kazahana/kazahana/internal/operator/doctor"
+	"github.com/kazahana/kazahana/internal/testkit"
+	"github.com/kazahana/kazahana/internal/testkit/await"
+)
+
+// breakage is something that happened to an installation.
+type breakage struct {
+	name   string
+	used   bool // a daemon has run there before
+	nobody bool // the daemon is not root
+	do     func(s *site) (args []string)
+	code   string // of the finding that says so
+	// strict says why doctor fails although serve makes regular IDs, or "".
+	strict string
+	// around is a shell command in whose mount namespace both run.
+	around string
+}
+
+// TestDoctorIsAGate breaks installations, and holds doctor's verdict to what serve then does.
+// The exit code is 0 only where serve starts and makes regular IDs.
+func TestDoctorIsAGate(t *testing.T) {
+	t.Parallel()
+	for _, group := range []struct {
+		name string
+		all  []breakage
+	}{
+		{"state", brokenState}, {"live", brokenLive}, {"mount", brokenMounts}, {"socket", brokenSockets},
+		{"configuration", brokenConfigurations}, {"listeners", brokenListeners}, {"provider", brokenProviders},
+	} {
+		for _, b := range group.all {
+			t.Run(group.name+"/"+b.name, func(t *testing.T) {
+				t.Parallel()
+				b.judge(t)
+			})
+		}
+	}
+}
+
+func (b *breakage) judge(t *testing.T) {
+	s := newSite(t)
+	if b.nobody {
+		needRoot(t)
+		s.own(s.Dir)
+	}
+	if b.used {
+		d := s.LaunchCommand(b.command(t, s, s.ServeArgs()))
+		d.AwaitReady()
+		s.Dial().AwaitMode("regular")
+		d.Terminate()
+	}
+	var args []string
+	if b.do != nil {
+		args = b.do(s)
+	}
+	args = s.ServeArgs(append(args, "--startup-wait", "0", "--acquire-retry-interval", "50ms", "--acquire-retry-max-interval", "100ms")...)
+	said := s.ExaminedBy(b.command(t, s, append([]string{"doctor", "--json"}, args[1:]...)), nil)
+	serves, how := s.serves(b.command(t, s, args))
+	if b.code != "" {
+		said.Has(b.code)
+	}
+	if passes := said.Code == exitOK; passes != (serves && b.strict == "") {
+		t.Errorf("doctor's exit code is %d, and serve %s: %+v", said.Code, how, said.Findings)
+	}
+	if !serves && b.strict != "" {
+		t.Errorf("serve %s: doctor is not too strict", how)
+	}
+}
+
+// command is one of the site's, as the daemon's user and in its mount namespace.
+func (b *breakage) command(t *testing.T, s *site, args []string) *exec.Cmd {
+	cmd := s.Command(args...)
+	if b.around != "" {
+		cmd = exec.Command("unshare", append([]string{"--mount", "sh", "-ec", b.around + `; state=$1; shift; exec "$0" "$@"`, testkit.Executable(), s.State}, args...)...)
+		cmd.Env = s.Environment()
+	}
+	if b.nobody {
+		return asNobody(t, cmd)
+	}
+	return cmd
+}
+
+// serves runs serve until it makes regular IDs, or fails to.
+func (s *site) serves(cmd *exec.Cmd) (ok bool, how string) {
+	s.T.Helper()
+	d := s.LaunchCommand(cmd)
+	defer d.Kill()
+	await.Eventually(s.T, "serve makes IDs or fails", func() bool {
+		select {
+		case <-d.Ended:
+			how = "ended with " + d.Cmd.ProcessState.String()
+			return true
+		default:
+		}
+		for _, socket := range []string{s.Socket, s.Path("new/d.sock")} {
+			c, err := testkit.DialSocket(socket)
+			if err != nil {
+				continue
+			}
+			var st daemon.Status
+			err = c.Call(s.T.Context(), "Status", &st)
+			_ = c.Close()
+			if err != nil || st.PID != d.PID() {
+				continue
+			}
+			ok, how = st.Mode == "regular", "is "+st.Mode
+			return ok || st.Services[0].Failures > 0
+		}
+		return false
+	})
+	return ok, how
+}
+
+// own gives files to nobody.
+func (s *site) own(paths ...string) {
+	s.T.Helper()
+	for _, path := range paths {
+		s.chown(path, nobodyID)
+	}
+}
+
+func (s *site) chown(path string, uid int) {
+	s.T.Helper()
+	needRoot(s.T)
+	if err := os.Lchown(path, uid, -1); err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+func (s *site) chmod(path string, mode os.FileMode) {
+	s.T.Helper()
+	if err := os.Chmod(path, mode); err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+func (s *site) remove(path string) {
+	s.T.Helper()
+	if err := os.RemoveAll(path); err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+func (s *site) link(to, path string) {
+	s.T.Helper()
+	if err := os.Symlink(to, path); err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+// edit changes a file in place.
+func (s *site) edit(path string, change func(string) string) {
+	s.T.Helper()
+	was, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, []byte(change(string(was))), 0o600)
+	}
+	if err != nil {
+		s.T.Fatal(err)
+	}
+}
+
+// folder is the state directory's folder in the live directory.
+func (s *site) folder() string {
+	s.T.Helper()
+	all, err := os.ReadDir(s.Live)
+	if err != nil || len(all) != 1 {
+		s.T.Skipf("no live directory: %v %v", all, err)
+	}
+	return filepath.Join(s.Live, all[0].Name())
+}
+
+// taken is a port on which somebody listens.
+func (s *site) taken() string {
+	s.T.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	s.T.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
+}
+
+func (s *site) nowhere() string { return "127.0.0.1:" + strconv.Itoa(testkit.FreePort(s.T)) }
+
+// file makes a file of the site.
+func (s *site) file(name, content string) (path string) {
+	s.T.Helper()
+	testkit.WriteFile(s.T, s.Path(name), content)
+	s.chmod(s.Path(name), 0o644)
+	return s.Path(name)
+}
+
+func half(text string) string { return text[:len(text)/2] }
+
+func garbage(string) string { return "garbage" }
+
+func (s *site) stateFile() string { return filepath.Join(s.State, "state") }
+
+func (s *site) editState(change func(string) string) []string {
+	s.T.Helper()
+	s.edit(s.stateFile(), change)
+	return nil
+}
+
+var brokenState = []breakage{
+	{name: "new", code: "state.new"},
+	{name: "used", used: true},
+	{name: "used by another user", nobody: true, used: true},
+	{name: "a file", do: func(s *site) []string { s.file("state", "x"); return nil }, code: "state.not_a_directory"},
+	{name: "below a file", do: func(s *site) []string { return []string{"--state-dir", s.file("x", "") + "/state"} }, code: "state.unusable"},
+	{name: "a link that leads nowhere", do: func(s *site) []string { s.link(s.Path("away"), s.State); return nil }, code: "state.unusable"},
+	{name: "garbage", used: true, do: func(s *site) []string { return s.editState(garbage) }, code: "state.damaged"},
+	{name: "cut short", used: true, do: func(s *site) []string { return s.editState(half) }, code: "state.damaged"},
+	{name: "one bit", used: true, do: func(s *site) []string {
+		return s.editState(func(was string) string { return was[:len(was)-5] + string(was[len(was)-5]^1) + was[len(was)-4:] })
+	}, code: "state.damaged"},
+	{name: "empty", used: true, do: func(s *site) []string { return s.editState(func(string) string { return "" }) }, code: "state.damaged"},
+	{name: "of a newer version", used: true, do: func(s *site) []string {
+		return s.editState(func(was string) string {
+			return strings.Replace(was, "kazahana-state 1 ", "kazahana-state 2 ", 1)
+		})
+	}, code: "state.damaged"},
+	{name: "a directory in place of the state", used: true, do: func(s *site) []string {
+		s.remove(s.stateFile())
+		testkit.Mkdir(s.T, s.stateFile())
+		return nil
+	}, code: "state.damaged"},
+	{name: "gone", used: true, do: func(s *site) []string { s.remove(s.stateFile()); return nil }, code: "state.missing", strict: "it begins anew, and the order of IDs rests on the clock"},
+	{name: "a directory in place of the lock", used: true, do: func(s *site) []string {
+		s.remove(s.State + "/lock")
+		testkit.Mkdir(s.T, s.State+"/lock")
+		return nil
+	}, code: "state.unusable"},
+	{name: "of root", nobody: true, do: func(s *site) []string { testkit.Mkdir(s.T, s.State); s.chmod(s.State, 0o700); return nil }, code: "state.unusable"},
+	{name: "not writable", nobody: true, used: true, do: func(s *site) []string { s.chmod(s.State, 0o500); return nil }, code: "sqlite.unusable"},
+	{name: "new and not writable", nobody: true, do: func(s *site) []string {
+		testkit.Mkdir(s.T, s.State)
+		s.own(s.State)
+		s.chmod(s.State, 0o500)
+		return nil
+	}, code: "state.unusable"},
+	{name: "cannot be made", nobody: true, do: func(s *site) []string {
+		s.chown(s.Dir, 0)
+		return []string{"--socket", "/dev/shm/" + filepath.Base(s.Dir) + ".sock"}
+	}, code: "state.unusable"},
+	{name: "its state is root's", nobody: true, used: true, do: func(s *site) []string { s.chown(s.stateFile(), 0); return nil }, code: "state.unusable"},
+	{name: "its lock is root's", nobody: true, used: true, do: func(s *site) []string { s.chown(s.State+"/lock", 0); return nil }, code: "state.unusable"},
+	{name: "open and another user's", used: true, do: func(s *site) []string { s.chown(s.State, 1234); s.chmod(s.State, 0o777); return nil }, code: "state.open_foreign"},
+	{name: "open", used: true, do: func(s *site) []string { s.chmod(s.State, 0o777); return nil }, code: "state.open"},
+	{name: "another user's", used: true, do: func(s *site) []string { s.chown(s.State, 1234); return nil }},
+	{name: "in use", do: func(s *site) []string {
+		other := s.LaunchCommand(s.Command(append(s.ServeArgs(), "--socket", s.Path("other.sock"))...))
+		other.Says("kazahanad is ready")
+		return nil
+	}, code: "state.in_use"},
+}
+
+var brokenLive = []breakage{
+	{name: "gone as after a boot", used: true, do: func(s *site) []string { s.remove(s.Live); return nil }},
+	{name: "on a disk", do: func(s *site) []string { return []string{"--live-dir", s.Path("live")} }, code: "state.unusable"},
+	{name: "a directory on a disk", used: true, do: func(s *site) []string {
+		testkit.Mkdir(s.T, s.Path("live"))
+		return []string{"--live-dir", s.Path("live")}
+	}, code: "state.unusable"},
+	{name: "a file", used: true, do: func(s *site) []string { s.remove(s.Live); testkit.WriteFile(s.T, s.Live, ""); return nil }, code: "state.live_damaged"},
+	{name: "open", used: true, do: func(s *site) []string { s.chmod(s.Live, 0o777); return nil }, code: "state.unusable"},
+	{name: "another user's", used: true, do: func(s *site) []string { s.chown(s.Live, 1234); return nil }, code: "state.unusable"},
+	{name: "root's", nobody: true, used: true, do: func(s *site) []string { s.chown(s.Live, 0); return nil }},
+	{name: "a link of another user", used: true, do: func(s *site) []string {
+		testkit.Rename(s.T, s.Live, s.Live+"-away")
+		s.link(s.Live+"-away", s.Live)
+		s.chown(s.Live, 1234)
+		return nil
+	}, code: "state.unusable"},
+	{name: "a link of root", used: true, do: func(s *site) []string {
+		testkit.Rename(s.T, s.Live, s.Live+"-away")
+		s.link(s.Live+"-away", s.Live)
+		return nil
+	}},
+	{name: "not writable", nobody: true, used: true, do: func(s *site) []string { s.chmod(s.Live, 0o500); return nil }},
+	{name: "a file in place of the folder", used: true, do: func(s *site) []string {
+		path := s.folder()
+		s.remove(path)
+		testkit.WriteFile(s.T, path, "")
+		return nil
+	}, code: "state.live_damaged"},
+	{name: "leases garbage", used: true, do: func(s *site) []string { s.edit(s.folder()+"/leases", garbage); return nil }, code: "state.live_damaged", strict: "the leases are lost"},
+	{name: "marks cut short", used: true, do: func(s *site) []string { s.edit(s.folder()+"/marks", half); return nil }, code: "state.live_damaged", strict: "the leases are lost"},
+}
+
+var brokenMounts = []breakage{
+	{name: "read-only", around: `mkdir -p "$1"; mount -t tmpfs -o ro none "$1"`, code: "state.read_only"},
+	{name: "full", around: `mkdir -p "$1"; mount -t tmpfs -o size=64k none "$1"; head -c 65536 /dev/zero >"$1/fill"`, code: "state.full"},
+	{name: "roomy", around: `mkdir -p "$1"; mount -t tmpfs -o size=100m none "$1"`, code: "state.volatile"},
+}
+
+var brokenSockets = []breakage{
+	{name: "a file in its place", do: func(s *site) []string { testkit.WriteFile(s.T, s.Socket, "x"); return nil }, code: "socket.not_a_socket"},
+	{name: "a directory in its place", do: func(s *site) []string { testkit.Mkdir(s.T, s.Socket); return nil }, code: "socket.not_a_socket"},
+	{name: "too long", do: func(s *site) []string { return []string{"--socket", s.Path(strings.Repeat("x", 110))} }, code: "config.invalid"},
+	{name: "below a file", do: func(s *site) []string { return []string{"--socket", s.file("x", "") + "/d.sock"} }, code: "socket.unusable"},
+	{name: "in a directory that is made", do: func(s *site) []string { return []string{"--socket", s.Path("new/d.sock")} }, code: "socket.missing"},
+	{name: "in a directory of root", nobody: true, do: func(s *site) []string {
+		testkit.Mkdir(s.T, s.Path("new"))
+		s.chmod(s.Path("new"), 0o755)
+		return []string{"--socket", s.Path("new/d.sock")}
+	}, code: "socket.unusable"},
+	{name: "left by a crash", do: func(s *site) []string { s.Start().Kill(); return nil }, code: "socket.stale"},
+	{name: "of another program", do: func(s *site) []string {
+		l, err := net.Listen("unix", s.Socket)
+		if err != nil {
+			s.T.Fatal(err)
+		}
+		s.T.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+				_ = c.Close()
+			}
+		}()
+		return nil
+	}, code: "socket.silent"},
+}
+
+// configured is what a file says.
+func configured(text string) func(s *site) []string {
+	return func(s *site) []string { return []string{"--config", s.file("kazahanad.yaml", text)} }
+}
+
+func flags(args ...string) func(*site) []string { return func(*site) []string { return args } }
+
+var brokenConfigurations = []breakage{
+	{name: "none", do: flags()},
+	{name: "valid", do: configured("fallback: none\n")},
+	{name: "unknown key", do: configured("fallbck: none\n"), code: "config.invalid"},
+	{name: "key given twice", do: configured("fallback: none\nfallback: cached\n"), code: "config.invalid"},
+	{name: "no YAML", do: configured("a: [\n"), code: "config.invalid"},
+	{name: "bad value", do: configured("max_backward: soon\n"), code: "config.invalid"},
+	{name: "missing file", do: func(s *site) []string { return []string{"--config", s.Path("away.yaml")} }, code: "config.invalid"},
+	{name: "unreadable file", nobody: true, do: func(s *site) []string {
+		args := configured("fallback: none\n")(s)
+		s.chmod(args[1], 0o600)
+		return args
+	}, code: "config.invalid"},
+	{name: "missing secret", do: func(s *site) []string { return []string{"--external-secret-file", s.Path("away")} }, code: "config.invalid"},
+	{name: "secret of root", nobody: true, do: func(s *site) []string {
+		path := s.file("secret", "correct horse battery staple\n")
+		s.chmod(path, 0o600)
+		return []string{"--external-secret-file", path}
+	}, code: "config.invalid"},
+	{name: "unknown group", do: flags("--socket-group", "no-such-group"), code: "config.invalid"},
+	{name: "bad mode", do: flags("--socket-mode", "rw"), code: "config.invalid"},
+	{name: "memory for nothing", do: flags("--memory-limit", "1k"), code: "config.invalid"},
+	{name: "a quota above all", do: flags("--max-connections", "10", "--quota-connections", "20")},
+	{name: "a store that is none", do: flags("--store", "ftp://store"), code: "config.invalid"},
+	{name: "no state and no provider", do: flags("--state-dir", "none"), code: "config.invalid"},
+	{name: "one machine ID for two services", do: configured("provider: static:5\nservices: {orders: {}}\n"), code: "config.invalid"},
+	{name: "one service with its own keys", do: configured("services: {orders: {fallback: none}}\n")},
+	{name: "a layout without time", do: flags("--bit-ts", "36", "--default-epoch", "2020-01-01T00:00:00Z")},
+}
+
+var brokenListeners = []breakage{
+	{name: "free ports", do: func(s *site) []string {
+		return []string{"--admin-listen", "127.0.0.1:0", "--http-listen", "unix:" + s.Path("h.sock"), "--memcached-listen", "localhost:0"}
+	}},
+	{name: "admin port taken", do: func(s *site) []string { return []string{"--admin-listen", s.taken()} }, code: "listen.unusable"},
+	{name: "http port taken", do: func(s *site) []string { return []string{"--http-listen", s.taken()} }, code: "listen.unusable"},
+	{name: "memcached port taken", do: func(s *site) []string { return []string{"--memcached-listen", s.taken()} }, code: "listen.unusable"},
+	{name: "all addresses, and one has it", do: func(s *site) []string {
+		_, port, _ := net.SplitHostPort(s.taken())
+		return []string{"--admin-listen", ":" + port}
+	}, code: "listen.unusable"},
+	{name: "one port for two", do: func(s *site) []string {
+		at := s.nowhere()
+		return []string{"--admin-listen", at, "--http-listen", at}
+	}},
+	{name: "an address of another host", do: flags("--admin-listen", "192.0.2.1:9746"), code: "listen.unusable"},
+	{name: "a file at its path", do: func(s *site) []string { return []string{"--admin-listen", "unix:" + s.file("a.sock", "")} }, code: "listen.unusable"},
+	{name: "the socket's own path", do: func(s *site) []string { return []string{"--admin-listen", "unix:" + s.Socket} }},
+	{name: "beyond this host", do: flags("--http-listen", "0.0.0.0:0"), code: "config.invalid"},
+	{name: "no address", do: flags("--admin-listen", "9746"), code: "config.invalid"},
+}
+
+// leases is the provider's file.
+func (s *site) leases() string { return filepath.Join(s.State, "leases.db") }
+
+// provided is a provider URL with the site's own words.
+func provided(url func(s *site) string) func(s *site) []string {
+	return func(s *site) []string {
+		return []string{"--provider", url(s), "--provider-timeout", "2s"}
+	}
+}
+
+var brokenProviders = []breakage{
+	{name: "static", do: flags("--provider", "static:5"), code: "scope.unverified"},
+	{name: "unknown scheme", do: flags("--provider", "ftp://host/x"), code: "provider.invalid"},
+	{name: "no host", do: flags("--provider", "redis://"), code: "provider.invalid"},
+	{name: "unknown parameter", do: flags("--provider", "static:5?frob=1"), code: "provider.invalid"},
+	{name: "machine ID out of range", do: flags("--provider", "static:99999"), code: "provider.invalid"},
+	{name: "relative file", do: flags("--provider", "sqlite:leases.db"), code: "provider.invalid"},
+	{name: "directory that is made", do: provided(func(s *site) string { return "sqlite:" + s.Path("new/leases.db") }), code: "sqlite.new"},
+	{name: "below a file", do: provided(func(s *site) string { return "sqlite:" + s.file("x", "") + "/leases.db" }), code: "sqlite.unusable"},
+	{name: "a directory", do: provided(func(s *site) string { testkit.Mkdir(s.T, s.Leases()); return "sqlite:" + s.Leases() })},
+	{name: "a link that leads nowhere", do: provided(func(s *site) string { s.link(s.Path("away"), s.Leases()); return "sqlite:" + s.Leases() }), code: "sqlite.unusable"},
+	{name: "no database", do: provided(func(s *site) string { return "sqlite:" + s.file("leases.db", "garbage") }), code: "sqlite.foreign"},
+	{name: "empty", do: provided(func(s *site) string { return "sqlite:" + s.file("leases.db", "") }), code: "sqlite.foreign"},
+	{name: "cut short", used: true, do: func(s *site) []string { s.edit(s.leases(), half); return nil }, code: "sqlite.damaged"},
+	{name: "of a newer version", used: true, do: func(s *site) []string {
+		s.edit(s.leases(), func(was string) string { return was[:60] + "\x00\x00\x00\x63" + was[64:] })
+		return nil
+	}, code: "sqlite.foreign"},
+	{name: "another program's", used: true, do: func(s *site) []string {
+		s.edit(s.leases(), func(was string) string { return was[:68] + "\x01\x02\x03\x04" + was[72:] })
+		return nil
+	}, code: "sqlite.foreign"},
+	{name: "root's", nobody: true, used: true, do: func(s *site) []string { s.chown(s.leases(), 0); return nil }, code: "sqlite.unusable"},
+	{name: "a copy", used: true, do: func(s *site) []string {
+		s.edit(s.leases(), func(was string) string { s.remove(s.leases()); s.file("copy", was); return was })
+		return nil
+	}, code: "sqlite.copy"},
+	{name: "another layout", used: true, do: provided(func(s *site) string { return "sqlite:" + s.leases() + "?bit_id=8&bit_seq=14" })},
+	{name: "another epoch", used: true, do: provided(func(s *site) string { return "sqlite:" + s.leases() + "?epoch=2025-06-01T00:00:00Z" }), code: "sqlite.refused"},
+	{name: "no room in its range", used: true, do: provided(func(s *site) string { return "sqlite:" + s.leases() + "?ids=99999-99999" })},
+	{name: "Redis is away", do: provided(func(s *site) string { return "redis://" + s.nowhere() + "/0" }), code: "redis.unreachable"},
+	{name: "etcd is away", do: provided(func(s *site) string { return "etcd://" + s.nowhere() }), code: "etcd.unreachable"},
+	{name: "PostgreSQL is away", do: provided(func(s *site) string { return "postgres://u@" + s.nowhere() + "/db" }), code: "postgres.unreachable"},
+	{name: "the lease server is away", do: provided(func(s *site) string { return "http://" + s.nowhere() }), code: "http.unreachable"},
+	{name: "a token that is missing", do: provided(func(s *site) string { return "http://" + s.nowhere() + "?token_file=" + s.Path("away") }), code: "provider.invalid"},
+	{name: "a token of root", nobody: true, do: provided(func(s *site) string {
+		path := s.file("token", "0123456789012345678901234567")
+		s.chmod(path, 0o600)
+		return "http://" + s.nowhere() + "?token_file=" + path
+	}), code: "provider.invalid"},
+	{name: "an authority that is missing", do: provided(func(s *site) string { return "https://" + s.nowhere() + "?ca_file=" + s.Path("away") }), code: "provider.invalid"},
+	{name: "a certificate that is garbage", do: provided(func(s *site) string {
+		return "https://" + s.nowhere() + "?cert_file=" + s.file("cert", "x") + "&key_file=" + s.file("key", "x")
+	}), code: "provider.invalid"},
+	{name: "Redis that evicts", do: provided(func(s *site) string {
+		r := s.StartRedis()
+		if _, err := testkit.RedisAsk(r.Address, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru"); err != nil {
+			s.T.Fatal(err)
+		}
+		return r.URL()
+	}), code: "redis.eviction"},
+	{name: "Redis that is new", do: provided(func(s *site) string { return s.Initialised(s.StartRedis().URL()) })},
+}
+
+// A daemon that runs: it answers, and would start again.
+func TestDoctorOfADaemonThatWouldNotStartAgain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		do   func(s *site, d *testkit.Instance)
+		code string
+		ends bool // a restart ends at once
+	}{
+		{name: "nothing", do: func(*site, *testkit.Instance) {}},
+		{"bad configuration", func(s *site, _ *testkit.Instance) { s.file("kazahanad.yaml", "fallbck: none\n") }, "config.invalid", true},
+		{"secret gone", func(s *site, _ *testkit.Instance) { s.remove(s.Path("secret")) }, "config.invalid", true},
+		{"configuration of root", func(s *site, _ *testkit.Instance) {
+			s.chown(s.Path("kazahanad.yaml"), 0)
+			s.chmod(s.Path("kazahanad.yaml"), 0o600)
+		}, "config.invalid", true},
+		{"lock of root", func(s *site, _ *testkit.Instance) { s.chown(s.State+"/lock", 0) }, "state.unusable", true},
+		{"directory of root", func(s *site, _ *testkit.Instance) { s.chown(s.State, 0); s.chmod(s.State, 0o700) }, "state.foreign_owner", true},
+		{"directory gone", func(s *site, _ *testkit.Instance) { testkit.Rename(s.T, s.State, s.State+"-away") }, "state.lost", false},
+		{"live directory open", func(s *site, _ *testkit.Instance) { s.chmod(s.Live, 0o777) }, "state.unusable", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			needRoot(t)
+			s := newSite(t)
+			s.own(s.Dir)
+			args := s.ServeArgs("--config", s.file("kazahanad.yaml", "external_secret_file: "+s.file("secret", "correct horse battery staple\n")+"\n"))
+			s.own(s.Path("kazahanad.yaml"), s.Path("secret"))
+			d := s.LaunchCommand(asNobody(t, s.Command(args...)))
+			d.AwaitReady()
+			s.Dial().AwaitMode("regular")
+			c.do(s, d)
+			said := s.ExaminedBy(s.Command(append([]string{"doctor", "--json"}, args[1:]...)...), nil) // as root
+			if c.code != "" {
+				said.Has(c.code)
+			}
+			if (said.Worst == doctor.Fail) != (c.code != "") {
+				t.Errorf("the worst is %s: %+v", said.Worst, said.Findings)
+			}
+			d.Signal(syscall.SIGKILL) // a stop would write
+			d.AwaitEnd()
+			if serves, how := s.serves(asNobody(t, s.Command(args...))); serves == c.ends {
+				t.Errorf("started again, it %s", how)
+			}
+		})
+	}
+}

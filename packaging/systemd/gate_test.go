@@ -1,0 +1,49 @@
+//go:build linux
+
+package systemd_test
+
+import "strings"
+
+// gate breaks the host, and holds doctor's verdict to what a restart then does. The service
+// is down and the socket is open, as before the first request.
+func gate(h *host) {
+	const states = "/var/lib/kazahana"
+	for _, c := range []struct {
+		name, broken, mended, code string
+	}{
+		{name: "nothing", broken: "true", mended: "true", code: "unit.ok"},
+		{"state of root", "chown root " + states + "/state", "chown kazahana " + states + "/state", "state.unusable"},
+		{"lock of root", "chown root " + states + "/lock", "chown kazahana " + states + "/lock", "state.unusable"},
+		{"damaged state", "cp -p " + states + "/state /root/; echo >>" + states + "/state", "cp -p /root/state " + states, "state.damaged"},
+		{"open live directory on another file system", "mkdir -p /srv/live; echo 'live_dir: /srv/live' >/etc/kazahana/kazahanad.yaml",
+			"rm /etc/kazahana/kazahanad.yaml", "state.unusable"},
+		{"configuration", "echo 'fallbck: none' >/etc/kazahana/kazahanad.yaml", "rm /etc/kazahana/kazahanad.yaml", "config.invalid"},
+		{"configuration of root", "umask 077; echo 'fallback: none' >/etc/kazahana/kazahanad.yaml", "rm /etc/kazahana/kazahanad.yaml", "config.invalid"},
+		{"service masked", "systemctl mask --runtime kazahanad.service", "systemctl unmask --runtime kazahanad.service", "unit.masked"},
+		{"socket masked", "systemctl stop kazahanad.socket; systemctl mask --runtime kazahanad.socket",
+			"systemctl unmask --runtime kazahanad.socket", "unit.masked"},
+		{"a unit that says nothing", "mkdir -p /etc/systemd/system/kazahanad.service.d; printf '[Service]\\nExecStart=\\n' >/etc/systemd/system/kazahanad.service.d/x.conf; systemctl daemon-reload",
+			"rm -r /etc/systemd/system/kazahanad.service.d; systemctl daemon-reload", "unit.invalid"},
+		{"start limit", "mkdir -p /etc/systemd/system/kazahanad.service.d; printf '[Unit]\\nStartLimitBurst=1\\n' >/etc/systemd/system/kazahanad.service.d/x.conf; systemctl daemon-reload; " +
+			"systemctl start kazahanad; systemctl restart kazahanad || true",
+			"rm -r /etc/systemd/system/kazahanad.service.d; systemctl daemon-reload", "unit.start_limit"},
+	} {
+		h.fresh()
+		h.do("systemctl", "stop", service)
+		h.do("systemctl", "start", socket)
+		h.shell(c.broken)
+		said := h.try("kazahanad", "doctor")
+		if !strings.Contains(said.out, c.code) {
+			h.t.Errorf("%s: doctor does not say %s:\n%s%s", c.name, c.code, said.out, said.err)
+		}
+		starts := h.try("systemctl", "restart", service).code == 0
+		if passes := said.code == 0; passes != starts {
+			h.t.Errorf("%s: doctor's exit code is %d, and that the service starts is %v:\n%s", c.name, said.code, starts, said.out)
+		}
+		h.shell(c.mended)
+		h.fresh()
+		h.do("systemctl", "start", socket)
+		h.do("systemctl", "restart", service)
+		h.id()
+	}
+}
