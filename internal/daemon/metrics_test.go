@@ -91,6 +91,7 @@ func TestMetricNames(t *testing.T) {
 		"kazahana_lock_wait_seconds":       "",
 		"kazahana_sequence_requests_total": "result",
 		"kazahana_sequence_values_total":   "",
+		"kazahana_store_errors_total":      "",
 	}
 	placing := map[string]string{
 		"kazahana_placement_state":                       "state",
@@ -142,7 +143,7 @@ func TestMetricValues(t *testing.T) {
 		}
 	}
 	want(2, "kazahana_connections")
-	want(0, "kazahana_rpc_requests_total", "ok", "UUID") // before the first one
+	want(0, "kazahana_rpc_requests_total", "TIMEOUT", "NextIDs") // before the first one
 	p.ids(256)
 	p.id(options{"service": "orders"})
 	p.fails(wire.CodeTimeout, "NextID", options{"timeout_ms": 0})
@@ -201,16 +202,21 @@ func TestPeersChooseNoLabels(t *testing.T) {
 		codes[m.GetLabel()[0].GetValue()] = true
 		methods[m.GetLabel()[1].GetValue()] = true
 	}
-	for _, one := range append(methodNames(), "") {
+	for _, one := range []string{"", "NextID", "NextIDs"} {
 		if !methods[one] {
 			t.Errorf("no method %q", one)
 		}
+	}
+	for _, one := range append(methodNames(), "") {
 		delete(methods, one)
 	}
 	if len(methods) > 0 {
 		t.Errorf("labels that a peer chose: %v", methods)
 	}
-	for _, code := range []string{"ok", "UNKNOWN_METHOD", "UNKNOWN_SERVICE", "OVERLOADED", "PARSE_ERROR"} {
+	for _, code := range []string{
+		"ok", "UNKNOWN_METHOD", "UNKNOWN_SERVICE", "OVERLOADED", "PARSE_ERROR",
+		"CLOCK_BACKWARD", "LEASE_ACQUISITION", "TIMEOUT", "TIMESTAMP_OVERFLOW", // there from the start
+	} {
 		if !codes[code] {
 			t.Errorf("no code %s", code)
 		}
