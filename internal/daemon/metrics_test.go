@@ -29,7 +29,7 @@ func (r *rig) families() map[string]*dto.MetricFamily {
 }
 
 // value is that of the metric with these label values, in the order of the
-// labels' names.
+// labels' names. A counter begins with its first event.
 func (r *rig) value(name string, labels ...string) float64 {
 	r.t.Helper()
 	for _, m := range r.families()[name].GetMetric() {
@@ -41,7 +41,9 @@ func (r *rig) value(name string, labels ...string) float64 {
 			return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
-	r.t.Fatalf("there is no %s%v", name, labels)
+	if f := r.families()[name]; f == nil || f.GetType() != dto.MetricType_COUNTER || len(f.GetMetric()[0].GetLabel()) != len(labels) {
+		r.t.Fatalf("there is no %s%v", name, labels)
+	}
 	return 0
 }
 

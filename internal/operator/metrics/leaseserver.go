@@ -57,6 +57,7 @@ func NewLeaseServer(b Build) *LeaseServer {
 			Name: "kazahana_provider_request_duration_seconds", Help: "Duration of provider calls.", Buckets: seconds,
 		}, []string{"op"}),
 	}
+	m.duration.WithLabelValues("/lease")
 	for _, status := range []string{"401", "403"} { // of which an alert tells
 		m.requests.WithLabelValues("/lease", status)
 	}
