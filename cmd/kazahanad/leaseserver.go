@@ -253,6 +253,11 @@ func (l *leaseServerParts) options() leaseserver.Options {
 		Trace:        l.tracing.Route,
 	}
 	o.Metrics.WatchLog(l.base.dropped)
+	certificates := certificateFiles(l.settings.Provider, l.settings.Store)
+	if file := l.settings.TLSCert; file != "" {
+		certificates = append(certificates, file)
+	}
+	o.Metrics.Certificates(func() map[string]time.Time { return certificateEnds(certificates) })
 	if l.tokens != nil {
 		o.Tokens = l.tokens.Get
 	}

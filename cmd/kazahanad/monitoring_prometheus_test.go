@@ -146,12 +146,12 @@ func TestPrometheus(t *testing.T) {
 	c.AwaitMode(testkit.FallbackModes...)
 	await.Eventually(t, "the alert fires", func() bool { return p.firing()["KazahanaFallbackActive"].Labels != nil })
 	got := p.firing()["KazahanaFallbackActive"]
-	if got.Labels["service"] != "default" || got.Labels["job"] != "kazahana" || got.Labels["severity"] != "warning" ||
-		!strings.HasPrefix(got.Annotations["summary"], "Service default on 127.0.0.1:") {
+	if got.Labels["job"] != "kazahana" || got.Labels["severity"] != "ticket" || got.Labels["instance"] != "" ||
+		got.Annotations["summary"] != "1 hosts have no lease" || !strings.Contains(got.Annotations["description"], "For example 127.0.0.1:") {
 		t.Errorf("the alert is %+v", got)
 	}
 	checkRulesHealth(p)
-	p.acceptsTheDashboard()
+	p.acceptsTheDashboards()
 	mend()
 	c.AwaitMode("regular")
 	await.Eventually(t, "the alert is over", func() bool { _, fires := p.firing()["KazahanaFallbackActive"]; return !fires })
@@ -200,17 +200,19 @@ func checkRulesHealth(p *prometheus) {
 	}
 }
 
-// acceptsTheDashboard has Prometheus evaluate every query of the dashboard.
-func (p *prometheus) acceptsTheDashboard() {
+// acceptsTheDashboards has Prometheus evaluate every query of the dashboards.
+func (p *prometheus) acceptsTheDashboards() {
 	variables := strings.NewReplacer("$__rate_interval", "5m", "$__interval", "15s")
-	d := readDashboard(p.T)
 	var result any
-	for _, panel := range d.Panels {
-		for _, target := range panel.Targets {
-			p.ask("/api/v1/query", url.Values{"query": {variables.Replace(target.Expr)}}, &result)
+	for _, path := range dashboards {
+		d := readDashboard(p.T, path)
+		for _, panel := range d.Panels {
+			for _, target := range panel.Targets {
+				p.ask("/api/v1/query", url.Values{"query": {variables.Replace(target.Expr)}}, &result)
+			}
 		}
-	}
-	for _, a := range d.Annotations.List {
-		p.ask("/api/v1/query", url.Values{"query": {variables.Replace(a.Expr)}}, &result)
+		for _, a := range d.Annotations.List {
+			p.ask("/api/v1/query", url.Values{"query": {variables.Replace(a.Expr)}}, &result)
+		}
 	}
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +12,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,13 +21,17 @@ import (
 
 	"github.com/kazahana/kazahana/internal/testkit"
 	"github.com/kazahana/kazahana/internal/testkit/await"
+	"github.com/kazahana/kazahana/internal/testkit/certtest"
 	"github.com/kazahana/kazahana/internal/wire"
 )
 
-const (
-	alertRules = "../../packaging/prometheus/kazahana-alerts.yaml"
-	dashboard  = "../../packaging/grafana/kazahana.json"
-)
+const alertRules = "../../packaging/prometheus/kazahana-alerts.yaml"
+
+// dashboards are those to import, by title.
+var dashboards = map[string]string{
+	"kazahana fleet": "../../packaging/grafana/kazahana-fleet.json",
+	"kazahana host":  "../../packaging/grafana/kazahana-host.json",
+}
 
 // exported is what processes show at /metrics.
 type exported struct {
@@ -77,7 +84,8 @@ func (e exported) with(other exported) exported {
 func provokedDaemon(t *testing.T) exported {
 	s := newSite(t)
 	d := s.LaunchShifted(0, s.Brief("--admin-listen", "unix:"+s.Path("admin.sock"), "--max-backward", "0",
-		"--max-connections", "4", "--forward-hold", "0s", "--placement-authority", "a:1")...)
+		"--max-connections", "4", "--forward-hold", "0s", "--placement-authority", "a:1",
+		"--memcached-listen", "unix:"+s.Path("memcached.sock"), "--http-listen", "unix:"+s.Path("http.sock"))...)
 	d.AwaitReady()
 	c := s.Dial()
 	c.Lease()
@@ -149,14 +157,51 @@ func provokedServer(t *testing.T) exported {
 	return readMetrics(t, text)
 }
 
+// certified is what a lease server with a certificate shows.
+func certified(t *testing.T) exported {
+	s := newSite(t)
+	authority := certtest.New(t, "authority")
+	cert, key := authority.Issue("server")
+	server := s.StartLeaseServer("127.0.0.1:0", "--provider", "memory:", "--tls-cert", cert, "--tls-key", key)
+	roots := x509.NewCertPool()
+	roots.AddCert(authority.Certificate())
+	client := &http.Client{Timeout: await.Patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	answer, err := client.Get("https://" + server.Address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^kazahana_certificate_expiry_timestamp_seconds\{file="([^"]+)"\} (\S+)$`).FindStringSubmatch(string(text))
+	if m == nil || m[1] != cert {
+		t.Fatalf("no end of the certificate: %s", text)
+	}
+	// The authority's certificates end within an hour.
+	seconds, err := strconv.ParseFloat(m[2], 64)
+	if left := time.Until(time.Unix(int64(seconds), 0)); err != nil || left < 0 || left > time.Hour {
+		t.Errorf("the certificate ends in %v (%v)", left, err)
+	}
+	return readMetrics(t, string(text))
+}
+
 // TestMonitoring: what alerts and dashboard ask for is what a real daemon and a real
 // lease server export.
 func TestMonitoring(t *testing.T) {
 	t.Parallel()
-	daemon, server := provokedDaemon(t), provokedServer(t)
+	daemon, server := provokedDaemon(t), provokedServer(t).with(certified(t))
 	c := &queryCheck{exported: daemon.with(server), recorded: map[string][]string{}, used: map[string]bool{}}
 	t.Run("alerts", func(t *testing.T) { c.alerts(t) })
-	t.Run("dashboard", func(t *testing.T) { c.dashboard(t) })
+	for title, path := range dashboards {
+		t.Run(title, func(t *testing.T) { c.dashboard(t, path) })
+	}
+	for name := range c.types {
+		if strings.HasPrefix(name, "kazahana_") && !c.used[name] && !c.used[name+"_bucket"] && !c.used[name+"_sum"] {
+			t.Errorf("no panel shows %s", name)
+		}
+	}
 }
 
 // queryCheck holds queries against what is exported. That they are valid PromQL,
@@ -177,7 +222,7 @@ var (
 // series have.
 func (c *queryCheck) check(t *testing.T, where, expr string) (known []string) {
 	t.Helper()
-	known = []string{"job", "instance", "alertname", "alertstate", "le"} // which Prometheus makes itself
+	known = []string{"job", "instance", "alertname", "alertstate", "severity", "le"} // which Prometheus makes itself
 	values := map[string][]string{"le": nil}
 	for _, name := range queryMetric.FindAllString(expr, -1) {
 		c.used[name] = true
@@ -196,6 +241,9 @@ func (c *queryCheck) check(t *testing.T, where, expr string) (known []string) {
 		label, op, value := m[1], m[2], m[3]
 		if !slices.Contains(known, label) {
 			t.Errorf("%s: nothing has the label %s: %s", where, label, expr)
+		}
+		if strings.HasPrefix(op, "!") {
+			continue // it need not be there
 		}
 		alternatives := []string{regexp.QuoteMeta(value)}
 		if strings.HasSuffix(op, "~") {
@@ -222,7 +270,7 @@ func (c *queryCheck) alerts(t *testing.T) {
 		Groups []struct {
 			Rules []struct {
 				Alert, Record, Expr string
-				Annotations         map[string]string
+				Labels, Annotations map[string]string
 			}
 		}
 	}
@@ -233,14 +281,18 @@ func (c *queryCheck) alerts(t *testing.T) {
 	if err := yaml.Unmarshal(b, &file); err != nil {
 		t.Fatal(err)
 	}
+	templateQuery := regexp.MustCompile("query `([^`]*)`")
 	template := regexp.MustCompile(`\$labels\.(\w+)`)
 	for _, g := range file.Groups {
 		for _, r := range g.Rules {
 			known := c.check(t, r.Alert+r.Record, r.Expr)
 			if r.Record != "" {
-				c.recorded[r.Record] = known
+				c.recorded[r.Record] = slices.AppendSeq(slices.Clone(known), maps.Keys(r.Labels))
 			}
 			for _, text := range r.Annotations {
+				for _, m := range templateQuery.FindAllStringSubmatch(text, -1) {
+					c.check(t, r.Alert+"'s description", m[1])
+				}
 				for _, m := range template.FindAllStringSubmatch(text, -1) {
 					if !slices.Contains(known, m[1]) {
 						t.Errorf("%s: its series have no label %s: %s", r.Alert, m[1], text)
@@ -283,9 +335,9 @@ type dashboardTarget struct {
 	Datasource                *dashboardSource
 }
 
-func readDashboard(t *testing.T) (d dashboardModel) {
+func readDashboard(t *testing.T, path string) (d dashboardModel) {
 	t.Helper()
-	b, err := os.ReadFile(dashboard)
+	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,8 +349,8 @@ func readDashboard(t *testing.T) (d dashboardModel) {
 
 var legendLabel = regexp.MustCompile(`\{\{(\w+)\}\}`)
 
-func (c *queryCheck) dashboard(t *testing.T) {
-	d := readDashboard(t)
+func (c *queryCheck) dashboard(t *testing.T, path string) {
+	d := readDashboard(t, path)
 	for _, p := range d.Panels {
 		for _, target := range p.Targets {
 			where := fmt.Sprintf("panel %q", p.Title)
@@ -327,21 +379,22 @@ func (c *queryCheck) dashboard(t *testing.T) {
 			t.Errorf("variable %s: nothing has the label %s", v.Name, m[2])
 		}
 	}
-	for name := range c.types {
-		if strings.HasPrefix(name, "kazahana_") && !c.used[name] && !c.used[name+"_bucket"] {
-			t.Errorf("no panel shows %s", name)
-		}
+}
+
+// The dashboards can be imported: they bring no data source of their maker's, every
+// panel has its place, and every variable is used.
+func TestDashboards(t *testing.T) {
+	for title, path := range dashboards {
+		t.Run(title, func(t *testing.T) { checkDashboard(t, title, path) })
 	}
 }
 
-// The dashboard can be imported: it brings no data source of its maker's, every
-// panel has its place, and every variable is used.
-func TestDashboard(t *testing.T) {
-	d := readDashboard(t)
-	if d.UID == "" || d.Title != "kazahana" || d.SchemaVersion < 36 {
+func checkDashboard(t *testing.T, title, path string) {
+	d := readDashboard(t, path)
+	if d.UID != strings.ReplaceAll(title, " ", "-") || d.Title != title || d.SchemaVersion < 36 {
 		t.Errorf("uid %q, title %q, schema %d", d.UID, d.Title, d.SchemaVersion)
 	}
-	b, err := os.ReadFile(dashboard)
+	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,12 +73,25 @@ problems:
 // text stands out in both schemes.
 func readable(t *testing.T, tab *browser.Tab) {
 	t.Helper()
-	for _, v := range []browser.View{desk, phone, night, {Width: 360, Height: 780, Mobile: true, Dark: true}} {
+	for _, v := range []browser.View{desk, phone, {Width: 400, Height: 800, Mobile: true}, night, {Width: 360, Height: 780, Mobile: true, Dark: true}} {
 		tab.Look(v)
 		var wide struct{ Page, Window int }
 		tab.Eval(`({Page: document.documentElement.scrollWidth, Window: document.documentElement.clientWidth})`, &wide)
 		if wide.Page > wide.Window || wide.Window != v.Width {
 			t.Errorf("%+v: the page is %d wide, the window %d", v, wide.Page, wide.Window)
+		}
+		if v.Mobile {
+			var wrong []string
+			tab.Eval(`[...document.querySelectorAll(".pools td, button, input:not([type=checkbox]), select")].flatMap((e) => {
+				const r = e.getBoundingClientRect();
+				if (r.width === 0) return [];
+				const what = e.tagName + " " + (e.innerText || e.id);
+				if (r.left < 0 || r.right > innerWidth) return [what + " is cut off"];
+				return e.tagName !== "TD" && r.height < 40 ? [what + " is too small to be tapped"] : [];
+			})`, &wrong)
+			for _, one := range wrong {
+				t.Errorf("%+v: %s", v, one)
+			}
 		}
 		var contrast map[string]float64
 		tab.Eval(`(() => {

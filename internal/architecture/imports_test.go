@@ -42,7 +42,7 @@ var own = map[string][]string{
 	"internal/operator/systemd":              {"internal/unixsock"},
 	"internal/load":                          {"internal/wire"},
 	"internal/operator/logqueue":             {},
-	"internal/operator/metrics":              {"internal/operator/quota"},
+	"internal/operator/metrics":              {"internal/operator/quota", "internal/wire"},
 	"internal/operator/memlimit":             {},
 	"internal/operator/admin":                {"internal/operator/guard", "internal/operator/quota"},
 	"internal/operator/guard":                {"internal/operator/quota", "internal/unixsock"},

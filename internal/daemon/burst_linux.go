@@ -23,7 +23,7 @@ func (l *fastLane) endBurst() {
 	s, plain := l.server, 0
 	for method, n := range l.answered {
 		if n > 0 {
-			s.methods[method].succeeded.Add(float64(n))
+			s.methods[method].succeeded().Add(float64(n))
 			plain += n
 		}
 	}

@@ -77,7 +77,7 @@ func (d *desk) settle(id uint32, m *countedMethod, began time.Duration, err erro
 	s := d.server
 	switch {
 	case err == nil:
-		m.succeeded.Inc()
+		m.succeeded().Inc()
 	case errors.Is(err, errWaits):
 		w := d.waits
 		d.waits, w.method, w.began = nil, m, began

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -49,16 +50,17 @@ var methods = []method{
 }
 
 // countedMethod is a method with the counter of its answers without an error,
-// which is too dear to be looked up for every request.
+// which is too dear to be looked up for every request. Its series begins with the
+// first one.
 type countedMethod struct {
 	method
-	succeeded prometheus.Counter
+	succeeded func() prometheus.Counter
 }
 
 func countMethods(m *metrics.Metrics) []countedMethod {
 	counted := make([]countedMethod, len(methods))
 	for i, one := range methods {
-		counted[i] = countedMethod{one, m.Requests(one.name, "ok")}
+		counted[i] = countedMethod{one, sync.OnceValue(func() prometheus.Counter { return m.Requests(one.name, "ok") })}
 	}
 	return counted
 }

@@ -34,7 +34,7 @@ type Door struct {
 // connection that is turned away is sent.
 func (s *Server) NewDoor(name string, refusal func(*wire.Error) []byte) *Door {
 	return &Door{
-		server: s, name: name, succeeded: s.metrics.Requests(name, "ok"), refusal: refusal,
+		server: s, name: name, succeeded: s.metrics.IDRequests(name), refusal: refusal,
 	}
 }
 

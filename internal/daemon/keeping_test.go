@@ -39,7 +39,6 @@ func TestKeepingMetricValues(t *testing.T) {
 		{"acquire", "ok", 2},
 		{"acquire", "held", 1},
 		{"acquire", "refused", 1},
-		{"acquire", "canceled", 0},
 		{"renew", "ok", 1},
 		{"renew", "not_owned", 1},
 		{"get", "ok", 1},

@@ -29,7 +29,7 @@ func (r *rig) families() map[string]*dto.MetricFamily {
 }
 
 // value is that of the metric with these label values, in the order of the
-// labels' names.
+// labels' names. A counter begins with its first event.
 func (r *rig) value(name string, labels ...string) float64 {
 	r.t.Helper()
 	for _, m := range r.families()[name].GetMetric() {
@@ -41,7 +41,9 @@ func (r *rig) value(name string, labels ...string) float64 {
 			return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 	}
-	r.t.Fatalf("there is no %s%v", name, labels)
+	if f := r.families()[name]; f == nil || f.GetType() != dto.MetricType_COUNTER || len(f.GetMetric()[0].GetLabel()) != len(labels) {
+		r.t.Fatalf("there is no %s%v", name, labels)
+	}
 	return 0
 }
 
@@ -91,6 +93,7 @@ func TestMetricNames(t *testing.T) {
 		"kazahana_lock_wait_seconds":       "",
 		"kazahana_sequence_requests_total": "result",
 		"kazahana_sequence_values_total":   "",
+		"kazahana_store_errors_total":      "",
 	}
 	placing := map[string]string{
 		"kazahana_placement_state":                       "state",
@@ -142,7 +145,7 @@ func TestMetricValues(t *testing.T) {
 		}
 	}
 	want(2, "kazahana_connections")
-	want(0, "kazahana_rpc_requests_total", "ok", "UUID") // before the first one
+	want(0, "kazahana_rpc_requests_total", "TIMEOUT", "NextIDs") // before the first one
 	p.ids(256)
 	p.id(options{"service": "orders"})
 	p.fails(wire.CodeTimeout, "NextID", options{"timeout_ms": 0})
@@ -201,16 +204,21 @@ func TestPeersChooseNoLabels(t *testing.T) {
 		codes[m.GetLabel()[0].GetValue()] = true
 		methods[m.GetLabel()[1].GetValue()] = true
 	}
-	for _, one := range append(methodNames(), "") {
+	for _, one := range []string{"", "NextID", "NextIDs"} {
 		if !methods[one] {
 			t.Errorf("no method %q", one)
 		}
+	}
+	for _, one := range append(methodNames(), "") {
 		delete(methods, one)
 	}
 	if len(methods) > 0 {
 		t.Errorf("labels that a peer chose: %v", methods)
 	}
-	for _, code := range []string{"ok", "UNKNOWN_METHOD", "UNKNOWN_SERVICE", "OVERLOADED", "PARSE_ERROR"} {
+	for _, code := range []string{
+		"ok", "UNKNOWN_METHOD", "UNKNOWN_SERVICE", "OVERLOADED", "PARSE_ERROR",
+		"CLOCK_BACKWARD", "LEASE_ACQUISITION", "TIMEOUT", "TIMESTAMP_OVERFLOW", // there from the start
+	} {
 		if !codes[code] {
 			t.Errorf("no code %s", code)
 		}

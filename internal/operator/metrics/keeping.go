@@ -7,14 +7,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Keeping are a daemon's metrics of locks and sequences. All series exist from the
-// start, so that a first failure is an increase.
+// Keeping are a daemon's metrics of locks and sequences. The series that alerts read
+// exist from the start, so that a first failure is an increase; the others begin with
+// the first request, since most hosts use neither.
 type Keeping struct {
 	LockWaiters  prometheus.Gauge // requests that wait for a lock
 	LockWait     *Histogram       // from a request for a lock to its grant
-	lockRequests map[string]map[string]prometheus.Counter
-	locksLost    map[string]prometheus.Counter
-	sequences    map[string]prometheus.Counter
+	lockRequests *prometheus.CounterVec
+	locksLost    *prometheus.CounterVec
+	sequences    *prometheus.CounterVec
+	storeErrors  prometheus.Counter
 	values       prometheus.Counter
 }
 
@@ -29,7 +31,8 @@ var (
 		"get":     {"ok", "refused", "unavailable", "timeout", "canceled"},
 		"list":    {"ok", "refused", "unavailable", "timeout", "canceled"},
 	}
-	lockLosses      = []string{"expired", "taken_over", "refused", "released"}
+	lockLosses      = []string{"expired", "taken_over", "refused"}
+	lockReleased    = "released" // by another connection of the user, which no alert reads
 	sequenceResults = slices.Concat(serverSequenceResults, canceled)
 )
 
@@ -39,24 +42,29 @@ func (m *Metrics) Keeping(held func() int) *Keeping {
 	k := &Keeping{
 		LockWaiters: prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_lock_waiters", Help: "Requests that wait for a lock."}),
 		LockWait: newHistogram("kazahana_lock_wait_seconds", "Time from a request for a lock to its grant.",
-			100*time.Microsecond, 4, 12), // to 419 s
-		lockRequests: map[string]map[string]prometheus.Counter{},
+			0, 0, 0), // its sum and count will do
+		lockRequests: counterVec("kazahana_lock_requests_total", "Requests for locks by operation and result.", "op", "result"),
+		sequences:    counterVec("kazahana_sequence_requests_total", "Requests for values of sequences by result.", "result"),
+		storeErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kazahana_store_errors_total", Help: "Requests for locks and sequences that the store did not carry out.",
+		}),
 		values: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "kazahana_sequence_values_total", Help: "Values of sequences handed out.",
 		}),
 	}
-	requests := counterVec("kazahana_lock_requests_total", "Requests for locks by operation and result.", "op", "result")
-	for op, results := range lockResults {
-		k.lockRequests[op] = counters(requests.MustCurryWith(prometheus.Labels{"op": op}), results)
-	}
+	k.lockRequests.WithLabelValues("acquire", "ok")
 	lost := counterVec("kazahana_locks_lost_total", "Locks that connections held and lost.", "reason")
-	k.locksLost = counters(lost, lockLosses)
-	sequences := counterVec("kazahana_sequence_requests_total", "Requests for values of sequences by result.", "result")
-	k.sequences = counters(sequences, sequenceResults)
+	k.locksLost = lost
+	for _, reason := range lockLosses {
+		lost.WithLabelValues(reason)
+	}
+	for _, result := range []string{"ok", "exhausted"} {
+		k.sequences.WithLabelValues(result)
+	}
 	heldNow := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kazahana_locks_held", Help: "Locks that connections hold.",
 	}, func() float64 { return float64(held()) })
-	m.Registry.MustRegister(k.LockWaiters, k.LockWait, k.values, requests, lost, sequences, heldNow)
+	m.Registry.MustRegister(k.LockWaiters, k.LockWait, k.values, k.lockRequests, lost, k.sequences, k.storeErrors, heldNow)
 	return k
 }
 
@@ -69,24 +77,40 @@ func counters(vec *prometheus.CounterVec, results []string) map[string]prometheu
 	return all
 }
 
-// count adds one for the result. A result without a series counts as "refused".
-func count(by map[string]prometheus.Counter, result string) {
-	c, ok := by[result]
-	if !ok {
-		c = by["refused"]
+// known returns the result, or "refused" for one that is not in the list.
+func known(results []string, result string) string {
+	if slices.Contains(results, result) {
+		return result
 	}
-	c.Inc()
+	return "refused"
+}
+
+// failed counts the results that are the store's fault.
+func (k *Keeping) failed(result string) {
+	switch result {
+	case "unavailable", "timeout", "fenced":
+		k.storeErrors.Inc()
+	}
 }
 
 // Lock counts a request for a lock.
-func (k *Keeping) Lock(op, result string) { count(k.lockRequests[op], result) }
+func (k *Keeping) Lock(op, result string) {
+	k.failed(result)
+	k.lockRequests.WithLabelValues(op, known(lockResults[op], result)).Inc()
+}
 
 // Lost counts a lock that a connection held and lost.
-func (k *Keeping) Lost(reason string) { count(k.locksLost, reason) }
+func (k *Keeping) Lost(reason string) {
+	if reason != lockReleased {
+		reason = known(lockLosses, reason)
+	}
+	k.locksLost.WithLabelValues(reason).Inc()
+}
 
 // Sequence counts a request for values, and the values that it got.
 func (k *Keeping) Sequence(result string, values int) {
-	count(k.sequences, result)
+	k.failed(result)
+	k.sequences.WithLabelValues(known(sequenceResults, result)).Inc()
 	k.values.Add(float64(values))
 }
 

@@ -43,7 +43,7 @@ var (
 
 // NewLeaseServer registers everything that does not need the provider.
 func NewLeaseServer(b Build) *LeaseServer {
-	seconds := prometheus.ExponentialBuckets(1e-4, 4, 10) // 0.1 ms to 26 s
+	seconds := prometheus.ExponentialBuckets(1e-4, 4, 10) // 0.1 ms to 26 s, slowCall among them
 	m := &LeaseServer{
 		process:  newProcess(b),
 		InFlight: prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_server_requests_in_flight", Help: "Requests under way."}),
@@ -56,6 +56,10 @@ func NewLeaseServer(b Build) *LeaseServer {
 		providerCalls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "kazahana_provider_request_duration_seconds", Help: "Duration of provider calls.", Buckets: seconds,
 		}, []string{"op"}),
+	}
+	m.duration.WithLabelValues("/lease")
+	for _, status := range []string{"401", "403"} { // of which an alert tells
+		m.requests.WithLabelValues("/lease", status)
 	}
 	m.refusals = quotaRefusals("kazahana_server_quota_refusals_total", serverQuotas)
 	m.LockWaiters = prometheus.NewGauge(prometheus.GaugeOpts{Name: "kazahana_server_lock_waiters", Help: "Requests that wait for a lock."})

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/kazahana/kazahana/internal/wire"
 )
 
 // Metrics of one daemon.
@@ -47,7 +49,7 @@ func New(b Build) *Metrics {
 		ClockForward:  counter("kazahana_clock_forward_events_total", "Jumps of the wall clock ahead that were not believed."),
 		ClockAccepted: counter("kazahana_clock_forward_accepted_total", "Jumps of the wall clock ahead that lasted for forward_hold and were accepted."),
 		RPCDuration: newHistogram("kazahana_rpc_duration_seconds", "Time from a request read to its answer ready to be written.",
-			time.Microsecond, 4, 13), // to 16.8 s
+			100*time.Microsecond, 16, 4), // to 0.4 s
 		rpcRequests: counterVec("kazahana_rpc_requests_total", "Requests answered on the socket, by method and error code (ok for none).", "method", "code"),
 		acquires:    counterVec("kazahana_lease_acquires_total", "Acquires by result.", "service", "result"),
 		lost:        counterVec("kazahana_leases_lost_total", "Leases lost before their end.", "service", "reason"),
@@ -57,10 +59,12 @@ func New(b Build) *Metrics {
 		}, []string{"service"}),
 		providerCalls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "kazahana_provider_request_duration_seconds", Help: "Duration of provider calls.",
-			Buckets: prometheus.ExponentialBuckets(1e-4, 4, 10), // 0.1 ms to 26 s
+			Buckets: []float64{slowCall},
 		}, []string{"op"}),
 	}
 	m.Reloaded.Set(1)
+	m.IDRequests("NextID")
+	m.IDRequests("NextIDs")
 	m.Registry.MustRegister(m.Connections, m.StateErrors, m.Reloaded, m.ClockForward, m.ClockAccepted, m.RPCDuration, m.rpcRequests,
 		m.acquires, m.lost, m.mismatches, m.skew, m.providerCalls, m.refusals)
 	return m
@@ -73,6 +77,24 @@ func (m *Metrics) Refused(quota string) { m.refusals.WithLabelValues(quota).Inc(
 func (m *Metrics) Requests(method, code string) prometheus.Counter {
 	return m.rpcRequests.WithLabelValues(method, code)
 }
+
+// idFailures are the codes of requests for IDs that failed without a mistake of the
+// client. The objective of availability counts them.
+var idFailures = []wire.Code{wire.CodeClockBackward, wire.CodeLeaseAcquisition, wire.CodeTimeout, wire.CodeTimestampOverflow}
+
+// IDRequests returns the counter of a method that hands out IDs. It creates the series
+// of all failures at zero, so that a first failure is an increase. The series of other
+// methods and codes begin with their first request, since most hosts use few of them.
+func (m *Metrics) IDRequests(method string) prometheus.Counter {
+	for _, code := range idFailures {
+		m.Requests(method, string(code))
+	}
+	return m.Requests(method, "ok")
+}
+
+// slowCall is the limit of the alert KazahanaProviderSlow. It is the only bound here,
+// since each operation has a series for each bound on each host; a lease server has more.
+const slowCall = 0.4096
 
 // Service are the metrics of one service's keeper.
 type Service struct {

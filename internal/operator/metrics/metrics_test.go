@@ -81,12 +81,17 @@ func TestNew(t *testing.T) {
 	for _, quota := range quotas { // a first refusal is an increase
 		want["kazahana_quota_refusals_total{quota="+quota+"}"] = 0
 	}
+	for _, method := range []string{"NextID", "NextIDs"} {
+		for _, code := range []string{"ok", "CLOCK_BACKWARD", "LEASE_ACQUISITION", "TIMEOUT", "TIMESTAMP_OVERFLOW"} {
+			want["kazahana_rpc_requests_total{code="+code+",method="+method+"}"] = 0
+		}
+	}
 	wantSeries(t, m, want)
 	families, err := m.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"process_cpu_seconds_total", "go_goroutines", "go_info"} {
+	for _, name := range []string{"process_cpu_seconds_total", "process_open_fds", "go_goroutines"} {
 		if !slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == name }) {
 			t.Errorf("no %s", name)
 		}

@@ -1,6 +1,10 @@
 package metrics
 
 import (
+	"slices"
+	"strings"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
@@ -37,6 +41,32 @@ func (s *scraped) Collect(to chan<- prometheus.Metric) {
 	})
 }
 
+// some shows a part of a collector: every series is stored for every host, and
+// dashboards and alerts read few of Go's own. The profiles of admin_pprof say more.
+type some struct {
+	prometheus.Collector
+	names []string
+}
+
+// Describe implements prometheus.Collector. It describes nothing, so the registry checks
+// the series at each scrape.
+func (s *some) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (s *some) Collect(to chan<- prometheus.Metric) {
+	all := make(chan prometheus.Metric)
+	go func() {
+		defer close(all)
+		s.Collector.Collect(all)
+	}()
+	for m := range all {
+		text := m.Desc().String()
+		if slices.ContainsFunc(s.names, func(name string) bool { return strings.Contains(text, `"`+name+`"`) }) {
+			to <- m
+		}
+	}
+}
+
 // process is what the metrics of every process have.
 type process struct{ Registry *prometheus.Registry }
 
@@ -47,7 +77,11 @@ func newProcess(b Build) process {
 	})
 	info.Set(1)
 	p := process{prometheus.NewRegistry()}
-	p.Registry.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	p.Registry.MustRegister(info,
+		&some{collectors.NewGoCollector(collectors.WithGoCollectorMemStatsMetricsDisabled()), []string{"go_goroutines"}},
+		&some{collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), []string{
+			"process_cpu_seconds_total", "process_max_fds", "process_open_fds", "process_resident_memory_bytes", "process_start_time_seconds",
+		}})
 	return p
 }
 
@@ -67,6 +101,21 @@ func (p process) Fences(ask func() []Fence) {
 			emit(until, prometheus.GaugeValue, float64(one.UntilMS)/1000, one.File)
 		}
 	}, until)
+}
+
+// Certificates registers when the certificates of the files end; ask is called at each
+// scrape. A file without a time shows 0.
+func (p process) Certificates(ask func() map[string]time.Time) {
+	ends := desc("kazahana_certificate_expiry_timestamp_seconds", "When the first certificate of a file ends; 0 if it cannot be read.", "file")
+	onScrape(p.Registry, func(emit emitter) {
+		for file, end := range ask() {
+			seconds := 0.0
+			if !end.IsZero() {
+				seconds = float64(end.Unix())
+			}
+			emit(ends, prometheus.GaugeValue, seconds, file)
+		}
+	}, ends)
 }
 
 func counterVec(name, help string, labels ...string) *prometheus.CounterVec {

@@ -44,13 +44,15 @@ function lately(past, names) {
 function showFigures(st) {
   const ids = st.services.flatMap((s) => kinds.map((kind) => `${kind}:${s.service}`));
   const issued = st.services.reduce((sum, s) => sum + kinds.reduce((n, kind) => n + s.ids_issued[kind], 0), 0);
+  // Files and fixed numbers have no clock but this host's.
+  const ownClock = /^(redis|etcd|postgres|http)/.test(st.provider);
   const skews = st.services.map((s) => s.clock_skew_ms);
   const skew = skews.reduce((a, b) => (Math.abs(b) > Math.abs(a) ? b : a), 0);
   figure(the('figures'), [
     { name: 'IDs', value: rate(lately(st.history, ids)), unit: 'per s', note: `${count(issued)} since the start` },
     { name: 'Requests', value: rate(lately(st.history, ['requests'])), unit: 'per s', note: `${count(st.requests_total)} in all, ${count(st.in_flight)} waiting` },
     { name: 'Connections', value: count(st.connections) },
-    { name: 'Clock skew', value: `${skew > 0 ? '+' : ''}${count(skew)}`, unit: 'ms', note: "the provider's clock minus ours" },
+    ...(ownClock ? [{ name: 'Clock skew', value: `${skew > 0 ? '+' : ''}${count(skew)}`, unit: 'ms', note: "the provider's clock minus ours" }] : []),
     ...(st.features.includes('locks') ? [{ name: 'Locks held', value: count(sum(st, 'kazahana_locks_held')), note: keepingNote(st) }] : []),
     { name: 'Up', value: span(st.uptime_ms), note: `since ${instant(st.started_ms).replace('T', ' ').replace(/\.\d+Z/, 'Z')}` },
   ]);

@@ -37,7 +37,7 @@ function turnTo(from, last) {
   clearTimeout(lookTimer);
   looked = `${from} ${last}`;
   if (from < 0) {
-    tellNothing('Point at a slot to see its holder.');
+    tellNothing('Point at a slot, or tap it, to see its holder.');
     return;
   }
   const known = looks.get(looked);
@@ -95,7 +95,7 @@ function showMap(map, key, fenced) {
   looks.clear();
   say(the('map-title'), `Slots of pool ${map.pool}`);
   slots.show(map, fenced);
-  if (slots.cell < 0) tellNothing('Point at a slot to see its holder.');
+  if (slots.cell < 0) tellNothing('Point at a slot, or tap it, to see its holder.');
 }
 
 // ---- the rest
