@@ -28,6 +28,7 @@ const maxRefusal = 1024
 type executorCalls struct {
 	conn *conn
 	more chan struct{} // something may be sent; has room for one
+	hear func()        // silent has changed
 
 	mu      sync.Mutex // guards all below
 	last    uint32
@@ -60,8 +61,8 @@ var (
 	errSilent   = errors.New("the process was not asked: it does not answer what it was asked before")
 )
 
-func newExecutorCalls(c *conn) *executorCalls {
-	a := &executorCalls{conn: c, more: make(chan struct{}, 1), waiting: map[uint32]*executorCall{}}
+func newExecutorCalls(c *conn, hear func()) *executorCalls {
+	a := &executorCalls{conn: c, more: make(chan struct{}, 1), hear: hear, waiting: map[uint32]*executorCall{}}
 	go a.send()
 	return a
 }
@@ -170,16 +171,20 @@ func (a *executorCalls) late(one *executorCall) {
 	}
 	a.mu.Unlock()
 	if a.take(one.id) != nil {
-		a.hear(false)
+		a.answers(false)
 		one.done(fmt.Errorf("%w: the process has not answered %s within %v", driver.ErrUnknown, one.method, one.within))
 	}
 }
 
-// hear notes whether the peer answers.
-func (a *executorCalls) hear(answers bool) {
+// answers notes whether the peer does.
+func (a *executorCalls) answers(yes bool) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.silent = !answers
+	changed := a.silent == yes
+	a.silent = !yes
+	a.mu.Unlock()
+	if changed {
+		a.hear()
+	}
 }
 
 // isSilent reports whether the peer has let the time of a request go by, and has
@@ -192,7 +197,7 @@ func (a *executorCalls) isSilent() bool {
 
 // answer takes a response of the peer. One that nobody waits for is ignored.
 func (a *executorCalls) answer(r *wire.Request) {
-	a.hear(true)
+	a.answers(true)
 	one := a.take(r.ID)
 	if one == nil {
 		return

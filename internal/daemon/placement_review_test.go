@@ -110,11 +110,13 @@ func TestPeersAreBounded(t *testing.T) {
 	if e := p.fails(wire.CodeInvalidParams, "Placement.Register", kinds(maxKinds, 1)); !strings.Contains(e.Error(), "64 kinds") {
 		t.Errorf("one kind too many: %v", e)
 	}
-	for n := maxKinds; n < maxAllKinds; n += maxKinds {
-		r.dial().result("Placement.Register", kinds(n, maxKinds))
+	long := kinds(maxKinds, 40)
+	for i, kind := range long {
+		long[i] = kind + strings.Repeat("x", placement.MaxKind-len(kind))
 	}
 	q := r.dial()
-	q.fails(wire.CodeOverloaded, "Placement.Register", []string{"one more"})
+	q.result("Placement.Register", long)
+	q.fails(wire.CodeOverloaded, "Placement.Register", []string{strings.Repeat("y", placement.MaxKind)})
 	q.result("Placement.Register", kinds(0, 1)) // it is known
 	p.result("Placement.Watch")
 	p.fails(wire.CodeInvalidParams, "Placement.Watch")

@@ -35,6 +35,8 @@ func (p *Placement) countResolve(r placement.Resolution, err error) {
 		p.counts.Resolved("pending")
 	case errors.Is(err, placement.ErrNotReady):
 		p.counts.Resolved("not_ready")
+	case errors.Is(err, placement.ErrUnserved):
+		p.counts.Resolved("unserved")
 	case errors.Is(err, driver.ErrOverloaded):
 		p.counts.Resolved("overloaded")
 	case errors.Is(err, errHungUp), errors.Is(err, errShuttingDown):
@@ -83,7 +85,7 @@ func (p *Placement) counting(failed func(string, error)) func(string, error) {
 	return func(what string, err error) {
 		// An answer is none, but for that of a store which must not answer for a while.
 		var fenced *lock.FencedError
-		if errors.As(err, &fenced) || !lock.IsAnswer(err) && !errors.Is(err, placement.ErrStale) {
+		if errors.As(err, &fenced) || !lock.IsAnswer(err) && !errors.Is(err, placement.ErrStale) && !errors.Is(err, placement.ErrUnserved) {
 			p.counts.StoreFailed(what)
 		}
 		if failed != nil {
@@ -173,7 +175,7 @@ func shownMembers(now placement.Snapshot) []snapshotMember {
 	shown := []snapshotMember{}
 	for i, m := range now.Members {
 		if i < maxShown || m.Authority == now.Authority {
-			shown = append(shown, snapshotMember(m))
+			shown = append(shown, showMember(m))
 		}
 	}
 	return shown

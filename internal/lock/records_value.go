@@ -20,6 +20,7 @@ const (
 	valueHasLife
 	// valueTerm: the latest renewal had another term than the acquire.
 	valueTerm
+	valueNote
 )
 
 // Flags of a receipt, beside its Op.
@@ -56,6 +57,9 @@ func (s State) value(fresh bool) []byte {
 	if s.TermMS != s.TTLMS {
 		flags |= valueTerm
 	}
+	if s.Note != "" {
+		flags |= valueNote
+	}
 	b = append(b, valueFormat, flags)
 	b = binary.AppendUvarint(b, uint64(s.Token))
 	b = appendLease(b, s.LeaseID)
@@ -73,6 +77,9 @@ func (s State) value(fresh bool) []byte {
 	}
 	if flags&valueTerm != 0 {
 		b = binary.AppendUvarint(b, uint64(s.TermMS))
+	}
+	if s.Note != "" {
+		b = append(binary.AppendUvarint(b, uint64(len(s.Note))), s.Note...)
 	}
 	for _, r := range s.Receipts {
 		b = s.appendReceipt(b, r)
@@ -161,6 +168,9 @@ func parseState(r record.Record, head bool) (State, error) {
 	}
 	if s.TermMS = s.TTLMS; flags&valueTerm != 0 {
 		s.TermMS = int64(v.uvarint())
+	}
+	if flags&valueNote != 0 {
+		s.Note = v.string(int(min(v.uvarint(), MaxNote+1)))
 	}
 	if !head && len(v.rest) > 0 {
 		s.Receipts = make([]Receipt, 0, MaxReceipts)

@@ -70,6 +70,7 @@ const (
 	Activated        EventKind = "activated"
 	ActivationFailed EventKind = "activation_failed"
 	Passivated       EventKind = "passivated"
+	Unserved         EventKind = "unserved" // a caller has waited in vain for a process of the kind
 )
 
 // Event is something that happened to a key. Those of one core are told in their

@@ -13,6 +13,7 @@ import (
 // What placement calls its locks.
 const (
 	membersPrefix    = "members/"
+	kindsSeparator   = "/" // in the note of a membership; no kind has one
 	activationPrefix = "activation/"
 )
 

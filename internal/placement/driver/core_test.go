@@ -23,12 +23,12 @@ func newAlone(t *testing.T) *alone {
 		Authority: "a:1", TTL: DefaultTTL, Interval: DefaultInterval,
 		NewID: func() string { ids++; return fmt.Sprint(ids) },
 	})}
-	a.SetKinds([]string{"room"})
+	a.SetKinds([]string{"room"}, a.now)
 	if fx := a.Start(a.now); fx.Ask == nil || fx.Ask.Op != lock.Acquire || !fx.Look {
 		t.Fatalf("the first effects are %+v", fx)
 	}
-	a.Answered(lock.Acquire, lock.Lease{LeaseID: "1", Token: 1, RemainingMS: DefaultTTL.Milliseconds()}, nil, a.now)
-	a.Looked([]placement.Member{{Authority: "a:1", Token: 1}}, nil, a.now)
+	a.Answered(lock.Acquire, lock.Lease{LeaseID: "1", Token: 1, RemainingMS: DefaultTTL.Milliseconds(), Note: "room"}, nil, a.now)
+	a.Looked([]placement.Host{{Member: placement.Member{Authority: "a:1", Token: 1}, Kinds: []string{"room"}}}, nil, a.now)
 	return a
 }
 
