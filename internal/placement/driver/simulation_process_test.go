@@ -150,7 +150,7 @@ func (n *node) gone(ended bool) {
 func (n *node) chooseKinds() {
 	n.wants = nil
 	for _, kind := range simKinds {
-		if n.rng.IntN(3) > 0 {
+		if n.rng.IntN(12) < n.processes {
 			n.wants = append(n.wants, kind)
 		}
 	}

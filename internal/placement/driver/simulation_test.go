@@ -49,20 +49,21 @@ type careless struct {
 type world struct {
 	*testing.T
 	careless
-	rng      *rand.Rand
-	now      int64
-	queue    happenings
-	serial   int
-	nodes    []*node
-	locks    map[string]*simLock // keys and members
-	records  map[placement.Key]placement.Record
-	tokens   int64
-	down     bool  // the store does not answer
-	quiet    int64 // when the last fault is over
-	violated error
-	reserved map[placement.Key]placement.Record // by the latest activation
-	latest   map[placement.Key]placement.Record // likewise, that a process has been asked for
-	stats    stats
+	rng       *rand.Rand
+	now       int64
+	queue     happenings
+	serial    int
+	nodes     []*node
+	locks     map[string]*simLock // keys and members
+	records   map[placement.Key]placement.Record
+	tokens    int64
+	down      bool  // the store does not answer
+	quiet     int64 // when the last fault is over
+	processes int   // of twelve that there could be
+	violated  error
+	reserved  map[placement.Key]placement.Record // by the latest activation
+	latest    map[placement.Key]placement.Record // likewise, that a process has been asked for
+	stats     stats
 }
 
 type stats struct {
@@ -248,6 +249,7 @@ func newWorld(t *testing.T, seed uint64, without careless) *world {
 		T: t, careless: without, rng: rand.New(rand.NewPCG(seed, 8)), locks: map[string]*simLock{}, records: map[placement.Key]placement.Record{}, reserved: map[placement.Key]placement.Record{}, latest: map[placement.Key]placement.Record{},
 		quiet: simHarm + 2*simDeadline, // when the last late message has come
 	}
+	w.processes = []int{2, 6, 11, 11, 12}[w.rng.IntN(5)]
 	for i := range simNodes {
 		n := &node{world: w, name: fmt.Sprintf("host-%d:1", i), boots: time.Duration(w.rng.Int64N(1e9)) * time.Millisecond, live: map[placement.Key]live{}}
 		n.clock(1+simDrift*(2*w.rng.Float64()-1), 0)
