@@ -88,8 +88,9 @@ type PlacementSnapshot struct {
 
 // A PlacementMember is a daemon that actors can belong to.
 type PlacementMember struct {
-	Authority string `json:"authority"`
-	Token     int64  `json:"token"` // of its membership
+	Authority string   `json:"authority"`
+	Token     int64    `json:"token"` // of its membership
+	Kinds     []string `json:"kinds"` // of actors that can belong to it: its processes have registered for them
 }
 
 // ActivationStatus is an activation of the daemon's host.

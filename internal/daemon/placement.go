@@ -328,6 +328,8 @@ type snapshotRecord struct {
 	PID     string `json:"pid"`
 	Version int64  `json:"version"`
 	Token   int64  `json:"token"`
+	// ObservedMS is when its owner decided on it.
+	ObservedMS int64 `json:"observed_ms"`
 }
 
 // snapshotWanted is what of a snapshot is asked for.
@@ -420,7 +422,7 @@ func (p *Placement) page(ctx context.Context, want snapshotWanted) (snapshotPage
 		return page, storeError{err}
 	}
 	if r.Version > 0 {
-		page.Key.Record = &snapshotRecord{r.Owner.Authority, r.PID, r.Version, r.Token}
+		page.Key.Record = &snapshotRecord{r.Owner.Authority, r.PID, r.Version, r.Token, r.ObservedMS}
 	}
 	return page, nil
 }

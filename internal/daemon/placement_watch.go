@@ -52,11 +52,15 @@ func (p *Placement) observe(e placement.Event) {
 	switch e.Kind {
 	case placement.Resolved:
 		return
+	case placement.LockDenied:
+		var held *lock.HeldError
+		if errors.As(e.Err, &held) || errors.Is(e.Err, placement.ErrOwned) {
+			p.counts.NotActivated(e.Key.Kind, true)
+		}
 	case placement.Activated:
 		p.counts.Activated(e.Key.Kind, e.Took)
 	case placement.ActivationFailed:
-		var held *lock.HeldError
-		p.counts.NotActivated(e.Key.Kind, errors.As(e.Err, &held) || errors.Is(e.Err, placement.ErrOwned))
+		p.counts.NotActivated(e.Key.Kind, false)
 	case placement.Passivated:
 		p.counts.Passivated(passivationReason(e))
 	}

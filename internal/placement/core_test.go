@@ -285,9 +285,35 @@ func TestLockDenied(t *testing.T) {
 	d.answer(TryAcquire, Result{Err: errRefused})
 	d.failed(errRefused)
 	events := d.core.DrainEvents()
-	if len(events) < 2 || events[1].Kind != LockDenied || events[1].Reason != errRefused.Error() {
+	if len(events) < 3 || events[1].Kind != LockDenied || events[1].Reason != errRefused.Error() || events[2].Kind != ActivationFailed {
 		t.Errorf("told is %+v", events)
 	}
+}
+
+// In a handover another host is at work on the key, or has it: the denial is told with
+// its reason, and no failure.
+func TestHandoverIsNoFailure(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	told := func(reason string) {
+		t.Helper()
+		events := d.core.DrainEvents()
+		if len(events) != 2 || events[1].Kind != LockDenied || !strings.Contains(events[1].Reason, reason) || events[1].Err == nil {
+			t.Errorf("told is %+v", events)
+		}
+		d.done = nil
+	}
+	d.pending()
+	d.answer(TryAcquire, Result{Err: errRefused, Denied: true})
+	d.failed(errRefused)
+	told(errRefused.Error())
+	d.pending()
+	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+	d.answer(Load, Result{Found: true, Record: Record{Owner: Member{"old:1", 2}, Version: 1, Token: 2}})
+	d.answer(CheckOwner, Result{Ended: false})
+	d.answer(Release, Result{})
+	d.failed(ErrOwned)
+	told("old:1")
 }
 
 // PL-3.5, PL-C6: the lock is given back, whatever fails and when, and what was begun is
@@ -328,8 +354,11 @@ func TestWhateverFails(t *testing.T) {
 		}
 		d.failed(test.with)
 		events := d.core.DrainEvents()
-		last := events[len(events)-1]
-		if last.Kind != ActivationFailed || last.Key != room || !strings.Contains(last.Reason, test.with.Error()) || last.ObservedMS != d.now.UnixMS {
+		last, want := events[len(events)-1], ActivationFailed
+		if test.with == ErrOwned {
+			want = LockDenied
+		}
+		if last.Kind != want || last.Key != room || !strings.Contains(last.Reason, test.with.Error()) || last.ObservedMS != d.now.UnixMS {
 			t.Errorf("told is %+v", events)
 		}
 	}

@@ -91,6 +91,9 @@ type Record struct {
 	Version  int64  // of activations of the key, from 1 on
 	Token    int64  // fencing token of the activation; grows with the version
 	Snapshot []byte // what the last passivation left behind
+	// ObservedMS is when its owner decided on it, by that host's wall clock, Unix ms. It is for
+	// people: nothing is decided by it.
+	ObservedMS int64
 }
 
 // Lease is the key's lock, held while an activation is under way.
