@@ -85,7 +85,17 @@ type askedParams struct {
 }
 
 // next is the request that the daemon sends.
-func (p *peer) next() (a asked) {
+func (p *peer) next() asked {
+	p.t.Helper()
+	for {
+		if a := p.request(); a.method != "Ping" { // it stays silent
+			return a
+		}
+	}
+}
+
+// request is the next one, whatever it is.
+func (p *peer) request() (a asked) {
 	p.t.Helper()
 	raw, err := p.dec.DecodeRaw()
 	if err != nil {

@@ -68,11 +68,16 @@ type kindsFleet struct {
 	gaps          map[string]time.Duration
 }
 
-func newKindsFleet(t *testing.T, ttl, interval time.Duration) *kindsFleet {
+func newKindsFleet(t *testing.T, ttl, interval time.Duration, deep bool) *kindsFleet {
 	f := &kindsFleet{T: t, ttl: ttl, interval: interval, seen: map[string]time.Time{}, gaps: map[string]time.Duration{}}
 	for i := range 3 {
 		h := &kindsHost{Site: testkit.NewSite(t), authority: fmt.Sprintf("host-%d.example:9800", i+1)}
-		if f.hosts = append(f.hosts, h); i == 0 {
+		f.hosts = append(f.hosts, h)
+		switch {
+		case i > 0:
+		case deep: // a daemon that is frozen must not keep the lock of a file
+			f.store = h.Initialised(h.StartRedis().URL())
+		default:
 			f.store = "sqlite:" + h.Path("shared.db")
 		}
 		f.startDaemon(h)
@@ -279,7 +284,7 @@ func TestKinds(t *testing.T) {
 	if deep {
 		ttl, interval = 10*time.Second, time.Second
 	}
-	f := newKindsFleet(t, ttl, interval)
+	f := newKindsFleet(t, ttl, interval, deep)
 	f.settled()
 	ctx, cancel := context.WithCancel(t.Context())
 	var watching sync.WaitGroup
