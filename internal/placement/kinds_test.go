@@ -10,7 +10,7 @@ func (d *desk) seen(mine, others []string) {
 	d.take(d.core.UpdateTopology([]Host{{Member{"me:1", 7}, mine}, {Member{"you:1", 3}, others}}, d.now))
 }
 
-// A host owns what it has announced and still has a process for, and nothing else; what
+// PL-4.2: a host owns what it has announced and still has a process for, and nothing else; what
 // nobody serves is refused, also by a host that only resolves.
 func TestKindsDecide(t *testing.T) {
 	rooms, carts := []string{"room"}, []string{"cart"}
@@ -49,7 +49,7 @@ func TestKindsDecide(t *testing.T) {
 	}
 }
 
-// What a host serves no more is passivated, and only that.
+// PL-4.2: what a host serves no more is passivated, and only that.
 func TestKindIsLost(t *testing.T) {
 	for name, lose := range map[string]func(d *desk){
 		"its process has gone":        func(d *desk) { d.take(d.core.SetKinds([]string{"cart"}, d.now)) },
@@ -73,7 +73,7 @@ func TestKindIsLost(t *testing.T) {
 	}
 }
 
-// A strategy can be replaced.
+// PL-C10: a strategy can be replaced.
 func TestStrategy(t *testing.T) {
 	last := func(names []string) func(Key) string { return func(Key) string { return names[len(names)-1] } }
 	c := NewCore("", last)
