@@ -48,6 +48,7 @@ const (
 	ErrSequenceFenced    Code = "SEQUENCE_FENCED"     // a *FencedError
 	ErrPlacementNotReady Code = "PLACEMENT_NOT_READY" // a *PlacementNotReadyError
 	ErrPlacementPending  Code = "PLACEMENT_PENDING"   // a *PlacementPendingError
+	ErrPlacementUnserved Code = "PLACEMENT_UNSERVED"  // no process of any host has registered for the kind
 	ErrActivationFailed  Code = "ACTIVATION_FAILED"   // an *ActivationFailedError
 	ErrActivationEnded   Code = "ACTIVATION_ENDED"    // an *ActivationEndedError
 	ErrWatchEnded        Code = "WATCH_ENDED"         // a *WatchEndedError

@@ -85,7 +85,7 @@ var codes = []Code{
 	ErrClockBackward, ErrLeaseAcquisition, ErrNoProvider, ErrTimeout, ErrTimestampOverflow, ErrUnknownService, ErrUnknownMethod, ErrInvalidParams,
 	ErrInvalidExternalID, ErrPermissionDenied, ErrOverloaded, ErrShuttingDown, ErrRequestIDReused, ErrNoStore, ErrStoreUnavailable, ErrLockHeld,
 	ErrLockNotOwned, ErrLockExpired, ErrLockNotFound, ErrLockFenced, ErrSequenceExhausted, ErrSequenceFenced, ErrPlacementNotReady,
-	ErrPlacementPending, ErrActivationFailed, ErrActivationEnded,
+	ErrPlacementPending, ErrPlacementUnserved, ErrActivationFailed, ErrActivationEnded,
 }
 
 // Every code of the wire has a name here.
@@ -95,7 +95,7 @@ func TestCodesAreComplete(t *testing.T) {
 		wire.CodeUnknownService, wire.CodeUnknownMethod, wire.CodeInvalidParams, wire.CodeInvalidExternalID, wire.CodePermissionDenied,
 		wire.CodeOverloaded, wire.CodeShuttingDown, wire.CodeRequestIDReused, wire.CodeStoreUnavailable, wire.CodeLockHeld,
 		wire.CodeLockNotOwned, wire.CodeLockExpired, wire.CodeLockNotFound, wire.CodeLockFenced, wire.CodeSequenceExhausted, wire.CodeSequenceFenced,
-		wire.CodePlacementNotReady, wire.CodePlacementPending, wire.CodeActivationFailed, wire.CodeActivationEnded,
+		wire.CodePlacementNotReady, wire.CodePlacementPending, wire.CodePlacementUnserved, wire.CodeActivationFailed, wire.CodeActivationEnded,
 	} {
 		if !slices.Contains(codes, Code(c)) {
 			t.Errorf("%s has no name", c)

@@ -44,7 +44,8 @@ type resolveOptions struct {
 // addition to the Client's timeout.
 //
 // The error is a *PlacementPendingError or a *LockHeldError when the wait is over,
-// an *ActivationFailedError, or a *PlacementNotReadyError.
+// an *ActivationFailedError, a *PlacementNotReadyError, or an ErrPlacementUnserved if no
+// process of any host has registered for the kind.
 func (c *Client) Resolve(ctx context.Context, kind, identity string, opts ...CallOption) (r Resolution, err error) {
 	wait := c.options(opts).wait
 	if wait < 0 || wait > MaxResolveWait {
@@ -87,8 +88,9 @@ type PlacementSnapshot struct {
 
 // A PlacementMember is a daemon that actors can belong to.
 type PlacementMember struct {
-	Authority string `json:"authority"`
-	Token     int64  `json:"token"` // of its membership
+	Authority string   `json:"authority"`
+	Token     int64    `json:"token"` // of its membership
+	Kinds     []string `json:"kinds"` // of actors that can belong to it: its processes have registered for them
 }
 
 // ActivationStatus is an activation of the daemon's host.
@@ -126,7 +128,7 @@ func (c *Client) PlacementSnapshot(ctx context.Context, q PlacementQuery) (s Pla
 
 // A PlacementEvent is an event of an actor that the daemon has seen.
 type PlacementEvent struct {
-	Event      string `json:"event"` // resolved, lock_denied, activated, activation_failed or passivated
+	Event      string `json:"event"` // resolved, lock_denied, activated, activation_failed, passivated or unserved
 	Kind       string `json:"kind"`
 	Identity   string `json:"identity"`
 	Authority  string `json:"authority"`

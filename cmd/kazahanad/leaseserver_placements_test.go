@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -31,13 +32,14 @@ func TestPlacementThroughALeaseServer(t *testing.T) {
 		testkit.DecodeJSON(t, s.Kazahanad(append([]string{"placement", "--json"}, args...)...).OK(t), &report)
 		return report
 	}
-	await.Eventually(t, "both see both", func() bool {
+	clients := []*kazahana.Client{direct.executor(), through.executor()}
+	await.Eventually(t, "both see both, and what they serve", func() bool {
 		a, b := snapshot(direct), snapshot(through)
-		return len(a.Members) == 2 && slices.Equal(a.Members, b.Members)
+		return len(a.Members) == 2 && reflect.DeepEqual(a.Members, b.Members) && !slices.ContainsFunc(a.Members, func(m kazahana.PlacementMember) bool { return len(m.Kinds) != 2 })
 	})
 
-	for _, s := range []*site{direct, through} {
-		client := s.executor()
+	for i, s := range []*site{direct, through} {
+		client := clients[i]
 		locals := 0
 		for i := range 20 { // whose hosts follow from the names, and are both
 			r, err := client.Resolve(t.Context(), "room", fmt.Sprint(i))

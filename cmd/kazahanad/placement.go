@@ -69,16 +69,12 @@ func showPlacement(out io.Writer, p kazahana.PlacementSnapshot) error {
 		if i == 0 {
 			name = "members"
 		}
-		fmt.Fprintf(w, "%s\t%s, token %d\n", name, printable(m.Authority), m.Token)
+		fmt.Fprintf(w, "%s\t%s, token %d, serves %s\n", name, printable(m.Authority), m.Token, cmp.Or(printableList(m.Kinds), "nothing"))
 	}
 	if len(p.Members) == 0 {
 		fmt.Fprintf(w, "members\tnone are known\n")
 	}
-	var kinds []string
-	for _, kind := range p.Kinds {
-		kinds = append(kinds, printable(kind))
-	}
-	fmt.Fprintf(w, "kinds\t%s\n", cmp.Or(strings.Join(kinds, ", "), "none: no process on this host has registered"))
+	fmt.Fprintf(w, "kinds\t%s\n", cmp.Or(printableList(p.Kinds), "none: no process on this host has registered"))
 	fmt.Fprintf(w, "activations\t%d on this host\n", p.ActivationsTotal)
 	if err := w.Flush(); err != nil || len(p.Activations) == 0 {
 		return err
@@ -98,6 +94,14 @@ func showPlacement(out io.Writer, p kazahana.PlacementSnapshot) error {
 	return nil
 }
 
+func printableList(names []string) string {
+	var shown []string
+	for _, name := range names {
+		shown = append(shown, printable(name))
+	}
+	return strings.Join(shown, ", ")
+}
+
 func describeState(state string) string {
 	return cmp.Or(map[string]string{
 		"member":    "member: actors live on this host",
@@ -109,8 +113,10 @@ func describeState(state string) string {
 func showActor(out io.Writer, actor string, p kazahana.PlacementSnapshot) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "actor\t%s\n", printable(actor))
-	authority := "none: there are no members"
+	authority := "none: no process of any member has registered for the kind"
 	switch {
+	case len(p.Members) == 0:
+		authority = "none: there are no members"
 	case p.Key.Authority != "" && p.Key.Locality == "local":
 		authority = printable(p.Key.Authority) + ", this host"
 	case p.Key.Authority != "":

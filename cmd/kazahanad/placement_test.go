@@ -40,12 +40,12 @@ func TestPlacementCommand(t *testing.T) {
 	await.Eventually(t, "the daemon is a member", func() bool {
 		return strings.Contains(s.Kazahanad("placement").OK(t), "member: actors live on this host")
 	})
-	want := "state        member: actors live on this host\nauthority    a:1\nmembers      a:1, token N\n" +
+	want := "state        member: actors live on this host\nauthority    a:1\nmembers      a:1, token N, serves nothing\n" +
 		"kinds        none: no process on this host has registered\nactivations  0 on this host\n"
 	if got := regexp.MustCompile(`token \d+`).ReplaceAllString(s.Kazahanad("placement").OK(t), "token N"); got != want {
 		t.Errorf("%s", got)
 	}
-	want = "actor       room/1\nauthority   a:1, this host\nactivation  none on this host\nrecord      none: it was never activated\n"
+	want = "actor       room/1\nauthority   none: no process of any member has registered for the kind\nactivation  none on this host\nrecord      none: it was never activated\n"
 	if got := s.Kazahanad("placement", "room/1").OK(t); got != want {
 		t.Errorf("%s", got)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +21,10 @@ const callWindow = 256
 // beyond are refused: a crowd of them would keep the driver from what others run.
 const silentWindow = 16
 
+// pingTime is for the answer to Ping, which a peer gets when it has let the time of another
+// request go by: it may be slow with that alone.
+const pingTime = time.Second
+
 // maxRefusal is how many bytes of a peer's error others are told.
 const maxRefusal = 1024
 
@@ -28,6 +33,7 @@ const maxRefusal = 1024
 type executorCalls struct {
 	conn *conn
 	more chan struct{} // something may be sent; has room for one
+	hear func()        // silent has changed
 
 	mu      sync.Mutex // guards all below
 	last    uint32
@@ -35,7 +41,9 @@ type executorCalls struct {
 	waiting map[uint32]*executorCall // for their answers, the unsent ones included
 	window  int                      // of them are sent
 	closed  error
-	silent  bool // the peer has let a request's time go by, and answered none since
+	silent  bool // the peer has let the time of a request and of a Ping go by, and answered none since
+	pinged  bool // a Ping is under way
+	heard   bool // an answer has come since
 }
 
 // call is one of them.
@@ -46,6 +54,7 @@ type executorCall struct {
 	within time.Duration
 	wanted func() bool // asked right before it is sent; nil: it is
 	useful bool        // also when it is sent after its time
+	prompt bool        // it goes before all others, and its time runs from now on
 	done   func(error)
 
 	id    uint32
@@ -57,11 +66,12 @@ type executorCall struct {
 // The peer knows nothing of the request.
 var (
 	errNotAsked = errors.New("the process was not asked: when its turn came it was not wanted any more")
+	errLate     = errors.New("the process has not answered")
 	errSilent   = errors.New("the process was not asked: it does not answer what it was asked before")
 )
 
-func newExecutorCalls(c *conn) *executorCalls {
-	a := &executorCalls{conn: c, more: make(chan struct{}, 1), waiting: map[uint32]*executorCall{}}
+func newExecutorCalls(c *conn, hear func()) *executorCalls {
+	a := &executorCalls{conn: c, more: make(chan struct{}, 1), hear: hear, waiting: map[uint32]*executorCall{}}
 	go a.send()
 	return a
 }
@@ -86,7 +96,9 @@ func (a *executorCalls) ask(one *executorCall) {
 	one.id = a.last
 	a.waiting[one.id] = one
 	one.timer = time.AfterFunc(one.within, func() { a.late(one) })
-	a.unsent = append(a.unsent, one)
+	if a.unsent = append(a.unsent, one); one.prompt {
+		a.unsent = slices.Insert(a.unsent[:len(a.unsent)-1], 0, one)
+	}
 	a.prod()
 	a.mu.Unlock()
 }
@@ -120,7 +132,7 @@ func (a *executorCalls) send() {
 func (a *executorCalls) next() *executorCall {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for len(a.unsent) > 0 && a.window < callWindow {
+	for len(a.unsent) > 0 && (a.window < callWindow || a.unsent[0].prompt) {
 		one := a.unsent[0]
 		a.unsent = a.unsent[1:]
 		if a.waiting[one.id] != nil {
@@ -160,7 +172,7 @@ func (a *executorCalls) take(id uint32) *executorCall {
 func (a *executorCalls) late(one *executorCall) {
 	a.mu.Lock()
 	left := time.Until(one.due) // the timer may have fired just when it was sent
-	if !one.sent && !a.silent {
+	if !one.sent && !one.prompt && !a.silent {
 		left = one.within // the peer is busy with those before it
 	}
 	if a.waiting[one.id] != nil && left > 0 {
@@ -170,20 +182,46 @@ func (a *executorCalls) late(one *executorCall) {
 	}
 	a.mu.Unlock()
 	if a.take(one.id) != nil {
-		a.hear(false)
-		one.done(fmt.Errorf("%w: the process has not answered %s within %v", driver.ErrUnknown, one.method, one.within))
+		a.ping(min(one.within, pingTime))
+		one.done(fmt.Errorf("%w: %w %s within %v", driver.ErrUnknown, errLate, one.method, one.within))
 	}
 }
 
-// hear notes whether the peer answers.
-func (a *executorCalls) hear(answers bool) {
+// ping asks the peer whether it is there. Any answer says so, also that it does not know
+// what a Ping is.
+func (a *executorCalls) ping(within time.Duration) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.silent = !answers
+	already := a.pinged || a.silent
+	a.pinged, a.heard = true, a.heard && a.pinged
+	a.mu.Unlock()
+	if already {
+		return
+	}
+	var pong any
+	a.ask(&executorCall{method: "Ping", params: struct{}{}, target: &pong, within: within, prompt: true, done: func(err error) {
+		a.mu.Lock()
+		a.pinged = false
+		late := errors.Is(err, errLate) && !a.heard
+		a.mu.Unlock()
+		if late {
+			a.answers(false)
+		}
+	}})
 }
 
-// isSilent reports whether the peer has let the time of a request go by, and has
-// answered none since.
+// answers notes whether the peer does.
+func (a *executorCalls) answers(yes bool) {
+	a.mu.Lock()
+	changed := a.silent == yes
+	a.silent, a.heard = !yes, yes
+	a.mu.Unlock()
+	if changed {
+		a.hear()
+	}
+}
+
+// isSilent reports whether the peer has let the time of a request and of a Ping go by, and
+// has answered none since.
 func (a *executorCalls) isSilent() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -192,7 +230,7 @@ func (a *executorCalls) isSilent() bool {
 
 // answer takes a response of the peer. One that nobody waits for is ignored.
 func (a *executorCalls) answer(r *wire.Request) {
-	a.hear(true)
+	a.answers(true)
 	one := a.take(r.ID)
 	if one == nil {
 		return

@@ -50,7 +50,7 @@ type assignment struct {
 }
 
 var (
-	errNoExecutor   = errors.New("no process on this host has registered for the kind")
+	errNoExecutor   = fmt.Errorf("%w: the processes of its kind have gone", placement.ErrLost)
 	errExecutorGone = errors.New("the process has closed its connection")
 	errPIDMissing   = errors.New("the process answers Activate without a pid")
 )
@@ -65,7 +65,12 @@ func (x *executors) register(c *conn, kinds []string) ([]string, error) {
 		return nil, err
 	}
 	if e == nil {
-		e = &executor{conn: c, keys: map[placement.Key]struct{}{}, calls: newExecutorCalls(c)}
+		e = &executor{conn: c, keys: map[placement.Key]struct{}{}}
+		e.calls = newExecutorCalls(c, func() {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.announce()
+		})
 		x.byConn[c] = e
 		c.atEnd(func() { x.gone(c) })
 	}
@@ -85,14 +90,17 @@ func (x *executors) register(c *conn, kinds []string) ([]string, error) {
 // room reports why more kinds would be too many, nil if they are not. e is nil for
 // who has none yet. mu is held.
 func (x *executors) room(e *executor, kinds []string) error {
-	mine, all := map[string]bool{}, len(x.byKind)
+	mine, all := map[string]bool{}, 0 // bytes of an announcement
+	for kind := range x.byKind {
+		all += len(kind) + 1
+	}
 	for _, kind := range kinds {
 		if mine[kind] {
 			continue
 		}
 		mine[kind] = true
 		if x.byKind[kind] == nil {
-			all++
+			all += len(kind) + 1
 		}
 	}
 	if e != nil {
@@ -104,7 +112,7 @@ func (x *executors) room(e *executor, kinds []string) error {
 	case len(mine) > maxKinds:
 		return wire.Errorf(wire.CodeInvalidParams, "one connection may register for %d kinds, and not for %d", maxKinds, len(mine))
 	case all > maxAllKinds:
-		return fmt.Errorf("%w: %d", errTooManyKinds, maxAllKinds)
+		return fmt.Errorf("%w: their names would have %d bytes in all, and %d are allowed", errTooManyKinds, all, maxAllKinds)
 	}
 	return nil
 }
@@ -118,9 +126,19 @@ func (x *executors) kinds() []string {
 	return kinds
 }
 
-// announce tells the driver for which kinds there is somebody. mu is held.
+// announce tells the driver for which kinds there is somebody who answers: of others a
+// host of a process that is frozen would keep the actors. mu is held.
 func (x *executors) announce() {
-	x.driver.SetKinds(slices.Collect(maps.Keys(x.byKind)))
+	var kinds []string
+	for kind, all := range x.byKind {
+		for e := range all {
+			if !e.calls.isSilent() {
+				kinds = append(kinds, kind)
+				break
+			}
+		}
+	}
+	x.driver.SetKinds(kinds)
 }
 
 // retire takes the executor out of the choice. mu is held.
@@ -132,7 +150,6 @@ func (x *executors) retire(e *executor) {
 		}
 	}
 	e.kinds = nil
-	x.announce()
 }
 
 // unregister has all that the connection runs passivated, and returns how many
@@ -156,6 +173,9 @@ func (x *executors) unregister(ctx context.Context, c *conn) (int, error) {
 			ends = append(ends, gone)
 		}
 	}
+	x.mu.Lock()
+	x.announce()
+	x.mu.Unlock()
 	for _, gone := range ends {
 		select {
 		case <-gone:
@@ -185,6 +205,9 @@ func (x *executors) gone(c *conn) {
 	for key, token := range ended {
 		x.driver.Ended(key, token)
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.announce()
 }
 
 // assign chooses who runs an activation: the one that has the fewest. One that does
@@ -199,7 +222,7 @@ func (x *executors) assign(key placement.Key, token int64) (*executor, error) {
 		}
 	}
 	if best == nil {
-		return nil, fmt.Errorf("%w %q", errNoExecutor, key.Kind)
+		return nil, fmt.Errorf("%w: %q", errNoExecutor, key.Kind)
 	}
 	best.keys[key] = struct{}{}
 	x.unassign(key)

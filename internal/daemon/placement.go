@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kazahana/kazahana/internal/lock"
 	"github.com/kazahana/kazahana/internal/operator/metrics"
 	"github.com/kazahana/kazahana/internal/placement"
 	"github.com/kazahana/kazahana/internal/placement/driver"
@@ -20,9 +21,10 @@ const (
 	defaultPlacementWait = 10 * time.Second
 	maxPlacementWait     = 10 * time.Minute
 	// maxKinds is how many kinds one connection may register for, and maxAllKinds how
-	// many all together may.
+	// many bytes the names of all together may have, with a separator each: a membership
+	// announces them.
 	maxKinds    = 64
-	maxAllKinds = 1024
+	maxAllKinds = lock.MaxNote
 	// maxSnapshotPage is how many activations one Snapshot shows.
 	maxSnapshotPage     = 1000
 	defaultSnapshotPage = 100
@@ -89,6 +91,8 @@ func placementError(err error) *wire.Error {
 			e = e.With("cause", withoutPaths(cause))
 		}
 		return e
+	case errors.Is(err, placement.ErrUnserved):
+		return wire.Errorf(wire.CodePlacementUnserved, "%v", err)
 	case errors.Is(err, placement.ErrInvalid):
 		return wire.Errorf(wire.CodeInvalidParams, "%s", strings.TrimPrefix(err.Error(), placement.ErrInvalid.Error()+": "))
 	}
@@ -291,8 +295,13 @@ type snapshotPage struct {
 }
 
 type snapshotMember struct {
-	Authority string `json:"authority"`
-	Token     int64  `json:"token"`
+	Authority string   `json:"authority"`
+	Token     int64    `json:"token"`
+	Kinds     []string `json:"kinds"` // that it serves
+}
+
+func showMember(h placement.Host) snapshotMember {
+	return snapshotMember{h.Authority, h.Token, append([]string{}, h.Kinds...)}
 }
 
 type snapshotActivation struct {
@@ -307,7 +316,7 @@ type snapshotActivation struct {
 }
 
 type snapshotKey struct {
-	Authority string             `json:"authority"` // "": there are no members
+	Authority string             `json:"authority"` // "": nobody serves the kind
 	Locality  placement.Locality `json:"locality"`
 	Record    *snapshotRecord    `json:"record"` // nil: none
 }
@@ -317,6 +326,8 @@ type snapshotRecord struct {
 	PID     string `json:"pid"`
 	Version int64  `json:"version"`
 	Token   int64  `json:"token"`
+	// ObservedMS is when its owner decided on it.
+	ObservedMS int64 `json:"observed_ms"`
 }
 
 // snapshotWanted is what of a snapshot is asked for.
@@ -390,7 +401,7 @@ func (p *Placement) page(ctx context.Context, want snapshotWanted) (snapshotPage
 		Activations: []snapshotActivation{}, Total: now.Total, Ignored: now.Ignored,
 	}
 	for _, m := range now.Members {
-		page.Members = append(page.Members, snapshotMember(m))
+		page.Members = append(page.Members, showMember(m))
 	}
 	for _, a := range now.Activations[:min(len(now.Activations), int(want.limit))] {
 		page.Activations = append(page.Activations, snapshotActivation{
@@ -400,8 +411,8 @@ func (p *Placement) page(ctx context.Context, want snapshotWanted) (snapshotPage
 	if !single {
 		return page, nil
 	}
-	page.Key = &snapshotKey{Locality: placement.Remote}
-	if page.Key.Authority, _ = placement.NewTopology(now.Members).Authority(want.key); page.Key.Authority == p.authority && p.authority != "" {
+	page.Key = &snapshotKey{Authority: now.LivesAt, Locality: placement.Remote}
+	if now.LivesAt == p.authority && p.authority != "" {
 		page.Key.Locality = placement.Local
 	}
 	r, err := p.records.Load(ctx, p.tenant, want.key)
@@ -409,7 +420,7 @@ func (p *Placement) page(ctx context.Context, want snapshotWanted) (snapshotPage
 		return page, storeError{err}
 	}
 	if r.Version > 0 {
-		page.Key.Record = &snapshotRecord{r.Owner.Authority, r.PID, r.Version, r.Token}
+		page.Key.Record = &snapshotRecord{r.Owner.Authority, r.PID, r.Version, r.Token, r.ObservedMS}
 	}
 	return page, nil
 }

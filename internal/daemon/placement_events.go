@@ -12,7 +12,7 @@ import (
 
 // eventKinds are all that can be watched.
 var eventKinds = []placement.EventKind{
-	placement.Resolved, placement.LockDenied, placement.Activated, placement.ActivationFailed, placement.Passivated,
+	placement.Resolved, placement.LockDenied, placement.Activated, placement.ActivationFailed, placement.Passivated, placement.Unserved,
 }
 
 // placementEvent is the notice of an event.

@@ -25,12 +25,15 @@ func (r *placed) idleExecutor() *executor {
 	return nil
 }
 
-// late asks the process for what nobody waits for long, and waits for that.
-func (e *executor) late(one executorCall) error {
+// late asks the process for what nobody waits for long, and waits for that, and for the
+// Ping that follows.
+func (e *executor) late(t *testing.T, one executorCall) error {
 	told := make(chan error, 1)
 	one.within, one.done = time.Millisecond, func(err error) { told <- err }
 	e.calls.ask(&one)
-	return <-told
+	err := <-told
+	until(t, "the process is silent", e.calls.isSilent)
+	return err
 }
 
 // A process that answers nothing has the fewest for ever: it must not be asked for
@@ -40,12 +43,15 @@ func TestSilentExecutorIsPassedOver(t *testing.T) {
 	good := r.worker()
 	r.activate(good, "1")
 	silent := r.worker()
-	if err := r.idleExecutor().late(executorCall{method: "Passivate", params: activateParams{Identity: "2"}, useful: true}); err == nil {
+	if err := r.idleExecutor().late(t, executorCall{method: "Passivate", params: activateParams{Identity: "2"}, useful: true}); err == nil {
 		t.Fatal("a process that does not answer has answered")
 	}
 	r.activate(good, "3")
 	// One that answers, be it late, is asked again.
 	silent.answer(silent.want("Passivate", "2"), nil, nil)
+	if ping := silent.request(); ping.method != "Ping" {
+		t.Fatalf("the daemon asks for %s", ping.method)
+	}
 	silent.alive()
 	r.activate(silent, "4")
 }
@@ -58,7 +64,7 @@ func TestLatePassivateIsSent(t *testing.T) {
 	e.conn.mu.Lock() // as while the peer does not read
 	for _, one := range []executorCall{{method: "Activate"}, {method: "Passivate", useful: true}, {method: "Activate"}} {
 		one.params = activateParams{Identity: "1"}
-		if err := e.late(one); err == nil {
+		if err := e.late(t, one); err == nil {
 			t.Errorf("%s has been answered", one.method)
 		}
 	}
@@ -94,6 +100,35 @@ func TestLongRefusalIsCut(t *testing.T) {
 	}
 }
 
+// A process that hangs in one callback and answers the Ping goes on to serve its kind; one
+// that does not loses what it has to others, until it answers.
+func TestSilentExecutorServesNothing(t *testing.T) {
+	r := newSite(t).start("a:1").sees(1)
+	w, p := r.worker(), r.dial()
+	calls := r.idleExecutor().calls
+	late := func() {
+		calls.ask(&executorCall{method: "Activate", params: activateParams{Identity: "1"}, within: time.Millisecond, done: func(error) {}})
+	}
+	late()
+	w.want("Activate", "1")
+	ping := w.request()
+	if ping.method != "Ping" {
+		t.Fatalf("the daemon asks for %s", ping.method)
+	}
+	until(t, "the Ping is late", calls.isSilent)
+	p.fails(wire.CodePlacementUnserved, "Placement.Resolve", "room", "2", options{"wait_ms": 1})
+	w.answer(ping, "UNKNOWN_METHOD: it knows none", nil)
+	r.serves(r)
+	r.activate(w, "2")
+
+	calls.ping(hang)
+	if ping = w.request(); ping.method != "Ping" || calls.isSilent() {
+		t.Fatalf("the daemon asks for %s, and has it silent: %v", ping.method, calls.isSilent())
+	}
+	w.answer(ping, "UNKNOWN_METHOD: it knows none", nil)
+	r.activate(w, "3")
+}
+
 // A peer can neither have the daemon keep names without end, nor events.
 func TestPeersAreBounded(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
@@ -110,11 +145,13 @@ func TestPeersAreBounded(t *testing.T) {
 	if e := p.fails(wire.CodeInvalidParams, "Placement.Register", kinds(maxKinds, 1)); !strings.Contains(e.Error(), "64 kinds") {
 		t.Errorf("one kind too many: %v", e)
 	}
-	for n := maxKinds; n < maxAllKinds; n += maxKinds {
-		r.dial().result("Placement.Register", kinds(n, maxKinds))
+	long := kinds(maxKinds, 40)
+	for i, kind := range long {
+		long[i] = kind + strings.Repeat("x", placement.MaxKind-len(kind))
 	}
 	q := r.dial()
-	q.fails(wire.CodeOverloaded, "Placement.Register", []string{"one more"})
+	q.result("Placement.Register", long)
+	q.fails(wire.CodeOverloaded, "Placement.Register", []string{strings.Repeat("y", placement.MaxKind)})
 	q.result("Placement.Register", kinds(0, 1)) // it is known
 	p.result("Placement.Watch")
 	p.fails(wire.CodeInvalidParams, "Placement.Watch")
@@ -127,7 +164,7 @@ func TestSilentExecutorGetsNoCrowd(t *testing.T) {
 	r := newSite(t).start("a:1").sees(1)
 	w := r.worker()
 	e := r.idleExecutor()
-	_ = e.late(executorCall{method: "Passivate", params: activateParams{Identity: "1"}, useful: true})
+	_ = e.late(t, executorCall{method: "Passivate", params: activateParams{Identity: "1"}, useful: true})
 	told := make(chan error, 2*silentWindow)
 	ask := func() {
 		e.calls.ask(&executorCall{method: "Activate", params: activateParams{Identity: "2"}, within: hang, done: func(err error) { told <- err }})

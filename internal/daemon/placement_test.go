@@ -85,7 +85,17 @@ type askedParams struct {
 }
 
 // next is the request that the daemon sends.
-func (p *peer) next() (a asked) {
+func (p *peer) next() asked {
+	p.t.Helper()
+	for {
+		if a := p.request(); a.method != "Ping" { // it stays silent
+			return a
+		}
+	}
+}
+
+// request is the next one, whatever it is.
+func (p *peer) request() (a asked) {
 	p.t.Helper()
 	raw, err := p.dec.DecodeRaw()
 	if err != nil {
@@ -125,7 +135,18 @@ func (r *placed) worker() *peer {
 	if got := w.table("Placement.Register", []string{"room"}); fmt.Sprint(got["kinds"]) != "[room]" || got["authority"] == "" {
 		r.t.Fatalf("registered: %v", got)
 	}
+	r.serves(r)
 	return w
+}
+
+// serves waits until the daemon knows that another one, or itself, serves rooms.
+func (r *placed) serves(other *placed) {
+	r.t.Helper()
+	until(r.t, fmt.Sprintf("%s serves rooms", other.placement.authority), func() bool {
+		return slices.ContainsFunc(r.placement.driver.Overview().Members, func(h placement.Host) bool {
+			return h.Authority == other.placement.authority && slices.Contains(h.Kinds, "room")
+		})
+	})
 }
 
 // activate has the room activated by the worker.
@@ -173,7 +194,7 @@ func TestPlacementMethods(t *testing.T) {
 	if got := w.receive(); got.err != nil || !bytes.Equal(got.result, pack(map[string]any{"passivated": 1})) {
 		t.Errorf("Unregister: %x, %v", []byte(got.result), got.err)
 	}
-	if e := p.fails(wire.CodeActivationFailed, "Placement.Resolve", "room", "7"); !strings.Contains(e.Error(), "no process on this host") {
+	if e := p.fails(wire.CodePlacementUnserved, "Placement.Resolve", "room", "7", map[string]any{"wait_ms": 0}); !strings.Contains(e.Error(), `"room"`) {
 		t.Errorf("without a process: %v", e)
 	}
 	again := r.activate(r.worker(), "7")

@@ -36,6 +36,8 @@ func (p *Placement) countResolve(r placement.Resolution, err error) {
 		p.counts.Resolved("pending")
 	case errors.Is(err, placement.ErrNotReady):
 		p.counts.Resolved("not_ready")
+	case errors.Is(err, placement.ErrUnserved):
+		p.counts.Resolved("unserved")
 	case errors.As(err, &full):
 		p.counts.Resolved("overloaded")
 	case errors.Is(err, errHungUp), errors.Is(err, errShuttingDown):
@@ -51,11 +53,15 @@ func (p *Placement) observe(e placement.Event) {
 	switch e.Kind {
 	case placement.Resolved:
 		return
+	case placement.LockDenied:
+		var held *lock.HeldError
+		if errors.As(e.Err, &held) || errors.Is(e.Err, placement.ErrOwned) {
+			p.counts.NotActivated(e.Key.Kind, true)
+		}
 	case placement.Activated:
 		p.counts.Activated(e.Key.Kind, e.Took)
 	case placement.ActivationFailed:
-		var held *lock.HeldError
-		p.counts.NotActivated(e.Key.Kind, errors.As(e.Err, &held) || errors.Is(e.Err, placement.ErrOwned))
+		p.counts.NotActivated(e.Key.Kind, false)
 	case placement.Passivated:
 		p.counts.Passivated(passivationReason(e))
 	}
@@ -84,7 +90,7 @@ func (p *Placement) counting(failed func(string, error)) func(string, error) {
 	return func(what string, err error) {
 		// An answer is none, but for that of a store which must not answer for a while.
 		var fenced *lock.FencedError
-		if errors.As(err, &fenced) || !lock.IsAnswer(err) && !errors.Is(err, placement.ErrStale) {
+		if errors.As(err, &fenced) || !lock.IsAnswer(err) && !errors.Is(err, placement.ErrStale) && !errors.Is(err, placement.ErrUnserved) {
 			p.counts.StoreFailed(what)
 		}
 		if failed != nil {
@@ -174,7 +180,7 @@ func shownMembers(now placement.Snapshot) []snapshotMember {
 	shown := []snapshotMember{}
 	for i, m := range now.Members {
 		if i < maxShown || m.Authority == now.Authority {
-			shown = append(shown, snapshotMember(m))
+			shown = append(shown, showMember(m))
 		}
 	}
 	return shown

@@ -22,10 +22,12 @@ func TestPlacementIsWatched(t *testing.T) {
 	other.sees(2)
 	mine, theirs := r.local("room", "a:1"), r.local("room", "b:1")
 	w, p := r.worker(), r.dial()
+	other.worker()
+	r.serves(other)
 	r.activate(w, mine)
 	p.table("Placement.Resolve", "room", mine)
 	p.table("Placement.Resolve", "room", theirs)
-	p.fails(wire.CodeActivationFailed, "Placement.Resolve", "house", r.local("house", "a:1"))
+	p.fails(wire.CodePlacementUnserved, "Placement.Resolve", "house", "1", options{"wait_ms": 1})
 	count := func(want float64, name string, labels ...string) {
 		t.Helper()
 		until(t, fmt.Sprintf("%s%v is %v, not %v", name, labels, want, r.value(name, labels...)), func() bool { return r.value(name, labels...) == want })
@@ -39,14 +41,14 @@ func TestPlacementIsWatched(t *testing.T) {
 	count(1, "kazahana_placement_activation_duration_seconds")
 	count(2, "kazahana_placement_resolves_total", "local")
 	count(1, "kazahana_placement_resolves_total", "remote")
-	count(1, "kazahana_placement_resolves_total", "failed")
+	count(1, "kazahana_placement_resolves_total", "unserved")
 
 	st := r.placement.Status()
 	if st.State != placement.StateMember || st.Authority != "a:1" || len(st.Members) != 2 || st.MembersTotal != 2 || st.Activations != 1 || st.KindsTotal != 1 ||
 		len(st.Kinds) != 1 || st.Kinds[0] != (PlacementKind{"room", 1, 1}) {
 		t.Errorf("%+v", st)
 	}
-	if len(st.Lately) != 1 || st.Lately[0].Event != placement.Activated || st.Lately[0].Identity != mine || st.Lately[0].At == 0 {
+	if len(st.Lately) != 2 || st.Lately[0].Event != placement.Unserved || st.Lately[1].Event != placement.Activated || st.Lately[1].Identity != mine || st.Lately[1].At == 0 {
 		t.Errorf("lately: %+v", st.Lately)
 	}
 
@@ -67,16 +69,20 @@ func TestPlacementIsWatched(t *testing.T) {
 	_ = w.Close()
 	count(1, "kazahana_placement_passivations_total", "process_gone")
 	count(3, "kazahana_placement_activations_total", "room", "ok")
-	if st := r.placement.Status(); len(st.Lately) != 6 || st.Lately[0].Event != placement.Passivated || st.Lately[5].Event != placement.Activated {
+	if st := r.placement.Status(); len(st.Lately) != 7 || st.Lately[0].Event != placement.Passivated || st.Lately[6].Event != placement.Activated {
 		t.Errorf("lately: %+v", st.Lately)
 	}
 }
 
-// local is an actor of the kind that belongs to the authority.
+// local is an actor of the kind that belongs to the authority, once all members serve it.
 func (r *placed) local(kind, authority string) string {
-	topology := placement.NewTopology(r.placement.driver.Overview().Members)
+	var names []string
+	for _, m := range r.placement.driver.Overview().Members {
+		names = append(names, m.Authority)
+	}
+	choose := placement.Rendezvous(names)
 	for i := 0; ; i++ {
-		if a, _ := topology.Authority(placement.Key{Kind: kind, Identity: fmt.Sprint(i)}); a == authority {
+		if choose(placement.Key{Kind: kind, Identity: fmt.Sprint(i)}) == authority {
 			return fmt.Sprint(i)
 		}
 	}
@@ -141,11 +147,11 @@ func TestPlacementStatusIsBounded(t *testing.T) {
 		})
 		r.placement.observe(placement.Event{Kind: placement.Resolved})
 	}
-	members := []placement.Member{{Authority: "z:1", Token: 1}}
+	members := []placement.Host{{Member: placement.Member{Authority: "z:1", Token: 1}}}
 	for i := range 1000 {
-		members = append(members, placement.Member{Authority: fmt.Sprintf("a%04d:1", i), Token: 1})
+		members = append(members, placement.Host{Member: placement.Member{Authority: fmt.Sprintf("a%04d:1", i), Token: 1}})
 	}
-	got := shownMembers(placement.Snapshot{Authority: "z:1", Members: placement.NewTopology(members).Members()})
+	got := shownMembers(placement.Snapshot{Authority: "z:1", Members: placement.NewTopology(members, placement.Rendezvous).Hosts()})
 	if len(got) != maxShown+1 || got[maxShown].Authority != "z:1" {
 		t.Errorf("%d members, the last is %+v", len(got), got[len(got)-1])
 	}

@@ -81,9 +81,12 @@ func (s *Server) readLockCall(r *http.Request, who Credential, op lock.Op) (call
 	if err := readStrict(r, &in); err != nil {
 		return call, err
 	}
-	call.Request = lock.Request{Op: op, Key: pathKey(r), LeaseID: in.LeaseID}
+	call.Request = lock.Request{Op: op, Key: pathKey(r), LeaseID: in.LeaseID, Note: in.Note}
 	if call.Tenant, err = lockTenant(r, who); err != nil {
 		return call, err
+	}
+	if call.Note != "" && call.Tenant == who.Tenant {
+		return call, problem.New(problem.InvalidRequest, "only the locks of the area %q have a note", lockhttp.AreaPlacement)
 	}
 	if call.RequestID, err = who.markRequestID(in.RequestID); err != nil {
 		return call, err

@@ -133,6 +133,12 @@ func TestLockArea(t *testing.T) {
 			t.Errorf("%+v: status %d, %s", test, r.status, r.body)
 		}
 	}
+	// What a member announces is shown to members; the locks of programs have no note.
+	note := `{"note":"cart/room"}`
+	if r := g.send("POST", "/v1/locks"+key+"/renew"+area, daemon, note); r.status != 200 || !strings.Contains(do("GET", area, daemon).body, `"note":"cart/room"`) {
+		t.Errorf("the note of a member: status %d, %s", r.status, r.body)
+	}
+	g.want("a note of a program", g.send("POST", "/v1/locks"+key+"/renew", daemon, note), problem.InvalidRequest)
 	// One's own lock of the key is another lock than the daemon's.
 	for _, op := range []string{"/renew", "/release"} {
 		if r := do("POST", key+op, daemon); r.status != 200 {

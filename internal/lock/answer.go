@@ -15,6 +15,8 @@ type Answer struct {
 	// ExpiresInMS is how long the lease still lives, counted from the answer; 0
 	// when it is not ACTIVE.
 	ExpiresInMS int64 `json:"expires_in_ms"`
+	// Note is what a daemon announces with its membership: the kinds that it serves.
+	Note string `json:"note,omitempty"`
 }
 
 const answerTime = "2006-01-02T15:04:05.000Z"
@@ -26,7 +28,7 @@ func showTime(ms int64) string { return time.UnixMilli(ms).UTC().Format(answerTi
 func (l Lease) Answer() Answer {
 	return Answer{
 		TenantID: l.Tenant, LockKey: l.Key, LeaseID: l.LeaseID, OwnerID: l.Owner, FencingToken: l.Token, State: l.State,
-		AcquiredAt: showTime(l.AcquiredMS), ExpiresAt: showTime(l.ExpiresMS), ExpiresInMS: l.RemainingMS,
+		AcquiredAt: showTime(l.AcquiredMS), ExpiresAt: showTime(l.ExpiresMS), ExpiresInMS: l.RemainingMS, Note: l.Note,
 	}
 }
 
@@ -42,6 +44,6 @@ func (a Answer) Lease() (Lease, error) {
 	}
 	return Lease{
 		Tenant: a.TenantID, Key: a.LockKey, LeaseID: a.LeaseID, Owner: a.OwnerID, Token: a.FencingToken, State: a.State,
-		AcquiredMS: acquired.UnixMilli(), ExpiresMS: expires.UnixMilli(), RemainingMS: a.ExpiresInMS,
+		AcquiredMS: acquired.UnixMilli(), ExpiresMS: expires.UnixMilli(), RemainingMS: a.ExpiresInMS, Note: a.Note,
 	}, nil
 }

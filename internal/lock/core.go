@@ -16,6 +16,7 @@ type State struct {
 	RequestID  string // of the acquire, and its term
 	TTLMS      int64
 	TermMS     int64  // of the latest acquire or renewal
+	Note       string // likewise
 	Life       uint64 // of the store, when the lease was granted
 
 	Marks    []Mark    // where receipts were dropped; at most MaxMarks
@@ -53,7 +54,7 @@ func (k Known) token() int64 {
 func (s State) Lease(tenant, key string, leftMS int64) Lease {
 	l := Lease{
 		Tenant: tenant, Key: key, LeaseID: s.LeaseID, Owner: s.Owner, Token: s.Token,
-		State: s.Status, AcquiredMS: s.AcquiredMS, ExpiresMS: s.ExpiresMS,
+		Note: s.Note, State: s.Status, AcquiredMS: s.AcquiredMS, ExpiresMS: s.ExpiresMS,
 	}
 	if s.Status == Active {
 		l.RemainingMS = leftMS
@@ -112,6 +113,7 @@ func (k Known) acquire(r Request) (State, error) {
 	s.Token, s.LeaseID, s.Owner, s.Status = token, r.LeaseID, r.Owner, Active
 	s.AcquiredMS, s.ExpiresMS = k.NowMS, k.NowMS+r.TTLMS
 	s.RequestID, s.TTLMS, s.TermMS, s.Life = r.RequestID, r.TTLMS, r.TTLMS, k.Life
+	s.Note = r.Note
 	return s, nil
 }
 
@@ -132,7 +134,7 @@ func (k Known) change(r Request) (State, error) {
 	}
 	if r.Op == Renew {
 		s.TermMS = cmp.Or(r.TTLMS, s.TermMS)
-		s.ExpiresMS = k.NowMS + s.TermMS
+		s.ExpiresMS, s.Note = k.NowMS+s.TermMS, r.Note
 	} else {
 		s.Status = Released
 	}

@@ -35,6 +35,9 @@ func (o Op) String() string {
 const (
 	MaxKey       = 512 // bytes of UTF-8
 	MaxRequestID = 128 // characters
+	// MaxNote is in bytes: with it the part of a record that lists show (record.MaxHead)
+	// has all that is known of the lease.
+	MaxNote = 3072
 	// MinTTL is the shortest term: with less, a renewal would be late by the
 	// ordinary delays of a network and a scheduler.
 	MinTTL = 100 * time.Millisecond
@@ -74,8 +77,12 @@ type Request struct {
 	LeaseID string
 
 	// Announce gives those who watch a prefix of the key (Store.Changes) a token for an
-	// acquire too, where the store can.
+	// acquire and for another Note too, where the store can.
 	Announce bool
+
+	// Note is what the lease is to show to those who list it, up to MaxNote bytes, of an
+	// Acquire or a Renew: the latest counts.
+	Note string
 
 	// TTLMS is the term in ms from the store's now on, MinTTL to MaxTTL, of an Acquire or a
 	// Renew. 0 of a Renew is the term that the lease was granted or renewed for last.
@@ -103,6 +110,8 @@ func (r Request) Validate() error {
 		return fmt.Errorf("%w: the lease ID must be 32 hexadecimal digits in lower case", ErrInvalid)
 	case r.Op == Release && r.TTLMS != 0:
 		return fmt.Errorf("%w: a release has no term", ErrInvalid)
+	case len(r.Note) > MaxNote || r.Op == Release && r.Note != "":
+		return fmt.Errorf("%w: the note has %d bytes: an acquire and a renewal may have %d, a release none", ErrInvalid, len(r.Note), MaxNote)
 	case r.Op != Release && !(r.Op == Renew && r.TTLMS == 0) && (r.TTLMS > MaxTTL.Milliseconds() || ttl < MinTTL):
 		return fmt.Errorf("%w: a term of %d ms is not between %v and %v", ErrInvalid, r.TTLMS, MinTTL, MaxTTL)
 	}
@@ -153,6 +162,8 @@ type Lease struct {
 	// Token is the fencing token, 1 to MaxToken: greater than that of every
 	// earlier lease of the key.
 	Token int64
+
+	Note string // of the latest acquire or renewal
 
 	State      Status
 	AcquiredMS int64 // Unix ms, the store's clock

@@ -98,7 +98,7 @@ func (s *Records) do(ctx context.Context, r Request) (Lease, error) {
 			return after.released(k), nil
 		}
 		termMS = after.TermMS
-		return after.lasting(r), nil
+		return after.lasting(r, k.State), nil
 	})
 	if err != nil {
 		return Lease{}, err
@@ -113,9 +113,10 @@ func (s *Records) do(ctx context.Context, r Request) (Lease, error) {
 }
 
 // lasting is the write of a state whose lease was granted or renewed.
-func (s State) lasting(r Request) *record.Write {
+func (s State) lasting(r Request, before State) *record.Write {
 	return &record.Write{
-		Value: s.value(r.Op == Acquire), Mark: s.Token, TermMS: s.TermMS, KeepMS: KeepIdle.Milliseconds(), Grant: true, Tell: r.Announce && r.Op == Acquire,
+		Value: s.value(r.Op == Acquire), Mark: s.Token, TermMS: s.TermMS, KeepMS: KeepIdle.Milliseconds(), Grant: true,
+		Tell: r.Announce && (r.Op == Acquire || s.Note != before.Note),
 	}
 }
 

@@ -374,3 +374,36 @@ func TestDamagedRecord(t *testing.T) {
 		}
 	}
 }
+
+// The note of the latest acquire or renewal is shown to those who list, whatever else is
+// known of the key; those who watch hear of another one.
+func TestNote(t *testing.T) {
+	s := lock.OnRecords(memory.New(nil))
+	ctx := t.Context()
+	changes, err := s.Changes(ctx, "t", "members/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := lock.Request{Op: lock.Acquire, Tenant: "t", Key: "members/a:1", Owner: "o", LeaseID: lock.NewLeaseID(), RequestID: "1", TTLMS: 60_000, Announce: true, Note: strings.Repeat("k", lock.MaxNote)}
+	for _, note := range []string{r.Note, "cart/room", ""} {
+		r.Note = note
+		l, err := s.Do(ctx, r)
+		page, listErr := s.List(ctx, "t", "", 10)
+		if err != nil || listErr != nil || l.Note != note || len(page) != 1 || page[0].Note != note {
+			t.Fatalf("%+v, %v; the list has %+v, %v", l, err, page, listErr)
+		}
+		if again, err := s.Do(ctx, r); err != nil || !again.Repeated || again.Note != note {
+			t.Errorf("asked again: %+v, %v", again, err)
+		}
+		<-changes
+		r.Op, r.RequestID = lock.Renew, r.RequestID+"1"
+	}
+	r.Note = strings.Repeat("k", lock.MaxNote+1)
+	if _, err := s.Do(ctx, r); !errors.Is(err, lock.ErrInvalid) {
+		t.Errorf("a long note: %v", err)
+	}
+	r = lock.Request{Op: lock.Release, Tenant: "t", Key: r.Key, Owner: "o", Note: "x"}
+	if _, err := s.Do(ctx, r); !errors.Is(err, lock.ErrInvalid) {
+		t.Errorf("a release with a note: %v", err)
+	}
+}

@@ -20,7 +20,8 @@ const (
 	valueHasLife
 	// valueTerm: the latest renewal had another term than the acquire.
 	valueTerm
-	valueMarks
+	valueMarks // of owners
+	valueNote
 )
 
 // Flags of a receipt, beside its Op.
@@ -62,6 +63,9 @@ func (s State) value(fresh bool) []byte {
 	if len(s.Marks) > 0 {
 		flags |= valueMarks
 	}
+	if s.Note != "" {
+		flags |= valueNote
+	}
 	b = append(b, valueFormat, flags)
 	b = binary.AppendUvarint(b, uint64(s.Token))
 	b = appendLease(b, s.LeaseID)
@@ -82,6 +86,9 @@ func (s State) value(fresh bool) []byte {
 	}
 	if flags&valueMarks != 0 {
 		b = appendMarks(b, s.Marks)
+	}
+	if s.Note != "" {
+		b = append(binary.AppendUvarint(b, uint64(len(s.Note))), s.Note...)
 	}
 	for _, r := range s.Receipts {
 		b = s.appendReceipt(b, r)
@@ -201,6 +208,9 @@ func parseState(r record.Record, head bool) (State, error) {
 	}
 	if flags&valueMarks != 0 {
 		s.Marks = v.marks()
+	}
+	if flags&valueNote != 0 {
+		s.Note = v.string(int(min(v.uvarint(), MaxNote+1)))
 	}
 	if !head && len(v.rest) > 0 {
 		s.Receipts = make([]Receipt, 0, MaxReceipts+1)

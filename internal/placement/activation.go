@@ -44,6 +44,7 @@ type entry struct {
 	record    Record // what is, or is to be, in the store
 	other     Record // checking: whose record is in the way
 	failure   error  // why the activation under way has failed
+	denied    bool   // by another host, and that was told
 	why       string // it is to be passivated
 	keep      bool   // the stored snapshot stays when the record is removed
 	asked     bool   // a caller waits for the end of the retreat
@@ -117,8 +118,7 @@ func (c *Core) HandleResult(r Result, now Moment) Outcome {
 
 func (c *Core) acquired(e *entry, r Result, now Moment) {
 	if r.Err != nil {
-		c.tell(Event{Kind: LockDenied, Key: e.key, Authority: c.self, Reason: r.Err.Error(), ObservedMS: now.UnixMS})
-		c.fail(e, r.Err, now)
+		c.denied(e, r.Err, r.Denied, now)
 		return
 	}
 	e.lease = r.Lease
@@ -135,11 +135,11 @@ func (c *Core) loaded(e *entry, r Result, now Moment) {
 	case r.Found && r.Record.Token >= e.lease.Token:
 		c.fail(e, fmt.Errorf("the lock's fencing token %d is not above that of the record, %d: the store of locks has lost its data", e.lease.Token, r.Record.Token), now)
 	case !r.Found || r.Record.Owner.Authority == "":
-		c.reserve(e, r.Record)
+		c.reserve(e, r.Record, now)
 	case r.Record.Owner.Authority == c.self && r.Record.Owner.Token <= c.token:
 		// What this host began and could not clean up, in this membership or an
 		// earlier one, which has ended because there is this one.
-		c.reserve(e, r.Record)
+		c.reserve(e, r.Record, now)
 	default:
 		e.other = r.Record
 		c.send(e, checking, Command{Op: CheckOwner, Record: r.Record})
@@ -152,15 +152,15 @@ func (c *Core) checked(e *entry, r Result, now Moment) {
 		c.fail(e, r.Err, now)
 	case !c.goesOn(e, now):
 	case !r.Ended:
-		c.fail(e, fmt.Errorf("%w: %s", ErrOwned, e.other.Owner.Authority), now)
+		c.denied(e, fmt.Errorf("%w: %s", ErrOwned, e.other.Owner.Authority), true, now)
 	default:
-		c.reserve(e, e.other)
+		c.reserve(e, e.other, now)
 	}
 }
 
 // reserve writes this host's name into the record, before the process is asked.
-func (c *Core) reserve(e *entry, before Record) {
-	e.record = Record{Owner: Member{c.self, c.token}, Version: before.Version + 1, Token: e.lease.Token, Snapshot: before.Snapshot}
+func (c *Core) reserve(e *entry, before Record, now Moment) {
+	e.record = Record{Owner: Member{c.self, c.token}, Version: before.Version + 1, Token: e.lease.Token, Snapshot: before.Snapshot, ObservedMS: now.UnixMS}
 	e.other, e.reserved = Record{}, true
 	c.send(e, reserving, Command{Op: Store, Record: e.record})
 }
@@ -208,6 +208,14 @@ func (c *Core) recorded(e *entry, r Result, now Moment) {
 		c.done = append(c.done, Done{Key: e.key, Resolution: e.resolution(c.self, now)})
 		c.release(e)
 	}
+}
+
+// denied ends an activation that may not go on. byOther: another host is at work on the
+// key, or has it. In a handover that is the rule, and no failure.
+func (c *Core) denied(e *entry, why error, byOther bool, now Moment) {
+	c.tell(Event{Kind: LockDenied, Key: e.key, Authority: c.self, Reason: why.Error(), Err: why, ObservedMS: now.UnixMS})
+	e.denied = byOther
+	c.fail(e, why, now)
 }
 
 // goesOn reports whether the activation may proceed, and ends it where not: the
@@ -307,7 +315,7 @@ func (c *Core) gone(e *entry, now Moment) {
 	if err == nil {
 		return
 	}
-	if !errors.Is(err, ErrLost) {
+	if !e.denied && !errors.Is(err, ErrLost) {
 		c.tell(Event{Kind: ActivationFailed, Key: e.key, Authority: c.self, Reason: err.Error(), Err: err, ObservedMS: now.UnixMS})
 	}
 	c.done = append(c.done, Done{Key: e.key, Err: err})

@@ -56,6 +56,7 @@ type Result struct {
 	Record   Record
 	Found    bool
 	Ended    bool
+	Denied   bool // TryAcquire, with Err: another host holds the lock
 	PID      string
 	Snapshot []byte
 }
@@ -70,6 +71,7 @@ const (
 	Activated        EventKind = "activated"
 	ActivationFailed EventKind = "activation_failed"
 	Passivated       EventKind = "passivated"
+	Unserved         EventKind = "unserved" // a caller has waited in vain for a process of the kind
 )
 
 // Event is something that happened to a key. Those of one core are told in their
@@ -83,7 +85,7 @@ type Event struct {
 	Token      int64
 	Reason     string
 	ObservedMS int64         // Unix ms
-	Err        error         // ActivationFailed; Passivated where the process was asked in vain
+	Err        error         // LockDenied, ActivationFailed, Unserved; Passivated where the process was asked in vain
 	Took       time.Duration // Activated: since it was first asked for
 }
 

@@ -25,8 +25,10 @@ type Core struct {
 	started  bool
 	token    int64         // of the own membership, 0: none
 	until    time.Duration // when that ends
-	topology *Topology     // nil: not known yet
-	kinds    map[string]bool
+	hosts    []Host        // as they were seen last
+	kinds    []string      // that a process of this host has registered for
+	topology *Topology     // of both; nil: not known yet
+	strategy Strategy
 
 	entries map[Key]*entry
 	pending map[RequestID]*entry
@@ -42,9 +44,12 @@ type Core struct {
 }
 
 // NewCore makes a coordinator that is stopped. authority is the host's name among
-// the members, "" for one that only resolves.
-func NewCore(authority string) *Core {
-	return &Core{self: authority, kinds: map[string]bool{}, entries: map[Key]*entry{}, pending: map[RequestID]*entry{}}
+// the members, "" for one that only resolves. A strategy of nil is Rendezvous.
+func NewCore(authority string, s Strategy) *Core {
+	if s == nil {
+		s = Rendezvous
+	}
+	return &Core{self: authority, strategy: s, entries: map[Key]*entry{}, pending: map[RequestID]*entry{}}
 }
 
 // Outcome is what to do after the core was told something.
@@ -94,12 +99,14 @@ func (c *Core) Stop(now Moment) Outcome {
 // Idle reports whether nothing is activated or under way.
 func (c *Core) Idle() bool { return len(c.entries) == 0 }
 
-// SetKinds says for which kinds there is a process on this host.
-func (c *Core) SetKinds(kinds []string) {
-	clear(c.kinds)
-	for _, kind := range kinds {
-		c.kinds[kind] = true
+// SetKinds says for which kinds there is a process on this host. What it runs of
+// others is passivated.
+func (c *Core) SetKinds(kinds []string, now Moment) Outcome {
+	c.kinds = slices.Clone(kinds)
+	if c.topology != nil {
+		c.setTopology(now)
 	}
+	return c.outcome()
 }
 
 // SetMembership says that this host is a member under the token until a time
@@ -140,29 +147,33 @@ func (c *Core) retry(n int) {
 	c.retries = c.retries[n:]
 }
 
-// UpdateTopology says who the members are. What this host is not the authority
+// UpdateTopology says who the members are, and which kinds they announce. What this host is not the authority
 // of any more is passivated.
-func (c *Core) UpdateTopology(members []Member, now Moment) Outcome {
-	c.setTopology(NewTopology(members), now)
+func (c *Core) UpdateTopology(hosts []Host, now Moment) Outcome {
+	hosts = latest(hosts)
+	if c.topology == nil || !slices.EqualFunc(hosts, c.hosts, func(a, b Host) bool {
+		return a.Member == b.Member && slices.Equal(a.Kinds, b.Kinds)
+	}) {
+		c.hosts = hosts
+		c.setTopology(now)
+	}
 	return c.outcome()
 }
 
-func (c *Core) setTopology(t *Topology, now Moment) {
-	before := c.topology
-	c.topology = t
-	if before == nil || len(c.entries) == 0 {
-		return
+// setTopology has this host serve what it has announced and still has a process for:
+// others know of the one, and nobody could run the rest.
+func (c *Core) setTopology(now Moment) {
+	hosts := slices.Clone(c.hosts)
+	for i, h := range hosts {
+		if h.Authority == c.self {
+			hosts[i].Kinds = slices.DeleteFunc(slices.Clone(h.Kinds), func(kind string) bool { return !slices.Contains(c.kinds, kind) })
+		}
 	}
-	// Only newcomers can take keys away: the others have lost against this host
-	// before.
-	newcomers := t.newcomers(before)
-	if len(newcomers) == 0 {
-		return
+	c.topology = NewTopology(hosts, c.strategy)
+	if len(hosts) == 0 {
+		return // nobody else has them either
 	}
-	for _, e := range c.which(func(e *entry) bool {
-		h := e.key.hash()
-		return slices.ContainsFunc(newcomers, func(name string) bool { return beats(h, name, c.self) })
-	}) {
+	for _, e := range c.which(func(e *entry) bool { return c.topology.Authority(e.key) != c.self }) {
 		c.lose(e, OtherAuthority, now)
 	}
 }
@@ -172,7 +183,7 @@ func (c *Core) State(now Moment) State {
 	switch {
 	case !c.started:
 		return StateStopped
-	case c.topology == nil || len(c.topology.members) == 0:
+	case c.topology == nil || len(c.topology.hosts) == 0:
 		return StateNotReady
 	case c.self == "":
 		return StateClient
@@ -191,7 +202,7 @@ func (c *Core) isMember(now Moment) bool {
 // Resolve tells where a key lives. Where that is here, and the key is not
 // activated yet, the outcome has the commands that begin it.
 //
-// Errors: ErrInvalid; ErrNotReady; ErrNoExecutor; ErrPending, while an activation
+// Errors: ErrInvalid; ErrNotReady; ErrUnserved; ErrPending, while an activation
 // or passivation is under way: Outcome.Done of a later call tells its end.
 func (c *Core) Resolve(key Key, now Moment) (Resolution, Outcome, error) {
 	if err := key.Validate(); err != nil {
@@ -204,11 +215,11 @@ func (c *Core) Resolve(key Key, now Moment) (Resolution, Outcome, error) {
 	if r, ok := c.known(key, now); ok {
 		return r, c.outcome(), nil
 	}
+	if c.topology.Authority(key) == "" {
+		return Resolution{}, c.outcome(), fmt.Errorf("%w: %q", ErrUnserved, key.Kind)
+	}
 	c.tell(Event{Kind: Resolved, Key: key, Authority: c.self, ObservedMS: now.UnixMS})
-	e := c.entries[key]
-	switch {
-	case e == nil && !c.kinds[key.Kind]:
-		return Resolution{}, c.outcome(), fmt.Errorf("%w: %q", ErrNoExecutor, key.Kind)
+	switch e := c.entries[key]; {
 	case e == nil:
 		c.begin(key, now)
 	case e.unwanted:
@@ -231,7 +242,7 @@ func (c *Core) known(key Key, now Moment) (r Resolution, ok bool) {
 		// A host that takes the key away makes it unwanted: there is nothing to hash.
 		e.used = now.Boot
 		r = e.resolution(c.self, now)
-	} else if authority, _ := c.topology.Authority(key); authority != c.self {
+	} else if authority := c.topology.Authority(key); authority != "" && authority != c.self {
 		r = Resolution{Key: key, Authority: authority, Locality: Remote, ObservedMS: now.UnixMS}
 	} else {
 		return r, false
@@ -246,7 +257,7 @@ func (c *Core) why(s State) string {
 		return "it is stopped"
 	case c.topology == nil:
 		return "the members are not known yet"
-	case len(c.topology.members) == 0:
+	case len(c.topology.hosts) == 0:
 		return "there are no members"
 	}
 	return MembershipEnded
@@ -357,17 +368,18 @@ type Activation struct {
 type Snapshot struct {
 	State       State
 	Authority   string
-	Members     []Member
+	Members     []Host
 	Activations []Activation // in no order, but for those of a page
 	Total       int          // of activations
 	Ignored     uint64       // results that matched no request
+	LivesAt     string       // Single: the authority of the key
 }
 
 // Overview is a Snapshot without activations, of which there can be many.
 func (c *Core) Overview(now Moment) Snapshot {
 	s := Snapshot{State: c.State(now), Authority: c.self, Ignored: c.ignored, Total: len(c.entries)}
 	if c.topology != nil {
-		s.Members = c.topology.Members()
+		s.Members = c.topology.Hosts()
 	}
 	return s
 }
@@ -411,9 +423,12 @@ func (c *Core) Page(after Key, limit int, now Moment) Snapshot {
 	return s
 }
 
-// Single is an Overview with the activation of one key, if there is one.
+// Single is an Overview with the authority of one key and its activation, if there are any.
 func (c *Core) Single(key Key, now Moment) Snapshot {
 	s := c.Overview(now)
+	if c.topology != nil {
+		s.LivesAt = c.topology.Authority(key)
+	}
 	if e := c.entries[key]; e != nil {
 		s.Activations = append(s.Activations, e.activation(now))
 	}

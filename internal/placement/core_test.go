@@ -24,8 +24,8 @@ type desk struct {
 }
 
 func newDesk(t *testing.T) *desk {
-	d := &desk{T: t, core: NewCore("me:1"), now: Moment{Boot: time.Hour, UnixMS: 1_800_000_000_000}}
-	d.core.SetKinds([]string{"room"})
+	d := &desk{T: t, core: NewCore("me:1", nil), now: Moment{Boot: time.Hour, UnixMS: 1_800_000_000_000}}
+	d.core.SetKinds([]string{"room"}, d.now)
 	return d
 }
 
@@ -37,9 +37,9 @@ func (d *desk) member(others ...string) {
 }
 
 func (d *desk) topology(others ...string) {
-	members := []Member{{"me:1", 7}}
+	members := []Host{serving("me:1", 7)}
 	for _, name := range others {
-		members = append(members, Member{name, 3})
+		members = append(members, serving(name, 3))
 	}
 	d.take(d.core.UpdateTopology(members, d.now))
 }
@@ -131,7 +131,7 @@ func (d *desk) failed(with error) {
 func others(t *testing.T, mine bool) []string {
 	for i := range 1000 {
 		name := fmt.Sprintf("other-%d:1", i)
-		if a, _ := NewTopology([]Member{{"me:1", 7}, {name, 3}}).Authority(room); (a == "me:1") == mine {
+		if (among("me:1", name).Authority(room) == "me:1") == mine {
 			return []string{name}
 		}
 	}
@@ -211,7 +211,7 @@ func TestNotReadyIsRefused(t *testing.T) {
 	refused(StateNotReady)
 	d.take(d.core.UpdateTopology(nil, d.now))
 	refused(StateNotReady)
-	d.take(d.core.UpdateTopology([]Member{{"me:1", 6}}, d.now)) // an earlier membership of this host
+	d.take(d.core.UpdateTopology([]Host{serving("me:1", 6)}, d.now)) // an earlier membership of this host
 	refused(StateNotReady)
 	d.topology()
 	if got := d.core.State(d.now); got != StateMember {
@@ -226,9 +226,9 @@ func TestNotReadyIsRefused(t *testing.T) {
 }
 
 func TestClientResolves(t *testing.T) {
-	c := NewCore("")
+	c := NewCore("", nil)
 	c.Start()
-	c.UpdateTopology([]Member{{"a:1", 1}}, Moment{})
+	c.UpdateTopology([]Host{serving("a:1", 1)}, Moment{})
 	r, o, err := c.Resolve(room, Moment{})
 	if err != nil || r.Authority != "a:1" || r.Locality != Remote || len(o.Commands) != 0 || c.State(Moment{}) != StateClient {
 		t.Errorf("resolved to %+v, %+v, %v", r, o, err)
@@ -285,9 +285,35 @@ func TestLockDenied(t *testing.T) {
 	d.answer(TryAcquire, Result{Err: errRefused})
 	d.failed(errRefused)
 	events := d.core.DrainEvents()
-	if len(events) < 2 || events[1].Kind != LockDenied || events[1].Reason != errRefused.Error() {
+	if len(events) < 3 || events[1].Kind != LockDenied || events[1].Reason != errRefused.Error() || events[2].Kind != ActivationFailed {
 		t.Errorf("told is %+v", events)
 	}
+}
+
+// In a handover another host is at work on the key, or has it: the denial is told with
+// its reason, and no failure.
+func TestHandoverIsNoFailure(t *testing.T) {
+	d := newDesk(t)
+	d.member()
+	told := func(reason string) {
+		t.Helper()
+		events := d.core.DrainEvents()
+		if len(events) != 2 || events[1].Kind != LockDenied || !strings.Contains(events[1].Reason, reason) || events[1].Err == nil {
+			t.Errorf("told is %+v", events)
+		}
+		d.done = nil
+	}
+	d.pending()
+	d.answer(TryAcquire, Result{Err: errRefused, Denied: true})
+	d.failed(errRefused)
+	told(errRefused.Error())
+	d.pending()
+	d.answer(TryAcquire, Result{Lease: Lease{"l", 5}})
+	d.answer(Load, Result{Found: true, Record: Record{Owner: Member{"old:1", 2}, Version: 1, Token: 2}})
+	d.answer(CheckOwner, Result{Ended: false})
+	d.answer(Release, Result{})
+	d.failed(ErrOwned)
+	told("old:1")
 }
 
 // PL-3.5, PL-C6: the lock is given back, whatever fails and when, and what was begun is
@@ -328,8 +354,11 @@ func TestWhateverFails(t *testing.T) {
 		}
 		d.failed(test.with)
 		events := d.core.DrainEvents()
-		last := events[len(events)-1]
-		if last.Kind != ActivationFailed || last.Key != room || !strings.Contains(last.Reason, test.with.Error()) || last.ObservedMS != d.now.UnixMS {
+		last, want := events[len(events)-1], ActivationFailed
+		if test.with == ErrOwned {
+			want = LockDenied
+		}
+		if last.Kind != want || last.Key != room || !strings.Contains(last.Reason, test.with.Error()) || last.ObservedMS != d.now.UnixMS {
 			t.Errorf("told is %+v", events)
 		}
 	}
@@ -487,16 +516,6 @@ func TestPassivateIdle(t *testing.T) {
 	d.take(d.core.PassivateIdle(time.Second, d.now))
 	d.answer(Passivate, Result{})
 	d.expect(Remove)
-}
-
-func TestNoExecutor(t *testing.T) {
-	d := newDesk(t)
-	d.member()
-	d.core.SetKinds(nil)
-	if _, err := d.resolve(); !errors.Is(err, ErrNoExecutor) {
-		t.Errorf("the error is %v", err)
-	}
-	d.idle()
 }
 
 // PL-4.4: each resolve is told, in order, and everything else that happens.

@@ -67,14 +67,14 @@ func check(what, name string, limit int) error {
 
 // Why a key cannot be resolved now.
 var (
-	ErrInvalid    = errors.New("invalid")
-	ErrNotReady   = errors.New("placement is not ready")                               // no member, no topology, or stopped
-	ErrPending    = errors.New("the activation is under way")                          // ask again
-	ErrOwned      = errors.New("another member still owns the activation")             // until it has passivated, or its membership ends
-	ErrNoExecutor = errors.New("no process on this host has registered for this kind") // on the key's authority
-	ErrLost       = errors.New("this host is not the key's authority any more")        // while the activation was under way
-	ErrNoRoom     = errors.New("there is no room for the record")                      // of a store
-	ErrStale      = errors.New("the record is older than the stored one")              // of a store
+	ErrInvalid  = errors.New("invalid")
+	ErrNotReady = errors.New("placement is not ready")                   // no member, no topology, or stopped
+	ErrPending  = errors.New("the activation is under way")              // ask again
+	ErrOwned    = errors.New("another member still owns the activation") // until it has passivated, or its membership ends
+	ErrUnserved = errors.New("no process of any host has registered for this kind")
+	ErrLost     = errors.New("this host is not the key's authority any more") // while the activation was under way
+	ErrNoRoom   = errors.New("there is no room for the record")               // of a store
+	ErrStale    = errors.New("the record is older than the stored one")       // of a store
 )
 
 // Member is one host of the topology. Token is the fencing token of its
@@ -91,6 +91,9 @@ type Record struct {
 	Version  int64  // of activations of the key, from 1 on
 	Token    int64  // fencing token of the activation; grows with the version
 	Snapshot []byte // what the last passivation left behind
+	// ObservedMS is when its owner decided on it, by that host's wall clock, Unix ms. It is for
+	// people: nothing is decided by it.
+	ObservedMS int64
 }
 
 // Lease is the key's lock, held while an activation is under way.

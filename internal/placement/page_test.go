@@ -12,7 +12,7 @@ import (
 func TestPagesGiveAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching("[a!/~]{1,3}")
-		c := NewCore("a:1")
+		c := NewCore("a:1", nil)
 		for _, text := range rapid.SliceOf(name).Draw(t, "keys") {
 			kind, identity, _ := strings.Cut(text, "/")
 			key := Key{kind, identity}

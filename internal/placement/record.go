@@ -26,7 +26,7 @@ func Drop(stored, record Record, keep bool) (next Record) {
 	if newer || stored.Version == record.Version && stored.Owner != record.Owner {
 		return stored
 	}
-	next = Record{Version: record.Version, Token: record.Token, Snapshot: record.Snapshot}
+	next = Record{Version: record.Version, Token: record.Token, Snapshot: record.Snapshot, ObservedMS: record.ObservedMS}
 	if keep {
 		next.Snapshot = stored.Snapshot
 	}

@@ -47,7 +47,7 @@ func TestPageShowsTheVectors(t *testing.T) {
 	}
 	for _, row := range placements {
 		n, _ := strconv.Atoi(row[1])
-		if got, _ := NewTopology(members(hosts(n)...)).Authority(Key{row[2], row[3]}); got != row[4] {
+		if got := among(hosts(n)...).Authority(Key{row[2], row[3]}); got != row[4] {
 			t.Errorf("the authority of %s/%s among %d is %s, and the page says %s", row[2], row[3], n, got, row[4])
 		}
 	}

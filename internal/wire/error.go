@@ -38,6 +38,7 @@ const (
 	CodeSequenceFenced    Code = "SEQUENCE_FENCED"
 	CodePlacementNotReady Code = "PLACEMENT_NOT_READY"
 	CodePlacementPending  Code = "PLACEMENT_PENDING"
+	CodePlacementUnserved Code = "PLACEMENT_UNSERVED"
 	CodeActivationFailed  Code = "ACTIVATION_FAILED"
 	CodeActivationEnded   Code = "ACTIVATION_ENDED"
 )

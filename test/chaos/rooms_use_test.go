@@ -162,7 +162,7 @@ func (r *roomResolver) resolve(ctx context.Context, client *wire.Client, room in
 	case errors.As(err, &refusal):
 		a.failure = string(refusal.Code)
 		switch refusal.Code {
-		case wire.CodePlacementNotReady, wire.CodePlacementPending, wire.CodeLockHeld, wire.CodeActivationFailed, wire.CodeShuttingDown, wire.CodeStoreUnavailable, wire.CodeOverloaded:
+		case wire.CodePlacementNotReady, wire.CodePlacementPending, wire.CodePlacementUnserved, wire.CodeLockHeld, wire.CodeActivationFailed, wire.CodeShuttingDown, wire.CodeStoreUnavailable, wire.CodeOverloaded:
 		default:
 			fault = fmt.Sprintf("%v: a resolve of %s fails with %v", r.host, roomName(room), refusal)
 		}

@@ -112,8 +112,7 @@ func (f *Fake) find(key actor) (*activation, error) {
 	}
 	able := slices.DeleteFunc(slices.Clone(f.executors), func(c *conn) bool { return !slices.Contains(c.kinds, key.kind) })
 	if len(able) == 0 {
-		cause := fmt.Sprintf("no process on this host has registered for the kind %q", key.kind)
-		return nil, wire.Errorf(wire.CodeActivationFailed, "the activation has failed").With("cause", cause)
+		return nil, wire.Errorf(wire.CodePlacementUnserved, "no process of any host has registered for this kind: %q", key.kind)
 	}
 	holder := slices.MinFunc(able, func(a, b *conn) int { return cmp.Compare(load[a], load[b]) })
 	before := f.records[key]

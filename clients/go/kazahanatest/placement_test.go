@@ -69,8 +69,7 @@ func TestPlacement(t *testing.T) {
 		f, h := New(), &house{}
 		c := f.Client()
 		defer c.Close()
-		var failed *kazahana.ActivationFailedError
-		if _, err := c.Resolve(t.Context(), "room", "1"); !errors.As(err, &failed) || failed.Cause != `no process on this host has registered for the kind "room"` {
+		if _, err := c.Resolve(t.Context(), "room", "1"); !errors.Is(err, kazahana.ErrPlacementUnserved) {
 			t.Error(err)
 		}
 		events, err := c.PlacementEvents(t.Context())

@@ -133,7 +133,11 @@ export class PlacementNotReadyError extends KazahanaError {
 export class PlacementPendingError extends KazahanaError {
   static override readonly code = 'PLACEMENT_PENDING';
 }
-/** No process of the host could activate the identity; `cause` is the process's error, or that none has registered for the kind. */
+/** No process of any host has registered for the kind. */
+export class PlacementUnservedError extends KazahanaError {
+  static override readonly code = 'PLACEMENT_UNSERVED';
+}
+/** No process of the host could activate the identity; `cause` is the process's error. */
 export class ActivationFailedError extends KazahanaError {
   static override readonly code = 'ACTIVATION_FAILED';
 }
@@ -165,7 +169,7 @@ const BY_CODE = new Map(
     UnknownServiceError, UnknownMethodError, InvalidParamsError, InvalidExternalIdError, PermissionDeniedError,
     OverloadedError, ShuttingDownError, StartFailedError, LockHeldError, LockNotOwnedError, LockExpiredError, LockNotFoundError,
     LockFencedError, SequenceExhaustedError, SequenceFencedError, StoreUnavailableError, NoStoreError, RequestIdReusedError,
-    PlacementNotReadyError, PlacementPendingError, ActivationFailedError, ActivationEndedError,
+    PlacementNotReadyError, PlacementPendingError, PlacementUnservedError, ActivationFailedError, ActivationEndedError,
   ].map((type) => [type.code, type]),
 );
 

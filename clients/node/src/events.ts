@@ -3,7 +3,7 @@ import { Channel } from './channel.js';
 import { WatchEndedError } from './errors.js';
 import type { Value } from './msgpack.js';
 
-export type PlacementEventName = 'resolved' | 'lock_denied' | 'activated' | 'activation_failed' | 'passivated';
+export type PlacementEventName = 'resolved' | 'lock_denied' | 'activated' | 'activation_failed' | 'passivated' | 'unserved';
 
 export interface PlacementEvent {
   event: PlacementEventName;

@@ -1,4 +1,4 @@
-import { ActivationEndedError, ActivationFailedError, DaemonUnavailableError } from './errors.js';
+import { ActivationEndedError, ActivationFailedError, DaemonUnavailableError, PlacementUnservedError } from './errors.js';
 import { EventQueue, type PlacementEventName, type PlacementEventOptions, type PlacementEvents } from './events.js';
 import type { Value } from './msgpack.js';
 import { Host, HostedActivation, type Details, type Executor, type PlacementSnapshotOptions, type RegisterOptions, type Source } from './placement.js';
@@ -46,7 +46,7 @@ export class FakePlacement {
 
   private async activate(key: string, kind: string, identity: string): Promise<Placed> {
     const [executor] = [...this.executors].filter(({ kinds }) => kinds.includes(kind)).sort((a, b) => this.load(a) - this.load(b));
-    if (!executor) throw failed(`no process on this host has registered for the kind "${kind}"`);
+    if (!executor) throw new PlacementUnservedError(`no process of any host has registered for this kind: "${kind}"`);
     const details = { kind, identity, version: (this.versions.get(key) ?? 0n) + 1n, token: ++this.tokens, snapshot: this.snapshots.get(key) ?? null };
     this.versions.set(key, details.version);
     try {

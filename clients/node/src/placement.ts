@@ -40,7 +40,7 @@ export interface PlacementSnapshotOptions extends CallOptions {
 export interface PlacementSnapshot {
   state: 'stopped' | 'not_ready' | 'client' | 'member';
   authority: string;
-  members: { authority: string; token: bigint }[];
+  members: { authority: string; token: bigint; kinds: string[] }[];
   /** Kinds with an executor. */
   kinds: string[];
   /** Sorted by `kind/identity`. */

@@ -91,7 +91,7 @@ describe('placement', { concurrency: true, timeout: 120_000 }, () => {
     const { client, authority } = await start(t);
     const events = client.placementEvents({ events: ['resolved', 'activated', 'activation_failed', 'passivated'] });
     await events.ready;
-    await assert.rejects(client.resolve('room', 'a'), kazahana.ActivationFailedError); // nobody has registered
+    await assert.rejects(client.resolve('room', 'a', { wait: 0 }), kazahana.PlacementUnservedError); // nobody has registered
     let broken = true;
     const activate = () => {
       if (broken) throw new Error('no room left');

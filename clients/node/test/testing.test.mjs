@@ -73,7 +73,7 @@ async function rooms(fake, callbacks = {}) {
 
 test('resolve activates by the callbacks of register', async () => {
   const fake = new FakeClient();
-  await assert.rejects(fake.resolve('room', 'a'), (error) => error instanceof kazahana.ActivationFailedError && /registered for the kind "room"/.test(error.cause));
+  await assert.rejects(fake.resolve('room', 'a'), (error) => error instanceof kazahana.PlacementUnservedError && /registered for this kind: "room"/.test(error.message));
   const { executor, told } = await rooms(fake, { activate: (identity) => (identity === 'a' ? undefined : `me of ${identity}`) });
   const [one, two] = await Promise.all([fake.resolve('room', 'a'), fake.resolve('room', 'a')]);
   assert.deepEqual(one, two);
@@ -93,7 +93,7 @@ test('resolve activates by the callbacks of register', async () => {
   assert.deepEqual(told, [
     'activate a 1 1 ', 'activate b 1 2 ', 'passivate a', 'activate a 2 3 left by a', 'ended b', 'ended a', 'activate b 2 4 ', 'passivate b',
   ]);
-  await assert.rejects(fake.resolve('room', 'b'), kazahana.ActivationFailedError);
+  await assert.rejects(fake.resolve('room', 'b'), kazahana.PlacementUnservedError);
   assert.deepEqual(fake.calls, ['Placement.Resolve', 'Placement.Register', ...Array(5).fill('Placement.Resolve'), 'Placement.Resolve']);
 });
 

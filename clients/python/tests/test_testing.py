@@ -148,7 +148,7 @@ def daemon_of(fake: Any) -> FakeDaemon:
 
 def test_placement(fake: Any) -> None:
     """The same callbacks as with a daemon, in the same order, with the same errors."""
-    with pytest.raises(kazahana.ActivationFailedError, match="registered"):
+    with pytest.raises(kazahana.PlacementUnservedError, match="registered"):
         fake.resolve("room", "1")
     actors = Actors(fake, ["room", "table"])
     first = fake.resolve("room", "1")
@@ -177,7 +177,7 @@ def test_placement(fake: Any) -> None:
     assert fake.resolve("room", "1").version == 3 and actors.snapshots[-1] == b"1"
     actors.close()
     assert actors.of("1")[-1] == "passivate" and actors.executor.activations == []
-    with pytest.raises(kazahana.ActivationFailedError):
+    with pytest.raises(kazahana.PlacementUnservedError):
         fake.resolve("room", "1")
 
 

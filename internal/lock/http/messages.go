@@ -52,6 +52,7 @@ type Request struct {
 	LeaseID     string  `json:"lease_id,omitempty"`     // acquire: the name of the lease that may be granted
 	OwnerID     string  `json:"owner_id,omitempty"`     // the credential's owner, or that with "/" and a suffix
 	OwnerSuffix *string `json:"owner_suffix,omitempty"` // the same by its suffix alone
+	Note        string  `json:"note,omitempty"`         // acquire, renew, in AreaPlacement: the kinds that a member serves
 }
 
 // TTL is the term that the request asks for, 0 where it does not say.

@@ -12,9 +12,9 @@ import (
 	"github.com/kazahana/kazahana/internal/lock"
 )
 
-// maxAnswer bounds an answer: the largest page, with keys of which every byte is
-// escaped as six.
-const maxAnswer = lock.MaxList * (6*lock.MaxKey + 1024)
+// maxAnswer bounds an answer: the largest page, with keys and notes of which every byte
+// is escaped as six.
+const maxAnswer = lock.MaxList * (6*(lock.MaxKey+lock.MaxNote) + 1024)
 
 // Store is locks on a lease server.
 type Store struct{ client *httpconn.Client }
@@ -45,7 +45,7 @@ func (s *Store) do(ctx context.Context, r lock.Request, wait time.Duration) (l l
 	if err := r.Validate(); err != nil {
 		return l, 0, err
 	}
-	body := Request{WaitMS: wait.Milliseconds(), RequestID: r.RequestID, LeaseID: r.LeaseID, OwnerSuffix: &r.Owner}
+	body := Request{WaitMS: wait.Milliseconds(), RequestID: r.RequestID, LeaseID: r.LeaseID, OwnerSuffix: &r.Owner, Note: r.Note}
 	if r.TTLMS != 0 {
 		body.TTLMS = &r.TTLMS
 	}

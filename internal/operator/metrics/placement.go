@@ -20,7 +20,7 @@ const (
 // The values of placement's labels.
 var (
 	placementStates    = []string{"stopped", "not_ready", "client", "member"}
-	resolveResults     = []string{"local", "remote", "pending", "held", "not_ready", "overloaded", "canceled", "failed"}
+	resolveResults     = []string{"local", "remote", "pending", "held", "not_ready", "unserved", "overloaded", "canceled", "failed"}
 	passivationReasons = []string{"moved", "idle", "released", "stopped", "membership_ended", "process_gone", "unanswered", "failed"}
 	placementStoreOps  = []string{"membership", "members", "try_acquire", "load", "check_owner", "store", "remove", "release"}
 )

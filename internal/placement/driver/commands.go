@@ -13,6 +13,7 @@ import (
 // What placement calls its locks.
 const (
 	membersPrefix    = "members/"
+	kindsSeparator   = "/" // in the note of a membership; no kind has one
 	activationPrefix = "activation/"
 )
 
@@ -74,6 +75,7 @@ func (d *Driver) askStore(ctx context.Context, c placement.Command) (r placement
 		var l lock.Lease
 		l, r.Err = d.ask(ctx, lock.Request{Op: lock.Acquire, Key: activationPrefix + c.Key.String(), LeaseID: lock.NewLeaseID(), TTLMS: d.cfg.TTL.Milliseconds()})
 		r.Lease = placement.Lease{ID: l.LeaseID, Token: l.Token}
+		_, r.Denied = errors.AsType[*lock.HeldError](r.Err)
 	case placement.Release:
 		_, r.Err = d.ask(ctx, lock.Request{Op: lock.Release, Key: activationPrefix + c.Key.String(), LeaseID: c.Lease.ID})
 	case placement.CheckOwner:

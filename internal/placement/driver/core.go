@@ -2,6 +2,8 @@ package driver
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/kazahana/kazahana/internal/lock"
@@ -22,6 +24,9 @@ const (
 	// stopTimeout bounds how long the end waits for processes and stores.
 	stopTimeout = 8 * time.Second
 	releaseTime = time.Second // of it, to give the membership back
+	// announcePause is between two renewals that announce other kinds: a process that
+	// comes and goes does not keep the store busy.
+	announcePause = 100 * time.Millisecond
 )
 
 var errStopping = errors.New("this host stops")
@@ -44,6 +49,7 @@ type Core struct {
 	request lock.Request // the next one about the membership
 	asking  bool         // it is under way
 	sent    time.Duration
+	kinds   string        // that this host serves, as its membership announces them
 	held    lock.Lease    // the membership, to be given back
 	until   time.Duration // when that ends by this host's reckoning
 
@@ -63,6 +69,7 @@ type Terms struct {
 	TTL       time.Duration
 	Interval  time.Duration
 	IdleTTL   time.Duration // 0: never
+	Strategy  placement.Strategy
 	NewID     func() string // for leases and requests
 }
 
@@ -79,7 +86,7 @@ type Effects struct {
 
 // NewCore returns a core that has not started.
 func NewCore(t Terms) *Core {
-	return &Core{Core: placement.NewCore(t.Authority), terms: t, begun: map[placement.Key]struct{}{}}
+	return &Core{Core: placement.NewCore(t.Authority, t.Strategy), terms: t, begun: map[placement.Key]struct{}{}}
 }
 
 // Start begins the life of the driver.
@@ -137,10 +144,30 @@ func (c *Core) Tick(now placement.Moment) Effects {
 	}
 	if c.mayAsk() && now.Boot >= c.askAt {
 		c.asking, c.sent = true, now.Boot
+		c.request.Note = c.kinds
 		request := c.request
 		c.fx.Ask = &request
 	}
 	return c.effects(now)
+}
+
+// SetKinds says for which kinds there is a process on this host. The next renewal of the
+// membership announces them, and is due at once.
+func (c *Core) SetKinds(kinds []string, now placement.Moment) Effects {
+	kinds = slices.Sorted(slices.Values(kinds))
+	c.follow(c.Core.SetKinds(kinds, now))
+	if c.kinds = strings.Join(kinds, kindsSeparator); c.kinds != c.request.Note {
+		c.askAt = min(c.askAt, c.announceAt(now))
+	}
+	if !c.started {
+		return Effects{}
+	}
+	return c.Tick(now)
+}
+
+// announceAt is when the present kinds may be announced.
+func (c *Core) announceAt(now placement.Moment) time.Duration {
+	return max(now.Boot, c.sent+announcePause)
 }
 
 // Changed says that members have come or gone.
@@ -151,7 +178,7 @@ func (c *Core) Changed(now placement.Moment) Effects {
 
 // Looked has the members, or why they are not known. What was seen a term ago says
 // nothing of who is there now.
-func (c *Core) Looked(members []placement.Member, err error, now placement.Moment) Effects {
+func (c *Core) Looked(members []placement.Host, err error, now placement.Moment) Effects {
 	c.looking = false
 	switch {
 	case err == nil:
@@ -182,13 +209,18 @@ func (c *Core) Answered(op lock.Op, l lock.Lease, err error, now placement.Momen
 	var other *lock.HeldError
 	switch {
 	case err == nil:
-		if l.Token != c.held.Token {
+		if l.Token != c.held.Token || l.Note != c.held.Note {
 			c.lookAt = now.Boot
 		}
 		left := time.Duration(l.RemainingMS) * time.Millisecond
 		c.held, c.until = l, c.sent+left-left/marginPart
 		c.follow(c.SetMembership(l.Token, c.until, now))
-		c.request = lock.Request{Op: lock.Renew, LeaseID: l.LeaseID, RequestID: c.terms.NewID()}
+		if c.request.Note != c.kinds { // they have changed meanwhile
+			pause = c.announceAt(now) - now.Boot
+		} else if l.Note != c.kinds { // it was granted to an earlier request
+			pause = retryMost
+		}
+		c.request = lock.Request{Op: lock.Renew, LeaseID: l.LeaseID, RequestID: c.terms.NewID(), Announce: true, Note: c.request.Note}
 	case errors.As(err, &other):
 		// Of this host's life before, as a rule: it lasts until its end.
 		pause = min(pause, time.Duration(other.RemainingMS)*time.Millisecond+retryFirst)

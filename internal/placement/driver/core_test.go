@@ -23,12 +23,12 @@ func newAlone(t *testing.T) *alone {
 		Authority: "a:1", TTL: DefaultTTL, Interval: DefaultInterval,
 		NewID: func() string { ids++; return fmt.Sprint(ids) },
 	})}
-	a.SetKinds([]string{"room"})
+	a.SetKinds([]string{"room"}, a.now)
 	if fx := a.Start(a.now); fx.Ask == nil || fx.Ask.Op != lock.Acquire || !fx.Look {
 		t.Fatalf("the first effects are %+v", fx)
 	}
-	a.Answered(lock.Acquire, lock.Lease{LeaseID: "1", Token: 1, RemainingMS: DefaultTTL.Milliseconds()}, nil, a.now)
-	a.Looked([]placement.Member{{Authority: "a:1", Token: 1}}, nil, a.now)
+	a.Answered(lock.Acquire, lock.Lease{LeaseID: "1", Token: 1, RemainingMS: DefaultTTL.Milliseconds(), Note: "room"}, nil, a.now)
+	a.Looked([]placement.Host{{Member: placement.Member{Authority: "a:1", Token: 1}, Kinds: []string{"room"}}}, nil, a.now)
 	return a
 }
 
@@ -130,5 +130,38 @@ func TestMembershipIsGivenBackAtTheEnd(t *testing.T) {
 	}
 	if fx := b.Answered(lock.Release, lock.Lease{}, nil, b.now); !fx.Over {
 		t.Error("the stop does not end")
+	}
+}
+
+// Kinds are announced by a renewal at once, but not too often; what was announced while a
+// request was under way follows it.
+func TestKindsAreAnnounced(t *testing.T) {
+	a := newAlone(t)
+	answer := func(note string) Effects {
+		return a.Answered(lock.Renew, lock.Lease{LeaseID: "1", Token: 1, RemainingMS: DefaultTTL.Milliseconds(), Note: note}, nil, a.now)
+	}
+	if fx := a.pass(announcePause); fx.Ask != nil {
+		t.Fatalf("what is announced is announced again: %+v", fx.Ask)
+	}
+	fx := a.SetKinds([]string{"room", "cart"}, a.now)
+	if fx.Ask == nil || fx.Ask.Op != lock.Renew || fx.Ask.Note != "cart/room" || !fx.Ask.Announce {
+		t.Fatalf("the renewal is %+v", fx.Ask)
+	}
+	if fx := a.SetKinds(nil, a.now); fx.Ask != nil {
+		t.Fatal("two requests are under way")
+	}
+	a.Looked(nil, errStopping, a.now)
+	if fx := answer("cart/room"); fx.Ask != nil || !fx.Look {
+		t.Fatalf("after the announcement: %+v", fx)
+	}
+	if fx := a.pass(announcePause - 1); fx.Ask != nil {
+		t.Fatalf("too soon: %+v", fx.Ask)
+	}
+	if fx := a.pass(1); fx.Ask == nil || fx.Ask.Note != "" {
+		t.Fatalf("that there are none is not announced: %+v", fx.Ask)
+	}
+	answer("")
+	if fx := a.pass(DefaultTTL/renewPart - 1); fx.Ask != nil {
+		t.Errorf("before its time: %+v", fx.Ask)
 	}
 }

@@ -67,8 +67,9 @@ type Config struct {
 	Owner     string // as whom locks are taken
 	TTL       time.Duration
 	Interval  time.Duration
-	IdleTTL   time.Duration // what was not resolved for so long is passivated; 0: never
-	Locks     lock.Store    // where it tells of changes, members are looked at at once, not only after Interval
+	IdleTTL   time.Duration      // what was not resolved for so long is passivated; 0: never
+	Strategy  placement.Strategy // nil: placement.Rendezvous
+	Locks     lock.Store         // where it tells of changes, members are looked at at once, not only after Interval
 	Records   storage.Storage
 	Executor  Executor
 	Clock     lock.Clock   // counts suspend
@@ -102,7 +103,7 @@ type Driver struct {
 // New makes a driver.
 func New(cfg Config) *Driver {
 	cfg.TTL, cfg.Interval = cmp.Or(cfg.TTL, DefaultTTL), cmp.Or(cfg.Interval, DefaultInterval)
-	terms := Terms{Authority: cfg.Authority, TTL: cfg.TTL, Interval: cfg.Interval, IdleTTL: cfg.IdleTTL, NewID: lock.NewLeaseID}
+	terms := Terms{Authority: cfg.Authority, TTL: cfg.TTL, Interval: cfg.Interval, IdleTTL: cfg.IdleTTL, Strategy: cfg.Strategy, NewID: lock.NewLeaseID}
 	return &Driver{cfg: cfg, core: NewCore(terms), waiting: map[placement.Key][]chan placement.Done{}, payers: map[placement.Key]context.Context{}}
 }
 
@@ -189,10 +190,21 @@ func (d *Driver) wakeAt(due time.Duration) {
 // Resolve tells where the key lives, activating it if that is here, and waits for
 // that, and for this host to be ready, up to wait, or until ctx is done.
 //
-// Errors: placement.ErrInvalid, ErrNotReady, ErrNoExecutor; ErrPending when the
+// Errors: placement.ErrInvalid; ErrNotReady, ErrUnserved and ErrPending when the
 // wait is over; *OverloadedError; *lock.HeldError and others, why the activation
 // failed.
 func (d *Driver) Resolve(ctx context.Context, key placement.Key, wait time.Duration) (placement.Resolution, error) {
+	r, err := d.resolve(ctx, key, wait)
+	if errors.Is(err, placement.ErrUnserved) {
+		d.failed("resolve", err)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.publish([]placement.Event{{Kind: placement.Unserved, Key: key, Reason: err.Error(), Err: err, ObservedMS: d.cfg.NowMS()}})
+	}
+	return r, err
+}
+
+func (d *Driver) resolve(ctx context.Context, key placement.Key, wait time.Duration) (placement.Resolution, error) {
 	var over <-chan time.Time
 	if wait > 0 {
 		timer := time.NewTimer(wait)
@@ -291,12 +303,12 @@ func (d *Driver) leave(key placement.Key, done chan placement.Done) {
 }
 
 // passes reports whether what stood in the way of an activation will go: another
-// host lets go of it, this one has just done so, the fence of a store ends, or this
-// host becomes a member.
+// host lets go of it, this one has just done so, the fence of a store ends, this
+// host becomes a member, or a process registers.
 func (d *Driver) passes(err error) bool {
 	var held *lock.HeldError
 	var fenced *lock.FencedError
-	if errors.Is(err, placement.ErrNotReady) {
+	if errors.Is(err, placement.ErrNotReady) || errors.Is(err, placement.ErrUnserved) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return !d.core.Stopping()
@@ -310,7 +322,7 @@ func pending(last error) error {
 	switch {
 	case last == nil:
 		return placement.ErrPending
-	case errors.Is(last, placement.ErrNotReady):
+	case errors.Is(last, placement.ErrNotReady), errors.Is(last, placement.ErrUnserved):
 		return last
 	}
 	return fmt.Errorf("%w: %w", placement.ErrPending, last)
@@ -339,9 +351,7 @@ func (d *Driver) try(ctx context.Context, key placement.Key, wait bool) (placeme
 
 // SetKinds says for which kinds there is a process on this host.
 func (d *Driver) SetKinds(kinds []string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.core.SetKinds(kinds)
+	d.step(func(now placement.Moment) Effects { return d.core.SetKinds(kinds, now) })
 }
 
 // Ended says that a process has lost activations: its connection is gone.

@@ -68,7 +68,7 @@ func (d *Driver) look(ctx context.Context) {
 }
 
 // members reads who is a member, from the locks that they hold.
-func (d *Driver) members(ctx context.Context) (members []placement.Member, err error) {
+func (d *Driver) members(ctx context.Context) (members []placement.Host, err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	for after := membersPrefix; ; {
@@ -81,13 +81,22 @@ func (d *Driver) members(ctx context.Context) (members []placement.Member, err e
 			if !ok {
 				return members, nil
 			}
-			members = append(members, placement.Member{Authority: authority, Token: l.Token})
+			members = append(members, hostOf(authority, l))
 		}
 		if len(page) < lock.MaxList {
 			return members, nil
 		}
 		after = page[len(page)-1].Key
 	}
+}
+
+// hostOf reads what a membership announces.
+func hostOf(authority string, l lock.Lease) placement.Host {
+	h := placement.Host{Member: placement.Member{Authority: authority, Token: l.Token}}
+	if l.Note != "" {
+		h.Kinds = strings.Split(l.Note, kindsSeparator)
+	}
+	return h
 }
 
 // askMembership carries out one request about the membership.

@@ -29,12 +29,18 @@ type node struct {
 	resolved placement.Event         // the last of its kind
 	told     map[placement.Key]int64 // token of the last Activated event
 
-	conn     int                   // between daemon and process
-	line     int64                 // when the last request on it arrives: they are in order
-	assigned map[placement.Key]int // connection that a key is activated on
+	conn     int                    // between daemon and process
+	line     int64                  // when the last request on it arrives: they are in order
+	assigned map[placement.Key]live // who was asked last to activate a key
 	inbox    []func()
 	frozen   int64 // until then the process does nothing
 	live     map[placement.Key]live
+
+	wants      []string // kinds that its processes are for
+	registered []string // that the present one has registered for
+	by         int      // connection that it has registered on
+	silent     bool     // it does not answer
+	hung       bool     // it is frozen for good
 }
 
 func (n *node) boot() time.Duration {
@@ -106,13 +112,23 @@ func (n *node) call(do func(), answer func(error)) {
 // toProcess is a request on the connection, which is in order and loses nothing,
 // but ends; and the process may be slow, or frozen.
 func (n *node) toProcess(conn int, do func(), answer func(error)) {
-	finish := n.within(answer)
+	finish := n.within(func(err error) {
+		if err != nil && conn == n.conn {
+			n.answers(false)
+		}
+		answer(err)
+	})
 	n.line = max(n.line, n.now+n.delay())
 	n.after(n.line-n.now, func() {
 		n.inbox = append(n.inbox, func() {
 			if n.conn == conn { // else it has no reader any more
 				do()
-				n.on(n.delay(), func() { finish(nil) })
+				n.on(n.delay(), func() {
+					if n.conn == conn { // it may come late
+						n.answers(true)
+					}
+					finish(nil)
+				})
 			}
 		})
 		n.read()
@@ -135,7 +151,7 @@ func (n *node) read() {
 func (n *node) start() {
 	n.life++
 	n.conn++
-	n.busy, n.told, n.assigned, n.waking = map[placement.Key]placement.Op{}, map[placement.Key]int64{}, map[placement.Key]int{}, 0
+	n.busy, n.told, n.assigned, n.waking = map[placement.Key]placement.Op{}, map[placement.Key]int64{}, map[placement.Key]live{}, 0
 	n.core = NewCore(Terms{
 		Authority: n.name, TTL: simTTL * time.Millisecond, Interval: simPoll * time.Millisecond,
 		NewID: func() string {
@@ -143,8 +159,10 @@ func (n *node) start() {
 			return fmt.Sprint(n.name, "#", n.ids)
 		},
 	})
-	n.core.SetKinds([]string{"room"})
+	n.registered, n.silent = nil, false
+	n.announce()
 	n.run(n.core.Start(n.moment()))
+	n.register()
 }
 
 // crash ends the daemon, and the connection with it.
@@ -211,7 +229,7 @@ func (n *node) ask(r lock.Request) {
 			}
 		case mine:
 			if r.Op == lock.Renew {
-				held.expires = n.now + simTTL
+				held.expires, held.note = n.now+simTTL, r.Note
 			}
 			l.Token = held.token
 		case r.Op == lock.Renew:
@@ -221,9 +239,9 @@ func (n *node) ask(r lock.Request) {
 				refusal = &lock.HeldError{RemainingMS: held.expires - n.now}
 				return
 			}
-			n.locks[name].lease = r.LeaseID
+			n.locks[name].lease, n.locks[name].note = r.LeaseID, r.Note
 		}
-		l.LeaseID, l.RemainingMS = r.LeaseID, n.locks[name].expires-n.now
+		l.LeaseID, l.RemainingMS, l.Note = r.LeaseID, n.locks[name].expires-n.now, n.locks[name].note
 	}, func(err error) {
 		if err == nil {
 			err = refusal
@@ -237,11 +255,11 @@ func (n *node) ask(r lock.Request) {
 
 // see has the store of locks list the members.
 func (n *node) see() {
-	var members []placement.Member
+	var members []placement.Host
 	n.call(func() {
 		for _, m := range n.nodes {
 			if l := n.locks["members/"+m.name]; l != nil && l.expires > n.now {
-				members = append(members, placement.Member{Authority: m.name, Token: l.token})
+				members = append(members, hostOf(m.name, lock.Lease{Token: l.token, Note: l.note}))
 			}
 		}
 	}, func(err error) { n.run(n.core.Looked(members, err, n.moment())) })
@@ -327,9 +345,14 @@ func (n *node) carryOut(c placement.Command) {
 			n.on(0, func() { finish(nil) })
 			return
 		}
-		n.assigned[c.Key] = n.conn
-		n.toProcess(n.conn, func() { r.PID = n.activate(c) }, finish)
+		if !n.serves(c.Key.Kind) {
+			r.Err = placement.ErrLost
+			n.on(0, func() { finish(nil) })
+			return
+		}
+		n.assigned[c.Key] = live{conn: n.by, token: c.Record.Token}
+		n.toProcess(n.by, func() { r.PID = n.activate(c) }, finish)
 	case placement.Passivate:
-		n.toProcess(n.assigned[c.Key], func() { r.Snapshot = n.passivate(c) }, finish)
+		n.toProcess(n.assigned[c.Key].conn, func() { r.Snapshot = n.passivate(c) }, finish)
 	}
 }

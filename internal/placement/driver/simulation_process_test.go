@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -124,16 +125,107 @@ func (n *node) disconnect() {
 		return
 	}
 	n.conn++
+	n.gone(n.hasty)
+}
+
+// gone has the daemon do without the process; ended: that relies on nothing any more.
+func (n *node) gone(ended bool) {
+	n.registered, n.silent = nil, false
+	n.announce()
 	for _, k := range keysOf(n.assigned) {
-		token := n.live[k].token
+		token := n.assigned[k].token
 		n.on(1, func() {
-			if n.hasty {
+			if ended {
 				n.run(n.core.Ended(k, token, n.moment()))
 			} else {
 				fx, _ := n.core.Evict(k, token, n.moment())
 				n.run(fx)
 			}
 		})
+	}
+	n.register()
+}
+
+// chooseKinds has the host's next process serve some of the kinds, or none.
+func (n *node) chooseKinds() {
+	n.wants = nil
+	for _, kind := range simKinds {
+		if n.rng.IntN(12) < n.processes {
+			n.wants = append(n.wants, kind)
+		}
+	}
+}
+
+// register has the process register, after a while, and once it is not frozen.
+func (n *node) register() {
+	conn := n.conn
+	var try func()
+	try = func() {
+		switch {
+		case n.conn != conn:
+		case n.frozen > n.now:
+			n.after(n.frozen-n.now, func() { n.on(0, try) })
+		default:
+			n.registered, n.by = n.wants, conn
+			n.announce()
+		}
+	}
+	n.on(n.until(n.now+n.rng.Int64N(2000))-n.now, try)
+}
+
+// serves reports whether a process of the host has registered for the kind.
+func (n *node) serves(kind string) bool { return slices.Contains(n.registered, kind) }
+
+// announce tells the coordinator for which kinds there is a process that answers.
+func (n *node) announce() {
+	kinds := n.registered
+	if n.silent && !n.patient {
+		kinds = nil
+	}
+	if n.claiming {
+		kinds = simKinds
+	}
+	n.run(n.core.SetKinds(kinds, n.moment()))
+}
+
+// answers notes whether the process does.
+func (n *node) answers(yes bool) {
+	if n.silent == yes {
+		n.silent = !yes
+		n.stats.silent++
+		n.announce()
+	}
+}
+
+// leave has the process go politely, when what it runs is passivated. There is another
+// one later.
+func (n *node) leave() {
+	if n.core == nil || n.paused > n.now || n.registered == nil {
+		return
+	}
+	n.stats.left++
+	n.chooseKinds()
+	n.gone(false)
+}
+
+// die kills the process. There is another one later.
+func (n *node) die() {
+	if n.frozen = min(n.frozen, n.now); n.core == nil {
+		return
+	}
+	n.stats.died++
+	n.conn++
+	n.inbox = nil
+	clear(n.live)
+	n.chooseKinds()
+	n.on(0, func() { n.gone(true) })
+}
+
+// hang freezes a process for good, in some worlds.
+func (w *world) hang() {
+	if n := w.nodes[w.rng.IntN(simNodes)]; w.rng.IntN(2) == 0 && n.registered != nil {
+		w.stats.hung++
+		n.hung, n.frozen = true, math.MaxInt32
 	}
 }
 
@@ -165,6 +257,12 @@ func (n *node) resolve(k placement.Key) error {
 		return err
 	}
 	authority := n.authority(k)
+	if authority == "" {
+		if !errors.Is(err, placement.ErrUnserved) || commands != 0 {
+			n.broken("%s resolves %v, whose kind nobody serves, to %+v, %v, with %d commands", n.name, k, r, err, commands)
+		}
+		return err
+	}
 	switch {
 	case n.resolved != placement.Event{Kind: placement.Resolved, Key: k, Authority: authority, ObservedMS: n.moment().UnixMS}:
 		n.broken("%s has resolved %v, and told %+v", n.name, k, n.resolved)
@@ -196,6 +294,8 @@ func (n *node) heard(e placement.Event) {
 
 // authority is where the node believes that the key belongs.
 func (n *node) authority(k placement.Key) string {
-	name, _ := placement.NewTopology(n.core.Overview(n.moment()).Members).Authority(k)
-	return name
+	if n.core == nil {
+		return ""
+	}
+	return n.core.Single(k, n.moment()).LivesAt
 }

@@ -41,29 +41,35 @@ type careless struct {
 	generous    bool // a membership is given back while something is activated
 	hasty       bool // a process that cannot be reached is taken for one that has ended all
 	unlimited   bool // Check promises more than placement.Passivate waits for
+	claiming    bool // a host announces kinds that no process of it has registered for
+	patient     bool // a host announces the kinds of a process that does not answer
 }
 
 // world is hosts, their processes, and one store that all of them use.
 type world struct {
 	*testing.T
 	careless
-	rng      *rand.Rand
-	now      int64
-	queue    happenings
-	serial   int
-	nodes    []*node
-	locks    map[string]*simLock // keys and members
-	records  map[placement.Key]placement.Record
-	tokens   int64
-	down     bool  // the store does not answer
-	quiet    int64 // when the last fault is over
-	violated error
-	reserved map[placement.Key]placement.Record // by the latest activation
-	latest   map[placement.Key]placement.Record // likewise, that a process has been asked for
-	stats    stats
+	rng       *rand.Rand
+	now       int64
+	queue     happenings
+	serial    int
+	nodes     []*node
+	locks     map[string]*simLock // keys and members
+	records   map[placement.Key]placement.Record
+	tokens    int64
+	down      bool  // the store does not answer
+	quiet     int64 // when the last fault is over
+	processes int   // of twelve that there could be
+	violated  error
+	reserved  map[placement.Key]placement.Record // by the latest activation
+	latest    map[placement.Key]placement.Record // likewise, that a process has been asked for
+	stats     stats
 }
 
-type stats struct{ activated, takenOver, waited, lost, failed, resolved, acted, stopped, given int }
+type stats struct {
+	activated, takenOver, waited, lost, failed, resolved, acted, stopped, given int
+	left, died, silent, hung, unserved                                          int // of processes; settled without one
+}
 
 func (s *stats) add(o stats) {
 	s.activated += o.activated
@@ -75,6 +81,11 @@ func (s *stats) add(o stats) {
 	s.acted += o.acted
 	s.stopped += o.stopped
 	s.given += o.given
+	s.left += o.left
+	s.died += o.died
+	s.silent += o.silent
+	s.hung += o.hung
+	s.unserved += o.unserved
 }
 
 // broken notes the first thing that must not be.
@@ -87,6 +98,7 @@ func (w *world) broken(format string, args ...any) {
 type simLock struct {
 	owner   string
 	lease   string // of a membership
+	note    string
 	token   int64
 	expires int64
 }
@@ -189,7 +201,7 @@ func (w *world) remove(k placement.Key, r placement.Record, keep bool) {
 // harm disturbs a random host, again and again until simHarm.
 func (w *world) harm() {
 	n := w.nodes[w.rng.IntN(len(w.nodes))]
-	switch w.rng.IntN(11) {
+	switch w.rng.IntN(13) {
 	case 0, 1:
 		if n.core != nil {
 			n.crash()
@@ -213,6 +225,10 @@ func (w *world) harm() {
 	case 9:
 		n.cut = max(n.cut, w.until(w.now+w.rng.Int64N(2*simTTL)))
 	case 10:
+		n.leave()
+	case 11:
+		n.die()
+	case 12:
 		n.clock(1+simDrift*(2*w.rng.Float64()-1), w.rng.Int64N(1e9))
 	}
 	w.after(w.rng.Int64N(800), w.resolveAll)
@@ -221,17 +237,24 @@ func (w *world) harm() {
 	}
 }
 
-func simKey(i int64) placement.Key { return placement.Key{Kind: "room", Identity: fmt.Sprint(i)} }
+// simKinds are those of the keys, which take turns.
+var simKinds = []string{"cart", "room"}
+
+func simKey(i int64) placement.Key {
+	return placement.Key{Kind: simKinds[i%int64(len(simKinds))], Identity: fmt.Sprint(i)}
+}
 
 func newWorld(t *testing.T, seed uint64, without careless) *world {
 	w := &world{
 		T: t, careless: without, rng: rand.New(rand.NewPCG(seed, 8)), locks: map[string]*simLock{}, records: map[placement.Key]placement.Record{}, reserved: map[placement.Key]placement.Record{}, latest: map[placement.Key]placement.Record{},
 		quiet: simHarm + 2*simDeadline, // when the last late message has come
 	}
+	w.processes = []int{2, 6, 11, 11, 12}[w.rng.IntN(5)]
 	for i := range simNodes {
 		n := &node{world: w, name: fmt.Sprintf("host-%d:1", i), boots: time.Duration(w.rng.Int64N(1e9)) * time.Millisecond, live: map[placement.Key]live{}}
 		n.clock(1+simDrift*(2*w.rng.Float64()-1), 0)
 		w.nodes = append(w.nodes, n)
+		n.chooseKinds()
 		n.after(w.rng.Int64N(3000), n.start)
 	}
 	var ask func()
@@ -264,6 +287,7 @@ func (w *world) resolveAll() {
 func simulate(t *testing.T, seed uint64, without careless) *world {
 	w := newWorld(t, seed, without)
 	w.runUntil(simHarm)
+	w.hang()
 	for w.now < w.quiet && w.violated == nil { // it may grow
 		w.runUntil(w.quiet)
 	}
@@ -278,8 +302,8 @@ func simulate(t *testing.T, seed uint64, without careless) *world {
 	return w
 }
 
-// settled judges a world whose last fault is over: every key is resolved from
-// everywhere, all agree on where it is, and it is activated there alone.
+// settled judges a world whose last fault is over: every key whose kind is served is
+// resolved from everywhere, all agree on where it is, and it is activated there alone.
 func (w *world) settled() {
 	for i := range int64(simKeys) {
 		if w.violated != nil {
@@ -287,14 +311,20 @@ func (w *world) settled() {
 		}
 		k := simKey(i)
 		where := w.nodes[0].authority(k)
+		if where == "" {
+			w.stats.unserved++
+		}
 		for _, n := range w.nodes {
-			if err := n.resolve(k); err != nil {
+			if err := n.resolve(k); err != nil && (where != "" || !errors.Is(err, placement.ErrUnserved)) {
 				w.broken("%s does not resolve %v: %v; %+v", n.name, k, err, n.core.Snapshot(n.moment()))
 			} else if authority := n.authority(k); authority != where {
 				w.broken("%v is at %s and at %s", k, where, authority)
 			}
 			n.notice()
-			if _, alive := n.live[k]; alive != (n.name == where) {
+			if where == "" && n.serves(k.Kind) && !n.hung || n.name == where && !slices.Contains(n.wants, k.Kind) {
+				w.broken("%v belongs to %q, and %s has a process for %v", k, where, n.name, n.registered)
+			}
+			if _, alive := n.live[k]; alive != (n.name == where) && !(alive && n.hung) {
 				w.broken("%v belongs to %s, and on %s it is activated: %v; %+v, the store has %+v", k, where, n.name, alive, n.core.Snapshot(n.moment()), w.records[k])
 			}
 			if ignored := n.core.Snapshot(n.moment()).Ignored; ignored != 0 {
@@ -316,14 +346,14 @@ func TestSimulation(t *testing.T) {
 		sum.add(w.stats)
 	}
 	t.Logf("%d worlds: %+v", *seeds, sum)
-	if slices.Contains([]int{sum.takenOver, sum.waited, sum.failed, sum.lost, sum.stopped, sum.given}, 0) {
+	if slices.Contains([]int{sum.takenOver, sum.waited, sum.failed, sum.lost, sum.stopped, sum.given, sum.left, sum.died, sum.silent, sum.hung, sum.unserved}, 0) {
 		t.Error("the worlds are too peaceful")
 	}
 }
 
 // TestSimulationWithoutAGuard: whatever guard is left out, some world shows it.
 func TestSimulationWithoutAGuard(t *testing.T) {
-	const most = 1000 // worlds to look at
+	const most = 4000 // worlds to look at
 	for name, without := range map[string]careless{
 		"the old owner's membership has ended":     {trusting: true},
 		"a record is replaced by newer ones alone": {overwriting: true},
@@ -333,6 +363,8 @@ func TestSimulationWithoutAGuard(t *testing.T) {
 		"what is activated keeps the membership":   {generous: true},
 		"a silent process may still rely on it":    {hasty: true},
 		"a promise ends before the patience":       {unlimited: true},
+		"a host without a process owns nothing":    {claiming: true},
+		"a frozen process keeps no share":          {patient: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(most) {

@@ -53,10 +53,11 @@ type value struct {
 	Version    int64  `json:"version"`
 	Token      int64  `json:"token"`
 	Snapshot   []byte `json:"snapshot,omitempty"`
+	ObservedMS int64  `json:"observed_ms,omitempty"`
 }
 
 func encode(r placement.Record) ([]byte, error) {
-	return json.Marshal(value{Owner: r.Owner.Authority, Membership: r.Owner.Token, PID: r.PID, Version: r.Version, Token: r.Token, Snapshot: r.Snapshot})
+	return json.Marshal(value{Owner: r.Owner.Authority, Membership: r.Owner.Token, PID: r.PID, Version: r.Version, Token: r.Token, Snapshot: r.Snapshot, ObservedMS: r.ObservedMS})
 }
 
 func decode(name string, b []byte) (placement.Record, error) {
@@ -72,7 +73,7 @@ func decode(name string, b []byte) (placement.Record, error) {
 	if err != nil || c.Version < 1 {
 		return placement.Record{}, fmt.Errorf("the activation record %s is damaged: %w", name, errors.Join(err, fmt.Errorf("its version is %d", c.Version)))
 	}
-	return placement.Record{Owner: placement.Member{Authority: c.Owner, Token: c.Membership}, PID: c.PID, Version: c.Version, Token: c.Token, Snapshot: c.Snapshot}, nil
+	return placement.Record{Owner: placement.Member{Authority: c.Owner, Token: c.Membership}, PID: c.PID, Version: c.Version, Token: c.Token, Snapshot: c.Snapshot, ObservedMS: c.ObservedMS}, nil
 }
 
 func nameOf(tenant string, key placement.Key) (string, error) {

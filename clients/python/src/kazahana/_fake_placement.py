@@ -17,6 +17,7 @@ from .errors import (
     InvalidParamsError,
     KazahanaError,
     PlacementPendingError,
+    PlacementUnservedError,
     UnknownMethodError,
     from_wire,
 )
@@ -81,8 +82,7 @@ class FakePlacement:
             return actor.resolved if actor.passivated is None else self._resolve_after(actor.passivated, key, now_ms)
         links = [link for link, kinds in self._kinds.items() if key[0] in kinds]
         if not links:
-            cause = f"no process on this host has registered for the kind {key[0]!r}"
-            raise ActivationFailedError(f"{'/'.join(key)} could not be activated", cause=cause)
+            raise PlacementUnservedError(f"no process of any host has registered for this kind: {key[0]!r}")
         running = [actor.link for actor in self._actors.values()]
         self._tokens += 1
         version = self._versions[key] = self._versions.get(key, 0) + 1

@@ -213,8 +213,14 @@ class PlacementPendingError(KazahanaError):
     cause: str = ""
 
 
+class PlacementUnservedError(KazahanaError):
+    """No process of any host has registered for the kind."""
+
+    code = "PLACEMENT_UNSERVED"
+
+
 class ActivationFailedError(KazahanaError):
-    """The actor's process did not activate it, or no process has registered for its kind."""
+    """The actor's process did not activate it."""
 
     code = "ACTIVATION_FAILED"
     cause: str = ""

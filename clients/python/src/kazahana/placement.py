@@ -241,7 +241,7 @@ class PlacementEvent:
     """An event of an actor."""
 
     event: str
-    """resolved, lock_denied, activated, activation_failed or passivated"""
+    """resolved, lock_denied, activated, activation_failed, passivated or unserved"""
     kind: str
     identity: str
     authority: str

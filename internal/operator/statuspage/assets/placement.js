@@ -12,14 +12,15 @@ const placementEvents = {
   activated: ['info', 'activated'],
   passivated: ['info', 'passivated'],
   activation_failed: ['warn', 'failed'],
-  lock_denied: ['warn', 'denied'],
+  lock_denied: ['info', 'denied'],
+  unserved: ['warn', 'unserved'],
 };
 
 /** Names are of processes' choice: isolated, they cannot turn the text around them. */
 const own = (text) => make('bdi', {}, text);
 
 /**
- * @param {null | {state: string, authority: string, members: Array<{authority: string, token: number}>, members_total: number,
+ * @param {null | {state: string, authority: string, members: Array<{authority: string, token: number, kinds: string[]}>, members_total: number,
  *   kinds: Array<{kind: string, executors: number, activations: number}>, kinds_total: number, activations_total: number,
  *   lately: Array<{serial: number, at: number, event: string, kind: string, identity: string, token: number, reason: string}>}} p
  */

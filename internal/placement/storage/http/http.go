@@ -30,7 +30,8 @@ type Record struct {
 	PID        string `json:"pid"`
 	Version    int64  `json:"version"` // 0: there is none
 	Token      int64  `json:"token"`
-	Snapshot   []byte `json:"snapshot,omitempty"` // base64
+	Snapshot   []byte `json:"snapshot,omitempty"`    // base64
+	ObservedMS int64  `json:"observed_ms,omitempty"` // Unix ms
 }
 
 // Removal is the body of a remove.
@@ -60,12 +61,12 @@ const maxAnswer = (placement.MaxSnapshot+2)/3*4 + 6*(placement.MaxKind+placement
 
 // FromRecord is the record as it travels.
 func FromRecord(r placement.Record) Record {
-	return Record{r.Owner.Authority, r.Owner.Token, r.PID, r.Version, r.Token, r.Snapshot}
+	return Record{r.Owner.Authority, r.Owner.Token, r.PID, r.Version, r.Token, r.Snapshot, r.ObservedMS}
 }
 
 // Placement is the record that travelled.
 func (r Record) Placement() placement.Record {
-	return placement.Record{Owner: placement.Member{Authority: r.Owner, Token: r.Membership}, PID: r.PID, Version: r.Version, Token: r.Token, Snapshot: r.Snapshot}
+	return placement.Record{Owner: placement.Member{Authority: r.Owner, Token: r.Membership}, PID: r.PID, Version: r.Version, Token: r.Token, Snapshot: r.Snapshot, ObservedMS: r.ObservedMS}
 }
 
 // FromError is the problem by which a storage's refusal travels, nil for any other
