@@ -83,7 +83,7 @@ func (t *target) daemon(dir string) (_ []string, err error) {
 	}
 	return []string{
 		"serve", "--config", "none", "--socket", t.Socket, "--socket-mode", "0666", "--state-dir", t.state,
-		"--live-dir", t.live, "--admin-listen", t.Admin,
+		"--live-dir", t.live, "--admin-listen", t.Admin, "--admin-pprof",
 	}, nil
 }
 

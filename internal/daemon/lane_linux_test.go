@@ -494,6 +494,7 @@ func TestLaneTurnsEndByOutput(t *testing.T) {
 			t.Error(err)
 		}
 		p.Ready(unix.EPOLLIN)
+		p.Ready(0)
 		left := len(p.rest) / (len(sent) / requests)
 		if made := requests - left; made*answer < laneOutput || made*answer > laneOutput+2*wire.HighWater {
 			t.Errorf("%d answers of %d bytes in one turn", made, answer)
