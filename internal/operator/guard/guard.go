@@ -6,7 +6,8 @@
 // long is closed. When all places are taken, a newcomer gets the place of an unproven
 // connection, whatever that one is doing: of the peer that has the most of them, the
 // oldest. So a peer without a credential cannot keep others out, however many connections
-// it has, and however slowly it sends, reads, or resets streams.
+// it has, and however slowly it sends, reads, or resets streams. A connection that sends
+// much and asks for nothing is closed, whoever it is.
 package guard
 
 import (
@@ -39,6 +40,7 @@ const (
 	Full       Reason = "full"        // Connections
 	PerAddress Reason = "per_address" // PerAddress
 	Unproven   Reason = "unproven"    // Unproven
+	Noise      Reason = "noise"       // it sent much that was no request
 )
 
 // socketBuffer bounds what the kernel keeps of a connection in each direction, which could
@@ -153,7 +155,7 @@ func (g *Guard) admit(nc net.Conn) *conn {
 	if victim != nil {
 		victim.leave()
 	}
-	c := &conn{Conn: nc, guard: g, peer: p}
+	c := &conn{Conn: nc, guard: g, peer: p, noise: noise{left: noiseAtOnce, at: time.Now()}}
 	g.peers[id] = p // the victim may have been its last connection
 	g.open++
 	p.open++
@@ -274,6 +276,7 @@ type conn struct {
 	busy    int // requests under way; more than one with HTTP/2
 	waits   int // that began: a timer that fires late ends no later wait
 	timer   *time.Timer
+	noise   noise
 }
 
 // begin and end follow a request.
@@ -281,6 +284,7 @@ type conn struct {
 func (c *conn) begin() {
 	c.guard.mu.Lock()
 	defer c.guard.mu.Unlock()
+	c.noise.request(+1)
 	c.busy++
 	c.timer.Stop()
 }
@@ -288,6 +292,7 @@ func (c *conn) begin() {
 func (c *conn) end() {
 	c.guard.mu.Lock()
 	defer c.guard.mu.Unlock()
+	c.noise.request(-1)
 	if c.busy--; c.busy == 0 && !c.patient && !c.gone {
 		c.wait()
 	}
