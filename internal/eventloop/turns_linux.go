@@ -67,7 +67,7 @@ func (l *Loop) giveTurns() {
 		}
 		s := list.first()
 		switch {
-		case s.turns.empty() && list == &t.busy:
+		case s.turns.empty() && (list == &t.busy || t.busy.empty()):
 			list.pop()
 			s.listed = false
 		case s.turns.empty(): // it does not become fresh by asking again at once
