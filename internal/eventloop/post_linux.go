@@ -27,11 +27,13 @@ func (l *Loop) Post(f func()) bool {
 	l.posts.wakers.Add(1)
 	defer l.posts.wakers.Add(-1)
 	for p := (&post{f: f}); ; {
-		if p.before = l.posts.last.Load(); p.before == &closed {
+		before := l.posts.last.Load()
+		if before == &closed {
 			return false
 		}
-		if l.posts.last.CompareAndSwap(p.before, p) {
-			if p.before == nil {
+		p.before = before
+		if l.posts.last.CompareAndSwap(before, p) { // from now on it is the loop's
+			if before == nil {
 				_, _ = unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails only if a wake-up is due already
 			}
 			return true
