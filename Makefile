@@ -1,7 +1,7 @@
 # Targets: run, build, test, check, lint, fuzz, proof, capacity, bench, bench-check, bench-short,
 # bench-leases, bench-locks, bench-clients, abuse, test-etcd, storm, storm-clients,
 # chaos, roll, validate-k8s, pictures, cross, packages,
-# test-packages, release, release-check, clean.
+# test-packages, release, release-check, repositories, clean.
 # `make run` and `make test` need Go, Python 3 and Node only; what else they
 # need they install.
 
@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 TOOLS   := $(CURDIR)/.tools
 ABUSE   ?= -check
 
-.PHONY: run build test check setup lint fuzz proof capacity bench bench-check bench-short bench-leases bench-locks bench-clients abuse test-etcd storm storm-clients chaos roll validate-k8s pictures cross packages test-packages release release-check clean
+.PHONY: run build test check setup lint fuzz proof capacity bench bench-check bench-short bench-leases bench-locks bench-clients abuse test-etcd storm storm-clients chaos roll validate-k8s pictures cross packages test-packages release release-check repositories clean
 
 ## run: build, start the daemon, show five IDs that came through the socket, keep serving.
 run: build
@@ -125,13 +125,17 @@ packages:
 test-packages:
 	@scripts/test-packages
 
-## release: everything that is published of this commit, in dist/, with a bill of materials and checksums; docs/packages.md.
+## release: everything that is published of the last commit, in dist/: built twice and compared, with a bill of materials, provenance and checksums that KEY signs; docs/packages.md.
 release:
 	@scripts/release
 
-## release-check: the release of this commit, built twice in different places, is the same to the byte.
+## release-check: the same with a key that exists for a moment, and keeps nothing; ten minutes and more, TARGETS=linux/amd64 shortens it to two.
 release-check:
 	@scripts/release-check
+
+## repositories: adds the packages in dist/ to an apt and a yum repository below SITE, signed by GPG_KEY; docs/packages.md.
+repositories:
+	@scripts/repositories $(or $(PACKAGES),dist) $(SITE)
 
 clean:
 	@rm -rf bin

@@ -13,7 +13,7 @@ import (
 func startKatsubushi(ctx context.Context, b *bench) (*server, error) {
 	path, err := exec.LookPath("katsubushi")
 	if err != nil {
-		return nil, absence{"katsubushi is not on the PATH (no Debian package; cmd/katsubushi of the Go module kayac/go-katsubushi)"}
+		return nil, absence{"katsubushi is not on the PATH: put there a binary of github.com/kayac/go-katsubushi/releases (there is no Debian package)"}
 	}
 	socket := filepath.Join(b.dir, "katsubushi.sock")
 	s := &server{name: katsubushi, dialect: load.Memcached, socket: func(workload) string { return socket }, doors: map[string]string{load.Memcached: socket},

@@ -46,7 +46,10 @@ func (c bareRedis) acquire(ctx context.Context, key string, wait time.Duration) 
 	}, nil
 }
 
-func (c bareRedis) next(ctx context.Context, key string, count int) (int64, error) {
+func (c bareRedis) next(ctx context.Context, key string, count, block int) (int64, error) {
+	if block > 0 {
+		return 0, errors.ErrUnsupported
+	}
 	if count == 1 {
 		return c.Incr(ctx, "bare:"+key).Result()
 	}
@@ -82,7 +85,10 @@ func (c bareEtcd) acquire(ctx context.Context, key string, wait time.Duration) (
 	}, nil
 }
 
-func (c bareEtcd) next(ctx context.Context, key string, count int) (int64, error) {
+func (c bareEtcd) next(ctx context.Context, key string, count, block int) (int64, error) {
+	if block > 0 {
+		return 0, errors.ErrUnsupported
+	}
 	key = "bare/" + key
 	client := c.session.Client()
 	now, err := client.Get(ctx, key)

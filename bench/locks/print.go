@@ -52,6 +52,7 @@ const (
 	wantPairs       = 0.40 // of the bare commands' rate on Redis
 	wantValues      = 0.38
 	wantTrips       = 2
+	wantThroughput  = 100_000 // values a second on one Redis
 )
 
 func (b *bench) verdicts() (all []report.Verdict) {
@@ -67,6 +68,14 @@ func (b *bench) verdicts() (all []report.Verdict) {
 			for _, way := range []string{within, socket} {
 				judge(r, onSQLite, way, perSecond, report.Target{Criterion: "SQLite, " + way + ", durable pairs, 1000/s", Bound: wantSQLitePairs, Format: report.Kilo})
 			}
+		}
+		if r.key == manyBatches.key || r.key == ofBlocks.key {
+			for _, way := range []string{within, socket} {
+				if r.key == manyBatches.key || way == within { // one value for each request is what the socket can carry
+					judge(r, onRedis, way, perSecond, report.Target{Criterion: "Redis, " + way + ", 1000 values/s", Bound: wantThroughput, Format: report.Kilo})
+				}
+			}
+			continue
 		}
 		if r.key != handovers.key {
 			want := wantValues

@@ -17,6 +17,8 @@ import (
 const (
 	manyClients = 64
 	batch       = 100
+	// block is how many values a host takes at a time, where it takes more than one.
+	block = 1000
 	// heldFor is how long a lock is kept that others wait for: until they are in
 	// line again, so that the handover is all that happens.
 	heldFor = time.Millisecond
@@ -46,20 +48,24 @@ type row struct {
 type shared struct {
 	name     string // that no other measurement has
 	released atomic.Int64
+	last     [manyClients]int64 // value of each client
 }
 
 var (
 	onePair    = row{"pair", "acquire and release, 1 client", 1, []string{perSecond, p50, p99}, pair}
 	manyPairs  = row{"pair64", "acquire and release, 64 clients with a lock each", manyClients, []string{perSecond, p50, p99}, pair}
 	handovers  = row{"handover", "handover: release to next holder, 64 clients of one lock", manyClients, []string{p50, p99, trips}, handover}
-	oneValue   = row{"next", "one value, 1 client", 1, []string{perSecond, p50, p99}, next(1)}
-	manyValues = row{"next64", "one value, 64 clients of one sequence", manyClients, []string{perSecond, p50, p99}, next(1)}
-	batches    = row{"batch", "100 values at once, 1 client", 1, []string{perSecond, p50, p99}, next(batch)}
+	oneValue   = row{"next", "one value, 1 client", 1, []string{perSecond, p50, p99}, next(1, 0)}
+	manyValues = row{"next64", "one value, 64 clients of one sequence", manyClients, []string{perSecond, p50, p99}, next(1, 0)}
+	batches    = row{"batch", "100 values at once, 1 client", 1, []string{perSecond, p50, p99}, next(batch, 0)}
+	// Many values a second: in order between hosts, and not.
+	manyBatches = row{"batch64", "100 values at once, 64 clients of one sequence", manyClients, []string{perSecond, p50, p99}, next(batch, 0)}
+	ofBlocks    = row{"block64", "one value, 64 clients of one sequence, blocks of 1,000", manyClients, []string{perSecond, p50, p99}, next(1, block)}
 )
 
 var (
 	ofLocks     = []row{onePair, manyPairs, handovers}
-	ofSequences = []row{oneValue, manyValues, batches}
+	ofSequences = []row{oneValue, manyValues, batches, manyBatches, ofBlocks}
 )
 
 // on is the name of the row for one store.
@@ -111,13 +117,14 @@ func handover(ctx context.Context, c client, _ int, s *shared) (int, time.Durati
 // epoch is what times are counted from that clients share.
 var epoch = time.Now()
 
-func next(count int) func(context.Context, client, int, *shared) (int, time.Duration, error) {
-	return func(ctx context.Context, c client, _ int, s *shared) (int, time.Duration, error) {
+func next(count, block int) func(context.Context, client, int, *shared) (int, time.Duration, error) {
+	return func(ctx context.Context, c client, n int, s *shared) (int, time.Duration, error) {
 		began := time.Now()
-		last, err := c.next(ctx, s.name, count)
-		if err == nil && last < int64(count) {
-			err = fmt.Errorf("the last of %d values is %d", count, last)
+		last, err := c.next(ctx, s.name, count, block)
+		if before := s.last[n]; err == nil && last < before+int64(count) {
+			err = fmt.Errorf("the last of %d values after %d is %d", count, before, last)
 		}
+		s.last[n] = last
 		return count, time.Since(began), err
 	}
 }

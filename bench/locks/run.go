@@ -229,7 +229,7 @@ func (b *bench) addServer(ctx context.Context, name, url string) error {
 	}
 	b.subjects = append(b.subjects, s)
 	ready := func(ctx context.Context) error {
-		_, err := s.clients[0].next(ctx, "ready", 1)
+		_, err := s.clients[0].next(ctx, "ready", 1, 0)
 		return err
 	}
 	return b.start(ctx, ready, b.Daemon, "lease-server", "--config", "none", "--listen", address,

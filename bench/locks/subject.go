@@ -24,8 +24,9 @@ type client interface {
 	// acquire returns what releases the lock. A client that cannot wait answers
 	// errors.ErrUnsupported when it should.
 	acquire(ctx context.Context, key string, wait time.Duration) (release func(context.Context) error, err error)
-	// next takes so many values and returns the last.
-	next(ctx context.Context, key string, count int) (int64, error)
+	// next takes so many values and returns the last. A client that cannot take blocks
+	// answers errors.ErrUnsupported when it should.
+	next(ctx context.Context, key string, count, block int) (int64, error)
 }
 
 // inProcess is a program that has the store in itself.
@@ -45,8 +46,10 @@ func (c inProcess) acquire(ctx context.Context, key string, wait time.Duration) 
 	}, nil
 }
 
-func (c inProcess) next(ctx context.Context, key string, count int) (int64, error) {
-	values, err := c.sequences.Next(ctx, sequence.Request{Tenant: tenant, Key: key, Count: count, Options: sequence.DefaultOptions()})
+func (c inProcess) next(ctx context.Context, key string, count, block int) (int64, error) {
+	options := sequence.DefaultOptions()
+	options.Block = block
+	values, err := c.sequences.Next(ctx, sequence.Request{Tenant: tenant, Key: key, Count: count, Options: options})
 	return values.Last(), err
 }
 
@@ -75,8 +78,8 @@ func (c overHTTP) acquire(ctx context.Context, key string, wait time.Duration) (
 	}, nil
 }
 
-func (c overHTTP) next(ctx context.Context, key string, count int) (int64, error) {
-	return inProcess{sequences: c.sequences}.next(ctx, key, count)
+func (c overHTTP) next(ctx context.Context, key string, count, block int) (int64, error) {
+	return inProcess{sequences: c.sequences}.next(ctx, key, count, block)
 }
 
 // throughSocket is a program that asks a daemon.
@@ -93,14 +96,15 @@ func (c throughSocket) acquire(ctx context.Context, key string, wait time.Durati
 	}, nil
 }
 
-func (c throughSocket) next(ctx context.Context, key string, count int) (int64, error) {
+func (c throughSocket) next(ctx context.Context, key string, count, block int) (int64, error) {
+	options := map[string]any{"block": block}
 	if count == 1 {
 		var value int64
-		err := c.conn.Call(ctx, "Sequence.Next", &value, key)
+		err := c.conn.Call(ctx, "Sequence.Next", &value, key, options)
 		return value, err
 	}
 	var values []int64
-	err := c.conn.Call(ctx, "Sequence.NextBatch", &values, key, count)
+	err := c.conn.Call(ctx, "Sequence.NextBatch", &values, key, count, options)
 	if err != nil {
 		return 0, err
 	}

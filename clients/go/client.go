@@ -2,7 +2,6 @@ package kazahana
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"math"
 	"time"
@@ -273,7 +272,7 @@ func (c *Client) NextSequences(ctx context.Context, key string, n int, opts ...C
 func (c *Client) sequence(ctx context.Context, opts []CallOption, method string, result any, params ...any) error {
 	id := c.options(opts).requestID
 	if id == "" {
-		id = rand.Text()
+		id = newRequestID()
 	}
 	return c.call(ctx, c.timeout, request{method: method, params: append(params, map[string]any{"request_id": id})}, result)
 }

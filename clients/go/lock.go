@@ -2,7 +2,7 @@ package kazahana
 
 import (
 	"context"
-	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -100,7 +100,7 @@ func notice(n *wire.Request, notices chan<- lease) {
 
 // acquire takes the lock on a connection of its own.
 func (l *Lock) acquire(ctx context.Context, key string, wait, timeout time.Duration) error {
-	began, requestID := l.clock.Boot(), rand.Text()
+	began, requestID := l.clock.Boot(), newRequestID()
 	return l.channel.do(ctx, wait+timeout, "Lock", func(ctx context.Context, conn *wire.Client) error {
 		left := max(wait-(l.clock.Boot()-began), 0)
 		err := conn.Call(ctx, "Lock.Acquire", &l.lease, key, map[string]any{
@@ -108,7 +108,7 @@ func (l *Lock) acquire(ctx context.Context, key string, wait, timeout time.Durat
 		})
 		if errors.Is(err, &wire.Error{Code: wire.CodeRequestIDReused}) {
 			// An earlier attempt was granted, and released with its connection.
-			requestID = rand.Text()
+			requestID = newRequestID()
 			return againError{fromWire(wire.Errorf(wire.CodeRequestIDReused, "the lock was lost with its connection"))}
 		}
 		if err != nil {
@@ -125,6 +125,12 @@ func (l *Lock) acquire(ctx context.Context, key string, wait, timeout time.Durat
 		l.conn = conn
 		return err
 	})
+}
+
+// newRequestID tells its time, so that a store can refuse it once its receipt is dropped.
+func newRequestID() string {
+	id := clock.UUID7(time.Now())
+	return hex.EncodeToString(id[:])
 }
 
 // ask calls a method that answers with the lock, and notes the earliest end of the lock,
@@ -195,7 +201,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	left := max(l.until-l.clock.Boot(), time.Second)
 	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	err := l.conn.Call(ctx, "Lock.Release", nil, l.lease.Key, map[string]any{"lease_id": l.lease.LeaseID, "request_id": rand.Text()})
+	err := l.conn.Call(ctx, "Lock.Release", nil, l.lease.Key, map[string]any{"lease_id": l.lease.LeaseID, "request_id": newRequestID()})
 	if isGone(err) {
 		return &LockLostError{Key: l.lease.Key, Reason: "expired", Err: err}
 	}

@@ -158,7 +158,7 @@ func (c *benchCmd) report(r load.Result) benchReport {
 
 func (r benchReport) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "load\t%d connections, %d requests together, %d IDs each, for %.1fs\n", r.Connections, r.Pipeline, r.Batch, r.Seconds)
+	fmt.Fprintf(w, "load\tconnections %d, requests together %d, IDs each %d, for %.1fs\n", r.Connections, r.Pipeline, r.Batch, r.Seconds)
 	fmt.Fprintf(w, "IDs\t%d, %.0f per second\n", r.IDs, r.IDsPerSec)
 	fmt.Fprintf(w, "requests\t%d, %.0f per second\n", r.Requests, r.PerSecond)
 	l := r.Latency

@@ -86,7 +86,7 @@ func TestBenchOnTerminal(t *testing.T) {
 			continue
 		}
 		form := regexp.MustCompile(`^second +IDs/s +p50 +p99 +max\s+1 +\d+ +[\d.]+[µm]?s +[\d.]+[µm]?s +[\d.]+[µm]?s\s` +
-			`(?s:.*)load +1 connections, 1 requests together, 1 IDs each, for [\d.]+s\s+IDs +\d+, \d+ per second\s+requests .* per second\s+latency +p50 .*, p99.9 .*, max .*\s$`)
+			`(?s:.*)load +connections 1, requests together 1, IDs each 1, for [\d.]+s\s+IDs +\d+, \d+ per second\s+requests .* per second\s+latency +p50 .*, p99.9 .*, max .*\s$`)
 		if code != exitOK || !form.MatchString(strings.ReplaceAll(text, "\r\n", "\n")) {
 			t.Errorf("exit code %d\n%s%s", code, text, b.Log)
 		}

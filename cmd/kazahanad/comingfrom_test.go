@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,19 +15,21 @@ import (
 	"github.com/kazahana/kazahana/internal/testkit"
 )
 
-// oldSystems make an ID of each system on docs/coming-from.md, by its published
+// oldSystems make an ID of each system on docs/coming-from, by its published
 // epoch and widths.
 var oldSystems = map[string]func(ms, low int64) int64{
-	"katsubushi":                 snowflakeSince(1420070400000, 22),
-	"Twitter, bwmarrin":          snowflakeSince(1288834974657, 22),
-	"CosId":                      snowflakeSince(1577203200000, 22),
-	"hypersistence TSID":         snowflakeSince(1577836800000, 22),
-	"sonyflake":                  func(ms, low int64) int64 { return (ms-1409529600000)/10<<24 | low&(1<<24-1) },
-	"yitter":                     snowflakeSince(1582136402000, 12),
-	"uid-generator":              func(ms, low int64) int64 { return (ms-1474329600000)/1000<<34 | low&(1<<34-1) },
-	"Instagram":                  snowflakeSince(1314220021721, 23),
-	"Mastodon":                   snowflakeSince(0, 16),
-	"Leaf segments, auto-increm": func(ms, low int64) int64 { return low & (1<<40 - 1) },
+	"katsubushi":           snowflakeSince(1420070400000, 22),
+	"Twitter, bwmarrin":    snowflakeSince(1288834974657, 22),
+	"Leaf":                 snowflakeSince(1288834974657, 22),
+	"hutool, MyBatis-Plus": snowflakeSince(1288834974657, 22),
+	"CosId":                snowflakeSince(1577203200000, 22),
+	"hypersistence TSID":   snowflakeSince(1577836800000, 22),
+	"sonyflake":            func(ms, low int64) int64 { return (ms-1409529600000)/10<<24 | low&(1<<24-1) },
+	"yitter":               snowflakeSince(1582136402000, 12),
+	"uid-generator":        func(ms, low int64) int64 { return (ms-1474329600000)/1000<<34 | low&(1<<34-1) },
+	"Instagram":            snowflakeSince(1314220021721, 23),
+	"Mastodon":             snowflakeSince(0, 16),
+	"Leaf segments":        func(ms, low int64) int64 { return low & (1<<40 - 1) },
 }
 
 func snowflakeSince(epochMS int64, lowBits int) func(ms, low int64) int64 {
@@ -34,11 +38,11 @@ func snowflakeSince(epochMS int64, lowBits int) func(ms, low int64) int64 {
 
 var comingFromRow = regexp.MustCompile("(?m)^\\| \\[?([^|\\]]+?)(?:\\](?:\\([^)]*\\))?[^|]*)? \\| [^|]* \\| `([^`]+)` \\| ([0-9-]+) \\|$")
 
-// Every row of the page is right: new IDs sort above the old system's, now and at
+// Every row of the table is right: new IDs sort above the old system's, now and at
 // a switch in two years, and the layout lasts until the day that the row names.
 func TestComingFrom(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/coming-from.md")
+	page, err := os.ReadFile("../../docs/coming-from/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +50,7 @@ func TestComingFrom(t *testing.T) {
 	for _, row := range comingFromRow.FindAllStringSubmatch(string(page), -1) {
 		name, params, lasts := row[1], row[2], row[3]
 		for system, make := range oldSystems {
-			if !strings.HasPrefix(name, system) {
+			if name != system {
 				continue
 			}
 			met[system] = true
@@ -64,6 +68,118 @@ func TestComingFrom(t *testing.T) {
 	}
 	if len(met) != len(oldSystems) {
 		t.Errorf("the page has %v, and the systems are %d", met, len(oldSystems))
+	}
+}
+
+// comingFromPages are the pages of docs/coming-from for one system each, by name.
+func comingFromPages(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("../../docs/coming-from/*.md")
+	if err != nil || len(files) < 11 {
+		t.Fatal(files, err)
+	}
+	pages := map[string]string{}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name := strings.TrimSuffix(filepath.Base(file), ".md"); name != "README" {
+			pages[name] = string(content)
+		}
+	}
+	return pages
+}
+
+var (
+	comingFromServe  = regexp.MustCompile(`(?m)^    kazahanad serve (.*)$`)
+	comingFromParams = regexp.MustCompile(`redis://redis:6379/0\?([^']+)`)
+	ellipsis         = regexp.MustCompile(`(?m)(^|, )\.\.\.$`)
+)
+
+// Each command of a page prints what the page shows, and a daemon that is started with
+// the page's flags makes IDs above its samples.
+func TestComingFromPages(t *testing.T) {
+	t.Parallel()
+	for name, page := range comingFromPages(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testkit.NewSite(t)
+			samples := map[string]int64{} // the greatest, by the parameters of the check
+			for _, m := range docFence.FindAllStringSubmatch(page, -1) {
+				for _, part := range strings.Split("\n"+m[3], "\n$ ")[1:] {
+					command, want, _ := strings.Cut(part, "\n")
+					comingFromCommand(t, s, command, want, samples)
+				}
+			}
+			served := comingFromServe.FindAllStringSubmatch(page, -1)
+			if len(samples) == 0 || len(served) < len(samples) {
+				t.Fatalf("%d checks, and %d ways to start", len(samples), len(served))
+			}
+			for i, m := range served {
+				params := comingFromParams.FindStringSubmatch(m[1])
+				if params == nil || !strings.Contains(page, "leases init --provider '"+params[0]+"' #") {
+					t.Fatal(m[1])
+				}
+				dir := s.Path(fmt.Sprint("state", i))
+				flags := strings.Fields(strings.ReplaceAll(strings.ReplaceAll(m[1], "redis://redis:6379/0", "sqlite:"+dir+"/leases.db"), "'", ""))
+				for j, flag := range flags {
+					if flag == "--memcached-listen" {
+						flags[j+1] = "unix:" + s.Path("memcached.sock")
+					}
+				}
+				instance := s.Start(append(flags, "--state-dir", dir)...)
+				said := strings.TrimSpace(s.Kazahanad("id").OK(t))
+				if id, err := strconv.ParseInt(said, 10, 64); err != nil || id <= samples[params[1]] {
+					t.Errorf("%s: %s is not above %d: %v", m[1], said, samples[params[1]], err)
+				}
+				delete(samples, params[1])
+				instance.Terminate()
+			}
+			for params := range samples {
+				t.Errorf("no daemon is started with %s", params)
+			}
+		})
+	}
+}
+
+// comingFromCommand runs a command of a page in the site, and compares what it prints.
+func comingFromCommand(t *testing.T, s *testkit.Site, command, want string, samples map[string]int64) {
+	t.Helper()
+	if sample, ok := strings.CutPrefix(command, `printf '%s\n' `); ok {
+		ids, ok := strings.CutSuffix(sample, " > old")
+		if !ok {
+			t.Fatal(command)
+		}
+		testkit.WriteFile(t, s.Path("old"), strings.ReplaceAll(ids, " ", "\n")+"\n")
+		return
+	}
+	args := strings.Fields(strings.ReplaceAll(strings.TrimPrefix(command, "kazahanad "), "'", ""))
+	for i, arg := range args {
+		if arg == "old" {
+			args[i] = s.Path("old")
+		}
+	}
+	said := s.Kazahanad(args...).OK(t)
+	for _, part := range ellipsis.Split(strings.TrimSpace(want), -1) {
+		at := strings.Index(said, strings.Trim(part, "\n"))
+		if at < 0 {
+			t.Fatalf("%s: the page shows\n%s\nand it says\n%s", command, part, said)
+		}
+		said = said[at:]
+	}
+	if params := comingFromParams.FindStringSubmatch(command); params != nil {
+		old, err := os.ReadFile(s.Path("old"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range strings.Fields(string(old)) {
+			id, err := strconv.ParseInt(line, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			samples[params[1]] = max(samples[params[1]], id)
+		}
 	}
 }
 

@@ -55,6 +55,7 @@ func (c *doctorCmd) Run(s *system) error {
 	x.socket()
 	x.add(doctor.JudgeUnits(units, x.status != nil)...)
 	x.daemon()
+	x.doors()
 	x.stateDir()
 	x.provider()
 	x.found = append(x.found, doctor.JudgeClock(x.clock)...)

@@ -67,6 +67,10 @@ func (h *heldLock) acquire(ctx context.Context, wait time.Duration) error {
 	defer cancel()
 	ask := func() error { return h.ask(ctx, max(0, until-h.clock.Boot())) }
 	err := repeat(ctx, ask)
+	if hasCode(err, kazahana.ErrRequestIDReused) { // an earlier try has ended, or too many others have overtaken this one
+		h.requestID = lock.NewLeaseID()
+		err = repeat(ctx, ask)
+	}
 	for err == nil && h.clock.Boot()-h.sentAt > h.ttl/freshPart {
 		err = repeat(ctx, ask)
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"testing"
@@ -67,7 +69,8 @@ func TestWatchedParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := parser.Parse([]string{"--config", "none", "--socket", s.Socket, "--state-dir", s.State, "--services", "{orders: {}}"}); err != nil {
+	if _, err := parser.Parse([]string{"--config", "none", "--socket", s.Socket, "--state-dir", s.State, "--services", "{orders: {}}",
+		"--admin-listen", "unix:" + s.Path("admin.sock")}); err != nil {
 		t.Fatal(err)
 	}
 	settings, err := flags.Load(config.Process{Environ: []string{"HOME=" + s.Dir}, UID: os.Geteuid(), Now: time.Now()})
@@ -97,11 +100,31 @@ func TestWatchedParts(t *testing.T) {
 	if want := []string{"accept loop", "event loop", "keeper of default", "keeper of orders"}; !slices.Equal(names, want) {
 		t.Errorf("watched: %q, want %q", names, want)
 	}
+	await.Eventually(t, "the liveness probe succeeds", func() bool {
+		code, _ := livenessProbe(t.Context(), d.adminHandler(ctx))
+		return code == http.StatusOK
+	})
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+	if code, said := livenessProbe(t.Context(), d.adminHandler(ctx)); code != http.StatusOK {
+		t.Errorf("a stop is taken for a fault: %d %s", code, said)
+	}
+	// The loops have ended, and there is no stop that explains it.
+	short, give := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer give()
+	if code, said := livenessProbe(short, d.adminHandler(t.Context())); code != http.StatusServiceUnavailable || said != "the accept loop has stopped working\n" {
+		t.Errorf("without its loops the liveness probe gets %d %s", code, said)
+	}
 	if err := d.close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// livenessProbe asks as Kubernetes does.
+func livenessProbe(ctx context.Context, h http.Handler) (code int, said string) {
+	answer := httptest.NewRecorder()
+	h.ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodGet, "/healthz", nil))
+	return answer.Code, answer.Body.String()
 }

@@ -170,24 +170,20 @@ public class Numbers {
 func TestReplicaNumbersInJava(t *testing.T) {
 	t.Parallel()
 	ring.Deep(t)
-	for _, program := range []string{"mvn", "java"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip("there is no Maven and Java to get the libraries with")
-		}
-	}
+	maven, java := ring.Program(t, "mvn"), ring.Program(t, "java")
 	s := testkit.NewSite(t)
 	testkit.WriteFile(t, s.Path("Numbers.java"), numbersProgram)
 	for _, library := range []string{
 		"io.hypersistence:hypersistence-tsid:2.1.4", "cn.hutool:hutool-core:5.8.36", "com.baomidou:mybatis-plus-core:3.5.12", "org.mybatis:mybatis:3.5.19",
 	} {
-		if out, err := exec.Command("mvn", "-q", "dependency:copy", "-Dartifact="+library, "-DoutputDirectory="+s.Path("jars")).CombinedOutput(); err != nil {
+		if out, err := exec.Command(maven, "-q", "dependency:copy", "-Dartifact="+library, "-DoutputDirectory="+s.Path("jars")).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", library, err, out)
 		}
 	}
 	url := "sqlite:" + s.Path("numbers.db")
 	for _, number := range []string{"0", "37", "1023"} {
 		said := s.Kazahanad("run", "-q", "--provider", url, "--min", number, "--max", number, "--env", "TSID_NODE", "--",
-			"java", "-cp", s.Path("jars")+"/*", s.Path("Numbers.java")).OK(t)
+			java, "-cp", s.Path("jars")+"/*", s.Path("Numbers.java")).OK(t)
 		if want := strings.Join([]string{number, number, number, number}, " "); said != want {
 			t.Errorf("the libraries have %q, want %q", said, want)
 		}

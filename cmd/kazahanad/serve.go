@@ -109,6 +109,9 @@ func check(s *system, settings *config.Serve) error {
 	if err := unixsock.CheckGroup(settings.SocketGroup); err != nil {
 		return err
 	}
+	if err := checkDoors(settings); err != nil {
+		return err
+	}
 	_, err := fmt.Fprintf(s.out, "ok: socket %s, state %s, provider %s, %d service(s)\n",
 		settings.Socket, orNone(settings.StateDir), config.Redact(settings.Provider), len(settings.Services()))
 	return err

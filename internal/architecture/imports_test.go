@@ -85,7 +85,7 @@ var own = map[string][]string{
 	"internal/sequence":                      {"internal/keyname", "internal/record"},
 	"internal/sequence/http":                 {"internal/conn/http", "internal/problem", "internal/sequence"},
 	"internal/sequence/sequencetest":         {"internal/sequence"},
-	"internal/lock":                          {"internal/keyname", "internal/record"},
+	"internal/lock":                          {"internal/clock", "internal/keyname", "internal/record"},
 	"internal/placement":                     {"internal/keyname"},
 	"internal/placement/driver":              {"internal/lock", "internal/placement", "internal/placement/storage"},
 	"internal/placement/storage":             {"internal/placement", "internal/record"},
@@ -121,7 +121,7 @@ var own = map[string][]string{
 	"internal/door/doortest":                 {"internal/clock", "internal/daemon", "internal/operator/config", "internal/operator/metrics", "internal/provider/backend", "internal/snowflake", "internal/state", "internal/unixsock"},
 	"internal/door/http":                     {"internal/daemon", "internal/generator", "internal/operator/admin", "internal/operator/guard", "internal/problem", "internal/snowflake", "internal/wire"},
 	"test/proof":                             {},
-	"internal/operator/doctor":               {"internal/conn/url", "internal/conn/etcd", "internal/conn/http", "internal/conn/postgres", "internal/conn/redis", "internal/conn/sqlite", "internal/state"},
+	"internal/operator/doctor":               {"internal/conn/url", "internal/conn/etcd", "internal/conn/http", "internal/conn/postgres", "internal/conn/redis", "internal/conn/sqlite", "internal/state", "internal/unixsock"},
 	"test/capacity":                          {},
 }
 

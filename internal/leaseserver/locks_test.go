@@ -382,10 +382,11 @@ func TestBodiesAreStrict(t *testing.T) {
 	for path, bodies := range map[string]map[string]string{
 		"locks/free/acquire": {
 			`{"wait_m": 5}`: `did you mean "wait_ms"?`, `{"TTL_MS": 500}`: `did you mean "ttl_ms"?`, `{"requestId": "r"}`: `did you mean "request_id"?`,
+			`{"ttlSeconds": 600}`: `did you mean "ttl_seconds"?`, `{"tenant_id": "other"}`: `there is no field "tenant_id"`,
 			`{"ttl_ms": 500, "ttl_ms": 60000}`: `the field "ttl_ms" is there twice`, `{"colour": {"ttl_ms": [1]}}`: `there are ttl_seconds, ttl_ms, wait_ms`,
 		},
 		"locks/k/renew":         {`{"ttl_m": 5}`: `did you mean "ttl_ms"?`},
-		"locks/k/release":       {`{"lease": "x"}`: `did you mean "lease_id"?`},
+		"locks/k/release":       {`{"lease": "x"}`: `did you mean "lease_id"?`, `{"leaseId": "x", "requestId": "r"}`: `did you mean "lease_id"?`},
 		"sequences/new/next":    {`{"cout": 2}`: `did you mean "count"?`, `{"max_valu": 2}`: `did you mean "max_value"?`},
 		"sequences/new/declare": {`{"lasts": 2}`: `did you mean "last"?`, `{"last": 1, "step": 1, "step": 2}`: `the field "step" is there twice`},
 	} {

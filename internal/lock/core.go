@@ -3,7 +3,6 @@ package lock
 import (
 	"cmp"
 	"fmt"
-	"slices"
 )
 
 // State is everything that a store remembers of one key.
@@ -19,19 +18,8 @@ type State struct {
 	TermMS     int64  // of the latest acquire or renewal
 	Life       uint64 // of the store, when the lease was granted
 
-	Receipts []Receipt // oldest first, at most MaxReceipts
-}
-
-// Receipt is a request that was carried out, and enough of its answer to give
-// it again.
-type Receipt struct {
-	RequestID             string
-	Op                    Op
-	Owner                 string
-	TTLMS                 int64
-	LeaseID               string
-	Token                 int64
-	AcquiredMS, ExpiresMS int64 // of a release; an answer to others shows the present
+	Marks    []Mark    // where receipts were dropped; at most MaxMarks
+	Receipts []Receipt // oldest first
 }
 
 // Known is what a store knows of a key, and of itself, at one moment.
@@ -80,7 +68,11 @@ func (s State) Lease(tenant, key string, leftMS int64) Lease {
 // The request is valid.
 func Apply(k Known, r Request) (State, Lease, error) {
 	if r.RequestID != "" {
-		if again, l, err := k.repeat(r); again {
+		again, l, err := k.repeat(r)
+		if !again {
+			err = k.fresh(r)
+		}
+		if again || err != nil {
 			return k.State, l, err
 		}
 	}
@@ -111,8 +103,11 @@ func (k Known) acquire(r Request) (State, error) {
 	if token > MaxToken {
 		return s, fmt.Errorf("%w: key %q is at %d", ErrTokensUsedUp, r.Key, token-1)
 	}
+	if s.Token == 0 {
+		s.Marks = []Mark{k.firstMark()}
+	}
 	if s.RequestID != "" {
-		s = s.remember(s.acquireReceipt())
+		s = s.remember(s.acquireReceipt(), k.NowMS)
 	}
 	s.Token, s.LeaseID, s.Owner, s.Status = token, r.LeaseID, r.Owner, Active
 	s.AcquiredMS, s.ExpiresMS = k.NowMS, k.NowMS+r.TTLMS
@@ -141,69 +136,12 @@ func (k Known) change(r Request) (State, error) {
 	} else {
 		s.Status = Released
 	}
-	if r.RequestID != "" {
+	if r.RequestID != "" && !k.full(r) {
 		done := Receipt{RequestID: r.RequestID, Op: r.Op, Owner: r.Owner, TTLMS: r.TTLMS, LeaseID: s.LeaseID, Token: s.Token}
 		if r.Op == Release {
 			done.AcquiredMS, done.ExpiresMS = s.AcquiredMS, s.ExpiresMS
 		}
-		s = s.remember(done)
+		s = s.remember(done, k.NowMS)
 	}
 	return s, nil
-}
-
-// acquireReceipt is the receipt of the request that made the latest lease.
-func (s State) acquireReceipt() Receipt {
-	return Receipt{RequestID: s.RequestID, Op: Acquire, Owner: s.Owner, TTLMS: s.TTLMS, LeaseID: s.LeaseID, Token: s.Token}
-}
-
-// remember adds a receipt and forgets the oldest beyond MaxReceipts. The slice
-// is new: the state from before stays as it is.
-func (s State) remember(r Receipt) State {
-	kept := s.Receipts[max(0, len(s.Receipts)+1-MaxReceipts):]
-	s.Receipts = append(append(make([]Receipt, 0, len(kept)+1), kept...), r)
-	return s
-}
-
-// repeat answers a request that was carried out before, with the lease as it is now:
-// its term may have been moved since, and with the old one two callers could believe
-// that they hold the lock.
-func (k Known) repeat(r Request) (again bool, l Lease, err error) {
-	s := k.State
-	done, ok := s.find(r.RequestID)
-	if !ok {
-		return false, Lease{}, nil
-	}
-	if done.Op != r.Op || done.Owner != r.Owner || done.TTLMS != r.TTLMS ||
-		(r.Op != Acquire && r.LeaseID != "" && r.LeaseID != done.LeaseID) {
-		return true, Lease{}, fmt.Errorf("%w: it stands for the %v by %q", ErrRequestReused, done.Op, done.Owner)
-	}
-	if done.Op == Release {
-		return true, Lease{
-			Tenant: r.Tenant, Key: r.Key, LeaseID: done.LeaseID, Owner: done.Owner, Token: done.Token,
-			State: Released, AcquiredMS: done.AcquiredMS, ExpiresMS: done.ExpiresMS, Repeated: true,
-		}, nil
-	}
-	if s.Token == done.Token && s.Status == Active {
-		l = s.Lease(r.Tenant, r.Key, k.LeftMS)
-		l.Repeated = true
-		return true, l, nil
-	}
-	switch {
-	case done.Op == Acquire:
-		return true, Lease{}, fmt.Errorf("%w: the lease that it was granted has ended", ErrRequestReused)
-	case s.Token == done.Token && s.Status == Expired:
-		return true, Lease{}, fmt.Errorf("%w: since it was renewed by this request", ErrExpired)
-	}
-	return true, Lease{}, fmt.Errorf("%w any more: the lease that this request renewed has ended", ErrNotOwned)
-}
-
-func (s State) find(requestID string) (Receipt, bool) {
-	if s.Token != 0 && s.RequestID == requestID {
-		return s.acquireReceipt(), true
-	}
-	i := slices.IndexFunc(s.Receipts, func(r Receipt) bool { return r.RequestID == requestID })
-	if i < 0 {
-		return Receipt{}, false
-	}
-	return s.Receipts[i], true
 }

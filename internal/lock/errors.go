@@ -52,3 +52,19 @@ type FencedError struct {
 func (e *FencedError) Error() string {
 	return fmt.Sprintf("locks are not granted until %s, for another %v: %s", showTime(e.UntilMS), time.Duration(e.RemainingMS)*time.Millisecond, e.Reason)
 }
+
+// OldRequestError: the request may have been carried out; its receipt would have been
+// dropped. It is an ErrRequestReused.
+type OldRequestError struct {
+	MadeMS    int64 // Unix ms, from the request ID
+	DroppedMS int64 // likewise; of the requests up to then, not all are remembered
+}
+
+func (e *OldRequestError) Error() string {
+	return fmt.Sprintf("the request ID was made at %s, and requests from up to %s are forgotten: it may have been carried out. "+
+		"Look at the lock, and ask again with a new request ID; if this one is new, the clock of the host that made it is behind",
+		showTime(e.MadeMS), showTime(e.DroppedMS))
+}
+
+// Is implements errors.Is.
+func (e *OldRequestError) Is(target error) bool { return target == ErrRequestReused }

@@ -2,7 +2,6 @@ package lock
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -10,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/kazahana/kazahana/internal/clock"
 )
 
 // Errors of a Host beside those of its Store.
@@ -176,12 +177,11 @@ type Wanted struct {
 	Elsewhere bool
 }
 
-// NewLeaseID returns the name of a lease that may be granted: 128 random bits in
-// hexadecimal.
+// NewLeaseID returns the name of a lease that may be granted, or a request ID: a UUID of
+// version 7 without its hyphens, which tells its time exactly enough to be in order.
 func NewLeaseID() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
+	id := clock.UUID7(time.Now())
+	return hex.EncodeToString(id[:])
 }
 
 // Acquire acquires the lock, for the TTL. When the context ends first, the caller

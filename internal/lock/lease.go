@@ -39,9 +39,6 @@ const (
 	// ordinary delays of a network and a scheduler.
 	MinTTL = 100 * time.Millisecond
 	MaxTTL = 24 * time.Hour
-	// MaxReceipts is how many answers a key remembers for requests that come
-	// again, beside the one that made its latest lease.
-	MaxReceipts = 16
 	// MaxToken keeps tokens exact in every JSON reader and in Lua. Counted in
 	// microseconds of Unix time it is reached in the year 2255.
 	MaxToken = 1<<53 - 1
@@ -67,8 +64,8 @@ type Request struct {
 	Owner  string // 1 to 128 of the tenant's characters and : / + =
 
 	// RequestID makes the request safe to send again: up to MaxRequestID visible
-	// ASCII characters, scoped to the tenant and the key. Empty means that it is
-	// never sent again.
+	// ASCII characters, scoped to the tenant and the key; best a UUID of version 7, which
+	// tells when it was made. Empty means that it is never sent again.
 	RequestID string
 
 	// LeaseID is 32 hexadecimal digits. Acquire: the name of the lease that may

@@ -20,18 +20,21 @@ const (
 	valueHasLife
 	// valueTerm: the latest renewal had another term than the acquire.
 	valueTerm
+	valueMarks
 )
 
 // Flags of a receipt, beside its Op.
 const (
 	receiptOwner = 1 << (iota + 4) // another owner than the latest lease's
 	receiptLease                   // another lease
+	receiptDone                    // the request ID tells no time
 )
 
 // How a request ID begins, where it is not its length.
 const (
 	idIsLease = 0xff // it is the lease ID
 	idIsHex   = 0xfe // 16 bytes, written in hexadecimal
+	idIsUUID  = 0xfd // likewise, with hyphens
 )
 
 // leaseDigits is how long a lease ID is, written in hexadecimal.
@@ -56,6 +59,9 @@ func (s State) value(fresh bool) []byte {
 	if s.TermMS != s.TTLMS {
 		flags |= valueTerm
 	}
+	if len(s.Marks) > 0 {
+		flags |= valueMarks
+	}
 	b = append(b, valueFormat, flags)
 	b = binary.AppendUvarint(b, uint64(s.Token))
 	b = appendLease(b, s.LeaseID)
@@ -74,8 +80,24 @@ func (s State) value(fresh bool) []byte {
 	if flags&valueTerm != 0 {
 		b = binary.AppendUvarint(b, uint64(s.TermMS))
 	}
+	if flags&valueMarks != 0 {
+		b = appendMarks(b, s.Marks)
+	}
 	for _, r := range s.Receipts {
 		b = s.appendReceipt(b, r)
+	}
+	return b
+}
+
+// appendMarks writes each time as its distance from the one before.
+func appendMarks(b []byte, marks []Mark) []byte {
+	b = append(b, byte(len(marks)))
+	var before stamp
+	for _, m := range marks {
+		b = binary.AppendUvarint(b, uint64(m.Owner))
+		b = binary.AppendVarint(b, int64(m.Acquire-before))
+		b = binary.AppendVarint(b, int64(m.Change-m.Acquire))
+		before = m.Change
 	}
 	return b
 }
@@ -88,6 +110,9 @@ func (s State) appendReceipt(b []byte, r Receipt) []byte {
 	if r.LeaseID != s.LeaseID {
 		flags |= receiptLease
 	}
+	if r.DoneMS != 0 {
+		flags |= receiptDone
+	}
 	b = append(b, flags)
 	if flags&receiptOwner != 0 {
 		b = appendText(b, r.Owner)
@@ -97,6 +122,9 @@ func (s State) appendReceipt(b []byte, r Receipt) []byte {
 		b = binary.AppendUvarint(b, uint64(r.Token))
 	}
 	b = appendID(b, r.RequestID, r.LeaseID)
+	if flags&receiptDone != 0 {
+		b = binary.AppendVarint(b, r.DoneMS)
+	}
 	if r.Op != Release {
 		return binary.AppendUvarint(b, uint64(r.TTLMS))
 	}
@@ -120,8 +148,17 @@ func appendID(b []byte, id, leaseID string) []byte {
 		return append(b, idIsLease)
 	case isLeaseID(id):
 		return appendLease(append(b, idIsHex), id)
+	case isUUID(id):
+		if hex := id[:8] + id[9:13] + id[14:18] + id[19:23] + id[24:]; isLeaseID(hex) {
+			return appendLease(append(b, idIsUUID), hex)
+		}
 	}
 	return appendText(b, id)
+}
+
+// isUUID reports whether the ID has the length and the hyphens of a UUID.
+func isUUID(id string) bool {
+	return len(id) == leaseDigits+4 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-'
 }
 
 // isLeaseID is leaseIDForm for a hot path.
@@ -162,8 +199,11 @@ func parseState(r record.Record, head bool) (State, error) {
 	if s.TermMS = s.TTLMS; flags&valueTerm != 0 {
 		s.TermMS = int64(v.uvarint())
 	}
+	if flags&valueMarks != 0 {
+		s.Marks = v.marks()
+	}
 	if !head && len(v.rest) > 0 {
-		s.Receipts = make([]Receipt, 0, MaxReceipts)
+		s.Receipts = make([]Receipt, 0, MaxReceipts+1)
 	}
 	for !head && !v.failed && len(v.rest) > 0 {
 		s.Receipts = append(s.Receipts, v.receipt(s))
@@ -233,9 +273,27 @@ func (v *reader) id(leaseID string) string {
 		return leaseID
 	case idIsHex:
 		return v.lease()
+	case idIsUUID:
+		x := v.lease()
+		if v.failed {
+			return ""
+		}
+		return x[:8] + "-" + x[8:12] + "-" + x[12:16] + "-" + x[16:20] + "-" + x[20:]
 	default:
 		return v.string(int(n))
 	}
+}
+
+func (v *reader) marks() []Mark {
+	marks := make([]Mark, v.byte())
+	var before stamp
+	for i := range marks {
+		m := &marks[i]
+		m.Owner, m.Acquire = uint32(v.uvarint()), before+stamp(v.varint())
+		m.Change = m.Acquire + stamp(v.varint())
+		before = m.Change
+	}
+	return marks
 }
 
 func (v *reader) receipt(s State) Receipt {
@@ -248,6 +306,9 @@ func (v *reader) receipt(s State) Receipt {
 		r.LeaseID, r.Token = v.lease(), int64(v.uvarint())
 	}
 	r.RequestID = v.id(r.LeaseID)
+	if flags&receiptDone != 0 {
+		r.DoneMS = v.varint()
+	}
 	if r.Op != Release {
 		r.TTLMS = int64(v.uvarint())
 		return r

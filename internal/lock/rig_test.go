@@ -46,7 +46,7 @@ type rig struct {
 	late    sync.WaitGroup // requests still on their way
 }
 
-func (r *rig) storeMS() int64         { return startMS + time.Since(r.began).Milliseconds() }
+func (r *rig) storeMS() int64         { return time.Now().UnixMilli() }
 func (r *rig) elapsed() time.Duration { return time.Since(r.began) }
 
 func (r *rig) must(err error) {

@@ -1,7 +1,8 @@
 // Command bill describes the content of a built binary: a bill of materials in
 // CycloneDX's JSON form, and the licences of the linked modules, whose texts must be
 // passed on. It reads the binary itself and the module cache, so it needs no network
-// and lists only modules that were really linked.
+// and lists only modules that were really linked. With -provenance it describes the
+// files of a release instead.
 package main
 
 import (
@@ -25,12 +26,23 @@ func main() {
 	epoch := flag.Int64("epoch", 0, "Unix seconds to date the bill with")
 	bill := flag.String("sbom", "", "file to write the bill of materials to")
 	licences := flag.String("licences", "", "file to write the licences to")
+	release := flag.Bool("provenance", false, "write the provenance of all files in a directory, which is given in place of the binary")
+	commit := flag.String("commit", "", "commit that the files were built from")
+	targets := flag.String("targets", "", "systems that they were built for")
+	tools := flag.String("tools", "", "what they were built with, besides Go: NAME@VERSION, separated by spaces")
 	flag.Parse()
 	if flag.NArg() != 1 || *version == "" {
 		fmt.Fprintln(os.Stderr, "usage: bill -version V [-epoch SECONDS] [-sbom FILE] [-licences FILE] BINARY")
+		fmt.Fprintln(os.Stderr, "       bill -provenance -version V -commit C [-epoch SECONDS] [-targets T] [-tools LIST] DIRECTORY")
 		os.Exit(2)
 	}
-	if err := run(flag.Arg(0), *version, *epoch, *bill, *licences); err != nil {
+	var err error
+	if *release {
+		err = writeProvenance(flag.Arg(0), source{*version, *commit, *targets, *epoch, strings.Fields(*tools)})
+	} else {
+		err = run(flag.Arg(0), *version, *epoch, *bill, *licences)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bill:", err)
 		os.Exit(1)
 	}

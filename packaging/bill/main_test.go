@@ -80,3 +80,48 @@ func TestLicenceTexts(t *testing.T) {
 		t.Errorf("it is\n%s", text)
 	}
 }
+
+// The provenance names each file, the commit, the tools and the modules; it is the
+// same on every machine, and says nothing of a directory that lacks its bill.
+func TestProvenance(t *testing.T) {
+	dir := t.TempDir()
+	from := source{version: "1.0.0", commit: strings.Repeat("ab", 20), targets: "linux/amd64", epoch: 7, tools: []string{"npm@11", "nfpm@v2"}}
+	if err := os.WriteFile(filepath.Join(dir, "a.deb"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeProvenance(dir, from); err == nil {
+		t.Error("there is no bill of materials, and no error")
+	}
+	bill := `{"components": [{"purl": "pkg:golang/example.org/x@v1", "hashes": [{"alg": "SHA-256", "content": "E3B0"}]}]}`
+	if err := os.WriteFile(filepath.Join(dir, "kazahanad_1.0.0.cdx.json"), []byte(bill), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var texts [2]string
+	for i := range texts { // the second time the file is there already
+		if err := writeProvenance(dir, from); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(filepath.Join(dir, "kazahana_1.0.0.provenance.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[i] = strings.Join(strings.Fields(string(text)), "")
+	}
+	if texts[0] != texts[1] {
+		t.Errorf("it differs: %s\n%s", texts[0], texts[1])
+	}
+	for _, part := range []string{
+		`"_type":"https://in-toto.io/Statement/v1"`, `"predicateType":"https://slsa.dev/provenance/v1"`,
+		`{"name":"a.deb","digest":{"sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}}`,
+		`"digest":{"gitCommit":"` + from.commit + `"}`, `{"uri":"pkg:generic/nfpm@v2"},{"uri":"pkg:generic/npm@11"}`,
+		`{"uri":"pkg:golang/example.org/x@v1","digest":{"dirHash":"e3b0"}}`,
+	} {
+		if !strings.Contains(texts[0], part) {
+			t.Errorf("it lacks %s:\n%s", part, texts[0])
+		}
+	}
+	from.commit = "unknown"
+	if err := writeProvenance(dir, from); err == nil || !strings.Contains(err.Error(), "-commit") {
+		t.Errorf("without a commit: %v", err)
+	}
+}

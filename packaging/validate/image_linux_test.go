@@ -19,6 +19,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // patience is how long anything may take on a busy machine.
@@ -180,6 +183,7 @@ func TestImage(t *testing.T) {
 	}
 
 	certificate, key := authority(t)
+	overlaysAreAccepted(t, i, root, certificate, key)
 	provider := startLeaseServer(t, root, certificate, key)
 	// There is no such server with a public certificate here: one more
 	// authority stands in for them.
@@ -196,6 +200,36 @@ func TestImage(t *testing.T) {
 		st := status(t, i, root)
 		return len(st.Services) > 0 && strings.Contains(st.Services[0].Cause, "certificate")
 	})
+}
+
+// overlaysAreAccepted: the image's program takes the configuration and the environment
+// of each lease server that the manifests and the kustomizations make.
+func overlaysAreAccepted(t *testing.T, i image, root string, certificate, key []byte) {
+	t.Helper()
+	mounted := filepath.Join(root, "etc/kazahana")
+	config := find[*corev1.ConfigMap](t, leaseServerFile)[0].Data["lease-server.yaml"]
+	for name, text := range map[string]string{
+		"tls.crt": string(certificate), "tls.key": string(key), "redis-password": "secret", "lease-server.yaml": config,
+		"tokens.yaml": "- {token_sha256: " + strings.Repeat("ab", 32) + ", owner: cluster, scopes: [leases]}",
+	} {
+		path := filepath.Join(mounted, name)
+		appendTo(t, path, []byte(text))
+		if err := os.Chown(path, userID, userID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	providers := map[string]string{leaseServerFile: "redis://", base: "redis://", sidecarsOverlay: "rediss+sentinel://", sqliteOverlay: "sqlite:"}
+	for file, want := range providers {
+		c := find[*appsv1.Deployment](t, file, leaseServer)[0].Spec.Template.Spec.Containers[0]
+		var environment []string
+		for _, e := range c.Env {
+			environment = append(environment, e.Name+"="+e.Value)
+		}
+		out, err := inImage(i, root, append([]string{i.entrypoint[0]}, append(c.Args, "--check")...), environment...).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "ok: listen :7464, provider "+want) {
+			t.Errorf("%s: %v: %s", file, err, out)
+		}
+	}
 }
 
 // startLeaseServer runs the binary outside of the image.

@@ -7,6 +7,7 @@ package validate
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"testing"
 
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -39,6 +41,13 @@ const (
 	numberFile      = "../k8s-replica-number.yaml"
 )
 
+// Names of workloads.
+const (
+	daemonSet   = "kazahanad"
+	leaseServer = "kazahana-lease-server"
+	numbered    = "numbered"
+)
+
 // userID is what everything runs as, user and group.
 const userID = 65532
 
@@ -46,7 +55,9 @@ const userID = 65532
 func scheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		appsv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, monitoringv1.AddToScheme,
+	} {
 		if err := add(s); err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +87,8 @@ func decode(t *testing.T, manifest []byte) (objects []runtime.Object, err error)
 	}
 }
 
-// manifests are all objects of packaging, by file.
+// manifests are all objects of packaging, by file, and what Kustomize makes of them,
+// by directory.
 func manifests(t *testing.T) map[string][]runtime.Object {
 	t.Helper()
 	files, err := filepath.Glob("../k8s-*.yaml")
@@ -93,15 +105,20 @@ func manifests(t *testing.T) map[string][]runtime.Object {
 			t.Fatalf("%s: %v", file, err)
 		}
 	}
+	for _, dir := range kustomizations {
+		if all[dir], err = decode(t, render(t, dir)); err != nil {
+			t.Fatalf("%s: %v", dir, err)
+		}
+	}
 	return all
 }
 
 // workload is a Deployment or a DaemonSet.
 type workload struct {
-	file      string
-	namespace string
-	selector  *metav1.LabelSelector
-	pod       corev1.PodTemplateSpec
+	file, name string
+	namespace  string // "shop", if the manifest has none
+	selector   *metav1.LabelSelector
+	pod        corev1.PodTemplateSpec
 }
 
 func workloads(t *testing.T) (all []workload) {
@@ -110,22 +127,23 @@ func workloads(t *testing.T) (all []workload) {
 		for _, object := range objects {
 			switch o := object.(type) {
 			case *appsv1.Deployment:
-				all = append(all, workload{file, o.Namespace, o.Spec.Selector, o.Spec.Template})
+				all = append(all, workload{file, o.Name, cmp.Or(o.Namespace, "shop"), o.Spec.Selector, o.Spec.Template})
 			case *appsv1.DaemonSet:
-				all = append(all, workload{file, o.Namespace, o.Spec.Selector, o.Spec.Template})
+				all = append(all, workload{file, o.Name, cmp.Or(o.Namespace, "shop"), o.Spec.Selector, o.Spec.Template})
 			}
 		}
 	}
-	if len(all) != 4 {
-		t.Fatalf("%d workloads, want the sidecar's, the DaemonSet, the numbered one and the lease server", len(all))
+	if len(all) != 4+5 {
+		t.Fatalf("%d workloads, want the sidecar's, the DaemonSet, the numbered one and the lease server, and those of three kustomizations", len(all))
 	}
 	return all
 }
 
-func find[T runtime.Object](t *testing.T, file string) (found []T) {
+// find returns the objects of a type in a file or directory; with a name only the one.
+func find[T runtime.Object](t *testing.T, file string, name ...string) (found []T) {
 	t.Helper()
 	for _, object := range manifests(t)[file] {
-		if o, ok := object.(T); ok {
+		if o, ok := object.(T); ok && (name == nil || object.(metav1.Object).GetName() == name[0]) {
 			found = append(found, o)
 		}
 	}
@@ -177,7 +195,7 @@ func TestPodSecurity(t *testing.T) {
 	restricted := podsecurity.LevelVersion{Level: podsecurity.LevelRestricted, Version: podsecurity.LatestVersion()}
 	for _, w := range workloads(t) {
 		pod := w.pod.DeepCopy()
-		if w.file == daemonSetFile {
+		if w.name == daemonSet {
 			pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil })
 			// What makes the directories is root, by name.
 			pod.Spec.InitContainers = nil
@@ -221,9 +239,9 @@ func TestContainers(t *testing.T) {
 			if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
 				t.Errorf("%s: requests %v, limits %v", where, c.Resources.Requests, c.Resources.Limits)
 			}
-			if strings.HasPrefix(c.Image, "kazahana") {
+			if strings.Contains(c.Image, "kazahana") {
 				ours++
-				if c.Image != image {
+				if strings.TrimPrefix(c.Image, "registry.example/") != image {
 					t.Errorf("%s: image %s, and the Dockerfile makes %s", where, c.Image, image)
 				}
 				if c.Command != nil {
@@ -237,7 +255,7 @@ func TestContainers(t *testing.T) {
 			probesReachable(t, where, c)
 		}
 		want := 1
-		if w.file == numberFile { // the program's own image has kazahanad in it
+		if w.name == numbered { // the program's own image has kazahanad in it
 			want = 0
 		}
 		if ours != want {
@@ -281,11 +299,8 @@ func probesReachable(t *testing.T, where string, c corev1.Container) {
 			if !slices.ContainsFunc(c.Ports, func(port corev1.ContainerPort) bool { return port.Name == p.HTTPGet.Port.StrVal }) {
 				t.Errorf("%s: a probe's port %s is none of its own", where, p.HTTPGet.Port.StrVal)
 			}
-		case p.Exec == nil:
-			t.Errorf("%s: a probe of an unknown kind", where)
-		case fmt.Sprintf("--timeout=%ds", p.TimeoutSeconds-1) != p.Exec.Command[len(p.Exec.Command)-1]:
-			// The command then says what is wrong, before it is killed.
-			t.Errorf("%s: probe %v with a limit of %d s", where, p.Exec.Command, p.TimeoutSeconds)
+		default:
+			t.Errorf("%s: a probe is no HTTP request: each other kind costs a process or says less", where)
 		}
 	}
 }
@@ -298,8 +313,11 @@ func TestSidecar(t *testing.T) {
 	if daemon.RestartPolicy == nil || *daemon.RestartPolicy != corev1.ContainerRestartPolicyAlways {
 		t.Error("an init container without restartPolicy Always must end before the application starts")
 	}
-	if got := daemon.StartupProbe.Exec.Command[1]; got != "health" {
+	if got := daemon.StartupProbe.HTTPGet.Path; got != "/readyz" {
 		t.Errorf("the startup probe asks %q", got)
+	}
+	if pod := find[*appsv1.Deployment](t, sidecarFile)[0].Spec.Template; len(pod.Annotations) > 0 {
+		t.Errorf("the sidecar takes annotations of the application's pod: %v", pod.Annotations)
 	}
 	socket := env(daemon, "KAZAHANA_SOCKET")
 	if socket == "" || socket != env(app, "KAZAHANA_SOCKET") {
@@ -408,6 +426,8 @@ func TestReferences(t *testing.T) {
 				t.Errorf("%s: there is no Secret %s", w.file, v.Secret.SecretName)
 			case v.Secret != nil && *v.Secret.DefaultMode&0o007 != 0:
 				t.Errorf("%s: everybody in the pod can read Secret %s", w.file, v.Secret.SecretName)
+			case v.PersistentVolumeClaim != nil:
+				find[*corev1.PersistentVolumeClaim](t, w.file, v.PersistentVolumeClaim.ClaimName)
 			case v.Projected != nil:
 				for _, source := range v.Projected.Sources {
 					if source.ConfigMap != nil && source.ConfigMap.Name != config.Name {
@@ -453,24 +473,55 @@ func TestLeaseServerIsReached(t *testing.T) {
 		t.Errorf("the NetworkPolicy opens port %d, the container's is %d", got, port.ContainerPort)
 	}
 	for _, w := range workloads(t) {
-		if w.file == leaseServerFile {
+		if w.name == leaseServer {
 			continue
 		}
 		mustSelect(t, "who the NetworkPolicy lets in", network.Spec.Ingress[0].From[0].PodSelector, w.pod.Labels)
 		for _, c := range w.containers() {
-			if provider := env(c, "KAZAHANA_PROVIDER"); (c.Image == imageName(t) || w.file == numberFile) && !strings.HasPrefix(provider, url) {
+			if provider := env(c, "KAZAHANA_PROVIDER"); (c.Image == imageName(t) || w.name == numbered) && !strings.HasPrefix(provider, url) {
 				t.Errorf("%s: the provider is %s, and the Service %s", w.file, provider, url)
 			}
 		}
-		if w.file == numberFile { // it has no daemon whose metrics would need one
+		if w.name == numbered { // it has no daemon whose metrics would need one
 			continue
 		}
-		theirs := find[*networkingv1.NetworkPolicy](t, w.file)[0]
+		theirs := find[*networkingv1.NetworkPolicy](t, w.file, w.name)[0]
 		mustSelect(t, w.file+": the NetworkPolicy", &theirs.Spec.PodSelector, w.pod.Labels)
 	}
 	budget := find[*policyv1.PodDisruptionBudget](t, leaseServerFile)[0]
 	mustSelect(t, "the PodDisruptionBudget", budget.Spec.Selector, pod.Labels)
 	if budget.Spec.MaxUnavailable.IntValue() >= int(*deployment.Spec.Replicas) {
 		t.Error("a drain may stop all lease servers")
+	}
+}
+
+// Two lease servers share no node and, as far as possible, no zone; a node that is
+// drained does not keep a new one from its place.
+func TestSpread(t *testing.T) {
+	for _, w := range workloads(t) {
+		if w.name != leaseServer {
+			continue
+		}
+		spread := map[string]corev1.TopologySpreadConstraint{}
+		for _, c := range w.pod.Spec.TopologySpreadConstraints {
+			mustSelect(t, w.file+": "+c.TopologyKey, c.LabelSelector, w.pod.Labels)
+			if c.MaxSkew != 1 || c.NodeTaintsPolicy == nil || *c.NodeTaintsPolicy != corev1.NodeInclusionPolicyHonor {
+				t.Errorf("%s: %+v", w.file, c)
+			}
+			spread[c.TopologyKey] = c
+		}
+		if spread[corev1.LabelHostname].WhenUnsatisfiable != corev1.DoNotSchedule || spread[corev1.LabelTopologyZone].WhenUnsatisfiable != corev1.ScheduleAnyway {
+			t.Errorf("%s: it spreads as %+v", w.file, w.pod.Spec.TopologySpreadConstraints)
+		}
+	}
+}
+
+// The quota that lets the DaemonSet have its priority class is of that class.
+func TestQuotaOfThePriorityClass(t *testing.T) {
+	class := find[*appsv1.DaemonSet](t, daemonSetFile)[0].Spec.Template.Spec.PriorityClassName
+	quota := find[*corev1.ResourceQuota](t, daemonSetFile)[0]
+	scope := quota.Spec.ScopeSelector.MatchExpressions[0]
+	if scope.ScopeName != corev1.ResourceQuotaScopePriorityClass || !slices.Equal(scope.Values, []string{class}) || quota.Namespace != "kazahana-nodes" {
+		t.Errorf("the class is %s, the quota %+v", class, quota.Spec)
 	}
 }

@@ -117,9 +117,8 @@ type lockProcess struct {
 	protected *guarded
 	over      atomic.Bool
 
-	mu     sync.Mutex
-	out    *json.Encoder // guarded by mu, as is serial
-	serial int
+	mu  sync.Mutex
+	out *json.Encoder // guarded by mu
 }
 
 // childLocks uses locks and sequences until its standard input ends.
@@ -171,14 +170,6 @@ func childLocks(args []string) error {
 }
 
 func rest(random *rand.Rand) { time.Sleep(time.Duration(random.Int64N(2 * int64(lockPace)))) }
-
-// newRequest is a request ID that nobody has used.
-func (p *lockProcess) newRequest() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.serial++
-	return fmt.Sprintf("p%d.%d", p.Process, p.serial)
-}
 
 // useLock is the life of one lock in the hands of a program: it asks for it,
 // renews it some times, and gives it back, or forgets to.
@@ -240,7 +231,7 @@ func (p *lockProcess) write(l lock.Lease, may bool) {
 // change asks until there is an answer, and now and then once again, as a
 // program does whose answer was lost.
 func (p *lockProcess) change(ctx context.Context, random *rand.Rand, r lock.Request, wait time.Duration) (lock.Lease, bool) {
-	r.RequestID = p.newRequest()
+	r.RequestID = lock.NewLeaseID()
 	a := lockAttempt{Op: r.Op.String(), Key: r.Key, Request: r.RequestID, Lease: r.LeaseID, TTLMS: r.TTLMS}
 	do := func(ctx context.Context, a *lockAttempt) (err error) {
 		if wait > 0 {
@@ -264,7 +255,7 @@ func (p *lockProcess) change(ctx context.Context, random *rand.Rand, r lock.Requ
 
 func (p *lockProcess) takeValues(ctx context.Context, random *rand.Rand) {
 	n := random.IntN(p.Sequences)
-	r := sequence.Request{Tenant: "default", Key: fmt.Sprintf("sequence-%d", n), Count: 1, RequestID: p.newRequest(), Options: sequence.DefaultOptions()}
+	r := sequence.Request{Tenant: "default", Key: fmt.Sprintf("sequence-%d", n), Count: 1, RequestID: lock.NewLeaseID(), Options: sequence.DefaultOptions()}
 	if n%lockBlocked == lockBlocked-1 {
 		r.Options.Block = lockBlock
 	}

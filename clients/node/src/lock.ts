@@ -1,6 +1,5 @@
-import { randomUUID } from 'node:crypto';
 import { performance } from 'node:perf_hooks';
-import { body, checkTimeout, integer, map, text, type CallOptions } from './calls.js';
+import { body, checkTimeout, integer, map, requestId, text, type CallOptions } from './calls.js';
 import { Channel } from './channel.js';
 import { KazahanaError, LockExpiredError, LockLostError, LockNotFoundError, LockNotOwnedError, RequestIdReusedError } from './errors.js';
 import type { Value } from './msgpack.js';
@@ -61,9 +60,9 @@ export async function acquire(key: string, options: LockOptions & { timeout: num
     return channel.call(body('Lock.Acquire', params), Math.max(until - performance.now(), 1), signal);
   };
   try {
-    const taken = await take(randomUUID()).catch((error: unknown) => {
+    const taken = await take(requestId()).catch((error: unknown) => {
       // A first attempt was granted, and released with its connection.
-      if (error instanceof RequestIdReusedError) return take(randomUUID());
+      if (error instanceof RequestIdReusedError) return take(requestId());
       throw error;
     });
     const lock = new HeldLock(key, ttl, taken, channel, isOwn);
@@ -118,7 +117,7 @@ class HeldLock implements Lock {
   async renew(ttl = this.ttl): Promise<void> {
     this.ttl = checkTimeout(ttl, 'ttl');
     this.lost.throwIfAborted();
-    await this.ask('Lock.Renew', { ttl_ms: ttl, lease_id: this.leaseId, request_id: randomUUID() }, Math.max(this.until - performance.now(), 1));
+    await this.ask('Lock.Renew', { ttl_ms: ttl, lease_id: this.leaseId, request_id: requestId() }, Math.max(this.until - performance.now(), 1));
     this.checkIn(this.ttl * CHECK);
   }
 
@@ -133,7 +132,7 @@ class HeldLock implements Lock {
   private async giveBack(): Promise<void> {
     clearTimeout(this.timer);
     if (this.lost.aborted) return;
-    const params = [this.key, { lease_id: this.leaseId, request_id: randomUUID() }];
+    const params = [this.key, { lease_id: this.leaseId, request_id: requestId() }];
     try {
       await this.channel.call(body('Lock.Release', () => params), Math.max(Math.min(this.until - performance.now(), this.ttl), 1000));
     } catch (error) {

@@ -60,7 +60,7 @@ type call struct {
 func (c call) unknown() bool { return !lock.IsAnswer(c.err) }
 
 // Client returns the store with a recorder. Request IDs must tell requests apart. The
-// model remembers all of them, a store only the last MaxReceipts of a key.
+// model remembers all of them, a store only the last of a key: it refuses what is older.
 func (h *History) Client(id int, store lock.Store) lock.Store { return recorder{store, h, id} }
 
 type recorder struct {

@@ -32,6 +32,10 @@ type Backend struct {
 	// lock.MinTTL.
 	MinTTL time.Duration
 
+	// Replays is how many requests come before some are sent again, at most; 200 where it
+	// is 0.
+	Replays int
+
 	Jumps   bool // as in Allowed
 	NoClock bool // likewise
 }
@@ -43,7 +47,7 @@ type Factory func(t *testing.T) Backend
 func Run(t *testing.T, factory Factory) {
 	for name, test := range map[string]func(*suite){
 		"Operations": testOperations, "Terms": testTerms, "Keys": testKeys, "Restart": testRestart, "Watches": testWatches,
-		"ContextEnded": testContextEnded, "Histories": testHistories,
+		"ContextEnded": testContextEnded, "Histories": testHistories, "Replays": testReplays,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &suite{T: t, backend: factory(t)}

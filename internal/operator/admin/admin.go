@@ -29,13 +29,16 @@ const (
 	writeTimeout   = 10 * time.Second
 	idleTimeout    = 5 * time.Second
 	maxHeaderBytes = 32 << 10
+	// aliveTimeout is less than probes wait by custom, 5 s, so that they get the answer.
+	aliveTimeout = 3 * time.Second
 )
 
 // Options of the handler.
 type Options struct {
 	Registry *prometheus.Registry
-	Ready    func() error    // why no ID can be issued now; nil = one can
-	Details  func() []string // optional: what an operator should know though IDs can be issued
+	Ready    func() error                // why no ID can be issued now; nil = one can
+	Alive    func(context.Context) error // optional: what has stopped working; called with a timeout
+	Details  func() []string             // optional: what an operator should know though IDs can be issued
 	Pprof    bool
 	Page     http.Handler // optional: the status page, at /
 	Status   func() any   // optional: the page's data, as JSON at StatusPath
@@ -44,13 +47,23 @@ type Options struct {
 // StatusPath is the path of the page's data.
 const StatusPath = "/status.json"
 
-// Handler serves /metrics, /healthz (the process runs), /readyz (IDs can be issued,
+// Handler serves /metrics, /healthz (the daemon serves), /readyz (IDs can be issued,
 // regular or fallback) and, if the options say so, the status page, its data and
 // /debug/pprof.
 func Handler(o Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", oneAtATime(promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{})))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), aliveTimeout)
+		defer cancel()
+		if o.Alive != nil {
+			if err := o.Alive(ctx); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+		}
+		fmt.Fprintln(w, "ok")
+	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := o.Ready(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)

@@ -232,3 +232,20 @@ func TestServeFails(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A liveness probe gets what has stopped, and has its answer in time.
+func TestHealthz(t *testing.T) {
+	stopped := errors.New("the accept loop has stopped working")
+	for _, err := range []error{nil, stopped} {
+		s := serve(t, Options{Registry: prometheus.NewRegistry(), Ready: func() error { return nil }, Alive: func(ctx context.Context) error {
+			if _, limited := ctx.Deadline(); !limited {
+				t.Error("it may take forever")
+			}
+			return err
+		}})
+		code, body, _ := s.get("GET", "/healthz")
+		if want := map[bool]int{true: http.StatusOK, false: http.StatusServiceUnavailable}[err == nil]; code != want || err != nil && !strings.Contains(body, err.Error()) {
+			t.Errorf("with %v it answers %d %q", err, code, body)
+		}
+	}
+}

@@ -81,6 +81,13 @@ var Catalogue = []Entry{
 	{"daemon.unavailable", Fail, "Mend what keeps leases from being granted; see the findings about the provider."},
 	{"daemon.version", Warn, "Restart the daemon, so that it runs the version that is installed."},
 
+	{"door.answers", OK, ""},
+	{"door.denied", Warn, "Let this user connect if it should, by socket_group, allow_uids and allow_gids."},
+	{"door.foreign", Fail, "Stop what has made that socket, or set another path; then restart the daemon."},
+	{"door.not_local", Fail, "Set an address of this host, or HOST:PORT of loopback; then restart the daemon."},
+	{"door.silent", Fail, "Restart the daemon if the setting is new; else look at its log for what else listens there."},
+	{"door.stale", Fail, "Restart the daemon: it replaces the socket that was left."},
+
 	{"state.damaged", Fail, "Follow what the message says; docs/operations.md has a section on the state directory."},
 	{"state.foreign_owner", Fail, "Give the directory and what is in it to the daemon's user: chown -R."},
 	{"state.full", Fail, "Free some space on that file system."},

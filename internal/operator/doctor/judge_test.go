@@ -40,6 +40,11 @@ func socket(change func(*Socket)) []Finding {
 	return JudgeSocket(changed(goodSocket, change), "regular")
 }
 
+func door(change func(*Door)) []Finding {
+	right := Door{Key: "http_listen", Address: "unix:/s", Socket: goodSocket, PID: 9}
+	return []Finding{JudgeDoor(changed(right, change), 9, goodSocket.UID)}
+}
+
 // units judges what systemctl show prints of two units that run, but for a change.
 func units(change func(service, socket *Unit)) []Finding {
 	both := parseUnits(`Result=success
@@ -95,6 +100,15 @@ var judgements = []struct {
 	{"socket.answers socket.root_only", socket(func(s *Socket) { s.UID, s.GID = 0, 0 })},
 	{"socket.answers socket.root_only", socket(func(s *Socket) { s.UID, s.Mode = 0, fs.ModeSocket|0o600 })},
 	{"socket.answers", socket(func(s *Socket) { s.UID = 0 })},
+
+	{"door.answers", door(func(*Door) {})},
+	{"door.answers", door(func(d *Door) { d.PID = 0 })},
+	{"door.denied", door(func(d *Door) { d.Denied, d.Err = true, errFault })},
+	{"door.foreign", door(func(d *Door) { d.Socket.UID++ })},
+	{"door.foreign", door(func(d *Door) { d.PID++ })},
+	{"door.not_local", door(func(d *Door) { d.Foreign, d.Err = true, errFault })},
+	{"door.silent", door(func(d *Door) { d.Err = errFault })},
+	{"door.stale", door(func(d *Door) { d.Stale, d.Err = true, errFault })},
 
 	{"", JudgeUnits(nil, false)},
 	{"unit.ok", units(func(service, socket *Unit) {})},

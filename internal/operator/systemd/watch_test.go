@@ -298,3 +298,20 @@ func TestStarting(t *testing.T) {
 		stop()
 	})
 }
+
+// A probe names the part that does not answer, and waits for one that takes its time.
+func TestAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var quick, slow worker
+		late := Part{Name: "slow loop", Turns: slow.turns.Load, Prod: func() { time.AfterFunc(time.Second/2, slow.turn) }}
+		if err := Alive(ctx, []Part{quick.part("quick loop"), late}); err != nil {
+			t.Errorf("both work: %v", err)
+		}
+		slow.stuck.Store(true)
+		if err := Alive(ctx, []Part{quick.part("quick loop"), late}); err == nil || err.Error() != "the slow loop has stopped working" {
+			t.Errorf("one is stuck: %v", err)
+		}
+	})
+}

@@ -29,6 +29,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/policy"
 	policyinstall "k8s.io/kubernetes/pkg/apis/policy/install"
 	policyvalidation "k8s.io/kubernetes/pkg/apis/policy/validation"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
 // judge decodes each document strictly, gives it the defaults that the server
@@ -81,6 +83,12 @@ func validate(t *testing.T, object runtime.Object) field.ErrorList {
 		// The server moves stringData to data when it decodes, too.
 		named(&o.Namespace)
 		return corevalidation.ValidateSecret(o)
+	case *core.ResourceQuota:
+		named(&o.Namespace)
+		return corevalidation.ValidateResourceQuota(o)
+	case *core.PersistentVolumeClaim:
+		named(&o.Namespace)
+		return corevalidation.ValidatePersistentVolumeClaim(o, corevalidation.PersistentVolumeClaimSpecValidationOptions{})
 	case *core.ConfigMap:
 		named(&o.Namespace)
 		return corevalidation.ValidateConfigMap(o)
@@ -120,6 +128,32 @@ func TestManifests(t *testing.T) {
 			t.Errorf("%s: %v", file, p)
 		}
 		t.Logf("%s: %v", file, kinds)
+	}
+}
+
+// What kubectl apply -k would send. PodMonitors are not the API server's own kinds: the
+// module above holds them to their operator's types.
+func TestKustomizations(t *testing.T) {
+	for _, dir := range []string{"../../../packaging", "../../../examples/kubernetes/sidecars", "../../../examples/kubernetes/sqlite"} {
+		made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+		if err != nil {
+			t.Fatalf("%s: %v", dir, err)
+		}
+		var all []string
+		for _, r := range made.Resources() {
+			if r.GetKind() == "PodMonitor" {
+				continue
+			}
+			kinds, problems, err := judge(t, r.MustYaml())
+			if err != nil || len(problems) > 0 {
+				t.Errorf("%s: %s %s: %v %v", dir, r.GetKind(), r.GetName(), err, problems)
+			}
+			all = append(all, kinds...)
+		}
+		if len(all) < 6 {
+			t.Errorf("%s: only %v", dir, all)
+		}
+		t.Logf("%s: %v", dir, all)
 	}
 }
 

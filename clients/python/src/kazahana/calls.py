@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,6 +15,12 @@ from .errors import InvalidParamsError, LockLostError, ProtocolError
 from .protocol import MAX_TIMEOUT, Call
 
 MAX_BATCH = 65_536
+
+
+def request_id() -> str:
+    """A UUID of version 7: it tells its time, so that a store can refuse it once its receipt is dropped."""
+    return f"{time.time_ns() // 1_000_000:012x}7{uuid.uuid4().hex[13:]}"
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TEXT_FORMATS = ("string", "external")
 
@@ -275,11 +282,11 @@ class Calls:
         return self._make("Ping", [], _text, timeout)
 
     def next_sequence(self, key: str, timeout: float | None, options: Mapping[str, Any]) -> Call[int]:
-        options = {"request_id": uuid.uuid4().hex, **options}
+        options = {"request_id": request_id(), **options}
         return self._make("Sequence.Next", [key], _integer, timeout, options)
 
     def next_sequences(self, key: str, n: int, timeout: float | None, options: Mapping[str, Any]) -> Call[list[int]]:
-        options = {"request_id": uuid.uuid4().hex, **options}
+        options = {"request_id": request_id(), **options}
         return self._make("Sequence.NextBatch", [key, _count(n)], _list_of(int, n), timeout, options)
 
     def acquire(self, key: str, ttl: float, wait: float) -> Call[LockState]:
@@ -288,14 +295,14 @@ class Calls:
         options = {
             "ttl_ms": max(1, int(ttl * 1000)),
             "wait_ms": int(wait * 1000),
-            "request_id": uuid.uuid4().hex,
+            "request_id": request_id(),
             "hold": "connection",
         }
         return self._make("Lock.Acquire", [key], _lock_state, min(self.timeout + wait, MAX_TIMEOUT), options)
 
     def release(self, key: str, lease_id: str) -> Call[LockState]:
         return self._make(
-            "Lock.Release", [key], _lock_state, None, {"lease_id": lease_id, "request_id": uuid.uuid4().hex}
+            "Lock.Release", [key], _lock_state, None, {"lease_id": lease_id, "request_id": request_id()}
         )
 
     def watch(self, key: str, lease_id: str) -> Call[LockState]:
